@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * libncclsvc: collectives and point-to-point as a service of the node's ncclsvcd.
+ *
+ * Threads: every function may be called from any thread. Calls on one session are serialised by a
+ * mutex of that session, which no call holds while it waits; use a session per thread where
+ * submission rate matters. A task group belongs to the thread that began it.
+ * Processes: a session belongs to the process that opened it; after fork() the child must not touch
+ * it (it may open its own).
+ * Signals: no handlers are installed, SIGPIPE is never raised, no threads are created.
+ * Errors: every function that can fail returns an ncclsvc_result, and leaves a sentence for the
+ * calling thread in ncclsvc_last_error(). On failure, outputs are untouched unless stated.
+ * Time: all timeouts are milliseconds; negative means none, 0 means "do not wait".
+ */
+#ifndef NCCLSVC_H
+#define NCCLSVC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ncclsvc_types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NCCLSVC_NO_TIMEOUT (-1)
+
+typedef struct ncclsvc_session ncclsvc_session; /* one connection to the daemon */
+typedef struct ncclsvc_comm ncclsvc_comm;       /* one rank of one communicator */
+typedef uint64_t ncclsvc_task;                  /* a submitted task of a session; 0 is none */
+
+typedef struct ncclsvc_unique_id {
+	uint8_t bytes[NCCLSVC_ID_BYTES];
+} ncclsvc_unique_id;
+
+/* ---- Errors and version ---------------------------------------------------------------- */
+
+/* "MISMATCH". Static; never NULL. */
+const char *ncclsvc_result_name(ncclsvc_result result);
+/* "members of a communicator submitted different tasks". Static; never NULL. */
+const char *ncclsvc_result_meaning(ncclsvc_result result);
+/* What went wrong in this thread's last failed call, as one sentence that names ranks, pids and
+ * fields where they are known. Valid until the thread's next call. Never NULL. */
+const char *ncclsvc_last_error(void);
+/* The library's version, "1.2.3". Static. */
+const char *ncclsvc_version(void);
+
+/* Names of the vocabulary ("AllReduce", "float32", "sum", "waiting-peers", "type"); "?" if unknown.
+ * Static. */
+const char *ncclsvc_op_name(unsigned op);
+const char *ncclsvc_type_name(unsigned type);
+const char *ncclsvc_redop_name(unsigned redop);
+const char *ncclsvc_state_name(unsigned state);
+const char *ncclsvc_field_name(unsigned field);
+/* Bytes of one element; 0 if unknown. */
+size_t ncclsvc_type_size(unsigned type);
+/* Writes status as one sentence, NUL-terminated; returns buf. */
+char *ncclsvc_status_sentence(const ncclsvc_status *status, char *buf, size_t size);
+
+/* ---- Sessions -------------------------------------------------------------------------- */
+
+typedef struct ncclsvc_options {
+	size_t size;           /* sizeof(ncclsvc_options): lets the struct grow */
+	const char *socket;    /* NULL: $NCCLSVC_SOCKET, else the user's daemon, else the system's */
+	const char *name;      /* shown by ncclsvc-ctl; NULL: the program's name */
+	uint32_t ring_entries; /* tasks in flight: a power of two, 16..65536; 0: 1024 */
+	bool no_ring;          /* submit over the socket: slower, for debugging and comparison */
+	int timeout_ms;        /* to connect and attach; 0: 5000 */
+} ncclsvc_options;
+
+/* Connects to a daemon and attaches. options may be NULL. On success *session is the caller's, to be
+ * closed with ncclsvc_close. Blocks up to the timeout. DAEMON_LOST: nobody listens there. */
+ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **session);
+
+/* Leaves every communicator, abandons pending tasks, frees all memory of the session (pointers from
+ * ncclsvc_mem_alloc included) and the communicator handles. NULL is allowed. Does not block. No
+ * other call on the session may be running or follow. */
+void ncclsvc_close(ncclsvc_session *session);
+
+/* After DAEMON_LOST: connects again to the same socket, registers the session's memory again (contents
+ * survive: they are this process's memory) and rejoins its communicators with their ids, ranks and
+ * sizes, which waits for their other members. Handles and pointers stay valid; tasks that were
+ * pending have failed. Splits are not rejoined: split again. Blocks up to timeout_ms. */
+ncclsvc_result ncclsvc_reattach(ncclsvc_session *session, int timeout_ms);
+
+/* ---- Communicators --------------------------------------------------------------------- */
+
+/* Makes a random id, to be given to the other ranks by the application's own means. Whoever knows it
+ * and runs as the same user can join. Asks no daemon. */
+ncclsvc_result ncclsvc_unique_id_create(ncclsvc_unique_id *id);
+
+/* As ncclCommInitRank: joins communicator `id` of nranks as `rank`; returns when all have joined.
+ * *comm belongs to the session; free it with ncclsvc_comm_leave. MISMATCH: the others gave another
+ * nranks. RANK_TAKEN: a live process holds the rank. TIMEOUT names the missing ranks. */
+ncclsvc_result ncclsvc_comm_join(ncclsvc_session *session, const ncclsvc_unique_id *id, int nranks,
+				 int rank, int timeout_ms, ncclsvc_comm **comm);
+
+/* Joins the daemon's world communicator (its --ranks) as `rank`, or as any free rank if -1. */
+ncclsvc_result ncclsvc_comm_world(ncclsvc_session *session, int rank, int timeout_ms,
+				  ncclsvc_comm **comm);
+
+/* As ncclCommSplit: all members call; those of one colour form a communicator, ranked by (key, old
+ * rank). A negative colour takes part and gets *newcomm = NULL. */
+ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *comm, int colour, int key, int timeout_ms,
+				  ncclsvc_comm **newcomm);
+
+/* After PEER_GONE: joins the communicator's next epoch, same handle, same rank. Returns when all
+ * members (the restarted one too) are there. Tasks of the former epoch can no longer run. */
+ncclsvc_result ncclsvc_comm_rejoin(ncclsvc_comm *comm, int timeout_ms);
+
+/* Leaves and frees the handle. The rank's pending tasks are cancelled; the others' fail with
+ * PEER_GONE. NULL is allowed. */
+ncclsvc_result ncclsvc_comm_leave(ncclsvc_comm *comm);
+
+int ncclsvc_comm_rank(const ncclsvc_comm *comm);
+int ncclsvc_comm_size(const ncclsvc_comm *comm);
+uint32_t ncclsvc_comm_epoch(const ncclsvc_comm *comm);
+void ncclsvc_comm_get_id(const ncclsvc_comm *comm, ncclsvc_unique_id *id);
+
+/* Returns and clears the first error of the communicator that no wait has reported yet (a task
+ * nobody waited for, a member that went). OK: none. Never blocks. */
+ncclsvc_result ncclsvc_comm_error(ncclsvc_comm *comm);
+
+/* Deadline of tasks submitted from now on, counted from their submission. Negative: none (the
+ * default). When it passes, the task fails on every member with TIMEOUT, naming who is missing. */
+ncclsvc_result ncclsvc_comm_set_timeout(ncclsvc_comm *comm, int timeout_ms);
+
+/* ---- Memory ---------------------------------------------------------------------------- */
+
+/* Shared memory, zeroed, page-aligned, registered with the daemon: the fast path for buffers. Freed
+ * with ncclsvc_mem_free or with the session. bytes > 0. LIMIT: the user's quota is reached. */
+ncclsvc_result ncclsvc_mem_alloc(ncclsvc_session *session, size_t bytes, void **ptr);
+
+/* Registers the first `bytes` of the caller's memfd, which must be sealed with F_SEAL_SHRINK, and
+ * maps it at *ptr. The fd stays the caller's and may be closed. Freed like the above. */
+ncclsvc_result ncclsvc_mem_register_fd(ncclsvc_session *session, int fd, size_t bytes, void **ptr);
+
+/* Unregisters and unmaps. ptr is what alloc or register_fd returned. BUSY: a pending task uses it,
+ * nothing happened. NULL is allowed. */
+ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
+
+/* ---- Operations ------------------------------------------------------------------------
+ *
+ * Semantics and counts are NCCL's. All are non-blocking: they submit and return; buffers belong to
+ * the service until the task is done. Tasks of one communicator run in order of submission (but
+ * for those of one task group, which have no order among them); communicators are independent.
+ *
+ * Buffers are memory of the session (above), or any pointer: then the library copies through shared
+ * memory of its own, which is slower: the source at submission, the destination when a wait, test
+ * or dispatch finds the task done, so until then the result is not there.
+ *
+ * In place: AllReduce, Broadcast, Reduce, AllToAll: sendbuf == recvbuf. AllGather, Gather (root):
+ * sendbuf == recvbuf + rank * count. ReduceScatter, Scatter (root): recvbuf == sendbuf + rank *
+ * count. Any other overlap is refused. A count of 0 is allowed: it synchronises, and moves nothing.
+ *
+ * Reductions go in rank order, so results are the same bits on every rank and in every run.
+ * float16 and bfloat16 accumulate in float32 and are rounded once; avg of integers divides the
+ * 64-bit sum and truncates towards zero; integer sums and products wrap.
+ *
+ * *task may be NULL if the task is not to be waited for (its error is then the communicator's).
+ * Errors at submission: INVALID_ARGUMENT, AGAIN (the ring is full: nothing was submitted),
+ * STALE_EPOCH (rejoin first), DAEMON_LOST. Others are the task's. */
+
+/* sendbuf, recvbuf: count elements. */
+ncclsvc_result ncclsvc_all_reduce(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
+				  ncclsvc_redop redop, ncclsvc_comm *comm, ncclsvc_task *task);
+/* sendbuf: sendcount elements; recvbuf: nranks * sendcount. */
+ncclsvc_result ncclsvc_all_gather(const void *sendbuf, void *recvbuf, size_t sendcount,
+				  ncclsvc_type type, ncclsvc_comm *comm, ncclsvc_task *task);
+/* sendbuf: nranks * recvcount elements; recvbuf: recvcount. */
+ncclsvc_result ncclsvc_reduce_scatter(const void *sendbuf, void *recvbuf, size_t recvcount,
+				      ncclsvc_type type, ncclsvc_redop redop, ncclsvc_comm *comm,
+				      ncclsvc_task *task);
+/* count elements; sendbuf is read on the root alone and may be NULL elsewhere. */
+ncclsvc_result ncclsvc_broadcast(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
+				 int root, ncclsvc_comm *comm, ncclsvc_task *task);
+/* count elements; recvbuf is written on the root alone and may be NULL elsewhere. */
+ncclsvc_result ncclsvc_reduce(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
+			      ncclsvc_redop redop, int root, ncclsvc_comm *comm, ncclsvc_task *task);
+/* sendbuf, recvbuf: nranks * count elements; block r goes to and comes from rank r. */
+ncclsvc_result ncclsvc_all_to_all(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
+				  ncclsvc_comm *comm, ncclsvc_task *task);
+/* sendbuf: count elements; recvbuf: nranks * count on the root, may be NULL elsewhere. */
+ncclsvc_result ncclsvc_gather(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
+			      int root, ncclsvc_comm *comm, ncclsvc_task *task);
+/* sendbuf: nranks * count elements on the root, may be NULL elsewhere; recvbuf: count. */
+ncclsvc_result ncclsvc_scatter(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
+			       int root, ncclsvc_comm *comm, ncclsvc_task *task);
+/* count elements to or from peer. The k-th Send from a to b meets the k-th Recv at b from a. Exchange
+ * in both directions belongs in one task group, as with NCCL. */
+ncclsvc_result ncclsvc_send(const void *sendbuf, size_t count, ncclsvc_type type, int peer,
+			    ncclsvc_comm *comm, ncclsvc_task *task);
+ncclsvc_result ncclsvc_recv(void *recvbuf, size_t count, ncclsvc_type type, int peer,
+			    ncclsvc_comm *comm, ncclsvc_task *task);
+ncclsvc_result ncclsvc_barrier(ncclsvc_comm *comm, ncclsvc_task *task);
+
+/* As ncclGroupStart and ncclGroupEnd: the thread's operations in between, on any communicators of the
+ * session, are submitted together and have no order among them. Groups do not nest. An operation
+ * that is refused in between makes group_end submit nothing and return that error. A group must
+ * fit into the ring. */
+ncclsvc_result ncclsvc_group_begin(ncclsvc_session *session);
+ncclsvc_result ncclsvc_group_end(ncclsvc_session *session);
+
+/* ---- Timelines: order by counters in shared memory --------------------------------------
+ *
+ * A timeline holds two counters, ready and done, both 0 at first. Tasks submitted while one is set on
+ * the thread wait until ready >= value, and set done to at least value when they end (failed or not).
+ * So work can be queued before its input exists. */
+typedef struct ncclsvc_timeline ncclsvc_timeline;
+
+/* LIMIT after 63 in a session; UNSUPPORTED without a ring. Freed with the session or by _destroy. */
+ncclsvc_result ncclsvc_timeline_create(ncclsvc_session *session, ncclsvc_timeline **timeline);
+/* BUSY: a pending task uses it. NULL is allowed. */
+ncclsvc_result ncclsvc_timeline_destroy(ncclsvc_timeline *timeline);
+/* The calling thread's submissions on this session use (timeline, value) until set to NULL. */
+ncclsvc_result ncclsvc_timeline_set(ncclsvc_session *session, ncclsvc_timeline *timeline,
+				    uint64_t value);
+/* Raises ready to value (never lowers it). */
+ncclsvc_result ncclsvc_timeline_signal(ncclsvc_timeline *timeline, uint64_t value);
+/* The done counter now. */
+uint64_t ncclsvc_timeline_done(const ncclsvc_timeline *timeline);
+
+/* ---- Completion ------------------------------------------------------------------------ */
+
+/* Waits until the task has ended and returns its result. TIMEOUT: of this wait (the task goes on) or,
+ * if ncclsvc_task_status says so, of the task itself. Waiting twice is allowed. task 0 is OK. */
+ncclsvc_result ncclsvc_wait(ncclsvc_session *session, ncclsvc_task task, int timeout_ms);
+/* Waits for every task submitted so far; returns the first failure among those no call has reported. */
+ncclsvc_result ncclsvc_wait_all(ncclsvc_session *session, int timeout_ms);
+/* IN_PROGRESS, or the task's result. Never blocks. */
+ncclsvc_result ncclsvc_test(ncclsvc_session *session, ncclsvc_task task);
+/* How an ended task ended, in full. IN_PROGRESS if it has not. The last ring_entries tasks are
+ * remembered, and of older ones the last 4096 that failed; older still reads as OK. */
+ncclsvc_result ncclsvc_task_status(ncclsvc_session *session, ncclsvc_task task,
+				   ncclsvc_status *status);
+
+/* For event loops: an fd that becomes readable when there is something to dispatch (a task ended, an
+ * event came, the daemon went). It stays the session's. Poll it for input, then call dispatch. */
+int ncclsvc_get_fd(ncclsvc_session *session);
+typedef void ncclsvc_callback(ncclsvc_task task, ncclsvc_result result, void *arg);
+/* Called by dispatch, in the dispatching thread, once for each ended task; it may submit. NULL: none. */
+void ncclsvc_set_callback(ncclsvc_session *session, ncclsvc_callback *callback, void *arg);
+/* Handles what is there, waiting up to timeout_ms for something. Returns OK also when there was
+ * nothing; DAEMON_LOST when the connection is over. */
+ncclsvc_result ncclsvc_dispatch(ncclsvc_session *session, int timeout_ms);
+
+/* ---- Inspection: works while tasks hang ------------------------------------------------ */
+
+ncclsvc_result ncclsvc_daemon(ncclsvc_session *session, ncclsvc_daemon_info *info);
+/* Snapshots. *list is the caller's, to be freed with ncclsvc_list_free; NULL when *n is 0. They block
+ * for the daemon's answer, 10 s at most. */
+ncclsvc_result ncclsvc_list_sessions(ncclsvc_session *session, ncclsvc_session_info **list, size_t *n);
+ncclsvc_result ncclsvc_list_comms(ncclsvc_session *session, ncclsvc_comm_info **list, size_t *n);
+ncclsvc_result ncclsvc_list_members(ncclsvc_session *session, ncclsvc_member_info **list, size_t *n);
+ncclsvc_result ncclsvc_list_tasks(ncclsvc_session *session, ncclsvc_task_info **list, size_t *n);
+ncclsvc_result ncclsvc_list_regions(ncclsvc_session *session, ncclsvc_region_info **list, size_t *n);
+void ncclsvc_list_free(void *list);
+
+/* End a task, a communicator's tasks, or a session, by the ids inspection shows. The owner, root and
+ * the daemon's user may. *cancelled (may be NULL): how many tasks ended. */
+ncclsvc_result ncclsvc_cancel_task(ncclsvc_session *session, uint64_t task, uint64_t *cancelled);
+ncclsvc_result ncclsvc_cancel_comm(ncclsvc_session *session, uint64_t comm, uint64_t *cancelled);
+ncclsvc_result ncclsvc_cancel_session(ncclsvc_session *session, uint32_t id, uint64_t *cancelled);
+
+/* An inspection-only session is an ordinary one opened with no_ring set. */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

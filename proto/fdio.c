@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "fdio.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+/* The kernel passes at most 253 fds in one message (SCM_MAX_FD). */
+#define KERNEL_FDS_MAX 253
+
+union control {
+	char bytes[CMSG_SPACE(sizeof(int) * KERNEL_FDS_MAX)];
+	struct cmsghdr align;
+};
+
+int svc_send(int sock, const void *message, size_t length, const int *fds, unsigned nfds, int flags)
+{
+	union {
+		char bytes[CMSG_SPACE(sizeof(int) * SVC_FDS_MAX)];
+		struct cmsghdr align;
+	} control;
+	struct iovec iov = {(void *)message, length};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	if (nfds > SVC_FDS_MAX)
+		return -EINVAL;
+	if (nfds) {
+		memset(&control, 0, sizeof(control));
+		msg.msg_control = control.bytes;
+		msg.msg_controllen = CMSG_SPACE(sizeof(int) * nfds);
+		struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int) * nfds);
+		memcpy(CMSG_DATA(c), fds, sizeof(int) * nfds);
+	}
+	for (;;) {
+		ssize_t n = sendmsg(sock, &msg, flags | MSG_NOSIGNAL);
+		if (n >= 0)
+			return (size_t)n == length ? 0 : -EMSGSIZE;
+		if (errno != EINTR)
+			return -errno;
+	}
+}
+
+static void take_fds(struct msghdr *msg, int *fds, unsigned *nfds)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		for (size_t i = 0; i < n; i++) {
+			int fd;
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+			if (*nfds < SVC_FDS_MAX)
+				fds[*nfds] = fd;
+			else
+				close(fd);
+			++*nfds;
+		}
+	}
+}
+
+ssize_t svc_recv(int sock, void *message, size_t size, int *fds, unsigned *nfds, int flags)
+{
+	union control control;
+	struct iovec iov = {message, size};
+	struct msghdr msg = {
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control.bytes,
+		.msg_controllen = sizeof(control.bytes),
+	};
+	ssize_t n;
+	*nfds = 0;
+	do
+		n = recvmsg(sock, &msg, flags | MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -errno;
+	take_fds(&msg, fds, nfds);
+	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+		svc_close_fds(fds, *nfds < SVC_FDS_MAX ? *nfds : SVC_FDS_MAX);
+		*nfds = 0;
+		return -EMSGSIZE;
+	}
+	return n;
+}
+
+void svc_close_fds(int *fds, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		if (fds[i] >= 0)
+			close(fds[i]);
+		fds[i] = -1;
+	}
+}
+
+int svc_memfd_create(const char *name, size_t size, bool frozen)
+{
+	int seals = F_SEAL_SHRINK | F_SEAL_GROW | (frozen ? F_SEAL_SEAL : 0);
+	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, (off_t)size) < 0 || fcntl(fd, F_ADD_SEALS, seals) < 0) {
+		int error = errno;
+		close(fd);
+		return -error;
+	}
+	return fd;
+}
+
+bool svc_memfd_trusted(int fd, uint64_t bytes, char *text)
+{
+	struct stat st;
+	struct statfs fs;
+	int seals = fcntl(fd, F_GET_SEALS);
+	if (seals < 0) {
+		snprintf(text, SVC_TEXT_BYTES, "the region's fd is not a memfd");
+		return false;
+	}
+	if (!(seals & F_SEAL_SHRINK)) {
+		snprintf(text, SVC_TEXT_BYTES,
+			 "the memfd is not sealed with F_SEAL_SHRINK, so its owner could cut it");
+		return false;
+	}
+	if (seals & F_SEAL_WRITE) {
+		snprintf(text, SVC_TEXT_BYTES, "the memfd is sealed against writing");
+		return false;
+	}
+	/* A hugetlb page that cannot be had is a SIGBUS for whoever touches it. */
+	if (fstatfs(fd, &fs) < 0 || fs.f_type != TMPFS_MAGIC) {
+		snprintf(text, SVC_TEXT_BYTES, "only ordinary (not hugetlb) memfds can be registered");
+		return false;
+	}
+	if (fstat(fd, &st) < 0 || st.st_size < 0 || (uint64_t)st.st_size < bytes) {
+		snprintf(text, SVC_TEXT_BYTES, "the memfd is smaller than the region");
+		return false;
+	}
+	return true;
+}

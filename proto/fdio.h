@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Datagrams with file descriptors, and memfds that can be trusted. */
+#ifndef PROTO_FDIO_H
+#define PROTO_FDIO_H
+
+#include <sys/types.h>
+
+#include "limits.h"
+#include "wire.h"
+
+/* Sends one message with up to SVC_FDS_MAX fds, which stay the caller's. Never raises SIGPIPE;
+ * EINTR is retried. Returns 0 or -errno. flags: MSG_DONTWAIT or 0. */
+int svc_send(int sock, const void *message, size_t length, const int *fds, unsigned nfds, int flags);
+
+/* Receives one message of at most size bytes. All fds that came are close-on-exec; up to
+ * SVC_FDS_MAX go to fds and are the caller's, more are closed and counted in *nfds all the same.
+ * Returns the length, 0 at the end of the connection, or -errno: -EMSGSIZE when the message or its
+ * control data was cut (every fd is closed then). EINTR is retried. */
+ssize_t svc_recv(int sock, void *message, size_t size, int *fds, unsigned *nfds, int flags);
+
+/* Closes fds[0..n) and sets them to -1. */
+void svc_close_fds(int *fds, unsigned n);
+
+/* Makes a memfd of the given size, sealed against shrinking and growing (and, if frozen, against
+ * later seals). The caller's to close. Returns the fd or -errno. */
+int svc_memfd_create(const char *name, size_t size, bool frozen);
+
+/* True if fd is a memfd, not hugetlb, of at least `bytes`, that nobody can shrink: the only kind
+ * whose mapping cannot fault under us. Else a sentence in text (SVC_TEXT_BYTES). */
+bool svc_memfd_trusted(int fd, uint64_t bytes, char *text);
+
+#endif

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "names.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#define CASE_NAME(value, number, name, ...)                                                        \
+	case value:                                                                                \
+		return name;
+#define CASE_MEANING(value, number, name, meaning)                                                 \
+	case value:                                                                                \
+		return meaning;
+#define CASE_SIZE(value, number, name, size)                                                       \
+	case value:                                                                                \
+		return size;
+#define CASE_TRUE(value, ...)                                                                      \
+	case value:                                                                                \
+		return true;
+
+#define NAME_FUNCTION(function, argument, LIST)                                                    \
+	const char *function(argument value)                                                       \
+	{                                                                                          \
+		switch (value) {                                                                   \
+			LIST(CASE_NAME)                                                            \
+		}                                                                                  \
+		return "?";                                                                        \
+	}
+
+NAME_FUNCTION(svc_result_name, int, NCCLSVC_RESULTS)
+NAME_FUNCTION(svc_op_name, unsigned, NCCLSVC_OPS)
+NAME_FUNCTION(svc_type_name, unsigned, NCCLSVC_TYPES)
+NAME_FUNCTION(svc_redop_name, unsigned, NCCLSVC_REDOPS)
+NAME_FUNCTION(svc_state_name, unsigned, NCCLSVC_STATES)
+NAME_FUNCTION(svc_field_name, unsigned, NCCLSVC_FIELDS)
+
+const char *svc_result_meaning(int result)
+{
+	switch (result) {
+		NCCLSVC_RESULTS(CASE_MEANING)
+	}
+	return "unknown result";
+}
+
+size_t svc_type_size(unsigned type)
+{
+	switch (type) {
+		NCCLSVC_TYPES(CASE_SIZE)
+	}
+	return 0;
+}
+
+bool svc_op_known(unsigned op)
+{
+	switch (op) {
+		NCCLSVC_OPS(CASE_TRUE)
+	}
+	return false;
+}
+
+bool svc_redop_known(unsigned redop)
+{
+	switch (redop) {
+		NCCLSVC_REDOPS(CASE_TRUE)
+	}
+	return false;
+}
+
+bool svc_op_reduces(unsigned op)
+{
+	return op == NCCLSVC_ALL_REDUCE || op == NCCLSVC_REDUCE_SCATTER || op == NCCLSVC_REDUCE;
+}
+
+bool svc_op_has_root(unsigned op)
+{
+	return op == NCCLSVC_BROADCAST || op == NCCLSVC_REDUCE || op == NCCLSVC_GATHER ||
+	       op == NCCLSVC_SCATTER;
+}
+
+bool svc_op_is_p2p(unsigned op)
+{
+	return op == NCCLSVC_SEND || op == NCCLSVC_RECV;
+}
+
+/* Appends to a bounded buffer and keeps it terminated. */
+struct text {
+	char *at;
+	size_t left;
+};
+
+__attribute__((format(printf, 2, 3))) static void add(struct text *t, const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	int n = vsnprintf(t->at, t->left, format, args);
+	va_end(args);
+	if (n < 0)
+		return;
+	size_t used = (size_t)n < t->left ? (size_t)n : (t->left ? t->left - 1 : 0);
+	t->at += used;
+	t->left -= used;
+}
+
+static void add_rank(struct text *t, int rank, int pid)
+{
+	add(t, "rank %d", rank);
+	if (pid > 0)
+		add(t, " (pid %d)", pid);
+}
+
+static void add_value(struct text *t, unsigned field, uint64_t value)
+{
+	if (field == NCCLSVC_FIELD_OP || field == NCCLSVC_FIELD_ORDER)
+		add(t, "%s", svc_op_name((unsigned)value));
+	else if (field == NCCLSVC_FIELD_TYPE)
+		add(t, "%s", svc_type_name((unsigned)value));
+	else if (field == NCCLSVC_FIELD_REDOP)
+		add(t, "%s", svc_redop_name((unsigned)value));
+	else
+		add(t, "%llu", (unsigned long long)value);
+}
+
+static void add_missing(struct text *t, const ncclsvc_status *st)
+{
+	uint32_t shown = st->missing_count;
+	if (shown > NCCLSVC_MISSING_SHOWN)
+		shown = NCCLSVC_MISSING_SHOWN;
+	add(t, st->missing_count == 1 ? "rank" : "ranks");
+	for (uint32_t i = 0; i < shown; i++)
+		add(t, "%s%d", i ? ", " : " ", st->missing[i]);
+	if (st->missing_count > shown)
+		add(t, " and %u more", st->missing_count - shown);
+}
+
+char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size)
+{
+	struct text t = {buf, size};
+	if (size)
+		buf[0] = '\0';
+	add(&t, "%s: ", svc_result_name(st->result));
+	switch (st->result) {
+	case NCCLSVC_MISMATCH:
+		if (st->field == NCCLSVC_FIELD_ORDER)
+			add(&t, "every member waits for another: ");
+		else
+			add(&t, "%s differs: ", svc_field_name(st->field));
+		add_rank(&t, st->rank_a, st->pid_a);
+		add(&t, " has ");
+		add_value(&t, st->field, st->value_a);
+		add(&t, ", ");
+		add_rank(&t, st->rank_b, st->pid_b);
+		add(&t, " has ");
+		add_value(&t, st->field, st->value_b);
+		break;
+	case NCCLSVC_PEER_GONE:
+		if (st->rank_a < 0) {
+			add(&t, "a member died or left; rejoin the communicator");
+			break;
+		}
+		add_rank(&t, st->rank_a, st->pid_a);
+		add(&t, " died or left; rejoin the communicator");
+		break;
+	case NCCLSVC_TIMEOUT:
+		add(&t, "the deadline passed");
+		if (st->missing_count) {
+			add(&t, " waiting for ");
+			add_missing(&t, st);
+		} else if (st->started_ns) {
+			add(&t, " while it ran");
+		}
+		if (st->rank_a >= 0) {
+			add(&t, " (the deadline of ");
+			add_rank(&t, st->rank_a, st->pid_a);
+			add(&t, ")");
+		}
+		break;
+	case NCCLSVC_CANCELLED:
+		add(&t, "cancelled on request");
+		if (st->pid_a > 0)
+			add(&t, " of pid %d", st->pid_a);
+		break;
+	default:
+		add(&t, "%s", svc_result_meaning(st->result));
+	}
+	return buf;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Names, sizes and classes of the shared vocabulary. Every function is total: an unknown value
+ * yields "?" or 0. */
+#ifndef PROTO_NAMES_H
+#define PROTO_NAMES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "ncclsvc_types.h"
+
+const char *svc_result_name(int result);
+const char *svc_result_meaning(int result);
+const char *svc_op_name(unsigned op);
+const char *svc_type_name(unsigned type);
+const char *svc_redop_name(unsigned redop);
+const char *svc_state_name(unsigned state);
+const char *svc_field_name(unsigned field);
+
+/* Bytes of one element; 0: unknown type. */
+size_t svc_type_size(unsigned type);
+
+bool svc_op_known(unsigned op);
+bool svc_op_reduces(unsigned op);
+bool svc_op_has_root(unsigned op);
+bool svc_op_is_p2p(unsigned op);
+bool svc_redop_known(unsigned redop);
+
+/* Writes how a task ended as one sentence, always NUL-terminated, and returns buf. */
+char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size);
+
+#endif

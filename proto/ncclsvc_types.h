@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The vocabulary that trainers, the daemon and the tools share: results, operations, types,
+ * reductions, and the records that inspection returns. Installed beside ncclsvc.h.
+ *
+ * Numbers are part of the protocol: they are never reused and only ever appended.
+ */
+#ifndef NCCLSVC_TYPES_H
+#define NCCLSVC_TYPES_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* X(name, value, "NAME", "what it means") */
+#define NCCLSVC_RESULTS(X)                                                                         \
+	X(NCCLSVC_OK, 0, "OK", "success")                                                          \
+	X(NCCLSVC_IN_PROGRESS, 1, "IN_PROGRESS", "not finished yet")                               \
+	X(NCCLSVC_INVALID_ARGUMENT, -1, "INVALID_ARGUMENT", "an argument is out of range")         \
+	X(NCCLSVC_PROTOCOL, -2, "PROTOCOL", "a message or a ring breaks the protocol")             \
+	X(NCCLSVC_VERSION, -3, "VERSION", "client and daemon share no protocol version")           \
+	X(NCCLSVC_MISMATCH, -4, "MISMATCH", "members of a communicator submitted different tasks") \
+	X(NCCLSVC_PEER_GONE, -5, "PEER_GONE", "another member died or left")                       \
+	X(NCCLSVC_TIMEOUT, -6, "TIMEOUT", "the deadline passed")                                   \
+	X(NCCLSVC_LIMIT, -7, "LIMIT", "a quota or limit is reached; nothing was changed")          \
+	X(NCCLSVC_CANCELLED, -8, "CANCELLED", "cancelled on request")                              \
+	X(NCCLSVC_DAEMON_LOST, -9, "DAEMON_LOST", "the daemon is gone; reattach")                  \
+	X(NCCLSVC_WORKER_LOST, -10, "WORKER_LOST", "the GPU worker was lost")                      \
+	X(NCCLSVC_PERMISSION, -11, "PERMISSION", "this user may not do that")                      \
+	X(NCCLSVC_NOT_FOUND, -12, "NOT_FOUND", "no such communicator, region, session or task")    \
+	X(NCCLSVC_RANK_TAKEN, -13, "RANK_TAKEN", "another live member holds this rank")            \
+	X(NCCLSVC_STALE_EPOCH, -14, "STALE_EPOCH", "the communicator moved on; rejoin it")         \
+	X(NCCLSVC_BUSY, -15, "BUSY", "still in use by a pending task")                             \
+	X(NCCLSVC_DRAINING, -16, "DRAINING", "the daemon is shutting down")                        \
+	X(NCCLSVC_NO_MEMORY, -17, "NO_MEMORY", "out of memory")                                    \
+	X(NCCLSVC_UNSUPPORTED, -18, "UNSUPPORTED", "not supported by this daemon or device")       \
+	X(NCCLSVC_SYSTEM, -19, "SYSTEM", "a system call failed")                                   \
+	X(NCCLSVC_AGAIN, -20, "AGAIN", "the ring is full; wait for a task and try again")
+
+/* X(name, value, "Name") */
+#define NCCLSVC_OPS(X)                                                                             \
+	X(NCCLSVC_ALL_REDUCE, 1, "AllReduce")                                                      \
+	X(NCCLSVC_ALL_GATHER, 2, "AllGather")                                                      \
+	X(NCCLSVC_REDUCE_SCATTER, 3, "ReduceScatter")                                              \
+	X(NCCLSVC_BROADCAST, 4, "Broadcast")                                                       \
+	X(NCCLSVC_REDUCE, 5, "Reduce")                                                             \
+	X(NCCLSVC_ALL_TO_ALL, 6, "AllToAll")                                                       \
+	X(NCCLSVC_GATHER, 7, "Gather")                                                             \
+	X(NCCLSVC_SCATTER, 8, "Scatter")                                                           \
+	X(NCCLSVC_SEND, 9, "Send")                                                                 \
+	X(NCCLSVC_RECV, 10, "Recv")                                                                \
+	X(NCCLSVC_BARRIER, 11, "Barrier")
+
+/* X(name, value, "name", bytes) */
+#define NCCLSVC_TYPES(X)                                                                           \
+	X(NCCLSVC_INT8, 0, "int8", 1)                                                              \
+	X(NCCLSVC_UINT8, 1, "uint8", 1)                                                            \
+	X(NCCLSVC_INT32, 2, "int32", 4)                                                            \
+	X(NCCLSVC_UINT32, 3, "uint32", 4)                                                          \
+	X(NCCLSVC_INT64, 4, "int64", 8)                                                            \
+	X(NCCLSVC_UINT64, 5, "uint64", 8)                                                          \
+	X(NCCLSVC_FLOAT16, 6, "float16", 2)                                                        \
+	X(NCCLSVC_FLOAT32, 7, "float32", 4)                                                        \
+	X(NCCLSVC_FLOAT64, 8, "float64", 8)                                                        \
+	X(NCCLSVC_BFLOAT16, 9, "bfloat16", 2)
+
+/* X(name, value, "name"): values as in ncclRedOp_t */
+#define NCCLSVC_REDOPS(X)                                                                          \
+	X(NCCLSVC_SUM, 0, "sum")                                                                   \
+	X(NCCLSVC_PROD, 1, "prod")                                                                 \
+	X(NCCLSVC_MAX, 2, "max")                                                                   \
+	X(NCCLSVC_MIN, 3, "min")                                                                   \
+	X(NCCLSVC_AVG, 4, "avg")
+
+/* X(name, value, "name"): a task's states, in the order it passes through them */
+#define NCCLSVC_STATES(X)                                                                          \
+	X(NCCLSVC_QUEUED, 1, "queued")               /* behind an earlier task of its rank */      \
+	X(NCCLSVC_WAITING_PEERS, 2, "waiting-peers") /* other ranks have not submitted */          \
+	X(NCCLSVC_WAITING_INPUT, 3, "waiting-input") /* its timeline is not ready */               \
+	X(NCCLSVC_LAUNCHED, 4, "launched")           /* the executor has it */                     \
+	X(NCCLSVC_DONE, 5, "done")                                                                 \
+	X(NCCLSVC_FAILED, 6, "failed")
+
+/* X(name, value, "name"): what a MISMATCH is about */
+#define NCCLSVC_FIELDS(X)                                                                          \
+	X(NCCLSVC_FIELD_NONE, 0, "none")                                                           \
+	X(NCCLSVC_FIELD_OP, 1, "operation")                                                        \
+	X(NCCLSVC_FIELD_COUNT, 2, "count")                                                         \
+	X(NCCLSVC_FIELD_TYPE, 3, "type")                                                           \
+	X(NCCLSVC_FIELD_REDOP, 4, "reduction")                                                     \
+	X(NCCLSVC_FIELD_ROOT, 5, "root")                                                           \
+	X(NCCLSVC_FIELD_NRANKS, 6, "nranks")                                                       \
+	X(NCCLSVC_FIELD_ORDER, 7, "order") /* every member waits for another: a deadlock */
+
+#define NCCLSVC_ENUM4(name, value, ...) name = (value),
+typedef enum ncclsvc_result { NCCLSVC_RESULTS(NCCLSVC_ENUM4) } ncclsvc_result;
+typedef enum ncclsvc_op { NCCLSVC_OPS(NCCLSVC_ENUM4) } ncclsvc_op;
+typedef enum ncclsvc_type { NCCLSVC_TYPES(NCCLSVC_ENUM4) } ncclsvc_type;
+typedef enum ncclsvc_redop { NCCLSVC_REDOPS(NCCLSVC_ENUM4) } ncclsvc_redop;
+typedef enum ncclsvc_state { NCCLSVC_STATES(NCCLSVC_ENUM4) } ncclsvc_state;
+typedef enum ncclsvc_field { NCCLSVC_FIELDS(NCCLSVC_ENUM4) } ncclsvc_field;
+#undef NCCLSVC_ENUM4
+
+#define NCCLSVC_ID_BYTES      128 /* as ncclUniqueId */
+#define NCCLSVC_NAME_BYTES    48  /* NUL included */
+#define NCCLSVC_MISSING_SHOWN 8   /* ranks named one by one in a status */
+
+/* How a task ended, in full. `missing` holds the first of missing_count ranks; a pid of 0 means
+ * unknown. Exactly this layout travels in the ring and in messages. */
+typedef struct ncclsvc_status {
+	uint64_t number;        /* the task's number in its session */
+	int32_t result;         /* ncclsvc_result */
+	uint32_t field;         /* ncclsvc_field, for MISMATCH */
+	int32_t rank_a, rank_b; /* who differs, or who is gone (a); -1: nobody in particular */
+	int32_t pid_a, pid_b;
+	uint64_t value_a, value_b; /* the differing values, for MISMATCH */
+	uint64_t submitted_ns;     /* CLOCK_MONOTONIC */
+	uint64_t started_ns;       /* 0: it never started */
+	uint64_t done_ns;
+	uint32_t missing_count;
+	int32_t missing[NCCLSVC_MISSING_SHOWN];
+	uint32_t epoch; /* communicator epoch the task belonged to */
+	uint64_t reserved[2];
+} ncclsvc_status;
+
+/* Inspection records. Ages are nanoseconds at the time of the snapshot. */
+typedef struct ncclsvc_session_info {
+	uint32_t session;
+	int32_t pid;
+	uint32_t uid;
+	uint32_t ring_entries; /* 0: submits over the socket only */
+	uint64_t age_ns;
+	uint64_t submitted, completed, failed; /* tasks so far */
+	uint32_t comms, regions;
+	uint64_t region_bytes;
+	char name[NCCLSVC_NAME_BYTES];
+} ncclsvc_session_info;
+
+typedef enum ncclsvc_comm_state {
+	NCCLSVC_COMM_FORMING = 1, /* some ranks have joined */
+	NCCLSVC_COMM_READY = 2,   /* all ranks have joined this epoch */
+	NCCLSVC_COMM_BROKEN = 3,  /* a member went; survivors must rejoin */
+	NCCLSVC_COMM_IDLE = 4,    /* no member; kept warm for the next JOIN */
+} ncclsvc_comm_state;
+
+typedef struct ncclsvc_comm_info {
+	uint64_t comm; /* unique in the daemon's life */
+	uint32_t nranks, joined;
+	uint32_t epoch;
+	uint32_t state; /* ncclsvc_comm_state */
+	uint32_t pending;
+	uint32_t uid; /* owner: only this user's processes may join */
+	uint64_t age_ns;
+	uint8_t id[NCCLSVC_ID_BYTES]; /* zeros unless the asker is the owner or root: an id is a key */
+	char label[NCCLSVC_NAME_BYTES]; /* "world", "split of 3", or the start of the id in hex */
+} ncclsvc_comm_info;
+
+typedef enum ncclsvc_member_state {
+	NCCLSVC_MEMBER_ABSENT = 0,  /* never joined, or left cleanly */
+	NCCLSVC_MEMBER_JOINING = 1, /* waits for the others */
+	NCCLSVC_MEMBER_JOINED = 2,
+	NCCLSVC_MEMBER_DEAD = 3,   /* its process died; the epoch ended with it */
+	NCCLSVC_MEMBER_BROKEN = 4, /* alive, and has yet to rejoin */
+} ncclsvc_member_state;
+
+typedef struct ncclsvc_member_info {
+	uint64_t comm;
+	int32_t rank;
+	uint32_t state; /* ncclsvc_member_state */
+	uint32_t session;
+	int32_t pid; /* the last process that held the rank; 0: none yet */
+	uint32_t epoch;
+	int32_t device;      /* -1: host */
+	uint64_t submitted;  /* tasks in this epoch */
+	uint64_t completed;  /* tasks in this epoch, failures included */
+	uint64_t waiting_ns; /* age of its oldest pending task; 0: none */
+} ncclsvc_member_info;
+
+typedef struct ncclsvc_task_info {
+	uint64_t task; /* unique in the daemon's life: what ncclsvc_cancel takes */
+	uint64_t comm;
+	uint64_t seq; /* position among this rank's tasks on the communicator, from 0 */
+	uint64_t count, bytes;
+	uint8_t op, type, redop, state;
+	int32_t rank, peer; /* peer: root or peer rank; -1 where the operation has none */
+	int32_t pid;
+	uint32_t session, epoch, nranks;
+	uint32_t group;                             /* tasks of one task group share it; 0: none */
+	uint64_t age_ns;                            /* since the daemon saw it */
+	uint64_t state_ns;                          /* in its present state */
+	uint32_t waits_count;                       /* ranks it waits for, in all */
+	int32_t waits_for[NCCLSVC_MISSING_SHOWN];   /* the first of them */
+	uint32_t reserved;
+} ncclsvc_task_info;
+
+typedef struct ncclsvc_region_info {
+	uint32_t session, region;
+	int32_t pid;
+	uint32_t kind; /* 0: memfd */
+	uint64_t bytes;
+	uint64_t age_ns;
+} ncclsvc_region_info;
+
+typedef struct ncclsvc_daemon_info {
+	char version[NCCLSVC_NAME_BYTES];
+	uint16_t protocol_min, protocol_max;
+	int32_t pid;
+	uint32_t uid;
+	uint32_t draining;
+	uint64_t uptime_ns;
+	uint32_t host_ranks, engine_threads;
+	uint32_t sessions, sessions_max;
+	uint32_t comms, comms_max;
+	uint32_t regions, tasks_max;
+	uint64_t region_bytes;
+	uint64_t tasks_pending, tasks_completed, tasks_failed;
+	ncclsvc_status last_failure; /* of any session; result 0: none yet */
+	uint64_t last_failure_comm;
+	uint64_t last_failure_age_ns;
+} ncclsvc_daemon_info;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

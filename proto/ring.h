@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The session memory: one sealed memfd, made by the daemon at ATTACH, written by both sides.
+ *
+ *   0                    struct svc_ring, one page
+ *   SVC_TIMELINES_AT     struct svc_timeline [SVC_TIMELINES], page-aligned for host registration
+ *   SVC_RECORDS_AT       struct svc_record [entries]
+ *   svc_status_at(n)     ncclsvc_status [entries]
+ *
+ * Task n (n = 1, 2, ...) uses slot n % entries of both arrays.
+ *
+ * Submit: the client fills records[n % entries] except `number`, then stores number = n with
+ * release. It reuses a slot only when its former task has ended and been read. Then, after a
+ * seq_cst fence, if `asleep` is set it writes 1 to the doorbell eventfd.
+ *
+ * Complete: the daemon fills statuses[n % entries] except `number`, stores number = n with release,
+ * then after a seq_cst fence: if `waiters` > 0 it adds 1 to `wake` and wakes that futex; if
+ * `armed` is set it clears it and writes 1 to the completion eventfd.
+ *
+ * Wait: the client adds 1 to `waiters`, reads `wake`, fences, looks at the status once more, and
+ * futex-waits on `wake`. The daemon's death wakes nobody: use a time limit and look at the socket.
+ *
+ * Each side copies what the other wrote once, and checks the copy. A `number` in a slot that is
+ * neither the old nor the next task's ends the session with PROTOCOL.
+ */
+#ifndef PROTO_RING_H
+#define PROTO_RING_H
+
+#include <stdatomic.h>
+
+#include "wire.h"
+
+#define SVC_RING_MAGIC   UINT32_C(0x63767373) /* "ssvc" */
+#define SVC_PAGE         4096
+#define SVC_CACHE_LINE   64
+#define SVC_TIMELINES_AT SVC_PAGE
+#define SVC_RECORDS_AT   (2 * SVC_PAGE)
+
+struct svc_ring {
+	/* Written once by the daemon. */
+	uint32_t magic;
+	uint32_t version;
+	uint32_t entries;
+	uint32_t timelines;
+	uint64_t size;
+
+	/* Daemon writes, client reads. */
+	_Alignas(SVC_CACHE_LINE) _Atomic uint32_t asleep; /* 1: ring the doorbell after a submit */
+	_Atomic int32_t ended;                            /* not 0: the session is over, and why */
+	_Atomic uint32_t spin_ns;                         /* how long spinning before a wait pays */
+	_Alignas(SVC_CACHE_LINE) _Atomic uint32_t wake;   /* futex */
+
+	/* Client writes, daemon reads. */
+	_Alignas(SVC_CACHE_LINE) _Atomic uint32_t waiters;
+	_Atomic uint32_t armed;
+};
+
+/* Two counters that order one stream's tasks: the producer raises ready, the executor done. */
+struct svc_timeline {
+	_Alignas(SVC_CACHE_LINE) _Atomic uint64_t ready;
+	_Atomic uint64_t done;
+};
+
+_Static_assert(sizeof(struct svc_ring) <= SVC_PAGE, "ring header");
+_Static_assert(sizeof(struct svc_timeline) * SVC_TIMELINES == SVC_PAGE, "timelines");
+
+/* True for a power of two within the protocol's limits. */
+static inline bool svc_ring_entries_valid(uint32_t entries)
+{
+	return entries >= SVC_RING_MIN && entries <= SVC_RING_MAX && !(entries & (entries - 1));
+}
+
+static inline size_t svc_ring_size(uint32_t entries)
+{
+	return SVC_RECORDS_AT + (size_t)entries * (sizeof(struct svc_record) +
+						   sizeof(ncclsvc_status));
+}
+
+static inline struct svc_timeline *svc_timelines(struct svc_ring *ring)
+{
+	return (struct svc_timeline *)((char *)ring + SVC_TIMELINES_AT);
+}
+
+static inline struct svc_record *svc_record_slot(struct svc_ring *ring, uint32_t entries, uint64_t n)
+{
+	return (struct svc_record *)((char *)ring + SVC_RECORDS_AT) + (n & (entries - 1));
+}
+
+static inline ncclsvc_status *svc_status_slot(struct svc_ring *ring, uint32_t entries, uint64_t n)
+{
+	char *statuses = (char *)ring + SVC_RECORDS_AT + (size_t)entries * sizeof(struct svc_record);
+	return (ncclsvc_status *)statuses + (n & (entries - 1));
+}
+
+/* The `number` word of a record or a status: the only word both sides touch at once. */
+static inline uint64_t svc_number_load(const uint64_t *number)
+{
+	return __atomic_load_n(number, __ATOMIC_ACQUIRE);
+}
+
+static inline void svc_number_store(uint64_t *number, uint64_t n)
+{
+	__atomic_store_n(number, n, __ATOMIC_RELEASE);
+}
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a task record means: which bytes it reads and writes, whether it is valid, and whether two
+ * members' records agree. Pure functions, shared by both sides and by every executor. */
+#ifndef PROTO_TASK_H
+#define PROTO_TASK_H
+
+#include "wire.h"
+
+/* Bytes a task reads from its source and writes to its destination for this rank. False if a
+ * product overflows. Sizes are those NCCL uses: AllGather and Gather count what one rank sends,
+ * ReduceScatter and Scatter what one rank receives, AllToAll what one rank sends to one other. */
+bool svc_task_extent(const struct svc_record *r, uint32_t nranks, int32_t rank, uint64_t *src_bytes,
+		     uint64_t *dst_bytes);
+
+/* Bytes as inspection and benchmarks count them: the larger of both sides. */
+uint64_t svc_task_bytes(const struct svc_record *r, uint32_t nranks);
+
+/* Checks what can be known without tables: operation, type, reduction, root or peer, flags,
+ * reserved fields, overflow. Returns 0 or a negative result with a sentence in text
+ * (SVC_TEXT_BYTES; may be NULL). */
+int svc_record_check(const struct svc_record *r, uint32_t nranks, int32_t rank, char *text);
+
+/* The first field in which two members' collectives disagree, or NCCLSVC_FIELD_NONE. For a pair of
+ * point-to-point tasks, a is the Send and b the Recv. Fills the two differing values. */
+unsigned svc_record_differs(const struct svc_record *a, const struct svc_record *b,
+			    uint64_t *value_a, uint64_t *value_b);
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "wire.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SHAPE(op, request, reply, fds_in, fds_out)                                                 \
+	[SVC_##op] = {#op, sizeof(struct request), sizeof(struct reply), fds_in, fds_out}
+
+struct svc_empty {
+	char nothing[0];
+};
+
+static const struct svc_shape shapes[SVC_OPCODE_END] = {
+	SHAPE(HELLO, svc_hello, svc_hello_reply, 0, 0),
+	SHAPE(ATTACH, svc_attach, svc_attach_reply, 0, 3),
+	SHAPE(REGION_ADD, svc_region_add, svc_region_reply, 1, 0),
+	SHAPE(REGION_DEL, svc_region_del, svc_empty, 0, 0),
+	SHAPE(JOIN, svc_join, svc_join_reply, 0, 0),
+	SHAPE(LEAVE, svc_leave, svc_empty, 0, 0),
+	SHAPE(SPLIT, svc_split, svc_join_reply, 0, 0),
+	SHAPE(SUBMIT, svc_record, svc_submit_reply, 0, 0),
+	SHAPE(LIST, svc_list, svc_list_reply, 0, 1),
+	SHAPE(DAEMON_INFO, svc_daemon_info_request, svc_daemon_info_reply, 0, 0),
+	SHAPE(CANCEL, svc_cancel, svc_cancel_reply, 0, 0),
+};
+
+/* The layouts are the protocol: a change of size is a change of version. */
+_Static_assert(sizeof(struct svc_header) == 16, "header");
+_Static_assert(sizeof(struct svc_error) == 264, "error");
+_Static_assert(sizeof(struct svc_hello) == 56, "hello");
+_Static_assert(sizeof(struct svc_hello_reply) == 80, "hello reply");
+_Static_assert(sizeof(struct svc_join) == 152, "join");
+_Static_assert(sizeof(struct svc_join_reply) == 152, "join reply");
+_Static_assert(sizeof(struct svc_record) == 128, "record");
+_Static_assert(sizeof(ncclsvc_status) == 128, "status");
+_Static_assert(sizeof(struct svc_daemon_info_reply) + 16 <= SVC_MESSAGE_MAX, "largest message");
+
+const struct svc_shape *svc_shape_of(unsigned opcode)
+{
+	if (opcode >= SVC_OPCODE_END || !shapes[opcode].name)
+		return NULL;
+	return &shapes[opcode];
+}
+
+bool svc_text_ends(const char *text, size_t size)
+{
+	return memchr(text, '\0', size) != NULL;
+}
+
+enum svc_verdict svc_check_request(const void *message, size_t length, unsigned nfds,
+				   struct svc_header *header, char *text)
+{
+	memset(header, 0, sizeof(*header));
+	if (length < sizeof(*header)) {
+		snprintf(text, SVC_TEXT_BYTES, "a message of %zu bytes is shorter than its header",
+			 length);
+		return SVC_MALFORMED;
+	}
+	memcpy(header, message, sizeof(*header));
+	if (header->length != length) {
+		snprintf(text, SVC_TEXT_BYTES, "the header says %u bytes, the message has %zu",
+			 header->length, length);
+		return SVC_MALFORMED;
+	}
+	const struct svc_shape *shape = svc_shape_of(header->opcode);
+	if (!shape) {
+		snprintf(text, SVC_TEXT_BYTES, "unknown opcode %u", header->opcode);
+		return SVC_BAD;
+	}
+	if (header->reserved || header->result) {
+		snprintf(text, SVC_TEXT_BYTES, "%s: reserved header fields are not zero",
+			 shape->name);
+		return SVC_BAD;
+	}
+	if (length - sizeof(*header) != shape->request) {
+		snprintf(text, SVC_TEXT_BYTES, "%s: the body has %zu bytes, %u are due", shape->name,
+			 length - sizeof(*header), shape->request);
+		return SVC_BAD;
+	}
+	if (nfds != shape->request_fds) {
+		snprintf(text, SVC_TEXT_BYTES, "%s: %u file descriptors came, %u are due",
+			 shape->name, nfds, shape->request_fds);
+		return SVC_BAD;
+	}
+	return SVC_GOOD;
+}

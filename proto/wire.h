@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Messages between a client and ncclsvcd over AF_UNIX SOCK_SEQPACKET. ncclsvc-protocol(7) tells
+ * the same in words. One datagram is one message: a header, then one struct. Integers are in the
+ * machine's byte order (both ends share a kernel). Reserved fields are zero, and checked.
+ *
+ * Every request gets exactly one reply, which carries its serial: opcode | SVC_REPLY and either
+ * result 0 and the reply's struct, or a negative result and struct svc_error. Replies may come
+ * in another order than requests. Events come unasked, with serial 0.
+ */
+#ifndef PROTO_WIRE_H
+#define PROTO_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "limits.h"
+#include "ncclsvc_types.h"
+
+struct svc_header {
+	uint32_t length; /* of the whole message, this header included */
+	uint16_t opcode;
+	uint16_t reserved;
+	uint32_t serial; /* chosen by the client, echoed in the reply */
+	int32_t result;  /* ncclsvc_result in replies, else 0 */
+};
+
+enum svc_opcode {
+	SVC_HELLO = 1, /* first message; nothing else is accepted before it */
+	SVC_ATTACH = 2,
+	SVC_REGION_ADD = 3,
+	SVC_REGION_DEL = 4,
+	SVC_JOIN = 5,
+	SVC_LEAVE = 6,
+	SVC_SPLIT = 7,
+	SVC_SUBMIT = 8,
+	SVC_LIST = 9,
+	SVC_DAEMON_INFO = 10,
+	SVC_CANCEL = 11,
+	SVC_OPCODE_END,
+
+	SVC_EVENT_COMM = 0x4001,
+	SVC_EVENT_BYE = 0x4002,
+
+	SVC_REPLY = 0x8000,
+};
+
+struct svc_error {
+	uint16_t version_min, version_max;               /* the daemon's */
+	uint16_t client_version_min, client_version_max; /* as the client said; 0 before it did */
+	char text[SVC_TEXT_BYTES];                       /* one sentence, NUL-terminated */
+};
+
+struct svc_hello {
+	uint16_t version_min, version_max;
+	uint32_t reserved;
+	char name[NCCLSVC_NAME_BYTES]; /* for people; NUL-terminated */
+};
+
+struct svc_hello_reply {
+	uint16_t version; /* the one both speak */
+	uint16_t version_min, version_max;
+	uint16_t reserved;
+	uint32_t session;
+	uint32_t host_ranks;
+	uint32_t ring_max;
+	uint32_t reserved2;
+	uint64_t region_bytes_max; /* for one user, all its sessions together */
+	char daemon_version[NCCLSVC_NAME_BYTES];
+};
+
+/* Asks for a ring. The reply brings three fds: the session memory (a memfd sealed against
+ * shrinking, growing and further sealing; struct svc_ring is at its start), the doorbell eventfd
+ * (client writes) and the completion eventfd (daemon writes). Once per session. */
+struct svc_attach {
+	uint32_t entries; /* power of two, SVC_RING_MIN..ring_max */
+	uint32_t reserved;
+};
+
+struct svc_attach_reply {
+	uint64_t size; /* bytes of the session memory */
+	uint32_t entries;
+	uint32_t reserved;
+};
+
+/* Registers shared memory: one fd, a memfd with F_SEAL_SHRINK, at least `bytes` long, not hugetlb.
+ * The daemon maps it; the client may close its fd. */
+enum svc_region_kind { SVC_REGION_MEMFD = 0 };
+
+struct svc_region_add {
+	uint64_t bytes;
+	uint32_t kind;
+	uint32_t reserved;
+};
+
+struct svc_region_reply {
+	uint32_t region;
+	uint32_t reserved;
+};
+
+/* Forgets a region. BUSY while a pending task names it. */
+struct svc_region_del {
+	uint32_t region;
+	uint32_t reserved;
+};
+
+#define SVC_DEVICE_HOST (-1)
+
+/* As ncclCommInitRank: the reply comes when all nranks have joined. With SVC_JOIN_WORLD, id and
+ * nranks are zero, and rank -1 asks for any free rank. A member of a broken communicator rejoins it
+ * with the same message; its old handle stays valid and is returned again. */
+enum svc_join_flags { SVC_JOIN_WORLD = 1 };
+
+struct svc_join {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	int32_t nranks, rank;
+	int32_t device;
+	uint32_t flags;
+	uint64_t timeout_ns; /* 0: none */
+};
+
+struct svc_join_reply {
+	uint64_t comm_uid; /* as inspection shows it */
+	uint32_t comm;     /* handle in this session; 0: SPLIT with a negative colour */
+	uint32_t epoch;
+	int32_t nranks, rank;
+	uint8_t id[NCCLSVC_ID_BYTES];
+};
+
+struct svc_leave {
+	uint32_t comm;
+	uint32_t reserved;
+};
+
+struct svc_split {
+	uint32_t comm;
+	int32_t colour; /* negative: takes part, joins nothing */
+	int32_t key;
+	uint32_t reserved;
+	uint64_t timeout_ns; /* 0: none */
+};
+
+/* One operation. The same 128 bytes stand in the ring and in SVC_SUBMIT. */
+enum svc_record_flags {
+	SVC_TASK_MORE = 1, /* more tasks of this task group follow */
+};
+
+struct svc_record {
+	uint64_t number; /* ring: the task's number, counted from 1, stored last. Socket: any */
+	uint32_t comm;
+	uint32_t epoch; /* from the JOIN reply; a stale one is refused */
+	uint8_t op, type, redop, flags;
+	int32_t peer;   /* root or peer rank; -1 where the operation has none */
+	uint64_t count; /* elements, counted as NCCL counts them for this operation */
+	uint32_t src_region, dst_region;
+	uint64_t src_offset, dst_offset; /* bytes */
+	uint64_t timeout_ns;             /* from when the daemon sees it; 0: none */
+	uint32_t timeline;               /* 0: none */
+	uint32_t reserved0;
+	uint64_t value; /* starts when timeline.ready >= value; then timeline.done becomes value */
+	uint64_t reserved[6];
+};
+
+/* The reply to SUBMIT comes when the task has ended, with result 0 or the task's result, and
+ * struct svc_submit_reply in both cases. (An error before it became a task: struct svc_error.) */
+struct svc_submit_reply {
+	ncclsvc_status status;
+};
+
+enum svc_list_what {
+	SVC_LIST_SESSIONS = 1, /* ncclsvc_session_info */
+	SVC_LIST_COMMS = 2,    /* ncclsvc_comm_info */
+	SVC_LIST_MEMBERS = 3,  /* ncclsvc_member_info */
+	SVC_LIST_TASKS = 4,    /* ncclsvc_task_info */
+	SVC_LIST_REGIONS = 5,  /* ncclsvc_region_info */
+};
+
+struct svc_list {
+	uint32_t what;
+	uint32_t reserved;
+};
+
+/* One fd: a sealed memfd that holds `count` records of `record_size` bytes, a snapshot. A newer
+ * daemon may send longer records: read what you know and step by record_size. */
+struct svc_list_reply {
+	uint32_t what;
+	uint32_t record_size;
+	uint64_t count;
+	uint64_t time_ns; /* CLOCK_MONOTONIC of the snapshot */
+};
+
+struct svc_daemon_info_request {
+	uint64_t reserved;
+};
+
+struct svc_daemon_info_reply {
+	ncclsvc_daemon_info info;
+};
+
+/* Ends a pending task, all pending tasks of a communicator, or a whole session. Allowed to the
+ * owner, to root and to the daemon's own user. A task that runs is let finish. */
+enum svc_cancel_kind { SVC_CANCEL_TASK = 1, SVC_CANCEL_COMM = 2, SVC_CANCEL_SESSION = 3 };
+
+struct svc_cancel {
+	uint32_t kind;
+	uint32_t reserved;
+	uint64_t id; /* as inspection shows it */
+};
+
+struct svc_cancel_reply {
+	uint64_t cancelled; /* how many tasks ended */
+};
+
+/* The communicator's epoch is over (result says why, rank and pid who): rejoin it. */
+struct svc_event_comm {
+	uint32_t comm;
+	uint32_t epoch; /* the one that ended */
+	int32_t reason; /* ncclsvc_result */
+	int32_t rank, pid;
+	uint32_t reserved;
+};
+
+/* Last words before the daemon closes the connection. */
+struct svc_event_bye {
+	int32_t reason;
+	uint32_t reserved;
+	char text[SVC_TEXT_BYTES];
+};
+
+/* What one opcode looks like on the wire. */
+struct svc_shape {
+	const char *name;
+	uint16_t request, reply; /* exact body lengths */
+	uint8_t request_fds, reply_fds;
+};
+
+/* NULL: no such request. Thread-safe. */
+const struct svc_shape *svc_shape_of(unsigned opcode);
+
+enum svc_verdict {
+	SVC_GOOD,      /* hand the body on */
+	SVC_BAD,       /* answer with the error, go on with the session */
+	SVC_MALFORMED, /* not a frame at all: end the session */
+};
+
+/* Judges a datagram a client sent: frame, opcode, body length, number of fds, reserved fields of
+ * the header. On SVC_BAD and SVC_MALFORMED, text (SVC_TEXT_BYTES long) holds a sentence. */
+enum svc_verdict svc_check_request(const void *message, size_t length, unsigned nfds,
+				   struct svc_header *header, char *text);
+
+/* True if a NUL stands in text[0..size). */
+bool svc_text_ends(const char *text, size_t size);
+
+#endif
