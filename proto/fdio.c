@@ -136,7 +136,8 @@ bool svc_memfd_trusted(int fd, uint64_t bytes, char *text)
 	}
 	/* A hugetlb page that cannot be had is a SIGBUS for whoever touches it. */
 	if (fstatfs(fd, &fs) < 0 || fs.f_type != TMPFS_MAGIC) {
-		snprintf(text, SVC_TEXT_BYTES, "only ordinary (not hugetlb) memfds can be registered");
+		snprintf(text, SVC_TEXT_BYTES,
+			 "only ordinary (not hugetlb) memfds can be registered");
 		return false;
 	}
 	if (fstat(fd, &st) < 0 || st.st_size < 0 || (uint64_t)st.st_size < bytes) {

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Hard limits of the protocol. Configuration may lower what is marked (max), never raise it. */
+/* This file hides the C library's <limits.h> from whoever has proto/ in the include path: pass it
+ * on, each time. */
+#include_next <limits.h>
+
 #ifndef PROTO_LIMITS_H
 #define PROTO_LIMITS_H
 
@@ -16,6 +20,7 @@
 #define SVC_TIMELINES     64    /* per session; number 0 means none */
 
 #define SVC_RANKS_MAX     65536 /* in one communicator */
+#define SVC_HOST_RANKS_MAX 4096 /* in one communicator of the host engine */
 #define SVC_SESSIONS_MAX  16384 /* (max) */
 #define SVC_COMMS_MAX     65536 /* (max) in a daemon */
 #define SVC_SESSION_COMMS 1024  /* handles of one session */

@@ -139,7 +139,8 @@ unsigned svc_record_differs(const struct svc_record *a, const struct svc_record 
 		return NCCLSVC_FIELD_COUNT;
 	if (svc_op_reduces(a->op) && differ(a->redop, b->redop, value_a, value_b))
 		return NCCLSVC_FIELD_REDOP;
-	if (svc_op_has_root(a->op) && differ((uint64_t)a->peer, (uint64_t)b->peer, value_a, value_b))
+	if (svc_op_has_root(a->op) &&
+	    differ((uint64_t)a->peer, (uint64_t)b->peer, value_a, value_b))
 		return NCCLSVC_FIELD_ROOT;
 	return NCCLSVC_FIELD_NONE;
 }

@@ -74,8 +74,8 @@ enum svc_verdict svc_check_request(const void *message, size_t length, unsigned 
 		return SVC_BAD;
 	}
 	if (length - sizeof(*header) != shape->request) {
-		snprintf(text, SVC_TEXT_BYTES, "%s: the body has %zu bytes, %u are due", shape->name,
-			 length - sizeof(*header), shape->request);
+		snprintf(text, SVC_TEXT_BYTES, "%s: the body has %zu bytes, %u are due",
+			 shape->name, length - sizeof(*header), shape->request);
 		return SVC_BAD;
 	}
 	if (nfds != shape->request_fds) {

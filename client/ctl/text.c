@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "text.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FLUSH_BYTES 65536
+
+static _Noreturn void out_of_memory(void)
+{
+	fputs("ncclsvc-ctl: out of memory\n", stderr);
+	exit(1);
+}
+
+static void reserve(struct text *t, size_t n)
+{
+	if (t->size - t->len >= n)
+		return;
+	if (n > SIZE_MAX / 2 - t->len)
+		out_of_memory();
+	size_t size = t->size ? t->size : 256;
+	while (size - t->len < n)
+		size *= 2;
+	char *at = realloc(t->at, size);
+	if (!at)
+		out_of_memory();
+	t->at = at;
+	t->size = size;
+}
+
+void text_free(struct text *t)
+{
+	free(t->at);
+	t->at = NULL;
+	t->len = t->size = 0;
+}
+
+void text_addn(struct text *t, const char *s, size_t n)
+{
+	if (!n)
+		return;
+	reserve(t, n);
+	memcpy(t->at + t->len, s, n);
+	t->len += n;
+}
+
+void text_add(struct text *t, const char *s)
+{
+	text_addn(t, s, strlen(s));
+}
+
+void text_char(struct text *t, char c)
+{
+	reserve(t, 1);
+	t->at[t->len++] = c;
+}
+
+void text_pad(struct text *t, size_t n)
+{
+	if (!n)
+		return;
+	reserve(t, n);
+	memset(t->at + t->len, ' ', n);
+	t->len += n;
+}
+
+/* By hand: a list of 100,000 tasks holds a million numbers, and printf is slow. */
+void text_u64(struct text *t, uint64_t value)
+{
+	char digits[20];
+	size_t at = sizeof(digits);
+	do {
+		digits[--at] = (char)('0' + value % 10);
+		value /= 10;
+	} while (value);
+	text_addn(t, digits + at, sizeof(digits) - at);
+}
+
+void text_i64(struct text *t, int64_t value)
+{
+	if (value < 0)
+		text_char(t, '-');
+	text_u64(t, value < 0 ? -(uint64_t)value : (uint64_t)value);
+}
+
+void text_printf(struct text *t, const char *format, ...)
+{
+	va_list args, again;
+	va_start(args, format);
+	va_copy(again, args);
+	int n = vsnprintf(NULL, 0, format, args);
+	va_end(args);
+	if (n > 0) {
+		reserve(t, (size_t)n + 1);
+		vsnprintf(t->at + t->len, (size_t)n + 1, format, again);
+		t->len += (size_t)n;
+	}
+	va_end(again);
+}
+
+size_t text_char_length(const char *s, size_t n)
+{
+	static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
+	if (!n)
+		return 0;
+	uint32_t c = (unsigned char)s[0];
+	if (c < 0x80)
+		return c >= 0x20 && c != 0x7f;
+	size_t length = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
+	if (c < 0xc0 || c > 0xf4 || length > n)
+		return 0;
+	c &= 0x7fu >> length;
+	for (size_t i = 1; i < length; i++) {
+		if (((unsigned char)s[i] & 0xc0) != 0x80)
+			return 0;
+		c = c << 6 | ((unsigned char)s[i] & 0x3f);
+	}
+	/* Overlong, a surrogate, past the end, or a C1 control. */
+	if (c < smallest[length] || (c >= 0xd800 && c < 0xe000) || c > 0x10ffff || c < 0xa0)
+		return 0;
+	return length;
+}
+
+void text_name(struct text *t, const char *s, size_t max)
+{
+	size_t n = strnlen(s, max);
+	for (size_t i = 0; i < n;) {
+		size_t length = text_char_length(s + i, n - i);
+		if (length)
+			text_addn(t, s + i, length);
+		else
+			text_char(t, '?');
+		i += length ? length : 1;
+	}
+}
+
+size_t text_width(const char *s, size_t n)
+{
+	size_t width = 0;
+	for (size_t i = 0; i < n; i++)
+		width += ((unsigned char)s[i] & 0xc0) != 0x80;
+	return width;
+}
+
+void text_flush(struct text *t, bool all)
+{
+	if (t->fd < 0 || (!all && t->len < FLUSH_BYTES))
+		return;
+	for (size_t done = 0; done < t->len && !t->error;) {
+		ssize_t n = write(t->fd, t->at + done, t->len - done);
+		if (n >= 0)
+			done += (size_t)n;
+		else if (errno != EINTR)
+			t->error = errno;
+	}
+	t->len = 0;
+}
+
+char *text_steal(struct text *t)
+{
+	text_char(t, '\0');
+	char *s = t->at;
+	t->at = NULL;
+	t->len = t->size = 0;
+	return s;
+}
+
+void *ctl_grow(void *array, size_t count, size_t *room, size_t size)
+{
+	if (count < *room)
+		return array;
+	*room = *room ? *room * 2 : 8;
+	void *bigger = reallocarray(array, *room, size);
+	if (!bigger)
+		out_of_memory();
+	return bigger;
+}
+
+void *ctl_calloc(size_t count, size_t size)
+{
+	void *p = calloc(count ? count : 1, size);
+	if (!p)
+		out_of_memory();
+	return p;
+}

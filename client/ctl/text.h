@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A growing text buffer: what every view writes into. Running out of memory ends the program. */
+#ifndef CTL_TEXT_H
+#define CTL_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct text {
+	char *at; /* not NUL-terminated; NULL while empty */
+	size_t len, size;
+	int fd; /* where text_flush writes to; -1: it keeps everything */
+	int error; /* errno of the first failed write */
+};
+
+#define TEXT_INIT(descriptor) {.fd = (descriptor)}
+
+void text_free(struct text *t);
+void text_addn(struct text *t, const char *s, size_t n);
+void text_add(struct text *t, const char *s);
+void text_char(struct text *t, char c);
+void text_pad(struct text *t, size_t n);
+void text_u64(struct text *t, uint64_t value);
+void text_i64(struct text *t, int64_t value);
+__attribute__((format(printf, 2, 3))) void text_printf(struct text *t, const char *format, ...);
+/* At most max bytes of a name that another process chose: control characters and broken UTF-8
+ * become '?', so that it can't talk to the terminal. */
+void text_name(struct text *t, const char *s, size_t max);
+/* Length of the character at s in bytes if it is valid UTF-8 and no control character, else 0. */
+size_t text_char_length(const char *s, size_t n);
+/* Columns that n bytes take on a terminal. */
+size_t text_width(const char *s, size_t n);
+/* Hands on what has gathered, if much has or if all is set. */
+void text_flush(struct text *t, bool all);
+/* The text as a string of the caller's. */
+char *text_steal(struct text *t);
+
+/* An array of count elements, of which room for at least one more is made. */
+void *ctl_grow(void *array, size_t count, size_t *room, size_t size);
+/* Zeroed; never NULL. */
+void *ctl_calloc(size_t count, size_t size);
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The ranks of one side, seen from the coordinator: one socket for each. */
+#ifndef PERF_CREW_H
+#define PERF_CREW_H
+
+#include <sys/types.h>
+
+#include "job.h"
+#include "rank.h"
+
+struct crew_member {
+	int fd;
+	pid_t pid;
+	bool replied;
+	struct job_reply reply;
+};
+
+struct crew {
+	const char *what; /* "rank" or "baseline rank" */
+	uint32_t n;
+	struct crew_member *members;
+	pid_t leader; /* mpirun; 0: the members are this process's children */
+	char library[JOB_TEXT_BYTES];
+	char log[96]; /* what the leader printed */
+	int timeout_ms;
+};
+
+/* Each complains and returns false on failure; crew_stop is then still to be called. */
+
+/* Forks n ranks of the service and waits until all have joined. */
+bool crew_start(struct crew *crew, const struct rank_options *options, uint32_t n);
+/* Starts the baseline under mpirun. */
+bool crew_start_mpi(struct crew *crew, uint32_t n, int timeout_ms);
+/* Gives every member the job and collects the replies, within the crew's timeout. */
+bool crew_do(struct crew *crew, const struct job *job);
+/* Nanoseconds of one iteration, averaged over the ranks, and wrong elements of the last job. */
+double crew_ns(const struct crew *crew, uint64_t iters);
+uint64_t crew_wrong(const struct crew *crew);
+/* Collects the replies to what the members do on their own. */
+bool crew_collect(struct crew *crew);
+void crew_stop(struct crew *crew);
+
+#endif

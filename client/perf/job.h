@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the coordinator says to a rank and what the rank answers, over a SOCK_SEQPACKET socket of its
+ * own. Ranks of the service and of the baseline speak the same; between jobs they sleep in recv. */
+#ifndef PERF_JOB_H
+#define PERF_JOB_H
+
+#include "work.h"
+
+#define JOB_MAGIC      UINT32_C(0x66726570)
+#define JOB_TEXT_BYTES 256
+
+enum job_kind {
+	JOB_BUFFERS = 1, /* allocate and touch both buffers: bytes */
+	JOB_TIME,        /* warm up, meet the others, run iters times */
+	JOB_CHECK,       /* fresh inputs, one run, compare */
+	JOB_QUIT,
+};
+
+struct job {
+	uint32_t kind; /* enum job_kind */
+	uint8_t fill;  /* TIME: make inputs first */
+	uint8_t blocking;
+	uint16_t reserved;
+	uint64_t bytes;
+	uint64_t iters, warmup;
+	uint64_t seed;
+	struct work work;
+};
+
+struct job_reply {
+	int32_t result;      /* ncclsvc_result, or 0 */
+	uint32_t reserved;
+	uint64_t elapsed_ns; /* of all iterations */
+	uint64_t wrong;
+	char text[JOB_TEXT_BYTES]; /* why it failed */
+};
+
+/* A baseline rank's first message. */
+struct job_hello {
+	uint32_t magic;
+	uint32_t job_size; /* both programs must be of one build */
+	int32_t rank, nranks;
+	int32_t pid;
+	uint32_t reserved;
+	char library[JOB_TEXT_BYTES];
+};
+
+uint64_t perf_now_ns(void);
+
+/* Receives one job. False: the coordinator is gone. */
+bool job_receive(int fd, struct job *job);
+/* Sends one message. False: the coordinator is gone. */
+bool job_send(int fd, const void *message, size_t size);
+
+#endif

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data.h"
+#include "job.h"
+
+/* With -z 0, operations in flight: within what a session without a ring may have pending. */
+#define WINDOW 32
+
+struct rank {
+	const struct rank_options *options;
+	ncclsvc_session *session;
+	ncclsvc_comm *comm;
+	void *send, *recv;
+	uint64_t bytes;
+	ncclsvc_task tasks[WINDOW][2];
+};
+
+static ncclsvc_result allocate(struct rank *r, size_t bytes, void **buffer)
+{
+	if (!r->options->plain_memory)
+		return ncclsvc_mem_alloc(r->session, bytes, buffer);
+	*buffer = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
+	return *buffer ? NCCLSVC_OK : NCCLSVC_NO_MEMORY;
+}
+
+static ncclsvc_result release(struct rank *r, void **buffer)
+{
+	ncclsvc_result result = NCCLSVC_OK;
+	if (r->options->plain_memory)
+		free(*buffer);
+	else
+		result = ncclsvc_mem_free(r->session, *buffer);
+	*buffer = NULL;
+	return result;
+}
+
+static ncclsvc_result job_buffers(struct rank *r, const struct job *job)
+{
+	ncclsvc_result result;
+	if ((result = release(r, &r->send)) || (result = release(r, &r->recv)) ||
+	    (result = allocate(r, job->bytes + DATA_GUARD, &r->send)) ||
+	    (result = allocate(r, job->bytes + DATA_GUARD, &r->recv)))
+		return result;
+	r->bytes = job->bytes;
+	data_poison(r->send, job->bytes);
+	data_poison(r->recv, job->bytes);
+	return NCCLSVC_OK;
+}
+
+struct buffers {
+	void *send, *recv;
+};
+
+static struct buffers buffers_of(const struct rank *r, const struct work *w)
+{
+	struct buffers b = {r->send, r->recv};
+	if (w->in_place) {
+		struct work_sides sides = work_sides(w, (uint32_t)r->options->rank);
+		size_t size = work_type_size(w->type);
+		b.send = (char *)r->recv + sides.send_at * size;
+		b.recv = (char *)r->recv + sides.recv_at * size;
+	}
+	return b;
+}
+
+static ncclsvc_result send_and_receive(struct rank *r, const struct work *w,
+				       const struct buffers *b, ncclsvc_task task[2])
+{
+	int rank = r->options->rank, n = r->options->nranks;
+	ncclsvc_result result = ncclsvc_group_begin(r->session);
+	if (result)
+		return result;
+	/* An operation refused in between makes group_end fail with its error. */
+	(void)ncclsvc_send(b->send, w->count, w->type, (rank + 1) % n, r->comm, &task[0]);
+	(void)ncclsvc_recv(b->recv, w->count, w->type, (rank + n - 1) % n, r->comm, &task[1]);
+	return ncclsvc_group_end(r->session);
+}
+
+static ncclsvc_result submit(struct rank *r, const struct work *w, const struct buffers *b,
+			     ncclsvc_task task[2])
+{
+	ncclsvc_task *t = &task[0];
+	task[0] = task[1] = 0;
+	switch (w->op) {
+	case NCCLSVC_ALL_REDUCE:
+		return ncclsvc_all_reduce(b->send, b->recv, w->count, w->type, w->redop, r->comm, t);
+	case NCCLSVC_ALL_GATHER:
+		return ncclsvc_all_gather(b->send, b->recv, w->count, w->type, r->comm, t);
+	case NCCLSVC_REDUCE_SCATTER:
+		return ncclsvc_reduce_scatter(b->send, b->recv, w->count, w->type, w->redop,
+					      r->comm, t);
+	case NCCLSVC_BROADCAST:
+		return ncclsvc_broadcast(b->send, b->recv, w->count, w->type, w->root, r->comm, t);
+	case NCCLSVC_REDUCE:
+		return ncclsvc_reduce(b->send, b->recv, w->count, w->type, w->redop, w->root,
+				      r->comm, t);
+	case NCCLSVC_ALL_TO_ALL:
+		return ncclsvc_all_to_all(b->send, b->recv, w->count, w->type, r->comm, t);
+	case NCCLSVC_GATHER:
+		return ncclsvc_gather(b->send, b->recv, w->count, w->type, w->root, r->comm, t);
+	case NCCLSVC_SCATTER:
+		return ncclsvc_scatter(b->send, b->recv, w->count, w->type, w->root, r->comm, t);
+	case PERF_SENDRECV:
+		return send_and_receive(r, w, b, task);
+	case NCCLSVC_BARRIER:
+		return ncclsvc_barrier(r->comm, t);
+	}
+	return NCCLSVC_INVALID_ARGUMENT;
+}
+
+static ncclsvc_result finish(struct rank *r, const ncclsvc_task task[2])
+{
+	/* Longer than the task's own deadline, whose message names who is missing. */
+	int timeout_ms = r->options->timeout_ms + 2000;
+	ncclsvc_result result = ncclsvc_wait(r->session, task[0], timeout_ms);
+	if (!result && task[1])
+		result = ncclsvc_wait(r->session, task[1], timeout_ms);
+	return result;
+}
+
+/* Submits n operations with at most `window` in flight, and waits for the last. */
+static ncclsvc_result repeat(struct rank *r, const struct work *w, uint64_t n, unsigned window)
+{
+	struct buffers b = buffers_of(r, w);
+	ncclsvc_result result = NCCLSVC_OK;
+	for (uint64_t i = 0; i < n && !result; i++) {
+		if (i >= window)
+			result = finish(r, r->tasks[i % window]);
+		if (!result)
+			result = submit(r, w, &b, r->tasks[i % window]);
+	}
+	uint64_t left = n < window ? n : window;
+	for (uint64_t i = n - left; i < n && !result; i++)
+		result = finish(r, r->tasks[i % window]);
+	return result;
+}
+
+static ncclsvc_result meet(struct rank *r)
+{
+	ncclsvc_task task = 0;
+	ncclsvc_result result = ncclsvc_barrier(r->comm, &task);
+	return result ? result : finish(r, (ncclsvc_task[2]){task, 0});
+}
+
+static ncclsvc_result job_time(struct rank *r, const struct job *job, struct job_reply *reply)
+{
+	const struct work *w = &job->work;
+	unsigned window = job->blocking ? 1 : WINDOW;
+	if (job->fill)
+		data_fill(w, job->seed, (uint32_t)r->options->rank, buffers_of(r, w).send);
+	ncclsvc_result result = repeat(r, w, job->warmup, window);
+	if (!result)
+		result = meet(r);
+	if (result)
+		return result;
+	uint64_t start = perf_now_ns();
+	result = repeat(r, w, job->iters, window);
+	reply->elapsed_ns = perf_now_ns() - start;
+	return result;
+}
+
+static ncclsvc_result job_check(struct rank *r, const struct job *job, struct job_reply *reply)
+{
+	const struct work *w = &job->work;
+	uint32_t rank = (uint32_t)r->options->rank;
+	struct buffers b = buffers_of(r, w);
+	uint64_t used = work_bytes(w);
+	data_poison(r->recv, used);
+	data_fill(w, job->seed, rank, b.send);
+	ncclsvc_result result = repeat(r, w, 1, 1);
+	if (!result)
+		reply->wrong = data_wrong(w, job->seed, rank, b.recv) +
+			       data_guard_wrong(r->recv, used);
+	return result;
+}
+
+static ncclsvc_result perform(struct rank *r, const struct job *job, struct job_reply *reply)
+{
+	if (job->kind == JOB_BUFFERS)
+		return job_buffers(r, job);
+	if (job->kind != JOB_TIME && job->kind != JOB_CHECK)
+		return NCCLSVC_INVALID_ARGUMENT;
+	if (work_bytes(&job->work) > r->bytes)
+		return NCCLSVC_INVALID_ARGUMENT;
+	return job->kind == JOB_TIME ? job_time(r, job, reply) : job_check(r, job, reply);
+}
+
+static void explain(struct job_reply *reply, ncclsvc_result result)
+{
+	reply->result = result;
+	const char *why = ncclsvc_last_error();
+	snprintf(reply->text, sizeof(reply->text), "%s: %s", ncclsvc_result_name(result),
+		 *why ? why : ncclsvc_result_meaning(result));
+}
+
+static ncclsvc_result attach(struct rank *r)
+{
+	const struct rank_options *o = r->options;
+	ncclsvc_options options = {.size = sizeof(options),
+				   .socket = o->socket,
+				   .name = "ncclsvc-perf",
+				   .no_ring = o->no_ring,
+				   .timeout_ms = o->timeout_ms};
+	ncclsvc_result result = ncclsvc_open(&options, &r->session);
+	if (!result)
+		result = ncclsvc_comm_join(r->session, &o->id, o->nranks, o->rank, o->timeout_ms,
+					   &r->comm);
+	if (!result)
+		result = ncclsvc_comm_set_timeout(r->comm, o->timeout_ms);
+	return result;
+}
+
+int rank_main(const struct rank_options *options, int fd)
+{
+	struct rank r = {.options = options};
+	struct job_reply reply = {0};
+	ncclsvc_result result = attach(&r);
+	if (result)
+		explain(&reply, result);
+	bool heard = job_send(fd, &reply, sizeof(reply));
+
+	struct job job;
+	while (!result && heard && job_receive(fd, &job) && job.kind != JOB_QUIT) {
+		reply = (struct job_reply){0};
+		result = perform(&r, &job, &reply);
+		if (result)
+			explain(&reply, result);
+		heard = job_send(fd, &reply, sizeof(reply));
+	}
+	/* A failed rank stays until the coordinator has heard the others, or they would only
+	 * report that this one left. */
+	while (result && heard && job_receive(fd, &job) && job.kind != JOB_QUIT)
+		;
+	ncclsvc_close(r.session);
+	if (options->plain_memory) {
+		free(r.send);
+		free(r.recv);
+	}
+	return result ? 1 : 0;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A rank of the service: a process of its own with its own session. */
+#ifndef PERF_RANK_H
+#define PERF_RANK_H
+
+#include "ncclsvc.h"
+
+struct rank_options {
+	const char *socket; /* NULL: the library's default */
+	bool no_ring;
+	bool plain_memory;
+	int timeout_ms;
+	int nranks, rank;
+	ncclsvc_unique_id id;
+};
+
+/* Opens a session, joins, says so on fd, and does jobs from there until QUIT or the end of fd. Returns
+ * the process's exit status. Called after fork. */
+int rank_main(const struct rank_options *options, int fd);
+
+#endif

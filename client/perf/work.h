@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One piece of work to measure: an operation with its sizes. Shared by the service's ranks and by the
+ * MPI baseline, so that both do, count and check the same thing. */
+#ifndef PERF_WORK_H
+#define PERF_WORK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ncclsvc_types.h"
+
+#define PERF_SENDRECV NCCLSVC_SEND /* rank r sends to r + 1 and receives from r - 1 */
+
+/* One rank's sums and products must stay exact in int8 for any order of the ranks. */
+#define PERF_RANKS_MAX 127
+
+struct work {
+	uint8_t op, type, redop, in_place;
+	int32_t root;
+	uint32_t nranks;
+	uint64_t count; /* elements, as NCCL counts them for this operation */
+};
+
+/* Elements this rank gives and gets; 0 where the operation has no such buffer on the rank. */
+struct work_sides {
+	uint64_t send, recv;
+	/* In place: where in the one buffer, in elements, each of them starts. */
+	uint64_t send_at, recv_at;
+};
+
+size_t work_type_size(unsigned type);
+bool work_reduces(unsigned op);
+bool work_has_root(unsigned op);
+bool work_can_be_in_place(unsigned op);
+
+/* The largest count whose size is at most `bytes`, as nccl-tests derives it. */
+uint64_t work_count(unsigned op, unsigned type, uint32_t nranks, uint64_t bytes);
+/* The size that is printed: the larger of what is sent and received, over all ranks. */
+uint64_t work_bytes(const struct work *w);
+struct work_sides work_sides(const struct work *w, uint32_t rank);
+
+/* GB/s as nccl-tests computes them; 0 for no time. */
+double work_algbw(const struct work *w, double us);
+double work_busbw(const struct work *w, double us);
+
+#endif

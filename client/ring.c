@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The session memory as the client sees it. ring.h tells the rules. */
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#define PAUSES_PER_CLOCK 16
+
+static inline void cpu_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+bool ring_ended(const struct link *l, uint64_t n, bool *bad)
+{
+	uint64_t now = svc_number_load(&svc_status_slot(l->ring, l->entries, n)->number);
+	uint64_t before = n > l->entries ? n - l->entries : 0;
+	*bad = now != n && now != before;
+	return now == n;
+}
+
+void ring_publish(const struct link *l, uint64_t n, const struct svc_record *record)
+{
+	struct svc_record *slot = svc_record_slot(l->ring, l->entries, n);
+	const size_t first = sizeof(slot->number);
+	memcpy((char *)slot + first, (const char *)record + first, sizeof(*slot) - first);
+	svc_number_store(&slot->number, n);
+}
+
+void ring_doorbell(const struct link *l)
+{
+	const uint64_t one = 1;
+	full_fence();
+	if (!atomic_load_explicit(&l->ring->asleep, memory_order_relaxed))
+		return;
+	/* It fails only if the counter is full, and then the daemon has been told. */
+	ssize_t written = write(l->doorbell, &one, sizeof(one));
+	(void)written;
+}
+
+static bool spin_for(const struct link *l, const uint64_t *number, uint64_t n)
+{
+	uint64_t budget = atomic_load_explicit(&l->ring->spin_ns, memory_order_relaxed);
+	if (!budget)
+		return false;
+	uint64_t start = now_ns();
+	do {
+		for (int i = 0; i < PAUSES_PER_CLOCK; i++) {
+			if (svc_number_load(number) == n)
+				return true;
+			cpu_pause();
+		}
+	} while (now_ns() - start < budget);
+	return false;
+}
+
+bool ring_sleep(const struct link *l, uint64_t n, bool spin, uint64_t deadline)
+{
+	const uint64_t *number = &svc_status_slot(l->ring, l->entries, n)->number;
+	if (spin && spin_for(l, number, n))
+		return true;
+	uint64_t now = now_ns();
+	if (now >= deadline)
+		return svc_number_load(number) == n;
+	uint64_t ns = deadline - now < SLICE_NS ? deadline - now : SLICE_NS;
+	struct timespec t = {.tv_nsec = (long)(ns % 1000000000)};
+	bool woken = true;
+	atomic_fetch_add(&l->ring->waiters, 1);
+	uint32_t wake = atomic_load(&l->ring->wake);
+	full_fence();
+	if (svc_number_load(number) != n && !atomic_load(&l->ring->ended))
+		woken = syscall(SYS_futex, &l->ring->wake, FUTEX_WAIT, wake, &t, NULL, 0) == 0;
+	atomic_fetch_sub(&l->ring->waiters, 1);
+	return woken || svc_number_load(number) == n;
+}
+
+void ring_wake(const struct link *l)
+{
+	atomic_fetch_add(&l->ring->wake, 1);
+	syscall(SYS_futex, &l->ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}

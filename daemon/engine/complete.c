@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Telling clients how their tasks ended: by the status slot and a wake-up, or by a message. */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "fdio.h"
+#include "state.h"
+
+ncclsvc_status status_of(int result)
+{
+	return (ncclsvc_status){.result = result, .rank_a = -1, .rank_b = -1};
+}
+
+void complete_break_session(struct engine *e, struct session *s, int result, const char *text)
+{
+	if (s->broken)
+		return;
+	s->broken = true;
+	engine_event(e, &(struct event){.kind = EVENT_SESSION_BROKEN,
+					.session = s->slot,
+					.broken = {result, text}});
+}
+
+static void write_status(struct engine *e, struct session *s, uint64_t number,
+			 const ncclsvc_status *st)
+{
+	ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
+	const size_t skip = sizeof(slot->number);
+	memcpy((char *)slot + skip, (const char *)st + skip, sizeof(*st) - skip);
+	/* seq_cst: the client's `waiters` is looked at after this. */
+	__atomic_store_n(&slot->number, number, __ATOMIC_SEQ_CST);
+	s->busy[number & (s->entries - 1)] = 0;
+	if (!s->dirty) {
+		s->dirty = true;
+		s->next_dirty = e->dirty;
+		e->dirty = s;
+	}
+}
+
+static void send_reply(struct engine *e, struct session *s, uint32_t serial, int result,
+		       const void *body, size_t size)
+{
+	struct {
+		struct svc_header header;
+		char body[sizeof(struct svc_error)];
+	} m = {0};
+	if (s->broken)
+		return;
+	m.header = (struct svc_header){
+		.length = (uint32_t)(sizeof(m.header) + size),
+		.opcode = SVC_SUBMIT | SVC_REPLY,
+		.serial = serial,
+		.result = result,
+	};
+	memcpy(m.body, body, size);
+	int error = svc_send(s->fd, &m, m.header.length, NULL, 0, MSG_DONTWAIT);
+	/* Its limit of pending tasks fits the socket's buffer: only who does not read fills it. */
+	if (error == -EAGAIN)
+		complete_break_session(e, s, NCCLSVC_LIMIT, "the client does not read its socket");
+}
+
+void complete_task(struct engine *e, struct task *t, ncclsvc_status *st)
+{
+	struct session *s = t->session;
+	st->number = t->record.number;
+	st->submitted_ns = t->submitted_ns;
+	st->started_ns = t->started_ns;
+	st->done_ns = e->now;
+	st->epoch = t->record.epoch;
+	if (t->record.timeline && s->ring) {
+		_Atomic uint64_t *done = &svc_timelines(s->ring)[t->record.timeline].done;
+		if (atomic_load(done) < t->record.value)
+			atomic_store(done, t->record.value);
+	}
+	if (t->by_socket) {
+		struct svc_submit_reply reply = {*st};
+		s->socket_tasks--;
+		send_reply(e, s, t->serial, st->result, &reply, sizeof(reply));
+	} else {
+		write_status(e, s, t->record.number, st);
+	}
+	if (st->result) {
+		table_count(&e->table.failed, 1);
+		table_count(&s->counts->failed, 1);
+		pthread_mutex_lock(&e->lock);
+		e->failure = (struct failure){*st, t->comm ? t->comm->uid : 0};
+		pthread_mutex_unlock(&e->lock);
+	}
+	table_count(&e->table.completed, 1);
+	table_count(&s->counts->completed, 1);
+	e->live--;
+}
+
+void complete_refused(struct engine *e, struct session *s, uint64_t number, uint32_t serial,
+		      bool by_socket, int result, const char *text)
+{
+	table_count(&e->table.failed, 1);
+	table_count(&e->table.completed, 1);
+	table_count(&s->counts->failed, 1);
+	table_count(&s->counts->completed, 1);
+	if (by_socket) {
+		struct svc_error error = {.version_min = SVC_PROTOCOL_MIN,
+					  .version_max = SVC_PROTOCOL_MAX};
+		snprintf(error.text, sizeof(error.text), "%s", text);
+		send_reply(e, s, serial, result, &error, sizeof(error));
+		return;
+	}
+	ncclsvc_status st = status_of(result);
+	st.submitted_ns = st.done_ns = e->now;
+	write_status(e, s, number, &st);
+}
+
+static void wake(struct session *s)
+{
+	struct svc_ring *ring = s->ring;
+	if (atomic_load(&ring->waiters)) {
+		atomic_fetch_add(&ring->wake, 1);
+		syscall(SYS_futex, &ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	}
+	if (atomic_load(&ring->armed) && atomic_exchange(&ring->armed, 0)) {
+		const uint64_t one = 1;
+		ssize_t n = write(s->completion, &one, sizeof(one));
+		(void)n; /* it fails only when the counter is full, and then it is readable */
+	}
+}
+
+void complete_flush(struct engine *e)
+{
+	while (e->dirty) {
+		struct session *s = e->dirty;
+		e->dirty = s->next_dirty;
+		s->dirty = false;
+		wake(s);
+	}
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The host engine: an executor that runs tasks on shared host memory, in threads of this process.
+ */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "executor.h"
+
+struct engine_config {
+	unsigned threads;   /* that move data, the engine's own included; >= 1 */
+	uint32_t tasks_max; /* alive at once */
+	int spin_us;	    /* how long to poll after the last record before sleeping; -1: choose */
+	uint32_t sessions_max, comms_max;
+};
+
+/* Returns NULL with errno set. */
+struct executor *engine_create(const struct engine_config *config, executor_notify *notify,
+			       void *arg);
+
+#endif

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * From a client's record to a task. A record is copied once and only the copy is trusted, after
+ * every field has been checked. */
+#include <string.h>
+#include <utlist.h>
+
+#include "names.h"
+#include "state.h"
+#include "task.h"
+
+/* Records taken from one ring before the others get their turn. */
+#define BATCH 64
+
+/* Finds the communicator of a record. A client may submit before the engine has seen the command
+ * that made its communicator; the command is in the queue by then. (What comes by socket is in it
+ * itself.) */
+static struct comm *find_comm(struct engine *e, struct session *s, const struct task *t,
+			      int32_t *rank, int *result, const char **text)
+{
+	const struct svc_record *r = &t->record;
+	struct handle *h = NULL;
+	for (int tries = 0; tries < 2; tries++) {
+		h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
+		if (h && h->comm && h->comm->epoch == r->epoch)
+			break;
+		if (tries == 0 && !t->by_socket)
+			engine_run_commands(e);
+	}
+	*result = NCCLSVC_OK;
+	if (!h || !h->known) {
+		*result = NCCLSVC_NOT_FOUND;
+		*text = "no such communicator in this session";
+	} else if (!h->comm || h->comm->epoch != r->epoch) {
+		*result = NCCLSVC_STALE_EPOCH;
+		*text = "the communicator's epoch is over: rejoin it";
+	}
+	*rank = h ? h->rank : -1;
+	return *result ? NULL : h->comm;
+}
+
+static struct region *find_region(struct session *s, uint32_t region)
+{
+	if (!region || region >= s->nregions || !s->regions[region].base)
+		return NULL;
+	return &s->regions[region];
+}
+
+static bool locate(struct session *s, uint32_t region, uint64_t offset, uint64_t bytes, char **at)
+{
+	static char nowhere[1];
+	*at = nowhere;
+	if (!bytes)
+		return true;
+	struct region *g = find_region(s, region);
+	if (!g || offset > g->bytes || bytes > g->bytes - offset)
+		return false;
+	*at = g->base + offset;
+	return true;
+}
+
+/* Where source and destination may meet: nowhere, or exactly as the operation works in place. */
+static bool overlap_allowed(const struct task *t, uint64_t src_bytes, uint64_t dst_bytes)
+{
+	const struct svc_record *r = &t->record;
+	if (!src_bytes || !dst_bytes || t->src + src_bytes <= t->dst ||
+	    t->dst + dst_bytes <= t->src)
+		return true;
+	uint64_t own = (uint64_t)t->rank * r->count * svc_type_size(r->type);
+	switch (r->op) {
+	case NCCLSVC_ALL_GATHER:
+	case NCCLSVC_GATHER:
+		return t->src == t->dst + own;
+	case NCCLSVC_REDUCE_SCATTER:
+	case NCCLSVC_SCATTER:
+		return t->dst == t->src + own;
+	}
+	return t->src == t->dst;
+}
+
+static int check(struct engine *e, struct session *s, struct task *t, const char **text)
+{
+	static char sentence[SVC_TEXT_BYTES];
+	uint64_t src_bytes, dst_bytes;
+	int32_t rank;
+	int result;
+	struct svc_record *r = &t->record;
+	struct comm *c = find_comm(e, s, t, &rank, &result, text);
+	if (!c)
+		return result;
+	t->rank = rank;
+	result = svc_record_check(r, c->nranks, rank, sentence);
+	*text = sentence;
+	if (result)
+		return result;
+	svc_task_extent(r, c->nranks, rank, &src_bytes, &dst_bytes);
+	if (!src_bytes) /* what is not used is not held */
+		r->src_region = 0;
+	if (!dst_bytes)
+		r->dst_region = 0;
+	if (!locate(s, r->src_region, r->src_offset, src_bytes, &t->src)) {
+		*text = "the source does not lie within a region of this session";
+		return NCCLSVC_INVALID_ARGUMENT;
+	}
+	if (!locate(s, r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
+		*text = "the destination does not lie within a region of this session";
+		return NCCLSVC_INVALID_ARGUMENT;
+	}
+	if (!overlap_allowed(t, src_bytes, dst_bytes)) {
+		*text = "source and destination overlap, and not as the operation works in place";
+		return NCCLSVC_INVALID_ARGUMENT;
+	}
+	if (r->timeline && !s->ring) {
+		*text = "timelines need an attached ring";
+		return NCCLSVC_INVALID_ARGUMENT;
+	}
+	/* While draining, only tasks that others already wait for are let in. */
+	if (e->draining && !c->pending) {
+		*text = "the daemon is shutting down";
+		return NCCLSVC_DRAINING;
+	}
+	t->comm = c;
+	return NCCLSVC_OK;
+}
+
+/* The group is refused as a whole, for the reason of its first bad record. */
+static void refuse_group(struct engine *e, struct session *s, int result)
+{
+	struct task *t, *next;
+	DL_FOREACH_SAFE (s->group, t, next) {
+		ncclsvc_status st = status_of(result);
+		DL_DELETE(s->group, t);
+		complete_task(e, t, &st);
+		task_free(e, t);
+	}
+	s->group_tasks = 0;
+	s->group_error = 0;
+}
+
+void intake_drop_group(struct engine *e, struct session *s)
+{
+	refuse_group(e, s, NCCLSVC_CANCELLED);
+}
+
+static void close_group(struct engine *e, struct session *s)
+{
+	struct task *first = s->group;
+	uint32_t n = s->group_tasks;
+	if (s->group_error) {
+		refuse_group(e, s, s->group_error);
+		return;
+	}
+	uint32_t id = n > 1 ? ++e->groups : 0;
+	struct task *t;
+	DL_FOREACH (first, t)
+		t->group = id;
+	s->group = NULL;
+	s->group_tasks = 0;
+	order_enqueue(e, first, n);
+}
+
+static void take(struct engine *e, struct session *s, const struct svc_record *record,
+		 uint32_t serial, bool by_socket)
+{
+	const char *text = "";
+	struct task *t = NULL;
+	int result = NCCLSVC_LIMIT;
+	bool more = record->flags & SVC_TASK_MORE;
+	table_count(&s->counts->submitted, 1);
+
+	if (s->group_tasks >= SVC_GROUP_TASKS)
+		text = "the task group is too large";
+	else if (by_socket && s->socket_tasks >= SVC_SOCKET_TASKS)
+		text = "too many tasks are pending by socket";
+	else if (s->tasks >= 2 * (s->entries + SVC_SOCKET_TASKS))
+		text = "too many tasks that ended early wait for their peers";
+	else if (!(t = task_alloc(e, s)))
+		text = "the daemon's task table is full (tasks_max)";
+	if (t) {
+		e->live++;
+		t->record = *record;
+		t->serial = serial;
+		t->by_socket = by_socket;
+		if (by_socket)
+			s->socket_tasks++;
+		result = check(e, s, t, &text);
+	}
+	if (result) {
+		if (t && by_socket)
+			s->socket_tasks--;
+		complete_refused(e, s, record->number, serial, by_socket, result, text);
+		if (t) {
+			e->live--;
+			task_free(e, t);
+		}
+		if (more || s->group)
+			s->group_error = s->group_error ? s->group_error : result;
+		if (!more)
+			refuse_group(e, s, s->group_error);
+		return;
+	}
+	DL_APPEND(s->group, t);
+	s->group_tasks++;
+	if (!more)
+		close_group(e, s);
+}
+
+bool intake_ring(struct engine *e, struct session *s)
+{
+	int taken = 0;
+	for (; taken < BATCH && !s->broken; taken++) {
+		struct svc_record *slot = svc_record_slot(s->ring, s->entries, s->next);
+		uint64_t number = __atomic_load_n(&slot->number, __ATOMIC_SEQ_CST);
+		uint64_t former = s->next > s->entries ? s->next - s->entries : 0;
+		uint32_t place = s->next & (s->entries - 1);
+		if (number == former)
+			break;
+		if (number != s->next || s->busy[place]) {
+			complete_break_session(e, s, NCCLSVC_PROTOCOL,
+					       number == s->next
+						       ? "a ring slot was used again before its "
+							 "task had ended"
+						       : "a record in the ring has a number that "
+							 "cannot be");
+			break;
+		}
+		struct svc_record record = *slot;
+		record.number = number;
+		s->busy[place] = 1;
+		s->next++;
+		take(e, s, &record, 0, false);
+	}
+	if (taken)
+		s->active_ns = e->now;
+	return taken > 0;
+}
+
+void intake_socket(struct engine *e, struct session *s, uint32_t serial,
+		   const struct svc_record *record)
+{
+	take(e, s, record, serial, true);
+}

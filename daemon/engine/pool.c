@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <utlist.h>
+
+struct pool {
+	pthread_mutex_t lock;
+	pthread_cond_t work;
+	struct job *open; /* with chunks to take; the head is next in turn */
+	struct job *done; /* all chunks have run */
+	unsigned sleeping;
+	bool stop;
+	void (*notify)(void *arg);
+	void *arg;
+	unsigned helpers;
+	pthread_t threads[];
+};
+
+/* Takes a chunk of the job in turn and moves that job to the end of the queue. Lock held. */
+static struct job *take(struct pool *p, uint32_t *chunk)
+{
+	struct job *job = p->open;
+	if (!job)
+		return NULL;
+	*chunk = job->next++;
+	DL_DELETE2(p->open, job, prev_job, next_job);
+	if (job->next < job->chunks)
+		DL_APPEND2(p->open, job, prev_job, next_job);
+	return job;
+}
+
+/* Returns true if that was the job's last chunk. Lock held. */
+static bool give(struct pool *p, struct job *job)
+{
+	if (++job->finished < job->chunks)
+		return false;
+	DL_APPEND2(p->done, job, prev_job, next_job);
+	return true;
+}
+
+static void *helper(void *arg)
+{
+	struct pool *p = arg;
+	uint32_t chunk;
+	pthread_mutex_lock(&p->lock);
+	while (!p->stop) {
+		struct job *job = take(p, &chunk);
+		if (!job) {
+			p->sleeping++;
+			pthread_cond_wait(&p->work, &p->lock);
+			p->sleeping--;
+			continue;
+		}
+		pthread_mutex_unlock(&p->lock);
+		job->run(job, chunk);
+		pthread_mutex_lock(&p->lock);
+		if (give(p, job))
+			p->notify(p->arg);
+	}
+	pthread_mutex_unlock(&p->lock);
+	return NULL;
+}
+
+struct pool *pool_create(unsigned helpers, void (*notify)(void *arg), void *arg)
+{
+	sigset_t all, old;
+	struct pool *p = calloc(1, sizeof(*p) + helpers * sizeof(p->threads[0]));
+	if (!p)
+		return NULL;
+	pthread_mutex_init(&p->lock, NULL);
+	pthread_cond_init(&p->work, NULL);
+	p->notify = notify;
+	p->arg = arg;
+	sigfillset(&all); /* signals are the supervisor's */
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	while (p->helpers < helpers && !pthread_create(&p->threads[p->helpers], NULL, helper, p))
+		p->helpers++;
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (p->helpers < helpers) {
+		pool_destroy(p);
+		return NULL;
+	}
+	return p;
+}
+
+void pool_destroy(struct pool *p)
+{
+	pthread_mutex_lock(&p->lock);
+	p->stop = true;
+	pthread_cond_broadcast(&p->work);
+	pthread_mutex_unlock(&p->lock);
+	for (unsigned i = 0; i < p->helpers; i++)
+		pthread_join(p->threads[i], NULL);
+	pthread_cond_destroy(&p->work);
+	pthread_mutex_destroy(&p->lock);
+	free(p);
+}
+
+void pool_submit(struct pool *p, struct job *job)
+{
+	job->next = job->finished = 0;
+	pthread_mutex_lock(&p->lock);
+	DL_APPEND2(p->open, job, prev_job, next_job);
+	unsigned wanted = job->chunks - 1; /* the caller helps with one */
+	if (wanted > p->sleeping)
+		wanted = p->sleeping;
+	for (unsigned i = 0; i < wanted; i++)
+		pthread_cond_signal(&p->work);
+	pthread_mutex_unlock(&p->lock);
+}
+
+bool pool_help(struct pool *p)
+{
+	uint32_t chunk;
+	pthread_mutex_lock(&p->lock);
+	struct job *job = take(p, &chunk);
+	pthread_mutex_unlock(&p->lock);
+	if (!job)
+		return false;
+	job->run(job, chunk);
+	pthread_mutex_lock(&p->lock);
+	give(p, job);
+	pthread_mutex_unlock(&p->lock);
+	return true;
+}
+
+struct job *pool_collect(struct pool *p)
+{
+	pthread_mutex_lock(&p->lock);
+	struct job *job = p->done;
+	if (job)
+		DL_DELETE2(p->done, job, prev_job, next_job);
+	pthread_mutex_unlock(&p->lock);
+	return job;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Helper threads that share large jobs with the engine's thread, chunk by chunk. Jobs run in turn,
+ * one chunk each, so that a small one is not stuck behind a large one. */
+#ifndef ENGINE_POOL_H
+#define ENGINE_POOL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct job {
+	void (*run)(struct job *job, uint32_t chunk);
+	uint32_t chunks;
+	/* The pool's. */
+	uint32_t next, finished;
+	struct job *prev_job, *next_job;
+};
+
+struct pool;
+
+/* notify is called by a helper that finished a job's last chunk. Returns NULL if out of memory or
+ * threads. */
+struct pool *pool_create(unsigned helpers, void (*notify)(void *arg), void *arg);
+/* All jobs must have been collected. */
+void pool_destroy(struct pool *p);
+
+/* The job is the pool's until pool_collect returns it. job->chunks >= 1. */
+void pool_submit(struct pool *p, struct job *job);
+/* Runs one chunk in the calling thread. False: no chunk is left to take. */
+bool pool_help(struct pool *p);
+/* A job whose chunks have all run, or NULL. */
+struct job *pool_collect(struct pool *p);
+
+#endif

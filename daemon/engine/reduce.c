@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "names.h"
+#include "reduce_variant.h"
+
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
+/* For destinations that no single store could align: a block goes through here. */
+#define SCRATCH_BYTES 8192
+
+extern const struct reduce_variant reduce_plain, reduce_avx2, reduce_avx512;
+
+#ifdef REDUCE_HAVE_X86
+static bool has_avx2(void)
+{
+	unsigned a, b, c, d;
+	/* clang 14 does not know "f16c" as a name. */
+	return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
+}
+
+static bool has_avx512(void)
+{
+	return has_avx2() && __builtin_cpu_supports("avx512f") &&
+	       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+	       __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+const struct reduce_variant *reduce_variant_at(unsigned index)
+{
+	switch (index) {
+	case 0:
+		return &reduce_plain;
+#ifdef REDUCE_HAVE_X86
+	case 1:
+		return has_avx2() ? &reduce_avx2 : NULL;
+	case 2:
+		return has_avx512() ? &reduce_avx512 : NULL;
+#endif
+	default:
+		return NULL;
+	}
+}
+
+static const struct reduce_variant *best(void)
+{
+	static _Atomic(const struct reduce_variant *) chosen;
+	const struct reduce_variant *variant = atomic_load_explicit(&chosen, memory_order_relaxed);
+
+	if (!variant) {
+		const struct reduce_variant *next;
+		for (unsigned i = 0; (next = reduce_variant_at(i)); i++)
+			variant = next;
+		atomic_store_explicit(&chosen, variant, memory_order_relaxed);
+	}
+	return variant;
+}
+
+/* Streaming stores are not ordered by a later release: they need this first. */
+static void stream_fence(void)
+{
+#ifdef __SSE2__
+	_mm_sfence();
+#endif
+}
+
+/* A line that was just read is in the cache: writing it past the cache would only drop it. */
+static bool in_place(const void *const *src, unsigned nsrc, void *const *dst, unsigned ndst)
+{
+	for (unsigned d = 0; d < ndst; d++)
+		for (unsigned s = 0; s < nsrc; s++)
+			if (dst[d] == src[s])
+				return true;
+	return false;
+}
+
+static bool aligned_alike(void *const *dst, unsigned ndst, size_t element)
+{
+	for (unsigned d = 0; d < ndst; d++)
+		if (((uintptr_t)dst[d] ^ (uintptr_t)dst[0]) % REDUCE_LINE_BYTES)
+			return false;
+	return (uintptr_t)dst[0] % element == 0;
+}
+
+void reduce_block_with(const struct reduce_variant *variant, ncclsvc_type type, ncclsvc_redop redop,
+		       const void *const *src, unsigned nsrc, void *const *dst, unsigned ndst,
+		       size_t count, bool streaming)
+{
+	assert(type < REDUCE_TYPES && redop < REDUCE_REDOPS && nsrc && ndst);
+	reduce_kernel *kernel = variant->kernel[type][redop];
+	size_t element = svc_type_size(type), bytes = count * element;
+
+	if (nsrc == 1) {
+		for (unsigned d = 0; d < ndst; d++)
+			copy_block_with(variant, dst[d], src[0], bytes, streaming);
+		return;
+	}
+	if (!streaming || bytes < REDUCE_STREAM_BYTES || in_place(src, nsrc, dst, ndst)) {
+		kernel(dst, ndst, src, nsrc, 0, bytes, false);
+		return;
+	}
+	if (aligned_alike(dst, ndst, element)) {
+		kernel(dst, ndst, src, nsrc, 0, bytes, true);
+		stream_fence();
+		return;
+	}
+	alignas(REDUCE_LINE_BYTES) char scratch[SCRATCH_BYTES];
+	void *const only = scratch;
+	for (size_t off = 0; off < bytes; off += SCRATCH_BYTES) {
+		size_t block = bytes - off < SCRATCH_BYTES ? bytes - off : SCRATCH_BYTES;
+		kernel(&only, 1, src, nsrc, off, block, false);
+		for (unsigned d = 0; d < ndst; d++)
+			variant->stream((char *)dst[d] + off, scratch, block);
+	}
+	stream_fence();
+}
+
+void copy_block_with(const struct reduce_variant *variant, void *dst, const void *src, size_t bytes,
+		     bool streaming)
+{
+	if (dst == src || !bytes)
+		return;
+	if (!streaming || bytes < REDUCE_STREAM_BYTES) {
+		memcpy(dst, src, bytes);
+		return;
+	}
+	variant->stream(dst, src, bytes);
+	stream_fence();
+}
+
+void reduce_block(ncclsvc_type type, ncclsvc_redop redop, const void *const *src, unsigned nsrc,
+		  void *const *dst, unsigned ndst, size_t count, bool streaming)
+{
+	reduce_block_with(best(), type, redop, src, nsrc, dst, ndst, count, streaming);
+}
+
+void copy_block(void *dst, const void *src, size_t bytes, bool streaming)
+{
+	copy_block_with(best(), dst, src, bytes, streaming);
+}

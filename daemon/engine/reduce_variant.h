@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The same kernels, compiled once per instruction set. Every variant gives the same bits. */
+#ifndef ENGINE_REDUCE_VARIANT_H
+#define ENGINE_REDUCE_VARIANT_H
+
+#include "reduce.h"
+
+#define REDUCE_TYPES  (NCCLSVC_BFLOAT16 + 1)
+#define REDUCE_REDOPS (NCCLSVC_AVG + 1)
+
+#define REDUCE_LINE_BYTES   64
+#define REDUCE_STREAM_BYTES 4096 /* the least worth streaming */
+
+/* Bytes [from, from + bytes) of every source into the start of every destination. nsrc >= 2,
+ * ndst >= 1, and bytes is a multiple of the element size. With `streaming` there are at least
+ * REDUCE_STREAM_BYTES, no destination is a source, and all lie alike within a cache line, at a
+ * multiple of the element size. */
+typedef void reduce_kernel(void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc,
+			   size_t from, size_t bytes, bool streaming);
+
+struct reduce_variant {
+	const char *name;
+	reduce_kernel *kernel[REDUCE_TYPES][REDUCE_REDOPS];
+	/* Stores that bypass the caches: a later fence must order them. */
+	void (*stream)(void *dst, const void *src, size_t bytes);
+};
+
+/* The variants this processor runs, at index 0 the plainest, then ever wider. NULL: no more. */
+const struct reduce_variant *reduce_variant_at(unsigned index);
+
+/* reduce_block and copy_block with a chosen variant. */
+void reduce_block_with(const struct reduce_variant *variant, ncclsvc_type type, ncclsvc_redop redop,
+		       const void *const *src, unsigned nsrc, void *const *dst, unsigned ndst,
+		       size_t count, bool streaming);
+void copy_block_with(const struct reduce_variant *variant, void *dst, const void *src, size_t bytes,
+		     bool streaming);
+
+#endif

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The host engine's own data. Everything here belongs to the engine's thread.
+ *
+ *   intake.c    ring and socket records -> tasks
+ *   order.c     whose turn it is on a communicator, and which tasks meet
+ *   run.c       moving and reducing the bytes of tasks that met
+ *   complete.c  telling the clients
+ *   engine.c    the thread, its commands and its sleep
+ *
+ * A task that failed before its turn stays in its member's queue as a ghost: its client knows, but
+ * the other members' matching tasks must still meet it, fail alike, and so stay aligned.
+ */
+#ifndef ENGINE_STATE_H
+#define ENGINE_STATE_H
+
+#include <pthread.h>
+
+#include "deadlines.h"
+#include "engine.h"
+#include "executor.h"
+#include "pool.h"
+#include "task_table.h"
+
+struct comm;
+struct session;
+
+struct region {
+	char *base; /* NULL: no such region */
+	uint64_t bytes;
+	uint32_t pins; /* pending tasks that name it */
+};
+
+struct handle {
+	struct comm *comm; /* NULL: its epoch is over, or (known false) it never was */
+	int32_t rank;
+	bool known;
+};
+
+enum place {
+	IN_GROUP, /* of an unfinished task group */
+	IN_QUEUE, /* behind its member's head */
+	AT_HEAD,  /* its turn has come: waits for input or for an earlier collective of its group */
+	POSTED,	  /* offered to the other members */
+	RUNNING,
+};
+
+struct task {
+	struct task *prev, *next;	      /* in a member's queue or a session's open group */
+	struct task *prev_input, *next_input; /* waits for its timeline */
+	struct session *session;
+	struct comm *comm;
+	struct deadline deadline;
+	struct svc_record record;
+	ncclsvc_status end; /* of a ghost */
+	char *src, *dst;
+	uint64_t uid, submitted_ns, started_ns;
+	uint64_t seq;
+	uint32_t slot; /* in the task table */
+	uint32_t serial;
+	uint32_t group; /* 0: none */
+	int32_t rank;
+	uint8_t place; /* enum place */
+	bool by_socket, waits_input, ghost;
+};
+
+struct member {
+	struct session *session;
+	uint32_t handle;
+	int32_t pid;
+	struct task *queue;
+	uint32_t head_tasks; /* tasks of the queue's head whose turn it is */
+	uint32_t posted, running, inputs;
+	bool blocked; /* its turn, all posted, nothing runs: only others can help */
+	bool gone;
+	bool ready; /* in the engine's list */
+	struct member *next_ready;
+	struct task *collective; /* the posted one */
+	uint64_t submitted, completed;
+	struct comm *comm;
+};
+
+struct comm {
+	uint32_t slot, nranks, epoch;
+	uint64_t uid;
+	struct member *members;
+	struct board_entry *board;
+	struct task *
+		*collective; /* [nranks]: the current collective's tasks, NULL if not there yet */
+	uint32_t collective_here;
+	bool haunted; /* a ghost is among them: it ended so, and so will all */
+	ncclsvc_status haunted_by;
+	uint64_t collectives; /* finished */
+	uint32_t blocked, gone;
+	uint32_t pending; /* tasks alive */
+	uint32_t running;
+	bool ended;
+};
+
+/* Tasks that met and run as one. */
+struct work {
+	struct job job;
+	struct engine *engine;
+	struct comm *comm;
+	struct work *next;
+	uint64_t count; /* elements as the record says */
+	uint64_t units; /* what is cut into chunks: elements, or bytes where nothing is reduced */
+	uint64_t chunk; /* units in one chunk */
+	uint64_t bytes; /* written, in all */
+	uint32_t ntasks;
+	bool streaming;
+	struct task *tasks[]; /* by rank; a Send and its Recv */
+};
+
+struct session {
+	uint32_t slot, id, uid;
+	int32_t pid;
+	int fd;
+	struct session_counts *counts;
+	struct svc_ring *ring; /* NULL: socket only */
+	uint32_t entries;
+	int doorbell, completion;
+	uint64_t next; /* number of the next record */
+	uint8_t *busy; /* [entries]: this slot's task has not ended */
+	bool active;   /* its ring is polled; else its doorbell is watched */
+	bool dirty;    /* tasks ended since its waiters were woken */
+	bool broken;   /* no longer served */
+	bool leaving;
+	uint64_t active_ns; /* last time a record came */
+	struct session *prev_active, *next_active, *next_dirty;
+	struct handle *handles;
+	uint32_t nhandles;
+	struct region *regions;
+	uint32_t nregions;
+	uint32_t tasks; /* alive, ghosts too */
+	uint32_t socket_tasks;
+	struct task *group; /* open */
+	uint32_t group_tasks;
+	int32_t group_error;
+	uint32_t inputs;
+};
+
+struct engine {
+	struct executor executor;
+	struct engine_config config;
+	executor_notify *notify;
+	void *notify_arg;
+	pthread_t thread;
+	struct pool *pool;
+
+	/* Shared with the supervisor's thread. */
+	pthread_mutex_t lock;
+	struct command *commands;
+	uint32_t ncommands, commands_room, commands_read;
+	struct event *events;
+	uint32_t nevents, events_room, events_read;
+	struct failure failure; /* the last */
+	_Atomic bool commands_waiting;
+	_Atomic bool asleep; /* the command eventfd must be written */
+	int wake_fd;
+
+	/* The engine thread's. */
+	int epoll_fd;
+	uint64_t now;
+	struct session **sessions; /* by slot */
+	uint32_t nsessions;
+	struct comm **comms; /* by slot */
+	uint32_t ncomms;
+	struct session *active, *dirty;
+	uint32_t nactive;
+	struct member *ready, **ready_end;
+	struct task *inputs;
+	struct deadlines deadlines;
+	struct task_table table;
+	struct task *tasks;   /* [table.size] */
+	uint32_t *free_slots; /* stack */
+	uint32_t nfree;
+	uint32_t fresh;	  /* slots from here on were never used */
+	uint32_t leaving; /* sessions */
+	uint64_t uids;
+	uint64_t live; /* tasks whose client does not know yet how they ended */
+	uint32_t groups;
+	uint32_t jobs; /* in the pool */
+	uint64_t spin_ns;
+	bool draining, drained, stop;
+};
+
+/* intake.c */
+bool intake_ring(struct engine *e, struct session *s);
+void intake_socket(struct engine *e, struct session *s, uint32_t serial,
+		   const struct svc_record *record);
+void intake_drop_group(struct engine *e, struct session *s);
+
+/* order.c */
+void order_enqueue(struct engine *e, struct task *first, uint32_t n);
+void order_run_ready(struct engine *e);
+void order_check_inputs(struct engine *e);
+void order_expire(struct engine *e);
+/* Ends a task that does not run yet, with this status: now for its client, and for the other
+ * members when they meet it. */
+void order_fail(struct engine *e, struct task *t, ncclsvc_status *st);
+void order_finish(struct engine *e, struct work *w);
+void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank, int32_t pid);
+void order_member_left(struct engine *e, struct comm *c, int32_t rank);
+void order_free_comm(struct engine *e, struct comm *c);
+
+/* run.c */
+struct work *work_create(struct engine *e, struct comm *c, uint32_t ntasks);
+/* Runs it, now if it is small, else by the pool; then order_finish. */
+void work_start(struct engine *e, struct work *w);
+
+/* complete.c */
+void complete_task(struct engine *e, struct task *t, ncclsvc_status *st);
+void complete_refused(struct engine *e, struct session *s, uint64_t number, uint32_t serial,
+		      bool by_socket, int result, const char *text);
+void complete_flush(struct engine *e);
+void complete_break_session(struct engine *e, struct session *s, int result, const char *text);
+ncclsvc_status status_of(int result);
+
+/* engine.c */
+struct task *task_alloc(struct engine *e, struct session *s);
+void task_free(struct engine *e, struct task *t);
+void engine_event(struct engine *e, const struct event *event);
+void engine_run_commands(struct engine *e);
+void engine_session_idle(struct engine *e, struct session *s);
+
+#endif

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The seam between the supervisor, which knows sessions, users and communicators, and an executor,
+ * which runs their tasks: the host engine (a thread of this process), and one worker process per
+ * GPU. Both take the same commands and report the same events; a command owns the memory it points
+ * to until the executor's matching event, or as noted.
+ *
+ * The supervisor names sessions and communicators by slot: small integers that it reuses only after
+ * the executor's GONE event for them. So a command never meets a stale pointer.
+ */
+#ifndef DAEMON_EXECUTOR_H
+#define DAEMON_EXECUTOR_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "ring.h"
+
+/* How far one member has come in the present epoch. The executor writes, inspection reads. */
+struct board_entry {
+	_Atomic uint64_t submitted, completed;
+	_Atomic uint64_t collectives; /* collectives whose turn has come at this member */
+	_Atomic uint64_t head_ns;     /* when the task whose turn it is came; 0: none */
+};
+
+/* Tasks of one session. The executor writes, inspection reads. */
+struct session_counts {
+	_Atomic uint64_t submitted, completed, failed;
+};
+
+enum command_kind {
+	COMMAND_SESSION_ADD = 1,
+	COMMAND_SESSION_RING, /* the session attached: ring, doorbell and completion fds */
+	COMMAND_SESSION_DEL,  /* -> EVENT_SESSION_GONE once nothing of it is in use */
+	COMMAND_REGION_ADD,
+	COMMAND_REGION_DEL, /* -> EVENT_REGION_GONE, or _BUSY */
+	COMMAND_EPOCH_START,
+	COMMAND_EPOCH_END, /* fails what is pending; -> EVENT_EPOCH_GONE */
+	COMMAND_MEMBER_LEFT,
+	COMMAND_TASK,	/* one record that came by socket */
+	COMMAND_CANCEL, /* -> EVENT_CANCELLED */
+	COMMAND_DRAIN,	/* -> EVENT_DRAINED once nothing is pending */
+	COMMAND_PING,	/* -> EVENT_PONG */
+	COMMAND_STOP,
+};
+
+struct epoch_member {
+	uint32_t session; /* slot */
+	uint32_t handle;  /* what the session's records call the communicator */
+};
+
+struct command {
+	enum command_kind kind;
+	uint32_t session; /* slot */
+	union {
+		struct {
+			uint32_t id;
+			int32_t pid;
+			uint32_t uid;
+			int fd; /* borrowed until EVENT_SESSION_GONE, as counts */
+			struct session_counts *counts;
+		} session_add;
+		struct {
+			struct svc_ring *ring; /* borrowed, as the fds */
+			uint32_t entries;
+			int doorbell, completion;
+		} ring;
+		struct {
+			uint32_t region;
+			void *base; /* borrowed until EVENT_REGION_GONE or EVENT_SESSION_GONE */
+			uint64_t bytes;
+			uint32_t serial; /* of the request, returned by the event */
+		} region;
+		struct {
+			uint32_t comm; /* slot */
+			uint32_t nranks;
+			uint32_t epoch;
+			uint64_t uid;
+			struct epoch_member *members; /* [nranks]; the executor frees it */
+			struct board_entry *board;    /* [nranks]; until EVENT_EPOCH_GONE */
+		} epoch_start;
+		struct {
+			uint32_t comm;
+			int32_t result, rank, pid; /* what the pending tasks are told */
+		} epoch_end;
+		struct {
+			uint32_t comm;
+			int32_t rank;
+		} left;
+		struct {
+			uint32_t serial;
+			struct svc_record record;
+		} task;
+		struct {
+			enum svc_cancel_kind kind; /* a task or a communicator */
+			uint64_t id; /* unique id of the task; slot of the communicator */
+			uint32_t asker,
+				serial; /* session id of who asked: the event returns them */
+			uint32_t uid;	/* of the asker; 0 may cancel everybody's */
+			int32_t pid;
+		} cancel;
+	};
+};
+
+enum event_kind {
+	EVENT_SESSION_GONE = 1,
+	EVENT_SESSION_BROKEN, /* it broke the protocol in its ring, or does not read its socket */
+	EVENT_REGION_GONE,
+	EVENT_REGION_BUSY,
+	EVENT_EPOCH_GONE,
+	EVENT_CANCELLED,
+	EVENT_DRAINED,
+	EVENT_PONG,
+};
+
+struct event {
+	enum event_kind kind;
+	uint32_t session;
+	union {
+		struct {
+			int32_t result;
+			const char *text; /* static */
+		} broken;
+		struct {
+			uint32_t region, serial;
+		} region;
+		struct {
+			uint32_t comm;
+		} epoch;
+		struct {
+			uint32_t asker, serial;
+			int32_t result;
+			uint64_t count;
+		} cancelled;
+	};
+};
+
+struct task_table;
+
+struct failure {
+	ncclsvc_status status; /* result 0: none yet */
+	uint64_t comm_uid;
+};
+
+/* An executor. command and next_event are called by the supervisor's thread alone; notify (given at
+ * creation) is called by the executor's, whenever next_event has something. */
+struct executor {
+	void (*command)(struct executor *x, const struct command *c);
+	bool (*next_event)(struct executor *x, struct event *e);
+	/* What is queued, readable at any time from any thread. */
+	const struct task_table *(*table)(const struct executor *x);
+	struct failure (*last_failure)(struct executor *x);
+	/* Stops it and frees everything; commands are no longer allowed. */
+	void (*destroy)(struct executor *x);
+	unsigned threads;
+};
+
+typedef void executor_notify(void *arg);
+
+#endif

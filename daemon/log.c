@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifdef HAVE_SYSTEMD
+#define SD_JOURNAL_SUPPRESS_LOCATION
+#include <systemd/sd-journal.h>
+#endif
+
+#define TEXT_BYTES 1024
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int threshold = LOG_LEVEL_INFO;
+static bool to_journal;		     /* under lock */
+static struct log_site *suppressing; /* under lock: sites with suppressed messages */
+
+static const char *const words[] = {"error", "warning", "info", "debug"};
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+#ifdef HAVE_SYSTEMD
+/* systemd names the device and inode of the stream it connected to the journal. */
+static bool stderr_is_journal(void)
+{
+	const char *stream = getenv("JOURNAL_STREAM");
+	unsigned long long device, inode;
+	struct stat st;
+
+	return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 &&
+	       !fstat(STDERR_FILENO, &st) && st.st_dev == device && st.st_ino == inode;
+}
+
+static bool send_to_journal(enum log_level level, const char *text)
+{
+	static const int priorities[] = {3, 4, 6, 7};
+
+	return sd_journal_send("MESSAGE=%s", text, "PRIORITY=%d", priorities[level],
+			       "SYSLOG_IDENTIFIER=ncclsvcd", NULL) == 0;
+}
+#else
+static bool stderr_is_journal(void)
+{
+	return false;
+}
+
+static bool send_to_journal(enum log_level level, const char *text)
+{
+	(void)level;
+	(void)text;
+	return false;
+}
+#endif
+
+static void send_to_stderr(enum log_level level, const char *text)
+{
+	char line[TEXT_BYTES + 64];
+	struct timespec t;
+	struct tm utc;
+	size_t n;
+	int length;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	gmtime_r(&t.tv_sec, &utc);
+	n = strftime(line, sizeof(line), "%FT%T", &utc);
+	length = snprintf(line + n, sizeof(line) - n, ".%03ldZ %s: %s\n", t.tv_nsec / 1000000,
+			  words[level], text);
+	/* One write keeps lines of several processes apart. There is nobody to tell if it fails. */
+	if (length > 0 && write(STDERR_FILENO, line, n + (size_t)length) < 0)
+		return;
+}
+
+static void emit(enum log_level level, const char *text)
+{
+	if (!to_journal || !send_to_journal(level, text))
+		send_to_stderr(level, text);
+}
+
+static void report(const struct log_site *site)
+{
+	const char *file = strrchr(site->file, '/');
+	char text[TEXT_BYTES];
+
+	snprintf(text, sizeof(text), "%" PRIu64 " more messages from %s:%d were suppressed",
+		 site->suppressed, file ? file + 1 : site->file, site->line);
+	emit(LOG_LEVEL_WARNING, text);
+}
+
+/* Reports sites whose window has passed, or all of them. */
+static void sweep(uint64_t now, bool all)
+{
+	struct log_site **at = &suppressing;
+
+	while (*at) {
+		struct log_site *site = *at;
+
+		if (!all && now - site->window_ns < LOG_WINDOW_SECONDS * UINT64_C(1000000000)) {
+			at = &site->next;
+			continue;
+		}
+		report(site);
+		site->suppressed = 0;
+		*at = site->next;
+	}
+}
+
+/* Counts one message; false: it is one too many. */
+static bool allowed(struct log_site *site, uint64_t now)
+{
+	if (now - site->window_ns >= LOG_WINDOW_SECONDS * UINT64_C(1000000000)) {
+		site->window_ns = now;
+		site->sent = 0;
+	}
+	if (site->sent < LOG_BURST) {
+		site->sent++;
+		return true;
+	}
+	if (!site->suppressed++) {
+		site->next = suppressing;
+		suppressing = site;
+	}
+	return false;
+}
+
+int log_init(enum log_target target, enum log_level level)
+{
+	int rc = 0;
+
+	log_set_level(level);
+	pthread_mutex_lock(&lock);
+#ifdef HAVE_SYSTEMD
+	to_journal =
+		target == LOG_TARGET_JOURNAL || (target == LOG_TARGET_AUTO && stderr_is_journal());
+#else
+	to_journal = target == LOG_TARGET_AUTO && stderr_is_journal();
+	if (target == LOG_TARGET_JOURNAL)
+		rc = -1;
+#endif
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+void log_set_level(enum log_level level)
+{
+	atomic_store_explicit(&threshold, (int)level, memory_order_relaxed);
+}
+
+bool log_enabled(enum log_level level)
+{
+	return (int)level <= atomic_load_explicit(&threshold, memory_order_relaxed);
+}
+
+void log_flush(void)
+{
+	int saved = errno;
+
+	pthread_mutex_lock(&lock);
+	sweep(now_ns(), true);
+	pthread_mutex_unlock(&lock);
+	errno = saved;
+}
+
+void log_write(struct log_site *site, enum log_level level, const char *format, ...)
+{
+	char text[TEXT_BYTES];
+	int saved = errno;
+	va_list args;
+	uint64_t now = now_ns();
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+
+	pthread_mutex_lock(&lock);
+	sweep(now, false);
+	if (level == LOG_LEVEL_DEBUG || allowed(site, now))
+		emit(level, text);
+	pthread_mutex_unlock(&lock);
+	errno = saved;
+}

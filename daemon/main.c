@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * ncclsvcd: start, signals, systemd, and an orderly end. */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#ifdef HAVE_SYSTEMD
+#include <systemd/sd-daemon.h>
+#endif
+
+#include "config.h"
+#include "log.h"
+#include "ncclsvc_types.h"
+#include "paths.h"
+#include "server.h"
+#include "socket.h"
+
+#define CLOSE_MS 5000 /* for sessions to be let go at the end */
+
+struct daemon {
+	uv_loop_t loop;
+	struct config config;
+	int argc;
+	char **argv;
+	char **envp;
+	struct server *server;
+	struct listen_socket socket;
+	uv_signal_t term, interrupt, hangup;
+	uv_timer_t alive; /* keep-alive and watchdog */
+	uv_timer_t end;	  /* the deadline of draining, then of closing */
+	bool answered;	  /* the executor has, since the last keep-alive */
+	bool ending;
+	int exit_code;
+};
+
+static void tell_systemd(const char *state)
+{
+#ifdef HAVE_SYSTEMD
+	sd_notify(0, state);
+#else
+	(void)state;
+#endif
+}
+
+static void tell_status(struct daemon *d, const char *prefix)
+{
+	struct server_summary sum;
+	char text[256];
+	server_summarize(d->server, &sum);
+	snprintf(text, sizeof(text),
+		 "%sSTATUS=%s%u sessions, %u communicators; tasks: %llu pending, %llu done, %llu "
+		 "failed",
+		 prefix, d->ending ? "shutting down; " : "", sum.sessions, sum.comms,
+		 (unsigned long long)sum.pending, (unsigned long long)sum.completed,
+		 (unsigned long long)sum.failed);
+	tell_systemd(text);
+}
+
+/* ---- Keep-alive: systemd hears of us only while the executor makes progress ---- */
+
+static void on_pong(void *arg)
+{
+	struct daemon *d = arg;
+	d->answered = true;
+	tell_status(d, "WATCHDOG=1\n");
+}
+
+static void on_alive(uv_timer_t *timer)
+{
+	struct daemon *d = timer->data;
+	log_flush();
+	if (!d->answered)
+		log_error("the engine has not answered since the last keep-alive");
+	d->answered = false;
+	server_ping(d->server, on_pong, d);
+}
+
+static void start_keepalive(struct daemon *d)
+{
+	uint64_t ms = (uint64_t)d->config.keepalive_seconds * 1000;
+#ifdef HAVE_SYSTEMD
+	uint64_t watchdog_us = 0;
+	if (sd_watchdog_enabled(0, &watchdog_us) > 0 && (!ms || watchdog_us / 2000 < ms))
+		ms = watchdog_us / 2000;
+#endif
+	d->answered = true;
+	if (ms)
+		uv_timer_start(&d->alive, on_alive, ms, ms);
+}
+
+/* ---- The end ---- */
+
+static void close_own(uv_handle_t *handle)
+{
+	if (!uv_is_closing(handle))
+		uv_close(handle, NULL);
+}
+
+static void finish(struct daemon *d)
+{
+	server_close(d->server, NCCLSVC_DAEMON_LOST, "the daemon has shut down");
+	uv_stop(&d->loop);
+}
+
+static void on_drained(void *arg)
+{
+	struct daemon *d = arg;
+	log_info("all tasks have ended");
+	finish(d);
+}
+
+static void on_end(uv_timer_t *timer)
+{
+	struct daemon *d = timer->data;
+	struct server_summary sum;
+	server_summarize(d->server, &sum);
+	log_warning("%llu tasks were still pending after %d s: their clients get DAEMON_LOST",
+		    (unsigned long long)sum.pending, d->config.drain_seconds);
+	finish(d);
+}
+
+static void on_term(uv_signal_t *handle, int signum)
+{
+	struct daemon *d = handle->data;
+	if (d->ending) {
+		log_warning("signal %d again: ending at once", signum);
+		finish(d);
+		return;
+	}
+	d->ending = true;
+	log_info("signal %d: draining, for at most %d s", signum, d->config.drain_seconds);
+	tell_systemd("STOPPING=1");
+	tell_status(d, "");
+	uv_timer_start(&d->end, on_end, (uint64_t)d->config.drain_seconds * 1000, 0);
+	server_drain(d->server, on_drained, d);
+}
+
+/* ---- Reload ---- */
+
+static void on_hangup(uv_signal_t *handle, int signum)
+{
+	struct daemon *d = handle->data;
+	struct config_changes changes;
+	(void)signum;
+	tell_systemd("RELOADING=1");
+	if (config_reload(&d->config, d->argc, d->argv, d->envp, stderr, &changes)) {
+		log_error("SIGHUP: the configuration has errors; nothing was changed");
+	} else {
+		log_set_level((enum log_level)d->config.log_level);
+		start_keepalive(d);
+		log_info("SIGHUP: changed: %s", changes.applied[0] ? changes.applied : "nothing");
+		if (changes.restart[0])
+			log_warning("SIGHUP: these need a restart: %s", changes.restart);
+	}
+	tell_systemd("READY=1");
+}
+
+/* ---- The start ---- */
+
+static void raise_fd_limit(void)
+{
+	struct rlimit r;
+	if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
+		r.rlim_cur = r.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &r);
+	}
+}
+
+/* Takes the sockets systemd passed. Returns how many, or -1. */
+static int listen_inherited(struct daemon *d)
+{
+#ifdef HAVE_SYSTEMD
+	int n = sd_listen_fds(1);
+	for (int fd = SD_LISTEN_FDS_START; fd < SD_LISTEN_FDS_START + n; fd++) {
+		if (sd_is_socket(fd, AF_UNIX, SOCK_SEQPACKET, 1) <= 0) {
+			log_error("the inherited fd %d is no listening AF_UNIX SOCK_SEQPACKET "
+				  "socket (ListenSequentialPacket= in the socket unit)",
+				  fd);
+			return -1;
+		}
+		if (server_listen(d->server, fd) < 0)
+			return -1;
+	}
+	return n;
+#else
+	(void)d;
+	return 0;
+#endif
+}
+
+static mode_t socket_mode(const struct config *c)
+{
+	return c->access == CONFIG_ACCESS_ANY	  ? 0666
+	       : c->access == CONFIG_ACCESS_GROUP ? 0660
+						  : 0600;
+}
+
+static int listen_own(struct daemon *d)
+{
+	char why[512];
+	int error = paths_make_socket_dir(d->config.socket, 0755);
+	if (error) {
+		log_error("cannot make the directory of %s: %s", d->config.socket,
+			  strerror(-error));
+		return -1;
+	}
+	if (socket_open(&d->socket, d->config.socket, socket_mode(&d->config), why, sizeof(why))) {
+		log_error("%s", why);
+		return -1;
+	}
+	return server_listen(d->server, socket_take(&d->socket)) < 0 ? -1 : 0;
+}
+
+static int start(struct daemon *d)
+{
+	if (d->config.device == CONFIG_DEVICE_CUDA) {
+		log_error("device = cuda: this version runs host ranks only; use auto or host");
+		return -1;
+	}
+	raise_fd_limit();
+	d->server = server_create(&d->loop, &d->config);
+	if (!d->server) {
+		log_error("the engine cannot start: %s", strerror(errno));
+		return -1;
+	}
+	int inherited = listen_inherited(d);
+	if (inherited < 0 || (inherited == 0 && listen_own(d) < 0))
+		return -1;
+	uv_signal_start(&d->term, on_term, SIGTERM);
+	uv_signal_start(&d->interrupt, on_term, SIGINT);
+	uv_signal_start(&d->hangup, on_hangup, SIGHUP);
+	start_keepalive(d);
+	tell_status(d, "READY=1\n");
+	log_info("ready on %s: %d host ranks, %d engine threads",
+		 inherited ? "the inherited socket" : d->config.socket, d->config.ranks,
+		 d->config.engine_threads);
+	return 0;
+}
+
+static void on_close_deadline(uv_timer_t *timer)
+{
+	(void)timer;
+	log_error("sessions could not be let go within %d ms", CLOSE_MS);
+	log_flush();
+	_exit(EXIT_FAILURE);
+}
+
+static void stop(struct daemon *d)
+{
+	if (d->server) {
+		server_close(d->server, NCCLSVC_DAEMON_LOST, "the daemon has shut down");
+		uv_timer_start(&d->end, on_close_deadline, CLOSE_MS, 0);
+		while (!server_closed(d->server))
+			uv_run(&d->loop, UV_RUN_ONCE);
+	}
+	close_own((uv_handle_t *)&d->term);
+	close_own((uv_handle_t *)&d->interrupt);
+	close_own((uv_handle_t *)&d->hangup);
+	close_own((uv_handle_t *)&d->alive);
+	close_own((uv_handle_t *)&d->end);
+	uv_run(&d->loop, UV_RUN_DEFAULT);
+	if (d->server)
+		server_destroy(d->server);
+	socket_close(&d->socket);
+	uv_loop_close(&d->loop);
+}
+
+int main(int argc, char *argv[], char *envp[])
+{
+	static struct daemon d;
+	d.socket.fd = d.socket.lock_fd = -1;
+	d.argc = argc;
+	d.argv = argv;
+	d.envp = envp;
+	int code = config_load(&d.config, argc, argv, envp, stdout, stderr);
+	if (code >= 0)
+		return code;
+	if (log_init((enum log_target)d.config.log_target, (enum log_level)d.config.log_level))
+		log_warning("this build has no journal support: logging to stderr");
+	signal(SIGPIPE, SIG_IGN);
+	uv_loop_init(&d.loop);
+	uv_signal_init(&d.loop, &d.term);
+	uv_signal_init(&d.loop, &d.interrupt);
+	uv_signal_init(&d.loop, &d.hangup);
+	uv_timer_init(&d.loop, &d.alive);
+	uv_timer_init(&d.loop, &d.end);
+	d.term.data = d.interrupt.data = d.hangup.data = d.alive.data = d.end.data = &d;
+	if (start(&d))
+		d.exit_code = EXIT_FAILURE;
+	else
+		uv_run(&d.loop, UV_RUN_DEFAULT);
+	stop(&d);
+	log_flush();
+	return d.exit_code;
+}

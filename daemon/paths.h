@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Where the daemon's socket and configuration are by default. */
+#ifndef DAEMON_PATHS_H
+#define DAEMON_PATHS_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+/* The value of an environment variable, or NULL if it is unset or empty. */
+const char *paths_env(char *const envp[], const char *name);
+
+/* $RUNTIME_DIRECTORY/ncclsvcd.sock as a systemd service, /run/ncclsvc/ncclsvcd.sock for root,
+ * $XDG_RUNTIME_DIR/ncclsvc/ncclsvcd.sock for a user. Returns 0, or -1 with advice in why. */
+int paths_default_socket(char *buf, size_t size, uid_t uid, char *const envp[], char *why,
+			 size_t why_size);
+
+/* $CONFIGURATION_DIRECTORY/ncclsvcd.conf as a systemd service, SYSCONFDIR/ncclsvc/ncclsvcd.conf for
+ * root, $XDG_CONFIG_HOME/ncclsvc/ncclsvcd.conf (~/.config) for a user. Returns 0, or -1 if the
+ * environment names no such place. */
+int paths_default_config(char *buf, size_t size, uid_t uid, char *const envp[]);
+
+/* Is the path absolute, and does it fit into sun_path? Returns 0, or -1 with the reason in why. */
+int paths_check_socket(const char *path, char *why, size_t why_size);
+
+/* Makes the directory of a socket if it is missing (its parent must exist). Returns 0 or -errno. */
+int paths_make_socket_dir(const char *socket, mode_t mode);
+
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The supervisor: it accepts connections, judges every message, and keeps sessions, communicators
+ * and regions. It runs on one libuv loop, never blocks, and never touches CUDA or anybody's data.
+ */
+#ifndef DAEMON_SERVER_H
+#define DAEMON_SERVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "config.h"
+
+struct server;
+
+/* config is borrowed, and may change between calls where a reload allows. Returns NULL with errno
+ * set. */
+struct server *server_create(uv_loop_t *loop, const struct config *config);
+/* Accepts connections from a listening SOCK_SEQPACKET socket. Takes fd. Returns 0 or -errno. */
+int server_listen(struct server *s, int fd);
+/* Takes a connected socket as a new session. */
+void server_adopt(struct server *s, int fd);
+
+/* Lets pending tasks end and starts no new ones; drained is called once, when none is pending. */
+void server_drain(struct server *s, void (*drained)(void *arg), void *arg);
+/* Asks the executor for a sign of life; pong is called when it comes. */
+void server_ping(struct server *s, void (*pong)(void *arg), void *arg);
+
+struct server_summary {
+	uint32_t sessions, comms;
+	uint64_t pending, completed, failed;
+};
+void server_summarize(const struct server *s, struct server_summary *sum);
+
+/* Ends every session, telling it why; the loop must run until server_closed says so. */
+void server_close(struct server *s, int reason, const char *text);
+bool server_closed(const struct server *s);
+void server_destroy(struct server *s);
+
+#endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The supervisor's data, all of one thread.
+ *
+ *   server.c   listening, accepting, the executor's events, deadlines
+ *   client.c   one connection: reading, replying, ending
+ *   request.c  what each message does
+ *   comm.c     communicators: join, rejoin, leave, split, and the death of members
+ *   memory.c   session memory and regions, quotas
+ *   list.c     snapshots for inspection
+ */
+#ifndef DAEMON_SERVER_STATE_H
+#define DAEMON_SERVER_STATE_H
+
+#include <uthash.h>
+
+#include "executor.h"
+#include "ring.h"
+#include "server.h"
+#include "task_table.h"
+
+struct client;
+
+/* What one user holds, over all sessions. */
+struct account {
+	uint32_t uid;
+	uint32_t sessions;
+	uint64_t region_bytes;
+	UT_hash_handle hh;
+};
+
+struct mapping {
+	void *base; /* NULL: free */
+	uint64_t bytes;
+	uint64_t since_ns;
+	bool leaving; /* the executor was asked to let it go */
+};
+
+struct seat {
+	uint32_t state;	       /* ncclsvc_member_state */
+	struct client *client; /* NULL: absent or dead */
+	uint32_t handle;       /* in client->memberships */
+	uint32_t serial;       /* of the JOIN that waits */
+	uint64_t deadline_ns;  /* of that; 0: none */
+	int32_t pid;	       /* the last holder's */
+	bool fresh;	       /* this JOIN made the handle: it goes if the JOIN fails */
+};
+
+struct split_request {
+	bool here;
+	int32_t colour, key;
+	uint32_t serial;
+	uint64_t deadline_ns;
+};
+
+struct communicator {
+	uint32_t slot;
+	uint64_t uid;
+	uint8_t id[NCCLSVC_ID_BYTES];
+	char label[NCCLSVC_NAME_BYTES];
+	bool world;
+	uint32_t owner; /* uid */
+	uint32_t nranks, epoch;
+	uint32_t state;	    /* ncclsvc_comm_state */
+	struct seat *seats; /* [nranks] */
+	uint32_t joining, occupied;
+	bool running;		     /* the executor has it, up to EVENT_EPOCH_GONE */
+	bool ended;		     /* ... and was told that the epoch is over */
+	struct board_entry *board;   /* of the epoch that runs */
+	struct split_request *split; /* [nranks]; NULL: none under way */
+	uint32_t splitting;
+	uint64_t since_ns, idle_ns;
+	UT_hash_handle hh; /* by id */
+};
+
+struct membership {
+	struct communicator *comm; /* NULL: free handle */
+	int32_t rank;
+};
+
+/* A message that the socket did not take at once. */
+struct outgoing {
+	struct outgoing *prev, *next;
+	int fds[SVC_FDS_MAX];
+	unsigned nfds;
+	size_t length;
+	char message[SVC_MESSAGE_MAX];
+};
+
+enum client_state {
+	CLIENT_NEW, /* has not said hello */
+	CLIENT_OPEN,
+	CLIENT_CLOSING,
+};
+
+struct client {
+	struct server *server;
+	uint32_t slot, id;
+	enum client_state state;
+	int fd;
+	int32_t pid;
+	uint32_t uid;
+	bool refused;			   /* may not use this daemon */
+	uint16_t version_min, version_max; /* as it said */
+	char name[NCCLSVC_NAME_BYTES];
+	struct account *account;
+	uint64_t since_ns;
+	uv_poll_t poll;
+	bool poll_closed, executor_gone;
+	struct outgoing *out;
+	unsigned nout;
+	struct session_counts counts;
+
+	struct svc_ring *ring; /* NULL: none */
+	size_t ring_size;
+	uint32_t entries;
+	int doorbell, completion;
+
+	struct mapping *mappings; /* [1..nmappings) */
+	uint32_t nmappings, regions;
+	uint64_t region_bytes;
+
+	struct membership *memberships; /* [1..nmemberships) */
+	uint32_t nmemberships, comms;
+	struct client *prev, *next;
+};
+
+struct listener {
+	uv_poll_t poll;
+	int fd;
+	struct server *server;
+	struct listener *next;
+};
+
+struct server {
+	uv_loop_t *loop;
+	const struct config *config;
+	struct executor *executor;
+	uv_async_t events;
+	uv_timer_t timer;
+	uint64_t next_deadline_ns; /* what the timer is set for; 0: nothing */
+	struct listener *listeners;
+	int spare_fd; /* given up for a moment to turn a connection away when fds run out */
+	struct client *clients;
+	struct client **by_slot; /* [SVC_SESSIONS_MAX] */
+	uint32_t nclients, slots_used;
+	uint32_t last_session;
+	struct account *accounts;
+	struct communicator *comms;	    /* by id */
+	struct communicator **comm_by_slot; /* [SVC_COMMS_MAX] */
+	uint32_t ncomms;
+	uint64_t last_comm;
+	struct communicator *world;
+	uint64_t region_bytes;
+	uint32_t regions;
+	uint64_t start_ns;
+	uint64_t failure_ns;
+	bool draining, closing;
+	unsigned handles; /* libuv handles still open */
+	void (*drained)(void *arg);
+	void *drained_arg;
+	void (*pong)(void *arg);
+	void *pong_arg;
+};
+
+/* server.c */
+uint64_t server_now(void);
+void server_command(struct server *s, const struct command *c);
+/* Makes sure that deadlines are looked at by then. */
+void server_deadline(struct server *s, uint64_t at_ns);
+struct client *server_find(struct server *s, uint32_t id);
+/* May this client act on what belongs to uid? */
+bool server_allows(const struct client *c, uint32_t uid);
+
+/* client.c */
+struct client *client_create(struct server *s, int fd);
+/* Sends a reply. fds stay the caller's. */
+void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void *body, size_t size,
+		  const int *fds, unsigned nfds);
+void client_error(struct client *c, unsigned opcode, uint32_t serial, int result,
+		  const char *format, ...) __attribute__((format(printf, 5, 6)));
+void client_event(struct client *c, unsigned opcode, const void *body, size_t size);
+/* Ends the session. A reason other than 0 is told in an event with the text. */
+void client_close(struct client *c, int reason, const char *text);
+void client_executor_gone(struct client *c);
+
+/* request.c */
+void request_handle(struct client *c, const struct svc_header *h, const void *body, int *fds);
+
+/* comm.c */
+int comm_create_world(struct server *s);
+void comm_join(struct client *c, uint32_t serial, const struct svc_join *j);
+void comm_leave(struct client *c, uint32_t serial, uint32_t handle);
+void comm_split(struct client *c, uint32_t serial, const struct svc_split *r);
+/* Vacates every seat of a client that is gone. */
+void comm_client_gone(struct client *c);
+void comm_epoch_gone(struct server *s, uint32_t slot);
+/* Ends what is overdue; returns the next deadline, 0 for none. */
+uint64_t comm_expire(struct server *s, uint64_t now);
+void comm_free_all(struct server *s);
+
+/* memory.c */
+void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a);
+void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *r, int fd);
+void memory_remove(struct client *c, uint32_t serial, uint32_t region);
+void memory_removed(struct client *c, uint32_t serial, uint32_t region, bool gone);
+void memory_free_all(struct client *c);
+/* The user's account, made when first needed; NULL if out of memory. */
+struct account *memory_account(struct server *s, uint32_t uid);
+void memory_account_drop(struct server *s, struct account *a);
+
+/* list.c */
+void list_send(struct client *c, uint32_t serial, uint32_t what);
+void list_daemon(struct client *c, uint32_t serial);
+
+#endif

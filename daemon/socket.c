@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "socket.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* Two daemons that start at once must not take each other's fresh socket for a stale one: whoever
+ * has the lock may replace what is there. Returns 0 or -1. */
+static int take_lock(struct listen_socket *ls, char *why, size_t why_size)
+{
+	char path[sizeof(ls->path) + 8];
+	snprintf(path, sizeof(path), "%s.lock", ls->path);
+	ls->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (ls->lock_fd < 0) {
+		snprintf(why, why_size, "cannot create %s: %s", path, strerror(errno));
+		return -1;
+	}
+	if (flock(ls->lock_fd, LOCK_EX | LOCK_NB) == 0)
+		return 0;
+	snprintf(why, why_size,
+		 "another ncclsvcd serves %s; stop it, or choose another path with --socket",
+		 ls->path);
+	close(ls->lock_fd);
+	ls->lock_fd = -1;
+	return -1;
+}
+
+static int remove_stale(struct listen_socket *ls, const struct sockaddr_un *addr, char *why,
+			size_t why_size)
+{
+	struct stat st;
+	if (lstat(ls->path, &st) < 0)
+		return 0;
+	if (!S_ISSOCK(st.st_mode)) {
+		snprintf(why, why_size, "%s exists and is no socket; remove it", ls->path);
+		return -1;
+	}
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int error =
+		fd < 0 || connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0 ? errno : 0;
+	if (fd >= 0)
+		close(fd);
+	/* Full backlog, or a socket of another type: somebody lives there. */
+	if (!error || error == EAGAIN || error == EPROTOTYPE) {
+		snprintf(why, why_size,
+			 "another program answers on %s; stop it, or choose another path with "
+			 "--socket",
+			 ls->path);
+		return -1;
+	}
+	if (unlink(ls->path) < 0) {
+		snprintf(why, why_size, "cannot remove the stale socket %s: %s", ls->path,
+			 strerror(errno));
+		return -1;
+	}
+	return 0;
+}
+
+int socket_open(struct listen_socket *ls, const char *path, mode_t mode, char *why, size_t why_size)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	struct stat st;
+	*ls = (struct listen_socket){.fd = -1, .lock_fd = -1};
+	if (strlen(path) >= sizeof(addr.sun_path)) {
+		snprintf(why, why_size, "the socket path has %zu bytes, the limit is %zu",
+			 strlen(path), sizeof(addr.sun_path) - 1);
+		return -1;
+	}
+	strcpy(addr.sun_path, path);
+	strcpy(ls->path, path);
+	if (take_lock(ls, why, why_size))
+		return -1;
+	if (remove_stale(ls, &addr, why, why_size)) {
+		socket_close(ls);
+		return -1;
+	}
+	ls->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	mode_t mask = umask(~mode & 0777);
+	int error = ls->fd < 0 || bind(ls->fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ||
+				    listen(ls->fd, SOMAXCONN) < 0 || lstat(path, &st) < 0
+			    ? errno
+			    : 0;
+	umask(mask);
+	if (error) {
+		snprintf(why, why_size, "cannot listen on %s: %s", path, strerror(error));
+		socket_close(ls);
+		return -1;
+	}
+	ls->dev = st.st_dev;
+	ls->ino = st.st_ino;
+	return 0;
+}
+
+int socket_take(struct listen_socket *ls)
+{
+	int fd = ls->fd;
+	ls->fd = -1;
+	return fd;
+}
+
+void socket_close(struct listen_socket *ls)
+{
+	struct stat st;
+	if (ls->fd >= 0)
+		close(ls->fd);
+	if (ls->lock_fd < 0)
+		return;
+	if (ls->ino && lstat(ls->path, &st) == 0 && st.st_dev == ls->dev && st.st_ino == ls->ino)
+		unlink(ls->path);
+	/* The lock file stays: to remove it would let two daemons lock two files of one name. */
+	close(ls->lock_fd);
+	ls->fd = ls->lock_fd = -1;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The daemon's own listening socket: one live daemon per path, stale sockets replaced. */
+#ifndef DAEMON_SOCKET_H
+#define DAEMON_SOCKET_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+struct listen_socket {
+	int fd;	     /* handed to the server by socket_take */
+	int lock_fd; /* held as long as the daemon lives */
+	dev_t dev;
+	ino_t ino;
+	char path[256];
+};
+
+/* Binds and listens, with the given permissions. Returns 0, or -1 with a sentence in why. */
+int socket_open(struct listen_socket *ls, const char *path, mode_t mode, char *why,
+		size_t why_size);
+/* The listening fd, now the caller's. */
+int socket_take(struct listen_socket *ls);
+/* Removes the path, if it is still ours, and the lock. */
+void socket_close(struct listen_socket *ls);
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What every task is doing, in memory that inspection reads without asking, or slowing, the
+ * executor. One writer; any number of readers. A slot is guarded by its version: odd while it is
+ * written. Words are stored with release and loaded with acquire, which orders them without fences
+ * (and costs nothing on x86).
+ */
+#ifndef DAEMON_TASK_TABLE_H
+#define DAEMON_TASK_TABLE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct table_entry {
+	uint64_t uid;
+	uint64_t comm_uid;
+	uint64_t seq;
+	uint64_t count, bytes;
+	uint64_t submitted_ns;
+	uint32_t comm; /* slot */
+	int32_t rank;
+	int32_t peer, pid;
+	uint32_t session; /* id */
+	uint32_t epoch;
+	uint32_t nranks, group;
+	uint8_t op, type, redop, reserved;
+	uint32_t state;
+	uint64_t state_ns;
+};
+
+#define TABLE_WORDS (sizeof(struct table_entry) / sizeof(uint64_t))
+
+struct table_slot {
+	_Alignas(64) _Atomic uint64_t version;
+	_Atomic uint64_t words[TABLE_WORDS];
+};
+
+struct task_table {
+	struct table_slot *slots;
+	uint32_t size;
+	_Atomic uint32_t high;		    /* slots from here on were never used */
+	_Atomic uint64_t pending;	    /* slots in use */
+	_Atomic uint64_t completed, failed; /* failed ones are completed too */
+};
+
+/* Adds to a counter of the one writer. */
+static inline void table_count(_Atomic uint64_t *counter, int64_t by)
+{
+	uint64_t n = atomic_load_explicit(counter, memory_order_relaxed);
+	atomic_store_explicit(counter, n + (uint64_t)by, memory_order_relaxed);
+}
+
+/* Returns 0 or -ENOMEM. */
+int table_init(struct task_table *t, uint32_t size);
+void table_fini(struct task_table *t);
+
+void table_put(struct task_table *t, uint32_t slot, const struct table_entry *e);
+void table_state(struct task_table *t, uint32_t slot, uint32_t state, uint64_t now);
+void table_clear(struct task_table *t, uint32_t slot);
+
+/* False if the slot is empty. */
+bool table_get(const struct task_table *t, uint32_t slot, struct table_entry *e);
+
+#endif

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Client processes: forked from the test, each with a session of its own. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "harness_parts.h"
+
+#define CLIENTS_MAX 64
+static struct client *alive[CLIENTS_MAX];
+static struct client *self;
+
+const struct client *client_self(void)
+{
+	return self;
+}
+
+static void forget(struct client *c)
+{
+	for (int i = 0; i < CLIENTS_MAX; i++)
+		if (alive[i] == c)
+			alive[i] = NULL;
+	if (c->link >= 0)
+		close(c->link);
+	c->link = -1;
+	c->pid = 0;
+}
+
+static void remember(struct client *c)
+{
+	for (int i = 0; i < CLIENTS_MAX; i++)
+		if (!alive[i]) {
+			alive[i] = c;
+			return;
+		}
+	check_failed(__FILE__, __LINE__, "more than %d clients", CLIENTS_MAX);
+}
+
+void client_start(struct client *c, client_main *main)
+{
+	int link[2];
+	pid_t parent = getpid();
+	CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, link), 0);
+	fflush(NULL);
+	pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != parent)
+			_exit(1);
+		/* The other clients' ends must not be kept open here. */
+		for (int i = 0; i < CLIENTS_MAX; i++)
+			if (alive[i] && alive[i]->link >= 0)
+				close(alive[i]->link);
+		close(link[0]);
+		daemons_forget();
+		c->pid = getpid();
+		c->link = link[1];
+		self = c;
+		main(c);
+		close(c->link);
+		exit(0);
+	}
+	close(link[1]);
+	c->pid = pid;
+	c->link = link[0];
+	remember(c);
+}
+
+void clients_start(struct client *clients, int n, const struct daemon *d, client_main *main,
+		   void *arg)
+{
+	ncclsvc_unique_id id;
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	for (int i = 0; i < n; i++) {
+		clients[i] = (struct client){
+			.rank = i, .nranks = n, .daemon = d, .id = id, .arg = arg, .link = -1};
+		client_start(&clients[i], main);
+	}
+}
+
+bool reap(pid_t pid, int *status, unsigned ms)
+{
+	for (uint64_t end = now_ns() + ms * 1000000ull;; sleep_ms(1)) {
+		pid_t done = waitpid(pid, status, WNOHANG);
+		if (done == pid)
+			return true;
+		if (done < 0 || now_ns() > end)
+			return false;
+	}
+}
+
+void clients_end(struct client *clients, int n)
+{
+	bool good = true;
+	for (int i = 0; i < n; i++) {
+		int status = 0;
+		if (!clients[i].pid)
+			continue;
+		if (!reap(clients[i].pid, &status, good ? 2 * WAIT_MS : 100)) {
+			print_error("rank %d (pid %d) does not end\n", i, clients[i].pid);
+			good = false;
+			continue;
+		}
+		if (!WIFEXITED(status) || WEXITSTATUS(status)) {
+			print_error("rank %d (pid %d) ended with %s %d\n", i, clients[i].pid,
+				    WIFEXITED(status) ? "exit code" : "signal",
+				    WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+			good = false;
+		}
+		forget(&clients[i]);
+	}
+	CHECK(good && "every client succeeded");
+}
+
+void client_kill(struct client *c)
+{
+	int status;
+	CHECK(c->pid > 0);
+	kill(c->pid, SIGKILL);
+	CHECK(reap(c->pid, &status, WAIT_MS));
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	forget(c);
+}
+
+void clients_cleanup(void)
+{
+	for (int i = 0; i < CLIENTS_MAX; i++) {
+		struct client *c = alive[i];
+		int status;
+		if (!c)
+			continue;
+		if (c->pid > 0) {
+			kill(c->pid, SIGKILL);
+			reap(c->pid, &status, WAIT_MS);
+		}
+		forget(c);
+	}
+}
+
+void say(struct client *c, uint64_t word)
+{
+	CHECK_EQ(send(c->link, &word, sizeof(word), MSG_NOSIGNAL), sizeof(word));
+}
+
+uint64_t hear(struct client *c)
+{
+	return hear_within(c, WAIT_MS);
+}
+
+uint64_t hear_within(struct client *c, int ms)
+{
+	uint64_t word = 0;
+	struct pollfd p = {.fd = c->link, .events = POLLIN};
+	int ready;
+	do
+		ready = poll(&p, 1, ms);
+	while (ready < 0 && errno == EINTR);
+	if (ready != 1)
+		check_failed(__FILE__, __LINE__, "%s says nothing",
+			     self ? "the test" : "a client process");
+	ssize_t n = recv(c->link, &word, sizeof(word), 0);
+	if (n != sizeof(word))
+		check_failed(__FILE__, __LINE__, "%s has gone", self ? "the test" : "a client process");
+	return word;
+}
+
+void hear_all(struct client *clients, int n, uint64_t word)
+{
+	for (int i = 0; i < n; i++)
+		if (clients[i].pid)
+			CHECK_EQ(hear(&clients[i]), word);
+}
+
+void say_all(struct client *clients, int n, uint64_t word)
+{
+	for (int i = 0; i < n; i++)
+		if (clients[i].pid)
+			say(&clients[i], word);
+}

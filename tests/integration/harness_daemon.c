@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The daemon under test: start, watch, stop. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "harness_parts.h"
+#include "harness_raw.h"
+
+#define DAEMONS_MAX 8
+#define ARGS_MAX    64
+static struct daemon *alive[DAEMONS_MAX];
+
+const char *program(const char *variable)
+{
+	const char *path = getenv(variable);
+	if (!path || access(path, X_OK))
+		check_failed(__FILE__, __LINE__, "$%s must name the program to test", variable);
+	return path;
+}
+
+/* The daemon's environment outranks its options. */
+static void clean_environment(void)
+{
+	extern char **environ;
+	char name[128];
+	for (char **e = environ; *e;) {
+		size_t n = strcspn(*e, "=");
+		if (!strncmp(*e, "NCCLSVC_", 8) && n < sizeof(name)) {
+			memcpy(name, *e, n);
+			name[n] = '\0';
+			unsetenv(name);
+			e = environ;
+		} else {
+			e++;
+		}
+	}
+}
+
+/* Runs argv with its output in fd, and with nothing of the test's but that. */
+static pid_t spawn(char *const argv[], int fd)
+{
+	pid_t parent = getpid();
+	fflush(NULL);
+	pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (pid)
+		return pid;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(1);
+	clean_environment();
+	signal(SIGALRM, SIG_DFL);
+	alarm(0);
+	dup2(fd, STDOUT_FILENO);
+	dup2(fd, STDERR_FILENO);
+	execv(argv[0], argv);
+	dprintf(STDERR_FILENO, "%s: %s\n", argv[0], strerror(errno));
+	_exit(127);
+}
+
+static size_t read_file(const char *path, char *text, size_t size)
+{
+	size_t n = 0;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		for (ssize_t k; n < size - 1 && (k = read(fd, text + n, size - 1 - n)) > 0;)
+			n += (size_t)k;
+		close(fd);
+	}
+	text[n] = '\0';
+	return n;
+}
+
+struct usage daemon_usage(const struct daemon *d)
+{
+	struct usage u = {0};
+	char path[64], line[512];
+	snprintf(path, sizeof(path), "/proc/%d/fd", d->pid);
+	DIR *dir = opendir(path);
+	CHECK(dir);
+	for (struct dirent *e; (e = readdir(dir));)
+		u.fds += e->d_name[0] != '.';
+	closedir(dir);
+	snprintf(path, sizeof(path), "/proc/%d/maps", d->pid);
+	FILE *f = fopen(path, "re");
+	CHECK(f);
+	while (fgets(line, sizeof(line), f))
+		u.memfds += strstr(line, "/memfd:") != NULL;
+	fclose(f);
+	snprintf(path, sizeof(path), "/proc/%d/status", d->pid);
+	f = fopen(path, "re");
+	CHECK(f);
+	while (fgets(line, sizeof(line), f))
+		sscanf(line, "VmRSS: %ld", &u.rss_kib);
+	fclose(f);
+	return u;
+}
+
+void daemon_settles(const struct daemon *d)
+{
+	struct usage u = {0};
+	for (uint64_t end = now_ns() + SETTLE_MS * 1000000ull; now_ns() < end; sleep_ms(5)) {
+		u = daemon_usage(d);
+		if (u.fds == d->base.fds && u.memfds == d->base.memfds)
+			return;
+	}
+	check_failed(__FILE__, __LINE__,
+		     "the daemon has %d fds and %d mapped memfds, but had %d and %d", u.fds,
+		     u.memfds, d->base.fds, d->base.memfds);
+}
+
+/* One session with everything, so that what the daemon keeps from its first use on is in the base. */
+static void warm_up(struct daemon *d)
+{
+	struct raw r;
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; !raw_try_connect(&r, d->socket);
+	     sleep_ms(2)) {
+		int status;
+		if (now_ns() > end || waitpid(d->pid, &status, WNOHANG))
+			check_failed(__FILE__, __LINE__, "the daemon does not serve %s", d->socket);
+	}
+	int fds = daemon_usage(d).fds;
+	raw_hello(&r);
+	raw_attach(&r, SVC_RING_MIN);
+	struct raw_region region = raw_region(&r, SVC_PAGE);
+	struct svc_join_reply comm = raw_join_alone(&r);
+	struct svc_record barrier = {
+		.comm = comm.comm, .epoch = comm.epoch, .op = NCCLSVC_BARRIER, .peer = -1};
+	CHECK_EQ(raw_submit_wait(&r, barrier).result, 0);
+	raw_region_close(&region);
+	raw_close(&r);
+	struct usage u = daemon_usage(d);
+	for (int still = 0, i = 0; still < 10 && i < 400; i++) {
+		sleep_ms(5);
+		struct usage v = daemon_usage(d);
+		still = v.fds == u.fds && v.memfds == 0 ? still + 1 : 0;
+		u = v;
+	}
+	/* What one session takes once may stay: what more would be kept is a leak. */
+	CHECK(u.fds <= fds + 1);
+	CHECK_EQ(u.memfds, 0);
+	d->base = u;
+}
+
+static void launch(struct daemon *d, va_list options)
+{
+	char *argv[ARGS_MAX] = {(char *)program("NCCLSVCD"), "--socket", d->socket, "--log-target",
+				"stderr"};
+	int n = 5;
+	for (char *option; (option = va_arg(options, char *));) {
+		CHECK(n < ARGS_MAX - 1);
+		argv[n++] = option;
+	}
+	int fd = open(d->log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	CHECK(fd >= 0);
+	d->pid = spawn(argv, fd);
+	close(fd);
+	int i = 0;
+	while (i < DAEMONS_MAX && alive[i] && alive[i] != d)
+		i++;
+	CHECK(i < DAEMONS_MAX);
+	alive[i] = d;
+	warm_up(d);
+}
+
+void daemon_start(struct daemon *d, ...)
+{
+	va_list options;
+	memset(d, 0, sizeof(*d));
+	snprintf(d->dir, sizeof(d->dir), "/tmp/ncclsvc-test-XXXXXX");
+	CHECK(mkdtemp(d->dir));
+	CHECK_EQ(chmod(d->dir, 0711), 0);
+	snprintf(d->socket, sizeof(d->socket), "%s/s", d->dir);
+	snprintf(d->log, sizeof(d->log), "%s/log", d->dir);
+	va_start(options, d);
+	launch(d, options);
+	va_end(options);
+}
+
+void daemon_restart(struct daemon *d, ...)
+{
+	va_list options;
+	CHECK_EQ(d->pid, 0);
+	va_start(options, d);
+	launch(d, options);
+	va_end(options);
+}
+
+static void check_log(const struct daemon *d)
+{
+	static const char *const complaints[] = {"Sanitizer", "runtime error:", "assertion"};
+	static char text[1 << 20];
+	read_file(d->log, text, sizeof(text));
+	for (size_t i = 0; i < sizeof(complaints) / sizeof(complaints[0]); i++)
+		if (strstr(text, complaints[i]))
+			check_failed(__FILE__, __LINE__, "the daemon's log says \"%s\"",
+				     complaints[i]);
+}
+
+static void forget(struct daemon *d)
+{
+	d->pid = 0;
+	for (int i = 0; i < DAEMONS_MAX; i++)
+		if (alive[i] == d)
+			alive[i] = NULL;
+}
+
+static void remove_dir(const struct daemon *d)
+{
+	unlink(d->socket);
+	unlink(d->log);
+	char lock[sizeof(d->socket) + 8];
+	snprintf(lock, sizeof(lock), "%s.lock", d->socket);
+	unlink(lock);
+	rmdir(d->dir);
+}
+
+void daemon_wait_exit(struct daemon *d, int code)
+{
+	int status;
+	if (!reap(d->pid, &status, WAIT_MS))
+		check_failed(__FILE__, __LINE__, "the daemon (pid %d) does not end", d->pid);
+	if (!WIFEXITED(status))
+		check_failed(__FILE__, __LINE__, "the daemon was ended by signal %d",
+			     WTERMSIG(status));
+	CHECK_EQ(WEXITSTATUS(status), code);
+	check_log(d);
+	CHECK(access(d->socket, F_OK) < 0);
+	remove_dir(d);
+	forget(d);
+}
+
+void daemon_stop(struct daemon *d)
+{
+	daemon_settles(d);
+	CHECK_EQ(kill(d->pid, SIGTERM), 0);
+	daemon_wait_exit(d, 0);
+}
+
+void daemon_kill(struct daemon *d)
+{
+	int status;
+	CHECK_EQ(kill(d->pid, SIGKILL), 0);
+	CHECK(reap(d->pid, &status, WAIT_MS));
+	check_log(d);
+	forget(d);
+}
+
+bool daemon_logged(const struct daemon *d, const char *text)
+{
+	static char log[1 << 20];
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end; sleep_ms(5)) {
+		read_file(d->log, log, sizeof(log));
+		if (strstr(log, text))
+			return true;
+	}
+	return false;
+}
+
+void daemons_print_logs(void)
+{
+	static char text[1 << 20];
+	for (int i = 0; i < DAEMONS_MAX; i++)
+		if (alive[i]) {
+			size_t n = read_file(alive[i]->log, text, sizeof(text));
+			const char *tail = text + (n > 8000 ? n - 8000 : 0);
+			fprintf(stderr, "--- log of the daemon (pid %d)\n%s---\n", alive[i]->pid,
+				tail);
+		}
+}
+
+void daemons_forget(void)
+{
+	memset(alive, 0, sizeof(alive));
+}
+
+void daemons_cleanup(void)
+{
+	for (int i = 0; i < DAEMONS_MAX; i++) {
+		struct daemon *d = alive[i];
+		int status;
+		if (!d)
+			continue;
+		kill(d->pid, SIGKILL);
+		reap(d->pid, &status, WAIT_MS);
+		remove_dir(d);
+		forget(d);
+	}
+}
+
+int run_program(char *const argv[], char *out, size_t size)
+{
+	char path[] = "/tmp/ncclsvc-test-out-XXXXXX";
+	int fd = mkostemp(path, O_CLOEXEC), status;
+	CHECK(fd >= 0);
+	pid_t pid = spawn(argv, fd);
+	close(fd);
+	bool ended = reap(pid, &status, WAIT_MS);
+	if (!ended) {
+		kill(pid, SIGKILL);
+		waitpid(pid, &status, 0);
+	}
+	read_file(path, out, size);
+	unlink(path);
+	if (!ended || !WIFEXITED(status))
+		check_failed(__FILE__, __LINE__, "%s did not end by itself: %s", argv[0], out);
+	return WEXITSTATUS(status);
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Names, sizes and sentences. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "names.h"
+
+static void every_value_has_its_name(void **state)
+{
+	(void)state;
+#define NAMED(function, value, name) assert_string_equal(function(value), name);
+#define RESULT(v, n, name, meaning)                                                                \
+	NAMED(svc_result_name, v, name) NAMED(svc_result_meaning, v, meaning)
+#define OP(v, n, name)             NAMED(svc_op_name, v, name) assert_true(svc_op_known(v));
+#define TYPE(v, n, name, size)     NAMED(svc_type_name, v, name) assert_int_equal(svc_type_size(v), size);
+#define REDOP(v, n, name)          NAMED(svc_redop_name, v, name) assert_true(svc_redop_known(v));
+#define STATE(v, n, name)          NAMED(svc_state_name, v, name)
+#define FIELD(v, n, name)          NAMED(svc_field_name, v, name)
+	NCCLSVC_RESULTS(RESULT)
+	NCCLSVC_OPS(OP)
+	NCCLSVC_TYPES(TYPE)
+	NCCLSVC_REDOPS(REDOP)
+	NCCLSVC_STATES(STATE)
+	NCCLSVC_FIELDS(FIELD)
+}
+
+static void unknown_values_are_a_question_mark(void **state)
+{
+	(void)state;
+	static const unsigned values[] = {99, 255, 0x80000000u, UINT32_MAX - 100};
+	for (size_t i = 0; i < 4; i++) {
+		assert_string_equal(svc_result_name((int)values[i]), "?");
+		assert_string_equal(svc_op_name(values[i]), "?");
+		assert_string_equal(svc_type_name(values[i]), "?");
+		assert_string_equal(svc_redop_name(values[i]), "?");
+		assert_string_equal(svc_state_name(values[i]), "?");
+		assert_string_equal(svc_field_name(values[i]), "?");
+		assert_int_equal(svc_type_size(values[i]), 0);
+		assert_false(svc_op_known(values[i]) || svc_redop_known(values[i]));
+		assert_false(svc_op_reduces(values[i]) || svc_op_has_root(values[i]) ||
+			     svc_op_is_p2p(values[i]));
+		assert_true(strlen(svc_result_meaning((int)values[i])) > 0);
+	}
+}
+
+static const char *sentence(const ncclsvc_status *st)
+{
+	static char buf[512];
+	assert_ptr_equal(svc_status_sentence(st, buf, sizeof(buf)), buf);
+	return buf;
+}
+
+static void sentences_name_ranks_pids_and_values(void **state)
+{
+	(void)state;
+	ncclsvc_status st = {.result = NCCLSVC_MISMATCH,
+			     .field = NCCLSVC_FIELD_TYPE,
+			     .rank_a = 1,
+			     .rank_b = 3,
+			     .pid_a = 4711,
+			     .pid_b = 4713,
+			     .value_a = NCCLSVC_FLOAT32,
+			     .value_b = NCCLSVC_BFLOAT16};
+	const char *s = sentence(&st);
+	assert_non_null(strstr(s, "MISMATCH"));
+	assert_non_null(strstr(s, "type"));
+	assert_non_null(strstr(s, "rank 1 (pid 4711) has float32"));
+	assert_non_null(strstr(s, "rank 3 (pid 4713) has bfloat16"));
+
+	st = (ncclsvc_status){.result = NCCLSVC_PEER_GONE, .rank_a = 2, .pid_a = 99};
+	assert_non_null(strstr(sentence(&st), "rank 2 (pid 99)"));
+	st.rank_a = -1;
+	assert_null(strstr(sentence(&st), "rank -1"));
+
+	st = (ncclsvc_status){.result = NCCLSVC_TIMEOUT,
+			      .rank_a = 0,
+			      .pid_a = 5,
+			      .missing_count = 10,
+			      .missing = {1, 2, 3, 4, 5, 6, 7, 8}};
+	s = sentence(&st);
+	assert_non_null(strstr(s, "1, 2, 3, 4, 5, 6, 7, 8 and 2 more"));
+	assert_non_null(strstr(s, "rank 0 (pid 5)"));
+	st.missing_count = 1;
+	assert_non_null(strstr(sentence(&st), "rank 1 "));
+	st.missing_count = UINT32_MAX;
+	assert_true(strlen(sentence(&st)) > 0);
+}
+
+static void sentences_fit_any_buffer(void **state)
+{
+	(void)state;
+#define EACH(v, n, name, meaning) v,
+	static const int results[] = {NCCLSVC_RESULTS(EACH) 12345};
+	for (size_t i = 0; i < sizeof(results) / sizeof(results[0]); i++)
+		for (size_t size = 0; size < 80; size++) {
+			char buf[81];
+			memset(buf, 'x', sizeof(buf));
+			ncclsvc_status st = {.result = results[i], .missing_count = 3};
+			svc_status_sentence(&st, buf, size);
+			assert_int_equal(buf[size], 'x');
+			if (size)
+				assert_non_null(memchr(buf, '\0', size));
+		}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_value_has_its_name),
+		cmocka_unit_test(unknown_values_are_a_question_mark),
+		cmocka_unit_test(sentences_name_ranks_pids_and_values),
+		cmocka_unit_test(sentences_fit_any_buffer),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

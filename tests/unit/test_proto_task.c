@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a task record means: extents, validity, agreement. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "names.h"
+#include "task.h"
+
+#define RANKS 5
+#define ROOT  2
+
+static char text[SVC_TEXT_BYTES];
+
+static struct svc_record record(unsigned op)
+{
+	bool peer = svc_op_has_root(op) || svc_op_is_p2p(op);
+	return (struct svc_record){
+		.op = (uint8_t)op,
+		.type = NCCLSVC_FLOAT32,
+		.redop = NCCLSVC_SUM,
+		.peer = peer ? ROOT : -1,
+		.count = 3,
+	};
+}
+
+/* In units of count elements; -1: RANKS of them. One row for the root, one for the others. */
+static const struct {
+	uint8_t op;
+	int root_src, root_dst, src, dst;
+} extents[] = {
+	{NCCLSVC_ALL_REDUCE, 1, 1, 1, 1},      {NCCLSVC_ALL_GATHER, 1, -1, 1, -1},
+	{NCCLSVC_REDUCE_SCATTER, -1, 1, -1, 1}, {NCCLSVC_BROADCAST, 1, 1, 0, 1},
+	{NCCLSVC_REDUCE, 1, 1, 1, 0},          {NCCLSVC_ALL_TO_ALL, -1, -1, -1, -1},
+	{NCCLSVC_GATHER, 1, -1, 1, 0},         {NCCLSVC_SCATTER, -1, 1, 0, 1},
+	{NCCLSVC_SEND, 1, 0, 1, 0},            {NCCLSVC_RECV, 0, 1, 0, 1},
+	{NCCLSVC_BARRIER, 0, 0, 0, 0},
+};
+#define OPS (sizeof(extents) / sizeof(extents[0]))
+
+static uint64_t bytes_of(int units)
+{
+	return 12 * (uint64_t)(units < 0 ? RANKS : units);
+}
+
+static void extents_are_those_of_nccl(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < OPS; i++) {
+		struct svc_record r = record(extents[i].op);
+		for (int rank = 0; rank < RANKS; rank++) {
+			bool root = rank == ROOT;
+			uint64_t src, dst;
+			assert_true(svc_task_extent(&r, RANKS, rank, &src, &dst));
+			assert_int_equal(src, bytes_of(root ? extents[i].root_src : extents[i].src));
+			assert_int_equal(dst, bytes_of(root ? extents[i].root_dst : extents[i].dst));
+			assert_true(svc_task_bytes(&r, RANKS) >= (src > dst ? src : dst));
+		}
+	}
+}
+
+static void overflowing_counts_are_refused(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < OPS; i++) {
+		struct svc_record r = record(extents[i].op);
+		if (r.op == NCCLSVC_BARRIER)
+			continue;
+		const uint64_t counts[] = {UINT64_MAX, UINT64_MAX / 4 + 1, UINT64_MAX / 4 / RANKS + 1};
+		for (size_t k = 0; k < 3; k++) {
+			r.count = counts[k];
+			assert_int_equal(svc_record_check(&r, RANKS, 0, text),
+					 NCCLSVC_INVALID_ARGUMENT);
+			assert_non_null(strstr(text, "overflow"));
+		}
+		r.count = UINT64_MAX / 4 / RANKS;
+		assert_int_equal(svc_record_check(&r, RANKS, 0, text), 0);
+	}
+}
+
+static void valid_records_pass(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < OPS; i++)
+		for (unsigned type = NCCLSVC_INT8; type <= NCCLSVC_BFLOAT16; type++)
+			for (unsigned redop = NCCLSVC_SUM; redop <= NCCLSVC_AVG; redop++) {
+				struct svc_record r = record(extents[i].op);
+				r.type = (uint8_t)type;
+				r.redop = (uint8_t)redop;
+				assert_int_equal(svc_record_check(&r, RANKS, 1, text), 0);
+				r.flags = SVC_TASK_MORE;
+				r.count = 0;
+				assert_int_equal(svc_record_check(&r, RANKS, 1, NULL), 0);
+			}
+}
+
+static void refused(struct svc_record r, const char *why)
+{
+	text[0] = '\0';
+	assert_int_equal(svc_record_check(&r, RANKS, 0, text), NCCLSVC_INVALID_ARGUMENT);
+	assert_non_null(strstr(text, why));
+	assert_int_equal(svc_record_check(&r, RANKS, 0, NULL), NCCLSVC_INVALID_ARGUMENT);
+}
+
+static void bad_fields_are_named(void **state)
+{
+	(void)state;
+	struct svc_record r;
+	for (unsigned op = 0; op < 256; op++)
+		if (!svc_op_known(op)) {
+			r = record(NCCLSVC_BARRIER);
+			r.op = (uint8_t)op;
+			refused(r, "operation");
+		}
+	for (unsigned type = NCCLSVC_BFLOAT16 + 1; type < 256; type++) {
+		r = record(NCCLSVC_ALL_GATHER);
+		r.type = (uint8_t)type;
+		refused(r, "type");
+	}
+	for (unsigned redop = NCCLSVC_AVG + 1; redop < 256; redop++) {
+		r = record(NCCLSVC_REDUCE_SCATTER);
+		r.redop = (uint8_t)redop;
+		refused(r, "reduction");
+	}
+	static const int32_t peers[] = {-1, RANKS, INT32_MAX, INT32_MIN};
+	for (size_t i = 0; i < OPS; i++)
+		for (size_t k = 0; k < 4; k++) {
+			r = record(extents[i].op);
+			if (r.peer < 0)
+				continue;
+			r.peer = peers[k];
+			refused(r, svc_op_is_p2p(r.op) ? "peer" : "root");
+		}
+	r = record(NCCLSVC_BARRIER);
+	r.flags = 0x80;
+	refused(r, "flags");
+	r = record(NCCLSVC_BARRIER);
+	r.timeline = SVC_TIMELINES;
+	refused(r, "timeline");
+	r = record(NCCLSVC_BARRIER);
+	r.timeout_ns = UINT64_MAX;
+	refused(r, "timeout");
+	r = record(NCCLSVC_BARRIER);
+	r.reserved0 = 1;
+	refused(r, "reserved");
+	for (int i = 0; i < 6; i++) {
+		r = record(NCCLSVC_BARRIER);
+		r.reserved[i] = 1;
+		refused(r, "reserved");
+	}
+}
+
+static void differences_are_found_and_valued(void **state)
+{
+	(void)state;
+	uint64_t va, vb;
+	for (size_t i = 0; i < OPS; i++) {
+		struct svc_record a = record(extents[i].op), b = a;
+		b.src_offset = 4096;
+		b.timeout_ns = 1;
+		b.number = 9;
+		if (svc_op_is_p2p(a.op))
+			continue;
+		assert_int_equal(svc_record_differs(&a, &b, &va, &vb), NCCLSVC_FIELD_NONE);
+		b.op = a.op == NCCLSVC_BARRIER ? NCCLSVC_BROADCAST : NCCLSVC_BARRIER;
+		assert_int_equal(svc_record_differs(&a, &b, &va, &vb), NCCLSVC_FIELD_OP);
+		assert_int_equal(va, a.op);
+		assert_int_equal(vb, b.op);
+		b.op = a.op;
+		b.count = 99;
+		unsigned count = a.op == NCCLSVC_BARRIER ? NCCLSVC_FIELD_NONE : NCCLSVC_FIELD_COUNT;
+		assert_int_equal(svc_record_differs(&a, &b, &va, &vb), count);
+		if (count) {
+			assert_int_equal(va, 3);
+			assert_int_equal(vb, 99);
+		}
+		b = a;
+		b.type = NCCLSVC_INT8;
+		assert_int_equal(svc_record_differs(&a, &b, &va, &vb),
+				 a.op == NCCLSVC_BARRIER ? NCCLSVC_FIELD_NONE : NCCLSVC_FIELD_TYPE);
+		b = a;
+		b.redop = NCCLSVC_MAX;
+		assert_int_equal(svc_record_differs(&a, &b, &va, &vb),
+				 svc_op_reduces(a.op) ? NCCLSVC_FIELD_REDOP : NCCLSVC_FIELD_NONE);
+		b = a;
+		b.peer = a.peer + 1;
+		assert_int_equal(svc_record_differs(&a, &b, &va, &vb),
+				 svc_op_has_root(a.op) ? NCCLSVC_FIELD_ROOT : NCCLSVC_FIELD_NONE);
+	}
+}
+
+static void a_send_and_its_recv_agree_on_type_and_count(void **state)
+{
+	(void)state;
+	uint64_t va, vb;
+	struct svc_record a = record(NCCLSVC_SEND), b = record(NCCLSVC_RECV);
+	b.peer = 0;
+	assert_int_equal(svc_record_differs(&a, &b, &va, &vb), NCCLSVC_FIELD_NONE);
+	b.count++;
+	assert_int_equal(svc_record_differs(&a, &b, &va, &vb), NCCLSVC_FIELD_COUNT);
+	b.type = NCCLSVC_UINT8;
+	assert_int_equal(svc_record_differs(&a, &b, &va, &vb), NCCLSVC_FIELD_TYPE);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(extents_are_those_of_nccl),
+		cmocka_unit_test(overflowing_counts_are_refused),
+		cmocka_unit_test(valid_records_pass),
+		cmocka_unit_test(bad_fields_are_named),
+		cmocka_unit_test(differences_are_found_and_valued),
+		cmocka_unit_test(a_send_and_its_recv_agree_on_type_and_count),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
