@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Messages of the daemon: which are well-formed. */
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -78,6 +79,15 @@ int frame_send(int sock, unsigned opcode, uint32_t serial, const void *body, int
 	memcpy(message, &h, sizeof(h));
 	memcpy(message + sizeof(h), body, size);
 	return svc_send(sock, message, h.length, &fd, fd >= 0, MSG_DONTWAIT);
+}
+
+ssize_t frame_receive(int sock, void *message, int *fds, unsigned *nfds)
+{
+	ssize_t n = svc_recv(sock, message, SVC_MESSAGE_MAX, fds, nfds, MSG_DONTWAIT);
+	/* Said once when the daemon closed without reading all: its last words are still there. */
+	if (n == -ECONNRESET)
+		n = svc_recv(sock, message, SVC_MESSAGE_MAX, fds, nfds, MSG_DONTWAIT);
+	return n;
 }
 
 void frame_error_text(const void *body, int result, char *text)

@@ -6,9 +6,13 @@
 #define CLIENT_INTERNAL_H
 
 #include <pthread.h>
+#include <sys/types.h>
 #include <sys/un.h>
 
+/* The public functions are exported, everything else is hidden. */
+#pragma GCC visibility push(default)
 #include "ncclsvc.h"
+#pragma GCC visibility pop
 #include "ring.h"
 #include "task.h"
 
@@ -42,6 +46,8 @@ bool frame_check(const void *message, size_t length, unsigned nfds, struct svc_h
 		 char *text);
 /* Sends one request. Returns 0 or -errno; never blocks. */
 int frame_send(int sock, unsigned opcode, uint32_t serial, const void *body, int fd);
+/* As svc_recv, of at most SVC_MESSAGE_MAX bytes. Never blocks. */
+ssize_t frame_receive(int sock, void *message, int *fds, unsigned *nfds);
 /* The sentence of a reply that carries an error, cleaned for printing. */
 void frame_error_text(const void *body, int result, char *text);
 
@@ -110,6 +116,7 @@ struct tasks {
 	uint64_t next;    /* handle of the next task */
 	uint64_t base;    /* handle minus number in the present ring; a multiple of entries */
 	uint64_t oldest;  /* nothing before it is pending */
+	uint64_t ended;   /* ever */
 	uint64_t running; /* socket mode: submitted and not yet answered */
 	struct failure *failures; /* FAILURES_KEPT, a ring; NULL before the first */
 	uint64_t nfailures;       /* ever */
@@ -194,6 +201,8 @@ void call_forget(ncclsvc_session *s, unsigned opcode, const void *body);
 bool socket_step(ncclsvc_session *s, uint64_t deadline);
 /* Reads what is there, unless another thread is at it. Returns how much it read. Locked. */
 unsigned socket_pump(ncclsvc_session *s);
+/* Waits until another thread changed something. False: the deadline passed. Locked; yields. */
+bool session_wait(ncclsvc_session *s, uint64_t deadline);
 /* The connection is over. Locked. */
 __attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, const char *format, ...);
 /* Sets the error and returns DAEMON_LOST if it is. Locked. */
@@ -220,6 +229,11 @@ struct ncclsvc_comm {
 	char label[NCCLSVC_NAME_BYTES];
 };
 
+ncclsvc_comm *comm_by_handle(const ncclsvc_session *s, uint32_t handle); /* locked */
+void comm_unlink(ncclsvc_session *s, const ncclsvc_comm *comm);		 /* locked */
+bool join_reply_valid(const struct svc_join_reply *reply);
+/* A new epoch begins. Locked. */
+void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_reply *reply);
 /* OK, or STALE_EPOCH with a sentence. Locked. */
 ncclsvc_result comm_check(const ncclsvc_comm *comm);
 void comm_event(ncclsvc_session *s, const struct svc_event_comm *event); /* locked */
@@ -227,7 +241,8 @@ void comm_event(ncclsvc_session *s, const struct svc_event_comm *event); /* lock
 void comm_orphan(ncclsvc_session *s, const struct svc_join_reply *reply);
 const char *comm_label(const ncclsvc_session *s, uint32_t key); /* locked */
 void comms_break(ncclsvc_session *s);                           /* all: the daemon is lost; locked */
-ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline); /* locked; yields */
+/* join.c: all but splits. Locked; yields. */
+ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline);
 void comms_free(ncclsvc_session *s);
 
 /* ---- memory.c: registered regions ---------------------------------------------------------- */
@@ -264,15 +279,15 @@ struct chunk {
 	struct chunk *next;
 	char *base;
 	size_t bytes;
-	unsigned class; /* bytes is 1 << class */
+	unsigned order; /* bytes is 1 << order */
 	uint32_t region;
 	uint32_t generation;
 };
 
-#define STAGING_CLASSES 48
+#define STAGING_ORDERS 48
 
 struct staging {
-	struct chunk *idle[STAGING_CLASSES];
+	struct chunk *idle[STAGING_ORDERS];
 	size_t idle_bytes;
 };
 
@@ -281,7 +296,7 @@ void staging_put(ncclsvc_session *s, struct chunk *chunk);                      
 void staging_free(ncclsvc_session *s); /* idle chunks; locked */
 void chunk_free(struct chunk *chunk);
 
-/* ---- submit.c ------------------------------------------------------------------------------ */
+/* ---- place.c, submit.c ---------------------------------------------------------------------- */
 
 /* An operation on its way into a record. */
 struct op {
@@ -298,6 +313,8 @@ struct op {
 
 /* Refuses bad arguments and overlaps, and fills the extents. */
 ncclsvc_result op_check(struct op *op);
+/* Finds the buffers in session memory, or plans their staging. Locked. */
+ncclsvc_result op_place(const ncclsvc_session *s, struct op *op);
 /* Submits all or nothing. Locked; yields. */
 ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n);
 
@@ -320,8 +337,9 @@ struct thread_state *thread_make(ncclsvc_session *s); /* NULL: no memory; locked
 /* Forgets the thread if nothing is known of it any more. Locked. */
 void thread_tidy(ncclsvc_session *s, struct thread_state *t);
 void threads_free(ncclsvc_session *s);
-/* group.c: keeps an operation of an open group. Locked. */
+/* group.c: keeps an operation of an open group, or the first refusal in it. Locked. */
 ncclsvc_result group_add(struct thread_state *t, const struct op *op);
+void group_refuse(struct thread_state *t, ncclsvc_result why);
 
 /* timeline.c: never lowers the counter. */
 void timeline_raise(_Atomic uint64_t *counter, uint64_t value);
@@ -363,7 +381,9 @@ void session_lock(ncclsvc_session *s);
 void session_unlock(ncclsvc_session *s);
 /* dispatch.c: tells the event loop that something is there. Locked. */
 void dispatch_kick(ncclsvc_session *s);
-/* dispatch.c: watches the new link instead of the old. Locked. */
+/* dispatch.c: the event loop's fd stays while the link changes. Locked. */
 ncclsvc_result dispatch_watch(ncclsvc_session *s);
+void dispatch_unwatch(ncclsvc_session *s);
+void dispatch_close(ncclsvc_session *s);
 
 #endif

@@ -132,7 +132,7 @@ static bool receive(ncclsvc_session *s)
 	unsigned nfds;
 	char text[SVC_TEXT_BYTES];
 	struct svc_header h;
-	ssize_t n = svc_recv(s->link->sock, message, sizeof(message), fds, &nfds, MSG_DONTWAIT);
+	ssize_t n = frame_receive(s->link->sock, message, fds, &nfds);
 	if (n == -EAGAIN)
 		return false;
 	if (n == -EMSGSIZE) {
@@ -173,7 +173,7 @@ unsigned socket_pump(ncclsvc_session *s)
 	return n;
 }
 
-static bool wait_changed(ncclsvc_session *s, uint64_t deadline)
+bool session_wait(ncclsvc_session *s, uint64_t deadline)
 {
 	if (deadline == NO_DEADLINE)
 		return pthread_cond_wait(&s->changed, &s->lock) == 0;
@@ -188,7 +188,7 @@ bool socket_step(ncclsvc_session *s, uint64_t deadline)
 {
 	/* Without a connection no message will come, but another thread may be finishing. */
 	if (s->reading || s->lost)
-		return wait_changed(s, deadline);
+		return session_wait(s, deadline);
 	struct link *l = link_ref(s->link);
 	struct pollfd p = {.fd = l->sock, .events = POLLIN};
 	s->reading = true;

@@ -138,6 +138,7 @@ static void end(ncclsvc_session *s, struct slot *slot)
 		s->timelines[slot->timeline]->pending--;
 	slot->called_back = !s->callback;
 	slot->state = SLOT_ENDED;
+	s->tasks.ended++;
 }
 
 enum task_state task_look(ncclsvc_session *s, uint64_t task)

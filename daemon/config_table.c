@@ -59,8 +59,8 @@ const struct config_key config_keys[] = {
 	 "how long a new connection may stay silent"},
 	{"drain_seconds", CONFIG_INT, true, AT(drain_seconds), 0, 3600, 10, NO_AUTO, NULL,
 	 "how long pending tasks may run on after SIGTERM"},
-	{"keepalive_seconds", CONFIG_INT, true, AT(keepalive_seconds), 1, 3600, 30, NO_AUTO, NULL,
-	 "how often an idle daemon looks after itself"},
+	{"keepalive_seconds", CONFIG_INT, true, AT(keepalive_seconds), 0, 3600, 30, NO_AUTO, NULL,
+	 "how often an idle daemon looks after its engine; 0: never"},
 };
 const unsigned config_keys_n = sizeof(config_keys) / sizeof(config_keys[0]);
 _Static_assert(sizeof(config_keys) / sizeof(config_keys[0]) <= CONFIG_KEYS_MAX,

@@ -121,14 +121,19 @@ bool crew_collect(struct crew *crew)
 	return false;
 }
 
-bool crew_do(struct crew *crew, const struct job *job)
+void crew_tell(struct crew *crew, uint32_t first, uint32_t n, const struct job *job)
 {
-	for (uint32_t i = 0; i < crew->n; i++) {
+	for (uint32_t i = first; i < first + n; i++) {
 		crew->members[i].replied = false;
 		/* A member that went is found by gather. */
 		if (crew->members[i].fd >= 0)
 			(void)job_send(crew->members[i].fd, job, sizeof(*job));
 	}
+}
+
+bool crew_do(struct crew *crew, const struct job *job)
+{
+	crew_tell(crew, 0, crew->n, job);
 	return crew_collect(crew);
 }
 
@@ -148,23 +153,22 @@ uint64_t crew_wrong(const struct crew *crew)
 	return wrong;
 }
 
-static bool start_rank(struct crew *crew, struct rank_options *options, uint32_t rank)
+static bool fork_member(struct crew *crew, uint32_t member, crew_main *run, void *arg)
 {
 	int pair[2];
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
 		complain("socketpair: %s", strerror(errno));
 		return false;
 	}
-	options->rank = (int)rank;
 	pid_t pid = fork_child();
 	if (pid == 0) {
-		for (uint32_t i = 0; i < rank; i++)
+		for (uint32_t i = 0; i < member; i++)
 			close(crew->members[i].fd);
 		close(pair[0]);
-		free(crew->members);
-		int status = rank_main(options, pair[1]);
+		int status = run(arg, member, pair[1]);
 		close(pair[1]);
-		exit(status);
+		/* The coordinator's memory and buffered output are not the child's. */
+		_exit(status);
 	}
 	close(pair[1]);
 	if (pid < 0) {
@@ -172,29 +176,42 @@ static bool start_rank(struct crew *crew, struct rank_options *options, uint32_t
 		close(pair[0]);
 		return false;
 	}
-	crew->members[rank] = (struct crew_member){.fd = pair[0], .pid = pid};
+	crew->members[member] = (struct crew_member){.fd = pair[0], .pid = pid};
 	return true;
 }
 
-bool crew_start(struct crew *crew, const struct rank_options *options, uint32_t n)
+bool crew_fork(struct crew *crew, const char *what, uint32_t n, crew_main *run, void *arg,
+	       int timeout_ms)
 {
-	struct rank_options o = *options;
-	*crew = (struct crew){.what = "rank", .timeout_ms = options->timeout_ms + 5000};
+	*crew = (struct crew){.what = what, .timeout_ms = timeout_ms + 5000};
 	crew->members = calloc(n, sizeof(*crew->members));
 	if (!crew->members) {
 		complain("out of memory");
 		return false;
 	}
+	for (; crew->n < n; crew->n++) {
+		if (!fork_member(crew, crew->n, run, arg))
+			return false;
+	}
+	return crew_collect(crew);
+}
+
+static int run_rank(void *arg, uint32_t member, int fd)
+{
+	struct rank_options *options = arg;
+	options->rank = (int)member;
+	return rank_main(options, fd);
+}
+
+bool crew_start(struct crew *crew, const struct rank_options *options, uint32_t n)
+{
+	struct rank_options o = *options;
 	if (ncclsvc_unique_id_create(&o.id)) {
 		complain("can't make a communicator id: %s", ncclsvc_last_error());
 		return false;
 	}
 	o.nranks = (int)n;
-	for (; crew->n < n; crew->n++) {
-		if (!start_rank(crew, &o, crew->n))
-			return false;
-	}
-	return crew_collect(crew);
+	return crew_fork(crew, "rank", n, run_rank, &o, options->timeout_ms);
 }
 
 void crew_stop(struct crew *crew)

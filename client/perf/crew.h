@@ -25,18 +25,26 @@ struct crew {
 	int timeout_ms;
 };
 
+/* Runs in a member's process; returns its exit status. */
+typedef int crew_main(void *arg, uint32_t member, int fd);
+
 /* Each complains and returns false on failure; crew_stop is then still to be called. */
 
+/* Forks n processes that run `run` and waits for each one's first reply. */
+bool crew_fork(struct crew *crew, const char *what, uint32_t n, crew_main *run, void *arg,
+	       int timeout_ms);
 /* Forks n ranks of the service and waits until all have joined. */
 bool crew_start(struct crew *crew, const struct rank_options *options, uint32_t n);
 /* Starts the baseline under mpirun. */
 bool crew_start_mpi(struct crew *crew, uint32_t n, int timeout_ms);
+/* Gives the job to members first..first+n, to be collected. */
+void crew_tell(struct crew *crew, uint32_t first, uint32_t n, const struct job *job);
 /* Gives every member the job and collects the replies, within the crew's timeout. */
 bool crew_do(struct crew *crew, const struct job *job);
 /* Nanoseconds of one iteration, averaged over the ranks, and wrong elements of the last job. */
 double crew_ns(const struct crew *crew, uint64_t iters);
 uint64_t crew_wrong(const struct crew *crew);
-/* Collects the replies to what the members do on their own. */
+/* Collects the replies that are due. */
 bool crew_collect(struct crew *crew);
 void crew_stop(struct crew *crew);
 

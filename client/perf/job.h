@@ -32,6 +32,7 @@ struct job_reply {
 	int32_t result;      /* ncclsvc_result, or 0 */
 	uint32_t reserved;
 	uint64_t elapsed_ns; /* of all iterations */
+	uint64_t worst_ns;   /* of one iteration, where a mode asks for it */
 	uint64_t wrong;
 	char text[JOB_TEXT_BYTES]; /* why it failed */
 };

@@ -88,6 +88,10 @@ pid_t spawn(char *const argv[], int log_fd)
 	if (pid == 0) {
 		become_child(parent);
 		setpgid(0, 0);
+		/* Meant for this program alone, if a service manager started it. */
+		unsetenv("NOTIFY_SOCKET");
+		unsetenv("WATCHDOG_USEC");
+		unsetenv("LISTEN_FDS");
 		int null = open("/dev/null", O_RDONLY);
 		if (null >= 0 && dup2(null, STDIN_FILENO) >= 0 &&
 		    dup2(log_fd, STDOUT_FILENO) >= 0 && dup2(log_fd, STDERR_FILENO) >= 0)

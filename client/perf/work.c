@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "work.h"
 
+#include <limits.h>
+
 size_t work_type_size(unsigned type)
 {
 	switch (type) {
@@ -78,6 +80,16 @@ struct work_sides work_sides(const struct work *w, uint32_t rank)
 			.send = root ? all : 0, .recv = one, .recv_at = root ? mine : 0};
 	}
 	return (struct work_sides){0};
+}
+
+bool work_mpi_can(const struct work *w)
+{
+	bool reduces = work_reduces(w->op);
+	if (reduces && (w->type == NCCLSVC_FLOAT16 || w->type == NCCLSVC_BFLOAT16))
+		return false;
+	if (w->count <= INT_MAX)
+		return true;
+	return !reduces && w->count % PERF_MPI_BLOCK == 0 && w->count / PERF_MPI_BLOCK <= INT_MAX;
 }
 
 double work_algbw(const struct work *w, double us)

@@ -41,6 +41,11 @@ uint64_t work_count(unsigned op, unsigned type, uint32_t nranks, uint64_t bytes)
 uint64_t work_bytes(const struct work *w);
 struct work_sides work_sides(const struct work *w, uint32_t rank);
 
+/* Elements of the derived type that carries counts beyond MPI's int. */
+#define PERF_MPI_BLOCK 1024
+/* Is there a plain Open MPI call for it? */
+bool work_mpi_can(const struct work *w);
+
 /* GB/s as nccl-tests computes them; 0 for no time. */
 double work_algbw(const struct work *w, double us);
 double work_busbw(const struct work *w, double us);

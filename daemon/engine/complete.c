@@ -36,6 +36,7 @@ static void write_status(struct engine *e, struct session *s, uint64_t number,
 	/* seq_cst: the client's `waiters` is looked at after this. */
 	__atomic_store_n(&slot->number, number, __ATOMIC_SEQ_CST);
 	s->busy[number & (s->entries - 1)] = 0;
+	engine_session_active(e, s); /* who gets an answer soon asks again */
 	if (!s->dirty) {
 		s->dirty = true;
 		s->next_dirty = e->dirty;

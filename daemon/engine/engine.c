@@ -18,7 +18,8 @@
 
 #define EPOLL_COMMANDS	UINT64_MAX /* else the session's slot */
 #define EPOLL_EVENTS	64
-#define ROUNDS_PER_LOOK 16 /* polls of the rings between looks at the doorbells */
+#define ROUNDS_PER_LOOK 16     /* polls of the rings between looks at the doorbells */
+#define HELPER_SPIN_NS  200000 /* how long to wait awake for a helper's last chunk */
 
 static uint64_t now_ns(void)
 {
@@ -120,7 +121,7 @@ struct task *task_alloc(struct engine *e, struct session *s)
 	else
 		return NULL;
 	struct task *t = &e->tasks[slot];
-	memset(t, 0, sizeof(*t));
+	memset(t, 0, offsetof(struct task, end)); /* what follows is set before it is read */
 	t->slot = slot;
 	t->uid = ++e->uids;
 	t->session = s;
@@ -141,7 +142,22 @@ void task_free(struct engine *e, struct task *t)
 
 /* ---- Sessions ---- */
 
-static void set_active(struct engine *e, struct session *s)
+/* Spinning clients need a core each, beside ours. */
+static void advise_spin(struct engine *e, struct session *changed)
+{
+	struct session *s;
+	bool crowded = e->nactive + 1 > e->cores;
+	uint32_t spin_ns = crowded ? 0 : (uint32_t)e->spin_ns;
+	if (crowded == e->crowded) {
+		atomic_store_explicit(&changed->ring->spin_ns, spin_ns, memory_order_relaxed);
+		return;
+	}
+	e->crowded = crowded;
+	for (s = e->active; s; s = s->next_active)
+		atomic_store_explicit(&s->ring->spin_ns, spin_ns, memory_order_relaxed);
+}
+
+void engine_session_active(struct engine *e, struct session *s)
 {
 	s->active_ns = e->now;
 	if (s->active || !s->ring || s->broken)
@@ -150,6 +166,7 @@ static void set_active(struct engine *e, struct session *s)
 	e->nactive++;
 	atomic_store(&s->ring->asleep, 0);
 	DL_APPEND2(e->active, s, prev_active, next_active);
+	advise_spin(e, s);
 }
 
 void engine_session_idle(struct engine *e, struct session *s)
@@ -159,12 +176,13 @@ void engine_session_idle(struct engine *e, struct session *s)
 	DL_DELETE2(e->active, s, prev_active, next_active);
 	s->active = false;
 	e->nactive--;
+	advise_spin(e, s);
 	/* Either the client sees the flag, or we see its record or its signal: both are seq_cst. */
 	atomic_store(&s->ring->asleep, 1);
 	uint64_t number = __atomic_load_n(&svc_record_slot(s->ring, s->entries, s->next)->number,
 					  __ATOMIC_SEQ_CST);
 	if (number == s->next && !s->broken)
-		set_active(e, s);
+		engine_session_active(e, s);
 	if (s->inputs)
 		order_check_inputs(e);
 }
@@ -200,7 +218,7 @@ static int add_ring(struct engine *e, struct session *s, const struct command *c
 	atomic_store(&c->ring.ring->asleep, 1);
 	s->ring = c->ring.ring;
 	/* The client may have been quicker than this command. */
-	set_active(e, s);
+	engine_session_active(e, s);
 	return 0;
 }
 
@@ -457,7 +475,7 @@ static void look(struct engine *e, int timeout)
 			continue;
 		if (read(s->doorbell, &count, sizeof(count)) < 0 && errno != EAGAIN)
 			continue;
-		set_active(e, s);
+		engine_session_active(e, s);
 	}
 }
 
@@ -529,9 +547,10 @@ static void *engine_main(void *arg)
 			busy |= pool_help(e->pool) | collect_jobs(e);
 		if (busy) {
 			rounds = 0;
+			e->busy_ns = e->now;
 			continue;
 		}
-		if (!e->active)
+		if (!e->active && !(e->jobs && e->now - e->busy_ns < HELPER_SPIN_NS))
 			fall_asleep(e);
 		else if (++rounds % ROUNDS_PER_LOOK == 0)
 			look(e, 0);
@@ -554,6 +573,7 @@ static void engine_free(struct engine *e)
 		if (e->comms[i]) {
 			free(e->comms[i]->members);
 			free(e->comms[i]->collective);
+			free(e->comms[i]->spare);
 			free(e->comms[i]);
 		}
 	if (e->wake_fd >= 0)
@@ -605,9 +625,10 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 					engine_last_failure, engine_destroy,	config->threads};
 	pthread_mutex_init(&e->lock, NULL);
 	/* Polling pays only if clients have a core left to run on. */
-	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	cpu_set_t cpus;
+	e->cores = sched_getaffinity(0, sizeof(cpus), &cpus) ? 1 : (uint32_t)CPU_COUNT(&cpus);
 	e->spin_ns = config->spin_us >= 0 ? (uint64_t)config->spin_us * 1000
-		     : cores > 1	  ? 50000
+		     : e->cores > 1	  ? 50000
 					  : 0;
 	e->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

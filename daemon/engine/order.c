@@ -193,7 +193,7 @@ static void meet_collective(struct engine *e, struct comm *c)
 		end_collective(e, c, &st);
 		return;
 	}
-	struct work *w = work_create(e, c, c->nranks);
+	struct work *w = work_create(c, c->nranks);
 	if (!w) {
 		st = status_of(NCCLSVC_NO_MEMORY);
 		end_collective(e, c, &st);
@@ -289,7 +289,7 @@ static void meet_pair(struct engine *e, struct task *t, struct task *u)
 		end_pair(e, send, recv, &st);
 		return;
 	}
-	struct work *w = work_create(e, t->comm, 2);
+	struct work *w = work_create(t->comm, 2);
 	if (!w) {
 		st = status_of(NCCLSVC_NO_MEMORY);
 		end_pair(e, send, recv, &st);
@@ -502,7 +502,7 @@ void order_finish(struct engine *e, struct work *w)
 		end_task(e, w->tasks[k], &st);
 	}
 	struct comm *c = w->comm;
-	free(w);
+	work_free(w);
 	if (c->ended && !c->pending)
 		order_free_comm(e, c);
 }
@@ -625,5 +625,6 @@ void order_free_comm(struct engine *e, struct comm *c)
 	e->comms[c->slot] = NULL;
 	free(c->members);
 	free(c->collective);
+	free(c->spare);
 	free(c);
 }

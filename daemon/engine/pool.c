@@ -15,19 +15,27 @@ struct pool {
 	bool stop;
 	void (*notify)(void *arg);
 	void *arg;
-	unsigned helpers;
+	unsigned helpers, started;
 	pthread_t threads[];
 };
 
+static uint32_t share_begin(const struct pool *p, const struct job *job, unsigned thread)
+{
+	return (uint32_t)((uint64_t)job->chunks * thread / (p->helpers + 1));
+}
+
 /* Takes a chunk of the job in turn and moves that job to the end of the queue. Lock held. */
-static struct job *take(struct pool *p, uint32_t *chunk)
+static struct job *take(struct pool *p, unsigned thread, uint32_t *chunk)
 {
 	struct job *job = p->open;
+	unsigned owner = thread;
 	if (!job)
 		return NULL;
-	*chunk = job->next++;
+	while (job->next[owner] >= share_begin(p, job, owner + 1))
+		owner = (owner + 1) % (p->helpers + 1);
+	*chunk = job->next[owner]++;
 	DL_DELETE2(p->open, job, prev_job, next_job);
-	if (job->next < job->chunks)
+	if (++job->taken < job->chunks)
 		DL_APPEND2(p->open, job, prev_job, next_job);
 	return job;
 }
@@ -46,8 +54,9 @@ static void *helper(void *arg)
 	struct pool *p = arg;
 	uint32_t chunk;
 	pthread_mutex_lock(&p->lock);
+	unsigned thread = ++p->started;
 	while (!p->stop) {
-		struct job *job = take(p, &chunk);
+		struct job *job = take(p, thread, &chunk);
 		if (!job) {
 			p->sleeping++;
 			pthread_cond_wait(&p->work, &p->lock);
@@ -76,8 +85,10 @@ struct pool *pool_create(unsigned helpers, void (*notify)(void *arg), void *arg)
 	p->arg = arg;
 	sigfillset(&all); /* signals are the supervisor's */
 	pthread_sigmask(SIG_SETMASK, &all, &old);
+	pthread_mutex_lock(&p->lock);
 	while (p->helpers < helpers && !pthread_create(&p->threads[p->helpers], NULL, helper, p))
 		p->helpers++;
+	pthread_mutex_unlock(&p->lock);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (p->helpers < helpers) {
 		pool_destroy(p);
@@ -101,7 +112,9 @@ void pool_destroy(struct pool *p)
 
 void pool_submit(struct pool *p, struct job *job)
 {
-	job->next = job->finished = 0;
+	job->taken = job->finished = 0;
+	for (unsigned i = 0; i <= p->helpers; i++)
+		job->next[i] = share_begin(p, job, i);
 	pthread_mutex_lock(&p->lock);
 	DL_APPEND2(p->open, job, prev_job, next_job);
 	unsigned wanted = job->chunks - 1; /* the caller helps with one */
@@ -116,7 +129,7 @@ bool pool_help(struct pool *p)
 {
 	uint32_t chunk;
 	pthread_mutex_lock(&p->lock);
-	struct job *job = take(p, &chunk);
+	struct job *job = take(p, 0, &chunk);
 	pthread_mutex_unlock(&p->lock);
 	if (!job)
 		return false;

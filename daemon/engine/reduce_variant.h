@@ -25,6 +25,9 @@ struct reduce_variant {
 	void (*stream)(void *dst, const void *src, size_t bytes);
 };
 
+/* Only x86-64 has the last two. */
+extern const struct reduce_variant reduce_plain, reduce_avx2, reduce_avx512;
+
 /* The variants this processor runs, at index 0 the plainest, then ever wider. NULL: no more. */
 const struct reduce_variant *reduce_variant_at(unsigned index);
 

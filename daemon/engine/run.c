@@ -13,6 +13,7 @@
 #define CHUNK_BYTES_MIN (32 * 1024)  /* of one rank's share */
 #define CHUNK_BYTES_MAX (256 * 1024) /* also bounds how long a small task waits for a large one */
 #define STREAM_BYTES	(16 * 1024 * 1024)
+#define CHUNKS_PER_THREAD 16 /* the last chunk is the time one thread waits for another */
 #define BOUNCE_BYTES	4096
 
 static size_t element_size(const struct work *w)
@@ -201,16 +202,26 @@ static void measure(struct work *w, size_t *unit_bytes)
 	}
 }
 
-struct work *work_create(struct engine *e, struct comm *c, uint32_t ntasks)
+struct work *work_create(struct comm *c, uint32_t ntasks)
 {
-	struct work *w = calloc(1, sizeof(*w) + ntasks * sizeof(w->tasks[0]));
+	struct work *w = c->spare;
+	c->spare = NULL;
+	if (!w) /* a spare fits whatever meets here: two tasks, or one of each rank */
+		w = calloc(1, sizeof(*w) + (c->nranks + 1) * sizeof(w->tasks[0]));
 	if (!w)
 		return NULL;
 	w->job.run = run_chunk;
-	w->engine = e;
 	w->comm = c;
 	w->ntasks = ntasks;
 	return w;
+}
+
+void work_free(struct work *w)
+{
+	if (w->comm->spare)
+		free(w);
+	else
+		w->comm->spare = w;
 }
 
 void work_start(struct engine *e, struct work *w)
@@ -227,7 +238,7 @@ void work_start(struct engine *e, struct work *w)
 		order_finish(e, w);
 		return;
 	}
-	uint64_t bytes = w->units * unit_bytes / (4 * e->config.threads);
+	uint64_t bytes = w->units * unit_bytes / (CHUNKS_PER_THREAD * e->config.threads);
 	if (bytes < CHUNK_BYTES_MIN)
 		bytes = CHUNK_BYTES_MIN;
 	uint64_t total = w->units * unit_bytes;

@@ -51,8 +51,6 @@ struct task {
 	struct session *session;
 	struct comm *comm;
 	struct deadline deadline;
-	struct svc_record record;
-	ncclsvc_status end; /* of a ghost */
 	char *src, *dst;
 	uint64_t uid, submitted_ns, started_ns;
 	uint64_t seq;
@@ -62,6 +60,8 @@ struct task {
 	int32_t rank;
 	uint8_t place; /* enum place */
 	bool by_socket, waits_input, ghost;
+	ncclsvc_status end; /* of a ghost */
+	struct svc_record record;
 };
 
 struct member {
@@ -95,12 +95,12 @@ struct comm {
 	uint32_t pending; /* tasks alive */
 	uint32_t running;
 	bool ended;
+	struct work *spare; /* for the next nranks tasks that meet */
 };
 
 /* Tasks that met and run as one. */
 struct work {
 	struct job job;
-	struct engine *engine;
 	struct comm *comm;
 	struct work *next;
 	uint64_t count; /* elements as the record says */
@@ -167,7 +167,8 @@ struct engine {
 	struct comm **comms; /* by slot */
 	uint32_t ncomms;
 	struct session *active, *dirty;
-	uint32_t nactive;
+	uint32_t nactive, cores;
+	bool crowded; /* more pollers than cores: clients must not spin */
 	struct member *ready, **ready_end;
 	struct task *inputs;
 	struct deadlines deadlines;
@@ -182,6 +183,7 @@ struct engine {
 	uint32_t groups;
 	uint32_t jobs; /* in the pool */
 	uint64_t spin_ns;
+	uint64_t busy_ns; /* when there last was work */
 	bool draining, drained, stop;
 };
 
@@ -205,7 +207,9 @@ void order_member_left(struct engine *e, struct comm *c, int32_t rank);
 void order_free_comm(struct engine *e, struct comm *c);
 
 /* run.c */
-struct work *work_create(struct engine *e, struct comm *c, uint32_t ntasks);
+/* NULL if out of memory. ntasks is 2 or the communicator's number of ranks. */
+struct work *work_create(struct comm *c, uint32_t ntasks);
+void work_free(struct work *w);
 /* Runs it, now if it is small, else by the pool; then order_finish. */
 void work_start(struct engine *e, struct work *w);
 
@@ -222,6 +226,7 @@ struct task *task_alloc(struct engine *e, struct session *s);
 void task_free(struct engine *e, struct task *t);
 void engine_event(struct engine *e, const struct event *event);
 void engine_run_commands(struct engine *e);
+void engine_session_active(struct engine *e, struct session *s);
 void engine_session_idle(struct engine *e, struct session *s);
 
 #endif

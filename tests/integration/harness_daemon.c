@@ -17,7 +17,8 @@
 
 #define DAEMONS_MAX 8
 #define ARGS_MAX    64
-static struct daemon *alive[DAEMONS_MAX];
+/* By value: a test that failed has left its own structs behind on a dead stack. */
+static struct daemon alive[DAEMONS_MAX];
 
 const char *program(const char *variable)
 {
@@ -165,10 +166,10 @@ static void launch(struct daemon *d, va_list options)
 	d->pid = spawn(argv, fd);
 	close(fd);
 	int i = 0;
-	while (i < DAEMONS_MAX && alive[i] && alive[i] != d)
+	while (i < DAEMONS_MAX && alive[i].pid)
 		i++;
 	CHECK(i < DAEMONS_MAX);
-	alive[i] = d;
+	alive[i] = *d;
 	warm_up(d);
 }
 
@@ -208,10 +209,10 @@ static void check_log(const struct daemon *d)
 
 static void forget(struct daemon *d)
 {
-	d->pid = 0;
 	for (int i = 0; i < DAEMONS_MAX; i++)
-		if (alive[i] == d)
-			alive[i] = NULL;
+		if (alive[i].pid == d->pid)
+			alive[i].pid = 0;
+	d->pid = 0;
 }
 
 static void remove_dir(const struct daemon *d)
@@ -269,13 +270,14 @@ bool daemon_logged(const struct daemon *d, const char *text)
 void daemons_print_logs(void)
 {
 	static char text[1 << 20];
-	for (int i = 0; i < DAEMONS_MAX; i++)
-		if (alive[i]) {
-			size_t n = read_file(alive[i]->log, text, sizeof(text));
-			const char *tail = text + (n > 8000 ? n - 8000 : 0);
-			fprintf(stderr, "--- log of the daemon (pid %d)\n%s---\n", alive[i]->pid,
-				tail);
-		}
+	for (int i = 0; i < DAEMONS_MAX; i++) {
+		const struct daemon *d = &alive[i];
+		if (!d->pid)
+			continue;
+		size_t n = read_file(d->log, text, sizeof(text));
+		fprintf(stderr, "--- log of the daemon (pid %d)\n%s---\n", d->pid,
+			text + (n > 8000 ? n - 8000 : 0));
+	}
 }
 
 void daemons_forget(void)
@@ -286,14 +288,14 @@ void daemons_forget(void)
 void daemons_cleanup(void)
 {
 	for (int i = 0; i < DAEMONS_MAX; i++) {
-		struct daemon *d = alive[i];
+		struct daemon *d = &alive[i];
 		int status;
-		if (!d)
+		if (!d->pid)
 			continue;
 		kill(d->pid, SIGKILL);
 		reap(d->pid, &status, WAIT_MS);
 		remove_dir(d);
-		forget(d);
+		d->pid = 0;
 	}
 }
 

@@ -87,7 +87,10 @@ bool raw_next(struct raw *r, struct raw_reply *reply)
 	if (ready != 1)
 		check_failed(__FILE__, __LINE__, "the daemon does not answer");
 	ssize_t n = svc_recv(r->sock, message, sizeof(message), reply->fds, &reply->nfds, 0);
-	if (n == 0 || n == -ECONNRESET)
+	/* The daemon closed with requests unread; what it had said can still be read. */
+	if (n == -ECONNRESET)
+		n = svc_recv(r->sock, message, sizeof(message), reply->fds, &reply->nfds, 0);
+	if (n == 0)
 		return false;
 	if (n < 0)
 		check_failed(__FILE__, __LINE__, "recv: %s", strerror((int)-n));
@@ -142,7 +145,10 @@ void raw_refused(struct raw *r, unsigned opcode, const void *body, size_t length
 {
 	struct raw_reply reply;
 	raw_call(r, opcode, body, length, fds, nfds, &reply);
-	CHECK(reply.header.result == result || !"expected result");
+	if (reply.header.result != (int)result)
+		check_failed(__FILE__, __LINE__, "opcode %u with %u fds gives %s, not %s: %s", opcode,
+			     nfds, svc_result_name(reply.header.result), svc_result_name(result),
+			     reply.header.result ? reply.error.text : "");
 	if (!strstr(reply.error.text, why))
 		check_failed(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", reply.error.text, why);
 }

@@ -59,11 +59,12 @@ static void test_form(void **state)
 
 	(void)state;
 	assert_int_equal(log_init(LOG_TARGET_STDERR, LOG_LEVEL_INFO), 0);
-	assert_int_equal(regcomp(&form,
-				 "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\\.[0-9]{3}Z warning: two is 2: "
-				 "No such file or directory\n$",
-				 REG_EXTENDED | REG_NOSUB),
-			 0);
+	assert_int_equal(
+		regcomp(&form,
+			"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\\.[0-9]{3}Z warning: two is 2: "
+			"No such file or directory\n$",
+			REG_EXTENDED | REG_NOSUB),
+		0);
 	errno = ENOENT;
 	log_warning("two is %d: %m", 2);
 	assert_int_equal(errno, ENOENT);
@@ -122,7 +123,7 @@ static void test_repeats_are_limited(void **state)
 }
 
 #define THREADS 4
-#define EACH    500
+#define EACH	500
 
 static void *log_much(void *arg)
 {
@@ -154,7 +155,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_form, catch_stderr, free_stderr),
 		cmocka_unit_test_setup_teardown(test_levels, catch_stderr, free_stderr),
 		cmocka_unit_test_setup_teardown(test_long_message, catch_stderr, free_stderr),
-		cmocka_unit_test_setup_teardown(test_repeats_are_limited, catch_stderr, free_stderr),
+		cmocka_unit_test_setup_teardown(test_repeats_are_limited, catch_stderr,
+						free_stderr),
 		cmocka_unit_test_setup_teardown(test_threads, catch_stderr, free_stderr),
 	};
 

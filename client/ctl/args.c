@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "args.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <ncclsvc.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NS_PER_S    1e9
+#define SECONDS_MAX 1e9
+
+#define ON(command) (1u << (command))
+#define ANY         (~0u)
+
+const char ctl_help[] =
+	"Usage: ncclsvc-ctl [OPTIONS] COMMAND [ARGUMENTS]\n"
+	"Look into a running ncclsvcd: who waits for whom, and why.\n"
+	"\n"
+	"Commands:\n"
+	"  status                 the daemon in a few lines\n"
+	"  sessions               connected processes\n"
+	"  comms                  communicators [--all] [--members] [--comm ID]\n"
+	"  tasks                  pending tasks [--comm ID] [--rank R] [--pid P] [--state S]\n"
+	"                         [--stuck SECONDS] [--sort comm|age] [--limit N]\n"
+	"  memory                 registered regions, and totals per process [--pid P]\n"
+	"  why                    what is stuck, and whose fault it is [--after SECONDS]\n"
+	"  cancel task ID         end a pending task\n"
+	"  cancel comm ID         end all pending tasks of a communicator\n"
+	"  cancel session ID      end a session\n"
+	"  watch [COMMAND]        show a command (tasks) again and again [-n SECONDS] [--count N]\n"
+	"  version, help\n"
+	"\n"
+	"Options:\n"
+	"  --socket PATH          the daemon's socket\n"
+	"  --json                 one line of JSON instead of text\n"
+	"  --timeout SECONDS      give up after this long without an answer (10)\n"
+	"  --help, --version\n"
+	"\n"
+	"Exit codes: 0 good, 1 error, 2 usage, 3 something is stuck (why), 4 daemon not reachable,\n"
+	"5 nothing found (cancel). See ncclsvc-ctl(1).\n";
+
+static const char *const commands[] = {
+	[CTL_STATUS] = "status",   [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
+	[CTL_TASKS] = "tasks",     [CTL_MEMORY] = "memory",     [CTL_WHY] = "why",
+	[CTL_CANCEL] = "cancel",   [CTL_WATCH] = "watch",       [CTL_VERSION] = "version",
+	[CTL_HELP] = "help",
+};
+
+enum option_value {
+	OPT_SOCKET = 256,
+	OPT_JSON,
+	OPT_TIMEOUT,
+	OPT_HELP,
+	OPT_VERSION,
+	OPT_COMM,
+	OPT_RANK,
+	OPT_PID,
+	OPT_STATE,
+	OPT_STUCK,
+	OPT_LIMIT,
+	OPT_SORT,
+	OPT_ALL,
+	OPT_MEMBERS,
+	OPT_AFTER,
+	OPT_INTERVAL,
+	OPT_COUNT,
+	OPT_END,
+};
+
+static const struct option options[] = {
+	{"socket", required_argument, NULL, OPT_SOCKET},
+	{"json", no_argument, NULL, OPT_JSON},
+	{"timeout", required_argument, NULL, OPT_TIMEOUT},
+	{"help", no_argument, NULL, OPT_HELP},
+	{"version", no_argument, NULL, OPT_VERSION},
+	{"comm", required_argument, NULL, OPT_COMM},
+	{"rank", required_argument, NULL, OPT_RANK},
+	{"pid", required_argument, NULL, OPT_PID},
+	{"state", required_argument, NULL, OPT_STATE},
+	{"stuck", required_argument, NULL, OPT_STUCK},
+	{"limit", required_argument, NULL, OPT_LIMIT},
+	{"sort", required_argument, NULL, OPT_SORT},
+	{"all", no_argument, NULL, OPT_ALL},
+	{"members", no_argument, NULL, OPT_MEMBERS},
+	{"after", required_argument, NULL, OPT_AFTER},
+	{"interval", required_argument, NULL, OPT_INTERVAL},
+	{"count", required_argument, NULL, OPT_COUNT},
+	{NULL, 0, NULL, 0},
+};
+
+/* The commands that take an option; not named: all. */
+static const unsigned takers[OPT_END - OPT_SOCKET] = {
+	[OPT_COMM - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_COMMS),
+	[OPT_RANK - OPT_SOCKET] = ON(CTL_TASKS),
+	[OPT_PID - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_MEMORY),
+	[OPT_STATE - OPT_SOCKET] = ON(CTL_TASKS),
+	[OPT_STUCK - OPT_SOCKET] = ON(CTL_TASKS),
+	[OPT_LIMIT - OPT_SOCKET] = ON(CTL_TASKS),
+	[OPT_SORT - OPT_SOCKET] = ON(CTL_TASKS),
+	[OPT_ALL - OPT_SOCKET] = ON(CTL_COMMS),
+	[OPT_MEMBERS - OPT_SOCKET] = ON(CTL_COMMS),
+	[OPT_AFTER - OPT_SOCKET] = ON(CTL_WHY),
+	[OPT_INTERVAL - OPT_SOCKET] = ON(CTL_WATCH),
+	[OPT_COUNT - OPT_SOCKET] = ON(CTL_WATCH),
+};
+
+struct parser {
+	char *text;
+	size_t size;
+};
+
+__attribute__((format(printf, 2, 3))) static enum ctl_exit usage(const struct parser *p,
+								 const char *format, ...)
+{
+	va_list list;
+	va_start(list, format);
+	vsnprintf(p->text, p->size, format, list);
+	va_end(list);
+	return EXIT_USAGE;
+}
+
+static bool number(const char *s, uint64_t max, uint64_t *value)
+{
+	if (!isdigit((unsigned char)*s))
+		return false;
+	char *end;
+	errno = 0;
+	unsigned long long v = strtoull(s, &end, 10);
+	if (errno || *end || v > max)
+		return false;
+	*value = v;
+	return true;
+}
+
+static bool seconds(const char *s, double min, uint64_t *ns)
+{
+	if (!isdigit((unsigned char)*s) && *s != '.')
+		return false;
+	char *end;
+	double v = strtod(s, &end);
+	if (*end || !(v >= min && v <= SECONDS_MAX))
+		return false;
+	*ns = (uint64_t)(v * NS_PER_S + 0.5);
+	return true;
+}
+
+static unsigned state_number(const char *name)
+{
+	for (unsigned i = NCCLSVC_QUEUED; i <= NCCLSVC_FAILED; i++)
+		if (!strcmp(name, ncclsvc_state_name(i)))
+			return i;
+	return 0;
+}
+
+static const char *option_name(int value)
+{
+	for (const struct option *o = options; o->name; o++)
+		if (o->val == value)
+			return o->name;
+	return "?";
+}
+
+/* False: the argument makes no sense. */
+static bool take(struct ctl_args *args, int option, const char *value)
+{
+	uint64_t n = 0;
+	switch (option) {
+	case OPT_SOCKET:
+		args->socket = value;
+		return *value != '\0';
+	case OPT_JSON:
+		args->json = true;
+		return true;
+	case OPT_TIMEOUT:
+		return seconds(value, 0.001, &args->timeout_ns);
+	case OPT_COMM:
+		args->comm = value;
+		return *value != '\0';
+	case OPT_RANK:
+		if (!number(value, INT32_MAX, &n))
+			return false;
+		args->rank = (int64_t)n;
+		return true;
+	case OPT_PID:
+		if (!number(value, INT32_MAX, &n))
+			return false;
+		args->pid = (int64_t)n;
+		return true;
+	case OPT_STATE:
+		args->state = state_number(value);
+		return args->state != 0;
+	case OPT_STUCK:
+		return seconds(value, 0, &args->stuck_ns);
+	case OPT_LIMIT:
+		return number(value, UINT64_MAX, &args->limit) && args->limit;
+	case OPT_SORT:
+		args->sort = strcmp(value, "age") ? CTL_SORT_COMM : CTL_SORT_AGE;
+		return args->sort == CTL_SORT_AGE || !strcmp(value, "comm");
+	case OPT_ALL:
+		args->all = true;
+		return true;
+	case OPT_MEMBERS:
+		args->members = true;
+		return true;
+	case OPT_AFTER:
+		return seconds(value, 0, &args->after_ns);
+	case OPT_INTERVAL:
+		return seconds(value, 0.05, &args->interval_ns);
+	case OPT_COUNT:
+		return number(value, UINT64_MAX, &args->frames) && args->frames;
+	}
+	return false;
+}
+
+static enum ctl_command command_number(const char *name)
+{
+	for (unsigned i = CTL_STATUS; i <= CTL_HELP; i++)
+		if (!strcmp(name, commands[i]))
+			return (enum ctl_command)i;
+	return CTL_NONE;
+}
+
+const char *ctl_command_name(enum ctl_command command)
+{
+	return command >= CTL_STATUS && command <= CTL_HELP ? commands[command] : "?";
+}
+
+static enum ctl_exit parse_cancel(const struct parser *p, int argc, char **argv,
+				  struct ctl_args *args)
+{
+	if (argc != 2)
+		return usage(p, "cancel takes what and which: cancel task|comm|session ID");
+	if (!strcmp(argv[0], "task"))
+		args->target = CTL_TARGET_TASK;
+	else if (!strcmp(argv[0], "comm"))
+		args->target = CTL_TARGET_COMM;
+	else if (!strcmp(argv[0], "session"))
+		args->target = CTL_TARGET_SESSION;
+	else
+		return usage(p, "cannot cancel a \"%s\": say task, comm or session", argv[0]);
+	uint64_t max = args->target == CTL_TARGET_SESSION ? UINT32_MAX : UINT64_MAX;
+	if (!number(argv[1], max, &args->id))
+		return usage(p, "\"%s\" is no %s id: take one that ncclsvc-ctl shows", argv[1],
+			     argv[0]);
+	return EXIT_GOOD;
+}
+
+/* The words of the command line: a command and what belongs to it. */
+static enum ctl_exit parse_words(const struct parser *p, int argc, char **argv,
+				 struct ctl_args *args)
+{
+	if (!argc)
+		return usage(p, "no command: try `ncclsvc-ctl help`");
+	args->command = command_number(argv[0]);
+	if (args->command == CTL_NONE)
+		return usage(p, "no command \"%s\": try `ncclsvc-ctl help`", argv[0]);
+	if (args->command == CTL_CANCEL)
+		return parse_cancel(p, argc - 1, argv + 1, args);
+	if (args->command == CTL_WATCH) {
+		args->watch = true;
+		args->command = argc > 1 ? command_number(argv[1]) : CTL_TASKS;
+		if (args->command < CTL_STATUS || args->command > CTL_WHY)
+			return usage(p, "cannot watch \"%s\": take status, sessions, comms, tasks, "
+					"memory or why",
+				     argv[1]);
+		argc -= argc > 1;
+	}
+	if (argc > 1)
+		return usage(p, "%s takes no argument \"%s\"", ctl_command_name(args->command),
+			     argv[args->watch ? 2 : 1]);
+	return EXIT_GOOD;
+}
+
+static enum ctl_exit check_takers(const struct parser *p, const struct ctl_args *args,
+				  uint32_t given)
+{
+	unsigned on = ON(args->command) | (args->watch ? ON(CTL_WATCH) : 0);
+	for (int o = OPT_SOCKET; o < OPT_END; o++) {
+		unsigned taken = takers[o - OPT_SOCKET] ? takers[o - OPT_SOCKET] : ANY;
+		if (given & 1u << (o - OPT_SOCKET) && !(taken & on))
+			return usage(p, "--%s means nothing to %s", option_name(o),
+				     args->watch ? "watch with this command"
+						 : ctl_command_name(args->command));
+	}
+	return EXIT_GOOD;
+}
+
+enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *text, size_t size)
+{
+	struct parser p = {text, size};
+	*args = (struct ctl_args){
+		.timeout_ns = UINT64_C(10000000000),
+		.rank = -1,
+		.pid = -1,
+		.after_ns = UINT64_C(1000000000),
+		.interval_ns = UINT64_C(1000000000),
+	};
+	uint32_t given = 0;
+	optind = 0; /* GNU: forget an earlier parse */
+	opterr = 0;
+	for (int o; (o = getopt_long(argc, argv, ":hVn:", options, NULL)) != -1;) {
+		const char *at = optind > 0 && optind <= argc ? argv[optind - 1] : "";
+		if (o == 'h' || o == OPT_HELP) {
+			args->command = CTL_HELP;
+			return EXIT_GOOD;
+		}
+		if (o == 'V' || o == OPT_VERSION) {
+			args->command = CTL_VERSION;
+			args->watch = false;
+			return EXIT_GOOD;
+		}
+		if (o == '?')
+			return usage(&p, "unknown option %s: try `ncclsvc-ctl help`", at);
+		if (o == ':')
+			return usage(&p, "%s needs an argument", at);
+		if (o == 'n')
+			o = OPT_INTERVAL;
+		if (!take(args, o, optarg))
+			return usage(&p, "\"%s\" makes no sense for --%s: see ncclsvc-ctl(1)",
+				     optarg ? optarg : "", option_name(o));
+		given |= 1u << (o - OPT_SOCKET);
+	}
+	enum ctl_exit code = parse_words(&p, argc - optind, argv + optind, args);
+	return code != EXIT_GOOD ? code : check_takers(&p, args, given);
+}

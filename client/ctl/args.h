@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The command line. */
+#ifndef CTL_ARGS_H
+#define CTL_ARGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The program's exit codes: part of its interface. */
+enum ctl_exit {
+	EXIT_GOOD = 0,
+	EXIT_ERROR = 1,
+	EXIT_USAGE = 2,
+	EXIT_STUCK = 3,
+	EXIT_UNREACHABLE = 4,
+	EXIT_NOTHING = 5,
+};
+
+enum ctl_command {
+	CTL_NONE,
+	CTL_STATUS,
+	CTL_SESSIONS,
+	CTL_COMMS,
+	CTL_TASKS,
+	CTL_MEMORY,
+	CTL_WHY,
+	CTL_CANCEL,
+	CTL_WATCH,
+	CTL_VERSION,
+	CTL_HELP,
+};
+
+enum ctl_target { CTL_TARGET_TASK, CTL_TARGET_COMM, CTL_TARGET_SESSION };
+enum ctl_sort { CTL_SORT_COMM, CTL_SORT_AGE };
+
+struct ctl_args {
+	enum ctl_command command; /* what to show; CTL_HELP and CTL_VERSION for the options too */
+	bool watch;               /* show it again and again */
+	const char *socket;       /* NULL: the library's choice */
+	bool json;
+	uint64_t timeout_ns;
+
+	const char *comm;  /* an id or a label; NULL: all */
+	int64_t rank, pid; /* -1: all */
+	unsigned state;    /* ncclsvc_state; 0: all */
+	uint64_t stuck_ns; /* 0: all */
+	uint64_t limit;    /* 0: none */
+	enum ctl_sort sort;
+	bool all, members;
+	uint64_t after_ns;
+
+	uint64_t interval_ns;
+	uint64_t frames; /* 0: no end */
+
+	enum ctl_target target;
+	uint64_t id;
+};
+
+/* EXIT_GOOD, or EXIT_USAGE with a sentence in text. argv's order may change. */
+enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *text, size_t size);
+const char *ctl_command_name(enum ctl_command command);
+extern const char ctl_help[];
+
+#endif

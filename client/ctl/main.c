@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * ncclsvc-ctl: looks into a running ncclsvcd, as any client of its library can. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "build_config.h"
+#include "deadline.h"
+#include "screen.h"
+#include "view.h"
+
+struct program {
+	struct ctl_args args;
+	ncclsvc_session *session; /* NULL: not connected */
+};
+
+static enum ctl_exit complain(ncclsvc_result result)
+{
+	fprintf(stderr, "ncclsvc-ctl: %s\n", ncclsvc_last_error());
+	switch (result) {
+	case NCCLSVC_DAEMON_LOST:
+	case NCCLSVC_TIMEOUT:
+	case NCCLSVC_VERSION:
+		return EXIT_UNREACHABLE;
+	case NCCLSVC_NOT_FOUND:
+		return EXIT_NOTHING;
+	default:
+		return EXIT_ERROR;
+	}
+}
+
+static ncclsvc_result attach(struct program *p)
+{
+	ncclsvc_options options = {
+		.size = sizeof(options),
+		.socket = p->args.socket,
+		.name = "ncclsvc-ctl",
+		.no_ring = true,
+		.timeout_ms = deadline_ms(p->args.timeout_ns),
+	};
+	return p->session ? NCCLSVC_OK : ncclsvc_open(&options, &p->session);
+}
+
+static void detach(struct program *p)
+{
+	ncclsvc_close(p->session);
+	p->session = NULL;
+}
+
+static enum ctl_exit connect_or_complain(struct program *p)
+{
+	ncclsvc_result result = attach(p);
+	if (result == NCCLSVC_OK)
+		return EXIT_GOOD;
+	enum ctl_exit code = complain(result);
+	if (result == NCCLSVC_DAEMON_LOST)
+		fputs("Start the daemon with `ncclsvcd` or `systemctl start ncclsvcd`, or give its "
+		      "--socket.\n",
+		      stderr);
+	return code;
+}
+
+static unsigned parts(enum ctl_command command)
+{
+	switch (command) {
+	case CTL_SESSIONS:
+		return SNAPSHOT_SESSIONS;
+	case CTL_COMMS:
+		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS;
+	case CTL_TASKS:
+		return SNAPSHOT_COMMS | SNAPSHOT_TASKS;
+	case CTL_MEMORY:
+		return SNAPSHOT_SESSIONS | SNAPSHOT_REGIONS;
+	case CTL_WHY:
+		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_TASKS;
+	default:
+		return 0;
+	}
+}
+
+static void now(char *text, size_t size)
+{
+	struct timespec t;
+	struct tm tm;
+	clock_gettime(CLOCK_REALTIME, &t);
+	gmtime_r(&t.tv_sec, &tm);
+	size_t n = strftime(text, size, "%Y-%m-%dT%H:%M:%S", &tm);
+	snprintf(text + n, size - n, ".%03ldZ", t.tv_nsec / 1000000);
+}
+
+/* The state stands behind the name, which may hold anything but ends with the last ')'. */
+static char read_process(int32_t pid, void *arg)
+{
+	char path[32], stat[512];
+	(void)arg;
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return '\0';
+	ssize_t n = read(fd, stat, sizeof(stat) - 1);
+	close(fd);
+	if (n <= 0)
+		return '\0';
+	stat[n] = '\0';
+	const char *end = strrchr(stat, ')');
+	return end && end[1] == ' ' ? end[2] : '\0';
+}
+
+/* The daemon's pids mean something here if it knows this process by its own: not so from inside
+ * another container. */
+static bool pids_are_ours(const struct snapshot *s)
+{
+	for (size_t i = 0; i < s->nsessions; i++)
+		if (s->sessions[i].pid == getpid())
+			return true;
+	return false;
+}
+
+static enum ctl_exit show_why(const struct view *v)
+{
+	struct why_report report;
+	struct why_input in = {
+		.s = v->s,
+		.after_ns = v->args->after_ns,
+		.proc_state = pids_are_ours(v->s) ? read_process : NULL,
+	};
+	why_analyse(&in, &report);
+	enum ctl_exit code = report.n ? EXIT_STUCK : EXIT_GOOD;
+	view_why(v, &report);
+	why_free(&report);
+	return code;
+}
+
+static enum ctl_exit show(const struct view *v)
+{
+	switch (v->args->command) {
+	case CTL_STATUS:
+		view_status(v);
+		return EXIT_GOOD;
+	case CTL_SESSIONS:
+		view_sessions(v);
+		return EXIT_GOOD;
+	case CTL_COMMS:
+		view_comms(v);
+		return EXIT_GOOD;
+	case CTL_TASKS:
+		view_tasks(v);
+		return EXIT_GOOD;
+	case CTL_MEMORY:
+		view_memory(v);
+		return EXIT_GOOD;
+	default:
+		return show_why(v);
+	}
+}
+
+static enum ctl_exit finish(struct text *out, enum ctl_exit code)
+{
+	text_flush(out, true);
+	if (out->error) {
+		fprintf(stderr, "ncclsvc-ctl: cannot write the output: %s\n",
+			strerror(out->error));
+		code = EXIT_ERROR;
+	}
+	text_free(out);
+	return code;
+}
+
+static enum ctl_exit show_once(struct program *p)
+{
+	char time[40];
+	struct snapshot s;
+	struct text out = TEXT_INIT(STDOUT_FILENO);
+	deadline_start(p->args.timeout_ns);
+	enum ctl_exit code = connect_or_complain(p);
+	if (code != EXIT_GOOD)
+		return code;
+	ncclsvc_result result = snapshot_take(p->session, parts(p->args.command), &s);
+	deadline_stop();
+	if (result != NCCLSVC_OK)
+		return complain(result);
+	now(time, sizeof(time));
+	struct view v = {&p->args, &s, &out, time, screen_colour(), screen_width()};
+	code = show(&v);
+	snapshot_free(&s);
+	return finish(&out, code);
+}
+
+static void title(const struct view *v)
+{
+	if (v->args->json)
+		return;
+	text_printf(v->out, "%s, every %.4g s, %s\n", ctl_command_name(v->args->command),
+		    (double)v->args->interval_ns / 1e9, v->time);
+}
+
+/* A daemon that is gone may come back: say so, and go on watching. */
+static enum ctl_exit unreachable_frame(const struct view *v, ncclsvc_result result)
+{
+	if (v->args->json) {
+		struct json j = view_json_begin(v);
+		json_string(&j, "error", ncclsvc_result_name(result), SIZE_MAX);
+		json_string(&j, "text", ncclsvc_last_error(), SIZE_MAX);
+		view_json_end(&j);
+	} else {
+		text_printf(v->out, "%s; trying again\n", ncclsvc_last_error());
+	}
+	return EXIT_UNREACHABLE;
+}
+
+static enum ctl_exit watch_frame(struct program *p, struct text *frame)
+{
+	char time[40];
+	struct snapshot s = {0};
+	enum ctl_exit code;
+	deadline_start(p->args.timeout_ns);
+	ncclsvc_result result = attach(p);
+	if (result == NCCLSVC_OK)
+		result = snapshot_take(p->session, parts(p->args.command), &s);
+	deadline_stop();
+	now(time, sizeof(time));
+	struct view v = {&p->args, &s, frame, time, screen_colour(), screen_width()};
+	title(&v);
+	if (result == NCCLSVC_OK) {
+		code = show(&v);
+		snapshot_free(&s);
+	} else {
+		code = unreachable_frame(&v, result);
+		detach(p);
+	}
+	if (!p->args.json && !screen_width())
+		text_char(frame, '\n');
+	return code;
+}
+
+static void sleep_until(struct timespec *next, uint64_t interval_ns)
+{
+	struct timespec t;
+	uint64_t ns = (uint64_t)next->tv_nsec + interval_ns;
+	next->tv_sec += (time_t)(ns / 1000000000);
+	next->tv_nsec = (long)(ns % 1000000000);
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	if (t.tv_sec > next->tv_sec || (t.tv_sec == next->tv_sec && t.tv_nsec > next->tv_nsec))
+		*next = t;
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, next, NULL) == EINTR)
+		;
+}
+
+static enum ctl_exit watch(struct program *p)
+{
+	struct timespec next;
+	struct text frame = TEXT_INIT(-1);
+	deadline_start(p->args.timeout_ns);
+	enum ctl_exit code = connect_or_complain(p);
+	deadline_stop();
+	if (code != EXIT_GOOD)
+		return code;
+	screen_enter();
+	clock_gettime(CLOCK_MONOTONIC, &next);
+	for (uint64_t n = 1;; n++) {
+		code = watch_frame(p, &frame);
+		screen_draw(&frame);
+		if (frame.error || (p->args.frames && n >= p->args.frames))
+			break;
+		frame.len = 0;
+		sleep_until(&next, p->args.interval_ns);
+	}
+	screen_leave();
+	frame.len = 0;
+	return finish(&frame, code);
+}
+
+static enum ctl_exit cancel(struct program *p)
+{
+	char time[40];
+	uint64_t cancelled = 0;
+	struct text out = TEXT_INIT(STDOUT_FILENO);
+	deadline_start(p->args.timeout_ns);
+	enum ctl_exit code = connect_or_complain(p);
+	if (code != EXIT_GOOD)
+		return code;
+	ncclsvc_result result;
+	if (p->args.target == CTL_TARGET_TASK)
+		result = ncclsvc_cancel_task(p->session, p->args.id, &cancelled);
+	else if (p->args.target == CTL_TARGET_COMM)
+		result = ncclsvc_cancel_comm(p->session, p->args.id, &cancelled);
+	else
+		result = ncclsvc_cancel_session(p->session, (uint32_t)p->args.id, &cancelled);
+	deadline_stop();
+	if (result != NCCLSVC_OK)
+		return complain(result);
+	now(time, sizeof(time));
+	struct view v = {.args = &p->args, .out = &out, .time = time};
+	view_cancelled(&v, cancelled);
+	return finish(&out, EXIT_GOOD);
+}
+
+static enum ctl_exit run(struct program *p)
+{
+	char time[40];
+	struct text out = TEXT_INIT(STDOUT_FILENO);
+	switch (p->args.command) {
+	case CTL_HELP:
+		text_add(&out, ctl_help);
+		return finish(&out, EXIT_GOOD);
+	case CTL_VERSION: {
+		now(time, sizeof(time));
+		struct view v = {.args = &p->args, .out = &out, .time = time};
+		view_version(&v, NCCLSVC_VERSION_STRING);
+		return finish(&out, EXIT_GOOD);
+	}
+	case CTL_CANCEL:
+		return cancel(p);
+	default:
+		return p->args.watch ? watch(p) : show_once(p);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	char text[256];
+	struct program p = {0};
+	enum ctl_exit code = args_parse(argc, argv, &p.args, text, sizeof(text));
+	if (code == EXIT_GOOD)
+		code = run(&p);
+	else
+		fprintf(stderr, "ncclsvc-ctl: %s\n", text);
+	ncclsvc_close(p.session);
+	return code;
+}

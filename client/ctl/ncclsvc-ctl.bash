@@ -1,0 +1,81 @@
+# bash completion for ncclsvc-ctl                                     -*- shell-script -*-
+# SPDX-License-Identifier: Apache-2.0
+
+# The first column of a table, from the daemon that the command line names.
+_ncclsvc_ctl_ids()
+{
+	ncclsvc-ctl "${socket[@]}" --timeout 1 "$@" 2>/dev/null |
+		awk 'NR > 1 && $1 ~ /^[0-9]+$/ { print $1 }'
+}
+
+_ncclsvc_ctl()
+{
+	local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
+	local globals="--socket --json --timeout --help --version"
+	local shown="status sessions comms tasks memory why"
+	local command="" watched="" target="" words="" i
+	local -a socket=()
+	COMPREPLY=()
+
+	for ((i = 1; i < COMP_CWORD; i++)); do
+		case ${COMP_WORDS[i]} in
+		--socket)
+			socket=(--socket "${COMP_WORDS[i + 1]}")
+			((i++))
+			;;
+		--timeout | --comm | --rank | --pid | --state | --stuck | --limit | --sort | --after | \
+			--interval | --count | -n)
+			((i++))
+			;;
+		-*) ;;
+		*)
+			if [[ -z $command ]]; then
+				command=${COMP_WORDS[i]}
+			elif [[ $command == watch ]]; then
+				watched=${COMP_WORDS[i]}
+			else
+				target=${COMP_WORDS[i]}
+			fi
+			;;
+		esac
+	done
+
+	case $previous in
+	--socket)
+		mapfile -t COMPREPLY < <(compgen -f -- "$current")
+		return
+		;;
+	--state) words="queued waiting-peers waiting-input launched done failed" ;;
+	--sort) words="comm age" ;;
+	--comm) words=$(_ncclsvc_ctl_ids comms) ;;
+	--timeout | --rank | --pid | --stuck | --limit | --after | --interval | --count | -n) return ;;
+	*)
+		case $command in
+		"") words="$shown cancel watch version help $globals" ;;
+		cancel)
+			case $target in
+			"") words="task comm session $globals" ;;
+			task) words=$(_ncclsvc_ctl_ids tasks) ;;
+			comm) words=$(_ncclsvc_ctl_ids comms) ;;
+			session) words=$(_ncclsvc_ctl_ids sessions) ;;
+			esac
+			;;
+		watch)
+			words="--interval --count $globals"
+			[[ -z $watched ]] && words+=" $shown"
+			command=${watched:-tasks}
+			;;
+		*) words=$globals ;;
+		esac
+		case $command in
+		tasks) words+=" --comm --rank --pid --state --stuck --sort --limit" ;;
+		comms) words+=" --all --members --comm" ;;
+		memory) words+=" --pid" ;;
+		why) words+=" --after" ;;
+		esac
+		;;
+	esac
+	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
+}
+
+complete -F _ncclsvc_ctl ncclsvc-ctl

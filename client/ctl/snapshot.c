@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "snapshot.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int order_u64(uint64_t a, uint64_t b)
+{
+	return (a > b) - (a < b);
+}
+
+static int by_session(const void *a, const void *b)
+{
+	return order_u64(((const ncclsvc_session_info *)a)->session,
+			 ((const ncclsvc_session_info *)b)->session);
+}
+
+static int by_comm(const void *a, const void *b)
+{
+	return order_u64(((const ncclsvc_comm_info *)a)->comm,
+			 ((const ncclsvc_comm_info *)b)->comm);
+}
+
+static int by_rank(const void *pa, const void *pb)
+{
+	const ncclsvc_member_info *a = pa, *b = pb;
+	int order = order_u64(a->comm, b->comm);
+	return order ? order : (a->rank > b->rank) - (a->rank < b->rank);
+}
+
+static void sort(void *list, size_t n, size_t size, int (*order)(const void *, const void *))
+{
+	if (n > 1)
+		qsort(list, n, size, order);
+}
+
+void snapshot_order(struct snapshot *s)
+{
+	sort(s->sessions, s->nsessions, sizeof(*s->sessions), by_session);
+	sort(s->comms, s->ncomms, sizeof(*s->comms), by_comm);
+	sort(s->members, s->nmembers, sizeof(*s->members), by_rank);
+}
+
+ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct snapshot *s)
+{
+	memset(s, 0, sizeof(*s));
+	ncclsvc_result result = ncclsvc_daemon(session, &s->daemon);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_SESSIONS)
+		result = ncclsvc_list_sessions(session, &s->sessions, &s->nsessions);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_COMMS)
+		result = ncclsvc_list_comms(session, &s->comms, &s->ncomms);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_MEMBERS)
+		result = ncclsvc_list_members(session, &s->members, &s->nmembers);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_TASKS)
+		result = ncclsvc_list_tasks(session, &s->tasks, &s->ntasks);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_REGIONS)
+		result = ncclsvc_list_regions(session, &s->regions, &s->nregions);
+	if (result == NCCLSVC_OK)
+		snapshot_order(s);
+	else
+		snapshot_free(s);
+	return result;
+}
+
+void snapshot_free(struct snapshot *s)
+{
+	ncclsvc_list_free(s->sessions);
+	ncclsvc_list_free(s->comms);
+	ncclsvc_list_free(s->members);
+	ncclsvc_list_free(s->tasks);
+	ncclsvc_list_free(s->regions);
+	memset(s, 0, sizeof(*s));
+}
+
+static void *find(const void *key, const void *list, size_t n, size_t size,
+		  int (*order)(const void *, const void *))
+{
+	return n ? bsearch(key, list, n, size, order) : NULL;
+}
+
+const ncclsvc_session_info *snapshot_session(const struct snapshot *s, uint32_t session)
+{
+	ncclsvc_session_info key = {.session = session};
+	return find(&key, s->sessions, s->nsessions, sizeof(key), by_session);
+}
+
+const ncclsvc_comm_info *snapshot_comm(const struct snapshot *s, uint64_t comm)
+{
+	ncclsvc_comm_info key = {.comm = comm};
+	return find(&key, s->comms, s->ncomms, sizeof(key), by_comm);
+}
+
+const ncclsvc_member_info *snapshot_member(const struct snapshot *s, uint64_t comm, int32_t rank)
+{
+	ncclsvc_member_info key = {.comm = comm, .rank = rank};
+	return find(&key, s->members, s->nmembers, sizeof(key), by_rank);
+}
+
+/* The first member that is not before (comm, any rank). */
+static size_t first_member(const struct snapshot *s, uint64_t comm)
+{
+	size_t low = 0, high = s->nmembers;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		if (s->members[middle].comm < comm)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+const ncclsvc_member_info *snapshot_members(const struct snapshot *s, uint64_t comm, size_t *n)
+{
+	size_t begin = first_member(s, comm), end = begin;
+	while (end < s->nmembers && s->members[end].comm == comm)
+		end++;
+	*n = end - begin;
+	return *n ? s->members + begin : NULL;
+}
+
+const char *comm_state_name(unsigned state)
+{
+	switch (state) {
+	case NCCLSVC_COMM_FORMING:
+		return "forming";
+	case NCCLSVC_COMM_READY:
+		return "ready";
+	case NCCLSVC_COMM_BROKEN:
+		return "broken";
+	case NCCLSVC_COMM_IDLE:
+		return "idle";
+	}
+	return "?";
+}
+
+const char *member_state_name(unsigned state)
+{
+	switch (state) {
+	case NCCLSVC_MEMBER_ABSENT:
+		return "absent";
+	case NCCLSVC_MEMBER_JOINING:
+		return "joining";
+	case NCCLSVC_MEMBER_JOINED:
+		return "joined";
+	case NCCLSVC_MEMBER_DEAD:
+		return "dead";
+	case NCCLSVC_MEMBER_BROKEN:
+		return "broken";
+	}
+	return "?";
+}
+
+bool task_is_pending(const ncclsvc_task_info *task)
+{
+	return task->state >= NCCLSVC_QUEUED && task->state <= NCCLSVC_LAUNCHED;
+}
+
+uint32_t task_waits_shown(const ncclsvc_task_info *task)
+{
+	return task->waits_count < NCCLSVC_MISSING_SHOWN ? task->waits_count
+							 : NCCLSVC_MISSING_SHOWN;
+}
+
+bool op_is_p2p(unsigned op)
+{
+	return op == NCCLSVC_SEND || op == NCCLSVC_RECV;
+}
+
+bool op_reduces(unsigned op)
+{
+	return op == NCCLSVC_ALL_REDUCE || op == NCCLSVC_REDUCE_SCATTER || op == NCCLSVC_REDUCE;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the daemon said at one moment, and look-ups in it. */
+#ifndef CTL_SNAPSHOT_H
+#define CTL_SNAPSHOT_H
+
+#include <ncclsvc.h>
+
+enum snapshot_part {
+	SNAPSHOT_SESSIONS = 1,
+	SNAPSHOT_COMMS = 2,
+	SNAPSHOT_MEMBERS = 4,
+	SNAPSHOT_TASKS = 8,
+	SNAPSHOT_REGIONS = 16,
+};
+
+struct snapshot {
+	ncclsvc_daemon_info daemon;
+	ncclsvc_session_info *sessions;
+	ncclsvc_comm_info *comms;
+	ncclsvc_member_info *members;
+	ncclsvc_task_info *tasks;
+	ncclsvc_region_info *regions;
+	size_t nsessions, ncomms, nmembers, ntasks, nregions;
+};
+
+/* Asks for the daemon's state and the lists in `parts`, and orders them. On failure nothing is held,
+ * and ncclsvc_last_error says why. */
+ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct snapshot *s);
+void snapshot_free(struct snapshot *s);
+/* Orders sessions and communicators by id, members by communicator and rank: the look-ups need it. */
+void snapshot_order(struct snapshot *s);
+
+/* NULL: not in the snapshot. */
+const ncclsvc_session_info *snapshot_session(const struct snapshot *s, uint32_t session);
+const ncclsvc_comm_info *snapshot_comm(const struct snapshot *s, uint64_t comm);
+const ncclsvc_member_info *snapshot_member(const struct snapshot *s, uint64_t comm, int32_t rank);
+/* The communicator's members, by rank; *n of them. */
+const ncclsvc_member_info *snapshot_members(const struct snapshot *s, uint64_t comm, size_t *n);
+
+/* "?" if unknown. */
+const char *comm_state_name(unsigned state);
+const char *member_state_name(unsigned state);
+bool task_is_pending(const ncclsvc_task_info *task);
+/* How many of waits_for are filled. */
+uint32_t task_waits_shown(const ncclsvc_task_info *task);
+bool op_is_p2p(unsigned op);
+bool op_reduces(unsigned op);
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What each command shows, as a table or as JSON. Pure: all they know is in struct view. */
+#ifndef CTL_VIEW_H
+#define CTL_VIEW_H
+
+#include "args.h"
+#include "json.h"
+#include "snapshot.h"
+#include "why.h"
+
+#define CTL_SCHEMA    1
+#define VIEW_SENTENCE 512 /* room for how a task ended, in words */
+
+struct view {
+	const struct ctl_args *args;
+	const struct snapshot *s;
+	struct text *out;
+	const char *time; /* ISO 8601 */
+	bool colour;
+	unsigned width; /* of the terminal; 0: none */
+};
+
+void view_status(const struct view *v);
+void view_sessions(const struct view *v);
+void view_comms(const struct view *v);
+void view_tasks(const struct view *v);
+void view_memory(const struct view *v);
+void view_why(const struct view *v, const struct why_report *report);
+void view_version(const struct view *v, const char *version);
+void view_cancelled(const struct view *v, uint64_t cancelled);
+
+/* The keys every answer begins with, and its end. */
+struct json view_json_begin(const struct view *v);
+void view_json_end(struct json *j);
+/* A communicator's label as shown: its own, or "-" if it has none or is unknown. */
+void view_label(struct text *out, const ncclsvc_comm_info *comm);
+void view_json_label(struct json *j, const char *key, const ncclsvc_comm_info *comm);
+/* The daemon's last failure, or null. */
+void view_json_failure(struct json *j, const ncclsvc_daemon_info *d);
+/* True if args->comm names this communicator, or none in particular. */
+bool view_comm_wanted(const struct ctl_args *args, uint64_t id, const ncclsvc_comm_info *comm);
+
+#endif

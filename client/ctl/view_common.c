@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "view.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct json view_json_begin(const struct view *v)
+{
+	struct json j = {.out = v->out};
+	json_object(&j, NULL);
+	json_u64(&j, "schema", CTL_SCHEMA);
+	json_string(&j, "command", ctl_command_name(v->args->command), SIZE_MAX);
+	json_string(&j, "time", v->time, SIZE_MAX);
+	return j;
+}
+
+void view_json_end(struct json *j)
+{
+	json_object_end(j);
+	text_char(j->out, '\n');
+}
+
+void view_label(struct text *out, const ncclsvc_comm_info *comm)
+{
+	if (comm && comm->label[0])
+		text_name(out, comm->label, sizeof(comm->label));
+	else
+		text_char(out, '-');
+}
+
+void view_json_label(struct json *j, const char *key, const ncclsvc_comm_info *comm)
+{
+	json_string(j, key, comm ? comm->label : NULL, sizeof(comm->label));
+}
+
+void view_json_failure(struct json *j, const ncclsvc_daemon_info *d)
+{
+	char sentence[VIEW_SENTENCE];
+	if (d->last_failure.result == NCCLSVC_OK) {
+		json_null(j, "last_failure");
+		return;
+	}
+	json_object(j, "last_failure");
+	json_string(j, "result", ncclsvc_result_name(d->last_failure.result), SIZE_MAX);
+	ncclsvc_status_sentence(&d->last_failure, sentence, sizeof(sentence));
+	json_string(j, "text", sentence, sizeof(sentence));
+	json_u64(j, "comm", d->last_failure_comm);
+	json_u64(j, "age_ns", d->last_failure_age_ns);
+	json_object_end(j);
+}
+
+bool view_comm_wanted(const struct ctl_args *args, uint64_t id, const ncclsvc_comm_info *comm)
+{
+	if (!args->comm)
+		return true;
+	if (isdigit((unsigned char)args->comm[0])) {
+		char *end;
+		if (strtoull(args->comm, &end, 10) == id && !*end)
+			return true;
+	}
+	return comm && strlen(args->comm) < sizeof(comm->label) &&
+	       !strncmp(args->comm, comm->label, sizeof(comm->label));
+}
+
+void view_version(const struct view *v, const char *version)
+{
+	if (!v->args->json) {
+		text_printf(v->out, "ncclsvc-ctl %s, libncclsvc %s\n", version, ncclsvc_version());
+		return;
+	}
+	struct json j = view_json_begin(v);
+	json_string(&j, "version", version, SIZE_MAX);
+	json_string(&j, "library", ncclsvc_version(), SIZE_MAX);
+	view_json_end(&j);
+}
+
+void view_cancelled(const struct view *v, uint64_t cancelled)
+{
+	static const char *const targets[] = {
+		[CTL_TARGET_TASK] = "task",
+		[CTL_TARGET_COMM] = "comm",
+		[CTL_TARGET_SESSION] = "session",
+	};
+	const char *target = targets[v->args->target];
+	unsigned long long id = v->args->id;
+	if (v->args->json) {
+		struct json j = view_json_begin(v);
+		json_string(&j, "target", target, SIZE_MAX);
+		json_u64(&j, "id", id);
+		json_u64(&j, "cancelled", cancelled);
+		view_json_end(&j);
+		return;
+	}
+	text_printf(v->out, "%s %s %llu: %llu task%s ended.\n",
+		    v->args->target == CTL_TARGET_SESSION ? "Ended" : "Cancelled", target, id,
+		    (unsigned long long)cancelled, cancelled == 1 ? "" : "s");
+}

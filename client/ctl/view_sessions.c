@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "table.h"
+#include "units.h"
+#include "view.h"
+
+static const struct table_column columns[] = {
+	{"SESSION", true}, {"PID", true},       {"UID", true},    {"NAME", false},
+	{"AGE", true},     {"RING", true},      {"COMMS", true},  {"SUBMITTED", true},
+	{"COMPLETED", true}, {"FAILED", true}, {"REGIONS", true}, {"MEMORY", true},
+};
+
+static void row(struct table *t, const ncclsvc_session_info *x)
+{
+	table_u64(t, x->session);
+	table_i64(t, x->pid);
+	table_u64(t, x->uid);
+	text_name(table_cell(t), x->name, sizeof(x->name));
+	table_end(t, TABLE_PLAIN);
+	units_age(table_cell(t), x->age_ns);
+	table_end(t, TABLE_PLAIN);
+	if (x->ring_entries)
+		table_u64(t, x->ring_entries);
+	else
+		table_add(t, "-");
+	table_u64(t, x->comms);
+	table_u64(t, x->submitted);
+	table_u64(t, x->completed);
+	text_u64(table_cell(t), x->failed);
+	table_end(t, x->failed ? TABLE_BAD : TABLE_PLAIN);
+	table_u64(t, x->regions);
+	units_bytes(table_cell(t), x->region_bytes);
+	table_end(t, TABLE_PLAIN);
+}
+
+static void element(struct json *j, const ncclsvc_session_info *x)
+{
+	json_object(j, NULL);
+	json_u64(j, "session", x->session);
+	json_i64(j, "pid", x->pid);
+	json_u64(j, "uid", x->uid);
+	json_string(j, "name", x->name, sizeof(x->name));
+	json_u64(j, "age_ns", x->age_ns);
+	json_u64(j, "ring_entries", x->ring_entries);
+	json_u64(j, "comms", x->comms);
+	json_u64(j, "submitted", x->submitted);
+	json_u64(j, "completed", x->completed);
+	json_u64(j, "failed", x->failed);
+	json_u64(j, "regions", x->regions);
+	json_u64(j, "region_bytes", x->region_bytes);
+	json_object_end(j);
+	text_flush(j->out, false);
+}
+
+void view_sessions(const struct view *v)
+{
+	const struct snapshot *s = v->s;
+	if (v->args->json) {
+		struct json j = view_json_begin(v);
+		json_array(&j, "sessions");
+		for (size_t i = 0; i < s->nsessions; i++)
+			element(&j, &s->sessions[i]);
+		json_array_end(&j);
+		view_json_end(&j);
+		return;
+	}
+	struct table *t = table_new(columns, sizeof(columns) / sizeof(columns[0]));
+	for (size_t i = 0; i < s->nsessions; i++)
+		row(t, &s->sessions[i]);
+	table_print(t, v->out, v->colour);
+	table_free(t);
+}

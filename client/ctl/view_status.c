@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "units.h"
+#include "view.h"
+
+#define LABEL_WIDTH 15
+
+static void line(struct text *out, const char *label)
+{
+	text_printf(out, "%-*s", LABEL_WIDTH, label);
+}
+
+static void limited(struct text *out, const char *label, uint32_t n, uint32_t max)
+{
+	line(out, label);
+	text_printf(out, "%u of %u\n", n, max);
+}
+
+static void status_text(const struct view *v)
+{
+	const ncclsvc_daemon_info *d = &v->s->daemon;
+	struct text *out = v->out;
+	text_add(out, "ncclsvcd ");
+	text_name(out, d->version, sizeof(d->version));
+	text_printf(out, ", protocol %u", d->protocol_min);
+	if (d->protocol_max != d->protocol_min)
+		text_printf(out, " to %u", d->protocol_max);
+	text_printf(out, ", pid %d, uid %u, up ", d->pid, d->uid);
+	units_age(out, d->uptime_ns);
+	text_add(out, d->draining ? ", draining: it takes no new work\n" : "\n");
+	line(out, "engine");
+	text_printf(out, "%u host rank%s, %u thread%s\n", d->host_ranks,
+		    d->host_ranks == 1 ? "" : "s", d->engine_threads,
+		    d->engine_threads == 1 ? "" : "s");
+	limited(out, "sessions", d->sessions, d->sessions_max);
+	limited(out, "communicators", d->comms, d->comms_max);
+	line(out, "regions");
+	text_printf(out, "%u, ", d->regions);
+	units_bytes(out, d->region_bytes);
+	text_char(out, '\n');
+	line(out, "tasks");
+	text_printf(out, "%llu pending of %u, %llu completed, %llu failed\n",
+		    (unsigned long long)d->tasks_pending, d->tasks_max,
+		    (unsigned long long)d->tasks_completed, (unsigned long long)d->tasks_failed);
+	line(out, "last failure");
+	if (d->last_failure.result == NCCLSVC_OK) {
+		text_add(out, "none\n");
+		return;
+	}
+	char sentence[VIEW_SENTENCE];
+	text_add(out, ncclsvc_status_sentence(&d->last_failure, sentence, sizeof(sentence)));
+	text_printf(out, "; communicator %llu, ", (unsigned long long)d->last_failure_comm);
+	units_age(out, d->last_failure_age_ns);
+	text_add(out, " ago\n");
+}
+
+static void status_json(const struct view *v)
+{
+	const ncclsvc_daemon_info *d = &v->s->daemon;
+	struct json j = view_json_begin(v);
+	json_object(&j, "status");
+	json_string(&j, "version", d->version, sizeof(d->version));
+	json_u64(&j, "protocol_min", d->protocol_min);
+	json_u64(&j, "protocol_max", d->protocol_max);
+	json_i64(&j, "pid", d->pid);
+	json_u64(&j, "uid", d->uid);
+	json_u64(&j, "uptime_ns", d->uptime_ns);
+	json_bool(&j, "draining", d->draining != 0);
+	json_u64(&j, "host_ranks", d->host_ranks);
+	json_u64(&j, "engine_threads", d->engine_threads);
+	json_u64(&j, "sessions", d->sessions);
+	json_u64(&j, "sessions_max", d->sessions_max);
+	json_u64(&j, "comms", d->comms);
+	json_u64(&j, "comms_max", d->comms_max);
+	json_u64(&j, "regions", d->regions);
+	json_u64(&j, "region_bytes", d->region_bytes);
+	json_u64(&j, "tasks_max", d->tasks_max);
+	json_u64(&j, "tasks_pending", d->tasks_pending);
+	json_u64(&j, "tasks_completed", d->tasks_completed);
+	json_u64(&j, "tasks_failed", d->tasks_failed);
+	view_json_failure(&j, d);
+	json_object_end(&j);
+	view_json_end(&j);
+}
+
+void view_status(const struct view *v)
+{
+	if (v->args->json)
+		status_json(v);
+	else
+		status_text(v);
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "units.h"
+#include "view.h"
+
+#include <stdlib.h>
+
+#define PARAGRAPHS 5
+#define TENTH_NS   UINT64_C(100000000)
+#define LINE_WIDTH UINT32_C(100)
+
+/* A paragraph; broken at spaces on a terminal, else one line. */
+static void paragraph(const struct view *v, const char *s)
+{
+	struct text *out = v->out;
+	size_t column = 0;
+	size_t most = !v->width ? SIZE_MAX : v->width < LINE_WIDTH ? v->width : LINE_WIDTH;
+	while (*s) {
+		size_t n = 0;
+		while (s[n] && s[n] != ' ')
+			n++;
+		size_t width = text_width(s, n);
+		if (column && column + 1 + width > most) {
+			text_char(out, '\n');
+			column = 0;
+		} else if (column) {
+			text_char(out, ' ');
+			column++;
+		}
+		text_addn(out, s, n);
+		column += width;
+		s += n;
+		while (*s == ' ')
+			s++;
+	}
+	text_char(out, '\n');
+}
+
+static void last_failure(const struct view *v)
+{
+	const ncclsvc_daemon_info *d = &v->s->daemon;
+	const ncclsvc_comm_info *comm = snapshot_comm(v->s, d->last_failure_comm);
+	char sentence[VIEW_SENTENCE];
+	if (d->last_failure.result == NCCLSVC_OK)
+		return;
+	struct text t = TEXT_INIT(-1);
+	text_add(&t, "Last failure, ");
+	units_age(&t, d->last_failure_age_ns);
+	text_add(&t, " ago on communicator ");
+	if (comm && comm->label[0])
+		view_label(&t, comm);
+	else
+		text_u64(&t, d->last_failure_comm);
+	text_add(&t, ": ");
+	text_add(&t, ncclsvc_status_sentence(&d->last_failure, sentence, sizeof(sentence)));
+	text_char(&t, '.');
+	char *s = text_steal(&t);
+	paragraph(v, s);
+	free(s);
+}
+
+static void nothing(const struct view *v, const struct why_report *r)
+{
+	size_t comms = 0;
+	for (size_t i = 0; i < v->s->ncomms; i++)
+		comms += v->s->comms[i].state != NCCLSVC_COMM_IDLE;
+	text_printf(v->out, "Nothing is stuck: %zu communicator%s, ", comms, comms == 1 ? "" : "s");
+	if (!r->pending) {
+		text_add(v->out, "no task is pending.\n");
+		return;
+	}
+	uint64_t tenths = r->oldest_ns / TENTH_NS + 1;
+	text_printf(v->out, "no task waits longer than %llu.%llu s.\n",
+		    (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
+}
+
+static void finding_json(struct json *j, const struct view *v, const struct why_finding *f)
+{
+	json_object(j, NULL);
+	json_u64(j, "comm", f->comm);
+	view_json_label(j, "label", snapshot_comm(v->s, f->comm));
+	if (f->op)
+		json_u64(j, "seq", f->seq);
+	else
+		json_null(j, "seq");
+	json_string(j, "op", f->op, SIZE_MAX);
+	if (f->age_known)
+		json_seconds(j, "age_s", f->age_ns);
+	else
+		json_null(j, "age_s");
+	json_string(j, "cause", why_cause_name(f->cause), SIZE_MAX);
+	json_array(j, "waiting_ranks");
+	for (size_t i = 0; i < f->nwaiting; i++)
+		json_i64(j, NULL, f->waiting[i]);
+	json_array_end(j);
+	json_array(j, "culprits");
+	for (size_t i = 0; i < f->nculprits; i++) {
+		const struct why_culprit *c = &f->culprits[i];
+		json_object(j, NULL);
+		json_u64(j, "comm", c->comm);
+		json_i64(j, "rank", c->rank);
+		json_i64(j, "pid", c->pid);
+		json_u64(j, "session", c->session);
+		json_string(j, "name", c->name, NCCLSVC_NAME_BYTES);
+		json_string(j, "state", c->state, SIZE_MAX);
+		json_object_end(j);
+	}
+	json_array_end(j);
+	json_array(j, "also");
+	for (size_t i = 0; i < f->nalso; i++) {
+		const struct why_also *a = &f->also[i];
+		json_object(j, NULL);
+		json_u64(j, "comm", a->comm);
+		view_json_label(j, "label", snapshot_comm(v->s, a->comm));
+		if (a->op)
+			json_u64(j, "seq", a->seq);
+		else
+			json_null(j, "seq");
+		json_string(j, "op", a->op, SIZE_MAX);
+		json_seconds(j, "age_s", a->age_ns);
+		json_u64(j, "waiting", a->nwaiting);
+		json_object_end(j);
+	}
+	json_array_end(j);
+	json_string(j, "text", f->text, SIZE_MAX);
+	json_object_end(j);
+	text_flush(j->out, false);
+}
+
+static void why_json(const struct view *v, const struct why_report *r)
+{
+	struct json j = view_json_begin(v);
+	json_bool(&j, "stuck", r->n > 0);
+	json_seconds(&j, "after_s", v->args->after_ns);
+	json_array(&j, "findings");
+	for (size_t i = 0; i < r->n; i++)
+		finding_json(&j, v, &r->findings[i]);
+	json_array_end(&j);
+	view_json_failure(&j, &v->s->daemon);
+	view_json_end(&j);
+}
+
+void view_why(const struct view *v, const struct why_report *r)
+{
+	if (v->args->json) {
+		why_json(v, r);
+		return;
+	}
+	if (!r->n)
+		nothing(v, r);
+	for (size_t i = 0; i < r->n && i < PARAGRAPHS; i++) {
+		if (i)
+			text_char(v->out, '\n');
+		paragraph(v, r->findings[i].text);
+	}
+	if (r->n > PARAGRAPHS)
+		text_printf(v->out, "\nAnd %zu more: see ncclsvc-ctl why --json.\n",
+			    r->n - PARAGRAPHS);
+	if (v->s->daemon.last_failure.result != NCCLSVC_OK && r->n)
+		text_char(v->out, '\n');
+	last_failure(v);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Parts of the analysis behind why.h. A rank of a communicator is a node; it waits for the ranks its
+ * task waits for, or, with no task there, for whatever its session waits for elsewhere. */
+#ifndef CTL_WHY_INTERNAL_H
+#define CTL_WHY_INTERNAL_H
+
+#include "text.h"
+#include "why.h"
+
+#define WHY_STEPS 32 /* in one chain */
+#define WHY_TOLD  3  /* chains told in one paragraph */
+#define WHY_ALSO  3  /* consequences named in one paragraph */
+
+struct why {
+	const struct why_input *in;
+	const struct snapshot *s;
+	const ncclsvc_task_info **tasks; /* pending ones, by communicator, rank, sequence */
+	size_t ntasks;
+	const ncclsvc_member_info **by_session;
+	uint32_t *seen; /* per member of the snapshot: the last walk that came by */
+	uint32_t walk;
+};
+
+void why_index(struct why *w, const struct why_input *in);
+void why_index_free(struct why *w);
+/* What a rank is at: its first pending task, and those after it that are not queued behind it. */
+const ncclsvc_task_info **why_tasks(const struct why *w, uint64_t comm, int32_t rank, size_t *n);
+/* Every place of a session in a communicator. */
+const ncclsvc_member_info **why_memberships(const struct why *w, uint32_t session, size_t *n);
+bool why_session_has_tasks(const struct why *w, uint32_t session);
+/* '\0' if unknown. */
+char why_process(const struct why *w, int32_t pid);
+
+struct why_step {
+	uint64_t comm;
+	int32_t rank;
+	const ncclsvc_member_info *m; /* NULL: nobody has joined as this rank */
+	const ncclsvc_task_info *t;   /* what it is at; NULL: nothing is pending there */
+};
+
+/* Who waits for whom, from step 0 on. The last step is to blame; or, with cycle >= 0, it waits for
+ * step[cycle]. */
+struct why_path {
+	struct why_step step[WHY_STEPS];
+	unsigned n;
+	int cycle;
+	enum why_cause cause;
+	char process; /* state of the last step's process */
+};
+
+/* From a rank that waits at t to the cause on the side of `rank`, one of those it waits for. */
+void why_walk(struct why *w, const ncclsvc_task_info *t, int32_t rank, struct why_path *best);
+
+/* Tasks of several ranks that are one operation, or (no tasks) a communicator that forms. */
+struct why_group {
+	const ncclsvc_task_info **tasks;
+	size_t n;
+	const ncclsvc_comm_info *comm; /* NULL: unknown */
+	uint64_t age_ns;
+	bool age_known;
+};
+
+/* The tasks that ranks have been at for longer than the threshold, ordered by operation; the list is
+ * the caller's. Counts what waits into the report. */
+const ncclsvc_task_info **why_held_up(const struct why *w, size_t *nheld, struct why_report *report);
+/* Groups of these, and of communicators that lack members; the oldest first. */
+struct why_group *why_gather(const struct why *w, const ncclsvc_task_info **held, size_t nheld,
+			     size_t *ngroups);
+/* Fill in the finding, but for its text, which goes to out. */
+void why_find_tasks(struct why *w, const struct why_group *g, struct why_finding *f,
+		    struct text *out);
+void why_find_joining(struct why *w, const struct why_group *g, struct why_finding *f,
+		      struct text *out);
+
+/* Who is in a communicator that is not complete, and who is not. */
+struct why_census {
+	int32_t *joined, *dead, *broken, *absent;
+	size_t njoined, ndead, nbroken, nabsent;
+};
+
+/* "rank 2 (pid 4711, trainer-2)" */
+void why_add_rank(const struct why *w, uint64_t comm, int32_t rank, struct text *out);
+/* "world (id 1, 4 ranks)"; without the size if nranks is 0 */
+void why_add_comm(const struct why *w, uint64_t id, uint32_t nranks, struct text *out);
+
+void why_tell_waiting(const struct why *w, const struct why_group *g, const struct why_finding *f,
+		      const struct why_path *paths, size_t npaths, size_t more, struct text *out);
+void why_tell_input(const struct why *w, const struct why_group *g, struct text *out);
+void why_tell_running(const struct why *w, const struct why_group *g, struct text *out);
+void why_tell_joining(const struct why *w, const struct why_group *g, const struct why_census *c,
+		      struct text *out);
+void why_tell_also(const struct why *w, const struct why_finding *f, struct text *out);
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * In words: communicators that lack members. */
+#include "units.h"
+#include "why_internal.h"
+
+static void sentence(const int32_t *ranks, size_t n, uint32_t nranks, const char *one,
+		     const char *many, struct text *out)
+{
+	if (!n)
+		return;
+	size_t begin = out->len;
+	units_ranks(out, ranks, n, nranks);
+	if (out->at[begin] == 'r')
+		out->at[begin] = 'R';
+	text_add(out, n == 1 ? one : many);
+}
+
+static void tell_who(const struct why *w, uint64_t comm, const int32_t *ranks, size_t n,
+		     struct text *out)
+{
+	for (size_t i = 0; i < n && i < WHY_TOLD; i++) {
+		if (i)
+			text_add(out, ", ");
+		why_add_rank(w, comm, ranks[i], out);
+	}
+	if (n > WHY_TOLD)
+		text_printf(out, " and %zu more", n - WHY_TOLD);
+}
+
+void why_tell_joining(const struct why *w, const struct why_group *g, const struct why_census *c,
+		      struct text *out)
+{
+	uint32_t nranks = g->comm->nranks;
+	uint64_t id = g->comm->comm;
+	bool broken = c->ndead || c->nbroken || g->comm->state == NCCLSVC_COMM_BROKEN;
+	text_add(out, "Communicator ");
+	why_add_comm(w, id, nranks, out);
+	text_add(out, broken ? " is broken" : " has waited");
+	if (g->age_known) {
+		text_add(out, broken ? " since " : " ");
+		units_age(out, g->age_ns);
+	}
+	if (!broken) {
+		text_add(out, " for its ranks: ");
+		units_ranks(out, c->joined, c->njoined, nranks);
+		text_add(out, c->njoined == 1 ? " has joined; " : " have joined; ");
+		units_ranks(out, c->absent, c->nabsent, nranks);
+		text_add(out, c->nabsent == 1 ? " has not. " : " have not. ");
+		text_add(out, "Start what is missing, or look why it does not come to its join.");
+		return;
+	}
+	text_add(out, ": ");
+	if (c->ndead) {
+		tell_who(w, id, c->dead, c->ndead, out);
+		text_add(out, " died. ");
+	} else {
+		text_add(out, "a member left it. ");
+	}
+	sentence(c->joined, c->njoined, nranks, " has rejoined and waits. ",
+		 " have rejoined and wait. ", out);
+	if (c->nbroken) {
+		text_add(out, "Alive, and yet to rejoin: ");
+		tell_who(w, id, c->broken, c->nbroken, out);
+		text_add(out, ". ");
+	}
+	sentence(c->absent, c->nabsent, nranks, " left or never came, and must join. ",
+		 " left or never came, and must join. ", out);
+	sentence(c->dead, c->ndead, nranks, " must be started again and join.",
+		 " must be started again and join.", out);
+	while (out->len && out->at[out->len - 1] == ' ')
+		out->len--;
+}

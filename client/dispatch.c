@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * For event loops. The epoll fd the user polls holds three: the socket, the daemon's completion
+ * eventfd, and `kick`, an eventfd of our own for what a thread that is not dispatching found out.
+ * Dispatch drains first, arms, and looks afterwards: what ends later writes the eventfd again. */
+#include <errno.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+void dispatch_kick(ncclsvc_session *s)
+{
+	if (s->kick >= 0)
+		eventfd_write(s->kick, 1);
+}
+
+static int watch(ncclsvc_session *s, int fd)
+{
+	struct epoll_event e = {.events = EPOLLIN, .data.fd = fd};
+	return fd < 0 ? 0 : epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &e);
+}
+
+ncclsvc_result dispatch_watch(ncclsvc_session *s)
+{
+	if (s->epoll < 0)
+		return NCCLSVC_OK;
+	if (watch(s, s->link->sock) || watch(s, s->link->completion))
+		return error_set(NCCLSVC_SYSTEM, "epoll_ctl: %m");
+	if (s->link->ring)
+		atomic_store(&s->link->ring->armed, 1);
+	dispatch_kick(s); /* something may have ended before it was armed */
+	return NCCLSVC_OK;
+}
+
+void dispatch_unwatch(ncclsvc_session *s)
+{
+	/* A sleeper may keep the old link's fds open for a while. */
+	if (s->epoll < 0)
+		return;
+	epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->link->sock, NULL);
+	if (s->link->completion >= 0)
+		epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->link->completion, NULL);
+}
+
+/* Makes the fds. Locked. */
+static ncclsvc_result prepare(ncclsvc_session *s)
+{
+	if (s->epoll >= 0)
+		return NCCLSVC_OK;
+	s->epoll = epoll_create1(EPOLL_CLOEXEC);
+	s->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	ncclsvc_result r = NCCLSVC_OK;
+	if (s->epoll < 0 || s->kick < 0 || watch(s, s->kick))
+		r = error_set(NCCLSVC_SYSTEM, "cannot make an epoll and an event fd: %m");
+	if (!r)
+		r = dispatch_watch(s);
+	if (r)
+		dispatch_close(s);
+	return r;
+}
+
+void dispatch_close(ncclsvc_session *s)
+{
+	if (s->epoll >= 0)
+		close(s->epoll);
+	if (s->kick >= 0)
+		close(s->kick);
+	s->epoll = s->kick = -1;
+}
+
+int ncclsvc_get_fd(ncclsvc_session *s)
+{
+	if (!s) {
+		error_argument("ncclsvc_get_fd: the session is NULL");
+		return -1;
+	}
+	session_lock(s);
+	int fd = prepare(s) ? -1 : s->epoll;
+	session_unlock(s);
+	return fd;
+}
+
+void ncclsvc_set_callback(ncclsvc_session *s, ncclsvc_callback *callback, void *arg)
+{
+	if (!s)
+		return;
+	session_lock(s);
+	s->callback = callback;
+	s->callback_arg = arg;
+	session_unlock(s);
+}
+
+static void drain(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	eventfd_t value;
+	/* The daemon made the completion fd: it may block. */
+	if (fd >= 0 && poll(&p, 1, 0) == 1)
+		eventfd_read(fd, &value);
+}
+
+/* Locked; yields. */
+static unsigned call_back(ncclsvc_session *s)
+{
+	struct tasks *t = &s->tasks;
+	unsigned n = 0;
+	uint64_t first = t->next > t->entries ? t->next - t->entries : 1;
+	for (uint64_t task = first; task < t->next; task++) {
+		struct slot *slot = &t->slots[task & (t->entries - 1)];
+		if (slot->number != task || slot->state != SLOT_ENDED || slot->called_back)
+			continue;
+		slot->called_back = true;
+		if (!s->callback)
+			continue;
+		ncclsvc_callback *callback = s->callback;
+		void *arg = s->callback_arg;
+		ncclsvc_result result = task_report(s, task);
+		session_unlock(s);
+		callback(task, result, arg);
+		session_lock(s);
+		n++;
+	}
+	return n;
+}
+
+/* Handles what is there. Returns whether there was anything. Locked; yields. */
+static bool handle(ncclsvc_session *s)
+{
+	if (s->epoll >= 0) {
+		drain(s->kick);
+		drain(s->link->completion);
+		if (s->link->ring)
+			atomic_store(&s->link->ring->armed, 1);
+		full_fence();
+	}
+	unsigned found = socket_pump(s);
+	uint64_t before = s->tasks.ended;
+	tasks_look(s);
+	found += call_back(s);
+	return found || s->tasks.ended != before;
+}
+
+ncclsvc_result ncclsvc_dispatch(ncclsvc_session *s, int timeout_ms)
+{
+	if (!s)
+		return error_argument("ncclsvc_dispatch: the session is NULL");
+	uint64_t deadline = deadline_in(timeout_ms);
+	session_lock(s);
+	ncclsvc_result r = timeout_ms ? prepare(s) : NCCLSVC_OK;
+	while (!r && !handle(s)) {
+		r = session_check(s);
+		int left = deadline_left_ms(deadline);
+		if (r || !left)
+			break;
+		struct pollfd p = {.fd = s->epoll, .events = POLLIN};
+		session_unlock(s);
+		poll(&p, 1, left);
+		session_lock(s);
+	}
+	if (!r)
+		r = session_check(s);
+	session_unlock(s);
+	return r;
+}

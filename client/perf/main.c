@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * ncclsvc-perf: what the service costs and carries, in the terms of nccl-tests. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collective.h"
+#include "modes.h"
+#include "options.h"
+#include "private_daemon.h"
+#include "process.h"
+
+/* For the JSON: how to do this again. NULL: out of memory. */
+static char *join_arguments(int argc, char **argv)
+{
+	size_t size = 1;
+	for (int i = 0; i < argc; i++)
+		size += strlen(argv[i]) + 1;
+	char *line = calloc(1, size);
+	for (int i = 0; line && i < argc; i++) {
+		if (i)
+			strcat(line, " ");
+		strcat(line, argv[i]);
+	}
+	return line;
+}
+
+static int run(const struct options *o, const char *socket)
+{
+	switch (o->mode) {
+	case MODE_COLLECTIVE:
+		return collective_run(o, socket);
+	case MODE_SUBMIT:
+		return o->while_listing ? listing_run(o, socket) : submit_run(o, socket);
+	case MODE_SESSIONS:
+		return sessions_run(o, socket);
+	case MODE_IDLE:
+		return idle_run(o, socket);
+	}
+	return EXIT_ERROR;
+}
+
+int main(int argc, char **argv)
+{
+	struct options o;
+	/* Before getopt moves the arguments about. */
+	char *line = join_arguments(argc, argv);
+	int status = options_parse(&o, argc, argv);
+	if (status >= 0 || !line) {
+		free(line);
+		return line ? status : EXIT_ERROR;
+	}
+	o.command_line = line;
+	catch_signals();
+	status = EXIT_ERROR;
+	if (!o.spawn_daemon)
+		status = run(&o, o.socket);
+	else if (private_daemon_start((int)o.ranks, NULL, o.timeout_ms))
+		status = run(&o, private_daemon_socket());
+	if (!private_daemon_stop() && status == EXIT_GOOD)
+		status = EXIT_ERROR;
+	remove_private_dir();
+	free(line);
+	if (caught_signal()) {
+		signal(caught_signal(), SIG_DFL);
+		raise(caught_signal());
+	}
+	return status;
+}

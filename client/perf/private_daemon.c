@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "private_daemon.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "build_config.h"
+#include "job.h"
+#include "process.h"
+
+#define ARGS_MAX 32
+#define GRACE_MS 8000 /* for an orderly end */
+
+static struct {
+	pid_t pid;
+	char socket[96], log[96];
+} daemon_;
+
+static bool listens(const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return false;
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+	bool good = connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+	close(fd);
+	return good;
+}
+
+static bool wait_until_it_listens(int timeout_ms)
+{
+	uint64_t end = perf_now_ns() + (uint64_t)timeout_ms * 1000000;
+	int status;
+	char how[96];
+	while (!listens(daemon_.socket)) {
+		if (caught_signal())
+			return false;
+		if (wait_child(daemon_.pid, 0, &status)) {
+			daemon_.pid = 0;
+			complain("the daemon %s", describe_status(status, how, sizeof(how)));
+			show_tail(daemon_.log);
+			return false;
+		}
+		if (perf_now_ns() >= end) {
+			complain("the daemon does not listen after %d s", timeout_ms / 1000);
+			show_tail(daemon_.log);
+			return false;
+		}
+		sleep_ms(5);
+	}
+	return true;
+}
+
+bool private_daemon_start(int ranks, const char *const *extra, int timeout_ms)
+{
+	static const char *const places[] = {"../../daemon", "../sbin", "../libexec/ncclsvc",
+					     NCCLSVC_LIBEXECDIR, NULL};
+	char program[PATH_MAX], ranks_text[16];
+	const char *dir = private_dir();
+	if (!dir || !find_program("ncclsvcd", "NCCLSVCD", places, program, sizeof(program)))
+		return false;
+	snprintf(daemon_.socket, sizeof(daemon_.socket), "%s/ncclsvcd.sock", dir);
+	snprintf(daemon_.log, sizeof(daemon_.log), "%s/ncclsvcd.log", dir);
+	snprintf(ranks_text, sizeof(ranks_text), "%d", ranks);
+	int log = open(daemon_.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	if (log < 0) {
+		complain("can't write %s: %s", daemon_.log, strerror(errno));
+		return false;
+	}
+	/* An empty configuration: this machine's own is for its own daemon. */
+	const char *argv[ARGS_MAX] = {program,   "--config", "/dev/null", "--socket",
+				      daemon_.socket, "--device", "host",      "--ranks",
+				      ranks_text,     "--log-target", "stderr"};
+	for (size_t n = 11; extra && *extra && n < ARGS_MAX - 1; n++)
+		argv[n] = *extra++;
+	daemon_.pid = spawn((char *const *)argv, log);
+	close(log);
+	if (daemon_.pid < 0) {
+		complain("can't run %s: %s", program, strerror(errno));
+		daemon_.pid = 0;
+		return false;
+	}
+	return wait_until_it_listens(timeout_ms);
+}
+
+const char *private_daemon_socket(void)
+{
+	return daemon_.pid > 0 ? daemon_.socket : NULL;
+}
+
+bool private_daemon_stop(void)
+{
+	int status;
+	char how[96];
+	if (daemon_.pid <= 0)
+		return true;
+	bool crashed = wait_child(daemon_.pid, 0, &status);
+	if (crashed) {
+		complain("the daemon %s during the run",
+			 describe_status(status, how, sizeof(how)));
+		show_tail(daemon_.log);
+	} else {
+		stop_child(daemon_.pid, true, GRACE_MS);
+	}
+	daemon_.pid = 0;
+	return !crashed;
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The metadata of every report, and where JSON goes. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "build_config.h"
+#include "process.h"
+#include "report.h"
+
+static void cpu_model(char *buf, size_t size)
+{
+	char line[512];
+	FILE *f = fopen("/proc/cpuinfo", "re");
+	snprintf(buf, size, "unknown");
+	while (f && fgets(line, sizeof(line), f)) {
+		char *value = strchr(line, ':');
+		if (strncmp(line, "model name", 10) != 0 || !value)
+			continue;
+		value[strcspn(value, "\n")] = '\0';
+		snprintf(buf, size, "%s", value + 1 + strspn(value + 1, " "));
+		break;
+	}
+	if (f)
+		fclose(f);
+}
+
+static int cpus(void)
+{
+	return (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+json_t *report_json_new(const struct options *o)
+{
+	char model[128];
+	struct utsname system;
+	cpu_model(model, sizeof(model));
+	uname(&system);
+	return json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:b, s:[]}", "version",
+			 NCCLSVC_VERSION_STRING, "command", o->command_line, "cpus", cpus(),
+			 "cpu_model", model, "kernel", system.release, "device", "host", "memory",
+			 o->plain_memory ? "plain" : "shared", "ring", !o->no_ring, "rows");
+}
+
+bool report_json_write(const struct options *o, json_t *json)
+{
+	FILE *f = o->json_path ? fopen(o->json_path, "we") : stdout;
+	bool good = f && json_dumpf(json, f, JSON_INDENT(2)) == 0 && fputc('\n', f) != EOF;
+	if (f)
+		good = (o->json_path ? fclose(f) : fflush(f)) == 0 && good;
+	if (!good)
+		complain("can't write the JSON to %s", o->json_path ? o->json_path : "stdout");
+	return good;
+}
+
+void report_header(const struct options *o, const char *what)
+{
+	char model[128];
+	cpu_model(model, sizeof(model));
+	printf("# ncclsvc-perf %s: %s\n", NCCLSVC_VERSION_STRING, what);
+	printf("# %d CPUs, %s; device host, %s memory%s\n", cpus(), model,
+	       o->plain_memory ? "plain" : "shared", o->no_ring ? ", no ring" : "");
+}

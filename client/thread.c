@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a session knows of single threads: an open group, a timeline. Most threads have neither. */
+#include <stdlib.h>
+
+#include "internal.h"
+
+/* Never reused, unlike a thread's id: a new thread must not inherit an old one's group. */
+static uint64_t this_thread(void)
+{
+	static _Atomic uint64_t last;
+	static _Thread_local uint64_t mine;
+	if (!mine)
+		mine = ++last;
+	return mine;
+}
+
+struct thread_state *thread_find(ncclsvc_session *s)
+{
+	if (!s->threads)
+		return NULL;
+	struct thread_state *t = s->threads;
+	uint64_t me = this_thread();
+	while (t && t->thread != me)
+		t = t->next;
+	return t;
+}
+
+struct thread_state *thread_make(ncclsvc_session *s)
+{
+	struct thread_state *t = thread_find(s);
+	if (t || !(t = calloc(1, sizeof(*t))))
+		return t;
+	t->thread = this_thread();
+	t->next = s->threads;
+	s->threads = t;
+	return t;
+}
+
+void thread_tidy(ncclsvc_session *s, struct thread_state *gone)
+{
+	struct thread_state **at = &s->threads;
+	if (gone->grouping || gone->timeline)
+		return;
+	while (*at != gone)
+		at = &(*at)->next;
+	*at = gone->next;
+	free(gone->ops);
+	free(gone);
+}
+
+void threads_free(ncclsvc_session *s)
+{
+	while (s->threads) {
+		struct thread_state *t = s->threads;
+		s->threads = t->next;
+		free(t->ops);
+		free(t);
+	}
+}

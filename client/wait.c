@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Waiting for tasks and asking how they ended. */
+#include "internal.h"
+
+#define TEST_LOOK_NS UINT64_C(10000000) /* how often a polling test looks at the socket */
+
+/* OK once the task is over. Locked; yields. */
+static ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline)
+{
+	bool spin = true;
+	for (;;) {
+		enum task_state state = task_look(s, task);
+		if (state == TASK_ENDED || state == TASK_FORGOTTEN)
+			return NCCLSVC_OK;
+		if (now_ns() >= deadline)
+			return error_set(NCCLSVC_TIMEOUT,
+					 "task %llu has not ended within the time of this wait; it "
+					 "goes on",
+					 (unsigned long long)task);
+		if (state == TASK_COPYING) {
+			session_wait(s, deadline);
+			continue;
+		}
+		if (!s->link->ring) {
+			socket_step(s, deadline);
+			continue;
+		}
+		struct link *l = link_ref(s->link);
+		uint64_t n = task - s->tasks.base;
+		session_unlock(s);
+		bool woken = ring_sleep(l, n, spin, deadline);
+		session_lock(s);
+		link_unref(l);
+		spin = false;
+		if (!woken)
+			socket_pump(s);
+	}
+}
+
+static ncclsvc_result check(ncclsvc_session *s, uint64_t task)
+{
+	if (task < s->tasks.next)
+		return NCCLSVC_OK;
+	return error_set(NCCLSVC_NOT_FOUND, "task %llu was never submitted in this session",
+			 (unsigned long long)task);
+}
+
+ncclsvc_result ncclsvc_wait(ncclsvc_session *s, ncclsvc_task task, int timeout_ms)
+{
+	if (!s)
+		return error_argument("ncclsvc_wait: the session is NULL");
+	if (!task)
+		return NCCLSVC_OK;
+	session_lock(s);
+	ncclsvc_result r = check(s, task);
+	if (!r)
+		r = task_wait(s, task, deadline_in(timeout_ms));
+	if (!r)
+		r = task_report(s, task);
+	session_unlock(s);
+	return r;
+}
+
+ncclsvc_result ncclsvc_wait_all(ncclsvc_session *s, int timeout_ms)
+{
+	if (!s)
+		return error_argument("ncclsvc_wait_all: the session is NULL");
+	uint64_t deadline = deadline_in(timeout_ms);
+	ncclsvc_result r = NCCLSVC_OK;
+	session_lock(s);
+	uint64_t last = s->tasks.next - 1;
+	tasks_look(s);
+	for (uint64_t n = s->tasks.oldest; !r && n <= last; n++)
+		r = task_wait(s, n, deadline);
+	if (!r)
+		r = failures_report(s, 0, last);
+	session_unlock(s);
+	return r;
+}
+
+/* Looks once, without waiting. Locked; yields. */
+static bool over(ncclsvc_session *s, uint64_t task)
+{
+	enum task_state state = task_look(s, task);
+	if (state == TASK_PENDING) {
+		uint64_t now = now_ns();
+		if (s->link->ring && now - s->looked_ns < TEST_LOOK_NS)
+			return false;
+		s->looked_ns = now;
+		if (!socket_pump(s))
+			return false;
+		state = task_look(s, task);
+	}
+	return state == TASK_ENDED || state == TASK_FORGOTTEN;
+}
+
+ncclsvc_result ncclsvc_test(ncclsvc_session *s, ncclsvc_task task)
+{
+	if (!s)
+		return error_argument("ncclsvc_test: the session is NULL");
+	if (!task)
+		return NCCLSVC_OK;
+	session_lock(s);
+	ncclsvc_result r = check(s, task);
+	if (!r)
+		r = over(s, task) ? task_report(s, task) : NCCLSVC_IN_PROGRESS;
+	session_unlock(s);
+	return r;
+}
+
+ncclsvc_result ncclsvc_task_status(ncclsvc_session *s, ncclsvc_task task, ncclsvc_status *status)
+{
+	if (!s || !status)
+		return error_argument("ncclsvc_task_status: the session or status is NULL");
+	session_lock(s);
+	ncclsvc_result r = check(s, task);
+	if (!r && !over(s, task))
+		r = NCCLSVC_IN_PROGRESS;
+	if (!r)
+		task_status_of(s, task, status);
+	session_unlock(s);
+	return r;
+}

@@ -1,0 +1,55 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# What the scripts share. They source it after setting nothing but `set -euo pipefail`.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+if [ -t 1 ]; then
+	bold=$(printf '\033[1m') plain=$(printf '\033[0m')
+else
+	bold='' plain=''
+fi
+
+say() {
+	printf '%s== %s%s\n' "$bold" "$*" "$plain"
+}
+
+die() {
+	printf '%s: %s\n' "${0##*/}" "$*" >&2
+	exit 1
+}
+
+jobs() {
+	nproc 2>/dev/null || echo 2
+}
+
+# configure DIR [MESON-ARGUMENT...]: makes a build directory unless there is a usable one.
+configure() {
+	local dir=$1 log
+	shift
+	if [ -f "$dir/build.ninja" ] && [ -f "$dir/meson-private/coredata.dat" ]; then
+		return 0
+	fi
+	# What an interrupted set-up left behind would be taken for a build directory.
+	rm -rf "$dir"
+	log=$(mktemp)
+	if ! meson setup "$dir" "$root" "$@" >"$log" 2>&1; then
+		cat "$log" >&2
+		rm -f "$log"
+		return 1
+	fi
+	rm -f "$log"
+}
+
+# compile DIR [TARGET...]: quiet unless it fails.
+compile() {
+	local dir=$1 log
+	shift
+	log=$(mktemp)
+	if ! ninja -C "$dir" "$@" >"$log" 2>&1; then
+		tail -n 60 "$log" >&2
+		rm -f "$log"
+		return 1
+	fi
+	rm -f "$log"
+}

@@ -1,0 +1,140 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: Apache-2.0
+# The units, and the daemon under them. BUILD is the build directory (default: build).
+
+# What the service may score at systemd-analyze security (0 is closed, 10 is open).
+EXPOSURE_MAX=1.5
+
+setup() {
+	here=$(cd "$(dirname "$BATS_TEST_FILENAME")" && pwd)
+	BUILD=$(cd "${BUILD:-$here/../../build}" && pwd)
+	daemon=$BUILD/daemon/ncclsvcd
+	ctl=$BUILD/client/ctl/ncclsvc-ctl
+	dir=$(mktemp -d)
+	pids=()
+}
+
+teardown() {
+	for p in "${pids[@]}"; do
+		kill "$p" 2>/dev/null || true
+		wait "$p" 2>/dev/null || true
+	done
+	rm -rf "$dir"
+}
+
+needs() {
+	command -v "$1" >/dev/null || skip "$1 is not installed"
+}
+
+# units FROM: puts the configured units into $dir, with a program that exists.
+units() {
+	for unit in ncclsvcd.service ncclsvcd.socket; do
+		[ -f "$1/$unit" ] || return 1
+		sed "s|^ExecStart=[^ ]*|ExecStart=$daemon|" "$1/$unit" >"$dir/$unit"
+	done
+}
+
+# eventually COMMAND...: waits for it to succeed, 20 s at most.
+eventually() {
+	for _ in $(seq 200); do
+		"$@" >/dev/null 2>&1 && return 0
+		sleep 0.1
+	done
+	echo "still failing after 20 s: $*"
+	return 1
+}
+
+@test "the system units are in order" {
+	needs systemd-analyze
+	units "$BUILD/scripts/systemd"
+	run systemd-analyze verify --man=no "$dir/ncclsvcd.service" "$dir/ncclsvcd.socket"
+	echo "$output"
+	[ "$status" -eq 0 ]
+	# Other units of this machine may have faults of their own.
+	[[ $output != *ncclsvcd* ]]
+}
+
+@test "the user units are in order" {
+	needs systemd-analyze
+	units "$BUILD/scripts/systemd/user"
+	export XDG_RUNTIME_DIR=$dir
+	run systemd-analyze verify --user --man=no "$dir/ncclsvcd.service" "$dir/ncclsvcd.socket"
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output != *ncclsvcd* ]]
+}
+
+@test "the service is closed off (exposure below 1.5 of 10)" {
+	needs systemd-analyze
+	units "$BUILD/scripts/systemd"
+	run systemd-analyze security --offline=true --no-pager "$dir/ncclsvcd.service"
+	[ "$status" -eq 0 ] || skip "this systemd-analyze cannot rate a file: ${lines[-1]}"
+	score=$(sed -n 's/.*exposure level for ncclsvcd.service: \([0-9.]*\).*/\1/p' <<<"$output")
+	echo "# exposure level: $score of 10" >&3
+	[ -n "$score" ]
+	awk -v s="$score" -v max="$EXPOSURE_MAX" 'BEGIN { exit !(s < max) }'
+}
+
+@test "sysusers and tmpfiles make the user and its directory" {
+	needs systemd-sysusers
+	needs systemd-tmpfiles
+	[ "$(id -u)" -eq 0 ] || skip "only root can give a directory to another user"
+	mkdir -p "$dir/root/etc" "$dir/root/run"
+	systemd-sysusers --root="$dir/root" "$here/../../scripts/systemd/ncclsvcd.sysusers.conf"
+	uid=$(awk -F: '$1 == "ncclsvc" { print $3 }' "$dir/root/etc/passwd")
+	[ -n "$uid" ]
+	grep -q '^ncclsvc:' "$dir/root/etc/group"
+	systemd-tmpfiles --root="$dir/root" --create "$here/../../scripts/systemd/ncclsvcd.tmpfiles.conf"
+	[ "$(stat -c '%u %a' "$dir/root/run/ncclsvc")" = "$uid 755" ]
+}
+
+@test "the installed configuration is valid and lets the group in" {
+	run "$daemon" --check-config --socket "$dir/s" --config "$here/../../scripts/systemd/ncclsvcd.conf"
+	echo "$output"
+	[ "$status" -eq 0 ]
+	grep -Eq '^access += group +; from the file' <<<"$output"
+}
+
+@test "installation keeps a configuration that is there" {
+	script=$here/../../scripts/systemd/install-conf
+	DESTDIR=$dir/new "$script" "$here/../../scripts/systemd/ncclsvcd.conf" /etc/ncclsvc
+	grep -q '^access = group' "$dir/new/etc/ncclsvc/ncclsvcd.conf"
+	echo "access = any" >"$dir/new/etc/ncclsvc/ncclsvcd.conf"
+	DESTDIR=$dir/new "$script" "$here/../../scripts/systemd/ncclsvcd.conf" /etc/ncclsvc
+	[ "$(cat "$dir/new/etc/ncclsvc/ncclsvcd.conf")" = "access = any" ]
+}
+
+@test "the first connection starts the daemon on the socket it inherits" {
+	needs systemd-socket-activate
+	systemd-socket-activate --seqpacket -l "$dir/s" "$daemon" --ranks 3 2>"$dir/log" 3>&- &
+	pids+=($!)
+	eventually test -S "$dir/s"
+	[ "$(grep -c ready "$dir/log")" -eq 0 ]
+	run timeout 20 "$ctl" --socket "$dir/s" status
+	echo "$output"
+	[ "$status" -eq 0 ]
+	grep -q 'ready on the inherited socket: 3 host ranks' "$dir/log"
+	kill "${pids[0]}"
+	wait "${pids[0]}"
+	# The socket is the activator's, not the daemon's to remove.
+	[ -S "$dir/s" ]
+}
+
+@test "an inherited socket of another type is refused" {
+	needs systemd-socket-activate
+	systemd-socket-activate -l "$dir/s" "$daemon" 2>"$dir/log" 3>&- &
+	pids+=($!)
+	eventually test -S "$dir/s"
+	python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])' "$dir/s"
+	code=0
+	wait "${pids[0]}" || code=$?
+	[ "$code" -eq 1 ]
+	eventually grep -q 'no listening AF_UNIX SOCK_SEQPACKET socket' "$dir/log"
+}
+
+@test "systemd is told: ready, status, watchdog, reloading, stopping" {
+	mkdir "$dir/n"
+	run timeout 60 python3 "$here/notify.py" "$daemon" "$dir/n"
+	echo "$output"
+	[ "$status" -eq 0 ]
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * MISMATCH, TIMEOUT, CANCELLED and stale epochs: failures that leave the communicator usable. */
+#include <string.h>
+
+#include "harness.h"
+#include "harness_raw.h"
+
+enum { READY = 1, GO, DONE };
+
+/* ---- MISMATCH ---- */
+
+struct variant {
+	const char *what;
+	ncclsvc_field field;
+	uint64_t values[2]; /* of rank 0 and of rank 1 */
+};
+
+static const struct variant variants[] = {
+	{"operation", NCCLSVC_FIELD_OP, {NCCLSVC_ALL_REDUCE, NCCLSVC_BROADCAST}},
+	{"count", NCCLSVC_FIELD_COUNT, {8, 9}},
+	{"type", NCCLSVC_FIELD_TYPE, {NCCLSVC_FLOAT32, NCCLSVC_INT32}},
+	{"reduction", NCCLSVC_FIELD_REDOP, {NCCLSVC_SUM, NCCLSVC_MAX}},
+	{"root", NCCLSVC_FIELD_ROOT, {0, 1}},
+};
+#define VARIANTS (sizeof(variants) / sizeof(variants[0]))
+
+static ncclsvc_result submit_variant(const struct variant *v, uint64_t mine, void *src, void *dst,
+				     ncclsvc_comm *comm, ncclsvc_task *task)
+{
+	size_t count = v->field == NCCLSVC_FIELD_COUNT ? mine : 8;
+	ncclsvc_type type = v->field == NCCLSVC_FIELD_TYPE ? (ncclsvc_type)mine : NCCLSVC_FLOAT32;
+	ncclsvc_redop redop = v->field == NCCLSVC_FIELD_REDOP ? (ncclsvc_redop)mine : NCCLSVC_SUM;
+	int root = v->field == NCCLSVC_FIELD_ROOT ? (int)mine : 0;
+	if (v->field == NCCLSVC_FIELD_ROOT ||
+	    (v->field == NCCLSVC_FIELD_OP && mine == NCCLSVC_BROADCAST))
+		return ncclsvc_broadcast(src, dst, count, type, root, comm, task);
+	return ncclsvc_all_reduce(src, dst, count, type, redop, comm, task);
+}
+
+static void mismatches(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	unsigned char *src = shared(s, 4096), *dst = shared(s, 4096);
+	say(me, (uint64_t)me->pid);
+	uint64_t pids[2] = {hear(me), hear(me)};
+	for (size_t i = 0; i < VARIANTS; i++) {
+		const struct variant *v = &variants[i];
+		ncclsvc_task task, next;
+		memset(src, 1, 4096);
+		memset(dst, 0x77, 4096);
+		CHECK_OK(submit_variant(v, v->values[me->rank], src, dst, comm, &task));
+		/* One behind it is not touched by the failure. */
+		CHECK_OK(ncclsvc_barrier(comm, &next));
+		wait_for(s, task, NCCLSVC_MISMATCH);
+		CHECK(strstr(ncclsvc_last_error(), v->what));
+		CHECK(strstr(ncclsvc_last_error(), "rank 0"));
+		CHECK(strstr(ncclsvc_last_error(), "rank 1"));
+		ncclsvc_status st = status_of(s, task);
+		CHECK_EQ(st.field, v->field);
+		int a = st.rank_a, b = st.rank_b;
+		CHECK((a == 0 && b == 1) || (a == 1 && b == 0));
+		CHECK_EQ(st.pid_a, pids[a]);
+		CHECK_EQ(st.pid_b, pids[b]);
+		CHECK_EQ(st.value_a, v->values[a]);
+		CHECK_EQ(st.value_b, v->values[b]);
+		CHECK_EQ(st.started_ns, 0);
+		for (int k = 0; k < 4096; k++)
+			CHECK_EQ(dst[k], 0x77);
+		wait_for(s, next, NCCLSVC_OK);
+		check_usable(s, comm);
+	}
+	ncclsvc_close(s);
+}
+
+static void a_mismatch_names_ranks_and_field_before_anything_runs(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, mismatches, NULL);
+	hear(&clients[0]);
+	hear(&clients[1]);
+	for (int i = 0; i < 2; i++)
+		for (int k = 0; k < 2; k++)
+			say(&clients[i], (uint64_t)clients[k].pid);
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
+static void the_odd_one(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	int32_t *v = shared(s, 64);
+	ncclsvc_task task;
+	CHECK_OK(ncclsvc_all_reduce(v, v, me->rank == 3 ? 2 : 1, NCCLSVC_INT32, NCCLSVC_SUM, comm,
+				    &task));
+	wait_for(s, task, NCCLSVC_MISMATCH);
+	ncclsvc_status st = status_of(s, task);
+	/* Rank 3 stands against four others, and is one of the two that are named. */
+	CHECK(st.rank_a == 3 || st.rank_b == 3);
+	CHECK(st.rank_a != st.rank_b);
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void of_five_ranks_the_odd_one_is_named(void **state)
+{
+	struct daemon d;
+	struct client clients[5];
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, 5, &d, the_odd_one, NULL);
+	clients_end(clients, 5);
+	daemon_stop(&d);
+}
+
+static void other_nranks(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = NULL;
+	if (me->rank == 0) {
+		comm = comm_join(me, s);
+		check_usable(s, comm);
+	} else {
+		CHECK_EQ(hear(me), GO);
+		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 3, 1, WAIT_MS, &comm), NCCLSVC_MISMATCH);
+		CHECK(strstr(ncclsvc_last_error(), "nranks"));
+		CHECK(!comm);
+		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 2, 0, WAIT_MS, &comm), NCCLSVC_RANK_TAKEN);
+		CHECK(!comm);
+		comm = comm_join(me, s);
+		check_usable(s, comm);
+	}
+	ncclsvc_close(s);
+}
+
+static void a_join_of_other_nranks_or_a_taken_rank_is_refused(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, other_nranks, NULL);
+	ncclsvc_session *s = session_open(&d);
+	size_t n = 0;
+	for (int i = 0; n == 0 && i < 1000; i++, sleep_ms(5)) {
+		ncclsvc_member_info *members;
+		size_t all;
+		CHECK_OK(ncclsvc_list_members(s, &members, &all));
+		for (size_t k = 0; k < all; k++)
+			n += members[k].state == NCCLSVC_MEMBER_JOINING;
+		ncclsvc_list_free(members);
+	}
+	CHECK_EQ(n, 1);
+	say(&clients[1], GO);
+	clients_end(clients, 2);
+	ncclsvc_close(s);
+	daemon_stop(&d);
+}
+
+/* ---- TIMEOUT ---- */
+
+static void late_rank(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	int32_t *v = shared(s, 64);
+	ncclsvc_task task, next;
+	v[0] = 9;
+	v[1] = me->rank;
+	if (me->rank == 1)
+		CHECK_EQ(hear(me), GO);
+	else
+		CHECK_OK(ncclsvc_comm_set_timeout(comm, 200));
+	uint64_t start = now_ns();
+	CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task));
+	CHECK_OK(ncclsvc_comm_set_timeout(comm, NCCLSVC_NO_TIMEOUT));
+	CHECK_OK(ncclsvc_all_reduce(v + 1, v + 1, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &next));
+	wait_for(s, task, NCCLSVC_TIMEOUT);
+	if (me->rank != 1)
+		CHECK(now_ns() - start >= UINT64_C(200000000));
+	/* The late rank learns the same. */
+	ncclsvc_status st = status_of(s, task);
+	CHECK_EQ(st.result, NCCLSVC_TIMEOUT);
+	CHECK_EQ(st.missing_count, 1);
+	CHECK_EQ(st.missing[0], 1);
+	CHECK_EQ(st.started_ns, 0);
+	CHECK_EQ(v[0], 9);
+	say(me, DONE);
+	/* And the next task is the next for everybody. */
+	wait_for(s, next, NCCLSVC_OK);
+	CHECK_EQ(v[1], 3);
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void a_deadline_names_the_missing_ranks(void **state)
+{
+	struct daemon d;
+	struct client clients[3];
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, 3, &d, late_rank, NULL);
+	CHECK_EQ(hear(&clients[0]), DONE);
+	CHECK_EQ(hear(&clients[2]), DONE);
+	say(&clients[1], GO);
+	clients_end(clients, 3);
+	daemon_stop(&d);
+}
+
+static void joins_late(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = NULL;
+	if (me->rank == 0) {
+		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 3, 0, 200, &comm), NCCLSVC_TIMEOUT);
+		CHECK(!comm);
+		CHECK(strstr(ncclsvc_last_error(), "1, 2"));
+		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 3, 0, 0, &comm), NCCLSVC_TIMEOUT);
+		say(me, DONE);
+	} else {
+		CHECK_EQ(hear(me), GO);
+	}
+	comm = comm_join(me, s);
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void a_join_deadline_names_the_missing_ranks(void **state)
+{
+	struct daemon d;
+	struct client clients[3];
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, 3, &d, joins_late, NULL);
+	CHECK_EQ(hear(&clients[0]), DONE);
+	say(&clients[1], GO);
+	say(&clients[2], GO);
+	clients_end(clients, 3);
+	daemon_stop(&d);
+}
+
+/* ---- CANCELLED ---- */
+
+static void cancelled(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	ncclsvc_task tasks[3];
+	for (int round = 0; round < 2; round++) {
+		if (me->rank == 0) {
+			for (int i = 0; i < 3; i++)
+				CHECK_OK(ncclsvc_barrier(comm, &tasks[i]));
+			wait_for(s, tasks[0], NCCLSVC_CANCELLED);
+			say(me, DONE);
+		} else {
+			CHECK_EQ(hear(me), GO);
+			for (int i = 0; i < 3; i++)
+				CHECK_OK(ncclsvc_barrier(comm, &tasks[i]));
+			wait_for(s, tasks[0], NCCLSVC_CANCELLED);
+		}
+		/* One task in the first round, all of the communicator in the second. */
+		wait_for(s, tasks[1], round ? NCCLSVC_CANCELLED : NCCLSVC_OK);
+		wait_for(s, tasks[2], round ? NCCLSVC_CANCELLED : NCCLSVC_OK);
+		check_usable(s, comm);
+	}
+	say(me, READY);
+	ncclsvc_result result = NCCLSVC_OK;
+	if (me->rank == 0) {
+		/* The session itself. */
+		CHECK_OK(ncclsvc_barrier(comm, &tasks[0]));
+		result = ncclsvc_wait(s, tasks[0], WAIT_MS);
+		CHECK(result == NCCLSVC_CANCELLED || result == NCCLSVC_DAEMON_LOST);
+		say(me, DONE);
+	} else {
+		CHECK_EQ(hear(me), GO);
+		result = ncclsvc_barrier(comm, &tasks[0]);
+		if (result == NCCLSVC_OK)
+			result = ncclsvc_wait(s, tasks[0], WAIT_MS);
+		CHECK(result == NCCLSVC_PEER_GONE || result == NCCLSVC_STALE_EPOCH);
+	}
+	ncclsvc_close(s);
+}
+
+static uint32_t session_of(ncclsvc_session *s, pid_t pid)
+{
+	ncclsvc_session_info *list;
+	size_t n;
+	uint32_t id = 0;
+	CHECK_OK(ncclsvc_list_sessions(s, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		if (list[i].pid == pid)
+			id = list[i].session;
+	ncclsvc_list_free(list);
+	CHECK(id);
+	return id;
+}
+
+static void tasks_communicators_and_sessions_can_be_cancelled(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	uint64_t n = 0;
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, cancelled, NULL);
+	ncclsvc_session *s = session_open(&d);
+
+	ncclsvc_task_info head = tasks_reach(s, NCCLSVC_WAITING_PEERS, 1);
+	tasks_reach(s, NCCLSVC_QUEUED, 2);
+	CHECK_EQ(head.seq, 0);
+	CHECK_OK(ncclsvc_cancel_task(s, head.task, &n));
+	CHECK_EQ(n, 1);
+	CHECK_EQ(hear(&clients[0]), DONE);
+	/* It has failed, and is kept until its peers have met it: there is nothing left to end. */
+	CHECK_OK(ncclsvc_cancel_task(s, head.task, &n));
+	CHECK_EQ(n, 0);
+	say(&clients[1], GO);
+
+	for (int i = 0; head.seq < 4 && i < 5000; i++, sleep_ms(1))
+		head = tasks_reach(s, NCCLSVC_WAITING_PEERS, 1);
+	tasks_reach(s, NCCLSVC_QUEUED, 2);
+	CHECK_OK(ncclsvc_cancel_comm(s, head.comm, &n));
+	CHECK_EQ(n, 3);
+	CHECK_EQ(hear(&clients[0]), DONE);
+	say(&clients[1], GO);
+
+	hear_all(clients, 2, READY);
+	tasks_reach(s, NCCLSVC_WAITING_PEERS, 1);
+	CHECK_OK(ncclsvc_cancel_session(s, session_of(s, clients[0].pid), &n));
+	CHECK_EQ(n, 1);
+	CHECK_EQ(hear(&clients[0]), DONE);
+	say(&clients[1], GO);
+	clients_end(clients, 2);
+
+	CHECK_RESULT(ncclsvc_cancel_task(s, head.task, &n), NCCLSVC_NOT_FOUND);
+	CHECK_RESULT(ncclsvc_cancel_session(s, 0xffffffff, &n), NCCLSVC_NOT_FOUND);
+	CHECK_RESULT(ncclsvc_cancel_comm(s, UINT64_MAX, &n), NCCLSVC_NOT_FOUND);
+	ncclsvc_close(s);
+	daemon_stop(&d);
+}
+
+/* ---- Stale epochs, by hand ---- */
+
+static void a_stale_epoch_is_refused(void **state)
+{
+	struct daemon d;
+	struct raw r;
+	struct raw_reply reply;
+	(void)state;
+	daemon_start(&d, NULL);
+	raw_open(&r, &d);
+	raw_attach(&r, 16);
+	struct svc_join_reply comm = raw_join_alone(&r);
+	struct svc_record task = {
+		.comm = comm.comm, .epoch = comm.epoch, .op = NCCLSVC_BARRIER, .peer = -1};
+	CHECK_EQ(raw_submit_wait(&r, task).result, NCCLSVC_OK);
+	task.epoch++;
+	raw_call(&r, SVC_SUBMIT, &task, sizeof(task), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, NCCLSVC_STALE_EPOCH);
+	CHECK_EQ(raw_ring_wait(&r, raw_ring_submit(&r, task)).result, NCCLSVC_STALE_EPOCH);
+	task.epoch = comm.epoch;
+	CHECK_EQ(raw_ring_wait(&r, raw_ring_submit(&r, task)).result, NCCLSVC_OK);
+	raw_close(&r);
+	daemon_stop(&d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_mismatch_names_ranks_and_field_before_anything_runs),
+		TEST(of_five_ranks_the_odd_one_is_named),
+		TEST(a_join_of_other_nranks_or_a_taken_rank_is_refused),
+		TEST(a_deadline_names_the_missing_ranks),
+		TEST(a_join_deadline_names_the_missing_ranks),
+		TEST(tasks_communicators_and_sessions_can_be_cancelled),
+		TEST(a_stale_epoch_is_refused),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Clients that mean harm or have lost their minds: rings scribbled over, sockets never read, silent
+ * crowds, other users. */
+#include <errno.h>
+#include <grp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bystanders.h"
+#include "harness_raw.h"
+
+/* ---- The ring ---- */
+
+static void ring_session(struct raw *r, const struct daemon *d, struct svc_record *barrier)
+{
+	raw_open(r, d);
+	raw_attach(r, 16);
+	struct svc_join_reply comm = raw_join_alone(r);
+	*barrier = (struct svc_record){
+		.comm = comm.comm, .epoch = comm.epoch, .op = NCCLSVC_BARRIER, .peer = -1};
+	CHECK_EQ(raw_ring_wait(r, raw_ring_submit(r, *barrier)).result, 0);
+}
+
+static void ring_bell(struct raw *r)
+{
+	uint64_t one = 1;
+	CHECK_EQ(write(r->doorbell, &one, sizeof(one)), sizeof(one));
+}
+
+static void bad_numbers_end_the_session(void **state)
+{
+	struct daemon d;
+	struct bystanders b;
+	struct raw r;
+	struct svc_record barrier;
+	(void)state;
+	daemon_start(&d, NULL);
+	bystanders_start(&b, &d);
+	static const uint64_t numbers[] = {1, 3, 18, UINT64_MAX, UINT64_C(1) << 63};
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		ring_session(&r, &d, &barrier);
+		/* Task 2 is due. */
+		svc_number_store(&svc_record_slot(r.ring, r.entries, 2)->number, numbers[i]);
+		ring_bell(&r);
+		raw_ends(&r, NCCLSVC_PROTOCOL);
+		CHECK_EQ(atomic_load(&r.ring->ended), NCCLSVC_PROTOCOL);
+		raw_close(&r);
+	}
+	bystanders_end(&b);
+	daemon_stop(&d);
+}
+
+/* A slot used again before its task has ended. */
+static void a_busy_slot_ends_the_session(void **state)
+{
+	struct daemon d;
+	struct bystanders b;
+	struct raw r;
+	struct raw_reply reply;
+	struct svc_record barrier;
+	ncclsvc_unique_id id;
+	(void)state;
+	daemon_start(&d, NULL);
+	bystanders_start(&b, &d);
+	ring_session(&r, &d, &barrier);
+	struct raw other;
+	raw_open(&other, &d);
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	struct svc_join ja = raw_join_request(&id, 2, 0), jb = raw_join_request(&id, 2, 1);
+	uint32_t serial = raw_send(&r, SVC_JOIN, &ja, sizeof(ja), NULL, 0);
+	raw_call(&other, SVC_JOIN, &jb, sizeof(jb), NULL, 0, &reply);
+	raw_reply_to(&r, serial, &reply);
+	barrier.comm = reply.join.comm;
+	barrier.epoch = reply.join.epoch;
+	for (int i = 0; i < 17; i++) /* one more than fit, and none can end */
+		raw_ring_submit(&r, barrier);
+	raw_ends(&r, NCCLSVC_PROTOCOL);
+	/* The other member hears of it. */
+	CHECK(raw_next(&other, &reply));
+	CHECK_EQ(reply.header.opcode, SVC_EVENT_COMM);
+	CHECK_EQ(reply.event.reason, NCCLSVC_PEER_GONE);
+	CHECK_EQ(reply.event.rank, 0);
+	CHECK_EQ(reply.event.pid, getpid());
+	raw_close(&other);
+	raw_close(&r);
+	bystanders_end(&b);
+	daemon_stop(&d);
+}
+
+static void scribble(void *memory, size_t n, unsigned *seed)
+{
+	unsigned char *p = memory;
+	for (size_t i = 0; i < n; i++)
+		p[i] = (unsigned char)(rand_r(seed) >> 7);
+}
+
+static void a_scribbled_ring_harms_its_owner_alone(void **state)
+{
+	struct daemon d;
+	struct bystanders b;
+	struct svc_record barrier;
+	(void)state;
+	time_limit(120);
+	daemon_start(&d, NULL);
+	bystanders_start(&b, &d);
+	for (unsigned seed = 1; seed <= 40; seed++) {
+		unsigned random = seed;
+		struct raw r;
+		ring_session(&r, &d, &barrier);
+		/* While tasks are under way, and again and again. */
+		for (int i = 0; i < 8; i++)
+			raw_ring_submit(&r, barrier);
+		for (int i = 0; i < 5; i++) {
+			if (seed % 2)
+				scribble(r.ring, r.ring_size, &random);
+			else
+				/* Plausible numbers on garbage records. */
+				for (uint64_t n = r.last + 1; n < r.last + 16; n++) {
+					struct svc_record *slot =
+						svc_record_slot(r.ring, r.entries, n);
+					scribble((char *)slot + 8, sizeof(*slot) - 8, &random);
+					slot->comm = barrier.comm;
+					slot->epoch = barrier.epoch;
+					slot->op = (uint8_t)(1 + random % 11);
+					svc_number_store(&slot->number, n);
+				}
+			ring_bell(&r);
+			sleep_ms(1);
+		}
+		raw_close(&r);
+	}
+	bystanders_end(&b);
+	daemon_stop(&d);
+}
+
+/* ---- The socket ---- */
+
+/* Asks and asks, and reads nothing. */
+static void a_client_that_does_not_read_is_ended_or_waits(void **state)
+{
+	struct daemon d;
+	struct bystanders b;
+	struct raw r[4];
+	(void)state;
+	daemon_start(&d, NULL);
+	bystanders_start(&b, &d);
+	for (int i = 0; i < 4; i++) {
+		struct svc_list list = {.what = SVC_LIST_TASKS};
+		struct svc_header header = {.length = sizeof(header) + sizeof(list),
+					    .opcode = SVC_LIST,
+					    .serial = 1};
+		char message[sizeof(header) + sizeof(list)];
+		memcpy(message, &header, sizeof(header));
+		memcpy(message + sizeof(header), &list, sizeof(list));
+		raw_open(&r[i], &d);
+		for (int n = 0; n < 100000; n++) {
+			ssize_t sent = send(r[i].sock, message, sizeof(message),
+					    MSG_DONTWAIT | MSG_NOSIGNAL);
+			if (sent >= 0)
+				continue;
+			CHECK(errno == EAGAIN || errno == EPIPE || errno == ECONNRESET);
+			break;
+		}
+	}
+	/* Unread answers hold fds, a bounded number. */
+	CHECK(daemon_usage(&d).fds < d.base.fds + 4 * 600);
+	/* Meanwhile everybody else is served. */
+	ncclsvc_session *s = session_open(&d);
+	ncclsvc_daemon_info info;
+	for (int i = 0; i < 100; i++)
+		CHECK_OK(ncclsvc_daemon(s, &info));
+	ncclsvc_close(s);
+	for (int i = 0; i < 4; i++)
+		raw_close(&r[i]);
+	bystanders_end(&b);
+	daemon_stop(&d);
+}
+
+static void does_not_read_submits(struct daemon *d)
+{
+	struct raw r;
+	raw_open(&r, d);
+	struct svc_join_reply comm = raw_join_alone(&r);
+	struct svc_record task = {
+		.comm = comm.comm, .epoch = comm.epoch, .op = NCCLSVC_BARRIER, .peer = -1};
+	struct {
+		struct svc_header header;
+		struct svc_record task;
+	} m = {{.length = sizeof(m), .opcode = SVC_SUBMIT, .serial = 9}, task};
+	for (int n = 0; n < 100000; n++)
+		if (send(r.sock, &m, sizeof(m), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+			if (errno != EAGAIN)
+				break;
+			sleep_ms(1);
+			if (n % 100 == 99)
+				break;
+		}
+	raw_close(&r);
+}
+
+static void replies_to_tasks_that_nobody_reads(void **state)
+{
+	struct daemon d;
+	struct bystanders b;
+	(void)state;
+	daemon_start(&d, NULL);
+	bystanders_start(&b, &d);
+	for (int i = 0; i < 5; i++)
+		does_not_read_submits(&d);
+	bystanders_end(&b);
+	daemon_stop(&d);
+}
+
+static void a_silent_crowd_is_sent_away(void **state)
+{
+	enum { CROWD = 1000 };
+	struct daemon d;
+	struct bystanders b;
+	static struct raw r[CROWD];
+	struct rlimit limit;
+	(void)state;
+	time_limit(120);
+	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	if (limit.rlim_max < CROWD + 100)
+		skip_because("the hard limit of open files is %llu",
+			     (unsigned long long)limit.rlim_max);
+	struct rlimit raised = {limit.rlim_max, limit.rlim_max};
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &raised), 0);
+	daemon_start(&d, "--hello-seconds", "2", NULL);
+	bystanders_start(&b, &d);
+	uint64_t start = now_ns();
+	for (int i = 0; i < CROWD; i++)
+		raw_connect(&r[i], &d);
+	/* Whoever has something to say is heard. */
+	ncclsvc_session *s = session_open(&d);
+	ncclsvc_daemon_info info;
+	CHECK_OK(ncclsvc_daemon(s, &info));
+	for (int i = 0; i < CROWD; i++) {
+		raw_ends(&r[i], NCCLSVC_TIMEOUT);
+		raw_close(&r[i]);
+	}
+	uint64_t took = now_ns() - start;
+	CHECK(took > UINT64_C(1500000000) && took < UINT64_C(15000000000));
+	CHECK_OK(ncclsvc_daemon(s, &info));
+	ncclsvc_close(s);
+	bystanders_end(&b);
+	daemon_stop(&d);
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* Out of file descriptors, the daemon turns connections away and does not spin or die. */
+static void a_daemon_out_of_fds_goes_on(void **state)
+{
+	enum { CROWD = 100 };
+	struct daemon d;
+	struct raw r[CROWD];
+	struct rlimit limit, low;
+	(void)state;
+	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	low = (struct rlimit){64, 64};
+	daemon_start(&d, NULL);
+	CHECK_EQ(prlimit(d.pid, RLIMIT_NOFILE, &low, NULL), 0);
+	int open = 0;
+	for (; open < CROWD; open++) {
+		struct svc_hello hello = {.version_min = 1, .version_max = 1};
+		struct raw_reply reply;
+		raw_connect(&r[open], &d);
+		struct {
+			struct svc_header h;
+			struct svc_hello b;
+		} m = {{.length = sizeof(m), .opcode = SVC_HELLO, .serial = 1}, hello};
+		raw_send_bytes(&r[open], &m, sizeof(m), NULL, 0);
+		CHECK(raw_next(&r[open], &reply));
+		if (reply.header.opcode == SVC_EVENT_BYE) {
+			CHECK_EQ(reply.bye.reason, NCCLSVC_LIMIT);
+			break;
+		}
+		CHECK_EQ(reply.header.result, 0);
+	}
+	CHECK(open > 10 && open < CROWD);
+	/* Rings and lists need fds: refused, not fatal. */
+	struct svc_attach attach = {.entries = 16};
+	struct svc_list list = {.what = SVC_LIST_SESSIONS};
+	struct raw_reply reply;
+	raw_call(&r[0], SVC_ATTACH, &attach, sizeof(attach), NULL, 0, &reply);
+	CHECK(reply.header.result < 0);
+	raw_call(&r[0], SVC_LIST, &list, sizeof(list), NULL, 0, &reply);
+	CHECK(reply.header.result < 0);
+	for (int i = 0; i <= open; i++)
+		raw_close(&r[i]);
+	daemon_settles(&d);
+	raw_open(&r[0], &d);
+	raw_attach(&r[0], 16);
+	raw_close(&r[0]);
+	daemon_stop(&d);
+}
+
+/* ---- Other users ---- */
+
+#define NOBODY 65534
+
+static void become_nobody(void)
+{
+	CHECK_EQ(setgroups(0, NULL), 0);
+	CHECK_EQ(setresgid(NOBODY, NOBODY, NOBODY), 0);
+	CHECK_EQ(setresuid(NOBODY, NOBODY, NOBODY), 0);
+}
+
+static void is_turned_away(struct client *me)
+{
+	struct raw r;
+	become_nobody();
+	/* The socket's mode keeps it out; if that was changed, the daemon does. */
+	CHECK(!raw_try_connect(&r, me->daemon->socket));
+	CHECK_EQ(errno, EACCES);
+	say(me, 1);
+	CHECK_EQ(hear(me), 2);
+	raw_connect(&r, me->daemon);
+	struct svc_hello hello = {.version_min = 1, .version_max = 1, .name = "nobody"};
+	raw_refused(&r, SVC_HELLO, &hello, sizeof(hello), NULL, 0, NCCLSVC_PERMISSION, "65534");
+	raw_ends(&r, NCCLSVC_PERMISSION);
+	raw_close(&r);
+}
+
+static void another_user_is_refused_by_policy(void **state)
+{
+	struct daemon d;
+	struct client client;
+	(void)state;
+	if (getuid() != 0)
+		skip_because("only root can become another user");
+	daemon_start(&d, "--access", "owner", NULL);
+	clients_start(&client, 1, &d, is_turned_away, NULL);
+	CHECK_EQ(hear(&client), 1);
+	CHECK_EQ(chmod(d.socket, 0666), 0);
+	say(&client, 2);
+	clients_end(&client, 1);
+	daemon_stop(&d);
+}
+
+/* What others own. */
+struct owned {
+	uint64_t task, comm;
+	uint32_t session;
+	ncclsvc_unique_id id;
+};
+
+static void tries_to_meddle(struct client *me)
+{
+	const struct owned *o = me->arg;
+	struct raw r;
+	become_nobody();
+	raw_open(&r, me->daemon);
+	struct svc_cancel cancel = {.kind = SVC_CANCEL_TASK, .id = o->task};
+	raw_refused(&r, SVC_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_PERMISSION, "");
+	cancel = (struct svc_cancel){.kind = SVC_CANCEL_COMM, .id = o->comm};
+	raw_refused(&r, SVC_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_PERMISSION, "");
+	cancel = (struct svc_cancel){.kind = SVC_CANCEL_SESSION, .id = o->session};
+	raw_refused(&r, SVC_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_PERMISSION, "");
+	struct svc_join join = raw_join_request(&o->id, 2, 1);
+	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_PERMISSION, "");
+	raw_close(&r);
+	/* It may look, but ids are keys. */
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm_info *list;
+	size_t n;
+	bool found = false;
+	CHECK_OK(ncclsvc_list_comms(s, &list, &n));
+	for (size_t i = 0; i < n; i++) {
+		static const uint8_t zeros[NCCLSVC_ID_BYTES];
+		if (list[i].comm != o->comm)
+			continue;
+		found = true;
+		CHECK(memcmp(list[i].id, zeros, sizeof(zeros)) == 0);
+	}
+	CHECK(found);
+	ncclsvc_list_free(list);
+	ncclsvc_close(s);
+}
+
+static void another_user_may_not_meddle(void **state)
+{
+	struct daemon d;
+	struct client client;
+	struct raw r, peer;
+	struct raw_reply reply;
+	struct owned o;
+	(void)state;
+	if (getuid() != 0)
+		skip_because("only root can become another user");
+	daemon_start(&d, "--access", "any", NULL);
+	raw_open(&r, &d);
+	raw_open(&peer, &d);
+	CHECK_OK(ncclsvc_unique_id_create(&o.id));
+	struct svc_join ja = raw_join_request(&o.id, 2, 0), jb = raw_join_request(&o.id, 2, 1);
+	uint32_t serial = raw_send(&r, SVC_JOIN, &ja, sizeof(ja), NULL, 0);
+	raw_call(&peer, SVC_JOIN, &jb, sizeof(jb), NULL, 0, &reply);
+	raw_reply_to(&r, serial, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	o.comm = reply.join.comm_uid;
+	o.session = r.session;
+	struct svc_record barrier = {.comm = reply.join.comm,
+				     .epoch = reply.join.epoch,
+				     .op = NCCLSVC_BARRIER,
+				     .peer = -1};
+	serial = raw_send(&r, SVC_SUBMIT, &barrier, sizeof(barrier), NULL, 0);
+	ncclsvc_session *s = session_open(&d);
+	o.task = tasks_reach(s, NCCLSVC_WAITING_PEERS, 1).task;
+	clients_start(&client, 1, &d, tries_to_meddle, &o);
+	clients_end(&client, 1);
+	/* Nothing was cancelled. */
+	CHECK_EQ(raw_submit_wait(&peer, barrier).result, 0);
+	raw_reply_to(&r, serial, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	ncclsvc_close(s);
+	raw_close(&r);
+	raw_close(&peer);
+	daemon_stop(&d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(bad_numbers_end_the_session),
+		TEST(a_busy_slot_ends_the_session),
+		TEST(a_scribbled_ring_harms_its_owner_alone),
+		TEST(a_client_that_does_not_read_is_ended_or_waits),
+		TEST(replies_to_tasks_that_nobody_reads),
+		TEST(a_silent_crowd_is_sent_away),
+		TEST(a_daemon_out_of_fds_goes_on),
+		TEST(another_user_is_refused_by_policy),
+		TEST(another_user_may_not_meddle),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

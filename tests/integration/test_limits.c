@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Limits and quotas: LIMIT, and nothing changed. And a thousand sessions leave no trace. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harness.h"
+#include "harness_raw.h"
+
+static void a_user_has_a_quota_of_memory(void **state)
+{
+	struct daemon d;
+	struct raw r, other;
+	ncclsvc_daemon_info info;
+	(void)state;
+	daemon_start(&d, "--user-region-bytes", "1M", NULL);
+	raw_open(&r, &d);
+	raw_open(&other, &d);
+	struct raw_region half = raw_region(&r, 512 << 10);
+	int fd = svc_memfd_create("big", 768 << 10, true);
+	struct svc_region_add add = {.bytes = 768 << 10};
+	/* The user's sessions share it. */
+	raw_refused(&r, SVC_REGION_ADD, &add, sizeof(add), &fd, 1, NCCLSVC_LIMIT, "user_region_bytes");
+	raw_refused(&other, SVC_REGION_ADD, &add, sizeof(add), &fd, 1, NCCLSVC_LIMIT,
+		    "user_region_bytes");
+	close(fd);
+	ncclsvc_session *s = session_open(&d);
+	CHECK_OK(ncclsvc_daemon(s, &info));
+	CHECK_EQ(info.region_bytes, 512 << 10);
+	CHECK_EQ(info.regions, 1);
+	void *p = NULL;
+	CHECK_RESULT(ncclsvc_mem_alloc(s, 768 << 10, &p), NCCLSVC_LIMIT);
+	CHECK(!p);
+	/* Up to the last byte, and again after it was given back. */
+	struct raw_region rest = raw_region(&other, 512 << 10);
+	CHECK_RESULT(ncclsvc_mem_alloc(s, 1, &p), NCCLSVC_LIMIT);
+	raw_close(&other);
+	raw_region_close(&rest);
+	for (int i = 0; i < 1000 && info.sessions > 2; i++, sleep_ms(2))
+		CHECK_OK(ncclsvc_daemon(s, &info));
+	CHECK_OK(ncclsvc_mem_alloc(s, 256 << 10, &p));
+	CHECK_OK(ncclsvc_mem_free(s, p));
+	ncclsvc_close(s);
+	raw_region_close(&half);
+	raw_close(&r);
+	daemon_stop(&d);
+}
+
+static void sessions_are_limited(void **state)
+{
+	struct daemon d;
+	ncclsvc_session *s[3], *more = NULL;
+	(void)state;
+	daemon_start(&d, "--sessions-max", "3", NULL);
+	ncclsvc_options options = {
+		.size = sizeof(options), .socket = d.socket, .timeout_ms = WAIT_MS};
+	for (int i = 0; i < 3; i++)
+		s[i] = session_open(&d);
+	for (int i = 0; i < 20; i++)
+		CHECK_RESULT(ncclsvc_open(&options, &more), NCCLSVC_LIMIT);
+	CHECK(!more);
+	ncclsvc_close(s[1]);
+	ncclsvc_result r = NCCLSVC_LIMIT;
+	for (int i = 0; i < 1000 && r == NCCLSVC_LIMIT; i++, sleep_ms(2))
+		r = ncclsvc_open(&options, &s[1]);
+	CHECK_OK(r);
+	for (int i = 0; i < 3; i++)
+		ncclsvc_close(s[i]);
+	daemon_stop(&d);
+}
+
+static void a_users_sessions_are_limited(void **state)
+{
+	struct daemon d;
+	ncclsvc_session *s[2], *more = NULL;
+	(void)state;
+	daemon_start(&d, "--user-sessions-max", "2", NULL);
+	ncclsvc_options options = {
+		.size = sizeof(options), .socket = d.socket, .timeout_ms = WAIT_MS};
+	s[0] = session_open(&d);
+	s[1] = session_open(&d);
+	CHECK_RESULT(ncclsvc_open(&options, &more), NCCLSVC_LIMIT);
+	CHECK(strstr(ncclsvc_last_error(), "user_sessions_max"));
+	ncclsvc_close(s[0]);
+	ncclsvc_close(s[1]);
+	daemon_stop(&d);
+}
+
+static void communicators_are_limited(void **state)
+{
+	struct daemon d;
+	ncclsvc_unique_id id;
+	ncclsvc_comm *comms[8], *more = NULL;
+	ncclsvc_daemon_info before, after;
+	int n = 0;
+	ncclsvc_result r;
+	(void)state;
+	/* The world is one of them, and so is the one the harness has left idle. */
+	daemon_start(&d, "--comms-max", "5", NULL);
+	ncclsvc_session *s = session_open(&d);
+	do {
+		CHECK_OK(ncclsvc_unique_id_create(&id));
+		r = ncclsvc_comm_join(s, &id, 1, 0, WAIT_MS, &comms[n]);
+	} while (r == NCCLSVC_OK && ++n < 8);
+	CHECK_RESULT(r, NCCLSVC_LIMIT);
+	CHECK_EQ(n, 3);
+	CHECK_OK(ncclsvc_daemon(s, &before));
+	CHECK_RESULT(ncclsvc_comm_join(s, &id, 1, 0, WAIT_MS, &more), NCCLSVC_LIMIT);
+	CHECK_RESULT(ncclsvc_comm_split(comms[0], 0, 0, WAIT_MS, &more), NCCLSVC_LIMIT);
+	CHECK(!more);
+	CHECK_OK(ncclsvc_daemon(s, &after));
+	CHECK_EQ(before.comms, after.comms);
+	for (int i = 0; i < n; i++)
+		check_usable(s, comms[i]);
+	ncclsvc_close(s);
+	daemon_stop(&d);
+}
+
+static void a_sessions_handles_are_limited(void **state)
+{
+	struct daemon d;
+	struct raw r;
+	struct raw_reply reply;
+	uint32_t n = 0;
+	(void)state;
+	daemon_start(&d, NULL);
+	raw_open(&r, &d);
+	for (;; n++) {
+		ncclsvc_unique_id id;
+		CHECK_OK(ncclsvc_unique_id_create(&id));
+		struct svc_join join = raw_join_request(&id, 1, 0);
+		raw_call(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, &reply);
+		if (reply.header.result)
+			break;
+		CHECK(n < SVC_SESSION_COMMS);
+	}
+	CHECK_EQ(reply.header.result, NCCLSVC_LIMIT);
+	CHECK(n >= SVC_SESSION_COMMS - 1);
+	struct svc_leave leave = {.comm = 1};
+	raw_call(&r, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	raw_join_alone(&r);
+	raw_close(&r);
+	daemon_stop(&d);
+}
+
+static void a_sessions_regions_are_limited(void **state)
+{
+	struct daemon d;
+	struct raw r;
+	struct raw_reply reply;
+	uint32_t n = 0;
+	(void)state;
+	time_limit(120);
+	daemon_start(&d, NULL);
+	raw_open(&r, &d);
+	int fd = svc_memfd_create("small", SVC_PAGE, true);
+	struct svc_region_add add = {.bytes = SVC_PAGE};
+	for (;; n++) {
+		raw_call(&r, SVC_REGION_ADD, &add, sizeof(add), &fd, 1, &reply);
+		if (reply.header.result)
+			break;
+		CHECK(n < SVC_SESSION_REGIONS);
+	}
+	CHECK_EQ(reply.header.result, NCCLSVC_LIMIT);
+	CHECK(n >= SVC_SESSION_REGIONS - 1);
+	struct svc_region_del del = {.region = 1};
+	raw_call(&r, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	raw_call(&r, SVC_REGION_ADD, &add, sizeof(add), &fd, 1, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	close(fd);
+	raw_close(&r);
+	daemon_stop(&d);
+}
+
+static void ring_full(struct client *me)
+{
+	ncclsvc_session *s;
+	ncclsvc_options options = {.size = sizeof(options),
+				   .socket = me->daemon->socket,
+				   .ring_entries = 16,
+				   .timeout_ms = WAIT_MS};
+	CHECK_OK(ncclsvc_open(&options, &s));
+	ncclsvc_comm *comm = comm_join(me, s);
+	ncclsvc_task tasks[16], task = 0;
+	if (me->rank == 0) {
+		int n = 0;
+		ncclsvc_result r;
+		do
+			r = ncclsvc_barrier(comm, n < 16 ? &tasks[n] : &task);
+		while (r == NCCLSVC_OK && ++n <= 16);
+		CHECK_RESULT(r, NCCLSVC_AGAIN);
+		CHECK_EQ(n, 16);
+		say(me, (uint64_t)n);
+		for (int i = 0; i < n; i++)
+			wait_for(s, tasks[i], NCCLSVC_OK);
+	} else {
+		uint64_t n = hear(me);
+		for (uint64_t i = 0; i < n; i++) {
+			CHECK_OK(ncclsvc_barrier(comm, &task));
+			wait_for(s, task, NCCLSVC_OK);
+		}
+	}
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void a_full_ring_says_again(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, ring_full, NULL);
+	say(&clients[1], hear(&clients[0]));
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
+static void tasks_by_socket_are_limited(void **state)
+{
+	struct daemon d;
+	struct raw a, b;
+	struct raw_reply reply;
+	ncclsvc_unique_id id;
+	uint32_t serials[SVC_SOCKET_TASKS];
+	(void)state;
+	daemon_start(&d, NULL);
+	raw_open(&a, &d);
+	raw_open(&b, &d);
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	struct svc_join join_a = raw_join_request(&id, 2, 0), join_b = raw_join_request(&id, 2, 1);
+	uint32_t serial = raw_send(&a, SVC_JOIN, &join_a, sizeof(join_a), NULL, 0);
+	raw_call(&b, SVC_JOIN, &join_b, sizeof(join_b), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	raw_reply_to(&a, serial, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	struct svc_record task = {.comm = reply.join.comm,
+				  .epoch = reply.join.epoch,
+				  .op = NCCLSVC_BARRIER,
+				  .peer = -1};
+	for (int i = 0; i < SVC_SOCKET_TASKS; i++)
+		serials[i] = raw_send(&a, SVC_SUBMIT, &task, sizeof(task), NULL, 0);
+	raw_refused(&a, SVC_SUBMIT, &task, sizeof(task), NULL, 0, NCCLSVC_LIMIT, "socket");
+	for (int i = 0; i < SVC_SOCKET_TASKS; i++)
+		CHECK_EQ(raw_submit_wait(&b, task).result, 0);
+	for (int i = 0; i < SVC_SOCKET_TASKS; i++) {
+		raw_reply_to(&a, serials[i], &reply);
+		CHECK_EQ(reply.header.result, 0);
+	}
+	raw_close(&a);
+	raw_close(&b);
+	daemon_stop(&d);
+}
+
+static void a_ring_over_the_limit_is_refused(void **state)
+{
+	struct daemon d;
+	struct raw r;
+	(void)state;
+	daemon_start(&d, "--ring-max", "64", NULL);
+	raw_open(&r, &d);
+	struct svc_attach attach = {.entries = 128};
+	raw_refused(&r, SVC_ATTACH, &attach, sizeof(attach), NULL, 0, NCCLSVC_LIMIT, "ring_max");
+	static const uint32_t invalid[] = {0, 1, 8, 15, 17, 48, SVC_RING_MAX * 2, UINT32_MAX};
+	for (size_t i = 0; i < sizeof(invalid) / sizeof(invalid[0]); i++) {
+		attach.entries = invalid[i];
+		raw_refused(&r, SVC_ATTACH, &attach, sizeof(attach), NULL, 0,
+			    NCCLSVC_INVALID_ARGUMENT, "power of two");
+	}
+	raw_attach(&r, 64);
+	raw_close(&r);
+	daemon_stop(&d);
+}
+
+/* ---- Sessions come and go ---- */
+
+static void come_and_go(const struct daemon *d, int times)
+{
+	for (int i = 0; i < times; i++) {
+		ncclsvc_session *s = session_open(d);
+		ncclsvc_unique_id id;
+		ncclsvc_comm *comm;
+		if (i % 10 == 0) {
+			CHECK_OK(ncclsvc_unique_id_create(&id));
+			CHECK_OK(ncclsvc_comm_join(s, &id, 1, 0, WAIT_MS, &comm));
+			check_usable(s, comm);
+		}
+		ncclsvc_close(s);
+	}
+}
+
+static void a_thousand_sessions_leave_no_trace(void **state)
+{
+	struct daemon d;
+	(void)state;
+	time_limit(240);
+	daemon_start(&d, "--comm-idle-seconds", "0", NULL);
+	come_and_go(&d, 100);
+	daemon_settles(&d);
+	long before = daemon_usage(&d).rss_kib;
+	come_and_go(&d, 1000);
+	daemon_settles(&d);
+	long after = daemon_usage(&d).rss_kib;
+	print_message("resident: %ld KiB after 100 sessions, %ld KiB after 1100\n", before, after);
+	/* Sanitizers keep freed memory in quarantine. */
+	const char *sanitized = getenv("NCCLSVC_TEST_SANITIZED");
+	if (!sanitized || !*sanitized)
+		CHECK(after - before < 512);
+	daemon_stop(&d);
+}
+
+static void a_session_costs_little(void **state)
+{
+	enum { SESSIONS = 300 };
+	struct daemon d;
+	static struct raw r[SESSIONS];
+	(void)state;
+	const char *sanitized = getenv("NCCLSVC_TEST_SANITIZED");
+	if (sanitized && *sanitized)
+		skip_because("a sanitizer's own memory would be measured");
+	daemon_start(&d, NULL);
+	for (int i = 0; i < 20; i++) {
+		raw_open(&r[i], &d);
+		raw_attach(&r[i], 16);
+	}
+	struct usage before = daemon_usage(&d);
+	for (int i = 20; i < SESSIONS; i++) {
+		raw_open(&r[i], &d);
+		raw_attach(&r[i], 16);
+	}
+	struct usage after = daemon_usage(&d);
+	double each = (double)(after.rss_kib - before.rss_kib) / (SESSIONS - 20);
+	double fds = (double)(after.fds - before.fds) / (SESSIONS - 20);
+	print_message("a session costs %.1f KiB (its small ring included) and %.1f fds\n", each, fds);
+	CHECK(each <= 64);
+	for (int i = 0; i < SESSIONS; i++)
+		raw_close(&r[i]);
+	daemon_stop(&d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_user_has_a_quota_of_memory),
+		TEST(sessions_are_limited),
+		TEST(a_users_sessions_are_limited),
+		TEST(communicators_are_limited),
+		TEST(a_sessions_handles_are_limited),
+		TEST(a_sessions_regions_are_limited),
+		TEST(a_full_ring_says_again),
+		TEST(tasks_by_socket_are_limited),
+		TEST(a_ring_over_the_limit_is_refused),
+		TEST(a_thousand_sessions_leave_no_trace),
+		TEST(a_session_costs_little),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How the daemon starts, reloads and keeps to its socket. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "harness.h"
+#include "harness_raw.h"
+
+static char out[65536];
+
+/* Runs a daemon that is expected to refuse; returns its exit code. */
+static int refused(const char *option, const char *value)
+{
+	char *argv[] = {(char *)program("NCCLSVCD"), (char *)option, (char *)value, NULL};
+	return run_program(argv, out, sizeof(out));
+}
+
+static void a_socket_path_that_does_not_fit_is_refused(void **state)
+{
+	char path[300] = "/tmp/";
+	(void)state;
+	memset(path + 5, 'x', sizeof(path) - 6);
+	CHECK(refused("--socket", path) != 0);
+	CHECK(strstr(out, "107") || strstr(out, "long"));
+	/* One byte more than fits, and the longest that does. */
+	path[5 + 108 - 5] = '\0';
+	CHECK_EQ(strlen(path), 108);
+	CHECK(refused("--socket", path) != 0);
+}
+
+static void bad_options_are_refused_by_name(void **state)
+{
+	(void)state;
+	CHECK(refused("--ranks", "0") != 0);
+	CHECK(strstr(out, "ranks"));
+	CHECK(refused("--no-such-option", "1") != 0);
+	CHECK(strstr(out, "no-such-option"));
+	CHECK(refused("--device", "cuda") != 0);
+	CHECK(strstr(out, "cuda"));
+	CHECK_EQ(refused("--version", NULL), 0);
+	CHECK(strstr(out, ncclsvc_version()));
+	CHECK_EQ(refused("--help", NULL), 0);
+	CHECK(strstr(out, "--socket"));
+	CHECK_EQ(refused("--check-config", NULL), 0);
+	CHECK(strstr(out, "hello_seconds"));
+}
+
+static void a_live_daemons_socket_is_not_stolen(void **state)
+{
+	struct daemon d;
+	(void)state;
+	daemon_start(&d, NULL);
+	ncclsvc_session *s = session_open(&d);
+	CHECK(refused("--socket", d.socket) != 0);
+	CHECK(strstr(out, d.socket));
+	ncclsvc_daemon_info info;
+	CHECK_OK(ncclsvc_daemon(s, &info));
+	CHECK_EQ(info.pid, d.pid);
+	ncclsvc_close(s);
+	s = session_open(&d);
+	CHECK_OK(ncclsvc_daemon(s, &info));
+	CHECK_EQ(info.pid, d.pid);
+	ncclsvc_close(s);
+	daemon_stop(&d);
+}
+
+static void a_stale_socket_is_replaced(void **state)
+{
+	struct daemon d;
+	struct stat before, after;
+	(void)state;
+	daemon_start(&d, NULL);
+	daemon_kill(&d);
+	CHECK_EQ(stat(d.socket, &before), 0);
+	daemon_restart(&d, NULL);
+	CHECK_EQ(stat(d.socket, &after), 0);
+	CHECK(before.st_ino != after.st_ino || before.st_ctime != after.st_ctime ||
+	      before.st_mtim.tv_nsec != after.st_mtim.tv_nsec);
+	CHECK_EQ(after.st_mode & 0777, 0600);
+	daemon_stop(&d);
+}
+
+static void a_file_or_another_program_in_the_way_is_left_alone(void **state)
+{
+	char path[] = "/tmp/ncclsvc-test-file-XXXXXX", lock[64];
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct stat st;
+	(void)state;
+	int fd = mkostemp(path, O_CLOEXEC);
+	CHECK(fd >= 0);
+	CHECK(refused("--socket", path) != 0);
+	CHECK(strstr(out, path));
+	CHECK_EQ(stat(path, &st), 0);
+	CHECK(S_ISREG(st.st_mode));
+	close(fd);
+	unlink(path);
+	/* A socket of another kind of program. */
+	strcpy(address.sun_path, path);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CHECK_EQ(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	CHECK_EQ(listen(fd, 1), 0);
+	CHECK(refused("--socket", path) != 0);
+	CHECK_EQ(stat(path, &st), 0);
+	CHECK(S_ISSOCK(st.st_mode));
+	close(fd);
+	unlink(path);
+	snprintf(lock, sizeof(lock), "%s.lock", path);
+	unlink(lock);
+}
+
+static void sighup_rereads_the_configuration(void **state)
+{
+	struct daemon d;
+	char path[] = "/tmp/ncclsvc-test-conf-XXXXXX";
+	(void)state;
+	int fd = mkostemp(path, O_CLOEXEC);
+	CHECK(fd >= 0);
+	CHECK(dprintf(fd, "sessions_max = 3\n") > 0);
+	daemon_start(&d, "--config", path, NULL);
+	ncclsvc_session *s = session_open(&d);
+	ncclsvc_daemon_info info;
+	CHECK_OK(ncclsvc_daemon(s, &info));
+	CHECK_EQ(info.sessions_max, 3);
+	CHECK_EQ(ftruncate(fd, 0), 0);
+	CHECK(pwrite(fd, "sessions_max = 7\n", 17, 0) == 17);
+	CHECK_EQ(kill(d.pid, SIGHUP), 0);
+	for (int i = 0; info.sessions_max != 7 && i < 1000; i++, sleep_ms(5))
+		CHECK_OK(ncclsvc_daemon(s, &info));
+	CHECK_EQ(info.sessions_max, 7);
+	/* A broken file changes nothing. */
+	CHECK(pwrite(fd, "sessions_max = x\n", 17, 0) == 17);
+	CHECK_EQ(kill(d.pid, SIGHUP), 0);
+	CHECK(daemon_logged(&d, "nothing was changed"));
+	CHECK_OK(ncclsvc_daemon(s, &info));
+	CHECK_EQ(info.sessions_max, 7);
+	ncclsvc_close(s);
+	close(fd);
+	unlink(path);
+	daemon_stop(&d);
+}
+
+/* Nothing to do, nothing done: no CPU time at all between keep-alives. */
+static uint64_t cpu_ticks(pid_t pid)
+{
+	char path[64], text[1024];
+	unsigned long user, system;
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	FILE *f = fopen(path, "re");
+	CHECK(f);
+	size_t n = fread(text, 1, sizeof(text) - 1, f);
+	fclose(f);
+	text[n] = '\0';
+	char *after = strrchr(text, ')');
+	CHECK(after);
+	CHECK_EQ(sscanf(after + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
+			&system),
+		 2);
+	return user + system;
+}
+
+static uint64_t switches(pid_t pid)
+{
+	char path[64], line[256];
+	unsigned long n = 0, all = 0;
+	/* Of the main thread and of the engine's. */
+	for (int thread = 0; thread < 16; thread++) {
+		snprintf(path, sizeof(path), "/proc/%d/task/%d/status", pid, pid + thread);
+		FILE *f = fopen(path, "re");
+		if (!f)
+			continue;
+		while (fgets(line, sizeof(line), f))
+			if (sscanf(line, "voluntary_ctxt_switches: %lu", &n) == 1)
+				all += n;
+		fclose(f);
+	}
+	return all;
+}
+
+static void an_idle_daemon_sleeps(void **state)
+{
+	struct daemon d;
+	struct raw r;
+	(void)state;
+	daemon_start(&d, NULL);
+	raw_open(&r, &d);
+	raw_attach(&r, 16);
+	struct svc_join_reply comm = raw_join_alone(&r);
+	struct svc_record barrier = {
+		.comm = comm.comm, .epoch = comm.epoch, .op = NCCLSVC_BARRIER, .peer = -1};
+	CHECK_EQ(raw_ring_wait(&r, raw_ring_submit(&r, barrier)).result, 0);
+	sleep_ms(500);
+	uint64_t ticks = cpu_ticks(d.pid), woken = switches(d.pid);
+	sleep_ms(2000);
+	CHECK_EQ(cpu_ticks(d.pid) - ticks, 0);
+	CHECK_EQ(switches(d.pid) - woken, 0);
+	raw_close(&r);
+	daemon_stop(&d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_socket_path_that_does_not_fit_is_refused),
+		TEST(bad_options_are_refused_by_name),
+		TEST(a_live_daemons_socket_is_not_stolen),
+		TEST(a_stale_socket_is_replaced),
+		TEST(a_file_or_another_program_in_the_way_is_left_alone),
+		TEST(sighup_rereads_the_configuration),
+		TEST(an_idle_daemon_sleeps),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

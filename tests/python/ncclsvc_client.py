@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small client of ncclsvcd in Python's standard library alone.
+
+Written from ncclsvc-protocol(7), to show that the page suffices. It has no ring: it submits over the
+socket, which is slower and simpler.
+"""
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import socket
+import struct
+import time
+
+# Opcodes
+HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
+SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
+EVENT_COMM, EVENT_BYE, REPLY = 0x4001, 0x4002, 0x8000
+
+# Vocabulary
+RESULTS = {
+    0: "OK", 1: "IN_PROGRESS", -1: "INVALID_ARGUMENT", -2: "PROTOCOL", -3: "VERSION",
+    -4: "MISMATCH", -5: "PEER_GONE", -6: "TIMEOUT", -7: "LIMIT", -8: "CANCELLED",
+    -9: "DAEMON_LOST", -10: "WORKER_LOST", -11: "PERMISSION", -12: "NOT_FOUND",
+    -13: "RANK_TAKEN", -14: "STALE_EPOCH", -15: "BUSY", -16: "DRAINING", -17: "NO_MEMORY",
+    -18: "UNSUPPORTED", -19: "SYSTEM", -20: "AGAIN",
+}
+ALL_REDUCE, ALL_GATHER, BARRIER = 1, 2, 11
+INT8, INT32, INT64, FLOAT32, FLOAT64 = 0, 2, 4, 7, 8
+SUM, PROD, MAX, MIN, AVG = 0, 1, 2, 3, 4
+STATES = {1: "queued", 2: "waiting-peers", 3: "waiting-input", 4: "launched", 5: "done", 6: "failed"}
+LIST_TASKS = 4
+
+MESSAGE_MAX = 512
+HEADER = struct.Struct("=IHHIi")
+ERROR = struct.Struct("=HHHH256s")
+HELLO_REQUEST = struct.Struct("=HHI48s")
+HELLO_REPLY = struct.Struct("=HHHHIIIIQ48s")
+JOIN_REQUEST = struct.Struct("=128siiiIQ")
+JOIN_REPLY = struct.Struct("=QIIii128s")
+RECORD = struct.Struct("=QIIBBBBiQIIQQQIIQ48x")
+STATUS = struct.Struct("=QiIiiiiQQQQQI8iI16x")
+LIST_REPLY = struct.Struct("=IIQQ")
+TASK = struct.Struct("=QQQQQBBBBiiiIIIIQQI8iI")
+
+
+class ServiceError(Exception):
+    """A negative result, with the daemon's sentence or the task's status."""
+
+    def __init__(self, result, text="", versions=None, status=None):
+        self.result = RESULTS.get(result, str(result))
+        self.text = text
+        self.versions = versions
+        self.status = status
+        super().__init__(f"{self.result}: {text}")
+
+
+def text_of(field):
+    return field.split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+class Status:
+    """How a task ended."""
+
+    def __init__(self, body):
+        f = STATUS.unpack(body)
+        (self.number, self.result, self.field, self.rank_a, self.rank_b, self.pid_a, self.pid_b,
+         self.value_a, self.value_b, self.submitted_ns, self.started_ns, self.done_ns,
+         self.missing_count) = f[:13]
+        self.missing = list(f[13:21][: self.missing_count])
+        self.epoch = f[21]
+
+
+class Task:
+    """One record of LIST tasks."""
+
+    def __init__(self, body):
+        f = TASK.unpack(body[: TASK.size])
+        (self.task, self.comm, self.seq, self.count, self.bytes, self.op, self.type, self.redop,
+         state, self.rank, self.peer, self.pid, self.session, self.epoch, self.nranks, self.group,
+         self.age_ns, self.state_ns, self.waits_count) = f[:19]
+        self.state = STATES.get(state, str(state))
+        self.waits_for = list(f[19:27][: self.waits_count])
+
+
+class Region:
+    """Shared memory that the daemon knows."""
+
+    F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
+
+    def __init__(self, size, name="ncclsvc-python"):
+        self.id = None
+        self.size = size
+        self.fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, size)
+        fcntl.fcntl(self.fd, self.F_ADD_SEALS, self.F_SEAL_SHRINK | self.F_SEAL_GROW)
+        self.memory = mmap.mmap(self.fd, size)
+
+    def array(self, ctype, count, offset=0):
+        return (ctype * count).from_buffer(self.memory, offset)
+
+    def close(self):
+        self.memory.close()
+        os.close(self.fd)
+
+
+class Comm:
+    """One rank of one communicator."""
+
+    def __init__(self, body):
+        (self.uid, self.handle, self.epoch, self.nranks, self.rank, self.id) = JOIN_REPLY.unpack(body)
+
+
+class Session:
+    """One connection."""
+
+    def __init__(self, path, name="python", versions=(1, 1), timeout=20.0):
+        self.serial = 0
+        self.events = []
+        self.replies = {}
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        self.sock.settimeout(timeout)
+        try:
+            self.sock.connect(path)
+            body = HELLO_REQUEST.pack(versions[0], versions[1], 0, name.encode()[:47])
+            reply, _ = self.call(HELLO, body)
+        except BaseException:
+            self.sock.close()
+            raise
+        (self.version, self.version_min, self.version_max, _, self.id, self.host_ranks,
+         self.ring_max, _, self.region_bytes_max, version) = HELLO_REPLY.unpack(reply)
+        self.daemon_version = text_of(version)
+
+    def close(self):
+        self.sock.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    # Messages
+
+    def send(self, opcode, body, fds=()):
+        self.serial += 1
+        message = HEADER.pack(HEADER.size + len(body), opcode, 0, self.serial, 0) + body
+        try:
+            if fds:
+                socket.send_fds(self.sock, [message], fds)
+            else:
+                self.sock.send(message)
+        except BrokenPipeError:
+            pass  # why the daemon closed is still to be read
+        return self.serial
+
+    def receive(self):
+        """Takes one message: an event, or a reply that someone waits for."""
+        try:
+            data, fds, flags, _ = socket.recv_fds(self.sock, MESSAGE_MAX, 4)
+        except OSError as e:
+            # What the daemon had said before it closed is still there.
+            if e.errno != errno.ECONNRESET:
+                raise
+            data, fds, flags, _ = socket.recv_fds(self.sock, MESSAGE_MAX, 4)
+        if not data:
+            raise ServiceError(-9, "the daemon closed the connection")
+        length, opcode, reserved, serial, result = HEADER.unpack(data[: HEADER.size])
+        if length != len(data) or reserved or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise ServiceError(-2, "the daemon sent what is no message")
+        body = data[HEADER.size:]
+        if opcode & REPLY:
+            self.replies[serial] = (opcode & ~REPLY, result, body, fds)
+        else:
+            self.events.append((opcode, body))
+
+    def reply(self, serial):
+        while serial not in self.replies:
+            self.receive()
+        opcode, result, body, fds = self.replies.pop(serial)
+        if result == 0:
+            return body, fds
+        for fd in fds:
+            os.close(fd)
+        if opcode == SUBMIT and len(body) == STATUS.size:
+            raise ServiceError(result, "the task failed", status=Status(body))
+        vmin, vmax, cmin, cmax, text = ERROR.unpack(body)
+        raise ServiceError(result, text_of(text), versions=((vmin, vmax), (cmin, cmax)))
+
+    def call(self, opcode, body, fds=()):
+        return self.reply(self.send(opcode, body, fds))
+
+    # Requests
+
+    def add_region(self, region):
+        body, _ = self.call(REGION_ADD, struct.pack("=QII", region.size, 0, 0), [region.fd])
+        region.id, _ = struct.unpack("=II", body)
+        return region
+
+    def delete_region(self, region):
+        self.call(REGION_DEL, struct.pack("=II", region.id, 0))
+
+    def join(self, comm_id, nranks, rank, timeout_ns=0):
+        body, _ = self.call(JOIN, JOIN_REQUEST.pack(comm_id, nranks, rank, -1, 0, timeout_ns))
+        return Comm(body)
+
+    def world(self, rank=-1, timeout_ns=0):
+        body, _ = self.call(JOIN, JOIN_REQUEST.pack(bytes(128), 0, rank, -1, 1, timeout_ns))
+        return Comm(body)
+
+    def leave(self, comm):
+        self.call(LEAVE, struct.pack("=II", comm.handle, 0))
+
+    def submit(self, comm, op, count=0, dtype=0, redop=0, src=(0, 0), dst=(0, 0), peer=-1,
+               timeout_ns=0, flags=0):
+        """Returns the serial to wait for. src and dst are (region id, offset in bytes)."""
+        return self.send(SUBMIT, RECORD.pack(0, comm.handle, comm.epoch, op, dtype, redop, flags,
+                                             peer, count, src[0], dst[0], src[1], dst[1],
+                                             timeout_ns, 0, 0, 0))
+
+    def wait(self, serial):
+        body, _ = self.reply(serial)
+        return Status(body)
+
+    def all_reduce(self, comm, src, dst, count, dtype, redop=SUM, timeout_ns=0):
+        return self.wait(self.submit(comm, ALL_REDUCE, count, dtype, redop, src, dst,
+                                     timeout_ns=timeout_ns))
+
+    def barrier(self, comm):
+        return self.wait(self.submit(comm, BARRIER))
+
+    def tasks(self):
+        body, fds = self.call(LIST, struct.pack("=II", LIST_TASKS, 0))
+        _, size, count, _ = LIST_REPLY.unpack(body)
+        try:
+            data = os.pread(fds[0], size * count, 0) if count else b""
+        finally:
+            os.close(fds[0])
+        if len(data) != size * count:
+            raise ServiceError(-2, "the list is shorter than said")
+        return [Task(data[i * size:(i + 1) * size]) for i in range(count)]
+
+    def cancel_task(self, task):
+        body, _ = self.call(CANCEL, struct.pack("=IIQ", 1, 0, task))
+        return struct.unpack("=Q", body)[0]
+
+
+def demo(path):
+    """One rank, one AllReduce."""
+    with Session(path) as session:
+        region = session.add_region(Region(4096))
+        comm = session.join(os.urandom(128), 1, 0)
+        values = region.array(ctypes.c_float, 4)
+        values[:] = [1, 2, 3, 4]
+        start = time.monotonic_ns()
+        session.all_reduce(comm, (region.id, 0), (region.id, 0), 4, FLOAT32)
+        print(f"daemon {session.daemon_version}: {list(values)} after "
+              f"{(time.monotonic_ns() - start) / 1000:.0f} us")
+        del values
+        region.close()
+
+
+if __name__ == "__main__":
+    demo(os.environ.get("NCCLSVC_SOCKET", "/run/ncclsvc/ncclsvcd.sock"))

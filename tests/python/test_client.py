@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python client against a real daemon, which $NCCLSVCD names."""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import ncclsvc_client as svc
+
+WAIT = 30
+
+
+def eventually(check, what):
+    end = time.monotonic() + WAIT
+    while time.monotonic() < end:
+        value = check()
+        if value:
+            return value
+        time.sleep(0.005)
+    raise AssertionError(f"in {WAIT} s there was no {what}")
+
+
+class Daemon:
+    def __init__(self, *options):
+        self.dir = tempfile.TemporaryDirectory(prefix="ncclsvc-test-")
+        self.path = os.path.join(self.dir.name, "s")
+        env = {k: v for k, v in os.environ.items() if not k.startswith("NCCLSVC")}
+        self.log = open(os.path.join(self.dir.name, "log"), "w+")
+        self.process = subprocess.Popen(
+            [os.environ["NCCLSVCD"], "--socket", self.path, "--log-target", "stderr", *options],
+            env=env, stdout=self.log, stderr=self.log)
+        eventually(self.answers, "daemon")
+        self.fds = self.open_fds()
+
+    def answers(self):
+        if self.process.poll() is not None:
+            self.log.seek(0)
+            raise AssertionError(f"the daemon ended: {self.log.read()}")
+        try:
+            svc.Session(self.path).close()
+            return True
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+
+    def open_fds(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(WAIT)
+        self.log.seek(0)
+        log = self.log.read()
+        self.log.close()
+        self.dir.cleanup()
+        return code, log
+
+
+def rank_of_reduce(path, comm_id, nranks, rank, results):
+    """An AllReduce out of place and one in place; the results go to the parent."""
+    with svc.Session(path, name=f"rank{rank}") as session:
+        region = session.add_region(svc.Region(1 << 16))
+        comm = session.join(comm_id, nranks, rank)
+        count = 1001
+        src = region.array(ctypes.c_int64, count)
+        dst = region.array(ctypes.c_int64, count, 1 << 15)
+        src[:] = [i * (rank + 1) for i in range(count)]
+        status = session.all_reduce(comm, (region.id, 0), (region.id, 1 << 15), count, svc.INT64)
+        first = list(dst)
+        session.all_reduce(comm, (region.id, 0), (region.id, 0), count, svc.INT64, svc.MAX)
+        results.put((rank, status.result, first, list(src)))
+        del src, dst
+        session.delete_region(region)
+        session.leave(comm)
+        region.close()
+
+
+def rank_that_waits(path, comm_id, go, results):
+    """Rank 1 of 2, which submits when it is told to."""
+    with svc.Session(path, name="late") as session:
+        comm = session.join(comm_id, 2, 1)
+        results.put(os.getpid())
+        if not go.wait(WAIT):
+            sys.exit(1)
+        session.barrier(comm)
+        results.put("done")
+
+
+class ClientTest(unittest.TestCase):
+    def setUp(self):
+        self.context = multiprocessing.get_context("fork")
+        self.daemon = Daemon("--ranks", "3")
+        self.children = []
+
+    def tearDown(self):
+        for child in self.children:
+            child.join(WAIT)
+            self.assertEqual(child.exitcode, 0)
+        eventually(lambda: self.daemon.open_fds() <= self.daemon.fds, "end to the open fds")
+        code, log = self.daemon.stop()
+        self.assertEqual(code, 0, log)
+        self.assertNotIn("Sanitizer", log)
+        self.assertNotIn("runtime error", log)
+
+    def start(self, target, *args):
+        child = self.context.Process(target=target, args=args)
+        child.start()
+        self.children.append(child)
+        return child
+
+    def connect(self):
+        return svc.Session(self.daemon.path)
+
+    def test_hello_says_what_the_daemon_is(self):
+        with self.connect() as session:
+            self.assertEqual(session.version, 1)
+            self.assertEqual(session.host_ranks, 3)
+            self.assertGreater(session.id, 0)
+            self.assertGreater(session.ring_max, 0)
+            self.assertGreater(session.region_bytes_max, 0)
+            self.assertRegex(session.daemon_version, r"^\d+\.\d+\.\d+")
+
+    def test_processes_reduce(self):
+        for nranks in (1, 2, 4):
+            results = self.context.Queue()
+            comm_id = os.urandom(128)
+            for rank in range(nranks):
+                self.start(rank_of_reduce, self.daemon.path, comm_id, nranks, rank, results)
+            total = nranks * (nranks + 1) // 2
+            for _ in range(nranks):
+                _, result, summed, largest = results.get(timeout=WAIT)
+                self.assertEqual(result, 0)
+                self.assertEqual(summed, [i * total for i in range(1001)])
+                self.assertEqual(largest, [i * nranks for i in range(1001)])
+
+    def test_the_world(self):
+        sessions = [self.connect() for _ in range(3)]
+        request = svc.JOIN_REQUEST.pack(bytes(128), 0, -1, -1, 1, 0)
+        serials = [s.send(svc.JOIN, request) for s in sessions]
+        comms = [svc.Comm(s.reply(n)[0]) for s, n in zip(sessions, serials)]
+        self.assertEqual(sorted(c.rank for c in comms), [0, 1, 2])
+        self.assertEqual({c.nranks for c in comms}, {3})
+        with self.assertRaises(svc.ServiceError) as caught:
+            with self.connect() as late:
+                late.world()
+        self.assertEqual(caught.exception.result, "LIMIT")
+        for s in sessions:
+            s.close()
+
+    def test_the_task_list_names_who_is_waited_for(self):
+        go, results = self.context.Event(), self.context.Queue()
+        comm_id = os.urandom(128)
+        self.start(rank_that_waits, self.daemon.path, comm_id, go, results)
+        with self.connect() as session, self.connect() as observer:
+            comm = session.join(comm_id, 2, 0)
+            late = results.get(timeout=WAIT)
+            self.assertNotEqual(late, os.getpid())
+            serial = session.submit(comm, svc.BARRIER)
+            task = eventually(
+                lambda: next((t for t in observer.tasks() if t.state == "waiting-peers"), None),
+                "waiting task")
+            self.assertEqual(task.op, svc.BARRIER)
+            self.assertEqual((task.rank, task.pid, task.nranks), (0, os.getpid(), 2))
+            self.assertEqual((task.waits_count, task.waits_for), (1, [1]))
+            self.assertEqual(task.comm, comm.uid)
+            self.assertEqual(task.session, session.id)
+            go.set()
+            status = session.wait(serial)
+            self.assertEqual(status.result, 0)
+            self.assertLessEqual(status.submitted_ns, status.done_ns)
+            self.assertEqual(results.get(timeout=WAIT), "done")
+            self.assertEqual(observer.tasks(), [])
+
+    def test_a_cancelled_task_and_a_deadline(self):
+        comm_id = os.urandom(128)
+        with self.connect() as a, self.connect() as b:
+            first = a.send(svc.JOIN, svc.JOIN_REQUEST.pack(comm_id, 2, 0, -1, 0, 0))
+            comm_b = b.join(comm_id, 2, 1)
+            comm_a = svc.Comm(a.reply(first)[0])
+            serial = a.submit(comm_a, svc.BARRIER)
+            task = eventually(lambda: b.tasks(), "task")[0]
+            self.assertEqual(b.cancel_task(task.task), 1)
+            with self.assertRaises(svc.ServiceError) as caught:
+                a.wait(serial)
+            self.assertEqual(caught.exception.result, "CANCELLED")
+            with self.assertRaises(svc.ServiceError) as caught:
+                b.barrier(comm_b)
+            self.assertEqual(caught.exception.result, "CANCELLED")
+            serial = a.submit(comm_a, svc.BARRIER, timeout_ns=50_000_000)
+            with self.assertRaises(svc.ServiceError) as caught:
+                a.wait(serial)
+            self.assertEqual(caught.exception.result, "TIMEOUT")
+            self.assertEqual(caught.exception.status.missing, [1])
+
+    def test_versions_that_do_not_meet_are_both_named(self):
+        with self.assertRaises(svc.ServiceError) as caught:
+            svc.Session(self.daemon.path, versions=(900, 901))
+        self.assertEqual(caught.exception.result, "VERSION")
+        self.assertEqual(caught.exception.versions, ((1, 1), (900, 901)))
+        for version in ("900", "901", "1"):
+            self.assertIn(version, caught.exception.text)
+
+    def test_bad_requests_are_answered(self):
+        with self.connect() as session:
+            for opcode, body, result in (
+                    (99, b"", "PROTOCOL"),
+                    (svc.LIST, b"", "PROTOCOL"),
+                    (svc.LIST, struct.pack("=II", 77, 0), "INVALID_ARGUMENT"),
+                    (svc.LEAVE, struct.pack("=II", 5, 0), "NOT_FOUND"),
+                    (svc.REGION_ADD, struct.pack("=QII", 4096, 0, 0), "PROTOCOL"),
+            ):
+                with self.assertRaises(svc.ServiceError) as caught:
+                    session.call(opcode, body)
+                self.assertEqual(caught.exception.result, result)
+                self.assertTrue(caught.exception.text)
+            reader, writer = os.pipe()
+            with self.assertRaises(svc.ServiceError) as caught:
+                session.call(svc.REGION_ADD, struct.pack("=QII", 4096, 0, 0), [reader])
+            self.assertEqual(caught.exception.result, "INVALID_ARGUMENT")
+            os.close(reader)
+            os.close(writer)
+            self.assertEqual(session.tasks(), [])
+
+    def test_a_malformed_frame_ends_the_session_with_a_reason(self):
+        with self.connect() as session:
+            session.sock.send(b"what is this?")
+            with self.assertRaises(svc.ServiceError) as caught:
+                while True:
+                    session.receive()
+            self.assertEqual(caught.exception.result, "DAEMON_LOST")
+            opcode, body = session.events[-1]
+            self.assertEqual(opcode, svc.EVENT_BYE)
+            self.assertEqual(svc.RESULTS[struct.unpack_from("=i", body)[0]], "PROTOCOL")
+
+    def test_a_member_that_dies_is_named(self):
+        comm_id = os.urandom(128)
+        with self.connect() as session:
+            other = self.connect()
+            first = session.send(svc.JOIN, svc.JOIN_REQUEST.pack(comm_id, 2, 0, -1, 0, 0))
+            other.join(comm_id, 2, 1)
+            comm = svc.Comm(session.reply(first)[0])
+            serial = session.submit(comm, svc.BARRIER)
+            other.sock.shutdown(socket.SHUT_RDWR)
+            other.close()
+            with self.assertRaises(svc.ServiceError) as caught:
+                session.wait(serial)
+            self.assertEqual(caught.exception.result, "PEER_GONE")
+            self.assertEqual(caught.exception.status.rank_a, 1)
+
+
+if __name__ == "__main__":
+    if not __debug__:
+        sys.exit("tests need their assertions: run without -O")
+    unittest.main()

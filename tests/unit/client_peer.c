@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client_peer.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "fdio.h"
+
+/* cmocka's assertions work in the test's own thread alone. */
+#define REQUIRE(condition)                                                                         \
+	do {                                                                                       \
+		if (!(condition)) {                                                                \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);            \
+			abort();                                                                   \
+		}                                                                                  \
+	} while (0)
+
+static void put(struct peer *p, const struct svc_header *to, int result, const void *body,
+		size_t size, const int *fds, unsigned nfds)
+{
+	unsigned char message[SVC_MESSAGE_MAX] = {0};
+	struct svc_header h = {
+		.length = (uint32_t)(sizeof(h) + size),
+		.opcode = to->serial ? to->opcode | SVC_REPLY : to->opcode,
+		.serial = to->serial,
+		.result = result,
+	};
+	if (p->fault == WRONG_SERIAL)
+		h.serial += 17;
+	memcpy(message, &h, sizeof(h));
+	if (size)
+		memcpy(message + sizeof(h), body, size);
+	svc_send(p->conn, message, h.length, fds, nfds, 0);
+}
+
+static void refuse(struct peer *p, const struct svc_header *to, int result, const char *text)
+{
+	struct svc_error e = {.version_min = 7, .version_max = 9};
+	snprintf(e.text, sizeof(e.text), "%s", text);
+	put(p, to, result, &e, sizeof(e), NULL, 0);
+}
+
+static void hello(struct peer *p, const struct svc_header *h)
+{
+	struct svc_hello_reply reply = {.version = 1, .version_min = 1, .version_max = 1,
+					.session = 1, .host_ranks = 2, .ring_max = 1024};
+	struct svc_event_bye bye = {.reason = NCCLSVC_LIMIT, .text = "too many sessions"};
+	int stray = p->listener;
+	switch (p->fault) {
+	case SAYS_VERSION:
+		refuse(p, h, NCCLSVC_VERSION, "no");
+		break;
+	case SAYS_BYE:
+		put(p, &(struct svc_header){.opcode = SVC_EVENT_BYE}, 0, &bye, sizeof(bye), NULL, 0);
+		break;
+	case SAYS_NOTHING:
+		break;
+	default:
+		put(p, h, 0, &reply, sizeof(reply) - (p->fault == SHORT_REPLY ? 8 : 0), &stray,
+		    p->fault == STRAY_FD);
+	}
+}
+
+static void detach(struct peer *p)
+{
+	if (!p->ring)
+		return;
+	munmap(p->ring, svc_ring_size(p->entries));
+	close(p->doorbell);
+	close(p->completion);
+	p->ring = NULL;
+}
+
+static void attach(struct peer *p, const struct svc_header *h, const struct svc_attach *a)
+{
+	detach(p);
+	p->entries = a->entries;
+	size_t size = svc_ring_size(a->entries);
+	int fd = p->fault == UNSEALED_RING ? memfd_create("ring", MFD_CLOEXEC | MFD_ALLOW_SEALING)
+					   : svc_memfd_create("ring", size, true);
+	REQUIRE(fd >= 0);
+	REQUIRE(p->fault != UNSEALED_RING || !ftruncate(fd, (off_t)size));
+	p->ring = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	REQUIRE(p->ring != MAP_FAILED);
+	p->ring->magic = p->fault == NO_MAGIC ? 0 : SVC_RING_MAGIC;
+	p->ring->version = 1;
+	p->ring->entries = a->entries;
+	p->ring->timelines = SVC_TIMELINES;
+	p->ring->size = size;
+	atomic_store(&p->ring->asleep, 1);
+	p->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	p->completion = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	struct svc_attach_reply reply = {.size = size, .entries = a->entries};
+	if (p->fault == SMALL_RING)
+		reply.size = SVC_PAGE;
+	if (p->fault == OTHER_ENTRIES)
+		reply.entries *= 2;
+	int fds[] = {fd, p->doorbell, p->completion};
+	put(p, h, 0, &reply, sizeof(reply), fds, p->fault == NO_RING_FDS ? 0 : 3);
+	close(fd);
+}
+
+static void join(struct peer *p, const struct svc_header *h, const struct svc_join *j)
+{
+	struct svc_join_reply reply = {
+		.comm_uid = 100 + p->joins,
+		.comm = ++p->joins,
+		.epoch = 1,
+		.nranks = j->flags & SVC_JOIN_WORLD ? 2 : j->nranks,
+		.rank = j->rank < 0 ? 0 : j->rank,
+	};
+	memcpy(reply.id, j->id, sizeof(reply.id));
+	if (p->fault == JOIN_RANGE)
+		reply.rank = reply.nranks;
+	put(p, h, 0, &reply, sizeof(reply), NULL, 0);
+}
+
+/* Three sessions, in records of another length. */
+static void list(struct peer *p, const struct svc_header *h, const struct svc_list *l)
+{
+	char records[3][512] = {{0}};
+	size_t size = sizeof(ncclsvc_session_info);
+	struct svc_list_reply reply = {.what = l->what, .count = 3};
+	if (p->fault == LIST_LONGER)
+		size += 40;
+	if (p->fault == LIST_SHORTER)
+		size = offsetof(ncclsvc_session_info, comms);
+	reply.record_size = (uint32_t)size;
+	if (p->fault == LIST_OVERFLOWS)
+		reply.count = UINT64_MAX / size + 2;
+	if (p->fault == LIST_CUT)
+		reply.count = 4;
+	int fd = svc_memfd_create("list", 3 * size, true);
+	REQUIRE(fd >= 0);
+	for (uint32_t i = 0; i < 3; i++) {
+		ncclsvc_session_info info = {.session = i + 1, .submitted = 10 * i, .comms = 5 + i};
+		memset(records[i], 0xee, sizeof(records[i]));
+		memcpy(records[i], &info, sizeof(info));
+		REQUIRE(pwrite(fd, records[i], size, (off_t)(i * size)) == (ssize_t)size);
+	}
+	put(p, h, 0, &reply, sizeof(reply), &fd, 1);
+	close(fd);
+}
+
+static void info(struct peer *p, const struct svc_header *h)
+{
+	struct svc_daemon_info_reply reply = {.info = {.pid = (int)h->serial}};
+	put(p, h, 0, &reply, sizeof(reply), NULL, 0);
+}
+
+static void answer(struct peer *p, const struct svc_header *h, const void *body)
+{
+	struct svc_region_reply region = {.region = p->regions + 1};
+	switch (h->opcode) {
+	case SVC_HELLO:
+		hello(p, h);
+		break;
+	case SVC_ATTACH:
+		attach(p, h, body);
+		break;
+	case SVC_JOIN:
+		join(p, h, body);
+		break;
+	case SVC_LIST:
+		list(p, h, body);
+		break;
+	case SVC_DAEMON_INFO:
+		if (p->fault == UNASKED_REPLY)
+			info(p, &(struct svc_header){.opcode = SVC_SUBMIT, .serial = 0x80000001});
+		info(p, h);
+		break;
+	case SVC_REGION_ADD:
+		p->regions++;
+		put(p, h, 0, &region, sizeof(region), NULL, 0);
+		break;
+	case SVC_SUBMIT:
+		REQUIRE(p->nsubmits < PEER_HELD);
+		p->submits[p->nsubmits] = *h;
+		memcpy(&p->records[p->nsubmits], body, sizeof(struct svc_record));
+		p->nsubmits++;
+		break;
+	case SVC_REGION_DEL:
+	case SVC_LEAVE:
+		put(p, h, 0, NULL, 0, NULL, 0);
+		break;
+	default:
+		refuse(p, h, NCCLSVC_NOT_FOUND, "nothing of the kind\nhere");
+	}
+}
+
+static void serve(struct peer *p)
+{
+	_Alignas(8) unsigned char message[SVC_MESSAGE_MAX];
+	int fds[SVC_FDS_MAX];
+	unsigned nfds;
+	char text[SVC_TEXT_BYTES] = "";
+	struct svc_header h;
+	ssize_t n = svc_recv(p->conn, message, sizeof(message), fds, &nfds, 0);
+	if (n <= 0) {
+		close(p->conn);
+		p->conn = -1;
+		return;
+	}
+	REQUIRE(svc_check_request(message, (size_t)n, nfds, &h, text) == SVC_GOOD);
+	REQUIRE(h.serial != 0);
+	p->opcodes[h.opcode]++;
+	svc_close_fds(fds, nfds);
+	if (p->hold && h.opcode == SVC_DAEMON_INFO) {
+		p->held[p->nheld++] = h;
+		if (p->nheld < p->hold)
+			return;
+		while (p->nheld)
+			info(p, &p->held[--p->nheld]);
+		return;
+	}
+	answer(p, &h, message + sizeof(h));
+}
+
+static void *run(void *arg)
+{
+	struct peer *p = arg;
+	for (;;) {
+		struct pollfd fds[] = {{p->stop[0], POLLIN, 0}, {p->listener, POLLIN, 0},
+				       {p->conn, POLLIN, 0}};
+		poll(fds, 3, -1);
+		if (fds[0].revents)
+			return NULL;
+		if (fds[1].revents) {
+			if (p->conn >= 0)
+				close(p->conn);
+			p->conn = accept4(p->listener, NULL, NULL, SOCK_CLOEXEC);
+			p->regions = p->joins = 0;
+			if (p->fault == HANGS_UP_UNREAD) {
+				struct svc_event_bye bye = {.reason = NCCLSVC_LIMIT, .text = "full"};
+				struct pollfd wait = {p->conn, POLLIN, 0};
+				poll(&wait, 1, 1000); /* until there is something left to read */
+				put(p, &(struct svc_header){.opcode = SVC_EVENT_BYE}, 0, &bye,
+				    sizeof(bye), NULL, 0);
+				close(p->conn);
+				p->conn = -1;
+			}
+		} else if (fds[2].revents) {
+			serve(p);
+		}
+	}
+}
+
+void peer_start(struct peer *p)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	static unsigned count;
+	memset(p, 0, sizeof(*p));
+	p->conn = -1;
+	snprintf(p->path, sizeof(p->path), "/tmp/ncclsvc-peer-%d-%u", (int)getpid(), count++);
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", p->path);
+	p->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	REQUIRE(!bind(p->listener, (struct sockaddr *)&a, sizeof(a)) && !listen(p->listener, 8));
+	REQUIRE(!pipe2(p->stop, O_CLOEXEC));
+	REQUIRE(!pthread_create(&p->thread, NULL, run, p));
+}
+
+void peer_stop(struct peer *p)
+{
+	REQUIRE(write(p->stop[1], "x", 1) == 1);
+	pthread_join(p->thread, NULL);
+	int fds[] = {p->listener, p->stop[0], p->stop[1], p->conn};
+	svc_close_fds(fds, 4);
+	detach(p);
+	unlink(p->path);
+}
+
+ncclsvc_session *peer_session(struct peer *p, bool no_ring, ncclsvc_result *result)
+{
+	ncclsvc_session *s = NULL;
+	ncclsvc_options o = {.size = sizeof(o),
+			     .socket = p->path,
+			     .ring_entries = 16,
+			     .no_ring = no_ring,
+			     .timeout_ms = p->fault == SAYS_NOTHING ? 100 : 0};
+	*result = ncclsvc_open(&o, &s);
+	return s;
+}
+
+static ncclsvc_status status_of(uint64_t number, int result)
+{
+	return (ncclsvc_status){
+		.number = number,
+		.result = result,
+		.field = result == NCCLSVC_MISMATCH ? NCCLSVC_FIELD_COUNT : 0,
+		.rank_a = 0,
+		.rank_b = 1,
+		.pid_a = 12,
+		.pid_b = 13,
+		.value_a = 8,
+		.value_b = 16,
+	};
+}
+
+void peer_end_task(struct peer *p, uint64_t n, int result)
+{
+	ncclsvc_status *slot = svc_status_slot(p->ring, p->entries, n);
+	ncclsvc_status st = status_of(n, result);
+	const uint64_t one = 1;
+	memcpy((char *)slot + sizeof(n), (char *)&st + sizeof(n), sizeof(st) - sizeof(n));
+	svc_number_store(&slot->number, n);
+	__sync_synchronize();
+	if (atomic_load(&p->ring->waiters)) {
+		atomic_fetch_add(&p->ring->wake, 1);
+		syscall(SYS_futex, &p->ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	}
+	if (atomic_exchange(&p->ring->armed, 0))
+		REQUIRE(write(p->completion, &one, sizeof(one)) == sizeof(one));
+}
+
+void peer_answer_submit(struct peer *p, unsigned i, int result, bool as_error)
+{
+	for (int ms = 0; p->nsubmits <= i && ms < 5000; ms++)
+		usleep(1000);
+	REQUIRE(p->nsubmits > i);
+	ncclsvc_status st = status_of(p->records[i].number, result);
+	if (as_error)
+		refuse(p, &p->submits[i], result, "no such region");
+	else
+		put(p, &p->submits[i], result, &st, sizeof(st), NULL, 0);
+}
+
+void peer_event_comm(struct peer *p, uint32_t comm, uint32_t epoch, int reason, int rank, int pid)
+{
+	struct svc_event_comm e = {
+		.comm = comm, .epoch = epoch, .reason = reason, .rank = rank, .pid = pid};
+	put(p, &(struct svc_header){.opcode = SVC_EVENT_COMM}, 0, &e, sizeof(e), NULL, 0);
+}
+
+void peer_hang_up(struct peer *p)
+{
+	shutdown(p->conn, SHUT_RDWR);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The other end of a client's socket, with faults on request: what no correct daemon does, or does
+ * only by chance, the library has to stand. It runs no tasks; the test ends them. */
+#ifndef TESTS_CLIENT_PEER_H
+#define TESTS_CLIENT_PEER_H
+
+#include <pthread.h>
+
+#include "ncclsvc.h"
+#include "ring.h"
+
+enum fault {
+	NO_FAULT,
+	SAYS_VERSION,
+	SAYS_BYE,
+	SAYS_NOTHING,
+	HANGS_UP_UNREAD,
+	SHORT_REPLY,
+	WRONG_SERIAL,
+	STRAY_FD,
+	NO_RING_FDS,
+	UNSEALED_RING,
+	SMALL_RING,
+	OTHER_ENTRIES,
+	NO_MAGIC,
+	LIST_LONGER,
+	LIST_SHORTER,
+	LIST_OVERFLOWS,
+	LIST_CUT,
+	JOIN_RANGE,
+	UNASKED_REPLY,
+};
+
+#define PEER_HELD 256
+
+struct peer {
+	char path[64];
+	int listener, stop[2];
+	pthread_t thread;
+	_Atomic enum fault fault;
+	_Atomic int conn;
+	struct svc_ring *ring;
+	uint32_t entries;
+	int doorbell, completion;
+	uint32_t regions, joins;
+	_Atomic unsigned opcodes[SVC_OPCODE_END]; /* requests seen */
+	/* Requests kept back: answered in reverse once there are so many; SUBMITs by the test. */
+	_Atomic unsigned hold;
+	struct svc_header held[PEER_HELD];
+	unsigned nheld;
+	struct svc_header submits[PEER_HELD];
+	struct svc_record records[PEER_HELD];
+	_Atomic unsigned nsubmits;
+};
+
+void peer_start(struct peer *p);
+void peer_stop(struct peer *p);
+/* Opens a session with it: NULL if that fails. */
+ncclsvc_session *peer_session(struct peer *p, bool no_ring, ncclsvc_result *result);
+
+/* Ends task n of the ring. */
+void peer_end_task(struct peer *p, uint64_t n, int result);
+/* Ends the i-th SUBMIT: with a status, or with an error that came before it was a task. */
+void peer_answer_submit(struct peer *p, unsigned i, int result, bool as_error);
+void peer_event_comm(struct peer *p, uint32_t comm, uint32_t epoch, int reason, int rank, int pid);
+void peer_hang_up(struct peer *p);
+
+#endif
