@@ -93,8 +93,8 @@ static ncclsvc_result broken_error(const ncclsvc_comm *comm, ncclsvc_result resu
 	};
 	char sentence[SVC_TEXT_BYTES];
 	svc_status_sentence(&st, sentence, sizeof(sentence));
-	return error_set(result, "communicator %s: epoch %u is over: %s%s", comm->label, comm->epoch,
-			 sentence,
+	return error_set(result, "communicator %s: epoch %u is over: %s%s", comm->label,
+			 comm->epoch, sentence,
 			 comm->broken == NCCLSVC_PEER_GONE ? "" : "; rejoin the communicator");
 }
 

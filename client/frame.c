@@ -28,9 +28,10 @@ static bool check_reply(const struct svc_header *h, size_t body, unsigned nfds, 
 	size_t due = error ? sizeof(struct svc_error) : shape->reply;
 	unsigned fds_due = h->result < 0 ? 0 : shape->reply_fds;
 	if (body != due || nfds != fds_due) {
-		snprintf(text, SVC_TEXT_BYTES,
-			 "the reply to %s has %zu bytes and %u file descriptors, %zu and %u are due",
-			 shape->name, body, nfds, due, fds_due);
+		snprintf(
+			text, SVC_TEXT_BYTES,
+			"the reply to %s has %zu bytes and %u file descriptors, %zu and %u are due",
+			shape->name, body, nfds, due, fds_due);
 		return false;
 	}
 	return true;

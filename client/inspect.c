@@ -130,8 +130,9 @@ static ncclsvc_result cancel(ncclsvc_session *s, uint32_t kind, uint64_t id, uin
 	if (!s)
 		return error_argument("ncclsvc_cancel: the session is NULL");
 	session_lock(s);
-	ncclsvc_result r = call_run(s, &call, SVC_CANCEL, &(struct svc_cancel){.kind = kind, .id = id},
-				    -1, deadline_in(REQUEST_MS));
+	ncclsvc_result r =
+		call_run(s, &call, SVC_CANCEL, &(struct svc_cancel){.kind = kind, .id = id}, -1,
+			 deadline_in(REQUEST_MS));
 	session_unlock(s);
 	memcpy(&reply, call.body, sizeof(reply));
 	if (!r && cancelled)

@@ -18,7 +18,7 @@
 
 #define FAILURES_KEPT 4096
 #define NO_DEADLINE   UINT64_MAX
-#define REQUEST_MS    10000 /* for an answer that needs nobody but the daemon */
+#define REQUEST_MS    10000		  /* for an answer that needs nobody but the daemon */
 #define SLICE_NS      UINT64_C(100000000) /* longest sleep without a look at the socket */
 #define LOST_TEXT     (SVC_TEXT_BYTES + 64)
 
@@ -68,14 +68,14 @@ struct link {
 	unsigned refs; /* under the session's lock */
 	int sock;
 	int doorbell, completion; /* eventfds; -1 without a ring */
-	struct svc_ring *ring;    /* NULL without a ring */
-	uint32_t entries;         /* as agreed; without a ring, as asked */
+	struct svc_ring *ring;	  /* NULL without a ring */
+	uint32_t entries;	  /* as agreed; without a ring, as asked */
 	size_t ring_size;
 };
 
 ncclsvc_result link_open(const struct link_options *options, uint64_t deadline, struct link **link);
-struct link *link_ref(struct link *link);  /* locked */
-void link_unref(struct link *link);        /* locked, or nobody else has it */
+struct link *link_ref(struct link *link); /* locked */
+void link_unref(struct link *link);	  /* locked, or nobody else has it */
 
 /* ---- task.c: tasks in flight and how they ended ------------------------------------------ */
 
@@ -113,13 +113,13 @@ struct failure {
 struct tasks {
 	uint32_t entries;
 	struct slot *slots;
-	uint64_t next;    /* handle of the next task */
-	uint64_t base;    /* handle minus number in the present ring; a multiple of entries */
+	uint64_t next;	  /* handle of the next task */
+	uint64_t base;	  /* handle minus number in the present ring; a multiple of entries */
 	uint64_t oldest;  /* nothing before it is pending */
-	uint64_t ended;   /* ever */
+	uint64_t ended;	  /* ever */
 	uint64_t running; /* socket mode: submitted and not yet answered */
 	struct failure *failures; /* FAILURES_KEPT, a ring; NULL before the first */
-	uint64_t nfailures;       /* ever */
+	uint64_t nfailures;	  /* ever */
 };
 
 enum task_state { TASK_PENDING, TASK_COPYING, TASK_ENDED, TASK_FORGOTTEN };
@@ -138,7 +138,8 @@ bool task_answer(ncclsvc_session *s, uint32_t serial, const void *body, size_t l
 uint32_t task_serial(uint64_t task);
 /* Writes the status of an ended task; zeros with result OK for a forgotten one. Locked. */
 void task_status_of(ncclsvc_session *s, uint64_t task, ncclsvc_status *status);
-/* failure.c: remembers that the task failed; text says more than the status can, or is "". Locked. */
+/* failure.c: remembers that the task failed; text says more than the status can, or is "". Locked.
+ */
 void failure_keep(ncclsvc_session *s, const struct slot *slot, const char *text);
 struct failure *failure_find(const struct tasks *t, uint64_t task);
 /* Returns an ended task's result, leaves its sentence, and counts it as told. Locked. */
@@ -178,7 +179,8 @@ struct call {
 	bool done;
 	int32_t result;
 	int fd; /* of the reply; the caller's, -1 if none */
-	/* Runs locked in whichever thread receives a good reply, before any later message is read. */
+	/* Runs locked in whichever thread receives a good reply, before any later message is read.
+	 */
 	void (*on_reply)(ncclsvc_session *s, struct call *call);
 	void *arg;
 	struct call *next;
@@ -204,7 +206,8 @@ unsigned socket_pump(ncclsvc_session *s);
 /* Waits until another thread changed something. False: the deadline passed. Locked; yields. */
 bool session_wait(ncclsvc_session *s, uint64_t deadline);
 /* The connection is over. Locked. */
-__attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, const char *format, ...);
+__attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, const char *format,
+							...);
 /* Sets the error and returns DAEMON_LOST if it is. Locked. */
 ncclsvc_result session_check(ncclsvc_session *s);
 
@@ -213,7 +216,7 @@ ncclsvc_result session_check(ncclsvc_session *s);
 struct ncclsvc_comm {
 	ncclsvc_session *session;
 	ncclsvc_comm *next;
-	uint32_t key;    /* in this process: never reused in a session */
+	uint32_t key;	 /* in this process: never reused in a session */
 	uint32_t handle; /* in the daemon's session; 0: none yet */
 	uint64_t uid;
 	uint32_t epoch;
@@ -240,7 +243,7 @@ void comm_event(ncclsvc_session *s, const struct svc_event_comm *event); /* lock
 /* A reply to JOIN or SPLIT came too late for its caller. Locked. */
 void comm_orphan(ncclsvc_session *s, const struct svc_join_reply *reply);
 const char *comm_label(const ncclsvc_session *s, uint32_t key); /* locked */
-void comms_break(ncclsvc_session *s);                           /* all: the daemon is lost; locked */
+void comms_break(ncclsvc_session *s); /* all: the daemon is lost; locked */
 /* join.c: all but splits. Locked; yields. */
 ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline);
 void comms_free(ncclsvc_session *s);
@@ -250,7 +253,7 @@ void comms_free(ncclsvc_session *s);
 struct region {
 	char *base;
 	size_t bytes;
-	int fd;      /* kept to register it with the next daemon */
+	int fd;	     /* kept to register it with the next daemon */
 	uint32_t id; /* 0: not registered */
 	bool busy;   /* a call about it is under way */
 };
@@ -263,11 +266,11 @@ struct regions {
 /* The region that holds ptr, or NULL. Locked. */
 struct region *region_find(const struct regions *r, const void *ptr);
 ncclsvc_result region_insert(struct regions *r, const struct region *region); /* locked */
-void region_remove(struct regions *r, const void *base);                      /* locked */
+void region_remove(struct regions *r, const void *base);		      /* locked */
 /* Asks the daemon to register. Locked; yields. */
 ncclsvc_result region_register(ncclsvc_session *s, int fd, uint64_t bytes, uint64_t deadline,
 			       uint32_t *id);
-void regions_unregister(struct regions *r); /* the daemon is gone */
+void regions_unregister(struct regions *r);				/* the daemon is gone */
 ncclsvc_result regions_register(ncclsvc_session *s, uint64_t deadline); /* all; locked; yields */
 void regions_free(struct regions *r);
 /* Makes a shared mapping; *fd is the caller's, -1 if fd is NULL. */
@@ -291,9 +294,10 @@ struct staging {
 	size_t idle_bytes;
 };
 
-ncclsvc_result staging_get(ncclsvc_session *s, size_t bytes, struct chunk **chunk); /* locked; yields */
-void staging_put(ncclsvc_session *s, struct chunk *chunk);                          /* locked */
-void staging_free(ncclsvc_session *s); /* idle chunks; locked */
+ncclsvc_result staging_get(ncclsvc_session *s, size_t bytes,
+			   struct chunk **chunk);	   /* locked; yields */
+void staging_put(ncclsvc_session *s, struct chunk *chunk); /* locked */
+void staging_free(ncclsvc_session *s);			   /* idle chunks; locked */
 void chunk_free(struct chunk *chunk);
 
 /* ---- place.c, submit.c ---------------------------------------------------------------------- */
@@ -346,7 +350,7 @@ void timeline_raise(_Atomic uint64_t *counter, uint64_t value);
 
 struct ncclsvc_timeline {
 	ncclsvc_session *session;
-	uint32_t index;   /* 1..SVC_TIMELINES-1 */
+	uint32_t index;	  /* 1..SVC_TIMELINES-1 */
 	uint32_t pending; /* tasks */
 };
 

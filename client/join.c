@@ -277,4 +277,3 @@ ncclsvc_result ncclsvc_comm_leave(ncclsvc_comm *comm)
 		free(comm);
 	return r;
 }
-

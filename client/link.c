@@ -113,7 +113,8 @@ static ncclsvc_result receive(int sock, uint64_t deadline, struct answer *a)
 			return error_set(NCCLSVC_DAEMON_LOST, "the daemon hung up");
 		if (!frame_check(message, (size_t)n, a->nfds, &a->header, text)) {
 			svc_close_fds(a->fds, a->nfds < SVC_FDS_MAX ? a->nfds : SVC_FDS_MAX);
-			return error_set(NCCLSVC_PROTOCOL, "the daemon broke the protocol: %s", text);
+			return error_set(NCCLSVC_PROTOCOL, "the daemon broke the protocol: %s",
+					 text);
 		}
 		memcpy(a->body, message + sizeof(a->header), (size_t)n - sizeof(a->header));
 		return NCCLSVC_OK;
@@ -160,8 +161,9 @@ static ncclsvc_result hello(struct link *l, const struct link_options *o, uint64
 		return r;
 	memcpy(&reply, a.body, sizeof(reply));
 	if (reply.version < SVC_PROTOCOL_MIN || reply.version > SVC_PROTOCOL_MAX)
-		return error_set(NCCLSVC_PROTOCOL, "the daemon chose protocol version %u of %u to %u",
-				 reply.version, SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
+		return error_set(NCCLSVC_PROTOCOL,
+				 "the daemon chose protocol version %u of %u to %u", reply.version,
+				 SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
 	*ring_max = reply.ring_max;
 	return NCCLSVC_OK;
 }
@@ -171,10 +173,12 @@ static ncclsvc_result map_ring(struct link *l, const struct svc_attach_reply *re
 	char text[SVC_TEXT_BYTES];
 	if (reply->entries != l->entries || reply->size < svc_ring_size(reply->entries) ||
 	    reply->size > svc_ring_size(SVC_RING_MAX))
-		return error_set(NCCLSVC_PROTOCOL, "the daemon gave a ring of %u entries in %llu bytes",
+		return error_set(NCCLSVC_PROTOCOL,
+				 "the daemon gave a ring of %u entries in %llu bytes",
 				 reply->entries, (unsigned long long)reply->size);
 	if (!svc_memfd_trusted(fd, reply->size, text))
-		return error_set(NCCLSVC_PROTOCOL, "the session memory cannot be trusted: %s", text);
+		return error_set(NCCLSVC_PROTOCOL, "the session memory cannot be trusted: %s",
+				 text);
 	void *map = mmap(NULL, reply->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)
 		return error_set(NCCLSVC_NO_MEMORY, "cannot map the session memory: %m");
@@ -215,7 +219,8 @@ ncclsvc_result link_open(const struct link_options *o, uint64_t deadline, struct
 	}
 	r = hello(l, o, deadline, &ring_max);
 	if (!r && !o->no_ring) {
-		if (!o->entries_required && svc_ring_entries_valid(ring_max) && ring_max < l->entries)
+		if (!o->entries_required && svc_ring_entries_valid(ring_max) &&
+		    ring_max < l->entries)
 			l->entries = ring_max;
 		r = attach(l, deadline);
 	}

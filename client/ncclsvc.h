@@ -107,7 +107,8 @@ ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *comm, int colour, int key, int t
 				  ncclsvc_comm **newcomm);
 
 /* After PEER_GONE: joins the communicator's next epoch, same handle, same rank. Returns when all
- * members (the restarted one too) are there. Tasks of the former epoch can no longer run. */
+ * members (the restarted one too) are there. Tasks of the former epoch can no longer run, and its
+ * unreported errors are forgotten. */
 ncclsvc_result ncclsvc_comm_rejoin(ncclsvc_comm *comm, int timeout_ms);
 
 /* Leaves and frees the handle. The rank's pending tasks are cancelled; the others' fail with
@@ -198,8 +199,8 @@ ncclsvc_result ncclsvc_barrier(ncclsvc_comm *comm, ncclsvc_task *task);
 
 /* As ncclGroupStart and ncclGroupEnd: the thread's operations in between, on any communicators of the
  * session, are submitted together and have no order among them. Groups do not nest. An operation
- * that is refused in between makes group_end submit nothing and return that error. A group must
- * fit into the ring. */
+ * that is refused in between makes group_end submit nothing and return that error. Each *task is
+ * stored by group_end. A group must fit into the ring; the group is over even if group_end fails. */
 ncclsvc_result ncclsvc_group_begin(ncclsvc_session *session);
 ncclsvc_result ncclsvc_group_end(ncclsvc_session *session);
 

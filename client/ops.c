@@ -57,29 +57,32 @@ static ncclsvc_result submit(unsigned kind, const void *src, void *dst, size_t c
 #define NO_REDOP NCCLSVC_SUM /* zero, where nothing is reduced */
 #define NO_PEER	 (-1)
 
-ncclsvc_result ncclsvc_all_reduce(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
-				  ncclsvc_redop redop, ncclsvc_comm *comm, ncclsvc_task *task)
+ncclsvc_result ncclsvc_all_reduce(const void *sendbuf, void *recvbuf, size_t count,
+				  ncclsvc_type type, ncclsvc_redop redop, ncclsvc_comm *comm,
+				  ncclsvc_task *task)
 {
-	return submit(NCCLSVC_ALL_REDUCE, sendbuf, recvbuf, count, type, redop, NO_PEER, comm, task);
+	return submit(NCCLSVC_ALL_REDUCE, sendbuf, recvbuf, count, type, redop, NO_PEER, comm,
+		      task);
 }
 
 ncclsvc_result ncclsvc_all_gather(const void *sendbuf, void *recvbuf, size_t sendcount,
 				  ncclsvc_type type, ncclsvc_comm *comm, ncclsvc_task *task)
 {
-	return submit(NCCLSVC_ALL_GATHER, sendbuf, recvbuf, sendcount, type, NO_REDOP, NO_PEER, comm,
-		      task);
+	return submit(NCCLSVC_ALL_GATHER, sendbuf, recvbuf, sendcount, type, NO_REDOP, NO_PEER,
+		      comm, task);
 }
 
 ncclsvc_result ncclsvc_reduce_scatter(const void *sendbuf, void *recvbuf, size_t recvcount,
 				      ncclsvc_type type, ncclsvc_redop redop, ncclsvc_comm *comm,
 				      ncclsvc_task *task)
 {
-	return submit(NCCLSVC_REDUCE_SCATTER, sendbuf, recvbuf, recvcount, type, redop, NO_PEER, comm,
-		      task);
+	return submit(NCCLSVC_REDUCE_SCATTER, sendbuf, recvbuf, recvcount, type, redop, NO_PEER,
+		      comm, task);
 }
 
-ncclsvc_result ncclsvc_broadcast(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
-				 int root, ncclsvc_comm *comm, ncclsvc_task *task)
+ncclsvc_result ncclsvc_broadcast(const void *sendbuf, void *recvbuf, size_t count,
+				 ncclsvc_type type, int root, ncclsvc_comm *comm,
+				 ncclsvc_task *task)
 {
 	return submit(NCCLSVC_BROADCAST, sendbuf, recvbuf, count, type, NO_REDOP, root, comm, task);
 }
@@ -90,10 +93,11 @@ ncclsvc_result ncclsvc_reduce(const void *sendbuf, void *recvbuf, size_t count, 
 	return submit(NCCLSVC_REDUCE, sendbuf, recvbuf, count, type, redop, root, comm, task);
 }
 
-ncclsvc_result ncclsvc_all_to_all(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
-				  ncclsvc_comm *comm, ncclsvc_task *task)
+ncclsvc_result ncclsvc_all_to_all(const void *sendbuf, void *recvbuf, size_t count,
+				  ncclsvc_type type, ncclsvc_comm *comm, ncclsvc_task *task)
 {
-	return submit(NCCLSVC_ALL_TO_ALL, sendbuf, recvbuf, count, type, NO_REDOP, NO_PEER, comm, task);
+	return submit(NCCLSVC_ALL_TO_ALL, sendbuf, recvbuf, count, type, NO_REDOP, NO_PEER, comm,
+		      task);
 }
 
 ncclsvc_result ncclsvc_gather(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,

@@ -66,15 +66,16 @@ static ncclsvc_result locate(const ncclsvc_session *s, const struct op *op, cons
 		return NCCLSVC_OK;
 	*offset = (uint64_t)(buffer - region->base);
 	if (bytes > region->bytes - *offset)
-		return error_argument("%s: the buffer at %p needs %llu bytes, its memory ends after "
-				      "%llu",
-				      svc_op_name(op->record.op), (const void *)buffer,
-				      (unsigned long long)bytes,
-				      (unsigned long long)(region->bytes - *offset));
+		return error_argument(
+			"%s: the buffer at %p needs %llu bytes, its memory ends after "
+			"%llu",
+			svc_op_name(op->record.op), (const void *)buffer, (unsigned long long)bytes,
+			(unsigned long long)(region->bytes - *offset));
 	if (!region->id)
-		return error_set(NCCLSVC_DAEMON_LOST,
-				 "%s: the buffer's memory is not registered with the new daemon yet",
-				 svc_op_name(op->record.op));
+		return error_set(
+			NCCLSVC_DAEMON_LOST,
+			"%s: the buffer's memory is not registered with the new daemon yet",
+			svc_op_name(op->record.op));
 	*id = region->id;
 	return NCCLSVC_OK;
 }

@@ -57,8 +57,9 @@ static ncclsvc_result take_options(const ncclsvc_options *options, struct link_o
 		const char *more = (const char *)options + sizeof(o);
 		for (size_t i = 0; i < options->size - sizeof(o); i++)
 			if (more[i])
-				return error_set(NCCLSVC_UNSUPPORTED,
-						 "an option is set that this library does not know");
+				return error_set(
+					NCCLSVC_UNSUPPORTED,
+					"an option is set that this library does not know");
 		o = *options;
 	}
 	if (o.ring_entries && !svc_ring_entries_valid(o.ring_entries))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tasks in flight. A slot goes PENDING, ARRIVED (its status is here), COPYING (staged output is on
- * its way to the user, without the lock), ENDED. In ring mode the step to ARRIVED is taken by whoever
- * looks; in socket mode by the reader of the socket. */
+ * its way to the user, without the lock), ENDED. In ring mode the step to ARRIVED is taken by
+ * whoever looks; in socket mode by the reader of the socket. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,7 +102,11 @@ static void look_at_ring(ncclsvc_session *s, struct slot *slot)
 	uint64_t n = slot->number - s->tasks.base;
 	bool bad = false;
 	if (l->ring && ring_ended(l, n, &bad)) {
-		memcpy(&slot->status, svc_status_slot(l->ring, l->entries, n), sizeof(slot->status));
+		const ncclsvc_status *from = svc_status_slot(l->ring, l->entries, n);
+		memcpy(&slot->status, from, SVC_HALF);
+		memset((char *)&slot->status + SVC_HALF, 0, SVC_HALF);
+		if (slot->status.result)
+			slot->status = *from;
 		arrive(s, slot, "");
 		return;
 	}
@@ -177,10 +181,11 @@ static ncclsvc_result slot_vacate(ncclsvc_session *s, const struct slot *slot)
 		return error_set(NCCLSVC_AGAIN, "the ring of %u tasks is full: wait for task %llu",
 				 s->tasks.entries, (unsigned long long)slot->number);
 	if (!slot->called_back && s->callback)
-		return error_set(NCCLSVC_AGAIN,
-				 "the ring of %u tasks is full of ended tasks whose callback is due: "
-				 "call ncclsvc_dispatch",
-				 s->tasks.entries);
+		return error_set(
+			NCCLSVC_AGAIN,
+			"the ring of %u tasks is full of ended tasks whose callback is due: "
+			"call ncclsvc_dispatch",
+			s->tasks.entries);
 	return NCCLSVC_OK;
 }
 
@@ -198,10 +203,11 @@ ncclsvc_result tasks_room(ncclsvc_session *s, unsigned n)
 	if (s->options.no_ring && t->running + n > SVC_SOCKET_TASKS)
 		socket_pump(s);
 	if (s->options.no_ring && t->running + n > SVC_SOCKET_TASKS)
-		return error_set(NCCLSVC_AGAIN,
-				 "%llu tasks are pending, a session without a ring may have %d: wait "
-				 "for one",
-				 (unsigned long long)t->running, SVC_SOCKET_TASKS);
+		return error_set(
+			NCCLSVC_AGAIN,
+			"%llu tasks are pending, a session without a ring may have %d: wait "
+			"for one",
+			(unsigned long long)t->running, SVC_SOCKET_TASKS);
 	return NCCLSVC_OK;
 }
 

@@ -390,6 +390,7 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 
 void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
 {
+	struct server *s = c->server;
 	if (!check_join(c, serial, j))
 		return;
 	struct communicator *m = find_or_create(c, serial, j);
@@ -408,6 +409,9 @@ void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
 		return;
 	}
 	const struct seat *seat = &m->seats[rank];
+	/* Somebody left, so the epoch can do little more: its member may ask for the next. */
+	if (seat->client == c && seat->state == NCCLSVC_MEMBER_JOINED && m->occupied < m->nranks)
+		break_epoch(s, m, any_free_rank(m));
 	if (alive(seat) && !(seat->client == c && seat->state == NCCLSVC_MEMBER_BROKEN)) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_RANK_TAKEN,
 			     "rank %d of communicator %s is held by pid %d, session %u", rank,

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "limits.h"
+#include "svc_limits.h"
 #include "paths.h"
 
 static const char *const devices[] = {"auto", "cuda", "host", NULL};

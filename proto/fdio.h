@@ -5,7 +5,7 @@
 
 #include <sys/types.h>
 
-#include "limits.h"
+#include "svc_limits.h"
 #include "wire.h"
 
 /* Sends one message with up to SVC_FDS_MAX fds, which stay the caller's. Never raises SIGPIPE;

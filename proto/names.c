@@ -10,9 +10,6 @@
 #define CASE_MEANING(value, number, name, meaning)                                                 \
 	case value:                                                                                \
 		return meaning;
-#define CASE_SIZE(value, number, name, size)                                                       \
-	case value:                                                                                \
-		return size;
 #define CASE_TRUE(value, ...)                                                                      \
 	case value:                                                                                \
 		return true;
@@ -39,14 +36,6 @@ const char *svc_result_meaning(int result)
 		NCCLSVC_RESULTS(CASE_MEANING)
 	}
 	return "unknown result";
-}
-
-size_t svc_type_size(unsigned type)
-{
-	switch (type) {
-		NCCLSVC_TYPES(CASE_SIZE)
-	}
-	return 0;
 }
 
 bool svc_op_known(unsigned op)

@@ -108,20 +108,21 @@ typedef enum ncclsvc_field { NCCLSVC_FIELDS(NCCLSVC_ENUM4) } ncclsvc_field;
 #define NCCLSVC_MISSING_SHOWN 8   /* ranks named one by one in a status */
 
 /* How a task ended, in full. `missing` holds the first of missing_count ranks; a pid of 0 means
- * unknown. Exactly this layout travels in the ring and in messages. */
+ * unknown. Exactly this layout travels in the ring and in messages: its first 64 bytes, a cache line,
+ * are all that a task which succeeded needs. */
 typedef struct ncclsvc_status {
-	uint64_t number;        /* the task's number in its session */
-	int32_t result;         /* ncclsvc_result */
-	uint32_t field;         /* ncclsvc_field, for MISMATCH */
+	uint64_t number;       /* the task's number in its session */
+	int32_t result;        /* ncclsvc_result */
+	uint32_t field;        /* ncclsvc_field, for MISMATCH */
+	uint64_t submitted_ns; /* CLOCK_MONOTONIC */
+	uint64_t started_ns;   /* 0: it never started */
+	uint64_t done_ns;
 	int32_t rank_a, rank_b; /* who differs, or who is gone (a); -1: nobody in particular */
 	int32_t pid_a, pid_b;
-	uint64_t value_a, value_b; /* the differing values, for MISMATCH */
-	uint64_t submitted_ns;     /* CLOCK_MONOTONIC */
-	uint64_t started_ns;       /* 0: it never started */
-	uint64_t done_ns;
-	uint32_t missing_count;
-	int32_t missing[NCCLSVC_MISSING_SHOWN];
 	uint32_t epoch; /* communicator epoch the task belonged to */
+	uint32_t missing_count;
+	uint64_t value_a, value_b; /* the differing values, for MISMATCH */
+	int32_t missing[NCCLSVC_MISSING_SHOWN];
 	uint64_t reserved[2];
 } ncclsvc_status;
 

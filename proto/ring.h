@@ -9,11 +9,12 @@
  *
  * Task n (n = 1, 2, ...) uses slot n % entries of both arrays.
  *
- * Submit: the client fills records[n % entries] except `number`, then stores number = n with
- * release. It reuses a slot only when its former task has ended and been read. Then, after a
+ * Submit: the client fills records[n % entries] except `number` (the second half only with
+ * SVC_TASK_TIMELINE), then stores number = n with release. It reuses a slot only when its former task has ended and been read. Then, after a
  * seq_cst fence, if `asleep` is set it writes 1 to the doorbell eventfd.
  *
- * Complete: the daemon fills statuses[n % entries] except `number`, stores number = n with release,
+ * Complete: the daemon fills statuses[n % entries] except `number` (the second half only if result is
+ * not 0; else it is stale), stores number = n with release,
  * then after a seq_cst fence: if `waiters` > 0 it adds 1 to `wake` and wakes that futex; if
  * `armed` is set it clears it and writes 1 to the completion eventfd.
  *

@@ -92,13 +92,21 @@ static bool all_zero(const uint64_t *words, size_t n)
 
 int svc_record_check(const struct svc_record *r, uint32_t nranks, int32_t rank, char *text)
 {
-	uint64_t src, dst;
+	uint64_t src_bytes, dst_bytes;
+	return svc_record_measure(r, nranks, rank, &src_bytes, &dst_bytes, text);
+}
+
+int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank,
+		       uint64_t *src_bytes, uint64_t *dst_bytes, char *text)
+{
 	if (!svc_op_known(r->op))
 		return refuse(text, "unknown operation");
-	if (r->flags & ~SVC_TASK_MORE)
+	if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_TIMELINE))
 		return refuse(text, "unknown task flags");
 	if (r->reserved0 || !all_zero(r->reserved, sizeof(r->reserved) / sizeof(r->reserved[0])))
 		return refuse(text, "reserved fields of a task record are not zero");
+	if (!(r->flags & SVC_TASK_TIMELINE) != !r->timeline)
+		return refuse(text, "the timeline flag and the timeline disagree");
 	if (r->timeline >= SVC_TIMELINES)
 		return refuse(text, "no such timeline");
 	if (r->timeout_ns > SVC_TIMEOUT_MAX_NS)
@@ -114,7 +122,7 @@ int svc_record_check(const struct svc_record *r, uint32_t nranks, int32_t rank, 
 								 : "the root is no rank of the "
 								   "communicator");
 	}
-	if (!svc_task_extent(r, nranks, rank, &src, &dst))
+	if (!svc_task_extent(r, nranks, rank, src_bytes, dst_bytes))
 		return refuse(text, "count times element size overflows");
 	return 0;
 }

@@ -20,6 +20,10 @@ uint64_t svc_task_bytes(const struct svc_record *r, uint32_t nranks);
  * (SVC_TEXT_BYTES; may be NULL). */
 int svc_record_check(const struct svc_record *r, uint32_t nranks, int32_t rank, char *text);
 
+/* The same, and the task's extent, in one go. */
+int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank,
+		       uint64_t *src_bytes, uint64_t *dst_bytes, char *text);
+
 /* The first field in which two members' collectives disagree, or NCCLSVC_FIELD_NONE. For a pair of
  * point-to-point tasks, a is the Send and b the Recv. Fills the two differing values. */
 unsigned svc_record_differs(const struct svc_record *a, const struct svc_record *b,

@@ -34,6 +34,8 @@ _Static_assert(sizeof(struct svc_join) == 152, "join");
 _Static_assert(sizeof(struct svc_join_reply) == 152, "join reply");
 _Static_assert(sizeof(struct svc_record) == 128, "record");
 _Static_assert(sizeof(ncclsvc_status) == 128, "status");
+_Static_assert(offsetof(struct svc_record, timeline) == SVC_HALF, "record halves");
+_Static_assert(offsetof(ncclsvc_status, value_a) == SVC_HALF, "status halves");
 _Static_assert(sizeof(struct svc_daemon_info_reply) + 16 <= SVC_MESSAGE_MAX, "largest message");
 
 const struct svc_shape *svc_shape_of(unsigned opcode)

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "limits.h"
+#include "svc_limits.h"
 #include "ncclsvc_types.h"
 
 struct svc_header {
@@ -143,7 +143,8 @@ struct svc_split {
 
 /* One operation. The same 128 bytes stand in the ring and in SVC_SUBMIT. */
 enum svc_record_flags {
-	SVC_TASK_MORE = 1, /* more tasks of this task group follow */
+	SVC_TASK_MORE = 1,     /* more tasks of this task group follow */
+	SVC_TASK_TIMELINE = 2, /* the record's second half counts; in a ring it is not read without */
 };
 
 struct svc_record {
@@ -156,7 +157,8 @@ struct svc_record {
 	uint32_t src_region, dst_region;
 	uint64_t src_offset, dst_offset; /* bytes */
 	uint64_t timeout_ns;             /* from when the daemon sees it; 0: none */
-	uint32_t timeline;               /* 0: none */
+	/* The second half, a cache line of its own. All zero without SVC_TASK_TIMELINE. */
+	uint32_t timeline;
 	uint32_t reserved0;
 	uint64_t value; /* starts when timeline.ready >= value; then timeline.done becomes value */
 	uint64_t reserved[6];

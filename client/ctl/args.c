@@ -14,7 +14,7 @@
 #define SECONDS_MAX 1e9
 
 #define ON(command) (1u << (command))
-#define ANY         (~0u)
+#define ANY	    (~0u)
 
 const char ctl_help[] =
 	"Usage: ncclsvc-ctl [OPTIONS] COMMAND [ARGUMENTS]\n"
@@ -40,13 +40,14 @@ const char ctl_help[] =
 	"  --timeout SECONDS      give up after this long without an answer (10)\n"
 	"  --help, --version\n"
 	"\n"
-	"Exit codes: 0 good, 1 error, 2 usage, 3 something is stuck (why), 4 daemon not reachable,\n"
+	"Exit codes: 0 good, 1 error, 2 usage, 3 something is stuck (why), 4 daemon not "
+	"reachable,\n"
 	"5 nothing found (cancel). See ncclsvc-ctl(1).\n";
 
 static const char *const commands[] = {
-	[CTL_STATUS] = "status",   [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
-	[CTL_TASKS] = "tasks",     [CTL_MEMORY] = "memory",     [CTL_WHY] = "why",
-	[CTL_CANCEL] = "cancel",   [CTL_WATCH] = "watch",       [CTL_VERSION] = "version",
+	[CTL_STATUS] = "status", [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
+	[CTL_TASKS] = "tasks",	 [CTL_MEMORY] = "memory",     [CTL_WHY] = "why",
+	[CTL_CANCEL] = "cancel", [CTL_WATCH] = "watch",	      [CTL_VERSION] = "version",
 	[CTL_HELP] = "help",
 };
 
@@ -264,8 +265,9 @@ static enum ctl_exit parse_words(const struct parser *p, int argc, char **argv,
 		args->watch = true;
 		args->command = argc > 1 ? command_number(argv[1]) : CTL_TASKS;
 		if (args->command < CTL_STATUS || args->command > CTL_WHY)
-			return usage(p, "cannot watch \"%s\": take status, sessions, comms, tasks, "
-					"memory or why",
+			return usage(p,
+				     "cannot watch \"%s\": take status, sessions, comms, tasks, "
+				     "memory or why",
 				     argv[1]);
 		argc -= argc > 1;
 	}

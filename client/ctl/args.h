@@ -36,16 +36,16 @@ enum ctl_sort { CTL_SORT_COMM, CTL_SORT_AGE };
 
 struct ctl_args {
 	enum ctl_command command; /* what to show; CTL_HELP and CTL_VERSION for the options too */
-	bool watch;               /* show it again and again */
-	const char *socket;       /* NULL: the library's choice */
+	bool watch;		  /* show it again and again */
+	const char *socket;	  /* NULL: the library's choice */
 	bool json;
 	uint64_t timeout_ns;
 
 	const char *comm;  /* an id or a label; NULL: all */
 	int64_t rank, pid; /* -1: all */
-	unsigned state;    /* ncclsvc_state; 0: all */
+	unsigned state;	   /* ncclsvc_state; 0: all */
 	uint64_t stuck_ns; /* 0: all */
-	uint64_t limit;    /* 0: none */
+	uint64_t limit;	   /* 0: none */
 	enum ctl_sort sort;
 	bool all, members;
 	uint64_t after_ns;

@@ -15,37 +15,37 @@ static void begin(struct json *j, const char *key)
 	text_addn(j->out, "\":", 2);
 }
 
-void json_object(struct json *j, const char *key)
+void put_object(struct json *j, const char *key)
 {
 	begin(j, key);
 	text_char(j->out, '{');
 	j->comma = false;
 }
 
-void json_object_end(struct json *j)
+void put_object_end(struct json *j)
 {
 	text_char(j->out, '}');
 	j->comma = true;
 }
 
-void json_array(struct json *j, const char *key)
+void put_array(struct json *j, const char *key)
 {
 	begin(j, key);
 	text_char(j->out, '[');
 	j->comma = false;
 }
 
-void json_array_end(struct json *j)
+void put_array_end(struct json *j)
 {
 	text_char(j->out, ']');
 	j->comma = true;
 }
 
-void json_string(struct json *j, const char *key, const char *s, size_t max)
+void put_string(struct json *j, const char *key, const char *s, size_t max)
 {
 	static const char hex[] = "0123456789abcdef";
 	if (!s) {
-		json_null(j, key);
+		put_null(j, key);
 		return;
 	}
 	begin(j, key);
@@ -71,31 +71,31 @@ void json_string(struct json *j, const char *key, const char *s, size_t max)
 	text_char(j->out, '"');
 }
 
-void json_u64(struct json *j, const char *key, uint64_t value)
+void put_u64(struct json *j, const char *key, uint64_t value)
 {
 	begin(j, key);
 	text_u64(j->out, value);
 }
 
-void json_i64(struct json *j, const char *key, int64_t value)
+void put_i64(struct json *j, const char *key, int64_t value)
 {
 	begin(j, key);
 	text_i64(j->out, value);
 }
 
-void json_bool(struct json *j, const char *key, bool value)
+void put_bool(struct json *j, const char *key, bool value)
 {
 	begin(j, key);
 	text_add(j->out, value ? "true" : "false");
 }
 
-void json_null(struct json *j, const char *key)
+void put_null(struct json *j, const char *key)
 {
 	begin(j, key);
 	text_add(j->out, "null");
 }
 
-void json_seconds(struct json *j, const char *key, uint64_t ns)
+void put_seconds(struct json *j, const char *key, uint64_t ns)
 {
 	begin(j, key);
 	text_printf(j->out, "%llu.%03u", (unsigned long long)(ns / 1000000000),

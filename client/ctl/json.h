@@ -11,17 +11,17 @@ struct json {
 	bool comma;
 };
 
-void json_object(struct json *j, const char *key);
-void json_object_end(struct json *j);
-void json_array(struct json *j, const char *key);
-void json_array_end(struct json *j);
+void put_object(struct json *j, const char *key);
+void put_object_end(struct json *j);
+void put_array(struct json *j, const char *key);
+void put_array_end(struct json *j);
 /* At most max bytes of s; NULL writes null. Broken UTF-8 becomes '?'. */
-void json_string(struct json *j, const char *key, const char *s, size_t max);
-void json_u64(struct json *j, const char *key, uint64_t value);
-void json_i64(struct json *j, const char *key, int64_t value);
-void json_bool(struct json *j, const char *key, bool value);
-void json_null(struct json *j, const char *key);
+void put_string(struct json *j, const char *key, const char *s, size_t max);
+void put_u64(struct json *j, const char *key, uint64_t value);
+void put_i64(struct json *j, const char *key, int64_t value);
+void put_bool(struct json *j, const char *key, bool value);
+void put_null(struct json *j, const char *key);
 /* Seconds with their milliseconds. */
-void json_seconds(struct json *j, const char *key, uint64_t ns);
+void put_seconds(struct json *j, const char *key, uint64_t ns);
 
 #endif

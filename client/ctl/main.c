@@ -58,8 +58,8 @@ static enum ctl_exit connect_or_complain(struct program *p)
 		return EXIT_GOOD;
 	enum ctl_exit code = complain(result);
 	if (result == NCCLSVC_DAEMON_LOST)
-		fputs("Start the daemon with `ncclsvcd` or `systemctl start ncclsvcd`, or give its "
-		      "--socket.\n",
+		fputs("Start it with `ncclsvcd` or `systemctl start ncclsvcd`, or give --socket "
+		      "PATH.\n",
 		      stderr);
 	return code;
 }
@@ -162,8 +162,7 @@ static enum ctl_exit finish(struct text *out, enum ctl_exit code)
 {
 	text_flush(out, true);
 	if (out->error) {
-		fprintf(stderr, "ncclsvc-ctl: cannot write the output: %s\n",
-			strerror(out->error));
+		fprintf(stderr, "ncclsvc-ctl: cannot write the output: %s\n", strerror(out->error));
 		code = EXIT_ERROR;
 	}
 	text_free(out);
@@ -203,8 +202,8 @@ static enum ctl_exit unreachable_frame(const struct view *v, ncclsvc_result resu
 {
 	if (v->args->json) {
 		struct json j = view_json_begin(v);
-		json_string(&j, "error", ncclsvc_result_name(result), SIZE_MAX);
-		json_string(&j, "text", ncclsvc_last_error(), SIZE_MAX);
+		put_string(&j, "error", ncclsvc_result_name(result), SIZE_MAX);
+		put_string(&j, "text", ncclsvc_last_error(), SIZE_MAX);
 		view_json_end(&j);
 	} else {
 		text_printf(v->out, "%s; trying again\n", ncclsvc_last_error());

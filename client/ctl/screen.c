@@ -7,7 +7,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define HOME        "\033[H"
+#define HOME	    "\033[H"
 #define CLEAR_LINE  "\033[K"
 #define CLEAR_BELOW "\033[J"
 

@@ -23,11 +23,12 @@ struct snapshot {
 	size_t nsessions, ncomms, nmembers, ntasks, nregions;
 };
 
-/* Asks for the daemon's state and the lists in `parts`, and orders them. On failure nothing is held,
- * and ncclsvc_last_error says why. */
+/* Asks for the daemon's state and the lists in `parts`, and orders them. On failure nothing is
+ * held, and ncclsvc_last_error says why. */
 ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct snapshot *s);
 void snapshot_free(struct snapshot *s);
-/* Orders sessions and communicators by id, members by communicator and rank: the look-ups need it. */
+/* Orders sessions and communicators by id, members by communicator and rank: the look-ups need it.
+ */
 void snapshot_order(struct snapshot *s);
 
 /* NULL: not in the snapshot. */

@@ -10,11 +10,14 @@
 struct text {
 	char *at; /* not NUL-terminated; NULL while empty */
 	size_t len, size;
-	int fd; /* where text_flush writes to; -1: it keeps everything */
+	int fd;	   /* where text_flush writes to; -1: it keeps everything */
 	int error; /* errno of the first failed write */
 };
 
-#define TEXT_INIT(descriptor) {.fd = (descriptor)}
+#define TEXT_INIT(descriptor)                                                                      \
+	{                                                                                          \
+		.fd = (descriptor)                                                                 \
+	}
 
 void text_free(struct text *t);
 void text_addn(struct text *t, const char *s, size_t n);

@@ -8,16 +8,16 @@
 struct json view_json_begin(const struct view *v)
 {
 	struct json j = {.out = v->out};
-	json_object(&j, NULL);
-	json_u64(&j, "schema", CTL_SCHEMA);
-	json_string(&j, "command", ctl_command_name(v->args->command), SIZE_MAX);
-	json_string(&j, "time", v->time, SIZE_MAX);
+	put_object(&j, NULL);
+	put_u64(&j, "schema", CTL_SCHEMA);
+	put_string(&j, "command", ctl_command_name(v->args->command), SIZE_MAX);
+	put_string(&j, "time", v->time, SIZE_MAX);
 	return j;
 }
 
 void view_json_end(struct json *j)
 {
-	json_object_end(j);
+	put_object_end(j);
 	text_char(j->out, '\n');
 }
 
@@ -31,23 +31,23 @@ void view_label(struct text *out, const ncclsvc_comm_info *comm)
 
 void view_json_label(struct json *j, const char *key, const ncclsvc_comm_info *comm)
 {
-	json_string(j, key, comm ? comm->label : NULL, sizeof(comm->label));
+	put_string(j, key, comm ? comm->label : NULL, sizeof(comm->label));
 }
 
 void view_json_failure(struct json *j, const ncclsvc_daemon_info *d)
 {
 	char sentence[VIEW_SENTENCE];
 	if (d->last_failure.result == NCCLSVC_OK) {
-		json_null(j, "last_failure");
+		put_null(j, "last_failure");
 		return;
 	}
-	json_object(j, "last_failure");
-	json_string(j, "result", ncclsvc_result_name(d->last_failure.result), SIZE_MAX);
+	put_object(j, "last_failure");
+	put_string(j, "result", ncclsvc_result_name(d->last_failure.result), SIZE_MAX);
 	ncclsvc_status_sentence(&d->last_failure, sentence, sizeof(sentence));
-	json_string(j, "text", sentence, sizeof(sentence));
-	json_u64(j, "comm", d->last_failure_comm);
-	json_u64(j, "age_ns", d->last_failure_age_ns);
-	json_object_end(j);
+	put_string(j, "text", sentence, sizeof(sentence));
+	put_u64(j, "comm", d->last_failure_comm);
+	put_u64(j, "age_ns", d->last_failure_age_ns);
+	put_object_end(j);
 }
 
 bool view_comm_wanted(const struct ctl_args *args, uint64_t id, const ncclsvc_comm_info *comm)
@@ -70,8 +70,8 @@ void view_version(const struct view *v, const char *version)
 		return;
 	}
 	struct json j = view_json_begin(v);
-	json_string(&j, "version", version, SIZE_MAX);
-	json_string(&j, "library", ncclsvc_version(), SIZE_MAX);
+	put_string(&j, "version", version, SIZE_MAX);
+	put_string(&j, "library", ncclsvc_version(), SIZE_MAX);
 	view_json_end(&j);
 }
 
@@ -86,9 +86,9 @@ void view_cancelled(const struct view *v, uint64_t cancelled)
 	unsigned long long id = v->args->id;
 	if (v->args->json) {
 		struct json j = view_json_begin(v);
-		json_string(&j, "target", target, SIZE_MAX);
-		json_u64(&j, "id", id);
-		json_u64(&j, "cancelled", cancelled);
+		put_string(&j, "target", target, SIZE_MAX);
+		put_u64(&j, "id", id);
+		put_u64(&j, "cancelled", cancelled);
 		view_json_end(&j);
 		return;
 	}

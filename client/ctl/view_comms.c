@@ -4,14 +4,14 @@
 #include "view.h"
 
 static const struct table_column columns[] = {
-	{"COMM", true},    {"LABEL", false}, {"STATE", false}, {"EPOCH", true},
-	{"JOINED", false}, {"TASKS", true},  {"UID", true},    {"AGE", true},
-	{"NOT JOINED", false},
+	{"COMM", true},	 {"LABEL", false},  {"STATE", false},
+	{"EPOCH", true}, {"JOINED", false}, {"TASKS", true},
+	{"UID", true},	 {"AGE", true},	    {"NOT JOINED", false},
 };
 
 static const struct table_column member_columns[] = {
-	{"COMM", true},    {"LABEL", false},    {"RANK", true},      {"STATE", false},
-	{"SESSION", true}, {"PID", true},       {"NAME", false},     {"EPOCH", true},
+	{"COMM", true},	   {"LABEL", false},	{"RANK", true},	     {"STATE", false},
+	{"SESSION", true}, {"PID", true},	{"NAME", false},     {"EPOCH", true},
 	{"DEVICE", false}, {"SUBMITTED", true}, {"COMPLETED", true}, {"WAITING", true},
 };
 
@@ -126,17 +126,17 @@ static void member_row(const struct view *v, struct table *t, const ncclsvc_comm
 
 static void member_element(struct json *j, const ncclsvc_member_info *m)
 {
-	json_object(j, NULL);
-	json_i64(j, "rank", m->rank);
-	json_string(j, "state", member_state_name(m->state), SIZE_MAX);
-	json_u64(j, "session", m->session);
-	json_i64(j, "pid", m->pid);
-	json_u64(j, "epoch", m->epoch);
-	json_i64(j, "device", m->device);
-	json_u64(j, "submitted", m->submitted);
-	json_u64(j, "completed", m->completed);
-	json_u64(j, "waiting_ns", m->waiting_ns);
-	json_object_end(j);
+	put_object(j, NULL);
+	put_i64(j, "rank", m->rank);
+	put_string(j, "state", member_state_name(m->state), SIZE_MAX);
+	put_u64(j, "session", m->session);
+	put_i64(j, "pid", m->pid);
+	put_u64(j, "epoch", m->epoch);
+	put_i64(j, "device", m->device);
+	put_u64(j, "submitted", m->submitted);
+	put_u64(j, "completed", m->completed);
+	put_u64(j, "waiting_ns", m->waiting_ns);
+	put_object_end(j);
 	text_flush(j->out, false);
 }
 
@@ -144,21 +144,21 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 {
 	size_t n;
 	const ncclsvc_member_info *m = snapshot_members(v->s, x->comm, &n);
-	json_object(j, NULL);
-	json_u64(j, "comm", x->comm);
+	put_object(j, NULL);
+	put_u64(j, "comm", x->comm);
 	view_json_label(j, "label", x);
-	json_string(j, "state", comm_state_name(x->state), SIZE_MAX);
-	json_u64(j, "epoch", x->epoch);
-	json_u64(j, "nranks", x->nranks);
-	json_u64(j, "joined", x->joined);
-	json_u64(j, "pending", x->pending);
-	json_u64(j, "uid", x->uid);
-	json_u64(j, "age_ns", x->age_ns);
-	json_array(j, "members");
+	put_string(j, "state", comm_state_name(x->state), SIZE_MAX);
+	put_u64(j, "epoch", x->epoch);
+	put_u64(j, "nranks", x->nranks);
+	put_u64(j, "joined", x->joined);
+	put_u64(j, "pending", x->pending);
+	put_u64(j, "uid", x->uid);
+	put_u64(j, "age_ns", x->age_ns);
+	put_array(j, "members");
 	for (size_t i = 0; i < n; i++)
 		member_element(j, &m[i]);
-	json_array_end(j);
-	json_object_end(j);
+	put_array_end(j);
+	put_object_end(j);
 	text_flush(j->out, false);
 }
 
@@ -201,10 +201,10 @@ void view_comms(const struct view *v)
 		return;
 	}
 	struct json j = view_json_begin(v);
-	json_array(&j, "comms");
+	put_array(&j, "comms");
 	for (size_t i = 0; i < s->ncomms; i++)
 		if (wanted(v->args, &s->comms[i]))
 			element(v, &j, &s->comms[i]);
-	json_array_end(&j);
+	put_array_end(&j);
 	view_json_end(&j);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 static const struct table_column columns[] = {
-	{"PID", true},    {"SESSION", true}, {"NAME", false}, {"REGION", true},
+	{"PID", true},	 {"SESSION", true}, {"NAME", false}, {"REGION", true},
 	{"KIND", false}, {"SIZE", true},    {"AGE", true},
 };
 
@@ -113,33 +113,33 @@ static void memory_json(const struct view *v, const ncclsvc_region_info **list, 
 {
 	uint64_t bytes = 0;
 	struct json j = view_json_begin(v);
-	json_array(&j, "regions");
+	put_array(&j, "regions");
 	for (size_t i = 0; i < nregions; i++) {
-		json_object(&j, NULL);
-		json_i64(&j, "pid", list[i]->pid);
-		json_u64(&j, "session", list[i]->session);
-		json_u64(&j, "region", list[i]->region);
-		json_string(&j, "kind", kind_name(list[i]->kind), SIZE_MAX);
-		json_u64(&j, "bytes", list[i]->bytes);
-		json_u64(&j, "age_ns", list[i]->age_ns);
-		json_object_end(&j);
+		put_object(&j, NULL);
+		put_i64(&j, "pid", list[i]->pid);
+		put_u64(&j, "session", list[i]->session);
+		put_u64(&j, "region", list[i]->region);
+		put_string(&j, "kind", kind_name(list[i]->kind), SIZE_MAX);
+		put_u64(&j, "bytes", list[i]->bytes);
+		put_u64(&j, "age_ns", list[i]->age_ns);
+		put_object_end(&j);
 		text_flush(v->out, false);
 		bytes += list[i]->bytes;
 	}
-	json_array_end(&j);
-	json_array(&j, "processes");
+	put_array_end(&j);
+	put_array(&j, "processes");
 	for (size_t i = 0; i < n; i++) {
 		const ncclsvc_session_info *session = snapshot_session(v->s, all[i].session);
-		json_object(&j, NULL);
-		json_i64(&j, "pid", all[i].pid);
-		json_string(&j, "name", session ? session->name : NULL, sizeof(session->name));
-		json_u64(&j, "sessions", all[i].sessions);
-		json_u64(&j, "regions", all[i].regions);
-		json_u64(&j, "bytes", all[i].bytes);
-		json_object_end(&j);
+		put_object(&j, NULL);
+		put_i64(&j, "pid", all[i].pid);
+		put_string(&j, "name", session ? session->name : NULL, sizeof(session->name));
+		put_u64(&j, "sessions", all[i].sessions);
+		put_u64(&j, "regions", all[i].regions);
+		put_u64(&j, "bytes", all[i].bytes);
+		put_object_end(&j);
 	}
-	json_array_end(&j);
-	json_u64(&j, "bytes", bytes);
+	put_array_end(&j);
+	put_u64(&j, "bytes", bytes);
 	view_json_end(&j);
 }
 

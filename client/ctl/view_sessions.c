@@ -4,8 +4,8 @@
 #include "view.h"
 
 static const struct table_column columns[] = {
-	{"SESSION", true}, {"PID", true},       {"UID", true},    {"NAME", false},
-	{"AGE", true},     {"RING", true},      {"COMMS", true},  {"SUBMITTED", true},
+	{"SESSION", true},   {"PID", true},    {"UID", true},	  {"NAME", false},
+	{"AGE", true},	     {"RING", true},   {"COMMS", true},	  {"SUBMITTED", true},
 	{"COMPLETED", true}, {"FAILED", true}, {"REGIONS", true}, {"MEMORY", true},
 };
 
@@ -34,20 +34,20 @@ static void row(struct table *t, const ncclsvc_session_info *x)
 
 static void element(struct json *j, const ncclsvc_session_info *x)
 {
-	json_object(j, NULL);
-	json_u64(j, "session", x->session);
-	json_i64(j, "pid", x->pid);
-	json_u64(j, "uid", x->uid);
-	json_string(j, "name", x->name, sizeof(x->name));
-	json_u64(j, "age_ns", x->age_ns);
-	json_u64(j, "ring_entries", x->ring_entries);
-	json_u64(j, "comms", x->comms);
-	json_u64(j, "submitted", x->submitted);
-	json_u64(j, "completed", x->completed);
-	json_u64(j, "failed", x->failed);
-	json_u64(j, "regions", x->regions);
-	json_u64(j, "region_bytes", x->region_bytes);
-	json_object_end(j);
+	put_object(j, NULL);
+	put_u64(j, "session", x->session);
+	put_i64(j, "pid", x->pid);
+	put_u64(j, "uid", x->uid);
+	put_string(j, "name", x->name, sizeof(x->name));
+	put_u64(j, "age_ns", x->age_ns);
+	put_u64(j, "ring_entries", x->ring_entries);
+	put_u64(j, "comms", x->comms);
+	put_u64(j, "submitted", x->submitted);
+	put_u64(j, "completed", x->completed);
+	put_u64(j, "failed", x->failed);
+	put_u64(j, "regions", x->regions);
+	put_u64(j, "region_bytes", x->region_bytes);
+	put_object_end(j);
 	text_flush(j->out, false);
 }
 
@@ -56,10 +56,10 @@ void view_sessions(const struct view *v)
 	const struct snapshot *s = v->s;
 	if (v->args->json) {
 		struct json j = view_json_begin(v);
-		json_array(&j, "sessions");
+		put_array(&j, "sessions");
 		for (size_t i = 0; i < s->nsessions; i++)
 			element(&j, &s->sessions[i]);
-		json_array_end(&j);
+		put_array_end(&j);
 		view_json_end(&j);
 		return;
 	}

@@ -6,10 +6,9 @@
 #include <stdlib.h>
 
 static const struct table_column columns[] = {
-	{"TASK", true},       {"STATE", false}, {"AGE", true},       {"COMM", false},
-	{"SEQ", true},        {"OP", false},    {"TYPE", false},     {"REDUCTION", false},
-	{"COUNT", true},      {"BYTES", true},  {"RANK", true},      {"PID", true},
-	{"WAITS FOR", false},
+	{"TASK", true}, {"STATE", false}, {"AGE", true},	{"COMM", false}, {"SEQ", true},
+	{"OP", false},	{"TYPE", false},  {"REDUCTION", false}, {"COUNT", true}, {"BYTES", true},
+	{"RANK", true}, {"PID", true},	  {"WAITS FOR", false},
 };
 
 static int order_u64(uint64_t a, uint64_t b)
@@ -104,39 +103,39 @@ static void row(struct table *t, const ncclsvc_task_info *x, const ncclsvc_comm_
 
 static void element(struct json *j, const ncclsvc_task_info *x, const ncclsvc_comm_info *comm)
 {
-	json_object(j, NULL);
-	json_u64(j, "task", x->task);
-	json_string(j, "state", ncclsvc_state_name(x->state), SIZE_MAX);
-	json_u64(j, "age_ns", x->age_ns);
-	json_u64(j, "state_ns", x->state_ns);
-	json_u64(j, "comm", x->comm);
+	put_object(j, NULL);
+	put_u64(j, "task", x->task);
+	put_string(j, "state", ncclsvc_state_name(x->state), SIZE_MAX);
+	put_u64(j, "age_ns", x->age_ns);
+	put_u64(j, "state_ns", x->state_ns);
+	put_u64(j, "comm", x->comm);
 	view_json_label(j, "label", comm);
-	json_u64(j, "seq", x->seq);
-	json_string(j, "op", ncclsvc_op_name(x->op), SIZE_MAX);
-	json_string(j, "type", x->op == NCCLSVC_BARRIER ? NULL : ncclsvc_type_name(x->type),
-		    SIZE_MAX);
-	json_string(j, "redop", op_reduces(x->op) ? ncclsvc_redop_name(x->redop) : NULL, SIZE_MAX);
-	json_u64(j, "count", x->count);
-	json_u64(j, "bytes", x->bytes);
-	json_i64(j, "rank", x->rank);
+	put_u64(j, "seq", x->seq);
+	put_string(j, "op", ncclsvc_op_name(x->op), SIZE_MAX);
+	put_string(j, "type", x->op == NCCLSVC_BARRIER ? NULL : ncclsvc_type_name(x->type),
+		   SIZE_MAX);
+	put_string(j, "redop", op_reduces(x->op) ? ncclsvc_redop_name(x->redop) : NULL, SIZE_MAX);
+	put_u64(j, "count", x->count);
+	put_u64(j, "bytes", x->bytes);
+	put_i64(j, "rank", x->rank);
 	if (x->peer < 0)
-		json_null(j, "peer");
+		put_null(j, "peer");
 	else
-		json_i64(j, "peer", x->peer);
-	json_u64(j, "nranks", x->nranks);
-	json_i64(j, "pid", x->pid);
-	json_u64(j, "session", x->session);
-	json_u64(j, "epoch", x->epoch);
+		put_i64(j, "peer", x->peer);
+	put_u64(j, "nranks", x->nranks);
+	put_i64(j, "pid", x->pid);
+	put_u64(j, "session", x->session);
+	put_u64(j, "epoch", x->epoch);
 	if (x->group)
-		json_u64(j, "group", x->group);
+		put_u64(j, "group", x->group);
 	else
-		json_null(j, "group");
-	json_array(j, "waits_for");
+		put_null(j, "group");
+	put_array(j, "waits_for");
 	for (uint32_t i = 0; i < task_waits_shown(x); i++)
-		json_i64(j, NULL, x->waits_for[i]);
-	json_array_end(j);
-	json_u64(j, "waits_count", x->waits_count);
-	json_object_end(j);
+		put_i64(j, NULL, x->waits_for[i]);
+	put_array_end(j);
+	put_u64(j, "waits_count", x->waits_count);
+	put_object_end(j);
 	text_flush(j->out, false);
 }
 
@@ -160,11 +159,11 @@ static void tasks_json(const struct view *v, const ncclsvc_task_info **list, siz
 {
 	struct label_cache cache = {0};
 	struct json j = view_json_begin(v);
-	json_u64(&j, "total", all);
-	json_array(&j, "tasks");
+	put_u64(&j, "total", all);
+	put_array(&j, "tasks");
 	for (size_t i = 0; i < n; i++)
 		element(&j, list[i], comm_of(v->s, &cache, list[i]->comm));
-	json_array_end(&j);
+	put_array_end(&j);
 	view_json_end(&j);
 }
 

@@ -75,66 +75,66 @@ static void nothing(const struct view *v, const struct why_report *r)
 
 static void finding_json(struct json *j, const struct view *v, const struct why_finding *f)
 {
-	json_object(j, NULL);
-	json_u64(j, "comm", f->comm);
+	put_object(j, NULL);
+	put_u64(j, "comm", f->comm);
 	view_json_label(j, "label", snapshot_comm(v->s, f->comm));
 	if (f->op)
-		json_u64(j, "seq", f->seq);
+		put_u64(j, "seq", f->seq);
 	else
-		json_null(j, "seq");
-	json_string(j, "op", f->op, SIZE_MAX);
+		put_null(j, "seq");
+	put_string(j, "op", f->op, SIZE_MAX);
 	if (f->age_known)
-		json_seconds(j, "age_s", f->age_ns);
+		put_seconds(j, "age_s", f->age_ns);
 	else
-		json_null(j, "age_s");
-	json_string(j, "cause", why_cause_name(f->cause), SIZE_MAX);
-	json_array(j, "waiting_ranks");
+		put_null(j, "age_s");
+	put_string(j, "cause", why_cause_name(f->cause), SIZE_MAX);
+	put_array(j, "waiting_ranks");
 	for (size_t i = 0; i < f->nwaiting; i++)
-		json_i64(j, NULL, f->waiting[i]);
-	json_array_end(j);
-	json_array(j, "culprits");
+		put_i64(j, NULL, f->waiting[i]);
+	put_array_end(j);
+	put_array(j, "culprits");
 	for (size_t i = 0; i < f->nculprits; i++) {
 		const struct why_culprit *c = &f->culprits[i];
-		json_object(j, NULL);
-		json_u64(j, "comm", c->comm);
-		json_i64(j, "rank", c->rank);
-		json_i64(j, "pid", c->pid);
-		json_u64(j, "session", c->session);
-		json_string(j, "name", c->name, NCCLSVC_NAME_BYTES);
-		json_string(j, "state", c->state, SIZE_MAX);
-		json_object_end(j);
+		put_object(j, NULL);
+		put_u64(j, "comm", c->comm);
+		put_i64(j, "rank", c->rank);
+		put_i64(j, "pid", c->pid);
+		put_u64(j, "session", c->session);
+		put_string(j, "name", c->name, NCCLSVC_NAME_BYTES);
+		put_string(j, "state", c->state, SIZE_MAX);
+		put_object_end(j);
 	}
-	json_array_end(j);
-	json_array(j, "also");
+	put_array_end(j);
+	put_array(j, "also");
 	for (size_t i = 0; i < f->nalso; i++) {
 		const struct why_also *a = &f->also[i];
-		json_object(j, NULL);
-		json_u64(j, "comm", a->comm);
+		put_object(j, NULL);
+		put_u64(j, "comm", a->comm);
 		view_json_label(j, "label", snapshot_comm(v->s, a->comm));
 		if (a->op)
-			json_u64(j, "seq", a->seq);
+			put_u64(j, "seq", a->seq);
 		else
-			json_null(j, "seq");
-		json_string(j, "op", a->op, SIZE_MAX);
-		json_seconds(j, "age_s", a->age_ns);
-		json_u64(j, "waiting", a->nwaiting);
-		json_object_end(j);
+			put_null(j, "seq");
+		put_string(j, "op", a->op, SIZE_MAX);
+		put_seconds(j, "age_s", a->age_ns);
+		put_u64(j, "waiting", a->nwaiting);
+		put_object_end(j);
 	}
-	json_array_end(j);
-	json_string(j, "text", f->text, SIZE_MAX);
-	json_object_end(j);
+	put_array_end(j);
+	put_string(j, "text", f->text, SIZE_MAX);
+	put_object_end(j);
 	text_flush(j->out, false);
 }
 
 static void why_json(const struct view *v, const struct why_report *r)
 {
 	struct json j = view_json_begin(v);
-	json_bool(&j, "stuck", r->n > 0);
-	json_seconds(&j, "after_s", v->args->after_ns);
-	json_array(&j, "findings");
+	put_bool(&j, "stuck", r->n > 0);
+	put_seconds(&j, "after_s", v->args->after_ns);
+	put_array(&j, "findings");
 	for (size_t i = 0; i < r->n; i++)
 		finding_json(&j, v, &r->findings[i]);
-	json_array_end(&j);
+	put_array_end(&j);
 	view_json_failure(&j, &v->s->daemon);
 	view_json_end(&j);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Asks for each group of what waits who is to blame, and puts together those with the same culprits. */
+ * Asks for each group of what waits who is to blame, and puts together those with the same
+ * culprits. */
 #include "why.h"
 
 #include "why_internal.h"
@@ -42,6 +43,20 @@ static struct why_finding *told_before(struct why_report *report, const struct w
 	return NULL;
 }
 
+/* True if the ranks that wait here are those that the older finding blames: it says so already. */
+static bool names(const struct why_finding *old, const struct why_finding *f)
+{
+	for (size_t i = 0; i < f->nwaiting; i++) {
+		size_t k = 0;
+		while (k < old->nculprits &&
+		       (old->culprits[k].comm != f->comm || old->culprits[k].rank != f->waiting[i]))
+			k++;
+		if (k == old->nculprits)
+			return false;
+	}
+	return true;
+}
+
 static void free_finding(struct why_finding *f)
 {
 	free(f->waiting);
@@ -64,15 +79,17 @@ static void add_finding(struct why *w, const struct why_group *g, struct why_rep
 		why_find_joining(w, g, &f, &out);
 	f.text = text_steal(&out);
 	struct why_finding *old = told_before(report, &f);
-	if (old) {
+	if (old && names(old, &f)) {
+		free_finding(&f);
+	} else if (old) {
 		old->also = ctl_grow(old->also, old->nalso, &old->also_room, sizeof(*old->also));
 		old->also[old->nalso++] =
 			(struct why_also){f.comm, f.seq, f.op, f.age_ns, f.nwaiting};
 		free_finding(&f);
-		return;
+	} else {
+		report->findings = ctl_grow(report->findings, report->n, &report->room, sizeof(f));
+		report->findings[report->n++] = f;
 	}
-	report->findings = ctl_grow(report->findings, report->n, &report->room, sizeof(f));
-	report->findings[report->n++] = f;
 }
 
 void why_analyse(const struct why_input *in, struct why_report *report)

@@ -18,7 +18,7 @@ static void blame(const struct why *w, struct why_finding *f, uint64_t comm, int
 		.pid = m ? m->pid : 0,
 		.session = m ? m->session : 0,
 		.name = m && s && s->pid == m->pid && s->name[0] ? s->name : NULL,
-		.state = stopped ? "stopped" : member_state_name(m ? m->state : 0),
+		.state = stopped ? WHY_STATE_STOPPED : member_state_name(m ? m->state : 0),
 	};
 	f->culprits = ctl_grow(f->culprits, f->nculprits, &f->culprits_room, sizeof(culprit));
 	f->culprits[f->nculprits++] = culprit;

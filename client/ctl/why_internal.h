@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Parts of the analysis behind why.h. A rank of a communicator is a node; it waits for the ranks its
- * task waits for, or, with no task there, for whatever its session waits for elsewhere. */
+ * Parts of the analysis behind why.h. A rank of a communicator is a node; it waits for the ranks
+ * its task waits for, or, with no task there, for whatever its session waits for elsewhere. */
 #ifndef CTL_WHY_INTERNAL_H
 #define CTL_WHY_INTERNAL_H
 
 #include "text.h"
 #include "why.h"
 
-#define WHY_STEPS 32 /* in one chain */
-#define WHY_TOLD  3  /* chains told in one paragraph */
-#define WHY_ALSO  3  /* consequences named in one paragraph */
+#define WHY_STEPS 256 /* in one chain */
+#define WHY_TOLD  3   /* chains told in one paragraph */
+#define WHY_ALSO  3   /* consequences named in one paragraph */
+
+#define WHY_STATE_STOPPED "stopped" /* a culprit's state */
 
 struct why {
 	const struct why_input *in;
@@ -60,9 +62,10 @@ struct why_group {
 	bool age_known;
 };
 
-/* The tasks that ranks have been at for longer than the threshold, ordered by operation; the list is
- * the caller's. Counts what waits into the report. */
-const ncclsvc_task_info **why_held_up(const struct why *w, size_t *nheld, struct why_report *report);
+/* The tasks that ranks have been at for longer than the threshold, ordered by operation; the list
+ * is the caller's. Counts what waits into the report. */
+const ncclsvc_task_info **why_held_up(const struct why *w, size_t *nheld,
+				      struct why_report *report);
 /* Groups of these, and of communicators that lack members; the oldest first. */
 struct why_group *why_gather(const struct why *w, const ncclsvc_task_info **held, size_t nheld,
 			     size_t *ngroups);

@@ -3,6 +3,10 @@
 #include "units.h"
 #include "why_internal.h"
 
+#include <string.h>
+
+#define CHAIN_TOLD 8 /* longer ones are told without their middle */
+
 /* " (pid 4711, trainer-2)" */
 static void add_process(const struct why *w, int32_t pid, uint32_t session, struct text *out)
 {
@@ -136,11 +140,19 @@ static void add_chain(const struct why *w, const struct why_path *p, struct text
 		const ncclsvc_task_info *before = p->step[i - 1].t;
 		if (i > 1)
 			text_add(out, "; ");
+		if (i == 3 && p->n > CHAIN_TOLD) {
+			text_printf(out, "and so on, over %u ranks; ", p->n - 5);
+			i = p->n - 2;
+			s = &p->step[i];
+			before = p->step[i - 1].t;
+		}
 		why_add_rank(w, s->comm, s->rank, out);
 		if (before && before->op == NCCLSVC_SEND)
 			text_add(out, " has no Recv for it");
 		else if (before && before->op == NCCLSVC_RECV)
 			text_add(out, " has no Send for it");
+		else if (i + 1 == p->n && (p->cause == WHY_INPUT || p->cause == WHY_RUNNING))
+			text_add(out, " is not ready");
 		else
 			text_add(out, " has not");
 		text_add(out, ": ");
@@ -164,7 +176,7 @@ static void add_chain(const struct why *w, const struct why_path *p, struct text
 		}
 		text_add(out, " at ");
 		add_task(s->t, out);
-		text_printf(out, " for rank %d", p->step[i + 1].rank);
+		text_printf(out, " for rank %d%s", p->step[i + 1].rank, elsewhere ? " there" : "");
 	}
 }
 
@@ -195,23 +207,31 @@ static void add_circle(const struct why *w, const struct why_path *p, struct tex
 		    (unsigned long long)p->step[begin].comm);
 }
 
-/* "pid 3" or "pids 3, 4 and 5" of the culprits; false if none is known. */
+/* "pid 3", "pids 3, 4 and 5", "pids 3, 4, 5 and others" of the culprits; false if none is known. */
 static bool add_pids(const struct why_finding *f, struct text *out)
 {
 	int32_t pids[WHY_TOLD];
-	size_t n = 0;
-	for (size_t i = 0; i < f->nculprits && n < WHY_TOLD; i++) {
+	size_t n = 0, i;
+	for (i = 0; i < f->nculprits && n < WHY_TOLD; i++) {
 		bool known = f->culprits[i].pid <= 0;
 		for (size_t k = 0; k < n; k++)
 			known |= pids[k] == f->culprits[i].pid;
 		if (!known)
 			pids[n++] = f->culprits[i].pid;
 	}
-	for (size_t i = 0; i < n; i++)
-		text_printf(out, "%s%d",
-			    i == 0 ? (n == 1 ? "pid " : "pids ") : (i + 1 == n ? " and " : ", "),
-			    pids[i]);
+	bool more = i < f->nculprits;
+	text_add(out, n > 1 ? "pids " : n ? "pid " : "");
+	for (i = 0; i < n; i++)
+		text_printf(out, "%s%d", i ? (i + 1 == n && !more ? " and " : ", ") : "", pids[i]);
+	text_add(out, more ? " and others" : "");
 	return n > 0;
+}
+
+static void add_stopped(const struct why_finding *f, struct text *out)
+{
+	for (size_t i = 0; i < f->nculprits; i++)
+		if (!strcmp(f->culprits[i].state, WHY_STATE_STOPPED))
+			text_printf(out, " %d", f->culprits[i].pid);
 }
 
 static void add_advice(const struct why *w, const struct why_finding *f, struct text *out)
@@ -223,7 +243,8 @@ static void add_advice(const struct why *w, const struct why_finding *f, struct 
 	case WHY_MISSING:
 	case WHY_UNMATCHED:
 		if (idle)
-			text_add(out, one ? "It has nothing queued: " : "They have nothing queued: ");
+			text_add(out,
+				 one ? "It has nothing queued: " : "They have nothing queued: ");
 		else
 			text_add(out, "Tasks of other communicators go on: ");
 		text_add(out, "look at what ");
@@ -233,9 +254,9 @@ static void add_advice(const struct why *w, const struct why_finding *f, struct 
 			text_add(out, "the program does.");
 		break;
 	case WHY_STOPPED:
-		if (f->culprits[0].pid > 0)
-			text_printf(out, "Continue it with `kill -CONT %d`, or end it.",
-				    f->culprits[0].pid);
+		text_add(out, "Continue it with `kill -CONT");
+		add_stopped(f, out);
+		text_add(out, "`, or end it.");
 		break;
 	case WHY_INPUT:
 		text_add(out, "Look at what makes that input in ");
@@ -259,6 +280,12 @@ void why_tell_waiting(const struct why *w, const struct why_group *g, const stru
 {
 	const ncclsvc_task_info *t = g->tasks[0];
 	add_head(w, g, "waited", out);
+	if (op_is_p2p(t->op) && t->peer == t->rank) {
+		why_add_rank(w, t->comm, t->rank, out);
+		text_add(out, " has not submitted the other side. A Send to oneself and its Recv "
+			      "belong in one task group.");
+		return;
+	}
 	if (op_is_p2p(t->op)) {
 		why_add_rank(w, t->comm, t->rank, out);
 		text_add(out, " has submitted it; ");
@@ -303,11 +330,12 @@ void why_tell_running(const struct why *w, const struct why_group *g, struct tex
 	const ncclsvc_task_info *t = g->tasks[0];
 	if (t->state == NCCLSVC_LAUNCHED) {
 		add_head(w, g, "been", out);
-		text_printf(out, "it is complete, and ncclsvcd (pid %d) executes it on ",
+		text_printf(out,
+			    "everyone has submitted it, and ncclsvcd (pid %d) executes it. If that "
+			    "is long for ",
 			    w->s->daemon.pid);
 		units_bytes(out, t->bytes);
-		text_add(out, ". If that is too long for its size, look at the load of this "
-			      "machine.");
+		text_add(out, ", look at the load of this machine.");
 		return;
 	}
 	add_head(w, g, "waited", out);
@@ -331,6 +359,7 @@ void why_tell_also(const struct why *w, const struct why_finding *f, struct text
 		why_add_comm(w, a->comm, 0, out);
 		if (a->op)
 			text_printf(out, " at %s #%llu", a->op, (unsigned long long)a->seq);
+		text_printf(out, " (%zu rank%s)", a->nwaiting, a->nwaiting == 1 ? "" : "s");
 	}
 	if (f->nalso > told)
 		text_printf(out, " and %zu more", f->nalso - told);

@@ -27,6 +27,18 @@ static void tell_who(const struct why *w, uint64_t comm, const int32_t *ranks, s
 		text_printf(out, " and %zu more", n - WHY_TOLD);
 }
 
+/* Seats of the dead are also those whose process closed its session, or had it cancelled. */
+static bool all_alive(const struct why *w, uint64_t comm, const struct why_census *c)
+{
+	for (size_t i = 0; i < c->ndead; i++) {
+		const ncclsvc_member_info *m = snapshot_member(w->s, comm, c->dead[i]);
+		char process = m ? why_process(w, m->pid) : '\0';
+		if (!process || process == 'Z' || process == 'X')
+			return false;
+	}
+	return true;
+}
+
 void why_tell_joining(const struct why *w, const struct why_group *g, const struct why_census *c,
 		      struct text *out)
 {
@@ -35,10 +47,11 @@ void why_tell_joining(const struct why *w, const struct why_group *g, const stru
 	bool broken = c->ndead || c->nbroken || g->comm->state == NCCLSVC_COMM_BROKEN;
 	text_add(out, "Communicator ");
 	why_add_comm(w, id, nranks, out);
-	text_add(out, broken ? " is broken" : " has waited");
 	if (g->age_known) {
-		text_add(out, broken ? " since " : " ");
+		text_add(out, broken ? " has been broken for " : " has waited ");
 		units_age(out, g->age_ns);
+	} else {
+		text_add(out, broken ? " is broken" : " waits");
 	}
 	if (!broken) {
 		text_add(out, " for its ranks: ");
@@ -52,7 +65,7 @@ void why_tell_joining(const struct why *w, const struct why_group *g, const stru
 	text_add(out, ": ");
 	if (c->ndead) {
 		tell_who(w, id, c->dead, c->ndead, out);
-		text_add(out, " died. ");
+		text_add(out, all_alive(w, id, c) ? " ended its session. " : " died. ");
 	} else {
 		text_add(out, "a member left it. ");
 	}
@@ -65,8 +78,7 @@ void why_tell_joining(const struct why *w, const struct why_group *g, const stru
 	}
 	sentence(c->absent, c->nabsent, nranks, " left or never came, and must join. ",
 		 " left or never came, and must join. ", out);
-	sentence(c->dead, c->ndead, nranks, " must be started again and join.",
-		 " must be started again and join.", out);
+	sentence(c->dead, c->ndead, nranks, " must join again.", " must join again.", out);
 	while (out->len && out->at[out->len - 1] == ' ')
 		out->len--;
 }

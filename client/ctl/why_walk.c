@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Follows who waits for whom, depth first, to a rank that waits for nobody, or round in a circle. */
+ * Follows who waits for whom, depth first, to a rank that waits for nobody, or round in a circle.
+ */
 #include "why_internal.h"
 
 static bool walk(struct why *w, uint64_t comm, int32_t rank, struct why_path *at,
@@ -134,8 +135,8 @@ static bool walk(struct why *w, uint64_t comm, int32_t rank, struct why_path *at
 void why_walk(struct why *w, const ncclsvc_task_info *t, int32_t rank, struct why_path *best)
 {
 	struct why_path at = {.n = 1, .cycle = -1};
-	at.step[0] = (struct why_step){t->comm, t->rank,
-				       snapshot_member(w->s, t->comm, t->rank), t};
+	at.step[0] =
+		(struct why_step){t->comm, t->rank, snapshot_member(w->s, t->comm, t->rank), t};
 	*best = at;
 	if (rank == t->rank) {
 		best->step[best->n++] = at.step[0];

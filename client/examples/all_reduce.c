@@ -5,8 +5,12 @@
 
 #define N 1024
 #define TRY(call)                                                                                  \
-	if (call)                                                                                  \
-	return fprintf(stderr, "%s\n", ncclsvc_last_error()), 1
+	do {                                                                                       \
+		if (call) {                                                                        \
+			fprintf(stderr, "%s\n", ncclsvc_last_error());                             \
+			return 1;                                                                  \
+		}                                                                                  \
+	} while (0)
 
 int main(void)
 {

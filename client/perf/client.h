@@ -23,8 +23,8 @@ void client_close(struct client *c);
 /* One AllReduce of 8 bytes, to be waited for. */
 ncclsvc_result client_submit(struct client *c, ncclsvc_task *task);
 ncclsvc_result client_wait(struct client *c, ncclsvc_task task);
-/* Submits with some tasks in flight until n are done or `until` (perf_now_ns) has passed; *done says
- * how many. */
+/* Submits with some tasks in flight until n are done or `until` (perf_now_ns) has passed; *done
+ * says how many. */
 bool client_pipeline(struct client *c, uint64_t n, uint64_t until, uint64_t *done);
 /* Submits and waits n times or until then; each time in us goes to samples, if not NULL. */
 bool client_one_by_one(struct client *c, uint64_t n, uint64_t until, double *samples,

@@ -34,13 +34,13 @@ static bool run_timed(struct crew *crew, const struct job *job, double *us)
 	return true;
 }
 
-/* How many iterations fit into the time of a round: one cold operation, then if that was slow a warm
- * one, tell how long it takes. */
+/* How many iterations fit into the time of a round: one cold operation, then if that was slow a
+ * warm one, tell how long it takes. */
 static bool fit(struct crew *crew, const struct work *w, const struct options *o, uint64_t seed,
 		uint64_t *iters)
 {
-	struct job job = {.kind = JOB_TIME, .fill = 1, .blocking = 1, .iters = 1, .seed = seed,
-			  .work = *w};
+	struct job job = {
+		.kind = JOB_TIME, .fill = 1, .blocking = 1, .iters = 1, .seed = seed, .work = *w};
 	double round_us = o->time_cap_s * 1e6 / o->rounds, us;
 	for (int attempt = 0; attempt < 2; attempt++) {
 		if (!run_timed(crew, &job, &us))
@@ -164,8 +164,10 @@ static bool do_everything(struct bench *b)
 			if (!(types >> type & 1) || !(redops >> redop & 1))
 				continue;
 			for (int root = first; root <= last; root++) {
-				struct work w = {.op = (uint8_t)o->op, .type = (uint8_t)type,
-						 .redop = (uint8_t)redop, .root = root,
+				struct work w = {.op = (uint8_t)o->op,
+						 .type = (uint8_t)type,
+						 .redop = (uint8_t)redop,
+						 .root = root,
 						 .nranks = o->ranks};
 				if (!do_sizes(b, w))
 					return false;
@@ -190,8 +192,8 @@ static bool enough_memory(const struct options *o)
 	uint64_t need = each * o->ranks * (sides + o->plain_memory);
 	if (!available || need / 1024 <= available)
 		return true;
-	complain("%u ranks with buffers of %" PRIu64 " bytes need %" PRIu64
-		 " MiB; %" PRIu64 " MiB are free: make --maxbytes smaller",
+	complain("%u ranks with buffers of %" PRIu64 " bytes need %" PRIu64 " MiB; %" PRIu64
+		 " MiB are free: make --maxbytes smaller",
 		 o->ranks, o->max_bytes, need >> 20, available >> 10);
 	return false;
 }
@@ -213,16 +215,17 @@ static bool start(struct bench *b, const char *socket)
 	if (!enough_memory(o) || !crew_start(&b->service, &rank, o->ranks) ||
 	    !crew_do(&b->service, &buffers))
 		return false;
-	return !o->baseline_mpi || (crew_start_mpi(&b->mpi, o->ranks, o->timeout_ms) &&
-				    crew_do(&b->mpi, &buffers));
+	return !o->baseline_mpi ||
+	       (crew_start_mpi(&b->mpi, o->ranks, o->timeout_ms) && crew_do(&b->mpi, &buffers));
 }
 
 int collective_run(const struct options *options, const char *socket)
 {
 	struct bench b = {.options = options, .seed = perf_now_ns()};
-	bool good = start(&b, socket) &&
-		    report_begin(&b.report, options, options->baseline_mpi ? b.mpi.library : NULL) &&
-		    do_everything(&b) && report_end(&b.report);
+	bool good =
+		start(&b, socket) &&
+		report_begin(&b.report, options, options->baseline_mpi ? b.mpi.library : NULL) &&
+		do_everything(&b) && report_end(&b.report);
 	int status = !good ? EXIT_ERROR : b.report.wrong ? EXIT_WRONG : EXIT_GOOD;
 	report_free(&b.report);
 	crew_stop(&b.service);

@@ -31,7 +31,8 @@ static bool open_listener(struct launch *l, uint32_t n)
 	snprintf(l->socket, sizeof(l->socket), "%s/baseline.sock", dir);
 	snprintf(address.sun_path, sizeof(address.sun_path), "%s", l->socket);
 	l->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (l->listener < 0 || bind(l->listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+	if (l->listener < 0 ||
+	    bind(l->listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
 	    listen(l->listener, (int)n) < 0) {
 		complain("can't listen at %s: %s", l->socket, strerror(errno));
 		return false;

@@ -179,8 +179,8 @@ static void make_bits(unsigned type, uint64_t seed, uint32_t rank, uint64_t firs
 	}
 }
 
-/* Elements first..first+n of what the rank must have received. A run stays in one rank's block, so n
- * may come back smaller. */
+/* Elements first..first+n of what the rank must have received. A run stays in one rank's block, so
+ * n may come back smaller. */
 static uint64_t make_expected(const struct work *w, uint64_t seed, uint32_t rank, uint64_t first,
 			      uint64_t n, void *out)
 {

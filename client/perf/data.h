@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inputs and expected results. Inputs of reductions are small integers, chosen so that the result is
- * exact in the element type whatever the order; those of copies are arbitrary bits. */
+ * Inputs and expected results. Inputs of reductions are small integers, chosen so that the result
+ * is exact in the element type whatever the order; those of copies are arbitrary bits. */
 #ifndef PERF_DATA_H
 #define PERF_DATA_H
 

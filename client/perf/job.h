@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the coordinator says to a rank and what the rank answers, over a SOCK_SEQPACKET socket of its
- * own. Ranks of the service and of the baseline speak the same; between jobs they sleep in recv. */
+ * What the coordinator says to a rank and what the rank answers, over a SOCK_SEQPACKET socket of
+ * its own. Ranks of the service and of the baseline speak the same; between jobs they sleep in
+ * recv. */
 #ifndef PERF_JOB_H
 #define PERF_JOB_H
 
@@ -12,8 +13,8 @@
 
 enum job_kind {
 	JOB_BUFFERS = 1, /* allocate and touch both buffers: bytes */
-	JOB_TIME,        /* warm up, meet the others, run iters times */
-	JOB_CHECK,       /* fresh inputs, one run, compare */
+	JOB_TIME,	 /* warm up, meet the others, run iters times */
+	JOB_CHECK,	 /* fresh inputs, one run, compare */
 	JOB_QUIT,
 };
 
@@ -29,7 +30,7 @@ struct job {
 };
 
 struct job_reply {
-	int32_t result;      /* ncclsvc_result, or 0 */
+	int32_t result; /* ncclsvc_result, or 0 */
 	uint32_t reserved;
 	uint64_t elapsed_ns; /* of all iterations */
 	uint64_t worst_ns;   /* of one iteration, where a mode asks for it */

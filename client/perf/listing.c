@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ncclsvc-perf submit --while-listing: does a long task list, listed over and over, slow submission?
+ * ncclsvc-perf submit --while-listing: does a long task list, listed over and over, slow
+ * submission?
  *
  * Three helpers: one queues tasks as rank 0 of two-member communicators, one is their rank 1 and
  * submits nothing, so that all of them wait; one lists. This process measures. */
@@ -229,8 +230,7 @@ static bool measure_phase(struct bench *b, int phase, unsigned round)
 	b->listed = reply->wrong;
 	if (b->listed >= b->options->queued)
 		return true;
-	complain("%" PRIu64 " tasks were listed, and %u are queued", b->listed,
-		 b->options->queued);
+	complain("%" PRIu64 " tasks were listed, and %u are queued", b->listed, b->options->queued);
 	return false;
 }
 

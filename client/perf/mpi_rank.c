@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ncclsvc-perf-mpi: the baseline of ncclsvc-perf, a plain Open MPI program with blocking calls. Run by
- * ncclsvc-perf under mpirun; its argument is the coordinator's socket. */
+ * ncclsvc-perf-mpi: the baseline of ncclsvc-perf, a plain Open MPI program with blocking calls. Run
+ * by ncclsvc-perf under mpirun; its argument is the coordinator's socket. */
 #include <errno.h>
 #include <limits.h>
 #include <mpi.h>

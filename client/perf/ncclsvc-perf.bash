@@ -3,7 +3,7 @@
 
 _ncclsvc_perf()
 {
-	local cur prev word operation=
+	local cur prev word words operation=
 	local operations='all_reduce all_gather reduce_scatter broadcast reduce alltoall gather
 		scatter sendrecv barrier submit sessions idle'
 	local common='--spawn-daemon --socket --rounds --no-ring --timeout --json --device --help
@@ -16,30 +16,28 @@ _ncclsvc_perf()
 		esac
 	done
 
+	case $operation in
+	'') words="$operations $common" ;;
+	submit) words="$common --iters --while-listing --seconds --queued" ;;
+	sessions) words="$common --count" ;;
+	idle) words="$common --count --seconds" ;;
+	*)
+		words="$common --minbytes --maxbytes --stepbytes --stepfactor --iters --check
+			--warmup_iters --datatype --op --root --blocking --ranks --time-cap
+			--baseline --plain-memory"
+		;;
+	esac
+
 	case $prev in
 	-d | --datatype)
-		COMPREPLY=($(compgen -W 'int8 uint8 int32 uint32 int64 uint64 float16 bfloat16 float32
-			float64 all' -- "$cur"))
-		return
+		words='int8 uint8 int32 uint32 int64 uint64 float16 bfloat16 float32 float64 all'
 		;;
-	-o | --op)
-		COMPREPLY=($(compgen -W 'sum prod min max avg all' -- "$cur"))
-		return
-		;;
-	-z | --blocking)
-		COMPREPLY=($(compgen -W '0 1' -- "$cur"))
-		return
-		;;
-	--baseline)
-		COMPREPLY=($(compgen -W 'mpi none' -- "$cur"))
-		return
-		;;
-	--device)
-		COMPREPLY=($(compgen -W 'host' -- "$cur"))
-		return
-		;;
+	-o | --op) words='sum prod min max avg all' ;;
+	-z | --blocking) words='0 1' ;;
+	--baseline) words='mpi none' ;;
+	--device) words='host' ;;
 	--socket | --json)
-		COMPREPLY=($(compgen -f -- "$cur"))
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return
 		;;
 	-[beifnwcr] | --minbytes | --maxbytes | --stepbytes | --stepfactor | --iters | \
@@ -48,20 +46,6 @@ _ncclsvc_perf()
 		return
 		;;
 	esac
-
-	case $operation in
-	'') COMPREPLY=($(compgen -W "$operations $common" -- "$cur")) ;;
-	submit)
-		COMPREPLY=($(compgen -W "$common --iters --while-listing --seconds --queued" \
-			-- "$cur"))
-		;;
-	sessions) COMPREPLY=($(compgen -W "$common --count" -- "$cur")) ;;
-	idle) COMPREPLY=($(compgen -W "$common --count --seconds" -- "$cur")) ;;
-	*)
-		COMPREPLY=($(compgen -W "$common --minbytes --maxbytes --stepbytes --stepfactor --iters
-			--warmup_iters --check --datatype --op --root --blocking --ranks --time-cap
-			--baseline --plain-memory" -- "$cur"))
-		;;
-	esac
+	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
 }
 complete -o default -F _ncclsvc_perf ncclsvc-perf

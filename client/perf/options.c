@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <getopt.h>
-#include <limits.h>
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "build_config.h"
 #include "ncclsvc.h"
 #include "process.h"
+#include "values.h"
 #include "work.h"
 
 static const char help[] =
@@ -106,21 +102,6 @@ static const struct option long_options[] = {
 	{NULL, 0, NULL, 0},
 };
 
-/* Names compare without case, '-' and '_': AllReduce, all-reduce and all_reduce are one. */
-static bool same_name(const char *a, const char *b)
-{
-	for (;; a++, b++) {
-		while (*a == '-' || *a == '_')
-			a++;
-		while (*b == '-' || *b == '_')
-			b++;
-		if (tolower((unsigned char)*a) != tolower((unsigned char)*b))
-			return false;
-		if (!*a)
-			return true;
-	}
-}
-
 const char *perf_op_name(unsigned op)
 {
 	return op == PERF_SENDRECV ? "SendRecv" : ncclsvc_op_name(op);
@@ -131,8 +112,7 @@ static bool parse_operation(struct options *o, const char *text)
 	static const struct {
 		const char *name;
 		enum mode mode;
-	} modes[] = {
-		{"submit", MODE_SUBMIT}, {"sessions", MODE_SESSIONS}, {"idle", MODE_IDLE}};
+	} modes[] = {{"submit", MODE_SUBMIT}, {"sessions", MODE_SESSIONS}, {"idle", MODE_IDLE}};
 	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
 		if (strcmp(text, modes[i].name) == 0) {
 			o->mode = modes[i].mode;
@@ -145,82 +125,6 @@ static bool parse_operation(struct options *o, const char *text)
 			return true;
 	}
 	return false;
-}
-
-static bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *value)
-{
-	char *end;
-	errno = 0;
-	if (!isdigit((unsigned char)*text))
-		return false;
-	*value = strtoull(text, &end, 10);
-	return !errno && !*end && *value >= min && *value <= max;
-}
-
-/* "1M", "1.5G", "512": binary units, as nccl-tests reads them. */
-static bool parse_size(const char *text, uint64_t *value)
-{
-	static const char units[] = "KMGT";
-	char *end;
-	if (!isdigit((unsigned char)*text))
-		return false;
-	double number = strtod(text, &end);
-	if (*end) {
-		const char *unit = strchr(units, toupper((unsigned char)*end));
-		if (!unit)
-			return false;
-		number = ldexp(number, 10 * (int)(unit - units + 1));
-		end++;
-		if (*end == 'i' || *end == 'I')
-			end++;
-		if (*end == 'B' || *end == 'b')
-			end++;
-	}
-	if (*end || !(number < ldexp(1, 46)))
-		return false;
-	*value = (uint64_t)number;
-	return true;
-}
-
-static bool parse_type(const char *text, uint32_t *set)
-{
-	static const struct {
-		const char *name;
-		unsigned type;
-	} aliases[] = {{"half", NCCLSVC_FLOAT16}, {"fp16", NCCLSVC_FLOAT16},
-		       {"bf16", NCCLSVC_BFLOAT16}, {"float", NCCLSVC_FLOAT32},
-		       {"fp32", NCCLSVC_FLOAT32}, {"double", NCCLSVC_FLOAT64},
-		       {"fp64", NCCLSVC_FLOAT64}, {"char", NCCLSVC_INT8},
-		       {"int", NCCLSVC_INT32}};
-	bool all = same_name(text, "all");
-	*set = 0;
-	for (unsigned type = 0; type < 32; type++) {
-		if (ncclsvc_type_size(type) && (all || same_name(text, ncclsvc_type_name(type))))
-			*set |= 1u << type;
-	}
-	for (size_t i = 0; i < sizeof(aliases) / sizeof(aliases[0]); i++) {
-		if (same_name(text, aliases[i].name))
-			*set |= 1u << aliases[i].type;
-	}
-	return *set != 0;
-}
-
-static bool parse_redop(const char *text, uint32_t *set)
-{
-	bool all = same_name(text, "all");
-	*set = 0;
-	for (unsigned redop = NCCLSVC_SUM; redop <= NCCLSVC_AVG; redop++) {
-		if (all || same_name(text, ncclsvc_redop_name(redop)))
-			*set |= 1u << redop;
-	}
-	return *set != 0;
-}
-
-static bool parse_seconds(const char *text, double max, double *value)
-{
-	char *end;
-	*value = strtod(text, &end);
-	return isdigit((unsigned char)*text) && !*end && *value > 0 && *value <= max;
 }
 
 /* Applies one option. False: its argument is bad. */
@@ -407,7 +311,8 @@ static int next_option(struct options *o, int argc, char **argv, bool *have_oper
 		fputs(help, stdout);
 		return EXIT_GOOD;
 	case 'V':
-		printf("ncclsvc-perf %s (libncclsvc %s)\n", NCCLSVC_VERSION_STRING, ncclsvc_version());
+		printf("ncclsvc-perf %s (libncclsvc %s)\n", NCCLSVC_VERSION_STRING,
+		       ncclsvc_version());
 		return EXIT_GOOD;
 	case ':':
 		return refuse("%s needs an argument", argv[optind - 1]);

@@ -75,8 +75,8 @@ bool private_daemon_start(int ranks, const char *const *extra, int timeout_ms)
 		return false;
 	}
 	/* An empty configuration: this machine's own is for its own daemon. */
-	const char *argv[ARGS_MAX] = {program,   "--config", "/dev/null", "--socket",
-				      daemon_.socket, "--device", "host",      "--ranks",
+	const char *argv[ARGS_MAX] = {program,	      "--config",     "/dev/null", "--socket",
+				      daemon_.socket, "--device",     "host",	   "--ranks",
 				      ranks_text,     "--log-target", "stderr"};
 	for (size_t n = 11; extra && *extra && n < ARGS_MAX - 1; n++)
 		argv[n] = *extra++;
@@ -103,8 +103,7 @@ bool private_daemon_stop(void)
 		return true;
 	bool crashed = wait_child(daemon_.pid, 0, &status);
 	if (crashed) {
-		complain("the daemon %s during the run",
-			 describe_status(status, how, sizeof(how)));
+		complain("the daemon %s during the run", describe_status(status, how, sizeof(how)));
 		show_tail(daemon_.log);
 	} else {
 		stop_child(daemon_.pid, true, GRACE_MS);

@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 
-/* Starts ncclsvcd --ranks ranks and waits until it listens. Complains and returns false if it can't.
- * extra (may be NULL): more arguments, NULL-terminated. */
+/* Starts ncclsvcd --ranks ranks and waits until it listens. Complains and returns false if it
+ * can't. extra (may be NULL): more arguments, NULL-terminated. */
 bool private_daemon_start(int ranks, const char *const *extra, int timeout_ms);
 /* Its socket; NULL: not started. */
 const char *private_daemon_socket(void);

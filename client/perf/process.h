@@ -20,7 +20,8 @@ void sleep_ms(unsigned ms);
 /* fork(); the child has default signals and dies with its parent. Returns as fork does. */
 pid_t fork_child(void);
 /* fork() and exec in a process group of its own, stdin from /dev/null, stdout and stderr to log_fd.
- * argv[0] is looked for in PATH. Returns the pid, or -1 with errno. The child dies with its parent. */
+ * argv[0] is looked for in PATH. Returns the pid, or -1 with errno. The child dies with its parent.
+ */
 pid_t spawn(char *const argv[], int log_fd);
 
 /* Waits up to timeout_ms for the child. True: it has ended, *status says how. */
@@ -37,8 +38,9 @@ void remove_private_dir(void);
 /* Prints the last lines of a file to stderr, indented. */
 void show_tail(const char *path);
 
-/* Finds a program: $variable, then beside this one, then each of `places` relative to this program's
- * directory or absolute (NULL ends them), then PATH. False: nowhere (complained, with where it looked). */
+/* Finds a program: $variable, then beside this one, then each of `places` relative to this
+ * program's directory or absolute (NULL ends them), then PATH. False: nowhere (complained, with
+ * where it looked). */
 bool find_program(const char *name, const char *variable, const char *const *places, char *path,
 		  size_t size);
 

@@ -88,7 +88,8 @@ static ncclsvc_result submit(struct rank *r, const struct work *w, const struct 
 	task[0] = task[1] = 0;
 	switch (w->op) {
 	case NCCLSVC_ALL_REDUCE:
-		return ncclsvc_all_reduce(b->send, b->recv, w->count, w->type, w->redop, r->comm, t);
+		return ncclsvc_all_reduce(b->send, b->recv, w->count, w->type, w->redop, r->comm,
+					  t);
 	case NCCLSVC_ALL_GATHER:
 		return ncclsvc_all_gather(b->send, b->recv, w->count, w->type, r->comm, t);
 	case NCCLSVC_REDUCE_SCATTER:
@@ -174,8 +175,8 @@ static ncclsvc_result job_check(struct rank *r, const struct job *job, struct jo
 	data_fill(w, job->seed, rank, b.send);
 	ncclsvc_result result = repeat(r, w, 1, 1);
 	if (!result)
-		reply->wrong = data_wrong(w, job->seed, rank, b.recv) +
-			       data_guard_wrong(r->recv, used);
+		reply->wrong =
+			data_wrong(w, job->seed, rank, b.recv) + data_guard_wrong(r->recv, used);
 	return result;
 }
 

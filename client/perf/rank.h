@@ -14,8 +14,8 @@ struct rank_options {
 	ncclsvc_unique_id id;
 };
 
-/* Opens a session, joins, says so on fd, and does jobs from there until QUIT or the end of fd. Returns
- * the process's exit status. Called after fork. */
+/* Opens a session, joins, says so on fd, and does jobs from there until QUIT or the end of fd.
+ * Returns the process's exit status. Called after fork. */
 int rank_main(const struct rank_options *options, int fd);
 
 #endif

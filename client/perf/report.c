@@ -35,8 +35,7 @@ static const char *number(char *buf, size_t size, double v)
 
 static void print_columns(const struct report *r)
 {
-	static const char *const lines[] = {
-		"  %7s  %6s  %6s %6s", "  %8s %6s"};
+	static const char *const lines[] = {"  %7s  %6s  %6s %6s", "  %8s %6s"};
 	static const char *const titles[2][6] = {
 		{"time", "algbw", "busbw", "#wrong", "base", "ratio"},
 		{"(us)", "(GB/s)", "(GB/s)", "", "(us)", ""}};
@@ -99,10 +98,10 @@ static json_t *json_figures(const struct work *w, const struct figures *f)
 static json_t *json_row(const struct row *row)
 {
 	const struct work *w = &row->work;
-	json_t *json = json_pack(
-		"{s:s, s:I, s:I, s:s, s:s, s:i}", "op", perf_op_name(w->op), "bytes",
-		(json_int_t)work_bytes(w), "count", (json_int_t)w->count, "type", type_name(w),
-		"redop", redop_name(w), "root", shown_root(w));
+	json_t *json =
+		json_pack("{s:s, s:I, s:I, s:s, s:s, s:i}", "op", perf_op_name(w->op), "bytes",
+			  (json_int_t)work_bytes(w), "count", (json_int_t)w->count, "type",
+			  type_name(w), "redop", redop_name(w), "root", shown_root(w));
 	json_t *figures = json_figures(w, &row->place[0]);
 	json_t *in_place = json_figures(w, &row->place[1]);
 	if (!json || json_object_update(json, figures) < 0 ||
@@ -130,8 +129,7 @@ bool report_begin(struct report *r, const struct options *o, const char *baselin
 	if (o->json) {
 		r->json = report_json_new(o);
 		r->rows = json_object_get(r->json, "rows");
-		if (!r->rows ||
-		    json_object_set_new(r->json, "ranks", json_integer(o->ranks)) < 0 ||
+		if (!r->rows || json_object_set_new(r->json, "ranks", json_integer(o->ranks)) < 0 ||
 		    json_object_set_new(r->json, "blocking", json_boolean(o->blocking)) < 0 ||
 		    json_object_set_new(r->json, "rounds", json_integer(o->rounds)) < 0 ||
 		    json_object_set_new(r->json, "baseline",
@@ -170,8 +168,8 @@ bool report_row(struct report *r, const struct row *row)
 	if (!r->table)
 		return true;
 	report_progress(r, "%s", "");
-	printf("%12" PRIu64 "  %12" PRIu64 "  %8s  %6s  %6d", work_bytes(w), w->count,
-	       type_name(w), redop_name(w), shown_root(w));
+	printf("%12" PRIu64 "  %12" PRIu64 "  %8s  %6s  %6d", work_bytes(w), w->count, type_name(w),
+	       redop_name(w), shown_root(w));
 	print_figures(r, w, &row->place[0]);
 	print_figures(r, w, &row->place[1]);
 	putchar('\n');

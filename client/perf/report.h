@@ -43,8 +43,8 @@ void report_free(struct report *r);
 void report_progress(const struct report *r, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* For the other modes: an object with "version", "command", "cpus", ... and an empty "rows". NULL: out
- * of memory. */
+/* For the other modes: an object with "version", "command", "cpus", ... and an empty "rows". NULL:
+ * out of memory. */
 json_t *report_json_new(const struct options *options);
 /* Writes json to where --json says. */
 bool report_json_write(const struct options *options, json_t *json);

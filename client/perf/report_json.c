@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The metadata of every report, and where JSON goes. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -31,16 +32,24 @@ static int cpus(void)
 	return (int)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
+/* Other work on the machine disturbs the figures, so it is told. */
+static double load(void)
+{
+	double average = 0;
+	return getloadavg(&average, 1) == 1 ? average : 0;
+}
+
 json_t *report_json_new(const struct options *o)
 {
 	char model[128];
 	struct utsname system;
 	cpu_model(model, sizeof(model));
 	uname(&system);
-	return json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:b, s:[]}", "version",
+	return json_pack("{s:s, s:s, s:i, s:s, s:f, s:s, s:s, s:s, s:b, s:[]}", "version",
 			 NCCLSVC_VERSION_STRING, "command", o->command_line, "cpus", cpus(),
-			 "cpu_model", model, "kernel", system.release, "device", "host", "memory",
-			 o->plain_memory ? "plain" : "shared", "ring", !o->no_ring, "rows");
+			 "cpu_model", model, "load", load(), "kernel", system.release, "device",
+			 "host", "memory", o->plain_memory ? "plain" : "shared", "ring",
+			 !o->no_ring, "rows");
 }
 
 bool report_json_write(const struct options *o, json_t *json)
@@ -59,6 +68,6 @@ void report_header(const struct options *o, const char *what)
 	char model[128];
 	cpu_model(model, sizeof(model));
 	printf("# ncclsvc-perf %s: %s\n", NCCLSVC_VERSION_STRING, what);
-	printf("# %d CPUs, %s; device host, %s memory%s\n", cpus(), model,
-	       o->plain_memory ? "plain" : "shared", o->no_ring ? ", no ring" : "");
+	printf("# %d CPUs (load %.1f at the start), %s; device host, %s memory%s\n", cpus(), load(),
+	       model, o->plain_memory ? "plain" : "shared", o->no_ring ? ", no ring" : "");
 }

@@ -104,8 +104,8 @@ static bool add_row(struct bench *b, unsigned round, const struct usage *before,
 	int64_t anon = (during->anon - before->anon) / n;
 	int64_t shared = (during->shmem - before->shmem) / n;
 	if (b->table) {
-		printf("  %5u  %8.1f  %9.1f  %10" PRId64 "  %8" PRId64 "  %8" PRId64
-		       "  %8" PRId64 "  %8" PRId64 "  %6" PRId64 "  %6" PRId64 "  %6" PRId64 "\n",
+		printf("  %5u  %8.1f  %9.1f  %10" PRId64 "  %8" PRId64 "  %8" PRId64 "  %8" PRId64
+		       "  %8" PRId64 "  %6" PRId64 "  %6" PRId64 "  %6" PRId64 "\n",
 		       round + 1, open_us, close_us, anon, shared, before->rss >> 10,
 		       during->rss >> 10, after->rss >> 10, before->fds, during->fds, after->fds);
 		fflush(stdout);

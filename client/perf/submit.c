@@ -205,13 +205,15 @@ static void print_table(const struct bench *b, const json_t *rows)
 	size_t i;
 	json_t *r;
 	report_header(b->options, "submit to done, one member, AllReduce of 8 B");
-	printf("# %" PRIu64 " times in each of %u rounds, in turn; ratio to the ping-pong's median\n",
+	printf("# %" PRIu64
+	       " times in each of %u rounds, in turn; ratio to the ping-pong's median\n",
 	       b->iters, b->options->rounds);
 	printf("# cpu: of this client, for a submission and its wait; submit cpu: without the "
 	       "wait\n#\n");
 	printf("# %8s  %10s  %9s  %8s  %15s  %14s  %6s\n", "path", "median(us)", "p99(us)",
 	       "cpu(us)", "submit cpu(us)", "pipelined(/s)", "ratio");
-	json_array_foreach(rows, i, r) {
+	json_array_foreach(rows, i, r)
+	{
 		char submit[32] = "-", rate[32] = "-";
 		if (json_is_real(json_object_get(r, "rate"))) {
 			snprintf(submit, sizeof(submit), "%.2f", field(r, "submit_cpu_us"));
@@ -231,8 +233,7 @@ static int show(struct bench *b)
 	bool good = rows != NULL;
 	for (int path = 0; good && path < PATHS; path++)
 		good = json_array_append_new(rows, row(b, (enum path)path, base_us)) == 0;
-	good = good &&
-	       json_object_set_new(json, "wrong", json_integer((json_int_t)wrong)) == 0;
+	good = good && json_object_set_new(json, "wrong", json_integer((json_int_t)wrong)) == 0;
 	if (!good)
 		complain("out of memory");
 	if (good && (!b->options->json || b->options->json_path))
@@ -247,9 +248,8 @@ static int show(struct bench *b)
 
 int submit_run(const struct options *o, const char *socket)
 {
-	struct bench b = {.options = o,
-			  .iters = o->iters_given ? o->iters : DEFAULT_ITERS,
-			  .ping_fd = -1};
+	struct bench b = {
+		.options = o, .iters = o->iters_given ? o->iters : DEFAULT_ITERS, .ping_fd = -1};
 	int status = measure(&b, socket) ? show(&b) : EXIT_ERROR;
 	for (int path = 0; path < 2; path++) {
 		client_close(&b.clients[path]);

@@ -56,11 +56,11 @@ static int64_t read_cpu(pid_t pid)
 	FILE *f = open_proc(pid, "stat");
 	/* The program's name, in parentheses, may hold anything. */
 	char *after = f && fgets(line, sizeof(line), f) ? strrchr(line, ')') : NULL;
-	if (after && sscanf(after + 1,
-			    " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64,
-			    &user, &system) == 2)
-		ns = (int64_t)((user + system) * (UINT64_C(1000000000) /
-						  (uint64_t)sysconf(_SC_CLK_TCK)));
+	if (after &&
+	    sscanf(after + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64,
+		   &user, &system) == 2)
+		ns = (int64_t)((user + system) *
+			       (UINT64_C(1000000000) / (uint64_t)sysconf(_SC_CLK_TCK)));
 	if (f)
 		fclose(f);
 	return ns;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One piece of work to measure: an operation with its sizes. Shared by the service's ranks and by the
- * MPI baseline, so that both do, count and check the same thing. */
+ * One piece of work to measure: an operation with its sizes. Shared by the service's ranks and by
+ * the MPI baseline, so that both do, count and check the same thing. */
 #ifndef PERF_WORK_H
 #define PERF_WORK_H
 

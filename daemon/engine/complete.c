@@ -32,9 +32,9 @@ static void write_status(struct engine *e, struct session *s, uint64_t number,
 {
 	ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
 	const size_t skip = sizeof(slot->number);
-	memcpy((char *)slot + skip, (const char *)st + skip, sizeof(*st) - skip);
-	/* seq_cst: the client's `waiters` is looked at after this. */
-	__atomic_store_n(&slot->number, number, __ATOMIC_SEQ_CST);
+	const size_t size = st->result ? sizeof(*st) : SVC_HALF;
+	memcpy((char *)slot + skip, (const char *)st + skip, size - skip);
+	svc_number_store(&slot->number, number);
 	s->busy[number & (s->entries - 1)] = 0;
 	engine_session_active(e, s); /* who gets an answer soon asks again */
 	if (!s->dirty) {
@@ -120,11 +120,13 @@ void complete_refused(struct engine *e, struct session *s, uint64_t number, uint
 static void wake(struct session *s)
 {
 	struct svc_ring *ring = s->ring;
-	if (atomic_load(&ring->waiters)) {
+	/* As a read-modify-write it comes before, or sees, the client's own: a waiter that is not seen
+	 * here sees the status. */
+	if (atomic_fetch_add(&ring->waiters, 0)) {
 		atomic_fetch_add(&ring->wake, 1);
 		syscall(SYS_futex, &ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 	}
-	if (atomic_load(&ring->armed) && atomic_exchange(&ring->armed, 0)) {
+	if (atomic_fetch_add(&ring->armed, 0) && atomic_exchange(&ring->armed, 0)) {
 		const uint64_t one = 1;
 		ssize_t n = write(s->completion, &one, sizeof(one));
 		(void)n; /* it fails only when the counter is full, and then it is readable */

@@ -18,10 +18,11 @@
 
 #define EPOLL_COMMANDS	UINT64_MAX /* else the session's slot */
 #define EPOLL_EVENTS	64
+#define ROUNDS_PER_CLOCK 8
 #define ROUNDS_PER_LOOK 16     /* polls of the rings between looks at the doorbells */
 #define HELPER_SPIN_NS  200000 /* how long to wait awake for a helper's last chunk */
 
-static uint64_t now_ns(void)
+uint64_t engine_clock(void)
 {
 	struct timespec ts;
 	clock_gettime(CLOCK_MONOTONIC, &ts);
@@ -134,10 +135,30 @@ struct task *task_alloc(struct engine *e, struct session *s)
 void task_free(struct engine *e, struct task *t)
 {
 	t->session->tasks--;
-	table_clear(&e->table, t->slot);
+	if (t->published)
+		table_clear(&e->table, t->slot);
 	t->uid = 0;
 	e->free_slots[e->nfree++] = t->slot;
 	table_count(&e->table.pending, -1);
+}
+
+/* Most tasks are over at once: only those that wait are worth showing. */
+static void publish_tasks(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->nunpublished; i++) {
+		struct task *t = &e->tasks[e->unpublished[i]];
+		if (t->uid && t->comm && !t->published)
+			order_publish(e, t);
+	}
+	e->nunpublished = 0;
+}
+
+void engine_publish_later(struct engine *e, struct task *t)
+{
+	const uint32_t room = sizeof(e->unpublished) / sizeof(e->unpublished[0]);
+	if (e->nunpublished == room)
+		publish_tasks(e);
+	e->unpublished[e->nunpublished++] = t->slot;
 }
 
 /* ---- Sessions ---- */
@@ -449,7 +470,7 @@ static bool collect_jobs(struct engine *e)
 	struct job *job;
 	while (e->jobs && (job = pool_collect(e->pool))) {
 		e->jobs--;
-		e->now = now_ns();
+		e->now = engine_clock();
 		order_finish(e, (struct work *)job);
 		any = true;
 	}
@@ -463,7 +484,7 @@ static void look(struct engine *e, int timeout)
 	uint64_t count;
 	int n = epoll_wait(e->epoll_fd, events, EPOLL_EVENTS, timeout);
 	if (timeout)
-		e->now = now_ns();
+		e->now = engine_clock();
 	for (int i = 0; i < n; i++) {
 		if (events[i].data.u64 == EPOLL_COMMANDS) {
 			if (read(e->wake_fd, &count, sizeof(count)) < 0)
@@ -530,8 +551,10 @@ static void *engine_main(void *arg)
 	struct engine *e = arg;
 	unsigned rounds = 0;
 	while (!e->stop) {
-		e->now = now_ns();
-		bool busy = atomic_load(&e->commands_waiting);
+		/* Whoever takes a record looks at the clock; without any, now and then is enough. */
+		if (rounds % ROUNDS_PER_CLOCK == 0)
+			e->now = engine_clock();
+		bool busy = atomic_load_explicit(&e->commands_waiting, memory_order_acquire);
 		if (busy)
 			engine_run_commands(e);
 		busy |= poll_rings(e);
@@ -550,10 +573,13 @@ static void *engine_main(void *arg)
 			e->busy_ns = e->now;
 			continue;
 		}
+		if (e->nunpublished)
+			publish_tasks(e);
 		if (!e->active && !(e->jobs && e->now - e->busy_ns < HELPER_SPIN_NS))
 			fall_asleep(e);
-		else if (++rounds % ROUNDS_PER_LOOK == 0)
+		else if (rounds % ROUNDS_PER_LOOK == ROUNDS_PER_LOOK - 1)
 			look(e, 0);
+		rounds++;
 	}
 	return NULL;
 }

@@ -38,20 +38,27 @@ static struct comm *find_comm(struct engine *e, struct session *s, const struct 
 	return *result ? NULL : h->comm;
 }
 
-static struct region *find_region(struct session *s, uint32_t region)
+/* As find_comm: the command that made the region may still be in the queue. */
+static struct region *find_region(struct engine *e, struct task *t, uint32_t region)
 {
-	if (!region || region >= s->nregions || !s->regions[region].base)
-		return NULL;
-	return &s->regions[region];
+	struct session *s = t->session;
+	for (int tries = 0; tries < 2; tries++) {
+		if (region && region < s->nregions && s->regions[region].base)
+			return &s->regions[region];
+		if (tries == 0 && !t->by_socket)
+			engine_run_commands(e);
+	}
+	return NULL;
 }
 
-static bool locate(struct session *s, uint32_t region, uint64_t offset, uint64_t bytes, char **at)
+static bool locate(struct engine *e, struct task *t, uint32_t region, uint64_t offset,
+		   uint64_t bytes, char **at)
 {
 	static char nowhere[1];
 	*at = nowhere;
 	if (!bytes)
 		return true;
-	struct region *g = find_region(s, region);
+	struct region *g = find_region(e, t, region);
 	if (!g || offset > g->bytes || bytes > g->bytes - offset)
 		return false;
 	*at = g->base + offset;
@@ -88,20 +95,19 @@ static int check(struct engine *e, struct session *s, struct task *t, const char
 	if (!c)
 		return result;
 	t->rank = rank;
-	result = svc_record_check(r, c->nranks, rank, sentence);
+	result = svc_record_measure(r, c->nranks, rank, &src_bytes, &dst_bytes, sentence);
 	*text = sentence;
 	if (result)
 		return result;
-	svc_task_extent(r, c->nranks, rank, &src_bytes, &dst_bytes);
 	if (!src_bytes) /* what is not used is not held */
 		r->src_region = 0;
 	if (!dst_bytes)
 		r->dst_region = 0;
-	if (!locate(s, r->src_region, r->src_offset, src_bytes, &t->src)) {
+	if (!locate(e, t, r->src_region, r->src_offset, src_bytes, &t->src)) {
 		*text = "the source does not lie within a region of this session";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
-	if (!locate(s, r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
+	if (!locate(e, t, r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
 		*text = "the destination does not lie within a region of this session";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
@@ -214,6 +220,8 @@ bool intake_ring(struct engine *e, struct session *s)
 		uint32_t place = s->next & (s->entries - 1);
 		if (number == former)
 			break;
+		if (!taken)
+			e->now = engine_clock();
 		if (number != s->next || s->busy[place]) {
 			complete_break_session(e, s, NCCLSVC_PROTOCOL,
 					       number == s->next
@@ -223,7 +231,10 @@ bool intake_ring(struct engine *e, struct session *s)
 							 "cannot be");
 			break;
 		}
-		struct svc_record record = *slot;
+		struct svc_record record = {0};
+		memcpy(&record, slot, SVC_HALF);
+		if (record.flags & SVC_TASK_TIMELINE)
+			memcpy((char *)&record + SVC_HALF, (char *)slot + SVC_HALF, SVC_HALF);
 		record.number = number;
 		s->busy[place] = 1;
 		s->next++;

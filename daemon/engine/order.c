@@ -40,6 +40,24 @@ static void make_ready(struct engine *e, struct member *m)
 	update_blocked(m);
 }
 
+static uint32_t state_of(const struct task *t)
+{
+	if (t->ghost)
+		return NCCLSVC_FAILED;
+	if (t->waits_input)
+		return NCCLSVC_WAITING_INPUT;
+	if (t->place == RUNNING)
+		return NCCLSVC_LAUNCHED;
+	return t->place < AT_HEAD ? NCCLSVC_QUEUED : NCCLSVC_WAITING_PEERS;
+}
+
+/* Inspection learns of a change of state, if it knows the task at all. */
+static void show_state(struct engine *e, const struct task *t)
+{
+	if (t->published)
+		table_state(&e->table, t->slot, state_of(t), e->now);
+}
+
 static void pin(struct task *t, int by)
 {
 	const struct svc_record *r = &t->record;
@@ -82,8 +100,12 @@ static void retire(struct engine *e, struct task *t)
 	c->pending--;
 	atomic_store_explicit(&c->board[t->rank].completed, ++m->completed, memory_order_relaxed);
 	/* A group's next collective may now be posted; an empty head makes room for the next. */
-	if (!c->ended)
+	if (!c->ended && m->queue)
 		make_ready(e, m);
+	else
+		update_blocked(m);
+	if (!m->queue)
+		atomic_store_explicit(&c->board[t->rank].head_ns, 0, memory_order_relaxed);
 	task_free(e, t);
 }
 
@@ -101,7 +123,7 @@ static void make_ghost(struct engine *e, struct task *t, const ncclsvc_status *s
 		make_ready(e, member_of(t));
 	}
 	deadlines_remove(&e->deadlines, &t->deadline);
-	table_state(&e->table, t->slot, NCCLSVC_FAILED, e->now);
+	show_state(e, t);
 }
 
 /* Ends a task here and now, ghost or not. */
@@ -333,14 +355,14 @@ static void wait_for_input(struct engine *e, struct task *t)
 	DL_APPEND2(e->inputs, t, prev_input, next_input);
 	t->session->inputs++;
 	member_of(t)->inputs++;
-	table_state(&e->table, t->slot, NCCLSVC_WAITING_INPUT, e->now);
+	show_state(e, t);
 }
 
 static void post(struct engine *e, struct task *t)
 {
 	if (t->waits_input) {
 		stop_input_wait(e, t);
-		table_state(&e->table, t->slot, NCCLSVC_WAITING_PEERS, e->now);
+		show_state(e, t);
 	}
 	if (svc_op_is_p2p(t->record.op))
 		post_p2p(e, t);
@@ -377,8 +399,7 @@ static void next_head(struct engine *e, struct member *m)
 	do {
 		t->place = AT_HEAD;
 		m->head_tasks++;
-		if (!t->ghost)
-			table_state(&e->table, t->slot, NCCLSVC_WAITING_PEERS, e->now);
+		show_state(e, t);
 		t = t->next;
 	} while (t && group && t->group == group);
 }
@@ -424,9 +445,9 @@ void order_run_ready(struct engine *e)
 		m->ready = false;
 		if (!m->head_tasks) {
 			next_head(e, m);
-			atomic_store_explicit(&c->board[m - c->members].head_ns,
-					      m->queue ? m->queue->submitted_ns : 0,
-					      memory_order_relaxed);
+			if (m->queue)
+				atomic_store_explicit(&c->board[m - c->members].head_ns,
+						      m->queue->submitted_ns, memory_order_relaxed);
 		}
 		post_head(e, m);
 		update_blocked(m);
@@ -445,7 +466,7 @@ void order_check_inputs(struct engine *e)
 	}
 }
 
-static void publish(struct engine *e, struct task *t)
+void order_publish(struct engine *e, struct task *t)
 {
 	const struct svc_record *r = &t->record;
 	struct table_entry entry = {
@@ -466,9 +487,10 @@ static void publish(struct engine *e, struct task *t)
 		.op = r->op,
 		.type = r->op == NCCLSVC_BARRIER ? UINT8_MAX : r->type,
 		.redop = svc_op_reduces(r->op) ? r->redop : UINT8_MAX,
-		.state = NCCLSVC_QUEUED,
-		.state_ns = t->submitted_ns,
+		.state = state_of(t),
+		.state_ns = e->now,
 	};
+	t->published = true;
 	table_put(&e->table, t->slot, &entry);
 }
 
@@ -486,7 +508,7 @@ void order_enqueue(struct engine *e, struct task *first, uint32_t n)
 		DL_APPEND(m->queue, t);
 		c->pending++;
 		pin(t, 1);
-		publish(e, t);
+		engine_publish_later(e, t);
 		if (t->record.timeout_ns)
 			/* Without memory for its deadline, a task has none. */
 			deadlines_add(&e->deadlines, &t->deadline, e->now + t->record.timeout_ns);

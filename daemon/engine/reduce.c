@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <assert.h>
-#include <stdalign.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
@@ -12,9 +11,6 @@
 #include <cpuid.h>
 #include <immintrin.h>
 #endif
-
-/* For destinations that no single store could align: a block goes through here. */
-#define SCRATCH_BYTES 8192
 
 #ifdef REDUCE_HAVE_X86
 static bool has_avx2(void)
@@ -89,6 +85,8 @@ static bool in_place(const void *const *src, unsigned nsrc, void *const *dst, un
 	return false;
 }
 
+/* Streaming stores are aligned. Destinations that differ would have to be streamed one by one out
+ * of a scratch block, which was measured to be slower than plain stores. */
 static bool aligned_alike(void *const *dst, unsigned ndst, size_t element)
 {
 	for (unsigned d = 0; d < ndst; d++)
@@ -110,24 +108,11 @@ void reduce_block_with(const struct reduce_variant *variant, ncclsvc_type type, 
 			copy_block_with(variant, dst[d], src[0], bytes, streaming);
 		return;
 	}
-	if (!streaming || bytes < REDUCE_STREAM_BYTES || in_place(src, nsrc, dst, ndst)) {
-		kernel(dst, ndst, src, nsrc, 0, bytes, false);
-		return;
-	}
-	if (aligned_alike(dst, ndst, element)) {
-		kernel(dst, ndst, src, nsrc, 0, bytes, true);
+	streaming = streaming && bytes >= REDUCE_STREAM_BYTES &&
+		    aligned_alike(dst, ndst, element) && !in_place(src, nsrc, dst, ndst);
+	kernel(dst, ndst, src, nsrc, bytes, streaming);
+	if (streaming)
 		stream_fence();
-		return;
-	}
-	alignas(REDUCE_LINE_BYTES) char scratch[SCRATCH_BYTES];
-	void *const only = scratch;
-	for (size_t off = 0; off < bytes; off += SCRATCH_BYTES) {
-		size_t block = bytes - off < SCRATCH_BYTES ? bytes - off : SCRATCH_BYTES;
-		kernel(&only, 1, src, nsrc, off, block, false);
-		for (unsigned d = 0; d < ndst; d++)
-			variant->stream((char *)dst[d] + off, scratch, block);
-	}
-	stream_fence();
 }
 
 void copy_block_with(const struct reduce_variant *variant, void *dst, const void *src, size_t bytes,

@@ -25,61 +25,60 @@ VEC_INLINE void vec_store_all(char *p, const vec *v, unsigned n, bool streaming)
  * streaming, the same overlap aligns the destinations at the front. */
 #define KERNEL(NAME, ACC, IN, OP, OUT, UNROLL)                                                     \
 	VEC_INLINE void NAME##_vectors(vec *out, unsigned n, const void *const *src,               \
-				       unsigned nsrc, unsigned divisor, size_t from)               \
+				       unsigned nsrc, unsigned divisor, size_t at)                 \
 	{                                                                                          \
 		ACC acc[UNROLL];                                                                   \
 		for (unsigned u = 0; u < n; u++)                                                   \
-			acc[u] = IN(vec_load(AT(src[0], from + u * VEC_BYTES)));                   \
+			acc[u] = IN(vec_load(AT(src[0], at + u * VEC_BYTES)));                     \
 		for (unsigned s = 1; s < nsrc; s++)                                                \
 			for (unsigned u = 0; u < n; u++)                                           \
-				acc[u] = OP(acc[u],                                                \
-					    IN(vec_load(AT(src[s], from + u * VEC_BYTES))));       \
+				acc[u] = OP(acc[u], IN(vec_load(AT(src[s], at + u * VEC_BYTES)))); \
 		for (unsigned u = 0; u < n; u++)                                                   \
 			out[u] = OUT(acc[u], divisor);                                             \
 	}                                                                                          \
 	VEC_INLINE void NAME##_loop(void *const *dst, unsigned ndst, const void *const *src,       \
-				    unsigned nsrc, unsigned divisor, size_t from, size_t to,       \
-				    size_t end, bool streaming)                                    \
+				    unsigned nsrc, unsigned divisor, size_t at, size_t end,        \
+				    bool streaming)                                                \
 	{                                                                                          \
 		const size_t step = (UNROLL)*VEC_BYTES;                                            \
 		vec v[UNROLL];                                                                     \
-		for (; end - to >= step; to += step) {                                             \
-			NAME##_vectors(v, UNROLL, src, nsrc, divisor, from + to);                  \
+		for (; end - at >= step; at += step) {                                             \
+			NAME##_vectors(v, UNROLL, src, nsrc, divisor, at);                         \
 			for (unsigned d = 0; d < ndst; d++)                                        \
-				vec_store_all(AT_OUT(dst[d], to), v, UNROLL, streaming);           \
+				vec_store_all(AT_OUT(dst[d], at), v, UNROLL, streaming);           \
 		}                                                                                  \
-		for (; end - to >= VEC_BYTES; to += VEC_BYTES) {                                   \
-			NAME##_vectors(v, 1, src, nsrc, divisor, from + to);                       \
+		for (; end - at >= VEC_BYTES; at += VEC_BYTES) {                                   \
+			NAME##_vectors(v, 1, src, nsrc, divisor, at);                              \
 			for (unsigned d = 0; d < ndst; d++)                                        \
-				vec_store(AT_OUT(dst[d], to), v[0]);                               \
+				vec_store(AT_OUT(dst[d], at), v[0]);                               \
 		}                                                                                  \
 	}                                                                                          \
 	static void NAME(void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc,   \
-			 size_t from, size_t bytes, bool streaming)                                \
+			 size_t bytes, bool streaming)                                             \
 	{                                                                                          \
 		vec v;                                                                             \
 		if (bytes < VEC_BYTES) {                                                           \
-			ACC acc = IN(vec_load_part(AT(src[0], from), bytes));                      \
+			ACC acc = IN(vec_load_part(src[0], bytes));                                \
 			for (unsigned s = 1; s < nsrc; s++)                                        \
-				acc = OP(acc, IN(vec_load_part(AT(src[s], from), bytes)));         \
+				acc = OP(acc, IN(vec_load_part(src[s], bytes)));                   \
 			v = OUT(acc, nsrc);                                                        \
 			for (unsigned d = 0; d < ndst; d++)                                        \
 				vec_store_part(dst[d], v, bytes);                                  \
 			return;                                                                    \
 		}                                                                                  \
-		size_t to = 0, last = bytes - VEC_BYTES;                                           \
+		size_t start = 0, last = bytes - VEC_BYTES;                                        \
 		if (streaming) {                                                                   \
 			size_t head = -(uintptr_t)dst[0] % REDUCE_LINE_BYTES;                      \
-			NAME##_loop(dst, ndst, src, nsrc, nsrc, from, 0, head + VEC_BYTES, false); \
-			to = head;                                                                 \
+			NAME##_loop(dst, ndst, src, nsrc, nsrc, 0, head + VEC_BYTES, false);       \
+			start = head;                                                              \
 		}                                                                                  \
-		NAME##_vectors(&v, 1, src, nsrc, nsrc, from + last);                               \
+		NAME##_vectors(&v, 1, src, nsrc, nsrc, last);                                      \
 		if (nsrc == 2 && ndst == 1)                                                        \
-			NAME##_loop(dst, 1, src, 2, nsrc, from, to, bytes, streaming);             \
+			NAME##_loop(dst, 1, src, 2, nsrc, start, bytes, streaming);                \
 		else if (nsrc == 2)                                                                \
-			NAME##_loop(dst, ndst, src, 2, nsrc, from, to, bytes, streaming);          \
+			NAME##_loop(dst, ndst, src, 2, nsrc, start, bytes, streaming);             \
 		else                                                                               \
-			NAME##_loop(dst, ndst, src, nsrc, nsrc, from, to, bytes, streaming);       \
+			NAME##_loop(dst, ndst, src, nsrc, nsrc, start, bytes, streaming);          \
 		for (unsigned d = 0; d < ndst; d++)                                                \
 			vec_store(AT_OUT(dst[d], last), v);                                        \
 	}

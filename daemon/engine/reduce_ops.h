@@ -8,7 +8,7 @@
 #ifndef ENGINE_REDUCE_OPS_H
 #define ENGINE_REDUCE_OPS_H
 
-#include "limits.h"
+#include "svc_limits.h"
 #include "reduce_vector.h"
 
 /* Narrow types accumulate in wider lanes. Lane i of a part need not be element i: what counts is

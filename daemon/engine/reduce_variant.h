@@ -11,12 +11,11 @@
 #define REDUCE_LINE_BYTES   64
 #define REDUCE_STREAM_BYTES 4096 /* the least worth streaming */
 
-/* Bytes [from, from + bytes) of every source into the start of every destination. nsrc >= 2,
- * ndst >= 1, and bytes is a multiple of the element size. With `streaming` there are at least
- * REDUCE_STREAM_BYTES, no destination is a source, and all lie alike within a cache line, at a
- * multiple of the element size. */
+/* nsrc >= 2, ndst >= 1, and bytes is a multiple of the element size. With `streaming` there are at
+ * least REDUCE_STREAM_BYTES, no destination is a source, and all lie alike within a cache line, at
+ * a multiple of the element size. */
 typedef void reduce_kernel(void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc,
-			   size_t from, size_t bytes, bool streaming);
+			   size_t bytes, bool streaming);
 
 struct reduce_variant {
 	const char *name;

@@ -251,7 +251,8 @@ void work_start(struct engine *e, struct work *w)
 	w->chunk = (bytes / unit_bytes + 63) & ~UINT64_C(63);
 	w->job.chunks = (uint32_t)((w->units + w->chunk - 1) / w->chunk);
 	for (uint32_t k = 0; k < w->ntasks; k++)
-		table_state(&e->table, w->tasks[k]->slot, NCCLSVC_LAUNCHED, e->now);
+		if (w->tasks[k]->published)
+			table_state(&e->table, w->tasks[k]->slot, NCCLSVC_LAUNCHED, e->now);
 	e->jobs++;
 	pool_submit(e->pool, &w->job);
 }

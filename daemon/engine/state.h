@@ -60,6 +60,7 @@ struct task {
 	int32_t rank;
 	uint8_t place; /* enum place */
 	bool by_socket, waits_input, ghost;
+	bool published; /* inspection knows it */
 	ncclsvc_status end; /* of a ghost */
 	struct svc_record record;
 };
@@ -183,6 +184,8 @@ struct engine {
 	uint32_t groups;
 	uint32_t jobs; /* in the pool */
 	uint64_t spin_ns;
+	uint32_t unpublished[256]; /* slots of tasks that may be over before anybody could look */
+	uint32_t nunpublished;
 	uint64_t busy_ns; /* when there last was work */
 	bool draining, drained, stop;
 };
@@ -195,6 +198,7 @@ void intake_drop_group(struct engine *e, struct session *s);
 
 /* order.c */
 void order_enqueue(struct engine *e, struct task *first, uint32_t n);
+void order_publish(struct engine *e, struct task *t);
 void order_run_ready(struct engine *e);
 void order_check_inputs(struct engine *e);
 void order_expire(struct engine *e);
@@ -222,6 +226,8 @@ void complete_break_session(struct engine *e, struct session *s, int result, con
 ncclsvc_status status_of(int result);
 
 /* engine.c */
+uint64_t engine_clock(void);
+void engine_publish_later(struct engine *e, struct task *t);
 struct task *task_alloc(struct engine *e, struct session *s);
 void task_free(struct engine *e, struct task *t);
 void engine_event(struct engine *e, const struct event *event);

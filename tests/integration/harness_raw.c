@@ -291,5 +291,7 @@ ncclsvc_status raw_ring_wait(struct raw *r, uint64_t number)
 			check_failed(__FILE__, __LINE__, "task %llu does not end",
 				     (unsigned long long)number);
 	memcpy(&status, slot, sizeof(status));
+	if (!status.result)
+		memset((char *)&status + SVC_HALF, 0, SVC_HALF);
 	return status;
 }

@@ -70,6 +70,8 @@ static void runs_a_loop(struct client *me)
 	for (int i = 0; i < 10 && poll(&p, 1, 0) == 1; i++)
 		CHECK_OK(ncclsvc_dispatch(l.session, 0));
 	CHECK_EQ(poll(&p, 1, 50), 0);
+	say(me, 1);
+	CHECK_EQ(hear(me), 2); /* to leave is an event for the other */
 	ncclsvc_close(l.session);
 }
 
@@ -81,6 +83,9 @@ static void no_completion_is_lost(void **state)
 	time_limit(240);
 	daemon_start(&d, NULL);
 	clients_start(clients, 2, &d, runs_a_loop, NULL);
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(hear_within(&clients[i], 200000), 1);
+	say_all(clients, 2, 2);
 	clients_end(clients, 2);
 	daemon_stop(&d);
 }

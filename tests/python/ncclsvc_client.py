@@ -41,7 +41,7 @@ HELLO_REPLY = struct.Struct("=HHHHIIIIQ48s")
 JOIN_REQUEST = struct.Struct("=128siiiIQ")
 JOIN_REPLY = struct.Struct("=QIIii128s")
 RECORD = struct.Struct("=QIIBBBBiQIIQQQIIQ48x")
-STATUS = struct.Struct("=QiIiiiiQQQQQI8iI16x")
+STATUS = struct.Struct("=QiIQQQiiiiIIQQ8i16x")
 LIST_REPLY = struct.Struct("=IIQQ")
 TASK = struct.Struct("=QQQQQBBBBiiiIIIIQQI8iI")
 
@@ -66,11 +66,10 @@ class Status:
 
     def __init__(self, body):
         f = STATUS.unpack(body)
-        (self.number, self.result, self.field, self.rank_a, self.rank_b, self.pid_a, self.pid_b,
-         self.value_a, self.value_b, self.submitted_ns, self.started_ns, self.done_ns,
-         self.missing_count) = f[:13]
-        self.missing = list(f[13:21][: self.missing_count])
-        self.epoch = f[21]
+        (self.number, self.result, self.field, self.submitted_ns, self.started_ns, self.done_ns,
+         self.rank_a, self.rank_b, self.pid_a, self.pid_b, self.epoch, self.missing_count,
+         self.value_a, self.value_b) = f[:14]
+        self.missing = list(f[14:22][: self.missing_count])
 
 
 class Task:

@@ -247,6 +247,7 @@ class ClientTest(unittest.TestCase):
             other.join(comm_id, 2, 1)
             comm = svc.Comm(session.reply(first)[0])
             serial = session.submit(comm, svc.BARRIER)
+            eventually(other.tasks, "task")
             other.sock.shutdown(socket.SHUT_RDWR)
             other.close()
             with self.assertRaises(svc.ServiceError) as caught:

@@ -53,8 +53,12 @@ static void refuse(struct peer *p, const struct svc_header *to, int result, cons
 
 static void hello(struct peer *p, const struct svc_header *h)
 {
-	struct svc_hello_reply reply = {.version = 1, .version_min = 1, .version_max = 1,
-					.session = 1, .host_ranks = 2, .ring_max = 1024};
+	struct svc_hello_reply reply = {.version = 1,
+					.version_min = 1,
+					.version_max = 1,
+					.session = 1,
+					.host_ranks = 2,
+					.ring_max = 1024};
 	struct svc_event_bye bye = {.reason = NCCLSVC_LIMIT, .text = "too many sessions"};
 	int stray = p->listener;
 	switch (p->fault) {
@@ -62,7 +66,8 @@ static void hello(struct peer *p, const struct svc_header *h)
 		refuse(p, h, NCCLSVC_VERSION, "no");
 		break;
 	case SAYS_BYE:
-		put(p, &(struct svc_header){.opcode = SVC_EVENT_BYE}, 0, &bye, sizeof(bye), NULL, 0);
+		put(p, &(struct svc_header){.opcode = SVC_EVENT_BYE}, 0, &bye, sizeof(bye), NULL,
+		    0);
 		break;
 	case SAYS_NOTHING:
 		break;
@@ -231,8 +236,8 @@ static void *run(void *arg)
 {
 	struct peer *p = arg;
 	for (;;) {
-		struct pollfd fds[] = {{p->stop[0], POLLIN, 0}, {p->listener, POLLIN, 0},
-				       {p->conn, POLLIN, 0}};
+		struct pollfd fds[] = {
+			{p->stop[0], POLLIN, 0}, {p->listener, POLLIN, 0}, {p->conn, POLLIN, 0}};
 		poll(fds, 3, -1);
 		if (fds[0].revents)
 			return NULL;
@@ -242,7 +247,8 @@ static void *run(void *arg)
 			p->conn = accept4(p->listener, NULL, NULL, SOCK_CLOEXEC);
 			p->regions = p->joins = 0;
 			if (p->fault == HANGS_UP_UNREAD) {
-				struct svc_event_bye bye = {.reason = NCCLSVC_LIMIT, .text = "full"};
+				struct svc_event_bye bye = {.reason = NCCLSVC_LIMIT,
+							    .text = "full"};
 				struct pollfd wait = {p->conn, POLLIN, 0};
 				poll(&wait, 1, 1000); /* until there is something left to read */
 				put(p, &(struct svc_header){.opcode = SVC_EVENT_BYE}, 0, &bye,
@@ -285,7 +291,7 @@ ncclsvc_session *peer_session(struct peer *p, bool no_ring, ncclsvc_result *resu
 	ncclsvc_session *s = NULL;
 	ncclsvc_options o = {.size = sizeof(o),
 			     .socket = p->path,
-			     .ring_entries = 16,
+			     .ring_entries = ENTRIES,
 			     .no_ring = no_ring,
 			     .timeout_ms = p->fault == SAYS_NOTHING ? 100 : 0};
 	*result = ncclsvc_open(&o, &s);
@@ -345,4 +351,56 @@ void peer_event_comm(struct peer *p, uint32_t comm, uint32_t epoch, int reason, 
 void peer_hang_up(struct peer *p)
 {
 	shutdown(p->conn, SHUT_RDWR);
+}
+
+struct peer peer;
+
+int setup(void **state)
+{
+	(void)state;
+	alarm(60);
+	peer_start(&peer);
+	return 0;
+}
+
+int teardown(void **state)
+{
+	(void)state;
+	peer_stop(&peer);
+	return 0;
+}
+
+ncclsvc_session *session(bool no_ring)
+{
+	ncclsvc_result r;
+	ncclsvc_session *s = peer_session(&peer, no_ring, &r);
+	assert_int_equal(r, NCCLSVC_OK);
+	return s;
+}
+
+ncclsvc_comm *world(ncclsvc_session *s)
+{
+	ncclsvc_comm *comm;
+	assert_int_equal(ncclsvc_comm_world(s, -1, WAIT_MS, &comm), NCCLSVC_OK);
+	return comm;
+}
+
+ncclsvc_task barrier(ncclsvc_comm *comm)
+{
+	ncclsvc_task task = 0;
+	assert_int_equal(ncclsvc_barrier(comm, &task), NCCLSVC_OK);
+	assert_true(task > 0);
+	return task;
+}
+
+void says(const char *part)
+{
+	if (!strstr(ncclsvc_last_error(), part))
+		fail_msg("\"%s\" does not say \"%s\"", ncclsvc_last_error(), part);
+}
+
+bool readable(ncclsvc_session *s)
+{
+	struct pollfd p = {.fd = ncclsvc_get_fd(s), .events = POLLIN};
+	return poll(&p, 1, 0) == 1;
 }

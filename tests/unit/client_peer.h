@@ -4,6 +4,13 @@
 #ifndef TESTS_CLIENT_PEER_H
 #define TESTS_CLIENT_PEER_H
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
 #include <pthread.h>
 
 #include "ncclsvc.h"
@@ -32,6 +39,8 @@ enum fault {
 };
 
 #define PEER_HELD 256
+#define ENTRIES	  16 /* of the sessions' rings */
+#define WAIT_MS	  5000
 
 struct peer {
 	char path[64];
@@ -64,5 +73,17 @@ void peer_end_task(struct peer *p, uint64_t n, int result);
 void peer_answer_submit(struct peer *p, unsigned i, int result, bool as_error);
 void peer_event_comm(struct peer *p, uint32_t comm, uint32_t epoch, int reason, int rank, int pid);
 void peer_hang_up(struct peer *p);
+
+/* What every test needs: a peer, a session with it that has to open, its world, a task. */
+extern struct peer peer;
+int setup(void **state);
+int teardown(void **state);
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+ncclsvc_session *session(bool no_ring);
+ncclsvc_comm *world(ncclsvc_session *s);
+ncclsvc_task barrier(ncclsvc_comm *comm);
+/* The last error has this part. */
+void says(const char *part);
+bool readable(ncclsvc_session *s);
 
 #endif

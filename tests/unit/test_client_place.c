@@ -75,7 +75,8 @@ static void only_the_in_place_overlap_is_allowed(void **state)
 	for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
 		for (int d = -6 * ONE; d <= 6 * ONE; d++) {
 			char *src = plain + 1024, *dst = src + d;
-			bool apart = dst >= src + cases[c].src * ONE || src >= dst + cases[c].dst * ONE;
+			bool apart =
+				dst >= src + cases[c].src * ONE || src >= dst + cases[c].dst * ONE;
 			bool allowed = apart || d == cases[c].in_place;
 			assert_int_equal(check(cases[c].op, src, dst, RANK),
 					 allowed ? NCCLSVC_OK : NCCLSVC_INVALID_ARGUMENT);

@@ -29,7 +29,8 @@ static void finds_what_a_plain_search_finds(void **state)
 			bytes[at] = 0;
 		} else {
 			bytes[at] = 1 + (size_t)random() % STRIDE;
-			struct region region = {.base = base, .bytes = bytes[at], .id = (uint32_t)at + 1};
+			struct region region = {
+				.base = base, .bytes = bytes[at], .id = (uint32_t)at + 1};
 			assert_int_equal(region_insert(&r, &region), NCCLSVC_OK);
 		}
 		for (int probe = 0; probe < 50; probe++) {

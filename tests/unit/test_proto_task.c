@@ -138,6 +138,7 @@ static void bad_fields_are_named(void **state)
 	r.flags = 0x80;
 	refused(r, "flags");
 	r = record(NCCLSVC_BARRIER);
+	r.flags = SVC_TASK_TIMELINE;
 	r.timeline = SVC_TIMELINES;
 	refused(r, "timeline");
 	r = record(NCCLSVC_BARRIER);

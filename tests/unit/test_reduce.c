@@ -13,8 +13,8 @@
 #include "names.h"
 #include "reduce_variant.h"
 
-#define PLACES	  9	/* sources, and destinations, at most */
-#define MAX_BYTES 20992 /* two scratch blocks and a half */
+#define PLACES	  9 /* sources, and destinations, at most */
+#define MAX_BYTES 9728
 #define GUARD	  64
 #define SPACE	  (GUARD + 64 + MAX_BYTES + GUARD)
 #define FILL	  0xa5
@@ -325,7 +325,7 @@ static void test_every_shape(void **state)
 	}
 }
 
-/* Long enough for every loop, for streaming, and for several blocks of scratch. */
+/* Long enough for every loop and for streaming. */
 static void test_large(void **state)
 {
 	static const unsigned shapes[][2] = {{2, 1}, {2, 2}, {3, 1}, {1, 2}, {4, 4}};

@@ -11,6 +11,7 @@
 #define SVC_PROTOCOL_MAX 1
 
 #define SVC_MESSAGE_MAX   512 /* header included: every message is one small datagram */
+#define SVC_HALF          64  /* bytes of a record or status that most tasks need: a cache line */
 #define SVC_FDS_MAX       4   /* in one message */
 #define SVC_TEXT_BYTES    256 /* a sentence in an error, NUL included */
 

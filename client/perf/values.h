@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What stands behind an option. Each parser returns false if the text is not one of those. */
+#ifndef PERF_VALUES_H
+#define PERF_VALUES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Names compare without case, '-' and '_': AllReduce, all-reduce and all_reduce are one. */
+bool same_name(const char *a, const char *b);
+bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *value);
+/* "1M", "1.5G", "512": binary units, as nccl-tests reads them. */
+bool parse_size(const char *text, uint64_t *value);
+/* A type or reduction, or "all", as a set of bits by number. */
+bool parse_type(const char *text, uint32_t *set);
+bool parse_redop(const char *text, uint32_t *set);
+/* More than 0, at most max. */
+bool parse_seconds(const char *text, double max, double *value);
+
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Everything that judges a message before anything is done with it. Input: number of fds, number of
+ * ranks, rank, then the datagram. */
+#include <stdint.h>
+#include <string.h>
+
+#include "names.h"
+#include "ring.h"
+#include "task.h"
+
+#define REQUIRE(condition)                                                                         \
+	do {                                                                                       \
+		if (!(condition))                                                                  \
+			__builtin_trap();                                                          \
+	} while (0)
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check_record(const void *body, uint32_t nranks, int32_t rank)
+{
+	struct svc_record r, other;
+	uint64_t src, dst, va = 0, vb = 0;
+	char text[SVC_TEXT_BYTES];
+	memcpy(&r, body, sizeof(r));
+	int result = svc_record_check(&r, nranks, rank, text);
+	REQUIRE(result <= 0);
+	REQUIRE(svc_record_check(&r, nranks, rank, NULL) == result);
+	if (result) {
+		REQUIRE(svc_text_ends(text, sizeof(text)) && text[0]);
+		return;
+	}
+	REQUIRE(svc_task_extent(&r, nranks, rank, &src, &dst));
+	uint64_t one = r.op == NCCLSVC_BARRIER ? 0 : r.count * svc_type_size(r.type);
+	REQUIRE(src == 0 || src == one || src == one * nranks);
+	REQUIRE(dst == 0 || dst == one || dst == one * nranks);
+	REQUIRE(svc_task_bytes(&r, nranks) >= (src > dst ? src : dst));
+	REQUIRE(svc_op_name(r.op)[0] != '?');
+	other = r;
+	other.src_offset = ~r.src_offset;
+	REQUIRE(svc_op_is_p2p(r.op) ||
+		svc_record_differs(&r, &other, &va, &vb) == NCCLSVC_FIELD_NONE);
+	other.count = r.count + 1;
+	unsigned field = svc_record_differs(&r, &other, &va, &vb);
+	REQUIRE(r.op == NCCLSVC_BARRIER ? !field : field == NCCLSVC_FIELD_COUNT);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct svc_header header;
+	char text[SVC_TEXT_BYTES];
+	if (size < 3)
+		return 0;
+	unsigned nfds = data[0];
+	uint32_t nranks = 1 + data[1];
+	int32_t rank = data[2] % (int32_t)nranks;
+	const uint8_t *message = data + 3;
+	size -= 3;
+	memset(text, 'x', sizeof(text));
+	enum svc_verdict verdict = svc_check_request(message, size, nfds, &header, text);
+	if (verdict != SVC_GOOD) {
+		REQUIRE(svc_text_ends(text, sizeof(text)));
+		REQUIRE(verdict == SVC_MALFORMED || header.length == size);
+		return 0;
+	}
+	const struct svc_shape *shape = svc_shape_of(header.opcode);
+	REQUIRE(shape && shape->request == size - sizeof(header) && shape->request_fds == nfds);
+	const uint8_t *body = message + sizeof(header);
+	if (header.opcode == SVC_SUBMIT) {
+		ncclsvc_status status;
+		char sentence[64];
+		check_record(body, nranks, rank);
+		/* The same bytes as a status: whatever they are, a sentence comes of it. */
+		memcpy(&status, body, sizeof(status));
+		REQUIRE(svc_status_sentence(&status, sentence, sizeof(sentence)) == sentence);
+		REQUIRE(svc_text_ends(sentence, sizeof(sentence)));
+	}
+	return 0;
+}

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Two whole sessions of a real server, in this process, driven by a script of actions. Each starts with
+ * a byte:
+ *
+ *   0 HELLO                              4 a task into the ring: 128 bytes of record
+ *   1 a request: opcode, fds, fd kind,   5 bytes into the session memory: offset, length, bytes
+ *     body of the right length           6 the other session acts from here on
+ *   2 a datagram: length, fds, bytes     7 the session hangs up; the next action opens a new one
+ *   3 read what the server says
+ *
+ * Whatever comes, in the end all is closed, and no fd may be left.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "fdio.h"
+#include "log.h"
+#include "ring.h"
+#include "server.h"
+
+#define REQUIRE(condition)                                                                         \
+	do {                                                                                       \
+		if (!(condition)) {                                                                \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);            \
+			abort();                                                                   \
+		}                                                                                  \
+	} while (0)
+
+#define ACTIONS_MAX 256
+#define REGION      65536
+#define FD_KINDS    6
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+struct peer {
+	int sock; /* -1: none */
+	struct svc_ring *ring;
+	size_t ring_size;
+	uint32_t entries;
+	int doorbell;
+	uint64_t last;
+	uint32_t serial;
+	struct svc_join_reply comm; /* the last that was joined */
+};
+
+struct input {
+	const uint8_t *at;
+	size_t left;
+};
+
+static uv_loop_t loop;
+static struct server *server;
+static struct config config;
+static int kinds[FD_KINDS];
+static int fds_at_rest;
+
+static uint8_t take_byte(struct input *in)
+{
+	if (!in->left)
+		return 0;
+	in->left--;
+	return *in->at++;
+}
+
+/* Fills dst; zeros where the input ends. */
+static void take_bytes(struct input *in, void *dst, size_t n)
+{
+	size_t have = n < in->left ? n : in->left;
+	memset(dst, 0, n);
+	memcpy(dst, in->at, have);
+	in->at += have;
+	in->left -= have;
+}
+
+static int open_fds(void)
+{
+	int n = 0;
+	DIR *dir = opendir("/proc/self/fd");
+	REQUIRE(dir);
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+static double seconds(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* ---- The server's turn ---- */
+
+static void on_pong(void *arg)
+{
+	*(bool *)arg = true;
+}
+
+/* Until the server has read what was sent and its engine has done what follows. */
+static void pump(void)
+{
+	bool answered = false;
+	for (int i = 0; i < 3; i++)
+		uv_run(&loop, UV_RUN_NOWAIT);
+	server_ping(server, on_pong, &answered);
+	for (double end = seconds() + 5; !answered;) {
+		uv_run(&loop, UV_RUN_NOWAIT);
+		REQUIRE(seconds() < end);
+	}
+}
+
+static uint32_t sessions(void)
+{
+	struct server_summary sum;
+	server_summarize(server, &sum);
+	return sum.sessions;
+}
+
+/* ---- A client ---- */
+
+static void peer_open(struct peer *p)
+{
+	int pair[2];
+	REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
+	*p = (struct peer){.sock = pair[0], .doorbell = -1};
+	server_adopt(server, pair[1]);
+}
+
+static void peer_close(struct peer *p)
+{
+	if (p->ring)
+		munmap(p->ring, p->ring_size);
+	if (p->doorbell >= 0)
+		close(p->doorbell);
+	if (p->sock >= 0)
+		close(p->sock);
+	*p = (struct peer){.sock = -1, .doorbell = -1};
+}
+
+static void peer_send(struct peer *p, const void *message, size_t length, unsigned nfds,
+		      unsigned kind)
+{
+	int fds[SVC_FDS_MAX];
+	for (unsigned i = 0; i < SVC_FDS_MAX; i++)
+		fds[i] = kinds[(kind + i) % FD_KINDS];
+	svc_send(p->sock, message, length, fds, nfds, MSG_DONTWAIT);
+}
+
+static void peer_take_ring(struct peer *p, const struct svc_attach_reply *r, int *fds)
+{
+	p->ring = mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
+	REQUIRE(p->ring != MAP_FAILED);
+	p->ring_size = r->size;
+	p->entries = r->entries;
+	p->doorbell = fds[1];
+	fds[1] = -1;
+}
+
+static void peer_read(struct peer *p)
+{
+	unsigned char m[SVC_MESSAGE_MAX];
+	int fds[SVC_FDS_MAX];
+	unsigned nfds;
+	struct svc_header h;
+	for (;;) {
+		ssize_t n = svc_recv(p->sock, m, sizeof(m), fds, &nfds, MSG_DONTWAIT);
+		if (n <= 0)
+			return;
+		/* What the server says is well formed, always. */
+		REQUIRE((size_t)n >= sizeof(h) && nfds <= SVC_FDS_MAX);
+		memcpy(&h, m, sizeof(h));
+		REQUIRE(h.length == (size_t)n && h.reserved == 0);
+		if (h.opcode == (SVC_ATTACH | SVC_REPLY) && h.result == 0) {
+			struct svc_attach_reply r;
+			REQUIRE(nfds == 3 && !p->ring);
+			memcpy(&r, m + sizeof(h), sizeof(r));
+			peer_take_ring(p, &r, fds);
+		}
+		if ((h.opcode == (SVC_JOIN | SVC_REPLY) || h.opcode == (SVC_SPLIT | SVC_REPLY)) &&
+		    h.result == 0)
+			memcpy(&p->comm, m + sizeof(h), sizeof(p->comm));
+		svc_close_fds(fds, nfds);
+	}
+}
+
+/* ---- Actions ---- */
+
+static void do_hello(struct peer *p)
+{
+	struct {
+		struct svc_header h;
+		struct svc_hello b;
+	} m = {{sizeof(m), SVC_HELLO, 0, ++p->serial, 0},
+	       {.version_min = 1, .version_max = 1, .name = "fuzz"}};
+	peer_send(p, &m, sizeof(m), 0, 0);
+}
+
+static void do_request(struct peer *p, struct input *in)
+{
+	struct {
+		struct svc_header h;
+		unsigned char body[SVC_MESSAGE_MAX - sizeof(struct svc_header)];
+	} m;
+	unsigned opcode = take_byte(in) % (SVC_OPCODE_END + 1);
+	unsigned nfds = take_byte(in) % (SVC_FDS_MAX + 1), kind = take_byte(in);
+	const struct svc_shape *shape = svc_shape_of(opcode);
+	size_t length = shape ? shape->request : 8;
+	take_bytes(in, m.body, length);
+	if (opcode == SVC_SUBMIT) {
+		struct svc_record *r = (struct svc_record *)m.body;
+		if (!r->comm) { /* spares the fuzzer a guess */
+			r->comm = p->comm.comm;
+			r->epoch = p->comm.epoch;
+		}
+	}
+	m.h = (struct svc_header){(uint32_t)(sizeof(m.h) + length), (uint16_t)opcode, 0, ++p->serial,
+				  0};
+	/* An even kind: as many fds as the table says. */
+	if (shape && kind % 2 == 0)
+		nfds = shape->request_fds;
+	peer_send(p, &m, m.h.length, nfds, kind / 2);
+}
+
+static void do_datagram(struct peer *p, struct input *in)
+{
+	unsigned char m[SVC_MESSAGE_MAX + 64];
+	size_t length = take_byte(in) * 3;
+	unsigned nfds = take_byte(in) % (SVC_FDS_MAX + 1);
+	if (length > sizeof(m))
+		length = sizeof(m);
+	take_bytes(in, m, length);
+	peer_send(p, m, length, nfds, nfds);
+}
+
+static void ring_bell(struct peer *p)
+{
+	const uint64_t one = 1;
+	ssize_t n = write(p->doorbell, &one, sizeof(one));
+	(void)n;
+}
+
+static void do_ring_task(struct peer *p, struct input *in)
+{
+	struct svc_record r;
+	take_bytes(in, &r, sizeof(r));
+	if (!p->ring)
+		return;
+	if (!r.comm) {
+		r.comm = p->comm.comm;
+		r.epoch = p->comm.epoch;
+	}
+	struct svc_record *slot = svc_record_slot(p->ring, p->entries, ++p->last);
+	memcpy((char *)slot + sizeof(r.number), (char *)&r + sizeof(r.number),
+	       sizeof(r) - sizeof(r.number));
+	/* Mostly the right number. */
+	svc_number_store(&slot->number, r.number > 0xff00 ? r.number : p->last);
+	ring_bell(p);
+}
+
+static void do_scribble(struct peer *p, struct input *in)
+{
+	unsigned char bytes[64];
+	size_t at = take_byte(in) << 8;
+	at |= take_byte(in);
+	size_t n = take_byte(in) % sizeof(bytes);
+	take_bytes(in, bytes, sizeof(bytes));
+	if (!p->ring)
+		return;
+	at %= p->ring_size - sizeof(bytes);
+	memcpy((char *)p->ring + at, bytes, n);
+	ring_bell(p);
+}
+
+static void act(struct peer *peers, unsigned *who, struct input *in)
+{
+	struct peer *p = &peers[*who];
+	unsigned action = take_byte(in) % 8;
+	if (action == 6) {
+		*who ^= 1;
+		return;
+	}
+	if (p->sock < 0)
+		peer_open(p);
+	switch (action) {
+	case 0:
+		do_hello(p);
+		break;
+	case 1:
+		do_request(p, in);
+		break;
+	case 2:
+		do_datagram(p, in);
+		break;
+	case 3:
+		peer_read(p);
+		return;
+	case 4:
+		do_ring_task(p, in);
+		break;
+	case 5:
+		do_scribble(p, in);
+		break;
+	case 7:
+		peer_close(p);
+		break;
+	}
+	pump();
+}
+
+/* ---- Beginning and end ---- */
+
+static int memfd(size_t bytes, bool sealed)
+{
+	int fd = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	REQUIRE(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
+	REQUIRE(!sealed || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+	return fd;
+}
+
+static void stop(void)
+{
+	server_close(server, 0, NULL);
+	while (!server_closed(server))
+		uv_run(&loop, UV_RUN_ONCE);
+	server_destroy(server);
+	uv_loop_close(&loop);
+	for (int i = 0; i < FD_KINDS; i++)
+		close(kinds[i]);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+	(void)argc;
+	(void)argv;
+	log_init(LOG_TARGET_STDERR, LOG_LEVEL_ERROR);
+	config = (struct config){
+		.device = CONFIG_DEVICE_HOST,
+		.ranks = 2,
+		.engine_threads = 2,
+		.spin_us = 0,
+		.sessions_max = 64,
+		.ring_max = 64,
+		.comms_max = 64,
+		.tasks_max = 4096,
+		.user_region_bytes = UINT64_C(1) << 30,
+		.user_sessions_max = 64,
+		.access = CONFIG_ACCESS_ANY,
+		.comm_idle_seconds = 0,
+		.hello_seconds = 3600,
+		.drain_seconds = 1,
+		.keepalive_seconds = 3600,
+	};
+	kinds[0] = memfd(REGION, true);
+	kinds[1] = memfd(100, true);
+	kinds[2] = memfd(REGION, false);
+	kinds[3] = open("/dev/null", O_RDWR | O_CLOEXEC);
+	kinds[4] = eventfd(0, EFD_CLOEXEC);
+	kinds[5] = dup(kinds[0]);
+	REQUIRE(uv_loop_init(&loop) == 0);
+	server = server_create(&loop, &config);
+	REQUIRE(server);
+	atexit(stop);
+	return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct input in = {data, size};
+	struct peer peers[2] = {{.sock = -1, .doorbell = -1}, {.sock = -1, .doorbell = -1}};
+	unsigned who = 0;
+	pump();
+	if (!fds_at_rest)
+		fds_at_rest = open_fds();
+	for (int i = 0; in.left && i < ACTIONS_MAX; i++)
+		act(peers, &who, &in);
+	peer_close(&peers[0]);
+	peer_close(&peers[1]);
+	for (double end = seconds() + 10; sessions();) {
+		pump();
+		REQUIRE(seconds() < end);
+	}
+	REQUIRE(open_fds() == fds_at_rest);
+	return 0;
+}

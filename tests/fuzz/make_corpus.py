@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the seeds of the fuzz targets, made of valid messages, to corpus/ beside this file."""
+
+import pathlib
+import struct
+
+HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
+SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
+OPS = {"all_reduce": 1, "all_gather": 2, "reduce_scatter": 3, "broadcast": 4, "reduce": 5,
+       "all_to_all": 6, "gather": 7, "scatter": 8, "send": 9, "recv": 10, "barrier": 11}
+ID = bytes(range(128))
+
+here = pathlib.Path(__file__).resolve().parent
+
+
+def write(target, name, data):
+    path = here / "corpus" / target
+    path.mkdir(parents=True, exist_ok=True)
+    (path / name).write_bytes(data)
+
+
+def record(op, count=0, peer=-1, dtype=7, redop=0, flags=0, src=(1, 0), dst=(1, 0), timeout=0,
+           timeline=0, value=0, comm=0, epoch=0, number=0):
+    return struct.pack("=QIIBBBBiQIIQQQIIQ48x", number, comm, epoch, op, dtype, redop, flags, peer,
+                       count, src[0], dst[0], src[1], dst[1], timeout, timeline, 0, value)
+
+
+def join(nranks, rank, comm_id=ID, flags=0, timeout=0):
+    return struct.pack("=128siiiIQ", comm_id, nranks, rank, -1, flags, timeout)
+
+
+BODIES = {
+    "hello": (HELLO, struct.pack("=HHI48s", 1, 1, 0, b"seed")),
+    "attach": (ATTACH, struct.pack("=II", 16, 0)),
+    "region_add": (REGION_ADD, struct.pack("=QII", 65536, 0, 0)),
+    "region_del": (REGION_DEL, struct.pack("=II", 1, 0)),
+    "join": (JOIN, join(2, 0)),
+    "world": (JOIN, join(0, -1, bytes(128), 1)),
+    "leave": (LEAVE, struct.pack("=II", 1, 0)),
+    "split": (SPLIT, struct.pack("=IiiIQ", 1, 0, 0, 0, 0)),
+    "list_tasks": (LIST, struct.pack("=II", 4, 0)),
+    "daemon_info": (DAEMON_INFO, bytes(8)),
+    "cancel": (CANCEL, struct.pack("=IIQ", 1, 0, 1)),
+}
+
+
+def decoder():
+    for name, (opcode, body) in BODIES.items():
+        header = struct.pack("=IHHIi", 16 + len(body), opcode, 0, 1, 0)
+        nfds = 1 if opcode == REGION_ADD else 0
+        write("fuzz_decoder", name, bytes([nfds, 1, 0]) + header + body)
+    for name, op in OPS.items():
+        has_peer = name in ("broadcast", "reduce", "gather", "scatter", "send", "recv")
+        body = record(op, count=100, peer=1 if has_peer else -1, comm=1, epoch=1)
+        header = struct.pack("=IHHIi", 16 + len(body), SUBMIT, 0, 1, 0)
+        write("fuzz_decoder", f"submit_{name}", bytes([0, 3, 1]) + header + body)
+    write("fuzz_decoder", "short", bytes([0, 0, 0]) + b"short")
+    write("fuzz_decoder", "lie", bytes([0, 0, 0]) + struct.pack("=IHHIi", 99, LEAVE, 0, 1, 0))
+
+
+# Actions of fuzz_session
+SAY_HELLO, READ, SWITCH, HANG_UP = b"\0", b"\3", b"\6", b"\7"
+
+
+def request(opcode, body):
+    return bytes([1, opcode, 0, 0]) + body
+
+
+def named(name):
+    return request(*BODIES[name])
+
+
+def ring(body):
+    return b"\4" + body
+
+
+OPEN = SAY_HELLO + named("attach") + READ + named("region_add")
+ALONE = OPEN + request(JOIN, join(1, 0)) + READ
+PAIR = OPEN + named("join") + SWITCH + OPEN + request(JOIN, join(2, 1)) + READ + SWITCH + READ
+PEERS = {"broadcast": 1, "reduce": 1, "gather": 0, "scatter": 0}
+
+
+def session():
+    write("fuzz_session", "hello", SAY_HELLO + READ)
+    write("fuzz_session", "before_hello", named("list_tasks") + READ)
+    write("fuzz_session", "lists", SAY_HELLO + b"".join(
+        request(LIST, struct.pack("=II", what, 0)) for what in range(1, 6)) + READ)
+    write("fuzz_session", "info_and_cancel", SAY_HELLO + named("daemon_info") + named("cancel")
+          + request(CANCEL, struct.pack("=IIQ", 2, 0, 1))
+          + request(CANCEL, struct.pack("=IIQ", 3, 0, 1)) + READ)
+    write("fuzz_session", "regions", OPEN + named("region_add") + named("region_del") + READ)
+    write("fuzz_session", "bad_fds", SAY_HELLO + b"".join(
+        bytes([1, REGION_ADD, 1, kind]) + BODIES["region_add"][1] for kind in range(1, 12, 2)) + READ)
+    write("fuzz_session", "alone", ALONE + ring(record(OPS["all_reduce"], 64)) + READ
+          + request(SUBMIT, record(OPS["barrier"])) + READ + named("leave") + READ)
+    for name, op in OPS.items():
+        if name in ("send", "recv"):
+            continue
+        peer = PEERS.get(name, -1)
+        one = record(op, 500, peer, src=(1, 0), dst=(1, 16384))
+        write("fuzz_session", f"pair_{name}", PAIR + ring(one) + SWITCH + ring(one) + READ)
+        write("fuzz_session", f"socket_{name}", PAIR + request(SUBMIT, one) + SWITCH
+              + request(SUBMIT, one) + READ + SWITCH + READ)
+    write("fuzz_session", "in_place", PAIR + ring(record(OPS["all_reduce"], 4000)) + SWITCH
+          + ring(record(OPS["all_reduce"], 4000)))
+    exchange = (ring(record(OPS["send"], 10, 1, flags=1)),
+                ring(record(OPS["recv"], 10, 1, dst=(1, 1024))))
+    back = (ring(record(OPS["send"], 10, 0, flags=1)), ring(record(OPS["recv"], 10, 0, dst=(1, 1024))))
+    write("fuzz_session", "exchange", PAIR + b"".join(exchange) + SWITCH + b"".join(back))
+    write("fuzz_session", "head_to_head", PAIR + ring(record(OPS["send"], 10, 1)) + SWITCH
+          + ring(record(OPS["send"], 10, 0)))
+    write("fuzz_session", "mismatch", PAIR + ring(record(OPS["all_reduce"], 10)) + SWITCH
+          + ring(record(OPS["all_reduce"], 11)))
+    write("fuzz_session", "deadline", PAIR + ring(record(OPS["barrier"], timeout=1))
+          + ring(record(OPS["barrier"])) + SWITCH + ring(record(OPS["barrier"])) + READ)
+    write("fuzz_session", "timeline", ALONE + ring(record(OPS["barrier"], timeline=1, value=1))
+          + b"\5" + struct.pack(">H", 4096 + 64) + b"\x08" + struct.pack("=Q", 1) + bytes(56) + READ)
+    write("fuzz_session", "split", PAIR + named("split") + SWITCH
+          + request(SPLIT, struct.pack("=IiiIQ", 1, 0, -1, 0, 0)) + READ
+          + ring(record(OPS["barrier"])) + SWITCH + READ + ring(record(OPS["barrier"])))
+    write("fuzz_session", "world", SAY_HELLO + named("world") + SWITCH + SAY_HELLO + named("world")
+          + READ + named("leave"))
+    write("fuzz_session", "dies", PAIR + ring(record(OPS["barrier"])) + SWITCH + HANG_UP + SWITCH + READ
+          + named("join") + SWITCH + OPEN + request(JOIN, join(2, 1)) + READ)
+    write("fuzz_session", "scribble", ALONE + b"".join(
+        b"\5" + struct.pack(">H", at) + b"\x3f" + bytes([at % 251]) * 64
+        for at in (0, 64, 128, 192, 4096, 8192, 8192 + 128, 9000)))
+    write("fuzz_session", "datagram", b"\2\6\0" + struct.pack("=IHHIi", 18, HELLO, 0, 1, 0) + b"xy")
+    write("fuzz_session", "empty", b"\2\0\2" + SAY_HELLO + b"\2\0\1")
+
+
+if __name__ == "__main__":
+    decoder()
+    session()

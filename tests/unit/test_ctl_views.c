@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the commands print, from lists made here. JSON is read back by a parser that is not ours. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "view.h"
+
+#define MANY 100000
+
+static const ncclsvc_session_info sessions[] = {
+	{.session = 1, .pid = 100, .uid = 7, .ring_entries = 1024, .name = "trainer-\"0\"\n"},
+	{.session = 2, .pid = 101, .submitted = 9, .failed = 1, .name = "bad\xff\033[2J"},
+};
+static const ncclsvc_comm_info comms[] = {
+	{.comm = 5,
+	 .nranks = 3,
+	 .joined = 2,
+	 .epoch = 2,
+	 .state = NCCLSVC_COMM_BROKEN,
+	 .pending = 1,
+	 .age_ns = 2000000000,
+	 .label = "world"},
+	{.comm = 6, .nranks = 2, .state = NCCLSVC_COMM_IDLE, .label = "idle one"},
+};
+static const ncclsvc_member_info members[] = {
+	{.comm = 5,
+	 .rank = 0,
+	 .state = NCCLSVC_MEMBER_JOINING,
+	 .session = 1,
+	 .pid = 100,
+	 .epoch = 2,
+	 .device = -1},
+	{.comm = 5, .rank = 2, .state = NCCLSVC_MEMBER_DEAD, .pid = 102, .epoch = 2, .device = -1},
+};
+static const ncclsvc_task_info tasks[] = {
+	{.task = 11,
+	 .comm = 5,
+	 .seq = 4,
+	 .count = 1000,
+	 .bytes = 4000,
+	 .op = NCCLSVC_ALL_REDUCE,
+	 .type = NCCLSVC_FLOAT32,
+	 .redop = NCCLSVC_MAX,
+	 .state = NCCLSVC_WAITING_PEERS,
+	 .peer = -1,
+	 .pid = 100,
+	 .session = 1,
+	 .epoch = 2,
+	 .nranks = 20,
+	 .age_ns = 3000000000,
+	 .state_ns = 2000000000,
+	 .waits_count = 12,
+	 .waits_for = {1, 2, 3, 4, 5, 6, 7, 8}},
+	{.task = 10,
+	 .comm = 5,
+	 .seq = 3,
+	 .op = NCCLSVC_BARRIER,
+	 .state = NCCLSVC_LAUNCHED,
+	 .rank = 1,
+	 .peer = -1,
+	 .pid = 101,
+	 .session = 2,
+	 .epoch = 2,
+	 .nranks = 20,
+	 .group = 8,
+	 .age_ns = 4000000000},
+	{.task = 12,
+	 .comm = 9,
+	 .seq = 0,
+	 .count = 1,
+	 .bytes = 2,
+	 .op = NCCLSVC_SEND,
+	 .type = NCCLSVC_BFLOAT16,
+	 .state = NCCLSVC_QUEUED,
+	 .rank = 1,
+	 .peer = 0,
+	 .pid = 101,
+	 .session = 2,
+	 .nranks = 2,
+	 .age_ns = 1000},
+};
+static const ncclsvc_region_info regions[] = {
+	{.session = 2, .region = 1, .pid = 101, .bytes = 100},
+	{.session = 1, .region = 1, .pid = 100, .bytes = 4096},
+	{.session = 3, .region = 1, .pid = 100, .bytes = 1048576},
+	{.session = 1, .region = 2, .pid = 100, .bytes = 4096},
+};
+
+static struct snapshot snapshot(void)
+{
+	struct snapshot s = {
+		.daemon = {.version = "1.2.3",
+			   .protocol_min = 1,
+			   .protocol_max = 2,
+			   .pid = 50,
+			   .sessions = 2,
+			   .sessions_max = 16,
+			   .uptime_ns = 60000000000,
+			   .last_failure = {.result = NCCLSVC_PEER_GONE, .rank_a = 2, .pid_a = 102},
+			   .last_failure_comm = 5,
+			   .last_failure_age_ns = 1500000000},
+		.sessions = (ncclsvc_session_info *)sessions,
+		.comms = (ncclsvc_comm_info *)comms,
+		.members = (ncclsvc_member_info *)members,
+		.tasks = (ncclsvc_task_info *)tasks,
+		.regions = (ncclsvc_region_info *)regions,
+		.nsessions = 2,
+		.ncomms = 2,
+		.nmembers = 2,
+		.ntasks = 3,
+		.nregions = 4,
+	};
+
+	return s;
+}
+
+/* Runs a command on the lists above and returns what it prints. */
+static char *shown(void (*view)(const struct view *), struct ctl_args args)
+{
+	struct snapshot s = snapshot();
+	struct text out = TEXT_INIT(-1);
+	struct view v = {.args = &args, .s = &s, .out = &out, .time = "2031-04-05T06:07:08.910Z"};
+
+	view(&v);
+	return text_steal(&out);
+}
+
+static struct ctl_args command(enum ctl_command which, bool json)
+{
+	return (struct ctl_args){.command = which, .json = json, .rank = -1, .pid = -1};
+}
+
+static json_t *parsed(char *s, const char *name)
+{
+	json_error_t error;
+	json_t *root = json_loads(s, JSON_REJECT_DUPLICATES, &error);
+
+	if (!root)
+		fail_msg("%s: at %d in %s", error.text, error.position, s);
+	assert_non_null(strchr(s, '\n'));
+	assert_string_equal(strchr(s, '\n'), "\n");
+	assert_int_equal(json_integer_value(json_object_get(root, "schema")), 1);
+	assert_string_equal(json_string_value(json_object_get(root, "command")), name);
+	assert_string_equal(json_string_value(json_object_get(root, "time")),
+			    "2031-04-05T06:07:08.910Z");
+	free(s);
+	return root;
+}
+
+static const char *str(const json_t *o, const char *key)
+{
+	return json_string_value(json_object_get(o, key));
+}
+
+static json_int_t num(const json_t *o, const char *key)
+{
+	const json_t *value = json_object_get(o, key);
+
+	assert_true(json_is_integer(value));
+	return json_integer_value(value);
+}
+
+static void test_tasks_json(void **state)
+{
+	(void)state;
+	json_t *root = parsed(shown(view_tasks, command(CTL_TASKS, true)), "tasks");
+	json_t *list = json_object_get(root, "tasks"), *t;
+
+	assert_int_equal(num(root, "total"), 3);
+	assert_int_equal(json_array_size(list), 3);
+	t = json_array_get(list, 0);
+	assert_int_equal(num(t, "task"), 10);
+	assert_string_equal(str(t, "op"), "Barrier");
+	assert_true(json_is_null(json_object_get(t, "type")));
+	assert_true(json_is_null(json_object_get(t, "redop")));
+	assert_int_equal(num(t, "group"), 8);
+	t = json_array_get(list, 1);
+	assert_int_equal(num(t, "seq"), 4);
+	assert_string_equal(str(t, "state"), "waiting-peers");
+	assert_string_equal(str(t, "label"), "world");
+	assert_string_equal(str(t, "type"), "float32");
+	assert_string_equal(str(t, "redop"), "max");
+	assert_int_equal(num(t, "bytes"), 4000);
+	assert_int_equal(num(t, "age_ns"), 3000000000);
+	assert_int_equal(num(t, "state_ns"), 2000000000);
+	assert_int_equal(num(t, "waits_count"), 12);
+	assert_int_equal(json_array_size(json_object_get(t, "waits_for")), 8);
+	assert_true(json_is_null(json_object_get(t, "peer")));
+	assert_true(json_is_null(json_object_get(t, "group")));
+	t = json_array_get(list, 2);
+	assert_int_equal(num(t, "peer"), 0);
+	assert_true(json_is_null(json_object_get(t, "label")));
+	json_decref(root);
+}
+
+static void test_tasks_table(void **state)
+{
+	struct ctl_args args = command(CTL_TASKS, false);
+	char *s = shown(view_tasks, args);
+
+	(void)state;
+	assert_non_null(strstr(s, "11  waiting-peers  3.0 s  world    4  AllReduce  float32   "
+				  "max         1000  3.9 KiB     0  100  1, 2, 3, 4, 5, 6, 7, 8 "
+				  "(+4)\n"));
+	assert_non_null(strstr(s, "10  launched"));
+	assert_true(strstr(s, "10  launched") < strstr(s, "11  waiting"));
+	free(s);
+	args.sort = CTL_SORT_AGE;
+	args.limit = 1;
+	s = shown(view_tasks, args);
+	assert_non_null(strstr(s, "10  launched"));
+	assert_null(strstr(s, "11  waiting"));
+	assert_non_null(strstr(s, "1 of 3 tasks shown.\n"));
+	free(s);
+}
+
+static void test_tasks_filters(void **state)
+{
+	struct ctl_args rows[] = {
+		{.comm = "world", .rank = 0, .pid = -1},
+		{.comm = "5", .rank = -1, .pid = 100},
+		{.state = NCCLSVC_WAITING_PEERS, .rank = -1, .pid = -1},
+		{.stuck_ns = 2000000000, .rank = 0, .pid = -1},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		rows[i].command = CTL_TASKS;
+		rows[i].json = true;
+		json_t *root = parsed(shown(view_tasks, rows[i]), "tasks");
+		json_t *list = json_object_get(root, "tasks");
+		assert_int_equal(json_array_size(list), 1);
+		assert_int_equal(num(json_array_get(list, 0), "task"), 11);
+		json_decref(root);
+	}
+	rows[0].comm = "nowhere";
+	rows[0].json = false;
+	char *s = shown(view_tasks, rows[0]);
+	assert_string_equal(s, "No task matches.\n");
+	free(s);
+}
+
+static void test_sessions(void **state)
+{
+	(void)state;
+	json_t *root = parsed(shown(view_sessions, command(CTL_SESSIONS, true)), "sessions");
+	json_t *list = json_object_get(root, "sessions");
+
+	assert_int_equal(json_array_size(list), 2);
+	assert_string_equal(str(json_array_get(list, 0), "name"), "trainer-\"0\"\n");
+	assert_string_equal(str(json_array_get(list, 1), "name"), "bad?\033[2J");
+	json_decref(root);
+	char *s = shown(view_sessions, command(CTL_SESSIONS, false));
+	assert_non_null(strstr(s, "trainer-\"0\"?"));
+	assert_non_null(strstr(s, "bad??[2J"));
+	assert_null(strchr(s, '\033'));
+	free(s);
+}
+
+static void test_comms(void **state)
+{
+	struct ctl_args args = command(CTL_COMMS, false);
+	char *s = shown(view_comms, args);
+
+	(void)state;
+	assert_non_null(strstr(s, "world  broken      2  2 of 3"));
+	assert_non_null(strstr(s, "1, 2\n"));
+	assert_non_null(strstr(s, "1 idle, shown with --all.\n"));
+	assert_null(strstr(s, "idle one"));
+	free(s);
+	args.members = true;
+	s = shown(view_comms, args);
+	assert_non_null(strstr(s, "dead"));
+	assert_non_null(strstr(s, "host"));
+	free(s);
+	args = command(CTL_COMMS, true);
+	args.all = true;
+	json_t *root = parsed(shown(view_comms, args), "comms");
+	json_t *list = json_object_get(root, "comms");
+	assert_int_equal(json_array_size(list), 2);
+	json_t *m = json_array_get(json_object_get(json_array_get(list, 0), "members"), 1);
+	assert_string_equal(str(m, "state"), "dead");
+	assert_int_equal(num(m, "pid"), 102);
+	assert_int_equal(num(m, "device"), -1);
+	json_decref(root);
+}
+
+static void test_memory(void **state)
+{
+	(void)state;
+	json_t *root = parsed(shown(view_memory, command(CTL_MEMORY, true)), "memory");
+	json_t *p = json_object_get(root, "processes");
+
+	assert_int_equal(num(root, "bytes"), 1048576 + 2 * 4096 + 100);
+	assert_int_equal(json_array_size(json_object_get(root, "regions")), 4);
+	assert_int_equal(json_array_size(p), 2);
+	assert_int_equal(num(json_array_get(p, 0), "pid"), 100);
+	assert_int_equal(num(json_array_get(p, 0), "sessions"), 2);
+	assert_int_equal(num(json_array_get(p, 0), "regions"), 3);
+	assert_int_equal(num(json_array_get(p, 0), "bytes"), 1048576 + 2 * 4096);
+	json_decref(root);
+	char *s = shown(view_memory, command(CTL_MEMORY, false));
+	assert_non_null(strstr(s, "4 regions, 1.0 MiB in all.\n"));
+	free(s);
+}
+
+static void test_status(void **state)
+{
+	(void)state;
+	json_t *root = parsed(shown(view_status, command(CTL_STATUS, true)), "status");
+	json_t *s = json_object_get(root, "status"), *f = json_object_get(s, "last_failure");
+
+	assert_string_equal(str(s, "version"), "1.2.3");
+	assert_int_equal(num(s, "uptime_ns"), 60000000000);
+	assert_true(json_is_false(json_object_get(s, "draining")));
+	assert_string_equal(str(f, "result"), "PEER_GONE");
+	assert_int_equal(num(f, "comm"), 5);
+	json_decref(root);
+	char *text = shown(view_status, command(CTL_STATUS, false));
+	assert_non_null(strstr(text, "ncclsvcd 1.2.3, protocol 1 to 2, pid 50"));
+	assert_non_null(strstr(text, "2 of 16"));
+	assert_non_null(strstr(text, "PEER_GONE: rank 2 (pid 102)"));
+	assert_non_null(strstr(text, "1.5 s ago"));
+	free(text);
+}
+
+static double cpu_seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Five times the tasks may take five times as long: what would take 25 times is caught, and so is
+ * output that gathers in memory. */
+static double print_many(ncclsvc_task_info *list, size_t n, bool json)
+{
+	struct snapshot s = snapshot();
+	struct ctl_args args = command(CTL_TASKS, json);
+	struct text out = TEXT_INIT(open("/dev/null", O_WRONLY | O_CLOEXEC));
+	struct view v = {.args = &args, .s = &s, .out = &out, .time = "t"};
+	double start = cpu_seconds();
+
+	assert_true(out.fd >= 0);
+	s.tasks = list;
+	s.ntasks = n;
+	view_tasks(&v);
+	text_flush(&out, true);
+	double used = cpu_seconds() - start;
+	assert_int_equal(out.error, 0);
+	assert_true(out.size < 1 << 20);
+	close(out.fd);
+	text_free(&out);
+	return used;
+}
+
+static void test_many_tasks(void **state)
+{
+	ncclsvc_task_info *list = malloc(MANY * sizeof(*list));
+
+	(void)state;
+	assert_non_null(list);
+	for (size_t i = 0; i < MANY; i++) {
+		list[i] = tasks[0];
+		list[i].task = MANY - i;
+		list[i].comm = 5 + i % 7;
+		list[i].seq = i;
+	}
+	for (int json = 0; json < 2; json++) {
+		double small = print_many(list, MANY / 5, json), all = print_many(list, MANY, json);
+
+		print_message("%d tasks as %s: %.0f ms\n", MANY, json ? "JSON" : "a table",
+			      all * 1e3);
+		assert_true(all < 15 * small + 0.05);
+	}
+	free(list);
+}
+
+static void test_write_error(void **state)
+{
+	struct text out = TEXT_INIT(open("/dev/full", O_WRONLY | O_CLOEXEC));
+
+	(void)state;
+	assert_true(out.fd >= 0);
+	text_add(&out, "x");
+	text_flush(&out, true);
+	assert_int_equal(out.error, ENOSPC);
+	close(out.fd);
+	text_free(&out);
+}
+
+int main(void)
+{
+	const struct CMUnitTest all[] = {
+		cmocka_unit_test(test_tasks_json),    cmocka_unit_test(test_tasks_table),
+		cmocka_unit_test(test_tasks_filters), cmocka_unit_test(test_sessions),
+		cmocka_unit_test(test_comms),	      cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_status),	      cmocka_unit_test(test_many_tasks),
+		cmocka_unit_test(test_write_error),
+	};
+
+	return cmocka_run_group_tests(all, NULL, NULL);
+}
