@@ -136,8 +136,8 @@ static ncclsvc_result add(ncclsvc_session *s, void *base, size_t bytes, int fd)
 
 ncclsvc_result ncclsvc_mem_alloc(ncclsvc_session *s, size_t bytes, void **ptr)
 {
-	void *base;
-	int fd;
+	void *base = NULL;
+	int fd = -1;
 	if (!s || !ptr)
 		return error_argument("ncclsvc_mem_alloc: the session or ptr is NULL");
 	if (!bytes || bytes > SVC_REGION_MAX)

@@ -381,7 +381,8 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 	seat->state = NCCLSVC_MEMBER_JOINING;
 	seat->pid = c->pid;
 	seat->serial = serial;
-	seat->deadline_ns = j->timeout_ns ? server_now() + j->timeout_ns : 0;
+	seat->since_ns = server_now();
+	seat->deadline_ns = j->timeout_ns ? seat->since_ns + j->timeout_ns : 0;
 	m->joining++;
 	if (seat->deadline_ns)
 		server_deadline(s, seat->deadline_ns);

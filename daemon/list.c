@@ -139,6 +139,8 @@ static void list_members(struct server *s, struct snapshot *snap)
 				.epoch = m->epoch,
 				.device = SVC_DEVICE_HOST,
 			};
+			if (seat->state == NCCLSVC_MEMBER_JOINING)
+				i->waiting_ns = since(snap->now, seat->since_ns);
 			if (!m->board)
 				continue;
 			uint64_t head = load(&m->board[k].head_ns);

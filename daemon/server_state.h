@@ -42,6 +42,7 @@ struct seat {
 	uint32_t handle;       /* in client->memberships */
 	uint32_t serial;       /* of the JOIN that waits */
 	uint64_t deadline_ns;  /* of that; 0: none */
+	uint64_t since_ns;     /* when it came */
 	int32_t pid;	       /* the last holder's */
 	bool fresh;	       /* this JOIN made the handle: it goes if the JOIN fails */
 };

@@ -162,7 +162,7 @@ typedef enum ncclsvc_member_state {
 	NCCLSVC_MEMBER_ABSENT = 0,  /* never joined, or left cleanly */
 	NCCLSVC_MEMBER_JOINING = 1, /* waits for the others */
 	NCCLSVC_MEMBER_JOINED = 2,
-	NCCLSVC_MEMBER_DEAD = 3,   /* its process died; the epoch ended with it */
+	NCCLSVC_MEMBER_DEAD = 3,   /* its session ended while joined, and the epoch with it */
 	NCCLSVC_MEMBER_BROKEN = 4, /* alive, and has yet to rejoin */
 } ncclsvc_member_state;
 
@@ -176,7 +176,7 @@ typedef struct ncclsvc_member_info {
 	int32_t device;      /* -1: host */
 	uint64_t submitted;  /* tasks in this epoch */
 	uint64_t completed;  /* tasks in this epoch, failures included */
-	uint64_t waiting_ns; /* age of its oldest pending task; 0: none */
+	uint64_t waiting_ns; /* age of its JOIN while joining, else of the task in turn; 0: none */
 } ncclsvc_member_info;
 
 typedef struct ncclsvc_task_info {

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Hard limits of the protocol. Configuration may lower what is marked (max), never raise it. */
-/* This file hides the C library's <limits.h> from whoever has proto/ in the include path: pass it
- * on, each time. */
-#include_next <limits.h>
-
 #ifndef PROTO_LIMITS_H
 #define PROTO_LIMITS_H
 

@@ -1,11 +1,12 @@
 # bash completion for ncclsvc-ctl                                     -*- shell-script -*-
 # SPDX-License-Identifier: Apache-2.0
 
-# The first column of a table, from the daemon that the command line names.
+# The first column of a table (not of the sentence that may follow it), from the daemon that the
+# command line names.
 _ncclsvc_ctl_ids()
 {
 	ncclsvc-ctl "${socket[@]}" --timeout 1 "$@" 2>/dev/null |
-		awk 'NR > 1 && $1 ~ /^[0-9]+$/ { print $1 }'
+		awk 'NR > 1 && $1 ~ /^[0-9]+$/ && !/\.$/ { print $1 }'
 }
 
 _ncclsvc_ctl()

@@ -54,7 +54,7 @@ static bool names(const struct why_finding *old, const struct why_finding *f)
 		if (k == old->nculprits)
 			return false;
 	}
-	return true;
+	return f->nwaiting > 0;
 }
 
 static void free_finding(struct why_finding *f)

@@ -68,6 +68,6 @@ void report_header(const struct options *o, const char *what)
 	char model[128];
 	cpu_model(model, sizeof(model));
 	printf("# ncclsvc-perf %s: %s\n", NCCLSVC_VERSION_STRING, what);
-	printf("# %d CPUs (load %.1f at the start), %s; device host, %s memory%s\n", cpus(), load(),
-	       model, o->plain_memory ? "plain" : "shared", o->no_ring ? ", no ring" : "");
+	printf("# %d CPUs (load %.1f), %s; device host, %s memory%s\n", cpus(), load(), model,
+	       o->plain_memory ? "plain" : "shared", o->no_ring ? ", no ring" : "");
 }

@@ -17,8 +17,7 @@ VEC_INLINE void vec_store_all(char *p, const vec *v, unsigned n, bool streaming)
 			vec_store(p + u * VEC_BYTES, v[u]);
 }
 
-/* NAME_vectors reduces n vectors in registers; constant n, so that its loops unroll. NAME_store
- * puts them at the same place of every destination.
+/* NAME_vectors reduces n vectors in registers; constant n, so that its loops unroll.
  *
  * A tail shorter than a vector is covered by the last whole vector, which overlaps bytes that the
  * loop writes too. In place those bytes are sources, so it is computed first and stored last. When

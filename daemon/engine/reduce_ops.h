@@ -8,8 +8,8 @@
 #ifndef ENGINE_REDUCE_OPS_H
 #define ENGINE_REDUCE_OPS_H
 
-#include "svc_limits.h"
 #include "reduce_vector.h"
+#include "svc_limits.h"
 
 /* Narrow types accumulate in wider lanes. Lane i of a part need not be element i: what counts is
  * that the way back undoes the way in. */

@@ -2,11 +2,12 @@
  *
  * The host engine's own data. Everything here belongs to the engine's thread.
  *
+ *   engine.c    the thread, its loop and its sleep; commands.c: what the supervisor asks
  *   intake.c    ring and socket records -> tasks
- *   order.c     whose turn it is on a communicator, and which tasks meet
- *   run.c       moving and reducing the bytes of tasks that met
+ *   order.c     whose turn it is on a communicator; meet.c: which tasks meet; ending.c: those that
+ *               end before they run; life.c: what these share
+ *   run.c       moving and reducing the bytes of tasks that met, in chunks: pool.c
  *   complete.c  telling the clients
- *   engine.c    the thread, its commands and its sleep
  *
  * A task that failed before its turn stays in its member's queue as a ghost: its client knows, but
  * the other members' matching tasks must still meet it, fail alike, and so stay aligned.
@@ -225,14 +226,18 @@ void complete_flush(struct engine *e);
 void complete_break_session(struct engine *e, struct session *s, int result, const char *text);
 ncclsvc_status status_of(int result);
 
+/* commands.c */
+void engine_run_commands(struct engine *e);
+void engine_session_active(struct engine *e, struct session *s);
+void engine_session_idle(struct engine *e, struct session *s);
+/* Frees it if it leaves and nothing of it is in use any more. */
+void engine_free_session(struct engine *e, struct session *s);
+
 /* engine.c */
 uint64_t engine_clock(void);
 void engine_publish_later(struct engine *e, struct task *t);
 struct task *task_alloc(struct engine *e, struct session *s);
 void task_free(struct engine *e, struct task *t);
 void engine_event(struct engine *e, const struct event *event);
-void engine_run_commands(struct engine *e);
-void engine_session_active(struct engine *e, struct session *s);
-void engine_session_idle(struct engine *e, struct session *s);
 
 #endif

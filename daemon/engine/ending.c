@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tasks that end before they run: by deadline, by cancellation, and with their member or epoch. */
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "names.h"
+#include "order.h"
+#include "task.h"
+
+void order_fail(struct engine *e, struct task *t, ncclsvc_status *st)
+{
+	struct comm *c = t->comm;
+	if (t->place == RUNNING || t->ghost)
+		return;
+	if (c->collective[t->rank] == t) {
+		order_haunt_collective(e, c, st);
+		return;
+	}
+	order_make_ghost(e, t, st);
+}
+
+/* Fills in whom the task waits for. */
+static void name_missing(const struct task *t, ncclsvc_status *st)
+{
+	const struct comm *c = t->comm;
+	const struct member *m = member_of(t);
+	const struct task *head = t->place < AT_HEAD ? m->queue : t;
+	if (head->waits_input || head->place == RUNNING)
+		return;
+	if (svc_op_is_p2p(head->record.op)) {
+		st->missing[st->missing_count++] = head->record.peer;
+		return;
+	}
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		if (c->collective[k])
+			continue;
+		if (st->missing_count < NCCLSVC_MISSING_SHOWN)
+			st->missing[st->missing_count] = (int32_t)k;
+		st->missing_count++;
+	}
+}
+
+void order_expire(struct engine *e)
+{
+	struct deadline *d;
+	while ((d = deadlines_first(&e->deadlines)) && d->at_ns <= e->now) {
+		struct task *t = (struct task *)((char *)d - offsetof(struct task, deadline));
+		deadlines_remove(&e->deadlines, d);
+		ncclsvc_status st = status_of(NCCLSVC_TIMEOUT);
+		order_name_ranks(t->comm, &st, t->rank, -1);
+		name_missing(t, &st);
+		order_fail(e, t, &st);
+	}
+}
+
+/* Ends all tasks of a member that do not run. */
+static void clear_member(struct engine *e, struct member *m, const ncclsvc_status *st)
+{
+	struct task *t, *next;
+	struct comm *c = m->comm;
+	DL_FOREACH (m->session->group, t) {
+		if (t->comm != c || t->rank != m - c->members)
+			continue;
+		t->comm = NULL;
+		m->session->group_error = st->result;
+	}
+	DL_FOREACH_SAFE (m->queue, t, next) {
+		if (t->place == RUNNING)
+			continue;
+		if (c->collective[t->rank] == t) {
+			c->collective[t->rank] = NULL;
+			c->collective_here--;
+		}
+		order_end_task(e, t, st);
+	}
+}
+
+void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank, int32_t pid)
+{
+	ncclsvc_status st = status_of(result);
+	st.rank_a = rank;
+	st.pid_a = pid;
+	c->ended = true;
+	c->haunted = false;
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct member *m = &c->members[k];
+		if (m->gone)
+			continue;
+		clear_member(e, m, &st);
+		m->session->handles[m->handle].comm = NULL;
+	}
+	if (!c->pending)
+		order_free_comm(e, c);
+}
+
+void order_member_left(struct engine *e, struct comm *c, int32_t rank)
+{
+	struct member *m = &c->members[rank];
+	ncclsvc_status own = status_of(NCCLSVC_CANCELLED);
+	ncclsvc_status st = order_gone_status(c, rank);
+	if (m->gone)
+		return;
+	clear_member(e, m, &own);
+	m->session->handles[m->handle] = (struct handle){0};
+	m->session = NULL;
+	m->gone = true;
+	c->gone++;
+	if (c->collective_here)
+		order_end_collective(e, c, &st);
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct task *t, *next;
+		DL_FOREACH_SAFE (c->members[k].queue, t, next) {
+			if (t->place == POSTED && svc_op_is_p2p(t->record.op) &&
+			    t->record.peer == rank)
+				order_end_task(e, t, &st);
+		}
+	}
+}
+
+void order_free_comm(struct engine *e, struct comm *c)
+{
+	engine_event(e, &(struct event){.kind = EVENT_EPOCH_GONE, .epoch = {c->slot}});
+	e->comms[c->slot] = NULL;
+	free(c->members);
+	free(c->collective);
+	free(c->spare);
+	free(c);
+}

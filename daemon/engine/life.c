@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One task on its communicator: its turn, its end, and what inspection sees of it. */
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "names.h"
+#include "order.h"
+#include "task.h"
+
+void order_update_blocked(struct member *m)
+{
+	bool blocked = m->posted && !m->running && !m->inputs && !m->ready;
+	if (blocked == m->blocked)
+		return;
+	m->blocked = blocked;
+	m->comm->blocked += blocked ? 1 : -1;
+}
+
+void order_make_ready(struct engine *e, struct member *m)
+{
+	if (!m->ready) {
+		m->ready = true;
+		m->next_ready = NULL;
+		*e->ready_end = m;
+		e->ready_end = &m->next_ready;
+	}
+	order_update_blocked(m);
+}
+
+static uint32_t state_of(const struct task *t)
+{
+	if (t->ghost)
+		return NCCLSVC_FAILED;
+	if (t->waits_input)
+		return NCCLSVC_WAITING_INPUT;
+	if (t->place == RUNNING)
+		return NCCLSVC_LAUNCHED;
+	return t->place < AT_HEAD ? NCCLSVC_QUEUED : NCCLSVC_WAITING_PEERS;
+}
+
+/* Inspection learns of a change of state, if it knows the task at all. */
+void order_show_state(struct engine *e, const struct task *t)
+{
+	if (t->published)
+		table_state(&e->table, t->slot, state_of(t), e->now);
+}
+
+void order_pin(struct task *t, int by)
+{
+	const struct svc_record *r = &t->record;
+	struct session *s = t->session;
+	if (r->src_region && r->src_region < s->nregions)
+		s->regions[r->src_region].pins += (uint32_t)by;
+	if (r->dst_region && r->dst_region < s->nregions)
+		s->regions[r->dst_region].pins += (uint32_t)by;
+}
+
+void order_stop_input_wait(struct engine *e, struct task *t)
+{
+	DL_DELETE2(e->inputs, t, prev_input, next_input);
+	t->waits_input = false;
+	t->session->inputs--;
+	member_of(t)->inputs--;
+}
+
+/* The task is over and its client knows: forget it. */
+static void retire(struct engine *e, struct task *t)
+{
+	struct member *m = member_of(t);
+	struct comm *c = t->comm;
+	if (!t->ghost)
+		order_pin(t, -1);
+	if (t->waits_input)
+		order_stop_input_wait(e, t);
+	if (t->place == POSTED)
+		m->posted--;
+	if (t->place == RUNNING) {
+		m->running--;
+		c->running--;
+	}
+	if (t->place >= AT_HEAD)
+		m->head_tasks--;
+	if (m->collective == t)
+		m->collective = NULL;
+	deadlines_remove(&e->deadlines, &t->deadline);
+	DL_DELETE(m->queue, t);
+	c->pending--;
+	atomic_store_explicit(&c->board[t->rank].completed, ++m->completed, memory_order_relaxed);
+	/* A group's next collective may now be posted; an empty head makes room for the next. */
+	if (!c->ended && m->queue)
+		order_make_ready(e, m);
+	else
+		order_update_blocked(m);
+	if (!m->queue)
+		atomic_store_explicit(&c->board[t->rank].head_ns, 0, memory_order_relaxed);
+	task_free(e, t);
+}
+
+/* Tells the client; the task stays as a ghost until its peers have met it. */
+void order_make_ghost(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	if (t->ghost)
+		return;
+	t->ghost = true;
+	t->end = *st;
+	complete_task(e, t, &t->end);
+	order_pin(t, -1);
+	if (t->waits_input) {
+		order_stop_input_wait(e, t);
+		order_make_ready(e, member_of(t));
+	}
+	deadlines_remove(&e->deadlines, &t->deadline);
+	order_show_state(e, t);
+}
+
+/* Ends a task here and now, ghost or not. */
+void order_end_task(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	ncclsvc_status copy = *st;
+	if (!t->ghost)
+		complete_task(e, t, &copy);
+	retire(e, t);
+}
+
+void order_name_ranks(const struct comm *c, ncclsvc_status *st, int32_t a, int32_t b)
+{
+	st->rank_a = a;
+	st->pid_a = a >= 0 ? c->members[a].pid : 0;
+	st->rank_b = b;
+	st->pid_b = b >= 0 ? c->members[b].pid : 0;
+}
+
+ncclsvc_status order_gone_status(const struct comm *c, int32_t rank)
+{
+	ncclsvc_status st = status_of(NCCLSVC_PEER_GONE);
+	order_name_ranks(c, &st, rank, -1);
+	return st;
+}
+
+void order_publish(struct engine *e, struct task *t)
+{
+	const struct svc_record *r = &t->record;
+	struct table_entry entry = {
+		.uid = t->uid,
+		.comm_uid = t->comm->uid,
+		.seq = t->seq,
+		.count = r->op == NCCLSVC_BARRIER ? 0 : r->count,
+		.bytes = svc_task_bytes(r, t->comm->nranks),
+		.submitted_ns = t->submitted_ns,
+		.comm = t->comm->slot,
+		.rank = t->rank,
+		.peer = svc_op_has_root(r->op) || svc_op_is_p2p(r->op) ? r->peer : -1,
+		.pid = t->session->pid,
+		.session = t->session->id,
+		.epoch = t->comm->epoch,
+		.nranks = t->comm->nranks,
+		.group = t->group,
+		.op = r->op,
+		.type = r->op == NCCLSVC_BARRIER ? UINT8_MAX : r->type,
+		.redop = svc_op_reduces(r->op) ? r->redop : UINT8_MAX,
+		.state = state_of(t),
+		.state_ns = e->now,
+	};
+	t->published = true;
+	table_put(&e->table, t->slot, &entry);
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Where the members' tasks meet: collectives of all members, Sends and Recvs of two. What meets and
+ * agrees is run; what disagrees ends on every side alike. */
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "names.h"
+#include "order.h"
+#include "task.h"
+
+/* ---- Collectives ---- */
+
+/* Ends the current collective on every member that has posted it. */
+void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+{
+	c->haunted = false;
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct task *t = c->collective[k];
+		c->collective[k] = NULL;
+		if (t)
+			order_end_task(e, t, st);
+	}
+	c->collective_here = 0;
+	c->collectives++;
+}
+
+/* Two members whose records differ: of the majority's and of the minority's side. */
+static bool find_mismatch(const struct comm *c, ncclsvc_status *st)
+{
+	uint64_t a = 0, b = 0;
+	const struct svc_record *first = &c->collective[0]->record;
+	for (uint32_t k = 1; k < c->nranks; k++) {
+		unsigned field = svc_record_differs(first, &c->collective[k]->record, &a, &b);
+		if (!field)
+			continue;
+		uint32_t like_first = 0;
+		int32_t one = 0, other = (int32_t)k;
+		for (uint32_t i = 0; i < c->nranks; i++)
+			like_first += !svc_record_differs(first, &c->collective[i]->record, &a, &b);
+		if (like_first * 2 < c->nranks) {
+			one = (int32_t)k;
+			other = 0;
+		}
+		*st = status_of(NCCLSVC_MISMATCH);
+		st->field = svc_record_differs(&c->collective[one]->record,
+					       &c->collective[other]->record, &st->value_a,
+					       &st->value_b);
+		order_name_ranks(c, st, one, other);
+		return true;
+	}
+	return false;
+}
+
+static void set_running(struct task *t)
+{
+	struct member *m = member_of(t);
+	m->posted--;
+	m->running++;
+	t->comm->running++;
+	t->place = RUNNING;
+	order_update_blocked(m);
+}
+
+static void meet_collective(struct engine *e, struct comm *c)
+{
+	ncclsvc_status st;
+	if (c->haunted) {
+		st = c->haunted_by;
+		order_end_collective(e, c, &st);
+		return;
+	}
+	if (find_mismatch(c, &st)) {
+		order_end_collective(e, c, &st);
+		return;
+	}
+	struct work *w = work_create(c, c->nranks);
+	if (!w) {
+		st = status_of(NCCLSVC_NO_MEMORY);
+		order_end_collective(e, c, &st);
+		return;
+	}
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		w->tasks[k] = c->collective[k];
+		c->collective[k] = NULL;
+		c->members[k].collective = NULL;
+		set_running(w->tasks[k]);
+	}
+	c->collective_here = 0;
+	c->collectives++;
+	work_start(e, w);
+}
+
+/* Everybody who has posted the current collective learns now that it cannot run. */
+void order_haunt_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+{
+	c->haunted = true;
+	c->haunted_by = *st;
+	for (uint32_t k = 0; k < c->nranks; k++)
+		if (c->collective[k])
+			order_make_ghost(e, c->collective[k], st);
+}
+
+static int32_t a_gone_rank(const struct comm *c)
+{
+	for (uint32_t k = 0; k < c->nranks; k++)
+		if (c->members[k].gone)
+			return (int32_t)k;
+	return -1;
+}
+
+void order_post_collective(struct engine *e, struct task *t)
+{
+	struct comm *c = t->comm;
+	struct member *m = member_of(t);
+	if (c->gone) {
+		ncclsvc_status st = order_gone_status(c, a_gone_rank(c));
+		order_end_task(e, t, &st);
+		return;
+	}
+	t->place = POSTED;
+	m->posted++;
+	m->collective = t;
+	c->collective[t->rank] = t;
+	c->collective_here++;
+	_Atomic uint64_t *collectives = &c->board[t->rank].collectives;
+	atomic_store_explicit(collectives, c->collectives + 1, memory_order_relaxed);
+	if (t->ghost || c->haunted) {
+		ncclsvc_status st = c->haunted ? c->haunted_by : t->end;
+		order_haunt_collective(e, c, &st);
+	}
+	if (c->collective_here == c->nranks)
+		meet_collective(e, c);
+}
+
+/* ---- Point-to-point ---- */
+
+static struct task *find_peer(const struct task *t)
+{
+	const struct member *peer = &t->comm->members[t->record.peer];
+	unsigned want = t->record.op == NCCLSVC_SEND ? NCCLSVC_RECV : NCCLSVC_SEND;
+	struct task *u;
+	DL_FOREACH (peer->queue, u) {
+		if (u->place < AT_HEAD)
+			return NULL; /* the head ends here */
+		if (u->place == POSTED && u->record.op == want && u->record.peer == t->rank)
+			return u;
+	}
+	return NULL;
+}
+
+static void end_pair(struct engine *e, struct task *a, struct task *b, const ncclsvc_status *st)
+{
+	order_end_task(e, a, st);
+	order_end_task(e, b, st);
+}
+
+static void meet_pair(struct engine *e, struct task *t, struct task *u)
+{
+	struct task *send = t->record.op == NCCLSVC_SEND ? t : u, *recv = send == t ? u : t;
+	ncclsvc_status st = status_of(NCCLSVC_MISMATCH);
+	if (t->ghost || u->ghost) {
+		st = t->ghost ? t->end : u->end;
+		end_pair(e, send, recv, &st);
+		return;
+	}
+	st.field = svc_record_differs(&send->record, &recv->record, &st.value_a, &st.value_b);
+	if (st.field) {
+		order_name_ranks(t->comm, &st, send->rank, recv->rank);
+		end_pair(e, send, recv, &st);
+		return;
+	}
+	struct work *w = work_create(t->comm, 2);
+	if (!w) {
+		st = status_of(NCCLSVC_NO_MEMORY);
+		end_pair(e, send, recv, &st);
+		return;
+	}
+	w->tasks[0] = send;
+	w->tasks[1] = recv;
+	set_running(send);
+	set_running(recv);
+	work_start(e, w);
+}
+
+void order_post_p2p(struct engine *e, struct task *t)
+{
+	struct comm *c = t->comm;
+	if (c->members[t->record.peer].gone) {
+		ncclsvc_status st = order_gone_status(c, t->record.peer);
+		order_end_task(e, t, &st);
+		return;
+	}
+	t->place = POSTED;
+	member_of(t)->posted++;
+	struct task *u = find_peer(t);
+	if (u)
+		meet_pair(e, t, u);
+}

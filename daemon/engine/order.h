@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the files that order tasks share: order.c, life.c, meet.c and ending.c. */
+#ifndef ENGINE_ORDER_H
+#define ENGINE_ORDER_H
+
+#include "state.h"
+
+static inline struct member *member_of(const struct task *t)
+{
+	return &t->comm->members[t->rank];
+}
+
+/* life.c */
+void order_update_blocked(struct member *m);
+/* Its queue may move: order_run_ready looks at it. */
+void order_make_ready(struct engine *e, struct member *m);
+/* Inspection learns of a change of state, if it knows the task at all. */
+void order_show_state(struct engine *e, const struct task *t);
+/* Holds, or lets go, the regions of a task. by: 1 or -1. */
+void order_pin(struct task *t, int by);
+void order_stop_input_wait(struct engine *e, struct task *t);
+/* Tells the client; the task stays as a ghost until its peers have met it. */
+void order_make_ghost(struct engine *e, struct task *t, const ncclsvc_status *st);
+/* Ends a task here and now, ghost or not. */
+void order_end_task(struct engine *e, struct task *t, const ncclsvc_status *st);
+void order_name_ranks(const struct comm *c, ncclsvc_status *st, int32_t a, int32_t b);
+/* PEER_GONE, because of this rank. */
+ncclsvc_status order_gone_status(const struct comm *c, int32_t rank);
+
+/* meet.c */
+void order_post_collective(struct engine *e, struct task *t);
+void order_post_p2p(struct engine *e, struct task *t);
+/* Ends the current collective on every member that has posted it. */
+void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
+/* Everybody who has posted the current collective learns now that it cannot run. */
+void order_haunt_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
+
+#endif
