@@ -10,6 +10,7 @@ static ncclsvc_result operate(struct op *op)
 	struct thread_state *t = thread_find(s);
 	op->record.timeout_ns = op->comm->timeout_ns;
 	if (t && t->timeline) {
+		op->record.flags |= SVC_TASK_TIMELINE;
 		op->record.timeline = t->timeline->index;
 		op->record.value = t->timeline_value;
 	}

@@ -2,6 +2,7 @@
  * The session memory as the client sees it. ring.h tells the rules. */
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -9,7 +10,9 @@
 
 #include "internal.h"
 
-#define PAUSES_PER_CLOCK 16
+#define POLLS_PER_CLOCK 16
+#define PAUSE_NS	1000 /* a pause can cost more than an answer takes */
+#define YIELD_NS	2000
 
 static inline void cpu_pause(void)
 {
@@ -53,14 +56,21 @@ static bool spin_for(const struct link *l, const uint64_t *number, uint64_t n)
 	uint64_t budget = atomic_load_explicit(&l->ring->spin_ns, memory_order_relaxed);
 	if (!budget)
 		return false;
-	uint64_t start = now_ns();
+	/* The engine may wait for this very core: let it have it, at once if cores are scarce. */
+	uint64_t start = now_ns(), spent = 0;
+	uint64_t alone =
+		atomic_load_explicit(&l->ring->crowded, memory_order_relaxed) ? 0 : YIELD_NS;
 	do {
-		for (int i = 0; i < PAUSES_PER_CLOCK; i++) {
+		for (int i = 0; i < POLLS_PER_CLOCK; i++) {
 			if (svc_number_load(number) == n)
 				return true;
-			cpu_pause();
+			if (spent > PAUSE_NS)
+				cpu_pause();
 		}
-	} while (now_ns() - start < budget);
+		if (spent >= alone)
+			sched_yield();
+		spent = now_ns() - start;
+	} while (spent < budget);
 	return false;
 }
 

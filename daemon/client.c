@@ -224,6 +224,8 @@ static void read_messages(struct client *c)
 			return;
 		}
 		if (n <= 0) {
+			/* An empty message looks like the end, but for the fds it may bring. */
+			svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
 			client_close(c, 0, n ? strerror((int)-n) : "disconnected");
 			return;
 		}

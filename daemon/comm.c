@@ -232,6 +232,15 @@ static void end_epoch(struct server *s, struct communicator *m, int result, int3
 	server_command(s, &cmd);
 }
 
+void comm_close_all(struct server *s, int reason)
+{
+	struct communicator *m, *tmp;
+	HASH_ITER (hh, s->comms, m, tmp) {
+		end_epoch(s, m, reason, -1, 0);
+		m->state = NCCLSVC_COMM_BROKEN;
+	}
+}
+
 /* Ends the epoch because of one member; the others are told to rejoin. */
 static void break_epoch(struct server *s, struct communicator *m, int32_t rank)
 {

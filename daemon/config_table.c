@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "svc_limits.h"
 #include "paths.h"
+#include "svc_limits.h"
 
 static const char *const devices[] = {"auto", "cuda", "host", NULL};
 static const char *const levels[] = {"error", "warning", "info", "debug", NULL};

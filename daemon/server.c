@@ -325,6 +325,7 @@ void server_close(struct server *s, int reason, const char *text)
 	if (s->closing)
 		return;
 	s->closing = true;
+	comm_close_all(s, reason);
 	DL_FOREACH_SAFE (s->clients, c, next)
 		client_close(c, reason, text);
 	for (struct listener *l = s->listeners, *after; l; l = after) {

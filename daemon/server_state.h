@@ -198,6 +198,8 @@ void comm_client_gone(struct client *c);
 void comm_epoch_gone(struct server *s, uint32_t slot);
 /* Ends what is overdue; returns the next deadline, 0 for none. */
 uint64_t comm_expire(struct server *s, uint64_t now);
+/* Ends every epoch for this reason, so that no member takes the blame. */
+void comm_close_all(struct server *s, int reason);
 void comm_free_all(struct server *s);
 
 /* memory.c */

@@ -10,7 +10,8 @@
 
 /* Sends one message with up to SVC_FDS_MAX fds, which stay the caller's. Never raises SIGPIPE;
  * EINTR is retried. Returns 0 or -errno. flags: MSG_DONTWAIT or 0. */
-int svc_send(int sock, const void *message, size_t length, const int *fds, unsigned nfds, int flags);
+int svc_send(int sock, const void *message, size_t length, const int *fds, unsigned nfds,
+	     int flags);
 
 /* Receives one message of at most size bytes. All fds that came are close-on-exec; up to
  * SVC_FDS_MAX go to fds and are the caller's, more are closed and counted in *nfds all the same.

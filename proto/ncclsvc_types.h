@@ -76,10 +76,10 @@ extern "C" {
 
 /* X(name, value, "name"): a task's states, in the order it passes through them */
 #define NCCLSVC_STATES(X)                                                                          \
-	X(NCCLSVC_QUEUED, 1, "queued")               /* behind an earlier task of its rank */      \
+	X(NCCLSVC_QUEUED, 1, "queued")		     /* behind an earlier task of its rank */      \
 	X(NCCLSVC_WAITING_PEERS, 2, "waiting-peers") /* other ranks have not submitted */          \
 	X(NCCLSVC_WAITING_INPUT, 3, "waiting-input") /* its timeline is not ready */               \
-	X(NCCLSVC_LAUNCHED, 4, "launched")           /* the executor has it */                     \
+	X(NCCLSVC_LAUNCHED, 4, "launched")	     /* the executor has it */                     \
 	X(NCCLSVC_DONE, 5, "done")                                                                 \
 	X(NCCLSVC_FAILED, 6, "failed")
 
@@ -105,15 +105,15 @@ typedef enum ncclsvc_field { NCCLSVC_FIELDS(NCCLSVC_ENUM4) } ncclsvc_field;
 
 #define NCCLSVC_ID_BYTES      128 /* as ncclUniqueId */
 #define NCCLSVC_NAME_BYTES    48  /* NUL included */
-#define NCCLSVC_MISSING_SHOWN 8   /* ranks named one by one in a status */
+#define NCCLSVC_MISSING_SHOWN 8	  /* ranks named one by one in a status */
 
 /* How a task ended, in full. `missing` holds the first of missing_count ranks; a pid of 0 means
- * unknown. Exactly this layout travels in the ring and in messages: its first 64 bytes, a cache line,
- * are all that a task which succeeded needs. */
+ * unknown. Exactly this layout travels in the ring and in messages: its first 64 bytes, a cache
+ * line, are all that a task which succeeded needs. */
 typedef struct ncclsvc_status {
 	uint64_t number;       /* the task's number in its session */
-	int32_t result;        /* ncclsvc_result */
-	uint32_t field;        /* ncclsvc_field, for MISMATCH */
+	int32_t result;	       /* ncclsvc_result */
+	uint32_t field;	       /* ncclsvc_field, for MISMATCH */
 	uint64_t submitted_ns; /* CLOCK_MONOTONIC */
 	uint64_t started_ns;   /* 0: it never started */
 	uint64_t done_ns;
@@ -141,9 +141,9 @@ typedef struct ncclsvc_session_info {
 
 typedef enum ncclsvc_comm_state {
 	NCCLSVC_COMM_FORMING = 1, /* some ranks have joined */
-	NCCLSVC_COMM_READY = 2,   /* all ranks have joined this epoch */
+	NCCLSVC_COMM_READY = 2,	  /* all ranks have joined this epoch */
 	NCCLSVC_COMM_BROKEN = 3,  /* a member went; survivors must rejoin */
-	NCCLSVC_COMM_IDLE = 4,    /* no member; kept warm for the next JOIN */
+	NCCLSVC_COMM_IDLE = 4,	  /* no member; kept warm for the next JOIN */
 } ncclsvc_comm_state;
 
 typedef struct ncclsvc_comm_info {
@@ -154,7 +154,8 @@ typedef struct ncclsvc_comm_info {
 	uint32_t pending;
 	uint32_t uid; /* owner: only this user's processes may join */
 	uint64_t age_ns;
-	uint8_t id[NCCLSVC_ID_BYTES]; /* zeros unless the asker is the owner or root: an id is a key */
+	uint8_t id[NCCLSVC_ID_BYTES]; /* zeros unless the asker is the owner or root: an id is a key
+				       */
 	char label[NCCLSVC_NAME_BYTES]; /* "world", "split of 3", or the start of the id in hex */
 } ncclsvc_comm_info;
 
@@ -173,7 +174,7 @@ typedef struct ncclsvc_member_info {
 	uint32_t session;
 	int32_t pid; /* the last process that held the rank; 0: none yet */
 	uint32_t epoch;
-	int32_t device;      /* -1: host */
+	int32_t device;	     /* -1: host */
 	uint64_t submitted;  /* tasks in this epoch */
 	uint64_t completed;  /* tasks in this epoch, failures included */
 	uint64_t waiting_ns; /* age of its JOIN while joining, else of the task in turn; 0: none */
@@ -188,11 +189,11 @@ typedef struct ncclsvc_task_info {
 	int32_t rank, peer; /* peer: root or peer rank; -1 where the operation has none */
 	int32_t pid;
 	uint32_t session, epoch, nranks;
-	uint32_t group;                             /* tasks of one task group share it; 0: none */
-	uint64_t age_ns;                            /* since the daemon saw it */
-	uint64_t state_ns;                          /* in its present state */
-	uint32_t waits_count;                       /* ranks it waits for, in all */
-	int32_t waits_for[NCCLSVC_MISSING_SHOWN];   /* the first of them */
+	uint32_t group;				  /* tasks of one task group share it; 0: none */
+	uint64_t age_ns;			  /* since the daemon saw it */
+	uint64_t state_ns;			  /* in its present state */
+	uint32_t waits_count;			  /* ranks it waits for, in all */
+	int32_t waits_for[NCCLSVC_MISSING_SHOWN]; /* the first of them */
 	uint32_t reserved;
 } ncclsvc_task_info;
 

@@ -10,13 +10,14 @@
  * Task n (n = 1, 2, ...) uses slot n % entries of both arrays.
  *
  * Submit: the client fills records[n % entries] except `number` (the second half only with
- * SVC_TASK_TIMELINE), then stores number = n with release. It reuses a slot only when its former task has ended and been read. Then, after a
- * seq_cst fence, if `asleep` is set it writes 1 to the doorbell eventfd.
+ * SVC_TASK_TIMELINE), then stores number = n with release. It reuses a slot only when its former
+ * task has ended and been read. Then, after a seq_cst fence, if `asleep` is set it writes 1 to the
+ * doorbell eventfd.
  *
- * Complete: the daemon fills statuses[n % entries] except `number` (the second half only if result is
- * not 0; else it is stale), stores number = n with release,
- * then after a seq_cst fence: if `waiters` > 0 it adds 1 to `wake` and wakes that futex; if
- * `armed` is set it clears it and writes 1 to the completion eventfd.
+ * Complete: the daemon fills statuses[n % entries] except `number` (the second half only if result
+ * is not 0; else it is stale), stores number = n with release, then after a seq_cst fence: if
+ * `waiters` > 0 it adds 1 to `wake` and wakes that futex; if `armed` is set it clears it and writes
+ * 1 to the completion eventfd.
  *
  * Wait: the client adds 1 to `waiters`, reads `wake`, fences, looks at the status once more, and
  * futex-waits on `wake`. The daemon's death wakes nobody: use a time limit and look at the socket.
@@ -31,11 +32,11 @@
 
 #include "wire.h"
 
-#define SVC_RING_MAGIC   UINT32_C(0x63767373) /* "ssvc" */
-#define SVC_PAGE         4096
-#define SVC_CACHE_LINE   64
+#define SVC_RING_MAGIC	 UINT32_C(0x63767373) /* "ssvc" */
+#define SVC_PAGE	 4096
+#define SVC_CACHE_LINE	 64
 #define SVC_TIMELINES_AT SVC_PAGE
-#define SVC_RECORDS_AT   (2 * SVC_PAGE)
+#define SVC_RECORDS_AT	 (2 * SVC_PAGE)
 
 struct svc_ring {
 	/* Written once by the daemon. */
@@ -47,9 +48,10 @@ struct svc_ring {
 
 	/* Daemon writes, client reads. */
 	_Alignas(SVC_CACHE_LINE) _Atomic uint32_t asleep; /* 1: ring the doorbell after a submit */
-	_Atomic int32_t ended;                            /* not 0: the session is over, and why */
-	_Atomic uint32_t spin_ns;                         /* how long spinning before a wait pays */
-	_Alignas(SVC_CACHE_LINE) _Atomic uint32_t wake;   /* futex */
+	_Atomic int32_t ended;				  /* not 0: the session is over, and why */
+	_Atomic uint32_t spin_ns;			  /* how long polling before a sleep pays */
+	_Atomic uint32_t crowded; /* 1: fewer cores than pollers: yield between polls */
+	_Alignas(SVC_CACHE_LINE) _Atomic uint32_t wake; /* futex */
 
 	/* Client writes, daemon reads. */
 	_Alignas(SVC_CACHE_LINE) _Atomic uint32_t waiters;
@@ -73,8 +75,8 @@ static inline bool svc_ring_entries_valid(uint32_t entries)
 
 static inline size_t svc_ring_size(uint32_t entries)
 {
-	return SVC_RECORDS_AT + (size_t)entries * (sizeof(struct svc_record) +
-						   sizeof(ncclsvc_status));
+	return SVC_RECORDS_AT +
+	       (size_t)entries * (sizeof(struct svc_record) + sizeof(ncclsvc_status));
 }
 
 static inline struct svc_timeline *svc_timelines(struct svc_ring *ring)
@@ -82,14 +84,16 @@ static inline struct svc_timeline *svc_timelines(struct svc_ring *ring)
 	return (struct svc_timeline *)((char *)ring + SVC_TIMELINES_AT);
 }
 
-static inline struct svc_record *svc_record_slot(struct svc_ring *ring, uint32_t entries, uint64_t n)
+static inline struct svc_record *svc_record_slot(struct svc_ring *ring, uint32_t entries,
+						 uint64_t n)
 {
 	return (struct svc_record *)((char *)ring + SVC_RECORDS_AT) + (n & (entries - 1));
 }
 
 static inline ncclsvc_status *svc_status_slot(struct svc_ring *ring, uint32_t entries, uint64_t n)
 {
-	char *statuses = (char *)ring + SVC_RECORDS_AT + (size_t)entries * sizeof(struct svc_record);
+	char *statuses =
+		(char *)ring + SVC_RECORDS_AT + (size_t)entries * sizeof(struct svc_record);
 	return (ncclsvc_status *)statuses + (n & (entries - 1));
 }
 

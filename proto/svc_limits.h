@@ -6,27 +6,27 @@
 #define SVC_PROTOCOL_MIN 1
 #define SVC_PROTOCOL_MAX 1
 
-#define SVC_MESSAGE_MAX   512 /* header included: every message is one small datagram */
-#define SVC_HALF          64  /* bytes of a record or status that most tasks need: a cache line */
-#define SVC_FDS_MAX       4   /* in one message */
-#define SVC_TEXT_BYTES    256 /* a sentence in an error, NUL included */
+#define SVC_MESSAGE_MAX 512 /* header included: every message is one small datagram */
+#define SVC_HALF	64  /* bytes of a record or status that most tasks need: a cache line */
+#define SVC_FDS_MAX	4   /* in one message */
+#define SVC_TEXT_BYTES	256 /* a sentence in an error, NUL included */
 
-#define SVC_RING_MIN      16    /* entries; always a power of two */
-#define SVC_RING_DEFAULT  1024
-#define SVC_RING_MAX      65536 /* (max) */
-#define SVC_TIMELINES     64    /* per session; number 0 means none */
+#define SVC_RING_MIN	 16 /* entries; always a power of two */
+#define SVC_RING_DEFAULT 1024
+#define SVC_RING_MAX	 65536 /* (max) */
+#define SVC_TIMELINES	 64    /* per session; number 0 means none */
 
-#define SVC_RANKS_MAX     65536 /* in one communicator */
-#define SVC_HOST_RANKS_MAX 4096 /* in one communicator of the host engine */
-#define SVC_SESSIONS_MAX  16384 /* (max) */
-#define SVC_COMMS_MAX     65536 /* (max) in a daemon */
-#define SVC_SESSION_COMMS 1024  /* handles of one session */
+#define SVC_RANKS_MAX	    65536 /* in one communicator */
+#define SVC_HOST_RANKS_MAX  4096  /* in one communicator of the host engine */
+#define SVC_SESSIONS_MAX    16384 /* (max) */
+#define SVC_COMMS_MAX	    65536 /* (max) in a daemon */
+#define SVC_SESSION_COMMS   1024  /* handles of one session */
 #define SVC_SESSION_REGIONS 4096
-#define SVC_SOCKET_TASKS  128   /* tasks one session has pending by socket */
-#define SVC_GROUP_TASKS   4096  /* tasks in one task group */
-#define SVC_REGION_MAX    (UINT64_C(1) << 46)
+#define SVC_SOCKET_TASKS    128	 /* tasks one session has pending by socket */
+#define SVC_GROUP_TASKS	    4096 /* tasks in one task group */
+#define SVC_REGION_MAX	    (UINT64_C(1) << 46)
 
-#define SVC_HELLO_NS      UINT64_C(5000000000) /* to say hello before the daemon hangs up */
+#define SVC_HELLO_NS	   UINT64_C(5000000000) /* to say hello before the daemon hangs up */
 #define SVC_TIMEOUT_MAX_NS (UINT64_C(1) << 62)
 
 #endif

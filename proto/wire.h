@@ -15,15 +15,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "svc_limits.h"
 #include "ncclsvc_types.h"
+#include "svc_limits.h"
 
 struct svc_header {
 	uint32_t length; /* of the whole message, this header included */
 	uint16_t opcode;
 	uint16_t reserved;
 	uint32_t serial; /* chosen by the client, echoed in the reply */
-	int32_t result;  /* ncclsvc_result in replies, else 0 */
+	int32_t result;	 /* ncclsvc_result in replies, else 0 */
 };
 
 enum svc_opcode {
@@ -47,9 +47,9 @@ enum svc_opcode {
 };
 
 struct svc_error {
-	uint16_t version_min, version_max;               /* the daemon's */
+	uint16_t version_min, version_max;		 /* the daemon's */
 	uint16_t client_version_min, client_version_max; /* as the client said; 0 before it did */
-	char text[SVC_TEXT_BYTES];                       /* one sentence, NUL-terminated */
+	char text[SVC_TEXT_BYTES];			 /* one sentence, NUL-terminated */
 };
 
 struct svc_hello {
@@ -122,7 +122,7 @@ struct svc_join {
 
 struct svc_join_reply {
 	uint64_t comm_uid; /* as inspection shows it */
-	uint32_t comm;     /* handle in this session; 0: SPLIT with a negative colour */
+	uint32_t comm;	   /* handle in this session; 0: SPLIT with a negative colour */
 	uint32_t epoch;
 	int32_t nranks, rank;
 	uint8_t id[NCCLSVC_ID_BYTES];
@@ -143,8 +143,9 @@ struct svc_split {
 
 /* One operation. The same 128 bytes stand in the ring and in SVC_SUBMIT. */
 enum svc_record_flags {
-	SVC_TASK_MORE = 1,     /* more tasks of this task group follow */
-	SVC_TASK_TIMELINE = 2, /* the record's second half counts; in a ring it is not read without */
+	SVC_TASK_MORE = 1, /* more tasks of this task group follow */
+	SVC_TASK_TIMELINE =
+		2, /* the record's second half counts; in a ring it is not read without */
 };
 
 struct svc_record {
@@ -152,11 +153,11 @@ struct svc_record {
 	uint32_t comm;
 	uint32_t epoch; /* from the JOIN reply; a stale one is refused */
 	uint8_t op, type, redop, flags;
-	int32_t peer;   /* root or peer rank; -1 where the operation has none */
+	int32_t peer;	/* root or peer rank; -1 where the operation has none */
 	uint64_t count; /* elements, counted as NCCL counts them for this operation */
 	uint32_t src_region, dst_region;
 	uint64_t src_offset, dst_offset; /* bytes */
-	uint64_t timeout_ns;             /* from when the daemon sees it; 0: none */
+	uint64_t timeout_ns;		 /* from when the daemon sees it; 0: none */
 	/* The second half, a cache line of its own. All zero without SVC_TASK_TIMELINE. */
 	uint32_t timeline;
 	uint32_t reserved0;

@@ -4,7 +4,11 @@
 #include <string.h>
 
 #define POISON 0xa5
-#define CHUNK  2048 /* elements made and compared at a time */
+
+/* Inputs repeat after so many elements, so that large buffers are quickly made and compared. A
+ * prime: data that went astray by a block, a chunk or a page does not pass for what belongs there.
+ */
+#define PERIOD 65521
 
 static inline uint64_t mix(uint64_t x)
 {
@@ -147,26 +151,24 @@ static uint16_t to_bfloat16(int64_t v)
 		STORE_AS(double, , each);                                                          \
 	}
 
-static void make_operands(const struct work *w, uint64_t seed, uint32_t rank, uint64_t first,
-			  uint64_t n, void *out)
-{
-	uint32_t limit = exact_limit(w->type);
-	bool minus = is_signed(w->type);
-	STORE(w->type, operand(w, limit, minus, mix(seed + first + i), rank))
-}
+/* Where elements come from: one rank's input, or the reduction of all. */
+enum { REDUCED = -1 };
 
-static void make_reduced(const struct work *w, uint64_t seed, uint64_t first, uint64_t n, void *out)
+static void make_exact(const struct work *w, uint64_t seed, int from, uint64_t first, uint64_t n,
+		       void *out)
 {
 	uint32_t limit = exact_limit(w->type);
 	bool minus = is_signed(w->type);
-	STORE(w->type, reduced(w, limit, minus, mix(seed + first + i)))
+	if (from == REDUCED)
+		STORE(w->type, reduced(w, limit, minus, mix(seed + first + i)))
+	else
+		STORE(w->type, operand(w, limit, minus, mix(seed + first + i), (uint32_t)from))
 }
 
 /* Elements of a copy: the same bits for any type of the same size. */
-static void make_bits(unsigned type, uint64_t seed, uint32_t rank, uint64_t first, uint64_t n,
-		      void *out)
+static void make_bits(unsigned type, uint64_t seed, int from, uint64_t first, uint64_t n, void *out)
 {
-	uint64_t base = mix(seed + rank) + first;
+	uint64_t base = mix(seed + (uint64_t)from) + first;
 	switch (work_type_size(type)) {
 	case 1:
 		STORE_AS(uint8_t, mix, base + i);
@@ -179,45 +181,59 @@ static void make_bits(unsigned type, uint64_t seed, uint32_t rank, uint64_t firs
 	}
 }
 
-/* Elements first..first+n of what the rank must have received. A run stays in one rank's block, so
- * n may come back smaller. */
-static uint64_t make_expected(const struct work *w, uint64_t seed, uint32_t rank, uint64_t first,
-			      uint64_t n, void *out)
+/* Elements first..first+n of a source; at most PERIOD of them. */
+static void make(const struct work *w, uint64_t seed, int from, uint64_t first, uint64_t n,
+		 void *out)
 {
-	uint64_t mine = w->count * rank, block = first / w->count, at = first % w->count;
-	uint32_t from = (uint32_t)block;
+	size_t size = work_type_size(w->type);
+	for (uint64_t done = 0, part; done < n; done += part) {
+		uint64_t at = (first + done) % PERIOD;
+		part = n - done < PERIOD - at ? n - done : PERIOD - at;
+		char *to = (char *)out + done * size;
+		if (work_reduces(w->op))
+			make_exact(w, seed, from, at, part, to);
+		else
+			make_bits(w->type, seed, from, at, part, to);
+	}
+}
+
+/* Part of what a rank must have received: n elements in a row from one source. */
+struct run {
+	int from;
+	uint64_t first, n;
+};
+
+/* The run that starts at element `at` of the rank's received buffer. */
+static struct run expected_run(const struct work *w, uint32_t rank, uint64_t at)
+{
+	uint64_t mine = w->count * rank;
 	switch (w->op) {
 	case NCCLSVC_ALL_REDUCE:
 	case NCCLSVC_REDUCE:
-		make_reduced(w, seed, first, n, out);
-		return n;
+		return (struct run){REDUCED, 0, w->count};
 	case NCCLSVC_REDUCE_SCATTER:
-		make_reduced(w, seed, mine + first, n, out);
-		return n;
+		return (struct run){REDUCED, mine, w->count};
 	case NCCLSVC_BROADCAST:
-		make_bits(w->type, seed, (uint32_t)w->root, first, n, out);
-		return n;
+		return (struct run){w->root, 0, w->count};
 	case NCCLSVC_SCATTER:
-		make_bits(w->type, seed, (uint32_t)w->root, mine + first, n, out);
-		return n;
+		return (struct run){w->root, mine, w->count};
+	case NCCLSVC_ALL_TO_ALL:
+		return (struct run){(int)(at / w->count), mine, w->count};
 	case PERF_SENDRECV:
-		make_bits(w->type, seed, (rank + w->nranks - 1) % w->nranks, first, n, out);
-		return n;
+		return (struct run){(int)((rank + w->nranks - 1) % w->nranks), 0, w->count};
 	}
-	n = n < w->count - at ? n : w->count - at;
-	make_bits(w->type, seed, from, w->op == NCCLSVC_ALL_TO_ALL ? mine + at : at, n, out);
-	return n;
+	return (struct run){(int)(at / w->count), 0, w->count};
 }
 
 void data_fill(const struct work *w, uint64_t seed, uint32_t rank, void *send)
 {
-	uint64_t n = work_sides(w, rank).send;
-	if (n == 0)
-		return;
-	if (work_reduces(w->op))
-		make_operands(w, seed, rank, 0, n, send);
-	else
-		make_bits(w->type, seed, rank, 0, n, send);
+	size_t size = work_type_size(w->type);
+	uint64_t n = work_sides(w, rank).send, done = n < PERIOD ? n : PERIOD;
+	make(w, seed, (int)rank, 0, done, send);
+	for (uint64_t part; done < n; done += part) {
+		part = done < n - done ? done : n - done;
+		memcpy((char *)send + done * size, send, part * size);
+	}
 }
 
 void data_poison(void *buffer, uint64_t bytes)
@@ -225,19 +241,30 @@ void data_poison(void *buffer, uint64_t bytes)
 	memset(buffer, POISON, bytes + DATA_GUARD);
 }
 
+static uint64_t differing(const uint8_t *a, const uint8_t *b, uint64_t n, size_t size)
+{
+	uint64_t differ = 0;
+	if (memcmp(a, b, n * size) == 0)
+		return 0;
+	for (uint64_t i = 0; i < n; i++)
+		differ += memcmp(a + i * size, b + i * size, size) != 0;
+	return differ;
+}
+
 uint64_t data_wrong(const struct work *w, uint64_t seed, uint32_t rank, const void *recv)
 {
-	_Alignas(64) uint8_t expected[CHUNK * sizeof(uint64_t)];
+	static uint8_t expected[PERIOD * sizeof(uint64_t)];
 	size_t size = work_type_size(w->type);
 	uint64_t total = work_sides(w, rank).recv, wrong = 0;
-	for (uint64_t first = 0, n; first < total; first += n) {
-		n = total - first < CHUNK ? total - first : CHUNK;
-		n = make_expected(w, seed, rank, first, n, expected);
-		const uint8_t *got = (const uint8_t *)recv + first * size;
-		if (memcmp(got, expected, n * size) == 0)
-			continue;
-		for (uint64_t i = 0; i < n; i++)
-			wrong += memcmp(got + i * size, expected + i * size, size) != 0;
+	struct run run;
+	for (uint64_t at = 0; at < total; at += run.n) {
+		run = expected_run(w, rank, at);
+		make(w, seed, run.from, run.first, run.n < PERIOD ? run.n : PERIOD, expected);
+		for (uint64_t done = 0; done < run.n; done += PERIOD) {
+			uint64_t n = run.n - done < PERIOD ? run.n - done : PERIOD;
+			wrong += differing((const uint8_t *)recv + (at + done) * size, expected, n,
+					   size);
+		}
 	}
 	return wrong;
 }

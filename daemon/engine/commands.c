@@ -10,19 +10,18 @@
 
 /* ---- Sessions ---- */
 
-/* Spinning clients need a core each, beside ours. */
+/* Clients that spin need a core each, beside ours; else they must yield. */
 static void advise_spin(struct engine *e, struct session *changed)
 {
 	struct session *s;
 	bool crowded = e->nactive + 1 > e->cores;
-	uint32_t spin_ns = crowded ? 0 : (uint32_t)e->spin_ns;
-	if (crowded == e->crowded) {
-		atomic_store_explicit(&changed->ring->spin_ns, spin_ns, memory_order_relaxed);
+	atomic_store_explicit(&changed->ring->spin_ns, (uint32_t)e->spin_ns, memory_order_relaxed);
+	atomic_store_explicit(&changed->ring->crowded, crowded, memory_order_relaxed);
+	if (crowded == e->crowded)
 		return;
-	}
 	e->crowded = crowded;
 	for (s = e->active; s; s = s->next_active)
-		atomic_store_explicit(&s->ring->spin_ns, spin_ns, memory_order_relaxed);
+		atomic_store_explicit(&s->ring->crowded, crowded, memory_order_relaxed);
 }
 
 void engine_session_active(struct engine *e, struct session *s)

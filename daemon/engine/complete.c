@@ -120,8 +120,8 @@ void complete_refused(struct engine *e, struct session *s, uint64_t number, uint
 static void wake(struct session *s)
 {
 	struct svc_ring *ring = s->ring;
-	/* As a read-modify-write it comes before, or sees, the client's own: a waiter that is not seen
-	 * here sees the status. */
+	/* As a read-modify-write it comes before, or sees, the client's own: a waiter that is not
+	 * seen here sees the status. */
 	if (atomic_fetch_add(&ring->waiters, 0)) {
 		atomic_fetch_add(&ring->wake, 1);
 		syscall(SYS_futex, &ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);

@@ -82,6 +82,12 @@ void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank,
 	st.rank_a = rank;
 	st.pid_a = pid;
 	c->ended = true;
+	c->end = st;
+	struct work *w;
+	DL_FOREACH (e->running, w) {
+		if (w->comm == c)
+			atomic_store_explicit(&w->aborted, true, memory_order_relaxed);
+	}
 	c->haunted = false;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct member *m = &c->members[k];

@@ -19,6 +19,7 @@
 #define EPOLL_COMMANDS	 UINT64_MAX /* else the session's slot */
 #define EPOLL_EVENTS	 64
 #define ROUNDS_PER_CLOCK 8
+#define ROUNDS_PER_YIELD 32	/* some 2 us */
 #define ROUNDS_PER_LOOK	 16	/* polls of the rings between looks at the doorbells */
 #define HELPER_SPIN_NS	 200000 /* how long to wait awake for a helper's last chunk */
 
@@ -185,6 +186,7 @@ static bool collect_jobs(struct engine *e)
 	while (e->jobs && (job = pool_collect(e->pool))) {
 		e->jobs--;
 		e->now = engine_clock();
+		DL_DELETE(e->running, (struct work *)job);
 		order_finish(e, (struct work *)job);
 		any = true;
 	}
@@ -272,7 +274,8 @@ static void *engine_main(void *arg)
 		bool busy = atomic_load_explicit(&e->commands_waiting, memory_order_acquire);
 		if (busy)
 			engine_run_commands(e);
-		busy |= poll_rings(e);
+		bool took = poll_rings(e);
+		busy |= took;
 		if (e->inputs)
 			order_check_inputs(e);
 		if (deadlines_first(&e->deadlines))
@@ -281,6 +284,8 @@ static void *engine_main(void *arg)
 		complete_flush(e);
 		free_leaving(e);
 		finish_drain(e);
+		if (e->nunpublished && !took)
+			publish_tasks(e);
 		if (e->jobs)
 			busy |= pool_help(e->pool) | collect_jobs(e);
 		if (busy) {
@@ -288,12 +293,13 @@ static void *engine_main(void *arg)
 			e->busy_ns = e->now;
 			continue;
 		}
-		if (e->nunpublished)
-			publish_tasks(e);
-		if (!e->active && !(e->jobs && e->now - e->busy_ns < HELPER_SPIN_NS))
+		if (!e->active && e->now - e->busy_ns > (e->jobs ? HELPER_SPIN_NS : e->spin_ns))
 			fall_asleep(e);
 		else if (rounds % ROUNDS_PER_LOOK == ROUNDS_PER_LOOK - 1)
 			look(e, 0);
+		/* Whom we wait for may wait for this very core. */
+		if (e->crowded || rounds % ROUNDS_PER_YIELD == ROUNDS_PER_YIELD - 1)
+			sched_yield();
 		rounds++;
 	}
 	return NULL;

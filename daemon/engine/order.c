@@ -165,7 +165,8 @@ void order_enqueue(struct engine *e, struct task *first, uint32_t n)
 void order_finish(struct engine *e, struct work *w)
 {
 	for (uint32_t k = 0; k < w->ntasks; k++) {
-		ncclsvc_status st = status_of(NCCLSVC_OK);
+		/* What ran when its epoch ended was broken off. */
+		ncclsvc_status st = w->comm->ended ? w->comm->end : status_of(NCCLSVC_OK);
 		order_end_task(e, w->tasks[k], &st);
 	}
 	struct comm *c = w->comm;

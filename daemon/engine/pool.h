@@ -12,8 +12,8 @@
 struct job {
 	void (*run)(struct job *job, uint32_t chunk);
 	uint32_t chunks;
-	/* The pool's. Each thread has a share of the chunks of its own, and takes others' when that is
-	 * done: who works on the same buffers again finds them in its own core's cache. */
+	/* The pool's. Each thread has a share of the chunks of its own, and takes others' when that
+	 * is done: who works on the same buffers again finds them in its own core's cache. */
 	uint32_t next[POOL_THREADS_MAX];
 	uint32_t taken, finished;
 	struct job *prev_job, *next_job;
@@ -21,8 +21,8 @@ struct job {
 
 struct pool;
 
-/* helpers < POOL_THREADS_MAX. notify is called by a helper that finished a job's last chunk. Returns NULL if out of memory or
- * threads. */
+/* helpers < POOL_THREADS_MAX. notify is called by a helper that finished a job's last chunk.
+ * Returns NULL if out of memory or threads. */
 struct pool *pool_create(unsigned helpers, void (*notify)(void *arg), void *arg);
 /* All jobs must have been collected. */
 void pool_destroy(struct pool *p);

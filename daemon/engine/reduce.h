@@ -10,8 +10,8 @@
 #include "ncclsvc_types.h"
 
 /* For i in 0..count: v = src[0][i] op src[1][i] op ... in that order; dst[k][i] = v for every k.
- * nsrc, ndst >= 1. avg divides by nsrc. streaming: the destinations are too large for the caches, so
- * write past them. Thread-safe. */
+ * nsrc, ndst >= 1. avg divides by nsrc. streaming: the destinations are too large for the caches,
+ * so write past them. Thread-safe. */
 void reduce_block(ncclsvc_type type, ncclsvc_redop redop, const void *const *src, unsigned nsrc,
 		  void *const *dst, unsigned ndst, size_t count, bool streaming);
 

@@ -3,18 +3,19 @@
  * so they run in any order, on any thread, with the same result. */
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "names.h"
 #include "reduce.h"
 #include "state.h"
 #include "task.h"
 
-#define INLINE_BYTES	(64 * 1024)  /* written in all: below this a hand-over costs more */
-#define CHUNK_BYTES_MIN (32 * 1024)  /* of one rank's share */
-#define CHUNK_BYTES_MAX (256 * 1024) /* also bounds how long a small task waits for a large one */
-#define STREAM_BYTES	(16 * 1024 * 1024)
+#define INLINE_BYTES	  (64 * 1024)  /* written in all: below this a hand-over costs more */
+#define CHUNK_BYTES_MIN	  (32 * 1024)  /* of one rank's share */
+#define CHUNK_BYTES_MAX	  (256 * 1024) /* also bounds how long a small task waits for a large one */
+#define STREAM_BYTES	  (16 * 1024 * 1024)
 #define CHUNKS_PER_THREAD 16 /* the last chunk is the time one thread waits for another */
-#define BOUNCE_BYTES	4096
+#define BOUNCE_BYTES	  4096
 
 static size_t element_size(const struct work *w)
 {
@@ -120,6 +121,8 @@ static void run_chunk(struct job *job, uint32_t chunk)
 {
 	struct work *w = (struct work *)job;
 	const struct svc_record *r = &w->tasks[0]->record;
+	if (atomic_load_explicit(&w->aborted, memory_order_relaxed))
+		return;
 	uint64_t lo = chunk * w->chunk;
 	uint64_t hi = w->units - lo < w->chunk ? w->units : lo + w->chunk;
 	switch (r->op) {
@@ -213,6 +216,7 @@ struct work *work_create(struct comm *c, uint32_t ntasks)
 	w->job.run = run_chunk;
 	w->comm = c;
 	w->ntasks = ntasks;
+	atomic_store_explicit(&w->aborted, false, memory_order_relaxed);
 	return w;
 }
 
@@ -254,5 +258,6 @@ void work_start(struct engine *e, struct work *w)
 		if (w->tasks[k]->published)
 			table_state(&e->table, w->tasks[k]->slot, NCCLSVC_LAUNCHED, e->now);
 	e->jobs++;
+	DL_APPEND(e->running, w);
 	pool_submit(e->pool, &w->job);
 }

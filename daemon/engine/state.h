@@ -61,7 +61,7 @@ struct task {
 	int32_t rank;
 	uint8_t place; /* enum place */
 	bool by_socket, waits_input, ghost;
-	bool published; /* inspection knows it */
+	bool published;	    /* inspection knows it */
 	ncclsvc_status end; /* of a ghost */
 	struct svc_record record;
 };
@@ -97,6 +97,7 @@ struct comm {
 	uint32_t pending; /* tasks alive */
 	uint32_t running;
 	bool ended;
+	ncclsvc_status end; /* what its tasks are told since */
 	struct work *spare; /* for the next nranks tasks that meet */
 };
 
@@ -104,13 +105,14 @@ struct comm {
 struct work {
 	struct job job;
 	struct comm *comm;
-	struct work *next;
-	uint64_t count; /* elements as the record says */
+	struct work *prev, *next; /* in the pool */
+	uint64_t count;		  /* elements as the record says */
 	uint64_t units; /* what is cut into chunks: elements, or bytes where nothing is reduced */
 	uint64_t chunk; /* units in one chunk */
 	uint64_t bytes; /* written, in all */
 	uint32_t ntasks;
 	bool streaming;
+	_Atomic bool aborted; /* chunks not begun are skipped */
 	struct task *tasks[]; /* by rank; a Send and its Recv */
 };
 
@@ -170,7 +172,7 @@ struct engine {
 	uint32_t ncomms;
 	struct session *active, *dirty;
 	uint32_t nactive, cores;
-	bool crowded; /* more pollers than cores: clients must not spin */
+	bool crowded; /* more pollers than cores: they yield at every round */
 	struct member *ready, **ready_end;
 	struct task *inputs;
 	struct deadlines deadlines;
@@ -184,6 +186,7 @@ struct engine {
 	uint64_t live; /* tasks whose client does not know yet how they ended */
 	uint32_t groups;
 	uint32_t jobs; /* in the pool */
+	struct work *running;
 	uint64_t spin_ns;
 	uint32_t unpublished[256]; /* slots of tasks that may be over before anybody could look */
 	uint32_t nunpublished;

@@ -22,6 +22,7 @@ def write(target, name, data):
 
 def record(op, count=0, peer=-1, dtype=7, redop=0, flags=0, src=(1, 0), dst=(1, 0), timeout=0,
            timeline=0, value=0, comm=0, epoch=0, number=0):
+    flags |= 2 if timeline else 0
     return struct.pack("=QIIBBBBiQIIQQQIIQ48x", number, comm, epoch, op, dtype, redop, flags, peer,
                        count, src[0], dst[0], src[1], dst[1], timeout, timeline, 0, value)
 

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ncclsvc-ctl against a daemon with a straggler. $NCCLSVCD and $NCCLSVC_CTL name the programs."""
+
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+import ncclsvc_client as svc
+from test_client import WAIT, Daemon, eventually
+
+
+class CtlTest(unittest.TestCase):
+    """Rank 0 of two waits in an AllReduce; rank 1 is alive and has not submitted."""
+
+    def setUp(self):
+        self.daemon = Daemon()
+        self.first = svc.Session(self.daemon.path, name="eager")
+        self.second = svc.Session(self.daemon.path, name="late")
+        region = svc.Region(4096)
+        self.first.add_region(region)
+        region.close()
+        comm_id = os.urandom(128)
+        joining = self.first.send(svc.JOIN, svc.JOIN_REQUEST.pack(comm_id, 2, 0, -1, 0, 0))
+        self.comm1 = self.second.join(comm_id, 2, 1)
+        self.comm0 = svc.Comm(self.first.reply(joining)[0])
+        self.serial = self.first.submit(self.comm0, svc.ALL_REDUCE, 100, svc.FLOAT32, svc.MAX,
+                                        (region.id, 0), (region.id, 0))
+        eventually(self.second.tasks, "task")
+
+    def tearDown(self):
+        self.first.close()
+        self.second.close()
+        eventually(lambda: self.daemon.open_fds() <= self.daemon.fds, "end to the open fds")
+        code, log = self.daemon.stop()
+        self.assertEqual(code, 0, log)
+
+    def ctl(self, *args, code=0, path=None):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("NCCLSVC_SOCKET")}
+        done = subprocess.run([os.environ["NCCLSVC_CTL"], "--socket", path or self.daemon.path, *args],
+                              env=env, capture_output=True, text=True, timeout=WAIT, check=False)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done
+
+    def json(self, *args, code=0):
+        done = self.ctl("--json", *args, code=code)
+        self.assertEqual(done.stdout.count("\n"), 1)
+        answer = json.loads(done.stdout)
+        self.assertEqual(answer["schema"], 1)
+        self.assertEqual(answer["command"], args[0])
+        return answer
+
+    def fails(self, session, serial, result):
+        with self.assertRaises(svc.ServiceError) as caught:
+            session.wait(serial)
+        self.assertEqual(caught.exception.result, result)
+
+    def test_tasks(self):
+        answer = self.json("tasks")
+        self.assertEqual(answer["total"], 1)
+        (task,) = answer["tasks"]
+        expected = {
+            "state": "waiting-peers", "comm": self.comm0.uid, "seq": 0, "op": "AllReduce",
+            "type": "float32", "redop": "max", "count": 100, "bytes": 400, "rank": 0, "nranks": 2,
+            "peer": None, "pid": os.getpid(), "session": self.first.id, "group": None,
+            "waits_for": [1], "waits_count": 1,
+        }
+        self.assertEqual({key: task[key] for key in expected}, expected)
+        self.assertGreater(task["age_ns"], 0)
+        text = self.ctl("tasks").stdout
+        for word in ("waiting-peers", "AllReduce", "float32", "max", "400", str(os.getpid())):
+            self.assertIn(word, text)
+
+    def test_filters(self):
+        for args, total in ((("--rank", "0"), 1), (("--rank", "1"), 0),
+                            (("--state", "queued"), 0), (("--state", "waiting-peers"), 1),
+                            (("--comm", str(self.comm0.uid)), 1), (("--pid", "1"), 0),
+                            (("--stuck", "3600"), 0)):
+            self.assertEqual(self.json("tasks", *args)["total"], total, args)
+
+    def test_why_names_the_straggler(self):
+        answer = self.json("why", "--after", "0", code=3)
+        self.assertTrue(answer["stuck"])
+        (finding,) = answer["findings"]
+        self.assertEqual((finding["cause"], finding["op"], finding["seq"]),
+                         ("missing", "AllReduce", 0))
+        self.assertEqual(finding["waiting_ranks"], [0])
+        (culprit,) = finding["culprits"]
+        self.assertEqual((culprit["rank"], culprit["pid"], culprit["session"], culprit["name"]),
+                         (1, os.getpid(), self.second.id, "late"))
+        text = self.ctl("why", "--after", "0", code=3).stdout
+        self.assertIn("rank 1", text)
+        self.assertIn(str(os.getpid()), text)
+        self.assertFalse(self.json("why", "--after", "3600")["stuck"])
+        # And when the straggler has come, nothing is stuck.
+        late = self.second.add_region(svc.Region(4096))
+        self.second.all_reduce(self.comm1, (late.id, 0), (late.id, 0), 100, svc.FLOAT32, svc.MAX)
+        self.first.wait(self.serial)
+        self.assertFalse(self.json("why", "--after", "0")["stuck"])
+        late.close()
+
+    def test_cancel_task(self):
+        (task,) = self.json("tasks")["tasks"]
+        answer = self.json("cancel", "task", str(task["task"]))
+        self.assertEqual((answer["target"], answer["id"], answer["cancelled"]),
+                         ("task", task["task"], 1))
+        self.fails(self.first, self.serial, "CANCELLED")
+        # It is kept until rank 1 has met it, and shown as what it is.
+        self.assertEqual([t["state"] for t in self.json("tasks")["tasks"]], ["failed"])
+        self.ctl("cancel", "task", "999999999", code=5)
+
+    def test_cancel_comm_and_session(self):
+        answer = self.json("cancel", "comm", str(self.comm0.uid))
+        self.assertEqual(answer["cancelled"], 1)
+        self.fails(self.first, self.serial, "CANCELLED")
+        self.ctl("cancel", "session", str(self.second.id))
+        with self.assertRaises(svc.ServiceError) as caught:
+            while True:
+                self.second.receive()
+        self.assertEqual(caught.exception.result, "DAEMON_LOST")
+        sessions = eventually(
+            lambda: [s["session"] for s in self.json("sessions")["sessions"]
+                     if s["name"] in ("eager", "late")] == [self.first.id], "end of the session")
+        self.assertTrue(sessions)
+        self.ctl("cancel", "session", "999999999", code=5)
+        self.ctl("cancel", "comm", "999999999", code=5)
+
+    def test_the_other_views(self):
+        status = self.json("status")["status"]
+        self.assertEqual((status["pid"], status["tasks_pending"]), (self.daemon.process.pid, 1))
+        sessions = {s["name"]: s for s in self.json("sessions")["sessions"]}
+        self.assertEqual(sessions["eager"]["submitted"], 1)
+        self.assertEqual(sessions["late"]["submitted"], 0)
+        self.assertEqual(sessions["eager"]["ring_entries"], 0)
+        (comm,) = [c for c in self.json("comms")["comms"] if c["comm"] == self.comm0.uid]
+        self.assertEqual((comm["state"], comm["nranks"], comm["joined"], comm["pending"]),
+                         ("ready", 2, 2, 1))
+        self.assertEqual([m["rank"] for m in comm["members"]], [0, 1])
+        memory = self.json("memory")
+        self.assertEqual(memory["bytes"], 4096)
+        self.assertEqual(memory["regions"][0]["session"], self.first.id)
+        for view in ("status", "sessions", "comms", "memory"):
+            self.assertTrue(self.ctl(view).stdout)
+
+    def test_exit_codes(self):
+        self.ctl("no-such-command", code=2)
+        self.ctl("tasks", "--no-such-option", code=2)
+        nowhere = self.ctl("status", code=4, path=self.daemon.path + "-not")
+        self.assertEqual(nowhere.stdout, "")
+        self.assertIn(self.daemon.path + "-not", nowhere.stderr)
+
+    def test_watch_ends_after_its_frames(self):
+        frames = self.ctl("--json", "watch", "-n", "0.05", "--count", "3", "tasks").stdout.splitlines()
+        self.assertEqual([json.loads(f)["total"] for f in frames], [1, 1, 1])
+
+
+if __name__ == "__main__":
+    if not __debug__:
+        sys.exit("tests need their assertions: run without -O")
+    unittest.main()
