@@ -44,18 +44,26 @@ struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t n
 				 uint32_t owner)
 {
 	uint32_t slot = 0;
-	if (s->ncomms >= (uint32_t)s->config->comms_max)
+	struct account *a = memory_account(s, owner);
+	if (!a)
 		return NULL;
+	if (s->ncomms >= (uint32_t)s->config->comms_max || nranks > SVC_USER_RANKS - a->ranks) {
+		memory_account_drop(s, a);
+		return NULL;
+	}
 	while (slot < SVC_COMMS_MAX && s->comm_by_slot[slot])
 		slot++;
 	struct communicator *m = slot < SVC_COMMS_MAX ? calloc(1, sizeof(*m)) : NULL;
-	if (!m)
-		return NULL;
-	m->seats = calloc(nranks, sizeof(*m->seats));
-	if (!m->seats) {
+	struct seat *seats = calloc(nranks, sizeof(*seats));
+	if (!m || !seats) {
+		memory_account_drop(s, a);
 		free(m);
+		free(seats);
 		return NULL;
 	}
+	m->seats = seats;
+	a->ranks += nranks;
+	m->account = a;
 	m->slot = slot;
 	m->uid = ++s->last_comm;
 	memcpy(m->id, id, sizeof(m->id));
@@ -75,6 +83,8 @@ static void comm_free(struct server *s, struct communicator *m)
 	HASH_DEL(s->comms, m);
 	s->comm_by_slot[m->slot] = NULL;
 	s->ncomms--;
+	m->account->ranks -= m->nranks;
+	memory_account_drop(s, m->account);
 	free(m->seats);
 	free(m->split);
 	free(m->board);
@@ -350,8 +360,9 @@ static struct communicator *find_or_create(struct client *c, uint32_t serial,
 	m = comm_create(s, j->id, (uint32_t)j->nranks, c->uid);
 	if (!m)
 		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
-			     "the daemon has its limit of %d communicators (comms_max)",
-			     s->config->comms_max);
+			     "the daemon has its limit of %d communicators (comms_max), or user "
+			     "%u of %d ranks in all",
+			     s->config->comms_max, c->uid, SVC_USER_RANKS);
 	return m;
 }
 

@@ -26,10 +26,16 @@ struct account *memory_account(struct server *s, uint32_t uid)
 
 void memory_account_drop(struct server *s, struct account *a)
 {
-	if (a->sessions || a->region_bytes)
+	if (a->sessions || a->region_bytes || a->ranks)
 		return;
 	HASH_DEL(s->accounts, a);
 	free(a);
+}
+
+static bool over_quota(const struct client *c, uint64_t more)
+{
+	uint64_t limit = c->server->config->user_region_bytes, used = c->account->region_bytes;
+	return used > limit || more > limit - used;
 }
 
 /* ---- Rings ---- */
@@ -83,12 +89,21 @@ void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a
 			     c->server->config->ring_max);
 		return;
 	}
+	if (over_quota(c, svc_ring_size(a->entries))) {
+		client_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT,
+			     "a ring of %zu bytes would pass user %u's limit of %llu "
+			     "(user_region_bytes)",
+			     svc_ring_size(a->entries), c->uid,
+			     (unsigned long long)c->server->config->user_region_bytes);
+		return;
+	}
 	int memfd = make_ring(c, a->entries);
 	if (memfd < 0) {
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_NO_MEMORY,
 			     "the daemon has no memory, or no file descriptors, for a ring");
 		return;
 	}
+	c->account->region_bytes += c->ring_size;
 	struct command cmd = {.kind = COMMAND_SESSION_RING, .session = c->slot};
 	cmd.ring.ring = c->ring;
 	cmd.ring.entries = c->entries;
@@ -137,8 +152,7 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 			     "a region has 1 to 2^46 bytes");
 		return;
 	}
-	if (r->bytes > s->config->user_region_bytes - c->account->region_bytes ||
-	    c->account->region_bytes > s->config->user_region_bytes) {
+	if (over_quota(c, r->bytes)) {
 		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_LIMIT,
 			     "%llu bytes more would pass user %u's limit of %llu "
 			     "(user_region_bytes); %llu are in use",
@@ -220,8 +234,10 @@ void memory_free_all(struct client *c)
 		if (c->mappings[i].base)
 			unmap(c, &c->mappings[i]);
 	free(c->mappings);
-	if (c->ring)
+	if (c->ring) {
+		c->account->region_bytes -= c->ring_size;
 		munmap(c->ring, c->ring_size);
+	}
 	if (c->doorbell >= 0)
 		close(c->doorbell);
 	if (c->completion >= 0)

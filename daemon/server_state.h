@@ -25,7 +25,8 @@ struct client;
 struct account {
 	uint32_t uid;
 	uint32_t sessions;
-	uint64_t region_bytes;
+	uint32_t ranks;	       /* of its communicators */
+	uint64_t region_bytes; /* and rings */
 	UT_hash_handle hh;
 };
 
@@ -60,7 +61,8 @@ struct communicator {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
 	bool world;
-	uint32_t owner; /* uid */
+	uint32_t owner;		 /* uid */
+	struct account *account; /* that its ranks count for */
 	uint32_t nranks, epoch;
 	uint32_t state;	    /* ncclsvc_comm_state */
 	struct seat *seats; /* [nranks] */

@@ -66,6 +66,7 @@ static struct server *server;
 static struct config config;
 static int kinds[FD_KINDS];
 static int fds_at_rest;
+static bool answered;
 
 static uint8_t take_byte(struct input *in)
 {
@@ -85,13 +86,17 @@ static void take_bytes(struct input *in, void *dst, size_t n)
 	in->left -= have;
 }
 
+/* Pipes are left out: libFuzzer opens some to its symbolizer, and no session has any. */
 static int open_fds(void)
 {
 	int n = 0;
 	DIR *dir = opendir("/proc/self/fd");
 	REQUIRE(dir);
-	while (readdir(dir))
-		n++;
+	for (struct dirent *e; (e = readdir(dir));) {
+		char target[16];
+		ssize_t length = readlinkat(dirfd(dir), e->d_name, target, sizeof(target));
+		n += length > 5 && memcmp(target, "pipe:", 5) != 0;
+	}
 	closedir(dir);
 	return n;
 }
@@ -107,17 +112,19 @@ static double seconds(void)
 
 static void on_pong(void *arg)
 {
-	*(bool *)arg = true;
+	(void)arg;
+	answered = true;
 }
 
 /* Until the server has read what was sent and its engine has done what follows. */
 static void pump(void)
 {
-	bool answered = false;
+	answered = false;
 	for (int i = 0; i < 3; i++)
 		uv_run(&loop, UV_RUN_NOWAIT);
-	server_ping(server, on_pong, &answered);
-	for (double end = seconds() + 5; !answered;) {
+	server_ping(server, on_pong, NULL);
+	double end = seconds() + 5;
+	while (!answered) {
 		uv_run(&loop, UV_RUN_NOWAIT);
 		REQUIRE(seconds() < end);
 	}
@@ -389,10 +396,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		act(peers, &who, &in);
 	peer_close(&peers[0]);
 	peer_close(&peers[1]);
-	for (double end = seconds() + 10; sessions();) {
+	double end = seconds() + 10;
+	while (sessions()) {
 		pump();
 		REQUIRE(seconds() < end);
 	}
-	REQUIRE(open_fds() == fds_at_rest);
+	int left = open_fds();
+	if (left != fds_at_rest) {
+		fprintf(stderr, "%d fds are open, %d were before\n", left, fds_at_rest);
+		abort();
+	}
 	return 0;
 }
