@@ -32,12 +32,6 @@ void memory_account_drop(struct server *s, struct account *a)
 	free(a);
 }
 
-static bool over_quota(const struct client *c, uint64_t more)
-{
-	uint64_t limit = c->server->config->user_region_bytes, used = c->account->region_bytes;
-	return used > limit || more > limit - used;
-}
-
 /* ---- Rings ---- */
 
 /* Returns the memfd, or -1. On success the client holds the mapping and both eventfds. */
@@ -89,12 +83,10 @@ void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a
 			     c->server->config->ring_max);
 		return;
 	}
-	if (over_quota(c, svc_ring_size(a->entries))) {
+	if (svc_ring_size(a->entries) > SVC_USER_RING_BYTES - c->account->ring_bytes) {
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT,
-			     "a ring of %zu bytes would pass user %u's limit of %llu "
-			     "(user_region_bytes)",
-			     svc_ring_size(a->entries), c->uid,
-			     (unsigned long long)c->server->config->user_region_bytes);
+			     "the rings of user %u would pass the limit of %llu bytes in all",
+			     c->uid, (unsigned long long)SVC_USER_RING_BYTES);
 		return;
 	}
 	int memfd = make_ring(c, a->entries);
@@ -103,7 +95,7 @@ void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a
 			     "the daemon has no memory, or no file descriptors, for a ring");
 		return;
 	}
-	c->account->region_bytes += c->ring_size;
+	c->account->ring_bytes += c->ring_size;
 	struct command cmd = {.kind = COMMAND_SESSION_RING, .session = c->slot};
 	cmd.ring.ring = c->ring;
 	cmd.ring.entries = c->entries;
@@ -152,7 +144,8 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 			     "a region has 1 to 2^46 bytes");
 		return;
 	}
-	if (over_quota(c, r->bytes)) {
+	uint64_t limit = s->config->user_region_bytes, used = c->account->region_bytes;
+	if (used > limit || r->bytes > limit - used) {
 		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_LIMIT,
 			     "%llu bytes more would pass user %u's limit of %llu "
 			     "(user_region_bytes); %llu are in use",
@@ -235,7 +228,7 @@ void memory_free_all(struct client *c)
 			unmap(c, &c->mappings[i]);
 	free(c->mappings);
 	if (c->ring) {
-		c->account->region_bytes -= c->ring_size;
+		c->account->ring_bytes -= c->ring_size;
 		munmap(c->ring, c->ring_size);
 	}
 	if (c->doorbell >= 0)

@@ -25,8 +25,8 @@ struct client;
 struct account {
 	uint32_t uid;
 	uint32_t sessions;
-	uint32_t ranks;	       /* of its communicators */
-	uint64_t region_bytes; /* and rings */
+	uint32_t ranks; /* of its communicators */
+	uint64_t region_bytes, ring_bytes;
 	UT_hash_handle hh;
 };
 

@@ -24,7 +24,13 @@ static void a_user_has_a_quota_of_memory(void **state)
 	raw_refused(&other, SVC_REGION_ADD, &add, sizeof(add), &fd, 1, NCCLSVC_LIMIT,
 		    "user_region_bytes");
 	close(fd);
-	ncclsvc_session *s = session_open(&d);
+	/* Without a ring, which would count as well. */
+	ncclsvc_session *s;
+	ncclsvc_options options = {.size = sizeof(options),
+				   .socket = d.socket,
+				   .no_ring = true,
+				   .timeout_ms = WAIT_MS};
+	CHECK_OK(ncclsvc_open(&options, &s));
 	CHECK_OK(ncclsvc_daemon(s, &info));
 	CHECK_EQ(info.region_bytes, 512 << 10);
 	CHECK_EQ(info.regions, 1);
@@ -34,6 +40,9 @@ static void a_user_has_a_quota_of_memory(void **state)
 	/* Up to the last byte, and again after it was given back. */
 	struct raw_region rest = raw_region(&other, 512 << 10);
 	CHECK_RESULT(ncclsvc_mem_alloc(s, 1, &p), NCCLSVC_LIMIT);
+	struct svc_attach attach = {.entries = 16};
+	raw_refused(&r, SVC_ATTACH, &attach, sizeof(attach), NULL, 0, NCCLSVC_LIMIT,
+		    "user_region_bytes");
 	raw_close(&other);
 	raw_region_close(&rest);
 	for (int i = 0; i < 1000 && info.sessions > 2; i++, sleep_ms(2))

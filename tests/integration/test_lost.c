@@ -165,6 +165,8 @@ static void sigterm_ends_what_does_not_end(void **state)
 	daemon_start(&d, "--drain-seconds", "1", NULL);
 	clients_start(clients, 2, &d, not_drained, NULL);
 	hear_all(clients, 2, READY);
+	ncclsvc_session *s = session_open(&d);
+	tasks_reach(s, NCCLSVC_WAITING_PEERS, 1);
 	uint64_t start = now_ns();
 	CHECK_EQ(kill(d.pid, SIGTERM), 0);
 	uint64_t told = hear(&clients[0]);
@@ -172,6 +174,7 @@ static void sigterm_ends_what_does_not_end(void **state)
 	say(&clients[1], DONE);
 	clients_end(clients, 2);
 	daemon_wait_exit(&d, 0);
+	ncclsvc_close(s);
 }
 
 int main(void)
