@@ -20,6 +20,7 @@ static void offsets_are_the_documented_ones(void **state)
 	assert_int_equal(offsetof(struct svc_ring, asleep), 64);
 	assert_int_equal(offsetof(struct svc_ring, ended), 68);
 	assert_int_equal(offsetof(struct svc_ring, spin_ns), 72);
+	assert_int_equal(offsetof(struct svc_ring, crowded), 76);
 	assert_int_equal(offsetof(struct svc_ring, wake), 128);
 	assert_int_equal(offsetof(struct svc_ring, waiters), 192);
 	assert_int_equal(offsetof(struct svc_ring, armed), 196);
