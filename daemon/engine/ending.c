@@ -78,7 +78,7 @@ static void clear_member(struct engine *e, struct member *m, const ncclsvc_statu
 
 void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank, int32_t pid)
 {
-	ncclsvc_status st = status_of(result);
+	ncclsvc_status st = status_of(result), own = status_of(NCCLSVC_CANCELLED);
 	st.rank_a = rank;
 	st.pid_a = pid;
 	c->ended = true;
@@ -93,7 +93,8 @@ void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank,
 		struct member *m = &c->members[k];
 		if (m->gone)
 			continue;
-		clear_member(e, m, &st);
+		/* Nobody is told that he himself has gone. */
+		clear_member(e, m, (int32_t)k == rank ? &own : &st);
 		m->session->handles[m->handle].comm = NULL;
 	}
 	if (!c->pending)

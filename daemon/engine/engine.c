@@ -286,8 +286,10 @@ static void *engine_main(void *arg)
 		finish_drain(e);
 		if (e->nunpublished && !took)
 			publish_tasks(e);
-		if (e->jobs)
-			busy |= pool_help(e->pool) | collect_jobs(e);
+		if (e->jobs) {
+			busy |= pool_help(e->pool);
+			busy |= collect_jobs(e);
+		}
 		if (busy) {
 			rounds = 0;
 			e->busy_ns = e->now;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two whole sessions of a real server, in this process, driven by a script of actions. Each starts with
- * a byte:
+ * Two whole sessions of a real server, in this process, driven by a script of actions. Each starts
+ * with a byte:
  *
  *   0 HELLO                              4 a task into the ring: 128 bytes of record
  *   1 a request: opcode, fds, fd kind,   5 bytes into the session memory: offset, length, bytes
@@ -39,7 +39,7 @@
 	} while (0)
 
 #define ACTIONS_MAX 256
-#define REGION      65536
+#define REGION	    65536
 #define FD_KINDS    6
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
@@ -234,8 +234,8 @@ static void do_request(struct peer *p, struct input *in)
 			r->epoch = p->comm.epoch;
 		}
 	}
-	m.h = (struct svc_header){(uint32_t)(sizeof(m.h) + length), (uint16_t)opcode, 0, ++p->serial,
-				  0};
+	m.h = (struct svc_header){(uint32_t)(sizeof(m.h) + length), (uint16_t)opcode, 0,
+				  ++p->serial, 0};
 	/* An even kind: as many fds as the table says. */
 	if (shape && kind % 2 == 0)
 		nfds = shape->request_fds;

@@ -24,8 +24,8 @@
 
 #include "client/ncclsvc.h"
 
-#define WAIT_MS   20000 /* for what has to happen: long enough for valgrind */
-#define SETTLE_MS 2000  /* for the daemon to give back what a client left */
+#define WAIT_MS	  20000 /* for what has to happen: long enough for valgrind */
+#define SETTLE_MS 2000	/* for the daemon to give back what a client left */
 
 /* ---- Checks ---- */
 
@@ -74,8 +74,8 @@ void sleep_ms(unsigned ms);
 /* ---- The daemon ---- */
 
 struct usage {
-	int fds;     /* open */
-	int memfds;  /* mapped */
+	int fds;    /* open */
+	int memfds; /* mapped */
 	long rss_kib;
 };
 

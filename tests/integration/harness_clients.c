@@ -173,7 +173,8 @@ uint64_t hear_within(struct client *c, int ms)
 	if (n < 0 && errno == ECONNRESET)
 		n = recv(c->link, &word, sizeof(word), 0);
 	if (n != sizeof(word))
-		check_failed(__FILE__, __LINE__, "%s has gone", self ? "the test" : "a client process");
+		check_failed(__FILE__, __LINE__, "%s has gone",
+			     self ? "the test" : "a client process");
 	return word;
 }
 

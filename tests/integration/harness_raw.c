@@ -146,11 +146,12 @@ void raw_refused(struct raw *r, unsigned opcode, const void *body, size_t length
 	struct raw_reply reply;
 	raw_call(r, opcode, body, length, fds, nfds, &reply);
 	if (reply.header.result != (int)result)
-		check_failed(__FILE__, __LINE__, "opcode %u with %u fds gives %s, not %s: %s", opcode,
-			     nfds, svc_result_name(reply.header.result), svc_result_name(result),
-			     reply.header.result ? reply.error.text : "");
+		check_failed(__FILE__, __LINE__, "opcode %u with %u fds gives %s, not %s: %s",
+			     opcode, nfds, svc_result_name(reply.header.result),
+			     svc_result_name(result), reply.header.result ? reply.error.text : "");
 	if (!strstr(reply.error.text, why))
-		check_failed(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", reply.error.text, why);
+		check_failed(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", reply.error.text,
+			     why);
 }
 
 void raw_ends(struct raw *r, ncclsvc_result reason)
@@ -173,9 +174,8 @@ void raw_ends(struct raw *r, ncclsvc_result reason)
 
 void raw_hello(struct raw *r)
 {
-	struct svc_hello hello = {.version_min = SVC_PROTOCOL_MIN,
-				  .version_max = SVC_PROTOCOL_MAX,
-				  .name = "raw"};
+	struct svc_hello hello = {
+		.version_min = SVC_PROTOCOL_MIN, .version_max = SVC_PROTOCOL_MAX, .name = "raw"};
 	struct raw_reply reply;
 	raw_call(r, SVC_HELLO, &hello, sizeof(hello), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
@@ -198,7 +198,8 @@ void raw_attach(struct raw *r, uint32_t entries)
 	CHECK_EQ(reply.header.result, 0);
 	CHECK_EQ(reply.attach.entries, entries);
 	CHECK(reply.attach.size >= svc_ring_size(entries));
-	r->ring = mmap(NULL, reply.attach.size, PROT_READ | PROT_WRITE, MAP_SHARED, reply.fds[0], 0);
+	r->ring =
+		mmap(NULL, reply.attach.size, PROT_READ | PROT_WRITE, MAP_SHARED, reply.fds[0], 0);
 	CHECK(r->ring != MAP_FAILED);
 	/* The client may not cut what the daemon has mapped. */
 	CHECK(ftruncate(reply.fds[0], SVC_PAGE) < 0 && errno == EPERM);
@@ -285,8 +286,8 @@ uint64_t raw_ring_submit(struct raw *r, struct svc_record record)
 ncclsvc_status raw_ring_wait(struct raw *r, uint64_t number)
 {
 	ncclsvc_status *slot = svc_status_slot(r->ring, r->entries, number), status;
-	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; svc_number_load(&slot->number) != number;
-	     sleep_ms(1))
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;
+	     svc_number_load(&slot->number) != number; sleep_ms(1))
 		if (now_ns() > end)
 			check_failed(__FILE__, __LINE__, "task %llu does not end",
 				     (unsigned long long)number);

@@ -19,8 +19,8 @@ void element_store(void *buf, size_t i, ncclsvc_type type, double value);
 double element_load(const void *buf, size_t i, ncclsvc_type type);
 bool type_is_float(ncclsvc_type type);
 
-/* The reduction of element i over all ranks, as `type` holds it. exact: false for results that may be
- * rounded (an average of floats). */
+/* The reduction of element i over all ranks, as `type` holds it. exact: false for results that may
+ * be rounded (an average of floats). */
 double reference_reduced(int nranks, size_t i, ncclsvc_type type, ncclsvc_redop redop, bool *exact);
 /* Half the distance of neighbours near 1. */
 double type_epsilon(ncclsvc_type type);

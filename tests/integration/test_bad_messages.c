@@ -116,8 +116,8 @@ static void unknown_opcodes_and_reserved_header_fields_are_refused(void **state)
 {
 	struct scene s;
 	struct raw_reply reply;
-	static const unsigned unknown[] = {0,	   SVC_OPCODE_END, 100,		      0x4001,
-					   0x4002, 0x7fff,	   SVC_REPLY | SVC_LIST, 0xffff};
+	static const unsigned unknown[] = {0,	   SVC_OPCODE_END,	 100,	0x4001, 0x4002,
+					   0x7fff, SVC_REPLY | SVC_LIST, 0xffff};
 	(void)state;
 	scene_start(&s);
 	for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++)
@@ -146,10 +146,11 @@ static void reserved_body_fields_are_refused(void **state)
 	struct svc_join_reply comm = raw_join_alone(&s.r);
 	struct raw_region region = raw_region(&s.r, SVC_PAGE);
 	struct svc_attach attach = {.entries = 16, .reserved = 1};
-	raw_refused(&s.r, SVC_ATTACH, &attach, sizeof(attach), NULL, 0, NCCLSVC_INVALID_ARGUMENT, "");
-	struct svc_region_add add = {.bytes = SVC_PAGE, .reserved = 1};
-	raw_refused(&s.r, SVC_REGION_ADD, &add, sizeof(add), &region.fd, 1, NCCLSVC_INVALID_ARGUMENT,
+	raw_refused(&s.r, SVC_ATTACH, &attach, sizeof(attach), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
 		    "");
+	struct svc_region_add add = {.bytes = SVC_PAGE, .reserved = 1};
+	raw_refused(&s.r, SVC_REGION_ADD, &add, sizeof(add), &region.fd, 1,
+		    NCCLSVC_INVALID_ARGUMENT, "");
 	struct svc_region_del del = {.region = region.id, .reserved = 1};
 	raw_refused(&s.r, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, NCCLSVC_INVALID_ARGUMENT, "");
 	struct svc_leave leave = {.comm = comm.comm, .reserved = 1};
@@ -159,9 +160,11 @@ static void reserved_body_fields_are_refused(void **state)
 	struct svc_list list = {.what = SVC_LIST_TASKS, .reserved = 1};
 	raw_refused(&s.r, SVC_LIST, &list, sizeof(list), NULL, 0, NCCLSVC_INVALID_ARGUMENT, "");
 	struct svc_daemon_info_request info = {.reserved = 1};
-	raw_refused(&s.r, SVC_DAEMON_INFO, &info, sizeof(info), NULL, 0, NCCLSVC_INVALID_ARGUMENT, "");
+	raw_refused(&s.r, SVC_DAEMON_INFO, &info, sizeof(info), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
+		    "");
 	struct svc_cancel cancel = {.kind = SVC_CANCEL_COMM, .id = comm.comm_uid, .reserved = 1};
-	raw_refused(&s.r, SVC_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_INVALID_ARGUMENT, "");
+	raw_refused(&s.r, SVC_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
+		    "");
 	raw_region_close(&region);
 	scene_end(&s);
 }
@@ -230,7 +233,8 @@ static void a_bad_hello_may_be_said_again(void **state)
 	raw_connect(&s.r, &s.d);
 	struct svc_hello hello = {.version_min = 1, .version_max = 1};
 	memset(hello.name, 'x', sizeof(hello.name));
-	raw_refused(&s.r, SVC_HELLO, &hello, sizeof(hello), NULL, 0, NCCLSVC_INVALID_ARGUMENT, "name");
+	raw_refused(&s.r, SVC_HELLO, &hello, sizeof(hello), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
+		    "name");
 	memset(hello.name, 0, sizeof(hello.name));
 	hello.reserved = 1;
 	raw_refused(&s.r, SVC_HELLO, &hello, sizeof(hello), NULL, 0, NCCLSVC_INVALID_ARGUMENT,

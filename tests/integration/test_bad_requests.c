@@ -45,7 +45,8 @@ static void unknown_ids_are_not_found(void **state)
 	scene_start(&s);
 	for (size_t i = 0; i < sizeof(ids) / sizeof(ids[0]); i++) {
 		struct svc_region_del del = {.region = ids[i]};
-		raw_refused(&s.r, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, NCCLSVC_NOT_FOUND, "");
+		raw_refused(&s.r, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, NCCLSVC_NOT_FOUND,
+			    "");
 		struct svc_leave leave = {.comm = ids[i]};
 		raw_refused(&s.r, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, NCCLSVC_NOT_FOUND, "");
 		struct svc_split split = {.comm = ids[i]};
@@ -56,10 +57,8 @@ static void unknown_ids_are_not_found(void **state)
 			raw_refused(&s.r, SVC_CANCEL, &cancel, sizeof(cancel), NULL, 0,
 				    NCCLSVC_NOT_FOUND, "");
 		}
-		struct svc_record task = {.comm = ids[i],
-					  .epoch = s.comm.epoch,
-					  .op = NCCLSVC_BARRIER,
-					  .peer = -1};
+		struct svc_record task = {
+			.comm = ids[i], .epoch = s.comm.epoch, .op = NCCLSVC_BARRIER, .peer = -1};
 		raw_refused(&s.r, SVC_SUBMIT, &task, sizeof(task), NULL, 0, NCCLSVC_NOT_FOUND, "");
 		CHECK_EQ(raw_ring_wait(&s.r, raw_ring_submit(&s.r, task)).result,
 			 NCCLSVC_NOT_FOUND);
@@ -88,7 +87,7 @@ static void joins_out_of_range_are_refused(void **state)
 	struct scene s;
 	struct raw_reply reply;
 	ncclsvc_unique_id id;
-	static const int32_t pairs[][2] = {{0, 0},	  {-1, 0},	 {2, -1},	  {2, 2},
+	static const int32_t pairs[][2] = {{0, 0},	   {-1, 0},	   {2, -1},	  {2, 2},
 					   {1, INT32_MAX}, {4, INT32_MIN}, {INT32_MIN, 0}};
 	(void)state;
 	scene_start(&s);
@@ -139,7 +138,10 @@ struct bad_record {
 };
 
 #define AR .op = NCCLSVC_ALL_REDUCE, .type = NCCLSVC_INT32, .peer = -1
-#define BAD(what, ...) {what, {__VA_ARGS__}, NCCLSVC_INVALID_ARGUMENT}
+#define BAD(what, ...)                                                                             \
+	{                                                                                          \
+		what, {__VA_ARGS__}, NCCLSVC_INVALID_ARGUMENT                                      \
+	}
 
 static const struct bad_record bad_records[] = {
 	BAD("operation 0", .op = 0, .peer = -1),
@@ -293,7 +295,8 @@ static void a_region_in_use_is_busy(void **state)
 	raw_call(&a, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	raw_refused(&a, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, NCCLSVC_NOT_FOUND, "");
-	raw_refused(&a, SVC_SUBMIT, &task, sizeof(task), NULL, 0, NCCLSVC_INVALID_ARGUMENT, "region");
+	raw_refused(&a, SVC_SUBMIT, &task, sizeof(task), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
+		    "region");
 	raw_region_close(&ra);
 	raw_region_close(&rb);
 	raw_close(&a);
@@ -304,12 +307,9 @@ static void a_region_in_use_is_busy(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(unknown_ids_are_not_found),
-		TEST(joins_out_of_range_are_refused),
-		TEST(bad_records_fail_alone),
-		TEST(a_bad_record_fails_its_whole_group),
-		TEST(a_group_has_its_limit),
-		TEST(a_region_in_use_is_busy),
+		TEST(unknown_ids_are_not_found), TEST(joins_out_of_range_are_refused),
+		TEST(bad_records_fail_alone),	 TEST(a_bad_record_fails_its_whole_group),
+		TEST(a_group_has_its_limit),	 TEST(a_region_in_use_is_busy),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,8 @@ static uint64_t hash(const void *data, size_t n, uint64_t h)
 }
 
 /* The reference takes what the type holds, so only the reduction's own rounding is left. */
-static void check_close(const void *buf, size_t i, int nranks, ncclsvc_type type, ncclsvc_redop redop)
+static void check_close(const void *buf, size_t i, int nranks, ncclsvc_type type,
+			ncclsvc_redop redop)
 {
 	double v = 0, sum = 0;
 	for (int k = 0; k < nranks; k++) {
@@ -82,7 +83,8 @@ static void reduce_fractions(struct client *me)
 			wait_for(s, some, NCCLSVC_OK);
 			for (size_t i = 0; i < COUNT; i++)
 				check_close(recv, i, RANKS, types[t], redops[k]);
-			/* Whoever reduces an element, and however it is cut: the bits are the same. */
+			/* Whoever reduces an element, and however it is cut: the bits are the same.
+			 */
 			CHECK(memcmp(part, recv + (size_t)me->rank * n * size, n * size) == 0);
 			h = hash(recv, COUNT * size, h);
 		}

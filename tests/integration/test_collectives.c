@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-#define GUARD      64
+#define GUARD	   64
 #define GUARD_BYTE 0x5a
 
 /* What one call works on. Sizes are in elements. */
@@ -127,8 +127,8 @@ static ncclsvc_result submit(const struct call *c, const void *s, void *r, nccls
 	case NCCLSVC_REDUCE_SCATTER:
 		return ncclsvc_reduce_scatter(s, r, c->count, c->type, c->redop, c->comm, task);
 	case NCCLSVC_BROADCAST:
-		return ncclsvc_broadcast(c->rank == c->root ? s : NULL, r, c->count, c->type, c->root,
-					 c->comm, task);
+		return ncclsvc_broadcast(c->rank == c->root ? s : NULL, r, c->count, c->type,
+					 c->root, c->comm, task);
 	case NCCLSVC_REDUCE:
 		return ncclsvc_reduce(s, c->rank == c->root ? r : NULL, c->count, c->type, c->redop,
 				      c->root, c->comm, task);
@@ -275,9 +275,9 @@ static void all_operations_on_plain_pointers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(all_operations_on_1_ranks),	TEST(all_operations_on_2_ranks),
-		TEST(all_operations_on_3_ranks),	TEST(all_operations_on_4_ranks),
-		TEST(all_operations_on_7_ranks),	TEST(all_operations_on_plain_pointers),
+		TEST(all_operations_on_1_ranks), TEST(all_operations_on_2_ranks),
+		TEST(all_operations_on_3_ranks), TEST(all_operations_on_4_ranks),
+		TEST(all_operations_on_7_ranks), TEST(all_operations_on_plain_pointers),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

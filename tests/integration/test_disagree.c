@@ -129,7 +129,8 @@ static void other_nranks(struct client *me)
 		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 3, 1, WAIT_MS, &comm), NCCLSVC_MISMATCH);
 		CHECK(strstr(ncclsvc_last_error(), "nranks"));
 		CHECK(!comm);
-		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 2, 0, WAIT_MS, &comm), NCCLSVC_RANK_TAKEN);
+		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 2, 0, WAIT_MS, &comm),
+			     NCCLSVC_RANK_TAKEN);
 		CHECK(!comm);
 		comm = comm_join(me, s);
 		check_usable(s, comm);

@@ -154,9 +154,8 @@ static void a_client_that_does_not_read_is_ended_or_waits(void **state)
 	bystanders_start(&b, &d);
 	for (int i = 0; i < 4; i++) {
 		struct svc_list list = {.what = SVC_LIST_TASKS};
-		struct svc_header header = {.length = sizeof(header) + sizeof(list),
-					    .opcode = SVC_LIST,
-					    .serial = 1};
+		struct svc_header header = {
+			.length = sizeof(header) + sizeof(list), .opcode = SVC_LIST, .serial = 1};
 		char message[sizeof(header) + sizeof(list)];
 		memcpy(message, &header, sizeof(header));
 		memcpy(message + sizeof(header), &list, sizeof(list));

@@ -20,17 +20,12 @@ static void a_user_has_a_quota_of_memory(void **state)
 	int fd = svc_memfd_create("big", 768 << 10, true);
 	struct svc_region_add add = {.bytes = 768 << 10};
 	/* The user's sessions share it. */
-	raw_refused(&r, SVC_REGION_ADD, &add, sizeof(add), &fd, 1, NCCLSVC_LIMIT, "user_region_bytes");
+	raw_refused(&r, SVC_REGION_ADD, &add, sizeof(add), &fd, 1, NCCLSVC_LIMIT,
+		    "user_region_bytes");
 	raw_refused(&other, SVC_REGION_ADD, &add, sizeof(add), &fd, 1, NCCLSVC_LIMIT,
 		    "user_region_bytes");
 	close(fd);
-	/* Without a ring, which would count as well. */
-	ncclsvc_session *s;
-	ncclsvc_options options = {.size = sizeof(options),
-				   .socket = d.socket,
-				   .no_ring = true,
-				   .timeout_ms = WAIT_MS};
-	CHECK_OK(ncclsvc_open(&options, &s));
+	ncclsvc_session *s = session_open(&d);
 	CHECK_OK(ncclsvc_daemon(s, &info));
 	CHECK_EQ(info.region_bytes, 512 << 10);
 	CHECK_EQ(info.regions, 1);
@@ -40,9 +35,6 @@ static void a_user_has_a_quota_of_memory(void **state)
 	/* Up to the last byte, and again after it was given back. */
 	struct raw_region rest = raw_region(&other, 512 << 10);
 	CHECK_RESULT(ncclsvc_mem_alloc(s, 1, &p), NCCLSVC_LIMIT);
-	struct svc_attach attach = {.entries = 16};
-	raw_refused(&r, SVC_ATTACH, &attach, sizeof(attach), NULL, 0, NCCLSVC_LIMIT,
-		    "user_region_bytes");
 	raw_close(&other);
 	raw_region_close(&rest);
 	for (int i = 0; i < 1000 && info.sessions > 2; i++, sleep_ms(2))
@@ -283,6 +275,25 @@ static void a_ring_over_the_limit_is_refused(void **state)
 	daemon_stop(&d);
 }
 
+static void a_users_rings_are_limited(void **state)
+{
+	enum { FIT = SVC_USER_RING_BYTES / (SVC_RECORDS_AT + 256 * SVC_RING_MAX) };
+	struct daemon d;
+	static struct raw r[FIT + 1];
+	(void)state;
+	daemon_start(&d, "--ring-max", "65536", NULL);
+	for (int i = 0; i <= FIT; i++)
+		raw_open(&r[i], &d);
+	for (int i = 0; i < FIT; i++)
+		raw_attach(&r[i], SVC_RING_MAX);
+	struct svc_attach attach = {.entries = SVC_RING_MAX};
+	raw_refused(&r[FIT], SVC_ATTACH, &attach, sizeof(attach), NULL, 0, NCCLSVC_LIMIT, "rings");
+	raw_attach(&r[FIT], 1024);
+	for (int i = 0; i <= FIT; i++)
+		raw_close(&r[i]);
+	daemon_stop(&d);
+}
+
 /* ---- Sessions come and go ---- */
 
 static void come_and_go(const struct daemon *d, int times)
@@ -342,7 +353,8 @@ static void a_session_costs_little(void **state)
 	struct usage after = daemon_usage(&d);
 	double each = (double)(after.rss_kib - before.rss_kib) / (SESSIONS - 20);
 	double fds = (double)(after.fds - before.fds) / (SESSIONS - 20);
-	print_message("a session costs %.1f KiB (its small ring included) and %.1f fds\n", each, fds);
+	print_message("a session costs %.1f KiB (its small ring included) and %.1f fds\n", each,
+		      fds);
 	CHECK(each <= 64);
 	for (int i = 0; i < SESSIONS; i++)
 		raw_close(&r[i]);
@@ -361,6 +373,7 @@ int main(void)
 		TEST(a_full_ring_says_again),
 		TEST(tasks_by_socket_are_limited),
 		TEST(a_ring_over_the_limit_is_refused),
+		TEST(a_users_rings_are_limited),
 		TEST(a_thousand_sessions_leave_no_trace),
 		TEST(a_session_costs_little),
 	};

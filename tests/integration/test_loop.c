@@ -140,8 +140,8 @@ static void without_ring(struct client *me)
 	for (int round = 0; round < 20; round++) {
 		for (int i = 0; i < 100; i++) {
 			v[i] = i;
-			CHECK_OK(ncclsvc_all_reduce(&v[i], &v[i], 1, NCCLSVC_INT32, NCCLSVC_SUM, comm,
-						    &tasks[i]));
+			CHECK_OK(ncclsvc_all_reduce(&v[i], &v[i], 1, NCCLSVC_INT32, NCCLSVC_SUM,
+						    comm, &tasks[i]));
 		}
 		for (int i = 0; i < 100; i++) {
 			wait_for(s, tasks[i], NCCLSVC_OK);
@@ -168,7 +168,7 @@ static void a_session_without_ring_meets_one_with(void **state)
 /* ---- Threads ---- */
 
 #define THREADS 4
-#define ROUNDS  300
+#define ROUNDS	300
 
 struct worker {
 	ncclsvc_session *session;
@@ -184,7 +184,8 @@ static void reduce_rounds(struct worker *w)
 	for (int i = 0; i < ROUNDS; i++) {
 		ncclsvc_task task;
 		v[0] = w->index * 1000 + i;
-		CHECK_OK(ncclsvc_all_reduce(v, v + 1, 1, NCCLSVC_INT32, NCCLSVC_SUM, w->comm, &task));
+		CHECK_OK(ncclsvc_all_reduce(v, v + 1, 1, NCCLSVC_INT32, NCCLSVC_SUM, w->comm,
+					    &task));
 		wait_for(w->session, task, NCCLSVC_OK);
 		CHECK_EQ(v[1], w->nranks * (w->index * 1000 + i));
 	}

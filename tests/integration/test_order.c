@@ -62,7 +62,8 @@ static void big_or_small(struct client *me)
 		ncclsvc_task first, last;
 		memset(buf, me->rank + 1, BIG);
 		say(me, 1);
-		CHECK_OK(ncclsvc_all_reduce(buf, buf, BIG, NCCLSVC_INT8, NCCLSVC_SUM, mine, &first));
+		CHECK_OK(
+			ncclsvc_all_reduce(buf, buf, BIG, NCCLSVC_INT8, NCCLSVC_SUM, mine, &first));
 		for (int i = 0; i < 5; i++)
 			CHECK_OK(ncclsvc_all_reduce(buf, buf, BIG, NCCLSVC_INT8, NCCLSVC_MAX, mine,
 						    &last));
@@ -123,8 +124,8 @@ static void chain(struct client *me)
 		bool sum = i % 3 != 0;
 		/* Sizes change so that some run inline and some in chunks. */
 		size_t n = i % 2 ? N : 1 + (size_t)i % 10;
-		CHECK_OK(ncclsvc_all_reduce(v, v, n, NCCLSVC_UINT64, sum ? NCCLSVC_SUM : NCCLSVC_PROD,
-					    comm, &tasks[i]));
+		CHECK_OK(ncclsvc_all_reduce(v, v, n, NCCLSVC_UINT64,
+					    sum ? NCCLSVC_SUM : NCCLSVC_PROD, comm, &tasks[i]));
 		expected = sum ? expected * 3 : expected * expected * expected;
 		if (i % 50 == 0)
 			wait_for(s, tasks[i], NCCLSVC_OK);

@@ -78,8 +78,8 @@ static void exchange(struct client *me)
 				bool sends = (half + me->rank) % 2 == 0;
 				size_t at = (size_t)peer * N;
 				fill(out + at, N, me->rank * 1000 + peer * 100000 + round);
-				CHECK_OK(sends ? ncclsvc_send(out + at, N, NCCLSVC_INT32, peer, comm,
-							      &tasks[half * n + peer])
+				CHECK_OK(sends ? ncclsvc_send(out + at, N, NCCLSVC_INT32, peer,
+							      comm, &tasks[half * n + peer])
 					       : ncclsvc_recv(in + at, N, NCCLSVC_INT32, peer, comm,
 							      &tasks[half * n + peer]));
 			}
@@ -150,9 +150,12 @@ static void group_over_communicators(struct client *me)
 		v[3] = me->rank;
 		v[4] = -1;
 		CHECK_OK(ncclsvc_group_begin(s));
-		CHECK_OK(ncclsvc_all_reduce(&v[0], &v[0], 1, NCCLSVC_INT32, NCCLSVC_SUM, whole, NULL));
-		CHECK_OK(ncclsvc_all_reduce(&v[1], &v[1], 1, NCCLSVC_INT32, NCCLSVC_SUM, half, NULL));
-		CHECK_OK(ncclsvc_all_reduce(&v[2], &v[2], 1, NCCLSVC_INT32, NCCLSVC_MAX, whole, NULL));
+		CHECK_OK(ncclsvc_all_reduce(&v[0], &v[0], 1, NCCLSVC_INT32, NCCLSVC_SUM, whole,
+					    NULL));
+		CHECK_OK(ncclsvc_all_reduce(&v[1], &v[1], 1, NCCLSVC_INT32, NCCLSVC_SUM, half,
+					    NULL));
+		CHECK_OK(ncclsvc_all_reduce(&v[2], &v[2], 1, NCCLSVC_INT32, NCCLSVC_MAX, whole,
+					    NULL));
 		CHECK_OK(ncclsvc_send(&v[3], 1, NCCLSVC_INT32, (me->rank + 1) % 4, whole, NULL));
 		CHECK_OK(ncclsvc_recv(&v[4], 1, NCCLSVC_INT32, (me->rank + 3) % 4, whole, NULL));
 		CHECK_OK(ncclsvc_group_end(s));

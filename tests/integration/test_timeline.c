@@ -84,7 +84,8 @@ static void queued_ahead(struct client *me)
 	CHECK_OK(ncclsvc_timeline_create(s, &timeline));
 	for (int i = 0; i < STEPS; i++) {
 		CHECK_OK(ncclsvc_timeline_set(s, timeline, (uint64_t)i + 1));
-		CHECK_OK(ncclsvc_all_reduce(&v[i], &v[i], 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &last));
+		CHECK_OK(ncclsvc_all_reduce(&v[i], &v[i], 1, NCCLSVC_INT32, NCCLSVC_SUM, comm,
+					    &last));
 	}
 	for (int i = 0; i < STEPS; i++) {
 		v[i] = i + me->rank;

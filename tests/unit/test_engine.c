@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The engine's parts that stand alone: deadlines, the pool, and the task table under a busy writer. */
+ * The engine's parts that stand alone: deadlines, the pool, and the task table under a busy writer.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

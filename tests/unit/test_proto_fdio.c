@@ -177,7 +177,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(fds_travel_close_on_exec, setup, teardown),
-		cmocka_unit_test_setup_teardown(too_many_fds_are_counted_and_closed, setup, teardown),
+		cmocka_unit_test_setup_teardown(too_many_fds_are_counted_and_closed, setup,
+						teardown),
 		cmocka_unit_test_setup_teardown(a_cut_message_loses_no_fd, setup, teardown),
 		cmocka_unit_test_setup_teardown(ends_are_told_apart, setup, teardown),
 		cmocka_unit_test_setup_teardown(own_memfds_are_trusted_and_cannot_shrink, setup,

@@ -15,11 +15,12 @@ static void every_value_has_its_name(void **state)
 #define NAMED(function, value, name) assert_string_equal(function(value), name);
 #define RESULT(v, n, name, meaning)                                                                \
 	NAMED(svc_result_name, v, name) NAMED(svc_result_meaning, v, meaning)
-#define OP(v, n, name)             NAMED(svc_op_name, v, name) assert_true(svc_op_known(v));
-#define TYPE(v, n, name, size)     NAMED(svc_type_name, v, name) assert_int_equal(svc_type_size(v), size);
-#define REDOP(v, n, name)          NAMED(svc_redop_name, v, name) assert_true(svc_redop_known(v));
-#define STATE(v, n, name)          NAMED(svc_state_name, v, name)
-#define FIELD(v, n, name)          NAMED(svc_field_name, v, name)
+#define OP(v, n, name) NAMED(svc_op_name, v, name) assert_true(svc_op_known(v));
+#define TYPE(v, n, name, size)                                                                     \
+	NAMED(svc_type_name, v, name) assert_int_equal(svc_type_size(v), size);
+#define REDOP(v, n, name) NAMED(svc_redop_name, v, name) assert_true(svc_redop_known(v));
+#define STATE(v, n, name) NAMED(svc_state_name, v, name)
+#define FIELD(v, n, name) NAMED(svc_field_name, v, name)
 	NCCLSVC_RESULTS(RESULT)
 	NCCLSVC_OPS(OP)
 	NCCLSVC_TYPES(TYPE)

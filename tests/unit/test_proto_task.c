@@ -32,11 +32,16 @@ static const struct {
 	uint8_t op;
 	int root_src, root_dst, src, dst;
 } extents[] = {
-	{NCCLSVC_ALL_REDUCE, 1, 1, 1, 1},      {NCCLSVC_ALL_GATHER, 1, -1, 1, -1},
-	{NCCLSVC_REDUCE_SCATTER, -1, 1, -1, 1}, {NCCLSVC_BROADCAST, 1, 1, 0, 1},
-	{NCCLSVC_REDUCE, 1, 1, 1, 0},          {NCCLSVC_ALL_TO_ALL, -1, -1, -1, -1},
-	{NCCLSVC_GATHER, 1, -1, 1, 0},         {NCCLSVC_SCATTER, -1, 1, 0, 1},
-	{NCCLSVC_SEND, 1, 0, 1, 0},            {NCCLSVC_RECV, 0, 1, 0, 1},
+	{NCCLSVC_ALL_REDUCE, 1, 1, 1, 1},
+	{NCCLSVC_ALL_GATHER, 1, -1, 1, -1},
+	{NCCLSVC_REDUCE_SCATTER, -1, 1, -1, 1},
+	{NCCLSVC_BROADCAST, 1, 1, 0, 1},
+	{NCCLSVC_REDUCE, 1, 1, 1, 0},
+	{NCCLSVC_ALL_TO_ALL, -1, -1, -1, -1},
+	{NCCLSVC_GATHER, 1, -1, 1, 0},
+	{NCCLSVC_SCATTER, -1, 1, 0, 1},
+	{NCCLSVC_SEND, 1, 0, 1, 0},
+	{NCCLSVC_RECV, 0, 1, 0, 1},
 	{NCCLSVC_BARRIER, 0, 0, 0, 0},
 };
 #define OPS (sizeof(extents) / sizeof(extents[0]))
@@ -55,8 +60,10 @@ static void extents_are_those_of_nccl(void **state)
 			bool root = rank == ROOT;
 			uint64_t src, dst;
 			assert_true(svc_task_extent(&r, RANKS, rank, &src, &dst));
-			assert_int_equal(src, bytes_of(root ? extents[i].root_src : extents[i].src));
-			assert_int_equal(dst, bytes_of(root ? extents[i].root_dst : extents[i].dst));
+			assert_int_equal(src,
+					 bytes_of(root ? extents[i].root_src : extents[i].src));
+			assert_int_equal(dst,
+					 bytes_of(root ? extents[i].root_dst : extents[i].dst));
 			assert_true(svc_task_bytes(&r, RANKS) >= (src > dst ? src : dst));
 		}
 	}
@@ -69,7 +76,8 @@ static void overflowing_counts_are_refused(void **state)
 		struct svc_record r = record(extents[i].op);
 		if (r.op == NCCLSVC_BARRIER)
 			continue;
-		const uint64_t counts[] = {UINT64_MAX, UINT64_MAX / 4 + 1, UINT64_MAX / 4 / RANKS + 1};
+		const uint64_t counts[] = {UINT64_MAX, UINT64_MAX / 4 + 1,
+					   UINT64_MAX / 4 / RANKS + 1};
 		for (size_t k = 0; k < 3; k++) {
 			r.count = counts[k];
 			assert_int_equal(svc_record_check(&r, RANKS, 0, text),
