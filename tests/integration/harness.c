@@ -61,6 +61,12 @@ void check_failed(const char *file, int line, const char *format, ...)
 	abort();
 }
 
+bool sanitized(void)
+{
+	const char *value = getenv("NCCLSVC_TEST_SANITIZED");
+	return value && *value;
+}
+
 void skip_because(const char *format, ...)
 {
 	char text[256];

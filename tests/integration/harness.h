@@ -66,6 +66,8 @@ int harness_teardown(void **state);
 /* The seconds this test may take, from now; 60 unless it says otherwise. */
 void time_limit(unsigned seconds);
 /* Says why, and skips the test. */
+/* Built with a sanitizer, whose memory and threads are not only ours? */
+bool sanitized(void);
 __attribute__((noreturn, format(printf, 1, 2))) void skip_because(const char *format, ...);
 
 uint64_t now_ns(void); /* CLOCK_MONOTONIC */

@@ -189,6 +189,8 @@ static void an_idle_daemon_sleeps(void **state)
 	struct daemon d;
 	struct raw r;
 	(void)state;
+	if (sanitized())
+		skip_because("a sanitizer's own threads do not sleep");
 	daemon_start(&d, NULL);
 	raw_open(&r, &d);
 	raw_attach(&r, 16);
