@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * ncclsvcd: start, signals, systemd, and an orderly end. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,6 +162,17 @@ static void on_hangup(uv_signal_t *handle, int signum)
 
 /* ---- The start ---- */
 
+/* A socket must not become what somebody writes messages to. */
+static void fill_standard_fds(void)
+{
+	int fd;
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		close(fd);
+}
+
 static void raise_fd_limit(void)
 {
 	struct rlimit r;
@@ -272,6 +284,7 @@ static void stop(struct daemon *d)
 int main(int argc, char *argv[], char *envp[])
 {
 	static struct daemon d;
+	fill_standard_fds();
 	d.socket.fd = d.socket.lock_fd = -1;
 	d.argc = argc;
 	d.argv = argv;

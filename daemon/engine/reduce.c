@@ -121,7 +121,7 @@ void copy_block_with(const struct reduce_variant *variant, void *dst, const void
 	if (dst == src || !bytes)
 		return;
 	if (!streaming || bytes < REDUCE_STREAM_BYTES) {
-		memcpy(dst, src, bytes);
+		memmove(dst, src, bytes); /* two ranks may have the same memory, by mistake */
 		return;
 	}
 	variant->stream(dst, src, bytes);
