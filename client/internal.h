@@ -138,8 +138,7 @@ bool task_answer(ncclsvc_session *s, uint32_t serial, const void *body, size_t l
 uint32_t task_serial(uint64_t task);
 /* Writes the status of an ended task; zeros with result OK for a forgotten one. Locked. */
 void task_status_of(ncclsvc_session *s, uint64_t task, ncclsvc_status *status);
-/* failure.c: remembers that the task failed; text says more than the status can, or is "". Locked.
- */
+/* failure.c: remembers that the task failed; text says more than the status, or is "". Locked */
 void failure_keep(ncclsvc_session *s, const struct slot *slot, const char *text);
 struct failure *failure_find(const struct tasks *t, uint64_t task);
 /* Returns an ended task's result, leaves its sentence, and counts it as told. Locked. */
@@ -179,8 +178,7 @@ struct call {
 	bool done;
 	int32_t result;
 	int fd; /* of the reply; the caller's, -1 if none */
-	/* Runs locked in whichever thread receives a good reply, before any later message is read.
-	 */
+	/* Runs locked in the thread that receives a good reply, before it reads on */
 	void (*on_reply)(ncclsvc_session *s, struct call *call);
 	void *arg;
 	struct call *next;

@@ -148,8 +148,7 @@ static void finish_split(struct server *s, struct communicator *m)
 			client_reply(c, SVC_SPLIT, split[k].serial, &none, sizeof(none), NULL, 0);
 	}
 	for (int i = 0; i < made; i++) {
-		/* An answer that could not be sent has ended its session, a member of another part.
-		 */
+		/* An answer that failed has ended its session, a member of another part */
 		if (parts[i]->joining == parts[i]->nranks)
 			comm_start_epoch(s, parts[i], SVC_SPLIT);
 		else

@@ -154,8 +154,7 @@ typedef struct ncclsvc_comm_info {
 	uint32_t pending;
 	uint32_t uid; /* owner: only this user's processes may join */
 	uint64_t age_ns;
-	uint8_t id[NCCLSVC_ID_BYTES]; /* zeros unless the asker is the owner or root: an id is a key
-				       */
+	uint8_t id[NCCLSVC_ID_BYTES]; /* a key: zeros unless the owner or root asks */
 	char label[NCCLSVC_NAME_BYTES]; /* "world", "split of 3", or the start of the id in hex */
 } ncclsvc_comm_info;
 

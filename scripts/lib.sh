@@ -53,3 +53,14 @@ compile() {
 	fi
 	rm -f "$log"
 }
+
+# end_process PID: asks a child of this shell to end, and makes it after 20 s. Its exit code.
+end_process() {
+	kill "$1" 2>/dev/null || true
+	for _ in $(seq 200); do
+		kill -0 "$1" 2>/dev/null || break
+		sleep 0.1
+	done
+	kill -KILL "$1" 2>/dev/null || true
+	wait "$1" 2>/dev/null
+}

@@ -27,8 +27,7 @@ struct snapshot {
  * held, and ncclsvc_last_error says why. */
 ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct snapshot *s);
 void snapshot_free(struct snapshot *s);
-/* Orders sessions and communicators by id, members by communicator and rank: the look-ups need it.
- */
+/* Orders sessions and communicators by id, members by communicator and rank, for the look-ups */
 void snapshot_order(struct snapshot *s);
 
 /* NULL: not in the snapshot. */

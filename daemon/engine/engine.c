@@ -267,8 +267,7 @@ static void *engine_main(void *arg)
 	struct engine *e = arg;
 	unsigned rounds = 0;
 	while (!e->stop) {
-		/* Whoever takes a record looks at the clock; without any, now and then is enough.
-		 */
+		/* Whoever takes a record looks at the clock; without any, now and then is enough */
 		if (rounds % ROUNDS_PER_CLOCK == 0)
 			e->now = engine_clock();
 		bool busy = atomic_load_explicit(&e->commands_waiting, memory_order_acquire);

@@ -44,8 +44,7 @@ static void post(struct engine *e, struct task *t)
 		order_post_collective(e, t);
 }
 
-/* Posts what can be posted of the head: point-to-point tasks all, collectives one after the other.
- */
+/* Posts what it can of the head: point-to-point tasks all, collectives one after the other. */
 static void post_head(struct engine *e, struct member *m)
 {
 	struct task *t = m->queue, *next, *after;
@@ -93,7 +92,7 @@ static void end_deadlock(struct engine *e, struct comm *c)
 	}
 	st.field = other ? NCCLSVC_FIELD_OP : NCCLSVC_FIELD_ORDER;
 	if (!other)
-		other = c->members[one->record.peer].queue;
+		other = svc_op_is_p2p(one->record.op) ? c->members[one->record.peer].queue : one;
 	st.value_a = one->record.op;
 	st.value_b = other->record.op;
 	order_name_ranks(c, &st, one->rank, other->rank);
@@ -139,6 +138,7 @@ void order_check_inputs(struct engine *e)
 			order_make_ready(e, member_of(t));
 	}
 }
+
 void order_enqueue(struct engine *e, struct task *first, uint32_t n)
 {
 	struct task *t = first, *next;

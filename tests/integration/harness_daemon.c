@@ -119,8 +119,7 @@ void daemon_settles(const struct daemon *d)
 		     u.memfds, d->base.fds, d->base.memfds);
 }
 
-/* One session with everything, so that what the daemon keeps from its first use on is in the base.
- */
+/* One session with everything, so that what the daemon keeps from then on is in the base */
 static void warm_up(struct daemon *d)
 {
 	struct raw r;

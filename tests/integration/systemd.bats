@@ -10,14 +10,15 @@ setup() {
 	BUILD=$(cd "${BUILD:-$here/../../build}" && pwd)
 	daemon=$BUILD/daemon/ncclsvcd
 	ctl=$BUILD/client/ctl/ncclsvc-ctl
+	# shellcheck source=scripts/lib.sh
+	. "$here/../../scripts/lib.sh"
 	dir=$(mktemp -d)
 	pids=()
 }
 
 teardown() {
 	for p in "${pids[@]}"; do
-		kill "$p" 2>/dev/null || true
-		wait "$p" 2>/dev/null || true
+		end_process "$p" || true
 	done
 	rm -rf "$dir"
 }
@@ -42,6 +43,10 @@ eventually() {
 	done
 	echo "still failing after 20 s: $*"
 	return 1
+}
+
+has_ended() {
+	! kill -0 "$1" 2>/dev/null
 }
 
 @test "the system units are in order" {
@@ -114,8 +119,7 @@ eventually() {
 	echo "$output"
 	[ "$status" -eq 0 ]
 	grep -q 'ready on the inherited socket: 3 host ranks' "$dir/log"
-	kill "${pids[0]}"
-	wait "${pids[0]}"
+	end_process "${pids[0]}"
 	# The socket is the activator's, not the daemon's to remove.
 	[ -S "$dir/s" ]
 }
@@ -126,6 +130,7 @@ eventually() {
 	pids+=($!)
 	eventually test -S "$dir/s"
 	python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])' "$dir/s"
+	eventually has_ended "${pids[0]}"
 	code=0
 	wait "${pids[0]}" || code=$?
 	[ "$code" -eq 1 ]

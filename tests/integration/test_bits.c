@@ -83,8 +83,7 @@ static void reduce_fractions(struct client *me)
 			wait_for(s, some, NCCLSVC_OK);
 			for (size_t i = 0; i < COUNT; i++)
 				check_close(recv, i, RANKS, types[t], redops[k]);
-			/* Whoever reduces an element, and however it is cut: the bits are the same.
-			 */
+			/* Whoever reduces it, and however it is cut: the bits are the same */
 			CHECK(memcmp(part, recv + (size_t)me->rank * n * size, n * size) == 0);
 			h = hash(recv, COUNT * size, h);
 		}

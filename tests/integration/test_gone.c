@@ -10,8 +10,7 @@
 
 enum { READY = 1, GO, DONE };
 
-/* One side's check that everything is as before: the killed rank is back, and the next epoch works.
- */
+/* One side's check that everything is as before: the killed rank is back, the next epoch works */
 static void rejoin_and_check(ncclsvc_session *s, ncclsvc_comm *comm, uint32_t epoch)
 {
 	CHECK_OK(ncclsvc_comm_rejoin(comm, WAIT_MS));

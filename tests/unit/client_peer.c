@@ -61,7 +61,7 @@ static void hello(struct peer *p, const struct svc_header *h)
 					.ring_max = 1024};
 	struct svc_event_bye bye = {.reason = NCCLSVC_LIMIT, .text = "too many sessions"};
 	int stray = p->listener;
-	switch (p->fault) {
+	switch ((int)p->fault) {
 	case SAYS_VERSION:
 		refuse(p, h, NCCLSVC_VERSION, "no");
 		break;
