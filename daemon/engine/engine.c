@@ -376,7 +376,7 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	cpu_set_t cpus;
 	e->cores = sched_getaffinity(0, sizeof(cpus), &cpus) ? 1 : (uint32_t)CPU_COUNT(&cpus);
 	e->spin_ns = config->spin_us >= 0 ? (uint64_t)config->spin_us * 1000
-		     : e->cores > 1	  ? 50000
+		     : e->cores > 1	  ? 100000
 					  : 0;
 	e->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
