@@ -2,7 +2,9 @@
 #include "pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <utlist.h>
 
@@ -12,6 +14,8 @@ struct pool {
 	struct job *open; /* with chunks to take; the head is next in turn */
 	struct job *done; /* all chunks have run */
 	unsigned sleeping;
+	cpu_set_t cpus;	      /* that we may use */
+	_Atomic int busy_cpu; /* the submitting thread's */
 	bool stop;
 	void (*notify)(void *arg);
 	void *arg;
@@ -49,6 +53,19 @@ static bool give(struct pool *p, struct job *job)
 	return true;
 }
 
+/* Where clients poll on every other core, the scheduler may leave a helper behind the submitting
+ * thread on one core, where it helps nobody. */
+static void keep_away(struct pool *p)
+{
+	int cpu = atomic_load_explicit(&p->busy_cpu, memory_order_relaxed);
+	cpu_set_t others = p->cpus;
+	if (cpu < 0 || cpu >= CPU_SETSIZE || cpu != sched_getcpu())
+		return;
+	CPU_CLR(cpu, &others);
+	if (CPU_COUNT(&others))
+		sched_setaffinity(0, sizeof(others), &others);
+}
+
 static void *helper(void *arg)
 {
 	struct pool *p = arg;
@@ -61,6 +78,9 @@ static void *helper(void *arg)
 			p->sleeping++;
 			pthread_cond_wait(&p->work, &p->lock);
 			p->sleeping--;
+			pthread_mutex_unlock(&p->lock);
+			keep_away(p);
+			pthread_mutex_lock(&p->lock);
 			continue;
 		}
 		pthread_mutex_unlock(&p->lock);
@@ -81,6 +101,9 @@ struct pool *pool_create(unsigned helpers, void (*notify)(void *arg), void *arg)
 		return NULL;
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->work, NULL);
+	if (sched_getaffinity(0, sizeof(p->cpus), &p->cpus))
+		CPU_ZERO(&p->cpus);
+	atomic_store(&p->busy_cpu, -1);
 	p->notify = notify;
 	p->arg = arg;
 	sigfillset(&all); /* signals are the supervisor's */
@@ -113,6 +136,7 @@ void pool_destroy(struct pool *p)
 void pool_submit(struct pool *p, struct job *job)
 {
 	job->taken = job->finished = 0;
+	atomic_store_explicit(&p->busy_cpu, sched_getcpu(), memory_order_relaxed);
 	for (unsigned i = 0; i <= p->helpers; i++)
 		job->next[i] = share_begin(p, job, i);
 	pthread_mutex_lock(&p->lock);
