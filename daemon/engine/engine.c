@@ -16,12 +16,14 @@
 
 #include "state.h"
 
-#define EPOLL_COMMANDS	 UINT64_MAX /* else the session's slot */
-#define EPOLL_EVENTS	 64
-#define ROUNDS_PER_CLOCK 8
-#define ROUNDS_PER_YIELD 32	/* some 2 us */
-#define ROUNDS_PER_LOOK	 16	/* polls of the rings between looks at the doorbells */
-#define HELPER_SPIN_NS	 200000 /* how long to wait awake for a helper's last chunk */
+#define EPOLL_COMMANDS	   UINT64_MAX /* else the session's slot */
+#define EPOLL_EVENTS	   64
+#define ROUNDS_PER_CLOCK   8
+#define ROUNDS_UNFLUSHED   4	  /* with new records, before sleepers are woken */
+#define ROUNDS_UNPUBLISHED 8	  /* without any, before inspection sees a task */
+#define ROUNDS_PER_YIELD   32	  /* some 2 us */
+#define ROUNDS_PER_LOOK	   16	  /* polls of the rings between looks at the doorbells */
+#define HELPER_SPIN_NS	   200000 /* how long to wait awake for a helper's last chunk */
 
 uint64_t engine_clock(void)
 {
@@ -229,6 +231,7 @@ static int sleep_ms(const struct engine *e)
 
 static void fall_asleep(struct engine *e)
 {
+	publish_tasks(e);
 	atomic_store(&e->asleep, true);
 	/* Either they see the flag and write the eventfd, or we see what they left. */
 	if (!atomic_load(&e->commands_waiting) && !collect_jobs(e) && !e->ready && !e->active &&
@@ -246,7 +249,6 @@ static bool poll_rings(struct engine *e)
 		if (intake_ring(e, s)) {
 			any = true;
 			order_run_ready(e);
-			complete_flush(e);
 		} else if (s->broken || e->now - s->active_ns > e->spin_ns) {
 			engine_session_idle(e, s);
 		}
@@ -265,7 +267,7 @@ static void finish_drain(struct engine *e)
 static void *engine_main(void *arg)
 {
 	struct engine *e = arg;
-	unsigned rounds = 0;
+	unsigned rounds = 0, unflushed = 0;
 	while (!e->stop) {
 		/* Whoever takes a record looks at the clock; without any, now and then is enough */
 		if (rounds % ROUNDS_PER_CLOCK == 0)
@@ -280,10 +282,16 @@ static void *engine_main(void *arg)
 		if (deadlines_first(&e->deadlines))
 			order_expire(e);
 		order_run_ready(e);
-		complete_flush(e);
+		/* To look for sleepers is to wait until the statuses are out. Who polls sees them
+		 * without; so first see whether there is more to do. */
+		unflushed = e->dirty ? unflushed + 1 : 0;
+		if (unflushed && (!took || e->jobs || unflushed == ROUNDS_UNFLUSHED)) {
+			complete_flush(e);
+			unflushed = 0;
+		}
 		free_leaving(e);
 		finish_drain(e);
-		if (e->nunpublished && !took)
+		if (e->nunpublished && (e->jobs || rounds >= ROUNDS_UNPUBLISHED))
 			publish_tasks(e);
 		if (e->jobs) {
 			busy |= pool_help(e->pool);
