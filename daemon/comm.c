@@ -530,11 +530,6 @@ static void expire_join(struct server *s, struct communicator *m, uint32_t rank)
 		     m->label, rank, rank_names_text(&missing));
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b)
-{
-	return !a || (b && b < a) ? b : a;
-}
-
 uint64_t comm_expire(struct server *s, uint64_t now)
 {
 	uint64_t next = 0;

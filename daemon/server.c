@@ -48,11 +48,6 @@ bool server_allows(const struct client *c, uint32_t uid)
 
 /* ---- Deadlines ---- */
 
-static uint64_t earlier(uint64_t a, uint64_t b)
-{
-	return !a || (b && b < a) ? b : a;
-}
-
 static uint64_t expire_silent(struct server *s, uint64_t now)
 {
 	uint64_t limit = (uint64_t)s->config->hello_seconds * 1000000000, next = 0;

@@ -146,7 +146,7 @@ struct server {
 	int spare_fd; /* given up for a moment to turn a connection away when fds run out */
 	struct client *clients;
 	struct client **by_slot; /* [SVC_SESSIONS_MAX] */
-	uint32_t nclients, slots_used;
+	uint32_t nclients;
 	uint32_t last_session;
 	struct account *accounts;
 	struct communicator *comms;	    /* by id */
@@ -157,7 +157,6 @@ struct server {
 	uint64_t region_bytes;
 	uint32_t regions;
 	uint64_t start_ns;
-	uint64_t failure_ns;
 	bool draining, closing;
 	unsigned handles; /* libuv handles still open */
 	void (*drained)(void *arg);
@@ -165,6 +164,12 @@ struct server {
 	void (*pong)(void *arg);
 	void *pong_arg;
 };
+
+/* The earlier of two deadlines; 0 is none. */
+static inline uint64_t earlier(uint64_t a, uint64_t b)
+{
+	return !a || (b && b < a) ? b : a;
+}
 
 /* server.c */
 uint64_t server_now(void);

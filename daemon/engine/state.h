@@ -167,9 +167,7 @@ struct engine {
 	int epoll_fd;
 	uint64_t now;
 	struct session **sessions; /* by slot */
-	uint32_t nsessions;
-	struct comm **comms; /* by slot */
-	uint32_t ncomms;
+	struct comm **comms;	   /* by slot */
 	struct session *active, *dirty;
 	uint32_t nactive, cores;
 	bool crowded; /* more pollers than cores: they yield at every round */
