@@ -267,7 +267,7 @@ static void finish_drain(struct engine *e)
 static void *engine_main(void *arg)
 {
 	struct engine *e = arg;
-	unsigned rounds = 0, unflushed = 0;
+	unsigned rounds = 0, unflushed = 0, streak = 0;
 	while (!e->stop) {
 		/* Whoever takes a record looks at the clock; without any, now and then is enough */
 		if (rounds % ROUNDS_PER_CLOCK == 0)
@@ -298,6 +298,9 @@ static void *engine_main(void *arg)
 			busy |= collect_jobs(e);
 		}
 		if (busy) {
+			/* Who is busy with some must not be deaf to others' doorbells. */
+			if (e->jobs || ++streak % ROUNDS_PER_LOOK == 0)
+				look(e, 0);
 			rounds = 0;
 			e->busy_ns = e->now;
 			continue;
