@@ -183,9 +183,45 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 	client_reply(c, SVC_REGION_ADD, serial, &reply, sizeof(reply), NULL, 0);
 }
 
+/* Whoever unmaps last frees the pages, up to 200 us a MiB: no other session should wait for that,
+ * nor for the address space, which is locked for the length of one call. */
+#define UNMAP_AT_ONCE (UINT64_C(4) << 20)
+
+struct unmapping {
+	uv_work_t work;
+	void *base;
+	size_t bytes;
+};
+
+static void unmap_work(uv_work_t *work)
+{
+	const struct unmapping *u = work->data;
+	for (size_t at = 0; at < u->bytes; at += UNMAP_AT_ONCE) {
+		size_t left = u->bytes - at;
+		munmap((char *)u->base + at, left < UNMAP_AT_ONCE ? left : UNMAP_AT_ONCE);
+	}
+}
+
+static void unmap_done(uv_work_t *work, int status)
+{
+	(void)status;
+	free(work->data);
+}
+
+static void unmap_beside(uv_loop_t *loop, void *base, size_t bytes)
+{
+	struct unmapping *u = bytes > UNMAP_AT_ONCE ? malloc(sizeof(*u)) : NULL;
+	if (u)
+		*u = (struct unmapping){.work.data = u, .base = base, .bytes = bytes};
+	if (u && !uv_queue_work(loop, &u->work, unmap_work, unmap_done))
+		return;
+	free(u);
+	munmap(base, bytes);
+}
+
 static void unmap(struct client *c, struct mapping *m)
 {
-	munmap(m->base, m->bytes);
+	unmap_beside(c->server->loop, m->base, m->bytes);
 	c->regions--;
 	c->region_bytes -= m->bytes;
 	c->account->region_bytes -= m->bytes;

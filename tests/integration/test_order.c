@@ -75,14 +75,14 @@ static void big_or_small(struct client *me)
 		CHECK_EQ(buf[BIG - 1], 3);
 	} else {
 		CHECK_EQ(hear(me), 2);
-		uint64_t sum = 0;
+		uint64_t worst = 0;
 		for (int i = 0; i < 20; i++) { /* as many on both sides */
 			uint64_t start = now_ns();
 			check_usable(s, mine);
 			uint64_t took = now_ns() - start;
-			sum += took;
+			worst = took > worst ? took : worst;
 		}
-		say(me, sum / 20);
+		say(me, worst);
 	}
 	ncclsvc_close(s);
 }
@@ -100,10 +100,10 @@ static void small_tasks_run_beside_big_ones(void **state)
 	say(&clients[3], 2);
 	uint64_t started = hear(&clients[0]), done = hear(&clients[0]);
 	for (int i = 2; i < 4; i++) {
-		uint64_t mean = hear(&clients[i]);
-		print_message("small tasks beside a run of %.0f ms of big ones: %.1f ms each\n",
-			      (double)(done - started) / 1e6, (double)mean / 1e6);
-		CHECK(2 * mean < done - started);
+		uint64_t worst = hear(&clients[i]);
+		print_message("small tasks beside a run of %.0f ms of big ones: %.1f ms at worst\n",
+			      (double)(done - started) / 1e6, (double)worst / 1e6);
+		CHECK(worst < done - started);
 	}
 	clients_end(clients, 4);
 	daemon_stop(&d);
