@@ -223,6 +223,55 @@ ncclsvc_result ncclsvc_timeline_signal(ncclsvc_timeline *timeline, uint64_t valu
 /* The done counter now. */
 uint64_t ncclsvc_timeline_done(const ncclsvc_timeline *timeline);
 
+/* ---- GPUs -------------------------------------------------------------------------------
+ *
+ * A communicator joined with a device is NCCL's, run by the daemon's worker of that GPU on this
+ * process's own device memory. libcuda.so.1 is opened when the first such call is made; devices are
+ * this process's CUDA ordinals (CUDA_VISIBLE_DEVICES counts), found in the daemon by UUID.
+ *
+ * Streams: an operation on such a communicator returns at once. It runs after the work that is on
+ * the thread's stream (ncclsvc_stream_set; CUDA's default stream else), and work put on that stream
+ * later runs after it: the GPU itself waits, no host does. Waits on the host (ncclsvc_wait) are for
+ * errors, and for those who want them. If a task fails, its stream goes on and its buffers hold
+ * anything: ask ncclsvc_comm_error. After PEER_GONE and WORKER_LOST, fill buffers again only once
+ * the communicator has been rejoined.
+ * Buffers: memory of cuMemAlloc (cudaMalloc), cuMemCreate (with a POSIX handle type), or lent by
+ * the daemon; any part of an allocation. It is imported at its first use, ~0.1 ms. Memory that
+ * cannot be shared between processes (of cudaMallocAsync's default pool, managed, host) is refused
+ * by name. Freeing an allocation that no pending task uses is always allowed. */
+
+struct CUstream_st; /* a CUstream, or cudaStream_t */
+
+#define NCCLSVC_DEVICE_HOST (-1)
+
+/* As ncclsvc_comm_join, with this process's GPU `device`. UNSUPPORTED: no driver here, or the
+ * daemon has no worker for that GPU. MISMATCH: others joined with host memory.
+ * INVALID_ARGUMENT: two ranks with one GPU. */
+ncclsvc_result ncclsvc_comm_join_device(ncclsvc_session *session, const ncclsvc_unique_id *id,
+					int nranks, int rank, int device, int timeout_ms,
+					ncclsvc_comm **comm);
+
+/* Flags of ncclsvc_stream_set. */
+#define NCCLSVC_STREAM_DETACHED 1u /* later work does not wait: ncclsvc_stream_wait orders it */
+
+/* The calling thread's submissions on GPU communicators of the session use this stream until set to
+ * another. NULL is CUDA's legacy default stream. The stream stays the caller's, and must not be
+ * destroyed while its tasks are pending. A stream that is being captured is refused at submission.
+ * flags: 0 or NCCLSVC_STREAM_DETACHED. */
+ncclsvc_result ncclsvc_stream_set(ncclsvc_session *session, struct CUstream_st *stream,
+				  unsigned flags);
+
+/* Work put on the stream from now on runs after the task, whatever stream that was submitted on.
+ * Returns at once. A task of a host communicator is refused. */
+ncclsvc_result ncclsvc_stream_wait(ncclsvc_session *session, struct CUstream_st *stream,
+				   ncclsvc_task task);
+
+/* Memory of the GPU `device` that the daemon owns and this process borrows: nothing is imported at
+ * its first use, and small collectives are faster on it. *ptr is a device pointer. Zeroed. Given
+ * back with ncclsvc_mem_free, or with the session. */
+ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *session, int device, size_t bytes,
+					void **ptr);
+
 /* ---- Completion ------------------------------------------------------------------------ */
 
 /* Waits until the task has ended and returns its result. TIMEOUT: of this wait (the task goes on) or,
@@ -257,6 +306,7 @@ ncclsvc_result ncclsvc_list_comms(ncclsvc_session *session, ncclsvc_comm_info **
 ncclsvc_result ncclsvc_list_members(ncclsvc_session *session, ncclsvc_member_info **list, size_t *n);
 ncclsvc_result ncclsvc_list_tasks(ncclsvc_session *session, ncclsvc_task_info **list, size_t *n);
 ncclsvc_result ncclsvc_list_regions(ncclsvc_session *session, ncclsvc_region_info **list, size_t *n);
+ncclsvc_result ncclsvc_list_devices(ncclsvc_session *session, ncclsvc_device_info **list, size_t *n);
 void ncclsvc_list_free(void *list);
 
 /* End a task, a communicator's tasks, or a session, by the ids inspection shows. The owner, root and

@@ -64,7 +64,9 @@ extern "C" {
 	X(NCCLSVC_FLOAT16, 6, "float16", 2)                                                        \
 	X(NCCLSVC_FLOAT32, 7, "float32", 4)                                                        \
 	X(NCCLSVC_FLOAT64, 8, "float64", 8)                                                        \
-	X(NCCLSVC_BFLOAT16, 9, "bfloat16", 2)
+	X(NCCLSVC_BFLOAT16, 9, "bfloat16", 2)                                                      \
+	X(NCCLSVC_FLOAT8E4M3, 10, "float8e4m3", 1) /* on GPUs only */                              \
+	X(NCCLSVC_FLOAT8E5M2, 11, "float8e5m2", 1)
 
 /* X(name, value, "name"): values as in ncclRedOp_t */
 #define NCCLSVC_REDOPS(X)                                                                          \
@@ -199,10 +201,46 @@ typedef struct ncclsvc_task_info {
 typedef struct ncclsvc_region_info {
 	uint32_t session, region;
 	int32_t pid;
-	uint32_t kind; /* 0: memfd */
+	uint32_t kind; /* 0: memfd; of a GPU: 1: cuMemAlloc's, 2: cuMemCreate's, 3: lent */
 	uint64_t bytes;
 	uint64_t age_ns;
+	int32_t device; /* -1: host */
+	uint32_t reserved;
 } ncclsvc_region_info;
+
+typedef enum ncclsvc_device_state {
+	NCCLSVC_DEVICE_STARTING = 1, /* its worker is being started */
+	NCCLSVC_DEVICE_READY = 2,
+	NCCLSVC_DEVICE_LOST = 3,   /* its worker is gone; another will be started */
+	NCCLSVC_DEVICE_FAILED = 4, /* not to be used; text says why */
+} ncclsvc_device_state;
+
+typedef enum ncclsvc_mps {
+	NCCLSVC_MPS_NONE = 0,	 /* this process uses the GPU by itself */
+	NCCLSVC_MPS_ACTIVE = 1,	 /* through an MPS server */
+	NCCLSVC_MPS_UNKNOWN = 2,
+} ncclsvc_mps;
+
+/* A GPU and its worker. */
+typedef struct ncclsvc_device_info {
+	int32_t device; /* the daemon's number for it */
+	uint32_t state; /* ncclsvc_device_state */
+	int32_t pid;	/* its worker's; 0: none runs */
+	uint32_t restarts;
+	uint8_t uuid[16];
+	uint64_t memory_bytes;
+	uint64_t worker_bytes; /* that the worker's start took: context, NCCL */
+	uint64_t import_bytes, lent_bytes;
+	uint32_t imports, lent;
+	uint32_t nccl_comms, nccl_comms_idle; /* physical communicators, and those in the pool */
+	int32_t driver_version, nccl_version; /* 13000: 13.0; 22809: 2.28.9 */
+	uint32_t mps;			      /* ncclsvc_mps */
+	uint32_t reserved;
+	uint64_t mps_server; /* inode of its pipe directory's control; equal: the same server */
+	uint64_t age_ns;     /* in this state */
+	char name[NCCLSVC_NAME_BYTES];
+	char text[128]; /* what went wrong last; may be empty */
+} ncclsvc_device_info;
 
 typedef struct ncclsvc_daemon_info {
 	char version[NCCLSVC_NAME_BYTES];

@@ -23,6 +23,9 @@ static const struct svc_shape shapes[SVC_OPCODE_END] = {
 	SHAPE(LIST, svc_list, svc_list_reply, 0, 1),
 	SHAPE(DAEMON_INFO, svc_daemon_info_request, svc_daemon_info_reply, 0, 0),
 	SHAPE(CANCEL, svc_cancel, svc_cancel_reply, 0, 0),
+	SHAPE(REGION_CUDA, svc_region_cuda, svc_region_reply, 0, 0),
+	SHAPE(REGION_CUDA_FD, svc_region_cuda, svc_region_reply, 1, 0),
+	SHAPE(REGION_LEND, svc_region_lend, svc_region_lend_reply, 0, 1),
 };
 
 /* The layouts are the protocol: a change of size is a change of version. */
@@ -32,6 +35,7 @@ _Static_assert(sizeof(struct svc_hello) == 56, "hello");
 _Static_assert(sizeof(struct svc_hello_reply) == 80, "hello reply");
 _Static_assert(sizeof(struct svc_join) == 152, "join");
 _Static_assert(sizeof(struct svc_join_reply) == 152, "join reply");
+_Static_assert(sizeof(struct svc_region_cuda) == 96, "device region");
 _Static_assert(sizeof(struct svc_record) == 128, "record");
 _Static_assert(sizeof(ncclsvc_status) == 128, "status");
 _Static_assert(offsetof(struct svc_record, timeline) == SVC_HALF, "record halves");

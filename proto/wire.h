@@ -38,6 +38,9 @@ enum svc_opcode {
 	SVC_LIST = 9,
 	SVC_DAEMON_INFO = 10,
 	SVC_CANCEL = 11,
+	SVC_REGION_CUDA = 12,
+	SVC_REGION_CUDA_FD = 13,
+	SVC_REGION_LEND = 14,
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,
@@ -86,7 +89,13 @@ struct svc_attach_reply {
 
 /* Registers shared memory: one fd, a memfd with F_SEAL_SHRINK, at least `bytes` long, not hugetlb.
  * The daemon maps it; the client may close its fd. */
-enum svc_region_kind { SVC_REGION_MEMFD = 0 };
+enum svc_region_kind {
+	SVC_REGION_MEMFD = 0,
+	/* Memory of a GPU: */
+	SVC_REGION_IPC = 1,  /* cuMemAlloc's, by CUDA IPC handle */
+	SVC_REGION_VMM = 2,  /* cuMemCreate's, by file descriptor */
+	SVC_REGION_LENT = 3, /* the daemon's own */
+};
 
 struct svc_region_add {
 	uint64_t bytes;
@@ -99,6 +108,32 @@ struct svc_region_reply {
 	uint32_t reserved;
 };
 
+/* Registers a whole allocation of a GPU's memory with that GPU's worker. SVC_REGION_CUDA: made by
+ * cuMemAlloc, handle from cuIpcGetMemHandle. SVC_REGION_CUDA_FD: made by cuMemCreate, and one fd,
+ * from cuMemExportToShareableHandle; handle is zero. The reply is svc_region_reply. */
+struct svc_region_cuda {
+	uint64_t bytes;	    /* of the allocation */
+	uint64_t base;	    /* the client's address of it, for inspection */
+	uint64_t buffer_id; /* CU_POINTER_ATTRIBUTE_BUFFER_ID, for inspection */
+	int32_t device;	    /* the daemon's, as SVC_LIST_DEVICES numbers them */
+	uint32_t reserved;
+	uint8_t handle[64];
+};
+
+/* Asks for memory of the daemon's. The reply brings one fd, to be imported as cuMemCreate's memory.
+ * It is given back by SVC_REGION_DEL, or with the session. */
+struct svc_region_lend {
+	uint64_t bytes;
+	int32_t device;
+	uint32_t reserved;
+};
+
+struct svc_region_lend_reply {
+	uint32_t region;
+	uint32_t reserved;
+	uint64_t bytes; /* rounded up: what is to be mapped */
+};
+
 /* Forgets a region. BUSY while a pending task names it. */
 struct svc_region_del {
 	uint32_t region;
@@ -107,7 +142,9 @@ struct svc_region_del {
 
 #define SVC_DEVICE_HOST (-1)
 
-/* As ncclCommInitRank: the reply comes when all nranks have joined. With SVC_JOIN_WORLD, id and
+/* device: SVC_DEVICE_HOST, or a number of SVC_LIST_DEVICES: then the communicator is NCCL's, its
+ * members' devices differ, and its tasks move memory of these devices only. All members are of one
+ * kind. As ncclCommInitRank: the reply comes when all nranks have joined. With SVC_JOIN_WORLD, id and
  * nranks are zero, and rank -1 asks for any free rank. A member of a broken communicator rejoins it
  * with the same message; its old handle stays valid and is returned again. */
 enum svc_join_flags { SVC_JOIN_WORLD = 1 };
@@ -177,6 +214,7 @@ enum svc_list_what {
 	SVC_LIST_MEMBERS = 3,  /* ncclsvc_member_info */
 	SVC_LIST_TASKS = 4,    /* ncclsvc_task_info */
 	SVC_LIST_REGIONS = 5,  /* ncclsvc_region_info */
+	SVC_LIST_DEVICES = 6,  /* ncclsvc_device_info */
 };
 
 struct svc_list {
