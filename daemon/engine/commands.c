@@ -174,11 +174,11 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 	c->nranks = n;
 	c->epoch = cmd->epoch_start.epoch;
 	c->uid = cmd->epoch_start.uid;
-	c->board = cmd->epoch_start.board;
 	for (uint32_t k = 0; k < n; k++) {
 		const struct epoch_member *em = &cmd->epoch_start.members[k];
 		struct member *m = &c->members[k];
 		m->comm = c;
+		m->board = &cmd->epoch_start.board[k];
 		m->session = e->sessions[em->session];
 		m->handle = em->handle;
 		m->pid = m->session->pid;

@@ -12,6 +12,8 @@
 #include "fdio.h"
 #include "state.h"
 
+const ncclsvc_status complete_ok = {.rank_a = -1, .rank_b = -1};
+
 ncclsvc_status status_of(int result)
 {
 	return (ncclsvc_status){.result = result, .rank_a = -1, .rank_b = -1};
@@ -31,9 +33,11 @@ static void write_status(struct engine *e, struct session *s, uint64_t number,
 			 const ncclsvc_status *st)
 {
 	ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
+	/* All but the number, which says that the rest is there. */
 	const size_t skip = sizeof(slot->number);
-	const size_t size = st->result ? sizeof(*st) : SVC_HALF;
-	memcpy((char *)slot + skip, (const char *)st + skip, size - skip);
+	memcpy((char *)slot + skip, (const char *)st + skip, SVC_HALF - skip);
+	if (st->result)
+		memcpy((char *)slot + SVC_HALF, (const char *)st + SVC_HALF, SVC_HALF);
 	svc_number_store(&slot->number, number);
 	s->busy[number & (s->entries - 1)] = 0;
 	engine_session_active(e, s); /* who gets an answer soon asks again */
@@ -66,9 +70,10 @@ static void send_reply(struct engine *e, struct session *s, uint32_t serial, int
 		complete_break_session(e, s, NCCLSVC_LIMIT, "the client does not read its socket");
 }
 
-void complete_task(struct engine *e, struct task *t, ncclsvc_status *st)
+void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
 {
 	struct session *s = t->session;
+	ncclsvc_status copy = *how, *st = &copy;
 	st->number = t->record.number;
 	st->submitted_ns = t->submitted_ns;
 	st->started_ns = t->started_ns;

@@ -14,28 +14,26 @@
 /* Finds the communicator of a record. A client may submit before the engine has seen the command
  * that made its communicator; the command is in the queue by then. (What comes by socket is in it
  * itself.) */
-static struct comm *find_comm(struct engine *e, struct session *s, const struct task *t,
-			      int32_t *rank, int *result, const char **text)
+static const struct handle *find_comm(struct engine *e, const struct session *s,
+				      const struct task *t, int *result, const char **text)
 {
 	const struct svc_record *r = &t->record;
-	struct handle *h = NULL;
+	const struct handle *h = NULL;
 	for (int tries = 0; tries < 2; tries++) {
 		h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
 		if (h && h->comm && h->comm->epoch == r->epoch)
-			break;
+			return h;
 		if (tries == 0 && !t->by_socket)
 			engine_run_commands(e);
 	}
-	*result = NCCLSVC_OK;
 	if (!h || !h->known) {
 		*result = NCCLSVC_NOT_FOUND;
 		*text = "no such communicator in this session";
-	} else if (!h->comm || h->comm->epoch != r->epoch) {
+	} else {
 		*result = NCCLSVC_STALE_EPOCH;
 		*text = "the communicator's epoch is over: rejoin it";
 	}
-	*rank = h ? h->rank : -1;
-	return *result ? NULL : h->comm;
+	return NULL;
 }
 
 /* As find_comm: the command that made the region may still be in the queue. */
@@ -88,14 +86,15 @@ static int check(struct engine *e, struct session *s, struct task *t, const char
 {
 	static char sentence[SVC_TEXT_BYTES];
 	uint64_t src_bytes, dst_bytes;
-	int32_t rank;
 	int result;
 	struct svc_record *r = &t->record;
-	struct comm *c = find_comm(e, s, t, &rank, &result, text);
-	if (!c)
+	const struct handle *h = find_comm(e, s, t, &result, text);
+	if (!h)
 		return result;
-	t->rank = rank;
-	result = svc_record_measure(r, c->nranks, rank, &src_bytes, &dst_bytes, sentence);
+	struct comm *c = h->comm;
+	t->rank = h->rank;
+	t->member = &c->members[t->rank];
+	result = svc_record_measure(r, c->nranks, t->rank, &src_bytes, &dst_bytes, sentence);
 	*text = sentence;
 	if (result)
 		return result;
@@ -110,6 +109,11 @@ static int check(struct engine *e, struct session *s, struct task *t, const char
 	if (!locate(e, t, r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
 		*text = "the destination does not lie within a region of this session";
 		return NCCLSVC_INVALID_ARGUMENT;
+	}
+	/* Commands that were run for a region may have ended the epoch. */
+	if (s->handles[r->comm].comm != c) {
+		*text = "the communicator's epoch is over: rejoin it";
+		return NCCLSVC_STALE_EPOCH;
 	}
 	if (!overlap_allowed(t, src_bytes, dst_bytes)) {
 		*text = "source and destination overlap, and not as the operation works in place";
