@@ -24,10 +24,9 @@ static void advise_spin(struct engine *e, struct session *changed)
 		atomic_store_explicit(&s->ring->crowded, crowded, memory_order_relaxed);
 }
 
-void engine_session_active(struct engine *e, struct session *s)
+void engine_session_poll(struct engine *e, struct session *s)
 {
-	s->active_ns = e->now;
-	if (s->active || !s->ring || s->broken)
+	if (!s->ring || s->broken)
 		return;
 	s->active = true;
 	e->nactive++;

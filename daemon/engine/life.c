@@ -41,9 +41,10 @@ void order_pin(struct task *t, int by)
 {
 	const struct svc_record *r = &t->record;
 	struct session *s = t->session;
-	if (r->src_region && r->src_region < s->nregions)
+	/* Intake found them, or made them 0. */
+	if (r->src_region)
 		s->regions[r->src_region].pins += (uint32_t)by;
-	if (r->dst_region && r->dst_region < s->nregions)
+	if (r->dst_region)
 		s->regions[r->dst_region].pins += (uint32_t)by;
 }
 

@@ -244,10 +244,18 @@ ncclsvc_status status_of(int result);
 
 /* commands.c */
 void engine_run_commands(struct engine *e);
-void engine_session_active(struct engine *e, struct session *s);
+void engine_session_poll(struct engine *e, struct session *s);
 void engine_session_idle(struct engine *e, struct session *s);
 /* Frees it if it leaves and nothing of it is in use any more. */
 void engine_free_session(struct engine *e, struct session *s);
+
+/* There is, or soon will be, something in its ring. */
+static inline void engine_session_active(struct engine *e, struct session *s)
+{
+	s->active_ns = e->now;
+	if (!s->active)
+		engine_session_poll(e, s);
+}
 
 /* engine.c */
 uint64_t engine_clock(void);
