@@ -24,10 +24,9 @@ static void advise_spin(struct engine *e, struct session *changed)
 		atomic_store_explicit(&s->ring->crowded, crowded, memory_order_relaxed);
 }
 
-void engine_session_active(struct engine *e, struct session *s)
+void engine_session_poll(struct engine *e, struct session *s)
 {
-	s->active_ns = e->now;
-	if (s->active || !s->ring || s->broken)
+	if (!s->ring || s->broken)
 		return;
 	s->active = true;
 	e->nactive++;
@@ -174,11 +173,11 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 	c->nranks = n;
 	c->epoch = cmd->epoch_start.epoch;
 	c->uid = cmd->epoch_start.uid;
-	c->board = cmd->epoch_start.board;
 	for (uint32_t k = 0; k < n; k++) {
 		const struct epoch_member *em = &cmd->epoch_start.members[k];
 		struct member *m = &c->members[k];
 		m->comm = c;
+		m->board = &cmd->epoch_start.board[k];
 		m->session = e->sessions[em->session];
 		m->handle = em->handle;
 		m->pid = m->session->pid;

@@ -12,6 +12,8 @@
 #include "fdio.h"
 #include "state.h"
 
+const ncclsvc_status complete_ok = {.rank_a = -1, .rank_b = -1};
+
 ncclsvc_status status_of(int result)
 {
 	return (ncclsvc_status){.result = result, .rank_a = -1, .rank_b = -1};
@@ -27,13 +29,10 @@ void complete_break_session(struct engine *e, struct session *s, int result, con
 					.broken = {result, text}});
 }
 
-static void write_status(struct engine *e, struct session *s, uint64_t number,
-			 const ncclsvc_status *st)
+/* All of the slot is written but its number, which says that the rest is there. */
+static void publish_status(struct engine *e, struct session *s, ncclsvc_status *slot,
+			   uint64_t number)
 {
-	ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
-	const size_t skip = sizeof(slot->number);
-	const size_t size = st->result ? sizeof(*st) : SVC_HALF;
-	memcpy((char *)slot + skip, (const char *)st + skip, size - skip);
 	svc_number_store(&slot->number, number);
 	s->busy[number & (s->entries - 1)] = 0;
 	engine_session_active(e, s); /* who gets an answer soon asks again */
@@ -42,6 +41,15 @@ static void write_status(struct engine *e, struct session *s, uint64_t number,
 		s->next_dirty = e->dirty;
 		e->dirty = s;
 	}
+}
+
+static void write_status(struct engine *e, struct session *s, uint64_t number,
+			 const ncclsvc_status *st)
+{
+	ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
+	const size_t skip = sizeof(slot->number), size = st->result ? sizeof(*st) : SVC_HALF;
+	memcpy((char *)slot + skip, (const char *)st + skip, size - skip);
+	publish_status(e, s, slot, number);
 }
 
 static void send_reply(struct engine *e, struct session *s, uint32_t serial, int result,
@@ -66,32 +74,60 @@ static void send_reply(struct engine *e, struct session *s, uint32_t serial, int
 		complete_break_session(e, s, NCCLSVC_LIMIT, "the client does not read its socket");
 }
 
-void complete_task(struct engine *e, struct task *t, ncclsvc_status *st)
+static void fill_times(const struct engine *e, const struct task *t, ncclsvc_status *st)
 {
-	struct session *s = t->session;
-	st->number = t->record.number;
 	st->submitted_ns = t->submitted_ns;
 	st->started_ns = t->started_ns;
 	st->done_ns = e->now;
 	st->epoch = t->record.epoch;
-	if (t->record.timeline && s->ring) {
-		_Atomic uint64_t *done = &svc_timelines(s->ring)[t->record.timeline].done;
-		if (atomic_load(done) < t->record.value)
-			atomic_store(done, t->record.value);
-	}
+}
+
+/* By socket, or with more to say than that it is over. */
+static __attribute__((noinline)) void complete_in_full(struct engine *e, struct task *t,
+						       const ncclsvc_status *how)
+{
+	struct session *s = t->session;
+	ncclsvc_status st = *how;
+	st.number = t->record.number;
+	fill_times(e, t, &st);
 	if (t->by_socket) {
-		struct svc_submit_reply reply = {*st};
+		struct svc_submit_reply reply = {st};
 		s->socket_tasks--;
-		send_reply(e, s, t->serial, st->result, &reply, sizeof(reply));
+		send_reply(e, s, t->serial, st.result, &reply, sizeof(reply));
 	} else {
-		write_status(e, s, t->record.number, st);
+		write_status(e, s, t->record.number, &st);
 	}
-	if (st->result) {
+	if (st.result) {
 		table_count(&e->table.failed, 1);
 		table_count(&s->counts->failed, 1);
 		pthread_mutex_lock(&e->lock);
-		e->failure = (struct failure){*st, t->comm ? t->comm->uid : 0};
+		e->failure = (struct failure){st, t->comm ? t->comm->uid : 0};
 		pthread_mutex_unlock(&e->lock);
+	}
+}
+
+static void raise_timeline(const struct session *s, const struct svc_record *r)
+{
+	_Atomic uint64_t *done = &svc_timelines(s->ring)[r->timeline].done;
+	if (atomic_load(done) < r->value)
+		atomic_store(done, r->value);
+}
+
+void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
+{
+	struct session *s = t->session;
+	if (t->record.timeline && s->ring)
+		raise_timeline(s, &t->record);
+	if (t->by_socket || how->result) {
+		complete_in_full(e, t, how);
+	} else {
+		/* Right into its line of the ring, of which nothing is read. */
+		const uint64_t number = t->record.number;
+		ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
+		const size_t skip = sizeof(slot->number);
+		memcpy((char *)slot + skip, (const char *)how + skip, SVC_HALF - skip);
+		fill_times(e, t, slot);
+		publish_status(e, s, slot, number);
 	}
 	table_count(&e->table.completed, 1);
 	table_count(&s->counts->completed, 1);

@@ -131,6 +131,5 @@ void order_free_comm(struct engine *e, struct comm *c)
 	e->comms[c->slot] = NULL;
 	free(c->members);
 	free(c->collective);
-	free(c->spare);
 	free(c);
 }

@@ -47,29 +47,31 @@ enum place {
 };
 
 struct task {
-	struct task *prev, *next;	      /* in a member's queue or a session's open group */
-	struct task *prev_input, *next_input; /* waits for its timeline */
-	struct session *session;
+	/* Up to `uid`, zero at first; what follows is set before it is read. */
 	struct comm *comm;
 	struct deadline deadline;
+	uint64_t started_ns;
+	uint32_t group; /* 0: none */
+	uint8_t place;	/* enum place */
+	bool by_socket, waits_input, ghost;
+	bool published; /* inspection knows it, and its deadline counts */
+	uint64_t uid;
+	struct task *prev, *next; /* in a member's queue or a session's open group */
+	struct session *session;
+	struct member *member;
 	char *src, *dst;
-	uint64_t uid, submitted_ns, started_ns;
+	uint64_t submitted_ns;
 	uint64_t seq;
 	uint32_t slot; /* in the task table */
 	uint32_t serial;
-	uint32_t group; /* 0: none */
 	int32_t rank;
-	uint8_t place; /* enum place */
-	bool by_socket, waits_input, ghost;
-	bool published;	    /* inspection knows it */
-	ncclsvc_status end; /* of a ghost */
 	struct svc_record record;
+	struct task *prev_input, *next_input; /* waits for its timeline */
+	ncclsvc_status end;		      /* of a ghost */
 };
 
 struct member {
-	struct session *session;
-	uint32_t handle;
-	int32_t pid;
+	struct comm *comm;
 	struct task *queue;
 	uint32_t head_tasks; /* tasks of the queue's head whose turn it is */
 	uint32_t posted, running, inputs;
@@ -78,15 +80,17 @@ struct member {
 	bool ready; /* in the engine's list */
 	struct member *next_ready;
 	struct task *collective; /* the posted one */
+	struct board_entry *board;
 	uint64_t submitted, completed;
-	struct comm *comm;
+	struct session *session;
+	uint32_t handle;
+	int32_t pid;
 };
 
 struct comm {
 	uint32_t slot, nranks, epoch;
 	uint64_t uid;
 	struct member *members;
-	struct board_entry *board;
 	struct task *
 		*collective; /* [nranks]: the current collective's tasks, NULL if not there yet */
 	uint32_t collective_here;
@@ -98,49 +102,56 @@ struct comm {
 	uint32_t running;
 	bool ended;
 	ncclsvc_status end; /* what its tasks are told since */
-	struct work *spare; /* for the next nranks tasks that meet */
 };
 
-/* Tasks that met and run as one. */
+/* What tasks that met do to memory, as one. */
+struct move {
+	struct task *const *tasks; /* by rank; a Send and its Recv */
+	uint32_t ntasks;
+	bool streaming;
+	uint64_t share; /* bytes that count elements have */
+	uint64_t units; /* what is cut into chunks: elements, or bytes where nothing is reduced */
+	uint64_t unit_bytes; /* in one rank's buffers */
+	uint64_t bytes;	     /* written, in all */
+};
+
+/* Such tasks in the pool. */
 struct work {
 	struct job job;
 	struct comm *comm;
-	struct work *prev, *next; /* in the pool */
-	uint64_t count;		  /* elements as the record says */
-	uint64_t units; /* what is cut into chunks: elements, or bytes where nothing is reduced */
-	uint64_t chunk; /* units in one chunk */
-	uint64_t bytes; /* written, in all */
-	uint32_t ntasks;
-	bool streaming;
+	struct work *prev, *next;
+	struct move move;
+	uint64_t chunk;	      /* units in one chunk */
 	_Atomic bool aborted; /* chunks not begun are skipped */
-	struct task *tasks[]; /* by rank; a Send and its Recv */
+	struct task *tasks[];
 };
 
 struct session {
-	uint32_t slot, id, uid;
-	int32_t pid;
-	int fd;
-	struct session_counts *counts;
+	/* What every record needs comes first. */
 	struct svc_ring *ring; /* NULL: socket only */
+	uint64_t next;	       /* number of the next record */
+	uint8_t *busy;	       /* [entries]: this slot's task has not ended */
 	uint32_t entries;
-	int doorbell, completion;
-	uint64_t next; /* number of the next record */
-	uint8_t *busy; /* [entries]: this slot's task has not ended */
-	bool active;   /* its ring is polled; else its doorbell is watched */
-	bool dirty;    /* tasks ended since its waiters were woken */
-	bool broken;   /* no longer served */
+	bool active; /* its ring is polled; else its doorbell is watched */
+	bool dirty;  /* tasks ended since its waiters were woken */
+	bool broken; /* no longer served */
 	bool leaving;
 	uint64_t active_ns; /* last time a record came */
-	struct session *prev_active, *next_active, *next_dirty;
-	struct handle *handles;
-	uint32_t nhandles;
-	struct region *regions;
-	uint32_t nregions;
-	uint32_t tasks; /* alive, ghosts too */
-	uint32_t socket_tasks;
+	struct session *next_active, *next_dirty;
+	struct session_counts *counts;
 	struct task *group; /* open */
 	uint32_t group_tasks;
 	int32_t group_error;
+	uint32_t tasks; /* alive, ghosts too */
+	uint32_t socket_tasks;
+	struct handle *handles;
+	struct region *regions;
+	uint32_t nhandles, nregions;
+
+	uint32_t slot, id, uid;
+	int32_t pid;
+	int fd, doorbell, completion;
+	struct session *prev_active;
 	uint32_t inputs;
 };
 
@@ -186,10 +197,10 @@ struct engine {
 	uint32_t jobs; /* in the pool */
 	struct work *running;
 	uint64_t spin_ns;
-	uint32_t unpublished[256]; /* slots of tasks that may be over before anybody could look */
-	uint32_t nunpublished;
 	uint64_t busy_ns; /* when there last was work */
 	bool draining, drained, stop;
+	uint32_t nunpublished;
+	uint32_t unpublished[256]; /* slots of tasks that may be over before anybody could look */
 };
 
 /* intake.c */
@@ -213,14 +224,18 @@ void order_member_left(struct engine *e, struct comm *c, int32_t rank);
 void order_free_comm(struct engine *e, struct comm *c);
 
 /* run.c */
-/* NULL if out of memory. ntasks is 2 or the communicator's number of ranks. */
-struct work *work_create(struct comm *c, uint32_t ntasks);
-void work_free(struct work *w);
-/* Runs it, now if it is small, else by the pool; then order_finish. */
-void work_start(struct engine *e, struct work *w);
+enum begun {
+	BEGUN_DONE,    /* it was small, and is over */
+	BEGUN_RUNNING, /* the pool has it: order_finish follows */
+	BEGUN_NO_MEMORY,
+};
+
+/* Runs tasks that met, by rank, or a Send and its Recv. The array is not kept. */
+enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks);
 
 /* complete.c */
-void complete_task(struct engine *e, struct task *t, ncclsvc_status *st);
+extern const ncclsvc_status complete_ok;
+void complete_task(struct engine *e, struct task *t, const ncclsvc_status *st);
 void complete_refused(struct engine *e, struct session *s, uint64_t number, uint32_t serial,
 		      bool by_socket, int result, const char *text);
 void complete_flush(struct engine *e);
@@ -229,10 +244,18 @@ ncclsvc_status status_of(int result);
 
 /* commands.c */
 void engine_run_commands(struct engine *e);
-void engine_session_active(struct engine *e, struct session *s);
+void engine_session_poll(struct engine *e, struct session *s);
 void engine_session_idle(struct engine *e, struct session *s);
 /* Frees it if it leaves and nothing of it is in use any more. */
 void engine_free_session(struct engine *e, struct session *s);
+
+/* There is, or soon will be, something in its ring. */
+static inline void engine_session_active(struct engine *e, struct session *s)
+{
+	s->active_ns = e->now;
+	if (!s->active)
+		engine_session_poll(e, s);
+}
 
 /* engine.c */
 uint64_t engine_clock(void);
