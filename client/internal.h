@@ -372,7 +372,7 @@ struct ncclsvc_session {
 	struct regions regions;
 	struct staging staging;
 	ncclsvc_timeline *timelines[SVC_TIMELINES];
-	struct thread_state *threads;
+	struct thread_state *threads, *spare_thread;
 
 	int epoll, kick; /* -1 until get_fd or a blocking dispatch */
 	ncclsvc_callback *callback;

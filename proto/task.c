@@ -95,6 +95,25 @@ static bool all_zero(const uint64_t *words, size_t n)
 	return any == 0;
 }
 
+static bool half_is_zero(const struct svc_record *r)
+{
+	uint64_t words[SVC_HALF / sizeof(uint64_t)];
+	memcpy(words, (const char *)r + SVC_HALF, sizeof(words));
+	return all_zero(words, sizeof(words) / sizeof(words[0]));
+}
+
+/* Of a record that has a second half, or ought to have none. */
+static int check_half(const struct svc_record *r, char *text)
+{
+	if (r->reserved0 || !all_zero(r->reserved, sizeof(r->reserved) / sizeof(r->reserved[0])))
+		return refuse(text, "reserved fields of a task record are not zero");
+	if (!(r->flags & SVC_TASK_TIMELINE) != !r->timeline)
+		return refuse(text, "the timeline flag and the timeline disagree");
+	if (r->timeline >= SVC_TIMELINES)
+		return refuse(text, "no such timeline");
+	return 0;
+}
+
 int svc_record_check(const struct svc_record *r, uint32_t nranks, int32_t rank, char *text)
 {
 	uint64_t src_bytes, dst_bytes;
@@ -109,19 +128,17 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 		return refuse(text, "unknown operation");
 	if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_TIMELINE))
 		return refuse(text, "unknown task flags");
-	if (r->reserved0 || !all_zero(r->reserved, sizeof(r->reserved) / sizeof(r->reserved[0])))
-		return refuse(text, "reserved fields of a task record are not zero");
-	if (!(r->flags & SVC_TASK_TIMELINE) != !r->timeline)
-		return refuse(text, "the timeline flag and the timeline disagree");
-	if (r->timeline >= SVC_TIMELINES)
-		return refuse(text, "no such timeline");
+	/* Most records have no second half. */
+	if ((r->flags & SVC_TASK_TIMELINE || !half_is_zero(r)) && check_half(r, text))
+		return NCCLSVC_INVALID_ARGUMENT;
 	if (r->timeout_ns > SVC_TIMEOUT_MAX_NS)
 		return refuse(text, "the timeout is out of range");
 	if (kind & HAS_DATA && !svc_type_size(r->type))
 		return refuse(text, "unknown element type");
 	if (kind & REDUCES && !svc_redop_known(r->redop))
 		return refuse(text, "unknown reduction");
-	if (kind & (HAS_ROOT | IS_P2P) && (r->peer < 0 || (uint32_t)r->peer >= nranks))
+	/* A negative peer is a large one. */
+	if (kind & (HAS_ROOT | IS_P2P) && (uint32_t)r->peer >= nranks)
 		return refuse(text, kind & IS_P2P ? "the peer is no rank of the communicator"
 						  : "the root is no rank of the communicator");
 	if (!svc_task_extent(r, nranks, rank, src_bytes, dst_bytes))
