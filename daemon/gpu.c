@@ -19,11 +19,11 @@
 #include "fdio.h"
 #include "log.h"
 
-#define START_NS      UINT64_C(60000000000) /* a driver's first start can take long */
-#define BACKOFF_MS    100
+#define START_NS       UINT64_C(60000000000) /* a driver's first start can take long */
+#define BACKOFF_MS     100
 #define BACKOFF_MS_MAX 30000
-#define STEADY_NS     UINT64_C(10000000000) /* who lived so long starts over without back-off */
-#define TICK_MS	      200
+#define STEADY_NS      UINT64_C(10000000000) /* who lived so long starts over without back-off */
+#define TICK_MS	       200
 
 static void start_worker(struct gpu *g);
 
@@ -65,11 +65,11 @@ static void watch(struct gpu *g)
 
 static void send_message(struct gpu *g, const struct worker_message *m, int fd)
 {
-	int error = g->out ? -EAGAIN
-			   : svc_send(g->sock, m, sizeof(*m), &fd, fd >= 0, MSG_DONTWAIT);
+	int error = g->out ? -EAGAIN : svc_send(g->sock, m, sizeof(*m), &fd, fd >= 0, MSG_DONTWAIT);
 	if (!error)
 		return;
-	struct gpu_message *o = error == -EAGAIN || error == -ENOBUFS ? calloc(1, sizeof(*o)) : NULL;
+	struct gpu_message *o =
+		error == -EAGAIN || error == -ENOBUFS ? calloc(1, sizeof(*o)) : NULL;
 	if (!o) {
 		gpu_kill(g, "its socket takes no message");
 		return;
@@ -161,12 +161,12 @@ static void take_message(struct gpu *g, const struct worker_message *m, int fd)
 		break;
 	case WORKER_DYING:
 		log_error("gpu%d: worker %d: %s", g->index, g->info.pid, m->text);
-		snprintf(g->info.text, sizeof(g->info.text), "%s", m->text);
+		snprintf(g->info.text, sizeof(g->info.text), "%.127s", m->text);
 		if (m->result == NCCLSVC_UNSUPPORTED)
 			g->info.mps = NCCLSVC_MPS_UNKNOWN;
 		break;
 	case WORKER_LANE_FAILED:
-		snprintf(g->info.text, sizeof(g->info.text), "%s", m->text);
+		snprintf(g->info.text, sizeof(g->info.text), "%.127s", m->text);
 		physical_lane_failed(g->server, g, m->comm.lane, m->text);
 		break;
 	default: {
@@ -242,7 +242,7 @@ static void on_process_closed(uv_handle_t *handle)
 	g->backoff_ms = g->backoff_ms * 2 > BACKOFF_MS_MAX ? BACKOFF_MS_MAX : g->backoff_ms * 2;
 }
 
-static void on_exit(uv_process_t *process, int64_t code, int signal)
+static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 {
 	struct gpu *g = process->data;
 	bool started = g->info.state == NCCLSVC_DEVICE_READY;
@@ -336,7 +336,7 @@ static void start_worker(struct gpu *g)
 	char *argv[] = {name, uuid, spin, NULL};
 	uv_timer_start(&g->timer, on_tick, TICK_MS, TICK_MS);
 	g->process.data = g;
-	g->sock = spawn(s, &g->process, argv, g->queue_fd, g->bell, on_exit);
+	g->sock = spawn(s, &g->process, argv, g->queue_fd, g->bell, on_worker_exit);
 	g->alive = g->sock >= 0;
 	g->poll = g->alive ? calloc(1, sizeof(*g->poll)) : NULL;
 	if (!g->poll || uv_poll_init(s->loop, g->poll, g->sock)) {

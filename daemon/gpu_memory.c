@@ -46,8 +46,8 @@ static struct gpu *usable(struct client *c, unsigned opcode, uint32_t serial, in
 
 static void close_address(struct gpu *g, uint64_t address)
 {
-	gpu_tell(g, &(struct worker_message){.kind = WORKER_REGION_CLOSE,
-					     .region.address = address});
+	gpu_tell(g,
+		 &(struct worker_message){.kind = WORKER_REGION_CLOSE, .region.address = address});
 }
 
 static void forget(struct client *c, struct mapping *m)
@@ -95,12 +95,12 @@ static void on_imported(struct gpu *g, void *arg, const struct worker_message *a
 	if (good) {
 		m->address = answer->region.address;
 		count_import(g, m, 1);
-		server_command(c->server,
-			       &(struct command){.kind = COMMAND_REGION_ADD,
-						 .session = c->slot,
-						 .region = {call->region,
-							    (void *)(uintptr_t)m->address, m->bytes,
-							    call->serial, m->device}});
+		server_command(
+			c->server,
+			&(struct command){.kind = COMMAND_REGION_ADD,
+					  .session = c->slot,
+					  .region = {call->region, (void *)(uintptr_t)m->address,
+						     m->bytes, call->serial, m->device}});
 		if (call->again) {
 			free(call);
 			return;
@@ -126,12 +126,12 @@ static void on_imported(struct gpu *g, void *arg, const struct worker_message *a
 static void import(struct gpu *g, const struct client *c, const struct mapping *m,
 		   struct region_call *call)
 {
-	struct worker_message w = {.kind = WORKER_IMPORT,
-				   .region = {.kind = m->kind == SVC_REGION_LENT ? SVC_REGION_VMM
-										 : m->kind,
-					      .bytes = m->bytes,
-					      .buffer_id = m->buffer_id,
-					      .pid = c->pid}};
+	struct worker_message w = {
+		.kind = WORKER_IMPORT,
+		.region = {.kind = m->kind == SVC_REGION_LENT ? SVC_REGION_VMM : m->kind,
+			   .bytes = m->bytes,
+			   .buffer_id = m->buffer_id,
+			   .pid = c->pid}};
 	memcpy(w.region.handle, m->handle, sizeof(w.region.handle));
 	gpu_ask(g, &w, m->fd, on_imported, call, gpu_patience_ns(c->server));
 }
@@ -150,8 +150,8 @@ void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_c
 	uint32_t i = memory_free_region(c);
 	struct region_call *call = i ? make_call(c, opcode, serial, i) : NULL;
 	if (!call) {
-		client_error(c, opcode, serial, NCCLSVC_LIMIT,
-			     "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
+		client_error(c, opcode, serial, NCCLSVC_LIMIT, "a session has at most %d regions",
+			     SVC_SESSION_REGIONS - 1);
 		return;
 	}
 	struct mapping *m = &c->mappings[i];
@@ -195,7 +195,8 @@ void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_
 			     "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
 		return;
 	}
-	uint64_t bytes = (r->bytes + GPU_PAGE - 1) & ~(GPU_PAGE - 1); /* what the driver will give */
+	uint64_t bytes =
+		(r->bytes + GPU_PAGE - 1) & ~(GPU_PAGE - 1); /* what the driver will give */
 	c->mappings[i] = (struct mapping){.used = true,
 					  .pending = true,
 					  .kind = SVC_REGION_LENT,

@@ -20,6 +20,7 @@ struct account *memory_account(struct server *s, uint32_t uid)
 	a = calloc(1, sizeof(*a));
 	if (!a)
 		return NULL;
+	a->server = s;
 	a->uid = uid;
 	HASH_ADD(hh, s->accounts, uid, sizeof(a->uid), a);
 	return a;
@@ -253,8 +254,8 @@ void memory_remove(struct client *c, uint32_t serial, uint32_t region)
 		return;
 	}
 	if (c->mappings[region].pending) {
-		client_error(c, SVC_REGION_DEL, serial, NCCLSVC_BUSY,
-			     "region %u is being imported", region);
+		client_error(c, SVC_REGION_DEL, serial, NCCLSVC_BUSY, "region %u is being imported",
+			     region);
 		return;
 	}
 	c->mappings[region].leaving = true;

@@ -29,6 +29,7 @@ struct physical;
 
 /* What one user holds, over all sessions. */
 struct account {
+	struct server *server;
 	uint32_t uid;
 	uint32_t sessions;
 	uint32_t ranks; /* of its communicators */
@@ -38,12 +39,12 @@ struct account {
 
 struct mapping {
 	bool used;
-	bool leaving; /* the executor was asked to let it go */
-	bool pending; /* a GPU's worker was asked to import it */
+	bool leaving;  /* the executor was asked to let it go */
+	bool pending;  /* a GPU's worker was asked to import it */
 	uint32_t kind; /* enum svc_region_kind */
 	int32_t device;
-	int fd; /* GPU memory's; -1: none */
-	void *base; /* host memory, as mapped here */
+	int fd;		  /* GPU memory's; -1: none */
+	void *base;	  /* host memory, as mapped here */
 	uint64_t address; /* GPU memory, as the worker mapped it; 0: not there */
 	uint64_t bytes, buffer_id;
 	uint64_t since_ns;
@@ -59,7 +60,7 @@ struct seat {
 	uint64_t since_ns;     /* when it came */
 	int32_t pid;	       /* the last holder's */
 	int32_t device;
-	bool fresh;	       /* this JOIN made the handle: it goes if the JOIN fails */
+	bool fresh; /* this JOIN made the handle: it goes if the JOIN fails */
 };
 
 struct split_request {
@@ -79,14 +80,15 @@ struct communicator {
 	bool acquiring;		   /* waits for its physical communicator */
 	unsigned reply_opcode;	   /* what its members wait for: JOIN or SPLIT */
 	struct physical *physical; /* while an epoch runs or is about to */
-	uint32_t owner;		 /* uid */
-	struct account *account; /* that its ranks count for */
+	uint32_t owner;		   /* uid */
+	struct account *account;   /* that its ranks count for */
 	uint32_t nranks, epoch;
 	uint32_t state;	    /* ncclsvc_comm_state */
 	struct seat *seats; /* [nranks] */
 	uint32_t joining, occupied;
-	bool running;		     /* the executor has it, up to EVENT_EPOCH_GONE */
-	bool ended;		     /* ... and was told that the epoch is over */
+	bool running; /* the executor has it, up to EVENT_EPOCH_GONE */
+	bool ended;   /* ... and was told that the epoch is over */
+	uint64_t ended_ns;
 	struct board_entry *board;   /* of the epoch that runs */
 	struct split_request *split; /* [nranks]; NULL: none under way */
 	uint32_t splitting;
@@ -136,8 +138,9 @@ struct client {
 	size_t ring_size;
 	uint32_t entries;
 	int doorbell, completion;
-	int ring_fd;		       /* kept for GPUs' workers; else -1 */
-	uint32_t gpu_asked, gpu_known; /* bits: workers that were told of the timelines, and have them */
+	int ring_fd; /* kept for GPUs' workers; else -1 */
+	uint32_t gpu_asked,
+		gpu_known; /* bits: workers that were told of the timelines, and have them */
 
 	struct mapping *mappings; /* [1..nmappings) */
 	uint32_t nmappings, regions;

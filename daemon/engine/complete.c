@@ -106,18 +106,31 @@ static __attribute__((noinline)) void complete_in_full(struct engine *e, struct 
 	}
 }
 
-static void raise_timeline(const struct session *s, const struct svc_record *r)
+static void raise_done(const struct session *s, uint32_t timeline, uint64_t value)
 {
-	_Atomic uint64_t *done = &svc_timelines(s->ring)[r->timeline].done;
-	if (atomic_load(done) < r->value)
-		atomic_store(done, r->value);
+	_Atomic uint64_t *done = &svc_timelines(s->ring)[timeline].done;
+	if (atomic_load(done) < value)
+		atomic_store(done, value);
+}
+
+/* A GPU writes done too, in the order of its tasks. One that failed before it could be launched
+ * must not overtake those that fly; but at the end of an epoch nobody is to wait for them. */
+void complete_timeline(const struct session *s, const struct svc_record *r, bool flew, bool at_once)
+{
+	struct line *l = s->lines ? &s->lines[r->timeline] : NULL;
+	if (l && l->owed < r->value)
+		l->owed = r->value;
+	if (!l || at_once || !l->flying)
+		raise_done(s, r->timeline, l ? l->owed : r->value);
+	else if (flew)
+		raise_done(s, r->timeline, r->value);
 }
 
 void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
 {
 	struct session *s = t->session;
 	if (t->record.timeline && s->ring)
-		raise_timeline(s, &t->record);
+		complete_timeline(s, &t->record, t->flying, t->comm && t->comm->ended);
 	if (t->by_socket || how->result) {
 		complete_in_full(e, t, how);
 	} else {
@@ -134,8 +147,8 @@ void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
 	e->live--;
 }
 
-void complete_refused(struct engine *e, struct session *s, uint64_t number, uint32_t serial,
-		      bool by_socket, int result, const char *text)
+void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,
+		      uint32_t serial, bool by_socket, int result, const char *text)
 {
 	table_count(&e->table.failed, 1);
 	table_count(&e->table.completed, 1);
@@ -150,7 +163,10 @@ void complete_refused(struct engine *e, struct session *s, uint64_t number, uint
 	}
 	ncclsvc_status st = status_of(result);
 	st.submitted_ns = st.done_ns = e->now;
-	write_status(e, s, number, &st);
+	/* Even then, a stream may wait for it. */
+	if (record->flags & SVC_TASK_TIMELINE && record->timeline < SVC_TIMELINES)
+		complete_timeline(s, record, false, false);
+	write_status(e, s, record->number, &st);
 }
 
 /* The caller's fence stands between the statuses and this look, as the client's stands between its

@@ -237,7 +237,7 @@ static void fall_asleep(struct engine *e)
 	/* Either they see the flag and write the eventfd, or we see what they left. */
 	if (!atomic_load(&e->commands_waiting) && !collect_jobs(e) && !e->ready && !e->active &&
 	    !e->dirty)
-		look(e, sleep_ms(e));
+		look(e, e->launched ? device_sleep_ms(e, sleep_ms(e)) : sleep_ms(e));
 	atomic_store(&e->asleep, false);
 }
 
@@ -283,6 +283,10 @@ static void *engine_main(void *arg)
 		if (deadlines_first(&e->deadlines))
 			order_expire(e);
 		order_run_ready(e);
+		if (e->met_new)
+			device_launch(e);
+		if (e->launched)
+			busy |= device_poll(e);
 		/* To look for sleepers is to wait until the statuses are out. Who polls sees them
 		 * without; so first see whether there is more to do. */
 		unflushed = e->dirty ? unflushed + 1 : 0;
@@ -329,6 +333,7 @@ static void engine_free(struct engine *e)
 			free(e->sessions[i]->handles);
 			free(e->sessions[i]->regions);
 			free(e->sessions[i]->busy);
+			free(e->sessions[i]->lines);
 			free(e->sessions[i]);
 		}
 	for (uint32_t i = 0; e->comms && i < e->config.comms_max; i++)
@@ -347,6 +352,7 @@ static void engine_free(struct engine *e)
 	free(e->sessions);
 	free(e->comms);
 	free(e->tasks);
+	free(e->visited);
 	free(e->free_slots);
 	free(e->commands);
 	free(e->events);

@@ -49,15 +49,15 @@ static struct region *find_region(struct engine *e, struct task *t, uint32_t reg
 	return NULL;
 }
 
-static bool locate(struct engine *e, struct task *t, uint32_t region, uint64_t offset,
-		   uint64_t bytes, char **at)
+static bool locate(struct engine *e, struct task *t, int32_t device, uint32_t region,
+		   uint64_t offset, uint64_t bytes, char **at)
 {
 	static char nowhere[1];
 	*at = nowhere;
 	if (!bytes)
 		return true;
 	struct region *g = find_region(e, t, region);
-	if (!g || offset > g->bytes || bytes > g->bytes - offset)
+	if (!g || g->device != device || offset > g->bytes || bytes > g->bytes - offset)
 		return false;
 	*at = g->base + offset;
 	return true;
@@ -94,6 +94,7 @@ static int check(struct engine *e, struct session *s, struct task *t, const char
 	struct comm *c = h->comm;
 	t->rank = h->rank;
 	t->member = &c->members[t->rank];
+	const int32_t device = t->member->device;
 	result = svc_record_measure(r, c->nranks, t->rank, &src_bytes, &dst_bytes, sentence);
 	*text = sentence;
 	if (result)
@@ -102,12 +103,14 @@ static int check(struct engine *e, struct session *s, struct task *t, const char
 		r->src_region = 0;
 	if (!dst_bytes)
 		r->dst_region = 0;
-	if (!locate(e, t, r->src_region, r->src_offset, src_bytes, &t->src)) {
-		*text = "the source does not lie within a region of this session";
+	if (!locate(e, t, device, r->src_region, r->src_offset, src_bytes, &t->src)) {
+		*text = "the source does not lie within a region of this session on the "
+			"communicator's device";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
-	if (!locate(e, t, r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
-		*text = "the destination does not lie within a region of this session";
+	if (!locate(e, t, device, r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
+		*text = "the destination does not lie within a region of this session on the "
+			"communicator's device";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
 	/* Commands that were run for a region may have ended the epoch. */
@@ -118,6 +121,10 @@ static int check(struct engine *e, struct session *s, struct task *t, const char
 	if (!overlap_allowed(t, src_bytes, dst_bytes)) {
 		*text = "source and destination overlap, and not as the operation works in place";
 		return NCCLSVC_INVALID_ARGUMENT;
+	}
+	if (!c->cuda && r->type >= NCCLSVC_FLOAT8E4M3 && svc_op_reduces(r->op)) {
+		*text = "float8 is reduced on GPUs only";
+		return NCCLSVC_UNSUPPORTED;
 	}
 	if (r->timeline && !s->ring) {
 		*text = "timelines need an attached ring";
@@ -163,6 +170,8 @@ static void close_group(struct engine *e, struct session *s)
 	struct task *t;
 	DL_FOREACH (first, t)
 		t->group = id;
+	if (n > 1 && e->cuda)
+		device_link_group(first);
 	s->group = NULL;
 	s->group_tasks = 0;
 	order_enqueue(e, first, n);
@@ -189,7 +198,7 @@ static void refuse(struct engine *e, struct session *s, struct task *t,
 		   const char *text)
 {
 	bool more = record->flags & SVC_TASK_MORE;
-	complete_refused(e, s, record->number, serial, by_socket, result, text);
+	complete_refused(e, s, record, serial, by_socket, result, text);
 	if (t)
 		task_free(e, t);
 	if (more || s->group)

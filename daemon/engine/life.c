@@ -61,8 +61,9 @@ static void retire(struct engine *e, struct task *t)
 {
 	struct member *m = member_of(t);
 	struct comm *c = t->comm;
-	if (!t->ghost)
+	if (!t->ghost || t->flying)
 		order_pin(t, -1);
+	device_leave_group(e, t);
 	if (t->waits_input)
 		order_stop_input_wait(e, t);
 	if (t->place == POSTED)
@@ -71,12 +72,15 @@ static void retire(struct engine *e, struct task *t)
 		m->running--;
 		c->running--;
 	}
-	if (t->place >= AT_HEAD)
+	if (t->place >= AT_HEAD && !t->flying)
 		m->head_tasks--;
 	if (m->collective == t)
 		m->collective = NULL;
 	deadlines_remove(&e->deadlines, &t->deadline);
-	DL_DELETE(m->queue, t);
+	if (t->flying)
+		DL_DELETE(m->flying, t);
+	else
+		DL_DELETE(m->queue, t);
 	c->pending--;
 	atomic_store_explicit(&m->board->completed, ++m->completed, memory_order_relaxed);
 	order_update_blocked(m);
@@ -99,6 +103,7 @@ void order_make_ghost(struct engine *e, struct task *t, const ncclsvc_status *st
 	t->end = *st;
 	complete_task(e, t, &t->end);
 	order_pin(t, -1);
+	device_leave_group(e, t);
 	if (t->waits_input) {
 		order_stop_input_wait(e, t);
 		order_make_ready(e, member_of(t));

@@ -62,6 +62,11 @@ static void set_running(struct task *t)
 	order_update_blocked(m);
 }
 
+static enum begun begin(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t n)
+{
+	return c->cuda ? device_meet(e, c, tasks, n) : run_tasks(e, c, tasks, n);
+}
+
 static void meet_collective(struct engine *e, struct comm *c)
 {
 	ncclsvc_status st;
@@ -74,7 +79,7 @@ static void meet_collective(struct engine *e, struct comm *c)
 		order_end_collective(e, c, &st);
 		return;
 	}
-	switch (run_tasks(e, c, c->collective, c->nranks)) {
+	switch (begin(e, c, c->collective, c->nranks)) {
 	case BEGUN_DONE:
 		order_end_collective(e, c, &complete_ok);
 		break;
@@ -85,6 +90,9 @@ static void meet_collective(struct engine *e, struct comm *c)
 	case BEGUN_RUNNING:
 		for (uint32_t k = 0; k < c->nranks; k++) {
 			set_running(c->collective[k]);
+			/* On GPUs, a group's next collective is launched together with it. */
+			if (c->cuda && c->collective[k]->next_in_group)
+				order_make_ready(e, &c->members[k]);
 			c->collective[k] = NULL;
 			c->members[k].collective = NULL;
 		}
@@ -178,7 +186,7 @@ static void meet_pair(struct engine *e, struct task *t, struct task *u)
 		end_pair(e, send, recv, &st);
 		return;
 	}
-	switch (run_tasks(e, t->comm, pair, 2)) {
+	switch (begin(e, t->comm, pair, 2)) {
 	case BEGUN_DONE:
 		end_pair(e, send, recv, &complete_ok);
 		break;

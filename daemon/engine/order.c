@@ -17,7 +17,8 @@
 
 static bool input_ready(const struct task *t)
 {
-	if (!t->record.timeline || t->ghost)
+	/* A GPU waits for its inputs itself. */
+	if (!t->record.timeline || t->ghost || t->comm->cuda)
 		return true;
 	return atomic_load(&svc_timelines(t->session->ring)[t->record.timeline].ready) >=
 	       t->record.value;
@@ -126,6 +127,8 @@ void order_run_ready(struct engine *e)
 		order_update_blocked(m);
 		if (c->blocked == c->nranks)
 			end_deadlock(e, c);
+		if (e->met_new && !e->ready)
+			device_launch(e);
 	}
 }
 

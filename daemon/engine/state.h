@@ -6,6 +6,7 @@
  *   intake.c    ring and socket records -> tasks
  *   order.c     whose turn it is on a communicator; meet.c: which tasks meet; ending.c: those that
  *               end before they run; life.c: what these share
+ *   device.c    tasks of GPUs, which their workers run
  *   run.c       moving and reducing the bytes of tasks that met, in chunks: pool.c
  *   complete.c  telling the clients
  *
@@ -23,13 +24,18 @@
 #include "pool.h"
 #include "task_table.h"
 
+#define ENGINE_DEVICES 16
+
 struct comm;
+struct meeting;
 struct session;
+struct worker_queue;
 
 struct region {
-	char *base; /* NULL: no such region */
+	char *base; /* NULL: no such region; of a GPU: its worker's address */
 	uint64_t bytes;
-	uint32_t pins; /* pending tasks that name it */
+	uint32_t pins;	/* pending tasks that name it */
+	int32_t device; /* -1: host */
 };
 
 struct handle {
@@ -54,7 +60,11 @@ struct task {
 	uint32_t group; /* 0: none */
 	uint8_t place;	/* enum place */
 	bool by_socket, waits_input, ghost;
-	bool published; /* inspection knows it, and its deadline counts */
+	bool published;		    /* inspection knows it, and its deadline counts */
+	bool flying;		    /* launched on a GPU */
+	struct meeting *meeting;    /* on a GPU's communicator: RUNNING, and not launched yet */
+	struct task *next_in_group; /* a circle, on GPUs' communicators; NULL: alone */
+	uint64_t visit;
 	uint64_t uid;
 	struct task *prev, *next; /* in a member's queue or a session's open group */
 	struct session *session;
@@ -68,6 +78,7 @@ struct task {
 	struct svc_record record;
 	struct task *prev_input, *next_input; /* waits for its timeline */
 	ncclsvc_status end;		      /* of a ghost */
+	uint64_t lane_seq;		      /* of a launched task */
 };
 
 struct member {
@@ -85,10 +96,17 @@ struct member {
 	struct session *session;
 	uint32_t handle;
 	int32_t pid;
+	int32_t device;	     /* -1: host */
+	struct task *flying; /* in the order of their launch */
+	uint64_t lane_seq;   /* of the last launch */
 };
 
 struct comm {
 	uint32_t slot, nranks, epoch;
+	bool cuda;
+	bool launched; /* in the engine's list */
+	uint32_t lane;
+	struct comm *prev_launched, *next_launched;
 	uint64_t uid;
 	struct member *members;
 	struct task *
@@ -126,6 +144,20 @@ struct work {
 	struct task *tasks[];
 };
 
+/* A timeline of tasks on GPUs. */
+struct line {
+	uint32_t flying; /* tasks */
+	uint64_t owed;	 /* what done must come to, once nothing flies */
+};
+
+/* A GPU, as its worker is reached. */
+struct device {
+	struct worker_queue *queue; /* NULL: none */
+	int doorbell;
+	uint32_t wanted;
+	uint64_t head; /* of what is written; the queue's own is what the worker may see */
+};
+
 struct session {
 	/* What every record needs comes first. */
 	struct svc_ring *ring; /* NULL: socket only */
@@ -153,6 +185,7 @@ struct session {
 	int fd, doorbell, completion;
 	struct session *prev_active;
 	uint32_t inputs;
+	struct line *lines; /* [SVC_TIMELINES]; NULL: no communicator of GPUs yet */
 };
 
 struct engine {
@@ -199,6 +232,14 @@ struct engine {
 	uint64_t spin_ns;
 	uint64_t busy_ns; /* when there last was work */
 	bool draining, drained, stop;
+	struct device devices[ENGINE_DEVICES];
+	struct meeting *met;   /* in the order in which they met */
+	struct comm *launched; /* with tasks that fly */
+	bool cuda;	       /* there are GPUs */
+	bool met_new;	       /* something may be launched */
+	uint64_t visit;
+	struct task **visited;
+	uint32_t nvisited, visited_room;
 	uint32_t nunpublished;
 	uint32_t unpublished[256]; /* slots of tasks that may be over before anybody could look */
 };
@@ -233,11 +274,39 @@ enum begun {
 /* Runs tasks that met, by rank, or a Send and its Recv. The array is not kept. */
 enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks);
 
+/* device.c */
+void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell);
+/* Returns 0 or -ENOMEM. */
+int device_start_member(struct engine *e, struct member *m);
+/* As run_tasks; never BEGUN_DONE. device_launch follows. */
+enum begun device_meet(struct engine *e, struct comm *c, struct task *const *tasks,
+		       uint32_t ntasks);
+/* first: a list of tasks that are one task group. */
+void device_link_group(struct task *first);
+void device_leave_group(struct engine *e, struct task *t);
+/* Launches what has met, with all that belongs to it. */
+void device_launch(struct engine *e);
+/* Ends what the GPUs have done. True if there was any. */
+bool device_poll(struct engine *e);
+/* Ends what has met but was not launched: of one member, or of all (-1). */
+void device_drop_met(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
+void device_end_epoch(struct engine *e, struct comm *c);
+/* Nothing of it runs on any GPU any more. c may be NULL. */
+void device_epoch_dead(struct engine *e, struct comm *c);
+/* Nobody will signal its inputs any more: the GPUs need not wait for them. */
+void device_session_dead(struct engine *e, const struct session *s);
+/* How long to sleep while tasks fly, at most ms (negative: for ever). */
+int device_sleep_ms(const struct engine *e, int ms);
+
 /* complete.c */
 extern const ncclsvc_status complete_ok;
 void complete_task(struct engine *e, struct task *t, const ncclsvc_status *st);
-void complete_refused(struct engine *e, struct session *s, uint64_t number, uint32_t serial,
-		      bool by_socket, int result, const char *text);
+void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,
+		      uint32_t serial, bool by_socket, int result, const char *text);
+/* Raises done as far as may be: flew if the GPU has done this task, at_once if nobody is to wait
+ * for those it has not done yet. */
+void complete_timeline(const struct session *s, const struct svc_record *r, bool flew,
+		       bool at_once);
 void complete_flush(struct engine *e);
 void complete_break_session(struct engine *e, struct session *s, int result, const char *text);
 ncclsvc_status status_of(int result);

@@ -65,8 +65,8 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 			lane_init(w, m);
 		break;
 	case WORKER_COMM_ABORT:
-		if (lane_valid(m))
-			lane_abort(w, m);
+		if (lane_valid(m) && lane_abort(w, m))
+			return;
 		break;
 	case WORKER_COMM_DESTROY:
 		if (lane_valid(m))

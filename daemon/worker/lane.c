@@ -81,16 +81,34 @@ void lane_init(struct worker *w, struct worker_message *m)
 	*l = (struct lane){0};
 }
 
-void lane_abort(struct worker *w, struct worker_message *m)
+bool lane_abort(struct worker *w, const struct worker_message *m)
 {
 	struct lane *l = &w->lanes[m->comm.lane];
 	if (!l->comm)
-		return;
+		return false;
 	ncclResult_t result = nccl.ncclCommAbort(l->comm);
 	if (result)
 		log_warning("a communicator's abort: %s", nccl.ncclGetErrorString(result));
+	/* Writes behind the aborted kernels may wait for somebody's input: as long as they are
+	 * there, a timeline can still be set back to what they say. */
+	l->comm = NULL;
+	l->draining = true;
+	l->abort_key = m->key;
+	return true;
+}
+
+void lane_drain(struct worker *w, uint32_t lane)
+{
+	struct lane *l = &w->lanes[lane];
+	struct worker_message m = {
+		.kind = WORKER_COMM_ABORT, .key = l->abort_key, .comm.lane = lane};
+	CUresult error = cu.cuStreamQuery(l->stream);
+	if (error == CUDA_ERROR_NOT_READY)
+		return;
+	worker_bad(w, error, "an aborted communicator's stream");
 	cu.cuStreamDestroy(l->stream);
 	*l = (struct lane){0};
+	worker_send(w, &m, -1);
 }
 
 void lane_destroy(struct worker *w, uint32_t lane)

@@ -221,6 +221,11 @@ void launch_watch(struct worker *w)
 	bool look = now - w->checked_ns >= WATCH_NS;
 	for (uint32_t i = 0; i < w->high_lane; i++) {
 		const struct lane *l = &w->lanes[i];
+		if (l->draining) {
+			w->flying++;
+			lane_drain(w, i);
+			continue;
+		}
 		if (!l->comm || l->failed ||
 		    atomic_load(&w->queue->lanes[i].completed) >= l->enqueued)
 			continue;

@@ -7,9 +7,8 @@
 #include <stdint.h>
 
 #include "wire.h"
+#include "worker_main.h"
 
-#define WORKER_NAME	 "ncclsvcd: worker" /* argv[0] starts so; then "gpuN" and the UUID */
-#define WORKER_PROBE	 "ncclsvcd: probe"
 #define WORKER_FD	 3 /* the socketpair */
 #define WORKER_QUEUE_FD	 4
 #define WORKER_BELL_FD	 5

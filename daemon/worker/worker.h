@@ -31,6 +31,8 @@ struct lane {
 	int32_t nranks, rank;
 	uint64_t enqueued; /* seq of the last launch */
 	bool failed;
+	bool draining; /* aborted; what its stream still holds has to end first */
+	uint64_t abort_key;
 };
 
 /* What lies behind an imported or lent address. */
@@ -81,8 +83,11 @@ void launch_watch(struct worker *w);
 
 /* lane.c */
 void lane_init(struct worker *w, struct worker_message *m);
-void lane_abort(struct worker *w, struct worker_message *m);
+/* True: answered later, by lane_drain. */
+bool lane_abort(struct worker *w, const struct worker_message *m);
 void lane_destroy(struct worker *w, uint32_t lane);
+/* Answers the abort once the stream has ended. */
+void lane_drain(struct worker *w, uint32_t lane);
 void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t result);
 
 /* import.c */
@@ -93,9 +98,5 @@ void sessions_release(struct worker *w);
 void import_open(struct worker *w, struct worker_message *m, int fd);
 int import_lend(struct worker *w, struct worker_message *m); /* the fd, the caller's; or -1 */
 void import_close(struct worker *w, uint64_t address);
-
-/* probe.c, worker.c: argv[0] says which. Return the exit code. */
-int probe_main(void);
-int worker_main(int argc, char *argv[]);
 
 #endif
