@@ -138,6 +138,32 @@ ncclsvc_result devices_rematch(ncclsvc_session *s)
 	return r;
 }
 
+/* CUDA is asked about memory in a context: a thread that has none gets one meanwhile. */
+static ncclsvc_result place_all(ncclsvc_session *s, struct gpu *g, struct op *ops, unsigned n,
+				uint64_t since, bool *yielded)
+{
+	CUcontext now = NULL, own = NULL;
+	ncclsvc_result r = NCCLSVC_OK;
+	g->cuda->cuCtxGetCurrent(&now);
+	for (unsigned i = 0; !r && !*yielded && i < n; i++) {
+		if (ops[i].comm->device < 0)
+			continue;
+		if (!now && !own) {
+			r = gpu_primary(g, ops[i].comm->device, &own);
+			CUresult e = r ? CUDA_SUCCESS : g->cuda->cuCtxPushCurrent(own);
+			if (e) {
+				own = NULL;
+				r = cuda_error(g->cuda, e, "the GPU's context cannot be used");
+			}
+		}
+		if (!r)
+			r = device_place(s, g, &ops[i], since, yielded);
+	}
+	if (own)
+		g->cuda->cuCtxPopCurrent(&own);
+	return r;
+}
+
 ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
 			   bool *settled)
 {
@@ -150,9 +176,8 @@ ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint6
 	for (unsigned i = 0; !r && !yielded && i < n; i++)
 		if (ops[i].comm->device >= 0)
 			r = stream_find(s, g, &ops[i], *since, &yielded);
-	for (unsigned i = 0; !r && !yielded && i < n; i++)
-		if (ops[i].comm->device >= 0)
-			r = device_place(s, g, &ops[i], *since, &yielded);
+	if (!r && !yielded)
+		r = place_all(s, g, ops, n, *since, &yielded);
 	*settled = !r && !yielded;
 	for (unsigned i = 0; i < n; i++) {
 		if (ops[i].comm->device < 0)
