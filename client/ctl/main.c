@@ -75,8 +75,12 @@ static unsigned parts(enum ctl_command command)
 		return SNAPSHOT_COMMS | SNAPSHOT_TASKS;
 	case CTL_MEMORY:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_REGIONS;
+	case CTL_STATUS:
+	case CTL_DEVICES:
+		return SNAPSHOT_DEVICES;
 	case CTL_WHY:
-		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_TASKS;
+		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_TASKS |
+		       SNAPSHOT_DEVICES;
 	default:
 		return 0;
 	}
@@ -152,6 +156,9 @@ static enum ctl_exit show(const struct view *v)
 		return EXIT_GOOD;
 	case CTL_MEMORY:
 		view_memory(v);
+		return EXIT_GOOD;
+	case CTL_DEVICES:
+		view_devices(v);
 		return EXIT_GOOD;
 	default:
 		return show_why(v);
