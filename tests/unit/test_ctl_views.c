@@ -327,7 +327,7 @@ static void test_comms(void **state)
 	args.all = true;
 	json_t *root = parsed(shown(view_comms, args), "comms");
 	json_t *list = json_object_get(root, "comms");
-	assert_int_equal(json_array_size(list), 2);
+	assert_int_equal(json_array_size(list), 3);
 	json_t *m = json_array_get(json_object_get(json_array_get(list, 0), "members"), 1);
 	assert_string_equal(str(m, "state"), "dead");
 	assert_int_equal(num(m, "pid"), 102);
