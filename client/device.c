@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "gpu.h"
 
@@ -229,7 +230,8 @@ void gpu_close(ncclsvc_session *s)
 		return;
 	gpu_drop_retired(s);
 	if (g->page.link) {
-		streams_release(s);
+		/* The daemon gives up what is pending, and writes to the timelines no more. */
+		shutdown(g->page.link->sock, SHUT_RDWR);
 		page_unregister(g, &g->page);
 		link_unref(g->page.link);
 	}

@@ -71,7 +71,7 @@ void streams_number(struct gpu *g, struct op *op);
 ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigned n);
 /* The link is about to change. */
 void streams_forget(ncclsvc_session *s);
-/* Waits until no stream can use the page any more. */
+/* Frees the streams, and waits until none can use the page any more. */
 void page_unregister(struct gpu *g, struct page *page);
 
 /* device_table.c. Locked. The region that holds p, or NULL. */

@@ -14,6 +14,10 @@
 	"the stream is being captured into a CUDA graph: tasks cannot be captured, submit them "   \
 	"outside the capture"
 
+#define LAST_DEFAULT 2 /* NULL, legacy, per-thread: these handles mean the current context's */
+
+#define FOR_GOOD (UINT64_C(1) << 62) /* beyond every value; comparisons are cyclic */
+
 /* A stream as the driver knows it. */
 struct stream {
 	CUstream handle;
@@ -34,24 +38,21 @@ static void pop(const struct cuda *cuda, CUcontext context)
 		cuda->cuCtxPopCurrent(&context);
 }
 
-/* NULL, legacy, per-thread: these handles mean the current context's. */
-static bool is_default(CUstream stream)
+/* A default stream is the current context's if that is of the device, else the primary one's. And a
+ * thread without a context gets that one while it asks. */
+static ncclsvc_result choose_context(struct gpu *g, int device, struct stream *st)
 {
-	return (uintptr_t)stream <= 2;
-}
-
-/* The thread's current context if it is of the device, else the device's primary one. */
-static ncclsvc_result default_context(struct gpu *g, int device, struct stream *st)
-{
+	CUcontext current = NULL;
 	CUdevice now, cu;
-	CUresult e = g->cuda->cuCtxGetCurrent(&st->context);
-	ncclsvc_result r = cuda_device(g->cuda, device, &cu);
-	if (r)
-		return r;
-	if (!e && st->context && !g->cuda->cuCtxGetDevice(&now) && now == cu)
+	bool is_default = (uintptr_t)st->handle <= LAST_DEFAULT;
+	g->cuda->cuCtxGetCurrent(&current);
+	if (current && !is_default)
 		return NCCLSVC_OK;
-	r = gpu_primary(g, device, &st->push);
-	st->context = st->push;
+	ncclsvc_result r = cuda_device(g->cuda, device, &cu);
+	if (!r && (!current || g->cuda->cuCtxGetDevice(&now) || now != cu))
+		r = gpu_primary(g, device, &st->push);
+	if (is_default)
+		st->context = st->push ? st->push : current;
 	return r;
 }
 
@@ -59,11 +60,9 @@ static ncclsvc_result identify(struct gpu *g, int device, CUstream handle, struc
 {
 	int capture = CU_STREAM_CAPTURE_STATUS_NONE;
 	*st = (struct stream){.handle = handle};
-	if (is_default(handle)) {
-		ncclsvc_result r = default_context(g, device, st);
-		if (r)
-			return r;
-	}
+	ncclsvc_result r = choose_context(g, device, st);
+	if (r)
+		return r;
 	CUresult e = push(g->cuda, st->push);
 	if (!e) {
 		e = g->cuda->cuStreamIsCapturing(handle, &capture);
@@ -101,11 +100,18 @@ static ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int devic
 
 void page_unregister(struct gpu *g, struct page *page)
 {
-	CUcontext context = g->primary[page->device];
-	if (!page->link || !page->ours || push(g->cuda, context))
-		return;
-	g->cuda->cuMemHostUnregister(svc_timelines(page->link->ring));
-	pop(g->cuda, context);
+	struct svc_timeline *timelines = svc_timelines(page->link->ring);
+	/* Whatever a stream waits for here, it will not come any more. */
+	for (int i = 1; i < SVC_TIMELINES; i++)
+		timeline_raise(&timelines[i].done, FOR_GOOD);
+	for (int d = 0; d < GPU_DEVICES; d++) {
+		if (!g->primary[d] || push(g->cuda, g->primary[d]))
+			continue;
+		g->cuda->cuCtxSynchronize();
+		if (page->ours && d == page->device)
+			g->cuda->cuMemHostUnregister(timelines);
+		pop(g->cuda, g->primary[d]);
+	}
 	page->ours = false;
 }
 
@@ -114,7 +120,9 @@ static ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdev
 				   CUdeviceptr *address)
 {
 	CUcontext context = st->context;
-	CUresult e = CUDA_SUCCESS;
+	CUresult e = push(g->cuda, st->push);
+	if (e)
+		return cuda_error(g->cuda, e, "the stream's context cannot be used");
 	if (!context)
 		e = g->cuda->cuStreamGetCtx(st->handle, &context);
 	if (!e)
@@ -126,6 +134,7 @@ static ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdev
 				address, svc_timelines(g->page.link->ring), 0);
 		pop(g->cuda, context);
 	}
+	pop(g->cuda, st->push);
 	return e ? cuda_error(g->cuda, e, "the stream cannot reach the timelines") : NCCLSVC_OK;
 }
 
@@ -220,6 +229,9 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 			r = error_argument("the stream is of GPU %d, the communicator %s of GPU "
 					   "%d: set a stream of the communicator's GPU",
 					   device, comm->label, comm->device);
+		CUcontext unused;
+		if (!r) /* it is asked again when the page goes */
+			r = gpu_primary(g, device, &unused);
 		if (!r)
 			r = pair_room(s, g, since, &index, yielded);
 		if (r || *yielded)
