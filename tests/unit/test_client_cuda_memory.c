@@ -97,7 +97,6 @@ static void freed_memory_is_another_when_it_comes_back(void **state)
 	peer_sync(s);
 	assert_int_equal(peer.ndeleted, 2);
 	assert_int_equal(peer.deleted[1], peer.cuda_ids[1]);
-	/* A smaller one that was freed does not hide a larger one at the same place. */
 	ncclsvc_close(s);
 	GOOD(cu.cuMemFree(other));
 	GOOD(cu.cuStreamDestroy(stream));
@@ -164,9 +163,15 @@ static void mappings_are_registered_one_by_one(void **state)
 	peer_sync(s);
 	assert_int_equal(peer.ndeleted, 1);
 	assert_int_equal(peer.deleted[0], peer.cuda_ids[0]);
-	ncclsvc_close(s);
+	/* Those that are gone do not hide a larger one in their place. */
 	for (int i = 0; i < 3; i++)
 		GOOD(cu.cuMemUnmap(p + (size_t)i * one, one));
+	map_at(p, 2 * one, create(2 * one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	reduce(comm, p + one + 8, 1);
+	assert_int_equal(peer.cuda[3].bytes, 2 * one);
+	assert_int_equal(record(3).src_offset, one + 8);
+	ncclsvc_close(s);
+	GOOD(cu.cuMemUnmap(p, 2 * one));
 	GOOD(cu.cuMemAddressFree(p, 3 * one));
 	GOOD(cu.cuStreamDestroy(stream));
 }
