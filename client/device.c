@@ -216,7 +216,11 @@ void gpu_drop_retired(ncclsvc_session *s)
 	struct gpu *g = s->gpu;
 	if (!g || !g->retired.link)
 		return;
-	page_unregister(g, &g->retired);
+	CUcontext contexts[GPU_DEVICES];
+	session_lock(s);
+	memcpy(contexts, g->primary, sizeof(contexts));
+	session_unlock(s);
+	page_unregister(g->cuda, &g->retired, contexts);
 	session_lock(s);
 	link_unref(g->retired.link);
 	g->retired.link = NULL;
@@ -232,7 +236,7 @@ void gpu_close(ncclsvc_session *s)
 	if (g->page.link) {
 		/* The daemon gives up what is pending, and writes to the timelines no more. */
 		shutdown(g->page.link->sock, SHUT_RDWR);
-		page_unregister(g, &g->page);
+		page_unregister(g->cuda, &g->page, g->primary);
 		link_unref(g->page.link);
 	}
 	device_lent_free(g);
