@@ -73,8 +73,8 @@ struct gpu *gpu_get(ncclsvc_session *s);
 ncclsvc_result gpu_primary(struct gpu *g, int device, CUcontext *context);
 /* page.c: the present link's, through the device's context. Locked. */
 ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device);
-/* Frees the streams, and waits until none in the contexts (GPU_DEVICES of them) can use the page any
- * more. Not locked. */
+/* Frees the streams, and waits until none in these contexts (GPU_DEVICES) can still use the page.
+ * Not locked. */
 void page_unregister(const struct cuda *cuda, struct page *page, const CUcontext *contexts);
 /* The stream's device, and where the page is for it. */
 ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *device,

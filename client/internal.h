@@ -361,7 +361,7 @@ struct ncclsvc_timeline {
 	bool of_stream;	  /* stream.c's */
 };
 
-/* ---- GPUs: gpu.h has what only their files share ---------------------------------------------- */
+/* ---- GPUs: gpu.h has what only their files share -------------------------------------------- */
 
 /* OK if the session can have GPU communicators: there is a ring and a driver. Not locked. */
 ncclsvc_result gpu_usable(ncclsvc_session *s);
