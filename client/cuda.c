@@ -45,6 +45,7 @@ static void try_open(void)
 		WANTED(cuCtxGetDevice),
 		WANTED(cuCtxPushCurrent),
 		WANTED(cuCtxPopCurrent),
+		WANTED(cuCtxSynchronize),
 		WANTED(cuMemsetD8Async),
 		WANTED(cuPointerGetAttribute),
 		WANTED(cuPointerGetAttributes),
