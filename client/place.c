@@ -40,9 +40,15 @@ ncclsvc_result op_check(struct op *op)
 	const ncclsvc_comm *comm = op->comm;
 	const char *name = svc_op_name(r->op);
 	char text[SVC_TEXT_BYTES];
-	if (svc_record_check(r, (uint32_t)comm->nranks, comm->rank, text))
+	if (svc_record_measure(r, (uint32_t)comm->nranks, comm->rank, &op->src_bytes,
+			       &op->dst_bytes, text))
 		return error_argument("%s: %s", name, text);
-	svc_task_extent(r, (uint32_t)comm->nranks, comm->rank, &op->src_bytes, &op->dst_bytes);
+	if ((r->type == NCCLSVC_FLOAT8E4M3 || r->type == NCCLSVC_FLOAT8E5M2) && comm->device < 0 &&
+	    svc_op_reduces(r->op))
+		return error_set(NCCLSVC_UNSUPPORTED,
+				 "%s: %s is reduced on GPUs only: join the communicator with a "
+				 "device, or convert",
+				 name, svc_type_name(r->type));
 	if (op->src_bytes && (!op->src || wraps(op->src, op->src_bytes)))
 		return error_argument("%s: sendbuf is %p, %llu bytes are due", name,
 				      (const void *)op->src, (unsigned long long)op->src_bytes);

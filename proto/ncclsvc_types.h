@@ -37,7 +37,8 @@ extern "C" {
 	X(NCCLSVC_NO_MEMORY, -17, "NO_MEMORY", "out of memory")                                    \
 	X(NCCLSVC_UNSUPPORTED, -18, "UNSUPPORTED", "not supported by this daemon or device")       \
 	X(NCCLSVC_SYSTEM, -19, "SYSTEM", "a system call failed")                                   \
-	X(NCCLSVC_AGAIN, -20, "AGAIN", "the ring is full; wait for a task and try again")
+	X(NCCLSVC_AGAIN, -20, "AGAIN", "the ring is full; wait for a task and try again")          \
+	X(NCCLSVC_NCCL_ERROR, -21, "NCCL_ERROR", "NCCL failed; ncclsvc-ctl devices tells how")
 
 /* X(name, value, "Name") */
 #define NCCLSVC_OPS(X)                                                                             \

@@ -97,6 +97,8 @@ void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank,
 		clear_member(e, m, (int32_t)k == rank ? &own : &st);
 		m->session->handles[m->handle].comm = NULL;
 	}
+	if (c->cuda)
+		device_end_epoch(e, c);
 	if (!c->pending)
 		order_free_comm(e, c);
 }
@@ -108,6 +110,8 @@ void order_member_left(struct engine *e, struct comm *c, int32_t rank)
 	ncclsvc_status st = order_gone_status(c, rank);
 	if (m->gone)
 		return;
+	if (c->cuda)
+		device_drop_met(e, c, rank, &st);
 	clear_member(e, m, &own);
 	m->session->handles[m->handle] = (struct handle){0};
 	m->session = NULL;
@@ -131,6 +135,5 @@ void order_free_comm(struct engine *e, struct comm *c)
 	e->comms[c->slot] = NULL;
 	free(c->members);
 	free(c->collective);
-	free(c->spare);
 	free(c);
 }

@@ -16,14 +16,15 @@
 
 #include "state.h"
 
-#define EPOLL_COMMANDS	   UINT64_MAX /* else the session's slot */
-#define EPOLL_EVENTS	   64
-#define ROUNDS_PER_CLOCK   8
-#define ROUNDS_UNFLUSHED   4	  /* with new records, before sleepers are woken */
-#define ROUNDS_UNPUBLISHED 8	  /* without any, before inspection sees a task */
-#define ROUNDS_PER_YIELD   32	  /* some 2 us */
-#define ROUNDS_PER_LOOK	   16	  /* polls of the rings between looks at the doorbells */
-#define HELPER_SPIN_NS	   200000 /* how long to wait awake for a helper's last chunk */
+#define EPOLL_COMMANDS		UINT64_MAX /* else the session's slot */
+#define EPOLL_EVENTS		64
+#define ROUNDS_PER_CLOCK	8
+#define ROUNDS_UNFLUSHED	4      /* with new records, before sleepers are woken */
+#define ROUNDS_UNPUBLISHED	8      /* without any, before inspection sees a task */
+#define ROUNDS_UNPUBLISHED_BUSY 256    /* the same, however much there is to do */
+#define ROUNDS_PER_YIELD	32     /* some 2 us */
+#define ROUNDS_PER_LOOK		16     /* polls of the rings between looks at the doorbells */
+#define HELPER_SPIN_NS		200000 /* how long to wait awake for a helper's last chunk */
 
 uint64_t engine_clock(void)
 {
@@ -125,7 +126,7 @@ struct task *task_alloc(struct engine *e, struct session *s)
 	else
 		return NULL;
 	struct task *t = &e->tasks[slot];
-	memset(t, 0, offsetof(struct task, end)); /* what follows is set before it is read */
+	memset(t, 0, offsetof(struct task, uid));
 	t->slot = slot;
 	t->uid = ++e->uids;
 	t->session = s;
@@ -145,7 +146,7 @@ void task_free(struct engine *e, struct task *t)
 	table_count(&e->table.pending, -1);
 }
 
-/* Most tasks are over at once: only those that wait are worth showing. */
+/* Most tasks are over at once: only those that wait are worth showing, and have a deadline. */
 static void publish_tasks(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nunpublished; i++) {
@@ -236,7 +237,7 @@ static void fall_asleep(struct engine *e)
 	/* Either they see the flag and write the eventfd, or we see what they left. */
 	if (!atomic_load(&e->commands_waiting) && !collect_jobs(e) && !e->ready && !e->active &&
 	    !e->dirty)
-		look(e, sleep_ms(e));
+		look(e, e->launched ? device_sleep_ms(e, sleep_ms(e)) : sleep_ms(e));
 	atomic_store(&e->asleep, false);
 }
 
@@ -282,6 +283,10 @@ static void *engine_main(void *arg)
 		if (deadlines_first(&e->deadlines))
 			order_expire(e);
 		order_run_ready(e);
+		if (e->met_new)
+			device_launch(e);
+		if (e->launched)
+			busy |= device_poll(e);
 		/* To look for sleepers is to wait until the statuses are out. Who polls sees them
 		 * without; so first see whether there is more to do. */
 		unflushed = e->dirty ? unflushed + 1 : 0;
@@ -291,7 +296,9 @@ static void *engine_main(void *arg)
 		}
 		free_leaving(e);
 		finish_drain(e);
-		if (e->nunpublished && (e->jobs || rounds >= ROUNDS_UNPUBLISHED))
+		/* Busy with others, it must not forget that a deadline is to be kept. */
+		if (e->nunpublished && (e->jobs || rounds >= ROUNDS_UNPUBLISHED ||
+					streak % ROUNDS_UNPUBLISHED_BUSY == 0))
 			publish_tasks(e);
 		if (e->jobs) {
 			busy |= pool_help(e->pool);
@@ -326,13 +333,13 @@ static void engine_free(struct engine *e)
 			free(e->sessions[i]->handles);
 			free(e->sessions[i]->regions);
 			free(e->sessions[i]->busy);
+			free(e->sessions[i]->lines);
 			free(e->sessions[i]);
 		}
 	for (uint32_t i = 0; e->comms && i < e->config.comms_max; i++)
 		if (e->comms[i]) {
 			free(e->comms[i]->members);
 			free(e->comms[i]->collective);
-			free(e->comms[i]->spare);
 			free(e->comms[i]);
 		}
 	if (e->wake_fd >= 0)
@@ -345,6 +352,7 @@ static void engine_free(struct engine *e)
 	free(e->sessions);
 	free(e->comms);
 	free(e->tasks);
+	free(e->visited);
 	free(e->free_slots);
 	free(e->commands);
 	free(e->events);

@@ -7,11 +7,20 @@
 
 static inline struct member *member_of(const struct task *t)
 {
-	return &t->comm->members[t->rank];
+	return t->member;
+}
+
+/* Keeps count of the members that only others can help. */
+static inline void order_update_blocked(struct member *m)
+{
+	bool blocked = m->posted && !m->running && !m->inputs && !m->ready;
+	if (blocked == m->blocked)
+		return;
+	m->blocked = blocked;
+	m->comm->blocked += blocked ? 1 : -1;
 }
 
 /* life.c */
-void order_update_blocked(struct member *m);
 /* Its queue may move: order_run_ready looks at it. */
 void order_make_ready(struct engine *e, struct member *m);
 /* Inspection learns of a change of state, if it knows the task at all. */
