@@ -46,8 +46,6 @@ bool gpu_open(struct gpu *g, int ordinal)
 		return false;
 	}
 	if (!GPU_DO(g, cuDeviceGet, &g->device, ordinal) ||
-	    !GPU_DO(g, cuDeviceGetAttribute, &g->multiprocessors,
-		    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, g->device) ||
 	    !GPU_DO(g, cuDevicePrimaryCtxRetain, &g->context, g->device))
 		return false;
 	return GPU_DO(g, cuCtxSetCurrent, g->context) && GPU_DO(g, cuCtxSynchronize);
@@ -158,7 +156,9 @@ bool gpu_prepare_busy(struct gpu *g)
 	if (!dynlib_open("libcuda.so.1", symbols, sizeof(symbols) / sizeof(symbols[0]), g, g->text,
 			 sizeof(g->text)))
 		return false;
-	return GPU_DO(g, cuModuleLoadData, &g->module, busy_ptx) &&
+	return GPU_DO(g, cuDeviceGetAttribute, &g->multiprocessors,
+		      CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, g->device) &&
+	       GPU_DO(g, cuModuleLoadData, &g->module, busy_ptx) &&
 	       GPU_DO(g, cuModuleGetFunction, &g->busy, g->module, "ncclsvc_busy");
 }
 

@@ -163,13 +163,18 @@ static int run(struct gpu_rank *r, const char *socket, int gpu)
 		fprintf(stderr, "ncclsvc-perf-nccl: %s\n", text);
 		return 1;
 	}
+	/* First: the coordinator expects a hello as soon as somebody connects. */
+	if (!gpu_rank_open(r, gpu)) {
+		fprintf(stderr, "ncclsvc-perf-nccl: rank %d: %s\n", r->rank, r->reply.text);
+		return 1;
+	}
 	int fd = connect_to(socket);
 	if (fd < 0) {
 		fprintf(stderr, "ncclsvc-perf-nccl: can't connect to %s: %s\n", socket,
 			strerror(errno));
 		return 1;
 	}
-	if (!gpu_rank_open(r, gpu) || !say_hello(r, fd)) {
+	if (!say_hello(r, fd)) {
 		fprintf(stderr, "ncclsvc-perf-nccl: rank %d: %s\n", r->rank, r->reply.text);
 		close(fd);
 		return 1;
