@@ -43,6 +43,12 @@ ncclsvc_result op_check(struct op *op)
 	if (svc_record_measure(r, (uint32_t)comm->nranks, comm->rank, &op->src_bytes,
 			       &op->dst_bytes, text))
 		return error_argument("%s: %s", name, text);
+	if ((r->type == NCCLSVC_FLOAT8E4M3 || r->type == NCCLSVC_FLOAT8E5M2) && comm->device < 0 &&
+	    svc_op_reduces(r->op))
+		return error_set(NCCLSVC_UNSUPPORTED,
+				 "%s: %s is reduced on GPUs only: join the communicator with a "
+				 "device, or convert",
+				 name, svc_type_name(r->type));
 	if (op->src_bytes && (!op->src || wraps(op->src, op->src_bytes)))
 		return error_argument("%s: sendbuf is %p, %llu bytes are due", name,
 				      (const void *)op->src, (unsigned long long)op->src_bytes);

@@ -51,7 +51,7 @@ static void thread_free(struct thread_state *t)
 void thread_tidy(ncclsvc_session *s, struct thread_state *gone)
 {
 	struct thread_state **at = &s->threads;
-	if (gone->grouping || gone->timeline)
+	if (gone->grouping || gone->timeline || gone->stream || gone->stream_flags)
 		return;
 	while (*at != gone)
 		at = &(*at)->next;
