@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copies and fills, in the order of their streams. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fake.h"
+
+enum copy_kind { COPY_IN, COPY_OUT, COPY_WITHIN, FILL8, FILL32 };
+
+struct copy {
+	struct CUctx_st *context;
+	enum copy_kind kind;
+	CUdeviceptr to, from; /* of the device */
+	char *host;	      /* not the device's */
+	unsigned value;
+	size_t bytes;
+	char pageable[]; /* COPY_IN: taken at once, as the driver does */
+};
+
+static void copy_do(const struct copy *c, char *to, const char *from)
+{
+	if (c->kind == FILL8) {
+		memset(to, (int)c->value, c->bytes);
+	} else if (c->kind == FILL32) {
+		for (size_t i = 0; i < c->bytes; i += 4)
+			memcpy(to + i, &c->value, 4);
+	} else {
+		memmove(to, from, c->bytes);
+	}
+}
+
+static void copy_run(void *arg, const atomic_int *stop)
+{
+	struct copy *c = arg;
+	struct fake_pin to = {.at = c->host}, from = {.at = c->host};
+	bool to_device = c->kind != COPY_OUT;
+	bool from_device = c->kind == COPY_OUT || c->kind == COPY_WITHIN;
+	if (!atomic_load(stop)) {
+		bool good = !to_device || fake_pin(&to, c->to, c->bytes);
+		if (good && from_device)
+			good = fake_pin(&from, c->from, c->bytes);
+		if (good)
+			copy_do(c, to.at, from.at);
+		else
+			fake_context_fault(c->context);
+		if (to.range)
+			fake_unpin(&to);
+		if (from.range)
+			fake_unpin(&from);
+	}
+	free(c);
+}
+
+static bool is_device(CUdeviceptr p, size_t bytes)
+{
+	struct fake_pin pin;
+	if (!fake_pin(&pin, p, bytes))
+		return false;
+	fake_unpin(&pin);
+	return true;
+}
+
+static CUresult copy_put(CUstream handle, const struct copy *what, bool wait)
+{
+	CUresult error;
+	struct CUstream_st *stream = stream_enter(handle, &error);
+	if (!stream)
+		return error;
+	if (what->bytes == 0)
+		return CUDA_SUCCESS;
+	bool to_device = what->kind != COPY_OUT;
+	bool from_device = what->kind == COPY_OUT || what->kind == COPY_WITHIN;
+	if ((to_device && !is_device(what->to, what->bytes)) ||
+	    (from_device && !is_device(what->from, what->bytes)))
+		return CUDA_ERROR_INVALID_VALUE;
+	bool pageable = what->host && !is_device((uintptr_t)what->host, what->bytes);
+	bool taken = what->kind == COPY_IN && pageable && !wait;
+	struct copy *c = malloc(sizeof(*c) + (taken ? what->bytes : 0));
+	if (!c)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	memcpy(c, what, sizeof(*c));
+	c->context = stream_context(stream);
+	if (taken)
+		c->host = memcpy(c->pageable, what->host, what->bytes);
+	error = stream_put(stream, copy_run, c);
+	if (error)
+		free(c);
+	else if (wait || (what->kind == COPY_OUT && pageable))
+		error = stream_wait(stream);
+	return error;
+}
+
+CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t bytes)
+{
+	struct copy c = {
+		.kind = COPY_IN, .to = to, .host = (char *)(uintptr_t)from, .bytes = bytes};
+	return copy_put(NULL, &c, true);
+}
+
+CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t bytes)
+{
+	struct copy c = {.kind = COPY_OUT, .host = to, .from = from, .bytes = bytes};
+	return copy_put(NULL, &c, true);
+}
+
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+	struct copy c = {
+		.kind = COPY_IN, .to = to, .host = (char *)(uintptr_t)from, .bytes = bytes};
+	return copy_put(stream, &c, false);
+}
+
+CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	struct copy c = {.kind = COPY_OUT, .host = to, .from = from, .bytes = bytes};
+	return copy_put(stream, &c, false);
+}
+
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	struct copy c = {.kind = COPY_WITHIN, .to = to, .from = from, .bytes = bytes};
+	return copy_put(stream, &c, false);
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr p, unsigned char value, size_t bytes, CUstream stream)
+{
+	struct copy c = {.kind = FILL8, .to = p, .value = value, .bytes = bytes};
+	return copy_put(stream, &c, false);
+}
+
+CUresult cuMemsetD32Async(CUdeviceptr p, unsigned value, size_t words, CUstream stream)
+{
+	if (words > SIZE_MAX / 4 || p % 4)
+		return CUDA_ERROR_INVALID_VALUE;
+	struct copy c = {.kind = FILL32, .to = p, .value = value, .bytes = 4 * words};
+	return copy_put(stream, &c, false);
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What streams write and wait for: 64-bit words in device memory or registered host memory. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fake.h"
+
+struct memops {
+	struct CUctx_st *context;
+	unsigned n;
+	CUstreamBatchMemOpParams ops[];
+};
+
+/* The word is looked at anew each time: it may be unregistered meanwhile. */
+static bool word_load(CUdeviceptr p, uint64_t *value)
+{
+	struct fake_pin pin;
+	if (!fake_pin(&pin, p, 8))
+		return false;
+	*value = __atomic_load_n((uint64_t *)(void *)pin.at, __ATOMIC_ACQUIRE);
+	fake_unpin(&pin);
+	return true;
+}
+
+static bool word_store(CUdeviceptr p, uint64_t value)
+{
+	struct fake_pin pin;
+	if (!fake_pin(&pin, p, 8))
+		return false;
+	__atomic_store_n((uint64_t *)(void *)pin.at, value, __ATOMIC_RELEASE);
+	fake_unpin(&pin);
+	return true;
+}
+
+static bool word_wait(CUdeviceptr p, uint64_t value, const atomic_int *stop)
+{
+	unsigned round = 0;
+	while (!atomic_load(stop)) {
+		uint64_t now;
+		if (!word_load(p, &now))
+			return false;
+		if ((int64_t)(now - value) >= 0)
+			break;
+		fake_pause(&round);
+	}
+	return true;
+}
+
+static void memops_run(void *arg, const atomic_int *stop)
+{
+	struct memops *m = arg;
+	for (unsigned i = 0; i < m->n && !atomic_load(stop); i++) {
+		const CUstreamBatchMemOpParams *op = &m->ops[i];
+		bool good = op->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64
+				    ? word_wait(op->waitValue.address, op->waitValue.value64, stop)
+				    : word_store(op->writeValue.address, op->writeValue.value64);
+		if (!good)
+			fake_context_fault(m->context);
+	}
+	free(m);
+}
+
+static CUresult memops_check(const CUstreamBatchMemOpParams *op)
+{
+	uint64_t unused;
+	if (op->operation != CU_STREAM_MEM_OP_WAIT_VALUE_64 &&
+	    op->operation != CU_STREAM_MEM_OP_WRITE_VALUE_64)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (op->waitValue.flags || op->waitValue.address % 8 ||
+	    !word_load(op->waitValue.address, &unused))
+		return CUDA_ERROR_INVALID_VALUE;
+	return CUDA_SUCCESS;
+}
+
+static CUresult memops_put(CUstream handle, unsigned n, const CUstreamBatchMemOpParams *ops)
+{
+	CUresult error;
+	struct CUstream_st *stream = stream_enter(handle, &error);
+	for (unsigned i = 0; stream && !error && i < n; i++)
+		error = memops_check(&ops[i]);
+	if (error)
+		return error;
+	struct memops *m = malloc(sizeof(*m) + n * sizeof(*ops));
+	if (!m)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	m->context = stream_context(stream);
+	m->n = n;
+	memcpy(m->ops, ops, n * sizeof(*ops));
+	error = stream_put(stream, memops_run, m);
+	if (error)
+		free(m);
+	return error;
+}
+
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned n, CUstreamBatchMemOpParams *ops,
+			    unsigned flags)
+{
+	if (fake_fault("batch-fail"))
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (n == 0 || n > CUDA_BATCH_MEM_OPS_MAX || !ops || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	return memops_put(stream, n, ops);
+}
+
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr p, uint64_t value, unsigned flags)
+{
+	CUstreamBatchMemOpParams op = {
+		.waitValue = {CU_STREAM_MEM_OP_WAIT_VALUE_64, p, value, flags, 0}};
+	return memops_put(stream, 1, &op);
+}
+
+CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr p, uint64_t value, unsigned flags)
+{
+	CUstreamBatchMemOpParams op = {
+		.writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_64, p, value, flags, 0}};
+	return memops_put(stream, 1, &op);
+}

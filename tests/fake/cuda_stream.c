@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Streams: a queue and, from the first operation on, a thread each. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fake.h"
+
+#define STREAM_LEGACY ((CUstream)1)
+
+struct item {
+	struct item *next;
+	fake_op *run;
+	void *arg;
+};
+
+struct CUstream_st {
+	struct CUctx_st *context; /* NULL: free for reuse */
+	struct CUstream_st *next; /* of all, ever */
+	struct CUstream_st *next_free;
+	unsigned long long id;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	pthread_t thread;
+	bool threaded, destroyed, capturing;
+	unsigned users; /* calls that sleep on it */
+	struct item *head, **tail;
+	uint64_t queued, ended;
+};
+
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct CUstream_st *all, *unused;
+static struct CUstream_st *legacy[FAKE_GPUS_MAX];
+static unsigned long long last_id;
+
+struct CUctx_st *stream_context(const struct CUstream_st *s)
+{
+	return s->context;
+}
+
+/* Handles are used again, the last first; ids are not. Under streams_lock. */
+static struct CUstream_st *stream_new(struct CUctx_st *context)
+{
+	struct CUstream_st *s = unused;
+	if (s) {
+		unused = s->next_free;
+	} else {
+		s = calloc(1, sizeof(*s));
+		if (!s)
+			return NULL;
+		pthread_mutex_init(&s->lock, NULL);
+		pthread_cond_init(&s->changed, NULL);
+		s->next = all;
+		all = s;
+	}
+	s->context = context;
+	s->id = ++last_id;
+	s->threaded = s->destroyed = s->capturing = false;
+	s->head = NULL;
+	s->tail = &s->head;
+	s->queued = s->ended = 0;
+	return s;
+}
+
+static void stream_free(struct CUstream_st *s)
+{
+	pthread_mutex_lock(&streams_lock);
+	s->context = NULL;
+	s->next_free = unused;
+	unused = s;
+	pthread_mutex_unlock(&streams_lock);
+}
+
+static void *stream_run(void *arg)
+{
+	struct CUstream_st *s = arg;
+	pthread_mutex_lock(&s->lock);
+	for (;;) {
+		while (!s->head && !s->destroyed)
+			pthread_cond_wait(&s->changed, &s->lock);
+		struct item *item = s->head;
+		if (!item)
+			break;
+		s->head = item->next;
+		if (!s->head)
+			s->tail = &s->head;
+		pthread_mutex_unlock(&s->lock);
+		item->run(item->arg, &s->context->error);
+		free(item);
+		pthread_mutex_lock(&s->lock);
+		s->ended++;
+		pthread_cond_broadcast(&s->changed);
+	}
+	while (s->users)
+		pthread_cond_wait(&s->changed, &s->lock);
+	pthread_mutex_unlock(&s->lock);
+	return NULL;
+}
+
+/* For a stream that was destroyed before its work had ended. */
+static void *stream_bury(void *arg)
+{
+	struct CUstream_st *s = arg;
+	pthread_join(s->thread, NULL);
+	stream_free(s);
+	return NULL;
+}
+
+struct CUstream_st *stream_enter(CUstream handle, CUresult *error)
+{
+	struct CUctx_st *context;
+	*error = enter_context(&context);
+	if (*error)
+		return NULL;
+	pthread_mutex_lock(&streams_lock);
+	struct CUstream_st *s = NULL;
+	if (!handle || handle == STREAM_LEGACY) {
+		s = legacy[context->device];
+		if (!s)
+			s = legacy[context->device] = stream_new(context);
+		if (!s)
+			*error = CUDA_ERROR_OUT_OF_MEMORY;
+	} else {
+		for (s = all; s && (s != handle || !s->context || s->destroyed); s = s->next)
+			;
+		*error = s ? atomic_load(&s->context->error) : CUDA_ERROR_INVALID_HANDLE;
+	}
+	pthread_mutex_unlock(&streams_lock);
+	return *error ? NULL : s;
+}
+
+CUresult stream_put(struct CUstream_st *s, fake_op *op, void *arg)
+{
+	struct item *item = malloc(sizeof(*item));
+	if (!item)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*item = (struct item){.run = op, .arg = arg};
+	CUresult error = CUDA_SUCCESS;
+	pthread_mutex_lock(&s->lock);
+	if (s->capturing)
+		error = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	else if (!s->threaded && pthread_create(&s->thread, NULL, stream_run, s))
+		error = CUDA_ERROR_OUT_OF_MEMORY;
+	if (!error) {
+		s->threaded = true;
+		*s->tail = item;
+		s->tail = &item->next;
+		s->queued++;
+		pthread_cond_broadcast(&s->changed);
+	}
+	pthread_mutex_unlock(&s->lock);
+	if (error)
+		free(item);
+	return error;
+}
+
+CUresult fake_stream_enqueue(CUstream handle, fake_op *op, void *arg)
+{
+	CUresult error;
+	struct CUstream_st *s = stream_enter(handle, &error);
+	return s ? stream_put(s, op, arg) : error;
+}
+
+CUresult stream_wait(struct CUstream_st *s)
+{
+	pthread_mutex_lock(&s->lock);
+	struct CUctx_st *context = s->context;
+	uint64_t until = s->queued;
+	CUresult error = s->capturing ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+	s->users++;
+	while (!error && s->ended < until)
+		pthread_cond_wait(&s->changed, &s->lock);
+	s->users--;
+	pthread_cond_broadcast(&s->changed);
+	pthread_mutex_unlock(&s->lock);
+	return error ? error : atomic_load(&context->error);
+}
+
+CUresult streams_wait(struct CUctx_st *context)
+{
+	/* Stream objects are never freed; one that is destroyed meanwhile only has no work. */
+	pthread_mutex_lock(&streams_lock);
+	for (struct CUstream_st *s = all; s; s = s->next) {
+		if (s->context != context)
+			continue;
+		pthread_mutex_lock(&s->lock);
+		bool capturing = s->capturing;
+		pthread_mutex_unlock(&s->lock);
+		if (capturing)
+			continue;
+		pthread_mutex_unlock(&streams_lock);
+		stream_wait(s);
+		pthread_mutex_lock(&streams_lock); /* s is still in the list */
+	}
+	pthread_mutex_unlock(&streams_lock);
+	return atomic_load(&context->error);
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
+{
+	(void)priority; /* out of range is clamped, as by the driver */
+	struct CUctx_st *context;
+	CUresult error = enter_context(&context);
+	if (error)
+		return error;
+	if (flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&streams_lock);
+	*stream = stream_new(context);
+	pthread_mutex_unlock(&streams_lock);
+	return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuStreamCreate(CUstream *stream, unsigned flags)
+{
+	return cuStreamCreateWithPriority(stream, flags, 0);
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+	struct CUctx_st *context;
+	CUresult error = enter_context(&context);
+	if (least)
+		*least = 0;
+	if (greatest)
+		*greatest = -5;
+	return error;
+}
+
+CUresult cuStreamDestroy(CUstream handle)
+{
+	/* Also in a context that has failed: nothing is to be leaked. */
+	CUresult error = enter();
+	if (error)
+		return error;
+	pthread_mutex_lock(&streams_lock);
+	struct CUstream_st *s = all;
+	while (s && (s != handle || !s->context || s->destroyed))
+		s = s->next;
+	if (!s) {
+		pthread_mutex_unlock(&streams_lock);
+		return CUDA_ERROR_INVALID_HANDLE;
+	}
+	pthread_mutex_lock(&s->lock);
+	s->destroyed = true;
+	pthread_mutex_unlock(&streams_lock);
+	bool idle = s->ended == s->queued && s->users == 0;
+	bool threaded = s->threaded;
+	struct CUctx_st *context = s->context;
+	pthread_cond_broadcast(&s->changed);
+	pthread_mutex_unlock(&s->lock);
+	error = atomic_load(&context->error);
+	pthread_t undertaker;
+	if (!threaded) {
+		stream_free(s);
+	} else if (idle || pthread_create(&undertaker, NULL, stream_bury, s)) {
+		pthread_join(s->thread, NULL);
+		stream_free(s);
+	} else {
+		pthread_detach(undertaker);
+	}
+	return error;
+}
+
+CUresult cuStreamSynchronize(CUstream handle)
+{
+	CUresult error;
+	struct CUstream_st *s = stream_enter(handle, &error);
+	return s ? stream_wait(s) : error;
+}
+
+CUresult cuStreamQuery(CUstream handle)
+{
+	CUresult error;
+	struct CUstream_st *s = stream_enter(handle, &error);
+	if (!s)
+		return error;
+	pthread_mutex_lock(&s->lock);
+	if (s->capturing)
+		error = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	else if (s->ended < s->queued)
+		error = CUDA_ERROR_NOT_READY;
+	pthread_mutex_unlock(&s->lock);
+	return error ? error : atomic_load(&s->context->error);
+}
+
+CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
+{
+	CUresult error;
+	struct CUstream_st *s = stream_enter(handle, &error);
+	if (s)
+		*context = s->context;
+	return error;
+}
+
+CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
+{
+	CUresult error;
+	struct CUstream_st *s = stream_enter(handle, &error);
+	if (s)
+		*id = s->id;
+	return error;
+}
+
+CUresult cuStreamIsCapturing(CUstream handle, int *status)
+{
+	CUresult error;
+	struct CUstream_st *s = stream_enter(handle, &error);
+	if (!s)
+		return error;
+	pthread_mutex_lock(&s->lock);
+	*status = s->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+	pthread_mutex_unlock(&s->lock);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBeginCapture(CUstream handle, int mode)
+{
+	CUresult error;
+	struct CUstream_st *s = stream_enter(handle, &error);
+	if (!s)
+		return error;
+	if (mode < 0 || mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (s == legacy[s->context->device])
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	pthread_mutex_lock(&s->lock);
+	if (s->capturing)
+		error = CUDA_ERROR_INVALID_VALUE;
+	s->capturing = true;
+	pthread_mutex_unlock(&s->lock);
+	return error;
+}
+
+/* A graph holds nothing here: what could be captured was refused. */
+CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph)
+{
+	CUresult error;
+	struct CUstream_st *s = stream_enter(handle, &error);
+	if (!s)
+		return error;
+	pthread_mutex_lock(&s->lock);
+	if (!s->capturing)
+		error = CUDA_ERROR_INVALID_VALUE;
+	s->capturing = false;
+	pthread_mutex_unlock(&s->lock);
+	if (error)
+		return error;
+	*graph = malloc(1);
+	return *graph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuGraphDestroy(CUgraph graph)
+{
+	CUresult error = enter();
+	if (!error)
+		free(graph);
+	return error;
+}

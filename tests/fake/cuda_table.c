@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Which addresses are memory of what kind, and what operations use at the moment. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fake.h"
+
+pthread_rwlock_t table_lock = PTHREAD_RWLOCK_INITIALIZER;
+static struct range **ranges; /* sorted by base */
+static size_t nranges, room;
+static uint64_t last_buffer_id;
+
+/* The first range that ends above p. */
+static size_t lower(uintptr_t p)
+{
+	size_t low = 0, high = nranges;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		if ((uintptr_t)ranges[middle]->base + ranges[middle]->bytes <= p)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+struct range *table_find(CUdeviceptr p)
+{
+	size_t i = lower((uintptr_t)p);
+	return i < nranges && (uintptr_t)ranges[i]->base <= p ? ranges[i] : NULL;
+}
+
+bool table_overlaps(const char *base, size_t bytes)
+{
+	size_t i = lower((uintptr_t)base);
+	return i < nranges && (uintptr_t)ranges[i]->base < (uintptr_t)base + bytes;
+}
+
+struct range *table_next(size_t i)
+{
+	return i < nranges ? ranges[i] : NULL;
+}
+
+struct range *table_add(const struct range *range)
+{
+	if (nranges == room) {
+		size_t more = room ? 2 * room : 64;
+		struct range **grown = realloc(ranges, more * sizeof(struct range *));
+		if (!grown)
+			return NULL;
+		ranges = grown;
+		room = more;
+	}
+	struct range *r = malloc(sizeof(*r));
+	if (!r)
+		return NULL;
+	memcpy(r, range, sizeof(*r));
+	r->buffer_id = ++last_buffer_id;
+	atomic_init(&r->pins, 0);
+	size_t i = lower((uintptr_t)r->base);
+	memmove(ranges + i + 1, ranges + i, (nranges - i) * sizeof(struct range *));
+	ranges[i] = r;
+	nranges++;
+	return r;
+}
+
+struct range *table_remove(CUdeviceptr base, enum range_kind kind)
+{
+	unsigned round = 0;
+	for (;;) {
+		struct range *r = table_find(base);
+		if (!r || (uintptr_t)r->base != base || r->kind != kind)
+			return NULL;
+		if (atomic_load(&r->pins) == 0) {
+			size_t i = lower((uintptr_t)base);
+			nranges--;
+			memmove(ranges + i, ranges + i + 1, (nranges - i) * sizeof(struct range *));
+			return r;
+		}
+		pthread_rwlock_unlock(&table_lock);
+		fake_pause(&round);
+		pthread_rwlock_wrlock(&table_lock);
+	}
+}
+
+bool fake_pin(struct fake_pin *pin, CUdeviceptr p, size_t bytes)
+{
+	pthread_rwlock_rdlock(&table_lock);
+	struct range *r = table_find(p);
+	bool good = r && r->accessible && bytes <= r->bytes - (size_t)(p - (uintptr_t)r->base);
+	if (good) {
+		atomic_fetch_add(&r->pins, 1);
+		pin->range = r;
+		pin->at = r->at + (p - (uintptr_t)r->base);
+	}
+	pthread_rwlock_unlock(&table_lock);
+	return good;
+}
+
+void fake_unpin(struct fake_pin *pin)
+{
+	struct range *r = pin->range;
+	pin->range = NULL;
+	atomic_fetch_sub(&r->pins, 1);
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the files of the stand-in for libcuda share. */
+#ifndef FAKE_H
+#define FAKE_H
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include "fake_cuda.h"
+
+#define FAKE_PAGE	((size_t)4096)
+#define FAKE_GRANULE	((size_t)2 << 20) /* of cuMemCreate */
+#define FAKE_PATH_MAX	512
+#define ROUND_UP(n, to) (((n) + (to)-1) / (to) * (to))
+
+/* ---- cuda_device.c: the process's view of the GPUs ------------------------------------------ */
+
+struct CUctx_st {
+	int device;
+	unsigned refs;	  /* of the primary context; under the device lock */
+	atomic_int error; /* CUresult; sticky */
+};
+
+/* Every call comes through one of these. enter: needs cuInit only. enter_context: needs a current
+ * context that has not failed. */
+CUresult enter(void);
+CUresult enter_context(struct CUctx_st **context);
+struct CUctx_st *context_of(CUdevice device);
+bool device_valid(CUdevice device);
+size_t device_memory(void);
+
+/* ---- shared.c: what all processes know ------------------------------------------------------- */
+
+/* Physical memory: one file. */
+struct physical {
+	uint32_t slot;
+	uint64_t generation; /* never used twice in a directory */
+	size_t bytes;	     /* what is counted; the file has a trailer behind them */
+	int gpu;	     /* physical number */
+};
+
+struct trailer {
+	uint64_t magic;
+	struct physical physical;
+	uint32_t kind;
+};
+
+CUresult shared_open(void);
+/* Counts the memory and makes its file. The returned fd is the caller's. */
+CUresult shared_create(int gpu, size_t bytes, uint32_t kind, struct physical *physical, int *fd);
+/* Opens it by name. Fails (-1) when its owner has freed it or is dead. */
+int shared_find(const struct physical *physical);
+/* This process uses it, too. It is counted again if nobody held it any more. */
+CUresult shared_hold(int fd, struct physical *physical, uint32_t kind);
+/* No longer. With unlink, it cannot be found by its name any more. */
+void shared_drop(const struct physical *physical, bool unlink);
+size_t shared_unused(int gpu);
+bool trailer_read(int fd, struct trailer *trailer);
+
+/* ---- arena.c: addresses ------------------------------------------------------------------------
+ */
+
+/* Addresses given back are given out again, the last first, for the same span. Nothing is mapped at
+ * them. Under the table's lock. NULL: none left. */
+char *arena_take(size_t span);
+void arena_give(char *base, size_t span);
+bool arena_holds(CUdeviceptr p);
+
+/* ---- cuda_table.c: address ranges
+ * ----------------------------------------------------------------- */
+
+enum range_kind {
+	RANGE_ALLOC = 1,  /* cuMemAlloc */
+	RANGE_POOL = 2,	  /* cuMemAllocAsync */
+	RANGE_IMPORT = 3, /* cuIpcOpenMemHandle */
+	RANGE_VMM = 4,	  /* cuMemMap */
+	RANGE_HOST = 5,	  /* cuMemHostRegister */
+};
+
+struct vmm;
+
+struct range {
+	char *base;
+	size_t bytes; /* as asked for */
+	size_t span;  /* of addresses */
+	char *at;     /* where the bytes are: base, but for registered memory an alias */
+	enum range_kind kind;
+	int device;
+	uint64_t buffer_id;
+	atomic_uint pins;
+	struct physical physical; /* but for RANGE_VMM and RANGE_HOST */
+	unsigned opens;		  /* RANGE_IMPORT */
+	struct vmm *vmm;
+	bool accessible;
+};
+
+extern pthread_rwlock_t table_lock;
+/* The range that holds p, or NULL. Under the lock. */
+struct range *table_find(CUdeviceptr p);
+/* Whether any range overlaps. Under the lock. */
+bool table_overlaps(const char *base, size_t bytes);
+/* Takes a copy on the heap and gives it a buffer id. NULL: no memory. Under the write lock. */
+struct range *table_add(const struct range *range);
+/* Waits until nothing pins it, and takes it out; free it. NULL: not there, or of another kind.
+ * Under the write lock, which it drops meanwhile. */
+struct range *table_remove(CUdeviceptr base, enum range_kind kind);
+struct range *table_next(size_t i); /* under the lock; NULL: no more */
+
+/* ---- cuda_stream.c ------------------------------------------------------------------------------
+ */
+
+/* NULL: no such stream, with *error set. */
+struct CUstream_st *stream_enter(CUstream handle, CUresult *error);
+CUresult stream_put(struct CUstream_st *stream, fake_op *op, void *arg);
+CUresult stream_wait(struct CUstream_st *stream);
+/* Waits for every stream of the context. */
+CUresult streams_wait(struct CUctx_st *context);
+struct CUctx_st *stream_context(const struct CUstream_st *stream);
+
+/* ---- cuda_memory.c
+ * -------------------------------------------------------------------------------- */
+
+CUresult memory_new(struct CUctx_st *context, size_t bytes, enum range_kind kind, CUdeviceptr *p);
+CUresult memory_free(CUdeviceptr p, enum range_kind kind);
+/* cuda_vmm.c: what a mapping holds. Under the table's lock. */
+void vmm_unref(struct vmm *vmm);
+bool vmm_imported(const struct vmm *vmm);
+bool vmm_exportable(const struct vmm *vmm);
+
+#endif

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The stand-in for libnccl.so.2, for tests alone. A communicator is a file in NCCLSVC_FAKE_DIR that
+ * all ranks map: data goes through it, and everything is computed on the streams' threads. */
+#ifndef FAKE_NCCL_H
+#define FAKE_NCCL_H
+
+#include "fake_cuda.h"
+#include "nccl_abi.h"
+
+#pragma GCC visibility push(default)
+#define FAKE_DECLARE(function, result, parameters) result function parameters;
+NCCL_FUNCTIONS(FAKE_DECLARE)
+#undef FAKE_DECLARE
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Faults on demand. A file $NCCLSVC_FAKE_DIR/fault.<name> turns one on, for all processes or for
+ * the pid that it contains; or NCCLSVC_FAKE_FAULTS, a list "name[:n[:word]],...": from the n-th
+ * time it is asked for in a process on, in processes with that word in their command line. ipc-open
+ * cuIpcOpenMemHandle fails memory       cuMemAlloc, cuMemCreate and imports are out of memory
+ *   sticky       the next call makes its context fail with an illegal address, for good
+ *   batch-fail   cuStreamBatchMemOp is not supported
+ *   driver-old   cuDriverGetVersion says 11.4
+ *   wedge        the next call blocks for ever
+ *   nccl-old     ncclGetVersion says 2.15
+ *   init-fail    ncclCommInitRankConfig fails
+ *   async-error  NCCL operations hang and ncclCommGetAsyncError says so
+ *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on
+ */
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fake.h"
+
+#define FAULTS 16
+
+static const char *const names[FAULTS] = {
+	"ipc-open", "memory",	"sticky",    "batch-fail",  "driver-old",
+	"wedge",    "nccl-old", "init-fail", "async-error", "kernel-hang",
+};
+static atomic_uint asked[FAULTS];
+
+static bool file_says(const char *name)
+{
+	char path[FAKE_PATH_MAX], text[32] = "";
+	snprintf(path, sizeof(path), "%s/fault.%s", fake_dir(), name);
+	if (access(path, F_OK))
+		return false;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	ssize_t got = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	int pid = got > 0 ? atoi(text) : 0;
+	return pid == 0 || pid == getpid();
+}
+
+static bool command_line_has(const char *word)
+{
+	char line[4096];
+	int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	ssize_t got = read(fd, line, sizeof(line));
+	close(fd);
+	return got > 0 && memmem(line, (size_t)got, word, strlen(word));
+}
+
+static bool environment_says(const char *name)
+{
+	const char *list = getenv("NCCLSVC_FAKE_FAULTS");
+	if (!list || !*list)
+		return false;
+	size_t length = strlen(name);
+	for (const char *p = list; p; p = strchr(p, ',')) {
+		p += *p == ',';
+		if (strncmp(p, name, length) != 0 || !strchr(":,", p[length]))
+			continue;
+		unsigned from = 1;
+		char word[64] = "";
+		if (p[length] == ':')
+			sscanf(p + length, ":%u:%63[^,]", &from, word);
+		if (word[0] && !command_line_has(word))
+			continue;
+		for (unsigned i = 0; i < FAULTS && names[i]; i++) {
+			if (strcmp(names[i], name) == 0)
+				return atomic_fetch_add(&asked[i], 1) + 1 >= from;
+		}
+	}
+	return false;
+}
+
+bool fake_fault(const char *name)
+{
+	return fake_dir() && (environment_says(name) || file_says(name));
+}
+
+void fake_pause(unsigned *round)
+{
+	unsigned n = (*round)++;
+	if (n < 50) {
+		sched_yield();
+		return;
+	}
+	struct timespec t = {.tv_nsec = n < 200 ? 10000 : 50000};
+	nanosleep(&t, NULL);
+}

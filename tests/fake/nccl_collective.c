@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Collectives, in rounds: each rank shows a piece of its input in its box, waits until all have,
+ * and takes what it needs from the others' boxes. There are two boxes a rank, so that the fast one
+ * need not wait for the slow to have taken all. With the first piece goes what was called, for
+ * comparison.
+ */
+#include <string.h>
+
+#include "nccl_fake.h"
+
+/* All ranks posted (or took) up to this round. False: the launch is over. */
+static bool all_at(struct launch *l, uint64_t round, bool taken)
+{
+	struct board *b = l->comm->board;
+	unsigned n = 0;
+	for (int r = 0; r < l->comm->nranks; r++) {
+		_Atomic uint64_t *at = taken ? &b->seats[r].taken : &b->seats[r].posted;
+		while (atomic_load_explicit(at, memory_order_acquire) < round) {
+			if (!launch_on(l))
+				return false;
+			fake_pause(&n);
+		}
+	}
+	return true;
+}
+
+static bool agree(const struct launch *l, uint64_t round)
+{
+	const struct board *b = l->comm->board;
+	const struct call *mine = &b->seats[l->comm->rank].calls[round % 2];
+	for (int r = 0; r < l->comm->nranks; r++) {
+		if (memcmp(&b->seats[r].calls[round % 2], mine, sizeof(*mine)) != 0)
+			return false;
+	}
+	return true;
+}
+
+static bool splits(int kind)
+{
+	return kind == NCCLSVC_REDUCE_SCATTER || kind == NCCLSVC_ALL_TO_ALL ||
+	       kind == NCCLSVC_SCATTER;
+}
+
+static bool rooted_input(int kind)
+{
+	return kind == NCCLSVC_BROADCAST || kind == NCCLSVC_SCATTER;
+}
+
+static bool rooted_output(int kind)
+{
+	return kind == NCCLSVC_REDUCE || kind == NCCLSVC_GATHER;
+}
+
+/* One piece: `bytes` at offset `at` of every block of `block` bytes; in a box the blocks of a piece
+ * lie `room` bytes apart. */
+struct piece {
+	size_t at, bytes, block, room;
+};
+
+static void show(struct launch *l, const struct work *w, const struct piece *p, uint64_t round)
+{
+	struct ncclComm *c = l->comm;
+	if (rooted_input(w->call.kind) && w->call.root != c->rank)
+		return;
+	char *box = board_box(c, c->rank, round);
+	int blocks = splits(w->call.kind) ? c->nranks : 1;
+	for (int i = 0; i < blocks; i++)
+		memcpy(box + (size_t)i * p->room, w->src_pin.at + (size_t)i * p->block + p->at,
+		       p->bytes);
+}
+
+static void take(struct launch *l, const struct work *w, const struct piece *p, uint64_t round)
+{
+	struct ncclComm *c = l->comm;
+	int kind = w->call.kind;
+	if (rooted_output(kind) && w->call.root != c->rank)
+		return;
+	char *boxes[RANKS_MAX];
+	for (int r = 0; r < c->nranks; r++)
+		boxes[r] = board_box(c, r, round) + (splits(kind) ? (size_t)c->rank * p->room : 0);
+	char *to = w->dst_pin.at + p->at;
+	switch (kind) {
+	case NCCLSVC_ALL_REDUCE:
+	case NCCLSVC_REDUCE:
+	case NCCLSVC_REDUCE_SCATTER:
+		nccl_reduce(to, boxes, c->nranks, p->bytes / nccl_width(w->call.type), w->call.type,
+			    w->call.redop);
+		break;
+	case NCCLSVC_BROADCAST:
+	case NCCLSVC_SCATTER:
+		memcpy(to, boxes[w->call.root], p->bytes);
+		break;
+	default: /* AllGather, Gather, AllToAll: a block of each rank */
+		for (int r = 0; r < c->nranks; r++)
+			memcpy(to + (size_t)r * p->block, boxes[r], p->bytes);
+	}
+}
+
+bool collective_run(struct launch *l, struct work *w)
+{
+	struct ncclComm *c = l->comm;
+	struct seat *self = &c->board->seats[c->rank];
+	struct piece p = {.block = w->call.count * nccl_width(w->call.type)};
+	p.room = splits(w->call.kind) ? BOX / (size_t)c->nranks / 64 * 64 : BOX;
+	for (; p.at < p.block; p.at += p.bytes) {
+		uint64_t round = c->round + 1;
+		p.bytes = p.block - p.at < p.room ? p.block - p.at : p.room;
+		if (!all_at(l, round < 2 ? 0 : round - 2, true))
+			return false;
+		self->calls[round % 2] = w->call;
+		show(l, w, &p, round);
+		atomic_store_explicit(&self->posted, round, memory_order_release);
+		if (!all_at(l, round, false))
+			return false;
+		if (p.at == 0 && !agree(l, round)) {
+			launch_fail(l, ncclInvalidUsage);
+			return false;
+		}
+		take(l, w, &p, round);
+		c->round = round;
+		atomic_store_explicit(&self->taken, round, memory_order_release);
+	}
+	return true;
+}

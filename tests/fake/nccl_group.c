@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Groups: what is called between ncclGroupStart and ncclGroupEnd is launched at the end, one launch
+ * for each communicator. */
+#include <stdlib.h>
+
+#include "nccl_fake.h"
+
+static _Thread_local unsigned depth;
+static _Thread_local struct ncclComm *comms;
+static _Thread_local ncclResult_t failed; /* the first error in the group: nothing is launched */
+
+bool nccl_grouping(void)
+{
+	return depth > 0;
+}
+
+static void launch_drop(struct launch *l)
+{
+	for (struct work *w = l->works, *next; w; w = next) {
+		next = w->next;
+		free(w);
+	}
+	free(l);
+}
+
+/* The work of other streams of the group goes before and after it. */
+static ncclResult_t streams_join(const struct launch *l, const struct launch *other, bool before)
+{
+	CUevent event;
+	if (cuEventCreate(&event, CU_EVENT_DISABLE_TIMING))
+		return nccl_error(ncclUnhandledCudaError, "cuEventCreate failed");
+	CUresult error = cuEventRecord(event, before ? other->stream : l->stream);
+	if (!error)
+		error = cuStreamWaitEvent(before ? l->stream : other->stream, event, 0);
+	cuEventDestroy(event);
+	return error ? nccl_error(ncclUnhandledCudaError, "CUDA error %d", error) : ncclSuccess;
+}
+
+static ncclResult_t launch(struct launch *l)
+{
+	CUcontext context;
+	CUresult error = cuStreamGetCtx(l->stream, &context);
+	if (!error && context != l->comm->context) {
+		launch_drop(l);
+		return nccl_error(ncclInvalidArgument, "the stream is of another device");
+	}
+	l->ticket = atomic_load(&l->comm->launched) + 1;
+	if (!error)
+		error = fake_stream_enqueue(l->stream, launch_run, l);
+	if (error) {
+		launch_drop(l);
+		return nccl_error(ncclUnhandledCudaError, "CUDA error %d", error);
+	}
+	atomic_fetch_add(&l->comm->launched, 1);
+	return ncclSuccess;
+}
+
+static struct launch *launch_new(struct ncclComm *c, CUstream stream)
+{
+	struct launch *l = calloc(1, sizeof(*l));
+	if (l)
+		*l = (struct launch){.comm = c, .stream = stream, .tail = &l->works};
+	return l;
+}
+
+/* Finds, or makes, the open group's launch of the stream. */
+static struct launch *group_launch(struct ncclComm *c, CUstream stream)
+{
+	if (!c->group) {
+		c->next_in_group = comms;
+		comms = c;
+	}
+	struct launch **link = &c->group;
+	while (*link && (*link)->stream != stream)
+		link = &(*link)->next;
+	if (!*link)
+		*link = launch_new(c, stream);
+	return *link;
+}
+
+ncclResult_t nccl_submit(struct ncclComm *c, CUstream stream, struct work *work)
+{
+	struct launch *l = depth ? group_launch(c, stream) : launch_new(c, stream);
+	if (!l) {
+		free(work);
+		return nccl_error(ncclSystemError, "out of memory");
+	}
+	if (depth)
+		l = c->group; /* all in the first stream's launch */
+	*l->tail = work;
+	l->tail = &work->next;
+	return depth ? ncclSuccess : launch(l);
+}
+
+ncclResult_t nccl_group_note(ncclResult_t error)
+{
+	if (depth && !failed)
+		failed = error;
+	return error;
+}
+
+ncclResult_t ncclGroupStart(void)
+{
+	depth++;
+	return ncclSuccess;
+}
+
+static ncclResult_t comm_launch(struct ncclComm *c)
+{
+	struct launch *first = c->group;
+	struct launch *others = first->next;
+	ncclResult_t error = ncclSuccess;
+	for (const struct launch *o = others; o && !error; o = o->next)
+		error = streams_join(first, o, true);
+	struct launch at = {.stream = first->stream};
+	c->group = NULL;
+	if (error || failed)
+		launch_drop(first);
+	else
+		error = launch(first);
+	for (struct launch *next; others; others = next) {
+		next = others->next;
+		if (!error)
+			error = streams_join(&at, others, false);
+		launch_drop(others);
+	}
+	return error;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+	if (depth == 0)
+		return nccl_error(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+	if (--depth)
+		return ncclSuccess;
+	ncclResult_t error = joins_run();
+	if (!failed)
+		failed = error;
+	while (comms) {
+		struct ncclComm *c = comms;
+		comms = c->next_in_group;
+		error = comm_launch(c);
+		if (!failed)
+			failed = error;
+	}
+	error = failed;
+	failed = ncclSuccess;
+	return error;
+}

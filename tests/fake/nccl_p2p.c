@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Sends and receives: those of one group go on side by side, those between the same two ranks in
+ * their order. */
+#include <string.h>
+
+#include "nccl_fake.h"
+
+static size_t bytes_of(const struct work *w)
+{
+	return w->call.count * nccl_width(w->call.type);
+}
+
+/* Copies to or from the pipe's ring, whose cursor is at `at`. */
+static void ring_copy(char *ring, uint64_t at, char *data, size_t bytes, bool in)
+{
+	size_t start = at % PIPE;
+	size_t first = bytes < PIPE - start ? bytes : PIPE - start;
+	if (in) {
+		memcpy(ring + start, data, first);
+		memcpy(ring, data + first, bytes - first);
+	} else {
+		memcpy(data, ring + start, first);
+		memcpy(data + first, ring, bytes - first);
+	}
+}
+
+/* True if something moved. */
+static bool send_step(struct launch *l, struct work *w)
+{
+	struct ncclComm *c = l->comm;
+	struct pipe *p = board_pipe(c, c->rank, w->call.root);
+	size_t bytes = bytes_of(w);
+	if (!w->begun) {
+		uint64_t n = atomic_load(&p->announced);
+		if (atomic_load_explicit(&p->acknowledged, memory_order_acquire) < n)
+			return false;
+		p->bytes = bytes;
+		p->type = w->call.type;
+		atomic_store_explicit(&p->announced, n + 1, memory_order_release);
+		w->begun = true;
+	}
+	uint64_t written = atomic_load(&p->written);
+	size_t room =
+		PIPE - (size_t)(written - atomic_load_explicit(&p->read, memory_order_acquire));
+	size_t n = bytes - w->at < room ? bytes - w->at : room;
+	ring_copy(board_pipe_bytes(c, c->rank, w->call.root), written, w->src_pin.at + w->at, n,
+		  true);
+	w->at += n;
+	atomic_store_explicit(&p->written, written + n, memory_order_release);
+	w->done = w->at == bytes;
+	return n > 0;
+}
+
+static bool receive_step(struct launch *l, struct work *w)
+{
+	struct ncclComm *c = l->comm;
+	struct pipe *p = board_pipe(c, w->call.root, c->rank);
+	size_t bytes = bytes_of(w);
+	uint64_t number = atomic_load(&p->acknowledged) + 1;
+	if (!w->begun) {
+		if (atomic_load_explicit(&p->announced, memory_order_acquire) < number)
+			return false;
+		if (p->bytes != bytes || p->type != w->call.type) {
+			launch_fail(l, ncclInvalidUsage);
+			return false;
+		}
+		w->begun = true;
+	}
+	uint64_t read = atomic_load(&p->read);
+	size_t there = (size_t)(atomic_load_explicit(&p->written, memory_order_acquire) - read);
+	size_t n = bytes - w->at < there ? bytes - w->at : there;
+	ring_copy(board_pipe_bytes(c, w->call.root, c->rank), read, w->dst_pin.at + w->at, n,
+		  false);
+	w->at += n;
+	atomic_store_explicit(&p->read, read + n, memory_order_release);
+	w->done = w->at == bytes;
+	if (w->done)
+		atomic_store_explicit(&p->acknowledged, number, memory_order_release);
+	return n > 0;
+}
+
+bool p2p_run(struct launch *l)
+{
+	unsigned round = 0;
+	for (;;) {
+		bool moved = false, all = true;
+		uint64_t sending = 0, receiving = 0; /* ranks with an earlier one under way */
+		for (struct work *w = l->works; w; w = w->next) {
+			bool send = w->call.kind == NCCLSVC_SEND;
+			uint64_t *busy = send ? &sending : &receiving;
+			uint64_t bit = UINT64_C(1) << w->call.root;
+			if ((!send && w->call.kind != NCCLSVC_RECV) || w->done || *busy & bit)
+				continue;
+			moved |= send ? send_step(l, w) : receive_step(l, w);
+			if (!w->done) {
+				*busy |= bit;
+				all = false;
+			}
+			if (!launch_on(l))
+				return false;
+		}
+		if (all && !sending && !receiving)
+			return true;
+		if (moved)
+			round = 0;
+		fake_pause(&round);
+	}
+}
