@@ -68,6 +68,7 @@ static void try_open(void)
 		WANTED(cuStreamGetCtx),
 		WANTED(cuStreamGetId),
 		WANTED(cuStreamIsCapturing),
+		WANTED(cuStreamQuery),
 		WANTED(cuStreamWaitValue64),
 		WANTED(cuStreamWriteValue64),
 		WANTED(cuStreamBatchMemOp),

@@ -171,12 +171,26 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 	return NCCLSVC_OK;
 }
 
+/* True if all that was ever put on the stream is over: then the input is there, and to say so takes
+ * no turn of the GPU. The driver is asked only if our own tasks give it a chance; and not of a
+ * default stream, where the question could break another thread's capture. */
+static bool stream_idle(const struct gpu *g, const struct pair *p)
+{
+	return !p->context &&
+	       atomic_load(&counters(g, (uint32_t)(p - g->pairs))->done) >= p->last &&
+	       !g->cuda->cuStreamQuery(p->stream);
+}
+
 void streams_number(struct gpu *g, struct op *op)
 {
 	struct pair *p = &g->pairs[op->record.timeline];
+	if (!p->touched)
+		p->idle = stream_idle(g, p);
 	op->record.flags |= SVC_TASK_TIMELINE;
 	op->record.value = ++p->last;
 	p->touched = true;
+	if (p->idle)
+		timeline_raise(&counters(g, op->record.timeline)->ready, p->last);
 	if (!op->detached)
 		p->wait_to = p->last;
 }
@@ -235,19 +249,20 @@ static CUresult enqueue(struct gpu *g, const struct pair *first, const uint32_t 
 	CUstreamBatchMemOpParams ops[2 * SVC_TIMELINES];
 	unsigned nops = 0;
 	for (unsigned i = 0; i < n; i++)
-		if (same_stream(&g->pairs[touched[i]], first))
+		if (same_stream(&g->pairs[touched[i]], first) && !g->pairs[touched[i]].idle)
 			ops[nops++] = write_ready(&g->pairs[touched[i]]);
 	for (unsigned i = 0; i < n; i++)
 		if (same_stream(&g->pairs[touched[i]], first) && g->pairs[touched[i]].wait_to)
 			ops[nops++] = wait_done(&g->pairs[touched[i]]);
-	CUresult e = cuda_push(g->cuda, first->push);
-	if (e)
+	CUresult e = nops ? cuda_push(g->cuda, first->push) : CUDA_SUCCESS;
+	if (e || !nops)
 		return e;
-	if (!g->no_batch)
+	if (!g->no_batch && nops > 1)
 		e = g->cuda->cuStreamBatchMemOp(first->stream, nops, ops, 0);
-	if (g->no_batch || e) {
+	if (g->no_batch || nops == 1 || e) {
+		bool batched = !g->no_batch && nops > 1;
 		e = one_by_one(g->cuda, first->stream, ops, nops);
-		g->no_batch = g->no_batch || !e;
+		g->no_batch = g->no_batch || (batched && !e);
 	}
 	cuda_pop(g->cuda, first->push);
 	return e;
