@@ -18,6 +18,7 @@
 #include "comm.h"
 #include "fdio.h"
 #include "log.h"
+#include "names.h"
 
 #define START_NS       UINT64_C(60000000000) /* a driver's first start can take long */
 #define BACKOFF_MS     100
@@ -318,21 +319,13 @@ static int spawn(struct server *s, uv_process_t *process, char **argv, int queue
 	return pair[0];
 }
 
-static void uuid_text(const uint8_t *u, char text[WORKER_UUID_TEXT])
-{
-	snprintf(text, WORKER_UUID_TEXT,
-		 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
-		 u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13],
-		 u[14], u[15]);
-}
-
 static void start_worker(struct gpu *g)
 {
 	struct server *s = g->server;
-	char name[64], uuid[WORKER_UUID_TEXT], spin[16];
+	char name[64], uuid[SVC_UUID_TEXT], spin[16];
 	snprintf(name, sizeof(name), "%s gpu%d", WORKER_NAME, g->index);
 	snprintf(spin, sizeof(spin), "%d", s->config->spin_us < 0 ? 200 : s->config->spin_us);
-	uuid_text(g->info.uuid, uuid);
+	svc_uuid_text(g->info.uuid, uuid);
 	char *argv[] = {name, uuid, spin, NULL};
 	uv_timer_start(&g->timer, on_tick, TICK_MS, TICK_MS);
 	g->process.data = g;

@@ -237,7 +237,7 @@ typedef struct ncclsvc_device_info {
 	int32_t driver_version, nccl_version; /* 13000: 13.0; 22809: 2.28.9 */
 	uint32_t mps;			      /* ncclsvc_mps */
 	uint32_t reserved;
-	uint64_t mps_server; /* inode of its pipe directory's control; equal: the same server */
+	uint64_t mps_server; /* stands for its control daemon; equal: the same one. 0: none */
 	uint64_t age_ns;     /* in this state */
 	char name[NCCLSVC_NAME_BYTES];
 	char text[128]; /* what went wrong last; may be empty */

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu_list.h"
 
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+
+#include "mps.h"
 
 bool gpu_list_get(int i, struct gpu_entry *e)
 {
@@ -23,23 +21,10 @@ bool gpu_list_get(int i, struct gpu_entry *e)
 	return true;
 }
 
-void gpu_uuid_text(const uint8_t *u, char text[WORKER_UUID_TEXT])
-{
-	snprintf(text, WORKER_UUID_TEXT,
-		 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
-		 u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13],
-		 u[14], u[15]);
-}
-
 uint32_t gpu_list_mps(uint64_t *server)
 {
-	char path[PATH_MAX];
-	struct stat st;
-	const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
-	snprintf(path, sizeof(path), "%s/control", directory ? directory : "/tmp/nvidia-mps");
-	*server = 0;
-	if (stat(path, &st))
-		return NCCLSVC_MPS_NONE;
-	*server = st.st_ino;
-	return NCCLSVC_MPS_ACTIVE;
+	struct mps m;
+	mps_look(&m);
+	*server = m.state == MPS_RUNNING ? m.server : 0;
+	return m.state == MPS_RUNNING ? NCCLSVC_MPS_ACTIVE : NCCLSVC_MPS_NONE;
 }

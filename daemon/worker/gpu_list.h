@@ -19,9 +19,6 @@ struct gpu_entry {
 /* False: there is no GPU i, or the driver does not tell. The driver must be open. */
 bool gpu_list_get(int i, struct gpu_entry *e);
 
-/* "GPU-01234567-89ab-...", as nvidia-smi prints it. */
-void gpu_uuid_text(const uint8_t *uuid, char text[WORKER_UUID_TEXT]);
-
 /* Returns ncclsvc_mps; *server tells servers apart. After the context was made. */
 uint32_t gpu_list_mps(uint64_t *server);
 

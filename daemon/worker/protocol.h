@@ -9,10 +9,9 @@
 #include "wire.h"
 #include "worker_main.h"
 
-#define WORKER_FD	 3 /* the socketpair */
-#define WORKER_QUEUE_FD	 4
-#define WORKER_BELL_FD	 5
-#define WORKER_UUID_TEXT 41 /* "GPU-" and 36 characters */
+#define WORKER_FD	3 /* the socketpair */
+#define WORKER_QUEUE_FD 4
+#define WORKER_BELL_FD	5
 
 enum worker_kind {
 	WORKER_HELLO = 1, /* from the worker, once it can work; device */

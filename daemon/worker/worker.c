@@ -16,6 +16,7 @@
 
 #include "gpu_list.h"
 #include "log.h"
+#include "names.h"
 
 #define SCRATCH_BYTES	   4096
 #define ROUNDS_PER_CONTROL 64 /* polls of the queue between looks at the socket */
@@ -62,8 +63,8 @@ static bool find_device(struct worker *w, const char *uuid, char *text, size_t s
 {
 	struct gpu_entry e;
 	for (int i = 0; gpu_list_get(i, &e); i++) {
-		char name[WORKER_UUID_TEXT];
-		gpu_uuid_text(e.uuid, name);
+		char name[SVC_UUID_TEXT];
+		svc_uuid_text(e.uuid, name);
 		if (strcmp(name, uuid))
 			continue;
 		w->device = e.device;
