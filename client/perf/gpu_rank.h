@@ -37,6 +37,7 @@ struct gpu_rank {
 	CUstream stream, compute;
 	CUdeviceptr send, recv, spot; /* spot: for meeting, and for barriers */
 	void *host;		      /* where data are made and compared */
+	bool pinned;
 	uint64_t bytes;
 	enum sync sync;
 	struct job_reply reply;
