@@ -20,4 +20,16 @@ ncclsvc_result cuda_error(const struct cuda *cuda, CUresult error, const char *w
 /* OK or INVALID_ARGUMENT. */
 ncclsvc_result cuda_device(const struct cuda *cuda, int ordinal, CUdevice *device);
 
+/* Makes the context current, unless it is NULL. If that succeeds, cuda_pop undoes it. */
+static inline CUresult cuda_push(const struct cuda *cuda, CUcontext context)
+{
+	return context ? cuda->cuCtxPushCurrent(context) : CUDA_SUCCESS;
+}
+
+static inline void cuda_pop(const struct cuda *cuda, CUcontext context)
+{
+	if (context)
+		cuda->cuCtxPopCurrent(&context);
+}
+
 #endif

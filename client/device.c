@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "gpu.h"
 
@@ -215,7 +216,11 @@ void gpu_drop_retired(ncclsvc_session *s)
 	struct gpu *g = s->gpu;
 	if (!g || !g->retired.link)
 		return;
-	page_unregister(g, &g->retired);
+	CUcontext contexts[GPU_DEVICES];
+	session_lock(s);
+	memcpy(contexts, g->primary, sizeof(contexts));
+	session_unlock(s);
+	page_unregister(g->cuda, &g->retired, contexts);
 	session_lock(s);
 	link_unref(g->retired.link);
 	g->retired.link = NULL;
@@ -229,8 +234,9 @@ void gpu_close(ncclsvc_session *s)
 		return;
 	gpu_drop_retired(s);
 	if (g->page.link) {
-		streams_release(s);
-		page_unregister(g, &g->page);
+		/* The daemon gives up what is pending, and writes to the timelines no more. */
+		shutdown(g->page.link->sock, SHUT_RDWR);
+		page_unregister(g->cuda, &g->page, g->primary);
 		link_unref(g->page.link);
 	}
 	device_lent_free(g);

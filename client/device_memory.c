@@ -241,6 +241,24 @@ static ncclsvc_result locate(ncclsvc_session *s, struct gpu *g, const struct buf
 	return NCCLSVC_OK;
 }
 
+ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const char *buffer)
+{
+	const struct cuda *cuda = s->gpu->cuda;
+	int type = 0;
+	unsigned managed = 0;
+	if (cuda->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+					(uintptr_t)buffer) ||
+	    type != CU_MEMORYTYPE_DEVICE ||
+	    (!cuda->cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+					  (uintptr_t)buffer) &&
+	     managed))
+		return NCCLSVC_OK;
+	return error_set(NCCLSVC_UNSUPPORTED,
+			 "%s: the buffer at %p is device memory, communicator %s is of the host: "
+			 "join it with a device",
+			 svc_op_name(op->record.op), (const void *)buffer, op->comm->label);
+}
+
 ncclsvc_result device_place(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
 			    bool *yielded)
 {

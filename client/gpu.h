@@ -15,6 +15,14 @@ struct page {
 	bool ours;	   /* to be unregistered */
 };
 
+/* A stream as the driver knows it. */
+struct stream {
+	CUstream handle;
+	unsigned long long id;
+	CUcontext context; /* of a default stream */
+	CUcontext push;	   /* to be current when it is used, or NULL */
+};
+
 /* A stream's tasks on one communicator, in order. Its index is its timeline's. */
 struct pair {
 	bool used;
@@ -27,6 +35,7 @@ struct pair {
 	CUdeviceptr ready; /* the counters, as the stream's context sees them */
 	/* While a group is put on its streams: */
 	bool touched;
+	bool idle; /* nothing is on the stream: ready is written from here */
 	CUstream stream;
 	CUcontext push;	  /* to be current meanwhile, or NULL */
 	uint64_t wait_to; /* 0: later work does not wait */
@@ -63,6 +72,15 @@ struct gpu {
 struct gpu *gpu_get(ncclsvc_session *s);
 /* The device's primary context, retained until the session closes. Locked. */
 ncclsvc_result gpu_primary(struct gpu *g, int device, CUcontext *context);
+/* page.c: the present link's, through the device's context. Locked. */
+ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device);
+/* Frees the streams, and waits until none in these contexts (GPU_DEVICES) can still use the page.
+ * Not locked. */
+void page_unregister(const struct cuda *cuda, struct page *page, const CUcontext *contexts);
+/* The stream's device, and where the page is for it. */
+ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *device,
+			    CUdeviceptr *address);
+
 /* stream.c: finds the stream's timeline, or makes it. *yielded: find everything again. Locked. */
 ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
 			   bool *yielded);
@@ -71,8 +89,6 @@ void streams_number(struct gpu *g, struct op *op);
 ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigned n);
 /* The link is about to change. */
 void streams_forget(ncclsvc_session *s);
-/* Waits until no stream can use the page any more. */
-void page_unregister(struct gpu *g, struct page *page);
 
 /* device_table.c. Locked. The region that holds p, or NULL. */
 struct device_region *device_region_find(const struct gpu *g, uint64_t p);

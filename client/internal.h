@@ -361,7 +361,7 @@ struct ncclsvc_timeline {
 	bool of_stream;	  /* stream.c's */
 };
 
-/* ---- GPUs: device.c, stream.c, device_table.c; gpu.h has what only they share ----------------- */
+/* ---- GPUs: gpu.h has what only their files share -------------------------------------------- */
 
 /* OK if the session can have GPU communicators: there is a ring and a driver. Not locked. */
 ncclsvc_result gpu_usable(ncclsvc_session *s);
@@ -377,6 +377,8 @@ ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint6
 			   bool *settled);
 /* The n newest tasks are the operations: puts them on their streams. Locked. */
 ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned n);
+/* OK, or a refusal of device memory on a communicator of the host. Locked. */
+ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const char *buffer);
 void device_unpin(ncclsvc_session *s, uint64_t task); /* it has ended; locked */
 /* Lets every stream go on: raises its timelines' `done`. Locked. */
 void streams_release(ncclsvc_session *s);

@@ -69,7 +69,7 @@ static ncclsvc_result locate(const ncclsvc_session *s, const struct op *op, cons
 	const struct region *region = region_find(&s->regions, buffer);
 	*plain = !region;
 	if (!region)
-		return NCCLSVC_OK;
+		return s->gpu ? host_check(s, op, buffer) : NCCLSVC_OK;
 	*offset = (uint64_t)(buffer - region->base);
 	if (bytes > region->bytes - *offset)
 		return error_argument(

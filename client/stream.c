@@ -14,44 +14,23 @@
 	"the stream is being captured into a CUDA graph: tasks cannot be captured, submit them "   \
 	"outside the capture"
 
-/* A stream as the driver knows it. */
-struct stream {
-	CUstream handle;
-	unsigned long long id;
-	CUcontext context; /* of a default stream */
-	CUcontext push;	   /* to be current when it is used, or NULL */
-};
+#define LAST_DEFAULT 2 /* NULL, legacy, per-thread: these handles mean the current context's */
 
-/* Pushes context, unless it is NULL. Ends with pop. */
-static CUresult push(const struct cuda *cuda, CUcontext context)
+/* A default stream is the current context's if that is of the device, else the primary one's. And a
+ * thread without a context gets that one while it asks. */
+static ncclsvc_result choose_context(struct gpu *g, int device, struct stream *st)
 {
-	return context ? cuda->cuCtxPushCurrent(context) : CUDA_SUCCESS;
-}
-
-static void pop(const struct cuda *cuda, CUcontext context)
-{
-	if (context)
-		cuda->cuCtxPopCurrent(&context);
-}
-
-/* NULL, legacy, per-thread: these handles mean the current context's. */
-static bool is_default(CUstream stream)
-{
-	return (uintptr_t)stream <= 2;
-}
-
-/* The thread's current context if it is of the device, else the device's primary one. */
-static ncclsvc_result default_context(struct gpu *g, int device, struct stream *st)
-{
+	CUcontext current = NULL;
 	CUdevice now, cu;
-	CUresult e = g->cuda->cuCtxGetCurrent(&st->context);
-	ncclsvc_result r = cuda_device(g->cuda, device, &cu);
-	if (r)
-		return r;
-	if (!e && st->context && !g->cuda->cuCtxGetDevice(&now) && now == cu)
+	bool is_default = (uintptr_t)st->handle <= LAST_DEFAULT;
+	g->cuda->cuCtxGetCurrent(&current);
+	if (current && !is_default)
 		return NCCLSVC_OK;
-	r = gpu_primary(g, device, &st->push);
-	st->context = st->push;
+	ncclsvc_result r = cuda_device(g->cuda, device, &cu);
+	if (!r && (!current || g->cuda->cuCtxGetDevice(&now) || now != cu))
+		r = gpu_primary(g, device, &st->push);
+	if (is_default)
+		st->context = st->push ? st->push : current;
 	return r;
 }
 
@@ -59,74 +38,19 @@ static ncclsvc_result identify(struct gpu *g, int device, CUstream handle, struc
 {
 	int capture = CU_STREAM_CAPTURE_STATUS_NONE;
 	*st = (struct stream){.handle = handle};
-	if (is_default(handle)) {
-		ncclsvc_result r = default_context(g, device, st);
-		if (r)
-			return r;
-	}
-	CUresult e = push(g->cuda, st->push);
+	ncclsvc_result r = choose_context(g, device, st);
+	if (r)
+		return r;
+	CUresult e = cuda_push(g->cuda, st->push);
 	if (!e) {
 		e = g->cuda->cuStreamIsCapturing(handle, &capture);
 		if (!e)
 			e = g->cuda->cuStreamGetId(handle, &st->id);
-		pop(g->cuda, st->push);
+		cuda_pop(g->cuda, st->push);
 	}
 	if (capture != CU_STREAM_CAPTURE_STATUS_NONE || e == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
 		return error_set(NCCLSVC_UNSUPPORTED, CAPTURING);
 	return e ? cuda_error(g->cuda, e, "the stream cannot be used") : NCCLSVC_OK;
-}
-
-/* ---- the page ---- */
-
-static ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device)
-{
-	CUcontext context;
-	if (g->page.link == s->link)
-		return NCCLSVC_OK;
-	ncclsvc_result r = gpu_primary(g, device, &context);
-	if (r)
-		return r;
-	CUresult e = push(g->cuda, context);
-	if (!e) {
-		e = g->cuda->cuMemHostRegister(svc_timelines(s->link->ring), SVC_PAGE,
-					       CU_MEMHOSTREGISTER_PORTABLE |
-						       CU_MEMHOSTREGISTER_DEVICEMAP);
-		pop(g->cuda, context);
-	}
-	if (e && e != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
-		return cuda_error(g->cuda, e, "the timelines cannot be registered with the GPU");
-	g->page = (struct page){.link = link_ref(s->link), .device = device, .ours = !e};
-	return NCCLSVC_OK;
-}
-
-void page_unregister(struct gpu *g, struct page *page)
-{
-	CUcontext context = g->primary[page->device];
-	if (!page->link || !page->ours || push(g->cuda, context))
-		return;
-	g->cuda->cuMemHostUnregister(svc_timelines(page->link->ring));
-	pop(g->cuda, context);
-	page->ours = false;
-}
-
-/* The stream's device, and where the page is for it. */
-static ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *device,
-				   CUdeviceptr *address)
-{
-	CUcontext context = st->context;
-	CUresult e = CUDA_SUCCESS;
-	if (!context)
-		e = g->cuda->cuStreamGetCtx(st->handle, &context);
-	if (!e)
-		e = push(g->cuda, context);
-	if (!e) {
-		e = g->cuda->cuCtxGetDevice(device);
-		if (!e)
-			e = g->cuda->cuMemHostGetDevicePointer(
-				address, svc_timelines(g->page.link->ring), 0);
-		pop(g->cuda, context);
-	}
-	return e ? cuda_error(g->cuda, e, "the stream cannot reach the timelines") : NCCLSVC_OK;
 }
 
 /* ---- pairs ---- */
@@ -220,6 +144,9 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 			r = error_argument("the stream is of GPU %d, the communicator %s of GPU "
 					   "%d: set a stream of the communicator's GPU",
 					   device, comm->label, comm->device);
+		CUcontext unused;
+		if (!r) /* it is asked again when the page goes */
+			r = gpu_primary(g, device, &unused);
 		if (!r)
 			r = pair_room(s, g, since, &index, yielded);
 		if (r || *yielded)
@@ -244,12 +171,26 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 	return NCCLSVC_OK;
 }
 
+/* True if all that was ever put on the stream is over: then the input is there, and to say so takes
+ * no turn of the GPU. The driver is asked only if our own tasks give it a chance; and not of a
+ * default stream, where the question could break another thread's capture. */
+static bool stream_idle(const struct gpu *g, const struct pair *p)
+{
+	return !p->context &&
+	       atomic_load(&counters(g, (uint32_t)(p - g->pairs))->done) >= p->last &&
+	       !g->cuda->cuStreamQuery(p->stream);
+}
+
 void streams_number(struct gpu *g, struct op *op)
 {
 	struct pair *p = &g->pairs[op->record.timeline];
+	if (!p->touched)
+		p->idle = stream_idle(g, p);
 	op->record.flags |= SVC_TASK_TIMELINE;
 	op->record.value = ++p->last;
 	p->touched = true;
+	if (p->idle)
+		timeline_raise(&counters(g, op->record.timeline)->ready, p->last);
 	if (!op->detached)
 		p->wait_to = p->last;
 }
@@ -308,21 +249,22 @@ static CUresult enqueue(struct gpu *g, const struct pair *first, const uint32_t 
 	CUstreamBatchMemOpParams ops[2 * SVC_TIMELINES];
 	unsigned nops = 0;
 	for (unsigned i = 0; i < n; i++)
-		if (same_stream(&g->pairs[touched[i]], first))
+		if (same_stream(&g->pairs[touched[i]], first) && !g->pairs[touched[i]].idle)
 			ops[nops++] = write_ready(&g->pairs[touched[i]]);
 	for (unsigned i = 0; i < n; i++)
 		if (same_stream(&g->pairs[touched[i]], first) && g->pairs[touched[i]].wait_to)
 			ops[nops++] = wait_done(&g->pairs[touched[i]]);
-	CUresult e = push(g->cuda, first->push);
-	if (e)
+	CUresult e = nops ? cuda_push(g->cuda, first->push) : CUDA_SUCCESS;
+	if (e || !nops)
 		return e;
-	if (!g->no_batch)
+	if (!g->no_batch && nops > 1)
 		e = g->cuda->cuStreamBatchMemOp(first->stream, nops, ops, 0);
-	if (g->no_batch || e) {
+	if (g->no_batch || nops == 1 || e) {
+		bool batched = !g->no_batch && nops > 1;
 		e = one_by_one(g->cuda, first->stream, ops, nops);
-		g->no_batch = g->no_batch || !e;
+		g->no_batch = g->no_batch || (batched && !e);
 	}
-	pop(g->cuda, first->push);
+	cuda_pop(g->cuda, first->push);
 	return e;
 }
 
@@ -450,11 +392,11 @@ static ncclsvc_result wait_on(ncclsvc_session *s, CUstream handle, ncclsvc_task 
 		return r;
 	CUdeviceptr at = page + slot->timeline * sizeof(struct svc_timeline) +
 			 offsetof(struct svc_timeline, done);
-	CUresult e = push(g->cuda, st.push);
+	CUresult e = cuda_push(g->cuda, st.push);
 	if (!e) {
 		e = g->cuda->cuStreamWaitValue64(handle, at, slot->timeline_value,
 						 CU_STREAM_WAIT_VALUE_GEQ);
-		pop(g->cuda, st.push);
+		cuda_pop(g->cuda, st.push);
 	}
 	return e ? cuda_error(g->cuda, e, "the stream cannot wait for the task") : NCCLSVC_OK;
 }

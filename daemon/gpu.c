@@ -474,6 +474,7 @@ int gpu_start(struct server *s)
 			  text[0] ? text : "the driver shows none");
 	else
 		log_info("no GPU is used: %s", text[0] ? text : "the driver shows none");
+	errno = ENODEV;
 	return s->config->device == CONFIG_DEVICE_CUDA ? -1 : 0;
 }
 

@@ -169,7 +169,7 @@ void physical_abort(struct physical *p, const char *why)
 {
 	if (p->aborting || p->waiting)
 		return; /* while it is made: the makers' answers come first */
-	if (why)
+	if (why && !p->server->closing)
 		log_warning("NCCL communicator %u is broken off: %s", p->lane, why);
 	const uint32_t n = p->n; /* the last answer may come at once, and end p */
 	p->bad = p->aborting = true;

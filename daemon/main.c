@@ -230,14 +230,10 @@ static int listen_own(struct daemon *d)
 
 static int start(struct daemon *d)
 {
-	if (d->config.device == CONFIG_DEVICE_CUDA) {
-		log_error("device = cuda: this version runs host ranks only; use auto or host");
-		return -1;
-	}
 	raise_fd_limit();
 	d->server = server_create(&d->loop, &d->config);
 	if (!d->server) {
-		log_error("the engine cannot start: %s", strerror(errno));
+		log_error("cannot start: %s", strerror(errno));
 		return -1;
 	}
 	int inherited = listen_inherited(d);

@@ -20,6 +20,10 @@
 #include "order.h"
 #include "worker/queue.h"
 
+#define SLEEP_SHARE  100 /* a task's end is seen late by at most this part of its time */
+#define SLEEP_MIN_NS UINT64_C(50000)
+#define SLEEP_MAX_NS UINT64_C(20000000)
+
 struct meeting {
 	struct meeting *prev, *next; /* met, and not launched yet */
 	struct comm *comm;
@@ -389,10 +393,10 @@ void device_session_dead(struct engine *e, const struct session *s)
 	}
 }
 
-int device_sleep_ms(const struct engine *e, int ms)
+uint64_t device_sleep_ns(const struct engine *e, int ms)
 {
 	/* No interrupt tells of a counter that a GPU writes. What lasts long may be seen late. */
-	const uint64_t since_ms = (e->now - e->busy_ns) / 1000000;
-	int limit = since_ms < 16 ? 1 : since_ms > 320 ? 20 : (int)(since_ms / 16);
-	return ms < 0 || ms > limit ? limit : ms;
+	uint64_t ns = (e->now - e->busy_ns) / SLEEP_SHARE;
+	ns = ns < SLEEP_MIN_NS ? SLEEP_MIN_NS : ns > SLEEP_MAX_NS ? SLEEP_MAX_NS : ns;
+	return ms >= 0 && (uint64_t)ms * 1000000 < ns ? (uint64_t)ms * 1000000 : ns;
 }

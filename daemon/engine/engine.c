@@ -15,16 +15,18 @@
 #include <utlist.h>
 
 #include "state.h"
+#include "worker/queue.h"
 
 #define EPOLL_COMMANDS		UINT64_MAX /* else the session's slot */
 #define EPOLL_EVENTS		64
 #define ROUNDS_PER_CLOCK	8
-#define ROUNDS_UNFLUSHED	4      /* with new records, before sleepers are woken */
-#define ROUNDS_UNPUBLISHED	8      /* without any, before inspection sees a task */
-#define ROUNDS_UNPUBLISHED_BUSY 256    /* the same, however much there is to do */
-#define ROUNDS_PER_YIELD	32     /* some 2 us */
-#define ROUNDS_PER_LOOK		16     /* polls of the rings between looks at the doorbells */
-#define HELPER_SPIN_NS		200000 /* how long to wait awake for a helper's last chunk */
+#define ROUNDS_UNFLUSHED	4	/* with new records, before sleepers are woken */
+#define ROUNDS_UNPUBLISHED	8	/* without any, before inspection sees a task */
+#define ROUNDS_UNPUBLISHED_BUSY 256	/* the same, however much there is to do */
+#define ROUNDS_PER_YIELD	32	/* some 2 us */
+#define ROUNDS_PER_LOOK		16	/* polls of the rings between looks at the doorbells */
+#define DEVICE_SPIN_NS		5000000 /* for a GPU: what follows an operation comes at its end */
+#define HELPER_SPIN_NS		200000	/* how long to wait awake for a helper's last chunk */
 
 uint64_t engine_clock(void)
 {
@@ -196,14 +198,9 @@ static bool collect_jobs(struct engine *e)
 	return any;
 }
 
-/* Looks at the doorbells and the command eventfd, waiting up to timeout (epoll's). */
-static void look(struct engine *e, int timeout)
+static void hear(struct engine *e, const struct epoll_event *events, int n)
 {
-	struct epoll_event events[EPOLL_EVENTS];
 	uint64_t count;
-	int n = epoll_wait(e->epoll_fd, events, EPOLL_EVENTS, timeout);
-	if (timeout)
-		e->now = engine_clock();
 	for (int i = 0; i < n; i++) {
 		if (events[i].data.u64 == EPOLL_COMMANDS) {
 			if (read(e->wake_fd, &count, sizeof(count)) < 0)
@@ -217,6 +214,28 @@ static void look(struct engine *e, int timeout)
 			continue;
 		engine_session_active(e, s);
 	}
+}
+
+/* Looks at the doorbells and the command eventfd, waiting up to timeout (epoll's). */
+static void look(struct engine *e, int timeout)
+{
+	struct epoll_event events[EPOLL_EVENTS];
+	int n = epoll_wait(e->epoll_fd, events, EPOLL_EVENTS, timeout);
+	if (timeout)
+		e->now = engine_clock();
+	hear(e, events, n);
+}
+
+/* The same, with a finer timeout. */
+static void look_ns(struct engine *e, uint64_t ns)
+{
+	struct epoll_event events[EPOLL_EVENTS];
+	struct timespec t = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+	int n = epoll_pwait2(e->epoll_fd, events, EPOLL_EVENTS, &t, NULL);
+	if (n < 0 && errno != EINTR) /* an old kernel, or a filter */
+		n = epoll_wait(e->epoll_fd, events, EPOLL_EVENTS, (int)(ns / 1000000) + 1);
+	e->now = engine_clock();
+	hear(e, events, n);
 }
 
 static int sleep_ms(const struct engine *e)
@@ -237,7 +256,7 @@ static void fall_asleep(struct engine *e)
 	/* Either they see the flag and write the eventfd, or we see what they left. */
 	if (!atomic_load(&e->commands_waiting) && !collect_jobs(e) && !e->ready && !e->active &&
 	    !e->dirty)
-		look(e, e->launched ? device_sleep_ms(e, sleep_ms(e)) : sleep_ms(e));
+		e->launched ? look_ns(e, device_sleep_ns(e, sleep_ms(e))) : look(e, sleep_ms(e));
 	atomic_store(&e->asleep, false);
 }
 
@@ -263,6 +282,14 @@ static void finish_drain(struct engine *e)
 		return;
 	e->drained = true;
 	engine_event(e, &(struct event){.kind = EVENT_DRAINED});
+}
+
+/* How long it pays to wait awake. */
+static uint64_t spin_ns(const struct engine *e)
+{
+	if (e->launched && e->spin_ns && e->cores >= WORKER_SPIN_CORES)
+		return DEVICE_SPIN_NS;
+	return e->jobs ? HELPER_SPIN_NS : e->spin_ns;
 }
 
 static void *engine_main(void *arg)
@@ -312,7 +339,7 @@ static void *engine_main(void *arg)
 			e->busy_ns = e->now;
 			continue;
 		}
-		if (!e->active && e->now - e->busy_ns > (e->jobs ? HELPER_SPIN_NS : e->spin_ns))
+		if (!e->active && e->now - e->busy_ns > spin_ns(e))
 			fall_asleep(e);
 		else if (rounds % ROUNDS_PER_LOOK == ROUNDS_PER_LOOK - 1)
 			look(e, 0);

@@ -296,7 +296,7 @@ void device_epoch_dead(struct engine *e, struct comm *c);
 /* Nobody will signal its inputs any more: the GPUs need not wait for them. */
 void device_session_dead(struct engine *e, const struct session *s);
 /* How long to sleep while tasks fly, at most ms (negative: for ever). */
-int device_sleep_ms(const struct engine *e, int ms);
+uint64_t device_sleep_ns(const struct engine *e, int ms);
 
 /* complete.c */
 extern const ncclsvc_status complete_ok;

@@ -54,11 +54,17 @@ static CUdeviceptr device_address(const struct session_timelines *s, uint32_t ti
 }
 
 /* What the host can see is there needs no wait on the GPU. */
+static bool ready(const struct worker *w, const struct launch *l)
+{
+	const struct session_timelines *s = &w->sessions[l->session];
+	return !l->timeline || !s->ring ||
+	       atomic_load_explicit(&s->host[l->timeline].ready, memory_order_acquire) >= l->value;
+}
+
 static CUresult add_wait(const struct worker *w, struct batch *b, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
-	if (!l->timeline ||
-	    atomic_load_explicit(&s->host[l->timeline].ready, memory_order_acquire) >= l->value)
+	if (ready(w, l))
 		return CUDA_SUCCESS;
 	return add(b, CU_STREAM_MEM_OP_WAIT_VALUE_64,
 		   device_address(s, l->timeline, offsetof(struct svc_timeline, ready)), l->value);
@@ -121,30 +127,65 @@ static CUresult before(const struct worker *w, uint64_t begin, uint64_t end, uin
 	return error ? error : flush(&b);
 }
 
+static CUresult tell(struct worker *w, uint32_t lane)
+{
+	struct lane *l = &w->lanes[lane];
+	struct batch b = {.stream = l->stream};
+	CUresult error = CUDA_SUCCESS;
+	if (!l->due)
+		return CUDA_SUCCESS;
+	for (unsigned i = 0; i < l->ntimelines && !error; i++)
+		error = add(&b, CU_STREAM_MEM_OP_WRITE_VALUE_64, l->done[i].address,
+			    l->done[i].value);
+	if (!error)
+		error = add(&b, CU_STREAM_MEM_OP_WRITE_VALUE_64,
+			    w->progress + lane * sizeof(struct lane_progress), l->due);
+	if (!error)
+		error = flush(&b);
+	if (!error)
+		l->enqueued = l->due;
+	l->due = l->ntimelines = l->ntasks = 0;
+	return error;
+}
+
+/* The last value of a timeline speaks for those before it. */
+static CUresult owe(struct worker *w, uint32_t lane, CUdeviceptr address, uint64_t value)
+{
+	struct lane *l = &w->lanes[lane];
+	CUresult error = CUDA_SUCCESS;
+	for (unsigned i = 0; i < l->ntimelines; i++)
+		if (l->done[i].address == address) {
+			l->done[i].value = value;
+			return CUDA_SUCCESS;
+		}
+	if (l->ntimelines == LANE_WRITES)
+		error = tell(w, lane);
+	l->done[l->ntimelines].address = address;
+	l->done[l->ntimelines++].value = value;
+	return error;
+}
+
 static CUresult after(struct worker *w, uint64_t begin, uint64_t end, uint32_t lane)
 {
-	struct batch b = {.stream = w->lanes[lane].stream};
 	CUresult error = CUDA_SUCCESS;
-	uint64_t seq = 0;
 	for (uint64_t i = begin; i < end && !error; i++) {
 		const struct launch *l = launch_at(w, i);
 		if (l->lane != lane)
 			continue;
-		seq = l->seq;
-		if (l->timeline && last_on_timeline(w, i, end))
-			error = add(&b, CU_STREAM_MEM_OP_WRITE_VALUE_64,
+		if (l->timeline)
+			error = owe(w, lane,
 				    device_address(&w->sessions[l->session], l->timeline,
 						   offsetof(struct svc_timeline, done)),
 				    l->value);
+		w->lanes[lane].due = l->seq;
+		w->lanes[lane].ntasks++;
 	}
-	if (!error)
-		error = add(&b, CU_STREAM_MEM_OP_WRITE_VALUE_64,
-			    w->progress + lane * sizeof(struct lane_progress), seq);
-	if (!error)
-		error = flush(&b);
-	if (!error)
-		w->lanes[lane].enqueued = seq;
-	return error;
+	/* Each write costs a driver call. While more is to be launched behind it, who waits for
+	 * this task alone would wait little longer for a few. */
+	bool more = end < atomic_load_explicit(&w->queue->head, memory_order_acquire) &&
+		    launch_at(w, end)->lane == lane && ready(w, launch_at(w, end)) &&
+		    w->lanes[lane].ntasks < LANE_WRITES;
+	return error || more ? error : tell(w, lane);
 }
 
 /* True for the first launch of the group on its lane. */

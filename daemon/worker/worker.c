@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,10 @@
 #define SCRATCH_BYTES	   4096
 #define ROUNDS_PER_CONTROL 64 /* polls of the queue between looks at the socket */
 #define ROUNDS_PER_CLOCK   16
-#define FLYING_POLL_MS	   50
+#define FLYING_SPIN_NS	   UINT64_C(5000000) /* an operation's end is soon followed by the next */
+#define FLYING_SLEEP_MIN   50000
+#define FLYING_SLEEP_MAX   50000000
+#define FLYING_SHARE	   100 /* who sleeps meanwhile is late by at most this part of it */
 
 static inline void cpu_pause(void)
 {
@@ -149,15 +153,19 @@ static bool start(struct worker *w, const char *uuid, char *text, size_t size)
 
 /* ---- The loop ---- */
 
-static void fall_asleep(struct worker *w)
+static void fall_asleep(struct worker *w, uint64_t idle_ns)
 {
 	struct pollfd fds[] = {{.fd = w->sock, .events = POLLIN},
 			       {.fd = w->bell, .events = POLLIN}};
-	uint64_t count;
+	uint64_t count, ns = idle_ns / FLYING_SHARE;
+	ns = ns < FLYING_SLEEP_MIN   ? FLYING_SLEEP_MIN
+	     : ns > FLYING_SLEEP_MAX ? FLYING_SLEEP_MAX
+				     : ns;
+	const struct timespec nap = {.tv_nsec = (long)ns};
 	atomic_store(&w->queue->asleep, 1);
 	/* Either the engine sees the flag and rings, or we see its launch. */
 	if (atomic_load(&w->queue->head) == w->tail)
-		poll(fds, 2, w->flying ? FLYING_POLL_MS : -1);
+		ppoll(fds, 2, w->flying ? &nap : NULL, NULL);
 	atomic_store(&w->queue->asleep, 0);
 	if (fds[1].revents && read(w->bell, &count, sizeof(count)) < 0 && errno != EAGAIN)
 		w->quit = true;
@@ -168,22 +176,32 @@ static void fall_asleep(struct worker *w)
 static void run(struct worker *w)
 {
 	uint64_t busy_ns = worker_clock(), now = busy_ns;
+	uint32_t flying = 0;
+	cpu_set_t cpus;
+	unsigned cores = sched_getaffinity(0, sizeof(cpus), &cpus) ? 1 : (unsigned)CPU_COUNT(&cpus);
+	const uint64_t flying_spin_ns =
+		w->spin_ns && cores >= WORKER_SPIN_CORES ? FLYING_SPIN_NS : w->spin_ns;
 	for (unsigned rounds = 1; !w->quit; rounds++) {
 		if (launch_next(w)) {
 			busy_ns = now = worker_clock();
+			w->flying = flying = 1; /* at least */
 			continue;
 		}
 		if (rounds % ROUNDS_PER_CONTROL == 0) {
 			if (!control_handle(w))
 				break;
 			launch_watch(w);
+			sched_yield(); /* whom we wait for may wait for this very core */
 		}
 		if (rounds % ROUNDS_PER_CLOCK == 0)
 			now = worker_clock();
-		if (now - busy_ns > w->spin_ns) {
-			launch_watch(w);
-			fall_asleep(w);
+		if (w->flying < flying)
+			busy_ns = now; /* something has just ended */
+		flying = w->flying;
+		if (now - busy_ns > (flying ? flying_spin_ns : w->spin_ns)) {
+			fall_asleep(w, now - busy_ns);
 			now = worker_clock();
+			launch_watch(w);
 		}
 		cpu_pause();
 	}

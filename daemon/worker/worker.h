@@ -25,6 +25,8 @@ struct session_timelines {
 	CUdeviceptr device; /* the same, as the GPU addresses it */
 };
 
+#define LANE_WRITES 16 /* tasks whose end may be told together */
+
 struct lane {
 	ncclComm_t comm; /* NULL: free */
 	CUstream stream;
@@ -33,6 +35,13 @@ struct lane {
 	bool failed;
 	bool draining; /* aborted; what its stream still holds has to end first */
 	uint64_t abort_key;
+	/* What the stream has still to write: done counters, then progress. */
+	uint64_t due; /* seq; 0: nothing */
+	unsigned ntimelines, ntasks;
+	struct {
+		CUdeviceptr address;
+		uint64_t value;
+	} done[LANE_WRITES];
 };
 
 /* What lies behind an imported or lent address. */

@@ -63,7 +63,7 @@ static void unknown_ids_are_not_found(void **state)
 		CHECK_EQ(raw_ring_wait(&s.r, raw_ring_submit(&s.r, task)).result,
 			 NCCLSVC_NOT_FOUND);
 	}
-	static const uint32_t whats[] = {0, 6, 7, UINT32_MAX};
+	static const uint32_t whats[] = {0, 7, 8, UINT32_MAX};
 	for (size_t i = 0; i < 4; i++) {
 		struct svc_list list = {.what = whats[i]};
 		raw_refused(&s.r, SVC_LIST, &list, sizeof(list), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
