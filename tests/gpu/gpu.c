@@ -184,8 +184,8 @@ void gpu_check(CUdeviceptr p, uint32_t value, size_t n, const char *what)
 	gpu_get(words, p, n * sizeof(*words));
 	for (size_t i = 0; i < n; i++)
 		if (words[i] != value)
-			check_failed(__FILE__, __LINE__, "%s: word %zu of %zu is %u, not %u", what, i,
-				     n, words[i], value);
+			check_failed(__FILE__, __LINE__, "%s: word %zu of %zu is %u, not %u", what,
+				     i, n, words[i], value);
 	free(words);
 }
 

@@ -12,7 +12,10 @@
 struct setup setup;
 
 static const struct gpu_test *const tables[] = {
-	values_tests, random_tests, order_tests, memory_tests,
+	values_tests,
+	random_tests,
+	order_tests,
+	memory_tests,
 };
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 

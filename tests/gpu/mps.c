@@ -44,8 +44,7 @@ static bool find_control(void)
 	for (char *folder; (folder = strsep(&rest, ":"));)
 		if (*folder && executable(folder))
 			return true;
-	return executable("/usr/local/nvidia/bin") || executable("/usr/bin") ||
-	       find_below("/usr");
+	return executable("/usr/local/nvidia/bin") || executable("/usr/bin") || find_below("/usr");
 }
 
 /* Runs the control program with that input. Its exit code, or -1. */

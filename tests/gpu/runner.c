@@ -167,8 +167,9 @@ static void print_tail(const char *path, size_t bytes)
 static void ask_ctl(const char *command)
 {
 	char path[] = "/tmp/ncclsvc-gpu-ctl-XXXXXX", *program = getenv("NCCLSVC_CTL");
-	char *argv[] = {program, "--socket", shared_page->daemon.socket, "--timeout", "3",
-			(char *)(uintptr_t)command, NULL};
+	char *argv[] = {program,     "--socket", shared_page->daemon.socket,
+			"--timeout", "3",	 (char *)(uintptr_t)command,
+			NULL};
 	int status, fd = mkostemp(path, O_CLOEXEC);
 	if (fd < 0 || !program)
 		return;

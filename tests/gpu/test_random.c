@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Random work on several communicators and streams at once. Every rank draws the same plan from the
- * same seed and plays all ranks' part of it on the host, so it knows what must be there at the end. */
+ * same seed and plays all ranks' part of it on the host, so it knows what must be there at the end.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +13,17 @@
 #define WORDS	4096 /* of each buffer */
 #define PART	1000 /* words that a step works on, at most, for each rank */
 
-enum kind { ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, REDUCE, ALL_TO_ALL, SHIFT, COPY, KINDS };
+enum kind {
+	ALL_REDUCE,
+	BROADCAST,
+	ALL_GATHER,
+	REDUCE_SCATTER,
+	REDUCE,
+	ALL_TO_ALL,
+	SHIFT,
+	COPY,
+	KINDS
+};
 
 /* One step of the plan. Where ranks count it is in the communicator. */
 struct step {
@@ -32,7 +43,7 @@ struct player {
 	int place[COMMS];	     /* this process's rank */
 	CUstream streams[STREAMS];
 	struct buffer buffers[BUFFERS];
-	int owner[BUFFERS];			   /* the stream that may use it */
+	int owner[BUFFERS];		 /* the stream that may use it */
 	uint32_t (*all)[BUFFERS][WORDS]; /* of every process */
 };
 
@@ -95,7 +106,8 @@ static void play_on_host(struct player *p, const struct step *s)
 		switch (s->kind) {
 		case ALL_REDUCE:
 		case REDUCE:
-			for (size_t i = 0; (s->kind == ALL_REDUCE || k == s->root) && i < count; i++) {
+			for (size_t i = 0; (s->kind == ALL_REDUCE || k == s->root) && i < count;
+			     i++) {
 				out[i] = in[0][i];
 				for (int j = 1; j < n; j++)
 					out[i] = fold(out[i], in[j][i], s->redop);
@@ -117,7 +129,8 @@ static void play_on_host(struct player *p, const struct step *s)
 			break;
 		case ALL_TO_ALL:
 			for (int j = 0; j < n; j++)
-				memcpy(out + (size_t)j * b, in[j] + (size_t)k * b, b * sizeof(*out));
+				memcpy(out + (size_t)j * b, in[j] + (size_t)k * b,
+				       b * sizeof(*out));
 			break;
 		case SHIFT:
 			memcpy(out, in[(k + n - 1) % n], count * sizeof(*out));

@@ -12,9 +12,8 @@
 #define BUFFER	   (2 * GUARD + 64 + (COUNT_MAX * 8 * 4))
 
 static const ncclsvc_op collectives[] = {
-	NCCLSVC_ALL_REDUCE, NCCLSVC_REDUCE_SCATTER, NCCLSVC_REDUCE,
-	NCCLSVC_ALL_GATHER, NCCLSVC_BROADCAST,	    NCCLSVC_ALL_TO_ALL,
-	NCCLSVC_GATHER,	    NCCLSVC_SCATTER,
+	NCCLSVC_ALL_REDUCE, NCCLSVC_REDUCE_SCATTER, NCCLSVC_REDUCE, NCCLSVC_ALL_GATHER,
+	NCCLSVC_BROADCAST,  NCCLSVC_ALL_TO_ALL,	    NCCLSVC_GATHER, NCCLSVC_SCATTER,
 };
 #define COLLECTIVES (sizeof(collectives) / sizeof(collectives[0]))
 
@@ -67,8 +66,8 @@ static void check(const struct call *c, const char *is, const char *image, size_
 		double want = value_expected(c, i, &exact);
 		double v = value_load(is + begin, i, c->type);
 		if (!value_close(c, v, want, exact))
-			check_failed(__FILE__, __LINE__, "element %zu of %zu is %g, not %g", i, n, v,
-				     want);
+			check_failed(__FILE__, __LINE__, "element %zu of %zu is %g, not %g", i, n,
+				     v, want);
 	}
 	for (size_t i = 0; i < bytes; i++)
 		if ((i < begin || i >= begin + n * size) && is[i] != image[i])
@@ -242,9 +241,8 @@ static void big_rank(struct client *client)
 	buffer_make(&b, MEMORY_ALLOC, r.gpu, r.session, count);
 	CHECK_CU(cu.cuMemsetD8Async(b.p, (unsigned char)(r.rank + 1), count, r.stream));
 	for (size_t i = 0; i < 5; i++)
-		CHECK_CU(cu.cuMemsetD8Async(b.p + places[i],
-					    (unsigned char)(10 * (r.rank + 1) + (int)i), 1,
-					    r.stream));
+		CHECK_CU(cu.cuMemsetD8Async(
+			b.p + places[i], (unsigned char)(10 * (r.rank + 1) + (int)i), 1, r.stream));
 	stage("AllReduce of %zu int8", count);
 	CHECK_OK(ncclsvc_all_reduce(at(b.p), at(b.p), count, NCCLSVC_INT8, NCCLSVC_SUM, r.comm,
 				    &task));

@@ -131,8 +131,7 @@ static uint8_t fp8_of(double v, int bits)
 	double m = frexp(fabs(v), &exponent);
 	if (m == 0)
 		return sign;
-	return (uint8_t)(sign | (exponent - 1 + bias) << bits |
-			 (int)ldexp(2 * m - 1, bits));
+	return (uint8_t)(sign | (exponent - 1 + bias) << bits | (int)ldexp(2 * m - 1, bits));
 }
 
 static double fp8_value(uint8_t x, int bits)
@@ -165,8 +164,7 @@ double value_load(const void *buf, size_t i, ncclsvc_type type)
 
 bool value_close(const struct call *c, double is, double want, bool exact)
 {
-	double epsilon = is_fp8(c->type) ? ldexp(1, -fp8_bits(c->type) - 1)
-					 : type_epsilon(c->type);
+	double epsilon = is_fp8(c->type) ? ldexp(1, -fp8_bits(c->type) - 1) : type_epsilon(c->type);
 	if (exact)
 		return is == want;
 	/* Each rank's part is divided, and each sum rounded. */
