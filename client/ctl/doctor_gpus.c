@@ -30,7 +30,7 @@ static const ncclsvc_device_info *find_device(const struct doctor_facts *f,
 
 static void judge_files(const struct doctor_facts *f, struct doctor_report *r)
 {
-	bool uvm = false, control = false;
+	bool uvm = false, control = false, kept = f->ndevices && !f->driver.ngpus;
 	size_t bad = 0;
 	for (size_t i = 0; i < f->nfiles; i++) {
 		const struct doctor_file *x = &f->files[i];
@@ -46,14 +46,16 @@ static void judge_files(const struct doctor_facts *f, struct doctor_report *r)
 					     : "Give this user access: its mode comes from the "
 					       "driver's NVreg_DeviceFileMode, or a udev rule.");
 	}
+	if (!f->nfiles && f->driver.ngpus)
+		return; /* a driver that needs none */
 	if (!f->nfiles)
-		doctor_say(r, "device-files", f->ndevices ? DOCTOR_PROBLEM : DOCTOR_NOTE,
-			   "There is no /dev/nvidia*: %s",
-			   f->ndevices
-				   ? "this process is kept from the GPUs that the daemon has. In "
-				     "a container, pass them in; in a service, PrivateDevices=no."
-				   : "this machine has no NVIDIA GPU, its module is not loaded, "
-				     "or this is a container without it.");
+		doctor_say(
+			r, "device-files", kept ? DOCTOR_PROBLEM : DOCTOR_NOTE,
+			"There is no /dev/nvidia*: %s",
+			kept ? "this process is kept from the GPUs that the daemon has. In a "
+			       "container, pass them in; in a service, PrivateDevices=no."
+			     : "this machine has no NVIDIA GPU, its module is not loaded, or this "
+			       "is a container without it.");
 	else if (!uvm || !control)
 		doctor_say(
 			r, "device-files", DOCTOR_WARNING,
