@@ -44,14 +44,15 @@ static ncclResult_t launch(struct launch *l)
 		launch_drop(l);
 		return nccl_error(ncclInvalidArgument, "the stream is of another device");
 	}
-	l->ticket = atomic_load(&l->comm->launched) + 1;
+	struct ncclComm *c = l->comm; /* l is the stream's as soon as it is there */
+	l->ticket = atomic_load(&c->launched) + 1;
 	if (!error)
 		error = fake_stream_enqueue(l->stream, launch_run, l);
 	if (error) {
 		launch_drop(l);
 		return nccl_error(ncclUnhandledCudaError, "CUDA error %d", error);
 	}
-	atomic_fetch_add(&l->comm->launched, 1);
+	atomic_fetch_add(&c->launched, 1);
 	return ncclSuccess;
 }
 

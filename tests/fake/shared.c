@@ -162,8 +162,9 @@ CUresult shared_open(void)
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
-	flock(fd, LOCK_EX); /* until it is closed */
+	flock(fd, LOCK_EX);
 	int error = state_make(fd);
+	flock(fd, LOCK_UN); /* the mapping would keep it locked after close */
 	close(fd);
 	if (error)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
