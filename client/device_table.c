@@ -30,6 +30,9 @@ struct device_region *device_region_find(const struct gpu *g, uint64_t p)
 static void unsort(struct gpu *g, const struct device_region *r)
 {
 	unsigned at = upper_bound(g, r->base) - 1;
+	/* What was freed and has not been dropped yet may have the same base. */
+	while (&g->regions[g->sorted[at]] != r)
+		at--;
 	memmove(&g->sorted[at], &g->sorted[at + 1], (g->nsorted - at - 1) * sizeof(g->sorted[0]));
 	g->nsorted--;
 }

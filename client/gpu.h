@@ -35,6 +35,7 @@ struct pair {
 	CUdeviceptr ready; /* the counters, as the stream's context sees them */
 	/* While a group is put on its streams: */
 	bool touched;
+	bool rested; /* all its former tasks are over */
 	bool idle; /* nothing is on the stream: ready is written from here */
 	CUstream stream;
 	CUcontext push;	  /* to be current meanwhile, or NULL */

@@ -130,6 +130,8 @@ ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *s, int device, size_t b
 	session_lock(s);
 	if (!r && generation != s->generation)
 		r = error_set(NCCLSVC_DAEMON_LOST, "the daemon was lost meanwhile");
+	if (!r) /* its addresses may be those of memory that was freed */
+		device_regions_sweep(s, s->gpu);
 	if (!r && !device_region_insert(s, s->gpu, ++s->gpu->clock, &new))
 		r = NCCLSVC_LIMIT;
 	if (r && generation == s->generation)

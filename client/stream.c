@@ -171,26 +171,15 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 	return NCCLSVC_OK;
 }
 
-/* True if all that was ever put on the stream is over: then the input is there, and to say so takes
- * no turn of the GPU. The driver is asked only if our own tasks give it a chance; and not of a
- * default stream, where the question could break another thread's capture. */
-static bool stream_idle(const struct gpu *g, const struct pair *p)
-{
-	return !p->context &&
-	       atomic_load(&counters(g, (uint32_t)(p - g->pairs))->done) >= p->last &&
-	       !g->cuda->cuStreamQuery(p->stream);
-}
-
 void streams_number(struct gpu *g, struct op *op)
 {
 	struct pair *p = &g->pairs[op->record.timeline];
 	if (!p->touched)
-		p->idle = stream_idle(g, p);
+		p->rested = !p->context &&
+			    atomic_load(&counters(g, op->record.timeline)->done) >= p->last;
 	op->record.flags |= SVC_TASK_TIMELINE;
 	op->record.value = ++p->last;
 	p->touched = true;
-	if (p->idle)
-		timeline_raise(&counters(g, op->record.timeline)->ready, p->last);
 	if (!op->detached)
 		p->wait_to = p->last;
 }
@@ -282,6 +271,17 @@ static ncclsvc_result not_enqueued(ncclsvc_session *s, const struct gpu *g,
 			  "without its order, and their buffers will hold anything");
 }
 
+/* If all that was ever put on the stream is over, the input is there, and to say so takes no turn
+ * of the GPU. The driver is asked only if our own tasks give it a chance; and not of a default
+ * stream, where the question could break another thread's capture. */
+static void signal_idle(struct gpu *g, uint32_t index)
+{
+	struct pair *p = &g->pairs[index];
+	p->idle = p->rested && !g->cuda->cuStreamQuery(p->stream);
+	if (p->idle)
+		timeline_raise(&counters(g, index)->ready, p->last);
+}
+
 ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigned n)
 {
 	struct gpu *g = s->gpu;
@@ -294,6 +294,7 @@ ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigne
 			continue;
 		g->pairs[index].touched = false;
 		touched[ntouched++] = index;
+		signal_idle(g, index);
 	}
 	for (unsigned i = 0; i < ntouched; i++) {
 		const struct pair *p = &g->pairs[touched[i]];

@@ -10,7 +10,8 @@
 #include "nvtx.h"
 #include "worker.h"
 
-#define WATCH_NS UINT64_C(50000000)
+#define WATCH_NS      UINT64_C(50000000)
+#define READY_SPIN_NS 1500 /* less than a wait on the GPU costs */
 
 /* Memory operations for one stream, sent together. */
 struct batch {
@@ -61,10 +62,22 @@ static bool ready(const struct worker *w, const struct launch *l)
 	       atomic_load_explicit(&s->host[l->timeline].ready, memory_order_acquire) >= l->value;
 }
 
+/* Whose former task is over may be about to say that its stream is idle. */
+static bool ready_soon(const struct worker *w, const struct launch *l)
+{
+	const struct session_timelines *s = &w->sessions[l->session];
+	if (atomic_load_explicit(&s->host[l->timeline].done, memory_order_relaxed) + 1 < l->value)
+		return false;
+	for (uint64_t end = worker_clock() + READY_SPIN_NS; worker_clock() < end;)
+		if (ready(w, l))
+			return true;
+	return false;
+}
+
 static CUresult add_wait(const struct worker *w, struct batch *b, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
-	if (ready(w, l))
+	if (ready(w, l) || ready_soon(w, l))
 		return CUDA_SUCCESS;
 	return add(b, CU_STREAM_MEM_OP_WAIT_VALUE_64,
 		   device_address(s, l->timeline, offsetof(struct svc_timeline, ready)), l->value);

@@ -121,12 +121,12 @@ void launch_run(void *arg, const atomic_int *stop)
 	unsigned round = 0;
 	while (atomic_load(&l->comm->ended) + 1 < l->ticket)
 		fake_pause(&round);
-	if (launch_on(l)) {
-		if (!pin_all(l))
-			fake_context_fault(l->comm->context);
-		else if (!launch_works(l))
-			hang(l);
-	}
+	if (!launch_on(l))
+		hang(l);
+	else if (!pin_all(l))
+		fake_context_fault(l->comm->context);
+	else if (!launch_works(l))
+		hang(l);
 	launch_free(l);
 }
 

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Several processes that share the stand-ins' GPUs, for the tests of the stand-ins. */
+#ifndef FAKE_CREW_H
+#define FAKE_CREW_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "fake_nccl.h"
+
+#define CREW_MAX 4
+
+/* What the processes of one test share. */
+struct crew {
+	atomic_int arrived[CREW_MAX + 1]; /* crew_meet */
+	_Atomic uint64_t step;		  /* the tests' own */
+	int pids[CREW_MAX];
+	int socks[CREW_MAX][2]; /* [i][0] is process i's, [i][1] for whoever talks to it */
+	ncclUniqueId id;
+	CUipcMemHandle handle;
+	_Alignas(4096) char scratch[4096];
+};
+
+#define CHECK(condition)                                                                           \
+	do {                                                                                       \
+		if (!(condition)) {                                                                \
+			fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition);  \
+			_exit(1);                                                                  \
+		}                                                                                  \
+	} while (0)
+
+#define CHECK_EQ(a, b)                                                                             \
+	do {                                                                                       \
+		long long a_ = (long long)(a), b_ = (long long)(b);                                \
+		if (a_ != b_) {                                                                    \
+			fprintf(stderr, "%s:%d: %s is %lld, not %s (%lld)\n", __FILE__, __LINE__,  \
+				#a, a_, #b, b_);                                                   \
+			_exit(1);                                                                  \
+		}                                                                                  \
+	} while (0)
+
+#define OK(call) CHECK_EQ(call, 0)
+
+typedef void crew_part(struct crew *crew, int rank);
+
+/* Forks n processes that run the part, under a time limit; fails unless all end well. The one that
+ * the test kills (-1: none) may. They get a fresh NCCLSVC_FAKE_DIR. */
+void crew_run(int n, crew_part *part, int killed);
+/* Waits until n have come here as often. */
+void crew_meet(struct crew *crew, int n);
+void crew_wait(struct crew *crew, uint64_t step);
+/* Makes or removes $NCCLSVC_FAKE_DIR/fault.<name>. */
+void fault_on(const char *name, int pid);
+void fault_off(const char *name);
+/* Initializes CUDA and makes the device's primary context current. */
+CUcontext gpu_open(int device);
+CUdeviceptr gpu_alloc(size_t bytes);
+/* Asks until it is true; gives up after 20 s. */
+bool soon(bool (*test)(void *arg), void *arg);
+void snooze(int ms);
+/* Files in NCCLSVC_FAKE_DIR whose name starts so. */
+int files_named(const char *start);
+
+#endif

@@ -1,0 +1,648 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The stand-in for libcuda: devices, memory between processes, streams. */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "crew.h"
+#include "dynlib.h"
+#include "fdio.h"
+
+#define MIB ((size_t)1 << 20)
+
+static void *host(CUdeviceptr p)
+{
+	return (void *)(uintptr_t)p;
+}
+
+/* ---- Devices ----------------------------------------------------------------------------------
+ */
+
+static void every_function_is_there(void **state)
+{
+	(void)state;
+#define SYMBOL(function, exported, parameters)	  {exported, 0},
+#define NCCL_SYMBOL(function, result, parameters) {#function, 0},
+	static const struct dynlib_symbol cuda[] = {CUDA_FUNCTIONS(SYMBOL)};
+	static const struct dynlib_symbol nccl[] = {NCCL_FUNCTIONS(NCCL_SYMBOL)};
+	void *table[1];
+	char text[256] = "";
+	/* All into the one place: it is the looking up that counts. */
+	if (!dynlib_open("libcuda.so.1", cuda, sizeof(cuda) / sizeof(cuda[0]), table, text,
+			 sizeof(text)) ||
+	    !dynlib_open("libnccl.so.2", nccl, sizeof(nccl) / sizeof(nccl[0]), table, text,
+			 sizeof(text)))
+		fail_msg("%s", text);
+}
+
+static void devices(struct crew *crew, int rank)
+{
+	(void)crew;
+	(void)rank;
+	int n;
+	char name[64], id[16];
+	CUuuid a, b;
+	CUcontext current;
+	CHECK_EQ(cuDeviceGetCount(&n), CUDA_ERROR_NOT_INITIALIZED);
+	OK(cuInit(0));
+	OK(cuDeviceGetCount(&n));
+	CHECK_EQ(n, 2);
+	OK(cuDeviceGetUuid(&a, 0));
+	OK(cuDeviceGetUuid(&b, 1));
+	CHECK(memcmp(&a, &b, sizeof(a)) != 0);
+	OK(cuDeviceGetName(name, sizeof(name), 0));
+	OK(cuDeviceGetPCIBusId(id, sizeof(id), 1));
+	CHECK_EQ(cuDeviceGetUuid(&a, 2), CUDA_ERROR_INVALID_DEVICE);
+	CHECK_EQ(cuCtxSynchronize(), CUDA_ERROR_INVALID_CONTEXT);
+	CUcontext context = gpu_open(1);
+	OK(cuCtxGetDevice(&n));
+	CHECK_EQ(n, 1);
+	OK(cuCtxPushCurrent(context));
+	OK(cuCtxPopCurrent(&current));
+	CHECK(current == context);
+	OK(cuDriverGetVersion(&n));
+	CHECK_EQ(n, 13000);
+}
+
+static void devices_test(void **state)
+{
+	(void)state;
+	crew_run(1, devices, -1);
+}
+
+static void visible(struct crew *crew, int rank)
+{
+	/* The uuid of GPU 3 in the second process comes from the first. */
+	int n;
+	CUuuid uuid;
+	if (rank == 0) {
+		OK(cuInit(0));
+		OK(cuDeviceGetUuid((CUuuid *)(void *)crew->scratch, 3));
+		atomic_store(&crew->step, 1);
+		return;
+	}
+	crew_wait(crew, 1);
+	const unsigned char *u = (const unsigned char *)crew->scratch;
+	char list[128];
+	int at = snprintf(list, sizeof(list), "1, GPU-");
+	for (int i = 0; i < 16; i++)
+		at += snprintf(list + at, sizeof(list) - (size_t)at, "%s%02x",
+			       i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", u[i]);
+	snprintf(list + at, sizeof(list) - (size_t)at, ",0,9,2");
+	setenv("CUDA_VISIBLE_DEVICES", list, 1);
+	OK(cuInit(0));
+	OK(cuDeviceGetCount(&n));
+	CHECK_EQ(n, 3);
+	OK(cuDeviceGetUuid(&uuid, 1));
+	CHECK(memcmp(&uuid, u, 16) == 0);
+	CHECK_EQ(fake_physical(0), 1);
+	CHECK_EQ(fake_physical(2), 0);
+}
+
+static void visible_test(void **state)
+{
+	(void)state;
+	setenv("NCCLSVC_FAKE_GPUS", "4", 1);
+	crew_run(2, visible, -1);
+	unsetenv("NCCLSVC_FAKE_GPUS");
+}
+
+/* ---- Memory -------------------------------------------------------------------------------------
+ */
+
+static uint64_t buffer_id(CUdeviceptr p)
+{
+	uint64_t id;
+	OK(cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p));
+	return id;
+}
+
+static void addresses(struct crew *crew, int rank)
+{
+	(void)crew;
+	(void)rank;
+	int stack = 0, ordinal = -1, type = 0;
+	unsigned char capable = 9;
+	gpu_open(1);
+	CUdeviceptr a = gpu_alloc(1000), b = gpu_alloc(3 * MIB), base;
+	size_t bytes;
+	uint64_t id = buffer_id(a);
+	CHECK_EQ(buffer_id(a + 999), id);
+	CHECK(buffer_id(b) != id);
+	OK(cuMemGetAddressRange(&base, &bytes, a + 500));
+	CHECK_EQ(base, a);
+	CHECK_EQ(bytes, 1000);
+	CHECK_EQ(cuMemGetAddressRange(&base, &bytes, (uintptr_t)&stack), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (uintptr_t)&stack),
+		 CUDA_ERROR_INVALID_VALUE);
+	OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, a));
+	CHECK_EQ(type, CU_MEMORYTYPE_DEVICE);
+	int what[] = {CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+		      CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE};
+	void *values[] = {&ordinal, &capable};
+	OK(cuPointerGetAttributes(2, what, values, b));
+	CHECK_EQ(ordinal, 1);
+	CHECK_EQ(capable, 1);
+	OK(cuPointerGetAttributes(2, what, values, (uintptr_t)&stack));
+	CHECK_EQ(ordinal, -2);
+	/* The same address again, but another allocation. */
+	for (int i = 0; i < 10; i++) {
+		OK(cuMemFree(a));
+		CHECK_EQ(cuMemGetAddressRange(&base, &bytes, a), CUDA_ERROR_INVALID_VALUE);
+		CHECK_EQ(gpu_alloc(1000), a);
+		CHECK(buffer_id(a) > id);
+		id = buffer_id(a);
+	}
+	CHECK_EQ(cuMemFree(a + 8), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemFree(a));
+	OK(cuMemFree(b));
+	OK(cuMemFree(0));
+	CHECK_EQ(cuMemFree(b), CUDA_ERROR_INVALID_VALUE);
+	/* A pool's memory cannot be shared by a handle. */
+	CUipcMemHandle handle;
+	OK(cuMemAllocAsync(&a, 4096, NULL));
+	OK(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, a));
+	CHECK_EQ(capable, 0);
+	CHECK_EQ(cuIpcGetMemHandle(&handle, a), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemFreeAsync(a, NULL));
+	OK(cuStreamSynchronize(NULL));
+	CHECK_EQ(buffer_id(gpu_alloc(5000)) > id, 1);
+}
+
+static void addresses_test(void **state)
+{
+	(void)state;
+	crew_run(1, addresses, -1);
+}
+
+static size_t unused(void)
+{
+	size_t bytes, total;
+	OK(cuMemGetInfo(&bytes, &total));
+	CHECK_EQ(total, 64 * MIB);
+	return bytes;
+}
+
+static bool all_unused(void *arg)
+{
+	(void)arg;
+	return unused() == 64 * MIB;
+}
+
+static void limits(struct crew *crew, int rank)
+{
+	CUdeviceptr p;
+	gpu_open(0);
+	if (rank == 1) {
+		gpu_alloc(40 * MIB);
+		atomic_store(&crew->step, 1);
+		pause();
+	}
+	crew_wait(crew, 1);
+	CHECK_EQ(unused(), 24 * MIB);
+	CHECK_EQ(cuMemAlloc(&p, 25 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+	OK(cuMemAlloc(&p, 20 * MIB));
+	CHECK_EQ(unused(), 4 * MIB);
+	kill(crew->pids[1], SIGKILL);
+	OK(cuMemFree(p));
+	CHECK(soon(all_unused, NULL));
+	OK(cuMemAlloc(&p, 64 * MIB));
+	CHECK_EQ(files_named("memory-"), 1);
+	OK(cuMemFree(p));
+	CHECK_EQ(files_named("memory-"), 0);
+}
+
+static void limits_test(void **state)
+{
+	(void)state;
+	setenv("NCCLSVC_FAKE_MEMORY", "67108864", 1);
+	crew_run(2, limits, 1);
+	unsetenv("NCCLSVC_FAKE_MEMORY");
+}
+
+static int open_fds(void)
+{
+	int n = 0;
+	for (int fd = 0; fd < 256; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+static void ipc(struct crew *crew, int rank)
+{
+	CUdeviceptr p, q;
+	CUipcMemHandle old;
+	gpu_open(rank);
+	if (rank == 0) {
+		p = gpu_alloc(MIB + 5);
+		strcpy(host(p), "hello");
+		OK(cuIpcGetMemHandle(&crew->handle, p + 100));
+		CHECK_EQ(cuIpcOpenMemHandle(&q, crew->handle, 1), CUDA_ERROR_INVALID_CONTEXT);
+		atomic_store(&crew->step, 1);
+		crew_wait(crew, 2);
+		CHECK(strcmp(host(p + MIB), "back") == 0);
+		OK(cuMemFree(p));
+		CHECK_EQ(gpu_alloc(MIB + 5), p);
+		OK(cuIpcGetMemHandle(&crew->handle, p));
+		atomic_store(&crew->step, 3);
+		crew_wait(crew, 4);
+		return;
+	}
+	crew_wait(crew, 1);
+	int fds = open_fds();
+	old = crew->handle;
+	OK(cuIpcOpenMemHandle(&p, old, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+	OK(cuIpcOpenMemHandle(&q, old, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+	CHECK_EQ(p, q);
+	OK(cuIpcCloseMemHandle(q));
+	CHECK(strcmp(host(p), "hello") == 0);
+	strcpy(host(p + MIB), "back");
+	/* What was imported cannot be exported. */
+	CHECK_EQ(cuIpcGetMemHandle(&crew->handle, p), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemFree(p), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(fake_memory_imported(p), 1);
+	atomic_store(&crew->step, 2);
+	crew_wait(crew, 3);
+	/* It is freed, and another has its address: the old import keeps the old memory. */
+	CHECK(strcmp(host(p), "hello") == 0);
+	OK(cuIpcOpenMemHandle(&q, crew->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+	CHECK(q != p);
+	CHECK_EQ(*(char *)host(q), 0);
+	OK(cuIpcCloseMemHandle(p));
+	CHECK_EQ(cuIpcOpenMemHandle(&p, old, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+		 CUDA_ERROR_INVALID_VALUE);
+	OK(cuIpcCloseMemHandle(q));
+	CHECK_EQ(cuIpcCloseMemHandle(q), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(open_fds(), fds);
+	atomic_store(&crew->step, 4);
+}
+
+static void ipc_test(void **state)
+{
+	(void)state;
+	crew_run(2, ipc, -1);
+}
+
+static CUdeviceptr vmm_map(CUmemGenericAllocationHandle handle, size_t bytes, int device)
+{
+	CUdeviceptr p;
+	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, device},
+				  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	OK(cuMemAddressReserve(&p, bytes, 0, 0, 0));
+	OK(cuMemMap(p, bytes, 0, handle, 0));
+	OK(cuMemSetAccess(p, bytes, &access, 1));
+	return p;
+}
+
+static void vmm(struct crew *crew, int rank)
+{
+	CUmemGenericAllocationHandle handle, again;
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				    .requestedHandleTypes =
+					    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+				    .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	CUdeviceptr p;
+	uint64_t types;
+	int fd, fds;
+	unsigned nfds;
+	size_t bytes = 4 * MIB;
+	char c;
+	gpu_open(0);
+	if (rank == 0) {
+		fds = open_fds();
+		CHECK_EQ(cuMemCreate(&handle, bytes + 1, &prop, 0), CUDA_ERROR_INVALID_VALUE);
+		OK(cuMemCreate(&handle, bytes, &prop, 0));
+		p = vmm_map(handle, bytes, 0);
+		OK(cuMemRelease(handle)); /* the mapping keeps it */
+		strcpy(host(p), "mapped");
+		OK(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, p));
+		CHECK_EQ(types, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+		OK(cuMemRetainAllocationHandle(&again, host(p + 5)));
+		OK(cuMemExportToShareableHandle(&fd, again, 1, 0));
+		OK(cuMemRelease(again));
+		OK(svc_send(crew->socks[1][1], "x", 1, &fd, 1, 0));
+		close(fd);
+		OK(cuMemUnmap(p, bytes));
+		OK(cuMemAddressFree(p, bytes));
+		CHECK_EQ(open_fds(), fds);
+		/* Without a handle type it stays at home. */
+		prop.requestedHandleTypes = 0;
+		OK(cuMemCreate(&handle, bytes, &prop, 0));
+		CHECK_EQ(vmm_map(handle, bytes, 0), p);
+		OK(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, p));
+		CHECK_EQ(types, 0);
+		CHECK_EQ(cuMemExportToShareableHandle(&fd, handle, 1, 0), CUDA_ERROR_INVALID_VALUE);
+		return;
+	}
+	CHECK_EQ(svc_recv(crew->socks[1][0], &c, 1, &fd, &nfds, 0), 1);
+	OK(cuMemImportFromShareableHandle(&handle, host((CUdeviceptr)fd),
+					  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	close(fd);
+	p = vmm_map(handle, bytes, 0);
+	OK(cuMemRelease(handle));
+	CHECK(strcmp(host(p), "mapped") == 0);
+	OK(cuMemRetainAllocationHandle(&again, host(p)));
+	CHECK_EQ(cuMemExportToShareableHandle(&fd, again, 1, 0), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemRelease(again));
+	OK(cuMemUnmap(p, bytes));
+	OK(cuMemAddressFree(p, bytes));
+	/* Any fd will not do. */
+	fd = svc_memfd_create("plain", bytes, false);
+	CHECK_EQ(cuMemImportFromShareableHandle(&handle, host((CUdeviceptr)fd), 1),
+		 CUDA_ERROR_INVALID_VALUE);
+	close(fd);
+}
+
+static void vmm_test(void **state)
+{
+	(void)state;
+	crew_run(2, vmm, -1);
+}
+
+/* ---- Streams
+ * ------------------------------------------------------------------------------------- */
+
+static void host_memory(struct crew *crew, int rank)
+{
+	(void)crew;
+	(void)rank;
+	char *p = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CUdeviceptr device;
+	gpu_open(0);
+	CHECK_EQ(cuMemHostRegister(p + 8, 4096, 0), CUDA_ERROR_INVALID_VALUE);
+	OK(munmap(p + 8192, 4096));
+	CHECK_EQ(cuMemHostRegister(p, 3 * 4096, 0), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemHostRegister(p, 2 * 4096, CU_MEMHOSTREGISTER_DEVICEMAP));
+	CHECK_EQ(cuMemHostRegister(p + 4096, 4096, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+	OK(cuMemHostGetDevicePointer(&device, p + 64, 0));
+	CHECK_EQ(device, (uintptr_t)p + 64);
+	OK(cuStreamWriteValue64(NULL, device, 77, 0));
+	OK(cuStreamSynchronize(NULL));
+	CHECK_EQ(*(uint64_t *)(void *)(p + 64), 77);
+	OK(cuMemHostUnregister(p));
+	CHECK_EQ(cuMemHostUnregister(p), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuStreamWriteValue64(NULL, device, 78, 0), CUDA_ERROR_INVALID_VALUE);
+	/* A word that goes away under a stream that waits for it is a fault. */
+	CUstream s;
+	OK(cuMemHostRegister(p, 4096, 0));
+	OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+	OK(cuStreamWaitValue64(s, (uintptr_t)p, 5, 0));
+	CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+	OK(cuMemHostUnregister(p));
+	CHECK_EQ(cuStreamSynchronize(s), CUDA_ERROR_ILLEGAL_ADDRESS);
+	CHECK_EQ(cuMemAlloc(&device, 8), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+static void host_memory_test(void **state)
+{
+	(void)state;
+	crew_run(1, host_memory, -1);
+}
+
+static void timelines(struct crew *crew, int rank)
+{
+	/* As ncclsvc: one process's stream waits for the other's, through words in shared memory.
+	 */
+	_Atomic uint64_t *ready = (_Atomic uint64_t *)(void *)crew->scratch, *done = ready + 1;
+	char *page = (char *)((uintptr_t)crew->scratch / 4096 * 4096);
+	gpu_open(rank);
+	OK(cuMemHostRegister(page, 4096, 0));
+	CUdeviceptr r = (uintptr_t)ready, d = (uintptr_t)done;
+	CUstream s;
+	OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+	for (uint64_t n = 1; n <= 200; n++) {
+		CUstreamBatchMemOpParams client[2] = {
+			{.writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_64, r, n, 0, 0}},
+			{.waitValue = {CU_STREAM_MEM_OP_WAIT_VALUE_64, d, n, 0, 0}}};
+		CUstreamBatchMemOpParams worker[2] = {
+			{.waitValue = {CU_STREAM_MEM_OP_WAIT_VALUE_64, r, n, 0, 0}},
+			{.writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_64, d, n, 0, 0}}};
+		OK(cuStreamBatchMemOp(s, 2, rank ? worker : client, 0));
+	}
+	OK(cuStreamSynchronize(s));
+	CHECK_EQ(atomic_load(done), 200);
+	crew_meet(crew, 2);
+	/* Woken by a CPU's store in the other process, which may be cyclically behind. */
+	if (rank == 0) {
+		atomic_store(ready, UINT64_MAX - 1);
+		OK(cuStreamWaitValue64(s, r, 3, 0));
+		crew_meet(crew, 2);
+		OK(cuStreamSynchronize(s));
+		CHECK_EQ(atomic_load(ready), 3);
+	} else {
+		crew_meet(crew, 2);
+		snooze(20);
+		atomic_store(ready, 3);
+	}
+	OK(cuStreamDestroy(s));
+}
+
+static void timelines_test(void **state)
+{
+	(void)state;
+	crew_run(2, timelines, -1);
+}
+
+static void streams(struct crew *crew, int rank)
+{
+	(void)crew;
+	(void)rank;
+	CUstream s, t, u;
+	CUevent never, event, start;
+	CUgraph graph;
+	unsigned long long ids[3];
+	int status;
+	float ms;
+	char out[16] = "";
+	CUcontext context = gpu_open(0), of;
+	CUdeviceptr p = gpu_alloc(4096), word = gpu_alloc(64);
+	OK(cuStreamCreateWithPriority(&s, CU_STREAM_NON_BLOCKING, -5));
+	OK(cuStreamCreate(&t, CU_STREAM_NON_BLOCKING));
+	OK(cuStreamGetCtx(s, &of));
+	CHECK(of == context);
+	OK(cuEventCreate(&never, CU_EVENT_DISABLE_TIMING));
+	OK(cuEventCreate(&start, 0));
+	OK(cuEventCreate(&event, 0));
+	/* A wait for an event that was never recorded is none. */
+	OK(cuStreamWaitEvent(s, never, 0));
+	OK(cuStreamSynchronize(s));
+	/* t runs after s, which waits for the CPU. */
+	OK(cuEventRecord(start, s));
+	OK(cuStreamWaitValue64(s, word, 1, 0));
+	char source[16] = "first";
+	OK(cuMemcpyHtoDAsync(p, source, 6, s));
+	strcpy(source, "wrong"); /* pageable memory was taken at once */
+	OK(cuEventRecord(event, s));
+	OK(cuStreamWaitEvent(t, event, 0));
+	OK(cuMemcpyDtoDAsync(p + 100, p, 6, t));
+	snooze(20);
+	CHECK_EQ(cuStreamQuery(t), CUDA_ERROR_NOT_READY);
+	CHECK_EQ(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+	CHECK_EQ(cuEventElapsedTime(&ms, start, event), CUDA_ERROR_NOT_READY);
+	__atomic_store_n((uint64_t *)host(word), 1, __ATOMIC_RELEASE);
+	OK(cuEventSynchronize(event));
+	OK(cuMemcpyDtoHAsync(out, p + 100, 6, t));
+	CHECK(strcmp(out, "first") == 0);
+	OK(cuEventElapsedTime(&ms, start, event));
+	CHECK(ms >= 10);
+	OK(cuMemsetD8Async(p, 7, 9, NULL));
+	OK(cuMemsetD32Async(p + 16, 0x01020304, 4, NULL));
+	OK(cuMemcpyDtoH(out, p, 10));
+	CHECK_EQ(out[8], 7);
+	OK(cuCtxSynchronize());
+	CHECK_EQ(*(int *)host(p + 28), 0x01020304);
+	CHECK_EQ(cuMemsetD8Async(p, 7, 4097, NULL), CUDA_ERROR_INVALID_VALUE);
+	/* Handles come again, ids do not. */
+	OK(cuStreamGetId(s, &ids[0]));
+	OK(cuStreamGetId(t, &ids[1]));
+	OK(cuStreamDestroy(s));
+	CHECK_EQ(cuStreamSynchronize(s), CUDA_ERROR_INVALID_HANDLE);
+	OK(cuStreamCreate(&u, CU_STREAM_NON_BLOCKING));
+	CHECK(u == s);
+	OK(cuStreamGetId(u, &ids[2]));
+	CHECK(ids[2] > ids[1] && ids[1] > ids[0]);
+	/* Capture. */
+	OK(cuStreamBeginCapture(u, CU_STREAM_CAPTURE_MODE_RELAXED));
+	OK(cuStreamIsCapturing(u, &status));
+	CHECK_EQ(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+	CHECK_EQ(cuStreamWriteValue64(u, word, 2, 0), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	OK(cuStreamEndCapture(u, &graph));
+	OK(cuGraphDestroy(graph));
+	OK(cuStreamIsCapturing(u, &status));
+	CHECK_EQ(status, CU_STREAM_CAPTURE_STATUS_NONE);
+	/* One that is destroyed with work under way still does it. */
+	OK(cuStreamWaitValue64(u, word, 5, 0));
+	OK(cuStreamWriteValue64(u, word + 8, 6, 0));
+	OK(cuStreamDestroy(u));
+	__atomic_store_n((uint64_t *)host(word), 5, __ATOMIC_RELEASE);
+	while (__atomic_load_n((uint64_t *)host(word + 8), __ATOMIC_ACQUIRE) != 6)
+		snooze(1);
+	OK(cuStreamDestroy(t));
+	OK(cuEventDestroy(never));
+	OK(cuEventDestroy(event));
+	OK(cuEventDestroy(start));
+	/* Freeing waits for work. */
+	OK(cuStreamWaitValue64(NULL, word, 5, 0));
+	OK(cuMemFree(p));
+	OK(cuMemFree(word));
+}
+
+static void streams_test(void **state)
+{
+	(void)state;
+	crew_run(1, streams, -1);
+}
+
+/* ---- Faults -------------------------------------------------------------------------------------
+ */
+
+static void faults(struct crew *crew, int rank)
+{
+	CUdeviceptr p, word;
+	CUmemGenericAllocationHandle handle;
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				    .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	CUstream s;
+	int version;
+	gpu_open(0);
+	if (rank == 0) {
+		OK(cuIpcGetMemHandle(&crew->handle, gpu_alloc(MIB)));
+		atomic_store(&crew->step, 1);
+		crew_wait(crew, 2);
+		OK(cuCtxSynchronize()); /* the other one's fault is its own */
+		fault_on("wedge", getpid());
+		atomic_store(&crew->step, 3);
+		cuCtxSynchronize();
+		CHECK(false);
+	}
+	crew_wait(crew, 1);
+	fault_on("ipc-open", 0);
+	CHECK_EQ(cuIpcOpenMemHandle(&p, crew->handle, 1), CUDA_ERROR_MAP_FAILED);
+	fault_off("ipc-open");
+	OK(cuIpcOpenMemHandle(&p, crew->handle, 1));
+	fault_on("memory", crew->pids[0]);
+	word = gpu_alloc(64);
+	fault_on("memory", getpid());
+	CHECK_EQ(cuMemAlloc(&p, 1), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQ(cuMemCreate(&handle, 2 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+	fault_off("memory");
+	fault_on("driver-old", 0);
+	OK(cuDriverGetVersion(&version));
+	CHECK_EQ(version, 11040);
+	fault_off("driver-old");
+	CUstreamBatchMemOpParams op = {
+		.writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_64, word, 1, 0, 0}};
+	fault_on("batch-fail", 0);
+	CHECK_EQ(cuStreamBatchMemOp(NULL, 1, &op, 0), CUDA_ERROR_NOT_SUPPORTED);
+	fault_off("batch-fail");
+	OK(cuStreamBatchMemOp(NULL, 1, &op, 0));
+	setenv("NCCLSVC_FAKE_FAULTS", "nothing,memory:3,ipc-open:1:no-such-word", 1);
+	OK(cuMemAlloc(&p, 1));
+	OK(cuMemAlloc(&p, 1));
+	CHECK_EQ(cuMemAlloc(&p, 1), CUDA_ERROR_OUT_OF_MEMORY);
+	unsetenv("NCCLSVC_FAKE_FAULTS");
+	/* For good; and streams stop. */
+	OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+	OK(cuStreamWaitValue64(s, word, 100, 0));
+	fault_on("sticky", getpid());
+	CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_ILLEGAL_ADDRESS);
+	fault_off("sticky");
+	CHECK_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+	CHECK_EQ(cuMemAlloc(&p, 1), CUDA_ERROR_ILLEGAL_ADDRESS);
+	CHECK_EQ(cuStreamDestroy(s), CUDA_ERROR_ILLEGAL_ADDRESS);
+	atomic_store(&crew->step, 2);
+	crew_wait(crew, 3);
+	snooze(50);
+	kill(crew->pids[0], SIGKILL);
+}
+
+static void faults_test(void **state)
+{
+	(void)state;
+	crew_run(2, faults, 0);
+}
+
+static void forked(struct crew *crew, int rank)
+{
+	(void)crew;
+	(void)rank;
+	gpu_open(0);
+	int pid = fork(), n, status = -1;
+	if (pid == 0)
+		_exit(cuDeviceGetCount(&n) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	CHECK_EQ(status, 0);
+	OK(cuDeviceGetCount(&n));
+}
+
+static void forked_test(void **state)
+{
+	(void)state;
+	crew_run(1, forked, -1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_function_is_there),
+		cmocka_unit_test(devices_test),
+		cmocka_unit_test(visible_test),
+		cmocka_unit_test(addresses_test),
+		cmocka_unit_test(limits_test),
+		cmocka_unit_test(ipc_test),
+		cmocka_unit_test(vmm_test),
+		cmocka_unit_test(host_memory_test),
+		cmocka_unit_test(timelines_test),
+		cmocka_unit_test(streams_test),
+		cmocka_unit_test(faults_test),
+		cmocka_unit_test(forked_test),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,605 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The stand-in for libnccl: every operation on real processes, and how they fail. */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "crew.h"
+#include "ncclsvc_types.h"
+
+#define N 3 /* ranks */
+
+static void *host(CUdeviceptr p)
+{
+	return (void *)(uintptr_t)p;
+}
+
+static ncclComm_t comm_open(struct crew *crew, int rank, int n)
+{
+	ncclComm_t comm = NULL;
+	ncclConfig_t config = {.size = sizeof(config), .magic = NCCL_MAGIC, .version = 22800};
+	gpu_open(rank);
+	crew_meet(crew, n);
+	if (rank == 0)
+		OK(ncclGetUniqueId(&crew->id));
+	crew_meet(crew, n);
+	if (ncclCommInitRankConfig(&comm, n, crew->id, rank, &config)) {
+		fprintf(stderr, "%s\n", ncclGetLastError(NULL));
+		_exit(1);
+	}
+	CHECK_EQ(files_named("fake-nccl"), 0);
+	return comm;
+}
+
+static CUstream stream_open(void)
+{
+	CUstream s;
+	OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+	return s;
+}
+
+/* ---- Numbers, converted independently of the stand-in -----------------------------------------
+ */
+
+struct layout {
+	int exponent, mantissa;
+};
+
+static struct layout layout_of(int type)
+{
+	switch (type) {
+	case NCCLSVC_FLOAT16:
+		return (struct layout){5, 10};
+	case NCCLSVC_BFLOAT16:
+		return (struct layout){8, 7};
+	case NCCLSVC_FLOAT8E4M3:
+		return (struct layout){4, 3};
+	}
+	return (struct layout){5, 2};
+}
+
+static size_t width(int type)
+{
+	static const size_t widths[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+	return widths[type];
+}
+
+/* Searches all encodings: slow and plain. Of normal numbers and zero only. */
+static double small_value(uint32_t x, int type)
+{
+	struct layout l = layout_of(type);
+	uint32_t e = x >> l.mantissa & ((1u << l.exponent) - 1), m = x & ((1u << l.mantissa) - 1);
+	double v = e == 0 && m == 0 ? 0
+				    : (1 + m / (double)(1u << l.mantissa)) *
+					      pow(2, (int)e - (1 << (l.exponent - 1)) + 1);
+	return x >> (l.exponent + l.mantissa) & 1 ? -v : v;
+}
+
+static void store(void *p, size_t i, int type, double v)
+{
+	switch (type) {
+	case NCCLSVC_INT8:
+		((int8_t *)p)[i] = (int8_t)v;
+		return;
+	case NCCLSVC_UINT8:
+		((uint8_t *)p)[i] = (uint8_t)v;
+		return;
+	case NCCLSVC_INT32:
+		((int32_t *)p)[i] = (int32_t)v;
+		return;
+	case NCCLSVC_UINT32:
+		((uint32_t *)p)[i] = (uint32_t)v;
+		return;
+	case NCCLSVC_INT64:
+		((int64_t *)p)[i] = (int64_t)v;
+		return;
+	case NCCLSVC_UINT64:
+		((uint64_t *)p)[i] = (uint64_t)v;
+		return;
+	case NCCLSVC_FLOAT32:
+		((float *)p)[i] = (float)v;
+		return;
+	case NCCLSVC_FLOAT64:
+		((double *)p)[i] = v;
+		return;
+	}
+	struct layout l = layout_of(type);
+	uint32_t best = 0;
+	for (uint32_t x = 0; x < 1u << (1 + l.exponent + l.mantissa); x++) {
+		if (fabs(small_value(x, type) - v) < fabs(small_value(best, type) - v))
+			best = x;
+	}
+	if (width(type) == 1)
+		((uint8_t *)p)[i] = (uint8_t)best;
+	else
+		((uint16_t *)p)[i] = (uint16_t)best;
+}
+
+static double load(const void *p, size_t i, int type)
+{
+	switch (type) {
+	case NCCLSVC_INT8:
+		return ((const int8_t *)p)[i];
+	case NCCLSVC_UINT8:
+		return ((const uint8_t *)p)[i];
+	case NCCLSVC_INT32:
+		return ((const int32_t *)p)[i];
+	case NCCLSVC_UINT32:
+		return ((const uint32_t *)p)[i];
+	case NCCLSVC_INT64:
+		return (double)((const int64_t *)p)[i];
+	case NCCLSVC_UINT64:
+		return (double)((const uint64_t *)p)[i];
+	case NCCLSVC_FLOAT32:
+		return ((const float *)p)[i];
+	case NCCLSVC_FLOAT64:
+		return ((const double *)p)[i];
+	}
+	return small_value(width(type) == 1 ? ((const uint8_t *)p)[i] : ((const uint16_t *)p)[i],
+			   type);
+}
+
+/* Small, so that all types hold every result exactly, but for quotients. */
+static double input(int rank, size_t i, int type)
+{
+	int v = 1 + (int)((i + 2 * (size_t)rank) % 3);
+	bool is_signed = type != NCCLSVC_UINT8 && type != NCCLSVC_UINT32 && type != NCCLSVC_UINT64;
+	return is_signed && i % 5 == 0 ? -v : v;
+}
+
+static double reference(size_t i, int type, int redop)
+{
+	double v = input(0, i, type);
+	for (int r = 1; r < N; r++) {
+		double x = input(r, i, type);
+		v = redop == NCCLSVC_PROD  ? v * x
+		    : redop == NCCLSVC_MAX ? fmax(v, x)
+		    : redop == NCCLSVC_MIN ? fmin(v, x)
+					   : v + x;
+	}
+	return redop == NCCLSVC_AVG ? v / N : v;
+}
+
+static bool near(double v, double want, int type)
+{
+	if (type <= NCCLSVC_UINT64)
+		return v == trunc(want);
+	int mantissa = type == NCCLSVC_FLOAT64	 ? 52
+		       : type == NCCLSVC_FLOAT32 ? 23
+						 : layout_of(type).mantissa;
+	/* Half a unit of the last place. */
+	return fabs(v - want) <= fabs(want) * pow(2, -mantissa - 1);
+}
+
+static void reductions(struct crew *crew, int rank)
+{
+	enum { COUNT = 131 };
+	ncclComm_t comm = comm_open(crew, rank, N);
+	CUstream s = stream_open();
+	CUdeviceptr src = gpu_alloc(COUNT * 8), dst = gpu_alloc(COUNT * 8);
+	for (int type = 0; type <= NCCLSVC_FLOAT8E5M2; type++) {
+		for (int redop = 0; redop <= NCCLSVC_AVG; redop++) {
+			bool in_place = (type + redop) % 2;
+			CUdeviceptr out = in_place ? src : dst;
+			for (size_t i = 0; i < COUNT; i++)
+				store(host(src), i, type, input(rank, i, type));
+			OK(ncclAllReduce(host(src), host(out), COUNT, type, redop, comm, s));
+			OK(cuStreamSynchronize(s));
+			for (size_t i = 0; i < COUNT; i++) {
+				double v = load(host(out), i, type);
+				double want = reference(i, type, redop);
+				if (!near(v, want, type)) {
+					fprintf(stderr, "type %d redop %d [%zu]: %g not %g\n", type,
+						redop, i, v, want);
+					_exit(1);
+				}
+			}
+		}
+	}
+	OK(ncclCommDestroy(comm));
+}
+
+static void reductions_test(void **state)
+{
+	(void)state;
+	crew_run(N, reductions, -1);
+}
+
+/* ---- Data movement
+ * ------------------------------------------------------------------------------- */
+
+/* Larger than the pieces the stand-in works in, and no multiple of them. */
+#define COUNT ((size_t)100003)
+
+static int32_t word(int from, size_t i)
+{
+	return (int32_t)(from * 1000000 + (int)i);
+}
+
+static void fill(CUdeviceptr p, int rank, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		((int32_t *)host(p))[i] = word(rank, i);
+}
+
+/* n words from `from`, starting with its word number `first`. */
+static void check(CUdeviceptr p, size_t at, int from, size_t first, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		CHECK_EQ(((int32_t *)host(p))[at + i], word(from, first + i));
+}
+
+static void collectives(struct crew *crew, int rank)
+{
+	ncclComm_t comm = comm_open(crew, rank, N);
+	CUstream s = stream_open();
+	size_t all = N * COUNT;
+	CUdeviceptr src = gpu_alloc(all * 4), dst = gpu_alloc(all * 4);
+	int32_t *from = host(src), *to = host(dst);
+	fill(src, rank, all);
+	OK(ncclAllGather(from, to, COUNT, NCCLSVC_INT32, comm, s));
+	OK(cuStreamSynchronize(s));
+	for (int r = 0; r < N; r++)
+		check(dst, (size_t)r * COUNT, r, 0, COUNT);
+	OK(ncclBroadcast(from, to, COUNT, NCCLSVC_INT32, 1, comm, s));
+	OK(cuStreamSynchronize(s));
+	check(dst, 0, 1, 0, COUNT);
+	OK(ncclAlltoAll(from, to, COUNT, NCCLSVC_INT32, comm, s));
+	OK(cuStreamSynchronize(s));
+	for (int r = 0; r < N; r++)
+		check(dst, (size_t)r * COUNT, r, (size_t)rank * COUNT, COUNT);
+	OK(ncclGather(from, to, COUNT, NCCLSVC_INT32, 2, comm, s));
+	OK(cuStreamSynchronize(s));
+	for (int r = 0; r < N && rank == 2; r++)
+		check(dst, (size_t)r * COUNT, r, 0, COUNT);
+	OK(ncclScatter(from, to, COUNT, NCCLSVC_INT32, 0, comm, s));
+	OK(cuStreamSynchronize(s));
+	check(dst, 0, 0, (size_t)rank * COUNT, COUNT);
+	OK(ncclReduce(from, to, COUNT, NCCLSVC_INT32, NCCLSVC_MAX, 1, comm, s));
+	OK(cuStreamSynchronize(s));
+	if (rank == 1)
+		check(dst, 0, N - 1, 0, COUNT);
+	OK(ncclReduceScatter(from, to, COUNT, NCCLSVC_INT32, NCCLSVC_MIN, comm, s));
+	OK(cuStreamSynchronize(s));
+	check(dst, 0, 0, (size_t)rank * COUNT, COUNT);
+	/* In place, and several at once on two streams: they run in their order. */
+	CUstream t = stream_open();
+	OK(ncclReduceScatter(from, from + (size_t)rank * COUNT, COUNT, NCCLSVC_INT32, NCCLSVC_MAX,
+			     comm, s));
+	OK(ncclAllGather(from + (size_t)rank * COUNT, from, COUNT, NCCLSVC_INT32, comm, t));
+	OK(ncclBroadcast(from, from, 7, NCCLSVC_INT32, 0, comm, s));
+	OK(cuCtxSynchronize());
+	check(src, 0, N - 1, 0, all);
+	/* Nothing at all. */
+	OK(ncclAllReduce(from, to, 0, NCCLSVC_INT32, NCCLSVC_SUM, comm, s));
+	CHECK_EQ(ncclAllReduce(from, NULL, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, s),
+		 ncclInvalidArgument);
+	CHECK_EQ(ncclBroadcast(from, to, 1, NCCLSVC_INT32, N, comm, s), ncclInvalidArgument);
+	CHECK_EQ(ncclBroadcast(from, to, 1, 12, 0, comm, s), ncclInvalidArgument);
+	OK(ncclCommFinalize(comm));
+	OK(ncclCommDestroy(comm));
+}
+
+static void collectives_test(void **state)
+{
+	(void)state;
+	crew_run(N, collectives, -1);
+}
+
+static void exchange(struct crew *crew, int rank)
+{
+	ncclComm_t comm = comm_open(crew, rank, N);
+	CUstream s = stream_open(), t = stream_open();
+	CUdeviceptr src = gpu_alloc(2 * N * COUNT * 4), dst = gpu_alloc(2 * N * COUNT * 4);
+	int32_t *from = host(src), *to = host(dst);
+	fill(src, rank, 2 * N * COUNT);
+	/* All to all twice over, itself included, each rank in another order. */
+	OK(ncclGroupStart());
+	for (int k = 0; k < 2; k++) {
+		for (int i = 0; i < N; i++) {
+			int r = (i + rank) % N;
+			size_t block = (size_t)(2 * r + k) * COUNT;
+			OK(ncclSend(from + block, COUNT, NCCLSVC_INT32, r, comm, s));
+			OK(ncclRecv(to + block, COUNT, NCCLSVC_INT32, r, comm, i ? s : t));
+		}
+	}
+	OK(ncclGroupEnd());
+	OK(cuStreamSynchronize(s));
+	OK(cuStreamSynchronize(t));
+	for (int r = 0; r < N; r++) {
+		for (int k = 0; k < 2; k++)
+			check(dst, (size_t)(2 * r + k) * COUNT, r, (size_t)(2 * rank + k) * COUNT,
+			      COUNT);
+	}
+	/* A ring without a group, small enough not to need one; then a pair. */
+	OK(ncclSend(from, 10, NCCLSVC_INT32, (rank + 1) % N, comm, s));
+	OK(ncclRecv(to, 10, NCCLSVC_INT32, (rank + N - 1) % N, comm, s));
+	OK(cuStreamSynchronize(s));
+	check(dst, 0, (rank + N - 1) % N, 0, 10);
+	if (rank == 0)
+		OK(ncclSend(from, COUNT, NCCLSVC_INT32, 2, comm, s));
+	if (rank == 2)
+		OK(ncclRecv(to, COUNT, NCCLSVC_INT32, 0, comm, s));
+	OK(cuStreamSynchronize(s));
+	if (rank == 2)
+		check(dst, 0, 0, 0, COUNT);
+	/* Nested, with collectives; an error makes the whole group one. */
+	OK(ncclGroupStart());
+	OK(ncclGroupStart());
+	OK(ncclBroadcast(from, to, 5, NCCLSVC_INT32, 1, comm, s));
+	OK(ncclGroupEnd());
+	CHECK_EQ(cuStreamQuery(s), CUDA_SUCCESS);
+	OK(ncclAllGather(from, to + 100, 5, NCCLSVC_INT32, comm, s));
+	OK(ncclGroupEnd());
+	OK(cuStreamSynchronize(s));
+	check(dst, 0, 1, 0, 5);
+	check(dst, 105, 1, 0, 5);
+	OK(ncclGroupStart());
+	OK(ncclBroadcast(from, to, 5, NCCLSVC_INT32, 1, comm, s));
+	CHECK_EQ(ncclBroadcast(from, to, 5, NCCLSVC_INT32, 9, comm, s), ncclInvalidArgument);
+	CHECK_EQ(ncclGroupEnd(), ncclInvalidArgument);
+	CHECK_EQ(ncclGroupEnd(), ncclInvalidUsage);
+	OK(ncclCommDestroy(comm));
+}
+
+static void exchange_test(void **state)
+{
+	(void)state;
+	crew_run(N, exchange, -1);
+}
+
+/* ---- Failures
+ * ------------------------------------------------------------------------------------ */
+
+static void killed_peer(struct crew *crew, int rank)
+{
+	ncclComm_t comm = comm_open(crew, rank, N);
+	CUstream s = stream_open();
+	ncclResult_t error;
+	CUdeviceptr p = gpu_alloc(4096), mark = gpu_alloc(64);
+	OK(ncclAllReduce(host(p), host(p), 16, NCCLSVC_INT32, NCCLSVC_SUM, comm, s));
+	OK(cuStreamSynchronize(s));
+	crew_meet(crew, N);
+	if (rank == 2)
+		raise(SIGKILL);
+	OK(ncclAllReduce(host(p), host(p), 16, NCCLSVC_INT32, NCCLSVC_SUM, comm, s));
+	OK(ncclAllReduce(host(p), host(p), 16, NCCLSVC_INT32, NCCLSVC_SUM, comm, s));
+	OK(cuStreamWriteValue64(s, mark, 1, 0));
+	snooze(200);
+	CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+	OK(ncclCommGetAsyncError(comm, &error));
+	CHECK_EQ(error, ncclSuccess);
+	OK(ncclCommAbort(comm));
+	OK(cuStreamSynchronize(s));
+	CHECK_EQ(*(uint64_t *)host(mark), 1);
+	/* The two that are left go on with a new one. */
+	comm = comm_open(crew, rank, 2);
+	OK(ncclBroadcast(host(p), host(p), 16, NCCLSVC_INT32, 1, comm, s));
+	OK(cuStreamSynchronize(s));
+	OK(ncclCommDestroy(comm));
+}
+
+static void killed_peer_test(void **state)
+{
+	(void)state;
+	crew_run(N, killed_peer, 2);
+}
+
+static bool is_invalid_usage(void *arg)
+{
+	ncclResult_t error;
+	OK(ncclCommGetAsyncError(arg, &error));
+	return error == ncclInvalidUsage;
+}
+
+static void mismatch(struct crew *crew, int rank)
+{
+	CUdeviceptr p;
+	CUstream s;
+	for (int what = 0; what < 4; what++) {
+		ncclComm_t comm = comm_open(crew, rank, 2);
+		if (what == 0) {
+			p = gpu_alloc(1 << 20);
+			s = stream_open();
+		}
+		if (what == 3 && rank == 0)
+			OK(ncclSend(host(p), 100, NCCLSVC_INT32, 1, comm, s));
+		else if (what == 3)
+			OK(ncclRecv(host(p), 101, NCCLSVC_INT32, 0, comm, s));
+		else if (what == 2 && rank == 0)
+			OK(ncclBroadcast(host(p), host(p), 100, NCCLSVC_INT32, 0, comm, s));
+		else
+			OK(ncclAllReduce(host(p), host(p), (size_t)(100 + (what == 0 ? rank : 0)),
+					 what == 1 && rank ? NCCLSVC_UINT32 : NCCLSVC_INT32,
+					 NCCLSVC_SUM, comm, s));
+		CHECK(soon(is_invalid_usage, comm));
+		OK(ncclCommAbort(comm));
+		OK(cuStreamSynchronize(s));
+	}
+}
+
+static void mismatch_test(void **state)
+{
+	(void)state;
+	crew_run(2, mismatch, -1);
+}
+
+static void bad_joins(struct crew *crew, int rank)
+{
+	ncclComm_t comm;
+	ncclConfig_t config = {0};
+	gpu_open(rank == 2 ? 1 : rank);
+	if (rank == 0)
+		OK(ncclGetUniqueId(&crew->id));
+	crew_meet(crew, 2);
+	/* The one GPU twice. */
+	if (rank == 1) {
+		gpu_open(0);
+		CHECK_EQ(ncclCommInitRankConfig(&comm, 2, crew->id, 1, &config),
+			 ncclInvalidArgument);
+		CHECK_EQ(ncclCommInitRankConfig(&comm, 2, crew->id, 2, NULL), ncclInvalidArgument);
+		ncclResult_t error = ncclCommInitRankConfig(&comm, 2, crew->id, 1, NULL);
+		CHECK(error == ncclInvalidUsage || error == ncclSystemError);
+	} else {
+		ncclResult_t error = ncclCommInitRankConfig(&comm, 2, crew->id, 0, NULL);
+		CHECK(error == ncclInvalidUsage || error == ncclSystemError);
+	}
+	CHECK(strlen(ncclGetLastError(NULL)) > 10);
+	crew_meet(crew, 2);
+	/* Somebody dies instead of joining: the others do not wait for good. */
+	if (rank == 0) {
+		OK(ncclGetUniqueId(&crew->id));
+		atomic_store(&crew->step, 1);
+		CHECK_EQ(ncclCommInitRankConfig(&comm, 2, crew->id, 0, NULL), ncclSystemError);
+		return;
+	}
+	crew_wait(crew, 1);
+}
+
+static void bad_joins_test(void **state)
+{
+	(void)state;
+	crew_run(2, bad_joins, -1);
+}
+
+static void fault_parts(struct crew *crew, int rank)
+{
+	int version;
+	ncclResult_t error;
+	ncclComm_t comm = comm_open(crew, rank, 2);
+	CUstream s = stream_open();
+	CUdeviceptr p = gpu_alloc(4096);
+	if (rank == 0) {
+		fault_on("nccl-old", 0);
+		OK(ncclGetVersion(&version));
+		CHECK_EQ(version, 21500);
+		fault_off("nccl-old");
+		fault_on("init-fail", 0);
+		ncclComm_t none;
+		CHECK_EQ(ncclCommInitRankConfig(&none, 2, crew->id, rank, NULL), ncclSystemError);
+		CHECK(strstr(ncclGetLastError(NULL), "init-fail"));
+		fault_off("init-fail");
+		fault_on("async-error", 0);
+	}
+	OK(ncclGetVersion(&version));
+	CHECK(version >= NCCL_VERSION_NEEDED);
+	crew_meet(crew, 2);
+	OK(ncclAllReduce(host(p), host(p), 16, NCCLSVC_INT32, NCCLSVC_SUM, comm, s));
+	OK(ncclCommGetAsyncError(comm, &error));
+	CHECK_EQ(error, ncclSystemError);
+	snooze(100);
+	CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+	OK(ncclCommAbort(comm));
+	OK(cuStreamSynchronize(s));
+	crew_meet(crew, 2);
+	if (rank == 0)
+		fault_off("async-error");
+	comm = comm_open(crew, rank, 2);
+	/* Not even an abort ends it: the process has to. */
+	if (rank == 0)
+		fault_on("kernel-hang", crew->pids[0]);
+	crew_meet(crew, 2);
+	OK(ncclAllReduce(host(p), host(p), 16, NCCLSVC_INT32, NCCLSVC_SUM, comm, s));
+	if (rank == 0) {
+		atomic_store(&crew->step, 1);
+		ncclCommAbort(comm);
+		CHECK(false);
+	}
+	crew_wait(crew, 1);
+	snooze(200);
+	kill(crew->pids[0], SIGKILL);
+	OK(ncclCommAbort(comm));
+	OK(cuStreamSynchronize(s));
+}
+
+static void faults_test(void **state)
+{
+	(void)state;
+	crew_run(2, fault_parts, 0);
+}
+
+static void illegal(struct crew *crew, int rank)
+{
+	ncclComm_t comm = comm_open(crew, rank, 2);
+	CUstream s = stream_open();
+	CUdeviceptr p = gpu_alloc(4096);
+	/* One rank's buffer ends too early: its context fails, the other rank hangs. */
+	OK(ncclAllReduce(host(p), host(p), rank ? 1024 : 1025, NCCLSVC_INT32, NCCLSVC_SUM, comm,
+			 s));
+	if (rank == 0) {
+		CHECK_EQ(cuStreamSynchronize(s), CUDA_ERROR_ILLEGAL_ADDRESS);
+		CHECK_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+		atomic_store(&crew->step, 1);
+	} else {
+		crew_wait(crew, 1);
+		CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+	}
+	OK(ncclCommAbort(comm));
+}
+
+static void illegal_test(void **state)
+{
+	(void)state;
+	crew_run(2, illegal, -1);
+}
+
+/* ---- Memory
+ * -------------------------------------------------------------------------------------- */
+
+static void windows(struct crew *crew, int rank)
+{
+	ncclComm_t comm = comm_open(crew, rank, 2);
+	ncclWindow_t window;
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr imported;
+	void *p;
+	int fd;
+	OK(ncclMemAlloc(&p, 100000));
+	OK(cuMemRetainAllocationHandle(&handle, p));
+	OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	OK(cuMemRelease(handle));
+	close(fd);
+	OK(ncclCommWindowRegister(comm, p, 100000, &window, NCCL_WIN_COLL_SYMMETRIC));
+	CUstream s = stream_open();
+	memset(p, 1, 4000);
+	OK(ncclAllReduce(p, p, 1000, NCCLSVC_UINT32, NCCLSVC_SUM, comm, s));
+	OK(cuStreamSynchronize(s));
+	CHECK_EQ(*(uint32_t *)p, 0x02020202);
+	OK(ncclCommWindowDeregister(comm, window));
+	OK(ncclMemFree(p));
+	if (rank == 0)
+		OK(cuIpcGetMemHandle(&crew->handle, gpu_alloc(4096)));
+	crew_meet(crew, 2);
+	if (rank == 1) {
+		OK(cuIpcOpenMemHandle(&imported, crew->handle, 1));
+		CHECK_EQ(ncclCommWindowRegister(comm, host(imported), 4096, &window, 0),
+			 ncclUnhandledCudaError);
+		OK(cuIpcCloseMemHandle(imported));
+	}
+	crew_meet(crew, 2);
+	OK(ncclCommDestroy(comm));
+}
+
+static void windows_test(void **state)
+{
+	(void)state;
+	crew_run(2, windows, -1);
+}
+
+int main(void)
+{
+	setenv("NCCLSVC_FAKE_GPUS", "4", 1);
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(reductions_test), cmocka_unit_test(collectives_test),
+		cmocka_unit_test(exchange_test),   cmocka_unit_test(killed_peer_test),
+		cmocka_unit_test(mismatch_test),   cmocka_unit_test(bad_joins_test),
+		cmocka_unit_test(faults_test),	   cmocka_unit_test(illegal_test),
+		cmocka_unit_test(windows_test),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
