@@ -237,6 +237,7 @@ struct engine {
 	struct comm *launched; /* with tasks that fly */
 	bool cuda;	       /* there are GPUs */
 	bool met_new;	       /* something may be launched */
+	uint64_t shown_ns; /* when inspection last learned of inputs */
 	uint64_t visit;
 	struct task **visited;
 	uint32_t nvisited, visited_room;
