@@ -56,11 +56,15 @@ int gpu_start(struct server *s);
 void gpu_stop(struct server *s);
 void gpu_free(struct server *s);
 
+/* Asks every worker for a sign of life. */
+void gpu_ping(struct server *s);
 /* NULL: no such device, or none that can be used. */
 struct gpu *gpu_find(struct server *s, int32_t device);
 /* Sends a request. fd (or -1) stays the caller's. done comes exactly once. */
 void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *done, void *arg,
 	     uint64_t within_ns);
+/* What was asked for arg is due sooner. */
+void gpu_hurry(struct gpu *g, const void *arg, uint64_t within_ns);
 /* The same without an answer. */
 void gpu_tell(struct gpu *g, const struct worker_message *m);
 /* It does not do what it should: its end is noticed as any other. */

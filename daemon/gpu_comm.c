@@ -13,6 +13,8 @@
 #include "gpu.h"
 #include "log.h"
 
+#define MAKING_NS UINT64_C(3000000000) /* to see that a rank is gone that was to take part */
+
 static struct gpu *gpu_of(const struct physical *p, uint32_t rank)
 {
 	return p->server->gpus[p->devices[rank]];
@@ -222,8 +224,12 @@ void physical_gpu_lost(struct server *s, const struct gpu *g)
 		if (!uses(p, g->index) || p->aborting)
 			continue;
 		p->bad = true;
-		if (p->waiting)
-			continue; /* being made: its answers, or their lack, will tell */
+		if (p->waiting) {
+			/* Being made, which NCCL may wait for without end: there is little hope. */
+			for (uint32_t k = 0; k < p->n; k++)
+				gpu_hurry(gpu_of(p, k), p, MAKING_NS);
+			continue;
+		}
 		if (p->user)
 			comm_gpu_lost(p->user, NCCLSVC_WORKER_LOST, rank_on(p, g->index));
 		physical_abort(p, "a worker is lost");

@@ -20,6 +20,7 @@
 #include "order.h"
 #include "worker/queue.h"
 
+#define SHOW_NS	     UINT64_C(10000000)
 #define SLEEP_SHARE  100 /* a task's end is seen late by at most this part of its time */
 #define SLEEP_MIN_NS UINT64_C(50000)
 #define SLEEP_MAX_NS UINT64_C(20000000)
@@ -303,9 +304,23 @@ static void stop_watching(struct engine *e, struct comm *c)
 		order_free_comm(e, c);
 }
 
+/* Inspection is to see whose stream a launched task waits for. */
+static void show_inputs(struct engine *e)
+{
+	struct comm *c;
+	struct task *t;
+	e->shown_ns = e->now;
+	DL_FOREACH2(e->launched, c, next_launched)
+	for (uint32_t k = 0; k < c->nranks; k++)
+		DL_FOREACH (c->members[k].flying, t)
+			order_show_state(e, t);
+}
+
 bool device_poll(struct engine *e)
 {
 	bool any = false;
+	if (e->now - e->shown_ns > SHOW_NS)
+		show_inputs(e);
 	struct comm *c, *next;
 	for (c = e->launched; c; c = next) {
 		bool left = false;

@@ -79,6 +79,7 @@ static void clear_member(struct engine *e, struct member *m, const ncclsvc_statu
 void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank, int32_t pid)
 {
 	ncclsvc_status st = status_of(result), own = status_of(NCCLSVC_CANCELLED);
+	const bool worker = result == NCCLSVC_WORKER_LOST || result == NCCLSVC_NCCL_ERROR;
 	st.rank_a = rank;
 	st.pid_a = pid;
 	c->ended = true;
@@ -93,8 +94,9 @@ void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank,
 		struct member *m = &c->members[k];
 		if (m->gone)
 			continue;
-		/* Nobody is told that he himself has gone. */
-		clear_member(e, m, (int32_t)k == rank ? &own : &st);
+		/* Nobody is told that he himself has gone; but his worker may have. */
+		bool himself = (int32_t)k == rank && !worker;
+		clear_member(e, m, himself ? &own : &st);
 		m->session->handles[m->handle].comm = NULL;
 	}
 	if (c->cuda)

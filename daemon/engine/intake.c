@@ -122,6 +122,10 @@ static int check(struct engine *e, struct session *s, struct task *t, const char
 		*text = "source and destination overlap, and not as the operation works in place";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
+	if (c->cuda && r->op == NCCLSVC_ALL_TO_ALL && src_bytes && t->src == t->dst) {
+		*text = "NCCL does not do AllToAll in place";
+		return NCCLSVC_UNSUPPORTED;
+	}
 	if (!c->cuda && r->type >= NCCLSVC_FLOAT8E4M3 && svc_op_reduces(r->op)) {
 		*text = "float8 is reduced on GPUs only";
 		return NCCLSVC_UNSUPPORTED;

@@ -61,6 +61,7 @@ struct task {
 	uint8_t place;	/* enum place */
 	bool by_socket, waits_input, ghost;
 	bool published;		    /* inspection knows it, and its deadline counts */
+	uint8_t shown;		    /* the state that inspection knows */
 	bool flying;		    /* launched on a GPU */
 	struct meeting *meeting;    /* on a GPU's communicator: RUNNING, and not launched yet */
 	struct task *next_in_group; /* a circle, on GPUs' communicators; NULL: alone */
@@ -237,6 +238,7 @@ struct engine {
 	struct comm *launched; /* with tasks that fly */
 	bool cuda;	       /* there are GPUs */
 	bool met_new;	       /* something may be launched */
+	uint64_t shown_ns;     /* when inspection last learned of inputs */
 	uint64_t visit;
 	struct task **visited;
 	uint32_t nvisited, visited_room;

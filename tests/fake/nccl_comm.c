@@ -149,10 +149,11 @@ static ncclResult_t seat_take(const struct join *j, struct board *b, int fd)
 	if (b->seats[j->rank].pid)
 		return nccl_error(ncclInvalidUsage, "rank %d is there twice", j->rank);
 	for (int r = 0; r < j->nranks; r++) {
-		if (b->seats[r].pid && b->seats[r].gpu == j->gpu)
-			return nccl_error(ncclInvalidUsage,
-					  "Duplicate GPU detected : rank %d and rank %d", j->rank,
-					  r);
+		if (!b->seats[r].pid || b->seats[r].gpu != j->gpu)
+			continue;
+		atomic_store(&b->left, 1); /* NCCL tells all ranks of it */
+		return nccl_error(ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d",
+				  j->rank, r);
 	}
 	if (!b->nranks && ftruncate(fd, (off_t)board_size(j->nranks)))
 		return nccl_error(ncclSystemError, "ftruncate: %s", strerror(errno));
