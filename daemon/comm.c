@@ -248,6 +248,8 @@ static bool gpus_ready(struct server *s, struct communicator *m)
 	if (!known || physical_fits(m))
 		return known;
 	physical_release(m);
+	if (physical_soon(s, m))
+		return false;
 	m->acquiring = true;
 	physical_acquire(s, m);
 	if (!physical_fits(m))
@@ -311,8 +313,11 @@ void comm_epoch_gone(struct server *s, uint32_t slot)
 	m->running = false;
 	free(m->board);
 	m->board = NULL;
+	bool cuda = m->physical;
 	physical_release(m);
 	comm_try_start(s, m);
+	if (cuda) /* somebody may have waited for it */
+		comm_gpu_ready(s);
 	if (m->state == NCCLSVC_COMM_IDLE)
 		check_idle(s, m);
 }

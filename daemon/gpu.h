@@ -86,6 +86,9 @@ struct physical {
 	int32_t devices[]; /* by rank */
 };
 
+/* The last tasks of another communicator are ending, and then m can have its physical one: quicker
+ * than to make another. comm_gpu_ready follows. */
+bool physical_soon(struct server *s, const struct communicator *m);
 /* Gives m->physical, now or by comm_physical_ready. */
 void physical_acquire(struct server *s, struct communicator *m);
 /* The epoch is over and nothing runs. m->physical is NULL afterwards. */

@@ -105,9 +105,10 @@ static void on_id(struct gpu *g, void *arg, const struct worker_message *answer,
 	}
 }
 
+/* The devices, in their order, and nothing wrong with it. */
 static bool fits(const struct physical *p, const struct communicator *m)
 {
-	if (p->user || !p->ready || p->bad || p->aborting || p->n != m->nranks)
+	if (!p->ready || p->bad || p->aborting || p->n != m->nranks)
 		return false;
 	for (uint32_t k = 0; k < p->n; k++)
 		if (p->devices[k] != m->seats[k].device)
@@ -115,11 +116,25 @@ static bool fits(const struct physical *p, const struct communicator *m)
 	return true;
 }
 
+bool physical_soon(struct server *s, const struct communicator *m)
+{
+	struct physical *p;
+	bool soon = false;
+	DL_FOREACH (s->physicals, p) {
+		if (!fits(p, m))
+			continue;
+		if (!p->user)
+			return false;
+		soon = soon || (p->user->running && p->user->ended);
+	}
+	return soon;
+}
+
 void physical_acquire(struct server *s, struct communicator *m)
 {
 	struct physical *p;
 	DL_FOREACH (s->physicals, p)
-		if (fits(p, m)) {
+		if (!p->user && fits(p, m)) {
 			p->user = m;
 			m->physical = p;
 			count(s);
