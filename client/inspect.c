@@ -117,6 +117,7 @@ LIST(ncclsvc_list_comms, SVC_LIST_COMMS, ncclsvc_comm_info)
 LIST(ncclsvc_list_members, SVC_LIST_MEMBERS, ncclsvc_member_info)
 LIST(ncclsvc_list_tasks, SVC_LIST_TASKS, ncclsvc_task_info)
 LIST(ncclsvc_list_regions, SVC_LIST_REGIONS, ncclsvc_region_info)
+LIST(ncclsvc_list_devices, SVC_LIST_DEVICES, ncclsvc_device_info)
 
 void ncclsvc_list_free(void *list)
 {

@@ -219,6 +219,8 @@ struct ncclsvc_comm {
 	uint64_t uid;
 	uint32_t epoch;
 	int nranks, rank;
+	int device;	       /* of this process; NCCLSVC_DEVICE_HOST */
+	int32_t daemon_device; /* the daemon's number for it */
 	bool world, split;
 	ncclsvc_unique_id id;
 	uint64_t timeout_ns;
@@ -311,6 +313,10 @@ struct op {
 	struct chunk *chunk; /* staging, if any buffer is plain */
 	bool src_staged, dst_staged;
 	size_t src_at, dst_at, chunk_bytes;
+	/* On GPUs: */
+	struct CUstream_st *stream;
+	bool detached;	    /* the stream does not wait for it */
+	uint16_t places[2]; /* of its regions, from 1; 0: none */
 };
 
 /* Refuses bad arguments and overlaps, and fills the extents. */
@@ -327,6 +333,8 @@ struct thread_state {
 	uint64_t thread;
 	ncclsvc_timeline *timeline;
 	uint64_t timeline_value;
+	struct CUstream_st *stream;
+	unsigned stream_flags;
 	bool grouping;
 	struct op *ops;
 	unsigned nops, room;
@@ -350,7 +358,36 @@ struct ncclsvc_timeline {
 	ncclsvc_session *session;
 	uint32_t index;	  /* 1..SVC_TIMELINES-1 */
 	uint32_t pending; /* tasks */
+	bool of_stream;	  /* stream.c's */
 };
+
+/* ---- GPUs: gpu.h has what only their files share -------------------------------------------- */
+
+/* OK if the session can have GPU communicators: there is a ring and a driver. Not locked. */
+ncclsvc_result gpu_usable(ncclsvc_session *s);
+/* The daemon's number for this process's device. Not locked. */
+ncclsvc_result device_match(ncclsvc_session *s, int device, int32_t *number);
+/* After a reattach: finds the communicators' devices again. Locked; yields. */
+ncclsvc_result devices_rematch(ncclsvc_session *s);
+/* The stream that the thread has set. Locked. */
+ncclsvc_result stream_choose(struct op *op, const struct thread_state *t);
+/* Finds streams and buffers of the operations that are on GPUs. Not settled, though OK: it yielded,
+ * and everything is to be checked again. *since is 0 at first. Locked; yields. */
+ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
+			   bool *settled);
+/* The n newest tasks are the operations: puts them on their streams. Locked. */
+ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned n);
+/* OK, or a refusal of device memory on a communicator of the host. Locked. */
+ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const char *buffer);
+void device_unpin(ncclsvc_session *s, uint64_t task); /* it has ended; locked */
+/* Lets every stream go on: raises its timelines' `done`. Locked. */
+void streams_release(ncclsvc_session *s);
+void gpu_reattached(ncclsvc_session *s); /* before the link changes; locked */
+/* May wait for the GPU. Not locked, by the only thread that reattaches. */
+void gpu_drop_retired(ncclsvc_session *s);
+void gpu_close(ncclsvc_session *s);
+/* lend.c: mem_free of lent memory. Locked; yields. */
+ncclsvc_result device_lent_give_back(ncclsvc_session *s, void *ptr);
 
 /* ---- session.c ------------------------------------------------------------------------------ */
 
@@ -372,7 +409,8 @@ struct ncclsvc_session {
 	struct regions regions;
 	struct staging staging;
 	ncclsvc_timeline *timelines[SVC_TIMELINES];
-	struct thread_state *threads;
+	struct thread_state *threads, *spare_thread;
+	struct gpu *gpu; /* NULL until a GPU is used */
 
 	int epoll, kick; /* -1 until get_fd or a blocking dispatch */
 	ncclsvc_callback *callback;

@@ -27,8 +27,11 @@ static uint64_t answer_deadline(int timeout_ms)
 static ncclsvc_comm *comm_new(ncclsvc_session *s)
 {
 	ncclsvc_comm *comm = calloc(1, sizeof(*comm));
-	if (comm)
+	if (comm) {
 		comm->session = s;
+		comm->device = NCCLSVC_DEVICE_HOST;
+		comm->daemon_device = SVC_DEVICE_HOST;
+	}
 	return comm;
 }
 
@@ -109,13 +112,15 @@ static ncclsvc_result join(ncclsvc_session *s, ncclsvc_comm *comm, unsigned opco
 	return r;
 }
 
-static ncclsvc_result join_new(ncclsvc_session *s, const struct svc_join *request, int timeout_ms,
-			       ncclsvc_comm **out)
+static ncclsvc_result join_new(ncclsvc_session *s, const struct svc_join *request, int device,
+			       int timeout_ms, ncclsvc_comm **out)
 {
 	ncclsvc_comm *comm = comm_new(s);
 	if (!comm)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	comm->world = request->flags & SVC_JOIN_WORLD;
+	comm->device = device;
+	comm->daemon_device = request->device;
 	memcpy(comm->id.bytes, request->id, sizeof(comm->id.bytes));
 	label(comm, NULL);
 	ncclsvc_result r = join(s, comm, SVC_JOIN, request, timeout_ms);
@@ -126,11 +131,11 @@ static ncclsvc_result join_new(ncclsvc_session *s, const struct svc_join *reques
 	return r;
 }
 
-ncclsvc_result ncclsvc_comm_join(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks,
-				 int rank, int timeout_ms, ncclsvc_comm **comm)
+/* device: this process's, and the daemon's number for it. */
+static ncclsvc_result join_id(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks, int rank,
+			      int device, int32_t daemon_device, int timeout_ms,
+			      ncclsvc_comm **comm)
 {
-	if (!s || !id || !comm)
-		return error_argument("ncclsvc_comm_join: the session, id or comm is NULL");
 	if (nranks < 1 || nranks > SVC_RANKS_MAX)
 		return error_argument("nranks is %d, 1 to %d are possible", nranks, SVC_RANKS_MAX);
 	if (rank < 0 || rank >= nranks)
@@ -138,11 +143,33 @@ ncclsvc_result ncclsvc_comm_join(ncclsvc_session *s, const ncclsvc_unique_id *id
 	struct svc_join request = {
 		.nranks = nranks,
 		.rank = rank,
-		.device = SVC_DEVICE_HOST,
+		.device = daemon_device,
 		.timeout_ns = timeout_on_wire(timeout_ms),
 	};
 	memcpy(request.id, id->bytes, sizeof(request.id));
-	return join_new(s, &request, timeout_ms, comm);
+	return join_new(s, &request, device, timeout_ms, comm);
+}
+
+ncclsvc_result ncclsvc_comm_join(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks,
+				 int rank, int timeout_ms, ncclsvc_comm **comm)
+{
+	if (!s || !id || !comm)
+		return error_argument("ncclsvc_comm_join: the session, id or comm is NULL");
+	return join_id(s, id, nranks, rank, NCCLSVC_DEVICE_HOST, SVC_DEVICE_HOST, timeout_ms, comm);
+}
+
+ncclsvc_result ncclsvc_comm_join_device(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks,
+					int rank, int device, int timeout_ms, ncclsvc_comm **comm)
+{
+	int32_t number;
+	if (!s || !id || !comm)
+		return error_argument("ncclsvc_comm_join_device: the session, id or comm is NULL");
+	if (device == NCCLSVC_DEVICE_HOST)
+		return ncclsvc_comm_join(s, id, nranks, rank, timeout_ms, comm);
+	ncclsvc_result r = gpu_usable(s);
+	if (!r)
+		r = device_match(s, device, &number);
+	return r ? r : join_id(s, id, nranks, rank, device, number, timeout_ms, comm);
 }
 
 ncclsvc_result ncclsvc_comm_world(ncclsvc_session *s, int rank, int timeout_ms, ncclsvc_comm **comm)
@@ -157,7 +184,7 @@ ncclsvc_result ncclsvc_comm_world(ncclsvc_session *s, int rank, int timeout_ms, 
 		.flags = SVC_JOIN_WORLD,
 		.timeout_ns = timeout_on_wire(timeout_ms),
 	};
-	return join_new(s, &request, timeout_ms, comm);
+	return join_new(s, &request, NCCLSVC_DEVICE_HOST, timeout_ms, comm);
 }
 
 ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
@@ -180,6 +207,8 @@ ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *parent, int colour, int key, int
 		.timeout_ns = timeout_on_wire(timeout_ms),
 	};
 	comm->split = true;
+	comm->device = parent->device;
+	comm->daemon_device = parent->daemon_device;
 	label(comm, parent);
 	session_unlock(s);
 	if (!r)
@@ -197,7 +226,7 @@ static struct svc_join rejoin_request(const ncclsvc_comm *comm, uint64_t timeout
 	struct svc_join request = {
 		.nranks = comm->world ? 0 : comm->nranks,
 		.rank = comm->rank,
-		.device = SVC_DEVICE_HOST,
+		.device = comm->daemon_device,
 		.flags = comm->world ? SVC_JOIN_WORLD : 0,
 		.timeout_ns = timeout_ns,
 	};
@@ -212,9 +241,16 @@ ncclsvc_result ncclsvc_comm_rejoin(ncclsvc_comm *comm, int timeout_ms)
 		return error_argument("ncclsvc_comm_rejoin: the communicator is NULL");
 	ncclsvc_session *s = comm->session;
 	struct call call = {.on_reply = rejoined, .arg = comm};
+	int32_t number = SVC_DEVICE_HOST;
+	ncclsvc_result r = NCCLSVC_OK;
+	if (comm->device >= 0) /* its number may be new, if the daemon is */
+		r = device_match(s, comm->device, &number);
+	if (r)
+		return r;
 	session_lock(s);
+	comm->daemon_device = number;
 	struct svc_join request = rejoin_request(comm, timeout_on_wire(timeout_ms));
-	ncclsvc_result r = call_run(s, &call, SVC_JOIN, &request, -1, answer_deadline(timeout_ms));
+	r = call_run(s, &call, SVC_JOIN, &request, -1, answer_deadline(timeout_ms));
 	session_unlock(s);
 	return r;
 }

@@ -187,8 +187,9 @@ ncclsvc_result ncclsvc_mem_free(ncclsvc_session *s, void *ptr)
 	session_lock(s);
 	struct region *region = region_find(&s->regions, ptr);
 	if (!region || region->base != ptr || region->busy) {
+		r = device_lent_give_back(s, ptr);
 		session_unlock(s);
-		return error_set(NCCLSVC_NOT_FOUND, "%p is no memory of the session", ptr);
+		return r;
 	}
 	region->busy = true;
 	if (!s->lost && region->id)

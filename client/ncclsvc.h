@@ -75,8 +75,8 @@ typedef struct ncclsvc_options {
 ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **session);
 
 /* Leaves every communicator, abandons pending tasks, frees all memory of the session (pointers from
- * ncclsvc_mem_alloc included) and the communicator handles. NULL is allowed. Does not block. No
- * other call on the session may be running or follow. */
+ * ncclsvc_mem_alloc included) and the communicator handles. NULL is allowed. Does not block, unless
+ * it has had GPU communicators (see there). No other call on the session may be running or follow. */
 void ncclsvc_close(ncclsvc_session *session);
 
 /* After DAEMON_LOST: connects again to the same socket, registers the session's memory again (contents
@@ -152,7 +152,7 @@ ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
  * memory of its own, which is slower: the source at submission, the destination when a wait, test
  * or dispatch finds the task done, so until then the result is not there.
  *
- * In place: AllReduce, Broadcast, Reduce, AllToAll: sendbuf == recvbuf. AllGather, Gather (root):
+ * In place: AllReduce, Broadcast, Reduce, AllToAll (not on GPUs): sendbuf == recvbuf. AllGather, Gather (root):
  * sendbuf == recvbuf + rank * count. ReduceScatter, Scatter (root): recvbuf == sendbuf + rank *
  * count. Any other overlap is refused. A count of 0 is allowed: it synchronises, and moves nothing.
  *
@@ -234,11 +234,18 @@ uint64_t ncclsvc_timeline_done(const ncclsvc_timeline *timeline);
  * later runs after it: the GPU itself waits, no host does. Waits on the host (ncclsvc_wait) are for
  * errors, and for those who want them. If a task fails, its stream goes on and its buffers hold
  * anything: ask ncclsvc_comm_error. After PEER_GONE and WORKER_LOST, fill buffers again only once
- * the communicator has been rejoined.
+ * the communicator has been rejoined. A stream that waits for a lost daemon goes on as soon as any
+ * call of the library notices the loss; a process that has no thread in the library (all are in
+ * cudaStreamSynchronize, say) is let go by the daemon's workers, which outlive it for a moment.
+ * Each stream in use with a communicator takes one of the session's 63 timelines, until idle.
+ * Such operations cannot be on a thread with a timeline of its own (UNSUPPORTED). One more error:
+ * SYSTEM, the driver refused the stream's part. The task is submitted then, and runs unordered.
  * Buffers: memory of cuMemAlloc (cudaMalloc), cuMemCreate (with a POSIX handle type), or lent by
  * the daemon; any part of an allocation. It is imported at its first use, ~0.1 ms. Memory that
  * cannot be shared between processes (of cudaMallocAsync's default pool, managed, host) is refused
- * by name. Freeing an allocation that no pending task uses is always allowed. */
+ * by name. A buffer must lie within one cuMemCreate mapping. Freeing an allocation that no pending
+ * task uses is always allowed; its memory is the GPU's again when another is used for the first
+ * time, or the session closes. ncclsvc_close waits for what is on this process's GPUs. */
 
 struct CUstream_st; /* a CUstream, or cudaStream_t */
 
@@ -268,7 +275,8 @@ ncclsvc_result ncclsvc_stream_wait(ncclsvc_session *session, struct CUstream_st 
 
 /* Memory of the GPU `device` that the daemon owns and this process borrows: nothing is imported at
  * its first use, and small collectives are faster on it. *ptr is a device pointer. Zeroed. Given
- * back with ncclsvc_mem_free, or with the session. */
+ * back with ncclsvc_mem_free, or with the session. After ncclsvc_reattach it can still be read, but
+ * not submitted (NOT_FOUND): the daemon that lent it is gone. */
 ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *session, int device, size_t bytes,
 					void **ptr);
 

@@ -9,12 +9,14 @@ static ncclsvc_result operate(struct op *op)
 	session_lock(s);
 	struct thread_state *t = thread_find(s);
 	op->record.timeout_ns = op->comm->timeout_ns;
-	if (t && t->timeline) {
+	if (t && t->timeline && op->comm->device < 0) {
 		op->record.flags |= SVC_TASK_TIMELINE;
 		op->record.timeline = t->timeline->index;
 		op->record.value = t->timeline_value;
 	}
 	ncclsvc_result r = op_check(op);
+	if (!r && op->comm->device >= 0)
+		r = stream_choose(op, t);
 	if (t && t->grouping) {
 		if (!r)
 			r = comm_check(op->comm);

@@ -40,15 +40,24 @@ ncclsvc_result op_check(struct op *op)
 	const ncclsvc_comm *comm = op->comm;
 	const char *name = svc_op_name(r->op);
 	char text[SVC_TEXT_BYTES];
-	if (svc_record_check(r, (uint32_t)comm->nranks, comm->rank, text))
+	if (svc_record_measure(r, (uint32_t)comm->nranks, comm->rank, &op->src_bytes,
+			       &op->dst_bytes, text))
 		return error_argument("%s: %s", name, text);
-	svc_task_extent(r, (uint32_t)comm->nranks, comm->rank, &op->src_bytes, &op->dst_bytes);
+	if ((r->type == NCCLSVC_FLOAT8E4M3 || r->type == NCCLSVC_FLOAT8E5M2) && comm->device < 0 &&
+	    svc_op_reduces(r->op))
+		return error_set(NCCLSVC_UNSUPPORTED,
+				 "%s: %s is reduced on GPUs only: join the communicator with a "
+				 "device, or convert",
+				 name, svc_type_name(r->type));
 	if (op->src_bytes && (!op->src || wraps(op->src, op->src_bytes)))
 		return error_argument("%s: sendbuf is %p, %llu bytes are due", name,
 				      (const void *)op->src, (unsigned long long)op->src_bytes);
 	if (op->dst_bytes && (!op->dst || wraps(op->dst, op->dst_bytes)))
 		return error_argument("%s: recvbuf is %p, %llu bytes are due", name,
 				      (const void *)op->dst, (unsigned long long)op->dst_bytes);
+	if (overlap(op) && r->op == NCCLSVC_ALL_TO_ALL && comm->device >= 0)
+		return error_set(NCCLSVC_UNSUPPORTED,
+				 "AllToAll: NCCL does not do it in place: give another recvbuf");
 	if (overlap(op) && !in_place(op))
 		return error_argument("%s: sendbuf and recvbuf overlap, and not as the in-place "
 				      "form does",
@@ -63,7 +72,7 @@ static ncclsvc_result locate(const ncclsvc_session *s, const struct op *op, cons
 	const struct region *region = region_find(&s->regions, buffer);
 	*plain = !region;
 	if (!region)
-		return NCCLSVC_OK;
+		return s->gpu ? host_check(s, op, buffer) : NCCLSVC_OK;
 	*offset = (uint64_t)(buffer - region->base);
 	if (bytes > region->bytes - *offset)
 		return error_argument(

@@ -111,6 +111,7 @@ void ncclsvc_close(ncclsvc_session *s)
 	if (!s)
 		return;
 	dispatch_close(s);
+	gpu_close(s);
 	if (s->link)
 		link_unref(s->link);
 	for (uint32_t i = 0; i < s->tasks.entries; i++)
@@ -146,6 +147,7 @@ static ncclsvc_result install(ncclsvc_session *s, struct link *new)
 	tasks_look(s); /* what had ended, and what has now failed */
 	staging_free(s);
 	regions_unregister(&s->regions);
+	gpu_reattached(s);
 	carry_timelines(s, new);
 	dispatch_unwatch(s);
 	link_unref(s->link);
@@ -177,12 +179,15 @@ ncclsvc_result ncclsvc_reattach(ncclsvc_session *s, int timeout_ms)
 	options.entries = s->tasks.entries;
 	options.entries_required = options.retry = true;
 	session_unlock(s);
+	gpu_drop_retired(s);
 	ncclsvc_result r = link_open(&options, deadline, &new);
 	session_lock(s);
 	if (!r)
 		r = install(s, new);
 	if (!r)
 		r = regions_register(s, deadline);
+	if (!r)
+		r = devices_rematch(s);
 	if (!r)
 		r = comms_rejoin(s, deadline);
 	s->reattaching = false;

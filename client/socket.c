@@ -56,6 +56,8 @@ ncclsvc_result session_check(ncclsvc_session *s)
 	}
 	if (!s->lost)
 		return NCCLSVC_OK;
+	if (s->gpu) /* again: a worker's last write may have taken a counter back */
+		streams_release(s);
 	return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
 }
 
@@ -73,6 +75,9 @@ static void orphan(ncclsvc_session *s, const struct svc_header *h, const void *b
 		comm_orphan(s, &joined);
 		break;
 	case SVC_REGION_ADD:
+	case SVC_REGION_CUDA:
+	case SVC_REGION_CUDA_FD:
+	case SVC_REGION_LEND: /* its reply begins as the others */
 		memcpy(&added, body, sizeof(added));
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = added.region});
 		break;

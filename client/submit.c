@@ -146,20 +146,33 @@ static void publish_all(ncclsvc_session *s, struct op *ops, unsigned n)
 
 ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 {
-	bool staged = false;
+	bool staged = false, settled = true;
+	uint64_t since = 0;
 	ncclsvc_result r = ready(s, ops, n);
 	for (unsigned i = 0; !r && i < n; i++) {
+		if (ops[i].comm->device >= 0) {
+			settled = false;
+			continue;
+		}
 		r = op_place(s, &ops[i]);
 		staged = staged || ops[i].chunk_bytes;
 	}
 	if (!r && staged)
 		r = stage(s, ops, n);
+	bool on_gpu = !settled;
+	while (!r && !settled) {
+		r = gpu_prepare(s, ops, n, &since, &settled);
+		if (!r && !settled)
+			r = ready(s, ops, n);
+	}
 	for (unsigned i = 0; !r && i < n; i++)
 		finish_record(&ops[i], i + 1 < n);
 	if (!r && s->options.no_ring)
 		r = send_all(s, ops, n);
 	else if (!r)
 		publish_all(s, ops, n);
+	if (!r && on_gpu)
+		r = gpu_submitted(s, ops, n);
 	if (staged)
 		release(s, ops, n);
 	return r;

@@ -138,8 +138,11 @@ static void end(ncclsvc_session *s, struct slot *slot)
 {
 	if (slot->chunk)
 		copy_out(s, slot);
-	if (slot->timeline && s->timelines[slot->timeline])
+	if (slot->timeline && s->timelines[slot->timeline]) {
 		s->timelines[slot->timeline]->pending--;
+		if (s->timelines[slot->timeline]->of_stream)
+			device_unpin(s, slot->number);
+	}
 	slot->called_back = !s->callback;
 	slot->state = SLOT_ENDED;
 	s->tasks.ended++;
@@ -231,4 +234,6 @@ void tasks_release_timelines(ncclsvc_session *s)
 			timeline_raise(&svc_timelines(s->link->ring)[slot->timeline].done,
 				       slot->timeline_value);
 	}
+	if (s->gpu)
+		streams_release(s);
 }

@@ -28,24 +28,39 @@ struct thread_state *thread_find(ncclsvc_session *s)
 struct thread_state *thread_make(ncclsvc_session *s)
 {
 	struct thread_state *t = thread_find(s);
-	if (t || !(t = calloc(1, sizeof(*t))))
+	if (t)
 		return t;
+	t = s->spare_thread ? s->spare_thread : calloc(1, sizeof(*t));
+	if (!t)
+		return NULL;
+	s->spare_thread = NULL;
 	t->thread = this_thread();
 	t->next = s->threads;
 	s->threads = t;
 	return t;
 }
 
+static void thread_free(struct thread_state *t)
+{
+	if (!t)
+		return;
+	free(t->ops);
+	free(t);
+}
+
 void thread_tidy(ncclsvc_session *s, struct thread_state *gone)
 {
 	struct thread_state **at = &s->threads;
-	if (gone->grouping || gone->timeline)
+	if (gone->grouping || gone->timeline || gone->stream || gone->stream_flags)
 		return;
 	while (*at != gone)
 		at = &(*at)->next;
 	*at = gone->next;
-	free(gone->ops);
-	free(gone);
+	/* Who makes groups makes many: one is kept, with its room for operations. */
+	if (s->spare_thread)
+		thread_free(gone);
+	else
+		s->spare_thread = gone;
 }
 
 void threads_free(ncclsvc_session *s)
@@ -53,7 +68,7 @@ void threads_free(ncclsvc_session *s)
 	while (s->threads) {
 		struct thread_state *t = s->threads;
 		s->threads = t->next;
-		free(t->ops);
-		free(t);
+		thread_free(t);
 	}
+	thread_free(s->spare_thread);
 }

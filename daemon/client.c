@@ -286,7 +286,7 @@ struct client *client_create(struct server *s, int fd)
 	c->fd = fd;
 	c->pid = cred.pid;
 	c->uid = cred.uid;
-	c->doorbell = c->completion = -1;
+	c->doorbell = c->completion = c->ring_fd = -1;
 	c->since_ns = server_now();
 	c->poll.data = c;
 	int error = uv_poll_init(s->loop, &c->poll, fd);

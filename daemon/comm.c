@@ -11,7 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gpu.h"
 #include "log.h"
+
+#define LANDING_NS UINT64_C(10000000000) /* for launched tasks, once their epoch is over */
 
 static bool alive(const struct seat *seat)
 {
@@ -61,6 +64,8 @@ struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t n
 		free(seats);
 		return NULL;
 	}
+	for (uint32_t k = 0; k < nranks; k++)
+		seats[k].device = SVC_DEVICE_HOST;
 	m->seats = seats;
 	a->ranks += nranks;
 	m->account = a;
@@ -80,6 +85,7 @@ struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t n
 
 static void comm_free(struct server *s, struct communicator *m)
 {
+	physical_release(m);
 	HASH_DEL(s->comms, m);
 	s->comm_by_slot[m->slot] = NULL;
 	s->ncomms--;
@@ -176,7 +182,7 @@ void comm_discard(struct server *s, struct communicator *m)
 
 /* ---- Epochs ---- */
 
-void comm_start_epoch(struct server *s, struct communicator *m, unsigned reply_opcode)
+static void start_epoch(struct server *s, struct communicator *m)
 {
 	struct epoch_member *members = calloc(m->nranks, sizeof(*members));
 	struct board_entry *board = calloc(m->nranks, sizeof(*board));
@@ -192,7 +198,7 @@ void comm_start_epoch(struct server *s, struct communicator *m, unsigned reply_o
 	m->board = board;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct seat *seat = &m->seats[k];
-		members[k] = (struct epoch_member){seat->client->slot, seat->handle};
+		members[k] = (struct epoch_member){seat->client->slot, seat->handle, seat->device};
 		seat->state = NCCLSVC_MEMBER_JOINED;
 		seat->deadline_ns = 0;
 	}
@@ -203,18 +209,100 @@ void comm_start_epoch(struct server *s, struct communicator *m, unsigned reply_o
 	cmd.epoch_start.uid = m->uid;
 	cmd.epoch_start.members = members;
 	cmd.epoch_start.board = board;
+	cmd.epoch_start.cuda = m->cuda;
+	cmd.epoch_start.lane = m->physical ? m->physical->lane : 0;
 	server_command(s, &cmd);
 	/* The command is in the queue: whoever submits now is behind it. A reply that fails may end
 	 * its session, and with it this epoch; the others must still hear that it was. */
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (alive(&m->seats[k]))
-			reply_joined(m, k, reply_opcode);
+			reply_joined(m, k, m->reply_opcode);
 }
 
-static void try_start_epoch(struct server *s, struct communicator *m)
+/* ---- Communicators of GPUs: what an epoch of theirs needs first ---- */
+
+static bool physical_fits(const struct communicator *m)
 {
-	if (m->joining == m->nranks && !m->running)
-		comm_start_epoch(s, m, SVC_JOIN);
+	const struct physical *p = m->physical;
+	if (!p || !p->ready || p->bad)
+		return false;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (p->devices[k] != m->seats[k].device)
+			return false;
+	return true;
+}
+
+/* True: every worker is there and knows its member's timelines, and NCCL has a communicator. Else
+ * whatever is missing has been asked for, and the answer comes back here. */
+static bool gpus_ready(struct server *s, struct communicator *m)
+{
+	bool known = true;
+	if (m->acquiring)
+		return false;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct gpu *g = s->gpus[m->seats[k].device];
+		if (g->info.state != NCCLSVC_DEVICE_READY)
+			return false;
+		known = gpu_session_known(g, m->seats[k].client) && known;
+	}
+	if (!known || physical_fits(m))
+		return known;
+	physical_release(m);
+	m->acquiring = true;
+	physical_acquire(s, m);
+	if (!physical_fits(m))
+		return false;
+	m->acquiring = false;
+	return true;
+}
+
+void comm_try_start(struct server *s, struct communicator *m)
+{
+	if (m->joining == m->nranks && !m->running && (!m->cuda || gpus_ready(s, m)))
+		start_epoch(s, m);
+}
+
+static void fail_joins(struct server *s, struct communicator *m, const char *why)
+{
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct seat *seat = &m->seats[k];
+		struct client *c = seat->client;
+		uint32_t serial = seat->serial;
+		if (seat->state != NCCLSVC_MEMBER_JOINING)
+			continue;
+		m->joining--;
+		seat->state = NCCLSVC_MEMBER_BROKEN;
+		seat->deadline_ns = 0;
+		if (seat->fresh)
+			vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
+		client_error(c, m->reply_opcode, serial, NCCLSVC_NCCL_ERROR, "%s", why);
+	}
+	check_idle(s, m);
+}
+
+void comm_physical_ready(struct communicator *m, const char *why)
+{
+	struct server *s = m->account->server;
+	m->acquiring = false;
+	if (why)
+		fail_joins(s, m, why);
+	else
+		comm_try_start(s, m);
+}
+
+void comm_gpu_ready(struct server *s)
+{
+	struct communicator *m, *tmp;
+	HASH_ITER (hh, s->comms, m, tmp)
+		if (m->cuda)
+			comm_try_start(s, m);
+}
+
+void comm_session_known(struct client *c)
+{
+	for (uint32_t i = 1; i < c->nmemberships; i++)
+		if (c->memberships[i].comm && c->memberships[i].comm->cuda)
+			comm_try_start(c->server, c->memberships[i].comm);
 }
 
 void comm_epoch_gone(struct server *s, uint32_t slot)
@@ -223,7 +311,8 @@ void comm_epoch_gone(struct server *s, uint32_t slot)
 	m->running = false;
 	free(m->board);
 	m->board = NULL;
-	try_start_epoch(s, m);
+	physical_release(m);
+	comm_try_start(s, m);
 	if (m->state == NCCLSVC_COMM_IDLE)
 		check_idle(s, m);
 }
@@ -234,6 +323,9 @@ static void end_epoch(struct server *s, struct communicator *m, int result, int3
 	if (!m->running || m->ended)
 		return;
 	m->ended = true;
+	m->ended_ns = server_now();
+	if (m->cuda)
+		server_deadline(s, m->ended_ns + LANDING_NS);
 	struct command cmd = {.kind = COMMAND_EPOCH_END};
 	cmd.epoch_end.comm = m->slot;
 	cmd.epoch_end.result = result;
@@ -248,32 +340,49 @@ void comm_close_all(struct server *s, int reason)
 	HASH_ITER (hh, s->comms, m, tmp) {
 		end_epoch(s, m, reason, -1, 0);
 		m->state = NCCLSVC_COMM_BROKEN;
+		if (m->physical && m->running) /* nothing may be left that never ends */
+			physical_abort(m->physical, NULL);
 	}
 }
 
-/* Ends the epoch because of one member; the others are told to rejoin. */
-static void break_epoch(struct server *s, struct communicator *m, int32_t rank)
+/* Ends the epoch because of one member, or of its GPU; the others are told to rejoin. */
+static void break_epoch_for(struct server *s, struct communicator *m, int reason, int32_t rank)
 {
 	int32_t pid = m->seats[rank].pid;
 	if (m->state != NCCLSVC_COMM_READY)
 		return;
 	m->state = NCCLSVC_COMM_BROKEN;
-	end_epoch(s, m, NCCLSVC_PEER_GONE, rank, pid);
-	comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
+	end_epoch(s, m, reason, rank, pid);
+	comm_split_failed(m, reason, rank);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct seat *seat = &m->seats[k];
-		if (!alive(seat) || seat->state != NCCLSVC_MEMBER_JOINED || (int32_t)k == rank)
+		bool gone = (int32_t)k == rank && reason == NCCLSVC_PEER_GONE;
+		if (!alive(seat) || seat->state != NCCLSVC_MEMBER_JOINED || gone)
 			continue;
 		seat->state = NCCLSVC_MEMBER_BROKEN;
 		struct svc_event_comm ev = {
 			.comm = seat->handle,
 			.epoch = m->epoch,
-			.reason = NCCLSVC_PEER_GONE,
+			.reason = reason,
 			.rank = rank,
 			.pid = pid,
 		};
 		client_event(seat->client, SVC_EVENT_COMM, &ev, sizeof(ev));
 	}
+}
+
+static void break_epoch(struct server *s, struct communicator *m, int32_t rank)
+{
+	break_epoch_for(s, m, NCCLSVC_PEER_GONE, rank);
+}
+
+void comm_gpu_lost(struct communicator *m, int result, int32_t rank)
+{
+	struct server *s = m->account->server;
+	if (m->running)
+		break_epoch_for(s, m, result, rank);
+	else
+		physical_release(m);
 }
 
 /* A part of a split that lost a member before it began. */
@@ -312,10 +421,20 @@ static bool check_join(struct client *c, uint32_t serial, const struct svc_join 
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
 		return false;
 	}
-	if (j->device != SVC_DEVICE_HOST) {
+	if (j->device != SVC_DEVICE_HOST && !gpu_find(c->server, j->device)) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
-			     "this daemon runs host ranks only (device -1), not device %d",
-			     j->device);
+			     "this daemon has no device %d (host ranks are -1)", j->device);
+		return false;
+	}
+	if (j->device != SVC_DEVICE_HOST && world) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
+			     "the world's ranks are the host's (device -1)");
+		return false;
+	}
+	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > c->server->ngpus) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "nranks is %d: each needs a GPU of its own, and this node has %u",
+			     j->nranks, c->server->ngpus);
 		return false;
 	}
 	if (!world && j->nranks > SVC_HOST_RANKS_MAX) {
@@ -366,6 +485,32 @@ static struct communicator *find_or_create(struct client *c, uint32_t serial,
 	return m;
 }
 
+/* Members are all of the host or all of GPUs, each of its own. */
+static bool device_fits(struct client *c, struct communicator *m, uint32_t serial,
+			const struct svc_join *j, int32_t rank)
+{
+	if (!m->occupied && !m->running)
+		m->cuda = j->device != SVC_DEVICE_HOST;
+	if (m->cuda != (j->device != SVC_DEVICE_HOST)) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_MISMATCH,
+			     "rank %d (pid %d) joins with %s, the members of communicator %s did "
+			     "with %s",
+			     rank, c->pid, m->cuda ? "host memory" : "a GPU", m->label,
+			     m->cuda ? "GPUs" : "host memory");
+		return false;
+	}
+	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
+		if ((int32_t)k == rank || !alive(&m->seats[k]) || m->seats[k].device != j->device)
+			continue;
+		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "ranks %u (pid %d) and %d (pid %d) of communicator %s have both taken "
+			     "device %d",
+			     k, m->seats[k].pid, rank, c->pid, m->label, j->device);
+		return false;
+	}
+	return true;
+}
+
 static int32_t any_free_rank(const struct communicator *m)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
@@ -400,13 +545,15 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 		m->state = NCCLSVC_COMM_FORMING;
 	seat->state = NCCLSVC_MEMBER_JOINING;
 	seat->pid = c->pid;
+	seat->device = j->device;
+	m->reply_opcode = SVC_JOIN;
 	seat->serial = serial;
 	seat->since_ns = server_now();
 	seat->deadline_ns = j->timeout_ns ? seat->since_ns + j->timeout_ns : 0;
 	m->joining++;
 	if (seat->deadline_ns)
 		server_deadline(s, seat->deadline_ns);
-	try_start_epoch(s, m);
+	comm_try_start(s, m);
 }
 
 void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
@@ -439,7 +586,8 @@ void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
 			     m->label, seat->client->pid, seat->client->id);
 		return;
 	}
-	take_seat(c, m, rank, serial, j);
+	if (device_fits(c, m, serial, j, rank))
+		take_seat(c, m, rank, serial, j);
 }
 
 /* ---- Leaving ---- */
@@ -545,6 +693,12 @@ uint64_t comm_expire(struct server *s, uint64_t now)
 				next = earlier(next, at);
 		}
 		next = earlier(next, comm_split_expire(m, now));
+		if (m->cuda && m->running && m->ended && m->physical) {
+			if (m->ended_ns + LANDING_NS <= now)
+				physical_abort(m->physical, "tasks of a past epoch do not end");
+			else
+				next = earlier(next, m->ended_ns + LANDING_NS);
+		}
 		if (m->state != NCCLSVC_COMM_IDLE || m->world || m->running)
 			continue;
 		uint64_t end = m->idle_ns + (uint64_t)s->config->comm_idle_seconds * 1000000000;

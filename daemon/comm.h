@@ -25,8 +25,8 @@ uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank)
 void comm_discard(struct server *s, struct communicator *m);
 /* Fails the JOINs of a part of a split that lost a member before it began. */
 void comm_abandon(struct server *s, struct communicator *m);
-/* Every seat is taken and its handle made: starts the epoch and answers every member. */
-void comm_start_epoch(struct server *s, struct communicator *m, unsigned reply_opcode);
+/* If every seat is taken, and its GPU ready: starts the epoch and answers every member. */
+void comm_try_start(struct server *s, struct communicator *m);
 
 /* Answers every waiting SPLIT of m with this error; rank: who went, or -1. */
 void comm_split_failed(struct communicator *m, int result, int32_t rank);

@@ -41,6 +41,7 @@ struct config {
 	int hello_seconds;
 	int drain_seconds;
 	int keepalive_seconds;
+	int worker_seconds;
 
 	char file[PATH_MAX];		       /* that was read; empty: none */
 	unsigned char source[CONFIG_KEYS_MAX]; /* enum config_source, by place in the table */

@@ -61,6 +61,8 @@ const struct config_key config_keys[] = {
 	 "how long pending tasks may run on after SIGTERM"},
 	{"keepalive_seconds", CONFIG_INT, true, AT(keepalive_seconds), 0, 3600, 30, NO_AUTO, NULL,
 	 "how often an idle daemon looks after its engine; 0: never"},
+	{"worker_seconds", CONFIG_INT, true, AT(worker_seconds), 1, 3600, 60, NO_AUTO, NULL,
+	 "how long a GPU's worker may take to answer before it is replaced"},
 };
 const unsigned config_keys_n = sizeof(config_keys) / sizeof(config_keys[0]);
 _Static_assert(sizeof(config_keys) / sizeof(config_keys[0]) <= CONFIG_KEYS_MAX,

@@ -42,11 +42,14 @@ enum command_kind {
 	COMMAND_DRAIN,	/* -> EVENT_DRAINED once nothing is pending */
 	COMMAND_PING,	/* -> EVENT_PONG */
 	COMMAND_STOP,
+	COMMAND_DEVICE_ADD, /* a GPU's queue: for good */
+	COMMAND_EPOCH_DEAD, /* after EPOCH_END: what still runs on GPUs was broken off */
 };
 
 struct epoch_member {
 	uint32_t session; /* slot */
 	uint32_t handle;  /* what the session's records call the communicator */
+	int32_t device;	  /* -1: host */
 };
 
 struct command {
@@ -70,6 +73,7 @@ struct command {
 			void *base; /* borrowed until EVENT_REGION_GONE or EVENT_SESSION_GONE */
 			uint64_t bytes;
 			uint32_t serial; /* of the request, returned by the event */
+			int32_t device;	 /* -1: host; else base is the GPU's worker's */
 		} region;
 		struct {
 			uint32_t comm; /* slot */
@@ -78,7 +82,14 @@ struct command {
 			uint64_t uid;
 			struct epoch_member *members; /* [nranks]; the executor frees it */
 			struct board_entry *board;    /* [nranks]; until EVENT_EPOCH_GONE */
+			bool cuda;
+			uint32_t lane; /* of every member's worker */
 		} epoch_start;
+		struct {
+			uint32_t device;
+			struct worker_queue *queue; /* borrowed for good, as the doorbell */
+			int doorbell;
+		} device;
 		struct {
 			uint32_t comm;
 			int32_t result, rank, pid; /* what the pending tasks are told */
@@ -135,6 +146,7 @@ struct event {
 	};
 };
 
+struct worker_queue;
 struct task_table;
 
 struct failure {

@@ -12,6 +12,7 @@
 
 #include "build_config.h"
 #include "fdio.h"
+#include "gpu.h"
 #include "names.h"
 #include "server_state.h"
 
@@ -137,7 +138,7 @@ static void list_members(struct server *s, struct snapshot *snap)
 				.session = seat->client ? seat->client->id : 0,
 				.pid = seat->pid,
 				.epoch = m->epoch,
-				.device = SVC_DEVICE_HOST,
+				.device = seat->device,
 			};
 			if (seat->state == NCCLSVC_MEMBER_JOINING)
 				i->waiting_ns = since(snap->now, seat->since_ns);
@@ -215,7 +216,7 @@ static void list_regions(struct server *s, struct snapshot *snap)
 	DL_FOREACH (s->clients, c) {
 		for (uint32_t k = 1; k < c->nmappings; k++) {
 			const struct mapping *m = &c->mappings[k];
-			if (!m->base)
+			if (!m->used)
 				continue;
 			ncclsvc_region_info *i = snapshot_next(snap);
 			if (!i)
@@ -224,11 +225,21 @@ static void list_regions(struct server *s, struct snapshot *snap)
 				.session = c->id,
 				.region = k,
 				.pid = c->pid,
-				.kind = SVC_REGION_MEMFD,
+				.kind = m->kind,
+				.device = m->device,
 				.bytes = m->bytes,
 				.age_ns = since(snap->now, m->since_ns),
 			};
 		}
+	}
+}
+
+static void list_devices(struct server *s, struct snapshot *snap)
+{
+	for (uint32_t i = 0; i < s->ngpus; i++) {
+		ncclsvc_device_info *info = snapshot_next(snap);
+		*info = s->gpus[i]->info;
+		info->age_ns = since(snap->now, s->gpus[i]->since_ns);
 	}
 }
 
@@ -272,6 +283,11 @@ void list_send(struct client *c, uint32_t serial, uint32_t what)
 		error = snapshot_begin(&snap, sizeof(ncclsvc_region_info), s->regions);
 		if (!error)
 			list_regions(s, &snap);
+		break;
+	case SVC_LIST_DEVICES:
+		error = snapshot_begin(&snap, sizeof(ncclsvc_device_info), s->ngpus);
+		if (!error)
+			list_devices(s, &snap);
 		break;
 	default:
 		client_error(c, SVC_LIST, serial, NCCLSVC_INVALID_ARGUMENT, "there is no list %u",

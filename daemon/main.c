@@ -19,6 +19,7 @@
 #include "paths.h"
 #include "server.h"
 #include "socket.h"
+#include "worker/worker_main.h"
 
 #define CLOSE_MS 5000 /* for sessions to be let go at the end */
 
@@ -229,14 +230,10 @@ static int listen_own(struct daemon *d)
 
 static int start(struct daemon *d)
 {
-	if (d->config.device == CONFIG_DEVICE_CUDA) {
-		log_error("device = cuda: this version runs host ranks only; use auto or host");
-		return -1;
-	}
 	raise_fd_limit();
 	d->server = server_create(&d->loop, &d->config);
 	if (!d->server) {
-		log_error("the engine cannot start: %s", strerror(errno));
+		log_error("cannot start: %s", strerror(errno));
 		return -1;
 	}
 	int inherited = listen_inherited(d);
@@ -284,6 +281,11 @@ static void stop(struct daemon *d)
 int main(int argc, char *argv[], char *envp[])
 {
 	static struct daemon d;
+	/* The same program, started by the daemon itself. */
+	if (!strncmp(argv[0], WORKER_PROBE, sizeof(WORKER_PROBE) - 1))
+		return probe_main();
+	if (!strncmp(argv[0], WORKER_NAME, sizeof(WORKER_NAME) - 1))
+		return worker_main(argc, argv);
 	fill_standard_fds();
 	d.socket.fd = d.socket.lock_fd = -1;
 	d.argc = argc;

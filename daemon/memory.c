@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "fdio.h"
+#include "gpu.h"
 #include "server_state.h"
 
 struct account *memory_account(struct server *s, uint32_t uid)
@@ -19,6 +20,7 @@ struct account *memory_account(struct server *s, uint32_t uid)
 	a = calloc(1, sizeof(*a));
 	if (!a)
 		return NULL;
+	a->server = s;
 	a->uid = uid;
 	HASH_ADD(hh, s->accounts, uid, sizeof(a->uid), a);
 	return a;
@@ -105,15 +107,18 @@ void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a
 	struct svc_attach_reply r = {.size = c->ring_size, .entries = c->entries};
 	int fds[] = {memfd, c->doorbell, c->completion};
 	client_reply(c, SVC_ATTACH, serial, &r, sizeof(r), fds, 3);
-	close(memfd);
+	if (c->server->ngpus)
+		c->ring_fd = memfd; /* a worker will need it, and the next one too */
+	else
+		close(memfd);
 }
 
 /* ---- Regions ---- */
 
-static uint32_t free_region(struct client *c)
+uint32_t memory_free_region(struct client *c)
 {
 	for (uint32_t i = 1; i < c->nmappings; i++)
-		if (!c->mappings[i].base)
+		if (!c->mappings[i].used)
 			return i;
 	uint32_t n = c->nmappings ? c->nmappings * 2 : 8;
 	if (n > SVC_SESSION_REGIONS)
@@ -158,7 +163,7 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT, "%s", text);
 		return;
 	}
-	uint32_t i = free_region(c);
+	uint32_t i = memory_free_region(c);
 	if (!i) {
 		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_LIMIT,
 			     "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
@@ -170,7 +175,13 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 			     "the region cannot be mapped: %s", strerror(errno));
 		return;
 	}
-	c->mappings[i] = (struct mapping){.base = p, .bytes = r->bytes, .since_ns = server_now()};
+	c->mappings[i] = (struct mapping){.used = true,
+					  .kind = SVC_REGION_MEMFD,
+					  .device = SVC_DEVICE_HOST,
+					  .fd = -1,
+					  .base = p,
+					  .bytes = r->bytes,
+					  .since_ns = server_now()};
 	c->regions++;
 	c->region_bytes += r->bytes;
 	c->account->region_bytes += r->bytes;
@@ -178,7 +189,7 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 	s->region_bytes += r->bytes;
 	server_command(s, &(struct command){.kind = COMMAND_REGION_ADD,
 					    .session = c->slot,
-					    .region = {i, p, r->bytes, serial}});
+					    .region = {i, p, r->bytes, serial, SVC_DEVICE_HOST}});
 	struct svc_region_reply reply = {.region = i};
 	client_reply(c, SVC_REGION_ADD, serial, &reply, sizeof(reply), NULL, 0);
 }
@@ -221,6 +232,10 @@ static void unmap_beside(uv_loop_t *loop, void *base, size_t bytes)
 
 static void unmap(struct client *c, struct mapping *m)
 {
+	if (m->kind != SVC_REGION_MEMFD) {
+		gpu_memory_close(c, m);
+		return;
+	}
 	unmap_beside(c->server->loop, m->base, m->bytes);
 	c->regions--;
 	c->region_bytes -= m->bytes;
@@ -232,10 +247,15 @@ static void unmap(struct client *c, struct mapping *m)
 
 void memory_remove(struct client *c, uint32_t serial, uint32_t region)
 {
-	if (!region || region >= c->nmappings || !c->mappings[region].base ||
+	if (!region || region >= c->nmappings || !c->mappings[region].used ||
 	    c->mappings[region].leaving) {
 		client_error(c, SVC_REGION_DEL, serial, NCCLSVC_NOT_FOUND,
 			     "there is no region %u in this session", region);
+		return;
+	}
+	if (c->mappings[region].pending) {
+		client_error(c, SVC_REGION_DEL, serial, NCCLSVC_BUSY, "region %u is being imported",
+			     region);
 		return;
 	}
 	c->mappings[region].leaving = true;
@@ -260,9 +280,12 @@ void memory_removed(struct client *c, uint32_t serial, uint32_t region, bool gon
 void memory_free_all(struct client *c)
 {
 	for (uint32_t i = 1; i < c->nmappings; i++)
-		if (c->mappings[i].base)
+		if (c->mappings[i].used)
 			unmap(c, &c->mappings[i]);
 	free(c->mappings);
+	gpu_session_close(c);
+	if (c->ring_fd >= 0)
+		close(c->ring_fd);
 	if (c->ring) {
 		c->account->ring_bytes -= c->ring_size;
 		munmap(c->ring, c->ring_size);

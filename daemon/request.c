@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "build_config.h"
+#include "gpu.h"
 #include "log.h"
 #include "names.h"
 #include "server_state.h"
@@ -189,6 +190,15 @@ void request_handle(struct client *c, const struct svc_header *h, const void *bo
 			memory_remove(c, h->serial, m->region);
 		break;
 	}
+	case SVC_REGION_CUDA:
+		gpu_memory_add(c, h->serial, body, -1);
+		break;
+	case SVC_REGION_CUDA_FD:
+		gpu_memory_add(c, h->serial, body, fds[0]);
+		break;
+	case SVC_REGION_LEND:
+		gpu_memory_lend(c, h->serial, body);
+		break;
 	case SVC_JOIN:
 		comm_join(c, h->serial, body);
 		break;

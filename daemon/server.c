@@ -14,6 +14,7 @@
 
 #include "engine/engine.h"
 #include "fdio.h"
+#include "gpu.h"
 #include "log.h"
 #include "server_state.h"
 
@@ -69,6 +70,7 @@ static void on_timer(uv_timer_t *timer)
 	uint64_t now = server_now();
 	s->next_deadline_ns = 0;
 	uint64_t next = earlier(expire_silent(s, now), comm_expire(s, now));
+	next = earlier(next, physical_expire(s, now));
 	if (next)
 		server_deadline(s, next);
 }
@@ -263,7 +265,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config)
 	};
 	if (s->by_slot && s->comm_by_slot && s->spare_fd >= 0)
 		s->executor = engine_create(&ec, notify, s);
-	if (!s->executor || comm_create_world(s)) {
+	if (!s->executor || comm_create_world(s) || gpu_start(s)) {
 		int error = errno ? errno : ENOMEM;
 		server_close(s, 0, NULL);
 		while (!server_closed(s))
@@ -288,6 +290,7 @@ void server_ping(struct server *s, void (*pong)(void *arg), void *arg)
 	s->pong = pong;
 	s->pong_arg = arg;
 	server_command(s, &(struct command){.kind = COMMAND_PING});
+	gpu_ping(s);
 }
 
 void server_summarize(const struct server *s, struct server_summary *sum)
@@ -314,6 +317,13 @@ static void on_listener_closed(uv_handle_t *handle)
 	free(l);
 }
 
+/* Its events, and the GPUs' workers, are needed until the last session is gone. */
+static void let_executor_go(struct server *s)
+{
+	uv_close((uv_handle_t *)&s->events, on_handle_closed);
+	gpu_stop(s);
+}
+
 void server_close(struct server *s, int reason, const char *text)
 {
 	struct client *c, *next;
@@ -330,7 +340,7 @@ void server_close(struct server *s, int reason, const char *text)
 	s->listeners = NULL;
 	uv_close((uv_handle_t *)&s->timer, on_handle_closed);
 	if (!s->clients)
-		uv_close((uv_handle_t *)&s->events, on_handle_closed);
+		let_executor_go(s);
 }
 
 bool server_closed(const struct server *cs)
@@ -338,9 +348,8 @@ bool server_closed(const struct server *cs)
 	struct server *s = (struct server *)cs;
 	if (!s->closing)
 		return false;
-	/* The executor's events are needed until the last session is gone. */
 	if (!s->clients && !uv_is_closing((uv_handle_t *)&s->events))
-		uv_close((uv_handle_t *)&s->events, on_handle_closed);
+		let_executor_go(s);
 	return !s->handles;
 }
 
@@ -349,7 +358,9 @@ void server_destroy(struct server *s)
 	struct account *a, *tmp;
 	if (s->executor)
 		s->executor->destroy(s->executor);
+	physical_free_all(s);
 	comm_free_all(s);
+	gpu_free(s);
 	HASH_ITER (hh, s->accounts, a, tmp) {
 		HASH_DEL(s->accounts, a);
 		free(a);

@@ -8,6 +8,7 @@
  *   comm.c     communicators: join, rejoin, leave, split, and the death of members
  *   memory.c   session memory and regions, quotas
  *   list.c     snapshots for inspection
+ *   gpu*.c     the GPUs' workers, their communicators and memory
  */
 #ifndef DAEMON_SERVER_STATE_H
 #define DAEMON_SERVER_STATE_H
@@ -18,11 +19,17 @@
 #include "ring.h"
 #include "server.h"
 #include "task_table.h"
+#include "worker/queue.h"
+
+#define GPUS_MAX 16
 
 struct client;
+struct gpu;
+struct physical;
 
 /* What one user holds, over all sessions. */
 struct account {
+	struct server *server;
 	uint32_t uid;
 	uint32_t sessions;
 	uint32_t ranks; /* of its communicators */
@@ -31,10 +38,17 @@ struct account {
 };
 
 struct mapping {
-	void *base; /* NULL: free */
-	uint64_t bytes;
+	bool used;
+	bool leaving;  /* the executor was asked to let it go */
+	bool pending;  /* a GPU's worker was asked to import it */
+	uint32_t kind; /* enum svc_region_kind */
+	int32_t device;
+	int fd;		  /* GPU memory's; -1: none */
+	void *base;	  /* host memory, as mapped here */
+	uint64_t address; /* GPU memory, as the worker mapped it; 0: not there */
+	uint64_t bytes, buffer_id;
 	uint64_t since_ns;
-	bool leaving; /* the executor was asked to let it go */
+	uint8_t handle[64]; /* CUDA IPC */
 };
 
 struct seat {
@@ -45,7 +59,8 @@ struct seat {
 	uint64_t deadline_ns;  /* of that; 0: none */
 	uint64_t since_ns;     /* when it came */
 	int32_t pid;	       /* the last holder's */
-	bool fresh;	       /* this JOIN made the handle: it goes if the JOIN fails */
+	int32_t device;
+	bool fresh; /* this JOIN made the handle: it goes if the JOIN fails */
 };
 
 struct split_request {
@@ -61,14 +76,19 @@ struct communicator {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
 	bool world;
-	uint32_t owner;		 /* uid */
-	struct account *account; /* that its ranks count for */
+	bool cuda;		   /* its members' devices are GPUs */
+	bool acquiring;		   /* waits for its physical communicator */
+	unsigned reply_opcode;	   /* what its members wait for: JOIN or SPLIT */
+	struct physical *physical; /* while an epoch runs or is about to */
+	uint32_t owner;		   /* uid */
+	struct account *account;   /* that its ranks count for */
 	uint32_t nranks, epoch;
 	uint32_t state;	    /* ncclsvc_comm_state */
 	struct seat *seats; /* [nranks] */
 	uint32_t joining, occupied;
-	bool running;		     /* the executor has it, up to EVENT_EPOCH_GONE */
-	bool ended;		     /* ... and was told that the epoch is over */
+	bool running; /* the executor has it, up to EVENT_EPOCH_GONE */
+	bool ended;   /* ... and was told that the epoch is over */
+	uint64_t ended_ns;
 	struct board_entry *board;   /* of the epoch that runs */
 	struct split_request *split; /* [nranks]; NULL: none under way */
 	uint32_t splitting;
@@ -118,6 +138,9 @@ struct client {
 	size_t ring_size;
 	uint32_t entries;
 	int doorbell, completion;
+	int ring_fd; /* kept for GPUs' workers; else -1 */
+	uint32_t gpu_asked,
+		gpu_known; /* bits: workers that were told of the timelines, and have them */
 
 	struct mapping *mappings; /* [1..nmappings) */
 	uint32_t nmappings, regions;
@@ -154,6 +177,10 @@ struct server {
 	uint32_t ncomms;
 	uint64_t last_comm;
 	struct communicator *world;
+	struct gpu *gpus[GPUS_MAX];
+	uint32_t ngpus;
+	struct physical *physicals;
+	bool lanes[WORKER_LANES]; /* in use */
 	uint64_t region_bytes;
 	uint32_t regions;
 	uint64_t start_ns;
@@ -205,6 +232,13 @@ void comm_client_gone(struct client *c);
 void comm_epoch_gone(struct server *s, uint32_t slot);
 /* Ends what is overdue; returns the next deadline, 0 for none. */
 uint64_t comm_expire(struct server *s, uint64_t now);
+/* What a communicator of GPUs waited for may be there now. */
+void comm_gpu_ready(struct server *s);
+void comm_session_known(struct client *c);
+/* why: NULL, or what failed. */
+void comm_physical_ready(struct communicator *m, const char *why);
+/* A member's GPU, or NCCL, failed: the epoch is over for all. */
+void comm_gpu_lost(struct communicator *m, int result, int32_t rank);
 /* Ends every epoch for this reason, so that no member takes the blame. */
 void comm_close_all(struct server *s, int reason);
 void comm_free_all(struct server *s);
@@ -215,6 +249,8 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 void memory_remove(struct client *c, uint32_t serial, uint32_t region);
 void memory_removed(struct client *c, uint32_t serial, uint32_t region, bool gone);
 void memory_free_all(struct client *c);
+/* The number of a free entry of c->mappings; 0: the session has its limit. */
+uint32_t memory_free_region(struct client *c);
 /* The user's account, made when first needed; NULL if out of memory. */
 struct account *memory_account(struct server *s, uint32_t uid);
 void memory_account_drop(struct server *s, struct account *a);

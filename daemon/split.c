@@ -81,6 +81,8 @@ static struct communicator *make_part(struct server *s, struct communicator *m,
 		return NULL;
 	snprintf(part->label, sizeof(part->label), "split of %llu", (unsigned long long)m->uid);
 	part->state = NCCLSVC_COMM_FORMING;
+	part->cuda = m->cuda;
+	part->reply_opcode = SVC_SPLIT;
 	for (uint32_t k = 0; k < n; k++) {
 		const struct seat *from = &m->seats[order[k].rank];
 		uint32_t handle = comm_new_handle(from->client, part, (int32_t)k);
@@ -94,6 +96,7 @@ static struct communicator *make_part(struct server *s, struct communicator *m,
 			.handle = handle,
 			.serial = m->split[order[k].rank].serial,
 			.pid = from->pid,
+			.device = from->device,
 			.fresh = true,
 		};
 		part->occupied++;
@@ -150,7 +153,7 @@ static void finish_split(struct server *s, struct communicator *m)
 	for (int i = 0; i < made; i++) {
 		/* An answer that failed has ended its session, a member of another part */
 		if (parts[i]->joining == parts[i]->nranks)
-			comm_start_epoch(s, parts[i], SVC_SPLIT);
+			comm_try_start(s, parts[i]);
 		else
 			comm_abandon(s, parts[i]);
 	}

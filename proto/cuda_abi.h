@@ -17,6 +17,8 @@ typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct CUuuid_st {
 	char bytes[16];
@@ -57,10 +59,17 @@ enum {
 };
 
 enum {
+	CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
 	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
 	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
 	CU_DEVICE_ATTRIBUTE_COMPUTE_MODE = 20,
 	CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
+};
+
+enum {
+	CU_COMPUTEMODE_DEFAULT = 0,
+	CU_COMPUTEMODE_PROHIBITED = 2,
+	CU_COMPUTEMODE_EXCLUSIVE_PROCESS = 3,
 };
 
 enum {
@@ -240,5 +249,16 @@ typedef struct CUmemAccessDesc_st {
 	X(cuEventSynchronize, "cuEventSynchronize", (CUevent event))                               \
 	X(cuEventElapsedTime, "cuEventElapsedTime", (float *ms, CUevent from, CUevent to))         \
 	X(cuEventDestroy, "cuEventDestroy_v2", (CUevent event))
+
+/* For programs with kernels of their own. */
+#define CUDA_KERNEL_FUNCTIONS(X)                                                                   \
+	X(cuModuleLoadData, "cuModuleLoadData", (CUmodule * module, const void *image))            \
+	X(cuModuleUnload, "cuModuleUnload", (CUmodule module))                                     \
+	X(cuModuleGetFunction, "cuModuleGetFunction",                                              \
+	  (CUfunction * function, CUmodule module, const char *name))                              \
+	X(cuLaunchKernel, "cuLaunchKernel",                                                        \
+	  (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,                 \
+	   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,            \
+	   CUstream stream, void **parameters, void **extra))
 
 #endif

@@ -172,3 +172,11 @@ char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size)
 	}
 	return buf;
 }
+
+void svc_uuid_text(const uint8_t u[16], char text[SVC_UUID_TEXT])
+{
+	snprintf(text, SVC_UUID_TEXT,
+		 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
+		 u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13],
+		 u[14], u[15]);
+}

@@ -32,6 +32,10 @@ bool svc_op_has_root(unsigned op);
 bool svc_op_is_p2p(unsigned op);
 bool svc_redop_known(unsigned redop);
 
+/* "GPU-01234567-89ab-...", as nvidia-smi prints it. */
+#define SVC_UUID_TEXT 41
+void svc_uuid_text(const uint8_t uuid[16], char text[SVC_UUID_TEXT]);
+
 /* Writes how a task ended as one sentence, always NUL-terminated, and returns buf. */
 char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size);
 

@@ -37,7 +37,8 @@ extern "C" {
 	X(NCCLSVC_NO_MEMORY, -17, "NO_MEMORY", "out of memory")                                    \
 	X(NCCLSVC_UNSUPPORTED, -18, "UNSUPPORTED", "not supported by this daemon or device")       \
 	X(NCCLSVC_SYSTEM, -19, "SYSTEM", "a system call failed")                                   \
-	X(NCCLSVC_AGAIN, -20, "AGAIN", "the ring is full; wait for a task and try again")
+	X(NCCLSVC_AGAIN, -20, "AGAIN", "the ring is full; wait for a task and try again")          \
+	X(NCCLSVC_NCCL_ERROR, -21, "NCCL_ERROR", "NCCL failed; ncclsvc-ctl devices tells how")
 
 /* X(name, value, "Name") */
 #define NCCLSVC_OPS(X)                                                                             \
@@ -236,7 +237,7 @@ typedef struct ncclsvc_device_info {
 	int32_t driver_version, nccl_version; /* 13000: 13.0; 22809: 2.28.9 */
 	uint32_t mps;			      /* ncclsvc_mps */
 	uint32_t reserved;
-	uint64_t mps_server; /* inode of its pipe directory's control; equal: the same server */
+	uint64_t mps_server; /* stands for its control daemon; equal: the same one. 0: none */
 	uint64_t age_ns;     /* in this state */
 	char name[NCCLSVC_NAME_BYTES];
 	char text[128]; /* what went wrong last; may be empty */

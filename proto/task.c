@@ -6,9 +6,50 @@
 
 #include "names.h"
 
+/* Which bytes one side of an operation has. */
+enum extent {
+	NOTHING = 0,
+	ONE = 1,     /* count elements */
+	ALL = 2,     /* count elements of each rank */
+	AT_ROOT = 4, /* elsewhere nothing */
+};
+
+enum kind {
+	KNOWN = 1,
+	REDUCES = 2,
+	HAS_ROOT = 4,
+	IS_P2P = 8,
+	HAS_DATA = 16,
+};
+
+/* One look, where a chain of questions would be asked of every record. */
+static const struct shape {
+	uint8_t kind, src, dst;
+} shapes[UINT8_MAX + 1] = {
+	[NCCLSVC_ALL_REDUCE] = {KNOWN | HAS_DATA | REDUCES, ONE, ONE},
+	[NCCLSVC_ALL_GATHER] = {KNOWN | HAS_DATA, ONE, ALL},
+	[NCCLSVC_REDUCE_SCATTER] = {KNOWN | HAS_DATA | REDUCES, ALL, ONE},
+	[NCCLSVC_BROADCAST] = {KNOWN | HAS_DATA | HAS_ROOT, ONE | AT_ROOT, ONE},
+	[NCCLSVC_REDUCE] = {KNOWN | HAS_DATA | HAS_ROOT | REDUCES, ONE, ONE | AT_ROOT},
+	[NCCLSVC_ALL_TO_ALL] = {KNOWN | HAS_DATA, ALL, ALL},
+	[NCCLSVC_GATHER] = {KNOWN | HAS_DATA | HAS_ROOT, ONE, ALL | AT_ROOT},
+	[NCCLSVC_SCATTER] = {KNOWN | HAS_DATA | HAS_ROOT, ALL | AT_ROOT, ONE},
+	[NCCLSVC_SEND] = {KNOWN | HAS_DATA | IS_P2P, ONE, NOTHING},
+	[NCCLSVC_RECV] = {KNOWN | HAS_DATA | IS_P2P, NOTHING, ONE},
+	[NCCLSVC_BARRIER] = {KNOWN, NOTHING, NOTHING},
+};
+
+static uint64_t side_bytes(unsigned extent, bool root, uint64_t one, uint64_t all)
+{
+	if (!extent || (extent & AT_ROOT && !root))
+		return 0;
+	return extent & ALL ? all : one;
+}
+
 bool svc_task_extent(const struct svc_record *r, uint32_t nranks, int32_t rank, uint64_t *src_bytes,
 		     uint64_t *dst_bytes)
 {
+	const struct shape *shape = &shapes[r->op];
 	uint64_t one, all;
 	bool root = r->peer == rank;
 	*src_bytes = *dst_bytes = 0;
@@ -17,44 +58,8 @@ bool svc_task_extent(const struct svc_record *r, uint32_t nranks, int32_t rank, 
 	if (__builtin_mul_overflow(r->count, (uint64_t)svc_type_size(r->type), &one) ||
 	    __builtin_mul_overflow(one, (uint64_t)nranks, &all))
 		return false;
-	switch (r->op) {
-	case NCCLSVC_ALL_REDUCE:
-		*src_bytes = *dst_bytes = one;
-		break;
-	case NCCLSVC_ALL_GATHER:
-		*src_bytes = one;
-		*dst_bytes = all;
-		break;
-	case NCCLSVC_REDUCE_SCATTER:
-		*src_bytes = all;
-		*dst_bytes = one;
-		break;
-	case NCCLSVC_ALL_TO_ALL:
-		*src_bytes = *dst_bytes = all;
-		break;
-	case NCCLSVC_BROADCAST:
-		*src_bytes = root ? one : 0;
-		*dst_bytes = one;
-		break;
-	case NCCLSVC_REDUCE:
-		*src_bytes = one;
-		*dst_bytes = root ? one : 0;
-		break;
-	case NCCLSVC_GATHER:
-		*src_bytes = one;
-		*dst_bytes = root ? all : 0;
-		break;
-	case NCCLSVC_SCATTER:
-		*src_bytes = root ? all : 0;
-		*dst_bytes = one;
-		break;
-	case NCCLSVC_SEND:
-		*src_bytes = one;
-		break;
-	case NCCLSVC_RECV:
-		*dst_bytes = one;
-		break;
-	}
+	*src_bytes = side_bytes(shape->src, root, one, all);
+	*dst_bytes = side_bytes(shape->dst, root, one, all);
 	return true;
 }
 
@@ -90,6 +95,25 @@ static bool all_zero(const uint64_t *words, size_t n)
 	return any == 0;
 }
 
+static bool half_is_zero(const struct svc_record *r)
+{
+	uint64_t words[SVC_HALF / sizeof(uint64_t)];
+	memcpy(words, (const char *)r + SVC_HALF, sizeof(words));
+	return all_zero(words, sizeof(words) / sizeof(words[0]));
+}
+
+/* Of a record that has a second half, or ought to have none. */
+static int check_half(const struct svc_record *r, char *text)
+{
+	if (r->reserved0 || !all_zero(r->reserved, sizeof(r->reserved) / sizeof(r->reserved[0])))
+		return refuse(text, "reserved fields of a task record are not zero");
+	if (!(r->flags & SVC_TASK_TIMELINE) != !r->timeline)
+		return refuse(text, "the timeline flag and the timeline disagree");
+	if (r->timeline >= SVC_TIMELINES)
+		return refuse(text, "no such timeline");
+	return 0;
+}
+
 int svc_record_check(const struct svc_record *r, uint32_t nranks, int32_t rank, char *text)
 {
 	uint64_t src_bytes, dst_bytes;
@@ -99,56 +123,52 @@ int svc_record_check(const struct svc_record *r, uint32_t nranks, int32_t rank, 
 int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank,
 		       uint64_t *src_bytes, uint64_t *dst_bytes, char *text)
 {
-	if (!svc_op_known(r->op))
+	const unsigned kind = shapes[r->op].kind;
+	if (!kind)
 		return refuse(text, "unknown operation");
 	if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_TIMELINE))
 		return refuse(text, "unknown task flags");
-	if (r->reserved0 || !all_zero(r->reserved, sizeof(r->reserved) / sizeof(r->reserved[0])))
-		return refuse(text, "reserved fields of a task record are not zero");
-	if (!(r->flags & SVC_TASK_TIMELINE) != !r->timeline)
-		return refuse(text, "the timeline flag and the timeline disagree");
-	if (r->timeline >= SVC_TIMELINES)
-		return refuse(text, "no such timeline");
+	/* Most records have no second half. */
+	if ((r->flags & SVC_TASK_TIMELINE || !half_is_zero(r)) && check_half(r, text))
+		return NCCLSVC_INVALID_ARGUMENT;
 	if (r->timeout_ns > SVC_TIMEOUT_MAX_NS)
 		return refuse(text, "the timeout is out of range");
-	if (r->op != NCCLSVC_BARRIER && !svc_type_size(r->type))
+	if (kind & HAS_DATA && !svc_type_size(r->type))
 		return refuse(text, "unknown element type");
-	if (svc_op_reduces(r->op) && !svc_redop_known(r->redop))
+	if (kind & REDUCES && !svc_redop_known(r->redop))
 		return refuse(text, "unknown reduction");
-	if (svc_op_has_root(r->op) || svc_op_is_p2p(r->op)) {
-		if (r->peer < 0 || (uint32_t)r->peer >= nranks)
-			return refuse(text, svc_op_is_p2p(r->op) ? "the peer is no rank of the "
-								   "communicator"
-								 : "the root is no rank of the "
-								   "communicator");
-	}
+	/* A negative peer is a large one. */
+	if (kind & (HAS_ROOT | IS_P2P) && (uint32_t)r->peer >= nranks)
+		return refuse(text, kind & IS_P2P ? "the peer is no rank of the communicator"
+						  : "the root is no rank of the communicator");
 	if (!svc_task_extent(r, nranks, rank, src_bytes, dst_bytes))
 		return refuse(text, "count times element size overflows");
 	return 0;
 }
 
-static bool differ(uint64_t a, uint64_t b, uint64_t *value_a, uint64_t *value_b)
+static unsigned found(unsigned field, uint64_t a, uint64_t b, uint64_t *value_a, uint64_t *value_b)
 {
 	*value_a = a;
 	*value_b = b;
-	return a != b;
+	return field;
 }
 
 unsigned svc_record_differs(const struct svc_record *a, const struct svc_record *b,
 			    uint64_t *value_a, uint64_t *value_b)
 {
-	if (!svc_op_is_p2p(a->op) && differ(a->op, b->op, value_a, value_b))
-		return NCCLSVC_FIELD_OP;
+	const unsigned kind = shapes[a->op].kind;
+	if (!(kind & IS_P2P) && a->op != b->op)
+		return found(NCCLSVC_FIELD_OP, a->op, b->op, value_a, value_b);
 	if (a->op == NCCLSVC_BARRIER)
 		return NCCLSVC_FIELD_NONE;
-	if (differ(a->type, b->type, value_a, value_b))
-		return NCCLSVC_FIELD_TYPE;
-	if (differ(a->count, b->count, value_a, value_b))
-		return NCCLSVC_FIELD_COUNT;
-	if (svc_op_reduces(a->op) && differ(a->redop, b->redop, value_a, value_b))
-		return NCCLSVC_FIELD_REDOP;
-	if (svc_op_has_root(a->op) &&
-	    differ((uint64_t)a->peer, (uint64_t)b->peer, value_a, value_b))
-		return NCCLSVC_FIELD_ROOT;
+	if (a->type != b->type)
+		return found(NCCLSVC_FIELD_TYPE, a->type, b->type, value_a, value_b);
+	if (a->count != b->count)
+		return found(NCCLSVC_FIELD_COUNT, a->count, b->count, value_a, value_b);
+	if (kind & REDUCES && a->redop != b->redop)
+		return found(NCCLSVC_FIELD_REDOP, a->redop, b->redop, value_a, value_b);
+	if (kind & HAS_ROOT && a->peer != b->peer)
+		return found(NCCLSVC_FIELD_ROOT, (uint64_t)a->peer, (uint64_t)b->peer, value_a,
+			     value_b);
 	return NCCLSVC_FIELD_NONE;
 }

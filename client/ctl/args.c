@@ -27,7 +27,9 @@ const char ctl_help[] =
 	"  tasks                  pending tasks [--comm ID] [--rank R] [--pid P] [--state S]\n"
 	"                         [--stuck SECONDS] [--sort comm|age] [--limit N]\n"
 	"  memory                 registered regions, and totals per process [--pid P]\n"
+	"  devices                GPUs and their workers\n"
 	"  why                    what is stuck, and whose fault it is [--after SECONDS]\n"
+	"  doctor                 what is in the way of using the daemon's GPUs from here\n"
 	"  cancel task ID         end a pending task\n"
 	"  cancel comm ID         end all pending tasks of a communicator\n"
 	"  cancel session ID      end a session\n"
@@ -42,13 +44,13 @@ const char ctl_help[] =
 	"\n"
 	"Exit codes: 0 good, 1 error, 2 usage, 3 something is stuck (why), 4 daemon not "
 	"reachable,\n"
-	"5 nothing found (cancel). See ncclsvc-ctl(1).\n";
+	"5 nothing found (cancel); doctor: 0 good, 1 warnings, 2 problems. See ncclsvc-ctl(1).\n";
 
 static const char *const commands[] = {
 	[CTL_STATUS] = "status", [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
-	[CTL_TASKS] = "tasks",	 [CTL_MEMORY] = "memory",     [CTL_WHY] = "why",
-	[CTL_CANCEL] = "cancel", [CTL_WATCH] = "watch",	      [CTL_VERSION] = "version",
-	[CTL_HELP] = "help",
+	[CTL_TASKS] = "tasks",	 [CTL_MEMORY] = "memory",     [CTL_DEVICES] = "devices",
+	[CTL_WHY] = "why",	 [CTL_DOCTOR] = "doctor",     [CTL_CANCEL] = "cancel",
+	[CTL_WATCH] = "watch",	 [CTL_VERSION] = "version",   [CTL_HELP] = "help",
 };
 
 enum option_value {
@@ -267,7 +269,7 @@ static enum ctl_exit parse_words(const struct parser *p, int argc, char **argv,
 		if (args->command < CTL_STATUS || args->command > CTL_WHY)
 			return usage(p,
 				     "cannot watch \"%s\": take status, sessions, comms, tasks, "
-				     "memory or why",
+				     "memory, devices or why",
 				     argv[1]);
 		argc -= argc > 1;
 	}

@@ -75,8 +75,12 @@ static unsigned parts(enum ctl_command command)
 		return SNAPSHOT_COMMS | SNAPSHOT_TASKS;
 	case CTL_MEMORY:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_REGIONS;
+	case CTL_STATUS:
+	case CTL_DEVICES:
+		return SNAPSHOT_DEVICES;
 	case CTL_WHY:
-		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_TASKS;
+		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_TASKS |
+		       SNAPSHOT_DEVICES;
 	default:
 		return 0;
 	}
@@ -152,6 +156,9 @@ static enum ctl_exit show(const struct view *v)
 		return EXIT_GOOD;
 	case CTL_MEMORY:
 		view_memory(v);
+		return EXIT_GOOD;
+	case CTL_DEVICES:
+		view_devices(v);
 		return EXIT_GOOD;
 	default:
 		return show_why(v);
@@ -273,6 +280,29 @@ static enum ctl_exit watch(struct program *p)
 	return finish(&frame, code);
 }
 
+/* Its own exit codes: 0 good, 1 warnings, 2 problems. */
+static int doctor(const struct ctl_args *args)
+{
+	static const int codes[] = {[DOCTOR_WARNING] = 1, [DOCTOR_PROBLEM] = 2};
+	char time[40];
+	struct doctor_facts facts;
+	struct doctor_report report;
+	struct text out = TEXT_INIT(STDOUT_FILENO);
+	doctor_gather(&facts, args->socket, deadline_ms(args->timeout_ns));
+	doctor_judge(&facts, &report);
+	now(time, sizeof(time));
+	struct view v = {.args = args,
+			 .out = &out,
+			 .time = time,
+			 .colour = screen_colour(),
+			 .width = screen_width()};
+	view_doctor(&v, &report);
+	int code = codes[doctor_worst(&report)];
+	doctor_free(&report);
+	doctor_facts_free(&facts);
+	return finish(&out, EXIT_GOOD) == EXIT_GOOD ? code : EXIT_ERROR;
+}
+
 static enum ctl_exit cancel(struct program *p)
 {
 	char time[40];
@@ -298,7 +328,7 @@ static enum ctl_exit cancel(struct program *p)
 	return finish(&out, EXIT_GOOD);
 }
 
-static enum ctl_exit run(struct program *p)
+static int run(struct program *p)
 {
 	char time[40];
 	struct text out = TEXT_INIT(STDOUT_FILENO);
@@ -314,6 +344,8 @@ static enum ctl_exit run(struct program *p)
 	}
 	case CTL_CANCEL:
 		return cancel(p);
+	case CTL_DOCTOR:
+		return doctor(&p->args);
 	default:
 		return p->args.watch ? watch(p) : show_once(p);
 	}
@@ -323,7 +355,9 @@ int main(int argc, char **argv)
 {
 	char text[256];
 	struct program p = {0};
-	enum ctl_exit code = args_parse(argc, argv, &p.args, text, sizeof(text));
+	if (argc == 2 && !strcmp(argv[1], DOCTOR_DRIVER_COMMAND))
+		return doctor_driver_main();
+	int code = args_parse(argc, argv, &p.args, text, sizeof(text));
 	if (code == EXIT_GOOD)
 		code = run(&p);
 	else

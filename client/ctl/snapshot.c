@@ -21,6 +21,12 @@ static int by_comm(const void *a, const void *b)
 			 ((const ncclsvc_comm_info *)b)->comm);
 }
 
+static int by_device(const void *pa, const void *pb)
+{
+	const ncclsvc_device_info *a = pa, *b = pb;
+	return (a->device > b->device) - (a->device < b->device);
+}
+
 static int by_rank(const void *pa, const void *pb)
 {
 	const ncclsvc_member_info *a = pa, *b = pb;
@@ -39,6 +45,7 @@ void snapshot_order(struct snapshot *s)
 	sort(s->sessions, s->nsessions, sizeof(*s->sessions), by_session);
 	sort(s->comms, s->ncomms, sizeof(*s->comms), by_comm);
 	sort(s->members, s->nmembers, sizeof(*s->members), by_rank);
+	sort(s->devices, s->ndevices, sizeof(*s->devices), by_device);
 }
 
 ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct snapshot *s)
@@ -55,6 +62,8 @@ ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct sn
 		result = ncclsvc_list_tasks(session, &s->tasks, &s->ntasks);
 	if (result == NCCLSVC_OK && parts & SNAPSHOT_REGIONS)
 		result = ncclsvc_list_regions(session, &s->regions, &s->nregions);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_DEVICES)
+		result = ncclsvc_list_devices(session, &s->devices, &s->ndevices);
 	if (result == NCCLSVC_OK)
 		snapshot_order(s);
 	else
@@ -69,6 +78,7 @@ void snapshot_free(struct snapshot *s)
 	ncclsvc_list_free(s->members);
 	ncclsvc_list_free(s->tasks);
 	ncclsvc_list_free(s->regions);
+	ncclsvc_list_free(s->devices);
 	memset(s, 0, sizeof(*s));
 }
 
@@ -94,6 +104,12 @@ const ncclsvc_member_info *snapshot_member(const struct snapshot *s, uint64_t co
 {
 	ncclsvc_member_info key = {.comm = comm, .rank = rank};
 	return find(&key, s->members, s->nmembers, sizeof(key), by_rank);
+}
+
+const ncclsvc_device_info *snapshot_device(const struct snapshot *s, int32_t device)
+{
+	ncclsvc_device_info key = {.device = device};
+	return find(&key, s->devices, s->ndevices, sizeof(key), by_device);
 }
 
 /* The first member that is not before (comm, any rank). */
@@ -147,6 +163,21 @@ const char *member_state_name(unsigned state)
 		return "dead";
 	case NCCLSVC_MEMBER_BROKEN:
 		return "broken";
+	}
+	return "?";
+}
+
+const char *device_state_name(unsigned state)
+{
+	switch (state) {
+	case NCCLSVC_DEVICE_STARTING:
+		return "starting";
+	case NCCLSVC_DEVICE_READY:
+		return "ready";
+	case NCCLSVC_DEVICE_LOST:
+		return "lost";
+	case NCCLSVC_DEVICE_FAILED:
+		return "failed";
 	}
 	return "?";
 }

@@ -11,6 +11,7 @@ enum snapshot_part {
 	SNAPSHOT_MEMBERS = 4,
 	SNAPSHOT_TASKS = 8,
 	SNAPSHOT_REGIONS = 16,
+	SNAPSHOT_DEVICES = 32,
 };
 
 struct snapshot {
@@ -20,14 +21,15 @@ struct snapshot {
 	ncclsvc_member_info *members;
 	ncclsvc_task_info *tasks;
 	ncclsvc_region_info *regions;
-	size_t nsessions, ncomms, nmembers, ntasks, nregions;
+	ncclsvc_device_info *devices;
+	size_t nsessions, ncomms, nmembers, ntasks, nregions, ndevices;
 };
 
 /* Asks for the daemon's state and the lists in `parts`, and orders them. On failure nothing is
  * held, and ncclsvc_last_error says why. */
 ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct snapshot *s);
 void snapshot_free(struct snapshot *s);
-/* Orders sessions and communicators by id, members by communicator and rank, for the look-ups */
+/* Orders sessions, communicators and devices by id, members by communicator and rank, for the look-ups */
 void snapshot_order(struct snapshot *s);
 
 /* NULL: not in the snapshot. */
@@ -37,9 +39,12 @@ const ncclsvc_member_info *snapshot_member(const struct snapshot *s, uint64_t co
 /* The communicator's members, by rank; *n of them. */
 const ncclsvc_member_info *snapshot_members(const struct snapshot *s, uint64_t comm, size_t *n);
 
+const ncclsvc_device_info *snapshot_device(const struct snapshot *s, int32_t device);
+
 /* "?" if unknown. */
 const char *comm_state_name(unsigned state);
 const char *member_state_name(unsigned state);
+const char *device_state_name(unsigned state);
 bool task_is_pending(const ncclsvc_task_info *task);
 /* How many of waits_for are filled. */
 uint32_t task_waits_shown(const ncclsvc_task_info *task);

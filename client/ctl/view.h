@@ -4,12 +4,14 @@
 #define CTL_VIEW_H
 
 #include "args.h"
+#include "doctor.h"
 #include "json.h"
 #include "snapshot.h"
 #include "why.h"
 
 #define CTL_SCHEMA    1
 #define VIEW_SENTENCE 512 /* room for how a task ended, in words */
+#define VIEW_VERSION  41  /* of the driver, of NCCL */
 
 struct view {
 	const struct ctl_args *args;
@@ -25,9 +27,19 @@ void view_sessions(const struct view *v);
 void view_comms(const struct view *v);
 void view_tasks(const struct view *v);
 void view_memory(const struct view *v);
+void view_devices(const struct view *v);
+void view_doctor(const struct view *v, const struct doctor_report *report);
 void view_why(const struct view *v, const struct why_report *report);
 void view_version(const struct view *v, const char *version);
 void view_cancelled(const struct view *v, uint64_t cancelled);
+
+/* 13000 is "13.0", 22809 is "2.28.9" */
+void view_driver_version(int version, char text[VIEW_VERSION]);
+void view_nccl_version(int version, char text[VIEW_VERSION]);
+const char *mps_name(unsigned mps);
+
+/* A paragraph; broken at spaces on a terminal, with further lines indented, else one line. */
+void view_paragraph(const struct view *v, size_t indent, const char *s);
 
 /* The keys every answer begins with, and its end. */
 struct json view_json_begin(const struct view *v);

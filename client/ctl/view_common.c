@@ -5,6 +5,36 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LINE_WIDTH UINT32_C(100)
+
+void view_paragraph(const struct view *v, size_t indent, const char *s)
+{
+	struct text *out = v->out;
+	size_t column = 0;
+	size_t most = !v->width ? SIZE_MAX : v->width < LINE_WIDTH ? v->width : LINE_WIDTH;
+	most = most > indent + 20 ? most - indent : 20;
+	while (*s) {
+		size_t n = 0;
+		while (s[n] && s[n] != ' ')
+			n++;
+		size_t width = text_width(s, n);
+		if (column && column + 1 + width > most) {
+			text_char(out, '\n');
+			text_pad(out, indent);
+			column = 0;
+		} else if (column) {
+			text_char(out, ' ');
+			column++;
+		}
+		text_addn(out, s, n);
+		column += width;
+		s += n;
+		while (*s == ' ')
+			s++;
+	}
+	text_char(out, '\n');
+}
+
 struct json view_json_begin(const struct view *v)
 {
 	struct json j = {.out = v->out};

@@ -4,9 +4,9 @@
 #include "view.h"
 
 static const struct table_column columns[] = {
-	{"COMM", true},	 {"LABEL", false},  {"STATE", false},
-	{"EPOCH", true}, {"JOINED", false}, {"TASKS", true},
-	{"UID", true},	 {"AGE", true},	    {"NOT JOINED", false},
+	{"COMM", true},	    {"LABEL", false},	   {"STATE", false}, {"EPOCH", true},
+	{"JOINED", false},  {"TASKS", true},	   {"UID", true},    {"AGE", true},
+	{"DEVICES", false}, {"NOT JOINED", false},
 };
 
 static const struct table_column member_columns[] = {
@@ -74,6 +74,37 @@ static void not_joined(const struct snapshot *s, const ncclsvc_comm_info *x, str
 	units_waits(out, ranks, shown, total);
 }
 
+static bool on_gpus(const struct snapshot *s, const ncclsvc_comm_info *x)
+{
+	size_t n;
+	const ncclsvc_member_info *m = snapshot_members(s, x->comm, &n);
+	for (size_t i = 0; i < n; i++)
+		if (m[i].device >= 0)
+			return true;
+	return false;
+}
+
+/* "host", or GPUs in the order of the ranks, "?" for one that has not joined. */
+static void devices(const struct snapshot *s, const ncclsvc_comm_info *x, struct text *out)
+{
+	size_t n;
+	const ncclsvc_member_info *m = snapshot_members(s, x->comm, &n);
+	if (!on_gpus(s, x)) {
+		text_add(out, n ? "host" : "-");
+		return;
+	}
+	for (size_t i = 0; i < n && i < NCCLSVC_MISSING_SHOWN; i++) {
+		if (i)
+			text_add(out, ", ");
+		if (m[i].device < 0)
+			text_char(out, '?');
+		else
+			text_i64(out, m[i].device);
+	}
+	if (n > NCCLSVC_MISSING_SHOWN)
+		text_printf(out, " (+%zu)", n - NCCLSVC_MISSING_SHOWN);
+}
+
 static void row(const struct view *v, struct table *t, const ncclsvc_comm_info *x)
 {
 	table_u64(t, x->comm);
@@ -87,6 +118,8 @@ static void row(const struct view *v, struct table *t, const ncclsvc_comm_info *
 	table_u64(t, x->pending);
 	table_u64(t, x->uid);
 	units_age(table_cell(t), x->age_ns);
+	table_end(t, TABLE_PLAIN);
+	devices(v->s, x, table_cell(t));
 	table_end(t, TABLE_PLAIN);
 	not_joined(v->s, x, table_cell(t));
 	table_end(t, TABLE_PLAIN);
@@ -154,6 +187,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	put_u64(j, "pending", x->pending);
 	put_u64(j, "uid", x->uid);
 	put_u64(j, "age_ns", x->age_ns);
+	put_string(j, "memory", on_gpus(v->s, x) ? "cuda" : "host", SIZE_MAX);
 	put_array(j, "members");
 	for (size_t i = 0; i < n; i++)
 		member_element(j, &m[i]);

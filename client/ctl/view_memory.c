@@ -7,18 +7,19 @@
 
 static const struct table_column columns[] = {
 	{"PID", true},	 {"SESSION", true}, {"NAME", false}, {"REGION", true},
-	{"KIND", false}, {"SIZE", true},    {"AGE", true},
+	{"KIND", false}, {"DEVICE", true},  {"SIZE", true},  {"AGE", true},
 };
 
 static const struct table_column total_columns[] = {
-	{"PID", true}, {"NAME", false}, {"SESSIONS", true}, {"REGIONS", true}, {"TOTAL", true},
+	{"PID", true},	   {"NAME", false}, {"SESSIONS", true},
+	{"REGIONS", true}, {"HOST", true},  {"ON GPUS", true},
 };
 
 struct total {
 	int32_t pid;
 	uint32_t session; /* one of them, for its name */
 	size_t sessions, regions;
-	uint64_t bytes;
+	uint64_t bytes, device_bytes; /* in all; of these on GPUs */
 };
 
 static int by_process(const void *pa, const void *pb)
@@ -34,7 +35,13 @@ static int by_process(const void *pa, const void *pb)
 
 static const char *kind_name(uint32_t kind)
 {
-	return kind == 0 ? "memfd" : "?";
+	static const char *const names[] = {"memfd", "cuda-ipc", "cuda-vmm", "lent"};
+	return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "?";
+}
+
+static bool on_gpu(const ncclsvc_region_info *x)
+{
+	return x->kind != 0;
 }
 
 static void name_cell(const struct snapshot *s, struct table *t, uint32_t id)
@@ -64,6 +71,7 @@ static struct total *totals(const ncclsvc_region_info **list, size_t nregions, s
 		last->session = x->session;
 		last->regions++;
 		last->bytes += x->bytes;
+		last->device_bytes += on_gpu(x) ? x->bytes : 0;
 	}
 	return all;
 }
@@ -71,7 +79,7 @@ static struct total *totals(const ncclsvc_region_info **list, size_t nregions, s
 static void memory_tables(const struct view *v, const ncclsvc_region_info **list, size_t nregions,
 			  const struct total *all, size_t n)
 {
-	uint64_t bytes = 0;
+	uint64_t bytes = 0, device_bytes = 0;
 	if (!nregions) {
 		text_add(v->out, "No memory is registered.\n");
 		return;
@@ -83,6 +91,10 @@ static void memory_tables(const struct view *v, const ncclsvc_region_info **list
 		name_cell(v->s, t, list[i]->session);
 		table_u64(t, list[i]->region);
 		table_add(t, kind_name(list[i]->kind));
+		if (!on_gpu(list[i]))
+			table_add(t, "host");
+		else
+			table_i64(t, list[i]->device);
 		units_bytes(table_cell(t), list[i]->bytes);
 		table_end(t, TABLE_PLAIN);
 		units_age(table_cell(t), list[i]->age_ns);
@@ -98,14 +110,23 @@ static void memory_tables(const struct view *v, const ncclsvc_region_info **list
 		name_cell(v->s, t, all[i].session);
 		table_u64(t, all[i].sessions);
 		table_u64(t, all[i].regions);
-		units_bytes(table_cell(t), all[i].bytes);
+		units_bytes(table_cell(t), all[i].bytes - all[i].device_bytes);
 		table_end(t, TABLE_PLAIN);
+		units_bytes(table_cell(t), all[i].device_bytes);
+		table_end(t, TABLE_PLAIN);
+		device_bytes += all[i].device_bytes;
 	}
 	table_print(t, v->out, v->colour);
 	table_free(t);
 	text_printf(v->out, "%zu region%s, ", nregions, nregions == 1 ? "" : "s");
 	units_bytes(v->out, bytes);
-	text_add(v->out, " in all.\n");
+	text_add(v->out, " in all");
+	if (device_bytes) {
+		text_add(v->out, ", ");
+		units_bytes(v->out, device_bytes);
+		text_add(v->out, " of it on GPUs");
+	}
+	text_add(v->out, ".\n");
 }
 
 static void memory_json(const struct view *v, const ncclsvc_region_info **list, size_t nregions,
@@ -120,6 +141,7 @@ static void memory_json(const struct view *v, const ncclsvc_region_info **list, 
 		put_u64(&j, "session", list[i]->session);
 		put_u64(&j, "region", list[i]->region);
 		put_string(&j, "kind", kind_name(list[i]->kind), SIZE_MAX);
+		put_i64(&j, "device", on_gpu(list[i]) ? list[i]->device : NCCLSVC_DEVICE_HOST);
 		put_u64(&j, "bytes", list[i]->bytes);
 		put_u64(&j, "age_ns", list[i]->age_ns);
 		put_object_end(&j);
@@ -136,6 +158,7 @@ static void memory_json(const struct view *v, const ncclsvc_region_info **list, 
 		put_u64(&j, "sessions", all[i].sessions);
 		put_u64(&j, "regions", all[i].regions);
 		put_u64(&j, "bytes", all[i].bytes);
+		put_u64(&j, "device_bytes", all[i].device_bytes);
 		put_object_end(&j);
 	}
 	put_array_end(&j);

@@ -9,10 +9,39 @@ static void line(struct text *out, const char *label)
 	text_printf(out, "%-*s", LABEL_WIDTH, label);
 }
 
+static size_t count_devices(const struct snapshot *s, unsigned state)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < s->ndevices; i++)
+		n += s->devices[i].state == state;
+	return n;
+}
+
 static void limited(struct text *out, const char *label, uint32_t n, uint32_t max)
 {
 	line(out, label);
 	text_printf(out, "%u of %u\n", n, max);
+}
+
+/* "2: 1 ready, 1 lost" */
+static void devices_line(const struct view *v)
+{
+	const struct snapshot *s = v->s;
+	line(v->out, "devices");
+	if (!s->ndevices) {
+		text_add(v->out, "none: host memory only\n");
+		return;
+	}
+	text_printf(v->out, "%zu", s->ndevices);
+	const char *before = ": ";
+	for (unsigned state = NCCLSVC_DEVICE_STARTING; state <= NCCLSVC_DEVICE_FAILED; state++) {
+		size_t n = count_devices(s, state);
+		if (!n)
+			continue;
+		text_printf(v->out, "%s%zu %s", before, n, device_state_name(state));
+		before = ", ";
+	}
+	text_char(v->out, '\n');
 }
 
 static void status_text(const struct view *v)
@@ -37,6 +66,7 @@ static void status_text(const struct view *v)
 	text_printf(out, "%u, ", d->regions);
 	units_bytes(out, d->region_bytes);
 	text_char(out, '\n');
+	devices_line(v);
 	line(out, "tasks");
 	text_printf(out, "%llu pending of %u, %llu completed, %llu failed\n",
 		    (unsigned long long)d->tasks_pending, d->tasks_max,
@@ -73,6 +103,8 @@ static void status_json(const struct view *v)
 	put_u64(&j, "comms_max", d->comms_max);
 	put_u64(&j, "regions", d->regions);
 	put_u64(&j, "region_bytes", d->region_bytes);
+	put_u64(&j, "devices", v->s->ndevices);
+	put_u64(&j, "devices_ready", count_devices(v->s, NCCLSVC_DEVICE_READY));
 	put_u64(&j, "tasks_max", d->tasks_max);
 	put_u64(&j, "tasks_pending", d->tasks_pending);
 	put_u64(&j, "tasks_completed", d->tasks_completed);

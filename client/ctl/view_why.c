@@ -6,34 +6,6 @@
 
 #define PARAGRAPHS 5
 #define TENTH_NS   UINT64_C(100000000)
-#define LINE_WIDTH UINT32_C(100)
-
-/* A paragraph; broken at spaces on a terminal, else one line. */
-static void paragraph(const struct view *v, const char *s)
-{
-	struct text *out = v->out;
-	size_t column = 0;
-	size_t most = !v->width ? SIZE_MAX : v->width < LINE_WIDTH ? v->width : LINE_WIDTH;
-	while (*s) {
-		size_t n = 0;
-		while (s[n] && s[n] != ' ')
-			n++;
-		size_t width = text_width(s, n);
-		if (column && column + 1 + width > most) {
-			text_char(out, '\n');
-			column = 0;
-		} else if (column) {
-			text_char(out, ' ');
-			column++;
-		}
-		text_addn(out, s, n);
-		column += width;
-		s += n;
-		while (*s == ' ')
-			s++;
-	}
-	text_char(out, '\n');
-}
 
 static void last_failure(const struct view *v)
 {
@@ -54,7 +26,7 @@ static void last_failure(const struct view *v)
 	text_add(&t, ncclsvc_status_sentence(&d->last_failure, sentence, sizeof(sentence)));
 	text_char(&t, '.');
 	char *s = text_steal(&t);
-	paragraph(v, s);
+	view_paragraph(v, 0, s);
 	free(s);
 }
 
@@ -150,7 +122,7 @@ void view_why(const struct view *v, const struct why_report *r)
 	for (size_t i = 0; i < r->n && i < PARAGRAPHS; i++) {
 		if (i)
 			text_char(v->out, '\n');
-		paragraph(v, r->findings[i].text);
+		view_paragraph(v, 0, r->findings[i].text);
 	}
 	if (r->n > PARAGRAPHS)
 		text_printf(v->out, "\nAnd %zu more: see ncclsvc-ctl why --json.\n",

@@ -6,6 +6,7 @@
 #include "why_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static bool same_process(const struct why_culprit *a, const struct why_culprit *b)
 {
@@ -41,6 +42,13 @@ static struct why_finding *told_before(struct why_report *report, const struct w
 			return old;
 	}
 	return NULL;
+}
+
+/* True for the same operation of GPUs, at which other ranks are in another way. */
+static bool same_operation(const struct why_finding *old, const struct why_finding *f)
+{
+	return f->launched && old->launched && old->comm == f->comm && old->seq == f->seq &&
+	       !strcmp(old->op, f->op);
 }
 
 /* True if the ranks that wait here are those that the older finding blames: it says so already. */
@@ -79,7 +87,7 @@ static void add_finding(struct why *w, const struct why_group *g, struct why_rep
 		why_find_joining(w, g, &f, &out);
 	f.text = text_steal(&out);
 	struct why_finding *old = told_before(report, &f);
-	if (old && names(old, &f)) {
+	if (old && (same_operation(old, &f) || names(old, &f))) {
 		free_finding(&f);
 	} else if (old) {
 		old->also = ctl_grow(old->also, old->nalso, &old->also_room, sizeof(*old->also));
@@ -138,6 +146,8 @@ const char *why_cause_name(enum why_cause cause)
 		return "input";
 	case WHY_STOPPED:
 		return "stopped";
+	case WHY_WORKER:
+		return "worker";
 	case WHY_DEAD:
 		return "dead";
 	case WHY_DEADLOCK:

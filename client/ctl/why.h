@@ -13,6 +13,7 @@ enum why_cause {
 	WHY_JOINING,   /* ranks have not joined */
 	WHY_INPUT,     /* a timeline has not been signalled */
 	WHY_STOPPED,   /* a process is stopped */
+	WHY_WORKER,    /* a GPU's worker is lost, or has yet to start */
 	WHY_DEAD,      /* a process died, and its rank has to be filled again */
 	WHY_DEADLOCK,  /* processes wait for each other */
 };
@@ -40,6 +41,7 @@ struct why_finding {
 	uint64_t age_ns;
 	bool age_known;
 	enum why_cause cause;
+	bool launched;	  /* on GPUs: it tells of all ranks of the operation */
 	int32_t *waiting; /* ranks of comm */
 	size_t nwaiting;
 	struct why_culprit *culprits;

@@ -7,8 +7,8 @@
 
 #define WALKED_MAX 256 /* missing ranks looked at, of one group */
 
-static void blame(const struct why *w, struct why_finding *f, uint64_t comm, int32_t rank,
-		  bool stopped)
+void why_blame(const struct why *w, struct why_finding *f, uint64_t comm, int32_t rank,
+	       bool stopped)
 {
 	const ncclsvc_member_info *m = snapshot_member(w->s, comm, rank);
 	const ncclsvc_session_info *s = m ? snapshot_session(w->s, m->session) : NULL;
@@ -31,7 +31,7 @@ static void blame_once(const struct why *w, struct why_finding *f, const struct 
 	for (size_t i = 0; i < f->nculprits; i++)
 		if (f->culprits[i].comm == s->comm && f->culprits[i].rank == s->rank)
 			return;
-	blame(w, f, s->comm, s->rank, stopped);
+	why_blame(w, f, s->comm, s->rank, stopped);
 }
 
 static void blame_path(const struct why *w, struct why_finding *f, const struct why_path *p)
@@ -138,12 +138,14 @@ void why_find_joining(struct why *w, const struct why_group *g, struct why_findi
 	for (uint32_t rank = 0; rank < c->nranks; rank++)
 		count_member(w->s, c, (int32_t)rank, &census);
 	for (size_t i = 0; i < census.ndead; i++)
-		blame(w, f, c->comm, census.dead[i], false);
+		why_blame(w, f, c->comm, census.dead[i], false);
 	for (size_t i = 0; i < census.nbroken; i++)
-		blame(w, f, c->comm, census.broken[i], false);
+		why_blame(w, f, c->comm, census.broken[i], false);
 	for (size_t i = 0; i < census.nabsent; i++)
-		blame(w, f, c->comm, census.absent[i], false);
-	f->cause = census.ndead || census.nbroken ? WHY_DEAD : WHY_JOINING;
+		why_blame(w, f, c->comm, census.absent[i], false);
+	f->cause = why_bad_device(w, c->comm)	    ? WHY_WORKER
+		   : census.ndead || census.nbroken ? WHY_DEAD
+						    : WHY_JOINING;
 	f->nwaiting = census.njoined;
 	f->waiting = ctl_calloc(f->nwaiting, sizeof(*f->waiting));
 	memcpy(f->waiting, census.joined, f->nwaiting * sizeof(*f->waiting));
@@ -164,10 +166,13 @@ void why_find_tasks(struct why *w, const struct why_group *g, struct why_finding
 		f->waiting[i] = g->tasks[i]->rank;
 	if (t->state == NCCLSVC_WAITING_PEERS && t->waits_count) {
 		find_waiting(w, g, f, out);
+	} else if ((t->state == NCCLSVC_WAITING_INPUT || t->state == NCCLSVC_LAUNCHED) &&
+		   why_on_gpus(w, t->comm)) {
+		why_find_launched(w, g, f, out);
 	} else if (t->state == NCCLSVC_WAITING_INPUT) {
 		f->cause = WHY_INPUT;
 		for (size_t i = 0; i < g->n; i++)
-			blame(w, f, t->comm, g->tasks[i]->rank, false);
+			why_blame(w, f, t->comm, g->tasks[i]->rank, false);
 		why_tell_input(w, g, out);
 	} else {
 		f->cause = WHY_RUNNING;

@@ -75,6 +75,17 @@ void why_find_tasks(struct why *w, const struct why_group *g, struct why_finding
 void why_find_joining(struct why *w, const struct why_group *g, struct why_finding *f,
 		      struct text *out);
 
+/* why_device.c */
+bool why_on_gpus(const struct why *w, uint64_t comm);
+/* A member whose GPU has no worker to use; NULL: none. */
+const ncclsvc_member_info *why_bad_device(const struct why *w, uint64_t comm);
+/* "the worker of device 1, where rank 1 (...) is, is lost, ..." */
+void why_tell_device(const struct why *w, const ncclsvc_member_info *m, struct text *out);
+void why_find_launched(struct why *w, const struct why_group *g, struct why_finding *f,
+		       struct text *out);
+void why_blame(const struct why *w, struct why_finding *f, uint64_t comm, int32_t rank,
+	       bool stopped);
+
 /* Who is in a communicator that is not complete, and who is not. */
 struct why_census {
 	int32_t *joined, *dead, *broken, *absent;
@@ -86,6 +97,9 @@ void why_add_rank(const struct why *w, uint64_t comm, int32_t rank, struct text 
 /* "world (id 1, 4 ranks)"; without the size if nranks is 0 */
 void why_add_comm(const struct why *w, uint64_t id, uint32_t nranks, struct text *out);
 
+/* "Communicator world (id 1, 4 ranks) has waited 12.3 s at AllReduce #7 (...): " */
+void why_add_head(const struct why *w, const struct why_group *g, const char *verb,
+		  struct text *out);
 void why_tell_waiting(const struct why *w, const struct why_group *g, const struct why_finding *f,
 		      const struct why_path *paths, size_t npaths, size_t more, struct text *out);
 void why_tell_input(const struct why *w, const struct why_group *g, struct text *out);

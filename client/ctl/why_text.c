@@ -64,9 +64,8 @@ static void add_ranks(const struct why_group *g, struct text *out)
 	units_ranks(out, ranks, g->n, g->tasks[0]->nranks);
 }
 
-/* "Communicator world (id 1, 4 ranks) has waited 12.3 s at AllReduce #7 (...): " */
-static void add_head(const struct why *w, const struct why_group *g, const char *verb,
-		     struct text *out)
+void why_add_head(const struct why *w, const struct why_group *g, const char *verb,
+		  struct text *out)
 {
 	const ncclsvc_task_info *t = g->tasks[0];
 	text_add(out, "Communicator ");
@@ -115,13 +114,17 @@ static void add_reason(const struct why_path *p, struct text *out)
 	case WHY_INPUT:
 		text_add(out, "it is at ");
 		add_task(s->t, out);
-		text_add(out, ", whose timeline nobody has signalled");
+		text_add(out, s->m && s->m->device >= 0
+				      ? ", which waits on its GPU for the stream it was put on"
+				      : ", whose timeline nobody has signalled");
 		return;
 	case WHY_RUNNING:
 		text_add(out, "it is at ");
 		add_task(s->t, out);
 		if (s->t->state == NCCLSVC_LAUNCHED) {
-			text_add(out, ", which ncclsvcd has executed for ");
+			text_add(out, s->m && s->m->device >= 0
+					      ? ", which its GPU's worker launched, for "
+					      : ", which ncclsvcd has executed for ");
 			units_age(out, s->t->state_ns);
 		} else {
 			text_add(out, ", which has not ended either");
@@ -279,7 +282,7 @@ void why_tell_waiting(const struct why *w, const struct why_group *g, const stru
 		      const struct why_path *paths, size_t npaths, size_t more, struct text *out)
 {
 	const ncclsvc_task_info *t = g->tasks[0];
-	add_head(w, g, "waited", out);
+	why_add_head(w, g, "waited", out);
 	if (op_is_p2p(t->op) && t->peer == t->rank) {
 		why_add_rank(w, t->comm, t->rank, out);
 		text_add(out, " has not submitted the other side. A Send to oneself and its Recv "
@@ -312,7 +315,7 @@ void why_tell_waiting(const struct why *w, const struct why_group *g, const stru
 void why_tell_input(const struct why *w, const struct why_group *g, struct text *out)
 {
 	size_t told = g->n < WHY_TOLD ? g->n : WHY_TOLD;
-	add_head(w, g, "waited", out);
+	why_add_head(w, g, "waited", out);
 	for (size_t i = 0; i < told; i++) {
 		if (i)
 			text_add(out, ", ");
@@ -329,7 +332,7 @@ void why_tell_running(const struct why *w, const struct why_group *g, struct tex
 {
 	const ncclsvc_task_info *t = g->tasks[0];
 	if (t->state == NCCLSVC_LAUNCHED) {
-		add_head(w, g, "been", out);
+		why_add_head(w, g, "been", out);
 		text_printf(out,
 			    "everyone has submitted it, and ncclsvcd (pid %d) executes it. If that "
 			    "is long for ",
@@ -338,7 +341,7 @@ void why_tell_running(const struct why *w, const struct why_group *g, struct tex
 		text_add(out, ", look at the load of this machine.");
 		return;
 	}
-	add_head(w, g, "waited", out);
+	why_add_head(w, g, "waited", out);
 	text_printf(out,
 		    "nothing is missing that ncclsvcd (pid %d) knows of, and it has not started "
 		    "it. Look at the daemon's log and its threads.",

@@ -39,12 +39,36 @@ static bool all_alive(const struct why *w, uint64_t comm, const struct why_censu
 	return true;
 }
 
+/* Everybody is there: what is missing is the daemon's. */
+static void tell_complete(const struct why *w, const struct why_group *g,
+			  const ncclsvc_member_info *bad, struct text *out)
+{
+	text_add(out, "Communicator ");
+	why_add_comm(w, g->comm->comm, g->comm->nranks, out);
+	text_add(out, g->age_known ? " has waited " : " waits");
+	if (g->age_known)
+		units_age(out, g->age_ns);
+	text_add(out, " for its beginning: all ranks have joined, and ");
+	if (bad)
+		why_tell_device(w, bad, out);
+	else if (why_on_gpus(w, g->comm->comm))
+		text_add(out, "NCCL connects their GPUs. That takes up to seconds at the first "
+			      "time; if longer, see the daemon's log.");
+	else
+		text_add(out, "the daemon has yet to end what ran before.");
+}
+
 void why_tell_joining(const struct why *w, const struct why_group *g, const struct why_census *c,
 		      struct text *out)
 {
 	uint32_t nranks = g->comm->nranks;
 	uint64_t id = g->comm->comm;
 	bool broken = c->ndead || c->nbroken || g->comm->state == NCCLSVC_COMM_BROKEN;
+	const ncclsvc_member_info *bad = why_bad_device(w, id);
+	if (c->njoined == nranks) {
+		tell_complete(w, g, bad, out);
+		return;
+	}
 	text_add(out, "Communicator ");
 	why_add_comm(w, id, nranks, out);
 	if (g->age_known) {
@@ -66,8 +90,12 @@ void why_tell_joining(const struct why *w, const struct why_group *g, const stru
 	if (c->ndead) {
 		tell_who(w, id, c->dead, c->ndead, out);
 		text_add(out, all_alive(w, id, c) ? " ended its session. " : " died. ");
+	} else if (bad) {
+		why_tell_device(w, bad, out);
+		text_char(out, ' ');
 	} else {
-		text_add(out, "a member left it. ");
+		text_add(out, why_on_gpus(w, id) ? "a member left it, or a GPU's worker was lost. "
+						 : "a member left it. ");
 	}
 	sentence(c->joined, c->njoined, nranks, " has rejoined and waits. ",
 		 " have rejoined and wait. ", out);

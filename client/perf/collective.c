@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "crew.h"
+#include "crews_cuda.h"
 #include "data.h"
 #include "process.h"
 #include "report.h"
@@ -14,7 +15,7 @@
 
 struct bench {
 	const struct options *options;
-	struct crew service, mpi;
+	struct crew service, base;
 	struct report report;
 	double *us, *base_us; /* one for each round */
 	uint64_t seed;
@@ -39,8 +40,12 @@ static bool run_timed(struct crew *crew, const struct job *job, double *us)
 static bool fit(struct crew *crew, const struct work *w, const struct options *o, uint64_t seed,
 		uint64_t *iters)
 {
-	struct job job = {
-		.kind = JOB_TIME, .fill = 1, .blocking = 1, .iters = 1, .seed = seed, .work = *w};
+	struct job job = {.kind = JOB_TIME,
+			  .fill = 1,
+			  .sync = SYNC_EACH,
+			  .iters = 1,
+			  .seed = seed,
+			  .work = *w};
 	double round_us = o->time_cap_s * 1e6 / o->rounds, us;
 	for (int attempt = 0; attempt < 2; attempt++) {
 		if (!run_timed(crew, &job, &us))
@@ -58,7 +63,10 @@ static bool check(struct bench *b, struct crew *crew, const struct work *w, int6
 {
 	*wrong = 0;
 	for (unsigned i = 0; i < b->options->checks; i++) {
-		struct job job = {.kind = JOB_CHECK, .seed = fresh_seed(b), .work = *w};
+		struct job job = {.kind = JOB_CHECK,
+				  .sync = (uint8_t)b->options->sync,
+				  .seed = fresh_seed(b),
+				  .work = *w};
 		if (!crew_do(crew, &job))
 			return false;
 		*wrong += (int64_t)crew_wrong(crew);
@@ -75,25 +83,32 @@ static bool run_rounds(struct bench *b, const struct work *w, const struct job *
 				w->in_place ? "in place" : "out of place", round + 1,
 				b->options->rounds);
 		bool base_first = round % 2;
-		if (based && base_first && !run_timed(&b->mpi, job, &b->base_us[round]))
+		if (based && base_first && !run_timed(&b->base, job, &b->base_us[round]))
 			return false;
 		if (!run_timed(&b->service, job, &b->us[round]))
 			return false;
-		if (based && !base_first && !run_timed(&b->mpi, job, &b->base_us[round]))
+		if (based && !base_first && !run_timed(&b->base, job, &b->base_us[round]))
 			return false;
 	}
 	return true;
 }
 
+static bool baseline_can(const struct options *o, const struct work *w)
+{
+	if (o->baseline == BASELINE_MPI)
+		return work_mpi_can(w);
+	return o->baseline == BASELINE_NCCL && work_nccl_can(w);
+}
+
 static bool measure(struct bench *b, const struct work *w, struct figures *f)
 {
 	const struct options *o = b->options;
-	bool based = o->baseline_mpi && work_mpi_can(w);
+	bool based = baseline_can(o, w);
 	uint64_t seed = fresh_seed(b), iters = o->iters;
-	if (!fit(&b->service, w, o, seed, &iters) || (based && !fit(&b->mpi, w, o, seed, &iters)))
+	if (!fit(&b->service, w, o, seed, &iters) || (based && !fit(&b->base, w, o, seed, &iters)))
 		return false;
 	struct job job = {.kind = JOB_TIME,
-			  .blocking = o->blocking,
+			  .sync = (uint8_t)o->sync,
 			  .iters = iters,
 			  .warmup = o->warmup < iters ? o->warmup : iters,
 			  .work = *w};
@@ -106,7 +121,7 @@ static bool measure(struct bench *b, const struct work *w, struct figures *f)
 	if (o->checks == 0)
 		return true;
 	int64_t base_wrong = 0;
-	if (!check(b, &b->service, w, &f->wrong) || (based && !check(b, &b->mpi, w, &base_wrong)))
+	if (!check(b, &b->service, w, &f->wrong) || (based && !check(b, &b->base, w, &base_wrong)))
 		return false;
 	if (base_wrong)
 		complain("the baseline itself has %" PRId64 " wrong elements", base_wrong);
@@ -118,7 +133,8 @@ static bool do_row(struct bench *b, struct work w)
 	struct row row = {.work = w};
 	for (int place = 0; place < 2; place++) {
 		w.in_place = (uint8_t)place;
-		if (place && !work_can_be_in_place(w.op))
+		if (place &&
+		    !(work_can_be_in_place(w.op) && (!b->options->cuda || work_nccl_can(&w))))
 			continue;
 		if (!measure(b, &w, &row.place[place]))
 			return false;
@@ -187,8 +203,9 @@ static bool enough_memory(const struct options *o)
 		sscanf(line, "MemAvailable: %" SCNu64, &available);
 	if (f)
 		fclose(f);
-	/* A staged transfer needs the library's copies too. */
-	uint64_t each = 2 * (o->max_bytes + DATA_GUARD), sides = 1 + o->baseline_mpi;
+	/* A staged transfer needs the library's copies too; on a GPU there is one to check with. */
+	uint64_t each = (o->cuda ? 1 : 2) * (o->max_bytes + DATA_GUARD);
+	uint64_t sides = o->baseline ? 2 : 1;
 	uint64_t need = each * o->ranks * (sides + o->plain_memory);
 	if (!available || need / 1024 <= available)
 		return true;
@@ -198,7 +215,7 @@ static bool enough_memory(const struct options *o)
 	return false;
 }
 
-static bool start(struct bench *b, const char *socket)
+static bool start_host(struct bench *b, const char *socket)
 {
 	const struct options *o = b->options;
 	struct rank_options rank = {.socket = socket,
@@ -206,30 +223,37 @@ static bool start(struct bench *b, const char *socket)
 				    .plain_memory = o->plain_memory,
 				    .timeout_ms = o->timeout_ms};
 	struct job buffers = {.kind = JOB_BUFFERS, .bytes = o->max_bytes};
+	if (!crew_start(&b->service, &rank, o->ranks) || !crew_do(&b->service, &buffers))
+		return false;
+	return !o->baseline ||
+	       (crew_start_mpi(&b->base, o->ranks, o->timeout_ms) && crew_do(&b->base, &buffers));
+}
+
+static bool start(struct bench *b, const char *socket)
+{
+	const struct options *o = b->options;
 	b->us = calloc(o->rounds, sizeof(*b->us));
 	b->base_us = calloc(o->rounds, sizeof(*b->base_us));
 	if (!b->us || !b->base_us) {
 		complain("out of memory");
 		return false;
 	}
-	if (!enough_memory(o) || !crew_start(&b->service, &rank, o->ranks) ||
-	    !crew_do(&b->service, &buffers))
+	if (!enough_memory(o))
 		return false;
-	return !o->baseline_mpi ||
-	       (crew_start_mpi(&b->mpi, o->ranks, o->timeout_ms) && crew_do(&b->mpi, &buffers));
+	return o->cuda ? crews_start_cuda(&b->service, &b->base, o, socket, o->max_bytes)
+		       : start_host(b, socket);
 }
 
 int collective_run(const struct options *options, const char *socket)
 {
 	struct bench b = {.options = options, .seed = perf_now_ns()};
-	bool good =
-		start(&b, socket) &&
-		report_begin(&b.report, options, options->baseline_mpi ? b.mpi.library : NULL) &&
-		do_everything(&b) && report_end(&b.report);
+	bool good = start(&b, socket) &&
+		    report_begin(&b.report, options, options->baseline ? b.base.library : NULL) &&
+		    do_everything(&b) && report_end(&b.report);
 	int status = !good ? EXIT_ERROR : b.report.wrong ? EXIT_WRONG : EXIT_GOOD;
 	report_free(&b.report);
 	crew_stop(&b.service);
-	crew_stop(&b.mpi);
+	crew_stop(&b.base);
 	free(b.us);
 	free(b.base_us);
 	return status;

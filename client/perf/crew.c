@@ -116,7 +116,7 @@ bool crew_collect(struct crew *crew)
 		explain_failure(crew);
 	else
 		complain_missing(crew);
-	if (crew->leader)
+	if (crew->log[0])
 		show_tail(crew->log);
 	return false;
 }
@@ -183,7 +183,7 @@ static bool fork_member(struct crew *crew, uint32_t member, crew_main *run, void
 bool crew_fork(struct crew *crew, const char *what, uint32_t n, crew_main *run, void *arg,
 	       int timeout_ms)
 {
-	*crew = (struct crew){.what = what, .timeout_ms = timeout_ms + 5000};
+	*crew = (struct crew){.what = what, .timeout_ms = timeout_ms + 5000, .grace_ms = 500};
 	crew->members = calloc(n, sizeof(*crew->members));
 	if (!crew->members) {
 		complain("out of memory");
@@ -214,6 +214,37 @@ bool crew_start(struct crew *crew, const struct rank_options *options, uint32_t 
 	return crew_fork(crew, "rank", n, run_rank, &o, options->timeout_ms);
 }
 
+static int run_rank_cuda(void *arg, uint32_t member, int fd)
+{
+	struct rank_options *options = arg;
+	options->rank = (int)member;
+	return rank_cuda_main(options, fd);
+}
+
+bool crew_start_cuda(struct crew *crew, const struct rank_options *options, uint32_t n)
+{
+	struct rank_options o = *options;
+	ncclsvc_unique_id id;
+	if (ncclsvc_unique_id_create(&id)) {
+		complain("can't make a communicator id: %s", ncclsvc_last_error());
+		return false;
+	}
+	o.nranks = (int)n;
+	bool good = crew_fork(crew, "rank", n, run_rank_cuda, &o, options->timeout_ms);
+	memcpy(crew->id, id.bytes, sizeof(crew->id));
+	crew->grace_ms = CREW_GPU_GRACE_MS;
+	return good;
+}
+
+bool crew_init(struct crew *crew, const struct work *first)
+{
+	struct job job = {.kind = JOB_INIT};
+	if (first)
+		job.work = *first;
+	memcpy(job.id, crew->id, sizeof(job.id));
+	return crew_do(crew, &job);
+}
+
 void crew_stop(struct crew *crew)
 {
 	struct job quit = {.kind = JOB_QUIT};
@@ -226,7 +257,8 @@ void crew_stop(struct crew *crew)
 	int status;
 	for (uint32_t i = 0; i < crew->n && !crew->leader; i++) {
 		/* A rank in the middle of a job after a failure is not waited for. */
-		if (crew->members[i].pid > 0 && !wait_child(crew->members[i].pid, 500, &status))
+		if (crew->members[i].pid > 0 &&
+		    !wait_child(crew->members[i].pid, crew->grace_ms, &status))
 			stop_child(crew->members[i].pid, false, 200);
 	}
 	if (crew->leader) {

@@ -21,9 +21,14 @@ struct crew {
 	struct crew_member *members;
 	pid_t leader; /* mpirun; 0: the members are this process's children */
 	char library[JOB_TEXT_BYTES];
-	char log[96]; /* what the leader printed */
+	uint8_t id[NCCLSVC_ID_BYTES]; /* for JOB_INIT */
+	char log[96];		      /* what other programs printed; empty: there are none */
 	int timeout_ms;
+	int grace_ms; /* to end in */
 };
+
+/* Tearing a CUDA context down takes a while. */
+#define CREW_GPU_GRACE_MS 5000
 
 /* Runs in a member's process; returns its exit status. */
 typedef int crew_main(void *arg, uint32_t member, int fd);
@@ -35,8 +40,14 @@ bool crew_fork(struct crew *crew, const char *what, uint32_t n, crew_main *run, 
 	       int timeout_ms);
 /* Forks n ranks of the service and waits until all have joined. */
 bool crew_start(struct crew *crew, const struct rank_options *options, uint32_t n);
+/* The same on GPUs; they are still to join, with crew_init. */
+bool crew_start_cuda(struct crew *crew, const struct rank_options *options, uint32_t n);
 /* Starts the baseline under mpirun. */
 bool crew_start_mpi(struct crew *crew, uint32_t n, int timeout_ms);
+/* Starts the baseline on GPUs; crew_init makes its communicator. */
+bool crew_start_nccl(struct crew *crew, const int *gpus, uint32_t n, int timeout_ms);
+/* The members of a crew on GPUs join, and run `first` if it is not NULL. */
+bool crew_init(struct crew *crew, const struct work *first);
 /* Gives the job to members first..first+n, to be collected. */
 void crew_tell(struct crew *crew, uint32_t first, uint32_t n, const struct job *job);
 /* Gives every member the job and collects the replies, within the crew's timeout. */

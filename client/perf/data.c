@@ -42,6 +42,10 @@ static uint32_t exact_limit(unsigned type)
 		return 256;
 	case NCCLSVC_FLOAT16:
 		return 2047;
+	case NCCLSVC_FLOAT8E4M3:
+		return 16;
+	case NCCLSVC_FLOAT8E5M2:
+		return 8;
 	}
 	return 1u << 20;
 }
@@ -124,6 +128,27 @@ static uint16_t to_bfloat16(int64_t v)
 	return (uint16_t)(bits >> 16);
 }
 
+/* Exact for |v| up to exact_limit and for powers of two. */
+static uint8_t to_float8(int64_t v, uint32_t bits, uint32_t bias)
+{
+	if (v == 0)
+		return 0;
+	uint32_t m = (uint32_t)(v < 0 ? -v : v), sign = v < 0 ? 0x80 : 0;
+	uint32_t exponent = 31 - (uint32_t)__builtin_clz(m);
+	uint32_t fraction = exponent < bits ? m << (bits - exponent) : m >> (exponent - bits);
+	return (uint8_t)(sign | (exponent + bias) << bits | (fraction & ((1u << bits) - 1)));
+}
+
+static uint8_t to_float8e4m3(int64_t v)
+{
+	return to_float8(v, 3, 7);
+}
+
+static uint8_t to_float8e5m2(int64_t v)
+{
+	return to_float8(v, 2, 15);
+}
+
 /* Stores `each(i)` for i in 0..n as elements of the type. */
 #define STORE_AS(ctype, convert, each)                                                             \
 	for (uint64_t i = 0; i < n; i++)                                                           \
@@ -145,6 +170,10 @@ static uint16_t to_bfloat16(int64_t v)
 		STORE_AS(uint16_t, to_float16, each);                                              \
 	case NCCLSVC_BFLOAT16:                                                                     \
 		STORE_AS(uint16_t, to_bfloat16, each);                                             \
+	case NCCLSVC_FLOAT8E4M3:                                                                   \
+		STORE_AS(uint8_t, to_float8e4m3, each);                                            \
+	case NCCLSVC_FLOAT8E5M2:                                                                   \
+		STORE_AS(uint8_t, to_float8e5m2, each);                                            \
 	case NCCLSVC_FLOAT32:                                                                      \
 		STORE_AS(float, , each);                                                           \
 	case NCCLSVC_FLOAT64:                                                                      \

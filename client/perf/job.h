@@ -16,17 +16,36 @@ enum job_kind {
 	JOB_TIME,	 /* warm up, meet the others, run iters times */
 	JOB_CHECK,	 /* fresh inputs, one run, compare */
 	JOB_QUIT,
+	/* On GPUs: */
+	JOB_INIT,   /* join communicator `id`; with a count, then run once */
+	JOB_BURST,  /* CPU time of submitting iters operations, the median of `bursts` */
+	JOB_STEP,   /* `parts` of a training step: kernels, iters operations beside them */
+	JOB_MEMORY, /* the GPU's free memory */
 };
+
+/* When a rank waits for what it has submitted. */
+enum sync {
+	SYNC_EACH = 0, /* for each operation */
+	SYNC_STREAM,   /* at the end; on a GPU each operation orders the stream */
+	SYNC_LAST,     /* at the end; on a GPU only the last orders the stream */
+};
+
+enum step_part { STEP_COMPUTE = 1, STEP_COMM = 2 };
 
 struct job {
 	uint32_t kind; /* enum job_kind */
 	uint8_t fill;  /* TIME: make inputs first */
-	uint8_t blocking;
-	uint16_t reserved;
+	uint8_t sync;  /* enum sync */
+	uint8_t parts; /* STEP: enum step_part */
+	uint8_t reserved;
 	uint64_t bytes;
 	uint64_t iters, warmup;
 	uint64_t seed;
+	uint32_t bursts;
+	uint32_t kernels; /* STEP: how many, and how long each is */
+	uint32_t spins, reserved2;
 	struct work work;
+	uint8_t id[NCCLSVC_ID_BYTES];
 };
 
 struct job_reply {
@@ -34,7 +53,9 @@ struct job_reply {
 	uint32_t reserved;
 	uint64_t elapsed_ns; /* of all iterations */
 	uint64_t worst_ns;   /* of one iteration, where a mode asks for it */
+	uint64_t comm_ns;    /* STEP: until the operations had ended */
 	uint64_t wrong;
+	uint64_t free_bytes;	   /* MEMORY */
 	char text[JOB_TEXT_BYTES]; /* why it failed */
 };
 
@@ -46,6 +67,7 @@ struct job_hello {
 	int32_t pid;
 	uint32_t reserved;
 	char library[JOB_TEXT_BYTES];
+	uint8_t id[NCCLSVC_ID_BYTES]; /* rank 0 of NCCL: of the communicator to come */
 };
 
 uint64_t perf_now_ns(void);

@@ -35,9 +35,27 @@ static int run(const struct options *o, const char *socket)
 	case MODE_SESSIONS:
 		return sessions_run(o, socket);
 	case MODE_IDLE:
-		return idle_run(o, socket);
+		return o->cuda ? idle_cuda_run(o, socket) : idle_run(o, socket);
+	case MODE_CPU:
+		return cpu_run(o, socket);
+	case MODE_OVERLAP:
+		return overlap_run(o, socket);
+	case MODE_START:
+		return start_run(o, socket);
+	case MODE_GPU_MEMORY:
+		return gpu_memory_run(o, socket);
 	}
 	return EXIT_ERROR;
+}
+
+/* Before anything is started that would only say the same at greater length. */
+static bool has_driver(void)
+{
+	struct gpu gpu;
+	bool good = gpu_load(&gpu);
+	if (!good)
+		complain("--device cuda needs NVIDIA's driver: %s", gpu.text);
+	return good;
 }
 
 int main(int argc, char **argv)
@@ -53,9 +71,11 @@ int main(int argc, char **argv)
 	o.command_line = line;
 	catch_signals();
 	status = EXIT_ERROR;
-	if (!o.spawn_daemon)
+	if (o.cuda && !has_driver())
+		status = EXIT_ERROR;
+	else if (!o.spawn_daemon)
 		status = run(&o, o.socket);
-	else if (private_daemon_start((int)o.ranks, NULL, o.timeout_ms))
+	else if (private_daemon_start(&o))
 		status = run(&o, private_daemon_socket());
 	if (!private_daemon_stop() && status == EXIT_GOOD)
 		status = EXIT_ERROR;

@@ -10,5 +10,10 @@ int submit_run(const struct options *options, const char *socket);
 int listing_run(const struct options *options, const char *socket);
 int sessions_run(const struct options *options, const char *socket);
 int idle_run(const struct options *options, const char *socket);
+int idle_cuda_run(const struct options *options, const char *socket);
+int cpu_run(const struct options *options, const char *socket);
+int overlap_run(const struct options *options, const char *socket);
+int start_run(const struct options *options, const char *socket);
+int gpu_memory_run(const struct options *options, const char *socket);
 
 #endif

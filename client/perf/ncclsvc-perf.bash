@@ -5,7 +5,7 @@ _ncclsvc_perf()
 {
 	local cur prev word words operation=
 	local operations='all_reduce all_gather reduce_scatter broadcast reduce alltoall gather
-		scatter sendrecv barrier submit sessions idle'
+		scatter sendrecv barrier submit sessions idle cpu overlap start gpu-memory'
 	local common='--spawn-daemon --socket --rounds --no-ring --timeout --json --device --help
 		--version'
 	cur=${COMP_WORDS[COMP_CWORD]}
@@ -20,29 +20,36 @@ _ncclsvc_perf()
 	'') words="$operations $common" ;;
 	submit) words="$common --iters --while-listing --seconds --queued" ;;
 	sessions) words="$common --count" ;;
-	idle) words="$common --count --seconds" ;;
+	idle) words="$common --count --seconds --ranks --gpus" ;;
+	cpu | overlap | start | gpu-memory)
+		words="$common --ranks --gpus --memory --iters --minbytes --baseline"
+		[ "$operation" != overlap ] || words+=' --compute-ms'
+		;;
 	*)
 		words="$common --minbytes --maxbytes --stepbytes --stepfactor --iters --check
 			--warmup_iters --datatype --op --root --blocking --ranks --time-cap
-			--baseline --plain-memory"
+			--baseline --plain-memory --gpus --memory --sync"
 		;;
 	esac
 
 	case $prev in
 	-d | --datatype)
-		words='int8 uint8 int32 uint32 int64 uint64 float16 bfloat16 float32 float64 all'
+		words='int8 uint8 int32 uint32 int64 uint64 float16 bfloat16 float32 float64 float8e4m3
+			float8e5m2 all'
 		;;
 	-o | --op) words='sum prod min max avg all' ;;
 	-z | --blocking) words='0 1' ;;
-	--baseline) words='mpi none' ;;
-	--device) words='host' ;;
+	--baseline) words='mpi nccl none' ;;
+	--device) words='host cuda' ;;
+	--memory) words='own lent vmm' ;;
+	--sync) words='each stream last' ;;
 	--socket | --json)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return
 		;;
 	-[beifnwcr] | --minbytes | --maxbytes | --stepbytes | --stepfactor | --iters | \
 		--warmup_iters | --check | --root | --ranks | --rounds | --time-cap | --timeout | \
-		--count | --seconds | --queued)
+		--count | --seconds | --queued | --gpus | --compute-ms)
 		return
 		;;
 	esac

@@ -11,46 +11,6 @@
 #include "values.h"
 #include "work.h"
 
-static const char help[] =
-	"usage: ncclsvc-perf OP [options]\n"
-	"       ncclsvc-perf submit [--while-listing] [options]\n"
-	"       ncclsvc-perf sessions [--count N] [options]\n"
-	"       ncclsvc-perf idle [--seconds S] [options]\n"
-	"\n"
-	"OP: all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter\n"
-	"    sendrecv barrier\n"
-	"\n"
-	"Which daemon:\n"
-	"      --spawn-daemon          start a daemon for this run and stop it at the end\n"
-	"      --socket PATH           use the daemon that listens there\n"
-	"What to run, as nccl-tests:\n"
-	"  -b, --minbytes SIZE         smallest size, with K, M or G (32M)\n"
-	"  -e, --maxbytes SIZE         largest size (32M)\n"
-	"  -i, --stepbytes SIZE        step between sizes (1M)\n"
-	"  -f, --stepfactor N          factor between sizes, instead of a step\n"
-	"  -n, --iters N               iterations in a round (20)\n"
-	"  -w, --warmup_iters N        iterations before each round (5)\n"
-	"  -c, --check N               checks of every element, at each size (1; 0: none)\n"
-	"  -d, --datatype NAME         element type, or all (float32)\n"
-	"  -o, --op NAME               reduction: sum prod min max avg, or all (sum)\n"
-	"  -r, --root RANK             root, or all (0)\n"
-	"  -z, --blocking 0|1          1: wait for each operation; 0: submit ahead (1)\n"
-	"How:\n"
-	"      --ranks N               client processes (2)\n"
-	"      --rounds N              rounds at each size; the median counts (5)\n"
-	"      --time-cap SECONDS      fewer iterations where a size would take longer (2)\n"
-	"      --baseline mpi          the same with Open MPI, alternating, and the ratio\n"
-	"      --device host           where the buffers are\n"
-	"      --plain-memory          buffers from malloc: the staged path\n"
-	"      --no-ring               submit over the socket\n"
-	"      --timeout SECONDS       the longest to wait for anything (120)\n"
-	"      --json [FILE|-]         results as JSON; - is standard output\n"
-	"      --count N               sessions: how many; idle: sessions beside (1000; 8)\n"
-	"      --seconds S             idle: how long (10); --while-listing: each phase (2)\n"
-	"      --queued N              submit --while-listing: queued tasks (100000)\n"
-	"  -h, --help                  this text\n"
-	"  -V, --version               the version\n";
-
 enum {
 	OPT_SPAWN = 256,
 	OPT_SOCKET,
@@ -67,6 +27,10 @@ enum {
 	OPT_SECONDS,
 	OPT_QUEUED,
 	OPT_LISTING,
+	OPT_SYNC,
+	OPT_MEMORY,
+	OPT_GPUS,
+	OPT_COMPUTE,
 };
 
 static const struct option long_options[] = {
@@ -97,6 +61,10 @@ static const struct option long_options[] = {
 	{"seconds", required_argument, NULL, OPT_SECONDS},
 	{"queued", required_argument, NULL, OPT_QUEUED},
 	{"while-listing", no_argument, NULL, OPT_LISTING},
+	{"sync", required_argument, NULL, OPT_SYNC},
+	{"memory", required_argument, NULL, OPT_MEMORY},
+	{"gpus", required_argument, NULL, OPT_GPUS},
+	{"compute-ms", required_argument, NULL, OPT_COMPUTE},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, 'V'},
 	{NULL, 0, NULL, 0},
@@ -112,9 +80,17 @@ static bool parse_operation(struct options *o, const char *text)
 	static const struct {
 		const char *name;
 		enum mode mode;
-	} modes[] = {{"submit", MODE_SUBMIT}, {"sessions", MODE_SESSIONS}, {"idle", MODE_IDLE}};
+	} modes[] = {
+		{"submit", MODE_SUBMIT},
+		{"sessions", MODE_SESSIONS},
+		{"idle", MODE_IDLE},
+		{"cpu", MODE_CPU},
+		{"overlap", MODE_OVERLAP},
+		{"start", MODE_START},
+		{"gpu-memory", MODE_GPU_MEMORY},
+	};
 	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
-		if (strcmp(text, modes[i].name) == 0) {
+		if (same_name(text, modes[i].name)) {
 			o->mode = modes[i].mode;
 			return true;
 		}
@@ -131,10 +107,12 @@ static bool parse_operation(struct options *o, const char *text)
 static bool apply(struct options *o, int option, const char *arg)
 {
 	uint64_t n = 0;
+	unsigned choice = 0;
 	double s = 0;
 	bool good = true;
 	switch (option) {
 	case 'b':
+		o->bytes_given = true;
 		return parse_size(arg, &o->min_bytes);
 	case 'e':
 		return parse_size(arg, &o->max_bytes);
@@ -165,7 +143,8 @@ static bool apply(struct options *o, int option, const char *arg)
 		return good;
 	case 'z':
 		good = parse_number(arg, 0, 1, &n);
-		o->blocking = n;
+		o->sync = n ? SYNC_EACH : SYNC_STREAM;
+		o->sync_given = true;
 		return good;
 	case OPT_SPAWN:
 		o->spawn_daemon = true;
@@ -185,10 +164,29 @@ static bool apply(struct options *o, int option, const char *arg)
 	case OPT_TIME_CAP:
 		return parse_seconds(arg, 1e6, &o->time_cap_s);
 	case OPT_BASELINE:
-		o->baseline_mpi = same_name(arg, "mpi");
-		return o->baseline_mpi || same_name(arg, "none");
+		good = parse_choice(arg, "none mpi nccl", &choice);
+		o->baseline = (enum baseline)choice;
+		return good;
 	case OPT_DEVICE:
-		return same_name(arg, "host");
+		good = parse_choice(arg, "host cuda", &choice);
+		o->cuda = choice;
+		return good;
+	case OPT_SYNC:
+		good = parse_choice(arg, "each stream last", &choice);
+		o->sync = (enum sync)choice;
+		o->sync_given = true;
+		return good;
+	case OPT_MEMORY:
+		good = parse_choice(arg, "own lent vmm", &choice);
+		o->memory = (enum gpu_memory)choice;
+		o->memory_given = true;
+		return good;
+	case OPT_GPUS:
+		return parse_list(arg, PERF_GPUS_MAX - 1, o->gpus, PERF_RANKS_MAX, &o->gpus_n);
+	case OPT_COMPUTE:
+		good = parse_number(arg, 1, 10000, &n);
+		o->compute_ms = (unsigned)n;
+		return good;
 	case OPT_PLAIN:
 		o->plain_memory = true;
 		return true;
@@ -242,55 +240,6 @@ static bool is_json_file(const char *word, bool have_operation)
 	return have_operation || !parse_operation(&scratch, word);
 }
 
-static int refuse(const char *format, const char *what)
-{
-	complain(format, what);
-	fprintf(stderr, "Try 'ncclsvc-perf --help'.\n");
-	return EXIT_USAGE;
-}
-
-/* What only makes sense together. */
-static int check_together(struct options *o)
-{
-	if (o->spawn_daemon && o->socket)
-		return refuse("%s contradict each other", "--spawn-daemon and --socket");
-	if (o->max_bytes < o->min_bytes)
-		return refuse("%s is smaller than --minbytes", "--maxbytes");
-	if (o->step_factor == 1)
-		o->step_factor = 0;
-	if (!o->step_factor && !o->step_bytes && o->max_bytes > o->min_bytes)
-		return refuse("%s of 0 never reaches --maxbytes", "--stepbytes");
-	if (o->step_factor && o->min_bytes == 0 && o->max_bytes > 0)
-		return refuse("%s of 0 can't grow by a factor; use -i", "--minbytes");
-	if (o->root >= (int)o->ranks)
-		return refuse("%s is no rank: they count from 0 to --ranks - 1", "--root");
-	if (o->mode != MODE_COLLECTIVE && o->baseline_mpi)
-		return refuse("%s is for operations only", "--baseline");
-	if (o->mode != MODE_SUBMIT && o->while_listing)
-		return refuse("%s is for submit only", "--while-listing");
-	return -1;
-}
-
-static void set_defaults(struct options *o)
-{
-	*o = (struct options){
-		.min_bytes = 32 << 20,
-		.max_bytes = 32 << 20,
-		.step_bytes = 1 << 20,
-		.iters = 20,
-		.warmup = 5,
-		.checks = 1,
-		.types = 1u << NCCLSVC_FLOAT32,
-		.redops = 1u << NCCLSVC_SUM,
-		.blocking = true,
-		.ranks = 2,
-		.rounds = 5,
-		.time_cap_s = 2,
-		.timeout_ms = 120000,
-		.queued = 100000,
-	};
-}
-
 /* Applies argv[at], or the options in it. Returns -1 to go on. */
 static int next_option(struct options *o, int argc, char **argv, bool *have_operation)
 {
@@ -302,27 +251,26 @@ static int next_option(struct options *o, int argc, char **argv, bool *have_oper
 		__attribute__((fallthrough));
 	case 1:
 		if (*have_operation)
-			return refuse("one operation at a time: '%s' is one too many", optarg);
+			return options_refuse("one operation at a time: '%s' is one too many",
+					      optarg);
 		*have_operation = true;
 		if (!parse_operation(o, optarg))
-			return refuse("no operation '%s'", optarg);
+			return options_refuse("no operation '%s'", optarg);
 		return -1;
 	case 'h':
-		fputs(help, stdout);
+		fputs(options_help, stdout);
 		return EXIT_GOOD;
 	case 'V':
 		printf("ncclsvc-perf %s (libncclsvc %s)\n", NCCLSVC_VERSION_STRING,
 		       ncclsvc_version());
 		return EXIT_GOOD;
 	case ':':
-		return refuse("%s needs an argument", argv[optind - 1]);
+		return options_refuse("%s needs an argument", argv[optind - 1]);
 	case '?':
-		return refuse("no option '%s'", argv[optind - 1]);
+		return options_refuse("no option '%s'", argv[optind - 1]);
 	}
 	if (c == OPT_JSON && !optarg && is_json_file(argv[optind], *have_operation))
 		optarg = argv[optind++];
-	if (c == OPT_DEVICE && same_name(optarg, "cuda"))
-		return refuse("--device %s: this version runs on host memory only", optarg);
 	if (apply(o, c, optarg))
 		return -1;
 	complain("%s: '%s' is not allowed", option_name(c, name, sizeof(name)), optarg);
@@ -333,13 +281,13 @@ static int next_option(struct options *o, int argc, char **argv, bool *have_oper
 int options_parse(struct options *o, int argc, char **argv)
 {
 	bool have_operation = false;
-	set_defaults(o);
+	options_default(o);
 	while (optind < argc) {
 		int status = next_option(o, argc, argv, &have_operation);
 		if (status >= 0)
 			return status;
 	}
 	if (!have_operation)
-		return refuse("%s", "which operation?");
-	return check_together(o);
+		return options_refuse("%s", "which operation?");
+	return options_check(o);
 }

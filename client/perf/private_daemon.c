@@ -14,7 +14,6 @@
 #include "job.h"
 #include "process.h"
 
-#define ARGS_MAX 32
 #define GRACE_MS 8000 /* for an orderly end */
 
 static struct {
@@ -58,7 +57,7 @@ static bool wait_until_it_listens(int timeout_ms)
 	return true;
 }
 
-bool private_daemon_start(int ranks, const char *const *extra, int timeout_ms)
+bool private_daemon_start(const struct options *o)
 {
 	static const char *const places[] = {"../../daemon", "../sbin", "../libexec/ncclsvc",
 					     NCCLSVC_LIBEXECDIR, NULL};
@@ -68,18 +67,17 @@ bool private_daemon_start(int ranks, const char *const *extra, int timeout_ms)
 		return false;
 	snprintf(daemon_.socket, sizeof(daemon_.socket), "%s/ncclsvcd.sock", dir);
 	snprintf(daemon_.log, sizeof(daemon_.log), "%s/ncclsvcd.log", dir);
-	snprintf(ranks_text, sizeof(ranks_text), "%d", ranks);
+	snprintf(ranks_text, sizeof(ranks_text), "%u", o->ranks);
 	int log = open(daemon_.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	if (log < 0) {
 		complain("can't write %s: %s", daemon_.log, strerror(errno));
 		return false;
 	}
 	/* An empty configuration: this machine's own is for its own daemon. */
-	const char *argv[ARGS_MAX] = {program,	      "--config",     "/dev/null", "--socket",
-				      daemon_.socket, "--device",     "host",	   "--ranks",
-				      ranks_text,     "--log-target", "stderr"};
-	for (size_t n = 11; extra && *extra && n < ARGS_MAX - 1; n++)
-		argv[n] = *extra++;
+	const char *device = o->cuda ? "cuda" : "host";
+	const char *argv[] = {program,	      "--config",     "/dev/null", "--socket",
+			      daemon_.socket, "--device",     device,	   "--ranks",
+			      ranks_text,     "--log-target", "stderr",	   NULL};
 	daemon_.pid = spawn((char *const *)argv, log);
 	close(log);
 	if (daemon_.pid < 0) {
@@ -87,7 +85,7 @@ bool private_daemon_start(int ranks, const char *const *extra, int timeout_ms)
 		daemon_.pid = 0;
 		return false;
 	}
-	return wait_until_it_listens(timeout_ms);
+	return wait_until_it_listens(o->timeout_ms);
 }
 
 const char *private_daemon_socket(void)

@@ -3,11 +3,11 @@
 #ifndef PERF_PRIVATE_DAEMON_H
 #define PERF_PRIVATE_DAEMON_H
 
-#include <stdbool.h>
+#include "options.h"
 
-/* Starts ncclsvcd --ranks ranks and waits until it listens. Complains and returns false if it
- * can't. extra (may be NULL): more arguments, NULL-terminated. */
-bool private_daemon_start(int ranks, const char *const *extra, int timeout_ms);
+/* Starts ncclsvcd for these ranks and their device, and waits until it listens. Complains and
+ * returns false if it can't. */
+bool private_daemon_start(const struct options *options);
 /* Its socket; NULL: not started. */
 const char *private_daemon_socket(void);
 /* Stops it. False: it had crashed before (complained). */

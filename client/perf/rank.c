@@ -7,6 +7,7 @@
 
 #include "data.h"
 #include "job.h"
+#include "service.h"
 
 /* With -z 0, operations in flight: within what a session without a ring may have pending. */
 #define WINDOW 32
@@ -68,52 +69,6 @@ static struct buffers buffers_of(const struct rank *r, const struct work *w)
 	return b;
 }
 
-static ncclsvc_result send_and_receive(struct rank *r, const struct work *w,
-				       const struct buffers *b, ncclsvc_task task[2])
-{
-	int rank = r->options->rank, n = r->options->nranks;
-	ncclsvc_result result = ncclsvc_group_begin(r->session);
-	if (result)
-		return result;
-	/* An operation refused in between makes group_end fail with its error. */
-	(void)ncclsvc_send(b->send, w->count, w->type, (rank + 1) % n, r->comm, &task[0]);
-	(void)ncclsvc_recv(b->recv, w->count, w->type, (rank + n - 1) % n, r->comm, &task[1]);
-	return ncclsvc_group_end(r->session);
-}
-
-static ncclsvc_result submit(struct rank *r, const struct work *w, const struct buffers *b,
-			     ncclsvc_task task[2])
-{
-	ncclsvc_task *t = &task[0];
-	task[0] = task[1] = 0;
-	switch (w->op) {
-	case NCCLSVC_ALL_REDUCE:
-		return ncclsvc_all_reduce(b->send, b->recv, w->count, w->type, w->redop, r->comm,
-					  t);
-	case NCCLSVC_ALL_GATHER:
-		return ncclsvc_all_gather(b->send, b->recv, w->count, w->type, r->comm, t);
-	case NCCLSVC_REDUCE_SCATTER:
-		return ncclsvc_reduce_scatter(b->send, b->recv, w->count, w->type, w->redop,
-					      r->comm, t);
-	case NCCLSVC_BROADCAST:
-		return ncclsvc_broadcast(b->send, b->recv, w->count, w->type, w->root, r->comm, t);
-	case NCCLSVC_REDUCE:
-		return ncclsvc_reduce(b->send, b->recv, w->count, w->type, w->redop, w->root,
-				      r->comm, t);
-	case NCCLSVC_ALL_TO_ALL:
-		return ncclsvc_all_to_all(b->send, b->recv, w->count, w->type, r->comm, t);
-	case NCCLSVC_GATHER:
-		return ncclsvc_gather(b->send, b->recv, w->count, w->type, w->root, r->comm, t);
-	case NCCLSVC_SCATTER:
-		return ncclsvc_scatter(b->send, b->recv, w->count, w->type, w->root, r->comm, t);
-	case PERF_SENDRECV:
-		return send_and_receive(r, w, b, task);
-	case NCCLSVC_BARRIER:
-		return ncclsvc_barrier(r->comm, t);
-	}
-	return NCCLSVC_INVALID_ARGUMENT;
-}
-
 static ncclsvc_result finish(struct rank *r, const ncclsvc_task task[2])
 {
 	/* Longer than the task's own deadline, whose message names who is missing. */
@@ -133,7 +88,8 @@ static ncclsvc_result repeat(struct rank *r, const struct work *w, uint64_t n, u
 		if (i >= window)
 			result = finish(r, r->tasks[i % window]);
 		if (!result)
-			result = submit(r, w, &b, r->tasks[i % window]);
+			result = service_submit(r->session, r->comm, w, b.send, b.recv,
+						r->tasks[i % window]);
 	}
 	uint64_t left = n < window ? n : window;
 	for (uint64_t i = n - left; i < n && !result; i++)
@@ -151,7 +107,7 @@ static ncclsvc_result meet(struct rank *r)
 static ncclsvc_result job_time(struct rank *r, const struct job *job, struct job_reply *reply)
 {
 	const struct work *w = &job->work;
-	unsigned window = job->blocking ? 1 : WINDOW;
+	unsigned window = job->sync == SYNC_EACH ? 1 : WINDOW;
 	if (job->fill)
 		data_fill(w, job->seed, (uint32_t)r->options->rank, buffers_of(r, w).send);
 	ncclsvc_result result = repeat(r, w, job->warmup, window);
@@ -191,38 +147,15 @@ static ncclsvc_result perform(struct rank *r, const struct job *job, struct job_
 	return job->kind == JOB_TIME ? job_time(r, job, reply) : job_check(r, job, reply);
 }
 
-static void explain(struct job_reply *reply, ncclsvc_result result)
-{
-	reply->result = result;
-	const char *why = ncclsvc_last_error();
-	snprintf(reply->text, sizeof(reply->text), "%s: %s", ncclsvc_result_name(result),
-		 *why ? why : ncclsvc_result_meaning(result));
-}
-
-static ncclsvc_result attach(struct rank *r)
-{
-	const struct rank_options *o = r->options;
-	ncclsvc_options options = {.size = sizeof(options),
-				   .socket = o->socket,
-				   .name = "ncclsvc-perf",
-				   .no_ring = o->no_ring,
-				   .timeout_ms = o->timeout_ms};
-	ncclsvc_result result = ncclsvc_open(&options, &r->session);
-	if (!result)
-		result = ncclsvc_comm_join(r->session, &o->id, o->nranks, o->rank, o->timeout_ms,
-					   &r->comm);
-	if (!result)
-		result = ncclsvc_comm_set_timeout(r->comm, o->timeout_ms);
-	return result;
-}
-
 int rank_main(const struct rank_options *options, int fd)
 {
 	struct rank r = {.options = options};
 	struct job_reply reply = {0};
-	ncclsvc_result result = attach(&r);
+	ncclsvc_result result = service_open(options, &r.session);
+	if (!result)
+		result = service_join(r.session, options, NCCLSVC_DEVICE_HOST, &r.comm);
 	if (result)
-		explain(&reply, result);
+		service_explain(&reply, result);
 	bool heard = job_send(fd, &reply, sizeof(reply));
 
 	struct job job;
@@ -230,7 +163,7 @@ int rank_main(const struct rank_options *options, int fd)
 		reply = (struct job_reply){0};
 		result = perform(&r, &job, &reply);
 		if (result)
-			explain(&reply, result);
+			service_explain(&reply, result);
 		heard = job_send(fd, &reply, sizeof(reply));
 	}
 	/* A failed rank stays until the coordinator has heard the others, or they would only

@@ -3,6 +3,7 @@
 #ifndef PERF_RANK_H
 #define PERF_RANK_H
 
+#include "gpu.h"
 #include "ncclsvc.h"
 
 struct rank_options {
@@ -12,10 +13,15 @@ struct rank_options {
 	int timeout_ms;
 	int nranks, rank;
 	ncclsvc_unique_id id;
+	/* On GPUs: */
+	const int *gpus; /* CUDA ordinals, by rank */
+	enum gpu_memory memory;
 };
 
 /* Opens a session, joins, says so on fd, and does jobs from there until QUIT or the end of fd.
  * Returns the process's exit status. Called after fork. */
 int rank_main(const struct rank_options *options, int fd);
+/* The same on a GPU, but joins with JOB_INIT, which brings the id. */
+int rank_cuda_main(const struct rank_options *options, int fd);
 
 #endif

@@ -120,6 +120,17 @@ static bool out_of_memory(void)
 	return false;
 }
 
+static const char *waiting(const struct options *o)
+{
+	if (o->sync == SYNC_EACH)
+		return o->cuda ? "synchronising after each operation"
+			       : "waiting for each operation";
+	if (o->cuda && o->sync == SYNC_STREAM)
+		return "synchronising at the end; each operation orders the stream";
+	return o->cuda ? "synchronising at the end; the last operation orders the stream"
+		       : "waiting for the last operation";
+}
+
 bool report_begin(struct report *r, const struct options *o, const char *baseline)
 {
 	*r = (struct report){.options = o,
@@ -130,7 +141,9 @@ bool report_begin(struct report *r, const struct options *o, const char *baselin
 		r->json = report_json_new(o);
 		r->rows = json_object_get(r->json, "rows");
 		if (!r->rows || json_object_set_new(r->json, "ranks", json_integer(o->ranks)) < 0 ||
-		    json_object_set_new(r->json, "blocking", json_boolean(o->blocking)) < 0 ||
+		    json_object_set_new(r->json, "blocking", json_boolean(o->sync == SYNC_EACH)) <
+			    0 ||
+		    json_object_set_new(r->json, "sync", json_string(sync_name(o))) < 0 ||
 		    json_object_set_new(r->json, "rounds", json_integer(o->rounds)) < 0 ||
 		    json_object_set_new(r->json, "baseline",
 					baseline ? json_string(baseline) : json_null()) < 0)
@@ -142,8 +155,7 @@ bool report_begin(struct report *r, const struct options *o, const char *baselin
 	snprintf(what, sizeof(what), "%s, %u ranks", perf_op_name(o->op), o->ranks);
 	report_header(o, what);
 	printf("# %" PRIu64 " iterations after %" PRIu64 " warm-up, %u rounds, %s\n", o->iters,
-	       o->warmup, o->rounds,
-	       o->blocking ? "waiting for each operation" : "waiting for the last operation");
+	       o->warmup, o->rounds, waiting(o));
 	printf("# time: average over the ranks, median of the rounds\n");
 	if (baseline)
 		printf("# baseline: %s, round by round in turn; ratio = time / base\n", baseline);

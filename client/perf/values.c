@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,4 +96,39 @@ bool parse_seconds(const char *text, double max, double *value)
 	char *end;
 	*value = strtod(text, &end);
 	return isdigit((unsigned char)*text) && !*end && *value > 0 && *value <= max;
+}
+
+bool parse_choice(const char *text, const char *choices, unsigned *which)
+{
+	char word[32];
+	for (*which = 0; *choices; ++*which) {
+		size_t n = strcspn(choices, " ");
+		snprintf(word, sizeof(word), "%.*s", (int)n, choices);
+		if (same_name(text, word))
+			return true;
+		choices += n + (choices[n] == ' ');
+	}
+	return false;
+}
+
+bool parse_list(const char *text, int max, int *list, unsigned size, unsigned *n)
+{
+	for (*n = 0; *n < size; ++*n, text++) {
+		char *end;
+		if (!isdigit((unsigned char)*text))
+			return false;
+		errno = 0;
+		long value = strtol(text, &end, 10);
+		if (errno || value > max)
+			return false;
+		list[*n] = (int)value;
+		if (!*end) {
+			++*n;
+			return true;
+		}
+		if (*end != ',')
+			return false;
+		text = end;
+	}
+	return false;
 }

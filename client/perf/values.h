@@ -14,6 +14,10 @@ bool parse_size(const char *text, uint64_t *value);
 /* A type or reduction, or "all", as a set of bits by number. */
 bool parse_type(const char *text, uint32_t *set);
 bool parse_redop(const char *text, uint32_t *set);
+/* Which word of `choices` (one line of them) it is, from 0. */
+bool parse_choice(const char *text, const char *choices, unsigned *which);
+/* "0,1,3": up to size numbers of 0..max. */
+bool parse_list(const char *text, int max, int *list, unsigned size, unsigned *n);
 /* More than 0, at most max. */
 bool parse_seconds(const char *text, double max, double *value);
 

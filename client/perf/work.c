@@ -85,11 +85,17 @@ struct work_sides work_sides(const struct work *w, uint32_t rank)
 bool work_mpi_can(const struct work *w)
 {
 	bool reduces = work_reduces(w->op);
-	if (reduces && (w->type == NCCLSVC_FLOAT16 || w->type == NCCLSVC_BFLOAT16))
+	if (reduces && (w->type == NCCLSVC_FLOAT16 || w->type == NCCLSVC_BFLOAT16 ||
+			PERF_GPU_TYPES >> w->type & 1))
 		return false;
 	if (w->count <= INT_MAX)
 		return true;
 	return !reduces && w->count % PERF_MPI_BLOCK == 0 && w->count / PERF_MPI_BLOCK <= INT_MAX;
+}
+
+bool work_nccl_can(const struct work *w)
+{
+	return w->op != NCCLSVC_ALL_TO_ALL || !w->in_place;
 }
 
 double work_algbw(const struct work *w, double us)

@@ -15,6 +15,7 @@
 
 /* One rank's sums and products must stay exact in int8 for any order of the ranks. */
 #define PERF_RANKS_MAX 127
+#define PERF_GPUS_MAX  64
 
 struct work {
 	uint8_t op, type, redop, in_place;
@@ -45,6 +46,11 @@ struct work_sides work_sides(const struct work *w, uint32_t rank);
 #define PERF_MPI_BLOCK 1024
 /* Is there a plain Open MPI call for it? */
 bool work_mpi_can(const struct work *w);
+
+/* Types that only GPUs reduce and move. */
+#define PERF_GPU_TYPES (1u << NCCLSVC_FLOAT8E4M3 | 1u << NCCLSVC_FLOAT8E5M2)
+/* NCCL has no AllToAll in place. */
+bool work_nccl_can(const struct work *w);
 
 /* GB/s as nccl-tests computes them; 0 for no time. */
 double work_algbw(const struct work *w, double us);

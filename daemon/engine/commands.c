@@ -24,10 +24,9 @@ static void advise_spin(struct engine *e, struct session *changed)
 		atomic_store_explicit(&s->ring->crowded, crowded, memory_order_relaxed);
 }
 
-void engine_session_active(struct engine *e, struct session *s)
+void engine_session_poll(struct engine *e, struct session *s)
 {
-	s->active_ns = e->now;
-	if (s->active || !s->ring || s->broken)
+	if (!s->ring || s->broken)
 		return;
 	s->active = true;
 	e->nactive++;
@@ -98,6 +97,7 @@ void engine_free_session(struct engine *e, struct session *s)
 	free(s->handles);
 	free(s->regions);
 	free(s->busy);
+	free(s->lines);
 	free(s);
 }
 
@@ -106,6 +106,7 @@ static void remove_session(struct engine *e, struct session *s)
 	s->broken = true;
 	s->leaving = true;
 	intake_drop_group(e, s);
+	device_session_dead(e, s);
 	if (s->active)
 		engine_session_idle(e, s);
 	if (s->ring)
@@ -125,7 +126,9 @@ static int add_region(struct session *s, const struct command *c)
 		s->regions = r;
 		s->nregions = n;
 	}
-	s->regions[i] = (struct region){.base = c->region.base, .bytes = c->region.bytes};
+	/* A new worker may have imported it again, while tasks that failed still hold it. */
+	struct region *r = &s->regions[i];
+	*r = (struct region){c->region.base, c->region.bytes, r->pins, c->region.device};
 	return 0;
 }
 
@@ -174,15 +177,20 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 	c->nranks = n;
 	c->epoch = cmd->epoch_start.epoch;
 	c->uid = cmd->epoch_start.uid;
-	c->board = cmd->epoch_start.board;
+	c->cuda = cmd->epoch_start.cuda;
+	c->lane = cmd->epoch_start.lane;
 	for (uint32_t k = 0; k < n; k++) {
 		const struct epoch_member *em = &cmd->epoch_start.members[k];
 		struct member *m = &c->members[k];
 		m->comm = c;
+		m->board = &cmd->epoch_start.board[k];
 		m->session = e->sessions[em->session];
 		m->handle = em->handle;
 		m->pid = m->session->pid;
+		m->device = em->device;
 		if (set_handle(m->session, em->handle, c, (int32_t)k))
+			return -ENOMEM;
+		if (c->cuda && device_start_member(e, m))
 			return -ENOMEM;
 	}
 	free(cmd->epoch_start.members);
@@ -267,6 +275,12 @@ static void run_command(struct engine *e, const struct command *c)
 		break;
 	case COMMAND_STOP:
 		e->stop = true;
+		break;
+	case COMMAND_DEVICE_ADD:
+		device_add(e, c->device.device, c->device.queue, c->device.doorbell);
+		break;
+	case COMMAND_EPOCH_DEAD:
+		device_epoch_dead(e, e->comms[c->epoch_end.comm]);
 		break;
 	}
 	/* Small allocations only: without them nothing can be kept consistent. */

@@ -12,6 +12,8 @@
 #include "fdio.h"
 #include "state.h"
 
+const ncclsvc_status complete_ok = {.rank_a = -1, .rank_b = -1};
+
 ncclsvc_status status_of(int result)
 {
 	return (ncclsvc_status){.result = result, .rank_a = -1, .rank_b = -1};
@@ -27,13 +29,10 @@ void complete_break_session(struct engine *e, struct session *s, int result, con
 					.broken = {result, text}});
 }
 
-static void write_status(struct engine *e, struct session *s, uint64_t number,
-			 const ncclsvc_status *st)
+/* All of the slot is written but its number, which says that the rest is there. */
+static void publish_status(struct engine *e, struct session *s, ncclsvc_status *slot,
+			   uint64_t number)
 {
-	ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
-	const size_t skip = sizeof(slot->number);
-	const size_t size = st->result ? sizeof(*st) : SVC_HALF;
-	memcpy((char *)slot + skip, (const char *)st + skip, size - skip);
 	svc_number_store(&slot->number, number);
 	s->busy[number & (s->entries - 1)] = 0;
 	engine_session_active(e, s); /* who gets an answer soon asks again */
@@ -42,6 +41,15 @@ static void write_status(struct engine *e, struct session *s, uint64_t number,
 		s->next_dirty = e->dirty;
 		e->dirty = s;
 	}
+}
+
+static void write_status(struct engine *e, struct session *s, uint64_t number,
+			 const ncclsvc_status *st)
+{
+	ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
+	const size_t skip = sizeof(slot->number), size = st->result ? sizeof(*st) : SVC_HALF;
+	memcpy((char *)slot + skip, (const char *)st + skip, size - skip);
+	publish_status(e, s, slot, number);
 }
 
 static void send_reply(struct engine *e, struct session *s, uint32_t serial, int result,
@@ -66,40 +74,81 @@ static void send_reply(struct engine *e, struct session *s, uint32_t serial, int
 		complete_break_session(e, s, NCCLSVC_LIMIT, "the client does not read its socket");
 }
 
-void complete_task(struct engine *e, struct task *t, ncclsvc_status *st)
+static void fill_times(const struct engine *e, const struct task *t, ncclsvc_status *st)
 {
-	struct session *s = t->session;
-	st->number = t->record.number;
 	st->submitted_ns = t->submitted_ns;
 	st->started_ns = t->started_ns;
 	st->done_ns = e->now;
 	st->epoch = t->record.epoch;
-	if (t->record.timeline && s->ring) {
-		_Atomic uint64_t *done = &svc_timelines(s->ring)[t->record.timeline].done;
-		if (atomic_load(done) < t->record.value)
-			atomic_store(done, t->record.value);
-	}
+}
+
+/* By socket, or with more to say than that it is over. */
+static __attribute__((noinline)) void complete_in_full(struct engine *e, struct task *t,
+						       const ncclsvc_status *how)
+{
+	struct session *s = t->session;
+	ncclsvc_status st = *how;
+	st.number = t->record.number;
+	fill_times(e, t, &st);
 	if (t->by_socket) {
-		struct svc_submit_reply reply = {*st};
+		struct svc_submit_reply reply = {st};
 		s->socket_tasks--;
-		send_reply(e, s, t->serial, st->result, &reply, sizeof(reply));
+		send_reply(e, s, t->serial, st.result, &reply, sizeof(reply));
 	} else {
-		write_status(e, s, t->record.number, st);
+		write_status(e, s, t->record.number, &st);
 	}
-	if (st->result) {
+	if (st.result) {
 		table_count(&e->table.failed, 1);
 		table_count(&s->counts->failed, 1);
 		pthread_mutex_lock(&e->lock);
-		e->failure = (struct failure){*st, t->comm ? t->comm->uid : 0};
+		e->failure = (struct failure){st, t->comm ? t->comm->uid : 0};
 		pthread_mutex_unlock(&e->lock);
+	}
+}
+
+static void raise_done(const struct session *s, uint32_t timeline, uint64_t value)
+{
+	_Atomic uint64_t *done = &svc_timelines(s->ring)[timeline].done;
+	if (atomic_load(done) < value)
+		atomic_store(done, value);
+}
+
+/* A GPU writes done too, in the order of its tasks. One that failed before it could be launched
+ * must not overtake those that fly; but at the end of an epoch nobody is to wait for them. */
+void complete_timeline(const struct session *s, const struct svc_record *r, bool flew, bool at_once)
+{
+	struct line *l = s->lines ? &s->lines[r->timeline] : NULL;
+	if (l && l->owed < r->value)
+		l->owed = r->value;
+	if (!l || at_once || !l->flying)
+		raise_done(s, r->timeline, l ? l->owed : r->value);
+	else if (flew)
+		raise_done(s, r->timeline, r->value);
+}
+
+void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
+{
+	struct session *s = t->session;
+	if (t->record.timeline && s->ring)
+		complete_timeline(s, &t->record, t->flying, t->comm && t->comm->ended);
+	if (t->by_socket || how->result) {
+		complete_in_full(e, t, how);
+	} else {
+		/* Right into its line of the ring, of which nothing is read. */
+		const uint64_t number = t->record.number;
+		ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
+		const size_t skip = sizeof(slot->number);
+		memcpy((char *)slot + skip, (const char *)how + skip, SVC_HALF - skip);
+		fill_times(e, t, slot);
+		publish_status(e, s, slot, number);
 	}
 	table_count(&e->table.completed, 1);
 	table_count(&s->counts->completed, 1);
 	e->live--;
 }
 
-void complete_refused(struct engine *e, struct session *s, uint64_t number, uint32_t serial,
-		      bool by_socket, int result, const char *text)
+void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,
+		      uint32_t serial, bool by_socket, int result, const char *text)
 {
 	table_count(&e->table.failed, 1);
 	table_count(&e->table.completed, 1);
@@ -114,19 +163,23 @@ void complete_refused(struct engine *e, struct session *s, uint64_t number, uint
 	}
 	ncclsvc_status st = status_of(result);
 	st.submitted_ns = st.done_ns = e->now;
-	write_status(e, s, number, &st);
+	/* Even then, a stream may wait for it. */
+	if (record->flags & SVC_TASK_TIMELINE && record->timeline < SVC_TIMELINES)
+		complete_timeline(s, record, false, false);
+	write_status(e, s, record->number, &st);
 }
 
+/* The caller's fence stands between the statuses and this look, as the client's stands between its
+ * call for a wake-up and its last look at the status: one of the two sees the other. */
 static void wake(struct session *s)
 {
 	struct svc_ring *ring = s->ring;
-	/* As a read-modify-write it comes before, or sees, the client's own: a waiter that is not
-	 * seen here sees the status. */
-	if (atomic_fetch_add(&ring->waiters, 0)) {
+	if (atomic_load_explicit(&ring->waiters, memory_order_relaxed)) {
 		atomic_fetch_add(&ring->wake, 1);
 		syscall(SYS_futex, &ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 	}
-	if (atomic_fetch_add(&ring->armed, 0) && atomic_exchange(&ring->armed, 0)) {
+	if (atomic_load_explicit(&ring->armed, memory_order_relaxed) &&
+	    atomic_exchange(&ring->armed, 0)) {
 		const uint64_t one = 1;
 		ssize_t n = write(s->completion, &one, sizeof(one));
 		(void)n; /* it fails only when the counter is full, and then it is readable */
@@ -135,6 +188,10 @@ static void wake(struct session *s)
 
 void complete_flush(struct engine *e)
 {
+	/* One for all: it waits until the statuses are out. Not atomic_thread_fence, which
+	 * ThreadSanitizer does not know. */
+	if (e->dirty)
+		__sync_synchronize();
 	while (e->dirty) {
 		struct session *s = e->dirty;
 		e->dirty = s->next_dirty;

@@ -51,11 +51,9 @@ int deadlines_add(struct deadlines *h, struct deadline *d, uint64_t at_ns)
 	return 0;
 }
 
-void deadlines_remove(struct deadlines *h, struct deadline *d)
+void deadlines_take(struct deadlines *h, struct deadline *d)
 {
 	uint32_t place = d->place;
-	if (!place)
-		return;
 	d->place = 0;
 	struct deadline *last = h->heap[h->n--];
 	if (last == d)
@@ -63,11 +61,6 @@ void deadlines_remove(struct deadlines *h, struct deadline *d)
 	put(h, place, last);
 	sift_up(h, place);
 	sift_down(h, last->place);
-}
-
-struct deadline *deadlines_first(const struct deadlines *h)
-{
-	return h->n ? h->heap[1] : NULL;
 }
 
 void deadlines_fini(struct deadlines *h)

@@ -3,6 +3,7 @@
 #ifndef ENGINE_DEADLINES_H
 #define ENGINE_DEADLINES_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct deadline {
@@ -17,10 +18,21 @@ struct deadlines {
 
 /* Returns 0, or -ENOMEM with nothing changed. */
 int deadlines_add(struct deadlines *h, struct deadline *d, uint64_t at_ns);
+void deadlines_take(struct deadlines *h, struct deadline *d);
+
 /* Does nothing if d is in no heap. */
-void deadlines_remove(struct deadlines *h, struct deadline *d);
+static inline void deadlines_remove(struct deadlines *h, struct deadline *d)
+{
+	if (d->place)
+		deadlines_take(h, d);
+}
+
 /* The earliest, or NULL. */
-struct deadline *deadlines_first(const struct deadlines *h);
+static inline struct deadline *deadlines_first(const struct deadlines *h)
+{
+	return h->n ? h->heap[1] : NULL;
+}
+
 void deadlines_fini(struct deadlines *h);
 
 #endif

@@ -79,6 +79,7 @@ static void clear_member(struct engine *e, struct member *m, const ncclsvc_statu
 void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank, int32_t pid)
 {
 	ncclsvc_status st = status_of(result), own = status_of(NCCLSVC_CANCELLED);
+	const bool worker = result == NCCLSVC_WORKER_LOST || result == NCCLSVC_NCCL_ERROR;
 	st.rank_a = rank;
 	st.pid_a = pid;
 	c->ended = true;
@@ -93,10 +94,13 @@ void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank,
 		struct member *m = &c->members[k];
 		if (m->gone)
 			continue;
-		/* Nobody is told that he himself has gone. */
-		clear_member(e, m, (int32_t)k == rank ? &own : &st);
+		/* Nobody is told that he himself has gone; but his worker may have. */
+		bool himself = (int32_t)k == rank && !worker;
+		clear_member(e, m, himself ? &own : &st);
 		m->session->handles[m->handle].comm = NULL;
 	}
+	if (c->cuda)
+		device_end_epoch(e, c);
 	if (!c->pending)
 		order_free_comm(e, c);
 }
@@ -108,6 +112,8 @@ void order_member_left(struct engine *e, struct comm *c, int32_t rank)
 	ncclsvc_status st = order_gone_status(c, rank);
 	if (m->gone)
 		return;
+	if (c->cuda)
+		device_drop_met(e, c, rank, &st);
 	clear_member(e, m, &own);
 	m->session->handles[m->handle] = (struct handle){0};
 	m->session = NULL;
@@ -131,6 +137,5 @@ void order_free_comm(struct engine *e, struct comm *c)
 	e->comms[c->slot] = NULL;
 	free(c->members);
 	free(c->collective);
-	free(c->spare);
 	free(c);
 }

@@ -15,15 +15,18 @@
 #include <utlist.h>
 
 #include "state.h"
+#include "worker/queue.h"
 
-#define EPOLL_COMMANDS	   UINT64_MAX /* else the session's slot */
-#define EPOLL_EVENTS	   64
-#define ROUNDS_PER_CLOCK   8
-#define ROUNDS_UNFLUSHED   4	  /* with new records, before sleepers are woken */
-#define ROUNDS_UNPUBLISHED 8	  /* without any, before inspection sees a task */
-#define ROUNDS_PER_YIELD   32	  /* some 2 us */
-#define ROUNDS_PER_LOOK	   16	  /* polls of the rings between looks at the doorbells */
-#define HELPER_SPIN_NS	   200000 /* how long to wait awake for a helper's last chunk */
+#define EPOLL_COMMANDS		UINT64_MAX /* else the session's slot */
+#define EPOLL_EVENTS		64
+#define ROUNDS_PER_CLOCK	8
+#define ROUNDS_UNFLUSHED	4	/* with new records, before sleepers are woken */
+#define ROUNDS_UNPUBLISHED	8	/* without any, before inspection sees a task */
+#define ROUNDS_UNPUBLISHED_BUSY 256	/* the same, however much there is to do */
+#define ROUNDS_PER_YIELD	32	/* some 2 us */
+#define ROUNDS_PER_LOOK		16	/* polls of the rings between looks at the doorbells */
+#define DEVICE_SPIN_NS		5000000 /* for a GPU: what follows an operation comes at its end */
+#define HELPER_SPIN_NS		200000	/* how long to wait awake for a helper's last chunk */
 
 uint64_t engine_clock(void)
 {
@@ -125,7 +128,7 @@ struct task *task_alloc(struct engine *e, struct session *s)
 	else
 		return NULL;
 	struct task *t = &e->tasks[slot];
-	memset(t, 0, offsetof(struct task, end)); /* what follows is set before it is read */
+	memset(t, 0, offsetof(struct task, uid));
 	t->slot = slot;
 	t->uid = ++e->uids;
 	t->session = s;
@@ -145,7 +148,7 @@ void task_free(struct engine *e, struct task *t)
 	table_count(&e->table.pending, -1);
 }
 
-/* Most tasks are over at once: only those that wait are worth showing. */
+/* Most tasks are over at once: only those that wait are worth showing, and have a deadline. */
 static void publish_tasks(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nunpublished; i++) {
@@ -195,14 +198,9 @@ static bool collect_jobs(struct engine *e)
 	return any;
 }
 
-/* Looks at the doorbells and the command eventfd, waiting up to timeout (epoll's). */
-static void look(struct engine *e, int timeout)
+static void hear(struct engine *e, const struct epoll_event *events, int n)
 {
-	struct epoll_event events[EPOLL_EVENTS];
 	uint64_t count;
-	int n = epoll_wait(e->epoll_fd, events, EPOLL_EVENTS, timeout);
-	if (timeout)
-		e->now = engine_clock();
 	for (int i = 0; i < n; i++) {
 		if (events[i].data.u64 == EPOLL_COMMANDS) {
 			if (read(e->wake_fd, &count, sizeof(count)) < 0)
@@ -216,6 +214,28 @@ static void look(struct engine *e, int timeout)
 			continue;
 		engine_session_active(e, s);
 	}
+}
+
+/* Looks at the doorbells and the command eventfd, waiting up to timeout (epoll's). */
+static void look(struct engine *e, int timeout)
+{
+	struct epoll_event events[EPOLL_EVENTS];
+	int n = epoll_wait(e->epoll_fd, events, EPOLL_EVENTS, timeout);
+	if (timeout)
+		e->now = engine_clock();
+	hear(e, events, n);
+}
+
+/* The same, with a finer timeout. */
+static void look_ns(struct engine *e, uint64_t ns)
+{
+	struct epoll_event events[EPOLL_EVENTS];
+	struct timespec t = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+	int n = epoll_pwait2(e->epoll_fd, events, EPOLL_EVENTS, &t, NULL);
+	if (n < 0 && errno != EINTR) /* an old kernel, or a filter */
+		n = epoll_wait(e->epoll_fd, events, EPOLL_EVENTS, (int)(ns / 1000000) + 1);
+	e->now = engine_clock();
+	hear(e, events, n);
 }
 
 static int sleep_ms(const struct engine *e)
@@ -236,7 +256,7 @@ static void fall_asleep(struct engine *e)
 	/* Either they see the flag and write the eventfd, or we see what they left. */
 	if (!atomic_load(&e->commands_waiting) && !collect_jobs(e) && !e->ready && !e->active &&
 	    !e->dirty)
-		look(e, sleep_ms(e));
+		e->launched ? look_ns(e, device_sleep_ns(e, sleep_ms(e))) : look(e, sleep_ms(e));
 	atomic_store(&e->asleep, false);
 }
 
@@ -264,6 +284,14 @@ static void finish_drain(struct engine *e)
 	engine_event(e, &(struct event){.kind = EVENT_DRAINED});
 }
 
+/* How long it pays to wait awake. */
+static uint64_t spin_ns(const struct engine *e)
+{
+	if (e->launched && e->spin_ns && e->cores >= WORKER_SPIN_CORES)
+		return DEVICE_SPIN_NS;
+	return e->jobs ? HELPER_SPIN_NS : e->spin_ns;
+}
+
 static void *engine_main(void *arg)
 {
 	struct engine *e = arg;
@@ -282,6 +310,10 @@ static void *engine_main(void *arg)
 		if (deadlines_first(&e->deadlines))
 			order_expire(e);
 		order_run_ready(e);
+		if (e->met_new)
+			device_launch(e);
+		if (e->launched)
+			busy |= device_poll(e);
 		/* To look for sleepers is to wait until the statuses are out. Who polls sees them
 		 * without; so first see whether there is more to do. */
 		unflushed = e->dirty ? unflushed + 1 : 0;
@@ -291,7 +323,9 @@ static void *engine_main(void *arg)
 		}
 		free_leaving(e);
 		finish_drain(e);
-		if (e->nunpublished && (e->jobs || rounds >= ROUNDS_UNPUBLISHED))
+		/* Busy with others, it must not forget that a deadline is to be kept. */
+		if (e->nunpublished && (e->jobs || rounds >= ROUNDS_UNPUBLISHED ||
+					streak % ROUNDS_UNPUBLISHED_BUSY == 0))
 			publish_tasks(e);
 		if (e->jobs) {
 			busy |= pool_help(e->pool);
@@ -305,7 +339,7 @@ static void *engine_main(void *arg)
 			e->busy_ns = e->now;
 			continue;
 		}
-		if (!e->active && e->now - e->busy_ns > (e->jobs ? HELPER_SPIN_NS : e->spin_ns))
+		if (!e->active && e->now - e->busy_ns > spin_ns(e))
 			fall_asleep(e);
 		else if (rounds % ROUNDS_PER_LOOK == ROUNDS_PER_LOOK - 1)
 			look(e, 0);
@@ -326,13 +360,13 @@ static void engine_free(struct engine *e)
 			free(e->sessions[i]->handles);
 			free(e->sessions[i]->regions);
 			free(e->sessions[i]->busy);
+			free(e->sessions[i]->lines);
 			free(e->sessions[i]);
 		}
 	for (uint32_t i = 0; e->comms && i < e->config.comms_max; i++)
 		if (e->comms[i]) {
 			free(e->comms[i]->members);
 			free(e->comms[i]->collective);
-			free(e->comms[i]->spare);
 			free(e->comms[i]);
 		}
 	if (e->wake_fd >= 0)
@@ -345,6 +379,7 @@ static void engine_free(struct engine *e)
 	free(e->sessions);
 	free(e->comms);
 	free(e->tasks);
+	free(e->visited);
 	free(e->free_slots);
 	free(e->commands);
 	free(e->events);

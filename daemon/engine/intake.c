@@ -14,28 +14,26 @@
 /* Finds the communicator of a record. A client may submit before the engine has seen the command
  * that made its communicator; the command is in the queue by then. (What comes by socket is in it
  * itself.) */
-static struct comm *find_comm(struct engine *e, struct session *s, const struct task *t,
-			      int32_t *rank, int *result, const char **text)
+static const struct handle *find_comm(struct engine *e, const struct session *s,
+				      const struct task *t, int *result, const char **text)
 {
 	const struct svc_record *r = &t->record;
-	struct handle *h = NULL;
+	const struct handle *h = NULL;
 	for (int tries = 0; tries < 2; tries++) {
 		h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
 		if (h && h->comm && h->comm->epoch == r->epoch)
-			break;
+			return h;
 		if (tries == 0 && !t->by_socket)
 			engine_run_commands(e);
 	}
-	*result = NCCLSVC_OK;
 	if (!h || !h->known) {
 		*result = NCCLSVC_NOT_FOUND;
 		*text = "no such communicator in this session";
-	} else if (!h->comm || h->comm->epoch != r->epoch) {
+	} else {
 		*result = NCCLSVC_STALE_EPOCH;
 		*text = "the communicator's epoch is over: rejoin it";
 	}
-	*rank = h ? h->rank : -1;
-	return *result ? NULL : h->comm;
+	return NULL;
 }
 
 /* As find_comm: the command that made the region may still be in the queue. */
@@ -51,15 +49,15 @@ static struct region *find_region(struct engine *e, struct task *t, uint32_t reg
 	return NULL;
 }
 
-static bool locate(struct engine *e, struct task *t, uint32_t region, uint64_t offset,
-		   uint64_t bytes, char **at)
+static bool locate(struct engine *e, struct task *t, int32_t device, uint32_t region,
+		   uint64_t offset, uint64_t bytes, char **at)
 {
 	static char nowhere[1];
 	*at = nowhere;
 	if (!bytes)
 		return true;
 	struct region *g = find_region(e, t, region);
-	if (!g || offset > g->bytes || bytes > g->bytes - offset)
+	if (!g || g->device != device || offset > g->bytes || bytes > g->bytes - offset)
 		return false;
 	*at = g->base + offset;
 	return true;
@@ -88,14 +86,16 @@ static int check(struct engine *e, struct session *s, struct task *t, const char
 {
 	static char sentence[SVC_TEXT_BYTES];
 	uint64_t src_bytes, dst_bytes;
-	int32_t rank;
 	int result;
 	struct svc_record *r = &t->record;
-	struct comm *c = find_comm(e, s, t, &rank, &result, text);
-	if (!c)
+	const struct handle *h = find_comm(e, s, t, &result, text);
+	if (!h)
 		return result;
-	t->rank = rank;
-	result = svc_record_measure(r, c->nranks, rank, &src_bytes, &dst_bytes, sentence);
+	struct comm *c = h->comm;
+	t->rank = h->rank;
+	t->member = &c->members[t->rank];
+	const int32_t device = t->member->device;
+	result = svc_record_measure(r, c->nranks, t->rank, &src_bytes, &dst_bytes, sentence);
 	*text = sentence;
 	if (result)
 		return result;
@@ -103,17 +103,32 @@ static int check(struct engine *e, struct session *s, struct task *t, const char
 		r->src_region = 0;
 	if (!dst_bytes)
 		r->dst_region = 0;
-	if (!locate(e, t, r->src_region, r->src_offset, src_bytes, &t->src)) {
-		*text = "the source does not lie within a region of this session";
+	if (!locate(e, t, device, r->src_region, r->src_offset, src_bytes, &t->src)) {
+		*text = "the source does not lie within a region of this session on the "
+			"communicator's device";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
-	if (!locate(e, t, r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
-		*text = "the destination does not lie within a region of this session";
+	if (!locate(e, t, device, r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
+		*text = "the destination does not lie within a region of this session on the "
+			"communicator's device";
 		return NCCLSVC_INVALID_ARGUMENT;
+	}
+	/* Commands that were run for a region may have ended the epoch. */
+	if (s->handles[r->comm].comm != c) {
+		*text = "the communicator's epoch is over: rejoin it";
+		return NCCLSVC_STALE_EPOCH;
 	}
 	if (!overlap_allowed(t, src_bytes, dst_bytes)) {
 		*text = "source and destination overlap, and not as the operation works in place";
 		return NCCLSVC_INVALID_ARGUMENT;
+	}
+	if (c->cuda && r->op == NCCLSVC_ALL_TO_ALL && src_bytes && t->src == t->dst) {
+		*text = "NCCL does not do AllToAll in place";
+		return NCCLSVC_UNSUPPORTED;
+	}
+	if (!c->cuda && r->type >= NCCLSVC_FLOAT8E4M3 && svc_op_reduces(r->op)) {
+		*text = "float8 is reduced on GPUs only";
+		return NCCLSVC_UNSUPPORTED;
 	}
 	if (r->timeline && !s->ring) {
 		*text = "timelines need an attached ring";
@@ -159,87 +174,118 @@ static void close_group(struct engine *e, struct session *s)
 	struct task *t;
 	DL_FOREACH (first, t)
 		t->group = id;
+	if (n > 1 && e->cuda)
+		device_link_group(first);
 	s->group = NULL;
 	s->group_tasks = 0;
 	order_enqueue(e, first, n);
+}
+
+/* NULL, and why, if there are too many. */
+static struct task *admit(struct engine *e, struct session *s, bool by_socket, const char **text)
+{
+	struct task *t = NULL;
+	if (s->group_tasks >= SVC_GROUP_TASKS)
+		*text = "the task group is too large";
+	else if (by_socket && s->socket_tasks >= SVC_SOCKET_TASKS)
+		*text = "too many tasks are pending by socket";
+	else if (s->tasks >= 2 * (s->entries + SVC_SOCKET_TASKS))
+		*text = "too many tasks that ended early wait for their peers";
+	else if (!(t = task_alloc(e, s)))
+		*text = "the daemon's task table is full (tasks_max)";
+	return t;
+}
+
+/* With it goes the group that it belongs to. t is NULL if it was not even admitted. */
+static void refuse(struct engine *e, struct session *s, struct task *t,
+		   const struct svc_record *record, uint32_t serial, bool by_socket, int result,
+		   const char *text)
+{
+	bool more = record->flags & SVC_TASK_MORE;
+	complete_refused(e, s, record, serial, by_socket, result, text);
+	if (t)
+		task_free(e, t);
+	if (more || s->group)
+		s->group_error = s->group_error ? s->group_error : result;
+	if (!more)
+		refuse_group(e, s, s->group_error);
 }
 
 static void take(struct engine *e, struct session *s, const struct svc_record *record,
 		 uint32_t serial, bool by_socket)
 {
 	const char *text = "";
-	struct task *t = NULL;
-	int result = NCCLSVC_LIMIT;
-	bool more = record->flags & SVC_TASK_MORE;
 	table_count(&s->counts->submitted, 1);
-
-	if (s->group_tasks >= SVC_GROUP_TASKS)
-		text = "the task group is too large";
-	else if (by_socket && s->socket_tasks >= SVC_SOCKET_TASKS)
-		text = "too many tasks are pending by socket";
-	else if (s->tasks >= 2 * (s->entries + SVC_SOCKET_TASKS))
-		text = "too many tasks that ended early wait for their peers";
-	else if (!(t = task_alloc(e, s)))
-		text = "the daemon's task table is full (tasks_max)";
-	if (t) {
-		e->live++;
-		t->record = *record;
-		t->serial = serial;
-		t->by_socket = by_socket;
-		if (by_socket)
-			s->socket_tasks++;
-		result = check(e, s, t, &text);
+	struct task *t = admit(e, s, by_socket, &text);
+	if (!t) {
+		refuse(e, s, NULL, record, serial, by_socket, NCCLSVC_LIMIT, text);
+		return;
 	}
+	t->record = *record;
+	t->serial = serial;
+	t->by_socket = by_socket;
+	/* Commands that run meanwhile must see that it is there. */
+	e->live++;
+	s->socket_tasks += by_socket;
+	int result = check(e, s, t, &text);
 	if (result) {
-		if (t && by_socket)
-			s->socket_tasks--;
-		complete_refused(e, s, record->number, serial, by_socket, result, text);
-		if (t) {
-			e->live--;
-			task_free(e, t);
-		}
-		if (more || s->group)
-			s->group_error = s->group_error ? s->group_error : result;
-		if (!more)
-			refuse_group(e, s, s->group_error);
+		e->live--;
+		s->socket_tasks -= by_socket;
+		refuse(e, s, t, record, serial, by_socket, result, text);
 		return;
 	}
 	DL_APPEND(s->group, t);
 	s->group_tasks++;
-	if (!more)
+	if (!(record->flags & SVC_TASK_MORE))
 		close_group(e, s);
+}
+
+/* Neither the next record nor the slot's last one. */
+static void break_ring(struct engine *e, struct session *s, uint64_t number)
+{
+	complete_break_session(e, s, NCCLSVC_PROTOCOL,
+			       number == s->next
+				       ? "a ring slot was used again before its task had ended"
+				       : "a record in the ring has a number that cannot be");
+}
+
+static void read_record(struct svc_record *record, const struct svc_record *slot, uint64_t number)
+{
+	memcpy(record, slot, SVC_HALF);
+	record->number = number;
+	/* The copy's flags: the slot's may change meanwhile. */
+	if (record->flags & SVC_TASK_TIMELINE)
+		memcpy((char *)record + SVC_HALF, (const char *)slot + SVC_HALF, SVC_HALF);
+	else
+		memset((char *)record + SVC_HALF, 0, SVC_HALF);
 }
 
 bool intake_ring(struct engine *e, struct session *s)
 {
+	const uint32_t entries = s->entries;
+	struct svc_record record;
 	int taken = 0;
 	for (; taken < BATCH && !s->broken; taken++) {
-		struct svc_record *slot = svc_record_slot(s->ring, s->entries, s->next);
-		uint64_t number = __atomic_load_n(&slot->number, __ATOMIC_SEQ_CST);
-		uint64_t former = s->next > s->entries ? s->next - s->entries : 0;
-		uint32_t place = s->next & (s->entries - 1);
-		if (number == former)
-			break;
-		if (!taken)
-			e->now = engine_clock();
-		if (number != s->next || s->busy[place]) {
-			complete_break_session(e, s, NCCLSVC_PROTOCOL,
-					       number == s->next
-						       ? "a ring slot was used again before its "
-							 "task had ended"
-						       : "a record in the ring has a number that "
-							 "cannot be");
+		const uint64_t next = s->next;
+		const struct svc_record *slot = svc_record_slot(s->ring, entries, next);
+		uint8_t *busy = &s->busy[next & (entries - 1)];
+		uint64_t number = svc_number_load(&slot->number);
+		if (number != next) {
+			if (number != (next > entries ? next - entries : 0))
+				break_ring(e, s, number);
 			break;
 		}
-		struct svc_record record = {0};
-		memcpy(&record, slot, SVC_HALF);
-		if (record.flags & SVC_TASK_TIMELINE)
-			memcpy((char *)&record + SVC_HALF, (char *)slot + SVC_HALF, SVC_HALF);
-		record.number = number;
-		s->busy[place] = 1;
-		s->next++;
+		if (*busy) {
+			break_ring(e, s, number);
+			break;
+		}
+		if (!taken)
+			e->now = engine_clock();
+		read_record(&record, slot, number);
+		*busy = 1;
+		s->next = next + 1;
 		/* A group's next record is on its way while this one is looked at. */
-		__builtin_prefetch(svc_record_slot(s->ring, s->entries, s->next));
+		__builtin_prefetch(svc_record_slot(s->ring, entries, next + 1));
 		take(e, s, &record, 0, false);
 	}
 	if (taken)

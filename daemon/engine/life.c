@@ -8,15 +8,6 @@
 #include "order.h"
 #include "task.h"
 
-void order_update_blocked(struct member *m)
-{
-	bool blocked = m->posted && !m->running && !m->inputs && !m->ready;
-	if (blocked == m->blocked)
-		return;
-	m->blocked = blocked;
-	m->comm->blocked += blocked ? 1 : -1;
-}
-
 void order_make_ready(struct engine *e, struct member *m)
 {
 	if (!m->ready) {
@@ -28,11 +19,20 @@ void order_make_ready(struct engine *e, struct member *m)
 	order_update_blocked(m);
 }
 
+/* For a launched task the GPU asks. */
+static bool input_there(const struct task *t)
+{
+	const struct svc_record *r = &t->record;
+	return !r->timeline ||
+	       atomic_load_explicit(&svc_timelines(t->session->ring)[r->timeline].ready,
+				    memory_order_relaxed) >= r->value;
+}
+
 static uint32_t state_of(const struct task *t)
 {
 	if (t->ghost)
 		return NCCLSVC_FAILED;
-	if (t->waits_input)
+	if (t->waits_input || (t->flying && !input_there(t)))
 		return NCCLSVC_WAITING_INPUT;
 	if (t->place == RUNNING)
 		return NCCLSVC_LAUNCHED;
@@ -40,19 +40,25 @@ static uint32_t state_of(const struct task *t)
 }
 
 /* Inspection learns of a change of state, if it knows the task at all. */
-void order_show_state(struct engine *e, const struct task *t)
+void order_show_state(struct engine *e, struct task *t)
 {
-	if (t->published)
-		table_state(&e->table, t->slot, state_of(t), e->now);
+	if (!t->published)
+		return;
+	uint32_t state = state_of(t);
+	if (state == t->shown)
+		return;
+	t->shown = (uint8_t)state;
+	table_state(&e->table, t->slot, state, e->now);
 }
 
 void order_pin(struct task *t, int by)
 {
 	const struct svc_record *r = &t->record;
 	struct session *s = t->session;
-	if (r->src_region && r->src_region < s->nregions)
+	/* Intake found them, or made them 0. */
+	if (r->src_region)
 		s->regions[r->src_region].pins += (uint32_t)by;
-	if (r->dst_region && r->dst_region < s->nregions)
+	if (r->dst_region)
 		s->regions[r->dst_region].pins += (uint32_t)by;
 }
 
@@ -69,8 +75,9 @@ static void retire(struct engine *e, struct task *t)
 {
 	struct member *m = member_of(t);
 	struct comm *c = t->comm;
-	if (!t->ghost)
+	if (!t->ghost || t->flying)
 		order_pin(t, -1);
+	device_leave_group(e, t);
 	if (t->waits_input)
 		order_stop_input_wait(e, t);
 	if (t->place == POSTED)
@@ -79,21 +86,25 @@ static void retire(struct engine *e, struct task *t)
 		m->running--;
 		c->running--;
 	}
-	if (t->place >= AT_HEAD)
+	if (t->place >= AT_HEAD && !t->flying)
 		m->head_tasks--;
 	if (m->collective == t)
 		m->collective = NULL;
 	deadlines_remove(&e->deadlines, &t->deadline);
-	DL_DELETE(m->queue, t);
-	c->pending--;
-	atomic_store_explicit(&c->board[t->rank].completed, ++m->completed, memory_order_relaxed);
-	/* A group's next collective may now be posted; an empty head makes room for the next. */
-	if (!c->ended && m->queue)
-		order_make_ready(e, m);
+	if (t->flying)
+		DL_DELETE(m->flying, t);
 	else
-		order_update_blocked(m);
+		DL_DELETE(m->queue, t);
+	c->pending--;
+	atomic_store_explicit(&m->board->completed, ++m->completed, memory_order_relaxed);
+	order_update_blocked(m);
+	/* An empty head makes room for the next; a group's next collective may now be posted; and
+	 * perhaps nobody can go on any more. */
 	if (!m->queue)
-		atomic_store_explicit(&c->board[t->rank].head_ns, 0, memory_order_relaxed);
+		atomic_store_explicit(&m->board->head_ns, 0, memory_order_relaxed);
+	else if (!c->ended &&
+		 (!m->head_tasks || !svc_op_is_p2p(t->record.op) || c->blocked == c->nranks))
+		order_make_ready(e, m);
 	task_free(e, t);
 }
 
@@ -106,6 +117,7 @@ void order_make_ghost(struct engine *e, struct task *t, const ncclsvc_status *st
 	t->end = *st;
 	complete_task(e, t, &t->end);
 	order_pin(t, -1);
+	device_leave_group(e, t);
 	if (t->waits_input) {
 		order_stop_input_wait(e, t);
 		order_make_ready(e, member_of(t));
@@ -117,9 +129,8 @@ void order_make_ghost(struct engine *e, struct task *t, const ncclsvc_status *st
 /* Ends a task here and now, ghost or not. */
 void order_end_task(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
-	ncclsvc_status copy = *st;
 	if (!t->ghost)
-		complete_task(e, t, &copy);
+		complete_task(e, t, st);
 	retire(e, t);
 }
 
@@ -163,5 +174,9 @@ void order_publish(struct engine *e, struct task *t)
 		.state_ns = e->now,
 	};
 	t->published = true;
+	t->shown = (uint8_t)entry.state;
 	table_put(&e->table, t->slot, &entry);
+	/* Without memory for its deadline, a task has none. */
+	if (r->timeout_ns && !t->ghost)
+		deadlines_add(&e->deadlines, &t->deadline, t->submitted_ns + r->timeout_ns);
 }

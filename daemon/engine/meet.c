@@ -62,6 +62,11 @@ static void set_running(struct task *t)
 	order_update_blocked(m);
 }
 
+static enum begun begin(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t n)
+{
+	return c->cuda ? device_meet(e, c, tasks, n) : run_tasks(e, c, tasks, n);
+}
+
 static void meet_collective(struct engine *e, struct comm *c)
 {
 	ncclsvc_status st;
@@ -74,21 +79,27 @@ static void meet_collective(struct engine *e, struct comm *c)
 		order_end_collective(e, c, &st);
 		return;
 	}
-	struct work *w = work_create(c, c->nranks);
-	if (!w) {
+	switch (begin(e, c, c->collective, c->nranks)) {
+	case BEGUN_DONE:
+		order_end_collective(e, c, &complete_ok);
+		break;
+	case BEGUN_NO_MEMORY:
 		st = status_of(NCCLSVC_NO_MEMORY);
 		order_end_collective(e, c, &st);
-		return;
+		break;
+	case BEGUN_RUNNING:
+		for (uint32_t k = 0; k < c->nranks; k++) {
+			set_running(c->collective[k]);
+			/* On GPUs, a group's next collective is launched together with it. */
+			if (c->cuda && c->collective[k]->next_in_group)
+				order_make_ready(e, &c->members[k]);
+			c->collective[k] = NULL;
+			c->members[k].collective = NULL;
+		}
+		c->collective_here = 0;
+		c->collectives++;
+		break;
 	}
-	for (uint32_t k = 0; k < c->nranks; k++) {
-		w->tasks[k] = c->collective[k];
-		c->collective[k] = NULL;
-		c->members[k].collective = NULL;
-		set_running(w->tasks[k]);
-	}
-	c->collective_here = 0;
-	c->collectives++;
-	work_start(e, w);
 }
 
 /* Everybody who has posted the current collective learns now that it cannot run. */
@@ -123,8 +134,7 @@ void order_post_collective(struct engine *e, struct task *t)
 	m->collective = t;
 	c->collective[t->rank] = t;
 	c->collective_here++;
-	_Atomic uint64_t *collectives = &c->board[t->rank].collectives;
-	atomic_store_explicit(collectives, c->collectives + 1, memory_order_relaxed);
+	atomic_store_explicit(&m->board->collectives, c->collectives + 1, memory_order_relaxed);
 	if (t->ghost || c->haunted) {
 		ncclsvc_status st = c->haunted ? c->haunted_by : t->end;
 		order_haunt_collective(e, c, &st);
@@ -158,29 +168,37 @@ static void end_pair(struct engine *e, struct task *a, struct task *b, const ncc
 static void meet_pair(struct engine *e, struct task *t, struct task *u)
 {
 	struct task *send = t->record.op == NCCLSVC_SEND ? t : u, *recv = send == t ? u : t;
-	ncclsvc_status st = status_of(NCCLSVC_MISMATCH);
+	struct task *const pair[] = {send, recv};
+	uint64_t a, b;
+	ncclsvc_status st;
 	if (t->ghost || u->ghost) {
 		st = t->ghost ? t->end : u->end;
 		end_pair(e, send, recv, &st);
 		return;
 	}
-	st.field = svc_record_differs(&send->record, &recv->record, &st.value_a, &st.value_b);
-	if (st.field) {
+	unsigned field = svc_record_differs(&send->record, &recv->record, &a, &b);
+	if (field) {
+		st = status_of(NCCLSVC_MISMATCH);
+		st.field = field;
+		st.value_a = a;
+		st.value_b = b;
 		order_name_ranks(t->comm, &st, send->rank, recv->rank);
 		end_pair(e, send, recv, &st);
 		return;
 	}
-	struct work *w = work_create(t->comm, 2);
-	if (!w) {
+	switch (begin(e, t->comm, pair, 2)) {
+	case BEGUN_DONE:
+		end_pair(e, send, recv, &complete_ok);
+		break;
+	case BEGUN_NO_MEMORY:
 		st = status_of(NCCLSVC_NO_MEMORY);
 		end_pair(e, send, recv, &st);
-		return;
+		break;
+	case BEGUN_RUNNING:
+		set_running(send);
+		set_running(recv);
+		break;
 	}
-	w->tasks[0] = send;
-	w->tasks[1] = recv;
-	set_running(send);
-	set_running(recv);
-	work_start(e, w);
 }
 
 void order_post_p2p(struct engine *e, struct task *t)

@@ -17,7 +17,8 @@
 
 static bool input_ready(const struct task *t)
 {
-	if (!t->record.timeline || t->ghost)
+	/* A GPU waits for its inputs itself. */
+	if (!t->record.timeline || t->ghost || t->comm->cuda)
 		return true;
 	return atomic_load(&svc_timelines(t->session->ring)[t->record.timeline].ready) >=
 	       t->record.value;
@@ -119,13 +120,15 @@ void order_run_ready(struct engine *e)
 		if (!m->head_tasks) {
 			next_head(e, m);
 			if (m->queue)
-				atomic_store_explicit(&c->board[m - c->members].head_ns,
-						      m->queue->submitted_ns, memory_order_relaxed);
+				atomic_store_explicit(&m->board->head_ns, m->queue->submitted_ns,
+						      memory_order_relaxed);
 		}
 		post_head(e, m);
 		order_update_blocked(m);
 		if (c->blocked == c->nranks)
 			end_deadlock(e, c);
+		if (e->met_new && !e->ready)
+			device_launch(e);
 	}
 }
 
@@ -148,15 +151,11 @@ void order_enqueue(struct engine *e, struct task *first, uint32_t n)
 		next = t->next;
 		t->place = IN_QUEUE;
 		t->seq = m->submitted++;
-		atomic_store_explicit(&c->board[t->rank].submitted, m->submitted,
-				      memory_order_relaxed);
+		atomic_store_explicit(&m->board->submitted, m->submitted, memory_order_relaxed);
 		DL_APPEND(m->queue, t);
 		c->pending++;
 		order_pin(t, 1);
 		engine_publish_later(e, t);
-		if (t->record.timeout_ns)
-			/* Without memory for its deadline, a task has none. */
-			deadlines_add(&e->deadlines, &t->deadline, e->now + t->record.timeout_ns);
 		if (!m->head_tasks)
 			order_make_ready(e, m);
 	}
@@ -164,13 +163,13 @@ void order_enqueue(struct engine *e, struct task *first, uint32_t n)
 
 void order_finish(struct engine *e, struct work *w)
 {
-	for (uint32_t k = 0; k < w->ntasks; k++) {
+	for (uint32_t k = 0; k < w->move.ntasks; k++) {
 		/* What ran when its epoch ended was broken off. */
-		ncclsvc_status st = w->comm->ended ? w->comm->end : status_of(NCCLSVC_OK);
+		ncclsvc_status st = w->comm->ended ? w->comm->end : complete_ok;
 		order_end_task(e, w->tasks[k], &st);
 	}
 	struct comm *c = w->comm;
-	work_free(w);
+	free(w);
 	if (c->ended && !c->pending)
 		order_free_comm(e, c);
 }

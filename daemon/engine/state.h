@@ -6,6 +6,7 @@
  *   intake.c    ring and socket records -> tasks
  *   order.c     whose turn it is on a communicator; meet.c: which tasks meet; ending.c: those that
  *               end before they run; life.c: what these share
+ *   device.c    tasks of GPUs, which their workers run
  *   run.c       moving and reducing the bytes of tasks that met, in chunks: pool.c
  *   complete.c  telling the clients
  *
@@ -23,13 +24,18 @@
 #include "pool.h"
 #include "task_table.h"
 
+#define ENGINE_DEVICES 16
+
 struct comm;
+struct meeting;
 struct session;
+struct worker_queue;
 
 struct region {
-	char *base; /* NULL: no such region */
+	char *base; /* NULL: no such region; of a GPU: its worker's address */
 	uint64_t bytes;
-	uint32_t pins; /* pending tasks that name it */
+	uint32_t pins;	/* pending tasks that name it */
+	int32_t device; /* -1: host */
 };
 
 struct handle {
@@ -47,29 +53,37 @@ enum place {
 };
 
 struct task {
-	struct task *prev, *next;	      /* in a member's queue or a session's open group */
-	struct task *prev_input, *next_input; /* waits for its timeline */
-	struct session *session;
+	/* Up to `uid`, zero at first; what follows is set before it is read. */
 	struct comm *comm;
 	struct deadline deadline;
+	uint64_t started_ns;
+	uint32_t group; /* 0: none */
+	uint8_t place;	/* enum place */
+	bool by_socket, waits_input, ghost;
+	bool published;		    /* inspection knows it, and its deadline counts */
+	uint8_t shown;		    /* the state that inspection knows */
+	bool flying;		    /* launched on a GPU */
+	struct meeting *meeting;    /* on a GPU's communicator: RUNNING, and not launched yet */
+	struct task *next_in_group; /* a circle, on GPUs' communicators; NULL: alone */
+	uint64_t visit;
+	uint64_t uid;
+	struct task *prev, *next; /* in a member's queue or a session's open group */
+	struct session *session;
+	struct member *member;
 	char *src, *dst;
-	uint64_t uid, submitted_ns, started_ns;
+	uint64_t submitted_ns;
 	uint64_t seq;
 	uint32_t slot; /* in the task table */
 	uint32_t serial;
-	uint32_t group; /* 0: none */
 	int32_t rank;
-	uint8_t place; /* enum place */
-	bool by_socket, waits_input, ghost;
-	bool published;	    /* inspection knows it */
-	ncclsvc_status end; /* of a ghost */
 	struct svc_record record;
+	struct task *prev_input, *next_input; /* waits for its timeline */
+	ncclsvc_status end;		      /* of a ghost */
+	uint64_t lane_seq;		      /* of a launched task */
 };
 
 struct member {
-	struct session *session;
-	uint32_t handle;
-	int32_t pid;
+	struct comm *comm;
 	struct task *queue;
 	uint32_t head_tasks; /* tasks of the queue's head whose turn it is */
 	uint32_t posted, running, inputs;
@@ -78,15 +92,24 @@ struct member {
 	bool ready; /* in the engine's list */
 	struct member *next_ready;
 	struct task *collective; /* the posted one */
+	struct board_entry *board;
 	uint64_t submitted, completed;
-	struct comm *comm;
+	struct session *session;
+	uint32_t handle;
+	int32_t pid;
+	int32_t device;	     /* -1: host */
+	struct task *flying; /* in the order of their launch */
+	uint64_t lane_seq;   /* of the last launch */
 };
 
 struct comm {
 	uint32_t slot, nranks, epoch;
+	bool cuda;
+	bool launched; /* in the engine's list */
+	uint32_t lane;
+	struct comm *prev_launched, *next_launched;
 	uint64_t uid;
 	struct member *members;
-	struct board_entry *board;
 	struct task *
 		*collective; /* [nranks]: the current collective's tasks, NULL if not there yet */
 	uint32_t collective_here;
@@ -98,50 +121,72 @@ struct comm {
 	uint32_t running;
 	bool ended;
 	ncclsvc_status end; /* what its tasks are told since */
-	struct work *spare; /* for the next nranks tasks that meet */
 };
 
-/* Tasks that met and run as one. */
+/* What tasks that met do to memory, as one. */
+struct move {
+	struct task *const *tasks; /* by rank; a Send and its Recv */
+	uint32_t ntasks;
+	bool streaming;
+	uint64_t share; /* bytes that count elements have */
+	uint64_t units; /* what is cut into chunks: elements, or bytes where nothing is reduced */
+	uint64_t unit_bytes; /* in one rank's buffers */
+	uint64_t bytes;	     /* written, in all */
+};
+
+/* Such tasks in the pool. */
 struct work {
 	struct job job;
 	struct comm *comm;
-	struct work *prev, *next; /* in the pool */
-	uint64_t count;		  /* elements as the record says */
-	uint64_t units; /* what is cut into chunks: elements, or bytes where nothing is reduced */
-	uint64_t chunk; /* units in one chunk */
-	uint64_t bytes; /* written, in all */
-	uint32_t ntasks;
-	bool streaming;
+	struct work *prev, *next;
+	struct move move;
+	uint64_t chunk;	      /* units in one chunk */
 	_Atomic bool aborted; /* chunks not begun are skipped */
-	struct task *tasks[]; /* by rank; a Send and its Recv */
+	struct task *tasks[];
+};
+
+/* A timeline of tasks on GPUs. */
+struct line {
+	uint32_t flying; /* tasks */
+	uint64_t owed;	 /* what done must come to, once nothing flies */
+};
+
+/* A GPU, as its worker is reached. */
+struct device {
+	struct worker_queue *queue; /* NULL: none */
+	int doorbell;
+	uint32_t wanted;
+	uint64_t head; /* of what is written; the queue's own is what the worker may see */
 };
 
 struct session {
-	uint32_t slot, id, uid;
-	int32_t pid;
-	int fd;
-	struct session_counts *counts;
+	/* What every record needs comes first. */
 	struct svc_ring *ring; /* NULL: socket only */
+	uint64_t next;	       /* number of the next record */
+	uint8_t *busy;	       /* [entries]: this slot's task has not ended */
 	uint32_t entries;
-	int doorbell, completion;
-	uint64_t next; /* number of the next record */
-	uint8_t *busy; /* [entries]: this slot's task has not ended */
-	bool active;   /* its ring is polled; else its doorbell is watched */
-	bool dirty;    /* tasks ended since its waiters were woken */
-	bool broken;   /* no longer served */
+	bool active; /* its ring is polled; else its doorbell is watched */
+	bool dirty;  /* tasks ended since its waiters were woken */
+	bool broken; /* no longer served */
 	bool leaving;
 	uint64_t active_ns; /* last time a record came */
-	struct session *prev_active, *next_active, *next_dirty;
-	struct handle *handles;
-	uint32_t nhandles;
-	struct region *regions;
-	uint32_t nregions;
-	uint32_t tasks; /* alive, ghosts too */
-	uint32_t socket_tasks;
+	struct session *next_active, *next_dirty;
+	struct session_counts *counts;
 	struct task *group; /* open */
 	uint32_t group_tasks;
 	int32_t group_error;
+	uint32_t tasks; /* alive, ghosts too */
+	uint32_t socket_tasks;
+	struct handle *handles;
+	struct region *regions;
+	uint32_t nhandles, nregions;
+
+	uint32_t slot, id, uid;
+	int32_t pid;
+	int fd, doorbell, completion;
+	struct session *prev_active;
 	uint32_t inputs;
+	struct line *lines; /* [SVC_TIMELINES]; NULL: no communicator of GPUs yet */
 };
 
 struct engine {
@@ -186,10 +231,19 @@ struct engine {
 	uint32_t jobs; /* in the pool */
 	struct work *running;
 	uint64_t spin_ns;
-	uint32_t unpublished[256]; /* slots of tasks that may be over before anybody could look */
-	uint32_t nunpublished;
 	uint64_t busy_ns; /* when there last was work */
 	bool draining, drained, stop;
+	struct device devices[ENGINE_DEVICES];
+	struct meeting *met;   /* in the order in which they met */
+	struct comm *launched; /* with tasks that fly */
+	bool cuda;	       /* there are GPUs */
+	bool met_new;	       /* something may be launched */
+	uint64_t shown_ns;     /* when inspection last learned of inputs */
+	uint64_t visit;
+	struct task **visited;
+	uint32_t nvisited, visited_room;
+	uint32_t nunpublished;
+	uint32_t unpublished[256]; /* slots of tasks that may be over before anybody could look */
 };
 
 /* intake.c */
@@ -213,26 +267,66 @@ void order_member_left(struct engine *e, struct comm *c, int32_t rank);
 void order_free_comm(struct engine *e, struct comm *c);
 
 /* run.c */
-/* NULL if out of memory. ntasks is 2 or the communicator's number of ranks. */
-struct work *work_create(struct comm *c, uint32_t ntasks);
-void work_free(struct work *w);
-/* Runs it, now if it is small, else by the pool; then order_finish. */
-void work_start(struct engine *e, struct work *w);
+enum begun {
+	BEGUN_DONE,    /* it was small, and is over */
+	BEGUN_RUNNING, /* the pool has it: order_finish follows */
+	BEGUN_NO_MEMORY,
+};
+
+/* Runs tasks that met, by rank, or a Send and its Recv. The array is not kept. */
+enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks);
+
+/* device.c */
+void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell);
+/* Returns 0 or -ENOMEM. */
+int device_start_member(struct engine *e, struct member *m);
+/* As run_tasks; never BEGUN_DONE. device_launch follows. */
+enum begun device_meet(struct engine *e, struct comm *c, struct task *const *tasks,
+		       uint32_t ntasks);
+/* first: a list of tasks that are one task group. */
+void device_link_group(struct task *first);
+void device_leave_group(struct engine *e, struct task *t);
+/* Launches what has met, with all that belongs to it. */
+void device_launch(struct engine *e);
+/* Ends what the GPUs have done. True if there was any. */
+bool device_poll(struct engine *e);
+/* Ends what has met but was not launched: of one member, or of all (-1). */
+void device_drop_met(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
+void device_end_epoch(struct engine *e, struct comm *c);
+/* Nothing of it runs on any GPU any more. c may be NULL. */
+void device_epoch_dead(struct engine *e, struct comm *c);
+/* Nobody will signal its inputs any more: the GPUs need not wait for them. */
+void device_session_dead(struct engine *e, const struct session *s);
+/* How long to sleep while tasks fly, at most ms (negative: for ever). */
+uint64_t device_sleep_ns(const struct engine *e, int ms);
 
 /* complete.c */
-void complete_task(struct engine *e, struct task *t, ncclsvc_status *st);
-void complete_refused(struct engine *e, struct session *s, uint64_t number, uint32_t serial,
-		      bool by_socket, int result, const char *text);
+extern const ncclsvc_status complete_ok;
+void complete_task(struct engine *e, struct task *t, const ncclsvc_status *st);
+void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,
+		      uint32_t serial, bool by_socket, int result, const char *text);
+/* Raises done as far as may be: flew if the GPU has done this task, at_once if nobody is to wait
+ * for those it has not done yet. */
+void complete_timeline(const struct session *s, const struct svc_record *r, bool flew,
+		       bool at_once);
 void complete_flush(struct engine *e);
 void complete_break_session(struct engine *e, struct session *s, int result, const char *text);
 ncclsvc_status status_of(int result);
 
 /* commands.c */
 void engine_run_commands(struct engine *e);
-void engine_session_active(struct engine *e, struct session *s);
+void engine_session_poll(struct engine *e, struct session *s);
 void engine_session_idle(struct engine *e, struct session *s);
 /* Frees it if it leaves and nothing of it is in use any more. */
 void engine_free_session(struct engine *e, struct session *s);
+
+/* There is, or soon will be, something in its ring. */
+static inline void engine_session_active(struct engine *e, struct session *s)
+{
+	s->active_ns = e->now;
+	if (!s->active)
+		engine_session_poll(e, s);
+}
 
 /* engine.c */
 uint64_t engine_clock(void);

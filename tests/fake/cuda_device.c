@@ -268,6 +268,7 @@ CUresult cuDeviceGetAttribute(int *value, int what, CUdevice device)
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
 		*value = 0;
 		return CUDA_SUCCESS;
+	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
 	case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
 		*value = 1;
 		return CUDA_SUCCESS;

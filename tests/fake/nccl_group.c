@@ -38,13 +38,13 @@ static ncclResult_t streams_join(const struct launch *l, const struct launch *ot
 
 static ncclResult_t launch(struct launch *l)
 {
+	struct ncclComm *c = l->comm; /* l may be gone as soon as it is enqueued */
 	CUcontext context;
 	CUresult error = cuStreamGetCtx(l->stream, &context);
-	if (!error && context != l->comm->context) {
+	if (!error && context != c->context) {
 		launch_drop(l);
 		return nccl_error(ncclInvalidArgument, "the stream is of another device");
 	}
-	struct ncclComm *c = l->comm; /* l is the stream's as soon as it is there */
 	l->ticket = atomic_load(&c->launched) + 1;
 	if (!error)
 		error = fake_stream_enqueue(l->stream, launch_run, l);

@@ -164,7 +164,7 @@ CUresult shared_open(void)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
 	flock(fd, LOCK_EX);
 	int error = state_make(fd);
-	flock(fd, LOCK_UN); /* the mapping would keep it locked after close */
+	flock(fd, LOCK_UN); /* closing would not: the mapping holds the file */
 	close(fd);
 	if (error)
 		return CUDA_ERROR_SYSTEM_NOT_READY;

@@ -132,6 +132,7 @@ void clients_start(struct client *clients, int n, const struct daemon *d, client
 void client_start(struct client *c, client_main *main);
 /* Checks that all exit with 0 in time. Those that were killed are skipped. */
 void clients_end(struct client *clients, int n);
+void clients_end_within(struct client *clients, int n, unsigned ms);
 void client_kill(struct client *c);
 
 /* Words between a process and the test. */

@@ -103,12 +103,17 @@ bool reap(pid_t pid, int *status, unsigned ms)
 
 void clients_end(struct client *clients, int n)
 {
+	clients_end_within(clients, n, 2 * WAIT_MS);
+}
+
+void clients_end_within(struct client *clients, int n, unsigned ms)
+{
 	bool good = true;
 	for (int i = 0; i < n; i++) {
 		int status = 0;
 		if (!clients[i].pid)
 			continue;
-		if (!reap(clients[i].pid, &status, good ? 2 * WAIT_MS : 100)) {
+		if (!reap(clients[i].pid, &status, good ? ms : 100)) {
 			print_error("rank %d (pid %d) does not end\n", i, clients[i].pid);
 			good = false;
 			continue;

@@ -114,6 +114,10 @@ void element_store(void *buf, size_t i, ncclsvc_type type, double value)
 	case NCCLSVC_FLOAT64:
 		((double *)buf)[i] = value;
 		break;
+	case NCCLSVC_FLOAT8E4M3: /* only moved on the host, as bytes */
+	case NCCLSVC_FLOAT8E5M2:
+		((uint8_t *)buf)[i] = (uint8_t)(int64_t)value;
+		break;
 	}
 }
 
@@ -132,6 +136,9 @@ double element_load(const void *buf, size_t i, ncclsvc_type type)
 		return ((const float *)buf)[i];
 	case NCCLSVC_FLOAT64:
 		return ((const double *)buf)[i];
+	case NCCLSVC_FLOAT8E4M3:
+	case NCCLSVC_FLOAT8E5M2:
+		return ((const uint8_t *)buf)[i];
 	}
 	return NAN;
 }

@@ -52,11 +52,31 @@ has_ended() {
 @test "the system units are in order" {
 	needs systemd-analyze
 	units "$BUILD/scripts/systemd"
-	run systemd-analyze verify --man=no "$dir/ncclsvcd.service" "$dir/ncclsvcd.socket"
+	cp "$BUILD/scripts/systemd/ncclsvc-mps.service" "$dir"
+	mkdir "$dir/ncclsvcd.service.d"
+	cp "$here/../../scripts/systemd/ncclsvcd-mps.conf" "$dir/ncclsvcd.service.d/mps.conf"
+	run systemd-analyze verify --man=no "$dir/ncclsvcd.service" "$dir/ncclsvcd.socket" \
+		"$dir/ncclsvc-mps.service"
 	echo "$output"
 	[ "$status" -eq 0 ]
 	# Other units of this machine may have faults of their own.
-	[[ $output != *ncclsvcd* ]]
+	[[ $output != *ncclsvc* ]]
+}
+
+@test "workers look for MPS where its unit puts it" {
+	for unit in ncclsvc-mps.service ncclsvcd-mps.conf; do
+		grep -qx 'Environment=CUDA_MPS_PIPE_DIRECTORY=/run/ncclsvc-mps' \
+			"$here/../../scripts/systemd/$unit"
+	done
+	grep -qx 'RuntimeDirectory=ncclsvc-mps' "$here/../../scripts/systemd/ncclsvc-mps.service"
+}
+
+@test "the service may open NVIDIA's device files, and no others" {
+	unit=$BUILD/scripts/systemd/ncclsvcd.service
+	grep -qx 'DevicePolicy=closed' "$unit"
+	grep -qx 'DeviceAllow=char-nvidia rw' "$unit"
+	grep -qx 'DeviceAllow=char-nvidia-uvm rw' "$unit"
+	[ "$(grep -c '^DeviceAllow=' "$unit")" -eq "$(grep -c '^DeviceAllow=char-nvidia' "$unit")" ]
 }
 
 @test "the user units are in order" {

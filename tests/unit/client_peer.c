@@ -125,6 +125,7 @@ static void join(struct peer *p, const struct svc_header *h, const struct svc_jo
 		.nranks = j->flags & SVC_JOIN_WORLD ? 2 : j->nranks,
 		.rank = j->rank < 0 ? 0 : j->rank,
 	};
+	p->join_device = j->device;
 	memcpy(reply.id, j->id, sizeof(reply.id));
 	if (p->fault == JOIN_RANGE)
 		reply.rank = reply.nranks;
@@ -158,6 +159,51 @@ static void list(struct peer *p, const struct svc_header *h, const struct svc_li
 	close(fd);
 }
 
+static void list_devices(struct peer *p, const struct svc_header *h)
+{
+	size_t size = p->ndevices * sizeof(p->devices[0]);
+	struct svc_list_reply reply = {
+		.what = SVC_LIST_DEVICES,
+		.record_size = sizeof(p->devices[0]),
+		.count = p->ndevices,
+	};
+	int fd = svc_memfd_create("list", size + 1, true);
+	REQUIRE(fd >= 0 && pwrite(fd, p->devices, size, 0) == (ssize_t)size);
+	put(p, h, 0, &reply, sizeof(reply), &fd, 1);
+	close(fd);
+}
+
+static void region_cuda(struct peer *p, const struct svc_header *h, const void *body)
+{
+	struct svc_region_reply reply = {.region = ++p->regions};
+	unsigned i = p->ncuda % 64;
+	memcpy(&p->cuda[i], body, sizeof(p->cuda[i]));
+	p->cuda_ids[i] = reply.region;
+	p->ncuda++;
+	put(p, h, 0, &reply, sizeof(reply), NULL, 0);
+}
+
+static void region_lend(struct peer *p, const struct svc_header *h)
+{
+	if (!p->lend_bytes) {
+		refuse(p, h, NCCLSVC_UNSUPPORTED, "nothing is lent");
+		return;
+	}
+	struct svc_region_lend_reply reply = {.region = ++p->regions, .bytes = p->lend_bytes};
+	put(p, h, 0, &reply, sizeof(reply), &p->lend_fd, 1);
+}
+
+static void region_del(struct peer *p, const struct svc_header *h, const struct svc_region_del *d)
+{
+	if (p->busy) {
+		refuse(p, h, NCCLSVC_BUSY, "a task uses it");
+		return;
+	}
+	p->deleted[p->ndeleted % 64] = d->region;
+	p->ndeleted++;
+	put(p, h, 0, NULL, 0, NULL, 0);
+}
+
 static void info(struct peer *p, const struct svc_header *h)
 {
 	struct svc_daemon_info_reply reply = {.info = {.pid = (int)h->serial}};
@@ -178,7 +224,10 @@ static void answer(struct peer *p, const struct svc_header *h, const void *body)
 		join(p, h, body);
 		break;
 	case SVC_LIST:
-		list(p, h, body);
+		if (((const struct svc_list *)body)->what == SVC_LIST_DEVICES)
+			list_devices(p, h);
+		else
+			list(p, h, body);
 		break;
 	case SVC_DAEMON_INFO:
 		if (p->fault == UNASKED_REPLY)
@@ -195,7 +244,16 @@ static void answer(struct peer *p, const struct svc_header *h, const void *body)
 		memcpy(&p->records[p->nsubmits], body, sizeof(struct svc_record));
 		p->nsubmits++;
 		break;
+	case SVC_REGION_CUDA:
+	case SVC_REGION_CUDA_FD:
+		region_cuda(p, h, body);
+		break;
+	case SVC_REGION_LEND:
+		region_lend(p, h);
+		break;
 	case SVC_REGION_DEL:
+		region_del(p, h, body);
+		break;
 	case SVC_LEAVE:
 		put(p, h, 0, NULL, 0, NULL, 0);
 		break;
@@ -351,6 +409,12 @@ void peer_event_comm(struct peer *p, uint32_t comm, uint32_t epoch, int reason, 
 void peer_hang_up(struct peer *p)
 {
 	shutdown(p->conn, SHUT_RDWR);
+}
+
+void peer_sync(ncclsvc_session *s)
+{
+	ncclsvc_daemon_info unused;
+	assert_int_equal(ncclsvc_daemon(s, &unused), NCCLSVC_OK);
 }
 
 struct peer peer;

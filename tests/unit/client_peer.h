@@ -52,6 +52,18 @@ struct peer {
 	uint32_t entries;
 	int doorbell, completion;
 	uint32_t regions, joins;
+	int32_t join_device; /* of the last JOIN */
+	/* GPUs: */
+	ncclsvc_device_info devices[4];
+	unsigned ndevices;
+	struct svc_region_cuda cuda[64]; /* the registrations that came, and what they were called */
+	uint32_t cuda_ids[64];
+	_Atomic unsigned ncuda;
+	int lend_fd; /* what is lent; the test's */
+	uint64_t lend_bytes;
+	_Atomic bool busy; /* no region can be deleted */
+	uint32_t deleted[64];
+	_Atomic unsigned ndeleted;
 	_Atomic unsigned opcodes[SVC_OPCODE_END]; /* requests seen */
 	/* Requests kept back: answered in reverse once there are so many; SUBMITs by the test. */
 	_Atomic unsigned hold;
@@ -73,6 +85,8 @@ void peer_end_task(struct peer *p, uint64_t n, int result);
 void peer_answer_submit(struct peer *p, unsigned i, int result, bool as_error);
 void peer_event_comm(struct peer *p, uint32_t comm, uint32_t epoch, int reason, int rank, int pid);
 void peer_hang_up(struct peer *p);
+/* Waits until everything sent so far has been handled. */
+void peer_sync(ncclsvc_session *s);
 
 /* What every test needs: a peer, a session with it that has to open, its world, a task. */
 extern struct peer peer;

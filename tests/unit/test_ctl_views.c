@@ -33,6 +33,7 @@ static const ncclsvc_comm_info comms[] = {
 	 .age_ns = 2000000000,
 	 .label = "world"},
 	{.comm = 6, .nranks = 2, .state = NCCLSVC_COMM_IDLE, .label = "idle one"},
+	{.comm = 7, .nranks = 2, .joined = 2, .state = NCCLSVC_COMM_READY, .label = "gpus"},
 };
 static const ncclsvc_member_info members[] = {
 	{.comm = 5,
@@ -43,6 +44,8 @@ static const ncclsvc_member_info members[] = {
 	 .epoch = 2,
 	 .device = -1},
 	{.comm = 5, .rank = 2, .state = NCCLSVC_MEMBER_DEAD, .pid = 102, .epoch = 2, .device = -1},
+	{.comm = 7, .rank = 0, .state = NCCLSVC_MEMBER_JOINED, .session = 1, .device = 1},
+	{.comm = 7, .rank = 1, .state = NCCLSVC_MEMBER_JOINED, .session = 2, .device = 0},
 };
 static const ncclsvc_task_info tasks[] = {
 	{.task = 11,
@@ -96,6 +99,38 @@ static const ncclsvc_region_info regions[] = {
 	{.session = 1, .region = 1, .pid = 100, .bytes = 4096},
 	{.session = 3, .region = 1, .pid = 100, .bytes = 1048576},
 	{.session = 1, .region = 2, .pid = 100, .bytes = 4096},
+	{.session = 2, .region = 2, .pid = 101, .kind = 1, .bytes = 2097152, .device = 1},
+	{.session = 2, .region = 3, .pid = 101, .kind = 2, .bytes = 1048576, .device = 0},
+	{.session = 2, .region = 4, .pid = 101, .kind = 3, .bytes = 1048576, .device = 0},
+};
+static const ncclsvc_device_info devices[] = {
+	{.device = 0,
+	 .state = NCCLSVC_DEVICE_READY,
+	 .pid = 60,
+	 .uuid = {0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0xfe, 0xdc, 0xba, 0x98, 0x76,
+		  0x54, 0x32, 0x10},
+	 .memory_bytes = UINT64_C(141) << 30,
+	 .worker_bytes = UINT64_C(1) << 30,
+	 .import_bytes = 3072,
+	 .lent_bytes = 2048,
+	 .imports = 3,
+	 .lent = 1,
+	 .nccl_comms = 4,
+	 .nccl_comms_idle = 1,
+	 .driver_version = 13000,
+	 .nccl_version = 22809,
+	 .mps = NCCLSVC_MPS_ACTIVE,
+	 .mps_server = 77,
+	 .age_ns = 65000000000,
+	 .name = "GPU of ours"},
+	{.device = 1,
+	 .state = NCCLSVC_DEVICE_LOST,
+	 .restarts = 2,
+	 .driver_version = 13000,
+	 .nccl_version = 22809,
+	 .age_ns = 1500000000,
+	 .name = "GPU of \033ours",
+	 .text = "the worker was ended by signal 9"},
 };
 
 static struct snapshot snapshot(void)
@@ -116,11 +151,13 @@ static struct snapshot snapshot(void)
 		.members = (ncclsvc_member_info *)members,
 		.tasks = (ncclsvc_task_info *)tasks,
 		.regions = (ncclsvc_region_info *)regions,
+		.devices = (ncclsvc_device_info *)devices,
 		.nsessions = 2,
-		.ncomms = 2,
-		.nmembers = 2,
+		.ncomms = 3,
+		.nmembers = 4,
 		.ntasks = 3,
-		.nregions = 4,
+		.nregions = 7,
+		.ndevices = 2,
 	};
 
 	return s;
@@ -276,7 +313,8 @@ static void test_comms(void **state)
 
 	(void)state;
 	assert_non_null(strstr(s, "world  broken      2  2 of 3"));
-	assert_non_null(strstr(s, "1, 2\n"));
+	assert_non_null(strstr(s, "host     1, 2\n"));
+	assert_non_null(strstr(s, "1, 0     -\n"));
 	assert_non_null(strstr(s, "1 idle, shown with --all.\n"));
 	assert_null(strstr(s, "idle one"));
 	free(s);
@@ -289,11 +327,13 @@ static void test_comms(void **state)
 	args.all = true;
 	json_t *root = parsed(shown(view_comms, args), "comms");
 	json_t *list = json_object_get(root, "comms");
-	assert_int_equal(json_array_size(list), 2);
+	assert_int_equal(json_array_size(list), 3);
 	json_t *m = json_array_get(json_object_get(json_array_get(list, 0), "members"), 1);
 	assert_string_equal(str(m, "state"), "dead");
 	assert_int_equal(num(m, "pid"), 102);
 	assert_int_equal(num(m, "device"), -1);
+	assert_string_equal(str(json_array_get(list, 0), "memory"), "host");
+	assert_string_equal(str(json_array_get(list, 2), "memory"), "cuda");
 	json_decref(root);
 }
 
@@ -303,16 +343,83 @@ static void test_memory(void **state)
 	json_t *root = parsed(shown(view_memory, command(CTL_MEMORY, true)), "memory");
 	json_t *p = json_object_get(root, "processes");
 
-	assert_int_equal(num(root, "bytes"), 1048576 + 2 * 4096 + 100);
-	assert_int_equal(json_array_size(json_object_get(root, "regions")), 4);
+	assert_int_equal(num(root, "bytes"), 5 * 1048576 + 2 * 4096 + 100);
+	json_t *list = json_object_get(root, "regions");
+	assert_int_equal(json_array_size(list), 7);
 	assert_int_equal(json_array_size(p), 2);
 	assert_int_equal(num(json_array_get(p, 0), "pid"), 100);
 	assert_int_equal(num(json_array_get(p, 0), "sessions"), 2);
 	assert_int_equal(num(json_array_get(p, 0), "regions"), 3);
 	assert_int_equal(num(json_array_get(p, 0), "bytes"), 1048576 + 2 * 4096);
+	assert_int_equal(num(json_array_get(p, 0), "device_bytes"), 0);
+	assert_int_equal(num(json_array_get(p, 1), "device_bytes"), 4194304);
+	static const char *const kinds[] = {"memfd", "cuda-ipc", "cuda-vmm", "lent"};
+	static const int device[] = {-1, 1, 0, 0};
+	for (size_t i = 0; i < 4; i++) {
+		json_t *r = json_array_get(list, 3 + i);
+		assert_string_equal(str(r, "kind"), kinds[i]);
+		assert_int_equal(num(r, "device"), device[i]);
+	}
 	json_decref(root);
 	char *s = shown(view_memory, command(CTL_MEMORY, false));
-	assert_non_null(strstr(s, "4 regions, 1.0 MiB in all.\n"));
+	assert_non_null(strstr(s, "memfd       host    100 B"));
+	assert_non_null(strstr(s, "cuda-ipc       1  2.0 MiB"));
+	assert_non_null(strstr(s, "7 regions, 5.0 MiB in all, 4.0 MiB of it on GPUs.\n"));
+	free(s);
+}
+
+static void test_devices(void **state)
+{
+	(void)state;
+	json_t *root = parsed(shown(view_devices, command(CTL_DEVICES, true)), "devices");
+	json_t *list = json_object_get(root, "devices"), *d = json_array_get(list, 0);
+
+	assert_int_equal(json_array_size(list), 2);
+	static const struct {
+		const char *key;
+		json_int_t value;
+	} numbers[] = {
+		{"device", 0},
+		{"state_ns", 65000000000},
+		{"pid", 60},
+		{"restarts", 0},
+		{"memory_bytes", INT64_C(141) << 30},
+		{"worker_bytes", 1 << 30},
+		{"imports", 3},
+		{"import_bytes", 3072},
+		{"lent", 1},
+		{"lent_bytes", 2048},
+		{"nccl_comms", 4},
+		{"nccl_comms_idle", 1},
+		{"mps_server", 77},
+	};
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		assert_int_equal(num(d, numbers[i].key), numbers[i].value);
+	assert_string_equal(str(d, "uuid"), "GPU-01234567-89ab-cdef-fedc-ba9876543210");
+	assert_string_equal(str(d, "name"), "GPU of ours");
+	assert_string_equal(str(d, "state"), "ready");
+	assert_string_equal(str(d, "driver_version"), "13.0");
+	assert_string_equal(str(d, "nccl_version"), "2.28.9");
+	assert_string_equal(str(d, "mps"), "yes");
+	assert_true(json_is_null(json_object_get(d, "text")));
+	d = json_array_get(list, 1);
+	assert_true(json_is_null(json_object_get(d, "pid")));
+	assert_true(json_is_null(json_object_get(d, "mps_server")));
+	assert_string_equal(str(d, "text"), "the worker was ended by signal 9");
+	json_decref(root);
+	char *s = shown(view_devices, command(CTL_DEVICES, false));
+	assert_string_equal(
+		s, "DEVICE  NAME          STATE    FOR  WORKER  RESTARTS     MEMORY    TAKEN  "
+		   "IMPORTS  "
+		   "IMPORTED     LENT  COMMS  IDLE  MPS  UUID\n"
+		   "     0  GPU of ours   ready  1m05s      60         0  141.0 GiB  1.0 GiB       "
+		   " 3   "
+		   "3.0 KiB  2.0 KiB      4     1  yes  GPU-01234567-89ab-cdef-fedc-ba9876543210\n"
+		   "     1  GPU of ?ours  lost   1.5 s       -         2        0 B      0 B       "
+		   " 0       "
+		   "0 B      0 B      0     0  no   GPU-00000000-0000-0000-0000-000000000000\n"
+		   "CUDA driver 13.0, NCCL 2.28.9.\n"
+		   "Device 1, last trouble: the worker was ended by signal 9\n");
 	free(s);
 }
 
@@ -325,12 +432,15 @@ static void test_status(void **state)
 	assert_string_equal(str(s, "version"), "1.2.3");
 	assert_int_equal(num(s, "uptime_ns"), 60000000000);
 	assert_true(json_is_false(json_object_get(s, "draining")));
+	assert_int_equal(num(s, "devices"), 2);
+	assert_int_equal(num(s, "devices_ready"), 1);
 	assert_string_equal(str(f, "result"), "PEER_GONE");
 	assert_int_equal(num(f, "comm"), 5);
 	json_decref(root);
 	char *text = shown(view_status, command(CTL_STATUS, false));
 	assert_non_null(strstr(text, "ncclsvcd 1.2.3, protocol 1 to 2, pid 50"));
 	assert_non_null(strstr(text, "2 of 16"));
+	assert_non_null(strstr(text, "devices        2: 1 ready, 1 lost\n"));
 	char sentence[VIEW_SENTENCE];
 	struct snapshot snap = snapshot();
 	ncclsvc_status_sentence(&snap.daemon.last_failure, sentence, sizeof(sentence));
@@ -411,8 +521,8 @@ int main(void)
 		cmocka_unit_test(test_tasks_json),    cmocka_unit_test(test_tasks_table),
 		cmocka_unit_test(test_tasks_filters), cmocka_unit_test(test_sessions),
 		cmocka_unit_test(test_comms),	      cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_status),	      cmocka_unit_test(test_many_tasks),
-		cmocka_unit_test(test_write_error),
+		cmocka_unit_test(test_status),	      cmocka_unit_test(test_devices),
+		cmocka_unit_test(test_many_tasks),    cmocka_unit_test(test_write_error),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The daemon, its socket, and this process's limits. */
+#include "doctor.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define NOFILE_LOW  1024
+#define SHM_LOW	    (UINT64_C(256) << 20)
+#define MEMLOCK_LOW (UINT64_C(64) << 20)
+
+void doctor_say(struct doctor_report *r, const char *check, enum doctor_level level,
+		const char *format, ...)
+{
+	char line[1024];
+	struct text t = TEXT_INIT(-1);
+	va_list list;
+	va_start(list, format);
+	vsnprintf(line, sizeof(line), format, list);
+	va_end(list);
+	text_name(&t, line, sizeof(line)); /* names of others may be in it */
+	r->checks = ctl_grow(r->checks, r->n, &r->room, sizeof(*r->checks));
+	r->checks[r->n++] = (struct doctor_check){check, level, text_steal(&t)};
+}
+
+void doctor_free(struct doctor_report *r)
+{
+	for (size_t i = 0; i < r->n; i++)
+		free(r->checks[i].text);
+	free(r->checks);
+	*r = (struct doctor_report){0};
+}
+
+enum doctor_level doctor_worst(const struct doctor_report *r)
+{
+	enum doctor_level worst = DOCTOR_OK;
+	for (size_t i = 0; i < r->n; i++)
+		if (r->checks[i].level > worst)
+			worst = r->checks[i].level;
+	return worst;
+}
+
+const char *doctor_level_name(enum doctor_level level)
+{
+	static const char *const names[] = {"OK", "NOTE", "WARNING", "PROBLEM"};
+	return names[level];
+}
+
+bool doctor_gpus_matter(const struct doctor_facts *f)
+{
+	return f->ndevices || f->driver.ngpus;
+}
+
+static void judge_socket(const struct doctor_facts *f, struct doctor_report *r)
+{
+	if (f->connected)
+		return;
+	switch (f->socket_error) {
+	case 0:
+		break;
+	case ENOENT:
+		doctor_say(
+			r, "socket", DOCTOR_PROBLEM,
+			"There is no %s: no daemon has run there. Start it with `systemctl start "
+			"ncclsvcd.socket` or `ncclsvcd`, or name its socket by --socket or "
+			"NCCLSVC_SOCKET; a container needs it mounted.",
+			f->socket);
+		return;
+	case EACCES:
+		doctor_say(r, "socket", DOCTOR_PROBLEM,
+			   "User %u may not look into the directory of %s: ask whoever runs the "
+			   "daemon for access.",
+			   f->uid, f->socket);
+		return;
+	default:
+		doctor_say(r, "socket", DOCTOR_PROBLEM, "%s cannot be looked at: %s.", f->socket,
+			   strerror(f->socket_error));
+		return;
+	}
+	if ((f->socket_mode & S_IFMT) != S_IFSOCK)
+		doctor_say(r, "socket", DOCTOR_PROBLEM,
+			   "%s is no socket: name the daemon's by --socket or NCCLSVC_SOCKET.",
+			   f->socket);
+	else if (!f->socket_writable)
+		doctor_say(r, "socket", DOCTOR_PROBLEM,
+			   "User %u may not use %s (mode %04o, user %u, group %u): join that group "
+			   "(usermod -aG), or set access in ncclsvcd.conf and the socket's mode.",
+			   f->uid, f->socket, (unsigned)f->socket_mode & 07777, f->socket_uid,
+			   f->socket_gid);
+}
+
+static void judge_daemon(const struct doctor_facts *f, struct doctor_report *r)
+{
+	const ncclsvc_daemon_info *d = &f->daemon;
+	if (!f->connected) {
+		doctor_say(r, "daemon", DOCTOR_PROBLEM, "No daemon answers: %s.", f->daemon_text);
+		return;
+	}
+	if (strncmp(d->version, f->library, sizeof(d->version)))
+		doctor_say(r, "daemon", DOCTOR_NOTE,
+			   "ncclsvcd %s (pid %d, uid %u) answers; this library is %s. They share a "
+			   "protocol version, so both work; restart the daemon after an upgrade.",
+			   d->version, d->pid, d->uid, f->library);
+	else
+		doctor_say(r, "daemon", DOCTOR_OK, "ncclsvcd %s (pid %d, uid %u) answers.",
+			   d->version, d->pid, d->uid);
+	if (d->draining)
+		doctor_say(r, "daemon", DOCTOR_WARNING,
+			   "It is draining and takes no new work: it has been asked to end.");
+	if (d->sessions >= d->sessions_max)
+		doctor_say(r, "daemon", DOCTOR_WARNING,
+			   "It has %u sessions, which is its limit: raise sessions_max.",
+			   d->sessions);
+}
+
+static void judge_limits(const struct doctor_facts *f, struct doctor_report *r)
+{
+	bool gpus = doctor_gpus_matter(f);
+	if (f->nofile < NOFILE_LOW)
+		doctor_say(r, "files", DOCTOR_WARNING,
+			   "This process may open %llu files (RLIMIT_NOFILE); frameworks and the "
+			   "driver use hundreds: raise it with `ulimit -n` to %d or more.",
+			   (unsigned long long)f->nofile, NOFILE_LOW);
+	else
+		doctor_say(r, "files", DOCTOR_OK, "Enough files may be open (RLIMIT_NOFILE).");
+	if (f->memlock < MEMLOCK_LOW && gpus)
+		doctor_say(r, "memlock", DOCTOR_NOTE,
+			   "This process may lock %llu KiB of memory (RLIMIT_MEMLOCK). The library "
+			   "needs a page; what pins more (RDMA, pinned loaders) may fail: "
+			   "`ulimit -l unlimited`, or LimitMEMLOCK= of its service.",
+			   (unsigned long long)f->memlock >> 10);
+	else
+		doctor_say(r, "memlock", DOCTOR_OK, "Memory may be locked (RLIMIT_MEMLOCK).");
+	if (f->shm_error)
+		doctor_say(
+			r, "shm", gpus ? DOCTOR_WARNING : DOCTOR_NOTE,
+			"/dev/shm cannot be used: %s. The daemon's NCCL and the driver need it on "
+			"their side; mount a tmpfs there.",
+			strerror(f->shm_error));
+	else if (f->shm_bytes < SHM_LOW)
+		doctor_say(
+			r, "shm", gpus ? DOCTOR_WARNING : DOCTOR_NOTE,
+			"/dev/shm has %llu MiB. NCCL and MPS put their shared memory there; in a "
+			"container, give it 1 GiB (--shm-size).",
+			(unsigned long long)f->shm_bytes >> 20);
+	else
+		doctor_say(r, "shm", DOCTOR_OK, "/dev/shm is large enough.");
+}
+
+void doctor_judge(const struct doctor_facts *f, struct doctor_report *r)
+{
+	*r = (struct doctor_report){0};
+	judge_socket(f, r);
+	judge_daemon(f, r);
+	doctor_judge_gpus(f, r);
+	doctor_judge_mps(f, r);
+	judge_limits(f, r);
+}

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * GPUs in a session: which worker of the daemon a device is, and the parts of a submission. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "gpu.h"
+
+struct gpu *gpu_get(ncclsvc_session *s)
+{
+	if (s->gpu)
+		return s->gpu;
+	const struct cuda *cuda = cuda_open();
+	if (!cuda)
+		return NULL;
+	struct gpu *g = calloc(1, sizeof(*g));
+	if (!g || !(g->regions = calloc(DEVICE_REGIONS, sizeof(*g->regions))) ||
+	    !(g->sorted = calloc(DEVICE_REGIONS, sizeof(*g->sorted))) ||
+	    !(g->pins = calloc(s->tasks.entries, sizeof(*g->pins)))) {
+		if (g) {
+			free(g->regions);
+			free(g->sorted);
+			free(g);
+		}
+		error_set(NCCLSVC_NO_MEMORY, "out of memory");
+		return NULL;
+	}
+	g->cuda = cuda;
+	return s->gpu = g;
+}
+
+ncclsvc_result gpu_primary(struct gpu *g, int device, CUcontext *context)
+{
+	CUdevice cu;
+	if (device >= GPU_DEVICES)
+		return error_set(NCCLSVC_LIMIT, "GPU %d: %d GPUs can be used", device, GPU_DEVICES);
+	if (!g->primary[device]) {
+		ncclsvc_result r = cuda_device(g->cuda, device, &cu);
+		if (r)
+			return r;
+		CUresult e = g->cuda->cuDevicePrimaryCtxRetain(&g->primary[device], cu);
+		if (e) {
+			g->primary[device] = NULL;
+			return cuda_error(g->cuda, e, "the GPU's context cannot be had");
+		}
+	}
+	*context = g->primary[device];
+	return NCCLSVC_OK;
+}
+
+static void uuid_text(const uint8_t *u, char *to)
+{
+	to += sprintf(to, "GPU-");
+	for (int i = 0; i < 16; i++)
+		to += sprintf(to, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", u[i]);
+}
+
+static ncclsvc_result match(const ncclsvc_device_info *list, size_t n, const CUuuid *uuid,
+			    int device, int32_t *number)
+{
+	char text[64];
+	for (size_t i = 0; i < n; i++) {
+		if (memcmp(list[i].uuid, uuid->bytes, sizeof(list[i].uuid)))
+			continue;
+		if (list[i].state == NCCLSVC_DEVICE_FAILED)
+			return error_set(NCCLSVC_UNSUPPORTED,
+					 "the daemon cannot use GPU %d (its device %d): %.*s",
+					 device, list[i].device, (int)sizeof(list[i].text),
+					 list[i].text);
+		if (list[i].device < 0)
+			return error_set(NCCLSVC_PROTOCOL, "the daemon gave GPU %d the number %d",
+					 device, list[i].device);
+		*number = list[i].device;
+		return NCCLSVC_OK;
+	}
+	uuid_text((const uint8_t *)uuid->bytes, text);
+	return error_set(NCCLSVC_UNSUPPORTED,
+			 "the daemon has no worker for GPU %d (%s) among its %zu: see its devices "
+			 "with ncclsvc-ctl devices",
+			 device, text, n);
+}
+
+ncclsvc_result device_match(ncclsvc_session *s, int device, int32_t *number)
+{
+	ncclsvc_device_info *list = NULL;
+	size_t n = 0;
+	CUuuid uuid;
+	CUdevice cu;
+	const struct cuda *cuda = cuda_open();
+	if (!cuda)
+		return NCCLSVC_UNSUPPORTED;
+	ncclsvc_result r = cuda_device(cuda, device, &cu);
+	if (r)
+		return r;
+	CUresult e = cuda->cuDeviceGetUuid(&uuid, cu);
+	if (e)
+		return cuda_error(cuda, e, "the GPU's UUID cannot be had");
+	r = ncclsvc_list_devices(s, &list, &n);
+	if (!r)
+		r = match(list, n, &uuid, device, number);
+	ncclsvc_list_free(list);
+	return r;
+}
+
+ncclsvc_result gpu_usable(ncclsvc_session *s)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	if (s->options.no_ring)
+		return error_set(NCCLSVC_UNSUPPORTED, "GPU communicators need a session with a "
+						      "ring: open it without no_ring");
+	if (!cuda_open())
+		return NCCLSVC_UNSUPPORTED;
+	session_lock(s);
+	if (!gpu_get(s))
+		r = NCCLSVC_NO_MEMORY;
+	session_unlock(s);
+	return r;
+}
+
+ncclsvc_result devices_rematch(ncclsvc_session *s)
+{
+	uint64_t wanted = 0; /* a bit for each of GPU_DEVICES */
+	int32_t numbers[GPU_DEVICES];
+	ncclsvc_result r = NCCLSVC_OK;
+	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
+		if (c->device >= 0 && !c->split)
+			wanted |= UINT64_C(1) << c->device;
+	if (!wanted)
+		return NCCLSVC_OK;
+	session_unlock(s);
+	for (int d = 0; !r && d < GPU_DEVICES; d++)
+		if (wanted >> d & 1)
+			r = device_match(s, d, &numbers[d]);
+	session_lock(s);
+	for (ncclsvc_comm *c = s->comms; !r && c; c = c->next)
+		if (c->device >= 0 && wanted >> c->device & 1)
+			c->daemon_device = numbers[c->device];
+	return r;
+}
+
+/* CUDA is asked about memory in a context: a thread that has none gets one meanwhile. */
+static ncclsvc_result place_all(ncclsvc_session *s, struct gpu *g, struct op *ops, unsigned n,
+				uint64_t since, bool *yielded)
+{
+	CUcontext now = NULL, own = NULL;
+	ncclsvc_result r = NCCLSVC_OK;
+	g->cuda->cuCtxGetCurrent(&now);
+	for (unsigned i = 0; !r && !*yielded && i < n; i++) {
+		if (ops[i].comm->device < 0)
+			continue;
+		if (!now && !own) {
+			r = gpu_primary(g, ops[i].comm->device, &own);
+			CUresult e = r ? CUDA_SUCCESS : g->cuda->cuCtxPushCurrent(own);
+			if (e) {
+				own = NULL;
+				r = cuda_error(g->cuda, e, "the GPU's context cannot be used");
+			}
+		}
+		if (!r)
+			r = device_place(s, g, &ops[i], since, yielded);
+	}
+	if (own)
+		g->cuda->cuCtxPopCurrent(&own);
+	return r;
+}
+
+ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
+			   bool *settled)
+{
+	struct gpu *g = s->gpu;
+	ncclsvc_result r = NCCLSVC_OK;
+	bool yielded = false;
+	g->clock++;
+	if (!*since)
+		*since = g->clock;
+	for (unsigned i = 0; !r && !yielded && i < n; i++)
+		if (ops[i].comm->device >= 0)
+			r = stream_find(s, g, &ops[i], *since, &yielded);
+	if (!r && !yielded)
+		r = place_all(s, g, ops, n, *since, &yielded);
+	*settled = !r && !yielded;
+	for (unsigned i = 0; i < n; i++) {
+		if (ops[i].comm->device < 0)
+			continue;
+		if (*settled)
+			streams_number(g, &ops[i]);
+		else
+			ops[i].record.timeline = 0;
+	}
+	return r;
+}
+
+ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		if (ops[i].comm->device >= 0)
+			device_pin(s, &ops[i], s->tasks.next - n + i);
+	return streams_enqueue(s, ops, n);
+}
+
+void gpu_reattached(ncclsvc_session *s)
+{
+	struct gpu *g = s->gpu;
+	if (!g)
+		return;
+	streams_forget(s);
+	device_regions_forget(g);
+	/* Streams may still have to write to the page: it stays until they must be through. */
+	g->retired = g->page;
+	g->page = (struct page){0};
+}
+
+void gpu_drop_retired(ncclsvc_session *s)
+{
+	struct gpu *g = s->gpu;
+	if (!g || !g->retired.link)
+		return;
+	CUcontext contexts[GPU_DEVICES];
+	session_lock(s);
+	memcpy(contexts, g->primary, sizeof(contexts));
+	session_unlock(s);
+	page_unregister(g->cuda, &g->retired, contexts);
+	session_lock(s);
+	link_unref(g->retired.link);
+	g->retired.link = NULL;
+	session_unlock(s);
+}
+
+void gpu_close(ncclsvc_session *s)
+{
+	struct gpu *g = s->gpu;
+	if (!g)
+		return;
+	gpu_drop_retired(s);
+	if (g->page.link) {
+		/* The daemon gives up what is pending, and writes to the timelines no more. */
+		shutdown(g->page.link->sock, SHUT_RDWR);
+		page_unregister(g->cuda, &g->page, g->primary);
+		link_unref(g->page.link);
+	}
+	device_lent_free(g);
+	for (int d = 0; d < GPU_DEVICES; d++) {
+		CUdevice cu;
+		if (g->primary[d] && !cuda_device(g->cuda, d, &cu))
+			g->cuda->cuDevicePrimaryCtxRelease(cu);
+	}
+	free(g->regions);
+	free(g->sorted);
+	free(g->pins);
+	free(g);
+	s->gpu = NULL;
+}

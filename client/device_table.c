@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The table of a session's device memory, and which pending tasks use it. */
+#include <string.h>
+
+#include "gpu.h"
+
+/* How many of the sorted have a base up to p. */
+static unsigned upper_bound(const struct gpu *g, uint64_t p)
+{
+	unsigned low = 0, high = g->nsorted;
+	while (low < high) {
+		unsigned middle = low + (high - low) / 2;
+		if (g->regions[g->sorted[middle]].base <= p)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+struct device_region *device_region_find(const struct gpu *g, uint64_t p)
+{
+	unsigned at = upper_bound(g, p);
+	if (!at)
+		return NULL;
+	struct device_region *r = &g->regions[g->sorted[at - 1]];
+	return p - r->base < r->bytes ? r : NULL;
+}
+
+static void unsort(struct gpu *g, const struct device_region *r)
+{
+	unsigned at = upper_bound(g, r->base) - 1;
+	/* What was freed and has not been dropped yet may have the same base. */
+	while (&g->regions[g->sorted[at]] != r)
+		at--;
+	memmove(&g->sorted[at], &g->sorted[at + 1], (g->nsorted - at - 1) * sizeof(g->sorted[0]));
+	g->nsorted--;
+}
+
+/* No pending task uses it. */
+static void let_go(ncclsvc_session *s, struct device_region *r)
+{
+	if (r->id)
+		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = r->id});
+	*r = (struct device_region){0};
+}
+
+void device_region_drop(ncclsvc_session *s, struct gpu *g, struct device_region *r)
+{
+	unsort(g, r);
+	r->gone = true;
+	if (!r->pins)
+		let_go(s, r);
+}
+
+bool device_region_alive(const struct gpu *g, const struct device_region *r, uint64_t p)
+{
+	uint64_t id = 0;
+	return r->lent ||
+	       (!g->cuda->cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p) &&
+		id == r->buffer);
+}
+
+void device_regions_sweep(ncclsvc_session *s, struct gpu *g)
+{
+	for (unsigned i = g->nsorted; i-- > 0;) {
+		struct device_region *r = &g->regions[g->sorted[i]];
+		if (!r->busy && !device_region_alive(g, r, r->base))
+			device_region_drop(s, g, r);
+	}
+}
+
+/* A free place; makes one if there is none. NULL: all are in use. */
+static struct device_region *place(ncclsvc_session *s, struct gpu *g, uint64_t since)
+{
+	struct device_region *oldest = NULL;
+	for (unsigned i = 0; i < DEVICE_REGIONS; i++) {
+		struct device_region *r = &g->regions[i];
+		if (!r->bytes)
+			return r;
+		if (!r->busy && !r->lent && !r->gone && !r->pins && r->clock < since &&
+		    (!oldest || r->clock < oldest->clock))
+			oldest = r;
+	}
+	if (oldest)
+		device_region_drop(s, g, oldest);
+	return oldest;
+}
+
+static void sort_in(struct gpu *g, const struct device_region *r)
+{
+	unsigned at = upper_bound(g, r->base);
+	memmove(&g->sorted[at + 1], &g->sorted[at], (g->nsorted - at) * sizeof(g->sorted[0]));
+	g->sorted[at] = (uint16_t)(r - g->regions);
+	g->nsorted++;
+}
+
+struct device_region *device_region_insert(ncclsvc_session *s, struct gpu *g, uint64_t since,
+					   const struct device_region *new)
+{
+	struct device_region *r = place(s, g, since);
+	if (!r) {
+		error_set(NCCLSVC_LIMIT,
+			  "the session's %d regions of device memory are all in use: wait for "
+			  "tasks, or use fewer allocations at once",
+			  DEVICE_REGIONS);
+		return NULL;
+	}
+	*r = *new;
+	sort_in(g, r);
+	return r;
+}
+
+void device_pin(ncclsvc_session *s, const struct op *op, uint64_t task)
+{
+	struct gpu *g = s->gpu;
+	uint16_t *pins = g->pins[task & (s->tasks.entries - 1)];
+	for (int i = 0; i < 2; i++) {
+		pins[i] = op->places[i];
+		if (pins[i])
+			g->regions[pins[i] - 1].pins++;
+	}
+}
+
+void device_unpin(ncclsvc_session *s, uint64_t task)
+{
+	struct gpu *g = s->gpu;
+	const uint16_t *pins = g->pins[task & (s->tasks.entries - 1)];
+	for (int i = 0; i < 2; i++) {
+		if (!pins[i])
+			continue;
+		struct device_region *r = &g->regions[pins[i] - 1];
+		if (!--r->pins && r->gone)
+			let_go(s, r);
+	}
+}
+
+void device_regions_forget(struct gpu *g)
+{
+	g->nsorted = 0;
+	for (unsigned i = 0; i < DEVICE_REGIONS; i++) {
+		struct device_region *r = &g->regions[i];
+		if (!r->lent) {
+			*r = (struct device_region){0};
+			continue;
+		}
+		r->id = 0;
+		sort_in(g, r);
+	}
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a session knows of GPUs: device.c, stream.c, device_memory.c. */
+#ifndef CLIENT_GPU_H
+#define CLIENT_GPU_H
+
+#include "cuda.h"
+
+#define GPU_DEVICES    64
+#define DEVICE_REGIONS 1024
+
+/* The timelines of one link, as GPUs see them: the page stays mapped while it is registered. */
+struct page {
+	struct link *link; /* NULL: none */
+	int device;	   /* whose context registered it */
+	bool ours;	   /* to be unregistered */
+};
+
+/* A stream as the driver knows it. */
+struct stream {
+	CUstream handle;
+	unsigned long long id;
+	CUcontext context; /* of a default stream */
+	CUcontext push;	   /* to be current when it is used, or NULL */
+};
+
+/* A stream's tasks on one communicator, in order. Its index is its timeline's. */
+struct pair {
+	bool used;
+	unsigned long long stream_id; /* never reused in a process */
+	CUcontext context;	      /* of a default stream, whose id is not enough; else NULL */
+	uint32_t comm_key;
+	int device;
+	uint64_t last; /* value of the newest task */
+	uint64_t clock;
+	CUdeviceptr ready; /* the counters, as the stream's context sees them */
+	/* While a group is put on its streams: */
+	bool touched;
+	bool rested; /* all its former tasks are over */
+	bool idle; /* nothing is on the stream: ready is written from here */
+	CUstream stream;
+	CUcontext push;	  /* to be current meanwhile, or NULL */
+	uint64_t wait_to; /* 0: later work does not wait */
+};
+
+struct device_region {
+	uint64_t base, bytes; /* bytes is 0: the place is free */
+	uint64_t buffer;      /* CUDA's id of the allocation: never reused in a process */
+	uint64_t clock;
+	uint32_t id;   /* 0: not registered with the present daemon */
+	uint32_t pins; /* pending tasks */
+	int device;
+	bool busy; /* a call about it is under way */
+	bool lent;
+	bool mapping; /* one of several that a reserved range may have */
+	bool gone;    /* the memory was freed: goes when its tasks are over */
+};
+
+struct gpu {
+	const struct cuda *cuda;
+	uint64_t clock; /* counts submissions, to tell what was used last */
+	CUcontext primary[GPU_DEVICES]; /* retained */
+	struct page page, retired;
+	bool no_batch; /* the driver takes single stream operations alone */
+	struct pair pairs[SVC_TIMELINES];
+	uint32_t recent; /* pair */
+	struct device_region *regions; /* DEVICE_REGIONS */
+	uint16_t *sorted;	       /* by base; those that are gone are left out */
+	unsigned nsorted;
+	uint16_t (*pins)[2]; /* for each slot of tasks: places of its regions, from 1; 0: none */
+};
+
+/* device.c: the session's GPU part, made when first needed. NULL with the error set. Locked. */
+struct gpu *gpu_get(ncclsvc_session *s);
+/* The device's primary context, retained until the session closes. Locked. */
+ncclsvc_result gpu_primary(struct gpu *g, int device, CUcontext *context);
+/* page.c: the present link's, through the device's context. Locked. */
+ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device);
+/* Frees the streams, and waits until none in these contexts (GPU_DEVICES) can still use the page.
+ * Not locked. */
+void page_unregister(const struct cuda *cuda, struct page *page, const CUcontext *contexts);
+/* The stream's device, and where the page is for it. */
+ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *device,
+			    CUdeviceptr *address);
+
+/* stream.c: finds the stream's timeline, or makes it. *yielded: find everything again. Locked. */
+ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
+			   bool *yielded);
+/* Gives the operation the next value of its stream's timeline. */
+void streams_number(struct gpu *g, struct op *op);
+ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigned n);
+/* The link is about to change. */
+void streams_forget(ncclsvc_session *s);
+
+/* device_table.c. Locked. The region that holds p, or NULL. */
+struct device_region *device_region_find(const struct gpu *g, uint64_t p);
+/* True if p lies in the very allocation that the region was made for. */
+bool device_region_alive(const struct gpu *g, const struct device_region *r, uint64_t p);
+/* NULL with the error set (LIMIT): regions of submission `since` and later are in use. */
+struct device_region *device_region_insert(ncclsvc_session *s, struct gpu *g, uint64_t since,
+					   const struct device_region *new);
+/* Takes it out: nothing finds it any more, and the daemon forgets it once its tasks are over. */
+void device_region_drop(ncclsvc_session *s, struct gpu *g, struct device_region *r);
+/* Drops what has been freed: it stays the GPU's until the daemon lets it go, too. */
+void device_regions_sweep(ncclsvc_session *s, struct gpu *g);
+/* The daemon that knew them is gone: lent ones stay, without a number. */
+void device_regions_forget(struct gpu *g);
+/* The memory stays known until the task is over. */
+void device_pin(ncclsvc_session *s, const struct op *op, uint64_t task);
+
+/* device_memory.c: finds an operation's buffers, or registers them. As stream_find. */
+ncclsvc_result device_place(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
+			    bool *yielded);
+
+/* lend.c: everything that is lent, when the session closes. */
+void device_lent_free(struct gpu *g);
+
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Device memory that the daemon lends. */
+#include <string.h>
+#include <unistd.h>
+
+#include "gpu.h"
+
+/* Zeroes it on a stream of its own, so that nobody else's work is waited for. */
+static CUresult zero(const struct cuda *cuda, CUdeviceptr at, size_t bytes)
+{
+	CUstream stream;
+	CUresult e = cuda->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+	if (e)
+		return e;
+	e = cuda->cuMemsetD8Async(at, 0, bytes, stream);
+	if (!e)
+		e = cuda->cuStreamSynchronize(stream);
+	cuda->cuStreamDestroy(stream);
+	return e;
+}
+
+static void unmap(const struct cuda *cuda, CUdeviceptr at, size_t bytes)
+{
+	cuda->cuMemUnmap(at, bytes);
+	cuda->cuMemAddressFree(at, bytes);
+}
+
+/* Maps the daemon's allocation; the context is current. */
+static CUresult map(const struct cuda *cuda, int fd, CUdevice device, size_t bytes, CUdeviceptr *at)
+{
+	CUmemGenericAllocationHandle handle;
+	CUmemAccessDesc access = {
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+	};
+	CUresult e = cuda->cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
+							  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	if (e)
+		return e;
+	e = cuda->cuMemAddressReserve(at, bytes, 0, 0, 0);
+	if (!e) {
+		e = cuda->cuMemMap(*at, bytes, 0, handle, 0);
+		if (e)
+			cuda->cuMemAddressFree(*at, bytes);
+	}
+	cuda->cuMemRelease(handle); /* the mapping keeps it */
+	if (e)
+		return e;
+	e = cuda->cuMemSetAccess(*at, bytes, &access, 1);
+	if (!e)
+		e = zero(cuda, *at, bytes);
+	if (e)
+		unmap(cuda, *at, bytes);
+	return e;
+}
+
+/* Takes over the fd. Not locked. */
+static ncclsvc_result take(ncclsvc_session *s, int fd, int device, size_t bytes, CUdeviceptr *at)
+{
+	const struct cuda *cuda = s->gpu->cuda;
+	CUcontext context = NULL;
+	CUdevice cu = 0;
+	session_lock(s);
+	ncclsvc_result r = gpu_primary(s->gpu, device, &context);
+	session_unlock(s);
+	if (!r)
+		r = cuda_device(cuda, device, &cu);
+	if (!r) {
+		CUresult e = cuda->cuCtxPushCurrent(context);
+		if (!e) {
+			e = map(cuda, fd, cu, bytes, at);
+			cuda->cuCtxPopCurrent(&context);
+		}
+		if (e)
+			r = cuda_error(cuda, e, "the memory that the daemon lent cannot be mapped");
+	}
+	close(fd);
+	return r;
+}
+
+static ncclsvc_result ask(ncclsvc_session *s, int32_t number, size_t bytes, int *fd,
+			  struct svc_region_lend_reply *reply, uint32_t *generation)
+{
+	struct call call = {.fd = -1};
+	struct svc_region_lend request = {.bytes = bytes, .device = number};
+	session_lock(s);
+	ncclsvc_result r =
+		call_run(s, &call, SVC_REGION_LEND, &request, -1, deadline_in(REQUEST_MS));
+	*generation = s->generation;
+	memcpy(reply, call.body, sizeof(*reply));
+	if (!r && (!reply->region || reply->bytes < bytes || reply->bytes > SVC_REGION_MAX)) {
+		close(call.fd);
+		session_lose(s, "the daemon broke the protocol: it lent %llu bytes for %zu",
+			     (unsigned long long)reply->bytes, bytes);
+		r = session_check(s);
+	}
+	session_unlock(s);
+	*fd = call.fd;
+	return r;
+}
+
+ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *s, int device, size_t bytes, void **ptr)
+{
+	struct svc_region_lend_reply reply;
+	int32_t number;
+	uint32_t generation;
+	CUdeviceptr at = 0;
+	int fd;
+	if (!s || !ptr)
+		return error_argument("ncclsvc_mem_alloc_device: the session or ptr is NULL");
+	if (!bytes || bytes > SVC_REGION_MAX)
+		return error_argument("%zu bytes cannot be allocated: give 1 to %llu", bytes,
+				      (unsigned long long)SVC_REGION_MAX);
+	ncclsvc_result r = gpu_usable(s);
+	if (!r)
+		r = device_match(s, device, &number);
+	if (!r)
+		r = ask(s, number, bytes, &fd, &reply, &generation);
+	if (r)
+		return r;
+	r = take(s, fd, device, reply.bytes, &at);
+	bool mapped = !r;
+	struct device_region new = {
+		.base = at,
+		.bytes = reply.bytes,
+		.id = reply.region,
+		.device = device,
+		.lent = true,
+	};
+	session_lock(s);
+	if (!r && generation != s->generation)
+		r = error_set(NCCLSVC_DAEMON_LOST, "the daemon was lost meanwhile");
+	if (!r) /* its addresses may be those of memory that was freed */
+		device_regions_sweep(s, s->gpu);
+	if (!r && !device_region_insert(s, s->gpu, ++s->gpu->clock, &new))
+		r = NCCLSVC_LIMIT;
+	if (r && generation == s->generation)
+		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = reply.region});
+	session_unlock(s);
+	if (r && mapped)
+		unmap(s->gpu->cuda, at, reply.bytes);
+	if (!r)
+		*ptr = (void *)(uintptr_t)at;
+	return r;
+}
+
+ncclsvc_result device_lent_give_back(ncclsvc_session *s, void *ptr)
+{
+	struct call call = {0};
+	struct gpu *g = s->gpu;
+	ncclsvc_result r = NCCLSVC_OK;
+	struct device_region *region = g ? device_region_find(g, (uintptr_t)ptr) : NULL;
+	if (!region || region->base != (uintptr_t)ptr || !region->lent || region->busy)
+		return error_set(NCCLSVC_NOT_FOUND, "%p is no memory of the session", ptr);
+	uint32_t generation = s->generation;
+	region->busy = true;
+	if (!s->lost && region->id)
+		r = call_run(s, &call, SVC_REGION_DEL,
+			     &(struct svc_region_del){.region = region->id}, -1,
+			     deadline_in(REQUEST_MS));
+	if (s->lost || generation != s->generation || r == NCCLSVC_NOT_FOUND)
+		r = NCCLSVC_OK;
+	region->busy = false;
+	if (r)
+		return r;
+	struct device_region gone = *region;
+	region->id = 0; /* the daemon has forgotten it */
+	region->lent = false;
+	device_region_drop(s, g, region);
+	session_unlock(s);
+	unmap(g->cuda, gone.base, gone.bytes);
+	session_lock(s);
+	return NCCLSVC_OK;
+}
+
+void device_lent_free(struct gpu *g)
+{
+	for (unsigned i = 0; i < DEVICE_REGIONS; i++)
+		if (g->regions[i].lent)
+			unmap(g->cuda, g->regions[i].base, g->regions[i].bytes);
+}

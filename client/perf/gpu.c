@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gpu.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "dynlib.h"
+
+#define SYMBOL(function, symbol, parameters)                                                       \
+	{.name = symbol, .offset = offsetof(struct gpu, cu.function)},
+
+bool gpu_load(struct gpu *g)
+{
+	static const struct dynlib_symbol symbols[] = {CUDA_FUNCTIONS(SYMBOL)};
+	*g = (struct gpu){0};
+	/* Never closed: a driver does not survive that. */
+	return dynlib_open("libcuda.so.1", symbols, sizeof(symbols) / sizeof(symbols[0]), g,
+			   g->text, sizeof(g->text));
+}
+
+bool gpu_good(struct gpu *g, CUresult result, const char *call)
+{
+	const char *name = NULL, *meaning = NULL;
+	if (result == CUDA_SUCCESS)
+		return true;
+	g->cu.cuGetErrorName(result, &name);
+	g->cu.cuGetErrorString(result, &meaning);
+	snprintf(g->text, sizeof(g->text), "GPU %d: %s: %s (%s)", g->ordinal, call,
+		 name ? name : "unknown error", meaning ? meaning : "no more is known");
+	return false;
+}
+
+bool gpu_open(struct gpu *g, int ordinal)
+{
+	int n = 0;
+	if (!gpu_load(g))
+		return false;
+	g->ordinal = ordinal;
+	if (!GPU_DO(g, cuInit, 0) || !GPU_DO(g, cuDeviceGetCount, &n))
+		return false;
+	if (ordinal >= n) {
+		snprintf(g->text, sizeof(g->text),
+			 "there is no GPU %d, only %d of them: choose with --ranks and --gpus",
+			 ordinal, n);
+		return false;
+	}
+	if (!GPU_DO(g, cuDeviceGet, &g->device, ordinal) ||
+	    !GPU_DO(g, cuDevicePrimaryCtxRetain, &g->context, g->device))
+		return false;
+	return GPU_DO(g, cuCtxSetCurrent, g->context) && GPU_DO(g, cuCtxSynchronize);
+}
+
+void gpu_close(struct gpu *g)
+{
+	if (g->module)
+		g->cu.cuModuleUnload(g->module);
+	if (g->context)
+		g->cu.cuDevicePrimaryCtxRelease(g->device);
+	*g = (struct gpu){0};
+}
+
+static bool map(struct gpu *g, CUdeviceptr p, size_t size, const CUmemAllocationProp *prop)
+{
+	CUmemGenericAllocationHandle handle;
+	CUmemAccessDesc access = {.location = prop->location,
+				  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	if (!GPU_DO(g, cuMemCreate, &handle, size, prop, 0))
+		return false;
+	bool good = GPU_DO(g, cuMemMap, p, size, 0, handle, 0);
+	if (good && !GPU_DO(g, cuMemSetAccess, p, size, &access, 1)) {
+		g->cu.cuMemUnmap(p, size);
+		good = false;
+	}
+	/* The mapping keeps the memory. */
+	g->cu.cuMemRelease(handle);
+	return good;
+}
+
+static bool create(struct gpu *g, size_t bytes, CUdeviceptr *p)
+{
+	CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = g->device}};
+	size_t grain;
+	if (!GPU_DO(g, cuMemGetAllocationGranularity, &grain, &prop,
+		    CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
+		return false;
+	size_t size = (bytes + grain - 1) / grain * grain;
+	if (!GPU_DO(g, cuMemAddressReserve, p, size, 0, 0, 0))
+		return false;
+	if (map(g, *p, size, &prop))
+		return true;
+	g->cu.cuMemAddressFree(*p, size);
+	*p = 0;
+	return false;
+}
+
+bool gpu_alloc(struct gpu *g, enum gpu_memory memory, size_t bytes, CUdeviceptr *p)
+{
+	return memory == GPU_VMM ? create(g, bytes, p) : GPU_DO(g, cuMemAlloc, p, bytes);
+}
+
+bool gpu_free(struct gpu *g, enum gpu_memory memory, CUdeviceptr p)
+{
+	CUdeviceptr base;
+	size_t size;
+	if (!p)
+		return true;
+	if (memory != GPU_VMM)
+		return GPU_DO(g, cuMemFree, p);
+	return GPU_DO(g, cuMemGetAddressRange, &base, &size, p) &&
+	       GPU_DO(g, cuMemUnmap, base, size) && GPU_DO(g, cuMemAddressFree, base, size);
+}
+
+/* Multiplies and adds, `spins` times in each thread. The store never happens: it keeps the loop.
+ * Compiled by the driver for the GPU it finds. */
+static const char busy_ptx[] = ".version 7.0\n"
+			       ".target sm_70\n"
+			       ".address_size 64\n"
+			       ".visible .entry ncclsvc_busy(\n"
+			       "	.param .u64 nowhere,\n"
+			       "	.param .u32 spins\n"
+			       ")\n"
+			       "{\n"
+			       "	.reg .pred %p<3>;\n"
+			       "	.reg .b32 %r<3>;\n"
+			       "	.reg .f32 %f<4>;\n"
+			       "	.reg .b64 %rd<3>;\n"
+			       "	ld.param.u32 %r1, [spins];\n"
+			       "	mov.u32 %r2, %tid.x;\n"
+			       "	cvt.rn.f32.u32 %f1, %r2;\n"
+			       "	add.f32 %f2, %f1, 0f3F800000;\n"
+			       "LOOP:\n"
+			       "	fma.rn.f32 %f1, %f1, 0f3F800001, 0f3F000000;\n"
+			       "	fma.rn.f32 %f2, %f2, 0f3F800001, 0f3F000000;\n"
+			       "	add.s32 %r1, %r1, -1;\n"
+			       "	setp.ne.s32 %p1, %r1, 0;\n"
+			       "	@%p1 bra LOOP;\n"
+			       "	add.f32 %f3, %f1, %f2;\n"
+			       "	setp.neu.f32 %p2, %f3, 0fBF800000;\n"
+			       "	@%p2 bra DONE;\n"
+			       "	ld.param.u64 %rd1, [nowhere];\n"
+			       "	cvta.to.global.u64 %rd2, %rd1;\n"
+			       "	st.global.f32 [%rd2], %f3;\n"
+			       "DONE:\n"
+			       "	ret;\n"
+			       "}\n";
+
+bool gpu_prepare_busy(struct gpu *g)
+{
+	static const struct dynlib_symbol symbols[] = {CUDA_KERNEL_FUNCTIONS(SYMBOL)};
+	if (g->busy)
+		return true;
+	if (!dynlib_open("libcuda.so.1", symbols, sizeof(symbols) / sizeof(symbols[0]), g, g->text,
+			 sizeof(g->text)))
+		return false;
+	return GPU_DO(g, cuDeviceGetAttribute, &g->multiprocessors,
+		      CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, g->device) &&
+	       GPU_DO(g, cuModuleLoadData, &g->module, busy_ptx) &&
+	       GPU_DO(g, cuModuleGetFunction, &g->busy, g->module, "ncclsvc_busy");
+}
+
+bool gpu_be_busy(struct gpu *g, CUstream stream, unsigned spins)
+{
+	/* Two full loads of every multiprocessor's 2048 threads. */
+	unsigned blocks = (unsigned)g->multiprocessors * 16;
+	CUdeviceptr nowhere = 0;
+	uint32_t n = spins ? spins : 1;
+	void *parameters[] = {&nowhere, &n};
+	return GPU_DO(g, cuLaunchKernel, g->busy, blocks, 1, 1, 256, 1, 1, 0, stream, parameters,
+		      NULL);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One GPU of a rank's process: CUDA's driver opened at run time, the primary context, buffers,
+ * and kernels that only take time. Shared by the ranks of the service and of the NCCL baseline.
+ *
+ * Functions that can fail return false and leave a sentence in gpu->text. */
+#ifndef PERF_GPU_H
+#define PERF_GPU_H
+
+#include <stdbool.h>
+
+#include "cuda_abi.h"
+
+enum gpu_memory {
+	GPU_OWN = 0, /* cuMemAlloc */
+	GPU_LENT,    /* the daemon's */
+	GPU_VMM,     /* cuMemCreate, exportable */
+};
+
+struct gpu {
+	struct {
+#define POINTER(function, name, parameters) CUresult(*function) parameters;
+		CUDA_FUNCTIONS(POINTER)
+		CUDA_KERNEL_FUNCTIONS(POINTER)
+#undef POINTER
+	} cu;
+	int ordinal;
+	CUdevice device;
+	CUcontext context;
+	CUmodule module;
+	CUfunction busy;
+	int multiprocessors;
+	char text[256];
+};
+
+/* Opens libcuda.so.1 and nothing else: also right before fork. */
+bool gpu_load(struct gpu *gpu);
+/* Loads, and makes the primary context of this process's CUDA device `ordinal` the thread's. */
+bool gpu_open(struct gpu *gpu, int ordinal);
+void gpu_close(struct gpu *gpu);
+
+/* False unless the driver's call succeeded; names the call and the error. */
+bool gpu_good(struct gpu *gpu, CUresult result, const char *call);
+#define GPU_DO(gpu, call, ...) gpu_good(gpu, (gpu)->cu.call(__VA_ARGS__), #call)
+
+/* memory: GPU_OWN or GPU_VMM. */
+bool gpu_alloc(struct gpu *gpu, enum gpu_memory memory, size_t bytes, CUdeviceptr *p);
+/* 0 is allowed. */
+bool gpu_free(struct gpu *gpu, enum gpu_memory memory, CUdeviceptr p);
+
+/* Compiles the kernel, at its first call. */
+bool gpu_prepare_busy(struct gpu *gpu);
+/* Puts a kernel on the stream that fills the GPU for a time that `spins` is proportional to. */
+bool gpu_be_busy(struct gpu *gpu, CUstream stream, unsigned spins);
+
+#endif

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The help, the defaults, and which options go together. */
+#include <stdio.h>
+
+#include "ncclsvc.h"
+#include "options.h"
+#include "process.h"
+
+const char options_help[] =
+	"usage: ncclsvc-perf OP [options]\n"
+	"       ncclsvc-perf submit [--while-listing] [options]\n"
+	"       ncclsvc-perf sessions [--count N] [options]\n"
+	"       ncclsvc-perf idle [--seconds S] [options]\n"
+	"       ncclsvc-perf cpu|overlap|start|gpu-memory --device cuda [options]\n"
+	"\n"
+	"OP: all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter\n"
+	"    sendrecv barrier\n"
+	"\n"
+	"Which daemon:\n"
+	"      --spawn-daemon          start a daemon for this run and stop it at the end\n"
+	"      --socket PATH           use the daemon that listens there\n"
+	"What to run, as nccl-tests:\n"
+	"  -b, --minbytes SIZE         smallest size, with K, M or G (32M)\n"
+	"  -e, --maxbytes SIZE         largest size (32M)\n"
+	"  -i, --stepbytes SIZE        step between sizes (1M)\n"
+	"  -f, --stepfactor N          factor between sizes, instead of a step\n"
+	"  -n, --iters N               iterations in a round (20)\n"
+	"  -w, --warmup_iters N        iterations before each round (5)\n"
+	"  -c, --check N               checks of every element, at each size (1; 0: none)\n"
+	"  -d, --datatype NAME         element type, or all (float32)\n"
+	"  -o, --op NAME               reduction: sum prod min max avg, or all (sum)\n"
+	"  -r, --root RANK             root, or all (0)\n"
+	"  -z, --blocking 0|1          1: wait for each operation; 0: submit ahead (1; cuda: 0)\n"
+	"How:\n"
+	"      --ranks N               client processes (2)\n"
+	"      --rounds N              rounds at each size; the median counts (5)\n"
+	"      --time-cap SECONDS      fewer iterations where a size would take longer (2)\n"
+	"      --baseline mpi          the same with Open MPI, alternating, and the ratio\n"
+	"      --baseline nccl         the same with plain NCCL (--device cuda)\n"
+	"      --device host|cuda      where the buffers are (host)\n"
+	"      --plain-memory          buffers from malloc: the staged path\n"
+	"      --no-ring               submit over the socket\n"
+	"      --timeout SECONDS       the longest to wait for anything (120)\n"
+	"      --json [FILE|-]         results as JSON; - is standard output\n"
+	"      --count N               sessions: how many; idle: sessions beside (1000; 8)\n"
+	"      --seconds S             idle: how long (10); --while-listing: each phase (2)\n"
+	"      --queued N              submit --while-listing: queued tasks (100000)\n"
+	"On GPUs (--device cuda):\n"
+	"      --gpus LIST             the ranks' CUDA devices, as 0,1 (rank i: i)\n"
+	"      --memory own|lent|vmm   cuMemAlloc, the daemon's, cuMemCreate (own)\n"
+	"      --sync each|stream|last synchronise after each operation; at the end; at the end,\n"
+	"                              and only the last operation orders the stream (stream)\n"
+	"      --compute-ms MS         overlap: how long the kernels take alone (20)\n"
+	"  -h, --help                  this text\n"
+	"  -V, --version               the version\n";
+
+int options_refuse(const char *format, const char *what)
+{
+	complain(format, what);
+	fprintf(stderr, "Try 'ncclsvc-perf --help'.\n");
+	return EXIT_USAGE;
+}
+
+const char *sync_name(const struct options *o)
+{
+	static const char *const names[] = {"each", "stream", "last"};
+	return names[o->sync];
+}
+
+const char *memory_name(const struct options *o)
+{
+	static const char *const names[] = {"own", "lent", "vmm"};
+	if (o->cuda)
+		return names[o->memory];
+	return o->plain_memory ? "plain" : "shared";
+}
+
+void options_default(struct options *o)
+{
+	*o = (struct options){
+		.min_bytes = 32 << 20,
+		.max_bytes = 32 << 20,
+		.step_bytes = 1 << 20,
+		.iters = 20,
+		.warmup = 5,
+		.checks = 1,
+		.types = 1u << NCCLSVC_FLOAT32,
+		.redops = 1u << NCCLSVC_SUM,
+		.ranks = 2,
+		.rounds = 5,
+		.time_cap_s = 2,
+		.timeout_ms = 120000,
+		.queued = 100000,
+		.compute_ms = 20,
+	};
+}
+
+static bool needs_gpus(const struct options *o)
+{
+	return o->mode == MODE_CPU || o->mode == MODE_OVERLAP || o->mode == MODE_START ||
+	       o->mode == MODE_GPU_MEMORY;
+}
+
+static int check_cuda(struct options *o)
+{
+	if (o->mode == MODE_SUBMIT || o->mode == MODE_SESSIONS)
+		return options_refuse("submit and sessions measure sessions on the host: %s is "
+				      "not for them",
+				      "--device cuda");
+	if (o->baseline == BASELINE_MPI)
+		return options_refuse("--device cuda has %s for a baseline", "nccl");
+	if (o->plain_memory)
+		return options_refuse("%s is of the host; see --memory", "--plain-memory");
+	if (o->memory == GPU_LENT && (o->mode == MODE_START || o->mode == MODE_GPU_MEMORY))
+		return options_refuse("start and gpu-memory have buffers before they join: %s "
+				      "can't be",
+				      "--memory lent");
+	if (o->gpus_n && !o->ranks_given)
+		o->ranks = o->gpus_n;
+	if (o->gpus_n && o->gpus_n < o->ranks)
+		return options_refuse("%s names fewer GPUs than there are ranks", "--gpus");
+	for (int i = 0; !o->gpus_n && i < PERF_RANKS_MAX; i++)
+		o->gpus[i] = i;
+	if (!o->sync_given)
+		o->sync = SYNC_STREAM;
+	return -1;
+}
+
+static int check_host(struct options *o)
+{
+	if (needs_gpus(o))
+		return options_refuse("cpu, overlap, start and gpu-memory need %s",
+				      "--device cuda");
+	if (o->memory_given || o->gpus_n)
+		return options_refuse("%s are for --device cuda", "--memory and --gpus");
+	if (o->baseline == BASELINE_NCCL)
+		return options_refuse("%s needs --device cuda", "--baseline nccl");
+	if (o->mode != MODE_COLLECTIVE && o->baseline)
+		return options_refuse("%s is for operations only", "--baseline mpi");
+	/* -z 0 names no stream here. */
+	if (o->sync == SYNC_STREAM)
+		o->sync = SYNC_LAST;
+	/* "all" are those this device knows. */
+	if (o->types & ~PERF_GPU_TYPES)
+		o->types &= ~PERF_GPU_TYPES;
+	if (o->types & PERF_GPU_TYPES)
+		return options_refuse("%s need --device cuda", "float8 types");
+	return -1;
+}
+
+int options_check(struct options *o)
+{
+	int status = o->cuda ? check_cuda(o) : check_host(o);
+	if (status >= 0)
+		return status;
+	if (o->spawn_daemon && o->socket)
+		return options_refuse("%s contradict each other", "--spawn-daemon and --socket");
+	if (o->max_bytes < o->min_bytes)
+		return options_refuse("%s is smaller than --minbytes", "--maxbytes");
+	if (o->step_factor == 1)
+		o->step_factor = 0;
+	if (!o->step_factor && !o->step_bytes && o->max_bytes > o->min_bytes)
+		return options_refuse("%s of 0 never reaches --maxbytes", "--stepbytes");
+	if (o->step_factor && o->min_bytes == 0 && o->max_bytes > 0)
+		return options_refuse("%s of 0 can't grow by a factor; use -i", "--minbytes");
+	if (o->root >= (int)o->ranks)
+		return options_refuse("%s is no rank: they count from 0 to --ranks - 1", "--root");
+	if (o->mode == MODE_IDLE && o->baseline)
+		return options_refuse("idle looks at the daemon alone: %s is not for it",
+				      "--baseline");
+	if (o->mode != MODE_SUBMIT && o->while_listing)
+		return options_refuse("%s is for submit only", "--while-listing");
+	return -1;
+}

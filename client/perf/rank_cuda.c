@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A rank of the service on a GPU. */
+#include <stdio.h>
+#include <string.h>
+
+#include "gpu_rank.h"
+#include "service.h"
+
+/* Where a full ring is waited for: this many tasks back. */
+#define RECENT 256
+
+struct own {
+	struct rank_options options;
+	ncclsvc_session *session;
+	ncclsvc_comm *comm;
+	ncclsvc_task last[2];
+	ncclsvc_task recent[RECENT];
+	uint64_t submitted;
+};
+
+static bool failed(struct gpu_rank *r, ncclsvc_result result)
+{
+	service_explain(&r->reply, result);
+	return false;
+}
+
+static bool join(struct gpu_rank *r, const struct job *job)
+{
+	struct own *own = r->own;
+	memcpy(own->options.id.bytes, job->id, sizeof(job->id));
+	ncclsvc_result result = service_open(&own->options, &own->session);
+	if (!result)
+		result = service_join(own->session, &own->options, r->gpu.ordinal, &own->comm);
+	return !result || failed(r, result);
+}
+
+static bool begin(struct gpu_rank *r)
+{
+	struct own *own = r->own;
+	unsigned flags = r->sync == SYNC_LAST ? NCCLSVC_STREAM_DETACHED : 0;
+	ncclsvc_result result = ncclsvc_stream_set(own->session, r->stream, flags);
+	return !result || failed(r, result);
+}
+
+static bool submit(struct gpu_rank *r, const struct work *w, CUdeviceptr send, CUdeviceptr recv)
+{
+	struct own *own = r->own;
+	ncclsvc_result result;
+	while ((result = service_submit(own->session, own->comm, w, (void *)(uintptr_t)send,
+					(void *)(uintptr_t)recv, own->last)) == NCCLSVC_AGAIN) {
+		ncclsvc_task old = own->submitted >= RECENT ? own->recent[own->submitted % RECENT]
+							    : own->recent[0];
+		if ((result = ncclsvc_wait(own->session, old, own->options.timeout_ms)))
+			break;
+	}
+	if (result)
+		return failed(r, result);
+	own->recent[own->submitted++ % RECENT] = own->last[0];
+	return true;
+}
+
+static bool order(struct gpu_rank *r)
+{
+	struct own *own = r->own;
+	ncclsvc_result result = NCCLSVC_OK;
+	for (int i = 0; i < 2 && !result && own->last[i]; i++)
+		result = ncclsvc_stream_wait(own->session, r->stream, own->last[i]);
+	return !result || failed(r, result);
+}
+
+/* The stream goes on past a task that failed, so it is asked for. */
+static bool settle(struct gpu_rank *r)
+{
+	struct own *own = r->own;
+	ncclsvc_result result = ncclsvc_comm_error(own->comm);
+	return !result || failed(r, result);
+}
+
+static bool borrow(struct gpu_rank *r, size_t bytes, CUdeviceptr *p)
+{
+	struct own *own = r->own;
+	void *pointer;
+	ncclsvc_result result =
+		ncclsvc_mem_alloc_device(own->session, r->gpu.ordinal, bytes, &pointer);
+	if (result)
+		return failed(r, result);
+	*p = (CUdeviceptr)(uintptr_t)pointer;
+	return true;
+}
+
+static bool give_back(struct gpu_rank *r, CUdeviceptr p)
+{
+	struct own *own = r->own;
+	ncclsvc_result result = ncclsvc_mem_free(own->session, (void *)(uintptr_t)p);
+	return !result || failed(r, result);
+}
+
+int rank_cuda_main(const struct rank_options *options, int fd)
+{
+	static const struct gpu_side side = {.join = join,
+					     .submit = submit,
+					     .begin = begin,
+					     .order = order,
+					     .settle = settle,
+					     .borrow = borrow,
+					     .give_back = give_back};
+	struct own own = {.options = *options};
+	struct gpu_rank r = {.side = &side,
+			     .own = &own,
+			     .rank = options->rank,
+			     .nranks = options->nranks,
+			     .memory = options->memory};
+	bool good = gpu_rank_open(&r, options->gpus[options->rank]);
+	good = job_send(fd, &r.reply, sizeof(r.reply)) && good && gpu_rank_serve(&r, fd);
+	ncclsvc_close(own.session);
+	gpu_rank_close(&r);
+	return good ? 0 : 1;
+}

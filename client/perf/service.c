@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "service.h"
+
+#include <stdio.h>
+
+ncclsvc_result service_open(const struct rank_options *o, ncclsvc_session **session)
+{
+	ncclsvc_options options = {.size = sizeof(options),
+				   .socket = o->socket,
+				   .name = "ncclsvc-perf",
+				   .no_ring = o->no_ring,
+				   .timeout_ms = o->timeout_ms};
+	return ncclsvc_open(&options, session);
+}
+
+ncclsvc_result service_join(ncclsvc_session *session, const struct rank_options *o, int device,
+			    ncclsvc_comm **comm)
+{
+	ncclsvc_result result;
+	if (device == NCCLSVC_DEVICE_HOST)
+		result =
+			ncclsvc_comm_join(session, &o->id, o->nranks, o->rank, o->timeout_ms, comm);
+	else
+		result = ncclsvc_comm_join_device(session, &o->id, o->nranks, o->rank, device,
+						  o->timeout_ms, comm);
+	return result ? result : ncclsvc_comm_set_timeout(*comm, o->timeout_ms);
+}
+
+static ncclsvc_result send_and_receive(ncclsvc_session *session, ncclsvc_comm *comm,
+				       const struct work *w, const void *send, void *recv,
+				       ncclsvc_task task[2])
+{
+	int rank = ncclsvc_comm_rank(comm), n = ncclsvc_comm_size(comm);
+	ncclsvc_result result = ncclsvc_group_begin(session);
+	if (result)
+		return result;
+	/* An operation refused in between makes group_end fail with its error. */
+	(void)ncclsvc_send(send, w->count, w->type, (rank + 1) % n, comm, &task[0]);
+	(void)ncclsvc_recv(recv, w->count, w->type, (rank + n - 1) % n, comm, &task[1]);
+	return ncclsvc_group_end(session);
+}
+
+ncclsvc_result service_submit(ncclsvc_session *session, ncclsvc_comm *comm, const struct work *w,
+			      void *send, void *recv, ncclsvc_task task[2])
+{
+	ncclsvc_task *t = &task[0];
+	task[0] = task[1] = 0;
+	switch (w->op) {
+	case NCCLSVC_ALL_REDUCE:
+		return ncclsvc_all_reduce(send, recv, w->count, w->type, w->redop, comm, t);
+	case NCCLSVC_ALL_GATHER:
+		return ncclsvc_all_gather(send, recv, w->count, w->type, comm, t);
+	case NCCLSVC_REDUCE_SCATTER:
+		return ncclsvc_reduce_scatter(send, recv, w->count, w->type, w->redop, comm, t);
+	case NCCLSVC_BROADCAST:
+		return ncclsvc_broadcast(send, recv, w->count, w->type, w->root, comm, t);
+	case NCCLSVC_REDUCE:
+		return ncclsvc_reduce(send, recv, w->count, w->type, w->redop, w->root, comm, t);
+	case NCCLSVC_ALL_TO_ALL:
+		return ncclsvc_all_to_all(send, recv, w->count, w->type, comm, t);
+	case NCCLSVC_GATHER:
+		return ncclsvc_gather(send, recv, w->count, w->type, w->root, comm, t);
+	case NCCLSVC_SCATTER:
+		return ncclsvc_scatter(send, recv, w->count, w->type, w->root, comm, t);
+	case PERF_SENDRECV:
+		return send_and_receive(session, comm, w, send, recv, task);
+	case NCCLSVC_BARRIER:
+		return ncclsvc_barrier(comm, t);
+	}
+	return NCCLSVC_INVALID_ARGUMENT;
+}
+
+void service_explain(struct job_reply *reply, ncclsvc_result result)
+{
+	reply->result = result;
+	const char *why = ncclsvc_last_error();
+	snprintf(reply->text, sizeof(reply->text), "%s: %s", ncclsvc_result_name(result),
+		 *why ? why : ncclsvc_result_meaning(result));
+}

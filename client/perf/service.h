@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The service as a rank uses it, whatever its memory is. */
+#ifndef PERF_SERVICE_H
+#define PERF_SERVICE_H
+
+#include "job.h"
+#include "rank.h"
+
+ncclsvc_result service_open(const struct rank_options *options, ncclsvc_session **session);
+/* Joins options->id; device: a CUDA ordinal or NCCLSVC_DEVICE_HOST. */
+ncclsvc_result service_join(ncclsvc_session *session, const struct rank_options *options,
+			    int device, ncclsvc_comm **comm);
+/* Submits the work. task[1] is SendRecv's second, or 0. */
+ncclsvc_result service_submit(ncclsvc_session *session, ncclsvc_comm *comm, const struct work *w,
+			      void *send, void *recv, ncclsvc_task task[2]);
+/* The thread's last failure as a reply. */
+void service_explain(struct job_reply *reply, ncclsvc_result result);
+
+#endif

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The order between streams and tasks. Each pair of a stream and a communicator has a timeline of
+ * its own. A task takes its next value n; its stream writes ready = n and waits for done >= n, and
+ * the worker's stream does the opposite.
+ *
+ * A timeline's counters never go back while its page lives, not even when another pair takes it
+ * over: some stream may still have to wait for an old value. */
+#include <stdlib.h>
+
+#include "gpu.h"
+
+#define CAPTURING                                                                                  \
+	"the stream is being captured into a CUDA graph: tasks cannot be captured, submit them "   \
+	"outside the capture"
+
+#define LAST_DEFAULT 2 /* NULL, legacy, per-thread: these handles mean the current context's */
+
+/* A default stream is the current context's if that is of the device, else the primary one's. And a
+ * thread without a context gets that one while it asks. */
+static ncclsvc_result choose_context(struct gpu *g, int device, struct stream *st)
+{
+	CUcontext current = NULL;
+	CUdevice now, cu;
+	bool is_default = (uintptr_t)st->handle <= LAST_DEFAULT;
+	g->cuda->cuCtxGetCurrent(&current);
+	if (current && !is_default)
+		return NCCLSVC_OK;
+	ncclsvc_result r = cuda_device(g->cuda, device, &cu);
+	if (!r && (!current || g->cuda->cuCtxGetDevice(&now) || now != cu))
+		r = gpu_primary(g, device, &st->push);
+	if (is_default)
+		st->context = st->push ? st->push : current;
+	return r;
+}
+
+static ncclsvc_result identify(struct gpu *g, int device, CUstream handle, struct stream *st)
+{
+	int capture = CU_STREAM_CAPTURE_STATUS_NONE;
+	*st = (struct stream){.handle = handle};
+	ncclsvc_result r = choose_context(g, device, st);
+	if (r)
+		return r;
+	CUresult e = cuda_push(g->cuda, st->push);
+	if (!e) {
+		e = g->cuda->cuStreamIsCapturing(handle, &capture);
+		if (!e)
+			e = g->cuda->cuStreamGetId(handle, &st->id);
+		cuda_pop(g->cuda, st->push);
+	}
+	if (capture != CU_STREAM_CAPTURE_STATUS_NONE || e == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+		return error_set(NCCLSVC_UNSUPPORTED, CAPTURING);
+	return e ? cuda_error(g->cuda, e, "the stream cannot be used") : NCCLSVC_OK;
+}
+
+/* ---- pairs ---- */
+
+static struct svc_timeline *counters(const struct gpu *g, uint32_t index)
+{
+	return &svc_timelines(g->page.link->ring)[index];
+}
+
+static struct pair *pair_find(struct gpu *g, const struct stream *st, uint32_t comm_key)
+{
+	for (uint32_t n = 0; n < SVC_TIMELINES; n++) {
+		uint32_t i = (g->recent + n) % SVC_TIMELINES;
+		struct pair *p = &g->pairs[i];
+		if (p->used && p->stream_id == st->id && p->comm_key == comm_key &&
+		    p->context == st->context) {
+			g->recent = i;
+			return p;
+		}
+	}
+	return NULL;
+}
+
+/* The least recently used one that nothing depends on. 0: none. Its stream has written the last
+ * value: a late write would take `ready` back under its next owner. */
+static uint32_t idle_pair(const ncclsvc_session *s, const struct gpu *g, uint64_t since)
+{
+	uint32_t best = 0;
+	for (uint32_t i = 1; i < SVC_TIMELINES; i++) {
+		const struct pair *p = &g->pairs[i];
+		if (p->used && !s->timelines[i]->pending && p->clock < since &&
+		    atomic_load(&counters(g, i)->ready) >= p->last &&
+		    (!best || p->clock < g->pairs[best].clock))
+			best = i;
+	}
+	return best;
+}
+
+/* A place for one more pair. */
+static ncclsvc_result pair_room(ncclsvc_session *s, struct gpu *g, uint64_t since, uint32_t *index,
+				bool *yielded)
+{
+	uint32_t i = 1;
+	while (i < SVC_TIMELINES && s->timelines[i])
+		i++;
+	if (i < SVC_TIMELINES) {
+		ncclsvc_timeline *t = calloc(1, sizeof(*t));
+		if (!t)
+			return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+		*t = (ncclsvc_timeline){.session = s, .index = i, .of_stream = true};
+		s->timelines[i] = t;
+		atomic_store(&counters(g, i)->ready, 0);
+		atomic_store(&counters(g, i)->done, 0);
+		g->pairs[i] = (struct pair){0};
+		*index = i;
+		return NCCLSVC_OK;
+	}
+	*index = idle_pair(s, g, since);
+	if (*index)
+		return NCCLSVC_OK;
+	tasks_look(s);
+	*yielded = true;
+	if (g->page.link == s->link && !idle_pair(s, g, since))
+		return error_set(NCCLSVC_LIMIT,
+				 "the session's %d timelines are all in use: wait for tasks, or "
+				 "use fewer streams and communicators at once",
+				 SVC_TIMELINES - 1);
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
+			   bool *yielded)
+{
+	struct stream st;
+	CUdevice device;
+	CUdeviceptr address;
+	uint32_t index;
+	const ncclsvc_comm *comm = op->comm;
+	ncclsvc_result r = identify(g, comm->device, op->stream, &st);
+	if (r)
+		return r;
+	struct pair *p = pair_find(g, &st, comm->key);
+	if (!p) {
+		r = page_register(s, g, comm->device);
+		if (!r)
+			r = page_address(g, &st, &device, &address);
+		CUdevice due;
+		if (!r)
+			r = cuda_device(g->cuda, comm->device, &due);
+		if (!r && device != due)
+			r = error_argument("the stream is of GPU %d, the communicator %s of GPU "
+					   "%d: set a stream of the communicator's GPU",
+					   device, comm->label, comm->device);
+		CUcontext unused;
+		if (!r) /* it is asked again when the page goes */
+			r = gpu_primary(g, device, &unused);
+		if (!r)
+			r = pair_room(s, g, since, &index, yielded);
+		if (r || *yielded)
+			return r;
+		p = &g->pairs[index];
+		*p = (struct pair){
+			.used = true,
+			.stream_id = st.id,
+			.context = st.context,
+			.comm_key = comm->key,
+			.device = comm->device,
+			.last = p->last,
+			.ready = address + index * sizeof(struct svc_timeline),
+		};
+	}
+	p->clock = g->clock;
+	p->stream = st.handle;
+	p->push = st.push;
+	p->touched = false;
+	p->wait_to = 0;
+	op->record.timeline = (uint32_t)(p - g->pairs);
+	return NCCLSVC_OK;
+}
+
+void streams_number(struct gpu *g, struct op *op)
+{
+	struct pair *p = &g->pairs[op->record.timeline];
+	if (!p->touched)
+		p->rested = !p->context &&
+			    atomic_load(&counters(g, op->record.timeline)->done) >= p->last;
+	op->record.flags |= SVC_TASK_TIMELINE;
+	op->record.value = ++p->last;
+	p->touched = true;
+	if (!op->detached)
+		p->wait_to = p->last;
+}
+
+/* ---- the driver's part ---- */
+
+static CUstreamBatchMemOpParams write_ready(const struct pair *p)
+{
+	return (CUstreamBatchMemOpParams){
+		.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
+			       .address = p->ready,
+			       .value64 = p->last,
+			       .flags = CU_STREAM_WRITE_VALUE_DEFAULT}};
+}
+
+static CUdeviceptr done_of(const struct pair *p)
+{
+	return p->ready + offsetof(struct svc_timeline, done);
+}
+
+static CUstreamBatchMemOpParams wait_done(const struct pair *p)
+{
+	return (CUstreamBatchMemOpParams){.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
+							.address = done_of(p),
+							.value64 = p->wait_to,
+							.flags = CU_STREAM_WAIT_VALUE_GEQ}};
+}
+
+static CUresult one_by_one(const struct cuda *cuda, CUstream stream,
+			   const CUstreamBatchMemOpParams *ops, unsigned n)
+{
+	CUresult e = CUDA_SUCCESS;
+	for (unsigned i = 0; !e && i < n; i++) {
+		if (ops[i].operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)
+			e = cuda->cuStreamWriteValue64(stream, ops[i].writeValue.address,
+						       ops[i].writeValue.value64,
+						       ops[i].writeValue.flags);
+		else
+			e = cuda->cuStreamWaitValue64(stream, ops[i].waitValue.address,
+						      ops[i].waitValue.value64,
+						      ops[i].waitValue.flags);
+	}
+	return e;
+}
+
+static bool same_stream(const struct pair *a, const struct pair *b)
+{
+	return a->stream_id == b->stream_id && a->context == b->context;
+}
+
+/* All pairs of one stream at once, and every write before the first wait: the group's tasks may
+ * start together or not at all. */
+static CUresult enqueue(struct gpu *g, const struct pair *first, const uint32_t *touched,
+			unsigned n)
+{
+	CUstreamBatchMemOpParams ops[2 * SVC_TIMELINES];
+	unsigned nops = 0;
+	for (unsigned i = 0; i < n; i++)
+		if (same_stream(&g->pairs[touched[i]], first) && !g->pairs[touched[i]].idle)
+			ops[nops++] = write_ready(&g->pairs[touched[i]]);
+	for (unsigned i = 0; i < n; i++)
+		if (same_stream(&g->pairs[touched[i]], first) && g->pairs[touched[i]].wait_to)
+			ops[nops++] = wait_done(&g->pairs[touched[i]]);
+	CUresult e = nops ? cuda_push(g->cuda, first->push) : CUDA_SUCCESS;
+	if (e || !nops)
+		return e;
+	if (!g->no_batch && nops > 1)
+		e = g->cuda->cuStreamBatchMemOp(first->stream, nops, ops, 0);
+	if (g->no_batch || nops == 1 || e) {
+		bool batched = !g->no_batch && nops > 1;
+		e = one_by_one(g->cuda, first->stream, ops, nops);
+		g->no_batch = g->no_batch || (batched && !e);
+	}
+	cuda_pop(g->cuda, first->push);
+	return e;
+}
+
+/* The tasks are submitted and others wait for them: they run on what is there. */
+static ncclsvc_result not_enqueued(ncclsvc_session *s, const struct gpu *g,
+				   const struct pair *first, const uint32_t *touched, unsigned n,
+				   CUresult e)
+{
+	for (unsigned i = 0; i < n; i++)
+		if (same_stream(&g->pairs[touched[i]], first))
+			timeline_raise(&counters(g, touched[i])->ready, g->pairs[touched[i]].last);
+	ring_doorbell(s->link);
+	return cuda_error(g->cuda, e,
+			  "the driver put nothing on the stream: the tasks are submitted and run "
+			  "without its order, and their buffers will hold anything");
+}
+
+/* If all that was ever put on the stream is over, the input is there, and to say so takes no turn
+ * of the GPU. The driver is asked only if our own tasks give it a chance; and not of a default
+ * stream, where the question could break another thread's capture. */
+static void signal_idle(struct gpu *g, uint32_t index)
+{
+	struct pair *p = &g->pairs[index];
+	p->idle = p->rested && !g->cuda->cuStreamQuery(p->stream);
+	if (p->idle)
+		timeline_raise(&counters(g, index)->ready, p->last);
+}
+
+ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigned n)
+{
+	struct gpu *g = s->gpu;
+	uint32_t touched[SVC_TIMELINES];
+	unsigned ntouched = 0;
+	ncclsvc_result r = NCCLSVC_OK;
+	for (unsigned i = 0; i < n; i++) {
+		uint32_t index = ops[i].record.timeline;
+		if (ops[i].comm->device < 0 || !g->pairs[index].touched)
+			continue;
+		g->pairs[index].touched = false;
+		touched[ntouched++] = index;
+		signal_idle(g, index);
+	}
+	for (unsigned i = 0; i < ntouched; i++) {
+		const struct pair *p = &g->pairs[touched[i]];
+		unsigned j = 0;
+		while (!same_stream(&g->pairs[touched[j]], p))
+			j++;
+		CUresult e = i == j ? enqueue(g, p, touched, ntouched) : CUDA_SUCCESS;
+		if (e)
+			r = not_enqueued(s, g, p, touched, ntouched, e);
+	}
+	return r;
+}
+
+void streams_release(ncclsvc_session *s)
+{
+	const struct gpu *g = s->gpu;
+	for (uint32_t i = 1; g->page.link && i < SVC_TIMELINES; i++)
+		if (g->pairs[i].used)
+			timeline_raise(&counters(g, i)->done, g->pairs[i].last);
+}
+
+void streams_forget(ncclsvc_session *s)
+{
+	struct gpu *g = s->gpu;
+	streams_release(s);
+	for (uint32_t i = 1; i < SVC_TIMELINES; i++) {
+		if (!s->timelines[i] || !s->timelines[i]->of_stream)
+			continue;
+		free(s->timelines[i]);
+		s->timelines[i] = NULL;
+		g->pairs[i] = (struct pair){0};
+	}
+}
+
+/* ---- the user's calls ---- */
+
+ncclsvc_result stream_choose(struct op *op, const struct thread_state *t)
+{
+	if (!t)
+		return NCCLSVC_OK;
+	if (t->timeline)
+		return error_set(NCCLSVC_UNSUPPORTED,
+				 "a timeline is set on this thread, but tasks of GPUs are ordered "
+				 "by their stream: set it to NULL first");
+	op->stream = t->stream;
+	op->detached = t->stream_flags & NCCLSVC_STREAM_DETACHED;
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_stream_set(ncclsvc_session *s, CUstream stream, unsigned flags)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	if (!s)
+		return error_argument("ncclsvc_stream_set: the session is NULL");
+	if (flags & ~NCCLSVC_STREAM_DETACHED)
+		return error_argument("ncclsvc_stream_set: flags are %#x, which this library does "
+				      "not know",
+				      flags);
+	session_lock(s);
+	struct thread_state *t = stream || flags ? thread_make(s) : thread_find(s);
+	if (t) {
+		t->stream = stream;
+		t->stream_flags = flags;
+		thread_tidy(s, t);
+	} else if (stream || flags) {
+		r = error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	}
+	session_unlock(s);
+	return r;
+}
+
+/* Locked. */
+static ncclsvc_result wait_on(ncclsvc_session *s, CUstream handle, ncclsvc_task task)
+{
+	struct gpu *g = s->gpu;
+	const struct slot *slot = &s->tasks.slots[task & (s->tasks.entries - 1)];
+	enum task_state state = task_look(s, task);
+	if (state == TASK_FORGOTTEN)
+		return NCCLSVC_OK;
+	const ncclsvc_timeline *timeline = s->timelines[slot->timeline];
+	if (!slot->timeline || (timeline && !timeline->of_stream))
+		return error_argument(
+			"task %llu is of a communicator in host memory: no stream can "
+			"wait for it",
+			(unsigned long long)task);
+	if (state == TASK_ENDED || !timeline)
+		return NCCLSVC_OK;
+	const struct pair *p = &g->pairs[slot->timeline];
+	struct stream st;
+	CUdevice device;
+	CUdeviceptr page;
+	ncclsvc_result r = identify(g, p->device, handle, &st);
+	if (!r)
+		r = page_address(g, &st, &device, &page);
+	if (r)
+		return r;
+	CUdeviceptr at = page + slot->timeline * sizeof(struct svc_timeline) +
+			 offsetof(struct svc_timeline, done);
+	CUresult e = cuda_push(g->cuda, st.push);
+	if (!e) {
+		e = g->cuda->cuStreamWaitValue64(handle, at, slot->timeline_value,
+						 CU_STREAM_WAIT_VALUE_GEQ);
+		cuda_pop(g->cuda, st.push);
+	}
+	return e ? cuda_error(g->cuda, e, "the stream cannot wait for the task") : NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_stream_wait(ncclsvc_session *s, CUstream stream, ncclsvc_task task)
+{
+	ncclsvc_result r;
+	if (!s)
+		return error_argument("ncclsvc_stream_wait: the session is NULL");
+	if (!task)
+		return NCCLSVC_OK;
+	session_lock(s);
+	if (task >= s->tasks.next)
+		r = error_set(NCCLSVC_NOT_FOUND, "task %llu was never submitted in this session",
+			      (unsigned long long)task);
+	else
+		r = wait_on(s, stream, task);
+	session_unlock(s);
+	return r;
+}

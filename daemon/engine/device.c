@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tasks of GPUs. They meet as all others do; then, instead of being run here, they are launched: a
+ * record for each goes to the worker of its member's GPU. The engine is the one sequencer of a
+ * node, so every worker launches what it shares with others in the same order.
+ *
+ * What a member submitted as one task group is launched as one ncclGroup. So what has met waits
+ * until all that hangs together with it through groups has met too: nothing is launched that would
+ * wait on a GPU for somebody who has not come.
+ *
+ * A launched task leaves its member's queue, which goes on at once: the GPU keeps the order. How
+ * far it has come it writes into the lane's counter.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "order.h"
+#include "worker/queue.h"
+
+#define SHOW_NS	     UINT64_C(10000000)
+#define SLEEP_SHARE  100 /* a task's end is seen late by at most this part of its time */
+#define SLEEP_MIN_NS UINT64_C(50000)
+#define SLEEP_MAX_NS UINT64_C(20000000)
+
+struct meeting {
+	struct meeting *prev, *next; /* met, and not launched yet */
+	struct comm *comm;
+	uint32_t ntasks;
+	struct task *tasks[];
+};
+
+void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell)
+{
+	e->devices[device] = (struct device){.queue = queue, .doorbell = doorbell};
+	e->devices[device].head = atomic_load(&queue->head);
+	e->cuda = true;
+}
+
+static struct lane_progress *progress_of(const struct engine *e, const struct member *m)
+{
+	return &e->devices[m->device].queue->lanes[m->comm->lane];
+}
+
+int device_start_member(struct engine *e, struct member *m)
+{
+	struct session *s = m->session;
+	if (!s->lines && !(s->lines = calloc(SVC_TIMELINES, sizeof(*s->lines))))
+		return -ENOMEM;
+	m->lane_seq = atomic_load(&progress_of(e, m)->completed);
+	return 0;
+}
+
+/* ---- Meeting ---- */
+
+enum begun device_meet(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks)
+{
+	struct meeting *m = calloc(1, sizeof(*m) + ntasks * sizeof(m->tasks[0]));
+	if (!m)
+		return BEGUN_NO_MEMORY;
+	m->comm = c;
+	m->ntasks = ntasks;
+	for (uint32_t i = 0; i < ntasks; i++) {
+		m->tasks[i] = tasks[i];
+		tasks[i]->meeting = m;
+		deadlines_remove(&e->deadlines, &tasks[i]->deadline);
+	}
+	DL_APPEND(e->met, m);
+	e->met_new = true;
+	return BEGUN_RUNNING;
+}
+
+void device_link_group(struct task *first)
+{
+	struct task *t, *begin = NULL, *last = NULL;
+	DL_FOREACH (first, t) {
+		if (!t->comm->cuda)
+			continue;
+		if (last)
+			last->next_in_group = t;
+		else
+			begin = t;
+		last = t;
+	}
+	if (last != begin)
+		last->next_in_group = begin;
+}
+
+void device_leave_group(struct engine *e, struct task *t)
+{
+	struct task *before = t->next_in_group;
+	if (!before)
+		return;
+	while (before->next_in_group != t)
+		before = before->next_in_group;
+	before->next_in_group = t->next_in_group == before ? NULL : t->next_in_group;
+	t->next_in_group = NULL;
+	e->met_new = true; /* the rest may be complete without it */
+}
+
+/* ---- Launching ---- */
+
+static bool push(struct engine *e, struct task *t)
+{
+	if (t->visit == e->visit)
+		return true;
+	if (e->nvisited == e->visited_room) {
+		uint32_t room = e->visited_room ? 2 * e->visited_room : 64;
+		struct task **p = realloc(e->visited, room * sizeof(*p));
+		if (!p)
+			return false;
+		e->visited = p;
+		e->visited_room = room;
+	}
+	t->visit = e->visit;
+	e->visited[e->nvisited++] = t;
+	return true;
+}
+
+/* Collects everything that must be launched with t. False: some of it has not met. */
+static bool collect(struct engine *e, struct task *t)
+{
+	e->visit++;
+	e->nvisited = 0;
+	bool good = push(e, t);
+	for (uint32_t i = 0; good && i < e->nvisited; i++) {
+		const struct task *at = e->visited[i];
+		if (!at->meeting)
+			return false;
+		if (at->next_in_group)
+			good = push(e, at->next_in_group);
+		for (uint32_t k = 0; good && k < at->meeting->ntasks; k++)
+			good = push(e, at->meeting->tasks[k]);
+	}
+	return good;
+}
+
+static bool room_for(struct engine *e)
+{
+	bool room = true;
+	for (uint32_t i = 0; i < e->nvisited; i++)
+		e->devices[e->visited[i]->member->device].wanted++;
+	for (uint32_t i = 0; i < e->nvisited; i++) {
+		struct device *d = &e->devices[e->visited[i]->member->device];
+		uint64_t used =
+			d->head - atomic_load_explicit(&d->queue->tail, memory_order_acquire);
+		room = room && d->wanted <= WORKER_LAUNCHES - used;
+		d->wanted = 0;
+	}
+	return room;
+}
+
+static struct launch *write_launch(struct engine *e, struct task *t)
+{
+	const struct svc_record *r = &t->record;
+	struct device *d = &e->devices[t->member->device];
+	struct launch *l = &d->queue->launches[d->head++ & (WORKER_LAUNCHES - 1)];
+	t->lane_seq = ++t->member->lane_seq;
+	l->src = (uint64_t)(uintptr_t)t->src;
+	l->dst = (uint64_t)(uintptr_t)t->dst;
+	l->count = r->count;
+	l->seq = t->lane_seq;
+	l->value = r->value;
+	l->task = t->uid;
+	l->lane = t->comm->lane;
+	l->session = t->session->slot;
+	l->timeline = r->timeline;
+	l->peer = r->peer;
+	l->op = r->op;
+	l->type = r->type;
+	l->redop = r->redop;
+	l->flags = LAUNCH_MORE;
+	return l;
+}
+
+/* From the member's queue to what is under way. */
+static void fly(struct engine *e, struct task *t)
+{
+	struct member *m = t->member;
+	struct comm *c = t->comm;
+	DL_DELETE(m->queue, t);
+	m->head_tasks--;
+	DL_APPEND(m->flying, t);
+	t->flying = true;
+	t->started_ns = e->now;
+	if (t->record.timeline)
+		t->session->lines[t->record.timeline].flying++;
+	if (!c->launched) {
+		c->launched = true;
+		DL_APPEND2(e->launched, c, prev_launched, next_launched);
+	}
+	order_show_state(e, t);
+	if (m->queue)
+		order_make_ready(e, m);
+}
+
+/* One member's group, or its only task: one ncclGroup on each of its GPUs. */
+static void launch_bundle(struct engine *e, struct task *any)
+{
+	struct task *first = any, *t = any;
+	while (t->next_in_group && (t = t->next_in_group) != any)
+		if (t->uid < first->uid)
+			first = t;
+	t = first;
+	do {
+		struct launch *last = NULL;
+		for (struct task *u = t; !u->flying; u = u->next_in_group) {
+			if (u->member->device == t->member->device) {
+				last = write_launch(e, u);
+				fly(e, u);
+			}
+			if (!u->next_in_group || u->next_in_group == first)
+				break;
+		}
+		if (last)
+			last->flags = 0;
+		t = t->next_in_group;
+	} while (t && t != first);
+}
+
+static void ring_bells(struct engine *e)
+{
+	const uint64_t one = 1;
+	for (uint32_t i = 0; i < ENGINE_DEVICES; i++) {
+		struct device *d = &e->devices[i];
+		if (!d->queue ||
+		    atomic_load_explicit(&d->queue->head, memory_order_relaxed) == d->head)
+			continue;
+		atomic_store(&d->queue->head, d->head);
+		if (!atomic_load(&d->queue->asleep))
+			continue;
+		ssize_t n = write(d->doorbell, &one, sizeof(one));
+		(void)n; /* it fails only when the counter is full, and then it is readable */
+	}
+}
+
+static void forget_meeting(struct engine *e, struct meeting *m)
+{
+	DL_DELETE(e->met, m);
+	free(m);
+}
+
+static void launch_visited(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->nvisited; i++)
+		if (!e->visited[i]->flying)
+			launch_bundle(e, e->visited[i]);
+	for (uint32_t i = 0; i < e->nvisited; i++) {
+		struct task *t = e->visited[i];
+		struct meeting *m = t->meeting;
+		t->next_in_group = NULL;
+		if (!m)
+			continue;
+		for (uint32_t k = 0; k < m->ntasks; k++)
+			m->tasks[k]->meeting = NULL;
+		forget_meeting(e, m);
+	}
+}
+
+void device_launch(struct engine *e)
+{
+	struct meeting *m, *next;
+	bool again = true;
+	e->met_new = false;
+	while (again) {
+		again = false;
+		for (m = e->met; m && !again; m = next) {
+			next = m->next;
+			if (!collect(e, m->tasks[0]))
+				continue;
+			if (!room_for(e)) {
+				e->met_new = true; /* what is behind must not overtake it */
+				break;
+			}
+			launch_visited(e); /* other meetings may have gone with it */
+			again = true;
+		}
+		if (e->met_new)
+			break;
+	}
+	ring_bells(e);
+}
+
+/* ---- Ending ---- */
+
+static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	if (t->record.timeline) {
+		t->session->lines[t->record.timeline].flying--;
+		/* What the GPU wrote just now may have been less than its client was told. */
+		if (t->ghost)
+			complete_timeline(t->session, &t->record, true, true);
+	}
+	order_end_task(e, t, st);
+}
+
+static void stop_watching(struct engine *e, struct comm *c)
+{
+	c->launched = false;
+	DL_DELETE2(e->launched, c, prev_launched, next_launched);
+	if (c->ended && !c->pending)
+		order_free_comm(e, c);
+}
+
+/* Inspection is to see whose stream a launched task waits for. */
+static void show_inputs(struct engine *e)
+{
+	struct comm *c;
+	struct task *t;
+	e->shown_ns = e->now;
+	DL_FOREACH2(e->launched, c, next_launched)
+	for (uint32_t k = 0; k < c->nranks; k++)
+		DL_FOREACH (c->members[k].flying, t)
+			order_show_state(e, t);
+}
+
+bool device_poll(struct engine *e)
+{
+	bool any = false;
+	if (e->now - e->shown_ns > SHOW_NS)
+		show_inputs(e);
+	struct comm *c, *next;
+	for (c = e->launched; c; c = next) {
+		bool left = false;
+		next = c->next_launched;
+		for (uint32_t k = 0; k < c->nranks; k++) {
+			struct member *m = &c->members[k];
+			if (!m->flying)
+				continue;
+			uint64_t done = atomic_load_explicit(&progress_of(e, m)->completed,
+							     memory_order_acquire);
+			if (done >= m->flying->lane_seq && !any) {
+				any = true;
+				e->now = engine_clock();
+			}
+			while (m->flying && m->flying->lane_seq <= done)
+				land(e, m->flying, c->ended ? &c->end : &complete_ok);
+			left = left || m->flying;
+		}
+		if (!left)
+			stop_watching(e, c);
+	}
+	return any;
+}
+
+void device_drop_met(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
+{
+	struct meeting *m, *next;
+	DL_FOREACH_SAFE (e->met, m, next) {
+		bool concerned = m->comm == c && rank < 0;
+		for (uint32_t i = 0; i < m->ntasks && m->comm == c; i++)
+			concerned = concerned || m->tasks[i]->rank == rank;
+		if (!concerned)
+			continue;
+		struct meeting *gone = m;
+		DL_DELETE(e->met, gone);
+		for (uint32_t i = 0; i < gone->ntasks; i++) {
+			gone->tasks[i]->meeting = NULL;
+			order_end_task(e, gone->tasks[i], st);
+		}
+		free(gone);
+	}
+}
+
+void device_end_epoch(struct engine *e, struct comm *c)
+{
+	device_drop_met(e, c, -1, &c->end);
+	/* Their clients hear of it now; the GPU may need a while. */
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct task *t;
+		DL_FOREACH (c->members[k].flying, t) {
+			if (t->ghost)
+				continue;
+			t->ghost = true;
+			t->end = c->end;
+			complete_task(e, t, &t->end);
+			order_show_state(e, t);
+		}
+	}
+}
+
+void device_epoch_dead(struct engine *e, struct comm *c)
+{
+	if (!c || !c->ended)
+		return;
+	for (uint32_t k = 0; k < c->nranks; k++)
+		while (c->members[k].flying)
+			land(e, c->members[k].flying, &c->end);
+	if (c->launched)
+		stop_watching(e, c);
+}
+
+void device_session_dead(struct engine *e, const struct session *s)
+{
+	struct comm *c;
+	DL_FOREACH2(e->launched, c, next_launched)
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct task *t;
+		DL_FOREACH (c->members[k].flying, t) {
+			if (t->session != s || !t->record.timeline)
+				continue;
+			_Atomic uint64_t *ready = &svc_timelines(s->ring)[t->record.timeline].ready;
+			if (atomic_load(ready) < t->record.value)
+				atomic_store(ready, t->record.value);
+		}
+	}
+}
+
+uint64_t device_sleep_ns(const struct engine *e, int ms)
+{
+	/* No interrupt tells of a counter that a GPU writes. What lasts long may be seen late. */
+	uint64_t ns = (e->now - e->busy_ns) / SLEEP_SHARE;
+	ns = ns < SLEEP_MIN_NS ? SLEEP_MIN_NS : ns > SLEEP_MAX_NS ? SLEEP_MAX_NS : ns;
+	return ms >= 0 && (uint64_t)ms * 1000000 < ns ? (uint64_t)ms * 1000000 : ns;
+}

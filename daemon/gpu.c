@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * GPUs' workers: found, started, spoken to, and replaced when they die. */
+#include "gpu.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "comm.h"
+#include "fdio.h"
+#include "log.h"
+#include "names.h"
+
+#define START_NS       UINT64_C(60000000000) /* a driver's first start can take long */
+#define BACKOFF_MS     100
+#define BACKOFF_MS_MAX 30000
+#define STEADY_NS      UINT64_C(10000000000) /* who lived so long starts over without back-off */
+#define TICK_MS	       200
+
+static void start_worker(struct gpu *g);
+
+uint64_t gpu_patience_ns(const struct server *s)
+{
+	return (uint64_t)s->config->worker_seconds * 1000000000;
+}
+
+struct gpu *gpu_find(struct server *s, int32_t device)
+{
+	if (device < 0 || (uint32_t)device >= s->ngpus)
+		return NULL;
+	struct gpu *g = s->gpus[device];
+	return g->info.state == NCCLSVC_DEVICE_FAILED ? NULL : g;
+}
+
+static void set_state(struct gpu *g, uint32_t state)
+{
+	g->info.state = state;
+	g->since_ns = server_now();
+}
+
+/* ---- Messages ---- */
+
+static void on_readable(uv_poll_t *poll, int status, int events);
+
+static void drop_message(struct gpu *g, struct gpu_message *o)
+{
+	if (o->fd >= 0)
+		close(o->fd);
+	DL_DELETE(g->out, o);
+	free(o);
+}
+
+static void watch(struct gpu *g)
+{
+	uv_poll_start(g->poll, g->out ? UV_READABLE | UV_WRITABLE : UV_READABLE, on_readable);
+}
+
+static void send_message(struct gpu *g, const struct worker_message *m, int fd)
+{
+	int error = g->out ? -EAGAIN : svc_send(g->sock, m, sizeof(*m), &fd, fd >= 0, MSG_DONTWAIT);
+	if (!error)
+		return;
+	struct gpu_message *o =
+		error == -EAGAIN || error == -ENOBUFS ? calloc(1, sizeof(*o)) : NULL;
+	if (!o) {
+		gpu_kill(g, "its socket takes no message");
+		return;
+	}
+	o->message = *m;
+	o->fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+	DL_APPEND(g->out, o);
+	watch(g);
+}
+
+static void send_rest(struct gpu *g)
+{
+	while (g->out) {
+		struct gpu_message *o = g->out;
+		int error = svc_send(g->sock, &o->message, sizeof(o->message), &o->fd, o->fd >= 0,
+				     MSG_DONTWAIT);
+		if (error == -EAGAIN || error == -ENOBUFS)
+			return;
+		drop_message(g, o);
+	}
+	watch(g);
+}
+
+void gpu_tell(struct gpu *g, const struct worker_message *m)
+{
+	if (g->sock >= 0)
+		send_message(g, m, -1);
+}
+
+void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *done, void *arg,
+	     uint64_t within_ns)
+{
+	struct gpu_call *call = g->sock >= 0 ? calloc(1, sizeof(*call)) : NULL;
+	if (!call) {
+		done(g, arg, NULL, -1);
+		return;
+	}
+	struct worker_message keyed = *m;
+	keyed.key = ++g->last_key;
+	*call = (struct gpu_call){.done = done,
+				  .arg = arg,
+				  .key = keyed.key,
+				  .deadline_ns = server_now() + within_ns};
+	DL_APPEND(g->calls, call);
+	send_message(g, &keyed, fd);
+}
+
+void gpu_hurry(struct gpu *g, const void *arg, uint64_t within_ns)
+{
+	uint64_t due = server_now() + within_ns;
+	struct gpu_call *call;
+	DL_FOREACH (g->calls, call)
+		if (call->arg == arg && call->deadline_ns > due)
+			call->deadline_ns = due;
+}
+
+static void on_pong(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	/* That it came is all; what is wrong it says by itself. */
+	(void)g;
+	(void)arg;
+	(void)answer;
+	(void)fd;
+}
+
+void gpu_ping(struct server *s)
+{
+	for (uint32_t i = 0; i < s->ngpus; i++)
+		if (s->gpus[i]->info.state == NCCLSVC_DEVICE_READY)
+			gpu_ask(s->gpus[i], &(struct worker_message){.kind = WORKER_PING}, -1,
+				on_pong, NULL, gpu_patience_ns(s));
+}
+
+static void end_call(struct gpu *g, struct gpu_call *call, const struct worker_message *answer,
+		     int fd)
+{
+	DL_DELETE(g->calls, call);
+	call->done(g, call->arg, answer, fd);
+	free(call);
+}
+
+void gpu_kill(struct gpu *g, const char *why)
+{
+	if (!g->alive || g->info.pid <= 0)
+		return;
+	log_error("gpu%d: worker %d is killed: %s", g->index, g->info.pid, why);
+	snprintf(g->info.text, sizeof(g->info.text), "killed: %s", why);
+	uv_process_kill(&g->process, SIGKILL);
+}
+
+/* ---- What workers say ---- */
+
+static void on_hello(struct gpu *g, const struct worker_message *m)
+{
+	g->info.memory_bytes = m->device.memory_bytes;
+	g->info.worker_bytes = m->device.worker_bytes;
+	g->info.driver_version = m->device.driver_version;
+	g->info.nccl_version = m->device.nccl_version;
+	g->info.mps = m->device.mps;
+	g->info.mps_server = m->device.mps_server;
+	set_state(g, NCCLSVC_DEVICE_READY);
+	log_info("gpu%d: %s, worker %d; NCCL %d.%d.%d%s", g->index, g->info.name, g->info.pid,
+		 g->info.nccl_version / 10000, g->info.nccl_version % 10000 / 100,
+		 g->info.nccl_version % 100,
+		 g->info.mps == NCCLSVC_MPS_ACTIVE ? "; shares the GPU through MPS" : "");
+	gpu_memory_restore(g);
+	comm_gpu_ready(g->server);
+}
+
+static void take_message(struct gpu *g, const struct worker_message *m, int fd)
+{
+	switch (m->kind) {
+	case WORKER_HELLO:
+		on_hello(g, m);
+		break;
+	case WORKER_DYING:
+		log_error("gpu%d: worker %d: %s", g->index, g->info.pid, m->text);
+		snprintf(g->info.text, sizeof(g->info.text), "%.127s", m->text);
+		if (m->result == NCCLSVC_UNSUPPORTED)
+			g->info.mps = NCCLSVC_MPS_UNKNOWN;
+		break;
+	case WORKER_LANE_FAILED:
+		snprintf(g->info.text, sizeof(g->info.text), "%.127s", m->text);
+		physical_lane_failed(g->server, g, m->comm.lane, m->text);
+		break;
+	default: {
+		struct gpu_call *call;
+		DL_SEARCH_SCALAR(g->calls, call, key, m->key);
+		if (call)
+			end_call(g, call, m, fd);
+	}
+	}
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+	struct gpu *g = poll->data;
+	struct worker_message m;
+	int fds[SVC_FDS_MAX];
+	unsigned nfds;
+	if (status < 0)
+		return; /* its exit tells */
+	if (events & UV_WRITABLE)
+		send_rest(g);
+	while (g->sock >= 0 && g->poll == poll) {
+		ssize_t n = svc_recv(g->sock, &m, sizeof(m), fds, &nfds, MSG_DONTWAIT);
+		if (n == -EAGAIN)
+			return;
+		if (n != (ssize_t)sizeof(m)) {
+			svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
+			uv_poll_stop(poll); /* the rest is its exit's */
+			return;
+		}
+		m.text[sizeof(m.text) - 1] = '\0';
+		take_message(g, &m, nfds ? fds[0] : -1);
+		svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
+	}
+}
+
+/* ---- Life and death ---- */
+
+static void on_poll_closed(uv_handle_t *handle)
+{
+	struct gpu *g = handle->data;
+	g->server->handles--;
+	free(handle);
+}
+
+static void hang_up(struct gpu *g)
+{
+	if (g->sock < 0)
+		return;
+	uv_poll_stop(g->poll);
+	uv_close((uv_handle_t *)g->poll, on_poll_closed);
+	g->poll = NULL;
+	close(g->sock);
+	g->sock = -1;
+	while (g->out)
+		drop_message(g, g->out);
+}
+
+static void on_process_closed(uv_handle_t *handle)
+{
+	struct gpu *g = handle->data;
+	g->server->handles--;
+	g->alive = false;
+	g->info.pid = 0;
+	/* The process is gone, and with it whatever its GPU still had to do. */
+	physical_gpu_lost(g->server, g);
+	while (g->calls)
+		end_call(g, g->calls, NULL, -1);
+	if (g->server->closing || g->info.state == NCCLSVC_DEVICE_FAILED)
+		return;
+	uv_timer_stop(&g->timer);
+	uv_timer_start(&g->timer, g->on_backoff, g->backoff_ms, 0);
+	g->backoff_ms = g->backoff_ms * 2 > BACKOFF_MS_MAX ? BACKOFF_MS_MAX : g->backoff_ms * 2;
+}
+
+static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
+{
+	struct gpu *g = process->data;
+	bool started = g->info.state == NCCLSVC_DEVICE_READY;
+	hang_up(g);
+	if (!g->server->closing) {
+		if (!g->info.text[0] || started)
+			log_error("gpu%d: worker %d %s %d", g->index, g->info.pid,
+				  signal ? "was ended by signal" : "exited with code",
+				  signal ? signal : (int)code);
+		if (!g->info.text[0])
+			snprintf(g->info.text, sizeof(g->info.text), "the worker %s %d",
+				 signal ? "was ended by signal" : "exited with code",
+				 signal ? signal : (int)code);
+	}
+	if (started && server_now() - g->since_ns > STEADY_NS)
+		g->backoff_ms = BACKOFF_MS;
+	set_state(g, NCCLSVC_DEVICE_LOST);
+	g->info.restarts++;
+	uv_close((uv_handle_t *)process, on_process_closed);
+}
+
+/* Looks whether an answer is overdue. */
+static void on_tick(uv_timer_t *timer)
+{
+	struct gpu *g = timer->data;
+	uint64_t now = server_now();
+	struct gpu_call *call;
+	DL_FOREACH (g->calls, call)
+		if (g->alive && call->deadline_ns <= now) {
+			gpu_kill(g, "it does not answer (worker_seconds)");
+			break;
+		}
+	if (g->alive && g->info.state == NCCLSVC_DEVICE_STARTING && now - g->since_ns > START_NS)
+		gpu_kill(g, "it did not start in time");
+}
+
+static void on_backoff(uv_timer_t *timer)
+{
+	struct gpu *g = timer->data;
+	if (!g->server->closing)
+		start_worker(g);
+}
+
+/* Starts this program again under another name. Returns the socket to it, or -1. */
+static int spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd, int bell,
+		 uv_exit_cb exited)
+{
+	int pair[2];
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return -1;
+	uv_stdio_container_t stdio[6] = {
+		{.flags = UV_IGNORE},
+		{.flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO},
+		{.flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO},
+		{.flags = UV_INHERIT_FD, .data.fd = pair[1]},
+		{.flags = UV_INHERIT_FD, .data.fd = queue_fd},
+		{.flags = UV_INHERIT_FD, .data.fd = bell},
+	};
+	uv_process_options_t options = {
+		.exit_cb = exited,
+		.file = "/proc/self/exe",
+		.args = argv,
+		.stdio = stdio,
+		.stdio_count = queue_fd < 0 ? 4 : 6,
+	};
+	int error = uv_spawn(s->loop, process, &options);
+	close(pair[1]);
+	if (error) {
+		log_error("a worker cannot be started: %s", uv_strerror(error));
+		close(pair[0]);
+		return -1;
+	}
+	return pair[0];
+}
+
+static void start_worker(struct gpu *g)
+{
+	struct server *s = g->server;
+	char name[64], uuid[SVC_UUID_TEXT], spin[16];
+	snprintf(name, sizeof(name), "%s gpu%d", WORKER_NAME, g->index);
+	snprintf(spin, sizeof(spin), "%d", s->config->spin_us < 0 ? 200 : s->config->spin_us);
+	svc_uuid_text(g->info.uuid, uuid);
+	char *argv[] = {name, uuid, spin, NULL};
+	uv_timer_start(&g->timer, on_tick, TICK_MS, TICK_MS);
+	g->process.data = g;
+	g->sock = spawn(s, &g->process, argv, g->queue_fd, g->bell, on_worker_exit);
+	g->alive = g->sock >= 0;
+	g->poll = g->alive ? calloc(1, sizeof(*g->poll)) : NULL;
+	if (!g->poll || uv_poll_init(s->loop, g->poll, g->sock)) {
+		snprintf(g->info.text, sizeof(g->info.text), "the worker could not be started");
+		set_state(g, NCCLSVC_DEVICE_FAILED);
+		return;
+	}
+	g->poll->data = g;
+	s->handles += 2;
+	g->info.pid = g->process.pid;
+	g->info.import_bytes = g->info.imports = 0;
+	set_state(g, NCCLSVC_DEVICE_STARTING);
+	watch(g);
+}
+
+static struct gpu *create(struct server *s, const struct worker_message *m)
+{
+	struct gpu *g = calloc(1, sizeof(*g));
+	if (!g)
+		return NULL;
+	g->server = s;
+	g->index = (int32_t)s->ngpus;
+	g->sock = -1;
+	g->backoff_ms = BACKOFF_MS;
+	g->on_backoff = on_backoff;
+	g->info.device = g->index;
+	memcpy(g->info.uuid, m->device.uuid, sizeof(g->info.uuid));
+	memcpy(g->info.name, m->device.name, sizeof(g->info.name));
+	g->info.memory_bytes = m->device.memory_bytes;
+	g->info.driver_version = m->device.driver_version;
+	g->queue_fd = svc_memfd_create("ncclsvc-queue", sizeof(*g->queue), true);
+	g->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	g->queue = g->queue_fd < 0 ? MAP_FAILED
+				   : mmap(NULL, sizeof(*g->queue), PROT_READ | PROT_WRITE,
+					  MAP_SHARED, g->queue_fd, 0);
+	if (g->bell < 0 || g->queue == MAP_FAILED) {
+		log_error("gpu%d: no memory for its queue", g->index);
+		free(g);
+		return NULL;
+	}
+	uv_timer_init(s->loop, &g->timer);
+	g->timer.data = g;
+	s->handles++;
+	s->gpus[s->ngpus++] = g;
+	server_command(s, &(struct command){.kind = COMMAND_DEVICE_ADD,
+					    .device = {(uint32_t)g->index, g->queue, g->bell}});
+	return g;
+}
+
+/* ---- Beginning and end ---- */
+
+struct probe {
+	uv_process_t process;
+	struct server *server;
+	bool over;
+};
+
+static void on_probe_closed(uv_handle_t *handle)
+{
+	struct probe *p = handle->data;
+	p->server->handles--;
+	p->over = true;
+}
+
+static void on_probe_exit(uv_process_t *process, int64_t code, int signal)
+{
+	(void)code;
+	(void)signal;
+	uv_close((uv_handle_t *)process, on_probe_closed);
+}
+
+/* Asks the probe; it is waited for: nothing can be decided before. */
+static void probe(struct server *s, char *text, size_t size)
+{
+	struct probe p = {.server = s};
+	struct worker_message m;
+	char name[] = WORKER_PROBE;
+	char *argv[] = {name, NULL};
+	struct timeval limit = {.tv_sec = (time_t)(START_NS / 1000000000)};
+	p.process.data = &p;
+	int sock = spawn(s, &p.process, argv, -1, -1, on_probe_exit);
+	if (sock < 0) {
+		snprintf(text, size, "the probe could not be started");
+		return;
+	}
+	s->handles++;
+	setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	snprintf(text, size, "the driver does not answer");
+	int fds[SVC_FDS_MAX];
+	unsigned nfds;
+	while (svc_recv(sock, &m, sizeof(m), fds, &nfds, 0) == (ssize_t)sizeof(m)) {
+		svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
+		m.text[sizeof(m.text) - 1] = '\0';
+		snprintf(text, size, "%s", m.text);
+		if (m.result != NCCLSVC_IN_PROGRESS)
+			break;
+		if (s->ngpus < GPUS_MAX)
+			create(s, &m);
+	}
+	close(sock);
+	uv_process_kill(&p.process, SIGKILL);
+	while (!p.over)
+		uv_run(s->loop, UV_RUN_ONCE);
+}
+
+static bool starting(const struct server *s)
+{
+	for (uint32_t i = 0; i < s->ngpus; i++)
+		if (s->gpus[i]->info.state == NCCLSVC_DEVICE_STARTING)
+			return true;
+	return false;
+}
+
+int gpu_start(struct server *s)
+{
+	char text[SVC_TEXT_BYTES] = "";
+	if (s->config->device == CONFIG_DEVICE_HOST)
+		return 0;
+	probe(s, text, sizeof(text));
+	for (uint32_t i = 0; i < s->ngpus; i++)
+		start_worker(s->gpus[i]);
+	while (starting(s))
+		uv_run(s->loop, UV_RUN_ONCE);
+	bool any = false;
+	for (uint32_t i = 0; i < s->ngpus; i++) {
+		struct gpu *g = s->gpus[i];
+		any = any || g->info.state == NCCLSVC_DEVICE_READY;
+		if (g->info.state == NCCLSVC_DEVICE_LOST)
+			snprintf(text, sizeof(text), "gpu%d: %s", g->index, g->info.text);
+	}
+	if (any)
+		return 0;
+	if (s->config->device == CONFIG_DEVICE_CUDA)
+		log_error("device = cuda, but no GPU can be used: %s",
+			  text[0] ? text : "the driver shows none");
+	else
+		log_info("no GPU is used: %s", text[0] ? text : "the driver shows none");
+	errno = ENODEV;
+	return s->config->device == CONFIG_DEVICE_CUDA ? -1 : 0;
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+	struct gpu *g = handle->data;
+	g->server->handles--;
+}
+
+void gpu_stop(struct server *s)
+{
+	for (uint32_t i = 0; i < s->ngpus; i++) {
+		struct gpu *g = s->gpus[i];
+		hang_up(g); /* at which it ends; if it cannot: */
+		if (g->alive && !uv_is_closing((uv_handle_t *)&g->process))
+			uv_process_kill(&g->process, SIGKILL);
+		uv_timer_stop(&g->timer);
+		uv_close((uv_handle_t *)&g->timer, on_timer_closed);
+	}
+}
+
+void gpu_free(struct server *s)
+{
+	for (uint32_t i = 0; i < s->ngpus; i++) {
+		struct gpu *g = s->gpus[i];
+		munmap(g->queue, sizeof(*g->queue));
+		close(g->queue_fd);
+		close(g->bell);
+		free(g);
+	}
+	s->ngpus = 0;
+}

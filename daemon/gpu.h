@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The supervisor's side of the GPUs: their workers (gpu.c), physical NCCL communicators
+ * (gpu_comm.c), and trainers' memory there (gpu_memory.c). No CUDA here: workers are asked by
+ * message, and answer in order.
+ */
+#ifndef DAEMON_GPU_H
+#define DAEMON_GPU_H
+
+#include "server_state.h"
+#include "worker/protocol.h"
+#include "worker/queue.h"
+
+struct gpu;
+
+/* answer is NULL if the worker is gone. fd is the caller's to close after the call: -1 if none. */
+typedef void gpu_done(struct gpu *g, void *arg, const struct worker_message *answer, int fd);
+
+struct gpu_call {
+	struct gpu_call *prev, *next;
+	gpu_done *done;
+	void *arg;
+	uint64_t key, deadline_ns;
+};
+
+/* A message that the socket did not take at once. */
+struct gpu_message {
+	struct gpu_message *prev, *next;
+	struct worker_message message;
+	int fd; /* ours */
+};
+
+struct gpu {
+	struct server *server;
+	int32_t index;
+	ncclsvc_device_info info;
+	uint64_t since_ns;
+	uint64_t backoff_ms;
+	struct worker_queue *queue; /* for good: a new worker goes on where the last one ended */
+	int queue_fd, bell;
+	int sock; /* -1: no worker */
+	uv_process_t process;
+	bool alive; /* the process; its handle is open */
+	uv_poll_t *poll;
+	uv_timer_t timer;
+	uv_timer_cb on_backoff;
+	struct gpu_call *calls;
+	uint64_t last_key;
+	struct gpu_message *out;
+};
+
+/* Looks for GPUs and starts their workers; waits for that, up to a deadline. Returns 0, or -1 with
+ * a message logged: GPUs were asked for and there is none. */
+int gpu_start(struct server *s);
+/* Ends the workers; the loop must run until server_closed says so. */
+void gpu_stop(struct server *s);
+void gpu_free(struct server *s);
+
+/* Asks every worker for a sign of life. */
+void gpu_ping(struct server *s);
+/* NULL: no such device, or none that can be used. */
+struct gpu *gpu_find(struct server *s, int32_t device);
+/* Sends a request. fd (or -1) stays the caller's. done comes exactly once. */
+void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *done, void *arg,
+	     uint64_t within_ns);
+/* What was asked for arg is due sooner. */
+void gpu_hurry(struct gpu *g, const void *arg, uint64_t within_ns);
+/* The same without an answer. */
+void gpu_tell(struct gpu *g, const struct worker_message *m);
+/* It does not do what it should: its end is noticed as any other. */
+void gpu_kill(struct gpu *g, const char *why);
+/* How long a worker may take for an answer. */
+uint64_t gpu_patience_ns(const struct server *s);
+
+/* gpu_comm.c: physical communicators. */
+struct physical {
+	struct physical *prev, *next;
+	struct server *server;
+	struct communicator *user; /* NULL: in the pool, or on its way there */
+	uint32_t lane, n;
+	uint32_t waiting; /* answers still to come */
+	bool ready, bad, aborting;
+	uint64_t idle_ns;
+	char text[SVC_TEXT_BYTES]; /* why it is bad */
+	uint8_t id[NCCLSVC_ID_BYTES];
+	int32_t devices[]; /* by rank */
+};
+
+/* Gives m->physical, now or by comm_physical_ready. */
+void physical_acquire(struct server *s, struct communicator *m);
+/* The epoch is over and nothing runs. m->physical is NULL afterwards. */
+void physical_release(struct communicator *m);
+/* The epoch ended, and what still runs may never end by itself: break it off. */
+void physical_abort(struct physical *p, const char *why);
+void physical_gpu_lost(struct server *s, const struct gpu *g);
+void physical_lane_failed(struct server *s, struct gpu *g, uint32_t lane, const char *text);
+/* Destroys what was idle too long; returns the next deadline. */
+uint64_t physical_expire(struct server *s, uint64_t now);
+void physical_free_all(struct server *s);
+
+/* gpu_memory.c */
+void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_cuda *r, int fd);
+void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_lend *r);
+/* Lets go what lies behind a mapping of a GPU. */
+void gpu_memory_close(struct client *c, struct mapping *m);
+/* A new worker is there: what sessions had registered is imported again. */
+void gpu_memory_restore(struct gpu *g);
+/* Makes the session's timelines known to the GPU's worker. True: they are. Else try again when
+ * comm_session_known is called. */
+bool gpu_session_known(struct gpu *g, struct client *c);
+void gpu_session_close(struct client *c);
+
+#endif

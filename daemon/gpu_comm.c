@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Physical NCCL communicators: made by the workers of their GPUs, and kept in a pool when nobody
+ * needs them, for the next communicator on the same GPUs in the same order. One that may hang is
+ * broken off on every GPU at once and never used again.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "comm.h"
+#include "gpu.h"
+#include "log.h"
+
+#define MAKING_NS UINT64_C(3000000000) /* to see that a rank is gone that was to take part */
+
+static struct gpu *gpu_of(const struct physical *p, uint32_t rank)
+{
+	return p->server->gpus[p->devices[rank]];
+}
+
+static void count(struct server *s)
+{
+	for (uint32_t i = 0; i < s->ngpus; i++)
+		s->gpus[i]->info.nccl_comms = s->gpus[i]->info.nccl_comms_idle = 0;
+	struct physical *p;
+	DL_FOREACH (s->physicals, p)
+		for (uint32_t k = 0; k < p->n; k++) {
+			gpu_of(p, k)->info.nccl_comms += p->ready;
+			gpu_of(p, k)->info.nccl_comms_idle += p->ready && !p->user && !p->aborting;
+		}
+}
+
+static void forget(struct physical *p)
+{
+	struct server *s = p->server;
+	s->lanes[p->lane] = false;
+	DL_DELETE(s->physicals, p);
+	free(p);
+	count(s);
+}
+
+/* ---- Making ---- */
+
+static void settle(struct physical *p)
+{
+	struct communicator *m = p->user;
+	if (p->bad) {
+		char text[SVC_TEXT_BYTES];
+		snprintf(text, sizeof(text), "%s", p->text);
+		if (m)
+			m->physical = NULL;
+		p->user = NULL;
+		physical_abort(p, NULL);
+		if (m)
+			comm_physical_ready(m, text);
+		return;
+	}
+	p->ready = true;
+	p->idle_ns = server_now();
+	count(p->server);
+	if (m)
+		comm_physical_ready(m, NULL);
+	else
+		server_deadline(p->server, p->idle_ns);
+}
+
+static void on_made(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	struct physical *p = arg;
+	(void)fd;
+	p->waiting--;
+	if (!answer || answer->result) {
+		if (!p->bad)
+			snprintf(p->text, sizeof(p->text), "gpu%d: %.200s", g->index,
+				 answer ? answer->text : "its worker is lost");
+		p->bad = true;
+	}
+	if (!p->waiting)
+		settle(p);
+}
+
+static void on_id(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	struct physical *p = arg;
+	(void)fd;
+	p->waiting--;
+	if (!answer || answer->result) {
+		snprintf(p->text, sizeof(p->text), "gpu%d: %.200s", g->index,
+			 answer ? answer->text : "its worker is lost");
+		p->bad = true;
+		settle(p);
+		return;
+	}
+	memcpy(p->id, answer->comm.id, sizeof(p->id));
+	const uint32_t n = p->n; /* the last answer may come at once, and end p */
+	p->waiting = n;
+	for (uint32_t k = 0; k < n; k++) {
+		struct worker_message m = {
+			.kind = WORKER_COMM_INIT,
+			.comm = {.lane = p->lane, .nranks = (int32_t)n, .rank = (int32_t)k}};
+		memcpy(m.comm.id, p->id, sizeof(m.comm.id));
+		gpu_ask(gpu_of(p, k), &m, -1, on_made, p, gpu_patience_ns(p->server));
+	}
+}
+
+static bool fits(const struct physical *p, const struct communicator *m)
+{
+	if (p->user || !p->ready || p->bad || p->aborting || p->n != m->nranks)
+		return false;
+	for (uint32_t k = 0; k < p->n; k++)
+		if (p->devices[k] != m->seats[k].device)
+			return false;
+	return true;
+}
+
+void physical_acquire(struct server *s, struct communicator *m)
+{
+	struct physical *p;
+	DL_FOREACH (s->physicals, p)
+		if (fits(p, m)) {
+			p->user = m;
+			m->physical = p;
+			count(s);
+			return;
+		}
+	uint32_t lane = 0;
+	while (lane < WORKER_LANES && s->lanes[lane])
+		lane++;
+	p = lane < WORKER_LANES ? calloc(1, sizeof(*p) + m->nranks * sizeof(p->devices[0])) : NULL;
+	if (!p) {
+		comm_physical_ready(m, "the daemon has its limit of NCCL communicators");
+		return;
+	}
+	s->lanes[lane] = true;
+	p->server = s;
+	p->user = m;
+	p->lane = lane;
+	p->n = m->nranks;
+	for (uint32_t k = 0; k < p->n; k++)
+		p->devices[k] = m->seats[k].device;
+	DL_APPEND(s->physicals, p);
+	m->physical = p;
+	p->waiting = 1;
+	gpu_ask(gpu_of(p, 0), &(struct worker_message){.kind = WORKER_UNIQUE_ID}, -1, on_id, p,
+		gpu_patience_ns(s));
+}
+
+/* ---- Ending ---- */
+
+static void on_aborted(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	struct physical *p = arg;
+	(void)g;
+	(void)answer; /* a worker that is gone is as good */
+	(void)fd;
+	if (--p->waiting)
+		return;
+	/* Nothing of it touches anybody's memory any more. */
+	if (p->user && p->user->running)
+		server_command(p->server, &(struct command){.kind = COMMAND_EPOCH_DEAD,
+							    .epoch_end = {.comm = p->user->slot}});
+	p->aborting = false;
+	p->ready = false;
+	if (!p->user)
+		forget(p);
+}
+
+void physical_abort(struct physical *p, const char *why)
+{
+	if (p->aborting || p->waiting)
+		return; /* while it is made: the makers' answers come first */
+	if (why && !p->server->closing)
+		log_warning("NCCL communicator %u is broken off: %s", p->lane, why);
+	const uint32_t n = p->n; /* the last answer may come at once, and end p */
+	p->bad = p->aborting = true;
+	p->waiting = n;
+	for (uint32_t k = 0; k < n; k++) {
+		struct worker_message m = {.kind = WORKER_COMM_ABORT, .comm.lane = p->lane};
+		gpu_ask(gpu_of(p, k), &m, -1, on_aborted, p, gpu_patience_ns(p->server));
+	}
+}
+
+void physical_release(struct communicator *m)
+{
+	struct physical *p = m->physical;
+	m->physical = NULL;
+	if (!p)
+		return;
+	p->user = NULL;
+	p->idle_ns = server_now();
+	if (p->bad && !p->aborting && !p->waiting) {
+		if (p->ready)
+			physical_abort(p, NULL);
+		else
+			forget(p);
+		return;
+	}
+	count(p->server);
+	server_deadline(p->server, p->idle_ns);
+}
+
+static bool uses(const struct physical *p, int32_t device)
+{
+	for (uint32_t k = 0; k < p->n; k++)
+		if (p->devices[k] == device)
+			return true;
+	return false;
+}
+
+static int32_t rank_on(const struct physical *p, int32_t device)
+{
+	for (uint32_t k = 0; k < p->n; k++)
+		if (p->devices[k] == device)
+			return (int32_t)k;
+	return -1;
+}
+
+void physical_gpu_lost(struct server *s, const struct gpu *g)
+{
+	struct physical *p, *tmp;
+	DL_FOREACH_SAFE (s->physicals, p, tmp) {
+		if (!uses(p, g->index) || p->aborting)
+			continue;
+		p->bad = true;
+		if (p->waiting) {
+			/* Being made, which NCCL may wait for without end: there is little hope. */
+			for (uint32_t k = 0; k < p->n; k++)
+				gpu_hurry(gpu_of(p, k), p, MAKING_NS);
+			continue;
+		}
+		if (p->user)
+			comm_gpu_lost(p->user, NCCLSVC_WORKER_LOST, rank_on(p, g->index));
+		physical_abort(p, "a worker is lost");
+	}
+}
+
+void physical_lane_failed(struct server *s, struct gpu *g, uint32_t lane, const char *text)
+{
+	struct physical *p;
+	DL_FOREACH (s->physicals, p) {
+		if (p->lane != lane || p->aborting || p->waiting)
+			continue;
+		if (p->user)
+			comm_gpu_lost(p->user, NCCLSVC_NCCL_ERROR, rank_on(p, g->index));
+		physical_abort(p, text);
+		return;
+	}
+}
+
+uint64_t physical_expire(struct server *s, uint64_t now)
+{
+	uint64_t next = 0;
+	struct physical *p, *tmp;
+	DL_FOREACH_SAFE (s->physicals, p, tmp) {
+		if (p->user || p->waiting || p->aborting || !p->ready)
+			continue;
+		uint64_t end = p->idle_ns + (uint64_t)s->config->comm_idle_seconds * 1000000000;
+		if (end > now) {
+			next = earlier(next, end);
+			continue;
+		}
+		for (uint32_t k = 0; k < p->n; k++)
+			gpu_tell(gpu_of(p, k), &(struct worker_message){.kind = WORKER_COMM_DESTROY,
+									.comm.lane = p->lane});
+		forget(p);
+	}
+	return next;
+}
+
+void physical_free_all(struct server *s)
+{
+	while (s->physicals)
+		forget(s->physicals);
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Trainers' memory on GPUs: registered by handle, imported by the GPU's worker, and imported again
+ * by the worker that replaces it. */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "comm.h"
+#include "gpu.h"
+#include "log.h"
+
+#define GPU_PAGE (UINT64_C(2) << 20) /* what the driver rounds lent memory up to */
+
+/* A request on its way through a worker. The session may end meanwhile. */
+struct region_call {
+	struct server *server;
+	uint32_t session, serial, region;
+	bool again; /* for a new worker: nobody waits */
+	unsigned opcode;
+};
+
+static struct region_call *make_call(struct client *c, unsigned opcode, uint32_t serial,
+				     uint32_t region)
+{
+	struct region_call *call = calloc(1, sizeof(*call));
+	if (call)
+		*call = (struct region_call){c->server, c->id, serial, region, false, opcode};
+	return call;
+}
+
+static struct gpu *usable(struct client *c, unsigned opcode, uint32_t serial, int32_t device)
+{
+	struct gpu *g = gpu_find(c->server, device);
+	if (!g)
+		client_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
+			     "the daemon has no worker for device %d", device);
+	else if (g->sock < 0)
+		client_error(c, opcode, serial, NCCLSVC_WORKER_LOST,
+			     "the worker of device %d is being restarted: try again", device);
+	return g && g->sock >= 0 ? g : NULL;
+}
+
+static void close_address(struct gpu *g, uint64_t address)
+{
+	gpu_tell(g,
+		 &(struct worker_message){.kind = WORKER_REGION_CLOSE, .region.address = address});
+}
+
+static void forget(struct client *c, struct mapping *m)
+{
+	if (m->fd >= 0)
+		close(m->fd);
+	if (m->kind == SVC_REGION_LENT) {
+		c->account->region_bytes -= m->bytes;
+		c->server->region_bytes -= m->bytes;
+		c->region_bytes -= m->bytes;
+	}
+	c->regions--;
+	c->server->regions--;
+	*m = (struct mapping){0};
+}
+
+static void count_import(struct gpu *g, const struct mapping *m, int by)
+{
+	bool lent = m->kind == SVC_REGION_LENT;
+	uint64_t *bytes = lent ? &g->info.lent_bytes : &g->info.import_bytes;
+	uint32_t *n = lent ? &g->info.lent : &g->info.imports;
+	*bytes += by > 0 ? m->bytes : -m->bytes;
+	*n += (uint32_t)by;
+}
+
+static void on_imported(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	struct region_call *call = arg;
+	struct client *c = server_find(call->server, call->session);
+	struct mapping *m = NULL;
+	bool good = answer && !answer->result;
+	if (c && c->state == CLIENT_OPEN)
+		m = &c->mappings[call->region];
+	if (!m) {
+		if (good)
+			close_address(g, answer->region.address);
+		free(call);
+		return;
+	}
+	m->pending = false;
+	if (good && call->opcode == SVC_REGION_LEND && !call->again) {
+		m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+		m->bytes = answer->region.bytes;
+	}
+	if (good) {
+		m->address = answer->region.address;
+		count_import(g, m, 1);
+		server_command(
+			c->server,
+			&(struct command){.kind = COMMAND_REGION_ADD,
+					  .session = c->slot,
+					  .region = {call->region, (void *)(uintptr_t)m->address,
+						     m->bytes, call->serial, m->device}});
+		if (call->again) {
+			free(call);
+			return;
+		}
+		struct svc_region_lend_reply lent = {.region = call->region, .bytes = m->bytes};
+		struct svc_region_reply reply = {.region = call->region};
+		if (call->opcode == SVC_REGION_LEND)
+			client_reply(c, call->opcode, call->serial, &lent, sizeof(lent), &fd, 1);
+		else
+			client_reply(c, call->opcode, call->serial, &reply, sizeof(reply), NULL, 0);
+	} else if (call->again) {
+		log_info("session %u: region %u is not there any more: %s", c->id, call->region,
+			 answer ? answer->text : "the worker is lost");
+	} else {
+		client_error(c, call->opcode, call->serial,
+			     answer ? answer->result : NCCLSVC_WORKER_LOST, "gpu%d: %.200s",
+			     g->index, answer ? answer->text : "its worker was lost");
+		forget(c, m);
+	}
+	free(call);
+}
+
+static void import(struct gpu *g, const struct client *c, const struct mapping *m,
+		   struct region_call *call)
+{
+	struct worker_message w = {
+		.kind = WORKER_IMPORT,
+		.region = {.kind = m->kind == SVC_REGION_LENT ? SVC_REGION_VMM : m->kind,
+			   .bytes = m->bytes,
+			   .buffer_id = m->buffer_id,
+			   .pid = c->pid}};
+	memcpy(w.region.handle, m->handle, sizeof(w.region.handle));
+	gpu_ask(g, &w, m->fd, on_imported, call, gpu_patience_ns(c->server));
+}
+
+void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_cuda *r, int fd)
+{
+	unsigned opcode = fd >= 0 ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA;
+	struct gpu *g = usable(c, opcode, serial, r->device);
+	if (!g)
+		return;
+	if (r->reserved || !r->bytes || r->bytes > SVC_REGION_MAX) {
+		client_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "a region has 1 to 2^46 bytes, and its reserved field is zero");
+		return;
+	}
+	uint32_t i = memory_free_region(c);
+	struct region_call *call = i ? make_call(c, opcode, serial, i) : NULL;
+	if (!call) {
+		client_error(c, opcode, serial, NCCLSVC_LIMIT, "a session has at most %d regions",
+			     SVC_SESSION_REGIONS - 1);
+		return;
+	}
+	struct mapping *m = &c->mappings[i];
+	*m = (struct mapping){.used = true,
+			      .pending = true,
+			      .kind = fd >= 0 ? SVC_REGION_VMM : SVC_REGION_IPC,
+			      .device = r->device,
+			      .bytes = r->bytes,
+			      .buffer_id = r->buffer_id,
+			      .since_ns = server_now(),
+			      .fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1};
+	memcpy(m->handle, r->handle, sizeof(m->handle));
+	c->regions++;
+	c->server->regions++;
+	import(g, c, m, call);
+}
+
+void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_lend *r)
+{
+	struct server *s = c->server;
+	uint64_t limit = s->config->user_region_bytes, used = c->account->region_bytes;
+	struct gpu *g = usable(c, SVC_REGION_LEND, serial, r->device);
+	if (!g)
+		return;
+	if (r->reserved || !r->bytes || r->bytes > SVC_REGION_MAX) {
+		client_error(c, SVC_REGION_LEND, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "a region has 1 to 2^46 bytes, and its reserved field is zero");
+		return;
+	}
+	if (used > limit || r->bytes > limit - used) {
+		client_error(c, SVC_REGION_LEND, serial, NCCLSVC_LIMIT,
+			     "%" PRIu64 " bytes more would pass user %u's limit of %" PRIu64
+			     " (user_region_bytes); %" PRIu64 " are in use",
+			     r->bytes, c->uid, limit, used);
+		return;
+	}
+	uint32_t i = memory_free_region(c);
+	struct region_call *call = i ? make_call(c, SVC_REGION_LEND, serial, i) : NULL;
+	if (!call) {
+		client_error(c, SVC_REGION_LEND, serial, NCCLSVC_LIMIT,
+			     "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
+		return;
+	}
+	uint64_t bytes =
+		(r->bytes + GPU_PAGE - 1) & ~(GPU_PAGE - 1); /* what the driver will give */
+	c->mappings[i] = (struct mapping){.used = true,
+					  .pending = true,
+					  .kind = SVC_REGION_LENT,
+					  .device = r->device,
+					  .bytes = bytes,
+					  .since_ns = server_now(),
+					  .fd = -1};
+	c->regions++;
+	c->region_bytes += bytes;
+	c->account->region_bytes += bytes;
+	s->regions++;
+	s->region_bytes += bytes;
+	gpu_ask(g, &(struct worker_message){.kind = WORKER_LEND, .region.bytes = bytes}, -1,
+		on_imported, call, gpu_patience_ns(s));
+}
+
+void gpu_memory_close(struct client *c, struct mapping *m)
+{
+	struct gpu *g = c->server->gpus[m->device];
+	if (m->address) {
+		count_import(g, m, -1);
+		close_address(g, m->address);
+	}
+	forget(c, m);
+}
+
+void gpu_memory_restore(struct gpu *g)
+{
+	struct client *c;
+	DL_FOREACH (g->server->clients, c) {
+		c->gpu_asked &= ~(1u << g->index);
+		c->gpu_known &= ~(1u << g->index);
+		for (uint32_t i = 1; i < c->nmappings; i++) {
+			struct mapping *m = &c->mappings[i];
+			if (!m->used || m->kind == SVC_REGION_MEMFD || m->device != g->index ||
+			    m->pending || c->state != CLIENT_OPEN)
+				continue;
+			struct region_call *call = make_call(c, SVC_REGION_CUDA, 0, i);
+			if (!call)
+				continue;
+			call->again = m->pending = true;
+			m->address = 0;
+			import(g, c, m, call);
+		}
+	}
+}
+
+/* ---- Timelines ---- */
+
+static void on_session(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	struct region_call *call = arg;
+	struct client *c = server_find(call->server, call->session);
+	(void)fd;
+	free(call);
+	if (!c || c->state != CLIENT_OPEN)
+		return;
+	if (answer && answer->result) {
+		log_error("session %u: gpu%d: %s", c->id, g->index, answer->text);
+		client_close(c, answer->result, answer->text);
+		return;
+	}
+	if (!answer) {
+		c->gpu_asked &= ~(1u << g->index);
+		return; /* the next worker will be asked */
+	}
+	c->gpu_known |= 1u << g->index;
+	comm_session_known(c);
+}
+
+bool gpu_session_known(struct gpu *g, struct client *c)
+{
+	uint32_t bit = 1u << g->index;
+	if (!c->ring || c->gpu_known & bit)
+		return true;
+	if (c->gpu_asked & bit || g->sock < 0)
+		return false;
+	struct region_call *call = make_call(c, 0, 0, 0);
+	if (!call)
+		return false;
+	c->gpu_asked |= bit;
+	gpu_ask(g,
+		&(struct worker_message){.kind = WORKER_SESSION,
+					 .session = {c->slot, c->entries, c->ring_size}},
+		c->ring_fd, on_session, call, gpu_patience_ns(c->server));
+	return false;
+}
+
+void gpu_session_close(struct client *c)
+{
+	for (uint32_t i = 0; i < c->server->ngpus; i++)
+		if (c->gpu_asked & 1u << i)
+			gpu_tell(c->server->gpus[i],
+				 &(struct worker_message){.kind = WORKER_SESSION_CLOSE,
+							  .session.slot = c->slot});
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The supervisor's requests. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "fdio.h"
+#include "log.h"
+#include "worker.h"
+
+void worker_send(struct worker *w, const struct worker_message *m, int fd)
+{
+	int error = svc_send(w->sock, m, sizeof(*m), &fd, fd >= 0, 0);
+	if (error) /* the supervisor is gone, or about to be */
+		w->quit = true;
+}
+
+static void make_id(struct worker_message *m)
+{
+	ncclUniqueId id;
+	ncclResult_t result = nccl.ncclGetUniqueId(&id);
+	if (result) {
+		m->result = NCCLSVC_SYSTEM;
+		snprintf(m->text, sizeof(m->text), "NCCL makes no unique id: %s",
+			 nccl.ncclGetErrorString(result));
+	}
+	memcpy(m->comm.id, &id, sizeof(m->comm.id));
+}
+
+static bool lane_valid(const struct worker_message *m)
+{
+	return m->comm.lane < WORKER_LANES;
+}
+
+static void handle(struct worker *w, struct worker_message *m, int fd)
+{
+	int lent = -1;
+	m->result = NCCLSVC_OK;
+	m->text[0] = '\0';
+	switch (m->kind) {
+	case WORKER_SESSION:
+		if (m->session.slot < SVC_SESSIONS_MAX)
+			session_open(w, m, fd);
+		break;
+	case WORKER_SESSION_CLOSE:
+		if (m->session.slot < SVC_SESSIONS_MAX)
+			session_close(w, m->session.slot);
+		return;
+	case WORKER_IMPORT:
+		import_open(w, m, fd);
+		break;
+	case WORKER_LEND:
+		lent = import_lend(w, m);
+		break;
+	case WORKER_REGION_CLOSE:
+		import_close(w, m->region.address);
+		return;
+	case WORKER_UNIQUE_ID:
+		make_id(m);
+		break;
+	case WORKER_COMM_INIT:
+		if (lane_valid(m))
+			lane_init(w, m);
+		break;
+	case WORKER_COMM_ABORT:
+		if (lane_valid(m) && lane_abort(w, m))
+			return;
+		break;
+	case WORKER_COMM_DESTROY:
+		if (lane_valid(m))
+			lane_destroy(w, m->comm.lane);
+		return;
+	case WORKER_PING:
+		/* An idle GPU fails silently. */
+		worker_bad(w, cu.cuMemcpyDtoH(&(char){0}, w->scratch, 1),
+			   "the GPU does not answer");
+		break;
+	default:
+		log_error("unknown request %u", m->kind);
+		return;
+	}
+	worker_send(w, m, lent);
+	if (lent >= 0)
+		close(lent);
+}
+
+bool control_handle(struct worker *w)
+{
+	struct worker_message m;
+	int fds[SVC_FDS_MAX];
+	unsigned nfds = 0;
+	ssize_t n = svc_recv(w->sock, &m, sizeof(m), fds, &nfds, MSG_DONTWAIT);
+	if (n == -EAGAIN)
+		return true;
+	if (n != (ssize_t)sizeof(m)) {
+		svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
+		return false;
+	}
+	handle(w, &m, nfds ? fds[0] : -1);
+	svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
+	return true;
+}

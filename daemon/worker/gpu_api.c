@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gpu_api.h"
+
+#include <stdio.h>
+
+#include "dynlib.h"
+
+#define CUDA_ENTRY(function, name, args) {name, offsetof(struct cuda_api, function)},
+#define NCCL_ENTRY(function, type, args) {#function, offsetof(struct nccl_api, function)},
+
+struct cuda_api cu;
+struct nccl_api nccl;
+
+bool gpu_api_open_cuda(int *version, char *text, size_t size)
+{
+	static const struct dynlib_symbol symbols[] = {CUDA_FUNCTIONS(CUDA_ENTRY)};
+	const size_t n = sizeof(symbols) / sizeof(symbols[0]);
+	if (!dynlib_open("libcuda.so.1", symbols, n, &cu, text, size))
+		return false;
+	CUresult error = cu.cuDriverGetVersion(version);
+	if (!error && *version < DRIVER_VERSION_NEEDED) {
+		snprintf(text, size,
+			 "the driver supports CUDA %d.%d, %d.%d is needed: install a newer driver",
+			 *version / 1000, *version % 1000 / 10, DRIVER_VERSION_NEEDED / 1000,
+			 DRIVER_VERSION_NEEDED % 1000 / 10);
+		return false;
+	}
+	if (!error)
+		error = cu.cuInit(0);
+	if (error)
+		snprintf(text, size, "the driver does not start: %s", gpu_api_cuda_error(error));
+	return !error;
+}
+
+bool gpu_api_open_nccl(int *version, char *text, size_t size)
+{
+	static const struct dynlib_symbol symbols[] = {NCCL_FUNCTIONS(NCCL_ENTRY)};
+	const size_t n = sizeof(symbols) / sizeof(symbols[0]);
+	if (!dynlib_open("libnccl.so.2", symbols, n, &nccl, text, size))
+		return false;
+	if (nccl.ncclGetVersion(version) || *version < NCCL_VERSION_NEEDED) {
+		snprintf(text, size,
+			 "libnccl.so.2 is version %d.%d.%d, %d.%d is needed: install a newer NCCL",
+			 *version / 10000, *version % 10000 / 100, *version % 100,
+			 NCCL_VERSION_NEEDED / 10000, NCCL_VERSION_NEEDED % 10000 / 100);
+		return false;
+	}
+	return true;
+}
+
+const char *gpu_api_cuda_error(CUresult error)
+{
+	static _Thread_local char text[160];
+	const char *name = NULL, *meaning = NULL;
+	cu.cuGetErrorName(error, &name);
+	cu.cuGetErrorString(error, &meaning);
+	snprintf(text, sizeof(text), "%s (%s)", name ? name : "unknown CUDA error",
+		 meaning ? meaning : "?");
+	return text;
+}
+
+bool gpu_api_fatal(CUresult error)
+{
+	switch (error) {
+	case CUDA_ERROR_DEINITIALIZED:
+	case CUDA_ERROR_ECC_UNCORRECTABLE:
+	case CUDA_ERROR_ILLEGAL_ADDRESS:
+	case CUDA_ERROR_LAUNCH_TIMEOUT:
+	case CUDA_ERROR_HARDWARE_STACK_ERROR:
+	case 715: /* illegal instruction */
+	case 716: /* misaligned address */
+	case 717: /* invalid address space */
+	case 718: /* invalid program counter */
+	case CUDA_ERROR_LAUNCH_FAILED:
+	case CUDA_ERROR_MPS_CONNECTION_FAILED:
+	case 806: /* MPS RPC failure */
+	case 809: /* MPS: the server has shut down */
+	case CUDA_ERROR_UNKNOWN:
+		return true;
+	}
+	return false;
+}

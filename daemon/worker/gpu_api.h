@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * libcuda and libnccl as this process has opened them. Errors end in one sentence. */
+#ifndef WORKER_GPU_API_H
+#define WORKER_GPU_API_H
+
+#include <stdbool.h>
+
+#include "nccl_abi.h"
+
+#define DRIVER_VERSION_NEEDED 12000
+
+#define GPU_API_CUDA(function, name, args) CUresult(*function) args;
+#define GPU_API_NCCL(function, type, args) type(*function) args;
+struct cuda_api {
+	CUDA_FUNCTIONS(GPU_API_CUDA)
+};
+struct nccl_api {
+	NCCL_FUNCTIONS(GPU_API_NCCL)
+};
+
+extern struct cuda_api cu;
+extern struct nccl_api nccl;
+
+/* Opens the driver, checks its version and initializes it. False with a sentence in text. */
+bool gpu_api_open_cuda(int *version, char *text, size_t size);
+bool gpu_api_open_nccl(int *version, char *text, size_t size);
+
+/* "CUDA_ERROR_OUT_OF_MEMORY (out of memory)". Static buffer of the thread. */
+const char *gpu_api_cuda_error(CUresult error);
+
+/* True if the context is lost for good: only another process can use the GPU again. */
+bool gpu_api_fatal(CUresult error);
+
+#endif

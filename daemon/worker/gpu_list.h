@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Which GPUs this process may use, and whether it uses them through an MPS server. */
+#ifndef WORKER_GPU_LIST_H
+#define WORKER_GPU_LIST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gpu_api.h"
+#include "protocol.h"
+
+struct gpu_entry {
+	CUdevice device;
+	uint8_t uuid[16];
+	uint64_t bytes;
+	char name[NCCLSVC_NAME_BYTES];
+};
+
+/* False: there is no GPU i, or the driver does not tell. The driver must be open. */
+bool gpu_list_get(int i, struct gpu_entry *e);
+
+/* Returns ncclsvc_mps; *server tells servers apart. After the context was made. */
+uint32_t gpu_list_mps(uint64_t *server);
+
+#endif

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Trainers' memory: timelines in session memory, imported allocations, and memory that is lent. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "log.h"
+#include "worker.h"
+
+static void refuse(struct worker_message *m, int result, const char *what, CUresult error)
+{
+	m->result = result;
+	snprintf(m->text, sizeof(m->text), "%s: %s", what, gpu_api_cuda_error(error));
+}
+
+/* ---- Sessions ---- */
+
+void session_open(struct worker *w, struct worker_message *m, int fd)
+{
+	uint32_t slot = m->session.slot;
+	struct session_timelines *s = &w->sessions[slot];
+	if (s->ring) /* known since an earlier communicator */
+		return;
+	void *p = mmap(NULL, m->session.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED) {
+		m->result = NCCLSVC_NO_MEMORY;
+		snprintf(m->text, sizeof(m->text), "session memory cannot be mapped: %s",
+			 strerror(errno));
+		return;
+	}
+	struct svc_timeline *t = svc_timelines(p);
+	CUdeviceptr device = 0;
+	CUresult error = cu.cuMemHostRegister(
+		t, SVC_PAGE, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+	if (!error)
+		error = cu.cuMemHostGetDevicePointer(&device, t, 0);
+	if (worker_bad(w, error, "timelines")) {
+		refuse(m, NCCLSVC_SYSTEM, "timelines cannot be registered", error);
+		munmap(p, m->session.bytes);
+		return;
+	}
+	*s = (struct session_timelines){p, m->session.bytes, m->session.entries, t, device};
+}
+
+void session_close(struct worker *w, uint32_t slot)
+{
+	struct session_timelines *s = &w->sessions[slot];
+	if (!s->ring)
+		return;
+	worker_bad(w, cu.cuMemHostUnregister(s->host), "timelines");
+	munmap(s->ring, s->bytes);
+	*s = (struct session_timelines){0};
+}
+
+static void raise(_Atomic uint64_t *counter, uint64_t value)
+{
+	uint64_t now = atomic_load(counter);
+	while (now < value && !atomic_compare_exchange_weak(counter, &now, value))
+		;
+}
+
+void sessions_release(struct worker *w)
+{
+	for (uint32_t slot = 0; slot < SVC_SESSIONS_MAX; slot++) {
+		struct session_timelines *s = &w->sessions[slot];
+		for (uint32_t i = 0; s->ring && i < s->entries; i++) {
+			const struct svc_record *r = svc_record_slot(s->ring, s->entries, i);
+			if (r->flags & SVC_TASK_TIMELINE && r->timeline < SVC_TIMELINES)
+				raise(&s->host[r->timeline].done, r->value);
+		}
+	}
+}
+
+/* ---- Imports ---- */
+
+static struct import *find_import(struct worker *w, uint64_t address)
+{
+	struct import *i;
+	DL_FOREACH (w->imports, i)
+		if (i->address == address)
+			return i;
+	return NULL;
+}
+
+static CUresult map_handle(const struct worker *w, struct import *i)
+{
+	CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, w->device},
+				  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUresult error = cu.cuMemAddressReserve(&i->address, i->bytes, 0, 0, 0);
+	if (error)
+		return error;
+	error = cu.cuMemMap(i->address, i->bytes, 0, i->handle, 0);
+	if (!error) {
+		error = cu.cuMemSetAccess(i->address, i->bytes, &access, 1);
+		if (error)
+			cu.cuMemUnmap(i->address, i->bytes);
+	}
+	if (error)
+		cu.cuMemAddressFree(i->address, i->bytes);
+	return error;
+}
+
+static CUresult open_ipc(const struct worker *w, struct import *i, const uint8_t *bytes)
+{
+	CUipcMemHandle handle;
+	struct import *other;
+	/* Two sessions of one process may name one allocation, which can be opened only once. The
+	 * address alone does not tell: what is freed and allocated again may get the same. */
+	DL_FOREACH (w->imports, other)
+		if (other->kind == SVC_REGION_IPC && other->pid == i->pid &&
+		    other->buffer_id == i->buffer_id) {
+			i->address = other->address;
+			other->users++;
+			return CUDA_SUCCESS;
+		}
+	memcpy(&handle, bytes, sizeof(handle));
+	return cu.cuIpcOpenMemHandle(&i->address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+}
+
+static CUresult open_fd(const struct worker *w, struct import *i, int fd)
+{
+	CUresult error = cu.cuMemImportFromShareableHandle(
+		&i->handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	if (error)
+		return error;
+	error = map_handle(w, i);
+	if (error)
+		cu.cuMemRelease(i->handle);
+	return error;
+}
+
+/* Nothing that was said of an allocation is trusted: the driver tells how long it is. */
+static bool long_enough(const struct import *i)
+{
+	CUdeviceptr base = 0;
+	size_t bytes = 0;
+	return !cu.cuMemGetAddressRange(&base, &bytes, i->address) && base == i->address &&
+	       bytes >= i->bytes;
+}
+
+void import_open(struct worker *w, struct worker_message *m, int fd)
+{
+	struct import *i = calloc(1, sizeof(*i));
+	if (!i) {
+		m->result = NCCLSVC_NO_MEMORY;
+		return;
+	}
+	i->kind = m->region.kind;
+	i->bytes = m->region.bytes;
+	i->buffer_id = m->region.buffer_id;
+	i->pid = m->region.pid;
+	i->users = 1;
+	CUresult error =
+		i->kind == SVC_REGION_IPC ? open_ipc(w, i, m->region.handle) : open_fd(w, i, fd);
+	if (worker_bad(w, error, "import")) {
+		refuse(m, error == CUDA_ERROR_OUT_OF_MEMORY ? NCCLSVC_NO_MEMORY : NCCLSVC_SYSTEM,
+		       i->kind == SVC_REGION_IPC
+			       ? "the CUDA IPC handle cannot be opened"
+			       : "the file descriptor cannot be imported as GPU memory",
+		       error);
+		free(i);
+		return;
+	}
+	m->region.address = i->address;
+	struct import *known = find_import(w, i->address);
+	if (known) {
+		free(i);
+		i = known;
+	} else {
+		DL_APPEND(w->imports, i);
+	}
+	if (!long_enough(i) || m->region.bytes > i->bytes) {
+		m->result = NCCLSVC_INVALID_ARGUMENT;
+		snprintf(m->text, sizeof(m->text), "the allocation is shorter than %llu bytes",
+			 (unsigned long long)m->region.bytes);
+		import_close(w, i->address);
+	}
+}
+
+int import_lend(struct worker *w, struct worker_message *m)
+{
+	void *p = NULL;
+	int fd = -1;
+	struct import *i = calloc(1, sizeof(*i));
+	if (!i) {
+		m->result = NCCLSVC_NO_MEMORY;
+		return -1;
+	}
+	ncclResult_t result = nccl.ncclMemAlloc(&p, m->region.bytes);
+	if (result) {
+		m->result = NCCLSVC_NO_MEMORY;
+		snprintf(m->text, sizeof(m->text), "the GPU has no %llu bytes to lend: %s",
+			 (unsigned long long)m->region.bytes, nccl.ncclGetErrorString(result));
+		free(i);
+		return -1;
+	}
+	CUdeviceptr base;
+	size_t bytes = 0;
+	CUresult error = cu.cuMemGetAddressRange(&base, &bytes, (CUdeviceptr)p);
+	if (!error)
+		error = cu.cuMemRetainAllocationHandle(&i->handle, p);
+	if (!error) {
+		error = cu.cuMemExportToShareableHandle(
+			&fd, i->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+		cu.cuMemRelease(i->handle);
+	}
+	if (worker_bad(w, error, "lend")) {
+		refuse(m, NCCLSVC_UNSUPPORTED, "memory of this GPU cannot be lent", error);
+		nccl.ncclMemFree(p);
+		free(i);
+		return -1;
+	}
+	i->kind = SVC_REGION_LENT;
+	i->address = (CUdeviceptr)p;
+	i->bytes = bytes;
+	i->users = 1;
+	DL_APPEND(w->imports, i);
+	m->region.address = i->address;
+	m->region.bytes = bytes;
+	return fd;
+}
+
+void import_close(struct worker *w, uint64_t address)
+{
+	struct import *i = find_import(w, address);
+	CUresult error = CUDA_SUCCESS;
+	if (!i || --i->users)
+		return;
+	switch (i->kind) {
+	case SVC_REGION_IPC:
+		error = cu.cuIpcCloseMemHandle(i->address);
+		break;
+	case SVC_REGION_VMM:
+		error = cu.cuMemUnmap(i->address, i->bytes);
+		cu.cuMemAddressFree(i->address, i->bytes);
+		cu.cuMemRelease(i->handle);
+		break;
+	case SVC_REGION_LENT:
+		nccl.ncclMemFree((void *)(uintptr_t)i->address);
+		break;
+	}
+	worker_bad(w, error, "memory cannot be let go");
+	DL_DELETE(w->imports, i);
+	free(i);
+}

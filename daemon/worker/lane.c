@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Lanes: a physical NCCL communicator of this GPU's rank, and the stream that its tasks run on. */
+#include <stdio.h>
+#include <string.h>
+
+#include "log.h"
+#include "worker.h"
+
+#define SCRATCH_BYTES 4096
+
+static void complain(struct worker_message *m, const char *what, ncclResult_t result)
+{
+	const char *last = nccl.ncclGetLastError(NULL);
+	m->result = NCCLSVC_SYSTEM;
+	snprintf(m->text, sizeof(m->text), "%s: %s%s%.160s", what, nccl.ncclGetErrorString(result),
+		 last && *last ? ": " : "", last ? last : "");
+}
+
+/* The first operation pays for connections and kernels: better now than in somebody's step. */
+static ncclResult_t warm_up(struct worker *w, const struct lane *l)
+{
+	void *p = (void *)(uintptr_t)w->scratch;
+	return nccl.ncclAllReduce(p, p, SCRATCH_BYTES / sizeof(float), NCCLSVC_FLOAT32, NCCLSVC_MAX,
+				  l->comm, l->stream);
+}
+
+void lane_init(struct worker *w, struct worker_message *m)
+{
+	struct lane *l = &w->lanes[m->comm.lane];
+	ncclUniqueId id;
+	memcpy(&id, m->comm.id, sizeof(id));
+	ncclConfig_t config = {
+		.size = sizeof(config),
+		.magic = NCCL_MAGIC,
+		.version = NCCL_VERSION_NEEDED,
+		.blocking = 1,
+		.cgaClusterSize = NCCL_INT_UNSET,
+		.minCTAs = NCCL_INT_UNSET,
+		.maxCTAs = NCCL_INT_UNSET,
+		.splitShare = 0,
+		.trafficClass = NCCL_INT_UNSET,
+		.collnetEnable = NCCL_INT_UNSET,
+		.CTAPolicy = NCCL_INT_UNSET,
+		.shrinkShare = NCCL_INT_UNSET,
+		.nvlsCTAs = NCCL_INT_UNSET,
+		.nChannelsPerNetPeer = NCCL_INT_UNSET,
+		.nvlinkCentricSched = NCCL_INT_UNSET,
+	};
+	int least = 0, greatest = 0;
+	cu.cuCtxGetStreamPriorityRange(&least, &greatest);
+	CUresult error =
+		cu.cuStreamCreateWithPriority(&l->stream, CU_STREAM_NON_BLOCKING, greatest);
+	if (worker_bad(w, error, "stream")) {
+		m->result = NCCLSVC_SYSTEM;
+		snprintf(m->text, sizeof(m->text), "no stream can be made: %s",
+			 gpu_api_cuda_error(error));
+		return;
+	}
+	ncclResult_t result =
+		nccl.ncclCommInitRankConfig(&l->comm, m->comm.nranks, id, m->comm.rank, &config);
+	if (!result)
+		result = warm_up(w, l);
+	if (!result)
+		error = cu.cuStreamSynchronize(l->stream);
+	if (!result && !worker_bad(w, error, "warm-up")) {
+		l->nranks = m->comm.nranks;
+		l->rank = m->comm.rank;
+		l->enqueued = atomic_load(&w->queue->lanes[m->comm.lane].completed);
+		l->failed = false;
+		if (m->comm.lane >= w->high_lane)
+			w->high_lane = m->comm.lane + 1;
+		return;
+	}
+	complain(m, "NCCL cannot make the communicator", result);
+	if (!result)
+		snprintf(m->text, sizeof(m->text), "the communicator's first operation failed: %s",
+			 gpu_api_cuda_error(error));
+	if (l->comm)
+		nccl.ncclCommAbort(l->comm);
+	cu.cuStreamDestroy(l->stream);
+	*l = (struct lane){0};
+}
+
+bool lane_abort(struct worker *w, const struct worker_message *m)
+{
+	struct lane *l = &w->lanes[m->comm.lane];
+	if (!l->comm)
+		return false;
+	ncclResult_t result = nccl.ncclCommAbort(l->comm);
+	if (result)
+		log_warning("a communicator's abort: %s", nccl.ncclGetErrorString(result));
+	/* Writes behind the aborted kernels may wait for somebody's input: as long as they are
+	 * there, a timeline can still be set back to what they say. */
+	l->comm = NULL;
+	l->draining = true;
+	l->abort_key = m->key;
+	return true;
+}
+
+void lane_drain(struct worker *w, uint32_t lane)
+{
+	struct lane *l = &w->lanes[lane];
+	struct worker_message m = {
+		.kind = WORKER_COMM_ABORT, .key = l->abort_key, .comm.lane = lane};
+	CUresult error = cu.cuStreamQuery(l->stream);
+	if (error == CUDA_ERROR_NOT_READY)
+		return;
+	worker_bad(w, error, "an aborted communicator's stream");
+	cu.cuStreamDestroy(l->stream);
+	*l = (struct lane){0};
+	worker_send(w, &m, -1);
+}
+
+void lane_destroy(struct worker *w, uint32_t lane)
+{
+	struct lane *l = &w->lanes[lane];
+	if (!l->comm)
+		return;
+	ncclResult_t result = nccl.ncclCommDestroy(l->comm);
+	if (result)
+		log_warning("a communicator's end: %s", nccl.ncclGetErrorString(result));
+	cu.cuStreamDestroy(l->stream);
+	*l = (struct lane){0};
+}
+
+void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t result)
+{
+	struct worker_message m = {.kind = WORKER_LANE_FAILED, .comm.lane = lane};
+	if (w->lanes[lane].failed)
+		return;
+	w->lanes[lane].failed = true;
+	complain(&m, what, result);
+	log_error("lane %u: %s", lane, m.text);
+	worker_send(w, &m, -1);
+}

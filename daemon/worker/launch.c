@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From the queue to the GPU. A task group is, on each of its lanes' streams: wait for the inputs,
+ * the NCCL calls as one ncclGroup, and one batch that writes the timelines' done and the lane's
+ * progress. The host waits for nothing. */
+#include <string.h>
+
+#include "log.h"
+#include "names.h"
+#include "nvtx.h"
+#include "worker.h"
+
+#define WATCH_NS      UINT64_C(50000000)
+#define READY_SPIN_NS 1500 /* less than a wait on the GPU costs */
+
+/* Memory operations for one stream, sent together. */
+struct batch {
+	CUstream stream;
+	unsigned n;
+	CUstreamBatchMemOpParams ops[CUDA_BATCH_MEM_OPS_MAX];
+};
+
+static const struct launch *launch_at(const struct worker *w, uint64_t i)
+{
+	return &w->queue->launches[i & (WORKER_LAUNCHES - 1)];
+}
+
+static CUresult flush(struct batch *b)
+{
+	CUresult error = CUDA_SUCCESS;
+	if (b->n == 1 && b->ops[0].operation == CU_STREAM_MEM_OP_WAIT_VALUE_64)
+		error = cu.cuStreamWaitValue64(b->stream, b->ops[0].waitValue.address,
+					       b->ops[0].waitValue.value64,
+					       CU_STREAM_WAIT_VALUE_GEQ);
+	else if (b->n)
+		error = cu.cuStreamBatchMemOp(b->stream, b->n, b->ops, 0);
+	b->n = 0;
+	return error;
+}
+
+static CUresult add(struct batch *b, int operation, CUdeviceptr address, uint64_t value)
+{
+	CUresult error = b->n == CUDA_BATCH_MEM_OPS_MAX ? flush(b) : CUDA_SUCCESS;
+	CUstreamBatchMemOpParams *op = &b->ops[b->n++];
+	memset(op, 0, sizeof(*op));
+	op->waitValue.operation = operation;
+	op->waitValue.address = address;
+	op->waitValue.value64 = value;
+	return error;
+}
+
+static CUdeviceptr device_address(const struct session_timelines *s, uint32_t timeline, size_t at)
+{
+	return s->device + timeline * sizeof(struct svc_timeline) + at;
+}
+
+/* What the host can see is there needs no wait on the GPU. */
+static bool ready(const struct worker *w, const struct launch *l)
+{
+	const struct session_timelines *s = &w->sessions[l->session];
+	return !l->timeline || !s->ring ||
+	       atomic_load_explicit(&s->host[l->timeline].ready, memory_order_acquire) >= l->value;
+}
+
+/* Whose former task is over may be about to say that its stream is idle. */
+static bool ready_soon(const struct worker *w, const struct launch *l)
+{
+	const struct session_timelines *s = &w->sessions[l->session];
+	if (atomic_load_explicit(&s->host[l->timeline].done, memory_order_relaxed) + 1 < l->value)
+		return false;
+	for (uint64_t end = worker_clock() + READY_SPIN_NS; worker_clock() < end;)
+		if (ready(w, l))
+			return true;
+	return false;
+}
+
+static CUresult add_wait(const struct worker *w, struct batch *b, const struct launch *l)
+{
+	const struct session_timelines *s = &w->sessions[l->session];
+	if (ready(w, l) || ready_soon(w, l))
+		return CUDA_SUCCESS;
+	return add(b, CU_STREAM_MEM_OP_WAIT_VALUE_64,
+		   device_address(s, l->timeline, offsetof(struct svc_timeline, ready)), l->value);
+}
+
+/* The last of a group's tasks on one timeline speaks for all of them. */
+static bool last_on_timeline(const struct worker *w, uint64_t i, uint64_t end)
+{
+	const struct launch *l = launch_at(w, i);
+	for (uint64_t j = i + 1; j < end; j++) {
+		const struct launch *m = launch_at(w, j);
+		if (m->lane == l->lane && m->session == l->session && m->timeline == l->timeline)
+			return false;
+	}
+	return true;
+}
+
+static ncclResult_t call(const struct worker *w, const struct launch *l)
+{
+	const struct lane *lane = &w->lanes[l->lane];
+	const void *src = (const void *)(uintptr_t)l->src;
+	void *dst = (void *)(uintptr_t)l->dst, *scratch = (void *)(uintptr_t)w->scratch;
+	ncclComm_t c = lane->comm;
+	CUstream s = lane->stream;
+	switch (l->op) {
+	case NCCLSVC_ALL_REDUCE:
+		return nccl.ncclAllReduce(src, dst, l->count, l->type, l->redop, c, s);
+	case NCCLSVC_ALL_GATHER:
+		return nccl.ncclAllGather(src, dst, l->count, l->type, c, s);
+	case NCCLSVC_REDUCE_SCATTER:
+		return nccl.ncclReduceScatter(src, dst, l->count, l->type, l->redop, c, s);
+	case NCCLSVC_BROADCAST:
+		return nccl.ncclBroadcast(src, dst, l->count, l->type, l->peer, c, s);
+	case NCCLSVC_REDUCE:
+		return nccl.ncclReduce(src, dst, l->count, l->type, l->redop, l->peer, c, s);
+	case NCCLSVC_ALL_TO_ALL:
+		return nccl.ncclAlltoAll(src, dst, l->count, l->type, c, s);
+	case NCCLSVC_GATHER:
+		return nccl.ncclGather(src, dst, l->count, l->type, l->peer, c, s);
+	case NCCLSVC_SCATTER:
+		return nccl.ncclScatter(src, dst, l->count, l->type, l->peer, c, s);
+	case NCCLSVC_SEND:
+		return nccl.ncclSend(src, l->count, l->type, l->peer, c, s);
+	case NCCLSVC_RECV:
+		return nccl.ncclRecv(dst, l->count, l->type, l->peer, c, s);
+	case NCCLSVC_BARRIER:
+		return nccl.ncclAllReduce(scratch, scratch, 1, NCCLSVC_INT8, NCCLSVC_SUM, c, s);
+	}
+	return ncclInvalidArgument;
+}
+
+/* Waits, calls and writes of the launches [begin, end) that lie on one lane. */
+static CUresult before(const struct worker *w, uint64_t begin, uint64_t end, uint32_t lane)
+{
+	struct batch b = {.stream = w->lanes[lane].stream};
+	CUresult error = CUDA_SUCCESS;
+	for (uint64_t i = begin; i < end && !error; i++)
+		if (launch_at(w, i)->lane == lane && last_on_timeline(w, i, end))
+			error = add_wait(w, &b, launch_at(w, i));
+	return error ? error : flush(&b);
+}
+
+static CUresult tell(struct worker *w, uint32_t lane)
+{
+	struct lane *l = &w->lanes[lane];
+	struct batch b = {.stream = l->stream};
+	CUresult error = CUDA_SUCCESS;
+	if (!l->due)
+		return CUDA_SUCCESS;
+	for (unsigned i = 0; i < l->ntimelines && !error; i++)
+		error = add(&b, CU_STREAM_MEM_OP_WRITE_VALUE_64, l->done[i].address,
+			    l->done[i].value);
+	if (!error)
+		error = add(&b, CU_STREAM_MEM_OP_WRITE_VALUE_64,
+			    w->progress + lane * sizeof(struct lane_progress), l->due);
+	if (!error)
+		error = flush(&b);
+	if (!error)
+		l->enqueued = l->due;
+	l->due = l->ntimelines = l->ntasks = 0;
+	return error;
+}
+
+/* The last value of a timeline speaks for those before it. */
+static CUresult owe(struct worker *w, uint32_t lane, CUdeviceptr address, uint64_t value)
+{
+	struct lane *l = &w->lanes[lane];
+	CUresult error = CUDA_SUCCESS;
+	for (unsigned i = 0; i < l->ntimelines; i++)
+		if (l->done[i].address == address) {
+			l->done[i].value = value;
+			return CUDA_SUCCESS;
+		}
+	if (l->ntimelines == LANE_WRITES)
+		error = tell(w, lane);
+	l->done[l->ntimelines].address = address;
+	l->done[l->ntimelines++].value = value;
+	return error;
+}
+
+static CUresult after(struct worker *w, uint64_t begin, uint64_t end, uint32_t lane)
+{
+	CUresult error = CUDA_SUCCESS;
+	for (uint64_t i = begin; i < end && !error; i++) {
+		const struct launch *l = launch_at(w, i);
+		if (l->lane != lane)
+			continue;
+		if (l->timeline)
+			error = owe(w, lane,
+				    device_address(&w->sessions[l->session], l->timeline,
+						   offsetof(struct svc_timeline, done)),
+				    l->value);
+		w->lanes[lane].due = l->seq;
+		w->lanes[lane].ntasks++;
+	}
+	/* Each write costs a driver call. While more is to be launched behind it, who waits for
+	 * this task alone would wait little longer for a few. */
+	bool more = end < atomic_load_explicit(&w->queue->head, memory_order_acquire) &&
+		    launch_at(w, end)->lane == lane && ready(w, launch_at(w, end)) &&
+		    w->lanes[lane].ntasks < LANE_WRITES;
+	return error || more ? error : tell(w, lane);
+}
+
+/* True for the first launch of the group on its lane. */
+static bool first_on_lane(const struct worker *w, uint64_t begin, uint64_t i)
+{
+	for (uint64_t j = begin; j < i; j++)
+		if (launch_at(w, j)->lane == launch_at(w, i)->lane)
+			return false;
+	return true;
+}
+
+static bool usable(const struct worker *w, const struct launch *l)
+{
+	const struct lane *lane = l->lane < WORKER_LANES ? &w->lanes[l->lane] : NULL;
+	return lane && lane->comm && !lane->failed && l->timeline < SVC_TIMELINES &&
+	       l->session < SVC_SESSIONS_MAX && (!l->timeline || w->sessions[l->session].ring);
+}
+
+static void launch_group(struct worker *w, uint64_t begin, uint64_t end)
+{
+	CUresult error = CUDA_SUCCESS;
+	ncclResult_t result = ncclSuccess;
+	const struct nvtx_names *names = nvtx_names_of(launch_at(w, begin)->op);
+	/* A lane that was aborted meanwhile: its tasks have ended, or will without us. */
+	for (uint64_t i = begin; i < end; i++)
+		if (!usable(w, launch_at(w, i)))
+			return;
+	nvtx_begin(names->pre);
+	for (uint64_t i = begin; i < end && !error; i++)
+		if (first_on_lane(w, begin, i))
+			error = before(w, begin, end, launch_at(w, i)->lane);
+	nvtx_end();
+	nvtx_begin(names->op);
+	if (!error && end - begin > 1)
+		result = nccl.ncclGroupStart();
+	for (uint64_t i = begin; i < end && !error && !result; i++)
+		result = call(w, launch_at(w, i));
+	if (!error && end - begin > 1) {
+		ncclResult_t ended = nccl.ncclGroupEnd();
+		result = result ? result : ended;
+	}
+	nvtx_end();
+	nvtx_begin(names->post);
+	for (uint64_t i = begin; i < end && !error && !result; i++)
+		if (first_on_lane(w, begin, i))
+			error = after(w, begin, end, launch_at(w, i)->lane);
+	nvtx_end();
+	if (worker_bad(w, error, "a task could not be launched"))
+		result = ncclUnhandledCudaError;
+	if (result)
+		for (uint64_t i = begin; i < end; i++)
+			lane_failed(w, launch_at(w, i)->lane, svc_op_name(launch_at(w, i)->op),
+				    result);
+}
+
+bool launch_next(struct worker *w)
+{
+	uint64_t head = atomic_load_explicit(&w->queue->head, memory_order_acquire);
+	uint64_t end = w->tail;
+	if (end == head)
+		return false;
+	while (end < head && launch_at(w, end++)->flags & LAUNCH_MORE)
+		;
+	launch_group(w, w->tail, end);
+	w->tail = end;
+	atomic_store_explicit(&w->queue->tail, end, memory_order_release);
+	return true;
+}
+
+void launch_watch(struct worker *w)
+{
+	w->flying = 0;
+	uint64_t now = worker_clock();
+	bool look = now - w->checked_ns >= WATCH_NS;
+	for (uint32_t i = 0; i < w->high_lane; i++) {
+		const struct lane *l = &w->lanes[i];
+		if (l->draining) {
+			w->flying++;
+			lane_drain(w, i);
+			continue;
+		}
+		if (!l->comm || l->failed ||
+		    atomic_load(&w->queue->lanes[i].completed) >= l->enqueued)
+			continue;
+		w->flying++;
+		if (!look)
+			continue;
+		CUresult error = cu.cuStreamQuery(l->stream);
+		if (error != CUDA_ERROR_NOT_READY)
+			worker_bad(w, error, "a task failed on the GPU");
+		ncclResult_t bad = ncclSuccess;
+		if (!nccl.ncclCommGetAsyncError(l->comm, &bad) && bad && bad != ncclInProgress)
+			lane_failed(w, i, "NCCL reports an asynchronous error", bad);
+	}
+	if (look)
+		w->checked_ns = now;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A process that tells the supervisor which GPUs there are, and ends: the supervisor itself never
+ * touches CUDA. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fdio.h"
+#include "gpu_list.h"
+#include "worker.h"
+
+int probe_main(void)
+{
+	struct worker_message m = {.kind = WORKER_DEVICE};
+	struct gpu_entry e;
+	int driver = 0, nccl_version = 0;
+	if (!gpu_api_open_cuda(&driver, m.text, sizeof(m.text)) ||
+	    !gpu_api_open_nccl(&nccl_version, m.text, sizeof(m.text))) {
+		m.result = NCCLSVC_UNSUPPORTED;
+		svc_send(WORKER_FD, &m, sizeof(m), NULL, 0, 0);
+		return EXIT_FAILURE;
+	}
+	for (int i = 0; gpu_list_get(i, &e); i++) {
+		m = (struct worker_message){.kind = WORKER_DEVICE,
+					    .result = NCCLSVC_IN_PROGRESS,
+					    .key = (uint64_t)i,
+					    .device = {.memory_bytes = e.bytes,
+						       .driver_version = driver,
+						       .nccl_version = nccl_version}};
+		memcpy(m.device.uuid, e.uuid, sizeof(m.device.uuid));
+		memcpy(m.device.name, e.name, sizeof(m.device.name));
+		if (svc_send(WORKER_FD, &m, sizeof(m), NULL, 0, 0))
+			return EXIT_FAILURE;
+	}
+	m = (struct worker_message){.kind = WORKER_DEVICE};
+	return svc_send(WORKER_FD, &m, sizeof(m), NULL, 0, 0) ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the supervisor and a worker say to each other over their socketpair: one datagram, one
+ * struct, at most one fd. Requests are answered in order, with the same kind and key. */
+#ifndef WORKER_PROTOCOL_H
+#define WORKER_PROTOCOL_H
+
+#include <stdint.h>
+
+#include "wire.h"
+#include "worker_main.h"
+
+#define WORKER_FD	3 /* the socketpair */
+#define WORKER_QUEUE_FD 4
+#define WORKER_BELL_FD	5
+
+enum worker_kind {
+	WORKER_HELLO = 1, /* from the worker, once it can work; device */
+	WORKER_DEVICE,	  /* from the probe, for each GPU; device. The last has text or nothing */
+	WORKER_SESSION,	  /* fd: the session memory. Answered */
+	WORKER_SESSION_CLOSE, /* nothing of it is in use any more */
+	WORKER_IMPORT,	      /* region, fd if VMM; answered with the address */
+	WORKER_LEND,	      /* region.bytes; answered with the address, bytes and an fd */
+	WORKER_REGION_CLOSE,  /* region */
+	WORKER_UNIQUE_ID,     /* answered with comm.id */
+	WORKER_COMM_INIT,     /* comm; answered */
+	WORKER_COMM_ABORT,    /* comm; answered */
+	WORKER_COMM_DESTROY,  /* comm */
+	WORKER_LANE_FAILED,   /* from the worker: comm.lane; text */
+	WORKER_PING,	      /* answered */
+	WORKER_DYING,	      /* from the worker: its GPU or driver failed; text. It exits */
+};
+
+struct worker_message {
+	uint32_t kind;
+	int32_t result; /* ncclsvc_result, of an answer */
+	uint64_t key;	/* the asker's, returned */
+	union {
+		struct {
+			uint8_t uuid[16];
+			uint64_t memory_bytes, worker_bytes, mps_server;
+			int32_t driver_version, nccl_version;
+			uint32_t mps;
+			char name[NCCLSVC_NAME_BYTES];
+		} device;
+		struct {
+			uint32_t slot;
+			uint32_t entries; /* of the ring */
+			uint64_t bytes;
+		} session;
+		struct {
+			uint32_t kind; /* enum svc_region_kind */
+			uint32_t reserved;
+			uint64_t address, bytes;
+			uint64_t buffer_id; /* with pid: which allocation this is, for good */
+			int32_t pid;
+			uint32_t unused;
+			uint8_t handle[64];
+		} region;
+		struct {
+			uint32_t lane;
+			int32_t nranks, rank;
+			uint8_t id[NCCLSVC_ID_BYTES];
+		} comm;
+	};
+	char text[SVC_TEXT_BYTES]; /* of a failure */
+};
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The memory that the engine shares with one GPU's worker: launches go in, and the GPU itself
+ * writes how far each lane has come. A lane is one physical NCCL communicator and its stream.
+ *
+ * The engine writes launches[head % WORKER_LAUNCHES] and then adds to head; the worker takes what
+ * lies between tail and head. As in ring.h, the doorbell is rung only if `asleep` is set.
+ */
+#ifndef WORKER_QUEUE_H
+#define WORKER_QUEUE_H
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define WORKER_LAUNCHES 8192 /* a power of two, more than a task group has tasks */
+#define WORKER_LANES	256
+
+#define WORKER_SPIN_CORES 8 /* with so many, waiting awake for a GPU takes nobody's */
+
+enum { LAUNCH_MORE = 1 }; /* the same ncclGroup goes on */
+
+struct launch {
+	uint64_t src, dst; /* in the worker's address space */
+	uint64_t count;
+	uint64_t seq;	/* what the lane's `completed` becomes */
+	uint64_t value; /* wait for ready >= value, then done = value */
+	uint64_t task;	/* as inspection shows it */
+	uint32_t lane;
+	uint32_t session;  /* slot; whose timelines */
+	uint32_t timeline; /* 0: none */
+	int32_t peer;
+	uint8_t op, type, redop, flags;
+	uint8_t pad[28 + 32];
+};
+static_assert(sizeof(struct launch) == 128, "launch");
+
+struct lane_progress {
+	_Alignas(64) _Atomic uint64_t completed; /* by the GPU */
+};
+
+struct worker_queue {
+	_Alignas(64) _Atomic uint64_t head; /* launches ever */
+	_Alignas(64) _Atomic uint64_t tail;
+	_Atomic uint32_t asleep;
+	_Alignas(4096) struct lane_progress lanes[WORKER_LANES]; /* whole pages: the GPU's too */
+	struct launch launches[WORKER_LAUNCHES];
+};
+
+#endif

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A worker's start, its loop and its sleep. */
+#include "worker.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gpu_list.h"
+#include "log.h"
+#include "names.h"
+
+#define SCRATCH_BYTES	   4096
+#define ROUNDS_PER_CONTROL 64 /* polls of the queue between looks at the socket */
+#define ROUNDS_PER_CLOCK   16
+#define FLYING_SPIN_NS	   UINT64_C(5000000) /* an operation's end is soon followed by the next */
+#define FLYING_SLEEP_MIN   50000
+#define FLYING_SLEEP_MAX   50000000
+#define FLYING_SHARE	   100 /* who sleeps meanwhile is late by at most this part of it */
+
+static inline void cpu_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+uint64_t worker_clock(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+bool worker_bad(struct worker *w, CUresult error, const char *what)
+{
+	if (!error)
+		return false;
+	log_error("%s: %s", what, gpu_api_cuda_error(error));
+	if (!gpu_api_fatal(error) || w->dying[0])
+		return true;
+	struct worker_message m = {.kind = WORKER_DYING, .result = NCCLSVC_WORKER_LOST};
+	snprintf(w->dying, sizeof(w->dying), "%s: %s", what, gpu_api_cuda_error(error));
+	memcpy(m.text, w->dying, sizeof(m.text));
+	w->quit = true;
+	worker_send(w, &m, -1);
+	return true;
+}
+
+/* ---- Start ---- */
+
+static bool find_device(struct worker *w, const char *uuid, char *text, size_t size)
+{
+	struct gpu_entry e;
+	for (int i = 0; gpu_list_get(i, &e); i++) {
+		char name[SVC_UUID_TEXT];
+		svc_uuid_text(e.uuid, name);
+		if (strcmp(name, uuid))
+			continue;
+		w->device = e.device;
+		memcpy(w->uuid, e.uuid, sizeof(w->uuid));
+		memcpy(w->name, e.name, sizeof(w->name));
+		return true;
+	}
+	snprintf(text, size, "the driver shows no GPU %s", uuid);
+	return false;
+}
+
+static CUresult make_context(struct worker *w)
+{
+	/* An MPS server that has just lost a client refuses new ones for a moment. */
+	CUresult error;
+	for (int i = 0; i < 100; i++) {
+		error = cu.cuDevicePrimaryCtxRetain(&w->context, w->device);
+		if (error != CUDA_ERROR_MPS_SERVER_NOT_READY)
+			break;
+		usleep(50000);
+	}
+	if (!error)
+		error = cu.cuCtxSetCurrent(w->context);
+	if (!error)
+		error = cu.cuMemAlloc(&w->scratch, SCRATCH_BYTES);
+	if (!error)
+		error = cu.cuMemsetD8Async(w->scratch, 0, SCRATCH_BYTES, NULL);
+	if (!error)
+		error = cu.cuCtxSynchronize();
+	return error;
+}
+
+static CUresult map_queue(struct worker *w)
+{
+	void *p = mmap(NULL, sizeof(*w->queue), PROT_READ | PROT_WRITE, MAP_SHARED, w->queue_fd, 0);
+	if (p == MAP_FAILED)
+		return CUDA_ERROR_MAP_FAILED;
+	w->queue = p;
+	CUresult error =
+		cu.cuMemHostRegister(w->queue->lanes, sizeof(w->queue->lanes),
+				     CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+	if (!error)
+		error = cu.cuMemHostGetDevicePointer(&w->progress, w->queue->lanes, 0);
+	return error;
+}
+
+/* Stream memory operations are what all order rests on: tried, not asked for. */
+static CUresult try_mem_ops(const struct worker *w)
+{
+	CUstreamBatchMemOpParams op = {.writeValue = {
+					       .operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
+					       .address = w->progress,
+				       }};
+	CUresult error = cu.cuStreamBatchMemOp(NULL, 1, &op, 0);
+	return error ? error : cu.cuCtxSynchronize();
+}
+
+static bool start(struct worker *w, const char *uuid, char *text, size_t size)
+{
+	size_t before = 0, after = 0, total = 0;
+	if (!gpu_api_open_cuda(&w->driver_version, text, size) ||
+	    !gpu_api_open_nccl(&w->nccl_version, text, size) || !find_device(w, uuid, text, size))
+		return false;
+	CUresult error = make_context(w);
+	if (!error)
+		error = map_queue(w);
+	if (!error)
+		error = try_mem_ops(w);
+	if (error) {
+		snprintf(text, size, "the GPU cannot be used: %s", gpu_api_cuda_error(error));
+		return false;
+	}
+	w->tail = atomic_load(&w->queue->tail);
+	struct worker_message m = {
+		.kind = WORKER_HELLO,
+		.device = {.driver_version = w->driver_version, .nccl_version = w->nccl_version}};
+	cu.cuMemGetInfo(&after, &total);
+	before = total;
+	m.device.memory_bytes = total;
+	m.device.worker_bytes = before - after;
+	m.device.mps = gpu_list_mps(&m.device.mps_server);
+	memcpy(m.device.uuid, w->uuid, sizeof(m.device.uuid));
+	memcpy(m.device.name, w->name, sizeof(m.device.name));
+	worker_send(w, &m, -1);
+	return true;
+}
+
+/* ---- The loop ---- */
+
+static void fall_asleep(struct worker *w, uint64_t idle_ns)
+{
+	struct pollfd fds[] = {{.fd = w->sock, .events = POLLIN},
+			       {.fd = w->bell, .events = POLLIN}};
+	uint64_t count, ns = idle_ns / FLYING_SHARE;
+	ns = ns < FLYING_SLEEP_MIN   ? FLYING_SLEEP_MIN
+	     : ns > FLYING_SLEEP_MAX ? FLYING_SLEEP_MAX
+				     : ns;
+	const struct timespec nap = {.tv_nsec = (long)ns};
+	atomic_store(&w->queue->asleep, 1);
+	/* Either the engine sees the flag and rings, or we see its launch. */
+	if (atomic_load(&w->queue->head) == w->tail)
+		ppoll(fds, 2, w->flying ? &nap : NULL, NULL);
+	atomic_store(&w->queue->asleep, 0);
+	if (fds[1].revents && read(w->bell, &count, sizeof(count)) < 0 && errno != EAGAIN)
+		w->quit = true;
+	if (fds[0].revents && !control_handle(w))
+		w->quit = true;
+}
+
+static void run(struct worker *w)
+{
+	uint64_t busy_ns = worker_clock(), now = busy_ns;
+	uint32_t flying = 0;
+	cpu_set_t cpus;
+	unsigned cores = sched_getaffinity(0, sizeof(cpus), &cpus) ? 1 : (unsigned)CPU_COUNT(&cpus);
+	const uint64_t flying_spin_ns =
+		w->spin_ns && cores >= WORKER_SPIN_CORES ? FLYING_SPIN_NS : w->spin_ns;
+	for (unsigned rounds = 1; !w->quit; rounds++) {
+		if (launch_next(w)) {
+			busy_ns = now = worker_clock();
+			w->flying = flying = 1; /* at least */
+			continue;
+		}
+		if (rounds % ROUNDS_PER_CONTROL == 0) {
+			if (!control_handle(w))
+				break;
+			launch_watch(w);
+			sched_yield(); /* whom we wait for may wait for this very core */
+		}
+		if (rounds % ROUNDS_PER_CLOCK == 0)
+			now = worker_clock();
+		if (w->flying < flying)
+			busy_ns = now; /* something has just ended */
+		flying = w->flying;
+		if (now - busy_ns > (flying ? flying_spin_ns : w->spin_ns)) {
+			fall_asleep(w, now - busy_ns);
+			now = worker_clock();
+			launch_watch(w);
+		}
+		cpu_pause();
+	}
+}
+
+int worker_main(int argc, char *argv[])
+{
+	char text[SVC_TEXT_BYTES];
+	struct worker *w = calloc(1, sizeof(*w));
+	if (!w || argc < 3)
+		return EXIT_FAILURE;
+	w->sock = WORKER_FD;
+	w->queue_fd = WORKER_QUEUE_FD;
+	w->bell = WORKER_BELL_FD;
+	w->spin_ns = strtoull(argv[2], NULL, 10) * 1000;
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGINT, SIG_IGN); /* of a terminal: the supervisor decides */
+	signal(SIGTERM, SIG_IGN);
+	prctl(PR_SET_NAME, "ncclsvcd-gpu");
+	/* Inspection is ours, and NCCL's own would listen on one port for all of a node. */
+	setenv("NCCL_RAS_ENABLE", "0", 0);
+	if (!start(w, argv[1], text, sizeof(text))) {
+		struct worker_message m = {.kind = WORKER_DYING, .result = NCCLSVC_UNSUPPORTED};
+		memcpy(m.text, text, sizeof(m.text));
+		worker_send(w, &m, -1);
+		return EXIT_FAILURE;
+	}
+	run(w);
+	sessions_release(w);
+	/* The driver takes back everything, and unlike us it cannot hang. */
+	_exit(w->dying[0] ? EXIT_FAILURE : EXIT_SUCCESS);
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A worker: the process that owns one GPU's context, its NCCL communicators, and what it imported
+ * of trainers' memory. One thread does everything, for NCCL wants one launcher for each GPU.
+ *
+ *   worker.c   start, loop and sleep; control.c: the supervisor's requests
+ *   launch.c   from the queue to NCCL, in the order of the queue
+ *   lane.c     communicators; import.c: memory; probe.c: which GPUs there are
+ */
+#ifndef WORKER_WORKER_H
+#define WORKER_WORKER_H
+
+#include <stdint.h>
+
+#include "gpu_api.h"
+#include "protocol.h"
+#include "queue.h"
+#include "ring.h"
+
+struct session_timelines {
+	void *ring; /* the whole session memory; NULL: no such session */
+	size_t bytes;
+	uint32_t entries;
+	struct svc_timeline *host;
+	CUdeviceptr device; /* the same, as the GPU addresses it */
+};
+
+#define LANE_WRITES 16 /* tasks whose end may be told together */
+
+struct lane {
+	ncclComm_t comm; /* NULL: free */
+	CUstream stream;
+	int32_t nranks, rank;
+	uint64_t enqueued; /* seq of the last launch */
+	bool failed;
+	bool draining; /* aborted; what its stream still holds has to end first */
+	uint64_t abort_key;
+	/* What the stream has still to write: done counters, then progress. */
+	uint64_t due; /* seq; 0: nothing */
+	unsigned ntimelines, ntasks;
+	struct {
+		CUdeviceptr address;
+		uint64_t value;
+	} done[LANE_WRITES];
+};
+
+/* What lies behind an imported or lent address. */
+struct import {
+	CUdeviceptr address;
+	uint64_t bytes;
+	uint32_t kind; /* enum svc_region_kind */
+	uint32_t users;
+	CUmemGenericAllocationHandle handle; /* VMM and lent */
+	uint64_t buffer_id;		     /* IPC: of the process pid */
+	int32_t pid;
+	struct import *prev, *next;
+};
+
+struct worker {
+	int sock, bell, queue_fd;
+	struct worker_queue *queue;
+	CUdeviceptr progress; /* queue->lanes as the GPU addresses them */
+	CUdevice device;
+	CUcontext context;
+	int32_t driver_version, nccl_version;
+	char name[NCCLSVC_NAME_BYTES];
+	uint8_t uuid[16];
+	uint64_t spin_ns, worker_bytes;
+	CUdeviceptr scratch; /* for what has no buffer of its own: barriers, warm-up */
+	struct session_timelines sessions[SVC_SESSIONS_MAX];
+	struct lane lanes[WORKER_LANES];
+	struct import *imports;
+	uint64_t tail, checked_ns;
+	uint32_t high_lane; /* lanes from here on were never used */
+	uint32_t flying;    /* lanes with launches that have not completed */
+	bool quit;
+	char dying[SVC_TEXT_BYTES]; /* not empty: the context is lost, and why */
+};
+
+uint64_t worker_clock(void);
+/* Tells the supervisor, and ends the loop, if the error is fatal; returns error != 0. */
+bool worker_bad(struct worker *w, CUresult error, const char *what);
+void worker_send(struct worker *w, const struct worker_message *m, int fd);
+
+/* control.c: handles what the supervisor sent. False: it is gone. */
+bool control_handle(struct worker *w);
+
+/* launch.c: takes one task group from the queue. False: it is empty. */
+bool launch_next(struct worker *w);
+/* Watches communicators with launches under way. */
+void launch_watch(struct worker *w);
+
+/* lane.c */
+void lane_init(struct worker *w, struct worker_message *m);
+/* True: answered later, by lane_drain. */
+bool lane_abort(struct worker *w, const struct worker_message *m);
+void lane_destroy(struct worker *w, uint32_t lane);
+/* Answers the abort once the stream has ended. */
+void lane_drain(struct worker *w, uint32_t lane);
+void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t result);
+
+/* import.c */
+void session_open(struct worker *w, struct worker_message *m, int fd);
+void session_close(struct worker *w, uint32_t slot);
+/* No supervisor is left to do it: nobody's stream may wait for us. */
+void sessions_release(struct worker *w);
+void import_open(struct worker *w, struct worker_message *m, int fd);
+int import_lend(struct worker *w, struct worker_message *m); /* the fd, the caller's; or -1 */
+void import_close(struct worker *w, uint64_t address);
+
+#endif

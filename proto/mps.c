@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mps.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define DIRECTORY "/tmp/nvidia-mps" /* the driver's */
+
+/* The control daemon's socket outlives it, so that it is there says little. The kernel knows
+ * whether anybody holds it, and says so before it compares the types: one that cannot be meant for
+ * us is asked for, so that the control daemon itself hears nothing. */
+static enum mps_state ask(const struct sockaddr_un *address)
+{
+	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return MPS_REFUSED;
+	int error = connect(fd, (const struct sockaddr *)address, sizeof(*address)) ? errno : 0;
+	close(fd);
+	switch (error) {
+	case 0:
+	case EPROTOTYPE:
+		return MPS_RUNNING;
+	case EACCES:
+	case EPERM:
+		return MPS_REFUSED;
+	}
+	return MPS_STALE;
+}
+
+void mps_look(struct mps *m)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct stat st;
+	const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
+	if (!directory || !*directory)
+		directory = DIRECTORY;
+	*m = (struct mps){.state = MPS_ABSENT};
+	snprintf(m->directory, sizeof(m->directory), "%s", directory);
+	int n = snprintf(address.sun_path, sizeof(address.sun_path), "%s/control", directory);
+	if (n < 0 || (size_t)n >= sizeof(address.sun_path))
+		return;
+	if (stat(address.sun_path, &st)) {
+		if (errno == EACCES)
+			m->state = MPS_REFUSED;
+		return;
+	}
+	m->state = ask(&address);
+	/* Inodes alone are small numbers that every file system in memory gives out anew. */
+	if (m->state != MPS_STALE)
+		m->server = (uint64_t)st.st_dev << 40 ^ (uint64_t)st.st_ino;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Whether a process that starts CUDA now would share its GPUs through NVIDIA's MPS, and through
+ * which server. No CUDA here: the same environment and the same socket that the driver looks at. */
+#ifndef PROTO_MPS_H
+#define PROTO_MPS_H
+
+#include <stdint.h>
+
+enum mps_state {
+	MPS_ABSENT,  /* no control daemon: the GPU is used directly */
+	MPS_STALE,   /* one that has ended left its socket behind: as if there were none */
+	MPS_REFUSED, /* one may run, but this user may not connect to it */
+	MPS_RUNNING, /* the driver will connect, or has */
+};
+
+struct mps {
+	enum mps_state state;
+	uint64_t server;     /* equal for those who meet at one control daemon; 0: there is none */
+	char directory[108]; /* where it was looked for: no longer than a socket's address */
+};
+
+void mps_look(struct mps *m);
+
+#endif

@@ -1,0 +1,135 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+# The part of scripts/bench that measures GPUs; sourced there. Uses $perf, $dir, $ranks and
+# $mps, and sets $failed.
+# The backquotes are Markdown.
+# shellcheck disable=SC2016,SC2034,SC2154
+
+daemon=''
+
+# The driver's programs are not always in PATH.
+find_mps() {
+	local place
+	command -v nvidia-cuda-mps-control && return
+	for place in /usr/bin /usr/local/nvidia/bin /usr/local/cuda/bin /opt/nvidia/bin /usr/lib/nvidia/bin \
+		/usr/lib/nvidia/current; do
+		[ ! -x "$place/nvidia-cuda-mps-control" ] || { echo "$place/nvidia-cuda-mps-control" && return; }
+	done
+	die "--mps: nvidia-cuda-mps-control is not here"
+}
+
+start_mps() {
+	control=$(find_mps)
+	export CUDA_MPS_PIPE_DIRECTORY=$dir/mps CUDA_MPS_LOG_DIRECTORY=$dir/mps-log
+	mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
+	timeout 20 "$control" -d >&2 || die "nvidia-cuda-mps-control did not start"
+}
+
+stop_cuda() {
+	[ -z "$daemon" ] || end_process "$daemon" || true
+	daemon=''
+	[ -z "${control:-}" ] || echo quit | timeout 20 "$control" >&2 || true
+	control=''
+}
+
+# One daemon for everything: its start is measured by nobody.
+start_daemon() {
+	local socket=$dir/ncclsvcd.sock
+	"$NCCLSVCD" --config /dev/null --socket "$socket" --device cuda --ranks "$ranks" \
+		--log-target stderr >"$dir/daemon.log" 2>&1 &
+	daemon=$!
+	for _ in $(seq 300); do
+		[ ! -S "$socket" ] || break
+		kill -0 "$daemon" 2>/dev/null || break
+		sleep 0.1
+	done
+	if [ ! -S "$socket" ] || ! kill -0 "$daemon" 2>/dev/null; then
+		tail -n 20 "$dir/daemon.log" >&2
+		die "ncclsvcd did not start"
+	fi
+	export NCCLSVC_SOCKET=$socket
+}
+
+failure() {
+	printf '\nThis failed:\n\n```\n%s\n```\n' "$(tail -n 20 "$dir/log")"
+	failed=1
+}
+
+# measure ARGUMENT...: a run against plain NCCL, its JSON in $dir/json
+measure() {
+	"$perf" "$@" --device cuda --ranks "$ranks" --timeout 60 --json "$dir/json" >"$dir/log" 2>&1
+}
+
+# row NAME ARGUMENT...: rows of a table of operations, after $name
+row() {
+	local name=$1
+	shift
+	if ! measure "$@" --baseline nccl; then
+		failure
+		return
+	fi
+	python3 - "$dir/json" "$name" <<-'END'
+		import json, sys
+		with open(sys.argv[1], encoding="utf-8") as f:
+		    result = json.load(f)
+		def number(value, digits=2):
+		    return "n/a" if value is None else f"{value:.{digits}f}"
+		for r in result["rows"]:
+		    wrong = "-" if r["wrong"] is None else r["wrong"]
+		    print(f"| {sys.argv[2] or r['op']} | {r['bytes']} | {number(r['time_us'])} | "
+		          f"{number(r['baseline_us'])} | {number(r['ratio'])} | {number(r['busbw'])} | {wrong} |")
+	END
+}
+
+table() {
+	printf '\n### %s\n\n' "$1"
+	printf '| %s | bytes | service us | NCCL us | ratio | busbw GB/s | wrong |\n' "$2"
+	printf '| :--- | ---: | ---: | ---: | ---: | ---: | ---: |\n'
+}
+
+# own_table TITLE ARGUMENT...: the program's own table
+own_table() {
+	printf '\n### %s\n' "$1"
+	shift
+	command_line "$@" --device cuda --ranks "$ranks"
+	if measure "$@"; then
+		printf '```\n%s\n```\n' "$(cat "$dir/log")"
+	else
+		failure
+	fi
+}
+
+bench_cuda() {
+	local op top=1G large=(-b 256M -e 1G -f 4) rounds=(--rounds 5 --time-cap 0.3)
+	! $quick || { top=64M large=(-b 64M -e 64M) rounds=(--rounds 3 --time-cap 0.2); }
+	trap 'stop_cuda; rm -rf "$dir"' EXIT
+	! $mps || start_mps
+	start_daemon
+	printf -- '- GPUs: %s; %s ranks; %s; NCCL_NVLS_ENABLE=%s\n' \
+		"$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null |
+			sort | uniq -c | sed 's/^ *//' | paste -sd ';' || true)" \
+		"$ranks" "$($mps && echo 'through MPS' || echo 'without MPS')" "${NCCL_NVLS_ENABLE-unset}"
+	printf '\n## GPUs, against plain NCCL\n'
+
+	# First, while the daemon has no communicator yet.
+	own_table 'GPU memory' gpu-memory --baseline nccl
+	table 'Every operation, `--sync stream`' operation
+	for op in all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv barrier; do
+		row '' "$op" -b 8 -e "$top" -f 512 --rounds 3 --time-cap 0.1
+	done
+	table 'AllReduce, `--sync each`' memory
+	row own all_reduce --sync each -b 8 -e 32K -f 8 -n 200 "${rounds[@]}"
+	row lent all_reduce --sync each --memory lent -b 8 -e 32K -f 8 -n 200 "${rounds[@]}"
+	table 'Large, `--sync stream`' operation
+	row '' all_reduce -b 16M -e 16M "${rounds[@]}"
+	for op in all_reduce all_gather reduce_scatter sendrecv; do
+		row '' "$op" "${large[@]}" -c 0 "${rounds[@]}"
+	done
+	table '200 small tasks, the last waited for: `-n 200 --sync last`' operation
+	row '' all_reduce -b 1K -e 1K -n 200 --sync last "${rounds[@]}"
+	own_table 'A training step' overlap --baseline nccl --rounds 5
+	own_table 'CPU time of a submission' cpu --baseline nccl --rounds 5
+	own_table 'From a CUDA context to the first AllReduce' start --baseline nccl --rounds 3
+	own_table 'CPU time of the daemon' idle --seconds 2
+	printf '\nThis took %s s.\n' "$SECONDS"
+}

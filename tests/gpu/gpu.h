@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A rank's own GPU: the driver, a context, buffers. Only processes that the tests fork use it: a
+ * process that has started the driver cannot be forked. Failures are CHECK's. */
+#ifndef TESTS_GPU_H
+#define TESTS_GPU_H
+
+#include "proto/cuda_abi.h"
+#include "tests/integration/harness.h"
+
+#define DRIVER_POINTER(function, name, parameters) CUresult(*function) parameters;
+struct driver {
+	CUDA_FUNCTIONS(DRIVER_POINTER)
+};
+#undef DRIVER_POINTER
+extern struct driver cu;
+
+void check_cuda(const char *file, int line, const char *call, CUresult result);
+#define CHECK_CU(call) check_cuda(__FILE__, __LINE__, #call, call)
+
+/* Opens the driver. Returns how many GPUs there are, or -1 with a sentence. */
+int gpu_driver_open(char *text, size_t size);
+/* A function that not every driver has (nor the stand-in), or NULL. */
+void *gpu_function(const char *name);
+
+/* Makes the primary context of this process's GPU current on the thread. */
+void gpu_use(int ordinal);
+size_t gpu_unused_memory(void);
+/* Compute capability, as 90 for 9.0. */
+int gpu_capability(int ordinal);
+CUstream gpu_stream(void);
+
+enum memory_kind { MEMORY_ALLOC, MEMORY_VMM, MEMORY_LENT, MEMORY_KINDS };
+const char *memory_name(enum memory_kind kind);
+
+struct buffer {
+	enum memory_kind kind;
+	ncclsvc_session *session; /* of MEMORY_LENT */
+	CUdeviceptr p;
+	size_t bytes;
+};
+/* VMM memory can be exported, as POSIX fd. */
+void buffer_make(struct buffer *b, enum memory_kind kind, int ordinal, ncclsvc_session *session,
+		 size_t bytes);
+void buffer_free(struct buffer *b);
+
+/* At a device address, for the client's API. */
+static inline void *at(CUdeviceptr p)
+{
+	return (void *)(uintptr_t)p;
+}
+
+/* Copies that are over when they return. */
+void gpu_put(CUdeviceptr to, const void *from, size_t bytes);
+void gpu_get(void *to, CUdeviceptr from, size_t bytes);
+/* n words of one value; checks them. */
+void gpu_fill(CUdeviceptr to, uint32_t value, size_t n);
+void gpu_check(CUdeviceptr p, uint32_t value, size_t n, const char *what);
+
+/* Lets the stream work for a while: rounds of filling scratch memory. */
+void gpu_delay(CUstream stream, CUdeviceptr scratch, size_t bytes, unsigned rounds);
+/* True, or the result of cuStreamSynchronize in ms at most: waits without blocking in the driver. */
+bool gpu_stream_ends(CUstream stream, unsigned ms);
+
+#endif

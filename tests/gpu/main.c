@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * ncclsvc-gpu-tests: the tests that need GPUs. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "mps.h"
+#include "runner.h"
+
+struct setup setup;
+
+static const struct gpu_test *const tables[] = {
+	values_tests,  random_tests, order_tests,   memory_tests,
+	refused_tests, member_tests, failure_tests, lost_tests,
+};
+#define TABLES (sizeof(tables) / sizeof(tables[0]))
+
+struct options {
+	int gpus, times;
+	bool with_mps, without_mps, list;
+	const char *filter;
+};
+
+static void usage(FILE *f)
+{
+	fputs("Usage: ncclsvc-gpu-tests [OPTIONS]\n"
+	      "Runs ncclsvcd and processes that use it, on this machine's GPUs.\n"
+	      "\n"
+	      "  --gpus N       use N GPUs at most\n"
+	      "  --no-mps       without MPS (the default)\n"
+	      "  --mps          with an MPS server of the tests' own\n"
+	      "  --both         first without, then with\n"
+	      "  --quick        a part of the tests, each shorter: under a minute on 2 GPUs\n"
+	      "  --filter TEXT  the tests whose name has TEXT in it\n"
+	      "  --repeat N     N rounds of each test that kills somebody\n"
+	      "  --seed N       of the random tests (printed)\n"
+	      "  --list         print the tests' names\n"
+	      "  --help\n"
+	      "\n"
+	      "ncclsvcd and ncclsvc-ctl are those beside this program, or $NCCLSVCD and\n"
+	      "$NCCLSVC_CTL. Exit code: 0 if nothing failed, 1 if something did, 2 for usage.\n",
+	      f);
+}
+
+static int number(const char *text)
+{
+	char *end;
+	long n = strtol(text, &end, 10);
+	if (end == text || *end || n < 1 || n > 1000000) {
+		fprintf(stderr, "ncclsvc-gpu-tests: '%s' is no number from 1\n", text);
+		exit(2);
+	}
+	return (int)n;
+}
+
+static void parse(int argc, char *argv[], struct options *o)
+{
+	enum { GPUS = 1, NO_MPS, MPS, BOTH, QUICK, FILTER, REPEAT, SEED, LIST, HELP };
+	static const struct option known[] = {
+		{"gpus", required_argument, NULL, GPUS},
+		{"no-mps", no_argument, NULL, NO_MPS},
+		{"mps", no_argument, NULL, MPS},
+		{"both", no_argument, NULL, BOTH},
+		{"quick", no_argument, NULL, QUICK},
+		{"filter", required_argument, NULL, FILTER},
+		{"repeat", required_argument, NULL, REPEAT},
+		{"seed", required_argument, NULL, SEED},
+		{"list", no_argument, NULL, LIST},
+		{"help", no_argument, NULL, HELP},
+		{NULL, 0, NULL, 0},
+	};
+	for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) {
+		switch (c) {
+		case GPUS:
+			o->gpus = number(optarg);
+			break;
+		case NO_MPS:
+		case BOTH:
+			o->without_mps = true;
+			o->with_mps = o->with_mps || c == BOTH;
+			break;
+		case MPS:
+			o->with_mps = true;
+			break;
+		case QUICK:
+			setup.quick = true;
+			break;
+		case FILTER:
+			o->filter = optarg;
+			break;
+		case REPEAT:
+			setup.repeat = number(optarg);
+			break;
+		case SEED:
+			setup.seed = (uint64_t)number(optarg);
+			break;
+		case LIST:
+			o->list = true;
+			break;
+		case HELP:
+			usage(stdout);
+			exit(0);
+		default:
+			usage(stderr);
+			exit(2);
+		}
+	}
+	if (optind < argc) {
+		usage(stderr);
+		exit(2);
+	}
+	o->without_mps = o->without_mps || !o->with_mps;
+}
+
+/* The programs beside this one, unless the environment says which. */
+static void find_programs(void)
+{
+	static const char *const programs[][2] = {{"NCCLSVCD", "ncclsvcd"},
+						  {"NCCLSVC_CTL", "ncclsvc-ctl"}};
+	char self[4096], path[4200];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	self[n > 0 ? n : 0] = '\0';
+	*(strrchr(self, '/') ? strrchr(self, '/') : self) = '\0';
+	for (size_t i = 0; i < 2; i++) {
+		snprintf(path, sizeof(path), "%s/%s", self, programs[i][1]);
+		if (!access(path, X_OK))
+			setenv(programs[i][0], path, 0);
+	}
+	if (!getenv("NCCLSVCD")) {
+		fprintf(stderr,
+			"ncclsvc-gpu-tests: there is no ncclsvcd in %s: set NCCLSVCD to its path\n",
+			self);
+		exit(2);
+	}
+}
+
+static void run_one(const struct gpu_test *t, struct tally *tally)
+{
+	char why[128] = "";
+	if (t->gpus > (unsigned)setup.gpus)
+		snprintf(why, sizeof(why), "needs %u GPUs, there %s %d", t->gpus,
+			 setup.gpus == 1 ? "is" : "are", setup.gpus);
+	else if (t->flags & TEST_REAL && setup.fake)
+		snprintf(why, sizeof(why), "needs real GPUs");
+	else if (t->flags & TEST_WITHOUT_MPS && setup.mps)
+		snprintf(why, sizeof(why), "would end the MPS server");
+	if (why[0])
+		runner_skip(t, why, tally);
+	else
+		runner_run(t, tally);
+}
+
+static void run_all(const struct options *o, struct tally *tally)
+{
+	for (size_t i = 0; i < TABLES; i++)
+		for (const struct gpu_test *t = tables[i]; t->name; t++) {
+			if (o->filter && !strstr(t->name, o->filter))
+				continue;
+			if (setup.quick && !(t->flags & TEST_QUICK))
+				continue;
+			if (o->list)
+				printf("%s\n", t->name);
+			else
+				run_one(t, tally);
+		}
+}
+
+static void run_mode(const struct options *o, bool mps, struct tally *tally)
+{
+	char text[256];
+	setup.mps = mps;
+	if (mps && !mps_start(text, sizeof(text))) {
+		printf("skip everything with MPS: %s\n", text);
+		tally->skipped++;
+		return;
+	}
+	if (!mps)
+		mps_avoid();
+	printf("== %d %sGPU%s, %s MPS, seed %llu\n", setup.gpus, setup.fake ? "fake " : "",
+	       setup.gpus == 1 ? "" : "s", mps ? "with" : "without",
+	       (unsigned long long)setup.seed);
+	run_all(o, tally);
+	if (mps)
+		mps_stop();
+}
+
+int main(int argc, char *argv[])
+{
+	struct options o = {.gpus = RANKS_MAX};
+	struct tally tally = {0};
+	char text[256];
+	setup.seed = now_ns() % 1000000 + 1;
+	parse(argc, argv, &o);
+	setup.fake = getenv("NCCLSVC_FAKE_GPUS") != NULL;
+	if (o.list) {
+		run_all(&o, &tally);
+		return 0;
+	}
+	find_programs();
+	runner_open();
+	mps_avoid();
+	setup.gpus = runner_count_gpus(text, sizeof(text));
+	if (setup.gpus <= 0) {
+		printf("skip everything: %s\n", text[0] ? text : "the driver shows no GPU");
+		printf("0 passed, 0 failed, 1 skipped\n");
+		return 0;
+	}
+	if (setup.gpus > o.gpus)
+		setup.gpus = o.gpus;
+	if (o.without_mps)
+		run_mode(&o, false, &tally);
+	if (o.with_mps)
+		run_mode(&o, true, &tally);
+	printf("%d passed, %d failed, %d skipped\n", tally.passed, tally.failed, tally.skipped);
+	return tally.failed != 0;
+}

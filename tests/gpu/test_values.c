@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Every operation, type and reduction against the reference: all kinds of memory, in and out of
+ * place, at any alignment, and with nothing written beside the result. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "values.h"
+
+#define GUARD	   512 /* bytes before and behind every buffer */
+#define GUARD_BYTE 0xa5
+#define COUNT_MAX  65537
+#define BUFFER	   (2 * GUARD + 64 + (COUNT_MAX * 8 * 4))
+
+static const ncclsvc_op collectives[] = {
+	NCCLSVC_ALL_REDUCE, NCCLSVC_REDUCE_SCATTER, NCCLSVC_REDUCE, NCCLSVC_ALL_GATHER,
+	NCCLSVC_BROADCAST,  NCCLSVC_ALL_TO_ALL,	    NCCLSVC_GATHER, NCCLSVC_SCATTER,
+};
+#define COLLECTIVES (sizeof(collectives) / sizeof(collectives[0]))
+
+/* Two buffers of every kind, and their images on the host. */
+struct bench {
+	struct rank r;
+	struct buffer buffers[MEMORY_KINDS][2];
+	char *send, *recv, *scratch;
+	int capability;
+	unsigned calls;
+};
+
+static void bench_open(struct bench *b, struct client *c)
+{
+	rank_open(&b->r, c);
+	for (int kind = 0; kind < MEMORY_KINDS; kind++)
+		for (int i = 0; i < 2; i++)
+			buffer_make(&b->buffers[kind][i], kind, b->r.gpu, b->r.session, BUFFER);
+	b->send = malloc(BUFFER);
+	b->recv = malloc(BUFFER);
+	b->scratch = malloc(BUFFER);
+	CHECK(b->send && b->recv && b->scratch);
+	b->capability = gpu_capability(b->r.gpu);
+	b->calls = 0;
+}
+
+static void bench_close(struct bench *b)
+{
+	for (int kind = 0; kind < MEMORY_KINDS; kind++)
+		for (int i = 0; i < 2; i++)
+			buffer_free(&b->buffers[kind][i]);
+	free(b->send);
+	free(b->recv);
+	free(b->scratch);
+	rank_close(&b->r);
+}
+
+static void fill(char *image, size_t at, const struct call *c)
+{
+	for (size_t i = 0; i < call_sends(c); i++)
+		value_store(image + at, i, c->type, value_input(c, c->rank, i));
+}
+
+/* The result, and that nothing else was touched: image is what was there before. */
+static void check(const struct call *c, const char *is, const char *image, size_t at, size_t bytes)
+{
+	size_t size = ncclsvc_type_size(c->type), begin = GUARD + at, n = call_receives(c);
+	bool exact;
+	for (size_t i = 0; i < n; i++) {
+		double want = value_expected(c, i, &exact);
+		double v = value_load(is + begin, i, c->type);
+		if (!value_close(c, v, want, exact))
+			check_failed(__FILE__, __LINE__, "element %zu of %zu is %g, not %g", i, n,
+				     v, want);
+	}
+	for (size_t i = 0; i < bytes; i++)
+		if ((i < begin || i >= begin + n * size) && is[i] != image[i])
+			check_failed(__FILE__, __LINE__,
+				     "byte %zd from the result's start was overwritten",
+				     (ssize_t)i - (ssize_t)begin);
+}
+
+/* One call, its buffers' places chosen by `mix`. */
+static void run_call(struct bench *b, const struct call *c, uint32_t mix)
+{
+	struct rank *r = &b->r;
+	size_t size = ncclsvc_type_size(c->type);
+	/* In place: both in one buffer, the smaller at its place in the larger one. */
+	size_t shift = c->in_place ? call_shift(c) * size : 0;
+	bool send_larger = call_sends(c) > call_receives(c);
+	size_t send_at = mix % 7 * size, recv_at = mix / 7 % 7 * size;
+	if (c->in_place) {
+		send_at = send_larger ? send_at : send_at + shift;
+		recv_at = send_larger ? send_at + shift : send_at - shift;
+	}
+	/* Ranks differ in the kinds of their memory, too. */
+	unsigned kind = mix / 49 + (unsigned)r->rank;
+	CUdeviceptr from = b->buffers[kind % MEMORY_KINDS][0].p;
+	CUdeviceptr to = c->in_place ? from : b->buffers[kind / 3 % MEMORY_KINDS][1].p;
+	size_t bytes = 2 * GUARD + 64 + c->count * size * (size_t)c->n;
+	stage("%s %s %s, %zu elements, root %d, %s, %s to %s, offsets %zu and %zu",
+	      ncclsvc_op_name(c->op), ncclsvc_type_name(c->type), ncclsvc_redop_name(c->redop),
+	      c->count, c->root, c->in_place ? "in place" : "out of place",
+	      memory_name(kind % MEMORY_KINDS), memory_name(kind / 3 % MEMORY_KINDS), send_at,
+	      recv_at);
+	ncclsvc_task task;
+	memset(b->send, GUARD_BYTE, bytes);
+	memset(b->recv, GUARD_BYTE, bytes);
+	fill(b->send, GUARD + send_at, c);
+	CHECK_CU(cu.cuMemcpyHtoDAsync(from, b->send, bytes, r->stream));
+	if (!c->in_place)
+		CHECK_CU(cu.cuMemcpyHtoDAsync(to, b->recv, bytes, r->stream));
+	CUdeviceptr s = call_sends(c) || !c->count ? from + GUARD + send_at : 0;
+	CUdeviceptr d = call_receives(c) || !c->count ? to + GUARD + recv_at : 0;
+	ncclsvc_result result = call_submit(c, r->comm, s, d, &task);
+	if (!result)
+		result = ncclsvc_wait(r->session, task, WAIT_MS);
+	if (result)
+		check_failed(__FILE__, __LINE__, "%s: %s", ncclsvc_result_name(result),
+			     ncclsvc_last_error());
+	CHECK_CU(cu.cuMemcpyDtoHAsync(b->scratch, to, bytes, r->stream));
+	CHECK_CU(cu.cuStreamSynchronize(r->stream));
+	check(c, b->scratch, c->in_place ? b->send : b->recv, recv_at, bytes);
+	if (!c->in_place) {
+		gpu_get(b->scratch, from, bytes);
+		CHECK(!memcmp(b->scratch, b->send, bytes)); /* what was sent is as it was */
+	}
+	b->calls++;
+}
+
+static bool defined(const struct bench *b, const struct call *c)
+{
+	bool fp8 = c->type == NCCLSVC_FLOAT8E4M3 || c->type == NCCLSVC_FLOAT8E5M2;
+	if (!op_reduces(c->op))
+		return c->redop == NCCLSVC_SUM;
+	return !fp8 || b->capability >= 90;
+}
+
+static void values_rank(struct client *client)
+{
+	static const size_t all[] = {0, 1, 7, 1023, COUNT_MAX}, few[] = {1, 1023};
+	const size_t *counts = setup.quick ? few : all;
+	size_t ncounts = setup.quick ? 2 : 5;
+	struct bench b;
+	uint64_t random = setup.seed; /* the same on every rank */
+	bench_open(&b, client);
+	for (size_t o = 0; o < COLLECTIVES; o++)
+		for (int type = 0; type < TYPES; type++)
+			for (int redop = 0; redop < REDOPS; redop++)
+				for (size_t k = 0; k < 2 * ncounts; k++) {
+					struct call c = {
+						.op = collectives[o],
+						.type = (ncclsvc_type)type,
+						.redop = (ncclsvc_redop)redop,
+						.count = counts[k / 2],
+						.rank = b.r.rank,
+						.n = b.r.n,
+						.in_place = k % 2,
+					};
+					uint32_t mix = draw(&random);
+					c.root = (int)(mix % (unsigned)c.n);
+					/* NCCL has no AllToAll in place. */
+					if (c.in_place && c.op == NCCLSVC_ALL_TO_ALL)
+						continue;
+					if (defined(&b, &c))
+						run_call(&b, &c, mix / 16);
+				}
+	if (!b.r.rank)
+		report("%u calls", b.calls);
+	bench_close(&b);
+}
+
+static void test_values_1(void)
+{
+	crew_run(1, values_rank, NULL);
+}
+
+static void test_values_2(void)
+{
+	crew_run(2, values_rank, NULL);
+}
+
+static void test_values_4(void)
+{
+	crew_run(4, values_rank, NULL);
+}
+
+/* ---- AllToAll in place ---- */
+
+/* Right or refused, but not wrong. */
+static void in_place_rank(struct client *client)
+{
+	struct rank r;
+	struct call c = {.op = NCCLSVC_ALL_TO_ALL, .type = NCCLSVC_INT32, .count = COUNT_MAX};
+	struct buffer b;
+	ncclsvc_task task;
+	ncclsvc_result result;
+	bool exact;
+	rank_open(&r, client);
+	c.rank = r.rank;
+	c.n = r.n;
+	size_t elements = c.count * (size_t)c.n;
+	int32_t *image = malloc(elements * sizeof(*image));
+	CHECK(image);
+	buffer_make(&b, MEMORY_ALLOC, r.gpu, r.session, elements * sizeof(*image));
+	for (size_t i = 0; i < elements; i++)
+		image[i] = (int32_t)value_input(&c, c.rank, i);
+	gpu_put(b.p, image, elements * sizeof(*image));
+	result = call_submit(&c, r.comm, b.p, b.p, &task);
+	if (result) {
+		CHECK(result == NCCLSVC_UNSUPPORTED || result == NCCLSVC_INVALID_ARGUMENT);
+		report("rank %d: refused: %s", r.rank, ncclsvc_last_error());
+	} else {
+		rank_wait(&r, task);
+		gpu_get(image, b.p, elements * sizeof(*image));
+		for (size_t i = 0; i < elements; i++)
+			CHECK_EQ(image[i], value_expected(&c, i, &exact));
+	}
+	buffer_free(&b);
+	free(image);
+	rank_close(&r);
+}
+
+static void test_all_to_all_in_place(void)
+{
+	crew_run(crew_size(), in_place_rank, NULL);
+}
+
+/* ---- More than 2^31 elements ---- */
+
+static void big_rank(struct client *client)
+{
+	const size_t count = (UINT64_C(1) << 31) + 4099, need = UINT64_C(16) << 30;
+	const size_t places[] = {0, 1, (1u << 31) - 1, 1u << 31, count - 1};
+	struct rank r;
+	struct buffer b;
+	ncclsvc_task task;
+	rank_open(&r, client);
+	size_t unused = gpu_unused_memory();
+	say(client, unused >= need);
+	if (!hear(client)) {
+		rank_close(&r);
+		return;
+	}
+	buffer_make(&b, MEMORY_ALLOC, r.gpu, r.session, count);
+	CHECK_CU(cu.cuMemsetD8Async(b.p, (unsigned char)(r.rank + 1), count, r.stream));
+	for (size_t i = 0; i < 5; i++)
+		CHECK_CU(cu.cuMemsetD8Async(
+			b.p + places[i], (unsigned char)(10 * (r.rank + 1) + (int)i), 1, r.stream));
+	stage("AllReduce of %zu int8", count);
+	CHECK_OK(ncclsvc_all_reduce(at(b.p), at(b.p), count, NCCLSVC_INT8, NCCLSVC_SUM, r.comm,
+				    &task));
+	rank_wait(&r, task);
+	stage("reading it");
+	char *image = malloc(count);
+	CHECK(image);
+	gpu_get(image, b.p, count);
+	int ranks = r.n * (r.n + 1) / 2;
+	for (size_t i = 0, k = 0; i < count; i++) {
+		int want = ranks;
+		if (k < 5 && i == places[k])
+			want = 10 * ranks + r.n * (int)k++;
+		if (image[i] != (char)want)
+			check_failed(__FILE__, __LINE__, "element %zu is %d, not %d", i, image[i],
+				     want);
+	}
+	free(image);
+	buffer_free(&b);
+	rank_close(&r);
+}
+
+static void test_big(void)
+{
+	struct daemon d;
+	struct client ranks[2];
+	bool enough = true;
+	gpu_daemon_start(&d);
+	clients_start(ranks, 2, &d, big_rank, NULL);
+	for (int i = 0; i < 2; i++)
+		enough = hear(&ranks[i]) && enough;
+	say_all(ranks, 2, enough);
+	crew_end(ranks, 2);
+	gpu_daemon_stop(&d);
+	if (!enough)
+		skip_test("less than 16 GiB of GPU memory are free");
+}
+
+const struct gpu_test values_tests[] = {
+	{"values/1", test_values_1, 1, 120, 0},
+	{"values/2", test_values_2, 2, 120, TEST_QUICK},
+	{"values/4", test_values_4, 4, 180, TEST_QUICK},
+	{"values/all_to_all_in_place", test_all_to_all_in_place, 2, 60, TEST_QUICK},
+	{"values/big", test_big, 2, 120, TEST_REAL},
+	{0},
+};

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tests of GPUs, and what they are run with. Each runs in a process of its own, whose group is
+ * killed when its time is up. */
+#ifndef TESTS_GPU_TESTS_H
+#define TESTS_GPU_TESTS_H
+
+#include "gpu.h"
+
+#define RANKS_MAX 16
+
+/* How the tests run, this time. */
+struct setup {
+	int gpus;   /* to use */
+	bool quick; /* a part of each test that has many */
+	bool fake;  /* the stand-ins of tests/fake: times mean nothing */
+	bool mps;   /* through an MPS server */
+	int repeat; /* rounds of tests that kill; 0: the test's own choice */
+	uint64_t seed;
+};
+extern struct setup setup;
+
+enum test_flags {
+	TEST_QUICK = 1,	    /* runs with --quick, too */
+	TEST_REAL = 2,	    /* cannot run on the stand-ins */
+	TEST_WITHOUT_MPS = 4, /* would end the MPS server for everybody */
+};
+
+struct gpu_test {
+	const char *name;
+	void (*run)(void);
+	unsigned gpus;	  /* it needs at least */
+	unsigned seconds; /* it may take */
+	unsigned flags;
+};
+
+/* Tables that end with a test without name. */
+extern const struct gpu_test values_tests[], random_tests[], order_tests[], memory_tests[],
+	refused_tests[], failure_tests[], member_tests[], lost_tests[];
+
+/* ---- For tests, and the processes that they fork ---- */
+
+/* What the process is at: shown if the test hangs. */
+__attribute__((format(printf, 1, 2))) void stage(const char *format, ...);
+/* A line below the test's result. */
+__attribute__((format(printf, 1, 2))) void report(const char *format, ...);
+/* Ends the test: it was not run, because. */
+__attribute__((noreturn, format(printf, 1, 2))) void skip_test(const char *format, ...);
+/* A limit in ms, but on the stand-ins, where it is only a guard against hanging. */
+unsigned limit_ms(unsigned ms);
+
+/* The next pseudo-random number, from a state of any value. */
+uint32_t draw(uint64_t *state);
+
+#endif

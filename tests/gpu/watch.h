@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_GPU_WATCH_H
+#define TESTS_GPU_WATCH_H
+
+#include "tests/integration/harness.h"
+
+/* The daemon to ask if the test hangs. */
+void watch_daemon(const struct daemon *d);
+
+#endif

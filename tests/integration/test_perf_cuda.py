@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ncclsvc-perf --device cuda with a private daemon, on the stand-ins for CUDA and NCCL.
+
+Environment: NCCLSVC_PERF, NCCLSVCD, NCCLSVC_PERF_NCCL, and FAKE_DIR with the stand-ins."""
+
+import ctypes
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+PERF = os.environ["NCCLSVC_PERF"]
+
+
+class PerfCuda(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory(prefix="ncclsvc-")
+        self.addCleanup(self.dir.cleanup)
+        self.env = dict(os.environ, NCCLSVC_FAKE_DIR=self.dir.name, NCCLSVC_FAKE_GPUS="2",
+                        LD_LIBRARY_PATH=os.environ["FAKE_DIR"])
+
+    def run_perf(self, *arguments, env=None):
+        return subprocess.run([PERF, *arguments, "--device", "cuda", "--spawn-daemon",
+                               "--timeout", "30", "--json"], env=env or self.env, text=True,
+                              capture_output=True, timeout=120, check=False)
+
+    def report(self, *arguments):
+        done = self.run_perf(*arguments, "--rounds", "2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual(report["device"], "cuda")
+        return report
+
+    def test_operations(self):
+        for memory in "own", "lent", "vmm":
+            for sync in "each", "stream", "last":
+                r = self.report("all_reduce", "-b", "8", "-e", "64K", "-f", "128", "--memory",
+                                memory, "--sync", sync, "--baseline", "nccl")
+                self.assertEqual((r["memory"], r["sync"], r["wrong"]), (memory, sync, 0))
+                self.assertTrue(r["baseline"].startswith("NCCL 2."))
+                for row in r["rows"]:
+                    self.assertGreater(row["time_us"], 0)
+                    self.assertAlmostEqual(row["ratio"], row["time_us"] / row["baseline_us"])
+
+    def test_no_baseline_and_gpus_in_another_order(self):
+        r = self.report("sendrecv", "-b", "4K", "-e", "4K", "-d", "float8e5m2", "--gpus", "1,0")
+        self.assertEqual((r["wrong"], r["ranks"], r["baseline"]), (0, 2, None))
+        self.assertIsNone(r["rows"][0]["ratio"])
+
+    def test_more_tasks_than_a_ring_holds(self):
+        r = self.report("all_reduce", "-b", "8", "-e", "8", "-n", "3000", "-c", "1")
+        self.assertEqual(r["wrong"], 0)
+
+    def test_cpu(self):
+        r = self.report("cpu", "--baseline", "nccl")
+        self.assertEqual([row["path"] for row in r["rows"]], ["stream", "last", "nccl"])
+        self.assertEqual(r["rows"][2]["ratio"], 1)
+        self.assertTrue(all(row["submit_cpu_us"] > 0 for row in r["rows"]))
+
+    def test_overlap(self):
+        r = self.report("overlap", "-b", "64K", "--baseline", "nccl", "--compute-ms", "10")
+        for row in r["rows"]:
+            self.assertGreater(row["compute_ms"], 5)
+            self.assertGreater(row["both_ms"], row["compute_ms"] / 2)
+            self.assertLessEqual(row["both_comm_ms"], row["both_ms"])
+
+    def test_start(self):
+        r = self.report("start", "--baseline", "nccl")
+        self.assertEqual([row["path"] for row in r["rows"]], ["service", "nccl"])
+        self.assertTrue(all(row["start_ms"] > 0 for row in r["rows"]))
+
+    def test_gpu_memory(self):
+        rows = self.report("gpu-memory", "--baseline", "nccl")["rows"]
+        self.assertEqual([row["holder"] for row in rows],
+                         ["daemon", "daemon", "client", "any", "nccl"])
+
+    def test_idle(self):
+        rows = self.report("idle", "--seconds", "1")["rows"]
+        self.assertEqual([(row["phase"], row["process"]) for row in rows],
+                         [(phase, process) for phase in ("idle", "busy")
+                          for process in ("supervisor", "worker 0", "worker 1")])
+        self.assertGreater(rows[-1]["rate"], 0)
+
+    def test_too_few_gpus(self):
+        done = self.run_perf("all_reduce", "--ranks", "3")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("GPU 2", done.stderr)
+
+    def test_no_driver(self):
+        try:
+            ctypes.CDLL("libcuda.so.1")
+            self.skipTest("this machine has NVIDIA's driver")
+        except OSError:
+            pass
+        done = self.run_perf("all_reduce", env=dict(self.env, LD_LIBRARY_PATH=""))
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        self.assertIn("libcuda.so.1", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ncclsvc-perf's baseline on GPUs, as the coordinator sees it: the processes of ncclsvc-perf-nccl,
+ * on the stand-ins for CUDA and NCCL. Environment: NCCLSVC_PERF_NCCL, LD_LIBRARY_PATH. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "crews_cuda.h"
+#include "process.h"
+
+#define RANKS	   3
+#define BYTES	   (1 << 20)
+#define TIMEOUT_MS 20000
+
+static const int gpus[RANKS] = {0, 1, 2};
+static struct crew crew;
+
+static int start(void **state)
+{
+	(void)state;
+	/* private_dir is emptied at the end, with the stand-ins' files in it. */
+	const char *dir = private_dir();
+	if (!dir || setenv("NCCLSVC_FAKE_DIR", dir, 1) || setenv("NCCLSVC_FAKE_GPUS", "3", 1))
+		return -1;
+	if (!crew_start_nccl(&crew, gpus, RANKS, TIMEOUT_MS))
+		return -1;
+	return crew_init(&crew, NULL) && crew_buffers(&crew, BYTES) ? 0 : -1;
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	crew_stop(&crew);
+	remove_private_dir();
+	return 0;
+}
+
+static struct work work_of(unsigned op, unsigned type, unsigned redop)
+{
+	return (struct work){.op = (uint8_t)op,
+			     .type = (uint8_t)type,
+			     .redop = (uint8_t)redop,
+			     .root = work_has_root(op) ? RANKS - 1 : 0,
+			     .nranks = RANKS,
+			     .count = work_count(op, type, RANKS, 100000)};
+}
+
+static void check(struct work w)
+{
+	for (int place = 0; place < 2; place++) {
+		w.in_place = (uint8_t)place;
+		if (place && !(work_can_be_in_place(w.op) && work_nccl_can(&w)))
+			continue;
+		for (uint8_t sync = SYNC_EACH; sync <= SYNC_LAST; sync++) {
+			struct job job = {
+				.kind = JOB_CHECK, .sync = sync, .seed = 7 + sync, .work = w};
+			if (!crew_do(&crew, &job))
+				fail_msg("op %u type %u redop %u place %d failed", w.op, w.type,
+					 w.redop, place);
+			if (crew_wrong(&crew))
+				fail_msg("op %u type %u redop %u place %d: %llu wrong", w.op,
+					 w.type, w.redop, place,
+					 (unsigned long long)crew_wrong(&crew));
+		}
+	}
+}
+
+static void test_operations(void **state)
+{
+	(void)state;
+	for (unsigned op = NCCLSVC_ALL_REDUCE; op <= NCCLSVC_BARRIER; op++) {
+		if (op != NCCLSVC_RECV)
+			check(work_of(op, NCCLSVC_FLOAT32, NCCLSVC_SUM));
+	}
+}
+
+/* An average of three is exact for integers only. */
+static void test_types(void **state)
+{
+	(void)state;
+	for (unsigned type = NCCLSVC_INT8; type <= NCCLSVC_FLOAT8E5M2; type++) {
+		bool integer = type <= NCCLSVC_UINT64;
+		for (unsigned redop = NCCLSVC_SUM; redop <= NCCLSVC_AVG; redop++) {
+			if (redop != NCCLSVC_AVG || integer)
+				check(work_of(NCCLSVC_ALL_REDUCE, type, redop));
+		}
+		check(work_of(NCCLSVC_ALL_GATHER, type, NCCLSVC_SUM));
+	}
+}
+
+/* The check itself: a rank with other inputs must not go unseen. */
+static void test_wrong(void **state)
+{
+	(void)state;
+	struct job job = {.kind = JOB_CHECK,
+			  .seed = 1,
+			  .work = work_of(NCCLSVC_ALL_GATHER, NCCLSVC_INT32, NCCLSVC_SUM)};
+	crew_tell(&crew, 1, RANKS - 1, &job);
+	job.seed = 2;
+	crew_tell(&crew, 0, 1, &job);
+	assert_true(crew_collect(&crew));
+	assert_true(crew_wrong(&crew) > job.work.count);
+}
+
+static void test_times(void **state)
+{
+	(void)state;
+	struct work w = work_of(NCCLSVC_ALL_REDUCE, NCCLSVC_FLOAT32, NCCLSVC_SUM);
+	struct job time = {.kind = JOB_TIME, .fill = 1, .iters = 20, .warmup = 2, .work = w};
+	for (uint8_t sync = SYNC_EACH; sync <= SYNC_LAST; sync++) {
+		time.sync = sync;
+		assert_true(crew_do(&crew, &time));
+		assert_true(crew_ns(&crew, 20) > 100);
+	}
+	struct job burst = {
+		.kind = JOB_BURST, .sync = SYNC_STREAM, .iters = 100, .bursts = 3, .work = w};
+	assert_true(crew_do(&crew, &burst));
+	assert_true(crew_ns(&crew, 100) > 10);
+	struct job memory = {.kind = JOB_MEMORY};
+	assert_true(crew_do(&crew, &memory));
+	assert_true(crew.members[0].reply.free_bytes > 0);
+}
+
+static void test_step(void **state)
+{
+	(void)state;
+	struct job job = {.kind = JOB_STEP,
+			  .parts = STEP_COMPUTE,
+			  .iters = 5,
+			  .warmup = 1,
+			  .kernels = 10,
+			  .spins = 100000,
+			  .work = work_of(NCCLSVC_ALL_REDUCE, NCCLSVC_FLOAT32, NCCLSVC_SUM)};
+	assert_true(crew_do(&crew, &job));
+	double compute = crew_ns(&crew, 1);
+	assert_true(compute > 1e6);
+	job.parts = STEP_COMPUTE | STEP_COMM;
+	assert_true(crew_do(&crew, &job));
+	assert_true(crew_ns(&crew, 1) > compute / 2);
+	assert_true(crew.members[0].reply.comm_ns > 0);
+	assert_true(crew.members[0].reply.comm_ns <= crew.members[0].reply.elapsed_ns);
+}
+
+/* Last: the crew is over then. */
+static void test_refusal(void **state)
+{
+	(void)state;
+	struct job job = {.kind = JOB_TIME,
+			  .iters = 1,
+			  .work = work_of(NCCLSVC_ALL_REDUCE, NCCLSVC_INT8, NCCLSVC_SUM)};
+	job.work.count = BYTES + 1;
+	assert_false(crew_do(&crew, &job));
+	assert_non_null(strstr(crew.members[0].reply.text, "too small"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_operations), cmocka_unit_test(test_types),
+		cmocka_unit_test(test_wrong),	   cmocka_unit_test(test_times),
+		cmocka_unit_test(test_step),	   cmocka_unit_test(test_refusal),
+	};
+	return cmocka_run_group_tests_name("perf_nccl", tests, start, stop);
+}

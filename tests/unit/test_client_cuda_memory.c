@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Device memory: what is registered when, what is refused, what is lent. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client_cuda.h"
+
+#define MiB ((size_t)1 << 20)
+
+static ncclsvc_result try_reduce(ncclsvc_comm *comm, const void *from, void *to, size_t n)
+{
+	return ncclsvc_all_reduce(from, to, n, NCCLSVC_FLOAT32, NCCLSVC_SUM, comm, NULL);
+}
+
+static void *pointer(CUdeviceptr p)
+{
+	return (void *)(uintptr_t)p;
+}
+
+/* A session and a communicator, whose thread's stream never waits. */
+static ncclsvc_session *open_gpu(ncclsvc_comm **comm, CUstream *stream)
+{
+	ncclsvc_session *s = session(false);
+	*comm = join_gpu(s, 0);
+	*stream = new_stream();
+	assert_int_equal(ncclsvc_stream_set(s, *stream, NCCLSVC_STREAM_DETACHED), NCCLSVC_OK);
+	return s;
+}
+
+static void an_allocation_is_registered_once(void **state)
+{
+	ncclsvc_comm *comm;
+	CUstream stream;
+	(void)state;
+	ncclsvc_session *s = open_gpu(&comm, &stream);
+	CUdeviceptr a = new_memory(4 * MiB), b = new_memory(MiB);
+	assert_int_equal(try_reduce(comm, pointer(a + 4096), pointer(a + 2 * MiB), 100),
+			 NCCLSVC_OK);
+	struct svc_record r = record(1);
+	assert_int_equal(peer.ncuda, 1);
+	assert_int_equal(peer.cuda[0].bytes, 4 * MiB);
+	assert_int_equal(peer.cuda[0].base, a);
+	assert_int_equal(peer.cuda[0].device, DAEMON_DEVICE(0));
+	assert_int_equal(r.src_region, peer.cuda_ids[0]);
+	assert_int_equal(r.dst_region, peer.cuda_ids[0]);
+	assert_int_equal(r.src_offset, 4096);
+	assert_int_equal(r.dst_offset, 2 * MiB);
+	assert_int_equal(try_reduce(comm, pointer(a), pointer(b), 100), NCCLSVC_OK);
+	assert_int_equal(peer.ncuda, 2);
+	assert_int_equal(record(2).src_region, peer.cuda_ids[0]);
+	assert_int_equal(record(2).dst_region, peer.cuda_ids[1]);
+	reduce(comm, b, 100);
+	assert_int_equal(record(3).src_region, peer.cuda_ids[1]);
+	assert_int_equal(peer.ncuda, 2);
+	/* To its last byte, and no further. */
+	reduce(comm, b, MiB / 4);
+	assert_int_equal(try_reduce(comm, pointer(b + 4), pointer(b + 4), MiB / 4),
+			 NCCLSVC_INVALID_ARGUMENT);
+	says("ends after 1048572");
+	assert_int_equal(peer.opcodes[SVC_REGION_ADD], 0);
+	ncclsvc_close(s);
+	GOOD(cu.cuMemFree(a));
+	GOOD(cu.cuMemFree(b));
+	GOOD(cu.cuStreamDestroy(stream));
+}
+
+static void freed_memory_is_another_when_it_comes_back(void **state)
+{
+	ncclsvc_comm *comm;
+	CUstream stream;
+	(void)state;
+	ncclsvc_session *s = open_gpu(&comm, &stream);
+	CUdeviceptr a = new_memory(8 * MiB), other = new_memory(8 * MiB);
+	reduce(comm, a, 100);
+	wait_ready(record(1).timeline, 1);
+	GOOD(cu.cuMemFree(a));
+	CUdeviceptr b = new_memory(8 * MiB);
+	assert_int_equal(a, b); /* or this tests nothing */
+	reduce(comm, b, 100);
+	assert_int_equal(peer.ncuda, 2);
+	assert_int_not_equal(peer.cuda[0].buffer_id, peer.cuda[1].buffer_id);
+	assert_int_equal(record(2).src_region, peer.cuda_ids[1]);
+	/* A pending task used the old one. */
+	peer_sync(s);
+	assert_int_equal(peer.ndeleted, 0);
+	work(1);
+	assert_int_equal(ncclsvc_wait_all(s, 0), NCCLSVC_TIMEOUT);
+	peer_sync(s);
+	assert_int_equal(peer.ndeleted, 1);
+	assert_int_equal(peer.deleted[0], peer.cuda_ids[0]);
+	/* What is freed goes when the next is registered, even if its address is not used again. */
+	work(2);
+	assert_int_equal(ncclsvc_wait_all(s, WAIT_MS), NCCLSVC_OK);
+	GOOD(cu.cuMemFree(b));
+	reduce(comm, other, 100);
+	peer_sync(s);
+	assert_int_equal(peer.ndeleted, 2);
+	assert_int_equal(peer.deleted[1], peer.cuda_ids[1]);
+	ncclsvc_close(s);
+	GOOD(cu.cuMemFree(other));
+	GOOD(cu.cuStreamDestroy(stream));
+}
+
+static CUmemGenericAllocationHandle create(size_t bytes, int types)
+{
+	CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = types,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+	};
+	CUmemGenericAllocationHandle handle;
+	GOOD(cu.cuMemCreate(&handle, bytes, &prop, 0));
+	return handle;
+}
+
+static void map_at(CUdeviceptr p, size_t bytes, CUmemGenericAllocationHandle handle)
+{
+	CUmemAccessDesc access = {
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+	};
+	GOOD(cu.cuMemMap(p, bytes, 0, handle, 0));
+	GOOD(cu.cuMemRelease(handle));
+	GOOD(cu.cuMemSetAccess(p, bytes, &access, 1));
+}
+
+/* As expandable segments have it: one range, several mappings. */
+static void mappings_are_registered_one_by_one(void **state)
+{
+	ncclsvc_comm *comm;
+	CUstream stream;
+	CUdeviceptr p;
+	(void)state;
+	ncclsvc_session *s = open_gpu(&comm, &stream);
+	const size_t one = 2 * MiB;
+	GOOD(cu.cuMemAddressReserve(&p, 3 * one, 0, 0, 0));
+	map_at(p, one, create(one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	map_at(p + one, one, create(one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	map_at(p + 2 * one, one, create(one, 0));
+	unsigned fds = open_fds();
+	assert_int_equal(try_reduce(comm, pointer(p + 8), pointer(p + one + 16), 100), NCCLSVC_OK);
+	assert_int_equal(peer.opcodes[SVC_REGION_CUDA_FD], 2);
+	assert_int_equal(peer.opcodes[SVC_REGION_CUDA], 0);
+	assert_int_equal(peer.cuda[1].base, p + one);
+	assert_int_equal(peer.cuda[1].bytes, one);
+	assert_int_equal(record(1).src_offset, 8);
+	assert_int_equal(record(1).dst_offset, 16);
+	assert_int_equal(open_fds(), fds);
+	assert_int_equal(try_reduce(comm, pointer(p + 64), pointer(p + 64), one / 4),
+			 NCCLSVC_UNSUPPORTED);
+	says("within one mapping");
+	assert_int_equal(try_reduce(comm, pointer(p + 2 * one), pointer(p + 2 * one), 1),
+			 NCCLSVC_UNSUPPORTED);
+	says("without a POSIX handle type");
+	/* Another allocation at the same address. */
+	work(1);
+	assert_int_equal(ncclsvc_wait_all(s, WAIT_MS), NCCLSVC_OK);
+	GOOD(cu.cuMemUnmap(p, one));
+	map_at(p, one, create(one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	reduce(comm, p, 1);
+	assert_int_equal(peer.opcodes[SVC_REGION_CUDA_FD], 3);
+	peer_sync(s);
+	assert_int_equal(peer.ndeleted, 1);
+	assert_int_equal(peer.deleted[0], peer.cuda_ids[0]);
+	/* Those that are gone do not hide a larger one in their place. */
+	for (int i = 0; i < 3; i++)
+		GOOD(cu.cuMemUnmap(p + (size_t)i * one, one));
+	map_at(p, 2 * one, create(2 * one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	reduce(comm, p + one + 8, 1);
+	assert_int_equal(peer.cuda[3].bytes, 2 * one);
+	assert_int_equal(record(3).src_offset, one + 8);
+	ncclsvc_close(s);
+	GOOD(cu.cuMemUnmap(p, 2 * one));
+	GOOD(cu.cuMemAddressFree(p, 3 * one));
+	GOOD(cu.cuStreamDestroy(stream));
+}
+
+static void unsharable_memory_is_refused_by_name(void **state)
+{
+	ncclsvc_comm *comm;
+	CUstream stream;
+	CUdeviceptr pool, p = new_memory(MiB);
+	CUcontext context;
+	CUdevice device;
+	float host[4];
+	(void)state;
+	ncclsvc_session *s = open_gpu(&comm, &stream);
+	ncclsvc_comm *hosts = world(s);
+	assert_int_equal(try_reduce(comm, host, host, 4), NCCLSVC_UNSUPPORTED);
+	says("needs device memory");
+	assert_int_equal(try_reduce(comm, pointer(p), host, 4), NCCLSVC_UNSUPPORTED);
+	says("recvbuf");
+	GOOD(cu.cuMemAllocAsync(&pool, 4096, stream));
+	assert_int_equal(try_reduce(comm, pointer(pool), pointer(pool), 4), NCCLSVC_UNSUPPORTED);
+	says("memory pool");
+	GOOD(cu.cuMemFreeAsync(pool, stream));
+	assert_int_equal(try_reduce(hosts, pointer(p), pointer(p), 4), NCCLSVC_UNSUPPORTED);
+	says("is device memory, communicator world");
+	if (gpus > 1) {
+		CUdeviceptr far;
+		GOOD(cu.cuDeviceGet(&device, 1));
+		GOOD(cu.cuDevicePrimaryCtxRetain(&context, device));
+		GOOD(cu.cuCtxPushCurrent(context));
+		far = new_memory(MiB);
+		CUstream stranger = new_stream();
+		GOOD(cu.cuCtxPopCurrent(&context));
+		assert_int_equal(try_reduce(comm, pointer(far), pointer(far), 4),
+				 NCCLSVC_INVALID_ARGUMENT);
+		says("memory of GPU 1");
+		says("is of GPU 0");
+		/* Also when it is known, from that GPU's own communicator. */
+		ncclsvc_comm *there = join_gpu(s, 1);
+		assert_int_equal(try_reduce(there, pointer(far), pointer(far), 4),
+				 NCCLSVC_INVALID_ARGUMENT);
+		says("the stream is of GPU 0, the communicator");
+		assert_int_equal(ncclsvc_stream_set(s, stranger, 0), NCCLSVC_OK);
+		reduce(there, far, 4);
+		assert_int_equal(ncclsvc_stream_set(s, stream, 0), NCCLSVC_OK);
+		assert_int_equal(try_reduce(comm, pointer(far), pointer(far), 4),
+				 NCCLSVC_INVALID_ARGUMENT);
+		says("memory of GPU 1");
+		atomic_store(&timeline(record(1).timeline)->done, 1);
+		stream_ends(stranger);
+		GOOD(cu.cuStreamDestroy(stranger));
+		GOOD(cu.cuMemFree(far));
+	}
+	assert_int_equal(peer.ncuda, gpus > 1 ? 2 : 1); /* p, and far once */
+	ncclsvc_close(s);
+	if (gpus > 1)
+		GOOD(cu.cuDevicePrimaryCtxRelease(device));
+	GOOD(cu.cuMemFree(p));
+	GOOD(cu.cuStreamDestroy(stream));
+}
+
+static void lent_memory(void **state)
+{
+	ncclsvc_comm *comm;
+	CUstream stream;
+	void *lent = NULL, *second = NULL;
+	char bytes[64];
+	uint64_t id;
+	(void)state;
+	ncclsvc_session *s = open_gpu(&comm, &stream);
+	assert_int_equal(ncclsvc_mem_alloc_device(s, 0, 100, &lent), NCCLSVC_UNSUPPORTED);
+	says("nothing is lent");
+	CUmemGenericAllocationHandle handle =
+		create(2 * MiB, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	GOOD(cu.cuMemExportToShareableHandle(&peer.lend_fd, handle,
+					     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	peer.lend_bytes = 2 * MiB;
+	unsigned fds = open_fds();
+	if (ncclsvc_mem_alloc_device(s, 0, 100, &lent))
+		fail_msg("%s", ncclsvc_last_error());
+	if (!fake)
+		assert_int_equal(open_fds(), fds);
+	memset(bytes, 1, sizeof(bytes));
+	GOOD(cu.cuMemcpyDtoH(bytes, (uintptr_t)lent, sizeof(bytes)));
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		assert_int_equal(bytes[i], 0);
+	reduce(comm, (uintptr_t)lent + 16, 4);
+	assert_int_equal(peer.ncuda, 0);
+	assert_int_equal(record(1).src_region, peer.regions);
+	assert_int_equal(record(1).src_offset, 16);
+	assert_int_equal(ncclsvc_mem_free(s, (char *)lent + 1), NCCLSVC_NOT_FOUND);
+	peer.busy = true;
+	assert_int_equal(ncclsvc_mem_free(s, lent), NCCLSVC_BUSY);
+	peer.busy = false;
+	reduce(comm, (uintptr_t)lent, 4);
+	GOOD(cu.cuMemcpyDtoH(bytes, (uintptr_t)lent, sizeof(bytes)));
+	work(1);
+	work(2);
+	assert_int_equal(ncclsvc_wait_all(s, WAIT_MS), NCCLSVC_OK);
+	assert_int_equal(ncclsvc_mem_free(s, lent), NCCLSVC_OK);
+	assert_int_equal(peer.ndeleted, 1);
+	assert_int_equal(peer.deleted[0], peer.regions);
+	assert_int_not_equal(
+		cu.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, (uintptr_t)lent), 0);
+	assert_int_equal(ncclsvc_mem_free(s, lent), NCCLSVC_NOT_FOUND);
+	/* A daemon that is gone takes it along, but not from under this process. */
+	assert_int_equal(ncclsvc_mem_alloc_device(s, 0, 100, &lent), NCCLSVC_OK);
+	assert_int_equal(ncclsvc_mem_alloc_device(s, 0, 100, &second), NCCLSVC_OK);
+	peer_hang_up(&peer);
+	while (!ncclsvc_dispatch(s, WAIT_MS))
+		;
+	assert_int_equal(ncclsvc_reattach(s, WAIT_MS), NCCLSVC_OK);
+	GOOD(cu.cuMemcpyDtoH(bytes, (uintptr_t)lent, sizeof(bytes)));
+	assert_int_equal(try_reduce(comm, lent, lent, 4), NCCLSVC_NOT_FOUND);
+	says("daemon that is gone");
+	assert_int_equal(ncclsvc_mem_free(s, lent), NCCLSVC_OK);
+	ncclsvc_close(s);
+	assert_int_not_equal(
+		cu.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, (uintptr_t)second),
+		0);
+	GOOD(cu.cuMemRelease(handle));
+	close(peer.lend_fd);
+	assert_in_range(open_fds(), 0, fds);
+	GOOD(cu.cuStreamDestroy(stream));
+}
+
+/* More allocations than the table has places. */
+static void the_table_is_bounded(void **state)
+{
+	enum { PLACES = 1024, MORE = 40 };
+	static CUdeviceptr p[PLACES + MORE];
+	ncclsvc_comm *comm;
+	CUstream stream;
+	(void)state;
+	ncclsvc_session *s = open_gpu(&comm, &stream);
+	for (unsigned i = 0; i < PLACES + MORE; i++) {
+		p[i] = new_memory(4096);
+		ncclsvc_task task = reduce(comm, p[i], 4);
+		work(i + 1);
+		assert_int_equal(ncclsvc_wait(s, task, WAIT_MS), NCCLSVC_OK);
+	}
+	peer_sync(s);
+	assert_int_equal(peer.ncuda, PLACES + MORE);
+	assert_int_equal(peer.ndeleted, MORE);
+	assert_int_equal(peer.deleted[0], 1); /* the least recently used */
+	ncclsvc_task task = reduce(comm, p[PLACES], 4);
+	assert_int_equal(peer.ncuda, PLACES + MORE);
+	work(PLACES + MORE + 1);
+	assert_int_equal(ncclsvc_wait(s, task, WAIT_MS), NCCLSVC_OK);
+	reduce(comm, p[0], 4);
+	assert_int_equal(peer.ncuda, PLACES + MORE + 1);
+	ncclsvc_close(s);
+	for (unsigned i = 0; i < PLACES + MORE; i++)
+		GOOD(cu.cuMemFree(p[i]));
+	GOOD(cu.cuStreamDestroy(stream));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		GPU_TEST(an_allocation_is_registered_once),
+		GPU_TEST(freed_memory_is_another_when_it_comes_back),
+		GPU_TEST(mappings_are_registered_one_by_one),
+		GPU_TEST(unsharable_memory_is_refused_by_name),
+		GPU_TEST(lent_memory),
+		GPU_TEST(the_table_is_bounded),
+	};
+	gpus_open();
+	int failed = cmocka_run_group_tests(tests, NULL, NULL);
+	gpus_close();
+	return failed;
+}
