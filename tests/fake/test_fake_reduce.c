@@ -54,6 +54,19 @@ static double small_value(uint32_t x, int type)
 	return x >> (l.exponent + l.mantissa) & 1 ? -v : v;
 }
 
+/* Found by trying all of them, once for each of the few values there are. */
+static uint32_t encoding(int type, double v)
+{
+	static uint32_t known[NCCLSVC_FLOAT8E5M2 + 1][7]; /* of -3 to 3; 0: not known yet */
+	uint32_t *best = &known[type][(int)v + 3];
+	struct layout l = layout_of(type);
+	for (uint32_t x = 0; !*best && x < 1u << (1 + l.exponent + l.mantissa); x++) {
+		if (small_value(x, type) == v)
+			*best = x;
+	}
+	return *best;
+}
+
 static void store(void *p, size_t i, int type, double v)
 {
 	switch (type) {
@@ -82,12 +95,7 @@ static void store(void *p, size_t i, int type, double v)
 		((double *)p)[i] = v;
 		return;
 	}
-	struct layout l = layout_of(type);
-	uint32_t best = 0;
-	for (uint32_t x = 0; x < 1u << (1 + l.exponent + l.mantissa); x++) {
-		if (fabs(small_value(x, type) - v) < fabs(small_value(best, type) - v))
-			best = x;
-	}
+	uint32_t best = encoding(type, v);
 	if (width(type) == 1)
 		((uint8_t *)p)[i] = (uint8_t)best;
 	else

@@ -22,6 +22,8 @@ extern const size_t n_ours_symbols, n_real_symbols;
 
 /* C: a constant. S: a type's size. O: a field's offset and size. P: two names of one number. */
 #define ABI_CUDA(C, S, O)                                                                          \
+	C(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) C(CU_COMPUTEMODE_DEFAULT)                      \
+	C(CU_COMPUTEMODE_PROHIBITED) C(CU_COMPUTEMODE_EXCLUSIVE_PROCESS) S(CUmodule) S(CUfunction) \
 	C(CUDA_SUCCESS) C(CUDA_ERROR_INVALID_VALUE) C(CUDA_ERROR_OUT_OF_MEMORY)                    \
 	C(CUDA_ERROR_NOT_INITIALIZED) C(CUDA_ERROR_DEINITIALIZED) C(CUDA_ERROR_NO_DEVICE)          \
 	C(CUDA_ERROR_INVALID_DEVICE) C(CUDA_ERROR_INVALID_CONTEXT) C(CUDA_ERROR_MAP_FAILED)        \
@@ -118,12 +120,13 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	F(cuStreamIsCapturing) F(cuStreamBeginCapture) F(cuStreamEndCapture) F(cuGraphDestroy)     \
 	F(cuStreamWaitValue64) F(cuStreamWriteValue64) F(cuStreamBatchMemOp)                       \
 	F(cuStreamWaitEvent) F(cuEventCreate) F(cuEventRecord) F(cuEventQuery)                     \
-	F(cuEventSynchronize) F(cuEventElapsedTime) F(cuEventDestroy)
+	F(cuEventSynchronize) F(cuEventElapsedTime) F(cuEventDestroy)                              \
+	F(cuModuleLoadData) F(cuModuleUnload) F(cuModuleGetFunction) F(cuLaunchKernel)
 
 #define ABI_C(name) {#name, (long long)(name)},
 #define ABI_S(type) {"sizeof " #type, sizeof(type)},
-#define ABI_O(type, field) \
-	{#type "." #field, offsetof(type, field)}, \
+#define ABI_O(type, field)                                                                         \
+	{#type "." #field, offsetof(type, field)},                                                 \
 		{"sizeof " #type "." #field, sizeof(((type *)0)->field)},
 
 #endif
