@@ -86,11 +86,11 @@ struct physical {
 	int32_t devices[]; /* by rank */
 };
 
-/* The last tasks of another communicator are ending, and then m can have its physical one: quicker
- * than to make another. comm_gpu_ready follows. */
-bool physical_soon(struct server *s, const struct communicator *m);
 /* Gives m->physical, now or by comm_physical_ready. */
 void physical_acquire(struct server *s, struct communicator *m);
+/* Everybody has left one that fits, and it will be free in a moment: until when to wait for it.
+ * 0: do not wait. */
+uint64_t physical_due(const struct server *s, const struct communicator *m);
 /* The epoch is over and nothing runs. m->physical is NULL afterwards. */
 void physical_release(struct communicator *m);
 /* The epoch ended, and what still runs may never end by itself: break it off. */

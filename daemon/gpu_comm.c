@@ -13,7 +13,8 @@
 #include "gpu.h"
 #include "log.h"
 
-#define MAKING_NS UINT64_C(3000000000) /* to see that a rank is gone that was to take part */
+#define LEAVING_NS UINT64_C(100000000)	/* for the engine to be through with who has left */
+#define MAKING_NS  UINT64_C(3000000000) /* to see that a rank is gone that was to take part */
 
 static struct gpu *gpu_of(const struct physical *p, uint32_t rank)
 {
@@ -105,7 +106,6 @@ static void on_id(struct gpu *g, void *arg, const struct worker_message *answer,
 	}
 }
 
-/* The devices, in their order, and nothing wrong with it. */
 static bool fits(const struct physical *p, const struct communicator *m)
 {
 	if (!p->ready || p->bad || p->aborting || p->n != m->nranks)
@@ -116,18 +116,20 @@ static bool fits(const struct physical *p, const struct communicator *m)
 	return true;
 }
 
-bool physical_soon(struct server *s, const struct communicator *m)
+uint64_t physical_due(const struct server *s, const struct communicator *m)
 {
-	struct physical *p;
-	bool soon = false;
+	const struct physical *p;
+	uint64_t due = 0;
 	DL_FOREACH (s->physicals, p) {
-		if (!fits(p, m))
+		const struct communicator *user = p->user;
+		if (!fits(p, m) || user == m)
 			continue;
-		if (!p->user)
-			return false;
-		soon = soon || (p->user->running && p->user->ended);
+		if (!user)
+			return 0;
+		if (user->state == NCCLSVC_COMM_IDLE && user->idle_ns + LEAVING_NS > server_now())
+			due = earlier(due, user->idle_ns + LEAVING_NS);
 	}
-	return soon;
+	return due;
 }
 
 void physical_acquire(struct server *s, struct communicator *m)
