@@ -20,6 +20,9 @@
 #include "order.h"
 #include "worker/queue.h"
 
+/* Of one member. A launch blocks its worker when the driver's queues are full, and then nothing
+ * could be broken off any more. */
+#define FLYING_MAX   64
 #define SHOW_NS	     UINT64_C(10000000)
 #define SLEEP_SHARE  100 /* a task's end is seen late by at most this part of its time */
 #define SLEEP_MIN_NS UINT64_C(50000)
@@ -137,6 +140,33 @@ static bool collect(struct engine *e, struct task *t)
 	return good;
 }
 
+/* What is behind must not overtake it, on its communicator: it may need its result. */
+static void hold(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->nvisited; i++)
+		e->visited[i]->comm->held = e->launch_round;
+}
+
+static bool any_held(const struct engine *e)
+{
+	for (uint32_t i = 0; i < e->nvisited; i++)
+		if (e->visited[i]->comm->held == e->launch_round)
+			return true;
+	return false;
+}
+
+/* A group that alone is larger than the limit goes when nothing else flies. */
+static bool airborne_full(struct engine *e)
+{
+	bool full = false;
+	for (uint32_t i = 0; i < e->nvisited; i++) {
+		struct member *m = e->visited[i]->member;
+		if (m->nflying >= FLYING_MAX)
+			full = m->full = true;
+	}
+	return full;
+}
+
 static bool room_for(struct engine *e)
 {
 	bool room = true;
@@ -183,6 +213,7 @@ static void fly(struct engine *e, struct task *t)
 	DL_DELETE(m->queue, t);
 	m->head_tasks--;
 	DL_APPEND(m->flying, t);
+	m->nflying++;
 	t->flying = true;
 	t->started_ns = e->now;
 	if (t->record.timeline)
@@ -264,21 +295,25 @@ void device_launch(struct engine *e)
 	struct meeting *m, *next;
 	bool again = true;
 	e->met_new = false;
+	e->launch_round++;
 	while (again) {
 		again = false;
 		for (m = e->met; m && !again; m = next) {
 			next = m->next;
-			if (!collect(e, m->tasks[0]))
+			if (m->comm->held == e->launch_round || !collect(e, m->tasks[0]))
 				continue;
+			if (any_held(e) || airborne_full(e)) {
+				hold(e);
+				continue;
+			}
 			if (!room_for(e)) {
-				e->met_new = true; /* what is behind must not overtake it */
-				break;
+				hold(e);
+				e->met_new = true; /* the worker will have taken some */
+				continue;
 			}
 			launch_visited(e); /* other meetings may have gone with it */
 			again = true;
 		}
-		if (e->met_new)
-			break;
 	}
 	ring_bells(e);
 }
@@ -287,6 +322,12 @@ void device_launch(struct engine *e)
 
 static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
+	struct member *m = t->member;
+	m->nflying--;
+	if (m->full && m->nflying <= FLYING_MAX / 2) {
+		m->full = false;
+		e->met_new = true;
+	}
 	if (t->record.timeline) {
 		t->session->lines[t->record.timeline].flying--;
 		/* What the GPU wrote just now may have been less than its client was told. */
