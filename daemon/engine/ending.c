@@ -93,8 +93,9 @@ void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank,
 		struct member *m = &c->members[k];
 		if (m->gone)
 			continue;
-		/* Nobody is told that he himself has gone. */
-		clear_member(e, m, (int32_t)k == rank ? &own : &st);
+		/* Nobody is told that he himself has gone; that his GPU's worker has, he is. */
+		bool self = (int32_t)k == rank && result == NCCLSVC_PEER_GONE;
+		clear_member(e, m, self ? &own : &st);
 		m->session->handles[m->handle].comm = NULL;
 	}
 	if (c->cuda)
