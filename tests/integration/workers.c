@@ -143,6 +143,24 @@ void tasks_come(const struct crew *c, ncclsvc_state state, size_t n)
 	ncclsvc_close(s);
 }
 
+void tasks_reach_some(const struct crew *c, int rank, ncclsvc_state state)
+{
+	ncclsvc_session *s = session_open(&c->d);
+	bool there = false;
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; !there; sleep_ms(2)) {
+		ncclsvc_task_info *list;
+		size_t n;
+		CHECK_OK(ncclsvc_list_tasks(s, &list, &n));
+		for (size_t i = 0; i < n; i++)
+			there |= list[i].pid == c->ranks[rank].pid && list[i].state == state;
+		ncclsvc_list_free(list);
+		if (now_ns() > end)
+			check_failed(__FILE__, __LINE__, "no task of rank %d is %s", rank,
+				     ncclsvc_state_name(state));
+	}
+	ncclsvc_close(s);
+}
+
 /* ---- What is held ---- */
 
 static size_t devices_count(const struct crew *c)

@@ -115,5 +115,7 @@ ncclsvc_device_info worker_replaced(const struct crew *c, int device, int pid);
 bool daemon_says(const struct daemon *d, const char *text);
 /* Until the daemon lists n tasks in that state. */
 void tasks_come(const struct crew *c, ncclsvc_state state, size_t n);
+/* Until a task of that rank's process is in that state. */
+void tasks_reach_some(const struct crew *c, int rank, ncclsvc_state state);
 
 #endif
