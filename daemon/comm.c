@@ -267,7 +267,7 @@ void comm_try_start(struct server *s, struct communicator *m)
 		start_epoch(s, m);
 }
 
-static void fail_joins(struct server *s, struct communicator *m, const char *why)
+static void fail_joins(struct server *s, struct communicator *m, int result, const char *why)
 {
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct seat *seat = &m->seats[k];
@@ -280,17 +280,17 @@ static void fail_joins(struct server *s, struct communicator *m, const char *why
 		seat->deadline_ns = 0;
 		if (seat->fresh)
 			vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
-		client_error(c, m->reply_opcode, serial, NCCLSVC_NCCL_ERROR, "%s", why);
+		client_error(c, m->reply_opcode, serial, result, "%s", why);
 	}
 	check_idle(s, m);
 }
 
-void comm_physical_ready(struct communicator *m, const char *why)
+void comm_physical_ready(struct communicator *m, int result, const char *why)
 {
 	struct server *s = m->account->server;
 	m->acquiring = false;
-	if (why)
-		fail_joins(s, m, why);
+	if (result)
+		fail_joins(s, m, result, why);
 	else
 		comm_try_start(s, m);
 }
@@ -385,11 +385,7 @@ static void break_epoch(struct server *s, struct communicator *m, int32_t rank)
 
 void comm_gpu_lost(struct communicator *m, int result, int32_t rank)
 {
-	struct server *s = m->account->server;
-	if (m->running)
-		break_epoch_for(s, m, result, rank);
-	else
-		physical_release(m);
+	break_epoch_for(m->account->server, m, result, rank);
 }
 
 /* A part of a split that lost a member before it began. */

@@ -43,6 +43,7 @@ enum command_kind {
 	COMMAND_PING,	/* -> EVENT_PONG */
 	COMMAND_STOP,
 	COMMAND_DEVICE_ADD, /* a GPU's queue: for good */
+	COMMAND_EPOCH_RELEASE, /* after EPOCH_END: what still runs on GPUs waits for input no more */
 	COMMAND_EPOCH_DEAD, /* after EPOCH_END: what still runs on GPUs was broken off */
 };
 

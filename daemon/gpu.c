@@ -25,6 +25,7 @@
 #define BACKOFF_MS_MAX 30000
 #define STEADY_NS      UINT64_C(10000000000) /* who lived so long starts over without back-off */
 #define TICK_MS	       200
+#define PING_NS	       UINT64_C(1000000000) /* at least so often a worker has to say something */
 
 static void start_worker(struct gpu *g);
 
@@ -61,6 +62,8 @@ static void drop_message(struct gpu *g, struct gpu_message *o)
 
 static void watch(struct gpu *g)
 {
+	if (!g->poll)
+		return;
 	uv_poll_start(g->poll, g->out ? UV_READABLE | UV_WRITABLE : UV_READABLE, on_readable);
 }
 
@@ -113,7 +116,9 @@ void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 	*call = (struct gpu_call){.done = done,
 				  .arg = arg,
 				  .key = keyed.key,
-				  .deadline_ns = server_now() + within_ns};
+				  .asked_ns = server_now(),
+				  .within_ns = within_ns,
+				  .in_order = m->kind != WORKER_COMM_ABORT};
 	DL_APPEND(g->calls, call);
 	send_message(g, &keyed, fd);
 }
@@ -148,6 +153,8 @@ static void end_call(struct gpu *g, struct gpu_call *call, const struct worker_m
 		     int fd)
 {
 	DL_DELETE(g->calls, call);
+	if (call->in_order)
+		g->heard_ns = server_now();
 	call->done(g, call->arg, answer, fd);
 	free(call);
 }
@@ -205,29 +212,36 @@ static void take_message(struct gpu *g, const struct worker_message *m, int fd)
 	}
 }
 
-static void on_readable(uv_poll_t *poll, int status, int events)
+static void read_messages(struct gpu *g)
 {
-	struct gpu *g = poll->data;
+	const uv_poll_t *poll = g->poll;
 	struct worker_message m;
 	int fds[SVC_FDS_MAX];
 	unsigned nfds;
-	if (status < 0)
-		return; /* its exit tells */
-	if (events & UV_WRITABLE)
-		send_rest(g);
 	while (g->sock >= 0 && g->poll == poll) {
 		ssize_t n = svc_recv(g->sock, &m, sizeof(m), fds, &nfds, MSG_DONTWAIT);
 		if (n == -EAGAIN)
 			return;
 		if (n != (ssize_t)sizeof(m)) {
 			svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
-			uv_poll_stop(poll); /* the rest is its exit's */
+			if (poll)
+				uv_poll_stop(g->poll); /* the rest is its exit's */
 			return;
 		}
 		m.text[sizeof(m.text) - 1] = '\0';
 		take_message(g, &m, nfds ? fds[0] : -1);
 		svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
 	}
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+	struct gpu *g = poll->data;
+	if (status < 0)
+		return; /* its exit tells */
+	if (events & UV_WRITABLE)
+		send_rest(g);
+	read_messages(g);
 }
 
 /* ---- Life and death ---- */
@@ -243,13 +257,22 @@ static void hang_up(struct gpu *g)
 {
 	if (g->sock < 0)
 		return;
-	uv_poll_stop(g->poll);
-	uv_close((uv_handle_t *)g->poll, on_poll_closed);
+	if (g->poll) {
+		uv_poll_stop(g->poll);
+		uv_close((uv_handle_t *)g->poll, on_poll_closed);
+	}
 	g->poll = NULL;
 	close(g->sock);
 	g->sock = -1;
 	while (g->out)
 		drop_message(g, g->out);
+}
+
+static void start_later(struct gpu *g)
+{
+	uv_timer_stop(&g->timer);
+	uv_timer_start(&g->timer, g->on_backoff, g->backoff_ms, 0);
+	g->backoff_ms = g->backoff_ms * 2 > BACKOFF_MS_MAX ? BACKOFF_MS_MAX : g->backoff_ms * 2;
 }
 
 static void on_process_closed(uv_handle_t *handle)
@@ -262,17 +285,16 @@ static void on_process_closed(uv_handle_t *handle)
 	physical_gpu_lost(g->server, g);
 	while (g->calls)
 		end_call(g, g->calls, NULL, -1);
-	if (g->server->closing || g->info.state == NCCLSVC_DEVICE_FAILED)
-		return;
-	uv_timer_stop(&g->timer);
-	uv_timer_start(&g->timer, g->on_backoff, g->backoff_ms, 0);
-	g->backoff_ms = g->backoff_ms * 2 > BACKOFF_MS_MAX ? BACKOFF_MS_MAX : g->backoff_ms * 2;
+	gpu_memory_lost(g);
+	if (!g->server->closing)
+		start_later(g);
 }
 
 static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 {
 	struct gpu *g = process->data;
 	bool started = g->info.state == NCCLSVC_DEVICE_READY;
+	read_messages(g); /* its last words */
 	hang_up(g);
 	if (!g->server->closing) {
 		if (!g->info.text[0] || started)
@@ -291,19 +313,57 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 	uv_close((uv_handle_t *)process, on_process_closed);
 }
 
+/* Nobody is asked before he is ready; and one after the other: who has answered just now has begun
+ * with the next. */
+static bool overdue(const struct gpu *g, const struct gpu_call *call, uint64_t now)
+{
+	uint64_t since = call->asked_ns > g->since_ns ? call->asked_ns : g->since_ns;
+	if (call->in_order && g->heard_ns > since)
+		since = g->heard_ns;
+	return now > since && now - since > call->within_ns;
+}
+
+static void on_pong(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	(void)g;
+	(void)arg;
+	(void)answer; /* what failed it says by itself */
+	(void)fd;
+}
+
+/* One that is stuck in the driver is found out even if nobody wants anything of it. */
+static void ping(struct gpu *g, uint64_t now)
+{
+	uint64_t patience = gpu_patience_ns(g->server);
+	uint64_t pause = patience / 4 < PING_NS ? patience / 4 : PING_NS;
+	struct gpu_call *call;
+	DL_FOREACH (g->calls, call)
+		if (call->in_order)
+			return;
+	if (now - g->heard_ns >= pause)
+		gpu_ask(g, &(struct worker_message){.kind = WORKER_PING}, -1, on_pong, NULL,
+			patience);
+}
+
 /* Looks whether an answer is overdue. */
 static void on_tick(uv_timer_t *timer)
 {
 	struct gpu *g = timer->data;
 	uint64_t now = server_now();
 	struct gpu_call *call;
+	if (!g->alive || g->sock < 0)
+		return;
+	if (g->info.state == NCCLSVC_DEVICE_STARTING) {
+		if (now - g->since_ns > START_NS)
+			gpu_kill(g, "it did not start in time");
+		return;
+	}
 	DL_FOREACH (g->calls, call)
-		if (g->alive && call->deadline_ns <= now) {
+		if (overdue(g, call, now)) {
 			gpu_kill(g, "it does not answer (worker_seconds)");
-			break;
+			return;
 		}
-	if (g->alive && g->info.state == NCCLSVC_DEVICE_STARTING && now - g->since_ns > START_NS)
-		gpu_kill(g, "it did not start in time");
+	ping(g, now);
 }
 
 static void on_backoff(uv_timer_t *timer)
@@ -313,9 +373,10 @@ static void on_backoff(uv_timer_t *timer)
 		start_worker(g);
 }
 
-/* Starts this program again under another name. Returns the socket to it, or -1. */
+/* Starts this program again under another name. Returns the socket to it, or -1; then `closed` may
+ * still come. */
 static int spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd, int bell,
-		 uv_exit_cb exited)
+		 uv_exit_cb exited, uv_close_cb closed)
 {
 	int pair[2];
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
@@ -337,12 +398,30 @@ static int spawn(struct server *s, uv_process_t *process, char **argv, int queue
 	};
 	int error = uv_spawn(s->loop, process, &options);
 	close(pair[1]);
+	s->handles++;
 	if (error) {
 		log_error("a worker cannot be started: %s", uv_strerror(error));
 		close(pair[0]);
+		uv_close((uv_handle_t *)process, closed); /* the loop knows it already */
 		return -1;
 	}
 	return pair[0];
+}
+
+static void on_failed_closed(uv_handle_t *handle)
+{
+	struct gpu *g = handle->data;
+	g->server->handles--;
+}
+
+/* The system has no process to give, or no memory: it may have later. */
+static void not_started(struct gpu *g)
+{
+	free(g->poll);
+	g->poll = NULL;
+	snprintf(g->info.text, sizeof(g->info.text), "the worker could not be started");
+	set_state(g, NCCLSVC_DEVICE_LOST);
+	start_later(g);
 }
 
 static void start_worker(struct gpu *g)
@@ -355,19 +434,25 @@ static void start_worker(struct gpu *g)
 	char *argv[] = {name, uuid, spin, NULL};
 	uv_timer_start(&g->timer, on_tick, TICK_MS, TICK_MS);
 	g->process.data = g;
-	g->sock = spawn(s, &g->process, argv, g->queue_fd, g->bell, on_worker_exit);
-	g->alive = g->sock >= 0;
-	g->poll = g->alive ? calloc(1, sizeof(*g->poll)) : NULL;
-	if (!g->poll || uv_poll_init(s->loop, g->poll, g->sock)) {
-		snprintf(g->info.text, sizeof(g->info.text), "the worker could not be started");
-		set_state(g, NCCLSVC_DEVICE_FAILED);
+	g->poll = calloc(1, sizeof(*g->poll));
+	g->sock = !g->poll ? -1
+			   : spawn(s, &g->process, argv, g->queue_fd, g->bell, on_worker_exit,
+				   on_failed_closed);
+	if (g->sock < 0) {
+		not_started(g);
+		return;
+	}
+	g->alive = true;
+	g->info.pid = g->process.pid;
+	set_state(g, NCCLSVC_DEVICE_STARTING);
+	if (uv_poll_init(s->loop, g->poll, g->sock)) {
+		free(g->poll);
+		g->poll = NULL;
+		gpu_kill(g, "its socket cannot be watched");
 		return;
 	}
 	g->poll->data = g;
-	s->handles += 2;
-	g->info.pid = g->process.pid;
-	g->info.import_bytes = g->info.imports = 0;
-	set_state(g, NCCLSVC_DEVICE_STARTING);
+	s->handles++;
 	watch(g);
 }
 
@@ -436,12 +521,13 @@ static void probe(struct server *s, char *text, size_t size)
 	char *argv[] = {name, NULL};
 	struct timeval limit = {.tv_sec = (time_t)(START_NS / 1000000000)};
 	p.process.data = &p;
-	int sock = spawn(s, &p.process, argv, -1, -1, on_probe_exit);
+	int sock = spawn(s, &p.process, argv, -1, -1, on_probe_exit, on_probe_closed);
 	if (sock < 0) {
 		snprintf(text, size, "the probe could not be started");
+		while (uv_is_closing((uv_handle_t *)&p.process) && !p.over)
+			uv_run(s->loop, UV_RUN_ONCE);
 		return;
 	}
-	s->handles++;
 	setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	snprintf(text, size, "the driver does not answer");
 	int fds[SVC_FDS_MAX];

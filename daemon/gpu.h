@@ -20,7 +20,8 @@ struct gpu_call {
 	struct gpu_call *prev, *next;
 	gpu_done *done;
 	void *arg;
-	uint64_t key, deadline_ns;
+	uint64_t key, asked_ns, within_ns;
+	bool in_order; /* answered after all that was asked before it */
 };
 
 /* A message that the socket did not take at once. */
@@ -46,6 +47,7 @@ struct gpu {
 	uv_timer_cb on_backoff;
 	struct gpu_call *calls;
 	uint64_t last_key;
+	uint64_t heard_ns; /* the last answer that came in order */
 	struct gpu_message *out;
 };
 
@@ -63,10 +65,10 @@ struct gpu *gpu_find(struct server *s, int32_t device);
 /* Sends a request. fd (or -1) stays the caller's. done comes exactly once. */
 void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *done, void *arg,
 	     uint64_t within_ns);
-/* What was asked for arg is due sooner. */
-void gpu_hurry(struct gpu *g, const void *arg, uint64_t within_ns);
 /* The same without an answer. */
 void gpu_tell(struct gpu *g, const struct worker_message *m);
+/* What was asked with this arg is to be answered within that time from now, if not before. */
+void gpu_hurry(struct gpu *g, const void *arg, uint64_t within_ns);
 /* It does not do what it should: its end is noticed as any other. */
 void gpu_kill(struct gpu *g, const char *why);
 /* How long a worker may take for an answer. */
@@ -80,8 +82,10 @@ struct physical {
 	uint32_t lane, n;
 	uint32_t waiting; /* answers still to come */
 	bool ready, bad, aborting;
-	uint64_t idle_ns;
-	char text[SVC_TEXT_BYTES]; /* why it is bad */
+	bool released; /* while aborting: nothing waits for input any more */
+	uint64_t idle_ns, abort_ns;
+	int32_t result; /* and text: why it could not be made */
+	char text[SVC_TEXT_BYTES];
 	uint8_t id[NCCLSVC_ID_BYTES];
 	int32_t devices[]; /* by rank */
 };
@@ -97,7 +101,7 @@ void physical_release(struct communicator *m);
 void physical_abort(struct physical *p, const char *why);
 void physical_gpu_lost(struct server *s, const struct gpu *g);
 void physical_lane_failed(struct server *s, struct gpu *g, uint32_t lane, const char *text);
-/* Destroys what was idle too long; returns the next deadline. */
+/* Destroys what was idle too long, and hurries aborts on; returns the next deadline. */
 uint64_t physical_expire(struct server *s, uint64_t now);
 void physical_free_all(struct server *s);
 
@@ -106,6 +110,8 @@ void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_c
 void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_lend *r);
 /* Lets go what lies behind a mapping of a GPU. */
 void gpu_memory_close(struct client *c, struct mapping *m);
+/* The worker is gone, and with it all that it had imported. */
+void gpu_memory_lost(struct gpu *g);
 /* A new worker is there: what sessions had registered is imported again. */
 void gpu_memory_restore(struct gpu *g);
 /* Makes the session's timelines known to the GPU's worker. True: they are. Else try again when

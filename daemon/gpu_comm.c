@@ -13,8 +13,8 @@
 #include "gpu.h"
 #include "log.h"
 
-#define LEAVING_NS UINT64_C(100000000)	/* for the engine to be through with who has left */
-#define MAKING_NS  UINT64_C(3000000000) /* to see that a rank is gone that was to take part */
+#define LEAVING_NS	     UINT64_C(100000000) /* for the engine to be through with who has left */
+#define INIT_WITHOUT_PEER_NS UINT64_C(5000000000) /* for NCCL to notice by itself */
 
 static struct gpu *gpu_of(const struct physical *p, uint32_t rank)
 {
@@ -53,18 +53,31 @@ static void settle(struct physical *p)
 		if (m)
 			m->physical = NULL;
 		p->user = NULL;
+		int32_t result = p->result;
 		physical_abort(p, NULL);
 		if (m)
-			comm_physical_ready(m, text);
+			comm_physical_ready(m, result, text);
 		return;
 	}
 	p->ready = true;
 	p->idle_ns = server_now();
 	count(p->server);
 	if (m)
-		comm_physical_ready(m, NULL);
+		comm_physical_ready(m, NCCLSVC_OK, NULL);
 	else
 		server_deadline(p->server, p->idle_ns);
+}
+
+/* That a worker is lost is more than what the others then say. */
+static void note_failure(struct physical *p, const struct gpu *g,
+			 const struct worker_message *answer)
+{
+	p->bad = true;
+	if (p->result == NCCLSVC_WORKER_LOST || (p->result && answer))
+		return;
+	p->result = answer ? NCCLSVC_NCCL_ERROR : NCCLSVC_WORKER_LOST;
+	snprintf(p->text, sizeof(p->text), "gpu%d: %.200s", g->index,
+		 answer ? answer->text : "its worker was lost while NCCL made the communicator");
 }
 
 static void on_made(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
@@ -72,12 +85,8 @@ static void on_made(struct gpu *g, void *arg, const struct worker_message *answe
 	struct physical *p = arg;
 	(void)fd;
 	p->waiting--;
-	if (!answer || answer->result) {
-		if (!p->bad)
-			snprintf(p->text, sizeof(p->text), "gpu%d: %.200s", g->index,
-				 answer ? answer->text : "its worker is lost");
-		p->bad = true;
-	}
+	if (!answer || answer->result)
+		note_failure(p, g, answer);
 	if (!p->waiting)
 		settle(p);
 }
@@ -87,10 +96,9 @@ static void on_id(struct gpu *g, void *arg, const struct worker_message *answer,
 	struct physical *p = arg;
 	(void)fd;
 	p->waiting--;
-	if (!answer || answer->result) {
-		snprintf(p->text, sizeof(p->text), "gpu%d: %.200s", g->index,
-			 answer ? answer->text : "its worker is lost");
-		p->bad = true;
+	if (!answer || answer->result)
+		note_failure(p, g, answer);
+	if (p->bad) {
 		settle(p);
 		return;
 	}
@@ -147,7 +155,8 @@ void physical_acquire(struct server *s, struct communicator *m)
 		lane++;
 	p = lane < WORKER_LANES ? calloc(1, sizeof(*p) + m->nranks * sizeof(p->devices[0])) : NULL;
 	if (!p) {
-		comm_physical_ready(m, "the daemon has its limit of NCCL communicators");
+		comm_physical_ready(m, NCCLSVC_LIMIT,
+				    "the daemon has its limit of NCCL communicators");
 		return;
 	}
 	s->lanes[lane] = true;
@@ -184,6 +193,12 @@ static void on_aborted(struct gpu *g, void *arg, const struct worker_message *an
 		forget(p);
 }
 
+/* A lane cannot end while it waits for a trainer's input, and that may be busy for long. */
+static uint64_t release_ns(const struct server *s)
+{
+	return gpu_patience_ns(s) / 2;
+}
+
 void physical_abort(struct physical *p, const char *why)
 {
 	if (p->aborting || p->waiting)
@@ -192,7 +207,10 @@ void physical_abort(struct physical *p, const char *why)
 		log_warning("NCCL communicator %u is broken off: %s", p->lane, why);
 	const uint32_t n = p->n; /* the last answer may come at once, and end p */
 	p->bad = p->aborting = true;
+	p->released = false;
+	p->abort_ns = server_now();
 	p->waiting = n;
+	server_deadline(p->server, p->abort_ns + release_ns(p->server));
 	for (uint32_t k = 0; k < n; k++) {
 		struct worker_message m = {.kind = WORKER_COMM_ABORT, .comm.lane = p->lane};
 		gpu_ask(gpu_of(p, k), &m, -1, on_aborted, p, gpu_patience_ns(p->server));
@@ -234,22 +252,33 @@ static int32_t rank_on(const struct physical *p, int32_t device)
 	return -1;
 }
 
+/* Ends the epoch that it is used in, and the communicator itself. */
+static void break_off(struct physical *p, int result, int32_t device, const char *why)
+{
+	struct communicator *m = p->user;
+	if (m && m->running) {
+		comm_gpu_lost(m, result, rank_on(p, device));
+	} else if (m) {
+		m->physical = NULL;
+		p->user = NULL;
+	}
+	physical_abort(p, why);
+}
+
 void physical_gpu_lost(struct server *s, const struct gpu *g)
 {
 	struct physical *p, *tmp;
 	DL_FOREACH_SAFE (s->physicals, p, tmp) {
 		if (!uses(p, g->index) || p->aborting)
 			continue;
-		p->bad = true;
 		if (p->waiting) {
-			/* Being made, which NCCL may wait for without end: there is little hope. */
+			/* Its own answer will not come, and NCCL may wait for it for ever. */
+			note_failure(p, g, NULL);
 			for (uint32_t k = 0; k < p->n; k++)
-				gpu_hurry(gpu_of(p, k), p, MAKING_NS);
+				gpu_hurry(gpu_of(p, k), p, INIT_WITHOUT_PEER_NS);
 			continue;
 		}
-		if (p->user)
-			comm_gpu_lost(p->user, NCCLSVC_WORKER_LOST, rank_on(p, g->index));
-		physical_abort(p, "a worker is lost");
+		break_off(p, NCCLSVC_WORKER_LOST, g->index, "a worker is lost");
 	}
 }
 
@@ -259,11 +288,23 @@ void physical_lane_failed(struct server *s, struct gpu *g, uint32_t lane, const 
 	DL_FOREACH (s->physicals, p) {
 		if (p->lane != lane || p->aborting || p->waiting)
 			continue;
-		if (p->user)
-			comm_gpu_lost(p->user, NCCLSVC_NCCL_ERROR, rank_on(p, g->index));
-		physical_abort(p, text);
+		break_off(p, NCCLSVC_NCCL_ERROR, g->index, text);
 		return;
 	}
+}
+
+/* Returns the next deadline. */
+static uint64_t release_inputs(struct physical *p, uint64_t now)
+{
+	uint64_t at = p->abort_ns + release_ns(p->server);
+	if (p->released || !p->user || !p->user->running)
+		return 0;
+	if (at > now)
+		return at;
+	p->released = true;
+	server_command(p->server, &(struct command){.kind = COMMAND_EPOCH_RELEASE,
+						    .epoch_end = {.comm = p->user->slot}});
+	return 0;
 }
 
 uint64_t physical_expire(struct server *s, uint64_t now)
@@ -271,6 +312,8 @@ uint64_t physical_expire(struct server *s, uint64_t now)
 	uint64_t next = 0;
 	struct physical *p, *tmp;
 	DL_FOREACH_SAFE (s->physicals, p, tmp) {
+		if (p->aborting)
+			next = earlier(next, release_inputs(p, now));
 		if (p->user || p->waiting || p->aborting || !p->ready)
 			continue;
 		uint64_t end = p->idle_ns + (uint64_t)s->config->comm_idle_seconds * 1000000000;

@@ -19,7 +19,8 @@
 struct region_call {
 	struct server *server;
 	uint32_t session, serial, region;
-	bool again; /* for a new worker: nobody waits */
+	uint64_t import; /* as the mapping has it, if it still is that */
+	bool again;	 /* for a new worker: nobody waits */
 	unsigned opcode;
 };
 
@@ -28,7 +29,12 @@ static struct region_call *make_call(struct client *c, unsigned opcode, uint32_t
 {
 	struct region_call *call = calloc(1, sizeof(*call));
 	if (call)
-		*call = (struct region_call){c->server, c->id, serial, region, false, opcode};
+		*call = (struct region_call){.server = c->server,
+					     .session = c->id,
+					     .serial = serial,
+					     .region = region,
+					     .import = ++c->server->last_import,
+					     .opcode = opcode};
 	return call;
 }
 
@@ -79,9 +85,9 @@ static void on_imported(struct gpu *g, void *arg, const struct worker_message *a
 	struct client *c = server_find(call->server, call->session);
 	struct mapping *m = NULL;
 	bool good = answer && !answer->result;
-	if (c && c->state == CLIENT_OPEN)
+	if (c && c->state == CLIENT_OPEN && c->mappings[call->region].import == call->import)
 		m = &c->mappings[call->region];
-	if (!m) {
+	if (!m) { /* it was given up meanwhile */
 		if (good)
 			close_address(g, answer->region.address);
 		free(call);
@@ -157,6 +163,7 @@ void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_c
 	struct mapping *m = &c->mappings[i];
 	*m = (struct mapping){.used = true,
 			      .pending = true,
+			      .import = call->import,
 			      .kind = fd >= 0 ? SVC_REGION_VMM : SVC_REGION_IPC,
 			      .device = r->device,
 			      .bytes = r->bytes,
@@ -199,6 +206,7 @@ void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_
 		(r->bytes + GPU_PAGE - 1) & ~(GPU_PAGE - 1); /* what the driver will give */
 	c->mappings[i] = (struct mapping){.used = true,
 					  .pending = true,
+					  .import = call->import,
 					  .kind = SVC_REGION_LENT,
 					  .device = r->device,
 					  .bytes = bytes,
@@ -223,6 +231,27 @@ void gpu_memory_close(struct client *c, struct mapping *m)
 	forget(c, m);
 }
 
+void gpu_memory_lost(struct gpu *g)
+{
+	struct client *c;
+	DL_FOREACH (g->server->clients, c)
+		for (uint32_t i = 1; i < c->nmappings; i++) {
+			struct mapping *m = &c->mappings[i];
+			if (!m->address || m->device != g->index)
+				continue;
+			m->address = 0;
+			/* Whatever the next worker has there is not to be touched in its name. */
+			if (c->state == CLIENT_OPEN)
+				server_command(g->server,
+					       &(struct command){.kind = COMMAND_REGION_ADD,
+								 .session = c->slot,
+								 .region = {.region = i,
+									    .device = m->device}});
+		}
+	g->info.imports = g->info.lent = 0;
+	g->info.import_bytes = g->info.lent_bytes = 0;
+}
+
 void gpu_memory_restore(struct gpu *g)
 {
 	struct client *c;
@@ -238,7 +267,7 @@ void gpu_memory_restore(struct gpu *g)
 			if (!call)
 				continue;
 			call->again = m->pending = true;
-			m->address = 0;
+			m->import = call->import;
 			import(g, c, m, call);
 		}
 	}

@@ -46,6 +46,7 @@ struct mapping {
 	int fd;		  /* GPU memory's; -1: none */
 	void *base;	  /* host memory, as mapped here */
 	uint64_t address; /* GPU memory, as the worker mapped it; 0: not there */
+	uint64_t import;  /* of the last request for that: an answer to an older one is late */
 	uint64_t bytes, buffer_id;
 	uint64_t since_ns;
 	uint8_t handle[64]; /* CUDA IPC */
@@ -181,6 +182,7 @@ struct server {
 	uint32_t ngpus;
 	struct physical *physicals;
 	bool lanes[WORKER_LANES]; /* in use */
+	uint64_t last_import;
 	uint64_t region_bytes;
 	uint32_t regions;
 	uint64_t start_ns;
@@ -235,9 +237,9 @@ uint64_t comm_expire(struct server *s, uint64_t now);
 /* What a communicator of GPUs waited for may be there now. */
 void comm_gpu_ready(struct server *s);
 void comm_session_known(struct client *c);
-/* why: NULL, or what failed. */
-void comm_physical_ready(struct communicator *m, const char *why);
-/* A member's GPU, or NCCL, failed: the epoch is over for all. */
+/* why: what failed, if result is not OK. */
+void comm_physical_ready(struct communicator *m, int result, const char *why);
+/* A member's GPU, or NCCL, failed: the epoch that runs is over for all. */
 void comm_gpu_lost(struct communicator *m, int result, int32_t rank);
 /* Ends every epoch for this reason, so that no member takes the blame. */
 void comm_close_all(struct server *s, int reason);

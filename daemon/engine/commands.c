@@ -279,6 +279,9 @@ static void run_command(struct engine *e, const struct command *c)
 	case COMMAND_DEVICE_ADD:
 		device_add(e, c->device.device, c->device.queue, c->device.doorbell);
 		break;
+	case COMMAND_EPOCH_RELEASE:
+		device_release_inputs(e->comms[c->epoch_end.comm]);
+		break;
 	case COMMAND_EPOCH_DEAD:
 		device_epoch_dead(e, e->comms[c->epoch_end.comm]);
 		break;

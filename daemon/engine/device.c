@@ -433,20 +433,33 @@ void device_epoch_dead(struct engine *e, struct comm *c)
 		stop_watching(e, c);
 }
 
-void device_session_dead(struct engine *e, const struct session *s)
+/* s: whose; NULL: everybody's. */
+static void release_inputs(struct comm *c, const struct session *s)
 {
-	struct comm *c;
-	DL_FOREACH2(e->launched, c, next_launched)
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct task *t;
 		DL_FOREACH (c->members[k].flying, t) {
-			if (t->session != s || !t->record.timeline)
+			if ((s && t->session != s) || !t->record.timeline)
 				continue;
-			_Atomic uint64_t *ready = &svc_timelines(s->ring)[t->record.timeline].ready;
+			_Atomic uint64_t *ready =
+				&svc_timelines(t->session->ring)[t->record.timeline].ready;
 			if (atomic_load(ready) < t->record.value)
 				atomic_store(ready, t->record.value);
 		}
 	}
+}
+
+void device_release_inputs(struct comm *c)
+{
+	if (c && c->ended)
+		release_inputs(c, NULL);
+}
+
+void device_session_dead(struct engine *e, const struct session *s)
+{
+	struct comm *c;
+	DL_FOREACH2(e->launched, c, next_launched)
+	release_inputs(c, s);
 }
 
 uint64_t device_sleep_ns(const struct engine *e, int ms)

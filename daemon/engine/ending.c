@@ -79,7 +79,6 @@ static void clear_member(struct engine *e, struct member *m, const ncclsvc_statu
 void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank, int32_t pid)
 {
 	ncclsvc_status st = status_of(result), own = status_of(NCCLSVC_CANCELLED);
-	const bool worker = result == NCCLSVC_WORKER_LOST || result == NCCLSVC_NCCL_ERROR;
 	st.rank_a = rank;
 	st.pid_a = pid;
 	c->ended = true;
@@ -94,9 +93,9 @@ void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank,
 		struct member *m = &c->members[k];
 		if (m->gone)
 			continue;
-		/* Nobody is told that he himself has gone; but his worker may have. */
-		bool himself = (int32_t)k == rank && !worker;
-		clear_member(e, m, himself ? &own : &st);
+		/* Nobody is told that he himself has gone; that his GPU's worker has, he is. */
+		bool self = (int32_t)k == rank && result == NCCLSVC_PEER_GONE;
+		clear_member(e, m, self ? &own : &st);
 		m->session->handles[m->handle].comm = NULL;
 	}
 	if (c->cuda)

@@ -299,6 +299,8 @@ void device_drop_met(struct engine *e, struct comm *c, int32_t rank, const nccls
 void device_end_epoch(struct engine *e, struct comm *c);
 /* Nothing of it runs on any GPU any more. c may be NULL. */
 void device_epoch_dead(struct engine *e, struct comm *c);
+/* Its epoch is over: the GPUs need not wait for inputs. c may be NULL. */
+void device_release_inputs(struct comm *c);
 /* Nobody will signal its inputs any more: the GPUs need not wait for them. */
 void device_session_dead(struct engine *e, const struct session *s);
 /* How long to sleep while tasks fly, at most ms (negative: for ever). */
