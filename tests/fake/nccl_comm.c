@@ -60,8 +60,7 @@ ncclResult_t ncclGetVersion(int *version)
 	return ncclSuccess;
 }
 
-/* ---- The board ----------------------------------------------------------------------------------
- */
+/* ---- The board ----------------------------------------------------------------------------- */
 
 static size_t board_size(int nranks)
 {
@@ -119,8 +118,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 	return made ? ncclSuccess : nccl_error(ncclSystemError, "%s cannot be made", path);
 }
 
-/* ---- Joining ------------------------------------------------------------------------------------
- */
+/* ---- Joining ------------------------------------------------------------------------------- */
 
 struct join {
 	struct join *next;
@@ -304,8 +302,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 	return ncclSuccess;
 }
 
-/* ---- Parting
- * -------------------------------------------------------------------------------------- */
+/* ---- Parting ------------------------------------------------------------------------------- */
 
 static void drain(struct ncclComm *c)
 {
