@@ -123,32 +123,6 @@ void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 	send_message(g, &keyed, fd);
 }
 
-void gpu_hurry(struct gpu *g, const void *arg, uint64_t within_ns)
-{
-	uint64_t due = server_now() + within_ns;
-	struct gpu_call *call;
-	DL_FOREACH (g->calls, call)
-		if (call->arg == arg && call->deadline_ns > due)
-			call->deadline_ns = due;
-}
-
-static void on_pong(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
-{
-	/* That it came is all; what is wrong it says by itself. */
-	(void)g;
-	(void)arg;
-	(void)answer;
-	(void)fd;
-}
-
-void gpu_ping(struct server *s)
-{
-	for (uint32_t i = 0; i < s->ngpus; i++)
-		if (s->gpus[i]->info.state == NCCLSVC_DEVICE_READY)
-			gpu_ask(s->gpus[i], &(struct worker_message){.kind = WORKER_PING}, -1,
-				on_pong, NULL, gpu_patience_ns(s));
-}
-
 static void end_call(struct gpu *g, struct gpu_call *call, const struct worker_message *answer,
 		     int fd)
 {
@@ -157,6 +131,17 @@ static void end_call(struct gpu *g, struct gpu_call *call, const struct worker_m
 		g->heard_ns = server_now();
 	call->done(g, call->arg, answer, fd);
 	free(call);
+}
+
+void gpu_hurry(struct gpu *g, const void *arg, uint64_t within_ns)
+{
+	struct gpu_call *call;
+	DL_FOREACH (g->calls, call) {
+		if (call->arg != arg || call->within_ns <= within_ns)
+			continue;
+		call->asked_ns = server_now();
+		call->within_ns = within_ns;
+	}
 }
 
 void gpu_kill(struct gpu *g, const char *why)

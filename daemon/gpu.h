@@ -58,8 +58,6 @@ int gpu_start(struct server *s);
 void gpu_stop(struct server *s);
 void gpu_free(struct server *s);
 
-/* Asks every worker for a sign of life. */
-void gpu_ping(struct server *s);
 /* NULL: no such device, or none that can be used. */
 struct gpu *gpu_find(struct server *s, int32_t device);
 /* Sends a request. fd (or -1) stays the caller's. done comes exactly once. */

@@ -290,7 +290,6 @@ void server_ping(struct server *s, void (*pong)(void *arg), void *arg)
 	s->pong = pong;
 	s->pong_arg = arg;
 	server_command(s, &(struct command){.kind = COMMAND_PING});
-	gpu_ping(s);
 }
 
 void server_summarize(const struct server *s, struct server_summary *sum)

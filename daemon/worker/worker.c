@@ -195,6 +195,7 @@ static void run(struct worker *w)
 			if (!control_handle(w))
 				break;
 			launch_watch(w);
+			imports_sweep(w, now);
 			sched_yield(); /* whom we wait for may wait for this very core */
 		}
 		if (rounds % ROUNDS_PER_CLOCK == 0)
@@ -206,6 +207,7 @@ static void run(struct worker *w)
 			fall_asleep(w, now - busy_ns);
 			now = worker_clock();
 			launch_watch(w);
+			imports_sweep(w, now);
 		}
 		cpu_pause();
 	}
