@@ -237,7 +237,7 @@ struct engine {
 	struct comm *launched; /* with tasks that fly */
 	bool cuda;	       /* there are GPUs */
 	bool met_new;	       /* something may be launched */
-	uint64_t visit;
+	uint64_t visit, pass; /* the pass's first visit */
 	struct task **visited;
 	uint32_t nvisited, visited_room;
 	uint32_t nunpublished;
