@@ -14,7 +14,13 @@
 #include "gpu.h"
 #include "log.h"
 
-#define LANDING_NS UINT64_C(10000000000) /* for launched tasks, once their epoch is over */
+#define LANDING_NS_MAX UINT64_C(10000000000) /* for launched tasks, once their epoch is over */
+
+static uint64_t landing_ns(const struct server *s)
+{
+	uint64_t patience = gpu_patience_ns(s);
+	return patience < LANDING_NS_MAX ? patience : LANDING_NS_MAX;
+}
 
 static bool alive(const struct seat *seat)
 {
@@ -332,7 +338,7 @@ static void end_epoch(struct server *s, struct communicator *m, int result, int3
 	m->ended = true;
 	m->ended_ns = server_now();
 	if (m->cuda)
-		server_deadline(s, m->ended_ns + LANDING_NS);
+		server_deadline(s, m->ended_ns + landing_ns(s));
 	struct command cmd = {.kind = COMMAND_EPOCH_END};
 	cmd.epoch_end.comm = m->slot;
 	cmd.epoch_end.result = result;
@@ -609,7 +615,7 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
 	struct seat *seat = &m->seats[rank];
 	if (seat->state == NCCLSVC_MEMBER_JOINING) {
 		m->joining--;
-		client_error(c, SVC_JOIN, seat->serial, NCCLSVC_CANCELLED,
+		client_error(c, m->reply_opcode, seat->serial, NCCLSVC_CANCELLED,
 			     "the communicator was left before all had joined");
 	} else if (seat->state == NCCLSVC_MEMBER_JOINED) {
 		server_command(
@@ -640,6 +646,8 @@ void comm_client_gone(struct client *c)
 		       was == NCCLSVC_MEMBER_JOINING ? NCCLSVC_MEMBER_ABSENT : NCCLSVC_MEMBER_DEAD);
 		if (was == NCCLSVC_MEMBER_JOINED)
 			break_epoch(s, m, rank);
+		else if (was == NCCLSVC_MEMBER_JOINING && m->reply_opcode == SVC_SPLIT)
+			comm_abandon(s, m); /* it waits for its GPUs */
 		check_idle(s, m);
 	}
 }
@@ -661,24 +669,56 @@ const char *rank_names_text(struct rank_names *r)
 	return r->text;
 }
 
+/* An epoch on GPUs needs their workers. False: they are all there. */
+static bool name_lost_gpu(const struct server *s, const struct communicator *m, uint32_t rank,
+			  char *text, size_t size)
+{
+	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
+		int32_t device = m->seats[k].device;
+		const struct gpu *g = device < 0 ? NULL : s->gpus[device];
+		if (!g || g->info.state == NCCLSVC_DEVICE_READY)
+			continue;
+		snprintf(text, size,
+			 "communicator %s waits for the worker of gpu%d, which %s by rank %u's "
+			 "deadline%s%.90s",
+			 m->label, g->index,
+			 g->info.state == NCCLSVC_DEVICE_STARTING ? "had not started"
+								  : "was lost and not back",
+			 rank, g->info.text[0] ? ": " : "", g->info.text);
+		return true;
+	}
+	return false;
+}
+
 static void expire_join(struct server *s, struct communicator *m, uint32_t rank)
 {
 	struct seat *seat = &m->seats[rank];
 	struct client *c = seat->client;
 	struct rank_names missing = {0};
+	char text[SVC_TEXT_BYTES];
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (m->seats[k].state != NCCLSVC_MEMBER_JOINING)
+			rank_names_add(&missing, k);
+	bool lost = name_lost_gpu(s, m, rank, text, sizeof(text));
+	if (!lost && missing.n)
+		snprintf(text, sizeof(text),
+			 "of communicator %s, these ranks had not joined by rank %u's deadline: %s",
+			 m->label, rank, rank_names_text(&missing));
+	else if (!lost)
+		snprintf(text, sizeof(text),
+			 "NCCL had not made communicator %s by rank %u's deadline", m->label, rank);
+	if (m->reply_opcode == SVC_SPLIT) { /* nobody else can ever come */
+		fail_joins(s, m, NCCLSVC_TIMEOUT, text);
+		return;
+	}
 	seat->state = NCCLSVC_MEMBER_BROKEN;
 	seat->deadline_ns = 0;
 	m->joining--;
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (k != rank && m->seats[k].state != NCCLSVC_MEMBER_JOINING)
-			rank_names_add(&missing, k);
 	uint32_t serial = seat->serial;
 	if (seat->fresh)
 		vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
 	check_idle(s, m);
-	client_error(c, SVC_JOIN, serial, NCCLSVC_TIMEOUT,
-		     "of communicator %s, these ranks had not joined by rank %u's deadline: %s",
-		     m->label, rank, rank_names_text(&missing));
+	client_error(c, SVC_JOIN, serial, NCCLSVC_TIMEOUT, "%s", text);
 }
 
 uint64_t comm_expire(struct server *s, uint64_t now)
@@ -699,10 +739,10 @@ uint64_t comm_expire(struct server *s, uint64_t now)
 		if (m->cuda && m->joining == m->nranks)
 			comm_try_start(s, m);
 		if (m->cuda && m->running && m->ended && m->physical) {
-			if (m->ended_ns + LANDING_NS <= now)
+			if (m->ended_ns + landing_ns(s) <= now)
 				physical_abort(m->physical, "tasks of a past epoch do not end");
 			else
-				next = earlier(next, m->ended_ns + LANDING_NS);
+				next = earlier(next, m->ended_ns + landing_ns(s));
 		}
 		if (m->state != NCCLSVC_COMM_IDLE || m->world || m->running)
 			continue;

@@ -105,10 +105,13 @@ void device_leave_group(struct engine *e, struct task *t)
 
 /* ---- Launching ---- */
 
+/* False: no memory, or t is of what this pass could not launch. */
 static bool push(struct engine *e, struct task *t)
 {
 	if (t->visit == e->visit)
 		return true;
+	if (t->visit >= e->pass)
+		return false;
 	if (e->nvisited == e->visited_room) {
 		uint32_t room = e->visited_room ? 2 * e->visited_room : 64;
 		struct task **p = realloc(e->visited, room * sizeof(*p));
@@ -167,16 +170,27 @@ static bool airborne_full(struct engine *e)
 	return full;
 }
 
-static bool room_for(struct engine *e)
+enum room { ROOM_YES, ROOM_LATER, ROOM_NEVER };
+
+/* For all that is to be launched together. *devices: bits of theirs. */
+static enum room room_for(struct engine *e, uint32_t *devices)
 {
-	bool room = true;
-	for (uint32_t i = 0; i < e->nvisited; i++)
-		e->devices[e->visited[i]->member->device].wanted++;
+	enum room room = ROOM_YES;
+	*devices = 0;
 	for (uint32_t i = 0; i < e->nvisited; i++) {
-		struct device *d = &e->devices[e->visited[i]->member->device];
+		e->devices[e->visited[i]->member->device].wanted++;
+		*devices |= 1u << e->visited[i]->member->device;
+	}
+	for (uint32_t i = 0; i < ENGINE_DEVICES; i++) {
+		struct device *d = &e->devices[i];
+		if (!d->wanted)
+			continue;
 		uint64_t used =
 			d->head - atomic_load_explicit(&d->queue->tail, memory_order_acquire);
-		room = room && d->wanted <= WORKER_LAUNCHES - used;
+		if (d->wanted > WORKER_LAUNCHES)
+			room = ROOM_NEVER;
+		else if (room == ROOM_YES && d->wanted > WORKER_LAUNCHES - used)
+			room = ROOM_LATER;
 		d->wanted = 0;
 	}
 	return room;
@@ -237,13 +251,13 @@ static void launch_bundle(struct engine *e, struct task *any)
 	t = first;
 	do {
 		struct launch *last = NULL;
-		for (struct task *u = t; !u->flying; u = u->next_in_group) {
-			if (u->member->device == t->member->device) {
-				last = write_launch(e, u);
-				fly(e, u);
-			}
-			if (!u->next_in_group || u->next_in_group == first)
-				break;
+		const int32_t device = t->member->device;
+		for (struct task *u = t; u;
+		     u = u->next_in_group == first ? NULL : u->next_in_group) {
+			if (u->flying || u->member->device != device)
+				continue;
+			last = write_launch(e, u);
+			fly(e, u);
 		}
 		if (last)
 			last->flags = 0;
@@ -273,11 +287,9 @@ static void forget_meeting(struct engine *e, struct meeting *m)
 	free(m);
 }
 
-static void launch_visited(struct engine *e)
+/* What hung together does so no more. */
+static void part_visited(struct engine *e)
 {
-	for (uint32_t i = 0; i < e->nvisited; i++)
-		if (!e->visited[i]->flying)
-			launch_bundle(e, e->visited[i]);
 	for (uint32_t i = 0; i < e->nvisited; i++) {
 		struct task *t = e->visited[i];
 		struct meeting *m = t->meeting;
@@ -290,29 +302,52 @@ static void launch_visited(struct engine *e)
 	}
 }
 
+static void launch_visited(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->nvisited; i++)
+		if (!e->visited[i]->flying)
+			launch_bundle(e, e->visited[i]);
+	part_visited(e);
+}
+
+/* No queue would ever hold them, and whatever came behind would wait for ever. */
+static void refuse_visited(struct engine *e)
+{
+	ncclsvc_status st = status_of(NCCLSVC_LIMIT);
+	part_visited(e);
+	for (uint32_t i = 0; i < e->nvisited; i++)
+		order_end_task(e, e->visited[i], &st);
+}
+
 void device_launch(struct engine *e)
 {
 	struct meeting *m, *next;
-	bool again = true;
+	uint32_t devices, full = 0; /* bits */
 	e->met_new = false;
 	e->launch_round++;
-	while (again) {
-		again = false;
-		for (m = e->met; m && !again; m = next) {
-			next = m->next;
-			if (m->comm->held == e->launch_round || !collect(e, m->tasks[0]))
-				continue;
-			if (any_held(e) || airborne_full(e)) {
-				hold(e);
-				continue;
-			}
-			if (!room_for(e)) {
-				hold(e);
-				e->met_new = true; /* the worker will have taken some */
-				continue;
-			}
-			launch_visited(e); /* other meetings may have gone with it */
-			again = true;
+	e->pass = e->visit + 1;
+	for (m = e->met; m; m = next) {
+		bool whole = m->tasks[0]->visit < e->pass && collect(e, m->tasks[0]);
+		/* Other meetings go with it. */
+		for (next = m->next; next && whole && next->tasks[0]->visit == e->visit;)
+			next = next->next;
+		if (!whole)
+			continue;
+		if (any_held(e) || airborne_full(e)) {
+			hold(e); /* until some have landed */
+			continue;
+		}
+		enum room room = room_for(e, &devices);
+		/* Nobody overtakes on a device; on others, nobody is held up. */
+		if (room == ROOM_YES && devices & full)
+			room = ROOM_LATER;
+		if (room == ROOM_YES) {
+			launch_visited(e);
+		} else if (room == ROOM_NEVER) {
+			refuse_visited(e);
+		} else {
+			full |= devices;
+			e->met_new = true;
 		}
 	}
 	ring_bells(e);

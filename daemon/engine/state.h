@@ -242,8 +242,8 @@ struct engine {
 	bool cuda;	       /* there are GPUs */
 	bool met_new;	       /* something may be launched */
 	uint64_t launch_round;
-	uint64_t shown_ns; /* when inspection last learned of inputs */
-	uint64_t visit;
+	uint64_t shown_ns;    /* when inspection last learned of inputs */
+	uint64_t visit, pass; /* the pass's first visit */
 	struct task **visited;
 	uint32_t nvisited, visited_room;
 	uint32_t nunpublished;

@@ -14,7 +14,7 @@ void worker_send(struct worker *w, const struct worker_message *m, int fd)
 {
 	int error = svc_send(w->sock, m, sizeof(*m), &fd, fd >= 0, 0);
 	if (error) /* the supervisor is gone, or about to be */
-		w->quit = true;
+		w->quit = w->orphan = true;
 }
 
 static void make_id(struct worker_message *m)
@@ -61,6 +61,9 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 		make_id(m);
 		break;
 	case WORKER_COMM_INIT:
+		/* What was launched for the lane's last owner must not meet the new one. */
+		while (launch_next(w))
+			;
 		if (lane_valid(m))
 			lane_init(w, m);
 		break;

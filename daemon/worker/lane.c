@@ -134,6 +134,12 @@ void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t
 	if (w->lanes[lane].failed)
 		return;
 	w->lanes[lane].failed = true;
+	/* NCCL may only have been the first to meet an error of the whole context. */
+	CUresult error = cu.cuStreamQuery(w->lanes[lane].stream);
+	if (error != CUDA_ERROR_NOT_READY)
+		worker_bad(w, error, what);
+	if (w->dying[0])
+		return;
 	complain(&m, what, result);
 	log_error("lane %u: %s", lane, m.text);
 	worker_send(w, &m, -1);

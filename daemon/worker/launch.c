@@ -222,6 +222,8 @@ static bool first_on_lane(const struct worker *w, uint64_t begin, uint64_t i)
 	return true;
 }
 
+/* Not so on a lane that was aborted meanwhile: its tasks have ended, or will without us. The rest
+ * of their groups is launched all the same. */
 static bool usable(const struct worker *w, const struct launch *l)
 {
 	const struct lane *lane = l->lane < WORKER_LANES ? &w->lanes[l->lane] : NULL;
@@ -234,20 +236,17 @@ static void launch_group(struct worker *w, uint64_t begin, uint64_t end)
 	CUresult error = CUDA_SUCCESS;
 	ncclResult_t result = ncclSuccess;
 	const struct nvtx_names *names = nvtx_names_of(launch_at(w, begin)->op);
-	/* A lane that was aborted meanwhile: its tasks have ended, or will without us. */
-	for (uint64_t i = begin; i < end; i++)
-		if (!usable(w, launch_at(w, i)))
-			return;
 	nvtx_begin(names->pre);
 	for (uint64_t i = begin; i < end && !error; i++)
-		if (first_on_lane(w, begin, i))
+		if (usable(w, launch_at(w, i)) && first_on_lane(w, begin, i))
 			error = before(w, begin, end, launch_at(w, i)->lane);
 	nvtx_end();
 	nvtx_begin(names->op);
 	if (!error && end - begin > 1)
 		result = nccl.ncclGroupStart();
 	for (uint64_t i = begin; i < end && !error && !result; i++)
-		result = call(w, launch_at(w, i));
+		if (usable(w, launch_at(w, i)))
+			result = call(w, launch_at(w, i));
 	if (!error && end - begin > 1) {
 		ncclResult_t ended = nccl.ncclGroupEnd();
 		result = result ? result : ended;
@@ -255,15 +254,16 @@ static void launch_group(struct worker *w, uint64_t begin, uint64_t end)
 	nvtx_end();
 	nvtx_begin(names->post);
 	for (uint64_t i = begin; i < end && !error && !result; i++)
-		if (first_on_lane(w, begin, i))
+		if (usable(w, launch_at(w, i)) && first_on_lane(w, begin, i))
 			error = after(w, begin, end, launch_at(w, i)->lane);
 	nvtx_end();
 	if (worker_bad(w, error, "a task could not be launched"))
 		result = ncclUnhandledCudaError;
 	if (result)
 		for (uint64_t i = begin; i < end; i++)
-			lane_failed(w, launch_at(w, i)->lane, svc_op_name(launch_at(w, i)->op),
-				    result);
+			if (usable(w, launch_at(w, i)))
+				lane_failed(w, launch_at(w, i)->lane,
+					    svc_op_name(launch_at(w, i)->op), result);
 }
 
 bool launch_next(struct worker *w)

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,6 +25,7 @@
 #define FLYING_SPIN_NS	   UINT64_C(5000000) /* an operation's end is soon followed by the next */
 #define FLYING_SLEEP_MIN   50000
 #define FLYING_SLEEP_MAX   50000000
+#define ORPHAN_SECONDS	   1   /* for what is under way, once the supervisor is gone */
 #define FLYING_SHARE	   100 /* who sleeps meanwhile is late by at most this part of it */
 
 static inline void cpu_pause(void)
@@ -174,7 +176,7 @@ static void fall_asleep(struct worker *w, uint64_t idle_ns)
 	if (fds[1].revents && read(w->bell, &count, sizeof(count)) < 0 && errno != EAGAIN)
 		w->quit = true;
 	if (fds[0].revents && !control_handle(w))
-		w->quit = true;
+		w->quit = w->orphan = true;
 }
 
 static void run(struct worker *w)
@@ -192,8 +194,10 @@ static void run(struct worker *w)
 			continue;
 		}
 		if (rounds % ROUNDS_PER_CONTROL == 0) {
-			if (!control_handle(w))
+			if (!control_handle(w)) {
+				w->orphan = true;
 				break;
+			}
 			launch_watch(w);
 			imports_sweep(w, now);
 			sched_yield(); /* whom we wait for may wait for this very core */
@@ -213,6 +217,25 @@ static void run(struct worker *w)
 	}
 }
 
+/* Without a supervisor nobody would end a worker that is stuck in the driver. */
+static void *watch_supervisor(void *arg)
+{
+	struct worker *w = arg;
+	struct pollfd fd = {.fd = w->sock}; /* hang-ups only */
+	while (poll(&fd, 1, -1) < 0)
+		;
+	sleep(ORPHAN_SECONDS);
+	sessions_release(w);
+	_exit(EXIT_FAILURE);
+}
+
+static void start_watching(struct worker *w)
+{
+	pthread_t thread;
+	if (!pthread_create(&thread, NULL, watch_supervisor, w))
+		pthread_detach(thread);
+}
+
 int worker_main(int argc, char *argv[])
 {
 	char text[SVC_TEXT_BYTES];
@@ -229,6 +252,7 @@ int worker_main(int argc, char *argv[])
 	prctl(PR_SET_NAME, "ncclsvcd-gpu");
 	/* Inspection is ours, and NCCL's own would listen on one port for all of a node. */
 	setenv("NCCL_RAS_ENABLE", "0", 0);
+	start_watching(w);
 	if (!start(w, argv[1], text, sizeof(text))) {
 		struct worker_message m = {.kind = WORKER_DYING, .result = NCCLSVC_UNSUPPORTED};
 		memcpy(m.text, text, sizeof(m.text));
@@ -236,7 +260,8 @@ int worker_main(int argc, char *argv[])
 		return EXIT_FAILURE;
 	}
 	run(w);
-	sessions_release(w);
+	if (w->orphan)
+		sessions_release(w);
 	/* The driver takes back everything, and unlike us it cannot hang. */
 	_exit(w->dying[0] ? EXIT_FAILURE : EXIT_SUCCESS);
 }

@@ -277,28 +277,29 @@ static void before_the_epoch(int n)
 	crew_prepare(&c, 2);
 	crew_daemon(&c, NULL);
 	crew_ranks(&c, n);
+	crew_join(&c, 1, (1u << n) - 1, 0);
 	/* The last rank goes while the communicator is made, which then waits for whoever comes. */
 	for (int i = 0; i < n; i++)
 		pids[i] = device_of(&c, i).pid;
 	CHECK_EQ(kill(pids[last], SIGSTOP), 0);
 	for (int i = 0; i < n; i++)
-		crew_begin(&c, i, ORDER_JOIN, 1, n, i, i, WAIT_MS, 0);
+		crew_begin(&c, i, ORDER_JOIN, 2, n, i, i, WAIT_MS, 1);
 	sleep_ms(100);
 	crew_kill(&c, last);
 	sleep_ms(50);
 	CHECK_EQ(kill(pids[last], SIGCONT), 0);
-	for (int k = 0; k < 1000 && !device_of(&c, last).nccl_comms; k++)
+	for (int k = 0; k < 1000 && device_of(&c, last).nccl_comms < 2; k++)
 		sleep_ms(2);
-	CHECK_EQ(device_of(&c, last).nccl_comms, 1);
+	CHECK_EQ(device_of(&c, last).nccl_comms, 2);
 	for (int i = 0; i < n; i++)
 		CHECK_EQ(kill(pids[i], SIGKILL), 0);
 	for (int i = 0; i < n; i++)
 		worker_replaced(&c, i, pids[i]);
 	crew_replace(&c, last);
-	crew_begin(&c, last, ORDER_JOIN, 1, n, last, last, WAIT_MS, 0);
+	crew_begin(&c, last, ORDER_JOIN, 2, n, last, last, WAIT_MS, 1);
 	for (int i = 0; i < n; i++)
 		crew_ended(&c, i, NCCLSVC_OK);
-	crew_try(&c, (1u << n) - 1, 0);
+	crew_try(&c, (1u << n) - 1, 1);
 	crew_stop(&c);
 }
 

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * GPUs, drivers and NCCL that fail, each in its own way. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "workers.h"
+
+#define WORDS	100000
+#define SECOND	UINT64_C(1000000000)
+#define FIRST_N 6 /* restarts that fit into the time this waits, if each takes twice as long */
+
+static void submit_and_wait(struct crew *c)
+{
+	for (int i = 0; i < c->n; i++) {
+		crew_must(c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, i + 1);
+		crew_begin(c, i, ORDER_WAIT, WAIT_MS);
+	}
+}
+
+static void all_end(struct crew *c, int result)
+{
+	for (int i = 0; i < c->n; i++) {
+		crew_ended(c, i, result);
+		crew_must(c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+	}
+}
+
+static void says(const char *text, const char *part)
+{
+	if (!strstr(text, part))
+		check_failed(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", text, part);
+}
+
+/* ---- The context ---- */
+
+static void sticky_error(void **state)
+{
+	struct crew c;
+	(void)state;
+	crew_start(&c, 2, NULL);
+	int pid = device_of(&c, 1).pid;
+	fault_on(&c, "sticky", pid);
+	submit_and_wait(&c);
+	all_end(&c, NCCLSVC_WORKER_LOST);
+	fault_off(&c, "sticky");
+	ncclsvc_device_info d = worker_replaced(&c, 1, pid);
+	CHECK_EQ(d.restarts, 1);
+	says(d.text, "CUDA_ERROR_ILLEGAL_ADDRESS");
+	CHECK_EQ(device_of(&c, 0).restarts, 0);
+	crew_rejoin(&c, 3, 0);
+	crew_try(&c, 3, 0);
+	crew_stop(&c);
+}
+
+/* Nobody uses it: it is found out all the same. */
+static void sticky_error_of_an_idle_gpu(void **state)
+{
+	struct crew c;
+	(void)state;
+	crew_start(&c, 2, "--worker-seconds", "1", NULL);
+	int pid = device_of(&c, 1).pid;
+	fault_on(&c, "sticky", pid);
+	worker_replaced(&c, 1, pid);
+	fault_off(&c, "sticky");
+	crew_rejoin(&c, 3, 0);
+	crew_try(&c, 3, 0);
+	crew_stop(&c);
+}
+
+static void again_and_again(void **state)
+{
+	struct crew c;
+	(void)state;
+	crew_start(&c, 2, NULL);
+	int pid = device_of(&c, 1).pid;
+	fault_on(&c, "driver-old", 0);
+	worker_kill(&c, 1);
+	device_reaches(&c, 1, NCCLSVC_DEVICE_LOST);
+	/* A JOIN waits for the worker, and not longer than it may. */
+	uint64_t before = now_ns();
+	for (int i = 0; i < 2; i++)
+		crew_begin(&c, i, ORDER_REJOIN, 0, 700);
+	for (int i = 0; i < 2; i++) {
+		crew_ended(&c, i, NCCLSVC_TIMEOUT);
+		says(c.pages[i].text, "gpu1");
+		says(c.pages[i].text, "11.4");
+	}
+	CHECK(now_ns() - before < (sanitized() ? 10 : 2) * SECOND);
+	if (!sanitized())
+		sleep_ms(800);
+	ncclsvc_device_info d = device_of(&c, 1);
+	CHECK(d.state == NCCLSVC_DEVICE_LOST || d.state == NCCLSVC_DEVICE_STARTING);
+	says(d.text, "install a newer driver");
+	CHECK(d.restarts >= 2);
+	if (!sanitized())
+		CHECK(d.restarts <= FIRST_N);
+	fault_off(&c, "driver-old");
+	crew_rejoin(&c, 3, 0);
+	crew_try(&c, 3, 0);
+	worker_replaced(&c, 1, pid);
+	crew_stop(&c);
+}
+
+/* ---- Calls that do not return ---- */
+
+static void ctl_answers(const struct crew *c, const char *command, const char *part, bool json)
+{
+	static char out[1 << 16];
+	char *argv[] = {(char *)(uintptr_t)program("NCCLSVC_CTL"),
+			"--socket",
+			(char *)(uintptr_t)c->d.socket,
+			(char *)(uintptr_t)command,
+			json ? "--json" : NULL,
+			NULL};
+	uint64_t before = now_ns();
+	run_program(argv, out, sizeof(out));
+	CHECK(now_ns() - before < (sanitized() ? 5 : 1) * SECOND);
+	says(out, part);
+}
+
+static void wedged_worker(void **state)
+{
+	struct crew c;
+	(void)state;
+	crew_start(&c, 2, "--worker-seconds", sanitized() ? "6" : "2", NULL);
+	int pid = device_of(&c, 1).pid;
+	fault_on(&c, "wedge", pid);
+	submit_and_wait(&c);
+	sleep_ms(300);
+	ctl_answers(&c, "devices", "\"state\"", true);
+	ctl_answers(&c, "tasks", "AllReduce", false);
+	ctl_answers(&c, "why", "AllReduce", false);
+	CHECK_EQ(device_of(&c, 1).pid, pid);
+	all_end(&c, NCCLSVC_WORKER_LOST);
+	fault_off(&c, "wedge");
+	ncclsvc_device_info d = worker_replaced(&c, 1, pid);
+	says(d.text, "does not answer");
+	CHECK_EQ(device_of(&c, 0).restarts, 0);
+	crew_rejoin(&c, 3, 0);
+	crew_try(&c, 3, 0);
+	crew_stop(&c);
+}
+
+/* ---- NCCL ---- */
+
+static void async_error(void **state)
+{
+	struct crew c;
+	(void)state;
+	crew_start(&c, 2, NULL);
+	fault_on(&c, "async-error", 0);
+	submit_and_wait(&c);
+	all_end(&c, NCCLSVC_NCCL_ERROR);
+	fault_off(&c, "async-error");
+	ncclsvc_device_info d = device_of(&c, 0), e = device_of(&c, 1);
+	says(d.text[0] ? d.text : e.text, "asynchronous error");
+	crew_rejoin(&c, 3, 0);
+	crew_try(&c, 3, 0);
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(device_of(&c, i).restarts, 0);
+		CHECK_EQ(device_of(&c, i).nccl_comms, 1);
+	}
+	crew_stop(&c);
+}
+
+/* A kernel that hears of no abort: only the end of its process ends it. */
+static void hang_after_abort(void **state)
+{
+	struct crew c;
+	int pids[2];
+	(void)state;
+	crew_start(&c, 2, "--worker-seconds", sanitized() ? "4" : "1", NULL);
+	for (int i = 0; i < 2; i++)
+		pids[i] = device_of(&c, i).pid;
+	fault_on(&c, "kernel-hang", 0);
+	submit_and_wait(&c);
+	tasks_come(&c, NCCLSVC_LAUNCHED, 2);
+	sleep_ms(100);
+	uint64_t killed = worker_kill(&c, 1);
+	all_end(&c, NCCLSVC_WORKER_LOST);
+	for (int i = 0; i < 2; i++)
+		crew_in_time(&c, i, killed);
+	for (int i = 0; i < 2; i++)
+		worker_replaced(&c, i, pids[i]);
+	fault_off(&c, "kernel-hang");
+	crew_rejoin(&c, 3, 0);
+	crew_try(&c, 3, 0);
+	crew_stop(&c);
+}
+
+/* A trainer dies while the others' kernels hang: they are broken off when they do not end. */
+static void hang_of_a_dead_trainer(void **state)
+{
+	struct crew c;
+	(void)state;
+	crew_start(&c, 2, "--worker-seconds", sanitized() ? "4" : "1", NULL);
+	fault_on(&c, "kernel-hang", 0);
+	submit_and_wait(&c);
+	tasks_come(&c, NCCLSVC_LAUNCHED, 2);
+	sleep_ms(sanitized() ? 500 : 100);
+	fault_off(&c, "kernel-hang");
+	uint64_t killed = crew_kill(&c, 1);
+	crew_ended(&c, 0, NCCLSVC_PEER_GONE);
+	crew_in_time(&c, 0, killed);
+	crew_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
+	crew_replace(&c, 1);
+	crew_begin(&c, 1, ORDER_JOIN, 1, 2, 1, 1, WAIT_MS, 0);
+	crew_begin(&c, 0, ORDER_REJOIN, 0, WAIT_MS);
+	for (int i = 0; i < 2; i++)
+		crew_ended(&c, i, NCCLSVC_OK);
+	crew_try(&c, 3, 0);
+	CHECK(daemon_says(&c.d, "is broken off"));
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(device_of(&c, i).restarts, 0);
+	crew_stop(&c);
+}
+
+static void init_fails(void **state)
+{
+	struct crew c;
+	(void)state;
+	crew_prepare(&c, 2);
+	crew_daemon(&c, NULL);
+	crew_ranks(&c, 2);
+	fault_on(&c, "init-fail", 0);
+	for (int round = 0; round < 3; round++) {
+		for (int i = 0; i < 2; i++)
+			crew_begin(&c, i, ORDER_JOIN, 1, 2, i, i, WAIT_MS, 0);
+		for (int i = 0; i < 2; i++) {
+			crew_ended(&c, i, NCCLSVC_NCCL_ERROR);
+			says(c.pages[i].text, "the fault init-fail is on");
+		}
+	}
+	fault_off(&c, "init-fail");
+	crew_join(&c, 1, 3, 0);
+	crew_try(&c, 3, 0);
+	CHECK_EQ(device_of(&c, 0).nccl_comms, 1);
+	crew_stop(&c);
+}
+
+/* ---- Memory ---- */
+
+static void import_fails(void **state)
+{
+	static const char *const faults[] = {"ipc-open", "memory"};
+	struct crew c;
+	(void)state;
+	crew_start(&c, 2, NULL);
+	for (int k = 0; k < 2; k++) {
+		crew_must(&c, 0, ORDER_NEW, NCCLSVC_OK, 0);
+		fault_on(&c, faults[k], device_of(&c, 0).pid);
+		ncclsvc_result r = crew_ask(&c, 0, ORDER_SUM, 0, WORDS, 1);
+		CHECK_EQ(r, k ? NCCLSVC_NO_MEMORY : NCCLSVC_SYSTEM);
+		says(c.pages[0].text, "gpu0");
+		says(c.pages[0].text, "CUDA");
+		fault_off(&c, faults[k]);
+		/* Nothing was submitted, and nothing is broken. */
+		crew_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
+		crew_try(&c, 3, 0);
+	}
+	CHECK_EQ(device_of(&c, 0).restarts, 0);
+	crew_stop(&c);
+}
+
+static void lending_fails(void **state)
+{
+	struct crew c;
+	(void)state;
+	crew_start(&c, 2, NULL);
+	fault_on(&c, "memory", device_of(&c, 0).pid);
+	crew_must(&c, 0, ORDER_LEND, NCCLSVC_NO_MEMORY, 1 << 20);
+	says(c.pages[0].text, "gpu0");
+	fault_off(&c, "memory");
+	/* More than there is. */
+	crew_must(&c, 0, ORDER_LEND, NCCLSVC_NO_MEMORY, INT64_C(1) << 29);
+	CHECK_EQ(device_of(&c, 0).lent, 0);
+	crew_must(&c, 0, ORDER_LEND, NCCLSVC_OK, 1 << 20);
+	crew_try(&c, 3, 0);
+	CHECK_EQ(device_of(&c, 0).lent, 1);
+	crew_stop(&c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CREW_TEST(sticky_error),	     CREW_TEST(sticky_error_of_an_idle_gpu),
+		CREW_TEST(again_and_again),	     CREW_TEST(wedged_worker),
+		CREW_TEST(async_error),		     CREW_TEST(hang_after_abort),
+		CREW_TEST(hang_of_a_dead_trainer),   CREW_TEST(init_fails),
+		CREW_TEST(import_fails),	     CREW_TEST(lending_fails),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
