@@ -25,9 +25,10 @@
 #define BACKOFF_MS_MAX 30000
 #define STEADY_NS      UINT64_C(10000000000) /* who lived so long starts over without back-off */
 #define TICK_MS	       200
-#define PING_NS	       UINT64_C(1000000000) /* at least so often a worker has to say something */
+#define PING_NS	       UINT64_C(10000000000) /* at least so often a worker has to say something */
 
 static void start_worker(struct gpu *g);
+static void on_tick(uv_timer_t *timer);
 
 uint64_t gpu_patience_ns(const struct server *s)
 {
@@ -120,6 +121,8 @@ void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 				  .within_ns = within_ns,
 				  .in_order = m->kind != WORKER_COMM_ABORT};
 	DL_APPEND(g->calls, call);
+	if (uv_timer_get_repeat(&g->timer) > TICK_MS)
+		uv_timer_start(&g->timer, on_tick, TICK_MS, TICK_MS);
 	send_message(g, &keyed, fd);
 }
 
@@ -316,18 +319,22 @@ static void on_pong(struct gpu *g, void *arg, const struct worker_message *answe
 	(void)fd;
 }
 
+static uint64_t ping_pause(const struct gpu *g)
+{
+	uint64_t patience = gpu_patience_ns(g->server);
+	return patience / 4 < PING_NS ? patience / 4 : PING_NS;
+}
+
 /* One that is stuck in the driver is found out even if nobody wants anything of it. */
 static void ping(struct gpu *g, uint64_t now)
 {
-	uint64_t patience = gpu_patience_ns(g->server);
-	uint64_t pause = patience / 4 < PING_NS ? patience / 4 : PING_NS;
 	struct gpu_call *call;
 	DL_FOREACH (g->calls, call)
 		if (call->in_order)
 			return;
-	if (now - g->heard_ns >= pause)
+	if (now - g->heard_ns >= ping_pause(g))
 		gpu_ask(g, &(struct worker_message){.kind = WORKER_PING}, -1, on_pong, NULL,
-			patience);
+			gpu_patience_ns(g->server));
 }
 
 /* Looks whether an answer is overdue. */
@@ -349,6 +356,10 @@ static void on_tick(uv_timer_t *timer)
 			return;
 		}
 	ping(g, now);
+	/* While nobody waits for an answer, there is nothing to look at before the next ping. */
+	uint64_t ms = g->calls ? TICK_MS : ping_pause(g) / 1000000 + 1;
+	if (uv_timer_get_repeat(timer) != ms)
+		uv_timer_start(timer, on_tick, ms, ms);
 }
 
 static void on_backoff(uv_timer_t *timer)
