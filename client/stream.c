@@ -44,7 +44,8 @@ static ncclsvc_result identify(struct gpu *g, int device, CUstream handle, struc
 	CUresult e = cuda_push(g->cuda, st->push);
 	if (!e) {
 		e = g->cuda->cuStreamIsCapturing(handle, &capture);
-		if (!e)
+		/* To ask more of a capturing stream would spoil the capture. */
+		if (!e && capture == CU_STREAM_CAPTURE_STATUS_NONE)
 			e = g->cuda->cuStreamGetId(handle, &st->id);
 		cuda_pop(g->cuda, st->push);
 	}

@@ -253,6 +253,11 @@ static bool gpus_ready(struct server *s, struct communicator *m)
 	}
 	if (!known || physical_fits(m))
 		return known;
+	uint64_t due = physical_due(s, m);
+	if (due) {
+		server_deadline(s, due);
+		return false;
+	}
 	physical_release(m);
 	m->acquiring = true;
 	physical_acquire(s, m);
@@ -319,6 +324,8 @@ void comm_epoch_gone(struct server *s, uint32_t slot)
 	m->board = NULL;
 	physical_release(m);
 	comm_try_start(s, m);
+	if (m->cuda) /* others may have waited for its NCCL communicator */
+		comm_gpu_ready(s);
 	if (m->state == NCCLSVC_COMM_IDLE)
 		check_idle(s, m);
 }
@@ -729,6 +736,8 @@ uint64_t comm_expire(struct server *s, uint64_t now)
 				next = earlier(next, at);
 		}
 		next = earlier(next, comm_split_expire(m, now));
+		if (m->cuda && m->joining == m->nranks)
+			comm_try_start(s, m);
 		if (m->cuda && m->running && m->ended && m->physical) {
 			if (m->ended_ns + landing_ns(s) <= now)
 				physical_abort(m->physical, "tasks of a past epoch do not end");

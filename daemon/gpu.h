@@ -90,6 +90,9 @@ struct physical {
 
 /* Gives m->physical, now or by comm_physical_ready. */
 void physical_acquire(struct server *s, struct communicator *m);
+/* Everybody has left one that fits, and it will be free in a moment: until when to wait for it.
+ * 0: do not wait. */
+uint64_t physical_due(const struct server *s, const struct communicator *m);
 /* The epoch is over and nothing runs. m->physical is NULL afterwards. */
 void physical_release(struct communicator *m);
 /* The epoch ended, and what still runs may never end by itself: break it off. */

@@ -13,6 +13,7 @@
 #include "gpu.h"
 #include "log.h"
 
+#define LEAVING_NS	     UINT64_C(100000000) /* for the engine to be through with who has left */
 #define INIT_WITHOUT_PEER_NS UINT64_C(5000000000) /* for NCCL to notice by itself */
 
 static struct gpu *gpu_of(const struct physical *p, uint32_t rank)
@@ -115,7 +116,7 @@ static void on_id(struct gpu *g, void *arg, const struct worker_message *answer,
 
 static bool fits(const struct physical *p, const struct communicator *m)
 {
-	if (p->user || !p->ready || p->bad || p->aborting || p->n != m->nranks)
+	if (!p->ready || p->bad || p->aborting || p->n != m->nranks)
 		return false;
 	for (uint32_t k = 0; k < p->n; k++)
 		if (p->devices[k] != m->seats[k].device)
@@ -123,11 +124,27 @@ static bool fits(const struct physical *p, const struct communicator *m)
 	return true;
 }
 
+uint64_t physical_due(const struct server *s, const struct communicator *m)
+{
+	const struct physical *p;
+	uint64_t due = 0;
+	DL_FOREACH (s->physicals, p) {
+		const struct communicator *user = p->user;
+		if (!fits(p, m) || user == m)
+			continue;
+		if (!user)
+			return 0;
+		if (user->state == NCCLSVC_COMM_IDLE && user->idle_ns + LEAVING_NS > server_now())
+			due = earlier(due, user->idle_ns + LEAVING_NS);
+	}
+	return due;
+}
+
 void physical_acquire(struct server *s, struct communicator *m)
 {
 	struct physical *p;
 	DL_FOREACH (s->physicals, p)
-		if (fits(p, m)) {
+		if (!p->user && fits(p, m)) {
 			p->user = m;
 			m->physical = p;
 			count(s);

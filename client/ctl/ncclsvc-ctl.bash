@@ -13,7 +13,7 @@ _ncclsvc_ctl()
 {
 	local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
 	local globals="--socket --json --timeout --help --version"
-	local shown="status sessions comms tasks memory why"
+	local shown="status sessions comms tasks memory devices why"
 	local command="" watched="" target="" words="" i
 	local -a socket=()
 	COMPREPLY=()
@@ -52,7 +52,7 @@ _ncclsvc_ctl()
 	--timeout | --rank | --pid | --stuck | --limit | --after | --interval | --count | -n) return ;;
 	*)
 		case $command in
-		"") words="$shown cancel watch version help $globals" ;;
+		"") words="$shown doctor cancel watch version help $globals" ;;
 		cancel)
 			case $target in
 			"") words="task comm session $globals" ;;

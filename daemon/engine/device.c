@@ -20,6 +20,10 @@
 #include "order.h"
 #include "worker/queue.h"
 
+/* Of one member. A launch blocks its worker when the driver's queues are full, and then nothing
+ * could be broken off any more. */
+#define FLYING_MAX   64
+#define SHOW_NS	     UINT64_C(10000000)
 #define SLEEP_SHARE  100 /* a task's end is seen late by at most this part of its time */
 #define SLEEP_MIN_NS UINT64_C(50000)
 #define SLEEP_MAX_NS UINT64_C(20000000)
@@ -139,6 +143,33 @@ static bool collect(struct engine *e, struct task *t)
 	return good;
 }
 
+/* What is behind must not overtake it, on its communicator: it may need its result. */
+static void hold(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->nvisited; i++)
+		e->visited[i]->comm->held = e->launch_round;
+}
+
+static bool any_held(const struct engine *e)
+{
+	for (uint32_t i = 0; i < e->nvisited; i++)
+		if (e->visited[i]->comm->held == e->launch_round)
+			return true;
+	return false;
+}
+
+/* A group that alone is larger than the limit goes when nothing else flies. */
+static bool airborne_full(struct engine *e)
+{
+	bool full = false;
+	for (uint32_t i = 0; i < e->nvisited; i++) {
+		struct member *m = e->visited[i]->member;
+		if (m->nflying >= FLYING_MAX)
+			full = m->full = true;
+	}
+	return full;
+}
+
 enum room { ROOM_YES, ROOM_LATER, ROOM_NEVER };
 
 /* For all that is to be launched together. *devices: bits of theirs. */
@@ -196,6 +227,7 @@ static void fly(struct engine *e, struct task *t)
 	DL_DELETE(m->queue, t);
 	m->head_tasks--;
 	DL_APPEND(m->flying, t);
+	m->nflying++;
 	t->flying = true;
 	t->started_ns = e->now;
 	if (t->record.timeline)
@@ -292,6 +324,7 @@ void device_launch(struct engine *e)
 	struct meeting *m, *next;
 	uint32_t devices, full = 0; /* bits */
 	e->met_new = false;
+	e->launch_round++;
 	e->pass = e->visit + 1;
 	for (m = e->met; m; m = next) {
 		bool whole = m->tasks[0]->visit < e->pass && collect(e, m->tasks[0]);
@@ -300,6 +333,10 @@ void device_launch(struct engine *e)
 			next = next->next;
 		if (!whole)
 			continue;
+		if (any_held(e) || airborne_full(e)) {
+			hold(e); /* until some have landed */
+			continue;
+		}
 		enum room room = room_for(e, &devices);
 		/* Nobody overtakes on a device; on others, nobody is held up. */
 		if (room == ROOM_YES && devices & full)
@@ -320,6 +357,12 @@ void device_launch(struct engine *e)
 
 static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
+	struct member *m = t->member;
+	m->nflying--;
+	if (m->full && m->nflying <= FLYING_MAX / 2) {
+		m->full = false;
+		e->met_new = true;
+	}
 	if (t->record.timeline) {
 		t->session->lines[t->record.timeline].flying--;
 		/* What the GPU wrote just now may have been less than its client was told. */
@@ -337,9 +380,23 @@ static void stop_watching(struct engine *e, struct comm *c)
 		order_free_comm(e, c);
 }
 
+/* Inspection is to see whose stream a launched task waits for. */
+static void show_inputs(struct engine *e)
+{
+	struct comm *c;
+	struct task *t;
+	e->shown_ns = e->now;
+	DL_FOREACH2(e->launched, c, next_launched)
+	for (uint32_t k = 0; k < c->nranks; k++)
+		DL_FOREACH (c->members[k].flying, t)
+			order_show_state(e, t);
+}
+
 bool device_poll(struct engine *e)
 {
 	bool any = false;
+	if (e->now - e->shown_ns > SHOW_NS)
+		show_inputs(e);
 	struct comm *c, *next;
 	for (c = e->launched; c; c = next) {
 		bool left = false;

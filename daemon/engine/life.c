@@ -19,11 +19,20 @@ void order_make_ready(struct engine *e, struct member *m)
 	order_update_blocked(m);
 }
 
+/* For a launched task the GPU asks. */
+static bool input_there(const struct task *t)
+{
+	const struct svc_record *r = &t->record;
+	return !r->timeline ||
+	       atomic_load_explicit(&svc_timelines(t->session->ring)[r->timeline].ready,
+				    memory_order_relaxed) >= r->value;
+}
+
 static uint32_t state_of(const struct task *t)
 {
 	if (t->ghost)
 		return NCCLSVC_FAILED;
-	if (t->waits_input)
+	if (t->waits_input || (t->flying && !input_there(t)))
 		return NCCLSVC_WAITING_INPUT;
 	if (t->place == RUNNING)
 		return NCCLSVC_LAUNCHED;
@@ -31,10 +40,15 @@ static uint32_t state_of(const struct task *t)
 }
 
 /* Inspection learns of a change of state, if it knows the task at all. */
-void order_show_state(struct engine *e, const struct task *t)
+void order_show_state(struct engine *e, struct task *t)
 {
-	if (t->published)
-		table_state(&e->table, t->slot, state_of(t), e->now);
+	if (!t->published)
+		return;
+	uint32_t state = state_of(t);
+	if (state == t->shown)
+		return;
+	t->shown = (uint8_t)state;
+	table_state(&e->table, t->slot, state, e->now);
 }
 
 void order_pin(struct task *t, int by)
@@ -160,6 +174,7 @@ void order_publish(struct engine *e, struct task *t)
 		.state_ns = e->now,
 	};
 	t->published = true;
+	t->shown = (uint8_t)entry.state;
 	table_put(&e->table, t->slot, &entry);
 	/* Without memory for its deadline, a task has none. */
 	if (r->timeout_ns && !t->ghost)

@@ -24,7 +24,7 @@ static inline void order_update_blocked(struct member *m)
 /* Its queue may move: order_run_ready looks at it. */
 void order_make_ready(struct engine *e, struct member *m);
 /* Inspection learns of a change of state, if it knows the task at all. */
-void order_show_state(struct engine *e, const struct task *t);
+void order_show_state(struct engine *e, struct task *t);
 /* Holds, or lets go, the regions of a task. by: 1 or -1. */
 void order_pin(struct task *t, int by);
 void order_stop_input_wait(struct engine *e, struct task *t);

@@ -61,6 +61,7 @@ struct task {
 	uint8_t place;	/* enum place */
 	bool by_socket, waits_input, ghost;
 	bool published;		    /* inspection knows it, and its deadline counts */
+	uint8_t shown;		    /* the state that inspection knows */
 	bool flying;		    /* launched on a GPU */
 	struct meeting *meeting;    /* on a GPU's communicator: RUNNING, and not launched yet */
 	struct task *next_in_group; /* a circle, on GPUs' communicators; NULL: alone */
@@ -98,13 +99,16 @@ struct member {
 	int32_t pid;
 	int32_t device;	     /* -1: host */
 	struct task *flying; /* in the order of their launch */
-	uint64_t lane_seq;   /* of the last launch */
+	uint32_t nflying;
+	bool full;	   /* no more are launched until half of them have landed */
+	uint64_t lane_seq; /* of the last launch */
 };
 
 struct comm {
 	uint32_t slot, nranks, epoch;
 	bool cuda;
 	bool launched; /* in the engine's list */
+	uint64_t held; /* the round of device_launch in which its tasks have to wait */
 	uint32_t lane;
 	struct comm *prev_launched, *next_launched;
 	uint64_t uid;
@@ -237,6 +241,8 @@ struct engine {
 	struct comm *launched; /* with tasks that fly */
 	bool cuda;	       /* there are GPUs */
 	bool met_new;	       /* something may be launched */
+	uint64_t launch_round;
+	uint64_t shown_ns;    /* when inspection last learned of inputs */
 	uint64_t visit, pass; /* the pass's first visit */
 	struct task **visited;
 	uint32_t nvisited, visited_room;

@@ -2,8 +2,12 @@
 #include "gpu_api.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #include "dynlib.h"
+
+#define START_TRIES    100
+#define START_PAUSE_US 50000
 
 #define CUDA_ENTRY(function, name, args) {name, offsetof(struct cuda_api, function)},
 #define NCCL_ENTRY(function, type, args) {#function, offsetof(struct nccl_api, function)},
@@ -25,8 +29,14 @@ bool gpu_api_open_cuda(int *version, char *text, size_t size)
 			 DRIVER_VERSION_NEEDED % 1000 / 10);
 		return false;
 	}
-	if (!error)
+	/* An MPS server that has just lost a client refuses new ones for a moment. */
+	for (int i = 0; !error && i < START_TRIES; i++) {
 		error = cu.cuInit(0);
+		if (error != CUDA_ERROR_MPS_SERVER_NOT_READY || i == START_TRIES - 1)
+			break;
+		error = CUDA_SUCCESS;
+		usleep(START_PAUSE_US);
+	}
 	if (error)
 		snprintf(text, size, "the driver does not start: %s", gpu_api_cuda_error(error));
 	return !error;
@@ -75,7 +85,6 @@ bool gpu_api_fatal(CUresult error)
 	case CUDA_ERROR_MPS_CONNECTION_FAILED:
 	case 806: /* MPS RPC failure */
 	case 809: /* MPS: the server has shut down */
-	case CUDA_ERROR_UNKNOWN:
 		return true;
 	}
 	return false;

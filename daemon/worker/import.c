@@ -14,6 +14,8 @@
 #include "log.h"
 #include "worker.h"
 
+#define CLOSE_NS UINT64_C(10000000000)
+
 static void refuse(struct worker_message *m, int result, const char *what, CUresult error)
 {
 	m->result = result;
@@ -49,13 +51,35 @@ void session_open(struct worker *w, struct worker_message *m, int fd)
 	*s = (struct session_timelines){p, m->session.bytes, m->session.entries, t, device};
 }
 
+/* Its slot may have a new session before its timelines could be let go. */
+struct closed_session {
+	struct session_timelines timelines;
+	struct closed_session *next;
+};
+
+static void let_session_go(struct worker *w, const struct session_timelines *s)
+{
+	worker_bad(w, cu.cuMemHostUnregister(s->host), "timelines");
+	munmap(s->ring, s->bytes);
+}
+
+static void close_later(struct worker *w)
+{
+	if (!w->closing_ns)
+		w->closing_ns = worker_clock();
+}
+
 void session_close(struct worker *w, uint32_t slot)
 {
 	struct session_timelines *s = &w->sessions[slot];
-	if (!s->ring)
-		return;
-	worker_bad(w, cu.cuMemHostUnregister(s->host), "timelines");
-	munmap(s->ring, s->bytes);
+	struct closed_session *c = s->ring ? malloc(sizeof(*c)) : NULL;
+	if (c) {
+		*c = (struct closed_session){*s, w->closed};
+		w->closed = c;
+		close_later(w);
+	} else if (s->ring) {
+		let_session_go(w, s);
+	}
 	*s = (struct session_timelines){0};
 }
 
@@ -241,9 +265,13 @@ int import_lend(struct worker *w, struct worker_message *m)
 void import_close(struct worker *w, uint64_t address)
 {
 	struct import *i = find_import(w, address);
+	if (i && i->users && !--i->users)
+		close_later(w);
+}
+
+static void let_import_go(struct worker *w, struct import *i)
+{
 	CUresult error = CUDA_SUCCESS;
-	if (!i || --i->users)
-		return;
 	switch (i->kind) {
 	case SVC_REGION_IPC:
 		error = cu.cuIpcCloseMemHandle(i->address);
@@ -260,4 +288,21 @@ void import_close(struct worker *w, uint64_t address)
 	worker_bad(w, error, "memory cannot be let go");
 	DL_DELETE(w->imports, i);
 	free(i);
+}
+
+void imports_sweep(struct worker *w, uint64_t now)
+{
+	struct import *i, *tmp;
+	if (!w->closing_ns || (w->flying && now < w->closing_ns + CLOSE_NS))
+		return;
+	w->closing_ns = 0;
+	DL_FOREACH_SAFE (w->imports, i, tmp)
+		if (!i->users)
+			let_import_go(w, i);
+	while (w->closed) {
+		struct closed_session *c = w->closed;
+		w->closed = c->next;
+		let_session_go(w, &c->timelines);
+		free(c);
+	}
 }

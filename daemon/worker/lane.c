@@ -46,6 +46,7 @@ void lane_init(struct worker *w, struct worker_message *m)
 		.nChannelsPerNetPeer = NCCL_INT_UNSET,
 		.nvlinkCentricSched = NCCL_INT_UNSET,
 	};
+	uint64_t start = worker_clock();
 	int least = 0, greatest = 0;
 	cu.cuCtxGetStreamPriorityRange(&least, &greatest);
 	CUresult error =
@@ -67,6 +68,8 @@ void lane_init(struct worker *w, struct worker_message *m)
 		l->rank = m->comm.rank;
 		l->enqueued = atomic_load(&w->queue->lanes[m->comm.lane].completed);
 		l->failed = false;
+		log_info("lane %u: rank %d of %d, made in %llu ms", m->comm.lane, l->rank,
+			 l->nranks, (unsigned long long)(worker_clock() - start) / 1000000);
 		if (m->comm.lane >= w->high_lane)
 			w->high_lane = m->comm.lane + 1;
 		return;
@@ -86,9 +89,11 @@ bool lane_abort(struct worker *w, const struct worker_message *m)
 	struct lane *l = &w->lanes[m->comm.lane];
 	if (!l->comm)
 		return false;
+	uint64_t start = worker_clock();
 	ncclResult_t result = nccl.ncclCommAbort(l->comm);
-	if (result)
-		log_warning("a communicator's abort: %s", nccl.ncclGetErrorString(result));
+	log_info("lane %u: aborted in %llu ms%s%s", m->comm.lane,
+		 (unsigned long long)(worker_clock() - start) / 1000000, result ? ": " : "",
+		 result ? nccl.ncclGetErrorString(result) : "");
 	/* Writes behind the aborted kernels may wait for somebody's input: as long as they are
 	 * there, a timeline can still be set back to what they say. */
 	l->comm = NULL;

@@ -49,7 +49,10 @@ bool worker_bad(struct worker *w, CUresult error, const char *what)
 	if (!error)
 		return false;
 	log_error("%s: %s", what, gpu_api_cuda_error(error));
-	if (!gpu_api_fatal(error) || w->dying[0])
+	/* An error of no name may be one request's, or the end of the context: it is tried. */
+	bool fatal = gpu_api_fatal(error) || (error == CUDA_ERROR_UNKNOWN && w->scratch &&
+					      cu.cuMemcpyDtoH(&(char){0}, w->scratch, 1));
+	if (!fatal || w->dying[0])
 		return true;
 	struct worker_message m = {.kind = WORKER_DYING, .result = NCCLSVC_WORKER_LOST};
 	snprintf(w->dying, sizeof(w->dying), "%s: %s", what, gpu_api_cuda_error(error));
@@ -196,6 +199,7 @@ static void run(struct worker *w)
 				break;
 			}
 			launch_watch(w);
+			imports_sweep(w, now);
 			sched_yield(); /* whom we wait for may wait for this very core */
 		}
 		if (rounds % ROUNDS_PER_CLOCK == 0)
@@ -207,6 +211,7 @@ static void run(struct worker *w)
 			fall_asleep(w, now - busy_ns);
 			now = worker_clock();
 			launch_watch(w);
+			imports_sweep(w, now);
 		}
 		cpu_pause();
 	}

@@ -48,8 +48,8 @@ struct lane {
 struct import {
 	CUdeviceptr address;
 	uint64_t bytes;
-	uint32_t kind; /* enum svc_region_kind */
-	uint32_t users;
+	uint32_t kind;			     /* enum svc_region_kind */
+	uint32_t users;			     /* 0: to be let go */
 	CUmemGenericAllocationHandle handle; /* VMM and lent */
 	uint64_t buffer_id;		     /* IPC: of the process pid */
 	int32_t pid;
@@ -70,6 +70,8 @@ struct worker {
 	struct session_timelines sessions[SVC_SESSIONS_MAX];
 	struct lane lanes[WORKER_LANES];
 	struct import *imports;
+	struct closed_session *closed;
+	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
 	uint64_t tail, checked_ns;
 	uint32_t high_lane; /* lanes from here on were never used */
 	uint32_t flying;    /* lanes with launches that have not completed */
@@ -103,6 +105,9 @@ void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t
 /* import.c */
 void session_open(struct worker *w, struct worker_message *m, int fd);
 void session_close(struct worker *w, uint32_t slot);
+/* Lets go what was closed. The driver then waits for the whole GPU: not while anything flies, which
+ * may be what only an abort can end, unless that takes too long. */
+void imports_sweep(struct worker *w, uint64_t now);
 /* No supervisor is left to do it: nobody's stream may wait for us. */
 void sessions_release(struct worker *w);
 void import_open(struct worker *w, struct worker_message *m, int fd);

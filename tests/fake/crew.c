@@ -160,3 +160,27 @@ bool soon(bool (*test)(void *arg), void *arg)
 	}
 	return false;
 }
+
+ncclComm_t comm_open(struct crew *crew, int rank, int n)
+{
+	ncclComm_t comm = NULL;
+	ncclConfig_t config = {.size = sizeof(config), .magic = NCCL_MAGIC, .version = 22800};
+	gpu_open(rank);
+	crew_meet(crew, n);
+	if (rank == 0)
+		OK(ncclGetUniqueId(&crew->id));
+	crew_meet(crew, n);
+	if (ncclCommInitRankConfig(&comm, n, crew->id, rank, &config)) {
+		fprintf(stderr, "%s\n", ncclGetLastError(NULL));
+		_exit(1);
+	}
+	CHECK_EQ(files_named("fake-nccl"), 0);
+	return comm;
+}
+
+CUstream stream_open(void)
+{
+	CUstream s;
+	OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+	return s;
+}

@@ -56,6 +56,9 @@ void fault_off(const char *name);
 /* Initializes CUDA and makes the device's primary context current. */
 CUcontext gpu_open(int device);
 CUdeviceptr gpu_alloc(size_t bytes);
+CUstream stream_open(void);
+/* gpu_open, and a communicator of n processes; they all call it. */
+ncclComm_t comm_open(struct crew *crew, int rank, int n);
 /* Asks until it is true; gives up after 20 s. */
 bool soon(bool (*test)(void *arg), void *arg);
 void snooze(int ms);

@@ -19,7 +19,7 @@ static struct CUctx_st contexts[FAKE_GPUS_MAX];
 static _Thread_local struct CUctx_st *stack[STACK_MAX];
 static _Thread_local unsigned top; /* stack[top] is current */
 
-/* ---- What the environment says -------------------------------------------------------------- */
+/* ---- What the environment says ------------------------------------------------------------- */
 
 const char *fake_dir(void)
 {
@@ -142,8 +142,7 @@ struct CUctx_st *context_of(CUdevice device)
 	return &contexts[device];
 }
 
-/* ---- Entry ------------------------------------------------------------------------------------
- */
+/* ---- Entry --------------------------------------------------------------------------------- */
 
 static void wedge(void)
 {
@@ -203,8 +202,7 @@ CUresult cuDriverGetVersion(int *version)
 	return CUDA_SUCCESS;
 }
 
-/* ---- Devices -----------------------------------------------------------------------------------
- */
+/* ---- Devices ------------------------------------------------------------------------------- */
 
 CUresult cuDeviceGetCount(int *count)
 {
@@ -298,8 +296,7 @@ CUresult cuDeviceCanAccessPeer(int *can, CUdevice from, CUdevice to)
 	return error;
 }
 
-/* ---- Contexts -----------------------------------------------------------------------------------
- */
+/* ---- Contexts ------------------------------------------------------------------------------ */
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice device)
 {
@@ -388,69 +385,4 @@ CUresult cuCtxSynchronize(void)
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
 	return error ? error : streams_wait(context);
-}
-
-/* ---- Errors
- * -------------------------------------------------------------------------------------- */
-
-/* X(error, text) */
-#define ERRORS(X)                                                                                  \
-	X(CUDA_SUCCESS, "no error")                                                                \
-	X(CUDA_ERROR_INVALID_VALUE, "invalid argument")                                            \
-	X(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")                                               \
-	X(CUDA_ERROR_NOT_INITIALIZED, "initialization error")                                      \
-	X(CUDA_ERROR_DEINITIALIZED, "driver shutting down")                                        \
-	X(CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected")                              \
-	X(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal")                                     \
-	X(CUDA_ERROR_INVALID_CONTEXT, "invalid device context")                                    \
-	X(CUDA_ERROR_MAP_FAILED, "mapping of buffer object failed")                                \
-	X(CUDA_ERROR_ALREADY_MAPPED, "resource already mapped")                                    \
-	X(CUDA_ERROR_ECC_UNCORRECTABLE, "uncorrectable ECC error encountered")                     \
-	X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "peer access is not supported")                      \
-	X(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle")                                    \
-	X(CUDA_ERROR_NOT_FOUND, "named symbol not found")                                          \
-	X(CUDA_ERROR_NOT_READY, "device not ready")                                                \
-	X(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered")                  \
-	X(CUDA_ERROR_LAUNCH_TIMEOUT, "the launch timed out and was terminated")                    \
-	X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "memory has already been registered")         \
-	X(CUDA_ERROR_HARDWARE_STACK_ERROR, "hardware stack error")                                 \
-	X(CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure")                                  \
-	X(CUDA_ERROR_NOT_PERMITTED, "operation not permitted")                                     \
-	X(CUDA_ERROR_NOT_SUPPORTED, "operation not supported")                                     \
-	X(CUDA_ERROR_SYSTEM_NOT_READY, "system not yet initialized")                               \
-	X(CUDA_ERROR_MPS_CONNECTION_FAILED, "MPS client failed to connect to the MPS server")      \
-	X(CUDA_ERROR_MPS_SERVER_NOT_READY, "the MPS server is not ready")                          \
-	X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,                                                   \
-	  "operation not permitted when stream is capturing")                                      \
-	X(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,                                                      \
-	  "operation would make the legacy stream depend on a "                                    \
-	  "capturing blocking stream")                                                             \
-	X(CUDA_ERROR_UNKNOWN, "unknown error")
-
-CUresult cuGetErrorName(CUresult error, const char **name)
-{
-	switch (error) {
-#define NAME(value, text)                                                                          \
-	case value:                                                                                \
-		*name = #value;                                                                    \
-		return CUDA_SUCCESS;
-		ERRORS(NAME)
-#undef NAME
-	}
-	*name = NULL;
-	return CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuGetErrorString(CUresult error, const char **text)
-{
-	switch (error) {
-#define TEXT(value, sentence)                                                                      \
-	case value:                                                                                \
-		*text = sentence;                                                                  \
-		return CUDA_SUCCESS;
-		ERRORS(TEXT)
-#undef TEXT
-	}
-	*text = NULL;
-	return CUDA_ERROR_INVALID_VALUE;
 }

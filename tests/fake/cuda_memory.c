@@ -148,8 +148,7 @@ CUresult cuMemGetInfo(size_t *unused, size_t *total)
 	return CUDA_SUCCESS;
 }
 
-/* ---- Between processes -------------------------------------------------------------------------
- */
+/* ---- Between processes --------------------------------------------------------------------- */
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr p)
 {
@@ -241,8 +240,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr p)
 	return error ? error : memory_free(p, RANGE_IMPORT);
 }
 
-/* ---- Host memory ------------------------------------------------------------------------------
- */
+/* ---- Host memory --------------------------------------------------------------------------- */
 
 CUresult cuMemHostRegister(void *p, size_t bytes, unsigned flags)
 {

@@ -13,7 +13,7 @@
 #define FAKE_PATH_MAX	512
 #define ROUND_UP(n, to) (((n) + (to)-1) / (to) * (to))
 
-/* ---- cuda_device.c: the process's view of the GPUs ------------------------------------------ */
+/* ---- cuda_device.c: the process's view of the GPUs ----------------------------------------- */
 
 struct CUctx_st {
 	int device;
@@ -29,7 +29,7 @@ struct CUctx_st *context_of(CUdevice device);
 bool device_valid(CUdevice device);
 size_t device_memory(void);
 
-/* ---- shared.c: what all processes know ------------------------------------------------------- */
+/* ---- shared.c: what all processes know ----------------------------------------------------- */
 
 /* Physical memory: one file. */
 struct physical {
@@ -57,8 +57,7 @@ void shared_drop(const struct physical *physical, bool unlink);
 size_t shared_unused(int gpu);
 bool trailer_read(int fd, struct trailer *trailer);
 
-/* ---- arena.c: addresses ------------------------------------------------------------------------
- */
+/* ---- arena.c: addresses -------------------------------------------------------------------- */
 
 /* Addresses given back are given out again, the last first, for the same span. Nothing is mapped at
  * them. Under the table's lock. NULL: none left. */
@@ -66,8 +65,7 @@ char *arena_take(size_t span);
 void arena_give(char *base, size_t span);
 bool arena_holds(CUdeviceptr p);
 
-/* ---- cuda_table.c: address ranges
- * ----------------------------------------------------------------- */
+/* ---- cuda_table.c: address ranges ---------------------------------------------------------- */
 
 enum range_kind {
 	RANGE_ALLOC = 1,  /* cuMemAlloc */
@@ -106,8 +104,7 @@ struct range *table_add(const struct range *range);
 struct range *table_remove(CUdeviceptr base, enum range_kind kind);
 struct range *table_next(size_t i); /* under the lock; NULL: no more */
 
-/* ---- cuda_stream.c ------------------------------------------------------------------------------
- */
+/* ---- cuda_stream.c ------------------------------------------------------------------------- */
 
 /* NULL: no such stream, with *error set. */
 struct CUstream_st *stream_enter(CUstream handle, CUresult *error);
@@ -117,8 +114,7 @@ CUresult stream_wait(struct CUstream_st *stream);
 CUresult streams_wait(struct CUctx_st *context);
 struct CUctx_st *stream_context(const struct CUstream_st *stream);
 
-/* ---- cuda_memory.c
- * -------------------------------------------------------------------------------- */
+/* ---- cuda_memory.c ------------------------------------------------------------------------- */
 
 CUresult memory_new(struct CUctx_st *context, size_t bytes, enum range_kind kind, CUdeviceptr *p);
 CUresult memory_free(CUdeviceptr p, enum range_kind kind);

@@ -60,8 +60,7 @@ ncclResult_t ncclGetVersion(int *version)
 	return ncclSuccess;
 }
 
-/* ---- The board ----------------------------------------------------------------------------------
- */
+/* ---- The board ----------------------------------------------------------------------------- */
 
 static size_t board_size(int nranks)
 {
@@ -119,8 +118,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 	return made ? ncclSuccess : nccl_error(ncclSystemError, "%s cannot be made", path);
 }
 
-/* ---- Joining ------------------------------------------------------------------------------------
- */
+/* ---- Joining ------------------------------------------------------------------------------- */
 
 struct join {
 	struct join *next;
@@ -149,10 +147,11 @@ static ncclResult_t seat_take(const struct join *j, struct board *b, int fd)
 	if (b->seats[j->rank].pid)
 		return nccl_error(ncclInvalidUsage, "rank %d is there twice", j->rank);
 	for (int r = 0; r < j->nranks; r++) {
-		if (b->seats[r].pid && b->seats[r].gpu == j->gpu)
-			return nccl_error(ncclInvalidUsage,
-					  "Duplicate GPU detected : rank %d and rank %d", j->rank,
-					  r);
+		if (!b->seats[r].pid || b->seats[r].gpu != j->gpu)
+			continue;
+		atomic_store(&b->left, 1); /* NCCL tells all ranks of it */
+		return nccl_error(ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d",
+				  j->rank, r);
 	}
 	if (!b->nranks && ftruncate(fd, (off_t)board_size(j->nranks)))
 		return nccl_error(ncclSystemError, "ftruncate: %s", strerror(errno));
@@ -303,8 +302,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 	return ncclSuccess;
 }
 
-/* ---- Parting
- * -------------------------------------------------------------------------------------- */
+/* ---- Parting ------------------------------------------------------------------------------- */
 
 static void drain(struct ncclComm *c)
 {

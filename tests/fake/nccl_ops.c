@@ -17,7 +17,7 @@ size_t nccl_width(int type)
 	return 0;
 }
 
-/* ---- Running --------------------------------------------------------------------------------- */
+/* ---- Running ------------------------------------------------------------------------------- */
 
 bool launch_on(const struct launch *l)
 {
@@ -130,8 +130,7 @@ void launch_run(void *arg, const atomic_int *stop)
 	launch_free(l);
 }
 
-/* ---- Calling ------------------------------------------------------------------------------------
- */
+/* ---- Calling ------------------------------------------------------------------------------- */
 
 static ncclResult_t call(int kind, const void *src, void *dst, size_t count, int type, int redop,
 			 int root, ncclComm_t c, CUstream stream)

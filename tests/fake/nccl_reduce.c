@@ -6,7 +6,7 @@
 
 #include "nccl_fake.h"
 
-/* ---- Small floating-point types ------------------------------------------------------------- */
+/* ---- Small floating-point types ------------------------------------------------------------ */
 
 struct format {
 	int bits, exponent, mantissa;
@@ -99,8 +99,7 @@ static void reduce_small(char *to, char *const *from, int ranks, size_t n, int r
 	}
 }
 
-/* ---- The others -------------------------------------------------------------------------------
- */
+/* ---- The others ---------------------------------------------------------------------------- */
 
 /* Sums and products of integers wrap: they are made in the unsigned type U, at least 32 bits wide.
  */

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The stand-in for libcuda: devices, memory between processes, streams. */
-#include <dlfcn.h>
+ * The stand-in for libcuda: devices, and memory between processes. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -22,8 +19,7 @@ static void *host(CUdeviceptr p)
 	return (void *)(uintptr_t)p;
 }
 
-/* ---- Devices ----------------------------------------------------------------------------------
- */
+/* ---- Devices ------------------------------------------------------------------------------- */
 
 static void every_function_is_there(void **state)
 {
@@ -114,8 +110,7 @@ static void visible_test(void **state)
 	unsetenv("NCCLSVC_FAKE_GPUS");
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------
- */
+/* ---- Memory -------------------------------------------------------------------------------- */
 
 static uint64_t buffer_id(CUdeviceptr p)
 {
@@ -366,268 +361,6 @@ static void vmm_test(void **state)
 	crew_run(2, vmm, -1);
 }
 
-/* ---- Streams
- * ------------------------------------------------------------------------------------- */
-
-static void host_memory(struct crew *crew, int rank)
-{
-	(void)crew;
-	(void)rank;
-	char *p = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CUdeviceptr device;
-	gpu_open(0);
-	CHECK_EQ(cuMemHostRegister(p + 8, 4096, 0), CUDA_ERROR_INVALID_VALUE);
-	OK(munmap(p + 8192, 4096));
-	CHECK_EQ(cuMemHostRegister(p, 3 * 4096, 0), CUDA_ERROR_INVALID_VALUE);
-	OK(cuMemHostRegister(p, 2 * 4096, CU_MEMHOSTREGISTER_DEVICEMAP));
-	CHECK_EQ(cuMemHostRegister(p + 4096, 4096, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-	OK(cuMemHostGetDevicePointer(&device, p + 64, 0));
-	CHECK_EQ(device, (uintptr_t)p + 64);
-	OK(cuStreamWriteValue64(NULL, device, 77, 0));
-	OK(cuStreamSynchronize(NULL));
-	CHECK_EQ(*(uint64_t *)(void *)(p + 64), 77);
-	OK(cuMemHostUnregister(p));
-	CHECK_EQ(cuMemHostUnregister(p), CUDA_ERROR_INVALID_VALUE);
-	CHECK_EQ(cuStreamWriteValue64(NULL, device, 78, 0), CUDA_ERROR_INVALID_VALUE);
-	/* A word that goes away under a stream that waits for it is a fault. */
-	CUstream s;
-	OK(cuMemHostRegister(p, 4096, 0));
-	OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-	OK(cuStreamWaitValue64(s, (uintptr_t)p, 5, 0));
-	CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
-	OK(cuMemHostUnregister(p));
-	CHECK_EQ(cuStreamSynchronize(s), CUDA_ERROR_ILLEGAL_ADDRESS);
-	CHECK_EQ(cuMemAlloc(&device, 8), CUDA_ERROR_ILLEGAL_ADDRESS);
-}
-
-static void host_memory_test(void **state)
-{
-	(void)state;
-	crew_run(1, host_memory, -1);
-}
-
-static void timelines(struct crew *crew, int rank)
-{
-	/* As ncclsvc: one process's stream waits for the other's, through words in shared memory.
-	 */
-	_Atomic uint64_t *ready = (_Atomic uint64_t *)(void *)crew->scratch, *done = ready + 1;
-	char *page = (char *)((uintptr_t)crew->scratch / 4096 * 4096);
-	gpu_open(rank);
-	OK(cuMemHostRegister(page, 4096, 0));
-	CUdeviceptr r = (uintptr_t)ready, d = (uintptr_t)done;
-	CUstream s;
-	OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-	for (uint64_t n = 1; n <= 200; n++) {
-		CUstreamBatchMemOpParams client[2] = {
-			{.writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_64, r, n, 0, 0}},
-			{.waitValue = {CU_STREAM_MEM_OP_WAIT_VALUE_64, d, n, 0, 0}}};
-		CUstreamBatchMemOpParams worker[2] = {
-			{.waitValue = {CU_STREAM_MEM_OP_WAIT_VALUE_64, r, n, 0, 0}},
-			{.writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_64, d, n, 0, 0}}};
-		OK(cuStreamBatchMemOp(s, 2, rank ? worker : client, 0));
-	}
-	OK(cuStreamSynchronize(s));
-	CHECK_EQ(atomic_load(done), 200);
-	crew_meet(crew, 2);
-	/* Woken by a CPU's store in the other process, which may be cyclically behind. */
-	if (rank == 0) {
-		atomic_store(ready, UINT64_MAX - 1);
-		OK(cuStreamWaitValue64(s, r, 3, 0));
-		crew_meet(crew, 2);
-		OK(cuStreamSynchronize(s));
-		CHECK_EQ(atomic_load(ready), 3);
-	} else {
-		crew_meet(crew, 2);
-		snooze(20);
-		atomic_store(ready, 3);
-	}
-	OK(cuStreamDestroy(s));
-}
-
-static void timelines_test(void **state)
-{
-	(void)state;
-	crew_run(2, timelines, -1);
-}
-
-static void streams(struct crew *crew, int rank)
-{
-	(void)crew;
-	(void)rank;
-	CUstream s, t, u;
-	CUevent never, event, start;
-	CUgraph graph;
-	unsigned long long ids[3];
-	int status;
-	float ms;
-	char out[16] = "";
-	CUcontext context = gpu_open(0), of;
-	CUdeviceptr p = gpu_alloc(4096), word = gpu_alloc(64);
-	OK(cuStreamCreateWithPriority(&s, CU_STREAM_NON_BLOCKING, -5));
-	OK(cuStreamCreate(&t, CU_STREAM_NON_BLOCKING));
-	OK(cuStreamGetCtx(s, &of));
-	CHECK(of == context);
-	OK(cuEventCreate(&never, CU_EVENT_DISABLE_TIMING));
-	OK(cuEventCreate(&start, 0));
-	OK(cuEventCreate(&event, 0));
-	/* A wait for an event that was never recorded is none. */
-	OK(cuStreamWaitEvent(s, never, 0));
-	OK(cuStreamSynchronize(s));
-	/* t runs after s, which waits for the CPU. */
-	OK(cuEventRecord(start, s));
-	OK(cuStreamWaitValue64(s, word, 1, 0));
-	char source[16] = "first";
-	OK(cuMemcpyHtoDAsync(p, source, 6, s));
-	strcpy(source, "wrong"); /* pageable memory was taken at once */
-	OK(cuEventRecord(event, s));
-	OK(cuStreamWaitEvent(t, event, 0));
-	OK(cuMemcpyDtoDAsync(p + 100, p, 6, t));
-	snooze(20);
-	CHECK_EQ(cuStreamQuery(t), CUDA_ERROR_NOT_READY);
-	CHECK_EQ(cuEventQuery(event), CUDA_ERROR_NOT_READY);
-	CHECK_EQ(cuEventElapsedTime(&ms, start, event), CUDA_ERROR_NOT_READY);
-	__atomic_store_n((uint64_t *)host(word), 1, __ATOMIC_RELEASE);
-	OK(cuEventSynchronize(event));
-	OK(cuMemcpyDtoHAsync(out, p + 100, 6, t));
-	CHECK(strcmp(out, "first") == 0);
-	OK(cuEventElapsedTime(&ms, start, event));
-	CHECK(ms >= 10);
-	OK(cuMemsetD8Async(p, 7, 9, NULL));
-	OK(cuMemsetD32Async(p + 16, 0x01020304, 4, NULL));
-	OK(cuMemcpyDtoH(out, p, 10));
-	CHECK_EQ(out[8], 7);
-	OK(cuCtxSynchronize());
-	CHECK_EQ(*(int *)host(p + 28), 0x01020304);
-	CHECK_EQ(cuMemsetD8Async(p, 7, 4097, NULL), CUDA_ERROR_INVALID_VALUE);
-	/* Handles come again, ids do not. */
-	OK(cuStreamGetId(s, &ids[0]));
-	OK(cuStreamGetId(t, &ids[1]));
-	OK(cuStreamDestroy(s));
-	CHECK_EQ(cuStreamSynchronize(s), CUDA_ERROR_INVALID_HANDLE);
-	OK(cuStreamCreate(&u, CU_STREAM_NON_BLOCKING));
-	CHECK(u == s);
-	OK(cuStreamGetId(u, &ids[2]));
-	CHECK(ids[2] > ids[1] && ids[1] > ids[0]);
-	/* Capture. */
-	OK(cuStreamBeginCapture(u, CU_STREAM_CAPTURE_MODE_RELAXED));
-	OK(cuStreamIsCapturing(u, &status));
-	CHECK_EQ(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
-	CHECK_EQ(cuStreamWriteValue64(u, word, 2, 0), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-	OK(cuStreamEndCapture(u, &graph));
-	OK(cuGraphDestroy(graph));
-	OK(cuStreamIsCapturing(u, &status));
-	CHECK_EQ(status, CU_STREAM_CAPTURE_STATUS_NONE);
-	/* One that is destroyed with work under way still does it. */
-	OK(cuStreamWaitValue64(u, word, 5, 0));
-	OK(cuStreamWriteValue64(u, word + 8, 6, 0));
-	OK(cuStreamDestroy(u));
-	__atomic_store_n((uint64_t *)host(word), 5, __ATOMIC_RELEASE);
-	while (__atomic_load_n((uint64_t *)host(word + 8), __ATOMIC_ACQUIRE) != 6)
-		snooze(1);
-	OK(cuStreamDestroy(t));
-	OK(cuEventDestroy(never));
-	OK(cuEventDestroy(event));
-	OK(cuEventDestroy(start));
-	/* Freeing waits for work. */
-	OK(cuStreamWaitValue64(NULL, word, 5, 0));
-	OK(cuMemFree(p));
-	OK(cuMemFree(word));
-}
-
-static void streams_test(void **state)
-{
-	(void)state;
-	crew_run(1, streams, -1);
-}
-
-/* ---- Faults -------------------------------------------------------------------------------------
- */
-
-static void faults(struct crew *crew, int rank)
-{
-	CUdeviceptr p, word;
-	CUmemGenericAllocationHandle handle;
-	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-				    .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-	CUstream s;
-	int version;
-	gpu_open(0);
-	if (rank == 0) {
-		OK(cuIpcGetMemHandle(&crew->handle, gpu_alloc(MIB)));
-		atomic_store(&crew->step, 1);
-		crew_wait(crew, 2);
-		OK(cuCtxSynchronize()); /* the other one's fault is its own */
-		fault_on("wedge", getpid());
-		atomic_store(&crew->step, 3);
-		cuCtxSynchronize();
-		CHECK(false);
-	}
-	crew_wait(crew, 1);
-	fault_on("ipc-open", 0);
-	CHECK_EQ(cuIpcOpenMemHandle(&p, crew->handle, 1), CUDA_ERROR_MAP_FAILED);
-	fault_off("ipc-open");
-	OK(cuIpcOpenMemHandle(&p, crew->handle, 1));
-	fault_on("memory", crew->pids[0]);
-	word = gpu_alloc(64);
-	fault_on("memory", getpid());
-	CHECK_EQ(cuMemAlloc(&p, 1), CUDA_ERROR_OUT_OF_MEMORY);
-	CHECK_EQ(cuMemCreate(&handle, 2 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
-	fault_off("memory");
-	fault_on("driver-old", 0);
-	OK(cuDriverGetVersion(&version));
-	CHECK_EQ(version, 11040);
-	fault_off("driver-old");
-	CUstreamBatchMemOpParams op = {
-		.writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_64, word, 1, 0, 0}};
-	fault_on("batch-fail", 0);
-	CHECK_EQ(cuStreamBatchMemOp(NULL, 1, &op, 0), CUDA_ERROR_NOT_SUPPORTED);
-	fault_off("batch-fail");
-	OK(cuStreamBatchMemOp(NULL, 1, &op, 0));
-	setenv("NCCLSVC_FAKE_FAULTS", "nothing,memory:3,ipc-open:1:no-such-word", 1);
-	OK(cuMemAlloc(&p, 1));
-	OK(cuMemAlloc(&p, 1));
-	CHECK_EQ(cuMemAlloc(&p, 1), CUDA_ERROR_OUT_OF_MEMORY);
-	unsetenv("NCCLSVC_FAKE_FAULTS");
-	/* For good; and streams stop. */
-	OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-	OK(cuStreamWaitValue64(s, word, 100, 0));
-	fault_on("sticky", getpid());
-	CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_ILLEGAL_ADDRESS);
-	fault_off("sticky");
-	CHECK_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
-	CHECK_EQ(cuMemAlloc(&p, 1), CUDA_ERROR_ILLEGAL_ADDRESS);
-	CHECK_EQ(cuStreamDestroy(s), CUDA_ERROR_ILLEGAL_ADDRESS);
-	atomic_store(&crew->step, 2);
-	crew_wait(crew, 3);
-	snooze(50);
-	kill(crew->pids[0], SIGKILL);
-}
-
-static void faults_test(void **state)
-{
-	(void)state;
-	crew_run(2, faults, 0);
-}
-
-static void forked(struct crew *crew, int rank)
-{
-	(void)crew;
-	(void)rank;
-	gpu_open(0);
-	int pid = fork(), n, status = -1;
-	if (pid == 0)
-		_exit(cuDeviceGetCount(&n) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
-	CHECK_EQ(waitpid(pid, &status, 0), pid);
-	CHECK_EQ(status, 0);
-	OK(cuDeviceGetCount(&n));
-}
-
-static void forked_test(void **state)
-{
-	(void)state;
-	crew_run(1, forked, -1);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -638,11 +371,6 @@ int main(void)
 		cmocka_unit_test(limits_test),
 		cmocka_unit_test(ipc_test),
 		cmocka_unit_test(vmm_test),
-		cmocka_unit_test(host_memory_test),
-		cmocka_unit_test(timelines_test),
-		cmocka_unit_test(streams_test),
-		cmocka_unit_test(faults_test),
-		cmocka_unit_test(forked_test),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,20 +14,30 @@ int crew_size(void)
 	return setup.gpus < 4 ? setup.gpus : 4;
 }
 
-void rank_open(struct rank *r, struct client *c)
+void rank_prepare(struct rank *r, struct client *c, int gpu)
 {
-	*r = (struct rank){.c = c, .rank = c->rank, .n = c->nranks, .gpu = c->rank};
+	*r = (struct rank){.c = c, .rank = c->rank, .n = c->nranks, .gpu = gpu};
 	stage("opening its GPU");
-	gpu_use(r->gpu);
+	gpu_use(gpu);
 	r->session = session_open(c->daemon);
+	r->stream = gpu_stream();
+	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
+}
+
+void rank_join(struct rank *r)
+{
 	stage("joining");
-	CHECK_OK(ncclsvc_comm_join_device(r->session, &c->id, r->n, r->rank, r->gpu, WAIT_MS,
+	CHECK_OK(ncclsvc_comm_join_device(r->session, &r->c->id, r->n, r->rank, r->gpu, WAIT_MS,
 					  &r->comm));
 	CHECK_EQ(ncclsvc_comm_rank(r->comm), r->rank);
 	CHECK_EQ(ncclsvc_comm_size(r->comm), r->n);
-	r->stream = gpu_stream();
-	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
 	stage("joined");
+}
+
+void rank_open(struct rank *r, struct client *c)
+{
+	rank_prepare(r, c, c->rank);
+	rank_join(r);
 }
 
 void rank_close(struct rank *r)

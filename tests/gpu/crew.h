@@ -17,7 +17,9 @@ struct rank {
 /* The GPUs that a test uses: all it may, 4 at most. */
 int crew_size(void);
 
-/* Rank c->rank on GPU c->rank. */
+/* Rank c->rank on GPU c->rank. The first alone: all but the communicator. */
+void rank_prepare(struct rank *r, struct client *c, int gpu);
+void rank_join(struct rank *r);
 void rank_open(struct rank *r, struct client *c);
 void rank_close(struct rank *r);
 /* Sums over all ranks on the rank's stream, and checks: is the communicator usable? */

@@ -294,6 +294,8 @@ void runner_run(const struct gpu_test *test, struct tally *tally)
 	char log[] = "/tmp/ncclsvc-gpu-log-XXXXXX", fake[64];
 	int status, fd = mkostemp(log, O_CLOEXEC | O_APPEND);
 	uint64_t begin = now_ns();
+	/* What is repeated takes longer. */
+	unsigned seconds = test->seconds * (1 + (unsigned)setup.repeat / 4);
 	memset(shared_page, 0, sizeof(*shared_page));
 	begin_fake(fake, sizeof(fake));
 	fflush(NULL);
@@ -302,7 +304,7 @@ void runner_run(const struct gpu_test *test, struct tally *tally)
 		run_inside(test, fd, parent);
 	setpgid(pid, pid);
 	close(fd);
-	if (pid < 0 || !reap(pid, &status, test->seconds * 1000)) {
+	if (pid < 0 || !reap(pid, &status, seconds * 1000)) {
 		tally->failed++;
 		print_result("FAIL", test, begin, "its time is up");
 		explain_hang(pid);

@@ -129,6 +129,44 @@ static void joins_out_of_range_are_refused(void **state)
 	scene_end(&s);
 }
 
+static void a_host_daemon_has_no_devices(void **state)
+{
+	struct daemon d;
+	struct raw r;
+	struct raw_reply reply;
+	static const int32_t devices[] = {-1, 0, 1, 31, INT32_MAX, INT32_MIN};
+	int fd = svc_memfd_create("no device's", SVC_PAGE, true);
+	(void)state;
+	CHECK(fd >= 0);
+	daemon_start(&d, "--device", "host", NULL);
+	raw_open(&r, &d);
+	for (size_t i = 0; i < sizeof(devices) / sizeof(devices[0]); i++) {
+		struct svc_region_cuda region = {.bytes = SVC_PAGE, .device = devices[i]};
+		raw_refused(&r, SVC_REGION_CUDA, &region, sizeof(region), NULL, 0,
+			    NCCLSVC_UNSUPPORTED, "device");
+		raw_refused(&r, SVC_REGION_CUDA_FD, &region, sizeof(region), &fd, 1,
+			    NCCLSVC_UNSUPPORTED, "device");
+		struct svc_region_lend lend = {.bytes = SVC_PAGE, .device = devices[i]};
+		raw_refused(&r, SVC_REGION_LEND, &lend, sizeof(lend), NULL, 0, NCCLSVC_UNSUPPORTED,
+			    "device");
+	}
+	struct svc_list list = {.what = SVC_LIST_DEVICES};
+	raw_call(&r, SVC_LIST, &list, sizeof(list), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	CHECK_EQ(reply.list.count, 0);
+	CHECK_EQ(reply.list.record_size, sizeof(ncclsvc_device_info));
+	svc_close_fds(reply.fds, reply.nfds);
+	/* A memfd is none of a GPU's kinds. */
+	for (uint32_t kind = 1; kind <= 4; kind++) {
+		struct svc_region_add add = {.bytes = SVC_PAGE, .kind = kind};
+		raw_refused(&r, SVC_REGION_ADD, &add, sizeof(add), &fd, 1, NCCLSVC_INVALID_ARGUMENT,
+			    "");
+	}
+	close(fd);
+	raw_close(&r);
+	daemon_stop(&d);
+}
+
 /* ---- Records ---- */
 
 struct bad_record {
@@ -307,9 +345,13 @@ static void a_region_in_use_is_busy(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(unknown_ids_are_not_found), TEST(joins_out_of_range_are_refused),
-		TEST(bad_records_fail_alone),	 TEST(a_bad_record_fails_its_whole_group),
-		TEST(a_group_has_its_limit),	 TEST(a_region_in_use_is_busy),
+		TEST(unknown_ids_are_not_found),
+		TEST(joins_out_of_range_are_refused),
+		TEST(a_host_daemon_has_no_devices),
+		TEST(bad_records_fail_alone),
+		TEST(a_bad_record_fails_its_whole_group),
+		TEST(a_group_has_its_limit),
+		TEST(a_region_in_use_is_busy),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -136,10 +136,29 @@ bool daemon_says(const struct daemon *d, const char *text)
 	return strstr(log, text);
 }
 
+/* A launched task whose input is still to come is shown as waiting for it. */
+static bool in_state(const ncclsvc_task_info *t, ncclsvc_state state)
+{
+	return t->state == state ||
+	       (state == NCCLSVC_LAUNCHED && t->state == NCCLSVC_WAITING_INPUT);
+}
+
 void tasks_come(const struct crew *c, ncclsvc_state state, size_t n)
 {
 	ncclsvc_session *s = session_open(&c->d);
-	tasks_reach(s, state, n);
+	size_t found = 0;
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; found != n; sleep_ms(2)) {
+		ncclsvc_task_info *list;
+		size_t tasks;
+		if (now_ns() > end)
+			check_failed(__FILE__, __LINE__, "%zu tasks are %s, not %zu", found,
+				     ncclsvc_state_name(state), n);
+		CHECK_OK(ncclsvc_list_tasks(s, &list, &tasks));
+		found = 0;
+		for (size_t i = 0; i < tasks; i++)
+			found += in_state(&list[i], state);
+		ncclsvc_list_free(list);
+	}
 	ncclsvc_close(s);
 }
 
@@ -152,7 +171,7 @@ void tasks_reach_some(const struct crew *c, int rank, ncclsvc_state state)
 		size_t n;
 		CHECK_OK(ncclsvc_list_tasks(s, &list, &n));
 		for (size_t i = 0; i < n; i++)
-			there |= list[i].pid == c->ranks[rank].pid && list[i].state == state;
+			there |= list[i].pid == c->ranks[rank].pid && in_state(&list[i], state);
 		ncclsvc_list_free(list);
 		if (now_ns() > end)
 			check_failed(__FILE__, __LINE__, "no task of rank %d is %s", rank,

@@ -17,6 +17,7 @@ import time
 # Opcodes
 HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
+REGION_CUDA, REGION_CUDA_FD, REGION_LEND = 12, 13, 14
 EVENT_COMM, EVENT_BYE, REPLY = 0x4001, 0x4002, 0x8000
 
 # Vocabulary
@@ -26,12 +27,14 @@ RESULTS = {
     -9: "DAEMON_LOST", -10: "WORKER_LOST", -11: "PERMISSION", -12: "NOT_FOUND",
     -13: "RANK_TAKEN", -14: "STALE_EPOCH", -15: "BUSY", -16: "DRAINING", -17: "NO_MEMORY",
     -18: "UNSUPPORTED", -19: "SYSTEM", -20: "AGAIN",
+    -21: "NCCL_ERROR",
 }
 ALL_REDUCE, ALL_GATHER, BARRIER = 1, 2, 11
 INT8, INT32, INT64, FLOAT32, FLOAT64 = 0, 2, 4, 7, 8
 SUM, PROD, MAX, MIN, AVG = 0, 1, 2, 3, 4
 STATES = {1: "queued", 2: "waiting-peers", 3: "waiting-input", 4: "launched", 5: "done", 6: "failed"}
-LIST_TASKS = 4
+LIST_TASKS, LIST_REGIONS, LIST_DEVICES = 4, 5, 6
+DEVICE_STATES = {1: "starting", 2: "ready", 3: "lost", 4: "failed"}
 
 MESSAGE_MAX = 512
 HEADER = struct.Struct("=IHHIi")
@@ -44,6 +47,10 @@ RECORD = struct.Struct("=QIIBBBBiQIIQQQIIQ48x")
 STATUS = struct.Struct("=QiIQQQiiiiIIQQ8i16x")
 LIST_REPLY = struct.Struct("=IIQQ")
 TASK = struct.Struct("=QQQQQBBBBiiiIIIIQQI8iI")
+REGION = struct.Struct("=IIiIQQiI")
+DEVICE = struct.Struct("=iIiI16sQQQQIIIIiiIIQQ48s128s")
+REGION_CUDA_REQUEST = struct.Struct("=QQQiI64s")
+REGION_LEND_REQUEST = struct.Struct("=QiI")
 
 
 class ServiceError(Exception):
@@ -82,6 +89,19 @@ class Task:
          self.age_ns, self.state_ns, self.waits_count) = f[:19]
         self.state = STATES.get(state, str(state))
         self.waits_for = list(f[19:27][: self.waits_count])
+
+
+class Device:
+    """One record of LIST devices."""
+
+    def __init__(self, body):
+        f = DEVICE.unpack(body[: DEVICE.size])
+        (self.device, state, self.pid, self.restarts, self.uuid, self.memory_bytes,
+         self.worker_bytes, self.import_bytes, self.lent_bytes, self.imports, self.lent,
+         self.nccl_comms, self.nccl_comms_idle, self.driver_version, self.nccl_version, self.mps,
+         _, self.mps_server, self.age_ns, name, text) = f
+        self.state = DEVICE_STATES.get(state, str(state))
+        self.name, self.text = text_of(name), text_of(text)
 
 
 class Region:
@@ -201,8 +221,14 @@ class Session:
     def delete_region(self, region):
         self.call(REGION_DEL, struct.pack("=II", region.id, 0))
 
-    def join(self, comm_id, nranks, rank, timeout_ns=0):
-        body, _ = self.call(JOIN, JOIN_REQUEST.pack(comm_id, nranks, rank, -1, 0, timeout_ns))
+    def lend(self, size, device):
+        """Memory of a GPU's: its region's number, its size, and the fd that CUDA can import."""
+        body, fds = self.call(REGION_LEND, REGION_LEND_REQUEST.pack(size, device, 0))
+        region, _, size = struct.unpack("=IIQ", body)
+        return region, size, fds[0]
+
+    def join(self, comm_id, nranks, rank, timeout_ns=0, device=-1):
+        body, _ = self.call(JOIN, JOIN_REQUEST.pack(comm_id, nranks, rank, device, 0, timeout_ns))
         return Comm(body)
 
     def world(self, rank=-1, timeout_ns=0):
@@ -230,8 +256,8 @@ class Session:
     def barrier(self, comm):
         return self.wait(self.submit(comm, BARRIER))
 
-    def tasks(self):
-        body, fds = self.call(LIST, struct.pack("=II", LIST_TASKS, 0))
+    def records(self, what):
+        body, fds = self.call(LIST, struct.pack("=II", what, 0))
         _, size, count, _ = LIST_REPLY.unpack(body)
         try:
             data = os.pread(fds[0], size * count, 0) if count else b""
@@ -239,7 +265,13 @@ class Session:
             os.close(fds[0])
         if len(data) != size * count:
             raise ServiceError(-2, "the list is shorter than said")
-        return [Task(data[i * size:(i + 1) * size]) for i in range(count)]
+        return [data[i * size:(i + 1) * size] for i in range(count)]
+
+    def tasks(self):
+        return [Task(record) for record in self.records(LIST_TASKS)]
+
+    def devices(self):
+        return [Device(record) for record in self.records(LIST_DEVICES)]
 
     def cancel_task(self, task):
         body, _ = self.call(CANCEL, struct.pack("=IIQ", 1, 0, task))

@@ -29,10 +29,11 @@ def eventually(check, what):
 
 
 class Daemon:
-    def __init__(self, *options):
+    def __init__(self, *options, **extra):
         self.dir = tempfile.TemporaryDirectory(prefix="ncclsvc-test-")
         self.path = os.path.join(self.dir.name, "s")
         env = {k: v for k, v in os.environ.items() if not k.startswith("NCCLSVC")}
+        env.update(extra)  # of its environment
         self.log = open(os.path.join(self.dir.name, "log"), "w+")
         self.process = subprocess.Popen(
             [os.environ["NCCLSVCD"], "--socket", self.path, "--log-target", "stderr", *options],

@@ -19,7 +19,8 @@
 static char plain[4096];
 static char shared[4096];
 static struct ncclsvc_session session;
-static ncclsvc_comm comm = {.session = &session, .nranks = RANKS, .rank = RANK};
+static ncclsvc_comm comm = {
+	.session = &session, .nranks = RANKS, .rank = RANK, .device = NCCLSVC_DEVICE_HOST};
 
 static int setup(void **state)
 {

@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Trainers and workers that die, again and again: the others hear of it in time, no stream hangs,
+ * and the next epoch works. The test leads; each rank does a part in every round. */
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "crew.h"
+
+#define MIB		 ((size_t)1 << 20)
+#define LEEWAY		 (256 * MIB)
+#define WORKER_STEADY_NS UINT64_C(10500000000)
+
+/* When somebody dies. */
+enum when {
+	IDLE = 1, /* nobody has anything to do */
+	BETWEEN,  /* all submit small tasks, one after the other */
+	WAITING,  /* the victim's tasks wait for the others */
+	AWAITED,  /* the others' tasks wait for the victim */
+	INSIDE,	  /* big collectives are under way */
+	FAULT,	  /* as AWAITED, and by an illegal access of its own */
+	END,
+};
+
+enum word { READY = 1, GO, CONTEXT_LOST };
+
+struct actor {
+	struct rank r;
+	CUdeviceptr big, small;
+	size_t bytes;
+};
+
+/* ---- A rank ---- */
+
+static void submit_small(struct actor *a, int n)
+{
+	for (int i = 0; i < n; i++)
+		CHECK_OK(ncclsvc_all_reduce(at(a->small), at(a->small), 64, NCCLSVC_UINT32,
+					    NCCLSVC_SUM, a->r.comm, NULL));
+}
+
+static void submit_big(struct actor *a)
+{
+	int n = setup.fake ? 40 : 300;
+	for (int i = 0; i < n; i++)
+		CHECK_OK(ncclsvc_all_reduce(at(a->big), at(a->big), a->bytes / 4, NCCLSVC_UINT32,
+					    NCCLSVC_SUM, a->r.comm, NULL));
+}
+
+/* Until a task that is waited for fails. */
+static ncclsvc_result one_by_one(struct actor *a)
+{
+	for (;;) {
+		ncclsvc_task task;
+		ncclsvc_result r =
+			ncclsvc_all_reduce(at(a->small), at(a->small), 64, NCCLSVC_UINT32,
+					   NCCLSVC_SUM, a->r.comm, &task);
+		if (!r)
+			r = ncclsvc_wait(a->r.session, task, WAIT_MS);
+		if (r)
+			return r;
+	}
+}
+
+/* Until the communicator says that somebody went. */
+static ncclsvc_result until_told(struct actor *a)
+{
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end;) {
+		ncclsvc_result r = ncclsvc_dispatch(a->r.session, 5);
+		if (!r)
+			r = ncclsvc_comm_error(a->r.comm);
+		if (r)
+			return r;
+	}
+	return NCCLSVC_OK;
+}
+
+/* A store to where no memory is. */
+static void access_illegally(struct actor *a)
+{
+	static const char code[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+				   ".visible .entry bad() {\n"
+				   ".reg .b64 %rd<2>;\n.reg .b32 %r<2>;\n"
+				   "mov.u64 %rd1, 4096;\nmov.u32 %r1, 1;\n"
+				   "st.global.u32 [%rd1], %r1;\nret;\n}\n";
+#define KERNEL_POINTER(function, name, parameters)                                                 \
+	CUresult(*function) parameters = gpu_function(name);                                       \
+	CHECK(function);
+	CUDA_KERNEL_FUNCTIONS(KERNEL_POINTER)
+#undef KERNEL_POINTER
+	CUmodule module;
+	CUfunction function;
+	(void)cuModuleUnload;
+	CHECK_CU(cuModuleLoadData(&module, code));
+	CHECK_CU(cuModuleGetFunction(&function, module, "bad"));
+	CHECK_CU(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, a->r.stream, NULL, NULL));
+	CHECK(cu.cuStreamSynchronize(a->r.stream) != CUDA_SUCCESS);
+}
+
+static __attribute__((noreturn)) void wait_for_death(void)
+{
+	for (;;)
+		pause();
+}
+
+static void die(struct actor *a, enum when when)
+{
+	if (when == WAITING)
+		submit_small(a, 3);
+	if (when == INSIDE)
+		submit_big(a);
+	if (when == FAULT)
+		access_illegally(a);
+	say(a->r.c, READY);
+	if (when == BETWEEN)
+		one_by_one(a);
+	wait_for_death();
+}
+
+static ncclsvc_result suffer(struct actor *a, enum when when)
+{
+	if (when == AWAITED || when == FAULT)
+		submit_small(a, 3);
+	if (when == INSIDE)
+		submit_big(a);
+	say(a->r.c, READY);
+	switch (when) {
+	case BETWEEN:
+		return one_by_one(a);
+	case IDLE:
+	case WAITING:
+		return until_told(a);
+	default:
+		return ncclsvc_wait_all(a->r.session, WAIT_MS);
+	}
+}
+
+/* An MPS server may take the context of every client of the GPU with the one that died. Such a
+ * process can only be started anew. */
+static void check_context(struct actor *a)
+{
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end; sleep_ms(1)) {
+		CUresult error = cu.cuStreamQuery(a->r.stream);
+		if (!error)
+			return;
+		if (error == CUDA_ERROR_NOT_READY)
+			continue;
+		if (!setup.mps)
+			CHECK_CU(error);
+		say(a->r.c, CONTEXT_LOST);
+		wait_for_death();
+	}
+	check_failed(__FILE__, __LINE__, "the stream is not released");
+}
+
+static void play(struct actor *a, enum when when, bool worker)
+{
+	ncclsvc_result expected = worker ? NCCLSVC_WORKER_LOST : NCCLSVC_PEER_GONE;
+	ncclsvc_result r = suffer(a, when);
+	say(a->r.c, now_ns());
+	/* With MPS, the worker may die of the trainer's death. */
+	if (r != expected && r != NCCLSVC_STALE_EPOCH && !(setup.mps && r == NCCLSVC_WORKER_LOST))
+		check_failed(__FILE__, __LINE__, "the rank is told %s (%s), not %s",
+			     ncclsvc_result_name(r), ncclsvc_last_error(),
+			     ncclsvc_result_name(expected));
+	stage("waiting for the stream to be released");
+	check_context(a);
+	say(a->r.c, now_ns());
+	stage("waiting to rejoin");
+	CHECK_EQ(hear(a->r.c), GO);
+	stage("rejoining");
+	say(a->r.c, now_ns());
+	CHECK_OK(ncclsvc_comm_rejoin(a->r.comm, WAIT_MS));
+	say(a->r.c, now_ns());
+}
+
+static void actor_main(struct client *c)
+{
+	struct actor a;
+	rank_prepare(&a.r, c, c->rank);
+	a.bytes = setup.fake ? 4 * MIB : 256 * MIB;
+	CHECK_CU(cu.cuMemAlloc(&a.big, a.bytes));
+	CHECK_CU(cu.cuMemAlloc(&a.small, 4096));
+	gpu_fill(a.big, 1, a.bytes / 4);
+	gpu_fill(a.small, 1, 1024);
+	say(c, now_ns());
+	rank_join(&a.r);
+	say(c, now_ns());
+	for (;;) {
+		rank_check_usable(&a.r);
+		rank_check_usable(&a.r);
+		say(c, READY);
+		stage("waiting for a round");
+		uint64_t order = hear_within(c, INT_MAX);
+		enum when when = order & 255;
+		int victim = (int)(order >> 8 & 255);
+		bool worker = order >> 16;
+		if (when == END)
+			break;
+		stage("round: when %d, victim %d", when, victim);
+		if (victim == c->rank && !worker)
+			die(&a, when);
+		play(&a, when, worker);
+	}
+	CHECK_CU(cu.cuMemFree(a.big));
+	CHECK_CU(cu.cuMemFree(a.small));
+	rank_close(&a.r);
+}
+
+/* ---- The test ---- */
+
+struct scene {
+	struct daemon d;
+	int n;
+	struct client ranks[RANKS_MAX];
+	uint64_t told_ms, released_ms, rebuilt_ms; /* the worst */
+	int contexts_lost;
+};
+
+static void worst(uint64_t *ms, uint64_t from, uint64_t to)
+{
+	uint64_t took = to > from ? (to - from + 999999) / 1000000 : 0;
+	*ms = *ms > took ? *ms : took;
+}
+
+/* All join or rejoin: from the last to begin to the last to end. */
+static void gather(struct scene *s, bool measure)
+{
+	uint64_t begin = 0, end = 0;
+	for (int i = 0; i < s->n; i++) {
+		uint64_t t = hear(&s->ranks[i]);
+		begin = begin > t ? begin : t;
+	}
+	for (int i = 0; i < s->n; i++) {
+		uint64_t t = hear(&s->ranks[i]);
+		end = end > t ? end : t;
+	}
+	if (measure)
+		worst(&s->rebuilt_ms, begin, end);
+	hear_all(s->ranks, s->n, READY);
+}
+
+static void begin_ranks(struct scene *s)
+{
+	clients_start(s->ranks, s->n, &s->d, actor_main, NULL);
+	gather(s, false);
+}
+
+static void end_ranks(struct scene *s)
+{
+	say_all(s->ranks, s->n, END);
+	crew_end(s->ranks, s->n);
+	workers_settle(&s->d);
+	daemon_settles(&s->d);
+}
+
+static pid_t worker_pid(const struct scene *s, int gpu)
+{
+	ncclsvc_session *session = session_open(&s->d);
+	pid_t pid = device_info(session, gpu).pid;
+	ncclsvc_close(session);
+	CHECK(pid > 0);
+	return pid;
+}
+
+/* Until the daemon would start it at once, if it dies: one that dies young is started later and
+ * later. */
+static void let_worker_age(const struct scene *s, int gpu)
+{
+	ncclsvc_session *session = session_open(&s->d);
+	for (ncclsvc_device_info info;; sleep_ms(50)) {
+		info = device_info(session, gpu);
+		if (!info.restarts || info.age_ns > WORKER_STEADY_NS)
+			break;
+	}
+	ncclsvc_close(session);
+}
+
+static void play_round(struct scene *s, enum when when, int victim, bool worker, uint64_t *random)
+{
+	bool dead[RANKS_MAX] = {false};
+	if (worker)
+		let_worker_age(s, victim);
+	pid_t pid = worker ? worker_pid(s, victim) : 0;
+	say_all(s->ranks, s->n, (uint64_t)when | (uint64_t)victim << 8 | (uint64_t)worker << 16);
+	hear_all(s->ranks, s->n, READY);
+	sleep_ms(when == BETWEEN ? 5 + draw(random) % 40 : when == INSIDE ? 30 : 20);
+	uint64_t killed = now_ns();
+	if (worker) {
+		CHECK_EQ(kill(pid, SIGKILL), 0);
+	} else {
+		client_kill(&s->ranks[victim]);
+		dead[victim] = true;
+	}
+	for (int i = 0; i < s->n; i++) {
+		if (dead[i])
+			continue;
+		worst(&s->told_ms, killed, hear(&s->ranks[i]));
+		uint64_t released = hear(&s->ranks[i]);
+		if (released == CONTEXT_LOST) {
+			s->contexts_lost++;
+			client_kill(&s->ranks[i]);
+			dead[i] = true;
+		} else {
+			worst(&s->released_ms, killed, released);
+		}
+	}
+	for (int i = 0; i < s->n; i++)
+		if (dead[i])
+			client_start(&s->ranks[i], actor_main);
+		else
+			say(&s->ranks[i], GO);
+	gather(s, true);
+}
+
+static void unused_rank(struct client *c)
+{
+	gpu_use(c->rank);
+	say(c, gpu_unused_memory());
+}
+
+static void unused_memory(struct scene *s, uint64_t *unused)
+{
+	struct client ranks[RANKS_MAX];
+	clients_start(ranks, s->n, &s->d, unused_rank, NULL);
+	for (int i = 0; i < s->n; i++)
+		unused[i] = hear(&ranks[i]);
+	crew_end(ranks, s->n);
+}
+
+static void check_remains(struct scene *s, const uint64_t *before)
+{
+	uint64_t now[RANKS_MAX];
+	ncclsvc_session *session = session_open(&s->d);
+	for (int i = 0; i < s->n; i++) {
+		ncclsvc_device_info info = device_info(session, i);
+		CHECK_EQ(info.state, NCCLSVC_DEVICE_READY);
+		CHECK(info.nccl_comms <= 1);
+	}
+	ncclsvc_close(session);
+	unused_memory(s, now);
+	for (int i = 0; i < s->n; i++)
+		if (now[i] + LEEWAY < before[i])
+			check_failed(__FILE__, __LINE__, "GPU %d: %llu MiB of memory are gone", i,
+				     (unsigned long long)((before[i] - now[i]) / MIB));
+}
+
+static void rounds(enum when when, bool worker)
+{
+	struct scene s = {.n = crew_size()};
+	struct worker_fds fds;
+	uint64_t unused[RANKS_MAX], random = setup.seed;
+	int n = setup.repeat ? setup.repeat : 2;
+	gpu_daemon_start(&s.d);
+	begin_ranks(&s);
+	end_ranks(&s);
+	unused_memory(&s, unused);
+	begin_ranks(&s);
+	worker_fds_note(&s.d, &fds);
+	for (int i = 0; i < n; i++) {
+		stage("round %d of %d", i + 1, n);
+		play_round(&s, when, i % s.n, worker, &random);
+	}
+	worker_fds_check(&s.d, &fds);
+	end_ranks(&s);
+	stage("looking at what remains");
+	check_remains(&s, unused);
+	gpu_daemon_stop(&s.d);
+	unsigned told = limit_ms(setup.mps ? 2000 : 100),
+		 rebuilt = limit_ms(setup.mps ? 4000 : 1500);
+	report("%d rounds; at worst told after %llu ms (limit %u), stream released after %llu ms, "
+	       "rebuilt in %llu ms (limit %u)",
+	       n, (unsigned long long)s.told_ms, told, (unsigned long long)s.released_ms,
+	       (unsigned long long)s.rebuilt_ms, rebuilt);
+	if (s.contexts_lost)
+		report("MPS ended %d survivors' contexts: they were started anew", s.contexts_lost);
+	CHECK(s.told_ms <= told);
+	CHECK(s.rebuilt_ms <= rebuilt);
+}
+
+static void test_idle(void)
+{
+	rounds(IDLE, false);
+}
+
+static void test_between(void)
+{
+	rounds(BETWEEN, false);
+}
+
+static void test_waiting(void)
+{
+	rounds(WAITING, false);
+}
+
+static void test_awaited(void)
+{
+	rounds(AWAITED, false);
+}
+
+static void test_inside(void)
+{
+	rounds(INSIDE, false);
+}
+
+static void test_fault(void)
+{
+	rounds(FAULT, false);
+}
+
+static void test_worker_idle(void)
+{
+	rounds(IDLE, true);
+}
+
+static void test_worker_between(void)
+{
+	rounds(BETWEEN, true);
+}
+
+static void test_worker_inside(void)
+{
+	rounds(INSIDE, true);
+}
+
+const struct gpu_test failure_tests[] = {
+	{"failures/trainer_idle", test_idle, 2, 120, TEST_QUICK},
+	{"failures/trainer_between", test_between, 2, 120, 0},
+	{"failures/trainer_waiting", test_waiting, 2, 120, 0},
+	{"failures/trainer_awaited", test_awaited, 2, 120, 0},
+	{"failures/trainer_inside", test_inside, 2, 120, TEST_QUICK},
+	{"failures/trainer_fault", test_fault, 2, 180, TEST_REAL},
+	{"failures/worker_idle", test_worker_idle, 2, 120, 0},
+	{"failures/worker_between", test_worker_between, 2, 120, 0},
+	{"failures/worker_inside", test_worker_inside, 2, 120, TEST_QUICK},
+	{0},
+};

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What cannot work is refused with a sentence that says why, and nothing is the worse for it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "crew.h"
+#include "tests/integration/harness_raw.h"
+
+#define MIB   ((size_t)1 << 20)
+#define BYTES (4 * MIB)
+
+/* An AllReduce on that memory is refused so, and the sentence has the word in it. */
+static void refused(struct rank *r, CUdeviceptr p, size_t count, ncclsvc_result result,
+		    const char *word)
+{
+	stage("memory that is refused: %s", word);
+	CHECK_RESULT(
+		ncclsvc_all_reduce(at(p), at(p), count, NCCLSVC_UINT8, NCCLSVC_SUM, r->comm, NULL),
+		result);
+	if (!strstr(ncclsvc_last_error(), word))
+		check_failed(__FILE__, __LINE__, "the sentence does not say \"%s\": %s", word,
+			     ncclsvc_last_error());
+}
+
+static void host_memory(struct rank *r)
+{
+	void *p = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(p != MAP_FAILED);
+	refused(r, (uintptr_t)p, 64, NCCLSVC_UNSUPPORTED, "device memory");
+	CHECK_CU(cu.cuMemHostRegister(p, BYTES, CU_MEMHOSTREGISTER_PORTABLE));
+	refused(r, (uintptr_t)p, 64, NCCLSVC_UNSUPPORTED, "host memory");
+	CHECK_CU(cu.cuMemHostUnregister(p));
+	munmap(p, BYTES);
+	p = shared(r->session, BYTES);
+	refused(r, (uintptr_t)p, 64, NCCLSVC_UNSUPPORTED, "device memory");
+	CHECK_OK(ncclsvc_mem_free(r->session, p));
+}
+
+static void pool_memory(struct rank *r)
+{
+	CUdeviceptr p;
+	CHECK_CU(cu.cuMemAllocAsync(&p, BYTES, r->stream));
+	CHECK_CU(cu.cuStreamSynchronize(r->stream));
+	refused(r, p, 64, NCCLSVC_UNSUPPORTED, "pool");
+	CHECK_CU(cu.cuMemFreeAsync(p, r->stream));
+	CHECK_CU(cu.cuStreamSynchronize(r->stream));
+}
+
+static void managed_memory(struct rank *r)
+{
+	CUdeviceptr p;
+	CUresult (*allocate)(CUdeviceptr *, size_t, unsigned) = gpu_function("cuMemAllocManaged");
+	if (!allocate) /* the stand-in */
+		return;
+	CHECK_CU(allocate(&p, BYTES, 1 /* CU_MEM_ATTACH_GLOBAL */));
+	refused(r, p, 64, NCCLSVC_UNSUPPORTED, "managed");
+	CHECK_CU(cu.cuMemFree(p));
+}
+
+/* Of cuMemCreate, but not to be shared. */
+static void private_memory(struct rank *r)
+{
+	CUmemGenericAllocationHandle handle;
+	CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = r->gpu},
+	};
+	CUmemAccessDesc access = {.location = prop.location,
+				  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUdeviceptr p;
+	CHECK_CU(cu.cuMemCreate(&handle, BYTES, &prop, 0));
+	CHECK_CU(cu.cuMemAddressReserve(&p, BYTES, 0, 0, 0));
+	CHECK_CU(cu.cuMemMap(p, BYTES, 0, handle, 0));
+	CHECK_CU(cu.cuMemSetAccess(p, BYTES, &access, 1));
+	refused(r, p, 64, NCCLSVC_UNSUPPORTED, "POSIX");
+	CHECK_CU(cu.cuMemUnmap(p, BYTES));
+	CHECK_CU(cu.cuMemAddressFree(p, BYTES));
+	CHECK_CU(cu.cuMemRelease(handle));
+}
+
+static void beyond_its_end(struct rank *r)
+{
+	for (int kind = 0; kind < MEMORY_KINDS; kind++) {
+		struct buffer b;
+		buffer_make(&b, kind, r->gpu, r->session, BYTES);
+		for (int known = 0; known < 2; known++) {
+			ncclsvc_result result =
+				kind == MEMORY_VMM ? NCCLSVC_UNSUPPORTED : NCCLSVC_INVALID_ARGUMENT;
+			refused(r, b.p, b.bytes + 1, result, "ends after");
+			refused(r, b.p + b.bytes - 64, 65, result, "ends after 64");
+			CHECK_OK(ncclsvc_all_reduce(at(b.p), at(b.p), b.bytes, NCCLSVC_UINT8,
+						    NCCLSVC_SUM, r->comm, NULL));
+		}
+		CHECK(gpu_stream_ends(r->stream, WAIT_MS));
+		buffer_free(&b);
+		stage("memory that is gone");
+		CHECK(ncclsvc_all_reduce(at(b.p), at(b.p), 64, NCCLSVC_UINT8, NCCLSVC_SUM, r->comm,
+					 NULL) != NCCLSVC_OK);
+	}
+}
+
+static void another_gpus(struct rank *r)
+{
+	struct buffer b;
+	if (setup.gpus < 2)
+		return;
+	gpu_use(r->gpu + 1);
+	buffer_make(&b, MEMORY_ALLOC, r->gpu + 1, r->session, BYTES);
+	CUstream stream = gpu_stream();
+	gpu_use(r->gpu);
+	refused(r, b.p, 64, NCCLSVC_INVALID_ARGUMENT, "GPU 1");
+	CHECK_CU(cu.cuMemFree(b.p));
+	CHECK_CU(cu.cuMemAlloc(&b.p, BYTES));
+	CHECK_OK(ncclsvc_stream_set(r->session, stream, 0));
+	refused(r, b.p, 64, NCCLSVC_INVALID_ARGUMENT, "stream is of GPU 1");
+	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
+	CHECK_CU(cu.cuMemFree(b.p));
+	CHECK_CU(cu.cuStreamDestroy(stream));
+}
+
+static void memory_rank(struct client *c)
+{
+	struct rank r;
+	rank_open(&r, c);
+	host_memory(&r);
+	pool_memory(&r);
+	managed_memory(&r);
+	private_memory(&r);
+	beyond_its_end(&r);
+	another_gpus(&r);
+	rank_check_usable(&r);
+	rank_close(&r);
+}
+
+static void test_memory(void)
+{
+	crew_run(1, memory_rank, NULL);
+}
+
+/* ---- Past the client library ---- */
+
+static struct svc_region_cuda region_request(CUdeviceptr p, size_t bytes)
+{
+	struct svc_region_cuda request = {.bytes = bytes, .base = p, .buffer_id = p};
+	CUipcMemHandle handle;
+	CHECK_CU(cu.cuIpcGetMemHandle(&handle, p));
+	memcpy(request.handle, &handle, sizeof(request.handle));
+	return request;
+}
+
+/* Handles that are not what they are said to be. */
+static void lies(struct client *c, CUdeviceptr p)
+{
+	struct raw raw;
+	raw_open(&raw, c->daemon);
+	stage("an allocation that is said to be longer");
+	struct svc_region_cuda request = region_request(p, 64 * MIB);
+	raw_refused(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0,
+		    NCCLSVC_INVALID_ARGUMENT, "shorter");
+	stage("a handle of nothing");
+	memset(request.handle, 0x5a, sizeof(request.handle));
+	request.buffer_id++;
+	raw_refused(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0, NCCLSVC_SYSTEM,
+		    "cannot be opened");
+	stage("a device that is not there");
+	request.device = 99;
+	raw_refused(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0, NCCLSVC_UNSUPPORTED,
+		    "99");
+	stage("a file that is no memory");
+	request = (struct svc_region_cuda){.bytes = BYTES};
+	int fd = svc_memfd_create("no GPU memory", BYTES, true);
+	CHECK(fd >= 0);
+	raw_refused(&raw, SVC_REGION_CUDA_FD, &request, sizeof(request), &fd, 1, NCCLSVC_SYSTEM,
+		    "cannot be imported");
+	raw_close(&raw);
+	close(fd);
+}
+
+/* A session that names regions it does not have, as another one does, and parts that its own does
+ * not have. */
+static void thieves(struct client *c, CUdeviceptr p)
+{
+	static const char why[] = "does not lie within a region of this session";
+	struct raw raw;
+	struct raw_reply reply;
+	ncclsvc_unique_id id;
+	raw_open(&raw, c->daemon);
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	struct svc_join join = raw_join_request(&id, 1, 0);
+	join.device = 0;
+	raw_call(&raw, SVC_JOIN, &join, sizeof(join), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	struct svc_record record = {.comm = reply.join.comm,
+				    .epoch = reply.join.epoch,
+				    .op = NCCLSVC_ALL_REDUCE,
+				    .type = NCCLSVC_UINT8,
+				    .peer = -1,
+				    .count = 64};
+	for (uint32_t region = 1; region < 4; region++) {
+		stage("naming region %u of others", region);
+		record.src_region = record.dst_region = region;
+		raw_refused(&raw, SVC_SUBMIT, &record, sizeof(record), NULL, 0,
+			    NCCLSVC_INVALID_ARGUMENT, why);
+	}
+	struct svc_region_cuda request = region_request(p, BYTES);
+	raw_call(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	record.src_region = record.dst_region = reply.region.region;
+	static const uint64_t offsets[] = {BYTES - 63, BYTES, UINT64_MAX - 32, UINT64_MAX};
+	for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
+		stage("offset %llu", (unsigned long long)offsets[i]);
+		record.dst_offset = offsets[i];
+		raw_refused(&raw, SVC_SUBMIT, &record, sizeof(record), NULL, 0,
+			    NCCLSVC_INVALID_ARGUMENT, "");
+	}
+	record.src_offset = record.dst_offset = BYTES - 64;
+	CHECK_EQ(raw_submit_wait(&raw, record).result, 0);
+	raw_close(&raw);
+}
+
+static void raw_rank(struct client *c)
+{
+	struct rank r;
+	struct buffer b;
+	rank_open(&r, c);
+	buffer_make(&b, MEMORY_ALLOC, r.gpu, r.session, BYTES);
+	CHECK_OK(
+		ncclsvc_all_reduce(at(b.p), at(b.p), 64, NCCLSVC_UINT8, NCCLSVC_SUM, r.comm, NULL));
+	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+	pid_t worker = device_info(r.session, 0).pid;
+	lies(c, b.p);
+	thieves(c, b.p);
+	stage("whether all is well");
+	rank_check_usable(&r);
+	CHECK_EQ(device_info(r.session, 0).pid, worker);
+	buffer_free(&b);
+	rank_close(&r);
+}
+
+static void test_raw(void)
+{
+	crew_run(1, raw_rank, NULL);
+}
+
+/* ---- Streams ---- */
+
+static void capture_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	CUgraph graph;
+	rank_open(&r, c);
+	CHECK_CU(cu.cuMemAlloc(&p, BYTES));
+	gpu_fill(p, 1, 64);
+	CHECK_CU(cu.cuStreamBeginCapture(r.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+	refused(&r, p, 64, NCCLSVC_UNSUPPORTED, "captured");
+	CHECK_CU(cu.cuStreamEndCapture(r.stream, &graph)); /* it was not spoilt */
+	if (graph)
+		CHECK_CU(cu.cuGraphDestroy(graph));
+	rank_check_usable(&r);
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+static void test_capture(void)
+{
+	crew_run(1, capture_rank, NULL);
+}
+
+const struct gpu_test refused_tests[] = {
+	{"refused/memory", test_memory, 1, 60, TEST_QUICK},
+	{"refused/raw", test_raw, 1, 60, TEST_QUICK},
+	{"refused/capture", test_capture, 1, 60, TEST_QUICK},
+	{0},
+};

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs as inspection shows them, and bad messages about them, on stand-ins for CUDA and NCCL.
+
+Environment: NCCLSVCD, NCCLSVC_CTL, and FAKE_DIR with the stand-ins."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+
+import ncclsvc_client as svc
+from test_client import WAIT, Daemon, eventually
+
+MIB = 1 << 20
+GPUS = 2
+
+
+class Devices(unittest.TestCase):
+    def setUp(self):
+        self.fake = tempfile.TemporaryDirectory(prefix="ncclsvc-fake-")
+        self.addCleanup(self.fake.cleanup)
+        self.pipes = os.path.join(self.fake.name, "mps")
+        os.mkdir(self.pipes)
+        self.fake_env = {"NCCLSVC_FAKE_DIR": self.fake.name, "NCCLSVC_FAKE_GPUS": str(GPUS),
+                         "LD_LIBRARY_PATH": os.environ["FAKE_DIR"],
+                         "CUDA_MPS_PIPE_DIRECTORY": self.pipes}
+        self.daemon = None
+
+    def start(self, *options):
+        self.daemon = Daemon("--device", "cuda", *options, **self.fake_env)
+        self.addCleanup(self.stop)
+        session = svc.Session(self.daemon.path)
+        self.addCleanup(session.close)
+        return session
+
+    def stop(self):
+        code, log = self.daemon.stop()
+        self.assertEqual(code, 0, log)
+        for complaint in ("Sanitizer", "runtime error:", "assertion"):
+            self.assertNotIn(complaint, log)
+
+    def fault(self, name):
+        with open(os.path.join(self.fake.name, f"fault.{name}"), "w", encoding="ascii"):
+            pass
+
+    def mps(self):
+        """A control daemon, as far as one can see."""
+        control = socket.socket(socket.AF_UNIX)
+        control.bind(os.path.join(self.pipes, "control"))
+        control.listen()
+        self.addCleanup(control.close)
+        return control
+
+    def ctl(self, *args, codes=(0,), env=None):
+        where = ("--socket", self.daemon.path) if self.daemon else ()
+        base = {k: v for k, v in os.environ.items() if not k.startswith("NCCLSVC_")}
+        done = subprocess.run([os.environ["NCCLSVC_CTL"], *where, *args],
+                              env={**base, **self.fake_env, **(env or {})}, capture_output=True,
+                              text=True, timeout=WAIT, check=False)
+        self.assertIn(done.returncode, codes, done.stdout + done.stderr)
+        return done
+
+    def doctor(self, env=None):
+        """Levels and texts by check, and the exit code."""
+        done = self.ctl("--json", "doctor", codes=(0, 1, 2), env=env)
+        answer = json.loads(done.stdout)
+        self.assertEqual((answer["schema"], answer["command"]), (1, "doctor"))
+        self.assertEqual({"OK": 0, "NOTE": 0, "WARNING": 1, "PROBLEM": 2}[answer["verdict"]],
+                         done.returncode)
+        checks = {}
+        for check in answer["checks"]:
+            checks.setdefault(check["check"], []).append((check["level"], check["text"]))
+        return checks
+
+    def refused(self, session, result, opcode, body, fds=()):
+        with self.assertRaises(svc.ServiceError) as caught:
+            session.call(opcode, body, fds)
+        self.assertIn(caught.exception.result, result if isinstance(result, tuple) else (result,))
+        return caught.exception.text
+
+    # ---- Inspection ----
+
+    def test_devices_are_listed_and_come_back(self):
+        session = self.start()
+        first = session.devices()
+        self.assertEqual([(d.device, d.state) for d in first], [(0, "ready"), (1, "ready")])
+        self.assertNotEqual(first[0].uuid, first[1].uuid)
+        region, size, fd = session.lend(1, 1)
+        os.close(fd)
+        self.assertEqual(size % MIB, 0)
+        answer = json.loads(self.ctl("--json", "devices").stdout)
+        self.assertEqual((answer["devices"][1]["lent"], answer["devices"][1]["lent_bytes"]), (1, size))
+        (memory,) = json.loads(self.ctl("--json", "memory").stdout)["regions"]
+        self.assertEqual((memory["kind"], memory["device"], memory["bytes"]), ("lent", 1, size))
+        status = json.loads(self.ctl("--json", "status").stdout)["status"]
+        self.assertEqual((status["devices"], status["devices_ready"]), (2, 2))
+        session.call(svc.REGION_DEL, struct.pack("=II", region, 0))
+        self.assertEqual(session.devices()[1].lent, 0)
+
+        os.kill(first[1].pid, signal.SIGKILL)
+        eventually(lambda: session.devices()[1].restarts, "end of the worker")
+        second = eventually(lambda: (d := session.devices()[1]).state == "ready" and d, "worker")
+        self.assertNotEqual(second.pid, first[1].pid)
+        self.assertEqual((second.restarts, second.uuid), (1, first[1].uuid))
+        self.assertIn("signal 9", self.ctl("devices").stdout)
+        self.assertEqual(session.devices()[0].pid, first[0].pid)
+
+    # ---- Bad messages ----
+
+    def test_devices_out_of_range(self):
+        session = self.start()
+        memory = svc.Region(4096)
+        for device in (-1, GPUS, GPUS + 1, 31, 32, 2**31 - 1, -2**31):
+            region = svc.REGION_CUDA_REQUEST.pack(MIB, 0, 0, device, 0, bytes(64))
+            for opcode, body, fds in (
+                    (svc.REGION_CUDA, region, ()), (svc.REGION_CUDA_FD, region, [memory.fd]),
+                    (svc.REGION_LEND, svc.REGION_LEND_REQUEST.pack(MIB, device, 0), ())):
+                self.assertIn(str(device), self.refused(session, "UNSUPPORTED", opcode, body, fds))
+            if device != -1:
+                self.refused(session, "UNSUPPORTED", svc.JOIN,
+                             svc.JOIN_REQUEST.pack(os.urandom(128), 1, 0, device, 0, 0))
+        memory.close()
+
+    def test_bad_fields(self):
+        session = self.start()
+        memory = svc.Region(4096)
+        for size, reserved in ((0, 0), (MIB, 1), (2**46 + 1, 0), (2**64 - 1, 0)):
+            region = svc.REGION_CUDA_REQUEST.pack(size, 0, 0, 0, reserved, bytes(64))
+            self.refused(session, "INVALID_ARGUMENT", svc.REGION_CUDA, region)
+            self.refused(session, "INVALID_ARGUMENT", svc.REGION_CUDA_FD, region, [memory.fd])
+            self.refused(session, "INVALID_ARGUMENT", svc.REGION_LEND,
+                         svc.REGION_LEND_REQUEST.pack(size, 0, reserved))
+        memory.close()
+
+    def test_stray_and_missing_fds(self):
+        session = self.start()
+        memory = svc.Region(4096)
+        region = svc.REGION_CUDA_REQUEST.pack(MIB, 0, 0, 0, 0, bytes(64))
+        lend = svc.REGION_LEND_REQUEST.pack(MIB, 0, 0)
+        for opcode, body, right in ((svc.REGION_CUDA, region, 0), (svc.REGION_CUDA_FD, region, 1),
+                                    (svc.REGION_LEND, lend, 0)):
+            for n in range(5):
+                if n != right:
+                    self.refused(session, "PROTOCOL", opcode, body, [memory.fd] * n)
+        memory.close()
+
+    def test_what_is_no_memory_of_a_gpu(self):
+        session = self.start()
+        pids = [d.pid for d in session.devices()]
+        fds = self.daemon.open_fds()
+        memory = svc.Region(4096)
+        for _ in range(20):
+            region = svc.REGION_CUDA_REQUEST.pack(MIB, 0, 0, 0, 0, os.urandom(64))
+            self.refused(session, ("INVALID_ARGUMENT", "UNSUPPORTED", "SYSTEM", "NOT_FOUND"),
+                         svc.REGION_CUDA, region)
+            self.refused(session, ("INVALID_ARGUMENT", "UNSUPPORTED", "SYSTEM", "NOT_FOUND"),
+                         svc.REGION_CUDA_FD, region, [memory.fd])
+        memory.close()
+        self.assertEqual([d.pid for d in session.devices()], pids)
+        self.assertEqual(session.records(svc.LIST_REGIONS), [])
+        eventually(lambda: self.daemon.open_fds() <= fds, "end to the open fds")
+
+    def test_lent_memory_has_its_limit(self):
+        session = self.start("--user-region-bytes", str(8 * MIB))
+        kept = [session.lend(2 * MIB, 0) for _ in range(4)]
+        self.assertIn("user_region_bytes", self.refused(
+            session, "LIMIT", svc.REGION_LEND, svc.REGION_LEND_REQUEST.pack(2 * MIB, 1, 0)))
+        session.call(svc.REGION_DEL, struct.pack("=II", kept[0][0], 0))
+        kept.append(session.lend(2 * MIB, 1))
+        for _, _, fd in kept:
+            os.close(fd)
+
+    # ---- The doctor ----
+
+    def test_doctor_finds_nothing_wrong(self):
+        self.start()
+        checks = self.doctor()
+        levels = {level for found in checks.values() for level, _ in found}
+        self.assertLessEqual(levels, {"OK", "NOTE", "WARNING"})
+        self.assertEqual([level for level, _ in checks["devices"]], ["OK", "OK"])
+        self.assertIn("this process's GPU 1", checks["devices"][1][1])
+        self.assertEqual(checks["driver"][0][0], "OK")
+        self.assertEqual(checks["nccl"][0][0], "OK")
+        self.assertEqual(checks["peers"][0][0], "OK")
+        self.assertEqual([level for level, _ in checks["mps"]], ["NOTE", "NOTE"])
+        self.assertIn("take turns", checks["mps"][0][1])
+        checks = self.doctor({"CUDA_VISIBLE_DEVICES": "1"})
+        self.assertIn("does not see it", checks["devices"][0][1])
+        self.assertIn("this process's GPU 0", checks["devices"][1][1])
+        self.assertEqual(checks["visible"][0][0], "OK")
+        checks = self.doctor({"CUDA_VISIBLE_DEVICES": ""})
+        self.assertEqual(checks["visible"][0][0], "WARNING")
+        self.assertEqual(checks["driver"][0][0], "PROBLEM")
+
+    def test_doctor_without_a_daemon(self):
+        where = os.path.join(self.fake.name, "nowhere")
+        checks = self.doctor({"NCCLSVC_SOCKET": where})
+        self.assertEqual(checks["daemon"][0][0], "PROBLEM")
+        self.assertIn(where, checks["socket"][0][1])
+        self.assertEqual(checks["driver"][0][0], "OK")
+
+    def test_doctor_and_a_host_daemon(self):
+        self.daemon = Daemon("--device", "host")
+        self.addCleanup(self.stop)
+        self.assertEqual(self.doctor()["devices"][0][0], "WARNING")
+        checks = self.doctor({"LD_LIBRARY_PATH": "/nonexistent"})
+        if checks["driver"][0][0] == "NOTE":  # a machine with a driver has one elsewhere
+            self.assertIn("libcuda.so.1", checks["driver"][0][1])
+            self.assertEqual(checks["devices"][0][0], "OK")
+
+    def test_doctor_outlives_the_driver(self):
+        self.start()
+        self.fault("driver-old")
+        self.assertIn("11.4", self.doctor()["driver"][0][1])
+        os.unlink(os.path.join(self.fake.name, "fault.driver-old"))
+        self.fault("nccl-old")
+        self.assertEqual(self.doctor()["nccl"][0][0], "NOTE")
+        self.mps()
+        self.fault("wedge")
+        begun = time.monotonic()
+        (level, text), = self.doctor()["driver"]
+        self.assertLess(time.monotonic() - begun, 25)
+        self.assertEqual(level, "PROBLEM")
+        self.assertIn("within 10 s", text)
+        self.assertIn("-multiuser-server", text)
+        os.unlink(os.path.join(self.fake.name, "fault.wedge"))
+
+    def test_doctor_and_mps(self):
+        control = self.mps()
+        session = self.start()
+        self.assertEqual([d.mps for d in session.devices()], [1, 1])
+        found = self.doctor()["mps"]
+        self.assertEqual([level for level, _ in found], ["OK", "OK"])
+        self.assertIn("share one MPS server", found[0][1])
+        elsewhere = self.doctor({"CUDA_MPS_PIPE_DIRECTORY": self.fake.name})["mps"]
+        self.assertEqual([level for level, _ in elsewhere], ["WARNING", "WARNING"])
+        self.assertIn("the worker uses MPS and this process does not", elsewhere[0][1])
+        # Another server, in a place of its own.
+        other = os.path.join(self.fake.name, "other")
+        os.mkdir(other)
+        second = socket.socket(socket.AF_UNIX)
+        second.bind(os.path.join(other, "control"))
+        second.listen()
+        found = self.doctor({"CUDA_MPS_PIPE_DIRECTORY": other})["mps"]
+        self.assertIn("different MPS servers", found[0][1])
+        second.close()
+        control.close()
+        self.assertIn("has ended", self.doctor()["mps"][0][1])
+
+
+if __name__ == "__main__":
+    unittest.main()

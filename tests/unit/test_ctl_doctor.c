@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The judgement of `ncclsvc-ctl doctor`, on facts made here. (What it gathers is tested on
+ * stand-ins for the driver: tests/integration/test_devices.py.) */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cuda_abi.h"
+#include "doctor.h"
+
+static struct doctor_facts facts;
+static ncclsvc_device_info devices[2];
+static struct doctor_report report;
+
+/* Two GPUs and all well, without MPS. */
+static int set_up(void **state)
+{
+	(void)state;
+	memset(&facts, 0, sizeof(facts));
+	memset(devices, 0, sizeof(devices));
+	facts.connected = true;
+	facts.library = "1.2.3";
+	strcpy(facts.socket, "/run/s");
+	strcpy(facts.daemon.version, "1.2.3");
+	facts.daemon.sessions_max = 10;
+	facts.daemon.uid = 5;
+	facts.uid = 5;
+	facts.devices = devices;
+	facts.ndevices = 2;
+	facts.driver = (struct doctor_driver){.cuda_open = true,
+					      .cuda_init = true,
+					      .listed = true,
+					      .nccl_open = true,
+					      .cuda_version = 13000,
+					      .nccl_version = 22809,
+					      .ngpus = 2};
+	for (int i = 0; i < 2; i++) {
+		devices[i] = (ncclsvc_device_info){
+			.device = i, .state = NCCLSVC_DEVICE_READY, .name = "G"};
+		devices[i].uuid[0] = facts.driver.gpus[i].uuid[0] = (uint8_t)(i + 1);
+		strcpy(facts.driver.gpus[i].name, "G");
+		facts.driver.gpus[i].peers = 3u & ~(1u << i);
+	}
+	static const char *const files[] = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"};
+	for (facts.nfiles = 0; facts.nfiles < 3; facts.nfiles++)
+		strcpy(facts.files[facts.nfiles].path, files[facts.nfiles]);
+	facts.memlock = facts.nofile = UINT64_MAX;
+	facts.shm_bytes = UINT64_C(1) << 34;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	doctor_free(&report);
+	return 0;
+}
+
+static void judge(enum doctor_level worst)
+{
+	doctor_free(&report);
+	doctor_judge(&facts, &report);
+	for (size_t i = 0; i < report.n; i++)
+		print_message("  %s: %s\n", doctor_level_name(report.checks[i].level),
+			      report.checks[i].text);
+	assert_int_equal(doctor_worst(&report), worst);
+}
+
+/* There is a check of that name and level which says so. */
+static void says(const char *check, enum doctor_level level, const char *what)
+{
+	for (size_t i = 0; i < report.n; i++) {
+		const struct doctor_check *c = &report.checks[i];
+		if (!strcmp(c->check, check) && c->level == level && strstr(c->text, what))
+			return;
+	}
+	fail_msg("no %s of %s says \"%s\"", doctor_level_name(level), check, what);
+}
+
+static void test_well(void **state)
+{
+	(void)state;
+	judge(DOCTOR_NOTE);
+	says("daemon", DOCTOR_OK, "ncclsvcd 1.2.3");
+	says("device-files", DOCTOR_OK, "3 files");
+	says("driver", DOCTOR_OK, "CUDA 13.0");
+	says("nccl", DOCTOR_OK, "2.28.9");
+	says("devices", DOCTOR_OK, "Device 1 (G) is ready: this process's GPU 1.");
+	says("peers", DOCTOR_OK, "All 2 GPUs");
+	says("mps", DOCTOR_NOTE, "28 to 29 ms");
+	says("mps", DOCTOR_NOTE, "Device 1, without MPS: as above.");
+}
+
+static void test_no_gpus(void **state)
+{
+	(void)state;
+	facts.ndevices = facts.nfiles = 0;
+	facts.driver = (struct doctor_driver){.cuda_text = "libcuda.so.1 cannot be opened"};
+	judge(DOCTOR_NOTE);
+	says("driver", DOCTOR_NOTE, "Host communicators do not need it");
+	says("devices", DOCTOR_OK, "no GPU is in sight");
+}
+
+static void test_socket(void **state)
+{
+	(void)state;
+	facts.connected = false;
+	strcpy(facts.daemon_text, "no daemon listens");
+	facts.socket_error = ENOENT;
+	judge(DOCTOR_PROBLEM);
+	says("socket", DOCTOR_PROBLEM, "There is no /run/s");
+	facts.socket_error = EACCES;
+	judge(DOCTOR_PROBLEM);
+	says("socket", DOCTOR_PROBLEM, "may not look into the directory");
+	facts.socket_error = 0;
+	facts.socket_mode = S_IFREG | 0644;
+	judge(DOCTOR_PROBLEM);
+	says("socket", DOCTOR_PROBLEM, "is no socket");
+	facts.socket_mode = S_IFSOCK | 0660;
+	facts.socket_gid = 42;
+	judge(DOCTOR_PROBLEM);
+	says("socket", DOCTOR_PROBLEM, "mode 0660, user 0, group 42");
+	facts.socket_writable = true;
+	judge(DOCTOR_PROBLEM);
+	says("daemon", DOCTOR_PROBLEM, "No daemon answers: no daemon listens.");
+}
+
+static void test_daemon(void **state)
+{
+	(void)state;
+	strcpy(facts.daemon.version, "1.2.4");
+	facts.daemon.draining = 1;
+	facts.daemon.sessions = 10;
+	judge(DOCTOR_WARNING);
+	says("daemon", DOCTOR_NOTE, "ncclsvcd 1.2.4 (pid 0, uid 5) answers; this library is 1.2.3");
+	says("daemon", DOCTOR_WARNING, "draining");
+	says("daemon", DOCTOR_WARNING, "sessions_max");
+}
+
+static void test_device_files(void **state)
+{
+	(void)state;
+	facts.files[2].error = EPERM;
+	judge(DOCTOR_PROBLEM);
+	says("device-files", DOCTOR_PROBLEM, "DeviceAllow=");
+	facts.files[2].error = EACCES;
+	judge(DOCTOR_PROBLEM);
+	says("device-files", DOCTOR_PROBLEM, "/dev/nvidia0 cannot be opened");
+	strcpy(facts.files[1].path, "/dev/nvidia1");
+	facts.files[2].error = 0;
+	judge(DOCTOR_WARNING);
+	says("device-files", DOCTOR_WARNING, "/dev/nvidia-uvm is missing");
+}
+
+static void test_driver(void **state)
+{
+	(void)state;
+	facts.driver.cuda_version = 11080;
+	judge(DOCTOR_PROBLEM);
+	says("driver", DOCTOR_PROBLEM, "for CUDA 11.8, and 12.0 is needed");
+	facts.driver.cuda_version = 12000;
+	judge(DOCTOR_NOTE);
+	facts.driver.cuda_init = facts.driver.listed = false;
+	facts.driver.ngpus = 0;
+	strcpy(facts.driver.cuda_text, "CUDA_ERROR_NO_DEVICE");
+	judge(DOCTOR_PROBLEM);
+	says("driver", DOCTOR_PROBLEM, "does not start: CUDA_ERROR_NO_DEVICE");
+	facts.end = DOCTOR_CRASHED;
+	facts.end_signal = 11;
+	judge(DOCTOR_PROBLEM);
+	says("driver", DOCTOR_PROBLEM, "ended by signal 11");
+	facts.end = DOCTOR_HUNG;
+	judge(DOCTOR_PROBLEM);
+	says("driver", DOCTOR_PROBLEM, "a GPU may hang");
+	facts.mps.state = MPS_RUNNING;
+	judge(DOCTOR_PROBLEM);
+	says("driver", DOCTOR_PROBLEM, "-multiuser-server");
+}
+
+static void test_devices(void **state)
+{
+	(void)state;
+	devices[0].state = NCCLSVC_DEVICE_FAILED;
+	strcpy(devices[0].text, "no \033 luck");
+	devices[1].uuid[0] = 9;
+	judge(DOCTOR_PROBLEM);
+	says("devices", DOCTOR_PROBLEM, "cannot be used: no ? luck.");
+	says("devices", DOCTOR_WARNING, "This process's GPU 1 (G, GPU-02");
+	says("devices", DOCTOR_NOTE, "Device 1 (G) is ready: this process does not see it.");
+	devices[0].state = NCCLSVC_DEVICE_LOST;
+	judge(DOCTOR_WARNING);
+	says("devices", DOCTOR_WARNING, "is lost: no ? luck.");
+	facts.ndevices = 0;
+	judge(DOCTOR_WARNING);
+	says("devices", DOCTOR_WARNING, "The daemon uses no GPU, and this process sees 2.");
+}
+
+static void test_compute_mode(void **state)
+{
+	(void)state;
+	facts.driver.gpus[1].mode = CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
+	judge(DOCTOR_PROBLEM);
+	says("compute-mode", DOCTOR_PROBLEM, "nvidia-smi -i 1 -c DEFAULT");
+	facts.mps.state = MPS_RUNNING;
+	judge(DOCTOR_WARNING);
+	says("compute-mode", DOCTOR_OK, "the MPS server is that one");
+	facts.driver.gpus[1].mode = CU_COMPUTEMODE_PROHIBITED;
+	judge(DOCTOR_PROBLEM);
+	says("compute-mode", DOCTOR_PROBLEM, "prohibits");
+}
+
+static void test_peers(void **state)
+{
+	(void)state;
+	facts.driver.gpus[1].peers = 0;
+	judge(DOCTOR_WARNING);
+	says("peers", DOCTOR_WARNING,
+	     "GPUs 0 and 1 cannot reach each other's memory (of 1 pairs, 1)");
+}
+
+static void test_mps(void **state)
+{
+	(void)state;
+	facts.mps = (struct mps){.state = MPS_RUNNING, .server = 7, .directory = "/run/m"};
+	judge(DOCTOR_WARNING);
+	says("mps", DOCTOR_WARNING, "this process uses MPS and the worker does not");
+	for (int i = 0; i < 2; i++) {
+		devices[i].mps = NCCLSVC_MPS_ACTIVE;
+		devices[i].mps_server = 7;
+	}
+	judge(DOCTOR_OK);
+	says("mps", DOCTOR_OK, "overlaps with compute");
+	facts.uid = 6;
+	judge(DOCTOR_NOTE);
+	says("mps", DOCTOR_NOTE, "user (6) and the daemon's (5) differ");
+	devices[1].mps_server = 8;
+	judge(DOCTOR_WARNING);
+	says("mps", DOCTOR_WARNING, "(through /run/m) and the worker use different MPS servers");
+	facts.mps.state = MPS_REFUSED;
+	judge(DOCTOR_WARNING);
+	says("mps", DOCTOR_WARNING, "User 6 may not connect");
+	facts.mps.state = MPS_STALE;
+	devices[0].mps = devices[1].mps = NCCLSVC_MPS_UNKNOWN;
+	judge(DOCTOR_NOTE);
+	says("mps", DOCTOR_NOTE, "has ended");
+	says("mps", DOCTOR_NOTE, "is not known");
+}
+
+static void test_limits(void **state)
+{
+	(void)state;
+	facts.nofile = 256;
+	facts.memlock = 65536;
+	facts.shm_bytes = 64 << 20;
+	judge(DOCTOR_WARNING);
+	says("files", DOCTOR_WARNING, "may open 256 files");
+	says("memlock", DOCTOR_NOTE, "may lock 64 KiB");
+	says("shm", DOCTOR_WARNING, "has 64 MiB");
+	facts.shm_error = ENOENT;
+	judge(DOCTOR_WARNING);
+	says("shm", DOCTOR_WARNING, "cannot be used: No such file or directory");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(test_well),    TEST(test_no_gpus),	     TEST(test_socket),
+		TEST(test_daemon),  TEST(test_device_files), TEST(test_driver),
+		TEST(test_devices), TEST(test_compute_mode), TEST(test_peers),
+		TEST(test_mps),	    TEST(test_limits),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
