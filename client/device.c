@@ -196,7 +196,10 @@ ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned 
 	for (unsigned i = 0; i < n; i++)
 		if (ops[i].comm->device >= 0)
 			device_pin(s, &ops[i], s->tasks.next - n + i);
-	return streams_enqueue(s, ops, n);
+	ncclsvc_result r = streams_enqueue(s, ops, n);
+	/* Workers that have lost their daemon say so, and let go what they then see in the ring. The
+	 * doorbell's fence lies between our records and this look. */
+	return r ? r : session_check(s);
 }
 
 void gpu_reattached(ncclsvc_session *s)

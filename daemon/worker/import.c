@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Trainers' memory: timelines in session memory, imported allocations, and memory that is lent. */
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -87,10 +90,21 @@ static void raise(_Atomic uint64_t *counter, uint64_t value)
 		;
 }
 
+/* Who submits from now on knows that nobody does it; see ring.h. */
+static void end_ring(struct svc_ring *ring)
+{
+	int32_t none = 0;
+	atomic_compare_exchange_strong(&ring->ended, &none, NCCLSVC_DAEMON_LOST);
+	atomic_fetch_add(&ring->wake, 1);
+	syscall(SYS_futex, &ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 void sessions_release(struct worker *w)
 {
 	for (uint32_t slot = 0; slot < SVC_SESSIONS_MAX; slot++) {
 		struct session_timelines *s = &w->sessions[slot];
+		if (s->ring)
+			end_ring(s->ring);
 		for (uint32_t i = 0; s->ring && i < s->entries; i++) {
 			const struct svc_record *r = svc_record_slot(s->ring, s->entries, i);
 			if (r->flags & SVC_TASK_TIMELINE && r->timeline < SVC_TIMELINES)

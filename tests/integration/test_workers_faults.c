@@ -104,14 +104,16 @@ static void again_and_again(void **state)
 
 /* ---- Calls that do not return ---- */
 
-static void ctl_answers(const struct crew *c, const char *command, const char *part, bool json)
+static void ctl_answers(const struct crew *c, const char *command, const char *option,
+			const char *argument, const char *part)
 {
 	static char out[1 << 16];
 	char *argv[] = {(char *)(uintptr_t)program("NCCLSVC_CTL"),
 			"--socket",
 			(char *)(uintptr_t)c->d.socket,
 			(char *)(uintptr_t)command,
-			json ? "--json" : NULL,
+			(char *)(uintptr_t)option,
+			(char *)(uintptr_t)argument,
 			NULL};
 	uint64_t before = now_ns();
 	run_program(argv, out, sizeof(out));
@@ -128,9 +130,9 @@ static void wedged_worker(void **state)
 	fault_on(&c, "wedge", pid);
 	submit_and_wait(&c);
 	sleep_ms(300);
-	ctl_answers(&c, "devices", "\"state\"", true);
-	ctl_answers(&c, "tasks", "AllReduce", false);
-	ctl_answers(&c, "why", "AllReduce", false);
+	ctl_answers(&c, "devices", "--json", NULL, "\"state\"");
+	ctl_answers(&c, "tasks", NULL, NULL, "AllReduce");
+	ctl_answers(&c, "why", "--after", "0.1", "AllReduce");
 	CHECK_EQ(device_of(&c, 1).pid, pid);
 	all_end(&c, NCCLSVC_WORKER_LOST);
 	fault_off(&c, "wedge");
@@ -284,11 +286,16 @@ static void lending_fails(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CREW_TEST(sticky_error),	     CREW_TEST(sticky_error_of_an_idle_gpu),
-		CREW_TEST(again_and_again),	     CREW_TEST(wedged_worker),
-		CREW_TEST(async_error),		     CREW_TEST(hang_after_abort),
-		CREW_TEST(hang_of_a_dead_trainer),   CREW_TEST(init_fails),
-		CREW_TEST(import_fails),	     CREW_TEST(lending_fails),
+		CREW_TEST(sticky_error),
+		CREW_TEST(sticky_error_of_an_idle_gpu),
+		CREW_TEST(again_and_again),
+		CREW_TEST(wedged_worker),
+		CREW_TEST(async_error),
+		CREW_TEST(hang_after_abort),
+		CREW_TEST(hang_of_a_dead_trainer),
+		CREW_TEST(init_fails),
+		CREW_TEST(import_fails),
+		CREW_TEST(lending_fails),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

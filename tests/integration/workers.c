@@ -259,6 +259,7 @@ void crew_prepare(struct crew *c, int gpus)
 {
 	char number[16];
 	memset(c, 0, sizeof(*c));
+	c->gpus = gpus;
 	snprintf(c->fake, sizeof(c->fake), "%s/ncclsvc-fake-XXXXXX",
 		 access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
 	CHECK(mkdtemp(c->fake));
@@ -294,6 +295,8 @@ void crew_ranks(struct crew *c, int n)
 {
 	CHECK(n <= CREW_MAX);
 	c->n = n;
+	for (int i = 0; i < n; i++)
+		c->pages[i].gpu = i % c->gpus;
 	clients_start(c->ranks, n, &c->d, rank_main, c->pages);
 	hear_all(c->ranks, n, NCCLSVC_OK);
 }
@@ -357,7 +360,8 @@ void crew_join(struct crew *c, int id, unsigned mask, int place)
 	int nranks = __builtin_popcount(mask), rank = 0;
 	for (int i = 0; i < c->n; i++)
 		if (mask & 1u << i)
-			crew_begin(c, i, ORDER_JOIN, id, nranks, rank++, i, WAIT_MS, place);
+			crew_begin(c, i, ORDER_JOIN, id, nranks, rank++, c->pages[i].gpu, WAIT_MS,
+				   place);
 	for (int i = 0; i < c->n; i++)
 		if (mask & 1u << i)
 			crew_ended(c, i, NCCLSVC_OK);

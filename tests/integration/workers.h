@@ -24,12 +24,15 @@ enum order {
 	ORDER_GATHER,	/* place, words, value: mismatches a sum */
 	ORDER_WAIT,	/* timeout in ms: for the last task */
 	ORDER_SYNC,	/* OK, or TIMEOUT: the stream's work is over */
+	ORDER_SLEEP,	/* the same asleep in the driver, where no call of the library is made */
 	ORDER_VALUE,	/* answered with the buffer's words, which are all alike */
 	ORDER_BLOCK,	/* the stream stops until ORDER_UNBLOCK */
 	ORDER_UNBLOCK,
 	ORDER_DETACHED, /* 1: tasks are submitted detached from now on; 0: not */
 	ORDER_ERROR,	/* place: ncclsvc_comm_error */
 	ORDER_STREAK,	/* place, tasks, value: sums that many times, and checks the last */
+	ORDER_FLOOD,	/* place, tasks: sums, detached, as many as the ring takes, and no wait */
+	ORDER_MIX,	/* rounds, seed: task groups on places 0 to 2, checked */
 	ORDER_LEND,	/* bytes: borrows memory, which is used from then on */
 	ORDER_NEW,	/* a new buffer, with memory of its own */
 	ORDER_REATTACH,
@@ -38,6 +41,7 @@ enum order {
 
 /* What a rank and the test share. */
 struct page {
+	int gpu;
 	int64_t args[6];
 	ncclsvc_status status; /* of the last task that was waited for */
 	uint64_t told_ns;      /* when the last order was over */
@@ -48,7 +52,7 @@ struct crew {
 	struct daemon d;
 	char fake[64];
 	struct client ranks[CREW_MAX];
-	int n;
+	int n, gpus;
 	struct page *pages; /* [CREW_MAX] */
 	/* What was there when nobody had joined. */
 	struct {
@@ -65,7 +69,7 @@ int crew_teardown(void **state);
 void crew_prepare(struct crew *c, int gpus);
 /* The daemon, with --device cuda and further options (NULL ends them). */
 void crew_daemon(struct crew *c, ...) __attribute__((sentinel));
-/* n ranks that do not belong to anything yet; rank i has GPU i. */
+/* n ranks that do not belong to anything yet; rank i has GPU i, modulo the number of GPUs. */
 void crew_ranks(struct crew *c, int n);
 /* All of it, every rank in communicator 1 at place 0, which is tried out. */
 void crew_start(struct crew *c, int n, ...) __attribute__((sentinel));

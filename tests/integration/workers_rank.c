@@ -88,6 +88,92 @@ static ncclsvc_result streak(struct rank *r, const int64_t *a)
 	return result;
 }
 
+static ncclsvc_result flood(struct rank *r, const int64_t *a)
+{
+	ncclsvc_result result = NCCLSVC_OK;
+	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, NCCLSVC_STREAM_DETACHED));
+	CHECK_OK(ncclsvc_comm_set_timeout(*place(r, a[0]), NCCLSVC_NO_TIMEOUT));
+	fill(r, 1, 1);
+	for (int64_t i = 0; i < a[1] && !result; i++)
+		result = ncclsvc_all_reduce(at(r->buffer), at(r->buffer), 1, NCCLSVC_UINT32,
+					    NCCLSVC_MAX, *place(r, a[0]), &r->task);
+	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
+	return result;
+}
+
+static uint32_t draw(uint64_t *state)
+{
+	*state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+	return (uint32_t)(*state >> 33);
+}
+
+/* The parts of one communicator's share of the buffer, in bytes. */
+enum { MIX_OUT = 0, MIX_IN = 64, MIX_SUM = 128, MIX_STEP = 256 };
+enum { MIX_REDUCES = 1, MIX_EXCHANGES = 2 };
+
+/* A sum, a ring of Send and Recv, or both, on one communicator. */
+static ncclsvc_result mix_submit(struct rank *r, int k, uint32_t kind)
+{
+	CUdeviceptr p = r->buffer + (CUdeviceptr)(k * MIX_STEP);
+	ncclsvc_comm *comm = r->comms[k];
+	int n = ncclsvc_comm_size(comm), me = ncclsvc_comm_rank(comm);
+	ncclsvc_result result = NCCLSVC_OK;
+	if (kind & MIX_REDUCES)
+		result = ncclsvc_all_reduce(at(p + MIX_SUM), at(p + MIX_SUM), 8, NCCLSVC_UINT32,
+					    NCCLSVC_SUM, comm, &r->task);
+	if (kind & MIX_EXCHANGES && !result)
+		result = ncclsvc_send(at(p + MIX_OUT), 8, NCCLSVC_UINT32, (me + 1) % n, comm,
+				      &r->task);
+	if (kind & MIX_EXCHANGES && !result)
+		result = ncclsvc_recv(at(p + MIX_IN), 8, NCCLSVC_UINT32, (me + n - 1) % n, comm,
+				      &r->task);
+	return result;
+}
+
+static void mix_check(struct rank *r, int k, uint32_t kind, uint32_t base)
+{
+	uint32_t words[MIX_STEP / 4], sum = 0;
+	int n = ncclsvc_comm_size(r->comms[k]), me = ncclsvc_comm_rank(r->comms[k]);
+	gpu_get(words, r->buffer + (CUdeviceptr)(k * MIX_STEP), sizeof(words));
+	for (int i = 0; i < n; i++)
+		sum += base + (uint32_t)i;
+	if (kind & MIX_REDUCES)
+		CHECK_EQ(words[MIX_SUM / 4 + 7], sum);
+	if (kind & MIX_EXCHANGES)
+		CHECK_EQ(words[MIX_IN / 4 + 7], base + (uint32_t)((me + n - 1) % n));
+}
+
+/* Random work on three communicators, the same on all ranks: as one task group, or one each. Every
+ * few rounds the results are looked at; in between nobody waits. */
+static ncclsvc_result mix(struct rank *r, const int64_t *a)
+{
+	ncclsvc_result result = NCCLSVC_OK;
+	uint64_t random = (uint64_t)a[1];
+	for (int64_t i = 0; i < a[0] && !result; i++) {
+		uint32_t kinds = draw(&random) % 63 + 1, base = draw(&random) % 1000;
+		bool one_group = draw(&random) % 2, look = draw(&random) % 8 == 0;
+		CHECK_CU(cu.cuMemsetD32Async(r->buffer, base + (uint32_t)r->c->rank,
+					     3 * MIX_STEP / 4, r->stream));
+		if (one_group)
+			CHECK_OK(ncclsvc_group_begin(r->session));
+		for (int k = 0; k < 3 && !result; k++) {
+			if (!one_group)
+				CHECK_OK(ncclsvc_group_begin(r->session));
+			result = mix_submit(r, k, kinds >> 2 * k & 3);
+			if (!one_group)
+				result = ncclsvc_group_end(r->session);
+		}
+		if (one_group)
+			result = ncclsvc_group_end(r->session);
+		if (result || !look)
+			continue;
+		CHECK(gpu_stream_ends(r->stream, WAIT_MS));
+		for (int k = 0; k < 3; k++)
+			mix_check(r, k, kinds >> 2 * k & 3, base);
+	}
+	return result ? result : ncclsvc_wait_all(r->session, WAIT_MS);
+}
+
 static ncclsvc_result wait_for_it(struct rank *r, const int64_t *a)
 {
 	ncclsvc_result result = ncclsvc_wait(r->session, r->task, (int)a[0]);
@@ -110,7 +196,8 @@ static uint64_t value(struct rank *r)
 static ncclsvc_result lend(struct rank *r, const int64_t *a)
 {
 	void *p;
-	ncclsvc_result result = ncclsvc_mem_alloc_device(r->session, r->c->rank, (size_t)a[0], &p);
+	ncclsvc_result result =
+		ncclsvc_mem_alloc_device(r->session, r->page->gpu, (size_t)a[0], &p);
 	if (!result)
 		r->buffer = (uintptr_t)p;
 	return result;
@@ -146,6 +233,9 @@ static uint64_t obey(struct rank *r, enum order order)
 	case ORDER_SYNC:
 		return (uint64_t)(gpu_stream_ends(r->stream, WAIT_MS) ? NCCLSVC_OK
 								      : NCCLSVC_TIMEOUT);
+	case ORDER_SLEEP:
+		CHECK_CU(cu.cuStreamSynchronize(r->stream));
+		return NCCLSVC_OK;
 	case ORDER_VALUE:
 		return value(r);
 	case ORDER_BLOCK:
@@ -163,6 +253,10 @@ static uint64_t obey(struct rank *r, enum order order)
 		return (uint64_t)ncclsvc_comm_error(*place(r, a[0]));
 	case ORDER_STREAK:
 		return (uint64_t)streak(r, a);
+	case ORDER_FLOOD:
+		return (uint64_t)flood(r, a);
+	case ORDER_MIX:
+		return (uint64_t)mix(r, a);
 	case ORDER_LEND:
 		return (uint64_t)lend(r, a);
 	case ORDER_NEW:
@@ -181,7 +275,7 @@ static uint64_t obey(struct rank *r, enum order order)
 void rank_main(struct client *c)
 {
 	struct rank r = {.c = c, .page = (struct page *)c->arg + c->rank};
-	gpu_use(c->rank);
+	gpu_use(r.page->gpu);
 	r.session = session_open(c->daemon);
 	r.stream = gpu_stream();
 	r.other = gpu_stream();

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The daemon is killed while GPUs work for it: its workers let everybody's stream go and end, and
+ * the trainers reattach to the next one. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "workers.h"
+
+#define WORDS	  100000
+#define ORPHAN_NS UINT64_C(2000000000)
+
+/* Gone, or only a zombie of somebody who does not wait for it. */
+static bool ended(int pid)
+{
+	char path[64], text[512], state = '?';
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	FILE *f = fopen(path, "re");
+	if (!f)
+		return true;
+	size_t n = fread(text, 1, sizeof(text) - 1, f);
+	fclose(f);
+	text[n] = '\0';
+	const char *rest = strrchr(text, ')');
+	return !rest || sscanf(rest + 1, " %c", &state) != 1 || state == 'Z' || state == 'X';
+}
+
+static void all_ended(const int *pids, int n, uint64_t since)
+{
+	uint64_t limit = sanitized() ? 5 * ORPHAN_NS : ORPHAN_NS;
+	for (int i = 0; i < n; i++)
+		while (!ended(pids[i])) {
+			if (now_ns() - since > limit)
+				check_failed(__FILE__, __LINE__, "worker %d is still there",
+					     pids[i]);
+			sleep_ms(5);
+		}
+}
+
+static void reattach(struct crew *c)
+{
+	daemon_restart(&c->d, "--device", "cuda", "--log-level", "debug", NULL);
+	for (int i = 0; i < c->n; i++)
+		crew_begin(c, i, ORDER_REATTACH, 0);
+	for (int i = 0; i < c->n; i++)
+		crew_ended(c, i, NCCLSVC_OK);
+	crew_try(c, (1u << c->n) - 1, 0);
+}
+
+static void note_workers(const struct crew *c, int *pids)
+{
+	for (int i = 0; i < c->n; i++)
+		pids[i] = device_of(c, i).pid;
+}
+
+static void killed_while_idle(void **state)
+{
+	struct crew c;
+	int pids[2];
+	(void)state;
+	crew_start(&c, 2, NULL);
+	note_workers(&c, pids);
+	uint64_t now = now_ns();
+	daemon_kill(&c.d);
+	all_ended(pids, 2, now);
+	for (int i = 0; i < 2; i++)
+		crew_must(&c, i, ORDER_SUM, NCCLSVC_DAEMON_LOST, 0, WORDS, 1);
+	reattach(&c);
+	crew_stop(&c);
+}
+
+/* Tasks of every kind: one rank's waits for the other's, one hangs on the GPUs. */
+static void killed_while_streams_wait(void **state)
+{
+	struct crew c;
+	int pids[3];
+	(void)state;
+	crew_start(&c, 3, NULL);
+	crew_join(&c, 2, 3, 1);
+	note_workers(&c, pids);
+	fault_on(&c, "kernel-hang", 0);
+	for (int i = 0; i < 2; i++)
+		crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, 1, WORDS, 1);
+	tasks_come(&c, NCCLSVC_LAUNCHED, 2);
+	for (int i = 0; i < 2; i++)
+		crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
+	tasks_come(&c, NCCLSVC_WAITING_PEERS, 2);
+	for (int i = 0; i < 2; i++)
+		crew_begin(&c, i, ORDER_SLEEP, 0);
+	sleep_ms(50);
+	uint64_t now = now_ns();
+	daemon_kill(&c.d);
+	for (int i = 0; i < 2; i++) {
+		crew_ended(&c, i, NCCLSVC_OK);
+		CHECK(c.pages[i].told_ns - now < (sanitized() ? 5 : 1) * ORPHAN_NS);
+	}
+	all_ended(pids, 3, now);
+	fault_off(&c, "kernel-hang");
+	for (int i = 0; i < 2; i++)
+		crew_must(&c, i, ORDER_WAIT, NCCLSVC_DAEMON_LOST, WAIT_MS);
+	reattach(&c);
+	crew_stop(&c);
+}
+
+/* The workers cannot hear: they are inside the driver, which does not return. */
+static void killed_with_wedged_workers(void **state)
+{
+	struct crew c;
+	int pids[2];
+	(void)state;
+	crew_start(&c, 2, NULL);
+	note_workers(&c, pids);
+	fault_on(&c, "wedge", pids[1]);
+	for (int i = 0; i < 2; i++)
+		crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
+	tasks_come(&c, NCCLSVC_LAUNCHED, 2);
+	for (int i = 0; i < 2; i++)
+		crew_begin(&c, i, ORDER_SLEEP, 0);
+	sleep_ms(50);
+	uint64_t now = now_ns();
+	daemon_kill(&c.d);
+	for (int i = 0; i < 2; i++)
+		crew_ended(&c, i, NCCLSVC_OK);
+	all_ended(pids, 2, now);
+	fault_off(&c, "wedge");
+	reattach(&c);
+	crew_stop(&c);
+}
+
+static void stopped_in_order(void **state)
+{
+	struct crew c;
+	int pids[2];
+	(void)state;
+	crew_start(&c, 2, "--worker-seconds", "1", NULL);
+	note_workers(&c, pids);
+	/* One that would never end. */
+	fault_on(&c, "kernel-hang", 0);
+	for (int i = 0; i < 2; i++)
+		crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
+	tasks_come(&c, NCCLSVC_LAUNCHED, 2);
+	for (int i = 0; i < 2; i++)
+		crew_begin(&c, i, ORDER_WAIT, WAIT_MS);
+	CHECK_EQ(kill(c.d.pid, SIGTERM), 0);
+	CHECK_EQ(kill(c.d.pid, SIGTERM), 0); /* no patience with what is pending */
+	for (int i = 0; i < 2; i++) {
+		ncclsvc_result r = (ncclsvc_result)(int64_t)crew_hear(&c, i);
+		CHECK(r != NCCLSVC_OK && r != NCCLSVC_TIMEOUT);
+		crew_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+	}
+	daemon_wait_exit(&c.d, 0);
+	all_ended(pids, 2, now_ns());
+	fault_off(&c, "kernel-hang");
+	crew_stop(&c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CREW_TEST(killed_while_idle),
+		CREW_TEST(killed_while_streams_wait),
+		CREW_TEST(killed_with_wedged_workers),
+		CREW_TEST(stopped_in_order),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

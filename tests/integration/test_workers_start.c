@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Machines whose driver or NCCL is missing or too old, and what the daemon makes of it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "workers.h"
+
+static void says(const char *text, const char *part)
+{
+	if (!strstr(text, part))
+		check_failed(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", text, part);
+}
+
+/* With device = cuda the daemon exits, and says why; with auto it runs, and says why it has no GPU.
+ */
+static void refuses(const struct crew *c, const char *why, const char *more)
+{
+	static char out[1 << 16];
+	struct daemon d;
+	char socket[108];
+	snprintf(socket, sizeof(socket), "%s/refused.s", c->fake);
+	char *argv[] = {(char *)(uintptr_t)program("NCCLSVCD"),
+			"--socket",
+			socket,
+			"--log-target",
+			"stderr",
+			"--device",
+			"cuda",
+			NULL};
+	CHECK(run_program(argv, out, sizeof(out)) != 0);
+	says(out, "no GPU can be used");
+	says(out, why);
+	says(out, more);
+	CHECK(!strstr(out, "Sanitizer"));
+	daemon_start(&d, "--device", "auto", NULL);
+	CHECK(daemon_says(&d, "no GPU is used"));
+	CHECK(daemon_says(&d, why));
+	CHECK(daemon_says(&d, more));
+	daemon_stop(&d);
+}
+
+static void host_ignores_it(void)
+{
+	struct daemon d;
+	daemon_start(&d, "--device", "host", "--log-level", "debug", NULL);
+	CHECK(!daemon_says(&d, "GPU"));
+	daemon_stop(&d);
+}
+
+static void old_driver(void **state)
+{
+	struct crew c;
+	(void)state;
+	crew_prepare(&c, 2);
+	fault_on(&c, "driver-old", 0);
+	refuses(&c, "11.4", "12.0 is needed");
+	host_ignores_it();
+	crew_stop(&c);
+}
+
+static void old_nccl(void **state)
+{
+	struct crew c;
+	(void)state;
+	crew_prepare(&c, 2);
+	fault_on(&c, "nccl-old", 0);
+	refuses(&c, "2.15.0", "is needed");
+	host_ignores_it();
+	crew_stop(&c);
+}
+
+/* What dlopen finds: a directory with none, one, or a broken one of the libraries. */
+static void with_libraries(const char *cuda, const char *nccl, const char *why, const char *more)
+{
+	struct crew c;
+	char dir[64], path[256], old[1024];
+	const char *libraries[][2] = {{"libcuda.so.1", cuda}, {"libnccl.so.2", nccl}};
+	crew_prepare(&c, 2);
+	snprintf(old, sizeof(old), "%s", getenv("LD_LIBRARY_PATH"));
+	memcpy(dir, c.fake, sizeof(dir));
+	for (int i = 0; i < 2; i++) {
+		char to[2048];
+		const char *name = libraries[i][0];
+		snprintf(path, sizeof(path), "%s/%s", dir, name);
+		snprintf(to, sizeof(to), "%s/%s", old, name);
+		if (!strcmp(libraries[i][1], "good")) {
+			CHECK_EQ(symlink(to, path), 0);
+		} else {
+			FILE *f = fopen(path, "we");
+			CHECK(f);
+			fputs("no library", f);
+			fclose(f);
+		}
+	}
+	setenv("LD_LIBRARY_PATH", dir, 1);
+	refuses(&c, why, more);
+	host_ignores_it();
+	setenv("LD_LIBRARY_PATH", old, 1);
+	crew_stop(&c);
+}
+
+static void no_driver(void **state)
+{
+	(void)state;
+	with_libraries("bad", "good", "libcuda.so.1", "too short");
+}
+
+static void no_nccl(void **state)
+{
+	(void)state;
+	with_libraries("good", "bad", "libnccl.so.2", "too short");
+}
+
+static bool system_has(const char *library)
+{
+	static char out[1 << 18];
+	char *argv[] = {"/sbin/ldconfig", "-p", NULL};
+	return run_program(argv, out, sizeof(out)) || strstr(out, library);
+}
+
+static void nothing_at_all(void **state)
+{
+	struct crew c;
+	char old[1024];
+	(void)state;
+	if (system_has("libcuda.so.1"))
+		skip_because("this machine has a driver");
+	crew_prepare(&c, 2);
+	snprintf(old, sizeof(old), "%s", getenv("LD_LIBRARY_PATH"));
+	setenv("LD_LIBRARY_PATH", c.fake, 1);
+	refuses(&c, "libcuda.so.1", "");
+	setenv("LD_LIBRARY_PATH", old, 1);
+	crew_stop(&c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CREW_TEST(old_driver), CREW_TEST(old_nccl),	  CREW_TEST(no_driver),
+		CREW_TEST(no_nccl),    CREW_TEST(nothing_at_all),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
