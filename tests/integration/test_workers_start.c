@@ -72,6 +72,19 @@ static void old_nccl(void **state)
 	crew_stop(&c);
 }
 
+/* Where a search path has the library. */
+static void find_in(const char *search, const char *name, char *to, size_t size)
+{
+	for (const char *at = search; *at; at += strspn(at, ":")) {
+		size_t n = strcspn(at, ":");
+		snprintf(to, size, "%.*s/%s", (int)n, at, name);
+		if (!access(to, R_OK))
+			return;
+		at += n;
+	}
+	check_failed(__FILE__, __LINE__, "%s is not in %s", name, search);
+}
+
 /* What dlopen finds: a directory with none, one, or a broken one of the libraries. */
 static void with_libraries(const char *cuda, const char *nccl, const char *why, const char *more)
 {
@@ -85,7 +98,7 @@ static void with_libraries(const char *cuda, const char *nccl, const char *why, 
 		char to[2048];
 		const char *name = libraries[i][0];
 		snprintf(path, sizeof(path), "%s/%s", dir, name);
-		snprintf(to, sizeof(to), "%s/%s", old, name);
+		find_in(old, name, to, sizeof(to));
 		if (!strcmp(libraries[i][1], "good")) {
 			CHECK_EQ(symlink(to, path), 0);
 		} else {
