@@ -327,9 +327,12 @@ void device_launch(struct engine *e)
 	e->launch_round++;
 	e->pass = e->visit + 1;
 	for (m = e->met; m; m = next) {
+		next = m->next;
+		if (m->comm->held == e->launch_round)
+			continue;
 		bool whole = m->tasks[0]->visit < e->pass && collect(e, m->tasks[0]);
 		/* Other meetings go with it. */
-		for (next = m->next; next && whole && next->tasks[0]->visit == e->visit;)
+		while (next && whole && next->tasks[0]->visit == e->visit)
 			next = next->next;
 		if (!whole)
 			continue;

@@ -113,6 +113,16 @@ uint64_t worker_kill(const struct crew *c, int device)
 	return now;
 }
 
+void worker_pause(int pid)
+{
+	CHECK_EQ(kill(pid, SIGSTOP), 0);
+}
+
+void worker_continue(int pid)
+{
+	CHECK_EQ(kill(pid, SIGCONT), 0);
+}
+
 ncclsvc_device_info worker_replaced(const struct crew *c, int device, int pid)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(2)) {

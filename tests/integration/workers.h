@@ -113,6 +113,8 @@ ncclsvc_device_info device_of(const struct crew *c, int device);
 ncclsvc_device_info device_reaches(const struct crew *c, int device, ncclsvc_device_state state);
 /* Kills the worker; returns when. */
 uint64_t worker_kill(const struct crew *c, int device);
+void worker_pause(int pid);
+void worker_continue(int pid);
 /* Waits until another worker than pid is ready. */
 ncclsvc_device_info worker_replaced(const struct crew *c, int device, int pid);
 /* Whether the text stands in the daemon's log by now. */
