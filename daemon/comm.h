@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What comm.c and split.c share. */
+ * What comm*.c and split.c share. */
 #ifndef DAEMON_COMM_H
 #define DAEMON_COMM_H
 
@@ -32,5 +32,29 @@ void comm_try_start(struct server *s, struct communicator *m);
 void comm_split_failed(struct communicator *m, int result, int32_t rank);
 /* Returns the next deadline of a SPLIT of m; 0: none. */
 uint64_t comm_split_expire(struct communicator *m, uint64_t now);
+
+/* comm.c */
+static inline bool comm_alive(const struct seat *seat)
+{
+	return seat->client != NULL;
+}
+void comm_vacate(struct communicator *m, struct seat *seat, uint32_t state);
+/* Nobody sits there any more: kept for comm_idle_seconds, so that a restart finds it. */
+void comm_check_idle(struct server *s, struct communicator *m);
+void comm_forget(struct server *s, struct communicator *m);
+/* Ends the epoch because of one member; the others are told to rejoin. */
+void comm_break_epoch(struct server *s, struct communicator *m, int32_t rank);
+
+/* comm_join.c: this rank's JOIN is overdue. */
+void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank);
+
+/* comm_gpu.c: true if every worker is there and knows its member's timelines, and NCCL has a
+ * communicator. Else whatever is missing has been asked for, and comm_try_start follows. */
+bool comm_gpus_ready(struct server *s, struct communicator *m);
+/* Answers every JOIN that waits with this error. */
+void comm_fail_joins(struct server *s, struct communicator *m, int result, const char *why);
+/* Members are all of the host or all of GPUs, each of its own. False: an error was sent. */
+bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
+		      const struct svc_join *j, int32_t rank);
 
 #endif

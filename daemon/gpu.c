@@ -4,12 +4,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,15 +18,13 @@
 #include "log.h"
 #include "names.h"
 
-#define START_NS       UINT64_C(60000000000) /* a driver's first start can take long */
-#define BACKOFF_MS     100
 #define BACKOFF_MS_MAX 30000
 #define STEADY_NS      UINT64_C(10000000000) /* who lived so long starts over without back-off */
 #define TICK_MS	       200
 #define PING_NS	       UINT64_C(10000000000) /* at least so often a worker has to say something */
 
-static void start_worker(struct gpu *g);
 static void on_tick(uv_timer_t *timer);
+static void on_backoff(uv_timer_t *timer);
 
 uint64_t gpu_patience_ns(const struct server *s)
 {
@@ -259,7 +255,7 @@ static void hang_up(struct gpu *g)
 static void start_later(struct gpu *g)
 {
 	uv_timer_stop(&g->timer);
-	uv_timer_start(&g->timer, g->on_backoff, g->backoff_ms, 0);
+	uv_timer_start(&g->timer, on_backoff, g->backoff_ms, 0);
 	g->backoff_ms = g->backoff_ms * 2 > BACKOFF_MS_MAX ? BACKOFF_MS_MAX : g->backoff_ms * 2;
 }
 
@@ -295,7 +291,7 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 				 signal ? signal : (int)code);
 	}
 	if (started && server_now() - g->since_ns > STEADY_NS)
-		g->backoff_ms = BACKOFF_MS;
+		g->backoff_ms = GPU_BACKOFF_MS;
 	set_state(g, NCCLSVC_DEVICE_LOST);
 	g->info.restarts++;
 	uv_close((uv_handle_t *)process, on_process_closed);
@@ -346,7 +342,7 @@ static void on_tick(uv_timer_t *timer)
 	if (!g->alive || g->sock < 0)
 		return;
 	if (g->info.state == NCCLSVC_DEVICE_STARTING) {
-		if (now - g->since_ns > START_NS)
+		if (now - g->since_ns > GPU_START_NS)
 			gpu_kill(g, "it did not start in time");
 		return;
 	}
@@ -366,42 +362,7 @@ static void on_backoff(uv_timer_t *timer)
 {
 	struct gpu *g = timer->data;
 	if (!g->server->closing)
-		start_worker(g);
-}
-
-/* Starts this program again under another name. Returns the socket to it, or -1; then `closed` may
- * still come. */
-static int spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd, int bell,
-		 uv_exit_cb exited, uv_close_cb closed)
-{
-	int pair[2];
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-		return -1;
-	uv_stdio_container_t stdio[6] = {
-		{.flags = UV_IGNORE},
-		{.flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO},
-		{.flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO},
-		{.flags = UV_INHERIT_FD, .data.fd = pair[1]},
-		{.flags = UV_INHERIT_FD, .data.fd = queue_fd},
-		{.flags = UV_INHERIT_FD, .data.fd = bell},
-	};
-	uv_process_options_t options = {
-		.exit_cb = exited,
-		.file = "/proc/self/exe",
-		.args = argv,
-		.stdio = stdio,
-		.stdio_count = queue_fd < 0 ? 4 : 6,
-	};
-	int error = uv_spawn(s->loop, process, &options);
-	close(pair[1]);
-	s->handles++;
-	if (error) {
-		log_error("a worker cannot be started: %s", uv_strerror(error));
-		close(pair[0]);
-		uv_close((uv_handle_t *)process, closed); /* the loop knows it already */
-		return -1;
-	}
-	return pair[0];
+		gpu_start_worker(g);
 }
 
 static void on_failed_closed(uv_handle_t *handle)
@@ -420,7 +381,7 @@ static void not_started(struct gpu *g)
 	start_later(g);
 }
 
-static void start_worker(struct gpu *g)
+void gpu_start_worker(struct gpu *g)
 {
 	struct server *s = g->server;
 	char name[64], uuid[SVC_UUID_TEXT], spin[16];
@@ -432,8 +393,8 @@ static void start_worker(struct gpu *g)
 	g->process.data = g;
 	g->poll = calloc(1, sizeof(*g->poll));
 	g->sock = !g->poll ? -1
-			   : spawn(s, &g->process, argv, g->queue_fd, g->bell, on_worker_exit,
-				   on_failed_closed);
+			   : gpu_spawn(s, &g->process, argv, g->queue_fd, g->bell, on_worker_exit,
+				       on_failed_closed);
 	if (g->sock < 0) {
 		not_started(g);
 		return;
@@ -452,132 +413,7 @@ static void start_worker(struct gpu *g)
 	watch(g);
 }
 
-static struct gpu *create(struct server *s, const struct worker_message *m)
-{
-	struct gpu *g = calloc(1, sizeof(*g));
-	if (!g)
-		return NULL;
-	g->server = s;
-	g->index = (int32_t)s->ngpus;
-	g->sock = -1;
-	g->backoff_ms = BACKOFF_MS;
-	g->on_backoff = on_backoff;
-	g->info.device = g->index;
-	memcpy(g->info.uuid, m->device.uuid, sizeof(g->info.uuid));
-	memcpy(g->info.name, m->device.name, sizeof(g->info.name));
-	g->info.memory_bytes = m->device.memory_bytes;
-	g->info.driver_version = m->device.driver_version;
-	g->queue_fd = svc_memfd_create("ncclsvc-queue", sizeof(*g->queue), true);
-	g->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	g->queue = g->queue_fd < 0 ? MAP_FAILED
-				   : mmap(NULL, sizeof(*g->queue), PROT_READ | PROT_WRITE,
-					  MAP_SHARED, g->queue_fd, 0);
-	if (g->bell < 0 || g->queue == MAP_FAILED) {
-		log_error("gpu%d: no memory for its queue", g->index);
-		free(g);
-		return NULL;
-	}
-	uv_timer_init(s->loop, &g->timer);
-	g->timer.data = g;
-	s->handles++;
-	s->gpus[s->ngpus++] = g;
-	server_command(s, &(struct command){.kind = COMMAND_DEVICE_ADD,
-					    .device = {(uint32_t)g->index, g->queue, g->bell}});
-	return g;
-}
-
-/* ---- Beginning and end ---- */
-
-struct probe {
-	uv_process_t process;
-	struct server *server;
-	bool over;
-};
-
-static void on_probe_closed(uv_handle_t *handle)
-{
-	struct probe *p = handle->data;
-	p->server->handles--;
-	p->over = true;
-}
-
-static void on_probe_exit(uv_process_t *process, int64_t code, int signal)
-{
-	(void)code;
-	(void)signal;
-	uv_close((uv_handle_t *)process, on_probe_closed);
-}
-
-/* Asks the probe; it is waited for: nothing can be decided before. */
-static void probe(struct server *s, char *text, size_t size)
-{
-	struct probe p = {.server = s};
-	struct worker_message m;
-	char name[] = WORKER_PROBE;
-	char *argv[] = {name, NULL};
-	struct timeval limit = {.tv_sec = (time_t)(START_NS / 1000000000)};
-	p.process.data = &p;
-	int sock = spawn(s, &p.process, argv, -1, -1, on_probe_exit, on_probe_closed);
-	if (sock < 0) {
-		snprintf(text, size, "the probe could not be started");
-		while (uv_is_closing((uv_handle_t *)&p.process) && !p.over)
-			uv_run(s->loop, UV_RUN_ONCE);
-		return;
-	}
-	setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-	snprintf(text, size, "the driver does not answer");
-	int fds[SVC_FDS_MAX];
-	unsigned nfds;
-	while (svc_recv(sock, &m, sizeof(m), fds, &nfds, 0) == (ssize_t)sizeof(m)) {
-		svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
-		m.text[sizeof(m.text) - 1] = '\0';
-		snprintf(text, size, "%s", m.text);
-		if (m.result != NCCLSVC_IN_PROGRESS)
-			break;
-		if (s->ngpus < GPUS_MAX)
-			create(s, &m);
-	}
-	close(sock);
-	uv_process_kill(&p.process, SIGKILL);
-	while (!p.over)
-		uv_run(s->loop, UV_RUN_ONCE);
-}
-
-static bool starting(const struct server *s)
-{
-	for (uint32_t i = 0; i < s->ngpus; i++)
-		if (s->gpus[i]->info.state == NCCLSVC_DEVICE_STARTING)
-			return true;
-	return false;
-}
-
-int gpu_start(struct server *s)
-{
-	char text[SVC_TEXT_BYTES] = "";
-	if (s->config->device == CONFIG_DEVICE_HOST)
-		return 0;
-	probe(s, text, sizeof(text));
-	for (uint32_t i = 0; i < s->ngpus; i++)
-		start_worker(s->gpus[i]);
-	while (starting(s))
-		uv_run(s->loop, UV_RUN_ONCE);
-	bool any = false;
-	for (uint32_t i = 0; i < s->ngpus; i++) {
-		struct gpu *g = s->gpus[i];
-		any = any || g->info.state == NCCLSVC_DEVICE_READY;
-		if (g->info.state == NCCLSVC_DEVICE_LOST)
-			snprintf(text, sizeof(text), "gpu%d: %s", g->index, g->info.text);
-	}
-	if (any)
-		return 0;
-	if (s->config->device == CONFIG_DEVICE_CUDA)
-		log_error("device = cuda, but no GPU can be used: %s",
-			  text[0] ? text : "the driver shows none");
-	else
-		log_info("no GPU is used: %s", text[0] ? text : "the driver shows none");
-	errno = ENODEV;
-	return s->config->device == CONFIG_DEVICE_CUDA ? -1 : 0;
-}
+/* ---- The end ---- */
 
 static void on_timer_closed(uv_handle_t *handle)
 {

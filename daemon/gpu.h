@@ -44,7 +44,6 @@ struct gpu {
 	bool alive; /* the process; its handle is open */
 	uv_poll_t *poll;
 	uv_timer_t timer;
-	uv_timer_cb on_backoff;
 	struct gpu_call *calls;
 	uint64_t last_key;
 	uint64_t heard_ns; /* the last answer that came in order */
@@ -58,6 +57,15 @@ int gpu_start(struct server *s);
 void gpu_stop(struct server *s);
 void gpu_free(struct server *s);
 
+#define GPU_START_NS   UINT64_C(60000000000) /* a driver's first start can take long */
+#define GPU_BACKOFF_MS 100		     /* before another worker is started; grows */
+
+/* gpu.c: starts its worker, or tries again later. */
+void gpu_start_worker(struct gpu *g);
+/* gpu_start.c: starts this program again as argv[0]. Returns the socket to it, or -1; then `closed`
+ * may still come. */
+int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd, int bell,
+	      uv_exit_cb exited, uv_close_cb closed);
 /* NULL: no such device, or none that can be used. */
 struct gpu *gpu_find(struct server *s, int32_t device);
 /* Sends a request. fd (or -1) stays the caller's. done comes exactly once. */

@@ -5,7 +5,7 @@
  *   server.c   listening, accepting, the executor's events, deadlines
  *   client.c   one connection: reading, replying, ending
  *   request.c  what each message does
- *   comm.c     communicators: join, rejoin, leave, split, and the death of members
+ *   comm*.c    communicators: join, rejoin, leave, split, and the death of members
  *   memory.c   session memory and regions, quotas
  *   list.c     snapshots for inspection
  *   gpu*.c     the GPUs' workers, their communicators and memory

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * JOIN: who may take a seat, and who did not come in time. */
+#include <stdio.h>
+#include <string.h>
+
+#include "comm.h"
+#include "gpu.h"
+
+static bool check_join(struct client *c, uint32_t serial, const struct svc_join *j)
+{
+	const char *wrong = NULL;
+	bool world = j->flags & SVC_JOIN_WORLD;
+	if (j->flags & ~SVC_JOIN_WORLD)
+		wrong = "unknown flags";
+	else if (j->timeout_ns > SVC_TIMEOUT_MAX_NS)
+		wrong = "the timeout is out of range";
+	else if (world && (j->nranks || j->rank < -1))
+		wrong = "the world is joined with nranks 0 and a rank, or -1 for any";
+	else if (!world && j->nranks < 1)
+		wrong = "nranks must be at least 1";
+	else if (!world && (j->rank < 0 || j->rank >= j->nranks))
+		wrong = "the rank must be from 0 to nranks - 1";
+	if (wrong) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
+		return false;
+	}
+	if (j->device != SVC_DEVICE_HOST && !gpu_find(c->server, j->device)) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
+			     "this daemon has no device %d (host ranks are -1)", j->device);
+		return false;
+	}
+	if (j->device != SVC_DEVICE_HOST && world) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
+			     "the world's ranks are the host's (device -1)");
+		return false;
+	}
+	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > c->server->ngpus) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "nranks is %d: each needs a GPU of its own, and this node has %u",
+			     j->nranks, c->server->ngpus);
+		return false;
+	}
+	if (!world && j->nranks > SVC_HOST_RANKS_MAX) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+			     "a host communicator has at most %d ranks", SVC_HOST_RANKS_MAX);
+		return false;
+	}
+	return true;
+}
+
+/* The communicator a JOIN names, made if need be; NULL after an error was sent. */
+static struct communicator *find_or_create(struct client *c, uint32_t serial,
+					   const struct svc_join *j)
+{
+	struct server *s = c->server;
+	struct communicator *m = NULL;
+	if (j->flags & SVC_JOIN_WORLD)
+		m = s->world;
+	else
+		HASH_FIND(hh, s->comms, j->id, sizeof(j->id), m);
+	/* One that nobody holds belongs to whoever comes next. */
+	if (m && !m->occupied && m->owner != c->uid && m->world)
+		m->owner = c->uid;
+	if (m && m->owner != c->uid) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_PERMISSION,
+			     "communicator %s belongs to user %u", m->label, m->owner);
+		return NULL;
+	}
+	if (m && !(j->flags & SVC_JOIN_WORLD) && m->nranks != (uint32_t)j->nranks) {
+		if (m->occupied || m->running || m->world) {
+			client_error(c, SVC_JOIN, serial, NCCLSVC_MISMATCH,
+				     "nranks differs: rank %d (pid %d) says %d, the members of "
+				     "communicator %s said %u",
+				     j->rank, c->pid, j->nranks, m->label, m->nranks);
+			return NULL;
+		}
+		comm_forget(s, m);
+		m = NULL;
+	}
+	if (m)
+		return m;
+	m = comm_create(s, j->id, (uint32_t)j->nranks, c->uid);
+	if (!m)
+		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+			     "the daemon has its limit of %d communicators (comms_max), or user "
+			     "%u of %d ranks in all",
+			     s->config->comms_max, c->uid, SVC_USER_RANKS);
+	return m;
+}
+
+static int32_t any_free_rank(const struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (!comm_alive(&m->seats[k]))
+			return (int32_t)k;
+	return -1;
+}
+
+static void take_seat(struct client *c, struct communicator *m, int32_t rank, uint32_t serial,
+		      const struct svc_join *j)
+{
+	struct server *s = c->server;
+	struct seat *seat = &m->seats[rank];
+	/* Someone left while the others went on: a newcomer needs an epoch with all of them. */
+	if (m->state == NCCLSVC_COMM_READY)
+		comm_break_epoch(s, m, rank);
+	if (!comm_alive(seat)) {
+		seat->handle = comm_new_handle(c, m, rank);
+		if (!seat->handle) {
+			client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+				     "a session has at most %d communicators",
+				     SVC_SESSION_COMMS - 1);
+			return;
+		}
+		seat->client = c;
+		seat->fresh = true;
+		m->occupied++;
+	} else {
+		seat->fresh = false;
+	}
+	if (m->state == NCCLSVC_COMM_IDLE)
+		m->state = NCCLSVC_COMM_FORMING;
+	seat->state = NCCLSVC_MEMBER_JOINING;
+	seat->pid = c->pid;
+	seat->device = j->device;
+	m->reply_opcode = SVC_JOIN;
+	seat->serial = serial;
+	seat->since_ns = server_now();
+	seat->deadline_ns = j->timeout_ns ? seat->since_ns + j->timeout_ns : 0;
+	m->joining++;
+	if (seat->deadline_ns)
+		server_deadline(s, seat->deadline_ns);
+	comm_try_start(s, m);
+}
+
+void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
+{
+	struct server *s = c->server;
+	if (!check_join(c, serial, j))
+		return;
+	struct communicator *m = find_or_create(c, serial, j);
+	if (!m)
+		return;
+	int32_t rank = j->rank >= 0 ? j->rank : any_free_rank(m);
+	if (rank < 0) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+			     "all %u ranks of the world are taken", m->nranks);
+		return;
+	}
+	if ((uint32_t)rank >= m->nranks) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "rank %d is none of the %u ranks of the world (--ranks)", rank,
+			     m->nranks);
+		return;
+	}
+	const struct seat *seat = &m->seats[rank];
+	/* Somebody left, so the epoch can do little more: its member may ask for the next. */
+	if (seat->client == c && seat->state == NCCLSVC_MEMBER_JOINED && m->occupied < m->nranks)
+		comm_break_epoch(s, m, any_free_rank(m));
+	if (comm_alive(seat) && !(seat->client == c && seat->state == NCCLSVC_MEMBER_BROKEN)) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_RANK_TAKEN,
+			     "rank %d of communicator %s is held by pid %d, session %u", rank,
+			     m->label, seat->client->pid, seat->client->id);
+		return;
+	}
+	if (comm_device_fits(c, m, serial, j, rank))
+		take_seat(c, m, rank, serial, j);
+}
+
+/* ---- Deadlines ---- */
+
+void rank_names_add(struct rank_names *r, uint32_t rank)
+{
+	if (r->n++ < NCCLSVC_MISSING_SHOWN)
+		r->at += (size_t)snprintf(r->text + r->at, sizeof(r->text) - r->at, "%s%u",
+					  r->n > 1 ? ", " : "", rank);
+}
+
+const char *rank_names_text(struct rank_names *r)
+{
+	if (r->n > NCCLSVC_MISSING_SHOWN)
+		snprintf(r->text + r->at, sizeof(r->text) - r->at, " and %u more",
+			 r->n - NCCLSVC_MISSING_SHOWN);
+	return r->text;
+}
+
+/* An epoch on GPUs needs their workers. False: they are all there. */
+static bool name_lost_gpu(const struct server *s, const struct communicator *m, uint32_t rank,
+			  char *text, size_t size)
+{
+	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
+		int32_t device = m->seats[k].device;
+		const struct gpu *g = device < 0 ? NULL : s->gpus[device];
+		if (!g || g->info.state == NCCLSVC_DEVICE_READY)
+			continue;
+		snprintf(text, size,
+			 "communicator %s waits for the worker of gpu%d, which %s by rank %u's "
+			 "deadline%s%.90s",
+			 m->label, g->index,
+			 g->info.state == NCCLSVC_DEVICE_STARTING ? "had not started"
+								  : "was lost and not back",
+			 rank, g->info.text[0] ? ": " : "", g->info.text);
+		return true;
+	}
+	return false;
+}
+
+void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
+{
+	struct seat *seat = &m->seats[rank];
+	struct client *c = seat->client;
+	struct rank_names missing = {0};
+	char text[SVC_TEXT_BYTES];
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (m->seats[k].state != NCCLSVC_MEMBER_JOINING)
+			rank_names_add(&missing, k);
+	bool lost = name_lost_gpu(s, m, rank, text, sizeof(text));
+	if (!lost && missing.n)
+		snprintf(text, sizeof(text),
+			 "of communicator %s, these ranks had not joined by rank %u's deadline: %s",
+			 m->label, rank, rank_names_text(&missing));
+	else if (!lost)
+		snprintf(text, sizeof(text),
+			 "NCCL had not made communicator %s by rank %u's deadline", m->label, rank);
+	if (m->reply_opcode == SVC_SPLIT) { /* nobody else can ever come */
+		comm_fail_joins(s, m, NCCLSVC_TIMEOUT, text);
+		return;
+	}
+	seat->state = NCCLSVC_MEMBER_BROKEN;
+	seat->deadline_ns = 0;
+	m->joining--;
+	uint32_t serial = seat->serial;
+	if (seat->fresh)
+		comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
+	comm_check_idle(s, m);
+	client_error(c, SVC_JOIN, serial, NCCLSVC_TIMEOUT, "%s", text);
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Which GPUs there are, and the start of their workers: this program again, under another name. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "fdio.h"
+#include "gpu.h"
+#include "log.h"
+
+int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd, int bell,
+	      uv_exit_cb exited, uv_close_cb closed)
+{
+	int pair[2];
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return -1;
+	uv_stdio_container_t stdio[6] = {
+		{.flags = UV_IGNORE},
+		{.flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO},
+		{.flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO},
+		{.flags = UV_INHERIT_FD, .data.fd = pair[1]},
+		{.flags = UV_INHERIT_FD, .data.fd = queue_fd},
+		{.flags = UV_INHERIT_FD, .data.fd = bell},
+	};
+	uv_process_options_t options = {
+		.exit_cb = exited,
+		.file = "/proc/self/exe",
+		.args = argv,
+		.stdio = stdio,
+		.stdio_count = queue_fd < 0 ? 4 : 6,
+	};
+	int error = uv_spawn(s->loop, process, &options);
+	close(pair[1]);
+	s->handles++;
+	if (error) {
+		log_error("a worker cannot be started: %s", uv_strerror(error));
+		close(pair[0]);
+		uv_close((uv_handle_t *)process, closed); /* the loop knows it already */
+		return -1;
+	}
+	return pair[0];
+}
+
+static struct gpu *create(struct server *s, const struct worker_message *m)
+{
+	struct gpu *g = calloc(1, sizeof(*g));
+	if (!g)
+		return NULL;
+	g->server = s;
+	g->index = (int32_t)s->ngpus;
+	g->sock = -1;
+	g->backoff_ms = GPU_BACKOFF_MS;
+	g->info.device = g->index;
+	memcpy(g->info.uuid, m->device.uuid, sizeof(g->info.uuid));
+	memcpy(g->info.name, m->device.name, sizeof(g->info.name));
+	g->info.memory_bytes = m->device.memory_bytes;
+	g->info.driver_version = m->device.driver_version;
+	g->queue_fd = svc_memfd_create("ncclsvc-queue", sizeof(*g->queue), true);
+	g->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	g->queue = g->queue_fd < 0 ? MAP_FAILED
+				   : mmap(NULL, sizeof(*g->queue), PROT_READ | PROT_WRITE,
+					  MAP_SHARED, g->queue_fd, 0);
+	if (g->bell < 0 || g->queue == MAP_FAILED) {
+		log_error("gpu%d: no memory for its queue", g->index);
+		int fds[] = {g->queue_fd, g->bell};
+		svc_close_fds(fds, 2);
+		free(g);
+		return NULL;
+	}
+	uv_timer_init(s->loop, &g->timer);
+	g->timer.data = g;
+	s->handles++;
+	s->gpus[s->ngpus++] = g;
+	server_command(s, &(struct command){.kind = COMMAND_DEVICE_ADD,
+					    .device = {(uint32_t)g->index, g->queue, g->bell}});
+	return g;
+}
+
+/* ---- The probe ---- */
+
+struct probe {
+	uv_process_t process;
+	struct server *server;
+	bool over;
+};
+
+static void on_probe_closed(uv_handle_t *handle)
+{
+	struct probe *p = handle->data;
+	p->server->handles--;
+	p->over = true;
+}
+
+static void on_probe_exit(uv_process_t *process, int64_t code, int signal)
+{
+	(void)code;
+	(void)signal;
+	uv_close((uv_handle_t *)process, on_probe_closed);
+}
+
+/* Asks the probe; it is waited for: nothing can be decided before. */
+static void probe(struct server *s, char *text, size_t size)
+{
+	struct probe p = {.server = s};
+	struct worker_message m;
+	char name[] = WORKER_PROBE;
+	char *argv[] = {name, NULL};
+	struct timeval limit = {.tv_sec = (time_t)(GPU_START_NS / 1000000000)};
+	p.process.data = &p;
+	int sock = gpu_spawn(s, &p.process, argv, -1, -1, on_probe_exit, on_probe_closed);
+	if (sock < 0) {
+		snprintf(text, size, "the probe could not be started");
+		while (uv_is_closing((uv_handle_t *)&p.process) && !p.over)
+			uv_run(s->loop, UV_RUN_ONCE);
+		return;
+	}
+	setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	snprintf(text, size, "the driver does not answer");
+	int fds[SVC_FDS_MAX];
+	unsigned nfds;
+	while (svc_recv(sock, &m, sizeof(m), fds, &nfds, 0) == (ssize_t)sizeof(m)) {
+		svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
+		m.text[sizeof(m.text) - 1] = '\0';
+		snprintf(text, size, "%s", m.text);
+		if (m.result != NCCLSVC_IN_PROGRESS)
+			break;
+		if (s->ngpus < GPUS_MAX)
+			create(s, &m);
+	}
+	close(sock);
+	uv_process_kill(&p.process, SIGKILL);
+	while (!p.over)
+		uv_run(s->loop, UV_RUN_ONCE);
+}
+
+static bool starting(const struct server *s)
+{
+	for (uint32_t i = 0; i < s->ngpus; i++)
+		if (s->gpus[i]->info.state == NCCLSVC_DEVICE_STARTING)
+			return true;
+	return false;
+}
+
+int gpu_start(struct server *s)
+{
+	char text[SVC_TEXT_BYTES] = "";
+	if (s->config->device == CONFIG_DEVICE_HOST)
+		return 0;
+	probe(s, text, sizeof(text));
+	for (uint32_t i = 0; i < s->ngpus; i++)
+		gpu_start_worker(s->gpus[i]);
+	while (starting(s))
+		uv_run(s->loop, UV_RUN_ONCE);
+	bool any = false;
+	for (uint32_t i = 0; i < s->ngpus; i++) {
+		struct gpu *g = s->gpus[i];
+		any = any || g->info.state == NCCLSVC_DEVICE_READY;
+		if (g->info.state == NCCLSVC_DEVICE_LOST)
+			snprintf(text, sizeof(text), "gpu%d: %s", g->index, g->info.text);
+	}
+	if (any)
+		return 0;
+	if (s->config->device == CONFIG_DEVICE_CUDA)
+		log_error("device = cuda, but no GPU can be used: %s",
+			  text[0] ? text : "the driver shows none");
+	else
+		log_info("no GPU is used: %s", text[0] ? text : "the driver shows none");
+	errno = ENODEV;
+	return s->config->device == CONFIG_DEVICE_CUDA ? -1 : 0;
+}
