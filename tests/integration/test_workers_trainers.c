@@ -98,6 +98,24 @@ static void killed_with_a_task_that_waits_for_peers(void **state)
 	crew_stop(&c);
 }
 
+/* Until the engine has taken n tasks in all: what it sees later than an epoch's end is stale. */
+static void submissions_come(const struct crew *c, uint64_t n)
+{
+	ncclsvc_session *s = session_open(&c->d);
+	uint64_t seen = 0;
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; seen < n; sleep_ms(2)) {
+		ncclsvc_session_info *list;
+		size_t sessions;
+		CHECK(now_ns() < end);
+		CHECK_OK(ncclsvc_list_sessions(s, &list, &sessions));
+		seen = 0;
+		for (size_t i = 0; i < sessions; i++)
+			seen += list[i].submitted;
+		ncclsvc_list_free(list);
+	}
+	ncclsvc_close(s);
+}
+
 /* Launched on both GPUs, and the victim's part waits for input that will never come. */
 static void killed_before_its_input_came(void **state)
 {
@@ -165,24 +183,6 @@ static void killed_inside_a_collective(void **state)
 	come_back_and_try(&c, 2);
 	check_kept(&c);
 	crew_stop(&c);
-}
-
-/* Until the engine has taken n tasks in all: what it sees later than an epoch's end is stale. */
-static void submissions_come(const struct crew *c, uint64_t n)
-{
-	ncclsvc_session *s = session_open(&c->d);
-	uint64_t seen = 0;
-	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; seen < n; sleep_ms(2)) {
-		ncclsvc_session_info *list;
-		size_t sessions;
-		CHECK(now_ns() < end);
-		CHECK_OK(ncclsvc_list_sessions(s, &list, &sessions));
-		seen = 0;
-		for (size_t i = 0; i < sessions; i++)
-			seen += list[i].submitted;
-		ncclsvc_list_free(list);
-	}
-	ncclsvc_close(s);
 }
 
 /* Many at once: tasks in every state, on two communicators of every rank. */
