@@ -98,22 +98,26 @@ static void killed_with_a_task_that_waits_for_peers(void **state)
 	crew_stop(&c);
 }
 
-/* Until the engine has taken n tasks in all: what it sees later than an epoch's end is stale. */
-static void submissions_come(const struct crew *c, uint64_t n)
+/* Tasks that the engine has taken so far. */
+static uint64_t submissions(const struct crew *c)
 {
 	ncclsvc_session *s = session_open(&c->d);
+	ncclsvc_session_info *list;
+	size_t sessions;
 	uint64_t seen = 0;
-	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; seen < n; sleep_ms(2)) {
-		ncclsvc_session_info *list;
-		size_t sessions;
-		CHECK(now_ns() < end);
-		CHECK_OK(ncclsvc_list_sessions(s, &list, &sessions));
-		seen = 0;
-		for (size_t i = 0; i < sessions; i++)
-			seen += list[i].submitted;
-		ncclsvc_list_free(list);
-	}
+	CHECK_OK(ncclsvc_list_sessions(s, &list, &sessions));
+	for (size_t i = 0; i < sessions; i++)
+		seen += list[i].submitted;
+	ncclsvc_list_free(list);
 	ncclsvc_close(s);
+	return seen;
+}
+
+/* What it takes only after an epoch's end is stale. */
+static void submissions_reach(const struct crew *c, uint64_t n)
+{
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; submissions(c) < n; sleep_ms(2))
+		CHECK(now_ns() < end);
 }
 
 /* Launched on both GPUs, and the victim's part waits for input that will never come. */
@@ -165,9 +169,10 @@ static void killed_inside_a_collective(void **state)
 	struct crew c;
 	(void)state;
 	crew_start(&c, 3, NULL);
+	uint64_t before = submissions(&c);
 	for (int i = 0; i < 3; i++)
 		crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, 2000000, i);
-	submissions_come(&c, 3);
+	submissions_reach(&c, before + 3);
 	for (int i = 0; i < 3; i++)
 		crew_begin(&c, i, ORDER_WAIT, WAIT_MS);
 	uint64_t killed = crew_kill(&c, 2);
@@ -192,6 +197,7 @@ static void killed_with_much_in_flight(void **state)
 	(void)state;
 	crew_start(&c, 3, NULL);
 	crew_join(&c, 2, 7, 1);
+	uint64_t before = submissions(&c);
 	for (int i = 0; i < 3; i++) {
 		crew_must(&c, i, ORDER_DETACHED, NCCLSVC_OK, 1);
 		for (int k = 0; k < 20; k++)
@@ -203,7 +209,7 @@ static void killed_with_much_in_flight(void **state)
 		for (int k = 0; k < 10 && i != 2; k++)
 			crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, k & 1, 1000, i);
 	}
-	submissions_come(&c, 50 + 50 + 40);
+	submissions_reach(&c, before + 50 + 50 + 40);
 	crew_begin(&c, 0, ORDER_WAIT, WAIT_MS);
 	uint64_t killed = crew_kill(&c, 2);
 	crew_ended(&c, 0, NCCLSVC_PEER_GONE);
