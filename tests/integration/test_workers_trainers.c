@@ -143,7 +143,7 @@ static void killed_inside_a_collective(void **state)
 	(void)state;
 	crew_start(&c, 3, NULL);
 	for (int i = 0; i < 3; i++)
-		crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, 2000000, i);
+		crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, 500000, i);
 	for (int i = 0; i < 3; i++)
 		crew_begin(&c, i, ORDER_WAIT, WAIT_MS);
 	uint64_t killed = crew_kill(&c, 2);
