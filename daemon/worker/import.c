@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,16 @@ static void refuse(struct worker_message *m, int result, const char *what, CUres
 }
 
 /* ---- Sessions ---- */
+
+/* Who watches the supervisor looks at them, too. Never held in a call of the driver. */
+static pthread_mutex_t sessions_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void set_session(struct session_timelines *s, struct session_timelines to)
+{
+	pthread_mutex_lock(&sessions_lock);
+	*s = to;
+	pthread_mutex_unlock(&sessions_lock);
+}
 
 void session_open(struct worker *w, struct worker_message *m, int fd)
 {
@@ -48,7 +59,8 @@ void session_open(struct worker *w, struct worker_message *m, int fd)
 		munmap(p, m->session.bytes);
 		return;
 	}
-	*s = (struct session_timelines){p, m->session.bytes, m->session.entries, t, device};
+	set_session(s,
+		    (struct session_timelines){p, m->session.bytes, m->session.entries, t, device});
 }
 
 /* Its slot may have a new session before its timelines could be let go. */
@@ -71,16 +83,16 @@ static void close_later(struct worker *w)
 
 void session_close(struct worker *w, uint32_t slot)
 {
-	struct session_timelines *s = &w->sessions[slot];
-	struct closed_session *c = s->ring ? malloc(sizeof(*c)) : NULL;
+	const struct session_timelines was = w->sessions[slot];
+	struct closed_session *c = was.ring ? malloc(sizeof(*c)) : NULL;
+	set_session(&w->sessions[slot], (struct session_timelines){0});
 	if (c) {
-		*c = (struct closed_session){*s, w->closed};
+		*c = (struct closed_session){was, w->closed};
 		w->closed = c;
 		close_later(w);
-	} else if (s->ring) {
-		let_session_go(w, s);
+	} else if (was.ring) {
+		let_session_go(w, &was);
 	}
-	*s = (struct session_timelines){0};
 }
 
 static void raise(_Atomic uint64_t *counter, uint64_t value)
@@ -101,6 +113,7 @@ static void end_ring(struct svc_ring *ring)
 
 void sessions_release(struct worker *w)
 {
+	pthread_mutex_lock(&sessions_lock);
 	for (uint32_t slot = 0; slot < SVC_SESSIONS_MAX; slot++) {
 		struct session_timelines *s = &w->sessions[slot];
 		if (s->ring)
@@ -111,6 +124,7 @@ void sessions_release(struct worker *w)
 				raise(&s->host[r->timeline].done, r->value);
 		}
 	}
+	pthread_mutex_unlock(&sessions_lock);
 }
 
 /* ---- Imports ---- */

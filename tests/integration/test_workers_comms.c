@@ -113,6 +113,39 @@ static void cancel(void **state)
 	crew_stop(&c);
 }
 
+/* Of three ranks, two exchange; the third is killed, and what it would have sent never comes. */
+static void point_to_point(void **state)
+{
+	struct crew c;
+	(void)state;
+	crew_start(&c, 3, NULL);
+	crew_must(&c, 0, ORDER_SEND, NCCLSVC_OK, 0, WORDS, 77, 1);
+	crew_must(&c, 1, ORDER_RECV, NCCLSVC_OK, 0, WORDS, 0);
+	for (int i = 0; i < 2; i++) {
+		crew_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+		crew_must(&c, i, ORDER_WAIT, NCCLSVC_OK, WAIT_MS);
+		crew_begin(&c, i, ORDER_VALUE, 0);
+		CHECK_EQ(crew_hear(&c, i), 77);
+	}
+	/* They differ. */
+	crew_must(&c, 0, ORDER_SEND, NCCLSVC_OK, 0, WORDS, 77, 1);
+	crew_must(&c, 1, ORDER_RECV, NCCLSVC_OK, 0, WORDS / 2, 0);
+	for (int i = 0; i < 2; i++) {
+		crew_must(&c, i, ORDER_WAIT, NCCLSVC_MISMATCH, WAIT_MS);
+		crew_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+	}
+	crew_must(&c, 1, ORDER_RECV, NCCLSVC_OK, 0, WORDS, 2);
+	tasks_come(&c, NCCLSVC_WAITING_PEERS, 1);
+	crew_begin(&c, 1, ORDER_WAIT, WAIT_MS);
+	uint64_t killed = crew_kill(&c, 2);
+	crew_ended(&c, 1, NCCLSVC_PEER_GONE);
+	CHECK_EQ(c.pages[1].status.rank_a, 2);
+	crew_in_time(&c, 1, killed);
+	crew_must(&c, 1, ORDER_SYNC, NCCLSVC_OK, 0);
+	physicals(&c, 0, 1, 1);
+	crew_stop(&c);
+}
+
 /* ---- Leaving ---- */
 
 static void leaves_with_tasks_in_flight(void **state)
@@ -360,6 +393,7 @@ int main(void)
 		CREW_TEST(mismatch),
 		CREW_TEST(deadline),
 		CREW_TEST(cancel),
+		CREW_TEST(point_to_point),
 		CREW_TEST(leaves_with_tasks_in_flight),
 		CREW_TEST(used_again),
 		CREW_TEST(idle_ones_go),

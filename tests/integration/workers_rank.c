@@ -15,8 +15,8 @@ struct rank {
 	ncclsvc_session *session;
 	ncclsvc_comm *comms[CREW_COMMS];
 	CUstream stream, other;
-	CUdeviceptr gate, buffer;
-	size_t words; /* of the last task */
+	CUdeviceptr gate, buffer, at; /* at: of the last task */
+	size_t words;		      /* of the last task */
 	uint64_t gates;
 	ncclsvc_task task;
 	bool detached, over;
@@ -46,26 +46,28 @@ static ncclsvc_result leave(struct rank *r, const int64_t *a)
 	return result;
 }
 
-static void fill(struct rank *r, int64_t words, int64_t value)
+/* Each place has its part of the buffer: their tasks may run at the same time. */
+static void fill(struct rank *r, int64_t i, int64_t words, int64_t value)
 {
 	r->words = (size_t)words;
-	CHECK(r->words * sizeof(uint32_t) <= BUFFER_BYTES);
-	CHECK_CU(cu.cuMemsetD32Async(r->buffer, (uint32_t)value, r->words, r->stream));
+	r->at = r->buffer + (CUdeviceptr)i * (BUFFER_BYTES / CREW_COMMS);
+	CHECK(r->words * sizeof(uint32_t) <= BUFFER_BYTES / CREW_COMMS);
+	CHECK_CU(cu.cuMemsetD32Async(r->at, (uint32_t)value, r->words, r->stream));
 }
 
 static ncclsvc_result sum(struct rank *r, const int64_t *a)
 {
 	ncclsvc_comm *comm = *place(r, a[0]);
-	fill(r, a[1], a[2]);
+	fill(r, a[0], a[1], a[2]);
 	CHECK_OK(ncclsvc_comm_set_timeout(comm, a[3] ? (int)a[3] : NCCLSVC_NO_TIMEOUT));
-	return ncclsvc_all_reduce(at(r->buffer), at(r->buffer), r->words, NCCLSVC_UINT32,
-				  NCCLSVC_SUM, comm, &r->task);
+	return ncclsvc_all_reduce(at(r->at), at(r->at), r->words, NCCLSVC_UINT32, NCCLSVC_SUM, comm,
+				  &r->task);
 }
 
 static ncclsvc_result gather(struct rank *r, const int64_t *a)
 {
-	fill(r, a[1], a[2]);
-	return ncclsvc_all_gather(at(r->buffer), at(r->buffer + BUFFER_BYTES / 2), r->words,
+	fill(r, a[0], a[1], a[2]);
+	return ncclsvc_all_gather(at(r->at), at(r->at + BUFFER_BYTES / CREW_COMMS / 2), r->words,
 				  NCCLSVC_UINT32, *place(r, a[0]), &r->task);
 }
 
@@ -82,7 +84,7 @@ static ncclsvc_result streak(struct rank *r, const int64_t *a)
 		if (result)
 			break;
 		CHECK(gpu_stream_ends(r->stream, WAIT_MS));
-		gpu_get(&word, r->buffer, sizeof(word));
+		gpu_get(&word, r->at, sizeof(word));
 		CHECK_EQ(word, n * (a[2] + i));
 	}
 	return result;
@@ -93,10 +95,10 @@ static ncclsvc_result flood(struct rank *r, const int64_t *a)
 	ncclsvc_result result = NCCLSVC_OK;
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, NCCLSVC_STREAM_DETACHED));
 	CHECK_OK(ncclsvc_comm_set_timeout(*place(r, a[0]), NCCLSVC_NO_TIMEOUT));
-	fill(r, 1, 1);
+	fill(r, a[0], 1, 1);
 	for (int64_t i = 0; i < a[1] && !result; i++)
-		result = ncclsvc_all_reduce(at(r->buffer), at(r->buffer), 1, NCCLSVC_UINT32,
-					    NCCLSVC_MAX, *place(r, a[0]), &r->task);
+		result = ncclsvc_all_reduce(at(r->at), at(r->at), 1, NCCLSVC_UINT32, NCCLSVC_MAX,
+					    *place(r, a[0]), &r->task);
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
 	return result;
 }
@@ -188,8 +190,8 @@ static ncclsvc_result wait_for_it(struct rank *r, const int64_t *a)
 static uint64_t value(struct rank *r)
 {
 	uint32_t first;
-	gpu_get(&first, r->buffer, sizeof(first));
-	gpu_check(r->buffer, first, r->words, "the buffer");
+	gpu_get(&first, r->at, sizeof(first));
+	gpu_check(r->at, first, r->words, "the buffer");
 	return first;
 }
 
@@ -219,12 +221,12 @@ static uint64_t obey(struct rank *r, enum order order)
 	case ORDER_SUM:
 		return (uint64_t)sum(r, a);
 	case ORDER_SEND:
-		fill(r, a[1], a[2]);
-		return (uint64_t)ncclsvc_send(at(r->buffer), r->words, NCCLSVC_UINT32, (int)a[3],
+		fill(r, a[0], a[1], a[2]);
+		return (uint64_t)ncclsvc_send(at(r->at), r->words, NCCLSVC_UINT32, (int)a[3],
 					      *place(r, a[0]), &r->task);
 	case ORDER_RECV:
-		r->words = (size_t)a[1];
-		return (uint64_t)ncclsvc_recv(at(r->buffer), r->words, NCCLSVC_UINT32, (int)a[2],
+		fill(r, a[0], a[1], 0);
+		return (uint64_t)ncclsvc_recv(at(r->at), r->words, NCCLSVC_UINT32, (int)a[2],
 					      *place(r, a[0]), &r->task);
 	case ORDER_GATHER:
 		return (uint64_t)gather(r, a);
