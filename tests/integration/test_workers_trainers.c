@@ -171,7 +171,7 @@ static void killed_inside_a_collective(void **state)
 	crew_start(&c, 3, NULL);
 	uint64_t before = submissions(&c);
 	for (int i = 0; i < 3; i++)
-		crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, 2000000, i);
+		crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, 500000, i);
 	submissions_reach(&c, before + 3);
 	for (int i = 0; i < 3; i++)
 		crew_begin(&c, i, ORDER_WAIT, WAIT_MS);
