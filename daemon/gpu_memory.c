@@ -95,8 +95,13 @@ static void on_imported(struct gpu *g, void *arg, const struct worker_message *a
 	}
 	m->pending = false;
 	if (good && call->opcode == SVC_REGION_LEND && !call->again) {
+		/* The driver may have rounded up further than we did: all of it is accounted for. */
+		const uint64_t more = answer->region.bytes - m->bytes;
 		m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-		m->bytes = answer->region.bytes;
+		m->bytes += more;
+		c->region_bytes += more;
+		c->account->region_bytes += more;
+		c->server->region_bytes += more;
 	}
 	if (good) {
 		m->address = answer->region.address;
