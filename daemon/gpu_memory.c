@@ -95,7 +95,7 @@ static void on_imported(struct gpu *g, void *arg, const struct worker_message *a
 	}
 	m->pending = false;
 	if (good && call->opcode == SVC_REGION_LEND && !call->again) {
-		/* The driver may have rounded up further than we did: all of it is accounted for. */
+		/* The driver may have rounded up further than we did. */
 		const uint64_t more = answer->region.bytes - m->bytes;
 		m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 		m->bytes += more;
