@@ -5,19 +5,33 @@
 
 #include "internal.h"
 
-ncclsvc_result group_add(struct thread_state *t, const struct op *op)
+struct op *group_room(struct thread_state *t, ncclsvc_result *why)
 {
-	if (t->nops == SVC_GROUP_TASKS)
-		return error_argument("a group has at most %d tasks", SVC_GROUP_TASKS);
+	if (t->nops == SVC_GROUP_TASKS) {
+		*why = error_argument("a group has at most %d tasks", SVC_GROUP_TASKS);
+		return NULL;
+	}
 	if (t->nops == t->room) {
 		unsigned room = t->room ? 2 * t->room : 16;
 		struct op *grown = realloc(t->ops, room * sizeof(*grown));
-		if (!grown)
-			return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+		if (!grown) {
+			*why = error_set(NCCLSVC_NO_MEMORY, "out of memory");
+			return NULL;
+		}
 		t->ops = grown;
 		t->room = room;
 	}
-	t->ops[t->nops++] = *op;
+	return &t->ops[t->nops];
+}
+
+ncclsvc_result group_add(struct thread_state *t, const struct op *op)
+{
+	ncclsvc_result why = NCCLSVC_OK;
+	struct op *room = group_room(t, &why);
+	if (!room)
+		return why;
+	*room = *op;
+	t->nops++;
 	return NCCLSVC_OK;
 }
 
@@ -33,20 +47,20 @@ ncclsvc_result ncclsvc_group_begin(ncclsvc_session *s)
 {
 	if (!s)
 		return error_argument("ncclsvc_group_begin: the session is NULL");
-	ncclsvc_result r = NCCLSVC_OK;
-	session_lock(s);
-	struct thread_state *t = thread_make(s);
+	struct thread_state *t = thread_own(s);
 	if (!t) {
-		r = error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	} else if (t->grouping) {
-		r = error_argument("this thread has begun a group already: groups do not nest");
-	} else {
-		t->grouping = true;
-		t->nops = 0;
-		t->refused = NCCLSVC_OK;
+		session_lock(s);
+		t = thread_make(s);
+		session_unlock(s);
 	}
-	session_unlock(s);
-	return r;
+	if (!t)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	if (t->grouping)
+		return error_argument("this thread has begun a group already: groups do not nest");
+	t->grouping = true;
+	t->nops = 0;
+	t->refused = NCCLSVC_OK;
+	return NCCLSVC_OK;
 }
 
 ncclsvc_result ncclsvc_group_end(ncclsvc_session *s)

@@ -328,6 +328,7 @@ ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n);
 
 /* ---- thread.c: what a session knows of single threads ---------------------------------------- */
 
+/* Its thread's own, and needs no lock; but destroying a timeline looks at all threads'. */
 struct thread_state {
 	struct thread_state *next;
 	uint64_t thread;
@@ -343,12 +344,16 @@ struct thread_state {
 };
 
 struct thread_state *thread_find(ncclsvc_session *s); /* NULL: nothing known; locked */
+/* The same without the lock; NULL also if this thread used another session in between. */
+struct thread_state *thread_own(const ncclsvc_session *s);
 struct thread_state *thread_make(ncclsvc_session *s); /* NULL: no memory; locked */
-/* Forgets the thread if nothing is known of it any more. Locked. */
+/* Forgets this thread if nothing is known of it any more, and there are many. Locked. */
 void thread_tidy(ncclsvc_session *s, struct thread_state *t);
 void threads_free(ncclsvc_session *s);
-/* group.c: keeps an operation of an open group, or the first refusal in it. Locked. */
+/* group.c: keeps an operation of the thread's open group, or the first refusal in it. */
 ncclsvc_result group_add(struct thread_state *t, const struct op *op);
+/* Room for the group's next operation, not counted yet; NULL: none, and why. */
+struct op *group_room(struct thread_state *t, ncclsvc_result *why);
 void group_refuse(struct thread_state *t, ncclsvc_result why);
 
 /* timeline.c: never lowers the counter. */
@@ -392,6 +397,7 @@ ncclsvc_result device_lent_give_back(ncclsvc_session *s, void *ptr);
 /* ---- session.c ------------------------------------------------------------------------------ */
 
 struct ncclsvc_session {
+	uint64_t id; /* in this process: never reused */
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* a reply came, a task ended, or the socket's reader stopped */
 	struct link_options options;
@@ -409,7 +415,8 @@ struct ncclsvc_session {
 	struct regions regions;
 	struct staging staging;
 	ncclsvc_timeline *timelines[SVC_TIMELINES];
-	struct thread_state *threads, *spare_thread;
+	struct thread_state *threads;
+	unsigned nthreads;
 	struct gpu *gpu; /* NULL until a GPU is used */
 
 	int epoll, kick; /* -1 until get_fd or a blocking dispatch */

@@ -8,7 +8,6 @@ static ncclsvc_result operate(struct op *op)
 	ncclsvc_session *s = op->comm->session;
 	session_lock(s);
 	struct thread_state *t = thread_find(s);
-	op->record.timeout_ns = op->comm->timeout_ns;
 	if (t && t->timeline && op->comm->device < 0) {
 		op->record.flags |= SVC_TASK_TIMELINE;
 		op->record.timeline = t->timeline->index;
@@ -31,6 +30,16 @@ static ncclsvc_result operate(struct op *op)
 	return r;
 }
 
+/* The thread's open group, if an operation can join it without the lock: the group's end looks at
+ * all that needs it. */
+static struct thread_state *open_group(const ncclsvc_comm *comm)
+{
+	struct thread_state *t = thread_own(comm->session);
+	bool can = t && t->grouping && comm->device < 0 &&
+		   !__atomic_load_n(&t->timeline, __ATOMIC_RELAXED);
+	return can ? t : NULL;
+}
+
 /* Values that the record's bytes cannot hold must not turn into valid ones. */
 static uint8_t narrow(unsigned value)
 {
@@ -43,18 +52,32 @@ static ncclsvc_result submit(unsigned kind, const void *src, void *dst, size_t c
 {
 	if (!comm)
 		return error_argument("%s: the communicator is NULL", svc_op_name(kind));
-	struct op op = {
-		.record = {.op = (uint8_t)kind,
-			   .type = narrow(type),
-			   .redop = narrow(redop),
-			   .peer = peer,
-			   .count = count},
-		.comm = comm,
-		.src = src,
-		.dst = dst,
-		.task = task,
-	};
-	return operate(&op);
+	struct thread_state *group = open_group(comm);
+	ncclsvc_result r = NCCLSVC_OK;
+	struct op alone, *op = group ? group_room(group, &r) : &alone;
+	if (op) {
+		*op = (struct op){
+			.record = {.op = (uint8_t)kind,
+				   .type = narrow(type),
+				   .redop = narrow(redop),
+				   .peer = peer,
+				   .count = count,
+				   .timeout_ns =
+					   __atomic_load_n(&comm->timeout_ns, __ATOMIC_RELAXED)},
+			.comm = comm,
+			.src = src,
+			.dst = dst,
+			.task = task,
+		};
+		if (!group)
+			return operate(op);
+		r = op_check(op);
+	}
+	if (r)
+		group_refuse(group, r);
+	else
+		group->nops++;
+	return r;
 }
 
 #define NO_REDOP NCCLSVC_SUM /* zero, where nothing is reduced */

@@ -86,12 +86,14 @@ static void make_lock(ncclsvc_session *s)
 
 ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **session)
 {
+	static _Atomic uint64_t sessions;
 	int timeout_ms = OPEN_TIMEOUT_MS;
 	if (!session)
 		return error_argument("ncclsvc_open: session is NULL");
 	ncclsvc_session *s = calloc(1, sizeof(*s));
 	if (!s)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	s->id = ++sessions;
 	s->epoll = s->kick = -1;
 	make_lock(s);
 	ncclsvc_result r = take_options(options, &s->options, &timeout_ms);

@@ -354,8 +354,14 @@ ncclsvc_result ncclsvc_stream_set(ncclsvc_session *s, CUstream stream, unsigned 
 		return error_argument("ncclsvc_stream_set: flags are %#x, which this library does "
 				      "not know",
 				      flags);
+	struct thread_state *t = thread_own(s);
+	if (t) {
+		t->stream = stream;
+		t->stream_flags = flags;
+		return NCCLSVC_OK;
+	}
 	session_lock(s);
-	struct thread_state *t = stream || flags ? thread_make(s) : thread_find(s);
+	t = stream || flags ? thread_make(s) : thread_find(s);
 	if (t) {
 		t->stream = stream;
 		t->stream_flags = flags;

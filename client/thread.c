@@ -4,6 +4,8 @@
 
 #include "internal.h"
 
+#define THREADS_KEPT 64
+
 /* Never reused, unlike a thread's id: a new thread must not inherit an old one's group. */
 static uint64_t this_thread(void)
 {
@@ -14,14 +16,30 @@ static uint64_t this_thread(void)
 	return mine;
 }
 
+/* The state that this thread used last. Only the thread itself lets go of a state (its session's
+ * end aside, and no two sessions have one id), so what stands here is there. */
+static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
+	uint64_t session;
+	struct thread_state *state;
+} latest;
+
+struct thread_state *thread_own(const ncclsvc_session *s)
+{
+	return latest.session == s->id ? latest.state : NULL;
+}
+
 struct thread_state *thread_find(ncclsvc_session *s)
 {
 	if (!s->threads)
 		return NULL;
-	struct thread_state *t = s->threads;
+	struct thread_state *t = thread_own(s);
+	if (t)
+		return t;
 	uint64_t me = this_thread();
-	while (t && t->thread != me)
+	for (t = s->threads; t && t->thread != me;)
 		t = t->next;
+	latest.session = s->id;
+	latest.state = t;
 	return t;
 }
 
@@ -30,20 +48,20 @@ struct thread_state *thread_make(ncclsvc_session *s)
 	struct thread_state *t = thread_find(s);
 	if (t)
 		return t;
-	t = s->spare_thread ? s->spare_thread : calloc(1, sizeof(*t));
+	t = calloc(1, sizeof(*t));
 	if (!t)
 		return NULL;
-	s->spare_thread = NULL;
 	t->thread = this_thread();
 	t->next = s->threads;
 	s->threads = t;
+	s->nthreads++;
+	latest.session = s->id;
+	latest.state = t;
 	return t;
 }
 
 static void thread_free(struct thread_state *t)
 {
-	if (!t)
-		return;
 	free(t->ops);
 	free(t);
 }
@@ -51,16 +69,16 @@ static void thread_free(struct thread_state *t)
 void thread_tidy(ncclsvc_session *s, struct thread_state *gone)
 {
 	struct thread_state **at = &s->threads;
-	if (gone->grouping || gone->timeline || gone->stream || gone->stream_flags)
+	/* Who makes groups makes many; but threads may come and go without end. */
+	if (s->nthreads <= THREADS_KEPT || gone->grouping || gone->timeline || gone->stream ||
+	    gone->stream_flags)
 		return;
 	while (*at != gone)
 		at = &(*at)->next;
 	*at = gone->next;
-	/* Who makes groups makes many: one is kept, with its room for operations. */
-	if (s->spare_thread)
-		thread_free(gone);
-	else
-		s->spare_thread = gone;
+	s->nthreads--;
+	latest.state = NULL;
+	thread_free(gone);
 }
 
 void threads_free(ncclsvc_session *s)
@@ -70,5 +88,4 @@ void threads_free(ncclsvc_session *s)
 		s->threads = t->next;
 		thread_free(t);
 	}
-	thread_free(s->spare_thread);
 }

@@ -58,7 +58,7 @@ ncclsvc_result ncclsvc_timeline_destroy(ncclsvc_timeline *t)
 		s->timelines[t->index] = NULL;
 		for (struct thread_state *th = s->threads; th; th = th->next)
 			if (th->timeline == t)
-				th->timeline = NULL;
+				__atomic_store_n(&th->timeline, NULL, __ATOMIC_RELAXED);
 	}
 	session_unlock(s);
 	if (!r)
@@ -76,7 +76,7 @@ ncclsvc_result ncclsvc_timeline_set(ncclsvc_session *s, ncclsvc_timeline *timeli
 	session_lock(s);
 	struct thread_state *t = timeline ? thread_make(s) : thread_find(s);
 	if (t) {
-		t->timeline = timeline;
+		__atomic_store_n(&t->timeline, timeline, __ATOMIC_RELAXED);
 		t->timeline_value = value;
 		thread_tidy(s, t);
 	} else if (timeline) {
