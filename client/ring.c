@@ -62,8 +62,11 @@ static bool spin_for(const struct link *l, const uint64_t *number, uint64_t n)
 		atomic_load_explicit(&l->ring->crowded, memory_order_relaxed) ? 0 : YIELD_NS;
 	do {
 		for (int i = 0; i < POLLS_PER_CLOCK; i++) {
-			if (svc_number_load(number) == n)
+			if (svc_number_load(number) == n) {
+				/* Who waits for one of a group waits for the next. */
+				__builtin_prefetch(svc_status_slot(l->ring, l->entries, n + 1));
 				return true;
+			}
 			if (spent > PAUSE_NS)
 				cpu_pause();
 		}

@@ -136,12 +136,13 @@ static ncclsvc_result send_all(ncclsvc_session *s, struct op *ops, unsigned n)
 
 static void publish_all(ncclsvc_session *s, struct op *ops, unsigned n)
 {
-	for (unsigned i = 0; i < n; i++) {
-		uint64_t number = s->tasks.next - s->tasks.base;
-		enter(s, &ops[i]);
-		ring_publish(s->link, number, &ops[i].record);
-	}
+	const uint64_t number = s->tasks.next - s->tasks.base;
+	for (unsigned i = 0; i < n; i++)
+		ring_publish(s->link, number + i, &ops[i].record);
 	ring_doorbell(s->link);
+	/* While the daemon works already; nobody looks for their ends without the lock. */
+	for (unsigned i = 0; i < n; i++)
+		enter(s, &ops[i]);
 }
 
 ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)

@@ -178,7 +178,7 @@ void tasks_look(ncclsvc_session *s)
 /* OK if the slot's former task is over. Yields. */
 static ncclsvc_result slot_vacate(ncclsvc_session *s, const struct slot *slot)
 {
-	if (slot->state == SLOT_EMPTY)
+	if (slot->state == SLOT_EMPTY || (slot->state == SLOT_ENDED && slot->called_back))
 		return NCCLSVC_OK;
 	if (task_look(s, slot->number) != TASK_ENDED)
 		return error_set(NCCLSVC_AGAIN, "the ring of %u tasks is full: wait for task %llu",
