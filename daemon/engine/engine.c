@@ -19,12 +19,12 @@
 
 #define EPOLL_COMMANDS		UINT64_MAX /* else the session's slot */
 #define EPOLL_EVENTS		64
-#define ROUNDS_PER_CLOCK	8
-#define ROUNDS_UNFLUSHED	4	/* with new records, before sleepers are woken */
-#define ROUNDS_UNPUBLISHED	8	/* without any, before inspection sees a task */
-#define ROUNDS_UNPUBLISHED_BUSY 256	/* the same, however much there is to do */
-#define ROUNDS_PER_YIELD	32	/* some 2 us */
-#define ROUNDS_PER_LOOK		16	/* polls of the rings between looks at the doorbells */
+#define ROUNDS_PER_CLOCK	4     /* without work; after work it is read at once */
+#define ROUNDS_UNFLUSHED	4     /* with new records, before sleepers are woken */
+#define ROUNDS_UNPUBLISHED	8     /* without any, before inspection sees a task */
+#define ROUNDS_UNPUBLISHED_BUSY 256   /* the same, however much there is to do */
+#define YIELD_NS		10000 /* awake without work, between yields of the core */
+#define LOOK_NS			10000 /* awake, between looks at the doorbells: each costs like a task */
 #define DEVICE_SPIN_NS		5000000 /* for a GPU: what follows an operation comes at its end */
 #define HELPER_SPIN_NS		200000	/* how long to wait awake for a helper's last chunk */
 
@@ -223,6 +223,7 @@ static void look(struct engine *e, int timeout)
 	int n = epoll_wait(e->epoll_fd, events, EPOLL_EVENTS, timeout);
 	if (timeout)
 		e->now = engine_clock();
+	e->looked_ns = e->now;
 	hear(e, events, n);
 }
 
@@ -266,6 +267,9 @@ static bool poll_rings(struct engine *e)
 	struct session *s, *next;
 	for (s = e->active; s; s = next) {
 		next = s->next_active;
+		/* Who submits together comes together. */
+		if (next && next->ring)
+			__builtin_prefetch(svc_record_slot(next->ring, next->entries, next->next));
 		if (intake_ring(e, s)) {
 			any = true;
 			order_run_ready(e);
@@ -296,8 +300,9 @@ static void *engine_main(void *arg)
 {
 	struct engine *e = arg;
 	unsigned rounds = 0, unflushed = 0, streak = 0;
+	uint64_t yielded_ns = 0;
 	while (!e->stop) {
-		/* Whoever takes a record looks at the clock; without any, now and then is enough */
+		/* Between rounds, where nobody waits for it */
 		if (rounds % ROUNDS_PER_CLOCK == 0)
 			e->now = engine_clock();
 		bool busy = atomic_load_explicit(&e->commands_waiting, memory_order_acquire);
@@ -331,21 +336,22 @@ static void *engine_main(void *arg)
 			busy |= pool_help(e->pool);
 			busy |= collect_jobs(e);
 		}
+		/* Who is busy with some must not be deaf to others' doorbells. */
+		if ((busy && e->jobs) || e->now - e->looked_ns >= LOOK_NS)
+			look(e, 0);
 		if (busy) {
-			/* Who is busy with some must not be deaf to others' doorbells. */
-			if (e->jobs || ++streak % ROUNDS_PER_LOOK == 0)
-				look(e, 0);
+			streak++;
 			rounds = 0;
 			e->busy_ns = e->now;
 			continue;
 		}
 		if (!e->active && e->now - e->busy_ns > spin_ns(e))
 			fall_asleep(e);
-		else if (rounds % ROUNDS_PER_LOOK == ROUNDS_PER_LOOK - 1)
-			look(e, 0);
 		/* Whom we wait for may wait for this very core. */
-		if (e->crowded || rounds % ROUNDS_PER_YIELD == ROUNDS_PER_YIELD - 1)
+		if (e->crowded || e->now - yielded_ns >= YIELD_NS) {
 			sched_yield();
+			yielded_ns = e->now;
+		}
 		rounds++;
 	}
 	return NULL;

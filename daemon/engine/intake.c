@@ -9,7 +9,8 @@
 #include "task.h"
 
 /* Records taken from one ring before the others get their turn. */
-#define BATCH 64
+#define BATCH		  64
+#define RECORDS_PER_CLOCK 8
 
 /* Finds the communicator of a record. A client may submit before the engine has seen the command
  * that made its communicator; the command is in the queue by then. (What comes by socket is in it
@@ -265,6 +266,8 @@ bool intake_ring(struct engine *e, struct session *s)
 	const uint32_t entries = s->entries;
 	struct svc_record record;
 	int taken = 0;
+	/* Of a group, the second record is on its way with the first. */
+	__builtin_prefetch(svc_record_slot(s->ring, entries, s->next + 1));
 	for (; taken < BATCH && !s->broken; taken++) {
 		const uint64_t next = s->next;
 		const struct svc_record *slot = svc_record_slot(s->ring, entries, next);
@@ -279,13 +282,13 @@ bool intake_ring(struct engine *e, struct session *s)
 			break_ring(e, s, number);
 			break;
 		}
-		if (!taken)
+		/* The time is the round's, but for those that come behind many others. */
+		if (taken % RECORDS_PER_CLOCK == RECORDS_PER_CLOCK - 1)
 			e->now = engine_clock();
 		read_record(&record, slot, number);
 		*busy = 1;
 		s->next = next + 1;
-		/* A group's next record is on its way while this one is looked at. */
-		__builtin_prefetch(svc_record_slot(s->ring, entries, next + 1));
+		__builtin_prefetch(svc_record_slot(s->ring, entries, next + 2));
 		take(e, s, &record, 0, false);
 	}
 	if (taken)

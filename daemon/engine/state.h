@@ -235,6 +235,7 @@ struct engine {
 	struct work *running;
 	uint64_t spin_ns;
 	uint64_t busy_ns; /* when there last was work */
+	uint64_t looked_ns; /* when the doorbells were last looked at */
 	bool draining, drained, stop;
 	struct device devices[ENGINE_DEVICES];
 	struct meeting *met;   /* in the order in which they met */
