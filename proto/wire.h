@@ -41,6 +41,7 @@ enum svc_opcode {
 	SVC_REGION_CUDA = 12,
 	SVC_REGION_CUDA_FD = 13,
 	SVC_REGION_LEND = 14,
+	SVC_WORLD = 19,
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,
@@ -246,6 +247,20 @@ struct svc_daemon_info_request {
 
 struct svc_daemon_info_reply {
 	ncclsvc_daemon_info info;
+};
+
+/* Asks what the world communicator is like, before joining it. */
+struct svc_world {
+	uint64_t reserved;
+};
+
+struct svc_world_reply {
+	int32_t ranks;			    /* in all */
+	int32_t local_ranks;		    /* of a full node; the last one may have fewer */
+	int32_t node, nodes;		    /* this one, and how many */
+	int32_t data, horizontal, pipeline; /* as configured; data 0: what the others leave */
+	uint32_t reserved;
+	uint64_t reserved2[4];
 };
 
 /* Ends a pending task, all pending tasks of a communicator, or a whole session. Allowed to the
