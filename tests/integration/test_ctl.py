@@ -164,7 +164,7 @@ class CtlTest(unittest.TestCase):
             "horizontal": {"id": 5, "index": 2, "ranks": [15, 16, 17]},
             "pipeline": {"id": 5, "index": 2, "ranks": [5, 11, 17, 23]},
             "node_local": {"id": 14, "index": 0, "ranks": [17]},
-            "cross_node": {"id": 11, "index": 0, "ranks": [17]}})
+            "cross_node": {"id": 17, "index": 0, "ranks": [17]}})
         ranks = json.loads(groups("--json", *size).stdout)
         self.assertEqual([r["rank"] for r in ranks], list(range(24)))
         self.assertEqual(ranks[17], json.loads(done.stdout))
