@@ -242,6 +242,8 @@ ncclsvc_result comm_check(const ncclsvc_comm *comm);
 void comm_event(ncclsvc_session *s, const struct svc_event_comm *event); /* locked */
 /* A reply to JOIN or SPLIT came too late for its caller. Locked. */
 void comm_orphan(ncclsvc_session *s, const struct svc_join_reply *reply);
+/* Another id, made of this one: the same for all who make it with the same key. */
+void id_derive(const ncclsvc_unique_id *from, uint64_t key, ncclsvc_unique_id *to);
 const char *comm_label(const ncclsvc_session *s, uint32_t key); /* locked */
 void comms_break(ncclsvc_session *s); /* all: the daemon is lost; locked */
 /* join.c: all but splits. Locked; yields. */
@@ -350,6 +352,9 @@ struct thread_state *thread_make(ncclsvc_session *s); /* NULL: no memory; locked
 /* Forgets this thread if nothing is known of it any more, and there are many. Locked. */
 void thread_tidy(ncclsvc_session *s, struct thread_state *t);
 void threads_free(ncclsvc_session *s);
+/* OK, or a refusal: the thread has a group open or a timeline set, and what follows submits tasks
+ * that it waits for itself. Not locked. */
+ncclsvc_result thread_plain(ncclsvc_session *s);
 /* group.c: keeps an operation of the thread's open group, or the first refusal in it. */
 ncclsvc_result group_add(struct thread_state *t, const struct op *op);
 /* Room for the group's next operation, not counted yet; NULL: none, and why. */
@@ -424,6 +429,8 @@ struct ncclsvc_session {
 	void *callback_arg;
 };
 
+/* OK at once if the session is not lost. rejoin: its communicators, too. Not locked. */
+ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin);
 void session_lock(ncclsvc_session *s);
 void session_unlock(ncclsvc_session *s);
 /* dispatch.c: tells the event loop that something is there. Locked. */

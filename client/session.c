@@ -160,10 +160,8 @@ static ncclsvc_result install(ncclsvc_session *s, struct link *new)
 	return dispatch_watch(s);
 }
 
-ncclsvc_result ncclsvc_reattach(ncclsvc_session *s, int timeout_ms)
+ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin)
 {
-	if (!s)
-		return error_argument("ncclsvc_reattach: the session is NULL");
 	uint64_t deadline = deadline_in(timeout_ms);
 	struct link *new = NULL;
 	session_lock(s);
@@ -190,9 +188,16 @@ ncclsvc_result ncclsvc_reattach(ncclsvc_session *s, int timeout_ms)
 		r = regions_register(s, deadline);
 	if (!r)
 		r = devices_rematch(s);
-	if (!r)
+	if (!r && rejoin)
 		r = comms_rejoin(s, deadline);
 	s->reattaching = false;
 	session_unlock(s);
 	return r;
+}
+
+ncclsvc_result ncclsvc_reattach(ncclsvc_session *s, int timeout_ms)
+{
+	if (!s)
+		return error_argument("ncclsvc_reattach: the session is NULL");
+	return session_reattach(s, timeout_ms, true);
 }

@@ -94,19 +94,34 @@ static char *read_line(char *buf, int size, void *arg)
 	return buf;
 }
 
+/* A section's keys begin with its name everywhere else: data of [world] is world_data. */
+static const char *full_name(const char *section, const char *name, char *buf, size_t size)
+{
+	if (!section[0] || !strcmp(section, "ncclsvcd"))
+		return name;
+	snprintf(buf, size, "%s_%s", section, name);
+	return buf;
+}
+
+static bool section_known(const char *section)
+{
+	return !section[0] || !strcmp(section, "ncclsvcd") || !strcmp(section, "world");
+}
+
 static int take_line(void *arg, const char *section, const char *name, const char *value)
 {
 	struct ini_source *s = arg;
 	struct load *l = s->l;
-	char where[PATH_MAX + NAME_BYTES];
+	char where[PATH_MAX + NAME_BYTES], full[2 * NAME_BYTES];
 	const char *nearest;
 	int key;
 
-	if (section[0] && strcmp(section, "ncclsvcd")) {
-		complain(l, "%s:%d: unknown section [%s]: use [ncclsvcd] or none", l->c->file,
-			 s->line, section);
+	if (!section_known(section)) {
+		complain(l, "%s:%d: unknown section [%s]: use [world], [ncclsvcd] or none",
+			 l->c->file, s->line, section);
 		return 1;
 	}
+	name = full_name(section, name, full, sizeof(full));
 	key = config_key_find(name);
 	if (key < 0) {
 		nearest = config_key_nearest(name);

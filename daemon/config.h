@@ -42,6 +42,8 @@ struct config {
 	int drain_seconds;
 	int keepalive_seconds;
 	int worker_seconds;
+	int world_data; /* 0: what the other two leave of the ranks */
+	int world_horizontal, world_pipeline;
 
 	char file[PATH_MAX];		       /* that was read; empty: none */
 	unsigned char source[CONFIG_KEYS_MAX]; /* enum config_source, by place in the table */

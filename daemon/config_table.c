@@ -63,6 +63,12 @@ const struct config_key config_keys[] = {
 	 "how often an idle daemon looks after its engine; 0: never"},
 	{"worker_seconds", CONFIG_INT, true, AT(worker_seconds), 1, 3600, 60, NO_AUTO, NULL,
 	 "how long a GPU's worker may take to answer before it is replaced"},
+	{"world_data", CONFIG_INT, true, AT(world_data), 1, SVC_RANKS_MAX, 0, 0, NULL,
+	 "data parallelism of the world; auto: what the other two leave of its ranks"},
+	{"world_horizontal", CONFIG_INT, true, AT(world_horizontal), 1, SVC_RANKS_MAX, 1, NO_AUTO,
+	 NULL, "horizontal parallelism of the world"},
+	{"world_pipeline", CONFIG_INT, true, AT(world_pipeline), 1, SVC_RANKS_MAX, 1, NO_AUTO, NULL,
+	 "pipeline parallelism of the world"},
 };
 const unsigned config_keys_n = sizeof(config_keys) / sizeof(config_keys[0]);
 _Static_assert(sizeof(config_keys) / sizeof(config_keys[0]) <= CONFIG_KEYS_MAX,

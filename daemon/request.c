@@ -226,6 +226,12 @@ void request_handle(struct client *c, const struct svc_header *h, const void *bo
 			list_daemon(c, h->serial);
 		break;
 	}
+	case SVC_WORLD: {
+		const struct svc_world *m = body;
+		if (reserved_is_zero(c, h, m->reserved != 0))
+			world_tell(c, h->serial);
+		break;
+	}
 	case SVC_CANCEL:
 		cancel(c, h->serial, body);
 		break;

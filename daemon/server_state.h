@@ -261,4 +261,7 @@ void memory_account_drop(struct server *s, struct account *a);
 void list_send(struct client *c, uint32_t serial, uint32_t what);
 void list_daemon(struct client *c, uint32_t serial);
 
+/* world.c */
+void world_tell(struct client *c, uint32_t serial);
+
 #endif

@@ -104,6 +104,8 @@ static void add_value(struct text *t, unsigned field, uint64_t value)
 		add(t, "%s", svc_type_name((unsigned)value));
 	else if (field == NCCLSVC_FIELD_REDOP)
 		add(t, "%s", svc_redop_name((unsigned)value));
+	else if (field == NCCLSVC_FIELD_AGREEMENT)
+		add(t, value ? "%#llx" : "none", (unsigned long long)value);
 	else
 		add(t, "%llu", (unsigned long long)value);
 }
@@ -167,6 +169,13 @@ char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size)
 		if (st->pid_a > 0)
 			add(&t, " of pid %d", st->pid_a);
 		break;
+	case NCCLSVC_INVALID_ARGUMENT:
+		if (st->field == NCCLSVC_FIELD_AGREEMENT && st->rank_a >= 0) {
+			add_rank(&t, st->rank_a, st->pid_a);
+			add(&t, " takes part, but refuses: its own error says why");
+			break;
+		}
+		__attribute__((fallthrough));
 	default:
 		add(&t, "%s", svc_result_meaning(st->result));
 	}

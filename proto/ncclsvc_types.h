@@ -95,7 +95,8 @@ extern "C" {
 	X(NCCLSVC_FIELD_REDOP, 4, "reduction")                                                     \
 	X(NCCLSVC_FIELD_ROOT, 5, "root")                                                           \
 	X(NCCLSVC_FIELD_NRANKS, 6, "nranks")                                                       \
-	X(NCCLSVC_FIELD_ORDER, 7, "order") /* every member waits for another: a deadlock */
+	X(NCCLSVC_FIELD_ORDER, 7, "order") /* every member waits for another: a deadlock */        \
+	X(NCCLSVC_FIELD_AGREEMENT, 8, "agreement")
 
 #define NCCLSVC_ENUM4(name, value, ...) name = (value),
 typedef enum ncclsvc_result { NCCLSVC_RESULTS(NCCLSVC_ENUM4) } ncclsvc_result;

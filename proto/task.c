@@ -105,12 +105,18 @@ static bool half_is_zero(const struct svc_record *r)
 /* Of a record that has a second half, or ought to have none. */
 static int check_half(const struct svc_record *r, char *text)
 {
-	if (r->reserved0 || !all_zero(r->reserved, sizeof(r->reserved) / sizeof(r->reserved[0])))
+	if (!all_zero(r->reserved, sizeof(r->reserved) / sizeof(r->reserved[0])))
 		return refuse(text, "reserved fields of a task record are not zero");
+	if (r->plan || r->plan_group || r->plan_task)
+		return refuse(text, "a task record names a plan without its flag");
+	if (!(r->flags & SVC_TASK_AGREE) != !r->agreement)
+		return refuse(text, "the agreement flag and the agreement disagree");
 	if (!(r->flags & SVC_TASK_TIMELINE) != !r->timeline)
 		return refuse(text, "the timeline flag and the timeline disagree");
 	if (r->timeline >= SVC_TIMELINES)
 		return refuse(text, "no such timeline");
+	if (r->value && !r->timeline)
+		return refuse(text, "a task record has a timeline's value without its flag");
 	return 0;
 }
 
@@ -126,10 +132,10 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 	const unsigned kind = shapes[r->op].kind;
 	if (!kind)
 		return refuse(text, "unknown operation");
-	if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_TIMELINE))
+	if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_TIMELINE | SVC_TASK_AGREE))
 		return refuse(text, "unknown task flags");
 	/* Most records have no second half. */
-	if ((r->flags & SVC_TASK_TIMELINE || !half_is_zero(r)) && check_half(r, text))
+	if ((r->flags & SVC_TASK_SECOND_HALF || !half_is_zero(r)) && check_half(r, text))
 		return NCCLSVC_INVALID_ARGUMENT;
 	if (r->timeout_ns > SVC_TIMEOUT_MAX_NS)
 		return refuse(text, "the timeout is out of range");
@@ -159,6 +165,8 @@ unsigned svc_record_differs(const struct svc_record *a, const struct svc_record 
 	const unsigned kind = shapes[a->op].kind;
 	if (!(kind & IS_P2P) && a->op != b->op)
 		return found(NCCLSVC_FIELD_OP, a->op, b->op, value_a, value_b);
+	if (a->agreement != b->agreement)
+		return found(NCCLSVC_FIELD_AGREEMENT, a->agreement, b->agreement, value_a, value_b);
 	if (a->op == NCCLSVC_BARRIER)
 		return NCCLSVC_FIELD_NONE;
 	if (a->type != b->type)

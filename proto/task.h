@@ -24,6 +24,12 @@ int svc_record_check(const struct svc_record *r, uint32_t nranks, int32_t rank, 
 int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank,
 		       uint64_t *src_bytes, uint64_t *dst_bytes, char *text);
 
+/* True if the member only takes part to say that it refuses: then nobody's record counts. */
+static inline bool svc_record_refuses(const struct svc_record *r)
+{
+	return r->agreement == SVC_AGREEMENT_REFUSED;
+}
+
 /* The first field in which two members' collectives disagree, or NCCLSVC_FIELD_NONE. For a pair of
  * point-to-point tasks, a is the Send and b the Recv. Fills the two differing values. */
 unsigned svc_record_differs(const struct svc_record *a, const struct svc_record *b,

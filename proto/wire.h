@@ -41,6 +41,7 @@ enum svc_opcode {
 	SVC_REGION_CUDA = 12,
 	SVC_REGION_CUDA_FD = 13,
 	SVC_REGION_LEND = 14,
+	SVC_WORLD = 19,
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,
@@ -181,9 +182,16 @@ struct svc_split {
 /* One operation. The same 128 bytes stand in the ring and in SVC_SUBMIT. */
 enum svc_record_flags {
 	SVC_TASK_MORE = 1, /* more tasks of this task group follow */
-	SVC_TASK_TIMELINE =
-		2, /* the record's second half counts; in a ring it is not read without */
+	/* With any of these the record's second half counts; in a ring it is not read without. Each
+	 * field of it is zero without its flag. */
+	SVC_TASK_TIMELINE = 2,
+	SVC_TASK_AGREE = 4, /* the members' agreement words must be equal */
+	SVC_TASK_PLAN = 8,
 };
+#define SVC_TASK_SECOND_HALF (SVC_TASK_TIMELINE | SVC_TASK_AGREE | SVC_TASK_PLAN)
+
+/* An agreement word: this member takes part, but refuses. Nothing runs, and all learn who it was. */
+#define SVC_AGREEMENT_REFUSED UINT64_MAX
 
 struct svc_record {
 	uint64_t number; /* ring: the task's number, counted from 1, stored last. Socket: any */
@@ -195,11 +203,13 @@ struct svc_record {
 	uint32_t src_region, dst_region;
 	uint64_t src_offset, dst_offset; /* bytes */
 	uint64_t timeout_ns;		 /* from when the daemon sees it; 0: none */
-	/* The second half, a cache line of its own. All zero without SVC_TASK_TIMELINE. */
-	uint32_t timeline;
-	uint32_t reserved0;
-	uint64_t value; /* starts when timeline.ready >= value; then timeline.done becomes value */
-	uint64_t reserved[6];
+	/* The second half, a cache line of its own. */
+	uint32_t timeline;  /* with SVC_TASK_TIMELINE */
+	uint32_t plan;	    /* with SVC_TASK_PLAN: the plan's handle in this session */
+	uint64_t value;	    /* starts when timeline.ready >= value; then timeline.done becomes value */
+	uint64_t agreement; /* with SVC_TASK_AGREE, and not 0 then */
+	uint32_t plan_group, plan_task; /* with SVC_TASK_PLAN */
+	uint64_t reserved[4];
 };
 
 /* The reply to SUBMIT comes when the task has ended, with result 0 or the task's result, and
@@ -237,6 +247,20 @@ struct svc_daemon_info_request {
 
 struct svc_daemon_info_reply {
 	ncclsvc_daemon_info info;
+};
+
+/* Asks what the world communicator is like, before joining it. */
+struct svc_world {
+	uint64_t reserved;
+};
+
+struct svc_world_reply {
+	int32_t ranks;			    /* in all */
+	int32_t local_ranks;		    /* of a full node; the last one may have fewer */
+	int32_t node, nodes;		    /* this one, and how many */
+	int32_t data, horizontal, pipeline; /* as configured; data 0: what the others leave */
+	uint32_t reserved;
+	uint64_t reserved2[4];
 };
 
 /* Ends a pending task, all pending tasks of a communicator, or a whole session. Allowed to the

@@ -30,6 +30,9 @@ const char ctl_help[] =
 	"  devices                GPUs and their workers\n"
 	"  why                    what is stuck, and whose fault it is [--after SECONDS]\n"
 	"  doctor                 what is in the way of using the daemon's GPUs from here\n"
+	"  groups                 the groups of a world that need not exist: --world W\n"
+	"                         [--local-size L] [--data D] [--horizontal H] [--pipeline P]\n"
+	"                         [--rank R]\n"
 	"  cancel task ID         end a pending task\n"
 	"  cancel comm ID         end all pending tasks of a communicator\n"
 	"  cancel session ID      end a session\n"
@@ -49,8 +52,9 @@ const char ctl_help[] =
 static const char *const commands[] = {
 	[CTL_STATUS] = "status", [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
 	[CTL_TASKS] = "tasks",	 [CTL_MEMORY] = "memory",     [CTL_DEVICES] = "devices",
-	[CTL_WHY] = "why",	 [CTL_DOCTOR] = "doctor",     [CTL_CANCEL] = "cancel",
-	[CTL_WATCH] = "watch",	 [CTL_VERSION] = "version",   [CTL_HELP] = "help",
+	[CTL_WHY] = "why",	 [CTL_DOCTOR] = "doctor",     [CTL_GROUPS] = "groups",
+	[CTL_CANCEL] = "cancel", [CTL_WATCH] = "watch",	      [CTL_VERSION] = "version",
+	[CTL_HELP] = "help",
 };
 
 enum option_value {
@@ -71,6 +75,11 @@ enum option_value {
 	OPT_AFTER,
 	OPT_INTERVAL,
 	OPT_COUNT,
+	OPT_WORLD,
+	OPT_LOCAL,
+	OPT_DATA,
+	OPT_HORIZONTAL,
+	OPT_PIPELINE,
 	OPT_END,
 };
 
@@ -92,13 +101,18 @@ static const struct option options[] = {
 	{"after", required_argument, NULL, OPT_AFTER},
 	{"interval", required_argument, NULL, OPT_INTERVAL},
 	{"count", required_argument, NULL, OPT_COUNT},
+	{"world", required_argument, NULL, OPT_WORLD},
+	{"local-size", required_argument, NULL, OPT_LOCAL},
+	{"data", required_argument, NULL, OPT_DATA},
+	{"horizontal", required_argument, NULL, OPT_HORIZONTAL},
+	{"pipeline", required_argument, NULL, OPT_PIPELINE},
 	{NULL, 0, NULL, 0},
 };
 
 /* The commands that take an option; not named: all. */
 static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_COMM - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_COMMS),
-	[OPT_RANK - OPT_SOCKET] = ON(CTL_TASKS),
+	[OPT_RANK - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_GROUPS),
 	[OPT_PID - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_MEMORY),
 	[OPT_STATE - OPT_SOCKET] = ON(CTL_TASKS),
 	[OPT_STUCK - OPT_SOCKET] = ON(CTL_TASKS),
@@ -109,6 +123,11 @@ static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_AFTER - OPT_SOCKET] = ON(CTL_WHY),
 	[OPT_INTERVAL - OPT_SOCKET] = ON(CTL_WATCH),
 	[OPT_COUNT - OPT_SOCKET] = ON(CTL_WATCH),
+	[OPT_WORLD - OPT_SOCKET] = ON(CTL_GROUPS),
+	[OPT_LOCAL - OPT_SOCKET] = ON(CTL_GROUPS),
+	[OPT_DATA - OPT_SOCKET] = ON(CTL_GROUPS),
+	[OPT_HORIZONTAL - OPT_SOCKET] = ON(CTL_GROUPS),
+	[OPT_PIPELINE - OPT_SOCKET] = ON(CTL_GROUPS),
 };
 
 struct parser {
@@ -148,6 +167,15 @@ static bool seconds(const char *s, double min, uint64_t *ns)
 	if (*end || !(v >= min && v <= SECONDS_MAX))
 		return false;
 	*ns = (uint64_t)(v * NS_PER_S + 0.5);
+	return true;
+}
+
+static bool small_number(const char *s, int *value)
+{
+	uint64_t n;
+	if (!number(s, INT32_MAX, &n))
+		return false;
+	*value = (int)n;
 	return true;
 }
 
@@ -215,6 +243,16 @@ static bool take(struct ctl_args *args, int option, const char *value)
 		return seconds(value, 0.05, &args->interval_ns);
 	case OPT_COUNT:
 		return number(value, UINT64_MAX, &args->frames) && args->frames;
+	case OPT_WORLD:
+		return small_number(value, &args->sizes.world);
+	case OPT_LOCAL:
+		return small_number(value, &args->sizes.local);
+	case OPT_DATA:
+		return small_number(value, &args->sizes.data);
+	case OPT_HORIZONTAL:
+		return small_number(value, &args->sizes.horizontal);
+	case OPT_PIPELINE:
+		return small_number(value, &args->sizes.pipeline);
 	}
 	return false;
 }
@@ -273,6 +311,8 @@ static enum ctl_exit parse_words(const struct parser *p, int argc, char **argv,
 				     argv[1]);
 		argc -= argc > 1;
 	}
+	if (args->command == CTL_GROUPS && args->sizes.world < 0)
+		return usage(p, "groups needs --world, the number of ranks");
 	if (argc > 1)
 		return usage(p, "%s takes no argument \"%s\"", ctl_command_name(args->command),
 			     argv[args->watch ? 2 : 1]);
@@ -302,6 +342,7 @@ enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *tex
 		.pid = -1,
 		.after_ns = UINT64_C(1000000000),
 		.interval_ns = UINT64_C(1000000000),
+		.sizes = {-1, -1, -1, -1, -1},
 	};
 	uint32_t given = 0;
 	optind = 0; /* GNU: forget an earlier parse */

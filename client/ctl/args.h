@@ -3,6 +3,7 @@
 #ifndef CTL_ARGS_H
 #define CTL_ARGS_H
 
+#include <ncclsvc_world.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -27,6 +28,7 @@ enum ctl_command {
 	CTL_DEVICES,
 	CTL_WHY,
 	CTL_DOCTOR,
+	CTL_GROUPS,
 	CTL_CANCEL,
 	CTL_WATCH,
 	CTL_VERSION,
@@ -54,6 +56,8 @@ struct ctl_args {
 
 	uint64_t interval_ns;
 	uint64_t frames; /* 0: no end */
+
+	ncclsvc_world_sizes sizes; /* -1: not given */
 
 	enum ctl_target target;
 	uint64_t id;

@@ -328,6 +328,18 @@ static enum ctl_exit cancel(struct program *p)
 	return finish(&out, EXIT_GOOD);
 }
 
+static int groups(const struct ctl_args *args)
+{
+	struct text out = TEXT_INIT(STDOUT_FILENO);
+	struct view v = {
+		.args = args, .out = &out, .colour = screen_colour(), .width = screen_width()};
+	if (view_groups(&v))
+		return finish(&out, EXIT_GOOD);
+	fprintf(stderr, "ncclsvc-ctl: %s\n", ncclsvc_last_error());
+	text_free(&out);
+	return EXIT_USAGE;
+}
+
 static int run(struct program *p)
 {
 	char time[40];
@@ -346,6 +358,8 @@ static int run(struct program *p)
 		return cancel(p);
 	case CTL_DOCTOR:
 		return doctor(&p->args);
+	case CTL_GROUPS:
+		return groups(&p->args);
 	default:
 		return p->args.watch ? watch(p) : show_once(p);
 	}

@@ -25,7 +25,7 @@ _ncclsvc_ctl()
 			((i++))
 			;;
 		--timeout | --comm | --rank | --pid | --state | --stuck | --limit | --sort | --after | \
-			--interval | --count | -n)
+			--interval | --count | -n | --world | --local-size | --data | --horizontal | --pipeline)
 			((i++))
 			;;
 		-*) ;;
@@ -49,10 +49,11 @@ _ncclsvc_ctl()
 	--state) words="queued waiting-peers waiting-input launched done failed" ;;
 	--sort) words="comm age" ;;
 	--comm) words=$(_ncclsvc_ctl_ids comms) ;;
-	--timeout | --rank | --pid | --stuck | --limit | --after | --interval | --count | -n) return ;;
+	--timeout | --rank | --pid | --stuck | --limit | --after | --interval | --count | -n | \
+		--world | --local-size | --data | --horizontal | --pipeline) return ;;
 	*)
 		case $command in
-		"") words="$shown doctor cancel watch version help $globals" ;;
+		"") words="$shown doctor groups cancel watch version help $globals" ;;
 		cancel)
 			case $target in
 			"") words="task comm session $globals" ;;
@@ -73,6 +74,7 @@ _ncclsvc_ctl()
 		comms) words+=" --all --members --comm" ;;
 		memory) words+=" --pid" ;;
 		why) words+=" --after" ;;
+		groups) words+=" --world --local-size --data --horizontal --pipeline --rank" ;;
 		esac
 		;;
 	esac

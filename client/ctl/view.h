@@ -33,6 +33,9 @@ void view_why(const struct view *v, const struct why_report *report);
 void view_version(const struct view *v, const char *version);
 void view_cancelled(const struct view *v, uint64_t cancelled);
 
+/* False: the parameters make no world, ncclsvc_last_error says why. */
+bool view_groups(const struct view *v);
+
 /* 13000 is "13.0", 22809 is "2.28.9" */
 void view_driver_version(int version, char text[VIEW_VERSION]);
 void view_nccl_version(int version, char text[VIEW_VERSION]);

@@ -255,7 +255,7 @@ static void read_record(struct svc_record *record, const struct svc_record *slot
 	memcpy(record, slot, SVC_HALF);
 	record->number = number;
 	/* The copy's flags: the slot's may change meanwhile. */
-	if (record->flags & SVC_TASK_TIMELINE)
+	if (record->flags & SVC_TASK_SECOND_HALF)
 		memcpy((char *)record + SVC_HALF, (const char *)slot + SVC_HALF, SVC_HALF);
 	else
 		memset((char *)record + SVC_HALF, 0, SVC_HALF);

@@ -25,6 +25,14 @@ void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status
 	c->collectives++;
 }
 
+static ncclsvc_status refused_by(const struct task *t)
+{
+	ncclsvc_status st = status_of(NCCLSVC_INVALID_ARGUMENT);
+	st.field = NCCLSVC_FIELD_AGREEMENT;
+	order_name_ranks(t->comm, &st, t->rank, -1);
+	return st;
+}
+
 /* Two members whose records differ: of the majority's and of the minority's side. */
 static bool find_mismatch(const struct comm *c, ncclsvc_status *st)
 {
@@ -138,6 +146,9 @@ void order_post_collective(struct engine *e, struct task *t)
 	if (t->ghost || c->haunted) {
 		ncclsvc_status st = c->haunted ? c->haunted_by : t->end;
 		order_haunt_collective(e, c, &st);
+	} else if (svc_record_refuses(&t->record)) {
+		ncclsvc_status st = refused_by(t);
+		order_haunt_collective(e, c, &st);
 	}
 	if (c->collective_here == c->nranks)
 		meet_collective(e, c);
@@ -173,6 +184,11 @@ static void meet_pair(struct engine *e, struct task *t, struct task *u)
 	ncclsvc_status st;
 	if (t->ghost || u->ghost) {
 		st = t->ghost ? t->end : u->end;
+		end_pair(e, send, recv, &st);
+		return;
+	}
+	if (svc_record_refuses(&send->record) || svc_record_refuses(&recv->record)) {
+		st = refused_by(svc_record_refuses(&send->record) ? send : recv);
 		end_pair(e, send, recv, &st);
 		return;
 	}

@@ -102,6 +102,8 @@ static void wrong_lengths_are_refused(void **state)
 	(void)state;
 	scene_start(&s);
 	for (unsigned op = SVC_HELLO; op < SVC_OPCODE_END; op++) {
+		if (!svc_shape_of(op))
+			continue;
 		size_t right = svc_shape_of(op)->request;
 		const size_t wrong[] = {0, right - 1, right + 1, right + 8,
 					SVC_MESSAGE_MAX - sizeof(struct svc_header)};
@@ -182,6 +184,8 @@ static void the_first_message_is_hello(void **state)
 	raw_connect(&s.r, &s.d);
 	for (unsigned op = SVC_HELLO + 1; op < SVC_OPCODE_END; op++) {
 		const struct svc_shape *shape = svc_shape_of(op);
+		if (!shape)
+			continue;
 		raw_refused(&s.r, op, body, shape->request, &fd, shape->request_fds,
 			    NCCLSVC_PROTOCOL, "HELLO");
 	}
@@ -258,7 +262,7 @@ static void stray_and_missing_fds_are_refused_and_closed(void **state)
 	static const unsigned numbers[] = {0, 1, 2, 3, 4, 5, 16, 100, 253};
 	for (unsigned op = SVC_HELLO; op < SVC_OPCODE_END; op++) {
 		const struct svc_shape *shape = svc_shape_of(op);
-		for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		for (size_t i = 0; shape && i < sizeof(numbers) / sizeof(numbers[0]); i++)
 			if (numbers[i] != shape->request_fds)
 				raw_refused(&s.r, op, body, shape->request, fds, numbers[i],
 					    NCCLSVC_PROTOCOL, "file descriptors");

@@ -150,6 +150,46 @@ class CtlTest(unittest.TestCase):
         self.assertEqual(nowhere.stdout, "")
         self.assertIn(self.daemon.path + "-not", nowhere.stderr)
 
+    def test_groups_need_no_daemon(self):
+        def groups(*args, code=0):
+            return self.ctl("groups", *args, code=code, path="/nonexistent")
+
+        size = ("--world", "24", "--local-size", "4", "--data", "2", "--horizontal", "3",
+                "--pipeline", "4")
+        done = groups("--json", *size, "--rank", "17")
+        self.assertEqual(done.stdout.count("\n"), 1)
+        self.assertEqual(json.loads(done.stdout), {
+            "rank": 17,
+            "data": {"id": 8, "index": 1, "ranks": [14, 17]},
+            "horizontal": {"id": 5, "index": 2, "ranks": [15, 16, 17]},
+            "pipeline": {"id": 5, "index": 2, "ranks": [5, 11, 17, 23]},
+            "node_local": {"id": 14, "index": 0, "ranks": [17]},
+            "cross_node": {"id": 17, "index": 0, "ranks": [17]}})
+        ranks = json.loads(groups("--json", *size).stdout)
+        self.assertEqual([r["rank"] for r in ranks], list(range(24)))
+        self.assertEqual(ranks[17], json.loads(done.stdout))
+        for kind in ("data", "horizontal", "pipeline", "node_local", "cross_node"):
+            for r in ranks:
+                self.assertEqual(r[kind]["ranks"][r[kind]["index"]], r["rank"])
+            self.assertEqual({r[kind]["id"] for r in ranks}, set(range(len(
+                {tuple(r[kind]["ranks"]) for r in ranks}))))
+        table = groups(*size).stdout.splitlines()
+        self.assertEqual(len(table), 25)
+        self.assertIn("5/2 [15-17]", table[18])
+        self.assertIn("5/2 [5,11,17,23]", table[18])
+        for args, why in ((("--world", "64", "--data", "65"), "data is 65"),
+                          (("--world", "64", "--data", "16", "--horizontal", "5"), "horizontal is 5"),
+                          (("--world", "64", "--data", "8", "--horizontal", "4", "--pipeline", "1"),
+                           "8 x 4 x 1"),
+                          (("--world", "0"), "world is 0"),
+                          (("--world", "4", "--rank", "4"), "rank is 4"),
+                          (("--world", "x"), "--world"),
+                          (("--data", "4"), "--world")):
+            done = groups(*args, code=2)
+            self.assertIn(why, done.stderr)
+            self.assertEqual(done.stdout, "")
+        self.ctl("tasks", "--world", "4", code=2)
+
     def test_watch_ends_after_its_frames(self):
         frames = self.ctl("--json", "watch", "-n", "0.05", "--count", "3", "tasks").stdout.splitlines()
         self.assertEqual([json.loads(f)["total"] for f in frames], [1, 1, 1])

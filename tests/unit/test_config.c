@@ -210,6 +210,26 @@ static void test_all_errors_are_listed(void **state)
 		      "NCCLSVCD_RANKS: 'none' is not allowed");
 }
 
+static void test_the_world_has_a_section(void **state)
+{
+	static struct outcome o;
+
+	(void)state;
+	write_file(
+		"ranks = 8\n[world]\ndata = 4\npipeline = 2\n[ncclsvcd]\nworld_horizontal = 1\n");
+	LOAD(&o, no_env, "--config", file);
+	assert_int_equal(o.rc, -1);
+	assert_int_equal(o.c.world_data, 4);
+	assert_int_equal(o.c.world_horizontal, 1);
+	assert_int_equal(o.c.world_pipeline, 2);
+	LOAD(&o, no_env, "--config", file, "--world-data", "auto");
+	assert_int_equal(o.c.world_data, 0);
+	write_file("[world]\ndata = 0\nranks = 3\npipelin = 2\n");
+	LOAD(&o, no_env, "--config", file);
+	EXPECT_ERRORS(&o, ":2: world_data: '0' is not allowed", ":3: unknown key 'world_ranks'",
+		      ":4: unknown key 'world_pipelin': did you mean 'world_pipeline'?");
+}
+
 static void test_option_errors(void **state)
 {
 	static struct outcome o;
@@ -514,6 +534,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_config_from_environment, make_file, drop_file),
 		cmocka_unit_test_setup_teardown(test_check_config_round_trip, make_file, drop_file),
 		cmocka_unit_test_setup_teardown(test_all_errors_are_listed, make_file, drop_file),
+		cmocka_unit_test(test_the_world_has_a_section),
 		cmocka_unit_test(test_option_errors),
 		cmocka_unit_test_setup_teardown(test_file_errors, make_file, drop_file),
 		cmocka_unit_test(test_values),

@@ -153,9 +153,26 @@ static void bad_fields_are_named(void **state)
 	r.timeout_ns = UINT64_MAX;
 	refused(r, "timeout");
 	r = record(NCCLSVC_BARRIER);
-	r.reserved0 = 1;
-	refused(r, "reserved");
-	for (int i = 0; i < 6; i++) {
+	r.plan = 1;
+	refused(r, "plan");
+	r = record(NCCLSVC_BARRIER);
+	r.plan_task = 1;
+	refused(r, "plan");
+	r = record(NCCLSVC_BARRIER);
+	r.value = 1;
+	refused(r, "timeline");
+	r = record(NCCLSVC_BARRIER);
+	r.agreement = 1;
+	refused(r, "agreement");
+	r = record(NCCLSVC_BARRIER);
+	r.flags = SVC_TASK_AGREE;
+	refused(r, "agreement");
+	r = record(NCCLSVC_BARRIER);
+	r.flags = SVC_TASK_AGREE;
+	r.agreement = 1;
+	r.timeline = 1;
+	refused(r, "timeline");
+	for (int i = 0; i < 4; i++) {
 		r = record(NCCLSVC_BARRIER);
 		r.reserved[i] = 1;
 		refused(r, "reserved");
@@ -214,6 +231,29 @@ static void a_send_and_its_recv_agree_on_type_and_count(void **state)
 	assert_int_equal(svc_record_differs(&a, &b, &va, &vb), NCCLSVC_FIELD_TYPE);
 }
 
+static void agreement_words_must_be_equal(void **state)
+{
+	(void)state;
+	uint64_t va, vb;
+	for (size_t i = 0; i < OPS; i++) {
+		struct svc_record a = record(extents[i].op), b = a;
+		a.flags = SVC_TASK_AGREE;
+		a.agreement = 5;
+		assert_int_equal(svc_record_check(&a, RANKS, 1, text), 0);
+		/* Before anything but the operation, and also against a record without a word. */
+		b.count = 99;
+		assert_int_equal(svc_record_differs(&a, &b, &va, &vb), NCCLSVC_FIELD_AGREEMENT);
+		assert_int_equal(va, 5);
+		assert_int_equal(vb, 0);
+		b = a;
+		assert_int_equal(svc_record_differs(&a, &b, &va, &vb), NCCLSVC_FIELD_NONE);
+		b.agreement = SVC_AGREEMENT_REFUSED;
+		assert_int_equal(svc_record_check(&b, RANKS, 1, text), 0);
+		assert_true(svc_record_refuses(&b));
+		assert_false(svc_record_refuses(&a));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -223,6 +263,7 @@ int main(void)
 		cmocka_unit_test(bad_fields_are_named),
 		cmocka_unit_test(differences_are_found_and_valued),
 		cmocka_unit_test(a_send_and_its_recv_agree_on_type_and_count),
+		cmocka_unit_test(agreement_words_must_be_equal),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

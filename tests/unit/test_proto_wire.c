@@ -34,7 +34,8 @@ static void every_opcode_is_accepted_as_its_shape_says(void **state)
 	(void)state;
 	for (unsigned op = SVC_HELLO; op < SVC_OPCODE_END; op++) {
 		const struct svc_shape *shape = svc_shape_of(op);
-		assert_non_null(shape);
+		if (!shape) /* numbers are not handed out in order */
+			continue;
 		size_t n = compose(op, shape->request);
 		assert_int_equal(judge(n, shape->request_fds), SVC_GOOD);
 		assert_int_equal(header.opcode, op);
@@ -49,7 +50,7 @@ static void a_body_of_another_length_is_refused(void **state)
 	(void)state;
 	for (unsigned op = SVC_HELLO; op < SVC_OPCODE_END; op++) {
 		const struct svc_shape *shape = svc_shape_of(op);
-		for (size_t body = 0; body + sizeof(header) <= SVC_MESSAGE_MAX; body++) {
+		for (size_t body = 0; shape && body + sizeof(header) <= SVC_MESSAGE_MAX; body++) {
 			if (body == shape->request)
 				continue;
 			size_t n = compose(op, body);
@@ -65,6 +66,8 @@ static void another_number_of_fds_is_refused(void **state)
 	(void)state;
 	for (unsigned op = SVC_HELLO; op < SVC_OPCODE_END; op++) {
 		const struct svc_shape *shape = svc_shape_of(op);
+		if (!shape)
+			continue;
 		size_t n = compose(op, shape->request);
 		for (unsigned nfds = 0; nfds <= 253; nfds++)
 			assert_int_equal(judge(n, nfds),
@@ -86,7 +89,7 @@ static void unknown_opcodes_are_refused(void **state)
 {
 	(void)state;
 	for (unsigned op = 0; op <= UINT16_MAX; op++) {
-		if (op >= SVC_HELLO && op < SVC_OPCODE_END)
+		if (op < SVC_OPCODE_END && svc_shape_of(op))
 			continue;
 		assert_null(svc_shape_of(op));
 		size_t n = compose(op, 0);

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What each rank takes the world to be: compared before any group is joined. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "world.h"
+
+/* One rank's, as it is gathered. */
+struct claim {
+	int32_t local, data, horizontal, pipeline;
+	int32_t on_gpus;
+	uint32_t survivor; /* its id is in use */
+	uint8_t id[NCCLSVC_ID_BYTES];
+};
+
+static struct claim claim_of(const ncclsvc_world *w)
+{
+	struct claim c = {
+		.local = w->sizes.local,
+		.data = w->sizes.data,
+		.horizontal = w->sizes.horizontal,
+		.pipeline = w->sizes.pipeline,
+		.on_gpus = w->device != NCCLSVC_DEVICE_HOST,
+		.survivor = w->has_base,
+	};
+	memcpy(c.id, w->base.bytes, sizeof(c.id));
+	return c;
+}
+
+static ncclsvc_result differ(const char *what, int first, int other, int rank)
+{
+	return error_set(NCCLSVC_MISMATCH, "%s of the world differs: rank 0 has %d, rank %d has %d",
+			 what, first, rank, other);
+}
+
+/* Every rank compares all with rank 0's, and so comes to the same end. */
+static ncclsvc_result compare(const struct claim *claims, int n)
+{
+	const struct claim *a = &claims[0];
+	for (int k = 1; k < n; k++) {
+		const struct claim *b = &claims[k];
+		if (a->local != b->local)
+			return differ("local size", a->local, b->local, k);
+		if (a->data != b->data)
+			return differ("data", a->data, b->data, k);
+		if (a->horizontal != b->horizontal)
+			return differ("horizontal", a->horizontal, b->horizontal, k);
+		if (a->pipeline != b->pipeline)
+			return differ("pipeline", a->pipeline, b->pipeline, k);
+		if (a->on_gpus != b->on_gpus)
+			return error_set(
+				NCCLSVC_MISMATCH,
+				"device of the world differs: rank 0 is on %s, rank %d on %s",
+				a->on_gpus ? "a GPU" : "the host", k,
+				b->on_gpus ? "a GPU" : "the host");
+	}
+	return NCCLSVC_OK;
+}
+
+/* A survivor's id is that of communicators which are there; without one, rank 0's. Two survivors of
+ * different worlds cannot meet: their communicators would not. */
+static ncclsvc_result choose_id(ncclsvc_world *w, const struct claim *claims, int n)
+{
+	int chosen = -1;
+	for (int k = 0; k < n; k++) {
+		if (!claims[k].survivor)
+			continue;
+		if (chosen >= 0 && memcmp(claims[chosen].id, claims[k].id, sizeof(claims[k].id)))
+			return error_set(
+				NCCLSVC_MISMATCH,
+				"ranks %d and %d are of different worlds: end one of them, "
+				"or have both begin anew with ncclsvc_world_init",
+				chosen, k);
+		if (chosen < 0)
+			chosen = k;
+	}
+	memcpy(w->base.bytes, claims[chosen < 0 ? 0 : chosen].id, sizeof(w->base.bytes));
+	w->has_base = true;
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result claims_compare(ncclsvc_world *w, int timeout_ms)
+{
+	const int n = w->layout.size;
+	ncclsvc_task task;
+	struct claim *claims = calloc((size_t)n + 1, sizeof(*claims)), *own = claims + n;
+	if (!claims)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	ncclsvc_result r = w->has_base ? NCCLSVC_OK : ncclsvc_unique_id_create(&w->base);
+	session_lock(w->session);
+	uint64_t former = w->host->timeout_ns; /* its user's */
+	w->host->timeout_ns = timeout_on_wire(timeout_ms);
+	session_unlock(w->session);
+	*own = claim_of(w);
+	if (!r)
+		r = ncclsvc_all_gather(own, claims, sizeof(*own), NCCLSVC_UINT8, w->host, &task);
+	if (!r)
+		r = ncclsvc_wait(w->session, task, NCCLSVC_NO_TIMEOUT);
+	session_lock(w->session);
+	w->host->timeout_ns = former;
+	session_unlock(w->session);
+	if (!r)
+		r = compare(claims, n);
+	if (!r)
+		r = choose_id(w, claims, n);
+	free(claims);
+	return r;
+}

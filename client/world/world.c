@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The world and its communicators. The groups' are joined, not split, so that a reattach finds them
+ * again and a restarted rank can come back to them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "world.h"
+
+#define ALONE NCCLSVC_GROUP_TYPES /* takes part in ids as if it were a type */
+
+/* ---- What is asked for ---- */
+
+static ncclsvc_result take_options(const ncclsvc_world_options *options, ncclsvc_world_options *o)
+{
+	*o = (ncclsvc_world_options){.size = sizeof(*o), .rank = -1, .device = NCCLSVC_DEVICE_HOST};
+	if (!options)
+		return NCCLSVC_OK;
+	if (options->size < sizeof(*o))
+		return error_argument("options.size is %zu: set it to "
+				      "sizeof(ncclsvc_world_options)",
+				      options->size);
+	const char *more = (const char *)options + sizeof(*o);
+	for (size_t i = 0; i < options->size - sizeof(*o); i++)
+		if (more[i])
+			return error_set(NCCLSVC_UNSUPPORTED,
+					 "an option is set that this library does not know");
+	*o = *options;
+	if (o->rank < -1)
+		return error_argument("rank is %d: give a rank, or -1 for any free one", o->rank);
+	if (o->device < NCCLSVC_DEVICE_LOCAL)
+		return error_argument("device is %d: give a GPU's number, NCCLSVC_DEVICE_LOCAL or "
+				      "NCCLSVC_DEVICE_HOST",
+				      o->device);
+	if (o->data < 0 || o->horizontal < 0 || o->pipeline < 0 || o->local < 0)
+		return error_argument("%s is %d: give a number, or 0 for the daemon's choice",
+				      o->data < 0	  ? "data"
+				      : o->horizontal < 0 ? "horizontal"
+				      : o->pipeline < 0	  ? "pipeline"
+							  : "local",
+				      o->data < 0	  ? o->data
+				      : o->horizontal < 0 ? o->horizontal
+				      : o->pipeline < 0	  ? o->pipeline
+							  : o->local);
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result ask(ncclsvc_session *s, struct svc_world_reply *reply)
+{
+	struct call call = {0};
+	session_lock(s);
+	ncclsvc_result r =
+		call_run(s, &call, SVC_WORLD, &(struct svc_world){0}, -1, deadline_in(REQUEST_MS));
+	session_unlock(s);
+	memcpy(reply, call.body, sizeof(*reply));
+	return r;
+}
+
+static int given(int option, int configured)
+{
+	return option ? option : configured;
+}
+
+/* What the options leave open is as the daemon says. */
+static ncclsvc_world_sizes sizes_of(const ncclsvc_world_options *o, const struct svc_world_reply *w)
+{
+	ncclsvc_world_sizes s = {
+		.world = w->ranks,
+		.local = given(o->local, w->local_ranks),
+		.data = given(o->data, w->data),
+		.horizontal = given(o->horizontal, w->horizontal),
+		.pipeline = given(o->pipeline, w->pipeline),
+	};
+	if (!s.data) {
+		int64_t others = (int64_t)s.horizontal * s.pipeline;
+		s.data = others > 0 && others <= s.world ? (int)(s.world / others) : 1;
+	}
+	return s;
+}
+
+/* ---- Joining ---- */
+
+static uint64_t key_of(unsigned type, int id, bool on_gpus)
+{
+	return (uint64_t)(type + 1) << 48 | (uint64_t)on_gpus << 40 | (uint64_t)(uint32_t)id;
+}
+
+/* The next epoch, or the present one if that is whole: then the daemon says that the rank is taken.
+ */
+static ncclsvc_result rejoin(ncclsvc_comm *comm, int timeout_ms)
+{
+	ncclsvc_result r = ncclsvc_comm_rejoin(comm, timeout_ms);
+	if (r != NCCLSVC_RANK_TAKEN)
+		return r;
+	session_lock(comm->session);
+	bool good = !comm->broken;
+	session_unlock(comm->session);
+	return good ? NCCLSVC_OK : r;
+}
+
+/* Makes *comm a member, if it is none yet or none any more. */
+static ncclsvc_result join(const ncclsvc_world *w, unsigned type, const ncclsvc_group *g,
+			   int timeout_ms, ncclsvc_comm **comm)
+{
+	ncclsvc_unique_id id;
+	if (*comm)
+		return rejoin(*comm, timeout_ms);
+	id_derive(&w->base, key_of(type, g->id, w->device != NCCLSVC_DEVICE_HOST), &id);
+	return ncclsvc_comm_join_device(w->session, &id, g->size, g->index, w->device, timeout_ms,
+					comm);
+}
+
+/* All ranks join their groups in the order of the types, so none waits for one that waits for it.
+ */
+static ncclsvc_result join_groups(ncclsvc_world *w, int timeout_ms)
+{
+	const ncclsvc_group self = {.id = w->layout.rank, .size = 1};
+	bool alone = false;
+	ncclsvc_result r = NCCLSVC_OK;
+	for (unsigned type = 0; !r && type < NCCLSVC_GROUP_TYPES; type++) {
+		const ncclsvc_group *g = &w->layout.groups[type];
+		if (type == NCCLSVC_GROUP_GLOBAL && w->device == NCCLSVC_DEVICE_HOST) {
+			w->comms[type] = w->host;
+		} else if (g->size == 1) {
+			if (!alone) /* one for all of them */
+				r = join(w, ALONE, &self, timeout_ms, &w->alone);
+			alone = true;
+			w->comms[type] = w->alone;
+		} else {
+			r = join(w, type, g, timeout_ms, &w->comms[type]);
+		}
+	}
+	return r;
+}
+
+static ncclsvc_result join_all(ncclsvc_world *w, int timeout_ms)
+{
+	ncclsvc_result r = claims_compare(w, timeout_ms);
+	return r ? r : join_groups(w, timeout_ms);
+}
+
+static ncclsvc_result start(ncclsvc_world *w, const ncclsvc_world_options *o, int timeout_ms)
+{
+	struct svc_world_reply reply;
+	ncclsvc_result r = ask(w->session, &reply);
+	if (r)
+		return r;
+	w->sizes = sizes_of(o, &reply);
+	r = ncclsvc_layout_of(&w->sizes, o->rank < 0 ? 0 : o->rank, &w->layout);
+	if (!r)
+		r = ncclsvc_comm_world(w->session, o->rank, timeout_ms, &w->host);
+	if (!r && ncclsvc_comm_size(w->host) != w->sizes.world)
+		r = error_set(NCCLSVC_PROTOCOL, "the daemon's world has %d ranks, not %d",
+			      ncclsvc_comm_size(w->host), w->sizes.world);
+	if (!r)
+		r = ncclsvc_layout_of(&w->sizes, ncclsvc_comm_rank(w->host), &w->layout);
+	if (r)
+		return r;
+	w->device = o->device == NCCLSVC_DEVICE_LOCAL ? w->layout.local_rank : o->device;
+	return join_all(w, timeout_ms);
+}
+
+ncclsvc_result ncclsvc_world_init(ncclsvc_session *session, const ncclsvc_world_options *options,
+				  int timeout_ms, ncclsvc_world **world)
+{
+	ncclsvc_world_options o;
+	char why[LOST_TEXT];
+	if (!session || !world)
+		return error_argument("ncclsvc_world_init: the session or world is NULL");
+	ncclsvc_result r = take_options(options, &o);
+	if (!r)
+		r = thread_plain(session);
+	if (r)
+		return r;
+	ncclsvc_world *w = calloc(1, sizeof(*w));
+	if (!w)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	w->session = session;
+	r = start(w, &o, timeout_ms);
+	if (!r) {
+		*world = w;
+		return NCCLSVC_OK;
+	}
+	snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
+	ncclsvc_world_free(w);
+	return error_set(r, "%s", why);
+}
+
+void ncclsvc_world_free(ncclsvc_world *w)
+{
+	if (!w)
+		return;
+	for (unsigned type = 0; type < NCCLSVC_GROUP_TYPES; type++)
+		if (w->comms[type] != w->host && w->comms[type] != w->alone)
+			ncclsvc_comm_leave(w->comms[type]);
+	ncclsvc_comm_leave(w->alone);
+	ncclsvc_comm_leave(w->host);
+	free(w);
+}
+
+ncclsvc_result ncclsvc_world_rejoin(ncclsvc_world *w, int timeout_ms)
+{
+	if (!w)
+		return error_argument("ncclsvc_world_rejoin: the world is NULL");
+	/* Its communicators are joined one after the other, as a restarted rank does. */
+	ncclsvc_result r = thread_plain(w->session);
+	if (!r)
+		r = session_reattach(w->session, timeout_ms, false);
+	if (!r)
+		r = rejoin(w->host, timeout_ms);
+	return r ? r : join_all(w, timeout_ms);
+}
+
+/* ---- What it is ---- */
+
+const ncclsvc_layout *ncclsvc_world_layout(const ncclsvc_world *w)
+{
+	return w ? &w->layout : NULL;
+}
+
+ncclsvc_comm *ncclsvc_world_comm(const ncclsvc_world *w, ncclsvc_group_type type)
+{
+	return w && (unsigned)type < NCCLSVC_GROUP_TYPES ? w->comms[type] : NULL;
+}
+
+ncclsvc_comm *ncclsvc_world_host_comm(const ncclsvc_world *w)
+{
+	return w ? w->host : NULL;
+}
+
+int ncclsvc_world_device(const ncclsvc_world *w)
+{
+	return w ? w->device : NCCLSVC_DEVICE_HOST;
+}
