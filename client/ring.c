@@ -35,7 +35,7 @@ void ring_publish(const struct link *l, uint64_t n, const struct svc_record *rec
 {
 	struct svc_record *slot = svc_record_slot(l->ring, l->entries, n);
 	const size_t first = sizeof(slot->number);
-	const size_t size = record->flags & SVC_TASK_TIMELINE ? sizeof(*slot) : SVC_HALF;
+	const size_t size = record->flags & SVC_TASK_SECOND_HALF ? sizeof(*slot) : SVC_HALF;
 	memcpy((char *)slot + first, (const char *)record + first, size - first);
 	svc_number_store(&slot->number, n);
 }

@@ -9,8 +9,8 @@
  *
  * Task n (n = 1, 2, ...) uses slot n % entries of both arrays.
  *
- * Submit: the client fills records[n % entries] except `number` (the second half only with
- * SVC_TASK_TIMELINE), then stores number = n with release. It reuses a slot only when its former
+ * Submit: the client fills records[n % entries] except `number` (the second half only with a flag
+ * of SVC_TASK_SECOND_HALF), then stores number = n with release. It reuses a slot only when its former
  * task has ended and been read. Then, after a seq_cst fence, if `asleep` is set it writes 1 to the
  * doorbell eventfd.
  *

@@ -105,8 +105,17 @@ static bool half_is_zero(const struct svc_record *r)
 /* Of a record that has a second half, or ought to have none. */
 static int check_half(const struct svc_record *r, char *text)
 {
-	if (r->reserved0 || !all_zero(r->reserved, sizeof(r->reserved) / sizeof(r->reserved[0])))
+	if (!all_zero(r->reserved, sizeof(r->reserved) / sizeof(r->reserved[0])))
 		return refuse(text, "reserved fields of a task record are not zero");
+	if (r->agreement)
+		return refuse(text, "the agreement flag and the agreement disagree");
+	if (!(r->flags & SVC_TASK_PLAN) != !r->plan ||
+	    (!r->plan && (r->plan_group || r->plan_task)))
+		return refuse(text, "the plan flag and the plan disagree");
+	if (r->plan && r->flags & SVC_TASK_MORE)
+		return refuse(text, "a planned task cannot be in a task group of its own");
+	if (r->plan && !(shapes[r->op].kind & IS_P2P))
+		return refuse(text, "only Send and Recv can be planned");
 	if (!(r->flags & SVC_TASK_TIMELINE) != !r->timeline)
 		return refuse(text, "the timeline flag and the timeline disagree");
 	if (r->timeline >= SVC_TIMELINES)
@@ -126,10 +135,10 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 	const unsigned kind = shapes[r->op].kind;
 	if (!kind)
 		return refuse(text, "unknown operation");
-	if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_TIMELINE))
+	if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_TIMELINE | SVC_TASK_PLAN))
 		return refuse(text, "unknown task flags");
 	/* Most records have no second half. */
-	if ((r->flags & SVC_TASK_TIMELINE || !half_is_zero(r)) && check_half(r, text))
+	if ((r->flags & SVC_TASK_SECOND_HALF || !half_is_zero(r)) && check_half(r, text))
 		return NCCLSVC_INVALID_ARGUMENT;
 	if (r->timeout_ns > SVC_TIMEOUT_MAX_NS)
 		return refuse(text, "the timeout is out of range");

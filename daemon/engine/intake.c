@@ -82,6 +82,17 @@ static bool overlap_allowed(const struct task *t, uint64_t src_bytes, uint64_t d
 	return t->src == t->dst;
 }
 
+/* Afterwards, no more commands are run for the record. */
+static bool epoch_runs(struct engine *e, const struct task *t, const struct comm *c)
+{
+	const struct session *s = t->session;
+	const uint32_t handle = t->record.comm;
+	/* The command that brought its plan may still be in the queue. */
+	if (t->record.plan && !t->by_socket && s->handles[handle].comm == c && !plan_known(t, c))
+		engine_run_commands(e);
+	return s->handles[handle].comm == c;
+}
+
 static int check(struct engine *e, struct session *s, struct task *t, const char **text)
 {
 	static char sentence[SVC_TEXT_BYTES];
@@ -113,8 +124,8 @@ static int check(struct engine *e, struct session *s, struct task *t, const char
 			"communicator's device";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
-	/* Commands that were run for a region may have ended the epoch. */
-	if (s->handles[r->comm].comm != c) {
+	/* Commands that were run for a region or a plan may have ended the epoch. */
+	if (!epoch_runs(e, t, c)) {
 		*text = "the communicator's epoch is over: rejoin it";
 		return NCCLSVC_STALE_EPOCH;
 	}
@@ -134,6 +145,8 @@ static int check(struct engine *e, struct session *s, struct task *t, const char
 		*text = "timelines need an attached ring";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
+	if (r->plan && (result = plan_check(t, c, text)))
+		return result;
 	/* While draining, only tasks that others already wait for are let in. */
 	if (e->draining && !c->pending) {
 		*text = "the daemon is shutting down";
@@ -234,6 +247,10 @@ static void take(struct engine *e, struct session *s, const struct svc_record *r
 		refuse(e, s, t, record, serial, by_socket, result, text);
 		return;
 	}
+	if (t->record.plan) {
+		plan_hold(e, t);
+		return;
+	}
 	DL_APPEND(s->group, t);
 	s->group_tasks++;
 	if (!(record->flags & SVC_TASK_MORE))
@@ -254,7 +271,7 @@ static void read_record(struct svc_record *record, const struct svc_record *slot
 	memcpy(record, slot, SVC_HALF);
 	record->number = number;
 	/* The copy's flags: the slot's may change meanwhile. */
-	if (record->flags & SVC_TASK_TIMELINE)
+	if (record->flags & SVC_TASK_SECOND_HALF)
 		memcpy((char *)record + SVC_HALF, (const char *)slot + SVC_HALF, SVC_HALF);
 	else
 		memset((char *)record + SVC_HALF, 0, SVC_HALF);
