@@ -121,7 +121,7 @@ static void put_in_force(struct server *s, struct communicator *m)
 	/* An answer that fails may end its session, and with it the plan. */
 	uint64_t uid = p->uid;
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct svc_plan_reply r = {.uid = uid, .plan = p->members[k].handle};
+		struct svc_plan_reply r = {uid, p->members[k].handle, m->seats[k].handle};
 		if (m->seats[k].client)
 			client_reply(m->seats[k].client, SVC_PLAN_COMMIT, commits[k].serial, &r,
 				     sizeof(r), NULL, 0);

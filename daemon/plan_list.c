@@ -9,6 +9,20 @@ struct progress {
 	uint32_t running; /* group */
 };
 
+/* The first group with tasks beyond the first `ended`. */
+static uint32_t first_unfinished(const struct plan_member *m, uint32_t ended)
+{
+	uint32_t low = 0, high = m->ngroups;
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+		if (m->first[middle + 1] <= ended)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
 static struct progress progress_of(const struct plan_member *m)
 {
 	/* In this order: what has ended was enqueued before. */
@@ -21,8 +35,7 @@ static struct progress progress_of(const struct plan_member *m)
 	p.ended = (uint32_t)(ended % m->ntasks);
 	uint64_t more = enqueued - p.iteration * m->ntasks;
 	p.enqueued = more > m->ntasks ? m->ntasks : (uint32_t)more;
-	while (p.running < m->ngroups && m->first[p.running + 1] <= p.ended)
-		p.running++;
+	p.running = first_unfinished(m, p.ended);
 	return p;
 }
 

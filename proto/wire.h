@@ -236,7 +236,7 @@ struct svc_plan_commit {
 struct svc_plan_reply {
 	uint64_t uid;  /* as inspection shows it */
 	uint32_t plan; /* handle in this session */
-	uint32_t reserved;
+	uint32_t comm; /* the request's */
 };
 
 /* The member runs no more of the plan: what is held of it, or waits for it, is cancelled. */
