@@ -29,6 +29,7 @@ struct pair {
 	unsigned long long stream_id; /* never reused in a process */
 	CUcontext context;	      /* of a default stream, whose id is not enough; else NULL */
 	uint32_t comm_key;
+	uint64_t planned; /* 0: not for planned tasks; else the last one's */
 	int device;
 	uint64_t last; /* value of the newest task */
 	uint64_t clock;

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "plan/plan.h"
 
 #define RECORD_MAX 65536 /* bytes of one record, of any daemon to come */
 
@@ -118,6 +118,8 @@ LIST(ncclsvc_list_members, SVC_LIST_MEMBERS, ncclsvc_member_info)
 LIST(ncclsvc_list_tasks, SVC_LIST_TASKS, ncclsvc_task_info)
 LIST(ncclsvc_list_regions, SVC_LIST_REGIONS, ncclsvc_region_info)
 LIST(ncclsvc_list_devices, SVC_LIST_DEVICES, ncclsvc_device_info)
+LIST(ncclsvc_list_plans, SVC_LIST_PLANS, ncclsvc_plan_info)
+LIST(ncclsvc_list_plan_tasks, SVC_LIST_PLAN_TASKS, ncclsvc_plan_task_info)
 
 void ncclsvc_list_free(void *list)
 {

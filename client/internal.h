@@ -90,7 +90,8 @@ struct slot {
 	uint8_t op;
 	uint8_t timeline;
 	uint32_t comm_key, epoch;
-	uint64_t seq; /* on its communicator, from 0 */
+	uint32_t place; /* in its plan, from 1; 0: none */
+	uint64_t seq;	/* on its communicator, from 0 */
 	uint64_t timeline_value;
 	/* Staging: what goes back to a plain pointer. */
 	struct chunk *chunk;
@@ -143,6 +144,9 @@ void failure_keep(ncclsvc_session *s, const struct slot *slot, const char *text)
 struct failure *failure_find(const struct tasks *t, uint64_t task);
 /* Returns an ended task's result, leaves its sentence, and counts it as told. Locked. */
 ncclsvc_result task_report(ncclsvc_session *s, uint64_t task);
+/* wait.c: OK once the task is over, else TIMEOUT; task_over looks once. Locked; yields. */
+ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline);
+bool task_over(ncclsvc_session *s, uint64_t task);
 /* The same for the first failure nobody was told of: of one communicator (key), or of any (0) up
  * to a task, in which case all of those count as told. OK: none. Locked. */
 ncclsvc_result failures_report(ncclsvc_session *s, uint32_t comm_key, uint64_t last);
@@ -315,9 +319,12 @@ struct op {
 	struct chunk *chunk; /* staging, if any buffer is plain */
 	bool src_staged, dst_staged;
 	size_t src_at, dst_at, chunk_bytes;
+	bool copied;  /* the source, even from session memory */
+	bool entered; /* it is a task now */
 	/* On GPUs: */
 	struct CUstream_st *stream;
 	bool detached;	    /* the stream does not wait for it */
+	uint64_t planned;   /* 0: not; else it grows with the order of groups */
 	uint16_t places[2]; /* of its regions, from 1; 0: none */
 };
 
@@ -360,6 +367,14 @@ ncclsvc_result group_add(struct thread_state *t, const struct op *op);
 /* Room for the group's next operation, not counted yet; NULL: none, and why. */
 struct op *group_room(struct thread_state *t, ncclsvc_result *why);
 void group_refuse(struct thread_state *t, ncclsvc_result why);
+
+/* ---- plan/ ----------------------------------------------------------------------------------- */
+
+/* Its plans know it no more. Locked. */
+void plans_leave(ncclsvc_session *s, const ncclsvc_comm *comm);
+void plans_free(ncclsvc_session *s);
+/* A reply to PLAN_COMMIT came too late for its caller. Locked. */
+void plan_orphan(ncclsvc_session *s, const struct svc_plan_reply *reply);
 
 /* timeline.c: never lowers the counter. */
 void timeline_raise(_Atomic uint64_t *counter, uint64_t value);
@@ -417,6 +432,8 @@ struct ncclsvc_session {
 	struct tasks tasks;
 	ncclsvc_comm *comms;
 	uint32_t comm_keys;
+	struct ncclsvc_plan *plans;
+	uint64_t planned_groups; /* ever, of all plans' iterations */
 	struct regions regions;
 	struct staging staging;
 	ncclsvc_timeline *timelines[SVC_TIMELINES];

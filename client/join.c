@@ -306,8 +306,10 @@ ncclsvc_result ncclsvc_comm_leave(ncclsvc_comm *comm)
 			     deadline_in(REQUEST_MS));
 	if (s->lost || r == NCCLSVC_NOT_FOUND)
 		r = NCCLSVC_OK;
-	if (!r)
+	if (!r) {
+		plans_leave(s, comm);
 		comm_unlink(s, comm);
+	}
 	session_unlock(s);
 	if (!r)
 		free(comm);

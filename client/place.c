@@ -123,6 +123,7 @@ ncclsvc_result op_place(const ncclsvc_session *s, struct op *op)
 				&op->dst_staged);
 	if (result)
 		return result;
+	op->src_staged = op->src_staged || (op->copied && op->src_bytes);
 	if (op->src_staged)
 		op->chunk_bytes = op->src_bytes;
 	if (op->dst_staged) {

@@ -122,6 +122,7 @@ void ncclsvc_close(ncclsvc_session *s)
 	free(s->tasks.slots);
 	free(s->tasks.failures);
 	staging_free(s);
+	plans_free(s);
 	comms_free(s);
 	regions_free(&s->regions);
 	threads_free(s);

@@ -66,6 +66,7 @@ static void orphan(ncclsvc_session *s, const struct svc_header *h, const void *b
 {
 	struct svc_join_reply joined;
 	struct svc_region_reply added;
+	struct svc_plan_reply plan;
 	if (h->result || h->serial == SERIAL_FORGET)
 		return;
 	switch (h->opcode & ~SVC_REPLY) {
@@ -73,6 +74,10 @@ static void orphan(ncclsvc_session *s, const struct svc_header *h, const void *b
 	case SVC_SPLIT:
 		memcpy(&joined, body, sizeof(joined));
 		comm_orphan(s, &joined);
+		break;
+	case SVC_PLAN_COMMIT:
+		memcpy(&plan, body, sizeof(plan));
+		plan_orphan(s, &plan);
 		break;
 	case SVC_REGION_ADD:
 	case SVC_REGION_CUDA:

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "gpu.h"
+#include "names.h"
 
 #define CAPTURING                                                                                  \
 	"the stream is being captured into a CUDA graph: tasks cannot be captured, submit them "   \
@@ -61,13 +62,14 @@ static struct svc_timeline *counters(const struct gpu *g, uint32_t index)
 	return &svc_timelines(g->page.link->ring)[index];
 }
 
-static struct pair *pair_find(struct gpu *g, const struct stream *st, uint32_t comm_key)
+/* Planned tasks run in another order than the others, and need a timeline of their own. */
+static struct pair *pair_find(struct gpu *g, const struct stream *st, const struct op *op)
 {
 	for (uint32_t n = 0; n < SVC_TIMELINES; n++) {
 		uint32_t i = (g->recent + n) % SVC_TIMELINES;
 		struct pair *p = &g->pairs[i];
-		if (p->used && p->stream_id == st->id && p->comm_key == comm_key &&
-		    p->context == st->context) {
+		if (p->used && p->stream_id == st->id && p->comm_key == op->comm->key &&
+		    p->context == st->context && !p->planned == !op->planned) {
 			g->recent = i;
 			return p;
 		}
@@ -133,7 +135,7 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 	ncclsvc_result r = identify(g, comm->device, op->stream, &st);
 	if (r)
 		return r;
-	struct pair *p = pair_find(g, &st, comm->key);
+	struct pair *p = pair_find(g, &st, op);
 	if (!p) {
 		r = page_register(s, g, comm->device);
 		if (!r)
@@ -158,11 +160,16 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 			.stream_id = st.id,
 			.context = st.context,
 			.comm_key = comm->key,
+			.planned = op->planned,
 			.device = comm->device,
 			.last = p->last,
 			.ready = address + index * sizeof(struct svc_timeline),
 		};
 	}
+	if (p->planned > op->planned)
+		return error_argument("%s: a task of a later group was submitted on this stream: "
+				      "on one stream, follow the order of the plan's groups",
+				      svc_op_name(op->record.op));
 	p->clock = g->clock;
 	p->stream = st.handle;
 	p->push = st.push;
@@ -180,6 +187,7 @@ void streams_number(struct gpu *g, struct op *op)
 			    atomic_load(&counters(g, op->record.timeline)->done) >= p->last;
 	op->record.flags |= SVC_TASK_TIMELINE;
 	op->record.value = ++p->last;
+	p->planned = op->planned;
 	p->touched = true;
 	if (!op->detached)
 		p->wait_to = p->last;

@@ -95,7 +95,9 @@ static void enter(ncclsvc_session *s, struct op *op)
 	slot->out = op->dst;
 	slot->out_at = op->dst_at;
 	slot->out_bytes = op->dst_staged ? op->dst_bytes : 0;
+	slot->place = 0;
 	op->chunk = NULL;
+	op->entered = true;
 	if (r->timeline)
 		s->timelines[r->timeline]->pending++;
 	if (s->options.no_ring)

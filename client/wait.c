@@ -9,8 +9,7 @@ static bool is_over(enum task_state state)
 	return state == TASK_ENDED || state == TASK_FORGOTTEN;
 }
 
-/* OK once the task is over. Locked; yields. */
-static ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline)
+ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline)
 {
 	bool spin = true;
 	for (;;) {
@@ -84,8 +83,7 @@ ncclsvc_result ncclsvc_wait_all(ncclsvc_session *s, int timeout_ms)
 	return r;
 }
 
-/* Looks once, without waiting. Locked; yields. */
-static bool over(ncclsvc_session *s, uint64_t task)
+bool task_over(ncclsvc_session *s, uint64_t task)
 {
 	enum task_state state = task_look(s, task);
 	if (state == TASK_PENDING) {
@@ -109,7 +107,7 @@ ncclsvc_result ncclsvc_test(ncclsvc_session *s, ncclsvc_task task)
 	session_lock(s);
 	ncclsvc_result r = check(s, task);
 	if (!r)
-		r = over(s, task) ? task_report(s, task) : NCCLSVC_IN_PROGRESS;
+		r = task_over(s, task) ? task_report(s, task) : NCCLSVC_IN_PROGRESS;
 	session_unlock(s);
 	return r;
 }
@@ -120,7 +118,7 @@ ncclsvc_result ncclsvc_task_status(ncclsvc_session *s, ncclsvc_task task, ncclsv
 		return error_argument("ncclsvc_task_status: the session or status is NULL");
 	session_lock(s);
 	ncclsvc_result r = check(s, task);
-	if (!r && !over(s, task))
+	if (!r && !task_over(s, task))
 		r = NCCLSVC_IN_PROGRESS;
 	if (!r)
 		task_status_of(s, task, status);

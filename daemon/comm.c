@@ -87,6 +87,7 @@ struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t n
 void comm_forget(struct server *s, struct communicator *m)
 {
 	physical_release(m);
+	plan_forget(s, m);
 	HASH_DEL(s->comms, m);
 	s->comm_by_slot[m->slot] = NULL;
 	s->ncomms--;
@@ -246,6 +247,7 @@ static void end_epoch(struct server *s, struct communicator *m, int result, int3
 	if (!m->running || m->ended)
 		return;
 	m->ended = true;
+	m->plan = NULL; /* the executor gives it back */
 	m->ended_ns = server_now();
 	if (m->cuda)
 		server_deadline(s, m->ended_ns + landing_ns(s));
@@ -277,6 +279,7 @@ static void break_epoch_for(struct server *s, struct communicator *m, int reason
 	m->state = NCCLSVC_COMM_BROKEN;
 	end_epoch(s, m, reason, rank, pid);
 	comm_split_failed(m, reason, rank);
+	plan_commit_failed(m, reason, rank);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct seat *seat = &m->seats[k];
 		bool gone = (int32_t)k == rank && reason == NCCLSVC_PEER_GONE;
@@ -344,6 +347,8 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
 	}
 	if (m->split)
 		comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
+	plan_commit_failed(m, NCCLSVC_PEER_GONE, rank);
+	plan_member_gone(m, (uint32_t)rank);
 	comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
 	if (!m->occupied)
 		end_epoch(s, m, NCCLSVC_CANCELLED, rank, c->pid);
@@ -391,6 +396,7 @@ uint64_t comm_expire(struct server *s, uint64_t now)
 				next = earlier(next, at);
 		}
 		next = earlier(next, comm_split_expire(m, now));
+		next = earlier(next, plan_expire(m, now));
 		if (m->cuda && m->joining == m->nranks)
 			comm_try_start(s, m);
 		if (m->cuda && m->running && m->ended && m->physical) {

@@ -33,6 +33,15 @@ void comm_split_failed(struct communicator *m, int result, int32_t rank);
 /* Returns the next deadline of a SPLIT of m; 0: none. */
 uint64_t comm_split_expire(struct communicator *m, uint64_t now);
 
+/* plan.c: answers everybody who waits for a plan of m; rank: who went, or -1. */
+void plan_commit_failed(struct communicator *m, int result, int32_t rank);
+/* Returns the next deadline of such; 0: none. */
+uint64_t plan_expire(struct communicator *m, uint64_t now);
+/* The member has left, and its plan with it. */
+void plan_member_gone(struct communicator *m, uint32_t rank);
+/* m is about to be freed. */
+void plan_forget(struct server *s, struct communicator *m);
+
 /* comm.c */
 static inline bool comm_alive(const struct seat *seat)
 {

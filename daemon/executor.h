@@ -28,6 +28,8 @@ struct session_counts {
 	_Atomic uint64_t submitted, completed, failed;
 };
 
+struct plan;
+
 enum command_kind {
 	COMMAND_SESSION_ADD = 1,
 	COMMAND_SESSION_RING, /* the session attached: ring, doorbell and completion fds */
@@ -44,6 +46,8 @@ enum command_kind {
 	COMMAND_STOP,
 	COMMAND_DEVICE_ADD, /* a GPU's queue: for good */
 	COMMAND_EPOCH_RELEASE, /* after EPOCH_END: what still runs on GPUs waits for input no more */
+	COMMAND_PLAN_ADD,	/* -> EVENT_PLAN_GONE, at the latest before EVENT_EPOCH_GONE */
+	COMMAND_PLAN_DROP,	/* of one member */
 	COMMAND_EPOCH_DEAD, /* after EPOCH_END: what still runs on GPUs was broken off */
 };
 
@@ -100,6 +104,11 @@ struct command {
 			int32_t rank;
 		} left;
 		struct {
+			uint32_t comm;	   /* slot */
+			struct plan *plan; /* borrowed until EVENT_PLAN_GONE */
+			int32_t rank;	   /* of who drops it */
+		} plan;
+		struct {
 			uint32_t serial;
 			struct svc_record record;
 		} task;
@@ -120,6 +129,7 @@ enum event_kind {
 	EVENT_REGION_GONE,
 	EVENT_REGION_BUSY,
 	EVENT_EPOCH_GONE,
+	EVENT_PLAN_GONE,
 	EVENT_CANCELLED,
 	EVENT_DRAINED,
 	EVENT_PONG,
@@ -139,6 +149,7 @@ struct event {
 		struct {
 			uint32_t comm;
 		} epoch;
+		struct plan *plan;
 		struct {
 			uint32_t asker, serial;
 			int32_t result;

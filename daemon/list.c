@@ -14,6 +14,7 @@
 #include "fdio.h"
 #include "gpu.h"
 #include "names.h"
+#include "plan.h"
 #include "server_state.h"
 
 struct snapshot {
@@ -243,6 +244,51 @@ static void list_devices(struct server *s, struct snapshot *snap)
 	}
 }
 
+static void list_plans(struct server *s, struct snapshot *snap)
+{
+	struct communicator *m, *tmp;
+	HASH_ITER (hh, s->comms, m, tmp)
+		for (uint32_t k = 0; m->plan && k < m->nranks; k++) {
+			const struct seat *seat = &m->seats[k];
+			ncclsvc_plan_info *i = snapshot_next(snap);
+			if (!i)
+				return;
+			*i = (ncclsvc_plan_info){
+				.comm = m->uid,
+				.rank = (int32_t)k,
+				.pid = seat->pid,
+				.session = seat->client ? seat->client->id : 0,
+				.epoch = m->epoch,
+				.age_ns = since(snap->now, m->plan->since_ns),
+			};
+			plan_info(m->plan, k, i);
+		}
+}
+
+static void list_plan_tasks(struct server *s, struct snapshot *snap)
+{
+	struct communicator *m, *tmp;
+	ncclsvc_plan_task_info info;
+	HASH_ITER (hh, s->comms, m, tmp)
+		for (uint32_t k = 0; m->plan && k < m->nranks; k++)
+			for (uint32_t i = 0; plan_task_info(m->plan, k, i, &info); i++) {
+				ncclsvc_plan_task_info *next = snapshot_next(snap);
+				if (!next)
+					return;
+				*next = info;
+			}
+}
+
+static uint64_t count_plan_tasks(const struct server *s, bool tasks)
+{
+	uint64_t n = 0;
+	struct communicator *m, *tmp;
+	HASH_ITER (hh, s->comms, m, tmp)
+		for (uint32_t k = 0; m->plan && k < m->nranks; k++)
+			n += tasks ? m->plan->members[k].ntasks : 1;
+	return n;
+}
+
 static uint64_t count_seats(const struct server *s)
 {
 	uint64_t n = 0;
@@ -288,6 +334,18 @@ void list_send(struct client *c, uint32_t serial, uint32_t what)
 		error = snapshot_begin(&snap, sizeof(ncclsvc_device_info), s->ngpus);
 		if (!error)
 			list_devices(s, &snap);
+		break;
+	case SVC_LIST_PLANS:
+		error = snapshot_begin(&snap, sizeof(ncclsvc_plan_info),
+				       count_plan_tasks(s, false));
+		if (!error)
+			list_plans(s, &snap);
+		break;
+	case SVC_LIST_PLAN_TASKS:
+		error = snapshot_begin(&snap, sizeof(ncclsvc_plan_task_info),
+				       count_plan_tasks(s, true));
+		if (!error)
+			list_plan_tasks(s, &snap);
 		break;
 	default:
 		client_error(c, SVC_LIST, serial, NCCLSVC_INVALID_ARGUMENT, "there is no list %u",

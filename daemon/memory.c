@@ -28,7 +28,7 @@ struct account *memory_account(struct server *s, uint32_t uid)
 
 void memory_account_drop(struct server *s, struct account *a)
 {
-	if (a->sessions || a->region_bytes || a->ranks)
+	if (a->sessions || a->region_bytes || a->ranks || a->plan_tasks)
 		return;
 	HASH_DEL(s->accounts, a);
 	free(a);

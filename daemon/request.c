@@ -211,6 +211,12 @@ void request_handle(struct client *c, const struct svc_header *h, const void *bo
 	case SVC_SPLIT:
 		comm_split(c, h->serial, body);
 		break;
+	case SVC_PLAN_COMMIT:
+		plan_commit(c, h->serial, body, fds[0]);
+		break;
+	case SVC_PLAN_DROP:
+		plan_terminate(c, h->serial, body);
+		break;
 	case SVC_SUBMIT:
 		submit(c, h->serial, body);
 		break;

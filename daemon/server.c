@@ -211,6 +211,9 @@ static void handle_event(struct server *s, const struct event *ev)
 	case EVENT_EPOCH_GONE:
 		comm_epoch_gone(s, ev->epoch.comm);
 		break;
+	case EVENT_PLAN_GONE:
+		plan_gone(s, ev->plan);
+		break;
 	case EVENT_CANCELLED:
 		on_cancelled(s, ev);
 		break;
@@ -358,6 +361,7 @@ void server_destroy(struct server *s)
 	if (s->executor)
 		s->executor->destroy(s->executor);
 	physical_free_all(s);
+	plan_free_all(s);
 	comm_free_all(s);
 	gpu_free(s);
 	HASH_ITER (hh, s->accounts, a, tmp) {

@@ -7,6 +7,7 @@
  *   request.c  what each message does
  *   comm*.c    communicators: join, rejoin, leave, split, and the death of members
  *   memory.c   session memory and regions, quotas
+ *   plan*.c    plans: committed, matched, terminated
  *   list.c     snapshots for inspection
  *   gpu*.c     the GPUs' workers, their communicators and memory
  */
@@ -26,6 +27,7 @@
 struct client;
 struct gpu;
 struct physical;
+struct plan;
 
 /* What one user holds, over all sessions. */
 struct account {
@@ -33,6 +35,7 @@ struct account {
 	uint32_t uid;
 	uint32_t sessions;
 	uint32_t ranks; /* of its communicators */
+	uint32_t plan_tasks; /* and groups, of its plans */
 	uint64_t region_bytes, ring_bytes;
 	UT_hash_handle hh;
 };
@@ -71,6 +74,13 @@ struct split_request {
 	uint64_t deadline_ns;
 };
 
+/* A plan that waits for the other members'. */
+struct commit {
+	bool here;
+	uint32_t serial;
+	uint64_t deadline_ns;
+};
+
 struct communicator {
 	uint32_t slot;
 	uint64_t uid;
@@ -93,6 +103,10 @@ struct communicator {
 	struct board_entry *board;   /* of the epoch that runs */
 	struct split_request *split; /* [nranks]; NULL: none under way */
 	uint32_t splitting;
+	struct plan *plan;	/* in force, and the executor's; NULL: none */
+	struct plan *forming;	/* NULL: none */
+	struct commit *commits; /* [nranks]; NULL: none waits */
+	uint32_t committing;
 	uint64_t since_ns, idle_ns;
 	UT_hash_handle hh; /* by id */
 };
@@ -149,6 +163,7 @@ struct client {
 
 	struct membership *memberships; /* [1..nmemberships) */
 	uint32_t nmemberships, comms;
+	uint32_t last_plan; /* handle */
 	struct client *prev, *next;
 };
 
@@ -176,7 +191,8 @@ struct server {
 	struct communicator *comms;	    /* by id */
 	struct communicator **comm_by_slot; /* [SVC_COMMS_MAX] */
 	uint32_t ncomms;
-	uint64_t last_comm;
+	uint64_t last_comm, last_plan;
+	struct plan *plans;
 	struct communicator *world;
 	struct gpu *gpus[GPUS_MAX];
 	uint32_t ngpus;
@@ -244,6 +260,12 @@ void comm_gpu_lost(struct communicator *m, int result, int32_t rank);
 /* Ends every epoch for this reason, so that no member takes the blame. */
 void comm_close_all(struct server *s, int reason);
 void comm_free_all(struct server *s);
+
+/* plan.c */
+void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit *r, int fd);
+void plan_terminate(struct client *c, uint32_t serial, const struct svc_plan_drop *r);
+void plan_gone(struct server *s, struct plan *p);
+void plan_free_all(struct server *s);
 
 /* memory.c */
 void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a);

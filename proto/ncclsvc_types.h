@@ -84,7 +84,8 @@ extern "C" {
 	X(NCCLSVC_WAITING_INPUT, 3, "waiting-input") /* its timeline is not ready */               \
 	X(NCCLSVC_LAUNCHED, 4, "launched")	     /* the executor has it */                     \
 	X(NCCLSVC_DONE, 5, "done")                                                                 \
-	X(NCCLSVC_FAILED, 6, "failed")
+	X(NCCLSVC_FAILED, 6, "failed")							   \
+	X(NCCLSVC_WAITING_GROUP, 7, "waiting-group") /* planned, and its group is not whole */
 
 /* X(name, value, "name"): what a MISMATCH is about */
 #define NCCLSVC_FIELDS(X)                                                                          \
@@ -96,7 +97,8 @@ extern "C" {
 	X(NCCLSVC_FIELD_ROOT, 5, "root")                                                           \
 	X(NCCLSVC_FIELD_NRANKS, 6, "nranks")                                                       \
 	X(NCCLSVC_FIELD_ORDER, 7, "order") /* every member waits for another: a deadlock */        \
-	X(NCCLSVC_FIELD_AGREEMENT, 8, "agreement")
+	X(NCCLSVC_FIELD_AGREEMENT, 8, "agreement")                                                 \
+	X(NCCLSVC_FIELD_PLAN, 9, "plan") /* one side is of the plan, the other is not */
 
 #define NCCLSVC_ENUM4(name, value, ...) name = (value),
 typedef enum ncclsvc_result { NCCLSVC_RESULTS(NCCLSVC_ENUM4) } ncclsvc_result;
@@ -209,6 +211,38 @@ typedef struct ncclsvc_region_info {
 	int32_t device; /* -1: host */
 	uint32_t reserved;
 } ncclsvc_region_info;
+
+/* One member's place in its plan. Groups and tasks count from 0. */
+typedef struct ncclsvc_plan_info {
+	uint64_t plan; /* unique in the daemon's life; the same on all members */
+	uint64_t comm;
+	int32_t rank, pid;
+	uint32_t session, epoch;
+	uint32_t groups, tasks;
+	uint64_t iterations; /* done */
+	uint32_t running;    /* the first group that is not done */
+	uint32_t group;	     /* the first that lacks tasks of this member; groups: none does */
+	uint32_t group_tasks, group_enqueued;
+	uint32_t enqueued; /* tasks of this iteration */
+	uint32_t left;	   /* 1: the member has terminated it */
+	uint64_t age_ns;
+} ncclsvc_plan_info;
+
+typedef enum ncclsvc_plan_state {
+	NCCLSVC_PLAN_MISSING = 1,  /* not submitted in this iteration */
+	NCCLSVC_PLAN_ENQUEUED = 2, /* waits for the rest of its group, or for earlier ones, or runs */
+	NCCLSVC_PLAN_DONE = 3,	   /* its group is over */
+} ncclsvc_plan_state;
+
+typedef struct ncclsvc_plan_task_info {
+	uint64_t plan;
+	int32_t rank, peer;
+	uint32_t group, task; /* task: within its group */
+	uint8_t op, type;     /* type: where count is given */
+	uint8_t state;	      /* ncclsvc_plan_state */
+	uint8_t reserved[5];
+	uint64_t count; /* UINT64_MAX: any */
+} ncclsvc_plan_task_info;
 
 typedef enum ncclsvc_device_state {
 	NCCLSVC_DEVICE_STARTING = 1, /* its worker is being started */

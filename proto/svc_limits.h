@@ -26,6 +26,8 @@
 #define SVC_SESSION_REGIONS 4096
 #define SVC_SOCKET_TASKS    128	 /* tasks one session has pending by socket */
 #define SVC_GROUP_TASKS	    4096 /* tasks in one task group */
+#define SVC_PLAN_TASKS	    65536 /* in one member's plan; as many groups */
+#define SVC_USER_PLAN_TASKS 262144 /* tasks and groups in all plans of one user */
 #define SVC_REGION_MAX	    (UINT64_C(1) << 46)
 
 #define SVC_HELLO_NS	   UINT64_C(5000000000) /* to say hello before the daemon hangs up */

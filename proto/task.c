@@ -107,10 +107,15 @@ static int check_half(const struct svc_record *r, char *text)
 {
 	if (!all_zero(r->reserved, sizeof(r->reserved) / sizeof(r->reserved[0])))
 		return refuse(text, "reserved fields of a task record are not zero");
-	if (r->plan || r->plan_group || r->plan_task)
-		return refuse(text, "a task record names a plan without its flag");
 	if (!(r->flags & SVC_TASK_AGREE) != !r->agreement)
 		return refuse(text, "the agreement flag and the agreement disagree");
+	if (!(r->flags & SVC_TASK_PLAN) != !r->plan ||
+	    (!r->plan && (r->plan_group || r->plan_task)))
+		return refuse(text, "the plan flag and the plan disagree");
+	if (r->plan && r->flags & SVC_TASK_MORE)
+		return refuse(text, "a planned task cannot be in a task group of its own");
+	if (r->plan && !(shapes[r->op].kind & IS_P2P))
+		return refuse(text, "only Send and Recv can be planned");
 	if (!(r->flags & SVC_TASK_TIMELINE) != !r->timeline)
 		return refuse(text, "the timeline flag and the timeline disagree");
 	if (r->timeline >= SVC_TIMELINES)
@@ -132,7 +137,7 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 	const unsigned kind = shapes[r->op].kind;
 	if (!kind)
 		return refuse(text, "unknown operation");
-	if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_TIMELINE | SVC_TASK_AGREE))
+	if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_SECOND_HALF))
 		return refuse(text, "unknown task flags");
 	/* Most records have no second half. */
 	if ((r->flags & SVC_TASK_SECOND_HALF || !half_is_zero(r)) && check_half(r, text))

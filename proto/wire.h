@@ -41,6 +41,8 @@ enum svc_opcode {
 	SVC_REGION_CUDA = 12,
 	SVC_REGION_CUDA_FD = 13,
 	SVC_REGION_LEND = 14,
+	SVC_PLAN_COMMIT = 15,
+	SVC_PLAN_DROP = 16,
 	SVC_WORLD = 19,
 	SVC_OPCODE_END,
 
@@ -212,6 +214,42 @@ struct svc_record {
 	uint64_t reserved[4];
 };
 
+/* Commits one member's plan for the present epoch: one fd, a memfd sealed against shrinking, which
+ * holds `tasks` entries, those of one group together and groups in order. The reply comes when all
+ * members have committed, and their plans fit each other. Tasks of the plan then carry
+ * SVC_TASK_PLAN, and are held until their group is whole. */
+#define SVC_PLAN_ANY UINT64_MAX
+
+struct svc_plan_task {
+	uint32_t group; /* from 0; a group without tasks is allowed */
+	uint8_t op;	/* NCCLSVC_SEND or NCCLSVC_RECV */
+	uint8_t type;	/* 0 if count is SVC_PLAN_ANY */
+	uint16_t reserved;
+	int32_t peer;
+	uint32_t reserved2;
+	uint64_t count; /* elements; SVC_PLAN_ANY: whatever is submitted */
+};
+
+struct svc_plan_commit {
+	uint32_t comm;
+	uint32_t epoch;
+	uint32_t groups, tasks;
+	uint64_t timeout_ns; /* for the other members; 0: none */
+	uint64_t reserved;
+};
+
+struct svc_plan_reply {
+	uint64_t uid;  /* as inspection shows it */
+	uint32_t plan; /* handle in this session */
+	uint32_t comm; /* the request's */
+};
+
+/* The member runs no more of the plan: what is held of it, or waits for it, is cancelled. */
+struct svc_plan_drop {
+	uint32_t comm;
+	uint32_t plan;
+};
+
 /* The reply to SUBMIT comes when the task has ended, with result 0 or the task's result, and
  * struct svc_submit_reply in both cases. (An error before it became a task: struct svc_error.) */
 struct svc_submit_reply {
@@ -225,6 +263,8 @@ enum svc_list_what {
 	SVC_LIST_TASKS = 4,    /* ncclsvc_task_info */
 	SVC_LIST_REGIONS = 5,  /* ncclsvc_region_info */
 	SVC_LIST_DEVICES = 6,  /* ncclsvc_device_info */
+	SVC_LIST_PLANS = 7,    /* ncclsvc_plan_info */
+	SVC_LIST_PLAN_TASKS = 8, /* ncclsvc_plan_task_info */
 };
 
 struct svc_list {

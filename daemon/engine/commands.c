@@ -279,6 +279,12 @@ static void run_command(struct engine *e, const struct command *c)
 	case COMMAND_DEVICE_ADD:
 		device_add(e, c->device.device, c->device.queue, c->device.doorbell);
 		break;
+	case COMMAND_PLAN_ADD:
+		plan_add(e->comms[c->plan.comm], c->plan.plan);
+		break;
+	case COMMAND_PLAN_DROP:
+		plan_drop(e, e->comms[c->plan.comm], c->plan.rank);
+		break;
 	case COMMAND_EPOCH_RELEASE:
 		device_release_inputs(e->comms[c->epoch_end.comm]);
 		break;

@@ -25,6 +25,10 @@ static void name_missing(const struct task *t, ncclsvc_status *st)
 {
 	const struct comm *c = t->comm;
 	const struct member *m = member_of(t);
+	if (t->place == IN_PLAN) { /* for others of its own rank */
+		st->missing[st->missing_count++] = t->rank;
+		return;
+	}
 	const struct task *head = t->place < AT_HEAD ? m->queue : t;
 	if (head->waits_input || head->place == RUNNING)
 		return;
@@ -74,6 +78,7 @@ static void clear_member(struct engine *e, struct member *m, const ncclsvc_statu
 		}
 		order_end_task(e, t, st);
 	}
+	plan_clear(e, c, (int32_t)(m - c->members), st);
 }
 
 void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank, int32_t pid)
@@ -98,6 +103,7 @@ void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank,
 		clear_member(e, m, self ? &own : &st);
 		m->session->handles[m->handle].comm = NULL;
 	}
+	plan_end(e, c);
 	if (c->cuda)
 		device_end_epoch(e, c);
 	if (!c->pending)
@@ -128,6 +134,7 @@ void order_member_left(struct engine *e, struct comm *c, int32_t rank)
 				order_end_task(e, t, &st);
 		}
 	}
+	plan_member_left(e, c, rank, &st);
 }
 
 void order_free_comm(struct engine *e, struct comm *c)

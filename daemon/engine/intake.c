@@ -83,6 +83,17 @@ static bool overlap_allowed(const struct task *t, uint64_t src_bytes, uint64_t d
 	return t->src == t->dst;
 }
 
+/* Afterwards, no more commands are run for the record. */
+static bool epoch_runs(struct engine *e, const struct task *t, const struct comm *c)
+{
+	const struct session *s = t->session;
+	const uint32_t handle = t->record.comm;
+	/* The command that brought its plan may still be in the queue. */
+	if (t->record.plan && !t->by_socket && s->handles[handle].comm == c && !plan_known(t, c))
+		engine_run_commands(e);
+	return s->handles[handle].comm == c;
+}
+
 static int check(struct engine *e, struct session *s, struct task *t, const char **text)
 {
 	static char sentence[SVC_TEXT_BYTES];
@@ -114,8 +125,8 @@ static int check(struct engine *e, struct session *s, struct task *t, const char
 			"communicator's device";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
-	/* Commands that were run for a region may have ended the epoch. */
-	if (s->handles[r->comm].comm != c) {
+	/* Commands that were run for a region or a plan may have ended the epoch. */
+	if (!epoch_runs(e, t, c)) {
 		*text = "the communicator's epoch is over: rejoin it";
 		return NCCLSVC_STALE_EPOCH;
 	}
@@ -135,6 +146,8 @@ static int check(struct engine *e, struct session *s, struct task *t, const char
 		*text = "timelines need an attached ring";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
+	if (r->plan && (result = plan_check(t, c, text)))
+		return result;
 	/* While draining, only tasks that others already wait for are let in. */
 	if (e->draining && !c->pending) {
 		*text = "the daemon is shutting down";
@@ -233,6 +246,10 @@ static void take(struct engine *e, struct session *s, const struct svc_record *r
 		e->live--;
 		s->socket_tasks -= by_socket;
 		refuse(e, s, t, record, serial, by_socket, result, text);
+		return;
+	}
+	if (t->record.plan) {
+		plan_hold(e, t);
 		return;
 	}
 	DL_APPEND(s->group, t);

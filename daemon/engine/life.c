@@ -32,6 +32,8 @@ static uint32_t state_of(const struct task *t)
 {
 	if (t->ghost)
 		return NCCLSVC_FAILED;
+	if (t->place == IN_PLAN)
+		return NCCLSVC_WAITING_GROUP;
 	if (t->waits_input || (t->flying && !input_there(t)))
 		return NCCLSVC_WAITING_INPUT;
 	if (t->place == RUNNING)
@@ -91,9 +93,11 @@ static void retire(struct engine *e, struct task *t)
 	if (m->collective == t)
 		m->collective = NULL;
 	deadlines_remove(&e->deadlines, &t->deadline);
+	if (t->record.plan)
+		plan_task_ended(t);
 	if (t->flying)
 		DL_DELETE(m->flying, t);
-	else
+	else if (t->place != IN_PLAN)
 		DL_DELETE(m->queue, t);
 	c->pending--;
 	atomic_store_explicit(&m->board->completed, ++m->completed, memory_order_relaxed);

@@ -180,7 +180,7 @@ static void meet_pair(struct engine *e, struct task *t, struct task *u)
 {
 	struct task *send = t->record.op == NCCLSVC_SEND ? t : u, *recv = send == t ? u : t;
 	struct task *const pair[] = {send, recv};
-	uint64_t a, b;
+	uint64_t a = send->record.plan != 0, b = recv->record.plan != 0;
 	ncclsvc_status st;
 	if (t->ghost || u->ghost) {
 		st = t->ghost ? t->end : u->end;
@@ -192,7 +192,8 @@ static void meet_pair(struct engine *e, struct task *t, struct task *u)
 		end_pair(e, send, recv, &st);
 		return;
 	}
-	unsigned field = svc_record_differs(&send->record, &recv->record, &a, &b);
+	unsigned field = a == b ? svc_record_differs(&send->record, &recv->record, &a, &b)
+				: NCCLSVC_FIELD_PLAN;
 	if (field) {
 		st = status_of(NCCLSVC_MISMATCH);
 		st.field = field;
@@ -222,6 +223,11 @@ void order_post_p2p(struct engine *e, struct task *t)
 	struct comm *c = t->comm;
 	if (c->members[t->record.peer].gone) {
 		ncclsvc_status st = order_gone_status(c, t->record.peer);
+		order_end_task(e, t, &st);
+		return;
+	}
+	if (t->record.plan && plan_peer_left(t)) {
+		ncclsvc_status st = plan_left_status(c, t->record.peer);
 		order_end_task(e, t, &st);
 		return;
 	}

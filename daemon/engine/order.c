@@ -142,22 +142,33 @@ void order_check_inputs(struct engine *e)
 	}
 }
 
+void order_admit(struct engine *e, struct task *t)
+{
+	struct member *m = member_of(t);
+	t->seq = m->submitted++;
+	atomic_store_explicit(&m->board->submitted, m->submitted, memory_order_relaxed);
+	t->comm->pending++;
+	order_pin(t, 1);
+	engine_publish_later(e, t);
+}
+
+void order_append(struct engine *e, struct task *t)
+{
+	struct member *m = member_of(t);
+	t->place = IN_QUEUE;
+	DL_APPEND(m->queue, t);
+	order_show_state(e, t);
+	if (!m->head_tasks)
+		order_make_ready(e, m);
+}
+
 void order_enqueue(struct engine *e, struct task *first, uint32_t n)
 {
 	struct task *t = first, *next;
 	for (uint32_t i = 0; i < n; i++, t = next) {
-		struct comm *c = t->comm;
-		struct member *m = member_of(t);
 		next = t->next;
-		t->place = IN_QUEUE;
-		t->seq = m->submitted++;
-		atomic_store_explicit(&m->board->submitted, m->submitted, memory_order_relaxed);
-		DL_APPEND(m->queue, t);
-		c->pending++;
-		order_pin(t, 1);
-		engine_publish_later(e, t);
-		if (!m->head_tasks)
-			order_make_ready(e, m);
+		order_admit(e, t);
+		order_append(e, t);
 	}
 }
 

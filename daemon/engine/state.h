@@ -6,6 +6,7 @@
  *   intake.c    ring and socket records -> tasks
  *   order.c     whose turn it is on a communicator; meet.c: which tasks meet; ending.c: those that
  *               end before they run; life.c: what these share
+ *   plan.c      planned tasks, held until their group is whole
  *   device.c    tasks of GPUs, which their workers run
  *   run.c       moving and reducing the bytes of tasks that met, in chunks: pool.c
  *   complete.c  telling the clients
@@ -28,6 +29,7 @@
 
 struct comm;
 struct meeting;
+struct plan;
 struct session;
 struct worker_queue;
 
@@ -46,6 +48,7 @@ struct handle {
 
 enum place {
 	IN_GROUP, /* of an unfinished task group */
+	IN_PLAN,  /* of a planned group that is not whole, or behind such a one */
 	IN_QUEUE, /* behind its member's head */
 	AT_HEAD,  /* its turn has come: waits for input or for an earlier collective of its group */
 	POSTED,	  /* offered to the other members */
@@ -120,6 +123,7 @@ struct comm {
 	ncclsvc_status haunted_by;
 	uint64_t collectives; /* finished */
 	uint32_t blocked, gone;
+	struct plan *plan; /* NULL: none */
 	uint32_t pending; /* tasks alive */
 	uint32_t running;
 	bool ended;
@@ -258,6 +262,10 @@ void intake_socket(struct engine *e, struct session *s, uint32_t serial,
 void intake_drop_group(struct engine *e, struct session *s);
 
 /* order.c */
+/* The task counts as its member's from now on. */
+void order_admit(struct engine *e, struct task *t);
+/* Into its member's queue. */
+void order_append(struct engine *e, struct task *t);
 void order_enqueue(struct engine *e, struct task *first, uint32_t n);
 void order_publish(struct engine *e, struct task *t);
 void order_run_ready(struct engine *e);
@@ -270,6 +278,24 @@ void order_finish(struct engine *e, struct work *w);
 void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank, int32_t pid);
 void order_member_left(struct engine *e, struct comm *c, int32_t rank);
 void order_free_comm(struct engine *e, struct comm *c);
+
+/* plan.c */
+void plan_add(struct comm *c, struct plan *p);
+void plan_drop(struct engine *e, struct comm *c, int32_t rank); /* c may be NULL */
+/* Is it what the plan has in its place? Its rank is set. */
+int plan_check(const struct task *t, const struct comm *c, const char **text);
+/* Its rank has the plan that it names. */
+bool plan_known(const struct task *t, const struct comm *c);
+void plan_hold(struct engine *e, struct task *t);
+void plan_task_ended(struct task *t);
+/* Ends all that is held of a member. */
+void plan_clear(struct engine *e, const struct comm *c, int32_t rank, const ncclsvc_status *st);
+/* Nothing of it runs any more. */
+void plan_end(struct engine *e, struct comm *c);
+bool plan_peer_left(const struct task *t);
+ncclsvc_status plan_left_status(const struct comm *c, int32_t rank);
+/* Nobody need wait for its planned tasks. */
+void plan_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
 
 /* run.c */
 enum begun {

@@ -63,7 +63,7 @@ static void unknown_ids_are_not_found(void **state)
 		CHECK_EQ(raw_ring_wait(&s.r, raw_ring_submit(&s.r, task)).result,
 			 NCCLSVC_NOT_FOUND);
 	}
-	static const uint32_t whats[] = {0, 7, 8, UINT32_MAX};
+	static const uint32_t whats[] = {0, 32, 100, UINT32_MAX};
 	for (size_t i = 0; i < 4; i++) {
 		struct svc_list list = {.what = whats[i]};
 		raw_refused(&s.r, SVC_LIST, &list, sizeof(list), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
@@ -200,6 +200,7 @@ static const struct bad_record bad_records[] = {
 	BAD("timeline 0", AR, .flags = SVC_TASK_TIMELINE),
 	BAD("timeout", AR, .timeout_ns = UINT64_MAX),
 	BAD("flags", AR, .flags = 0xfe),
+	BAD("plan", AR, .flags = SVC_TASK_TIMELINE, .timeline = 1, .plan = 1),
 	BAD("a plan's task without a plan", AR, .flags = SVC_TASK_TIMELINE, .timeline = 1,
 	    .plan_task = 1),
 	BAD("reserved", AR, .flags = SVC_TASK_TIMELINE, .timeline = 1, .reserved = {0, 0, 0, 1}),

@@ -172,6 +172,23 @@ static void bad_fields_are_named(void **state)
 	r.agreement = 1;
 	r.timeline = 1;
 	refused(r, "timeline");
+	r = record(NCCLSVC_SEND);
+	r.flags = SVC_TASK_PLAN;
+	refused(r, "plan");
+	r.plan = 1;
+	assert_int_equal(svc_record_check(&r, RANKS, 0, text), 0);
+	r.flags |= SVC_TASK_MORE;
+	refused(r, "planned");
+	r = record(NCCLSVC_RECV);
+	r.plan_group = 1;
+	refused(r, "plan");
+	r = record(NCCLSVC_RECV);
+	r.plan_task = 1;
+	refused(r, "plan");
+	r = record(NCCLSVC_BARRIER);
+	r.flags = SVC_TASK_PLAN;
+	r.plan = 1;
+	refused(r, "planned");
 	for (int i = 0; i < 4; i++) {
 		r = record(NCCLSVC_BARRIER);
 		r.reserved[i] = 1;

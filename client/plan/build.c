@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Planning: all local. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "names.h"
+#include "plan.h"
+
+ncclsvc_result plan_usable(const ncclsvc_plan *p, const char *function)
+{
+	if (!p)
+		return error_argument("%s: the plan is NULL", function);
+	if (!p->comm)
+		return error_argument("%s: the plan's communicator has been left", function);
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_plan_start(ncclsvc_comm *comm, ncclsvc_plan **plan)
+{
+	if (!comm || !plan)
+		return error_argument("ncclsvc_plan_start: the communicator or plan is NULL");
+	ncclsvc_plan *p = calloc(1, sizeof(*p));
+	if (!p)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	ncclsvc_session *s = comm->session;
+	p->session = s;
+	p->comm = comm;
+	session_lock(s);
+	p->next = s->plans;
+	s->plans = p;
+	session_unlock(s);
+	*plan = p;
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result open_for_change(const ncclsvc_plan *p, const char *function)
+{
+	ncclsvc_result r = plan_usable(p, function);
+	if (!r && p->phase != PLAN_OPEN)
+		r = error_argument("%s: the plan has ended, and cannot be changed any more",
+				   function);
+	return r;
+}
+
+ncclsvc_result ncclsvc_plan_group_start(ncclsvc_plan *p)
+{
+	ncclsvc_result r = open_for_change(p, "ncclsvc_plan_group_start");
+	if (r)
+		return r;
+	if (p->group_open)
+		return error_argument("ncclsvc_plan_group_start: group %u is open: groups do not "
+				      "nest",
+				      p->ngroups - 1);
+	if (p->ngroups == SVC_PLAN_TASKS)
+		return error_set(NCCLSVC_LIMIT, "a plan has at most %d groups", SVC_PLAN_TASKS);
+	p->ngroups++;
+	p->group_open = true;
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_plan_group_end(ncclsvc_plan *p)
+{
+	ncclsvc_result r = open_for_change(p, "ncclsvc_plan_group_end");
+	if (r)
+		return r;
+	if (!p->group_open)
+		return error_argument("ncclsvc_plan_group_end: no group is open");
+	p->group_open = false;
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result grow(ncclsvc_plan *p)
+{
+	if (p->ntasks < p->room)
+		return NCCLSVC_OK;
+	uint32_t room = p->room ? 2 * p->room : 16;
+	struct svc_plan_task *tasks = realloc(p->tasks, room * sizeof(*tasks));
+	if (!tasks)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	p->tasks = tasks;
+	p->room = room;
+	return NCCLSVC_OK;
+}
+
+static uint32_t tasks_in_group(const ncclsvc_plan *p)
+{
+	uint32_t n = 0;
+	while (n < p->ntasks && p->tasks[p->ntasks - 1 - n].group == p->ngroups - 1)
+		n++;
+	return n;
+}
+
+static ncclsvc_result add(ncclsvc_plan *p, unsigned op, size_t count, ncclsvc_type type, int peer,
+			  const char *function)
+{
+	bool any = count == NCCLSVC_PLAN_ANY;
+	ncclsvc_result r = open_for_change(p, function);
+	if (r)
+		return r;
+	if (!p->group_open)
+		return error_argument("%s: no group is open: call ncclsvc_plan_group_start first",
+				      function);
+	if (peer < 0 || peer >= p->comm->nranks)
+		return error_argument("%s: the peer is %d: it must be a rank from 0 to %d",
+				      function, peer, p->comm->nranks - 1);
+	if (!any && !svc_type_size(type))
+		return error_argument("%s: the element type %d is unknown", function, (int)type);
+	if (p->ntasks == SVC_PLAN_TASKS)
+		return error_set(NCCLSVC_LIMIT, "a plan has at most %d tasks", SVC_PLAN_TASKS);
+	if (p->ntasks >= SVC_GROUP_TASKS && tasks_in_group(p) >= SVC_GROUP_TASKS)
+		return error_set(NCCLSVC_LIMIT, "a group has at most %d tasks", SVC_GROUP_TASKS);
+	r = grow(p);
+	if (r)
+		return r;
+	p->tasks[p->ntasks++] = (struct svc_plan_task){
+		.group = p->ngroups - 1,
+		.op = (uint8_t)op,
+		.type = any ? 0 : (uint8_t)type,
+		.peer = peer,
+		.count = any ? SVC_PLAN_ANY : count,
+	};
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_plan_send(ncclsvc_plan *plan, size_t count, ncclsvc_type type, int peer)
+{
+	return add(plan, NCCLSVC_SEND, count, type, peer, "ncclsvc_plan_send");
+}
+
+ncclsvc_result ncclsvc_plan_recv(ncclsvc_plan *plan, size_t count, ncclsvc_type type, int peer)
+{
+	return add(plan, NCCLSVC_RECV, count, type, peer, "ncclsvc_plan_recv");
+}
+
+/* ---- The end of it ---- */
+
+static int by_kind(const void *pa, const void *pb, void *arg)
+{
+	const struct svc_plan_task *tasks = arg;
+	const uint32_t i = *(const uint32_t *)pa, k = *(const uint32_t *)pb;
+	const struct svc_plan_task *a = &tasks[i], *b = &tasks[k];
+	if (a->op != b->op)
+		return a->op < b->op ? -1 : 1;
+	if (a->peer != b->peer)
+		return a->peer < b->peer ? -1 : 1;
+	return i < k ? -1 : i > k;
+}
+
+/* A calloc of nothing may give NULL. */
+static void *array(size_t n, size_t size)
+{
+	return calloc(n ? n : 1, size);
+}
+
+ncclsvc_result plan_complete(ncclsvc_plan *p)
+{
+	if (p->group_open)
+		return error_argument("ncclsvc_plan_end: group %u is open: end it first",
+				      p->ngroups - 1);
+	p->first = array((size_t)p->ngroups + 1, sizeof(*p->first));
+	p->missing = array(p->ngroups, sizeof(*p->missing));
+	p->alike = array(p->ntasks, sizeof(*p->alike));
+	p->full = array(p->ntasks, sizeof(*p->full));
+	p->numbers = array(p->ntasks, sizeof(*p->numbers));
+	if (!p->first || !p->missing || !p->alike || !p->full || !p->numbers) {
+		free(p->first);
+		free(p->missing);
+		free(p->alike);
+		free(p->full);
+		free(p->numbers);
+		p->first = p->missing = p->alike = p->full = NULL;
+		p->numbers = NULL;
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	}
+	for (uint32_t i = 0; i < p->ntasks; i++) {
+		p->first[p->tasks[i].group + 1]++;
+		p->alike[i] = i;
+	}
+	for (uint32_t g = 0; g < p->ngroups; g++)
+		p->first[g + 1] += p->first[g];
+	qsort_r(p->alike, p->ntasks, sizeof(*p->alike), by_kind, p->tasks);
+	p->phase = PLAN_ENDED;
+	return NCCLSVC_OK;
+}
+
+void plan_free(ncclsvc_plan *p)
+{
+	free(p->tasks);
+	free(p->first);
+	free(p->missing);
+	free(p->alike);
+	free(p->full);
+	free(p->numbers);
+	free(p);
+}
+
+const char *place_text(const ncclsvc_plan *p, uint32_t place, char text[PLACE_TEXT])
+{
+	const struct svc_plan_task *t = &p->tasks[place];
+	snprintf(text, PLACE_TEXT, "%s %s rank %d in group %u", svc_op_name(t->op),
+		 t->op == NCCLSVC_SEND ? "to" : "from", t->peer, t->group);
+	return text;
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Handing a plan to the daemon, and giving it up. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fdio.h"
+#include "plan.h"
+
+/* The daemon answers by its deadline; this is for the answer's way. */
+#define GRACE_NS UINT64_C(5000000000)
+
+bool plan_stale(const ncclsvc_plan *p)
+{
+	return p->epoch != p->comm->epoch || p->generation != p->session->generation;
+}
+
+ncclsvc_result plan_running(const ncclsvc_plan *p, const char *function)
+{
+	ncclsvc_result r = plan_usable(p, function);
+	if (!r && p->phase != PLAN_LAUNCHED)
+		r = error_argument("%s: the plan has not been launched", function);
+	if (!r)
+		r = session_check(p->session);
+	if (!r)
+		r = comm_check(p->comm);
+	if (!r && plan_stale(p))
+		r = error_set(NCCLSVC_STALE_EPOCH,
+			      "%s: the plan is of an epoch of communicator %s that is over: "
+			      "ncclsvc_plan_reset commits it again",
+			      function, p->comm->label);
+	return r;
+}
+
+void plan_begin_iteration(ncclsvc_plan *p)
+{
+	ncclsvc_session *s = p->session;
+	memset(p->numbers, 0, p->ntasks * sizeof(*p->numbers));
+	memset(p->full, 0, p->ntasks * sizeof(*p->full));
+	for (uint32_t g = 0; g < p->ngroups; g++)
+		p->missing[g] = p->first[g + 1] - p->first[g];
+	p->group = 0;
+	while (p->group < p->ngroups && !p->missing[p->group])
+		p->group++;
+	p->nsubmitted = 0;
+	p->failures = s->tasks.nfailures;
+	p->base = s->planned_groups + 1;
+	s->planned_groups += p->ngroups;
+}
+
+/* The memfd is the caller's. */
+static ncclsvc_result write_plan(const ncclsvc_plan *p, int *fd)
+{
+	size_t bytes = p->ntasks * sizeof(*p->tasks);
+	*fd = svc_memfd_create("ncclsvc-plan", bytes ? bytes : sizeof(*p->tasks), false);
+	if (*fd < 0)
+		return error_set(NCCLSVC_SYSTEM, "no memory file for the plan: %s",
+				 strerror(-*fd));
+	for (size_t done = 0; done < bytes;) {
+		ssize_t n = pwrite(*fd, (const char *)p->tasks + done, bytes - done, (off_t)done);
+		if (n <= 0) {
+			close(*fd);
+			return error_set(NCCLSVC_SYSTEM, "the plan cannot be written: %m");
+		}
+		done += (size_t)n;
+	}
+	return NCCLSVC_OK;
+}
+
+static void committed(ncclsvc_session *s, struct call *call)
+{
+	struct svc_plan_reply reply;
+	ncclsvc_plan *p = call->arg;
+	memcpy(&reply, call->body, sizeof(reply));
+	p->handle = reply.plan;
+	p->generation = s->generation;
+}
+
+ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline)
+{
+	int fd;
+	ncclsvc_session *s = p->session;
+	struct call call = {.on_reply = committed, .arg = p};
+	ncclsvc_result r = session_check(s);
+	if (!r)
+		r = comm_check(p->comm);
+	if (!r)
+		r = write_plan(p, &fd);
+	if (r)
+		return r;
+	uint64_t now = now_ns();
+	const uint32_t epoch = p->comm->epoch;
+	struct svc_plan_commit request = {
+		.comm = p->comm->handle,
+		.epoch = epoch,
+		.groups = p->ngroups,
+		.tasks = p->ntasks,
+		.timeout_ns = deadline == NO_DEADLINE ? 0 : deadline > now ? deadline - now : 1,
+	};
+	p->busy = true;
+	r = call_run(s, &call, SVC_PLAN_COMMIT, &request, fd,
+		     deadline == NO_DEADLINE ? NO_DEADLINE : deadline + GRACE_NS);
+	p->busy = false;
+	close(fd);
+	if (r)
+		return r;
+	p->epoch = epoch;
+	plan_begin_iteration(p);
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_plan_end(ncclsvc_plan *p, int timeout_ms)
+{
+	ncclsvc_result r = plan_usable(p, "ncclsvc_plan_end");
+	if (r)
+		return r;
+	session_lock(p->session);
+	if (p->phase >= PLAN_COMMITTED)
+		r = error_argument("ncclsvc_plan_end: the plan has been committed");
+	else if (p->phase == PLAN_OPEN)
+		r = plan_complete(p);
+	if (!r)
+		r = plan_commit(p, deadline_in(timeout_ms));
+	if (!r)
+		p->phase = PLAN_COMMITTED;
+	session_unlock(p->session);
+	return r;
+}
+
+ncclsvc_result ncclsvc_plan_launch(ncclsvc_plan *p)
+{
+	ncclsvc_result r = plan_usable(p, "ncclsvc_plan_launch");
+	if (r)
+		return r;
+	session_lock(p->session);
+	if (p->phase == PLAN_LAUNCHED)
+		r = error_argument("ncclsvc_plan_launch: the plan has been launched already");
+	else if (p->phase != PLAN_COMMITTED)
+		r = error_argument("ncclsvc_plan_launch: there is no committed plan: call "
+				   "ncclsvc_plan_end first");
+	else
+		p->phase = PLAN_LAUNCHED;
+	session_unlock(p->session);
+	return r;
+}
+
+uint64_t ncclsvc_plan_iterations(const ncclsvc_plan *p)
+{
+	if (!p)
+		return 0;
+	session_lock(p->session);
+	uint64_t n = p->iterations;
+	session_unlock(p->session);
+	return n;
+}
+
+void plans_leave(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	for (ncclsvc_plan *p = s->plans; p; p = p->next)
+		if (p->comm == comm)
+			p->comm = NULL;
+}
+
+void plans_free(ncclsvc_session *s)
+{
+	while (s->plans) {
+		ncclsvc_plan *p = s->plans;
+		s->plans = p->next;
+		plan_free(p);
+	}
+}
+
+void plan_orphan(ncclsvc_session *s, const struct svc_plan_reply *reply)
+{
+	call_forget(s, SVC_PLAN_DROP, &(struct svc_plan_drop){reply->comm, reply->plan});
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One member's part of a plan, as its process sees it.
+ *
+ *   build.c    planning
+ *   commit.c   handing it to the daemon, again after a rejoin; giving it up
+ *   submit.c   places and tasks
+ *   wait.c     groups and iterations
+ */
+#ifndef CLIENT_PLAN_H
+#define CLIENT_PLAN_H
+
+#include "internal.h"
+
+#pragma GCC visibility push(default)
+#include "plan/ncclsvc_plan.h"
+#pragma GCC visibility pop
+
+#define PLACE_FREE  UINT64_C(0)
+#define PLACE_TAKEN UINT64_MAX /* its task is being submitted */
+
+enum plan_phase { PLAN_OPEN, PLAN_ENDED, PLAN_COMMITTED, PLAN_LAUNCHED };
+
+struct ncclsvc_plan {
+	ncclsvc_session *session;
+	ncclsvc_plan *next; /* of the session */
+	ncclsvc_comm *comm; /* NULL: it was left */
+	enum plan_phase phase;
+	bool group_open;
+	bool busy; /* a thread commits or resets it */
+	struct svc_plan_task *tasks;
+	uint32_t ngroups, ntasks, room;
+
+	/* From plan_end on. A place is an index of tasks. */
+	uint32_t *first; /* [ngroups + 1]: the first place of each group */
+	uint32_t *alike; /* places by operation, peer, and order */
+	uint32_t *full;	 /* at the first of several alike: how many of them were seen to be taken */
+	/* With the daemon that has it: */
+	uint32_t handle, epoch, generation;
+
+	/* This iteration's: */
+	uint64_t *numbers; /* [ntasks]: of the task in each place */
+	uint32_t *missing; /* [ngroups]: tasks not submitted */
+	uint32_t group;	   /* the first with such */
+	uint32_t nsubmitted;
+	uint64_t failures; /* of the session when it began */
+	uint64_t base;	   /* counts groups over all plans and iterations of the session */
+	uint64_t iterations;
+};
+
+/* OK, or INVALID_ARGUMENT with a sentence that begins with the function. Not locked. */
+ncclsvc_result plan_usable(const ncclsvc_plan *p, const char *function);
+/* The same, launched and of the present epoch. Locked. */
+ncclsvc_result plan_running(const ncclsvc_plan *p, const char *function);
+/* Of an epoch that is over? Locked. */
+bool plan_stale(const ncclsvc_plan *p);
+/* Nothing of this iteration is submitted. Locked. */
+void plan_begin_iteration(ncclsvc_plan *p);
+/* build.c: what plan_end adds. Not locked. */
+ncclsvc_result plan_complete(ncclsvc_plan *p);
+void plan_free(ncclsvc_plan *p);
+/* commit.c. Locked; yields. */
+ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline);
+/* "Send to rank 1 in group 3" of a place. */
+#define PLACE_TEXT 64
+const char *place_text(const ncclsvc_plan *p, uint32_t place, char text[PLACE_TEXT]);
+/* wait.c: TIMEOUT, and which task lacks, up to this group. Locked. */
+ncclsvc_result plan_timeout(const ncclsvc_plan *p, uint32_t group, const char *what);
+/* Waits for a whole group; own is the place of one that was submitted. Locked; yields. */
+ncclsvc_result group_wait(ncclsvc_plan *p, uint32_t own, uint64_t deadline);
+
+#endif

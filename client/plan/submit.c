@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Submitting a planned task: it takes a place, and is an operation like any other from then on. */
+#include <stdlib.h>
+
+#include "names.h"
+#include "plan.h"
+
+/* The first of `alike` that is not before this operation and peer. */
+static uint32_t lower_bound(const ncclsvc_plan *p, unsigned op, int peer)
+{
+	uint32_t low = 0, high = p->ntasks;
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+		const struct svc_plan_task *t = &p->tasks[p->alike[middle]];
+		if (t->op < op || (t->op == op && t->peer < peer))
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static bool is_kind(const ncclsvc_plan *p, uint32_t i, unsigned op, int peer)
+{
+	return i < p->ntasks && p->tasks[p->alike[i]].op == op &&
+	       p->tasks[p->alike[i]].peer == peer;
+}
+
+/* Takes the earliest free place for the operation. Locked. */
+static ncclsvc_result take_place(ncclsvc_plan *p, unsigned op, int peer, uint32_t *place)
+{
+	const char *name = svc_op_name(op), *word = op == NCCLSVC_SEND ? "to" : "from";
+	uint32_t begin = lower_bound(p, op, peer);
+	if (!is_kind(p, begin, op, peer))
+		return error_argument("%s %s rank %d is not planned", name, word, peer);
+	uint32_t i = begin + p->full[begin];
+	while (is_kind(p, i, op, peer) && p->numbers[p->alike[i]] != PLACE_FREE)
+		i++;
+	p->full[begin] = i - begin;
+	if (!is_kind(p, i, op, peer))
+		return error_argument("%s %s rank %d: all %u tasks that are planned were submitted "
+				      "in this iteration: ncclsvc_plan_reset begins the next",
+				      name, word, peer, i - begin);
+	*place = p->alike[i];
+	p->numbers[*place] = PLACE_TAKEN;
+	return NCCLSVC_OK;
+}
+
+static void give_place_back(ncclsvc_plan *p, uint32_t place)
+{
+	const struct svc_plan_task *t = &p->tasks[place];
+	uint32_t begin = lower_bound(p, t->op, t->peer), i = begin;
+	while (p->alike[i] != place)
+		i++;
+	if (p->full[begin] > i - begin)
+		p->full[begin] = i - begin;
+	p->numbers[place] = PLACE_FREE;
+}
+
+static ncclsvc_result check_size(const ncclsvc_plan *p, uint32_t place, size_t count,
+				 ncclsvc_type type)
+{
+	char text[PLACE_TEXT];
+	const struct svc_plan_task *t = &p->tasks[place];
+	if (t->count == SVC_PLAN_ANY || (t->count == count && t->type == type))
+		return NCCLSVC_OK;
+	return error_argument("%s was planned with %llu %s: submitted are %zu %s",
+			      place_text(p, place, text), (unsigned long long)t->count,
+			      svc_type_name(t->type), count, svc_type_name(type));
+}
+
+/* Everything else that its group waits for, here, has been submitted. */
+static bool completes(const ncclsvc_plan *p, uint32_t place)
+{
+	uint32_t group = p->tasks[place].group;
+	return p->group == group && p->missing[group] == 1;
+}
+
+static void submitted(ncclsvc_plan *p, uint32_t place, uint64_t task)
+{
+	p->numbers[place] = task;
+	p->nsubmitted++;
+	p->missing[p->tasks[place].group]--;
+	while (p->group < p->ngroups && !p->missing[p->group])
+		p->group++;
+	p->session->tasks.slots[task & (p->session->tasks.entries - 1)].place = place + 1;
+	pthread_cond_broadcast(&p->session->changed); /* a reset may wait for it */
+}
+
+/* Locked; yields. */
+static ncclsvc_result submit_op(ncclsvc_plan *p, struct op *op)
+{
+	struct thread_state *t = thread_find(p->session);
+	if (t && t->grouping)
+		return error_argument("%s: a planned task cannot be in a task group of its own: "
+				      "end the thread's group first",
+				      svc_op_name(op->record.op));
+	op->record.timeout_ns = p->comm->timeout_ns;
+	if (t && t->timeline && p->comm->device < 0) {
+		op->record.flags |= SVC_TASK_TIMELINE;
+		op->record.timeline = t->timeline->index;
+		op->record.value = t->timeline_value;
+	}
+	ncclsvc_result r = op_check(op);
+	if (!r && p->comm->device >= 0)
+		r = stream_choose(op, t);
+	op->detached = true;
+	return r ? r : ops_submit(p->session, op, 1);
+}
+
+/* wait_ms: NULL does not wait. Locked; yields. */
+static ncclsvc_result submit(ncclsvc_plan *p, struct op *op, size_t count, ncclsvc_type type,
+			     const int *wait_ms, ncclsvc_task *task, const char *function)
+{
+	uint32_t place = 0;
+	ncclsvc_task number = 0;
+	ncclsvc_result r = plan_running(p, function);
+	if (!r && p->busy)
+		r = error_set(NCCLSVC_BUSY, "%s: another thread resets the plan", function);
+	if (!r)
+		r = take_place(p, op->record.op, op->record.peer, &place);
+	if (r)
+		return r;
+	const uint64_t iteration = p->base;
+	const bool returns = wait_ms && op->record.op == NCCLSVC_SEND && !completes(p, place);
+	r = check_size(p, place, count, type);
+	if (!r) {
+		op->record.flags |= SVC_TASK_PLAN;
+		op->record.plan = p->handle;
+		op->record.plan_group = p->tasks[place].group;
+		op->record.plan_task = place - p->first[p->tasks[place].group];
+		op->planned = p->base + op->record.plan_group;
+		op->copied = returns;
+		op->task = &number;
+		r = submit_op(p, op);
+	}
+	if (op->entered && task)
+		*task = number;
+	if (iteration != p->base)
+		return r; /* the epoch ended meanwhile, and all has begun anew */
+	if (!op->entered) {
+		give_place_back(p, place);
+		return r;
+	}
+	submitted(p, place, number);
+	if (!r && wait_ms && !returns)
+		r = group_wait(p, place, deadline_in(*wait_ms));
+	return r;
+}
+
+static ncclsvc_result submit_send(ncclsvc_plan *p, const void *buf, size_t count, ncclsvc_type type,
+				  int peer, const int *wait_ms, ncclsvc_task *task,
+				  const char *function)
+{
+	struct op op = {.src = buf};
+	ncclsvc_result r = plan_usable(p, function);
+	if (r)
+		return r;
+	op.comm = p->comm;
+	op.record = (struct svc_record){
+		.op = NCCLSVC_SEND,
+		.type = type > UINT8_MAX ? UINT8_MAX : (uint8_t)type,
+		.peer = peer,
+		.count = count,
+	};
+	session_lock(p->session);
+	r = submit(p, &op, count, type, wait_ms, task, function);
+	session_unlock(p->session);
+	return r;
+}
+
+static ncclsvc_result submit_recv(ncclsvc_plan *p, void *buf, size_t count, ncclsvc_type type,
+				  int peer, const int *wait_ms, ncclsvc_task *task,
+				  const char *function)
+{
+	struct op op = {.dst = buf};
+	ncclsvc_result r = plan_usable(p, function);
+	if (r)
+		return r;
+	op.comm = p->comm;
+	op.record = (struct svc_record){
+		.op = NCCLSVC_RECV,
+		.type = type > UINT8_MAX ? UINT8_MAX : (uint8_t)type,
+		.peer = peer,
+		.count = count,
+	};
+	session_lock(p->session);
+	r = submit(p, &op, count, type, wait_ms, task, function);
+	session_unlock(p->session);
+	return r;
+}
+
+ncclsvc_result ncclsvc_plan_submit_send(ncclsvc_plan *plan, const void *sendbuf, size_t count,
+					ncclsvc_type type, int peer, ncclsvc_task *task)
+{
+	return submit_send(plan, sendbuf, count, type, peer, NULL, task,
+			   "ncclsvc_plan_submit_send");
+}
+
+ncclsvc_result ncclsvc_plan_submit_recv(ncclsvc_plan *plan, void *recvbuf, size_t count,
+					ncclsvc_type type, int peer, ncclsvc_task *task)
+{
+	return submit_recv(plan, recvbuf, count, type, peer, NULL, task,
+			   "ncclsvc_plan_submit_recv");
+}
+
+ncclsvc_result ncclsvc_plan_submit_send_and_wait(ncclsvc_plan *plan, const void *sendbuf,
+						 size_t count, ncclsvc_type type, int peer,
+						 int timeout_ms)
+{
+	return submit_send(plan, sendbuf, count, type, peer, &timeout_ms, NULL,
+			   "ncclsvc_plan_submit_send_and_wait");
+}
+
+ncclsvc_result ncclsvc_plan_submit_recv_and_wait(ncclsvc_plan *plan, void *recvbuf, size_t count,
+						 ncclsvc_type type, int peer, int timeout_ms)
+{
+	return submit_recv(plan, recvbuf, count, type, peer, &timeout_ms, NULL,
+			   "ncclsvc_plan_submit_recv_and_wait");
+}

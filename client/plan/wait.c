@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Groups and iterations: waiting for them, beginning the next, and giving the plan up. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "plan.h"
+
+#define LANDING_NS UINT64_C(5000000000) /* at the end, for what already runs */
+
+/* ---- What lacks ---- */
+
+ncclsvc_result plan_timeout(const ncclsvc_plan *p, uint32_t group, const char *what)
+{
+	char text[PLACE_TEXT];
+	uint32_t n = 0, first = 0;
+	for (uint32_t i = 0; i < p->first[group + 1]; i++)
+		if ((p->numbers[i] == PLACE_FREE || p->numbers[i] == PLACE_TAKEN) && !n++)
+			first = i;
+	if (!n)
+		return error_set(NCCLSVC_TIMEOUT,
+				 "%s: not over in time, though this rank has submitted it whole: "
+				 "other ranks have not, or it runs",
+				 what);
+	place_text(p, first, text);
+	if (n == 1)
+		return error_set(NCCLSVC_TIMEOUT, "%s: this rank has not submitted the %s", what,
+				 text);
+	return error_set(NCCLSVC_TIMEOUT,
+			 "%s: this rank has not submitted the %s, and %u tasks more", what, text,
+			 n - 1);
+}
+
+static bool is_task(uint64_t number)
+{
+	return number != PLACE_FREE && number != PLACE_TAKEN;
+}
+
+/* ---- A group ---- */
+
+static ncclsvc_result group_timeout(const ncclsvc_plan *p, uint32_t group)
+{
+	char what[48];
+	snprintf(what, sizeof(what), "group %u of the plan", group);
+	return plan_timeout(p, group, what);
+}
+
+ncclsvc_result group_wait(ncclsvc_plan *p, uint32_t own, uint64_t deadline)
+{
+	ncclsvc_session *s = p->session;
+	const uint32_t group = p->tasks[own].group;
+	const uint64_t iteration = p->base, number = p->numbers[own];
+	ncclsvc_result r = NCCLSVC_OK;
+	if (task_wait(s, number, deadline))
+		return iteration == p->base ? group_timeout(p, group) : NCCLSVC_TIMEOUT;
+	r = task_report(s, number);
+	/* It cannot have run before all of them were submitted. */
+	for (uint32_t i = p->first[group]; !r && i < p->first[group + 1]; i++) {
+		if (iteration != p->base) /* another thread has seen the end of all */
+			break;
+		if (!is_task(p->numbers[i]))
+			continue;
+		const uint64_t other = p->numbers[i];
+		if (task_wait(s, other, deadline))
+			return iteration == p->base ? group_timeout(p, group) : NCCLSVC_TIMEOUT;
+		r = task_report(s, other);
+	}
+	return r;
+}
+
+/* The place of a task of this iteration. False: it is not of this iteration. */
+static bool find_place(const ncclsvc_plan *p, uint64_t task, uint32_t *place)
+{
+	const struct tasks *t = &p->session->tasks;
+	const struct slot *slot = &t->slots[task & (t->entries - 1)];
+	if (slot->number == task) {
+		*place = slot->place - 1;
+		return slot->place && *place < p->ntasks && p->numbers[*place] == task;
+	}
+	for (*place = 0; *place < p->ntasks; ++*place)
+		if (p->numbers[*place] == task)
+			return true;
+	return false;
+}
+
+ncclsvc_result ncclsvc_plan_wait(ncclsvc_plan *p, ncclsvc_task task, int timeout_ms)
+{
+	uint32_t place;
+	ncclsvc_result r = plan_usable(p, "ncclsvc_plan_wait");
+	if (r)
+		return r;
+	uint64_t deadline = deadline_in(timeout_ms);
+	session_lock(p->session);
+	bool here = p->numbers && task && is_task(task) && find_place(p, task, &place);
+	if (here)
+		r = group_wait(p, place, deadline);
+	session_unlock(p->session);
+	return here ? r : ncclsvc_wait(p->session, task, timeout_ms);
+}
+
+/* As group_wait, without waiting. Locked. */
+static ncclsvc_result group_test(ncclsvc_plan *p, uint32_t own)
+{
+	ncclsvc_session *s = p->session;
+	const uint32_t group = p->tasks[own].group;
+	const uint64_t iteration = p->base;
+	for (uint32_t n = 0; n <= p->first[group + 1] - p->first[group]; n++) {
+		uint32_t i = n ? p->first[group] + n - 1 : own;
+		if (iteration != p->base)
+			break;
+		if (!is_task(p->numbers[i]))
+			return NCCLSVC_IN_PROGRESS;
+		const uint64_t number = p->numbers[i];
+		if (!task_over(s, number))
+			return NCCLSVC_IN_PROGRESS;
+		ncclsvc_result r = task_report(s, number);
+		if (r)
+			return r;
+	}
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_plan_test(ncclsvc_plan *p, ncclsvc_task task)
+{
+	uint32_t place;
+	ncclsvc_result r = plan_usable(p, "ncclsvc_plan_test");
+	if (r)
+		return r;
+	session_lock(p->session);
+	bool here = p->numbers && task && is_task(task) && find_place(p, task, &place);
+	if (here)
+		r = group_test(p, place);
+	session_unlock(p->session);
+	return here ? r : ncclsvc_test(p->session, task);
+}
+
+/* ---- An iteration ---- */
+
+/* The first failure of the iteration that no call has told; all count as told then. Locked. */
+static ncclsvc_result iteration_report(const ncclsvc_plan *p)
+{
+	ncclsvc_session *s = p->session;
+	ncclsvc_result first = NCCLSVC_OK;
+	char why[LOST_TEXT];
+	for (uint32_t i = 0; s->tasks.nfailures != p->failures && i < p->ntasks; i++) {
+		if (!is_task(p->numbers[i]))
+			continue;
+		struct failure *f = failure_find(&s->tasks, p->numbers[i]);
+		if (!f || f->reported)
+			continue;
+		ncclsvc_result r = task_report(s, p->numbers[i]);
+		if (!first) {
+			first = r;
+			snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
+		}
+	}
+	return first ? error_set(first, "%s", why) : NCCLSVC_OK;
+}
+
+/* Until other threads have submitted all. Locked; yields. */
+static ncclsvc_result wait_submitted(ncclsvc_plan *p, uint64_t deadline)
+{
+	ncclsvc_session *s = p->session;
+	while (p->nsubmitted < p->ntasks) {
+		uint64_t now = now_ns(), slice = now + SLICE_NS;
+		ncclsvc_result r = session_check(s);
+		if (!r)
+			r = comm_check(p->comm);
+		if (r)
+			return r;
+		if (now >= deadline)
+			return plan_timeout(p, p->ngroups - 1, "this iteration of the plan");
+		session_wait(s, deadline < slice ? deadline : slice);
+		socket_pump(s);
+		tasks_look(s);
+	}
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result wait_iteration(ncclsvc_plan *p, uint64_t deadline)
+{
+	ncclsvc_result r = wait_submitted(p, deadline);
+	for (uint32_t i = 0; !r && i < p->ntasks; i++)
+		if (task_wait(p->session, p->numbers[i], deadline))
+			r = plan_timeout(p, p->ngroups - 1, "this iteration of the plan");
+	return r;
+}
+
+ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
+{
+	ncclsvc_result r = plan_usable(p, "ncclsvc_plan_reset");
+	if (r)
+		return r;
+	uint64_t deadline = deadline_in(timeout_ms);
+	ncclsvc_session *s = p->session;
+	session_lock(s);
+	if (p->phase != PLAN_LAUNCHED)
+		r = error_argument("ncclsvc_plan_reset: the plan has not been launched");
+	else if (p->busy)
+		r = error_set(NCCLSVC_BUSY, "ncclsvc_plan_reset: another thread resets the plan");
+	if (!r)
+		r = session_check(s);
+	if (!r)
+		r = comm_check(p->comm);
+	if (!r && plan_stale(p)) {
+		r = plan_commit(p, deadline);
+	} else if (!r && p->nsubmitted) {
+		/* Others may still submit: not `busy`. */
+		const uint64_t iteration = p->base;
+		r = wait_iteration(p, deadline);
+		if (!r && iteration == p->base) {
+			r = iteration_report(p);
+			plan_begin_iteration(p);
+			p->iterations++;
+		}
+	} else if (!r && !p->ntasks) {
+		p->iterations++;
+	}
+	session_unlock(s);
+	return r;
+}
+
+/* ---- The end ---- */
+
+/* The groups that were submitted whole. Locked; yields. */
+static ncclsvc_result wait_whole_groups(ncclsvc_plan *p, uint64_t deadline)
+{
+	for (uint32_t g = 0; g < p->group; g++)
+		for (uint32_t i = p->first[g]; i < p->first[g + 1]; i++)
+			if (task_wait(p->session, p->numbers[i], deadline))
+				return group_timeout(p, g);
+	return NCCLSVC_OK;
+}
+
+/* All of it has ended, or soon will: nobody is told of it later. Locked; yields. */
+static void let_land(ncclsvc_plan *p)
+{
+	uint64_t deadline = now_ns() + LANDING_NS;
+	for (uint32_t i = 0; i < p->ntasks; i++) {
+		if (!is_task(p->numbers[i]))
+			continue;
+		task_wait(p->session, p->numbers[i], deadline);
+		struct failure *f = failure_find(&p->session->tasks, p->numbers[i]);
+		if (f)
+			f->reported = true;
+	}
+}
+
+/* Locked; yields. */
+static ncclsvc_result give_up(ncclsvc_plan *p, uint64_t deadline)
+{
+	ncclsvc_session *s = p->session;
+	struct call call = {0};
+	char why[LOST_TEXT];
+	bool alive = p->phase >= PLAN_COMMITTED && !s->lost && !plan_stale(p) && !p->comm->broken;
+	ncclsvc_result r = NCCLSVC_OK;
+	if (alive && p->phase == PLAN_LAUNCHED)
+		r = wait_whole_groups(p, deadline);
+	if (!r && p->phase == PLAN_LAUNCHED)
+		r = iteration_report(p);
+	snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
+	if (alive && !s->lost && p->comm)
+		call_run(s, &call, SVC_PLAN_DROP,
+			 &(struct svc_plan_drop){p->comm->handle, p->handle}, -1,
+			 deadline_in(REQUEST_MS));
+	if (p->phase == PLAN_LAUNCHED)
+		let_land(p);
+	return r ? error_set(r, "%s", why) : NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_plan_terminate(ncclsvc_plan *p, int timeout_ms)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	if (!p)
+		return NCCLSVC_OK;
+	uint64_t deadline = deadline_in(timeout_ms);
+	ncclsvc_session *s = p->session;
+	session_lock(s);
+	if (p->comm)
+		r = give_up(p, deadline);
+	ncclsvc_plan **at = &s->plans;
+	while (*at != p)
+		at = &(*at)->next;
+	*at = p->next;
+	session_unlock(s);
+	plan_free(p);
+	return r;
+}
