@@ -80,6 +80,14 @@ static ncclResult_t check_state(ncclComm_t comm, const char *function, enum ente
 	return ncclSuccess;
 }
 
+ncclResult_t handle_usable(ncclComm_t comm, const char *function)
+{
+	pthread_mutex_lock(&comm->lock);
+	ncclResult_t r = check_state(comm, function, ENTER_USE);
+	pthread_mutex_unlock(&comm->lock);
+	return r;
+}
+
 ncclResult_t handle_enter(ncclComm_t comm, const char *function, enum enter how)
 {
 	ncclResult_t r = handle_check(comm, function);

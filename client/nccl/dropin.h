@@ -113,6 +113,8 @@ enum enter { ENTER_USE, ENTER_FAILED_TOO }; /* the latter: what ends it, or asks
 /* Keeps comm->service alive until handle_exit. Fails if it is not READY. */
 ncclResult_t handle_enter(ncclComm_t comm, const char *function, enum enter how);
 void handle_exit(ncclComm_t comm);
+/* Could it be entered? */
+ncclResult_t handle_usable(ncclComm_t comm, const char *function);
 /* It has failed, and its user will be told. Keeps the first sentence. */
 void handle_latch(ncclComm_t comm, ncclResult_t result, const char *text);
 /* Asks the service for failures, and latches what it says. Inside. */

@@ -67,12 +67,13 @@ static ncclsvc_result submit_once(const struct gpu_session *session, struct job 
 	return r;
 }
 
-static bool any_over(const struct job *jobs, unsigned n)
+/* The communicator that is not to be waited for any more, or NULL. */
+static const struct job *first_over(const struct job *jobs, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		if (handle_over(jobs[i].comm))
-			return true;
-	return false;
+			return &jobs[i];
+	return NULL;
 }
 
 /* True if it makes sense to try again: AGAIN is a ring that is full; LIMIT are timelines or regions,
@@ -91,15 +92,17 @@ static bool wait_for_room(struct gpu_session *session, ncclsvc_result r, long *n
 /* The session has been told all, or nothing. */
 static ncclResult_t submit_session(struct gpu_session *session, struct job *jobs, unsigned n)
 {
-	unsigned mine = 0, tries = 0;
+	unsigned mine = 0;
 	long ns = PAUSE_MIN_NS;
 	ncclsvc_result r;
 	for (unsigned i = 0; i < n; i++)
 		mine += jobs[i].comm->session == session;
 	do {
 		r = submit_once(session, jobs, n, mine > 1);
-		if (tries++ && (r == NCCLSVC_AGAIN || r == NCCLSVC_LIMIT) && any_over(jobs, n))
-			break;
+		const struct job *over =
+			r == NCCLSVC_AGAIN || r == NCCLSVC_LIMIT ? first_over(jobs, n) : NULL;
+		if (over)
+			return handle_usable(over->comm, ncclsvc_op_name(over->op));
 	} while (wait_for_room(session, r, &ns));
 	if (r == NCCLSVC_DAEMON_LOST)
 		session->lost = true;

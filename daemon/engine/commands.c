@@ -138,6 +138,8 @@ static void remove_region(struct engine *e, struct session *s, const struct comm
 	struct event ev = {.kind = EVENT_REGION_GONE,
 			   .session = s->slot,
 			   .region = {c->region.region, c->region.serial}};
+	/* Tasks that were submitted before it was asked for may name it. */
+	intake_all(e, s);
 	/* A group that is not closed yet holds no pins. */
 	if (r->pins || s->group)
 		ev.kind = EVENT_REGION_BUSY;

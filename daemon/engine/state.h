@@ -253,6 +253,8 @@ struct engine {
 
 /* intake.c */
 bool intake_ring(struct engine *e, struct session *s);
+/* All that was there before; a ring's length at most. */
+void intake_all(struct engine *e, struct session *s);
 void intake_socket(struct engine *e, struct session *s, uint32_t serial,
 		   const struct svc_record *record);
 void intake_drop_group(struct engine *e, struct session *s);
