@@ -94,6 +94,7 @@ ncclResult_t dropin_call(const struct call *c, CUdeviceptr send, CUdeviceptr rec
 void dropin_check_usable(ncclComm_t comm)
 {
 	int rank, n;
+	ncclResult_t error;
 	CUdeviceptr p;
 	CUstream stream = gpu_stream();
 	CHECK_NC(nc.ncclCommUserRank(comm, &rank));
@@ -102,6 +103,8 @@ void dropin_check_usable(ncclComm_t comm)
 	CHECK_CU(cu.cuMemsetD32Async(p, (unsigned)rank + 1, WORDS, stream));
 	CHECK_NC(nc.ncclAllReduce(at(p), at(p), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM, comm, stream));
 	CHECK(gpu_stream_ends(stream, WAIT_MS));
+	CHECK_NC(nc.ncclCommGetAsyncError(comm, &error));
+	CHECK_NC(error);
 	gpu_check(p, (uint32_t)(n * (n + 1) / 2), WORDS, "the sum over all ranks");
 	CHECK_CU(cu.cuMemFree(p));
 	CHECK_CU(cu.cuStreamDestroy(stream));
