@@ -31,14 +31,31 @@ ncclComm_t handle_ref(ncclComm_t comm)
 	return comm;
 }
 
+/* A thread may be about to use what another one aborts: the last ones stay, to say so. */
+#define GRAVES 1024
+static pthread_mutex_t graves_lock = PTHREAD_MUTEX_INITIALIZER;
+static ncclComm_t graves[GRAVES];
+static unsigned next_grave;
+
 void handle_unref(ncclComm_t comm)
 {
 	if (!comm || --comm->refs)
 		return;
-	comm->magic = 0;
-	pthread_cond_destroy(&comm->changed);
-	pthread_mutex_destroy(&comm->lock);
-	free(comm);
+	pthread_mutex_lock(&graves_lock);
+	ncclComm_t gone = NULL;
+	if (!comm->buried) {
+		comm->buried = true;
+		gone = graves[next_grave];
+		graves[next_grave] = comm;
+		next_grave = (next_grave + 1) % GRAVES;
+	}
+	pthread_mutex_unlock(&graves_lock);
+	if (!gone)
+		return;
+	gone->magic = 0;
+	pthread_cond_destroy(&gone->changed);
+	pthread_mutex_destroy(&gone->lock);
+	free(gone);
 }
 
 ncclResult_t handle_check(ncclComm_t comm, const char *function)
@@ -54,6 +71,9 @@ ncclResult_t handle_check(ncclComm_t comm, const char *function)
 			    "%s: the communicator is of the process that this one was forked "
 			    "from: make one of its own here",
 			    function);
+	if (comm->aborted)
+		return fail(ncclInvalidUsage, "%s: the communicator has been destroyed or aborted",
+			    function);
 	return ncclSuccess;
 }
 
@@ -61,7 +81,8 @@ ncclResult_t handle_check(ncclComm_t comm, const char *function)
 static ncclResult_t check_state(ncclComm_t comm, const char *function, enum enter how)
 {
 	if (comm->aborted)
-		return fail(ncclInvalidUsage, "%s: the communicator has been aborted", function);
+		return fail(ncclInvalidUsage, "%s: the communicator has been destroyed or aborted",
+			    function);
 	if (comm->state == COMM_STARTING)
 		return fail(ncclInvalidArgument,
 			    "%s: the communicator is still being made: wait until "

@@ -49,6 +49,14 @@ const char *last_sentence(void);
 /* A line of NCCL_DEBUG=INFO. */
 __attribute__((format(printf, 1, 2))) void inform(const char *format, ...);
 
+/* What a thread has. In the heap: a library that is opened late has little thread-local room. */
+struct own {
+	char sentence[1024]; /* of last_sentence */
+	char text[768];	     /* of ncclGetLastError */
+	struct group *group; /* NULL before the first */
+};
+struct own *own(void);
+
 /* ---- session.c ---- */
 
 /* A session of this process: all its communicators and memory on one GPU. It lives as long as the
@@ -94,8 +102,10 @@ struct ncclComm {
 	struct gpu_session *session;
 	ncclsvc_comm *service; /* NULL unless READY */
 	unsigned users;	       /* calls inside, which keep `service` alive */
+	bool buried;	       /* under the graves' lock */
 	unsigned pending;      /* starts and ends under way that it is the parent of */
-	bool aborted, revoked, finalized;
+	bool revoked, finalized;
+	atomic_bool aborted;   /* or destroyed; it is read without the lock, too */
 	uint64_t shrinks;
 	ncclsvc_task newest;
 	ncclResult_t async; /* the first failure, for good */
@@ -106,7 +116,7 @@ struct ncclComm {
 ncclComm_t handle_new(int device, bool blocking, const char *name);
 ncclComm_t handle_ref(ncclComm_t comm);
 void handle_unref(ncclComm_t comm);
-/* Is it a handle of this process at all? */
+/* Is it a handle of this process, and has not been destroyed? */
 ncclResult_t handle_check(ncclComm_t comm, const char *function);
 
 enum enter { ENTER_USE, ENTER_FAILED_TOO }; /* the latter: what ends it, or asks */
@@ -180,7 +190,9 @@ struct job {
 	bool done;
 };
 
+struct group;
 bool group_is_open(void);
+void group_free(struct group *group);
 /* Keeps it for ncclGroupEnd. */
 ncclResult_t group_add_job(const struct job *job);
 void group_add_start(struct start *start);

@@ -41,14 +41,13 @@ NCCL_TWIN(ncclCommFinalize);
 /* From any thread, whatever others do with the communicator: they are let go. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-	if (!comm)
+	if (!comm || (comm->magic == COMM_MAGIC && comm->aborted))
 		return ncclSuccess;
 	ncclResult_t r = handle_check(comm, "ncclCommAbort");
 	if (r)
 		return r;
 	pthread_mutex_lock(&comm->lock);
-	bool before = comm->aborted;
-	comm->aborted = true;
+	bool before = atomic_exchange(&comm->aborted, true);
 	pthread_cond_broadcast(&comm->changed);
 	pthread_mutex_unlock(&comm->lock);
 	if (before)
@@ -63,7 +62,7 @@ NCCL_TWIN(ncclCommAbort);
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-	if (!comm)
+	if (!comm || (comm->magic == COMM_MAGIC && comm->aborted))
 		return ncclSuccess;
 	ncclResult_t r = handle_check(comm, "ncclCommDestroy");
 	if (r)

@@ -10,12 +10,46 @@
 #include "build_config.h"
 #include "dropin.h"
 
-#define SENTENCE 1024
+#define SENTENCE sizeof(((struct own *)0)->sentence)
 
 enum level { LEVEL_NONE, LEVEL_VERSION, LEVEL_WARN, LEVEL_INFO };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char last[SENTENCE]; /* of the process, as in NCCL: another thread may ask */
+
+/* ---- Of threads ---- */
+
+static pthread_key_t own_key;
+static _Thread_local struct own *mine;
+
+static void own_free(void *arg)
+{
+	struct own *o = arg;
+	group_free(o->group);
+	free(o);
+	mine = NULL;
+}
+
+static void own_key_make(void)
+{
+	pthread_key_create(&own_key, own_free);
+}
+
+struct own *own(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	static struct own nobodys; /* better than nothing, if there is no memory */
+	if (mine)
+		return mine;
+	pthread_once(&once, own_key_make);
+	struct own *o = calloc(1, sizeof(*o));
+	if (!o)
+		return &nobodys;
+	pthread_setspecific(own_key, o);
+	return mine = o;
+}
+
+/* ---- Lines ---- */
 
 static enum level level(void)
 {
@@ -73,6 +107,8 @@ void inform(const char *format, ...)
 	print("INFO", text);
 }
 
+/* ---- Sentences ---- */
+
 static ncclResult_t keep(ncclResult_t result, const char *text)
 {
 	pthread_mutex_lock(&lock);
@@ -129,11 +165,11 @@ ncclResult_t fail_service(ncclsvc_result result)
 
 const char *last_sentence(void)
 {
-	static _Thread_local char mine[SENTENCE];
+	struct own *o = own();
 	pthread_mutex_lock(&lock);
-	memcpy(mine, last, sizeof(mine));
+	memcpy(o->sentence, last, sizeof(o->sentence));
 	pthread_mutex_unlock(&lock);
-	return mine;
+	return o->sentence;
 }
 
 const char *ncclGetErrorString(ncclResult_t result)

@@ -14,51 +14,68 @@ struct group {
 	struct start *starts, **starts_end;
 };
 
-static _Thread_local struct group group;
-
 bool group_is_open(void)
 {
-	return group.depth;
+	const struct group *g = own()->group;
+	return g && g->depth;
+}
+
+void group_free(struct group *g)
+{
+	if (!g)
+		return;
+	free(g->jobs);
+	free(g);
 }
 
 void group_note(ncclResult_t result)
 {
-	if (!group.depth || group.failed || !result || result == ncclInProgress)
+	if (!group_is_open() || !result || result == ncclInProgress)
 		return;
-	group.failed = result;
-	snprintf(group.text, sizeof(group.text), "%s", last_sentence());
+	struct group *g = own()->group;
+	if (g->failed)
+		return;
+	g->failed = result;
+	snprintf(g->text, sizeof(g->text), "%s", last_sentence());
 }
 
 ncclResult_t group_add_job(const struct job *job)
 {
-	if (group.njobs == RING_ENTRIES)
+	struct group *g = own()->group;
+	if (g->njobs == RING_ENTRIES)
 		return fail(ncclInvalidUsage, "a group has at most %d operations: end it earlier",
 			    RING_ENTRIES);
-	if (group.njobs == group.room) {
-		unsigned room = group.room ? 2 * group.room : 16;
-		struct job *grown = realloc(group.jobs, room * sizeof(*grown));
+	if (g->njobs == g->room) {
+		unsigned room = g->room ? 2 * g->room : 16;
+		struct job *grown = realloc(g->jobs, room * sizeof(*grown));
 		if (!grown)
 			return fail(ncclSystemError, "out of memory");
-		group.jobs = grown;
-		group.room = room;
+		g->jobs = grown;
+		g->room = room;
 	}
-	group.jobs[group.njobs] = *job;
-	handle_ref(group.jobs[group.njobs++].comm);
+	g->jobs[g->njobs] = *job;
+	handle_ref(g->jobs[g->njobs++].comm);
 	return ncclSuccess;
 }
 
 void group_add_start(struct start *start)
 {
-	if (!group.starts)
-		group.starts_end = &group.starts;
-	*group.starts_end = start;
-	group.starts_end = &start->next;
+	struct group *g = own()->group;
+	if (!g->starts)
+		g->starts_end = &g->starts;
+	*g->starts_end = start;
+	g->starts_end = &start->next;
 }
 
 ncclResult_t ncclGroupStart(void)
 {
-	if (!group.depth++)
-		group.failed = ncclSuccess;
+	struct own *o = own();
+	if (!o->group)
+		o->group = calloc(1, sizeof(*o->group));
+	if (!o->group)
+		return fail(ncclSystemError, "out of memory");
+	if (!o->group->depth++)
+		o->group->failed = ncclSuccess;
 	return ncclSuccess;
 }
 NCCL_TWIN(ncclGroupStart);
@@ -73,30 +90,37 @@ static void drop_starts(struct start *list, ncclResult_t why, const char *text)
 	}
 }
 
+/* The group is closed by now: what fails in here is not its own failure any more. */
+static ncclResult_t run(struct start *starts, struct job *jobs, unsigned n)
+{
+	ncclResult_t r = starts ? starts_run(starts) : ncclSuccess;
+	if (n && (!r || r == ncclInProgress)) {
+		ncclResult_t submitted = jobs_submit(jobs, n);
+		r = submitted ? submitted : r;
+	}
+	return r;
+}
+
 ncclResult_t ncclGroupEnd(void)
 {
-	if (!group.depth)
+	struct group *g = own()->group;
+	if (!g || !g->depth)
 		return fail(ncclInvalidUsage, "ncclGroupEnd: there was no ncclGroupStart");
-	if (--group.depth)
+	if (--g->depth)
 		return ncclSuccess;
-	struct start *starts = group.starts;
-	struct job *jobs = group.jobs;
-	unsigned n = group.njobs;
-	ncclResult_t r = group.failed;
-	group.starts = NULL;
-	group.njobs = 0; /* who makes groups makes many: the room is kept */
+	struct start *starts = g->starts;
+	unsigned n = g->njobs;
+	ncclResult_t r = g->failed;
+	g->starts = NULL;
+	g->njobs = 0; /* who makes groups makes many: the room is kept */
 	if (r) {
-		fail(r, "%s", group.text);
-		drop_starts(starts, r, group.text);
+		fail(r, "%s", g->text);
+		drop_starts(starts, r, g->text);
 	} else {
-		r = starts ? starts_run(starts) : ncclSuccess;
-		if (n && (!r || r == ncclInProgress)) {
-			ncclResult_t submitted = jobs_submit(jobs, n);
-			r = submitted ? submitted : r;
-		}
+		r = run(starts, g->jobs, n);
 	}
 	for (unsigned i = 0; i < n; i++)
-		handle_unref(jobs[i].comm);
+		handle_unref(g->jobs[i].comm);
 	return r;
 }
 NCCL_TWIN(ncclGroupEnd);

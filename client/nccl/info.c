@@ -74,14 +74,14 @@ NCCL_TWIN(ncclCommGetAsyncError);
 
 const char *ncclGetLastError(ncclComm_t comm)
 {
-	static _Thread_local char text[sizeof(comm->text)];
+	struct own *o = own();
 	if (!comm || comm->magic != COMM_MAGIC)
 		return last_sentence();
 	pthread_mutex_lock(&comm->lock);
-	bool own = comm->async != ncclSuccess;
-	if (own)
-		snprintf(text, sizeof(text), "%s", comm->text);
+	bool failed = comm->async != ncclSuccess;
+	if (failed)
+		snprintf(o->text, sizeof(o->text), "%s", comm->text);
 	pthread_mutex_unlock(&comm->lock);
-	return own ? text : last_sentence();
+	return failed ? o->text : last_sentence();
 }
 NCCL_TWIN(ncclGetLastError);
