@@ -254,6 +254,18 @@ void comms_break(ncclsvc_session *s); /* all: the daemon is lost; locked */
 ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline);
 void comms_free(ncclsvc_session *s);
 
+/* ncclsvc_comm_split in two steps: between them the parent may be left, which ends the split. */
+struct splitting {
+	ncclsvc_session *session;
+	ncclsvc_comm *comm;
+	struct call call;
+	uint64_t deadline;
+};
+/* On OK, split_finish must follow, and split stay where it is. */
+ncclsvc_result split_begin(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
+			   struct splitting *split);
+ncclsvc_result split_finish(struct splitting *split, ncclsvc_comm **newcomm);
+
 /* ---- memory.c: registered regions ---------------------------------------------------------- */
 
 struct region {
@@ -448,6 +460,9 @@ struct ncclsvc_session {
 
 /* OK at once if the session is not lost. rejoin: its communicators, too. Not locked. */
 ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin);
+/* In a forked child: closes its share of the connection, so that the daemon sees the parent's end.
+ * The session is not to be used any more. */
+void session_forked(ncclsvc_session *s);
 void session_lock(ncclsvc_session *s);
 void session_unlock(ncclsvc_session *s);
 /* dispatch.c: tells the event loop that something is there. Locked. */

@@ -187,16 +187,24 @@ ncclsvc_result ncclsvc_comm_world(ncclsvc_session *s, int rank, int timeout_ms, 
 	return join_new(s, &request, NCCLSVC_DEVICE_HOST, timeout_ms, comm);
 }
 
-ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
-				  ncclsvc_comm **newcomm)
+ncclsvc_result split_begin(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
+			   struct splitting *split)
 {
-	if (!parent || !newcomm)
-		return error_argument("ncclsvc_comm_split: a communicator is NULL");
 	ncclsvc_session *s = parent->session;
 	ncclsvc_comm *comm = comm_new(s);
 	if (!comm)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	comm->split = true;
+	comm->device = parent->device;
+	*split = (struct splitting){
+		.session = s,
+		.comm = comm,
+		.call = {.on_reply = joined, .arg = comm},
+		.deadline = answer_deadline(timeout_ms),
+	};
 	session_lock(s);
+	comm->daemon_device = parent->daemon_device;
+	label(comm, parent);
 	ncclsvc_result r = session_check(s);
 	if (!r)
 		r = comm_check(parent);
@@ -206,19 +214,36 @@ ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *parent, int colour, int key, int
 		.key = key,
 		.timeout_ns = timeout_on_wire(timeout_ms),
 	};
-	comm->split = true;
-	comm->device = parent->device;
-	comm->daemon_device = parent->daemon_device;
-	label(comm, parent);
-	session_unlock(s);
 	if (!r)
-		r = join(s, comm, SVC_SPLIT, &request, timeout_ms);
+		r = call_begin(s, &split->call, SVC_SPLIT, &request, -1, split->deadline);
+	session_unlock(s);
+	if (r)
+		free(comm);
+	return r;
+}
+
+ncclsvc_result split_finish(struct splitting *split, ncclsvc_comm **newcomm)
+{
+	ncclsvc_comm *comm = split->comm;
+	session_lock(split->session);
+	ncclsvc_result r = call_finish(split->session, &split->call, split->deadline);
+	session_unlock(split->session);
 	bool member = !r && comm->key;
 	if (!r)
 		*newcomm = member ? comm : NULL;
 	if (!member)
 		free(comm);
 	return r;
+}
+
+ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
+				  ncclsvc_comm **newcomm)
+{
+	struct splitting split;
+	if (!parent || !newcomm)
+		return error_argument("ncclsvc_comm_split: a communicator is NULL");
+	ncclsvc_result r = split_begin(parent, colour, key, timeout_ms, &split);
+	return r ? r : split_finish(&split, newcomm);
 }
 
 static struct svc_join rejoin_request(const ncclsvc_comm *comm, uint64_t timeout_ns)

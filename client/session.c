@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "fdio.h"
 #include "internal.h"
 
 #define SYSTEM_SOCKET	"/run/ncclsvc/ncclsvcd.sock"
@@ -21,6 +22,13 @@ void session_lock(ncclsvc_session *s)
 void session_unlock(ncclsvc_session *s)
 {
 	pthread_mutex_unlock(&s->lock);
+}
+
+void session_forked(ncclsvc_session *s)
+{
+	const struct link *l = s->link;
+	int fds[] = {l->sock, l->doorbell, l->completion};
+	svc_close_fds(fds, 3);
 }
 
 static ncclsvc_result choose_path(const char *path, struct sockaddr_un *address)

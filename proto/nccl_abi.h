@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part of NCCL's API that this project uses, as libnccl.so.2 exports it (2.28). Opened at run
- * time (dynlib.h), so building needs no NCCL; tests/unit/test_abi.c compares all this with nccl.h
- * where that is installed. Element types and reductions have NCCL's numbers in ncclsvc_types.h.
+ * NCCL's API as libnccl.so.2 exports it (2.28): first what this project uses, opened at run time
+ * (dynlib.h), so that building needs no NCCL; then the rest, which client/nccl implements, too.
+ * tests/unit/test_abi.c compares all this with nccl.h where that is installed. Element types and
+ * reductions have NCCL's numbers in ncclsvc_types.h.
  */
 #ifndef PROTO_NCCL_ABI_H
 #define PROTO_NCCL_ABI_H
@@ -60,6 +61,26 @@ typedef struct ncclConfig_v22800 {
 } ncclConfig_t;
 
 enum { NCCL_WIN_DEFAULT = 0, NCCL_WIN_COLL_SYMMETRIC = 1 };
+enum { NCCL_SPLIT_NOCOLOR = -1 };
+enum { NCCL_SHRINK_DEFAULT = 0, NCCL_SHRINK_ABORT = 1 };
+enum { NCCL_REVOKE_DEFAULT = 0 };
+enum { NCCL_CTA_POLICY_DEFAULT = 0, NCCL_CTA_POLICY_EFFICIENCY = 1, NCCL_CTA_POLICY_ZERO = 2 };
+enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 };
+
+#define NCCL_NUM_OPS	5 /* built-in reductions; numbers from here on are made */
+#define NCCL_SIM_MAGIC	0x74685283
+
+typedef struct ncclSimInfo_v22200 {
+	size_t size;
+	unsigned magic;
+	unsigned version;
+	float estimatedTime;
+} ncclSimInfo_t;
+
+/* Of nccl_device.h. */
+typedef struct ncclTeam {
+	int nRanks, rank, stride;
+} ncclTeam_t;
 
 /* X(function, return type, (parameters)) */
 #define NCCL_FUNCTIONS(X)                                                                          \
@@ -110,5 +131,49 @@ enum { NCCL_WIN_DEFAULT = 0, NCCL_WIN_COLL_SYMMETRIC = 1 };
 	X(ncclCommWindowRegister, ncclResult_t,                                                    \
 	  (ncclComm_t comm, void *p, size_t bytes, ncclWindow_t *window, int flags))               \
 	X(ncclCommWindowDeregister, ncclResult_t, (ncclComm_t comm, ncclWindow_t window))
+
+/* What this project does not call. */
+#define NCCL_MORE_FUNCTIONS(X)                                                                     \
+	X(ncclCommInitRank, ncclResult_t,                                                          \
+	  (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank))                              \
+	X(ncclCommInitAll, ncclResult_t, (ncclComm_t * comms, int n, const int *devices))          \
+	X(ncclCommInitRankScalable, ncclResult_t,                                                  \
+	  (ncclComm_t * comm, int nranks, int rank, int nids, ncclUniqueId *ids,                   \
+	   ncclConfig_t *config))                                                                  \
+	X(ncclCommSplit, ncclResult_t,                                                             \
+	  (ncclComm_t comm, int colour, int key, ncclComm_t *newcomm, ncclConfig_t *config))       \
+	X(ncclCommShrink, ncclResult_t,                                                            \
+	  (ncclComm_t comm, int *exclude, int n, ncclComm_t *newcomm, ncclConfig_t *config,        \
+	   int flags))                                                                             \
+	X(ncclCommRevoke, ncclResult_t, (ncclComm_t comm, int flags))                              \
+	X(ncclCommCount, ncclResult_t, (const ncclComm_t comm, int *count))                        \
+	X(ncclCommCuDevice, ncclResult_t, (const ncclComm_t comm, int *device))                    \
+	X(ncclCommUserRank, ncclResult_t, (const ncclComm_t comm, int *rank))                      \
+	X(ncclCommRegister, ncclResult_t,                                                          \
+	  (const ncclComm_t comm, void *p, size_t bytes, void **handle))                           \
+	X(ncclCommDeregister, ncclResult_t, (const ncclComm_t comm, void *handle))                 \
+	X(ncclRedOpCreatePreMulSum, ncclResult_t,                                                  \
+	  (ncclRedOp_t * op, void *scalar, ncclDataType_t type, int residence, ncclComm_t comm))   \
+	X(ncclRedOpDestroy, ncclResult_t, (ncclRedOp_t op, ncclComm_t comm))                       \
+	X(ncclBcast, ncclResult_t,                                                                 \
+	  (void *buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm,             \
+	   CUstream stream))                                                                       \
+	X(ncclGroupSimulateEnd, ncclResult_t, (ncclSimInfo_t * info))                              \
+	X(ncclResetDebugInit, void, (void))                                                        \
+	X(ncclDevCommCreate, ncclResult_t,                                                         \
+	  (ncclComm_t comm, const void *requirements, void *device_comm))                          \
+	X(ncclDevCommDestroy, ncclResult_t, (ncclComm_t comm, const void *device_comm))            \
+	X(ncclTeamWorld, ncclTeam_t, (ncclComm_t comm))                                            \
+	X(ncclTeamLsa, ncclTeam_t, (ncclComm_t comm))                                              \
+	X(ncclTeamRail, ncclTeam_t, (ncclComm_t comm))                                             \
+	X(ncclTeamRankToWorld, int, (ncclComm_t comm, ncclTeam_t team, int rank))                  \
+	X(ncclTeamRankToLsa, int, (ncclComm_t comm, ncclTeam_t team, int rank))                    \
+	X(ncclLsaBarrierCreateRequirement, ncclResult_t,                                           \
+	  (ncclTeam_t team, int n, void *handle, void *requirements))                              \
+	X(ncclGinBarrierCreateRequirement, ncclResult_t,                                           \
+	  (ncclComm_t comm, ncclTeam_t team, int n, void *handle, void *requirements))             \
+	X(ncclLLA2ACalcSlots, int, (int elements, int element_bytes))                              \
+	X(ncclLLA2ACreateRequirement, ncclResult_t,                                                \
+	  (int blocks, int slots, void *handle, void *requirements))
 
 #endif

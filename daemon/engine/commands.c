@@ -146,6 +146,31 @@ static void remove_region(struct engine *e, struct session *s, const struct comm
 	engine_event(e, &ev);
 }
 
+/* Tasks that were submitted before it was asked for may name it, and have not been seen. They may
+ * need the commands behind this one, so they are taken in when all have run. */
+static void remove_region_later(struct engine *e, const struct command *c)
+{
+	if (e->ndeparting == e->departing_room) {
+		e->departing_room = e->departing_room ? 2 * e->departing_room : 16;
+		e->departing = realloc(e->departing, e->departing_room * sizeof(*e->departing));
+		if (!e->departing)
+			abort();
+	}
+	e->departing[e->ndeparting++] = *c;
+}
+
+void engine_regions_depart(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->ndeparting; i++) {
+		const struct command c = e->departing[i];
+		struct session *s = e->sessions[c.session];
+		if (!s->leaving)
+			intake_all(e, s);
+		remove_region(e, s, &c);
+	}
+	e->ndeparting = 0;
+}
+
 /* ---- Communicators ---- */
 
 static int set_handle(struct session *s, uint32_t handle, struct comm *c, int32_t rank)
@@ -247,7 +272,7 @@ static void run_command(struct engine *e, const struct command *c)
 		error = add_region(s, c);
 		break;
 	case COMMAND_REGION_DEL:
-		remove_region(e, s, c);
+		remove_region_later(e, c);
 		break;
 	case COMMAND_EPOCH_START:
 		error = start_epoch(e, c);

@@ -310,6 +310,8 @@ static void *engine_main(void *arg)
 			engine_run_commands(e);
 		bool took = poll_rings(e);
 		busy |= took;
+		if (e->ndeparting)
+			engine_regions_depart(e);
 		if (e->inputs)
 			order_check_inputs(e);
 		if (deadlines_first(&e->deadlines))
@@ -388,6 +390,7 @@ static void engine_free(struct engine *e)
 	free(e->visited);
 	free(e->free_slots);
 	free(e->commands);
+	free(e->departing);
 	free(e->events);
 	free(e);
 }

@@ -313,6 +313,13 @@ bool intake_ring(struct engine *e, struct session *s)
 	return taken > 0;
 }
 
+void intake_all(struct engine *e, struct session *s)
+{
+	for (uint32_t taken = 0; s->ring && taken < s->entries; taken += BATCH)
+		if (!intake_ring(e, s))
+			return;
+}
+
 void intake_socket(struct engine *e, struct session *s, uint32_t serial,
 		   const struct svc_record *record)
 {

@@ -232,6 +232,8 @@ struct engine {
 	uint32_t nfree;
 	uint32_t fresh;	  /* slots from here on were never used */
 	uint32_t leaving; /* sessions */
+	struct command *departing; /* regions that are to be let go */
+	uint32_t ndeparting, departing_room;
 	uint64_t uids;
 	uint64_t live; /* tasks whose client does not know yet how they ended */
 	uint32_t groups;
@@ -257,6 +259,8 @@ struct engine {
 
 /* intake.c */
 bool intake_ring(struct engine *e, struct session *s);
+/* All that was there before; a ring's length at most. */
+void intake_all(struct engine *e, struct session *s);
 void intake_socket(struct engine *e, struct session *s, uint32_t serial,
 		   const struct svc_record *record);
 void intake_drop_group(struct engine *e, struct session *s);
@@ -348,6 +352,8 @@ ncclsvc_status status_of(int result);
 
 /* commands.c */
 void engine_run_commands(struct engine *e);
+/* Lets regions go that commands have asked for, unless they are in use. */
+void engine_regions_depart(struct engine *e);
 void engine_session_poll(struct engine *e, struct session *s);
 void engine_session_idle(struct engine *e, struct session *s);
 /* Frees it if it leaves and nothing of it is in use any more. */

@@ -14,6 +14,7 @@ struct setup setup;
 static const struct gpu_test *const tables[] = {
 	values_tests,  random_tests, order_tests,   memory_tests,
 	refused_tests, member_tests, failure_tests, lost_tests,
+	nccl_tests,    nccl_life_tests,
 };
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 
@@ -40,7 +41,8 @@ static void usage(FILE *f)
 	      "  --help\n"
 	      "\n"
 	      "ncclsvcd and ncclsvc-ctl are those beside this program, or $NCCLSVCD and\n"
-	      "$NCCLSVC_CTL. Exit code: 0 if nothing failed, 1 if something did, 2 for usage.\n",
+	      "$NCCLSVC_CTL; the drop-in is ../lib/ncclsvc/libnccl.so.2, or $NCCLSVC_NCCL.\n"
+	      "Exit code: 0 if nothing failed, 1 if something did, 2 for usage.\n",
 	      f);
 }
 
@@ -117,15 +119,18 @@ static void parse(int argc, char *argv[], struct options *o)
 /* The programs beside this one, unless the environment says which. */
 static void find_programs(void)
 {
-	static const char *const programs[][2] = {{"NCCLSVCD", "ncclsvcd"},
-						  {"NCCLSVC_CTL", "ncclsvc-ctl"}};
+	static const char *const programs[][2] = {
+		{"NCCLSVCD", "ncclsvcd"},
+		{"NCCLSVC_CTL", "ncclsvc-ctl"},
+		{"NCCLSVC_NCCL", "../lib/ncclsvc/libnccl.so.2"},
+	};
 	char self[4096], path[4200];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 	self[n > 0 ? n : 0] = '\0';
 	*(strrchr(self, '/') ? strrchr(self, '/') : self) = '\0';
-	for (size_t i = 0; i < 2; i++) {
+	for (size_t i = 0; i < sizeof(programs) / sizeof(programs[0]); i++) {
 		snprintf(path, sizeof(path), "%s/%s", self, programs[i][1]);
-		if (!access(path, X_OK))
+		if (!access(path, R_OK))
 			setenv(programs[i][0], path, 0);
 	}
 	if (!getenv("NCCLSVCD")) {

@@ -94,6 +94,10 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	P(NCCLSVC_FLOAT16, ncclFloat16) P(NCCLSVC_FLOAT32, ncclFloat32)                            \
 	P(NCCLSVC_FLOAT64, ncclFloat64) P(NCCLSVC_BFLOAT16, ncclBfloat16)                          \
 	P(NCCLSVC_FLOAT8E4M3, ncclFloat8e4m3) P(NCCLSVC_FLOAT8E5M2, ncclFloat8e5m2)                \
+	C(NCCL_SPLIT_NOCOLOR) C(NCCL_SHRINK_DEFAULT) C(NCCL_SHRINK_ABORT) C(NCCL_REVOKE_DEFAULT)   \
+	C(NCCL_CTA_POLICY_DEFAULT) C(NCCL_CTA_POLICY_EFFICIENCY) C(NCCL_CTA_POLICY_ZERO)           \
+	C(ncclScalarDevice) C(ncclScalarHostImmediate) P(NCCL_NUM_OPS, ncclNumOps)                 \
+	S(ncclSimInfo_t) O(ncclSimInfo_t, magic) O(ncclSimInfo_t, estimatedTime)                   \
 	P(NCCLSVC_SUM, ncclSum) P(NCCLSVC_PROD, ncclProd) P(NCCLSVC_MAX, ncclMax)                  \
 	P(NCCLSVC_MIN, ncclMin) P(NCCLSVC_AVG, ncclAvg)
 

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Handles. A call that uses the service's communicator is inside meanwhile; whoever ends it waits
+ * until nobody is, so that a watchdog may abort what other threads work with. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dropin.h"
+
+ncclComm_t handle_new(int device, bool blocking, const char *name)
+{
+	ncclComm_t comm = calloc(1, sizeof(*comm));
+	if (!comm)
+		return NULL;
+	comm->magic = COMM_MAGIC;
+	comm->generation = process_generation();
+	comm->refs = 1;
+	comm->device = device;
+	comm->blocking = blocking;
+	comm->state = COMM_STARTING;
+	snprintf(comm->name, sizeof(comm->name), "%s", name);
+	pthread_mutex_init(&comm->lock, NULL);
+	pthread_cond_init(&comm->changed, NULL);
+	return comm;
+}
+
+ncclComm_t handle_ref(ncclComm_t comm)
+{
+	comm->refs++;
+	return comm;
+}
+
+/* A thread may be about to use what another one aborts: the last ones stay, to say so. */
+#define GRAVES 1024
+static pthread_mutex_t graves_lock = PTHREAD_MUTEX_INITIALIZER;
+static ncclComm_t graves[GRAVES];
+static unsigned next_grave;
+
+void handle_unref(ncclComm_t comm)
+{
+	if (!comm || --comm->refs)
+		return;
+	pthread_mutex_lock(&graves_lock);
+	ncclComm_t gone = NULL;
+	if (!comm->buried) {
+		comm->buried = true;
+		gone = graves[next_grave];
+		graves[next_grave] = comm;
+		next_grave = (next_grave + 1) % GRAVES;
+	}
+	pthread_mutex_unlock(&graves_lock);
+	if (!gone)
+		return;
+	gone->magic = 0;
+	pthread_cond_destroy(&gone->changed);
+	pthread_mutex_destroy(&gone->lock);
+	free(gone);
+}
+
+ncclResult_t handle_check(ncclComm_t comm, const char *function)
+{
+	if (!comm)
+		return fail(ncclInvalidArgument, "%s: the communicator is NULL", function);
+	if (comm->magic != COMM_MAGIC)
+		return fail(ncclInvalidArgument,
+			    "%s: %p is no communicator, or one that has been destroyed", function,
+			    (void *)comm);
+	if (comm->generation != process_generation())
+		return fail(ncclInvalidUsage,
+			    "%s: the communicator is of the process that this one was forked "
+			    "from: make one of its own here",
+			    function);
+	if (comm->aborted)
+		return fail(ncclInvalidUsage, "%s: the communicator has been destroyed or aborted",
+			    function);
+	return ncclSuccess;
+}
+
+/* Locked. */
+static ncclResult_t check_state(ncclComm_t comm, const char *function, enum enter how)
+{
+	if (comm->aborted)
+		return fail(ncclInvalidUsage, "%s: the communicator has been destroyed or aborted",
+			    function);
+	if (comm->state == COMM_STARTING)
+		return fail(ncclInvalidArgument,
+			    "%s: the communicator is still being made: wait until "
+			    "ncclCommGetAsyncError says ncclSuccess",
+			    function);
+	if (comm->state == COMM_FAILED || (comm->async && how == ENTER_USE))
+		return fail(comm->async, "%s: %s", function, comm->text);
+	if (comm->revoked)
+		return fail(ncclInvalidUsage,
+			    "%s: the communicator has been revoked: shrink or destroy it",
+			    function);
+	if (comm->finalized && how == ENTER_USE)
+		return fail(ncclInvalidUsage, "%s: the communicator has been finalized", function);
+	if (!comm->service)
+		return fail(ncclInvalidUsage, "%s: the communicator has ended", function);
+	return ncclSuccess;
+}
+
+ncclResult_t handle_usable(ncclComm_t comm, const char *function)
+{
+	pthread_mutex_lock(&comm->lock);
+	ncclResult_t r = check_state(comm, function, ENTER_USE);
+	pthread_mutex_unlock(&comm->lock);
+	return r;
+}
+
+ncclResult_t handle_enter(ncclComm_t comm, const char *function, enum enter how)
+{
+	ncclResult_t r = handle_check(comm, function);
+	if (r)
+		return r;
+	pthread_mutex_lock(&comm->lock);
+	r = check_state(comm, function, how);
+	if (!r)
+		comm->users++;
+	pthread_mutex_unlock(&comm->lock);
+	return r;
+}
+
+void handle_exit(ncclComm_t comm)
+{
+	pthread_mutex_lock(&comm->lock);
+	if (!--comm->users)
+		pthread_cond_broadcast(&comm->changed);
+	pthread_mutex_unlock(&comm->lock);
+}
+
+void handle_latch(ncclComm_t comm, ncclResult_t result, const char *text)
+{
+	pthread_mutex_lock(&comm->lock);
+	if (!comm->async) {
+		comm->async = result;
+		snprintf(comm->text, sizeof(comm->text), "%s", text);
+	}
+	pthread_mutex_unlock(&comm->lock);
+}
+
+void handle_look(ncclComm_t comm)
+{
+	char text[sizeof(comm->text)];
+	ncclsvc_result r = ncclsvc_comm_error(comm->service);
+	if (!r)
+		return;
+	if (r == NCCLSVC_DAEMON_LOST)
+		comm->session->lost = true;
+	snprintf(text, sizeof(text), "%s: %s", ncclsvc_result_name(r), ncclsvc_last_error());
+	/* Whatever it was, it came from elsewhere. */
+	ncclResult_t result = result_of(r);
+	if (result == ncclInvalidArgument)
+		result = ncclRemoteError;
+	handle_latch(comm, fail(result, "%s", text), text);
+}
+
+bool handle_over(ncclComm_t comm)
+{
+	pthread_mutex_lock(&comm->lock);
+	bool over = comm->aborted || comm->revoked || comm->async;
+	pthread_mutex_unlock(&comm->lock);
+	return over;
+}
+
+ncclResult_t handle_leave(ncclComm_t comm)
+{
+	pthread_mutex_lock(&comm->lock);
+	while (comm->users)
+		pthread_cond_wait(&comm->changed, &comm->lock);
+	ncclsvc_comm *service = comm->service;
+	comm->service = NULL;
+	if (comm->state == COMM_READY)
+		comm->state = COMM_LEFT;
+	pthread_mutex_unlock(&comm->lock);
+	ncclsvc_result r = ncclsvc_comm_leave(service);
+	return r ? fail_service(r) : ncclSuccess;
+}

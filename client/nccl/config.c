@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ncclConfig_t. The communicators behind are the daemon's, shared by all who use the same GPUs, so
+ * what tunes NCCL is the daemon's to set (NCCL's variables in its environment). Such fields are
+ * checked as NCCL checks them, said with NCCL_DEBUG=INFO, and change no result. */
+#include <stdio.h>
+#include <string.h>
+
+#include "dropin.h"
+
+struct field {
+	const char *name;
+	size_t at;
+	int least, most;
+};
+
+#define FIELD(name, least, most)                                                                   \
+	{                                                                                          \
+		#name, offsetof(ncclConfig_t, name), least, most                                   \
+	}
+
+/* Tuning, all of it. */
+static const struct field tuning[] = {
+	FIELD(cgaClusterSize, 0, 8),
+	FIELD(minCTAs, 1, INT_MAX),
+	FIELD(maxCTAs, 1, INT_MAX),
+	FIELD(splitShare, 0, 1),
+	FIELD(trafficClass, 0, INT_MAX),
+	FIELD(collnetEnable, 0, 1),
+	FIELD(CTAPolicy, 0,
+	      NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO),
+	FIELD(shrinkShare, 0, 1),
+	FIELD(nvlsCTAs, 1, INT_MAX),
+	FIELD(nChannelsPerNetPeer, 1, INT_MAX),
+	FIELD(nvlinkCentricSched, 0, 1),
+};
+
+static int value_of(const ncclConfig_t *c, const struct field *f)
+{
+	int value;
+	memcpy(&value, (const char *)c + f->at, sizeof(value));
+	return value;
+}
+
+/* Fields that an older config does not have are as if unset. */
+static ncclResult_t take(const ncclConfig_t *from, const char *function, ncclConfig_t *c)
+{
+	*c = (ncclConfig_t){.size = sizeof(*c), .blocking = NCCL_INT_UNSET};
+	for (size_t i = 0; i < sizeof(tuning) / sizeof(tuning[0]); i++) {
+		int unset = NCCL_INT_UNSET;
+		memcpy((char *)c + tuning[i].at, &unset, sizeof(unset));
+	}
+	if (from->magic != NCCL_MAGIC || from->size < offsetof(ncclConfig_t, cgaClusterSize))
+		return fail(ncclInvalidArgument,
+			    "%s: config was not made with NCCL_CONFIG_INITIALIZER", function);
+	if (from->size > sizeof(*c))
+		inform("%s: config is of a newer NCCL (%u): what 2.28 does not have is not read",
+		       function, from->version);
+	memcpy(c, from, from->size < sizeof(*c) ? from->size : sizeof(*c));
+	/* These lie where older ones have padding. */
+	if (from->version < 21700)
+		c->cgaClusterSize = NCCL_INT_UNSET;
+	if (from->version < 22500)
+		c->trafficClass = NCCL_INT_UNSET;
+	return ncclSuccess;
+}
+
+static ncclResult_t check_tuning(const ncclConfig_t *c, const char *function)
+{
+	for (size_t i = 0; i < sizeof(tuning) / sizeof(tuning[0]); i++) {
+		const struct field *f = &tuning[i];
+		int value = value_of(c, f);
+		if (value == NCCL_INT_UNSET)
+			continue;
+		if (value < f->least || value > f->most)
+			return fail(ncclInvalidArgument, "%s: config.%s is %d, not from %d to %d",
+				    function, f->name, value, f->least, f->most);
+		inform("%s: config.%s = %d is left to the daemon, whose communicators are shared",
+		       function, f->name, value);
+	}
+	if (c->minCTAs != NCCL_INT_UNSET && c->maxCTAs != NCCL_INT_UNSET && c->minCTAs > c->maxCTAs)
+		return fail(ncclInvalidArgument, "%s: config.minCTAs is %d, maxCTAs only %d",
+			    function, c->minCTAs, c->maxCTAs);
+	if (c->netName)
+		inform("%s: config.netName = %.64s is left to the daemon", function, c->netName);
+	return ncclSuccess;
+}
+
+ncclResult_t config_read(const ncclConfig_t *config, const struct ncclComm *parent,
+			 const char *function, struct config *out)
+{
+	ncclConfig_t c;
+	*out = (struct config){.blocking = !parent || parent->blocking};
+	if (!config)
+		return ncclSuccess;
+	ncclResult_t r = take(config, function, &c);
+	if (!r && c.blocking != NCCL_INT_UNSET && c.blocking != 0 && c.blocking != 1)
+		r = fail(ncclInvalidArgument, "%s: config.blocking is %d, not 0 or 1", function,
+			 c.blocking);
+	if (!r)
+		r = check_tuning(&c, function);
+	if (r)
+		return r;
+	if (c.blocking != NCCL_INT_UNSET)
+		out->blocking = c.blocking;
+	snprintf(out->name, sizeof(out->name), "%s", c.commName ? c.commName : "");
+	return ncclSuccess;
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The device API: kernels of the user's that reach other GPUs' memory. The communicators are in the
+ * daemon's processes, so there is nothing here that a kernel of this process could use. */
+#include "dropin.h"
+
+static ncclResult_t refuse(const char *function)
+{
+	return fail(ncclInvalidUsage,
+		    "%s: NCCL's device API needs communicators in the process itself: the service "
+		    "has none; use NCCL's own library for it",
+		    function);
+}
+
+ncclResult_t ncclDevCommCreate(ncclComm_t comm, const void *requirements, void *device_comm)
+{
+	(void)requirements;
+	(void)device_comm;
+	ncclResult_t r = handle_check(comm, "ncclDevCommCreate");
+	return r ? r : refuse("ncclDevCommCreate");
+}
+NCCL_TWIN(ncclDevCommCreate);
+
+ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const void *device_comm)
+{
+	(void)device_comm;
+	ncclResult_t r = handle_check(comm, "ncclDevCommDestroy");
+	return r ? r : refuse("ncclDevCommDestroy");
+}
+NCCL_TWIN(ncclDevCommDestroy);
+
+/* The team of all ranks needs no device. */
+ncclTeam_t ncclTeamWorld(ncclComm_t comm)
+{
+	ncclTeam_t team = {0};
+	if (!ncclCommCount(comm, &team.nRanks) && !ncclCommUserRank(comm, &team.rank))
+		team.stride = 1;
+	return team;
+}
+NCCL_TWIN(ncclTeamWorld);
+
+/* Of those that need one, nobody is a member. */
+ncclTeam_t ncclTeamLsa(ncclComm_t comm)
+{
+	(void)comm;
+	refuse("ncclTeamLsa");
+	return (ncclTeam_t){0};
+}
+NCCL_TWIN(ncclTeamLsa);
+
+ncclTeam_t ncclTeamRail(ncclComm_t comm)
+{
+	(void)comm;
+	refuse("ncclTeamRail");
+	return (ncclTeam_t){0};
+}
+NCCL_TWIN(ncclTeamRail);
+
+int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank)
+{
+	const ncclTeam_t world = ncclTeamWorld(comm);
+	return world.rank + (rank - team.rank) * team.stride;
+}
+NCCL_TWIN(ncclTeamRankToWorld);
+
+int ncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank)
+{
+	(void)comm;
+	(void)team;
+	(void)rank;
+	refuse("ncclTeamRankToLsa");
+	return -1;
+}
+NCCL_TWIN(ncclTeamRankToLsa);
+
+ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t team, int n, void *handle,
+					     void *requirements)
+{
+	(void)team;
+	(void)n;
+	(void)handle;
+	(void)requirements;
+	return refuse("ncclLsaBarrierCreateRequirement");
+}
+NCCL_TWIN(ncclLsaBarrierCreateRequirement);
+
+ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam_t team, int n, void *handle,
+					     void *requirements)
+{
+	(void)comm;
+	(void)team;
+	(void)n;
+	(void)handle;
+	(void)requirements;
+	return refuse("ncclGinBarrierCreateRequirement");
+}
+NCCL_TWIN(ncclGinBarrierCreateRequirement);
+
+int ncclLLA2ACalcSlots(int elements, int element_bytes)
+{
+	(void)elements;
+	(void)element_bytes;
+	refuse("ncclLLA2ACalcSlots");
+	return 0;
+}
+NCCL_TWIN(ncclLLA2ACalcSlots);
+
+ncclResult_t ncclLLA2ACreateRequirement(int blocks, int slots, void *handle, void *requirements)
+{
+	(void)blocks;
+	(void)slots;
+	(void)handle;
+	(void)requirements;
+	return refuse("ncclLLA2ACreateRequirement");
+}
+NCCL_TWIN(ncclLLA2ACreateRequirement);

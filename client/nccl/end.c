@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The functions that end communicators. */
+#include "dropin.h"
+
+/* What was submitted ends first. With nonblocking communicators, in the background. */
+static void *finalize(void *arg)
+{
+	ncclComm_t comm = arg;
+	handle_flush(comm);
+	handle_exit(comm);
+	pthread_mutex_lock(&comm->lock);
+	comm->pending--;
+	pthread_mutex_unlock(&comm->lock);
+	handle_unref(comm);
+	return NULL;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+	pthread_t thread;
+	ncclResult_t r = handle_enter(comm, "ncclCommFinalize", ENTER_USE);
+	if (r)
+		return r;
+	pthread_mutex_lock(&comm->lock);
+	comm->finalized = true;
+	comm->pending++;
+	pthread_mutex_unlock(&comm->lock);
+	handle_ref(comm);
+	if (!comm->blocking && thread_run(finalize, comm, &thread)) {
+		pthread_detach(thread);
+		return ncclInProgress;
+	}
+	finalize(comm);
+	pthread_mutex_lock(&comm->lock);
+	r = comm->async;
+	pthread_mutex_unlock(&comm->lock);
+	return r;
+}
+NCCL_TWIN(ncclCommFinalize);
+
+/* From any thread, whatever others do with the communicator: they are let go. */
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+	if (!comm || (comm->magic == COMM_MAGIC && comm->aborted))
+		return ncclSuccess;
+	ncclResult_t r = handle_check(comm, "ncclCommAbort");
+	if (r)
+		return r;
+	pthread_mutex_lock(&comm->lock);
+	bool before = atomic_exchange(&comm->aborted, true);
+	pthread_cond_broadcast(&comm->changed);
+	pthread_mutex_unlock(&comm->lock);
+	if (before)
+		return ncclSuccess;
+	inform("communicator %p: aborted", (void *)comm);
+	/* Of one that is being made, the rest is done by the thread that makes it. */
+	r = handle_leave(comm);
+	handle_unref(comm);
+	return r;
+}
+NCCL_TWIN(ncclCommAbort);
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+	if (!comm || (comm->magic == COMM_MAGIC && comm->aborted))
+		return ncclSuccess;
+	ncclResult_t r = handle_check(comm, "ncclCommDestroy");
+	if (r)
+		return r;
+	pthread_mutex_lock(&comm->lock);
+	bool flush = comm->service && !comm->aborted && !comm->revoked && !comm->async;
+	if (flush)
+		comm->users++;
+	pthread_mutex_unlock(&comm->lock);
+	if (flush) {
+		handle_flush(comm);
+		handle_exit(comm);
+	}
+	return ncclCommAbort(comm);
+}
+NCCL_TWIN(ncclCommDestroy);
+
+/* What is pending of this rank's is cancelled, and the others' fails. The handle stays. */
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
+{
+	if (flags != NCCL_REVOKE_DEFAULT)
+		return fail(ncclInvalidArgument, "ncclCommRevoke: unknown flags %#x", flags);
+	ncclResult_t r = handle_check(comm, "ncclCommRevoke");
+	if (r)
+		return r;
+	pthread_mutex_lock(&comm->lock);
+	bool ready = comm->state == COMM_READY && !comm->aborted && !comm->finalized;
+	bool before = comm->revoked;
+	if (ready) {
+		comm->revoked = true;
+		comm->async = ncclSuccess;
+	}
+	pthread_mutex_unlock(&comm->lock);
+	if (before)
+		return ncclSuccess;
+	if (!ready)
+		return fail(ncclInvalidUsage, "ncclCommRevoke: the communicator is not ready, or "
+					      "has been finalized or aborted");
+	return handle_leave(comm);
+}
+NCCL_TWIN(ncclCommRevoke);

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Results, sentences, and the lines of NCCL_DEBUG. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "build_config.h"
+#include "dropin.h"
+
+#define SENTENCE sizeof(((struct own *)0)->sentence)
+
+enum level { LEVEL_NONE, LEVEL_VERSION, LEVEL_WARN, LEVEL_INFO };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char last[SENTENCE]; /* of the process, as in NCCL: another thread may ask */
+
+/* ---- Of threads ---- */
+
+static pthread_key_t own_key;
+static _Thread_local struct own *mine;
+
+static void own_free(void *arg)
+{
+	struct own *o = arg;
+	group_free(o->group);
+	free(o);
+	mine = NULL;
+}
+
+static void own_key_make(void)
+{
+	pthread_key_create(&own_key, own_free);
+}
+
+struct own *own(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	static struct own nobodys; /* better than nothing, if there is no memory */
+	if (mine)
+		return mine;
+	pthread_once(&once, own_key_make);
+	struct own *o = calloc(1, sizeof(*o));
+	if (!o)
+		return &nobodys;
+	pthread_setspecific(own_key, o);
+	return mine = o;
+}
+
+/* ---- Lines ---- */
+
+static enum level level(void)
+{
+	static const char *const names[] = {"VERSION", "WARN", "INFO", "ABORT", "TRACE"};
+	static const enum level levels[] = {LEVEL_VERSION, LEVEL_WARN, LEVEL_INFO, LEVEL_INFO,
+					    LEVEL_INFO};
+	static atomic_int known = -1;
+	int is = known;
+	if (is >= 0)
+		return (enum level)is;
+	const char *text = getenv("NCCL_DEBUG");
+	is = LEVEL_NONE;
+	for (size_t i = 0; text && i < sizeof(names) / sizeof(names[0]); i++)
+		if (!strcasecmp(text, names[i]))
+			is = levels[i];
+	known = is;
+	return (enum level)is;
+}
+
+/* One write for each line: those of several processes do not mix. */
+static void print(const char *kind, const char *text)
+{
+	char line[SENTENCE + 256], host[65] = "?";
+	gethostname(host, sizeof(host) - 1);
+	int n = snprintf(line, sizeof(line), "%s:%d:%d NCCL %s %s\n", host, getpid(), gettid(),
+			 kind, text);
+	if (n >= (int)sizeof(line)) {
+		n = (int)sizeof(line) - 1;
+		line[n - 1] = '\n';
+	}
+	if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0)
+		return; /* there is nowhere to say so */
+}
+
+void inform(const char *format, ...)
+{
+	static atomic_bool introduced;
+	char text[SENTENCE];
+	va_list args;
+	if (level() < LEVEL_VERSION)
+		return;
+	if (!atomic_exchange(&introduced, true)) {
+		int version = NCCL_ABI_VERSION;
+		ncclResult_t r = session_nccl_version(&version);
+		snprintf(text, sizeof(text), "version %d.%d.%d%s (ncclsvc %s)", version / 10000,
+			 version % 10000 / 100, version % 100,
+			 r ? " of the interface, no daemon yet" : "", NCCLSVC_VERSION_STRING);
+		print("INFO", text);
+	}
+	if (level() < LEVEL_INFO)
+		return;
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	print("INFO", text);
+}
+
+/* ---- Sentences ---- */
+
+static ncclResult_t keep(ncclResult_t result, const char *text)
+{
+	pthread_mutex_lock(&lock);
+	snprintf(last, sizeof(last), "%s", text);
+	pthread_mutex_unlock(&lock);
+	if (level() >= LEVEL_WARN)
+		print("WARN", text);
+	group_note(result);
+	return result;
+}
+
+ncclResult_t fail(ncclResult_t result, const char *format, ...)
+{
+	char text[SENTENCE];
+	va_list args;
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	return keep(result, text);
+}
+
+ncclResult_t result_of(ncclsvc_result result)
+{
+	switch (result) {
+	case NCCLSVC_OK:
+		return ncclSuccess;
+	case NCCLSVC_IN_PROGRESS:
+		return ncclInProgress;
+	case NCCLSVC_INVALID_ARGUMENT:
+	case NCCLSVC_NOT_FOUND:
+		return ncclInvalidArgument;
+	case NCCLSVC_MISMATCH:
+	case NCCLSVC_RANK_TAKEN:
+	case NCCLSVC_UNSUPPORTED:
+	case NCCLSVC_BUSY:
+		return ncclInvalidUsage;
+	case NCCLSVC_PEER_GONE:
+	case NCCLSVC_TIMEOUT:
+	case NCCLSVC_CANCELLED:
+	case NCCLSVC_STALE_EPOCH:
+	case NCCLSVC_WORKER_LOST:
+		return ncclRemoteError;
+	case NCCLSVC_NCCL_ERROR:
+		return ncclInternalError;
+	default:
+		return ncclSystemError;
+	}
+}
+
+ncclResult_t fail_service(ncclsvc_result result)
+{
+	return fail(result_of(result), "%s: %s", ncclsvc_result_name(result), ncclsvc_last_error());
+}
+
+const char *last_sentence(void)
+{
+	struct own *o = own();
+	pthread_mutex_lock(&lock);
+	memcpy(o->sentence, last, sizeof(o->sentence));
+	pthread_mutex_unlock(&lock);
+	return o->sentence;
+}
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+	static const char *const texts[] = {
+		"no error",
+		"unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+		"unhandled system error (run with NCCL_DEBUG=INFO for details)",
+		"internal error - please report this issue to the NCCL developers",
+		"invalid argument (run with NCCL_DEBUG=WARN for details)",
+		"invalid usage (run with NCCL_DEBUG=WARN for details)",
+		"remote process exited or there was a network error",
+		"NCCL operation in progress",
+	};
+	return result >= 0 && result <= ncclInProgress ? texts[result] : "unknown result code";
+}
+NCCL_TWIN(ncclGetErrorString);
+
+void ncclResetDebugInit(void)
+{
+	/* NCCL_DEBUG is read once. NCCL itself has given this function up. */
+}
+NCCL_TWIN(ncclResetDebugInit);

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Groups: a thread's calls between ncclGroupStart and the outermost ncclGroupEnd. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "dropin.h"
+
+struct group {
+	unsigned depth;
+	ncclResult_t failed; /* the first refusal, for ncclGroupEnd */
+	char text[1024];
+	struct job *jobs;
+	unsigned njobs, room;
+	struct start *starts, **starts_end;
+};
+
+bool group_is_open(void)
+{
+	const struct group *g = own()->group;
+	return g && g->depth;
+}
+
+void group_free(struct group *g)
+{
+	if (!g)
+		return;
+	free(g->jobs);
+	free(g);
+}
+
+void group_note(ncclResult_t result)
+{
+	if (!group_is_open() || !result || result == ncclInProgress)
+		return;
+	struct group *g = own()->group;
+	if (g->failed)
+		return;
+	g->failed = result;
+	snprintf(g->text, sizeof(g->text), "%s", last_sentence());
+}
+
+ncclResult_t group_add_job(const struct job *job)
+{
+	struct group *g = own()->group;
+	if (g->njobs == RING_ENTRIES)
+		return fail(ncclInvalidUsage, "a group has at most %d operations: end it earlier",
+			    RING_ENTRIES);
+	if (g->njobs == g->room) {
+		unsigned room = g->room ? 2 * g->room : 16;
+		struct job *grown = realloc(g->jobs, room * sizeof(*grown));
+		if (!grown)
+			return fail(ncclSystemError, "out of memory");
+		g->jobs = grown;
+		g->room = room;
+	}
+	g->jobs[g->njobs] = *job;
+	handle_ref(g->jobs[g->njobs++].comm);
+	return ncclSuccess;
+}
+
+void group_add_start(struct start *start)
+{
+	struct group *g = own()->group;
+	if (!g->starts)
+		g->starts_end = &g->starts;
+	*g->starts_end = start;
+	g->starts_end = &start->next;
+}
+
+ncclResult_t ncclGroupStart(void)
+{
+	struct own *o = own();
+	if (!o->group)
+		o->group = calloc(1, sizeof(*o->group));
+	if (!o->group)
+		return fail(ncclSystemError, "out of memory");
+	if (!o->group->depth++)
+		o->group->failed = ncclSuccess;
+	return ncclSuccess;
+}
+NCCL_TWIN(ncclGroupStart);
+
+/* As they fail together, they were never begun. */
+static void drop_starts(struct start *list, ncclResult_t why, const char *text)
+{
+	while (list) {
+		struct start *s = list;
+		list = s->next;
+		start_drop(s, why, text);
+	}
+}
+
+/* The group is closed by now: what fails in here is not its own failure any more. */
+static ncclResult_t run(struct start *starts, struct job *jobs, unsigned n)
+{
+	ncclResult_t r = starts ? starts_run(starts) : ncclSuccess;
+	if (n && (!r || r == ncclInProgress)) {
+		ncclResult_t submitted = jobs_submit(jobs, n);
+		r = submitted ? submitted : r;
+	}
+	return r;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+	struct group *g = own()->group;
+	if (!g || !g->depth)
+		return fail(ncclInvalidUsage, "ncclGroupEnd: there was no ncclGroupStart");
+	if (--g->depth)
+		return ncclSuccess;
+	struct start *starts = g->starts;
+	unsigned n = g->njobs;
+	ncclResult_t r = g->failed;
+	g->starts = NULL;
+	g->njobs = 0; /* who makes groups makes many: the room is kept */
+	if (r) {
+		fail(r, "%s", g->text);
+		drop_starts(starts, r, g->text);
+	} else {
+		r = run(starts, g->jobs, n);
+	}
+	for (unsigned i = 0; i < n; i++)
+		handle_unref(g->jobs[i].comm);
+	return r;
+}
+NCCL_TWIN(ncclGroupEnd);
+
+/* What a group will take is known to the daemon's NCCL alone. */
+ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *info)
+{
+	if (!info || info->magic != NCCL_SIM_MAGIC)
+		return fail(ncclInvalidArgument,
+			    "ncclGroupSimulateEnd: the info was not made with "
+			    "NCCL_SIM_INFO_INITIALIZER");
+	return fail(ncclInvalidUsage,
+		    "ncclGroupSimulateEnd: a group is planned in the daemon when it runs: time it, "
+		    "or ask NCCL itself");
+}
+NCCL_TWIN(ncclGroupSimulateEnd);

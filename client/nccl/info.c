@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What communicators, and the library, tell of themselves. */
+#include <stdio.h>
+
+#include "dropin.h"
+
+ncclResult_t ncclGetVersion(int *version)
+{
+	if (!version)
+		return fail(ncclInvalidArgument, "ncclGetVersion: version is NULL");
+	return session_nccl_version(version);
+}
+NCCL_TWIN(ncclGetVersion);
+
+static ncclResult_t tell(ncclComm_t comm, const char *function, int *to, const int *from)
+{
+	if (!to)
+		return fail(ncclInvalidArgument, "%s: the result is NULL", function);
+	ncclResult_t r = handle_check(comm, function);
+	if (r)
+		return r;
+	pthread_mutex_lock(&comm->lock);
+	bool starting = comm->state == COMM_STARTING || comm->state == COMM_FAILED;
+	*to = *from;
+	pthread_mutex_unlock(&comm->lock);
+	if (starting)
+		return fail(ncclInvalidArgument,
+			    "%s: the communicator is not made yet, or could not be", function);
+	return ncclSuccess;
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
+{
+	return tell(comm, "ncclCommCount", count, comm ? &comm->nranks : NULL);
+}
+NCCL_TWIN(ncclCommCount);
+
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
+{
+	return tell(comm, "ncclCommUserRank", rank, comm ? &comm->rank : NULL);
+}
+NCCL_TWIN(ncclCommUserRank);
+
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
+{
+	return tell(comm, "ncclCommCuDevice", device, comm ? &comm->device : NULL);
+}
+NCCL_TWIN(ncclCommCuDevice);
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+	if (!error)
+		return fail(ncclInvalidArgument, "ncclCommGetAsyncError: the result is NULL");
+	ncclResult_t r = handle_check(comm, "ncclCommGetAsyncError");
+	if (r)
+		return r;
+	pthread_mutex_lock(&comm->lock);
+	bool look = comm->service && !comm->async && !comm->aborted;
+	if (look)
+		comm->users++;
+	pthread_mutex_unlock(&comm->lock);
+	if (look) {
+		handle_look(comm);
+		handle_exit(comm);
+	}
+	pthread_mutex_lock(&comm->lock);
+	*error = comm->async;
+	if (!*error && (comm->state == COMM_STARTING || comm->pending))
+		*error = ncclInProgress;
+	pthread_mutex_unlock(&comm->lock);
+	return ncclSuccess;
+}
+NCCL_TWIN(ncclCommGetAsyncError);
+
+const char *ncclGetLastError(ncclComm_t comm)
+{
+	struct own *o = own();
+	if (!comm || comm->magic != COMM_MAGIC)
+		return last_sentence();
+	pthread_mutex_lock(&comm->lock);
+	bool failed = comm->async != ncclSuccess;
+	if (failed)
+		snprintf(o->text, sizeof(o->text), "%s", comm->text);
+	pthread_mutex_unlock(&comm->lock);
+	return failed ? o->text : last_sentence();
+}
+NCCL_TWIN(ncclGetLastError);

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The functions that begin communicators. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "dropin.h"
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+	ncclsvc_unique_id random;
+	if (!id)
+		return fail(ncclInvalidArgument, "ncclGetUniqueId: the id is NULL");
+	ncclsvc_result r = ncclsvc_unique_id_create(&random);
+	if (r)
+		return fail_service(r);
+	memcpy(id->internal, random.bytes, sizeof(random.bytes));
+	return ncclSuccess;
+}
+NCCL_TWIN(ncclGetUniqueId);
+
+static struct start *start_new(enum start_kind kind, int device, const struct config *config,
+			       ncclComm_t *out)
+{
+	struct start *s = calloc(1, sizeof(*s));
+	if (s)
+		s->comm = handle_new(device, config->blocking, config->name);
+	if (!s || !s->comm) {
+		free(s);
+		fail(ncclSystemError, "out of memory");
+		return NULL;
+	}
+	s->kind = kind;
+	s->nonblocking = !config->blocking;
+	s->out = out;
+	handle_ref(s->comm); /* one is the user's */
+	return s;
+}
+
+static ncclResult_t check_ranks(const char *function, int nranks, int rank)
+{
+	if (nranks < 1 || rank < 0 || rank >= nranks)
+		return fail(ncclInvalidArgument, "%s: rank %d of %d is none", function, rank,
+			    nranks);
+	return ncclSuccess;
+}
+
+static ncclResult_t join(const char *function, ncclComm_t *comm, int nranks, const ncclUniqueId *id,
+			 int rank, int device, const ncclConfig_t *config)
+{
+	struct config c;
+	if (!comm)
+		return fail(ncclInvalidArgument, "%s: comm is NULL", function);
+	*comm = NULL;
+	ncclResult_t r = check_ranks(function, nranks, rank);
+	if (!r)
+		r = config_read(config, NULL, function, &c);
+	if (r)
+		return r;
+	struct start *s = start_new(START_JOIN, device, &c, comm);
+	if (!s)
+		return ncclSystemError;
+	s->id = *id;
+	s->nranks = nranks;
+	s->rank = rank;
+	return start_begin(s);
+}
+
+static ncclResult_t join_here(const char *function, ncclComm_t *comm, int nranks,
+			      const ncclUniqueId *id, int rank, const ncclConfig_t *config)
+{
+	int device;
+	ncclResult_t r = device_current(&device);
+	return r ? r : join(function, comm, nranks, id, rank, device, config);
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
+{
+	return join_here("ncclCommInitRank", comm, nranks, &id, rank, NULL);
+}
+NCCL_TWIN(ncclCommInitRank);
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
+				    ncclConfig_t *config)
+{
+	return join_here("ncclCommInitRankConfig", comm, nranks, &id, rank, config);
+}
+NCCL_TWIN(ncclCommInitRankConfig);
+
+/* All ranks give the same ids, and the first is enough: nobody listens behind any of them. */
+ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int nids,
+				      ncclUniqueId *ids, ncclConfig_t *config)
+{
+	if (nids < 1 || nids > nranks || !ids)
+		return fail(ncclInvalidArgument,
+			    "ncclCommInitRankScalable: %d ids for %d ranks: give 1 to nranks", nids,
+			    nranks);
+	return join_here("ncclCommInitRankScalable", comm, nranks, &ids[0], rank, config);
+}
+NCCL_TWIN(ncclCommInitRankScalable);
+
+ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devices)
+{
+	ncclUniqueId id;
+	if (!comms || n < 1)
+		return fail(ncclInvalidArgument, "ncclCommInitAll: comms is %p, ndev is %d",
+			    (void *)comms, n);
+	for (int i = 0; devices && i < n; i++)
+		for (int j = 0; j < i; j++)
+			if (devices[i] == devices[j])
+				return fail(ncclInvalidUsage,
+					    "ncclCommInitAll: GPU %d is in the list twice, for "
+					    "ranks %d and %d",
+					    devices[i], j, i);
+	for (int i = 0; i < n; i++)
+		comms[i] = NULL;
+	ncclResult_t r = ncclGetUniqueId(&id);
+	if (!r)
+		r = ncclGroupStart();
+	if (r)
+		return r;
+	for (int i = 0; !r && i < n; i++)
+		r = join("ncclCommInitAll", &comms[i], n, &id, i, devices ? devices[i] : i, NULL);
+	ncclResult_t ended = ncclGroupEnd();
+	r = r ? r : ended;
+	for (int i = 0; r && !group_is_open() && i < n; i++) {
+		ncclCommAbort(comms[i]);
+		comms[i] = NULL;
+	}
+	return r;
+}
+NCCL_TWIN(ncclCommInitAll);
+
+/* ---- From others ---- */
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int colour, int key, ncclComm_t *newcomm,
+			   ncclConfig_t *config)
+{
+	struct config c;
+	if (!newcomm)
+		return fail(ncclInvalidArgument, "ncclCommSplit: newcomm is NULL");
+	*newcomm = NULL;
+	if (colour < NCCL_SPLIT_NOCOLOR)
+		return fail(ncclInvalidArgument,
+			    "ncclCommSplit: the colour is %d: give one from 0, or "
+			    "NCCL_SPLIT_NOCOLOR",
+			    colour);
+	ncclResult_t r = handle_enter(comm, "ncclCommSplit", ENTER_USE);
+	if (r)
+		return r;
+	r = config_read(config, comm, "ncclCommSplit", &c);
+	struct start *s = r ? NULL : start_new(START_SPLIT, comm->device, &c, newcomm);
+	handle_exit(comm);
+	if (!s)
+		return r ? r : ncclSystemError;
+	s->parent = handle_ref(comm);
+	s->colour = colour;
+	s->key = key;
+	if (colour == NCCL_SPLIT_NOCOLOR) { /* takes part, and gets nothing */
+		handle_unref(s->comm);
+		handle_unref(s->comm);
+		s->comm = NULL;
+		s->out = NULL;
+	}
+	return start_begin(s);
+}
+NCCL_TWIN(ncclCommSplit);
+
+static uint64_t mix(uint64_t x)
+{
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return x ^ x >> 31;
+}
+
+/* The same on all that remain, who need no other exchange: made of what they know alike. The
+ * parent's id is secret and random, and so is this. */
+static void shrunk_id(const ncclUniqueId *parent, uint64_t nth, const bool *out, int nranks,
+		      ncclUniqueId *id)
+{
+	uint64_t words[sizeof(id->internal) / 8], h = mix(nth + 1);
+	memcpy(words, parent->internal, sizeof(words));
+	for (int i = 0; i < nranks; i++)
+		h = mix(h + (out[i] ? 2 : 1));
+	for (size_t i = 0; i < sizeof(words) / 8; i++)
+		h = mix(h ^ words[i]);
+	for (size_t i = 0; i < sizeof(words) / 8; i++)
+		words[i] = mix(words[i] + h + i);
+	memcpy(id->internal, words, sizeof(words));
+}
+
+/* Fills s: which rank of how many this is. */
+static ncclResult_t shrink(ncclComm_t comm, const int *exclude, int n, struct start *s)
+{
+	bool *out = calloc((size_t)comm->nranks, sizeof(*out));
+	if (!out)
+		return fail(ncclSystemError, "out of memory");
+	ncclResult_t r = ncclSuccess;
+	s->nranks = comm->nranks;
+	s->rank = comm->rank;
+	for (int i = 0; !r && i < n; i++) {
+		if (exclude[i] < 0 || exclude[i] >= comm->nranks || out[exclude[i]])
+			r = fail(ncclInvalidArgument,
+				 "ncclCommShrink: rank %d is excluded twice, or none of %d",
+				 exclude[i], comm->nranks);
+		else if (exclude[i] == comm->rank)
+			r = fail(ncclInvalidArgument,
+				 "ncclCommShrink: rank %d excludes itself: those who are excluded "
+				 "do not call it",
+				 comm->rank);
+		else
+			out[exclude[i]] = true;
+		s->rank -= !r && exclude[i] < comm->rank;
+		s->nranks -= !r;
+	}
+	if (!r)
+		shrunk_id(&comm->id, comm->shrinks++, out, comm->nranks, &s->id);
+	free(out);
+	return r;
+}
+
+/* What it needs of its parent is known here: that may be broken, or revoked. */
+static ncclResult_t check_shrink(ncclComm_t comm, int flags)
+{
+	if (flags & ~NCCL_SHRINK_ABORT)
+		return fail(ncclInvalidArgument, "ncclCommShrink: unknown flags %#x", flags);
+	pthread_mutex_lock(&comm->lock);
+	enum comm_state state = comm->state;
+	bool aborted = comm->aborted, broken = comm->async && !comm->revoked;
+	pthread_mutex_unlock(&comm->lock);
+	if (aborted || (state != COMM_READY && state != COMM_LEFT))
+		return fail(ncclInvalidUsage, "ncclCommShrink: the communicator was never ready, "
+					      "or has been aborted");
+	if (broken && !(flags & NCCL_SHRINK_ABORT))
+		return fail(comm->async,
+			    "ncclCommShrink: the communicator has failed: shrink it with "
+			    "NCCL_SHRINK_ABORT (%s)",
+			    comm->text);
+	return ncclSuccess;
+}
+
+ncclResult_t ncclCommShrink(ncclComm_t comm, int *exclude, int n, ncclComm_t *newcomm,
+			    ncclConfig_t *config, int flags)
+{
+	struct config c;
+	if (!newcomm || !exclude || n < 1)
+		return fail(ncclInvalidArgument,
+			    "ncclCommShrink: newcomm is %p, the list of %d ranks is %p",
+			    (void *)newcomm, n, (void *)exclude);
+	*newcomm = NULL;
+	ncclResult_t r = handle_check(comm, "ncclCommShrink");
+	if (!r)
+		r = check_shrink(comm, flags);
+	if (!r)
+		r = config_read(config, comm, "ncclCommShrink", &c);
+	if (r)
+		return r;
+	struct start *s = start_new(START_JOIN, comm->device, &c, newcomm);
+	if (!s)
+		return ncclSystemError;
+	r = shrink(comm, exclude, n, s);
+	if (!r && flags & NCCL_SHRINK_ABORT)
+		r = ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT);
+	if (r) {
+		handle_unref(s->comm);
+		handle_unref(s->comm);
+		free(s);
+		return r;
+	}
+	s->parent = handle_ref(comm);
+	return start_begin(s);
+}
+NCCL_TWIN(ncclCommShrink);

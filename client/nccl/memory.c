@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ncclMemAlloc borrows memory from the daemon. Registration is a promise that memory will be used
+ * again, which the service keeps for all of it: whatever an operation uses is imported once. A window
+ * has to be memory that the daemon owns. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "cuda.h"
+#include "dropin.h"
+
+#define FREE_WAIT_NS UINT64_C(10000000000) /* for tasks that still use it */
+
+struct lent {
+	void *base;
+	size_t bytes;
+	struct gpu_session *session;
+	struct lent *next;
+};
+
+struct registration {
+	uint64_t magic;
+	ncclComm_t comm;
+};
+
+#define REGISTRATION_MAGIC UINT64_C(0x6e63636c72656731)
+#define WINDOW_MAGIC	   UINT64_C(0x6e63636c77696e31)
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lent *all;
+
+ncclResult_t ncclMemAlloc(void **p, size_t bytes)
+{
+	int device;
+	struct gpu_session *session;
+	if (!p || !bytes)
+		return fail(ncclInvalidArgument, "ncclMemAlloc: ptr is %p, size is %zu", (void *)p,
+			    bytes);
+	struct lent *lent = calloc(1, sizeof(*lent));
+	if (!lent)
+		return fail(ncclSystemError, "out of memory");
+	ncclResult_t r = device_current(&device);
+	if (!r)
+		r = session_get(device, &session);
+	if (!r) {
+		ncclsvc_result e =
+			ncclsvc_mem_alloc_device(session->service, device, bytes, &lent->base);
+		if (e == NCCLSVC_DAEMON_LOST)
+			session->lost = true;
+		if (e)
+			r = fail_service(e);
+	}
+	if (r) {
+		free(lent);
+		return r;
+	}
+	*p = lent->base;
+	lent->bytes = bytes;
+	lent->session = session;
+	pthread_mutex_lock(&lock);
+	lent->next = all;
+	all = lent;
+	pthread_mutex_unlock(&lock);
+	inform("ncclMemAlloc: %zu bytes of GPU %d at %p, lent by the daemon", bytes, device,
+	       lent->base);
+	return ncclSuccess;
+}
+NCCL_TWIN(ncclMemAlloc);
+
+static struct lent *take(const void *p)
+{
+	pthread_mutex_lock(&lock);
+	struct lent **at = &all;
+	while (*at && (*at)->base != p)
+		at = &(*at)->next;
+	struct lent *found = *at;
+	if (found)
+		*at = found->next;
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+ncclResult_t ncclMemFree(void *p)
+{
+	if (!p)
+		return ncclSuccess;
+	struct lent *lent = take(p);
+	if (!lent)
+		return fail(ncclInvalidArgument, "ncclMemFree: %p is not of ncclMemAlloc", p);
+	ncclsvc_result e = ncclsvc_mem_free(lent->session->service, p);
+	for (uint64_t ns = 0; e == NCCLSVC_BUSY && ns < FREE_WAIT_NS; ns += 1000000) {
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+		e = ncclsvc_mem_free(lent->session->service, p);
+	}
+	if (e == NCCLSVC_BUSY) { /* it stays what it was */
+		pthread_mutex_lock(&lock);
+		lent->next = all;
+		all = lent;
+		pthread_mutex_unlock(&lock);
+		return fail_service(e);
+	}
+	free(lent);
+	return e ? fail_service(e) : ncclSuccess;
+}
+NCCL_TWIN(ncclMemFree);
+
+static bool is_lent(const void *p, size_t bytes)
+{
+	pthread_mutex_lock(&lock);
+	const struct lent *l = all;
+	while (l && ((const char *)p < (const char *)l->base ||
+		     (const char *)p >= (const char *)l->base + l->bytes))
+		l = l->next;
+	bool is = l && bytes <= l->bytes - (size_t)((const char *)p - (const char *)l->base);
+	pthread_mutex_unlock(&lock);
+	return is;
+}
+
+/* ---- Registration ---- */
+
+static ncclResult_t register_with(const char *function, uint64_t magic, ncclComm_t comm,
+				  const void *p, size_t bytes, void **handle)
+{
+	int type = 0;
+	ncclResult_t r = handle_enter(comm, function, ENTER_USE);
+	if (r)
+		return r;
+	handle_exit(comm);
+	const struct cuda *cuda = cuda_open();
+	if (!handle || !bytes || !cuda ||
+	    cuda->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (uintptr_t)p) ||
+	    type != CU_MEMORYTYPE_DEVICE)
+		return fail(ncclInvalidArgument, "%s: %p is no device memory of %zu bytes, or the "
+						 "handle is NULL",
+			    function, p, bytes);
+	struct registration *made = malloc(sizeof(*made));
+	if (!made)
+		return fail(ncclSystemError, "out of memory");
+	*made = (struct registration){magic, comm};
+	*handle = made;
+	return ncclSuccess;
+}
+
+static ncclResult_t deregister(const char *function, uint64_t magic, ncclComm_t comm, void *handle)
+{
+	struct registration *made = handle;
+	ncclResult_t r = handle_check(comm, function);
+	if (r)
+		return r;
+	if (!made || made->magic != magic || made->comm != comm)
+		return fail(ncclInvalidArgument, "%s: %p is none of the communicator's", function,
+			    handle);
+	made->magic = 0;
+	free(made);
+	return ncclSuccess;
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void *p, size_t bytes, void **handle)
+{
+	return register_with("ncclCommRegister", REGISTRATION_MAGIC, comm, p, bytes, handle);
+}
+NCCL_TWIN(ncclCommRegister);
+
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
+{
+	return deregister("ncclCommDeregister", REGISTRATION_MAGIC, comm, handle);
+}
+NCCL_TWIN(ncclCommDeregister);
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *p, size_t bytes, ncclWindow_t *window,
+				    int flags)
+{
+	void *handle = NULL;
+	if (flags & ~NCCL_WIN_COLL_SYMMETRIC)
+		return fail(ncclInvalidArgument, "ncclCommWindowRegister: unknown flags %#x",
+			    flags);
+	if (!window)
+		return fail(ncclInvalidArgument, "ncclCommWindowRegister: window is NULL");
+	if (!is_lent(p, bytes))
+		return fail(ncclInvalidUsage,
+			    "ncclCommWindowRegister: %p (%zu bytes) is not of ncclMemAlloc: only "
+			    "memory that the daemon owns can be a window",
+			    p, bytes);
+	ncclResult_t r =
+		register_with("ncclCommWindowRegister", WINDOW_MAGIC, comm, p, bytes, &handle);
+	if (!r)
+		*window = handle;
+	return r;
+}
+NCCL_TWIN(ncclCommWindowRegister);
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
+{
+	return deregister("ncclCommWindowDeregister", WINDOW_MAGIC, comm, window);
+}
+NCCL_TWIN(ncclCommWindowDeregister);

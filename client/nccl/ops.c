@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The operations. What they must not be is told by the service, when they are submitted. */
+#include "dropin.h"
+
+static ncclResult_t operate(const char *function, unsigned op, const void *src, void *dst,
+			    size_t count, ncclDataType_t type, ncclRedOp_t redop, int peer,
+			    ncclComm_t comm, CUstream stream)
+{
+	struct job job = {
+		.comm = comm,
+		.stream = stream,
+		.op = op,
+		.src = src,
+		.dst = dst,
+		.count = count,
+		.type = type,
+		.peer = peer,
+	};
+	ncclResult_t r = handle_check(comm, function);
+	if (!r && redop >= 0)
+		r = redop_find(comm, redop, type, &job.redop);
+	if (!r && (unsigned)type > NCCLSVC_FLOAT8E5M2)
+		r = fail(ncclInvalidArgument, "%s: %d is no data type", function, type);
+	if (r)
+		return r;
+	return group_is_open() ? group_add_job(&job) : jobs_submit(&job, 1);
+}
+
+#define NO_REDOP (-1)
+#define NO_PEER	 0
+
+ncclResult_t ncclAllReduce(const void *src, void *dst, size_t count, ncclDataType_t type,
+			   ncclRedOp_t op, ncclComm_t comm, CUstream stream)
+{
+	return operate("ncclAllReduce", NCCLSVC_ALL_REDUCE, src, dst, count, type, op, NO_PEER,
+		       comm, stream);
+}
+NCCL_TWIN(ncclAllReduce);
+
+ncclResult_t ncclReduce(const void *src, void *dst, size_t count, ncclDataType_t type,
+			ncclRedOp_t op, int root, ncclComm_t comm, CUstream stream)
+{
+	return operate("ncclReduce", NCCLSVC_REDUCE, src, dst, count, type, op, root, comm, stream);
+}
+NCCL_TWIN(ncclReduce);
+
+ncclResult_t ncclBroadcast(const void *src, void *dst, size_t count, ncclDataType_t type, int root,
+			   ncclComm_t comm, CUstream stream)
+{
+	return operate("ncclBroadcast", NCCLSVC_BROADCAST, src, dst, count, type, NO_REDOP, root,
+		       comm, stream);
+}
+NCCL_TWIN(ncclBroadcast);
+
+ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+		       CUstream stream)
+{
+	return operate("ncclBcast", NCCLSVC_BROADCAST, buffer, buffer, count, type, NO_REDOP, root,
+		       comm, stream);
+}
+NCCL_TWIN(ncclBcast);
+
+ncclResult_t ncclReduceScatter(const void *src, void *dst, size_t recvcount, ncclDataType_t type,
+			       ncclRedOp_t op, ncclComm_t comm, CUstream stream)
+{
+	return operate("ncclReduceScatter", NCCLSVC_REDUCE_SCATTER, src, dst, recvcount, type, op,
+		       NO_PEER, comm, stream);
+}
+NCCL_TWIN(ncclReduceScatter);
+
+ncclResult_t ncclAllGather(const void *src, void *dst, size_t sendcount, ncclDataType_t type,
+			   ncclComm_t comm, CUstream stream)
+{
+	return operate("ncclAllGather", NCCLSVC_ALL_GATHER, src, dst, sendcount, type, NO_REDOP,
+		       NO_PEER, comm, stream);
+}
+NCCL_TWIN(ncclAllGather);
+
+ncclResult_t ncclAlltoAll(const void *src, void *dst, size_t count, ncclDataType_t type,
+			  ncclComm_t comm, CUstream stream)
+{
+	return operate("ncclAlltoAll", NCCLSVC_ALL_TO_ALL, src, dst, count, type, NO_REDOP, NO_PEER,
+		       comm, stream);
+}
+NCCL_TWIN(ncclAlltoAll);
+
+ncclResult_t ncclGather(const void *src, void *dst, size_t count, ncclDataType_t type, int root,
+			ncclComm_t comm, CUstream stream)
+{
+	return operate("ncclGather", NCCLSVC_GATHER, src, dst, count, type, NO_REDOP, root, comm,
+		       stream);
+}
+NCCL_TWIN(ncclGather);
+
+ncclResult_t ncclScatter(const void *src, void *dst, size_t count, ncclDataType_t type, int root,
+			 ncclComm_t comm, CUstream stream)
+{
+	return operate("ncclScatter", NCCLSVC_SCATTER, src, dst, count, type, NO_REDOP, root, comm,
+		       stream);
+}
+NCCL_TWIN(ncclScatter);
+
+ncclResult_t ncclSend(const void *src, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+		      CUstream stream)
+{
+	return operate("ncclSend", NCCLSVC_SEND, src, NULL, count, type, NO_REDOP, peer, comm,
+		       stream);
+}
+NCCL_TWIN(ncclSend);
+
+ncclResult_t ncclRecv(void *dst, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+		      CUstream stream)
+{
+	return operate("ncclRecv", NCCLSVC_RECV, NULL, dst, count, type, NO_REDOP, peer, comm,
+		       stream);
+}
+NCCL_TWIN(ncclRecv);

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A session for each GPU of the process, made when it is first needed. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "cuda.h"
+#include "dropin.h"
+
+#define VERSION_WAIT_MS 10000 /* for a daemon whose workers are only just starting */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct gpu_session *sessions; /* newest first; those of a lost daemon stay */
+static unsigned generation = 1;
+
+/* A forked child shares the connections, and would keep the parent alive to the daemon. */
+static void before_fork(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+static void after_fork_parent(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+static void after_fork_child(void)
+{
+	for (const struct gpu_session *s = sessions; s; s = s->next)
+		session_forked(s->service);
+	sessions = NULL;
+	generation++;
+	pthread_mutex_unlock(&lock);
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+unsigned process_generation(void)
+{
+	return generation;
+}
+
+ncclResult_t device_current(int *device)
+{
+	const struct cuda *cuda = cuda_open();
+	CUdevice current = 0;
+	CUcontext context = NULL;
+	if (!cuda)
+		return fail_service(NCCLSVC_UNSUPPORTED);
+	*device = 0; /* the runtime's choice before any other is made */
+	if (!cuda->cuCtxGetCurrent(&context) && context && !cuda->cuCtxGetDevice(&current))
+		*device = current;
+	return ncclSuccess;
+}
+
+static struct gpu_session *open_session(int device)
+{
+	char name[NCCLSVC_NAME_BYTES];
+	struct gpu_session *s = calloc(1, sizeof(*s));
+	if (!s) {
+		fail(ncclSystemError, "out of memory");
+		return NULL;
+	}
+	snprintf(name, sizeof(name), "%.32s cuda:%d", program_invocation_short_name, device);
+	const ncclsvc_options options = {
+		.size = sizeof(options),
+		.name = name,
+		.ring_entries = RING_ENTRIES,
+	};
+	ncclsvc_result r = ncclsvc_open(&options, &s->service);
+	if (r) {
+		free(s);
+		fail(ncclSystemError, "%s: %s", ncclsvc_result_name(r), ncclsvc_last_error());
+		return NULL;
+	}
+	s->device = device;
+	s->next = sessions;
+	return sessions = s;
+}
+
+ncclResult_t session_get(int device, struct gpu_session **session)
+{
+	pthread_mutex_lock(&lock);
+	struct gpu_session *s = sessions;
+	while (s && (s->device != device || s->lost))
+		s = s->next;
+	if (!s)
+		s = open_session(device);
+	pthread_mutex_unlock(&lock);
+	*session = s;
+	return s ? ncclSuccess : ncclSystemError;
+}
+
+/* 0: no worker is ready. *starting: one will be. */
+static ncclsvc_result ask_version(ncclsvc_session *service, int *version, bool *starting)
+{
+	ncclsvc_device_info *list;
+	size_t n;
+	ncclsvc_result r = ncclsvc_list_devices(service, &list, &n);
+	*version = 0;
+	*starting = false;
+	for (size_t i = 0; !r && i < n; i++) {
+		*starting = *starting || list[i].state == NCCLSVC_DEVICE_STARTING;
+		if (list[i].nccl_version > *version)
+			*version = list[i].nccl_version;
+	}
+	if (!r)
+		ncclsvc_list_free(list);
+	return r;
+}
+
+ncclResult_t session_nccl_version(int *version)
+{
+	static atomic_int known;
+	const ncclsvc_options options = {.size = sizeof(options), .no_ring = true};
+	ncclsvc_session *service;
+	bool starting = true;
+	if (known) {
+		*version = known;
+		return ncclSuccess;
+	}
+	ncclsvc_result r = ncclsvc_open(&options, &service);
+	if (r)
+		return fail(ncclSystemError, "the daemon cannot be asked for NCCL's version: %s",
+			    ncclsvc_last_error());
+	int found = 0;
+	for (int ms = 0; !r && !found && starting && ms < VERSION_WAIT_MS; ms += 20) {
+		r = ask_version(service, &found, &starting);
+		if (!r && !found && starting)
+			nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+	}
+	ncclsvc_close(service);
+	if (r)
+		return fail_service(r);
+	if (!found)
+		return fail(ncclSystemError,
+			    "the daemon has no GPU that works: see ncclsvc-ctl devices and "
+			    "ncclsvc-ctl doctor");
+	known = *version = found;
+	return ncclSuccess;
+}

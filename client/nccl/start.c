@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Joins and splits wait for other ranks: alone in the calling thread, several of one group in a
+ * thread each, and those of non-blocking communicators in the background. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dropin.h"
+#include "internal.h"
+
+#define TIMEOUT_S 600
+
+int start_timeout_ms(void)
+{
+	const char *text = getenv("NCCLSVC_INIT_TIMEOUT");
+	char *end;
+	long s = text ? strtol(text, &end, 10) : TIMEOUT_S;
+	if (text && (end == text || *end || s < 0 || s > INT_MAX / 1000)) {
+		inform("NCCLSVC_INIT_TIMEOUT is '%s', no number of seconds: %d are taken", text,
+		       TIMEOUT_S);
+		s = TIMEOUT_S;
+	}
+	return s ? (int)s * 1000 : NCCLSVC_NO_TIMEOUT;
+}
+
+bool thread_run(void *(*main)(void *), void *arg, pthread_t *thread)
+{
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int error = pthread_create(thread, NULL, main, arg);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return !error;
+}
+
+/* ---- One start ---- */
+
+/* Once more if all that was lost is a daemon of earlier. */
+static ncclResult_t join(const struct start *s, struct gpu_session **session,
+			 ncclsvc_comm **service)
+{
+	ncclsvc_unique_id id;
+	ncclsvc_result r = NCCLSVC_DAEMON_LOST;
+	memcpy(id.bytes, s->id.internal, sizeof(id.bytes));
+	for (int tries = 0; r == NCCLSVC_DAEMON_LOST && tries < 2; tries++) {
+		ncclResult_t result = session_get(s->comm->device, session);
+		if (result)
+			return result;
+		r = ncclsvc_comm_join_device((*session)->service, &id, s->nranks, s->rank,
+					     s->comm->device, start_timeout_ms(), service);
+		if (r == NCCLSVC_DAEMON_LOST)
+			(*session)->lost = true;
+	}
+	return r ? fail_service(r) : ncclSuccess;
+}
+
+/* Only its beginning needs the parent: who aborts that ends the split. */
+static ncclResult_t split(const struct start *s, struct gpu_session **session,
+			  ncclsvc_comm **service)
+{
+	struct splitting splitting;
+	ncclResult_t result = handle_enter(s->parent, "ncclCommSplit", ENTER_USE);
+	if (result)
+		return result;
+	*session = s->parent->session;
+	ncclsvc_result r = split_begin(s->parent->service, s->comm ? s->colour : -1, s->key,
+				       start_timeout_ms(), &splitting);
+	handle_exit(s->parent);
+	if (!r)
+		r = split_finish(&splitting, service);
+	return r ? fail_service(r) : ncclSuccess;
+}
+
+static void ready(ncclComm_t comm, struct gpu_session *session, ncclsvc_comm *service)
+{
+	ncclsvc_unique_id id;
+	ncclsvc_comm_get_id(service, &id);
+	pthread_mutex_lock(&comm->lock);
+	memcpy(comm->id.internal, id.bytes, sizeof(id.bytes));
+	comm->session = session;
+	comm->service = service;
+	comm->nranks = ncclsvc_comm_size(service);
+	comm->rank = ncclsvc_comm_rank(service);
+	comm->state = COMM_READY;
+	bool unwanted = comm->aborted;
+	pthread_mutex_unlock(&comm->lock);
+	inform("communicator %p: rank %d of %d on GPU %d%s%s", (void *)comm, comm->rank,
+	       comm->nranks, comm->device, comm->name[0] ? ", " : "", comm->name);
+	if (unwanted)
+		handle_leave(comm);
+}
+
+/* Tells the communicators how it went. */
+static void ended(const struct start *s)
+{
+	if (s->result && s->comm) {
+		pthread_mutex_lock(&s->comm->lock);
+		s->comm->state = COMM_FAILED;
+		s->comm->async = s->result;
+		snprintf(s->comm->text, sizeof(s->comm->text), "%s", s->text);
+		pthread_mutex_unlock(&s->comm->lock);
+	}
+	if (s->parent) {
+		pthread_mutex_lock(&s->parent->lock);
+		s->parent->pending--;
+		pthread_mutex_unlock(&s->parent->lock);
+	}
+}
+
+static void run(struct start *s)
+{
+	struct gpu_session *session = NULL;
+	ncclsvc_comm *service = NULL;
+	s->result = s->kind == START_JOIN ? join(s, &session, &service)
+					  : split(s, &session, &service);
+	if (s->result)
+		snprintf(s->text, sizeof(s->text), "%s", last_sentence());
+	if (service)
+		ready(s->comm, session, service);
+	ended(s);
+}
+
+static void forget(struct start *s)
+{
+	if (s->result && !s->nonblocking && s->out) {
+		*s->out = NULL;
+		handle_unref(s->comm); /* the user's, who has nothing to destroy */
+	}
+	handle_unref(s->comm);
+	handle_unref(s->parent);
+	free(s);
+}
+
+void start_drop(struct start *s, ncclResult_t why, const char *text)
+{
+	s->result = why;
+	snprintf(s->text, sizeof(s->text), "%s", text);
+	ended(s);
+	forget(s);
+}
+
+/* ---- Several ---- */
+
+static void *run_in_background(void *arg)
+{
+	run(arg);
+	forget(arg);
+	return NULL;
+}
+
+static void *run_beside(void *arg)
+{
+	run(arg);
+	return NULL;
+}
+
+static ncclResult_t go_background(struct start *s)
+{
+	pthread_t thread;
+	if (thread_run(run_in_background, s, &thread)) {
+		pthread_detach(thread);
+		return ncclInProgress;
+	}
+	run(s); /* then at once */
+	ncclResult_t r = s->result;
+	forget(s);
+	return r;
+}
+
+/* A rank splits one communicator after the other. */
+static bool behind(const struct start *s, const struct start *list)
+{
+	for (const struct start *t = list; t && t != s; t = t->next)
+		if (s->parent && t->parent == s->parent)
+			return true;
+	return false;
+}
+
+/* Runs those of the list that need not wait for another of it; returns the rest. */
+static struct start *run_wave(struct start *list, ncclResult_t *result, char *text, size_t size)
+{
+	struct start *wave = NULL, *rest = NULL, **wave_end = &wave, **rest_end = &rest;
+	unsigned n = 0;
+	while (list) {
+		struct start *s = list, ***end;
+		end = behind(s, wave) ? &rest_end : &wave_end;
+		list = s->next;
+		s->next = NULL;
+		n += end == &wave_end;
+		**end = s;
+		*end = &s->next;
+	}
+	pthread_t *threads = calloc(n, sizeof(*threads));
+	bool *started = calloc(n, sizeof(*started));
+	unsigned i = 0;
+	for (struct start *s = wave; s; s = s->next, i++)
+		if (n > 1 && threads && started)
+			started[i] = thread_run(run_beside, s, &threads[i]);
+	i = 0;
+	for (struct start *s = wave; s; s = s->next, i++)
+		if (!started || !started[i])
+			run(s);
+	i = 0;
+	while (wave) {
+		struct start *s = wave;
+		wave = s->next;
+		if (started && started[i])
+			pthread_join(threads[i], NULL);
+		i++;
+		if (s->result && !*result) {
+			*result = s->result;
+			snprintf(text, size, "%s", s->text);
+		}
+		forget(s);
+	}
+	free(threads);
+	free(started);
+	return rest;
+}
+
+ncclResult_t starts_run(struct start *list)
+{
+	struct start *blocking = NULL, **end = &blocking;
+	char text[sizeof(list->text)] = "";
+	ncclResult_t result = ncclSuccess;
+	bool background = false;
+	while (list) {
+		struct start *s = list;
+		list = s->next;
+		s->next = NULL;
+		if (s->nonblocking) {
+			ncclResult_t r = go_background(s);
+			background = background || r == ncclInProgress;
+			if (r != ncclInProgress && !result)
+				result = r;
+			continue;
+		}
+		*end = s;
+		end = &s->next;
+	}
+	while (blocking)
+		blocking = run_wave(blocking, &result, text, sizeof(text));
+	if (result)
+		return text[0] ? fail(result, "%s", text) : result;
+	return background ? ncclInProgress : ncclSuccess;
+}
+
+ncclResult_t start_begin(struct start *s)
+{
+	if (s->parent) {
+		pthread_mutex_lock(&s->parent->lock);
+		s->parent->pending++;
+		pthread_mutex_unlock(&s->parent->lock);
+	}
+	if (s->out)
+		*s->out = s->comm;
+	if (!group_is_open())
+		return starts_run(s);
+	group_add_start(s);
+	return ncclSuccess;
+}

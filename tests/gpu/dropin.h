@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The drop-in libnccl.so.2, used as any NCCL program would use NCCL. */
+#ifndef TESTS_GPU_DROPIN_H
+#define TESTS_GPU_DROPIN_H
+
+#include "crew.h"
+#include "proto/nccl_abi.h"
+#include "values.h"
+
+#define NCCL_POINTER(function, type, parameters) type(*function) parameters;
+struct dropin {
+	NCCL_FUNCTIONS(NCCL_POINTER)
+	NCCL_MORE_FUNCTIONS(NCCL_POINTER)
+};
+#undef NCCL_POINTER
+extern struct dropin nc;
+
+#define CHECK_NC(call) check_nccl(__FILE__, __LINE__, #call, call, ncclSuccess)
+#define CHECK_NC_IS(call, expected) check_nccl(__FILE__, __LINE__, #call, call, expected)
+void check_nccl(const char *file, int line, const char *call, ncclResult_t is,
+		ncclResult_t expected);
+/* ncclGetLastError has the words in it. */
+#define CHECK_SAYS(comm, part) check_says(__FILE__, __LINE__, comm, part)
+void check_says(const char *file, int line, ncclComm_t comm, const char *part);
+
+/* Loads it, for this daemon. Skips the test if there is none. */
+void dropin_open(const struct daemon *d);
+ncclUniqueId dropin_id(const struct client *c);
+/* NCCL_CONFIG_INITIALIZER */
+ncclConfig_t dropin_config(void);
+
+/* The call on a communicator; its root, or peer of a Send or Recv, is call->root. */
+ncclResult_t dropin_call(const struct call *c, CUdeviceptr send, CUdeviceptr recv, ncclComm_t comm,
+			 CUstream stream);
+/* Sums rank + 1 over all ranks on a stream of its own, and checks. */
+void dropin_check_usable(ncclComm_t comm);
+/* Waits for ncclCommGetAsyncError to say something else than ncclInProgress or ncclSuccess. */
+ncclResult_t dropin_fails(ncclComm_t comm, unsigned ms);
+/* The same for the end of ncclInProgress. */
+ncclResult_t dropin_settles(ncclComm_t comm);
+
+#endif

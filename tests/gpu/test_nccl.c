@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * NCCL programs on the drop-in: a process with several GPUs, several processes, and groups that mix
+ * streams and communicators. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "dropin.h"
+
+#define COUNT 3001
+#define BYTES ((size_t)COUNT * 8 * RANKS_MAX)
+
+/* A GPU's rank, and what it works with. */
+struct seat {
+	int gpu;
+	ncclComm_t comm;
+	CUstream stream;
+	CUdeviceptr send, recv;
+	struct call call;
+};
+
+static void seat_open(struct seat *s, int gpu)
+{
+	s->gpu = gpu;
+	gpu_use(gpu);
+	s->stream = gpu_stream();
+	CHECK_CU(cu.cuMemAlloc(&s->send, BYTES));
+	CHECK_CU(cu.cuMemAlloc(&s->recv, BYTES));
+}
+
+static void seat_close(struct seat *s)
+{
+	gpu_use(s->gpu);
+	CHECK_NC(nc.ncclCommDestroy(s->comm));
+	CHECK_CU(cu.cuMemFree(s->send));
+	CHECK_CU(cu.cuMemFree(s->recv));
+	CHECK_CU(cu.cuStreamDestroy(s->stream));
+}
+
+/* ---- Values ---- */
+
+static void fill(const struct seat *s)
+{
+	const struct call *c = &s->call;
+	size_t size = ncclsvc_type_size(c->type), n = call_sends(c);
+	char *host = malloc(BYTES);
+	CHECK(host);
+	for (size_t i = 0; i < n; i++)
+		value_store(host, i, c->type, value_input(c, c->rank, i));
+	gpu_put(s->send, host, n * size);
+	free(host);
+}
+
+static void verify(const struct seat *s)
+{
+	const struct call *c = &s->call;
+	size_t size = ncclsvc_type_size(c->type), n = call_receives(c);
+	char *host = malloc(BYTES);
+	CHECK(host);
+	gpu_get(host, s->recv, n * size);
+	for (size_t i = 0; i < n; i++) {
+		bool exact;
+		double want = value_expected(c, i, &exact), is = value_load(host, i, c->type);
+		if (!value_close(c, is, want, exact))
+			check_failed(__FILE__, __LINE__,
+				     "%s of %s, %s, rank %d: element %zu is %g, not %g",
+				     ncclsvc_op_name(c->op), ncclsvc_type_name(c->type),
+				     ncclsvc_redop_name(c->redop), c->rank, i, is, want);
+	}
+	free(host);
+}
+
+typedef void each_call(struct seat *seats, int n, const struct call *call);
+
+static void each_of(each_call *run, struct seat *seats, int n, int ranks, ncclsvc_op op)
+{
+	for (int type = 0; type < TYPES; type++)
+		for (int redop = 0; redop < (op_reduces(op) ? REDOPS : 1); redop++) {
+			struct call c = {.op = op,
+					 .type = (ncclsvc_type)type,
+					 .redop = (ncclsvc_redop)redop,
+					 .count = 1 + (size_t)(type * 977 + redop) % COUNT,
+					 .n = ranks,
+					 .root = (type + redop) % ranks};
+			if (setup.quick && (type + redop + op) % 4)
+				continue;
+			stage("%s of %s, %s", ncclsvc_op_name(op), ncclsvc_type_name(c.type),
+			      ncclsvc_redop_name(c.redop));
+			run(seats, n, &c);
+		}
+}
+
+static void every_call(each_call *run, struct seat *seats, int n, int ranks)
+{
+	for (int op = NCCLSVC_ALL_REDUCE; op <= NCCLSVC_SCATTER; op++)
+		each_of(run, seats, n, ranks, (ncclsvc_op)op);
+}
+
+/* As a thread that drives all its GPUs has to: in a group. seats are ranks first, first + 1, ... */
+static void run_call(struct seat *seats, int n, const struct call *call)
+{
+	int first;
+	CHECK_NC(nc.ncclCommUserRank(seats[0].comm, &first));
+	for (int i = 0; i < n; i++) {
+		seats[i].call = *call;
+		seats[i].call.rank = first + i;
+		gpu_use(seats[i].gpu);
+		fill(&seats[i]);
+	}
+	CHECK_NC(nc.ncclGroupStart());
+	for (int i = 0; i < n; i++)
+		CHECK_NC(dropin_call(&seats[i].call, seats[i].send, seats[i].recv, seats[i].comm,
+				     seats[i].stream));
+	CHECK_NC(nc.ncclGroupEnd());
+	for (int i = 0; i < n; i++) {
+		gpu_use(seats[i].gpu);
+		CHECK(gpu_stream_ends(seats[i].stream, WAIT_MS));
+		verify(&seats[i]);
+	}
+}
+
+/* ---- One process, several GPUs ---- */
+
+static void one_process(struct client *c)
+{
+	struct seat seats[RANKS_MAX];
+	ncclComm_t comms[RANKS_MAX];
+	const int n = *(const int *)c->arg;
+	int devices[RANKS_MAX], is, version = 0;
+	dropin_open(c->daemon);
+	for (int i = 0; i < n; i++) {
+		seat_open(&seats[i], i);
+		devices[i] = n - 1 - i;
+	}
+	CHECK_NC(nc.ncclGetVersion(&version));
+	CHECK(version >= NCCL_VERSION_NEEDED);
+	stage("ncclCommInitAll");
+	devices[0] = n > 1 ? devices[1] : 0;
+	if (n > 1)
+		CHECK_NC_IS(nc.ncclCommInitAll(comms, n, devices), ncclInvalidUsage);
+	CHECK_NC(nc.ncclCommInitAll(comms, n, NULL));
+	for (int i = 0; i < n; i++) {
+		seats[i].comm = comms[i];
+		CHECK_NC(nc.ncclCommUserRank(comms[i], &is));
+		CHECK_EQ(is, i);
+		CHECK_NC(nc.ncclCommCount(comms[i], &is));
+		CHECK_EQ(is, n);
+		CHECK_NC(nc.ncclCommCuDevice(comms[i], &is));
+		CHECK_EQ(is, i);
+	}
+	every_call(run_call, seats, n, n);
+	stage("without a group, one after the other");
+	for (int i = 0; i < n; i++) {
+		gpu_use(i);
+		CHECK_CU(cu.cuMemsetD32Async(seats[i].send, (unsigned)i + 1, COUNT,
+					     seats[i].stream));
+		CHECK_NC(nc.ncclAllReduce(at(seats[i].send), at(seats[i].recv), COUNT,
+					  NCCLSVC_UINT32, NCCLSVC_SUM, comms[i], seats[i].stream));
+	}
+	for (int i = 0; i < n; i++) {
+		gpu_use(i);
+		CHECK(gpu_stream_ends(seats[i].stream, WAIT_MS));
+		gpu_check(seats[i].recv, (uint32_t)(n * (n + 1) / 2), COUNT, "the sum");
+	}
+	for (int i = 0; i < n; i++)
+		seat_close(&seats[i]);
+}
+
+static void test_one_process(void)
+{
+	int n = crew_size();
+	crew_run(1, one_process, &n);
+}
+
+/* ---- Several processes ---- */
+
+static void join_as(struct seat *s, struct client *c)
+{
+	seat_open(s, c->rank);
+	stage("ncclCommInitRank");
+	CHECK_NC(nc.ncclCommInitRank(&s->comm, c->nranks, dropin_id(c), c->rank));
+}
+
+/* The next one's data, and one's own. */
+static void exchange(struct seat *s, int rank, int n)
+{
+	const int next = (rank + 1) % n, before = (rank + n - 1) % n;
+	CHECK_CU(cu.cuMemsetD32Async(s->send, (unsigned)rank + 50, COUNT, s->stream));
+	CHECK_NC(nc.ncclGroupStart());
+	CHECK_NC(nc.ncclGroupStart());
+	CHECK_NC(nc.ncclSend(at(s->send), COUNT, NCCLSVC_INT32, next, s->comm, s->stream));
+	CHECK_NC(nc.ncclRecv(at(s->recv), COUNT, NCCLSVC_INT32, before, s->comm, s->stream));
+	CHECK_NC(nc.ncclGroupEnd());
+	CHECK_NC(nc.ncclSend(at(s->send), COUNT, NCCLSVC_INT32, rank, s->comm, s->stream));
+	CHECK_NC(nc.ncclRecv(at(s->recv + COUNT * 4), COUNT, NCCLSVC_INT32, rank, s->comm,
+			     s->stream));
+	CHECK_NC(nc.ncclGroupEnd());
+	CHECK(gpu_stream_ends(s->stream, WAIT_MS));
+	gpu_check(s->recv, (uint32_t)before + 50, COUNT, "what the rank before has sent");
+	gpu_check(s->recv + COUNT * 4, (uint32_t)rank + 50, COUNT, "what this rank sent itself");
+}
+
+/* More than any queue holds, and nobody waits. */
+static void flood(struct seat *s, int n)
+{
+	const int rounds = setup.fake ? 3000 : 20000;
+	CHECK_CU(cu.cuMemsetD32Async(s->send, 1, COUNT, s->stream));
+	for (int i = 0; i < rounds; i++)
+		CHECK_NC(nc.ncclAllReduce(at(s->send), at(s->recv), COUNT, NCCLSVC_UINT32,
+					  NCCLSVC_SUM, s->comm, s->stream));
+	CHECK(gpu_stream_ends(s->stream, 3 * WAIT_MS));
+	gpu_check(s->recv, (uint32_t)n, COUNT, "the last of many");
+}
+
+static void processes_rank(struct client *c)
+{
+	struct seat s;
+	ncclResult_t error;
+	dropin_open(c->daemon);
+	join_as(&s, c);
+	every_call(run_call, &s, 1, c->nranks);
+	stage("Send and Recv");
+	for (int i = 0; i < 10; i++)
+		exchange(&s, c->rank, c->nranks);
+	stage("more than the ring holds");
+	flood(&s, c->nranks);
+	CHECK_NC(nc.ncclCommGetAsyncError(s.comm, &error));
+	CHECK_EQ(error, ncclSuccess);
+	stage("ncclCommFinalize");
+	CHECK_NC(nc.ncclAllReduce(at(s.send), at(s.recv), COUNT, NCCLSVC_UINT32, NCCLSVC_SUM,
+				  s.comm, s.stream));
+	CHECK_NC(nc.ncclCommFinalize(s.comm));
+	CHECK_CU(cu.cuStreamSynchronize(s.stream));
+	CHECK_NC_IS(nc.ncclAllReduce(at(s.send), at(s.recv), COUNT, NCCLSVC_UINT32, NCCLSVC_SUM,
+				     s.comm, s.stream),
+		    ncclInvalidUsage);
+	CHECK_SAYS(NULL, "finalized");
+	seat_close(&s);
+}
+
+static void test_processes(void)
+{
+	crew_run(crew_size(), processes_rank, NULL);
+}
+
+/* ---- Groups over streams and communicators ---- */
+
+#define STREAMS 3
+#define COMMS	3
+#define PARTS	(STREAMS * COMMS)
+
+static CUdeviceptr part(CUdeviceptr base, int i)
+{
+	return base + (CUdeviceptr)i * COUNT * 4;
+}
+
+/* A communicator's tasks are in one order on all ranks: those of each are shuffled among others. */
+static void shuffled(uint64_t *state, int order[PARTS])
+{
+	int next[COMMS] = {0};
+	for (int i = 0; i < PARTS;) {
+		int k = (int)(draw(state) % COMMS);
+		if (next[k] < STREAMS)
+			order[i++] = k * STREAMS + next[k]++;
+	}
+}
+
+static void mixed_rank(struct client *c)
+{
+	struct seat s;
+	ncclComm_t comms[COMMS];
+	CUstream streams[STREAMS];
+	const unsigned n = (unsigned)c->nranks, sum = n * (n + 1) / 2;
+	uint64_t state = setup.seed + (unsigned)c->rank;
+	dropin_open(c->daemon);
+	join_as(&s, c);
+	stage("inits and splits in one group");
+	comms[0] = s.comm;
+	ncclUniqueId id = dropin_id(c);
+	id.internal[0] ^= 1;
+	CHECK_NC(nc.ncclGroupStart());
+	CHECK_NC(nc.ncclCommInitRank(&comms[1], (int)n, id, c->rank));
+	CHECK_NC(nc.ncclCommSplit(s.comm, 0, c->rank, &comms[2], NULL));
+	CHECK_NC(nc.ncclGroupEnd());
+	for (int i = 0; i < STREAMS; i++)
+		streams[i] = gpu_stream();
+	for (int round = 0; round < (setup.quick ? 20 : 200); round++) {
+		int order[PARTS];
+		stage("group %d", round);
+		shuffled(&state, order);
+		for (int i = 0; i < PARTS; i++)
+			CHECK_CU(cu.cuMemsetD32Async(part(s.send, i),
+						     (unsigned)((c->rank + 1) * (i + 1)), COUNT,
+						     streams[i % STREAMS]));
+		CHECK_NC(nc.ncclGroupStart());
+		for (int i = 0; i < PARTS; i++) {
+			const int k = order[i];
+			CHECK_NC(nc.ncclAllReduce(at(part(s.send, k)), at(part(s.recv, k)), COUNT,
+						  NCCLSVC_UINT32, NCCLSVC_SUM, comms[k / STREAMS],
+						  streams[k % STREAMS]));
+		}
+		CHECK_NC(nc.ncclGroupEnd());
+		for (int i = 0; i < STREAMS; i++)
+			CHECK(gpu_stream_ends(streams[i], WAIT_MS));
+		for (int i = 0; i < PARTS; i++)
+			gpu_check(part(s.recv, i), sum * (unsigned)(i + 1), COUNT, "a sum");
+	}
+	CHECK_NC(nc.ncclCommDestroy(comms[1]));
+	CHECK_NC(nc.ncclCommDestroy(comms[2]));
+	seat_close(&s);
+}
+
+static void test_mixed(void)
+{
+	crew_run(crew_size(), mixed_rank, NULL);
+}
+
+/* One process has them all, and each is in two communicators. */
+static void mixed_process(struct client *c)
+{
+	struct seat seats[RANKS_MAX];
+	ncclComm_t first[RANKS_MAX], second[RANKS_MAX];
+	const int n = *(const int *)c->arg;
+	const unsigned sum = (unsigned)(n * (n + 1) / 2);
+	dropin_open(c->daemon);
+	for (int i = 0; i < n; i++)
+		seat_open(&seats[i], i);
+	CHECK_NC(nc.ncclCommInitAll(first, n, NULL));
+	CHECK_NC(nc.ncclGroupStart());
+	for (int i = 0; i < n; i++)
+		CHECK_NC(nc.ncclCommSplit(first[i], 0, n - i, &second[i], NULL));
+	CHECK_NC(nc.ncclGroupEnd());
+	for (int round = 0; round < 20; round++) {
+		stage("group %d", round);
+		for (int i = 0; i < n; i++) {
+			gpu_use(i);
+			CHECK_CU(cu.cuMemsetD32Async(seats[i].send, (unsigned)i + 1, 2 * COUNT,
+						     seats[i].stream));
+		}
+		CHECK_NC(nc.ncclGroupStart());
+		for (int i = 0; i < n; i++) {
+			CHECK_NC(nc.ncclAllReduce(at(seats[i].send), at(seats[i].recv), COUNT,
+						  NCCLSVC_UINT32, NCCLSVC_SUM, first[i],
+						  seats[i].stream));
+			CHECK_NC(nc.ncclSend(at(part(seats[i].send, 1)), COUNT, NCCLSVC_UINT32,
+					     (n - 1 - i + 1) % n, second[i], seats[i].stream));
+			CHECK_NC(nc.ncclRecv(at(part(seats[i].recv, 1)), COUNT, NCCLSVC_UINT32,
+					     (n - 1 - i + n - 1) % n, second[i],
+					     seats[i].stream));
+		}
+		CHECK_NC(nc.ncclGroupEnd());
+		for (int i = 0; i < n; i++) {
+			gpu_use(i);
+			CHECK(gpu_stream_ends(seats[i].stream, WAIT_MS));
+			gpu_check(seats[i].recv, sum, COUNT, "the sum");
+			/* In the second, ranks are the other way round. */
+			gpu_check(part(seats[i].recv, 1), (uint32_t)((i + 1) % n) + 1, COUNT,
+				  "what the neighbour has sent");
+		}
+	}
+	for (int i = 0; i < n; i++) {
+		seats[i].comm = first[i];
+		CHECK_NC(nc.ncclCommDestroy(second[i]));
+	}
+	for (int i = 0; i < n; i++)
+		seat_close(&seats[i]);
+}
+
+static void test_mixed_process(void)
+{
+	int n = crew_size();
+	crew_run(1, mixed_process, &n);
+}
+
+/* More pairs of streams and communicators than a session has timelines for. */
+static void streams_rank(struct client *c)
+{
+	struct seat s;
+	CUstream streams[100];
+	dropin_open(c->daemon);
+	join_as(&s, c);
+	for (int i = 0; i < 100; i++)
+		streams[i] = gpu_stream();
+	CHECK_CU(cu.cuMemsetD32Async(s.send, 1, COUNT, s.stream));
+	CHECK_CU(cu.cuStreamSynchronize(s.stream));
+	for (int round = 0; round < 3; round++)
+		for (int i = 0; i < 100; i++)
+			CHECK_NC(nc.ncclAllReduce(at(s.send), at(part(s.recv, i % 8)), COUNT,
+						  NCCLSVC_UINT32, NCCLSVC_SUM, s.comm,
+						  streams[i]));
+	for (int i = 0; i < 100; i++)
+		CHECK(gpu_stream_ends(streams[i], WAIT_MS));
+	for (int i = 0; i < 8; i++)
+		gpu_check(part(s.recv, i), (uint32_t)c->nranks, COUNT, "a sum");
+	CHECK_NC(nc.ncclGroupStart());
+	for (int i = 0; i < 100; i++)
+		CHECK_NC(nc.ncclAllReduce(at(s.send), at(s.recv), COUNT, NCCLSVC_UINT32,
+					  NCCLSVC_SUM, s.comm, streams[i]));
+	CHECK_NC_IS(nc.ncclGroupEnd(), ncclInvalidUsage);
+	CHECK_SAYS(NULL, "pairs");
+	for (int i = 0; i < 100; i++)
+		CHECK_CU(cu.cuStreamDestroy(streams[i]));
+	seat_close(&s);
+}
+
+static void test_streams(void)
+{
+	crew_run(2, streams_rank, NULL);
+}
+
+const struct gpu_test nccl_tests[] = {
+	{"nccl_one_process", test_one_process, 1, 300, TEST_QUICK},
+	{"nccl_processes", test_processes, 2, 300, TEST_QUICK},
+	{"nccl_mixed", test_mixed, 2, 300, TEST_QUICK},
+	{"nccl_mixed_process", test_mixed_process, 2, 120, TEST_QUICK},
+	{"nccl_streams", test_streams, 2, 120, TEST_QUICK},
+	{0},
+};
