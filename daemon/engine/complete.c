@@ -148,7 +148,7 @@ void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
 }
 
 void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,
-		      uint32_t serial, bool by_socket, int result, const char *text)
+		      uint32_t serial, bool by_socket, const ncclsvc_status *why, const char *text)
 {
 	table_count(&e->table.failed, 1);
 	table_count(&e->table.completed, 1);
@@ -158,10 +158,10 @@ void complete_refused(struct engine *e, struct session *s, const struct svc_reco
 		struct svc_error error = {.version_min = SVC_PROTOCOL_MIN,
 					  .version_max = SVC_PROTOCOL_MAX};
 		snprintf(error.text, sizeof(error.text), "%s", text);
-		send_reply(e, s, serial, result, &error, sizeof(error));
+		send_reply(e, s, serial, why->result, &error, sizeof(error));
 		return;
 	}
-	ncclsvc_status st = status_of(result);
+	ncclsvc_status st = *why;
 	st.submitted_ns = st.done_ns = e->now;
 	/* Even then, a stream may wait for it. */
 	if (record->flags & SVC_TASK_TIMELINE && record->timeline < SVC_TIMELINES)

@@ -67,7 +67,7 @@ static void clear_member(struct engine *e, struct member *m, const ncclsvc_statu
 		if (t->comm != c || t->rank != m - c->members)
 			continue;
 		t->comm = NULL;
-		m->session->group_error = st->result;
+		m->session->group_end = *st;
 	}
 	DL_FOREACH_SAFE (m->queue, t, next) {
 		if (t->place == RUNNING)
@@ -101,7 +101,10 @@ void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank,
 		/* Nobody is told that he himself has gone; that his GPU's worker has, he is. */
 		bool self = (int32_t)k == rank && result == NCCLSVC_PEER_GONE;
 		clear_member(e, m, self ? &own : &st);
-		m->session->handles[m->handle].comm = NULL;
+		struct handle *h = &m->session->handles[m->handle];
+		h->comm = NULL;
+		h->ended = c->epoch;
+		h->end = self ? own : st;
 	}
 	plan_end(e, c);
 	if (c->cuda)

@@ -16,7 +16,7 @@
  * that made its communicator; the command is in the queue by then. (What comes by socket is in it
  * itself.) */
 static const struct handle *find_comm(struct engine *e, const struct session *s,
-				      const struct task *t, int *result, const char **text)
+				      const struct task *t, ncclsvc_status *why, const char **text)
 {
 	const struct svc_record *r = &t->record;
 	const struct handle *h = NULL;
@@ -27,12 +27,14 @@ static const struct handle *find_comm(struct engine *e, const struct session *s,
 		if (tries == 0 && !t->by_socket)
 			engine_run_commands(e);
 	}
+	*text = "the communicator's epoch is over: rejoin it";
 	if (!h || !h->known) {
-		*result = NCCLSVC_NOT_FOUND;
+		why->result = NCCLSVC_NOT_FOUND;
 		*text = "no such communicator in this session";
+	} else if (h->end.result && h->ended == r->epoch) {
+		*why = h->end;
 	} else {
-		*result = NCCLSVC_STALE_EPOCH;
-		*text = "the communicator's epoch is over: rejoin it";
+		why->result = NCCLSVC_STALE_EPOCH;
 	}
 	return NULL;
 }
@@ -94,15 +96,17 @@ static bool epoch_runs(struct engine *e, const struct task *t, const struct comm
 	return s->handles[handle].comm == c;
 }
 
-static int check(struct engine *e, struct session *s, struct task *t, const char **text)
+/* Fills in more of why it is refused than the result that it returns, if it knows more. */
+static int check(struct engine *e, struct session *s, struct task *t, ncclsvc_status *why,
+		 const char **text)
 {
 	static char sentence[SVC_TEXT_BYTES];
 	uint64_t src_bytes, dst_bytes;
 	int result;
 	struct svc_record *r = &t->record;
-	const struct handle *h = find_comm(e, s, t, &result, text);
+	const struct handle *h = find_comm(e, s, t, why, text);
 	if (!h)
-		return result;
+		return why->result;
 	struct comm *c = h->comm;
 	t->rank = h->rank;
 	t->member = &c->members[t->rank];
@@ -158,30 +162,30 @@ static int check(struct engine *e, struct session *s, struct task *t, const char
 }
 
 /* The group is refused as a whole, for the reason of its first bad record. */
-static void refuse_group(struct engine *e, struct session *s, int result)
+static void refuse_group(struct engine *e, struct session *s, const ncclsvc_status *why)
 {
 	struct task *t, *next;
 	DL_FOREACH_SAFE (s->group, t, next) {
-		ncclsvc_status st = status_of(result);
 		DL_DELETE(s->group, t);
-		complete_task(e, t, &st);
+		complete_task(e, t, why);
 		task_free(e, t);
 	}
 	s->group_tasks = 0;
-	s->group_error = 0;
+	s->group_end.result = NCCLSVC_OK;
 }
 
 void intake_drop_group(struct engine *e, struct session *s)
 {
-	refuse_group(e, s, NCCLSVC_CANCELLED);
+	ncclsvc_status st = status_of(NCCLSVC_CANCELLED);
+	refuse_group(e, s, &st);
 }
 
 static void close_group(struct engine *e, struct session *s)
 {
 	struct task *first = s->group;
 	uint32_t n = s->group_tasks;
-	if (s->group_error) {
-		refuse_group(e, s, s->group_error);
+	if (s->group_end.result) {
+		refuse_group(e, s, &s->group_end);
 		return;
 	}
 	uint32_t id = n > 1 ? ++e->groups : 0;
@@ -212,27 +216,28 @@ static struct task *admit(struct engine *e, struct session *s, bool by_socket, c
 
 /* With it goes the group that it belongs to. t is NULL if it was not even admitted. */
 static void refuse(struct engine *e, struct session *s, struct task *t,
-		   const struct svc_record *record, uint32_t serial, bool by_socket, int result,
-		   const char *text)
+		   const struct svc_record *record, uint32_t serial, bool by_socket,
+		   const ncclsvc_status *why, const char *text)
 {
 	bool more = record->flags & SVC_TASK_MORE;
-	complete_refused(e, s, record, serial, by_socket, result, text);
+	complete_refused(e, s, record, serial, by_socket, why, text);
 	if (t)
 		task_free(e, t);
-	if (more || s->group)
-		s->group_error = s->group_error ? s->group_error : result;
+	if ((more || s->group) && !s->group_end.result)
+		s->group_end = *why;
 	if (!more)
-		refuse_group(e, s, s->group_error);
+		refuse_group(e, s, &s->group_end);
 }
 
 static void take(struct engine *e, struct session *s, const struct svc_record *record,
 		 uint32_t serial, bool by_socket)
 {
 	const char *text = "";
+	ncclsvc_status why = status_of(NCCLSVC_LIMIT);
 	table_count(&s->counts->submitted, 1);
 	struct task *t = admit(e, s, by_socket, &text);
 	if (!t) {
-		refuse(e, s, NULL, record, serial, by_socket, NCCLSVC_LIMIT, text);
+		refuse(e, s, NULL, record, serial, by_socket, &why, text);
 		return;
 	}
 	t->record = *record;
@@ -241,11 +246,11 @@ static void take(struct engine *e, struct session *s, const struct svc_record *r
 	/* Commands that run meanwhile must see that it is there. */
 	e->live++;
 	s->socket_tasks += by_socket;
-	int result = check(e, s, t, &text);
-	if (result) {
+	why.result = check(e, s, t, &why, &text);
+	if (why.result) {
 		e->live--;
 		s->socket_tasks -= by_socket;
-		refuse(e, s, t, record, serial, by_socket, result, text);
+		refuse(e, s, t, record, serial, by_socket, &why, text);
 		return;
 	}
 	if (t->record.plan) {

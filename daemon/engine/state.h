@@ -44,6 +44,8 @@ struct handle {
 	struct comm *comm; /* NULL: its epoch is over, or (known false) it never was */
 	int32_t rank;
 	bool known;
+	uint32_t ended;	    /* the epoch that ended last: what came too late for it is told the same */
+	ncclsvc_status end; /* as its tasks were */
 };
 
 enum place {
@@ -181,7 +183,7 @@ struct session {
 	struct session_counts *counts;
 	struct task *group; /* open */
 	uint32_t group_tasks;
-	int32_t group_error;
+	ncclsvc_status group_end; /* why it is refused; result 0: it is not */
 	uint32_t tasks; /* alive, ghosts too */
 	uint32_t socket_tasks;
 	struct handle *handles;
@@ -341,7 +343,8 @@ uint64_t device_sleep_ns(const struct engine *e, int ms);
 extern const ncclsvc_status complete_ok;
 void complete_task(struct engine *e, struct task *t, const ncclsvc_status *st);
 void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,
-		      uint32_t serial, bool by_socket, int result, const char *text);
+		      uint32_t serial, bool by_socket, const ncclsvc_status *why,
+		      const char *text);
 /* Raises done as far as may be: flew if the GPU has done this task, at_once if nobody is to wait
  * for those it has not done yet. */
 void complete_timeline(const struct session *s, const struct svc_record *r, bool flew,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * MISMATCH, TIMEOUT, CANCELLED and stale epochs: failures that leave the communicator usable. */
 #include <string.h>
+#include <unistd.h>
 
 #include "harness.h"
 #include "harness_raw.h"
@@ -352,6 +353,48 @@ static void tasks_communicators_and_sessions_can_be_cancelled(void **state)
 
 /* ---- Stale epochs, by hand ---- */
 
+static void what_comes_too_late_is_told_the_same(void **state)
+{
+	struct daemon d;
+	struct raw r[2];
+	struct raw_reply reply;
+	ncclsvc_unique_id id;
+	uint32_t serial[2];
+	(void)state;
+	daemon_start(&d, NULL);
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	for (int k = 0; k < 2; k++) {
+		struct svc_join join = raw_join_request(&id, 2, k);
+		raw_open(&r[k], &d);
+		raw_attach(&r[k], 16);
+		serial[k] = raw_send(&r[k], SVC_JOIN, &join, sizeof(join), NULL, 0);
+	}
+	for (int k = 1; k >= 0; k--)
+		raw_reply_to(&r[k], serial[k], &reply);
+	struct svc_record task = {.comm = reply.join.comm,
+				  .epoch = reply.join.epoch,
+				  .op = NCCLSVC_BARRIER,
+				  .peer = -1};
+	raw_close(&r[1]);
+	CHECK(raw_next(&r[0], &reply));
+	CHECK_EQ(reply.header.opcode, SVC_EVENT_COMM);
+	/* Submitted before the event was read, for all the daemon knows; the last two as a group.
+	 */
+	uint64_t numbers[3];
+	for (int i = 0; i < 3; i++) {
+		task.flags = i == 1 ? SVC_TASK_MORE : 0;
+		numbers[i] = raw_ring_submit(&r[0], task);
+	}
+	for (int i = 0; i < 3; i++) {
+		ncclsvc_status st = raw_ring_wait(&r[0], numbers[i]);
+		CHECK_EQ(st.result, NCCLSVC_PEER_GONE);
+		CHECK_EQ(st.rank_a, 1);
+		CHECK_EQ(st.pid_a, getpid());
+	}
+	raw_close(&r[0]);
+	daemon_stop(&d);
+}
+
 static void a_stale_epoch_is_refused(void **state)
 {
 	struct daemon d;
@@ -384,6 +427,7 @@ int main(void)
 		TEST(a_deadline_names_the_missing_ranks),
 		TEST(a_join_deadline_names_the_missing_ranks),
 		TEST(tasks_communicators_and_sessions_can_be_cancelled),
+		TEST(what_comes_too_late_is_told_the_same),
 		TEST(a_stale_epoch_is_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

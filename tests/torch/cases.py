@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What PyTorch does with NCCL, as cases. Each returns numbers; plain NCCL and the drop-in have to give
-the same ones. Run by ./run through torchrun: cases.py CASE --out FILE [--steps N]."""
+the same ones. Run by ./run through torchrun: cases.py CASE... --out FILE [--steps N]."""
 
 import argparse
+import ctypes
 import json
 import os
 import sys
@@ -553,9 +554,32 @@ def begin(name, **arguments):
     dist.init_process_group("nccl", **arguments)
 
 
-def libraries():
-    with open("/proc/self/maps", encoding="utf-8") as f:
-        return sorted({line.split()[-1] for line in f if "libnccl.so" in line})
+def library():
+    """The file whose NCCL this process calls: PyTorch opens its own besides, by path."""
+    class Info(ctypes.Structure):
+        _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p),
+                    ("name", ctypes.c_char_p), ("address", ctypes.c_void_p)]
+
+    everything, info = ctypes.CDLL(None), Info()
+    if not hasattr(everything, "ncclAllReduce"):  # PyTorch's alone, and not for everybody
+        return ""
+    everything.dladdr(ctypes.cast(everything.ncclAllReduce, ctypes.c_void_p), ctypes.byref(info))
+    return info.file.decode()
+
+
+def one(name, options):
+    begin("first")
+    start = time.monotonic()
+    result = CASES[name](options.steps)
+    torch.cuda.synchronize()
+    result["seconds"] = time.monotonic() - start
+    result["library"] = library()
+    result["torch"] = torch.__version__
+    result["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    with open(f"{options.out}.{name}.{rank()}", "w", encoding="utf-8") as f:
+        json.dump(result, f)
+    dist.destroy_process_group()
+    torch.cuda.empty_cache()
 
 
 CASES = {name[5:]: f for name, f in list(globals().items()) if name.startswith("case_")}
@@ -563,24 +587,16 @@ CASES = {name[5:]: f for name, f in list(globals().items()) if name.startswith("
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("case", choices=sorted(CASES))
+    parser.add_argument("cases", nargs="+", choices=sorted(CASES), help="one after the other")
     parser.add_argument("--out", required=True)
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cuda.matmul.allow_tf32 = False
-    begin("first")
-    start = time.monotonic()
-    result = CASES[options.case](options.steps)
-    torch.cuda.synchronize()
-    result["seconds"] = time.monotonic() - start
-    result["libraries"] = libraries()
-    result["torch"] = torch.__version__
-    result["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    with open(f"{options.out}.{rank()}", "w", encoding="utf-8") as f:
-        json.dump(result, f)
-    dist.destroy_process_group()
+    for name in options.cases:
+        print(f"case {name}", flush=True)
+        one(name, options)
 
 
 if __name__ == "__main__":
