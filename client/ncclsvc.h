@@ -161,7 +161,7 @@ ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
  * 64-bit sum and truncates towards zero; integer sums and products wrap.
  *
  * *task may be NULL if the task is not to be waited for (its error is then the communicator's).
- * Errors at submission: INVALID_ARGUMENT, AGAIN (the ring is full: nothing was submitted),
+ * Errors at submission: INVALID_ARGUMENT, AGAIN (the ring, or a stream with 512 pending tasks, is full: nothing was submitted),
  * STALE_EPOCH (rejoin first), DAEMON_LOST. Others are the task's. */
 
 /* sendbuf, recvbuf: count elements. */

@@ -15,6 +15,10 @@
 	"the stream is being captured into a CUDA graph: tasks cannot be captured, submit them "   \
 	"outside the capture"
 
+/* On one stream. The driver blocks whoever puts more on a stream than it has room for (about a
+ * thousand), and what the stream waits for may need this session's lock. */
+#define PENDING_MAX 512
+
 #define LAST_DEFAULT 2 /* NULL, legacy, per-thread: these handles mean the current context's */
 
 /* A default stream is the current context's if that is of the device, else the primary one's. And a
@@ -170,6 +174,10 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 		return error_argument("%s: a task of a later group was submitted on this stream: "
 				      "on one stream, follow the order of the plan's groups",
 				      svc_op_name(op->record.op));
+	if (p->last - atomic_load(&counters(g, (uint32_t)(p - g->pairs))->done) >= PENDING_MAX)
+		return error_set(NCCLSVC_AGAIN,
+				 "the stream has %d tasks pending on %s: wait for one", PENDING_MAX,
+				 comm->label);
 	p->clock = g->clock;
 	p->stream = st.handle;
 	p->push = st.push;

@@ -7,7 +7,7 @@
 #include "service.h"
 
 /* Where a full ring is waited for: this many tasks back. */
-#define RECENT 256
+#define RECENT 512
 
 struct own {
 	struct rank_options options;

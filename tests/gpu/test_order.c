@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Operations against other work: on their stream, on others, and in groups. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "crew.h"
 #include "values.h"
@@ -247,6 +248,51 @@ static void test_chain(void)
 	crew_run(crew_size(), chain_rank, NULL);
 }
 
+enum word { READY = 1, GO };
+
+/* A stream takes so many, and then says so at once: the other thread of a process can still end it. */
+static void full_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	ncclsvc_result result = NCCLSVC_OK;
+	unsigned n = 0;
+	rank_open(&r, c);
+	CHECK_CU(cu.cuMemAlloc(&p, sizeof(uint32_t)));
+	CHECK_CU(cu.cuMemsetD32Async(p, 1, 1, r.stream));
+	if (c->rank == 0) {
+		while (n < 2000 && !(result = ncclsvc_all_reduce(at(p), at(p), 1, NCCLSVC_UINT32,
+								 NCCLSVC_MAX, r.comm, NULL)))
+			n++;
+		CHECK_RESULT(result, NCCLSVC_AGAIN);
+		CHECK_EQ(n, 512);
+		CHECK(strstr(ncclsvc_last_error(), "512 tasks"));
+	}
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
+	for (int i = 0; c->rank && i < 512; i++)
+		CHECK_OK(ncclsvc_all_reduce(at(p), at(p), 1, NCCLSVC_UINT32, NCCLSVC_MAX, r.comm,
+					    NULL));
+	CHECK_OK(ncclsvc_wait_all(r.session, WAIT_MS));
+	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), 1, NCCLSVC_UINT32, NCCLSVC_SUM, r.comm, NULL));
+	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+	gpu_check(p, (uint32_t)r.n, 1, "after a full stream");
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+static void test_full(void)
+{
+	struct daemon d;
+	struct client ranks[2];
+	gpu_daemon_start(&d);
+	clients_start(ranks, 2, &d, full_rank, NULL);
+	hear_all(ranks, 2, READY);
+	say_all(ranks, 2, GO);
+	crew_end(ranks, 2);
+	gpu_daemon_stop(&d);
+}
+
 /* ---- Groups ---- */
 
 /* AllToAll by Send and Recv, of every type. */
@@ -398,6 +444,7 @@ const struct gpu_test order_tests[] = {
 	{"order/default_streams", test_default_streams, 2, 60, TEST_QUICK},
 	{"order/other_stream", test_other_stream, 2, 60, TEST_QUICK},
 	{"order/detached", test_detached, 2, 60, TEST_QUICK},
+	{"order/full", test_full, 2, 60, TEST_QUICK},
 	{"order/many", test_many, 2, 60, TEST_QUICK},
 	{"order/chain", test_chain, 2, 60, 0},
 	{"order/send_recv", test_send_recv, 2, 60, 0},
