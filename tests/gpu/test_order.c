@@ -250,7 +250,8 @@ static void test_chain(void)
 
 enum word { READY = 1, GO };
 
-/* A stream takes so many, and then says so at once: the other thread of a process can still end it. */
+/* A stream takes so many, and then says so at once: the other thread of a process can still end it.
+ */
 static void full_rank(struct client *c)
 {
 	struct rank r;
