@@ -278,13 +278,10 @@ static ncclsvc_result prepare_fused(struct ncclsvc_request *r, const struct call
 
 static ncclsvc_result proceed_fused(struct ncclsvc_request *r)
 {
-	ncclsvc_result result = NCCLSVC_OK;
-	if (!on_gpu(r->lists))
-		result = copy_out(r->lists, r->buffer, r->parts, r->nparts, 0, NULL);
-	if (!result && !on_gpu(r->lists) && r->nthrough)
-		result = copy_through(r->lists, r->through, r->through_to, r->nthrough);
-	request_end(r, result);
-	return NCCLSVC_OK;
+	ncclsvc_result result = r->copies_out ? request_copy_out(r, 0) : NCCLSVC_OK;
+	if (!result && !r->event)
+		request_end(r, NCCLSVC_OK);
+	return result;
 }
 
 /* ---- The calls ---- */
@@ -303,6 +300,7 @@ static ncclsvc_result run(const struct call_of *c, int timeout_ms, ncclsvc_reque
 		return NCCLSVC_NO_MEMORY;
 	r->proceed = reduce ? proceed_all_reduce : proceed_fused;
 	r->redop = c->redop;
+	r->waited = !request;
 	if (!svc_redop_known(c->redop))
 		result = error_argument("reduction %d is unknown", (int)c->redop);
 	else

@@ -13,7 +13,8 @@
  * must not have a task group open or a timeline set.
  * GPUs: tensors are device memory of the communicator's GPU. Their copies are put on the thread's
  * stream (ncclsvc_stream_set), before and after the operation: all is in stream order. After
- * ncclsvc_stream_set with NCCLSVC_STREAM_DETACHED, the stream waits for a list all the same.
+ * ncclsvc_stream_set with NCCLSVC_STREAM_DETACHED, the stream waits for a list all the same. Of a
+ * call that does not wait and fails, outputs hold anything; of one that waits, nothing has moved.
  * Errors and times are as in ncclsvc.h.
  */
 #ifndef NCCLSVC_TENSORS_H

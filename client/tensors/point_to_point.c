@@ -290,13 +290,11 @@ static ncclsvc_result proceed_recv(struct ncclsvc_request *r)
 		return receive_first(r);
 	if (r->step == SHAPES_REST)
 		return receive_announced(r);
-	if (r->copies_out && !on_gpu(r->lists)) {
-		uint64_t range = nvtx_start("RecvMemcpy", r->tag, r->peer);
-		result = copy_out(r->lists, r->buffer, r->parts, r->nparts, 0, NULL);
-		nvtx_stop(range);
-	}
-	request_end(r, result);
-	return NCCLSVC_OK;
+	if (r->copies_out)
+		result = request_copy_out(r, 0);
+	if (!result && !r->event)
+		request_end(r, NCCLSVC_OK);
+	return result;
 }
 
 static ncclsvc_result prepare_recv(struct ncclsvc_request *r, const ncclsvc_message *m)
@@ -321,7 +319,7 @@ static ncclsvc_result prepare_recv(struct ncclsvc_request *r, const ncclsvc_mess
 /* ---- The calls ---- */
 
 static ncclsvc_result begin(ncclsvc_tensors *l, const ncclsvc_message *m, bool send, int timeout_ms,
-			    ncclsvc_request **out)
+			    bool waited, ncclsvc_request **out)
 {
 	ncclsvc_result result = check_call(l, m);
 	if (result)
@@ -336,6 +334,7 @@ static ncclsvc_result begin(ncclsvc_tensors *l, const ncclsvc_message *m, bool s
 	struct ncclsvc_request *r = make(l, m, send, timeout_ms);
 	result = r ? NCCLSVC_OK : NCCLSVC_NO_MEMORY;
 	if (!result) {
+		r->waited = waited;
 		r->proceed = send ? proceed_send : proceed_recv;
 		result = send ? prepare_send(r, m) : prepare_recv(r, m);
 	}
@@ -356,7 +355,7 @@ static ncclsvc_result transfer(ncclsvc_tensors *l, const ncclsvc_message *m, boo
 	struct ncclsvc_request *r = NULL;
 	if (output_signal)
 		*output_signal = false;
-	ncclsvc_result result = begin(l, m, send, timeout_ms, &r);
+	ncclsvc_result result = begin(l, m, send, timeout_ms, true, &r);
 	if (!result)
 		result = request_finish(r);
 	if (result)
@@ -385,7 +384,7 @@ ncclsvc_result ncclsvc_tensors_isend(ncclsvc_tensors *l, const ncclsvc_message *
 {
 	if (!request)
 		return error_argument("ncclsvc_tensors_isend: the request is NULL");
-	return begin(l, m, true, NCCLSVC_NO_TIMEOUT, request);
+	return begin(l, m, true, NCCLSVC_NO_TIMEOUT, false, request);
 }
 
 ncclsvc_result ncclsvc_tensors_irecv(ncclsvc_tensors *l, const ncclsvc_message *m,
@@ -393,5 +392,5 @@ ncclsvc_result ncclsvc_tensors_irecv(ncclsvc_tensors *l, const ncclsvc_message *
 {
 	if (!request)
 		return error_argument("ncclsvc_tensors_irecv: the request is NULL");
-	return begin(l, m, false, NCCLSVC_NO_TIMEOUT, request);
+	return begin(l, m, false, NCCLSVC_NO_TIMEOUT, false, request);
 }

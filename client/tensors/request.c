@@ -15,7 +15,8 @@
 
 #define TRIES	1000
 #define NAP_NS	1000000
-#define LOOK_NS 100000 /* between looks at an event */
+#define SPIN_NS 100000 /* looks at an event without a rest; then rests in between */
+#define REST_NS 20000
 
 struct ncclsvc_request *request_new(ncclsvc_tensors *l, uint8_t op, int peer, int timeout_ms)
 {
@@ -114,18 +115,28 @@ static void set_result(struct ncclsvc_request *r, ncclsvc_result result)
 	snprintf(r->why, sizeof(r->why), "%s", ncclsvc_last_error());
 }
 
-/* On a GPU, what comes is copied in stream order: at once. */
+ncclsvc_result request_copy_out(struct ncclsvc_request *r, ncclsvc_task after)
+{
+	ncclsvc_result result = NCCLSVC_OK;
+	uint64_t range = nvtx_start(r->peer < 0 ? "Memcpy" : "RecvMemcpy", r->tag, r->peer);
+	if (r->nthrough)
+		result = copy_through(r->lists, r->through, r->through_to, r->nthrough);
+	if (!result && r->copies_out)
+		result = copy_out(r->lists, r->buffer, r->parts, r->nparts, after, &r->event);
+	r->copies_out = false;
+	r->nthrough = 0;
+	nvtx_stop(range);
+	return result;
+}
+
+/* On a GPU, what comes is copied in stream order: at once, unless the caller waits for it anyhow.
+ */
 static ncclsvc_result submit_all(struct ncclsvc_request *r)
 {
 	ncclsvc_result result = submit(r);
-	if (result || !on_gpu(r->lists))
-		return result;
-	if (r->nthrough)
-		set_result(r, copy_through(r->lists, r->through, r->through_to, r->nthrough));
-	if (r->copies_out)
-		set_result(r, copy_out(r->lists, r->buffer, r->parts, r->nparts,
-				       r->tasks[r->ntasks - 1], &r->event));
-	return NCCLSVC_OK;
+	if (!result && on_gpu(r->lists) && !r->waited)
+		set_result(r, request_copy_out(r, r->tasks[r->ntasks - 1]));
+	return result;
 }
 
 /* Takes the turns that are left, so that nobody waits for them. Nobody asks how these tasks end. */
@@ -219,6 +230,8 @@ static ncclsvc_result go_on(struct ncclsvc_request *r)
 		}
 		if (!r->result && !r->nops)
 			set_result(r, r->proceed(r));
+		if (!r->result && r->event)
+			continue; /* copies are under way */
 		if (!r->result && r->nops) {
 			result = submit_all(r);
 			if (result == NCCLSVC_AGAIN)
@@ -242,7 +255,7 @@ ncclsvc_result ncclsvc_request_wait(ncclsvc_request *r, int timeout_ms)
 {
 	if (!r)
 		return error_argument("ncclsvc_request_wait: the request is NULL");
-	uint64_t deadline = deadline_in(timeout_ms);
+	uint64_t deadline = deadline_in(timeout_ms), since = 0;
 	while (go_on(r)) {
 		int left = deadline_left_ms(deadline);
 		if (!left)
@@ -251,8 +264,10 @@ ncclsvc_result ncclsvc_request_wait(ncclsvc_request *r, int timeout_ms)
 					 "this wait; it goes on");
 		if (r->nseen < r->ntasks)
 			ncclsvc_wait(r->lists->session, r->tasks[r->nseen], left);
-		else
-			nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+		else if (!since)
+			since = now_ns();
+		else if (now_ns() - since > SPIN_NS)
+			nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
 	}
 	return told(r);
 }

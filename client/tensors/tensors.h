@@ -182,6 +182,7 @@ struct ncclsvc_request {
 	size_t nwords;
 	struct CUevent_st *event;
 	uint64_t range; /* for profilers */
+	bool waited;	/* its caller does nothing else meanwhile */
 };
 
 /* Zeroed, in lists. NULL with the error set. */
@@ -191,6 +192,8 @@ void request_op(struct ncclsvc_request *r, ncclsvc_comm *comm, unsigned op, cons
 		void *dst, uint64_t count, ncclsvc_type type, uint64_t word);
 /* The first submission. Frees the request if it fails, after the peers were told if need be. */
 ncclsvc_result request_begin(struct ncclsvc_request *r, ncclsvc_result prepared);
+/* What was brought, to where it belongs. On a GPU, go_on sees to the end of it. */
+ncclsvc_result request_copy_out(struct ncclsvc_request *r, ncclsvc_task after);
 void request_end(struct ncclsvc_request *r, ncclsvc_result result);
 /* For calls that wait: frees it. */
 ncclsvc_result request_finish(struct ncclsvc_request *r);

@@ -184,6 +184,36 @@ static void lists_that_lie_like_a_buffer(void **state)
 	list_free(&l);
 }
 
+/* ---- Buffers ---- */
+
+static void what_is_between_parts_is_zero(void **state)
+{
+	struct ncclsvc_comm comm = {.device = NCCLSVC_DEVICE_HOST};
+	ncclsvc_tensors lists = {.comm = &comm, .host = &comm};
+	char memory[1024], from[1024];
+	struct stage_buffer buffer = {.at = memory, .bytes = sizeof(memory)};
+	struct part parts[] = {{from, 100, 50}, {from, 256, 4}};
+	(void)state;
+	memset(memory, 0x66, sizeof(memory));
+	memset(from, 0x11, sizeof(from));
+	assert_int_equal(copy_in(&lists, &buffer, parts, 2, 32, 512, 9), NCCLSVC_OK);
+	for (size_t i = 0; i < sizeof(memory); i++) {
+		bool copied = (i >= 100 && i < 150) || (i >= 256 && i < 260);
+		assert_int_equal(memory[i], copied ? 0x11 : i < 32 || i >= 512 ? 0x66 : 0);
+	}
+	assert_int_equal(lists.copied, 54);
+	/* The same layout again: its gaps are clean. Another one's are not. */
+	memory[200] = 1;
+	assert_int_equal(copy_in(&lists, &buffer, parts, 2, 32, 512, 9), NCCLSVC_OK);
+	assert_int_equal(memory[200], 1);
+	assert_int_equal(copy_in(&lists, &buffer, parts, 1, 32, 512, 10), NCCLSVC_OK);
+	assert_int_equal(memory[200], 0);
+	assert_int_equal(memory[256], 0);
+	/* Nothing at all. */
+	assert_int_equal(copy_in(&lists, &buffer, NULL, 0, 0, 1024, 0), NCCLSVC_OK);
+	assert_int_equal(memory[1023], 0);
+}
+
 /* ---- Announcements ---- */
 
 static void announcements_come_across(void **state)
@@ -324,6 +354,7 @@ int main(void)
 		cmocka_unit_test(partitions),
 		cmocka_unit_test(owners_of_tensors),
 		cmocka_unit_test(lists_that_lie_like_a_buffer),
+		cmocka_unit_test(what_is_between_parts_is_zero),
 		cmocka_unit_test(announcements_come_across),
 		cmocka_unit_test(lies_are_found),
 		cmocka_unit_test(what_is_allowed),
