@@ -7,6 +7,8 @@
 
 #define COMPANION    UINT64_C(0x6c69737473) /* of its id */
 #define SMALLEST     ((uint64_t)64 << 10)
+#define DOUBLED	     ((uint64_t)64 << 20) /* up to here sizes are powers of two, to be used again */
+#define LARGE_UNIT   ((uint64_t)16 << 20)
 #define BUFFERS_IDLE 8
 
 ncclsvc_result ncclsvc_tensors_open(ncclsvc_comm *comm, int timeout_ms, ncclsvc_tensors **out)
@@ -117,16 +119,24 @@ static void tidy(ncclsvc_tensors *l, uint32_t generation)
 		buffer_free(l, smallest);
 }
 
+static uint64_t round_up(uint64_t bytes)
+{
+	uint64_t size = SMALLEST;
+	if (bytes > DOUBLED)
+		return (bytes + LARGE_UNIT - 1) / LARGE_UNIT * LARGE_UNIT;
+	while (size < bytes)
+		size *= 2;
+	return size;
+}
+
 static ncclsvc_result make(ncclsvc_tensors *l, uint64_t bytes, uint32_t generation,
 			   struct stage_buffer **out)
 {
-	uint64_t size = SMALLEST;
 	void *at;
-	while (size < bytes && size <= SVC_REGION_MAX / 2)
-		size *= 2;
-	if (size < bytes)
+	if (bytes > SVC_REGION_MAX - LARGE_UNIT)
 		return error_argument("a list of %llu bytes is too large",
 				      (unsigned long long)bytes);
+	const uint64_t size = round_up(bytes);
 	struct stage_buffer *b = calloc(1, sizeof(*b));
 	if (!b)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");

@@ -461,6 +461,80 @@ static void test_world(void)
 	gpu_daemon_stop(&d);
 }
 
+/* The last rank is killed and comes back; the others rejoin beside it. */
+static void recover_rank(struct client *c)
+{
+	enum { READY = 1, GO };
+	struct rank r;
+	ncclsvc_world *w;
+	ncclsvc_tensors *lists;
+	CUdeviceptr p, q;
+	const int64_t dim = 1000;
+	const bool last = c->rank == c->nranks - 1;
+	rank_prepare(&r, c, c->rank);
+	ncclsvc_world_options o = {
+		.size = sizeof(o), .rank = c->rank, .device = NCCLSVC_DEVICE_LOCAL};
+	CHECK_OK(ncclsvc_world_init(r.session, &o, WAIT_MS, &w));
+	CHECK_OK(ncclsvc_tensors_open_group(w, NCCLSVC_GROUP_DATA, WAIT_MS, &lists));
+	CHECK_CU(cu.cuMemAlloc(&p, 4000));
+	CHECK_CU(cu.cuMemAlloc(&q, 4000));
+	for (int life = 0; life < 2; life++) {
+		const ncclsvc_tensor t[] = {{at(p), NCCLSVC_UINT32, 1, &dim},
+					    {at(q), NCCLSVC_UINT32, 1, &dim}};
+		ncclsvc_message m = {.size = sizeof(m),
+				     .input_signal = true,
+				     .remote_rank = last ? 0 : c->nranks - 1,
+				     .shapes = NCCLSVC_SHAPES_STATIC,
+				     .n = 2,
+				     .tensors = t};
+		stage("a list from rank 0 to the last, life %d", life);
+		CHECK_CU(cu.cuMemsetD32Async(p, last ? 0 : 5, 1000, r.stream));
+		CHECK_CU(cu.cuMemsetD32Async(q, last ? 0 : 6, 1000, r.stream));
+		if (c->rank == 0)
+			CHECK_OK(ncclsvc_tensors_send(lists, &m, WAIT_MS, NULL));
+		if (last) {
+			CHECK_OK(ncclsvc_tensors_recv(lists, &m, WAIT_MS, NULL));
+			gpu_check(p, 5, 1000, "the first tensor");
+			gpu_check(q, 6, 1000, "the second tensor");
+		}
+		say(c, READY);
+		CHECK_EQ(hear(c), GO);
+		if (last || life)
+			break;
+		stage("rejoining");
+		CHECK_OK(ncclsvc_world_rejoin(w, WAIT_MS));
+		CHECK_OK(ncclsvc_tensors_rejoin(lists, WAIT_MS));
+	}
+	CHECK_OK(ncclsvc_tensors_close(lists));
+	ncclsvc_world_free(w);
+	CHECK_CU(cu.cuMemFree(p));
+	CHECK_CU(cu.cuMemFree(q));
+	ncclsvc_close(r.session);
+	CHECK_CU(cu.cuStreamDestroy(r.stream));
+}
+
+static void test_recover(void)
+{
+	enum { READY = 1, GO };
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	char text[16];
+	int n = crew_size();
+	snprintf(text, sizeof(text), "%d", n);
+	stage("starting the daemon");
+	daemon_start(&d, "--device", "cuda", "--log-level", "debug", "--ranks", text, NULL);
+	watch_daemon(&d);
+	clients_start(ranks, n, &d, recover_rank, NULL);
+	hear_all(ranks, n, READY);
+	client_kill(&ranks[n - 1]);
+	client_start(&ranks[n - 1], recover_rank);
+	say_all(ranks, n - 1, GO);
+	hear_all(ranks, n, READY);
+	say_all(ranks, n, GO);
+	crew_end(ranks, n);
+	gpu_daemon_stop(&d);
+}
+
 /* ---- More than an int counts ---- */
 
 #define LARGE ((int64_t)1 << 31)
@@ -515,6 +589,7 @@ const struct gpu_test list_tests[] = {
 	{"lists/collectives", test_collectives, 2, 60, TEST_QUICK},
 	{"lists/refused", test_refused, 2, 60, 0},
 	{"lists/world", test_world, 2, 60, TEST_QUICK},
+	{"lists/recover", test_recover, 2, 60, TEST_QUICK},
 	{"lists/large", test_large, 2, 120, TEST_REAL},
 	{0},
 };
