@@ -5,6 +5,7 @@
  *
  * Its turns on the communicators are counted. If it ends before it has taken all of them, it takes
  * the rest by saying that it refuses: so the peers' tasks end, and the next lists meet again. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
