@@ -535,6 +535,47 @@ static void test_recover(void)
 	gpu_daemon_stop(&d);
 }
 
+/* The buffers that a daemon lent go with it: others are borrowed from the next. */
+static void reattach_rank(struct client *c)
+{
+	enum { READY = 1, GO };
+	struct desk d;
+	desk_open(&d, c);
+	hand_on(&d, NCCLSVC_SHAPES_AHEAD, 10, false);
+	CHECK(gpu_stream_ends(d.r.stream, WAIT_MS));
+	say(c, READY);
+	ncclsvc_result result = NCCLSVC_OK;
+	while (!result)
+		result = ncclsvc_dispatch(d.r.session, 100);
+	CHECK_RESULT(result, NCCLSVC_DAEMON_LOST);
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
+	stage("reattaching");
+	CHECK_OK(ncclsvc_reattach(d.r.session, WAIT_MS));
+	CHECK_OK(ncclsvc_tensors_rejoin(d.lists, WAIT_MS));
+	hand_on(&d, NCCLSVC_SHAPES_AHEAD, 20, false);
+	hand_on(&d, NCCLSVC_SHAPES_STATIC, 30, false);
+	desk_close(&d);
+}
+
+static void test_reattach(void)
+{
+	enum { READY = 1, GO };
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	int n = crew_size();
+	gpu_daemon_start(&d);
+	clients_start(ranks, n, &d, reattach_rank, NULL);
+	hear_all(ranks, n, READY);
+	daemon_kill(&d);
+	hear_all(ranks, n, READY);
+	stage("restarting the daemon");
+	daemon_restart(&d, "--device", "cuda", "--log-level", "debug", NULL);
+	say_all(ranks, n, GO);
+	crew_end(ranks, n);
+	gpu_daemon_stop(&d);
+}
+
 /* ---- More than an int counts ---- */
 
 #define LARGE ((int64_t)1 << 31)
@@ -590,6 +631,7 @@ const struct gpu_test list_tests[] = {
 	{"lists/refused", test_refused, 2, 60, 0},
 	{"lists/world", test_world, 2, 60, TEST_QUICK},
 	{"lists/recover", test_recover, 2, 60, TEST_QUICK},
+	{"lists/reattach", test_reattach, 2, 60, 0},
 	{"lists/large", test_large, 2, 120, TEST_REAL},
 	{0},
 };

@@ -757,6 +757,42 @@ static void a_peer_that_dies_is_an_error(void **state)
 	daemon_stop(&d);
 }
 
+static void daemon_goes(struct client *me)
+{
+	struct side x = side_open(me);
+	ncclsvc_tensor t[5];
+	size_t n = some_list(t);
+	check_in_step(&x, 1);
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	memory_of(t, n, 1);
+	ncclsvc_message m = message(&x, S, 1, n, t);
+	CHECK_RESULT(me->rank ? ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL)
+			      : ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL),
+		     NCCLSVC_DAEMON_LOST);
+	memory_free(t, n);
+	CHECK_OK(ncclsvc_reattach(x.s, WAIT_MS));
+	CHECK_OK(ncclsvc_tensors_rejoin(x.lists, WAIT_MS));
+	check_in_step(&x, 2);
+	side_close(&x);
+}
+
+static void lists_outlive_the_daemon(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, daemon_goes, NULL);
+	hear_all(clients, 2, READY);
+	daemon_kill(&d);
+	say_all(clients, 2, GO);
+	sleep_ms(50);
+	daemon_restart(&d, NULL);
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
 /* ---- Peers that are no list, or lie ---- */
 
 static void plain_peer(struct client *me)
@@ -875,6 +911,7 @@ int main(void)
 		TEST(lists_under_way),
 		TEST(a_deadline_ends_it_on_both_sides),
 		TEST(a_peer_that_dies_is_an_error),
+		TEST(lists_outlive_the_daemon),
 		TEST(a_list_does_not_meet_a_plain_recv),
 		TEST(lies_do_not_reach_the_receiver),
 	};
