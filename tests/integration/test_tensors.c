@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/tensors/ncclsvc_tensors.h"
 #include "harness_raw.h"
@@ -275,6 +276,39 @@ static void gaps_carry_nothing_of_former_lists(void **state)
 {
 	(void)state;
 	run_pair(no_leak);
+}
+
+/* What a profiler sees, in order. */
+static void profiled(struct client *me)
+{
+	static const char *const phases[2] = {
+		"PreSend tag 5 peer 1\nSendMemcpy tag 5 peer 1\n-\n-\nSend tag 5 peer 1\n-\n"
+		"PostSend tag 5 peer 1\n-\n",
+		"PreRecv tag 5 peer 0\n-\nRecv tag 5 peer 0\nRecvMemcpy tag 5 peer 0\n-\n-\n"
+		"PostRecv tag 5 peer 0\n-\n",
+	};
+	char path[160], text[4096];
+	snprintf(path, sizeof(path), "%s/nvtx.%d", me->daemon->dir, me->rank);
+	setenv("NVTX_INJECTION64_PATH", program("NVTX_RECORDER"), 1);
+	setenv("NVTX_RECORD", path, 1);
+	struct side x = side_open(me);
+	check_in_step(&x, 1);
+	FILE *f = fopen(path, "r");
+	CHECK(f);
+	text[fread(text, 1, sizeof(text) - 1, f)] = '\0';
+	fclose(f);
+	unlink(path);
+	if (strcmp(text, phases[me->rank]))
+		check_failed(__FILE__, __LINE__, "the profiler saw:\n%s", text);
+	side_close(&x);
+}
+
+static void the_phases_show_in_a_profiler(void **state)
+{
+	(void)state;
+	if (!getenv("NVTX_RECORDER"))
+		skip_because("the library was built without NVTX");
+	run_pair(profiled);
 }
 
 #define LARGE ((int64_t)1 << 31)
@@ -903,6 +937,7 @@ int main(void)
 		TEST(lists_of_static_shapes),
 		TEST(a_list_that_is_one_buffer_is_not_copied),
 		TEST(gaps_carry_nothing_of_former_lists),
+		TEST(the_phases_show_in_a_profiler),
 		TEST(a_list_that_no_int_counts),
 		TEST(lists_with_their_shapes_ahead),
 		TEST(sides_that_disagree_are_told_and_go_on),
