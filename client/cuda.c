@@ -46,6 +46,7 @@ static void try_open(void)
 		WANTED(cuCtxPushCurrent),
 		WANTED(cuCtxPopCurrent),
 		WANTED(cuCtxSynchronize),
+		WANTED(cuMemcpyDtoDAsync),
 		WANTED(cuMemsetD8Async),
 		WANTED(cuPointerGetAttribute),
 		WANTED(cuPointerGetAttributes),
@@ -72,6 +73,10 @@ static void try_open(void)
 		WANTED(cuStreamWaitValue64),
 		WANTED(cuStreamWriteValue64),
 		WANTED(cuStreamBatchMemOp),
+		WANTED(cuEventCreate),
+		WANTED(cuEventRecord),
+		WANTED(cuEventQuery),
+		WANTED(cuEventDestroy),
 	};
 	const char *name, *words;
 	int version = 0;

@@ -24,6 +24,7 @@ void failure_keep(ncclsvc_session *s, const struct slot *slot, const char *text)
 		return;
 	struct failure *f = failure_at(t, t->nfailures++);
 	*f = (struct failure){
+		.reported = slot->quiet,
 		.op = slot->op,
 		.comm_key = slot->comm_key,
 		.seq = slot->seq,

@@ -87,6 +87,7 @@ struct slot {
 	uint64_t number; /* the task's handle */
 	uint8_t state;
 	bool called_back; /* nothing is left for dispatch to do */
+	bool quiet;	  /* its failure is what was meant: nobody is told */
 	uint8_t op;
 	uint8_t timeline;
 	uint32_t comm_key, epoch;
@@ -252,6 +253,8 @@ const char *comm_label(const ncclsvc_session *s, uint32_t key); /* locked */
 void comms_break(ncclsvc_session *s); /* all: the daemon is lost; locked */
 /* join.c: all but splits. Locked; yields. */
 ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline);
+/* Joins the next epoch, unless the present one is whole. Not locked. */
+ncclsvc_result comm_renew(ncclsvc_comm *comm, int timeout_ms);
 void comms_free(ncclsvc_session *s);
 
 /* ncclsvc_comm_split in two steps: between them the parent may be left, which ends the split. */
@@ -330,6 +333,7 @@ struct op {
 	ncclsvc_task *task;
 	struct chunk *chunk; /* staging, if any buffer is plain */
 	bool src_staged, dst_staged;
+	bool quiet;
 	size_t src_at, dst_at, chunk_bytes;
 	bool copied;  /* the source, even from session memory */
 	bool entered; /* it is a task now */

@@ -280,6 +280,18 @@ ncclsvc_result ncclsvc_comm_rejoin(ncclsvc_comm *comm, int timeout_ms)
 	return r;
 }
 
+ncclsvc_result comm_renew(ncclsvc_comm *comm, int timeout_ms)
+{
+	ncclsvc_result r = ncclsvc_comm_rejoin(comm, timeout_ms);
+	if (r != NCCLSVC_RANK_TAKEN)
+		return r;
+	/* By this session, if it has heard of no end of the epoch. */
+	session_lock(comm->session);
+	bool whole = !comm->broken;
+	session_unlock(comm->session);
+	return whole ? NCCLSVC_OK : r;
+}
+
 ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline)
 {
 	ncclsvc_result first = NCCLSVC_OK;

@@ -84,7 +84,8 @@ static void enter(ncclsvc_session *s, struct op *op)
 	struct slot *slot = &t->slots[number & (t->entries - 1)];
 	slot->number = number;
 	slot->state = SLOT_PENDING;
-	slot->called_back = false;
+	slot->called_back = op->quiet;
+	slot->quiet = op->quiet;
 	slot->op = r->op;
 	slot->timeline = (uint8_t)r->timeline;
 	slot->timeline_value = r->value;

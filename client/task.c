@@ -143,7 +143,7 @@ static void end(ncclsvc_session *s, struct slot *slot)
 		if (s->timelines[slot->timeline]->of_stream)
 			device_unpin(s, slot->number);
 	}
-	slot->called_back = !s->callback;
+	slot->called_back = !s->callback || slot->quiet;
 	slot->state = SLOT_ENDED;
 	s->tasks.ended++;
 }

@@ -89,7 +89,7 @@ ncclsvc_result claims_compare(ncclsvc_world *w, int timeout_ms)
 	ncclsvc_result r = w->has_base ? NCCLSVC_OK : ncclsvc_unique_id_create(&w->base);
 	session_lock(w->session);
 	uint64_t former = w->host->timeout_ns; /* its user's */
-	w->host->timeout_ns = timeout_on_wire(timeout_ms);
+	__atomic_store_n(&w->host->timeout_ns, timeout_on_wire(timeout_ms), __ATOMIC_RELAXED);
 	session_unlock(w->session);
 	*own = claim_of(w);
 	if (!r)
@@ -97,7 +97,7 @@ ncclsvc_result claims_compare(ncclsvc_world *w, int timeout_ms)
 	if (!r)
 		r = ncclsvc_wait(w->session, task, NCCLSVC_NO_TIMEOUT);
 	session_lock(w->session);
-	w->host->timeout_ns = former;
+	__atomic_store_n(&w->host->timeout_ns, former, __ATOMIC_RELAXED);
 	session_unlock(w->session);
 	if (!r)
 		r = compare(claims, n);

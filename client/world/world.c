@@ -85,26 +85,13 @@ static uint64_t key_of(unsigned type, int id, bool on_gpus)
 	return (uint64_t)(type + 1) << 48 | (uint64_t)on_gpus << 40 | (uint64_t)(uint32_t)id;
 }
 
-/* The next epoch, or the present one if that is whole: then the daemon says that the rank is taken.
- */
-static ncclsvc_result rejoin(ncclsvc_comm *comm, int timeout_ms)
-{
-	ncclsvc_result r = ncclsvc_comm_rejoin(comm, timeout_ms);
-	if (r != NCCLSVC_RANK_TAKEN)
-		return r;
-	session_lock(comm->session);
-	bool good = !comm->broken;
-	session_unlock(comm->session);
-	return good ? NCCLSVC_OK : r;
-}
-
 /* Makes *comm a member, if it is none yet or none any more. */
 static ncclsvc_result join(const ncclsvc_world *w, unsigned type, const ncclsvc_group *g,
 			   int timeout_ms, ncclsvc_comm **comm)
 {
 	ncclsvc_unique_id id;
 	if (*comm)
-		return rejoin(*comm, timeout_ms);
+		return comm_renew(*comm, timeout_ms);
 	id_derive(&w->base, key_of(type, g->id, w->device != NCCLSVC_DEVICE_HOST), &id);
 	return ncclsvc_comm_join_device(w->session, &id, g->size, g->index, w->device, timeout_ms,
 					comm);
@@ -207,7 +194,7 @@ ncclsvc_result ncclsvc_world_rejoin(ncclsvc_world *w, int timeout_ms)
 	if (!r)
 		r = session_reattach(w->session, timeout_ms, false);
 	if (!r)
-		r = rejoin(w->host, timeout_ms);
+		r = comm_renew(w->host, timeout_ms);
 	return r ? r : join_all(w, timeout_ms);
 }
 

@@ -7,6 +7,8 @@ import struct
 
 HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
+WORLD = 19
+REFUSED = 2**64 - 1
 OPS = {"all_reduce": 1, "all_gather": 2, "reduce_scatter": 3, "broadcast": 4, "reduce": 5,
        "all_to_all": 6, "gather": 7, "scatter": 8, "send": 9, "recv": 10, "barrier": 11}
 ID = bytes(range(128))
@@ -21,10 +23,10 @@ def write(target, name, data):
 
 
 def record(op, count=0, peer=-1, dtype=7, redop=0, flags=0, src=(1, 0), dst=(1, 0), timeout=0,
-           timeline=0, value=0, comm=0, epoch=0, number=0):
-    flags |= 2 if timeline else 0
-    return struct.pack("=QIIBBBBiQIIQQQIIQ48x", number, comm, epoch, op, dtype, redop, flags, peer,
-                       count, src[0], dst[0], src[1], dst[1], timeout, timeline, 0, value)
+           timeline=0, value=0, agreement=0, comm=0, epoch=0, number=0):
+    flags |= (2 if timeline else 0) | (4 if agreement else 0)
+    return struct.pack("=QIIBBBBiQIIQQQIIQQ40x", number, comm, epoch, op, dtype, redop, flags, peer,
+                       count, src[0], dst[0], src[1], dst[1], timeout, timeline, 0, value, agreement)
 
 
 def join(nranks, rank, comm_id=ID, flags=0, timeout=0):
@@ -38,6 +40,7 @@ BODIES = {
     "region_del": (REGION_DEL, struct.pack("=II", 1, 0)),
     "join": (JOIN, join(2, 0)),
     "world": (JOIN, join(0, -1, bytes(128), 1)),
+    "world_info": (WORLD, bytes(8)),
     "leave": (LEAVE, struct.pack("=II", 1, 0)),
     "split": (SPLIT, struct.pack("=IiiIQ", 1, 0, 0, 0, 0)),
     "list_tasks": (LIST, struct.pack("=II", 4, 0)),
@@ -113,6 +116,11 @@ def session():
           + ring(record(OPS["send"], 10, 0)))
     write("fuzz_session", "mismatch", PAIR + ring(record(OPS["all_reduce"], 10)) + SWITCH
           + ring(record(OPS["all_reduce"], 11)))
+    for name, words in (("agree", (7, 8)), ("refuse", (7, REFUSED))):
+        write("fuzz_session", name, PAIR + b"".join(
+            ring(record(OPS["all_reduce"], 10, agreement=word)) + SWITCH for word in words)
+            + ring(record(OPS["send"], 10, 1, agreement=words[1])) + SWITCH
+            + ring(record(OPS["recv"], 10, 0, agreement=words[0])) + READ)
     write("fuzz_session", "deadline", PAIR + ring(record(OPS["barrier"], timeout=1))
           + ring(record(OPS["barrier"])) + SWITCH + ring(record(OPS["barrier"])) + READ)
     write("fuzz_session", "timeline", ALONE + ring(record(OPS["barrier"], timeline=1, value=1))

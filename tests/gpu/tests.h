@@ -21,8 +21,8 @@ struct setup {
 extern struct setup setup;
 
 enum test_flags {
-	TEST_QUICK = 1,	    /* runs with --quick, too */
-	TEST_REAL = 2,	    /* cannot run on the stand-ins */
+	TEST_QUICK = 1,	      /* runs with --quick, too */
+	TEST_REAL = 2,	      /* cannot run on the stand-ins */
 	TEST_WITHOUT_MPS = 4, /* would end the MPS server for everybody */
 };
 
@@ -37,7 +37,7 @@ struct gpu_test {
 /* Tables that end with a test without name. */
 extern const struct gpu_test values_tests[], random_tests[], order_tests[], memory_tests[],
 	refused_tests[], failure_tests[], member_tests[], lost_tests[], nccl_tests[],
-	nccl_life_tests[];
+	nccl_life_tests[], list_tests[];
 
 /* ---- For tests, and the processes that they fork ---- */
 

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Collectives over lists. AllReduce works on the tensors where they lie. AllGather and
+ * ReduceScatter lay them one after the other in a buffer, filled up with zeros so that every rank
+ * has an equal part, and work on that in place. */
+#include <stdlib.h>
+
+#include "names.h"
+#include "tensors.h"
+
+/* A call's arguments, which all three have. */
+struct call_of {
+	ncclsvc_tensors *lists;
+	const ncclsvc_tensor *inputs, *outputs;
+	size_t n;
+	uint8_t op;
+	ncclsvc_redop redop;
+};
+
+/* ---- Checks ---- */
+
+static ncclsvc_result check_types(const struct list *l)
+{
+	for (size_t i = 1; i < l->n; i++)
+		if (l->tensors[i].type != l->tensors[0].type)
+			return error_argument("tensor %zu is of %s, tensor 0 of %s: a list has one "
+					      "type",
+					      i, svc_type_name(l->tensors[i].type),
+					      svc_type_name(l->tensors[0].type));
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result check_outputs(const struct list *in, const struct list *out)
+{
+	for (size_t i = 0; i < in->n; i++) {
+		if (in->tensors[i].type != out->tensors[i].type || in->counts[i] != out->counts[i])
+			return error_argument("output %zu has %llu elements of %s, the input %llu "
+					      "of %s",
+					      i, (unsigned long long)out->counts[i],
+					      svc_type_name(out->tensors[i].type),
+					      (unsigned long long)in->counts[i],
+					      svc_type_name(in->tensors[i].type));
+	}
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result take_lists(struct ncclsvc_request *r, const struct call_of *c)
+{
+	if (!c->n)
+		return error_argument("%s: a list has at least one tensor", svc_op_name(c->op));
+	ncclsvc_result result = list_take(&r->list, c->inputs, c->n, false);
+	if (!result)
+		result = list_take(&r->outputs, c->outputs ? c->outputs : c->inputs, c->n, false);
+	if (!result)
+		result = check_types(&r->list);
+	if (!result)
+		result = check_outputs(&r->list, &r->outputs);
+	if (!result)
+		result = list_placed(r->lists, &r->outputs);
+	return result;
+}
+
+/* Outputs and inputs may be the same tensors, or have nothing in common. */
+static ncclsvc_result check_aliases(const struct list *in, const struct list *out)
+{
+	for (size_t i = 0; i < in->n; i++) {
+		uintptr_t a = (uintptr_t)in->tensors[i].data, b = (uintptr_t)out->tensors[i].data;
+		if (a && a != b && (a < b ? b - a : a - b) < in->bytes[i])
+			return error_argument("output %zu overlaps its input without being it", i);
+	}
+	return NCCLSVC_OK;
+}
+
+static struct part part_of(const struct list *l, size_t i, uint64_t offset)
+{
+	return (struct part){l->tensors[i].data, offset, l->bytes[i]};
+}
+
+/* ---- AllReduce ---- */
+
+/* The bytes from the first tensor to the last. */
+static ncclsvc_result range_of(const struct list *l, const char *what, char **at, uint64_t *bytes)
+{
+	uintptr_t start = 0, end = 0;
+	bool any = false;
+	for (size_t i = 0; i < l->n; i++) {
+		uintptr_t from = (uintptr_t)l->tensors[i].data;
+		if (!l->bytes[i])
+			continue;
+		if (any && from < end)
+			return error_argument("%s %zu at %p begins before the end of the one "
+					      "before it: tensors must be in ascending order",
+					      what, i, l->tensors[i].data);
+		start = any ? start : from;
+		end = from + l->bytes[i];
+		any = true;
+	}
+	*at = (char *)start;
+	*bytes = end - start;
+	size_t size = svc_type_size(l->tensors[0].type);
+	if (*bytes % size)
+		return error_argument("%ss lie within %llu bytes, which is no multiple of the "
+				      "element's %zu",
+				      what, (unsigned long long)*bytes, size);
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result prepare_all_reduce(struct ncclsvc_request *r, const struct call_of *c)
+{
+	char *from = NULL, *to = NULL;
+	uint64_t bytes, there, digest;
+	ncclsvc_result result = take_lists(r, c);
+	if (!result)
+		result = list_placed(r->lists, &r->list);
+	if (!result)
+		result = range_of(&r->list, "input", &from, &bytes);
+	if (!result)
+		result = range_of(&r->outputs, "output", &to, &there);
+	if (result)
+		return result;
+	digest = digest_tensors(r->list.tensors, r->list.n);
+	for (size_t i = 0; i < r->list.n; i++) {
+		if (!r->list.bytes[i])
+			continue;
+		uint64_t at = (uint64_t)((char *)r->list.tensors[i].data - from);
+		if (at != (uint64_t)((char *)r->outputs.tensors[i].data - to))
+			return error_argument("output %zu does not lie like input %zu: %llu bytes "
+					      "from the first",
+					      i, i, (unsigned long long)at);
+		digest = digest_add(digest, at);
+	}
+	ncclsvc_type type = r->list.tensors[0].type;
+	request_op(r, r->lists->comm, c->op, from, to, bytes / svc_type_size(type), type,
+		   agreement(AGREED_ALL_REDUCE, 0, digest));
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result proceed_all_reduce(struct ncclsvc_request *r)
+{
+	request_end(r, NCCLSVC_OK);
+	return NCCLSVC_OK;
+}
+
+/* ---- AllGather and ReduceScatter ---- */
+
+struct fused {
+	ncclsvc_partition partition;
+	uint64_t size; /* of an element */
+	uint64_t bytes;
+	int *owners;
+};
+
+static ncclsvc_result measure(const struct ncclsvc_request *r, struct fused *f)
+{
+	const struct list *l = &r->list;
+	f->size = svc_type_size(l->tensors[0].type);
+	f->owners = calloc(l->n, sizeof(*f->owners));
+	if (!f->owners)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	ncclsvc_result result = ncclsvc_partition_tensors(l->counts, l->n, r->lists->comm->nranks,
+							  &f->partition, f->owners);
+	if (!result && __builtin_mul_overflow(f->partition.padded, f->size, &f->bytes))
+		result = error_argument("the list's %llu elements overflow",
+					(unsigned long long)f->partition.padded);
+	return result;
+}
+
+/* Puts this rank's own tensors, or all, into the buffer. */
+static ncclsvc_result fill(struct ncclsvc_request *r, const struct fused *f, bool own)
+{
+	const struct list *l = &r->list;
+	const int rank = r->lists->comm->rank;
+	size_t n = 0;
+	uint64_t at = 0;
+	struct part *parts = calloc(l->n, sizeof(*parts));
+	if (!parts)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	for (size_t i = 0; i < l->n; i++, at += l->bytes[i - 1])
+		if (l->bytes[i] && (!own || f->owners[i] == rank))
+			parts[n++] = part_of(l, i, at);
+	/* The others' shares come with an AllGather. */
+	const uint64_t share = f->partition.per_rank * f->size, start = (uint64_t)rank * share;
+	ncclsvc_result result = copy_in(r->lists, r->buffer, parts, n, own ? start : 0,
+					own ? start + share : f->bytes, 0);
+	free(parts);
+	return result;
+}
+
+/* What comes out of the buffer in the end: this rank's own tensors, or all. */
+static ncclsvc_result plan_outputs(struct ncclsvc_request *r, const struct fused *f, bool own)
+{
+	const struct list *l = &r->outputs;
+	const int rank = r->lists->comm->rank;
+	uint64_t at = 0;
+	r->parts = calloc(l->n, sizeof(*r->parts));
+	if (!r->parts)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	for (size_t i = 0; i < l->n; i++, at += l->bytes[i - 1])
+		if (l->bytes[i] && (!own || f->owners[i] == rank))
+			r->parts[r->nparts++] = part_of(l, i, at);
+	r->copies_out = true;
+	return NCCLSVC_OK;
+}
+
+/* Those of other owners go from input to output, once all have agreed. */
+static ncclsvc_result plan_through(struct ncclsvc_request *r, const struct fused *f)
+{
+	const struct list *l = &r->list;
+	r->through = calloc(l->n, sizeof(*r->through));
+	r->through_to = calloc(l->n, sizeof(*r->through_to));
+	if (!r->through || !r->through_to)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	for (size_t i = 0; i < l->n; i++) {
+		if (!l->bytes[i] || f->owners[i] == r->lists->comm->rank)
+			continue;
+		r->through[r->nthrough] = part_of(l, i, 0);
+		r->through_to[r->nthrough++] = r->outputs.tensors[i].data;
+	}
+	return NCCLSVC_OK;
+}
+
+/* A rank's inputs that others own need not be there. */
+static ncclsvc_result own_inputs_placed(struct ncclsvc_request *r, const struct fused *f)
+{
+	struct list own = r->list;
+	ncclsvc_result result = NCCLSVC_OK;
+	for (size_t i = 0; !result && i < r->list.n; i++) {
+		if (f->owners[i] != r->lists->comm->rank)
+			continue;
+		own.n = 1;
+		own.tensors = &r->list.tensors[i];
+		own.bytes = &r->list.bytes[i];
+		result = list_placed(r->lists, &own);
+		if (result)
+			result = error_set(result, "input %zu, which this rank owns: %s", i,
+					   ncclsvc_last_error());
+	}
+	return result;
+}
+
+static ncclsvc_result prepare_parts(struct ncclsvc_request *r, const struct call_of *c,
+				    struct fused *f)
+{
+	bool gather = c->op == NCCLSVC_ALL_GATHER;
+	ncclsvc_result result = gather ? own_inputs_placed(r, f) : list_placed(r->lists, &r->list);
+	if (!result)
+		result = check_aliases(&r->list, &r->outputs);
+	if (!result)
+		result = buffer_get(r->lists, f->bytes, &r->buffer);
+	if (!result)
+		result = plan_outputs(r, f, !gather);
+	if (!result && !gather)
+		result = plan_through(r, f);
+	return result ? result : fill(r, f, gather);
+}
+
+static ncclsvc_result prepare_fused(struct ncclsvc_request *r, const struct call_of *c)
+{
+	struct fused f = {0};
+	bool gather = c->op == NCCLSVC_ALL_GATHER;
+	ncclsvc_result result = take_lists(r, c);
+	if (!result)
+		result = measure(r, &f);
+	if (!result)
+		result = prepare_parts(r, c, &f);
+	if (!result) {
+		uint64_t share = f.partition.per_rank;
+		char *whole = r->buffer->at;
+		char *own = whole + (uint64_t)r->lists->comm->rank * share * f.size;
+		request_op(r, r->lists->comm, c->op, gather ? own : whole, gather ? whole : own,
+			   share, r->list.tensors[0].type,
+			   agreement(gather ? AGREED_ALL_GATHER : AGREED_REDUCE_SCATTER, 0,
+				     digest_tensors(r->list.tensors, r->list.n)));
+	}
+	free(f.owners);
+	return result;
+}
+
+static ncclsvc_result proceed_fused(struct ncclsvc_request *r)
+{
+	ncclsvc_result result = r->copies_out ? request_copy_out(r, 0) : NCCLSVC_OK;
+	if (!result && !r->event)
+		request_end(r, NCCLSVC_OK);
+	return result;
+}
+
+/* ---- The calls ---- */
+
+static ncclsvc_result run(const struct call_of *c, int timeout_ms, ncclsvc_request **request)
+{
+	if (!c->lists)
+		return error_argument("%s of tensors: lists is NULL", svc_op_name(c->op));
+	ncclsvc_result result = thread_plain(c->lists->session);
+	if (result)
+		return result;
+	bool reduce = c->op == NCCLSVC_ALL_REDUCE;
+	struct ncclsvc_request *r =
+		request_new(c->lists, c->op, -1, request ? NCCLSVC_NO_TIMEOUT : timeout_ms);
+	if (!r)
+		return NCCLSVC_NO_MEMORY;
+	r->proceed = reduce ? proceed_all_reduce : proceed_fused;
+	r->redop = c->redop;
+	r->waited = !request;
+	if (!svc_redop_known(c->redop))
+		result = error_argument("reduction %d is unknown", (int)c->redop);
+	else
+		result = reduce ? prepare_all_reduce(r, c) : prepare_fused(r, c);
+	result = request_begin(r, result);
+	if (result)
+		return result;
+	if (!request)
+		return request_finish(r);
+	*request = r;
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_tensors_all_reduce(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
+					  const ncclsvc_tensor *outputs, size_t n,
+					  ncclsvc_redop redop, int timeout_ms,
+					  ncclsvc_request **request)
+{
+	return run(&(struct call_of){lists, inputs, outputs, n, NCCLSVC_ALL_REDUCE, redop},
+		   timeout_ms, request);
+}
+
+ncclsvc_result ncclsvc_tensors_all_gather(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
+					  const ncclsvc_tensor *outputs, size_t n, int timeout_ms,
+					  ncclsvc_request **request)
+{
+	return run(&(struct call_of){lists, inputs, outputs, n, NCCLSVC_ALL_GATHER, NCCLSVC_SUM},
+		   timeout_ms, request);
+}
+
+ncclsvc_result ncclsvc_tensors_reduce_scatter(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
+					      const ncclsvc_tensor *outputs, size_t n,
+					      ncclsvc_redop redop, int timeout_ms,
+					      ncclsvc_request **request)
+{
+	return run(&(struct call_of){lists, inputs, outputs, n, NCCLSVC_REDUCE_SCATTER, redop},
+		   timeout_ms, request);
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copies between tensors and buffers: by the CPU, or put on the thread's stream. */
+#include <string.h>
+
+#include "gpu.h"
+#include "tensors.h"
+
+#define EVENT_DISABLE_TIMING 2u
+
+/* The thread's stream, while copies are put on it. */
+struct use {
+	const struct cuda *cuda;
+	CUstream stream;
+	CUcontext push; /* was made current, or NULL */
+};
+
+static ncclsvc_result choose_context(ncclsvc_tensors *l, struct use *u)
+{
+	CUcontext current = NULL;
+	CUdevice now, due;
+	ncclsvc_result r = cuda_device(u->cuda, l->comm->device, &due);
+	u->cuda->cuCtxGetCurrent(&current);
+	if (r || (current && !u->cuda->cuCtxGetDevice(&now) && now == due))
+		return r;
+	session_lock(l->session);
+	r = gpu_primary(l->session->gpu, l->comm->device, &u->push);
+	session_unlock(l->session);
+	return r;
+}
+
+static ncclsvc_result use_stream(ncclsvc_tensors *l, struct use *u)
+{
+	int capture = CU_STREAM_CAPTURE_STATUS_NONE;
+	*u = (struct use){.cuda = l->session->gpu->cuda};
+	session_lock(l->session);
+	const struct thread_state *t = thread_find(l->session);
+	u->stream = t ? t->stream : NULL;
+	session_unlock(l->session);
+	ncclsvc_result r = choose_context(l, u);
+	CUresult e = r ? CUDA_SUCCESS : cuda_push(u->cuda, u->push);
+	if (e)
+		return cuda_error(u->cuda, e, "the GPU's context cannot be used");
+	if (r)
+		return r;
+	e = u->cuda->cuStreamIsCapturing(u->stream, &capture);
+	if (!e && capture == CU_STREAM_CAPTURE_STATUS_NONE)
+		return NCCLSVC_OK;
+	cuda_pop(u->cuda, u->push);
+	if (!e || e == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+		return error_set(NCCLSVC_UNSUPPORTED, "the stream is being captured into a CUDA "
+						      "graph: lists cannot be captured");
+	return cuda_error(u->cuda, e, "the stream cannot be used");
+}
+
+static CUdeviceptr device(const char *at)
+{
+	return (CUdeviceptr)(uintptr_t)at;
+}
+
+static CUresult put(ncclsvc_tensors *l, const struct use *u, char *to, const char *from,
+		    uint64_t bytes)
+{
+	if (!bytes || to == from)
+		return CUDA_SUCCESS;
+	l->copied += bytes;
+	if (on_gpu(l))
+		return u->cuda->cuMemcpyDtoDAsync(device(to), device(from), bytes, u->stream);
+	memmove(to, from, bytes); /* a caller's tensors may overlap */
+	return CUDA_SUCCESS;
+}
+
+static CUresult clear(const ncclsvc_tensors *l, const struct use *u, char *at, uint64_t bytes)
+{
+	if (!bytes)
+		return CUDA_SUCCESS;
+	if (on_gpu(l))
+		return u->cuda->cuMemsetD8Async(device(at), 0, bytes, u->stream);
+	memset(at, 0, bytes);
+	return CUDA_SUCCESS;
+}
+
+/* What is left of a former list must not go out with this one. */
+static CUresult clear_gaps(const ncclsvc_tensors *l, const struct use *u, char *buffer,
+			   const struct part *parts, size_t n, uint64_t at, uint64_t end)
+{
+	CUresult e = CUDA_SUCCESS;
+	for (size_t i = 0; !e && i < n; i++) {
+		e = clear(l, u, buffer + at, parts[i].offset - at);
+		at = parts[i].offset + parts[i].bytes;
+	}
+	return e ? e : clear(l, u, buffer + at, end - at);
+}
+
+static ncclsvc_result begin(ncclsvc_tensors *l, struct use *u)
+{
+	*u = (struct use){0};
+	return on_gpu(l) ? use_stream(l, u) : NCCLSVC_OK;
+}
+
+static ncclsvc_result finish(const struct use *u, CUresult e)
+{
+	if (u->cuda)
+		cuda_pop(u->cuda, u->push);
+	return e ? cuda_error(u->cuda, e, "the tensors cannot be copied") : NCCLSVC_OK;
+}
+
+ncclsvc_result copy_in(ncclsvc_tensors *l, struct stage_buffer *buffer, const struct part *parts,
+		       size_t n, uint64_t start, uint64_t end, uint64_t layout)
+{
+	struct use u;
+	CUresult e = CUDA_SUCCESS;
+	ncclsvc_result r = begin(l, &u);
+	if (r)
+		return r;
+	if (!layout || buffer->clean != layout)
+		e = clear_gaps(l, &u, buffer->at, parts, n, start, end);
+	for (size_t i = 0; !e && i < n; i++)
+		e = put(l, &u, buffer->at + parts[i].offset, parts[i].at, parts[i].bytes);
+	buffer->clean = e ? 0 : layout;
+	return finish(&u, e);
+}
+
+/* A stream that does not wait for its tasks has to wait for this one. */
+static ncclsvc_result after(ncclsvc_tensors *l, const struct use *u, ncclsvc_task task)
+{
+	session_lock(l->session);
+	const struct thread_state *t = thread_find(l->session);
+	bool detached = t && t->stream_flags & NCCLSVC_STREAM_DETACHED;
+	session_unlock(l->session);
+	return detached && task ? ncclsvc_stream_wait(l->session, u->stream, task) : NCCLSVC_OK;
+}
+
+ncclsvc_result copy_out(ncclsvc_tensors *l, const struct stage_buffer *buffer,
+			const struct part *parts, size_t n, ncclsvc_task task, CUevent *event)
+{
+	struct use u;
+	CUresult e = CUDA_SUCCESS;
+	ncclsvc_result r = begin(l, &u);
+	if (r)
+		return r;
+	if (on_gpu(l))
+		r = after(l, &u, task);
+	for (size_t i = 0; !r && !e && i < n; i++)
+		e = put(l, &u, parts[i].at, buffer->at + parts[i].offset, parts[i].bytes);
+	if (!r && !e && on_gpu(l) && event) {
+		e = u.cuda->cuEventCreate(event, EVENT_DISABLE_TIMING);
+		if (e)
+			*event = NULL;
+		else if ((e = u.cuda->cuEventRecord(*event, u.stream))) {
+			u.cuda->cuEventDestroy(*event);
+			*event = NULL;
+		}
+	}
+	ncclsvc_result finished = finish(&u, e);
+	return r ? r : finished;
+}
+
+ncclsvc_result copy_through(ncclsvc_tensors *l, const struct part *from, char *const *at, size_t n)
+{
+	struct use u;
+	CUresult e = CUDA_SUCCESS;
+	ncclsvc_result r = begin(l, &u);
+	if (r)
+		return r;
+	for (size_t i = 0; !e && i < n; i++)
+		e = put(l, &u, at[i], from[i].at, from[i].bytes);
+	return finish(&u, e);
+}
+
+ncclsvc_result copy_done(ncclsvc_tensors *l, CUevent *event)
+{
+	if (!*event)
+		return NCCLSVC_OK;
+	const struct cuda *cuda = l->session->gpu->cuda;
+	CUresult e = cuda->cuEventQuery(*event);
+	if (e == CUDA_ERROR_NOT_READY)
+		return NCCLSVC_IN_PROGRESS;
+	cuda->cuEventDestroy(*event);
+	*event = NULL;
+	return e ? cuda_error(cuda, e, "the tensors were not copied") : NCCLSVC_OK;
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lists of tensors as single operations: sent and received as one aggregated buffer, and reduced,
+ * gathered and scattered as one. On a communicator of the host or of GPUs.
+ *
+ * A list call that is refused (a bad argument, no memory) still takes its turn, so that nobody
+ * waits for it in vain: its own caller gets the reason at once, and the other members of the
+ * operation get INVALID_ARGUMENT with its rank. Nothing moves then. What the members must have in
+ * common (mode, tag, types, shapes) is compared before anything moves: MISMATCH on all sides, in
+ * words.
+ *
+ * Threads: an ncclsvc_tensors and its requests are used by one thread at a time. The calling thread
+ * must not have a task group open or a timeline set.
+ * GPUs: tensors are device memory of the communicator's GPU. Their copies are put on the thread's
+ * stream (ncclsvc_stream_set), before and after the operation: all is in stream order. After
+ * ncclsvc_stream_set with NCCLSVC_STREAM_DETACHED, the stream waits for a list all the same. Of a
+ * call that does not wait and fails, outputs hold anything; of one that waits, nothing has moved.
+ * Errors and times are as in ncclsvc.h.
+ */
+#ifndef NCCLSVC_TENSORS_H
+#define NCCLSVC_TENSORS_H
+
+#include "ncclsvc.h"
+#include "ncclsvc_world.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Layouts: pure functions --------------------------------------------------------------- */
+
+#define NCCLSVC_TENSOR_ALIGNMENT 256
+#define NCCLSVC_TENSORS_MAX	 65536 /* in a list */
+#define NCCLSVC_DIMS_MAX	 32
+
+typedef struct ncclsvc_tensor {
+	void *data; /* elements in row-major order, without gaps; may be NULL if there are none */
+	ncclsvc_type type;
+	int ndims;	     /* 0: a scalar, which has one element */
+	const int64_t *dims; /* may be NULL if ndims is 0 */
+} ncclsvc_tensor;
+
+/* *count elements in *bytes (each may be NULL). INVALID_ARGUMENT: the type is unknown, a dimension
+ * is negative, there are more than NCCLSVC_DIMS_MAX, or their product overflows. */
+ncclsvc_result ncclsvc_tensor_size(const ncclsvc_tensor *tensor, uint64_t *count, uint64_t *bytes);
+
+/* Where n parts of these sizes stand in an aggregated buffer: each begins at the end of the one
+ * before it, rounded up to 256; *total is the last one's end. offsets has room for n, or is NULL.
+ * INVALID_ARGUMENT: the sum overflows. */
+ncclsvc_result ncclsvc_aggregate(const uint64_t *bytes, size_t n, uint64_t *offsets,
+				 uint64_t *total);
+
+/* How a vector of `total` elements is divided among the ranks of a group: filled up to a multiple
+ * of 32 x size (by a whole one if it is such), each rank owns the range [rank x per_rank, +
+ * per_rank). */
+typedef struct ncclsvc_partition {
+	uint64_t total, padded, per_rank; /* elements */
+} ncclsvc_partition;
+
+/* INVALID_ARGUMENT: size is not positive, or padded overflows. */
+ncclsvc_result ncclsvc_partition_of(uint64_t total, int size, ncclsvc_partition *partition);
+
+/* For n tensors of these element counts, laid one after the other: owners[i] is the rank in whose
+ * range tensor i begins. INVALID_ARGUMENT: one does not end in that range; the sentence names it.
+ * owners (room for n) and partition may be NULL. */
+ncclsvc_result ncclsvc_partition_tensors(const uint64_t *counts, size_t n, int size,
+					 ncclsvc_partition *partition, int *owners);
+
+/* ---- Lists on a communicator ----------------------------------------------------------------- */
+
+typedef struct ncclsvc_tensors ncclsvc_tensors; /* list operations of one rank on a communicator */
+typedef struct ncclsvc_request ncclsvc_request; /* one of them under way */
+
+/* Prepares the communicator for lists. It stays the caller's, and must outlive *lists, which is the
+ * caller's, too, to be closed before the session. On GPUs all members call it: it joins one more
+ * communicator of theirs, in host memory, and blocks up to timeout_ms for that. */
+ncclsvc_result ncclsvc_tensors_open(ncclsvc_comm *comm, int timeout_ms, ncclsvc_tensors **lists);
+/* The same, of this rank's group of a world: types 0 to 5. */
+ncclsvc_result ncclsvc_tensors_open_group(const ncclsvc_world *world, ncclsvc_group_type type,
+					  int timeout_ms, ncclsvc_tensors **lists);
+/* After the communicator has been rejoined: all members call it. */
+ncclsvc_result ncclsvc_tensors_rejoin(ncclsvc_tensors *lists, int timeout_ms);
+/* BUSY: a request is under way; nothing happened. Requests that have ended are freed, too. NULL is
+ * allowed. */
+ncclsvc_result ncclsvc_tensors_close(ncclsvc_tensors *lists);
+/* Bytes copied so far between tensors and the library's buffers; those that go as they lie are not.
+ */
+uint64_t ncclsvc_tensors_copied(const ncclsvc_tensors *lists);
+
+/* ---- Send and Recv ----------------------------------------------------------------------------
+ *
+ * Both sides give the same tag and mode. Lists from one rank to another meet in order.
+ *
+ * A list whose tensors already stand at the offsets of ncclsvc_aggregate from the first one's start
+ * is sent as it lies. It is received as it lies if there are no gaps between tensors, or if
+ * NCCLSVC_MESSAGE_ONE_BUFFER says that they are nobody else's. Other lists are copied. */
+
+typedef enum ncclsvc_shapes {
+	NCCLSVC_SHAPES_STATIC = 1, /* the receiver knows all types and shapes, and gives the same */
+	NCCLSVC_SHAPES_AHEAD = 2,  /* the sender sends them first */
+} ncclsvc_shapes;
+
+/* Flags of a message. */
+#define NCCLSVC_MESSAGE_ONE_BUFFER 1u /* Recv may write to the gaps between tensors */
+
+/* The receiver's: is given types and shapes (valid until it returns) and sets every tensor's data.
+ * Anything but OK refuses the message. It must not call list functions. */
+typedef ncclsvc_result ncclsvc_allocate(ncclsvc_tensor *tensors, size_t n, void *arg);
+
+typedef struct ncclsvc_message {
+	size_t size;	   /* sizeof(ncclsvc_message): lets the struct grow */
+	bool input_signal; /* must be true */
+	int remote_rank;
+	int64_t tag;
+	ncclsvc_shapes shapes;
+	unsigned flags;
+	size_t n; /* tensors: the same on both sides */
+	/* Read during the call; what data points to belongs to the message until it has ended. Recv
+	 * with shapes sent ahead: what is allowed; ndims or a dimension of -1 allows any, data is
+	 * not read. */
+	const ncclsvc_tensor *tensors;
+	ncclsvc_allocate *allocate; /* Recv: NULL, with static shapes, if every data is given */
+	void *arg;		    /* of allocate */
+} ncclsvc_message;
+
+/* Each sends or receives one message and waits for it. *output_signal (may be NULL) is set to true
+ * when that is done, and is false otherwise. timeout_ms: for the peer to come; negative: the
+ * communicator's own (ncclsvc_comm_set_timeout). INVALID_ARGUMENT: input_signal is false, or
+ * remote_rank is the own rank; others are in the sentence. MISMATCH: mode, tag, types or shapes are
+ * not the peer's, or not those that are allowed. AGAIN: the ring is full; nothing was submitted. */
+ncclsvc_result ncclsvc_tensors_send(ncclsvc_tensors *lists, const ncclsvc_message *message,
+				    int timeout_ms, bool *output_signal);
+ncclsvc_result ncclsvc_tensors_recv(ncclsvc_tensors *lists, const ncclsvc_message *message,
+				    int timeout_ms, bool *output_signal);
+/* Each begins one. On success *request is the caller's, to be freed. Where shapes are sent ahead,
+ * it goes on only within wait and test, on both sides; until it has ended, begin no other operation
+ * with that peer on the communicator. An error ends it before it has begun, as above. */
+ncclsvc_result ncclsvc_tensors_isend(ncclsvc_tensors *lists, const ncclsvc_message *message,
+				     ncclsvc_request **request);
+ncclsvc_result ncclsvc_tensors_irecv(ncclsvc_tensors *lists, const ncclsvc_message *message,
+				     ncclsvc_request **request);
+
+/* Waits until it has ended and returns its result; tensors are then the caller's again. TIMEOUT: of
+ * this wait, if ncclsvc_request_test is then IN_PROGRESS. Waiting twice is allowed. */
+ncclsvc_result ncclsvc_request_wait(ncclsvc_request *request, int timeout_ms);
+/* IN_PROGRESS, or the result. Does not wait. */
+ncclsvc_result ncclsvc_request_test(ncclsvc_request *request);
+/* BUSY: it has not ended; nothing happened. NULL is allowed. */
+ncclsvc_result ncclsvc_request_free(ncclsvc_request *request);
+
+/* ---- Collectives -------------------------------------------------------------------------------
+ *
+ * All members give the same number of tensors with the same types and shapes; the tensors of one
+ * list are of one type. outputs has the same shapes; it may be NULL, or alias inputs tensor by
+ * tensor: then they are worked on in place. timeout_ms and errors are as with Send and Recv. Each
+ * has a variant that returns a request instead of waiting: pass request (then timeout_ms is not
+ * used), or NULL. */
+
+/* One AllReduce over all bytes from the first tensor's start to the last one's end, those between
+ * tensors included: they must be one buffer of the caller's, in ascending order, and the outputs
+ * lie like the inputs. The bytes must be a multiple of the element's. */
+ncclsvc_result ncclsvc_tensors_all_reduce(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
+					  const ncclsvc_tensor *outputs, size_t n,
+					  ncclsvc_redop redop, int timeout_ms,
+					  ncclsvc_request **request);
+/* The tensors laid one after the other are divided by ncclsvc_partition_tensors. Each rank's inputs
+ * count where it owns them (data of others may be NULL); every rank gets all tensors as outputs. */
+ncclsvc_result ncclsvc_tensors_all_gather(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
+					  const ncclsvc_tensor *outputs, size_t n, int timeout_ms,
+					  ncclsvc_request **request);
+/* Divided likewise. The owner of a tensor gets it reduced; its other outputs are its inputs. */
+ncclsvc_result ncclsvc_tensors_reduce_scatter(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
+					      const ncclsvc_tensor *outputs, size_t n,
+					      ncclsvc_redop redop, int timeout_ms,
+					      ncclsvc_request **request);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

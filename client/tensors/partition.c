@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How a vector is divided among the ranks of a group. */
+#include "tensors.h"
+
+#define ALIGNMENT 32 /* elements of each rank */
+
+ncclsvc_result ncclsvc_partition_of(uint64_t total, int size, ncclsvc_partition *p)
+{
+	uint64_t padded;
+	if (!p)
+		return error_argument("ncclsvc_partition_of: the partition is NULL");
+	if (size < 1)
+		return error_argument("size is %d: a group has at least one rank", size);
+	const uint64_t unit = (uint64_t)ALIGNMENT * (uint64_t)size;
+	if (__builtin_add_overflow(total, unit - total % unit, &padded))
+		return error_argument("%llu elements overflow when they are filled up for %d ranks",
+				      (unsigned long long)total, size);
+	*p = (ncclsvc_partition){total, padded, padded / (uint64_t)size};
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_partition_tensors(const uint64_t *counts, size_t n, int size,
+					 ncclsvc_partition *partition, int *owners)
+{
+	ncclsvc_partition p;
+	uint64_t total = 0;
+	if (n && !counts)
+		return error_argument("ncclsvc_partition_tensors: counts is NULL");
+	for (size_t i = 0; i < n; i++)
+		if (__builtin_add_overflow(total, counts[i], &total))
+			return error_argument("the elements of %zu tensors overflow at tensor %zu",
+					      n, i);
+	ncclsvc_result r = ncclsvc_partition_of(total, size, &p);
+	uint64_t start = 0;
+	for (size_t i = 0; !r && i < n; i++) {
+		uint64_t owner = start / p.per_rank, end = start + counts[i];
+		uint64_t border = (owner + 1) * p.per_rank;
+		if (end > border)
+			r = error_argument(
+				"tensor %zu has elements %llu to %llu, across the border "
+				"between ranks %llu and %llu at %llu: a tensor must "
+				"belong to one rank",
+				i, (unsigned long long)start, (unsigned long long)end,
+				(unsigned long long)owner, (unsigned long long)owner + 1,
+				(unsigned long long)border);
+		else if (owners)
+			owners[i] = (int)owner;
+		start = end;
+	}
+	if (!r && partition)
+		*partition = p;
+	return r;
+}

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Send and Recv of lists. A list of static shapes is one message. With shapes ahead, the sender
+ * first sends them, on the host; when they have met, the data follows.
+ *
+ * Which of the two it is must be the same on both sides, so their first messages have to meet. On
+ * the host all messages are on one communicator. On GPUs what is ahead goes by a communicator of
+ * the host, so a static list says there that it is one, in an empty message; and whoever finds that
+ * the peer meant the other mode, takes the turn of the data, too, by refusing it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "names.h"
+#include "nvtx.h"
+#include "tensors.h"
+
+enum step { SHAPES_FIRST, SHAPES_REST, DATA };
+
+/* The data's turns, after what was ahead. */
+static void data_is_due(struct ncclsvc_request *r, bool rest)
+{
+	r->due_host = rest;
+	r->due_data = 1;
+}
+
+/* A message ahead of the data, with these turns left after it. */
+static void send_ahead(struct ncclsvc_request *r, const uint64_t *src, uint64_t *dst, size_t nwords,
+		       uint64_t word)
+{
+	request_op(r, r->lists->host, r->op, src, dst, nwords, NCCLSVC_UINT64, word);
+}
+
+static void send_data(struct ncclsvc_request *r, char *src, char *dst, uint64_t word)
+{
+	request_op(r, r->lists->comm, r->op, src, dst, r->list.total, NCCLSVC_UINT8, word);
+	r->left_host = r->left_data = 0;
+	r->step = DATA;
+}
+
+/* All of a list that is static: on GPUs, with what says so. */
+static void send_static(struct ncclsvc_request *r, char *src, char *dst)
+{
+	uint64_t word =
+		agreement(AGREED_STATIC, r->tag, digest_tensors(r->list.tensors, r->list.n));
+	if (on_gpu(r->lists))
+		send_ahead(r, NULL, NULL, 0, word);
+	send_data(r, src, dst, word);
+}
+
+static uint64_t announced(const struct ncclsvc_request *r, enum agreed what)
+{
+	uint64_t digest = DIGEST_START;
+	for (size_t i = 0; i < r->nwords; i++)
+		digest = digest_add(digest, r->words[i]);
+	return agreement(what, r->tag, digest);
+}
+
+/* What says that shapes follow: they are not known to both yet. */
+static uint64_t shapes_follow(const struct ncclsvc_request *r)
+{
+	return agreement(AGREED_SHAPES, r->tag, 0);
+}
+
+static void first_ahead(struct ncclsvc_request *r)
+{
+	bool send = r->op == NCCLSVC_SEND;
+	send_ahead(r, send ? r->words : NULL, send ? NULL : r->words, ANNOUNCE_FIRST,
+		   shapes_follow(r));
+	r->left_host = 0;
+	r->left_data = on_gpu(r->lists); /* whatever becomes of the shapes */
+	r->step = SHAPES_FIRST;
+}
+
+/* ---- Checks, in their order ---- */
+
+static ncclsvc_result check_call(ncclsvc_tensors *l, const ncclsvc_message *m)
+{
+	if (!l || !m)
+		return error_argument("lists or message is NULL");
+	if (m->size < sizeof(*m))
+		return error_argument("message.size is %zu: set it to sizeof(ncclsvc_message)",
+				      m->size);
+	const char *more = (const char *)m + sizeof(*m);
+	for (size_t i = 0; i < m->size - sizeof(*m); i++)
+		if (more[i])
+			return error_set(NCCLSVC_UNSUPPORTED, "a field of the message is set that "
+							      "this library does not know");
+	return thread_plain(l->session);
+}
+
+/* Without a peer there is nobody to be told. */
+static ncclsvc_result check_peer(const ncclsvc_tensors *l, const ncclsvc_message *m, bool send)
+{
+	const ncclsvc_comm *comm = l->comm;
+	if (m->remote_rank == comm->rank)
+		return error_argument(send ? "sending data to rank %d on the rank %d"
+					   : "receiving data from rank %d on the rank %d",
+				      m->remote_rank, comm->rank);
+	if (m->remote_rank < 0 || m->remote_rank >= comm->nranks)
+		return error_argument("remote_rank is %d: the communicator's %d ranks are 0 to %d",
+				      m->remote_rank, comm->nranks, comm->nranks - 1);
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result check_message(const ncclsvc_message *m, bool send)
+{
+	if (!m->input_signal)
+		return error_argument("input_signal is false: it must be true before data is %s",
+				      send ? "sent" : "received");
+	if (m->shapes != NCCLSVC_SHAPES_STATIC && m->shapes != NCCLSVC_SHAPES_AHEAD)
+		return error_argument("shapes is %d: give NCCLSVC_SHAPES_STATIC or "
+				      "NCCLSVC_SHAPES_AHEAD",
+				      (int)m->shapes);
+	if (m->flags & ~NCCLSVC_MESSAGE_ONE_BUFFER)
+		return error_argument("flags are %#x, which this library does not know", m->flags);
+	if (!send && m->shapes == NCCLSVC_SHAPES_AHEAD && !m->allocate)
+		return error_argument("allocate is NULL: outputs whose shapes are sent ahead must "
+				      "be allocated then");
+	return NCCLSVC_OK;
+}
+
+static struct ncclsvc_request *make(ncclsvc_tensors *l, const ncclsvc_message *m, bool send,
+				    int timeout_ms)
+{
+	struct ncclsvc_request *r =
+		request_new(l, send ? NCCLSVC_SEND : NCCLSVC_RECV, m->remote_rank, timeout_ms);
+	if (!r)
+		return NULL;
+	r->tag = m->tag;
+	r->shapes = m->shapes;
+	r->flags = m->flags;
+	r->allocate = m->allocate;
+	r->arg = m->arg;
+	bool ahead = m->shapes == NCCLSVC_SHAPES_AHEAD;
+	r->due_host = on_gpu(l) || ahead;
+	r->due_data = on_gpu(l) || !ahead;
+	return r;
+}
+
+static ncclsvc_result make_parts(struct ncclsvc_request *r)
+{
+	r->parts = calloc(r->list.n + 1, sizeof(*r->parts));
+	if (!r->parts)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	for (size_t i = 0; i < r->list.n; i++)
+		if (r->list.bytes[i])
+			r->parts[r->nparts++] = (struct part){r->list.tensors[i].data,
+							      r->list.offsets[i], r->list.bytes[i]};
+	return NCCLSVC_OK;
+}
+
+/* ---- Send ---- */
+
+/* Where the data is, in one piece. */
+static ncclsvc_result pack(struct ncclsvc_request *r)
+{
+	uint64_t range = 0;
+	r->at = list_as_it_lies(&r->list, true);
+	if (r->at || !r->list.total)
+		return NCCLSVC_OK;
+	ncclsvc_result result = make_parts(r);
+	if (!result)
+		result = buffer_get(r->lists, r->list.total, &r->buffer);
+	if (result)
+		return result;
+	range = nvtx_start("SendMemcpy", r->tag, r->peer);
+	r->at = r->buffer->at;
+	result = copy_in(r->lists, r->buffer, r->parts, r->nparts, 0, r->list.total,
+			 digest_tensors(r->list.tensors, r->list.n));
+	nvtx_stop(range);
+	return result;
+}
+
+static ncclsvc_result proceed_send(struct ncclsvc_request *r)
+{
+	bool rest = r->nwords > ANNOUNCE_FIRST;
+	if (r->step == DATA) {
+		request_end(r, NCCLSVC_OK);
+		return NCCLSVC_OK;
+	}
+	data_is_due(r, rest);
+	if (rest)
+		send_ahead(r, r->words + ANNOUNCE_FIRST, NULL, r->nwords - ANNOUNCE_FIRST,
+			   shapes_follow(r));
+	send_data(r, r->at, NULL, announced(r, AGREED_AHEAD));
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result prepare_send(struct ncclsvc_request *r, const ncclsvc_message *m)
+{
+	ncclsvc_result result = check_message(m, true);
+	if (!result)
+		result = list_take(&r->list, m->tensors, m->n, false);
+	if (!result)
+		result = list_placed(r->lists, &r->list);
+	if (!result && r->shapes == NCCLSVC_SHAPES_AHEAD &&
+	    !(r->words = announce_write(&r->list, &r->nwords)))
+		result = NCCLSVC_NO_MEMORY;
+	if (!result)
+		result = pack(r);
+	if (result)
+		return result;
+	if (r->shapes == NCCLSVC_SHAPES_AHEAD)
+		first_ahead(r);
+	else
+		send_static(r, r->at, NULL);
+	return NCCLSVC_OK;
+}
+
+/* ---- Recv ---- */
+
+/* The receiver's own memory for shapes that are known. */
+static ncclsvc_result allocate(struct ncclsvc_request *r)
+{
+	if (r->allocate) {
+		ncclsvc_result result = r->allocate(r->list.tensors, r->list.n, r->arg);
+		if (result)
+			return error_set(result < 0 ? result : NCCLSVC_INVALID_ARGUMENT,
+					 "the receiver's allocate refused the list: %s",
+					 ncclsvc_result_name(result));
+		/* It was to set data alone, and may have touched anything. */
+		uint64_t total = r->list.total;
+		result = list_measure(&r->list);
+		if (!result && r->list.total != total)
+			result = error_argument("the receiver's allocate changed types or shapes");
+		if (result)
+			return result;
+	}
+	return list_placed(r->lists, &r->list);
+}
+
+/* Where the data is to come, in one piece. */
+static ncclsvc_result place(struct ncclsvc_request *r)
+{
+	ncclsvc_result result = allocate(r);
+	if (result || !r->list.total)
+		return result;
+	r->at = list_as_it_lies(&r->list, r->flags & NCCLSVC_MESSAGE_ONE_BUFFER);
+	if (r->at)
+		return NCCLSVC_OK;
+	result = make_parts(r);
+	if (!result)
+		result = buffer_get(r->lists, r->list.total, &r->buffer);
+	if (result)
+		return result;
+	r->at = r->buffer->at;
+	r->buffer->clean = 0;
+	r->copies_out = true;
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result receive_announced(struct ncclsvc_request *r)
+{
+	ncclsvc_result result = announce_read(r->words, r->nwords, &r->list);
+	if (!result)
+		result = announce_allowed(&r->list, &r->allowed);
+	if (!result)
+		result = place(r);
+	if (!result)
+		send_data(r, NULL, r->at, announced(r, AGREED_AHEAD));
+	return result;
+}
+
+static ncclsvc_result receive_first(struct ncclsvc_request *r)
+{
+	size_t nwords = 0;
+	ncclsvc_result result = announce_length(r->words, r->allowed.n, &nwords);
+	bool rest = nwords > ANNOUNCE_FIRST;
+	data_is_due(r, rest);
+	if (result)
+		return result;
+	r->nwords = nwords;
+	if (!rest)
+		return receive_announced(r);
+	uint64_t *words = realloc(r->words, nwords * sizeof(*words));
+	if (!words)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	r->words = words;
+	send_ahead(r, NULL, words + ANNOUNCE_FIRST, nwords - ANNOUNCE_FIRST, shapes_follow(r));
+	r->left_host = 0;
+	r->left_data = 1;
+	r->step = SHAPES_REST;
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result proceed_recv(struct ncclsvc_request *r)
+{
+	ncclsvc_result result = NCCLSVC_OK;
+	if (r->step == SHAPES_FIRST)
+		return receive_first(r);
+	if (r->step == SHAPES_REST)
+		return receive_announced(r);
+	if (r->copies_out)
+		result = request_copy_out(r, 0);
+	if (!result && !r->event)
+		request_end(r, NCCLSVC_OK);
+	return result;
+}
+
+static ncclsvc_result prepare_recv(struct ncclsvc_request *r, const ncclsvc_message *m)
+{
+	bool ahead = m->shapes == NCCLSVC_SHAPES_AHEAD;
+	ncclsvc_result result = check_message(m, false);
+	if (!result)
+		result = list_take(ahead ? &r->allowed : &r->list, m->tensors, m->n, ahead);
+	if (!result && !ahead)
+		result = place(r);
+	if (!result && ahead && !(r->words = calloc(ANNOUNCE_FIRST, sizeof(*r->words))))
+		result = error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	if (result)
+		return result;
+	if (ahead)
+		first_ahead(r);
+	else
+		send_static(r, NULL, r->at);
+	return NCCLSVC_OK;
+}
+
+/* ---- The calls ---- */
+
+static ncclsvc_result begin(ncclsvc_tensors *l, const ncclsvc_message *m, bool send, int timeout_ms,
+			    bool waited, ncclsvc_request **out)
+{
+	ncclsvc_result result = check_call(l, m);
+	if (result)
+		return result;
+	/* The signal comes before the rank; but who is no peer is not told. */
+	ncclsvc_result no_peer = check_peer(l, m, send);
+	if (no_peer && !m->input_signal)
+		return check_message(m, send);
+	if (no_peer)
+		return no_peer;
+	uint64_t range = nvtx_start(send ? "PreSend" : "PreRecv", m->tag, m->remote_rank);
+	struct ncclsvc_request *r = make(l, m, send, timeout_ms);
+	result = r ? NCCLSVC_OK : NCCLSVC_NO_MEMORY;
+	if (!result) {
+		r->waited = waited;
+		r->proceed = send ? proceed_send : proceed_recv;
+		result = send ? prepare_send(r, m) : prepare_recv(r, m);
+	}
+	nvtx_stop(range);
+	if (!r)
+		return result;
+	if (!result)
+		r->range = nvtx_start(send ? "Send" : "Recv", m->tag, m->remote_rank);
+	result = request_begin(r, result);
+	if (!result)
+		*out = r;
+	return result;
+}
+
+static ncclsvc_result transfer(ncclsvc_tensors *l, const ncclsvc_message *m, bool send,
+			       int timeout_ms, bool *output_signal)
+{
+	struct ncclsvc_request *r = NULL;
+	if (output_signal)
+		*output_signal = false;
+	ncclsvc_result result = begin(l, m, send, timeout_ms, true, &r);
+	if (!result)
+		result = request_finish(r);
+	if (result)
+		return result;
+	uint64_t range = nvtx_start(send ? "PostSend" : "PostRecv", m->tag, m->remote_rank);
+	if (output_signal)
+		*output_signal = true;
+	nvtx_stop(range);
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_tensors_send(ncclsvc_tensors *l, const ncclsvc_message *m, int timeout_ms,
+				    bool *output_signal)
+{
+	return transfer(l, m, true, timeout_ms, output_signal);
+}
+
+ncclsvc_result ncclsvc_tensors_recv(ncclsvc_tensors *l, const ncclsvc_message *m, int timeout_ms,
+				    bool *output_signal)
+{
+	return transfer(l, m, false, timeout_ms, output_signal);
+}
+
+ncclsvc_result ncclsvc_tensors_isend(ncclsvc_tensors *l, const ncclsvc_message *m,
+				     ncclsvc_request **request)
+{
+	if (!request)
+		return error_argument("ncclsvc_tensors_isend: the request is NULL");
+	return begin(l, m, true, NCCLSVC_NO_TIMEOUT, false, request);
+}
+
+ncclsvc_result ncclsvc_tensors_irecv(ncclsvc_tensors *l, const ncclsvc_message *m,
+				     ncclsvc_request **request)
+{
+	if (!request)
+		return error_argument("ncclsvc_tensors_irecv: the request is NULL");
+	return begin(l, m, false, NCCLSVC_NO_TIMEOUT, false, request);
+}
