@@ -171,6 +171,9 @@ static void held_tasks_fail_when_a_member_leaves(void **state)
 	daemon_start(&d, NULL);
 	clients_start(clients, 2, &d, leaver, NULL);
 	hear_all(clients, 2, READY);
+	ncclsvc_session *s = session_open(&d);
+	tasks_reach(s, NCCLSVC_WAITING_GROUP, 2);
+	ncclsvc_close(s);
 	say(&clients[1], GO);
 	CHECK_EQ(hear(&clients[1]), DONE);
 	say(&clients[0], GO);
@@ -186,6 +189,7 @@ static void cancelled(struct client *me)
 	desk_open(&d, me);
 	if (me->rank == 0) {
 		ncclsvc_task held = submit_send(&d, 3);
+		tasks_reach(d.s, NCCLSVC_WAITING_GROUP, 1);
 		say(me, READY);
 		CHECK_RESULT(ncclsvc_mem_free(d.s, d.v), NCCLSVC_BUSY);
 		say(me, READY);
@@ -553,6 +557,9 @@ static void what_no_library_sends(void **state)
 	}
 	/* Held, and then everything goes. */
 	uint64_t held = planned(&r, &comm, plan.plan, 0, 0, &region);
+	ncclsvc_session *s = session_open(&d);
+	tasks_reach(s, NCCLSVC_WAITING_GROUP, 1);
+	ncclsvc_close(s);
 	drop.plan = plan.plan;
 	raw_call(&r, SVC_PLAN_DROP, &drop, sizeof(drop), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
