@@ -305,6 +305,39 @@ static void check_plan(const ncclsvc_plan_info *i, int rank, uint32_t running, u
 	CHECK(i->pid > 0 && i->plan > 0 && i->comm > 0 && i->session > 0);
 }
 
+/* The program, from outside. */
+static void ctl(const struct daemon *d, char *const *words, int code, const char *const *says)
+{
+	char out[8192];
+	char *argv[16] = {(char *)program("NCCLSVC_CTL"), "--socket", (char *)d->socket};
+	for (int i = 0; words[i]; i++)
+		argv[3 + i] = words[i];
+	CHECK_EQ(run_program(argv, out, sizeof(out)), code);
+	for (; *says; says++)
+		if (!strstr(out, *says))
+			check_failed(__FILE__, __LINE__, "\"%s\" is not in: %s", *says, out);
+}
+#define WORDS(...) ((char *const[]){__VA_ARGS__, NULL})
+#define SAYS(...)  ((const char *const[]){__VA_ARGS__, NULL})
+
+static void programs_show_what_lacks(const struct daemon *d)
+{
+	ctl(d, WORDS("plan"), 0,
+	    SAYS("group 0 of 2", "group 1: 1 of 2 enqueued", "group 0: 1 of 2 enqueued", "Send to 1",
+		 "Recv from 0"));
+	ctl(d, WORDS("plan", "--rank", "1", "--json"), 0,
+	    SAYS("\"command\":\"plan\"", "\"rank\":1", "\"iterations\":1", "\"group_enqueued\":1",
+		 "\"missing\":[{\"op\":\"Recv\",\"peer\":0,\"group\":0,\"task\":1}]",
+		 "\"terminated\":false"));
+	ctl(d, WORDS("plan", "--rank", "7"), 0, SAYS("No plan matches."));
+	ctl(d, WORDS("plan", "--pid", "7"), 2, SAYS("means nothing"));
+	ctl(d, WORDS("tasks", "--state", "waiting-group", "--rank", "1"), 0,
+	    SAYS("waiting-group", "Send"));
+	ctl(d, WORDS("why", "--after", "0"), 3,
+	    SAYS("of its plan's group 0 it has not submitted the Recv from rank 0"));
+	ctl(d, WORDS("why", "--after", "0", "--json"), 3, SAYS("\"cause\":\"plan\""));
+}
+
 static void inspection_shows_what_lacks(void **state)
 {
 	(void)state;
@@ -340,6 +373,7 @@ static void inspection_shows_what_lacks(void **state)
 		CHECK_EQ(tasks[i].count, i % 2 ? UINT64_MAX : 1);
 	}
 	ncclsvc_list_free(tasks);
+	programs_show_what_lacks(&d);
 	say_all(clients, 2, GO);
 	hear_all(clients, 2, READY);
 	CHECK_OK(ncclsvc_list_plans(s, &plans, &n));
