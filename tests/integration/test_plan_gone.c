@@ -241,6 +241,7 @@ static void through_a_restart(struct client *me)
 	say(me, READY);
 	CHECK_RESULT(ncclsvc_plan_wait(d.plan, held, WAIT_MS), NCCLSVC_DAEMON_LOST);
 	CHECK_RESULT(ncclsvc_plan_reset(d.plan, WAIT_MS), NCCLSVC_DAEMON_LOST);
+	CHECK_EQ(hear(me), GO);
 	CHECK_OK(ncclsvc_reattach(d.s, WAIT_MS));
 	CHECK_RESULT(ncclsvc_plan_submit_send(d.plan, d.v, 1, NCCLSVC_INT32, d.other, NULL),
 		     NCCLSVC_STALE_EPOCH);
@@ -259,6 +260,7 @@ static void plans_outlive_their_daemon(void **state)
 	hear_all(clients, 2, READY);
 	daemon_kill(&d);
 	daemon_restart(&d, NULL);
+	say_all(clients, 2, GO);
 	clients_end(clients, 2);
 	daemon_stop(&d);
 }
