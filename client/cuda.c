@@ -46,6 +46,8 @@ static void try_open(void)
 		WANTED(cuCtxPushCurrent),
 		WANTED(cuCtxPopCurrent),
 		WANTED(cuCtxSynchronize),
+		WANTED(cuMemAlloc),
+		WANTED(cuMemFree),
 		WANTED(cuMemcpyDtoDAsync),
 		WANTED(cuMemsetD8Async),
 		WANTED(cuPointerGetAttribute),

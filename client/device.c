@@ -242,6 +242,7 @@ void gpu_close(ncclsvc_session *s)
 		page_unregister(g->cuda, &g->page, g->primary);
 		link_unref(g->page.link);
 	}
+	plans_free_copies(s);
 	device_lent_free(g);
 	for (int d = 0; d < GPU_DEVICES; d++) {
 		CUdevice cu;

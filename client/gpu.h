@@ -88,6 +88,8 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 			   bool *yielded);
 /* Gives the operation the next value of its stream's timeline. */
 void streams_number(struct gpu *g, struct op *op);
+/* What must be current while the stream is used from here; NULL: what is. */
+ncclsvc_result stream_context(struct gpu *g, int device, CUstream handle, CUcontext *push);
 ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigned n);
 /* The link is about to change. */
 void streams_forget(ncclsvc_session *s);

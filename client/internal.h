@@ -389,6 +389,8 @@ void group_refuse(struct thread_state *t, ncclsvc_result why);
 /* Its plans know it no more. Locked. */
 void plans_leave(ncclsvc_session *s, const ncclsvc_comm *comm);
 void plans_free(ncclsvc_session *s);
+/* What they have in GPUs' memory. */
+void plans_free_copies(ncclsvc_session *s);
 /* A reply to PLAN_COMMIT came too late for its caller. Locked. */
 void plan_orphan(ncclsvc_session *s, const struct svc_plan_reply *reply);
 

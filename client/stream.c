@@ -39,6 +39,14 @@ static ncclsvc_result choose_context(struct gpu *g, int device, struct stream *s
 	return r;
 }
 
+ncclsvc_result stream_context(struct gpu *g, int device, CUstream handle, CUcontext *push)
+{
+	struct stream st = {.handle = handle};
+	ncclsvc_result r = choose_context(g, device, &st);
+	*push = st.push;
+	return r;
+}
+
 static ncclsvc_result identify(struct gpu *g, int device, CUstream handle, struct stream *st)
 {
 	int capture = CU_STREAM_CAPTURE_STATUS_NONE;

@@ -47,7 +47,7 @@ enum command_kind {
 	COMMAND_DEVICE_ADD, /* a GPU's queue: for good */
 	COMMAND_EPOCH_RELEASE, /* after EPOCH_END: what still runs on GPUs waits for input no more */
 	COMMAND_PLAN_ADD,	/* -> EVENT_PLAN_GONE, at the latest before EVENT_EPOCH_GONE */
-	COMMAND_PLAN_DROP,	/* of one member */
+	COMMAND_PLAN_DROP,	/* of one member; -> EVENT_PLAN_DROPPED */
 	COMMAND_EPOCH_DEAD, /* after EPOCH_END: what still runs on GPUs was broken off */
 };
 
@@ -107,6 +107,7 @@ struct command {
 			uint32_t comm;	   /* slot */
 			struct plan *plan; /* borrowed until EVENT_PLAN_GONE */
 			int32_t rank;	   /* of who drops it */
+			uint32_t asker, serial; /* as in cancel */
 		} plan;
 		struct {
 			uint32_t serial;
@@ -130,6 +131,7 @@ enum event_kind {
 	EVENT_REGION_BUSY,
 	EVENT_EPOCH_GONE,
 	EVENT_PLAN_GONE,
+	EVENT_PLAN_DROPPED,
 	EVENT_CANCELLED,
 	EVENT_DRAINED,
 	EVENT_PONG,
@@ -150,6 +152,9 @@ struct event {
 			uint32_t comm;
 		} epoch;
 		struct plan *plan;
+		struct {
+			uint32_t asker, serial;
+		} dropped;
 		struct {
 			uint32_t asker, serial;
 			int32_t result;

@@ -117,7 +117,8 @@ static void put_in_force(struct server *s, struct communicator *m)
 		c->last_plan += c->last_plan == UINT32_MAX ? 2 : 1;
 		p->members[k].handle = c->last_plan;
 	}
-	server_command(s, &(struct command){.kind = COMMAND_PLAN_ADD, .plan = {m->slot, p, 0}});
+	server_command(s, &(struct command){.kind = COMMAND_PLAN_ADD,
+					    .plan = {.comm = m->slot, .plan = p}});
 	/* An answer that fails may end its session, and with it the plan. */
 	uint64_t uid = p->uid;
 	for (uint32_t k = 0; k < m->nranks; k++) {
@@ -277,8 +278,18 @@ void plan_terminate(struct client *c, uint32_t serial, const struct svc_plan_dro
 	}
 	plan_member_gone(m, rank);
 	server_command(c->server, &(struct command){.kind = COMMAND_PLAN_DROP,
-						    .plan = {m->slot, NULL, (int32_t)rank}});
-	client_reply(c, SVC_PLAN_DROP, serial, NULL, 0, NULL, 0);
+						    .plan = {.comm = m->slot,
+							     .rank = (int32_t)rank,
+							     .asker = c->id,
+							     .serial = serial}});
+}
+
+/* What was held of it has ended, and what it took has been given back. */
+void plan_dropped(struct server *s, uint32_t asker, uint32_t serial)
+{
+	struct client *c = server_find(s, asker);
+	if (c)
+		client_reply(c, SVC_PLAN_DROP, serial, NULL, 0, NULL, 0);
 }
 
 /* ---- The end ---- */

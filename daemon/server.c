@@ -214,6 +214,9 @@ static void handle_event(struct server *s, const struct event *ev)
 	case EVENT_PLAN_GONE:
 		plan_gone(s, ev->plan);
 		break;
+	case EVENT_PLAN_DROPPED:
+		plan_dropped(s, ev->dropped.asker, ev->dropped.serial);
+		break;
 	case EVENT_CANCELLED:
 		on_cancelled(s, ev);
 		break;

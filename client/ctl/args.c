@@ -28,6 +28,7 @@ const char ctl_help[] =
 	"                         [--stuck SECONDS] [--sort comm|age] [--limit N]\n"
 	"  memory                 registered regions, and totals per process [--pid P]\n"
 	"  devices                GPUs and their workers\n"
+	"  plan                   plans: where each member is, and what lacks [--comm ID] [--rank R]\n"
 	"  why                    what is stuck, and whose fault it is [--after SECONDS]\n"
 	"  doctor                 what is in the way of using the daemon's GPUs from here\n"
 	"  groups                 the groups of a world that need not exist: --world W\n"
@@ -52,7 +53,8 @@ const char ctl_help[] =
 static const char *const commands[] = {
 	[CTL_STATUS] = "status", [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
 	[CTL_TASKS] = "tasks",	 [CTL_MEMORY] = "memory",     [CTL_DEVICES] = "devices",
-	[CTL_WHY] = "why",	 [CTL_DOCTOR] = "doctor",     [CTL_GROUPS] = "groups",
+	[CTL_PLAN] = "plan",	 [CTL_WHY] = "why",	      [CTL_DOCTOR] = "doctor",
+	[CTL_GROUPS] = "groups",
 	[CTL_CANCEL] = "cancel", [CTL_WATCH] = "watch",	      [CTL_VERSION] = "version",
 	[CTL_HELP] = "help",
 };
@@ -111,8 +113,8 @@ static const struct option options[] = {
 
 /* The commands that take an option; not named: all. */
 static const unsigned takers[OPT_END - OPT_SOCKET] = {
-	[OPT_COMM - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_COMMS),
-	[OPT_RANK - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_GROUPS),
+	[OPT_COMM - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_COMMS) | ON(CTL_PLAN),
+	[OPT_RANK - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_PLAN) | ON(CTL_GROUPS),
 	[OPT_PID - OPT_SOCKET] = ON(CTL_TASKS) | ON(CTL_MEMORY),
 	[OPT_STATE - OPT_SOCKET] = ON(CTL_TASKS),
 	[OPT_STUCK - OPT_SOCKET] = ON(CTL_TASKS),
@@ -181,7 +183,7 @@ static bool small_number(const char *s, int *value)
 
 static unsigned state_number(const char *name)
 {
-	for (unsigned i = NCCLSVC_QUEUED; i <= NCCLSVC_FAILED; i++)
+	for (unsigned i = NCCLSVC_QUEUED; i <= NCCLSVC_WAITING_GROUP; i++)
 		if (!strcmp(name, ncclsvc_state_name(i)))
 			return i;
 	return 0;
@@ -307,7 +309,7 @@ static enum ctl_exit parse_words(const struct parser *p, int argc, char **argv,
 		if (args->command < CTL_STATUS || args->command > CTL_WHY)
 			return usage(p,
 				     "cannot watch \"%s\": take status, sessions, comms, tasks, "
-				     "memory, devices or why",
+				     "memory, devices, plan or why",
 				     argv[1]);
 		argc -= argc > 1;
 	}

@@ -26,6 +26,7 @@ enum ctl_command {
 	CTL_TASKS,
 	CTL_MEMORY,
 	CTL_DEVICES,
+	CTL_PLAN,
 	CTL_WHY,
 	CTL_DOCTOR,
 	CTL_GROUPS,

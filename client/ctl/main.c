@@ -80,7 +80,9 @@ static unsigned parts(enum ctl_command command)
 		return SNAPSHOT_DEVICES;
 	case CTL_WHY:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS | SNAPSHOT_TASKS |
-		       SNAPSHOT_DEVICES;
+		       SNAPSHOT_DEVICES | SNAPSHOT_PLANS;
+	case CTL_PLAN:
+		return SNAPSHOT_COMMS | SNAPSHOT_PLANS;
 	default:
 		return 0;
 	}
@@ -159,6 +161,9 @@ static enum ctl_exit show(const struct view *v)
 		return EXIT_GOOD;
 	case CTL_DEVICES:
 		view_devices(v);
+		return EXIT_GOOD;
+	case CTL_PLAN:
+		view_plan(v);
 		return EXIT_GOOD;
 	default:
 		return show_why(v);

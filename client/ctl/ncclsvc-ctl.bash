@@ -13,7 +13,7 @@ _ncclsvc_ctl()
 {
 	local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
 	local globals="--socket --json --timeout --help --version"
-	local shown="status sessions comms tasks memory devices why"
+	local shown="status sessions comms tasks memory devices plan why"
 	local command="" watched="" target="" words="" i
 	local -a socket=()
 	COMPREPLY=()
@@ -46,7 +46,7 @@ _ncclsvc_ctl()
 		mapfile -t COMPREPLY < <(compgen -f -- "$current")
 		return
 		;;
-	--state) words="queued waiting-peers waiting-input launched done failed" ;;
+	--state) words="queued waiting-group waiting-peers waiting-input launched done failed" ;;
 	--sort) words="comm age" ;;
 	--comm) words=$(_ncclsvc_ctl_ids comms) ;;
 	--timeout | --rank | --pid | --stuck | --limit | --after | --interval | --count | -n | \
@@ -73,6 +73,7 @@ _ncclsvc_ctl()
 		tasks) words+=" --comm --rank --pid --state --stuck --sort --limit" ;;
 		comms) words+=" --all --members --comm" ;;
 		memory) words+=" --pid" ;;
+		plan) words+=" --comm --rank" ;;
 		why) words+=" --after" ;;
 		groups) words+=" --world --local-size --data --horizontal --pipeline --rank" ;;
 		esac

@@ -34,6 +34,24 @@ static int by_rank(const void *pa, const void *pb)
 	return order ? order : (a->rank > b->rank) - (a->rank < b->rank);
 }
 
+static int by_plan(const void *pa, const void *pb)
+{
+	const ncclsvc_plan_info *a = pa, *b = pb;
+	int order = order_u64(a->comm, b->comm);
+	return order ? order : (a->rank > b->rank) - (a->rank < b->rank);
+}
+
+static int by_place(const void *pa, const void *pb)
+{
+	const ncclsvc_plan_task_info *a = pa, *b = pb;
+	int order = order_u64(a->plan, b->plan);
+	if (!order)
+		order = (a->rank > b->rank) - (a->rank < b->rank);
+	if (!order)
+		order = order_u64(a->group, b->group);
+	return order ? order : order_u64(a->task, b->task);
+}
+
 static void sort(void *list, size_t n, size_t size, int (*order)(const void *, const void *))
 {
 	if (n > 1)
@@ -46,6 +64,8 @@ void snapshot_order(struct snapshot *s)
 	sort(s->comms, s->ncomms, sizeof(*s->comms), by_comm);
 	sort(s->members, s->nmembers, sizeof(*s->members), by_rank);
 	sort(s->devices, s->ndevices, sizeof(*s->devices), by_device);
+	sort(s->plans, s->nplans, sizeof(*s->plans), by_plan);
+	sort(s->plan_tasks, s->nplan_tasks, sizeof(*s->plan_tasks), by_place);
 }
 
 ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct snapshot *s)
@@ -64,6 +84,10 @@ ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct sn
 		result = ncclsvc_list_regions(session, &s->regions, &s->nregions);
 	if (result == NCCLSVC_OK && parts & SNAPSHOT_DEVICES)
 		result = ncclsvc_list_devices(session, &s->devices, &s->ndevices);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_PLANS)
+		result = ncclsvc_list_plans(session, &s->plans, &s->nplans);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_PLANS)
+		result = ncclsvc_list_plan_tasks(session, &s->plan_tasks, &s->nplan_tasks);
 	if (result == NCCLSVC_OK)
 		snapshot_order(s);
 	else
@@ -79,6 +103,8 @@ void snapshot_free(struct snapshot *s)
 	ncclsvc_list_free(s->tasks);
 	ncclsvc_list_free(s->regions);
 	ncclsvc_list_free(s->devices);
+	ncclsvc_list_free(s->plans);
+	ncclsvc_list_free(s->plan_tasks);
 	memset(s, 0, sizeof(*s));
 }
 
@@ -104,6 +130,33 @@ const ncclsvc_member_info *snapshot_member(const struct snapshot *s, uint64_t co
 {
 	ncclsvc_member_info key = {.comm = comm, .rank = rank};
 	return find(&key, s->members, s->nmembers, sizeof(key), by_rank);
+}
+
+const ncclsvc_plan_info *snapshot_plan(const struct snapshot *s, uint64_t comm, int32_t rank)
+{
+	ncclsvc_plan_info key = {.comm = comm, .rank = rank};
+	return find(&key, s->plans, s->nplans, sizeof(key), by_plan);
+}
+
+size_t snapshot_plan_missing(const struct snapshot *s, const ncclsvc_plan_info *plan,
+			     const ncclsvc_plan_task_info **missing, size_t max)
+{
+	size_t n = 0;
+	ncclsvc_plan_task_info key = {
+		.plan = plan->plan, .rank = plan->rank, .group = plan->group};
+	/* The group's first, if it has any. */
+	const ncclsvc_plan_task_info *t =
+		find(&key, s->plan_tasks, s->nplan_tasks, sizeof(key), by_place);
+	for (; t && t < s->plan_tasks + s->nplan_tasks; t++) {
+		if (t->plan != plan->plan || t->rank != plan->rank || t->group != plan->group)
+			break;
+		if (t->state != NCCLSVC_PLAN_MISSING)
+			continue;
+		if (n < max)
+			missing[n] = t;
+		n++;
+	}
+	return n;
 }
 
 const ncclsvc_device_info *snapshot_device(const struct snapshot *s, int32_t device)
@@ -184,7 +237,8 @@ const char *device_state_name(unsigned state)
 
 bool task_is_pending(const ncclsvc_task_info *task)
 {
-	return task->state >= NCCLSVC_QUEUED && task->state <= NCCLSVC_LAUNCHED;
+	return (task->state >= NCCLSVC_QUEUED && task->state <= NCCLSVC_LAUNCHED) ||
+	       task->state == NCCLSVC_WAITING_GROUP;
 }
 
 uint32_t task_waits_shown(const ncclsvc_task_info *task)

@@ -3,7 +3,7 @@
 #ifndef CTL_SNAPSHOT_H
 #define CTL_SNAPSHOT_H
 
-#include <ncclsvc.h>
+#include <ncclsvc_plan.h>
 
 enum snapshot_part {
 	SNAPSHOT_SESSIONS = 1,
@@ -12,6 +12,7 @@ enum snapshot_part {
 	SNAPSHOT_TASKS = 8,
 	SNAPSHOT_REGIONS = 16,
 	SNAPSHOT_DEVICES = 32,
+	SNAPSHOT_PLANS = 64, /* and their tasks */
 };
 
 struct snapshot {
@@ -22,7 +23,9 @@ struct snapshot {
 	ncclsvc_task_info *tasks;
 	ncclsvc_region_info *regions;
 	ncclsvc_device_info *devices;
-	size_t nsessions, ncomms, nmembers, ntasks, nregions, ndevices;
+	ncclsvc_plan_info *plans;	    /* by communicator and rank */
+	ncclsvc_plan_task_info *plan_tasks; /* by plan, rank and place */
+	size_t nsessions, ncomms, nmembers, ntasks, nregions, ndevices, nplans, nplan_tasks;
 };
 
 /* Asks for the daemon's state and the lists in `parts`, and orders them. On failure nothing is
@@ -38,6 +41,13 @@ const ncclsvc_comm_info *snapshot_comm(const struct snapshot *s, uint64_t comm);
 const ncclsvc_member_info *snapshot_member(const struct snapshot *s, uint64_t comm, int32_t rank);
 /* The communicator's members, by rank; *n of them. */
 const ncclsvc_member_info *snapshot_members(const struct snapshot *s, uint64_t comm, size_t *n);
+
+/* NULL: the rank has no plan there. */
+const ncclsvc_plan_info *snapshot_plan(const struct snapshot *s, uint64_t comm, int32_t rank);
+/* The tasks of the member's present group that were not submitted: the first max of them, and how
+ * many there are. */
+size_t snapshot_plan_missing(const struct snapshot *s, const ncclsvc_plan_info *plan,
+			     const ncclsvc_plan_task_info **missing, size_t max);
 
 const ncclsvc_device_info *snapshot_device(const struct snapshot *s, int32_t device);
 

@@ -28,6 +28,7 @@ void view_comms(const struct view *v);
 void view_tasks(const struct view *v);
 void view_memory(const struct view *v);
 void view_devices(const struct view *v);
+void view_plan(const struct view *v);
 void view_doctor(const struct view *v, const struct doctor_report *report);
 void view_why(const struct view *v, const struct why_report *report);
 void view_version(const struct view *v, const char *version);

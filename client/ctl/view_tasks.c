@@ -66,6 +66,7 @@ static enum table_style style(unsigned state)
 	switch (state) {
 	case NCCLSVC_WAITING_PEERS:
 	case NCCLSVC_WAITING_INPUT:
+	case NCCLSVC_WAITING_GROUP:
 		return TABLE_WARN;
 	case NCCLSVC_LAUNCHED:
 		return TABLE_GOOD;

@@ -140,6 +140,8 @@ const char *why_cause_name(enum why_cause cause)
 		return "missing";
 	case WHY_UNMATCHED:
 		return "unmatched";
+	case WHY_PLAN:
+		return "plan";
 	case WHY_JOINING:
 		return "joining";
 	case WHY_INPUT:

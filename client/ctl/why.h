@@ -10,6 +10,7 @@ enum why_cause {
 	WHY_RUNNING,   /* the daemon executes it */
 	WHY_MISSING,   /* a live rank has not submitted */
 	WHY_UNMATCHED, /* a Send without its Recv, or the reverse */
+	WHY_PLAN,      /* a live rank has not submitted a task of its plan */
 	WHY_JOINING,   /* ranks have not joined */
 	WHY_INPUT,     /* a timeline has not been signalled */
 	WHY_STOPPED,   /* a process is stopped */

@@ -164,7 +164,9 @@ void why_find_tasks(struct why *w, const struct why_group *g, struct why_finding
 	f->waiting = ctl_calloc(g->n, sizeof(*f->waiting));
 	for (size_t i = 0; i < g->n; i++)
 		f->waiting[i] = g->tasks[i]->rank;
-	if (t->state == NCCLSVC_WAITING_PEERS && t->waits_count) {
+	if (t->state == NCCLSVC_WAITING_GROUP) {
+		why_find_held(w, g, f, out);
+	} else if (t->state == NCCLSVC_WAITING_PEERS && t->waits_count) {
 		find_waiting(w, g, f, out);
 	} else if ((t->state == NCCLSVC_WAITING_INPUT || t->state == NCCLSVC_LAUNCHED) &&
 		   why_on_gpus(w, t->comm)) {

@@ -78,7 +78,7 @@ void why_add_head(const struct why *w, const struct why_group *g, const char *ve
 	text_add(out, ": ");
 }
 
-static void add_idle(const struct why_path *p, struct text *out)
+static void add_idle(const struct why *w, const struct why_path *p, struct text *out)
 {
 	const ncclsvc_member_info *m = p->step[p->n - 1].m;
 	uint64_t submitted = m ? m->submitted : 0;
@@ -92,10 +92,16 @@ static void add_idle(const struct why_path *p, struct text *out)
 			      "system");
 	else
 		text_add(out, p->process ? "alive" : "connected");
+	struct text lacks = TEXT_INIT(-1);
+	if (m && why_add_missing(w, m->comm, m->rank, &lacks)) {
+		text_char(out, ';');
+		text_addn(out, lacks.at, lacks.len);
+	}
+	text_free(&lacks);
 }
 
 /* What is the matter with the last step. */
-static void add_reason(const struct why_path *p, struct text *out)
+static void add_reason(const struct why *w, const struct why_path *p, struct text *out)
 {
 	const struct why_step *s = &p->step[p->n - 1];
 	switch (p->cause) {
@@ -118,6 +124,13 @@ static void add_reason(const struct why_path *p, struct text *out)
 				      ? ", which waits on its GPU for the stream it was put on"
 				      : ", whose timeline nobody has signalled");
 		return;
+	case WHY_PLAN:
+		text_add(out, "it holds ");
+		add_task(s->t, out);
+		text_add(out, ", but");
+		if (!why_add_missing(w, s->comm, s->rank, out))
+			text_add(out, " has not submitted the rest of its planned group");
+		return;
 	case WHY_RUNNING:
 		text_add(out, "it is at ");
 		add_task(s->t, out);
@@ -131,7 +144,7 @@ static void add_reason(const struct why_path *p, struct text *out)
 		}
 		return;
 	default:
-		add_idle(p, out);
+		add_idle(w, p, out);
 	}
 }
 
@@ -169,7 +182,7 @@ static void add_chain(const struct why *w, const struct why_path *p, struct text
 				why_add_comm(w, s->comm, 0, out);
 				text_char(out, ' ');
 			}
-			add_reason(p, out);
+			add_reason(w, p, out);
 			return;
 		}
 		text_add(out, "it waits itself");
@@ -245,7 +258,10 @@ static void add_advice(const struct why *w, const struct why_finding *f, struct 
 	switch (f->cause) {
 	case WHY_MISSING:
 	case WHY_UNMATCHED:
-		if (idle)
+	case WHY_PLAN:
+		if (f->cause == WHY_PLAN)
+			text_add(out, "`ncclsvc-ctl plan` shows the plan: ");
+		else if (idle)
 			text_add(out,
 				 one ? "It has nothing queued: " : "They have nothing queued: ");
 		else

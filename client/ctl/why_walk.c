@@ -6,6 +6,9 @@
 static bool walk(struct why *w, uint64_t comm, int32_t rank, struct why_path *at,
 		 struct why_path *best);
 
+static bool walk_session(struct why *w, const ncclsvc_member_info *m, struct why_path *at,
+			 struct why_path *best, bool *followed);
+
 static bool is_stopped(char process)
 {
 	return process == 'T' || process == 't';
@@ -22,6 +25,20 @@ static void ends(const struct why_path *at, enum why_cause cause, char process,
 	best->process = process;
 }
 
+/* It has yet to submit the rest of a group of its plan. */
+static bool walk_held(struct why *w, const ncclsvc_task_info *t, struct why_path *at,
+		      struct why_path *best)
+{
+	const ncclsvc_member_info *m = at->step[at->n - 1].m;
+	char process = why_process(w, t->pid);
+	bool followed = false;
+	if (!is_stopped(process) && m && walk_session(w, m, at, best, &followed))
+		return true;
+	if (!followed)
+		ends(at, is_stopped(process) ? WHY_STOPPED : WHY_PLAN, process, best);
+	return false;
+}
+
 static bool walk_tasks(struct why *w, const ncclsvc_task_info **tasks, size_t n,
 		       struct why_path *at, struct why_path *best)
 {
@@ -32,6 +49,9 @@ static bool walk_tasks(struct why *w, const ncclsvc_task_info **tasks, size_t n,
 		if (t->state == NCCLSVC_WAITING_INPUT) {
 			char process = why_process(w, t->pid);
 			ends(at, is_stopped(process) ? WHY_STOPPED : WHY_INPUT, process, best);
+		} else if (t->state == NCCLSVC_WAITING_GROUP) {
+			if (walk_held(w, t, at, best))
+				return true;
 		} else if (t->state != NCCLSVC_WAITING_PEERS || !t->waits_count) {
 			ends(at, WHY_RUNNING, '\0', best);
 		} else {

@@ -221,6 +221,7 @@ static bool start_host(struct bench *b, const char *socket)
 	struct rank_options rank = {.socket = socket,
 				    .no_ring = o->no_ring,
 				    .plain_memory = o->plain_memory,
+				    .planned = o->planned,
 				    .timeout_ms = o->timeout_ms};
 	struct job buffers = {.kind = JOB_BUFFERS, .bytes = o->max_bytes};
 	if (!crew_start(&b->service, &rank, o->ranks) || !crew_do(&b->service, &buffers))

@@ -31,6 +31,7 @@ enum {
 	OPT_MEMORY,
 	OPT_GPUS,
 	OPT_COMPUTE,
+	OPT_PLAN,
 };
 
 static const struct option long_options[] = {
@@ -65,6 +66,7 @@ static const struct option long_options[] = {
 	{"memory", required_argument, NULL, OPT_MEMORY},
 	{"gpus", required_argument, NULL, OPT_GPUS},
 	{"compute-ms", required_argument, NULL, OPT_COMPUTE},
+	{"plan", no_argument, NULL, OPT_PLAN},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, 'V'},
 	{NULL, 0, NULL, 0},
@@ -187,6 +189,9 @@ static bool apply(struct options *o, int option, const char *arg)
 		good = parse_number(arg, 1, 10000, &n);
 		o->compute_ms = (unsigned)n;
 		return good;
+	case OPT_PLAN:
+		o->planned = true;
+		return true;
 	case OPT_PLAIN:
 		o->plain_memory = true;
 		return true;

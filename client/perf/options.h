@@ -47,6 +47,7 @@ struct options {
 	unsigned rounds;
 	double time_cap_s;
 	bool no_ring, plain_memory;
+	bool planned;
 	int timeout_ms;
 	unsigned count, seconds, queued;
 	/* On GPUs: */

@@ -38,6 +38,7 @@ const char options_help[] =
 	"      --baseline mpi          the same with Open MPI, alternating, and the ratio\n"
 	"      --baseline nccl         the same with plain NCCL (--device cuda)\n"
 	"      --device host|cuda      where the buffers are (host)\n"
+	"      --plan                  sendrecv: by the planned service\n"
 	"      --plain-memory          buffers from malloc: the staged path\n"
 	"      --no-ring               submit over the socket\n"
 	"      --timeout SECONDS       the longest to wait for anything (120)\n"
@@ -168,6 +169,10 @@ int options_check(struct options *o)
 	if (o->mode == MODE_IDLE && o->baseline)
 		return options_refuse("idle looks at the daemon alone: %s is not for it",
 				      "--baseline");
+	if (o->planned && (o->mode != MODE_COLLECTIVE || o->op != PERF_SENDRECV))
+		return options_refuse("%s is for sendrecv only", "--plan");
+	if (o->planned && o->no_ring)
+		return options_refuse("%s: the plan needs a ring", "--plan and --no-ring");
 	if (o->mode != MODE_SUBMIT && o->while_listing)
 		return options_refuse("%s is for submit only", "--while-listing");
 	return -1;

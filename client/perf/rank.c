@@ -16,6 +16,7 @@ struct rank {
 	const struct rank_options *options;
 	ncclsvc_session *session;
 	ncclsvc_comm *comm;
+	struct service_plan plan;
 	void *send, *recv;
 	uint64_t bytes;
 	ncclsvc_task tasks[WINDOW][2];
@@ -79,6 +80,15 @@ static ncclsvc_result finish(struct rank *r, const ncclsvc_task task[2])
 	return result;
 }
 
+static ncclsvc_result submit(struct rank *r, const struct work *w, const struct buffers *b,
+			     ncclsvc_task task[2])
+{
+	if (r->plan.plan && w->op == PERF_SENDRECV)
+		return service_plan_submit(&r->plan, r->comm, w, b->send, b->recv,
+					   r->options->timeout_ms, task);
+	return service_submit(r->session, r->comm, w, b->send, b->recv, task);
+}
+
 /* Submits n operations with at most `window` in flight, and waits for the last. */
 static ncclsvc_result repeat(struct rank *r, const struct work *w, uint64_t n, unsigned window)
 {
@@ -88,8 +98,7 @@ static ncclsvc_result repeat(struct rank *r, const struct work *w, uint64_t n, u
 		if (i >= window)
 			result = finish(r, r->tasks[i % window]);
 		if (!result)
-			result = service_submit(r->session, r->comm, w, b.send, b.recv,
-						r->tasks[i % window]);
+			result = submit(r, w, &b, r->tasks[i % window]);
 	}
 	uint64_t left = n < window ? n : window;
 	for (uint64_t i = n - left; i < n && !result; i++)
@@ -154,6 +163,8 @@ int rank_main(const struct rank_options *options, int fd)
 	ncclsvc_result result = service_open(options, &r.session);
 	if (!result)
 		result = service_join(r.session, options, NCCLSVC_DEVICE_HOST, &r.comm);
+	if (!result && options->planned)
+		result = service_plan_start(&r.plan, r.comm, options->timeout_ms);
 	if (result)
 		service_explain(&reply, result);
 	bool heard = job_send(fd, &reply, sizeof(reply));

@@ -10,6 +10,7 @@ struct rank_options {
 	const char *socket; /* NULL: the library's default */
 	bool no_ring;
 	bool plain_memory;
+	bool planned; /* SendRecv by a plan */
 	int timeout_ms;
 	int nranks, rank;
 	ncclsvc_unique_id id;

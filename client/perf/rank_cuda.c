@@ -13,6 +13,7 @@ struct own {
 	struct rank_options options;
 	ncclsvc_session *session;
 	ncclsvc_comm *comm;
+	struct service_plan plan;
 	ncclsvc_task last[2];
 	ncclsvc_task recent[RECENT];
 	uint64_t submitted;
@@ -31,6 +32,8 @@ static bool join(struct gpu_rank *r, const struct job *job)
 	ncclsvc_result result = service_open(&own->options, &own->session);
 	if (!result)
 		result = service_join(own->session, &own->options, r->gpu.ordinal, &own->comm);
+	if (!result && own->options.planned)
+		result = service_plan_start(&own->plan, own->comm, own->options.timeout_ms);
 	return !result || failed(r, result);
 }
 
@@ -42,10 +45,25 @@ static bool begin(struct gpu_rank *r)
 	return !result || failed(r, result);
 }
 
+/* Planned tasks leave the stream alone: it is ordered when their group is whole. */
+static bool submit_planned(struct gpu_rank *r, const struct work *w, CUdeviceptr send,
+			   CUdeviceptr recv)
+{
+	struct own *own = r->own;
+	ncclsvc_result result = service_plan_submit(
+		&own->plan, own->comm, w, (void *)(uintptr_t)send, (void *)(uintptr_t)recv,
+		own->options.timeout_ms, own->last);
+	if (!result && r->sync != SYNC_LAST)
+		result = ncclsvc_stream_wait(own->session, r->stream, own->last[1]);
+	return !result || failed(r, result);
+}
+
 static bool submit(struct gpu_rank *r, const struct work *w, CUdeviceptr send, CUdeviceptr recv)
 {
 	struct own *own = r->own;
 	ncclsvc_result result;
+	if (own->plan.plan && w->op == PERF_SENDRECV)
+		return submit_planned(r, w, send, recv);
 	while ((result = service_submit(own->session, own->comm, w, (void *)(uintptr_t)send,
 					(void *)(uintptr_t)recv, own->last)) == NCCLSVC_AGAIN) {
 		ncclsvc_task old = own->submitted >= RECENT ? own->recent[own->submitted % RECENT]

@@ -70,6 +70,48 @@ ncclsvc_result service_submit(ncclsvc_session *session, ncclsvc_comm *comm, cons
 	return NCCLSVC_INVALID_ARGUMENT;
 }
 
+/* So many, that a reset is seldom; and so few, that all fit into the ring. */
+#define PLAN_GROUPS 128
+
+ncclsvc_result service_plan_start(struct service_plan *p, ncclsvc_comm *comm, int timeout_ms)
+{
+	int rank = ncclsvc_comm_rank(comm), n = ncclsvc_comm_size(comm);
+	ncclsvc_result result = ncclsvc_plan_start(comm, &p->plan);
+	for (int g = 0; g < PLAN_GROUPS && !result; g++) {
+		result = ncclsvc_plan_group_start(p->plan);
+		if (!result)
+			result = ncclsvc_plan_send(p->plan, NCCLSVC_PLAN_ANY, NCCLSVC_INT8,
+						   (rank + 1) % n);
+		if (!result)
+			result = ncclsvc_plan_recv(p->plan, NCCLSVC_PLAN_ANY, NCCLSVC_INT8,
+						   (rank + n - 1) % n);
+		if (!result)
+			result = ncclsvc_plan_group_end(p->plan);
+	}
+	if (!result)
+		result = ncclsvc_plan_end(p->plan, timeout_ms);
+	return result ? result : ncclsvc_plan_launch(p->plan);
+}
+
+ncclsvc_result service_plan_submit(struct service_plan *p, ncclsvc_comm *comm, const struct work *w,
+				   void *send, void *recv, int timeout_ms, ncclsvc_task task[2])
+{
+	int rank = ncclsvc_comm_rank(comm), n = ncclsvc_comm_size(comm);
+	ncclsvc_result result = NCCLSVC_OK;
+	if (p->at == PLAN_GROUPS) {
+		result = ncclsvc_plan_reset(p->plan, timeout_ms);
+		p->at = 0;
+	}
+	if (!result)
+		result = ncclsvc_plan_submit_send(p->plan, send, w->count, w->type, (rank + 1) % n,
+						  &task[0]);
+	if (!result)
+		result = ncclsvc_plan_submit_recv(p->plan, recv, w->count, w->type,
+						  (rank + n - 1) % n, &task[1]);
+	p->at++;
+	return result;
+}
+
 void service_explain(struct job_reply *reply, ncclsvc_result result)
 {
 	reply->result = result;

@@ -4,6 +4,7 @@
 #define PERF_SERVICE_H
 
 #include "job.h"
+#include "ncclsvc_plan.h"
 #include "rank.h"
 
 ncclsvc_result service_open(const struct rank_options *options, ncclsvc_session **session);
@@ -13,6 +14,18 @@ ncclsvc_result service_join(ncclsvc_session *session, const struct rank_options 
 /* Submits the work. task[1] is SendRecv's second, or 0. */
 ncclsvc_result service_submit(ncclsvc_session *session, ncclsvc_comm *comm, const struct work *w,
 			      void *send, void *recv, ncclsvc_task task[2]);
+
+/* SendRecv by the planned service, again and again. */
+struct service_plan {
+	ncclsvc_plan *plan; /* NULL: none */
+	unsigned at;	    /* group */
+};
+
+/* Commits it, with the other ranks. */
+ncclsvc_result service_plan_start(struct service_plan *p, ncclsvc_comm *comm, int timeout_ms);
+ncclsvc_result service_plan_submit(struct service_plan *p, ncclsvc_comm *comm, const struct work *w,
+				   void *send, void *recv, int timeout_ms, ncclsvc_task task[2]);
+
 /* The thread's last failure as a reply. */
 void service_explain(struct job_reply *reply, ncclsvc_result result);
 

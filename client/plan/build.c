@@ -186,6 +186,7 @@ ncclsvc_result plan_complete(ncclsvc_plan *p)
 
 void plan_free(ncclsvc_plan *p)
 {
+	bounces_free(p);
 	free(p->tasks);
 	free(p->first);
 	free(p->missing);

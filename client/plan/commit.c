@@ -161,6 +161,12 @@ void plans_leave(ncclsvc_session *s, const ncclsvc_comm *comm)
 			p->comm = NULL;
 }
 
+void plans_free_copies(ncclsvc_session *s)
+{
+	for (ncclsvc_plan *p = s->plans; p; p = p->next)
+		bounces_free(p);
+}
+
 void plans_free(ncclsvc_session *s)
 {
 	while (s->plans) {

@@ -4,7 +4,7 @@
  *
  *   build.c    planning
  *   commit.c   handing it to the daemon, again after a rejoin; giving it up
- *   submit.c   places and tasks
+ *   submit.c   places and tasks; bounce.c: copies in GPUs' memory
  *   wait.c     groups and iterations
  */
 #ifndef CLIENT_PLAN_H
@@ -20,6 +20,12 @@
 #define PLACE_TAKEN UINT64_MAX /* its task is being submitted */
 
 enum plan_phase { PLAN_OPEN, PLAN_ENDED, PLAN_COMMITTED, PLAN_LAUNCHED };
+
+/* Memory of a GPU's, kept for the place's next task. */
+struct bounce {
+	unsigned long long at; /* CUdeviceptr */
+	uint64_t bytes;	       /* 0: none */
+};
 
 struct ncclsvc_plan {
 	ncclsvc_session *session;
@@ -46,6 +52,8 @@ struct ncclsvc_plan {
 	uint64_t failures; /* of the session when it began */
 	uint64_t base;	   /* counts groups over all plans and iterations of the session */
 	uint64_t iterations;
+	struct bounce *bounces; /* [ntasks]; NULL: none yet */
+	int bounce_device;
 };
 
 /* OK, or INVALID_ARGUMENT with a sentence that begins with the function. Not locked. */
@@ -61,6 +69,9 @@ ncclsvc_result plan_complete(ncclsvc_plan *p);
 void plan_free(ncclsvc_plan *p);
 /* commit.c. Locked; yields. */
 ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline);
+/* bounce.c: copies what is sent, and sends that. Locked; yields. */
+ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline);
+void bounces_free(ncclsvc_plan *p);
 /* "Send to rank 1 in group 3" of a place. */
 #define PLACE_TEXT 64
 const char *place_text(const ncclsvc_plan *p, uint32_t place, char text[PLACE_TEXT]);

@@ -88,7 +88,7 @@ static void submitted(ncclsvc_plan *p, uint32_t place, uint64_t task)
 }
 
 /* Locked; yields. */
-static ncclsvc_result submit_op(ncclsvc_plan *p, struct op *op)
+static ncclsvc_result submit_op(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline)
 {
 	struct thread_state *t = thread_find(p->session);
 	if (t && t->grouping)
@@ -105,6 +105,8 @@ static ncclsvc_result submit_op(ncclsvc_plan *p, struct op *op)
 	if (!r && p->comm->device >= 0)
 		r = stream_choose(op, t);
 	op->detached = true;
+	if (!r && op->copied && p->comm->device >= 0)
+		r = bounce_copy(p, place, op, deadline);
 	return r ? r : ops_submit(p->session, op, 1);
 }
 
@@ -122,6 +124,7 @@ static ncclsvc_result submit(ncclsvc_plan *p, struct op *op, size_t count, nccls
 	if (r)
 		return r;
 	const uint64_t iteration = p->base;
+	const uint64_t deadline = wait_ms ? deadline_in(*wait_ms) : NO_DEADLINE;
 	const bool returns = wait_ms && op->record.op == NCCLSVC_SEND && !completes(p, place);
 	r = check_size(p, place, count, type);
 	if (!r) {
@@ -132,7 +135,7 @@ static ncclsvc_result submit(ncclsvc_plan *p, struct op *op, size_t count, nccls
 		op->planned = p->base + op->record.plan_group;
 		op->copied = returns;
 		op->task = &number;
-		r = submit_op(p, op);
+		r = submit_op(p, place, op, deadline);
 	}
 	if (op->entered && task)
 		*task = number;
@@ -144,7 +147,7 @@ static ncclsvc_result submit(ncclsvc_plan *p, struct op *op, size_t count, nccls
 	}
 	submitted(p, place, number);
 	if (!r && wait_ms && !returns)
-		r = group_wait(p, place, deadline_in(*wait_ms));
+		r = group_wait(p, place, deadline);
 	return r;
 }
 

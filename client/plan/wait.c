@@ -193,6 +193,7 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 	uint64_t deadline = deadline_in(timeout_ms);
 	ncclsvc_session *s = p->session;
 	session_lock(s);
+	socket_pump(s); /* it may tell that the epoch is over */
 	if (p->phase != PLAN_LAUNCHED)
 		r = error_argument("ncclsvc_plan_reset: the plan has not been launched");
 	else if (p->busy)

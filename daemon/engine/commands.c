@@ -309,6 +309,8 @@ static void run_command(struct engine *e, const struct command *c)
 		break;
 	case COMMAND_PLAN_DROP:
 		plan_drop(e, e->comms[c->plan.comm], c->plan.rank);
+		engine_event(e, &(struct event){.kind = EVENT_PLAN_DROPPED,
+						.dropped = {c->plan.asker, c->plan.serial}});
 		break;
 	case COMMAND_EPOCH_RELEASE:
 		device_release_inputs(e->comms[c->epoch_end.comm]);

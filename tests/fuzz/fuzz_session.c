@@ -7,7 +7,7 @@
  *   1 a request: opcode, fds, fd kind,   5 bytes into the session memory: offset, length, bytes
  *     body of the right length           6 the other session acts from here on
  *   2 a datagram: length, fds, bytes     7 the session hangs up; the next action opens a new one
- *   3 read what the server says
+ *   3 read what the server says          8 into the plans' file: place, number, entries
  *
  * Whatever comes, in the end all is closed, and no fd may be left.
  */
@@ -40,7 +40,7 @@
 
 #define ACTIONS_MAX 256
 #define REGION	    65536
-#define FD_KINDS    6
+#define FD_KINDS    7
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -54,6 +54,7 @@ struct peer {
 	uint64_t last;
 	uint32_t serial;
 	struct svc_join_reply comm; /* the last that was joined */
+	uint32_t plan;		    /* the last that was committed */
 };
 
 struct input {
@@ -200,6 +201,11 @@ static void peer_read(struct peer *p)
 		if ((h.opcode == (SVC_JOIN | SVC_REPLY) || h.opcode == (SVC_SPLIT | SVC_REPLY)) &&
 		    h.result == 0)
 			memcpy(&p->comm, m + sizeof(h), sizeof(p->comm));
+		if (h.opcode == (SVC_PLAN_COMMIT | SVC_REPLY) && h.result == 0) {
+			struct svc_plan_reply r;
+			memcpy(&r, m + sizeof(h), sizeof(r));
+			p->plan = r.plan;
+		}
 		svc_close_fds(fds, nfds);
 	}
 }
@@ -216,6 +222,27 @@ static void do_hello(struct peer *p)
 	peer_send(p, &m, sizeof(m), 0, 0);
 }
 
+static void fill_in(const struct peer *p, struct svc_record *r)
+{
+	if (!r->comm) {
+		r->comm = p->comm.comm;
+		r->epoch = p->comm.epoch;
+	}
+	if (r->flags & SVC_TASK_PLAN && !r->plan)
+		r->plan = p->plan;
+}
+
+/* Entries of the plan's file, and where. */
+static void do_plan_file(struct input *in)
+{
+	struct svc_plan_task tasks[4];
+	uint8_t at = take_byte(in) % 32, n = take_byte(in) % 5;
+	take_bytes(in, tasks, n * sizeof(tasks[0]));
+	ssize_t written = pwrite(kinds[6], tasks, n * sizeof(tasks[0]),
+				 (off_t)(at * sizeof(tasks[0])));
+	REQUIRE(written == (ssize_t)(n * sizeof(tasks[0])));
+}
+
 static void do_request(struct peer *p, struct input *in)
 {
 	struct {
@@ -227,12 +254,18 @@ static void do_request(struct peer *p, struct input *in)
 	const struct svc_shape *shape = svc_shape_of(opcode);
 	size_t length = shape ? shape->request : 8;
 	take_bytes(in, m.body, length);
-	if (opcode == SVC_SUBMIT) {
-		struct svc_record *r = (struct svc_record *)m.body;
-		if (!r->comm) { /* spares the fuzzer a guess */
-			r->comm = p->comm.comm;
-			r->epoch = p->comm.epoch;
-		}
+	/* These spare the fuzzer guesses. */
+	if (opcode == SVC_SUBMIT)
+		fill_in(p, (struct svc_record *)m.body);
+	if (opcode == SVC_PLAN_COMMIT) {
+		struct svc_plan_commit *r = (struct svc_plan_commit *)m.body;
+		r->comm = r->comm ? r->comm : p->comm.comm;
+		r->epoch = r->epoch ? r->epoch : p->comm.epoch;
+	}
+	if (opcode == SVC_PLAN_DROP) {
+		struct svc_plan_drop *r = (struct svc_plan_drop *)m.body;
+		r->comm = r->comm ? r->comm : p->comm.comm;
+		r->plan = r->plan ? r->plan : p->plan;
 	}
 	m.h = (struct svc_header){(uint32_t)(sizeof(m.h) + length), (uint16_t)opcode, 0,
 				  ++p->serial, 0};
@@ -266,10 +299,7 @@ static void do_ring_task(struct peer *p, struct input *in)
 	take_bytes(in, &r, sizeof(r));
 	if (!p->ring)
 		return;
-	if (!r.comm) {
-		r.comm = p->comm.comm;
-		r.epoch = p->comm.epoch;
-	}
+	fill_in(p, &r);
 	struct svc_record *slot = svc_record_slot(p->ring, p->entries, ++p->last);
 	memcpy((char *)slot + sizeof(r.number), (char *)&r + sizeof(r.number),
 	       sizeof(r) - sizeof(r.number));
@@ -295,9 +325,13 @@ static void do_scribble(struct peer *p, struct input *in)
 static void act(struct peer *peers, unsigned *who, struct input *in)
 {
 	struct peer *p = &peers[*who];
-	unsigned action = take_byte(in) % 8;
+	unsigned action = take_byte(in) % 9;
 	if (action == 6) {
 		*who ^= 1;
+		return;
+	}
+	if (action == 8) {
+		do_plan_file(in);
 		return;
 	}
 	if (p->sock < 0)
@@ -377,6 +411,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	kinds[3] = open("/dev/null", O_RDWR | O_CLOEXEC);
 	kinds[4] = eventfd(0, EFD_CLOEXEC);
 	kinds[5] = dup(kinds[0]);
+	kinds[6] = memfd(REGION, true);
 	REQUIRE(uv_loop_init(&loop) == 0);
 	server = server_create(&loop, &config);
 	REQUIRE(server);

@@ -9,6 +9,8 @@ HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
 WORLD = 19
 REFUSED = 2**64 - 1
+PLAN_COMMIT, PLAN_DROP = 15, 16
+PLAN_FILE = 6  # the kind of fd that holds plans
 OPS = {"all_reduce": 1, "all_gather": 2, "reduce_scatter": 3, "broadcast": 4, "reduce": 5,
        "all_to_all": 6, "gather": 7, "scatter": 8, "send": 9, "recv": 10, "barrier": 11}
 ID = bytes(range(128))
@@ -23,10 +25,11 @@ def write(target, name, data):
 
 
 def record(op, count=0, peer=-1, dtype=7, redop=0, flags=0, src=(1, 0), dst=(1, 0), timeout=0,
-           timeline=0, value=0, agreement=0, comm=0, epoch=0, number=0):
-    flags |= (2 if timeline else 0) | (4 if agreement else 0)
-    return struct.pack("=QIIBBBBiQIIQQQIIQQ40x", number, comm, epoch, op, dtype, redop, flags, peer,
-                       count, src[0], dst[0], src[1], dst[1], timeout, timeline, 0, value, agreement)
+           timeline=0, value=0, agreement=0, comm=0, epoch=0, number=0, plan=None):
+    flags |= (2 if timeline else 0) | (4 if agreement else 0) | (8 if plan else 0)
+    return struct.pack("=QIIBBBBiQIIQQQIIQQII32x", number, comm, epoch, op, dtype, redop, flags,
+                       peer, count, src[0], dst[0], src[1], dst[1], timeout, timeline, 0, value,
+                       agreement, *(plan or (0, 0)))
 
 
 def join(nranks, rank, comm_id=ID, flags=0, timeout=0):
@@ -46,13 +49,15 @@ BODIES = {
     "list_tasks": (LIST, struct.pack("=II", 4, 0)),
     "daemon_info": (DAEMON_INFO, bytes(8)),
     "cancel": (CANCEL, struct.pack("=IIQ", 1, 0, 1)),
+    "plan_commit": (PLAN_COMMIT, struct.pack("=IIIIQQ", 0, 0, 2, 4, 0, 0)),
+    "plan_drop": (PLAN_DROP, struct.pack("=II", 0, 0)),
 }
 
 
 def decoder():
     for name, (opcode, body) in BODIES.items():
         header = struct.pack("=IHHIi", 16 + len(body), opcode, 0, 1, 0)
-        nfds = 1 if opcode == REGION_ADD else 0
+        nfds = 1 if opcode in (REGION_ADD, PLAN_COMMIT) else 0
         write("fuzz_decoder", name, bytes([nfds, 1, 0]) + header + body)
     for name, op in OPS.items():
         has_peer = name in ("broadcast", "reduce", "gather", "scatter", "send", "recv")
@@ -85,11 +90,45 @@ PAIR = OPEN + named("join") + SWITCH + OPEN + request(JOIN, join(2, 1)) + READ +
 PEERS = {"broadcast": 1, "reduce": 1, "gather": 0, "scatter": 0}
 
 
+def plan_file(*tasks):
+    return bytes([8, 0, len(tasks)]) + b"".join(
+        struct.pack("=IBBHiIQ", group, op, 0, 0, peer, 0, 2**64 - 1) for group, op, peer in tasks)
+
+
+def commit(ngroups, ntasks):
+    # An even kind, and of the pair the plans' file.
+    return bytes([1, PLAN_COMMIT, 1, 2 * PLAN_FILE]) + struct.pack("=IIIIQQ", 0, 0, ngroups, ntasks, 0,
+                                                                   0)
+
+
+def planned(op, peer, group, task):
+    buffers = {"src": (1, 0), "dst": (0, 0)} if op == 9 else {"src": (0, 0), "dst": (1, 4096)}
+    return ring(record(op, 100, peer, plan=(group, task), **buffers))
+
+
+def plans():
+    # To oneself: backwards, on into the next iteration, and dropped with one held.
+    own = plan_file((0, 9, 0), (0, 10, 0), (1, 10, 0), (1, 9, 0)) + ALONE + commit(2, 4) + READ
+    tasks = [planned(9, 0, 0, 0), planned(10, 0, 0, 1), planned(10, 0, 1, 0), planned(9, 0, 1, 1)]
+    write("fuzz_session", "plan", own + b"".join(tasks[::-1]) + b"".join(tasks) + tasks[1]
+          + named("plan_drop") + READ)
+    write("fuzz_session", "plan_twice", own + tasks[0] + tasks[0] + commit(2, 4) + READ + HANG_UP)
+    write("fuzz_session", "plan_leave", own + tasks[2] + request(LEAVE, struct.pack("=II", 1, 0)) + READ)
+    pair = PAIR + plan_file((0, 9, 1), (1, 10, 1)) + commit(2, 2) + SWITCH \
+        + plan_file((0, 10, 0), (1, 9, 0)) + commit(2, 2) + READ + SWITCH + READ
+    write("fuzz_session", "plan_pair", pair + planned(10, 1, 1, 0) + planned(9, 1, 0, 0) + SWITCH
+          + planned(10, 0, 0, 0) + planned(9, 0, 1, 0) + READ + named("plan_drop") + SWITCH + READ)
+    write("fuzz_session", "plan_dies", pair + planned(10, 1, 1, 0) + SWITCH + planned(10, 0, 0, 0)
+          + HANG_UP + SWITCH + READ)
+    write("fuzz_session", "plan_mismatch", PAIR + plan_file((0, 9, 1)) + commit(1, 1) + SWITCH
+          + commit(1, 0) + READ + SWITCH + READ)
+
+
 def session():
     write("fuzz_session", "hello", SAY_HELLO + READ)
     write("fuzz_session", "before_hello", named("list_tasks") + READ)
     write("fuzz_session", "lists", SAY_HELLO + b"".join(
-        request(LIST, struct.pack("=II", what, 0)) for what in range(1, 6)) + READ)
+        request(LIST, struct.pack("=II", what, 0)) for what in range(1, 9)) + READ)
     write("fuzz_session", "info_and_cancel", SAY_HELLO + named("daemon_info") + named("cancel")
           + request(CANCEL, struct.pack("=IIQ", 2, 0, 1))
           + request(CANCEL, struct.pack("=IIQ", 3, 0, 1)) + READ)
@@ -135,6 +174,7 @@ def session():
     write("fuzz_session", "scribble", ALONE + b"".join(
         b"\5" + struct.pack(">H", at) + b"\x3f" + bytes([at % 251]) * 64
         for at in (0, 64, 128, 192, 4096, 8192, 8192 + 128, 9000)))
+    plans()
     write("fuzz_session", "datagram", b"\2\6\0" + struct.pack("=IHHIi", 18, HELLO, 0, 1, 0) + b"xy")
     write("fuzz_session", "empty", b"\2\0\2" + SAY_HELLO + b"\2\0\1")
 

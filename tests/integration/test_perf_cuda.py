@@ -47,6 +47,13 @@ class PerfCuda(unittest.TestCase):
         self.assertEqual((r["wrong"], r["ranks"], r["baseline"]), (0, 2, None))
         self.assertIsNone(r["rows"][0]["ratio"])
 
+    def test_a_plan(self):
+        for sync in ("each", "stream", "last"):
+            r = self.report("sendrecv", "--plan", "-b", "4K", "-e", "4K", "-n", "150", "--sync",
+                            sync, "--baseline", "nccl")
+            self.assertTrue(r["plan"])
+            self.assertEqual(r["wrong"], 0)
+
     def test_more_tasks_than_a_ring_holds(self):
         r = self.report("all_reduce", "-b", "8", "-e", "8", "-n", "3000", "-c", "1")
         self.assertEqual(r["wrong"], 0)

@@ -237,6 +237,40 @@ static void threads_submit_and_wait(void **state)
 	run_clients(3, threads);
 }
 
+/* ---- By socket ---- */
+
+static void by_socket(struct client *me)
+{
+	ncclsvc_options options = {
+		.size = sizeof(options), .socket = me->daemon->socket, .no_ring = true};
+	struct desk d = {.c = me, .me = me->rank, .other = 1 - me->rank};
+	int32_t out[N], in[N];
+	CHECK_OK(ncclsvc_open(&options, &d.s));
+	d.comm = comm_join(me, d.s);
+	CHECK_OK(ncclsvc_plan_start(d.comm, &d.plan));
+	plan_exchange(&d);
+	plan_exchange(&d);
+	launch(&d);
+	for (int round = 0; round < 5; round++) {
+		for (int g = 0; g < 2; g++) {
+			fill(out, d.me * 1000 + round * 10 + g);
+			CHECK_OK(ncclsvc_plan_submit_send_and_wait(d.plan, out, N, NCCLSVC_INT32,
+								   d.other, WAIT_MS));
+			CHECK_OK(ncclsvc_plan_submit_recv_and_wait(d.plan, in, N, NCCLSVC_INT32,
+								   d.other, WAIT_MS));
+			check(in, d.other * 1000 + round * 10 + g);
+		}
+		CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
+	}
+	desk_close(&d);
+}
+
+static void sessions_without_a_ring_have_plans_too(void **state)
+{
+	(void)state;
+	run_clients(2, by_socket);
+}
+
 /* ---- Several of one kind in one group ---- */
 
 static void alike(struct client *me)
@@ -697,6 +731,7 @@ int main(void)
 		TEST(the_seeds_example_works_on_one_thread),
 		TEST(tasks_may_come_in_any_order),
 		TEST(threads_submit_and_wait),
+		TEST(sessions_without_a_ring_have_plans_too),
 		TEST(several_alike_in_a_group),
 		TEST(empty_plans_and_groups_are_over_at_once),
 		TEST(wrong_use_is_an_error_return),

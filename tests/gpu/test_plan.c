@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The planned service on GPUs. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/plan/ncclsvc_plan.h"
+#include "crew.h"
+
+#define WORDS ((size_t)50000)
+#define BYTES (WORDS * sizeof(uint32_t))
+#define ANY   NCCLSVC_PLAN_ANY, NCCLSVC_INT8
+
+enum { GROUPS = 3 };
+enum word { READY = 1, GO };
+
+struct desk {
+	struct rank r;
+	ncclsvc_plan *plan;
+	int next, last; /* ranks */
+	CUdeviceptr out, in; /* GROUPS of WORDS each */
+};
+
+/* Groups of a Send to the next and a Recv from the last rank. */
+static void desk_open(struct desk *d, struct client *c)
+{
+	rank_open(&d->r, c);
+	d->next = (d->r.rank + 1) % d->r.n;
+	d->last = (d->r.rank + d->r.n - 1) % d->r.n;
+	CHECK_CU(cu.cuMemAlloc(&d->out, GROUPS * BYTES));
+	CHECK_CU(cu.cuMemAlloc(&d->in, GROUPS * BYTES));
+	CHECK_OK(ncclsvc_plan_start(d->r.comm, &d->plan));
+	for (int g = 0; g < GROUPS; g++) {
+		CHECK_OK(ncclsvc_plan_group_start(d->plan));
+		CHECK_OK(ncclsvc_plan_send(d->plan, ANY, d->next));
+		CHECK_OK(ncclsvc_plan_recv(d->plan, WORDS, NCCLSVC_UINT32, d->last));
+		CHECK_OK(ncclsvc_plan_group_end(d->plan));
+	}
+	CHECK_OK(ncclsvc_plan_end(d->plan, WAIT_MS));
+	CHECK_OK(ncclsvc_plan_launch(d->plan));
+}
+
+static void desk_close(struct desk *d)
+{
+	CHECK_OK(ncclsvc_plan_terminate(d->plan, WAIT_MS));
+	CHECK_CU(cu.cuMemFree(d->out));
+	CHECK_CU(cu.cuMemFree(d->in));
+	rank_close(&d->r);
+}
+
+static CUdeviceptr part(CUdeviceptr p, int g)
+{
+	return p + (CUdeviceptr)g * BYTES;
+}
+
+static uint32_t word_of(int rank, int round, int g)
+{
+	return (uint32_t)(rank * 1000000 + round * 100 + g);
+}
+
+/* ---- In stream order, submitted as the host comes to it ---- */
+
+static void stream_rank(struct client *c)
+{
+	struct desk d;
+	ncclsvc_task tasks[GROUPS];
+	desk_open(&d, c);
+	for (int round = 0; round < (setup.quick ? 5 : 50); round++) {
+		stage("round %d", round);
+		for (int g = 0; g < GROUPS; g++) {
+			CHECK_CU(cu.cuMemsetD32Async(part(d.out, g), word_of(d.r.rank, round, g),
+						     WORDS, d.r.stream));
+			CHECK_CU(cu.cuMemsetD32Async(part(d.in, g), 0xdeadbeef, WORDS, d.r.stream));
+			/* Either first: they are one group. */
+			bool first = (round + d.r.rank) % 2;
+			for (int half = 0; half < 2; half++)
+				CHECK_OK((half == 0) == first
+						 ? ncclsvc_plan_submit_send(
+							   d.plan, at(part(d.out, g)), WORDS,
+							   NCCLSVC_UINT32, d.next, NULL)
+						 : ncclsvc_plan_submit_recv(
+							   d.plan, at(part(d.in, g)), WORDS,
+							   NCCLSVC_UINT32, d.last, &tasks[g]));
+		}
+		/* The GPU waits, no host does. */
+		CHECK_OK(ncclsvc_stream_wait(d.r.session, d.r.stream, tasks[GROUPS - 1]));
+		CHECK(gpu_stream_ends(d.r.stream, WAIT_MS));
+		for (int g = 0; g < GROUPS; g++)
+			gpu_check(part(d.in, g), word_of(d.last, round, g), WORDS, "what came");
+		CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
+		rank_check_usable(&d.r);
+	}
+	CHECK_EQ(ncclsvc_plan_iterations(d.plan), setup.quick ? 5 : 50);
+	desk_close(&d);
+}
+
+static void test_streams(void)
+{
+	crew_run(crew_size(), stream_rank, NULL);
+}
+
+/* ---- Several streams, in any order among them ---- */
+
+static void order_rank(struct client *c)
+{
+	struct desk d;
+	CUstream streams[GROUPS];
+	desk_open(&d, c);
+	for (int g = 0; g < GROUPS; g++)
+		streams[g] = gpu_stream();
+	for (int round = 0; round < 5; round++) {
+		stage("round %d", round);
+		for (int i = 0; i < GROUPS; i++) {
+			int g = GROUPS - 1 - i;
+			CHECK_OK(ncclsvc_stream_set(d.r.session, streams[g], 0));
+			CHECK_CU(cu.cuMemsetD32Async(part(d.in, g), 0xdeadbeef, WORDS, streams[g]));
+			/* The first that is submitted is of the first group. */
+			CHECK_OK(ncclsvc_plan_submit_recv(d.plan, at(part(d.in, g)), WORDS,
+							  NCCLSVC_UINT32, d.last, NULL));
+		}
+		for (int i = 0; i < GROUPS; i++) {
+			int g = GROUPS - 1 - i;
+			CHECK_OK(ncclsvc_stream_set(d.r.session, streams[g], 0));
+			CHECK_CU(cu.cuMemsetD32Async(part(d.out, g), word_of(d.r.rank, round, g),
+						     WORDS, streams[g]));
+			CHECK_OK(ncclsvc_plan_submit_send(d.plan, at(part(d.out, g)), WORDS,
+							  NCCLSVC_UINT32, d.next, NULL));
+		}
+		CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
+		for (int g = 0; g < GROUPS; g++)
+			gpu_check(part(d.in, g), word_of(d.last, round, g), WORDS, "what came");
+	}
+	/* On one stream, a later group's task before an earlier one's. */
+	stage("against the order");
+	CHECK_OK(ncclsvc_stream_set(d.r.session, d.r.stream, 0));
+	for (int g = 0; g < GROUPS; g++)
+		CHECK_OK(ncclsvc_plan_submit_recv(d.plan, at(part(d.in, g)), WORDS, NCCLSVC_UINT32,
+						  d.last, NULL));
+	CHECK_RESULT(ncclsvc_plan_submit_send(d.plan, at(d.out), WORDS, NCCLSVC_UINT32, d.next, NULL),
+		     NCCLSVC_INVALID_ARGUMENT);
+	CHECK(strstr(ncclsvc_last_error(), "order of the plan's groups"));
+	for (int g = 0; g < GROUPS; g++) {
+		CHECK_OK(ncclsvc_stream_set(d.r.session, streams[g], 0));
+		CHECK_OK(ncclsvc_plan_submit_send(d.plan, at(part(d.out, g)), WORDS, NCCLSVC_UINT32,
+						  d.next, NULL));
+	}
+	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
+	CHECK_OK(ncclsvc_stream_set(d.r.session, d.r.stream, 0));
+	desk_close(&d);
+}
+
+static void test_any_order(void)
+{
+	crew_run(crew_size(), order_rank, NULL);
+}
+
+/* ---- One thread that blocks ---- */
+
+static void blocking_rank(struct client *c)
+{
+	struct desk d;
+	desk_open(&d, c);
+	for (int round = 0; round < (setup.quick ? 3 : 20); round++) {
+		stage("round %d", round);
+		for (int g = 0; g < GROUPS; g++) {
+			CHECK_CU(cu.cuMemsetD32Async(d.out, word_of(d.r.rank, round, g), WORDS,
+						     d.r.stream));
+			CHECK_OK(ncclsvc_plan_submit_send_and_wait(d.plan, at(d.out), WORDS,
+								   NCCLSVC_UINT32, d.next, WAIT_MS));
+			/* It was copied. */
+			CHECK_CU(cu.cuMemsetD32Async(d.out, 0xdeadbeef, WORDS, d.r.stream));
+			CHECK(gpu_stream_ends(d.r.stream, WAIT_MS));
+			CHECK_OK(ncclsvc_plan_submit_recv_and_wait(d.plan, at(d.in), WORDS,
+								   NCCLSVC_UINT32, d.last, WAIT_MS));
+			gpu_check(d.in, word_of(d.last, round, g), WORDS, "what came");
+		}
+		CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
+	}
+	desk_close(&d);
+}
+
+static void test_blocking(void)
+{
+	crew_run(crew_size(), blocking_rank, NULL);
+}
+
+/* ---- What is refused, and what fails ---- */
+
+static void failing_rank(struct client *c)
+{
+	struct desk d;
+	ncclsvc_task task;
+	desk_open(&d, c);
+	/* Held over its deadline: its stream is let go, and the rest of the group goes on. */
+	CHECK_OK(ncclsvc_comm_set_timeout(d.r.comm, 100));
+	CHECK_OK(ncclsvc_plan_submit_send(d.plan, at(d.out), WORDS, NCCLSVC_UINT32, d.next, &task));
+	CHECK_RESULT(ncclsvc_plan_wait(d.plan, task, WAIT_MS), NCCLSVC_TIMEOUT);
+	CHECK_OK(ncclsvc_stream_wait(d.r.session, d.r.stream, task));
+	CHECK(gpu_stream_ends(d.r.stream, WAIT_MS));
+	CHECK_OK(ncclsvc_comm_set_timeout(d.r.comm, NCCLSVC_NO_TIMEOUT));
+	CHECK_OK(ncclsvc_plan_submit_recv(d.plan, at(d.in), WORDS, NCCLSVC_UINT32, d.last, &task));
+	CHECK_RESULT(ncclsvc_plan_wait(d.plan, task, WAIT_MS), NCCLSVC_TIMEOUT);
+	for (int g = 1; g < GROUPS; g++) {
+		gpu_fill(part(d.out, g), (uint32_t)g, WORDS);
+		CHECK_OK(ncclsvc_plan_submit_send(d.plan, at(part(d.out, g)), WORDS, NCCLSVC_UINT32,
+						  d.next, NULL));
+		CHECK_OK(ncclsvc_plan_submit_recv(d.plan, at(part(d.in, g)), WORDS, NCCLSVC_UINT32,
+						  d.last, NULL));
+	}
+	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
+	for (int g = 1; g < GROUPS; g++)
+		gpu_check(part(d.in, g), (uint32_t)g, WORDS, "what came");
+	rank_check_usable(&d.r);
+	desk_close(&d);
+}
+
+static void test_failing(void)
+{
+	crew_run(crew_size(), failing_rank, NULL);
+}
+
+/* ---- A member dies ---- */
+
+static void iterate(struct desk *d)
+{
+	for (int g = 0; g < GROUPS; g++) {
+		gpu_fill(part(d->out, g), (uint32_t)(d->r.rank + g), WORDS);
+		CHECK_OK(ncclsvc_plan_submit_recv(d->plan, at(part(d->in, g)), WORDS,
+						  NCCLSVC_UINT32, d->last, NULL));
+		CHECK_OK(ncclsvc_plan_submit_send(d->plan, at(part(d->out, g)), WORDS,
+						  NCCLSVC_UINT32, d->next, NULL));
+	}
+	CHECK_OK(ncclsvc_plan_reset(d->plan, WAIT_MS));
+	for (int g = 0; g < GROUPS; g++)
+		gpu_check(part(d->in, g), (uint32_t)(d->last + g), WORDS, "what came");
+}
+
+static void restarted_rank(struct client *c)
+{
+	struct desk d;
+	desk_open(&d, c);
+	iterate(&d);
+	desk_close(&d);
+}
+
+static void mourning_rank(struct client *c)
+{
+	struct desk d;
+	ncclsvc_task held;
+	desk_open(&d, c);
+	iterate(&d);
+	CHECK_OK(ncclsvc_plan_submit_send(d.plan, at(d.out), WORDS, NCCLSVC_UINT32, d.next, &held));
+	CHECK_OK(ncclsvc_stream_wait(d.r.session, d.r.stream, held));
+	say(c, READY);
+	if (d.r.rank == d.r.n - 1)
+		hear(c); /* killed here */
+	CHECK_RESULT(ncclsvc_plan_wait(d.plan, held, WAIT_MS), NCCLSVC_PEER_GONE);
+	say(c, now_ns());
+	CHECK(gpu_stream_ends(d.r.stream, WAIT_MS));
+	CHECK_OK(ncclsvc_comm_rejoin(d.r.comm, WAIT_MS));
+	CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
+	iterate(&d);
+	desk_close(&d);
+}
+
+static void test_death(void)
+{
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	int n = crew_size();
+	gpu_daemon_start(&d);
+	clients_start(ranks, n, &d, mourning_rank, NULL);
+	hear_all(ranks, n, READY);
+	ncclsvc_session *s = session_open(&d);
+	tasks_reach(s, NCCLSVC_WAITING_GROUP, (size_t)n);
+	ncclsvc_close(s);
+	uint64_t then = now_ns();
+	client_kill(&ranks[n - 1]);
+	for (int i = 0; i < n - 1; i++)
+		CHECK(hear(&ranks[i]) - then < limit_ms(100) * UINT64_C(1000000));
+	client_start(&ranks[n - 1], restarted_rank);
+	crew_end(ranks, n);
+	gpu_daemon_stop(&d);
+}
+
+const struct gpu_test plan_tests[] = {
+	{"plan/streams", test_streams, 2, 120, TEST_QUICK},
+	{"plan/any-order", test_any_order, 2, 60, TEST_QUICK},
+	{"plan/one-thread", test_blocking, 2, 60, TEST_QUICK},
+	{"plan/deadlines", test_failing, 2, 60, TEST_QUICK},
+	{"plan/death", test_death, 2, 120, TEST_QUICK},
+	{0},
+};
