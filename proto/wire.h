@@ -44,6 +44,7 @@ enum svc_opcode {
 	SVC_PLAN_COMMIT = 15,
 	SVC_PLAN_DROP = 16,
 	SVC_WORLD = 19,
+	SVC_REGION_SPAN = 24,
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,
@@ -98,6 +99,7 @@ enum svc_region_kind {
 	SVC_REGION_IPC = 1,  /* cuMemAlloc's, by CUDA IPC handle */
 	SVC_REGION_VMM = 2,  /* cuMemCreate's, by file descriptor */
 	SVC_REGION_LENT = 3, /* the daemon's own */
+	SVC_REGION_SPANNED = 4, /* several of cuMemCreate's, one behind the other */
 };
 
 struct svc_region_add {
@@ -135,6 +137,19 @@ struct svc_region_lend_reply {
 	uint32_t region;
 	uint32_t reserved;
 	uint64_t bytes; /* rounded up: what is to be mapped */
+};
+
+/* Several regions of one device as one, mapped one behind the other in the order of parts, for buffers
+ * that lie across mappings. Parts are of SVC_REGION_CUDA_FD, or spans themselves; they may be
+ * forgotten before the span is. The reply is svc_region_reply. */
+#define SVC_SPAN_PARTS 112
+
+struct svc_region_span {
+	uint64_t bytes; /* of all parts together */
+	uint64_t base;	/* the client's address of it, for inspection */
+	int32_t device;
+	uint32_t count; /* of parts, from 2; the rest is zero */
+	uint32_t parts[SVC_SPAN_PARTS];
 };
 
 /* Forgets a region. BUSY while a pending task names it. */

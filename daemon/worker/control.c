@@ -54,6 +54,12 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 	case WORKER_LEND:
 		lent = import_lend(w, m);
 		break;
+	case WORKER_SPAN_PARTS:
+		span_parts(w, m);
+		return;
+	case WORKER_SPAN:
+		span_open(w, m);
+		break;
 	case WORKER_REGION_CLOSE:
 		import_close(w, m->region.address);
 		return;

@@ -5,7 +5,7 @@
  *
  *   worker.c   start, loop and sleep; control.c: the supervisor's requests
  *   launch.c   from the queue to NCCL, in the order of the queue
- *   lane.c     communicators; import.c: memory; probe.c: which GPUs there are
+ *   lane.c     communicators; import.c, span.c: memory; probe.c: which GPUs there are
  */
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
@@ -51,6 +51,8 @@ struct import {
 	uint32_t kind;			     /* enum svc_region_kind */
 	uint32_t users;			     /* 0: to be let go */
 	CUmemGenericAllocationHandle handle; /* VMM and lent */
+	struct import **parts;		     /* of a span, which uses them */
+	uint32_t nparts;
 	uint64_t buffer_id;		     /* IPC: of the process pid */
 	int32_t pid;
 	struct import *prev, *next;
@@ -70,6 +72,7 @@ struct worker {
 	struct session_timelines sessions[SVC_SESSIONS_MAX];
 	struct lane lanes[WORKER_LANES];
 	struct import *imports;
+	struct import *span; /* that is being put together, or NULL */
 	struct closed_session *closed;
 	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
 	uint64_t tail, checked_ns;
@@ -113,5 +116,11 @@ void sessions_release(struct worker *w);
 void import_open(struct worker *w, struct worker_message *m, int fd);
 int import_lend(struct worker *w, struct worker_message *m); /* the fd, the caller's; or -1 */
 void import_close(struct worker *w, uint64_t address);
+struct import *import_find(struct worker *w, uint64_t address);
+
+/* span.c: imports mapped once more, one behind the other. */
+void span_parts(struct worker *w, const struct worker_message *m);
+void span_open(struct worker *w, struct worker_message *m);
+CUresult span_close(struct worker *w, struct import *span);
 
 #endif

@@ -408,10 +408,10 @@ static void test_streams(void)
 }
 
 const struct gpu_test nccl_tests[] = {
-	{"nccl_one_process", test_one_process, 1, 300, TEST_QUICK},
-	{"nccl_processes", test_processes, 2, 300, TEST_QUICK},
-	{"nccl_mixed", test_mixed, 2, 300, TEST_QUICK},
-	{"nccl_mixed_process", test_mixed_process, 2, 120, TEST_QUICK},
-	{"nccl_streams", test_streams, 2, 120, TEST_QUICK},
+	{"nccl/one_process", test_one_process, 1, 300, TEST_QUICK},
+	{"nccl/processes", test_processes, 2, 300, TEST_QUICK},
+	{"nccl/mixed", test_mixed, 2, 300, TEST_QUICK},
+	{"nccl/mixed_process", test_mixed_process, 2, 120, TEST_QUICK},
+	{"nccl/streams", test_streams, 2, 120, TEST_QUICK},
 	{0},
 };

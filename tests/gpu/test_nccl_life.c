@@ -567,12 +567,12 @@ static void test_lost(void)
 }
 
 const struct gpu_test nccl_life_tests[] = {
-	{"nccl_refused", test_refused, 2, 120, TEST_QUICK},
-	{"nccl_memory", test_memory, 2, 120, TEST_QUICK},
-	{"nccl_nonblocking", test_nonblocking, 2, 120, TEST_QUICK},
-	{"nccl_parts", test_parts, 2, 120, TEST_QUICK},
-	{"nccl_abort", test_abort, 2, 120, TEST_QUICK},
-	{"nccl_killed", test_killed, 2, 120, TEST_QUICK},
-	{"nccl_lost", test_lost, 2, 120, TEST_QUICK},
+	{"nccl/refused", test_refused, 2, 120, TEST_QUICK},
+	{"nccl/memory", test_memory, 2, 120, TEST_QUICK},
+	{"nccl/nonblocking", test_nonblocking, 2, 120, TEST_QUICK},
+	{"nccl/parts", test_parts, 2, 120, TEST_QUICK},
+	{"nccl/abort", test_abort, 2, 120, TEST_QUICK},
+	{"nccl/killed", test_killed, 2, 120, TEST_QUICK},
+	{"nccl/lost", test_lost, 2, 120, TEST_QUICK},
 	{0},
 };
