@@ -46,6 +46,7 @@ static void try_open(void)
 		WANTED(cuCtxPushCurrent),
 		WANTED(cuCtxPopCurrent),
 		WANTED(cuCtxSynchronize),
+		WANTED(cuMemcpyDtoH),
 		WANTED(cuMemsetD8Async),
 		WANTED(cuPointerGetAttribute),
 		WANTED(cuPointerGetAttributes),

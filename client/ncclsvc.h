@@ -280,6 +280,16 @@ ncclsvc_result ncclsvc_stream_wait(ncclsvc_session *session, struct CUstream_st 
 ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *session, int device, size_t bytes,
 					void **ptr);
 
+/* Makes a reduction of this member's for the communicator, which must be of GPUs (UNSUPPORTED): sums of
+ * what each rank has multiplied by its own scalar, as ncclRedOpCreatePreMulSum. scalar points to one
+ * element of that type in host memory; it is read at once. Tasks of that type alone may name *redop,
+ * until it is destroyed or the communicator's epoch ends. All members of a task name one of theirs. LIMIT:
+ * a member has 48 at once. Both block for the daemon's answer, 10 s at most. */
+ncclsvc_result ncclsvc_redop_create_premulsum(ncclsvc_comm *comm, const void *scalar, ncclsvc_type type,
+					      ncclsvc_redop *redop);
+/* Tasks that name it have ended: a pending one would fail, and the communicator with it. */
+ncclsvc_result ncclsvc_redop_destroy(ncclsvc_comm *comm, ncclsvc_redop redop);
+
 /* ---- Completion ------------------------------------------------------------------------ */
 
 /* Waits until the task has ended and returns its result. TIMEOUT: of this wait (the task goes on) or,

@@ -111,6 +111,12 @@ void physical_lane_failed(struct server *s, struct gpu *g, uint32_t lane, const 
 uint64_t physical_expire(struct server *s, uint64_t now);
 void physical_free_all(struct server *s);
 
+/* gpu_redop.c: reductions that members make. */
+void gpu_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add *r);
+void gpu_redop_del(struct client *c, uint32_t serial, const struct svc_redop_del *r);
+/* Another communicator takes it over. */
+void gpu_redops_clear(const struct physical *p);
+
 /* gpu_memory.c */
 void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_cuda *r, int fd);
 void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_lend *r);

@@ -45,6 +45,8 @@ enum svc_opcode {
 	SVC_PLAN_DROP = 16,
 	SVC_WORLD = 19,
 	SVC_REGION_SPAN = 24,
+	SVC_REDOP_ADD = 25,
+	SVC_REDOP_DEL = 26,
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,
@@ -194,6 +196,30 @@ struct svc_split {
 	int32_t key;
 	uint32_t reserved;
 	uint64_t timeout_ns; /* 0: none */
+};
+
+/* Makes a reduction of a communicator of GPUs: sums of what each rank has multiplied by its scalar, as
+ * ncclRedOpCreatePreMulSum. It is this member's until its epoch ends; all members of a task name one of
+ * theirs, of whatever number. */
+#define SVC_REDOP_MADE	16 /* the first number of those */
+#define SVC_REDOPS_MADE 48 /* of one member */
+
+struct svc_redop_add {
+	uint32_t comm;
+	uint8_t type;
+	uint8_t reserved[3];
+	uint8_t scalar[8]; /* an element of that type, then zeros */
+};
+
+struct svc_redop_reply {
+	uint32_t redop;
+	uint32_t reserved;
+};
+
+/* Tasks that name it have ended, or will fail. */
+struct svc_redop_del {
+	uint32_t comm;
+	uint32_t redop;
 };
 
 /* One operation. The same 128 bytes stand in the ring and in SVC_SUBMIT. */

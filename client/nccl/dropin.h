@@ -85,6 +85,15 @@ unsigned process_generation(void);
 
 enum comm_state { COMM_STARTING, COMM_READY, COMM_FAILED, COMM_LEFT };
 
+/* A reduction that was made; it stays, for the next that has the same scalar. */
+struct made {
+	int service; /* ncclsvc_redop; 0: the place is free */
+	ncclDataType_t type;
+	unsigned users;
+	uint8_t scalar[8];
+};
+#define REDOPS_MADE 48
+
 struct ncclComm {
 	uint64_t magic;
 	unsigned generation; /* of the process */
@@ -93,6 +102,9 @@ struct ncclComm {
 	bool blocking;
 	char name[64];
 	ncclUniqueId id; /* as joined: whence those of its shrunk ones come */
+
+	pthread_mutex_t redops_lock; /* taken before the other */
+	struct made redops[REDOPS_MADE];
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;

@@ -81,6 +81,16 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 		if (lane_valid(m))
 			lane_destroy(w, m->comm.lane);
 		return;
+	case WORKER_REDOP_ADD:
+		redop_add(w, m);
+		break;
+	case WORKER_REDOP_DEL:
+	case WORKER_REDOPS_CLEAR:
+		/* Who was launched before may still name them. */
+		while (launch_next(w))
+			;
+		redop_del(w, m);
+		return;
 	case WORKER_PING:
 		/* An idle GPU fails silently. */
 		worker_bad(w, cu.cuMemcpyDtoH(&(char){0}, w->scratch, 1),
