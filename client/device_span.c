@@ -2,7 +2,8 @@
  *
  * Buffers that lie across several mappings of cuMemCreate's memory, as those of expandable segments
  * do. Each mapping is a region of its own, at its first use; those that a buffer needs are made one
- * more region, a span, which the daemon maps without gaps. A span goes with the first of its parts. */
+ * more region, a span, which the daemon maps without gaps. A span goes with the first of its parts.
+ */
 #include <stdlib.h>
 #include <string.h>
 

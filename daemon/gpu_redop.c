@@ -22,8 +22,8 @@ static void on_made(struct gpu *g, void *arg, const struct worker_message *answe
 		return;
 	if (!answer || answer->result) {
 		client_error(c, SVC_REDOP_ADD, call.serial,
-			     answer ? answer->result : NCCLSVC_WORKER_LOST, "gpu%d: %.200s", g->index,
-			     answer ? answer->text : "its worker was lost");
+			     answer ? answer->result : NCCLSVC_WORKER_LOST, "gpu%d: %.200s",
+			     g->index, answer ? answer->text : "its worker was lost");
 		return;
 	}
 	struct svc_redop_reply reply = {.redop = answer->redop.redop};

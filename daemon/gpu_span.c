@@ -58,8 +58,9 @@ static const char *check(const struct client *c, const struct svc_region_span *r
 		if (r->parts[i])
 			return "what is behind the parts is not zero";
 	for (uint32_t i = 0; i < r->count; i++) {
-		const struct mapping *m =
-			r->parts[i] && r->parts[i] < c->nmappings ? &c->mappings[r->parts[i]] : NULL;
+		const struct mapping *m = r->parts[i] && r->parts[i] < c->nmappings
+						  ? &c->mappings[r->parts[i]]
+						  : NULL;
 		if (!m || !m->used || m->leaving)
 			return "a part is no region of this session";
 		if (m->device != r->device ||

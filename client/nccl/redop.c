@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reductions. A PreMulSum is made by the worker, and kept when its user destroys it: tasks that name it
- * may only be queued, and the next step's has the same scalar. When all places are taken, one that
- * nobody has any more goes, once all tasks are over. */
+ * Reductions. A PreMulSum is made by the worker, and kept when its user destroys it: tasks that
+ * name it may only be queued, and the next step's has the same scalar. When all places are taken,
+ * one that nobody has any more goes, once all tasks are over. */
 #include <string.h>
 
 #include "cuda.h"
@@ -25,7 +25,8 @@ ncclResult_t redop_find(ncclComm_t comm, ncclRedOp_t op, ncclDataType_t type, in
 	if (made.type != type)
 		return fail(ncclInvalidArgument,
 			    "reduction %d was made for another data type: %s, not %s", op,
-			    ncclsvc_type_name((unsigned)made.type), ncclsvc_type_name((unsigned)type));
+			    ncclsvc_type_name((unsigned)made.type),
+			    ncclsvc_type_name((unsigned)type));
 	*redop = made.service;
 	return ncclSuccess;
 }
@@ -148,8 +149,9 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 		comm->redops[i].users--;
 	pthread_mutex_unlock(&comm->redops_lock);
 	return known ? ncclSuccess
-		     : fail(ncclInvalidArgument, "ncclRedOpDestroy: %d was not created, or has been "
-						 "destroyed",
+		     : fail(ncclInvalidArgument,
+			    "ncclRedOpDestroy: %d was not created, or has been "
+			    "destroyed",
 			    op);
 }
 NCCL_TWIN(ncclRedOpDestroy);

@@ -24,8 +24,8 @@ void redop_add(struct worker *w, struct worker_message *m)
 	}
 	_Alignas(8) uint8_t scalar[sizeof(m->redop.scalar)];
 	memcpy(scalar, m->redop.scalar, sizeof(scalar));
-	ncclResult_t result = nccl.ncclRedOpCreatePreMulSum(
-		&l->redops[i].op, scalar, m->redop.type, ncclScalarHostImmediate, l->comm);
+	ncclResult_t result = nccl.ncclRedOpCreatePreMulSum(&l->redops[i].op, scalar, m->redop.type,
+							    ncclScalarHostImmediate, l->comm);
 	if (result) {
 		m->result = NCCLSVC_NCCL_ERROR;
 		snprintf(m->text, sizeof(m->text), "NCCL does not make the reduction: %s",

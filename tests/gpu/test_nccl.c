@@ -344,8 +344,7 @@ static void mixed_process(struct client *c)
 			CHECK_NC(nc.ncclSend(at(part(seats[i].send, 1)), COUNT, NCCLSVC_UINT32,
 					     (n - 1 - i + 1) % n, second[i], seats[i].stream));
 			CHECK_NC(nc.ncclRecv(at(part(seats[i].recv, 1)), COUNT, NCCLSVC_UINT32,
-					     (n - 1 - i + n - 1) % n, second[i],
-					     seats[i].stream));
+					     (n - 1 - i + n - 1) % n, second[i], seats[i].stream));
 		}
 		CHECK_NC(nc.ncclGroupEnd());
 		for (int i = 0; i < n; i++) {
@@ -385,8 +384,7 @@ static void streams_rank(struct client *c)
 	for (int round = 0; round < 3; round++)
 		for (int i = 0; i < 100; i++)
 			CHECK_NC(nc.ncclAllReduce(at(s.send), at(part(s.recv, i % 8)), COUNT,
-						  NCCLSVC_UINT32, NCCLSVC_SUM, s.comm,
-						  streams[i]));
+						  NCCLSVC_UINT32, NCCLSVC_SUM, s.comm, streams[i]));
 	for (int i = 0; i < 100; i++)
 		CHECK(gpu_stream_ends(streams[i], WAIT_MS));
 	for (int i = 0; i < 8; i++)
@@ -490,9 +488,9 @@ static void scaled_rank(struct client *c)
 	stage("what it is not for");
 	CHECK_NC(nc.ncclRedOpCreatePreMulSum(&more, &one, NCCLSVC_FLOAT32, ncclScalarHostImmediate,
 					     s.comm));
-	CHECK_NC_IS(nc.ncclAllReduce(at(s.send), at(s.recv), 1, NCCLSVC_INT32, more, s.comm,
-				     s.stream),
-		    ncclInvalidArgument);
+	CHECK_NC_IS(
+		nc.ncclAllReduce(at(s.send), at(s.recv), 1, NCCLSVC_INT32, more, s.comm, s.stream),
+		ncclInvalidArgument);
 	CHECK_SAYS(NULL, "another data type");
 	CHECK_NC(nc.ncclRedOpDestroy(more, s.comm));
 	CHECK_NC_IS(nc.ncclAllReduce(at(s.send), at(s.recv), 1, NCCLSVC_FLOAT32, more, s.comm,

@@ -208,9 +208,8 @@ static void memory_rank(struct client *c)
 		own = device_words((unsigned)(c->rank + 1 + round));
 		CHECK_NC(sum(own, comm, s));
 		CHECK(gpu_stream_ends(s, WAIT_MS));
-		gpu_check(own,
-			  (unsigned)(c->nranks * (c->nranks + 1) / 2 + round * c->nranks), WORDS,
-			  "the sum in memory allocated again");
+		gpu_check(own, (unsigned)(c->nranks * (c->nranks + 1) / 2 + round * c->nranks),
+			  WORDS, "the sum in memory allocated again");
 	}
 	CHECK_NC(nc.ncclCommDestroy(comm));
 	CHECK_CU(cu.cuMemFree(own));
@@ -235,9 +234,9 @@ static void nonblocking_rank(struct client *c)
 	gpu_use(c->rank);
 	if (c->rank == 0) {
 		stage("joining alone");
-		CHECK_NC_IS(nc.ncclCommInitRankConfig(&comm, c->nranks, dropin_id(c), c->rank,
-						      &config),
-			    ncclInProgress);
+		CHECK_NC_IS(
+			nc.ncclCommInitRankConfig(&comm, c->nranks, dropin_id(c), c->rank, &config),
+			ncclInProgress);
 		sleep_ms(50);
 		CHECK_NC(nc.ncclCommGetAsyncError(comm, &error));
 		CHECK_EQ(error, ncclInProgress);

@@ -240,6 +240,73 @@ static void spans(struct client *c, CUdeviceptr p)
 	buffer_free(&b);
 }
 
+static uint32_t raw_join_gpu(struct raw *raw, struct svc_record *record)
+{
+	struct raw_reply reply;
+	ncclsvc_unique_id id;
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	struct svc_join join = raw_join_request(&id, 1, 0);
+	join.device = 0;
+	raw_call(raw, SVC_JOIN, &join, sizeof(join), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	*record = (struct svc_record){.comm = reply.join.comm,
+				      .epoch = reply.join.epoch,
+				      .op = NCCLSVC_ALL_REDUCE,
+				      .type = NCCLSVC_FLOAT32,
+				      .peer = -1,
+				      .count = 16};
+	return reply.join.comm;
+}
+
+static void redop_refused(struct raw *raw, struct svc_redop_add request, int result,
+			  const char *why)
+{
+	stage("a reduction: %s", why);
+	raw_refused(raw, SVC_REDOP_ADD, &request, sizeof(request), NULL, 0, result, why);
+}
+
+/* Reductions of nobody's, and a task that names one that was not made. */
+static void redops(struct client *c, CUdeviceptr p)
+{
+	struct raw raw;
+	struct raw_reply reply;
+	struct svc_record record;
+	raw_open(&raw, c->daemon);
+	struct svc_redop_add good = {.comm = raw_join_gpu(&raw, &record), .type = NCCLSVC_FLOAT32},
+			     r;
+	r = good, r.comm = 77;
+	redop_refused(&raw, r, NCCLSVC_NOT_FOUND, "no communicator 77");
+	r = good, r.comm = raw_join_alone(&raw).comm;
+	redop_refused(&raw, r, NCCLSVC_UNSUPPORTED, "of the host");
+	r = good, r.type = 12;
+	redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "unknown element type");
+	r = good, r.scalar[4] = 1;
+	redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "not zero");
+	struct svc_redop_del del = {.comm = good.comm, .redop = 3};
+	raw_refused(&raw, SVC_REDOP_DEL, &del, sizeof(del), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
+		    "not made");
+	for (int i = 0; i < SVC_REDOPS_MADE; i++) {
+		raw_call(&raw, SVC_REDOP_ADD, &good, sizeof(good), NULL, 0, &reply);
+		CHECK_EQ(reply.header.result, 0);
+	}
+	redop_refused(&raw, good, NCCLSVC_LIMIT, "at most 48");
+	del.redop = SVC_REDOP_MADE + 9;
+	for (int i = 0; i < 2; i++) { /* the second finds nothing, and harms nobody */
+		raw_call(&raw, SVC_REDOP_DEL, &del, sizeof(del), NULL, 0, &reply);
+		CHECK_EQ(reply.header.result, 0);
+	}
+	stage("a task with a reduction that is gone");
+	struct svc_region_cuda request = region_request(p, BYTES);
+	raw_call(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	record.src_region = record.dst_region = reply.region.region;
+	record.redop = SVC_REDOP_MADE + 8;
+	CHECK_EQ(raw_submit_wait(&raw, record).result, 0);
+	record.redop = SVC_REDOP_MADE + 9;
+	CHECK(raw_submit_wait(&raw, record).result != 0);
+	raw_close(&raw);
+}
+
 /* A session that names regions it does not have, as another one does, and parts that its own does
  * not have. */
 static void thieves(struct client *c, CUdeviceptr p)
@@ -294,6 +361,7 @@ static void raw_rank(struct client *c)
 	pid_t worker = device_info(r.session, 0).pid;
 	lies(c, b.p);
 	spans(c, b.p);
+	redops(c, b.p);
 	thieves(c, b.p);
 	stage("whether all is well");
 	rank_check_usable(&r);

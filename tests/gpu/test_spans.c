@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Buffers that lie across several mappings of cuMemCreate's memory: PyTorch's expandable segments. */
+ * Buffers that lie across several mappings of cuMemCreate's memory: PyTorch's expandable segments.
+ */
 #include <signal.h>
 
 #include "crew.h"
