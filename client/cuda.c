@@ -49,6 +49,7 @@ static void try_open(void)
 		WANTED(cuMemAlloc),
 		WANTED(cuMemFree),
 		WANTED(cuMemcpyDtoDAsync),
+		WANTED(cuMemcpyDtoH),
 		WANTED(cuMemsetD8Async),
 		WANTED(cuPointerGetAttribute),
 		WANTED(cuPointerGetAttributes),

@@ -249,6 +249,8 @@ void gpu_close(ncclsvc_session *s)
 		if (g->primary[d] && !cuda_device(g->cuda, d, &cu))
 			g->cuda->cuDevicePrimaryCtxRelease(cu);
 	}
+	for (unsigned i = 0; i < DEVICE_REGIONS; i++)
+		free(g->regions[i].parts);
 	free(g->regions);
 	free(g->sorted);
 	free(g->pins);

@@ -41,13 +41,6 @@ static CUresult look_up(const struct cuda *cuda, CUdeviceptr p, struct memory *m
 	return cuda->cuPointerGetAttributes(sizeof(what) / sizeof(what[0]), what, to, p);
 }
 
-/* A buffer on its way into a region. */
-struct buffer {
-	const struct op *op;
-	const char *name; /* as the operation calls it */
-	uint64_t at, bytes;
-};
-
 static ncclsvc_result unsharable(const struct buffer *b, const char *why)
 {
 	return error_set(NCCLSVC_UNSUPPORTED, "%s: %s at %#llx %s", svc_op_name(b->op->record.op),
@@ -85,16 +78,10 @@ static ncclsvc_result refuse(const struct buffer *b, const struct memory *m)
 	return NCCLSVC_OK;
 }
 
-static ncclsvc_result too_long(const struct buffer *b, const struct device_region *r)
+ncclsvc_result device_too_long(const struct buffer *b, const struct device_region *r)
 {
 	unsigned long long left = r->bytes - (b->at - r->base);
 	const char *op = svc_op_name(b->op->record.op);
-	if (r->mapping)
-		return error_set(
-			NCCLSVC_UNSUPPORTED,
-			"%s: %s at %#llx needs %llu bytes, and its cuMemCreate mapping ends "
-			"after %llu: a buffer must lie within one mapping",
-			op, b->name, (unsigned long long)b->at, (unsigned long long)b->bytes, left);
 	return error_argument("%s: %s at %#llx needs %llu bytes, its memory ends after %llu", op,
 			      b->name, (unsigned long long)b->at, (unsigned long long)b->bytes,
 			      left);
@@ -141,9 +128,8 @@ static ncclsvc_result export_allocation(struct gpu *g, const struct buffer *b,
 			  "between processes: request CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR");
 }
 
-/* Asks the daemon. Yields; what it registered is in the table, unless that was made anew. */
-static ncclsvc_result introduce(ncclsvc_session *s, struct gpu *g, struct device_region *region,
-				unsigned opcode, const struct svc_region_cuda *request, int fd)
+ncclsvc_result device_introduce(ncclsvc_session *s, struct gpu *g, struct device_region *region,
+				unsigned opcode, const void *request, int fd)
 {
 	struct call call = {0};
 	struct svc_region_reply reply;
@@ -186,8 +172,8 @@ static ncclsvc_result add(ncclsvc_session *s, struct gpu *g, const struct buffer
 	if (b->at - new.base >= new.bytes)
 		return error_set(NCCLSVC_SYSTEM, "CUDA says that %#llx is outside its allocation",
 				 (unsigned long long)b->at);
-	if (b->bytes > new.bytes - (b->at - new.base))
-		return too_long(b, &new);
+	if (!mapping && b->bytes > new.bytes - (b->at - new.base))
+		return device_too_long(b, &new);
 	struct svc_region_cuda request = {
 		.bytes = new.bytes,
 		.base = new.base,
@@ -201,7 +187,7 @@ static ncclsvc_result add(ncclsvc_session *s, struct gpu *g, const struct buffer
 	device_regions_sweep(s, g);
 	struct device_region *region = device_region_insert(s, g, since, &new);
 	if (region)
-		r = introduce(s, g, region, mapping ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA,
+		r = device_introduce(s, g, region, mapping ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA,
 			      &request, fd);
 	else
 		r = NCCLSVC_LIMIT;
@@ -210,8 +196,7 @@ static ncclsvc_result add(ncclsvc_session *s, struct gpu *g, const struct buffer
 	return r;
 }
 
-/* Finds the buffer's region, which the caller's records may name as long as nothing yields. */
-static ncclsvc_result locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
+ncclsvc_result device_locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
 			     uint64_t since, struct device_region **found, bool *yielded)
 {
 	struct device_region *r;
@@ -229,14 +214,27 @@ static ncclsvc_result locate(ncclsvc_session *s, struct gpu *g, const struct buf
 	}
 	if (r->device != b->op->comm->device)
 		return wrong_device(b, r->device);
+	r->clock = g->clock;
+	*found = r;
+	return NCCLSVC_OK;
+}
+
+/* Finds the buffer's region, which the caller's records may name as long as nothing yields. */
+static ncclsvc_result locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
+			     uint64_t since, struct device_region **found, bool *yielded)
+{
+	struct device_region *r = NULL;
+	ncclsvc_result result = device_locate(s, g, b, since, &r, yielded);
+	if (result || *yielded)
+		return result;
 	if (b->bytes > r->bytes - (b->at - r->base))
-		return too_long(b, r);
+		return r->mapping ? span_locate(s, g, b, since, found, yielded)
+				  : device_too_long(b, r);
 	if (!r->id)
 		return error_set(NCCLSVC_NOT_FOUND,
 				 "%s: %s at %#llx was lent by a daemon that is gone: free it and "
 				 "allocate anew",
 				 svc_op_name(b->op->record.op), b->name, (unsigned long long)b->at);
-	r->clock = g->clock;
 	*found = r;
 	return NCCLSVC_OK;
 }

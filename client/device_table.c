@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The table of a session's device memory, and which pending tasks use it. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "gpu.h"
@@ -42,12 +43,17 @@ static void let_go(ncclsvc_session *s, struct device_region *r)
 {
 	if (r->id)
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = r->id});
+	free(r->parts);
 	*r = (struct device_region){0};
 }
 
 void device_region_drop(ncclsvc_session *s, struct gpu *g, struct device_region *r)
 {
-	unsort(g, r);
+	spans_drop(s, g, r);
+	if (r->parts)
+		span_unlink(g, r);
+	else
+		unsort(g, r);
 	r->gone = true;
 	if (!r->pins)
 		let_go(s, r);
@@ -107,7 +113,12 @@ struct device_region *device_region_insert(ncclsvc_session *s, struct gpu *g, ui
 		return NULL;
 	}
 	*r = *new;
-	sort_in(g, r);
+	if (r->parts) {
+		r->next_span = g->spans;
+		g->spans = r;
+	} else {
+		sort_in(g, r);
+	}
 	return r;
 }
 
@@ -138,9 +149,11 @@ void device_unpin(ncclsvc_session *s, uint64_t task)
 void device_regions_forget(struct gpu *g)
 {
 	g->nsorted = 0;
+	g->spans = NULL;
 	for (unsigned i = 0; i < DEVICE_REGIONS; i++) {
 		struct device_region *r = &g->regions[i];
 		if (!r->lent) {
+			free(r->parts);
 			*r = (struct device_region){0};
 			continue;
 		}

@@ -54,6 +54,10 @@ struct device_region {
 	bool lent;
 	bool mapping; /* one of several that a reserved range may have */
 	bool gone;    /* the memory was freed: goes when its tasks are over */
+	/* Of a span, which is several mappings without gaps, for buffers that lie across them: */
+	uint16_t *parts; /* places of their regions, from 0; NULL: no span */
+	unsigned nparts;
+	struct device_region *next_span;
 };
 
 struct gpu {
@@ -67,6 +71,7 @@ struct gpu {
 	struct device_region *regions; /* DEVICE_REGIONS */
 	uint16_t *sorted;	       /* by base; those that are gone are left out */
 	unsigned nsorted;
+	struct device_region *spans; /* of these; they are not sorted, for they overlap */
 	uint16_t (*pins)[2]; /* for each slot of tasks: places of its regions, from 1; 0: none */
 };
 
@@ -109,6 +114,28 @@ void device_regions_sweep(ncclsvc_session *s, struct gpu *g);
 void device_regions_forget(struct gpu *g);
 /* The memory stays known until the task is over. */
 void device_pin(ncclsvc_session *s, const struct op *op, uint64_t task);
+
+/* device_span.c: a buffer that begins in the mapping `first` and does not end there. */
+struct buffer;
+ncclsvc_result span_locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
+			   uint64_t since, struct device_region **found, bool *yielded);
+/* Those that have the mapping among their parts. */
+void spans_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part);
+void span_unlink(struct gpu *g, const struct device_region *span);
+
+/* device_memory.c, for that: a buffer on its way into a region. */
+struct buffer {
+	const struct op *op;
+	const char *name; /* as the operation calls it */
+	uint64_t at, bytes;
+};
+/* The mapping, or allocation, that holds the buffer's first byte: found, or registered (*yielded). */
+ncclsvc_result device_locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
+			     uint64_t since, struct device_region **found, bool *yielded);
+ncclsvc_result device_too_long(const struct buffer *b, const struct device_region *r);
+/* Asks the daemon. Yields; what it registered is in the table, unless that was made anew. */
+ncclsvc_result device_introduce(ncclsvc_session *s, struct gpu *g, struct device_region *region,
+				unsigned opcode, const void *request, int fd);
 
 /* device_memory.c: finds an operation's buffers, or registers them. As stream_find. */
 ncclsvc_result device_place(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,

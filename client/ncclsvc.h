@@ -243,7 +243,7 @@ uint64_t ncclsvc_timeline_done(const ncclsvc_timeline *timeline);
  * Buffers: memory of cuMemAlloc (cudaMalloc), cuMemCreate (with a POSIX handle type), or lent by
  * the daemon; any part of an allocation. It is imported at its first use, ~0.1 ms. Memory that
  * cannot be shared between processes (of cudaMallocAsync's default pool, managed, host) is refused
- * by name. A buffer must lie within one cuMemCreate mapping. Freeing an allocation that no pending
+ * by name. A buffer may lie across several cuMemCreate mappings. Freeing an allocation that no pending
  * task uses is always allowed; its memory is the GPU's again when another is used for the first
  * time, or the session closes. ncclsvc_close waits for what is on this process's GPUs. */
 
@@ -279,6 +279,16 @@ ncclsvc_result ncclsvc_stream_wait(ncclsvc_session *session, struct CUstream_st 
  * not submitted (NOT_FOUND): the daemon that lent it is gone. */
 ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *session, int device, size_t bytes,
 					void **ptr);
+
+/* Makes a reduction of this member's for the communicator, which must be of GPUs (UNSUPPORTED): sums of
+ * what each rank has multiplied by its own scalar, as ncclRedOpCreatePreMulSum. scalar points to one
+ * element of that type in host memory; it is read at once. Tasks of that type alone may name *redop,
+ * until it is destroyed or the communicator's epoch ends. All members of a task name one of theirs. LIMIT:
+ * a member has 48 at once. Both block for the daemon's answer, 10 s at most. */
+ncclsvc_result ncclsvc_redop_create_premulsum(ncclsvc_comm *comm, const void *scalar, ncclsvc_type type,
+					      ncclsvc_redop *redop);
+/* Tasks that name it have ended: a pending one would fail, and the communicator with it. */
+ncclsvc_result ncclsvc_redop_destroy(ncclsvc_comm *comm, ncclsvc_redop redop);
 
 /* ---- Completion ------------------------------------------------------------------------ */
 

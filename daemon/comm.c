@@ -323,6 +323,14 @@ void comm_abandon(struct server *s, struct communicator *m)
 	comm_check_idle(s, m);
 }
 
+struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank)
+{
+	const struct membership *at = find_handle(c, handle);
+	if (at)
+		*rank = at->rank;
+	return at ? at->comm : NULL;
+}
+
 /* ---- Leaving ---- */
 
 void comm_leave(struct client *c, uint32_t serial, uint32_t handle)

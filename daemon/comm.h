@@ -66,4 +66,7 @@ void comm_fail_joins(struct server *s, struct communicator *m, int result, const
 bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
 		      const struct svc_join *j, int32_t rank);
 
+/* The communicator that the session calls so, and its rank there; NULL: none. */
+struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank);
+
 #endif

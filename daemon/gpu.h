@@ -111,9 +111,39 @@ void physical_lane_failed(struct server *s, struct gpu *g, uint32_t lane, const 
 uint64_t physical_expire(struct server *s, uint64_t now);
 void physical_free_all(struct server *s);
 
+/* gpu_redop.c: reductions that members make. */
+void gpu_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add *r);
+void gpu_redop_del(struct client *c, uint32_t serial, const struct svc_redop_del *r);
+/* Another communicator takes it over. */
+void gpu_redops_clear(const struct physical *p);
+
 /* gpu_memory.c */
 void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_cuda *r, int fd);
 void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_lend *r);
+/* gpu_span.c */
+void gpu_span_add(struct client *c, uint32_t serial, const struct svc_region_span *r);
+/* Asks the worker to map it. False: a part is not there any more, or not yet. */
+bool gpu_span_map(struct gpu *g, struct client *c, const struct mapping *m, gpu_done *done,
+		  void *arg);
+void gpu_span_free(struct span *span);
+/* A part has been imported again: spans that waited for it may be, too. */
+void gpu_spans_restore(struct gpu *g, struct client *c);
+
+/* A request about a region on its way through a worker. The session may end meanwhile. */
+struct region_call {
+	struct server *server;
+	uint32_t session, serial, region;
+	uint64_t import; /* as the mapping has it, if it still is that */
+	bool again;	 /* for a new worker: nobody waits */
+	unsigned opcode;
+};
+struct region_call *gpu_region_call(struct client *c, unsigned opcode, uint32_t serial,
+				    uint32_t region);
+/* The GPU's worker, or NULL after an error was sent. */
+struct gpu *gpu_usable(struct client *c, unsigned opcode, uint32_t serial, int32_t device);
+/* The answer to such a request: what is a gpu_done. */
+void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *answer, int fd);
+
 /* Lets go what lies behind a mapping of a GPU. */
 void gpu_memory_close(struct client *c, struct mapping *m);
 /* The worker is gone, and with it all that it had imported. */

@@ -147,6 +147,7 @@ void physical_acquire(struct server *s, struct communicator *m)
 		if (!p->user && fits(p, m)) {
 			p->user = m;
 			m->physical = p;
+			gpu_redops_clear(p);
 			count(s);
 			return;
 		}

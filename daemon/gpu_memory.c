@@ -15,17 +15,8 @@
 
 #define GPU_PAGE (UINT64_C(2) << 20) /* what the driver rounds lent memory up to */
 
-/* A request on its way through a worker. The session may end meanwhile. */
-struct region_call {
-	struct server *server;
-	uint32_t session, serial, region;
-	uint64_t import; /* as the mapping has it, if it still is that */
-	bool again;	 /* for a new worker: nobody waits */
-	unsigned opcode;
-};
-
-static struct region_call *make_call(struct client *c, unsigned opcode, uint32_t serial,
-				     uint32_t region)
+struct region_call *gpu_region_call(struct client *c, unsigned opcode, uint32_t serial,
+				    uint32_t region)
 {
 	struct region_call *call = calloc(1, sizeof(*call));
 	if (call)
@@ -38,7 +29,7 @@ static struct region_call *make_call(struct client *c, unsigned opcode, uint32_t
 	return call;
 }
 
-static struct gpu *usable(struct client *c, unsigned opcode, uint32_t serial, int32_t device)
+struct gpu *gpu_usable(struct client *c, unsigned opcode, uint32_t serial, int32_t device)
 {
 	struct gpu *g = gpu_find(c->server, device);
 	if (!g)
@@ -67,19 +58,22 @@ static void forget(struct client *c, struct mapping *m)
 	}
 	c->regions--;
 	c->server->regions--;
+	gpu_span_free(m->span);
 	*m = (struct mapping){0};
 }
 
 static void count_import(struct gpu *g, const struct mapping *m, int by)
 {
 	bool lent = m->kind == SVC_REGION_LENT;
+	if (m->span) /* its parts are counted */
+		return;
 	uint64_t *bytes = lent ? &g->info.lent_bytes : &g->info.import_bytes;
 	uint32_t *n = lent ? &g->info.lent : &g->info.imports;
 	*bytes += by > 0 ? m->bytes : -m->bytes;
 	*n += (uint32_t)by;
 }
 
-static void on_imported(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
 	struct region_call *call = arg;
 	struct client *c = server_find(call->server, call->session);
@@ -114,6 +108,7 @@ static void on_imported(struct gpu *g, void *arg, const struct worker_message *a
 						     m->bytes, call->serial, m->device}});
 		if (call->again) {
 			free(call);
+			gpu_spans_restore(g, c);
 			return;
 		}
 		struct svc_region_lend_reply lent = {.region = call->region, .bytes = m->bytes};
@@ -144,13 +139,13 @@ static void import(struct gpu *g, const struct client *c, const struct mapping *
 			   .buffer_id = m->buffer_id,
 			   .pid = c->pid}};
 	memcpy(w.region.handle, m->handle, sizeof(w.region.handle));
-	gpu_ask(g, &w, m->fd, on_imported, call, gpu_patience_ns(c->server));
+	gpu_ask(g, &w, m->fd, gpu_region_imported, call, gpu_patience_ns(c->server));
 }
 
 void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_cuda *r, int fd)
 {
 	unsigned opcode = fd >= 0 ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA;
-	struct gpu *g = usable(c, opcode, serial, r->device);
+	struct gpu *g = gpu_usable(c, opcode, serial, r->device);
 	if (!g)
 		return;
 	if (r->reserved || !r->bytes || r->bytes > SVC_REGION_MAX) {
@@ -159,7 +154,7 @@ void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_c
 		return;
 	}
 	uint32_t i = memory_free_region(c);
-	struct region_call *call = i ? make_call(c, opcode, serial, i) : NULL;
+	struct region_call *call = i ? gpu_region_call(c, opcode, serial, i) : NULL;
 	if (!call) {
 		client_error(c, opcode, serial, NCCLSVC_LIMIT, "a session has at most %d regions",
 			     SVC_SESSION_REGIONS - 1);
@@ -185,7 +180,7 @@ void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_
 {
 	struct server *s = c->server;
 	uint64_t limit = s->config->user_region_bytes, used = c->account->region_bytes;
-	struct gpu *g = usable(c, SVC_REGION_LEND, serial, r->device);
+	struct gpu *g = gpu_usable(c, SVC_REGION_LEND, serial, r->device);
 	if (!g)
 		return;
 	if (r->reserved || !r->bytes || r->bytes > SVC_REGION_MAX) {
@@ -201,7 +196,7 @@ void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_
 		return;
 	}
 	uint32_t i = memory_free_region(c);
-	struct region_call *call = i ? make_call(c, SVC_REGION_LEND, serial, i) : NULL;
+	struct region_call *call = i ? gpu_region_call(c, SVC_REGION_LEND, serial, i) : NULL;
 	if (!call) {
 		client_error(c, SVC_REGION_LEND, serial, NCCLSVC_LIMIT,
 			     "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
@@ -223,7 +218,7 @@ void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_
 	s->regions++;
 	s->region_bytes += bytes;
 	gpu_ask(g, &(struct worker_message){.kind = WORKER_LEND, .region.bytes = bytes}, -1,
-		on_imported, call, gpu_patience_ns(s));
+		gpu_region_imported, call, gpu_patience_ns(s));
 }
 
 void gpu_memory_close(struct client *c, struct mapping *m)
@@ -266,9 +261,9 @@ void gpu_memory_restore(struct gpu *g)
 		for (uint32_t i = 1; i < c->nmappings; i++) {
 			struct mapping *m = &c->mappings[i];
 			if (!m->used || m->kind == SVC_REGION_MEMFD || m->device != g->index ||
-			    m->pending || c->state != CLIENT_OPEN)
+			    m->pending || m->span || c->state != CLIENT_OPEN)
 				continue;
-			struct region_call *call = make_call(c, SVC_REGION_CUDA, 0, i);
+			struct region_call *call = gpu_region_call(c, SVC_REGION_CUDA, 0, i);
 			if (!call)
 				continue;
 			call->again = m->pending = true;
@@ -308,7 +303,7 @@ bool gpu_session_known(struct gpu *g, struct client *c)
 		return true;
 	if (c->gpu_asked & bit || g->sock < 0)
 		return false;
-	struct region_call *call = make_call(c, 0, 0, 0);
+	struct region_call *call = gpu_region_call(c, 0, 0, 0);
 	if (!call)
 		return false;
 	c->gpu_asked |= bit;

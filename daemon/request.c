@@ -196,6 +196,15 @@ void request_handle(struct client *c, const struct svc_header *h, const void *bo
 	case SVC_REGION_CUDA_FD:
 		gpu_memory_add(c, h->serial, body, fds[0]);
 		break;
+	case SVC_REDOP_ADD:
+		gpu_redop_add(c, h->serial, body);
+		break;
+	case SVC_REDOP_DEL:
+		gpu_redop_del(c, h->serial, body);
+		break;
+	case SVC_REGION_SPAN:
+		gpu_span_add(c, h->serial, body);
+		break;
 	case SVC_REGION_LEND:
 		gpu_memory_lend(c, h->serial, body);
 		break;

@@ -53,6 +53,7 @@ struct mapping {
 	uint64_t bytes, buffer_id;
 	uint64_t since_ns;
 	uint8_t handle[64]; /* CUDA IPC */
+	struct span *span;  /* of a span, else NULL */
 };
 
 struct seat {

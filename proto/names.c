@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "wire.h"
+
 #define CASE_NAME(value, number, name, ...)                                                        \
 	case value:                                                                                \
 		return name;
@@ -26,9 +28,14 @@
 NAME_FUNCTION(svc_result_name, int, NCCLSVC_RESULTS)
 NAME_FUNCTION(svc_op_name, unsigned, NCCLSVC_OPS)
 NAME_FUNCTION(svc_type_name, unsigned, NCCLSVC_TYPES)
-NAME_FUNCTION(svc_redop_name, unsigned, NCCLSVC_REDOPS)
+static NAME_FUNCTION(known_redop_name, unsigned, NCCLSVC_REDOPS)
 NAME_FUNCTION(svc_state_name, unsigned, NCCLSVC_STATES)
 NAME_FUNCTION(svc_field_name, unsigned, NCCLSVC_FIELDS)
+
+const char *svc_redop_name(unsigned redop)
+{
+	return svc_redop_made(redop) ? "premulsum" : known_redop_name(redop);
+}
 
 const char *svc_result_meaning(int result)
 {
@@ -52,6 +59,11 @@ bool svc_redop_known(unsigned redop)
 		NCCLSVC_REDOPS(CASE_TRUE)
 	}
 	return false;
+}
+
+bool svc_redop_made(unsigned redop)
+{
+	return redop - SVC_REDOP_MADE < SVC_REDOPS_MADE;
 }
 
 bool svc_op_reduces(unsigned op)

@@ -31,6 +31,8 @@ bool svc_op_reduces(unsigned op);
 bool svc_op_has_root(unsigned op);
 bool svc_op_is_p2p(unsigned op);
 bool svc_redop_known(unsigned redop);
+/* One of SVC_REDOP_ADD's. */
+bool svc_redop_made(unsigned redop);
 
 /* "GPU-01234567-89ab-...", as nvidia-smi prints it. */
 #define SVC_UUID_TEXT 41

@@ -126,6 +126,9 @@ typedef struct ncclTeam {
 	X(ncclRecv, ncclResult_t,                                                                  \
 	  (void *dst, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,                \
 	   CUstream stream))                                                                       \
+	X(ncclRedOpCreatePreMulSum, ncclResult_t,                                                  \
+	  (ncclRedOp_t * op, void *scalar, ncclDataType_t type, int residence, ncclComm_t comm))   \
+	X(ncclRedOpDestroy, ncclResult_t, (ncclRedOp_t op, ncclComm_t comm))                       \
 	X(ncclMemAlloc, ncclResult_t, (void **p, size_t bytes))                                    \
 	X(ncclMemFree, ncclResult_t, (void *p))                                                    \
 	X(ncclCommWindowRegister, ncclResult_t,                                                    \
@@ -152,9 +155,6 @@ typedef struct ncclTeam {
 	X(ncclCommRegister, ncclResult_t,                                                          \
 	  (const ncclComm_t comm, void *p, size_t bytes, void **handle))                           \
 	X(ncclCommDeregister, ncclResult_t, (const ncclComm_t comm, void *handle))                 \
-	X(ncclRedOpCreatePreMulSum, ncclResult_t,                                                  \
-	  (ncclRedOp_t * op, void *scalar, ncclDataType_t type, int residence, ncclComm_t comm))   \
-	X(ncclRedOpDestroy, ncclResult_t, (ncclRedOp_t op, ncclComm_t comm))                       \
 	X(ncclBcast, ncclResult_t,                                                                 \
 	  (void *buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm,             \
 	   CUstream stream))                                                                       \

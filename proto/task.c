@@ -146,7 +146,7 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 		return refuse(text, "the timeout is out of range");
 	if (kind & HAS_DATA && !svc_type_size(r->type))
 		return refuse(text, "unknown element type");
-	if (kind & REDUCES && !svc_redop_known(r->redop))
+	if (kind & REDUCES && !svc_redop_known(r->redop) && !svc_redop_made(r->redop))
 		return refuse(text, "unknown reduction");
 	/* A negative peer is a large one. */
 	if (kind & (HAS_ROOT | IS_P2P) && (uint32_t)r->peer >= nranks)
@@ -178,7 +178,9 @@ unsigned svc_record_differs(const struct svc_record *a, const struct svc_record 
 		return found(NCCLSVC_FIELD_TYPE, a->type, b->type, value_a, value_b);
 	if (a->count != b->count)
 		return found(NCCLSVC_FIELD_COUNT, a->count, b->count, value_a, value_b);
-	if (kind & REDUCES && a->redop != b->redop)
+	/* Each member has its own number, and scalar, for those that are made. */
+	if (kind & REDUCES && a->redop != b->redop &&
+	    !(svc_redop_made(a->redop) && svc_redop_made(b->redop)))
 		return found(NCCLSVC_FIELD_REDOP, a->redop, b->redop, value_a, value_b);
 	if (kind & HAS_ROOT && a->peer != b->peer)
 		return found(NCCLSVC_FIELD_ROOT, (uint64_t)a->peer, (uint64_t)b->peer, value_a,

@@ -26,6 +26,9 @@ static const struct svc_shape shapes[SVC_OPCODE_END] = {
 	SHAPE(REGION_CUDA, svc_region_cuda, svc_region_reply, 0, 0),
 	SHAPE(REGION_CUDA_FD, svc_region_cuda, svc_region_reply, 1, 0),
 	SHAPE(REGION_LEND, svc_region_lend, svc_region_lend_reply, 0, 1),
+	SHAPE(REDOP_ADD, svc_redop_add, svc_redop_reply, 0, 0),
+	SHAPE(REDOP_DEL, svc_redop_del, svc_empty, 0, 0),
+	SHAPE(REGION_SPAN, svc_region_span, svc_region_reply, 0, 0),
 	SHAPE(PLAN_COMMIT, svc_plan_commit, svc_plan_reply, 1, 0),
 	SHAPE(PLAN_DROP, svc_plan_drop, svc_empty, 0, 0),
 	SHAPE(WORLD, svc_world, svc_world_reply, 0, 0),
@@ -39,6 +42,7 @@ _Static_assert(sizeof(struct svc_hello_reply) == 80, "hello reply");
 _Static_assert(sizeof(struct svc_join) == 152, "join");
 _Static_assert(sizeof(struct svc_join_reply) == 152, "join reply");
 _Static_assert(sizeof(struct svc_region_cuda) == 96, "device region");
+_Static_assert(sizeof(struct svc_region_span) == 472, "span");
 _Static_assert(sizeof(struct svc_record) == 128, "record");
 _Static_assert(sizeof(struct svc_world_reply) == 64, "world reply");
 _Static_assert(sizeof(struct svc_plan_task) == 24, "planned task");

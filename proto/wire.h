@@ -44,6 +44,9 @@ enum svc_opcode {
 	SVC_PLAN_COMMIT = 15,
 	SVC_PLAN_DROP = 16,
 	SVC_WORLD = 19,
+	SVC_REGION_SPAN = 24,
+	SVC_REDOP_ADD = 25,
+	SVC_REDOP_DEL = 26,
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,
@@ -98,6 +101,7 @@ enum svc_region_kind {
 	SVC_REGION_IPC = 1,  /* cuMemAlloc's, by CUDA IPC handle */
 	SVC_REGION_VMM = 2,  /* cuMemCreate's, by file descriptor */
 	SVC_REGION_LENT = 3, /* the daemon's own */
+	SVC_REGION_SPANNED = 4, /* several of cuMemCreate's, one behind the other */
 };
 
 struct svc_region_add {
@@ -135,6 +139,19 @@ struct svc_region_lend_reply {
 	uint32_t region;
 	uint32_t reserved;
 	uint64_t bytes; /* rounded up: what is to be mapped */
+};
+
+/* Several regions of one device as one, mapped one behind the other in the order of parts, for buffers
+ * that lie across mappings. Parts are of SVC_REGION_CUDA_FD, or spans themselves; they may be
+ * forgotten before the span is. The reply is svc_region_reply. */
+#define SVC_SPAN_PARTS 112
+
+struct svc_region_span {
+	uint64_t bytes; /* of all parts together */
+	uint64_t base;	/* the client's address of it, for inspection */
+	int32_t device;
+	uint32_t count; /* of parts, from 2; the rest is zero */
+	uint32_t parts[SVC_SPAN_PARTS];
 };
 
 /* Forgets a region. BUSY while a pending task names it. */
@@ -179,6 +196,30 @@ struct svc_split {
 	int32_t key;
 	uint32_t reserved;
 	uint64_t timeout_ns; /* 0: none */
+};
+
+/* Makes a reduction of a communicator of GPUs: sums of what each rank has multiplied by its scalar, as
+ * ncclRedOpCreatePreMulSum. It is this member's until its epoch ends; all members of a task name one of
+ * theirs, of whatever number. */
+#define SVC_REDOP_MADE	16 /* the first number of those */
+#define SVC_REDOPS_MADE 48 /* of one member */
+
+struct svc_redop_add {
+	uint32_t comm;
+	uint8_t type;
+	uint8_t reserved[3];
+	uint8_t scalar[8]; /* an element of that type, then zeros */
+};
+
+struct svc_redop_reply {
+	uint32_t redop;
+	uint32_t reserved;
+};
+
+/* Tasks that name it have ended, or will fail. */
+struct svc_redop_del {
+	uint32_t comm;
+	uint32_t redop;
 };
 
 /* One operation. The same 128 bytes stand in the ring and in SVC_SUBMIT. */

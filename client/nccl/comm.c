@@ -20,6 +20,7 @@ ncclComm_t handle_new(int device, bool blocking, const char *name)
 	comm->blocking = blocking;
 	comm->state = COMM_STARTING;
 	snprintf(comm->name, sizeof(comm->name), "%s", name);
+	pthread_mutex_init(&comm->redops_lock, NULL);
 	pthread_mutex_init(&comm->lock, NULL);
 	pthread_cond_init(&comm->changed, NULL);
 	return comm;
@@ -55,6 +56,7 @@ void handle_unref(ncclComm_t comm)
 	gone->magic = 0;
 	pthread_cond_destroy(&gone->changed);
 	pthread_mutex_destroy(&gone->lock);
+	pthread_mutex_destroy(&gone->redops_lock);
 	free(gone);
 }
 

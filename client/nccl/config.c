@@ -16,7 +16,7 @@ struct field {
 
 #define FIELD(name, least, most)                                                                   \
 	{                                                                                          \
-		#name, offsetof(ncclConfig_t, name), least, most                                   \
+#name, offsetof(ncclConfig_t, name), least, most                                   \
 	}
 
 /* Tuning, all of it. */
@@ -27,8 +27,7 @@ static const struct field tuning[] = {
 	FIELD(splitShare, 0, 1),
 	FIELD(trafficClass, 0, INT_MAX),
 	FIELD(collnetEnable, 0, 1),
-	FIELD(CTAPolicy, 0,
-	      NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO),
+	FIELD(CTAPolicy, 0, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO),
 	FIELD(shrinkShare, 0, 1),
 	FIELD(nvlsCTAs, 1, INT_MAX),
 	FIELD(nChannelsPerNetPeer, 1, INT_MAX),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The drop-in libnccl.so.2: what its files share. NCCL's functions, each in the file of its subject,
- * are thin: they check, and hand over to the session of their GPU.
+ * The drop-in libnccl.so.2: what its files share. NCCL's functions, each in the file of its
+ * subject, are thin: they check, and hand over to the session of their GPU.
  *
  *   error.c    sentences, NCCL_DEBUG        session.c  a session for each GPU; fork
  *   comm.c     handles: who is inside       config.c   ncclConfig_t, field by field
@@ -33,8 +33,7 @@ NCCL_FUNCTIONS(NCCL_EXPORT)
 NCCL_MORE_FUNCTIONS(NCCL_EXPORT)
 /* Behind a function's definition: its second name. */
 #define NCCL_TWIN(function)                                                                        \
-	__attribute__((visibility("default"), alias(#function)))                                   \
-	__typeof__(function) p##function
+	__attribute__((visibility("default"), alias(#function))) __typeof__(function) p##function
 
 /* ---- error.c ---- */
 
@@ -85,6 +84,15 @@ unsigned process_generation(void);
 
 enum comm_state { COMM_STARTING, COMM_READY, COMM_FAILED, COMM_LEFT };
 
+/* A reduction that was made; it stays, for the next that has the same scalar. */
+struct made {
+	int service; /* ncclsvc_redop; 0: the place is free */
+	ncclDataType_t type;
+	unsigned users;
+	uint8_t scalar[8];
+};
+#define REDOPS_MADE 48
+
 struct ncclComm {
 	uint64_t magic;
 	unsigned generation; /* of the process */
@@ -93,6 +101,9 @@ struct ncclComm {
 	bool blocking;
 	char name[64];
 	ncclUniqueId id; /* as joined: whence those of its shrunk ones come */
+
+	pthread_mutex_t redops_lock; /* taken before the other */
+	struct made redops[REDOPS_MADE];
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -105,7 +116,7 @@ struct ncclComm {
 	bool buried;	       /* under the graves' lock */
 	unsigned pending;      /* starts and ends under way that it is the parent of */
 	bool revoked, finalized;
-	atomic_bool aborted;   /* or destroyed; it is read without the lock, too */
+	atomic_bool aborted; /* or destroyed; it is read without the lock, too */
 	uint64_t shrinks;
 	ncclsvc_task newest;
 	ncclResult_t async; /* the first failure, for good */

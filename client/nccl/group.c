@@ -129,9 +129,8 @@ NCCL_TWIN(ncclGroupEnd);
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *info)
 {
 	if (!info || info->magic != NCCL_SIM_MAGIC)
-		return fail(ncclInvalidArgument,
-			    "ncclGroupSimulateEnd: the info was not made with "
-			    "NCCL_SIM_INFO_INITIALIZER");
+		return fail(ncclInvalidArgument, "ncclGroupSimulateEnd: the info was not made with "
+						 "NCCL_SIM_INFO_INITIALIZER");
 	return fail(ncclInvalidUsage,
 		    "ncclGroupSimulateEnd: a group is planned in the daemon when it runs: time it, "
 		    "or ask NCCL itself");

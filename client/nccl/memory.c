@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ncclMemAlloc borrows memory from the daemon. Registration is a promise that memory will be used
- * again, which the service keeps for all of it: whatever an operation uses is imported once. A window
- * has to be memory that the daemon owns. */
+ * again, which the service keeps for all of it: whatever an operation uses is imported once. A
+ * window has to be memory that the daemon owns. */
 #include <stdlib.h>
 #include <time.h>
 
@@ -130,8 +130,9 @@ static ncclResult_t register_with(const char *function, uint64_t magic, ncclComm
 	if (!handle || !bytes || !cuda ||
 	    cuda->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (uintptr_t)p) ||
 	    type != CU_MEMORYTYPE_DEVICE)
-		return fail(ncclInvalidArgument, "%s: %p is no device memory of %zu bytes, or the "
-						 "handle is NULL",
+		return fail(ncclInvalidArgument,
+			    "%s: %p is no device memory of %zu bytes, or the "
+			    "handle is NULL",
 			    function, p, bytes);
 	struct registration *made = malloc(sizeof(*made));
 	if (!made)

@@ -1,35 +1,157 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reductions. */
+ *
+ * Reductions. A PreMulSum is made by the worker, and kept when its user destroys it: tasks that
+ * name it may only be queued, and the next step's has the same scalar. When all places are taken,
+ * one that nobody has any more goes, once all tasks are over. */
+#include <string.h>
+
+#include "cuda.h"
 #include "dropin.h"
 
 ncclResult_t redop_find(ncclComm_t comm, ncclRedOp_t op, ncclDataType_t type, int *redop)
 {
-	(void)comm;
-	(void)type;
-	if (op < 0 || op >= NCCL_NUM_OPS)
-		return fail(ncclInvalidArgument, "%d is no reduction", op);
 	*redop = op;
+	if (op < NCCL_NUM_OPS && op >= 0)
+		return ncclSuccess;
+	const unsigned i = (unsigned)op - NCCL_NUM_OPS;
+	if (op < 0 || i >= REDOPS_MADE)
+		return fail(ncclInvalidArgument, "%d is no reduction", op);
+	pthread_mutex_lock(&comm->redops_lock);
+	const struct made made = comm->redops[i];
+	pthread_mutex_unlock(&comm->redops_lock);
+	if (!made.users)
+		return fail(ncclInvalidArgument,
+			    "%d is no reduction of this communicator, or has been destroyed", op);
+	if (made.type != type)
+		return fail(ncclInvalidArgument,
+			    "reduction %d was made for another data type: %s, not %s", op,
+			    ncclsvc_type_name((unsigned)made.type),
+			    ncclsvc_type_name((unsigned)type));
+	*redop = made.service;
+	return ncclSuccess;
+}
+
+/* NCCL reads it when it is used, but the daemon is another process: here it is read now, when
+ * everything that the GPU has been told to do before is done. */
+static ncclResult_t read_device(int device, const void *scalar, size_t bytes, void *to)
+{
+	const struct cuda *cuda = cuda_open();
+	CUcontext context;
+	CUdevice cu;
+	if (!cuda || cuda_device(cuda, device, &cu))
+		return fail_service(NCCLSVC_UNSUPPORTED);
+	CUresult e = cuda->cuDevicePrimaryCtxRetain(&context, cu);
+	if (e)
+		return fail(ncclUnhandledCudaError, "the GPU's context cannot be had: error %d", e);
+	e = cuda_push(cuda, context);
+	if (!e) {
+		e = cuda->cuCtxSynchronize();
+		if (!e)
+			e = cuda->cuMemcpyDtoH(to, (uintptr_t)scalar, bytes);
+		cuda_pop(cuda, context);
+	}
+	cuda->cuDevicePrimaryCtxRelease(cu);
+	return e ? fail(ncclUnhandledCudaError,
+			"ncclRedOpCreatePreMulSum: the scalar at %p cannot be read: error %d",
+			scalar, e)
+		 : ncclSuccess;
+}
+
+/* The place of one like it, of a free one, or of one that can be given up. Locked. */
+static int place(ncclComm_t comm, const struct made *like)
+{
+	int free = -1, unused = -1;
+	for (int i = 0; i < REDOPS_MADE; i++) {
+		const struct made *m = &comm->redops[i];
+		if (m->service && m->type == like->type &&
+		    !memcmp(m->scalar, like->scalar, sizeof(m->scalar)))
+			return i;
+		if (!m->service)
+			free = i;
+		else if (!m->users)
+			unused = i;
+	}
+	return free >= 0 ? free : unused;
+}
+
+/* Locked, and inside. */
+static ncclResult_t make(ncclComm_t comm, const struct made *like, ncclRedOp_t *op)
+{
+	ncclsvc_redop service;
+	const int i = place(comm, like);
+	ncclsvc_result r = NCCLSVC_OK;
+	if (i < 0)
+		return fail(ncclInvalidUsage,
+			    "ncclRedOpCreatePreMulSum: a communicator has at most %d at once: "
+			    "destroy some",
+			    REDOPS_MADE);
+	struct made *m = &comm->redops[i];
+	bool same = m->service && m->type == like->type &&
+		    !memcmp(m->scalar, like->scalar, sizeof(m->scalar));
+	if (m->service && !same) {
+		handle_flush(comm);
+		r = ncclsvc_redop_destroy(comm->service, (ncclsvc_redop)m->service);
+		m->service = 0;
+	}
+	if (!r && !same) {
+		r = ncclsvc_redop_create_premulsum(comm->service, like->scalar,
+						   (ncclsvc_type)like->type, &service);
+		if (!r) {
+			*m = *like;
+			m->service = (int)service;
+		}
+	}
+	if (r)
+		return fail_service(r);
+	m->users++;
+	*op = NCCL_NUM_OPS + i;
 	return ncclSuccess;
 }
 
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
 				      int residence, ncclComm_t comm)
 {
-	(void)op;
-	(void)scalar;
-	(void)type;
-	(void)residence;
-	ncclResult_t r = handle_check(comm, "ncclRedOpCreatePreMulSum");
-	return r ? r
-		 : fail(ncclInvalidUsage,
-			"ncclRedOpCreatePreMulSum: the service has no PreMulSum: multiply before, "
-			"and use ncclSum, or ncclAvg");
+	struct made like = {.type = type};
+	const size_t bytes = ncclsvc_type_size((unsigned)type);
+	if (!op || !scalar || !bytes)
+		return fail(ncclInvalidArgument,
+			    "ncclRedOpCreatePreMulSum: op or scalar is NULL, or %d is no data type",
+			    type);
+	if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
+		return fail(ncclInvalidArgument,
+			    "ncclRedOpCreatePreMulSum: %d is no residence of a scalar", residence);
+	ncclResult_t r = handle_enter(comm, "ncclRedOpCreatePreMulSum", ENTER_USE);
+	if (r)
+		return r;
+	if (residence == ncclScalarDevice)
+		r = read_device(comm->device, scalar, bytes, like.scalar);
+	else
+		memcpy(like.scalar, scalar, bytes);
+	if (!r) {
+		pthread_mutex_lock(&comm->redops_lock);
+		r = make(comm, &like, op);
+		pthread_mutex_unlock(&comm->redops_lock);
+	}
+	handle_exit(comm);
+	return r;
 }
 NCCL_TWIN(ncclRedOpCreatePreMulSum);
 
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 {
 	ncclResult_t r = handle_check(comm, "ncclRedOpDestroy");
-	return r ? r : fail(ncclInvalidArgument, "ncclRedOpDestroy: %d was not created", op);
+	if (r)
+		return r;
+	const unsigned i = (unsigned)op - NCCL_NUM_OPS;
+	pthread_mutex_lock(&comm->redops_lock);
+	bool known = i < REDOPS_MADE && comm->redops[i].users;
+	if (known)
+		comm->redops[i].users--;
+	pthread_mutex_unlock(&comm->redops_lock);
+	return known ? ncclSuccess
+		     : fail(ncclInvalidArgument,
+			    "ncclRedOpDestroy: %d was not created, or has been "
+			    "destroyed",
+			    op);
 }
 NCCL_TWIN(ncclRedOpDestroy);

@@ -112,8 +112,8 @@ static void run(struct start *s)
 {
 	struct gpu_session *session = NULL;
 	ncclsvc_comm *service = NULL;
-	s->result = s->kind == START_JOIN ? join(s, &session, &service)
-					  : split(s, &session, &service);
+	s->result =
+		s->kind == START_JOIN ? join(s, &session, &service) : split(s, &session, &service);
 	if (s->result)
 		snprintf(s->text, sizeof(s->text), "%s", last_sentence());
 	if (service)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operations to sessions. Those of a group that belong to one GPU are one task group of its session;
- * several GPUs of one process are as several processes. NCCL never says that a queue is full, so
- * here the caller waits for room instead. */
+ * Operations to sessions. Those of a group that belong to one GPU are one task group of its
+ * session; several GPUs of one process are as several processes. NCCL never says that a queue is
+ * full, so here the caller waits for room instead. */
 #include <stdlib.h>
 #include <time.h>
 
@@ -76,8 +76,8 @@ static const struct job *first_over(const struct job *jobs, unsigned n)
 	return NULL;
 }
 
-/* True if it makes sense to try again: AGAIN is a ring that is full; LIMIT are timelines or regions,
- * which may all be in use, as long as some task is there that will let them go. */
+/* True if it makes sense to try again: AGAIN is a ring that is full; LIMIT are timelines or
+ * regions, which may all be in use, as long as some task is there that will let them go. */
 static bool wait_for_room(struct gpu_session *session, ncclsvc_result r, long *ns)
 {
 	ncclsvc_status status;

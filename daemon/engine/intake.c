@@ -142,6 +142,10 @@ static int check(struct engine *e, struct session *s, struct task *t, ncclsvc_st
 		*text = "NCCL does not do AllToAll in place";
 		return NCCLSVC_UNSUPPORTED;
 	}
+	if (!c->cuda && svc_op_reduces(r->op) && svc_redop_made(r->redop)) {
+		*text = "premulsum is made on communicators of GPUs only";
+		return NCCLSVC_UNSUPPORTED;
+	}
 	if (!c->cuda && r->type >= NCCLSVC_FLOAT8E4M3 && svc_op_reduces(r->op)) {
 		*text = "float8 is reduced on GPUs only";
 		return NCCLSVC_UNSUPPORTED;

@@ -54,6 +54,12 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 	case WORKER_LEND:
 		lent = import_lend(w, m);
 		break;
+	case WORKER_SPAN_PARTS:
+		span_parts(w, m);
+		return;
+	case WORKER_SPAN:
+		span_open(w, m);
+		break;
 	case WORKER_REGION_CLOSE:
 		import_close(w, m->region.address);
 		return;
@@ -74,6 +80,16 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 	case WORKER_COMM_DESTROY:
 		if (lane_valid(m))
 			lane_destroy(w, m->comm.lane);
+		return;
+	case WORKER_REDOP_ADD:
+		redop_add(w, m);
+		break;
+	case WORKER_REDOP_DEL:
+	case WORKER_REDOPS_CLEAR:
+		/* Who was launched before may still name them. */
+		while (launch_next(w))
+			;
+		redop_del(w, m);
 		return;
 	case WORKER_PING:
 		/* An idle GPU fails silently. */

@@ -129,7 +129,7 @@ void sessions_release(struct worker *w)
 
 /* ---- Imports ---- */
 
-static struct import *find_import(struct worker *w, uint64_t address)
+struct import *import_find(struct worker *w, uint64_t address)
 {
 	struct import *i;
 	DL_FOREACH (w->imports, i)
@@ -218,7 +218,7 @@ void import_open(struct worker *w, struct worker_message *m, int fd)
 		return;
 	}
 	m->region.address = i->address;
-	struct import *known = find_import(w, i->address);
+	struct import *known = import_find(w, i->address);
 	if (known) {
 		free(i);
 		i = known;
@@ -278,7 +278,7 @@ int import_lend(struct worker *w, struct worker_message *m)
 
 void import_close(struct worker *w, uint64_t address)
 {
-	struct import *i = find_import(w, address);
+	struct import *i = import_find(w, address);
 	if (i && i->users && !--i->users)
 		close_later(w);
 }
@@ -294,6 +294,9 @@ static void let_import_go(struct worker *w, struct import *i)
 		error = cu.cuMemUnmap(i->address, i->bytes);
 		cu.cuMemAddressFree(i->address, i->bytes);
 		cu.cuMemRelease(i->handle);
+		break;
+	case SVC_REGION_SPANNED:
+		error = span_close(w, i);
 		break;
 	case SVC_REGION_LENT:
 		nccl.ncclMemFree((void *)(uintptr_t)i->address);

@@ -112,19 +112,22 @@ static ncclResult_t call(const struct worker *w, const struct launch *l)
 	void *dst = (void *)(uintptr_t)l->dst, *scratch = (void *)(uintptr_t)w->scratch;
 	ncclComm_t c = lane->comm;
 	CUstream s = lane->stream;
-	if (lane->nranks == 1 && !svc_op_is_p2p(l->op))
+	ncclRedOp_t redop = NCCLSVC_SUM;
+	if (svc_op_reduces(l->op) && !redop_find(lane, l->redop, l->type, &redop))
+		return ncclInvalidArgument;
+	if (lane->nranks == 1 && !svc_op_is_p2p(l->op) && l->redop < SVC_REDOP_MADE)
 		return alone(l, s);
 	switch (l->op) {
 	case NCCLSVC_ALL_REDUCE:
-		return nccl.ncclAllReduce(src, dst, l->count, l->type, l->redop, c, s);
+		return nccl.ncclAllReduce(src, dst, l->count, l->type, redop, c, s);
 	case NCCLSVC_ALL_GATHER:
 		return nccl.ncclAllGather(src, dst, l->count, l->type, c, s);
 	case NCCLSVC_REDUCE_SCATTER:
-		return nccl.ncclReduceScatter(src, dst, l->count, l->type, l->redop, c, s);
+		return nccl.ncclReduceScatter(src, dst, l->count, l->type, redop, c, s);
 	case NCCLSVC_BROADCAST:
 		return nccl.ncclBroadcast(src, dst, l->count, l->type, l->peer, c, s);
 	case NCCLSVC_REDUCE:
-		return nccl.ncclReduce(src, dst, l->count, l->type, l->redop, l->peer, c, s);
+		return nccl.ncclReduce(src, dst, l->count, l->type, redop, l->peer, c, s);
 	case NCCLSVC_ALL_TO_ALL:
 		return nccl.ncclAlltoAll(src, dst, l->count, l->type, c, s);
 	case NCCLSVC_GATHER:

@@ -20,11 +20,16 @@ enum worker_kind {
 	WORKER_SESSION_CLOSE, /* nothing of it is in use any more */
 	WORKER_IMPORT,	      /* region, fd if VMM; answered with the address */
 	WORKER_LEND,	      /* region.bytes; answered with the address, bytes and an fd */
+	WORKER_SPAN_PARTS,    /* span: more parts of the next span */
+	WORKER_SPAN,	      /* region.bytes; answered with the address */
 	WORKER_REGION_CLOSE,  /* region */
 	WORKER_UNIQUE_ID,     /* answered with comm.id */
 	WORKER_COMM_INIT,     /* comm; answered */
 	WORKER_COMM_ABORT,    /* comm; answered */
 	WORKER_COMM_DESTROY,  /* comm */
+	WORKER_REDOP_ADD,     /* redop; answered with its number */
+	WORKER_REDOP_DEL,     /* redop: lane and number */
+	WORKER_REDOPS_CLEAR,  /* redop: lane */
 	WORKER_LANE_FAILED,   /* from the worker: comm.lane; text */
 	WORKER_PING,	      /* answered */
 	WORKER_DYING,	      /* from the worker: its GPU or driver failed; text. It exits */
@@ -56,6 +61,15 @@ struct worker_message {
 			uint32_t unused;
 			uint8_t handle[64];
 		} region;
+		struct {
+			uint32_t lane, redop;
+			int32_t type;
+			uint8_t scalar[8];
+		} redop;
+		struct {
+			uint32_t count, reserved;
+			uint64_t parts[16]; /* addresses of imports */
+		} span;
 		struct {
 			uint32_t lane;
 			int32_t nranks, rank;

@@ -5,7 +5,7 @@
  *
  *   worker.c   start, loop and sleep; control.c: the supervisor's requests
  *   launch.c   from the queue to NCCL, in the order of the queue
- *   lane.c     communicators; import.c: memory; probe.c: which GPUs there are
+ *   lane.c, redop.c   communicators; import.c, span.c: memory; probe.c: which GPUs there are
  */
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
@@ -27,6 +27,13 @@ struct session_timelines {
 
 #define LANE_WRITES 16 /* tasks whose end may be told together */
 
+/* A reduction that the member has made. */
+struct made_redop {
+	bool made;
+	int32_t type;
+	ncclRedOp_t op;
+};
+
 struct lane {
 	ncclComm_t comm; /* NULL: free */
 	CUstream stream;
@@ -35,6 +42,7 @@ struct lane {
 	bool failed;
 	bool draining; /* aborted; what its stream still holds has to end first */
 	uint64_t abort_key;
+	struct made_redop redops[SVC_REDOPS_MADE];
 	/* What the stream has still to write: done counters, then progress. */
 	uint64_t due; /* seq; 0: nothing */
 	unsigned ntimelines, ntasks;
@@ -51,6 +59,8 @@ struct import {
 	uint32_t kind;			     /* enum svc_region_kind */
 	uint32_t users;			     /* 0: to be let go */
 	CUmemGenericAllocationHandle handle; /* VMM and lent */
+	struct import **parts;		     /* of a span, which uses them */
+	uint32_t nparts;
 	uint64_t buffer_id;		     /* IPC: of the process pid */
 	int32_t pid;
 	struct import *prev, *next;
@@ -70,6 +80,7 @@ struct worker {
 	struct session_timelines sessions[SVC_SESSIONS_MAX];
 	struct lane lanes[WORKER_LANES];
 	struct import *imports;
+	struct import *span; /* that is being put together, or NULL */
 	struct closed_session *closed;
 	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
 	uint64_t tail, checked_ns;
@@ -102,6 +113,13 @@ void lane_destroy(struct worker *w, uint32_t lane);
 void lane_drain(struct worker *w, uint32_t lane);
 void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t result);
 
+/* redop.c */
+void redop_add(struct worker *w, struct worker_message *m);
+/* One of the lane's, or all. */
+void redop_del(struct worker *w, const struct worker_message *m);
+/* NCCL's number for what a task names; false: there is no such reduction. */
+bool redop_find(const struct lane *l, unsigned redop, int type, ncclRedOp_t *op);
+
 /* import.c */
 void session_open(struct worker *w, struct worker_message *m, int fd);
 void session_close(struct worker *w, uint32_t slot);
@@ -113,5 +131,11 @@ void sessions_release(struct worker *w);
 void import_open(struct worker *w, struct worker_message *m, int fd);
 int import_lend(struct worker *w, struct worker_message *m); /* the fd, the caller's; or -1 */
 void import_close(struct worker *w, uint64_t address);
+struct import *import_find(struct worker *w, uint64_t address);
+
+/* span.c: imports mapped once more, one behind the other. */
+void span_parts(struct worker *w, const struct worker_message *m);
+void span_open(struct worker *w, struct worker_message *m);
+CUresult span_close(struct worker *w, struct import *span);
 
 #endif

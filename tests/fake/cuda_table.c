@@ -83,15 +83,42 @@ struct range *table_remove(CUdeviceptr base, enum range_kind kind)
 	}
 }
 
+/* What holds p and goes on to its end: one range, or mappings one behind the other. */
+static bool holds(CUdeviceptr p, size_t bytes)
+{
+	const struct range *first = table_find(p), *r = first;
+	if (!first || !first->accessible)
+		return false;
+	for (CUdeviceptr end = p + bytes; (p = (uintptr_t)r->base + r->bytes) < end;) {
+		r = table_find(p);
+		if (!r || !r->accessible || r->kind != RANGE_VMM || first->kind != RANGE_VMM)
+			return false;
+	}
+	return true;
+}
+
+static void pin_all(CUdeviceptr p, size_t bytes, int by)
+{
+	CUdeviceptr end = p + bytes;
+	struct range *r = table_find(p);
+	while (r) {
+		atomic_fetch_add(&r->pins, by);
+		p = (uintptr_t)r->base + r->bytes;
+		r = p < end ? table_find(p) : NULL;
+	}
+}
+
 bool fake_pin(struct fake_pin *pin, CUdeviceptr p, size_t bytes)
 {
 	pthread_rwlock_rdlock(&table_lock);
-	struct range *r = table_find(p);
-	bool good = r && r->accessible && bytes <= r->bytes - (size_t)(p - (uintptr_t)r->base);
+	bool good = bytes <= UINTPTR_MAX - p && holds(p, bytes);
 	if (good) {
-		atomic_fetch_add(&r->pins, 1);
-		pin->range = r;
-		pin->at = r->at + (p - (uintptr_t)r->base);
+		struct range *r = table_find(p);
+		pin_all(p, bytes, 1);
+		*pin = (struct fake_pin){.range = r,
+					 .at = r->at + (p - (uintptr_t)r->base),
+					 .p = p,
+					 .bytes = bytes};
 	}
 	pthread_rwlock_unlock(&table_lock);
 	return good;
@@ -99,7 +126,8 @@ bool fake_pin(struct fake_pin *pin, CUdeviceptr p, size_t bytes)
 
 void fake_unpin(struct fake_pin *pin)
 {
-	struct range *r = pin->range;
+	pthread_rwlock_rdlock(&table_lock);
+	pin_all(pin->p, pin->bytes, -1);
+	pthread_rwlock_unlock(&table_lock);
 	pin->range = NULL;
-	atomic_fetch_sub(&r->pins, 1);
 }

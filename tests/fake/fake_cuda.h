@@ -38,6 +38,8 @@ CUresult fake_stream_enqueue(CUstream stream, fake_op *op, void *arg);
 struct fake_pin {
 	void *range;
 	char *at;
+	CUdeviceptr p;
+	size_t bytes;
 };
 bool fake_pin(struct fake_pin *pin, CUdeviceptr p, size_t bytes);
 void fake_unpin(struct fake_pin *pin);

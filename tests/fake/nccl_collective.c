@@ -68,6 +68,9 @@ static void show(struct launch *l, const struct work *w, const struct piece *p, 
 	for (int i = 0; i < blocks; i++)
 		memcpy(box + (size_t)i * p->room, w->src_pin.at + (size_t)i * p->block + p->at,
 		       p->bytes);
+	for (int i = 0; i < blocks && w->call.redop == FAKE_PREMULSUM; i++)
+		nccl_scale(box + (size_t)i * p->room, p->bytes / nccl_width(w->call.type),
+			   w->call.type, w->scalar);
 }
 
 static void take(struct launch *l, const struct work *w, const struct piece *p, uint64_t round)

@@ -314,6 +314,7 @@ static void drain(struct ncclComm *c)
 static void comm_free(struct ncclComm *c)
 {
 	munmap(c->board, c->size);
+	redops_forget(c);
 	free(c);
 }
 

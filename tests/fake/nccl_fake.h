@@ -74,6 +74,7 @@ struct work {
 	struct call call; /* root: of p2p the peer */
 	const char *src;
 	char *dst;
+	char scalar[8]; /* of a PreMulSum */
 	/* While it runs: */
 	struct fake_pin src_pin, dst_pin;
 	uint64_t at; /* bytes of a p2p message that are done */
@@ -120,7 +121,13 @@ bool nccl_grouping(void);
 /* An error in an open group is the group's. Returns it. */
 ncclResult_t nccl_group_note(ncclResult_t error);
 
-/* nccl_reduce.c: n elements of each of the ranks' boxes, in the order of ranks. */
+/* nccl_redop.c: what ncclRedOpCreatePreMulSum has made. The scalar of one; false: it is none. */
+#define FAKE_PREMULSUM 5 /* what ranks agree on, whatever number each has for it */
+bool redop_scalar(const struct ncclComm *c, int redop, int type, char scalar[8]);
+void redops_forget(const struct ncclComm *c);
+/* nccl_reduce.c: multiplies in place. */
+void nccl_scale(char *at, size_t n, int type, const char *scalar);
+/* n elements of each of the ranks' boxes, in the order of ranks. */
 void nccl_reduce(char *to, char *const *from, int ranks, size_t n, int type, int redop);
 
 #endif

@@ -139,7 +139,9 @@ static ncclResult_t call(int kind, const void *src, void *dst, size_t count, int
 		return nccl_error(ncclInvalidArgument, "comm argument is NULL");
 	if (!nccl_width(type))
 		return nccl_error(ncclInvalidArgument, "invalid type %d", type);
-	if (redop < NCCLSVC_SUM || redop > NCCLSVC_AVG)
+	char scalar[8] = {0};
+	bool made = redop > NCCLSVC_AVG && redop_scalar(c, redop, type, scalar);
+	if (redop < NCCLSVC_SUM || (redop > NCCLSVC_AVG && !made))
 		return nccl_error(ncclInvalidArgument, "invalid reduction operation %d", redop);
 	if (root < 0 || root >= c->nranks)
 		return nccl_error(ncclInvalidArgument, "invalid root or peer %d", root);
@@ -151,7 +153,9 @@ static ncclResult_t call(int kind, const void *src, void *dst, size_t count, int
 	if (!w)
 		return nccl_error(ncclSystemError, "out of memory");
 	w->call = (struct call){
-		.count = count, .kind = kind, .type = type, .redop = redop, .root = root};
+		.count = count, .kind = kind, .type = type, .root = root};
+	w->call.redop = made ? FAKE_PREMULSUM : redop;
+	memcpy(w->scalar, scalar, sizeof(scalar));
 	w->src = src;
 	w->dst = dst;
 	if ((src_bytes(c, &w->call) && !src) || (dst_bytes(c, &w->call) && !dst)) {

@@ -176,3 +176,62 @@ void nccl_reduce(char *to, char *const *from, int ranks, size_t n, int type, int
 		break;
 	}
 }
+
+/* ---- Scaling ------------------------------------------------------------------------------- */
+
+static void scale_small(char *at, size_t n, const char *scalar, const struct format *f)
+{
+	float by = decode(load_small(scalar, 0, f->bits), f);
+	for (size_t i = 0; i < n; i++) {
+		uint16_t x = (uint16_t)encode(decode(load_small(at, i, f->bits), f) * by, f);
+		if (f->bits == 8)
+			at[i] = (char)x;
+		else
+			memcpy(at + 2 * i, &x, 2);
+	}
+}
+
+#define SCALE(T, U)                                                                                \
+	for (size_t i = 0; i < n; i++) {                                                           \
+		T a, by;                                                                           \
+		memcpy(&a, at + i * sizeof(T), sizeof(T));                                         \
+		memcpy(&by, scalar, sizeof(T));                                                    \
+		a = (T)((U)a * (U)by);                                                             \
+		memcpy(at + i * sizeof(T), &a, sizeof(T));                                         \
+	}
+
+void nccl_scale(char *at, size_t n, int type, const char *scalar)
+{
+	switch (type) {
+	case NCCLSVC_INT8:
+	case NCCLSVC_UINT8:
+		SCALE(uint8_t, uint32_t)
+		break;
+	case NCCLSVC_INT32:
+	case NCCLSVC_UINT32:
+		SCALE(uint32_t, uint32_t)
+		break;
+	case NCCLSVC_INT64:
+	case NCCLSVC_UINT64:
+		SCALE(uint64_t, uint64_t)
+		break;
+	case NCCLSVC_FLOAT32:
+		SCALE(float, float)
+		break;
+	case NCCLSVC_FLOAT64:
+		SCALE(double, double)
+		break;
+	case NCCLSVC_FLOAT16:
+		scale_small(at, n, scalar, &f16);
+		break;
+	case NCCLSVC_BFLOAT16:
+		scale_small(at, n, scalar, &bf16);
+		break;
+	case NCCLSVC_FLOAT8E4M3:
+		scale_small(at, n, scalar, &e4m3);
+		break;
+	case NCCLSVC_FLOAT8E5M2:
+		scale_small(at, n, scalar, &e5m2);
+		break;
+	}
+}

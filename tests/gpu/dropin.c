@@ -71,9 +71,9 @@ ncclResult_t dropin_call(const struct call *c, CUdeviceptr send, CUdeviceptr rec
 	case NCCLSVC_REDUCE_SCATTER:
 		return nc.ncclReduceScatter(from, to, c->count, c->type, c->redop, comm, s);
 	case NCCLSVC_BROADCAST:
-		return c->in_place ? nc.ncclBcast(to, c->count, c->type, c->root, comm, s)
-				   : nc.ncclBroadcast(from, to, c->count, c->type, c->root, comm,
-						      s);
+		return c->in_place
+			       ? nc.ncclBcast(to, c->count, c->type, c->root, comm, s)
+			       : nc.ncclBroadcast(from, to, c->count, c->type, c->root, comm, s);
 	case NCCLSVC_REDUCE:
 		return nc.ncclReduce(from, to, c->count, c->type, c->redop, c->root, comm, s);
 	case NCCLSVC_ALL_TO_ALL:

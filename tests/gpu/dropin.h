@@ -15,7 +15,7 @@ struct dropin {
 #undef NCCL_POINTER
 extern struct dropin nc;
 
-#define CHECK_NC(call) check_nccl(__FILE__, __LINE__, #call, call, ncclSuccess)
+#define CHECK_NC(call)		    check_nccl(__FILE__, __LINE__, #call, call, ncclSuccess)
 #define CHECK_NC_IS(call, expected) check_nccl(__FILE__, __LINE__, #call, call, expected)
 void check_nccl(const char *file, int line, const char *call, ncclResult_t is,
 		ncclResult_t expected);

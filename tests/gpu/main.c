@@ -12,8 +12,9 @@
 struct setup setup;
 
 static const struct gpu_test *const tables[] = {
-	values_tests,  random_tests, order_tests, memory_tests,	   refused_tests, member_tests,
-	failure_tests, lost_tests,   nccl_tests,  nccl_life_tests, list_tests,	  plan_tests,
+	values_tests,	 random_tests, order_tests,   memory_tests, span_tests,
+	refused_tests,	 member_tests, failure_tests, lost_tests,   nccl_tests,
+	nccl_life_tests, list_tests,   plan_tests,
 };
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 

@@ -344,8 +344,7 @@ static void mixed_process(struct client *c)
 			CHECK_NC(nc.ncclSend(at(part(seats[i].send, 1)), COUNT, NCCLSVC_UINT32,
 					     (n - 1 - i + 1) % n, second[i], seats[i].stream));
 			CHECK_NC(nc.ncclRecv(at(part(seats[i].recv, 1)), COUNT, NCCLSVC_UINT32,
-					     (n - 1 - i + n - 1) % n, second[i],
-					     seats[i].stream));
+					     (n - 1 - i + n - 1) % n, second[i], seats[i].stream));
 		}
 		CHECK_NC(nc.ncclGroupEnd());
 		for (int i = 0; i < n; i++) {
@@ -385,8 +384,7 @@ static void streams_rank(struct client *c)
 	for (int round = 0; round < 3; round++)
 		for (int i = 0; i < 100; i++)
 			CHECK_NC(nc.ncclAllReduce(at(s.send), at(part(s.recv, i % 8)), COUNT,
-						  NCCLSVC_UINT32, NCCLSVC_SUM, s.comm,
-						  streams[i]));
+						  NCCLSVC_UINT32, NCCLSVC_SUM, s.comm, streams[i]));
 	for (int i = 0; i < 100; i++)
 		CHECK(gpu_stream_ends(streams[i], WAIT_MS));
 	for (int i = 0; i < 8; i++)
@@ -407,11 +405,124 @@ static void test_streams(void)
 	crew_run(2, streams_rank, NULL);
 }
 
+/* ---- Reductions with a scalar ---- */
+
+#define BIT(type) (1u << (type))
+static const unsigned scaled_types = BIT(NCCLSVC_FLOAT32) | BIT(NCCLSVC_FLOAT16) |
+				     BIT(NCCLSVC_FLOAT64) | BIT(NCCLSVC_BFLOAT16) |
+				     BIT(NCCLSVC_INT32) | BIT(NCCLSVC_UINT64);
+
+static void fill_with(CUdeviceptr p, int type, double value, size_t n)
+{
+	char *host = malloc(n * 8);
+	CHECK(host);
+	for (size_t i = 0; i < n; i++)
+		value_store(host, i, (ncclsvc_type)type, value);
+	gpu_put(p, host, n * ncclsvc_type_size((unsigned)type));
+	free(host);
+}
+
+static void verify_all(CUdeviceptr p, int type, double value, size_t n)
+{
+	char *host = malloc(n * 8);
+	CHECK(host);
+	gpu_get(host, p, n * ncclsvc_type_size((unsigned)type));
+	for (size_t i = 0; i < n; i++)
+		if (value_load(host, i, (ncclsvc_type)type) != value)
+			check_failed(__FILE__, __LINE__, "%s: element %zu is %g, not %g",
+				     ncclsvc_type_name((unsigned)type), i,
+				     value_load(host, i, (ncclsvc_type)type), value);
+	free(host);
+}
+
+/* Every rank has a scalar of its own; the reduction is gone before the task is done. */
+static void scaled(struct seat *s, int rank, int n, int type, bool on_device, double by)
+{
+	char scalar[8] = {0};
+	ncclRedOp_t op;
+	CUdeviceptr where = part(s->recv, 6);
+	value_store(scalar, 0, (ncclsvc_type)type, by * (rank + 1));
+	gpu_put(where, scalar, sizeof(scalar));
+	fill_with(s->send, type, 2, COUNT);
+	CHECK_NC(nc.ncclRedOpCreatePreMulSum(&op, on_device ? at(where) : scalar, type,
+					     on_device ? ncclScalarDevice : ncclScalarHostImmediate,
+					     s->comm));
+	CHECK_NC(nc.ncclAllReduce(at(s->send), at(s->recv), COUNT, type, op, s->comm, s->stream));
+	CHECK_NC(nc.ncclReduceScatter(at(s->send), at(s->recv + COUNT * 8), COUNT / (size_t)n, type,
+				      op, s->comm, s->stream));
+	CHECK_NC(nc.ncclRedOpDestroy(op, s->comm));
+	CHECK(gpu_stream_ends(s->stream, WAIT_MS));
+	verify_all(s->recv, type, by * n * (n + 1), COUNT);
+	verify_all(s->recv + COUNT * 8, type, by * n * (n + 1), COUNT / (size_t)n);
+}
+
+static void scaled_rank(struct client *c)
+{
+	struct seat s;
+	ncclComm_t alone;
+	ncclRedOp_t ops[48], more;
+	float one = 1;
+	dropin_open(c->daemon);
+	join_as(&s, c);
+	for (int type = 0; type < TYPES; type++)
+		for (int k = 0; k < 2 && scaled_types & BIT(type); k++) {
+			stage("%s, on the %s", ncclsvc_type_name((unsigned)type),
+			      k ? "device" : "host");
+			scaled(&s, c->rank, c->nranks, type, k, 1);
+			scaled(&s, c->rank, c->nranks, type, k, 2);
+		}
+	stage("more than there is room for");
+	for (int i = 0; i < 100; i++)
+		scaled(&s, c->rank, c->nranks, NCCLSVC_FLOAT32, false, i + 1);
+	for (int i = 0; i < 48; i++) {
+		float by = (float)i + 0.5f;
+		CHECK_NC(nc.ncclRedOpCreatePreMulSum(&ops[i], &by, NCCLSVC_FLOAT32,
+						     ncclScalarHostImmediate, s.comm));
+	}
+	CHECK_NC_IS(nc.ncclRedOpCreatePreMulSum(&more, &one, NCCLSVC_FLOAT32,
+						ncclScalarHostImmediate, s.comm),
+		    ncclInvalidUsage);
+	for (int i = 0; i < 48; i++)
+		CHECK_NC(nc.ncclRedOpDestroy(ops[i], s.comm));
+	CHECK_NC_IS(nc.ncclRedOpDestroy(ops[0], s.comm), ncclInvalidArgument);
+	stage("what it is not for");
+	CHECK_NC(nc.ncclRedOpCreatePreMulSum(&more, &one, NCCLSVC_FLOAT32, ncclScalarHostImmediate,
+					     s.comm));
+	CHECK_NC_IS(
+		nc.ncclAllReduce(at(s.send), at(s.recv), 1, NCCLSVC_INT32, more, s.comm, s.stream),
+		ncclInvalidArgument);
+	CHECK_SAYS(NULL, "another data type");
+	CHECK_NC(nc.ncclRedOpDestroy(more, s.comm));
+	CHECK_NC_IS(nc.ncclAllReduce(at(s.send), at(s.recv), 1, NCCLSVC_FLOAT32, more, s.comm,
+				     s.stream),
+		    ncclInvalidArgument);
+	stage("one rank");
+	CHECK_NC(nc.ncclCommSplit(s.comm, c->rank, 0, &alone, NULL));
+	struct seat self = s;
+	self.comm = alone;
+	scaled(&self, 0, 1, NCCLSVC_FLOAT32, false, 3);
+	CHECK_NC(nc.ncclCommDestroy(alone));
+	stage("a sum where others have it");
+	CHECK_NC(nc.ncclRedOpCreatePreMulSum(&more, &one, NCCLSVC_FLOAT32, ncclScalarHostImmediate,
+					     s.comm));
+	CHECK_NC(nc.ncclAllReduce(at(s.send), at(s.recv), 1, NCCLSVC_FLOAT32,
+				  c->rank ? more : NCCLSVC_SUM, s.comm, s.stream));
+	CHECK_EQ(dropin_fails(s.comm, WAIT_MS), ncclInvalidUsage);
+	CHECK_SAYS(s.comm, "premulsum");
+	seat_close(&s);
+}
+
+static void test_scaled(void)
+{
+	crew_run(crew_size(), scaled_rank, NULL);
+}
+
 const struct gpu_test nccl_tests[] = {
-	{"nccl_one_process", test_one_process, 1, 300, TEST_QUICK},
-	{"nccl_processes", test_processes, 2, 300, TEST_QUICK},
-	{"nccl_mixed", test_mixed, 2, 300, TEST_QUICK},
-	{"nccl_mixed_process", test_mixed_process, 2, 120, TEST_QUICK},
-	{"nccl_streams", test_streams, 2, 120, TEST_QUICK},
+	{"nccl/one_process", test_one_process, 1, 300, TEST_QUICK},
+	{"nccl/processes", test_processes, 2, 300, TEST_QUICK},
+	{"nccl/mixed", test_mixed, 2, 300, TEST_QUICK},
+	{"nccl/mixed_process", test_mixed_process, 2, 120, TEST_QUICK},
+	{"nccl/streams", test_streams, 2, 120, TEST_QUICK},
+	{"nccl/premulsum", test_scaled, 2, 120, TEST_QUICK},
 	{0},
 };

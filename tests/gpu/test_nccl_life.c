@@ -208,9 +208,8 @@ static void memory_rank(struct client *c)
 		own = device_words((unsigned)(c->rank + 1 + round));
 		CHECK_NC(sum(own, comm, s));
 		CHECK(gpu_stream_ends(s, WAIT_MS));
-		gpu_check(own,
-			  (unsigned)(c->nranks * (c->nranks + 1) / 2 + round * c->nranks), WORDS,
-			  "the sum in memory allocated again");
+		gpu_check(own, (unsigned)(c->nranks * (c->nranks + 1) / 2 + round * c->nranks),
+			  WORDS, "the sum in memory allocated again");
 	}
 	CHECK_NC(nc.ncclCommDestroy(comm));
 	CHECK_CU(cu.cuMemFree(own));
@@ -235,9 +234,9 @@ static void nonblocking_rank(struct client *c)
 	gpu_use(c->rank);
 	if (c->rank == 0) {
 		stage("joining alone");
-		CHECK_NC_IS(nc.ncclCommInitRankConfig(&comm, c->nranks, dropin_id(c), c->rank,
-						      &config),
-			    ncclInProgress);
+		CHECK_NC_IS(
+			nc.ncclCommInitRankConfig(&comm, c->nranks, dropin_id(c), c->rank, &config),
+			ncclInProgress);
 		sleep_ms(50);
 		CHECK_NC(nc.ncclCommGetAsyncError(comm, &error));
 		CHECK_EQ(error, ncclInProgress);
@@ -567,12 +566,12 @@ static void test_lost(void)
 }
 
 const struct gpu_test nccl_life_tests[] = {
-	{"nccl_refused", test_refused, 2, 120, TEST_QUICK},
-	{"nccl_memory", test_memory, 2, 120, TEST_QUICK},
-	{"nccl_nonblocking", test_nonblocking, 2, 120, TEST_QUICK},
-	{"nccl_parts", test_parts, 2, 120, TEST_QUICK},
-	{"nccl_abort", test_abort, 2, 120, TEST_QUICK},
-	{"nccl_killed", test_killed, 2, 120, TEST_QUICK},
-	{"nccl_lost", test_lost, 2, 120, TEST_QUICK},
+	{"nccl/refused", test_refused, 2, 120, TEST_QUICK},
+	{"nccl/memory", test_memory, 2, 120, TEST_QUICK},
+	{"nccl/nonblocking", test_nonblocking, 2, 120, TEST_QUICK},
+	{"nccl/parts", test_parts, 2, 120, TEST_QUICK},
+	{"nccl/abort", test_abort, 2, 120, TEST_QUICK},
+	{"nccl/killed", test_killed, 2, 120, TEST_QUICK},
+	{"nccl/lost", test_lost, 2, 120, TEST_QUICK},
 	{0},
 };

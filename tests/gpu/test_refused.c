@@ -87,10 +87,9 @@ static void beyond_its_end(struct rank *r)
 		struct buffer b;
 		buffer_make(&b, kind, r->gpu, r->session, BYTES);
 		for (int known = 0; known < 2; known++) {
-			ncclsvc_result result =
-				kind == MEMORY_VMM ? NCCLSVC_UNSUPPORTED : NCCLSVC_INVALID_ARGUMENT;
-			refused(r, b.p, b.bytes + 1, result, "ends after");
-			refused(r, b.p + b.bytes - 64, 65, result, "ends after 64");
+			refused(r, b.p, b.bytes + 1, NCCLSVC_INVALID_ARGUMENT, "ends after");
+			refused(r, b.p + b.bytes - 64, 65, NCCLSVC_INVALID_ARGUMENT,
+				"ends after 64");
 			CHECK_OK(ncclsvc_all_reduce(at(b.p), at(b.p), b.bytes, NCCLSVC_UINT8,
 						    NCCLSVC_SUM, r->comm, NULL));
 		}
@@ -179,6 +178,135 @@ static void lies(struct client *c, CUdeviceptr p)
 	close(fd);
 }
 
+static uint32_t raw_mapping(struct raw *raw, const struct buffer *b)
+{
+	CUmemGenericAllocationHandle handle;
+	struct raw_reply reply;
+	struct svc_region_cuda request = {.bytes = b->bytes, .base = b->p};
+	int fd;
+	CHECK_CU(cu.cuMemRetainAllocationHandle(&handle, at(b->p)));
+	CHECK_CU(cu.cuMemExportToShareableHandle(&fd, handle,
+						 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	CHECK_CU(cu.cuMemRelease(handle));
+	raw_call(raw, SVC_REGION_CUDA_FD, &request, sizeof(request), &fd, 1, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	close(fd);
+	return reply.region.region;
+}
+
+static void span_refused(struct raw *raw, struct svc_region_span request, const char *why)
+{
+	stage("a span: %s", why);
+	raw_refused(raw, SVC_REGION_SPAN, &request, sizeof(request), NULL, 0,
+		    NCCLSVC_INVALID_ARGUMENT, why);
+}
+
+/* Spans of what is not there, or of another kind; and one that outlives its parts. */
+static void spans(struct client *c, CUdeviceptr p)
+{
+	struct raw raw;
+	struct raw_reply reply;
+	struct buffer b;
+	raw_open(&raw, c->daemon);
+	buffer_make(&b, MEMORY_VMM, 0, NULL, BYTES);
+	uint32_t part = raw_mapping(&raw, &b);
+	struct svc_region_cuda ipc = region_request(p, BYTES);
+	raw_call(&raw, SVC_REGION_CUDA, &ipc, sizeof(ipc), NULL, 0, &reply);
+	uint32_t other = reply.region.region;
+	struct svc_region_span r = {.bytes = 2 * b.bytes, .count = 2, .parts = {part, part}}, q;
+	q = r, q.count = 1, q.parts[1] = 0;
+	span_refused(&raw, q, "2 to 112 parts");
+	q = r, q.count = SVC_SPAN_PARTS + 1;
+	span_refused(&raw, q, "2 to 112 parts");
+	q = r, q.parts[2] = part;
+	span_refused(&raw, q, "not zero");
+	q = r, q.parts[1] = 4000;
+	span_refused(&raw, q, "no region of this session");
+	q = r, q.parts[1] = 0;
+	span_refused(&raw, q, "no region of this session");
+	q = r, q.parts[1] = other;
+	span_refused(&raw, q, "no memory of cuMemCreate");
+	q = r, q.bytes++;
+	span_refused(&raw, q, "sum of the parts");
+	stage("a span that outlives its part");
+	raw_call(&raw, SVC_REGION_SPAN, &r, sizeof(r), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	struct svc_region_del del = {.region = part};
+	raw_call(&raw, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	q = r;
+	span_refused(&raw, q, "no region of this session");
+	raw_close(&raw);
+	buffer_free(&b);
+}
+
+static uint32_t raw_join_gpu(struct raw *raw, struct svc_record *record)
+{
+	struct raw_reply reply;
+	ncclsvc_unique_id id;
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	struct svc_join join = raw_join_request(&id, 1, 0);
+	join.device = 0;
+	raw_call(raw, SVC_JOIN, &join, sizeof(join), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	*record = (struct svc_record){.comm = reply.join.comm,
+				      .epoch = reply.join.epoch,
+				      .op = NCCLSVC_ALL_REDUCE,
+				      .type = NCCLSVC_FLOAT32,
+				      .peer = -1,
+				      .count = 16};
+	return reply.join.comm;
+}
+
+static void redop_refused(struct raw *raw, struct svc_redop_add request, int result,
+			  const char *why)
+{
+	stage("a reduction: %s", why);
+	raw_refused(raw, SVC_REDOP_ADD, &request, sizeof(request), NULL, 0, result, why);
+}
+
+/* Reductions of nobody's, and a task that names one that was not made. */
+static void redops(struct client *c, CUdeviceptr p)
+{
+	struct raw raw;
+	struct raw_reply reply;
+	struct svc_record record;
+	raw_open(&raw, c->daemon);
+	struct svc_redop_add good = {.comm = raw_join_gpu(&raw, &record), .type = NCCLSVC_FLOAT32},
+			     r;
+	r = good, r.comm = 77;
+	redop_refused(&raw, r, NCCLSVC_NOT_FOUND, "no communicator 77");
+	r = good, r.comm = raw_join_alone(&raw).comm;
+	redop_refused(&raw, r, NCCLSVC_UNSUPPORTED, "of the host");
+	r = good, r.type = 12;
+	redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "unknown element type");
+	r = good, r.scalar[4] = 1;
+	redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "not zero");
+	struct svc_redop_del del = {.comm = good.comm, .redop = 3};
+	raw_refused(&raw, SVC_REDOP_DEL, &del, sizeof(del), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
+		    "not made");
+	for (int i = 0; i < SVC_REDOPS_MADE; i++) {
+		raw_call(&raw, SVC_REDOP_ADD, &good, sizeof(good), NULL, 0, &reply);
+		CHECK_EQ(reply.header.result, 0);
+	}
+	redop_refused(&raw, good, NCCLSVC_LIMIT, "at most 48");
+	del.redop = SVC_REDOP_MADE + 9;
+	for (int i = 0; i < 2; i++) { /* the second finds nothing, and harms nobody */
+		raw_call(&raw, SVC_REDOP_DEL, &del, sizeof(del), NULL, 0, &reply);
+		CHECK_EQ(reply.header.result, 0);
+	}
+	stage("a task with a reduction that is gone");
+	struct svc_region_cuda request = region_request(p, BYTES);
+	raw_call(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	record.src_region = record.dst_region = reply.region.region;
+	record.redop = SVC_REDOP_MADE + 8;
+	CHECK_EQ(raw_submit_wait(&raw, record).result, 0);
+	record.redop = SVC_REDOP_MADE + 9;
+	CHECK(raw_submit_wait(&raw, record).result != 0);
+	raw_close(&raw);
+}
+
 /* A session that names regions it does not have, as another one does, and parts that its own does
  * not have. */
 static void thieves(struct client *c, CUdeviceptr p)
@@ -232,6 +360,8 @@ static void raw_rank(struct client *c)
 	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
 	pid_t worker = device_info(r.session, 0).pid;
 	lies(c, b.p);
+	spans(c, b.p);
+	redops(c, b.p);
 	thieves(c, b.p);
 	stage("whether all is well");
 	rank_check_usable(&r);

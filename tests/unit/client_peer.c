@@ -183,6 +183,14 @@ static void region_cuda(struct peer *p, const struct svc_header *h, const void *
 	put(p, h, 0, &reply, sizeof(reply), NULL, 0);
 }
 
+static void region_span(struct peer *p, const struct svc_header *h, const void *body)
+{
+	struct svc_region_reply reply = {.region = ++p->regions};
+	memcpy(&p->span, body, sizeof(p->span));
+	p->span_id = reply.region;
+	put(p, h, 0, &reply, sizeof(reply), NULL, 0);
+}
+
 static void region_lend(struct peer *p, const struct svc_header *h)
 {
 	if (!p->lend_bytes) {
@@ -247,6 +255,9 @@ static void answer(struct peer *p, const struct svc_header *h, const void *body)
 	case SVC_REGION_CUDA:
 	case SVC_REGION_CUDA_FD:
 		region_cuda(p, h, body);
+		break;
+	case SVC_REGION_SPAN:
+		region_span(p, h, body);
 		break;
 	case SVC_REGION_LEND:
 		region_lend(p, h);

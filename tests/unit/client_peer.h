@@ -59,6 +59,8 @@ struct peer {
 	struct svc_region_cuda cuda[64]; /* the registrations that came, and what they were called */
 	uint32_t cuda_ids[64];
 	_Atomic unsigned ncuda;
+	struct svc_region_span span; /* the last */
+	uint32_t span_id;
 	int lend_fd; /* what is lent; the test's */
 	uint64_t lend_bytes;
 	_Atomic bool busy; /* no region can be deleted */

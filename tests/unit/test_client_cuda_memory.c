@@ -147,9 +147,10 @@ static void mappings_are_registered_one_by_one(void **state)
 	assert_int_equal(record(1).src_offset, 8);
 	assert_int_equal(record(1).dst_offset, 16);
 	assert_int_equal(open_fds(), fds);
-	assert_int_equal(try_reduce(comm, pointer(p + 64), pointer(p + 64), one / 4),
+	assert_int_equal(try_reduce(comm, pointer(p + one + 64), pointer(p + one + 64), one / 4),
 			 NCCLSVC_UNSUPPORTED);
-	says("within one mapping");
+	says("without a POSIX handle type");
+	assert_int_equal(peer.opcodes[SVC_REGION_SPAN], 0);
 	assert_int_equal(try_reduce(comm, pointer(p + 2 * one), pointer(p + 2 * one), 1),
 			 NCCLSVC_UNSUPPORTED);
 	says("without a POSIX handle type");
@@ -173,6 +174,85 @@ static void mappings_are_registered_one_by_one(void **state)
 	ncclsvc_close(s);
 	GOOD(cu.cuMemUnmap(p, 2 * one));
 	GOOD(cu.cuMemAddressFree(p, 3 * one));
+	GOOD(cu.cuStreamDestroy(stream));
+}
+
+/* A buffer that lies across mappings has a region of them all, which goes with any of them. */
+static void mappings_are_spanned(void **state)
+{
+	ncclsvc_comm *comm;
+	CUstream stream;
+	CUdeviceptr p;
+	(void)state;
+	ncclsvc_session *s = open_gpu(&comm, &stream);
+	const size_t one = 2 * MiB;
+	GOOD(cu.cuMemAddressReserve(&p, 4 * one, 0, 0, 0));
+	for (size_t i = 0; i < 3; i++)
+		map_at(p + i * one, one, create(one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	unsigned fds = open_fds();
+	assert_int_equal(try_reduce(comm, pointer(p + 64), pointer(p + 64), one / 4), NCCLSVC_OK);
+	assert_int_equal(peer.opcodes[SVC_REGION_CUDA_FD], 2);
+	assert_int_equal(peer.opcodes[SVC_REGION_SPAN], 1);
+	assert_int_equal(peer.span.count, 2);
+	assert_int_equal(peer.span.bytes, 2 * one);
+	assert_int_equal(peer.span.parts[0], peer.cuda_ids[0]);
+	assert_int_equal(peer.span.parts[1], peer.cuda_ids[1]);
+	assert_int_equal(record(1).src_region, peer.span_id);
+	assert_int_equal(record(1).src_offset, 64);
+	assert_int_equal(open_fds(), fds);
+	/* Known, and no part of it is asked for again. */
+	assert_int_equal(try_reduce(comm, pointer(p + 8), pointer(p + 8), one / 4), NCCLSVC_OK);
+	assert_int_equal(peer.opcodes[SVC_REGION_SPAN], 1);
+	/* What lies in one mapping is that mapping's. */
+	assert_int_equal(try_reduce(comm, pointer(p + one), pointer(p + one), 4), NCCLSVC_OK);
+	assert_int_equal(record(3).src_region, peer.cuda_ids[1]);
+	/* Beyond the last. */
+	assert_int_equal(try_reduce(comm, pointer(p + 8), pointer(p + 8), 3 * one / 4),
+			 NCCLSVC_INVALID_ARGUMENT);
+	says("its memory ends after");
+	for (unsigned i = 1; i <= 3; i++)
+		work(i);
+	assert_int_equal(ncclsvc_wait_all(s, WAIT_MS), NCCLSVC_OK);
+	/* One mapping is another: so is every span that has it. */
+	uint32_t old = peer.span_id;
+	GOOD(cu.cuMemUnmap(p + one, one));
+	map_at(p + one, one, create(one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	assert_int_equal(try_reduce(comm, pointer(p + 64), pointer(p + 64), one / 4), NCCLSVC_OK);
+	assert_int_equal(peer.opcodes[SVC_REGION_SPAN], 2);
+	assert_int_not_equal(peer.span_id, old);
+	assert_int_equal(record(4).src_region, peer.span_id);
+	peer_sync(s);
+	assert_int_equal(peer.ndeleted, 2);
+	assert_true(peer.deleted[0] == old || peer.deleted[1] == old);
+	ncclsvc_close(s);
+	for (size_t i = 0; i < 3; i++)
+		GOOD(cu.cuMemUnmap(p + i * one, one));
+	GOOD(cu.cuMemAddressFree(p, 4 * one));
+	GOOD(cu.cuStreamDestroy(stream));
+}
+
+/* More parts than one message has room for. */
+static void many_mappings_are_spans_of_spans(void **state)
+{
+	ncclsvc_comm *comm;
+	CUstream stream;
+	CUdeviceptr p;
+	(void)state;
+	ncclsvc_session *s = open_gpu(&comm, &stream);
+	const size_t one = 2 * MiB, n = SVC_SPAN_PARTS + 3;
+	GOOD(cu.cuMemAddressReserve(&p, n * one, 0, 0, 0));
+	for (size_t i = 0; i < n; i++)
+		map_at(p + i * one, one, create(one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	assert_int_equal(try_reduce(comm, pointer(p + 64), pointer(p + 64), (n * one - 64) / 4),
+			 NCCLSVC_OK);
+	assert_int_equal(peer.opcodes[SVC_REGION_SPAN], 3);
+	assert_int_equal(peer.span.count, 2);
+	assert_int_equal(peer.span.bytes, n * one);
+	assert_int_equal(record(1).src_region, peer.span_id);
+	ncclsvc_close(s);
+	for (size_t i = 0; i < n; i++)
+		GOOD(cu.cuMemUnmap(p + i * one, one));
+	GOOD(cu.cuMemAddressFree(p, n * one));
 	GOOD(cu.cuStreamDestroy(stream));
 }
 
@@ -335,6 +415,8 @@ int main(void)
 		GPU_TEST(an_allocation_is_registered_once),
 		GPU_TEST(freed_memory_is_another_when_it_comes_back),
 		GPU_TEST(mappings_are_registered_one_by_one),
+		GPU_TEST(mappings_are_spanned),
+		GPU_TEST(many_mappings_are_spans_of_spans),
 		GPU_TEST(unsharable_memory_is_refused_by_name),
 		GPU_TEST(lent_memory),
 		GPU_TEST(the_table_is_bounded),

@@ -129,6 +129,8 @@ static void bad_fields_are_named(void **state)
 		refused(r, "type");
 	}
 	for (unsigned redop = NCCLSVC_AVG + 1; redop < 256; redop++) {
+		if (redop >= SVC_REDOP_MADE && redop < SVC_REDOP_MADE + SVC_REDOPS_MADE)
+			continue; /* some member's own */
 		r = record(NCCLSVC_REDUCE_SCATTER);
 		r.redop = (uint8_t)redop;
 		refused(r, "reduction");
