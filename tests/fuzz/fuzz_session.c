@@ -378,7 +378,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	kinds[4] = eventfd(0, EFD_CLOEXEC);
 	kinds[5] = dup(kinds[0]);
 	REQUIRE(uv_loop_init(&loop) == 0);
-	server = server_create(&loop, &config);
+	server = server_create(&loop, &config, NULL);
 	REQUIRE(server);
 	atexit(stop);
 	return 0;
