@@ -193,7 +193,6 @@ void comm_vacate(struct communicator *m, struct seat *seat, uint32_t state)
 	c->comms--;
 	m->occupied--;
 	seat->client = NULL;
-	seat->node = -1;
 	seat->state = state;
 	seat->deadline_ns = 0;
 	seat->overdue = false;
@@ -227,7 +226,7 @@ static bool sits_elsewhere(struct server *s, struct communicator *m, uint32_t k,
 	if (comm_alive(seat)) /* its home was lost, and the next one knew nothing of it */
 		comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
 	seat->node = (int32_t)who->node;
-	seat->pid = who->pid;
+	seat->pid = seat->far_pid = who->pid;
 	seat->device = m->cuda ? 0 : SVC_DEVICE_HOST;
 	seat->state = NCCLSVC_MEMBER_JOINED;
 	m->remote++;
@@ -241,6 +240,7 @@ static int32_t fill_members(struct server *s, struct communicator *m, struct epo
 	m->remote = 0;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct seat *seat = &m->seats[k];
+		seat->node = -1;
 		if (sits_elsewhere(s, m, k, &members[k])) {
 			if (seat->node < 0)
 				vanished = (int32_t)k;
@@ -253,7 +253,6 @@ static int32_t fill_members(struct server *s, struct communicator *m, struct epo
 			.pid = seat->pid,
 			.node = s->cluster ? s->cluster->me : 0,
 		};
-		seat->node = s->cluster ? (int32_t)s->cluster->me : 0;
 		seat->state = NCCLSVC_MEMBER_JOINED;
 		seat->deadline_ns = 0;
 		seat->overdue = false;
@@ -441,10 +440,11 @@ void comm_left_elsewhere(struct communicator *m, int32_t rank)
 {
 	struct server *s = m->account->server;
 	struct seat *seat = &m->seats[rank];
-	if (m->state != NCCLSVC_COMM_READY || comm_alive(seat) || seat->node < 0)
+	if (m->state != NCCLSVC_COMM_READY || seat->node < 0)
 		return;
 	seat->node = -1;
-	seat->state = NCCLSVC_MEMBER_ABSENT;
+	if (!comm_alive(seat))
+		seat->state = NCCLSVC_MEMBER_ABSENT;
 	m->remote--;
 	if (m->running && !m->ended)
 		server_command(
@@ -456,7 +456,7 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 {
 	int32_t rank = -1;
 	for (uint32_t k = m->nranks; k-- > 0;)
-		if (!comm_alive(&m->seats[k]) && m->seats[k].node == (int32_t)node)
+		if (m->seats[k].node == (int32_t)node)
 			rank = (int32_t)k;
 	if (rank >= 0)
 		break_epoch_for(m->account->server, m, NCCLSVC_PEER_GONE, rank, (int32_t)node);

@@ -143,7 +143,6 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 		m->state = NCCLSVC_COMM_FORMING;
 	seat->state = NCCLSVC_MEMBER_JOINING;
 	seat->overdue = false;
-	seat->node = s->cluster ? (int32_t)s->cluster->me : 0;
 	seat->pid = c->pid;
 	seat->device = j->device;
 	m->reply_opcode = SVC_JOIN;
@@ -254,6 +253,10 @@ void comm_refuse_join(struct server *s, struct communicator *m, uint32_t rank, i
 	m->joining--;
 	if (seat->fresh)
 		comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
+	if (!comm_alive(seat) && seat->node >= 0 && m->state == NCCLSVC_COMM_READY) {
+		seat->state = NCCLSVC_MEMBER_JOINED; /* another node's, as before */
+		seat->pid = seat->far_pid;
+	}
 	comm_check_idle(s, m);
 	client_error(c, m->reply_opcode, serial, result, "%s", text);
 }

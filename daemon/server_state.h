@@ -69,7 +69,8 @@ struct seat {
 	uint64_t since_ns;     /* when it came */
 	int32_t pid;	       /* the last holder's */
 	int32_t device;
-	int32_t node;  /* of its holder; -1: nobody. Others' are known while an epoch runs */
+	int32_t node;  /* of the epoch's member, if that is another one; else -1 */
+	int32_t far_pid;
 	bool fresh;    /* this JOIN made the handle: it goes if the JOIN fails */
 	bool overdue;  /* its home was asked who is late */
 };

@@ -262,7 +262,7 @@ static bool join_part(struct server *s, struct communicator *m, uint32_t rank,
 		.since_ns = server_now(),
 		.pid = from->pid,
 		.device = from->device,
-		.node = (int32_t)s->cluster->me,
+		.node = -1,
 		.fresh = true,
 	};
 	part->occupied++;

@@ -106,6 +106,26 @@ static void tag_put(struct engine *e, int32_t tag)
 
 /* ---- Flows ---- */
 
+static bool same(const struct junction_key *a, const struct junction_key *b)
+{
+	return a->a == b->a && a->b == b->b && a->seq == b->seq;
+}
+
+/* It can't be done: nothing more of it begins, and who has given credit for it is told. */
+static void abort_op(struct engine *e, struct op *op)
+{
+	struct span *s = op->comm->span;
+	struct credit *k, *next;
+	op->aborted = true;
+	DL_FOREACH_SAFE (s->credits, k, next) {
+		if (!same(&k->key, &op->key))
+			continue;
+		span_refuse_credit(e, (int)s->nodes[k->node], k->note.tag);
+		DL_DELETE(s->credits, k);
+		free(k);
+	}
+}
+
 static void receive_flow(struct engine *e, struct flow *f)
 {
 	struct op *op = f->piece->op;
@@ -114,7 +134,7 @@ static void receive_flow(struct engine *e, struct flow *f)
 	f->tag = tag_get(e);
 	if (e->config.mpi->receive(f->at, f->bytes, (int)s->nodes[f->node], f->tag, f)) {
 		f->over = true;
-		op->aborted = true;
+		abort_op(e, op);
 		span_give_up(e, op->comm, NCCLSVC_SYSTEM, f->node);
 		return;
 	}
@@ -129,16 +149,11 @@ static void send_flow(struct engine *e, struct flow *f, int32_t tag)
 	f->begun = true;
 	if (e->config.mpi->send(f->at, f->bytes, (int)op->comm->span->nodes[f->node], tag, f)) {
 		f->over = true;
-		op->aborted = true;
+		abort_op(e, op);
 		span_give_up(e, op->comm, NCCLSVC_SYSTEM, f->node);
 		return;
 	}
 	e->flights++;
-}
-
-static bool same(const struct junction_key *a, const struct junction_key *b)
-{
-	return a->a == b->a && a->b == b->b && a->seq == b->seq;
 }
 
 /* Sends it if the receiver has given credit already. */
@@ -552,7 +567,7 @@ void across_flow_done(struct engine *e, void *flow, size_t bytes, bool failed)
 		if (!failed)
 			tag_put(e, f->tag);
 		if (failed || bytes != f->bytes)
-			f->piece->op->aborted = true; /* the other side has given up */
+			abort_op(e, f->piece->op); /* the other side has given up */
 	}
 	advance_all(e, f->piece);
 }
@@ -597,7 +612,7 @@ void across_abort(struct engine *e, struct span *s)
 {
 	struct op *op, *next;
 	DL_FOREACH_SAFE (s->ops, op, next) {
-		op->aborted = true;
+		abort_op(e, op);
 		poke(e, op);
 		advance_op(e, op);
 	}
@@ -608,7 +623,7 @@ void across_node_lost(struct engine *e, struct span *s, uint32_t place)
 	struct op *op, *next;
 	DL_FOREACH_SAFE (s->ops, op, next) {
 		struct piece *p, *after;
-		op->aborted = true;
+		abort_op(e, op);
 		DL_FOREACH_SAFE (op->pieces, p, after) {
 			for (uint32_t i = 0; i < p->nflows; i++) {
 				struct flow *f = &p->flows[i];

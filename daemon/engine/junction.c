@@ -205,6 +205,13 @@ static void start(struct engine *e, struct junction *j)
 		abort();
 }
 
+/* Messages between engines overtake those between supervisors. Who is told that a member has left
+ * may rejoin at once, and then its supervisor must know. */
+static bool unknown_leaver(const struct comm *c, const ncclsvc_status *st)
+{
+	return st->result == NCCLSVC_PEER_GONE && st->rank_a >= 0 && !c->members[st->rank_a].gone;
+}
+
 static void conclude(struct engine *e, struct junction *j)
 {
 	struct verdict *mine = &j->verdicts[j->mine];
@@ -218,6 +225,9 @@ static void conclude(struct engine *e, struct junction *j)
 		failed |= j->verdicts[i].said == SAID_FAILED;
 	if (failed) {
 		j->status = merge(j);
+		j->withheld = unknown_leaver(j->comm, &j->status);
+		if (j->withheld)
+			return;
 		if (mine->said == SAID_FAILED) {
 			conclude_failed_here(e, j);
 			return;
@@ -466,12 +476,21 @@ void junction_post_p2p(struct engine *e, struct task *t)
 	bool refuses = svc_record_refuses(&t->record);
 	if (t->ghost || refuses || failed) {
 		ncclsvc_status st = t->ghost ? t->end : order_refused_status(t);
-		free(tasks);
 		if (failed) {
 			st = *(j->verdicts[0].status ? j->verdicts[0].status
 						     : j->verdicts[1].status);
+			if (!t->ghost && unknown_leaver(c, &st)) {
+				tasks[send ? 0 : 1] = t;
+				j->tasks = tasks;
+				j->status = st;
+				j->withheld = true;
+				commit(e, j, t);
+				return;
+			}
+			free(tasks);
 			junction_free(e, s, j);
 		} else {
+			free(tasks);
 			say_failed(e, j, &st);
 			j = find(s, &key);
 			if (j && j->resolved)
@@ -570,6 +589,11 @@ static void hear_failed(struct engine *e, struct junction *j, uint32_t part,
 		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
+	/* A rank that nobody has, from who ought to know better. */
+	if (st->rank_a >= (int32_t)j->comm->nranks) {
+		span_give_up(e, j->comm, NCCLSVC_PROTOCOL, place_of(j, part));
+		return;
+	}
 	if (j->key.a >= 0 && (!mine->said || resolved)) {
 		/* Kept for who posts it; or both sides have failed, and are over. */
 		j->verdicts[part].said = SAID_FAILED;
@@ -636,7 +660,17 @@ void junction_member_left(struct engine *e, struct comm *c, int32_t rank,
 	/* Those that others wait in, and in which this node has not spoken. */
 	HASH_ITER (hh, s->junctions, j, next) {
 		bool concerned = j->key.a < 0 || (here && (j->key.a == rank || j->key.b == rank));
-		if (concerned && !j->verdicts[j->mine].said)
+		if (concerned && !j->verdicts[j->mine].said) {
 			say_failed(e, j, st);
+		} else if (j->withheld && j->status.rank_a == rank) {
+			ncclsvc_status end = j->status;
+			j->withheld = false;
+			if (j->heard == j->nparts) {
+				conclude(e, j);
+				continue;
+			}
+			end_tasks(e, j, &end);
+			junction_free(e, s, j);
+		}
 	}
 }

@@ -91,6 +91,7 @@ struct junction {
 	uint32_t heard;	   /* verdicts, this node's own too */
 	bool resolved;	   /* all verdicts are there, one of them FAILED: status is for whoever posts */
 	bool asked;
+	bool withheld;	   /* who has left is not known to have left here yet */
 	uint64_t due_ns; /* for answers; 0: none is waited for */
 	ncclsvc_status status;
 	struct task **tasks; /* of this node, that wait here; NULL: none (yet) */
