@@ -261,7 +261,7 @@ static uint64_t sleep_ns(struct engine *e)
 	uint64_t ns = e->launched ? device_sleep_ns(e, ms)
 		      : ms < 0	  ? UINT64_MAX
 				  : (uint64_t)ms * 1000000;
-	uint64_t nodes = e->spans ? span_sleep_ns(e) : UINT64_MAX;
+	uint64_t nodes = e->config.mpi ? span_sleep_ns(e) : UINT64_MAX;
 	return ns < nodes ? ns : nodes;
 }
 
@@ -271,8 +271,8 @@ static void fall_asleep(struct engine *e)
 	atomic_store(&e->asleep, true);
 	/* Either they see the flag and write the eventfd, or we see what they left. */
 	if (!atomic_load(&e->commands_waiting) && !collect_jobs(e) && !e->ready && !e->active &&
-	    !e->dirty && !(e->spans && span_poll(e))) {
-		if (e->launched || e->spans)
+	    !e->dirty && !(e->config.mpi && span_poll(e))) {
+		if (e->launched || e->config.mpi)
 			look_ns(e, sleep_ns(e));
 		else
 			look(e, sleep_ms(e));
@@ -341,7 +341,7 @@ static void *engine_main(void *arg)
 		if (e->launched)
 			busy |= device_poll(e);
 		/* Who waits for other nodes looks at once; else their news can wait a little. */
-		if (e->spans && (e->committed || e->ops || e->now - e->heard_ns >= LOOK_NS))
+		if (e->config.mpi && (e->committed || e->ops || e->now - e->heard_ns >= LOOK_NS))
 			busy |= span_poll(e);
 		/* To look for sleepers is to wait until the statuses are out. Who polls sees them
 		 * without; so first see whether there is more to do. */

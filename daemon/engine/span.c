@@ -18,6 +18,8 @@
 #define WAIT_SHORT_NS	  50000	   /* between looks, when something is waited for */
 #define WAIT_LONG_NS	  1000000  /* ... for long */
 #define WAIT_IDLE_NS	  20000000 /* when others may want something */
+#define QUIET_NS	  UINT64_C(5000000000)
+#define WAIT_QUIET_NS	  200000000 /* when that is not likely */
 
 struct message {
 	enum in_flight kind; /* first: what MPI gives back */
@@ -378,9 +380,12 @@ bool span_poll(struct engine *e)
 
 uint64_t span_sleep_ns(struct engine *e)
 {
+	uint64_t quiet = e->now - e->span_ns;
+	/* Others may still ask for what has ended here. */
+	if (!e->spans && !e->flights && quiet > QUIET_NS)
+		return WAIT_QUIET_NS;
 	if (!e->flights && !e->ops && !e->committed && !e->endings)
 		return WAIT_IDLE_NS;
-	uint64_t quiet = e->now - e->span_ns;
 	return quiet < 20 * WAIT_LONG_NS ? WAIT_SHORT_NS : WAIT_LONG_NS;
 }
 
