@@ -7,12 +7,15 @@
  */
 #include "comm.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cluster/cluster.h"
 #include "gpu.h"
 #include "log.h"
+#include "names.h"
 
 #define LANDING_NS_MAX UINT64_C(10000000000) /* for launched tasks, once their epoch is over */
 
@@ -65,8 +68,10 @@ struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t n
 		free(seats);
 		return NULL;
 	}
-	for (uint32_t k = 0; k < nranks; k++)
+	for (uint32_t k = 0; k < nranks; k++) {
 		seats[k].device = SVC_DEVICE_HOST;
+		seats[k].node = -1;
+	}
 	m->seats = seats;
 	a->ranks += nranks;
 	m->account = a;
@@ -96,15 +101,33 @@ void comm_forget(struct server *s, struct communicator *m)
 	free(m->seats);
 	free(m->split);
 	free(m->board);
+	free(m->start);
+	free(m->start_break);
 	free(m);
 }
 
 int comm_create_world(struct server *s)
 {
 	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t ranks = (uint32_t)s->config->ranks;
 	if (comm_random_id(id))
 		return -1;
-	s->world = comm_create(s, id, (uint32_t)s->config->ranks, geteuid());
+	if (s->cluster) { /* node 0's id; node by node */
+		memcpy(id, s->cluster->nodes[0].card.world, sizeof(id));
+		ranks = 0;
+		for (uint32_t i = 0; i < s->cluster->n; i++) {
+			if (i == s->cluster->me)
+				s->world_first = ranks;
+			ranks += s->cluster->nodes[i].card.ranks;
+		}
+	}
+	if (ranks > SVC_HOST_RANKS_MAX) {
+		log_error("%u host ranks on all nodes together: at most %d (--ranks)", ranks,
+			  SVC_HOST_RANKS_MAX);
+		errno = EINVAL;
+		return -1;
+	}
+	s->world = comm_create(s, id, ranks, geteuid());
 	if (!s->world)
 		return -1;
 	s->world->world = true;
@@ -172,6 +195,7 @@ void comm_vacate(struct communicator *m, struct seat *seat, uint32_t state)
 	seat->client = NULL;
 	seat->state = state;
 	seat->deadline_ns = 0;
+	seat->overdue = false;
 }
 
 void comm_discard(struct server *s, struct communicator *m)
@@ -184,26 +208,77 @@ void comm_discard(struct server *s, struct communicator *m)
 
 /* ---- Epochs ---- */
 
+/* One that is on another node, or has gone since all had joined. False: it is here. */
+static bool sits_elsewhere(struct server *s, struct communicator *m, uint32_t k,
+			   struct epoch_member *member)
+{
+	struct seat *seat = &m->seats[k];
+	if (!s->cluster)
+		return false;
+	const struct control_member *who = &m->start->members[k];
+	bool here = who->node == s->cluster->me;
+	*member = (struct epoch_member){
+		.session = EPOCH_ELSEWHERE, .device = -1, .pid = who->pid, .node = who->node};
+	if (here && comm_alive(seat) && seat->state == NCCLSVC_MEMBER_JOINING)
+		return false;
+	if (here)
+		return true;
+	if (comm_alive(seat)) /* its home was lost, and the next one knew nothing of it */
+		comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
+	seat->node = (int32_t)who->node;
+	seat->pid = seat->far_pid = who->pid;
+	seat->device = m->cuda ? 0 : SVC_DEVICE_HOST;
+	seat->state = NCCLSVC_MEMBER_JOINED;
+	m->remote++;
+	return true;
+}
+
+/* Returns a rank that has gone since all had joined; -1: none. */
+static int32_t fill_members(struct server *s, struct communicator *m, struct epoch_member *members)
+{
+	int32_t vanished = -1;
+	m->remote = 0;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct seat *seat = &m->seats[k];
+		seat->node = -1;
+		if (sits_elsewhere(s, m, k, &members[k])) {
+			if (seat->node < 0)
+				vanished = (int32_t)k;
+			continue;
+		}
+		members[k] = (struct epoch_member){
+			.session = seat->client->slot,
+			.handle = seat->handle,
+			.device = seat->device,
+			.pid = seat->pid,
+			.node = s->cluster ? s->cluster->me : 0,
+		};
+		seat->state = NCCLSVC_MEMBER_JOINED;
+		seat->deadline_ns = 0;
+		seat->overdue = false;
+	}
+	return vanished;
+}
+
 static void start_epoch(struct server *s, struct communicator *m)
 {
 	struct epoch_member *members = calloc(m->nranks, sizeof(*members));
 	struct board_entry *board = calloc(m->nranks, sizeof(*board));
+	struct control_start *start = m->start;
+	struct control_break *over = m->start_break;
 	if (!members || !board) {
 		log_error("communicator %s: out of memory", m->label);
 		abort();
 	}
-	m->epoch++;
+	m->epoch = start ? start->epoch : m->epoch + 1;
 	m->state = NCCLSVC_COMM_READY;
 	m->joining = 0;
 	m->running = true;
 	m->ended = false;
 	m->board = board;
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct seat *seat = &m->seats[k];
-		members[k] = (struct epoch_member){seat->client->slot, seat->handle, seat->device};
-		seat->state = NCCLSVC_MEMBER_JOINED;
-		seat->deadline_ns = 0;
-	}
+	int32_t vanished = fill_members(s, m, members);
+	m->start = NULL;
+	m->start_break = NULL;
 	struct command cmd = {.kind = COMMAND_EPOCH_START};
 	cmd.epoch_start.comm = m->slot;
 	cmd.epoch_start.nranks = m->nranks;
@@ -213,17 +288,26 @@ static void start_epoch(struct server *s, struct communicator *m)
 	cmd.epoch_start.board = board;
 	cmd.epoch_start.cuda = m->cuda;
 	cmd.epoch_start.lane = m->physical ? m->physical->lane : 0;
+	cmd.epoch_start.span = m->remote ? start->span : 0;
 	server_command(s, &cmd);
 	/* The command is in the queue: whoever submits now is behind it. A reply that fails may end
 	 * its session, and with it this epoch; the others must still hear that it was. */
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (comm_alive(&m->seats[k]))
 			reply_joined(m, k, m->reply_opcode);
+	if (vanished >= 0)
+		comm_break_epoch(s, m, vanished);
+	if (over)
+		comm_broken_elsewhere(m, over);
+	free(start);
+	free(over);
 }
 
 void comm_try_start(struct server *s, struct communicator *m)
 {
-	if (m->joining == m->nranks && !m->running && (!m->cuda || comm_gpus_ready(s, m)))
+	if (m->running || (s->cluster ? !m->start : m->joining != m->nranks))
+		return;
+	if (!m->cuda || comm_gpus_ready(s, m))
 		start_epoch(s, m);
 }
 
@@ -242,7 +326,7 @@ void comm_epoch_gone(struct server *s, uint32_t slot)
 }
 
 static void end_epoch(struct server *s, struct communicator *m, int result, int32_t rank,
-		      int32_t pid)
+		      int32_t pid, int32_t node)
 {
 	if (!m->running || m->ended)
 		return;
@@ -256,6 +340,7 @@ static void end_epoch(struct server *s, struct communicator *m, int result, int3
 	cmd.epoch_end.result = result;
 	cmd.epoch_end.rank = rank;
 	cmd.epoch_end.pid = pid;
+	cmd.epoch_end.node = node;
 	server_command(s, &cmd);
 }
 
@@ -263,26 +348,32 @@ void comm_close_all(struct server *s, int reason)
 {
 	struct communicator *m, *tmp;
 	HASH_ITER (hh, s->comms, m, tmp) {
-		end_epoch(s, m, reason, -1, 0);
+		end_epoch(s, m, reason, -1, 0, -1);
 		m->state = NCCLSVC_COMM_BROKEN;
 		if (m->physical && m->running) /* nothing may be left that never ends */
 			physical_abort(m->physical, NULL);
 	}
 }
 
-/* Ends the epoch because of one member, or of its GPU; the others are told to rejoin. */
-static void break_epoch_for(struct server *s, struct communicator *m, int reason, int32_t rank)
+/* Ends the epoch because of one member (-1: none), of its GPU, or of a node (-1: none); the others
+ * are told to rejoin. */
+static void break_epoch_for(struct server *s, struct communicator *m, int reason, int32_t rank,
+			    int32_t node)
 {
-	int32_t pid = m->seats[rank].pid;
+	int32_t pid = rank >= 0 ? m->seats[rank].pid : 0;
 	if (m->state != NCCLSVC_COMM_READY)
 		return;
 	m->state = NCCLSVC_COMM_BROKEN;
-	end_epoch(s, m, reason, rank, pid);
+	end_epoch(s, m, reason, rank, pid, node);
 	comm_split_failed(m, reason, rank);
 	plan_commit_failed(m, reason, rank);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct seat *seat = &m->seats[k];
-		bool gone = (int32_t)k == rank && reason == NCCLSVC_PEER_GONE;
+		bool gone = (int32_t)k == rank && reason == NCCLSVC_PEER_GONE && node < 0;
+		if (!comm_alive(seat) && seat->node >= 0) { /* on another node */
+			bool dead = gone || seat->node == node;
+			seat->state = dead ? NCCLSVC_MEMBER_DEAD : NCCLSVC_MEMBER_BROKEN;
+		}
 		if (!comm_alive(seat) || seat->state != NCCLSVC_MEMBER_JOINED || gone)
 			continue;
 		seat->state = NCCLSVC_MEMBER_BROKEN;
@@ -299,12 +390,103 @@ static void break_epoch_for(struct server *s, struct communicator *m, int reason
 
 void comm_break_epoch(struct server *s, struct communicator *m, int32_t rank)
 {
-	break_epoch_for(s, m, NCCLSVC_PEER_GONE, rank);
+	bool tell = s->cluster && m->state == NCCLSVC_COMM_READY;
+	break_epoch_for(s, m, NCCLSVC_PEER_GONE, rank, -1);
+	if (tell)
+		remote_break(m, NCCLSVC_PEER_GONE, rank, -1);
 }
 
 void comm_gpu_lost(struct communicator *m, int result, int32_t rank)
 {
-	break_epoch_for(m->account->server, m, result, rank);
+	struct server *s = m->account->server;
+	bool tell = s->cluster && m->state == NCCLSVC_COMM_READY;
+	break_epoch_for(s, m, result, rank, -1);
+	if (tell)
+		remote_break(m, result, rank, -1);
+}
+
+/* ---- Other nodes ---- */
+
+void comm_gathered(struct communicator *m, const struct control_start *start)
+{
+	struct server *s = m->account->server;
+	size_t size = sizeof(*start) + start->nranks * sizeof(start->members[0]);
+	int32_t vanished = -1;
+	free(m->start);
+	free(m->start_break);
+	m->start_break = NULL;
+	m->start = malloc(size);
+	if (!m->start) {
+		log_error("communicator %s: out of memory", m->label);
+		abort();
+	}
+	memcpy(m->start, start, size);
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (start->members[k].node == s->cluster->me &&
+		    m->seats[k].state != NCCLSVC_MEMBER_JOINING)
+			vanished = (int32_t)k;
+	if (m->cuda && vanished >= 0)
+		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, "a member went before the epoch began");
+	else
+		comm_try_start(s, m);
+}
+
+void comm_broken_elsewhere(struct communicator *m, const struct control_break *b)
+{
+	break_epoch_for(m->account->server, m, b->result, b->rank, b->node);
+}
+
+void comm_left_elsewhere(struct communicator *m, int32_t rank)
+{
+	struct server *s = m->account->server;
+	struct seat *seat = &m->seats[rank];
+	if (m->state != NCCLSVC_COMM_READY || seat->node < 0)
+		return;
+	seat->node = -1;
+	if (!comm_alive(seat))
+		seat->state = NCCLSVC_MEMBER_ABSENT;
+	m->remote--;
+	if (m->running && !m->ended)
+		server_command(
+			s, &(struct command){.kind = COMMAND_MEMBER_LEFT, .left = {m->slot, rank}});
+	comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
+}
+
+void comm_node_lost(struct communicator *m, uint32_t node)
+{
+	int32_t rank = -1;
+	for (uint32_t k = m->nranks; k-- > 0;)
+		if (m->seats[k].node == (int32_t)node)
+			rank = (int32_t)k;
+	if (rank >= 0)
+		break_epoch_for(m->account->server, m, NCCLSVC_PEER_GONE, rank, (int32_t)node);
+	/* It may have been about to begin. */
+	for (uint32_t k = 0; m->start && k < m->nranks; k++) {
+		if (m->start->members[k].node != node || m->start_break)
+			continue;
+		m->start_break = malloc(sizeof(*m->start_break));
+		if (m->start_break)
+			*m->start_break = (struct control_break){.epoch = m->start->epoch,
+								 .result = NCCLSVC_PEER_GONE,
+								 .rank = (int32_t)k,
+								 .node = (int32_t)node};
+	}
+}
+
+/* The engine finds that the nodes can't go on together. */
+void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int result, int32_t node)
+{
+	struct communicator *m = s->comm_by_slot[slot];
+	int32_t rank = -1;
+	if (!m || m->epoch != epoch || m->state != NCCLSVC_COMM_READY)
+		return;
+	for (uint32_t k = m->nranks; node >= 0 && k-- > 0;)
+		if (m->seats[k].node == node)
+			rank = (int32_t)k;
+	log_error("communicator %s: %s: its epoch is ended on all nodes%s", m->label,
+		  svc_result_name(result), node >= 0 ? "; a node does not answer" : "");
+	break_epoch_for(s, m, result, rank, node);
+	remote_break(m, result, rank, node);
 }
 
 /* A part of a split that lost a member before it began. */
@@ -345,6 +527,10 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
 	struct communicator *m = at->comm;
 	int32_t rank = at->rank;
 	struct seat *seat = &m->seats[rank];
+	if (s->cluster && seat->state == NCCLSVC_MEMBER_JOINED)
+		remote_left(m, rank);
+	else if (s->cluster)
+		remote_unjoin(m, (uint32_t)rank, c->id, false);
 	if (seat->state == NCCLSVC_MEMBER_JOINING) {
 		m->joining--;
 		client_error(c, m->reply_opcode, seat->serial, NCCLSVC_CANCELLED,
@@ -359,7 +545,7 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
 	plan_member_gone(m, (uint32_t)rank);
 	comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
 	if (!m->occupied)
-		end_epoch(s, m, NCCLSVC_CANCELLED, rank, c->pid);
+		end_epoch(s, m, NCCLSVC_CANCELLED, rank, c->pid, -1);
 	comm_check_idle(s, m);
 	client_reply(c, SVC_LEAVE, serial, NULL, 0, NULL, 0);
 }
@@ -376,12 +562,15 @@ void comm_client_gone(struct client *c)
 		uint32_t was = seat->state;
 		if (was == NCCLSVC_MEMBER_JOINING)
 			m->joining--;
+		if (s->cluster && was != NCCLSVC_MEMBER_JOINED)
+			remote_unjoin(m, (uint32_t)rank, c->id, false);
 		comm_vacate(m, seat,
 			    was == NCCLSVC_MEMBER_JOINING ? NCCLSVC_MEMBER_ABSENT
 							  : NCCLSVC_MEMBER_DEAD);
 		if (was == NCCLSVC_MEMBER_JOINED)
 			comm_break_epoch(s, m, rank);
-		else if (was == NCCLSVC_MEMBER_JOINING && m->reply_opcode == SVC_SPLIT)
+		else if (!s->cluster && was == NCCLSVC_MEMBER_JOINING &&
+			 m->reply_opcode == SVC_SPLIT)
 			comm_abandon(s, m); /* it waits for its GPUs */
 		comm_check_idle(s, m);
 	}
@@ -405,7 +594,7 @@ uint64_t comm_expire(struct server *s, uint64_t now)
 		}
 		next = earlier(next, comm_split_expire(m, now));
 		next = earlier(next, plan_expire(m, now));
-		if (m->cuda && m->joining == m->nranks)
+		if (m->cuda && (m->start || m->joining == m->nranks))
 			comm_try_start(s, m);
 		if (m->cuda && m->running && m->ended && m->physical) {
 			if (m->ended_ns + landing_ns(s) <= now)

@@ -14,6 +14,8 @@ struct rank_names {
 void rank_names_add(struct rank_names *r, uint32_t rank);
 const char *rank_names_text(struct rank_names *r);
 
+#define HOME_NS UINT64_C(3000000000) /* for a communicator's home, on another node, to answer */
+
 /* Fills the id with random bytes. Returns 0 or -1. */
 int comm_random_id(uint8_t id[NCCLSVC_ID_BYTES]);
 /* NULL: out of memory, or over comms_max. */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Communicators of GPUs: what an epoch of theirs needs before it can begin. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "comm.h"
+#include "cluster/cluster.h"
 #include "gpu.h"
 
 static bool physical_fits(const struct communicator *m)
@@ -48,6 +50,9 @@ bool comm_gpus_ready(struct server *s, struct communicator *m)
 
 void comm_fail_joins(struct server *s, struct communicator *m, int result, const char *why)
 {
+	uint32_t *sessions = calloc(m->nranks, sizeof(*sessions)); /* that held a seat */
+	if (!sessions)
+		abort();
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct seat *seat = &m->seats[k];
 		struct client *c = seat->client;
@@ -57,10 +62,21 @@ void comm_fail_joins(struct server *s, struct communicator *m, int result, const
 		m->joining--;
 		seat->state = NCCLSVC_MEMBER_BROKEN;
 		seat->deadline_ns = 0;
+		sessions[k] = seat->fresh ? c->id : 0;
 		if (seat->fresh)
 			comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
 		client_error(c, m->reply_opcode, serial, result, "%s", why);
 	}
+	if (s->cluster && m->start) { /* its home believes that it has begun */
+		m->epoch = m->start->epoch;
+		free(m->start);
+		m->start = NULL;
+		remote_break(m, result, -1, -1);
+		for (uint32_t k = 0; k < m->nranks; k++)
+			if (sessions[k])
+				remote_unjoin(m, k, sessions[k], false);
+	}
+	free(sessions);
 	comm_check_idle(s, m);
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "comm.h"
+#include "cluster/cluster.h"
 #include "gpu.h"
 
 static bool check_join(struct client *c, uint32_t serial, const struct svc_join *j)
@@ -34,7 +35,8 @@ static bool check_join(struct client *c, uint32_t serial, const struct svc_join 
 			     "the world's ranks are the host's (device -1)");
 		return false;
 	}
-	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > c->server->ngpus) {
+	if (j->device != SVC_DEVICE_HOST && !c->server->cluster &&
+	    (uint32_t)j->nranks > c->server->ngpus) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
 			     "nranks is %d: each needs a GPU of its own, and this node has %u",
 			     j->nranks, c->server->ngpus);
@@ -88,12 +90,30 @@ static struct communicator *find_or_create(struct client *c, uint32_t serial,
 	return m;
 }
 
-static int32_t any_free_rank(const struct communicator *m)
+/* One that nobody holds. Of the world's ranks, each node has its own. */
+static int32_t any_free_rank(const struct server *s, const struct communicator *m)
 {
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (!comm_alive(&m->seats[k]))
+	uint32_t first = 0, end = m->nranks;
+	if (m->world && s->cluster) {
+		first = s->world_first;
+		end = first + (uint32_t)s->config->ranks;
+	}
+	for (uint32_t k = first; k < end; k++)
+		if (!comm_alive(&m->seats[k]) && (m->world || m->seats[k].node < 0))
 			return (int32_t)k;
 	return -1;
+}
+
+static bool world_rank_is_ours(struct client *c, uint32_t serial, int32_t rank)
+{
+	struct server *s = c->server;
+	uint32_t first = s->world_first, n = (uint32_t)s->config->ranks;
+	if (!s->cluster || ((uint32_t)rank >= first && (uint32_t)rank < first + n))
+		return true;
+	client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
+		     "rank %d of the world is another node's: this one has ranks %u to %u", rank,
+		     first, first + n - 1);
+	return false;
 }
 
 static void take_seat(struct client *c, struct communicator *m, int32_t rank, uint32_t serial,
@@ -101,8 +121,9 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 {
 	struct server *s = c->server;
 	struct seat *seat = &m->seats[rank];
-	/* Someone left while the others went on: a newcomer needs an epoch with all of them. */
-	if (m->state == NCCLSVC_COMM_READY)
+	/* Someone left while the others went on: a newcomer needs an epoch with all of them. With
+	 * other nodes, the home sees to it. */
+	if (m->state == NCCLSVC_COMM_READY && !s->cluster)
 		comm_break_epoch(s, m, rank);
 	if (!comm_alive(seat)) {
 		seat->handle = comm_new_handle(c, m, rank);
@@ -121,6 +142,7 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 	if (m->state == NCCLSVC_COMM_IDLE)
 		m->state = NCCLSVC_COMM_FORMING;
 	seat->state = NCCLSVC_MEMBER_JOINING;
+	seat->overdue = false;
 	seat->pid = c->pid;
 	seat->device = j->device;
 	m->reply_opcode = SVC_JOIN;
@@ -130,7 +152,19 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 	m->joining++;
 	if (seat->deadline_ns)
 		server_deadline(s, seat->deadline_ns);
-	comm_try_start(s, m);
+	if (s->cluster)
+		remote_join(m, (uint32_t)rank);
+	else
+		comm_try_start(s, m);
+}
+
+/* One whose member has left the epoch. */
+static int32_t a_missing_rank(const struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (!comm_alive(&m->seats[k]) && m->seats[k].node < 0)
+			return (int32_t)k;
+	return 0;
 }
 
 void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
@@ -141,7 +175,7 @@ void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
 	struct communicator *m = find_or_create(c, serial, j);
 	if (!m)
 		return;
-	int32_t rank = j->rank >= 0 ? j->rank : any_free_rank(m);
+	int32_t rank = j->rank >= 0 ? j->rank : any_free_rank(s, m);
 	if (rank < 0) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
 			     "all %u ranks of the world are taken", m->nranks);
@@ -153,10 +187,13 @@ void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
 			     m->nranks);
 		return;
 	}
+	if (m->world && !world_rank_is_ours(c, serial, rank))
+		return;
 	const struct seat *seat = &m->seats[rank];
 	/* Somebody left, so the epoch can do little more: its member may ask for the next. */
-	if (seat->client == c && seat->state == NCCLSVC_MEMBER_JOINED && m->occupied < m->nranks)
-		comm_break_epoch(s, m, any_free_rank(m));
+	if (seat->client == c && seat->state == NCCLSVC_MEMBER_JOINED && 
+	    m->occupied + m->remote < m->nranks)
+		comm_break_epoch(s, m, a_missing_rank(m));
 	if (comm_alive(seat) && !(seat->client == c && seat->state == NCCLSVC_MEMBER_BROKEN)) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_RANK_TAKEN,
 			     "rank %d of communicator %s is held by pid %d, session %u", rank,
@@ -205,10 +242,42 @@ static bool name_lost_gpu(const struct server *s, const struct communicator *m, 
 	return false;
 }
 
-void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
+void comm_refuse_join(struct server *s, struct communicator *m, uint32_t rank, int result,
+		      const char *text)
 {
 	struct seat *seat = &m->seats[rank];
 	struct client *c = seat->client;
+	uint32_t serial = seat->serial;
+	seat->state = NCCLSVC_MEMBER_BROKEN;
+	seat->deadline_ns = 0;
+	m->joining--;
+	if (seat->fresh)
+		comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
+	if (!comm_alive(seat) && seat->node >= 0 && m->state == NCCLSVC_COMM_READY) {
+		seat->state = NCCLSVC_MEMBER_JOINED; /* another node's, as before */
+		seat->pid = seat->far_pid;
+	}
+	comm_check_idle(s, m);
+	client_error(c, m->reply_opcode, serial, result, "%s", text);
+}
+
+/* The home knows who is missing; it answers soon, if it lives. */
+static bool ask_home(struct server *s, struct communicator *m, uint32_t rank)
+{
+	struct seat *seat = &m->seats[rank];
+	if (!s->cluster || seat->overdue || m->start)
+		return false;
+	seat->overdue = true;
+	seat->deadline_ns = server_now() + HOME_NS;
+	server_deadline(s, seat->deadline_ns);
+	remote_unjoin(m, rank, seat->client->id, true);
+	return true;
+}
+
+void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
+{
+	if (ask_home(s, m, rank))
+		return;
 	struct rank_names missing = {0};
 	char text[SVC_TEXT_BYTES];
 	for (uint32_t k = 0; k < m->nranks; k++)
@@ -222,16 +291,11 @@ void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
 	else if (!lost)
 		snprintf(text, sizeof(text),
 			 "NCCL had not made communicator %s by rank %u's deadline", m->label, rank);
-	if (m->reply_opcode == SVC_SPLIT) { /* nobody else can ever come */
+	if (m->reply_opcode == SVC_SPLIT && !s->cluster) { /* nobody else can ever come */
 		comm_fail_joins(s, m, NCCLSVC_TIMEOUT, text);
 		return;
 	}
-	seat->state = NCCLSVC_MEMBER_BROKEN;
-	seat->deadline_ns = 0;
-	m->joining--;
-	uint32_t serial = seat->serial;
-	if (seat->fresh)
-		comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
-	comm_check_idle(s, m);
-	client_error(c, SVC_JOIN, serial, NCCLSVC_TIMEOUT, "%s", text);
+	if (s->cluster && m->seats[rank].client)
+		remote_unjoin(m, rank, m->seats[rank].client->id, false);
+	comm_refuse_join(s, m, rank, NCCLSVC_TIMEOUT, text);
 }

@@ -105,7 +105,8 @@ static const char *full_name(const char *section, const char *name, char *buf, s
 
 static bool section_known(const char *section)
 {
-	return !section[0] || !strcmp(section, "ncclsvcd") || !strcmp(section, "world");
+	return !section[0] || !strcmp(section, "ncclsvcd") || !strcmp(section, "world") ||
+	       !strcmp(section, "cluster");
 }
 
 static int take_line(void *arg, const char *section, const char *name, const char *value)
@@ -117,7 +118,7 @@ static int take_line(void *arg, const char *section, const char *name, const cha
 	int key;
 
 	if (!section_known(section)) {
-		complain(l, "%s:%d: unknown section [%s]: use [world], [ncclsvcd] or none",
+		complain(l, "%s:%d: unknown section [%s]: use [cluster], [world], [ncclsvcd] or none",
 			 l->c->file, s->line, section);
 		return 1;
 	}

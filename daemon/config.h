@@ -17,6 +17,9 @@ enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CUDA, CONFIG_DEVICE_HOST 
  * every user. Root always may. */
 enum config_access { CONFIG_ACCESS_OWNER, CONFIG_ACCESS_GROUP, CONFIG_ACCESS_ANY };
 
+/* How the daemons of several nodes find each other. AUTO: by MPI, if that has started several. */
+enum config_bootstrap { CONFIG_BOOTSTRAP_AUTO, CONFIG_BOOTSTRAP_NONE, CONFIG_BOOTSTRAP_MPI };
+
 enum config_source { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_OPTION, CONFIG_ENVIRONMENT };
 
 #define CONFIG_KEYS_MAX 32
@@ -44,6 +47,9 @@ struct config {
 	int worker_seconds;
 	int world_data; /* 0: what the other two leave of the ranks */
 	int world_horizontal, world_pipeline;
+	int cluster_bootstrap;	    /* enum config_bootstrap */
+	char cluster_interface[64]; /* a name or an address; empty: choose */
+	int cluster_seconds;	    /* for the nodes to meet */
 
 	char file[PATH_MAX];		       /* that was read; empty: none */
 	unsigned char source[CONFIG_KEYS_MAX]; /* enum config_source, by place in the table */

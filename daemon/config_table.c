@@ -13,6 +13,7 @@
 
 static const char *const devices[] = {"auto", "cuda", "host", NULL};
 static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
+static const char *const bootstraps[] = {"auto", "none", "mpi", NULL};
 static const char *const targets[] = {"auto", "journal", "stderr", NULL};
 static const char *const accesses[] = {"owner", "group", "any", NULL};
 
@@ -69,6 +70,15 @@ const struct config_key config_keys[] = {
 	 NULL, "horizontal parallelism of the world"},
 	{"world_pipeline", CONFIG_INT, true, AT(world_pipeline), 1, SVC_RANKS_MAX, 1, NO_AUTO, NULL,
 	 "pipeline parallelism of the world"},
+	{"cluster_bootstrap", CONFIG_ENUM, false, AT(cluster_bootstrap), 0, 0,
+	 CONFIG_BOOTSTRAP_AUTO, NO_AUTO, bootstraps,
+	 "how several nodes' daemons meet; auto: by MPI, if mpirun or srun started several"},
+	{"cluster_interface", CONFIG_TEXT, false, AT(cluster_interface), 0,
+	 sizeof(((struct config *)0)->cluster_interface), 0, NO_AUTO, NULL,
+	 "the network interface, or this node's address, for the daemons' own connections; auto: "
+	 "the loopback if all share a machine, else the first that is none"},
+	{"cluster_seconds", CONFIG_INT, false, AT(cluster_seconds), 1, 3600, 60, NO_AUTO, NULL,
+	 "how long the nodes' daemons may take to meet"},
 };
 const unsigned config_keys_n = sizeof(config_keys) / sizeof(config_keys[0]);
 _Static_assert(sizeof(config_keys) / sizeof(config_keys[0]) <= CONFIG_KEYS_MAX,
@@ -159,6 +169,9 @@ char *config_key_allowed(unsigned key, char *buf, size_t size)
 		break;
 	case CONFIG_PATH:
 		snprintf(buf, size, "an absolute path");
+		break;
+	case CONFIG_TEXT:
+		snprintf(buf, size, "at most %" PRId64 " characters, or auto", k->max - 1);
 		break;
 	default:
 		snprintf(buf, size, "%s%" PRId64 "..%" PRId64 "%s",
@@ -268,7 +281,12 @@ int config_key_set(struct config *c, unsigned key, const char *text, char *why, 
 		snprintf((char *)c + k->offset, sizeof(c->socket), "%s", text);
 		return 0;
 	}
-	if (k->kind == CONFIG_BYTES) {
+	if (k->kind == CONFIG_TEXT) {
+		good = strlen(text) < (size_t)k->max;
+		if (good)
+			snprintf((char *)c + k->offset, (size_t)k->max, "%s",
+				 strcmp(text, "auto") != 0 ? text : "");
+	} else if (k->kind == CONFIG_BYTES) {
 		good = parse_bytes(k, text, &bytes);
 		if (good)
 			memcpy((char *)c + k->offset, &bytes, sizeof(bytes));
@@ -294,6 +312,8 @@ void config_key_reset(struct config *c, unsigned key)
 
 	if (k->kind == CONFIG_PATH)
 		c->socket[0] = '\0';
+	else if (k->kind == CONFIG_TEXT)
+		((char *)c)[k->offset] = '\0';
 	else if (k->kind == CONFIG_BYTES)
 		c->user_region_bytes = ram_percent(QUOTA_PERCENT);
 	else if (k->offset == AT(engine_threads))
@@ -309,6 +329,10 @@ char *config_key_format(const struct config *c, unsigned key, char *buf, size_t 
 	switch (k->kind) {
 	case CONFIG_PATH:
 		snprintf(buf, size, "%s", c->socket);
+		break;
+	case CONFIG_TEXT:
+		snprintf(buf, size, "%s",
+			 ((const char *)c)[k->offset] ? (const char *)c + k->offset : "auto");
 		break;
 	case CONFIG_BYTES:
 		snprintf(buf, size, "%" PRIu64, c->user_region_bytes);
@@ -330,6 +354,8 @@ static size_t key_size(unsigned key)
 	switch (config_keys[key].kind) {
 	case CONFIG_PATH:
 		return sizeof(((struct config *)0)->socket);
+	case CONFIG_TEXT:
+		return (size_t)config_keys[key].max;
 	case CONFIG_BYTES:
 		return sizeof(uint64_t);
 	default:
@@ -342,7 +368,7 @@ bool config_key_equal(const struct config *a, const struct config *b, unsigned k
 	const void *x = (const char *)a + config_keys[key].offset;
 	const void *y = (const char *)b + config_keys[key].offset;
 
-	if (config_keys[key].kind == CONFIG_PATH)
+	if (config_keys[key].kind == CONFIG_PATH || config_keys[key].kind == CONFIG_TEXT)
 		return !strcmp(x, y);
 	return !memcmp(x, y, key_size(key));
 }

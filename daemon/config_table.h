@@ -8,7 +8,7 @@
 
 #include "config.h"
 
-enum config_kind { CONFIG_INT, CONFIG_POWER, CONFIG_BYTES, CONFIG_ENUM, CONFIG_PATH };
+enum config_kind { CONFIG_INT, CONFIG_POWER, CONFIG_BYTES, CONFIG_ENUM, CONFIG_PATH, CONFIG_TEXT };
 
 struct config_key {
 	const char

@@ -48,13 +48,18 @@ enum command_kind {
 	COMMAND_EPOCH_RELEASE, /* after EPOCH_END: what still runs on GPUs waits for input no more */
 	COMMAND_PLAN_ADD,	/* -> EVENT_PLAN_GONE, at the latest before EVENT_EPOCH_GONE */
 	COMMAND_PLAN_DROP,	/* of one member; -> EVENT_PLAN_DROPPED */
+	COMMAND_NODE_LOST,	/* another node's daemon is gone */
 	COMMAND_EPOCH_DEAD, /* after EPOCH_END: what still runs on GPUs was broken off */
 };
 
+#define EPOCH_ELSEWHERE UINT32_MAX
+
 struct epoch_member {
-	uint32_t session; /* slot */
+	uint32_t session; /* slot; EPOCH_ELSEWHERE: on another node, or gone */
 	uint32_t handle;  /* what the session's records call the communicator */
 	int32_t device;	  /* -1: host */
+	int32_t pid;
+	uint32_t node;
 };
 
 struct command {
@@ -89,6 +94,7 @@ struct command {
 			struct board_entry *board;    /* [nranks]; until EVENT_EPOCH_GONE */
 			bool cuda;
 			uint32_t lane; /* of every member's worker */
+			uint64_t span; /* 0: all members are on this node; else its name on all */
 		} epoch_start;
 		struct {
 			uint32_t device;
@@ -98,6 +104,7 @@ struct command {
 		struct {
 			uint32_t comm;
 			int32_t result, rank, pid; /* what the pending tasks are told */
+			int32_t node; /* that is gone, or does not answer; -1: none */
 		} epoch_end;
 		struct {
 			uint32_t comm;
@@ -109,6 +116,9 @@ struct command {
 			int32_t rank;	   /* of who drops it */
 			uint32_t asker, serial; /* as in cancel */
 		} plan;
+		struct {
+			uint32_t node;
+		} node;
 		struct {
 			uint32_t serial;
 			struct svc_record record;
@@ -135,6 +145,7 @@ enum event_kind {
 	EVENT_CANCELLED,
 	EVENT_DRAINED,
 	EVENT_PONG,
+	EVENT_SPAN_FAILED, /* an epoch on several nodes can't go on: end it on all of them */
 };
 
 struct event {
@@ -152,6 +163,11 @@ struct event {
 			uint32_t comm;
 		} epoch;
 		struct plan *plan;
+		struct {
+			uint32_t comm, epoch;
+			int32_t result;
+			int32_t node; /* whose fault it is; -1: nobody's */
+		} span;
 		struct {
 			uint32_t asker, serial;
 		} dropped;

@@ -13,6 +13,7 @@
 #include <systemd/sd-daemon.h>
 #endif
 
+#include "cluster/cluster.h"
 #include "config.h"
 #include "log.h"
 #include "ncclsvc_types.h"
@@ -29,6 +30,7 @@ struct daemon {
 	int argc;
 	char **argv;
 	char **envp;
+	struct cluster *cluster; /* NULL: one node */
 	struct server *server;
 	struct listen_socket socket;
 	uv_signal_t term, interrupt, hangup;
@@ -228,10 +230,25 @@ static int listen_own(struct daemon *d)
 	return server_listen(d->server, socket_take(&d->socket)) < 0 ? -1 : 0;
 }
 
+/* The socket's path may have the node's number in it. */
+static int fill_node_in(struct daemon *d)
+{
+	static const struct cluster alone;
+	if (!cluster_fill_path(d->cluster ? d->cluster : &alone, d->config.socket,
+			       sizeof(d->config.socket)))
+		return 0;
+	log_error("the socket's path is too long");
+	return -1;
+}
+
 static int start(struct daemon *d)
 {
 	raise_fd_limit();
-	d->server = server_create(&d->loop, &d->config);
+	if (cluster_wanted(&d->config, d->envp) && !(d->cluster = cluster_create(&d->loop, &d->config)))
+		return -1;
+	if (fill_node_in(d))
+		return -1;
+	d->server = server_create(&d->loop, &d->config, d->cluster);
 	if (!d->server) {
 		log_error("cannot start: %s", strerror(errno));
 		return -1;
@@ -271,11 +288,15 @@ static void stop(struct daemon *d)
 	close_own((uv_handle_t *)&d->hangup);
 	close_own((uv_handle_t *)&d->alive);
 	close_own((uv_handle_t *)&d->end);
+	if (d->cluster)
+		cluster_close(d->cluster);
 	uv_run(&d->loop, UV_RUN_DEFAULT);
 	if (d->server)
 		server_destroy(d->server);
 	socket_close(&d->socket);
 	uv_loop_close(&d->loop);
+	if (d->cluster)
+		cluster_destroy(d->cluster, d->exit_code);
 }
 
 int main(int argc, char *argv[], char *envp[])

@@ -167,6 +167,9 @@ static bool may_commit(struct client *c, uint32_t serial, const struct communica
 	} else if (r->groups > SVC_PLAN_TASKS || r->tasks > SVC_PLAN_TASKS) {
 		result = NCCLSVC_LIMIT;
 		wrong = "a plan has at most 65536 groups and as many tasks";
+	} else if (m->remote) {
+		result = NCCLSVC_UNSUPPORTED;
+		wrong = "the communicator has members on other nodes, and plans are of one node";
 	} else if (m->state != NCCLSVC_COMM_READY || m->occupied != m->nranks ||
 		   m->epoch != r->epoch) {
 		result = NCCLSVC_STALE_EPOCH;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "cluster/cluster.h"
 #include "engine/engine.h"
 #include "fdio.h"
 #include "gpu.h"
@@ -71,6 +72,8 @@ static void on_timer(uv_timer_t *timer)
 	s->next_deadline_ns = 0;
 	uint64_t next = earlier(expire_silent(s, now), comm_expire(s, now));
 	next = earlier(next, physical_expire(s, now));
+	if (s->cluster)
+		home_expire(s->cluster, now);
 	if (next)
 		server_deadline(s, next);
 }
@@ -224,6 +227,9 @@ static void handle_event(struct server *s, const struct event *ev)
 		if (s->drained)
 			s->drained(s->drained_arg);
 		break;
+	case EVENT_SPAN_FAILED:
+		comm_span_failed(s, ev->span.comm, ev->span.epoch, ev->span.result, ev->span.node);
+		break;
 	case EVENT_PONG:
 		if (s->pong)
 			s->pong(s->pong_arg);
@@ -247,13 +253,15 @@ static void notify(void *arg)
 
 /* ---- Beginning and end ---- */
 
-struct server *server_create(uv_loop_t *loop, const struct config *config)
+struct server *server_create(uv_loop_t *loop, const struct config *config,
+			     struct cluster *cluster)
 {
 	struct server *s = calloc(1, sizeof(*s));
 	if (!s)
 		return NULL;
 	s->loop = loop;
 	s->config = config;
+	s->cluster = cluster;
 	s->start_ns = server_now();
 	s->by_slot = calloc(SVC_SESSIONS_MAX, sizeof(*s->by_slot));
 	s->comm_by_slot = calloc(SVC_COMMS_MAX, sizeof(*s->comm_by_slot));
@@ -268,6 +276,9 @@ struct server *server_create(uv_loop_t *loop, const struct config *config)
 		.spin_us = config->spin_us,
 		.sessions_max = SVC_SESSIONS_MAX,
 		.comms_max = SVC_COMMS_MAX,
+		.mpi = cluster ? cluster->mpi : NULL,
+		.node = cluster ? cluster->me : 0,
+		.nodes = cluster ? cluster->n : 1,
 	};
 	if (s->by_slot && s->comm_by_slot && s->spare_fd >= 0)
 		s->executor = engine_create(&ec, notify, s);
@@ -280,6 +291,8 @@ struct server *server_create(uv_loop_t *loop, const struct config *config)
 		errno = error;
 		return NULL;
 	}
+	if (cluster)
+		cluster_attach(cluster, s);
 	return s;
 }
 

@@ -11,11 +11,13 @@
 
 #include "config.h"
 
+struct cluster;
 struct server;
 
 /* config is borrowed, and may change between calls where a reload allows. Returns NULL with errno
  * set. */
-struct server *server_create(uv_loop_t *loop, const struct config *config);
+struct server *server_create(uv_loop_t *loop, const struct config *config,
+			     struct cluster *cluster);
 /* Accepts connections from a listening SOCK_SEQPACKET socket. Takes fd. Returns 0 or -errno. */
 int server_listen(struct server *s, int fd);
 /* Takes a connected socket as a new session. */

@@ -10,6 +10,7 @@
  *   plan*.c    plans: committed, matched, terminated
  *   list.c     snapshots for inspection
  *   gpu*.c     the GPUs' workers, their communicators and memory
+ *   cluster/   the other nodes
  */
 #ifndef DAEMON_SERVER_STATE_H
 #define DAEMON_SERVER_STATE_H
@@ -25,6 +26,10 @@
 #define GPUS_MAX 16
 
 struct client;
+struct cluster;
+struct control_break;
+struct control_parts;
+struct control_start;
 struct gpu;
 struct physical;
 struct plan;
@@ -65,7 +70,10 @@ struct seat {
 	uint64_t since_ns;     /* when it came */
 	int32_t pid;	       /* the last holder's */
 	int32_t device;
-	bool fresh; /* this JOIN made the handle: it goes if the JOIN fails */
+	int32_t node;  /* of the epoch's member, if that is another one; else -1 */
+	int32_t far_pid;
+	bool fresh;    /* this JOIN made the handle: it goes if the JOIN fails */
+	bool overdue;  /* its home was asked who is late */
 };
 
 struct split_request {
@@ -73,6 +81,7 @@ struct split_request {
 	int32_t colour, key;
 	uint32_t serial;
 	uint64_t deadline_ns;
+	bool overdue; /* its home was asked who is late */
 };
 
 /* A plan that waits for the other members'. */
@@ -109,6 +118,10 @@ struct communicator {
 	struct commit *commits; /* [nranks]; NULL: none waits */
 	uint32_t committing;
 	uint64_t since_ns, idle_ns;
+	/* With other nodes: */
+	uint32_t remote;	     /* members of the epoch on other nodes */
+	struct control_start *start; /* all have joined; NULL: not yet, or it has begun */
+	struct control_break *start_break; /* that is over already */
 	UT_hash_handle hh; /* by id */
 };
 
@@ -195,6 +208,8 @@ struct server {
 	uint64_t last_comm, last_plan;
 	struct plan *plans;
 	struct communicator *world;
+	struct cluster *cluster; /* NULL: this node is alone */
+	uint32_t world_first;	 /* this node's first rank in the world */
 	struct gpu *gpus[GPUS_MAX];
 	uint32_t ngpus;
 	struct physical *physicals;
@@ -260,6 +275,17 @@ void comm_physical_ready(struct communicator *m, int result, const char *why);
 void comm_gpu_lost(struct communicator *m, int result, int32_t rank);
 /* Ends every epoch for this reason, so that no member takes the blame. */
 void comm_close_all(struct server *s, int reason);
+/* Other nodes: all have joined; the epoch was ended by another node; a member there left; the node
+ * is gone; the engine could not go on; the home refuses a JOIN, a SPLIT; or tells who joins what. */
+void comm_gathered(struct communicator *m, const struct control_start *start);
+void comm_broken_elsewhere(struct communicator *m, const struct control_break *b);
+void comm_left_elsewhere(struct communicator *m, int32_t rank);
+void comm_node_lost(struct communicator *m, uint32_t node);
+void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int result, int32_t node);
+void comm_refuse_join(struct server *s, struct communicator *m, uint32_t rank, int result,
+		      const char *text);
+void comm_split_refused(struct communicator *m, int result, const char *text);
+void comm_split_parts(struct communicator *m, const struct control_parts *p);
 void comm_free_all(struct server *s);
 
 /* plan.c */

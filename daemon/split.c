@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "cluster/cluster.h"
 #include "comm.h"
 
 int comm_random_id(uint8_t id[NCCLSVC_ID_BYTES])
@@ -46,6 +47,12 @@ uint64_t comm_split_expire(struct communicator *m, uint64_t now)
 	uint64_t next = 0;
 	for (uint32_t k = 0; m->split && k < m->nranks; k++) {
 		uint64_t at = m->split[k].here ? m->split[k].deadline_ns : 0;
+		if (at && at <= now && m->account->server->cluster && !m->split[k].overdue) {
+			/* Its home knows who is missing; it answers soon, if it lives. */
+			m->split[k].overdue = true;
+			at = m->split[k].deadline_ns = now + HOME_NS;
+			remote_split(m, k, true);
+		}
 		if (at && at <= now) {
 			comm_split_failed(m, NCCLSVC_TIMEOUT, -1);
 			return 0;
@@ -180,7 +187,7 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 			     "the timeout is out of range, or a reserved field is not zero");
 		return;
 	}
-	if (m->state != NCCLSVC_COMM_READY || m->occupied != m->nranks) {
+	if (m->state != NCCLSVC_COMM_READY || m->occupied + m->remote != m->nranks) {
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_STALE_EPOCH,
 			     "communicator %s lacks members: rejoin it first", m->label);
 		return;
@@ -205,6 +212,86 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 	};
 	if (r->timeout_ns)
 		server_deadline(c->server, m->split[rank].deadline_ns);
-	if (++m->splitting == m->nranks)
+	if (c->server->cluster)
+		remote_split(m, (uint32_t)rank, false);
+	else if (++m->splitting == m->nranks)
 		finish_split(c->server, m);
+}
+
+/* ---- With other nodes: the home decides ---- */
+
+void comm_split_refused(struct communicator *m, int result, const char *text)
+{
+	struct split_request *split = m->split;
+	if (!split)
+		return;
+	m->split = NULL;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (split[k].here && m->seats[k].client)
+			client_error(m->seats[k].client, SVC_SPLIT, split[k].serial, result, "%s",
+				     text);
+	free(split);
+}
+
+/* Seats one member in its part, and joins it. False: over a limit. */
+static bool join_part(struct server *s, struct communicator *m, uint32_t rank,
+		      const struct split_request *r, const struct control_part *p)
+{
+	struct communicator *part = NULL;
+	HASH_FIND(hh, s->comms, p->id, sizeof(p->id), part);
+	if (!part)
+		part = comm_create(s, p->id, p->nranks, m->owner);
+	if (!part || part->nranks != p->nranks)
+		return false;
+	const struct seat *from = &m->seats[rank];
+	uint32_t handle = comm_new_handle(from->client, part, (int32_t)p->rank);
+	if (!handle) {
+		comm_check_idle(s, part);
+		return false;
+	}
+	snprintf(part->label, sizeof(part->label), "split of %llu", (unsigned long long)m->uid);
+	part->state = NCCLSVC_COMM_FORMING;
+	part->cuda = m->cuda;
+	part->reply_opcode = SVC_SPLIT;
+	part->seats[p->rank] = (struct seat){
+		.state = NCCLSVC_MEMBER_JOINING,
+		.client = from->client,
+		.handle = handle,
+		.serial = r->serial,
+		.deadline_ns = r->deadline_ns,
+		.since_ns = server_now(),
+		.pid = from->pid,
+		.device = from->device,
+		.node = -1,
+		.fresh = true,
+	};
+	part->occupied++;
+	part->joining++;
+	remote_join(part, p->rank);
+	return true;
+}
+
+void comm_split_parts(struct communicator *m, const struct control_parts *p)
+{
+	struct server *s = m->account->server;
+	struct split_request *split = m->split;
+	const struct svc_join_reply none = {0};
+	if (!split)
+		return;
+	m->split = NULL;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct client *c = m->seats[k].client;
+		const struct control_part *part = &p->parts[k].part;
+		bool sound = part->nranks <= SVC_HOST_RANKS_MAX &&
+			     (!part->nranks || part->rank < part->nranks);
+		if (!split[k].here || !c || !sound)
+			continue;
+		if (!part->nranks)
+			client_reply(c, SVC_SPLIT, split[k].serial, &none, sizeof(none), NULL, 0);
+		else if (!join_part(s, m, k, &split[k], part))
+			client_error(c, SVC_SPLIT, split[k].serial, NCCLSVC_LIMIT,
+				     "the split would pass a limit of the daemon or of a session "
+				     "(comms_max)");
+	}
+	free(split);
 }

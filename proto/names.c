@@ -159,10 +159,19 @@ char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size)
 			add(&t, "a member died or left; rejoin the communicator");
 			break;
 		}
+		if (st->field == NCCLSVC_FIELD_NODE)
+			add(&t, "node %llu's daemon is gone, and with it ",
+			    (unsigned long long)st->value_a);
 		add_rank(&t, st->rank_a, st->pid_a);
-		add(&t, " died or left; rejoin the communicator");
+		add(&t, st->field == NCCLSVC_FIELD_NODE ? "; rejoin the communicator"
+							: " died or left; rejoin the communicator");
 		break;
 	case NCCLSVC_TIMEOUT:
+		if (st->field == NCCLSVC_FIELD_NODE) {
+			add(&t, "node %llu's daemon does not answer",
+			    (unsigned long long)st->value_a);
+			break;
+		}
 		add(&t, "the deadline passed");
 		if (st->missing_count) {
 			add(&t, " waiting for ");

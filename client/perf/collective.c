@@ -219,6 +219,7 @@ static bool start_host(struct bench *b, const char *socket)
 {
 	const struct options *o = b->options;
 	struct rank_options rank = {.socket = socket,
+				    .nodes = o->nodes,
 				    .no_ring = o->no_ring,
 				    .plain_memory = o->plain_memory,
 				    .planned = o->planned,

@@ -27,7 +27,7 @@ _ncclsvc_perf()
 		;;
 	*)
 		words="$common --minbytes --maxbytes --stepbytes --stepfactor --iters --check
-			--warmup_iters --datatype --op --root --blocking --ranks --time-cap
+			--warmup_iters --datatype --op --root --blocking --ranks --nodes --time-cap
 			--baseline --plain-memory --gpus --memory --sync"
 		[ "$operation" != sendrecv ] || words+=' --plan'
 		;;

@@ -15,6 +15,7 @@ enum {
 	OPT_SPAWN = 256,
 	OPT_SOCKET,
 	OPT_RANKS,
+	OPT_NODES,
 	OPT_ROUNDS,
 	OPT_TIME_CAP,
 	OPT_BASELINE,
@@ -50,6 +51,7 @@ static const struct option long_options[] = {
 	{"spawn-daemon", no_argument, NULL, OPT_SPAWN},
 	{"socket", required_argument, NULL, OPT_SOCKET},
 	{"ranks", required_argument, NULL, OPT_RANKS},
+	{"nodes", required_argument, NULL, OPT_NODES},
 	{"rounds", required_argument, NULL, OPT_ROUNDS},
 	{"time-cap", required_argument, NULL, OPT_TIME_CAP},
 	{"baseline", required_argument, NULL, OPT_BASELINE},
@@ -158,6 +160,10 @@ static bool apply(struct options *o, int option, const char *arg)
 		o->ranks_given = true;
 		good = parse_number(arg, 1, PERF_RANKS_MAX, &n);
 		o->ranks = (uint32_t)n;
+		return good;
+	case OPT_NODES:
+		good = parse_number(arg, 1, 64, &n);
+		o->nodes = (uint32_t)n;
 		return good;
 	case OPT_ROUNDS:
 		good = parse_number(arg, 1, 10000, &n);

@@ -40,6 +40,7 @@ struct options {
 	uint32_t ranks;
 	bool ranks_given, iters_given, bytes_given;
 	bool spawn_daemon;
+	uint32_t nodes; /* daemons that the ranks are spread over */
 	const char *socket;
 	bool json;
 	const char *json_path; /* NULL: stdout */

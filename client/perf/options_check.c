@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The help, the defaults, and which options go together. */
 #include <stdio.h>
+#include <string.h>
 
 #include "ncclsvc.h"
 #include "options.h"
@@ -33,6 +34,8 @@ const char options_help[] =
 	"  -z, --blocking 0|1          1: wait for each operation; 0: submit ahead (1; cuda: 0)\n"
 	"How:\n"
 	"      --ranks N               client processes (2)\n"
+	"      --nodes N               spread them over N daemons, that mpirun starts, or whose\n"
+	"                              sockets' paths have %r for the node's number (1)\n"
 	"      --rounds N              rounds at each size; the median counts (5)\n"
 	"      --time-cap SECONDS      fewer iterations where a size would take longer (2)\n"
 	"      --baseline mpi          the same with Open MPI, alternating, and the ratio\n"
@@ -88,6 +91,7 @@ void options_default(struct options *o)
 		.types = 1u << NCCLSVC_FLOAT32,
 		.redops = 1u << NCCLSVC_SUM,
 		.ranks = 2,
+		.nodes = 1,
 		.rounds = 5,
 		.time_cap_s = 2,
 		.timeout_ms = 120000,
@@ -156,6 +160,13 @@ int options_check(struct options *o)
 		return status;
 	if (o->spawn_daemon && o->socket)
 		return options_refuse("%s contradict each other", "--spawn-daemon and --socket");
+	if (o->nodes > 1 && (o->mode != MODE_COLLECTIVE || o->cuda))
+		return options_refuse("%s is for operations on host memory", "--nodes");
+	if (o->nodes > o->ranks)
+		return options_refuse("%s: each node needs a rank", "--nodes");
+	if (o->nodes > 1 && !o->spawn_daemon && (!o->socket || !strstr(o->socket, "%r")))
+		return options_refuse("%s needs --spawn-daemon, or a --socket with %%r in it",
+				      "--nodes");
 	if (o->max_bytes < o->min_bytes)
 		return options_refuse("%s is smaller than --minbytes", "--maxbytes");
 	if (o->step_factor == 1)

@@ -17,7 +17,8 @@
 #define GRACE_MS 8000 /* for an orderly end */
 
 static struct {
-	pid_t pid;
+	pid_t pid; /* mpirun's, with several nodes */
+	uint32_t nodes;
 	char socket[96], log[96];
 } daemon_;
 
@@ -38,7 +39,18 @@ static bool wait_until_it_listens(int timeout_ms)
 	uint64_t end = perf_now_ns() + (uint64_t)timeout_ms * 1000000;
 	int status;
 	char how[96];
-	while (!listens(daemon_.socket)) {
+	char path[108];
+	for (uint32_t node = 0; node < daemon_.nodes;) {
+		const char *here = strstr(daemon_.socket, "%r");
+		snprintf(path, sizeof(path), "%s", daemon_.socket);
+		if (here)
+			snprintf(path, sizeof(path), "%.*s%u%s", (int)(here - daemon_.socket),
+				 daemon_.socket, node, here + 2);
+		if (listens(path)) {
+			node++;
+			continue;
+		}
+
 		if (caught_signal())
 			return false;
 		if (wait_child(daemon_.pid, 0, &status)) {
@@ -61,13 +73,17 @@ bool private_daemon_start(const struct options *o)
 {
 	static const char *const places[] = {"../../daemon", "../sbin", "../libexec/ncclsvc",
 					     NCCLSVC_LIBEXECDIR, NULL};
-	char program[PATH_MAX], ranks_text[16];
+	char program[PATH_MAX], ranks_text[16], nodes_text[16];
 	const char *dir = private_dir();
 	if (!dir || !find_program("ncclsvcd", "NCCLSVCD", places, program, sizeof(program)))
 		return false;
-	snprintf(daemon_.socket, sizeof(daemon_.socket), "%s/ncclsvcd.sock", dir);
+	daemon_.nodes = o->nodes;
+	snprintf(daemon_.socket, sizeof(daemon_.socket), "%s/ncclsvcd%s.sock", dir,
+		 o->nodes > 1 ? "%r" : "");
 	snprintf(daemon_.log, sizeof(daemon_.log), "%s/ncclsvcd.log", dir);
-	snprintf(ranks_text, sizeof(ranks_text), "%u", o->ranks);
+	/* With several nodes, the world is nobody's here; and it has its limit. */
+	snprintf(ranks_text, sizeof(ranks_text), "%u", o->nodes > 1 ? 1 : o->ranks);
+	snprintf(nodes_text, sizeof(nodes_text), "%u", o->nodes);
 	int log = open(daemon_.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	if (log < 0) {
 		complain("can't write %s: %s", daemon_.log, strerror(errno));
@@ -75,13 +91,18 @@ bool private_daemon_start(const struct options *o)
 	}
 	/* An empty configuration: this machine's own is for its own daemon. */
 	const char *device = o->cuda ? "cuda" : "host";
-	const char *argv[] = {program,	      "--config",     "/dev/null", "--socket",
-			      daemon_.socket, "--device",     device,	   "--ranks",
-			      ranks_text,     "--log-target", "stderr",	   NULL};
-	daemon_.pid = spawn((char *const *)argv, log);
+	const char *argv[] = {"mpirun",	  "--allow-run-as-root", "--oversubscribe",
+			      "--bind-to", "none",		 "-n",
+			      nodes_text, program,		 "--config",
+			      "/dev/null", "--socket",		 daemon_.socket,
+			      "--device", device,		 "--ranks",
+			      ranks_text, "--log-target",	 "stderr",
+			      NULL};
+	size_t first = o->nodes > 1 ? 0 : 7;
+	daemon_.pid = spawn((char *const *)argv + first, log);
 	close(log);
 	if (daemon_.pid < 0) {
-		complain("can't run %s: %s", program, strerror(errno));
+		complain("can't run %s: %s", argv[first], strerror(errno));
 		daemon_.pid = 0;
 		return false;
 	}

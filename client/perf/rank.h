@@ -7,7 +7,8 @@
 #include "ncclsvc.h"
 
 struct rank_options {
-	const char *socket; /* NULL: the library's default */
+	const char *socket; /* NULL: the library's default; %r in it is the rank's node */
+	uint32_t nodes;	    /* 0, 1: one */
 	bool no_ring;
 	bool plain_memory;
 	bool planned; /* SendRecv by a plan */

@@ -2,11 +2,17 @@
 #include "service.h"
 
 #include <stdio.h>
+#include <string.h>
 
 ncclsvc_result service_open(const struct rank_options *o, ncclsvc_session **session)
 {
+	char path[128];
+	const char *here = o->nodes > 1 ? strstr(o->socket, "%r") : NULL;
+	if (here)
+		snprintf(path, sizeof(path), "%.*s%d%s", (int)(here - o->socket), o->socket,
+			 o->rank * (int)o->nodes / o->nranks, here + 2);
 	ncclsvc_options options = {.size = sizeof(options),
-				   .socket = o->socket,
+				   .socket = here ? path : o->socket,
 				   .name = "ncclsvc-perf",
 				   .no_ring = o->no_ring,
 				   .timeout_ms = o->timeout_ms};

@@ -6,7 +6,7 @@
 #include <sys/epoll.h>
 #include <utlist.h>
 
-#include "state.h"
+#include "span.h"
 
 /* ---- Sessions ---- */
 
@@ -209,6 +209,14 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 		struct member *m = &c->members[k];
 		m->comm = c;
 		m->board = &cmd->epoch_start.board[k];
+		m->pid = em->pid;
+		if (em->session == EPOCH_ELSEWHERE) {
+			m->device = -1;
+			m->gone = em->node == e->config.node; /* before it began */
+			c->gone += m->gone;
+			continue;
+		}
+		c->here++;
 		m->session = e->sessions[em->session];
 		m->handle = em->handle;
 		m->pid = m->session->pid;
@@ -218,8 +226,12 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 		if (c->cuda && device_start_member(e, m))
 			return -ENOMEM;
 	}
+	if (cmd->epoch_start.span && span_create(e, c, cmd))
+		return -ENOMEM;
 	free(cmd->epoch_start.members);
 	e->comms[c->slot] = c;
+	if (c->span)
+		span_hear_early(e, c->span);
 	return 0;
 }
 
@@ -231,6 +243,7 @@ static void cancel(struct engine *e, const struct command *c)
 					 .serial = c->cancel.serial,
 					 .result = NCCLSVC_NOT_FOUND}};
 	const uint64_t live = e->live;
+	uint64_t asked = 0; /* of other nodes, which may have begun */
 	st.pid_a = c->cancel.pid;
 	for (uint32_t i = 0; i < e->fresh; i++) {
 		struct task *t = &e->tasks[i];
@@ -244,12 +257,25 @@ static void cancel(struct engine *e, const struct command *c)
 			continue;
 		}
 		ev.cancelled.result = NCCLSVC_OK;
-		if (t->place == RUNNING || t->ghost)
+		if ((t->place == RUNNING && !t->junction) || t->ghost)
 			continue;
+		asked += t->junction != NULL;
 		order_fail(e, t, &st); /* and with it, others of its collective */
 	}
-	ev.cancelled.count = live - e->live;
+	ev.cancelled.count = live - e->live + asked;
 	engine_event(e, &ev);
+}
+
+static void end_epoch(struct engine *e, const struct command *cmd)
+{
+	struct comm *c = e->comms[cmd->epoch_end.comm];
+	struct epoch_end end = {cmd->epoch_end.result, cmd->epoch_end.rank, cmd->epoch_end.pid,
+				cmd->epoch_end.node};
+	order_run_ready(e); /* none may point to a communicator that goes */
+	if (c->span)
+		span_begin_end(e, c, &end);
+	else
+		order_end_epoch(e, c, &end);
 }
 
 /* ---- Commands ---- */
@@ -278,9 +304,7 @@ static void run_command(struct engine *e, const struct command *c)
 		error = start_epoch(e, c);
 		break;
 	case COMMAND_EPOCH_END:
-		order_run_ready(e); /* none may point to a communicator that goes */
-		order_end_epoch(e, e->comms[c->epoch_end.comm], c->epoch_end.result,
-				c->epoch_end.rank, c->epoch_end.pid);
+		end_epoch(e, c);
 		break;
 	case COMMAND_MEMBER_LEFT:
 		order_run_ready(e);
@@ -311,6 +335,9 @@ static void run_command(struct engine *e, const struct command *c)
 		plan_drop(e, e->comms[c->plan.comm], c->plan.rank);
 		engine_event(e, &(struct event){.kind = EVENT_PLAN_DROPPED,
 						.dropped = {c->plan.asker, c->plan.serial}});
+		break;
+	case COMMAND_NODE_LOST:
+		span_node_lost(e, c->node.node);
 		break;
 	case COMMAND_EPOCH_RELEASE:
 		device_release_inputs(e->comms[c->epoch_end.comm]);

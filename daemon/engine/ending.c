@@ -6,14 +6,21 @@
 
 #include "names.h"
 #include "order.h"
+#include "span.h"
 #include "task.h"
 
 void order_fail(struct engine *e, struct task *t, ncclsvc_status *st)
 {
 	struct comm *c = t->comm;
+	if (t->junction)
+		junction_ask(e, t, st);
 	if (t->place == RUNNING || t->ghost)
 		return;
 	if (c->collective[t->rank] == t) {
+		if (c->span && !c->haunted) {
+			junction_fail_collective(e, c, st);
+			return;
+		}
 		order_haunt_collective(e, c, st);
 		return;
 	}
@@ -81,11 +88,15 @@ static void clear_member(struct engine *e, struct member *m, const ncclsvc_statu
 	plan_clear(e, c, (int32_t)(m - c->members), st);
 }
 
-void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank, int32_t pid)
+void order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *end)
 {
-	ncclsvc_status st = status_of(result), own = status_of(NCCLSVC_CANCELLED);
-	st.rank_a = rank;
-	st.pid_a = pid;
+	ncclsvc_status st = status_of(end->result), own = status_of(NCCLSVC_CANCELLED);
+	st.rank_a = end->rank;
+	st.pid_a = end->pid;
+	if (end->node >= 0) {
+		st.field = NCCLSVC_FIELD_NODE;
+		st.value_a = (uint64_t)end->node;
+	}
 	c->ended = true;
 	c->end = st;
 	struct work *w;
@@ -96,10 +107,11 @@ void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank,
 	c->haunted = false;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct member *m = &c->members[k];
-		if (m->gone)
+		if (m->gone || !m->session)
 			continue;
 		/* Nobody is told that he himself has gone; that his GPU's worker has, he is. */
-		bool self = (int32_t)k == rank && result == NCCLSVC_PEER_GONE;
+		bool self = (int32_t)k == end->rank && end->result == NCCLSVC_PEER_GONE &&
+			    end->node < 0;
 		clear_member(e, m, self ? &own : &st);
 		struct handle *h = &m->session->handles[m->handle];
 		h->comm = NULL;
@@ -109,7 +121,10 @@ void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank,
 	plan_end(e, c);
 	if (c->cuda)
 		device_end_epoch(e, c);
-	if (!c->pending)
+	c->pending++; /* so that it outlives this */
+	if (c->span)
+		span_end_epoch(e, c);
+	if (!--c->pending)
 		order_free_comm(e, c);
 }
 
@@ -122,11 +137,18 @@ void order_member_left(struct engine *e, struct comm *c, int32_t rank)
 		return;
 	if (c->cuda)
 		device_drop_met(e, c, rank, &st);
-	clear_member(e, m, &own);
-	m->session->handles[m->handle] = (struct handle){0};
-	m->session = NULL;
+	if (m->session) {
+		clear_member(e, m, &own);
+		m->session->handles[m->handle] = (struct handle){0};
+		m->session = NULL;
+	}
 	m->gone = true;
 	c->gone++;
+	if (c->span) {
+		junction_member_left(e, c, rank, &st);
+		if (c->collective_here && !c->haunted)
+			junction_fail_collective(e, c, &st);
+	}
 	if (c->collective_here)
 		order_end_collective(e, c, &st);
 	for (uint32_t k = 0; k < c->nranks; k++) {
@@ -144,6 +166,7 @@ void order_free_comm(struct engine *e, struct comm *c)
 {
 	engine_event(e, &(struct event){.kind = EVENT_EPOCH_GONE, .epoch = {c->slot}});
 	e->comms[c->slot] = NULL;
+	span_free(e, c);
 	free(c->members);
 	free(c->collective);
 	free(c);

@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
-#include "state.h"
+#include "span.h"
 #include "worker/queue.h"
 
 #define EPOLL_COMMANDS		UINT64_MAX /* else the session's slot */
@@ -191,9 +191,13 @@ static bool collect_jobs(struct engine *e)
 	while (e->jobs && (job = pool_collect(e->pool))) {
 		e->jobs--;
 		e->now = engine_clock();
+		any = true;
+		if (job->across) {
+			across_job_done(e, job);
+			continue;
+		}
 		DL_DELETE(e->running, (struct work *)job);
 		order_finish(e, (struct work *)job);
-		any = true;
 	}
 	return any;
 }
@@ -250,14 +254,29 @@ static int sleep_ms(const struct engine *e)
 	return ms > 60000 ? 60000 : (int)ms;
 }
 
+/* Of those who will not wake us: GPUs, and other nodes. */
+static uint64_t sleep_ns(struct engine *e)
+{
+	int ms = sleep_ms(e);
+	uint64_t ns = e->launched ? device_sleep_ns(e, ms)
+		      : ms < 0	  ? UINT64_MAX
+				  : (uint64_t)ms * 1000000;
+	uint64_t nodes = e->config.mpi ? span_sleep_ns(e) : UINT64_MAX;
+	return ns < nodes ? ns : nodes;
+}
+
 static void fall_asleep(struct engine *e)
 {
 	publish_tasks(e);
 	atomic_store(&e->asleep, true);
 	/* Either they see the flag and write the eventfd, or we see what they left. */
 	if (!atomic_load(&e->commands_waiting) && !collect_jobs(e) && !e->ready && !e->active &&
-	    !e->dirty)
-		e->launched ? look_ns(e, device_sleep_ns(e, sleep_ms(e))) : look(e, sleep_ms(e));
+	    !e->dirty && !(e->config.mpi && span_poll(e))) {
+		if (e->launched || e->config.mpi)
+			look_ns(e, sleep_ns(e));
+		else
+			look(e, sleep_ms(e));
+	}
 	atomic_store(&e->asleep, false);
 }
 
@@ -321,6 +340,9 @@ static void *engine_main(void *arg)
 			device_launch(e);
 		if (e->launched)
 			busy |= device_poll(e);
+		/* Who waits for other nodes looks at once; else their news can wait a little. */
+		if (e->config.mpi && (e->committed || e->ops || e->now - e->heard_ns >= LOOK_NS))
+			busy |= span_poll(e);
 		/* To look for sleepers is to wait until the statuses are out. Who polls sees them
 		 * without; so first see whether there is more to do. */
 		unflushed = e->dirty ? unflushed + 1 : 0;
@@ -381,6 +403,7 @@ static void engine_free(struct engine *e)
 		close(e->wake_fd);
 	if (e->epoll_fd >= 0)
 		close(e->epoll_fd);
+	span_finish_all(e);
 	deadlines_fini(&e->deadlines);
 	table_fini(&e->table);
 	pthread_mutex_destroy(&e->lock);
@@ -404,7 +427,8 @@ static void engine_destroy(struct executor *x)
 	while (e->jobs) {
 		struct job *job = pool_collect(e->pool);
 		if (job) {
-			free(job);
+			if (!job->across) /* else it is its operation's */
+				free(job);
 			e->jobs--;
 		} else if (!pool_help(e->pool)) {
 			sched_yield();
@@ -438,9 +462,10 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->sessions = calloc(config->sessions_max, sizeof(*e->sessions));
 	e->comms = calloc(config->comms_max, sizeof(*e->comms));
 	e->tasks = calloc(config->tasks_max, sizeof(*e->tasks));
+	e->lost = calloc(config->nodes + 1, sizeof(*e->lost));
 	e->free_slots = calloc(config->tasks_max, sizeof(*e->free_slots));
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = EPOLL_COMMANDS};
-	if (e->epoll_fd < 0 || e->wake_fd < 0 || !e->sessions || !e->comms || !e->tasks ||
+	if (e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost || !e->sessions || !e->comms || !e->tasks ||
 	    !e->free_slots || table_init(&e->table, config->tasks_max) ||
 	    epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, e->wake_fd, &ev) < 0 ||
 	    !(e->pool = pool_create(config->threads - 1, wake_engine, e))) {

@@ -14,6 +14,8 @@ struct engine_config {
 	uint32_t tasks_max; /* alive at once */
 	int spin_us;	    /* how long to poll after the last record before sleeping; -1: choose */
 	uint32_t sessions_max, comms_max;
+	const struct mpi_api *mpi; /* NULL: one node */
+	uint32_t node, nodes;
 };
 
 /* Returns NULL with errno set. */

@@ -7,6 +7,7 @@
 
 #include "names.h"
 #include "order.h"
+#include "span.h"
 #include "task.h"
 
 /* ---- Collectives ---- */
@@ -25,7 +26,7 @@ void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status
 	c->collectives++;
 }
 
-static ncclsvc_status refused_by(const struct task *t)
+ncclsvc_status order_refused_status(const struct task *t)
 {
 	ncclsvc_status st = status_of(NCCLSVC_INVALID_ARGUMENT);
 	st.field = NCCLSVC_FIELD_AGREEMENT;
@@ -37,18 +38,24 @@ static ncclsvc_status refused_by(const struct task *t)
 static bool find_mismatch(const struct comm *c, ncclsvc_status *st)
 {
 	uint64_t a = 0, b = 0;
-	const struct svc_record *first = &c->collective[0]->record;
-	for (uint32_t k = 1; k < c->nranks; k++) {
+	uint32_t at = 0;
+	while (!c->collective[at]) /* on another node */
+		at++;
+	const struct svc_record *first = &c->collective[at]->record;
+	for (uint32_t k = at + 1; k < c->nranks; k++) {
+		if (!c->collective[k])
+			continue;
 		unsigned field = svc_record_differs(first, &c->collective[k]->record, &a, &b);
 		if (!field)
 			continue;
 		uint32_t like_first = 0;
-		int32_t one = 0, other = (int32_t)k;
+		int32_t one = (int32_t)at, other = (int32_t)k;
 		for (uint32_t i = 0; i < c->nranks; i++)
-			like_first += !svc_record_differs(first, &c->collective[i]->record, &a, &b);
-		if (like_first * 2 < c->nranks) {
+			like_first += c->collective[i] &&
+				      !svc_record_differs(first, &c->collective[i]->record, &a, &b);
+		if (like_first * 2 < c->here) {
 			one = (int32_t)k;
-			other = 0;
+			other = (int32_t)at;
 		}
 		*st = status_of(NCCLSVC_MISMATCH);
 		st->field = svc_record_differs(&c->collective[one]->record,
@@ -83,8 +90,14 @@ static void meet_collective(struct engine *e, struct comm *c)
 		order_end_collective(e, c, &st);
 		return;
 	}
+	if (c->span && junction_spoken(c))
+		return; /* others have yet to say how it ends */
 	if (find_mismatch(c, &st)) {
-		order_end_collective(e, c, &st);
+		c->span ? junction_fail_collective(e, c, &st) : order_end_collective(e, c, &st);
+		return;
+	}
+	if (c->span) {
+		junction_post_collective(e, c);
 		return;
 	}
 	switch (begin(e, c, c->collective, c->nranks)) {
@@ -128,6 +141,15 @@ static int32_t a_gone_rank(const struct comm *c)
 	return -1;
 }
 
+/* With other nodes, they are told first, and then all learn of it. */
+static void fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+{
+	if (c->span && !c->haunted)
+		junction_fail_collective(e, c, st);
+	else
+		order_haunt_collective(e, c, st);
+}
+
 void order_post_collective(struct engine *e, struct task *t)
 {
 	struct comm *c = t->comm;
@@ -143,14 +165,16 @@ void order_post_collective(struct engine *e, struct task *t)
 	c->collective[t->rank] = t;
 	c->collective_here++;
 	atomic_store_explicit(&m->board->collectives, c->collectives + 1, memory_order_relaxed);
+	if (c->span && !c->haunted)
+		junction_look(e, c);
 	if (t->ghost || c->haunted) {
 		ncclsvc_status st = c->haunted ? c->haunted_by : t->end;
-		order_haunt_collective(e, c, &st);
+		fail_collective(e, c, &st);
 	} else if (svc_record_refuses(&t->record)) {
-		ncclsvc_status st = refused_by(t);
-		order_haunt_collective(e, c, &st);
+		ncclsvc_status st = order_refused_status(t);
+		fail_collective(e, c, &st);
 	}
-	if (c->collective_here == c->nranks)
+	if (c->collective_here == c->here)
 		meet_collective(e, c);
 }
 
@@ -188,7 +212,7 @@ static void meet_pair(struct engine *e, struct task *t, struct task *u)
 		return;
 	}
 	if (svc_record_refuses(&send->record) || svc_record_refuses(&recv->record)) {
-		st = refused_by(svc_record_refuses(&send->record) ? send : recv);
+		st = order_refused_status(svc_record_refuses(&send->record) ? send : recv);
 		end_pair(e, send, recv, &st);
 		return;
 	}
@@ -229,6 +253,10 @@ void order_post_p2p(struct engine *e, struct task *t)
 	if (t->record.plan && plan_peer_left(t)) {
 		ncclsvc_status st = plan_left_status(c, t->record.peer);
 		order_end_task(e, t, &st);
+		return;
+	}
+	if (c->span && c->span->node_of[t->record.peer] != c->span->me) {
+		junction_post_p2p(e, t);
 		return;
 	}
 	t->place = POSTED;

@@ -37,6 +37,8 @@ void order_name_ranks(const struct comm *c, ncclsvc_status *st, int32_t a, int32
 ncclsvc_status order_gone_status(const struct comm *c, int32_t rank);
 
 /* meet.c */
+/* This task says that its member refuses what the others ask for. */
+ncclsvc_status order_refused_status(const struct task *t);
 void order_post_collective(struct engine *e, struct task *t);
 void order_post_p2p(struct engine *e, struct task *t);
 /* Ends the current collective on every member that has posted it. */

@@ -10,6 +10,7 @@
  *   device.c    tasks of GPUs, which their workers run
  *   run.c       moving and reducing the bytes of tasks that met, in chunks: pool.c
  *   complete.c  telling the clients
+ *   span.h      communicators on several nodes
  *
  * A task that failed before its turn stays in its member's queue as a ghost: its client knows, but
  * the other members' matching tasks must still meet it, fail alike, and so stay aligned.
@@ -28,9 +29,11 @@
 #define ENGINE_DEVICES 16
 
 struct comm;
+struct junction;
 struct meeting;
 struct plan;
 struct session;
+struct span;
 struct worker_queue;
 
 struct region {
@@ -69,6 +72,7 @@ struct task {
 	uint8_t shown;		    /* the state that inspection knows */
 	bool flying;		    /* launched on a GPU */
 	struct meeting *meeting;    /* on a GPU's communicator: RUNNING, and not launched yet */
+	struct junction *junction;  /* RUNNING, and waits for other nodes */
 	struct task *next_in_group; /* a circle, on GPUs' communicators; NULL: alone */
 	uint64_t visit;
 	uint64_t uid;
@@ -99,7 +103,7 @@ struct member {
 	struct task *collective; /* the posted one */
 	struct board_entry *board;
 	uint64_t submitted, completed;
-	struct session *session;
+	struct session *session; /* NULL: gone, or on another node */
 	uint32_t handle;
 	int32_t pid;
 	int32_t device;	     /* -1: host */
@@ -109,8 +113,16 @@ struct member {
 	uint64_t lane_seq; /* of the last launch */
 };
 
+/* Why an epoch ends. */
+struct epoch_end {
+	int32_t result, rank, pid, node;
+};
+
 struct comm {
 	uint32_t slot, nranks, epoch;
+	uint32_t here;	   /* members on this node */
+	struct span *span; /* NULL: all of them are */
+	bool span_failed;  /* the supervisor was asked to end the epoch */
 	bool cuda;
 	bool launched; /* in the engine's list */
 	uint64_t held; /* the round of device_launch in which its tasks have to wait */
@@ -255,6 +267,26 @@ struct engine {
 	uint64_t visit, pass; /* the pass's first visit */
 	struct task **visited;
 	uint32_t nvisited, visited_room;
+	/* Other nodes: span.h */
+	struct span *spans; /* by id */
+	uint32_t flights;   /* what MPI works on */
+	uint32_t ops;	    /* that move bytes between nodes */
+	uint32_t committed; /* tasks that wait for other nodes */
+	bool op_scans;	    /* some have not begun all that they may */
+	uint64_t span_ns;   /* when another node was last heard of */
+	uint64_t heard_ns;  /* when it was last listened for */
+	struct junction *asked;
+	struct span *endings;
+	struct message *messages, *early;
+	size_t early_bytes;
+	bool *lost; /* [nodes] */
+	uint64_t ended_spans[4096];
+	uint32_t nended;
+	char *buffers[64];
+	uint32_t nbuffers;
+	int32_t *tags; /* stack of those that are free */
+	uint32_t ntags, tags_room, fresh_tags;
+
 	uint32_t nunpublished;
 	uint32_t unpublished[256]; /* slots of tasks that may be over before anybody could look */
 };
@@ -281,7 +313,7 @@ void order_expire(struct engine *e);
  * members when they meet it. */
 void order_fail(struct engine *e, struct task *t, ncclsvc_status *st);
 void order_finish(struct engine *e, struct work *w);
-void order_end_epoch(struct engine *e, struct comm *c, int result, int32_t rank, int32_t pid);
+void order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *end);
 void order_member_left(struct engine *e, struct comm *c, int32_t rank);
 void order_free_comm(struct engine *e, struct comm *c);
 

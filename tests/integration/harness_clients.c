@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cluster.h"
 #include "harness_parts.h"
 
 #define CLIENTS_MAX 64
@@ -82,6 +83,11 @@ void clients_start(struct client *clients, int n, const struct daemon *d, client
 		   void *arg)
 {
 	ncclsvc_unique_id id;
+	const struct cluster *c = cluster_of(d);
+	if (c) {
+		cluster_clients(clients, n, c, IN_TURN, main, arg);
+		return;
+	}
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	for (int i = 0; i < n; i++) {
 		clients[i] = (struct client){

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cluster.h"
 #include "harness_parts.h"
 #include "harness_raw.h"
 
@@ -110,6 +111,8 @@ struct usage daemon_usage(const struct daemon *d)
 void daemon_settles(const struct daemon *d)
 {
 	struct usage u = {0};
+	if (cluster_of(d))
+		return;
 	for (uint64_t end = now_ns() + SETTLE_MS * 1000000ull; now_ns() < end; sleep_ms(5)) {
 		u = daemon_usage(d);
 		if (u.fds == d->base.fds && u.memfds == d->base.memfds)
@@ -177,6 +180,12 @@ static void launch(struct daemon *d, va_list options)
 void daemon_start(struct daemon *d, ...)
 {
 	va_list options;
+	if (cluster_nodes() > 1) {
+		va_start(options, d);
+		cluster_start_for(d, options);
+		va_end(options);
+		return;
+	}
 	memset(d, 0, sizeof(*d));
 	snprintf(d->dir, sizeof(d->dir), "/tmp/ncclsvc-test-XXXXXX");
 	CHECK(mkdtemp(d->dir));
@@ -216,6 +225,20 @@ static void forget(struct daemon *d)
 	d->pid = 0;
 }
 
+void daemon_watch(const struct daemon *d)
+{
+	int i = 0;
+	while (i < DAEMONS_MAX && alive[i].pid)
+		i++;
+	CHECK(i < DAEMONS_MAX);
+	alive[i] = *d;
+}
+
+void daemon_unwatch(struct daemon *d)
+{
+	forget(d);
+}
+
 static void remove_dir(const struct daemon *d)
 {
 	unlink(d->socket);
@@ -243,6 +266,10 @@ void daemon_wait_exit(struct daemon *d, int code)
 
 void daemon_stop(struct daemon *d)
 {
+	if (cluster_of(d)) {
+		cluster_stop(cluster_of(d));
+		return;
+	}
 	daemon_settles(d);
 	CHECK_EQ(kill(d->pid, SIGTERM), 0);
 	daemon_wait_exit(d, 0);

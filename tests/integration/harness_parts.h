@@ -10,6 +10,9 @@ const struct client *client_self(void);
 /* Kill whatever a failed test has left. */
 void clients_cleanup(void);
 void daemons_cleanup(void);
+/* A daemon that something else has started: it is killed, too; and no longer. */
+void daemon_watch(const struct daemon *d);
+void daemon_unwatch(struct daemon *d);
 /* In a child: its daemons are the parent's to clean up. */
 void daemons_forget(void);
 void daemons_print_logs(void);

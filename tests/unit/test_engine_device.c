@@ -126,7 +126,9 @@ static void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int
 	memset(boards[comm], 0, sizeof(boards[comm]));
 	for (uint32_t k = 0; k < n; k++) {
 		uint32_t second = k && sessions[k] == sessions[k - 1] ? COMMS : 0;
-		members[k] = (struct epoch_member){sessions[k], comm + second + 1, devices[k]};
+		members[k] = (struct epoch_member){.session = sessions[k],
+						   .handle = comm + second + 1,
+						   .device = devices[k]};
 	}
 	c.epoch_start.comm = comm;
 	c.epoch_start.nranks = n;

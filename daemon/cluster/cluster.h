@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The other nodes' daemons. One daemon runs on each node; all are started together by MPI, and find
+ * each other through it. Then each keeps a TCP connection to each other one:
+ *
+ *   start.c    MPI, and what the nodes tell each other once
+ *   link.c     the connections
+ *   home.c     a communicator's home: the node that gathers its members
+ *   remote.c   what this node tells a home, and what others tell this node
+ *
+ * A communicator's home is a node that its id decides. Every JOIN goes there, also where all
+ * members are on one node; when all are there, the home tells the members' nodes, and they start
+ * the epoch. The end of an epoch is told by the node on which it has its cause, to all others.
+ */
+#ifndef CLUSTER_CLUSTER_H
+#define CLUSTER_CLUSTER_H
+
+#include <limits.h>
+#include <uthash.h>
+#include <uv.h>
+
+#include "mpi_api.h"
+#include "ncclsvc_types.h"
+#include "svc_limits.h"
+
+#define CLUSTER_NODES_MAX 1024
+#define CLUSTER_KEY_BYTES 32
+#define CLUSTER_HOST_BYTES 64
+
+struct client;
+struct communicator;
+struct config;
+struct link;
+struct server;
+
+/* What each node tells all others when they start. */
+struct node_card {
+	uint32_t magic;
+	uint16_t port;
+	uint16_t reserved;
+	int32_t pid;
+	uint32_t ranks; /* of the world, there */
+	char address[CLUSTER_HOST_BYTES];
+	char host[CLUSTER_HOST_BYTES];
+	char version[NCCLSVC_NAME_BYTES];
+	uint8_t key[CLUSTER_KEY_BYTES];	    /* node 0's counts */
+	uint8_t world[NCCLSVC_ID_BYTES]; /* the same */
+};
+
+struct node {
+	struct node_card card;
+	struct link *link; /* NULL: gone, or this node itself */
+	bool gone;
+	uint64_t lost_ns;
+	bool left; /* it said that it would go */
+};
+
+struct cluster {
+	struct server *server; /* NULL until it is there */
+	uv_loop_t *loop;
+	void *module;
+	const struct mpi_api *mpi;
+	struct mpi_place place;
+	uint32_t me, n;
+	struct node *nodes; /* [n] */
+	uint32_t connected;
+	struct link *links; /* also of those that have not said who they are */
+	uv_tcp_t listener;
+	uv_timer_t timer;
+	uv_async_t own; /* messages to this node itself */
+	struct own_message *own_messages;
+	unsigned handles; /* libuv's, still open */
+	bool closing, late;
+	struct gathering *gatherings; /* of which this node is the home */
+	uint64_t spans;		      /* started so far */
+};
+
+/* ---- Messages ---- */
+
+enum control_kind {
+	CONTROL_HELLO = 1, /* first, from both sides: struct control_hello */
+	CONTROL_BYE,	   /* the daemon ends in good order */
+	CONTROL_JOIN,	   /* -> home */
+	CONTROL_UNJOIN,	   /* -> home: it died, left, or its time is up */
+	CONTROL_REFUSE,	   /* home -> node: a JOIN's error */
+	CONTROL_START,	   /* home -> members' nodes */
+	CONTROL_BREAK,	   /* -> members' nodes and home: the epoch is over */
+	CONTROL_LEFT,	   /* -> the same: one member has left, the epoch goes on */
+	CONTROL_SPLIT,	   /* -> home */
+	CONTROL_SPLIT_LATE, /* -> home: this SPLIT's time is up */
+	CONTROL_SPLIT_FAILED, /* home -> members' nodes */
+	CONTROL_PARTS,	    /* home -> members' nodes: who joins what now */
+	CONTROL_END,
+};
+
+struct control_header {
+	uint32_t length; /* of what follows */
+	uint16_t kind;
+	uint16_t reserved;
+};
+
+struct control_hello {
+	uint32_t magic;
+	uint32_t node;
+	uint8_t key[CLUSTER_KEY_BYTES];
+};
+
+struct control_join {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t nranks, rank;
+	int32_t pid;
+	uint32_t uid, session;
+	uint32_t cuda;
+	uint32_t epoch; /* the last that this node knows of */
+	uint32_t world, split;
+	uint32_t reserved;
+	char label[NCCLSVC_NAME_BYTES];
+};
+
+enum unjoin { UNJOIN_GONE = 1, UNJOIN_LATE };
+
+struct control_unjoin {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t rank, session;
+	uint32_t why; /* enum unjoin */
+	uint32_t reserved;
+};
+
+struct control_refuse {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t rank, session;
+	int32_t result;
+	uint32_t reserved;
+	char text[SVC_TEXT_BYTES];
+};
+
+struct control_member {
+	uint32_t node, session;
+	int32_t pid;
+	uint32_t reserved;
+};
+
+struct control_start {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint64_t span;
+	uint32_t epoch, nranks;
+	struct control_member members[];
+};
+
+struct control_break {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch;
+	int32_t result, rank, pid;
+	int32_t node; /* that is gone, or does not answer; -1: none */
+	uint32_t reserved;
+};
+
+struct control_split {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, rank;
+	int32_t colour, key;
+};
+
+struct control_split_failed {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch;
+	int32_t result;
+	char text[SVC_TEXT_BYTES];
+};
+
+/* A rank of the communicator that is split: what it joins. */
+struct control_part {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t nranks, rank; /* nranks 0: nothing */
+};
+
+struct control_parts {
+	uint8_t id[NCCLSVC_ID_BYTES]; /* of the communicator that is split */
+	uint32_t epoch, count;
+	struct control_part_of {
+		uint32_t rank; /* in the communicator that is split */
+		uint32_t reserved;
+		struct control_part part;
+	} parts[];
+};
+
+#define CONTROL_BODY_MAX                                                                           \
+	(sizeof(struct control_parts) + SVC_HOST_RANKS_MAX * sizeof(struct control_part_of))
+
+/* ---- start.c ---- */
+
+/* Is this one of several daemons, or was it asked to be? */
+bool cluster_wanted(const struct config *config, char *const envp[]);
+/* Meets the others, which takes as long as they need to start; NULL after a message was logged. */
+struct cluster *cluster_create(uv_loop_t *loop, const struct config *config);
+/* The server is there: what the others have said so far is handled. */
+void cluster_attach(struct cluster *c, struct server *s);
+/* Tells the others, and lets the connections go; the loop must run until cluster_closed. */
+void cluster_close(struct cluster *c);
+bool cluster_closed(const struct cluster *c);
+/* After the engine's end: ends MPI. If others go on, which keeps MPI from ending, the process exits
+ * with this code. */
+void cluster_destroy(struct cluster *c, int code);
+/* Puts the node's number where a path says %r. Returns 0, or -1 if it gets too long. */
+int cluster_fill_path(const struct cluster *c, char *path, size_t size);
+
+/* ---- link.c ---- */
+
+/* Returns 0, or -1 after a message was logged. */
+int link_listen(struct cluster *c, const char *address);
+/* Connects to all others, and waits for those that connect to this one. */
+int link_all(struct cluster *c);
+/* To this node too: then it is handled soon, not at once. */
+void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const void *body,
+	       size_t size);
+/* Handles what came before there was a server, or from this node itself. */
+void link_handle_kept(struct cluster *c);
+void link_close_all(struct cluster *c);
+
+/* ---- home.c ---- */
+
+uint32_t home_of(const struct cluster *c, const uint8_t *id);
+void home_join(struct cluster *c, uint32_t from, const struct control_join *m);
+void home_unjoin(struct cluster *c, uint32_t from, const struct control_unjoin *m);
+void home_broken(struct cluster *c, uint32_t from, const struct control_break *m);
+void home_left(struct cluster *c, uint32_t from, const struct control_break *m);
+void home_split(struct cluster *c, uint32_t from, const struct control_split *m);
+void home_split_late(struct cluster *c, uint32_t from, const struct control_split *m);
+void home_node_lost(struct cluster *c, uint32_t node);
+void home_expire(struct cluster *c, uint64_t now);
+void home_free(struct cluster *c);
+
+/* ---- remote.c ---- */
+
+/* A message came, of the right length at least. */
+void remote_handle(struct cluster *c, uint32_t from, enum control_kind kind, const void *body,
+		   size_t size);
+void remote_node_lost(struct cluster *c, uint32_t node);
+/* To the home, and to the nodes of the epoch: what a member of this node does. */
+void remote_join(struct communicator *m, uint32_t rank);
+void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, bool late);
+/* The epoch is over because of this rank (-1: none), or of that node (-1: none). */
+void remote_break(struct communicator *m, int result, int32_t rank, int32_t node);
+void remote_left(struct communicator *m, int32_t rank);
+void remote_split(struct communicator *m, uint32_t rank, bool late);
+
+#endif

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How several daemons become one cluster: MPI starts them, and carries what they must know of each
+ * other. */
+#include <dlfcn.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../config.h"
+#include "../log.h"
+#include "../paths.h"
+#include "build_config.h"
+#include "cluster.h"
+
+#define CARD_MAGIC UINT32_C(0x63617264)
+#define MODULE	   "ncclsvc-mpi.so"
+#define EARS	   64
+#define EAR_BYTES  (16 * 1024)
+
+/* ---- Is this one of several? ---- */
+
+static long number_of(char *const envp[], const char *name)
+{
+	const char *text = paths_env(envp, name);
+	return text ? strtol(text, NULL, 10) : 0;
+}
+
+bool cluster_wanted(const struct config *config, char *const envp[])
+{
+	if (config->cluster_bootstrap != CONFIG_BOOTSTRAP_AUTO)
+		return config->cluster_bootstrap == CONFIG_BOOTSTRAP_MPI;
+	if (number_of(envp, "OMPI_COMM_WORLD_SIZE") > 1)
+		return true;
+	/* srun starts what needs no MPI, too: only with PMI is it a job of several. */
+	return number_of(envp, "SLURM_NTASKS") > 1 &&
+	       (paths_env(envp, "PMIX_RANK") || paths_env(envp, "PMI_RANK"));
+}
+
+/* ---- The module ---- */
+
+static const struct mpi_api *open_module(void **module)
+{
+	static const char *const places[] = {".", "../libexec/ncclsvc", NCCLSVC_LIBEXECDIR, NULL};
+	char self[PATH_MAX], path[PATH_MAX * 2];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	char why[512] = "it is not there";
+	self[n > 0 ? n : 0] = '\0';
+	char *slash = strrchr(self, '/');
+	if (slash)
+		*slash = '\0';
+	for (int i = 0; places[i]; i++) {
+		if (places[i][0] == '/')
+			snprintf(path, sizeof(path), "%s/%s", places[i], MODULE);
+		else
+			snprintf(path, sizeof(path), "%s/%s/%s", self, places[i], MODULE);
+		if (access(path, F_OK))
+			continue;
+		/* Open MPI's own modules look for its symbols. */
+		*module = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+		const struct mpi_api *api = *module ? dlsym(*module, MPI_API_SYMBOL) : NULL;
+		if (api && api->version == MPI_API_VERSION)
+			return api;
+		snprintf(why, sizeof(why), "%s",
+			 *module ? "it is of another version" : dlerror());
+		break;
+	}
+	log_error("several nodes need the module %s, beside the daemon or in %s: %s", MODULE,
+		  NCCLSVC_LIBEXECDIR, why);
+	return NULL;
+}
+
+/* ---- A deadline for what blocks ---- */
+
+struct watchdog {
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	bool done;
+	int seconds;
+	const char *what; /* NULL: to run out of time is no failure */
+	int code;
+};
+
+static void *watch(void *arg)
+{
+	struct watchdog *w = arg;
+	struct timespec end;
+	int error = 0;
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_sec += w->seconds;
+	pthread_mutex_lock(&w->lock);
+	while (!w->done && !error)
+		error = pthread_cond_timedwait(&w->cond, &w->lock, &end);
+	if (!w->done && !w->what)
+		_exit(w->code);
+	if (!w->done) {
+		log_error("%s took more than %d s (cluster_seconds)", w->what, w->seconds);
+		log_flush();
+		_exit(EXIT_FAILURE);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return NULL;
+}
+
+static bool watchdog_start(struct watchdog *w, int seconds, const char *what)
+{
+	*w = (struct watchdog){.seconds = seconds, .what = what};
+	pthread_mutex_init(&w->lock, NULL);
+	pthread_cond_init(&w->cond, NULL);
+	return pthread_create(&w->thread, NULL, watch, w) == 0;
+}
+
+static void watchdog_stop(struct watchdog *w)
+{
+	pthread_mutex_lock(&w->lock);
+	w->done = true;
+	pthread_cond_signal(&w->cond);
+	pthread_mutex_unlock(&w->lock);
+	pthread_join(w->thread, NULL);
+	pthread_cond_destroy(&w->cond);
+	pthread_mutex_destroy(&w->lock);
+}
+
+/* ---- Where others reach this node ---- */
+
+/* The interface's, or (NULL) the first that is no loopback. */
+static bool address_of(const char *interface, char *out, size_t size)
+{
+	struct ifaddrs *all, *i;
+	bool found = false;
+	if (getifaddrs(&all))
+		return false;
+	for (int family = 0; family < 2 && !found; family++) {
+		for (i = all; i && !found; i = i->ifa_next) {
+			if (!i->ifa_addr || i->ifa_addr->sa_family != (family ? AF_INET6 : AF_INET))
+				continue;
+			bool loopback = i->ifa_flags & IFF_LOOPBACK;
+			if (!(i->ifa_flags & IFF_UP) ||
+			    (interface ? strcmp(interface, i->ifa_name) != 0 : loopback))
+				continue;
+			socklen_t length = family ? sizeof(struct sockaddr_in6)
+						  : sizeof(struct sockaddr_in);
+			found = getnameinfo(i->ifa_addr, length, out, (socklen_t)size, NULL, 0,
+					    NI_NUMERICHOST) == 0;
+		}
+	}
+	freeifaddrs(all);
+	return found;
+}
+
+static void choose_address(const struct cluster *c, const struct config *config, char *out,
+			   size_t size)
+{
+	const char *wanted = config->cluster_interface;
+	if (wanted[0]) {
+		if (!address_of(wanted, out, size))
+			snprintf(out, size, "%s", wanted); /* an address itself */
+	} else if (c->place.locals == c->place.nodes || !address_of(NULL, out, size)) {
+		snprintf(out, size, "127.0.0.1");
+	}
+}
+
+static int exchange_cards(struct cluster *c, const struct config *config)
+{
+	struct node_card *mine = &c->nodes[c->me].card;
+	struct node_card *all = calloc(c->n, sizeof(*all));
+	mine->magic = CARD_MAGIC;
+	mine->pid = getpid();
+	mine->ranks = (uint32_t)config->ranks;
+	gethostname(mine->host, sizeof(mine->host) - 1);
+	snprintf(mine->version, sizeof(mine->version), "%s", NCCLSVC_VERSION_STRING);
+	if (!all ||
+	    getrandom(mine->key, sizeof(mine->key), 0) != sizeof(mine->key) ||
+	    getrandom(mine->world, sizeof(mine->world), 0) != sizeof(mine->world) ||
+	    c->mpi->allgather(mine, all, sizeof(*mine))) {
+		log_error("the nodes could not tell each other where they are");
+		free(all);
+		return -1;
+	}
+	for (uint32_t i = 0; i < c->n; i++) {
+		c->nodes[i].card = all[i];
+		if (all[i].magic == CARD_MAGIC && !strcmp(all[i].version, mine->version))
+			continue;
+		log_error("node %u runs version '%.47s', this node %s: run one version", i,
+			  all[i].magic == CARD_MAGIC ? all[i].version : "?", mine->version);
+		free(all);
+		return -1;
+	}
+	free(all);
+	return 0;
+}
+
+/* ---- Beginning and end ---- */
+
+static int meet(struct cluster *c, const struct config *config)
+{
+	char why[512], address[CLUSTER_HOST_BYTES];
+	struct watchdog w;
+	if (!watchdog_start(&w, config->cluster_seconds, "meeting the other nodes by MPI"))
+		return -1;
+	if (c->mpi->start(&c->place, why, sizeof(why))) {
+		log_error("MPI: %s", why);
+		watchdog_stop(&w);
+		return -1;
+	}
+	c->me = (uint32_t)c->place.node;
+	c->n = (uint32_t)c->place.nodes;
+	c->nodes = c->n <= CLUSTER_NODES_MAX ? calloc(c->n, sizeof(*c->nodes)) : NULL;
+	int error = -1;
+	if (!c->nodes) {
+		log_error("%u nodes: at most %d can be one cluster", c->n, CLUSTER_NODES_MAX);
+	} else {
+		choose_address(c, config, address, sizeof(address));
+		if (!link_listen(c, address) && !exchange_cards(c, config))
+			error = c->mpi->listen(EARS, EAR_BYTES);
+	}
+	watchdog_stop(&w);
+	return error;
+}
+
+struct cluster *cluster_create(uv_loop_t *loop, const struct config *config)
+{
+	struct cluster *c = calloc(1, sizeof(*c));
+	if (!c)
+		return NULL;
+	c->loop = loop;
+	c->mpi = open_module(&c->module);
+	if (!c->mpi || meet(c, config) || link_all(c)) {
+		log_flush();
+		/* MPI's own threads and its launcher must not wait for the others. */
+		_exit(EXIT_FAILURE);
+	}
+	log_info("node %u of %u (%d of %d on this machine), %s, control on %s port %u", c->me, c->n,
+		 c->place.local, c->place.locals, c->place.library, c->nodes[c->me].card.address,
+		 c->nodes[c->me].card.port);
+	return c;
+}
+
+void cluster_attach(struct cluster *c, struct server *s)
+{
+	c->server = s;
+	link_handle_kept(c);
+}
+
+void cluster_close(struct cluster *c)
+{
+	if (!c->closing)
+		link_close_all(c);
+}
+
+bool cluster_closed(const struct cluster *c)
+{
+	return !c->handles;
+}
+
+#define FINISH_SECONDS 3
+
+void cluster_destroy(struct cluster *c, int code)
+{
+	struct watchdog w;
+	/* Others that go on keep MPI_Finalize waiting, which is no failure. */
+	log_flush();
+	if (watchdog_start(&w, FINISH_SECONDS, NULL)) {
+		w.code = code;
+		c->mpi->finish(false);
+		watchdog_stop(&w);
+	}
+	home_free(c);
+	free(c->nodes);
+	free(c);
+}
+
+int cluster_fill_path(const struct cluster *c, char *path, size_t size)
+{
+	char out[PATH_MAX];
+	size_t n = 0;
+	for (const char *p = path; *p; p++) {
+		if (p[0] == '%' && p[1] == 'r') {
+			n += (size_t)snprintf(out + n, sizeof(out) - n, "%u", c->me);
+			p++;
+		} else if (n < sizeof(out) - 1) {
+			out[n++] = *p;
+		}
+		if (n >= size)
+			return -1;
+	}
+	out[n] = '\0';
+	memcpy(path, out, n + 1);
+	return 0;
+}

@@ -1,0 +1,676 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Where the tasks of several nodes meet: each node says READY or FAILED once, and all draw the same
+ * conclusion. span.h tells how. */
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "names.h"
+#include "order.h"
+#include "span.h"
+#include "task.h"
+
+#define ANSWER_NS     UINT64_C(3000000000) /* for a daemon to say something, when asked */
+#define JUNCTIONS_MAX 65536		   /* in one span: others may be ahead by so much */
+
+/* ---- Finding ---- */
+
+static struct junction *find(struct span *s, const struct junction_key *key)
+{
+	struct junction *j;
+	HASH_FIND(hh, s->junctions, key, sizeof(*key), j);
+	return j;
+}
+
+static struct junction *get(struct span *s, const struct junction_key *key)
+{
+	struct junction *j = find(s, key);
+	if (j)
+		return j;
+	uint32_t n = key->a < 0 ? s->nnodes : 2;
+	j = HASH_COUNT(s->junctions) < JUNCTIONS_MAX
+		    ? calloc(1, sizeof(*j) + n * sizeof(j->verdicts[0]))
+		    : NULL;
+	if (!j)
+		return NULL;
+	j->key = *key;
+	j->comm = s->comm;
+	j->nparts = n;
+	j->mine = key->a < 0 ? s->me : s->node_of[key->a] == s->me ? 0 : 1;
+	HASH_ADD(hh, s->junctions, key, sizeof(j->key), j);
+	return j;
+}
+
+void junction_free(struct engine *e, struct span *s, struct junction *j)
+{
+	if (j->due_ns)
+		DL_DELETE2(e->asked, j, prev_due, next_due);
+	HASH_DEL(s->junctions, j);
+	for (uint32_t i = 0; i < j->nparts; i++) {
+		free(j->verdicts[i].status);
+		free(j->verdicts[i].payload);
+	}
+	free(j->tasks);
+	free(j);
+}
+
+static struct junction_key collective_key(const struct comm *c)
+{
+	return (struct junction_key){-1, -1, c->collectives};
+}
+
+/* The place among the span's nodes of one that takes part. */
+static uint32_t place_of(const struct junction *j, uint32_t part)
+{
+	const struct span *s = j->comm->span;
+	if (j->key.a < 0)
+		return part;
+	return s->node_of[part ? j->key.b : j->key.a];
+}
+
+static uint32_t part_of(const struct junction *j, uint32_t place)
+{
+	if (j->key.a < 0)
+		return place;
+	return j->comm->span->node_of[j->key.a] == place ? 0 : 1;
+}
+
+/* ---- Drawing the conclusion ---- */
+
+/* What all are told: the first node's status that failed, and everybody that any has missed. */
+static ncclsvc_status merge(const struct junction *j)
+{
+	ncclsvc_status st = {0};
+	bool any = false;
+	for (uint32_t i = 0; i < j->nparts; i++) {
+		const ncclsvc_status *one = j->verdicts[i].status;
+		if (!one)
+			continue;
+		if (!any) {
+			st = *one;
+			any = true;
+			continue;
+		}
+		if (one->result != st.result)
+			continue;
+		for (uint32_t k = 0; k < one->missing_count && k < NCCLSVC_MISSING_SHOWN; k++) {
+			bool known = false;
+			for (uint32_t m = 0; m < st.missing_count && m < NCCLSVC_MISSING_SHOWN; m++)
+				known |= st.missing[m] == one->missing[k];
+			if (known)
+				continue;
+			if (st.missing_count < NCCLSVC_MISSING_SHOWN)
+				st.missing[st.missing_count] = one->missing[k];
+			st.missing_count++;
+		}
+		if (one->missing_count > NCCLSVC_MISSING_SHOWN)
+			st.missing_count += one->missing_count - NCCLSVC_MISSING_SHOWN;
+	}
+	return st;
+}
+
+/* Two nodes whose records differ, of the larger and of the smaller side. */
+static bool find_mismatch(const struct junction *j, ncclsvc_status *st)
+{
+	const struct comm *c = j->comm;
+	const struct span *s = c->span;
+	const struct svc_record *first = &j->verdicts[0].record;
+	uint64_t a, b;
+	for (uint32_t i = 1; i < j->nparts; i++) {
+		unsigned field = svc_record_differs(first, &j->verdicts[i].record, &a, &b);
+		if (!field)
+			continue;
+		uint32_t one = 0, other = i, like_first = 0;
+		for (uint32_t k = 0; j->key.a < 0 && k < j->nparts; k++)
+			if (!svc_record_differs(first, &j->verdicts[k].record, &a, &b))
+				like_first += s->counts[k];
+		if (j->key.a < 0 && like_first * 2 < c->nranks) {
+			one = i;
+			other = 0;
+		}
+		*st = status_of(NCCLSVC_MISMATCH);
+		st->field = svc_record_differs(&j->verdicts[one].record,
+					       &j->verdicts[other].record, &st->value_a,
+					       &st->value_b);
+		if (j->key.a >= 0)
+			order_name_ranks(c, st, j->key.a, j->key.b);
+		else
+			order_name_ranks(c, st, (int32_t)s->ranks[s->first[one]],
+					 (int32_t)s->ranks[s->first[other]]);
+		return true;
+	}
+	return false;
+}
+
+static void end_tasks(struct engine *e, struct junction *j, const ncclsvc_status *st)
+{
+	uint32_t n = j->key.a < 0 ? j->comm->nranks : 2;
+	for (uint32_t k = 0; j->tasks && k < n; k++) {
+		struct task *t = j->tasks[k];
+		if (!t)
+			continue;
+		junction_release(e, t);
+		order_end_task(e, t, st);
+	}
+}
+
+/* This node said FAILED, or nobody here has posted it yet. */
+static void conclude_failed_here(struct engine *e, struct junction *j)
+{
+	struct comm *c = j->comm;
+	if (j->key.a >= 0) {
+		j->resolved = true; /* for who posts it; nobody waits here */
+		return;
+	}
+	if (j->key.seq != c->collectives) {
+		j->resolved = true;
+		return;
+	}
+	ncclsvc_status st = j->status;
+	junction_free(e, c->span, j);
+	order_haunt_collective(e, c, &st);
+	if (c->collective_here == c->here)
+		order_end_collective(e, c, &st);
+}
+
+static void start(struct engine *e, struct junction *j)
+{
+	struct comm *c = j->comm;
+	struct task **tasks = j->tasks;
+	bool p2p = j->key.a >= 0;
+	uint32_t n = p2p ? 2 : c->nranks;
+	ncclsvc_status st = complete_ok;
+	for (uint32_t k = 0; k < n; k++) {
+		if (!tasks[k])
+			continue;
+		junction_release(e, tasks[k]);
+		tasks[k]->started_ns = e->now;
+		order_show_state(e, tasks[k]);
+	}
+	if (small_fits(c->span, &j->verdicts[j->mine].record, p2p)) {
+		if (!small_finish(c->span, tasks, j)) {
+			/* Another version of this program? */
+			st = status_of(NCCLSVC_PROTOCOL);
+			span_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
+		}
+		end_tasks(e, j, &st);
+		junction_free(e, c->span, j);
+		return;
+	}
+	struct junction_key key = j->key;
+	j->tasks = NULL;
+	junction_free(e, c->span, j);
+	/* The others have begun: without memory for it, nothing can be kept in order. */
+	if (!across_start(e, c, &key, tasks))
+		abort();
+}
+
+/* Messages between engines overtake those between supervisors. Who is told that a member has left
+ * may rejoin at once, and then its supervisor must know. */
+static bool unknown_leaver(const struct comm *c, const ncclsvc_status *st)
+{
+	return st->result == NCCLSVC_PEER_GONE && st->rank_a >= 0 && !c->members[st->rank_a].gone;
+}
+
+static void conclude(struct engine *e, struct junction *j)
+{
+	struct verdict *mine = &j->verdicts[j->mine];
+	ncclsvc_status st;
+	bool failed = false;
+	if (j->due_ns) {
+		DL_DELETE2(e->asked, j, prev_due, next_due);
+		j->due_ns = 0;
+	}
+	for (uint32_t i = 0; i < j->nparts; i++)
+		failed |= j->verdicts[i].said == SAID_FAILED;
+	if (failed) {
+		j->status = merge(j);
+		j->withheld = unknown_leaver(j->comm, &j->status);
+		if (j->withheld)
+			return;
+		if (mine->said == SAID_FAILED) {
+			conclude_failed_here(e, j);
+			return;
+		}
+		st = j->status;
+	} else if (!find_mismatch(j, &st)) {
+		start(e, j);
+		return;
+	}
+	end_tasks(e, j, &st);
+	junction_free(e, j->comm->span, j);
+}
+
+static void heard(struct engine *e, struct junction *j, uint32_t part, enum said said)
+{
+	j->verdicts[part].said = said;
+	if (++j->heard == j->nparts)
+		conclude(e, j);
+}
+
+/* ---- Speaking ---- */
+
+static void tell(struct engine *e, const struct junction *j, enum span_kind kind,
+		 const ncclsvc_status *st)
+{
+	for (uint32_t i = 0; i < j->nparts; i++)
+		if (i != j->mine)
+			span_send(e, j->comm->span, place_of(j, i), kind, &j->key, st, sizeof(*st),
+				  NULL, 0);
+}
+
+static bool keep_status(struct junction *j, uint32_t part, const ncclsvc_status *st)
+{
+	struct verdict *v = &j->verdicts[part];
+	v->status = malloc(sizeof(*v->status));
+	if (v->status)
+		*v->status = *st;
+	return v->status;
+}
+
+/* The local ranks that have not posted the current collective. */
+static void name_local_missing(const struct comm *c, const struct junction *j, ncclsvc_status *st)
+{
+	const struct span *s = c->span;
+	if (st->result != NCCLSVC_TIMEOUT)
+		return;
+	st->missing_count = 0;
+	memset(st->missing, 0, sizeof(st->missing));
+	if (j->key.a >= 0) {
+		st->missing[st->missing_count++] = j->mine ? j->key.b : j->key.a;
+		return;
+	}
+	for (uint32_t i = 0; i < span_local_count(s); i++) {
+		uint32_t rank = span_locals(s)[i];
+		/* Of a later collective, nobody here has. */
+		if (j->key.seq == c->collectives && c->collective[rank])
+			continue;
+		if (st->missing_count < NCCLSVC_MISSING_SHOWN)
+			st->missing[st->missing_count] = (int32_t)rank;
+		st->missing_count++;
+	}
+}
+
+static void say_failed(struct engine *e, struct junction *j, const ncclsvc_status *st)
+{
+	if (j->comm->span->over)
+		return;
+	if (!keep_status(j, j->mine, st)) {
+		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		return;
+	}
+	tell(e, j, SPAN_FAILED, st);
+	heard(e, j, j->mine, SAID_FAILED);
+}
+
+static void say_ready(struct engine *e, struct junction *j, const struct svc_record *record)
+{
+	struct span *s = j->comm->span;
+	char payload[SPAN_EAGER_BYTES];
+	bool p2p = j->key.a >= 0, small = small_fits(s, record, p2p);
+	for (uint32_t i = 0; i < j->nparts; i++) {
+		if (i == j->mine)
+			continue;
+		uint32_t place = place_of(j, i);
+		size_t n = small ? small_pack(s, j->tasks, place, p2p, payload) : 0;
+		span_send(e, s, place, SPAN_READY, &j->key, record, sizeof(*record), payload, n);
+	}
+	j->verdicts[j->mine].record = *record;
+	heard(e, j, j->mine, SAID_READY);
+}
+
+/* It waits for other nodes: from now on nothing takes it back. */
+static void commit(struct engine *e, struct junction *j, struct task *t)
+{
+	struct member *m = member_of(t);
+	t->junction = j;
+	e->committed++;
+	m->posted--;
+	m->running++;
+	t->comm->running++;
+	t->place = RUNNING;
+	order_update_blocked(m);
+}
+
+void junction_post_collective(struct engine *e, struct comm *c)
+{
+	struct junction_key key = collective_key(c);
+	if (c->span->over)
+		return; /* its end is near */
+	struct junction *j = get(c->span, &key);
+	struct task **tasks = calloc(c->nranks, sizeof(struct task *));
+	if (!j || !tasks) {
+		free(tasks);
+		span_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		return;
+	}
+	const struct svc_record *record = NULL;
+	j->tasks = tasks;
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct task *t = c->collective[k];
+		if (!t)
+			continue;
+		tasks[k] = t;
+		record = &t->record;
+		c->collective[k] = NULL;
+		c->members[k].collective = NULL;
+		commit(e, j, t);
+	}
+	c->collective_here = 0;
+	c->collectives++;
+	say_ready(e, j, record);
+}
+
+void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+{
+	struct junction_key key = collective_key(c);
+	if (c->span->over)
+		return;
+	struct junction *j = get(c->span, &key);
+	if (!j) {
+		span_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
+		return;
+	}
+	if (j->verdicts[j->mine].said)
+		return;
+	ncclsvc_status own = *st;
+	name_local_missing(c, j, &own);
+	/* Who does not answer does not keep the others waiting. */
+	j->due_ns = e->now + ANSWER_NS;
+	DL_APPEND2(e->asked, j, prev_due, next_due);
+	say_failed(e, j, &own);
+}
+
+bool junction_spoken(struct comm *c)
+{
+	struct junction_key key = collective_key(c);
+	struct junction *j = find(c->span, &key);
+	return j && j->verdicts[j->mine].said;
+}
+
+void junction_look(struct engine *e, struct comm *c)
+{
+	struct junction_key key = collective_key(c);
+	struct junction *j = find(c->span, &key);
+	if (!j || !j->resolved)
+		return;
+	ncclsvc_status st = j->status;
+	junction_free(e, c->span, j);
+	c->haunted = true;
+	c->haunted_by = st;
+}
+
+void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	struct junction *j = t->junction;
+	if (j->asked || j->comm->span->over)
+		return;
+	j->asked = true;
+	j->due_ns = e->now + ANSWER_NS;
+	DL_APPEND2(e->asked, j, prev_due, next_due);
+	for (uint32_t i = 0; i < j->nparts; i++)
+		if (!j->verdicts[i].said)
+			span_send(e, j->comm->span, place_of(j, i), SPAN_ASK, &j->key, st,
+				  sizeof(*st), NULL, 0);
+}
+
+void junction_expire(struct engine *e)
+{
+	struct junction *j, *next;
+	DL_FOREACH_SAFE2 (e->asked, j, next, next_due) {
+		if (j->due_ns > e->now)
+			continue;
+		DL_DELETE2(e->asked, j, prev_due, next_due);
+		j->due_ns = 0;
+		for (uint32_t i = 0; i < j->nparts; i++) {
+			if (!j->verdicts[i].said) {
+				span_give_up(e, j->comm, NCCLSVC_TIMEOUT, place_of(j, i));
+				break;
+			}
+		}
+	}
+}
+
+/* ---- Point-to-point ---- */
+
+static uint64_t *pair_counter(struct span *s, bool send, int32_t rank, int32_t peer)
+{
+	const uint32_t n = span_local_count(s), nranks = s->comm->nranks;
+	uint32_t i = 0;
+	if (!s->sent) {
+		s->sent = calloc((size_t)n * nranks, sizeof(*s->sent));
+		s->received = calloc((size_t)n * nranks, sizeof(*s->received));
+		if (!s->sent || !s->received)
+			abort();
+	}
+	while (span_locals(s)[i] != (uint32_t)rank)
+		i++;
+	return (send ? s->sent : s->received) + (size_t)i * nranks + (uint32_t)peer;
+}
+
+void junction_post_p2p(struct engine *e, struct task *t)
+{
+	struct comm *c = t->comm;
+	struct span *s = c->span;
+	bool send = t->record.op == NCCLSVC_SEND;
+	if (s->over) { /* its end is near */
+		t->place = POSTED;
+		member_of(t)->posted++;
+		return;
+	}
+	int32_t peer = t->record.peer;
+	struct junction_key key = {send ? t->rank : peer, send ? peer : t->rank, 0};
+	key.seq = (*pair_counter(s, send, t->rank, peer))++;
+	struct junction *j = get(s, &key);
+	struct task **tasks = calloc(2, sizeof(struct task *));
+	if (!j || !tasks) {
+		ncclsvc_status st = status_of(NCCLSVC_NO_MEMORY);
+		free(tasks);
+		order_end_task(e, t, &st);
+		span_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		return;
+	}
+	t->place = POSTED;
+	member_of(t)->posted++;
+	bool failed = j->verdicts[0].said == SAID_FAILED || j->verdicts[1].said == SAID_FAILED;
+	bool refuses = svc_record_refuses(&t->record);
+	if (t->ghost || refuses || failed) {
+		ncclsvc_status st = t->ghost ? t->end : order_refused_status(t);
+		if (failed) {
+			st = *(j->verdicts[0].status ? j->verdicts[0].status
+						     : j->verdicts[1].status);
+			if (!t->ghost && unknown_leaver(c, &st)) {
+				tasks[send ? 0 : 1] = t;
+				j->tasks = tasks;
+				j->status = st;
+				j->withheld = true;
+				commit(e, j, t);
+				return;
+			}
+			free(tasks);
+			junction_free(e, s, j);
+		} else {
+			free(tasks);
+			say_failed(e, j, &st);
+			j = find(s, &key);
+			if (j && j->resolved)
+				junction_free(e, s, j);
+			else if (j) /* the other side's word will come: nobody waits for it here */
+				j->resolved = true;
+		}
+		order_end_task(e, t, &st);
+		return;
+	}
+	tasks[send ? 0 : 1] = t;
+	j->tasks = tasks;
+	commit(e, j, t);
+	say_ready(e, j, &t->record);
+}
+
+/* ---- Hearing ---- */
+
+/* Others want to, or will, end it, and this node has not spoken: so it does. */
+static void doom(struct engine *e, struct junction *j, const ncclsvc_status *why)
+{
+	ncclsvc_status st = *why;
+	if (j->comm->span->over)
+		return;
+	name_local_missing(j->comm, j, &st);
+	say_failed(e, j, &st);
+}
+
+/* A rank without which it can't be; -1: none. */
+static int32_t who_is_gone(const struct comm *c, const struct junction_key *key)
+{
+	const struct span *s = c->span;
+	for (uint32_t k = 0; key->a < 0 && c->gone && k < c->nranks; k++)
+		if (c->members[k].gone)
+			return (int32_t)k;
+	for (int i = 0; key->a >= 0 && i < 2; i++) {
+		int32_t rank = i ? key->b : key->a;
+		if (s->node_of[rank] == s->me && c->members[rank].gone)
+			return rank;
+	}
+	return -1;
+}
+
+static bool key_valid(const struct span *s, uint32_t place, const struct junction_key *key)
+{
+	const int32_t n = (int32_t)s->comm->nranks;
+	if (key->a == -1 && key->b == -1)
+		return true;
+	if (key->a < 0 || key->a >= n || key->b < 0 || key->b >= n)
+		return false;
+	uint32_t a = s->node_of[key->a], b = s->node_of[key->b];
+	return (a == place && b == s->me) || (a == s->me && b == place);
+}
+
+/* Has this already come to its end here? Then its word is of no use. */
+static bool is_past(const struct comm *c, const struct junction_key *key)
+{
+	return key->a < 0 && key->seq < c->collectives;
+}
+
+static void hear_ready(struct engine *e, struct junction *j, uint32_t part, const char *body,
+		       size_t bytes)
+{
+	struct verdict *v = &j->verdicts[part];
+	memcpy(&v->record, body, sizeof(v->record));
+	v->bytes = bytes - sizeof(v->record);
+	if (v->bytes) {
+		v->payload = malloc(v->bytes);
+		if (!v->payload) {
+			span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+			return;
+		}
+		memcpy(v->payload, body + sizeof(v->record), v->bytes);
+	}
+	int32_t gone = j->verdicts[j->mine].said ? -1 : who_is_gone(j->comm, &j->key);
+	bool pair = j->key.a >= 0;
+	v->said = SAID_READY;
+	j->heard++;
+	if (gone >= 0) {
+		ncclsvc_status st = order_gone_status(j->comm, gone);
+		say_failed(e, j, &st);
+	} else if (j->heard == j->nparts) {
+		if (pair && j->resolved) /* this side failed, and nobody waits */
+			junction_free(e, j->comm->span, j);
+		else
+			conclude(e, j);
+	}
+}
+
+static void hear_failed(struct engine *e, struct junction *j, uint32_t part,
+			const ncclsvc_status *st)
+{
+	struct verdict *mine = &j->verdicts[j->mine];
+	bool resolved = j->resolved;
+	if (!keep_status(j, part, st)) {
+		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		return;
+	}
+	/* A rank that nobody has, from who ought to know better. */
+	if (st->rank_a >= (int32_t)j->comm->nranks) {
+		span_give_up(e, j->comm, NCCLSVC_PROTOCOL, place_of(j, part));
+		return;
+	}
+	if (j->key.a >= 0 && (!mine->said || resolved)) {
+		/* Kept for who posts it; or both sides have failed, and are over. */
+		j->verdicts[part].said = SAID_FAILED;
+		j->heard++;
+		j->resolved = true;
+		if (resolved)
+			junction_free(e, j->comm->span, j);
+		return;
+	}
+	j->verdicts[part].said = SAID_FAILED;
+	j->heard++;
+	if (!mine->said)
+		doom(e, j, st); /* and that may conclude it */
+	else if (j->heard == j->nparts)
+		conclude(e, j);
+}
+
+void junction_hear(struct engine *e, struct span *s, uint32_t place, const struct span_header *h,
+		   const char *body)
+{
+	struct comm *c = s->comm;
+	struct junction_key key = h->key;
+	ncclsvc_status st;
+	size_t least = h->kind == SPAN_READY ? sizeof(struct svc_record) : sizeof(st);
+	if (h->bytes < least || !key_valid(s, place, &key)) {
+		span_give_up(e, c, NCCLSVC_PROTOCOL, place);
+		return;
+	}
+	if (h->kind != SPAN_READY)
+		memcpy(&st, body, sizeof(st));
+	struct junction *j = find(s, &key);
+	if (!j && is_past(c, &key))
+		return;
+	if (!j)
+		j = get(s, &key);
+	if (!j) {
+		span_give_up(e, c, NCCLSVC_LIMIT, place);
+		return;
+	}
+	uint32_t part = part_of(j, place);
+	if (h->kind == SPAN_ASK) {
+		if (!j->verdicts[j->mine].said)
+			doom(e, j, &st);
+		return;
+	}
+	if (j->verdicts[part].said || part == j->mine) {
+		span_give_up(e, c, NCCLSVC_PROTOCOL, place);
+		return;
+	}
+	if (h->kind == SPAN_READY)
+		hear_ready(e, j, part, body, h->bytes);
+	else
+		hear_failed(e, j, part, &st);
+}
+
+/* ---- A member leaves ---- */
+
+void junction_member_left(struct engine *e, struct comm *c, int32_t rank,
+			  const ncclsvc_status *st)
+{
+	struct span *s = c->span;
+	struct junction *j, *next;
+	bool here = s->node_of[rank] == s->me;
+	/* Those that others wait in, and in which this node has not spoken. */
+	HASH_ITER (hh, s->junctions, j, next) {
+		bool concerned = j->key.a < 0 || (here && (j->key.a == rank || j->key.b == rank));
+		if (concerned && !j->verdicts[j->mine].said) {
+			say_failed(e, j, st);
+		} else if (j->withheld && j->status.rank_a == rank) {
+			ncclsvc_status end = j->status;
+			j->withheld = false;
+			if (j->heard == j->nparts) {
+				conclude(e, j);
+				continue;
+			}
+			end_tasks(e, j, &end);
+			junction_free(e, s, j);
+		}
+	}
+}

@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Communicators on several nodes: who is where, and the messages between the engines. */
+#include "span.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "cluster/mpi_api.h"
+#include "order.h"
+
+#define MESSAGES_PER_TURN 64
+#define DONE_PER_TURN	  32
+#define EARLY_MAX	  (64 * 1024 * 1024) /* bytes of messages for communicators to come */
+#define ENDED_KEPT	  4096
+#define OVER_NS		  UINT64_C(50000000) /* for all nodes to end an epoch */
+#define OPS_NS		  UINT64_C(30000000) /* for what is under way then */
+#define WAIT_SHORT_NS	  50000	   /* between looks, when something is waited for */
+#define WAIT_LONG_NS	  1000000  /* ... for long */
+#define WAIT_IDLE_NS	  20000000 /* when others may want something */
+#define QUIET_NS	  UINT64_C(5000000000)
+#define WAIT_QUIET_NS	  200000000 /* when that is not likely */
+
+struct message {
+	enum in_flight kind; /* first: what MPI gives back */
+	struct message *prev, *next;
+	int node;
+	size_t bytes;
+	struct span_header header;
+	char body[];
+};
+
+/* ---- Beginning and end ---- */
+
+/* Fills nodes (in the order of their first ranks), node_of, counts, first and ranks. */
+static bool lay_out(struct span *s, const struct epoch_member *members, uint32_t nranks,
+		    uint32_t nodes_max)
+{
+	uint32_t *place = malloc(nodes_max * sizeof(*place));
+	bool good = place;
+	for (uint32_t i = 0; good && i < nodes_max; i++)
+		place[i] = UINT32_MAX;
+	for (uint32_t k = 0; good && k < nranks; k++) {
+		uint32_t node = members[k].node;
+		if (place[node] == UINT32_MAX) {
+			place[node] = s->nnodes++;
+			s->nodes[place[node]] = node;
+		}
+		s->node_of[k] = place[node];
+		s->counts[place[node]]++;
+	}
+	for (uint32_t p = 0, at = 0; good && p < s->nnodes; at += s->counts[p++]) {
+		s->first[p] = at;
+		if (s->counts[p] > s->most)
+			s->most = s->counts[p];
+	}
+	for (uint32_t p = 0, at = 0; good && p < s->nnodes; p++)
+		for (uint32_t k = 0; k < nranks; k++)
+			if (s->node_of[k] == p)
+				s->ranks[at++] = k;
+	free(place);
+	return good;
+}
+
+int span_create(struct engine *e, struct comm *c, const struct command *cmd)
+{
+	const uint32_t n = c->nranks;
+	struct span *s = calloc(1, sizeof(*s));
+	if (!s)
+		return -1;
+	c->span = s;
+	s->comm = c;
+	s->id = cmd->epoch_start.span;
+	s->nodes = calloc(n, sizeof(*s->nodes));
+	s->counts = calloc(n, sizeof(*s->counts));
+	s->first = calloc(n, sizeof(*s->first));
+	s->ranks = calloc(n, sizeof(*s->ranks));
+	s->node_of = calloc(n, sizeof(*s->node_of));
+	if (!s->nodes || !s->counts || !s->first || !s->ranks || !s->node_of ||
+	    !lay_out(s, cmd->epoch_start.members, n, e->config.nodes))
+		return -1;
+	s->overs = calloc(s->nnodes, sizeof(*s->overs));
+	if (!s->overs)
+		return -1;
+	s->me = span_place(s, (int)e->config.node);
+	HASH_ADD(hh, e->spans, id, sizeof(s->id), s);
+	return 0;
+}
+
+static void free_credits(struct engine *e, struct span *s)
+{
+	struct credit *k, *next;
+	DL_FOREACH_SAFE (s->credits, k, next) {
+		span_refuse_credit(e, (int)s->nodes[k->node], k->note.tag);
+		DL_DELETE(s->credits, k);
+		free(k);
+	}
+}
+
+void span_free(struct engine *e, struct comm *c)
+{
+	struct span *s = c->span;
+	struct junction *j, *next;
+	if (!s)
+		return;
+	free_credits(e, s);
+	HASH_ITER (hh, s->junctions, j, next)
+		junction_free(e, s, j);
+	HASH_DEL(e->spans, s);
+	e->ended_spans[e->nended++ % ENDED_KEPT] = s->id;
+	if (s->due_ns)
+		DL_DELETE2(e->endings, s, prev_ending, next_ending);
+	free(s->overs);
+	free(s->nodes);
+	free(s->counts);
+	free(s->first);
+	free(s->ranks);
+	free(s->node_of);
+	free(s->sent);
+	free(s->received);
+	free(s);
+	c->span = NULL;
+}
+
+void span_end_epoch(struct engine *e, struct comm *c)
+{
+	struct span *s = c->span;
+	struct junction *j, *next;
+	HASH_ITER (hh, s->junctions, j, next) {
+		uint32_t n = j->key.a < 0 ? c->nranks : 2;
+		for (uint32_t k = 0; j->tasks && k < n; k++) {
+			struct task *t = j->tasks[k];
+			if (!t)
+				continue;
+			junction_release(e, t);
+			order_end_task(e, t, &c->end);
+		}
+		junction_free(e, s, j);
+	}
+	across_end(e, s);
+}
+
+/* Have all that live said so? Then all know alike what was agreed on before. */
+static bool all_over(const struct engine *e, const struct span *s)
+{
+	for (uint32_t p = 0; p < s->nnodes; p++)
+		if (!s->overs[p] && !e->lost[s->nodes[p]])
+			return false;
+	return true;
+}
+
+static void end_now(struct engine *e, struct span *s)
+{
+	bool agreed = all_over(e, s);
+	s->due_ns = e->now + (agreed ? OPS_NS : 0);
+	order_end_epoch(e, s->comm, &s->end);
+}
+
+void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end)
+{
+	struct span *s = c->span;
+	if (s->over)
+		return;
+	for (uint32_t p = 0; p < s->nnodes; p++)
+		if (p != s->me)
+			span_send(e, s, p, SPAN_OVER, &(struct junction_key){-1, -1, 0}, "", 0,
+				  NULL, 0);
+	s->over = s->overs[s->me] = true;
+	s->end = *end;
+	s->due_ns = e->now + OVER_NS;
+	DL_APPEND2(e->endings, s, prev_ending, next_ending);
+	if (all_over(e, s))
+		end_now(e, s);
+}
+
+/* Ends what is due. */
+static void check_endings(struct engine *e)
+{
+	struct span *s, *next;
+	DL_FOREACH_SAFE2 (e->endings, s, next, next_ending) {
+		bool late = e->now >= s->due_ns;
+		if (!s->comm->ended && (late || all_over(e, s)))
+			end_now(e, s);
+		else if (s->comm->ended && late)
+			across_abort(e, s);
+	}
+}
+
+uint32_t span_place(const struct span *s, int node)
+{
+	for (uint32_t p = 0; p < s->nnodes; p++)
+		if (s->nodes[p] == (uint32_t)node)
+			return p;
+	return UINT32_MAX;
+}
+
+void span_give_up(struct engine *e, struct comm *c, int result, uint32_t place)
+{
+	if (c->span_failed || c->ended)
+		return;
+	c->span_failed = true;
+	engine_event(e, &(struct event){
+				.kind = EVENT_SPAN_FAILED,
+				.span = {c->slot, c->epoch, result,
+					 place == UINT32_MAX ? -1 : (int32_t)c->span->nodes[place]},
+			});
+}
+
+/* ---- Sending ---- */
+
+static void post_message(struct engine *e, struct message *m, int tag)
+{
+	const void *from = tag == MPI_TAG_CONTROL ? &m->header : (void *)m->body;
+	if (e->config.mpi->send(from, m->bytes, m->node, tag, m)) {
+		free(m);
+		return; /* its node's death, or the deadline, tells */
+	}
+	DL_APPEND(e->messages, m);
+	e->flights++;
+}
+
+void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
+	       const struct junction_key *key, const void *body, size_t bytes, const void *more,
+	       size_t more_bytes)
+{
+	struct message *m = malloc(sizeof(*m) + bytes + more_bytes);
+	if (!m)
+		abort(); /* the nodes would disagree for good */
+	m->kind = FLIES_MESSAGE;
+	m->node = (int)s->nodes[place];
+	m->bytes = sizeof(m->header) + bytes + more_bytes;
+	m->header = (struct span_header){.magic = SPAN_MAGIC,
+					 .kind = (uint16_t)kind,
+					 .span = s->id,
+					 .key = *key,
+					 .bytes = bytes + more_bytes};
+	memcpy(m->body, body, bytes);
+	if (more_bytes)
+		memcpy(m->body + bytes, more, more_bytes);
+	post_message(e, m, MPI_TAG_CONTROL);
+}
+
+void span_refuse_credit(struct engine *e, int node, int32_t tag)
+{
+	struct message *m = malloc(sizeof(*m));
+	if (!m)
+		abort();
+	m->kind = FLIES_MESSAGE;
+	m->node = node;
+	m->bytes = 0;
+	post_message(e, m, tag);
+}
+
+/* ---- Hearing ---- */
+
+static bool has_ended(const struct engine *e, uint64_t id)
+{
+	uint32_t n = e->nended < ENDED_KEPT ? e->nended : ENDED_KEPT;
+	for (uint32_t i = 0; i < n; i++)
+		if (e->ended_spans[i] == id)
+			return true;
+	return false;
+}
+
+/* For a communicator that this node is about to hear of. */
+static void keep_early(struct engine *e, const struct span_header *h, const char *body, int node)
+{
+	struct message *m;
+	size_t size = sizeof(*m) + h->bytes;
+	if (e->early_bytes + size > EARLY_MAX || !(m = malloc(size)))
+		return;
+	m->node = node;
+	m->bytes = size;
+	m->header = *h;
+	memcpy(m->body, body, h->bytes);
+	e->early_bytes += size;
+	DL_APPEND(e->early, m);
+}
+
+static void dispatch(struct engine *e, const struct span_header *h, const char *body, int node)
+{
+	struct span *s;
+	struct credit_note note;
+	HASH_FIND(hh, e->spans, &h->span, sizeof(h->span), s);
+	if (h->kind == SPAN_CREDIT) {
+		if (h->bytes != sizeof(note))
+			return;
+		memcpy(&note, body, sizeof(note));
+		if (note.tag < MPI_TAG_DATA)
+			return;
+	}
+	if (!s && !has_ended(e, h->span)) {
+		keep_early(e, h, body, node);
+		return;
+	}
+	uint32_t place = s ? span_place(s, node) : UINT32_MAX;
+	if (h->kind == SPAN_CREDIT) {
+		if (s && place != UINT32_MAX)
+			across_credit(e, s, place, &h->key, &note);
+		else
+			span_refuse_credit(e, node, note.tag);
+		return;
+	}
+	if (!s || place == UINT32_MAX || place == s->me)
+		return;
+	if (h->kind == SPAN_OVER)
+		s->overs[place] = true;
+	if (h->kind == SPAN_OVER || s->comm->ended)
+		return;
+	junction_hear(e, s, place, h, body);
+}
+
+/* What came before this communicator did. */
+void span_hear_early(struct engine *e, const struct span *s)
+{
+	struct message *m, *next;
+	uint64_t id = s->id;
+	DL_FOREACH_SAFE (e->early, m, next) {
+		if (m->header.span != id)
+			continue;
+		DL_DELETE(e->early, m);
+		e->early_bytes -= m->bytes;
+		dispatch(e, &m->header, m->body, m->node);
+		free(m);
+	}
+}
+
+static bool hear(struct engine *e)
+{
+	struct span_header h;
+	const char *message;
+	size_t bytes;
+	int node, n = 0;
+	for (; n < MESSAGES_PER_TURN && (message = e->config.mpi->hear(&bytes, &node)); n++) {
+		if (!n)
+			e->now = engine_clock();
+		if (bytes < sizeof(h))
+			continue;
+		memcpy(&h, message, sizeof(h));
+		if (h.magic != SPAN_MAGIC || h.bytes != bytes - sizeof(h) || h.kind < SPAN_READY ||
+		    h.kind > SPAN_OVER)
+			continue;
+		dispatch(e, &h, message + sizeof(h), node);
+	}
+	return n > 0;
+}
+
+static bool collect(struct engine *e)
+{
+	struct mpi_done done[DONE_PER_TURN];
+	unsigned n = e->flights ? e->config.mpi->poll(done, DONE_PER_TURN) : 0;
+	for (unsigned i = 0; i < n; i++) {
+		if (*(enum in_flight *)done[i].cookie == FLIES_FLOW) {
+			across_flow_done(e, done[i].cookie, done[i].bytes, done[i].failed);
+			continue;
+		}
+		struct message *m = done[i].cookie;
+		DL_DELETE(e->messages, m);
+		e->flights--;
+		free(m);
+	}
+	return n > 0;
+}
+
+bool span_poll(struct engine *e)
+{
+	e->heard_ns = e->now;
+	bool any = hear(e);
+	any |= collect(e);
+	if (e->asked)
+		junction_expire(e);
+	if (e->endings)
+		check_endings(e);
+	if (e->op_scans)
+		across_continue(e);
+	if (any)
+		e->span_ns = e->now;
+	return any;
+}
+
+uint64_t span_sleep_ns(struct engine *e)
+{
+	uint64_t quiet = e->now - e->span_ns;
+	/* Others may still ask for what has ended here. */
+	if (!e->spans && !e->flights && quiet > QUIET_NS)
+		return WAIT_QUIET_NS;
+	if (!e->flights && !e->ops && !e->committed && !e->endings)
+		return WAIT_IDLE_NS;
+	return quiet < 20 * WAIT_LONG_NS ? WAIT_SHORT_NS : WAIT_LONG_NS;
+}
+
+/* ---- A node is gone ---- */
+
+void span_node_lost(struct engine *e, uint32_t node)
+{
+	struct span *s, *next_span;
+	struct message *m, *next;
+	e->lost[node] = true;
+	DL_FOREACH_SAFE (e->messages, m, next) {
+		if (m->node != (int)node)
+			continue;
+		e->config.mpi->drop(m);
+		DL_DELETE(e->messages, m);
+		e->flights--;
+		/* Its memory is MPI's for good. */
+	}
+	HASH_ITER (hh, e->spans, s, next_span) {
+		uint32_t place = span_place(s, (int)node);
+		if (place != UINT32_MAX)
+			across_node_lost(e, s, place);
+	}
+}
+
+void span_finish_all(struct engine *e)
+{
+	struct message *m, *next;
+	DL_FOREACH_SAFE (e->early, m, next) {
+		DL_DELETE(e->early, m);
+		free(m);
+	}
+	DL_FOREACH_SAFE (e->messages, m, next) {
+		DL_DELETE(e->messages, m);
+		free(m);
+	}
+	while (e->nbuffers)
+		free(e->buffers[--e->nbuffers]);
+	free(e->tags);
+	free(e->lost);
+}

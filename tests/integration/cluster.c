@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cluster.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "harness_parts.h"
+
+#define ARGS_MAX 48
+
+static void exec_mpirun(char *const argv[], int log)
+{
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+	setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+	signal(SIGALRM, SIG_DFL);
+	alarm(0);
+	dup2(log, STDOUT_FILENO);
+	dup2(log, STDERR_FILENO);
+	execvp(argv[0], argv);
+	dprintf(STDERR_FILENO, "%s: %s\n", argv[0], strerror(errno));
+	_exit(127);
+}
+
+/* Asks the daemon itself, once it serves. */
+static pid_t pid_of(const struct cluster *c, const struct daemon *d)
+{
+	ncclsvc_options options = {
+		.size = sizeof(options), .socket = d->socket, .timeout_ms = WAIT_MS};
+	ncclsvc_session *session;
+	ncclsvc_daemon_info info;
+	int status;
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(5)) {
+		if (ncclsvc_open(&options, &session) == NCCLSVC_OK)
+			break;
+		if (now_ns() > end || waitpid(c->mpirun, &status, WNOHANG))
+			check_failed(__FILE__, __LINE__, "the daemon does not serve %s", d->socket);
+	}
+	CHECK_OK(ncclsvc_daemon(session, &info));
+	ncclsvc_close(session);
+	return info.pid;
+}
+
+void cluster_start(struct cluster *c, int n, ...)
+{
+	va_list options;
+	va_start(options, n);
+	cluster_start_with(c, n, options);
+	va_end(options);
+}
+
+void cluster_start_with(struct cluster *c, int n, va_list options)
+{
+	char count[8], sockets[128];
+	char *argv[ARGS_MAX] = {"mpirun", "--enable-recovery", "--oversubscribe", "--bind-to",
+				"none",	  "--mca", "orte_abort_print_stack", "0", "-n", count,
+				(char *)program("NCCLSVCD"), "--config", "/dev/null", "--device",
+				"host", "--log-target", "stderr", "--socket", sockets};
+	int args = 0;
+	memset(c, 0, sizeof(*c));
+	c->n = n;
+	snprintf(c->dir, sizeof(c->dir), "/tmp/ncclsvc-test-XXXXXX");
+	CHECK(mkdtemp(c->dir));
+	snprintf(c->log, sizeof(c->log), "%s/log", c->dir);
+	snprintf(count, sizeof(count), "%d", n);
+	snprintf(sockets, sizeof(sockets), "%s/s%%r", c->dir);
+	while (argv[args])
+		args++;
+	for (char *option; (option = va_arg(options, char *));) {
+		CHECK(args < ARGS_MAX - 1);
+		argv[args++] = option;
+	}
+	int log = open(c->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	CHECK(log >= 0);
+	fflush(NULL);
+	c->mpirun = fork();
+	CHECK(c->mpirun >= 0);
+	if (c->mpirun == 0)
+		exec_mpirun(argv, log);
+	close(log);
+	for (int i = 0; i < n; i++) {
+		struct daemon *d = &c->nodes[i];
+		snprintf(d->dir, sizeof(d->dir), "%s", c->dir);
+		snprintf(d->log, sizeof(d->log), "%s", c->log);
+		snprintf(d->socket, sizeof(d->socket), "%s/s%d", c->dir, i);
+		d->pid = pid_of(c, d);
+		daemon_watch(d);
+	}
+}
+
+static size_t read_log(const struct cluster *c, char *text, size_t size)
+{
+	size_t n = 0;
+	int fd = open(c->log, O_RDONLY | O_CLOEXEC);
+	CHECK(fd >= 0);
+	for (ssize_t k; n < size - 1 && (k = read(fd, text + n, size - 1 - n)) > 0;)
+		n += (size_t)k;
+	close(fd);
+	text[n] = '\0';
+	return n;
+}
+
+bool cluster_logged(const struct cluster *c, const char *text)
+{
+	static char log[1 << 20];
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end; sleep_ms(5)) {
+		read_log(c, log, sizeof(log));
+		if (strstr(log, text))
+			return true;
+	}
+	return false;
+}
+
+static void check_log(const struct cluster *c)
+{
+	static const char *const complaints[] = {"Sanitizer", "runtime error:", "ssertion"};
+	static char text[1 << 20];
+	read_log(c, text, sizeof(text));
+	for (size_t i = 0; i < sizeof(complaints) / sizeof(complaints[0]); i++)
+		if (strstr(text, complaints[i]))
+			check_failed(__FILE__, __LINE__, "the daemons' log says \"%s\": %s",
+				     complaints[i], strstr(text, complaints[i]));
+}
+
+void cluster_kill(struct cluster *c, int node)
+{
+	struct daemon *d = &c->nodes[node];
+	CHECK(d->pid > 0);
+	CHECK_EQ(kill(d->pid, SIGKILL), 0);
+	daemon_unwatch(d);
+}
+
+void cluster_stop(struct cluster *c)
+{
+	int status;
+	char path[160];
+	for (int i = 0; i < c->n; i++)
+		if (c->nodes[i].pid)
+			CHECK_EQ(kill(c->nodes[i].pid, SIGTERM), 0);
+	if (!reap(c->mpirun, &status, WAIT_MS))
+		check_failed(__FILE__, __LINE__, "mpirun (pid %d) does not end", c->mpirun);
+	check_log(c);
+	for (int i = 0; i < c->n; i++) {
+		struct daemon *d = &c->nodes[i];
+		/* A daemon that was killed leaves its socket behind, others do not. */
+		if (d->pid)
+			CHECK(access(d->socket, F_OK) < 0);
+		unlink(d->socket);
+		snprintf(path, sizeof(path), "%s.lock", d->socket);
+		unlink(path);
+		if (d->pid)
+			daemon_unwatch(d);
+	}
+	unlink(c->log);
+	rmdir(c->dir);
+	c->mpirun = 0;
+}
+
+void cluster_clients(struct client *clients, int nranks, const struct cluster *c,
+		     enum layout layout, client_main *main, void *arg)
+{
+	ncclsvc_unique_id id;
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	for (int i = 0; i < nranks; i++) {
+		int node = layout == IN_TURN ? i % c->n : i * c->n / nranks;
+		clients[i] = (struct client){.rank = i,
+					     .nranks = nranks,
+					     .daemon = &c->nodes[node],
+					     .id = id,
+					     .arg = arg,
+					     .link = -1};
+		client_start(&clients[i], main);
+	}
+}
+
+/* ---- Tests of one node, on several ---- */
+
+static struct cluster shared_clusters[4];
+
+int cluster_nodes(void)
+{
+	const char *value = getenv("NCCLSVC_TEST_NODES");
+	int n = value ? atoi(value) : 0;
+	return n > CLUSTER_NODES ? CLUSTER_NODES : n;
+}
+
+struct cluster *cluster_of(const struct daemon *d)
+{
+	for (int i = 0; i < 4; i++)
+		if (shared_clusters[i].mpirun && !strcmp(shared_clusters[i].dir, d->dir))
+			return &shared_clusters[i];
+	return NULL;
+}
+
+struct cluster *cluster_start_for(struct daemon *d, va_list options)
+{
+	int i = 0;
+	while (i < 4 && shared_clusters[i].mpirun)
+		i++;
+	CHECK(i < 4);
+	cluster_start_with(&shared_clusters[i], cluster_nodes(), options);
+	*d = shared_clusters[i].nodes[0];
+	return &shared_clusters[i];
+}

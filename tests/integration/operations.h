@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Operations with checked results, as the tests of one node and of several run them. */
+#ifndef TESTS_OPERATIONS_H
+#define TESTS_OPERATIONS_H
+
+#include "harness.h"
+
+#define GUARD 64 /* bytes behind a result that nobody may touch */
+
+/* What one call works on. Sizes are in elements. */
+struct call {
+	ncclsvc_session *session;
+	ncclsvc_comm *comm;
+	char *send, *recv; /* both large enough for anything; recv is followed by a guard */
+	int rank, nranks, root;
+	ncclsvc_op op;
+	ncclsvc_type type;
+	ncclsvc_redop redop;
+	size_t count, size; /* size of one element */
+	bool in_place;
+};
+
+/* Fills the source, runs the operation, and checks the whole result and that nothing else has
+ * changed. */
+void run_call(const struct call *c);
+/* The same with every type, and every reduction where there is one. */
+void every_type(struct call *c);
+
+#endif

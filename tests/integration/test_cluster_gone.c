@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Several daemons: what members of other nodes are told when a rank or a node dies, is late, or
+ * asks for something else. */
+#include <string.h>
+
+#include "cluster.h"
+
+#define GONE_NS UINT64_C(100000000) /* PEER_GONE is due within this time */
+
+enum { READY = 1, GO };
+
+static void check_gone(ncclsvc_result result)
+{
+	if (result != NCCLSVC_PEER_GONE && result != NCCLSVC_STALE_EPOCH)
+		check_failed(__FILE__, __LINE__, "%s: %s", ncclsvc_result_name(result),
+			     ncclsvc_last_error());
+}
+
+/* ---- A process dies ---- */
+
+static void rejoin_and_check(ncclsvc_session *s, ncclsvc_comm *comm, uint32_t epoch)
+{
+	CHECK_OK(ncclsvc_comm_rejoin(comm, WAIT_MS));
+	CHECK(ncclsvc_comm_epoch(comm) > epoch);
+	check_usable(s, comm);
+	check_usable(s, comm);
+}
+
+static void restarted(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	check_usable(s, comm);
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void survivor(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	int32_t *v = shared(s, 64);
+	ncclsvc_task tasks[3];
+	check_usable(s, comm);
+	v[0] = v[1] = me->rank + 1;
+	if (me->rank == 1) {
+		say(me, READY);
+		CHECK_EQ(hear(me), GO); /* and is killed while it waits for that */
+	}
+	CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &tasks[0]));
+	CHECK_OK(ncclsvc_barrier(comm, &tasks[1]));
+	CHECK_OK(ncclsvc_recv(v + 2, 1, NCCLSVC_INT32, 1, comm, &tasks[2]));
+	say(me, READY);
+	CHECK_RESULT(ncclsvc_wait(s, tasks[0], WAIT_MS), NCCLSVC_PEER_GONE);
+	say(me, now_ns());
+	ncclsvc_status st = status_of(s, tasks[0]);
+	CHECK_EQ(st.rank_a, 1);
+	say(me, (uint64_t)st.pid_a);
+	wait_for(s, tasks[1], NCCLSVC_PEER_GONE);
+	wait_for(s, tasks[2], NCCLSVC_PEER_GONE);
+	CHECK_EQ(v[0], me->rank + 1);
+	rejoin_and_check(s, comm, ncclsvc_comm_epoch(comm));
+	ncclsvc_close(s);
+}
+
+static void a_killed_rank_fails_its_peers_on_all_nodes(void **state)
+{
+	struct cluster c;
+	struct client clients[5];
+	(void)state;
+	cluster_start(&c, 3, NULL);
+	cluster_clients(clients, 5, &c, IN_TURN, survivor, NULL);
+	hear_all(clients, 5, READY);
+	sleep_ms(50);
+	pid_t victim = clients[1].pid;
+	uint64_t killed = now_ns();
+	client_kill(&clients[1]);
+	for (int i = 0; i < 5; i++) {
+		if (i == 1)
+			continue;
+		uint64_t told = hear(&clients[i]);
+		CHECK_EQ(hear(&clients[i]), victim);
+		print_message("rank %d heard of the death after %.1f ms\n", i,
+			      (double)(told - killed) / 1e6);
+		if (!sanitized())
+			CHECK(told - killed < GONE_NS);
+	}
+	/* Back on another node than before. */
+	clients[1].daemon = &c.nodes[2];
+	client_start(&clients[1], restarted);
+	clients_end(clients, 5);
+	cluster_stop(&c);
+}
+
+/* ---- In the middle of much ---- */
+
+#define BIG ((size_t)24 << 20)
+
+static void killed_at_work(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	char *a = shared(s, BIG), *b = shared(s, BIG);
+	ncclsvc_task task;
+	ncclsvc_result result = NCCLSVC_OK;
+	say(me, READY);
+	while (result == NCCLSVC_OK) {
+		result = ncclsvc_all_reduce(a, b, BIG / 4, NCCLSVC_FLOAT32, NCCLSVC_SUM, comm,
+					    &task);
+		if (result == NCCLSVC_OK)
+			result = ncclsvc_wait(s, task, WAIT_MS);
+	}
+	check_gone(result);
+	say(me, now_ns());
+	rejoin_and_check(s, comm, ncclsvc_comm_epoch(comm));
+	ncclsvc_close(s);
+}
+
+static void a_rank_killed_in_a_big_task_takes_nobody_along(void **state)
+{
+	struct cluster c;
+	struct client clients[4];
+	(void)state;
+	time_limit(120);
+	cluster_start(&c, 2, NULL);
+	for (unsigned round = 0; round < 3; round++) {
+		cluster_clients(clients, 4, &c, IN_TURN, killed_at_work, NULL);
+		hear_all(clients, 4, READY);
+		sleep_ms(30 + 17 * round);
+		uint64_t killed = now_ns();
+		client_kill(&clients[3]);
+		for (int i = 0; i < 3; i++)
+			print_message("rank %d heard after %.1f ms\n", i,
+				      (double)(hear(&clients[i]) - killed) / 1e6);
+		client_start(&clients[3], restarted);
+		clients_end(clients, 4);
+	}
+	cluster_stop(&c);
+}
+
+/* ---- A daemon dies ---- */
+
+static void beside_a_dead_node(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s), *local = NULL;
+	int32_t *v = shared(s, 64);
+	ncclsvc_task task;
+	check_usable(s, comm);
+	/* Of ranks 0 and 3, on one node. */
+	CHECK_OK(ncclsvc_comm_split(comm, me->rank % 3, 0, WAIT_MS, &local));
+	check_usable(s, local);
+	v[0] = 1;
+	if (me->rank == 2)
+		sleep_ms(60000); /* its daemon dies, and this process is killed */
+	CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task));
+	say(me, READY);
+	CHECK_RESULT(ncclsvc_wait(s, task, WAIT_MS), NCCLSVC_PEER_GONE);
+	say(me, now_ns());
+	ncclsvc_status st = status_of(s, task);
+	CHECK_EQ(st.rank_a, 2);
+	CHECK_EQ(st.field, NCCLSVC_FIELD_NODE);
+	CHECK_EQ(st.value_a, 2);
+	if (!strstr(ncclsvc_last_error(), "node 2"))
+		check_failed(__FILE__, __LINE__, "'%s' does not name the node",
+			     ncclsvc_last_error());
+	/* What was not across it goes on. */
+	check_usable(s, local);
+	/* And those that live can do without it. */
+	CHECK_EQ(hear(me), GO);
+	struct client rest = *me;
+	rest.nranks = 3;
+	rest.rank = me->rank == 3 ? 2 : me->rank;
+	rest.id.bytes[0] ^= 1;
+	ncclsvc_comm *smaller = comm_join(&rest, s);
+	check_usable(s, smaller);
+	ncclsvc_close(s);
+}
+
+static void a_killed_daemon_fails_what_is_across_it(void **state)
+{
+	struct cluster c;
+	struct client clients[4];
+	(void)state;
+	cluster_start(&c, 3, NULL);
+	cluster_clients(clients, 4, &c, IN_TURN, beside_a_dead_node, NULL);
+	for (int i = 0; i < 4; i++)
+		if (i != 2)
+			CHECK_EQ(hear(&clients[i]), READY);
+	sleep_ms(50);
+	uint64_t killed = now_ns();
+	cluster_kill(&c, 2);
+	for (int i = 0; i < 4; i++) {
+		if (i == 2)
+			continue;
+		uint64_t told = hear(&clients[i]);
+		print_message("rank %d heard of the node's death after %.1f ms\n", i,
+			      (double)(told - killed) / 1e6);
+		if (!sanitized())
+			CHECK(told - killed < GONE_NS);
+	}
+	client_kill(&clients[2]);
+	for (int i = 0; i < 4; i++)
+		if (i != 2)
+			say(&clients[i], GO);
+	clients_end(clients, 4);
+	cluster_stop(&c);
+}
+
+/* ---- Disagreement, and being late ---- */
+
+static void disagree(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	int32_t *v = shared(s, 8192 * 4);
+	ncclsvc_task task;
+	size_t count = me->rank == 3 ? 5 : 4;
+	/* Small ones travel with the verdict, large ones in pieces: both compare first. */
+	for (size_t scale = 1; scale <= 1024; scale *= 1024) {
+		CHECK_OK(ncclsvc_all_reduce(v, v, count * scale, NCCLSVC_INT32, NCCLSVC_SUM, comm,
+					    &task));
+		wait_for(s, task, NCCLSVC_MISMATCH);
+		ncclsvc_status st = status_of(s, task);
+		CHECK_EQ(st.field, NCCLSVC_FIELD_COUNT);
+		CHECK_EQ(st.rank_b, 3);
+		CHECK_EQ(st.value_a, 4 * scale);
+		CHECK_EQ(st.value_b, 5 * scale);
+		/* As on one node, that ends this task alone. */
+		check_usable(s, comm);
+	}
+	/* A Send and its Recv. */
+	if (me->rank == 0)
+		CHECK_OK(ncclsvc_send(v, 2, NCCLSVC_INT32, 1, comm, &task));
+	if (me->rank == 1)
+		CHECK_OK(ncclsvc_recv(v, 3, NCCLSVC_INT32, 0, comm, &task));
+	if (me->rank < 2) {
+		wait_for(s, task, NCCLSVC_MISMATCH);
+		CHECK_EQ(status_of(s, task).rank_a, 0);
+		CHECK_EQ(status_of(s, task).rank_b, 1);
+	}
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void a_mismatch_is_the_same_on_all_nodes(void **state)
+{
+	struct cluster c;
+	struct client clients[5];
+	(void)state;
+	cluster_start(&c, 2, NULL);
+	cluster_clients(clients, 5, &c, IN_TURN, disagree, NULL);
+	clients_end(clients, 5);
+	cluster_stop(&c);
+}
+
+static void late(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	int32_t *v = shared(s, 64);
+	ncclsvc_task task;
+	bool missing = me->rank == 1 || me->rank == 4;
+	check_usable(s, comm);
+	if (!missing) {
+		uint64_t before = now_ns();
+		CHECK_OK(ncclsvc_comm_set_timeout(comm, 300));
+		CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task));
+		wait_for(s, task, NCCLSVC_TIMEOUT);
+		CHECK(now_ns() - before >= UINT64_C(290000000));
+		ncclsvc_status st = status_of(s, task);
+		CHECK_EQ(st.missing_count, 2);
+		CHECK_EQ(st.missing[0] + st.missing[1], 5);
+		CHECK_OK(ncclsvc_comm_set_timeout(comm, -1));
+	}
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	if (missing) { /* it meets what has failed, and fails alike */
+		CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task));
+		wait_for(s, task, NCCLSVC_TIMEOUT);
+	}
+	check_usable(s, comm);
+	/* A Recv whose Send does not come in time, and then does. */
+	if (me->rank == 0) {
+		CHECK_OK(ncclsvc_comm_set_timeout(comm, 200));
+		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 1, comm, &task));
+		wait_for(s, task, NCCLSVC_TIMEOUT);
+		CHECK_EQ(status_of(s, task).missing[0], 1);
+		CHECK_OK(ncclsvc_comm_set_timeout(comm, -1));
+		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 1, comm, &task));
+		wait_for(s, task, NCCLSVC_OK);
+		CHECK_EQ(*v, 77);
+	} else if (me->rank == 1) {
+		sleep_ms(500);
+		*v = 66;
+		CHECK_OK(ncclsvc_send(v, 1, NCCLSVC_INT32, 0, comm, &task));
+		wait_for(s, task, NCCLSVC_TIMEOUT);
+		*v = 77;
+		CHECK_OK(ncclsvc_send(v, 1, NCCLSVC_INT32, 0, comm, &task));
+		wait_for(s, task, NCCLSVC_OK);
+	}
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void who_is_missing_on_other_nodes_is_named(void **state)
+{
+	struct cluster c;
+	struct client clients[5];
+	(void)state;
+	cluster_start(&c, 3, NULL);
+	cluster_clients(clients, 5, &c, IN_TURN, late, NULL);
+	hear_all(clients, 5, READY);
+	say_all(clients, 5, GO);
+	clients_end(clients, 5);
+	cluster_stop(&c);
+}
+
+/* ---- Joining ---- */
+
+static void join_checks(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon), *other;
+	ncclsvc_comm *comm, *taken;
+	/* Not all come: those that are missing are named, though another node knows of them. */
+	if (me->rank == 0) {
+		ncclsvc_unique_id id = me->id;
+		id.bytes[5] ^= 1;
+		CHECK_RESULT(ncclsvc_comm_join(s, &id, 3, 0, 300, &comm), NCCLSVC_TIMEOUT);
+		CHECK(strstr(ncclsvc_last_error(), "1, 2"));
+	}
+	comm = comm_join(me, s);
+	/* A rank that another node's process holds; another number of ranks. */
+	other = session_open(me->daemon);
+	CHECK_RESULT(ncclsvc_comm_join(other, &me->id, me->nranks, (me->rank + 1) % me->nranks,
+				       WAIT_MS, &taken),
+		     NCCLSVC_RANK_TAKEN);
+	CHECK(strstr(ncclsvc_last_error(), "is held by pid"));
+	CHECK_RESULT(ncclsvc_comm_join(other, &me->id, me->nranks + 1, me->nranks, WAIT_MS,
+				       &taken),
+		     NCCLSVC_MISMATCH);
+	check_usable(s, comm);
+	ncclsvc_close(other);
+	/* The world: this node's ranks come after those of the nodes before. */
+	ncclsvc_comm *world;
+	CHECK_OK(ncclsvc_comm_world(s, -1, WAIT_MS, &world));
+	CHECK_EQ(ncclsvc_comm_size(world), 4);
+	int node = me->rank * 2 / me->nranks;
+	CHECK_EQ(ncclsvc_comm_rank(world) / 2, node);
+	check_usable(s, world);
+	/* Parts across the nodes, and within one. */
+	for (int across = 0; across < 2; across++) {
+		ncclsvc_comm *part;
+		int colour = across ? me->rank % 2 : node;
+		CHECK_OK(ncclsvc_comm_split(comm, colour, -me->rank, WAIT_MS, &part));
+		CHECK_EQ(ncclsvc_comm_size(part), 2);
+		CHECK_EQ(ncclsvc_comm_rank(part), across ? 1 - node : 1 - me->rank % 2);
+		check_usable(s, part);
+		CHECK_OK(ncclsvc_comm_leave(part));
+	}
+	/* One leaves: the others hear of it, and begin anew when it is back. */
+	if (me->rank == 2) {
+		CHECK_OK(ncclsvc_comm_leave(comm));
+		sleep_ms(50);
+		comm = comm_join(me, s);
+	} else {
+		int32_t *v = shared(s, 4);
+		ncclsvc_task task;
+		ncclsvc_result result =
+			ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task);
+		if (result == NCCLSVC_OK)
+			result = ncclsvc_wait(s, task, WAIT_MS);
+		check_gone(result);
+		CHECK_OK(ncclsvc_comm_rejoin(comm, WAIT_MS));
+	}
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void joining_across_nodes_is_as_on_one(void **state)
+{
+	struct cluster c;
+	struct client clients[4];
+	(void)state;
+	cluster_start(&c, 2, "--ranks", "2", NULL);
+	cluster_clients(clients, 4, &c, IN_BLOCKS, join_checks, NULL);
+	clients_end(clients, 4);
+	cluster_stop(&c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_killed_rank_fails_its_peers_on_all_nodes),
+		TEST(a_rank_killed_in_a_big_task_takes_nobody_along),
+		TEST(a_killed_daemon_fails_what_is_across_it),
+		TEST(a_mismatch_is_the_same_on_all_nodes),
+		TEST(who_is_missing_on_other_nodes_is_named),
+		TEST(joining_across_nodes_is_as_on_one),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
