@@ -83,9 +83,10 @@ ncclsvc_result claims_compare(ncclsvc_world *w, int timeout_ms)
 {
 	const int n = w->layout.size;
 	ncclsvc_task task;
-	struct claim *claims = calloc((size_t)n + 1, sizeof(*claims)), *own = claims + n;
+	struct claim *claims = calloc((size_t)n + 1, sizeof(*claims));
 	if (!claims)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	struct claim *own = claims + n;
 	ncclsvc_result r = w->has_base ? NCCLSVC_OK : ncclsvc_unique_id_create(&w->base);
 	session_lock(w->session);
 	uint64_t former = w->host->timeout_ns; /* its user's */
