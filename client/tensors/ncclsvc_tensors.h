@@ -133,8 +133,10 @@ ncclsvc_result ncclsvc_tensors_send(ncclsvc_tensors *lists, const ncclsvc_messag
 ncclsvc_result ncclsvc_tensors_recv(ncclsvc_tensors *lists, const ncclsvc_message *message,
 				    int timeout_ms, bool *output_signal);
 /* Each begins one. On success *request is the caller's, to be freed. Where shapes are sent ahead,
- * it goes on only within wait and test, on both sides; until it has ended, begin no other operation
- * with that peer on the communicator. An error ends it before it has begun, as above. */
+ * it goes on only within wait and test, on both sides; until its data is under way, other tasks of
+ * the communicator must not overtake it: lists that would are refused (BUSY, nothing happened),
+ * plain operations are the caller's to hold back. An error ends it before it has begun, as above.
+ */
 ncclsvc_result ncclsvc_tensors_isend(ncclsvc_tensors *lists, const ncclsvc_message *message,
 				     ncclsvc_request **request);
 ncclsvc_result ncclsvc_tensors_irecv(ncclsvc_tensors *lists, const ncclsvc_message *message,

@@ -35,6 +35,7 @@ static void send_data(struct ncclsvc_request *r, char *src, char *dst, uint64_t 
 	request_op(r, r->lists->comm, r->op, src, dst, r->list.total, NCCLSVC_UINT8, word);
 	r->left_host = r->left_data = 0;
 	r->step = DATA;
+	r->undecided = false;
 }
 
 /* All of a list that is static: on GPUs, with what says so. */
@@ -69,6 +70,7 @@ static void first_ahead(struct ncclsvc_request *r)
 	r->left_host = 0;
 	r->left_data = on_gpu(r->lists); /* whatever becomes of the shapes */
 	r->step = SHAPES_FIRST;
+	r->undecided = true;
 }
 
 /* ---- Checks, in their order ---- */
@@ -328,6 +330,8 @@ static ncclsvc_result begin(ncclsvc_tensors *l, const ncclsvc_message *m, bool s
 	ncclsvc_result no_peer = check_peer(l, m, send);
 	if (no_peer && !m->input_signal)
 		return check_message(m, send);
+	if (!no_peer)
+		no_peer = requests_settled(l, m->remote_rank);
 	if (no_peer)
 		return no_peer;
 	uint64_t range = nvtx_start(send ? "PreSend" : "PreRecv", m->tag, m->remote_rank);

@@ -175,6 +175,7 @@ void request_end(struct ncclsvc_request *r, ncclsvc_result result)
 	if (r->due_host || r->due_data)
 		refuse(r);
 	r->ended = true;
+	r->undecided = false;
 	buffer_put(r->buffer);
 	r->buffer = NULL;
 	nvtx_stop(r->range);
@@ -242,6 +243,17 @@ static ncclsvc_result go_on(struct ncclsvc_request *r)
 		if (r->result && !r->ended)
 			request_end(r, r->result);
 	}
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result requests_settled(ncclsvc_tensors *l, int peer)
+{
+	for (struct ncclsvc_request *r = l->requests; r; r = r->next)
+		if (r->undecided && (peer < 0 || r->peer == peer) && go_on(r) && r->undecided)
+			return error_set(NCCLSVC_BUSY,
+					 "a list with its shapes ahead is under way with rank %d: "
+					 "wait for it first",
+					 r->peer);
 	return NCCLSVC_OK;
 }
 

@@ -146,7 +146,8 @@ struct ncclsvc_request {
 	/* Called when all its tasks have ended well: prepares the next ones, or calls request_end.
 	 */
 	ncclsvc_result (*proceed)(struct ncclsvc_request *r);
-	unsigned step; /* proceed's own */
+	unsigned step;	/* proceed's own */
+	bool undecided; /* which tasks it still needs, what comes will tell */
 	bool ended;
 	ncclsvc_result result;
 	char why[LOST_TEXT * 2];
@@ -187,6 +188,9 @@ struct ncclsvc_request {
 
 /* Zeroed, in lists. NULL with the error set. */
 struct ncclsvc_request *request_new(ncclsvc_tensors *lists, uint8_t op, int peer, int timeout_ms);
+/* BUSY if a request with this peer, or any (-1), has tasks to come that others must not overtake.
+ */
+ncclsvc_result requests_settled(ncclsvc_tensors *lists, int peer);
 /* Adds an operation to be submitted next; count 0 needs no buffers. */
 void request_op(struct ncclsvc_request *r, ncclsvc_comm *comm, unsigned op, const void *src,
 		void *dst, uint64_t count, ncclsvc_type type, uint64_t word);

@@ -9,6 +9,8 @@
 struct claim {
 	int32_t local, data, horizontal, pipeline;
 	int32_t on_gpus;
+	int32_t unusable; /* the result that its GPU gave */
+	uint32_t reserved;
 	uint32_t survivor; /* its id is in use */
 	uint8_t id[NCCLSVC_ID_BYTES];
 };
@@ -21,6 +23,7 @@ static struct claim claim_of(const ncclsvc_world *w)
 		.horizontal = w->sizes.horizontal,
 		.pipeline = w->sizes.pipeline,
 		.on_gpus = w->device != NCCLSVC_DEVICE_HOST,
+		.unusable = w->unusable,
 		.survivor = w->has_base,
 	};
 	memcpy(c.id, w->base.bytes, sizeof(c.id));
@@ -57,6 +60,18 @@ static ncclsvc_result compare(const struct claim *claims, int n)
 	return NCCLSVC_OK;
 }
 
+/* What one rank cannot do, no rank begins. */
+static ncclsvc_result all_usable(const ncclsvc_world *w, const struct claim *claims, int n)
+{
+	if (w->unusable)
+		return error_set(w->unusable, "%s", w->why);
+	for (int k = 0; k < n; k++)
+		if (claims[k].unusable)
+			return error_set(NCCLSVC_UNSUPPORTED,
+					 "rank %d cannot use its GPU: its own error says why", k);
+	return NCCLSVC_OK;
+}
+
 /* A survivor's id is that of communicators which are there; without one, rank 0's. Two survivors of
  * different worlds cannot meet: their communicators would not. */
 static ncclsvc_result choose_id(ncclsvc_world *w, const struct claim *claims, int n)
@@ -83,9 +98,10 @@ ncclsvc_result claims_compare(ncclsvc_world *w, int timeout_ms)
 {
 	const int n = w->layout.size;
 	ncclsvc_task task;
-	struct claim *claims = calloc((size_t)n + 1, sizeof(*claims)), *own = claims + n;
+	struct claim *claims = calloc((size_t)n + 1, sizeof(*claims));
 	if (!claims)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	struct claim *own = claims + n;
 	ncclsvc_result r = w->has_base ? NCCLSVC_OK : ncclsvc_unique_id_create(&w->base);
 	session_lock(w->session);
 	uint64_t former = w->host->timeout_ns; /* its user's */
@@ -101,6 +117,8 @@ ncclsvc_result claims_compare(ncclsvc_world *w, int timeout_ms)
 	session_unlock(w->session);
 	if (!r)
 		r = compare(claims, n);
+	if (!r)
+		r = all_usable(w, claims, n);
 	if (!r)
 		r = choose_id(w, claims, n);
 	free(claims);

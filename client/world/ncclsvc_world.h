@@ -88,7 +88,8 @@ typedef struct ncclsvc_world_options {
  * host. On success *world is the caller's, to be freed before the session is closed. Blocks up to
  * timeout_ms for each communicator. A group of one rank shares a communicator with the others such.
  * INVALID_ARGUMENT: bad parameters are named before anything is joined. MISMATCH, on all ranks:
- * parameters differ, with the parameter and two ranks. Others are those of ncclsvc_comm_join. */
+ * parameters differ, with the parameter and two ranks. UNSUPPORTED, on all ranks: one of them
+ * cannot use its GPU. Others are those of ncclsvc_comm_join. */
 ncclsvc_result ncclsvc_world_init(ncclsvc_session *session, const ncclsvc_world_options *options,
 				  int timeout_ms, ncclsvc_world **world);
 

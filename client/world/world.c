@@ -120,8 +120,24 @@ static ncclsvc_result join_groups(ncclsvc_world *w, int timeout_ms)
 	return r;
 }
 
+/* Not an error yet: the others are to hear of it. */
+static void try_device(ncclsvc_world *w)
+{
+	int32_t number;
+	w->unusable = NCCLSVC_OK;
+	if (w->device == NCCLSVC_DEVICE_HOST)
+		return;
+	ncclsvc_result r = gpu_usable(w->session);
+	if (!r)
+		r = device_match(w->session, w->device, &number);
+	if (r)
+		snprintf(w->why, sizeof(w->why), "%s", ncclsvc_last_error());
+	w->unusable = r;
+}
+
 static ncclsvc_result join_all(ncclsvc_world *w, int timeout_ms)
 {
+	try_device(w);
 	ncclsvc_result r = claims_compare(w, timeout_ms);
 	return r ? r : join_groups(w, timeout_ms);
 }

@@ -11,7 +11,9 @@ struct ncclsvc_world {
 	ncclsvc_session *session;
 	ncclsvc_world_sizes sizes;
 	ncclsvc_layout layout;
-	int device; /* of this process; NCCLSVC_DEVICE_HOST */
+	int device;		 /* of this process; NCCLSVC_DEVICE_HOST */
+	ncclsvc_result unusable; /* not OK: the GPU, and why */
+	char why[LOST_TEXT];
 	bool has_base;
 	ncclsvc_unique_id base; /* of which the groups' ids are made */
 	ncclsvc_comm *host;	/* the daemon's world */

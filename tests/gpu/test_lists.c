@@ -416,8 +416,15 @@ static void world_rank(struct client *c)
 	rank_prepare(&r, c, c->rank);
 	ncclsvc_world_options o = {.size = sizeof(o),
 				   .rank = c->rank,
-				   .device = NCCLSVC_DEVICE_LOCAL,
+				   .device = c->rank ? NCCLSVC_DEVICE_LOCAL : 999,
 				   .pipeline = c->nranks % 2 ? 1 : 2};
+	stage("a GPU that is not there");
+	CHECK_RESULT(ncclsvc_world_init(r.session, &o, WAIT_MS, &w),
+		     c->rank ? NCCLSVC_UNSUPPORTED : NCCLSVC_INVALID_ARGUMENT);
+	says(c->rank ? "rank 0 cannot use its GPU" : "no GPU 999");
+	say(c, 1);
+	CHECK_EQ(hear(c), 2);
+	o.device = NCCLSVC_DEVICE_LOCAL;
 	stage("making the world");
 	CHECK_OK(ncclsvc_world_init(r.session, &o, WAIT_MS, &w));
 	CHECK_EQ(ncclsvc_world_device(w), c->rank);
@@ -457,6 +464,8 @@ static void test_world(void)
 	daemon_start(&d, "--device", "cuda", "--log-level", "debug", "--ranks", n, NULL);
 	watch_daemon(&d);
 	clients_start(ranks, crew_size(), &d, world_rank, NULL);
+	hear_all(ranks, crew_size(), 1);
+	say_all(ranks, crew_size(), 2);
 	crew_end(ranks, crew_size());
 	gpu_daemon_stop(&d);
 }

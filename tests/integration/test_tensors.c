@@ -19,13 +19,17 @@ struct side {
 	int peer;
 };
 
-static struct side side_open(struct client *me)
+static struct side side_on(struct client *me, ncclsvc_session *s)
 {
-	struct side x = {.me = me, .peer = 1 - me->rank};
-	x.s = session_open(me->daemon);
+	struct side x = {.me = me, .s = s, .peer = 1 - me->rank};
 	x.comm = comm_join(me, x.s);
 	CHECK_OK(ncclsvc_tensors_open(x.comm, WAIT_MS, &x.lists));
 	return x;
+}
+
+static struct side side_open(struct client *me)
+{
+	return side_on(me, session_open(me->daemon));
 }
 
 static void side_close(struct side *x)
@@ -193,6 +197,34 @@ static void lists_of_static_shapes(void **state)
 {
 	(void)state;
 	run_pair(static_lists);
+}
+
+/* Submitted by message, as by ring. */
+static void without_ring(struct client *me)
+{
+	const ncclsvc_options o = {
+		.size = sizeof(o), .socket = me->daemon->socket, .no_ring = true};
+	ncclsvc_session *s;
+	CHECK_OK(ncclsvc_open(&o, &s));
+	struct side x = side_on(me, s);
+	check_in_step(&x, 1);
+	ncclsvc_message m = message(&x, NCCLSVC_SHAPES_STATIC, me->rank, 0, NULL);
+	CHECK_RESULT(me->rank ? ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL)
+			      : ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL),
+		     NCCLSVC_MISMATCH);
+	says("tag differs");
+	m.input_signal = me->rank;
+	CHECK_RESULT(me->rank ? ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL)
+			      : ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL),
+		     NCCLSVC_INVALID_ARGUMENT);
+	check_in_step(&x, 2);
+	side_close(&x);
+}
+
+static void lists_by_socket(void **state)
+{
+	(void)state;
+	run_pair(without_ring);
 }
 
 /* ---- As it lies ---- */
@@ -682,6 +714,10 @@ static void not_waiting(struct client *me)
 		CHECK_RESULT(ncclsvc_request_wait(r[0], 30), NCCLSVC_TIMEOUT);
 		CHECK_RESULT(ncclsvc_request_free(r[0]), NCCLSVC_BUSY);
 		CHECK_RESULT(ncclsvc_tensors_close(x.lists), NCCLSVC_BUSY);
+		CHECK_RESULT(ncclsvc_tensors_irecv(x.lists, &m, &r[1]), NCCLSVC_BUSY);
+		says("under way with rank 0");
+		CHECK_RESULT(ncclsvc_tensors_all_gather(x.lists, t[0], NULL, n, WAIT_MS, NULL),
+			     NCCLSVC_BUSY);
 		CHECK_EQ(got.calls, 0);
 		say(me, READY);
 		CHECK_OK(ncclsvc_request_wait(r[0], WAIT_MS));
@@ -937,6 +973,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(lists_of_static_shapes),
+		TEST(lists_by_socket),
 		TEST(a_list_that_is_one_buffer_is_not_copied),
 		TEST(gaps_carry_nothing_of_former_lists),
 		TEST(the_phases_show_in_a_profiler),

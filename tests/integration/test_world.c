@@ -231,6 +231,30 @@ static void differing(struct client *me)
 	ncclsvc_close(s);
 }
 
+/* There are no GPUs: the ranks that know it, and those that do not ask, all hear of it. */
+static void no_gpu(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_world *w = NULL;
+	ncclsvc_world_options o = options_of(me->rank);
+	o.device = me->rank ? NCCLSVC_DEVICE_LOCAL : 0;
+	CHECK_RESULT(ncclsvc_world_init(s, &o, WAIT_MS, &w), NCCLSVC_UNSUPPORTED);
+	CHECK(strstr(ncclsvc_last_error(), "GPU"));
+	CHECK(!w);
+	ncclsvc_close(s);
+}
+
+static void a_gpu_that_cannot_be_used_is_told(void **state)
+{
+	struct daemon d;
+	struct client clients[RANKS];
+	(void)state;
+	daemon_start(&d, "--ranks", "4", "--device", "host", NULL);
+	clients_start(clients, RANKS, &d, no_gpu, NULL);
+	clients_end(clients, RANKS);
+	daemon_stop(&d);
+}
+
 static void ranks_that_mean_different_worlds_are_told(void **state)
 {
 	struct daemon d;
@@ -310,6 +334,7 @@ int main(void)
 		TEST(a_world_has_its_groups),
 		TEST(without_configuration_all_is_data),
 		TEST(bad_parameters_are_named_before_anything_is_joined),
+		TEST(a_gpu_that_cannot_be_used_is_told),
 		TEST(ranks_that_mean_different_worlds_are_told),
 		TEST(a_rank_that_dies_comes_back),
 		TEST(so_it_does_with_the_daemon),
