@@ -51,6 +51,14 @@ void say(const char *format, ...)
 	fprintf(stderr, "trainer: %s\n", line);
 }
 
+void times_add(const struct times *t)
+{
+	const char *fd = getenv(TIMES_FD);
+	dprintf(fd ? atoi(fd) : STDERR_FILENO,
+		"%4d  %-7s  %9" PRIu64 "  %7.1f  %7.1f  %7.1f  %7.1f  %7.1f\n", t->rank, t->after,
+		t->from, t->connect_ms, t->join_ms, t->plan_ms, t->step_ms, t->all_ms);
+}
+
 /* ---- Losses ---- */
 
 bool losses_open(struct losses *l, const struct options *o)

@@ -41,7 +41,7 @@ struct rank {
 	ncclsvc_task arrives[MICROS]; /* of what the other stage sends */
 	struct sample samples[MICROS][MICRO];
 	uint64_t start_ns, connected_ns, joined_ns, planned_ns;
-	bool stepped;
+	bool stepped, failed;
 };
 
 /* ---- Waiting, and noticing that somebody went ---- */
@@ -278,16 +278,20 @@ static ncclsvc_result step(struct rank *r, uint64_t n)
 
 static void tell_start(struct rank *r, uint64_t from)
 {
-	const uint64_t now = now_ns();
 	if (r->stepped)
 		return;
 	r->stepped = true;
-	say("rank %d: first step, after checkpoint %llu, %.1f ms after the start: %.1f to connect, "
-	    "%.1f to join, %.1f to commit the plan, %.1f for the rest",
-	    r->o->rank, (unsigned long long)from, (double)(now - r->start_ns) / 1e6,
-	    (double)(r->connected_ns - r->start_ns) / 1e6,
-	    (double)(r->joined_ns - r->connected_ns) / 1e6,
-	    (double)(r->planned_ns - r->joined_ns) / 1e6, (double)(now - r->planned_ns) / 1e6);
+	const double begin = (double)r->start_ns, connected = (double)r->connected_ns,
+		     joined = (double)r->joined_ns, planned = (double)r->planned_ns,
+		     now = (double)now_ns();
+	times_add(&(struct times){.rank = r->o->rank,
+				  .after = r->failed ? "failure" : "start",
+				  .from = from,
+				  .connect_ms = (connected - begin) / 1e6,
+				  .join_ms = (joined - connected) / 1e6,
+				  .plan_ms = (planned - joined) / 1e6,
+				  .step_ms = (now - planned) / 1e6,
+				  .all_ms = (now - begin) / 1e6});
 }
 
 static ncclsvc_result live(struct rank *r)
@@ -340,6 +344,9 @@ int rank_run(const struct options *o, uint64_t start_ns)
 		disconnect(&r);
 		if (!worth_another(result))
 			break;
+		r.start_ns = now_ns();
+		r.failed = true;
+		r.stepped = false;
 		usleep(20000); /* others may have to notice, too */
 	}
 	if (!result && r.stage && r.replica == 0)

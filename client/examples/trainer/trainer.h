@@ -108,6 +108,18 @@ int launch_run(const struct options *o);
 uint64_t now_ns(void);
 __attribute__((format(printf, 1, 2))) void say(const char *format, ...);
 
+#define TIMES_FD "TRAINER_TIMES_FD" /* in a rank's environment */
+
+/* How long it took until a rank's first step was done. */
+struct times {
+	int rank;
+	const char *after; /* "start" of the process, or "failure" of another one */
+	uint64_t from;	   /* step */
+	double connect_ms, join_ms, plan_ms, step_ms, all_ms;
+};
+/* Shows it, or tells whoever has started the rank. */
+void times_add(const struct times *t);
+
 /* What a run shows of itself: losses into the file, and at the end as a curve. */
 struct losses {
 	const struct options *options;
