@@ -274,7 +274,8 @@ void plan_terminate(struct client *c, uint32_t serial, const struct svc_plan_dro
 	struct communicator *m = member(c, SVC_PLAN_DROP, serial, r->comm, &rank);
 	if (!m)
 		return;
-	if (!m->plan || m->plan->members[rank].dropped || m->plan->members[rank].handle != r->plan) {
+	if (!m->plan || m->plan->members[rank].dropped ||
+	    m->plan->members[rank].handle != r->plan) {
 		client_error(c, SVC_PLAN_DROP, serial, NCCLSVC_NOT_FOUND,
 			     "this rank has no plan %u on the communicator", r->plan);
 		return;

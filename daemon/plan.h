@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The plan of a communicator's epoch: for each member, groups of Sends and Recvs, known before the
- * first of them runs. The supervisor gathers and matches it (plan.c, plan_match.c), then lends it to
- * the executor, which holds tasks until their group is whole (engine/plan.c), up to EVENT_PLAN_GONE.
+ * first of them runs. The supervisor gathers and matches it, then lends it to the executor, which
+ * holds tasks until their group is whole (engine/plan.c), up to EVENT_PLAN_GONE.
+ *
+ *   plan.c        requests and answers; plan_list.c: for inspection
+ *   plan_make.c   one member's plan; plan_match.c: whether all fit
  */
 #ifndef DAEMON_PLAN_H
 #define DAEMON_PLAN_H
@@ -34,7 +37,7 @@ struct plan_member {
 	uint64_t iteration;	 /* under way, from 1 */
 	/* The executor writes, inspection reads. */
 	_Atomic uint64_t enqueued, ended; /* tasks, over all iterations */
-	_Atomic uint64_t *stamps; /* [ntasks]: slots' iterations */
+	_Atomic uint64_t *stamps;	  /* [ntasks]: slots' iterations */
 	_Atomic bool left;
 	bool dropped; /* the supervisor's: was told to the executor */
 };
@@ -59,8 +62,8 @@ struct plan {
 /* Zeroed members; NULL: out of memory. */
 struct plan *plan_create(uint32_t nranks);
 void plan_free(struct plan *p);
-/* Takes over tasks, which is malloc'ed, as `rank`'s plan, after a look at each alone. Returns 0, or a
- * negative result with a sentence in text. */
+/* Takes over tasks, which is malloc'ed, as `rank`'s plan, after a look at each alone. Returns 0, or
+ * a negative result with a sentence in text. */
 int plan_set(struct plan *p, uint32_t rank, uint32_t ngroups, uint32_t ntasks,
 	     struct svc_plan_task *tasks, char text[PLAN_TEXT]);
 /* Forgets what plan_set made. */

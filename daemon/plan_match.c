@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans as such: made, checked, and matched. The k-th Send from a to b meets the k-th Recv at b from
- * a, counted in plan order. Then the plan is run dry: a group starts when its member's former one
- * has ended, and ends when all its tasks have met; what cannot end never will. */
+ * Matching the members' plans. The k-th Send from a to b meets the k-th Recv at b from a, counted
+ * in plan order. Then the plan is run dry: a group starts when its member's former one has ended,
+ * and ends when all its tasks have met; what cannot end never will. */
 #include "plan.h"
 
 #include <stdarg.h>
@@ -11,34 +11,6 @@
 #include <string.h>
 
 #include "names.h"
-
-struct plan *plan_create(uint32_t nranks)
-{
-	struct plan *p = calloc(1, sizeof(*p) + nranks * sizeof(p->members[0]));
-	if (p)
-		p->nranks = nranks;
-	return p;
-}
-
-void plan_unset(struct plan *p, uint32_t rank)
-{
-	struct plan_member *m = &p->members[rank];
-	free(m->tasks);
-	free(m->first);
-	free(m->slots);
-	free(m->missing);
-	free((void *)m->stamps);
-	*m = (struct plan_member){0};
-}
-
-void plan_free(struct plan *p)
-{
-	for (uint32_t k = 0; p && k < p->nranks; k++)
-		plan_unset(p, k);
-	free(p);
-}
-
-/* ---- One member's plan ---- */
 
 __attribute__((format(printf, 3, 4))) static int refuse(char *text, int result, const char *format,
 							...)
@@ -50,63 +22,10 @@ __attribute__((format(printf, 3, 4))) static int refuse(char *text, int result, 
 	return result;
 }
 
-static int check_task(const struct plan *p, uint32_t rank, const struct plan_member *m, uint32_t i,
-		      char *text)
-{
-	const struct svc_plan_task *t = &m->tasks[i];
-	const char *wrong = NULL;
-	if (t->group >= m->ngroups)
-		wrong = "is of a group that does not exist";
-	else if (i && t->group < t[-1].group)
-		wrong = "stands behind one of a later group";
-	else if (!svc_op_is_p2p(t->op))
-		wrong = "is neither Send nor Recv";
-	else if ((uint32_t)t->peer >= p->nranks)
-		wrong = "has a peer that is no rank of the communicator";
-	else if (t->reserved || t->reserved2)
-		wrong = "has a reserved field that is not zero";
-	else if (t->count == SVC_PLAN_ANY ? t->type != 0 : !svc_type_size(t->type))
-		wrong = "has an unknown element type";
-	return wrong ? refuse(text, NCCLSVC_INVALID_ARGUMENT, "rank %u's plan: task %u %s", rank, i,
-			      wrong)
-		     : 0;
-}
-
 /* A calloc of nothing may give NULL. */
 static void *array(size_t n, size_t size)
 {
 	return calloc(n ? n : 1, size);
-}
-
-int plan_set(struct plan *p, uint32_t rank, uint32_t ngroups, uint32_t ntasks,
-	     struct svc_plan_task *tasks, char text[PLAN_TEXT])
-{
-	struct plan_member *m = &p->members[rank];
-	m->ngroups = ngroups;
-	m->ntasks = ntasks;
-	m->tasks = tasks;
-	for (uint32_t i = 0; i < ntasks; i++) {
-		int error = check_task(p, rank, m, i, text);
-		if (error)
-			return error;
-	}
-	m->first = array((size_t)ngroups + 1, sizeof(*m->first));
-	m->slots = array(ntasks, sizeof(*m->slots));
-	m->missing = array(ngroups, sizeof(*m->missing));
-	m->stamps = array(ntasks, sizeof(*m->stamps));
-	if (!m->first || !m->slots || !m->missing || !m->stamps)
-		return refuse(text, NCCLSVC_NO_MEMORY, "no memory for a plan of %u tasks", ntasks);
-	for (uint32_t i = 0; i < ntasks; i++)
-		m->missing[tasks[i].group]++;
-	for (uint32_t g = 0; g < ngroups; g++) {
-		if (m->missing[g] > SVC_GROUP_TASKS)
-			return refuse(text, NCCLSVC_LIMIT,
-				      "rank %u's plan: group %u has %u tasks, %d are possible",
-				      rank, g, m->missing[g], SVC_GROUP_TASKS);
-		m->first[g + 1] = m->first[g] + m->missing[g];
-	}
-	m->iteration = 1;
-	return 0;
 }
 
 /* ---- Pairs ---- */
@@ -216,7 +135,8 @@ static int pair_up(const struct matching *m, char *text)
 		struct end *r = i < m->nrecvs ? m->recvs[i] : NULL;
 		bool same = s && r && s->from == r->from && s->to == r->to;
 		/* Of two that differ, the one that comes first in order has no other side. */
-		if (!same && s && (!r || s->from < r->from || (s->from == r->from && s->to < r->to)))
+		if (!same && s &&
+		    (!r || s->from < r->from || (s->from == r->from && s->to < r->to)))
 			return unmatched(m, m->sends, i, true, text);
 		if (!same)
 			return unmatched(m, m->recvs, i, false, text);
@@ -296,8 +216,8 @@ static bool prepare(struct dry_run *d)
 		for (uint32_t g = 0; g < p->members[k].ngroups; g++) {
 			uint32_t i = (uint32_t)d->base[k] + g;
 			uint32_t tasks = p->members[k].missing[g];
-			d->nodes[i] = (struct node){k, g, i, p->whole_groups ? 1 : tasks, i,
-						    false, false};
+			d->nodes[i] = (struct node){k, g,     i,    p->whole_groups ? 1 : tasks,
+						    i, false, false};
 		}
 	for (size_t i = 0; p->whole_groups && i < d->m->nsends; i++)
 		join_units(d, node_of(d, d->m->sends[i]), node_of(d, d->m->sends[i]->other));
@@ -371,8 +291,7 @@ static const struct end *waits_through(struct dry_run *d, uint32_t rank)
 {
 	uint32_t begin = (uint32_t)d->base[rank] + d->at[rank], i = begin;
 	do {
-		const struct end *e =
-			d->nodes[i].started ? waits_at(d, d->nodes[i].rank) : NULL;
+		const struct end *e = d->nodes[i].started ? waits_at(d, d->nodes[i].rank) : NULL;
 		if (e)
 			return e;
 		i = d->nodes[i].next;

@@ -28,7 +28,8 @@ const char ctl_help[] =
 	"                         [--stuck SECONDS] [--sort comm|age] [--limit N]\n"
 	"  memory                 registered regions, and totals per process [--pid P]\n"
 	"  devices                GPUs and their workers\n"
-	"  plan                   plans: where each member is, and what lacks [--comm ID] [--rank R]\n"
+	"  plan                   plans: where each member is, and what lacks [--comm ID] [--rank "
+	"R]\n"
 	"  why                    what is stuck, and whose fault it is [--after SECONDS]\n"
 	"  doctor                 what is in the way of using the daemon's GPUs from here\n"
 	"  groups                 the groups of a world that need not exist: --world W\n"
@@ -51,12 +52,11 @@ const char ctl_help[] =
 	"5 nothing found (cancel); doctor: 0 good, 1 warnings, 2 problems. See ncclsvc-ctl(1).\n";
 
 static const char *const commands[] = {
-	[CTL_STATUS] = "status", [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
-	[CTL_TASKS] = "tasks",	 [CTL_MEMORY] = "memory",     [CTL_DEVICES] = "devices",
-	[CTL_PLAN] = "plan",	 [CTL_WHY] = "why",	      [CTL_DOCTOR] = "doctor",
-	[CTL_GROUPS] = "groups",
-	[CTL_CANCEL] = "cancel", [CTL_WATCH] = "watch",	      [CTL_VERSION] = "version",
-	[CTL_HELP] = "help",
+	[CTL_STATUS] = "status",   [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
+	[CTL_TASKS] = "tasks",	   [CTL_MEMORY] = "memory",	[CTL_DEVICES] = "devices",
+	[CTL_PLAN] = "plan",	   [CTL_WHY] = "why",		[CTL_DOCTOR] = "doctor",
+	[CTL_GROUPS] = "groups",   [CTL_CANCEL] = "cancel",	[CTL_WATCH] = "watch",
+	[CTL_VERSION] = "version", [CTL_HELP] = "help",
 };
 
 enum option_value {

@@ -142,8 +142,7 @@ size_t snapshot_plan_missing(const struct snapshot *s, const ncclsvc_plan_info *
 			     const ncclsvc_plan_task_info **missing, size_t max)
 {
 	size_t n = 0;
-	ncclsvc_plan_task_info key = {
-		.plan = plan->plan, .rank = plan->rank, .group = plan->group};
+	ncclsvc_plan_task_info key = {.plan = plan->plan, .rank = plan->rank, .group = plan->group};
 	/* The group's first, if it has any. */
 	const ncclsvc_plan_task_info *t =
 		find(&key, s->plan_tasks, s->nplan_tasks, sizeof(key), by_place);

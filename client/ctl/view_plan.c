@@ -8,9 +8,9 @@
 #define MISSING_SHOWN 8
 
 static const struct table_column columns[] = {
-	{"PLAN", true},	 {"COMM", false},      {"RANK", true},	   {"PID", true},
-	{"FOR", true},	 {"ITERATIONS", true}, {"RUNNING", false}, {"LACKS", false},
-	{"MISSING", false},
+	{"PLAN", true},	    {"COMM", false},  {"RANK", true},
+	{"PID", true},	    {"FOR", true},    {"ITERATIONS", true},
+	{"RUNNING", false}, {"LACKS", false}, {"MISSING", false},
 };
 
 static bool wanted(const struct view *v, const ncclsvc_plan_info *x)

@@ -17,7 +17,8 @@ bool why_add_missing(const struct why *w, uint64_t comm, int32_t rank, struct te
 	return true;
 }
 
-void why_find_held(struct why *w, const struct why_group *g, struct why_finding *f, struct text *out)
+void why_find_held(struct why *w, const struct why_group *g, struct why_finding *f,
+		   struct text *out)
 {
 	const ncclsvc_task_info *t = g->tasks[0];
 	char process = why_process(w, t->pid);
@@ -30,11 +31,13 @@ void why_find_held(struct why *w, const struct why_group *g, struct why_finding 
 	if (!why_add_missing(w, t->comm, t->rank, out))
 		text_add(out, " not all of its planned group");
 	if (stopped)
-		text_printf(out, ": its process is stopped (state %c). Continue it with `kill "
-				 "-CONT %d`, or end it.",
+		text_printf(out,
+			    ": its process is stopped (state %c). Continue it with `kill "
+			    "-CONT %d`, or end it.",
 			    process, t->pid);
 	else
-		text_printf(out, ". Look at what pid %d is doing; `ncclsvc-ctl plan` shows the "
-				 "plan.",
+		text_printf(out,
+			    ". Look at what pid %d is doing; `ncclsvc-ctl plan` shows the "
+			    "plan.",
 			    t->pid);
 }

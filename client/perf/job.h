@@ -16,6 +16,7 @@ enum job_kind {
 	JOB_TIME,	 /* warm up, meet the others, run iters times */
 	JOB_CHECK,	 /* fresh inputs, one run, compare */
 	JOB_QUIT,
+	JOB_JOIN, /* the first work.nranks ranks join communicator `id`, and commit a plan on it */
 	/* On GPUs: */
 	JOB_INIT,   /* join communicator `id`; with a count, then run once */
 	JOB_BURST,  /* CPU time of submitting iters operations, the median of `bursts` */
@@ -53,7 +54,7 @@ struct job_reply {
 	uint32_t reserved;
 	uint64_t elapsed_ns; /* of all iterations */
 	uint64_t worst_ns;   /* of one iteration, where a mode asks for it */
-	uint64_t comm_ns;    /* STEP: until the operations had ended */
+	uint64_t comm_ns;    /* STEP: until the operations had ended; JOIN: to commit the plan */
 	uint64_t wrong;
 	uint64_t free_bytes;	   /* MEMORY */
 	char text[JOB_TEXT_BYTES]; /* why it failed */

@@ -42,6 +42,8 @@ static int run(const struct options *o, const char *socket)
 		return overlap_run(o, socket);
 	case MODE_START:
 		return start_run(o, socket);
+	case MODE_JOIN:
+		return join_run(o, socket);
 	case MODE_GPU_MEMORY:
 		return gpu_memory_run(o, socket);
 	}

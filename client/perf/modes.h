@@ -14,6 +14,7 @@ int idle_cuda_run(const struct options *options, const char *socket);
 int cpu_run(const struct options *options, const char *socket);
 int overlap_run(const struct options *options, const char *socket);
 int start_run(const struct options *options, const char *socket);
+int join_run(const struct options *options, const char *socket);
 int gpu_memory_run(const struct options *options, const char *socket);
 
 #endif

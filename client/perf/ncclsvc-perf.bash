@@ -5,7 +5,7 @@ _ncclsvc_perf()
 {
 	local cur prev word words operation=
 	local operations='all_reduce all_gather reduce_scatter broadcast reduce alltoall gather
-		scatter sendrecv barrier submit sessions idle cpu overlap start gpu-memory'
+		scatter sendrecv barrier submit sessions idle join cpu overlap start gpu-memory'
 	local common='--spawn-daemon --socket --rounds --no-ring --timeout --json --device --help
 		--version'
 	cur=${COMP_WORDS[COMP_CWORD]}
@@ -20,6 +20,7 @@ _ncclsvc_perf()
 	'') words="$operations $common" ;;
 	submit) words="$common --iters --while-listing --seconds --queued" ;;
 	sessions) words="$common --count" ;;
+	join) words="$common --ranks" ;;
 	idle) words="$common --count --seconds --ranks --gpus" ;;
 	cpu | overlap | start | gpu-memory)
 		words="$common --ranks --gpus --memory --iters --minbytes --baseline"

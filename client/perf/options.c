@@ -92,6 +92,7 @@ static bool parse_operation(struct options *o, const char *text)
 		{"overlap", MODE_OVERLAP},
 		{"start", MODE_START},
 		{"gpu-memory", MODE_GPU_MEMORY},
+		{"join", MODE_JOIN},
 	};
 	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
 		if (same_name(text, modes[i].name)) {

@@ -12,6 +12,7 @@ const char options_help[] =
 	"       ncclsvc-perf submit [--while-listing] [options]\n"
 	"       ncclsvc-perf sessions [--count N] [options]\n"
 	"       ncclsvc-perf idle [--seconds S] [options]\n"
+	"       ncclsvc-perf join [--ranks N] [options]\n"
 	"       ncclsvc-perf cpu|overlap|start|gpu-memory --device cuda [options]\n"
 	"\n"
 	"OP: all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter\n"
@@ -108,9 +109,9 @@ static bool needs_gpus(const struct options *o)
 
 static int check_cuda(struct options *o)
 {
-	if (o->mode == MODE_SUBMIT || o->mode == MODE_SESSIONS)
-		return options_refuse("submit and sessions measure sessions on the host: %s is "
-				      "not for them",
+	if (o->mode == MODE_SUBMIT || o->mode == MODE_SESSIONS || o->mode == MODE_JOIN)
+		return options_refuse("submit, sessions and join measure the host: %s is not for "
+				      "them",
 				      "--device cuda");
 	if (o->baseline == BASELINE_MPI)
 		return options_refuse("--device cuda has %s for a baseline", "nccl");
@@ -177,6 +178,8 @@ int options_check(struct options *o)
 		return options_refuse("%s of 0 can't grow by a factor; use -i", "--minbytes");
 	if (o->root >= (int)o->ranks)
 		return options_refuse("%s is no rank: they count from 0 to --ranks - 1", "--root");
+	if (o->mode == MODE_JOIN && !o->ranks_given)
+		o->ranks = 64;
 	if (o->mode == MODE_IDLE && o->baseline)
 		return options_refuse("idle looks at the daemon alone: %s is not for it",
 				      "--baseline");

@@ -145,10 +145,53 @@ static ncclsvc_result job_check(struct rank *r, const struct job *job, struct jo
 	return result;
 }
 
+static ncclsvc_result join_another(struct rank *r, const struct job *job, uint8_t which,
+				   ncclsvc_comm **comm)
+{
+	struct rank_options o = *r->options;
+	memcpy(o.id.bytes, job->id, sizeof(o.id.bytes));
+	o.id.bytes[0] ^= which;
+	o.nranks = (int)job->work.nranks;
+	return service_join(r->session, &o, NCCLSVC_DEVICE_HOST, comm);
+}
+
+/* One communicator to meet in, then another by the clock, and a plan on it. */
+static ncclsvc_result job_join(struct rank *r, const struct job *job, struct job_reply *reply)
+{
+	ncclsvc_comm *first = NULL, *comm = NULL;
+	struct service_plan plan = {0};
+	ncclsvc_task task = 0;
+	ncclsvc_result result = join_another(r, job, 0, &first);
+	uint64_t start = perf_now_ns();
+	if (!result)
+		result = join_another(r, job, 1, &comm);
+	reply->elapsed_ns = perf_now_ns() - start;
+	if (!result)
+		result = ncclsvc_barrier(first, &task);
+	if (!result)
+		result = finish(r, (ncclsvc_task[2]){task, 0});
+	start = perf_now_ns();
+	if (!result)
+		result = service_plan_start(&plan, comm, r->options->timeout_ms);
+	reply->comm_ns = perf_now_ns() - start;
+	if (!result)
+		result = ncclsvc_barrier(first, &task);
+	if (!result) /* nobody gives up what others still wait for */
+		result = finish(r, (ncclsvc_task[2]){task, 0});
+	ncclsvc_result ended = ncclsvc_plan_terminate(plan.plan, r->options->timeout_ms);
+	result = result ? result : ended;
+	ended = ncclsvc_comm_leave(comm);
+	result = result ? result : ended;
+	ended = ncclsvc_comm_leave(first);
+	return result ? result : ended;
+}
+
 static ncclsvc_result perform(struct rank *r, const struct job *job, struct job_reply *reply)
 {
 	if (job->kind == JOB_BUFFERS)
 		return job_buffers(r, job);
+	if (job->kind == JOB_JOIN)
+		return job_join(r, job, reply);
 	if (job->kind != JOB_TIME && job->kind != JOB_CHECK)
 		return NCCLSVC_INVALID_ARGUMENT;
 	if (work_bytes(&job->work) > r->bytes)

@@ -50,9 +50,9 @@ static bool submit_planned(struct gpu_rank *r, const struct work *w, CUdeviceptr
 			   CUdeviceptr recv)
 {
 	struct own *own = r->own;
-	ncclsvc_result result = service_plan_submit(
-		&own->plan, own->comm, w, (void *)(uintptr_t)send, (void *)(uintptr_t)recv,
-		own->options.timeout_ms, own->last);
+	ncclsvc_result result =
+		service_plan_submit(&own->plan, own->comm, w, (void *)(uintptr_t)send,
+				    (void *)(uintptr_t)recv, own->options.timeout_ms, own->last);
 	if (!result && r->sync != SYNC_LAST)
 		result = ncclsvc_stream_wait(own->session, r->stream, own->last[1]);
 	return !result || failed(r, result);

@@ -63,7 +63,8 @@ ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t place, struct op *op, uint6
 		return r;
 	CUresult e = cuda_push(g->cuda, push);
 	if (!e) {
-		e = g->cuda->cuMemcpyDtoDAsync(b->at, (uintptr_t)op->src, op->src_bytes, op->stream);
+		e = g->cuda->cuMemcpyDtoDAsync(b->at, (uintptr_t)op->src, op->src_bytes,
+					       op->stream);
 		r = e ? NCCLSVC_OK : wait_copied(s, g, op->stream, deadline);
 		cuda_pop(g->cuda, push);
 	}

@@ -54,8 +54,7 @@ static ncclsvc_result write_plan(const ncclsvc_plan *p, int *fd)
 	size_t bytes = p->ntasks * sizeof(*p->tasks);
 	*fd = svc_memfd_create("ncclsvc-plan", bytes ? bytes : sizeof(*p->tasks), false);
 	if (*fd < 0)
-		return error_set(NCCLSVC_SYSTEM, "no memory file for the plan: %s",
-				 strerror(-*fd));
+		return error_set(NCCLSVC_SYSTEM, "no memory file for the plan: %s", strerror(-*fd));
 	for (size_t done = 0; done < bytes;) {
 		ssize_t n = pwrite(*fd, (const char *)p->tasks + done, bytes - done, (off_t)done);
 		if (n <= 0) {
@@ -95,7 +94,9 @@ ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline)
 		.epoch = epoch,
 		.groups = p->ngroups,
 		.tasks = p->ntasks,
-		.timeout_ns = deadline == NO_DEADLINE ? 0 : deadline > now ? deadline - now : 1,
+		.timeout_ns = deadline == NO_DEADLINE ? 0
+			      : deadline > now	      ? deadline - now
+						      : 1,
 	};
 	p->busy = true;
 	r = call_run(s, &call, SVC_PLAN_COMMIT, &request, fd,

@@ -105,11 +105,11 @@ ncclsvc_result ncclsvc_plan_submit_recv_and_wait(ncclsvc_plan *plan, void *recvb
  * begins anew. */
 ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *plan, int timeout_ms);
 
-/* Waits for groups that were submitted whole, for at most timeout_ms; cancels what has not begun then,
- * waits for what has, 5 s at most; gives the plan up and frees it, whatever it returns: a failure
- * that no call has told, or TIMEOUT if groups were whole and not over. Tasks of other members that
- * wait for this one's fail with CANCELLED. NULL is allowed. A plan that was never launched, or never
- * committed, is just freed. */
+/* Waits for groups that were submitted whole, for at most timeout_ms; cancels what has not begun
+ * then, waits for what has, 5 s at most; gives the plan up and frees it, whatever it returns: a
+ * failure that no call has told, or TIMEOUT if groups were whole and not over. Tasks of other
+ * members that wait for this one's fail with CANCELLED. NULL is allowed. A plan that was never
+ * launched, or never committed, is just freed. */
 ncclsvc_result ncclsvc_plan_terminate(ncclsvc_plan *plan, int timeout_ms);
 
 /* How many iterations have ended (with plan_reset). 0 for NULL. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Planned tasks. A member's may come in any order; each is held in its place until its group, and
- * all groups before it, are whole. Then the group goes into the member's queue, in plan order and as
- * one task group: from there on nothing is special. A task that fails while it is held stays in its
- * place as a ghost, so that the group can still become whole.
+ * all groups before it, are whole. Then the group goes into the member's queue, in plan order and
+ * as one task group: from there on nothing is special. A task that fails while it is held stays in
+ * its place as a ghost, so that the group can still become whole.
  */
 #include "plan.h"
 

@@ -238,8 +238,8 @@ static void do_plan_file(struct input *in)
 	struct svc_plan_task tasks[4];
 	uint8_t at = take_byte(in) % 32, n = take_byte(in) % 5;
 	take_bytes(in, tasks, n * sizeof(tasks[0]));
-	ssize_t written = pwrite(kinds[6], tasks, n * sizeof(tasks[0]),
-				 (off_t)(at * sizeof(tasks[0])));
+	ssize_t written =
+		pwrite(kinds[6], tasks, n * sizeof(tasks[0]), (off_t)(at * sizeof(tasks[0])));
 	REQUIRE(written == (ssize_t)(n * sizeof(tasks[0])));
 }
 

@@ -16,7 +16,7 @@ enum word { READY = 1, GO };
 struct desk {
 	struct rank r;
 	ncclsvc_plan *plan;
-	int next, last; /* ranks */
+	int next, last;	     /* ranks */
 	CUdeviceptr out, in; /* GROUPS of WORDS each */
 };
 
@@ -135,8 +135,9 @@ static void order_rank(struct client *c)
 	for (int g = 0; g < GROUPS; g++)
 		CHECK_OK(ncclsvc_plan_submit_recv(d.plan, at(part(d.in, g)), WORDS, NCCLSVC_UINT32,
 						  d.last, NULL));
-	CHECK_RESULT(ncclsvc_plan_submit_send(d.plan, at(d.out), WORDS, NCCLSVC_UINT32, d.next, NULL),
-		     NCCLSVC_INVALID_ARGUMENT);
+	CHECK_RESULT(
+		ncclsvc_plan_submit_send(d.plan, at(d.out), WORDS, NCCLSVC_UINT32, d.next, NULL),
+		NCCLSVC_INVALID_ARGUMENT);
 	CHECK(strstr(ncclsvc_last_error(), "order of the plan's groups"));
 	for (int g = 0; g < GROUPS; g++) {
 		CHECK_OK(ncclsvc_stream_set(d.r.session, streams[g], 0));
@@ -164,13 +165,13 @@ static void blocking_rank(struct client *c)
 		for (int g = 0; g < GROUPS; g++) {
 			CHECK_CU(cu.cuMemsetD32Async(d.out, word_of(d.r.rank, round, g), WORDS,
 						     d.r.stream));
-			CHECK_OK(ncclsvc_plan_submit_send_and_wait(d.plan, at(d.out), WORDS,
-								   NCCLSVC_UINT32, d.next, WAIT_MS));
+			CHECK_OK(ncclsvc_plan_submit_send_and_wait(
+				d.plan, at(d.out), WORDS, NCCLSVC_UINT32, d.next, WAIT_MS));
 			/* It was copied. */
 			CHECK_CU(cu.cuMemsetD32Async(d.out, 0xdeadbeef, WORDS, d.r.stream));
 			CHECK(gpu_stream_ends(d.r.stream, WAIT_MS));
-			CHECK_OK(ncclsvc_plan_submit_recv_and_wait(d.plan, at(d.in), WORDS,
-								   NCCLSVC_UINT32, d.last, WAIT_MS));
+			CHECK_OK(ncclsvc_plan_submit_recv_and_wait(
+				d.plan, at(d.in), WORDS, NCCLSVC_UINT32, d.last, WAIT_MS));
 			gpu_check(d.in, word_of(d.last, round, g), WORDS, "what came");
 		}
 		CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));

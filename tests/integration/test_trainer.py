@@ -61,7 +61,7 @@ class Trainer(unittest.TestCase):
         self.start()
         losses, said = self.train()
         self.assertEqual(losses, self.single())
-        self.assertEqual(len(re.findall(r"rank \d: first step, after checkpoint 0", said)), 4)
+        self.assertEqual(len(re.findall(r"^ +\d  start            0 ", said, re.M)), 4)
 
     def test_a_stage_is_killed_and_goes_on(self):
         expected = self.single()
@@ -74,7 +74,8 @@ class Trainer(unittest.TestCase):
                                           f"{victim}:25")
                 self.assertEqual(losses, expected)
                 self.assertIn(f"rank {victim} (pid ", said)
-                self.assertIn(f"rank {victim}: first step, after checkpoint 20", said)
+                self.assertRegex(said, rf"(?m)^ +{victim}  start           20 ")
+                self.assertEqual(len(re.findall(r"^ +\d  failure         20 ", said, re.M)), 3)
                 self.assertEqual(len(os.listdir(checkpoints)), 8)
 
     def test_a_run_is_continued(self):
@@ -84,7 +85,7 @@ class Trainer(unittest.TestCase):
         options = ("--checkpoints", self.path("checkpoints"), "--every", "8")
         first, _ = self.train(*options, steps=20)
         second, said = self.train(*options)
-        self.assertIn("after checkpoint 16", said)
+        self.assertEqual(len(re.findall(r"^ +\d  start           16 ", said, re.M)), 4)
         self.assertEqual(sorted(second), list(range(16, STEPS)))
         self.assertEqual({**first, **second}, expected)
         # And one whose files are no checkpoints says so.
@@ -115,7 +116,7 @@ class Trainer(unittest.TestCase):
         losses, said = self.train("--device", "cuda", "--checkpoints", self.path("checkpoints"),
                                   "--every", "10", "--kill", "2:25")
         self.assertEqual(losses, expected)
-        self.assertIn("rank 2: first step, after checkpoint 20", said)
+        self.assertRegex(said, r"(?m)^ +2  start           20 ")
 
 
 if __name__ == "__main__":

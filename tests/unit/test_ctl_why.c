@@ -29,6 +29,8 @@ static struct scene {
 	ncclsvc_member_info members[LIST_MAX];
 	ncclsvc_task_info tasks[LIST_MAX];
 	ncclsvc_device_info devices[4];
+	ncclsvc_plan_info plans[4];
+	ncclsvc_plan_task_info plan_tasks[8];
 	char process[LIST_MAX]; /* states */
 	struct why_report report;
 } scene;
@@ -42,6 +44,8 @@ static int set_up(void **state)
 	scene.s.members = scene.members;
 	scene.s.tasks = scene.tasks;
 	scene.s.devices = scene.devices;
+	scene.s.plans = scene.plans;
+	scene.s.plan_tasks = scene.plan_tasks;
 	scene.s.daemon.pid = 77;
 	memset(scene.process, 'S', sizeof(scene.process));
 	return 0;
@@ -445,6 +449,67 @@ static void test_unmatched(void **state)
 	says(&scene.report.findings[0], "has no Send for it");
 }
 
+/* Each of two ranks plans a Send to and a Recv from the other in group 3; rank has submitted one.
+ */
+static void planned(int rank, unsigned submitted)
+{
+	scene.plans[scene.s.nplans++] = (ncclsvc_plan_info){
+		.plan = 9, .comm = WORLD, .rank = rank, .groups = 5, .group = 3, .group_tasks = 2};
+	for (unsigned op = NCCLSVC_SEND; op <= NCCLSVC_RECV; op++)
+		scene.plan_tasks[scene.s.nplan_tasks++] = (ncclsvc_plan_task_info){
+			.plan = 9,
+			.rank = rank,
+			.peer = 1 - rank,
+			.group = 3,
+			.task = op - NCCLSVC_SEND,
+			.op = (uint8_t)op,
+			.state = op == submitted ? NCCLSVC_PLAN_ENQUEUED : NCCLSVC_PLAN_MISSING};
+}
+
+static void test_plan_held(void **state)
+{
+	(void)state;
+	world(2, 1);
+	planned(0, NCCLSVC_SEND);
+	planned(1, NCCLSVC_RECV);
+	task(WORLD, 0, 0, NCCLSVC_SEND, 0, NCCLSVC_WAITING_GROUP, 5)->peer = 1;
+	const struct why_finding *f = only(WHY_PLAN);
+	says(f,
+	     "rank 0 (pid 110, trainer-0) has submitted it, but of its plan's group 3 it has not "
+	     "submitted the Recv from rank 1");
+	blames(f, 0, WORLD, 0, PID(0), "joined");
+}
+
+static void test_plan_held_elsewhere(void **state)
+{
+	(void)state;
+	world(2, 1);
+	planned(0, 0);
+	planned(1, NCCLSVC_RECV);
+	/* Rank 0 waits for what rank 1 holds; rank 1 is stopped. */
+	p2p(WORLD, 0, 0, NCCLSVC_SEND, 0, 1);
+	task(WORLD, 1, 1, NCCLSVC_RECV, 0, NCCLSVC_WAITING_GROUP, 4)->peer = 0;
+	const struct why_finding *f = only(WHY_PLAN);
+	says(f,
+	     "rank 1 (pid 111, trainer-1) has no Recv for it: it holds Recv #0, but of its plan's "
+	     "group 3 it has not submitted the Send to rank 0");
+	blames(f, 0, WORLD, 1, PID(1), "joined");
+	why_free(&scene.report);
+	scene.process[1] = 'T';
+	blames(only(WHY_STOPPED), 0, WORLD, 1, PID(1), "stopped");
+}
+
+static void test_plan_idle(void **state)
+{
+	(void)state;
+	world(2, 1);
+	planned(1, 0);
+	p2p(WORLD, 0, 0, NCCLSVC_SEND, 0, 1);
+	says(only(WHY_UNMATCHED),
+	     "and it is alive; of its plan's group 3 it has not submitted the Send "
+	     "to rank 0 and 1 more");
+}
+
 static void test_send_to_itself(void **state)
 {
 	(void)state;
@@ -774,6 +839,9 @@ int main(void)
 		TEST(test_behind_deadlock),
 		TEST(test_deadlock_in_branch),
 		TEST(test_unmatched),
+		TEST(test_plan_held),
+		TEST(test_plan_held_elsewhere),
+		TEST(test_plan_idle),
 		TEST(test_send_to_itself),
 		TEST(test_input),
 		TEST(test_input_of_another),

@@ -75,7 +75,8 @@ static void expect(const char *const *ranks, uint32_t n, int host, int gpus, con
 #define OK	 NCCLSVC_OK
 #define MISMATCH NCCLSVC_MISMATCH
 #define PLANS(...)                                                                                 \
-	(const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)
+	(const char *const[]){__VA_ARGS__},                                                        \
+		sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)
 
 static void examples(void **state)
 {
@@ -101,7 +102,8 @@ static void examples(void **state)
 	expect(PLANS("S1|R1", "S0|R0"), MISMATCH, MISMATCH,
 	       "rank 0 in its group 0 waits for rank 1's group 1, rank 1 in its group 0 waits for "
 	       "rank 0's group 1");
-	expect(PLANS("S0|R0"), MISMATCH, MISMATCH, "rank 0 in its group 0 waits for rank 0's group 1");
+	expect(PLANS("S0|R0"), MISMATCH, MISMATCH,
+	       "rank 0 in its group 0 waits for rank 0's group 1");
 	expect(PLANS("S1|R2", "S2|R0", "S0|R1"), MISMATCH, MISMATCH, "waits for rank 2's group 1");
 	expect(PLANS("S1|R3", "S2|R0", "S3|R1", "S0|R2"), MISMATCH, MISMATCH, "in a circle");
 	/* On GPUs a group is one: what hangs together must start together. */
@@ -154,8 +156,8 @@ static void random_plan(struct random_plan *r)
 			char word[8];
 			snprintf(word, sizeof(word), "%c%d ", side ? 'R' : 'S', ends[!side]);
 			strcat(r->text[k], word);
-			r->tasks[r->n] = (struct random_task){k, r->groups[k],
-							      e ? r->n - 1 : r->n + 1};
+			r->tasks[r->n] =
+				(struct random_task){k, r->groups[k], e ? r->n - 1 : r->n + 1};
 			r->n++;
 		}
 	}

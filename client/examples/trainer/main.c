@@ -17,12 +17,14 @@
 
 static const char help[] =
 	"Usage: example_trainer [OPTIONS]\n"
-	"Trains a small language model of characters on 4 processes, 2 x 2 pipeline x data parallel,\n"
+	"Trains a small language model of characters on 4 processes, 2 x 2 pipeline x data "
+	"parallel,\n"
 	"by the daemon of $NCCLSVC_SOCKET, which must have 4 ranks (ncclsvcd --ranks 4).\n"
 	"\n"
 	"  --text FILE         what to learn (README.md)\n"
 	"  --steps N           how long (100)\n"
-	"  --rank R            be this rank only; without: start all of them, and those that are killed\n"
+	"  --rank R            be this rank only; without: start all of them, and those that are "
+	"killed\n"
 	"                      once more\n"
 	"  --single            the same in one process, without a daemon\n"
 	"  --device host|cuda  where the buffers are; rank R has GPU R (host)\n"
@@ -47,6 +49,14 @@ void say(const char *format, ...)
 	vsnprintf(line, sizeof(line), format, args);
 	va_end(args);
 	fprintf(stderr, "trainer: %s\n", line);
+}
+
+void times_add(const struct times *t)
+{
+	const char *fd = getenv(TIMES_FD);
+	dprintf(fd ? atoi(fd) : STDERR_FILENO,
+		"%4d  %-7s  %9" PRIu64 "  %7.1f  %7.1f  %7.1f  %7.1f  %7.1f\n", t->rank, t->after,
+		t->from, t->connect_ms, t->join_ms, t->plan_ms, t->step_ms, t->all_ms);
 }
 
 /* ---- Losses ---- */
@@ -163,12 +173,18 @@ static bool apply(struct options *o, int option, const char *value)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"text", required_argument, NULL, 't'},	       {"steps", required_argument, NULL, 'n'},
-		{"rank", required_argument, NULL, 'r'},	       {"single", no_argument, NULL, '1'},
-		{"device", required_argument, NULL, 'd'},      {"checkpoints", required_argument, NULL, 'c'},
-		{"every", required_argument, NULL, 'e'},       {"losses", required_argument, NULL, 'l'},
-		{"curve", no_argument, NULL, 'v'},	       {"kill", required_argument, NULL, 'k'},
-		{"help", no_argument, NULL, 'h'},	       {NULL, 0, NULL, 0},
+		{"text", required_argument, NULL, 't'},
+		{"steps", required_argument, NULL, 'n'},
+		{"rank", required_argument, NULL, 'r'},
+		{"single", no_argument, NULL, '1'},
+		{"device", required_argument, NULL, 'd'},
+		{"checkpoints", required_argument, NULL, 'c'},
+		{"every", required_argument, NULL, 'e'},
+		{"losses", required_argument, NULL, 'l'},
+		{"curve", no_argument, NULL, 'v'},
+		{"kill", required_argument, NULL, 'k'},
+		{"help", no_argument, NULL, 'h'},
+		{NULL, 0, NULL, 0},
 	};
 	const uint64_t start_ns = now_ns();
 	struct options o = {.text = "README.md",

@@ -46,7 +46,7 @@ static bool start(struct gpu *g, void *library, int ordinal)
 	int (*cuDeviceGet)(int *device, int ordinal);
 	int (*cuDevicePrimaryCtxRetain)(void **context, int device);
 	int (*cuCtxSetCurrent)(void *context);
-	int (*cuStreamCreate)(struct CUstream_st **stream, unsigned flags);
+	int (*cuStreamCreate)(struct CUstream_st * *stream, unsigned flags);
 	void *context;
 	int device;
 	return FIND(cuInit) && FIND(cuDeviceGet) && FIND(cuDevicePrimaryCtxRetain) &&
@@ -110,15 +110,15 @@ void buffer_free(struct buffer *b, struct gpu *g)
 
 bool buffer_put(const struct buffer *b, struct gpu *g)
 {
-	return !g || good(g->cuMemcpyHtoDAsync_v2((uintptr_t)b->shared, b->host, b->bytes,
-						  g->stream),
-			  "cuMemcpyHtoDAsync");
+	return !g ||
+	       good(g->cuMemcpyHtoDAsync_v2((uintptr_t)b->shared, b->host, b->bytes, g->stream),
+		    "cuMemcpyHtoDAsync");
 }
 
 bool buffer_get(const struct buffer *b, struct gpu *g)
 {
-	return !g || (good(g->cuMemcpyDtoHAsync_v2(b->host, (uintptr_t)b->shared, b->bytes,
-						   g->stream),
-			   "cuMemcpyDtoHAsync") &&
-		      good(g->cuStreamSynchronize(g->stream), "cuStreamSynchronize"));
+	return !g ||
+	       (good(g->cuMemcpyDtoHAsync_v2(b->host, (uintptr_t)b->shared, b->bytes, g->stream),
+		     "cuMemcpyDtoHAsync") &&
+		good(g->cuStreamSynchronize(g->stream), "cuStreamSynchronize"));
 }

@@ -41,7 +41,7 @@ struct rank {
 	ncclsvc_task arrives[MICROS]; /* of what the other stage sends */
 	struct sample samples[MICROS][MICRO];
 	uint64_t start_ns, connected_ns, joined_ns, planned_ns;
-	bool stepped;
+	bool stepped, failed;
 };
 
 /* ---- Waiting, and noticing that somebody went ---- */
@@ -278,16 +278,20 @@ static ncclsvc_result step(struct rank *r, uint64_t n)
 
 static void tell_start(struct rank *r, uint64_t from)
 {
-	const uint64_t now = now_ns();
 	if (r->stepped)
 		return;
 	r->stepped = true;
-	say("rank %d: first step, after checkpoint %llu, %.1f ms after the start: %.1f to connect, "
-	    "%.1f to join, %.1f to commit the plan, %.1f for the rest",
-	    r->o->rank, (unsigned long long)from, (double)(now - r->start_ns) / 1e6,
-	    (double)(r->connected_ns - r->start_ns) / 1e6,
-	    (double)(r->joined_ns - r->connected_ns) / 1e6,
-	    (double)(r->planned_ns - r->joined_ns) / 1e6, (double)(now - r->planned_ns) / 1e6);
+	const double begin = (double)r->start_ns, connected = (double)r->connected_ns,
+		     joined = (double)r->joined_ns, planned = (double)r->planned_ns,
+		     now = (double)now_ns();
+	times_add(&(struct times){.rank = r->o->rank,
+				  .after = r->failed ? "failure" : "start",
+				  .from = from,
+				  .connect_ms = (connected - begin) / 1e6,
+				  .join_ms = (joined - connected) / 1e6,
+				  .plan_ms = (planned - joined) / 1e6,
+				  .step_ms = (now - planned) / 1e6,
+				  .all_ms = (now - begin) / 1e6});
 }
 
 static ncclsvc_result live(struct rank *r)
@@ -332,8 +336,7 @@ int rank_run(const struct options *o, uint64_t start_ns)
 			 .start_ns = start_ns};
 	ncclsvc_result result = NCCLSVC_SYSTEM;
 	bool good = text_read(&r.text, o->text) && stage_make(&r.model, r.stage) &&
-		    losses_open(&r.losses, o) &&
-		    (!o->cuda || (r.gpu = gpu_open(o->rank)) != NULL);
+		    losses_open(&r.losses, o) && (!o->cuda || (r.gpu = gpu_open(o->rank)) != NULL);
 	for (int lives = 0; good && lives < LIVES; lives++) {
 		result = live(&r);
 		if (result)
@@ -341,6 +344,9 @@ int rank_run(const struct options *o, uint64_t start_ns)
 		disconnect(&r);
 		if (!worth_another(result))
 			break;
+		r.start_ns = now_ns();
+		r.failed = true;
+		r.stepped = false;
 		usleep(20000); /* others may have to notice, too */
 	}
 	if (!result && r.stage && r.replica == 0)
@@ -350,67 +356,4 @@ int rank_run(const struct options *o, uint64_t start_ns)
 	text_free(&r.text);
 	gpu_close(r.gpu);
 	return result ? 1 : 0;
-}
-
-/* ---- The same in one process ---- */
-
-static double one_replica(const struct text *t, const struct stage *models, uint64_t n,
-			  int replica, float *const *grads)
-{
-	struct sample samples[MICRO];
-	float act[ACTIVATIONS], dact[ACTIVATIONS];
-	double loss = 0;
-	for (int m = 0; m < MICROS; m++) {
-		text_samples(t, n, replica, m, samples);
-		stage0_forward(&models[0], samples, act);
-		loss += stage1_both(&models[1], samples, act, dact, grads[1]);
-		stage0_backward(&models[0], samples, act, dact, grads[0]);
-	}
-	return loss;
-}
-
-static double one_step(const struct text *t, struct stage *models, uint64_t n,
-		       float *grads[REPLICAS][STAGES])
-{
-	double loss = 0;
-	for (int y = 0; y < REPLICAS; y++) {
-		for (int z = 0; z < STAGES; z++)
-			memset(grads[y][z], 0, models[z].n * sizeof(float));
-		loss += one_replica(t, models, n, y, grads[y]);
-	}
-	for (int z = 0; z < STAGES; z++) {
-		for (int y = 1; y < REPLICAS; y++)
-			for (size_t i = 0; i < models[z].n; i++)
-				grads[0][z][i] += grads[y][z][i];
-		stage_update(&models[z], grads[0][z]);
-	}
-	return loss / BATCH;
-}
-
-int single_run(const struct options *o)
-{
-	struct text text = {0};
-	struct stage models[STAGES] = {{0}};
-	struct losses losses = {0};
-	float *grads[REPLICAS][STAGES] = {{0}};
-	bool good = text_read(&text, o->text) && losses_open(&losses, o);
-	for (int z = 0; z < STAGES && good; z++) {
-		good = stage_make(&models[z], z);
-		if (good)
-			stage_init(&models[z]);
-		for (int y = 0; y < REPLICAS && good; y++)
-			good = (grads[y][z] = malloc(models[z].n * sizeof(float))) != NULL;
-	}
-	for (uint64_t n = 0; good && n < o->steps; n++)
-		losses_add(&losses, n, one_step(&text, models, n, grads));
-	if (good)
-		losses_close(&losses);
-	for (int z = 0; z < STAGES; z++) {
-		stage_free(&models[z]);
-		for (int y = 0; y < REPLICAS; y++)
-			free(grads[y][z]);
-	}
-	free(losses.by_step);
-	text_free(&text);
-	return good ? 0 : 1;
 }

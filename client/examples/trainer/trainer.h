@@ -6,7 +6,7 @@
  *
  *   model.c       the two stages: forward, backward, update
  *   text.c        the text and the samples of a step
- *   parallel.c    one rank of the 2 x 2
+ *   parallel.c    one rank of the 2 x 2; single.c: all of it in one process
  *   memory.c      its buffers, in shared memory or on a GPU
  *   checkpoint.c  what survives a crash
  *   launch.c      starts the ranks, and those that died once more
@@ -24,8 +24,8 @@
 
 /* ---- model.c ---- */
 
-#define CONTEXT	   8   /* characters that the next one is guessed from */
-#define EMBEDDING  12  /* numbers for each */
+#define CONTEXT	   8  /* characters that the next one is guessed from */
+#define EMBEDDING  12 /* numbers for each */
 #define HIDDEN	   96
 #define CHARACTERS 128 /* ASCII */
 #define MICRO	   8   /* samples in a micro-batch */
@@ -85,7 +85,7 @@ bool checkpoint_load(const char *dir, int rank, uint64_t step, struct stage *s);
 bool checkpoint_save(const char *dir, int rank, uint64_t step, const struct stage *s,
 		     uint64_t interval);
 
-/* ---- parallel.c ---- */
+/* ---- parallel.c, single.c, launch.c ---- */
 
 struct options {
 	const char *text, *checkpoints, *losses; /* files; NULL: none */
@@ -97,7 +97,8 @@ struct options {
 	uint64_t kill_step;
 };
 
-/* Trains as one process, or as options->rank; start_ns: when the process started. The exit status. */
+/* Trains as one process, or as options->rank; start_ns: when the process started. The exit status.
+ */
 int single_run(const struct options *o);
 int rank_run(const struct options *o, uint64_t start_ns);
 int launch_run(const struct options *o);
@@ -106,6 +107,18 @@ int launch_run(const struct options *o);
 
 uint64_t now_ns(void);
 __attribute__((format(printf, 1, 2))) void say(const char *format, ...);
+
+#define TIMES_FD "TRAINER_TIMES_FD" /* in a rank's environment */
+
+/* How long it took until a rank's first step was done. */
+struct times {
+	int rank;
+	const char *after; /* "start" of the process, or "failure" of another one */
+	uint64_t from;	   /* step */
+	double connect_ms, join_ms, plan_ms, step_ms, all_ms;
+};
+/* Shows it, or tells whoever has started the rank. */
+void times_add(const struct times *t);
 
 /* What a run shows of itself: losses into the file, and at the end as a curve. */
 struct losses {
