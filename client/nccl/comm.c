@@ -5,8 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "dropin.h"
+#include "internal.h"
+
+#define SWEEP_MS 50
 
 ncclComm_t handle_new(int device, bool blocking, const char *name)
 {
@@ -142,8 +146,23 @@ void handle_latch(ncclComm_t comm, ncclResult_t result, const char *text)
 	pthread_mutex_unlock(&comm->lock);
 }
 
+/* Memory that was freed (torch.cuda.empty_cache, say) is the GPU's once the daemon lets go of it,
+ * too. Who looks for errors now and then, as PyTorch's watchdog does, has it given back meanwhile.
+ */
+static void sweep(struct gpu_session *session)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	const long ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
+	long before = session->swept_ms;
+	if (ms - before >= SWEEP_MS &&
+	    atomic_compare_exchange_strong(&session->swept_ms, &before, ms))
+		session_sweep(session->service);
+}
+
 void handle_look(ncclComm_t comm)
 {
+	sweep(comm->session);
 	char text[sizeof(comm->text)];
 	ncclsvc_result r = ncclsvc_comm_error(comm->service);
 	if (!r)

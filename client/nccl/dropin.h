@@ -65,6 +65,7 @@ struct gpu_session {
 	int device;
 	atomic_bool lost;
 	_Atomic ncclsvc_task newest;
+	atomic_long swept_ms;
 	struct gpu_session *next;
 };
 
