@@ -84,7 +84,7 @@ ncclResult_t handle_check(ncclComm_t comm, const char *function)
 }
 
 /* Locked. */
-static ncclResult_t check_state(ncclComm_t comm, const char *function, enum enter how)
+static ncclResult_t check_state(ncclComm_t comm, const char *function)
 {
 	if (comm->aborted)
 		return fail(ncclInvalidUsage, "%s: the communicator has been destroyed or aborted",
@@ -94,13 +94,13 @@ static ncclResult_t check_state(ncclComm_t comm, const char *function, enum ente
 			    "%s: the communicator is still being made: wait until "
 			    "ncclCommGetAsyncError says ncclSuccess",
 			    function);
-	if (comm->state == COMM_FAILED || (comm->async && how == ENTER_USE))
+	if (comm->state == COMM_FAILED || comm->async)
 		return fail(comm->async, "%s: %s", function, comm->text);
 	if (comm->revoked)
 		return fail(ncclInvalidUsage,
 			    "%s: the communicator has been revoked: shrink or destroy it",
 			    function);
-	if (comm->finalized && how == ENTER_USE)
+	if (comm->finalized)
 		return fail(ncclInvalidUsage, "%s: the communicator has been finalized", function);
 	if (!comm->service)
 		return fail(ncclInvalidUsage, "%s: the communicator has ended", function);
@@ -110,18 +110,18 @@ static ncclResult_t check_state(ncclComm_t comm, const char *function, enum ente
 ncclResult_t handle_usable(ncclComm_t comm, const char *function)
 {
 	pthread_mutex_lock(&comm->lock);
-	ncclResult_t r = check_state(comm, function, ENTER_USE);
+	ncclResult_t r = check_state(comm, function);
 	pthread_mutex_unlock(&comm->lock);
 	return r;
 }
 
-ncclResult_t handle_enter(ncclComm_t comm, const char *function, enum enter how)
+ncclResult_t handle_enter(ncclComm_t comm, const char *function)
 {
 	ncclResult_t r = handle_check(comm, function);
 	if (r)
 		return r;
 	pthread_mutex_lock(&comm->lock);
-	r = check_state(comm, function, how);
+	r = check_state(comm, function);
 	if (!r)
 		comm->users++;
 	pthread_mutex_unlock(&comm->lock);
