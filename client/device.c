@@ -214,6 +214,24 @@ void gpu_reattached(ncclsvc_session *s)
 	g->page = (struct page){0};
 }
 
+void session_sweep(ncclsvc_session *s)
+{
+	CUcontext now = NULL, own = NULL;
+	session_lock(s);
+	struct gpu *g = s->gpu;
+	/* As in place_all; without a region there is no context either. */
+	if (g && g->nsorted && !s->lost && !g->cuda->cuCtxGetCurrent(&now)) {
+		ncclsvc_result r = now ? NCCLSVC_OK
+				       : gpu_primary(g, g->regions[g->sorted[0]].device, &own);
+		if (!r && !cuda_push(g->cuda, own)) {
+			tasks_look(s); /* whose tasks are over */
+			device_regions_sweep(s, g);
+			cuda_pop(g->cuda, own);
+		}
+	}
+	session_unlock(s);
+}
+
 void gpu_drop_retired(ncclsvc_session *s)
 {
 	struct gpu *g = s->gpu;

@@ -423,6 +423,8 @@ ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned 
 /* OK, or a refusal of device memory on a communicator of the host. Locked. */
 ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const char *buffer);
 void device_unpin(ncclsvc_session *s, uint64_t task); /* it has ended; locked */
+/* Lets the daemon let go of device memory that has been freed meanwhile. Not locked. */
+void session_sweep(ncclsvc_session *s);
 /* Lets every stream go on: raises its timelines' `done`. Locked. */
 void streams_release(ncclsvc_session *s);
 void gpu_reattached(ncclsvc_session *s); /* before the link changes; locked */

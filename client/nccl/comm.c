@@ -5,8 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "dropin.h"
+#include "internal.h"
+
+#define SWEEP_MS 50
 
 ncclComm_t handle_new(int device, bool blocking, const char *name)
 {
@@ -80,7 +84,7 @@ ncclResult_t handle_check(ncclComm_t comm, const char *function)
 }
 
 /* Locked. */
-static ncclResult_t check_state(ncclComm_t comm, const char *function, enum enter how)
+static ncclResult_t check_state(ncclComm_t comm, const char *function)
 {
 	if (comm->aborted)
 		return fail(ncclInvalidUsage, "%s: the communicator has been destroyed or aborted",
@@ -90,13 +94,13 @@ static ncclResult_t check_state(ncclComm_t comm, const char *function, enum ente
 			    "%s: the communicator is still being made: wait until "
 			    "ncclCommGetAsyncError says ncclSuccess",
 			    function);
-	if (comm->state == COMM_FAILED || (comm->async && how == ENTER_USE))
+	if (comm->state == COMM_FAILED || comm->async)
 		return fail(comm->async, "%s: %s", function, comm->text);
 	if (comm->revoked)
 		return fail(ncclInvalidUsage,
 			    "%s: the communicator has been revoked: shrink or destroy it",
 			    function);
-	if (comm->finalized && how == ENTER_USE)
+	if (comm->finalized)
 		return fail(ncclInvalidUsage, "%s: the communicator has been finalized", function);
 	if (!comm->service)
 		return fail(ncclInvalidUsage, "%s: the communicator has ended", function);
@@ -106,18 +110,18 @@ static ncclResult_t check_state(ncclComm_t comm, const char *function, enum ente
 ncclResult_t handle_usable(ncclComm_t comm, const char *function)
 {
 	pthread_mutex_lock(&comm->lock);
-	ncclResult_t r = check_state(comm, function, ENTER_USE);
+	ncclResult_t r = check_state(comm, function);
 	pthread_mutex_unlock(&comm->lock);
 	return r;
 }
 
-ncclResult_t handle_enter(ncclComm_t comm, const char *function, enum enter how)
+ncclResult_t handle_enter(ncclComm_t comm, const char *function)
 {
 	ncclResult_t r = handle_check(comm, function);
 	if (r)
 		return r;
 	pthread_mutex_lock(&comm->lock);
-	r = check_state(comm, function, how);
+	r = check_state(comm, function);
 	if (!r)
 		comm->users++;
 	pthread_mutex_unlock(&comm->lock);
@@ -142,8 +146,23 @@ void handle_latch(ncclComm_t comm, ncclResult_t result, const char *text)
 	pthread_mutex_unlock(&comm->lock);
 }
 
+/* Memory that was freed (torch.cuda.empty_cache, say) is the GPU's once the daemon lets go of it,
+ * too. Who looks for errors now and then, as PyTorch's watchdog does, has it given back meanwhile.
+ */
+static void sweep(struct gpu_session *session)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	const long ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
+	long before = session->swept_ms;
+	if (ms - before >= SWEEP_MS &&
+	    atomic_compare_exchange_strong(&session->swept_ms, &before, ms))
+		session_sweep(session->service);
+}
+
 void handle_look(ncclComm_t comm)
 {
+	sweep(comm->session);
 	char text[sizeof(comm->text)];
 	ncclsvc_result r = ncclsvc_comm_error(comm->service);
 	if (!r)

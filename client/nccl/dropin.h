@@ -65,6 +65,7 @@ struct gpu_session {
 	int device;
 	atomic_bool lost;
 	_Atomic ncclsvc_task newest;
+	atomic_long swept_ms;
 	struct gpu_session *next;
 };
 
@@ -130,9 +131,8 @@ void handle_unref(ncclComm_t comm);
 /* Is it a handle of this process, and has not been destroyed? */
 ncclResult_t handle_check(ncclComm_t comm, const char *function);
 
-enum enter { ENTER_USE, ENTER_FAILED_TOO }; /* the latter: what ends it, or asks */
 /* Keeps comm->service alive until handle_exit. Fails if it is not READY. */
-ncclResult_t handle_enter(ncclComm_t comm, const char *function, enum enter how);
+ncclResult_t handle_enter(ncclComm_t comm, const char *function);
 void handle_exit(ncclComm_t comm);
 /* Could it be entered? */
 ncclResult_t handle_usable(ncclComm_t comm, const char *function);

@@ -18,7 +18,7 @@ static void *finalize(void *arg)
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
 	pthread_t thread;
-	ncclResult_t r = handle_enter(comm, "ncclCommFinalize", ENTER_USE);
+	ncclResult_t r = handle_enter(comm, "ncclCommFinalize");
 	if (r)
 		return r;
 	pthread_mutex_lock(&comm->lock);

@@ -144,7 +144,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int colour, int key, ncclComm_t *new
 			    "ncclCommSplit: the colour is %d: give one from 0, or "
 			    "NCCL_SPLIT_NOCOLOR",
 			    colour);
-	ncclResult_t r = handle_enter(comm, "ncclCommSplit", ENTER_USE);
+	ncclResult_t r = handle_enter(comm, "ncclCommSplit");
 	if (r)
 		return r;
 	r = config_read(config, comm, "ncclCommSplit", &c);

@@ -122,7 +122,7 @@ static ncclResult_t register_with(const char *function, uint64_t magic, ncclComm
 				  const void *p, size_t bytes, void **handle)
 {
 	int type = 0;
-	ncclResult_t r = handle_enter(comm, function, ENTER_USE);
+	ncclResult_t r = handle_enter(comm, function);
 	if (r)
 		return r;
 	handle_exit(comm);

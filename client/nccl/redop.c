@@ -120,7 +120,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
 	if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
 		return fail(ncclInvalidArgument,
 			    "ncclRedOpCreatePreMulSum: %d is no residence of a scalar", residence);
-	ncclResult_t r = handle_enter(comm, "ncclRedOpCreatePreMulSum", ENTER_USE);
+	ncclResult_t r = handle_enter(comm, "ncclRedOpCreatePreMulSum");
 	if (r)
 		return r;
 	if (residence == ncclScalarDevice)

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "cuda.h"
@@ -55,6 +56,17 @@ ncclResult_t device_current(int *device)
 	if (!cuda->cuCtxGetCurrent(&context) && context && !cuda->cuCtxGetDevice(&current))
 		*device = current;
 	return ncclSuccess;
+}
+
+/* It would ask itself. */
+static bool in_the_daemon(void)
+{
+	if (strncmp(program_invocation_short_name, "ncclsvcd", 8) != 0)
+		return false;
+	fail(ncclSystemError,
+	     "the daemon was started with the drop-in libnccl.so.2 in LD_PRELOAD or "
+	     "LD_LIBRARY_PATH: it needs NCCL's own");
+	return true;
 }
 
 static struct gpu_session *open_session(int device)
@@ -119,6 +131,8 @@ ncclResult_t session_nccl_version(int *version)
 	const ncclsvc_options options = {.size = sizeof(options), .no_ring = true};
 	ncclsvc_session *service;
 	bool starting = true;
+	if (in_the_daemon())
+		return ncclSystemError;
 	if (known) {
 		*version = known;
 		return ncclSuccess;

@@ -60,7 +60,7 @@ static ncclResult_t split(const struct start *s, struct gpu_session **session,
 			  ncclsvc_comm **service)
 {
 	struct splitting splitting;
-	ncclResult_t result = handle_enter(s->parent, "ncclCommSplit", ENTER_USE);
+	ncclResult_t result = handle_enter(s->parent, "ncclCommSplit");
 	if (result)
 		return result;
 	*session = s->parent->session;

@@ -154,7 +154,7 @@ ncclResult_t jobs_submit(struct job *jobs, unsigned n)
 	unsigned inside = 0;
 	ncclResult_t r = check_pairs(jobs, n);
 	while (!r && inside < n) {
-		r = handle_enter(jobs[inside].comm, ncclsvc_op_name(jobs[inside].op), ENTER_USE);
+		r = handle_enter(jobs[inside].comm, ncclsvc_op_name(jobs[inside].op));
 		inside += !r;
 	}
 	for (unsigned i = 0; !r && i < n; i++)

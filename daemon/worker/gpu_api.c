@@ -48,7 +48,12 @@ bool gpu_api_open_nccl(int *version, char *text, size_t size)
 	const size_t n = sizeof(symbols) / sizeof(symbols[0]);
 	if (!dynlib_open("libnccl.so.2", symbols, n, &nccl, text, size))
 		return false;
-	if (nccl.ncclGetVersion(version) || *version < NCCL_VERSION_NEEDED) {
+	if (nccl.ncclGetVersion(version)) {
+		snprintf(text, size, "libnccl.so.2 does not tell its version: %s",
+			 nccl.ncclGetLastError(NULL));
+		return false;
+	}
+	if (*version < NCCL_VERSION_NEEDED) {
 		snprintf(text, size,
 			 "libnccl.so.2 is version %d.%d.%d, %d.%d is needed: install a newer NCCL",
 			 *version / 10000, *version % 10000 / 100, *version % 100,

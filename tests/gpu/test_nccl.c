@@ -202,7 +202,7 @@ static void exchange(struct seat *s, int rank, int n)
 /* More than any queue holds, and nobody waits. */
 static void flood(struct seat *s, int n)
 {
-	const int rounds = setup.fake ? 3000 : 20000;
+	const int rounds = setup.fake ? 1200 : 20000;
 	CHECK_CU(cu.cuMemsetD32Async(s->send, 1, COUNT, s->stream));
 	for (int i = 0; i < rounds; i++)
 		CHECK_NC(nc.ncclAllReduce(at(s->send), at(s->recv), COUNT, NCCLSVC_UINT32,
@@ -371,31 +371,33 @@ static void test_mixed_process(void)
 }
 
 /* More pairs of streams and communicators than a session has timelines for. */
+#define MANY 70
+
 static void streams_rank(struct client *c)
 {
 	struct seat s;
-	CUstream streams[100];
+	CUstream streams[MANY];
 	dropin_open(c->daemon);
 	join_as(&s, c);
-	for (int i = 0; i < 100; i++)
+	for (int i = 0; i < MANY; i++)
 		streams[i] = gpu_stream();
 	CHECK_CU(cu.cuMemsetD32Async(s.send, 1, COUNT, s.stream));
 	CHECK_CU(cu.cuStreamSynchronize(s.stream));
-	for (int round = 0; round < 3; round++)
-		for (int i = 0; i < 100; i++)
+	for (int round = 0; round < 2; round++)
+		for (int i = 0; i < MANY; i++)
 			CHECK_NC(nc.ncclAllReduce(at(s.send), at(part(s.recv, i % 8)), COUNT,
 						  NCCLSVC_UINT32, NCCLSVC_SUM, s.comm, streams[i]));
-	for (int i = 0; i < 100; i++)
+	for (int i = 0; i < MANY; i++)
 		CHECK(gpu_stream_ends(streams[i], WAIT_MS));
 	for (int i = 0; i < 8; i++)
 		gpu_check(part(s.recv, i), (uint32_t)c->nranks, COUNT, "a sum");
 	CHECK_NC(nc.ncclGroupStart());
-	for (int i = 0; i < 100; i++)
+	for (int i = 0; i < MANY; i++)
 		CHECK_NC(nc.ncclAllReduce(at(s.send), at(s.recv), COUNT, NCCLSVC_UINT32,
 					  NCCLSVC_SUM, s.comm, streams[i]));
 	CHECK_NC_IS(nc.ncclGroupEnd(), ncclInvalidUsage);
 	CHECK_SAYS(NULL, "pairs");
-	for (int i = 0; i < 100; i++)
+	for (int i = 0; i < MANY; i++)
 		CHECK_CU(cu.cuStreamDestroy(streams[i]));
 	seat_close(&s);
 }

@@ -211,8 +211,17 @@ static void memory_rank(struct client *c)
 		gpu_check(own, (unsigned)(c->nranks * (c->nranks + 1) / 2 + round * c->nranks),
 			  WORDS, "the sum in memory allocated again");
 	}
-	CHECK_NC(nc.ncclCommDestroy(comm));
+	stage("memory that is freed goes while errors are looked for");
 	CHECK_CU(cu.cuMemFree(own));
+	ncclsvc_session *session = session_open(c->daemon);
+	for (uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
+	     device_info(session, c->rank).imports; sleep_ms(10)) {
+		ncclResult_t error;
+		CHECK_NC(nc.ncclCommGetAsyncError(comm, &error));
+		CHECK(now_ns() < end);
+	}
+	ncclsvc_close(session);
+	CHECK_NC(nc.ncclCommDestroy(comm));
 }
 
 static void test_memory(void)

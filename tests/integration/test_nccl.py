@@ -68,6 +68,15 @@ class Preload(unittest.TestCase):
         self.assertIn("version 2.28.9 (ncclsvc ", self.heard())
         self.assertIn("rank 0 of 2 on GPU 0", self.heard())
 
+    def test_the_daemon_needs_nccl_itself(self):
+        env = dict(self.env, LD_LIBRARY_PATH=os.path.dirname(ENV["NCCLSVC_NCCL"]) + ":" +
+                   ENV["FAKE_DIR"])
+        done = subprocess.run([ENV["NCCLSVCD"], "--socket", self.socket, "--device", "cuda",
+                               "--log-target", "stderr"], env=env, text=True, capture_output=True,
+                              timeout=60, check=False)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("it needs NCCL's own", done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()
