@@ -97,7 +97,8 @@ ncclsvc_result ncclsvc_unique_id_create(ncclsvc_unique_id *id);
 ncclsvc_result ncclsvc_comm_join(ncclsvc_session *session, const ncclsvc_unique_id *id, int nranks,
 				 int rank, int timeout_ms, ncclsvc_comm **comm);
 
-/* Joins the daemon's world communicator (its --ranks) as `rank`, or as any free rank if -1. */
+/* Joins the daemon's world communicator (its --ranks) as `rank`, or as any free rank if -1. With several
+ * nodes, the world has the ranks of all of them, node 0's first; a rank is one of this node's. */
 ncclsvc_result ncclsvc_comm_world(ncclsvc_session *session, int rank, int timeout_ms,
 				  ncclsvc_comm **comm);
 
@@ -325,6 +326,8 @@ ncclsvc_result ncclsvc_list_members(ncclsvc_session *session, ncclsvc_member_inf
 ncclsvc_result ncclsvc_list_tasks(ncclsvc_session *session, ncclsvc_task_info **list, size_t *n);
 ncclsvc_result ncclsvc_list_regions(ncclsvc_session *session, ncclsvc_region_info **list, size_t *n);
 ncclsvc_result ncclsvc_list_devices(ncclsvc_session *session, ncclsvc_device_info **list, size_t *n);
+/* The daemons that are one cluster with this one, itself too; none if it is alone. */
+ncclsvc_result ncclsvc_list_nodes(ncclsvc_session *session, ncclsvc_node_info **list, size_t *n);
 void ncclsvc_list_free(void *list);
 
 /* End a task, a communicator's tasks, or a session, by the ids inspection shows. The owner, root and

@@ -11,6 +11,7 @@
 #include <utlist.h>
 
 #include "build_config.h"
+#include "cluster/cluster.h"
 #include "fdio.h"
 #include "gpu.h"
 #include "names.h"
@@ -140,6 +141,7 @@ static void list_members(struct server *s, struct snapshot *snap)
 				.pid = seat->pid,
 				.epoch = m->epoch,
 				.device = seat->device,
+				.elsewhere = seat->client ? 0 : (uint32_t)(seat->node + 1),
 			};
 			if (seat->state == NCCLSVC_MEMBER_JOINING)
 				i->waiting_ns = since(snap->now, seat->since_ns);
@@ -289,6 +291,27 @@ static uint64_t count_plan_tasks(const struct server *s, bool tasks)
 	return n;
 }
 
+static void list_nodes(struct server *s, struct snapshot *snap)
+{
+	const struct cluster *c = s->cluster;
+	for (uint32_t i = 0; c && i < c->n; i++) {
+		const struct node *n = &c->nodes[i];
+		ncclsvc_node_info *info = snapshot_next(snap);
+		*info = (ncclsvc_node_info){
+			.node = i,
+			.state = i == c->me ? NCCLSVC_NODE_SELF
+				 : !n->gone ? NCCLSVC_NODE_ALIVE
+				 : n->left  ? NCCLSVC_NODE_LEFT
+					    : NCCLSVC_NODE_LOST,
+			.pid = n->card.pid,
+			.host_ranks = n->card.ranks,
+			.gone_ns = n->gone ? since(snap->now, n->lost_ns) : 0,
+		};
+		memcpy(info->host, n->card.host, sizeof(info->host));
+		memcpy(info->address, n->card.address, sizeof(info->address));
+	}
+}
+
 static uint64_t count_seats(const struct server *s)
 {
 	uint64_t n = 0;
@@ -346,6 +369,12 @@ void list_send(struct client *c, uint32_t serial, uint32_t what)
 				       count_plan_tasks(s, true));
 		if (!error)
 			list_plan_tasks(s, &snap);
+		break;
+	case SVC_LIST_NODES:
+		error = snapshot_begin(&snap, sizeof(ncclsvc_node_info),
+				       s->cluster ? s->cluster->n : 0);
+		if (!error)
+			list_nodes(s, &snap);
 		break;
 	default:
 		client_error(c, SVC_LIST, serial, NCCLSVC_INVALID_ARGUMENT, "there is no list %u",

@@ -184,6 +184,8 @@ typedef struct ncclsvc_member_info {
 	uint64_t submitted;  /* tasks in this epoch */
 	uint64_t completed;  /* tasks in this epoch, failures included */
 	uint64_t waiting_ns; /* age of its JOIN while joining, else of the task in turn; 0: none */
+	uint32_t elsewhere;  /* 1 + its node, of a member on another one; else 0 */
+	uint32_t reserved;
 } ncclsvc_member_info;
 
 typedef struct ncclsvc_task_info {
@@ -278,6 +280,24 @@ typedef struct ncclsvc_device_info {
 	char name[NCCLSVC_NAME_BYTES];
 	char text[128]; /* what went wrong last; may be empty */
 } ncclsvc_device_info;
+
+typedef enum ncclsvc_node_state {
+	NCCLSVC_NODE_SELF = 1,
+	NCCLSVC_NODE_ALIVE = 2,
+	NCCLSVC_NODE_LEFT = 3, /* its daemon has ended in good order */
+	NCCLSVC_NODE_LOST = 4, /* its daemon, or all of it, died */
+} ncclsvc_node_state;
+
+/* A node's daemon. */
+typedef struct ncclsvc_node_info {
+	uint32_t node;
+	uint32_t state; /* ncclsvc_node_state */
+	int32_t pid;
+	uint32_t host_ranks; /* of the world, there */
+	uint64_t gone_ns;    /* since it left or was lost; 0: it has not */
+	char host[64];
+	char address[64]; /* of its connections with other daemons */
+} ncclsvc_node_info;
 
 typedef struct ncclsvc_daemon_info {
 	char version[NCCLSVC_NAME_BYTES];

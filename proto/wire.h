@@ -306,6 +306,7 @@ enum svc_list_what {
 	SVC_LIST_DEVICES = 6,  /* ncclsvc_device_info */
 	SVC_LIST_PLANS = 7,    /* ncclsvc_plan_info */
 	SVC_LIST_PLAN_TASKS = 8, /* ncclsvc_plan_task_info */
+	SVC_LIST_NODES = 9,	 /* ncclsvc_node_info; empty: this node is alone */
 };
 
 struct svc_list {

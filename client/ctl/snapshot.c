@@ -88,6 +88,8 @@ ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct sn
 		result = ncclsvc_list_plans(session, &s->plans, &s->nplans);
 	if (result == NCCLSVC_OK && parts & SNAPSHOT_PLANS)
 		result = ncclsvc_list_plan_tasks(session, &s->plan_tasks, &s->nplan_tasks);
+	if (result == NCCLSVC_OK && parts & SNAPSHOT_NODES)
+		result = ncclsvc_list_nodes(session, &s->nodes, &s->nnodes);
 	if (result == NCCLSVC_OK)
 		snapshot_order(s);
 	else
@@ -105,6 +107,7 @@ void snapshot_free(struct snapshot *s)
 	ncclsvc_list_free(s->devices);
 	ncclsvc_list_free(s->plans);
 	ncclsvc_list_free(s->plan_tasks);
+	ncclsvc_list_free(s->nodes);
 	memset(s, 0, sizeof(*s));
 }
 

@@ -13,6 +13,7 @@ enum snapshot_part {
 	SNAPSHOT_REGIONS = 16,
 	SNAPSHOT_DEVICES = 32,
 	SNAPSHOT_PLANS = 64, /* and their tasks */
+	SNAPSHOT_NODES = 256,
 };
 
 struct snapshot {
@@ -25,7 +26,8 @@ struct snapshot {
 	ncclsvc_device_info *devices;
 	ncclsvc_plan_info *plans;	    /* by communicator and rank */
 	ncclsvc_plan_task_info *plan_tasks; /* by plan, rank and place */
-	size_t nsessions, ncomms, nmembers, ntasks, nregions, ndevices, nplans, nplan_tasks;
+	size_t nsessions, ncomms, nmembers, ntasks, nregions, ndevices, nplans, nplan_tasks, nnodes;
+	ncclsvc_node_info *nodes; /* by number */
 };
 
 /* Asks for the daemon's state and the lists in `parts`, and orders them. On failure nothing is

@@ -135,7 +135,12 @@ static void member_row(const struct view *v, struct table *t, const ncclsvc_comm
 	table_i64(t, m->rank);
 	text_add(table_cell(t), member_state_name(m->state));
 	table_end(t, member_style(m->state));
-	table_u64(t, m->session);
+	if (m->elsewhere) {
+		text_printf(table_cell(t), "node %u", m->elsewhere - 1);
+		table_end(t, TABLE_PLAIN);
+	} else {
+		table_u64(t, m->session);
+	}
 	table_i64(t, m->pid);
 	if (session)
 		text_name(table_cell(t), session->name, sizeof(session->name));
@@ -166,6 +171,8 @@ static void member_element(struct json *j, const ncclsvc_member_info *m)
 	put_i64(j, "pid", m->pid);
 	put_u64(j, "epoch", m->epoch);
 	put_i64(j, "device", m->device);
+	if (m->elsewhere)
+		put_u64(j, "node", m->elsewhere - 1);
 	put_u64(j, "submitted", m->submitted);
 	put_u64(j, "completed", m->completed);
 	put_u64(j, "waiting_ns", m->waiting_ns);

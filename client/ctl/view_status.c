@@ -44,6 +44,54 @@ static void devices_line(const struct view *v)
 	text_char(v->out, '\n');
 }
 
+/* "0 of 2; node 1 (host b, pid 5) was lost 3.0 s ago" */
+static void node_line(const struct view *v)
+{
+	const struct snapshot *s = v->s;
+	struct text *out = v->out;
+	if (!s->nnodes)
+		return;
+	line(out, "node");
+	for (size_t i = 0; i < s->nnodes; i++)
+		if (s->nodes[i].state == NCCLSVC_NODE_SELF)
+			text_printf(out, "%u of %zu", s->nodes[i].node, s->nnodes);
+	for (size_t i = 0; i < s->nnodes; i++) {
+		const ncclsvc_node_info *n = &s->nodes[i];
+		if (n->state != NCCLSVC_NODE_LOST && n->state != NCCLSVC_NODE_LEFT)
+			continue;
+		text_printf(out, "; node %u (", n->node);
+		text_name(out, n->host, sizeof(n->host));
+		text_printf(out, ", pid %d) %s ", n->pid,
+			    n->state == NCCLSVC_NODE_LOST ? "was lost" : "has left");
+		units_age(out, n->gone_ns);
+		text_add(out, " ago");
+	}
+	text_char(out, '\n');
+}
+
+static void nodes_json(const struct view *v, struct json *j)
+{
+	static const char *const states[] = {"?", "self", "alive", "left", "lost"};
+	const struct snapshot *s = v->s;
+	if (!s->nnodes)
+		return;
+	put_array(j, "nodes");
+	for (size_t i = 0; i < s->nnodes; i++) {
+		const ncclsvc_node_info *n = &s->nodes[i];
+		put_object(j, NULL);
+		put_u64(j, "node", n->node);
+		put_string(j, "state", states[n->state <= NCCLSVC_NODE_LOST ? n->state : 0],
+			   SIZE_MAX);
+		put_string(j, "host", n->host, sizeof(n->host));
+		put_string(j, "address", n->address, sizeof(n->address));
+		put_i64(j, "pid", n->pid);
+		put_u64(j, "host_ranks", n->host_ranks);
+		put_u64(j, "gone_ns", n->gone_ns);
+		put_object_end(j);
+	}
+	put_array_end(j);
+}
+
 static void status_text(const struct view *v)
 {
 	const ncclsvc_daemon_info *d = &v->s->daemon;
@@ -56,6 +104,7 @@ static void status_text(const struct view *v)
 	text_printf(out, ", pid %d, uid %u, up ", d->pid, d->uid);
 	units_age(out, d->uptime_ns);
 	text_add(out, d->draining ? ", draining: it takes no new work\n" : "\n");
+	node_line(v);
 	line(out, "engine");
 	text_printf(out, "%u host rank%s, %u thread%s\n", d->host_ranks,
 		    d->host_ranks == 1 ? "" : "s", d->engine_threads,
@@ -109,6 +158,7 @@ static void status_json(const struct view *v)
 	put_u64(&j, "tasks_pending", d->tasks_pending);
 	put_u64(&j, "tasks_completed", d->tasks_completed);
 	put_u64(&j, "tasks_failed", d->tasks_failed);
+	nodes_json(v, &j);
 	view_json_failure(&j, d);
 	put_object_end(&j);
 	view_json_end(&j);

@@ -25,7 +25,9 @@ void why_add_rank(const struct why *w, uint64_t comm, int32_t rank, struct text 
 {
 	const ncclsvc_member_info *m = snapshot_member(w->s, comm, rank);
 	text_printf(out, "rank %d", rank);
-	if (m)
+	if (m && m->elsewhere)
+		text_printf(out, " (pid %d on node %u)", m->pid, m->elsewhere - 1);
+	else if (m)
 		add_process(w, m->pid, m->session, out);
 }
 

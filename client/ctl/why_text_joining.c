@@ -32,7 +32,7 @@ static bool all_alive(const struct why *w, uint64_t comm, const struct why_censu
 {
 	for (size_t i = 0; i < c->ndead; i++) {
 		const ncclsvc_member_info *m = snapshot_member(w->s, comm, c->dead[i]);
-		char process = m ? why_process(w, m->pid) : '\0';
+		char process = m && !m->elsewhere ? why_process(w, m->pid) : '\0';
 		if (!process || process == 'Z' || process == 'X')
 			return false;
 	}

@@ -87,7 +87,7 @@ static bool walk_session(struct why *w, const ncclsvc_member_info *m, struct why
 static void walk_idle(struct why *w, const ncclsvc_member_info *m, struct why_path *at,
 		      struct why_path *best)
 {
-	char process = why_process(w, m->pid);
+	char process = m->elsewhere ? '\0' : why_process(w, m->pid);
 	enum why_cause cause = WHY_MISSING;
 	const ncclsvc_task_info *before = at->n > 1 ? at->step[at->n - 2].t : NULL;
 	if (is_stopped(process))
@@ -117,7 +117,7 @@ static bool walk_step(struct why *w, struct why_path *at, struct why_path *best)
 		return false;
 	}
 	bool followed = false;
-	if (!is_stopped(why_process(w, m->pid)) && walk_session(w, m, at, best, &followed))
+	if ((m->elsewhere || !is_stopped(why_process(w, m->pid))) && walk_session(w, m, at, best, &followed))
 		return true;
 	if (!followed)
 		walk_idle(w, m, at, best);

@@ -49,6 +49,18 @@ static pid_t pid_of(const struct cluster *c, const struct daemon *d)
 	return info.pid;
 }
 
+/* What it holds when the first session has come and gone. */
+static void note_usage(struct daemon *d)
+{
+	d->base = daemon_usage(d);
+	for (int still = 0, i = 0; still < 10 && i < 400; i++) {
+		sleep_ms(2);
+		struct usage u = daemon_usage(d);
+		still = u.fds == d->base.fds && u.memfds == d->base.memfds ? still + 1 : 0;
+		d->base = u;
+	}
+}
+
 void cluster_start(struct cluster *c, int n, ...)
 {
 	va_list options;
@@ -94,6 +106,8 @@ void cluster_start_with(struct cluster *c, int n, va_list options)
 		d->pid = pid_of(c, d);
 		daemon_watch(d);
 	}
+	for (int i = 0; i < n; i++)
+		note_usage(&c->nodes[i]);
 }
 
 static size_t read_log(const struct cluster *c, char *text, size_t size)
@@ -142,6 +156,12 @@ void cluster_stop(struct cluster *c)
 {
 	int status;
 	char path[160];
+	bool all = true;
+	for (int i = 0; i < c->n; i++)
+		all &= c->nodes[i].pid != 0;
+	/* Nothing leaks. (With a node, connections go.) */
+	for (int i = 0; all && i < c->n; i++)
+		daemon_settles(&c->nodes[i]);
 	for (int i = 0; i < c->n; i++)
 		if (c->nodes[i].pid)
 			CHECK_EQ(kill(c->nodes[i].pid, SIGTERM), 0);

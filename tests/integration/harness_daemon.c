@@ -111,8 +111,6 @@ struct usage daemon_usage(const struct daemon *d)
 void daemon_settles(const struct daemon *d)
 {
 	struct usage u = {0};
-	if (cluster_of(d))
-		return;
 	for (uint64_t end = now_ns() + SETTLE_MS * 1000000ull; now_ns() < end; sleep_ms(5)) {
 		u = daemon_usage(d);
 		if (u.fds == d->base.fds && u.memfds == d->base.memfds)

@@ -140,6 +140,52 @@ static void a_rank_killed_in_a_big_task_takes_nobody_along(void **state)
 
 /* ---- A daemon dies ---- */
 
+static uint64_t uid_of(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	ncclsvc_unique_id id;
+	ncclsvc_comm_info *list;
+	size_t n;
+	uint64_t uid = 0;
+	ncclsvc_comm_get_id(comm, &id);
+	CHECK_OK(ncclsvc_list_comms(s, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		if (!memcmp(list[i].id, id.bytes, sizeof(list[i].id)))
+			uid = list[i].comm;
+	ncclsvc_list_free(list);
+	CHECK(uid);
+	return uid;
+}
+
+/* Who is where, as this node shows it: rank r is on node r % 3. */
+static void check_inspection(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	ncclsvc_node_info *nodes;
+	ncclsvc_member_info *members;
+	size_t n;
+	uint32_t self = (uint32_t)ncclsvc_comm_rank(comm) % 3;
+	uint64_t uid = uid_of(s, comm);
+	int seen = 0;
+	CHECK_OK(ncclsvc_list_nodes(s, &nodes, &n));
+	CHECK_EQ(n, 3);
+	for (uint32_t i = 0; i < 3; i++) {
+		CHECK_EQ(nodes[i].node, i);
+		CHECK_EQ(nodes[i].state, i == self ? NCCLSVC_NODE_SELF : NCCLSVC_NODE_ALIVE);
+	}
+	ncclsvc_list_free(nodes);
+	CHECK_OK(ncclsvc_list_members(s, &members, &n));
+	for (size_t i = 0; i < n; i++) {
+		const ncclsvc_member_info *m = &members[i];
+		if (m->comm != uid)
+			continue;
+		uint32_t node = (uint32_t)m->rank % 3;
+		CHECK_EQ(m->elsewhere, node == self ? 0 : node + 1);
+		CHECK(m->pid > 0);
+		seen++;
+	}
+	CHECK_EQ(seen, 4);
+	ncclsvc_list_free(members);
+}
+
 static void beside_a_dead_node(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -151,6 +197,7 @@ static void beside_a_dead_node(struct client *me)
 	CHECK_OK(ncclsvc_comm_split(comm, me->rank % 3, 0, WAIT_MS, &local));
 	check_usable(s, local);
 	v[0] = 1;
+	check_inspection(s, comm);
 	if (me->rank == 2)
 		sleep_ms(60000); /* its daemon dies, and this process is killed */
 	CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task));
@@ -164,6 +211,12 @@ static void beside_a_dead_node(struct client *me)
 	if (!strstr(ncclsvc_last_error(), "node 2"))
 		check_failed(__FILE__, __LINE__, "'%s' does not name the node",
 			     ncclsvc_last_error());
+	/* Inspection knows of it. */
+	ncclsvc_node_info *nodes;
+	size_t n;
+	CHECK_OK(ncclsvc_list_nodes(s, &nodes, &n));
+	CHECK_EQ(nodes[2].state, NCCLSVC_NODE_LOST);
+	ncclsvc_list_free(nodes);
 	/* What was not across it goes on. */
 	check_usable(s, local);
 	/* And those that live can do without it. */
