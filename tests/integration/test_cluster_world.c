@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A world over several daemons: its nodes are theirs, and lists of tensors go between them. */
+#include "client/tensors/ncclsvc_tensors.h"
+#include "cluster.h"
+
+#define RANKS 4
+
+static void rank_of_world(struct client *me)
+{
+	ncclsvc_world *w;
+	ncclsvc_tensors *lists;
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_world_options o = {
+		.size = sizeof(o), .rank = me->rank, .device = NCCLSVC_DEVICE_HOST};
+	CHECK_OK(ncclsvc_world_init(s, &o, WAIT_MS, &w));
+	const ncclsvc_layout *l = ncclsvc_world_layout(w);
+	CHECK_EQ(l->size, RANKS);
+	CHECK_EQ(l->nodes, 2);
+	CHECK_EQ(l->node, me->rank / 2);
+	CHECK_EQ(l->local_rank, me->rank % 2);
+	CHECK_EQ(l->local_size, 2);
+	CHECK_EQ(l->groups[NCCLSVC_GROUP_NODE_LOCAL].size, 2);
+	CHECK_EQ(l->groups[NCCLSVC_GROUP_CROSS_NODE].size, 2);
+	for (unsigned type = 0; type < NCCLSVC_GROUP_TYPES; type++) {
+		const ncclsvc_group *g = &l->groups[type];
+		int32_t v[4] = {1 << me->rank, 0, 0, 1 << me->rank}, sum = 0;
+		const int64_t one = 1;
+		const ncclsvc_tensor t[2] = {{v, NCCLSVC_INT32, 1, &one},
+					     {v + 3, NCCLSVC_INT32, 1, &one}};
+		CHECK_OK(ncclsvc_tensors_open_group(w, (ncclsvc_group_type)type, WAIT_MS, &lists));
+		CHECK_OK(ncclsvc_tensors_all_reduce(lists, t, NULL, 2, NCCLSVC_SUM, WAIT_MS, NULL));
+		for (int i = 0; i < g->size; i++)
+			sum |= 1 << ncclsvc_group_rank(g, i);
+		CHECK_EQ(v[0], sum);
+		CHECK_EQ(v[3], sum);
+		/* What one refuses, the other node hears of. */
+		ncclsvc_result r = ncclsvc_tensors_all_reduce(lists, t, NULL, g->index ? 2 : 0,
+							      NCCLSVC_SUM, WAIT_MS, NULL);
+		CHECK_EQ(r, NCCLSVC_INVALID_ARGUMENT);
+		CHECK_OK(ncclsvc_tensors_close(lists));
+	}
+	check_usable(s, ncclsvc_world_host_comm(w)); /* nobody leaves before all are done */
+	ncclsvc_world_free(w);
+	ncclsvc_close(s);
+}
+
+static void a_world_has_the_daemons_nodes(void **state)
+{
+	struct cluster c;
+	struct client clients[RANKS];
+	(void)state;
+	cluster_start(&c, 2, "--ranks", "2", NULL);
+	cluster_clients(clients, RANKS, &c, IN_BLOCKS, rank_of_world, NULL);
+	clients_end(clients, RANKS);
+	cluster_stop(&c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_world_has_the_daemons_nodes),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
