@@ -75,7 +75,7 @@ class Trainer(unittest.TestCase):
                 self.assertEqual(losses, expected)
                 self.assertIn(f"rank {victim} (pid ", said)
                 self.assertRegex(said, rf"(?m)^ +{victim}  start           20 ")
-                self.assertEqual(len(re.findall(r"^ +\d  failure         20 ", said, re.M)), 3)
+                self.assertEqual(len(re.findall(r"^ +\d  failure         20 ", said, re.M)), 3, said)
                 self.assertEqual(len(os.listdir(checkpoints)), 8)
 
     def test_a_run_is_continued(self):
