@@ -154,3 +154,34 @@ char *list_as_it_lies(const struct list *l, bool gaps)
 	}
 	return any && end == l->total ? (char *)base : NULL;
 }
+
+/* Allocations may lie side by side by chance; what is between them is nobody's, or somebody else's.
+ */
+static bool one_allocation(const ncclsvc_tensors *lists, const struct list *l, const char *base)
+{
+	ncclsvc_session *s = lists->session;
+	const struct cuda *cuda = on_gpu(lists) ? s->gpu->cuda : NULL;
+	uint64_t first = 0, id = 0;
+	for (size_t i = 0; cuda && i < l->n; i++) {
+		if (!l->bytes[i])
+			continue;
+		if (cuda->cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+						(uintptr_t)l->tensors[i].data) ||
+		    (first && id != first))
+			return false;
+		first = id;
+	}
+	if (cuda)
+		return true;
+	session_lock(s);
+	const struct region *region = region_find(&s->regions, base);
+	bool holds = region && l->total <= region->bytes - (size_t)(base - region->base);
+	session_unlock(s);
+	return holds;
+}
+
+char *list_in_place(const ncclsvc_tensors *lists, const struct list *l, bool gaps)
+{
+	char *base = list_as_it_lies(l, gaps);
+	return base && one_allocation(lists, l, base) ? base : NULL;
+}

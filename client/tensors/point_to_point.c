@@ -157,7 +157,7 @@ static ncclsvc_result make_parts(struct ncclsvc_request *r)
 static ncclsvc_result pack(struct ncclsvc_request *r)
 {
 	uint64_t range = 0;
-	r->at = list_as_it_lies(&r->list, true);
+	r->at = list_in_place(r->lists, &r->list, true);
 	if (r->at || !r->list.total)
 		return NCCLSVC_OK;
 	ncclsvc_result result = make_parts(r);
@@ -237,7 +237,7 @@ static ncclsvc_result place(struct ncclsvc_request *r)
 	ncclsvc_result result = allocate(r);
 	if (result || !r->list.total)
 		return result;
-	r->at = list_as_it_lies(&r->list, r->flags & NCCLSVC_MESSAGE_ONE_BUFFER);
+	r->at = list_in_place(r->lists, &r->list, r->flags & NCCLSVC_MESSAGE_ONE_BUFFER);
 	if (r->at)
 		return NCCLSVC_OK;
 	result = make_parts(r);

@@ -38,9 +38,11 @@ ncclsvc_result list_measure(struct list *list);
 void list_free(struct list *list);
 /* OK if every tensor that has bytes has data on the lists' device. */
 ncclsvc_result list_placed(const ncclsvc_tensors *lists, const struct list *list);
-/* Where the aggregated buffer is, if the tensors lie like it; else NULL. gaps: they may have any.
- */
+/* Where the aggregated buffer would be, if the tensors lie like one; else NULL. gaps: there may be
+ * some. */
 char *list_as_it_lies(const struct list *list, bool gaps);
+/* Where it is, if it can be sent or received as it lies; else NULL. */
+char *list_in_place(const ncclsvc_tensors *lists, const struct list *list, bool gaps);
 
 /* ---- layout.c: FNV-1a --------------------------------------------------------------------------
  */

@@ -271,6 +271,35 @@ static void a_list_that_is_one_buffer_is_not_copied(void **state)
 	run_pair(zero_copy);
 }
 
+/* Two allocations that happen to lie side by side are not one. */
+static void neighbours(struct client *me)
+{
+	struct side x = side_open(me);
+	const int64_t page[] = {4096};
+	char *low = NULL, *at[16];
+	for (int i = 0; i < 16 && !low; i++) {
+		at[i] = shared(x.s, 4096);
+		for (int k = 0; k < i && !low; k++)
+			low = at[i] + 4096 == at[k] ? at[i] : at[k] + 4096 == at[i] ? at[k] : NULL;
+	}
+	if (!low)
+		low = shared(x.s, 8192);
+	ncclsvc_tensor t[] = {{low, NCCLSVC_INT8, 1, page}, {low + 4096, NCCLSVC_INT8, 1, page}};
+	memset(low, me->rank == 0 ? 0x55 : 0x66, 8192);
+	ncclsvc_message m = message(&x, NCCLSVC_SHAPES_STATIC, 1, 2, t);
+	CHECK_OK(me->rank == 0 ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL)
+			       : ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL));
+	for (int i = 0; i < 8192; i++)
+		CHECK_EQ(low[i], 0x55);
+	side_close(&x);
+}
+
+static void tensors_of_two_allocations_are_not_one_buffer(void **state)
+{
+	(void)state;
+	run_pair(neighbours);
+}
+
 static void no_leak(struct client *me)
 {
 	struct side x = side_open(me);
@@ -975,6 +1004,7 @@ int main(void)
 		TEST(lists_of_static_shapes),
 		TEST(lists_by_socket),
 		TEST(a_list_that_is_one_buffer_is_not_copied),
+		TEST(tensors_of_two_allocations_are_not_one_buffer),
 		TEST(gaps_carry_nothing_of_former_lists),
 		TEST(the_phases_show_in_a_profiler),
 		TEST(a_list_that_no_int_counts),
