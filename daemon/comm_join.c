@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm.h"
 #include "cluster/cluster.h"
+#include "comm.h"
 #include "gpu.h"
 
 static bool check_join(struct client *c, uint32_t serial, const struct svc_join *j)
@@ -191,7 +191,7 @@ void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
 		return;
 	const struct seat *seat = &m->seats[rank];
 	/* Somebody left, so the epoch can do little more: its member may ask for the next. */
-	if (seat->client == c && seat->state == NCCLSVC_MEMBER_JOINED && 
+	if (seat->client == c && seat->state == NCCLSVC_MEMBER_JOINED &&
 	    m->occupied + m->remote < m->nranks)
 		comm_break_epoch(s, m, a_missing_rank(m));
 	if (comm_alive(seat) && !(seat->client == c && seat->state == NCCLSVC_MEMBER_BROKEN)) {
