@@ -569,6 +569,9 @@ void comm_client_gone(struct client *c)
 							  : NCCLSVC_MEMBER_DEAD);
 		if (was == NCCLSVC_MEMBER_JOINED)
 			comm_break_epoch(s, m, rank);
+		else if (was == NCCLSVC_MEMBER_JOINING && m->start && m->cuda)
+			comm_fail_joins(s, m, NCCLSVC_PEER_GONE,
+					"a member went before the epoch began");
 		else if (!s->cluster && was == NCCLSVC_MEMBER_JOINING &&
 			 m->reply_opcode == SVC_SPLIT)
 			comm_abandon(s, m); /* it waits for its GPUs */

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm.h"
 #include "cluster/cluster.h"
+#include "comm.h"
 #include "gpu.h"
 
 static bool physical_fits(const struct communicator *m)

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm.h"
 #include "cluster/cluster.h"
+#include "comm.h"
 #include "gpu.h"
 
 static bool check_join(struct client *c, uint32_t serial, const struct svc_join *j)
@@ -35,8 +35,7 @@ static bool check_join(struct client *c, uint32_t serial, const struct svc_join 
 			     "the world's ranks are the host's (device -1)");
 		return false;
 	}
-	if (j->device != SVC_DEVICE_HOST && !c->server->cluster &&
-	    (uint32_t)j->nranks > c->server->ngpus) {
+	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > c->server->ngpus) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
 			     "nranks is %d: each needs a GPU of its own, and this node has %u",
 			     j->nranks, c->server->ngpus);
@@ -191,7 +190,7 @@ void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
 		return;
 	const struct seat *seat = &m->seats[rank];
 	/* Somebody left, so the epoch can do little more: its member may ask for the next. */
-	if (seat->client == c && seat->state == NCCLSVC_MEMBER_JOINED && 
+	if (seat->client == c && seat->state == NCCLSVC_MEMBER_JOINED &&
 	    m->occupied + m->remote < m->nranks)
 		comm_break_epoch(s, m, a_missing_rank(m));
 	if (comm_alive(seat) && !(seat->client == c && seat->state == NCCLSVC_MEMBER_BROKEN)) {
@@ -291,7 +290,7 @@ void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
 	else if (!lost)
 		snprintf(text, sizeof(text),
 			 "NCCL had not made communicator %s by rank %u's deadline", m->label, rank);
-	if (m->reply_opcode == SVC_SPLIT && !s->cluster) { /* nobody else can ever come */
+	if (s->cluster ? m->start != NULL : m->reply_opcode == SVC_SPLIT) { /* nobody else can ever come */
 		comm_fail_joins(s, m, NCCLSVC_TIMEOUT, text);
 		return;
 	}

@@ -244,7 +244,8 @@ static int fill_node_in(struct daemon *d)
 static int start(struct daemon *d)
 {
 	raise_fd_limit();
-	if (cluster_wanted(&d->config, d->envp) && !(d->cluster = cluster_create(&d->loop, &d->config)))
+	if (cluster_wanted(&d->config, d->envp) &&
+	    !(d->cluster = cluster_create(&d->loop, &d->config)))
 		return -1;
 	if (fill_node_in(d))
 		return -1;

@@ -253,8 +253,7 @@ static void notify(void *arg)
 
 /* ---- Beginning and end ---- */
 
-struct server *server_create(uv_loop_t *loop, const struct config *config,
-			     struct cluster *cluster)
+struct server *server_create(uv_loop_t *loop, const struct config *config, struct cluster *cluster)
 {
 	struct server *s = calloc(1, sizeof(*s));
 	if (!s)

@@ -91,12 +91,24 @@ bool private_daemon_start(const struct options *o)
 	}
 	/* An empty configuration: this machine's own is for its own daemon. */
 	const char *device = o->cuda ? "cuda" : "host";
-	const char *argv[] = {"mpirun",	  "--allow-run-as-root", "--oversubscribe",
-			      "--bind-to", "none",		 "-n",
-			      nodes_text, program,		 "--config",
-			      "/dev/null", "--socket",		 daemon_.socket,
-			      "--device", device,		 "--ranks",
-			      ranks_text, "--log-target",	 "stderr",
+	const char *argv[] = {"mpirun",
+			      "--allow-run-as-root",
+			      "--oversubscribe",
+			      "--bind-to",
+			      "none",
+			      "-n",
+			      nodes_text,
+			      program,
+			      "--config",
+			      "/dev/null",
+			      "--socket",
+			      daemon_.socket,
+			      "--device",
+			      device,
+			      "--ranks",
+			      ranks_text,
+			      "--log-target",
+			      "stderr",
 			      NULL};
 	size_t first = o->nodes > 1 ? 0 : 7;
 	daemon_.pid = spawn((char *const *)argv + first, log);

@@ -34,7 +34,7 @@ struct gathering {
 	uint32_t nranks, uid, cuda, epoch;
 	bool running; /* an epoch, as far as is known here */
 	struct gathered_seat *seats;
-	uint32_t joining, held;	    /* held: seats that are not free */
+	uint32_t joining, held;	   /* held: seats that are not free */
 	struct asked_split *split; /* [nranks]; NULL: none under way */
 	uint32_t splitting;
 	uint64_t idle_ns;
@@ -69,8 +69,8 @@ static void forget(struct cluster *c, struct gathering *g)
 
 static struct gathering *create(struct cluster *c, const struct control_join *m)
 {
-	struct gathering *g = HASH_COUNT(c->gatherings) < GATHERINGS_MAX ? calloc(1, sizeof(*g))
-									 : NULL;
+	struct gathering *g =
+		HASH_COUNT(c->gatherings) < GATHERINGS_MAX ? calloc(1, sizeof(*g)) : NULL;
 	struct gathered_seat *seats = calloc(m->nranks, sizeof(*seats));
 	if (!g || !seats) {
 		free(g);
@@ -110,9 +110,9 @@ static void free_seat(struct gathering *g, struct gathered_seat *s)
 }
 
 __attribute__((format(printf, 6, 7))) static void refuse(struct cluster *c, uint32_t node,
-							  const struct gathering *g,
-							  const struct control_join *m, int result,
-							  const char *format, ...)
+							 const struct gathering *g,
+							 const struct control_join *m, int result,
+							 const char *format, ...)
 {
 	struct control_refuse r = {.rank = m->rank, .session = m->session, .result = result};
 	va_list args;

@@ -13,18 +13,18 @@
 #include "../server_state.h"
 #include "cluster.h"
 
-#define LINK_MAGIC	 UINT32_C(0x6e6f6465)
+#define LINK_MAGIC	  UINT32_C(0x6e6f6465)
 #define LINKS_DEADLINE_MS 30000
-#define STRANGERS_MAX	 64	    /* connections that have not said who they are */
-#define QUEUE_MAX	 (64 << 20) /* bytes that a node does not take */
-#define SILENT_MACHINE_MS 10000	    /* unacknowledged for so long: it is gone */
+#define STRANGERS_MAX	  64	     /* connections that have not said who they are */
+#define QUEUE_MAX	  (64 << 20) /* bytes that a node does not take */
+#define SILENT_MACHINE_MS 10000	     /* unacknowledged for so long: it is gone */
 
 struct link {
 	struct link *prev, *next;
 	struct cluster *cluster;
 	uv_tcp_t tcp;
 	uv_connect_t connect;
-	int node; /* -1: not known yet */
+	int node;  /* -1: not known yet */
 	bool told; /* our HELLO is out */
 	bool closing;
 	size_t used; /* of buffer */

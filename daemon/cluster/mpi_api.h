@@ -21,9 +21,9 @@
 #define MPI_TAG_DATA	2 /* this one and all above carry bytes */
 
 struct mpi_place {
-	int node, nodes;      /* rank and size of the world */
-	int local, locals;    /* the same among those that share this machine's memory */
-	int thread_level;     /* as given */
+	int node, nodes;   /* rank and size of the world */
+	int local, locals; /* the same among those that share this machine's memory */
+	int thread_level;  /* as given */
 	int tag_max;
 	char library[128];
 };
@@ -43,13 +43,14 @@ struct mpi_api {
 	/* Of all nodes alike. Returns 0 or -1. */
 	int (*allgather)(const void *mine, void *all, size_t bytes);
 
-	/* Bytes are at most INT_MAX. The memory is in use until the cookie is done. Return 0 or -1. */
+	/* Bytes are at most INT_MAX. The memory is in use until the cookie is done. Return 0 or -1.
+	 */
 	int (*send)(const void *from, size_t bytes, int node, int tag, void *cookie);
 	int (*receive)(void *to, size_t bytes, int node, int tag, void *cookie);
 	/* Those that have ended; at most max of them. */
 	unsigned (*poll)(struct mpi_done *done, unsigned max);
-	/* To or from a node that is gone: a receive is done as failed, a send is forgotten at once, and
-	 * not heard of again. */
+	/* To or from a node that is gone: a receive is done as failed, a send is forgotten at once,
+	 * and not heard of again. */
 	void (*drop)(void *cookie);
 
 	/* Receives control messages of up to `bytes` from now on. Returns 0 or -1. */

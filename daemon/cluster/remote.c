@@ -17,7 +17,8 @@ static struct cluster *cluster_of(const struct communicator *m)
 }
 
 /* To all nodes of the epoch but this one, and to the home. */
-static void tell_epoch(struct communicator *m, enum control_kind kind, const void *body, size_t size)
+static void tell_epoch(struct communicator *m, enum control_kind kind, const void *body,
+		       size_t size)
 {
 	struct cluster *c = cluster_of(m);
 	bool told[CLUSTER_NODES_MAX] = {false};

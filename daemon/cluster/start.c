@@ -69,8 +69,7 @@ static const struct mpi_api *open_module(void **module)
 		const struct mpi_api *api = *module ? dlsym(*module, MPI_API_SYMBOL) : NULL;
 		if (api && api->version == MPI_API_VERSION)
 			return api;
-		snprintf(why, sizeof(why), "%s",
-			 *module ? "it is of another version" : dlerror());
+		snprintf(why, sizeof(why), "%s", *module ? "it is of another version" : dlerror());
 		break;
 	}
 	log_error("several nodes need the module %s, beside the daemon or in %s: %s", MODULE,
@@ -147,8 +146,8 @@ static bool address_of(const char *interface, char *out, size_t size)
 			if (!(i->ifa_flags & IFF_UP) ||
 			    (interface ? strcmp(interface, i->ifa_name) != 0 : loopback))
 				continue;
-			socklen_t length = family ? sizeof(struct sockaddr_in6)
-						  : sizeof(struct sockaddr_in);
+			socklen_t length =
+				family ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
 			found = getnameinfo(i->ifa_addr, length, out, (socklen_t)size, NULL, 0,
 					    NI_NUMERICHOST) == 0;
 		}
@@ -178,8 +177,7 @@ static int exchange_cards(struct cluster *c, const struct config *config)
 	mine->ranks = (uint32_t)config->ranks;
 	gethostname(mine->host, sizeof(mine->host) - 1);
 	snprintf(mine->version, sizeof(mine->version), "%s", NCCLSVC_VERSION_STRING);
-	if (!all ||
-	    getrandom(mine->key, sizeof(mine->key), 0) != sizeof(mine->key) ||
+	if (!all || getrandom(mine->key, sizeof(mine->key), 0) != sizeof(mine->key) ||
 	    getrandom(mine->world, sizeof(mine->world), 0) != sizeof(mine->world) ||
 	    c->mpi->allgather(mine, all, sizeof(*mine))) {
 		log_error("the nodes could not tell each other where they are");

@@ -23,8 +23,8 @@ enum stage {
 	STAGE_PREPARE, /* this node's contribution is put together */
 	STAGE_GIVE,    /* contributions go to the owner */
 	STAGE_REDUCE,
-	STAGE_RESULT,  /* what the owner has goes to whom it is for */
-	STAGE_SHARE,   /* it is copied to this node's other ranks */
+	STAGE_RESULT, /* what the owner has goes to whom it is for */
+	STAGE_SHARE,  /* it is copied to this node's other ranks */
 	STAGE_OVER,
 };
 
@@ -179,8 +179,8 @@ static bool is_ready(const struct piece *p, const struct flow *f)
 	return p->stage == (f->phase == GIVING ? STAGE_GIVE : STAGE_RESULT);
 }
 
-void across_credit(struct engine *e, struct span *s, uint32_t place,
-		   const struct junction_key *key, const struct credit_note *note)
+void across_credit(struct engine *e, struct span *s, uint32_t place, const struct junction_key *key,
+		   const struct credit_note *note)
 {
 	struct op *op;
 	DL_FOREACH (s->ops, op) {
@@ -294,7 +294,8 @@ static bool has_work(const struct piece *p)
 	case STAGE_SHARE:
 		if (x->exchanges)
 			return p->others || x->owner == x->to;
-		return x->spreads ? !(x->reduces && owner) : owner && x->to == x->owner && !x->reduces;
+		return x->spreads ? !(x->reduces && owner)
+				  : owner && x->to == x->owner && !x->reduces;
 	default:
 		return false;
 	}

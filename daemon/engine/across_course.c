@@ -3,9 +3,10 @@
  * Which bytes a piece of an operation is. An operation is cut into blocks (a rank's share, a node's
  * slice), each block into chunks; a piece is one chunk of one block. All nodes count pieces alike.
  *
- * Reduced: each node gives the owner of the piece one vector, the reduction of its ranks', or, where
- * that would round twice, each rank's vector. The owner reduces what it has, in the order of nodes
- * (of ranks, if it has all of them), so results are the same bits on all ranks and in every run.
+ * Reduced: each node gives the owner of the piece one vector, the reduction of its ranks', or,
+ * where that would round twice, each rank's vector. The owner reduces what it has, in the order of
+ * nodes (of ranks, if it has all of them), so results are the same bits on all ranks and in every
+ * run.
  */
 #include <string.h>
 
@@ -56,7 +57,7 @@ static void cut_into_chunks(struct course *p)
 }
 
 void course_make(struct course *p, const struct span *s, struct task *const *tasks, int32_t a,
-	       int32_t b)
+		 int32_t b)
 {
 	const uint32_t nranks = s->comm->nranks;
 	*p = (struct course){.span = s, .tasks = tasks, .a = a, .b = b, .p2p = a >= 0};
@@ -75,7 +76,8 @@ void course_make(struct course *p, const struct span *s, struct task *const *tas
 		p->blocks = s->nnodes;
 		p->unit = element;
 		p->block_units = (r->count + s->nnodes - 1) / s->nnodes;
-		p->block_units = (p->block_units + UNITS_ALIGNED - 1) / UNITS_ALIGNED * UNITS_ALIGNED;
+		p->block_units =
+			(p->block_units + UNITS_ALIGNED - 1) / UNITS_ALIGNED * UNITS_ALIGNED;
 		break;
 	case NCCLSVC_REDUCE_SCATTER:
 		p->blocks = nranks;
@@ -305,8 +307,8 @@ void course_reduce_parts(const struct course *p, const struct stretch *x, const 
 		const uint32_t *ranks = s->ranks + s->first[place];
 		bool mine = place == s->me, each = p->raw || mine;
 		for (uint32_t i = 0; i < (each ? s->counts[place] : 1); i++) {
-			const char *at = mine ? course_source(p, x, ranks[i])
-					      : parts[place] + i * x->bytes;
+			const char *at =
+				mine ? course_source(p, x, ranks[i]) : parts[place] + i * x->bytes;
 			/* In the order of ranks, if all of them are here. */
 			src[p->raw ? ranks[i] : n] = at;
 			n++;

@@ -9,16 +9,17 @@
 bool small_fits(const struct span *s, const struct svc_record *r, bool p2p)
 {
 	const uint64_t most = s->most;
-	uint64_t share = r->op == NCCLSVC_BARRIER ? 0 : r->count * svc_type_size(r->type), vectors = 1;
+	uint64_t share = r->op == NCCLSVC_BARRIER ? 0 : r->count * svc_type_size(r->type),
+		 vectors = 1;
 	if (!share)
 		return true;
 	if (share > SPAN_EAGER_BYTES)
 		return false;
 	if (svc_op_reduces(r->op))
 		vectors = course_uses_raw(s, r) ? most : 1;
-	if (!p2p && (r->op == NCCLSVC_REDUCE_SCATTER || r->op == NCCLSVC_ALL_GATHER ||
-		     r->op == NCCLSVC_GATHER || r->op == NCCLSVC_SCATTER ||
-		     r->op == NCCLSVC_ALL_TO_ALL))
+	if (!p2p &&
+	    (r->op == NCCLSVC_REDUCE_SCATTER || r->op == NCCLSVC_ALL_GATHER ||
+	     r->op == NCCLSVC_GATHER || r->op == NCCLSVC_SCATTER || r->op == NCCLSVC_ALL_TO_ALL))
 		vectors *= most;
 	if (r->op == NCCLSVC_ALL_TO_ALL)
 		vectors *= most;
@@ -167,9 +168,10 @@ static void finish_reduced(const struct course *p, const char *const *parts)
 	for (uint32_t i = 0; i < span_local_count(s); i++) {
 		struct stretch x = whole(p, span_locals(s)[i]);
 		for (uint32_t place = 0; place < s->nnodes; place++)
-			at[place] = place == s->me ? NULL
-						   : parts[place] + i * course_contributions(p, place) *
-									    p->share;
+			at[place] = place == s->me
+					    ? NULL
+					    : parts[place] +
+						      i * course_contributions(p, place) * p->share;
 		course_reduce_parts(p, &x, at);
 	}
 }

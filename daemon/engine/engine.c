@@ -465,8 +465,8 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->lost = calloc(config->nodes + 1, sizeof(*e->lost));
 	e->free_slots = calloc(config->tasks_max, sizeof(*e->free_slots));
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = EPOLL_COMMANDS};
-	if (e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost || !e->sessions || !e->comms || !e->tasks ||
-	    !e->free_slots || table_init(&e->table, config->tasks_max) ||
+	if (e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost || !e->sessions || !e->comms ||
+	    !e->tasks || !e->free_slots || table_init(&e->table, config->tasks_max) ||
 	    epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, e->wake_fd, &ev) < 0 ||
 	    !(e->pool = pool_create(config->threads - 1, wake_engine, e))) {
 		engine_free(e);

@@ -129,9 +129,8 @@ static bool find_mismatch(const struct junction *j, ncclsvc_status *st)
 			other = 0;
 		}
 		*st = status_of(NCCLSVC_MISMATCH);
-		st->field = svc_record_differs(&j->verdicts[one].record,
-					       &j->verdicts[other].record, &st->value_a,
-					       &st->value_b);
+		st->field = svc_record_differs(&j->verdicts[one].record, &j->verdicts[other].record,
+					       &st->value_a, &st->value_b);
 		if (j->key.a >= 0)
 			order_name_ranks(c, st, j->key.a, j->key.b);
 		else
@@ -417,7 +416,8 @@ void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
 void junction_expire(struct engine *e)
 {
 	struct junction *j, *next;
-	DL_FOREACH_SAFE2 (e->asked, j, next, next_due) {
+	DL_FOREACH_SAFE2(e->asked, j, next, next_due)
+	{
 		if (j->due_ns > e->now)
 			continue;
 		DL_DELETE2(e->asked, j, prev_due, next_due);
@@ -651,8 +651,7 @@ void junction_hear(struct engine *e, struct span *s, uint32_t place, const struc
 
 /* ---- A member leaves ---- */
 
-void junction_member_left(struct engine *e, struct comm *c, int32_t rank,
-			  const ncclsvc_status *st)
+void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
 {
 	struct span *s = c->span;
 	struct junction *j, *next;

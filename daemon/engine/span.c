@@ -15,9 +15,9 @@
 #define ENDED_KEPT	  4096
 #define OVER_NS		  UINT64_C(50000000) /* for all nodes to end an epoch */
 #define OPS_NS		  UINT64_C(30000000) /* for what is under way then */
-#define WAIT_SHORT_NS	  50000	   /* between looks, when something is waited for */
-#define WAIT_LONG_NS	  1000000  /* ... for long */
-#define WAIT_IDLE_NS	  20000000 /* when others may want something */
+#define WAIT_SHORT_NS	  50000		     /* between looks, when something is waited for */
+#define WAIT_LONG_NS	  1000000	     /* ... for long */
+#define WAIT_IDLE_NS	  20000000	     /* when others may want something */
 #define QUIET_NS	  UINT64_C(5000000000)
 #define WAIT_QUIET_NS	  200000000 /* when that is not likely */
 
@@ -177,7 +177,8 @@ void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *en
 static void check_endings(struct engine *e)
 {
 	struct span *s, *next;
-	DL_FOREACH_SAFE2 (e->endings, s, next, next_ending) {
+	DL_FOREACH_SAFE2(e->endings, s, next, next_ending)
+	{
 		bool late = e->now >= s->due_ns;
 		if (!s->comm->ended && (late || all_over(e, s)))
 			end_now(e, s);

@@ -86,18 +86,19 @@ struct junction {
 	struct junction_key key;
 	struct comm *comm;
 	UT_hash_handle hh;
-	uint32_t nparts;   /* nodes that take part */
-	uint32_t mine;	   /* this one among them */
-	uint32_t heard;	   /* verdicts, this node's own too */
-	bool resolved;	   /* all verdicts are there, one of them FAILED: status is for whoever posts */
+	uint32_t nparts; /* nodes that take part */
+	uint32_t mine;	 /* this one among them */
+	uint32_t heard;	 /* verdicts, this node's own too */
+	bool resolved; /* all verdicts are there, one of them FAILED: status is for whoever posts */
 	bool asked;
-	bool withheld;	   /* who has left is not known to have left here yet */
+	bool withheld;	 /* who has left is not known to have left here yet */
 	uint64_t due_ns; /* for answers; 0: none is waited for */
 	ncclsvc_status status;
 	struct task **tasks; /* of this node, that wait here; NULL: none (yet) */
 	uint32_t ntasks;
 	struct junction *prev_due, *next_due;
-	struct verdict verdicts[]; /* by place among the span's nodes; of a pair: sender, receiver */
+	struct verdict
+		verdicts[]; /* by place among the span's nodes; of a pair: sender, receiver */
 };
 
 /* A credit that nothing here is ready for yet. */
@@ -124,7 +125,7 @@ struct span {
 	struct op *ops;
 	struct credit *credits;
 	/* The epoch's end, from when the supervisor asks for it: */
-	bool over; /* this node has said so */
+	bool over;   /* this node has said so */
 	bool *overs; /* [nnodes]: they have */
 	struct epoch_end end;
 	uint64_t due_ns; /* for the others to say so, then for ops to end */
@@ -197,19 +198,18 @@ void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st);
 void junction_hear(struct engine *e, struct span *s, uint32_t place, const struct span_header *h,
 		   const char *body);
 /* A member of this node left: nothing that waits for it comes to be. */
-void junction_member_left(struct engine *e, struct comm *c, int32_t rank,
-			  const ncclsvc_status *st);
+void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
 void junction_expire(struct engine *e);
 void junction_free(struct engine *e, struct span *s, struct junction *j);
 
 /* ---- across.c ---- */
 
-/* Runs what met; false if out of memory. tasks: by rank, NULL elsewhere; of a pair, the Send and the
- * Recv. Takes the array. */
+/* Runs what met; false if out of memory. tasks: by rank, NULL elsewhere; of a pair, the Send and
+ * the Recv. Takes the array. */
 bool across_start(struct engine *e, struct comm *c, const struct junction_key *key,
 		  struct task **tasks);
-void across_credit(struct engine *e, struct span *s, uint32_t place,
-		   const struct junction_key *key, const struct credit_note *note);
+void across_credit(struct engine *e, struct span *s, uint32_t place, const struct junction_key *key,
+		   const struct credit_note *note);
 /* A send or receive of a piece has ended. */
 void across_flow_done(struct engine *e, void *flow, size_t bytes, bool failed);
 void across_job_done(struct engine *e, struct job *job);
@@ -233,9 +233,9 @@ bool small_finish(const struct span *s, struct task *const *tasks, const struct 
 
 /* One piece of an operation: count units, from lo on in its block. */
 struct stretch {
-	bool reduces;	/* every node contributes, and the owner reduces */
-	bool spreads;	/* then every node gets it; else only the node `to` */
-	bool exchanges; /* AllToAll: owner and `to` swap; within a node: by itself */
+	bool reduces;	    /* every node contributes, and the owner reduces */
+	bool spreads;	    /* then every node gets it; else only the node `to` */
+	bool exchanges;	    /* AllToAll: owner and `to` swap; within a node: by itself */
 	uint32_t owner, to; /* places */
 	uint32_t block;
 	uint64_t lo, count, bytes;
@@ -246,17 +246,17 @@ struct course {
 	struct task *const *tasks;
 	struct svc_record record;
 	bool p2p;
-	int32_t a, b;	/* of a pair */
-	bool raw;	/* each rank's bytes go to the owner, none are reduced before */
-	uint64_t unit;	/* bytes */
-	uint64_t share; /* bytes of count elements */
+	int32_t a, b;	       /* of a pair */
+	bool raw;	       /* each rank's bytes go to the owner, none are reduced before */
+	uint64_t unit;	       /* bytes */
+	uint64_t share;	       /* bytes of count elements */
 	uint32_t blocks, wide; /* wide: blocks that are worked on side by side */
 	uint64_t block_units, chunk_units;
 	uint64_t pieces;
 };
 
 void course_make(struct course *p, const struct span *s, struct task *const *tasks, int32_t a,
-	       int32_t b);
+		 int32_t b);
 /* AllToAll: which two ranks a block is for; the first is the lower. */
 void course_pair(uint32_t block, uint32_t *a, uint32_t *b);
 /* False: nothing to do in this piece. */

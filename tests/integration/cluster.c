@@ -72,10 +72,25 @@ void cluster_start(struct cluster *c, int n, ...)
 void cluster_start_with(struct cluster *c, int n, va_list options)
 {
 	char count[8], sockets[128];
-	char *argv[ARGS_MAX] = {"mpirun", "--enable-recovery", "--oversubscribe", "--bind-to",
-				"none",	  "--mca", "orte_abort_print_stack", "0", "-n", count,
-				(char *)program("NCCLSVCD"), "--config", "/dev/null", "--device",
-				"host", "--log-target", "stderr", "--socket", sockets};
+	char *argv[ARGS_MAX] = {"mpirun",
+				"--enable-recovery",
+				"--oversubscribe",
+				"--bind-to",
+				"none",
+				"--mca",
+				"orte_abort_print_stack",
+				"0",
+				"-n",
+				count,
+				(char *)program("NCCLSVCD"),
+				"--config",
+				"/dev/null",
+				"--device",
+				"host",
+				"--log-target",
+				"stderr",
+				"--socket",
+				sockets};
 	int args = 0;
 	memset(c, 0, sizeof(*c));
 	c->n = n;

@@ -32,8 +32,9 @@ enum layout {
 void cluster_clients(struct client *clients, int nranks, const struct cluster *c,
 		     enum layout layout, client_main *main, void *arg);
 
-/* With NCCLSVC_TEST_NODES=n, what daemon_start starts is n daemons, and the ranks that clients_start
- * starts are on them in turn: so tests of one node are tests of several, too. Returns n, or 0. */
+/* With NCCLSVC_TEST_NODES=n, what daemon_start starts is n daemons, and the ranks that
+ * clients_start starts are on them in turn: so tests of one node are tests of several, too. Returns
+ * n, or 0. */
 int cluster_nodes(void);
 /* The cluster that d, which daemon_start has filled, is the first node of, or NULL. */
 struct cluster *cluster_of(const struct daemon *d);

@@ -20,9 +20,9 @@ static void everything(struct call *c)
 		c->op = (ncclsvc_op)op;
 		for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]); k++) {
 			for (int in_place = 0; in_place < 2; in_place++) {
-				static const ncclsvc_type types[] = {
-					NCCLSVC_FLOAT32, NCCLSVC_INT8, NCCLSVC_FLOAT16,
-					NCCLSVC_INT64};
+				static const ncclsvc_type types[] = {NCCLSVC_FLOAT32, NCCLSVC_INT8,
+								     NCCLSVC_FLOAT16,
+								     NCCLSVC_INT64};
 				c->count = counts[k];
 				c->in_place = in_place;
 				/* All of them where they are quick. */
@@ -95,8 +95,8 @@ static uint32_t roll(struct dice *d, uint32_t n)
 	return (uint32_t)(d->state >> 33) % n;
 }
 
-#define BUFFERS	   12
-#define ROOM	   ((size_t)300000) /* elements */
+#define BUFFERS	    12
+#define ROOM	    ((size_t)300000) /* elements */
 #define BURST_CALLS 10
 
 static int32_t value_of(int rank, int step, size_t i)
@@ -149,8 +149,8 @@ static void burst(struct client *me, struct dice *d, ncclsvc_session *s, ncclsvc
 			CHECK_OK(ncclsvc_group_begin(s));
 			CHECK_OK(ncclsvc_send(from, count, NCCLSVC_INT32, (me->rank + shift) % n,
 					      comm, NULL));
-			CHECK_OK(ncclsvc_recv(to, count, NCCLSVC_INT32,
-					      (me->rank + n - shift) % n, comm, NULL));
+			CHECK_OK(ncclsvc_recv(to, count, NCCLSVC_INT32, (me->rank + n - shift) % n,
+					      comm, NULL));
 			/* A collective in the same group, now and then. */
 			if (kind == 3)
 				CHECK_OK(ncclsvc_barrier(comm, NULL));

@@ -389,8 +389,7 @@ static void join_checks(struct client *me)
 				       WAIT_MS, &taken),
 		     NCCLSVC_RANK_TAKEN);
 	CHECK(strstr(ncclsvc_last_error(), "is held by pid"));
-	CHECK_RESULT(ncclsvc_comm_join(other, &me->id, me->nranks + 1, me->nranks, WAIT_MS,
-				       &taken),
+	CHECK_RESULT(ncclsvc_comm_join(other, &me->id, me->nranks + 1, me->nranks, WAIT_MS, &taken),
 		     NCCLSVC_MISMATCH);
 	check_usable(s, comm);
 	ncclsvc_close(other);

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "harness.h"
+#include "cluster.h"
 #include "harness_raw.h"
 
 enum { READY = 1, GO, DONE };
@@ -313,6 +313,8 @@ static void tasks_communicators_and_sessions_can_be_cancelled(void **state)
 	struct client clients[2];
 	uint64_t n = 0;
 	(void)state;
+	if (cluster_nodes() > 1)
+		skip_because("each daemon lists, and ends, its own tasks");
 	daemon_start(&d, NULL);
 	clients_start(clients, 2, &d, cancelled, NULL);
 	ncclsvc_session *s = session_open(&d);
