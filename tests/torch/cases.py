@@ -173,7 +173,8 @@ def case_tensor_parallel(steps):
         if isinstance(block, Block):
             parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     # All ranks have the same rows.
-    return {"losses": train(net, torch.optim.SGD(net.parameters(), lr=1e-2), steps, part=0)}
+    return {"losses": train(net, torch.optim.SGD(net.parameters(), lr=1e-2, foreach=False), steps,
+                            part=0)}
 
 
 def case_sequence_parallel(steps):
@@ -543,7 +544,12 @@ def case_killed(steps):
                 f.write(f"{time.monotonic()} {os.getpid()}")
             os.kill(os.getpid(), 9)
 
-    return {"losses": train(net, optimizer, max(steps, 8), each)}
+    try:
+        return {"losses": train(net, optimizer, max(steps, 8), each)}
+    except Exception as error:
+        with open(f"{out}.raised.{rank()}", "w", encoding="utf-8") as f:
+            f.write(f"{time.monotonic()} {error}")
+        raise
 
 
 # ---- The frame ----------------------------------------------------------------------------------
