@@ -549,7 +549,8 @@ def case_killed(steps):
     except Exception as error:
         with open(f"{out}.raised.{rank()}", "w", encoding="utf-8") as f:
             f.write(f"{time.monotonic()} {error}")
-        raise
+        print(error, flush=True)
+        os._exit(3)  # else PyTorch's watchdog, asleep until everybody might have dumped, is waited for
 
 
 # ---- The frame ----------------------------------------------------------------------------------
