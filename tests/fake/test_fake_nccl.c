@@ -291,9 +291,9 @@ static void fault_parts(struct crew *crew, int rank)
 		fault_off("init-fail");
 		fault_on("async-error", 0);
 	}
+	crew_meet(crew, 2); /* the faults are everybody's */
 	OK(ncclGetVersion(&version));
 	CHECK(version >= NCCL_VERSION_NEEDED);
-	crew_meet(crew, 2);
 	OK(ncclAllReduce(host(p), host(p), 16, NCCLSVC_INT32, NCCLSVC_SUM, comm, s));
 	OK(ncclCommGetAsyncError(comm, &error));
 	CHECK_EQ(error, ncclSystemError);
