@@ -35,6 +35,13 @@ void comm_split_failed(struct communicator *m, int result, int32_t rank);
 /* Returns the next deadline of a SPLIT of m; 0: none. */
 uint64_t comm_split_expire(struct communicator *m, uint64_t now);
 
+struct split_order {
+	int32_t colour, key;
+	uint32_t rank;
+};
+/* By colour, and in it as the new ranks are: by key, then by old rank. */
+void split_sort(struct split_order *order, uint32_t n);
+
 /* plan.c: answers everybody who waits for a plan of m; rank: who went, or -1. */
 void plan_commit_failed(struct communicator *m, int result, int32_t rank);
 /* Returns the next deadline of such; 0: none. */

@@ -63,14 +63,9 @@ uint64_t comm_split_expire(struct communicator *m, uint64_t now)
 	return next;
 }
 
-struct order {
-	int32_t colour, key;
-	uint32_t rank;
-};
-
 static int by_colour_key_rank(const void *pa, const void *pb)
 {
-	const struct order *a = pa, *b = pb;
+	const struct split_order *a = pa, *b = pb;
 	if (a->colour != b->colour)
 		return a->colour < b->colour ? -1 : 1;
 	if (a->key != b->key)
@@ -78,9 +73,14 @@ static int by_colour_key_rank(const void *pa, const void *pb)
 	return a->rank < b->rank ? -1 : 1;
 }
 
+void split_sort(struct split_order *order, uint32_t n)
+{
+	qsort(order, n, sizeof(*order), by_colour_key_rank);
+}
+
 /* One colour's communicator, from order[0..n). NULL: over a limit, or out of memory. */
 static struct communicator *make_part(struct server *s, struct communicator *m,
-				      const struct order *order, uint32_t n)
+				      const struct split_order *order, uint32_t n)
 {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	struct communicator *part = comm_random_id(id) ? NULL : comm_create(s, id, n, m->owner);
@@ -116,14 +116,14 @@ static struct communicator *make_part(struct server *s, struct communicator *m,
 
 /* Makes every part before anything is answered, so that a lack of something fails all alike.
  * Returns how many there are, or -1. */
-static int make_parts(struct server *s, struct communicator *m, struct order *order,
+static int make_parts(struct server *s, struct communicator *m, struct split_order *order,
 		      struct communicator **parts)
 {
 	int made = 0;
 	uint32_t n = m->nranks;
 	for (uint32_t k = 0; k < n; k++)
-		order[k] = (struct order){m->split[k].colour, m->split[k].key, k};
-	qsort(order, n, sizeof(*order), by_colour_key_rank);
+		order[k] = (struct split_order){m->split[k].colour, m->split[k].key, k};
+	split_sort(order, n);
 	for (uint32_t lo = 0, hi; lo < n; lo = hi) {
 		for (hi = lo + 1; hi < n && order[hi].colour == order[lo].colour; hi++)
 			;
@@ -143,7 +143,7 @@ static int make_parts(struct server *s, struct communicator *m, struct order *or
 static void finish_split(struct server *s, struct communicator *m)
 {
 	uint32_t n = m->nranks;
-	struct order *order = calloc(n, sizeof(*order));
+	struct split_order *order = calloc(n, sizeof(*order));
 	struct communicator **parts = calloc(n, sizeof(*parts));
 	int made = order && parts ? make_parts(s, m, order, parts) : -1;
 	struct split_request *split = m->split;

@@ -151,38 +151,18 @@ static ncclsvc_result submit(ncclsvc_plan *p, struct op *op, size_t count, nccls
 	return r;
 }
 
-static ncclsvc_result submit_send(ncclsvc_plan *p, const void *buf, size_t count, ncclsvc_type type,
-				  int peer, const int *wait_ms, ncclsvc_task *task,
-				  const char *function)
+/* What a call names: its operation, and the buffer that this has. */
+static ncclsvc_result call(ncclsvc_plan *p, unsigned kind, const void *src, void *dst, size_t count,
+			   ncclsvc_type type, int peer, const int *wait_ms, ncclsvc_task *task,
+			   const char *function)
 {
-	struct op op = {.src = buf};
+	struct op op = {.src = src, .dst = dst};
 	ncclsvc_result r = plan_usable(p, function);
 	if (r)
 		return r;
 	op.comm = p->comm;
 	op.record = (struct svc_record){
-		.op = NCCLSVC_SEND,
-		.type = type > UINT8_MAX ? UINT8_MAX : (uint8_t)type,
-		.peer = peer,
-		.count = count,
-	};
-	session_lock(p->session);
-	r = submit(p, &op, count, type, wait_ms, task, function);
-	session_unlock(p->session);
-	return r;
-}
-
-static ncclsvc_result submit_recv(ncclsvc_plan *p, void *buf, size_t count, ncclsvc_type type,
-				  int peer, const int *wait_ms, ncclsvc_task *task,
-				  const char *function)
-{
-	struct op op = {.dst = buf};
-	ncclsvc_result r = plan_usable(p, function);
-	if (r)
-		return r;
-	op.comm = p->comm;
-	op.record = (struct svc_record){
-		.op = NCCLSVC_RECV,
+		.op = (uint8_t)kind,
 		.type = type > UINT8_MAX ? UINT8_MAX : (uint8_t)type,
 		.peer = peer,
 		.count = count,
@@ -196,28 +176,28 @@ static ncclsvc_result submit_recv(ncclsvc_plan *p, void *buf, size_t count, nccl
 ncclsvc_result ncclsvc_plan_submit_send(ncclsvc_plan *plan, const void *sendbuf, size_t count,
 					ncclsvc_type type, int peer, ncclsvc_task *task)
 {
-	return submit_send(plan, sendbuf, count, type, peer, NULL, task,
-			   "ncclsvc_plan_submit_send");
+	return call(plan, NCCLSVC_SEND, sendbuf, NULL, count, type, peer, NULL, task,
+		    "ncclsvc_plan_submit_send");
 }
 
 ncclsvc_result ncclsvc_plan_submit_recv(ncclsvc_plan *plan, void *recvbuf, size_t count,
 					ncclsvc_type type, int peer, ncclsvc_task *task)
 {
-	return submit_recv(plan, recvbuf, count, type, peer, NULL, task,
-			   "ncclsvc_plan_submit_recv");
+	return call(plan, NCCLSVC_RECV, NULL, recvbuf, count, type, peer, NULL, task,
+		    "ncclsvc_plan_submit_recv");
 }
 
 ncclsvc_result ncclsvc_plan_submit_send_and_wait(ncclsvc_plan *plan, const void *sendbuf,
 						 size_t count, ncclsvc_type type, int peer,
 						 int timeout_ms)
 {
-	return submit_send(plan, sendbuf, count, type, peer, &timeout_ms, NULL,
-			   "ncclsvc_plan_submit_send_and_wait");
+	return call(plan, NCCLSVC_SEND, sendbuf, NULL, count, type, peer, &timeout_ms, NULL,
+		    "ncclsvc_plan_submit_send_and_wait");
 }
 
 ncclsvc_result ncclsvc_plan_submit_recv_and_wait(ncclsvc_plan *plan, void *recvbuf, size_t count,
 						 ncclsvc_type type, int peer, int timeout_ms)
 {
-	return submit_recv(plan, recvbuf, count, type, peer, &timeout_ms, NULL,
-			   "ncclsvc_plan_submit_recv_and_wait");
+	return call(plan, NCCLSVC_RECV, NULL, recvbuf, count, type, peer, &timeout_ms, NULL,
+		    "ncclsvc_plan_submit_recv_and_wait");
 }

@@ -355,33 +355,18 @@ void home_left(struct cluster *c, uint32_t from, const struct control_break *m)
 
 /* ---- SPLIT ---- */
 
-struct order {
-	int32_t colour, key;
-	uint32_t rank;
-};
-
-static int by_colour_key_rank(const void *pa, const void *pb)
-{
-	const struct order *a = pa, *b = pb;
-	if (a->colour != b->colour)
-		return a->colour < b->colour ? -1 : 1;
-	if (a->key != b->key)
-		return a->key < b->key ? -1 : 1;
-	return a->rank < b->rank ? -1 : 1;
-}
-
 /* All have asked: who joins what now? The parts' homes take it from there. */
 static void finish_split(struct cluster *c, struct gathering *g)
 {
 	const uint32_t n = g->nranks;
 	size_t size = sizeof(struct control_parts) + n * sizeof(struct control_part_of);
 	struct control_parts *m = calloc(1, size);
-	struct order *order = calloc(n, sizeof(*order));
+	struct split_order *order = calloc(n, sizeof(*order));
 	bool good = m && order;
 	for (uint32_t k = 0; good && k < n; k++)
-		order[k] = (struct order){g->split[k].colour, g->split[k].key, k};
+		order[k] = (struct split_order){g->split[k].colour, g->split[k].key, k};
 	if (good)
-		qsort(order, n, sizeof(*order), by_colour_key_rank);
+		split_sort(order, n);
 	for (uint32_t lo = 0, hi; good && lo < n; lo = hi) {
 		uint8_t id[NCCLSVC_ID_BYTES];
 		for (hi = lo + 1; hi < n && order[hi].colour == order[lo].colour; hi++)
