@@ -16,7 +16,8 @@
  * that made its communicator; the command is in the queue by then. (What comes by socket is in it
  * itself.) */
 static const struct handle *find_comm(struct engine *e, const struct session *s,
-				      const struct task *t, ncclsvc_status *why, const char **text)
+				      const struct task *t, int *result, const ncclsvc_status **end,
+				      const char **text)
 {
 	const struct svc_record *r = &t->record;
 	const struct handle *h = NULL;
@@ -29,12 +30,13 @@ static const struct handle *find_comm(struct engine *e, const struct session *s,
 	}
 	*text = "the communicator's epoch is over: rejoin it";
 	if (!h || !h->known) {
-		why->result = NCCLSVC_NOT_FOUND;
+		*result = NCCLSVC_NOT_FOUND;
 		*text = "no such communicator in this session";
 	} else if (h->end.result && h->ended == r->epoch) {
-		*why = h->end;
+		*result = h->end.result;
+		*end = &h->end;
 	} else {
-		why->result = NCCLSVC_STALE_EPOCH;
+		*result = NCCLSVC_STALE_EPOCH;
 	}
 	return NULL;
 }
@@ -96,17 +98,17 @@ static bool epoch_runs(struct engine *e, const struct task *t, const struct comm
 	return s->handles[handle].comm == c;
 }
 
-/* Fills in more of why it is refused than the result that it returns, if it knows more. */
-static int check(struct engine *e, struct session *s, struct task *t, ncclsvc_status *why,
+/* *end: how the epoch ended that it is too late for, if it is that. */
+static int check(struct engine *e, struct session *s, struct task *t, const ncclsvc_status **end,
 		 const char **text)
 {
 	static char sentence[SVC_TEXT_BYTES];
 	uint64_t src_bytes, dst_bytes;
 	int result;
 	struct svc_record *r = &t->record;
-	const struct handle *h = find_comm(e, s, t, why, text);
+	const struct handle *h = find_comm(e, s, t, &result, end, text);
 	if (!h)
-		return why->result;
+		return result;
 	struct comm *c = h->comm;
 	t->rank = h->rank;
 	t->member = &c->members[t->rank];
@@ -237,10 +239,11 @@ static void take(struct engine *e, struct session *s, const struct svc_record *r
 		 uint32_t serial, bool by_socket)
 {
 	const char *text = "";
-	ncclsvc_status why = status_of(NCCLSVC_LIMIT);
+	const ncclsvc_status *end = NULL;
 	table_count(&s->counts->submitted, 1);
 	struct task *t = admit(e, s, by_socket, &text);
 	if (!t) {
+		ncclsvc_status why = status_of(NCCLSVC_LIMIT);
 		refuse(e, s, NULL, record, serial, by_socket, &why, text);
 		return;
 	}
@@ -250,8 +253,9 @@ static void take(struct engine *e, struct session *s, const struct svc_record *r
 	/* Commands that run meanwhile must see that it is there. */
 	e->live++;
 	s->socket_tasks += by_socket;
-	why.result = check(e, s, t, &why, &text);
-	if (why.result) {
+	int result = check(e, s, t, &end, &text);
+	if (result) {
+		ncclsvc_status why = end ? *end : status_of(result);
 		e->live--;
 		s->socket_tasks -= by_socket;
 		refuse(e, s, t, record, serial, by_socket, &why, text);
