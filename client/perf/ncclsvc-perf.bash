@@ -31,6 +31,7 @@ _ncclsvc_perf()
 			--warmup_iters --datatype --op --root --blocking --ranks --nodes --time-cap
 			--baseline --plain-memory --gpus --memory --sync"
 		[ "$operation" != sendrecv ] || words+=' --plan'
+		[ "$operation" != all_gather ] || words+=' --list'
 		;;
 	esac
 

@@ -11,7 +11,8 @@ struct rank_options {
 	uint32_t nodes;	    /* 0, 1: one */
 	bool no_ring;
 	bool plain_memory;
-	bool planned; /* SendRecv by a plan */
+	bool planned;	/* SendRecv by a plan */
+	unsigned lists; /* AllGather over lists of so many tensors of each rank; 0: not */
 	int timeout_ms;
 	int nranks, rank;
 	ncclsvc_unique_id id;
