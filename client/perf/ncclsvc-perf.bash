@@ -20,7 +20,7 @@ _ncclsvc_perf()
 	'') words="$operations $common" ;;
 	submit) words="$common --iters --while-listing --seconds --queued" ;;
 	sessions) words="$common --count" ;;
-	join) words="$common --ranks" ;;
+	join) words="$common --ranks --nodes" ;;
 	idle) words="$common --count --seconds --ranks --gpus" ;;
 	cpu | overlap | start | gpu-memory)
 		words="$common --ranks --gpus --memory --iters --minbytes --baseline"

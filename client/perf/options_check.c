@@ -162,8 +162,9 @@ int options_check(struct options *o)
 		return status;
 	if (o->spawn_daemon && o->socket)
 		return options_refuse("%s contradict each other", "--spawn-daemon and --socket");
-	if (o->nodes > 1 && (o->mode != MODE_COLLECTIVE || o->cuda))
-		return options_refuse("%s is for operations on host memory", "--nodes");
+	if (o->nodes > 1 && ((o->mode != MODE_COLLECTIVE && o->mode != MODE_JOIN) || o->cuda))
+		return options_refuse("%s is for operations on host memory, and for join",
+				      "--nodes");
 	if (o->nodes > o->ranks)
 		return options_refuse("%s: each node needs a rank", "--nodes");
 	if (o->nodes > 1 && !o->spawn_daemon && (!o->socket || !strstr(o->socket, "%r")))
