@@ -11,6 +11,8 @@
  *   nccl-old     ncclGetVersion says 2.15
  *   init-fail    ncclCommInitRankConfig fails
  *   async-error  NCCL operations hang and ncclCommGetAsyncError says so
+ *   window-fail  ncclCommWindowRegister fails, when all ranks are there
+ *   window-none  ncclCommWindowRegister gives no window
  *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on
  */
 #include <fcntl.h>
@@ -28,6 +30,7 @@
 static const char *const names[FAULTS] = {
 	"ipc-open", "memory",	"sticky",    "batch-fail",  "driver-old",
 	"wedge",    "nccl-old", "init-fail", "async-error", "kernel-hang",
+	"window-fail", "window-none",
 };
 static atomic_uint asked[FAULTS];
 
