@@ -2,8 +2,11 @@
  * The operations' calls, and how a stream runs them. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "nccl_fake.h"
+
+#define SLOW_US 3000
 
 size_t nccl_width(int type)
 {
@@ -145,6 +148,8 @@ static ncclResult_t call(int kind, const void *src, void *dst, size_t count, int
 {
 	if (!c)
 		return nccl_error(ncclInvalidArgument, "comm argument is NULL");
+	if (fake_fault("call-slow"))
+		usleep(SLOW_US);
 	if (!nccl_width(type))
 		return nccl_error(ncclInvalidArgument, "invalid type %d", type);
 	char scalar[8] = {0};

@@ -390,7 +390,11 @@ static void mortal_rank(struct client *c)
 		stage("rejoining");
 		CHECK_OK(ncclsvc_comm_rejoin(r.comm, WAIT_MS));
 		say(c, now_ns());
-		/* Its worker may be another: then it is imported, and no window can be. */
+		/* What a lost worker lent is imported by the next one: that can be no window. */
+		for (unsigned k = 1; k <= 12 && order & 2; k++) {
+			sum(&r, p, p, WORDS, k);
+			CHECK_EQ(windows_of(&r), 0);
+		}
 		give_back(&r, p);
 		struct buffer b;
 		buffer_make(&b, MEMORY_LENT, r.gpu, r.session, BYTES);
@@ -413,7 +417,7 @@ static void deaths(bool worker)
 		uint64_t how = round % 2 ? IDLE : BUSY;
 		stage("round %d: %s", round, how == BUSY ? "busy" : "idle");
 		hear_all(ranks, n, READY);
-		say_all(ranks, n, how | 256);
+		say_all(ranks, n, how | (worker ? 2 : 0) | 256);
 		sleep_ms(5 + draw(&random) % 30);
 		ncclsvc_session *s = session_open(&d);
 		pid_t pid = device_info(s, victim).pid;
@@ -467,10 +471,11 @@ static void joiner_rank(struct client *c)
 {
 	struct rank r;
 	rank_prepare(&r, c, c->nranks - 1 - c->rank);
-	for (uint8_t round = 0; round < (setup.quick ? 15 : 60); round++) {
+	for (unsigned round = 0; round < (setup.quick ? 150u : 600u); round++) {
 		ncclsvc_unique_id id = c->id;
 		id.bytes[1] ^= 1;
-		id.bytes[3] = (uint8_t)(id.bytes[3] + round);
+		id.bytes[3] = (uint8_t)round;
+		id.bytes[4] = (uint8_t)(round >> 8);
 		stage("joining, round %u", round);
 		CHECK_OK(ncclsvc_comm_join_device(r.session, &id, r.n, r.rank, r.gpu, WAIT_MS,
 						  &r.comm));
@@ -495,17 +500,33 @@ static void churner_rank(struct client *c)
 	rank_close(&r);
 }
 
+/* Keeps the workers from their sockets. */
+static void busy_rank(struct client *c)
+{
+	struct rank r;
+	c->id.bytes[1] ^= 2;
+	rank_open(&r, c);
+	for (unsigned k = 0; k < (setup.quick ? 400u : 2000u); k++)
+		rank_check_usable(&r);
+	rank_close(&r);
+}
+
+/* Workers that wait for each other, in the one or the other order. */
 static void test_joins(void)
 {
 	struct daemon d;
-	struct client churners[RANKS_MAX], joiners[RANKS_MAX];
+	struct client churners[RANKS_MAX], joiners[RANKS_MAX], busy[RANKS_MAX];
 	int n = crew_size();
+	setenv("NCCLSVC_FAKE_FAULTS", "call-slow:1:gpu0", 1);
 	/* Nothing is kept in the pool: every JOIN has NCCL make another one. */
 	daemon_start(&d, "--device", "cuda", "--comm-idle-seconds", "0", NULL);
 	clients_start(churners, n, &d, churner_rank, NULL);
 	clients_start(joiners, n, &d, joiner_rank, NULL);
+	clients_start(busy, n, &d, busy_rank, NULL);
+	unsetenv("NCCLSVC_FAKE_FAULTS");
 	crew_end(joiners, n);
 	crew_end(churners, n);
+	crew_end(busy, n);
 	gpu_daemon_stop(&d);
 }
 
