@@ -13,7 +13,7 @@
  *   async-error  NCCL operations hang and ncclCommGetAsyncError says so
  *   window-fail  ncclCommWindowRegister fails, when all ranks are there
  *   window-none  ncclCommWindowRegister gives no window
- *   call-slow    every NCCL operation's call takes some ms
+ *   call-slow    every NCCL operation's call takes long
  *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on
  */
 #include <fcntl.h>

@@ -2,6 +2,7 @@
  * Small collectives on lent memory: their results before, while and after NCCL gets windows for it,
  * wherever they lie in it; and windows that go with memory, members, epochs and workers. */
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -471,7 +472,7 @@ static void joiner_rank(struct client *c)
 {
 	struct rank r;
 	rank_prepare(&r, c, c->nranks - 1 - c->rank);
-	for (unsigned round = 0; round < (setup.quick ? 150u : 600u); round++) {
+	for (unsigned round = 0; round < (setup.quick ? 30u : 200u); round++) {
 		ncclsvc_unique_id id = c->id;
 		id.bytes[1] ^= 1;
 		id.bytes[3] = (uint8_t)round;
@@ -500,33 +501,146 @@ static void churner_rank(struct client *c)
 	rank_close(&r);
 }
 
-/* Keeps the workers from their sockets. */
+static void test_joins(void)
+{
+	struct daemon d;
+	struct client churners[RANKS_MAX], joiners[RANKS_MAX];
+	int n = crew_size();
+	/* Nothing is kept in the pool: every JOIN has NCCL make another one. */
+	daemon_start(&d, "--device", "cuda", "--comm-idle-seconds", "0", NULL);
+	clients_start(churners, n, &d, churner_rank, NULL);
+	clients_start(joiners, n, &d, joiner_rank, NULL);
+	crew_end(joiners, n);
+	crew_end(churners, n);
+	gpu_daemon_stop(&d);
+}
+
+/* ---- The same, in the worst order ---- */
+
+enum { HELD = 2, JOINING };
+
+/* The last use before a window is made ready, and, at once, one that does not end until the gate
+ * opens. */
+static void use_and_hold(struct rank *r, CUdeviceptr p, CUdeviceptr gate)
+{
+	ncclsvc_task last;
+	gpu_fill(gate, 0, 2);
+	for (unsigned k = 1; k <= 3; k++)
+		sum(r, p, p, WORDS, k);
+	CHECK_CU(cu.cuMemsetD32Async(p, bits(1), WORDS, r->stream));
+	for (int i = 0; i < 2; i++) {
+		CHECK_OK(ncclsvc_all_reduce(at(p), at(p), WORDS, NCCLSVC_FLOAT32, NCCLSVC_SUM,
+					    r->comm, &last));
+		if (i)
+			break;
+		CHECK_CU(cu.cuStreamWaitValue64(r->stream, gate, 1, CU_STREAM_WAIT_VALUE_GEQ));
+		rank_wait(r, last);
+	}
+	sleep_ms(20);
+}
+
+static void open_gate(struct rank *r, CUdeviceptr p, CUdeviceptr gate)
+{
+	const uint64_t open = 1;
+	gpu_put(gate, &open, sizeof(open));
+	rank_sync(r);
+	gpu_check(p, bits((float)(r->n * r->n)), WORDS, "the sum that was held");
+}
+
+/* Leaves a window where nothing is missing but that nothing flies. */
+static void held_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p, gate;
+	uint32_t windows = 0;
+	open_rank(&r, c, &p, BYTES);
+	CHECK_CU(cu.cuMemAlloc(&gate, 8));
+	for (use_and_hold(&r, p, gate); windows_of(&r) > windows; use_and_hold(&r, p, gate)) {
+		struct buffer b;
+		open_gate(&r, p, gate); /* it was quicker */
+		CHECK(++windows < 16);
+		buffer_make(&b, MEMORY_LENT, r.gpu, r.session, BYTES);
+		p = b.p;
+	}
+	say(c, HELD);
+	CHECK_EQ(hear(c), GO);
+	open_gate(&r, p, gate);
+	wait_windows(&r, windows + 1);
+	CHECK_CU(cu.cuMemFree(gate));
+	rank_close(&r);
+}
+
+/* Keeps a worker from its socket. */
 static void busy_rank(struct client *c)
 {
 	struct rank r;
 	c->id.bytes[1] ^= 2;
 	rank_open(&r, c);
-	for (unsigned k = 0; k < (setup.quick ? 400u : 2000u); k++)
-		rank_check_usable(&r);
+	rank_check_usable(&r);
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
+	rank_check_usable(&r);
 	rank_close(&r);
 }
 
-/* Workers that wait for each other, in the one or the other order. */
-static void test_joins(void)
+static void late_rank(struct client *c)
+{
+	struct rank r, second;
+	rank_prepare(&r, c, c->nranks - 1 - c->rank);
+	c->id.bytes[1] ^= 1;
+	rank_join(&r); /* else the session is not known to the slow one */
+	second = r;
+	say(c, JOINING);
+	CHECK_EQ(hear(c), GO);
+	c->id.bytes[1] ^= 4;
+	rank_join(&second);
+	rank_check_usable(&second);
+	CHECK_OK(ncclsvc_comm_leave(second.comm));
+	rank_close(&r);
+}
+
+static void slow_worker(const struct daemon *d, bool slow)
+{
+	char path[512];
+	snprintf(path, sizeof(path), "%s/fault.call-slow", getenv("NCCLSVC_FAKE_DIR"));
+	if (!slow) {
+		CHECK_EQ(unlink(path), 0);
+		return;
+	}
+	ncclsvc_session *s = session_open(d);
+	FILE *f = fopen(path, "w");
+	CHECK(f);
+	fprintf(f, "%d", device_info(s, 0).pid);
+	fclose(f);
+	ncclsvc_close(s);
+}
+
+/* One worker makes a communicator and waits for the other, which finds a window to register before
+ * it finds the communicator, and would wait for the first. */
+static void test_turns(void)
 {
 	struct daemon d;
-	struct client churners[RANKS_MAX], joiners[RANKS_MAX], busy[RANKS_MAX];
-	int n = crew_size();
-	setenv("NCCLSVC_FAKE_FAULTS", "call-slow:1:gpu0", 1);
-	/* Nothing is kept in the pool: every JOIN has NCCL make another one. */
-	daemon_start(&d, "--device", "cuda", "--comm-idle-seconds", "0", NULL);
-	clients_start(churners, n, &d, churner_rank, NULL);
-	clients_start(joiners, n, &d, joiner_rank, NULL);
-	clients_start(busy, n, &d, busy_rank, NULL);
-	unsetenv("NCCLSVC_FAKE_FAULTS");
-	crew_end(joiners, n);
-	crew_end(churners, n);
-	crew_end(busy, n);
+	struct client held[2], busy[2], late[2];
+	if (!setup.fake)
+		skip_test("needs a stand-in that is slow when told to");
+	gpu_daemon_start(&d);
+	clients_start(busy, 2, &d, busy_rank, NULL);
+	hear_all(busy, 2, READY);
+	clients_start(late, 2, &d, late_rank, NULL);
+	hear_all(late, 2, JOINING);
+	clients_start(held, 2, &d, held_rank, NULL);
+	hear_all(held, 2, HELD);
+	slow_worker(&d, true);
+	say_all(busy, 2, GO); /* a third of a second, from here on */
+	sleep_ms(50);
+	say_all(late, 2, GO);
+	sleep_ms(50);
+	say_all(held, 2, GO);
+	sleep_ms(50);
+	slow_worker(&d, false);
+	crew_end(held, 2);
+	crew_end(late, 2);
+	crew_end(busy, 2);
 	gpu_daemon_stop(&d);
 }
 
@@ -580,6 +694,7 @@ const struct gpu_test window_tests[] = {
 	{"windows/trainer_killed", test_killed, 2, 180, TEST_QUICK},
 	{"windows/worker_killed", test_worker_killed, 2, 240, TEST_QUICK},
 	{"windows/joins", test_joins, 2, 120, TEST_QUICK},
+	{"windows/turns", test_turns, 2, 60, TEST_QUICK},
 	{"windows/off", test_off, 2, 60, TEST_QUICK},
 	{"windows/refused", test_refused, 2, 60, TEST_QUICK},
 	{0},
