@@ -403,7 +403,7 @@ static void stop_watching(struct engine *e, struct comm *c)
 {
 	c->launched = false;
 	DL_DELETE2(e->launched, c, prev_launched, next_launched);
-	if (c->ended && !c->pending && !c->windows)
+	if (c->ended && !c->pending)
 		order_free_comm(e, c);
 }
 
