@@ -267,7 +267,7 @@ struct engine {
 	struct comm *launched; /* with tasks that fly, or windows that come or go */
 	struct windows *windowed;
 	uint64_t lent;		 /* regions of that kind, ever */
-	uint32_t windows_failed; /* to be registered; with too many, there are none */
+	uint32_t windows_failed; /* to be registered, since one was; with too many, none is */
 	bool cuda;	       /* there are GPUs */
 	bool met_new;	       /* something may be launched */
 	uint64_t launch_round;

@@ -23,7 +23,7 @@
 #define WINDOW_BYTES	(UINT64_C(1) << 20)
 #define WINDOW_USES	4		  /* before it pays to register */
 #define WINDOWS_SEEN	32		  /* that are counted */
-#define WINDOW_FAILURES 3		  /* after which this machine is believed to have none */
+#define WINDOW_FAILURES 3		  /* one after the other: then this machine has none */
 #define TURN_NS		UINT64_C(2000000) /* for what flies to land */
 
 enum stage {
@@ -208,10 +208,10 @@ static void finish(struct engine *e, struct windows *w)
 	w->asked = 0;
 	if (what == LAUNCH_REGISTER)
 		end_turn(e, w);
-	if (what == LAUNCH_REGISTER && !good) {
-		e->windows_failed++;
+	if (what == LAUNCH_REGISTER)
+		e->windows_failed = good ? 0 : e->windows_failed + 1;
+	if (what == LAUNCH_REGISTER && !good)
 		leave_all(w); /* who knows what the others are worth */
-	}
 	if (what == LAUNCH_DROP) {
 		w->slots[w->slot] = NULL;
 		if (window->refused)

@@ -68,10 +68,10 @@ static bool enroll(struct lane *l, const struct launch *ask)
 	if (result)
 		log_warning("lane %u: no windows: %s", ask->lane, nccl.ncclGetErrorString(result));
 	else
-		log_debug("lane %u: window %u of %llu bytes %s in %llu us", ask->lane,
-			  ask->src_window, (unsigned long long)at->import->bytes,
-			  at->window ? "registered" : "not given",
-			  (unsigned long long)(worker_clock() - start) / 1000);
+		log_info("lane %u: window %u of %llu bytes %s in %llu us", ask->lane,
+			 ask->src_window, (unsigned long long)at->import->bytes,
+			 at->window ? "registered" : "not given",
+			 (unsigned long long)(worker_clock() - start) / 1000);
 	return at->window;
 }
 
