@@ -299,6 +299,22 @@ static void memory_that_goes_takes_its_window_along(void **state)
 	both_asked(13, LAUNCH_PREPARE, 1);
 }
 
+/* Memory is not kept for as long as somebody's task takes. */
+static void a_window_does_not_wait_for_ever(void **state)
+{
+	(void)state;
+	get_ready();
+	submit_one(0, sum(OTHER));
+	submit_one(1, sum(OTHER));
+	launched(0, 7);
+	launched(1, 7);
+	remove_region(1, LENT);
+	nothing_comes();
+	both_asked(8, LAUNCH_DROP, 1);
+	run_both();
+	nothing_comes();
+}
+
 static void memory_that_goes_early_is_not_registered(void **state)
 {
 	(void)state;
@@ -356,6 +372,7 @@ int main(void)
 		ENGINE_TEST(a_turn_is_given_back_if_something_flies),
 		ENGINE_TEST(a_turn_of_nobody_is_over),
 		ENGINE_TEST(memory_that_goes_takes_its_window_along),
+		ENGINE_TEST(a_window_does_not_wait_for_ever),
 		ENGINE_TEST(memory_that_goes_early_is_not_registered),
 		ENGINE_TEST(an_epoch_is_gone_after_its_windows),
 		ENGINE_TEST(windows_of_a_dead_epoch_are_forgotten),
