@@ -133,13 +133,19 @@ void physical_window_wanted(struct server *s, uint32_t comm, uint32_t epoch)
 	give_turn(s);
 }
 
+static struct physical *find_deferred(const struct server *s)
+{
+	struct physical *p = s->physicals;
+	while (p && !p->deferred)
+		p = p->next;
+	return p;
+}
+
 void physical_window_over(struct server *s)
 {
-	struct physical *p, *tmp;
+	struct physical *p;
 	s->window_turn = false;
-	DL_FOREACH_SAFE (s->physicals, p, tmp) {
-		if (!p->deferred)
-			continue;
+	while ((p = find_deferred(s))) { /* one that ends may end others */
 		p->deferred = false;
 		p->waiting--;
 		if (p->bad)
