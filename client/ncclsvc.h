@@ -275,9 +275,10 @@ ncclsvc_result ncclsvc_stream_wait(ncclsvc_session *session, struct CUstream_st 
 				   ncclsvc_task task);
 
 /* Memory of the GPU `device` that the daemon owns and this process borrows: nothing is imported at
- * its first use, and small collectives are faster on it. *ptr is a device pointer. Zeroed. Given
- * back with ncclsvc_mem_free, or with the session. After ncclsvc_reattach it can still be read, but
- * not submitted (NOT_FOUND): the daemon that lent it is gone. */
+ * its first use, and small collectives are faster on it, if they use the same place in allocations
+ * of the same size on all ranks, again and again. *ptr is a device pointer. Zeroed. Given back with
+ * ncclsvc_mem_free, or with the session. After ncclsvc_reattach it can still be read, but not
+ * submitted (NOT_FOUND): the daemon that lent it is gone. */
 ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *session, int device, size_t bytes,
 					void **ptr);
 

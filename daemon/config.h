@@ -22,6 +22,8 @@ enum config_bootstrap { CONFIG_BOOTSTRAP_AUTO, CONFIG_BOOTSTRAP_NONE, CONFIG_BOO
 
 enum config_source { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_OPTION, CONFIG_ENVIRONMENT };
 
+enum config_windows { CONFIG_WINDOWS_AUTO, CONFIG_WINDOWS_OFF };
+
 #define CONFIG_KEYS_MAX 32
 
 struct config {
@@ -45,6 +47,7 @@ struct config {
 	int drain_seconds;
 	int keepalive_seconds;
 	int worker_seconds;
+	int windows;	/* enum config_windows */
 	int world_data; /* 0: what the other two leave of the ranks */
 	int world_horizontal, world_pipeline;
 	int cluster_bootstrap;	    /* enum config_bootstrap */

@@ -15,6 +15,7 @@ static const char *const devices[] = {"auto", "cuda", "host", NULL};
 static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
 static const char *const bootstraps[] = {"auto", "none", "mpi", NULL};
 static const char *const targets[] = {"auto", "journal", "stderr", NULL};
+static const char *const windows[] = {"auto", "off", NULL};
 static const char *const accesses[] = {"owner", "group", "any", NULL};
 
 #define AT(field)     offsetof(struct config, field)
@@ -64,6 +65,8 @@ const struct config_key config_keys[] = {
 	 "how often an idle daemon looks after its engine; 0: never"},
 	{"worker_seconds", CONFIG_INT, true, AT(worker_seconds), 1, 3600, 60, NO_AUTO, NULL,
 	 "how long a GPU's worker may take to answer before it is replaced"},
+	{"windows", CONFIG_ENUM, false, AT(windows), 0, 0, CONFIG_WINDOWS_AUTO, NO_AUTO, windows,
+	 "whether small collectives on lent GPU memory use NCCL's symmetric windows"},
 	{"world_data", CONFIG_INT, true, AT(world_data), 1, SVC_RANKS_MAX, 0, 0, NULL,
 	 "data parallelism of the world; auto: what the other two leave of its ranks"},
 	{"world_horizontal", CONFIG_INT, true, AT(world_horizontal), 1, SVC_RANKS_MAX, 1, NO_AUTO,

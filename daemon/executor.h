@@ -21,6 +21,7 @@ struct board_entry {
 	_Atomic uint64_t submitted, completed;
 	_Atomic uint64_t collectives; /* collectives whose turn has come at this member */
 	_Atomic uint64_t head_ns;     /* when the task whose turn it is came; 0: none */
+	_Atomic uint32_t windows;     /* NCCL's, symmetric, in lent memory */
 };
 
 /* Tasks of one session. The executor writes, inspection reads. */
@@ -50,6 +51,7 @@ enum command_kind {
 	COMMAND_PLAN_DROP,	/* of one member; -> EVENT_PLAN_DROPPED */
 	COMMAND_NODE_LOST,	/* another node's daemon is gone */
 	COMMAND_EPOCH_DEAD, /* after EPOCH_END: what still runs on GPUs was broken off */
+	COMMAND_WINDOW_TURN, /* after EVENT_WINDOW_WANTED; -> EVENT_WINDOW_OVER */
 };
 
 #define EPOCH_ELSEWHERE UINT32_MAX
@@ -84,6 +86,7 @@ struct command {
 			uint64_t bytes;
 			uint32_t serial; /* of the request, returned by the event */
 			int32_t device;	 /* -1: host; else base is the GPU's worker's */
+			bool lent;	 /* the worker's own memory, not imported */
 		} region;
 		struct {
 			uint32_t comm; /* slot */
@@ -117,6 +120,9 @@ struct command {
 			uint32_t asker, serial; /* as in cancel */
 		} plan;
 		struct {
+			uint32_t comm, epoch;
+		} window;
+		struct {
 			uint32_t node;
 		} node;
 		struct {
@@ -146,6 +152,8 @@ enum event_kind {
 	EVENT_DRAINED,
 	EVENT_PONG,
 	EVENT_SPAN_FAILED, /* an epoch on several nodes can't go on: end it on all of them */
+	EVENT_WINDOW_WANTED, /* its workers are to wait for each other to register a window */
+	EVENT_WINDOW_OVER,   /* of whom had the turn: they do not, or no more */
 };
 
 struct event {
@@ -168,6 +176,9 @@ struct event {
 			int32_t result;
 			int32_t node; /* whose fault it is; -1: nobody's */
 		} span;
+		struct {
+			uint32_t comm, epoch;
+		} window;
 		struct {
 			uint32_t asker, serial;
 		} dropped;

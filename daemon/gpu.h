@@ -87,6 +87,7 @@ struct physical {
 	struct communicator *user; /* NULL: in the pool, or on its way there */
 	uint32_t lane, n;
 	uint32_t waiting; /* answers still to come */
+	bool deferred;	  /* it waits for a window; that counts as an answer */
 	bool ready, bad, aborting;
 	bool released; /* while aborting: nothing waits for input any more */
 	uint64_t idle_ns, abort_ns;
@@ -110,6 +111,10 @@ void physical_lane_failed(struct server *s, struct gpu *g, uint32_t lane, const 
 /* Destroys what was idle too long, and hurries aborts on; returns the next deadline. */
 uint64_t physical_expire(struct server *s, uint64_t now);
 void physical_free_all(struct server *s);
+/* Workers that make a communicator, or register a window, wait for each other. One that did this
+ * while another did that would wait for ever: so never both at a time. */
+void physical_window_wanted(struct server *s, uint32_t comm, uint32_t epoch);
+void physical_window_over(struct server *s);
 
 /* gpu_redop.c: reductions that members make. */
 void gpu_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add *r);

@@ -80,15 +80,80 @@ static void note_failure(struct physical *p, const struct gpu *g,
 		 answer ? answer->text : "its worker was lost while NCCL made the communicator");
 }
 
+/* Lets a communicator of workers register a window, if no other does, nor one is being made. */
+static void give_turn(struct server *s)
+{
+	struct communicator *m, *tmp;
+	HASH_ITER (hh, s->comms, m, tmp) {
+		if (s->window_turn || s->making || s->closing)
+			return;
+		if (!m->window_epoch)
+			continue;
+		s->window_turn = true;
+		server_command(s, &(struct command){.kind = COMMAND_WINDOW_TURN,
+						    .window = {m->slot, m->window_epoch}});
+		m->window_epoch = 0;
+	}
+}
+
 static void on_made(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
 	struct physical *p = arg;
+	struct server *s = p->server;
 	(void)fd;
 	p->waiting--;
 	if (!answer || answer->result)
 		note_failure(p, g, answer);
-	if (!p->waiting)
-		settle(p);
+	if (p->waiting)
+		return;
+	s->making--;
+	settle(p);
+	give_turn(s);
+}
+
+static void make(struct physical *p)
+{
+	const uint32_t n = p->n; /* the last answer may come at once, and end p */
+	p->waiting = n;
+	p->server->making++;
+	for (uint32_t k = 0; k < n; k++) {
+		struct worker_message m = {
+			.kind = WORKER_COMM_INIT,
+			.comm = {.lane = p->lane, .nranks = (int32_t)n, .rank = (int32_t)k}};
+		memcpy(m.comm.id, p->id, sizeof(m.comm.id));
+		gpu_ask(gpu_of(p, k), &m, -1, on_made, p, gpu_patience_ns(p->server));
+	}
+}
+
+void physical_window_wanted(struct server *s, uint32_t comm, uint32_t epoch)
+{
+	struct communicator *m = s->comm_by_slot[comm];
+	if (m)
+		m->window_epoch = epoch;
+	give_turn(s);
+}
+
+static struct physical *find_deferred(const struct server *s)
+{
+	struct physical *p = s->physicals;
+	while (p && !p->deferred)
+		p = p->next;
+	return p;
+}
+
+void physical_window_over(struct server *s)
+{
+	struct physical *p;
+	s->window_turn = false;
+	while ((p = find_deferred(s))) { /* one that ends may end others */
+		p->deferred = false;
+		p->waiting--;
+		if (p->bad)
+			settle(p);
+		else
+			make(p);
+	}
+	give_turn(s);
 }
 
 static void on_id(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
@@ -103,15 +168,11 @@ static void on_id(struct gpu *g, void *arg, const struct worker_message *answer,
 		return;
 	}
 	memcpy(p->id, answer->comm.id, sizeof(p->id));
-	const uint32_t n = p->n; /* the last answer may come at once, and end p */
-	p->waiting = n;
-	for (uint32_t k = 0; k < n; k++) {
-		struct worker_message m = {
-			.kind = WORKER_COMM_INIT,
-			.comm = {.lane = p->lane, .nranks = (int32_t)n, .rank = (int32_t)k}};
-		memcpy(m.comm.id, p->id, sizeof(m.comm.id));
-		gpu_ask(gpu_of(p, k), &m, -1, on_made, p, gpu_patience_ns(p->server));
-	}
+	p->deferred = p->server->window_turn;
+	if (p->deferred)
+		p->waiting = 1;
+	else
+		make(p);
 }
 
 static bool fits(const struct physical *p, const struct communicator *m)

@@ -148,6 +148,8 @@ static void list_members(struct server *s, struct snapshot *snap)
 			if (!m->board)
 				continue;
 			uint64_t head = load(&m->board[k].head_ns);
+			i->windows =
+				atomic_load_explicit(&m->board[k].windows, memory_order_relaxed);
 			i->completed = load(&m->board[k].completed);
 			i->submitted = load(&m->board[k].submitted);
 			if (i->submitted > i->completed && head)

@@ -230,6 +230,12 @@ static void handle_event(struct server *s, const struct event *ev)
 	case EVENT_SPAN_FAILED:
 		comm_span_failed(s, ev->span.comm, ev->span.epoch, ev->span.result, ev->span.node);
 		break;
+	case EVENT_WINDOW_WANTED:
+		physical_window_wanted(s, ev->window.comm, ev->window.epoch);
+		break;
+	case EVENT_WINDOW_OVER:
+		physical_window_over(s);
+		break;
 	case EVENT_PONG:
 		if (s->pong)
 			s->pong(s->pong_arg);
@@ -278,6 +284,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, struc
 		.mpi = cluster ? cluster->mpi : NULL,
 		.node = cluster ? cluster->me : 0,
 		.nodes = cluster ? cluster->n : 1,
+		.windows = config->windows == CONFIG_WINDOWS_AUTO,
 	};
 	if (s->by_slot && s->comm_by_slot && s->spare_fd >= 0)
 		s->executor = engine_create(&ec, notify, s);

@@ -13,6 +13,7 @@ static const struct table_column member_columns[] = {
 	{"COMM", true},	   {"LABEL", false},	{"RANK", true},	     {"STATE", false},
 	{"SESSION", true}, {"PID", true},	{"NAME", false},     {"EPOCH", true},
 	{"DEVICE", false}, {"SUBMITTED", true}, {"COMPLETED", true}, {"WAITING", true},
+	{"WINDOWS", true},
 };
 
 static enum table_style comm_style(unsigned state)
@@ -160,6 +161,11 @@ static void member_row(const struct view *v, struct table *t, const ncclsvc_comm
 	else
 		text_char(table_cell(t), '-');
 	table_end(t, TABLE_PLAIN);
+	if (m->device < 0)
+		text_char(table_cell(t), '-');
+	else
+		text_u64(table_cell(t), m->windows);
+	table_end(t, TABLE_PLAIN);
 }
 
 static void member_element(struct json *j, const ncclsvc_member_info *m)
@@ -176,6 +182,7 @@ static void member_element(struct json *j, const ncclsvc_member_info *m)
 	put_u64(j, "submitted", m->submitted);
 	put_u64(j, "completed", m->completed);
 	put_u64(j, "waiting_ns", m->waiting_ns);
+	put_u64(j, "windows", m->windows);
 	put_object_end(j);
 	text_flush(j->out, false);
 }

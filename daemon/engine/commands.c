@@ -111,6 +111,8 @@ static void remove_session(struct engine *e, struct session *s)
 	s->leaving = true;
 	intake_drop_group(e, s);
 	device_session_dead(e, s);
+	for (uint32_t i = 0; i < s->nregions; i++)
+		window_region_gone(e, &s->regions[i]);
 	if (s->active)
 		engine_session_idle(e, s);
 	if (s->ring)
@@ -118,7 +120,7 @@ static void remove_session(struct engine *e, struct session *s)
 	e->leaving++;
 }
 
-static int add_region(struct session *s, const struct command *c)
+static int add_region(struct engine *e, struct session *s, const struct command *c)
 {
 	uint32_t i = c->region.region;
 	if (i >= s->nregions) {
@@ -132,7 +134,12 @@ static int add_region(struct session *s, const struct command *c)
 	}
 	/* A new worker may have imported it again, while tasks that failed still hold it. */
 	struct region *r = &s->regions[i];
-	*r = (struct region){c->region.base, c->region.bytes, r->pins, c->region.device};
+	window_region_gone(e, r);
+	*r = (struct region){.base = c->region.base,
+			     .bytes = c->region.bytes,
+			     .pins = r->pins,
+			     .device = c->region.device,
+			     .lent = c->region.lent ? ++e->lent : 0};
 	return 0;
 }
 
@@ -143,10 +150,12 @@ static void remove_region(struct engine *e, struct session *s, const struct comm
 			   .session = s->slot,
 			   .region = {c->region.region, c->region.serial}};
 	/* A group that is not closed yet holds no pins. */
-	if (r->pins || s->group)
+	if (r->pins || s->group) {
 		ev.kind = EVENT_REGION_BUSY;
-	else
+	} else {
+		window_region_gone(e, r);
 		*r = (struct region){0};
+	}
 	engine_event(e, &ev);
 }
 
@@ -299,7 +308,7 @@ static void run_command(struct engine *e, const struct command *c)
 		remove_session(e, s);
 		break;
 	case COMMAND_REGION_ADD:
-		error = add_region(s, c);
+		error = add_region(e, s, c);
 		break;
 	case COMMAND_REGION_DEL:
 		remove_region_later(e, c);
@@ -345,6 +354,9 @@ static void run_command(struct engine *e, const struct command *c)
 		break;
 	case COMMAND_EPOCH_RELEASE:
 		device_release_inputs(e->comms[c->epoch_end.comm]);
+		break;
+	case COMMAND_WINDOW_TURN:
+		window_turn(e, e->comms[c->window.comm], c->window.epoch);
 		break;
 	case COMMAND_EPOCH_DEAD:
 		device_epoch_dead(e, e->comms[c->epoch_end.comm]);

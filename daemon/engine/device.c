@@ -42,7 +42,7 @@ void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, i
 	e->cuda = true;
 }
 
-static struct lane_progress *progress_of(const struct engine *e, const struct member *m)
+struct lane_progress *device_progress(const struct engine *e, const struct member *m)
 {
 	return &e->devices[m->device].queue->lanes[m->comm->lane];
 }
@@ -52,7 +52,7 @@ int device_start_member(struct engine *e, struct member *m)
 	struct session *s = m->session;
 	if (!s->lines && !(s->lines = calloc(SVC_TIMELINES, sizeof(*s->lines))))
 		return -ENOMEM;
-	m->lane_seq = atomic_load(&progress_of(e, m)->completed);
+	m->lane_seq = atomic_load(&device_progress(e, m)->completed);
 	return 0;
 }
 
@@ -151,7 +151,8 @@ static void hold(struct engine *e)
 static bool any_held(const struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nvisited; i++)
-		if (e->visited[i]->comm->held == e->launch_round)
+		if (e->visited[i]->comm->held == e->launch_round ||
+		    window_holds(e->visited[i]->comm))
 			return true;
 	return false;
 }
@@ -194,27 +195,49 @@ static enum room room_for(struct engine *e, uint32_t *devices)
 	return room;
 }
 
+bool device_has_room(const struct engine *e, const struct member *m)
+{
+	const struct device *d = &e->devices[m->device];
+	return d->head - atomic_load_explicit(&d->queue->tail, memory_order_acquire) <
+	       WORKER_LAUNCHES;
+}
+
+struct launch *device_next_launch(struct engine *e, struct member *m)
+{
+	struct device *d = &e->devices[m->device];
+	struct launch *l = &d->queue->launches[d->head++ & (WORKER_LAUNCHES - 1)];
+	*l = (struct launch){.lane = m->comm->lane, .seq = ++m->lane_seq};
+	return l;
+}
+
 static struct launch *write_launch(struct engine *e, struct task *t)
 {
 	const struct svc_record *r = &t->record;
-	struct device *d = &e->devices[t->member->device];
-	struct launch *l = &d->queue->launches[d->head++ & (WORKER_LAUNCHES - 1)];
-	t->lane_seq = ++t->member->lane_seq;
+	struct launch *l = device_next_launch(e, t->member);
+	t->lane_seq = l->seq;
 	l->src = (uint64_t)(uintptr_t)t->src;
 	l->dst = (uint64_t)(uintptr_t)t->dst;
 	l->count = r->count;
-	l->seq = t->lane_seq;
 	l->value = r->value;
 	l->task = t->uid;
-	l->lane = t->comm->lane;
 	l->session = t->session->slot;
 	l->timeline = r->timeline;
 	l->peer = r->peer;
 	l->op = r->op;
 	l->type = r->type;
 	l->redop = r->redop;
+	l->src_window = t->src_window;
+	l->dst_window = t->dst_window;
 	l->flags = LAUNCH_MORE;
 	return l;
+}
+
+void device_watch(struct engine *e, struct comm *c)
+{
+	if (c->launched)
+		return;
+	c->launched = true;
+	DL_APPEND2(e->launched, c, prev_launched, next_launched);
 }
 
 /* From the member's queue to what is under way. */
@@ -230,10 +253,7 @@ static void fly(struct engine *e, struct task *t)
 	t->started_ns = e->now;
 	if (t->record.timeline)
 		t->session->lines[t->record.timeline].flying++;
-	if (!c->launched) {
-		c->launched = true;
-		DL_APPEND2(e->launched, c, prev_launched, next_launched);
-	}
+	device_watch(e, c);
 	order_show_state(e, t);
 	if (m->queue)
 		order_make_ready(e, m);
@@ -263,7 +283,7 @@ static void launch_bundle(struct engine *e, struct task *any)
 	} while (t && t != first);
 }
 
-static void ring_bells(struct engine *e)
+void device_ring(struct engine *e)
 {
 	const uint64_t one = 1;
 	for (uint32_t i = 0; i < ENGINE_DEVICES; i++) {
@@ -302,6 +322,11 @@ static void part_visited(struct engine *e)
 
 static void launch_visited(struct engine *e)
 {
+	for (uint32_t i = 0; i < e->nvisited; i++) {
+		const struct meeting *m = e->visited[i]->meeting;
+		if (m && m->tasks[0] == e->visited[i])
+			window_choose(e, m->comm, m->tasks, m->ntasks);
+	}
 	for (uint32_t i = 0; i < e->nvisited; i++)
 		if (!e->visited[i]->flying)
 			launch_bundle(e, e->visited[i]);
@@ -351,7 +376,7 @@ void device_launch(struct engine *e)
 			e->met_new = true;
 		}
 	}
-	ring_bells(e);
+	device_ring(e);
 }
 
 /* ---- Ending ---- */
@@ -359,6 +384,7 @@ void device_launch(struct engine *e)
 static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
 	struct member *m = t->member;
+	window_land(t);
 	m->nflying--;
 	if (m->full && m->nflying <= FLYING_MAX / 2) {
 		m->full = false;
@@ -396,6 +422,7 @@ static void show_inputs(struct engine *e)
 bool device_poll(struct engine *e)
 {
 	bool any = false;
+	const bool met_new = e->met_new;
 	if (e->now - e->shown_ns > SHOW_NS)
 		show_inputs(e);
 	struct comm *c, *next;
@@ -406,7 +433,7 @@ bool device_poll(struct engine *e)
 			struct member *m = &c->members[k];
 			if (!m->flying)
 				continue;
-			uint64_t done = atomic_load_explicit(&progress_of(e, m)->completed,
+			uint64_t done = atomic_load_explicit(&device_progress(e, m)->completed,
 							     memory_order_acquire);
 			if (done >= m->flying->lane_seq && !any) {
 				any = true;
@@ -416,10 +443,11 @@ bool device_poll(struct engine *e)
 				land(e, m->flying, c->ended ? &c->end : &complete_ok);
 			left = left || m->flying;
 		}
-		if (!left)
+		if (!window_step(e, c, left) && !left)
 			stop_watching(e, c);
 	}
-	return any;
+	/* A window may have held something up. */
+	return any || e->met_new != met_new;
 }
 
 void device_drop_met(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
@@ -444,6 +472,7 @@ void device_drop_met(struct engine *e, struct comm *c, int32_t rank, const nccls
 void device_end_epoch(struct engine *e, struct comm *c)
 {
 	device_drop_met(e, c, -1, &c->end);
+	window_leave(e, c);
 	/* Their clients hear of it now; the GPU may need a while. */
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct task *t;
@@ -465,6 +494,7 @@ void device_epoch_dead(struct engine *e, struct comm *c)
 	for (uint32_t k = 0; k < c->nranks; k++)
 		while (c->members[k].flying)
 			land(e, c->members[k].flying, &c->end);
+	window_free(e, c);
 	if (c->launched)
 		stop_watching(e, c);
 }

@@ -124,7 +124,7 @@ void order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *e
 	c->pending++; /* so that it outlives this */
 	if (c->span)
 		span_end_epoch(e, c);
-	if (!--c->pending)
+	if (!--c->pending && !c->windows)
 		order_free_comm(e, c);
 }
 
@@ -137,6 +137,7 @@ void order_member_left(struct engine *e, struct comm *c, int32_t rank)
 		return;
 	if (c->cuda)
 		device_drop_met(e, c, rank, &st);
+	window_leave(e, c);
 	if (m->session) {
 		clear_member(e, m, &own);
 		m->session->handles[m->handle] = (struct handle){0};

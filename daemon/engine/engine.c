@@ -395,6 +395,7 @@ static void engine_free(struct engine *e)
 		}
 	for (uint32_t i = 0; e->comms && i < e->config.comms_max; i++)
 		if (e->comms[i]) {
+			window_free(e, e->comms[i]);
 			free(e->comms[i]->members);
 			free(e->comms[i]->collective);
 			free(e->comms[i]);

@@ -8,6 +8,7 @@
  *               end before they run; life.c: what these share
  *   plan.c      planned tasks, held until their group is whole
  *   device.c    tasks of GPUs, which their workers run
+ *   window.c    small collectives of GPUs on lent memory: NCCL's symmetric windows
  *   run.c       moving and reducing the bytes of tasks that met, in chunks: pool.c
  *   complete.c  telling the clients
  *   span.h      communicators on several nodes
@@ -34,6 +35,7 @@ struct meeting;
 struct plan;
 struct session;
 struct span;
+struct windows;
 struct worker_queue;
 
 struct region {
@@ -41,6 +43,7 @@ struct region {
 	uint64_t bytes;
 	uint32_t pins;	/* pending tasks that name it */
 	int32_t device; /* -1: host */
+	uint64_t lent;	/* its worker's own memory: never the same again; 0: it is not */
 };
 
 struct handle {
@@ -71,6 +74,7 @@ struct task {
 	bool published;		    /* inspection knows it, and its deadline counts */
 	uint8_t shown;		    /* the state that inspection knows */
 	bool flying;		    /* launched on a GPU */
+	uint8_t src_window, dst_window; /* as in struct launch */
 	struct meeting *meeting;    /* on a GPU's communicator: RUNNING, and not launched yet */
 	struct junction *junction;  /* RUNNING, and waits for other nodes */
 	struct task *next_in_group; /* a circle, on GPUs' communicators; NULL: alone */
@@ -128,6 +132,7 @@ struct comm {
 	uint64_t held; /* the round of device_launch in which its tasks have to wait */
 	uint32_t lane;
 	struct comm *prev_launched, *next_launched;
+	struct windows *windows; /* NULL: none was thought of */
 	uint64_t uid;
 	struct member *members;
 	struct task *
@@ -259,7 +264,10 @@ struct engine {
 	bool draining, drained, stop;
 	struct device devices[ENGINE_DEVICES];
 	struct meeting *met;   /* in the order in which they met */
-	struct comm *launched; /* with tasks that fly */
+	struct comm *launched; /* with tasks that fly, or windows that come or go */
+	struct windows *windowed;
+	uint64_t lent;		 /* regions of that kind, ever */
+	uint32_t windows_failed; /* to be registered, since one was; with too many, none is */
 	bool cuda;	       /* there are GPUs */
 	bool met_new;	       /* something may be launched */
 	uint64_t launch_round;
@@ -371,6 +379,30 @@ void device_release_inputs(struct comm *c);
 void device_session_dead(struct engine *e, const struct session *s);
 /* How long to sleep while tasks fly, at most ms (negative: for ever). */
 uint64_t device_sleep_ns(const struct engine *e, int ms);
+/* device_poll is to look at it. */
+void device_watch(struct engine *e, struct comm *c);
+/* For window.c. */
+struct lane_progress *device_progress(const struct engine *e, const struct member *m);
+bool device_has_room(const struct engine *e, const struct member *m);
+/* The next launch of a member: all zero but for its lane and seq. device_ring follows. */
+struct launch *device_next_launch(struct engine *e, struct member *m);
+void device_ring(struct engine *e);
+
+/* window.c */
+/* Tasks that met, by rank, are about to be launched: sets their windows. */
+void window_choose(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks);
+void window_land(const struct task *t);
+/* Nothing is to be launched for now. */
+bool window_holds(const struct comm *c);
+/* Lets windows come and go. flying: tasks are. True: it is not over. */
+bool window_step(struct engine *e, struct comm *c, bool flying);
+/* It may register, if it still is the same; c may be NULL. -> EVENT_WINDOW_OVER */
+void window_turn(struct engine *e, struct comm *c, uint32_t epoch);
+void window_region_gone(struct engine *e, const struct region *r);
+/* No collective of all members will come any more. */
+void window_leave(struct engine *e, struct comm *c);
+/* They are gone, with NCCL's communicator if with nothing else. */
+void window_free(struct engine *e, struct comm *c);
 
 /* complete.c */
 extern const ncclsvc_status complete_ok;

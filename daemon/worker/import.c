@@ -138,21 +138,22 @@ struct import *import_find(struct worker *w, uint64_t address)
 	return NULL;
 }
 
-static CUresult map_handle(const struct worker *w, struct import *i)
+CUresult import_map(const struct worker *w, CUmemGenericAllocationHandle handle, uint64_t bytes,
+		    CUdeviceptr *address)
 {
 	CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, w->device},
 				  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	CUresult error = cu.cuMemAddressReserve(&i->address, i->bytes, 0, 0, 0);
+	CUresult error = cu.cuMemAddressReserve(address, bytes, 0, 0, 0);
 	if (error)
 		return error;
-	error = cu.cuMemMap(i->address, i->bytes, 0, i->handle, 0);
+	error = cu.cuMemMap(*address, bytes, 0, handle, 0);
 	if (!error) {
-		error = cu.cuMemSetAccess(i->address, i->bytes, &access, 1);
+		error = cu.cuMemSetAccess(*address, bytes, &access, 1);
 		if (error)
-			cu.cuMemUnmap(i->address, i->bytes);
+			cu.cuMemUnmap(*address, bytes);
 	}
 	if (error)
-		cu.cuMemAddressFree(i->address, i->bytes);
+		cu.cuMemAddressFree(*address, bytes);
 	return error;
 }
 
@@ -179,7 +180,7 @@ static CUresult open_fd(const struct worker *w, struct import *i, int fd)
 		&i->handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	if (error)
 		return error;
-	error = map_handle(w, i);
+	error = import_map(w, i->handle, i->bytes, &i->address);
 	if (error)
 		cu.cuMemRelease(i->handle);
 	return error;
@@ -299,6 +300,10 @@ static void let_import_go(struct worker *w, struct import *i)
 		error = span_close(w, i);
 		break;
 	case SVC_REGION_LENT:
+		if (i->alias) {
+			error = cu.cuMemUnmap(i->alias, i->bytes);
+			cu.cuMemAddressFree(i->alias, i->bytes);
+		}
 		nccl.ncclMemFree((void *)(uintptr_t)i->address);
 		break;
 	}

@@ -89,6 +89,11 @@ bool lane_abort(struct worker *w, const struct worker_message *m)
 	struct lane *l = &w->lanes[m->comm.lane];
 	if (!l->comm)
 		return false;
+	if (window_stuck(w, m->comm.lane)) {
+		/* Then ncclCommAbort would not return, and we would be killed in the end. */
+		worker_die(w, "an aborted communicator's symmetric kernel does not end");
+		return true;
+	}
 	uint64_t start = worker_clock();
 	ncclResult_t result = nccl.ncclCommAbort(l->comm);
 	log_info("lane %u: aborted in %llu ms%s%s", m->comm.lane,
@@ -111,6 +116,7 @@ void lane_drain(struct worker *w, uint32_t lane)
 	if (error == CUDA_ERROR_NOT_READY)
 		return;
 	worker_bad(w, error, "an aborted communicator's stream");
+	windows_drop(w, l);
 	cu.cuStreamDestroy(l->stream);
 	*l = (struct lane){0};
 	worker_send(w, &m, -1);
@@ -121,6 +127,7 @@ void lane_destroy(struct worker *w, uint32_t lane)
 	struct lane *l = &w->lanes[lane];
 	if (!l->comm)
 		return;
+	windows_drop(w, l);
 	ncclResult_t result = nccl.ncclCommDestroy(l->comm);
 	if (result)
 		log_warning("a communicator's end: %s", nccl.ncclGetErrorString(result));

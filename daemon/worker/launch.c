@@ -108,8 +108,12 @@ static ncclResult_t alone(const struct launch *l, CUstream stream)
 static ncclResult_t call(const struct worker *w, const struct launch *l)
 {
 	const struct lane *lane = &w->lanes[l->lane];
-	const void *src = (const void *)(uintptr_t)l->src;
-	void *dst = (void *)(uintptr_t)l->dst, *scratch = (void *)(uintptr_t)w->scratch;
+	uint64_t from = l->src, to = l->dst;
+	if (!window_address(lane, l->src_window, &from) ||
+	    !window_address(lane, l->dst_window, &to))
+		return ncclInvalidUsage;
+	const void *src = (const void *)(uintptr_t)from;
+	void *dst = (void *)(uintptr_t)to, *scratch = (void *)(uintptr_t)w->scratch;
 	ncclComm_t c = lane->comm;
 	CUstream s = lane->stream;
 	ncclRedOp_t redop = NCCLSVC_SUM;
@@ -155,7 +159,7 @@ static CUresult before(const struct worker *w, uint64_t begin, uint64_t end, uin
 	return error ? error : flush(&b);
 }
 
-static CUresult tell(struct worker *w, uint32_t lane)
+CUresult launch_tell(struct worker *w, uint32_t lane)
 {
 	struct lane *l = &w->lanes[lane];
 	struct batch b = {.stream = l->stream};
@@ -187,7 +191,7 @@ static CUresult owe(struct worker *w, uint32_t lane, CUdeviceptr address, uint64
 			return CUDA_SUCCESS;
 		}
 	if (l->ntimelines == LANE_WRITES)
-		error = tell(w, lane);
+		error = launch_tell(w, lane);
 	l->done[l->ntimelines].address = address;
 	l->done[l->ntimelines++].value = value;
 	return error;
@@ -207,13 +211,15 @@ static CUresult after(struct worker *w, uint64_t begin, uint64_t end, uint32_t l
 				    l->value);
 		w->lanes[lane].due = l->seq;
 		w->lanes[lane].ntasks++;
+		if (l->src_window)
+			w->lanes[lane].window_seq = l->seq;
 	}
 	/* Each write costs a driver call. While more is to be launched behind it, who waits for
 	 * this task alone would wait little longer for a few. */
 	bool more = end < atomic_load_explicit(&w->queue->head, memory_order_acquire) &&
-		    launch_at(w, end)->lane == lane && ready(w, launch_at(w, end)) &&
-		    w->lanes[lane].ntasks < LANE_WRITES;
-	return error || more ? error : tell(w, lane);
+		    launch_at(w, end)->lane == lane && !window_op(launch_at(w, end)) &&
+		    ready(w, launch_at(w, end)) && w->lanes[lane].ntasks < LANE_WRITES;
+	return error || more ? error : launch_tell(w, lane);
 }
 
 /* True for the first launch of the group on its lane. */
@@ -277,7 +283,10 @@ bool launch_next(struct worker *w)
 		return false;
 	while (end < head && launch_at(w, end++)->flags & LAUNCH_MORE)
 		;
-	launch_group(w, w->tail, end);
+	if (window_op(launch_at(w, w->tail)))
+		window_run(w, launch_at(w, w->tail));
+	else
+		launch_group(w, w->tail, end);
 	w->tail = end;
 	atomic_store_explicit(&w->queue->tail, end, memory_order_release);
 	return true;

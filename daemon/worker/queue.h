@@ -18,7 +18,19 @@
 
 #define WORKER_SPIN_CORES 8 /* with so many, waiting awake for a GPU takes nobody's */
 
+#define WORKER_WINDOWS	16 /* of a lane */
+
 enum { LAUNCH_MORE = 1 }; /* the same ncclGroup goes on */
+
+/* Beside tasks' operations: what becomes of a lane's window. Each alone, not in a group. */
+enum {
+	LAUNCH_PREPARE = 240, /* src: a lent allocation's address, count: its bytes */
+	LAUNCH_REGISTER,      /* what was prepared; waits for the other workers' */
+	LAUNCH_DROP,	      /* registered or prepared */
+};
+
+/* How a lane's last LAUNCH_PREPARE or LAUNCH_REGISTER ended. */
+enum { WINDOW_GOOD = 1, WINDOW_BAD };
 
 struct launch {
 	uint64_t src, dst; /* in the worker's address space */
@@ -31,12 +43,14 @@ struct launch {
 	uint32_t timeline; /* 0: none */
 	int32_t peer;
 	uint8_t op, type, redop, flags;
-	uint8_t pad[28 + 32];
+	uint8_t src_window, dst_window; /* 1 + that of the lane in which it lies; 0: in none */
+	uint8_t pad[26 + 32];
 };
 static_assert(sizeof(struct launch) == 128, "launch");
 
 struct lane_progress {
 	_Alignas(64) _Atomic uint64_t completed; /* by the GPU */
+	_Atomic uint32_t window;		 /* by the worker, before the GPU */
 };
 
 struct worker_queue {

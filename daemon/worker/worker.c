@@ -44,6 +44,17 @@ uint64_t worker_clock(void)
 	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
 }
 
+void worker_die(struct worker *w, const char *why)
+{
+	struct worker_message m = {.kind = WORKER_DYING, .result = NCCLSVC_WORKER_LOST};
+	if (w->dying[0])
+		return;
+	snprintf(w->dying, sizeof(w->dying), "%s", why);
+	memcpy(m.text, w->dying, sizeof(m.text));
+	w->quit = true;
+	worker_send(w, &m, -1);
+}
+
 bool worker_bad(struct worker *w, CUresult error, const char *what)
 {
 	if (!error)
@@ -52,13 +63,11 @@ bool worker_bad(struct worker *w, CUresult error, const char *what)
 	/* An error of no name may be one request's, or the end of the context: it is tried. */
 	bool fatal = gpu_api_fatal(error) || (error == CUDA_ERROR_UNKNOWN && w->scratch &&
 					      cu.cuMemcpyDtoH(&(char){0}, w->scratch, 1));
-	if (!fatal || w->dying[0])
+	if (!fatal)
 		return true;
-	struct worker_message m = {.kind = WORKER_DYING, .result = NCCLSVC_WORKER_LOST};
-	snprintf(w->dying, sizeof(w->dying), "%s: %s", what, gpu_api_cuda_error(error));
-	memcpy(m.text, w->dying, sizeof(m.text));
-	w->quit = true;
-	worker_send(w, &m, -1);
+	char text[SVC_TEXT_BYTES];
+	snprintf(text, sizeof(text), "%.100s: %s", what, gpu_api_cuda_error(error));
+	worker_die(w, text);
 	return true;
 }
 

@@ -5,7 +5,8 @@
  *
  *   worker.c   start, loop and sleep; control.c: the supervisor's requests
  *   launch.c   from the queue to NCCL, in the order of the queue
- *   lane.c, redop.c   communicators; import.c, span.c: memory; probe.c: which GPUs there are
+ *   lane.c, redop.c   communicators; window.c: lent memory in NCCL's symmetric windows
+ *   import.c, span.c  memory; probe.c: which GPUs there are
  */
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
@@ -34,6 +35,12 @@ struct made_redop {
 	ncclRedOp_t op;
 };
 
+/* A lent allocation that is one of the communicator's windows. */
+struct lane_window {
+	struct import *import; /* NULL: no such window */
+	ncclWindow_t window;   /* NULL: prepared */
+};
+
 struct lane {
 	ncclComm_t comm; /* NULL: free */
 	CUstream stream;
@@ -43,6 +50,9 @@ struct lane {
 	bool draining; /* aborted; what its stream still holds has to end first */
 	uint64_t abort_key;
 	struct made_redop redops[SVC_REDOPS_MADE];
+	struct lane_window windows[WORKER_WINDOWS];
+	bool windowless;     /* NCCL refused one: never again */
+	uint64_t window_seq; /* of the last task in windows */
 	/* What the stream has still to write: done counters, then progress. */
 	uint64_t due; /* seq; 0: nothing */
 	unsigned ntimelines, ntasks;
@@ -55,6 +65,7 @@ struct lane {
 /* What lies behind an imported or lent address. */
 struct import {
 	CUdeviceptr address;
+	CUdeviceptr alias; /* lent: the same memory once more, for windows; 0: not yet */
 	uint64_t bytes;
 	uint32_t kind;			     /* enum svc_region_kind */
 	uint32_t users;			     /* 0: to be let go */
@@ -94,6 +105,8 @@ struct worker {
 uint64_t worker_clock(void);
 /* Tells the supervisor, and ends the loop, if the error is fatal; returns error != 0. */
 bool worker_bad(struct worker *w, CUresult error, const char *what);
+/* Another worker must take over, and why. */
+void worker_die(struct worker *w, const char *why);
 void worker_send(struct worker *w, const struct worker_message *m, int fd);
 
 /* control.c: handles what the supervisor sent. False: it is gone. */
@@ -103,6 +116,8 @@ bool control_handle(struct worker *w);
 bool launch_next(struct worker *w);
 /* Watches communicators with launches under way. */
 void launch_watch(struct worker *w);
+/* Writes what the lane's stream has still to write. */
+CUresult launch_tell(struct worker *w, uint32_t lane);
 
 /* lane.c */
 void lane_init(struct worker *w, struct worker_message *m);
@@ -132,6 +147,20 @@ void import_open(struct worker *w, struct worker_message *m, int fd);
 int import_lend(struct worker *w, struct worker_message *m); /* the fd, the caller's; or -1 */
 void import_close(struct worker *w, uint64_t address);
 struct import *import_find(struct worker *w, uint64_t address);
+/* Maps memory at an address of its own. */
+CUresult import_map(const struct worker *w, CUmemGenericAllocationHandle handle, uint64_t bytes,
+		    CUdeviceptr *address);
+
+/* window.c */
+bool window_op(const struct launch *l);
+/* What the engine asks for with such a launch. */
+void window_run(struct worker *w, const struct launch *l);
+/* Where the task's memory lies as a window (0: none; it stays). False: there is no such window. */
+bool window_address(const struct lane *l, uint8_t window, uint64_t *address);
+/* The lane's communicator ends, or has ended. */
+void windows_drop(struct worker *w, struct lane *l);
+/* Abort reaches no symmetric kernel. True: one that does not end is on the lane. */
+bool window_stuck(const struct worker *w, uint32_t lane);
 
 /* span.c: imports mapped once more, one behind the other. */
 void span_parts(struct worker *w, const struct worker_message *m);

@@ -11,6 +11,9 @@
  *   nccl-old     ncclGetVersion says 2.15
  *   init-fail    ncclCommInitRankConfig fails
  *   async-error  NCCL operations hang and ncclCommGetAsyncError says so
+ *   window-fail  ncclCommWindowRegister fails, when all ranks are there
+ *   window-none  ncclCommWindowRegister gives no window
+ *   call-slow    every NCCL operation's call takes long
  *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on
  */
 #include <fcntl.h>
@@ -26,8 +29,9 @@
 #define FAULTS 16
 
 static const char *const names[FAULTS] = {
-	"ipc-open", "memory",	"sticky",    "batch-fail",  "driver-old",
-	"wedge",    "nccl-old", "init-fail", "async-error", "kernel-hang",
+	"ipc-open",    "memory",      "sticky",	   "batch-fail",  "driver-old",
+	"wedge",       "nccl-old",    "init-fail", "async-error", "kernel-hang",
+	"window-fail", "window-none", "call-slow",
 };
 static atomic_uint asked[FAULTS];
 

@@ -313,8 +313,10 @@ static void drain(struct ncclComm *c)
 
 static void comm_free(struct ncclComm *c)
 {
+	atomic_store(&c->board->seats[c->rank].gone, 1);
 	munmap(c->board, c->size);
 	redops_forget(c);
+	windows_forget(c);
 	free(c);
 }
 

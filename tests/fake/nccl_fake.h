@@ -22,6 +22,15 @@ struct call {
 	int32_t type;
 	int32_t redop;
 	int32_t root;
+	/* Of a symmetric kernel: 1 + the windows' numbers, and the places in them; else 0. */
+	uint64_t src_window, src_at, dst_window, dst_at;
+};
+
+/* What ranks that register a window must agree on. */
+struct window_call {
+	uint64_t bytes, base_offset;
+	uint64_t collectives; /* before */
+	uint64_t history;  /* of windows that came and went */
 };
 
 struct seat {
@@ -29,7 +38,9 @@ struct seat {
 	int gpu; /* physical */
 	unsigned long long start;
 	_Atomic uint64_t posted, taken; /* rounds */
-	_Atomic uint64_t windows;
+	_Atomic uint64_t windows; /* registrations */
+	struct window_call window_calls[2];
+	atomic_int gone; /* destroyed, or aborted */
 	struct call calls[2]; /* by the round's parity, as the boxes */
 };
 
@@ -61,7 +72,9 @@ struct ncclComm {
 	size_t size;
 	int nranks, rank;
 	CUcontext context;
-	uint64_t round, windows;
+	uint64_t round;
+	uint64_t collectives, registrations, window_history;
+	struct ncclWindow_vidmem *windows;
 	_Atomic uint64_t launched, ended; /* one runs after the other */
 	atomic_int aborted;
 	struct ncclComm *next_in_group;
@@ -77,6 +90,7 @@ struct work {
 	char scalar[8]; /* of a PreMulSum */
 	/* While it runs: */
 	struct fake_pin src_pin, dst_pin;
+	struct ncclWindow_vidmem *windows[2]; /* that it uses */
 	uint64_t at; /* bytes of a p2p message that are done */
 	bool begun, done;
 };
@@ -89,6 +103,7 @@ struct launch {
 	uint64_t ticket;
 	struct work *works, **tail;
 	const atomic_int *stop;
+	bool symmetric; /* some of it uses windows: no abort reaches it */
 };
 
 /* nccl_comm.c */
@@ -110,6 +125,13 @@ bool launch_on(const struct launch *l);
 void launch_fail(struct launch *l, ncclResult_t error);
 size_t src_bytes(const struct ncclComm *c, const struct call *call);
 size_t dst_bytes(const struct ncclComm *c, const struct call *call);
+
+void work_free(struct work *w);
+
+/* nccl_window.c: notes which windows it is in, if there are symmetric kernels for it. */
+void window_use(struct ncclComm *c, struct work *w);
+void window_unuse(struct work *w);
+void windows_forget(struct ncclComm *c);
 
 /* nccl_collective.c, nccl_p2p.c: false when the launch is over */
 bool collective_run(struct launch *l, struct work *w);

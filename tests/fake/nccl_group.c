@@ -18,7 +18,7 @@ static void launch_drop(struct launch *l)
 {
 	for (struct work *w = l->works, *next; w; w = next) {
 		next = w->next;
-		free(w);
+		work_free(w);
 	}
 	free(l);
 }
@@ -83,7 +83,7 @@ ncclResult_t nccl_submit(struct ncclComm *c, CUstream stream, struct work *work)
 {
 	struct launch *l = depth ? group_launch(c, stream) : launch_new(c, stream);
 	if (!l) {
-		free(work);
+		work_free(work);
 		return nccl_error(ncclSystemError, "out of memory");
 	}
 	if (depth)

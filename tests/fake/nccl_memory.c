@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * NCCL's memory, and windows in it. */
-#include <stdlib.h>
-
+ * NCCL's memory. */
 #include "nccl_fake.h"
-
-struct ncclWindow_vidmem {
-	struct ncclComm *comm;
-};
 
 static ncclResult_t cuda_failed(const char *what, CUresult error)
 {
@@ -72,42 +66,4 @@ ncclResult_t ncclMemFree(void *p)
 	if (!error)
 		error = cuMemAddressFree(base, bytes);
 	return error ? cuda_failed("ncclMemFree", error) : ncclSuccess;
-}
-
-/* For all ranks: each waits for the others. */
-ncclResult_t ncclCommWindowRegister(ncclComm_t c, void *p, size_t bytes, ncclWindow_t *window,
-				    int flags)
-{
-	if (!c || !p || !window || !bytes || flags & ~NCCL_WIN_COLL_SYMMETRIC)
-		return nccl_error(ncclInvalidArgument, "invalid window");
-	*window = NULL;
-	struct fake_pin pin;
-	CUmemGenericAllocationHandle handle;
-	if (!fake_pin(&pin, (uintptr_t)p, bytes))
-		return nccl_error(ncclInvalidArgument, "the window is no device memory");
-	fake_unpin(&pin);
-	if (fake_memory_imported((uintptr_t)p) || cuMemRetainAllocationHandle(&handle, p))
-		return cuda_failed("cuMemExportToShareableHandle", CUDA_ERROR_INVALID_VALUE);
-	cuMemRelease(handle);
-	struct ncclWindow_vidmem *w = malloc(sizeof(*w));
-	if (!w)
-		return nccl_error(ncclSystemError, "out of memory");
-	w->comm = c;
-	unsigned round = 0;
-	atomic_store(&c->board->seats[c->rank].windows, ++c->windows);
-	for (int r = 0; r < c->nranks; r++) {
-		while (atomic_load(&c->board->seats[r].windows) < c->windows &&
-		       !atomic_load(&c->aborted))
-			fake_pause(&round);
-	}
-	*window = w;
-	return ncclSuccess;
-}
-
-ncclResult_t ncclCommWindowDeregister(ncclComm_t c, ncclWindow_t window)
-{
-	if (!c || !window || window->comm != c)
-		return nccl_error(ncclInvalidArgument, "invalid window");
-	free(window);
-	return ncclSuccess;
 }

@@ -2,8 +2,11 @@
  * The operations' calls, and how a stream runs them. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "nccl_fake.h"
+
+#define SLOW_US 300000
 
 size_t nccl_width(int type)
 {
@@ -21,7 +24,7 @@ size_t nccl_width(int type)
 
 bool launch_on(const struct launch *l)
 {
-	return !atomic_load(l->stop) && !atomic_load(&l->comm->aborted);
+	return !atomic_load(l->stop) && (l->symmetric || !atomic_load(&l->comm->aborted));
 }
 
 void launch_fail(struct launch *l, ncclResult_t error)
@@ -85,15 +88,21 @@ static bool pin_all(const struct launch *l)
 	return true;
 }
 
+void work_free(struct work *w)
+{
+	if (w->src_pin.range)
+		fake_unpin(&w->src_pin);
+	if (w->dst_pin.range)
+		fake_unpin(&w->dst_pin);
+	window_unuse(w);
+	free(w);
+}
+
 static void launch_free(struct launch *l)
 {
 	for (struct work *w = l->works, *next; w; w = next) {
 		next = w->next;
-		if (w->src_pin.range)
-			fake_unpin(&w->src_pin);
-		if (w->dst_pin.range)
-			fake_unpin(&w->dst_pin);
-		free(w);
+		work_free(w);
 	}
 	/* The last use of the communicator: who waits for `ended` frees it. */
 	atomic_store(&l->comm->ended, l->ticket);
@@ -116,6 +125,8 @@ void launch_run(void *arg, const atomic_int *stop)
 {
 	struct launch *l = arg;
 	l->stop = stop;
+	for (const struct work *w = l->works; w; w = w->next)
+		l->symmetric = l->symmetric || w->windows[0];
 	/* One communicator's operations run in their order, on whatever streams. Also to end they
 	 * keep it, for `ended` counts. */
 	unsigned round = 0;
@@ -137,6 +148,8 @@ static ncclResult_t call(int kind, const void *src, void *dst, size_t count, int
 {
 	if (!c)
 		return nccl_error(ncclInvalidArgument, "comm argument is NULL");
+	if (fake_fault("call-slow"))
+		usleep(SLOW_US);
 	if (!nccl_width(type))
 		return nccl_error(ncclInvalidArgument, "invalid type %d", type);
 	char scalar[8] = {0};
@@ -152,8 +165,7 @@ static ncclResult_t call(int kind, const void *src, void *dst, size_t count, int
 	struct work *w = calloc(1, sizeof(*w));
 	if (!w)
 		return nccl_error(ncclSystemError, "out of memory");
-	w->call = (struct call){
-		.count = count, .kind = kind, .type = type, .root = root};
+	w->call = (struct call){.count = count, .kind = kind, .type = type, .root = root};
 	w->call.redop = made ? FAKE_PREMULSUM : redop;
 	memcpy(w->scalar, scalar, sizeof(scalar));
 	w->src = src;
@@ -162,6 +174,8 @@ static ncclResult_t call(int kind, const void *src, void *dst, size_t count, int
 		free(w);
 		return nccl_error(ncclInvalidArgument, "buffer argument is NULL");
 	}
+	c->collectives += kind != NCCLSVC_SEND && kind != NCCLSVC_RECV;
+	window_use(c, w);
 	return nccl_submit(c, stream, w);
 }
 

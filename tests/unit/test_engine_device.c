@@ -1,318 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * The engine and GPUs: what it puts into their workers' queues, and when. The test is the workers,
- * their GPUs, and the clients: it reads the queues, raises what GPUs would raise, and submits by
- * ring. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+ * The engine and GPUs: what it puts into their workers' queues, and when. */
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "engine.h"
-#include "executor.h"
-#include "ring.h"
-#include "worker/queue.h"
-
-#define DEVICES	 4
-#define SESSIONS 8
-#define COMMS	 8
-#define ENTRIES	 4096
-#define BYTES	 4096
-#define REGION	 1
-#define WAIT_NS	 UINT64_C(10000000000)
-#define QUIET_NS 20000000 /* as long as it takes to believe that nothing comes */
-
-static struct executor *engine;
-
-static struct gpu {
-	struct worker_queue *queue;
-	int doorbell;
-	uint64_t seen; /* launches that the test has looked at */
-} gpus[DEVICES];
-
-static struct trainer {
-	struct svc_ring *ring;
-	struct session_counts counts;
-	int doorbell, completion;
-	uint64_t last;
-	uint64_t values[SVC_TIMELINES];
-} trainers[SESSIONS];
-
-static struct board_entry boards[COMMS][SESSIONS];
-
-/* ---- Time ---- */
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
-static void pause_ns(long ns)
-{
-	nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
-}
-
-static void notify(void *arg)
-{
-	(void)arg;
-}
-
-/* ---- Setting up ---- */
-
-static void command(struct command c)
-{
-	engine->command(engine, &c);
-}
-
-static void add_device(uint32_t i)
-{
-	void *p = mmap(NULL, sizeof(struct worker_queue), PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	assert_ptr_not_equal(p, MAP_FAILED);
-	gpus[i] = (struct gpu){.queue = p, .doorbell = eventfd(0, EFD_NONBLOCK)};
-	command((struct command){.kind = COMMAND_DEVICE_ADD,
-				 .device = {i, gpus[i].queue, gpus[i].doorbell}});
-}
-
-/* A session with memory on every device it is told. Regions: REGION + device. */
-static void add_trainer(uint32_t i)
-{
-	struct trainer *t = &trainers[i];
-	void *p = mmap(NULL, svc_ring_size(ENTRIES), PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	assert_ptr_not_equal(p, MAP_FAILED);
-	*t = (struct trainer){.ring = p,
-			      .doorbell = eventfd(0, EFD_NONBLOCK),
-			      .completion = eventfd(0, EFD_NONBLOCK)};
-	command((struct command){
-		.kind = COMMAND_SESSION_ADD,
-		.session = i,
-		.session_add = {
-			.id = i + 1, .pid = (int32_t)i + 100, .fd = -1, .counts = &t->counts}});
-	struct command ring = {.kind = COMMAND_SESSION_RING, .session = i};
-	ring.ring.ring = t->ring;
-	ring.ring.entries = ENTRIES;
-	ring.ring.doorbell = t->doorbell;
-	ring.ring.completion = t->completion;
-	command(ring);
-	for (int32_t d = 0; d < DEVICES; d++)
-		command((struct command){
-			.kind = COMMAND_REGION_ADD,
-			.session = i,
-			.region = {.region = REGION + (uint32_t)d,
-				   .base = (void *)(uintptr_t)(0x10000000u + 0x100000u * i +
-							       0x10000u * (uint32_t)d),
-				   .bytes = BYTES,
-				   .device = d}});
-}
-
-/* Member k is trainer sessions[k] on devices[k]; they call it handle comm + 1, and a trainer that
- * is in it twice calls it comm + COMMS + 1 the second time. */
-static void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *devices)
-{
-	struct command c = {.kind = COMMAND_EPOCH_START};
-	struct epoch_member *members = calloc(n, sizeof(*members));
-	assert_non_null(members);
-	memset(boards[comm], 0, sizeof(boards[comm]));
-	for (uint32_t k = 0; k < n; k++) {
-		uint32_t second = k && sessions[k] == sessions[k - 1] ? COMMS : 0;
-		members[k] = (struct epoch_member){.session = sessions[k],
-						   .handle = comm + second + 1,
-						   .device = devices[k]};
-	}
-	c.epoch_start.comm = comm;
-	c.epoch_start.nranks = n;
-	c.epoch_start.epoch = 1;
-	c.epoch_start.uid = comm + 1;
-	c.epoch_start.members = members;
-	c.epoch_start.board = boards[comm];
-	c.epoch_start.cuda = true;
-	c.epoch_start.lane = comm;
-	command(c);
-}
-
-#define START(comm, n, sessions, devices)                                                          \
-	start(comm, n, (const uint32_t[])sessions, (const int32_t[])devices)
-#define LIST(...)                                                                                  \
-	{                                                                                          \
-		__VA_ARGS__                                                                        \
-	}
-
-static void end(uint32_t comm, int32_t result, int32_t rank)
-{
-	command((struct command){.kind = COMMAND_EPOCH_END,
-				 .epoch_end = {.comm = comm, .result = result, .rank = rank}});
-}
-
-static int setup(void **state)
-{
-	struct engine_config config = {.threads = 1,
-				       .tasks_max = 65536,
-				       .spin_us = 0,
-				       .sessions_max = SESSIONS,
-				       .comms_max = COMMS};
-	(void)state;
-	engine = engine_create(&config, notify, NULL);
-	assert_non_null(engine);
-	for (uint32_t i = 0; i < DEVICES; i++)
-		add_device(i);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	engine->destroy(engine);
-	for (uint32_t i = 0; i < DEVICES; i++) {
-		munmap(gpus[i].queue, sizeof(*gpus[i].queue));
-		close(gpus[i].doorbell);
-	}
-	for (uint32_t i = 0; i < SESSIONS; i++) {
-		if (!trainers[i].ring)
-			continue;
-		munmap(trainers[i].ring, svc_ring_size(ENTRIES));
-		close(trainers[i].doorbell);
-		close(trainers[i].completion);
-		trainers[i] = (struct trainer){0};
-	}
-	return 0;
-}
-
-/* ---- Clients ---- */
-
-static struct svc_record record(uint32_t comm, uint8_t op, uint32_t device)
-{
-	return (struct svc_record){.comm = comm + 1,
-				   .epoch = 1,
-				   .op = op,
-				   .type = NCCLSVC_UINT8,
-				   .redop = NCCLSVC_SUM,
-				   .peer = -1,
-				   .count = 64,
-				   .src_region = REGION + device,
-				   .dst_region = REGION + device};
-}
-
-static struct svc_record p2p(uint32_t comm, uint8_t op, uint32_t device, int32_t peer)
-{
-	struct svc_record r = record(comm, op, device);
-	r.peer = peer;
-	if (op == NCCLSVC_SEND)
-		r.dst_region = 0;
-	else
-		r.src_region = 0;
-	return r;
-}
-
-static struct svc_record on_timeline(struct svc_record r, uint32_t trainer, uint32_t timeline)
-{
-	r.flags |= SVC_TASK_TIMELINE;
-	r.timeline = timeline;
-	r.value = ++trainers[trainer].values[timeline];
-	return r;
-}
-
-static void ring_bell(const struct trainer *t)
-{
-	const uint64_t one = 1;
-	__sync_synchronize();
-	if (atomic_load(&t->ring->asleep))
-		assert_int_equal(write(t->doorbell, &one, sizeof(one)), sizeof(one));
-}
-
-/* Returns the number of the first of n tasks, which are one group. */
-static uint64_t submit(uint32_t trainer, const struct svc_record *records, unsigned n)
-{
-	struct trainer *t = &trainers[trainer];
-	uint64_t first = t->last + 1;
-	for (unsigned i = 0; i < n; i++) {
-		uint64_t number = ++t->last;
-		struct svc_record *slot = svc_record_slot(t->ring, ENTRIES, number);
-		struct svc_record r = records[i];
-		r.flags |= i + 1 < n ? SVC_TASK_MORE : 0;
-		memcpy((char *)slot + sizeof(slot->number), (char *)&r + sizeof(r.number),
-		       sizeof(r) - sizeof(r.number));
-		svc_number_store(&slot->number, number);
-	}
-	ring_bell(t);
-	return first;
-}
-
-static uint64_t submit_one(uint32_t trainer, struct svc_record r)
-{
-	return submit(trainer, &r, 1);
-}
-
-static bool over(uint32_t trainer, uint64_t n)
-{
-	return svc_number_load(&svc_status_slot(trainers[trainer].ring, ENTRIES, n)->number) == n;
-}
-
-static void ends(uint32_t trainer, uint64_t n, int32_t result)
-{
-	for (uint64_t until = now_ns() + WAIT_NS; !over(trainer, n); pause_ns(100000))
-		assert_true(now_ns() < until);
-	assert_int_equal(svc_status_slot(trainers[trainer].ring, ENTRIES, n)->result, result);
-}
-
-static struct svc_timeline *line(uint32_t trainer, uint32_t timeline)
-{
-	return &svc_timelines(trainers[trainer].ring)[timeline];
-}
-
-/* ---- GPUs ---- */
-
-static uint64_t head(uint32_t device)
-{
-	return atomic_load(&gpus[device].queue->head);
-}
-
-/* Waits until the device's queue has had n launches in all. */
-static void launched(uint32_t device, uint64_t n)
-{
-	for (uint64_t until = now_ns() + WAIT_NS; head(device) < n; pause_ns(100000))
-		assert_true(now_ns() < until);
-	assert_int_equal(head(device), n);
-}
-
-static const struct launch *launch(uint32_t device, uint64_t i)
-{
-	return &gpus[device].queue->launches[i & (WORKER_LAUNCHES - 1)];
-}
-
-/* The worker takes all, and its GPU is through with it. */
-static void run_all(uint32_t device)
-{
-	struct worker_queue *q = gpus[device].queue;
-	for (uint64_t i = gpus[device].seen; i < head(device); i++) {
-		const struct launch *l = launch(device, i);
-		if (l->timeline)
-			atomic_store(&line(l->session, l->timeline)->done, l->value);
-		atomic_store(&q->lanes[l->lane].completed, l->seq);
-		gpus[device].seen++;
-	}
-	atomic_store(&q->tail, gpus[device].seen);
-}
-
-static void nothing_comes(void)
-{
-	uint64_t before[DEVICES];
-	for (uint32_t d = 0; d < DEVICES; d++)
-		before[d] = head(d);
-	pause_ns(QUIET_NS);
-	for (uint32_t d = 0; d < DEVICES; d++)
-		assert_int_equal(head(d), before[d]);
-}
+#include "engine_gpus.h"
 
 /* ---- Tests ---- */
 
@@ -439,7 +132,7 @@ static void an_epoch_ends_what_met_and_was_not_launched(void **state)
 	uint64_t a = submit(0, group, 2);
 	uint64_t b = submit_one(1, on_timeline(record(0, NCCLSVC_ALL_REDUCE, 1), 1, 1));
 	nothing_comes();
-	end(0, NCCLSVC_WORKER_LOST, 1);
+	end_epoch(0, NCCLSVC_WORKER_LOST, 1);
 	ends(0, a, NCCLSVC_WORKER_LOST);
 	ends(1, b, NCCLSVC_WORKER_LOST);
 	assert_int_equal(atomic_load(&line(0, 1)->done), 1);
@@ -465,7 +158,7 @@ static void everybody_is_told_of_a_lost_worker(void **state)
 	uint64_t a = submit_one(0, record(0, NCCLSVC_ALL_REDUCE, 0));
 	uint64_t b = submit_one(1, record(0, NCCLSVC_ALL_REDUCE, 1));
 	nothing_comes();
-	end(0, NCCLSVC_WORKER_LOST, 1);
+	end_epoch(0, NCCLSVC_WORKER_LOST, 1);
 	ends(0, a, NCCLSVC_WORKER_LOST);
 	ends(1, b, NCCLSVC_WORKER_LOST);
 }
@@ -490,7 +183,7 @@ static void done_never_stays_lower_than_it_was(void **state)
 	uint64_t b = submit_one(0, bad);
 	ends(0, b, NCCLSVC_INVALID_ARGUMENT);
 	assert_int_equal(atomic_load(&line(0, 1)->done), 0);
-	end(0, NCCLSVC_PEER_GONE, 1);
+	end_epoch(0, NCCLSVC_PEER_GONE, 1);
 	ends(0, a, NCCLSVC_PEER_GONE);
 	assert_int_equal(atomic_load(&line(0, 1)->done), 4);
 	/* The GPU comes to them only now. */
@@ -519,7 +212,7 @@ static void inputs_are_released_only_after_the_epoch(void **state)
 	command((struct command){.kind = COMMAND_EPOCH_RELEASE, .epoch_end = {.comm = 0}});
 	pause_ns(QUIET_NS);
 	assert_int_equal(atomic_load(&line(0, 1)->ready), 0);
-	end(0, NCCLSVC_PEER_GONE, 1);
+	end_epoch(0, NCCLSVC_PEER_GONE, 1);
 	command((struct command){.kind = COMMAND_EPOCH_RELEASE, .epoch_end = {.comm = 0}});
 	for (uint64_t until = now_ns() + WAIT_NS; !atomic_load(&line(1, 1)->ready);)
 		assert_true(now_ns() < until);
@@ -651,7 +344,7 @@ static void a_dead_trainers_input_is_there(void **state)
 		a = submit_one(i, on_timeline(record(0, NCCLSVC_ALL_REDUCE, i), i, 1));
 	launched(0, 1);
 	launched(1, 1);
-	end(0, NCCLSVC_PEER_GONE, 1);
+	end_epoch(0, NCCLSVC_PEER_GONE, 1);
 	command((struct command){.kind = COMMAND_SESSION_DEL, .session = 1});
 	for (uint64_t until = now_ns() + WAIT_NS; !atomic_load(&line(1, 1)->ready);)
 		assert_true(now_ns() < until);
@@ -669,8 +362,6 @@ static void a_dead_trainers_input_is_there(void **state)
 		epoch = epoch || ev.kind == EVENT_EPOCH_GONE;
 	}
 }
-
-#define ENGINE_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
 {

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * NCCL's symmetric windows, in memory that is lent: small collectives in them are faster, large
+ * ones slower. So each allocation is mapped twice. The second address alone is registered, and
+ * which of the two a task gives to NCCL says which kernels it gets. The engine decides, alike for
+ * all members (engine/window.c); what it asks for comes through the queue, in the order of tasks.
+ *
+ * Registering waits for all members' workers, and one that fails alone might let the others wait
+ * for long: what can fail here by itself is done before, by LAUNCH_PREPARE.
+ */
+#include <unistd.h>
+#include <utlist.h>
+
+#include "log.h"
+#include "worker.h"
+
+#define STUCK_NS    UINT64_C(100000000) /* many times what a small collective takes */
+#define STUCK_LOOKS 1000		/* us, between looks at it */
+
+bool window_op(const struct launch *l)
+{
+	return l->op >= LAUNCH_PREPARE && l->op <= LAUNCH_DROP;
+}
+
+static CUresult make_alias(const struct worker *w, struct import *i)
+{
+	CUmemGenericAllocationHandle handle;
+	if (i->alias)
+		return CUDA_SUCCESS;
+	CUresult error = cu.cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)i->address);
+	if (error)
+		return error;
+	error = import_map(w, handle, i->bytes, &i->alias);
+	if (error)
+		i->alias = 0;
+	cu.cuMemRelease(handle); /* the mapping keeps it */
+	return error;
+}
+
+static bool prepare(struct worker *w, struct lane *l, const struct launch *ask)
+{
+	struct lane_window *at = &l->windows[ask->src_window - 1];
+	struct import *i = import_find(w, ask->src);
+	/* NCCL must never see imported memory as a window: it may hang. */
+	if (at->import || l->windowless || !i || i->kind != SVC_REGION_LENT || !i->users ||
+	    i->bytes != ask->count)
+		return false;
+	if (worker_bad(w, make_alias(w, i), "a window's memory cannot be mapped"))
+		return false;
+	at->import = i;
+	i->users++;
+	return true;
+}
+
+/* NCCL gives none where the GPUs have no such kernels. */
+static bool enroll(struct lane *l, const struct launch *ask)
+{
+	struct lane_window *at = &l->windows[ask->src_window - 1];
+	if (!at->import || at->window)
+		return false;
+	uint64_t start = worker_clock();
+	ncclResult_t result = nccl.ncclCommWindowRegister(
+		l->comm, (void *)(uintptr_t)at->import->alias, at->import->bytes, &at->window,
+		NCCL_WIN_COLL_SYMMETRIC);
+	if (result)
+		at->window = NULL;
+	l->windowless = !at->window;
+	if (result)
+		log_warning("lane %u: no windows: %s", ask->lane, nccl.ncclGetErrorString(result));
+	else
+		log_info("lane %u: window %u of %llu bytes %s in %llu us", ask->lane,
+			 ask->src_window, (unsigned long long)at->import->bytes,
+			 at->window ? "registered" : "not given",
+			 (unsigned long long)(worker_clock() - start) / 1000);
+	return at->window;
+}
+
+static void drop(struct worker *w, const struct lane *l, struct lane_window *at)
+{
+	ncclResult_t result = ncclSuccess;
+	if (at->window && l->comm) /* else its end was the window's, too */
+		result = nccl.ncclCommWindowDeregister(l->comm, at->window);
+	if (result)
+		log_warning("a window's end: %s", nccl.ncclGetErrorString(result));
+	if (at->import)
+		import_close(w, at->import->address);
+	*at = (struct lane_window){0};
+}
+
+void windows_drop(struct worker *w, struct lane *l)
+{
+	for (uint32_t i = 0; i < WORKER_WINDOWS; i++)
+		drop(w, l, &l->windows[i]);
+}
+
+void window_run(struct worker *w, const struct launch *ask)
+{
+	struct lane *l = ask->lane < WORKER_LANES ? &w->lanes[ask->lane] : NULL;
+	bool good = true;
+	/* Who aborts a lane ends what the engine has there, too. */
+	if (!l || !l->comm || l->failed || !ask->src_window || ask->src_window > WORKER_WINDOWS)
+		return;
+	CUresult error = launch_tell(w, ask->lane); /* not to wait for the other workers */
+	if (ask->op == LAUNCH_PREPARE)
+		good = prepare(w, l, ask);
+	else if (ask->op == LAUNCH_REGISTER)
+		good = enroll(l, ask);
+	else
+		drop(w, l, &l->windows[ask->src_window - 1]);
+	atomic_store(&w->queue->lanes[ask->lane].window, good ? WINDOW_GOOD : WINDOW_BAD);
+	l->due = ask->seq;
+	if (!error)
+		error = launch_tell(w, ask->lane);
+	if (worker_bad(w, error, "a window's state cannot be told"))
+		lane_failed(w, ask->lane, "a window", ncclUnhandledCudaError);
+}
+
+bool window_address(const struct lane *l, uint8_t window, uint64_t *address)
+{
+	if (!window)
+		return true;
+	const struct lane_window *at = &l->windows[window - 1];
+	if (window > WORKER_WINDOWS || !at->window ||
+	    *address - at->import->address >= at->import->bytes)
+		return false;
+	*address += at->import->alias - at->import->address;
+	return true;
+}
+
+bool window_stuck(const struct worker *w, uint32_t lane)
+{
+	const struct lane *l = &w->lanes[lane];
+	uint64_t end = worker_clock() + STUCK_NS;
+	while (l->window_seq > atomic_load(&w->queue->lanes[lane].completed)) {
+		if (worker_clock() > end)
+			return true;
+		usleep(STUCK_LOOKS);
+	}
+	return false;
+}

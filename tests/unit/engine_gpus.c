@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine_gpus.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+struct executor *engine;
+
+struct gpu gpus[DEVICES];
+
+struct trainer trainers[SESSIONS];
+
+struct board_entry boards[COMMS][SESSIONS];
+
+/* ---- Time ---- */
+
+uint64_t now_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+void pause_ns(long ns)
+{
+	nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+}
+
+static void notify(void *arg)
+{
+	(void)arg;
+}
+
+/* ---- Setting up ---- */
+
+void command(struct command c)
+{
+	engine->command(engine, &c);
+}
+
+static void add_device(uint32_t i)
+{
+	void *p = mmap(NULL, sizeof(struct worker_queue), PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_not_equal(p, MAP_FAILED);
+	gpus[i] = (struct gpu){.queue = p, .doorbell = eventfd(0, EFD_NONBLOCK)};
+	command((struct command){.kind = COMMAND_DEVICE_ADD,
+				 .device = {i, gpus[i].queue, gpus[i].doorbell}});
+}
+
+void add_trainer(uint32_t i)
+{
+	struct trainer *t = &trainers[i];
+	void *p = mmap(NULL, svc_ring_size(ENTRIES), PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_not_equal(p, MAP_FAILED);
+	*t = (struct trainer){.ring = p,
+			      .doorbell = eventfd(0, EFD_NONBLOCK),
+			      .completion = eventfd(0, EFD_NONBLOCK)};
+	command((struct command){
+		.kind = COMMAND_SESSION_ADD,
+		.session = i,
+		.session_add = {
+			.id = i + 1, .pid = (int32_t)i + 100, .fd = -1, .counts = &t->counts}});
+	struct command ring = {.kind = COMMAND_SESSION_RING, .session = i};
+	ring.ring.ring = t->ring;
+	ring.ring.entries = ENTRIES;
+	ring.ring.doorbell = t->doorbell;
+	ring.ring.completion = t->completion;
+	command(ring);
+	for (int32_t d = 0; d < DEVICES; d++)
+		command((struct command){
+			.kind = COMMAND_REGION_ADD,
+			.session = i,
+			.region = {.region = REGION + (uint32_t)d,
+				   .base = (void *)(uintptr_t)(0x10000000u + 0x100000u * i +
+							       0x10000u * (uint32_t)d),
+				   .bytes = BYTES,
+				   .device = d}});
+}
+
+void lend(uint32_t trainer, uint32_t region, int32_t device, uint64_t base, uint64_t bytes)
+{
+	command((struct command){.kind = COMMAND_REGION_ADD,
+				 .session = trainer,
+				 .region = {.region = region,
+					    .base = (void *)(uintptr_t)base,
+					    .bytes = bytes,
+					    .device = device,
+					    .lent = true}});
+}
+
+void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *devices)
+{
+	struct command c = {.kind = COMMAND_EPOCH_START};
+	struct epoch_member *members = calloc(n, sizeof(*members));
+	assert_non_null(members);
+	memset(boards[comm], 0, sizeof(boards[comm]));
+	for (uint32_t k = 0; k < n; k++) {
+		uint32_t second = k && sessions[k] == sessions[k - 1] ? COMMS : 0;
+		members[k] = (struct epoch_member){
+			.session = sessions[k], .handle = comm + second + 1, .device = devices[k]};
+	}
+	c.epoch_start.comm = comm;
+	c.epoch_start.nranks = n;
+	c.epoch_start.epoch = 1;
+	c.epoch_start.uid = comm + 1;
+	c.epoch_start.members = members;
+	c.epoch_start.board = boards[comm];
+	c.epoch_start.cuda = true;
+	c.epoch_start.lane = comm;
+	command(c);
+}
+
+void end_epoch(uint32_t comm, int32_t result, int32_t rank)
+{
+	command((struct command){.kind = COMMAND_EPOCH_END,
+				 .epoch_end = {.comm = comm, .result = result, .rank = rank}});
+}
+
+int setup(void **state)
+{
+	struct engine_config config = {.threads = 1,
+				       .tasks_max = 65536,
+				       .spin_us = 0,
+				       .sessions_max = SESSIONS,
+				       .comms_max = COMMS,
+				       .windows = true};
+	(void)state;
+	engine = engine_create(&config, notify, NULL);
+	assert_non_null(engine);
+	for (uint32_t i = 0; i < DEVICES; i++)
+		add_device(i);
+	return 0;
+}
+
+int teardown(void **state)
+{
+	(void)state;
+	engine->destroy(engine);
+	for (uint32_t i = 0; i < DEVICES; i++) {
+		munmap(gpus[i].queue, sizeof(*gpus[i].queue));
+		close(gpus[i].doorbell);
+	}
+	for (uint32_t i = 0; i < SESSIONS; i++) {
+		if (!trainers[i].ring)
+			continue;
+		munmap(trainers[i].ring, svc_ring_size(ENTRIES));
+		close(trainers[i].doorbell);
+		close(trainers[i].completion);
+		trainers[i] = (struct trainer){0};
+	}
+	return 0;
+}
+
+/* ---- Clients ---- */
+
+struct svc_record record(uint32_t comm, uint8_t op, uint32_t device)
+{
+	return (struct svc_record){.comm = comm + 1,
+				   .epoch = 1,
+				   .op = op,
+				   .type = NCCLSVC_UINT8,
+				   .redop = NCCLSVC_SUM,
+				   .peer = -1,
+				   .count = 64,
+				   .src_region = REGION + device,
+				   .dst_region = REGION + device};
+}
+
+struct svc_record p2p(uint32_t comm, uint8_t op, uint32_t device, int32_t peer)
+{
+	struct svc_record r = record(comm, op, device);
+	r.peer = peer;
+	if (op == NCCLSVC_SEND)
+		r.dst_region = 0;
+	else
+		r.src_region = 0;
+	return r;
+}
+
+struct svc_record on_timeline(struct svc_record r, uint32_t trainer, uint32_t timeline)
+{
+	r.flags |= SVC_TASK_TIMELINE;
+	r.timeline = timeline;
+	r.value = ++trainers[trainer].values[timeline];
+	return r;
+}
+
+static void ring_bell(const struct trainer *t)
+{
+	const uint64_t one = 1;
+	__sync_synchronize();
+	if (atomic_load(&t->ring->asleep))
+		assert_int_equal(write(t->doorbell, &one, sizeof(one)), sizeof(one));
+}
+
+uint64_t submit(uint32_t trainer, const struct svc_record *records, unsigned n)
+{
+	struct trainer *t = &trainers[trainer];
+	uint64_t first = t->last + 1;
+	for (unsigned i = 0; i < n; i++) {
+		uint64_t number = ++t->last;
+		struct svc_record *slot = svc_record_slot(t->ring, ENTRIES, number);
+		struct svc_record r = records[i];
+		r.flags |= i + 1 < n ? SVC_TASK_MORE : 0;
+		memcpy((char *)slot + sizeof(slot->number), (char *)&r + sizeof(r.number),
+		       sizeof(r) - sizeof(r.number));
+		svc_number_store(&slot->number, number);
+	}
+	ring_bell(t);
+	return first;
+}
+
+uint64_t submit_one(uint32_t trainer, struct svc_record r)
+{
+	return submit(trainer, &r, 1);
+}
+
+bool over(uint32_t trainer, uint64_t n)
+{
+	return svc_number_load(&svc_status_slot(trainers[trainer].ring, ENTRIES, n)->number) == n;
+}
+
+void ends(uint32_t trainer, uint64_t n, int32_t result)
+{
+	for (uint64_t until = now_ns() + WAIT_NS; !over(trainer, n); pause_ns(100000))
+		assert_true(now_ns() < until);
+	assert_int_equal(svc_status_slot(trainers[trainer].ring, ENTRIES, n)->result, result);
+}
+
+struct svc_timeline *line(uint32_t trainer, uint32_t timeline)
+{
+	return &svc_timelines(trainers[trainer].ring)[timeline];
+}
+
+/* ---- GPUs ---- */
+
+uint64_t head(uint32_t device)
+{
+	return atomic_load(&gpus[device].queue->head);
+}
+
+void launched(uint32_t device, uint64_t n)
+{
+	for (uint64_t until = now_ns() + WAIT_NS; head(device) < n; pause_ns(100000))
+		assert_true(now_ns() < until);
+	assert_int_equal(head(device), n);
+}
+
+const struct launch *launch(uint32_t device, uint64_t i)
+{
+	return &gpus[device].queue->launches[i & (WORKER_LAUNCHES - 1)];
+}
+
+void run_all(uint32_t device)
+{
+	struct worker_queue *q = gpus[device].queue;
+	for (uint64_t i = gpus[device].seen; i < head(device); i++) {
+		const struct launch *l = launch(device, i);
+		if (l->timeline)
+			atomic_store(&line(l->session, l->timeline)->done, l->value);
+		atomic_store(&q->lanes[l->lane].window,
+			     gpus[device].says ? gpus[device].says : WINDOW_GOOD);
+		atomic_store(&q->lanes[l->lane].completed, l->seq);
+		gpus[device].seen++;
+	}
+	atomic_store(&q->tail, gpus[device].seen);
+}
+
+void nothing_comes(void)
+{
+	uint64_t before[DEVICES];
+	for (uint32_t d = 0; d < DEVICES; d++)
+		before[d] = head(d);
+	pause_ns(QUIET_NS);
+	for (uint32_t d = 0; d < DEVICES; d++)
+		assert_int_equal(head(d), before[d]);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * For tests of the engine with GPUs: the test is the workers, their GPUs, and the clients. It reads
+ * the queues, raises what GPUs would raise, and submits by ring. */
+#ifndef TESTS_ENGINE_GPUS_H
+#define TESTS_ENGINE_GPUS_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "engine.h"
+#include "executor.h"
+#include "ring.h"
+#include "worker/queue.h"
+
+#define DEVICES	 4
+#define SESSIONS 8
+#define COMMS	 8
+#define ENTRIES	 4096
+#define BYTES	 4096
+#define REGION	 1
+#define WAIT_NS	 UINT64_C(10000000000)
+#define QUIET_NS 20000000 /* as long as it takes to believe that nothing comes */
+
+extern struct executor *engine;
+
+extern struct gpu {
+	struct worker_queue *queue;
+	int doorbell;
+	uint64_t seen; /* launches that the test has looked at */
+	uint32_t says; /* of windows; 0: WINDOW_GOOD */
+} gpus[DEVICES];
+
+extern struct trainer {
+	struct svc_ring *ring;
+	struct session_counts counts;
+	int doorbell, completion;
+	uint64_t last;
+	uint64_t values[SVC_TIMELINES];
+} trainers[SESSIONS];
+
+extern struct board_entry boards[COMMS][SESSIONS];
+
+uint64_t now_ns(void);
+void pause_ns(long ns);
+void command(struct command c);
+/* A session with memory on every device it is told. Regions: REGION + device. */
+void add_trainer(uint32_t i);
+/* Memory of the worker's own, as another region of the trainer. */
+void lend(uint32_t trainer, uint32_t region, int32_t device, uint64_t base, uint64_t bytes);
+/* Member k is trainer sessions[k] on devices[k]; they call it handle comm + 1, and a trainer that
+ * is in it twice calls it comm + COMMS + 1 the second time. */
+void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *devices);
+void end_epoch(uint32_t comm, int32_t result, int32_t rank);
+int setup(void **state);
+int teardown(void **state);
+struct svc_record record(uint32_t comm, uint8_t op, uint32_t device);
+struct svc_record p2p(uint32_t comm, uint8_t op, uint32_t device, int32_t peer);
+struct svc_record on_timeline(struct svc_record r, uint32_t trainer, uint32_t timeline);
+/* Returns the number of the first of n tasks, which are one group. */
+uint64_t submit(uint32_t trainer, const struct svc_record *records, unsigned n);
+uint64_t submit_one(uint32_t trainer, struct svc_record r);
+bool over(uint32_t trainer, uint64_t n);
+void ends(uint32_t trainer, uint64_t n, int32_t result);
+struct svc_timeline *line(uint32_t trainer, uint32_t timeline);
+uint64_t head(uint32_t device);
+/* Waits until the device's queue has had n launches in all. */
+void launched(uint32_t device, uint64_t n);
+const struct launch *launch(uint32_t device, uint64_t i);
+/* The worker takes all, and its GPU is through with it. */
+void run_all(uint32_t device);
+void nothing_comes(void);
+
+#define START(comm, n, sessions, devices)                                                          \
+	start(comm, n, (const uint32_t[])sessions, (const int32_t[])devices)
+#define LIST(...)                                                                                  \
+	{                                                                                          \
+		__VA_ARGS__                                                                        \
+	}
+
+#define ENGINE_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+#endif
