@@ -10,7 +10,7 @@
  *   device.c    tasks of GPUs, which their workers run
  *   run.c       moving and reducing the bytes of tasks that met, in chunks: pool.c
  *   complete.c  telling the clients
- *   span.h      communicators on several nodes
+ *   span.h      communicators on several nodes; sequence.c: launched on all of them in one order
  *
  * A task that failed before its turn stays in its member's queue as a ghost: its client knows, but
  * the other members' matching tasks must still meet it, fail alike, and so stay aligned.
@@ -29,11 +29,14 @@
 #define ENGINE_DEVICES 16
 
 struct comm;
+struct crossing;
 struct junction;
 struct meeting;
 struct plan;
 struct session;
+struct sequencer;
 struct span;
+struct wish;
 struct worker_queue;
 
 struct region {
@@ -262,6 +265,10 @@ struct engine {
 	struct comm *launched; /* with tasks that fly */
 	bool cuda;	       /* there are GPUs */
 	bool met_new;	       /* something may be launched */
+	struct wish *wishes, *orders; /* for other nodes; and those that are due */
+	uint64_t nwishes;	      /* so far */
+	struct sequencer *sequencer;  /* NULL: nobody has wished for anything here yet */
+	uint64_t sequenced_ns;	      /* when somebody last did */
 	uint64_t launch_round;
 	uint64_t shown_ns;    /* when inspection last learned of inputs */
 	uint64_t visit, pass; /* the pass's first visit */
@@ -352,6 +359,9 @@ int device_start_member(struct engine *e, struct member *m);
 /* As run_tasks; never BEGUN_DONE. device_launch follows. */
 enum begun device_meet(struct engine *e, struct comm *c, struct task *const *tasks,
 		       uint32_t ntasks);
+/* The same for what nodes have agreed on. */
+enum begun device_meet_across(struct engine *e, struct comm *c, struct task *const *tasks,
+			      uint32_t ntasks, const struct crossing *at);
 /* first: a list of tasks that are one task group. */
 void device_link_group(struct task *first);
 void device_leave_group(struct engine *e, struct task *t);
