@@ -340,7 +340,8 @@ static bool crosses(const struct engine *e)
 	return false;
 }
 
-/* What other nodes launch too, in the order that all of them were told: nobody overtakes. */
+/* What other nodes launch too, in the order that all of them were told: nobody overtakes, and
+ * nobody waits for what may only come behind it. The workers take what is in their queues. */
 static void launch_ordered(struct engine *e)
 {
 	struct meeting *m;
@@ -349,8 +350,6 @@ static void launch_ordered(struct engine *e)
 		e->pass = e->visit + 1;
 		if (!collect(e, m->tasks[0]))
 			abort(); /* it was whole when it was wished for */
-		if (airborne_full(e))
-			return; /* until some have landed */
 		if (room_for(e, &devices) != ROOM_YES) {
 			e->met_new = true;
 			return;
@@ -378,12 +377,12 @@ void device_launch(struct engine *e)
 			next = next->next;
 		if (!whole)
 			continue;
-		if (crosses(e)) {
-			sequence_wish(e);
-			continue;
-		}
 		if (any_held(e) || airborne_full(e)) {
 			hold(e); /* until some have landed */
+			continue;
+		}
+		if (crosses(e)) {
+			sequence_wish(e);
 			continue;
 		}
 		enum room room = room_for(e, &devices);
