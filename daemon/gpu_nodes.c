@@ -154,8 +154,8 @@ static void drop(struct physical *p, int result, int32_t rank, int32_t node, con
 {
 	struct communicator *m = p->user;
 	p->told = true;
-	if (p->aborting)
-		return;
+	if (p->aborting || (p->bad && !p->waiting))
+		return; /* it is broken off already */
 	if (p->waiting) {
 		physical_doom(p, result, why);
 		return;

@@ -450,6 +450,11 @@ bool device_poll(struct engine *e)
 	for (c = e->launched; c; c = next) {
 		bool left = false;
 		next = c->next_launched;
+		if (c->dead && c->ended) {
+			device_epoch_dead(e, c);
+			any = true;
+			continue;
+		}
 		for (uint32_t k = 0; k < c->nranks; k++) {
 			struct member *m = &c->members[k];
 			if (!m->flying)
@@ -511,7 +516,10 @@ void device_end_epoch(struct engine *e, struct comm *c)
 
 void device_epoch_dead(struct engine *e, struct comm *c)
 {
-	if (!c || !c->ended)
+	if (!c)
+		return;
+	c->dead = true; /* with other nodes, its end may take a moment */
+	if (!c->ended)
 		return;
 	for (uint32_t k = 0; k < c->nranks; k++)
 		while (c->members[k].flying)

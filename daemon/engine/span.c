@@ -200,6 +200,8 @@ void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *en
 				  NULL, 0);
 	s->over = s->overs[s->me] = true;
 	s->end = *end;
+	c->end = order_end_status(end);
+	c->ending = true;
 	s->due_ns = e->now + (c->cuda ? CLOSE_NS : OVER_NS);
 	DL_APPEND2(e->endings, s, prev_ending, next_ending);
 	try_end(e, s);

@@ -128,6 +128,7 @@ struct comm {
 	bool span_failed;  /* the supervisor was asked to end the epoch */
 	bool cuda;
 	bool launched; /* in the engine's list */
+	bool dead;     /* nothing of it runs on GPUs any more */
 	uint64_t held; /* the round of device_launch in which its tasks have to wait */
 	uint32_t lane;
 	struct comm *prev_launched, *next_launched;
@@ -144,6 +145,7 @@ struct comm {
 	uint32_t pending; /* tasks alive */
 	uint32_t running;
 	bool ended;
+	bool ending;	    /* the other nodes were told, and may need a moment */
 	ncclsvc_status end; /* what its tasks are told since */
 };
 
@@ -320,6 +322,8 @@ void order_expire(struct engine *e);
  * members when they meet it. */
 void order_fail(struct engine *e, struct task *t, ncclsvc_status *st);
 void order_finish(struct engine *e, struct work *w);
+/* What its tasks are told. */
+ncclsvc_status order_end_status(const struct epoch_end *end);
 void order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *end);
 void order_member_left(struct engine *e, struct comm *c, int32_t rank);
 void order_free_comm(struct engine *e, struct comm *c);
