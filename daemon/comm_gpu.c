@@ -25,7 +25,7 @@ bool comm_gpus_ready(struct server *s, struct communicator *m)
 		if (!comm_sits_here(m, k))
 			continue;
 		struct gpu *g = s->gpus[m->seats[k].device];
-		if (g->info.state != NCCLSVC_DEVICE_READY)
+		if (g->info.state != NCCLSVC_DEVICE_READY || physical_stuck(g))
 			return false;
 		known = gpu_session_known(g, m->seats[k].client) && known;
 	}

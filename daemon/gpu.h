@@ -120,6 +120,9 @@ void physical_init(struct physical *p);
 void physical_doom(struct physical *p, int result, const char *why);
 /* Says with each GPU how many it has. */
 void physical_recount(struct server *s);
+/* Its worker makes a communicator that is not to be, for another node's part of it has failed: it
+ * may have to be killed. */
+bool physical_stuck(const struct gpu *g);
 /* Nobody uses it: it goes in good order. */
 void physical_destroy(struct physical *p);
 /* Everybody has left one that fits, and it will be free in a moment: until when to wait for it.

@@ -59,6 +59,8 @@ static void settle(struct physical *p)
 {
 	struct communicator *m = p->user;
 	if (p->bad) {
+		struct server *s = p->server;
+		const bool across = p->serial;
 		char text[SVC_TEXT_BYTES];
 		snprintf(text, sizeof(text), "%s", p->text);
 		if (m)
@@ -68,6 +70,8 @@ static void settle(struct physical *p)
 		physical_abort(p, NULL);
 		if (m)
 			comm_physical_ready(m, result, text);
+		if (across) /* others may have waited for this to be over */
+			comm_gpu_ready(s);
 		return;
 	}
 	p->ready = true;
@@ -147,6 +151,15 @@ bool physical_fits(const struct physical *p, const struct communicator *m)
 			return false;
 	}
 	return here == p->n;
+}
+
+bool physical_stuck(const struct gpu *g)
+{
+	const struct physical *p;
+	DL_FOREACH (g->server->physicals, p)
+		if (p->waiting && p->bad && !p->aborting && rank_on(p, g->index) >= 0)
+			return true;
+	return false;
 }
 
 uint64_t physical_due(const struct server *s, const struct communicator *m)
