@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "watch.h"
 
@@ -26,10 +27,27 @@ static void add_visible(char *text, size_t size, int gpu)
 	snprintf(text + used, size - used, "%.*s", (int)strcspn(list, ","), list);
 }
 
+/* Several daemons need MPI: the program that starts them, and the daemon's module. */
+static bool mpi_is_here(void)
+{
+	static const char *const places[] = {"", "../libexec/ncclsvc/"};
+	const char *daemon = program("NCCLSVCD"), *slash = strrchr(daemon, '/');
+	char path[4200];
+	bool module = false;
+	for (int i = 0; i < 2; i++) {
+		snprintf(path, sizeof(path), "%.*s%sncclsvc-mpi.so",
+			 slash ? (int)(slash - daemon + 1) : 0, daemon, places[i]);
+		module = module || !access(path, R_OK);
+	}
+	return module && !system("command -v mpirun >/dev/null 2>&1");
+}
+
 void nodes_start(struct nodes *w, int n, int each)
 {
 	char visible[CLUSTER_NODES][80] = {{0}};
 	const char *gpus[CLUSTER_NODES];
+	if (!mpi_is_here())
+		skip_test("several daemons need mpirun, and ncclsvc-mpi.so beside ncclsvcd");
 	stage("starting %d daemons", n);
 	w->n = n;
 	w->each = each;

@@ -304,6 +304,90 @@ static void test_pool_4(void)
 	run_pool(2, 2);
 }
 
+/* ---- Parts, and those who leave ---- */
+
+static void use_together(struct rank *whole, struct rank *part)
+{
+	for (int i = 0; i < 5; i++) {
+		rank_check_usable(whole);
+		rank_check_usable(part);
+	}
+}
+
+static void split_rank(struct client *c)
+{
+	struct rank r, part;
+	rank_open(&r, c);
+	for (int across = 0; across < 2; across++) {
+		stage("splitting %s", across ? "across the nodes" : "by node");
+		part = r;
+		CHECK_OK(ncclsvc_comm_split(r.comm, across ? r.rank % 2 : r.rank / 2, -r.rank,
+					    WAIT_MS, &part.comm));
+		part.n = 2;
+		part.rank = ncclsvc_comm_rank(part.comm);
+		CHECK_EQ(part.rank, across ? 1 - r.rank / 2 : 1 - r.rank % 2);
+		use_together(&r, &part);
+		CHECK_OK(ncclsvc_comm_leave(part.comm));
+	}
+	rank_close(&r);
+}
+
+static void test_split_4(void)
+{
+	on_nodes(2, 2, split_rank, NULL);
+}
+
+/* The last rank leaves while the others' tasks wait for it, and comes back. */
+static void leave_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	ncclsvc_task task;
+	rank_open(&r, c);
+	rank_check_usable(&r);
+	CHECK_CU(cu.cuMemAlloc(&p, 4096));
+	if (r.rank == r.n - 1) {
+		CHECK_EQ(hear(c), GO);
+		CHECK_OK(ncclsvc_comm_leave(r.comm));
+		rank_join(&r);
+	} else {
+		CHECK_OK(ncclsvc_all_reduce(at(p), at(p), 64, NCCLSVC_UINT32, NCCLSVC_SUM, r.comm,
+					    &task));
+		say(c, READY);
+		wait_for(r.session, task, NCCLSVC_PEER_GONE);
+		CHECK_EQ(status_of(r.session, task).rank_a, r.n - 1);
+		CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+		CHECK_OK(ncclsvc_comm_rejoin(r.comm, WAIT_MS));
+	}
+	rank_check_usable(&r);
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+static void run_leave(int n, int each)
+{
+	struct nodes w;
+	struct client ranks[RANKS_MAX];
+	const int last = n * each - 1;
+	nodes_start(&w, n, each);
+	nodes_clients(&w, ranks, leave_rank, NULL);
+	hear_all(ranks, last, READY);
+	say(&ranks[last], GO);
+	crew_end(ranks, last + 1);
+	CHECK_EQ(nodes_inits(&w, last + 1), last + 1);
+	nodes_stop(&w);
+}
+
+static void test_leave_2(void)
+{
+	run_leave(2, 1);
+}
+
+static void test_leave_4(void)
+{
+	run_leave(2, 2);
+}
+
 /* ---- Inspection ---- */
 
 static void shown_rank(struct client *c)
@@ -371,6 +455,9 @@ const struct gpu_test node_tests[] = {
 	{"nodes/timeout/4", test_timeout_4, 4, 60, 0},
 	{"nodes/pool/2", test_pool_2, 2, 60, TEST_QUICK},
 	{"nodes/pool/4", test_pool_4, 4, 60, 0},
+	{"nodes/split/4", test_split_4, 4, 60, TEST_QUICK},
+	{"nodes/leave/2", test_leave_2, 2, 60, TEST_QUICK},
+	{"nodes/leave/4", test_leave_4, 4, 60, 0},
 	{"nodes/shown", test_shown, 2, 60, TEST_QUICK},
 	{0},
 };

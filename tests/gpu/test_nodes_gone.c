@@ -90,6 +90,8 @@ static void endure(struct orphan *o, bool inside, int gone)
 	ncclsvc_status st = status_of(o->r.session, task);
 	CHECK_EQ(st.field, NCCLSVC_FIELD_NODE);
 	CHECK_EQ(st.value_a, gone);
+	if (!inside && !gone)
+		CHECK(strstr(ncclsvc_last_error(), "node 0's daemon is gone"));
 	stage("waiting for the stream to be released");
 	CHECK(gpu_stream_ends(o->r.stream, WAIT_MS));
 	say(o->r.c, now_ns());
