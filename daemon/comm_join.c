@@ -35,11 +35,12 @@ static bool check_join(struct client *c, uint32_t serial, const struct svc_join 
 			     "the world's ranks are the host's (device -1)");
 		return false;
 	}
-	if (j->device != SVC_DEVICE_HOST && !c->server->cluster &&
-	    (uint32_t)j->nranks > c->server->ngpus) {
+	const struct cluster *nodes = c->server->cluster;
+	uint32_t most = nodes ? nodes->n * GPUS_MAX : c->server->ngpus;
+	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > most) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "nranks is %d: each needs a GPU of its own, and this node has %u",
-			     j->nranks, c->server->ngpus);
+			     "nranks is %d: each needs a GPU of its own, and %s %u", j->nranks,
+			     nodes ? "all nodes can have" : "this node has", most);
 		return false;
 	}
 	if (!world && j->nranks > SVC_HOST_RANKS_MAX) {
@@ -281,7 +282,7 @@ void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
 	struct rank_names missing = {0};
 	char text[SVC_TEXT_BYTES];
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (m->seats[k].state != NCCLSVC_MEMBER_JOINING)
+		if (comm_sits_here(m, k) && m->seats[k].state != NCCLSVC_MEMBER_JOINING)
 			rank_names_add(&missing, k);
 	bool lost = name_lost_gpu(s, m, rank, text, sizeof(text));
 	if (!lost && missing.n)

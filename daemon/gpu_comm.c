@@ -55,6 +55,24 @@ static void forget(struct physical *p)
 
 /* ---- Making ---- */
 
+/* The parts on other nodes are of no use any more. */
+static void tell_broken(struct physical *p)
+{
+	if (!p->serial || p->told || p->server->closing)
+		return;
+	p->told = true;
+	remote_nccl_free(p->server->cluster, p->serial, p->result ? p->result : NCCLSVC_NCCL_ERROR,
+			 p->lost);
+}
+
+/* A rank will not come, and NCCL may wait for it for ever. */
+static void hurry(struct physical *p)
+{
+	tell_broken(p);
+	for (uint32_t k = 0; k < p->n; k++)
+		gpu_hurry(gpu_of(p, k), p, INIT_WITHOUT_PEER_NS);
+}
+
 static void settle(struct physical *p)
 {
 	struct communicator *m = p->user;
@@ -107,6 +125,8 @@ static void on_made(struct gpu *g, void *arg, const struct worker_message *answe
 		note_failure(p, g, answer);
 	if (!p->waiting)
 		settle(p);
+	else if (p->bad && p->serial)
+		hurry(p); /* the other nodes' workers, too */
 }
 
 static void on_id(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
@@ -251,16 +271,6 @@ static uint64_t release_ns(const struct server *s)
 	return gpu_patience_ns(s) / 2;
 }
 
-/* The parts on other nodes are of no use any more. */
-static void tell_broken(struct physical *p)
-{
-	if (!p->serial || p->told || p->server->closing)
-		return;
-	p->told = true;
-	remote_nccl_free(p->server->cluster, p->serial, p->result ? p->result : NCCLSVC_NCCL_ERROR,
-			 p->lost);
-}
-
 void physical_abort(struct physical *p, const char *why)
 {
 	if (p->aborting || p->waiting)
@@ -317,14 +327,6 @@ static void break_off(struct physical *p, int result, int32_t device, const char
 	physical_abort(p, why);
 	if (m && !m->running && nodes_across(m)) /* the others may have begun */
 		comm_physical_ready(m, result, why);
-}
-
-/* A rank will not come, and NCCL may wait for it for ever. */
-static void hurry(struct physical *p)
-{
-	tell_broken(p);
-	for (uint32_t k = 0; k < p->n; k++)
-		gpu_hurry(gpu_of(p, k), p, INIT_WITHOUT_PEER_NS);
 }
 
 void physical_doom(struct physical *p, int result, const char *why)

@@ -179,8 +179,9 @@ void nodes_drop(struct cluster *c, const struct control_nccl_drop *d)
 	char why[SVC_TEXT_BYTES];
 	if (!p)
 		return;
-	if (!d->result && !p->user && p->ready && !p->aborting) {
-		physical_destroy(p);
+	if (!d->result) {
+		if (!p->user && p->ready && !p->aborting)
+			physical_destroy(p);
 		return;
 	}
 	snprintf(why, sizeof(why), "another node's part of it was lost (%s)",

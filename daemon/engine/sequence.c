@@ -65,7 +65,14 @@ struct closing {
 	} nodes[];
 };
 
+/* A span that somebody will wish for again. */
+struct open_span {
+	uint64_t id;
+	UT_hash_handle hh;
+};
+
 struct sequencer {
+	struct open_span *spans;
 	struct told_wish *wishes;
 	struct point *points;
 	struct closing *closings;
@@ -91,6 +98,29 @@ static struct point *point_of(struct engine *e, const struct crossing *at)
 	struct point *p;
 	HASH_FIND(hh, e->sequencer->points, &key, sizeof(key), p);
 	return p;
+}
+
+static void span_open(struct engine *e, uint64_t id)
+{
+	struct open_span *s;
+	HASH_FIND(hh, e->sequencer->spans, &id, sizeof(id), s);
+	if (s)
+		return;
+	s = malloc(sizeof(*s));
+	if (!s)
+		abort();
+	s->id = id;
+	HASH_ADD(hh, e->sequencer->spans, id, sizeof(s->id), s);
+}
+
+static void span_shut(struct engine *e, uint64_t id)
+{
+	struct open_span *s;
+	HASH_FIND(hh, e->sequencer->spans, &id, sizeof(id), s);
+	if (!s)
+		return;
+	HASH_DEL(e->sequencer->spans, s);
+	free(s);
 }
 
 static void unhook(struct engine *e, const struct told_wish *w, const struct crossing *at)
@@ -213,8 +243,10 @@ static void on_wish(struct engine *e, uint32_t node, uint64_t number, bool more,
 	if (more)
 		return;
 	w->whole = true;
-	for (uint32_t i = 0; i < w->n; i++)
+	for (uint32_t i = 0; i < w->n; i++) {
+		span_open(e, w->at[i].span);
 		hook(e, w, &w->at[i]);
+	}
 	try_launch(e, w);
 }
 
@@ -245,6 +277,7 @@ static void try_close(struct engine *e, struct closing *c)
 		if (names(w, c->span))
 			told_forget(e, w);
 	DL_DELETE(e->sequencer->closings, c);
+	span_shut(e, c->span);
 	for (uint32_t i = 0; i < c->n; i++)
 		tell(e, c->nodes[i].node, SPAN_CLOSED, c->span, 0);
 	free(c);
@@ -523,6 +556,11 @@ void sequence_node_lost(struct engine *e, uint32_t node, bool led)
 		try_close(e, c);
 }
 
+bool sequence_awaited(const struct engine *e)
+{
+	return e->sequencer && e->sequencer->spans;
+}
+
 void sequence_finish(struct engine *e)
 {
 	while (e->wishes)
@@ -534,5 +572,7 @@ void sequence_finish(struct engine *e)
 		DL_DELETE(e->sequencer->closings, c);
 		free(c);
 	}
+	while (e->sequencer && e->sequencer->spans)
+		span_shut(e, e->sequencer->spans->id);
 	free(e->sequencer);
 }

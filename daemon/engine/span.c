@@ -19,6 +19,7 @@
 #define WAIT_SHORT_NS	  50000		       /* between looks, when something is waited for */
 #define WAIT_LONG_NS	  1000000	       /* ... for long */
 #define WAIT_IDLE_NS	  20000000	       /* when others may want something */
+#define SOON_NS		  UINT64_C(100000000)  /* who has wished for something does so again */
 #define QUIET_NS	  UINT64_C(5000000000)
 #define WAIT_QUIET_NS	  200000000 /* when that is not likely */
 
@@ -433,11 +434,12 @@ bool span_poll(struct engine *e)
 
 uint64_t span_sleep_ns(struct engine *e)
 {
-	uint64_t quiet = e->now - e->span_ns;
+	uint64_t quiet = e->now - e->span_ns, wished = e->now - e->sequenced_ns;
+	/* Nodes may wait for us that we do not wait for. */
+	if (sequence_awaited(e) && wished < QUIET_NS && !e->flights && !e->committed)
+		return wished < SOON_NS ? WAIT_SHORT_NS : WAIT_LONG_NS;
 	/* Others may still ask for what has ended here. */
-	if (e->now - e->sequenced_ns < QUIET_NS && e->sequencer)
-		return WAIT_SHORT_NS * 4; /* nodes wait for us that we do not wait for */
-	if (!e->spans && !e->flights && quiet > QUIET_NS)
+	if (!e->spans && !e->flights && quiet > QUIET_NS && !sequence_awaited(e))
 		return WAIT_QUIET_NS;
 	if (!e->flights && !e->ops && !e->committed && !e->endings)
 		return WAIT_IDLE_NS;

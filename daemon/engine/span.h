@@ -222,6 +222,8 @@ void sequence_hear(struct engine *e, const struct span_header *h, const char *bo
 /* led: it was the sequencer. */
 void sequence_node_lost(struct engine *e, uint32_t node, bool led);
 uint32_t sequencer_of(const struct engine *e);
+/* Other nodes may have wishes any time. */
+bool sequence_awaited(const struct engine *e);
 void sequence_finish(struct engine *e);
 
 /* ---- junction.c ---- */
