@@ -123,6 +123,7 @@ static void bereaved_rank(struct client *c)
 		while (!ncclsvc_dispatch(r->session, 100))
 			;
 		CHECK(gpu_stream_ends(r->stream, WAIT_MS));
+		ncclsvc_close(r->session);
 		return;
 	}
 	endure(&o, inside, 1);
