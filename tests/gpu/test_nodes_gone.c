@@ -2,6 +2,7 @@
  * Communicators on GPUs of several nodes when somebody dies: a trainer, a worker, a daemon, the
  * node that keeps order between the others; or when NCCL cannot begin on one of them. */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +60,16 @@ static void test_worker_inside(void)
 static void test_trainer_inside_4(void)
 {
 	failure_rounds(2, 2, INSIDE, false);
+}
+
+static void test_trainer_between_4(void)
+{
+	failure_rounds(2, 2, BETWEEN, false);
+}
+
+static void test_worker_between_4(void)
+{
+	failure_rounds(2, 2, BETWEEN, true);
 }
 
 static void test_worker_inside_4(void)
@@ -222,6 +233,69 @@ static void test_leader(void)
 	nodes_stop(&w);
 }
 
+/* ---- A node that does not answer ---- */
+
+/* Tasks until one fails, then the next epoch. */
+static void patient_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	ncclsvc_result result = NCCLSVC_OK;
+	rank_open(&r, c);
+	rank_check_usable(&r);
+	CHECK_CU(cu.cuMemAlloc(&p, 4096));
+	gpu_fill(p, 1, 64);
+	say(c, READY);
+	if (c->arg) {
+		while (!result) {
+			ncclsvc_task task;
+			result = ncclsvc_all_reduce(at(p), at(p), 64, NCCLSVC_UINT32, NCCLSVC_SUM,
+						    r.comm, &task);
+			if (!result)
+				result = ncclsvc_wait(r.session, task, WAIT_MS);
+		}
+		CHECK(result == NCCLSVC_PEER_GONE || result == NCCLSVC_STALE_EPOCH);
+		stage("rejoining");
+		CHECK_OK(ncclsvc_comm_rejoin(r.comm, WAIT_MS));
+		rank_check_usable(&r);
+	}
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+/* A trainer of the other node dies meanwhile: the nodes cannot agree on what was launched. */
+static void stop_node(int stopped)
+{
+	struct nodes w;
+	struct client ranks[2];
+	const int victim = !stopped;
+	int yes;
+	nodes_start(&w, 2, 1);
+	nodes_clients(&w, ranks, patient_rank, &yes);
+	hear_all(ranks, 2, READY);
+	sleep_ms(30);
+	CHECK_EQ(kill(w.c.nodes[stopped].pid, SIGSTOP), 0);
+	client_kill(&ranks[victim]);
+	CHECK(cluster_logged(&w.c, "did not agree"));
+	CHECK_EQ(kill(w.c.nodes[stopped].pid, SIGCONT), 0);
+	ranks[victim].arg = NULL;
+	client_start(&ranks[victim], patient_rank);
+	CHECK_EQ(hear(&ranks[victim]), READY);
+	crew_end(ranks, 2);
+	CHECK_EQ(nodes_inits(&w, 2), 4); /* NCCL has begun anew, on both */
+	nodes_stop(&w);
+}
+
+static void test_stopped(void)
+{
+	stop_node(1);
+}
+
+static void test_stopped_leader(void)
+{
+	stop_node(0);
+}
+
 /* ---- NCCL cannot begin ---- */
 
 static void set_fault(const char *name, int pid)
@@ -313,10 +387,14 @@ const struct gpu_test node_gone_tests[] = {
 	{"nodes/worker_between", test_worker_between, 2, 120, 0},
 	{"nodes/worker_inside", test_worker_inside, 2, 120, TEST_QUICK},
 	{"nodes/trainer_inside/4", test_trainer_inside_4, 4, 120, 0},
+	{"nodes/trainer_between/4", test_trainer_between_4, 4, 120, TEST_QUICK},
+	{"nodes/worker_between/4", test_worker_between_4, 4, 120, 0},
 	{"nodes/worker_inside/4", test_worker_inside_4, 4, 120, 0},
 	{"nodes/daemon_waiting", test_daemon_waiting, 2, 90, TEST_QUICK},
 	{"nodes/daemon_inside", test_daemon_inside, 2, 90, TEST_QUICK},
 	{"nodes/leader/4", test_leader, 3, 90, TEST_QUICK},
+	{"nodes/stopped", test_stopped, 2, 90, 0},
+	{"nodes/stopped_leader", test_stopped_leader, 2, 90, TEST_QUICK},
 	{"nodes/init_fails", test_init_fails, 2, 90, TEST_QUICK},
 	{"nodes/late", test_late, 2, 60, 0},
 	{0},
