@@ -227,7 +227,7 @@ static bool sits_elsewhere(struct server *s, struct communicator *m, uint32_t k,
 		comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
 	seat->node = (int32_t)who->node;
 	seat->pid = seat->far_pid = who->pid;
-	seat->device = m->cuda ? 0 : SVC_DEVICE_HOST;
+	seat->device = m->cuda ? who->device : SVC_DEVICE_HOST;
 	seat->state = NCCLSVC_MEMBER_JOINED;
 	m->remote++;
 	return true;
@@ -415,6 +415,7 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	free(m->start);
 	free(m->start_break);
 	m->start_break = NULL;
+	m->muster = MUSTER_NONE;
 	m->start = malloc(size);
 	if (!m->start) {
 		log_error("communicator %s: out of memory", m->label);
@@ -426,7 +427,8 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 		    m->seats[k].state != NCCLSVC_MEMBER_JOINING)
 			vanished = (int32_t)k;
 	if (m->cuda && vanished >= 0)
-		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, "a member went before the epoch began");
+		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, vanished,
+				"a member went before the epoch began");
 	else
 		comm_try_start(s, m);
 }
@@ -464,6 +466,11 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 	for (uint32_t k = 0; m->start && k < m->nranks; k++) {
 		if (m->start->members[k].node != node || m->start_break)
 			continue;
+		if (m->cuda) {
+			comm_not_begun(m, NCCLSVC_PEER_GONE,
+				       "a member's node went before the epoch began");
+			return;
+		}
 		m->start_break = malloc(sizeof(*m->start_break));
 		if (m->start_break)
 			*m->start_break = (struct control_break){.epoch = m->start->epoch,
@@ -570,7 +577,7 @@ void comm_client_gone(struct client *c)
 		if (was == NCCLSVC_MEMBER_JOINED)
 			comm_break_epoch(s, m, rank);
 		else if (was == NCCLSVC_MEMBER_JOINING && m->start && m->cuda)
-			comm_fail_joins(s, m, NCCLSVC_PEER_GONE,
+			comm_fail_joins(s, m, NCCLSVC_PEER_GONE, rank,
 					"a member went before the epoch began");
 		else if (!s->cluster && was == NCCLSVC_MEMBER_JOINING &&
 			 m->reply_opcode == SVC_SPLIT)

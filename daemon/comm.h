@@ -69,8 +69,14 @@ void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank);
 /* comm_gpu.c: true if every worker is there and knows its member's timelines, and NCCL has a
  * communicator. Else whatever is missing has been asked for, and comm_try_start follows. */
 bool comm_gpus_ready(struct server *s, struct communicator *m);
-/* Answers every JOIN that waits with this error. */
-void comm_fail_joins(struct server *s, struct communicator *m, int result, const char *why);
+/* Answers every JOIN that waits with this error; rank: who went, or -1. Other nodes that were about
+ * to begin are told. */
+void comm_fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
+		     const char *why);
+/* The same, when another node has told this one. */
+void comm_not_begun(struct communicator *m, int result, const char *why);
+/* The epoch that is about to begin, or any of a daemon that is alone: is this member of this node? */
+bool comm_sits_here(const struct communicator *m, uint32_t k);
 /* Members are all of the host or all of GPUs, each of its own. False: an error was sent. */
 bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
 		      const struct svc_join *j, int32_t rank);

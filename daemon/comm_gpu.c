@@ -8,15 +8,10 @@
 #include "comm.h"
 #include "gpu.h"
 
-static bool physical_fits(const struct communicator *m)
+bool comm_sits_here(const struct communicator *m, uint32_t k)
 {
-	const struct physical *p = m->physical;
-	if (!p || !p->ready || p->bad)
-		return false;
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (p->devices[k] != m->seats[k].device)
-			return false;
-	return true;
+	const struct cluster *c = m->account->server->cluster;
+	return !c || !m->start || m->start->members[k].node == c->me;
 }
 
 /* True: every worker is there and knows its member's timelines, and NCCL has a communicator. Else
@@ -27,12 +22,14 @@ bool comm_gpus_ready(struct server *s, struct communicator *m)
 	if (m->acquiring)
 		return false;
 	for (uint32_t k = 0; k < m->nranks; k++) {
+		if (!comm_sits_here(m, k))
+			continue;
 		struct gpu *g = s->gpus[m->seats[k].device];
-		if (g->info.state != NCCLSVC_DEVICE_READY)
+		if (g->info.state != NCCLSVC_DEVICE_READY || physical_stuck(g))
 			return false;
 		known = gpu_session_known(g, m->seats[k].client) && known;
 	}
-	if (!known || physical_fits(m))
+	if (!known || physical_fits(m->physical, m))
 		return known;
 	uint64_t due = physical_due(s, m);
 	if (due) {
@@ -41,14 +38,20 @@ bool comm_gpus_ready(struct server *s, struct communicator *m)
 	}
 	physical_release(m);
 	m->acquiring = true;
+	if (nodes_across(m)) {
+		nodes_want(m);
+		return false;
+	}
 	physical_acquire(s, m);
-	if (!physical_fits(m))
+	if (!physical_fits(m->physical, m))
 		return false;
 	m->acquiring = false;
 	return true;
 }
 
-void comm_fail_joins(struct server *s, struct communicator *m, int result, const char *why)
+/* all: the other nodes do not know yet. */
+static void fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
+		       const char *why, bool all)
 {
 	uint32_t *sessions = calloc(m->nranks, sizeof(*sessions)); /* that held a seat */
 	if (!sessions)
@@ -69,9 +72,13 @@ void comm_fail_joins(struct server *s, struct communicator *m, int result, const
 	}
 	if (s->cluster && m->start) { /* its home believes that it has begun */
 		m->epoch = m->start->epoch;
+		if (nodes_across(m))
+			nodes_withdraw(m, result, rank);
+		remote_not_begun(m, result, rank, all);
 		free(m->start);
+		free(m->start_break);
 		m->start = NULL;
-		remote_break(m, result, -1, -1);
+		m->start_break = NULL;
 		for (uint32_t k = 0; k < m->nranks; k++)
 			if (sessions[k])
 				remote_unjoin(m, k, sessions[k], false);
@@ -80,14 +87,32 @@ void comm_fail_joins(struct server *s, struct communicator *m, int result, const
 	comm_check_idle(s, m);
 }
 
+void comm_fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
+		     const char *why)
+{
+	fail_joins(s, m, result, rank, why, true);
+}
+
+void comm_not_begun(struct communicator *m, int result, const char *why)
+{
+	fail_joins(m->account->server, m, result, -1, why, false);
+}
+
 void comm_physical_ready(struct communicator *m, int result, const char *why)
 {
 	struct server *s = m->account->server;
 	m->acquiring = false;
 	if (result)
-		comm_fail_joins(s, m, result, why);
+		comm_fail_joins(s, m, result, -1, why);
 	else
 		comm_try_start(s, m);
+}
+
+void comm_epoch_dirty(struct server *s, uint32_t slot)
+{
+	const struct communicator *m = s->comm_by_slot[slot];
+	if (m->physical)
+		physical_abort(m->physical, "the nodes did not agree on what was launched");
 }
 
 void comm_gpu_ready(struct server *s)

@@ -35,10 +35,12 @@ static bool check_join(struct client *c, uint32_t serial, const struct svc_join 
 			     "the world's ranks are the host's (device -1)");
 		return false;
 	}
-	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > c->server->ngpus) {
+	const struct cluster *nodes = c->server->cluster;
+	uint32_t most = nodes ? nodes->n * GPUS_MAX : c->server->ngpus;
+	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > most) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "nranks is %d: each needs a GPU of its own, and this node has %u",
-			     j->nranks, c->server->ngpus);
+			     "nranks is %d: each needs a GPU of its own, and %s %u", j->nranks,
+			     nodes ? "all nodes can have" : "this node has", most);
 		return false;
 	}
 	if (!world && j->nranks > SVC_HOST_RANKS_MAX) {
@@ -227,7 +229,7 @@ static bool name_lost_gpu(const struct server *s, const struct communicator *m, 
 	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
 		int32_t device = m->seats[k].device;
 		const struct gpu *g = device < 0 ? NULL : s->gpus[device];
-		if (!g || g->info.state == NCCLSVC_DEVICE_READY)
+		if (!g || !comm_alive(&m->seats[k]) || g->info.state == NCCLSVC_DEVICE_READY)
 			continue;
 		snprintf(text, size,
 			 "communicator %s waits for the worker of gpu%d, which %s by rank %u's "
@@ -280,7 +282,7 @@ void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
 	struct rank_names missing = {0};
 	char text[SVC_TEXT_BYTES];
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (m->seats[k].state != NCCLSVC_MEMBER_JOINING)
+		if (comm_sits_here(m, k) && m->seats[k].state != NCCLSVC_MEMBER_JOINING)
 			rank_names_add(&missing, k);
 	bool lost = name_lost_gpu(s, m, rank, text, sizeof(text));
 	if (!lost && missing.n)
@@ -290,8 +292,9 @@ void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
 	else if (!lost)
 		snprintf(text, sizeof(text),
 			 "NCCL had not made communicator %s by rank %u's deadline", m->label, rank);
-	if (s->cluster ? m->start != NULL : m->reply_opcode == SVC_SPLIT) { /* nobody else can ever come */
-		comm_fail_joins(s, m, NCCLSVC_TIMEOUT, text);
+	if (s->cluster ? m->start != NULL
+		       : m->reply_opcode == SVC_SPLIT) { /* nobody else can ever come */
+		comm_fail_joins(s, m, NCCLSVC_TIMEOUT, -1, text);
 		return;
 	}
 	if (s->cluster && m->seats[rank].client)

@@ -151,6 +151,7 @@ enum event_kind {
 	EVENT_CANCELLED,
 	EVENT_DRAINED,
 	EVENT_PONG,
+	EVENT_EPOCH_DIRTY, /* nodes may not have launched alike: its NCCL communicator is done for */
 	EVENT_SPAN_FAILED, /* an epoch on several nodes can't go on: end it on all of them */
 	EVENT_WINDOW_WANTED, /* its workers are to wait for each other to register a window */
 	EVENT_WINDOW_OVER,   /* of whom had the turn: they do not, or no more */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The supervisor's side of the GPUs: their workers (gpu.c), physical NCCL communicators
- * (gpu_comm.c), and trainers' memory there (gpu_memory.c). No CUDA here: workers are asked by
+ * (gpu_comm.c; gpu_nodes.c: across nodes), and trainers' memory there (gpu_memory.c). No CUDA here: workers are asked by
  * message, and answer in order.
  */
 #ifndef DAEMON_GPU_H
@@ -11,6 +11,9 @@
 #include "worker/protocol.h"
 #include "worker/queue.h"
 
+struct control_nccl_drop;
+struct control_nccl_id;
+struct control_nccl_use;
 struct gpu;
 
 /* answer is NULL if the worker is gone. fd is the caller's to close after the call: -1 if none. */
@@ -80,12 +83,21 @@ void gpu_kill(struct gpu *g, const char *why);
 /* How long a worker may take for an answer. */
 uint64_t gpu_patience_ns(const struct server *s);
 
-/* gpu_comm.c: physical communicators. */
+struct physical_rank {
+	uint32_t rank;
+	int32_t device;
+};
+
+/* gpu_comm.c: physical communicators. Of one across nodes, what is here. */
 struct physical {
 	struct physical *prev, *next;
 	struct server *server;
 	struct communicator *user; /* NULL: in the pool, or on its way there */
-	uint32_t lane, n;
+	uint32_t lane, nranks;
+	uint32_t n;	 /* ranks on this node */
+	uint64_t serial; /* its parts on other nodes have the same; 0: there are none */
+	bool told;	 /* the registrar knows that it is broken */
+	int32_t lost;	 /* rank because of which; -1: none */
 	uint32_t waiting; /* answers still to come */
 	bool deferred;	  /* it waits for a window; that counts as an answer */
 	bool ready, bad, aborting;
@@ -94,11 +106,26 @@ struct physical {
 	int32_t result; /* and text: why it could not be made */
 	char text[SVC_TEXT_BYTES];
 	uint8_t id[NCCLSVC_ID_BYTES];
-	int32_t devices[]; /* by rank */
+	struct physical_rank locals[]; /* [n]: those here, in their order */
 };
 
 /* Gives m->physical, now or by comm_physical_ready. */
 void physical_acquire(struct server *s, struct communicator *m);
+/* Has it the GPUs of m's members on this node, and is it good? p may be NULL. */
+bool physical_fits(const struct physical *p, const struct communicator *m);
+/* A new one for m, with a lane but nothing behind it; NULL: there is no room. */
+struct physical *physical_make(struct server *s, struct communicator *m, uint64_t serial);
+/* NCCL makes it, by p->id; comm_physical_ready follows. */
+void physical_init(struct physical *p);
+/* It is not to be, while it is made. */
+void physical_doom(struct physical *p, int result, const char *why);
+/* Says with each GPU how many it has. */
+void physical_recount(struct server *s);
+/* Its worker makes a communicator that is not to be, for another node's part of it has failed: it
+ * may have to be killed. */
+bool physical_stuck(const struct gpu *g);
+/* Nobody uses it: it goes in good order. */
+void physical_destroy(struct physical *p);
 /* Everybody has left one that fits, and it will be free in a moment: until when to wait for it.
  * 0: do not wait. */
 uint64_t physical_due(const struct server *s, const struct communicator *m);
@@ -115,6 +142,18 @@ void physical_free_all(struct server *s);
  * while another did that would wait for ever: so never both at a time. */
 void physical_window_wanted(struct server *s, uint32_t comm, uint32_t epoch);
 void physical_window_over(struct server *s);
+
+/* gpu_nodes.c: parts of NCCL communicators across nodes. */
+bool nodes_across(const struct communicator *m);
+/* This node is ready for the epoch of m->start; nodes_use follows. */
+void nodes_want(struct communicator *m);
+/* It is not, any more. */
+void nodes_withdraw(struct communicator *m, int result, int32_t rank);
+void nodes_use(struct cluster *c, const struct control_nccl_use *u);
+void nodes_make_id(struct cluster *c, const struct control_nccl_id *m);
+void nodes_drop(struct cluster *c, const struct control_nccl_drop *d);
+/* Before the next registrar is asked for anything. */
+void nodes_registrar_lost(struct cluster *c, uint32_t node);
 
 /* gpu_redop.c: reductions that members make. */
 void gpu_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add *r);

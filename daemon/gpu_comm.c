@@ -9,6 +9,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "cluster/cluster.h"
 #include "comm.h"
 #include "gpu.h"
 #include "log.h"
@@ -16,12 +17,22 @@
 #define LEAVING_NS	     UINT64_C(100000000) /* for the engine to be through with who has left */
 #define INIT_WITHOUT_PEER_NS UINT64_C(5000000000) /* for NCCL to notice by itself */
 
-static struct gpu *gpu_of(const struct physical *p, uint32_t rank)
+/* i: of those here. */
+static struct gpu *gpu_of(const struct physical *p, uint32_t i)
 {
-	return p->server->gpus[p->devices[rank]];
+	return p->server->gpus[p->locals[i].device];
 }
 
-static void count(struct server *s)
+/* The rank that this node has on the GPU; -1: none. */
+static int32_t rank_on(const struct physical *p, int32_t device)
+{
+	for (uint32_t k = 0; k < p->n; k++)
+		if (p->locals[k].device == device)
+			return (int32_t)p->locals[k].rank;
+	return -1;
+}
+
+void physical_recount(struct server *s)
 {
 	for (uint32_t i = 0; i < s->ngpus; i++)
 		s->gpus[i]->info.nccl_comms = s->gpus[i]->info.nccl_comms_idle = 0;
@@ -39,15 +50,35 @@ static void forget(struct physical *p)
 	s->lanes[p->lane] = false;
 	DL_DELETE(s->physicals, p);
 	free(p);
-	count(s);
+	physical_recount(s);
 }
 
 /* ---- Making ---- */
+
+/* The parts on other nodes are of no use any more. */
+static void tell_broken(struct physical *p)
+{
+	if (!p->serial || p->told || p->server->closing)
+		return;
+	p->told = true;
+	remote_nccl_free(p->server->cluster, p->serial, p->result ? p->result : NCCLSVC_NCCL_ERROR,
+			 p->lost);
+}
+
+/* A rank will not come, and NCCL may wait for it for ever. */
+static void hurry(struct physical *p)
+{
+	tell_broken(p);
+	for (uint32_t k = 0; k < p->n; k++)
+		gpu_hurry(gpu_of(p, k), p, INIT_WITHOUT_PEER_NS);
+}
 
 static void settle(struct physical *p)
 {
 	struct communicator *m = p->user;
 	if (p->bad) {
+		struct server *s = p->server;
+		const bool across = p->serial;
 		char text[SVC_TEXT_BYTES];
 		snprintf(text, sizeof(text), "%s", p->text);
 		if (m)
@@ -57,13 +88,17 @@ static void settle(struct physical *p)
 		physical_abort(p, NULL);
 		if (m)
 			comm_physical_ready(m, result, text);
+		if (across) /* others may have waited for this to be over */
+			comm_gpu_ready(s);
 		return;
 	}
 	p->ready = true;
 	p->idle_ns = server_now();
-	count(p->server);
+	physical_recount(p->server);
 	if (m)
 		comm_physical_ready(m, NCCLSVC_OK, NULL);
+	else if (p->serial)
+		remote_nccl_free(p->server->cluster, p->serial, NCCLSVC_OK, -1);
 	else
 		server_deadline(p->server, p->idle_ns);
 }
@@ -76,6 +111,7 @@ static void note_failure(struct physical *p, const struct gpu *g,
 	if (p->result == NCCLSVC_WORKER_LOST || (p->result && answer))
 		return;
 	p->result = answer ? NCCLSVC_NCCL_ERROR : NCCLSVC_WORKER_LOST;
+	p->lost = rank_on(p, g->index);
 	snprintf(p->text, sizeof(p->text), "gpu%d: %.200s", g->index,
 		 answer ? answer->text : "its worker was lost while NCCL made the communicator");
 }
@@ -104,25 +140,14 @@ static void on_made(struct gpu *g, void *arg, const struct worker_message *answe
 	p->waiting--;
 	if (!answer || answer->result)
 		note_failure(p, g, answer);
-	if (p->waiting)
+	if (p->waiting) {
+		if (p->bad && p->serial)
+			hurry(p); /* the other nodes' workers, too */
 		return;
+	}
 	s->making--;
 	settle(p);
 	give_turn(s);
-}
-
-static void make(struct physical *p)
-{
-	const uint32_t n = p->n; /* the last answer may come at once, and end p */
-	p->waiting = n;
-	p->server->making++;
-	for (uint32_t k = 0; k < n; k++) {
-		struct worker_message m = {
-			.kind = WORKER_COMM_INIT,
-			.comm = {.lane = p->lane, .nranks = (int32_t)n, .rank = (int32_t)k}};
-		memcpy(m.comm.id, p->id, sizeof(m.comm.id));
-		gpu_ask(gpu_of(p, k), &m, -1, on_made, p, gpu_patience_ns(p->server));
-	}
 }
 
 void physical_window_wanted(struct server *s, uint32_t comm, uint32_t epoch)
@@ -151,7 +176,7 @@ void physical_window_over(struct server *s)
 		if (p->bad)
 			settle(p);
 		else
-			make(p);
+			physical_init(p);
 	}
 	give_turn(s);
 }
@@ -168,21 +193,49 @@ static void on_id(struct gpu *g, void *arg, const struct worker_message *answer,
 		return;
 	}
 	memcpy(p->id, answer->comm.id, sizeof(p->id));
-	p->deferred = p->server->window_turn;
-	if (p->deferred)
-		p->waiting = 1;
-	else
-		make(p);
+	physical_init(p);
 }
 
-static bool fits(const struct physical *p, const struct communicator *m)
+void physical_init(struct physical *p)
 {
-	if (!p->ready || p->bad || p->aborting || p->n != m->nranks)
+	const uint32_t n = p->n; /* the last answer may come at once, and end p */
+	p->deferred = p->server->window_turn;
+	p->waiting = p->deferred ? 1 : n;
+	if (p->deferred)
+		return;
+	p->server->making++;
+	for (uint32_t k = 0; k < n; k++) {
+		struct worker_message m = {.kind = WORKER_COMM_INIT,
+					   .comm = {.lane = p->lane,
+						    .nranks = (int32_t)p->nranks,
+						    .rank = (int32_t)p->locals[k].rank}};
+		memcpy(m.comm.id, p->id, sizeof(m.comm.id));
+		gpu_ask(gpu_of(p, k), &m, -1, on_made, p, gpu_patience_ns(p->server));
+	}
+}
+
+bool physical_fits(const struct physical *p, const struct communicator *m)
+{
+	uint32_t here = 0;
+	if (!p || !p->ready || p->bad || p->aborting || p->nranks != m->nranks)
 		return false;
-	for (uint32_t k = 0; k < p->n; k++)
-		if (p->devices[k] != m->seats[k].device)
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		if (!comm_sits_here(m, k))
+			continue;
+		const struct physical_rank *r = here < p->n ? &p->locals[here++] : NULL;
+		if (!r || r->rank != k || r->device != m->seats[k].device)
 			return false;
-	return true;
+	}
+	return here == p->n;
+}
+
+bool physical_stuck(const struct gpu *g)
+{
+	const struct physical *p;
+	DL_FOREACH (g->server->physicals, p)
+		if (p->waiting && p->bad && !p->aborting && rank_on(p, g->index) >= 0)
+			return true;
+	return false;
 }
 
 uint64_t physical_due(const struct server *s, const struct communicator *m)
@@ -191,7 +244,7 @@ uint64_t physical_due(const struct server *s, const struct communicator *m)
 	uint64_t due = 0;
 	DL_FOREACH (s->physicals, p) {
 		const struct communicator *user = p->user;
-		if (!fits(p, m) || user == m)
+		if (!physical_fits(p, m) || user == m)
 			continue;
 		if (!user)
 			return 0;
@@ -201,35 +254,48 @@ uint64_t physical_due(const struct server *s, const struct communicator *m)
 	return due;
 }
 
-void physical_acquire(struct server *s, struct communicator *m)
+struct physical *physical_make(struct server *s, struct communicator *m, uint64_t serial)
 {
-	struct physical *p;
-	DL_FOREACH (s->physicals, p)
-		if (!p->user && fits(p, m)) {
-			p->user = m;
-			m->physical = p;
-			gpu_redops_clear(p);
-			count(s);
-			return;
-		}
 	uint32_t lane = 0;
 	while (lane < WORKER_LANES && s->lanes[lane])
 		lane++;
-	p = lane < WORKER_LANES ? calloc(1, sizeof(*p) + m->nranks * sizeof(p->devices[0])) : NULL;
+	struct physical *p = NULL;
+	if (lane < WORKER_LANES)
+		p = calloc(1, sizeof(*p) + m->nranks * sizeof(p->locals[0]));
 	if (!p) {
 		comm_physical_ready(m, NCCLSVC_LIMIT,
 				    "the daemon has its limit of NCCL communicators");
-		return;
+		return NULL;
 	}
 	s->lanes[lane] = true;
 	p->server = s;
 	p->user = m;
 	p->lane = lane;
-	p->n = m->nranks;
-	for (uint32_t k = 0; k < p->n; k++)
-		p->devices[k] = m->seats[k].device;
+	p->nranks = m->nranks;
+	p->serial = serial;
+	p->lost = -1;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (comm_sits_here(m, k))
+			p->locals[p->n++] = (struct physical_rank){k, m->seats[k].device};
 	DL_APPEND(s->physicals, p);
 	m->physical = p;
+	return p;
+}
+
+void physical_acquire(struct server *s, struct communicator *m)
+{
+	struct physical *p;
+	DL_FOREACH (s->physicals, p)
+		if (!p->user && physical_fits(p, m)) {
+			p->user = m;
+			m->physical = p;
+			gpu_redops_clear(p);
+			physical_recount(s);
+			return;
+		}
+	p = physical_make(s, m, 0);
+	if (!p)
+		return;
 	p->waiting = 1;
 	gpu_ask(gpu_of(p, 0), &(struct worker_message){.kind = WORKER_UNIQUE_ID}, -1, on_id, p,
 		gpu_patience_ns(s));
@@ -269,6 +335,7 @@ void physical_abort(struct physical *p, const char *why)
 		log_warning("NCCL communicator %u is broken off: %s", p->lane, why);
 	const uint32_t n = p->n; /* the last answer may come at once, and end p */
 	p->bad = p->aborting = true;
+	tell_broken(p);
 	p->released = false;
 	p->abort_ns = server_now();
 	p->waiting = n;
@@ -294,50 +361,50 @@ void physical_release(struct communicator *m)
 			forget(p);
 		return;
 	}
-	count(p->server);
-	server_deadline(p->server, p->idle_ns);
-}
-
-static bool uses(const struct physical *p, int32_t device)
-{
-	for (uint32_t k = 0; k < p->n; k++)
-		if (p->devices[k] == device)
-			return true;
-	return false;
-}
-
-static int32_t rank_on(const struct physical *p, int32_t device)
-{
-	for (uint32_t k = 0; k < p->n; k++)
-		if (p->devices[k] == device)
-			return (int32_t)k;
-	return -1;
+	physical_recount(p->server);
+	if (p->serial && !p->aborting && !p->waiting)
+		remote_nccl_free(p->server->cluster, p->serial, NCCLSVC_OK, -1);
+	else if (!p->serial)
+		server_deadline(p->server, p->idle_ns);
 }
 
 /* Ends the epoch that it is used in, and the communicator itself. */
 static void break_off(struct physical *p, int result, int32_t device, const char *why)
 {
 	struct communicator *m = p->user;
+	p->result = result;
+	p->lost = rank_on(p, device);
 	if (m && m->running) {
-		comm_gpu_lost(m, result, rank_on(p, device));
+		comm_gpu_lost(m, result, p->lost);
 	} else if (m) {
 		m->physical = NULL;
 		p->user = NULL;
 	}
 	physical_abort(p, why);
+	if (m && !m->running && nodes_across(m)) /* the others may have begun */
+		comm_physical_ready(m, result, why);
+}
+
+void physical_doom(struct physical *p, int result, const char *why)
+{
+	p->bad = true;
+	if (!p->result) {
+		p->result = result;
+		snprintf(p->text, sizeof(p->text), "%s", why);
+	}
+	hurry(p);
 }
 
 void physical_gpu_lost(struct server *s, const struct gpu *g)
 {
 	struct physical *p, *tmp;
 	DL_FOREACH_SAFE (s->physicals, p, tmp) {
-		if (!uses(p, g->index) || p->aborting)
+		if (rank_on(p, g->index) < 0 || p->aborting)
 			continue;
 		if (p->waiting) {
-			/* Its own answer will not come, and NCCL may wait for it for ever. */
+			/* Its own answer will not come. */
 			note_failure(p, g, NULL);
-			for (uint32_t k = 0; k < p->n; k++)
-				gpu_hurry(gpu_of(p, k), p, INIT_WITHOUT_PEER_NS);
+			hurry(p);
 			continue;
 		}
 		break_off(p, NCCLSVC_WORKER_LOST, g->index, "a worker is lost");
@@ -369,6 +436,14 @@ static uint64_t release_inputs(struct physical *p, uint64_t now)
 	return 0;
 }
 
+void physical_destroy(struct physical *p)
+{
+	for (uint32_t k = 0; k < p->n; k++)
+		gpu_tell(gpu_of(p, k), &(struct worker_message){.kind = WORKER_COMM_DESTROY,
+								.comm.lane = p->lane});
+	forget(p);
+}
+
 uint64_t physical_expire(struct server *s, uint64_t now)
 {
 	uint64_t next = 0;
@@ -376,17 +451,14 @@ uint64_t physical_expire(struct server *s, uint64_t now)
 	DL_FOREACH_SAFE (s->physicals, p, tmp) {
 		if (p->aborting)
 			next = earlier(next, release_inputs(p, now));
-		if (p->user || p->waiting || p->aborting || !p->ready)
+		if (p->user || p->waiting || p->aborting || !p->ready || p->serial)
 			continue;
 		uint64_t end = p->idle_ns + (uint64_t)s->config->comm_idle_seconds * 1000000000;
 		if (end > now) {
 			next = earlier(next, end);
 			continue;
 		}
-		for (uint32_t k = 0; k < p->n; k++)
-			gpu_tell(gpu_of(p, k), &(struct worker_message){.kind = WORKER_COMM_DESTROY,
-									.comm.lane = p->lane});
-		forget(p);
+		physical_destroy(p);
 	}
 	return next;
 }

@@ -93,7 +93,7 @@ void gpu_redop_del(struct client *c, uint32_t serial, const struct svc_redop_del
 void gpu_redops_clear(const struct physical *p)
 {
 	for (uint32_t k = 0; k < p->n; k++)
-		gpu_tell(p->server->gpus[p->devices[k]],
+		gpu_tell(p->server->gpus[p->locals[k].device],
 			 &(struct worker_message){.kind = WORKER_REDOPS_CLEAR,
 						  .redop.lane = p->lane});
 }

@@ -72,8 +72,10 @@ static void on_timer(uv_timer_t *timer)
 	s->next_deadline_ns = 0;
 	uint64_t next = earlier(expire_silent(s, now), comm_expire(s, now));
 	next = earlier(next, physical_expire(s, now));
-	if (s->cluster)
+	if (s->cluster) {
 		home_expire(s->cluster, now);
+		next = earlier(next, registrar_expire(s->cluster, now));
+	}
 	if (next)
 		server_deadline(s, next);
 }
@@ -226,6 +228,9 @@ static void handle_event(struct server *s, const struct event *ev)
 	case EVENT_DRAINED:
 		if (s->drained)
 			s->drained(s->drained_arg);
+		break;
+	case EVENT_EPOCH_DIRTY:
+		comm_epoch_dirty(s, ev->epoch.comm);
 		break;
 	case EVENT_SPAN_FAILED:
 		comm_span_failed(s, ev->span.comm, ev->span.epoch, ev->span.result, ev->span.node);

@@ -84,6 +84,8 @@ struct split_request {
 	bool overdue; /* its home was asked who is late */
 };
 
+enum muster_state { MUSTER_NONE, MUSTER_READY, MUSTER_OVER };
+
 /* A plan that waits for the other members'. */
 struct commit {
 	bool here;
@@ -122,6 +124,7 @@ struct communicator {
 	/* With other nodes: */
 	uint32_t remote;	     /* members of the epoch on other nodes */
 	struct control_start *start; /* all have joined; NULL: not yet, or it has begun */
+	enum muster_state muster;    /* of GPUs across nodes: what the registrar knows of start */
 	struct control_break *start_break; /* that is over already */
 	UT_hash_handle hh; /* by id */
 };
@@ -267,6 +270,7 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r);
 /* Vacates every seat of a client that is gone. */
 void comm_client_gone(struct client *c);
 void comm_epoch_gone(struct server *s, uint32_t slot);
+void comm_epoch_dirty(struct server *s, uint32_t slot);
 /* Ends what is overdue; returns the next deadline, 0 for none. */
 uint64_t comm_expire(struct server *s, uint64_t now);
 /* What a communicator of GPUs waited for may be there now. */

@@ -29,10 +29,10 @@ NAME_FUNCTION(svc_result_name, int, NCCLSVC_RESULTS)
 NAME_FUNCTION(svc_op_name, unsigned, NCCLSVC_OPS)
 NAME_FUNCTION(svc_type_name, unsigned, NCCLSVC_TYPES)
 static NAME_FUNCTION(known_redop_name, unsigned, NCCLSVC_REDOPS)
-NAME_FUNCTION(svc_state_name, unsigned, NCCLSVC_STATES)
-NAME_FUNCTION(svc_field_name, unsigned, NCCLSVC_FIELDS)
+	NAME_FUNCTION(svc_state_name, unsigned, NCCLSVC_STATES)
+		NAME_FUNCTION(svc_field_name, unsigned, NCCLSVC_FIELDS)
 
-const char *svc_redop_name(unsigned redop)
+			const char *svc_redop_name(unsigned redop)
 {
 	return svc_redop_made(redop) ? "premulsum" : known_redop_name(redop);
 }
@@ -155,6 +155,13 @@ char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size)
 		add_value(&t, st->field, st->value_b);
 		break;
 	case NCCLSVC_PEER_GONE:
+		if (st->rank_a < 0 && st->field == NCCLSVC_FIELD_NODE) {
+			add(&t,
+			    "node %llu's daemon is gone, which kept order between the nodes; "
+			    "rejoin the communicator",
+			    (unsigned long long)st->value_a);
+			break;
+		}
 		if (st->rank_a < 0) {
 			add(&t, "a member died or left; rejoin the communicator");
 			break;

@@ -101,6 +101,8 @@ static void devices(const struct snapshot *s, const ncclsvc_comm_info *x, struct
 			text_char(out, '?');
 		else
 			text_i64(out, m[i].device);
+		if (m[i].device >= 0 && m[i].elsewhere)
+			text_printf(out, " of node %u", m[i].elsewhere - 1);
 	}
 	if (n > NCCLSVC_MISSING_SHOWN)
 		text_printf(out, " (+%zu)", n - NCCLSVC_MISSING_SHOWN);

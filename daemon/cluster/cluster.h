@@ -7,10 +7,18 @@
  *   link.c     the connections
  *   home.c     a communicator's home: the node that gathers its members
  *   remote.c   what this node tells a home, and what others tell this node
+ *   registrar.c the node that knows the NCCL communicators across nodes
  *
  * A communicator's home is a node that its id decides. Every JOIN goes there, also where all
  * members are on one node; when all are there, the home tells the members' nodes, and they start
  * the epoch. The end of an epoch is told by the node on which it has its cause, to all others.
+ *
+ * GPUs of several nodes need an NCCL communicator, of which each node has a part. One node, the
+ * registrar, is the lowest that lives. Each member's node tells it when it is ready for an epoch;
+ * when all are, the registrar says which NCCL communicator they use: one from the pool, or a new
+ * one, with the id that rank 0's node has made. A node gives its part back whole or broken; once
+ * broken, all parts are. So a part is never used with parts of another one's. When the registrar
+ * dies, so do the communicators that it knew: their numbers tell whose they were.
  */
 #ifndef CLUSTER_CLUSTER_H
 #define CLUSTER_CLUSTER_H
@@ -72,6 +80,9 @@ struct cluster {
 	unsigned handles; /* libuv's, still open */
 	bool closing, late;
 	struct gathering *gatherings; /* of which this node is the home */
+	struct muster *musters;	      /* the registrar's, as the next two */
+	struct joint *joints;
+	uint64_t njoints; /* made so far */
 	uint64_t spans;		      /* started so far */
 };
 
@@ -90,6 +101,11 @@ enum control_kind {
 	CONTROL_SPLIT_LATE, /* -> home: this SPLIT's time is up */
 	CONTROL_SPLIT_FAILED, /* home -> members' nodes */
 	CONTROL_PARTS,	    /* home -> members' nodes: who joins what now */
+	CONTROL_NCCL_READY, /* -> registrar: an epoch may begin here, or cannot */
+	CONTROL_NCCL_ID,    /* registrar -> rank 0's node: make an id; and the answer */
+	CONTROL_NCCL_USE,   /* registrar -> members' nodes: this communicator, or none */
+	CONTROL_NCCL_FREE,  /* -> registrar: a part is used no more, or broken */
+	CONTROL_NCCL_DROP,  /* registrar -> nodes: all parts go */
 	CONTROL_END,
 };
 
@@ -113,7 +129,7 @@ struct control_join {
 	uint32_t cuda;
 	uint32_t epoch; /* the last that this node knows of */
 	uint32_t world, split;
-	uint32_t reserved;
+	int32_t device;
 	char label[NCCLSVC_NAME_BYTES];
 };
 
@@ -137,7 +153,7 @@ struct control_refuse {
 struct control_member {
 	uint32_t node, session;
 	int32_t pid;
-	uint32_t reserved;
+	int32_t device;
 };
 
 struct control_start {
@@ -182,6 +198,48 @@ struct control_parts {
 		uint32_t reserved;
 		struct control_part part;
 	} parts[];
+};
+
+/* Of the registrar, nodes talk about GPUs by node and index. */
+struct control_gpu {
+	uint32_t node;
+	int32_t device;
+};
+
+struct control_nccl_ready {
+	uint8_t id[NCCLSVC_ID_BYTES]; /* the communicator's, as in what follows */
+	uint32_t epoch, nranks;
+	int32_t result, rank; /* why it cannot begin, and because of whom (-1: nobody) */
+	uint32_t again;	      /* it could before */
+	uint32_t reserved;
+	struct control_gpu gpus[]; /* by rank */
+};
+
+struct control_nccl_id {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch;
+	int32_t result;
+	uint8_t unique[NCCLSVC_ID_BYTES]; /* NCCL's */
+};
+
+struct control_nccl_use {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch;
+	int32_t result, rank; /* as in control_nccl_ready */
+	uint32_t fresh;	      /* it is to be made, with that id */
+	uint64_t serial;      /* NCCL's communicator, on all nodes */
+	uint8_t unique[NCCLSVC_ID_BYTES];
+};
+
+struct control_nccl_free {
+	uint64_t serial;
+	int32_t result, rank; /* why it is broken, and whose; 0: it is whole */
+};
+
+struct control_nccl_drop {
+	uint64_t serial;
+	int32_t result, rank, node; /* 0: nobody has used it for long */
+	uint32_t reserved;
 };
 
 #define CONTROL_BODY_MAX                                                                           \
@@ -243,5 +301,24 @@ void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, bool
 void remote_break(struct communicator *m, int result, int32_t rank, int32_t node);
 void remote_left(struct communicator *m, int32_t rank);
 void remote_split(struct communicator *m, uint32_t rank, bool late);
+/* The epoch that m->start asks for cannot begin here, because of this rank (-1: none). all: or else
+ * only its home is told. */
+void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all);
+/* To the registrar: it can begin, or (a result) not. again: it could before. */
+void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool again);
+void remote_nccl_free(struct cluster *c, uint64_t serial, int result, int32_t rank);
+
+/* ---- registrar.c ---- */
+
+uint32_t registrar_of(const struct cluster *c);
+/* Which node gave this number? */
+uint32_t registrar_that_made(uint64_t serial);
+void registrar_ready(struct cluster *c, uint32_t from, const struct control_nccl_ready *m);
+void registrar_id(struct cluster *c, uint32_t from, const struct control_nccl_id *m);
+void registrar_free(struct cluster *c, uint32_t from, const struct control_nccl_free *m);
+void registrar_node_lost(struct cluster *c, uint32_t node);
+/* Lets go what was idle for too long; returns the next deadline, 0 for none. */
+uint64_t registrar_expire(struct cluster *c, uint64_t now);
+void registrar_free_all(struct cluster *c);
 
 #endif

@@ -19,7 +19,7 @@ enum gathered { SEAT_FREE, SEAT_JOINING, SEAT_JOINED, SEAT_BROKEN };
 struct gathered_seat {
 	enum gathered state;
 	uint32_t node, session;
-	int32_t pid;
+	int32_t pid, device;
 	bool split;
 };
 
@@ -165,34 +165,12 @@ static void start(struct cluster *c, struct gathering *g)
 	for (uint32_t k = 0; k < g->nranks; k++) {
 		struct gathered_seat *s = &g->seats[k];
 		s->state = SEAT_JOINED;
-		m->members[k] = (struct control_member){s->node, s->session, s->pid, 0};
+		m->members[k] = (struct control_member){s->node, s->session, s->pid, s->device};
 	}
 	g->joining = 0;
 	g->running = true;
 	tell_nodes(c, g, CONTROL_START, m, size);
 	free(m);
-}
-
-/* GPUs of several nodes are not one communicator yet. */
-static bool devices_fit(struct cluster *c, struct gathering *g)
-{
-	uint32_t node = g->seats[0].node;
-	bool one = true;
-	for (uint32_t k = 1; k < g->nranks; k++)
-		one &= g->seats[k].node == node;
-	if (!g->cuda || one)
-		return true;
-	for (uint32_t k = 0; k < g->nranks; k++) {
-		struct gathered_seat *s = &g->seats[k];
-		struct control_join m = {.rank = k, .session = s->session};
-		memcpy(m.id, g->id, sizeof(m.id));
-		refuse(c, s->node, g, &m, NCCLSVC_UNSUPPORTED,
-		       "communicator %s has GPUs of several nodes, which this version does not "
-		       "do: join with host memory, or with GPUs of one node",
-		       g->label);
-		free_seat(g, s);
-	}
-	return false;
 }
 
 /* Who asks for a seat that is held? */
@@ -275,8 +253,8 @@ void home_join(struct cluster *c, uint32_t from, const struct control_join *m)
 	}
 	if (s->state == SEAT_FREE)
 		g->held++;
-	*s = (struct gathered_seat){SEAT_JOINING, from, m->session, m->pid, m->split};
-	if (++g->joining == g->nranks && devices_fit(c, g))
+	*s = (struct gathered_seat){SEAT_JOINING, from, m->session, m->pid, m->device, m->split};
+	if (++g->joining == g->nranks)
 		start(c, g);
 }
 

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What this node tells a communicator's home and the other members' nodes, and what it does when
  * they tell it something. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../comm.h"
+#include "../gpu.h"
 #include "../log.h"
 #include "../server_state.h"
 #include "cluster.h"
+#include "names.h"
 
 #define ANSWER_NS UINT64_C(3000000000) /* for a home to say who was late */
 
@@ -46,6 +49,7 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.uid = m->owner,
 		.session = seat->client->id,
 		.cuda = m->cuda,
+		.device = seat->device,
 		.epoch = m->state == NCCLSVC_COMM_READY ? 0 : m->epoch,
 		.world = m->world,
 		.split = m->reply_opcode == SVC_SPLIT,
@@ -75,6 +79,58 @@ void remote_break(struct communicator *m, int result, int32_t rank, int32_t node
 	};
 	memcpy(b.id, m->id, sizeof(b.id));
 	tell_epoch(m, CONTROL_BREAK, &b, sizeof(b));
+}
+
+void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all)
+{
+	struct cluster *c = cluster_of(m);
+	const uint32_t home = home_of(c, m->id);
+	bool told[CLUSTER_NODES_MAX] = {false};
+	struct control_break b = {
+		.epoch = m->start->epoch,
+		.result = result,
+		.rank = rank,
+		.pid = rank >= 0 ? m->seats[rank].pid : 0,
+		.node = -1,
+	};
+	memcpy(b.id, m->id, sizeof(b.id));
+	told[c->me] = told[home] = true;
+	link_send(c, home, CONTROL_BREAK, &b, sizeof(b));
+	for (uint32_t k = 0; all && k < m->nranks; k++) {
+		const uint32_t node = m->start->members[k].node;
+		if (!told[node])
+			link_send(c, node, CONTROL_BREAK, &b, sizeof(b));
+		told[node] = true;
+	}
+}
+
+void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool again)
+{
+	struct cluster *c = cluster_of(m);
+	const size_t size =
+		sizeof(struct control_nccl_ready) + m->nranks * sizeof(struct control_gpu);
+	struct control_nccl_ready *r = calloc(1, size);
+	if (!r)
+		abort(); /* the other nodes would wait for ever */
+	memcpy(r->id, m->id, sizeof(r->id));
+	r->epoch = m->start->epoch;
+	r->nranks = m->nranks;
+	r->result = result;
+	r->rank = rank;
+	r->again = again;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		r->gpus[k] = (struct control_gpu){m->start->members[k].node,
+						  m->start->members[k].device};
+	link_send(c, registrar_of(c), CONTROL_NCCL_READY, r, size);
+	free(r);
+}
+
+void remote_nccl_free(struct cluster *c, uint64_t serial, int result, int32_t rank)
+{
+	const struct control_nccl_free m = {serial, result, rank};
+	const uint32_t node = registrar_that_made(serial);
+	if (node < c->n && !c->nodes[node].gone)
+		link_send(c, node, CONTROL_NCCL_FREE, &m, sizeof(m));
 }
 
 void remote_left(struct communicator *m, int32_t rank)
@@ -148,13 +204,18 @@ static void on_start(struct cluster *c, const struct control_start *s, size_t si
 
 static void on_break(struct cluster *c, uint32_t from, const struct control_break *b)
 {
+	char text[SVC_TEXT_BYTES];
 	if (home_of(c, b->id) == c->me)
 		home_broken(c, from, b);
 	struct communicator *m = find(c, b->id);
 	if (!m || b->rank >= (int32_t)m->nranks || b->node >= (int32_t)c->n)
 		return;
 	/* It may come before the epoch could begin here: then it ends as soon as it has begun. */
-	if (m->start && m->start->epoch == b->epoch) {
+	if (m->start && m->start->epoch == b->epoch && m->cuda && nodes_across(m)) {
+		snprintf(text, sizeof(text), "the epoch could not begin on node %u (%s): %s", from,
+			 c->nodes[from].card.host, svc_result_name(b->result));
+		comm_not_begun(m, b->result, text);
+	} else if (m->start && m->start->epoch == b->epoch) {
 		if (!m->start_break && (m->start_break = malloc(sizeof(*b))))
 			*m->start_break = *b;
 	} else if (m->epoch == b->epoch) {
@@ -187,6 +248,28 @@ static void on_parts(struct cluster *c, const struct control_parts *p, size_t si
 		comm_split_parts(m, p);
 }
 
+static void on_nccl_ready(struct cluster *c, uint32_t from, const struct control_nccl_ready *r,
+			  size_t size)
+{
+	if (!r->nranks || r->nranks > SVC_HOST_RANKS_MAX || r->rank >= (int32_t)r->nranks ||
+	    size != sizeof(*r) + r->nranks * sizeof(r->gpus[0]))
+		return;
+	for (uint32_t k = 0; k < r->nranks; k++)
+		if (r->gpus[k].node >= c->n)
+			return;
+	registrar_ready(c, from, r);
+}
+
+/* The registrar asks, or rank 0's node answers. */
+static void on_nccl_id(struct cluster *c, uint32_t from, const struct control_nccl_id *m)
+{
+	static const uint8_t none[sizeof(m->unique)];
+	if (m->result || memcmp(m->unique, none, sizeof(none)) != 0)
+		registrar_id(c, from, m);
+	else
+		nodes_make_id(c, m);
+}
+
 static bool text_ends(const char *text, size_t size)
 {
 	return memchr(text, '\0', size) != NULL;
@@ -206,6 +289,11 @@ static bool fits(enum control_kind kind, const void *body, size_t size)
 		[CONTROL_SPLIT_LATE] = sizeof(struct control_split),
 		[CONTROL_SPLIT_FAILED] = sizeof(struct control_split_failed),
 		[CONTROL_PARTS] = sizeof(struct control_parts),
+		[CONTROL_NCCL_READY] = sizeof(struct control_nccl_ready),
+		[CONTROL_NCCL_ID] = sizeof(struct control_nccl_id),
+		[CONTROL_NCCL_USE] = sizeof(struct control_nccl_use),
+		[CONTROL_NCCL_FREE] = sizeof(struct control_nccl_free),
+		[CONTROL_NCCL_DROP] = sizeof(struct control_nccl_drop),
 	};
 	if (kind >= CONTROL_END || size < sizes[kind])
 		return false;
@@ -267,6 +355,21 @@ void remote_handle(struct cluster *c, uint32_t from, enum control_kind kind, con
 	case CONTROL_PARTS:
 		on_parts(c, body, size);
 		break;
+	case CONTROL_NCCL_READY:
+		on_nccl_ready(c, from, body, size);
+		break;
+	case CONTROL_NCCL_ID:
+		on_nccl_id(c, from, body);
+		break;
+	case CONTROL_NCCL_USE:
+		nodes_use(c, body);
+		break;
+	case CONTROL_NCCL_FREE:
+		registrar_free(c, from, body);
+		break;
+	case CONTROL_NCCL_DROP:
+		nodes_drop(c, body);
+		break;
 	default:
 		break;
 	}
@@ -291,6 +394,8 @@ void remote_node_lost(struct cluster *c, uint32_t node)
 	struct communicator *m, *next;
 	server_command(s, &(struct command){.kind = COMMAND_NODE_LOST, .node = {node}});
 	home_node_lost(c, node);
+	registrar_node_lost(c, node);
+	nodes_registrar_lost(c, node);
 	HASH_ITER (hh, s->comms, m, next) {
 		comm_node_lost(m, node);
 		join_again(c, m, node);

@@ -273,6 +273,7 @@ void cluster_destroy(struct cluster *c, int code)
 		watchdog_stop(&w);
 	}
 	home_free(c);
+	registrar_free_all(c);
 	free(c->nodes);
 	free(c);
 }

@@ -17,6 +17,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "device.h"
 #include "order.h"
 #include "worker/queue.h"
 
@@ -27,13 +28,6 @@
 #define SLEEP_SHARE  100 /* a task's end is seen late by at most this part of its time */
 #define SLEEP_MIN_NS UINT64_C(50000)
 #define SLEEP_MAX_NS UINT64_C(20000000)
-
-struct meeting {
-	struct meeting *prev, *next; /* met, and not launched yet */
-	struct comm *comm;
-	uint32_t ntasks;
-	struct task *tasks[];
-};
 
 void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell)
 {
@@ -58,12 +52,14 @@ int device_start_member(struct engine *e, struct member *m)
 
 /* ---- Meeting ---- */
 
-enum begun device_meet(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks)
+enum begun device_meet_across(struct engine *e, struct comm *c, struct task *const *tasks,
+			      uint32_t ntasks, const struct crossing *at)
 {
 	struct meeting *m = calloc(1, sizeof(*m) + ntasks * sizeof(m->tasks[0]));
 	if (!m)
 		return BEGUN_NO_MEMORY;
 	m->comm = c;
+	m->at = *at;
 	m->ntasks = ntasks;
 	for (uint32_t i = 0; i < ntasks; i++) {
 		m->tasks[i] = tasks[i];
@@ -73,6 +69,11 @@ enum begun device_meet(struct engine *e, struct comm *c, struct task *const *tas
 	DL_APPEND(e->met, m);
 	e->met_new = true;
 	return BEGUN_RUNNING;
+}
+
+enum begun device_meet(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks)
+{
+	return device_meet_across(e, c, tasks, ntasks, &(struct crossing){0});
 }
 
 void device_link_group(struct task *first)
@@ -240,6 +241,16 @@ void device_watch(struct engine *e, struct comm *c)
 	DL_APPEND2(e->launched, c, prev_launched, next_launched);
 }
 
+static void release_input(struct task *t)
+{
+	_Atomic uint64_t *ready;
+	if (!t->record.timeline)
+		return;
+	ready = &svc_timelines(t->session->ring)[t->record.timeline].ready;
+	if (atomic_load(ready) < t->record.value)
+		atomic_store(ready, t->record.value);
+}
+
 /* From the member's queue to what is under way. */
 static void fly(struct engine *e, struct task *t)
 {
@@ -251,6 +262,8 @@ static void fly(struct engine *e, struct task *t)
 	m->nflying++;
 	t->flying = true;
 	t->started_ns = e->now;
+	if (t->session->leaving) /* nobody will signal it, and other nodes launch it too */
+		release_input(t);
 	if (t->record.timeline)
 		t->session->lines[t->record.timeline].flying++;
 	device_watch(e, c);
@@ -342,16 +355,44 @@ static void refuse_visited(struct engine *e)
 		order_end_task(e, e->visited[i], &st);
 }
 
+static bool crosses(const struct engine *e)
+{
+	for (uint32_t i = 0; i < e->nvisited; i++)
+		if (e->visited[i]->meeting->at.span)
+			return true;
+	return false;
+}
+
+/* What other nodes launch too, in the order that all of them were told: nobody overtakes, and
+ * nobody waits for what may only come behind it. The workers take what is in their queues. */
+static void launch_ordered(struct engine *e)
+{
+	struct meeting *m;
+	uint32_t devices;
+	while ((m = sequence_next(e))) {
+		e->pass = e->visit + 1;
+		if (!collect(e, m->tasks[0]))
+			abort(); /* it was whole when it was wished for */
+		if (room_for(e, &devices) != ROOM_YES) {
+			e->met_new = true;
+			return;
+		}
+		launch_visited(e);
+		sequence_launched(e);
+	}
+}
+
 void device_launch(struct engine *e)
 {
 	struct meeting *m, *next;
 	uint32_t devices, full = 0; /* bits */
 	e->met_new = false;
 	e->launch_round++;
+	launch_ordered(e);
 	e->pass = e->visit + 1;
 	for (m = e->met; m; m = next) {
 		next = m->next;
-		if (m->comm->held == e->launch_round)
+		if (m->comm->held == e->launch_round || m->wish)
 			continue;
 		bool whole = m->tasks[0]->visit < e->pass && collect(e, m->tasks[0]);
 		/* Other meetings go with it. */
@@ -361,6 +402,10 @@ void device_launch(struct engine *e)
 			continue;
 		if (any_held(e) || airborne_full(e)) {
 			hold(e); /* until some have landed */
+			continue;
+		}
+		if (crosses(e)) {
+			sequence_wish(e);
 			continue;
 		}
 		enum room room = room_for(e, &devices);
@@ -376,6 +421,7 @@ void device_launch(struct engine *e)
 			e->met_new = true;
 		}
 	}
+	launch_ordered(e); /* the sequencer may be this engine */
 	device_ring(e);
 }
 
@@ -429,6 +475,11 @@ bool device_poll(struct engine *e)
 	for (c = e->launched; c; c = next) {
 		bool left = false;
 		next = c->next_launched;
+		if (c->dead && c->ended) {
+			device_epoch_dead(e, c);
+			any = true;
+			continue;
+		}
 		for (uint32_t k = 0; k < c->nranks; k++) {
 			struct member *m = &c->members[k];
 			if (!m->flying)
@@ -455,11 +506,14 @@ void device_drop_met(struct engine *e, struct comm *c, int32_t rank, const nccls
 	struct meeting *m, *next;
 	DL_FOREACH_SAFE (e->met, m, next) {
 		bool concerned = m->comm == c && rank < 0;
-		for (uint32_t i = 0; i < m->ntasks && m->comm == c; i++)
+		/* What other nodes may launch cannot be taken back because of one member. */
+		for (uint32_t i = 0; i < m->ntasks && m->comm == c && !m->at.span && !m->wish; i++)
 			concerned = concerned || m->tasks[i]->rank == rank;
 		if (!concerned)
 			continue;
 		struct meeting *gone = m;
+		if (gone->wish)
+			sequence_void(e, gone->wish);
 		DL_DELETE(e->met, gone);
 		for (uint32_t i = 0; i < gone->ntasks; i++) {
 			gone->tasks[i]->meeting = NULL;
@@ -489,7 +543,10 @@ void device_end_epoch(struct engine *e, struct comm *c)
 
 void device_epoch_dead(struct engine *e, struct comm *c)
 {
-	if (!c || !c->ended)
+	if (!c)
+		return;
+	c->dead = true; /* with other nodes, its end may take a moment */
+	if (!c->ended)
 		return;
 	for (uint32_t k = 0; k < c->nranks; k++)
 		while (c->members[k].flying)
@@ -505,12 +562,8 @@ static void release_inputs(struct comm *c, const struct session *s)
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct task *t;
 		DL_FOREACH (c->members[k].flying, t) {
-			if ((s && t->session != s) || !t->record.timeline)
-				continue;
-			_Atomic uint64_t *ready =
-				&svc_timelines(t->session->ring)[t->record.timeline].ready;
-			if (atomic_load(ready) < t->record.value)
-				atomic_store(ready, t->record.value);
+			if (!s || t->session == s)
+				release_input(t);
 		}
 	}
 }

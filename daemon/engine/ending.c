@@ -88,15 +88,21 @@ static void clear_member(struct engine *e, struct member *m, const ncclsvc_statu
 	plan_clear(e, c, (int32_t)(m - c->members), st);
 }
 
-void order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *end)
+ncclsvc_status order_end_status(const struct epoch_end *end)
 {
-	ncclsvc_status st = status_of(end->result), own = status_of(NCCLSVC_CANCELLED);
+	ncclsvc_status st = status_of(end->result);
 	st.rank_a = end->rank;
 	st.pid_a = end->pid;
 	if (end->node >= 0) {
 		st.field = NCCLSVC_FIELD_NODE;
 		st.value_a = (uint64_t)end->node;
 	}
+	return st;
+}
+
+void order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *end)
+{
+	ncclsvc_status st = order_end_status(end), own = status_of(NCCLSVC_CANCELLED);
 	c->ended = true;
 	c->end = st;
 	struct work *w;

@@ -98,6 +98,16 @@ static bool epoch_runs(struct engine *e, const struct task *t, const struct comm
 	return s->handles[handle].comm == c;
 }
 
+/* A region may be gone with its GPU's worker, and the epoch, on other nodes, not yet. */
+static bool is_ending(struct engine *e, const struct task *t, const struct comm *c,
+		      const ncclsvc_status **end)
+{
+	if (!epoch_runs(e, t, c) || !c->ending)
+		return false;
+	*end = &c->end;
+	return true;
+}
+
 /* *end: how the epoch ended that it is too late for, if it is that. */
 static int check(struct engine *e, struct session *s, struct task *t, const ncclsvc_status **end,
 		 const char **text)
@@ -124,11 +134,15 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 	if (!dst_bytes)
 		r->dst_region = 0;
 	if (!locate(e, t, device, r->src_region, r->src_offset, src_bytes, &t->src)) {
+		if (is_ending(e, t, c, end))
+			return c->end.result;
 		*text = "the source does not lie within a region of this session on the "
 			"communicator's device";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
 	if (!locate(e, t, device, r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
+		if (is_ending(e, t, c, end))
+			return c->end.result;
 		*text = "the destination does not lie within a region of this session on the "
 			"communicator's device";
 		return NCCLSVC_INVALID_ARGUMENT;

@@ -172,6 +172,20 @@ static void conclude_failed_here(struct engine *e, struct junction *j)
 		order_end_collective(e, c, &st);
 }
 
+/* It is launched when the sequencer says so. */
+static void start_on_gpus(struct engine *e, struct junction *j)
+{
+	struct comm *c = j->comm;
+	const struct crossing at = {.span = c->span->id, .key = j->key, .nparts = j->nparts};
+	uint32_t here = 0, n = j->key.a < 0 ? c->nranks : 2;
+	for (uint32_t k = 0; k < n; k++)
+		if (j->tasks[k])
+			j->tasks[here++] = j->tasks[k];
+	if (device_meet_across(e, c, j->tasks, here, &at) == BEGUN_NO_MEMORY)
+		abort(); /* the others have begun */
+	junction_free(e, c->span, j);
+}
+
 static void start(struct engine *e, struct junction *j)
 {
 	struct comm *c = j->comm;
@@ -185,6 +199,10 @@ static void start(struct engine *e, struct junction *j)
 		junction_release(e, tasks[k]);
 		tasks[k]->started_ns = e->now;
 		order_show_state(e, tasks[k]);
+	}
+	if (c->cuda) {
+		start_on_gpus(e, j);
+		return;
 	}
 	if (small_fits(c->span, &j->verdicts[j->mine].record, p2p)) {
 		if (!small_finish(c->span, tasks, j)) {
@@ -306,7 +324,7 @@ static void say_ready(struct engine *e, struct junction *j, const struct svc_rec
 {
 	struct span *s = j->comm->span;
 	char payload[SPAN_EAGER_BYTES];
-	bool p2p = j->key.a >= 0, small = small_fits(s, record, p2p);
+	bool p2p = j->key.a >= 0, small = !s->comm->cuda && small_fits(s, record, p2p);
 	for (uint32_t i = 0; i < j->nparts; i++) {
 		if (i == j->mine)
 			continue;
@@ -354,6 +372,9 @@ void junction_post_collective(struct engine *e, struct comm *c)
 		c->collective[k] = NULL;
 		c->members[k].collective = NULL;
 		commit(e, j, t);
+		/* On GPUs, a group's next collective is launched together with it. */
+		if (c->cuda && t->next_in_group)
+			order_make_ready(e, &c->members[k]);
 	}
 	c->collective_here = 0;
 	c->collectives++;

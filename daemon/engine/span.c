@@ -13,11 +13,13 @@
 #define DONE_PER_TURN	  32
 #define EARLY_MAX	  (64 * 1024 * 1024) /* bytes of messages for communicators to come */
 #define ENDED_KEPT	  4096
-#define OVER_NS		  UINT64_C(50000000) /* for all nodes to end an epoch */
-#define OPS_NS		  UINT64_C(30000000) /* for what is under way then */
-#define WAIT_SHORT_NS	  50000		     /* between looks, when something is waited for */
-#define WAIT_LONG_NS	  1000000	     /* ... for long */
-#define WAIT_IDLE_NS	  20000000	     /* when others may want something */
+#define OVER_NS		  UINT64_C(50000000)   /* for all nodes to end an epoch */
+#define CLOSE_NS	  UINT64_C(1000000000) /* the same on GPUs: else NCCL must begin anew */
+#define OPS_NS		  UINT64_C(30000000)   /* for what is under way then */
+#define WAIT_SHORT_NS	  50000		       /* between looks, when something is waited for */
+#define WAIT_LONG_NS	  1000000	       /* ... for long */
+#define WAIT_IDLE_NS	  20000000	       /* when others may want something */
+#define SOON_NS		  UINT64_C(100000000)  /* who has wished for something does so again */
 #define QUIET_NS	  UINT64_C(5000000000)
 #define WAIT_QUIET_NS	  200000000 /* when that is not likely */
 
@@ -149,11 +151,43 @@ static bool all_over(const struct engine *e, const struct span *s)
 	return true;
 }
 
-static void end_now(struct engine *e, struct span *s)
+/* The same for what is launched on GPUs. */
+static bool all_closed(struct engine *e, struct span *s)
 {
-	bool agreed = all_over(e, s);
-	s->due_ns = e->now + (agreed ? OPS_NS : 0);
+	if (!all_over(e, s) || s->unled)
+		return false;
+	if (!s->left) {
+		if (e->met_new) /* what has met by now is wished for before */
+			device_launch(e);
+		s->left = true;
+		sequence_leave(e, s);
+	}
+	return sequence_closed(e, s);
+}
+
+static bool agreed(struct engine *e, struct span *s)
+{
+	return s->comm->cuda ? all_closed(e, s) : all_over(e, s);
+}
+
+static void end_now(struct engine *e, struct span *s, bool in_order)
+{
+	s->due_ns = e->now + (in_order ? OPS_NS : 0);
+	if (s->comm->cuda && s->wished && !in_order)
+		engine_event(e,
+			     &(struct event){.kind = EVENT_EPOCH_DIRTY, .epoch = {s->comm->slot}});
 	order_end_epoch(e, s->comm, &s->end);
+}
+
+/* Returns true if it has ended. */
+static bool try_end(struct engine *e, struct span *s)
+{
+	bool in_order = agreed(e, s);
+	bool hopeless = s->unled && all_over(e, s);
+	if (!in_order && !hopeless && e->now < s->due_ns)
+		return false;
+	end_now(e, s, in_order);
+	return true;
 }
 
 void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end)
@@ -167,10 +201,11 @@ void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *en
 				  NULL, 0);
 	s->over = s->overs[s->me] = true;
 	s->end = *end;
-	s->due_ns = e->now + OVER_NS;
+	c->end = order_end_status(end);
+	c->ending = true;
+	s->due_ns = e->now + (c->cuda ? CLOSE_NS : OVER_NS);
 	DL_APPEND2(e->endings, s, prev_ending, next_ending);
-	if (all_over(e, s))
-		end_now(e, s);
+	try_end(e, s);
 }
 
 /* Ends what is due. */
@@ -179,10 +214,9 @@ static void check_endings(struct engine *e)
 	struct span *s, *next;
 	DL_FOREACH_SAFE2(e->endings, s, next, next_ending)
 	{
-		bool late = e->now >= s->due_ns;
-		if (!s->comm->ended && (late || all_over(e, s)))
-			end_now(e, s);
-		else if (s->comm->ended && late)
+		if (!s->comm->ended)
+			try_end(e, s);
+		else if (e->now >= s->due_ns)
 			across_abort(e, s);
 	}
 }
@@ -241,6 +275,21 @@ void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind 
 	post_message(e, m, MPI_TAG_CONTROL);
 }
 
+void span_send_node(struct engine *e, uint32_t node, const struct span_header *h, const void *body)
+{
+	struct message *m = malloc(sizeof(*m) + h->bytes);
+	if (!m)
+		abort();
+	m->kind = FLIES_MESSAGE;
+	m->node = (int)node;
+	m->bytes = sizeof(m->header) + h->bytes;
+	m->header = *h;
+	m->header.magic = SPAN_MAGIC;
+	if (h->bytes)
+		memcpy(m->body, body, h->bytes);
+	post_message(e, m, MPI_TAG_CONTROL);
+}
+
 void span_refuse_credit(struct engine *e, int node, int32_t tag)
 {
 	struct message *m = malloc(sizeof(*m));
@@ -282,6 +331,10 @@ static void dispatch(struct engine *e, const struct span_header *h, const char *
 {
 	struct span *s;
 	struct credit_note note;
+	if (h->kind >= SPAN_WISH) {
+		sequence_hear(e, h, body, node);
+		return;
+	}
 	HASH_FIND(hh, e->spans, &h->span, sizeof(h->span), s);
 	if (h->kind == SPAN_CREDIT) {
 		if (h->bytes != sizeof(note))
@@ -339,7 +392,7 @@ static bool hear(struct engine *e)
 			continue;
 		memcpy(&h, message, sizeof(h));
 		if (h.magic != SPAN_MAGIC || h.bytes != bytes - sizeof(h) || h.kind < SPAN_READY ||
-		    h.kind > SPAN_OVER)
+		    h.kind >= SPAN_END)
 			continue;
 		dispatch(e, &h, message + sizeof(h), node);
 	}
@@ -381,9 +434,12 @@ bool span_poll(struct engine *e)
 
 uint64_t span_sleep_ns(struct engine *e)
 {
-	uint64_t quiet = e->now - e->span_ns;
+	uint64_t quiet = e->now - e->span_ns, wished = e->now - e->sequenced_ns;
+	/* Nodes may wait for us that we do not wait for. */
+	if (sequence_awaited(e) && wished < QUIET_NS && !e->flights && !e->committed)
+		return wished < SOON_NS ? WAIT_SHORT_NS : WAIT_LONG_NS;
 	/* Others may still ask for what has ended here. */
-	if (!e->spans && !e->flights && quiet > QUIET_NS)
+	if (!e->spans && !e->flights && quiet > QUIET_NS && !sequence_awaited(e))
 		return WAIT_QUIET_NS;
 	if (!e->flights && !e->ops && !e->committed && !e->endings)
 		return WAIT_IDLE_NS;
@@ -396,6 +452,7 @@ void span_node_lost(struct engine *e, uint32_t node)
 {
 	struct span *s, *next_span;
 	struct message *m, *next;
+	const bool led = sequencer_of(e) == node;
 	e->lost[node] = true;
 	DL_FOREACH_SAFE (e->messages, m, next) {
 		if (m->node != (int)node)
@@ -410,6 +467,7 @@ void span_node_lost(struct engine *e, uint32_t node)
 		if (place != UINT32_MAX)
 			across_node_lost(e, s, place);
 	}
+	sequence_node_lost(e, node, led);
 }
 
 void span_finish_all(struct engine *e)
@@ -423,6 +481,7 @@ void span_finish_all(struct engine *e)
 		DL_DELETE(e->messages, m);
 		free(m);
 	}
+	sequence_finish(e);
 	while (e->nbuffers)
 		free(e->buffers[--e->nbuffers]);
 	free(e->tags);

@@ -7,6 +7,7 @@
  *   across.c      moving the bytes of what met: pieces, in flight by MPI
  *   across_course.c which bytes a piece is, for each operation
  *   across_small.c the same for what fits into a message
+ *   sequence.c    on GPUs instead: launching in one order on all nodes
  *
  * A collective of members on several nodes meets on each node first. Then each node sends every
  * other one its verdict: READY, with the record (and the bytes, if they are few), or FAILED, with
@@ -22,6 +23,14 @@
  * Bytes that do not fit into the verdict go in pieces. Who receives one posts the receive, and
  * then gives credit for it to the sender, who answers every credit with exactly one message: the
  * bytes, or none if it has given up. So nothing is ever sent that nobody waits for.
+ *
+ * On GPUs, NCCL moves the bytes, and what meets is launched, on all nodes in the same order: NCCL
+ * would wait for ever if two nodes launched two operations on the same GPUs in different orders.
+ * One engine, of the lowest node that lives, is the sequencer. A node wishes to launch what hangs
+ * together there, through meetings and task groups; when the sequencer has all wishes for what
+ * hangs together on all nodes, it says so to each of them. At the end of an epoch a node leaves,
+ * and when all have left, the sequencer closes the span: nothing of it is launched from then on. So
+ * all nodes have launched the same, and NCCL's communicator is as good as new for others.
  */
 #ifndef ENGINE_SPAN_H
 #define ENGINE_SPAN_H
@@ -43,6 +52,13 @@ enum span_kind {
 	SPAN_ASK,	/* a status: fail, if nothing has been said */
 	SPAN_CREDIT,	/* a struct credit_note */
 	SPAN_OVER,	/* this node has ended the epoch: no READY follows */
+	SPAN_WISH,	/* -> sequencer: struct crossings; key.seq is its number, key.a: more follow */
+	SPAN_UNWISH,	/* -> sequencer: forget the wish */
+	SPAN_UNWISHED,	/* ... it is forgotten */
+	SPAN_LAUNCH,	/* sequencer -> node: launch what that wish is about */
+	SPAN_LEAVE,	/* -> sequencer: no wish of the span follows; its nodes */
+	SPAN_CLOSED,	/* sequencer -> node: no launch of the span follows */
+	SPAN_END,
 };
 
 /* Which collective, or which Send and its Recv: a is the sender, b the receiver, else both -1. */
@@ -65,6 +81,13 @@ struct credit_note {
 	uint64_t piece;
 	uint32_t phase;
 	int32_t tag;
+};
+
+/* A junction whose tasks are to be launched; nparts nodes have wishes with it. */
+struct crossing {
+	uint64_t span; /* 0: it is of this node alone */
+	struct junction_key key;
+	uint32_t nparts, reserved;
 };
 
 #define SPAN_BODY_MAX (sizeof(struct svc_record) + SPAN_EAGER_BYTES)
@@ -130,6 +153,10 @@ struct span {
 	struct epoch_end end;
 	uint64_t due_ns; /* for the others to say so, then for ops to end */
 	struct span *prev_ending, *next_ending;
+	/* On GPUs: */
+	bool wished;	   /* something of it may have been launched */
+	bool left, closed; /* the sequencer was told, and has answered */
+	bool unled;	   /* the sequencer is gone: nobody knows what was launched */
 };
 
 /* Something that MPI works on. */
@@ -174,6 +201,30 @@ void span_node_lost(struct engine *e, uint32_t node);
 /* A loop that has nothing to do may sleep that long. */
 uint64_t span_sleep_ns(struct engine *e);
 void span_finish_all(struct engine *e);
+
+/* As span_send, to any node. */
+void span_send_node(struct engine *e, uint32_t node, const struct span_header *h, const void *body);
+
+/* ---- sequence.c ---- */
+
+/* What device_launch has collected is to be launched when the sequencer says so. */
+void sequence_wish(struct engine *e);
+/* It cannot be any more: something of it ends before. */
+void sequence_void(struct engine *e, struct wish *w);
+/* What the sequencer has said is to be launched now, or NULL; and that it was. */
+struct meeting *sequence_next(const struct engine *e);
+void sequence_launched(struct engine *e);
+/* No wish of the span follows. */
+void sequence_leave(struct engine *e, struct span *s);
+/* Nothing more of the span will be launched. */
+bool sequence_closed(const struct engine *e, const struct span *s);
+void sequence_hear(struct engine *e, const struct span_header *h, const char *body, int node);
+/* led: it was the sequencer. */
+void sequence_node_lost(struct engine *e, uint32_t node, bool led);
+uint32_t sequencer_of(const struct engine *e);
+/* Other nodes may have wishes any time. */
+bool sequence_awaited(const struct engine *e);
+void sequence_finish(struct engine *e);
 
 /* ---- junction.c ---- */
 

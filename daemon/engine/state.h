@@ -11,7 +11,7 @@
  *   window.c    small collectives of GPUs on lent memory: NCCL's symmetric windows
  *   run.c       moving and reducing the bytes of tasks that met, in chunks: pool.c
  *   complete.c  telling the clients
- *   span.h      communicators on several nodes
+ *   span.h      communicators on several nodes; sequence.c: launched on all of them in one order
  *
  * A task that failed before its turn stays in its member's queue as a ghost: its client knows, but
  * the other members' matching tasks must still meet it, fail alike, and so stay aligned.
@@ -30,12 +30,15 @@
 #define ENGINE_DEVICES 16
 
 struct comm;
+struct crossing;
 struct junction;
 struct meeting;
 struct plan;
 struct session;
+struct sequencer;
 struct span;
 struct windows;
+struct wish;
 struct worker_queue;
 
 struct region {
@@ -129,6 +132,7 @@ struct comm {
 	bool span_failed;  /* the supervisor was asked to end the epoch */
 	bool cuda;
 	bool launched; /* in the engine's list */
+	bool dead;     /* nothing of it runs on GPUs any more */
 	uint64_t held; /* the round of device_launch in which its tasks have to wait */
 	uint32_t lane;
 	struct comm *prev_launched, *next_launched;
@@ -146,6 +150,7 @@ struct comm {
 	uint32_t pending; /* tasks alive */
 	uint32_t running;
 	bool ended;
+	bool ending;	    /* the other nodes were told, and may need a moment */
 	ncclsvc_status end; /* what its tasks are told since */
 };
 
@@ -270,6 +275,10 @@ struct engine {
 	uint32_t windows_failed; /* to be registered, since one was; with too many, none is */
 	bool cuda;	       /* there are GPUs */
 	bool met_new;	       /* something may be launched */
+	struct wish *wishes, *orders; /* for other nodes; and those that are due */
+	uint64_t nwishes;	      /* so far */
+	struct sequencer *sequencer;  /* NULL: nobody has wished for anything here yet */
+	uint64_t sequenced_ns;	      /* when somebody last did */
 	uint64_t launch_round;
 	uint64_t shown_ns;    /* when inspection last learned of inputs */
 	uint64_t visit, pass; /* the pass's first visit */
@@ -321,6 +330,8 @@ void order_expire(struct engine *e);
  * members when they meet it. */
 void order_fail(struct engine *e, struct task *t, ncclsvc_status *st);
 void order_finish(struct engine *e, struct work *w);
+/* What its tasks are told. */
+ncclsvc_status order_end_status(const struct epoch_end *end);
 void order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *end);
 void order_member_left(struct engine *e, struct comm *c, int32_t rank);
 void order_free_comm(struct engine *e, struct comm *c);
@@ -360,6 +371,9 @@ int device_start_member(struct engine *e, struct member *m);
 /* As run_tasks; never BEGUN_DONE. device_launch follows. */
 enum begun device_meet(struct engine *e, struct comm *c, struct task *const *tasks,
 		       uint32_t ntasks);
+/* The same for what nodes have agreed on. */
+enum begun device_meet_across(struct engine *e, struct comm *c, struct task *const *tasks,
+			      uint32_t ntasks, const struct crossing *at);
 /* first: a list of tasks that are one task group. */
 void device_link_group(struct task *first);
 /* t is in one: t->next_in_group. */

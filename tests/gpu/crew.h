@@ -41,6 +41,9 @@ ncclsvc_device_info device_info(ncclsvc_session *session, int device);
 /* Waits until the workers have let go all that trainers gave them. */
 void workers_settle(const struct daemon *d);
 
+/* Ranks that work on one node or several. */
+client_main random_rank, values_rank, mismatch_rank, timeout_rank;
+
 /* Open fds of each worker. */
 struct worker_fds {
 	int n, pid[RANKS_MAX], fds[RANKS_MAX];

@@ -6,22 +6,12 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "crew.h"
+#include "failures.h"
+#include "nodes.h"
 
 #define MIB		 ((size_t)1 << 20)
 #define LEEWAY		 (256 * MIB)
 #define WORKER_STEADY_NS UINT64_C(10500000000)
-
-/* When somebody dies. */
-enum when {
-	IDLE = 1, /* nobody has anything to do */
-	BETWEEN,  /* all submit small tasks, one after the other */
-	WAITING,  /* the victim's tasks wait for the others */
-	AWAITED,  /* the others' tasks wait for the victim */
-	INSIDE,	  /* big collectives are under way */
-	FAULT,	  /* as AWAITED, and by an illegal access of its own */
-	END,
-};
 
 enum word { READY = 1, GO, CONTEXT_LOST };
 
@@ -211,7 +201,8 @@ static void actor_main(struct client *c)
 /* ---- The test ---- */
 
 struct scene {
-	struct daemon d;
+	struct daemon d; /* if there is one; else: */
+	struct nodes w;
 	int n;
 	struct client ranks[RANKS_MAX];
 	uint64_t told_ms, released_ms, rebuilt_ms; /* the worst */
@@ -243,7 +234,10 @@ static void gather(struct scene *s, bool measure)
 
 static void begin_ranks(struct scene *s)
 {
-	clients_start(s->ranks, s->n, &s->d, actor_main, NULL);
+	if (s->w.n)
+		nodes_clients(&s->w, s->ranks, actor_main, NULL);
+	else
+		clients_start(s->ranks, s->n, &s->d, actor_main, NULL);
 	gather(s, false);
 }
 
@@ -251,30 +245,36 @@ static void end_ranks(struct scene *s)
 {
 	say_all(s->ranks, s->n, END);
 	crew_end(s->ranks, s->n);
-	workers_settle(&s->d);
-	daemon_settles(&s->d);
+	for (int i = 0; i < (s->w.n ? s->w.n : 1); i++) {
+		workers_settle(s->w.n ? &s->w.c.nodes[i] : &s->d);
+		daemon_settles(s->w.n ? &s->w.c.nodes[i] : &s->d);
+	}
 }
 
-static pid_t worker_pid(const struct scene *s, int gpu)
+static ncclsvc_device_info gpu_info(struct scene *s, int gpu)
 {
-	ncclsvc_session *session = session_open(&s->d);
-	pid_t pid = device_info(session, gpu).pid;
+	ncclsvc_session *session = session_open(s->w.n ? node_of(&s->w, gpu) : &s->d);
+	ncclsvc_device_info info = device_info(session, s->w.n ? gpu % s->w.each : gpu);
 	ncclsvc_close(session);
+	return info;
+}
+
+static pid_t worker_pid(struct scene *s, int gpu)
+{
+	pid_t pid = gpu_info(s, gpu).pid;
 	CHECK(pid > 0);
 	return pid;
 }
 
 /* Until the daemon would start it at once, if it dies: one that dies young is started later and
  * later. */
-static void let_worker_age(const struct scene *s, int gpu)
+static void let_worker_age(struct scene *s, int gpu)
 {
-	ncclsvc_session *session = session_open(&s->d);
 	for (ncclsvc_device_info info;; sleep_ms(50)) {
-		info = device_info(session, gpu);
+		info = gpu_info(s, gpu);
 		if (!info.restarts || info.age_ns > WORKER_STEADY_NS)
 			break;
 	}
-	ncclsvc_close(session);
 }
 
 static void play_round(struct scene *s, enum when when, int victim, bool worker, uint64_t *random)
@@ -323,7 +323,7 @@ static void unused_rank(struct client *c)
 static void unused_memory(struct scene *s, uint64_t *unused)
 {
 	struct client ranks[RANKS_MAX];
-	clients_start(ranks, s->n, &s->d, unused_rank, NULL);
+	clients_start(ranks, s->n, s->w.n ? &s->w.c.nodes[0] : &s->d, unused_rank, NULL);
 	for (int i = 0; i < s->n; i++)
 		unused[i] = hear(&ranks[i]);
 	crew_end(ranks, s->n);
@@ -332,13 +332,11 @@ static void unused_memory(struct scene *s, uint64_t *unused)
 static void check_remains(struct scene *s, const uint64_t *before)
 {
 	uint64_t now[RANKS_MAX];
-	ncclsvc_session *session = session_open(&s->d);
 	for (int i = 0; i < s->n; i++) {
-		ncclsvc_device_info info = device_info(session, i);
+		ncclsvc_device_info info = gpu_info(s, i);
 		CHECK_EQ(info.state, NCCLSVC_DEVICE_READY);
 		CHECK(info.nccl_comms <= 1);
 	}
-	ncclsvc_close(session);
 	unused_memory(s, now);
 	for (int i = 0; i < s->n; i++)
 		if (now[i] + LEEWAY < before[i])
@@ -346,27 +344,35 @@ static void check_remains(struct scene *s, const uint64_t *before)
 				     (unsigned long long)((before[i] - now[i]) / MIB));
 }
 
-static void rounds(enum when when, bool worker)
+void failure_rounds(int nodes, int each, enum when when, bool worker)
 {
-	struct scene s = {.n = crew_size()};
-	struct worker_fds fds;
+	struct scene s = {.n = nodes ? nodes * each : crew_size()};
+	struct worker_fds fds[CLUSTER_NODES];
 	uint64_t unused[RANKS_MAX], random = setup.seed;
 	int n = setup.repeat ? setup.repeat : 2;
-	gpu_daemon_start(&s.d);
+	if (nodes)
+		nodes_start(&s.w, nodes, each);
+	else
+		gpu_daemon_start(&s.d);
 	begin_ranks(&s);
 	end_ranks(&s);
 	unused_memory(&s, unused);
 	begin_ranks(&s);
-	worker_fds_note(&s.d, &fds);
+	for (int i = 0; i < (nodes ? nodes : 1); i++)
+		worker_fds_note(nodes ? &s.w.c.nodes[i] : &s.d, &fds[i]);
 	for (int i = 0; i < n; i++) {
 		stage("round %d of %d", i + 1, n);
 		play_round(&s, when, i % s.n, worker, &random);
 	}
-	worker_fds_check(&s.d, &fds);
+	for (int i = 0; i < (nodes ? nodes : 1); i++)
+		worker_fds_check(nodes ? &s.w.c.nodes[i] : &s.d, &fds[i]);
 	end_ranks(&s);
 	stage("looking at what remains");
 	check_remains(&s, unused);
-	gpu_daemon_stop(&s.d);
+	if (nodes)
+		nodes_stop(&s.w);
+	else
+		gpu_daemon_stop(&s.d);
 	unsigned told = limit_ms(setup.mps ? 2000 : 100),
 		 rebuilt = limit_ms(setup.mps ? 4000 : 1500);
 	report("%d rounds; at worst told after %llu ms (limit %u), stream released after %llu ms, "
@@ -377,6 +383,11 @@ static void rounds(enum when when, bool worker)
 		report("MPS ended %d survivors' contexts: they were started anew", s.contexts_lost);
 	CHECK(s.told_ms <= told);
 	CHECK(s.rebuilt_ms <= rebuilt);
+}
+
+static void rounds(enum when when, bool worker)
+{
+	failure_rounds(0, 0, when, worker);
 }
 
 static void test_idle(void)

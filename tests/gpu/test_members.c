@@ -40,7 +40,7 @@ static ncclsvc_result submit_variant(struct rank *r, const struct variant *v, CU
 	return ncclsvc_all_reduce(at(p), at(p), count, type, redop, r->comm, task);
 }
 
-static void mismatch_rank(struct client *c)
+void mismatch_rank(struct client *c)
 {
 	struct rank r;
 	CUdeviceptr p;
@@ -74,7 +74,7 @@ static void test_mismatch(void)
 /* ---- Time-outs ---- */
 
 /* The last rank comes when all others have given up. */
-static void timeout_rank(struct client *c)
+void timeout_rank(struct client *c)
 {
 	struct rank r;
 	CUdeviceptr p;

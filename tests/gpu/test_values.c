@@ -132,7 +132,7 @@ static bool defined(const struct bench *b, const struct call *c)
 	return !fp8 || b->capability >= 90;
 }
 
-static void values_rank(struct client *client)
+void values_rank(struct client *client)
 {
 	static const size_t all[] = {0, 1, 7, 1023, COUNT_MAX}, few[] = {1, 1023};
 	const size_t *counts = setup.quick ? few : all;

@@ -14,7 +14,7 @@
 
 #include "harness_parts.h"
 
-#define ARGS_MAX 48
+#define ARGS_MAX 160
 
 static void exec_mpirun(char *const argv[], int log)
 {
@@ -61,57 +61,80 @@ static void note_usage(struct daemon *d)
 	}
 }
 
-void cluster_start(struct cluster *c, int n, ...)
+struct arguments {
+	char *at[ARGS_MAX];
+	int n;
+};
+
+static void add(struct arguments *a, const char *one)
 {
-	va_list options;
-	va_start(options, n);
-	cluster_start_with(c, n, options);
-	va_end(options);
+	CHECK(a->n < ARGS_MAX - 1);
+	a->at[a->n++] = (char *)one;
 }
 
-void cluster_start_with(struct cluster *c, int n, va_list options)
+static void add_all(struct arguments *a, const char *const *list)
 {
-	char count[8], sockets[128];
-	char *argv[ARGS_MAX] = {"mpirun",
-				"--enable-recovery",
-				"--oversubscribe",
-				"--bind-to",
-				"none",
-				"--mca",
-				"orte_abort_print_stack",
-				"0",
-				"-n",
-				count,
-				(char *)program("NCCLSVCD"),
-				"--config",
-				"/dev/null",
-				"--device",
-				"host",
-				"--log-target",
-				"stderr",
-				"--socket",
-				sockets};
-	int args = 0;
+	while (*list)
+		add(a, *list++);
+}
+
+/* gpus: of each daemon, as CUDA_VISIBLE_DEVICES says them; NULL: as it is here. */
+static void arrange(struct cluster *c, struct arguments *a, const char *const *gpus,
+		    va_list options)
+{
+	static char count[8], sockets[128], visible[CLUSTER_NODES][96];
+	static const char *const mpirun[] = {"mpirun",
+					     "--enable-recovery",
+					     "--oversubscribe",
+					     "--bind-to",
+					     "none",
+					     "--mca",
+					     "orte_abort_print_stack",
+					     "0",
+					     NULL};
+	const char *const daemon[] = {
+		program("NCCLSVCD"), "--config", "/dev/null", "--device", gpus ? "cuda" : "host",
+		"--log-target",	     "stderr",	 "--socket",  sockets,	  NULL};
+	char *more[ARGS_MAX];
+	int nmore = 0;
+	while ((more[nmore] = va_arg(options, char *)) && nmore < ARGS_MAX - 1)
+		nmore++;
+	more[nmore] = NULL;
+	snprintf(sockets, sizeof(sockets), "%s/s%%r", c->dir);
+	snprintf(count, sizeof(count), "%d", gpus ? 1 : c->n);
+	add_all(a, mpirun);
+	for (int i = 0; i < (gpus ? c->n : 1); i++) {
+		if (i)
+			add(a, ":");
+		add(a, "-n");
+		add(a, count);
+		if (gpus) {
+			snprintf(visible[i], sizeof(visible[i]), "CUDA_VISIBLE_DEVICES=%s",
+				 gpus[i]);
+			add(a, "env");
+			add(a, visible[i]);
+		}
+		add_all(a, daemon);
+		add_all(a, (const char *const *)more);
+	}
+}
+
+static void begin(struct cluster *c, int n, const char *const *gpus, va_list options)
+{
+	struct arguments args = {.n = 0};
 	memset(c, 0, sizeof(*c));
 	c->n = n;
 	snprintf(c->dir, sizeof(c->dir), "/tmp/ncclsvc-test-XXXXXX");
 	CHECK(mkdtemp(c->dir));
 	snprintf(c->log, sizeof(c->log), "%s/log", c->dir);
-	snprintf(count, sizeof(count), "%d", n);
-	snprintf(sockets, sizeof(sockets), "%s/s%%r", c->dir);
-	while (argv[args])
-		args++;
-	for (char *option; (option = va_arg(options, char *));) {
-		CHECK(args < ARGS_MAX - 1);
-		argv[args++] = option;
-	}
+	arrange(c, &args, gpus, options);
 	int log = open(c->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	CHECK(log >= 0);
 	fflush(NULL);
 	c->mpirun = fork();
 	CHECK(c->mpirun >= 0);
 	if (c->mpirun == 0)
-		exec_mpirun(argv, log);
+		exec_mpirun(args.at, log);
 	close(log);
 	for (int i = 0; i < n; i++) {
 		struct daemon *d = &c->nodes[i];
@@ -123,6 +146,27 @@ void cluster_start_with(struct cluster *c, int n, va_list options)
 	}
 	for (int i = 0; i < n; i++)
 		note_usage(&c->nodes[i]);
+}
+
+void cluster_start(struct cluster *c, int n, ...)
+{
+	va_list options;
+	va_start(options, n);
+	begin(c, n, NULL, options);
+	va_end(options);
+}
+
+void cluster_start_with(struct cluster *c, int n, va_list options)
+{
+	begin(c, n, NULL, options);
+}
+
+void cluster_start_gpus(struct cluster *c, int n, const char *const gpus[], ...)
+{
+	va_list options;
+	va_start(options, gpus);
+	begin(c, n, gpus, options);
+	va_end(options);
 }
 
 static size_t read_log(const struct cluster *c, char *text, size_t size)

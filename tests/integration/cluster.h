@@ -16,6 +16,9 @@ struct cluster {
 
 /* Starts n daemons with the given options (NULL ends them), and waits until they serve. */
 void cluster_start(struct cluster *c, int n, ...) __attribute__((sentinel));
+/* The same with GPUs: gpus[i] is what node i has, as CUDA_VISIBLE_DEVICES says it. */
+void cluster_start_gpus(struct cluster *c, int n, const char *const gpus[], ...)
+	__attribute__((sentinel));
 void cluster_start_with(struct cluster *c, int n, va_list options);
 /* Ends them by SIGTERM to mpirun; checks that they end, and that no sanitizer said anything. */
 void cluster_stop(struct cluster *c);

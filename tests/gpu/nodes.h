@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Daemons that stand for nodes, each with GPUs of its own. */
+#ifndef TESTS_GPU_NODES_H
+#define TESTS_GPU_NODES_H
+
+#include "crew.h"
+#include "tests/integration/cluster.h"
+
+struct nodes {
+	struct cluster c;
+	int n, each; /* daemons, and GPUs of each */
+};
+
+/* GPU k is node (k / each)'s. */
+void nodes_start(struct nodes *w, int n, int each);
+/* Also checks that no worker holds anything of a trainer's. */
+void nodes_stop(struct nodes *w);
+struct daemon *node_of(struct nodes *w, int gpu);
+/* Starts a rank on each GPU. */
+void nodes_clients(struct nodes *w, struct client *clients, client_main *main, void *arg);
+/* How often NCCL has made a communicator of so many ranks, counted by rank. */
+int nodes_inits(const struct nodes *w, int nranks);
+
+#endif
