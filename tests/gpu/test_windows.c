@@ -56,7 +56,7 @@ static void check_places(struct rank *r, CUdeviceptr a, CUdeviceptr b, size_t ro
 	}
 }
 
-static void values_rank(struct client *c)
+static void coming_rank(struct client *c)
 {
 	struct rank r;
 	CUdeviceptr a, b, own;
@@ -89,9 +89,9 @@ static void values_rank(struct client *c)
 	rank_close(&r);
 }
 
-static void test_values(void)
+static void test_coming(void)
 {
-	crew_run(crew_size(), values_rank, NULL);
+	crew_run(crew_size(), coming_rank, NULL);
 }
 
 /* Many are under way when the window comes, and more behind it. */
@@ -289,7 +289,7 @@ static void test_refused(void)
 }
 
 const struct gpu_test window_tests[] = {
-	{"windows/values", test_values, 2, 120, TEST_QUICK},
+	{"windows/values", test_coming, 2, 120, TEST_QUICK},
 	{"windows/pipelined", test_pipelined, 2, 60, TEST_QUICK},
 	{"windows/again", test_again, 2, 120, TEST_QUICK},
 	{"windows/many", test_many, 2, 120, 0},
