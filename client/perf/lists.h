@@ -18,7 +18,7 @@ struct service_lists {
 	char *from, *to;
 	ncclsvc_tensor *tensors; /* inputs, then outputs: of all ranks */
 	int64_t *dims;
-	struct ncclsvc_request *under_way[64];
+	struct ncclsvc_request *under_way[3]; /* as many buffers as the library keeps for lists */
 	uint64_t begun;
 };
 

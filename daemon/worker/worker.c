@@ -25,7 +25,10 @@
 #define FLYING_SPIN_NS	   UINT64_C(5000000) /* an operation's end is soon followed by the next */
 #define FLYING_SLEEP_MIN   50000
 #define FLYING_SLEEP_MAX   50000000
-#define ORPHAN_SECONDS	   1   /* for what is under way, once the supervisor is gone */
+#define ORPHAN_SECONDS	   2 /* for what is under way, once the supervisor is gone */
+#define ORPHAN_NAP_NS	   1000000
+#define ORPHAN_STILL_NS	   UINT64_C(300000000) /* a task takes less, or will never end */
+#define ORPHAN_END_NS	   UINT64_C(1500000000)
 #define FLYING_SHARE	   100 /* who sleeps meanwhile is late by at most this part of it */
 
 static inline void cpu_pause(void)
@@ -245,6 +248,39 @@ static void start_watching(struct worker *w)
 		pthread_detach(thread);
 }
 
+static uint64_t completed(const struct worker *w, bool *all)
+{
+	uint64_t sum = 0;
+	*all = true;
+	for (uint32_t i = 0; i < w->high_lane; i++) {
+		uint64_t n = atomic_load(&w->queue->lanes[i].completed);
+		sum += n;
+		*all = *all && (!w->lanes[i].comm || n >= w->lanes[i].enqueued);
+	}
+	return sum;
+}
+
+/* Nobody is left to tell the clients; and the GPU, which goes on for a while, writes with each task
+ * that it ends less than they have been told. So they are told until it is done, or stands still.
+ */
+static void end_orphan(struct worker *w)
+{
+	const struct timespec nap = {.tv_nsec = ORPHAN_NAP_NS};
+	const uint64_t start = worker_clock();
+	uint64_t moved_ns = start, now = start, before = 0;
+	bool all = false;
+	while (!all && now - moved_ns < ORPHAN_STILL_NS && now - start < ORPHAN_END_NS) {
+		sessions_release(w);
+		nanosleep(&nap, NULL);
+		now = worker_clock();
+		uint64_t n = completed(w, &all);
+		if (n != before)
+			moved_ns = now;
+		before = n;
+	}
+	sessions_release(w);
+}
+
 int worker_main(int argc, char *argv[])
 {
 	char text[SVC_TEXT_BYTES];
@@ -270,7 +306,7 @@ int worker_main(int argc, char *argv[])
 	}
 	run(w);
 	if (w->orphan)
-		sessions_release(w);
+		end_orphan(w);
 	/* The driver takes back everything, and unlike us it cannot hang. */
 	_exit(w->dying[0] ? EXIT_FAILURE : EXIT_SUCCESS);
 }
