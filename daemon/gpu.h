@@ -102,6 +102,7 @@ struct physical {
 	bool deferred;	  /* it waits for a window; that counts as an answer */
 	bool ready, bad, aborting;
 	bool released; /* while aborting: nothing waits for input any more */
+	bool hopeless; /* a rank is lost */
 	uint64_t idle_ns, abort_ns;
 	int32_t result; /* and text: why it could not be made */
 	char text[SVC_TEXT_BYTES];

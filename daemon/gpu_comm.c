@@ -341,7 +341,8 @@ void physical_abort(struct physical *p, const char *why)
 	p->waiting = n;
 	server_deadline(p->server, p->abort_ns + release_ns(p->server));
 	for (uint32_t k = 0; k < n; k++) {
-		struct worker_message m = {.kind = WORKER_COMM_ABORT, .comm.lane = p->lane};
+		struct worker_message m = {.kind = WORKER_COMM_ABORT,
+					   .comm = {.lane = p->lane, .hopeless = p->hopeless}};
 		gpu_ask(gpu_of(p, k), &m, -1, on_aborted, p, gpu_patience_ns(p->server));
 	}
 }
@@ -380,6 +381,7 @@ static void break_off(struct physical *p, int result, int32_t device, const char
 		m->physical = NULL;
 		p->user = NULL;
 	}
+	p->hopeless = true;
 	physical_abort(p, why);
 	if (m && !m->running && nodes_across(m)) /* the others may have begun */
 		comm_physical_ready(m, result, why);

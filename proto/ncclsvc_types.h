@@ -185,7 +185,9 @@ typedef struct ncclsvc_member_info {
 	uint64_t completed;  /* tasks in this epoch, failures included */
 	uint64_t waiting_ns; /* age of its JOIN while joining, else of the task in turn; 0: none */
 	uint32_t elsewhere;  /* 1 + its node, of a member on another one; else 0 */
-	uint32_t windows;    /* allocations of lent memory that NCCL uses as symmetric windows */
+	uint32_t reserved;
+	uint32_t windows; /* allocations of lent memory that NCCL uses as symmetric windows */
+	uint32_t more_reserved;
 } ncclsvc_member_info;
 
 typedef struct ncclsvc_task_info {

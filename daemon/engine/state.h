@@ -8,7 +8,7 @@
  *               end before they run; life.c: what these share
  *   plan.c      planned tasks, held until their group is whole
  *   device.c    tasks of GPUs, which their workers run
- *   window.c    small collectives of GPUs on lent memory: NCCL's symmetric windows
+ *   window.c    small collectives of GPUs on lent memory: NCCL's symmetric windows; window_life.c
  *   run.c       moving and reducing the bytes of tasks that met, in chunks: pool.c
  *   complete.c  telling the clients
  *   span.h      communicators on several nodes; sequence.c: launched on all of them in one order
@@ -406,6 +406,8 @@ void device_ring(struct engine *e);
 /* Tasks that met, by rank, are about to be launched: sets their windows. */
 void window_choose(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks);
 void window_land(const struct task *t);
+
+/* window_life.c */
 /* Nothing is to be launched for now. */
 bool window_holds(const struct comm *c);
 /* Lets windows come and go. flying: tasks are. True: it is not over. */

@@ -84,36 +84,44 @@ void lane_init(struct worker *w, struct worker_message *m)
 	*l = (struct lane){0};
 }
 
+static void abort_comm(struct lane *l, uint32_t lane)
+{
+	uint64_t start = worker_clock();
+	ncclResult_t result = nccl.ncclCommAbort(l->comm);
+	log_info("lane %u: aborted in %llu ms%s%s", lane,
+		 (unsigned long long)(worker_clock() - start) / 1000000, result ? ": " : "",
+		 result ? nccl.ncclGetErrorString(result) : "");
+	l->comm = NULL;
+}
+
 bool lane_abort(struct worker *w, const struct worker_message *m)
 {
 	struct lane *l = &w->lanes[m->comm.lane];
 	if (!l->comm)
 		return false;
-	if (window_stuck(w, m->comm.lane)) {
-		/* Then ncclCommAbort would not return, and we would be killed in the end. */
-		worker_die(w, "an aborted communicator's symmetric kernel does not end");
-		return true;
-	}
-	uint64_t start = worker_clock();
-	ncclResult_t result = nccl.ncclCommAbort(l->comm);
-	log_info("lane %u: aborted in %llu ms%s%s", m->comm.lane,
-		 (unsigned long long)(worker_clock() - start) / 1000000, result ? ": " : "",
-		 result ? nccl.ncclGetErrorString(result) : "");
-	/* Writes behind the aborted kernels may wait for somebody's input: as long as they are
-	 * there, a timeline can still be set back to what they say. */
-	l->comm = NULL;
 	l->draining = true;
 	l->abort_key = m->key;
+	/* No abort reaches a symmetric kernel. What has all its ranks ends by itself, if only when
+	 * somebody's input is there. Else ncclCommAbort would not return, and we would be killed.
+	 */
+	if (m->comm.hopeless && window_stuck(w, m->comm.lane))
+		worker_die(w, "a symmetric kernel waits for a rank that is lost");
+	else if (!window_pending(w, m->comm.lane))
+		abort_comm(l, m->comm.lane);
 	return true;
 }
 
+/* Writes behind the aborted kernels may wait for somebody's input: as long as they are there, a
+ * timeline can still be set back to what they say. */
 void lane_drain(struct worker *w, uint32_t lane)
 {
 	struct lane *l = &w->lanes[lane];
 	struct worker_message m = {
 		.kind = WORKER_COMM_ABORT, .key = l->abort_key, .comm.lane = lane};
+	if (l->comm && !window_pending(w, lane))
+		abort_comm(l, lane);
 	CUresult error = cu.cuStreamQuery(l->stream);
-	if (error == CUDA_ERROR_NOT_READY)
+	if (l->comm || error == CUDA_ERROR_NOT_READY)
 		return;
 	worker_bad(w, error, "an aborted communicator's stream");
 	windows_drop(w, l);

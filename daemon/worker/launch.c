@@ -236,8 +236,9 @@ static bool first_on_lane(const struct worker *w, uint64_t begin, uint64_t i)
 static bool usable(const struct worker *w, const struct launch *l)
 {
 	const struct lane *lane = l->lane < WORKER_LANES ? &w->lanes[l->lane] : NULL;
-	return lane && lane->comm && !lane->failed && l->timeline < SVC_TIMELINES &&
-	       l->session < SVC_SESSIONS_MAX && (!l->timeline || w->sessions[l->session].ring);
+	return lane && lane->comm && !lane->failed && !lane->draining &&
+	       l->timeline < SVC_TIMELINES && l->session < SVC_SESSIONS_MAX &&
+	       (!l->timeline || w->sessions[l->session].ring);
 }
 
 static void launch_group(struct worker *w, uint64_t begin, uint64_t end)

@@ -73,6 +73,7 @@ struct worker_message {
 		struct {
 			uint32_t lane;
 			int32_t nranks, rank;
+			uint32_t hopeless; /* of an abort: another rank's part will never come */
 			uint8_t id[NCCLSVC_ID_BYTES];
 		} comm;
 	};

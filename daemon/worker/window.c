@@ -98,7 +98,8 @@ void window_run(struct worker *w, const struct launch *ask)
 	struct lane *l = ask->lane < WORKER_LANES ? &w->lanes[ask->lane] : NULL;
 	bool good = true;
 	/* Who aborts a lane ends what the engine has there, too. */
-	if (!l || !l->comm || l->failed || !ask->src_window || ask->src_window > WORKER_WINDOWS)
+	if (!l || !l->comm || l->failed || l->draining || !ask->src_window ||
+	    ask->src_window > WORKER_WINDOWS)
 		return;
 	CUresult error = launch_tell(w, ask->lane); /* not to wait for the other workers */
 	if (ask->op == LAUNCH_PREPARE)
@@ -127,11 +128,14 @@ bool window_address(const struct lane *l, uint8_t window, uint64_t *address)
 	return true;
 }
 
+bool window_pending(const struct worker *w, uint32_t lane)
+{
+	return w->lanes[lane].window_seq > atomic_load(&w->queue->lanes[lane].completed);
+}
+
 bool window_stuck(const struct worker *w, uint32_t lane)
 {
-	const struct lane *l = &w->lanes[lane];
-	uint64_t end = worker_clock() + STUCK_NS;
-	while (l->window_seq > atomic_load(&w->queue->lanes[lane].completed)) {
+	for (uint64_t end = worker_clock() + STUCK_NS; window_pending(w, lane);) {
 		if (worker_clock() > end)
 			return true;
 		usleep(STUCK_LOOKS);

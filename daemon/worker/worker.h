@@ -47,7 +47,7 @@ struct lane {
 	int32_t nranks, rank;
 	uint64_t enqueued; /* seq of the last launch */
 	bool failed;
-	bool draining; /* aborted; what its stream still holds has to end first */
+	bool draining; /* aborted, or soon; what its stream still holds has to end first */
 	uint64_t abort_key;
 	struct made_redop redops[SVC_REDOPS_MADE];
 	struct lane_window windows[WORKER_WINDOWS];
@@ -159,7 +159,9 @@ void window_run(struct worker *w, const struct launch *l);
 bool window_address(const struct lane *l, uint8_t window, uint64_t *address);
 /* The lane's communicator ends, or has ended. */
 void windows_drop(struct worker *w, struct lane *l);
-/* Abort reaches no symmetric kernel. True: one that does not end is on the lane. */
+/* Tasks in windows are on the lane. */
+bool window_pending(const struct worker *w, uint32_t lane);
+/* The same, a moment later. */
 bool window_stuck(const struct worker *w, uint32_t lane);
 
 /* span.c: imports mapped once more, one behind the other. */

@@ -395,6 +395,76 @@ static void windows_test(void **state)
 	crew_run(2, windows, -1);
 }
 
+static void *window_open(ncclComm_t comm, ncclWindow_t *window)
+{
+	void *p;
+	OK(ncclMemAlloc(&p, 100000));
+	OK(ncclCommWindowRegister(comm, p, 100000, window, NCCL_WIN_COLL_SYMMETRIC));
+	return p;
+}
+
+static void await_error(ncclComm_t comm)
+{
+	ncclResult_t error = ncclSuccess;
+	for (unsigned round = 0; !error; fake_pause(&round))
+		OK(ncclCommGetAsyncError(comm, &error));
+	CHECK_EQ(error, ncclInvalidUsage);
+}
+
+/* What the real library does not notice, and computes with other memory or hangs. */
+static void unlike_windows(struct crew *crew, int rank)
+{
+	ncclComm_t comm = comm_open(crew, rank, 2), other = comm_open(crew, rank, 2);
+	ncclWindow_t window, second;
+	CUstream s = stream_open();
+	float *p = window_open(comm, &window);
+	void *q;
+	/* Integers have no such kernel. */
+	OK(ncclAllReduce(p + rank, p + rank, 1000, NCCLSVC_INT32, NCCLSVC_SUM, comm, s));
+	OK(ncclAllReduce(p, p, 1000, NCCLSVC_FLOAT32, NCCLSVC_SUM, comm, s));
+	OK(cuStreamSynchronize(s));
+	OK(ncclMemAlloc(&q, 100000));
+	CHECK_EQ(ncclCommWindowRegister(other, q, rank ? 4096 : 8192, &second,
+					NCCL_WIN_COLL_SYMMETRIC),
+		 ncclInvalidUsage);
+	await_error(other);
+	OK(ncclAllReduce(p + rank, p + rank, 1000, NCCLSVC_FLOAT32, NCCLSVC_SUM, comm, s));
+	await_error(comm);
+	CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+	crew_meet(crew, 2);
+}
+
+static void used_windows(struct crew *crew, int rank)
+{
+	ncclComm_t comm = comm_open(crew, rank, 2);
+	ncclWindow_t window;
+	CUstream s = stream_open();
+	float *p = window_open(comm, &window);
+	if (rank == 0) {
+		OK(ncclAllReduce(p, p, 1000, NCCLSVC_FLOAT32, NCCLSVC_SUM, comm, s));
+		CHECK_EQ(ncclCommWindowDeregister(comm, window), ncclInvalidUsage);
+	}
+	await_error(comm);
+	crew_meet(crew, 2);
+}
+
+static void unmapped_windows(struct crew *crew, int rank)
+{
+	ncclComm_t comm = comm_open(crew, rank, 2);
+	ncclWindow_t window;
+	OK(ncclMemFree(window_open(comm, &window)));
+	CHECK_EQ(ncclCommWindowDeregister(comm, window), ncclInvalidUsage);
+	crew_meet(crew, 2);
+}
+
+static void bad_windows_test(void **state)
+{
+	(void)state;
+	crew_run(2, unlike_windows, -1);
+	crew_run(2, used_windows, -1);
+	crew_run(2, unmapped_windows, -1);
+}
+
 int main(void)
 {
 	setenv("NCCLSVC_FAKE_GPUS", "4", 1);
@@ -403,6 +473,7 @@ int main(void)
 		cmocka_unit_test(killed_peer_test), cmocka_unit_test(mismatch_test),
 		cmocka_unit_test(bad_joins_test),   cmocka_unit_test(faults_test),
 		cmocka_unit_test(illegal_test),	    cmocka_unit_test(windows_test),
+		cmocka_unit_test(bad_windows_test),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -130,6 +130,66 @@ static void test_worker_killed(void)
 	deaths(true);
 }
 
+/* One that waits for its trainer's input when another trainer dies: no worker need go for that. */
+static void slow_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p, gate;
+	const uint64_t open = 1;
+	open_rank(&r, c, &p, BYTES);
+	CHECK_CU(cu.cuMemAlloc(&gate, sizeof(open)));
+	gpu_fill(gate, 0, 2);
+	CUstream slow = r.stream;
+	warm(&r, p, p, 1);
+	if (r.rank)
+		CHECK_CU(cu.cuStreamWaitValue64(slow, gate, 1, CU_STREAM_WAIT_VALUE_GEQ));
+	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), WORDS, NCCLSVC_FLOAT32, NCCLSVC_SUM, r.comm,
+				    NULL));
+	say(c, READY);
+	if (!r.rank)
+		hear(c); /* is killed */
+	CHECK_EQ(until_told(&r, p, IDLE), NCCLSVC_PEER_GONE);
+	say(c, GO);
+	r.stream = gpu_stream();
+	CHECK_OK(ncclsvc_stream_set(r.session, r.stream, 0));
+	stage("rejoining");
+	CHECK_OK(ncclsvc_comm_rejoin(r.comm, WAIT_MS));
+	sum(&r, p, p, WORDS, 9);
+	gpu_put(gate, &open, sizeof(open));
+	CHECK(gpu_stream_ends(slow, WAIT_MS));
+	for (int i = 0; i < r.n; i++)
+		CHECK_EQ(device_info(r.session, i).restarts, 0);
+	CHECK_CU(cu.cuMemFree(gate));
+	give_back(&r, p);
+	rank_close(&r);
+	CHECK_CU(cu.cuStreamDestroy(slow));
+}
+
+static void again_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	open_rank(&r, c, &p, BYTES);
+	sum(&r, p, p, WORDS, 9);
+	give_back(&r, p);
+	rank_close(&r);
+}
+
+static void test_slow_trainer(void)
+{
+	struct daemon d;
+	struct client ranks[2];
+	/* After so long, what still runs is broken off. */
+	daemon_start(&d, "--device", "cuda", "--worker-seconds", "3", NULL);
+	clients_start(ranks, 2, &d, slow_rank, NULL);
+	hear_all(ranks, 2, READY);
+	client_kill(&ranks[0]);
+	CHECK_EQ(hear(&ranks[1]), GO);
+	client_start(&ranks[0], again_rank);
+	crew_end(ranks, 2);
+	gpu_daemon_stop(&d);
+}
+
 /* ---- Workers that make communicators meanwhile ---- */
 
 static void joiner_rank(struct client *c)
@@ -354,6 +414,7 @@ static void test_beside(void)
 const struct gpu_test window_lost_tests[] = {
 	{"windows/trainer_killed", test_killed, 2, 180, TEST_QUICK},
 	{"windows/worker_killed", test_worker_killed, 2, 240, TEST_QUICK},
+	{"windows/slow_trainer", test_slow_trainer, 2, 60, TEST_QUICK},
 	{"windows/joins", test_joins, 2, 120, TEST_QUICK},
 	{"windows/turns", test_turns, 2, 60, TEST_QUICK},
 	{"windows/beside", test_beside, 2, 90, TEST_QUICK},
