@@ -436,10 +436,10 @@ uint64_t span_sleep_ns(struct engine *e)
 {
 	uint64_t quiet = e->now - e->span_ns, wished = e->now - e->sequenced_ns;
 	/* Nodes may wait for us that we do not wait for. */
-	if (sequence_awaited(e) && wished < QUIET_NS && !e->flights && !e->committed)
+	if (sequencer_awaited(e) && wished < QUIET_NS && !e->flights && !e->committed)
 		return wished < SOON_NS ? WAIT_SHORT_NS : WAIT_LONG_NS;
 	/* Others may still ask for what has ended here. */
-	if (!e->spans && !e->flights && quiet > QUIET_NS && !sequence_awaited(e))
+	if (!e->spans && !e->flights && quiet > QUIET_NS && !sequencer_awaited(e))
 		return WAIT_QUIET_NS;
 	if (!e->flights && !e->ops && !e->committed && !e->endings)
 		return WAIT_IDLE_NS;
