@@ -382,6 +382,52 @@ static void test_leave_4(void)
 	run_leave(2, 2);
 }
 
+/* Rank 0 leaves at once; what it has submitted still comes to the others, whose streams are busy,
+ * and NCCL's communicator is as good as before. */
+static void early_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	rank_open(&r, c);
+	rank_check_usable(&r);
+	CHECK_CU(cu.cuMemAlloc(&p, 4096));
+	gpu_fill(p, (uint32_t)r.rank + 1, 64);
+	if (r.rank) {
+		CHECK_OK(ncclsvc_stream_set(r.session, r.stream, NCCLSVC_STREAM_DETACHED));
+		CHECK_OK(ncclsvc_recv(at(p), 64, NCCLSVC_UINT32, 0, r.comm, NULL));
+		CHECK_EQ(hear(c), GO);
+		sleep_ms(1500); /* more than it takes to give a node up */
+		CHECK_OK(ncclsvc_wait_all(r.session, WAIT_MS));
+		gpu_check(p, 1, 64, "what came before its sender left");
+		CHECK_OK(ncclsvc_comm_error(r.comm));
+	} else {
+		CHECK_OK(ncclsvc_send(at(p), 64, NCCLSVC_UINT32, 1, r.comm, NULL));
+		rank_sync(&r);
+	}
+	CHECK_CU(cu.cuMemFree(p));
+	CHECK_OK(ncclsvc_comm_leave(r.comm));
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
+	rank_join(&r);
+	rank_check_usable(&r);
+	rank_close(&r);
+}
+
+static void test_early(void)
+{
+	struct nodes w;
+	struct client ranks[2];
+	nodes_start(&w, 2, 1);
+	nodes_clients(&w, ranks, early_rank, NULL);
+	CHECK_EQ(hear(&ranks[0]), READY);
+	say(&ranks[1], GO);
+	CHECK_EQ(hear(&ranks[1]), READY);
+	say_all(ranks, 2, GO);
+	crew_end(ranks, 2);
+	CHECK_EQ(nodes_inits(&w, 2), 2);
+	nodes_stop(&w);
+}
+
 /* ---- Inspection ---- */
 
 static void shown_rank(struct client *c)
@@ -452,6 +498,7 @@ const struct gpu_test node_tests[] = {
 	{"nodes/split/4", test_split_4, 4, 60, TEST_QUICK},
 	{"nodes/leave/2", test_leave_2, 2, 60, TEST_QUICK},
 	{"nodes/leave/4", test_leave_4, 4, 60, 0},
+	{"nodes/early", test_early, 2, 60, TEST_QUICK},
 	{"nodes/shown", test_shown, 2, 60, TEST_QUICK},
 	{0},
 };
