@@ -344,6 +344,19 @@ static void end_epoch(struct server *s, struct communicator *m, int result, int3
 	server_command(s, &cmd);
 }
 
+/* The last of this node has left. On GPUs, what is launched goes on until those of other nodes have
+ * left, too. */
+static void end_if_left(struct server *s, struct communicator *m, int32_t rank, int32_t pid)
+{
+	if (!m->occupied && !(m->cuda && m->remote))
+		end_epoch(s, m, NCCLSVC_CANCELLED, rank, pid, -1);
+}
+
+void comm_left_behind(struct communicator *m)
+{
+	end_epoch(m->account->server, m, NCCLSVC_CANCELLED, -1, 0, -1);
+}
+
 void comm_close_all(struct server *s, int reason)
 {
 	struct communicator *m, *tmp;
@@ -361,8 +374,11 @@ static void break_epoch_for(struct server *s, struct communicator *m, int reason
 			    int32_t node)
 {
 	int32_t pid = rank >= 0 ? m->seats[rank].pid : 0;
-	if (m->state != NCCLSVC_COMM_READY)
+	if (m->state != NCCLSVC_COMM_READY) {
+		if (m->cuda) /* those here had left, and others had not */
+			end_epoch(s, m, reason, rank, pid, node);
 		return;
+	}
 	m->state = NCCLSVC_COMM_BROKEN;
 	end_epoch(s, m, reason, rank, pid, node);
 	comm_split_failed(m, reason, rank);
@@ -442,7 +458,7 @@ void comm_left_elsewhere(struct communicator *m, int32_t rank)
 {
 	struct server *s = m->account->server;
 	struct seat *seat = &m->seats[rank];
-	if (m->state != NCCLSVC_COMM_READY || seat->node < 0)
+	if ((m->state != NCCLSVC_COMM_READY && !m->cuda) || seat->node < 0)
 		return;
 	seat->node = -1;
 	if (!comm_alive(seat))
@@ -451,6 +467,8 @@ void comm_left_elsewhere(struct communicator *m, int32_t rank)
 	if (m->running && !m->ended)
 		server_command(
 			s, &(struct command){.kind = COMMAND_MEMBER_LEFT, .left = {m->slot, rank}});
+	if (m->cuda && m->state != NCCLSVC_COMM_READY)
+		end_if_left(s, m, rank, seat->pid);
 	comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
 }
 
@@ -485,8 +503,13 @@ void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int resul
 {
 	struct communicator *m = s->comm_by_slot[slot];
 	int32_t rank = -1;
-	if (!m || m->epoch != epoch || m->state != NCCLSVC_COMM_READY)
+	if (!m || m->epoch != epoch)
 		return;
+	if (m->state != NCCLSVC_COMM_READY) {
+		if (m->cuda)
+			end_epoch(s, m, result, -1, 0, node);
+		return;
+	}
 	for (uint32_t k = m->nranks; node >= 0 && k-- > 0;)
 		if (m->seats[k].node == node)
 			rank = (int32_t)k;
@@ -551,8 +574,7 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
 	plan_commit_failed(m, NCCLSVC_PEER_GONE, rank);
 	plan_member_gone(m, (uint32_t)rank);
 	comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
-	if (!m->occupied)
-		end_epoch(s, m, NCCLSVC_CANCELLED, rank, c->pid, -1);
+	end_if_left(s, m, rank, c->pid);
 	comm_check_idle(s, m);
 	client_reply(c, SVC_LEAVE, serial, NULL, 0, NULL, 0);
 }

@@ -59,6 +59,8 @@ static inline bool comm_alive(const struct seat *seat)
 void comm_vacate(struct communicator *m, struct seat *seat, uint32_t state);
 /* Nobody sits there any more: kept for comm_idle_seconds, so that a restart finds it. */
 void comm_check_idle(struct server *s, struct communicator *m);
+/* All have left here, and somebody comes: what others may still do in that epoch is over. */
+void comm_left_behind(struct communicator *m);
 void comm_forget(struct server *s, struct communicator *m);
 /* Ends the epoch because of one member; the others are told to rejoin. */
 void comm_break_epoch(struct server *s, struct communicator *m, int32_t rank);

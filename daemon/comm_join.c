@@ -140,6 +140,8 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 	} else {
 		seat->fresh = false;
 	}
+	if (m->state == NCCLSVC_COMM_IDLE && s->cluster)
+		comm_left_behind(m);
 	if (m->state == NCCLSVC_COMM_IDLE)
 		m->state = NCCLSVC_COMM_FORMING;
 	seat->state = NCCLSVC_MEMBER_JOINING;

@@ -47,6 +47,8 @@ void physical_recount(struct server *s)
 static void forget(struct physical *p)
 {
 	struct server *s = p->server;
+	if (p->user)
+		p->user->physical = NULL;
 	s->lanes[p->lane] = false;
 	DL_DELETE(s->physicals, p);
 	free(p);

@@ -327,6 +327,15 @@ static void keep_early(struct engine *e, const struct span_header *h, const char
 	DL_APPEND(e->early, m);
 }
 
+/* Have all members of this node left? */
+static bool all_left(const struct span *s)
+{
+	for (uint32_t i = 0; i < span_local_count(s); i++)
+		if (!s->comm->members[span_locals(s)[i]].gone)
+			return false;
+	return true;
+}
+
 static void dispatch(struct engine *e, const struct span_header *h, const char *body, int node)
 {
 	struct span *s;
@@ -357,8 +366,11 @@ static void dispatch(struct engine *e, const struct span_header *h, const char *
 	}
 	if (!s || place == UINT32_MAX || place == s->me)
 		return;
-	if (h->kind == SPAN_OVER)
+	if (h->kind == SPAN_OVER) {
 		s->overs[place] = true;
+		if (s->comm->cuda && !s->over && all_left(s)) /* nobody here will end it */
+			span_give_up(e, s->comm, NCCLSVC_CANCELLED, UINT32_MAX);
+	}
 	if (h->kind == SPAN_OVER || s->comm->ended)
 		return;
 	junction_hear(e, s, place, h, body);
@@ -436,10 +448,10 @@ uint64_t span_sleep_ns(struct engine *e)
 {
 	uint64_t quiet = e->now - e->span_ns, wished = e->now - e->sequenced_ns;
 	/* Nodes may wait for us that we do not wait for. */
-	if (sequence_awaited(e) && wished < QUIET_NS && !e->flights && !e->committed)
+	if (sequencer_awaited(e) && wished < QUIET_NS && !e->flights && !e->committed)
 		return wished < SOON_NS ? WAIT_SHORT_NS : WAIT_LONG_NS;
 	/* Others may still ask for what has ended here. */
-	if (!e->spans && !e->flights && quiet > QUIET_NS && !sequence_awaited(e))
+	if (!e->spans && !e->flights && quiet > QUIET_NS && !sequencer_awaited(e))
 		return WAIT_QUIET_NS;
 	if (!e->flights && !e->ops && !e->committed && !e->endings)
 		return WAIT_IDLE_NS;

@@ -7,7 +7,8 @@
  *   across.c      moving the bytes of what met: pieces, in flight by MPI
  *   across_course.c which bytes a piece is, for each operation
  *   across_small.c the same for what fits into a message
- *   sequence.c    on GPUs instead: launching in one order on all nodes
+ *   sequence.c    on GPUs instead: launching in one order on all nodes, which one node's
+ *                 sequencer.c says
  *
  * A collective of members on several nodes meets on each node first. Then each node sends every
  * other one its verdict: READY, with the record (and the bytes, if they are few), or FAILED, with
@@ -82,6 +83,8 @@ struct credit_note {
 	uint32_t phase;
 	int32_t tag;
 };
+
+#define CROSSINGS_MAX 65536 /* of one wish */
 
 /* A junction whose tasks are to be launched; nparts nodes have wishes with it. */
 struct crossing {
@@ -221,10 +224,23 @@ bool sequence_closed(const struct engine *e, const struct span *s);
 void sequence_hear(struct engine *e, const struct span_header *h, const char *body, int node);
 /* led: it was the sequencer. */
 void sequence_node_lost(struct engine *e, uint32_t node, bool led);
-uint32_t sequencer_of(const struct engine *e);
-/* Other nodes may have wishes any time. */
-bool sequence_awaited(const struct engine *e);
+/* LAUNCH, UNWISHED (of a wish's number) or CLOSED (of a span). */
+void sequence_be_told(struct engine *e, enum span_kind kind, uint64_t span, uint64_t number);
 void sequence_finish(struct engine *e);
+
+/* ---- sequencer.c: of this node, if it is the one ---- */
+
+uint32_t sequencer_of(const struct engine *e);
+void sequencer_wish(struct engine *e, uint32_t node, uint64_t number, bool more,
+		    const struct crossing *at, uint32_t n);
+void sequencer_unwish(struct engine *e, uint32_t node, uint64_t number);
+/* nodes: all of the span's. */
+void sequencer_leave(struct engine *e, uint32_t node, uint64_t span, const uint32_t *nodes,
+		     uint32_t n);
+void sequencer_node_lost(struct engine *e, uint32_t node);
+/* Other nodes may have wishes any time. */
+bool sequencer_awaited(const struct engine *e);
+void sequencer_finish(struct engine *e);
 
 /* ---- junction.c ---- */
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "crew.h"
+#include "nodes.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -130,6 +131,8 @@ ncclsvc_device_info device_info(ncclsvc_session *session, int device)
 	ncclsvc_device_info *list, info;
 	size_t n;
 	CHECK_OK(ncclsvc_list_devices(session, &list, &n));
+	if (setup.nodes > 1 && n) /* each daemon numbers its own */
+		device %= (int)n;
 	CHECK(device >= 0 && (size_t)device < n);
 	info = list[device];
 	CHECK_EQ(info.device, device);
@@ -195,6 +198,10 @@ void crew_run(int n, client_main *main, void *arg)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
+	if (setup.nodes > 1 && n % setup.nodes == 0) {
+		nodes_run(setup.nodes, n / setup.nodes, main, arg);
+		return;
+	}
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, main, arg);
 	crew_end(ranks, n);

@@ -36,6 +36,8 @@ static void usage(FILE *f)
 	      "  --both         first without, then with\n"
 	      "  --quick        a part of the tests, each shorter: under a minute on 2 GPUs\n"
 	      "  --filter TEXT  the tests whose name has TEXT in it\n"
+	      "  --nodes N      ranks on N daemons, with GPUs of their own, started by mpirun,\n"
+	      "                 where a test is about ranks; others run as ever\n"
 	      "  --repeat N     N rounds of each test that kills somebody\n"
 	      "  --seed N       of the random tests (printed)\n"
 	      "  --list         print the tests' names\n"
@@ -60,9 +62,10 @@ static int number(const char *text)
 
 static void parse(int argc, char *argv[], struct options *o)
 {
-	enum { GPUS = 1, NO_MPS, MPS, BOTH, QUICK, FILTER, REPEAT, SEED, LIST, HELP };
+	enum { GPUS = 1, NODES, NO_MPS, MPS, BOTH, QUICK, FILTER, REPEAT, SEED, LIST, HELP };
 	static const struct option known[] = {
 		{"gpus", required_argument, NULL, GPUS},
+		{"nodes", required_argument, NULL, NODES},
 		{"no-mps", no_argument, NULL, NO_MPS},
 		{"mps", no_argument, NULL, MPS},
 		{"both", no_argument, NULL, BOTH},
@@ -78,6 +81,9 @@ static void parse(int argc, char *argv[], struct options *o)
 		switch (c) {
 		case GPUS:
 			o->gpus = number(optarg);
+			break;
+		case NODES:
+			setup.nodes = number(optarg);
 			break;
 		case NO_MPS:
 		case BOTH:
@@ -152,6 +158,8 @@ static void run_one(const struct gpu_test *t, struct tally *tally)
 		snprintf(why, sizeof(why), "needs real GPUs");
 	else if (t->flags & TEST_WITHOUT_MPS && setup.mps)
 		snprintf(why, sizeof(why), "would end the MPS server");
+	else if (t->flags & TEST_ONE_NODE && setup.nodes > 1)
+		snprintf(why, sizeof(why), "is of one node");
 	if (why[0])
 		runner_skip(t, why, tally);
 	else

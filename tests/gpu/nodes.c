@@ -80,6 +80,17 @@ void nodes_clients(struct nodes *w, struct client *clients, client_main *main, v
 	cluster_clients(clients, nranks, &w->c, IN_BLOCKS, main, arg);
 }
 
+void nodes_run(int n, int each, client_main *main, void *arg)
+{
+	struct nodes w;
+	struct client ranks[RANKS_MAX];
+	CHECK(n <= CLUSTER_NODES);
+	nodes_start(&w, n, each);
+	nodes_clients(&w, ranks, main, arg);
+	crew_end(ranks, n * each);
+	nodes_stop(&w);
+}
+
 int nodes_inits(const struct nodes *w, int nranks)
 {
 	char line[512], text[64];

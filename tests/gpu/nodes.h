@@ -18,6 +18,8 @@ void nodes_stop(struct nodes *w);
 struct daemon *node_of(struct nodes *w, int gpu);
 /* Starts a rank on each GPU. */
 void nodes_clients(struct nodes *w, struct client *clients, client_main *main, void *arg);
+/* As crew_run. */
+void nodes_run(int n, int each, client_main *main, void *arg);
 /* How often NCCL has made a communicator of so many ranks, counted by rank. */
 int nodes_inits(const struct nodes *w, int nranks);
 

@@ -8,44 +8,34 @@
 
 enum word { READY = 1, GO };
 
-static void on_nodes(int n, int each, client_main *main, void *arg)
-{
-	struct nodes w;
-	struct client ranks[RANKS_MAX];
-	nodes_start(&w, n, each);
-	nodes_clients(&w, ranks, main, arg);
-	crew_end(ranks, n * each);
-	nodes_stop(&w);
-}
-
 static void test_values_2(void)
 {
-	on_nodes(2, 1, values_rank, NULL);
+	nodes_run(2, 1, values_rank, NULL);
 }
 
 static void test_values_4(void)
 {
-	on_nodes(2, 2, values_rank, NULL);
+	nodes_run(2, 2, values_rank, NULL);
 }
 
 static void test_random_2(void)
 {
-	on_nodes(2, 1, random_rank, NULL);
+	nodes_run(2, 1, random_rank, NULL);
 }
 
 static void test_random_4(void)
 {
-	on_nodes(2, 2, random_rank, NULL);
+	nodes_run(2, 2, random_rank, NULL);
 }
 
 static void test_mismatch_2(void)
 {
-	on_nodes(2, 1, mismatch_rank, NULL);
+	nodes_run(2, 1, mismatch_rank, NULL);
 }
 
 static void test_mismatch_4(void)
 {
-	on_nodes(2, 2, mismatch_rank, NULL);
+	nodes_run(2, 2, mismatch_rank, NULL);
 }
 
 static void run_timeout(int n, int each)
@@ -225,17 +215,17 @@ static void groups_rank(struct client *c)
 
 static void test_groups_2(void)
 {
-	on_nodes(2, 1, groups_rank, NULL);
+	nodes_run(2, 1, groups_rank, NULL);
 }
 
 static void test_groups_4(void)
 {
-	on_nodes(2, 2, groups_rank, NULL);
+	nodes_run(2, 2, groups_rank, NULL);
 }
 
 static void test_groups_4_nodes(void)
 {
-	on_nodes(4, 1, groups_rank, NULL);
+	nodes_run(4, 1, groups_rank, NULL);
 }
 
 /* ---- The pool ---- */
@@ -283,7 +273,11 @@ static void run_pool(int n, int each)
 	for (int i = 0; i < all; i++) {
 		ncclsvc_session *s = session_open(node_of(&w, i));
 		CHECK_EQ(device_info(s, i % each).nccl_comms, 1);
-		CHECK_EQ(device_info(s, i % each).nccl_comms_idle, 1);
+		for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(5)) {
+			if (device_info(s, i % each).nccl_comms_idle == 1)
+				break; /* a moment after the last has left */
+			CHECK(now_ns() < end);
+		}
 		ncclsvc_close(s);
 	}
 	CHECK_EQ(nodes_inits(&w, all), all);
@@ -334,7 +328,7 @@ static void split_rank(struct client *c)
 
 static void test_split_4(void)
 {
-	on_nodes(2, 2, split_rank, NULL);
+	nodes_run(2, 2, split_rank, NULL);
 }
 
 /* The last rank leaves while the others' tasks wait for it, and comes back. */
@@ -386,6 +380,52 @@ static void test_leave_2(void)
 static void test_leave_4(void)
 {
 	run_leave(2, 2);
+}
+
+/* Rank 0 leaves at once; what it has submitted still comes to the others, whose streams are busy,
+ * and NCCL's communicator is as good as before. */
+static void early_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	rank_open(&r, c);
+	rank_check_usable(&r);
+	CHECK_CU(cu.cuMemAlloc(&p, 4096));
+	gpu_fill(p, (uint32_t)r.rank + 1, 64);
+	if (r.rank) {
+		CHECK_OK(ncclsvc_stream_set(r.session, r.stream, NCCLSVC_STREAM_DETACHED));
+		CHECK_OK(ncclsvc_recv(at(p), 64, NCCLSVC_UINT32, 0, r.comm, NULL));
+		CHECK_EQ(hear(c), GO);
+		sleep_ms(1500); /* more than it takes to give a node up */
+		CHECK_OK(ncclsvc_wait_all(r.session, WAIT_MS));
+		gpu_check(p, 1, 64, "what came before its sender left");
+		CHECK_OK(ncclsvc_comm_error(r.comm));
+	} else {
+		CHECK_OK(ncclsvc_send(at(p), 64, NCCLSVC_UINT32, 1, r.comm, NULL));
+		rank_sync(&r);
+	}
+	CHECK_CU(cu.cuMemFree(p));
+	CHECK_OK(ncclsvc_comm_leave(r.comm));
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
+	rank_join(&r);
+	rank_check_usable(&r);
+	rank_close(&r);
+}
+
+static void test_early(void)
+{
+	struct nodes w;
+	struct client ranks[2];
+	nodes_start(&w, 2, 1);
+	nodes_clients(&w, ranks, early_rank, NULL);
+	CHECK_EQ(hear(&ranks[0]), READY);
+	say(&ranks[1], GO);
+	CHECK_EQ(hear(&ranks[1]), READY);
+	say_all(ranks, 2, GO);
+	crew_end(ranks, 2);
+	CHECK_EQ(nodes_inits(&w, 2), 2);
+	nodes_stop(&w);
 }
 
 /* ---- Inspection ---- */
@@ -458,6 +498,7 @@ const struct gpu_test node_tests[] = {
 	{"nodes/split/4", test_split_4, 4, 60, TEST_QUICK},
 	{"nodes/leave/2", test_leave_2, 2, 60, TEST_QUICK},
 	{"nodes/leave/4", test_leave_4, 4, 60, 0},
+	{"nodes/early", test_early, 2, 60, TEST_QUICK},
 	{"nodes/shown", test_shown, 2, 60, TEST_QUICK},
 	{0},
 };

@@ -15,6 +15,7 @@ struct setup {
 	bool quick; /* a part of each test that has many */
 	bool fake;  /* the stand-ins of tests/fake: times mean nothing */
 	bool mps;   /* through an MPS server */
+	int nodes;  /* daemons that ranks are on; 0 and 1: one */
 	int repeat; /* rounds of tests that kill; 0: the test's own choice */
 	uint64_t seed;
 };
@@ -24,6 +25,7 @@ enum test_flags {
 	TEST_QUICK = 1,	      /* runs with --quick, too */
 	TEST_REAL = 2,	      /* cannot run on the stand-ins */
 	TEST_WITHOUT_MPS = 4, /* would end the MPS server for everybody */
+	TEST_ONE_NODE = 8,    /* what several nodes do not do */
 };
 
 struct gpu_test {
