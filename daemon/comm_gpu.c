@@ -26,6 +26,8 @@ bool comm_gpus_ready(struct server *s, struct communicator *m)
 	bool known = true;
 	if (m->acquiring)
 		return false;
+	if (s->staging)
+		return staging_ready(s, m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct gpu *g = s->gpus[m->seats[k].device];
 		if (g->info.state != NCCLSVC_DEVICE_READY)
@@ -67,11 +69,16 @@ void comm_fail_joins(struct server *s, struct communicator *m, int result, const
 			comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
 		client_error(c, m->reply_opcode, serial, result, "%s", why);
 	}
-	if (s->cluster && m->start) { /* its home believes that it has begun */
+	if (s->cluster && m->start) { /* its home, and other nodes, believe that it has begun */
 		m->epoch = m->start->epoch;
+		for (uint32_t k = 0; k < m->nranks; k++)
+			if (m->start->members[k].node != s->cluster->me)
+				m->seats[k].node = (int32_t)m->start->members[k].node;
 		free(m->start);
 		m->start = NULL;
 		remote_break(m, result, -1, -1);
+		for (uint32_t k = 0; k < m->nranks; k++)
+			m->seats[k].node = -1;
 		for (uint32_t k = 0; k < m->nranks; k++)
 			if (sessions[k])
 				remote_unjoin(m, k, sessions[k], false);

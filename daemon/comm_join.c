@@ -35,7 +35,8 @@ static bool check_join(struct client *c, uint32_t serial, const struct svc_join 
 			     "the world's ranks are the host's (device -1)");
 		return false;
 	}
-	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > c->server->ngpus) {
+	bool alone = !c->server->cluster || !c->server->staging;
+	if (j->device != SVC_DEVICE_HOST && alone && (uint32_t)j->nranks > c->server->ngpus) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
 			     "nranks is %d: each needs a GPU of its own, and this node has %u",
 			     j->nranks, c->server->ngpus);
@@ -226,7 +227,8 @@ static bool name_lost_gpu(const struct server *s, const struct communicator *m, 
 {
 	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
 		int32_t device = m->seats[k].device;
-		const struct gpu *g = device < 0 ? NULL : s->gpus[device];
+		const struct gpu *g =
+			device < 0 || !comm_alive(&m->seats[k]) ? NULL : s->gpus[device];
 		if (!g || g->info.state == NCCLSVC_DEVICE_READY)
 			continue;
 		snprintf(text, size,

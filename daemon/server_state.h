@@ -33,6 +33,7 @@ struct control_start;
 struct gpu;
 struct physical;
 struct plan;
+struct staging;
 
 /* What one user holds, over all sessions. */
 struct account {
@@ -214,6 +215,7 @@ struct server {
 	uint32_t ngpus;
 	struct physical *physicals;
 	bool lanes[WORKER_LANES]; /* in use */
+	struct staging *staging; /* that device memory goes through; NULL: NCCL carries it */
 	uint64_t last_import;
 	uint64_t region_bytes;
 	uint32_t regions;

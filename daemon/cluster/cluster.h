@@ -113,7 +113,7 @@ struct control_join {
 	uint32_t cuda;
 	uint32_t epoch; /* the last that this node knows of */
 	uint32_t world, split;
-	uint32_t reserved;
+	uint32_t transport; /* ncclsvc_transport, of GPUs' memory */
 	char label[NCCLSVC_NAME_BYTES];
 };
 

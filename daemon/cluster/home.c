@@ -32,6 +32,7 @@ struct gathering {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
 	uint32_t nranks, uid, cuda, epoch;
+	uint32_t transport; /* of GPUs' memory */
 	bool running; /* an epoch, as far as is known here */
 	struct gathered_seat *seats;
 	uint32_t joining, held;	   /* held: seats that are not free */
@@ -173,22 +174,22 @@ static void start(struct cluster *c, struct gathering *g)
 	free(m);
 }
 
-/* GPUs of several nodes are not one communicator yet. */
+/* GPUs of several nodes are one communicator if their memory goes through the hosts'. */
 static bool devices_fit(struct cluster *c, struct gathering *g)
 {
 	uint32_t node = g->seats[0].node;
 	bool one = true;
 	for (uint32_t k = 1; k < g->nranks; k++)
 		one &= g->seats[k].node == node;
-	if (!g->cuda || one)
+	if (!g->cuda || one || g->transport == NCCLSVC_TRANSPORT_MPI)
 		return true;
 	for (uint32_t k = 0; k < g->nranks; k++) {
 		struct gathered_seat *s = &g->seats[k];
 		struct control_join m = {.rank = k, .session = s->session};
 		memcpy(m.id, g->id, sizeof(m.id));
 		refuse(c, s->node, g, &m, NCCLSVC_UNSUPPORTED,
-		       "communicator %s has GPUs of several nodes, which this version does not "
-		       "do: join with host memory, or with GPUs of one node",
+		       "communicator %s has GPUs of several nodes, which this version does with "
+		       "transport = mpi only: join with host memory, or with GPUs of one node",
 		       g->label);
 		free_seat(g, s);
 	}
@@ -209,6 +210,11 @@ static bool may_sit(struct cluster *c, uint32_t from, struct gathering *g,
 	       "rank %u of communicator %s is held by pid %d, session %u of node %u (%s)", m->rank,
 	       g->label, s->pid, s->session, s->node, c->nodes[s->node].card.host);
 	return false;
+}
+
+static const char *transport_name(uint32_t transport)
+{
+	return transport == NCCLSVC_TRANSPORT_MPI ? "MPI" : "NCCL";
 }
 
 /* The gathering that a JOIN is for, made if need be; NULL after it was refused. */
@@ -240,6 +246,7 @@ static struct gathering *gathering_for(struct cluster *c, uint32_t from,
 	if (!g->held) {
 		g->uid = m->uid;
 		g->cuda = m->cuda;
+		g->transport = m->transport;
 		memcpy(g->label, m->label, sizeof(g->label));
 		g->label[sizeof(g->label) - 1] = '\0';
 	}
@@ -251,6 +258,17 @@ static struct gathering *gathering_for(struct cluster *c, uint32_t from,
 		       "did with %s",
 		       m->rank, m->pid, from, m->cuda ? "a GPU" : "host memory", g->label,
 		       g->cuda ? "GPUs" : "host memory");
+		return NULL;
+	}
+	if (g->cuda && g->transport != m->transport) {
+		uint32_t k = 0;
+		while (g->seats[k].state == SEAT_FREE)
+			k++;
+		refuse(c, from, g, m, NCCLSVC_MISMATCH,
+		       "device memory is carried by %s on node %u (rank %u, pid %d), and by %s on "
+		       "node %u (rank %u): set transport alike on all nodes",
+		       transport_name(m->transport), from, m->rank, m->pid,
+		       transport_name(g->transport), g->seats[k].node, k);
 		return NULL;
 	}
 	return g;

@@ -172,6 +172,12 @@ static bool airborne_full(struct engine *e)
 
 enum room { ROOM_YES, ROOM_LATER, ROOM_NEVER };
 
+bool device_room(const struct device *d, uint32_t wanted)
+{
+	uint64_t used = d->head - atomic_load_explicit(&d->queue->tail, memory_order_acquire);
+	return wanted <= WORKER_LAUNCHES - used;
+}
+
 /* For all that is to be launched together. *devices: bits of theirs. */
 static enum room room_for(struct engine *e, uint32_t *devices)
 {
@@ -185,22 +191,24 @@ static enum room room_for(struct engine *e, uint32_t *devices)
 		struct device *d = &e->devices[i];
 		if (!d->wanted)
 			continue;
-		uint64_t used =
-			d->head - atomic_load_explicit(&d->queue->tail, memory_order_acquire);
 		if (d->wanted > WORKER_LAUNCHES)
 			room = ROOM_NEVER;
-		else if (room == ROOM_YES && d->wanted > WORKER_LAUNCHES - used)
+		else if (room == ROOM_YES && !device_room(d, d->wanted))
 			room = ROOM_LATER;
 		d->wanted = 0;
 	}
 	return room;
 }
 
+struct launch *device_next_launch(struct device *d)
+{
+	return &d->queue->launches[d->head++ & (WORKER_LAUNCHES - 1)];
+}
+
 static struct launch *write_launch(struct engine *e, struct task *t)
 {
 	const struct svc_record *r = &t->record;
-	struct device *d = &e->devices[t->member->device];
-	struct launch *l = &d->queue->launches[d->head++ & (WORKER_LAUNCHES - 1)];
+	struct launch *l = device_next_launch(&e->devices[t->member->device]);
 	t->lane_seq = ++t->member->lane_seq;
 	l->src = (uint64_t)(uintptr_t)t->src;
 	l->dst = (uint64_t)(uintptr_t)t->dst;
@@ -265,7 +273,7 @@ static void launch_bundle(struct engine *e, struct task *any)
 	} while (t && t != first);
 }
 
-static void ring_bells(struct engine *e)
+void device_ring(struct engine *e)
 {
 	const uint64_t one = 1;
 	for (uint32_t i = 0; i < ENGINE_DEVICES; i++) {
@@ -353,7 +361,7 @@ void device_launch(struct engine *e)
 			e->met_new = true;
 		}
 	}
-	ring_bells(e);
+	device_ring(e);
 }
 
 /* ---- Ending ---- */

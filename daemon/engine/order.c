@@ -13,6 +13,7 @@
 
 #include "names.h"
 #include "order.h"
+#include "staged.h"
 #include "task.h"
 
 static bool input_ready(const struct task *t)
@@ -30,6 +31,7 @@ static void wait_for_input(struct engine *e, struct task *t)
 	DL_APPEND2(e->inputs, t, prev_input, next_input);
 	t->session->inputs++;
 	member_of(t)->inputs++;
+	e->staged_inputs += t->comm->staged;
 	order_show_state(e, t);
 }
 
@@ -174,6 +176,11 @@ void order_enqueue(struct engine *e, struct task *first, uint32_t n)
 
 void order_finish(struct engine *e, struct work *w)
 {
+	if (w->staged) {
+		staged_moved(w->staged, false);
+		free(w);
+		return;
+	}
 	for (uint32_t k = 0; k < w->move.ntasks; k++) {
 		/* What ran when its epoch ended was broken off. */
 		ncclsvc_status st = w->comm->ended ? w->comm->end : complete_ok;

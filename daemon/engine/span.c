@@ -163,7 +163,7 @@ void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *en
 		return;
 	for (uint32_t p = 0; p < s->nnodes; p++)
 		if (p != s->me)
-			span_send(e, s, p, SPAN_OVER, &(struct junction_key){-1, -1, 0}, "", 0,
+			span_send(e, s, p, SPAN_OVER, &(struct junction_key){-1, -1, 0, 0}, "", 0,
 				  NULL, 0);
 	s->over = s->overs[s->me] = true;
 	s->end = *end;

@@ -5,6 +5,10 @@
  *
  * The engine writes launches[head % WORKER_LAUNCHES] and then adds to head; the worker takes what
  * lies between tail and head. As in ring.h, the doorbell is rung only if `asleep` is set.
+ *
+ * Where device memory is staged (transport = mpi), a worker has no NCCL, and two lanes: copies from
+ * the GPU into pinned host memory, and copies back. What was written for a worker that is gone must
+ * not reach the next one, so such launches name the generation that they are for.
  */
 #ifndef WORKER_QUEUE_H
 #define WORKER_QUEUE_H
@@ -19,6 +23,7 @@
 #define WORKER_SPIN_CORES 8 /* with so many, waiting awake for a GPU takes nobody's */
 
 enum { LAUNCH_MORE = 1 }; /* the same ncclGroup goes on */
+enum { COPY_IN, COPY_OUT, COPY_LANES };
 
 struct launch {
 	uint64_t src, dst; /* in the worker's address space */
@@ -31,7 +36,11 @@ struct launch {
 	uint32_t timeline; /* 0: none */
 	int32_t peer;
 	uint8_t op, type, redop, flags;
-	uint8_t pad[28 + 32];
+	/* A copy: blocks of count bytes, between src or dst and the staging memory. */
+	uint32_t blocks, generation;
+	uint64_t host; /* offset */
+	uint64_t stride, host_stride; /* from block to block */
+	uint8_t pad[24];
 };
 static_assert(sizeof(struct launch) == 128, "launch");
 
@@ -43,6 +52,7 @@ struct worker_queue {
 	_Alignas(64) _Atomic uint64_t head; /* launches ever */
 	_Alignas(64) _Atomic uint64_t tail;
 	_Atomic uint32_t asleep;
+	_Atomic uint32_t generation; /* of the worker; the supervisor writes it before it starts one */
 	_Alignas(4096) struct lane_progress lanes[WORKER_LANES]; /* whole pages: the GPU's too */
 	struct launch launches[WORKER_LAUNCHES];
 };
