@@ -133,16 +133,19 @@ static void raise_staged(const struct session *s, const struct svc_record *r,
 			 const struct member *m, const struct task *but)
 {
 	struct line *l = &s->lines[r->timeline];
-	const struct task *t;
+	const struct task *t, *first = NULL;
 	if (l->owed < r->value)
 		l->owed = r->value;
 	uint64_t up_to = l->owed;
 	DL_FOREACH (m->queue, t) {
+		/* Values go in the order of the queue, but within a planned group. */
+		if (first && (t->group != first->group || !t->record.plan))
+			break;
 		if (t == but || t->ghost || t->record.timeline != r->timeline)
 			continue;
 		if (t->record.value <= up_to)
 			up_to = t->record.value - 1;
-		break;
+		first = first ? first : t;
 	}
 	raise_done(s, r->timeline, up_to);
 }

@@ -47,19 +47,25 @@ static void post(struct engine *e, struct task *t)
 		order_post_collective(e, t);
 }
 
-/* Posts what it can of the head: point-to-point tasks all, collectives one after the other. */
+/* Posts what it can of the head: point-to-point tasks all, collectives one after the other. What
+ * waits for its input is not overtaken by its like: others meet them in the order of their calls. */
 static void post_head(struct engine *e, struct member *m)
 {
 	struct task *t = m->queue, *next, *after;
+	bool held[2] = {false}; /* collectives, point-to-point tasks */
 	for (; t && t->place >= AT_HEAD; t = next) {
 		next = t->next;
 		after = next ? next->next : NULL;
-		if (t->place != AT_HEAD)
+		bool *hold = &held[svc_op_is_p2p(t->record.op)];
+		if (t->place != AT_HEAD || *hold)
 			continue;
-		if (input_ready(t))
+		if (input_ready(t)) {
 			post(e, t);
-		else if (!t->waits_input)
-			wait_for_input(e, t);
+		} else {
+			*hold = true;
+			if (!t->waits_input)
+				wait_for_input(e, t);
+		}
 		/* A Send to oneself may have met, and ended, the very next task. */
 		if (next && !next->uid)
 			next = after;

@@ -86,10 +86,9 @@ static void link_group(struct engine *e, struct task *first)
 	const uint32_t id = ++e->groups;
 	DL_FOREACH (first, t)
 		t->group = id;
-	if (first->comm->cuda || first->comm->staged)
-		level_values(first);
 	if (!first->comm->cuda)
 		return;
+	level_values(first);
 	device_link_group(first);
 	DL_FOREACH (first, t)
 		if (t->ghost)
