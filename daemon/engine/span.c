@@ -153,6 +153,7 @@ static void end_now(struct engine *e, struct span *s)
 {
 	bool agreed = all_over(e, s);
 	s->due_ns = e->now + (agreed ? OPS_NS : 0);
+	order_run_ready(e); /* none may point to a communicator that goes */
 	order_end_epoch(e, s->comm, &s->end);
 }
 
