@@ -15,6 +15,7 @@ struct setup {
 	bool quick; /* a part of each test that has many */
 	bool fake;  /* the stand-ins of tests/fake: times mean nothing */
 	bool mps;   /* through an MPS server */
+	bool staged; /* transport = mpi */
 	int repeat; /* rounds of tests that kill; 0: the test's own choice */
 	uint64_t seed;
 };
@@ -37,7 +38,7 @@ struct gpu_test {
 /* Tables that end with a test without name. */
 extern const struct gpu_test values_tests[], random_tests[], order_tests[], memory_tests[],
 	refused_tests[], failure_tests[], member_tests[], lost_tests[], nccl_tests[],
-	nccl_life_tests[], list_tests[], plan_tests[], span_tests[];
+	nccl_life_tests[], list_tests[], plan_tests[], span_tests[], staged_tests[];
 
 /* ---- For tests, and the processes that they fork ---- */
 

@@ -14,7 +14,7 @@
 
 #include "harness_parts.h"
 
-#define ARGS_MAX 48
+#define ARGS_MAX 128
 
 static void exec_mpirun(char *const argv[], int log)
 {
@@ -69,42 +69,18 @@ void cluster_start(struct cluster *c, int n, ...)
 	va_end(options);
 }
 
-void cluster_start_with(struct cluster *c, int n, va_list options)
+static void prepare(struct cluster *c, int n)
 {
-	char count[8], sockets[128];
-	char *argv[ARGS_MAX] = {"mpirun",
-				"--enable-recovery",
-				"--oversubscribe",
-				"--bind-to",
-				"none",
-				"--mca",
-				"orte_abort_print_stack",
-				"0",
-				"-n",
-				count,
-				(char *)program("NCCLSVCD"),
-				"--config",
-				"/dev/null",
-				"--device",
-				"host",
-				"--log-target",
-				"stderr",
-				"--socket",
-				sockets};
-	int args = 0;
 	memset(c, 0, sizeof(*c));
 	c->n = n;
 	snprintf(c->dir, sizeof(c->dir), "/tmp/ncclsvc-test-XXXXXX");
 	CHECK(mkdtemp(c->dir));
 	snprintf(c->log, sizeof(c->log), "%s/log", c->dir);
-	snprintf(count, sizeof(count), "%d", n);
-	snprintf(sockets, sizeof(sockets), "%s/s%%r", c->dir);
-	while (argv[args])
-		args++;
-	for (char *option; (option = va_arg(options, char *));) {
-		CHECK(args < ARGS_MAX - 1);
-		argv[args++] = option;
-	}
+}
+
+/* Runs mpirun, and waits until all serve. */
+static void launch(struct cluster *c, char *const argv[])
+{
 	int log = open(c->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	CHECK(log >= 0);
 	fflush(NULL);
@@ -113,7 +89,7 @@ void cluster_start_with(struct cluster *c, int n, va_list options)
 	if (c->mpirun == 0)
 		exec_mpirun(argv, log);
 	close(log);
-	for (int i = 0; i < n; i++) {
+	for (int i = 0; i < c->n; i++) {
 		struct daemon *d = &c->nodes[i];
 		snprintf(d->dir, sizeof(d->dir), "%s", c->dir);
 		snprintf(d->log, sizeof(d->log), "%s", c->log);
@@ -121,8 +97,95 @@ void cluster_start_with(struct cluster *c, int n, va_list options)
 		d->pid = pid_of(c, d);
 		daemon_watch(d);
 	}
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < c->n; i++)
 		note_usage(&c->nodes[i]);
+}
+
+struct args {
+	char *v[ARGS_MAX];
+	int n;
+};
+
+static void add_args(struct args *a, const char *const *more)
+{
+	for (; *more; more++) {
+		CHECK(a->n < ARGS_MAX - 1);
+		a->v[a->n++] = (char *)(uintptr_t)*more;
+	}
+}
+
+static void add_options(struct args *a, va_list options)
+{
+	for (const char *option; (option = va_arg(options, char *));)
+		add_args(a, (const char *const[]){option, NULL});
+}
+
+/* What all nodes are started with: "-n", count, and the rest of the daemon's command follow. */
+static void add_mpirun(struct args *a)
+{
+	add_args(a, (const char *const[]){"mpirun", "--enable-recovery", "--oversubscribe",
+					  "--bind-to", "none", "--mca", "orte_abort_print_stack",
+					  "0", NULL});
+}
+
+static void add_daemon(struct args *a, const char *device, const char *sockets)
+{
+	add_args(a, (const char *const[]){program("NCCLSVCD"), "--config", "/dev/null", "--device",
+					  device, "--log-target", "stderr", "--socket", sockets,
+					  NULL});
+}
+
+void cluster_start_with(struct cluster *c, int n, va_list options)
+{
+	char count[8], sockets[128];
+	struct args a = {0};
+	prepare(c, n);
+	snprintf(count, sizeof(count), "%d", n);
+	snprintf(sockets, sizeof(sockets), "%s/s%%r", c->dir);
+	add_mpirun(&a);
+	add_args(&a, (const char *const[]){"-n", count, NULL});
+	add_daemon(&a, "host", sockets);
+	add_options(&a, options);
+	launch(c, a.v);
+}
+
+/* The i-th of the GPUs that this process may use. */
+static void name_gpu(int i, char *text, size_t size)
+{
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+	snprintf(text, size, "%d", i);
+	if (!visible || !*visible)
+		return;
+	while (i-- > 0 && strchr(visible, ','))
+		visible = strchr(visible, ',') + 1;
+	snprintf(text, size, "%.*s", (int)strcspn(visible, ","), visible);
+}
+
+void cluster_start_gpus(struct cluster *c, int n, int gpus, const char *const *transports, ...)
+{
+	char sockets[128], visible[CLUSTER_NODES][512], name[64];
+	struct args a = {0};
+	va_list options;
+	prepare(c, n);
+	snprintf(sockets, sizeof(sockets), "%s/s%%r", c->dir);
+	add_mpirun(&a);
+	for (int i = 0; i < n; i++) {
+		size_t at = (size_t)snprintf(visible[i], sizeof(visible[i]), "CUDA_VISIBLE_DEVICES=");
+		for (int k = 0; k < gpus; k++) {
+			name_gpu(i * gpus + k, name, sizeof(name));
+			at += (size_t)snprintf(visible[i] + at, sizeof(visible[i]) - at, "%s%s",
+					       k ? "," : "", name);
+		}
+		if (i)
+			add_args(&a, (const char *const[]){":", NULL});
+		add_args(&a, (const char *const[]){"-n", "1", gpus ? "-x" : NULL, visible[i], NULL});
+		add_daemon(&a, "cuda", sockets);
+		add_args(&a, (const char *const[]){"--transport", transports[i], NULL});
+		va_start(options, transports);
+		add_options(&a, options);
+		va_end(options);
+	}
+	launch(c, a.v);
 }
 
 static size_t read_log(const struct cluster *c, char *text, size_t size)

@@ -17,6 +17,9 @@ struct cluster {
 /* Starts n daemons with the given options (NULL ends them), and waits until they serve. */
 void cluster_start(struct cluster *c, int n, ...) __attribute__((sentinel));
 void cluster_start_with(struct cluster *c, int n, va_list options);
+/* The same with `gpus` GPUs each, the first on node 0 (0: all GPUs each), and these transports. */
+void cluster_start_gpus(struct cluster *c, int n, int gpus, const char *const *transports, ...)
+	__attribute__((sentinel));
 /* Ends them by SIGTERM to mpirun; checks that they end, and that no sanitizer said anything. */
 void cluster_stop(struct cluster *c);
 /* SIGKILL to one daemon; the others go on. */
