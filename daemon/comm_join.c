@@ -292,7 +292,8 @@ void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
 	else if (!lost)
 		snprintf(text, sizeof(text),
 			 "NCCL had not made communicator %s by rank %u's deadline", m->label, rank);
-	if (s->cluster ? m->start != NULL : m->reply_opcode == SVC_SPLIT) { /* nobody else can ever come */
+	if (s->cluster ? m->start != NULL
+		       : m->reply_opcode == SVC_SPLIT) { /* nobody else can ever come */
 		comm_fail_joins(s, m, NCCLSVC_TIMEOUT, text);
 		return;
 	}

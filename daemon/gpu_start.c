@@ -34,7 +34,9 @@ int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd
 		.file = "/proc/self/exe",
 		.args = argv,
 		.stdio = stdio,
-		.stdio_count = queue_fd < 0 ? 4 : s->staging ? 7 : 6,
+		.stdio_count = queue_fd < 0 ? 4
+			       : s->staging ? 7
+					    : 6,
 	};
 	int error = uv_spawn(s->loop, process, &options);
 	close(pair[1]);

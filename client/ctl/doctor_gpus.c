@@ -194,11 +194,12 @@ static void judge_daemons(const struct doctor_facts *f, struct doctor_report *r)
 		if (gpu >= 0)
 			snprintf(here, sizeof(here), "this process's GPU %d", gpu);
 		if (d->transport == NCCLSVC_TRANSPORT_MPI && !d->nccl_version)
-			doctor_say(r, "transport", DOCTOR_WARNING,
-				   "The daemon has no NCCL that it can use, so the memory of device "
-				   "%d (%s) is staged through the host's, which is slower by far. Its "
-				   "log says why (\"NCCL cannot be used\").",
-				   d->device, d->name);
+			doctor_say(
+				r, "transport", DOCTOR_WARNING,
+				"The daemon has no NCCL that it can use, so the memory of device "
+				"%d (%s) is staged through the host's, which is slower by far. Its "
+				"log says why (\"NCCL cannot be used\").",
+				d->device, d->name);
 		else if (d->transport == NCCLSVC_TRANSPORT_MPI)
 			doctor_say(r, "transport", DOCTOR_NOTE,
 				   "The memory of device %d (%s) is staged through the host's: "

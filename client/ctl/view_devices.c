@@ -7,9 +7,9 @@
 #include "view.h"
 
 static const struct table_column columns[] = {
-	{"DEVICE", true},  {"NAME", false},    {"STATE", false}, {"FOR", true},
-	{"WORKER", true},  {"RESTARTS", true}, {"MEMORY", true}, {"TAKEN", true},
-	{"IMPORTS", true}, {"IMPORTED", true}, {"LENT", true},	 {"COMMS", true},
+	{"DEVICE", true},  {"NAME", false},    {"STATE", false},     {"FOR", true},
+	{"WORKER", true},  {"RESTARTS", true}, {"MEMORY", true},     {"TAKEN", true},
+	{"IMPORTS", true}, {"IMPORTED", true}, {"LENT", true},	     {"COMMS", true},
 	{"IDLE", true},	   {"MPS", false},     {"TRANSPORT", false}, {"UUID", false},
 };
 

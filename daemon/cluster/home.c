@@ -33,7 +33,7 @@ struct gathering {
 	char label[NCCLSVC_NAME_BYTES];
 	uint32_t nranks, uid, cuda, epoch;
 	uint32_t transport; /* of GPUs' memory */
-	bool running; /* an epoch, as far as is known here */
+	bool running;	    /* an epoch, as far as is known here */
 	struct gathered_seat *seats;
 	uint32_t joining, held;	   /* held: seats that are not free */
 	struct asked_split *split; /* [nranks]; NULL: none under way */

@@ -165,7 +165,8 @@ static int descending(const void *a, const void *b)
 	return *(const int *)b - *(const int *)a;
 }
 
-/* A receive that has met its message cannot be cancelled, and without the sender it may never end. */
+/* A receive that has met its message cannot be cancelled, and without the sender it may never end.
+ */
 static unsigned give_up(struct mpi_done *done, unsigned max)
 {
 	const double now = seconds();

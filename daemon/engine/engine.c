@@ -266,8 +266,8 @@ static uint64_t sleep_ns(struct engine *e)
 {
 	int ms = sleep_ms(e);
 	uint64_t ns = waits_for_gpus(e) ? device_sleep_ns(e, ms)
-		      : ms < 0	  ? UINT64_MAX
-				  : (uint64_t)ms * 1000000;
+		      : ms < 0		? UINT64_MAX
+					: (uint64_t)ms * 1000000;
 	uint64_t nodes = e->config.mpi ? span_sleep_ns(e) : UINT64_MAX;
 	return ns < nodes ? ns : nodes;
 }

@@ -207,8 +207,7 @@ static void start(struct engine *e, struct junction *j)
 	j->tasks = NULL;
 	junction_free(e, c->span, j);
 	/* The others have begun: without memory for it, nothing can be kept in order. */
-	if (!(c->staged ? staged_start(e, c, &key, tasks)
-			: across_start(e, c, &key, tasks, NULL)))
+	if (!(c->staged ? staged_start(e, c, &key, tasks) : across_start(e, c, &key, tasks, NULL)))
 		abort();
 }
 

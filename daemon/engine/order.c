@@ -48,7 +48,8 @@ static void post(struct engine *e, struct task *t)
 }
 
 /* Posts what it can of the head: point-to-point tasks all, collectives one after the other. What
- * waits for its input is not overtaken by its like: others meet them in the order of their calls. */
+ * waits for its input is not overtaken by its like: others meet them in the order of their calls.
+ */
 static void post_head(struct engine *e, struct member *m)
 {
 	struct task *t = m->queue, *next, *after;

@@ -183,9 +183,7 @@ static bool advance_chunk(struct engine *e, struct chunk *k)
 static void finish(struct engine *e, struct staged *op)
 {
 	struct comm *c = op->comm;
-	ncclsvc_status st = op->aborted	 ? c->end
-			    : op->result ? status_of(op->result)
-					 : complete_ok;
+	ncclsvc_status st = op->aborted ? c->end : op->result ? status_of(op->result) : complete_ok;
 	DL_DELETE(e->staged, op);
 	for (uint32_t i = 0; i < op->ntasks; i++)
 		if (op->tasks[i])

@@ -20,7 +20,7 @@
 #define STEP_ALIGNED 64
 
 struct blocks {
-	uint32_t in, out; /* how many */
+	uint32_t in, out;	/* how many */
 	uint32_t in_at, out_at; /* in its slot; out_at: between nodes */
 };
 
@@ -185,8 +185,7 @@ bool copy_launch(struct engine *e, struct chunk *k)
 	for (uint32_t i = 0; i < op->ntasks; i++) {
 		/* Both of a pair may be on one GPU; nothing is written before all fits. */
 		const uint32_t most = op->across ? 2 : 2 + blocks_of(op, i).out;
-		if (op->tasks[i] &&
-		    !device_room(&e->devices[op->tasks[i]->member->device], most))
+		if (op->tasks[i] && !device_room(&e->devices[op->tasks[i]->member->device], most))
 			return false;
 	}
 	memset(k->awaited, 0, op->ntasks * sizeof(*k->awaited));
@@ -231,8 +230,10 @@ void copy_make_shadows(struct chunk *k)
 		if (!t)
 			continue;
 		const struct blocks b = blocks_of(op, i);
-		*shadow = (struct task){
-			.record = t->record, .rank = t->rank, .src = k->slots[i], .dst = k->slots[i]};
+		*shadow = (struct task){.record = t->record,
+					.rank = t->rank,
+					.src = k->slots[i],
+					.dst = k->slots[i]};
 		shadow->record.count = k->count;
 		if (k->slots[i] && op->across) {
 			shadow->src = slot_at(k, i, b.in_at);

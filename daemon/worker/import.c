@@ -236,10 +236,10 @@ void import_open(struct worker *w, struct worker_message *m, int fd)
 /* As ncclMemAlloc does it. */
 static CUresult make_lent(const struct worker *w, struct import *i, uint64_t bytes)
 {
-	const CUmemAllocationProp prop = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-		.location = {CU_MEM_LOCATION_TYPE_DEVICE, w->device}};
+	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+					  .requestedHandleTypes =
+						  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, w->device}};
 	size_t page = 0;
 	CUresult error = cu.cuMemGetAllocationGranularity(&page, &prop,
 							  CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);

@@ -14,7 +14,7 @@ struct setup setup;
 static const struct gpu_test *const tables[] = {
 	values_tests,	 random_tests, order_tests,   memory_tests, span_tests,
 	refused_tests,	 member_tests, failure_tests, lost_tests,   nccl_tests,
-	nccl_life_tests, list_tests,   plan_tests,   staged_tests,
+	nccl_life_tests, list_tests,   plan_tests,    staged_tests,
 };
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 

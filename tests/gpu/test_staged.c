@@ -452,8 +452,8 @@ static void differing_rank(struct client *c)
 {
 	struct rank r;
 	rank_prepare(&r, c, c->rank);
-	ncclsvc_result result = ncclsvc_comm_join_device(r.session, &c->id, r.n, r.rank, r.gpu,
-							 1000, &r.comm);
+	ncclsvc_result result =
+		ncclsvc_comm_join_device(r.session, &c->id, r.n, r.rank, r.gpu, 1000, &r.comm);
 	/* The one that comes second is told; then the first waits in vain. */
 	if (result == NCCLSVC_MISMATCH)
 		CHECK(strstr(ncclsvc_last_error(), "transport") &&

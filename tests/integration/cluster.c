@@ -170,7 +170,8 @@ void cluster_start_gpus(struct cluster *c, int n, int gpus, const char *const *t
 	snprintf(sockets, sizeof(sockets), "%s/s%%r", c->dir);
 	add_mpirun(&a);
 	for (int i = 0; i < n; i++) {
-		size_t at = (size_t)snprintf(visible[i], sizeof(visible[i]), "CUDA_VISIBLE_DEVICES=");
+		size_t at =
+			(size_t)snprintf(visible[i], sizeof(visible[i]), "CUDA_VISIBLE_DEVICES=");
 		for (int k = 0; k < gpus; k++) {
 			name_gpu(i * gpus + k, name, sizeof(name));
 			at += (size_t)snprintf(visible[i] + at, sizeof(visible[i]) - at, "%s%s",
@@ -178,7 +179,8 @@ void cluster_start_gpus(struct cluster *c, int n, int gpus, const char *const *t
 		}
 		if (i)
 			add_args(&a, (const char *const[]){":", NULL});
-		add_args(&a, (const char *const[]){"-n", "1", gpus ? "-x" : NULL, visible[i], NULL});
+		add_args(&a,
+			 (const char *const[]){"-n", "1", gpus ? "-x" : NULL, visible[i], NULL});
 		add_daemon(&a, "cuda", sockets);
 		add_args(&a, (const char *const[]){"--transport", transports[i], NULL});
 		va_start(options, transports);

@@ -282,11 +282,10 @@ static void test_limits(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(test_well),    TEST(test_staged),	     TEST(test_no_gpus),
-		TEST(test_socket),
-		TEST(test_daemon),  TEST(test_device_files), TEST(test_driver),
-		TEST(test_devices), TEST(test_compute_mode), TEST(test_peers),
-		TEST(test_mps),	    TEST(test_limits),
+		TEST(test_well),   TEST(test_staged),  TEST(test_no_gpus),
+		TEST(test_socket), TEST(test_daemon),  TEST(test_device_files),
+		TEST(test_driver), TEST(test_devices), TEST(test_compute_mode),
+		TEST(test_peers),  TEST(test_mps),     TEST(test_limits),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

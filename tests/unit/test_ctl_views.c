@@ -423,10 +423,12 @@ static void test_devices(void **state)
 		   "IMPORTED     LENT  COMMS  IDLE  MPS  TRANSPORT  UUID\n"
 		   "     0  GPU of ours   ready  1m05s      60         0  141.0 GiB  1.0 GiB       "
 		   " 3   "
-		   "3.0 KiB  2.0 KiB      4     1  yes  nccl       GPU-01234567-89ab-cdef-fedc-ba9876543210\n"
+		   "3.0 KiB  2.0 KiB      4     1  yes  nccl       "
+		   "GPU-01234567-89ab-cdef-fedc-ba9876543210\n"
 		   "     1  GPU of ?ours  lost   1.5 s       -         2        0 B      0 B       "
 		   " 0       "
-		   "0 B      0 B      0     0  no   mpi        GPU-00000000-0000-0000-0000-000000000000\n"
+		   "0 B      0 B      0     0  no   mpi        "
+		   "GPU-00000000-0000-0000-0000-000000000000\n"
 		   "CUDA driver 13.0, NCCL 2.28.9.\n"
 		   "Device 1, last trouble: the worker was ended by signal 9\n");
 	free(s);
