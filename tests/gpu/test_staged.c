@@ -211,47 +211,74 @@ static void test_chunks_across(void)
 #define LETTERS 9
 #define WORDS	(MIB + 3) /* of a letter: more than a slot has */
 
-/* Everybody sends to everybody, itself included, in one group, on two communicators at once. */
+struct post {
+	struct rank r;
+	ncclsvc_comm *comms[3];
+	CUdeviceptr out, in;
+};
+
+#define BYTES (WORDS * sizeof(uint32_t))
+
+/* On one communicator, everybody sends to everybody, itself included, in one group. */
+static void write_letters(struct post *p, int which)
+{
+	const struct rank *r = &p->r;
+	CHECK_OK(ncclsvc_group_begin(r->session));
+	for (int i = which; i < LETTERS; i += 2)
+		for (int k = 0; k < r->n; k++) {
+			int peer = which ? r->n - 1 - k : k;
+			CHECK_OK(ncclsvc_send(at(p->out + (size_t)k * BYTES), WORDS, NCCLSVC_UINT32,
+					      peer, p->comms[which], NULL));
+			CHECK_OK(ncclsvc_recv(at(p->in + (size_t)(k * LETTERS + i) * BYTES), WORDS,
+					      NCCLSVC_UINT32, peer, p->comms[which], NULL));
+		}
+	CHECK_OK(ncclsvc_group_end(r->session));
+}
+
+/* Half of the ranks begin with one communicator, half with the other, so all starts when both have
+ * come to their second: and then in different orders on different nodes. */
 static void scarce_rank(struct client *c)
 {
-	struct rank r;
-	ncclsvc_comm *comms[2];
-	CUdeviceptr out, in;
-	rank_open(&r, c);
-	comms[0] = r.comm;
-	CHECK_OK(ncclsvc_comm_split(r.comm, 0, r.n - r.rank, WAIT_MS, &comms[1]));
-	const size_t n = (size_t)r.n * LETTERS, bytes = WORDS * 4;
-	CHECK_CU(cu.cuMemAlloc(&out, bytes * (size_t)r.n));
-	CHECK_CU(cu.cuMemAlloc(&in, bytes * n));
-	for (int round = 0; round < 2; round++) {
+	struct post p;
+	struct rank *r = &p.r;
+	ncclsvc_task task;
+	rank_open(r, c);
+	p.comms[0] = r->comm;
+	CHECK_OK(ncclsvc_comm_split(r->comm, 0, r->n - r->rank, WAIT_MS, &p.comms[1]));
+	CHECK_OK(ncclsvc_comm_split(r->comm, 0, r->rank, WAIT_MS, &p.comms[2]));
+	CUstream streams[] = {gpu_stream(), gpu_stream()};
+	CHECK_CU(cu.cuMemAlloc(&p.out, BYTES * (size_t)r->n));
+	CHECK_CU(cu.cuMemAlloc(&p.in, BYTES * LETTERS * (size_t)r->n));
+	for (int round = 0; round < 3; round++) {
 		stage("round %d", round);
-		for (int k = 0; k < r.n; k++)
-			CHECK_CU(cu.cuMemsetD32Async(out + (size_t)k * bytes,
-						     (unsigned)(round * 10000 + r.rank * 100 + k),
-						     WORDS, r.stream));
-		CHECK_CU(cu.cuMemsetD8Async(in, 0xa5, bytes * n, r.stream));
-		CHECK_OK(ncclsvc_group_begin(r.session));
-		for (int i = 0; i < LETTERS; i++)
-			for (int k = 0; k < r.n; k++) {
-				ncclsvc_comm *comm = comms[i % 2];
-				int peer = i % 2 ? r.n - 1 - k : k;
-				CHECK_OK(ncclsvc_send(at(out + (size_t)k * bytes), WORDS,
-						      NCCLSVC_UINT32, peer, comm, NULL));
-				CHECK_OK(ncclsvc_recv(at(in + (size_t)(k * LETTERS + i) * bytes),
-						      WORDS, NCCLSVC_UINT32, peer, comm, NULL));
-			}
-		CHECK_OK(ncclsvc_group_end(r.session));
-		rank_sync(&r);
-		for (int k = 0; k < r.n; k++)
+		for (int k = 0; k < r->n; k++)
+			gpu_fill(p.out + (size_t)k * BYTES,
+				 (uint32_t)(round * 10000 + r->rank * 100 + k), WORDS);
+		gpu_fill(p.in, 0xa5a5a5a5, WORDS * LETTERS * (size_t)r->n);
+		for (int half = 0; half < 2; half++) {
+			int which = (half + r->rank) % 2;
+			CHECK_OK(ncclsvc_stream_set(r->session, streams[which], 0));
+			write_letters(&p, which);
+			CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
+			CHECK_OK(ncclsvc_barrier(p.comms[2], &task));
+			rank_wait(r, task);
+		}
+		for (int i = 0; i < 2; i++)
+			CHECK(gpu_stream_ends(streams[i], WAIT_MS));
+		for (int k = 0; k < r->n; k++)
 			for (int i = 0; i < LETTERS; i++)
-				gpu_check(in + (size_t)(k * LETTERS + i) * bytes,
-					  (uint32_t)(round * 10000 + k * 100 + r.rank), WORDS,
+				gpu_check(p.in + (size_t)(k * LETTERS + i) * BYTES,
+					  (uint32_t)(round * 10000 + k * 100 + r->rank), WORDS,
 					  "a letter");
+		rank_sync(r);
 	}
-	CHECK_OK(ncclsvc_comm_leave(comms[1]));
-	CHECK_CU(cu.cuMemFree(out));
-	CHECK_CU(cu.cuMemFree(in));
-	rank_close(&r);
+	for (int i = 0; i < 2; i++) {
+		CHECK_OK(ncclsvc_comm_leave(p.comms[i + 1]));
+		CHECK_CU(cu.cuStreamDestroy(streams[i]));
+	}
+	CHECK_CU(cu.cuMemFree(p.out));
+	CHECK_CU(cu.cuMemFree(p.in));
+	rank_close(r);
 }
 
 static void test_scarce(void)
@@ -264,6 +291,91 @@ static void test_scarce_across(void)
 {
 	stage_memory("8M");
 	nodes_run(scarce_rank);
+}
+
+/* ---- Ends in another order ---- */
+
+/* Of a group on one stream, the second is over long before the first: the stream waits for both. */
+static void ends_rank(struct client *c)
+{
+	const size_t words = 1000;
+	struct rank r;
+	CUdeviceptr p;
+	ncclsvc_task task;
+	rank_open(&r, c);
+	CHECK_CU(cu.cuMemAlloc(&p, 2 * words * 4));
+	gpu_fill(p, 0xdeadbeef, words);
+	gpu_fill(p + words * 4, 7, words);
+	if (!r.rank) {
+		CHECK_OK(ncclsvc_group_begin(r.session));
+		CHECK_OK(ncclsvc_recv(at(p), words, NCCLSVC_UINT32, 1, r.comm, NULL));
+		CHECK_OK(ncclsvc_send(at(p + words * 4), words, NCCLSVC_UINT32, 1, r.comm, NULL));
+		CHECK_OK(ncclsvc_group_end(r.session));
+		CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+		gpu_check(p, 7, words, "what came last");
+		rank_sync(&r);
+	} else {
+		CHECK_OK(ncclsvc_recv(at(p), words, NCCLSVC_UINT32, 0, r.comm, &task));
+		rank_wait(&r, task);
+		sleep_ms(50);
+		CHECK_OK(ncclsvc_send(at(p), words, NCCLSVC_UINT32, 0, r.comm, &task));
+		rank_sync(&r);
+	}
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+static void test_ends(void)
+{
+	stage_memory(NULL);
+	crew_run(2, ends_rank, NULL);
+}
+
+/* ---- Inputs that come in another order ---- */
+
+/* Two collectives of one group; on one rank, the first one's stream is busy for a while. */
+static void held_rank(struct client *c)
+{
+	const size_t words = 100000;
+	struct rank r;
+	CUdeviceptr p, scratch;
+	CUstream streams[2];
+	rank_open(&r, c);
+	CHECK_CU(cu.cuMemAlloc(&p, 2 * words * 4));
+	CHECK_CU(cu.cuMemAlloc(&scratch, 16 * MIB));
+	for (int i = 0; i < 2; i++)
+		streams[i] = gpu_stream();
+	for (int round = 0; round < 8; round++) {
+		stage("round %d", round);
+		if (r.rank == round % r.n)
+			gpu_delay(streams[0], scratch, 16 * MIB, 20);
+		for (unsigned i = 0; i < 2; i++)
+			CHECK_CU(cu.cuMemsetD32Async(p + i * words * 4, i + 1, words, streams[i]));
+		CHECK_OK(ncclsvc_group_begin(r.session));
+		for (unsigned i = 0; i < 2; i++) {
+			void *at_i = at(p + i * words * 4);
+			CHECK_OK(ncclsvc_stream_set(r.session, streams[i], 0));
+			CHECK_OK(ncclsvc_all_reduce(at_i, at_i, words, NCCLSVC_UINT32, NCCLSVC_SUM,
+						    r.comm, NULL));
+		}
+		CHECK_OK(ncclsvc_group_end(r.session));
+		for (unsigned i = 0; i < 2; i++) {
+			CHECK(gpu_stream_ends(streams[i], WAIT_MS));
+			gpu_check(p + i * words * 4, (i + 1) * (uint32_t)r.n, words, "a sum");
+		}
+	}
+	CHECK_OK(ncclsvc_stream_set(r.session, r.stream, 0));
+	for (int i = 0; i < 2; i++)
+		CHECK_CU(cu.cuStreamDestroy(streams[i]));
+	CHECK_CU(cu.cuMemFree(p));
+	CHECK_CU(cu.cuMemFree(scratch));
+	rank_close(&r);
+}
+
+static void test_held(void)
+{
+	stage_memory(NULL);
+	crew_run(crew_size(), held_rank, NULL);
 }
 
 /* ---- More than 2 GiB ---- */
@@ -511,6 +623,8 @@ const struct gpu_test staged_tests[] = {
 	{"staged/random/4", random_4, 4, 120, TEST_QUICK},
 	{"staged/chunks", test_chunks, 2, 120, TEST_QUICK},
 	{"staged/scarce", test_scarce, 2, 120, TEST_QUICK},
+	{"staged/ends", test_ends, 2, 60, TEST_QUICK},
+	{"staged/held", test_held, 2, 60, TEST_QUICK},
 	{"staged/big", test_big, 2, 300, 0},
 	{"staged/same_stream", same_stream, 2, 60, TEST_QUICK},
 	{"staged/other_stream", other_stream, 2, 60, 0},
