@@ -68,7 +68,6 @@ static void give_up(struct engine *e, struct staged *op, int result)
 	if (op->across) {
 		op->aborted = true;
 		span_give_up(e, op->comm, result, UINT32_MAX);
-		across_give_up(e, op->comm->span, &op->key);
 	}
 	op->result = result;
 }
@@ -198,6 +197,11 @@ static bool advance(struct engine *e, struct staged *op, bool *full)
 {
 	bool any = false;
 	struct chunk *k, *next;
+	/* Not where it was noticed, which may be in the midst of them. */
+	if (op->aborted && op->across && !op->given_up) {
+		op->given_up = true;
+		across_give_up(e, op->comm->span, &op->key);
+	}
 	DL_FOREACH_SAFE (op->chunks, k, next)
 		any |= advance_chunk(e, k);
 	while (!op->aborted && !op->result && op->taken < op->record.count &&
@@ -304,21 +308,12 @@ bool staged_expects(const struct engine *e, const struct comm *c, const struct j
 	return !c->ended;
 }
 
-static void abort_op(struct engine *e, struct staged *op)
-{
-	if (op->aborted)
-		return;
-	op->aborted = true;
-	if (op->across)
-		across_give_up(e, op->comm->span, &op->key);
-}
-
 void staged_end_epoch(struct engine *e, struct comm *c)
 {
 	struct staged *op;
 	DL_FOREACH (e->staged, op)
 		if (op->comm == c && !op->across)
-			abort_op(e, op);
+			op->aborted = true;
 }
 
 void staged_abort(struct engine *e, struct comm *c)
@@ -326,7 +321,7 @@ void staged_abort(struct engine *e, struct comm *c)
 	struct staged *op;
 	DL_FOREACH (e->staged, op)
 		if (op->comm == c)
-			abort_op(e, op);
+			op->aborted = true;
 }
 
 void staged_worker(struct engine *e, uint32_t device, uint32_t generation)
@@ -338,7 +333,7 @@ void staged_worker(struct engine *e, uint32_t device, uint32_t generation)
 		d->copies[i] = atomic_load(&d->queue->lanes[i].completed);
 	DL_FOREACH (e->staged, op)
 		if (worker_gone(e, op))
-			abort_op(e, op);
+			op->aborted = true;
 }
 
 void staged_finish_all(struct engine *e)

@@ -49,6 +49,7 @@ struct staged {
 	bool pair;   /* a Send and its Recv */
 	bool across; /* other nodes have members of it, too */
 	bool aborted; /* it ends with its epoch */
+	bool given_up; /* and its parts between nodes know */
 	int result;   /* why no more chunks begin; 0: they do */
 	uint64_t size;	/* of an element */
 	uint64_t step;	/* elements in a chunk */
