@@ -95,15 +95,7 @@ static bool all_zero(const uint64_t *words, size_t n)
 	return any == 0;
 }
 
-static bool half_is_zero(const struct svc_record *r)
-{
-	uint64_t words[SVC_HALF / sizeof(uint64_t)];
-	memcpy(words, (const char *)r + SVC_HALF, sizeof(words));
-	return all_zero(words, sizeof(words) / sizeof(words[0]));
-}
-
-/* Of a record that has a second half, or ought to have none. */
-static int check_half(const struct svc_record *r, char *text)
+int svc_record_check_half(const struct svc_record *r, char *text)
 {
 	if (!all_zero(r->reserved, sizeof(r->reserved) / sizeof(r->reserved[0])))
 		return refuse(text, "reserved fields of a task record are not zero");
@@ -128,7 +120,8 @@ static int check_half(const struct svc_record *r, char *text)
 int svc_record_check(const struct svc_record *r, uint32_t nranks, int32_t rank, char *text)
 {
 	uint64_t src_bytes, dst_bytes;
-	return svc_record_measure(r, nranks, rank, &src_bytes, &dst_bytes, text);
+	int result = svc_record_check_half(r, text);
+	return result ? result : svc_record_measure(r, nranks, rank, &src_bytes, &dst_bytes, text);
 }
 
 int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank,
@@ -139,8 +132,7 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 		return refuse(text, "unknown operation");
 	if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_SECOND_HALF))
 		return refuse(text, "unknown task flags");
-	/* Most records have no second half. */
-	if ((r->flags & SVC_TASK_SECOND_HALF || !half_is_zero(r)) && check_half(r, text))
+	if (r->flags & SVC_TASK_SECOND_HALF && svc_record_check_half(r, text))
 		return NCCLSVC_INVALID_ARGUMENT;
 	if (r->timeout_ns > SVC_TIMEOUT_MAX_NS)
 		return refuse(text, "the timeout is out of range");

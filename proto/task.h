@@ -20,7 +20,11 @@ uint64_t svc_task_bytes(const struct svc_record *r, uint32_t nranks);
  * (SVC_TEXT_BYTES; may be NULL). */
 int svc_record_check(const struct svc_record *r, uint32_t nranks, int32_t rank, char *text);
 
-/* The same, and the task's extent, in one go. */
+/* The second half alone: each field against its flag. */
+int svc_record_check_half(const struct svc_record *r, char *text);
+
+/* As svc_record_check, and the task's extent, in one go. Without its flags the second half is not
+ * looked at: who copies a record from a ring has made it zero. */
 int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank,
 		       uint64_t *src_bytes, uint64_t *dst_bytes, char *text);
 

@@ -149,6 +149,20 @@ static ncclResult_t check_pairs(const struct job *jobs, unsigned n)
 	return ncclSuccess;
 }
 
+/* An epoch that is over has failed all tasks of it. Who goes on submitting is told at once: its
+ * streams do not wait any more, and what it computes from now on is wrong. */
+static ncclResult_t look_back(ncclComm_t comm, unsigned op)
+{
+	ncclsvc_status last = {0};
+	pthread_mutex_lock(&comm->lock);
+	ncclsvc_task newest = comm->newest;
+	pthread_mutex_unlock(&comm->lock);
+	if (!newest || ncclsvc_task_status(comm->session->service, newest, &last) || !last.result)
+		return ncclSuccess;
+	handle_look(comm);
+	return handle_usable(comm, ncclsvc_op_name(op));
+}
+
 ncclResult_t jobs_submit(struct job *jobs, unsigned n)
 {
 	unsigned inside = 0;
@@ -157,6 +171,9 @@ ncclResult_t jobs_submit(struct job *jobs, unsigned n)
 		r = handle_enter(jobs[inside].comm, ncclsvc_op_name(jobs[inside].op));
 		inside += !r;
 	}
+	for (unsigned i = 0; !r && i < n; i++)
+		if (!i || jobs[i].comm != jobs[i - 1].comm)
+			r = look_back(jobs[i].comm, jobs[i].op);
 	for (unsigned i = 0; !r && i < n; i++)
 		if (!jobs[i].done)
 			r = submit_session(jobs[i].comm->session, jobs, n);

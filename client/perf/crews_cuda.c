@@ -6,6 +6,7 @@ bool crew_cuda_service(struct crew *crew, const struct options *o, const char *s
 	struct rank_options rank = {.socket = socket,
 				    .no_ring = o->no_ring,
 				    .planned = o->planned,
+				    .lists = o->lists,
 				    .timeout_ms = o->timeout_ms,
 				    .gpus = o->gpus,
 				    .memory = o->memory};

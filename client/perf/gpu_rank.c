@@ -59,10 +59,15 @@ static bool allocate(struct gpu_rank *r, size_t bytes, CUdeviceptr *p)
 /* ---- Buffers and what is in them ---- */
 
 /* By way of the stream: the copy is over before anything that is put there next. */
+bool gpu_rank_put(struct gpu_rank *r, CUdeviceptr to, uint64_t at, uint64_t bytes)
+{
+	return !bytes || (DO(r, cuMemcpyHtoDAsync, to, (char *)r->host + at, bytes, r->stream) &&
+			  DO(r, cuStreamSynchronize, r->stream));
+}
+
 static bool put(struct gpu_rank *r, CUdeviceptr to, uint64_t bytes)
 {
-	return !bytes || (DO(r, cuMemcpyHtoDAsync, to, r->host, bytes, r->stream) &&
-			  DO(r, cuStreamSynchronize, r->stream));
+	return gpu_rank_put(r, to, 0, bytes);
 }
 
 static bool get(struct gpu_rank *r, CUdeviceptr from, uint64_t bytes)
@@ -138,6 +143,8 @@ static struct buffers buffers_of(const struct gpu_rank *r, const struct work *w)
 static bool fill(struct gpu_rank *r, const struct work *w, uint64_t seed)
 {
 	uint64_t n = work_sides(w, (uint32_t)r->rank).send * work_type_size(w->type);
+	if (r->side->fill && w->op == NCCLSVC_ALL_GATHER)
+		return r->side->fill(r, w, seed);
 	data_fill(w, seed, (uint32_t)r->rank, r->host);
 	return put(r, buffers_of(r, w).send, n);
 }

@@ -21,6 +21,8 @@ struct gpu_side {
 	bool (*begin)(struct gpu_rank *r);
 	/* May be NULL: orders r->stream after what was submitted last, after SYNC_LAST. */
 	bool (*order)(struct gpu_rank *r);
+	/* May be NULL: puts what this rank gives elsewhere than it is put for a plain buffer. */
+	bool (*fill)(struct gpu_rank *r, const struct work *w, uint64_t seed);
 	/* After r->stream is synchronised: have all operations succeeded? */
 	bool (*settle)(struct gpu_rank *r);
 	/* For GPU_LENT. */
@@ -52,6 +54,8 @@ void gpu_rank_close(struct gpu_rank *r);
 
 bool gpu_rank_fail(struct gpu_rank *r, ncclsvc_result result, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+/* Copies from r->host + at to the device, and waits for it. */
+bool gpu_rank_put(struct gpu_rank *r, CUdeviceptr to, uint64_t at, uint64_t bytes);
 /* Why is in r->gpu.text. */
 bool gpu_rank_fail_gpu(struct gpu_rank *r);
 

@@ -68,6 +68,32 @@ static double exponent(double first, double last, uint32_t from, uint32_t to)
 	return from < to && first > 0 ? log(last / first) / log((double)to / from) : 0;
 }
 
+/* The commit's of several nodes is not known. */
+static json_t *known(const struct options *o, double value)
+{
+	return o->nodes > 1 ? json_null() : json_real(value);
+}
+
+static void show_head(const struct options *o)
+{
+	bool plans = o->nodes <= 1;
+	report_header(o, plans ? "JOIN, and the commit of a plan" : "JOIN");
+	if (!plans)
+		printf("# %u daemons, the ranks dealt out to them\n", o->nodes);
+	printf("# of the slowest rank, median of %u rounds; all ranks begin at once%s\n#\n",
+	       o->rounds, plans ? ", and plan 128 groups of a Send and a Recv" : "");
+	printf("# %6s  %10s  %12s", "ranks", "join(us)", "of each(us)");
+	printf(plans ? "  %10s  %12s\n" : "\n", "commit(us)", "of each(us)");
+}
+
+static void show_size(const struct options *o, const struct size *s)
+{
+	printf("  %6u  %10.1f  %12.2f", s->ranks, s->join_us, s->join_us / s->ranks);
+	if (o->nodes <= 1)
+		printf("  %10.1f  %12.2f", s->commit_us, s->commit_us / s->ranks);
+	putchar('\n');
+}
+
 static bool show(const struct bench *b)
 {
 	const struct options *o = b->options;
@@ -76,28 +102,26 @@ static bool show(const struct bench *b)
 	double join = exponent(first->join_us, last->join_us, first->ranks, last->ranks);
 	double commit = exponent(first->commit_us, last->commit_us, first->ranks, last->ranks);
 	json_t *json = report_json_new(o), *rows = json_object_get(json, "rows");
-	if (table) {
-		report_header(o, "JOIN, and the commit of a plan");
-		printf("# of the slowest rank, median of %u rounds; all ranks begin at once, and "
-		       "plan 128 groups of a Send and a Recv\n#\n",
-		       o->rounds);
-		printf("# %6s  %10s  %12s  %10s  %12s\n", "ranks", "join(us)", "of each(us)",
-		       "commit(us)", "of each(us)");
-	}
+	if (table)
+		show_head(o);
 	for (unsigned i = 0; good && i < b->n; i++) {
 		const struct size *s = &b->sizes[i];
 		if (table)
-			printf("  %6u  %10.1f  %12.2f  %10.1f  %12.2f\n", s->ranks, s->join_us,
-			       s->join_us / s->ranks, s->commit_us, s->commit_us / s->ranks);
-		good = json_array_append_new(rows, json_pack("{s:i, s:f, s:f}", "ranks",
-							     (int)s->ranks, "join_us", s->join_us,
-							     "commit_us", s->commit_us)) == 0;
+			show_size(o, s);
+		good = json_array_append_new(rows,
+					     json_pack("{s:i, s:f, s:o}", "ranks", (int)s->ranks,
+						       "join_us", s->join_us, "commit_us",
+						       known(o, s->commit_us))) == 0;
 	}
-	if (table && b->n > 1)
-		printf("# from %u to %u ranks, JOIN grows as n^%.2f, the commit as n^%.2f\n",
-		       first->ranks, last->ranks, join, commit);
+	if (table && b->n > 1) {
+		printf("# from %u to %u ranks, JOIN grows as n^%.2f", first->ranks, last->ranks,
+		       join);
+		if (o->nodes <= 1)
+			printf(", the commit as n^%.2f", commit);
+		putchar('\n');
+	}
 	good = good && json_object_set_new(json, "join_exponent", json_real(join)) == 0 &&
-	       json_object_set_new(json, "commit_exponent", json_real(commit)) == 0;
+	       json_object_set_new(json, "commit_exponent", known(o, commit)) == 0;
 	if (!good)
 		complain("out of memory");
 	if (good && o->json)
@@ -111,8 +135,11 @@ int join_run(const struct options *o, const char *socket)
 	struct bench b = {.options = o,
 			  .join_us = calloc(o->rounds, sizeof(double)),
 			  .commit_us = calloc(o->rounds, sizeof(double))};
-	struct rank_options rank = {
-		.socket = socket, .no_ring = o->no_ring, .timeout_ms = o->timeout_ms};
+	struct rank_options rank = {.socket = socket,
+				    .nodes = o->nodes,
+				    .dealt = true,
+				    .no_ring = o->no_ring,
+				    .timeout_ms = o->timeout_ms};
 	bool good = b.join_us && b.commit_us && crew_start(&b.crew, &rank, o->ranks);
 	for (uint32_t n = o->ranks < 2 ? 1 : 2; good && n <= o->ranks; n *= 2)
 		good = measure(&b, n);

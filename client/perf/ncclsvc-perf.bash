@@ -20,7 +20,7 @@ _ncclsvc_perf()
 	'') words="$operations $common" ;;
 	submit) words="$common --iters --while-listing --seconds --queued" ;;
 	sessions) words="$common --count" ;;
-	join) words="$common --ranks" ;;
+	join) words="$common --ranks --nodes" ;;
 	idle) words="$common --count --seconds --ranks --gpus" ;;
 	cpu | overlap | start | gpu-memory)
 		words="$common --ranks --gpus --memory --iters --minbytes --baseline"
@@ -31,6 +31,7 @@ _ncclsvc_perf()
 			--warmup_iters --datatype --op --root --blocking --ranks --nodes --time-cap
 			--baseline --plain-memory --gpus --memory --sync"
 		[ "$operation" != sendrecv ] || words+=' --plan'
+		[ "$operation" != all_gather ] || words+=' --list'
 		;;
 	esac
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "build_config.h"
+#include "lists.h"
 #include "ncclsvc.h"
 #include "process.h"
 #include "values.h"
@@ -33,6 +34,7 @@ enum {
 	OPT_GPUS,
 	OPT_COMPUTE,
 	OPT_PLAN,
+	OPT_LIST,
 };
 
 static const struct option long_options[] = {
@@ -69,6 +71,7 @@ static const struct option long_options[] = {
 	{"gpus", required_argument, NULL, OPT_GPUS},
 	{"compute-ms", required_argument, NULL, OPT_COMPUTE},
 	{"plan", no_argument, NULL, OPT_PLAN},
+	{"list", required_argument, NULL, OPT_LIST},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, 'V'},
 	{NULL, 0, NULL, 0},
@@ -199,6 +202,10 @@ static bool apply(struct options *o, int option, const char *arg)
 	case OPT_PLAN:
 		o->planned = true;
 		return true;
+	case OPT_LIST:
+		good = parse_number(arg, 1, LISTS_MAX, &n);
+		o->lists = (unsigned)n;
+		return good;
 	case OPT_PLAIN:
 		o->plain_memory = true;
 		return true;

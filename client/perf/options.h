@@ -50,6 +50,7 @@ struct options {
 	double time_cap_s;
 	bool no_ring, plain_memory;
 	bool planned;
+	unsigned lists;
 	int timeout_ms;
 	unsigned count, seconds, queued;
 	/* On GPUs: */

@@ -43,6 +43,7 @@ const char options_help[] =
 	"      --baseline nccl         the same with plain NCCL (--device cuda)\n"
 	"      --device host|cuda      where the buffers are (host)\n"
 	"      --plan                  sendrecv: by the planned service\n"
+	"      --list N                all_gather on GPUs: over lists of N tensors a rank\n"
 	"      --plain-memory          buffers from malloc: the staged path\n"
 	"      --no-ring               submit over the socket\n"
 	"      --timeout SECONDS       the longest to wait for anything (120)\n"
@@ -161,8 +162,9 @@ int options_check(struct options *o)
 		return status;
 	if (o->spawn_daemon && o->socket)
 		return options_refuse("%s contradict each other", "--spawn-daemon and --socket");
-	if (o->nodes > 1 && (o->mode != MODE_COLLECTIVE || o->cuda))
-		return options_refuse("%s is for operations on host memory", "--nodes");
+	if (o->nodes > 1 && ((o->mode != MODE_COLLECTIVE && o->mode != MODE_JOIN) || o->cuda))
+		return options_refuse("%s is for operations on host memory, and for join",
+				      "--nodes");
 	if (o->nodes > o->ranks)
 		return options_refuse("%s: each node needs a rank", "--nodes");
 	if (o->nodes > 1 && !o->spawn_daemon && (!o->socket || !strstr(o->socket, "%r")))
@@ -187,6 +189,11 @@ int options_check(struct options *o)
 		return options_refuse("%s is for sendrecv only", "--plan");
 	if (o->planned && o->no_ring)
 		return options_refuse("%s: the plan needs a ring", "--plan and --no-ring");
+	if (o->lists && (o->mode != MODE_COLLECTIVE || o->op != NCCLSVC_ALL_GATHER || !o->cuda))
+		return options_refuse("%s is for all_gather on GPUs only", "--list");
+	if (o->lists && o->sync == SYNC_LAST)
+		return options_refuse("%s: a list always orders its stream",
+				      "--list and --sync last");
 	if (o->mode != MODE_SUBMIT && o->while_listing)
 		return options_refuse("%s is for submit only", "--while-listing");
 	return -1;

@@ -9,9 +9,11 @@
 struct rank_options {
 	const char *socket; /* NULL: the library's default; %r in it is the rank's node */
 	uint32_t nodes;	    /* 0, 1: one */
+	bool dealt;	    /* to the nodes in turn, not in blocks */
 	bool no_ring;
 	bool plain_memory;
-	bool planned; /* SendRecv by a plan */
+	bool planned;	/* SendRecv by a plan */
+	unsigned lists; /* AllGather over lists of so many tensors of each rank; 0: not */
 	int timeout_ms;
 	int nranks, rank;
 	ncclsvc_unique_id id;

@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "data.h"
 #include "gpu_rank.h"
+#include "lists.h"
 #include "service.h"
 
 /* Where a full ring is waited for: this many tasks back. */
@@ -14,6 +16,7 @@ struct own {
 	ncclsvc_session *session;
 	ncclsvc_comm *comm;
 	struct service_plan plan;
+	struct service_lists lists;
 	ncclsvc_task last[2];
 	ncclsvc_task recent[RECENT];
 	uint64_t submitted;
@@ -34,6 +37,9 @@ static bool join(struct gpu_rank *r, const struct job *job)
 		result = service_join(own->session, &own->options, r->gpu.ordinal, &own->comm);
 	if (!result && own->options.planned)
 		result = service_plan_start(&own->plan, own->comm, own->options.timeout_ms);
+	if (!result && own->options.lists)
+		result = lists_open(&own->lists, own->comm, own->options.lists,
+				    own->options.timeout_ms);
 	return !result || failed(r, result);
 }
 
@@ -58,12 +64,44 @@ static bool submit_planned(struct gpu_rank *r, const struct work *w, CUdeviceptr
 	return !result || failed(r, result);
 }
 
+/* In place, all is in the one buffer, which is where the result begins. */
+static CUdeviceptr given(const struct work *w, CUdeviceptr send, CUdeviceptr recv)
+{
+	return w->in_place ? recv : send;
+}
+
+static bool submit_list(struct gpu_rank *r, const struct work *w, CUdeviceptr send,
+			CUdeviceptr recv)
+{
+	struct own *own = r->own;
+	ncclsvc_result result =
+		lists_submit(&own->lists, w, (void *)(uintptr_t)given(w, send, recv),
+			     (void *)(uintptr_t)recv, own->options.timeout_ms);
+	return !result || failed(r, result);
+}
+
+/* The result is a plain AllGather's; but a list's tensors are not divided among the ranks at the
+ * same places. */
+static bool fill_list(struct gpu_rank *r, const struct work *w, uint64_t seed)
+{
+	const size_t size = work_type_size(w->type);
+	struct own *own = r->own;
+	uint64_t first, end;
+	for (uint32_t k = 0; k < w->nranks; k++)
+		data_fill(w, seed, k, (char *)r->host + k * w->count * size);
+	lists_own(&own->lists, w, &first, &end);
+	return gpu_rank_put(r, given(w, r->send, r->recv) + first * size, first * size,
+			    (end - first) * size);
+}
+
 static bool submit(struct gpu_rank *r, const struct work *w, CUdeviceptr send, CUdeviceptr recv)
 {
 	struct own *own = r->own;
 	ncclsvc_result result;
 	if (own->plan.plan && w->op == PERF_SENDRECV)
 		return submit_planned(r, w, send, recv);
+	if (own->lists.lists && w->op == NCCLSVC_ALL_GATHER)
+		return submit_list(r, w, send, recv);
 	while ((result = service_submit(own->session, own->comm, w, (void *)(uintptr_t)send,
 					(void *)(uintptr_t)recv, own->last)) == NCCLSVC_AGAIN) {
 		ncclsvc_task old = own->submitted >= RECENT ? own->recent[own->submitted % RECENT]
@@ -90,7 +128,10 @@ static bool order(struct gpu_rank *r)
 static bool settle(struct gpu_rank *r)
 {
 	struct own *own = r->own;
-	ncclsvc_result result = ncclsvc_comm_error(own->comm);
+	ncclsvc_result result =
+		own->lists.lists ? lists_settle(&own->lists, own->options.timeout_ms) : NCCLSVC_OK;
+	if (!result)
+		result = ncclsvc_comm_error(own->comm);
 	return !result || failed(r, result);
 }
 
@@ -122,14 +163,23 @@ int rank_cuda_main(const struct rank_options *options, int fd)
 					     .settle = settle,
 					     .borrow = borrow,
 					     .give_back = give_back};
+	static const struct gpu_side list_side = {.join = join,
+						  .submit = submit,
+						  .begin = begin,
+						  .order = order,
+						  .fill = fill_list,
+						  .settle = settle,
+						  .borrow = borrow,
+						  .give_back = give_back};
 	struct own own = {.options = *options};
-	struct gpu_rank r = {.side = &side,
+	struct gpu_rank r = {.side = options->lists ? &list_side : &side,
 			     .own = &own,
 			     .rank = options->rank,
 			     .nranks = options->nranks,
 			     .memory = options->memory};
 	bool good = gpu_rank_open(&r, options->gpus[options->rank]);
 	good = job_send(fd, &r.reply, sizeof(r.reply)) && good && gpu_rank_serve(&r, fd);
+	lists_close(&own.lists);
 	ncclsvc_close(own.session);
 	gpu_rank_close(&r);
 	return good ? 0 : 1;

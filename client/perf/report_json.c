@@ -45,11 +45,11 @@ json_t *report_json_new(const struct options *o)
 	struct utsname system;
 	cpu_model(model, sizeof(model));
 	uname(&system);
-	return json_pack("{s:s, s:s, s:i, s:s, s:f, s:s, s:s, s:s, s:b, s:b, s:[]}", "version",
+	return json_pack("{s:s, s:s, s:i, s:s, s:f, s:s, s:s, s:s, s:b, s:b, s:i, s:[]}", "version",
 			 NCCLSVC_VERSION_STRING, "command", o->command_line, "cpus", cpus(),
 			 "cpu_model", model, "load", load(), "kernel", system.release, "device",
 			 o->cuda ? "cuda" : "host", "memory", memory_name(o), "ring", !o->no_ring,
-			 "plan", o->planned, "rows");
+			 "plan", o->planned, "list", (int)o->lists, "rows");
 }
 
 bool report_json_write(const struct options *o, json_t *json)
@@ -68,7 +68,10 @@ void report_header(const struct options *o, const char *what)
 	char model[128];
 	cpu_model(model, sizeof(model));
 	printf("# ncclsvc-perf %s: %s\n", NCCLSVC_VERSION_STRING, what);
-	printf("# %d CPUs (load %.1f), %s; device %s, %s memory%s%s\n", cpus(), load(), model,
+	printf("# %d CPUs (load %.1f), %s; device %s, %s memory%s%s", cpus(), load(), model,
 	       o->cuda ? "cuda" : "host", memory_name(o), o->no_ring ? ", no ring" : "",
 	       o->planned ? ", planned" : "");
+	if (o->lists)
+		printf(", lists of %u tensors a rank", o->lists);
+	putchar('\n');
 }

@@ -8,9 +8,10 @@ ncclsvc_result service_open(const struct rank_options *o, ncclsvc_session **sess
 {
 	char path[128];
 	const char *here = o->nodes > 1 ? strstr(o->socket, "%r") : NULL;
+	const int nodes = (int)o->nodes;
 	if (here)
 		snprintf(path, sizeof(path), "%.*s%d%s", (int)(here - o->socket), o->socket,
-			 o->rank * (int)o->nodes / o->nranks, here + 2);
+			 o->dealt ? o->rank % nodes : o->rank * nodes / o->nranks, here + 2);
 	ncclsvc_options options = {.size = sizeof(options),
 				   .socket = here ? path : o->socket,
 				   .name = "ncclsvc-perf",

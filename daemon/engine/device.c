@@ -94,8 +94,6 @@ void device_link_group(struct task *first)
 void device_leave_group(struct engine *e, struct task *t)
 {
 	struct task *before = t->next_in_group;
-	if (!before)
-		return;
 	while (before->next_in_group != t)
 		before = before->next_in_group;
 	before->next_in_group = t->next_in_group == before ? NULL : t->next_in_group;

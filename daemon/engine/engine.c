@@ -24,8 +24,8 @@
 #define ROUNDS_UNFLUSHED	4     /* with new records, before sleepers are woken */
 #define ROUNDS_UNPUBLISHED	8     /* without any, before inspection sees a task */
 #define ROUNDS_UNPUBLISHED_BUSY 256   /* the same, however much there is to do */
-#define YIELD_NS		10000 /* awake without work, between yields of the core */
-#define LOOK_NS			10000 /* awake, between looks at the doorbells: each costs like a task */
+#define YIELD_NS		25000 /* awake without work, between yields of the core */
+#define LOOK_NS			25000 /* awake, between looks at the doorbells: each costs like a task */
 #define DEVICE_SPIN_NS		5000000 /* for a GPU: what follows an operation comes at its end */
 #define HELPER_SPIN_NS		200000	/* how long to wait awake for a helper's last chunk */
 

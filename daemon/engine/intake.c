@@ -113,8 +113,10 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 	t->rank = h->rank;
 	t->member = &c->members[t->rank];
 	const int32_t device = t->member->device;
-	result = svc_record_measure(r, c->nranks, t->rank, &src_bytes, &dst_bytes, sentence);
 	*text = sentence;
+	if (t->by_socket && (result = svc_record_check_half(r, sentence)))
+		return result;
+	result = svc_record_measure(r, c->nranks, t->rank, &src_bytes, &dst_bytes, sentence);
 	if (result)
 		return result;
 	if (!src_bytes) /* what is not used is not held */
@@ -237,30 +239,26 @@ static void refuse(struct engine *e, struct session *s, struct task *t,
 		refuse_group(e, s, &s->group_end);
 }
 
-static void take(struct engine *e, struct session *s, const struct svc_record *record,
-		 uint32_t serial, bool by_socket)
+static void refuse_unadmitted(struct engine *e, struct session *s, const struct svc_record *record,
+			      uint32_t serial, bool by_socket, const char *text)
+{
+	ncclsvc_status why = status_of(NCCLSVC_LIMIT);
+	refuse(e, s, NULL, record, serial, by_socket, &why, text);
+}
+
+/* t->record is a copy. */
+static void take(struct engine *e, struct session *s, struct task *t)
 {
 	const char *text = "";
 	const ncclsvc_status *end = NULL;
-	table_count(&s->counts->submitted, 1);
-	struct task *t = admit(e, s, by_socket, &text);
-	if (!t) {
-		ncclsvc_status why = status_of(NCCLSVC_LIMIT);
-		refuse(e, s, NULL, record, serial, by_socket, &why, text);
-		return;
-	}
-	t->record = *record;
-	t->serial = serial;
-	t->by_socket = by_socket;
 	/* Commands that run meanwhile must see that it is there. */
 	e->live++;
-	s->socket_tasks += by_socket;
 	int result = check(e, s, t, &end, &text);
 	if (result) {
 		ncclsvc_status why = end ? *end : status_of(result);
 		e->live--;
-		s->socket_tasks -= by_socket;
-		refuse(e, s, t, record, serial, by_socket, &why, text);
+		s->socket_tasks -= t->by_socket;
+		refuse(e, s, t, &t->record, t->serial, t->by_socket, &why, text);
 		return;
 	}
 	if (t->record.plan) {
@@ -269,19 +267,11 @@ static void take(struct engine *e, struct session *s, const struct svc_record *r
 	}
 	DL_APPEND(s->group, t);
 	s->group_tasks++;
-	if (!(record->flags & SVC_TASK_MORE))
+	if (!(t->record.flags & SVC_TASK_MORE))
 		close_group(e, s);
 }
 
-/* Neither the next record nor the slot's last one. */
-static void break_ring(struct engine *e, struct session *s, uint64_t number)
-{
-	complete_break_session(e, s, NCCLSVC_PROTOCOL,
-			       number == s->next
-				       ? "a ring slot was used again before its task had ended"
-				       : "a record in the ring has a number that cannot be");
-}
-
+/* From a ring, whose number has been looked at. */
 static void read_record(struct svc_record *record, const struct svc_record *slot, uint64_t number)
 {
 	memcpy(record, slot, SVC_HALF);
@@ -293,10 +283,35 @@ static void read_record(struct svc_record *record, const struct svc_record *slot
 		memset((char *)record + SVC_HALF, 0, SVC_HALF);
 }
 
+static void take_slot(struct engine *e, struct session *s, const struct svc_record *slot,
+		      uint64_t number)
+{
+	const char *text;
+	table_count(&s->counts->submitted, 1);
+	struct task *t = admit(e, s, false, &text);
+	if (!t) {
+		struct svc_record record;
+		read_record(&record, slot, number);
+		refuse_unadmitted(e, s, &record, 0, false, text);
+		return;
+	}
+	read_record(&t->record, slot, number);
+	t->serial = 0;
+	take(e, s, t);
+}
+
+/* Neither the next record nor the slot's last one. */
+static void break_ring(struct engine *e, struct session *s, uint64_t number)
+{
+	complete_break_session(e, s, NCCLSVC_PROTOCOL,
+			       number == s->next
+				       ? "a ring slot was used again before its task had ended"
+				       : "a record in the ring has a number that cannot be");
+}
+
 bool intake_ring(struct engine *e, struct session *s)
 {
 	const uint32_t entries = s->entries;
-	struct svc_record record;
 	int taken = 0;
 	/* Of a group, the second record is on its way with the first. */
 	__builtin_prefetch(svc_record_slot(s->ring, entries, s->next + 1));
@@ -317,11 +332,10 @@ bool intake_ring(struct engine *e, struct session *s)
 		/* The time is the round's, but for those that come behind many others. */
 		if (taken % RECORDS_PER_CLOCK == RECORDS_PER_CLOCK - 1)
 			e->now = engine_clock();
-		read_record(&record, slot, number);
 		*busy = 1;
 		s->next = next + 1;
 		__builtin_prefetch(svc_record_slot(s->ring, entries, next + 2));
-		take(e, s, &record, 0, false);
+		take_slot(e, s, slot, number);
 	}
 	if (taken)
 		s->active_ns = e->now;
@@ -338,5 +352,16 @@ void intake_all(struct engine *e, struct session *s)
 void intake_socket(struct engine *e, struct session *s, uint32_t serial,
 		   const struct svc_record *record)
 {
-	take(e, s, record, serial, true);
+	const char *text;
+	table_count(&s->counts->submitted, 1);
+	struct task *t = admit(e, s, true, &text);
+	if (!t) {
+		refuse_unadmitted(e, s, record, serial, true, text);
+		return;
+	}
+	t->record = *record;
+	t->serial = serial;
+	t->by_socket = true;
+	s->socket_tasks++;
+	take(e, s, t);
 }

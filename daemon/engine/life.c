@@ -41,11 +41,8 @@ static uint32_t state_of(const struct task *t)
 	return t->place < AT_HEAD ? NCCLSVC_QUEUED : NCCLSVC_WAITING_PEERS;
 }
 
-/* Inspection learns of a change of state, if it knows the task at all. */
-void order_show_state(struct engine *e, struct task *t)
+void order_show_published(struct engine *e, struct task *t)
 {
-	if (!t->published)
-		return;
 	uint32_t state = state_of(t);
 	if (state == t->shown)
 		return;
@@ -80,7 +77,8 @@ static void retire(struct engine *e, struct task *t)
 	struct comm *c = t->comm;
 	if (!t->ghost || t->flying)
 		order_pin(t, -1);
-	device_leave_group(e, t);
+	if (t->next_in_group)
+		device_leave_group(e, t);
 	if (t->waits_input)
 		order_stop_input_wait(e, t);
 	if (t->place == POSTED)
@@ -122,7 +120,8 @@ void order_make_ghost(struct engine *e, struct task *t, const ncclsvc_status *st
 	t->end = *st;
 	complete_task(e, t, &t->end);
 	order_pin(t, -1);
-	device_leave_group(e, t);
+	if (t->next_in_group)
+		device_leave_group(e, t);
 	if (t->waits_input) {
 		order_stop_input_wait(e, t);
 		order_make_ready(e, member_of(t));

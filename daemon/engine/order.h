@@ -23,8 +23,13 @@ static inline void order_update_blocked(struct member *m)
 /* life.c */
 /* Its queue may move: order_run_ready looks at it. */
 void order_make_ready(struct engine *e, struct member *m);
+void order_show_published(struct engine *e, struct task *t);
 /* Inspection learns of a change of state, if it knows the task at all. */
-void order_show_state(struct engine *e, struct task *t);
+static inline void order_show_state(struct engine *e, struct task *t)
+{
+	if (t->published)
+		order_show_published(e, t);
+}
 /* Holds, or lets go, the regions of a task. by: 1 or -1. */
 void order_pin(struct task *t, int by);
 void order_stop_input_wait(struct engine *e, struct task *t);

@@ -91,7 +91,7 @@ static void link_group(struct engine *e, struct task *first)
 	level_values(first);
 	device_link_group(first);
 	DL_FOREACH (first, t)
-		if (t->ghost)
+		if (t->ghost && t->next_in_group)
 			device_leave_group(e, t);
 }
 

@@ -374,6 +374,7 @@ enum begun device_meet(struct engine *e, struct comm *c, struct task *const *tas
 		       uint32_t ntasks);
 /* first: a list of tasks that are one task group. */
 void device_link_group(struct task *first);
+/* t is in one: t->next_in_group. */
 void device_leave_group(struct engine *e, struct task *t);
 /* Launches what has met, with all that belongs to it. */
 void device_launch(struct engine *e);

@@ -468,6 +468,11 @@ static void killed_rank(struct client *c)
 	CHECK_NC(sum(p, comm, s)); /* the last rank never does */
 	snprintf(pid, sizeof(pid), "pid %d", (int)hear(c));
 	uint64_t killed = now_ns();
+	if (c->rank == 0) { /* which asks for no asynchronous errors */
+		CHECK(gpu_stream_ends(s, WAIT_MS));
+		CHECK_NC_IS(sum(p, comm, s), ncclRemoteError);
+		CHECK_SAYS(NULL, pid);
+	}
 	CHECK_EQ(dropin_fails(comm, WAIT_MS), ncclRemoteError);
 	CHECK(now_ns() - killed < limit_ms(2000) * UINT64_C(1000000));
 	CHECK_SAYS(comm, "PEER_GONE");

@@ -54,6 +54,13 @@ class PerfCuda(unittest.TestCase):
             self.assertTrue(r["plan"])
             self.assertEqual(r["wrong"], 0)
 
+    def test_lists(self):
+        for sync, n in ("each", 1), ("stream", 7):
+            r = self.report("all_gather", "--list", str(n), "-b", "8", "-e", "128K", "-f", "128",
+                            "-n", "100", "--sync", sync, "--baseline", "nccl")
+            self.assertEqual((r["list"], r["wrong"]), (n, 0))
+            self.assertEqual(len(r["rows"]), 3)
+
     def test_more_tasks_than_a_ring_holds(self):
         r = self.report("all_reduce", "-b", "8", "-e", "8", "-n", "3000", "-c", "1")
         self.assertEqual(r["wrong"], 0)
