@@ -286,7 +286,8 @@ static void start_epoch(struct server *s, struct communicator *m)
 	cmd.epoch_start.uid = m->uid;
 	cmd.epoch_start.members = members;
 	cmd.epoch_start.board = board;
-	cmd.epoch_start.cuda = m->cuda;
+	cmd.epoch_start.cuda = m->cuda && !s->staging;
+	cmd.epoch_start.staged = m->cuda && s->staging;
 	cmd.epoch_start.lane = m->physical ? m->physical->lane : 0;
 	cmd.epoch_start.span = m->remote ? start->span : 0;
 	server_command(s, &cmd);

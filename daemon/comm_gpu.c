@@ -21,6 +21,8 @@ bool comm_gpus_ready(struct server *s, struct communicator *m)
 	bool known = true;
 	if (m->acquiring)
 		return false;
+	if (s->staging)
+		return staging_ready(s, m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		if (!comm_sits_here(m, k))
 			continue;
@@ -70,9 +72,9 @@ static void fail_joins(struct server *s, struct communicator *m, int result, int
 			comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
 		client_error(c, m->reply_opcode, serial, result, "%s", why);
 	}
-	if (s->cluster && m->start) { /* its home believes that it has begun */
+	if (s->cluster && m->start) { /* its home, and other nodes, believe that it has begun */
 		m->epoch = m->start->epoch;
-		if (nodes_across(m))
+		if (!s->staging && nodes_across(m))
 			nodes_withdraw(m, result, rank);
 		remote_not_begun(m, result, rank, all);
 		free(m->start);

@@ -230,8 +230,9 @@ static bool name_lost_gpu(const struct server *s, const struct communicator *m, 
 {
 	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
 		int32_t device = m->seats[k].device;
-		const struct gpu *g = device < 0 ? NULL : s->gpus[device];
-		if (!g || !comm_alive(&m->seats[k]) || g->info.state == NCCLSVC_DEVICE_READY)
+		const struct gpu *g =
+			device < 0 || !comm_alive(&m->seats[k]) ? NULL : s->gpus[device];
+		if (!g || g->info.state == NCCLSVC_DEVICE_READY)
 			continue;
 		snprintf(text, size,
 			 "communicator %s waits for the worker of gpu%d, which %s by rank %u's "

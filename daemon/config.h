@@ -20,6 +20,9 @@ enum config_access { CONFIG_ACCESS_OWNER, CONFIG_ACCESS_GROUP, CONFIG_ACCESS_ANY
 /* How the daemons of several nodes find each other. AUTO: by MPI, if that has started several. */
 enum config_bootstrap { CONFIG_BOOTSTRAP_AUTO, CONFIG_BOOTSTRAP_NONE, CONFIG_BOOTSTRAP_MPI };
 
+/* What carries device memory. MPI: the host engine, which has it staged through pinned memory. */
+enum config_transport { CONFIG_TRANSPORT_NCCL, CONFIG_TRANSPORT_MPI };
+
 enum config_source { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_OPTION, CONFIG_ENVIRONMENT };
 
 enum config_windows { CONFIG_WINDOWS_AUTO, CONFIG_WINDOWS_OFF };
@@ -48,6 +51,8 @@ struct config {
 	int keepalive_seconds;
 	int worker_seconds;
 	int windows;	/* enum config_windows */
+	int transport;		/* enum config_transport */
+	uint64_t staging_bytes; /* of each GPU */
 	int world_data; /* 0: what the other two leave of the ranks */
 	int world_horizontal, world_pipeline;
 	int cluster_bootstrap;	    /* enum config_bootstrap */

@@ -8,10 +8,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "executor.h"
 #include "paths.h"
 #include "svc_limits.h"
 
 static const char *const devices[] = {"auto", "cuda", "host", NULL};
+static const char *const transports[] = {"nccl", "mpi", NULL};
 static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
 static const char *const bootstraps[] = {"auto", "none", "mpi", NULL};
 static const char *const targets[] = {"auto", "journal", "stderr", NULL};
@@ -67,6 +69,13 @@ const struct config_key config_keys[] = {
 	 "how long a GPU's worker may take to answer before it is replaced"},
 	{"windows", CONFIG_ENUM, false, AT(windows), 0, 0, CONFIG_WINDOWS_AUTO, NO_AUTO, windows,
 	 "whether small collectives on lent GPU memory use NCCL's symmetric windows"},
+	{"transport", CONFIG_ENUM, false, AT(transport), 0, 0, CONFIG_TRANSPORT_NCCL, NO_AUTO,
+	 transports,
+	 "what carries device memory: NCCL, or the host engine (and MPI between nodes), through "
+	 "pinned host memory"},
+	{"staging_bytes", CONFIG_BYTES, false, AT(staging_bytes), 2 * STAGING_SLOT_BYTES,
+	 INT64_C(1) << 40, INT64_C(64) << 20, NO_AUTO, NULL,
+	 "pinned host memory for each GPU, where the transport is mpi: bytes, with K, M or G"},
 	{"world_data", CONFIG_INT, true, AT(world_data), 1, SVC_RANKS_MAX, 0, 0, NULL,
 	 "data parallelism of the world; auto: what the other two leave of its ranks"},
 	{"world_horizontal", CONFIG_INT, true, AT(world_horizontal), 1, SVC_RANKS_MAX, 1, NO_AUTO,
@@ -90,6 +99,11 @@ _Static_assert(sizeof(config_keys) / sizeof(config_keys[0]) <= CONFIG_KEYS_MAX,
 static int *int_at(const struct config *c, unsigned key)
 {
 	return (int *)((char *)(uintptr_t)c + config_keys[key].offset);
+}
+
+static uint64_t *bytes_at(const struct config *c, unsigned key)
+{
+	return (uint64_t *)((char *)(uintptr_t)c + config_keys[key].offset);
 }
 
 static bool has_auto(const struct config_key *k)
@@ -292,7 +306,7 @@ int config_key_set(struct config *c, unsigned key, const char *text, char *why, 
 	} else if (k->kind == CONFIG_BYTES) {
 		good = parse_bytes(k, text, &bytes);
 		if (good)
-			memcpy((char *)c + k->offset, &bytes, sizeof(bytes));
+			*bytes_at(c, key) = bytes;
 	} else {
 		good = k->kind == CONFIG_ENUM ? parse_enum(k, text, &number)
 					      : parse_int(k, text, &number);
@@ -317,8 +331,10 @@ void config_key_reset(struct config *c, unsigned key)
 		c->socket[0] = '\0';
 	else if (k->kind == CONFIG_TEXT)
 		((char *)c)[k->offset] = '\0';
-	else if (k->kind == CONFIG_BYTES)
+	else if (k->offset == AT(user_region_bytes))
 		c->user_region_bytes = ram_percent(QUOTA_PERCENT);
+	else if (k->kind == CONFIG_BYTES)
+		*bytes_at(c, key) = (uint64_t)k->initial;
 	else if (k->offset == AT(engine_threads))
 		c->engine_threads = engine_threads();
 	else
@@ -338,7 +354,7 @@ char *config_key_format(const struct config *c, unsigned key, char *buf, size_t 
 			 ((const char *)c)[k->offset] ? (const char *)c + k->offset : "auto");
 		break;
 	case CONFIG_BYTES:
-		snprintf(buf, size, "%" PRIu64, c->user_region_bytes);
+		snprintf(buf, size, "%" PRIu64, *bytes_at(c, key));
 		break;
 	case CONFIG_ENUM:
 		snprintf(buf, size, "%s", k->values[*int_at(c, key)]);

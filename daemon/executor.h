@@ -52,7 +52,11 @@ enum command_kind {
 	COMMAND_NODE_LOST,	/* another node's daemon is gone */
 	COMMAND_EPOCH_DEAD, /* after EPOCH_END: what still runs on GPUs was broken off */
 	COMMAND_WINDOW_TURN, /* after EVENT_WINDOW_WANTED; -> EVENT_WINDOW_OVER */
+	COMMAND_STAGING, /* memory that device memory is staged through: for good, before any epoch */
+	COMMAND_DEVICE_WORKER, /* a GPU whose memory is staged has a worker, or has lost it */
 };
+
+#define STAGING_SLOT_BYTES (4 << 20) /* the same on all nodes: how much is copied at once */
 
 #define EPOCH_ELSEWHERE UINT32_MAX
 
@@ -96,6 +100,7 @@ struct command {
 			struct epoch_member *members; /* [nranks]; the executor frees it */
 			struct board_entry *board;    /* [nranks]; until EVENT_EPOCH_GONE */
 			bool cuda;
+			bool staged;   /* GPUs without NCCL; then not cuda */
 			uint32_t lane; /* of every member's worker */
 			uint64_t span; /* 0: all members are on this node; else its name on all */
 		} epoch_start;
@@ -104,6 +109,13 @@ struct command {
 			struct worker_queue *queue; /* borrowed for good, as the doorbell */
 			int doorbell;
 		} device;
+		struct {
+			uint32_t device, generation; /* 0: there is none, and it does nothing more */
+		} worker;
+		struct {
+			char *base;
+			uint32_t pinned, slots; /* the first of them are pinned */
+		} staging;
 		struct {
 			uint32_t comm;
 			int32_t result, rank, pid; /* what the pending tasks are told */

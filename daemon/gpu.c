@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -159,14 +160,18 @@ static void on_hello(struct gpu *g, const struct worker_message *m)
 	g->info.memory_bytes = m->device.memory_bytes;
 	g->info.worker_bytes = m->device.worker_bytes;
 	g->info.driver_version = m->device.driver_version;
-	g->info.nccl_version = m->device.nccl_version;
+	if (!g->server->staging)
+		g->info.nccl_version = m->device.nccl_version;
 	g->info.mps = m->device.mps;
 	g->info.mps_server = m->device.mps_server;
 	set_state(g, NCCLSVC_DEVICE_READY);
-	log_info("gpu%d: %s, worker %d; NCCL %d.%d.%d%s", g->index, g->info.name, g->info.pid,
-		 g->info.nccl_version / 10000, g->info.nccl_version % 10000 / 100,
-		 g->info.nccl_version % 100,
+	char carrier[64] = "staged through host memory";
+	if (!g->server->staging)
+		snprintf(carrier, sizeof(carrier), "NCCL %d.%d.%d", g->info.nccl_version / 10000,
+			 g->info.nccl_version % 10000 / 100, g->info.nccl_version % 100);
+	log_info("gpu%d: %s, worker %d; %s%s", g->index, g->info.name, g->info.pid, carrier,
 		 g->info.mps == NCCLSVC_MPS_ACTIVE ? "; shares the GPU through MPS" : "");
+	staging_worker_ready(g);
 	gpu_memory_restore(g);
 	comm_gpu_ready(g->server);
 }
@@ -266,6 +271,7 @@ static void on_process_closed(uv_handle_t *handle)
 	g->alive = false;
 	g->info.pid = 0;
 	/* The process is gone, and with it whatever its GPU still had to do. */
+	staging_worker_lost(g);
 	physical_gpu_lost(g->server, g);
 	while (g->calls)
 		end_call(g, g->calls, NULL, -1);
@@ -384,11 +390,16 @@ static void not_started(struct gpu *g)
 void gpu_start_worker(struct gpu *g)
 {
 	struct server *s = g->server;
-	char name[64], uuid[SVC_UUID_TEXT], spin[16];
+	char name[64], uuid[SVC_UUID_TEXT], spin[16], pinned[24];
 	snprintf(name, sizeof(name), "%s gpu%d", WORKER_NAME, g->index);
 	snprintf(spin, sizeof(spin), "%d", s->config->spin_us < 0 ? 200 : s->config->spin_us);
 	svc_uuid_text(g->info.uuid, uuid);
-	char *argv[] = {name, uuid, spin, NULL};
+	char *argv[] = {name, uuid, spin, NULL, NULL};
+	if (s->staging) {
+		snprintf(pinned, sizeof(pinned), "%" PRIu64, s->staging->pinned);
+		argv[3] = pinned;
+		staging_worker_starts(g);
+	}
 	uv_timer_start(&g->timer, on_tick, TICK_MS, TICK_MS);
 	g->process.data = g;
 	g->poll = calloc(1, sizeof(*g->poll));

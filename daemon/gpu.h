@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The supervisor's side of the GPUs: their workers (gpu.c), physical NCCL communicators
- * (gpu_comm.c; gpu_nodes.c: across nodes), and trainers' memory there (gpu_memory.c). No CUDA here: workers are asked by
+ * (gpu_comm.c; gpu_nodes.c: across nodes) or what does without (gpu_staged.c), and trainers' memory
+ * there (gpu_memory.c). No CUDA here: workers are asked by
  * message, and answer in order.
  */
 #ifndef DAEMON_GPU_H
@@ -40,6 +41,7 @@ struct gpu {
 	ncclsvc_device_info info;
 	uint64_t since_ns;
 	uint64_t backoff_ms;
+	uint32_t generation; /* of its worker */
 	struct worker_queue *queue; /* for good: a new worker goes on where the last one ended */
 	int queue_fd, bell;
 	int sock; /* -1: no worker */
@@ -155,6 +157,24 @@ void nodes_make_id(struct cluster *c, const struct control_nccl_id *m);
 void nodes_drop(struct cluster *c, const struct control_nccl_drop *d);
 /* Before the next registrar is asked for anything. */
 void nodes_registrar_lost(struct cluster *c, uint32_t node);
+
+/* gpu_staged.c: transport = mpi. */
+struct staging {
+	int fd;
+	char *base;
+	uint64_t pinned, bytes; /* pinned: the first of them */
+};
+
+/* The GPUs are known. no_nccl: why it cannot be used; empty: it can. Returns 0, or -1 with a
+ * message logged. */
+int staging_choose(struct server *s, const char *no_nccl);
+void staging_free(struct server *s);
+/* Every worker of this node's members is there, and knows their timelines. */
+bool staging_ready(struct server *s, struct communicator *m);
+void staging_worker_starts(struct gpu *g);
+void staging_worker_ready(struct gpu *g);
+/* Ends the epochs that it has a member of. */
+void staging_worker_lost(struct gpu *g);
 
 /* gpu_redop.c: reductions that members make. */
 void gpu_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add *r);

@@ -45,6 +45,11 @@ static struct gpu *find(struct client *c, unsigned opcode, uint32_t serial, uint
 		*lane = m->physical->lane;
 		return c->server->gpus[m->seats[rank].device];
 	}
+	if (m->cuda && c->server->staging) {
+		client_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
+			     "premulsum is made by NCCL, and this daemon's transport is mpi");
+		return NULL;
+	}
 	client_error(c, opcode, serial, m->cuda ? NCCLSVC_STALE_EPOCH : NCCLSVC_UNSUPPORTED,
 		     m->cuda ? "communicator %s lacks members: rejoin it first"
 			     : "communicator %s is of the host: reductions are made on GPUs",

@@ -20,20 +20,23 @@ int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd
 	int pair[2];
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return -1;
-	uv_stdio_container_t stdio[6] = {
+	uv_stdio_container_t stdio[7] = {
 		{.flags = UV_IGNORE},
 		{.flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO},
 		{.flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO},
 		{.flags = UV_INHERIT_FD, .data.fd = pair[1]},
 		{.flags = UV_INHERIT_FD, .data.fd = queue_fd},
 		{.flags = UV_INHERIT_FD, .data.fd = bell},
+		{.flags = UV_INHERIT_FD, .data.fd = s->staging ? s->staging->fd : -1},
 	};
 	uv_process_options_t options = {
 		.exit_cb = exited,
 		.file = "/proc/self/exe",
 		.args = argv,
 		.stdio = stdio,
-		.stdio_count = queue_fd < 0 ? 4 : 6,
+		.stdio_count = queue_fd < 0 ? 4
+			       : s->staging ? 7
+					    : 6,
 	};
 	int error = uv_spawn(s->loop, process, &options);
 	close(pair[1]);
@@ -61,6 +64,7 @@ static struct gpu *create(struct server *s, const struct worker_message *m)
 	memcpy(g->info.name, m->device.name, sizeof(g->info.name));
 	g->info.memory_bytes = m->device.memory_bytes;
 	g->info.driver_version = m->device.driver_version;
+	g->info.nccl_version = m->device.nccl_version;
 	g->queue_fd = svc_memfd_create("ncclsvc-queue", sizeof(*g->queue), true);
 	g->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	g->queue = g->queue_fd < 0 ? MAP_FAILED
@@ -104,8 +108,9 @@ static void on_probe_exit(uv_process_t *process, int64_t code, int signal)
 	uv_close((uv_handle_t *)process, on_probe_closed);
 }
 
-/* Asks the probe; it is waited for: nothing can be decided before. */
-static void probe(struct server *s, char *text, size_t size)
+/* Asks the probe; it is waited for: nothing can be decided before. no_nccl: SVC_TEXT_BYTES, why
+ * there is none. */
+static void probe(struct server *s, char *text, size_t size, char *no_nccl)
 {
 	struct probe p = {.server = s};
 	struct worker_message m;
@@ -130,6 +135,7 @@ static void probe(struct server *s, char *text, size_t size)
 		snprintf(text, size, "%s", m.text);
 		if (m.result != NCCLSVC_IN_PROGRESS)
 			break;
+		snprintf(no_nccl, SVC_TEXT_BYTES, "%s", m.text);
 		if (s->ngpus < GPUS_MAX)
 			create(s, &m);
 	}
@@ -149,10 +155,12 @@ static bool starting(const struct server *s)
 
 int gpu_start(struct server *s)
 {
-	char text[SVC_TEXT_BYTES] = "";
+	char text[SVC_TEXT_BYTES] = "", no_nccl[SVC_TEXT_BYTES] = "";
 	if (s->config->device == CONFIG_DEVICE_HOST)
 		return 0;
-	probe(s, text, sizeof(text));
+	probe(s, text, sizeof(text), no_nccl);
+	if (s->ngpus && staging_choose(s, no_nccl))
+		return -1;
 	for (uint32_t i = 0; i < s->ngpus; i++)
 		gpu_start_worker(s->gpus[i]);
 	while (starting(s))

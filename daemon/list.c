@@ -142,6 +142,8 @@ static void list_members(struct server *s, struct snapshot *snap)
 				.epoch = m->epoch,
 				.device = seat->device,
 				.elsewhere = seat->client ? 0 : (uint32_t)(seat->node + 1),
+				.transport = m->cuda && s->staging ? NCCLSVC_TRANSPORT_MPI
+								   : NCCLSVC_TRANSPORT_NCCL,
 			};
 			if (seat->state == NCCLSVC_MEMBER_JOINING)
 				i->waiting_ns = since(snap->now, seat->since_ns);

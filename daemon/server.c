@@ -391,6 +391,7 @@ void server_destroy(struct server *s)
 	plan_free_all(s);
 	comm_free_all(s);
 	gpu_free(s);
+	staging_free(s);
 	HASH_ITER (hh, s->accounts, a, tmp) {
 		HASH_DEL(s->accounts, a);
 		free(a);

@@ -33,6 +33,7 @@ struct control_start;
 struct gpu;
 struct physical;
 struct plan;
+struct staging;
 
 /* What one user holds, over all sessions. */
 struct account {
@@ -220,6 +221,7 @@ struct server {
 	bool lanes[WORKER_LANES]; /* in use */
 	uint32_t making;	  /* physical communicators that workers are making */
 	bool window_turn;	  /* a communicator's workers may be registering a window */
+	struct staging *staging; /* that device memory goes through; NULL: NCCL carries it */
 	uint64_t last_import;
 	uint64_t region_bytes;
 	uint32_t regions;

@@ -165,6 +165,12 @@ typedef struct ncclsvc_comm_info {
 	char label[NCCLSVC_NAME_BYTES]; /* "world", "split of 3", or the start of the id in hex */
 } ncclsvc_comm_info;
 
+/* What carries a GPU's memory. */
+typedef enum ncclsvc_transport {
+	NCCLSVC_TRANSPORT_NCCL = 0,
+	NCCLSVC_TRANSPORT_MPI = 1, /* staged through pinned host memory; between nodes, MPI */
+} ncclsvc_transport;
+
 typedef enum ncclsvc_member_state {
 	NCCLSVC_MEMBER_ABSENT = 0,  /* never joined, or left cleanly */
 	NCCLSVC_MEMBER_JOINING = 1, /* waits for the others */
@@ -185,9 +191,9 @@ typedef struct ncclsvc_member_info {
 	uint64_t completed;  /* tasks in this epoch, failures included */
 	uint64_t waiting_ns; /* age of its JOIN while joining, else of the task in turn; 0: none */
 	uint32_t elsewhere;  /* 1 + its node, of a member on another one; else 0 */
-	uint32_t reserved;
+	uint32_t transport;  /* ncclsvc_transport, of a GPU's memory; the host's: 0 */
 	uint32_t windows; /* allocations of lent memory that NCCL uses as symmetric windows */
-	uint32_t more_reserved;
+	uint32_t reserved;
 } ncclsvc_member_info;
 
 typedef struct ncclsvc_task_info {
@@ -276,7 +282,7 @@ typedef struct ncclsvc_device_info {
 	uint32_t nccl_comms, nccl_comms_idle; /* physical communicators, and those in the pool */
 	int32_t driver_version, nccl_version; /* 13000: 13.0; 22809: 2.28.9 */
 	uint32_t mps;			      /* ncclsvc_mps */
-	uint32_t reserved;
+	uint32_t transport;		      /* ncclsvc_transport */
 	uint64_t mps_server; /* stands for its control daemon; equal: the same one. 0: none */
 	uint64_t age_ns;     /* in this state */
 	char name[NCCLSVC_NAME_BYTES];

@@ -180,8 +180,8 @@ static void judge_daemons(const struct doctor_facts *f, struct doctor_report *r)
 	if (!f->ndevices && f->driver.ngpus)
 		doctor_say(r, "devices", DOCTOR_WARNING,
 			   "The daemon uses no GPU, and this process sees %d. Its log says why at "
-			   "its start (\"no GPU is used\"): device = host, no libcuda.so.1 or "
-			   "libnccl.so.2 in its library path, or no access to /dev/nvidia*.",
+			   "its start (\"no GPU is used\"): device = host, no libcuda.so.1 in "
+			   "its library path, or no access to /dev/nvidia*.",
 			   f->driver.ngpus);
 	else if (!f->ndevices)
 		doctor_say(r, "devices", DOCTOR_OK,
@@ -193,6 +193,18 @@ static void judge_daemons(const struct doctor_facts *f, struct doctor_report *r)
 		char here[64] = "this process does not see it";
 		if (gpu >= 0)
 			snprintf(here, sizeof(here), "this process's GPU %d", gpu);
+		if (d->transport == NCCLSVC_TRANSPORT_MPI && !d->nccl_version)
+			doctor_say(
+				r, "transport", DOCTOR_WARNING,
+				"The daemon has no NCCL that it can use, so the memory of device "
+				"%d (%s) is staged through the host's, which is slower by far. Its "
+				"log says why (\"NCCL cannot be used\").",
+				d->device, d->name);
+		else if (d->transport == NCCLSVC_TRANSPORT_MPI)
+			doctor_say(r, "transport", DOCTOR_NOTE,
+				   "The memory of device %d (%s) is staged through the host's: "
+				   "transport = mpi in the daemon's configuration.",
+				   d->device, d->name);
 		switch (d->state) {
 		case NCCLSVC_DEVICE_READY:
 			doctor_say(r, "devices", gpu >= 0 || f->visible ? DOCTOR_OK : DOCTOR_NOTE,

@@ -39,6 +39,8 @@ bool view_groups(const struct view *v);
 
 /* 13000 is "13.0", 22809 is "2.28.9" */
 void view_driver_version(int version, char text[VIEW_VERSION]);
+/* "nccl" or "mpi" */
+const char *view_transport(unsigned transport);
 void view_nccl_version(int version, char text[VIEW_VERSION]);
 const char *mps_name(unsigned mps);
 

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "table.h"
 #include "units.h"
 #include "view.h"
@@ -75,22 +77,25 @@ static void not_joined(const struct snapshot *s, const ncclsvc_comm_info *x, str
 	units_waits(out, ranks, shown, total);
 }
 
-static bool on_gpus(const struct snapshot *s, const ncclsvc_comm_info *x)
+/* Of its members that are on GPUs; NULL: none is. */
+static const char *transport(const struct snapshot *s, const ncclsvc_comm_info *x)
 {
 	size_t n;
 	const ncclsvc_member_info *m = snapshot_members(s, x->comm, &n);
 	for (size_t i = 0; i < n; i++)
 		if (m[i].device >= 0)
-			return true;
-	return false;
+			return view_transport(m[i].transport);
+	return NULL;
 }
 
-/* "host", or GPUs in the order of the ranks, "?" for one that has not joined. */
+/* "host", or GPUs in the order of the ranks, "?" for one that has not joined; and "mpi" if not NCCL
+ * carries their memory. */
 static void devices(const struct snapshot *s, const ncclsvc_comm_info *x, struct text *out)
 {
 	size_t n;
 	const ncclsvc_member_info *m = snapshot_members(s, x->comm, &n);
-	if (!on_gpus(s, x)) {
+	const char *carrier = transport(s, x);
+	if (!carrier) {
 		text_add(out, n ? "host" : "-");
 		return;
 	}
@@ -106,6 +111,8 @@ static void devices(const struct snapshot *s, const ncclsvc_comm_info *x, struct
 	}
 	if (n > NCCLSVC_MISSING_SHOWN)
 		text_printf(out, " (+%zu)", n - NCCLSVC_MISSING_SHOWN);
+	if (strcmp(carrier, "nccl") != 0)
+		text_printf(out, " by %s", carrier);
 }
 
 static void row(const struct view *v, struct table *t, const ncclsvc_comm_info *x)
@@ -203,7 +210,8 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	put_u64(j, "pending", x->pending);
 	put_u64(j, "uid", x->uid);
 	put_u64(j, "age_ns", x->age_ns);
-	put_string(j, "memory", on_gpus(v->s, x) ? "cuda" : "host", SIZE_MAX);
+	put_string(j, "memory", transport(v->s, x) ? "cuda" : "host", SIZE_MAX);
+	put_string(j, "transport", transport(v->s, x), SIZE_MAX);
 	put_array(j, "members");
 	for (size_t i = 0; i < n; i++)
 		member_element(j, &m[i]);

@@ -7,10 +7,10 @@
 #include "view.h"
 
 static const struct table_column columns[] = {
-	{"DEVICE", true},  {"NAME", false},    {"STATE", false}, {"FOR", true},
-	{"WORKER", true},  {"RESTARTS", true}, {"MEMORY", true}, {"TAKEN", true},
-	{"IMPORTS", true}, {"IMPORTED", true}, {"LENT", true},	 {"COMMS", true},
-	{"IDLE", true},	   {"MPS", false},     {"UUID", false},
+	{"DEVICE", true},  {"NAME", false},    {"STATE", false},     {"FOR", true},
+	{"WORKER", true},  {"RESTARTS", true}, {"MEMORY", true},     {"TAKEN", true},
+	{"IMPORTS", true}, {"IMPORTED", true}, {"LENT", true},	     {"COMMS", true},
+	{"IDLE", true},	   {"MPS", false},     {"TRANSPORT", false}, {"UUID", false},
 };
 
 static enum table_style style(unsigned state)
@@ -33,6 +33,11 @@ const char *mps_name(unsigned mps)
 		return "yes";
 	}
 	return "unknown";
+}
+
+const char *view_transport(unsigned transport)
+{
+	return transport == NCCLSVC_TRANSPORT_MPI ? "mpi" : "nccl";
 }
 
 void view_nccl_version(int version, char text[VIEW_VERSION])
@@ -77,6 +82,7 @@ static void row(struct table *t, const ncclsvc_device_info *x)
 	table_u64(t, x->nccl_comms);
 	table_u64(t, x->nccl_comms_idle);
 	table_add(t, mps_name(x->mps));
+	table_add(t, view_transport(x->transport));
 	table_add(t, uuid);
 }
 
@@ -102,6 +108,8 @@ static void versions(const struct view *v)
 		if (x->nccl_version) {
 			view_nccl_version(x->nccl_version, nccl);
 			text_printf(v->out, "NCCL %s.\n", nccl);
+		} else if (x->transport == NCCLSVC_TRANSPORT_MPI) {
+			text_add(v->out, "no NCCL: memory goes through the host's.\n");
 		} else {
 			text_add(v->out, "NCCL not known yet.\n");
 		}
@@ -148,6 +156,7 @@ static void element(struct json *j, const ncclsvc_device_info *x)
 	put_string(j, "driver_version", x->driver_version ? text : NULL, SIZE_MAX);
 	view_nccl_version(x->nccl_version, text);
 	put_string(j, "nccl_version", x->nccl_version ? text : NULL, SIZE_MAX);
+	put_string(j, "transport", view_transport(x->transport), SIZE_MAX);
 	put_string(j, "mps", mps_name(x->mps), SIZE_MAX);
 	if (x->mps_server)
 		put_u64(j, "mps_server", x->mps_server);

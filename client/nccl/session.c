@@ -117,8 +117,13 @@ static ncclsvc_result ask_version(ncclsvc_session *service, int *version, bool *
 	*starting = false;
 	for (size_t i = 0; !r && i < n; i++) {
 		*starting = *starting || list[i].state == NCCLSVC_DEVICE_STARTING;
-		if (list[i].nccl_version > *version)
-			*version = list[i].nccl_version;
+		int has = list[i].nccl_version;
+		/* The daemon does what NCCL would, and this interface is that version's. */
+		if (!has && list[i].state == NCCLSVC_DEVICE_READY &&
+		    list[i].transport == NCCLSVC_TRANSPORT_MPI)
+			has = NCCL_VERSION_NEEDED;
+		if (has > *version)
+			*version = has;
 	}
 	if (!r)
 		ncclsvc_list_free(list);

@@ -130,6 +130,7 @@ struct control_join {
 	uint32_t epoch; /* the last that this node knows of */
 	uint32_t world, split;
 	int32_t device;
+	uint32_t transport; /* ncclsvc_transport, of GPUs' memory */
 	char label[NCCLSVC_NAME_BYTES];
 };
 

@@ -32,7 +32,8 @@ struct gathering {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
 	uint32_t nranks, uid, cuda, epoch;
-	bool running; /* an epoch, as far as is known here */
+	uint32_t transport; /* of GPUs' memory */
+	bool running;	    /* an epoch, as far as is known here */
 	struct gathered_seat *seats;
 	uint32_t joining, held;	   /* held: seats that are not free */
 	struct asked_split *split; /* [nranks]; NULL: none under way */
@@ -189,6 +190,11 @@ static bool may_sit(struct cluster *c, uint32_t from, struct gathering *g,
 	return false;
 }
 
+static const char *transport_name(uint32_t transport)
+{
+	return transport == NCCLSVC_TRANSPORT_MPI ? "MPI" : "NCCL";
+}
+
 /* The gathering that a JOIN is for, made if need be; NULL after it was refused. */
 static struct gathering *gathering_for(struct cluster *c, uint32_t from,
 				       const struct control_join *m)
@@ -218,6 +224,7 @@ static struct gathering *gathering_for(struct cluster *c, uint32_t from,
 	if (!g->held) {
 		g->uid = m->uid;
 		g->cuda = m->cuda;
+		g->transport = m->transport;
 		memcpy(g->label, m->label, sizeof(g->label));
 		g->label[sizeof(g->label) - 1] = '\0';
 	}
@@ -229,6 +236,17 @@ static struct gathering *gathering_for(struct cluster *c, uint32_t from,
 		       "did with %s",
 		       m->rank, m->pid, from, m->cuda ? "a GPU" : "host memory", g->label,
 		       g->cuda ? "GPUs" : "host memory");
+		return NULL;
+	}
+	if (g->cuda && g->transport != m->transport) {
+		uint32_t k = 0;
+		while (g->seats[k].state == SEAT_FREE)
+			k++;
+		refuse(c, from, g, m, NCCLSVC_MISMATCH,
+		       "device memory is carried by %s on node %u (rank %u, pid %d), and by %s on "
+		       "node %u (rank %u): set transport alike on all nodes",
+		       transport_name(m->transport), from, m->rank, m->pid,
+		       transport_name(g->transport), g->seats[k].node, k);
 		return NULL;
 	}
 	return g;

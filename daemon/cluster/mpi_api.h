@@ -49,8 +49,8 @@ struct mpi_api {
 	int (*receive)(void *to, size_t bytes, int node, int tag, void *cookie);
 	/* Those that have ended; at most max of them. */
 	unsigned (*poll)(struct mpi_done *done, unsigned max);
-	/* To or from a node that is gone: a receive is done as failed, a send is forgotten at once,
-	 * and not heard of again. */
+	/* To or from a node that is gone: a receive is done as failed, soon; a send is forgotten at
+	 * once, and not heard of again. */
 	void (*drop)(void *cookie);
 
 	/* Receives control messages of up to `bytes` from now on. Returns 0 or -1. */

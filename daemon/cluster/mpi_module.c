@@ -5,16 +5,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "mpi_api.h"
 
 static MPI_Comm world = MPI_COMM_NULL;
 
-/* What is on its way: three arrays, because MPI wants one of requests. */
+/* What is on its way: several arrays, because MPI wants one of requests. */
 static MPI_Request *requests;
 static void **cookies;
 static bool *receives;
-static unsigned active, room;
+static double *dropped; /* when, in seconds; 0: it was not */
+static unsigned active, room, ndropped;
+
+/* What had come of a message when its sender died may still be written to its place. */
+#define DROP_SECONDS 0.05
 
 /* Control messages are received into a ring, in the order of its slots. */
 static struct {
@@ -24,6 +29,14 @@ static struct {
 	unsigned slots, head;
 	bool taken; /* the head's message is with the caller */
 } ears;
+
+/* Never 0, as MPI_Wtime may be. */
+static double seconds(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return 1 + (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
 
 static int complain(char *why, size_t size, const char *what, int error)
 {
@@ -100,7 +113,10 @@ static bool make_room(void)
 	bool *b = realloc(receives, more * sizeof(*b));
 	if (b)
 		receives = b;
-	if (!r || !c || !b)
+	double *d = realloc(dropped, more * sizeof(*d));
+	if (d)
+		dropped = d;
+	if (!r || !c || !b || !d)
 		return false;
 	room = more;
 	return true;
@@ -117,6 +133,7 @@ static int post(void *memory, size_t bytes, int node, int tag, void *cookie, boo
 		return -1;
 	cookies[active] = cookie;
 	receives[active] = receive;
+	dropped[active] = 0;
 	active++;
 	return 0;
 }
@@ -134,6 +151,8 @@ static int receive_bytes(void *to, size_t bytes, int node, int tag, void *cookie
 static void remove_at(unsigned i)
 {
 	active--;
+	ndropped -= dropped[i] > 0;
+	dropped[i] = dropped[active];
 	requests[i] = requests[active];
 	cookies[i] = cookies[active];
 	receives[i] = receives[active];
@@ -144,6 +163,22 @@ static void remove_at(unsigned i)
 static int descending(const void *a, const void *b)
 {
 	return *(const int *)b - *(const int *)a;
+}
+
+/* A receive that has met its message cannot be cancelled, and without the sender it may never end.
+ */
+static unsigned give_up(struct mpi_done *done, unsigned max)
+{
+	const double now = seconds();
+	unsigned n = 0;
+	for (unsigned i = active; i-- > 0 && n < max;) {
+		if (!dropped[i] || now - dropped[i] < DROP_SECONDS)
+			continue;
+		done[n++] = (struct mpi_done){.cookie = cookies[i], .failed = true};
+		MPI_Request_free(&requests[i]);
+		remove_at(i);
+	}
+	return n;
 }
 
 static unsigned poll_done(struct mpi_done *done, unsigned max)
@@ -177,6 +212,8 @@ static unsigned poll_done(struct mpi_done *done, unsigned max)
 		remove_at(from + (unsigned)indices[i]);
 	if (!n)
 		from = from + some < active ? from + some : 0;
+	if (!n && ndropped)
+		return give_up(done, max);
 	return (unsigned)n;
 }
 
@@ -187,6 +224,8 @@ static void drop(void *cookie)
 			continue;
 		if (receives[i]) {
 			MPI_Cancel(&requests[i]);
+			ndropped += !dropped[i];
+			dropped[i] = seconds();
 		} else {
 			MPI_Request_free(&requests[i]);
 			remove_at(i);

@@ -53,6 +53,8 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.epoch = m->state == NCCLSVC_COMM_READY ? 0 : m->epoch,
 		.world = m->world,
 		.split = m->reply_opcode == SVC_SPLIT,
+		.transport = m->account->server->staging ? NCCLSVC_TRANSPORT_MPI
+							 : NCCLSVC_TRANSPORT_NCCL,
 	};
 	memcpy(j.id, m->id, sizeof(j.id));
 	memcpy(j.label, m->label, sizeof(j.label));

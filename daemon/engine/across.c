@@ -10,6 +10,7 @@
 #include "order.h"
 #include "reduce.h"
 #include "span.h"
+#include "staged.h"
 
 #define WINDOW	       8	   /* pieces of one operation that are under way */
 #define INLINE_BYTES   (64 * 1024) /* more than that is the pool's */
@@ -57,6 +58,7 @@ struct op {
 	struct comm *comm;
 	struct junction_key key;
 	struct task **tasks;
+	struct chunk *chunk; /* that it is part of; NULL: none */
 	struct course course;
 	uint64_t next_piece;
 	uint32_t under_way;
@@ -108,22 +110,33 @@ static void tag_put(struct engine *e, int32_t tag)
 
 static bool same(const struct junction_key *a, const struct junction_key *b)
 {
+	return a->a == b->a && a->b == b->b && a->seq == b->seq && a->part == b->part;
+}
+
+static bool same_whole(const struct junction_key *a, const struct junction_key *b)
+{
 	return a->a == b->a && a->b == b->b && a->seq == b->seq;
 }
 
-/* It can't be done: nothing more of it begins, and who has given credit for it is told. */
-static void abort_op(struct engine *e, struct op *op)
+static void refuse_credits(struct engine *e, struct span *s, const struct junction_key *key,
+			   bool (*those)(const struct junction_key *a,
+					 const struct junction_key *b))
 {
-	struct span *s = op->comm->span;
 	struct credit *k, *next;
-	op->aborted = true;
 	DL_FOREACH_SAFE (s->credits, k, next) {
-		if (!same(&k->key, &op->key))
+		if (!those(&k->key, key))
 			continue;
 		span_refuse_credit(e, (int)s->nodes[k->node], k->note.tag);
 		DL_DELETE(s->credits, k);
 		free(k);
 	}
+}
+
+/* It can't be done: nothing more of it begins, and who has given credit for it is told. */
+static void abort_op(struct engine *e, struct op *op)
+{
+	op->aborted = true;
+	refuse_credits(e, op->comm->span, &op->key, same);
 }
 
 static void receive_flow(struct engine *e, struct flow *f)
@@ -187,7 +200,10 @@ void across_credit(struct engine *e, struct span *s, uint32_t place, const struc
 		if (same(&op->key, key))
 			break;
 	}
-	if (op ? op->aborted : s->comm->ended) {
+	bool late = op ? op->aborted : s->comm->ended;
+	if (!op && s->comm->staged)
+		late = !staged_expects(e, s->comm, key);
+	if (late) {
 		span_refuse_credit(e, (int)s->nodes[place], note->tag);
 		return;
 	}
@@ -502,9 +518,17 @@ static void finish_op(struct engine *e, struct op *op)
 {
 	struct comm *c = op->comm;
 	uint32_t n = op->course.p2p ? 2 : c->nranks;
+	struct chunk *chunk = op->chunk;
 	ncclsvc_status st = op->aborted ? c->end : complete_ok;
 	DL_DELETE(c->span->ops, op);
 	e->ops--;
+	if (chunk) {
+		bool aborted = op->aborted;
+		free(op->tasks);
+		free(op);
+		staged_moved(chunk, aborted);
+		return;
+	}
 	for (uint32_t k = 0; k < n; k++)
 		if (op->tasks[k])
 			order_end_task(e, op->tasks[k], &st);
@@ -537,7 +561,7 @@ static void advance_op(struct engine *e, struct op *op)
 }
 
 bool across_start(struct engine *e, struct comm *c, const struct junction_key *key,
-		  struct task **tasks)
+		  struct task **tasks, struct chunk *chunk)
 {
 	struct op *op = calloc(1, sizeof(*op));
 	if (!op)
@@ -545,6 +569,7 @@ bool across_start(struct engine *e, struct comm *c, const struct junction_key *k
 	op->comm = c;
 	op->key = *key;
 	op->tasks = tasks;
+	op->chunk = chunk;
 	course_make(&op->course, c->span, tasks, key->a, key->b);
 	DL_APPEND(c->span->ops, op);
 	e->ops++;
@@ -612,6 +637,7 @@ void across_end(struct engine *e, struct span *s)
 void across_abort(struct engine *e, struct span *s)
 {
 	struct op *op, *next;
+	staged_abort(e, s->comm);
 	DL_FOREACH_SAFE (s->ops, op, next) {
 		abort_op(e, op);
 		poke(e, op);
@@ -619,9 +645,23 @@ void across_abort(struct engine *e, struct span *s)
 	}
 }
 
+void across_give_up(struct engine *e, struct span *s, const struct junction_key *key)
+{
+	struct op *op, *next;
+	DL_FOREACH_SAFE (s->ops, op, next) {
+		if (!same_whole(&op->key, key))
+			continue;
+		abort_op(e, op);
+		poke(e, op);
+		advance_op(e, op);
+	}
+	refuse_credits(e, s, key, same_whole);
+}
+
 void across_node_lost(struct engine *e, struct span *s, uint32_t place)
 {
 	struct op *op, *next;
+	staged_abort(e, s->comm);
 	DL_FOREACH_SAFE (s->ops, op, next) {
 		struct piece *p, *after;
 		abort_op(e, op);

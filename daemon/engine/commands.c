@@ -7,6 +7,7 @@
 #include <utlist.h>
 
 #include "span.h"
+#include "staged.h"
 
 /* ---- Sessions ---- */
 
@@ -216,6 +217,7 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 	c->epoch = cmd->epoch_start.epoch;
 	c->uid = cmd->epoch_start.uid;
 	c->cuda = cmd->epoch_start.cuda;
+	c->staged = cmd->epoch_start.staged;
 	c->lane = cmd->epoch_start.lane;
 	for (uint32_t k = 0; k < n; k++) {
 		const struct epoch_member *em = &cmd->epoch_start.members[k];
@@ -237,6 +239,8 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 		if (set_handle(m->session, em->handle, c, (int32_t)k))
 			return -ENOMEM;
 		if (c->cuda && device_start_member(e, m))
+			return -ENOMEM;
+		if (c->staged && staged_start_member(e, m))
 			return -ENOMEM;
 	}
 	if (cmd->epoch_start.span && span_create(e, c, cmd))
@@ -340,6 +344,12 @@ static void run_command(struct engine *e, const struct command *c)
 		break;
 	case COMMAND_DEVICE_ADD:
 		device_add(e, c->device.device, c->device.queue, c->device.doorbell);
+		break;
+	case COMMAND_STAGING:
+		error = staged_add_memory(e, c);
+		break;
+	case COMMAND_DEVICE_WORKER:
+		staged_worker(e, c->worker.device, c->worker.generation);
 		break;
 	case COMMAND_PLAN_ADD:
 		plan_add(e->comms[c->plan.comm], c->plan.plan);

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #include "fdio.h"
 #include "state.h"
@@ -126,10 +127,42 @@ void complete_timeline(const struct session *s, const struct svc_record *r, bool
 		raise_done(s, r->timeline, r->value);
 }
 
+/* The same for a staged task, or a record that is none (but is NULL). Those of one group end in any
+ * order, also while they run on after their epoch: done passes none that has not ended. */
+static void raise_staged(const struct session *s, const struct svc_record *r,
+			 const struct member *m, const struct task *but)
+{
+	struct line *l = &s->lines[r->timeline];
+	const struct task *t, *first = NULL;
+	if (l->owed < r->value)
+		l->owed = r->value;
+	uint64_t up_to = l->owed;
+	DL_FOREACH (m->queue, t) {
+		/* Values go in the order of the queue, but within a planned group. */
+		if (first && (t->group != first->group || !t->record.plan))
+			break;
+		if (t == but || t->ghost || t->record.timeline != r->timeline)
+			continue;
+		if (t->record.value <= up_to)
+			up_to = t->record.value - 1;
+		first = first ? first : t;
+	}
+	raise_done(s, r->timeline, up_to);
+}
+
+/* Who submits so; NULL: nobody on a staged communicator. */
+static const struct member *staged_member(const struct session *s, const struct svc_record *r)
+{
+	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
+	return h && h->comm && h->comm->staged ? &h->comm->members[h->rank] : NULL;
+}
+
 void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
 {
 	struct session *s = t->session;
-	if (t->record.timeline && s->ring)
+	if (t->record.timeline && t->comm && t->comm->staged)
+		raise_staged(s, &t->record, t->member, t);
+	else if (t->record.timeline && s->ring)
 		complete_timeline(s, &t->record, t->flying, t->comm && t->comm->ended);
 	if (t->by_socket || how->result) {
 		complete_in_full(e, t, how);
@@ -164,8 +197,13 @@ void complete_refused(struct engine *e, struct session *s, const struct svc_reco
 	ncclsvc_status st = *why;
 	st.submitted_ns = st.done_ns = e->now;
 	/* Even then, a stream may wait for it. */
-	if (record->flags & SVC_TASK_TIMELINE && record->timeline < SVC_TIMELINES)
-		complete_timeline(s, record, false, false);
+	if (record->flags & SVC_TASK_TIMELINE && record->timeline < SVC_TIMELINES) {
+		const struct member *m = staged_member(s, record);
+		if (m)
+			raise_staged(s, record, m, NULL);
+		else
+			complete_timeline(s, record, false, false);
+	}
 	write_status(e, s, record->number, &st);
 }
 

@@ -172,6 +172,12 @@ static bool airborne_full(struct engine *e)
 
 enum room { ROOM_YES, ROOM_LATER, ROOM_NEVER };
 
+bool device_room(const struct device *d, uint32_t wanted)
+{
+	uint64_t used = d->head - atomic_load_explicit(&d->queue->tail, memory_order_acquire);
+	return wanted <= WORKER_LAUNCHES - used;
+}
+
 /* For all that is to be launched together. *devices: bits of theirs. */
 static enum room room_for(struct engine *e, uint32_t *devices)
 {
@@ -185,15 +191,18 @@ static enum room room_for(struct engine *e, uint32_t *devices)
 		struct device *d = &e->devices[i];
 		if (!d->wanted)
 			continue;
-		uint64_t used =
-			d->head - atomic_load_explicit(&d->queue->tail, memory_order_acquire);
 		if (d->wanted > WORKER_LAUNCHES)
 			room = ROOM_NEVER;
-		else if (room == ROOM_YES && d->wanted > WORKER_LAUNCHES - used)
+		else if (room == ROOM_YES && !device_room(d, d->wanted))
 			room = ROOM_LATER;
 		d->wanted = 0;
 	}
 	return room;
+}
+
+struct launch *device_next_slot(struct device *d)
+{
+	return &d->queue->launches[d->head++ & (WORKER_LAUNCHES - 1)];
 }
 
 bool device_has_room(const struct engine *e, const struct member *m)
@@ -205,8 +214,7 @@ bool device_has_room(const struct engine *e, const struct member *m)
 
 struct launch *device_next_launch(struct engine *e, struct member *m)
 {
-	struct device *d = &e->devices[m->device];
-	struct launch *l = &d->queue->launches[d->head++ & (WORKER_LAUNCHES - 1)];
+	struct launch *l = device_next_slot(&e->devices[m->device]);
 	*l = (struct launch){.lane = m->comm->lane, .seq = ++m->lane_seq};
 	return l;
 }

@@ -7,6 +7,7 @@
 #include "names.h"
 #include "order.h"
 #include "span.h"
+#include "staged.h"
 #include "task.h"
 
 void order_fail(struct engine *e, struct task *t, ncclsvc_status *st)
@@ -127,6 +128,8 @@ void order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *e
 	plan_end(e, c);
 	if (c->cuda)
 		device_end_epoch(e, c);
+	if (c->staged)
+		staged_end_epoch(e, c);
 	c->pending++; /* so that it outlives this */
 	if (c->span)
 		span_end_epoch(e, c);

@@ -15,6 +15,7 @@
 #include <utlist.h>
 
 #include "span.h"
+#include "staged.h"
 #include "worker/queue.h"
 
 #define EPOLL_COMMANDS		UINT64_MAX /* else the session's slot */
@@ -254,13 +255,19 @@ static int sleep_ms(const struct engine *e)
 	return ms > 60000 ? 60000 : (int)ms;
 }
 
+/* Is something waited for that a GPU writes? */
+static bool waits_for_gpus(const struct engine *e)
+{
+	return e->launched || e->staged || e->staged_inputs;
+}
+
 /* Of those who will not wake us: GPUs, and other nodes. */
 static uint64_t sleep_ns(struct engine *e)
 {
 	int ms = sleep_ms(e);
-	uint64_t ns = e->launched ? device_sleep_ns(e, ms)
-		      : ms < 0	  ? UINT64_MAX
-				  : (uint64_t)ms * 1000000;
+	uint64_t ns = waits_for_gpus(e) ? device_sleep_ns(e, ms)
+		      : ms < 0		? UINT64_MAX
+					: (uint64_t)ms * 1000000;
 	uint64_t nodes = e->config.mpi ? span_sleep_ns(e) : UINT64_MAX;
 	return ns < nodes ? ns : nodes;
 }
@@ -272,7 +279,7 @@ static void fall_asleep(struct engine *e)
 	/* Either they see the flag and write the eventfd, or we see what they left. */
 	if (!atomic_load(&e->commands_waiting) && !collect_jobs(e) && !e->ready && !e->active &&
 	    !e->dirty && !(e->config.mpi && span_poll(e))) {
-		if (e->launched || e->config.mpi)
+		if (waits_for_gpus(e) || e->config.mpi)
 			look_ns(e, sleep_ns(e));
 		else
 			look(e, sleep_ms(e));
@@ -310,7 +317,7 @@ static void finish_drain(struct engine *e)
 /* How long it pays to wait awake. */
 static uint64_t spin_ns(const struct engine *e)
 {
-	if (e->launched && e->spin_ns && e->cores >= WORKER_SPIN_CORES)
+	if (waits_for_gpus(e) && e->spin_ns && e->cores >= WORKER_SPIN_CORES)
 		return DEVICE_SPIN_NS;
 	return e->jobs ? HELPER_SPIN_NS : e->spin_ns;
 }
@@ -340,6 +347,8 @@ static void *engine_main(void *arg)
 			device_launch(e);
 		if (e->launched)
 			busy |= device_poll(e);
+		if (e->staged)
+			busy |= staged_poll(e);
 		/* Who waits for other nodes looks at once; else their news can wait a little. */
 		if (e->config.mpi && (e->committed || e->ops || e->now - e->heard_ns >= LOOK_NS))
 			busy |= span_poll(e);
@@ -405,6 +414,7 @@ static void engine_free(struct engine *e)
 	if (e->epoll_fd >= 0)
 		close(e->epoll_fd);
 	span_finish_all(e);
+	staged_finish_all(e);
 	deadlines_fini(&e->deadlines);
 	table_fini(&e->table);
 	pthread_mutex_destroy(&e->lock);

@@ -161,11 +161,13 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 		return NCCLSVC_UNSUPPORTED;
 	}
 	if (!c->cuda && svc_op_reduces(r->op) && svc_redop_made(r->redop)) {
-		*text = "premulsum is made on communicators of GPUs only";
+		*text = c->staged ? "premulsum is made by NCCL, and this daemon's transport is mpi"
+				  : "premulsum is made on communicators of GPUs only";
 		return NCCLSVC_UNSUPPORTED;
 	}
 	if (!c->cuda && r->type >= NCCLSVC_FLOAT8E4M3 && svc_op_reduces(r->op)) {
-		*text = "float8 is reduced on GPUs only";
+		*text = c->staged ? "float8 is reduced by NCCL, and this daemon's transport is mpi"
+				  : "float8 is reduced on GPUs only";
 		return NCCLSVC_UNSUPPORTED;
 	}
 	if (r->timeline && !s->ring) {

@@ -8,6 +8,7 @@
 #include "names.h"
 #include "order.h"
 #include "span.h"
+#include "staged.h"
 #include "task.h"
 
 #define ANSWER_NS     UINT64_C(3000000000) /* for a daemon to say something, when asked */
@@ -56,7 +57,7 @@ void junction_free(struct engine *e, struct span *s, struct junction *j)
 
 static struct junction_key collective_key(const struct comm *c)
 {
-	return (struct junction_key){-1, -1, c->collectives};
+	return (struct junction_key){-1, -1, c->collectives, 0};
 }
 
 /* The place among the span's nodes of one that takes part. */
@@ -186,6 +187,12 @@ static void start_on_gpus(struct engine *e, struct junction *j)
 	junction_free(e, c->span, j);
 }
 
+/* Do its bytes, if any, come with the verdicts? Those of GPUs never do. */
+static bool comes_along(const struct comm *c, const struct svc_record *r, bool p2p)
+{
+	return small_fits(c->span, r, p2p) && (!c->staged || staged_is_empty(r));
+}
+
 static void start(struct engine *e, struct junction *j)
 {
 	struct comm *c = j->comm;
@@ -204,7 +211,7 @@ static void start(struct engine *e, struct junction *j)
 		start_on_gpus(e, j);
 		return;
 	}
-	if (small_fits(c->span, &j->verdicts[j->mine].record, p2p)) {
+	if (comes_along(c, &j->verdicts[j->mine].record, p2p)) {
 		if (!small_finish(c->span, tasks, j)) {
 			/* Another version of this program? */
 			st = status_of(NCCLSVC_PROTOCOL);
@@ -218,7 +225,7 @@ static void start(struct engine *e, struct junction *j)
 	j->tasks = NULL;
 	junction_free(e, c->span, j);
 	/* The others have begun: without memory for it, nothing can be kept in order. */
-	if (!across_start(e, c, &key, tasks))
+	if (!(c->staged ? staged_start(e, c, &key, tasks) : across_start(e, c, &key, tasks, NULL)))
 		abort();
 }
 
@@ -324,7 +331,7 @@ static void say_ready(struct engine *e, struct junction *j, const struct svc_rec
 {
 	struct span *s = j->comm->span;
 	char payload[SPAN_EAGER_BYTES];
-	bool p2p = j->key.a >= 0, small = !s->comm->cuda && small_fits(s, record, p2p);
+	bool p2p = j->key.a >= 0, small = !s->comm->cuda && comes_along(j->comm, record, p2p);
 	for (uint32_t i = 0; i < j->nparts; i++) {
 		if (i == j->mine)
 			continue;
@@ -480,7 +487,7 @@ void junction_post_p2p(struct engine *e, struct task *t)
 		return;
 	}
 	int32_t peer = t->record.peer;
-	struct junction_key key = {send ? t->rank : peer, send ? peer : t->rank, 0};
+	struct junction_key key = {send ? t->rank : peer, send ? peer : t->rank, 0, 0};
 	key.seq = (*pair_counter(s, send, t->rank, peer))++;
 	struct junction *j = get(s, &key);
 	struct task **tasks = calloc(2, sizeof(struct task *));

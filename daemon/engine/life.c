@@ -67,6 +67,7 @@ void order_stop_input_wait(struct engine *e, struct task *t)
 	t->waits_input = false;
 	t->session->inputs--;
 	member_of(t)->inputs--;
+	e->staged_inputs -= t->comm->staged;
 }
 
 /* The task is over and its client knows: forget it. */

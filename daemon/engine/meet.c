@@ -8,6 +8,7 @@
 #include "names.h"
 #include "order.h"
 #include "span.h"
+#include "staged.h"
 #include "task.h"
 
 /* ---- Collectives ---- */
@@ -79,7 +80,9 @@ static void set_running(struct task *t)
 
 static enum begun begin(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t n)
 {
-	return c->cuda ? device_meet(e, c, tasks, n) : run_tasks(e, c, tasks, n);
+	if (c->staged)
+		return staged_meet(e, c, tasks, n);
+	return c->cuda ? device_meet(e, c, tasks, n) : run_tasks(e, c, tasks, n, NULL);
 }
 
 static void meet_collective(struct engine *e, struct comm *c)

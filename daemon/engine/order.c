@@ -13,6 +13,7 @@
 
 #include "names.h"
 #include "order.h"
+#include "staged.h"
 #include "task.h"
 
 static bool input_ready(const struct task *t)
@@ -30,6 +31,7 @@ static void wait_for_input(struct engine *e, struct task *t)
 	DL_APPEND2(e->inputs, t, prev_input, next_input);
 	t->session->inputs++;
 	member_of(t)->inputs++;
+	e->staged_inputs += t->comm->staged;
 	order_show_state(e, t);
 }
 
@@ -45,19 +47,26 @@ static void post(struct engine *e, struct task *t)
 		order_post_collective(e, t);
 }
 
-/* Posts what it can of the head: point-to-point tasks all, collectives one after the other. */
+/* Posts what it can of the head: point-to-point tasks all, collectives one after the other. What
+ * waits for its input is not overtaken by its like: others meet them in the order of their calls.
+ */
 static void post_head(struct engine *e, struct member *m)
 {
 	struct task *t = m->queue, *next, *after;
+	bool held[2] = {false}; /* collectives, point-to-point tasks */
 	for (; t && t->place >= AT_HEAD; t = next) {
 		next = t->next;
 		after = next ? next->next : NULL;
-		if (t->place != AT_HEAD)
+		bool *hold = &held[svc_op_is_p2p(t->record.op)];
+		if (t->place != AT_HEAD || *hold)
 			continue;
-		if (input_ready(t))
+		if (input_ready(t)) {
 			post(e, t);
-		else if (!t->waits_input)
-			wait_for_input(e, t);
+		} else {
+			*hold = true;
+			if (!t->waits_input)
+				wait_for_input(e, t);
+		}
 		/* A Send to oneself may have met, and ended, the very next task. */
 		if (next && !next->uid)
 			next = after;
@@ -174,6 +183,11 @@ void order_enqueue(struct engine *e, struct task *first, uint32_t n)
 
 void order_finish(struct engine *e, struct work *w)
 {
+	if (w->staged) {
+		staged_moved(w->staged, false);
+		free(w);
+		return;
+	}
 	for (uint32_t k = 0; k < w->move.ntasks; k++) {
 		/* What ran when its epoch ended was broken off. */
 		ncclsvc_status st = w->comm->ended ? w->comm->end : complete_ok;

@@ -221,7 +221,8 @@ static void cut(const struct engine *e, struct work *w)
 	w->job.chunks = (uint32_t)((w->move.units + w->chunk - 1) / w->chunk);
 }
 
-static bool give_to_pool(struct engine *e, struct comm *c, const struct move *m)
+static bool give_to_pool(struct engine *e, struct comm *c, const struct move *m,
+			 struct chunk *staged)
 {
 	struct work *w = calloc(1, sizeof(*w) + m->ntasks * sizeof(w->tasks[0]));
 	if (!w)
@@ -229,6 +230,7 @@ static bool give_to_pool(struct engine *e, struct comm *c, const struct move *m)
 	memcpy(w->tasks, m->tasks, m->ntasks * sizeof(w->tasks[0]));
 	w->job.run = run_chunk;
 	w->comm = c;
+	w->staged = staged;
 	w->move = *m;
 	w->move.tasks = w->tasks;
 	cut(e, w);
@@ -253,13 +255,14 @@ static bool send_small(const struct engine *e, struct task *const *pair)
 	return true;
 }
 
-enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks)
+enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks,
+		     struct chunk *staged)
 {
 	if (send_small(e, tasks))
 		return BEGUN_DONE;
 	struct move m = {.tasks = tasks, .ntasks = ntasks};
 	measure(&m);
-	if (m.bytes > INLINE_BYTES && !give_to_pool(e, c, &m))
+	if (m.bytes > INLINE_BYTES && !give_to_pool(e, c, &m, staged))
 		return BEGUN_NO_MEMORY;
 	for (uint32_t k = 0; k < ntasks; k++)
 		tasks[k]->started_ns = e->now;

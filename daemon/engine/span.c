@@ -176,6 +176,7 @@ static void end_now(struct engine *e, struct span *s, bool in_order)
 	if (s->comm->cuda && s->wished && !in_order)
 		engine_event(e,
 			     &(struct event){.kind = EVENT_EPOCH_DIRTY, .epoch = {s->comm->slot}});
+	order_run_ready(e); /* none may point to a communicator that goes */
 	order_end_epoch(e, s->comm, &s->end);
 }
 
@@ -197,7 +198,7 @@ void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *en
 		return;
 	for (uint32_t p = 0; p < s->nnodes; p++)
 		if (p != s->me)
-			span_send(e, s, p, SPAN_OVER, &(struct junction_key){-1, -1, 0}, "", 0,
+			span_send(e, s, p, SPAN_OVER, &(struct junction_key){-1, -1, 0, 0}, "", 0,
 				  NULL, 0);
 	s->over = s->overs[s->me] = true;
 	s->end = *end;

@@ -43,6 +43,7 @@
 #define SPAN_EAGER_BYTES 8192 /* of one node, for one other */
 #define SPAN_MAGIC	 UINT32_C(0x6e617073)
 
+struct chunk;
 struct mpi_api;
 struct span;
 struct op;
@@ -66,6 +67,7 @@ enum span_kind {
 struct junction_key {
 	int32_t a, b;
 	uint64_t seq;
+	uint64_t part; /* of one that is staged: its chunk, from 1 */
 };
 
 /* Between engines, by MPI. They are one program on one kind of machine. */
@@ -272,9 +274,12 @@ void junction_free(struct engine *e, struct span *s, struct junction *j);
 /* ---- across.c ---- */
 
 /* Runs what met; false if out of memory. tasks: by rank, NULL elsewhere; of a pair, the Send and
- * the Recv. Takes the array. */
+ * the Recv. Takes the array. chunk: whose part it is, which is told at its end, and not the tasks;
+ * NULL: none's. */
 bool across_start(struct engine *e, struct comm *c, const struct junction_key *key,
-		  struct task **tasks);
+		  struct task **tasks, struct chunk *chunk);
+/* Breaks off all parts of this operation, those too that have not begun. */
+void across_give_up(struct engine *e, struct span *s, const struct junction_key *key);
 void across_credit(struct engine *e, struct span *s, uint32_t place, const struct junction_key *key,
 		   const struct credit_note *note);
 /* A send or receive of a piece has ended. */

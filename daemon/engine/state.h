@@ -9,6 +9,7 @@
  *   plan.c      planned tasks, held until their group is whole
  *   device.c    tasks of GPUs, which their workers run
  *   window.c    small collectives of GPUs on lent memory: NCCL's symmetric windows; window_life.c
+ *   staged.h    tasks of GPUs without NCCL, which are staged through host memory
  *   run.c       moving and reducing the bytes of tasks that met, in chunks: pool.c
  *   complete.c  telling the clients
  *   span.h      communicators on several nodes; sequence.c: launched on all of them in one order
@@ -29,6 +30,7 @@
 
 #define ENGINE_DEVICES 16
 
+struct chunk;
 struct comm;
 struct crossing;
 struct junction;
@@ -39,6 +41,7 @@ struct sequencer;
 struct span;
 struct windows;
 struct wish;
+struct staged;
 struct worker_queue;
 
 struct region {
@@ -118,6 +121,7 @@ struct member {
 	uint32_t nflying;
 	bool full;	   /* no more are launched until half of them have landed */
 	uint64_t lane_seq; /* of the last launch */
+	uint32_t generation; /* of its GPU's worker, if that only copies */
 };
 
 /* Why an epoch ends. */
@@ -131,6 +135,7 @@ struct comm {
 	struct span *span; /* NULL: all of them are */
 	bool span_failed;  /* the supervisor was asked to end the epoch */
 	bool cuda;
+	bool staged; /* its members' memory is GPUs', and staged; then not cuda */
 	bool launched; /* in the engine's list */
 	bool dead;     /* nothing of it runs on GPUs any more */
 	uint64_t held; /* the round of device_launch in which its tasks have to wait */
@@ -172,6 +177,7 @@ struct work {
 	struct work *prev, *next;
 	struct move move;
 	uint64_t chunk;	      /* units in one chunk */
+	struct chunk *staged; /* whose work it is; NULL: its tasks' own */
 	_Atomic bool aborted; /* chunks not begun are skipped */
 	struct task *tasks[];
 };
@@ -188,6 +194,15 @@ struct device {
 	int doorbell;
 	uint32_t wanted;
 	uint64_t head; /* of what is written; the queue's own is what the worker may see */
+	uint32_t generation; /* of its worker, if that only copies; 0: there is none */
+	uint64_t copies[2];  /* seq of each lane's last */
+};
+
+/* Memory that workers copy to and from. */
+struct slots {
+	char *base;
+	uint32_t *pinned, *more; /* stacks of those that are free; more: ordinary memory */
+	uint32_t npinned, nmore, all_pinned;
 };
 
 struct session {
@@ -268,6 +283,9 @@ struct engine {
 	uint64_t looked_ns; /* when the doorbells were last looked at */
 	bool draining, drained, stop;
 	struct device devices[ENGINE_DEVICES];
+	struct slots slots;
+	struct staged *staged; /* under way, in the order in which they began */
+	uint32_t staged_inputs; /* tasks of staged communicators that wait for their timelines */
 	struct meeting *met;   /* in the order in which they met */
 	struct comm *launched; /* with tasks that fly, or windows that come or go */
 	struct windows *windowed;
@@ -361,8 +379,10 @@ enum begun {
 	BEGUN_NO_MEMORY,
 };
 
-/* Runs tasks that met, by rank, or a Send and its Recv. The array is not kept. */
-enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks);
+/* Runs tasks that met, by rank, or a Send and its Recv. The array is not kept. staged: whose work
+ * it is, which is told at its end, and not the tasks; NULL: nobody's. */
+enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks,
+		     struct chunk *staged);
 
 /* device.c */
 void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell);
@@ -391,6 +411,11 @@ void device_epoch_dead(struct engine *e, struct comm *c);
 void device_release_inputs(struct comm *c);
 /* Nobody will signal its inputs any more: the GPUs need not wait for them. */
 void device_session_dead(struct engine *e, const struct session *s);
+/* The next launch of a device's queue, of which there is room for `wanted` more (device_room); its
+ * worker sees it after device_ring. */
+struct launch *device_next_slot(struct device *d);
+bool device_room(const struct device *d, uint32_t wanted);
+void device_ring(struct engine *e);
 /* How long to sleep while tasks fly, at most ms (negative: for ever). */
 uint64_t device_sleep_ns(const struct engine *e, int ms);
 /* device_poll is to look at it. */
@@ -400,7 +425,6 @@ struct lane_progress *device_progress(const struct engine *e, const struct membe
 bool device_has_room(const struct engine *e, const struct member *m);
 /* The next launch of a member: all zero but for its lane and seq. device_ring follows. */
 struct launch *device_next_launch(struct engine *e, struct member *m);
-void device_ring(struct engine *e);
 
 /* window.c */
 /* Tasks that met, by rank, are about to be launched: sets their windows. */

@@ -234,41 +234,99 @@ void import_open(struct worker *w, struct worker_message *m, int fd)
 	}
 }
 
-int import_lend(struct worker *w, struct worker_message *m)
+/* As ncclMemAlloc does it. */
+static CUresult make_lent(const struct worker *w, struct import *i, uint64_t bytes)
+{
+	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+					  .requestedHandleTypes =
+						  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, w->device}};
+	size_t page = 0;
+	CUresult error = cu.cuMemGetAllocationGranularity(&page, &prop,
+							  CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+	if (error)
+		return error;
+	i->bytes = (bytes + page - 1) / page * page;
+	error = cu.cuMemCreate(&i->handle, i->bytes, &prop, 0);
+	if (error)
+		return error;
+	error = import_map(w, i->handle, i->bytes, &i->address);
+	if (error)
+		cu.cuMemRelease(i->handle);
+	return error;
+}
+
+static void unmap_handle(struct import *i)
+{
+	cu.cuMemAddressFree(i->address, i->bytes);
+	cu.cuMemRelease(i->handle);
+}
+
+/* Memory of this GPU that can be shared; false with a sentence. */
+static bool alloc_lent(const struct worker *w, struct import *i, struct worker_message *m)
 {
 	void *p = NULL;
+	const char *why;
+	if (w->staging) {
+		CUresult error = make_lent(w, i, m->region.bytes);
+		if (!error)
+			return true;
+		why = gpu_api_cuda_error(error);
+	} else {
+		ncclResult_t result = nccl.ncclMemAlloc(&p, m->region.bytes);
+		i->address = (CUdeviceptr)p;
+		if (!result)
+			return true;
+		why = nccl.ncclGetErrorString(result);
+	}
+	m->result = NCCLSVC_NO_MEMORY;
+	snprintf(m->text, sizeof(m->text), "the GPU has no %llu bytes to lend: %s",
+		 (unsigned long long)m->region.bytes, why);
+	return false;
+}
+
+static CUresult free_lent(const struct worker *w, struct import *i)
+{
+	CUresult error = CUDA_SUCCESS;
+	if (w->staging) {
+		error = cu.cuMemUnmap(i->address, i->bytes);
+		unmap_handle(i);
+	} else {
+		nccl.ncclMemFree((void *)(uintptr_t)i->address);
+	}
+	return error;
+}
+
+int import_lend(struct worker *w, struct worker_message *m)
+{
 	int fd = -1;
 	struct import *i = calloc(1, sizeof(*i));
 	if (!i) {
 		m->result = NCCLSVC_NO_MEMORY;
 		return -1;
 	}
-	ncclResult_t result = nccl.ncclMemAlloc(&p, m->region.bytes);
-	if (result) {
-		m->result = NCCLSVC_NO_MEMORY;
-		snprintf(m->text, sizeof(m->text), "the GPU has no %llu bytes to lend: %s",
-			 (unsigned long long)m->region.bytes, nccl.ncclGetErrorString(result));
+	if (!alloc_lent(w, i, m)) {
 		free(i);
 		return -1;
 	}
 	CUdeviceptr base;
 	size_t bytes = 0;
-	CUresult error = cu.cuMemGetAddressRange(&base, &bytes, (CUdeviceptr)p);
+	CUmemGenericAllocationHandle handle;
+	CUresult error = cu.cuMemGetAddressRange(&base, &bytes, i->address);
 	if (!error)
-		error = cu.cuMemRetainAllocationHandle(&i->handle, p);
+		error = cu.cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)i->address);
 	if (!error) {
 		error = cu.cuMemExportToShareableHandle(
-			&fd, i->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-		cu.cuMemRelease(i->handle);
+			&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+		cu.cuMemRelease(handle);
 	}
 	if (worker_bad(w, error, "lend")) {
 		refuse(m, NCCLSVC_UNSUPPORTED, "memory of this GPU cannot be lent", error);
-		nccl.ncclMemFree(p);
+		free_lent(w, i);
 		free(i);
 		return -1;
 	}
 	i->kind = SVC_REGION_LENT;
-	i->address = (CUdeviceptr)p;
 	i->bytes = bytes;
 	i->users = 1;
 	DL_APPEND(w->imports, i);
@@ -293,8 +351,7 @@ static void let_import_go(struct worker *w, struct import *i)
 		break;
 	case SVC_REGION_VMM:
 		error = cu.cuMemUnmap(i->address, i->bytes);
-		cu.cuMemAddressFree(i->address, i->bytes);
-		cu.cuMemRelease(i->handle);
+		unmap_handle(i);
 		break;
 	case SVC_REGION_SPANNED:
 		error = span_close(w, i);
@@ -304,7 +361,8 @@ static void let_import_go(struct worker *w, struct import *i)
 			error = cu.cuMemUnmap(i->alias, i->bytes);
 			cu.cuMemAddressFree(i->alias, i->bytes);
 		}
-		nccl.ncclMemFree((void *)(uintptr_t)i->address);
+		if (!error)
+			error = free_lent(w, i);
 		break;
 	}
 	worker_bad(w, error, "memory cannot be let go");

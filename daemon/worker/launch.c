@@ -280,6 +280,8 @@ bool launch_next(struct worker *w)
 {
 	uint64_t head = atomic_load_explicit(&w->queue->head, memory_order_acquire);
 	uint64_t end = w->tail;
+	if (w->staging)
+		return copy_next(w);
 	if (end == head)
 		return false;
 	while (end < head && launch_at(w, end++)->flags & LAUNCH_MORE)
@@ -295,6 +297,10 @@ bool launch_next(struct worker *w)
 
 void launch_watch(struct worker *w)
 {
+	if (w->staging) {
+		copy_watch(w);
+		return;
+	}
 	w->flying = 0;
 	uint64_t now = worker_clock();
 	bool look = now - w->checked_ns >= WATCH_NS;

@@ -13,13 +13,15 @@ int probe_main(void)
 {
 	struct worker_message m = {.kind = WORKER_DEVICE};
 	struct gpu_entry e;
+	char no_nccl[sizeof(m.text)] = "";
 	int driver = 0, nccl_version = 0;
-	if (!gpu_api_open_cuda(&driver, m.text, sizeof(m.text)) ||
-	    !gpu_api_open_nccl(&nccl_version, m.text, sizeof(m.text))) {
+	if (!gpu_api_open_cuda(&driver, m.text, sizeof(m.text))) {
 		m.result = NCCLSVC_UNSUPPORTED;
 		svc_send(WORKER_FD, &m, sizeof(m), NULL, 0, 0);
 		return EXIT_FAILURE;
 	}
+	if (!gpu_api_open_nccl(&nccl_version, no_nccl, sizeof(no_nccl)))
+		nccl_version = 0;
 	for (int i = 0; gpu_list_get(i, &e); i++) {
 		m = (struct worker_message){.kind = WORKER_DEVICE,
 					    .result = NCCLSVC_IN_PROGRESS,
@@ -27,6 +29,7 @@ int probe_main(void)
 					    .device = {.memory_bytes = e.bytes,
 						       .driver_version = driver,
 						       .nccl_version = nccl_version}};
+		memcpy(m.text, no_nccl, sizeof(m.text)); /* why the version is 0 */
 		memcpy(m.device.uuid, e.uuid, sizeof(m.device.uuid));
 		memcpy(m.device.name, e.name, sizeof(m.device.name));
 		if (svc_send(WORKER_FD, &m, sizeof(m), NULL, 0, 0))

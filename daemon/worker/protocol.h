@@ -12,6 +12,7 @@
 #define WORKER_FD	3 /* the socketpair */
 #define WORKER_QUEUE_FD 4
 #define WORKER_BELL_FD	5
+#define WORKER_STAGING_FD 6 /* if argv[3] says how much of it is to be pinned */
 
 enum worker_kind {
 	WORKER_HELLO = 1, /* from the worker, once it can work; device */

@@ -5,6 +5,10 @@
  *
  * The engine writes launches[head % WORKER_LAUNCHES] and then adds to head; the worker takes what
  * lies between tail and head. As in ring.h, the doorbell is rung only if `asleep` is set.
+ *
+ * Where device memory is staged (transport = mpi), a worker has no NCCL, and two lanes: copies from
+ * the GPU into pinned host memory, and copies back. What was written for a worker that is gone must
+ * not reach the next one, so such launches name the generation that they are for.
  */
 #ifndef WORKER_QUEUE_H
 #define WORKER_QUEUE_H
@@ -21,6 +25,7 @@
 #define WORKER_WINDOWS	16 /* of a lane */
 
 enum { LAUNCH_MORE = 1 }; /* the same ncclGroup goes on */
+enum { COPY_IN, COPY_OUT, COPY_LANES };
 
 /* Beside tasks' operations: what becomes of a lane's window. Each alone, not in a group. */
 enum {
@@ -44,7 +49,11 @@ struct launch {
 	int32_t peer;
 	uint8_t op, type, redop, flags;
 	uint8_t src_window, dst_window; /* 1 + that of the lane in which it lies; 0: in none */
-	uint8_t pad[26 + 32];
+	/* A copy: blocks of count bytes, between src or dst and the staging memory. */
+	uint32_t blocks, generation;
+	uint64_t host; /* offset */
+	uint64_t stride, host_stride; /* from block to block */
+	uint8_t pad[20];
 };
 static_assert(sizeof(struct launch) == 128, "launch");
 
@@ -57,6 +66,7 @@ struct worker_queue {
 	_Alignas(64) _Atomic uint64_t head; /* launches ever */
 	_Alignas(64) _Atomic uint64_t tail;
 	_Atomic uint32_t asleep;
+	_Atomic uint32_t generation; /* of the worker; the supervisor writes it before it starts one */
 	_Alignas(4096) struct lane_progress lanes[WORKER_LANES]; /* whole pages: the GPU's too */
 	struct launch launches[WORKER_LAUNCHES];
 };

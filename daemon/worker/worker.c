@@ -139,11 +139,13 @@ static CUresult try_mem_ops(const struct worker *w)
 	return error ? error : cu.cuCtxSynchronize();
 }
 
-static bool start(struct worker *w, const char *uuid, char *text, size_t size)
+/* staged: bytes to pin; 0: NCCL it is */
+static bool start(struct worker *w, const char *uuid, uint64_t staged, char *text, size_t size)
 {
 	size_t before = 0, after = 0, total = 0;
 	if (!gpu_api_open_cuda(&w->driver_version, text, size) ||
-	    !gpu_api_open_nccl(&w->nccl_version, text, size) || !find_device(w, uuid, text, size))
+	    (!staged && !gpu_api_open_nccl(&w->nccl_version, text, size)) ||
+	    !find_device(w, uuid, text, size))
 		return false;
 	CUresult error = make_context(w);
 	if (!error)
@@ -155,6 +157,8 @@ static bool start(struct worker *w, const char *uuid, char *text, size_t size)
 		return false;
 	}
 	w->tail = atomic_load(&w->queue->tail);
+	if (staged && !copy_start(w, staged, text, size))
+		return false;
 	struct worker_message m = {
 		.kind = WORKER_HELLO,
 		.device = {.driver_version = w->driver_version, .nccl_version = w->nccl_version}};
@@ -298,7 +302,8 @@ int worker_main(int argc, char *argv[])
 	/* Inspection is ours, and NCCL's own would listen on one port for all of a node. */
 	setenv("NCCL_RAS_ENABLE", "0", 0);
 	start_watching(w);
-	if (!start(w, argv[1], text, sizeof(text))) {
+	const uint64_t staged = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
+	if (!start(w, argv[1], staged, text, sizeof(text))) {
 		struct worker_message m = {.kind = WORKER_DYING, .result = NCCLSVC_UNSUPPORTED};
 		memcpy(m.text, text, sizeof(m.text));
 		worker_send(w, &m, -1);

@@ -5,6 +5,7 @@
  *
  *   worker.c   start, loop and sleep; control.c: the supervisor's requests
  *   launch.c   from the queue to NCCL, in the order of the queue
+ *   copy.c     the same without NCCL, where device memory is staged
  *   lane.c, redop.c   communicators; window.c: lent memory in NCCL's symmetric windows
  *   import.c, span.c  memory; probe.c: which GPUs there are
  */
@@ -90,6 +91,14 @@ struct worker {
 	CUdeviceptr scratch; /* for what has no buffer of its own: barriers, warm-up */
 	struct session_timelines sessions[SVC_SESSIONS_MAX];
 	struct lane lanes[WORKER_LANES];
+	/* Where device memory is staged; then there is no NCCL, and there are no lanes. */
+	char *staging; /* NULL: it is not */
+	uint64_t staging_bytes;
+	uint32_t generation;
+	struct {
+		CUstream stream;
+		uint64_t enqueued; /* seq of the last copy */
+	} copies[COPY_LANES];
 	struct import *imports;
 	struct import *span; /* that is being put together, or NULL */
 	struct closed_session *closed;
@@ -118,6 +127,11 @@ bool launch_next(struct worker *w);
 void launch_watch(struct worker *w);
 /* Writes what the lane's stream has still to write. */
 CUresult launch_tell(struct worker *w, uint32_t lane);
+
+/* copy.c: the same, without NCCL. */
+bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size);
+bool copy_next(struct worker *w);
+void copy_watch(struct worker *w);
 
 /* lane.c */
 void lane_init(struct worker *w, struct worker_message *m);

@@ -129,7 +129,7 @@ static bool defined(const struct bench *b, const struct call *c)
 	bool fp8 = c->type == NCCLSVC_FLOAT8E4M3 || c->type == NCCLSVC_FLOAT8E5M2;
 	if (!op_reduces(c->op))
 		return c->redop == NCCLSVC_SUM;
-	return !fp8 || b->capability >= 90;
+	return !fp8 || (!setup.staged && b->capability >= 90);
 }
 
 void values_rank(struct client *client)

@@ -11,12 +11,13 @@
 
 /* How the tests run, this time. */
 struct setup {
-	int gpus;   /* to use */
-	bool quick; /* a part of each test that has many */
-	bool fake;  /* the stand-ins of tests/fake: times mean nothing */
-	bool mps;   /* through an MPS server */
-	int nodes;  /* daemons that ranks are on; 0 and 1: one */
-	int repeat; /* rounds of tests that kill; 0: the test's own choice */
+	int gpus;    /* to use */
+	bool quick;  /* a part of each test that has many */
+	bool fake;   /* the stand-ins of tests/fake: times mean nothing */
+	bool mps;    /* through an MPS server */
+	int nodes;   /* daemons that ranks are on; 0 and 1: one */
+	bool staged; /* transport = mpi */
+	int repeat;  /* rounds of tests that kill; 0: the test's own choice */
 	uint64_t seed;
 };
 extern struct setup setup;
@@ -40,7 +41,7 @@ struct gpu_test {
 extern const struct gpu_test values_tests[], random_tests[], order_tests[], memory_tests[],
 	refused_tests[], failure_tests[], member_tests[], lost_tests[], nccl_tests[],
 	nccl_life_tests[], list_tests[], plan_tests[], span_tests[], window_tests[],
-	window_lost_tests[], node_tests[], node_gone_tests[];
+	window_lost_tests[], node_tests[], node_gone_tests[], staged_tests[];
 
 /* ---- For tests, and the processes that they fork ---- */
 

@@ -78,11 +78,12 @@ static void add_all(struct arguments *a, const char *const *list)
 		add(a, *list++);
 }
 
-/* gpus: of each daemon, as CUDA_VISIBLE_DEVICES says them; NULL: as it is here. */
+/* gpus: of each daemon, as CUDA_VISIBLE_DEVICES says them, or NULL: all; NULL: no daemon has any.
+ * transports: of each, or NULL. */
 static void arrange(struct cluster *c, struct arguments *a, const char *const *gpus,
-		    va_list options)
+		    const char *const *transports, va_list options)
 {
-	static char count[8], sockets[128], visible[CLUSTER_NODES][96];
+	static char count[8], sockets[128], visible[CLUSTER_NODES][600];
 	static const char *const mpirun[] = {"mpirun",
 					     "--enable-recovery",
 					     "--oversubscribe",
@@ -108,18 +109,21 @@ static void arrange(struct cluster *c, struct arguments *a, const char *const *g
 			add(a, ":");
 		add(a, "-n");
 		add(a, count);
-		if (gpus) {
+		if (gpus && gpus[i]) {
 			snprintf(visible[i], sizeof(visible[i]), "CUDA_VISIBLE_DEVICES=%s",
 				 gpus[i]);
 			add(a, "env");
 			add(a, visible[i]);
 		}
 		add_all(a, daemon);
+		if (transports)
+			add_all(a, (const char *const[]){"--transport", transports[i], NULL});
 		add_all(a, (const char *const *)more);
 	}
 }
 
-static void begin(struct cluster *c, int n, const char *const *gpus, va_list options)
+static void begin(struct cluster *c, int n, const char *const *gpus, const char *const *transports,
+		  va_list options)
 {
 	struct arguments args = {.n = 0};
 	memset(c, 0, sizeof(*c));
@@ -127,7 +131,7 @@ static void begin(struct cluster *c, int n, const char *const *gpus, va_list opt
 	snprintf(c->dir, sizeof(c->dir), "/tmp/ncclsvc-test-XXXXXX");
 	CHECK(mkdtemp(c->dir));
 	snprintf(c->log, sizeof(c->log), "%s/log", c->dir);
-	arrange(c, &args, gpus, options);
+	arrange(c, &args, gpus, transports, options);
 	int log = open(c->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	CHECK(log >= 0);
 	fflush(NULL);
@@ -136,7 +140,7 @@ static void begin(struct cluster *c, int n, const char *const *gpus, va_list opt
 	if (c->mpirun == 0)
 		exec_mpirun(args.at, log);
 	close(log);
-	for (int i = 0; i < n; i++) {
+	for (int i = 0; i < c->n; i++) {
 		struct daemon *d = &c->nodes[i];
 		snprintf(d->dir, sizeof(d->dir), "%s", c->dir);
 		snprintf(d->log, sizeof(d->log), "%s", c->log);
@@ -144,7 +148,7 @@ static void begin(struct cluster *c, int n, const char *const *gpus, va_list opt
 		d->pid = pid_of(c, d);
 		daemon_watch(d);
 	}
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < c->n; i++)
 		note_usage(&c->nodes[i]);
 }
 
@@ -152,20 +156,51 @@ void cluster_start(struct cluster *c, int n, ...)
 {
 	va_list options;
 	va_start(options, n);
-	begin(c, n, NULL, options);
+	begin(c, n, NULL, NULL, options);
 	va_end(options);
 }
 
 void cluster_start_with(struct cluster *c, int n, va_list options)
 {
-	begin(c, n, NULL, options);
+	begin(c, n, NULL, NULL, options);
 }
 
 void cluster_start_gpus(struct cluster *c, int n, const char *const gpus[], ...)
 {
 	va_list options;
 	va_start(options, gpus);
-	begin(c, n, gpus, options);
+	begin(c, n, gpus, NULL, options);
+	va_end(options);
+}
+
+/* The i-th of the GPUs that this process may use. */
+static void name_gpu(int i, char *text, size_t size)
+{
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+	snprintf(text, size, "%d", i);
+	if (!visible || !*visible)
+		return;
+	while (i-- > 0 && strchr(visible, ','))
+		visible = strchr(visible, ',') + 1;
+	snprintf(text, size, "%.*s", (int)strcspn(visible, ","), visible);
+}
+
+void cluster_start_staged(struct cluster *c, int n, int gpus, const char *const *transports, ...)
+{
+	char names[CLUSTER_NODES][512], name[64];
+	const char *visible[CLUSTER_NODES] = {NULL};
+	va_list options;
+	for (int i = 0; i < n && gpus; i++) {
+		size_t at = 0;
+		for (int k = 0; k < gpus; k++) {
+			name_gpu(i * gpus + k, name, sizeof(name));
+			at += (size_t)snprintf(names[i] + at, sizeof(names[i]) - at, "%s%s",
+					       k ? "," : "", name);
+		}
+		visible[i] = names[i];
+	}
+	va_start(options, transports);
+	begin(c, n, visible, transports, options);
 	va_end(options);
 }
 

@@ -20,6 +20,9 @@ void cluster_start(struct cluster *c, int n, ...) __attribute__((sentinel));
 void cluster_start_gpus(struct cluster *c, int n, const char *const gpus[], ...)
 	__attribute__((sentinel));
 void cluster_start_with(struct cluster *c, int n, va_list options);
+/* The same with `gpus` GPUs each, the first on node 0 (0: all GPUs each), and these transports. */
+void cluster_start_staged(struct cluster *c, int n, int gpus, const char *const *transports, ...)
+	__attribute__((sentinel));
 /* Ends them by SIGTERM to mpirun; checks that they end, and that no sanitizer said anything. */
 void cluster_stop(struct cluster *c);
 /* SIGKILL to one daemon; the others go on. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Machines whose driver or NCCL is missing or too old, and what the daemon makes of it. */
+ * Machines whose driver or NCCL is missing or too old, and what the daemon makes of it: without the
+ * one it has no GPUs, without the other it stages their memory through the host's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +43,36 @@ static void refuses(const struct crew *c, const char *why, const char *more)
 	daemon_stop(&d);
 }
 
+/* Without NCCL it goes on, and says so everywhere. */
+static void goes_without(struct crew *c, const char *why, const char *more)
+{
+	static char out[1 << 16];
+	char *doctor[] = {(char *)(uintptr_t)program("NCCLSVC_CTL"), "doctor", "--socket", NULL,
+			  NULL};
+	crew_daemon(c, NULL);
+	crew_ranks(c, 2);
+	crew_join(c, 1, 3, 0);
+	CHECK(daemon_says(&c->d, "NCCL cannot be used"));
+	CHECK(daemon_says(&c->d, why));
+	CHECK(daemon_says(&c->d, more));
+	CHECK(daemon_says(&c->d, "staged through host memory"));
+	CHECK_EQ(device_of(c, 1).transport, NCCLSVC_TRANSPORT_MPI);
+	CHECK_EQ(device_of(c, 1).nccl_version, 0);
+	doctor[3] = c->d.socket;
+	run_program(doctor, out, sizeof(out));
+	says(out, "The daemon has no NCCL that it can use");
+	/* Memory that the daemon lends is not NCCL's, either. */
+	for (int i = 0; i < 2; i++)
+		crew_must(c, i, ORDER_LEND, NCCLSVC_OK, 1 << 20);
+	crew_try(c, 3, 0);
+	crew_kill(c, 1);
+	crew_replace(c, 1);
+	crew_begin(c, 1, ORDER_JOIN, 1, 2, 1, 1, WAIT_MS, 0);
+	crew_rejoin(c, 1, 0);
+	crew_ended(c, 1, NCCLSVC_OK);
+	crew_try(c, 3, 0);
+}
+
 static void host_ignores_it(void)
 {
 	struct daemon d;
@@ -67,8 +98,8 @@ static void old_nccl(void **state)
 	(void)state;
 	crew_prepare(&c, 2);
 	fault_on(&c, "nccl-old", 0);
-	refuses(&c, "2.15.0", "is needed");
 	host_ignores_it();
+	goes_without(&c, "2.15.0", "is needed");
 	crew_stop(&c);
 }
 
@@ -86,7 +117,8 @@ static void find_in(const char *search, const char *name, char *to, size_t size)
 }
 
 /* What dlopen finds: a directory with none, one, or a broken one of the libraries. */
-static void with_libraries(const char *cuda, const char *nccl, const char *why, const char *more)
+static void with_libraries(const char *cuda, const char *nccl, const char *why, const char *more,
+			   bool staged)
 {
 	struct crew c;
 	char dir[64], path[256], old[1024];
@@ -109,8 +141,11 @@ static void with_libraries(const char *cuda, const char *nccl, const char *why, 
 		}
 	}
 	setenv("LD_LIBRARY_PATH", dir, 1);
-	refuses(&c, why, more);
 	host_ignores_it();
+	if (staged)
+		goes_without(&c, why, more);
+	else
+		refuses(&c, why, more);
 	setenv("LD_LIBRARY_PATH", old, 1);
 	crew_stop(&c);
 }
@@ -118,13 +153,13 @@ static void with_libraries(const char *cuda, const char *nccl, const char *why, 
 static void no_driver(void **state)
 {
 	(void)state;
-	with_libraries("bad", "good", "libcuda.so.1", "too short");
+	with_libraries("bad", "good", "libcuda.so.1", "too short", false);
 }
 
 static void no_nccl(void **state)
 {
 	(void)state;
-	with_libraries("good", "bad", "libnccl.so.2", "too short");
+	with_libraries("good", "bad", "libnccl.so.2", "too short", true);
 }
 
 static bool system_has(const char *library)

@@ -99,7 +99,7 @@ class Device:
         (self.device, state, self.pid, self.restarts, self.uuid, self.memory_bytes,
          self.worker_bytes, self.import_bytes, self.lent_bytes, self.imports, self.lent,
          self.nccl_comms, self.nccl_comms_idle, self.driver_version, self.nccl_version, self.mps,
-         _, self.mps_server, self.age_ns, name, text) = f
+         self.transport, self.mps_server, self.age_ns, name, text) = f
         self.state = DEVICE_STATES.get(state, str(state))
         self.name, self.text = text_of(name), text_of(text)
 

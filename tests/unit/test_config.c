@@ -302,6 +302,11 @@ static void test_values(void **state)
 	takes_value("user_region_bytes", "4k", "4096");
 	takes_value("user_region_bytes", "3M", "3145728");
 	takes_value("user_region_bytes", "64T", "70368744177664");
+	takes_value("staging_bytes", "8M", "8388608");
+	takes_value("transport", "mpi", "mpi");
+	takes_value("transport", "nccl", "nccl");
+	refuses_value("transport", "tcp");
+	refuses_value("staging_bytes", "8388607");
 	takes_value("spin_us", "auto", "auto");
 	takes_value("spin_us", "0", "0");
 	takes_value("comms_max", "65536", "65536");

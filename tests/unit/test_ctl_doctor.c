@@ -97,6 +97,16 @@ static void test_well(void **state)
 	says("mps", DOCTOR_NOTE, "Device 1, without MPS: as above.");
 }
 
+static void test_staged(void **state)
+{
+	(void)state;
+	devices[0].transport = devices[1].transport = NCCLSVC_TRANSPORT_MPI;
+	devices[1].nccl_version = 22809;
+	judge(DOCTOR_WARNING);
+	says("transport", DOCTOR_WARNING, "device 0 (G) is staged");
+	says("transport", DOCTOR_NOTE, "transport = mpi");
+}
+
 static void test_no_gpus(void **state)
 {
 	(void)state;
@@ -272,10 +282,10 @@ static void test_limits(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(test_well),    TEST(test_no_gpus),	     TEST(test_socket),
-		TEST(test_daemon),  TEST(test_device_files), TEST(test_driver),
-		TEST(test_devices), TEST(test_compute_mode), TEST(test_peers),
-		TEST(test_mps),	    TEST(test_limits),
+		TEST(test_well),   TEST(test_staged),  TEST(test_no_gpus),
+		TEST(test_socket), TEST(test_daemon),  TEST(test_device_files),
+		TEST(test_driver), TEST(test_devices), TEST(test_compute_mode),
+		TEST(test_peers),  TEST(test_mps),     TEST(test_limits),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

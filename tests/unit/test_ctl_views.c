@@ -44,7 +44,12 @@ static const ncclsvc_member_info members[] = {
 	 .epoch = 2,
 	 .device = -1},
 	{.comm = 5, .rank = 2, .state = NCCLSVC_MEMBER_DEAD, .pid = 102, .epoch = 2, .device = -1},
-	{.comm = 7, .rank = 0, .state = NCCLSVC_MEMBER_JOINED, .session = 1, .device = 1},
+	{.comm = 7,
+	 .rank = 0,
+	 .state = NCCLSVC_MEMBER_JOINED,
+	 .session = 1,
+	 .device = 1,
+	 .transport = NCCLSVC_TRANSPORT_MPI},
 	{.comm = 7, .rank = 1, .state = NCCLSVC_MEMBER_JOINED, .session = 2, .device = 0},
 };
 static const ncclsvc_task_info tasks[] = {
@@ -126,6 +131,7 @@ static const ncclsvc_device_info devices[] = {
 	{.device = 1,
 	 .state = NCCLSVC_DEVICE_LOST,
 	 .restarts = 2,
+	 .transport = NCCLSVC_TRANSPORT_MPI,
 	 .driver_version = 13000,
 	 .nccl_version = 22809,
 	 .age_ns = 1500000000,
@@ -313,8 +319,8 @@ static void test_comms(void **state)
 
 	(void)state;
 	assert_non_null(strstr(s, "world  broken      2  2 of 3"));
-	assert_non_null(strstr(s, "host     1, 2\n"));
-	assert_non_null(strstr(s, "1, 0     -\n"));
+	assert_non_null(strstr(s, "host         1, 2\n"));
+	assert_non_null(strstr(s, "1, 0 by mpi  -\n"));
 	assert_non_null(strstr(s, "1 idle, shown with --all.\n"));
 	assert_null(strstr(s, "idle one"));
 	free(s);
@@ -334,6 +340,8 @@ static void test_comms(void **state)
 	assert_int_equal(num(m, "device"), -1);
 	assert_string_equal(str(json_array_get(list, 0), "memory"), "host");
 	assert_string_equal(str(json_array_get(list, 2), "memory"), "cuda");
+	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "transport")));
+	assert_string_equal(str(json_array_get(list, 2), "transport"), "mpi");
 	json_decref(root);
 }
 
@@ -405,19 +413,22 @@ static void test_devices(void **state)
 	d = json_array_get(list, 1);
 	assert_true(json_is_null(json_object_get(d, "pid")));
 	assert_true(json_is_null(json_object_get(d, "mps_server")));
+	assert_string_equal(str(d, "transport"), "mpi");
 	assert_string_equal(str(d, "text"), "the worker was ended by signal 9");
 	json_decref(root);
 	char *s = shown(view_devices, command(CTL_DEVICES, false));
 	assert_string_equal(
 		s, "DEVICE  NAME          STATE    FOR  WORKER  RESTARTS     MEMORY    TAKEN  "
 		   "IMPORTS  "
-		   "IMPORTED     LENT  COMMS  IDLE  MPS  UUID\n"
+		   "IMPORTED     LENT  COMMS  IDLE  MPS  TRANSPORT  UUID\n"
 		   "     0  GPU of ours   ready  1m05s      60         0  141.0 GiB  1.0 GiB       "
 		   " 3   "
-		   "3.0 KiB  2.0 KiB      4     1  yes  GPU-01234567-89ab-cdef-fedc-ba9876543210\n"
+		   "3.0 KiB  2.0 KiB      4     1  yes  nccl       "
+		   "GPU-01234567-89ab-cdef-fedc-ba9876543210\n"
 		   "     1  GPU of ?ours  lost   1.5 s       -         2        0 B      0 B       "
 		   " 0       "
-		   "0 B      0 B      0     0  no   GPU-00000000-0000-0000-0000-000000000000\n"
+		   "0 B      0 B      0     0  no   mpi        "
+		   "GPU-00000000-0000-0000-0000-000000000000\n"
 		   "CUDA driver 13.0, NCCL 2.28.9.\n"
 		   "Device 1, last trouble: the worker was ended by signal 9\n");
 	free(s);

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where the blocks of a chunk lie. A task reads, and writes, one block or one for each rank: parts
+ * of count elements, of which a chunk has the same stretch each. In a slot they lie one behind the
+ * other.
+ *
+ * If all members are here, a slot has what its member gives, and members copy out of the others'
+ * slots. Reductions are done in place first: of all into the first member's slot, or each block
+ * into its own rank's. Else a slot has what its member gives and what it gets, as the operation
+ * would have it in place; AllToAll has both, one behind the other. */
+#include <string.h>
+
+#include "names.h"
+#include "staged.h"
+#include "task.h"
+#include "worker/queue.h"
+
+#define DEPTH_BYTES  (512u << 10) /* a chunk is no smaller, if there is so much */
+#define DEPTH	     4		  /* of an operation: so that it is worth cutting */
+#define STEP_ALIGNED 64
+
+struct blocks {
+	uint32_t in, out;	/* how many */
+	uint32_t in_at, out_at; /* in its slot; out_at: between nodes */
+};
+
+static uint32_t nranks(const struct staged *op)
+{
+	return op->pair ? 1 : op->comm->nranks;
+}
+
+static struct blocks blocks_of(const struct staged *op, uint32_t i)
+{
+	const struct task *t = op->tasks[i];
+	const uint32_t n = nranks(op);
+	struct blocks b = {0};
+	uint64_t src, dst, one = op->record.count * op->size;
+	if (!t)
+		return b;
+	svc_task_extent(&t->record, n, t->rank, &src, &dst);
+	b.in = (uint32_t)(src / one);
+	b.out = (uint32_t)(dst / one);
+	if (!op->across)
+		return b;
+	if (b.in == 1 && b.out > 1)
+		b.in_at = (uint32_t)t->rank;
+	else if (b.in > 1 && b.out == 1)
+		b.out_at = (uint32_t)t->rank;
+	else if (b.in > 1)
+		b.out_at = b.in;
+	return b;
+}
+
+/* In the largest slot, of any member on any node. */
+static uint32_t blocks_most(const struct staged *op)
+{
+	const uint32_t n = nranks(op);
+	switch (op->record.op) {
+	case NCCLSVC_ALL_TO_ALL:
+		return op->across ? 2 * n : n;
+	case NCCLSVC_REDUCE_SCATTER:
+	case NCCLSVC_SCATTER:
+		return n;
+	case NCCLSVC_ALL_GATHER:
+	case NCCLSVC_GATHER:
+		return op->across ? n : 1;
+	}
+	return 1;
+}
+
+static uint64_t whole(uint64_t elements)
+{
+	return elements / STEP_ALIGNED * STEP_ALIGNED;
+}
+
+uint64_t staged_step(const struct staged *op)
+{
+	const uint64_t unit = op->size * blocks_most(op);
+	uint64_t most = whole(STAGING_SLOT_BYTES / unit), least = whole(DEPTH_BYTES / unit);
+	uint64_t step = whole(op->record.count / DEPTH);
+	if (step < least)
+		step = least;
+	/* 2 x 4096 blocks of 64 elements fit. */
+	return step > most ? most : step < STEP_ALIGNED ? STEP_ALIGNED : step;
+}
+
+bool copy_needs_slot(const struct staged *op, uint32_t i)
+{
+	const struct blocks b = blocks_of(op, i);
+	return b.in || (op->across && b.out);
+}
+
+/* ---- Launches ---- */
+
+static uint64_t block_bytes(const struct chunk *k)
+{
+	return k->count * k->op->size;
+}
+
+/* Where a block of the task's memory has this chunk. */
+static uint64_t device_at(const struct chunk *k, const char *memory, uint32_t block)
+{
+	const struct staged *op = k->op;
+	return (uint64_t)(uintptr_t)memory + (block * op->record.count + k->lo) * op->size;
+}
+
+static char *slot_at(const struct chunk *k, uint32_t i, uint32_t block)
+{
+	return k->slots[i] + block * block_bytes(k);
+}
+
+static void launch(struct engine *e, struct chunk *k, uint32_t i, uint64_t device, char *host,
+		   uint32_t blocks)
+{
+	struct task *t = k->op->tasks[i];
+	struct device *d = &e->devices[t->member->device];
+	struct launch *l = device_next_slot(d);
+	*l = (struct launch){
+		.count = block_bytes(k),
+		.seq = ++d->copies[k->stage == CHUNK_OUT],
+		.task = t->uid,
+		.lane = k->stage == CHUNK_OUT ? COPY_OUT : COPY_IN,
+		.op = k->op->record.op,
+		.blocks = blocks,
+		.generation = t->member->generation,
+		.host = (uint64_t)(host - e->slots.base),
+		.stride = k->op->record.count * k->op->size,
+		.host_stride = block_bytes(k),
+	};
+	*(k->stage == CHUNK_OUT ? &l->dst : &l->src) = device;
+	k->awaited[i] = l->seq;
+}
+
+/* Who has, in his slot, the block that this task is to get, and which one of it that is. */
+static uint32_t giver(const struct staged *op, uint32_t i, uint32_t block, uint32_t *at)
+{
+	*at = 0;
+	switch (op->record.op) {
+	case NCCLSVC_ALL_GATHER:
+	case NCCLSVC_GATHER:
+		return block;
+	case NCCLSVC_BROADCAST:
+		return (uint32_t)op->record.peer;
+	case NCCLSVC_SCATTER:
+		*at = i;
+		return (uint32_t)op->record.peer;
+	case NCCLSVC_ALL_TO_ALL:
+		*at = i;
+		return block;
+	case NCCLSVC_REDUCE_SCATTER:
+		*at = i;
+		return i;
+	}
+	return 0;
+}
+
+/* In place, what a task gives itself is there already. */
+static bool is_there(const struct chunk *k, uint32_t i, uint32_t block, uint32_t from, uint32_t at)
+{
+	const struct task *t = k->op->tasks[i];
+	return from == i && !k->op->pair && !svc_op_reduces(k->op->record.op) &&
+	       device_at(k, t->src, at) == device_at(k, t->dst, block);
+}
+
+static void launch_out(struct engine *e, struct chunk *k, uint32_t i)
+{
+	const struct staged *op = k->op;
+	const struct blocks b = blocks_of(op, i);
+	const char *dst = op->tasks[i]->dst;
+	if (op->across) {
+		launch(e, k, i, device_at(k, dst, 0), slot_at(k, i, b.out_at), b.out);
+		return;
+	}
+	for (uint32_t block = 0; block < b.out; block++) {
+		uint32_t at, from = giver(op, i, block, &at);
+		if (!is_there(k, i, block, from, at))
+			launch(e, k, i, device_at(k, dst, block), slot_at(k, from, at), 1);
+	}
+}
+
+bool copy_launch(struct engine *e, struct chunk *k)
+{
+	const struct staged *op = k->op;
+	const bool out = k->stage == CHUNK_OUT;
+	for (uint32_t i = 0; i < op->ntasks; i++) {
+		/* Both of a pair may be on one GPU; nothing is written before all fits. */
+		const uint32_t most = op->across ? 2 : 2 + blocks_of(op, i).out;
+		if (op->tasks[i] && !device_room(&e->devices[op->tasks[i]->member->device], most))
+			return false;
+	}
+	memset(k->awaited, 0, op->ntasks * sizeof(*k->awaited));
+	for (uint32_t i = 0; i < op->ntasks; i++) {
+		const struct blocks b = blocks_of(op, i);
+		if (out && b.out)
+			launch_out(e, k, i);
+		else if (!out && b.in)
+			launch(e, k, i, device_at(k, op->tasks[i]->src, 0), slot_at(k, i, b.in_at),
+			       b.in);
+	}
+	device_ring(e);
+	return true;
+}
+
+bool copy_landed(const struct engine *e, const struct chunk *k)
+{
+	const struct staged *op = k->op;
+	for (uint32_t i = 0; i < op->ntasks; i++) {
+		if (!op->tasks[i] || !k->awaited[i])
+			continue;
+		const struct member *m = op->tasks[i]->member;
+		const struct device *d = &e->devices[m->device];
+		const struct lane_progress *lane =
+			&d->queue->lanes[k->stage == CHUNK_OUT ? COPY_OUT : COPY_IN];
+		/* What its worker left behind when it went will never be done. */
+		if (d->generation == m->generation &&
+		    atomic_load_explicit(&lane->completed, memory_order_acquire) < k->awaited[i])
+			return false;
+	}
+	return true;
+}
+
+/* ---- On the host ---- */
+
+void copy_make_shadows(struct chunk *k)
+{
+	const struct staged *op = k->op;
+	for (uint32_t i = 0; i < op->ntasks; i++) {
+		struct task *shadow = &k->shadows[i];
+		const struct task *t = op->tasks[i];
+		if (!t)
+			continue;
+		const struct blocks b = blocks_of(op, i);
+		*shadow = (struct task){.record = t->record,
+					.rank = t->rank,
+					.src = k->slots[i],
+					.dst = k->slots[i]};
+		shadow->record.count = k->count;
+		if (k->slots[i] && op->across) {
+			shadow->src = slot_at(k, i, b.in_at);
+			shadow->dst = slot_at(k, i, b.out_at);
+			continue;
+		}
+		if (op->record.op == NCCLSVC_REDUCE_SCATTER) {
+			shadow->dst = slot_at(k, i, i);
+			continue;
+		}
+		/* Once, for all to copy it. */
+		shadow->record.op = NCCLSVC_REDUCE;
+		shadow->record.peer = 0;
+	}
+}

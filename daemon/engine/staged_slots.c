@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Staging memory: slots of one size. Some are pinned; the others are ordinary shared memory, whose
+ * pages are given back when they are. */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "staged.h"
+
+static char *address(const struct engine *e, uint32_t slot)
+{
+	return e->slots.base + (size_t)slot * STAGING_SLOT_BYTES;
+}
+
+int staged_add_memory(struct engine *e, const struct command *c)
+{
+	struct slots *s = &e->slots;
+	const uint32_t pinned = c->staging.pinned, all = c->staging.slots;
+	*s = (struct slots){.base = c->staging.base, .all_pinned = pinned};
+	s->pinned = calloc(pinned, sizeof(*s->pinned));
+	s->more = calloc(all - pinned + 1, sizeof(*s->more));
+	if (!s->pinned || !s->more)
+		return -ENOMEM;
+	/* Stacks: the first are used first, and again, so the rest is seldom touched. */
+	while (s->npinned < pinned) {
+		s->pinned[s->npinned] = pinned - 1 - s->npinned;
+		s->npinned++;
+	}
+	while (s->nmore < all - pinned) {
+		s->more[s->nmore] = all - 1 - s->nmore;
+		s->nmore++;
+	}
+	return 0;
+}
+
+bool slots_take(struct engine *e, uint32_t n, bool any, char **out)
+{
+	struct slots *s = &e->slots;
+	if (n > s->npinned && (!any || n > s->npinned + s->nmore))
+		return false;
+	for (uint32_t i = 0; i < n; i++)
+		out[i] = address(e, s->npinned ? s->pinned[--s->npinned] : s->more[--s->nmore]);
+	return true;
+}
+
+void slots_give(struct engine *e, char *slot)
+{
+	struct slots *s = &e->slots;
+	uint32_t i = (uint32_t)((size_t)(slot - s->base) / STAGING_SLOT_BYTES);
+	if (i < s->all_pinned) {
+		s->pinned[s->npinned++] = i;
+		return;
+	}
+	madvise(slot, STAGING_SLOT_BYTES, MADV_REMOVE);
+	s->more[s->nmore++] = i;
+}
+
+void slots_free(struct engine *e)
+{
+	free(e->slots.pinned);
+	free(e->slots.more);
+}
