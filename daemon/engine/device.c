@@ -413,7 +413,7 @@ void device_launch(struct engine *e)
 			continue;
 		}
 		if (crosses(e)) {
-			sequence_wish(e);
+			sequence_wish(e, room_for(e, &devices) != ROOM_NEVER);
 			continue;
 		}
 		enum room room = room_for(e, &devices);

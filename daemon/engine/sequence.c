@@ -65,14 +65,14 @@ static bool all_open(const struct engine *e)
 	return true;
 }
 
-void sequence_wish(struct engine *e)
+void sequence_wish(struct engine *e, bool fits)
 {
 	uint32_t n = 0;
 	if (!all_open(e))
 		return;
 	for (uint32_t i = 0; i < e->nvisited; i++)
 		n += speaks(e->visited[i]);
-	if (n > CROSSINGS_MAX) {
+	if (!fits || n > CROSSINGS_MAX) {
 		for (uint32_t i = 0; i < e->nvisited; i++)
 			if (e->visited[i]->comm->span)
 				span_give_up(e, e->visited[i]->comm, NCCLSVC_LIMIT, UINT32_MAX);

@@ -212,8 +212,9 @@ void span_send_node(struct engine *e, uint32_t node, const struct span_header *h
 
 /* ---- sequence.c ---- */
 
-/* What device_launch has collected is to be launched when the sequencer says so. */
-void sequence_wish(struct engine *e);
+/* What device_launch has collected is to be launched when the sequencer says so. fits: or it never
+ * can, and its epochs end. */
+void sequence_wish(struct engine *e, bool fits);
 /* It cannot be any more: something of it ends before. */
 void sequence_void(struct engine *e, struct wish *w);
 /* What the sequencer has said is to be launched now, or NULL; and that it was. */
