@@ -288,6 +288,7 @@ static void start_epoch(struct server *s, struct communicator *m)
 	cmd.epoch_start.board = board;
 	cmd.epoch_start.cuda = m->cuda && !s->staging;
 	cmd.epoch_start.staged = m->cuda && s->staging;
+	cmd.epoch_start.windows = cmd.epoch_start.cuda && comm_may_window(s, m);
 	cmd.epoch_start.lane = m->physical ? m->physical->lane : 0;
 	cmd.epoch_start.span = m->remote ? start->span : 0;
 	server_command(s, &cmd);

@@ -89,6 +89,15 @@ static void fail_joins(struct server *s, struct communicator *m, int result, int
 	comm_check_idle(s, m);
 }
 
+bool comm_may_window(const struct server *s, const struct communicator *m)
+{
+	bool may = s->config->windows != CONFIG_WINDOWS_OFF;
+	for (uint32_t k = 0; may && k < m->nranks; k++)
+		may = s->config->windows == CONFIG_WINDOWS_ON || !comm_sits_here(m, k) ||
+		      s->gpus[m->seats[k].device]->info.mps != NCCLSVC_MPS_ACTIVE;
+	return may;
+}
+
 void comm_fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
 		     const char *why)
 {

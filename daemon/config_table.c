@@ -17,7 +17,7 @@ static const char *const transports[] = {"nccl", "mpi", NULL};
 static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
 static const char *const bootstraps[] = {"auto", "none", "mpi", NULL};
 static const char *const targets[] = {"auto", "journal", "stderr", NULL};
-static const char *const windows[] = {"auto", "off", NULL};
+static const char *const windows[] = {"auto", "on", "off", NULL};
 static const char *const accesses[] = {"owner", "group", "any", NULL};
 
 #define AT(field)     offsetof(struct config, field)

@@ -101,6 +101,7 @@ struct command {
 			struct board_entry *board;    /* [nranks]; until EVENT_EPOCH_GONE */
 			bool cuda;
 			bool staged;   /* GPUs without NCCL; then not cuda */
+			bool windows;  /* NCCL may use lent memory as symmetric windows */
 			uint32_t lane; /* of every member's worker */
 			uint64_t span; /* 0: all members are on this node; else its name on all */
 		} epoch_start;

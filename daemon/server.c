@@ -289,7 +289,6 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, struc
 		.mpi = cluster ? cluster->mpi : NULL,
 		.node = cluster ? cluster->me : 0,
 		.nodes = cluster ? cluster->n : 1,
-		.windows = config->windows == CONFIG_WINDOWS_AUTO,
 	};
 	if (s->by_slot && s->comm_by_slot && s->spare_fd >= 0)
 		s->executor = engine_create(&ec, notify, s);

@@ -69,6 +69,30 @@ static CUresult put(ncclsvc_tensors *l, const struct use *u, char *to, const cha
 	return CUDA_SUCCESS;
 }
 
+/* Parts that lie one behind the other on both sides go as one: each copy has its price. */
+static size_t run_of(const struct part *parts, size_t i, size_t n, uint64_t *bytes)
+{
+	size_t end = i + 1;
+	*bytes = parts[i].bytes;
+	while (end < n && parts[end].at == parts[i].at + *bytes &&
+	       parts[end].offset == parts[i].offset + *bytes)
+		*bytes += parts[end++].bytes;
+	return end;
+}
+
+static CUresult put_all(ncclsvc_tensors *l, const struct use *u, char *buffer,
+			const struct part *parts, size_t n, bool in)
+{
+	CUresult e = CUDA_SUCCESS;
+	uint64_t bytes;
+	for (size_t i = 0, end; !e && i < n; i = end) {
+		char *at = buffer + parts[i].offset;
+		end = run_of(parts, i, n, &bytes);
+		e = in ? put(l, u, at, parts[i].at, bytes) : put(l, u, parts[i].at, at, bytes);
+	}
+	return e;
+}
+
 static CUresult clear(const ncclsvc_tensors *l, const struct use *u, char *at, uint64_t bytes)
 {
 	if (!bytes)
@@ -114,8 +138,8 @@ ncclsvc_result copy_in(ncclsvc_tensors *l, struct stage_buffer *buffer, const st
 		return r;
 	if (!layout || buffer->clean != layout)
 		e = clear_gaps(l, &u, buffer->at, parts, n, start, end);
-	for (size_t i = 0; !e && i < n; i++)
-		e = put(l, &u, buffer->at + parts[i].offset, parts[i].at, parts[i].bytes);
+	if (!e)
+		e = put_all(l, &u, buffer->at, parts, n, true);
 	buffer->clean = e ? 0 : layout;
 	return finish(&u, e);
 }
@@ -140,8 +164,8 @@ ncclsvc_result copy_out(ncclsvc_tensors *l, const struct stage_buffer *buffer,
 		return r;
 	if (on_gpu(l))
 		r = after(l, &u, task);
-	for (size_t i = 0; !r && !e && i < n; i++)
-		e = put(l, &u, parts[i].at, buffer->at + parts[i].offset, parts[i].bytes);
+	if (!r)
+		e = put_all(l, &u, buffer->at, parts, n, false);
 	if (!r && !e && on_gpu(l) && event) {
 		e = u.cuda->cuEventCreate(event, EVENT_DISABLE_TIMING);
 		if (e)

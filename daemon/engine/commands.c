@@ -218,6 +218,7 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 	c->uid = cmd->epoch_start.uid;
 	c->cuda = cmd->epoch_start.cuda;
 	c->staged = cmd->epoch_start.staged;
+	c->may_window = cmd->epoch_start.windows;
 	c->lane = cmd->epoch_start.lane;
 	for (uint32_t k = 0; k < n; k++) {
 		const struct epoch_member *em = &cmd->epoch_start.members[k];

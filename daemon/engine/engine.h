@@ -14,7 +14,6 @@ struct engine_config {
 	uint32_t tasks_max; /* alive at once */
 	int spin_us;	    /* how long to poll after the last record before sleeping; -1: choose */
 	uint32_t sessions_max, comms_max;
-	bool windows; /* small collectives on lent memory may use NCCL's symmetric windows */
 	const struct mpi_api *mpi; /* NULL: one node */
 	uint32_t node, nodes;
 };

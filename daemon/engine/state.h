@@ -141,6 +141,7 @@ struct comm {
 	uint64_t held; /* the round of device_launch in which its tasks have to wait */
 	uint32_t lane;
 	struct comm *prev_launched, *next_launched;
+	bool may_window;	 /* small collectives on lent memory, in NCCL's symmetric windows */
 	struct windows *windows; /* NULL: none was thought of */
 	uint64_t uid;
 	struct member *members;

@@ -25,10 +25,9 @@
 #define FLYING_SPIN_NS	   UINT64_C(5000000) /* an operation's end is soon followed by the next */
 #define FLYING_SLEEP_MIN   50000
 #define FLYING_SLEEP_MAX   50000000
-#define ORPHAN_SECONDS	   2 /* for what is under way, once the supervisor is gone */
+#define ORPHAN_SECONDS	   1 /* for what is under way, once the supervisor is gone */
 #define ORPHAN_NAP_NS	   1000000
 #define ORPHAN_STILL_NS	   UINT64_C(300000000) /* a task takes less, or will never end */
-#define ORPHAN_END_NS	   UINT64_C(1500000000)
 #define FLYING_SHARE	   100 /* who sleeps meanwhile is late by at most this part of it */
 
 static inline void cpu_pause(void)
@@ -270,10 +269,9 @@ static uint64_t completed(const struct worker *w, bool *all)
 static void end_orphan(struct worker *w)
 {
 	const struct timespec nap = {.tv_nsec = ORPHAN_NAP_NS};
-	const uint64_t start = worker_clock();
-	uint64_t moved_ns = start, now = start, before = 0;
+	uint64_t now = worker_clock(), moved_ns = now, before = 0;
 	bool all = false;
-	while (!all && now - moved_ns < ORPHAN_STILL_NS && now - start < ORPHAN_END_NS) {
+	while (!all && now - moved_ns < ORPHAN_STILL_NS) {
 		sessions_release(w);
 		nanosleep(&nap, NULL);
 		now = worker_clock();

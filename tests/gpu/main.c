@@ -185,6 +185,8 @@ static void run_mode(const struct options *o, bool mps, struct tally *tally)
 {
 	char text[256];
 	setup.mps = mps;
+	if (mps) /* where they are not by themselves */
+		setenv("NCCLSVCD_WINDOWS", "on", 0);
 	if (mps && !mps_start(text, sizeof(text))) {
 		printf("skip everything with MPS: %s\n", text);
 		tally->skipped++;

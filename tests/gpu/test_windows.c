@@ -269,6 +269,7 @@ static void test_off(void)
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
 	int n = crew_size();
+	unsetenv("NCCLSVCD_WINDOWS");
 	daemon_start(&d, "--device", "cuda", "--windows", "off", NULL);
 	clients_start(ranks, n, &d, without_rank, NULL);
 	crew_end(ranks, n);

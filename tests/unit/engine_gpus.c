@@ -112,6 +112,7 @@ void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *d
 	c.epoch_start.members = members;
 	c.epoch_start.board = boards[comm];
 	c.epoch_start.cuda = true;
+	c.epoch_start.windows = true;
 	c.epoch_start.lane = comm;
 	command(c);
 }
@@ -128,8 +129,7 @@ int setup(void **state)
 				       .tasks_max = 65536,
 				       .spin_us = 0,
 				       .sessions_max = SESSIONS,
-				       .comms_max = COMMS,
-				       .windows = true};
+				       .comms_max = COMMS};
 	(void)state;
 	engine = engine_create(&config, notify, NULL);
 	assert_non_null(engine);
