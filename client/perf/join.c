@@ -122,12 +122,7 @@ static bool show(const struct bench *b)
 	}
 	good = good && json_object_set_new(json, "join_exponent", json_real(join)) == 0 &&
 	       json_object_set_new(json, "commit_exponent", known(o, commit)) == 0;
-	if (!good)
-		complain("out of memory");
-	if (good && o->json)
-		good = report_json_write(o, json);
-	json_decref(json);
-	return good;
+	return report_json_finish(o, json, good);
 }
 
 int join_run(const struct options *o, const char *socket)

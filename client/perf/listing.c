@@ -307,12 +307,7 @@ static int show(struct bench *b)
 	       json_object_set_new(json, "listed", json_integer((json_int_t)b->listed)) == 0 &&
 	       json_object_set_new(json, "list_ms", json_real(list_ms)) == 0 &&
 	       json_object_set_new(json, "list_worst_ms", json_real(b->list_worst_ms)) == 0;
-	if (!good)
-		complain("out of memory");
-	if (good && o->json)
-		good = report_json_write(o, json);
-	json_decref(json);
-	return good ? EXIT_GOOD : EXIT_ERROR;
+	return report_json_finish(o, json, good) ? EXIT_GOOD : EXIT_ERROR;
 }
 
 int listing_run(const struct options *o, const char *socket)

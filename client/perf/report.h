@@ -48,6 +48,9 @@ void report_progress(const struct report *r, const char *format, ...)
 json_t *report_json_new(const struct options *options);
 /* Writes json to where --json says. */
 bool report_json_write(const struct options *options, json_t *json);
+/* The same, if it is asked for and was made, and lets go of it: the end of a report. False: it was
+ * not made, for want of memory, or could not be written; both have been complained of. */
+bool report_json_finish(const struct options *options, json_t *json, bool made);
 /* "# ..." lines on stdout: version, machine. */
 void report_header(const struct options *options, const char *what);
 

@@ -63,6 +63,15 @@ bool report_json_write(const struct options *o, json_t *json)
 	return good;
 }
 
+bool report_json_finish(const struct options *o, json_t *json, bool made)
+{
+	if (!made)
+		complain("out of memory");
+	bool good = made && (!o->json || report_json_write(o, json));
+	json_decref(json);
+	return good;
+}
+
 void report_header(const struct options *o, const char *what)
 {
 	char model[128];

@@ -98,12 +98,7 @@ static bool show(struct bench *b)
 		good = json_object_set_new(json, "baseline",
 					   base_ms > 0 ? json_string(b->library) : json_null()) ==
 		       0;
-	if (!good)
-		complain("out of memory");
-	if (good && o->json)
-		good = report_json_write(o, json);
-	json_decref(json);
-	return good;
+	return report_json_finish(o, json, good);
 }
 
 int start_run(const struct options *o, const char *socket)
