@@ -189,7 +189,11 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 	s->region_bytes += r->bytes;
 	server_command(s, &(struct command){.kind = COMMAND_REGION_ADD,
 					    .session = c->slot,
-					    .region = {i, p, r->bytes, serial, SVC_DEVICE_HOST}});
+					    .region = {.region = i,
+						       .base = p,
+						       .bytes = r->bytes,
+						       .serial = serial,
+						       .device = SVC_DEVICE_HOST}});
 	struct svc_region_reply reply = {.region = i};
 	client_reply(c, SVC_REGION_ADD, serial, &reply, sizeof(reply), NULL, 0);
 }

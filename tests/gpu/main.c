@@ -159,7 +159,7 @@ static void run_one(const struct gpu_test *t, struct tally *tally)
 	else if (t->flags & TEST_WITHOUT_MPS && setup.mps)
 		snprintf(why, sizeof(why), "would end the MPS server");
 	else if (t->flags & TEST_ONE_NODE && setup.nodes > 1)
-		snprintf(why, sizeof(why), "is of one node");
+		snprintf(why, sizeof(why), "is of one node, or starts its own");
 	if (why[0])
 		runner_skip(t, why, tally);
 	else
