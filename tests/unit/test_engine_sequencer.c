@@ -58,7 +58,7 @@ static void says_nothing(void)
 /* The seq-th collective of a span of two nodes. */
 static struct crossing at(uint64_t span, uint64_t seq)
 {
-	return (struct crossing){.span = span, .key = {-1, -1, seq}, .nparts = 2};
+	return (struct crossing){.span = span, .key = {-1, -1, seq, 0}, .nparts = 2};
 }
 
 static void wish_one(uint32_t node, uint64_t number, uint64_t span, uint64_t seq)
