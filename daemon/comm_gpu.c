@@ -89,13 +89,18 @@ static void fail_joins(struct server *s, struct communicator *m, int result, int
 	comm_check_idle(s, m);
 }
 
-bool comm_may_window(const struct server *s, const struct communicator *m)
+bool comm_may_window(struct server *s, const struct communicator *m)
 {
-	bool may = s->config->windows != CONFIG_WINDOWS_OFF;
-	for (uint32_t k = 0; may && k < m->nranks; k++)
-		may = s->config->windows == CONFIG_WINDOWS_ON || !comm_sits_here(m, k) ||
-		      s->gpus[m->seats[k].device]->info.mps != NCCLSVC_MPS_ACTIVE;
-	return may;
+	if (m->remote || s->config->windows == CONFIG_WINDOWS_OFF)
+		return false;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		/* Who has just gone has none, and the epoch ends at once. */
+		const struct gpu *g = gpu_find(s, m->seats[k].device);
+		if (!g || (s->config->windows == CONFIG_WINDOWS_AUTO &&
+			   g->info.mps == NCCLSVC_MPS_ACTIVE))
+			return false;
+	}
+	return true;
 }
 
 void comm_fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,

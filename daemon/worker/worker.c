@@ -264,8 +264,8 @@ static uint64_t completed(const struct worker *w, bool *all)
 }
 
 /* Nobody is left to tell the clients; and the GPU, which goes on for a while, writes with each task
- * that it ends less than they have been told. So they are told until it is done, or stands still.
- */
+ * that it ends less than they have been told. So they are told until it is done, or stands still;
+ * watch_supervisor ends that after ORPHAN_SECONDS. */
 static void end_orphan(struct worker *w)
 {
 	const struct timespec nap = {.tv_nsec = ORPHAN_NAP_NS};
