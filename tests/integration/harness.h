@@ -92,7 +92,8 @@ struct daemon {
 /* Starts a daemon in a directory of its own with the given options (NULL ends them), waits until it
  * serves, and notes what it holds. */
 void daemon_start(struct daemon *d, ...) __attribute__((sentinel));
-/* The same in the directory of one that was stopped or killed. */
+/* The same in the directory of one that was stopped or killed, with options that hold as much: it
+ * is to end with what the first had noted, as clients may have attached before anyone can look. */
 void daemon_restart(struct daemon *d, ...) __attribute__((sentinel));
 /* Checks that nothing leaked, ends it by SIGTERM, and checks that it exits with 0 and that no
  * sanitizer said anything. */

@@ -121,8 +121,8 @@ void daemon_settles(const struct daemon *d)
 		     u.memfds, d->base.fds, d->base.memfds);
 }
 
-/* One session with everything, so that what the daemon keeps from then on is in the base */
-static void warm_up(struct daemon *d)
+/* A session with everything; *before: what the daemon held when it was new */
+static void warm_up(const struct daemon *d, struct usage *before)
 {
 	struct raw r;
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; !raw_try_connect(&r, d->socket);
@@ -131,7 +131,7 @@ static void warm_up(struct daemon *d)
 		if (now_ns() > end || waitpid(d->pid, &status, WNOHANG))
 			check_failed(__FILE__, __LINE__, "the daemon does not serve %s", d->socket);
 	}
-	struct usage before = daemon_usage(d);
+	*before = daemon_usage(d);
 	raw_hello(&r);
 	raw_attach(&r, SVC_RING_MIN);
 	struct raw_region region = raw_region(&r, SVC_PAGE);
@@ -141,6 +141,13 @@ static void warm_up(struct daemon *d)
 	CHECK_EQ(raw_submit_wait(&r, barrier).result, 0);
 	raw_region_close(&region);
 	raw_close(&r);
+}
+
+/* What a new daemon keeps after a session is what it may hold whenever it has none. */
+static void note_base(struct daemon *d)
+{
+	struct usage before;
+	warm_up(d, &before);
 	struct usage u = daemon_usage(d);
 	for (int still = 0, i = 0; still < 10 && i < 400; i++) {
 		sleep_ms(5);
@@ -172,7 +179,6 @@ static void launch(struct daemon *d, va_list options)
 		i++;
 	CHECK(i < DAEMONS_MAX);
 	alive[i] = *d;
-	warm_up(d);
 }
 
 void daemon_start(struct daemon *d, ...)
@@ -193,15 +199,19 @@ void daemon_start(struct daemon *d, ...)
 	va_start(options, d);
 	launch(d, options);
 	va_end(options);
+	note_base(d);
 }
 
 void daemon_restart(struct daemon *d, ...)
 {
 	va_list options;
+	struct usage
+		beside_clients; /* those that have attached again: the base stays the first's */
 	CHECK_EQ(d->pid, 0);
 	va_start(options, d);
 	launch(d, options);
 	va_end(options);
+	warm_up(d, &beside_clients);
 }
 
 static void check_log(const struct daemon *d)
