@@ -275,6 +275,8 @@ static void start_epoch(struct server *s, struct communicator *m)
 	m->joining = 0;
 	m->running = true;
 	m->ended = false;
+	m->plan_round = 0;
+	m->plan_lost = false;
 	m->board = board;
 	int32_t vanished = fill_members(s, m, members);
 	m->start = NULL;

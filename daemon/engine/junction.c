@@ -5,9 +5,9 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "junction.h"
 #include "names.h"
 #include "order.h"
-#include "span.h"
 #include "staged.h"
 #include "task.h"
 
@@ -16,16 +16,16 @@
 
 /* ---- Finding ---- */
 
-static struct junction *find(struct span *s, const struct junction_key *key)
+struct junction *junction_find(struct span *s, const struct junction_key *key)
 {
 	struct junction *j;
 	HASH_FIND(hh, s->junctions, key, sizeof(*key), j);
 	return j;
 }
 
-static struct junction *get(struct span *s, const struct junction_key *key)
+struct junction *junction_get(struct span *s, const struct junction_key *key)
 {
-	struct junction *j = find(s, key);
+	struct junction *j = junction_find(s, key);
 	if (j)
 		return j;
 	uint32_t n = key->a < 0 ? s->nnodes : 2;
@@ -229,9 +229,7 @@ static void start(struct engine *e, struct junction *j)
 		abort();
 }
 
-/* Messages between engines overtake those between supervisors. Who is told that a member has left
- * may rejoin at once, and then its supervisor must know. */
-static bool unknown_leaver(const struct comm *c, const ncclsvc_status *st)
+bool junction_unknown_leaver(const struct comm *c, const ncclsvc_status *st)
 {
 	return st->result == NCCLSVC_PEER_GONE && st->rank_a >= 0 && !c->members[st->rank_a].gone;
 }
@@ -249,7 +247,7 @@ static void conclude(struct engine *e, struct junction *j)
 		failed |= j->verdicts[i].said == SAID_FAILED;
 	if (failed) {
 		j->status = merge(j);
-		j->withheld = unknown_leaver(j->comm, &j->status);
+		j->withheld = junction_unknown_leaver(j->comm, &j->status);
 		if (j->withheld)
 			return;
 		if (mine->said == SAID_FAILED) {
@@ -274,8 +272,8 @@ static void heard(struct engine *e, struct junction *j, uint32_t part, enum said
 
 /* ---- Speaking ---- */
 
-static void tell(struct engine *e, const struct junction *j, enum span_kind kind,
-		 const ncclsvc_status *st)
+void junction_tell(struct engine *e, const struct junction *j, enum span_kind kind,
+		   const ncclsvc_status *st)
 {
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (i != j->mine)
@@ -315,7 +313,7 @@ static void name_local_missing(const struct comm *c, const struct junction *j, n
 	}
 }
 
-static void say_failed(struct engine *e, struct junction *j, const ncclsvc_status *st)
+void junction_say_failed(struct engine *e, struct junction *j, const ncclsvc_status *st)
 {
 	if (j->comm->span->over)
 		return;
@@ -323,11 +321,11 @@ static void say_failed(struct engine *e, struct junction *j, const ncclsvc_statu
 		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
-	tell(e, j, SPAN_FAILED, st);
+	junction_tell(e, j, SPAN_FAILED, st);
 	heard(e, j, j->mine, SAID_FAILED);
 }
 
-static void say_ready(struct engine *e, struct junction *j, const struct svc_record *record)
+void junction_say_ready(struct engine *e, struct junction *j, const struct svc_record *record)
 {
 	struct span *s = j->comm->span;
 	char payload[SPAN_EAGER_BYTES];
@@ -343,8 +341,7 @@ static void say_ready(struct engine *e, struct junction *j, const struct svc_rec
 	heard(e, j, j->mine, SAID_READY);
 }
 
-/* It waits for other nodes: from now on nothing takes it back. */
-static void commit(struct engine *e, struct junction *j, struct task *t)
+void junction_commit(struct engine *e, struct junction *j, struct task *t)
 {
 	struct member *m = member_of(t);
 	t->junction = j;
@@ -361,7 +358,7 @@ void junction_post_collective(struct engine *e, struct comm *c)
 	struct junction_key key = collective_key(c);
 	if (c->span->over)
 		return; /* its end is near */
-	struct junction *j = get(c->span, &key);
+	struct junction *j = junction_get(c->span, &key);
 	struct task **tasks = calloc(c->nranks, sizeof(struct task *));
 	if (!j || !tasks) {
 		free(tasks);
@@ -378,14 +375,14 @@ void junction_post_collective(struct engine *e, struct comm *c)
 		record = &t->record;
 		c->collective[k] = NULL;
 		c->members[k].collective = NULL;
-		commit(e, j, t);
+		junction_commit(e, j, t);
 		/* On GPUs, a group's next collective is launched together with it. */
 		if (c->cuda && t->next_in_group)
 			order_make_ready(e, &c->members[k]);
 	}
 	c->collective_here = 0;
 	c->collectives++;
-	say_ready(e, j, record);
+	junction_say_ready(e, j, record);
 }
 
 void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
@@ -393,7 +390,7 @@ void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_st
 	struct junction_key key = collective_key(c);
 	if (c->span->over)
 		return;
-	struct junction *j = get(c->span, &key);
+	struct junction *j = junction_get(c->span, &key);
 	if (!j) {
 		span_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
 		return;
@@ -405,20 +402,20 @@ void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_st
 	/* Who does not answer does not keep the others waiting. */
 	j->due_ns = e->now + ANSWER_NS;
 	DL_APPEND2(e->asked, j, prev_due, next_due);
-	say_failed(e, j, &own);
+	junction_say_failed(e, j, &own);
 }
 
 bool junction_spoken(struct comm *c)
 {
 	struct junction_key key = collective_key(c);
-	struct junction *j = find(c->span, &key);
+	struct junction *j = junction_find(c->span, &key);
 	return j && j->verdicts[j->mine].said;
 }
 
 void junction_look(struct engine *e, struct comm *c)
 {
 	struct junction_key key = collective_key(c);
-	struct junction *j = find(c->span, &key);
+	struct junction *j = junction_find(c->span, &key);
 	if (!j || !j->resolved)
 		return;
 	ncclsvc_status st = j->status;
@@ -459,82 +456,6 @@ void junction_expire(struct engine *e)
 	}
 }
 
-/* ---- Point-to-point ---- */
-
-static uint64_t *pair_counter(struct span *s, bool send, int32_t rank, int32_t peer)
-{
-	const uint32_t n = span_local_count(s), nranks = s->comm->nranks;
-	uint32_t i = 0;
-	if (!s->sent) {
-		s->sent = calloc((size_t)n * nranks, sizeof(*s->sent));
-		s->received = calloc((size_t)n * nranks, sizeof(*s->received));
-		if (!s->sent || !s->received)
-			abort();
-	}
-	while (span_locals(s)[i] != (uint32_t)rank)
-		i++;
-	return (send ? s->sent : s->received) + (size_t)i * nranks + (uint32_t)peer;
-}
-
-void junction_post_p2p(struct engine *e, struct task *t)
-{
-	struct comm *c = t->comm;
-	struct span *s = c->span;
-	bool send = t->record.op == NCCLSVC_SEND;
-	if (s->over) { /* its end is near */
-		t->place = POSTED;
-		member_of(t)->posted++;
-		return;
-	}
-	int32_t peer = t->record.peer;
-	struct junction_key key = {send ? t->rank : peer, send ? peer : t->rank, 0, 0};
-	key.seq = (*pair_counter(s, send, t->rank, peer))++;
-	struct junction *j = get(s, &key);
-	struct task **tasks = calloc(2, sizeof(struct task *));
-	if (!j || !tasks) {
-		ncclsvc_status st = status_of(NCCLSVC_NO_MEMORY);
-		free(tasks);
-		order_end_task(e, t, &st);
-		span_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
-		return;
-	}
-	t->place = POSTED;
-	member_of(t)->posted++;
-	bool failed = j->verdicts[0].said == SAID_FAILED || j->verdicts[1].said == SAID_FAILED;
-	bool refuses = svc_record_refuses(&t->record);
-	if (t->ghost || refuses || failed) {
-		ncclsvc_status st = t->ghost ? t->end : order_refused_status(t);
-		if (failed) {
-			st = *(j->verdicts[0].status ? j->verdicts[0].status
-						     : j->verdicts[1].status);
-			if (!t->ghost && unknown_leaver(c, &st)) {
-				tasks[send ? 0 : 1] = t;
-				j->tasks = tasks;
-				j->status = st;
-				j->withheld = true;
-				commit(e, j, t);
-				return;
-			}
-			free(tasks);
-			junction_free(e, s, j);
-		} else {
-			free(tasks);
-			say_failed(e, j, &st);
-			j = find(s, &key);
-			if (j && j->resolved)
-				junction_free(e, s, j);
-			else if (j) /* the other side's word will come: nobody waits for it here */
-				j->resolved = true;
-		}
-		order_end_task(e, t, &st);
-		return;
-	}
-	tasks[send ? 0 : 1] = t;
-	j->tasks = tasks;
-	commit(e, j, t);
-	say_ready(e, j, &t->record);
-}
-
 /* ---- Hearing ---- */
 
 /* Others want to, or will, end it, and this node has not spoken: so it does. */
@@ -544,7 +465,7 @@ static void doom(struct engine *e, struct junction *j, const ncclsvc_status *why
 	if (j->comm->span->over)
 		return;
 	name_local_missing(j->comm, j, &st);
-	say_failed(e, j, &st);
+	junction_say_failed(e, j, &st);
 }
 
 /* A rank without which it can't be; -1: none. */
@@ -599,12 +520,14 @@ static void hear_ready(struct engine *e, struct junction *j, uint32_t part, cons
 	j->heard++;
 	if (gone >= 0) {
 		ncclsvc_status st = order_gone_status(j->comm, gone);
-		say_failed(e, j, &st);
+		junction_say_failed(e, j, &st);
 	} else if (j->heard == j->nparts) {
 		if (pair && j->resolved) /* this side failed, and nobody waits */
 			junction_free(e, j->comm->span, j);
 		else
 			conclude(e, j);
+	} else if (pair && j->comm->plan) {
+		junction_check_kind(e, j);
 	}
 }
 
@@ -652,11 +575,12 @@ void junction_hear(struct engine *e, struct span *s, uint32_t place, const struc
 	}
 	if (h->kind != SPAN_READY)
 		memcpy(&st, body, sizeof(st));
-	struct junction *j = find(s, &key);
-	if (!j && is_past(c, &key))
+	struct junction *j = junction_find(s, &key);
+	/* Who asks has spoken before: what is not known (any more) is over. */
+	if (!j && (h->kind == SPAN_ASK || is_past(c, &key)))
 		return;
 	if (!j)
-		j = get(s, &key);
+		j = junction_get(s, &key);
 	if (!j) {
 		span_give_up(e, c, NCCLSVC_LIMIT, place);
 		return;
@@ -665,16 +589,17 @@ void junction_hear(struct engine *e, struct span *s, uint32_t place, const struc
 	if (h->kind == SPAN_ASK) {
 		if (!j->verdicts[j->mine].said)
 			doom(e, j, &st);
-		return;
-	}
-	if (j->verdicts[part].said || part == j->mine) {
+	} else if (j->verdicts[part].said || part == j->mine) {
 		span_give_up(e, c, NCCLSVC_PROTOCOL, place);
 		return;
-	}
-	if (h->kind == SPAN_READY)
+	} else if (h->kind == SPAN_READY) {
 		hear_ready(e, j, part, body, h->bytes);
-	else
+	} else {
 		hear_failed(e, j, part, &st);
+	}
+	j = key.a >= 0 && junction_plan(&key) ? junction_find(s, &key) : NULL;
+	if (j)
+		junction_forget_left(e, j);
 }
 
 /* ---- A member leaves ---- */
@@ -688,7 +613,7 @@ void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const 
 	HASH_ITER (hh, s->junctions, j, next) {
 		bool concerned = j->key.a < 0 || (here && (j->key.a == rank || j->key.b == rank));
 		if (concerned && !j->verdicts[j->mine].said) {
-			say_failed(e, j, st);
+			junction_say_failed(e, j, st);
 		} else if (j->withheld && j->status.rank_a == rank) {
 			ncclsvc_status end = j->status;
 			j->withheld = false;

@@ -3,7 +3,7 @@
  * Communicators whose members are on several nodes.
  *
  *   span.c        which nodes and ranks, their messages, and the end
- *   junction.c    where the nodes' tasks meet: verdicts
+ *   junction.c    where the nodes' tasks meet: verdicts; junction_pair.c: a Send and its Recv
  *   across.c      moving the bytes of what met: pieces, in flight by MPI
  *   across_course.c which bytes a piece is, for each operation
  *   across_small.c the same for what fits into a message
@@ -54,19 +54,21 @@ enum span_kind {
 	SPAN_ASK,	/* a status: fail, if nothing has been said */
 	SPAN_CREDIT,	/* a struct credit_note */
 	SPAN_OVER,	/* this node has ended the epoch: no READY follows */
-	SPAN_WISH,	/* -> sequencer: struct crossings; key.seq is its number, key.a: more follow */
-	SPAN_UNWISH,	/* -> sequencer: forget the wish */
-	SPAN_UNWISHED,	/* ... it is forgotten */
-	SPAN_LAUNCH,	/* sequencer -> node: launch what that wish is about */
-	SPAN_LEAVE,	/* -> sequencer: no wish of the span follows; its nodes */
-	SPAN_CLOSED,	/* sequencer -> node: no launch of the span follows */
+	SPAN_WISH,   /* -> sequencer: struct crossings; key.seq is its number, key.a: more follow */
+	SPAN_UNWISH, /* -> sequencer: forget the wish */
+	SPAN_UNWISHED, /* ... it is forgotten */
+	SPAN_LAUNCH,   /* sequencer -> node: launch what that wish is about */
+	SPAN_LEAVE,    /* -> sequencer: no wish of the span follows; its nodes */
+	SPAN_CLOSED,   /* sequencer -> node: no launch of the span follows */
 	SPAN_END,
 };
 
-/* Which collective, or which Send and its Recv: a is the sender, b the receiver, else both -1. */
+/* Which collective, or which Send and its Recv: a is the sender, b the receiver, else both -1.
+ * Those of a plan count by themselves, so that what one plan leaves undone is not the next one's.
+ */
 struct junction_key {
 	int32_t a, b;
-	uint64_t seq;
+	uint64_t seq;  /* with the plan's number above PLAN_SHIFT */
 	uint64_t part; /* of one that is staged: its chunk, from 1 */
 };
 
@@ -85,6 +87,13 @@ struct credit_note {
 	uint32_t phase;
 	int32_t tag;
 };
+
+#define PLAN_SHIFT 40 /* PLAN_NUMBER_MAX has room above */
+
+static inline uint32_t junction_plan(const struct junction_key *key)
+{
+	return (uint32_t)(key->seq >> PLAN_SHIFT);
+}
 
 #define CROSSINGS_MAX 65536 /* of one wish */
 
@@ -148,7 +157,9 @@ struct span {
 	uint32_t *ranks;   /* [nranks]: node by node */
 	uint32_t *node_of; /* [nranks]: place of its node */
 	uint32_t most;	   /* the largest of counts */
-	uint64_t *sent, *received; /* [counts[me] * nranks]: pairs begun; NULL before the first */
+	/* [2 * counts[me] * nranks]: pairs begun, and then those of the plan; NULL before the first
+	 */
+	uint64_t *sent, *received;
 	struct junction *junctions;
 	struct op *ops;
 	struct credit *credits;
@@ -245,7 +256,7 @@ void sequencer_node_lost(struct engine *e, uint32_t node);
 bool sequencer_awaited(const struct engine *e);
 void sequencer_finish(struct engine *e);
 
-/* ---- junction.c ---- */
+/* ---- junction.c, junction_pair.c ---- */
 
 /* The task waits for other nodes no more. */
 static inline void junction_release(struct engine *e, struct task *t)
@@ -267,6 +278,10 @@ bool junction_spoken(struct comm *c);
 void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st);
 void junction_hear(struct engine *e, struct span *s, uint32_t place, const struct span_header *h,
 		   const char *body);
+/* A member of this node has left its plan: nothing of it that waits for it comes to be. */
+void junction_plan_left(struct engine *e, struct comm *c, int32_t rank);
+/* A new plan: its pairs count from 0. */
+void junction_plan_begins(const struct comm *c);
 /* A member of this node left: nothing that waits for it comes to be. */
 void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
 void junction_expire(struct engine *e);
