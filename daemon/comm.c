@@ -523,6 +523,12 @@ void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int resul
 	remote_break(m, result, rank, node);
 }
 
+void comm_home_forgot(struct communicator *m)
+{
+	if (m->state == NCCLSVC_COMM_READY)
+		comm_span_failed(m->account->server, m->slot, m->epoch, NCCLSVC_STALE_EPOCH, -1);
+}
+
 /* A part of a split that lost a member before it began. */
 void comm_abandon(struct server *s, struct communicator *m)
 {

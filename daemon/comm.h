@@ -72,6 +72,9 @@ void comm_forget(struct server *s, struct communicator *m);
 /* Ends the epoch because of one member; the others are told to rejoin. */
 void comm_break_epoch(struct server *s, struct communicator *m, int32_t rank);
 
+/* The home can do nothing for this epoch: it is ended on all nodes, so that all can rejoin. */
+void comm_home_forgot(struct communicator *m);
+
 /* comm_join.c: this rank's JOIN is overdue. */
 void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank);
 

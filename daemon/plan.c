@@ -181,6 +181,8 @@ void plan_verdict(struct communicator *m, const struct control_plan_verdict *v)
 	m->plan_lost = false;
 	if (v->result) {
 		fail_all(m, v->result, v->text);
+		if (v->result == NCCLSVC_STALE_EPOCH)
+			comm_home_forgot(m);
 	} else if (!m->forming || m->committing != m->occupied) {
 		stop_gathering(s, m);
 		leave_plan(s, m, number);

@@ -373,8 +373,7 @@ void home_split(struct cluster *c, uint32_t from, const struct control_split *m)
 	if (!g || !g->running || m->epoch != g->epoch || g->held != g->nranks ||
 	    m->rank >= g->nranks || g->seats[m->rank].node != from) {
 		memcpy(failed.id, m->id, sizeof(failed.id));
-		snprintf(failed.text, sizeof(failed.text),
-			 "the communicator lacks members: rejoin it first");
+		snprintf(failed.text, sizeof(failed.text), HOME_STALE_TEXT);
 		link_send(c, from, CONTROL_SPLIT_FAILED, &failed, sizeof(failed));
 		return;
 	}

@@ -106,9 +106,7 @@ void home_plan(struct cluster *c, uint32_t from, const struct control_plan *m)
 	struct gathering *g = home_find(c, m->id);
 	if (!g || !g->running || m->epoch != g->epoch) {
 		const struct control_plan_verdict v = verdict_of(
-			m->id, m->epoch, m->round, NCCLSVC_STALE_EPOCH,
-			"the node that gathers the members' plans knows no such epoch: rejoin the "
-			"communicator");
+			m->id, m->epoch, m->round, NCCLSVC_STALE_EPOCH, HOME_STALE_TEXT);
 		link_send(c, from, CONTROL_PLAN_VERDICT, &v, sizeof(v));
 		return;
 	}
@@ -117,9 +115,7 @@ void home_plan(struct cluster *c, uint32_t from, const struct control_plan *m)
 	if (!g->planning)
 		g->planning = begin(g);
 	if (g->held != g->nranks || g->plan_round >= PLAN_NUMBER_MAX)
-		tell_verdict(c, g, NCCLSVC_STALE_EPOCH,
-			     "the communicator lacks members, or has had too many plans: rejoin it "
-			     "first");
+		tell_verdict(c, g, NCCLSVC_STALE_EPOCH, HOME_STALE_TEXT);
 	else if (!g->planning || !add_piece(&g->planning->members[m->rank], m))
 		tell_verdict(c, g, NCCLSVC_NO_MEMORY, "the plans cannot be gathered: no memory");
 	else if (g->planning->members[m->rank].whole)

@@ -237,8 +237,11 @@ static void on_left(struct cluster *c, uint32_t from, const struct control_break
 static void on_split_failed(struct cluster *c, const struct control_split_failed *f)
 {
 	struct communicator *m = find(c, f->id);
-	if (m && m->epoch == f->epoch)
-		comm_split_refused(m, f->result, f->text);
+	if (!m || m->epoch != f->epoch)
+		return;
+	comm_split_refused(m, f->result, f->text);
+	if (f->result == NCCLSVC_STALE_EPOCH)
+		comm_home_forgot(m);
 }
 
 static void on_parts(struct cluster *c, const struct control_parts *p, size_t size)
@@ -386,12 +389,13 @@ void remote_handle(struct cluster *c, uint32_t from, enum control_kind kind, con
 	}
 }
 
-/* JOINs that wait at a home that is gone are asked for again, at the next one; it knows nothing of
- * the epoch, though. */
+/* JOINs that wait at a home that is gone are asked for again, at the next one. It knows nothing of
+ * the epoch, though, and cannot take over what waited there. */
 static void home_lost(struct cluster *c, struct communicator *m, uint32_t lost)
 {
 	static const char why[] = "the node that gathered the members' requests is gone: rejoin "
 				  "the communicator";
+	const bool asked = m->split || m->commits;
 	uint64_t word;
 	memcpy(&word, m->id, sizeof(word));
 	uint32_t node = (uint32_t)(word % c->n);
@@ -404,6 +408,8 @@ static void home_lost(struct cluster *c, struct communicator *m, uint32_t lost)
 			remote_join(m, k);
 	comm_split_refused(m, NCCLSVC_PEER_GONE, why);
 	plan_commit_refused(m, NCCLSVC_PEER_GONE, why);
+	if (asked)
+		comm_span_failed(c->server, m->slot, m->epoch, NCCLSVC_PEER_GONE, (int32_t)lost);
 }
 
 void remote_node_lost(struct cluster *c, uint32_t node)
