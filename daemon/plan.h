@@ -60,7 +60,7 @@ struct plan {
 };
 
 #define PLAN_TEXT	SVC_TEXT_BYTES
-#define PLAN_NUMBER_MAX 0xffffff
+#define PLAN_NUMBER_MAX 0x3fffff
 
 #define PLAN_LATE_TEXT                                                                             \
 	"of communicator %s, these ranks had not committed their plan by the deadline: %s"

@@ -88,7 +88,7 @@ struct credit_note {
 	int32_t tag;
 };
 
-#define PLAN_SHIFT 40 /* PLAN_NUMBER_MAX has room above */
+#define PLAN_SHIFT 42 /* PLAN_NUMBER_MAX has room above */
 
 static inline uint32_t junction_plan(const struct junction_key *key)
 {
