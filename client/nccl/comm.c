@@ -61,6 +61,7 @@ void handle_unref(ncclComm_t comm)
 	pthread_cond_destroy(&gone->changed);
 	pthread_mutex_destroy(&gone->lock);
 	pthread_mutex_destroy(&gone->redops_lock);
+	registrations_free(gone);
 	free(gone);
 }
 

@@ -119,6 +119,7 @@ struct ncclComm {
 	bool revoked, finalized;
 	atomic_bool aborted; /* or destroyed; it is read without the lock, too */
 	uint64_t shrinks;
+	struct registration *registrations; /* memory.c's */
 	ncclsvc_task newest;
 	ncclResult_t async; /* the first failure, for good */
 	char text[768];
@@ -209,6 +210,12 @@ ncclResult_t group_add_job(const struct job *job);
 void group_add_start(struct start *start);
 /* The open group has failed: ncclGroupEnd says so. */
 void group_note(ncclResult_t result);
+
+/* ---- memory.c ---- */
+
+/* Is it in memory that was made the communicator's window? */
+bool windows_cover(ncclComm_t comm, const void *p);
+void registrations_free(struct ncclComm *comm);
 
 /* ---- submit.c ---- */
 
