@@ -117,8 +117,8 @@ struct ncclComm {
 	bool buried;	       /* under the graves' lock */
 	unsigned pending;      /* starts and ends under way that it is the parent of */
 	bool revoked, finalized;
-	atomic_bool aborted; /* or destroyed; it is read without the lock, too */
-	uint64_t shrinks;
+	atomic_bool aborted;		    /* or destroyed; it is read without the lock, too */
+	uint64_t shrinks, splits;	    /* splits: since it was revoked */
 	struct registration *registrations; /* memory.c's */
 	ncclsvc_task newest;
 	ncclResult_t async; /* the first failure, for good */
@@ -169,6 +169,7 @@ struct start {
 	ncclUniqueId id;
 	int nranks, rank; /* of a join */
 	int colour, key;  /* of a split */
+	bool anew;	  /* its parent's ranks join another one first, by the id */
 	bool nonblocking;
 	ncclResult_t result;
 	char text[768];
