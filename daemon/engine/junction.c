@@ -162,12 +162,20 @@ static void conclude_failed_here(struct engine *e, struct junction *j)
 		j->resolved = true; /* for who posts it; nobody waits here */
 		return;
 	}
-	if (j->key.seq != c->collectives) {
+	if (j->key.seq < c->collectives) { /* and nobody will */
+		junction_free(e, c->span, j);
+		return;
+	}
+	if (j->key.seq > c->collectives) {
 		j->resolved = true;
 		return;
 	}
 	ncclsvc_status st = j->status;
 	junction_free(e, c->span, j);
+	if (stuck_said(&st)) { /* who posts one now does not mean this */
+		order_end_collective(e, c, &st);
+		return;
+	}
 	order_haunt_collective(e, c, &st);
 	if (c->collective_here == c->here)
 		order_end_collective(e, c, &st);
@@ -403,6 +411,25 @@ void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_st
 	j->due_ns = e->now + ANSWER_NS;
 	DL_APPEND2(e->asked, j, prev_due, next_due);
 	junction_say_failed(e, j, &own);
+}
+
+/* Those that have posted it, and those that have not: what they post next is another. */
+static void give_up_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+{
+	const uint64_t seq = c->collectives;
+	junction_fail_collective(e, c, st);
+	if (c->collectives == seq)
+		order_end_collective(e, c, st);
+}
+
+void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st, bool collective)
+{
+	struct junction *j, *next;
+	HASH_ITER (hh, c->span->junctions, j, next)
+		if (j->key.a >= 0 && !j->verdicts[j->mine].said)
+			junction_say_failed(e, j, st);
+	if (collective)
+		give_up_collective(e, c, st);
 }
 
 bool junction_spoken(struct comm *c)

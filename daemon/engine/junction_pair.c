@@ -49,11 +49,13 @@ static ncclsvc_status kind_status(const struct junction *j, bool sends, bool pla
 	return st;
 }
 
-/* It has failed so: what was to be posted here has met another. */
-static bool has_met_another(const struct junction *j)
+/* It has failed without anybody here: what would have met it has met another, or all have waited
+ * for each other. Who comes now does not mean that one. */
+static bool is_past(const struct junction *j)
 {
-	return j->resolved && j->heard == j->nparts && j->status.result == NCCLSVC_MISMATCH &&
-	       j->status.field == NCCLSVC_FIELD_PLAN;
+	return j->resolved && j->heard == j->nparts &&
+	       (stuck_said(&j->status) ||
+		(j->status.result == NCCLSVC_MISMATCH && j->status.field == NCCLSVC_FIELD_PLAN));
 }
 
 void junction_check_kind(struct engine *e, struct junction *j)
@@ -90,7 +92,7 @@ static struct junction *next_junction(struct engine *e, struct span *s, const st
 	for (;;) {
 		key.seq = (uint64_t)plan << PLAN_SHIFT | (*next)++;
 		j = junction_get(s, &key);
-		if (!j || !has_met_another(j))
+		if (!j || !is_past(j))
 			return j;
 		junction_free(e, s, j);
 	}

@@ -7,6 +7,7 @@
  *   across.c      moving the bytes of what met: pieces, in flight by MPI
  *   across_course.c which bytes a piece is, for each operation
  *   across_small.c the same for what fits into a message
+ *   stuck.c       members that all wait for each other
  *   sequence.c    on GPUs instead: launching in one order on all nodes, which one node's
  *                 sequencer.c says
  *
@@ -47,6 +48,7 @@ struct chunk;
 struct mpi_api;
 struct span;
 struct op;
+struct stuck;
 
 enum span_kind {
 	SPAN_READY = 1, /* a record, and bytes */
@@ -54,6 +56,9 @@ enum span_kind {
 	SPAN_ASK,	/* a status: fail, if nothing has been said */
 	SPAN_CREDIT,	/* a struct credit_note */
 	SPAN_OVER,	/* this node has ended the epoch: no READY follows */
+	SPAN_STUCK,	/* -> first node: all members here wait; and the answer to the next */
+	SPAN_STILL,	/* first node -> node: do they still? */
+	SPAN_CIRCLE,	/* first node -> node: for each other; a status */
 	SPAN_WISH,   /* -> sequencer: struct crossings; key.seq is its number, key.a: more follow */
 	SPAN_UNWISH, /* -> sequencer: forget the wish */
 	SPAN_UNWISHED, /* ... it is forgotten */
@@ -163,6 +168,8 @@ struct span {
 	struct junction *junctions;
 	struct op *ops;
 	struct credit *credits;
+	uint64_t sent_messages, heard_messages; /* verdicts, questions and credits, but stuck_says */
+	struct stuck *stuck;			/* NULL: it never was */
 	/* The epoch's end, from when the supervisor asks for it: */
 	bool over;   /* this node has said so */
 	bool *overs; /* [nnodes]: they have */
@@ -221,6 +228,23 @@ void span_finish_all(struct engine *e);
 /* As span_send, to any node. */
 void span_send_node(struct engine *e, uint32_t node, const struct span_header *h, const void *body);
 
+/* ---- stuck.c ---- */
+
+/* From time to time. */
+void stuck_look(struct engine *e);
+/* Is that the status of what was ended because all wait? */
+static inline bool stuck_said(const ncclsvc_status *st)
+{
+	return st->result == NCCLSVC_MISMATCH && st->field == NCCLSVC_FIELD_ORDER;
+}
+/* A message with such a status. It may come before SPAN_CIRCLE, and is as good. */
+bool stuck_says(unsigned kind, const void *body, size_t bytes);
+/* body: a status. Fails what the members here wait for, if they still do. */
+void stuck_break(struct engine *e, struct span *s, const void *body);
+/* SPAN_STUCK, SPAN_STILL or SPAN_CIRCLE. */
+void stuck_hear(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
+		const struct junction_key *key, const void *body, size_t bytes);
+
 /* ---- sequence.c ---- */
 
 /* What device_launch has collected is to be launched when the sequencer says so. fits: or it never
@@ -270,6 +294,9 @@ void junction_post_collective(struct engine *e, struct comm *c);
 void junction_post_p2p(struct engine *e, struct task *t);
 /* The current collective cannot run, for this node's reasons. */
 void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
+/* Members of all nodes wait for each other: this node fails what others have begun, the current
+ * collective too if some have. */
+void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st, bool collective);
 /* The current collective is over already, as others have decided: haunt it. */
 void junction_look(struct engine *e, struct comm *c);
 /* True if this node has spoken about the current collective. */

@@ -312,6 +312,7 @@ struct engine {
 	bool op_scans;	    /* some have not begun all that they may */
 	uint64_t span_ns;   /* when another node was last heard of */
 	uint64_t heard_ns;  /* when it was last listened for */
+	uint64_t stuck_ns;  /* when to look for members that wait for each other */
 	struct junction *asked;
 	struct span *endings;
 	struct message *messages, *early;
