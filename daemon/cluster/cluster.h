@@ -286,10 +286,11 @@ struct control_plan_verdict {
 
 /* ---- start.c ---- */
 
-/* Is this one of several daemons, or was it asked to be? */
-bool cluster_wanted(const struct config *config, char *const envp[]);
+/* 1: this is one of several daemons, or was asked to be; 0: it is alone; -1 after a message was
+ * logged: it is one of several that have no way to meet. */
+int cluster_wanted(const struct config *config, char *const envp[]);
 /* Meets the others, which takes as long as they need to start; NULL after a message was logged. */
-struct cluster *cluster_create(uv_loop_t *loop, const struct config *config);
+struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, char *const envp[]);
 /* The server is there: what the others have said so far is handled. */
 void cluster_attach(struct cluster *c, struct server *s);
 /* Tells the others, and lets the connections go; the loop must run until cluster_closed. */
