@@ -282,9 +282,10 @@ static int engine_threads(void)
 {
 	cpu_set_t set;
 	/* Slurm and others give a process a part of the machine. */
-	int cpus = sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
+	long cpus = sched_getaffinity(0, sizeof(set), &set) ? sysconf(_SC_NPROCESSORS_ONLN)
+							    : CPU_COUNT(&set);
 
-	return cpus > 4 ? 4 : cpus;
+	return cpus < 1 ? 1 : cpus > 4 ? 4 : (int)cpus;
 }
 
 int config_key_set(struct config *c, unsigned key, const char *text, char *why, size_t why_size)
