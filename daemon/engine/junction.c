@@ -60,8 +60,7 @@ static struct junction_key collective_key(const struct comm *c)
 	return (struct junction_key){-1, -1, c->collectives, 0};
 }
 
-/* The place among the span's nodes of one that takes part. */
-static uint32_t place_of(const struct junction *j, uint32_t part)
+uint32_t junction_place_of(const struct junction *j, uint32_t part)
 {
 	const struct span *s = j->comm->span;
 	if (j->key.a < 0)
@@ -69,7 +68,7 @@ static uint32_t place_of(const struct junction *j, uint32_t part)
 	return s->node_of[part ? j->key.b : j->key.a];
 }
 
-static uint32_t part_of(const struct junction *j, uint32_t place)
+uint32_t junction_part_of(const struct junction *j, uint32_t place)
 {
 	if (j->key.a < 0)
 		return place;
@@ -142,7 +141,7 @@ static bool find_mismatch(const struct junction *j, ncclsvc_status *st)
 	return false;
 }
 
-static void end_tasks(struct engine *e, struct junction *j, const ncclsvc_status *st)
+void junction_end_tasks(struct engine *e, struct junction *j, const ncclsvc_status *st)
 {
 	uint32_t n = j->key.a < 0 ? j->comm->nranks : 2;
 	for (uint32_t k = 0; j->tasks && k < n; k++) {
@@ -225,7 +224,7 @@ static void start(struct engine *e, struct junction *j)
 			st = status_of(NCCLSVC_PROTOCOL);
 			span_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
 		}
-		end_tasks(e, j, &st);
+		junction_end_tasks(e, j, &st);
 		junction_free(e, c->span, j);
 		return;
 	}
@@ -242,7 +241,7 @@ bool junction_unknown_leaver(const struct comm *c, const ncclsvc_status *st)
 	return st->result == NCCLSVC_PEER_GONE && st->rank_a >= 0 && !c->members[st->rank_a].gone;
 }
 
-static void conclude(struct engine *e, struct junction *j)
+void junction_conclude(struct engine *e, struct junction *j)
 {
 	struct verdict *mine = &j->verdicts[j->mine];
 	ncclsvc_status st;
@@ -267,7 +266,7 @@ static void conclude(struct engine *e, struct junction *j)
 		start(e, j);
 		return;
 	}
-	end_tasks(e, j, &st);
+	junction_end_tasks(e, j, &st);
 	junction_free(e, j->comm->span, j);
 }
 
@@ -275,7 +274,7 @@ static void heard(struct engine *e, struct junction *j, uint32_t part, enum said
 {
 	j->verdicts[part].said = said;
 	if (++j->heard == j->nparts)
-		conclude(e, j);
+		junction_conclude(e, j);
 }
 
 /* ---- Speaking ---- */
@@ -285,11 +284,11 @@ void junction_tell(struct engine *e, const struct junction *j, enum span_kind ki
 {
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (i != j->mine)
-			span_send(e, j->comm->span, place_of(j, i), kind, &j->key, st, sizeof(*st),
-				  NULL, 0);
+			span_send(e, j->comm->span, junction_place_of(j, i), kind, &j->key, st,
+				  sizeof(*st), NULL, 0);
 }
 
-static bool keep_status(struct junction *j, uint32_t part, const ncclsvc_status *st)
+bool junction_keep_status(struct junction *j, uint32_t part, const ncclsvc_status *st)
 {
 	struct verdict *v = &j->verdicts[part];
 	v->status = malloc(sizeof(*v->status));
@@ -299,7 +298,7 @@ static bool keep_status(struct junction *j, uint32_t part, const ncclsvc_status 
 }
 
 /* The local ranks that have not posted the current collective. */
-static void name_local_missing(const struct comm *c, const struct junction *j, ncclsvc_status *st)
+void junction_name_missing(const struct comm *c, const struct junction *j, ncclsvc_status *st)
 {
 	const struct span *s = c->span;
 	if (st->result != NCCLSVC_TIMEOUT)
@@ -325,7 +324,7 @@ void junction_say_failed(struct engine *e, struct junction *j, const ncclsvc_sta
 {
 	if (j->comm->span->over)
 		return;
-	if (!keep_status(j, j->mine, st)) {
+	if (!junction_keep_status(j, j->mine, st)) {
 		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
@@ -341,7 +340,7 @@ void junction_say_ready(struct engine *e, struct junction *j, const struct svc_r
 	for (uint32_t i = 0; i < j->nparts; i++) {
 		if (i == j->mine)
 			continue;
-		uint32_t place = place_of(j, i);
+		uint32_t place = junction_place_of(j, i);
 		size_t n = small ? small_pack(s, j->tasks, place, p2p, payload) : 0;
 		span_send(e, s, place, SPAN_READY, &j->key, record, sizeof(*record), payload, n);
 	}
@@ -406,7 +405,7 @@ void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_st
 	if (j->verdicts[j->mine].said)
 		return;
 	ncclsvc_status own = *st;
-	name_local_missing(c, j, &own);
+	junction_name_missing(c, j, &own);
 	/* Who does not answer does not keep the others waiting. */
 	j->due_ns = e->now + ANSWER_NS;
 	DL_APPEND2(e->asked, j, prev_due, next_due);
@@ -461,7 +460,7 @@ void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
 	DL_APPEND2(e->asked, j, prev_due, next_due);
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (!j->verdicts[i].said)
-			span_send(e, j->comm->span, place_of(j, i), SPAN_ASK, &j->key, st,
+			span_send(e, j->comm->span, junction_place_of(j, i), SPAN_ASK, &j->key, st,
 				  sizeof(*st), NULL, 0);
 }
 
@@ -476,180 +475,9 @@ void junction_expire(struct engine *e)
 		j->due_ns = 0;
 		for (uint32_t i = 0; i < j->nparts; i++) {
 			if (!j->verdicts[i].said) {
-				span_give_up(e, j->comm, NCCLSVC_TIMEOUT, place_of(j, i));
+				span_give_up(e, j->comm, NCCLSVC_TIMEOUT, junction_place_of(j, i));
 				break;
 			}
-		}
-	}
-}
-
-/* ---- Hearing ---- */
-
-/* Others want to, or will, end it, and this node has not spoken: so it does. */
-static void doom(struct engine *e, struct junction *j, const ncclsvc_status *why)
-{
-	ncclsvc_status st = *why;
-	if (j->comm->span->over)
-		return;
-	name_local_missing(j->comm, j, &st);
-	junction_say_failed(e, j, &st);
-}
-
-/* A rank without which it can't be; -1: none. */
-static int32_t who_is_gone(const struct comm *c, const struct junction_key *key)
-{
-	const struct span *s = c->span;
-	for (uint32_t k = 0; key->a < 0 && c->gone && k < c->nranks; k++)
-		if (c->members[k].gone)
-			return (int32_t)k;
-	for (int i = 0; key->a >= 0 && i < 2; i++) {
-		int32_t rank = i ? key->b : key->a;
-		if (s->node_of[rank] == s->me && c->members[rank].gone)
-			return rank;
-	}
-	return -1;
-}
-
-static bool key_valid(const struct span *s, uint32_t place, const struct junction_key *key)
-{
-	const int32_t n = (int32_t)s->comm->nranks;
-	if (key->a == -1 && key->b == -1)
-		return true;
-	if (key->a < 0 || key->a >= n || key->b < 0 || key->b >= n)
-		return false;
-	uint32_t a = s->node_of[key->a], b = s->node_of[key->b];
-	return (a == place && b == s->me) || (a == s->me && b == place);
-}
-
-/* Has this already come to its end here? Then its word is of no use. */
-static bool is_past(const struct comm *c, const struct junction_key *key)
-{
-	return key->a < 0 && key->seq < c->collectives;
-}
-
-static void hear_ready(struct engine *e, struct junction *j, uint32_t part, const char *body,
-		       size_t bytes)
-{
-	struct verdict *v = &j->verdicts[part];
-	memcpy(&v->record, body, sizeof(v->record));
-	v->bytes = bytes - sizeof(v->record);
-	if (v->bytes) {
-		v->payload = malloc(v->bytes);
-		if (!v->payload) {
-			span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
-			return;
-		}
-		memcpy(v->payload, body + sizeof(v->record), v->bytes);
-	}
-	int32_t gone = j->verdicts[j->mine].said ? -1 : who_is_gone(j->comm, &j->key);
-	bool pair = j->key.a >= 0;
-	v->said = SAID_READY;
-	j->heard++;
-	if (gone >= 0) {
-		ncclsvc_status st = order_gone_status(j->comm, gone);
-		junction_say_failed(e, j, &st);
-	} else if (j->heard == j->nparts) {
-		if (pair && j->resolved) /* this side failed, and nobody waits */
-			junction_free(e, j->comm->span, j);
-		else
-			conclude(e, j);
-	} else if (pair && j->comm->plan) {
-		junction_check_kind(e, j);
-	}
-}
-
-static void hear_failed(struct engine *e, struct junction *j, uint32_t part,
-			const ncclsvc_status *st)
-{
-	struct verdict *mine = &j->verdicts[j->mine];
-	bool resolved = j->resolved;
-	if (!keep_status(j, part, st)) {
-		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
-		return;
-	}
-	/* A rank that nobody has, from who ought to know better. */
-	if (st->rank_a >= (int32_t)j->comm->nranks) {
-		span_give_up(e, j->comm, NCCLSVC_PROTOCOL, place_of(j, part));
-		return;
-	}
-	if (j->key.a >= 0 && (!mine->said || resolved)) {
-		/* Kept for who posts it; or both sides have failed, and are over. */
-		j->verdicts[part].said = SAID_FAILED;
-		j->heard++;
-		j->resolved = true;
-		if (resolved)
-			junction_free(e, j->comm->span, j);
-		return;
-	}
-	j->verdicts[part].said = SAID_FAILED;
-	j->heard++;
-	if (!mine->said)
-		doom(e, j, st); /* and that may conclude it */
-	else if (j->heard == j->nparts)
-		conclude(e, j);
-}
-
-void junction_hear(struct engine *e, struct span *s, uint32_t place, const struct span_header *h,
-		   const char *body)
-{
-	struct comm *c = s->comm;
-	struct junction_key key = h->key;
-	ncclsvc_status st;
-	size_t least = h->kind == SPAN_READY ? sizeof(struct svc_record) : sizeof(st);
-	if (h->bytes < least || !key_valid(s, place, &key)) {
-		span_give_up(e, c, NCCLSVC_PROTOCOL, place);
-		return;
-	}
-	if (h->kind != SPAN_READY)
-		memcpy(&st, body, sizeof(st));
-	struct junction *j = junction_find(s, &key);
-	/* Who asks has spoken before: what is not known (any more) is over. */
-	if (!j && (h->kind == SPAN_ASK || is_past(c, &key)))
-		return;
-	if (!j)
-		j = junction_get(s, &key);
-	if (!j) {
-		span_give_up(e, c, NCCLSVC_LIMIT, place);
-		return;
-	}
-	uint32_t part = part_of(j, place);
-	if (h->kind == SPAN_ASK) {
-		if (!j->verdicts[j->mine].said)
-			doom(e, j, &st);
-	} else if (j->verdicts[part].said || part == j->mine) {
-		span_give_up(e, c, NCCLSVC_PROTOCOL, place);
-		return;
-	} else if (h->kind == SPAN_READY) {
-		hear_ready(e, j, part, body, h->bytes);
-	} else {
-		hear_failed(e, j, part, &st);
-	}
-	j = key.a >= 0 && junction_plan(&key) ? junction_find(s, &key) : NULL;
-	if (j)
-		junction_forget_left(e, j);
-}
-
-/* ---- A member leaves ---- */
-
-void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
-{
-	struct span *s = c->span;
-	struct junction *j, *next;
-	bool here = s->node_of[rank] == s->me;
-	/* Those that others wait in, and in which this node has not spoken. */
-	HASH_ITER (hh, s->junctions, j, next) {
-		bool concerned = j->key.a < 0 || (here && (j->key.a == rank || j->key.b == rank));
-		if (concerned && !j->verdicts[j->mine].said) {
-			junction_say_failed(e, j, st);
-		} else if (j->withheld && j->status.rank_a == rank) {
-			ncclsvc_status end = j->status;
-			j->withheld = false;
-			if (j->heard == j->nparts) {
-				conclude(e, j);
-				continue;
-			}
-			end_tasks(e, j, &end);
-			junction_free(e, s, j);
 		}
 	}
 }

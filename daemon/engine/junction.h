@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What junction.c and junction_pair.c share. */
+ * What junction.c, junction_hear.c and junction_pair.c share. */
 #ifndef ENGINE_JUNCTION_H
 #define ENGINE_JUNCTION_H
 
@@ -22,6 +22,17 @@ void junction_say_failed(struct engine *e, struct junction *j, const ncclsvc_sta
 /* Messages between engines overtake those between supervisors. Who is told that a member has left
  * may rejoin at once, and then its supervisor must know. */
 bool junction_unknown_leaver(const struct comm *c, const ncclsvc_status *st);
+
+/* The place among the span's nodes of one that takes part; and the reverse. */
+uint32_t junction_place_of(const struct junction *j, uint32_t part);
+uint32_t junction_part_of(const struct junction *j, uint32_t place);
+/* What that part has failed with. False: no memory. */
+bool junction_keep_status(struct junction *j, uint32_t part, const ncclsvc_status *st);
+/* Of a TIMEOUT: the local ranks that have not posted it. */
+void junction_name_missing(const struct comm *c, const struct junction *j, ncclsvc_status *st);
+/* All have spoken: it runs, or has failed. */
+void junction_conclude(struct engine *e, struct junction *j);
+void junction_end_tasks(struct engine *e, struct junction *j, const ncclsvc_status *st);
 
 /* ---- junction_pair.c ---- */
 

@@ -3,7 +3,8 @@
  * Communicators whose members are on several nodes.
  *
  *   span.c        which nodes and ranks, their messages, and the end
- *   junction.c    where the nodes' tasks meet: verdicts; junction_pair.c: a Send and its Recv
+ *   junction.c    where the nodes' tasks meet: verdicts; junction_hear.c: those of other nodes;
+ *                 junction_pair.c: a Send and its Recv
  *   across.c      moving the bytes of what met: pieces, in flight by MPI
  *   across_course.c which bytes a piece is, for each operation
  *   across_small.c the same for what fits into a message
@@ -280,7 +281,7 @@ void sequencer_node_lost(struct engine *e, uint32_t node);
 bool sequencer_awaited(const struct engine *e);
 void sequencer_finish(struct engine *e);
 
-/* ---- junction.c, junction_pair.c ---- */
+/* ---- junction*.c ---- */
 
 /* The task waits for other nodes no more. */
 static inline void junction_release(struct engine *e, struct task *t)
