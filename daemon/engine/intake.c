@@ -108,6 +108,45 @@ static bool is_ending(struct engine *e, const struct task *t, const struct comm 
 	return true;
 }
 
+/* What few records can do wrong. */
+static __attribute__((noinline)) int check_more(struct engine *e, const struct task *t,
+						const struct comm *c, uint64_t src_bytes,
+						uint64_t dst_bytes, const char **text)
+{
+	const struct svc_record *r = &t->record;
+	int result;
+	if (!overlap_allowed(t, src_bytes, dst_bytes)) {
+		*text = "source and destination overlap, and not as the operation works in place";
+		return NCCLSVC_INVALID_ARGUMENT;
+	}
+	if (c->cuda && r->op == NCCLSVC_ALL_TO_ALL && src_bytes && t->src == t->dst) {
+		*text = "NCCL does not do AllToAll in place";
+		return NCCLSVC_UNSUPPORTED;
+	}
+	if (!c->cuda && svc_op_reduces(r->op) && svc_redop_made(r->redop)) {
+		*text = c->staged ? "premulsum is made by NCCL, and this daemon's transport is mpi"
+				  : "premulsum is made on communicators of GPUs only";
+		return NCCLSVC_UNSUPPORTED;
+	}
+	if (!c->cuda && r->type >= NCCLSVC_FLOAT8E4M3 && svc_op_reduces(r->op)) {
+		*text = c->staged ? "float8 is reduced by NCCL, and this daemon's transport is mpi"
+				  : "float8 is reduced on GPUs only";
+		return NCCLSVC_UNSUPPORTED;
+	}
+	if (r->timeline && !t->session->ring) {
+		*text = "timelines need an attached ring";
+		return NCCLSVC_INVALID_ARGUMENT;
+	}
+	if (r->plan && (result = plan_check(t, c, text)))
+		return result;
+	/* While draining, only tasks that others already wait for are let in. */
+	if (e->draining && !c->pending) {
+		*text = "the daemon is shutting down";
+		return NCCLSVC_DRAINING;
+	}
+	return NCCLSVC_OK;
+}
+
 /* *end: how the epoch ended that it is too late for, if it is that. */
 static int check(struct engine *e, struct session *s, struct task *t, const ncclsvc_status **end,
 		 const char **text)
@@ -152,34 +191,13 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 		*text = "the communicator's epoch is over: rejoin it";
 		return NCCLSVC_STALE_EPOCH;
 	}
-	if (!overlap_allowed(t, src_bytes, dst_bytes)) {
-		*text = "source and destination overlap, and not as the operation works in place";
-		return NCCLSVC_INVALID_ARGUMENT;
-	}
-	if (c->cuda && r->op == NCCLSVC_ALL_TO_ALL && src_bytes && t->src == t->dst) {
-		*text = "NCCL does not do AllToAll in place";
-		return NCCLSVC_UNSUPPORTED;
-	}
-	if (!c->cuda && svc_op_reduces(r->op) && svc_redop_made(r->redop)) {
-		*text = c->staged ? "premulsum is made by NCCL, and this daemon's transport is mpi"
-				  : "premulsum is made on communicators of GPUs only";
-		return NCCLSVC_UNSUPPORTED;
-	}
-	if (!c->cuda && r->type >= NCCLSVC_FLOAT8E4M3 && svc_op_reduces(r->op)) {
-		*text = c->staged ? "float8 is reduced by NCCL, and this daemon's transport is mpi"
-				  : "float8 is reduced on GPUs only";
-		return NCCLSVC_UNSUPPORTED;
-	}
-	if (r->timeline && !s->ring) {
-		*text = "timelines need an attached ring";
-		return NCCLSVC_INVALID_ARGUMENT;
-	}
-	if (r->plan && (result = plan_check(t, c, text)))
-		return result;
-	/* While draining, only tasks that others already wait for are let in. */
-	if (e->draining && !c->pending) {
-		*text = "the daemon is shutting down";
-		return NCCLSVC_DRAINING;
+	t->simple = svc_op_is_p2p(r->op) && !(r->flags & SVC_TASK_SECOND_HALF) && !t->by_socket &&
+		    !c->cuda && !c->staged;
+	/* It has one buffer, and nothing else that could be wrong. */
+	if (!t->simple || e->draining) {
+		result = check_more(e, t, c, src_bytes, dst_bytes, text);
+		if (result)
+			return result;
 	}
 	t->comm = c;
 	return NCCLSVC_OK;
@@ -213,14 +231,20 @@ static void close_group(struct engine *e, struct session *s)
 		return;
 	}
 	uint32_t id = n > 1 ? ++e->groups : 0;
+	bool straight = true;
 	struct task *t;
-	DL_FOREACH (first, t)
+	DL_FOREACH (first, t) {
 		t->group = id;
+		straight = straight && t->simple && t->member == first->member;
+	}
 	if (n > 1 && e->cuda)
 		device_link_group(first);
 	s->group = NULL;
 	s->group_tasks = 0;
-	order_enqueue(e, first, n);
+	if (straight && straight_may(first))
+		straight_post(e, first, n);
+	else
+		order_enqueue(e, first, n);
 }
 
 /* NULL, and why, if there are too many. */

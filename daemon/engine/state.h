@@ -5,7 +5,7 @@
  *   engine.c    the thread, its loop and its sleep; commands.c: what the supervisor asks
  *   intake.c    ring and socket records -> tasks
  *   order.c     whose turn it is on a communicator; meet.c: which tasks meet; ending.c: those that
- *               end before they run; life.c: what these share
+ *               end before they run; life.c: what these share; straight.c: past the queue
  *   plan.c      planned tasks, held until their group is whole
  *   device.c    tasks of GPUs, which their workers run
  *   window.c    small collectives of GPUs on lent memory: NCCL's symmetric windows; window_life.c
@@ -77,6 +77,7 @@ struct task {
 	uint32_t group; /* 0: none */
 	uint8_t place;	/* enum place */
 	bool by_socket, waits_input, ghost;
+	bool simple; /* from a ring, of host memory, a Send or Recv without a second half */
 	bool published;		    /* inspection knows it, and its deadline counts */
 	uint8_t shown;		    /* the state that inspection knows */
 	bool flying;		    /* launched on a GPU */
@@ -355,6 +356,11 @@ void order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *e
 void order_member_left(struct engine *e, struct comm *c, int32_t rank);
 void order_free_comm(struct engine *e, struct comm *c);
 
+/* straight.c */
+/* May a group of simple tasks of this one's member be posted at once? Else order_enqueue. */
+bool straight_may(const struct task *first);
+void straight_post(struct engine *e, struct task *first, uint32_t n);
+
 /* plan.c */
 void plan_add(struct comm *c, struct plan *p);
 void plan_drop(struct engine *e, struct comm *c, int32_t rank); /* c may be NULL */
@@ -384,6 +390,9 @@ enum begun {
  * it is, which is told at its end, and not the tasks; NULL: nobody's. */
 enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks,
 		     struct chunk *staged);
+
+/* Runs a Send and its Recv, in this order, if they are small: what most are. */
+bool run_small_send(const struct engine *e, struct task *const *pair);
 
 /* device.c */
 void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell);
