@@ -192,7 +192,7 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 		return NCCLSVC_STALE_EPOCH;
 	}
 	t->simple = svc_op_is_p2p(r->op) && !(r->flags & SVC_TASK_SECOND_HALF) && !t->by_socket &&
-		    !c->cuda && !c->staged;
+		    device < 0;
 	/* It has one buffer, and nothing else that could be wrong. */
 	if (!t->simple || e->draining) {
 		result = check_more(e, t, c, src_bytes, dst_bytes, text);

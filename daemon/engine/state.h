@@ -343,7 +343,13 @@ void order_admit(struct engine *e, struct task *t);
 void order_append(struct engine *e, struct task *t);
 void order_enqueue(struct engine *e, struct task *first, uint32_t n);
 void order_publish(struct engine *e, struct task *t);
-void order_run_ready(struct engine *e);
+void order_move_ready(struct engine *e);
+/* In most rounds nobody is. */
+static inline void order_run_ready(struct engine *e)
+{
+	if (e->ready)
+		order_move_ready(e);
+}
 void order_check_inputs(struct engine *e);
 void order_expire(struct engine *e);
 /* Ends a task that does not run yet, with this status: now for its client, and for the other
