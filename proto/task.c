@@ -130,10 +130,12 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 	const size_t size = svc_type_size(r->type);
 	if (!kind)
 		return refuse(text, "unknown operation");
-	if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_SECOND_HALF))
-		return refuse(text, "unknown task flags");
-	if (r->flags & SVC_TASK_SECOND_HALF && svc_record_check_half(r, text))
-		return NCCLSVC_INVALID_ARGUMENT;
+	if (r->flags & ~SVC_TASK_MORE) {
+		if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_SECOND_HALF))
+			return refuse(text, "unknown task flags");
+		if (svc_record_check_half(r, text))
+			return NCCLSVC_INVALID_ARGUMENT;
+	}
 	if (r->timeout_ns > SVC_TIMEOUT_MAX_NS)
 		return refuse(text, "the timeout is out of range");
 	if (kind & HAS_DATA && !size)

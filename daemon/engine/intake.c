@@ -54,14 +54,16 @@ static struct region *find_region(struct engine *e, struct task *t, uint32_t reg
 	return NULL;
 }
 
-static bool locate(struct engine *e, struct task *t, int32_t device, uint32_t region,
+static bool locate(struct engine *e, struct task *t, int32_t device, uint32_t *region,
 		   uint64_t offset, uint64_t bytes, char **at)
 {
 	static char nowhere[1];
 	*at = nowhere;
-	if (!bytes)
+	if (!bytes) {
+		*region = 0; /* what is not used is not held */
 		return true;
-	struct region *g = find_region(e, t, region);
+	}
+	const struct region *g = find_region(e, t, *region);
 	if (!g || g->device != device || offset > g->bytes || bytes > g->bytes - offset)
 		return false;
 	*at = g->base + offset;
@@ -162,24 +164,20 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 	t->rank = h->rank;
 	t->member = &c->members[t->rank];
 	const int32_t device = t->member->device;
-	*text = sentence;
-	if (t->by_socket && (result = svc_record_check_half(r, sentence)))
+	if ((t->by_socket && (result = svc_record_check_half(r, sentence))) ||
+	    (result =
+		     svc_record_measure(r, c->nranks, t->rank, &src_bytes, &dst_bytes, sentence))) {
+		*text = sentence;
 		return result;
-	result = svc_record_measure(r, c->nranks, t->rank, &src_bytes, &dst_bytes, sentence);
-	if (result)
-		return result;
-	if (!src_bytes) /* what is not used is not held */
-		r->src_region = 0;
-	if (!dst_bytes)
-		r->dst_region = 0;
-	if (!locate(e, t, device, r->src_region, r->src_offset, src_bytes, &t->src)) {
+	}
+	if (!locate(e, t, device, &r->src_region, r->src_offset, src_bytes, &t->src)) {
 		if (is_ending(e, t, c, end))
 			return c->end.result;
 		*text = "the source does not lie within a region of this session on the "
 			"communicator's device";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
-	if (!locate(e, t, device, r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
+	if (!locate(e, t, device, &r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
 		if (is_ending(e, t, c, end))
 			return c->end.result;
 		*text = "the destination does not lie within a region of this session on the "

@@ -186,7 +186,7 @@ void order_post_collective(struct engine *e, struct task *t)
 struct task *order_find_peer(const struct task *t)
 {
 	const struct member *peer = &t->comm->members[t->record.peer];
-	unsigned want = t->record.op == NCCLSVC_SEND ? NCCLSVC_RECV : NCCLSVC_SEND;
+	const unsigned want = NCCLSVC_SEND + NCCLSVC_RECV - t->record.op; /* the other of the two */
 	struct task *u;
 	DL_FOREACH (peer->queue, u) {
 		if (u->place < AT_HEAD)

@@ -87,7 +87,7 @@ struct task {
 	struct task *next_in_group; /* a circle, on GPUs' communicators; NULL: alone */
 	uint64_t visit;
 	uint64_t uid;
-	struct task *prev, *next; /* in a member's queue or a session's open group */
+	struct task *prev, *next; /* in a member's queue, a session's open group, or free */
 	struct session *session;
 	struct member *member;
 	char *src, *dst;
@@ -269,9 +269,8 @@ struct engine {
 	struct deadlines deadlines;
 	struct task_table table;
 	struct task *tasks;   /* [table.size] */
-	uint32_t *free_slots; /* stack */
-	uint32_t nfree;
-	uint32_t fresh;	  /* slots from here on were never used */
+	struct task *free;    /* stack, by `next` */
+	uint32_t fresh;	      /* slots from here on were never used */
 	uint32_t leaving; /* sessions */
 	struct command *departing; /* regions that are to be let go */
 	uint32_t ndeparting, departing_room;
@@ -325,7 +324,7 @@ struct engine {
 	uint32_t ntags, tags_room, fresh_tags;
 
 	uint32_t nunpublished;
-	uint32_t unpublished[256]; /* slots of tasks that may be over before anybody could look */
+	struct task *unpublished[256]; /* they may be over before anybody could look */
 };
 
 /* intake.c */
@@ -397,8 +396,8 @@ enum begun {
 enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks,
 		     struct chunk *staged);
 
-/* Runs a Send and its Recv, in this order, if they are small: what most are. */
-bool run_small_send(const struct engine *e, struct task *const *pair);
+/* Runs a Send and its Recv if they are small: what most are. */
+bool run_small_send(const struct engine *e, struct task *send, struct task *recv);
 
 /* device.c */
 void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell);

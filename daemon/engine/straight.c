@@ -22,9 +22,8 @@ static bool meet_at_once(struct engine *e, struct task *t, struct task *u)
 {
 	const struct svc_record *a = &t->record, *b = &u->record;
 	const bool sends = a->op == NCCLSVC_SEND;
-	struct task *const pair[] = {sends ? t : u, sends ? u : t};
 	if (!u->simple || u->ghost || a->type != b->type || a->count != b->count ||
-	    !run_small_send(e, pair))
+	    !run_small_send(e, sends ? t : u, sends ? u : t))
 		return false;
 	struct member *m = t->member;
 	m->submitted++;
