@@ -56,6 +56,8 @@ ncclsvc_result task_report(ncclsvc_session *s, uint64_t task)
 {
 	ncclsvc_status status;
 	char sentence[SVC_TEXT_BYTES];
+	if (task_went_well(&s->tasks, task))
+		return NCCLSVC_OK;
 	task_status_of(s, task, &status);
 	if (status.result == NCCLSVC_OK)
 		return NCCLSVC_OK;

@@ -124,6 +124,12 @@ struct tasks {
 	uint64_t nfailures;	  /* ever */
 };
 
+/* Where a task is, or was, or will be. */
+static inline struct slot *task_slot(const struct tasks *t, uint64_t task)
+{
+	return &t->slots[task & (t->entries - 1)];
+}
+
 enum task_state { TASK_PENDING, TASK_COPYING, TASK_ENDED, TASK_FORGOTTEN };
 
 ncclsvc_result tasks_init(struct tasks *t, uint32_t entries);
@@ -138,6 +144,12 @@ ncclsvc_result tasks_room(ncclsvc_session *s, unsigned n);
 /* The answer to a SUBMIT. Locked. */
 bool task_answer(ncclsvc_session *s, uint32_t serial, const void *body, size_t length, int result);
 uint32_t task_serial(uint64_t task);
+/* An ended task's slot still knows it, and that it did not fail. Locked. */
+static inline bool task_went_well(const struct tasks *t, uint64_t task)
+{
+	const struct slot *slot = task_slot(t, task);
+	return slot->number == task && !slot->status.result;
+}
 /* Writes the status of an ended task; zeros with result OK for a forgotten one. Locked. */
 void task_status_of(ncclsvc_session *s, uint64_t task, ncclsvc_status *status);
 /* failure.c: remembers that the task failed; text says more than the status, or is "". Locked */
@@ -211,8 +223,8 @@ bool session_wait(ncclsvc_session *s, uint64_t deadline);
 /* The connection is over. Locked. */
 __attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, const char *format,
 							...);
-/* Sets the error and returns DAEMON_LOST if it is. Locked. */
-ncclsvc_result session_check(ncclsvc_session *s);
+/* What session_check leaves to it: the session is, or seems to be, lost. Locked. */
+ncclsvc_result session_over(ncclsvc_session *s);
 
 /* ---- comm.c ------------------------------------------------------------------------------ */
 
@@ -467,6 +479,14 @@ struct ncclsvc_session {
 	void *callback_arg;
 };
 
+/* Sets the error and returns DAEMON_LOST if it is lost. Locked. */
+static inline ncclsvc_result session_check(ncclsvc_session *s)
+{
+	const struct svc_ring *ring = s->link->ring;
+	bool over = s->lost ||
+		    (ring && atomic_load_explicit(&ring->ended, memory_order_relaxed));
+	return over ? session_over(s) : NCCLSVC_OK;
+}
 /* OK at once if the session is not lost. rejoin: its communicators, too. Not locked. */
 ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin);
 /* In a forked child: closes its share of the connection, so that the daemon sees the parent's end.

@@ -38,22 +38,21 @@ ncclsvc_result op_check(struct op *op)
 {
 	const struct svc_record *r = &op->record;
 	const ncclsvc_comm *comm = op->comm;
-	const char *name = svc_op_name(r->op);
 	char text[SVC_TEXT_BYTES];
 	if (svc_record_measure(r, (uint32_t)comm->nranks, comm->rank, &op->src_bytes,
 			       &op->dst_bytes, text))
-		return error_argument("%s: %s", name, text);
+		return error_argument("%s: %s", svc_op_name(r->op), text);
 	if ((r->type == NCCLSVC_FLOAT8E4M3 || r->type == NCCLSVC_FLOAT8E5M2) && comm->device < 0 &&
 	    svc_op_reduces(r->op))
 		return error_set(NCCLSVC_UNSUPPORTED,
 				 "%s: %s is reduced on GPUs only: join the communicator with a "
 				 "device, or convert",
-				 name, svc_type_name(r->type));
+				 svc_op_name(r->op), svc_type_name(r->type));
 	if (op->src_bytes && (!op->src || wraps(op->src, op->src_bytes)))
-		return error_argument("%s: sendbuf is %p, %llu bytes are due", name,
+		return error_argument("%s: sendbuf is %p, %llu bytes are due", svc_op_name(r->op),
 				      (const void *)op->src, (unsigned long long)op->src_bytes);
 	if (op->dst_bytes && (!op->dst || wraps(op->dst, op->dst_bytes)))
-		return error_argument("%s: recvbuf is %p, %llu bytes are due", name,
+		return error_argument("%s: recvbuf is %p, %llu bytes are due", svc_op_name(r->op),
 				      (const void *)op->dst, (unsigned long long)op->dst_bytes);
 	if (overlap(op) && r->op == NCCLSVC_ALL_TO_ALL && comm->device >= 0)
 		return error_set(NCCLSVC_UNSUPPORTED,
@@ -61,7 +60,7 @@ ncclsvc_result op_check(struct op *op)
 	if (overlap(op) && !in_place(op))
 		return error_argument("%s: sendbuf and recvbuf overlap, and not as the in-place "
 				      "form does",
-				      name);
+				      svc_op_name(r->op));
 	return NCCLSVC_OK;
 }
 

@@ -45,7 +45,7 @@ void session_lose(ncclsvc_session *s, const char *format, ...)
 	pthread_cond_broadcast(&s->changed);
 }
 
-ncclsvc_result session_check(ncclsvc_session *s)
+ncclsvc_result session_over(ncclsvc_session *s)
 {
 	const struct svc_ring *ring = s->link->ring;
 	if (!s->lost && ring && atomic_load_explicit(&ring->ended, memory_order_relaxed)) {

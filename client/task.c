@@ -10,11 +10,6 @@
 
 #define TASK_SERIAL UINT32_C(0x80000000)
 
-static struct slot *slot_at(const struct tasks *t, uint64_t task)
-{
-	return &t->slots[task & (t->entries - 1)];
-}
-
 ncclsvc_result tasks_init(struct tasks *t, uint32_t entries)
 {
 	t->slots = calloc(entries, sizeof(*t->slots));
@@ -75,7 +70,7 @@ bool task_answer(ncclsvc_session *s, uint32_t serial, const void *body, size_t l
 	struct tasks *t = &s->tasks;
 	uint64_t last = t->next - 1;
 	uint64_t task = last - (((uint32_t)last - serial) & (TASK_SERIAL - 1));
-	struct slot *slot = slot_at(t, task);
+	struct slot *slot = task_slot(t, task);
 	if (slot->number != task || slot->state != SLOT_PENDING || !s->options.no_ring)
 		return false;
 	if (length == sizeof(slot->status)) {
@@ -150,7 +145,7 @@ static void end(ncclsvc_session *s, struct slot *slot)
 
 enum task_state task_look(ncclsvc_session *s, uint64_t task)
 {
-	struct slot *slot = slot_at(&s->tasks, task);
+	struct slot *slot = task_slot(&s->tasks, task);
 	if (slot->number != task)
 		return TASK_FORGOTTEN;
 	if (slot->state == SLOT_PENDING)
@@ -197,7 +192,7 @@ ncclsvc_result tasks_room(ncclsvc_session *s, unsigned n)
 	struct tasks *t = &s->tasks;
 	uint64_t next = t->next;
 	for (unsigned i = 0; i < n; i++) {
-		ncclsvc_result r = slot_vacate(s, slot_at(t, next + i));
+		ncclsvc_result r = slot_vacate(s, task_slot(t, next + i));
 		if (r)
 			return r;
 		if (t->next != next) /* another thread submitted meanwhile */
@@ -216,7 +211,7 @@ ncclsvc_result tasks_room(ncclsvc_session *s, unsigned n)
 
 void task_status_of(ncclsvc_session *s, uint64_t task, ncclsvc_status *status)
 {
-	const struct slot *slot = slot_at(&s->tasks, task);
+	const struct slot *slot = task_slot(&s->tasks, task);
 	if (slot->number == task) {
 		*status = slot->status;
 		return;
@@ -229,7 +224,7 @@ void tasks_release_timelines(ncclsvc_session *s)
 {
 	const struct tasks *t = &s->tasks;
 	for (uint64_t n = window_start(t); s->link->ring && n < t->next; n++) {
-		const struct slot *slot = slot_at(t, n);
+		const struct slot *slot = task_slot(t, n);
 		if (slot->number == n && slot->state == SLOT_PENDING && slot->timeline)
 			timeline_raise(&svc_timelines(s->link->ring)[slot->timeline].done,
 				       slot->timeline_value);

@@ -8,10 +8,9 @@
 
 /* Which bytes one side of an operation has. */
 enum extent {
-	NOTHING = 0,
-	ONE = 1,     /* count elements */
-	ALL = 2,     /* count elements of each rank */
-	AT_ROOT = 4, /* elsewhere nothing */
+	NONE,
+	ONE, /* count elements */
+	ALL, /* count elements of each rank */
 };
 
 enum kind {
@@ -24,43 +23,43 @@ enum kind {
 
 /* One look, where a chain of questions would be asked of every record. */
 static const struct shape {
-	uint8_t kind, src, dst;
+	uint8_t kind;
+	uint8_t src[2], dst[2]; /* elsewhere, and at the root (or peer) */
 } shapes[UINT8_MAX + 1] = {
-	[NCCLSVC_ALL_REDUCE] = {KNOWN | HAS_DATA | REDUCES, ONE, ONE},
-	[NCCLSVC_ALL_GATHER] = {KNOWN | HAS_DATA, ONE, ALL},
-	[NCCLSVC_REDUCE_SCATTER] = {KNOWN | HAS_DATA | REDUCES, ALL, ONE},
-	[NCCLSVC_BROADCAST] = {KNOWN | HAS_DATA | HAS_ROOT, ONE | AT_ROOT, ONE},
-	[NCCLSVC_REDUCE] = {KNOWN | HAS_DATA | HAS_ROOT | REDUCES, ONE, ONE | AT_ROOT},
-	[NCCLSVC_ALL_TO_ALL] = {KNOWN | HAS_DATA, ALL, ALL},
-	[NCCLSVC_GATHER] = {KNOWN | HAS_DATA | HAS_ROOT, ONE, ALL | AT_ROOT},
-	[NCCLSVC_SCATTER] = {KNOWN | HAS_DATA | HAS_ROOT, ALL | AT_ROOT, ONE},
-	[NCCLSVC_SEND] = {KNOWN | HAS_DATA | IS_P2P, ONE, NOTHING},
-	[NCCLSVC_RECV] = {KNOWN | HAS_DATA | IS_P2P, NOTHING, ONE},
-	[NCCLSVC_BARRIER] = {KNOWN, NOTHING, NOTHING},
+	[NCCLSVC_ALL_REDUCE] = {KNOWN | HAS_DATA | REDUCES, {ONE, ONE}, {ONE, ONE}},
+	[NCCLSVC_ALL_GATHER] = {KNOWN | HAS_DATA, {ONE, ONE}, {ALL, ALL}},
+	[NCCLSVC_REDUCE_SCATTER] = {KNOWN | HAS_DATA | REDUCES, {ALL, ALL}, {ONE, ONE}},
+	[NCCLSVC_BROADCAST] = {KNOWN | HAS_DATA | HAS_ROOT, {NONE, ONE}, {ONE, ONE}},
+	[NCCLSVC_REDUCE] = {KNOWN | HAS_DATA | HAS_ROOT | REDUCES, {ONE, ONE}, {NONE, ONE}},
+	[NCCLSVC_ALL_TO_ALL] = {KNOWN | HAS_DATA, {ALL, ALL}, {ALL, ALL}},
+	[NCCLSVC_GATHER] = {KNOWN | HAS_DATA | HAS_ROOT, {ONE, ONE}, {NONE, ALL}},
+	[NCCLSVC_SCATTER] = {KNOWN | HAS_DATA | HAS_ROOT, {NONE, ALL}, {ONE, ONE}},
+	[NCCLSVC_SEND] = {KNOWN | HAS_DATA | IS_P2P, {ONE, ONE}, {NONE, NONE}},
+	[NCCLSVC_RECV] = {KNOWN | HAS_DATA | IS_P2P, {NONE, NONE}, {ONE, ONE}},
+	[NCCLSVC_BARRIER] = {KNOWN, {NONE, NONE}, {NONE, NONE}},
 };
 
-static uint64_t side_bytes(unsigned extent, bool root, uint64_t one, uint64_t all)
+/* size: of an element. */
+static inline bool extent(const struct svc_record *r, size_t size, uint32_t nranks, int32_t rank,
+			  uint64_t *src_bytes, uint64_t *dst_bytes)
 {
-	if (!extent || (extent & AT_ROOT && !root))
-		return 0;
-	return extent & ALL ? all : one;
+	const struct shape *shape = &shapes[r->op];
+	const bool root = r->peer == rank;
+	uint64_t bytes[] = {[NONE] = 0, [ONE] = 0, [ALL] = 0};
+	*src_bytes = *dst_bytes = 0;
+	if (shape->kind & HAS_DATA &&
+	    (__builtin_mul_overflow(r->count, (uint64_t)size, &bytes[ONE]) ||
+	     __builtin_mul_overflow(bytes[ONE], (uint64_t)nranks, &bytes[ALL])))
+		return false;
+	*src_bytes = bytes[shape->src[root]];
+	*dst_bytes = bytes[shape->dst[root]];
+	return true;
 }
 
 bool svc_task_extent(const struct svc_record *r, uint32_t nranks, int32_t rank, uint64_t *src_bytes,
 		     uint64_t *dst_bytes)
 {
-	const struct shape *shape = &shapes[r->op];
-	uint64_t one, all;
-	bool root = r->peer == rank;
-	*src_bytes = *dst_bytes = 0;
-	if (r->op == NCCLSVC_BARRIER)
-		return true;
-	if (__builtin_mul_overflow(r->count, (uint64_t)svc_type_size(r->type), &one) ||
-	    __builtin_mul_overflow(one, (uint64_t)nranks, &all))
-		return false;
-	*src_bytes = side_bytes(shape->src, root, one, all);
-	*dst_bytes = side_bytes(shape->dst, root, one, all);
-	return true;
+	return extent(r, svc_type_size(r->type), nranks, rank, src_bytes, dst_bytes);
 }
 
 uint64_t svc_task_bytes(const struct svc_record *r, uint32_t nranks)
@@ -128,15 +127,18 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 		       uint64_t *src_bytes, uint64_t *dst_bytes, char *text)
 {
 	const unsigned kind = shapes[r->op].kind;
+	const size_t size = svc_type_size(r->type);
 	if (!kind)
 		return refuse(text, "unknown operation");
-	if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_SECOND_HALF | SVC_TASK_NO_WINDOW))
-		return refuse(text, "unknown task flags");
-	if (r->flags & SVC_TASK_SECOND_HALF && svc_record_check_half(r, text))
-		return NCCLSVC_INVALID_ARGUMENT;
+	if (r->flags & ~SVC_TASK_MORE) {
+		if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_SECOND_HALF | SVC_TASK_NO_WINDOW))
+			return refuse(text, "unknown task flags");
+		if (svc_record_check_half(r, text))
+			return NCCLSVC_INVALID_ARGUMENT;
+	}
 	if (r->timeout_ns > SVC_TIMEOUT_MAX_NS)
 		return refuse(text, "the timeout is out of range");
-	if (kind & HAS_DATA && !svc_type_size(r->type))
+	if (kind & HAS_DATA && !size)
 		return refuse(text, "unknown element type");
 	if (kind & REDUCES && !svc_redop_known(r->redop) && !svc_redop_made(r->redop))
 		return refuse(text, "unknown reduction");
@@ -144,7 +146,7 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 	if (kind & (HAS_ROOT | IS_P2P) && (uint32_t)r->peer >= nranks)
 		return refuse(text, kind & IS_P2P ? "the peer is no rank of the communicator"
 						  : "the root is no rank of the communicator");
-	if (!svc_task_extent(r, nranks, rank, src_bytes, dst_bytes))
+	if (!extent(r, size, nranks, rank, src_bytes, dst_bytes))
 		return refuse(text, "count times element size overflows");
 	return 0;
 }

@@ -31,17 +31,17 @@ void complete_break_session(struct engine *e, struct session *s, int result, con
 }
 
 /* All of the slot is written but its number, which says that the rest is there. */
-static void publish_status(struct engine *e, struct session *s, ncclsvc_status *slot,
-			   uint64_t number)
+static inline void publish_status(struct engine *e, struct session *s, ncclsvc_status *slot,
+				  uint64_t number)
 {
 	svc_number_store(&slot->number, number);
 	s->busy[number & (s->entries - 1)] = 0;
-	engine_session_active(e, s); /* who gets an answer soon asks again */
 	if (!s->dirty) {
 		s->dirty = true;
 		s->next_dirty = e->dirty;
 		e->dirty = s;
 	}
+	engine_session_active(e, s); /* who gets an answer soon asks again */
 }
 
 static void write_status(struct engine *e, struct session *s, uint64_t number,
@@ -75,7 +75,7 @@ static void send_reply(struct engine *e, struct session *s, uint32_t serial, int
 		complete_break_session(e, s, NCCLSVC_LIMIT, "the client does not read its socket");
 }
 
-static void fill_times(const struct engine *e, const struct task *t, ncclsvc_status *st)
+static inline void fill_times(const struct engine *e, const struct task *t, ncclsvc_status *st)
 {
 	st->submitted_ns = t->submitted_ns;
 	st->started_ns = t->started_ns;
@@ -83,9 +83,7 @@ static void fill_times(const struct engine *e, const struct task *t, ncclsvc_sta
 	st->epoch = t->record.epoch;
 }
 
-/* By socket, or with more to say than that it is over. */
-static __attribute__((noinline)) void complete_in_full(struct engine *e, struct task *t,
-						       const ncclsvc_status *how)
+static void tell(struct engine *e, struct task *t, const ncclsvc_status *how)
 {
 	struct session *s = t->session;
 	ncclsvc_status st = *how;
@@ -157,27 +155,35 @@ static const struct member *staged_member(const struct session *s, const struct 
 	return h && h->comm && h->comm->staged ? &h->comm->members[h->rank] : NULL;
 }
 
-void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
+/* By socket, on a stream, or with more to say than that it is over. */
+static __attribute__((noinline)) void complete_in_full(struct engine *e, struct task *t,
+						       const ncclsvc_status *how)
 {
 	struct session *s = t->session;
 	if (t->record.timeline && t->comm && t->comm->staged)
 		raise_staged(s, &t->record, t->member, t);
 	else if (t->record.timeline && s->ring)
 		complete_timeline(s, &t->record, t->flying, t->comm && t->comm->ended);
-	if (t->by_socket || how->result) {
-		complete_in_full(e, t, how);
-	} else {
-		/* Right into its line of the ring, of which nothing is read. */
-		const uint64_t number = t->record.number;
-		ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
-		const size_t skip = sizeof(slot->number);
-		memcpy((char *)slot + skip, (const char *)how + skip, SVC_HALF - skip);
-		fill_times(e, t, slot);
-		publish_status(e, s, slot, number);
-	}
+	tell(e, t, how);
+}
+
+void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
+{
+	struct session *s = t->session;
 	table_count(&e->table.completed, 1);
 	table_count(&s->counts->completed, 1);
 	e->live--;
+	if (t->by_socket || t->record.timeline || how->result) {
+		complete_in_full(e, t, how);
+		return;
+	}
+	/* Right into its line of the ring, of which nothing is read. */
+	const uint64_t number = t->record.number;
+	ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
+	const size_t skip = sizeof(slot->number);
+	memcpy((char *)slot + skip, (const char *)how + skip, SVC_HALF - skip);
+	fill_times(e, t, slot);
+	publish_status(e, s, slot, number);
 }
 
 void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,

@@ -121,16 +121,16 @@ static const struct task_table *engine_table(const struct executor *x)
 
 struct task *task_alloc(struct engine *e, struct session *s)
 {
-	uint32_t slot;
-	if (e->nfree)
-		slot = e->free_slots[--e->nfree];
-	else if (e->fresh < e->table.size)
-		slot = e->fresh++;
-	else
+	struct task *t = e->free;
+	if (t) {
+		e->free = t->next;
+	} else if (e->fresh < e->table.size) {
+		t = &e->tasks[e->fresh];
+		t->slot = e->fresh++;
+	} else {
 		return NULL;
-	struct task *t = &e->tasks[slot];
+	}
 	memset(t, 0, offsetof(struct task, uid));
-	t->slot = slot;
 	t->uid = ++e->uids;
 	t->session = s;
 	t->submitted_ns = e->now;
@@ -145,7 +145,8 @@ void task_free(struct engine *e, struct task *t)
 	if (t->published)
 		table_clear(&e->table, t->slot);
 	t->uid = 0;
-	e->free_slots[e->nfree++] = t->slot;
+	t->next = e->free;
+	e->free = t;
 	table_count(&e->table.pending, -1);
 }
 
@@ -153,7 +154,7 @@ void task_free(struct engine *e, struct task *t)
 static void publish_tasks(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nunpublished; i++) {
-		struct task *t = &e->tasks[e->unpublished[i]];
+		struct task *t = e->unpublished[i];
 		if (t->uid && t->comm && !t->published)
 			order_publish(e, t);
 	}
@@ -165,7 +166,7 @@ void engine_publish_later(struct engine *e, struct task *t)
 	const uint32_t room = sizeof(e->unpublished) / sizeof(e->unpublished[0]);
 	if (e->nunpublished == room)
 		publish_tasks(e);
-	e->unpublished[e->nunpublished++] = t->slot;
+	e->unpublished[e->nunpublished++] = t;
 }
 
 /* ---- The loop ---- */
@@ -422,7 +423,6 @@ static void engine_free(struct engine *e)
 	free(e->comms);
 	free(e->tasks);
 	free(e->visited);
-	free(e->free_slots);
 	free(e->commands);
 	free(e->departing);
 	free(e->events);
@@ -474,10 +474,9 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->comms = calloc(config->comms_max, sizeof(*e->comms));
 	e->tasks = calloc(config->tasks_max, sizeof(*e->tasks));
 	e->lost = calloc(config->nodes + 1, sizeof(*e->lost));
-	e->free_slots = calloc(config->tasks_max, sizeof(*e->free_slots));
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = EPOLL_COMMANDS};
 	if (e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost || !e->sessions || !e->comms ||
-	    !e->tasks || !e->free_slots || table_init(&e->table, config->tasks_max) ||
+	    !e->tasks || table_init(&e->table, config->tasks_max) ||
 	    epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, e->wake_fd, &ev) < 0 ||
 	    !(e->pool = pool_create(config->threads - 1, wake_engine, e))) {
 		engine_free(e);

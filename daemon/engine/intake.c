@@ -54,14 +54,16 @@ static struct region *find_region(struct engine *e, struct task *t, uint32_t reg
 	return NULL;
 }
 
-static bool locate(struct engine *e, struct task *t, int32_t device, uint32_t region,
+static bool locate(struct engine *e, struct task *t, int32_t device, uint32_t *region,
 		   uint64_t offset, uint64_t bytes, char **at)
 {
 	static char nowhere[1];
 	*at = nowhere;
-	if (!bytes)
+	if (!bytes) {
+		*region = 0; /* what is not used is not held */
 		return true;
-	struct region *g = find_region(e, t, region);
+	}
+	const struct region *g = find_region(e, t, *region);
 	if (!g || g->device != device || offset > g->bytes || bytes > g->bytes - offset)
 		return false;
 	*at = g->base + offset;
@@ -108,50 +110,13 @@ static bool is_ending(struct engine *e, const struct task *t, const struct comm 
 	return true;
 }
 
-/* *end: how the epoch ended that it is too late for, if it is that. */
-static int check(struct engine *e, struct session *s, struct task *t, const ncclsvc_status **end,
-		 const char **text)
+/* What few records can do wrong. */
+static __attribute__((noinline)) int check_more(struct engine *e, const struct task *t,
+						const struct comm *c, uint64_t src_bytes,
+						uint64_t dst_bytes, const char **text)
 {
-	static char sentence[SVC_TEXT_BYTES];
-	uint64_t src_bytes, dst_bytes;
+	const struct svc_record *r = &t->record;
 	int result;
-	struct svc_record *r = &t->record;
-	const struct handle *h = find_comm(e, s, t, &result, end, text);
-	if (!h)
-		return result;
-	struct comm *c = h->comm;
-	t->rank = h->rank;
-	t->member = &c->members[t->rank];
-	const int32_t device = t->member->device;
-	*text = sentence;
-	if (t->by_socket && (result = svc_record_check_half(r, sentence)))
-		return result;
-	result = svc_record_measure(r, c->nranks, t->rank, &src_bytes, &dst_bytes, sentence);
-	if (result)
-		return result;
-	if (!src_bytes) /* what is not used is not held */
-		r->src_region = 0;
-	if (!dst_bytes)
-		r->dst_region = 0;
-	if (!locate(e, t, device, r->src_region, r->src_offset, src_bytes, &t->src)) {
-		if (is_ending(e, t, c, end))
-			return c->end.result;
-		*text = "the source does not lie within a region of this session on the "
-			"communicator's device";
-		return NCCLSVC_INVALID_ARGUMENT;
-	}
-	if (!locate(e, t, device, r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
-		if (is_ending(e, t, c, end))
-			return c->end.result;
-		*text = "the destination does not lie within a region of this session on the "
-			"communicator's device";
-		return NCCLSVC_INVALID_ARGUMENT;
-	}
-	/* Commands that were run for a region or a plan may have ended the epoch. */
-	if (!epoch_runs(e, t, c)) {
-		*text = "the communicator's epoch is over: rejoin it";
-		return NCCLSVC_STALE_EPOCH;
-	}
 	if (!overlap_allowed(t, src_bytes, dst_bytes)) {
 		*text = "source and destination overlap, and not as the operation works in place";
 		return NCCLSVC_INVALID_ARGUMENT;
@@ -170,7 +135,7 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 				  : "float8 is reduced on GPUs only";
 		return NCCLSVC_UNSUPPORTED;
 	}
-	if (r->timeline && !s->ring) {
+	if (r->timeline && !t->session->ring) {
 		*text = "timelines need an attached ring";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
@@ -180,6 +145,57 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 	if (e->draining && !c->pending) {
 		*text = "the daemon is shutting down";
 		return NCCLSVC_DRAINING;
+	}
+	return NCCLSVC_OK;
+}
+
+/* *end: how the epoch ended that it is too late for, if it is that. */
+static int check(struct engine *e, struct session *s, struct task *t, const ncclsvc_status **end,
+		 const char **text)
+{
+	static char sentence[SVC_TEXT_BYTES];
+	uint64_t src_bytes, dst_bytes;
+	int result;
+	struct svc_record *r = &t->record;
+	const struct handle *h = find_comm(e, s, t, &result, end, text);
+	if (!h)
+		return result;
+	struct comm *c = h->comm;
+	t->rank = h->rank;
+	t->member = &c->members[t->rank];
+	const int32_t device = t->member->device;
+	if ((t->by_socket && (result = svc_record_check_half(r, sentence))) ||
+	    (result =
+		     svc_record_measure(r, c->nranks, t->rank, &src_bytes, &dst_bytes, sentence))) {
+		*text = sentence;
+		return result;
+	}
+	if (!locate(e, t, device, &r->src_region, r->src_offset, src_bytes, &t->src)) {
+		if (is_ending(e, t, c, end))
+			return c->end.result;
+		*text = "the source does not lie within a region of this session on the "
+			"communicator's device";
+		return NCCLSVC_INVALID_ARGUMENT;
+	}
+	if (!locate(e, t, device, &r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
+		if (is_ending(e, t, c, end))
+			return c->end.result;
+		*text = "the destination does not lie within a region of this session on the "
+			"communicator's device";
+		return NCCLSVC_INVALID_ARGUMENT;
+	}
+	/* Commands that were run for a region or a plan may have ended the epoch. */
+	if (!epoch_runs(e, t, c)) {
+		*text = "the communicator's epoch is over: rejoin it";
+		return NCCLSVC_STALE_EPOCH;
+	}
+	t->simple = svc_op_is_p2p(r->op) && !(r->flags & SVC_TASK_SECOND_HALF) && !t->by_socket &&
+		    device < 0;
+	/* It has one buffer, and nothing else that could be wrong. */
+	if (!t->simple || e->draining) {
+		result = check_more(e, t, c, src_bytes, dst_bytes, text);
+		if (result)
+			return result;
 	}
 	t->comm = c;
 	return NCCLSVC_OK;
@@ -213,14 +229,20 @@ static void close_group(struct engine *e, struct session *s)
 		return;
 	}
 	uint32_t id = n > 1 ? ++e->groups : 0;
+	bool straight = true;
 	struct task *t;
-	DL_FOREACH (first, t)
+	DL_FOREACH (first, t) {
 		t->group = id;
+		straight = straight && t->simple && t->member == first->member;
+	}
 	if (n > 1 && e->cuda)
 		device_link_group(first);
 	s->group = NULL;
 	s->group_tasks = 0;
-	order_enqueue(e, first, n);
+	if (straight && straight_may(first))
+		straight_post(e, first, n);
+	else
+		order_enqueue(e, first, n);
 }
 
 /* NULL, and why, if there are too many. */

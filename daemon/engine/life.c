@@ -70,6 +70,20 @@ void order_stop_input_wait(struct engine *e, struct task *t)
 	e->staged_inputs -= t->comm->staged;
 }
 
+/* What no simple task has part in. */
+static void leave_all(struct engine *e, struct task *t)
+{
+	struct member *m = member_of(t);
+	if (t->next_in_group)
+		device_leave_group(e, t);
+	if (t->waits_input)
+		order_stop_input_wait(e, t);
+	if (m->collective == t)
+		m->collective = NULL;
+	if (t->record.plan)
+		plan_task_ended(t);
+}
+
 /* The task is over and its client knows: forget it. */
 static void retire(struct engine *e, struct task *t)
 {
@@ -77,10 +91,8 @@ static void retire(struct engine *e, struct task *t)
 	struct comm *c = t->comm;
 	if (!t->ghost || t->flying)
 		order_pin(t, -1);
-	if (t->next_in_group)
-		device_leave_group(e, t);
-	if (t->waits_input)
-		order_stop_input_wait(e, t);
+	if (!t->simple)
+		leave_all(e, t);
 	if (t->place == POSTED)
 		m->posted--;
 	if (t->place == RUNNING) {
@@ -89,11 +101,7 @@ static void retire(struct engine *e, struct task *t)
 	}
 	if (t->place >= AT_HEAD && !t->flying)
 		m->head_tasks--;
-	if (m->collective == t)
-		m->collective = NULL;
 	deadlines_remove(&e->deadlines, &t->deadline);
-	if (t->record.plan)
-		plan_task_ended(t);
 	if (t->flying)
 		DL_DELETE(m->flying, t);
 	else if (t->place != IN_PLAN)

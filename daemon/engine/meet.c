@@ -183,10 +183,10 @@ void order_post_collective(struct engine *e, struct task *t)
 
 /* ---- Point-to-point ---- */
 
-static struct task *find_peer(const struct task *t)
+struct task *order_find_peer(const struct task *t)
 {
 	const struct member *peer = &t->comm->members[t->record.peer];
-	unsigned want = t->record.op == NCCLSVC_SEND ? NCCLSVC_RECV : NCCLSVC_SEND;
+	const unsigned want = NCCLSVC_SEND + NCCLSVC_RECV - t->record.op; /* the other of the two */
 	struct task *u;
 	DL_FOREACH (peer->queue, u) {
 		if (u->place < AT_HEAD)
@@ -203,7 +203,7 @@ static void end_pair(struct engine *e, struct task *a, struct task *b, const ncc
 	order_end_task(e, b, st);
 }
 
-static void meet_pair(struct engine *e, struct task *t, struct task *u)
+void order_meet_pair(struct engine *e, struct task *t, struct task *u)
 {
 	struct task *send = t->record.op == NCCLSVC_SEND ? t : u, *recv = send == t ? u : t;
 	struct task *const pair[] = {send, recv};
@@ -264,7 +264,7 @@ void order_post_p2p(struct engine *e, struct task *t)
 	}
 	t->place = POSTED;
 	member_of(t)->posted++;
-	struct task *u = find_peer(t);
+	struct task *u = order_find_peer(t);
 	if (u)
-		meet_pair(e, t, u);
+		order_meet_pair(e, t, u);
 }

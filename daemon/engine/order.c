@@ -117,7 +117,7 @@ static void end_deadlock(struct engine *e, struct comm *c)
 	}
 }
 
-void order_run_ready(struct engine *e)
+void order_move_ready(struct engine *e)
 {
 	while (e->ready) {
 		struct member *m = e->ready;

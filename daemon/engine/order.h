@@ -46,6 +46,9 @@ ncclsvc_status order_gone_status(const struct comm *c, int32_t rank);
 ncclsvc_status order_refused_status(const struct task *t);
 void order_post_collective(struct engine *e, struct task *t);
 void order_post_p2p(struct engine *e, struct task *t);
+/* The posted task that this one may meet, or NULL; and what comes of it once both are posted. */
+struct task *order_find_peer(const struct task *t);
+void order_meet_pair(struct engine *e, struct task *t, struct task *u);
 /* Ends the current collective on every member that has posted it. */
 void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
 /* Everybody who has posted the current collective learns now that it cannot run. */

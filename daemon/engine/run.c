@@ -243,22 +243,21 @@ static bool give_to_pool(struct engine *e, struct comm *c, const struct move *m,
 	return true;
 }
 
-/* What most Sends are. */
-static bool send_small(const struct engine *e, struct task *const *pair)
+bool run_small_send(const struct engine *e, struct task *send, struct task *recv)
 {
-	const struct svc_record *r = &pair[0]->record;
+	const struct svc_record *r = &send->record;
 	const uint64_t bytes = r->count * svc_type_size(r->type);
-	if (r->op != NCCLSVC_SEND || bytes > INLINE_BYTES)
+	if (bytes > INLINE_BYTES)
 		return false;
-	pair[0]->started_ns = pair[1]->started_ns = e->now;
-	memmove(pair[1]->dst, pair[0]->src, bytes);
+	send->started_ns = recv->started_ns = e->now;
+	memmove(recv->dst, send->src, bytes);
 	return true;
 }
 
 enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks,
 		     struct chunk *staged)
 {
-	if (send_small(e, tasks))
+	if (tasks[0]->record.op == NCCLSVC_SEND && run_small_send(e, tasks[0], tasks[1]))
 		return BEGUN_DONE;
 	struct move m = {.tasks = tasks, .ntasks = ntasks};
 	measure(&m);

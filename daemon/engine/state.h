@@ -5,7 +5,7 @@
  *   engine.c    the thread, its loop and its sleep; commands.c: what the supervisor asks
  *   intake.c    ring and socket records -> tasks
  *   order.c     whose turn it is on a communicator; meet.c: which tasks meet; ending.c: those that
- *               end before they run; life.c: what these share
+ *               end before they run; life.c: what these share; straight.c: past the queue
  *   plan.c      planned tasks, held until their group is whole
  *   device.c    tasks of GPUs, which their workers run
  *   window.c    small collectives of GPUs on lent memory: NCCL's symmetric windows; window_life.c
@@ -77,6 +77,7 @@ struct task {
 	uint32_t group; /* 0: none */
 	uint8_t place;	/* enum place */
 	bool by_socket, waits_input, ghost;
+	bool simple; /* from a ring, of host memory, a Send or Recv without a second half */
 	bool published;		    /* inspection knows it, and its deadline counts */
 	uint8_t shown;		    /* the state that inspection knows */
 	bool flying;		    /* launched on a GPU */
@@ -86,7 +87,7 @@ struct task {
 	struct task *next_in_group; /* a circle, on GPUs' communicators; NULL: alone */
 	uint64_t visit;
 	uint64_t uid;
-	struct task *prev, *next; /* in a member's queue or a session's open group */
+	struct task *prev, *next; /* in a member's queue, a session's open group, or free */
 	struct session *session;
 	struct member *member;
 	char *src, *dst;
@@ -269,9 +270,8 @@ struct engine {
 	struct deadlines deadlines;
 	struct task_table table;
 	struct task *tasks;   /* [table.size] */
-	uint32_t *free_slots; /* stack */
-	uint32_t nfree;
-	uint32_t fresh;	  /* slots from here on were never used */
+	struct task *free;    /* stack, by `next` */
+	uint32_t fresh;	      /* slots from here on were never used */
 	uint32_t leaving; /* sessions */
 	struct command *departing; /* regions that are to be let go */
 	uint32_t ndeparting, departing_room;
@@ -326,7 +326,7 @@ struct engine {
 	uint32_t ntags, tags_room, fresh_tags;
 
 	uint32_t nunpublished;
-	uint32_t unpublished[256]; /* slots of tasks that may be over before anybody could look */
+	struct task *unpublished[256]; /* they may be over before anybody could look */
 };
 
 /* intake.c */
@@ -344,7 +344,13 @@ void order_admit(struct engine *e, struct task *t);
 void order_append(struct engine *e, struct task *t);
 void order_enqueue(struct engine *e, struct task *first, uint32_t n);
 void order_publish(struct engine *e, struct task *t);
-void order_run_ready(struct engine *e);
+void order_move_ready(struct engine *e);
+/* In most rounds nobody is. */
+static inline void order_run_ready(struct engine *e)
+{
+	if (e->ready)
+		order_move_ready(e);
+}
 void order_check_inputs(struct engine *e);
 void order_expire(struct engine *e);
 /* Ends a task that does not run yet, with this status: now for its client, and for the other
@@ -356,6 +362,11 @@ ncclsvc_status order_end_status(const struct epoch_end *end);
 void order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *end);
 void order_member_left(struct engine *e, struct comm *c, int32_t rank);
 void order_free_comm(struct engine *e, struct comm *c);
+
+/* straight.c */
+/* May a group of simple tasks of this one's member be posted at once? Else order_enqueue. */
+bool straight_may(const struct task *first);
+void straight_post(struct engine *e, struct task *first, uint32_t n);
 
 /* plan.c */
 void plan_add(struct engine *e, struct comm *c, struct plan *p);
@@ -388,6 +399,9 @@ enum begun {
  * it is, which is told at its end, and not the tasks; NULL: nobody's. */
 enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks,
 		     struct chunk *staged);
+
+/* Runs a Send and its Recv if they are small: what most are. */
+bool run_small_send(const struct engine *e, struct task *send, struct task *recv);
 
 /* device.c */
 void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell);

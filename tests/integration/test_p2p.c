@@ -317,6 +317,49 @@ static void a_send_and_recv_of_other_counts_mismatch(void **state)
 	run_clients(2, disagree);
 }
 
+/* ---- A pair of which one half had ended ---- */
+
+static void too_late(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s), *other;
+	CHECK_OK(ncclsvc_comm_split(comm, 0, me->rank, WAIT_MS, &other));
+	int32_t *v = shared(s, 64);
+	for (int round = 0; round < 3; round++) {
+		ncclsvc_task tasks[2], met;
+		v[0] = me->rank;
+		v[1] = -1;
+		/* The other rank comes when the deadline has passed. */
+		if (me->rank == 1) {
+			CHECK_OK(ncclsvc_barrier(other, &met));
+			wait_for(s, met, NCCLSVC_OK);
+		}
+		CHECK_OK(ncclsvc_comm_set_timeout(comm, me->rank == 0 ? 50 : NCCLSVC_NO_TIMEOUT));
+		CHECK_OK(ncclsvc_group_begin(s));
+		CHECK_OK(ncclsvc_send(&v[0], 1, NCCLSVC_INT32, 1 - me->rank, comm, &tasks[0]));
+		CHECK_OK(ncclsvc_recv(&v[1], 1, NCCLSVC_INT32, 1 - me->rank, comm, &tasks[1]));
+		CHECK_OK(ncclsvc_group_end(s));
+		for (int i = 0; i < 2; i++) {
+			wait_for(s, tasks[i], NCCLSVC_TIMEOUT);
+			CHECK_EQ(status_of(s, tasks[i]).rank_a, 0);
+		}
+		if (me->rank == 0) {
+			CHECK_OK(ncclsvc_barrier(other, &met));
+			wait_for(s, met, NCCLSVC_OK);
+		}
+		CHECK_EQ(v[1], -1);
+		CHECK_OK(ncclsvc_comm_set_timeout(comm, NCCLSVC_NO_TIMEOUT));
+		check_usable(s, comm);
+	}
+	ncclsvc_close(s);
+}
+
+static void what_comes_after_a_deadline_is_told_of_it(void **state)
+{
+	(void)state;
+	run_clients(2, too_late);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -329,6 +372,7 @@ int main(void)
 		TEST(a_ring_of_recvs_is_found),
 		TEST(a_collective_against_recvs_is_found),
 		TEST(a_send_and_recv_of_other_counts_mismatch),
+		TEST(what_comes_after_a_deadline_is_told_of_it),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
