@@ -86,7 +86,7 @@ static void again_and_again(void **state)
 		says(c.pages[i].text, "gpu1");
 		says(c.pages[i].text, "11.4");
 	}
-	CHECK(now_ns() - before < (sanitized() ? 10 : 2) * SECOND);
+	CHECK(in_time(before, now_ns(), (sanitized() ? 10 : 2) * SECOND));
 	sleep_ms(sanitized() ? 3000 : 800);
 	ncclsvc_device_info d = device_of(&c, 1);
 	CHECK(d.state == NCCLSVC_DEVICE_LOST || d.state == NCCLSVC_DEVICE_STARTING);
@@ -115,7 +115,7 @@ static void ctl_answers(const struct crew *c, const char *command, const char *o
 			NULL};
 	uint64_t before = now_ns();
 	run_program(argv, out, sizeof(out));
-	CHECK(now_ns() - before < (sanitized() ? 5 : 1) * SECOND);
+	CHECK(in_time(before, now_ns(), (sanitized() ? 5 : 1) * SECOND));
 	says(out, part);
 }
 
@@ -175,8 +175,7 @@ static void hang_after_abort(void **state)
 		pids[i] = device_of(&c, i).pid;
 	fault_on(&c, "kernel-hang", 0);
 	submit_and_wait(&c);
-	tasks_come(&c, NCCLSVC_LAUNCHED, 2);
-	sleep_ms(100);
+	kernels_hang(&c, 2);
 	uint64_t killed = worker_kill(&c, 1);
 	all_end(&c, NCCLSVC_WORKER_LOST);
 	for (int i = 0; i < 2; i++)
@@ -197,8 +196,7 @@ static void hang_of_a_dead_trainer(void **state)
 	crew_start(&c, 2, "--worker-seconds", sanitized() ? "4" : "1", NULL);
 	fault_on(&c, "kernel-hang", 0);
 	submit_and_wait(&c);
-	tasks_come(&c, NCCLSVC_LAUNCHED, 2);
-	sleep_ms(sanitized() ? 500 : 100);
+	kernels_hang(&c, 2);
 	fault_off(&c, "kernel-hang");
 	uint64_t killed = crew_kill(&c, 1);
 	crew_ended(&c, 0, NCCLSVC_PEER_GONE);

@@ -121,6 +121,10 @@ ncclsvc_device_info worker_replaced(const struct crew *c, int device, int pid);
 bool daemon_says(const struct daemon *d, const char *text);
 /* Until the daemon lists n tasks in that state. */
 void tasks_come(const struct crew *c, ncclsvc_state state, size_t n);
+/* Until so many kernels of the fault kernel-hang hang, and on even if that is turned off. */
+void kernels_hang(const struct crew *c, int n);
+/* Until the daemon has n sessions. */
+void sessions_reach(const struct crew *c, size_t n);
 /* Until a task of that rank's process is in that state. */
 void tasks_reach_some(const struct crew *c, int rank, ncclsvc_state state);
 
