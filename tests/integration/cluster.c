@@ -49,16 +49,30 @@ static pid_t pid_of(const struct cluster *c, const struct daemon *d)
 	return info.pid;
 }
 
-/* What it holds when the first session has come and gone. */
+/* What it holds when the first session has come and gone: a socket less than beside another one,
+ * which has no ring. */
 static void note_usage(struct daemon *d)
 {
-	d->base = daemon_usage(d);
-	for (int still = 0, i = 0; still < 10 && i < 400; i++) {
-		sleep_ms(2);
-		struct usage u = daemon_usage(d);
-		still = u.fds == d->base.fds && u.memfds == d->base.memfds ? still + 1 : 0;
+	ncclsvc_options options = {.size = sizeof(options),
+				   .socket = d->socket,
+				   .no_ring = true,
+				   .timeout_ms = WAIT_MS};
+	ncclsvc_session *session;
+	ncclsvc_daemon_info info;
+	struct usage u;
+	CHECK_OK(ncclsvc_open(&options, &session));
+	uint64_t end = now_ns() + WAIT_MS * 1000000ull;
+	for (int still = 0; still < 10; sleep_ms(2)) {
+		CHECK_OK(ncclsvc_daemon(session, &info));
+		u = daemon_usage(d);
+		bool same = u.fds == d->base.fds && u.memfds == d->base.memfds;
+		still = same && info.sessions == 1 ? still + 1 : 0;
 		d->base = u;
+		CHECK(now_ns() < end);
 	}
+	ncclsvc_close(session);
+	d->base.fds--;
+	daemon_settles(d);
 }
 
 struct arguments {
