@@ -174,6 +174,16 @@ char process_state(pid_t pid)
 	return state;
 }
 
+uint64_t process_gone(pid_t pid)
+{
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end; sleep_ms(1)) {
+		char state = process_state(pid);
+		if (!state || state == 'Z' || state == 'X')
+			return now_ns();
+	}
+	check_failed(__FILE__, __LINE__, "process %d does not end", pid);
+}
+
 void clients_ask(struct client *clients, int n)
 {
 	for (int i = 0; i < n; i++) {

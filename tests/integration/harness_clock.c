@@ -72,7 +72,7 @@ static uint64_t paused_ns(uint64_t since, uint64_t until)
 
 bool in_time(uint64_t since, uint64_t until, uint64_t limit_ns)
 {
-	uint64_t took = until - since;
+	uint64_t took = until > since ? until - since : 0;
 	if (took < limit_ns)
 		return true;
 	CHECK(watched == getpid());

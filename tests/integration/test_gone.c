@@ -84,13 +84,13 @@ static void a_rank_killed_before_its_task_fails_its_peers(void **state)
 	hear_all(clients, RANKS, READY);
 	sleep_ms(50);
 	pid_t victim = clients[1].pid;
-	uint64_t killed = now_ns();
 	client_kill(&clients[1]);
+	uint64_t killed = now_ns();
 	for (int i = 0; i < RANKS; i += 2) {
 		uint64_t told = hear(&clients[i]);
 		CHECK_EQ(hear(&clients[i]), victim);
 		print_message("rank %d heard of the death after %.1f ms\n", i,
-			      (double)(told - killed) / 1e6);
+			      ((double)told - (double)killed) / 1e6);
 		CHECK(in_time(killed, told, GONE_NS));
 	}
 	restart_and_end(&d, clients, 1);

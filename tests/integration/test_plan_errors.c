@@ -233,8 +233,8 @@ static void a_commit_ends_by_deadline_and_by_death(void **state)
 	clients_start(clients, 2, &d, commit_alone, NULL);
 	hear_all(clients, 2, 1);
 	clients_ask(clients, 1);
-	uint64_t then = now_ns();
 	client_kill(&clients[1]);
+	uint64_t then = now_ns();
 	CHECK_EQ(hear(&clients[0]), 2);
 	CHECK(in_time(then, now_ns(), (sanitized() ? 1000 : 100) * UINT64_C(1000000)));
 	clients_end(clients, 1);
