@@ -153,6 +153,29 @@ static void wedged_worker(void **state)
 	crew_stop(&c);
 }
 
+/* The machine stood still, the daemon too: no reason to end a worker that has not answered. */
+static void nobody_was_let_run(void **state)
+{
+	struct crew c;
+	(void)state;
+	crew_start(&c, 2, "--worker-seconds", "2", NULL);
+	int pid = device_of(&c, 1).pid;
+	worker_pause(pid);
+	for (int i = 0; i < 2; i++)
+		crew_begin(&c, i, ORDER_JOIN, 2, 2, i, i, WAIT_MS, 1);
+	clients_ask(c.ranks, 2);
+	CHECK_EQ(kill(c.d.pid, SIGSTOP), 0);
+	sleep_ms(2700);
+	CHECK_EQ(kill(c.d.pid, SIGCONT), 0);
+	sleep_ms(50); /* it is the first to look */
+	worker_continue(pid);
+	for (int i = 0; i < 2; i++)
+		crew_ended(&c, i, NCCLSVC_OK);
+	CHECK_EQ(device_of(&c, 1).restarts, 0);
+	crew_try(&c, 3, 1);
+	crew_stop(&c);
+}
+
 /* ---- NCCL ---- */
 
 static void async_error(void **state)
@@ -293,15 +316,11 @@ static void lending_fails(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CREW_TEST(sticky_error),
-		CREW_TEST(sticky_error_of_an_idle_gpu),
-		CREW_TEST(again_and_again),
-		CREW_TEST(wedged_worker),
-		CREW_TEST(async_error),
-		CREW_TEST(hang_after_abort),
-		CREW_TEST(hang_of_a_dead_trainer),
-		CREW_TEST(init_fails),
-		CREW_TEST(import_fails),
+		CREW_TEST(sticky_error),       CREW_TEST(sticky_error_of_an_idle_gpu),
+		CREW_TEST(again_and_again),    CREW_TEST(wedged_worker),
+		CREW_TEST(nobody_was_let_run), CREW_TEST(async_error),
+		CREW_TEST(hang_after_abort),   CREW_TEST(hang_of_a_dead_trainer),
+		CREW_TEST(init_fails),	       CREW_TEST(import_fails),
 		CREW_TEST(lending_fails),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
