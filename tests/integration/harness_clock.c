@@ -14,6 +14,7 @@
 #define PAUSE_NS UINT64_C(20000000) /* what is shorter is everyday life */
 
 struct watch {
+	atomic_ullong seen; /* what was before that has been noted */
 	atomic_uint n;
 	struct {
 		uint64_t from, to;
@@ -28,11 +29,12 @@ static __attribute__((noreturn)) void look(struct watch *w)
 		sleep_ms(LOOK_MS);
 		to = now_ns();
 		unsigned n = atomic_load(&w->n);
-		if (to - from < PAUSE_NS || n == PAUSES)
-			continue;
-		w->pauses[n].from = from;
-		w->pauses[n].to = to;
-		atomic_store(&w->n, n + 1);
+		if (to - from >= PAUSE_NS && n < PAUSES) {
+			w->pauses[n].from = from;
+			w->pauses[n].to = to;
+			atomic_store(&w->n, n + 1);
+		}
+		atomic_store(&w->seen, to);
 	}
 }
 
@@ -76,7 +78,10 @@ bool in_time(uint64_t since, uint64_t until, uint64_t limit_ns)
 	if (took < limit_ns)
 		return true;
 	CHECK(watched == getpid());
-	sleep_ms(100); /* it may be woken after us */
+	/* It may be woken after us. */
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; atomic_load(&watch->seen) < until;
+	     sleep_ms(1))
+		CHECK(now_ns() < end && "somebody looks at the clock");
 	uint64_t paused = paused_ns(since, until);
 	print_message("%.1f ms, %.1f of which the machine let nobody run\n", (double)took / 1e6,
 		      (double)paused / 1e6);
