@@ -229,6 +229,7 @@ struct ncclsvc_comm {
 	bool world, split;
 	ncclsvc_unique_id id;
 	uint64_t timeout_ns;
+	uint8_t flags; /* of its tasks: SVC_TASK_NO_WINDOW */
 	uint64_t seq; /* of the next task in this epoch */
 	/* Not OK: the epoch is over and why. */
 	ncclsvc_result broken;

@@ -64,7 +64,7 @@ static void finish_record(struct op *op, bool more)
 	struct svc_record *r = &op->record;
 	r->comm = op->comm->handle;
 	r->epoch = op->comm->epoch;
-	r->flags |= more ? SVC_TASK_MORE : 0;
+	r->flags |= op->comm->flags | (more ? SVC_TASK_MORE : 0);
 	if (op->src_staged) {
 		r->src_region = op->chunk->region;
 		r->src_offset = op->src_at;

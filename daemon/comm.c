@@ -275,6 +275,8 @@ static void start_epoch(struct server *s, struct communicator *m)
 	m->joining = 0;
 	m->running = true;
 	m->ended = false;
+	m->plan_round = 0;
+	m->plan_lost = false;
 	m->board = board;
 	int32_t vanished = fill_members(s, m, members);
 	m->start = NULL;
@@ -519,6 +521,12 @@ void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int resul
 		  svc_result_name(result), node >= 0 ? "; a node does not answer" : "");
 	break_epoch_for(s, m, result, rank, node);
 	remote_break(m, result, rank, node);
+}
+
+void comm_home_forgot(struct communicator *m)
+{
+	if (m->state == NCCLSVC_COMM_READY)
+		comm_span_failed(m->account->server, m->slot, m->epoch, NCCLSVC_STALE_EPOCH, -1);
 }
 
 /* A part of a split that lost a member before it began. */

@@ -48,6 +48,13 @@ void plan_commit_failed(struct communicator *m, int result, int32_t rank);
 uint64_t plan_expire(struct communicator *m, uint64_t now);
 /* The member has left, and its plan with it. */
 void plan_member_gone(struct communicator *m, uint32_t rank);
+/* As plan_commit_failed; the home decides no more. */
+void plan_commit_refused(struct communicator *m, int result, const char *text);
+struct control_plan_verdict;
+/* What the home says of this epoch's plans. */
+void plan_verdict(struct communicator *m, const struct control_plan_verdict *v);
+/* A member of another node is through with the plan of that number. */
+void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number);
 /* m is about to be freed. */
 void plan_forget(struct server *s, struct communicator *m);
 
@@ -65,6 +72,9 @@ void comm_forget(struct server *s, struct communicator *m);
 /* Ends the epoch because of one member; the others are told to rejoin. */
 void comm_break_epoch(struct server *s, struct communicator *m, int32_t rank);
 
+/* The home can do nothing for this epoch: it is ended on all nodes, so that all can rejoin. */
+void comm_home_forgot(struct communicator *m);
+
 /* comm_join.c: this rank's JOIN is overdue. */
 void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank);
 
@@ -80,7 +90,8 @@ void comm_fail_joins(struct server *s, struct communicator *m, int result, int32
 		     const char *why);
 /* The same, when another node has told this one. */
 void comm_not_begun(struct communicator *m, int result, const char *why);
-/* The epoch that is about to begin, or any of a daemon that is alone: is this member of this node? */
+/* The epoch that is about to begin, or any of a daemon that is alone: is this member of this node?
+ */
 bool comm_sits_here(const struct communicator *m, uint32_t k);
 /* Members are all of the host or all of GPUs, each of its own. False: an error was sent. */
 bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,

@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -279,7 +280,10 @@ static bool parse_enum(const struct config_key *k, const char *text, int *number
 
 static int engine_threads(void)
 {
-	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	cpu_set_t set;
+	/* Slurm and others give a process a part of the machine. */
+	long cpus = sched_getaffinity(0, sizeof(set), &set) ? sysconf(_SC_NPROCESSORS_ONLN)
+							    : CPU_COUNT(&set);
 
 	return cpus < 1 ? 1 : cpus > 4 ? 4 : (int)cpus;
 }

@@ -130,7 +130,8 @@ struct command {
 			uint32_t comm;	   /* slot */
 			struct plan *plan; /* borrowed until EVENT_PLAN_GONE */
 			int32_t rank;	   /* of who drops it */
-			uint32_t asker, serial; /* as in cancel */
+			uint32_t number;   /* the plan's, with other nodes; else 0 */
+			uint32_t asker, serial; /* as in cancel; 0: nobody here */
 		} plan;
 		struct {
 			uint32_t comm, epoch;

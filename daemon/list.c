@@ -256,9 +256,10 @@ static void list_plans(struct server *s, struct snapshot *snap)
 	HASH_ITER (hh, s->comms, m, tmp)
 		for (uint32_t k = 0; m->plan && k < m->nranks; k++) {
 			const struct seat *seat = &m->seats[k];
-			ncclsvc_plan_info *i = snapshot_next(snap);
+			ncclsvc_plan_info *i =
+				m->plan->members[k].handle ? snapshot_next(snap) : NULL;
 			if (!i)
-				return;
+				continue;
 			*i = (ncclsvc_plan_info){
 				.comm = m->uid,
 				.rank = (int32_t)k,
@@ -291,7 +292,7 @@ static uint64_t count_plan_tasks(const struct server *s, bool tasks)
 	struct communicator *m, *tmp;
 	HASH_ITER (hh, s->comms, m, tmp)
 		for (uint32_t k = 0; m->plan && k < m->nranks; k++)
-			n += tasks ? m->plan->members[k].ntasks : 1;
+			n += tasks ? m->plan->members[k].ntasks : m->plan->members[k].handle != 0;
 	return n;
 }
 

@@ -244,8 +244,9 @@ static int fill_node_in(struct daemon *d)
 static int start(struct daemon *d)
 {
 	raise_fd_limit();
-	if (cluster_wanted(&d->config, d->envp) &&
-	    !(d->cluster = cluster_create(&d->loop, &d->config)))
+	int several = cluster_wanted(&d->config, d->envp);
+	if (several < 0 ||
+	    (several && !(d->cluster = cluster_create(&d->loop, &d->config, d->envp))))
 		return -1;
 	if (fill_node_in(d))
 		return -1;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "cluster/cluster.h"
 #include "comm.h"
 #include "fdio.h"
 #include "names.h"
@@ -78,10 +79,14 @@ void plan_commit_failed(struct communicator *m, int result, int32_t rank)
 			 "rank %d (pid %d) of communicator %s went before the plan was committed",
 			 rank, m->seats[rank].pid, m->label);
 	else
-		snprintf(text, sizeof(text),
-			 "of communicator %s, these ranks had not committed their plan by the "
-			 "deadline: %s",
-			 m->label, rank_names_text(&missing));
+		snprintf(text, sizeof(text), PLAN_LATE_TEXT, m->label, rank_names_text(&missing));
+	m->plan_lost = m->commits && m->remote;
+	fail_all(m, result, text);
+}
+
+void plan_commit_refused(struct communicator *m, int result, const char *text)
+{
+	m->plan_lost = false;
 	fail_all(m, result, text);
 }
 
@@ -90,6 +95,12 @@ uint64_t plan_expire(struct communicator *m, uint64_t now)
 	uint64_t next = 0;
 	for (uint32_t k = 0; m->commits && k < m->nranks; k++) {
 		uint64_t at = m->commits[k].here ? m->commits[k].deadline_ns : 0;
+		if (at && at <= now && m->remote && !m->commits[k].overdue) {
+			/* Its home knows who is missing; it answers soon, if it lives. */
+			m->commits[k].overdue = true;
+			at = m->commits[k].deadline_ns = now + HOME_NS;
+			remote_plan_late(m, k);
+		}
 		if (at && at <= now) {
 			plan_commit_failed(m, NCCLSVC_TIMEOUT, -1);
 			return 0;
@@ -99,21 +110,25 @@ uint64_t plan_expire(struct communicator *m, uint64_t now)
 	return next;
 }
 
-static void put_in_force(struct server *s, struct communicator *m)
+/* uid: 0: all members are here. */
+static void put_in_force(struct server *s, struct communicator *m, uint64_t plan_uid)
 {
 	struct plan *p = m->forming;
 	struct commit *commits = m->commits;
 	m->forming = NULL;
 	m->commits = NULL;
-	m->committing = 0;
 	m->plan = p;
-	p->uid = ++s->last_plan;
+	p->uid = plan_uid ? plan_uid : ++s->last_plan;
+	p->nheld = m->committing;
 	p->since_ns = server_now();
 	p->account = m->account;
 	p->comm = m->slot;
+	m->committing = 0;
 	DL_APPEND(s->plans, p);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct client *c = m->seats[k].client;
+		if (!c) /* on another node */
+			continue;
 		c->last_plan += c->last_plan == UINT32_MAX ? 2 : 1;
 		p->members[k].handle = c->last_plan;
 	}
@@ -138,7 +153,53 @@ static void match(struct server *s, struct communicator *m)
 	if (result)
 		fail_all(m, result, text);
 	else
-		put_in_force(s, m);
+		put_in_force(s, m, 0);
+}
+
+/* ---- With other nodes: the home decides ---- */
+
+/* It is in force, but was given up here: nobody of this node takes part. */
+static void leave_plan(struct server *s, struct communicator *m, uint32_t number)
+{
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		if (!m->seats[k].client)
+			continue;
+		server_command(s, &(struct command){.kind = COMMAND_PLAN_DROP,
+						    .plan = {.comm = m->slot,
+							     .rank = (int32_t)k,
+							     .number = number}});
+		remote_plan_left(m, k, number);
+	}
+}
+
+void plan_verdict(struct communicator *m, const struct control_plan_verdict *v)
+{
+	struct server *s = m->account->server;
+	if (v->round != m->plan_round)
+		return;
+	const uint32_t number = ++m->plan_round;
+	m->plan_lost = false;
+	if (v->result) {
+		fail_all(m, v->result, v->text);
+		if (v->result == NCCLSVC_STALE_EPOCH)
+			comm_home_forgot(m);
+	} else if (!m->forming || m->committing != m->occupied) {
+		stop_gathering(s, m);
+		leave_plan(s, m, number);
+	} else {
+		m->forming->number = number;
+		put_in_force(s, m, v->uid);
+	}
+}
+
+void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number)
+{
+	struct server *s = m->account->server;
+	if (m->seats[rank].node >= 0 && m->running && !m->ended)
+		server_command(s, &(struct command){.kind = COMMAND_PLAN_DROP,
+						    .plan = {.comm = m->slot,
+							     .rank = (int32_t)rank,
+							     .number = number}});
 }
 
 /* ---- Requests ---- */
@@ -167,16 +228,17 @@ static bool may_commit(struct client *c, uint32_t serial, const struct communica
 	} else if (r->groups > SVC_PLAN_TASKS || r->tasks > SVC_PLAN_TASKS) {
 		result = NCCLSVC_LIMIT;
 		wrong = "a plan has at most 65536 groups and as many tasks";
-	} else if (m->remote) {
-		result = NCCLSVC_UNSUPPORTED;
-		wrong = "the communicator has members on other nodes, and plans are of one node";
-	} else if (m->state != NCCLSVC_COMM_READY || m->occupied != m->nranks ||
+	} else if (m->state != NCCLSVC_COMM_READY || m->occupied + m->remote != m->nranks ||
 		   m->epoch != r->epoch) {
 		result = NCCLSVC_STALE_EPOCH;
 		wrong = "the communicator's epoch is over, or it lacks members: rejoin it first";
 	} else if (m->commits && m->commits[rank].here) {
 		result = NCCLSVC_BUSY;
 		wrong = "this rank has committed a plan that waits for the other ranks'";
+	} else if (m->plan_lost) {
+		result = NCCLSVC_BUSY;
+		wrong = "other nodes have yet to say what came of the plan that failed here: try "
+			"again";
 	} else if (m->plan && !m->plan->members[rank].dropped) {
 		result = NCCLSVC_BUSY;
 		wrong = "this rank has a plan on the communicator: terminate it first";
@@ -238,6 +300,12 @@ void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit
 	}
 	uint32_t before = m->forming->quota;
 	int result = take_plan(m, rank, r, fd, text);
+	if (!result && m->remote && !remote_plan(m, rank)) {
+		result = NCCLSVC_BUSY;
+		snprintf(text, sizeof(text),
+			 "the node that gathers the members' plans has too much to take: try "
+			 "again");
+	}
 	if (result) {
 		m->account->plan_tasks -= m->forming->quota - before;
 		m->forming->quota = before;
@@ -254,7 +322,8 @@ void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit
 	};
 	if (r->timeout_ns)
 		server_deadline(s, m->commits[rank].deadline_ns);
-	if (++m->committing == m->nranks)
+	m->committing++;
+	if (!m->remote && m->committing == m->nranks)
 		match(s, m);
 }
 
@@ -264,7 +333,7 @@ void plan_member_gone(struct communicator *m, uint32_t rank)
 	if (!p || p->members[rank].dropped)
 		return;
 	p->members[rank].dropped = true;
-	if (++p->ndropped == p->nranks)
+	if (++p->ndropped == p->nheld)
 		m->plan = NULL; /* the executor gives it back */
 }
 
@@ -280,10 +349,14 @@ void plan_terminate(struct client *c, uint32_t serial, const struct svc_plan_dro
 			     "this rank has no plan %u on the communicator", r->plan);
 		return;
 	}
+	const uint32_t number = m->plan->number;
 	plan_member_gone(m, rank);
+	if (number)
+		remote_plan_left(m, rank, number);
 	server_command(c->server, &(struct command){.kind = COMMAND_PLAN_DROP,
 						    .plan = {.comm = m->slot,
 							     .rank = (int32_t)rank,
+							     .number = number,
 							     .asker = c->id,
 							     .serial = serial}});
 }

@@ -26,7 +26,7 @@ struct plan_slot {
 };
 
 struct plan_member {
-	uint32_t handle; /* in its session; 0: has not committed */
+	uint32_t handle; /* in its session; 0: has not committed, or not on this node */
 	uint32_t ngroups, ntasks;
 	struct svc_plan_task *tasks; /* by group */
 	uint32_t *first;	     /* [ngroups + 1]: the first task of each group */
@@ -46,6 +46,8 @@ struct plan {
 	struct plan *prev, *next; /* the server's */
 	uint64_t uid;
 	uint32_t nranks;
+	uint32_t number;   /* with other nodes: in this epoch, from 1, alike on all; else 0 */
+	uint32_t nheld;	   /* members of this node: of others, nothing is known but who has left */
 	bool whole_groups; /* GPUs: a group starts when all that hangs together with it can */
 	uint32_t nleft;	   /* the executor's */
 	/* The supervisor's: */
@@ -57,7 +59,11 @@ struct plan {
 	struct plan_member members[];
 };
 
-#define PLAN_TEXT SVC_TEXT_BYTES
+#define PLAN_TEXT	SVC_TEXT_BYTES
+#define PLAN_NUMBER_MAX 0x3fffff
+
+#define PLAN_LATE_TEXT                                                                             \
+	"of communicator %s, these ranks had not committed their plan by the deadline: %s"
 
 /* Zeroed members; NULL: out of memory. */
 struct plan *plan_create(uint32_t nranks);

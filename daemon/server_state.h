@@ -40,7 +40,7 @@ struct account {
 	struct server *server;
 	uint32_t uid;
 	uint32_t sessions;
-	uint32_t ranks; /* of its communicators */
+	uint32_t ranks;	     /* of its communicators */
 	uint32_t plan_tasks; /* and groups, of its plans */
 	uint64_t region_bytes, ring_bytes;
 	UT_hash_handle hh;
@@ -71,10 +71,10 @@ struct seat {
 	uint64_t since_ns;     /* when it came */
 	int32_t pid;	       /* the last holder's */
 	int32_t device;
-	int32_t node;  /* of the epoch's member, if that is another one; else -1 */
+	int32_t node; /* of the epoch's member, if that is another one; else -1 */
 	int32_t far_pid;
-	bool fresh;    /* this JOIN made the handle: it goes if the JOIN fails */
-	bool overdue;  /* its home was asked who is late */
+	bool fresh;   /* this JOIN made the handle: it goes if the JOIN fails */
+	bool overdue; /* its home was asked who is late */
 };
 
 struct split_request {
@@ -90,6 +90,7 @@ enum muster_state { MUSTER_NONE, MUSTER_READY, MUSTER_OVER };
 /* A plan that waits for the other members'. */
 struct commit {
 	bool here;
+	bool overdue; /* its home was asked who is late */
 	uint32_t serial;
 	uint64_t deadline_ns;
 };
@@ -113,7 +114,7 @@ struct communicator {
 	bool running; /* the executor has it, up to EVENT_EPOCH_GONE */
 	bool ended;   /* ... and was told that the epoch is over */
 	uint64_t ended_ns;
-	uint32_t window_epoch; /* that waits for its turn to register a window; 0: none */
+	uint32_t window_epoch;	     /* that waits for its turn to register a window; 0: none */
 	struct board_entry *board;   /* of the epoch that runs */
 	struct split_request *split; /* [nranks]; NULL: none under way */
 	uint32_t splitting;
@@ -121,13 +122,15 @@ struct communicator {
 	struct plan *forming;	/* NULL: none */
 	struct commit *commits; /* [nranks]; NULL: none waits */
 	uint32_t committing;
+	uint32_t plan_round; /* with other nodes: verdicts heard in this epoch */
+	bool plan_lost;	     /* this round's was given up here, and the verdict has not come */
 	uint64_t since_ns, idle_ns;
 	/* With other nodes: */
 	uint32_t remote;	     /* members of the epoch on other nodes */
 	struct control_start *start; /* all have joined; NULL: not yet, or it has begun */
 	enum muster_state muster;    /* of GPUs across nodes: what the registrar knows of start */
 	struct control_break *start_break; /* that is over already */
-	UT_hash_handle hh; /* by id */
+	UT_hash_handle hh;		   /* by id */
 };
 
 struct membership {
@@ -221,7 +224,7 @@ struct server {
 	bool lanes[WORKER_LANES]; /* in use */
 	uint32_t making;	  /* physical communicators that workers are making */
 	bool window_turn;	  /* a communicator's workers may be registering a window */
-	struct staging *staging; /* that device memory goes through; NULL: NCCL carries it */
+	struct staging *staging;  /* that device memory goes through; NULL: NCCL carries it */
 	uint64_t last_import;
 	uint64_t region_bytes;
 	uint32_t regions;
@@ -285,7 +288,8 @@ void comm_gpu_lost(struct communicator *m, int result, int32_t rank);
 /* Ends every epoch for this reason, so that no member takes the blame. */
 void comm_close_all(struct server *s, int reason);
 /* Other nodes: all have joined; the epoch was ended by another node; a member there left; the node
- * is gone; the engine could not go on; the home refuses a JOIN, a SPLIT; or tells who joins what. */
+ * is gone; the engine could not go on; the home refuses a JOIN, a SPLIT; or tells who joins what.
+ */
 void comm_gathered(struct communicator *m, const struct control_start *start);
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b);
 void comm_left_elsewhere(struct communicator *m, int32_t rank);

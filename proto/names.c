@@ -193,6 +193,11 @@ char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size)
 		}
 		break;
 	case NCCLSVC_CANCELLED:
+		if (st->field == NCCLSVC_FIELD_PLAN && st->rank_a >= 0) {
+			add_rank(&t, st->rank_a, st->pid_a);
+			add(&t, " has terminated its plan");
+			break;
+		}
 		add(&t, "cancelled on request");
 		if (st->pid_a > 0)
 			add(&t, " of pid %d", st->pid_a);

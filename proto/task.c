@@ -130,7 +130,7 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 	const unsigned kind = shapes[r->op].kind;
 	if (!kind)
 		return refuse(text, "unknown operation");
-	if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_SECOND_HALF))
+	if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_SECOND_HALF | SVC_TASK_NO_WINDOW))
 		return refuse(text, "unknown task flags");
 	if (r->flags & SVC_TASK_SECOND_HALF && svc_record_check_half(r, text))
 		return NCCLSVC_INVALID_ARGUMENT;

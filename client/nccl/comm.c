@@ -61,6 +61,7 @@ void handle_unref(ncclComm_t comm)
 	pthread_cond_destroy(&gone->changed);
 	pthread_mutex_destroy(&gone->lock);
 	pthread_mutex_destroy(&gone->redops_lock);
+	registrations_free(gone);
 	free(gone);
 }
 
@@ -98,7 +99,7 @@ static ncclResult_t check_state(ncclComm_t comm, const char *function)
 		return fail(comm->async, "%s: %s", function, comm->text);
 	if (comm->revoked)
 		return fail(ncclInvalidUsage,
-			    "%s: the communicator has been revoked: shrink or destroy it",
+			    "%s: the communicator has been revoked: shrink, split or destroy it",
 			    function);
 	if (comm->finalized)
 		return fail(ncclInvalidUsage, "%s: the communicator has been finalized", function);

@@ -117,8 +117,9 @@ struct ncclComm {
 	bool buried;	       /* under the graves' lock */
 	unsigned pending;      /* starts and ends under way that it is the parent of */
 	bool revoked, finalized;
-	atomic_bool aborted; /* or destroyed; it is read without the lock, too */
-	uint64_t shrinks;
+	atomic_bool aborted;		    /* or destroyed; it is read without the lock, too */
+	uint64_t shrinks, splits;	    /* splits: since it was revoked */
+	struct registration *registrations; /* memory.c's */
 	ncclsvc_task newest;
 	ncclResult_t async; /* the first failure, for good */
 	char text[768];
@@ -168,6 +169,7 @@ struct start {
 	ncclUniqueId id;
 	int nranks, rank; /* of a join */
 	int colour, key;  /* of a split */
+	bool anew;	  /* its parent's ranks join another one first, by the id */
 	bool nonblocking;
 	ncclResult_t result;
 	char text[768];
@@ -209,6 +211,12 @@ ncclResult_t group_add_job(const struct job *job);
 void group_add_start(struct start *start);
 /* The open group has failed: ncclGroupEnd says so. */
 void group_note(ncclResult_t result);
+
+/* ---- memory.c ---- */
+
+/* Is it in memory that was made the communicator's window? */
+bool windows_cover(ncclComm_t comm, const void *p);
+void registrations_free(struct ncclComm *comm);
 
 /* ---- submit.c ---- */
 

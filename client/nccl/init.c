@@ -132,6 +132,48 @@ NCCL_TWIN(ncclCommInitAll);
 
 /* ---- From others ---- */
 
+#define SPLITS (UINT64_C(1) << 63) /* no number of a shrunk one */
+
+static uint64_t mix(uint64_t x)
+{
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return x ^ x >> 31;
+}
+
+/* The same on all that remain, who need no other exchange: made of what they know alike. The
+ * parent's id is secret and random, and so is this. out: who does not; NULL: nobody. */
+static void derived_id(const ncclUniqueId *parent, uint64_t nth, const bool *out, int nranks,
+		       ncclUniqueId *id)
+{
+	uint64_t words[sizeof(id->internal) / 8], h = mix(nth + 1);
+	memcpy(words, parent->internal, sizeof(words));
+	for (int i = 0; i < nranks; i++)
+		h = mix(h + (out && out[i] ? 2 : 1));
+	for (size_t i = 0; i < sizeof(words) / 8; i++)
+		h = mix(h ^ words[i]);
+	for (size_t i = 0; i < sizeof(words) / 8; i++)
+		words[i] = mix(words[i] + h + i);
+	memcpy(id->internal, words, sizeof(words));
+}
+
+/* A communicator that was revoked has nothing left to split: its ranks meet in another one first.
+ */
+static ncclResult_t enter_to_split(ncclComm_t comm, struct start *s)
+{
+	ncclResult_t r = handle_check(comm, "ncclCommSplit");
+	if (r)
+		return r;
+	pthread_mutex_lock(&comm->lock);
+	s->anew = comm->revoked && comm->state == COMM_LEFT && !comm->aborted;
+	if (s->anew)
+		derived_id(&comm->id, SPLITS + comm->splits++, NULL, comm->nranks, &s->id);
+	s->nranks = comm->nranks;
+	s->rank = comm->rank;
+	pthread_mutex_unlock(&comm->lock);
+	return s->anew ? ncclSuccess : handle_usable(comm, "ncclCommSplit");
+}
+
 ncclResult_t ncclCommSplit(ncclComm_t comm, int colour, int key, ncclComm_t *newcomm,
 			   ncclConfig_t *config)
 {
@@ -144,15 +186,18 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int colour, int key, ncclComm_t *new
 			    "ncclCommSplit: the colour is %d: give one from 0, or "
 			    "NCCL_SPLIT_NOCOLOR",
 			    colour);
-	ncclResult_t r = handle_enter(comm, "ncclCommSplit");
-	if (r)
-		return r;
-	r = config_read(config, comm, "ncclCommSplit", &c);
+	struct start entered = {0};
+	ncclResult_t r = enter_to_split(comm, &entered);
+	if (!r)
+		r = config_read(config, comm, "ncclCommSplit", &c);
 	struct start *s = r ? NULL : start_new(START_SPLIT, comm->device, &c, newcomm);
-	handle_exit(comm);
 	if (!s)
 		return r ? r : ncclSystemError;
 	s->parent = handle_ref(comm);
+	s->anew = entered.anew;
+	s->id = entered.id;
+	s->nranks = entered.nranks;
+	s->rank = entered.rank;
 	s->colour = colour;
 	s->key = key;
 	if (colour == NCCL_SPLIT_NOCOLOR) { /* takes part, and gets nothing */
@@ -164,29 +209,6 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int colour, int key, ncclComm_t *new
 	return start_begin(s);
 }
 NCCL_TWIN(ncclCommSplit);
-
-static uint64_t mix(uint64_t x)
-{
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
-}
-
-/* The same on all that remain, who need no other exchange: made of what they know alike. The
- * parent's id is secret and random, and so is this. */
-static void shrunk_id(const ncclUniqueId *parent, uint64_t nth, const bool *out, int nranks,
-		      ncclUniqueId *id)
-{
-	uint64_t words[sizeof(id->internal) / 8], h = mix(nth + 1);
-	memcpy(words, parent->internal, sizeof(words));
-	for (int i = 0; i < nranks; i++)
-		h = mix(h + (out[i] ? 2 : 1));
-	for (size_t i = 0; i < sizeof(words) / 8; i++)
-		h = mix(h ^ words[i]);
-	for (size_t i = 0; i < sizeof(words) / 8; i++)
-		words[i] = mix(words[i] + h + i);
-	memcpy(id->internal, words, sizeof(words));
-}
 
 /* Fills s: which rank of how many this is. */
 static ncclResult_t shrink(ncclComm_t comm, const int *exclude, int n, struct start *s)
@@ -213,7 +235,7 @@ static ncclResult_t shrink(ncclComm_t comm, const int *exclude, int n, struct st
 		s->nranks -= !r;
 	}
 	if (!r)
-		shrunk_id(&comm->id, comm->shrinks++, out, comm->nranks, &s->id);
+		derived_id(&comm->id, comm->shrinks++, out, comm->nranks, &s->id);
 	free(out);
 	return r;
 }

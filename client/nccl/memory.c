@@ -2,7 +2,9 @@
  *
  * ncclMemAlloc borrows memory from the daemon. Registration is a promise that memory will be used
  * again, which the service keeps for all of it: whatever an operation uses is imported once. A
- * window has to be memory that the daemon owns. */
+ * window has to be memory that the daemon owns: then the communicator's small operations on it may
+ * use NCCL's symmetric windows, as NCCL's own would, and others do not, so that all sum as there.
+ */
 #include <stdlib.h>
 #include <time.h>
 
@@ -19,12 +21,11 @@ struct lent {
 };
 
 struct registration {
-	uint64_t magic;
-	ncclComm_t comm;
+	struct registration *next; /* of the communicator's, under its lock */
+	bool window;
+	const char *base;
+	size_t bytes;
 };
-
-#define REGISTRATION_MAGIC UINT64_C(0x6e63636c72656731)
-#define WINDOW_MAGIC	   UINT64_C(0x6e63636c77696e31)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct lent *all;
@@ -118,8 +119,8 @@ static bool is_lent(const void *p, size_t bytes)
 
 /* ---- Registration ---- */
 
-static ncclResult_t register_with(const char *function, uint64_t magic, ncclComm_t comm,
-				  const void *p, size_t bytes, void **handle)
+static ncclResult_t register_with(const char *function, bool window, ncclComm_t comm, const void *p,
+				  size_t bytes, void **handle)
 {
 	int type = 0;
 	ncclResult_t r = handle_enter(comm, function);
@@ -137,34 +138,63 @@ static ncclResult_t register_with(const char *function, uint64_t magic, ncclComm
 	struct registration *made = malloc(sizeof(*made));
 	if (!made)
 		return fail(ncclSystemError, "out of memory");
-	*made = (struct registration){magic, comm};
+	pthread_mutex_lock(&comm->lock);
+	*made = (struct registration){comm->registrations, window, p, bytes};
+	comm->registrations = made;
+	pthread_mutex_unlock(&comm->lock);
 	*handle = made;
 	return ncclSuccess;
 }
 
-static ncclResult_t deregister(const char *function, uint64_t magic, ncclComm_t comm, void *handle)
+static ncclResult_t deregister(const char *function, bool window, ncclComm_t comm, void *handle)
 {
-	struct registration *made = handle;
 	ncclResult_t r = handle_check(comm, function);
 	if (r)
 		return r;
-	if (!made || made->magic != magic || made->comm != comm)
+	pthread_mutex_lock(&comm->lock);
+	struct registration **at = &comm->registrations;
+	while (*at && (*at != handle || (*at)->window != window))
+		at = &(*at)->next;
+	struct registration *found = *at;
+	if (found)
+		*at = found->next;
+	pthread_mutex_unlock(&comm->lock);
+	if (!found)
 		return fail(ncclInvalidArgument, "%s: %p is none of the communicator's", function,
 			    handle);
-	made->magic = 0;
-	free(made);
+	free(found);
 	return ncclSuccess;
+}
+
+void registrations_free(struct ncclComm *comm)
+{
+	while (comm->registrations) {
+		struct registration *r = comm->registrations;
+		comm->registrations = r->next;
+		free(r);
+	}
+}
+
+bool windows_cover(ncclComm_t comm, const void *p)
+{
+	pthread_mutex_lock(&comm->lock);
+	const struct registration *r = comm->registrations;
+	while (r &&
+	       (!r->window || (const char *)p < r->base || (const char *)p >= r->base + r->bytes))
+		r = r->next;
+	pthread_mutex_unlock(&comm->lock);
+	return r;
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *p, size_t bytes, void **handle)
 {
-	return register_with("ncclCommRegister", REGISTRATION_MAGIC, comm, p, bytes, handle);
+	return register_with("ncclCommRegister", false, comm, p, bytes, handle);
 }
 NCCL_TWIN(ncclCommRegister);
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
-	return deregister("ncclCommDeregister", REGISTRATION_MAGIC, comm, handle);
+	return deregister("ncclCommDeregister", false, comm, handle);
 }
 NCCL_TWIN(ncclCommDeregister);
 
@@ -182,8 +212,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *p, size_t bytes, nccl
 			    "ncclCommWindowRegister: %p (%zu bytes) is not of ncclMemAlloc: only "
 			    "memory that the daemon owns can be a window",
 			    p, bytes);
-	ncclResult_t r =
-		register_with("ncclCommWindowRegister", WINDOW_MAGIC, comm, p, bytes, &handle);
+	ncclResult_t r = register_with("ncclCommWindowRegister", true, comm, p, bytes, &handle);
 	if (!r)
 		*window = handle;
 	return r;
@@ -192,6 +221,6 @@ NCCL_TWIN(ncclCommWindowRegister);
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
 {
-	return deregister("ncclCommWindowDeregister", WINDOW_MAGIC, comm, window);
+	return deregister("ncclCommWindowDeregister", true, comm, window);
 }
 NCCL_TWIN(ncclCommWindowDeregister);

@@ -37,18 +37,18 @@ bool thread_run(void *(*main)(void *), void *arg, pthread_t *thread)
 /* ---- One start ---- */
 
 /* Once more if all that was lost is a daemon of earlier. */
-static ncclResult_t join(const struct start *s, struct gpu_session **session,
+static ncclResult_t join(const struct start *s, int device, struct gpu_session **session,
 			 ncclsvc_comm **service)
 {
 	ncclsvc_unique_id id;
 	ncclsvc_result r = NCCLSVC_DAEMON_LOST;
 	memcpy(id.bytes, s->id.internal, sizeof(id.bytes));
 	for (int tries = 0; r == NCCLSVC_DAEMON_LOST && tries < 2; tries++) {
-		ncclResult_t result = session_get(s->comm->device, session);
+		ncclResult_t result = session_get(device, session);
 		if (result)
 			return result;
-		r = ncclsvc_comm_join_device((*session)->service, &id, s->nranks, s->rank,
-					     s->comm->device, start_timeout_ms(), service);
+		r = ncclsvc_comm_join_device((*session)->service, &id, s->nranks, s->rank, device,
+					     start_timeout_ms(), service);
 		if (r == NCCLSVC_DAEMON_LOST)
 			(*session)->lost = true;
 	}
@@ -72,10 +72,34 @@ static ncclResult_t split(const struct start *s, struct gpu_session **session,
 	return r ? fail_service(r) : ncclSuccess;
 }
 
+/* Of a parent that was revoked. */
+static ncclResult_t split_anew(const struct start *s, struct gpu_session **session,
+			       ncclsvc_comm **service)
+{
+	ncclsvc_comm *all = NULL;
+	ncclResult_t result = join(s, s->parent->device, session, &all);
+	if (result)
+		return result;
+	ncclsvc_result r = ncclsvc_comm_split(all, s->comm ? s->colour : -1, s->key,
+					      start_timeout_ms(), service);
+	result = r ? fail_service(r) : ncclSuccess;
+	ncclsvc_comm_leave(all);
+	return result;
+}
+
+static ncclResult_t begin(const struct start *s, struct gpu_session **session,
+			  ncclsvc_comm **service)
+{
+	if (s->kind == START_JOIN)
+		return join(s, s->comm->device, session, service);
+	return s->anew ? split_anew(s, session, service) : split(s, session, service);
+}
+
 static void ready(ncclComm_t comm, struct gpu_session *session, ncclsvc_comm *service)
 {
 	ncclsvc_unique_id id;
 	ncclsvc_comm_get_id(service, &id);
+	ncclsvc_comm_set_windows(service, false); /* NCCL has them where they are asked for */
 	pthread_mutex_lock(&comm->lock);
 	memcpy(comm->id.internal, id.bytes, sizeof(id.bytes));
 	comm->session = session;
@@ -112,8 +136,7 @@ static void run(struct start *s)
 {
 	struct gpu_session *session = NULL;
 	ncclsvc_comm *service = NULL;
-	s->result =
-		s->kind == START_JOIN ? join(s, &session, &service) : split(s, &session, &service);
+	s->result = begin(s, &session, &service);
 	if (s->result)
 		snprintf(s->text, sizeof(s->text), "%s", last_sentence());
 	if (service)

@@ -16,8 +16,9 @@ static bool run_mpirun(struct crew *crew, const char *program, const char *socke
 		       bool oversubscribe)
 {
 	char ranks[16];
-	const char *argv[8] = {"mpirun", "-n", ranks};
-	size_t at = 3;
+	/* On this machine, also in a Slurm job of several. */
+	const char *argv[12] = {"mpirun", "--mca", "ras", "^slurm", "-n", ranks};
+	size_t at = 6;
 	snprintf(ranks, sizeof(ranks), "%u", n);
 	if (geteuid() == 0)
 		argv[at++] = "--allow-run-as-root";

@@ -68,30 +68,22 @@ static double exponent(double first, double last, uint32_t from, uint32_t to)
 	return from < to && first > 0 ? log(last / first) / log((double)to / from) : 0;
 }
 
-/* The commit's of several nodes is not known. */
-static json_t *known(const struct options *o, double value)
-{
-	return o->nodes > 1 ? json_null() : json_real(value);
-}
-
 static void show_head(const struct options *o)
 {
-	bool plans = o->nodes <= 1;
-	report_header(o, plans ? "JOIN, and the commit of a plan" : "JOIN");
-	if (!plans)
+	report_header(o, "JOIN, and the commit of a plan");
+	if (o->nodes > 1)
 		printf("# %u daemons, the ranks dealt out to them\n", o->nodes);
-	printf("# of the slowest rank, median of %u rounds; all ranks begin at once%s\n#\n",
-	       o->rounds, plans ? ", and plan 128 groups of a Send and a Recv" : "");
-	printf("# %6s  %10s  %12s", "ranks", "join(us)", "of each(us)");
-	printf(plans ? "  %10s  %12s\n" : "\n", "commit(us)", "of each(us)");
+	printf("# of the slowest rank, median of %u rounds; all ranks begin at once, and plan 128 "
+	       "groups of a Send and a Recv\n#\n",
+	       o->rounds);
+	printf("# %6s  %10s  %12s  %10s  %12s\n", "ranks", "join(us)", "of each(us)", "commit(us)",
+	       "of each(us)");
 }
 
-static void show_size(const struct options *o, const struct size *s)
+static void show_size(const struct size *s)
 {
-	printf("  %6u  %10.1f  %12.2f", s->ranks, s->join_us, s->join_us / s->ranks);
-	if (o->nodes <= 1)
-		printf("  %10.1f  %12.2f", s->commit_us, s->commit_us / s->ranks);
-	putchar('\n');
+	printf("  %6u  %10.1f  %12.2f  %10.1f  %12.2f\n", s->ranks, s->join_us,
+	       s->join_us / s->ranks, s->commit_us, s->commit_us / s->ranks);
 }
 
 static bool show(const struct bench *b)
@@ -107,21 +99,16 @@ static bool show(const struct bench *b)
 	for (unsigned i = 0; good && i < b->n; i++) {
 		const struct size *s = &b->sizes[i];
 		if (table)
-			show_size(o, s);
-		good = json_array_append_new(rows,
-					     json_pack("{s:i, s:f, s:o}", "ranks", (int)s->ranks,
-						       "join_us", s->join_us, "commit_us",
-						       known(o, s->commit_us))) == 0;
+			show_size(s);
+		good = json_array_append_new(rows, json_pack("{s:i, s:f, s:f}", "ranks",
+							     (int)s->ranks, "join_us", s->join_us,
+							     "commit_us", s->commit_us)) == 0;
 	}
-	if (table && b->n > 1) {
-		printf("# from %u to %u ranks, JOIN grows as n^%.2f", first->ranks, last->ranks,
-		       join);
-		if (o->nodes <= 1)
-			printf(", the commit as n^%.2f", commit);
-		putchar('\n');
-	}
+	if (table && b->n > 1)
+		printf("# from %u to %u ranks, JOIN grows as n^%.2f, the commit as n^%.2f\n",
+		       first->ranks, last->ranks, join, commit);
 	good = good && json_object_set_new(json, "join_exponent", json_real(join)) == 0 &&
-	       json_object_set_new(json, "commit_exponent", known(o, commit)) == 0;
+	       json_object_set_new(json, "commit_exponent", json_real(commit)) == 0;
 	return report_json_finish(o, json, good);
 }
 

@@ -89,13 +89,19 @@ bool private_daemon_start(const struct options *o)
 		complain("can't write %s: %s", daemon_.log, strerror(errno));
 		return false;
 	}
-	/* An empty configuration: this machine's own is for its own daemon. */
+	/* An empty configuration: this machine's own is for its own daemon. mpirun is to stay on
+	 * this machine, whatever Slurm has given the job; and one daemon is alone, whatever started
+	 * us. */
 	const char *device = o->cuda ? "cuda" : "host";
+	const char *bootstrap = o->nodes > 1 ? "mpi" : "none";
 	const char *argv[] = {"mpirun",
 			      "--allow-run-as-root",
 			      "--oversubscribe",
 			      "--bind-to",
 			      "none",
+			      "--mca",
+			      "ras",
+			      "^slurm",
 			      "-n",
 			      nodes_text,
 			      program,
@@ -109,8 +115,10 @@ bool private_daemon_start(const struct options *o)
 			      ranks_text,
 			      "--log-target",
 			      "stderr",
+			      "--cluster-bootstrap",
+			      bootstrap,
 			      NULL};
-	size_t first = o->nodes > 1 ? 0 : 7;
+	size_t first = o->nodes > 1 ? 0 : 10;
 	daemon_.pid = spawn((char *const *)argv + first, log);
 	close(log);
 	if (daemon_.pid < 0) {

@@ -171,7 +171,7 @@ static ncclsvc_result job_join(struct rank *r, const struct job *job, struct job
 	if (!result)
 		result = finish(r, (ncclsvc_task[2]){task, 0});
 	start = perf_now_ns();
-	if (!result && r->options->nodes <= 1)
+	if (!result)
 		result = service_plan_start(&plan, comm, r->options->timeout_ms);
 	reply->comm_ns = perf_now_ns() - start;
 	if (!result)

@@ -5,13 +5,17 @@
  *
  *   start.c    MPI, and what the nodes tell each other once
  *   link.c     the connections
- *   home.c     a communicator's home: the node that gathers its members
- *   remote.c   what this node tells a home, and what others tell this node
+ *   home.c     a communicator's home: the node that gathers its members; home_plan.c: their plans
+ *   remote.c   what this node tells a home, and what others tell this node; remote_plan.c: of plans
  *   registrar.c the node that knows the NCCL communicators across nodes
  *
  * A communicator's home is a node that its id decides. Every JOIN goes there, also where all
  * members are on one node; when all are there, the home tells the members' nodes, and they start
  * the epoch. The end of an epoch is told by the node on which it has its cause, to all others.
+ *
+ * The home gathers the members' plans, too, and matches them. Plans are committed in rounds: each
+ * ends with one verdict, which the home tells all members' nodes. What was sent for a round that is
+ * over when it comes is not heard: its node has failed it, as the verdict said.
  *
  * GPUs of several nodes need an NCCL communicator, of which each node has a part. One node, the
  * registrar, is the lowest that lives. Each member's node tells it when it is ready for an epoch;
@@ -30,9 +34,10 @@
 #include "mpi_api.h"
 #include "ncclsvc_types.h"
 #include "svc_limits.h"
+#include "wire.h"
 
-#define CLUSTER_NODES_MAX 1024
-#define CLUSTER_KEY_BYTES 32
+#define CLUSTER_NODES_MAX  1024
+#define CLUSTER_KEY_BYTES  32
 #define CLUSTER_HOST_BYTES 64
 
 struct client;
@@ -51,7 +56,7 @@ struct node_card {
 	char address[CLUSTER_HOST_BYTES];
 	char host[CLUSTER_HOST_BYTES];
 	char version[NCCLSVC_NAME_BYTES];
-	uint8_t key[CLUSTER_KEY_BYTES];	    /* node 0's counts */
+	uint8_t key[CLUSTER_KEY_BYTES];	 /* node 0's counts */
 	uint8_t world[NCCLSVC_ID_BYTES]; /* the same */
 };
 
@@ -83,29 +88,35 @@ struct cluster {
 	struct muster *musters;	      /* the registrar's, as the next two */
 	struct joint *joints;
 	uint64_t njoints; /* made so far */
-	uint64_t spans;		      /* started so far */
+	uint64_t spans;	  /* started so far */
+	uint64_t plans;	  /* the same */
 };
 
 /* ---- Messages ---- */
 
 enum control_kind {
-	CONTROL_HELLO = 1, /* first, from both sides: struct control_hello */
-	CONTROL_BYE,	   /* the daemon ends in good order */
-	CONTROL_JOIN,	   /* -> home */
-	CONTROL_UNJOIN,	   /* -> home: it died, left, or its time is up */
-	CONTROL_REFUSE,	   /* home -> node: a JOIN's error */
-	CONTROL_START,	   /* home -> members' nodes */
-	CONTROL_BREAK,	   /* -> members' nodes and home: the epoch is over */
-	CONTROL_LEFT,	   /* -> the same: one member has left, the epoch goes on */
-	CONTROL_SPLIT,	   /* -> home */
-	CONTROL_SPLIT_LATE, /* -> home: this SPLIT's time is up */
+	CONTROL_HELLO = 1,    /* first, from both sides: struct control_hello */
+	CONTROL_BYE,	      /* the daemon ends in good order */
+	CONTROL_JOIN,	      /* -> home */
+	CONTROL_UNJOIN,	      /* -> home: it died, left, or its time is up */
+	CONTROL_REFUSE,	      /* home -> node: a JOIN's error */
+	CONTROL_START,	      /* home -> members' nodes */
+	CONTROL_BREAK,	      /* -> members' nodes and home: the epoch is over */
+	CONTROL_LEFT,	      /* -> the same: one member has left, the epoch goes on */
+	CONTROL_SPLIT,	      /* -> home */
+	CONTROL_SPLIT_LATE,   /* -> home: this SPLIT's time is up */
 	CONTROL_SPLIT_FAILED, /* home -> members' nodes */
-	CONTROL_PARTS,	    /* home -> members' nodes: who joins what now */
-	CONTROL_NCCL_READY, /* -> registrar: an epoch may begin here, or cannot */
-	CONTROL_NCCL_ID,    /* registrar -> rank 0's node: make an id; and the answer */
-	CONTROL_NCCL_USE,   /* registrar -> members' nodes: this communicator, or none */
-	CONTROL_NCCL_FREE,  /* -> registrar: a part is used no more, or broken */
-	CONTROL_NCCL_DROP,  /* registrar -> nodes: all parts go */
+	CONTROL_PARTS,	      /* home -> members' nodes: who joins what now */
+	CONTROL_NCCL_READY,   /* -> registrar: an epoch may begin here, or cannot */
+	CONTROL_NCCL_ID,      /* registrar -> rank 0's node: make an id; and the answer */
+	CONTROL_NCCL_USE,     /* registrar -> members' nodes: this communicator, or none */
+	CONTROL_NCCL_FREE,    /* -> registrar: a part is used no more, or broken */
+	CONTROL_NCCL_DROP,    /* registrar -> nodes: all parts go */
+	CONTROL_PLAN,	      /* -> home: a member's, in pieces */
+	CONTROL_PLAN_LATE,    /* -> home: its time is up */
+	CONTROL_PLAN_VERDICT, /* home -> members' nodes: it is in force, or not */
+	CONTROL_PLAN_LEFT,    /* -> home: a member is through with it */
+	CONTROL_PLAN_GONE,    /* home -> members' nodes: that one is; it comes behind the verdict */
 	CONTROL_END,
 };
 
@@ -243,15 +254,43 @@ struct control_nccl_drop {
 	uint32_t reserved;
 };
 
+struct control_plan {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, round;
+	uint32_t rank, groups, tasks;
+	uint32_t at, count; /* of this piece */
+	uint32_t reserved;
+	struct svc_plan_task piece[];
+};
+
+#define CONTROL_PLAN_PIECE 4096 /* tasks */
+
+/* Of LATE, LEFT and GONE. */
+struct control_plan_member {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, rank;
+	uint32_t round; /* of LEFT and GONE: the plan's number */
+};
+
+struct control_plan_verdict {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, round; /* from 0 */
+	int32_t result;	       /* 0: the plan is in force, and its number is the round's plus 1 */
+	uint32_t reserved;
+	uint64_t uid;
+	char text[SVC_TEXT_BYTES];
+};
+
 #define CONTROL_BODY_MAX                                                                           \
 	(sizeof(struct control_parts) + SVC_HOST_RANKS_MAX * sizeof(struct control_part_of))
 
 /* ---- start.c ---- */
 
-/* Is this one of several daemons, or was it asked to be? */
-bool cluster_wanted(const struct config *config, char *const envp[]);
+/* 1: this is one of several daemons, or was asked to be; 0: it is alone; -1 after a message was
+ * logged: it is one of several that have no way to meet. */
+int cluster_wanted(const struct config *config, char *const envp[]);
 /* Meets the others, which takes as long as they need to start; NULL after a message was logged. */
-struct cluster *cluster_create(uv_loop_t *loop, const struct config *config);
+struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, char *const envp[]);
 /* The server is there: what the others have said so far is handled. */
 void cluster_attach(struct cluster *c, struct server *s);
 /* Tells the others, and lets the connections go; the loop must run until cluster_closed. */
@@ -275,6 +314,8 @@ void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const v
 /* Handles what came before there was a server, or from this node itself. */
 void link_handle_kept(struct cluster *c);
 void link_close_all(struct cluster *c);
+/* What it has not taken yet is so much that large things should wait. */
+bool link_is_full(const struct cluster *c, uint32_t node);
 
 /* ---- home.c ---- */
 
@@ -286,6 +327,9 @@ void home_left(struct cluster *c, uint32_t from, const struct control_break *m);
 void home_split(struct cluster *c, uint32_t from, const struct control_split *m);
 void home_split_late(struct cluster *c, uint32_t from, const struct control_split *m);
 void home_node_lost(struct cluster *c, uint32_t node);
+void home_plan(struct cluster *c, uint32_t from, const struct control_plan *m);
+void home_plan_late(struct cluster *c, const struct control_plan_member *m);
+void home_plan_left(struct cluster *c, uint32_t from, const struct control_plan_member *m);
 void home_expire(struct cluster *c, uint64_t now);
 void home_free(struct cluster *c);
 
@@ -308,6 +352,18 @@ void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all
 /* To the registrar: it can begin, or (a result) not. again: it could before. */
 void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool again);
 void remote_nccl_free(struct cluster *c, uint64_t serial, int result, int32_t rank);
+
+/* ---- remote_plan.c ---- */
+
+/* This rank's plan, which m->forming has. False: its home does not take so much now, or there is no
+ * memory. */
+bool remote_plan(struct communicator *m, uint32_t rank);
+void remote_plan_late(struct communicator *m, uint32_t rank);
+/* It is through with the plan of that number. */
+void remote_plan_left(struct communicator *m, uint32_t rank, uint32_t number);
+/* Of CONTROL_PLAN and what follows it: has the body the length that it should have? */
+bool remote_plan_fits(enum control_kind kind, const void *body, size_t size);
+void remote_plan_handle(struct cluster *c, uint32_t from, enum control_kind kind, const void *body);
 
 /* ---- registrar.c ---- */
 

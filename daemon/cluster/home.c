@@ -10,37 +10,9 @@
 #include "../comm.h"
 #include "../log.h"
 #include "../server_state.h"
-#include "cluster.h"
+#include "gathering.h"
 
 #define GATHERINGS_MAX SVC_COMMS_MAX
-
-enum gathered { SEAT_FREE, SEAT_JOINING, SEAT_JOINED, SEAT_BROKEN };
-
-struct gathered_seat {
-	enum gathered state;
-	uint32_t node, session;
-	int32_t pid, device;
-	bool split;
-};
-
-struct asked_split {
-	bool here;
-	int32_t colour, key;
-};
-
-struct gathering {
-	uint8_t id[NCCLSVC_ID_BYTES];
-	char label[NCCLSVC_NAME_BYTES];
-	uint32_t nranks, uid, cuda, epoch;
-	uint32_t transport; /* of GPUs' memory */
-	bool running;	    /* an epoch, as far as is known here */
-	struct gathered_seat *seats;
-	uint32_t joining, held;	   /* held: seats that are not free */
-	struct asked_split *split; /* [nranks]; NULL: none under way */
-	uint32_t splitting;
-	uint64_t idle_ns;
-	UT_hash_handle hh;
-};
 
 /* Any node that lives can be a home: the next one, if the id's own is gone. */
 uint32_t home_of(const struct cluster *c, const uint8_t *id)
@@ -53,7 +25,7 @@ uint32_t home_of(const struct cluster *c, const uint8_t *id)
 	return node;
 }
 
-static struct gathering *find(struct cluster *c, const uint8_t *id)
+struct gathering *home_find(struct cluster *c, const uint8_t *id)
 {
 	struct gathering *g;
 	HASH_FIND(hh, c->gatherings, id, sizeof(g->id), g);
@@ -63,6 +35,7 @@ static struct gathering *find(struct cluster *c, const uint8_t *id)
 static void forget(struct cluster *c, struct gathering *g)
 {
 	HASH_DEL(c->gatherings, g);
+	home_plan_forget(g);
 	free(g->seats);
 	free(g->split);
 	free(g);
@@ -85,9 +58,8 @@ static struct gathering *create(struct cluster *c, const struct control_join *m)
 	return g;
 }
 
-/* To every node that has a seat here; each once. */
-static void tell_nodes(struct cluster *c, const struct gathering *g, enum control_kind kind,
-		       const void *body, size_t size)
+void home_tell_nodes(struct cluster *c, const struct gathering *g, enum control_kind kind,
+		     const void *body, size_t size)
 {
 	bool told[CLUSTER_NODES_MAX] = {false};
 	for (uint32_t k = 0; k < g->nranks; k++) {
@@ -133,7 +105,7 @@ static void fail_split(struct cluster *c, struct gathering *g, int result, const
 		return;
 	memcpy(m.id, g->id, sizeof(m.id));
 	snprintf(m.text, sizeof(m.text), "%s", text);
-	tell_nodes(c, g, CONTROL_SPLIT_FAILED, &m, sizeof(m));
+	home_tell_nodes(c, g, CONTROL_SPLIT_FAILED, &m, sizeof(m));
 	free(g->split);
 	g->split = NULL;
 	g->splitting = 0;
@@ -146,6 +118,7 @@ static void end_epoch(struct gathering *g)
 	free(g->split); /* the members' nodes know why */
 	g->split = NULL;
 	g->splitting = 0;
+	home_plan_forget(g);
 	for (uint32_t k = 0; k < g->nranks; k++)
 		if (g->seats[k].state == SEAT_JOINED)
 			g->seats[k].state = SEAT_BROKEN;
@@ -170,7 +143,8 @@ static void start(struct cluster *c, struct gathering *g)
 	}
 	g->joining = 0;
 	g->running = true;
-	tell_nodes(c, g, CONTROL_START, m, size);
+	g->plan_round = 0;
+	home_tell_nodes(c, g, CONTROL_START, m, size);
 	free(m);
 }
 
@@ -199,7 +173,7 @@ static const char *transport_name(uint32_t transport)
 static struct gathering *gathering_for(struct cluster *c, uint32_t from,
 				       const struct control_join *m)
 {
-	struct gathering *g = find(c, m->id);
+	struct gathering *g = home_find(c, m->id);
 	if (g && g->held && g->uid != m->uid && !(m->world && !g->held)) {
 		refuse(c, from, g, m, NCCLSVC_PERMISSION, "communicator %s belongs to user %u",
 		       g->label, g->uid);
@@ -266,7 +240,7 @@ void home_join(struct cluster *c, uint32_t from, const struct control_join *m)
 					  .pid = s->pid,
 					  .node = -1};
 		memcpy(b.id, g->id, sizeof(b.id));
-		tell_nodes(c, g, CONTROL_BREAK, &b, sizeof(b));
+		home_tell_nodes(c, g, CONTROL_BREAK, &b, sizeof(b));
 		end_epoch(g);
 	}
 	if (s->state == SEAT_FREE)
@@ -292,7 +266,7 @@ static void refuse_late(struct cluster *c, struct gathering *g, uint32_t rank)
 
 void home_unjoin(struct cluster *c, uint32_t from, const struct control_unjoin *m)
 {
-	struct gathering *g = find(c, m->id);
+	struct gathering *g = home_find(c, m->id);
 	if (!g || m->rank >= g->nranks)
 		return;
 	struct gathered_seat *s = &g->seats[m->rank];
@@ -324,7 +298,7 @@ void home_unjoin(struct cluster *c, uint32_t from, const struct control_unjoin *
 
 void home_broken(struct cluster *c, uint32_t from, const struct control_break *m)
 {
-	struct gathering *g = find(c, m->id);
+	struct gathering *g = home_find(c, m->id);
 	(void)from;
 	if (!g || m->epoch != g->epoch)
 		return;
@@ -338,13 +312,14 @@ void home_broken(struct cluster *c, uint32_t from, const struct control_break *m
 
 void home_left(struct cluster *c, uint32_t from, const struct control_break *m)
 {
-	struct gathering *g = find(c, m->id);
+	struct gathering *g = home_find(c, m->id);
 	if (!g || m->epoch != g->epoch || m->rank < 0 || (uint32_t)m->rank >= g->nranks)
 		return;
 	if (g->seats[m->rank].node != from || g->seats[m->rank].state == SEAT_JOINING)
 		return;
 	free_seat(g, &g->seats[m->rank]);
 	fail_split(c, g, NCCLSVC_PEER_GONE, "a member left before the split was done");
+	home_plan_refuse(c, g, NCCLSVC_PEER_GONE, "a member left before the plan was committed");
 	if (!g->held)
 		g->running = false;
 }
@@ -380,7 +355,7 @@ static void finish_split(struct cluster *c, struct gathering *g)
 		memcpy(m->id, g->id, sizeof(m->id));
 		m->epoch = g->epoch;
 		m->count = n;
-		tell_nodes(c, g, CONTROL_PARTS, m, size);
+		home_tell_nodes(c, g, CONTROL_PARTS, m, size);
 		free(g->split);
 		g->split = NULL;
 		g->splitting = 0;
@@ -393,13 +368,12 @@ static void finish_split(struct cluster *c, struct gathering *g)
 
 void home_split(struct cluster *c, uint32_t from, const struct control_split *m)
 {
-	struct gathering *g = find(c, m->id);
+	struct gathering *g = home_find(c, m->id);
 	struct control_split_failed failed = {.epoch = m->epoch, .result = NCCLSVC_STALE_EPOCH};
 	if (!g || !g->running || m->epoch != g->epoch || g->held != g->nranks ||
 	    m->rank >= g->nranks || g->seats[m->rank].node != from) {
 		memcpy(failed.id, m->id, sizeof(failed.id));
-		snprintf(failed.text, sizeof(failed.text),
-			 "the communicator lacks members: rejoin it first");
+		snprintf(failed.text, sizeof(failed.text), HOME_STALE_TEXT);
 		link_send(c, from, CONTROL_SPLIT_FAILED, &failed, sizeof(failed));
 		return;
 	}
@@ -414,7 +388,7 @@ void home_split(struct cluster *c, uint32_t from, const struct control_split *m)
 
 void home_split_late(struct cluster *c, uint32_t from, const struct control_split *m)
 {
-	struct gathering *g = find(c, m->id);
+	struct gathering *g = home_find(c, m->id);
 	struct rank_names missing = {0};
 	char text[SVC_TEXT_BYTES];
 	(void)from;

@@ -152,6 +152,12 @@ void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const v
 		write_frame(c->nodes[node].link, kind, body, size);
 }
 
+bool link_is_full(const struct cluster *c, uint32_t node)
+{
+	const struct link *l = c->nodes[node].link;
+	return l && uv_stream_get_write_queue_size((const uv_stream_t *)&l->tcp) > QUEUE_MAX / 2;
+}
+
 static void say_hello(struct link *l)
 {
 	struct cluster *c = l->cluster;

@@ -237,8 +237,11 @@ static void on_left(struct cluster *c, uint32_t from, const struct control_break
 static void on_split_failed(struct cluster *c, const struct control_split_failed *f)
 {
 	struct communicator *m = find(c, f->id);
-	if (m && m->epoch == f->epoch)
-		comm_split_refused(m, f->result, f->text);
+	if (!m || m->epoch != f->epoch)
+		return;
+	comm_split_refused(m, f->result, f->text);
+	if (f->result == NCCLSVC_STALE_EPOCH)
+		comm_home_forgot(m);
 }
 
 static void on_parts(struct cluster *c, const struct control_parts *p, size_t size)
@@ -297,6 +300,8 @@ static bool fits(enum control_kind kind, const void *body, size_t size)
 		[CONTROL_NCCL_FREE] = sizeof(struct control_nccl_free),
 		[CONTROL_NCCL_DROP] = sizeof(struct control_nccl_drop),
 	};
+	if (kind >= CONTROL_PLAN && kind < CONTROL_END)
+		return remote_plan_fits(kind, body, size);
 	if (kind >= CONTROL_END || size < sizes[kind])
 		return false;
 	if (kind == CONTROL_REFUSE) {
@@ -372,22 +377,39 @@ void remote_handle(struct cluster *c, uint32_t from, enum control_kind kind, con
 	case CONTROL_NCCL_DROP:
 		nodes_drop(c, body);
 		break;
+	case CONTROL_PLAN:
+	case CONTROL_PLAN_LATE:
+	case CONTROL_PLAN_VERDICT:
+	case CONTROL_PLAN_LEFT:
+	case CONTROL_PLAN_GONE:
+		remote_plan_handle(c, from, kind, body);
+		break;
 	default:
 		break;
 	}
 }
 
-/* JOINs that wait at a home that is gone are asked for again, at the next one. */
-static void join_again(struct cluster *c, struct communicator *m, uint32_t lost)
+/* JOINs that wait at a home that is gone are asked for again, at the next one. It knows nothing of
+ * the epoch, though, and cannot take over what waited there. */
+static void home_lost(struct cluster *c, struct communicator *m, uint32_t lost)
 {
+	static const char why[] = "the node that gathered the members' requests is gone: rejoin "
+				  "the communicator";
+	const bool asked = m->split || m->commits;
 	uint64_t word;
 	memcpy(&word, m->id, sizeof(word));
 	uint32_t node = (uint32_t)(word % c->n);
 	while (c->nodes[node].gone && node != lost)
 		node = (node + 1) % c->n;
-	for (uint32_t k = 0; node == lost && k < m->nranks; k++)
+	if (node != lost)
+		return;
+	for (uint32_t k = 0; k < m->nranks; k++)
 		if (m->seats[k].client && m->seats[k].state == NCCLSVC_MEMBER_JOINING && !m->start)
 			remote_join(m, k);
+	comm_split_refused(m, NCCLSVC_PEER_GONE, why);
+	plan_commit_refused(m, NCCLSVC_PEER_GONE, why);
+	if (asked)
+		comm_span_failed(c->server, m->slot, m->epoch, NCCLSVC_PEER_GONE, (int32_t)lost);
 }
 
 void remote_node_lost(struct cluster *c, uint32_t node)
@@ -400,6 +422,6 @@ void remote_node_lost(struct cluster *c, uint32_t node)
 	nodes_registrar_lost(c, node);
 	HASH_ITER (hh, s->comms, m, next) {
 		comm_node_lost(m, node);
-		join_again(c, m, node);
+		home_lost(c, m, node);
 	}
 }

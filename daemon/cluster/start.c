@@ -34,15 +34,29 @@ static long number_of(char *const envp[], const char *name)
 	return text ? strtol(text, NULL, 10) : 0;
 }
 
-bool cluster_wanted(const struct config *config, char *const envp[])
+/* How many its launcher started: mpirun, or srun. What Slurm says of the job, not of the step, also
+ * holds for programs that a batch script starts by itself. */
+static long started_together(char *const envp[])
 {
+	if (paths_env(envp, "OMPI_COMM_WORLD_SIZE"))
+		return number_of(envp, "OMPI_COMM_WORLD_SIZE");
+	return number_of(envp, "SLURM_STEP_NUM_TASKS");
+}
+
+int cluster_wanted(const struct config *config, char *const envp[])
+{
+	long n = started_together(envp);
 	if (config->cluster_bootstrap != CONFIG_BOOTSTRAP_AUTO)
 		return config->cluster_bootstrap == CONFIG_BOOTSTRAP_MPI;
-	if (number_of(envp, "OMPI_COMM_WORLD_SIZE") > 1)
-		return true;
-	/* srun starts what needs no MPI, too: only with PMI is it a job of several. */
-	return number_of(envp, "SLURM_NTASKS") > 1 &&
-	       (paths_env(envp, "PMIX_RANK") || paths_env(envp, "PMI_RANK"));
+	if (n < 2)
+		return 0;
+	if (paths_env(envp, "OMPI_COMM_WORLD_SIZE") || paths_env(envp, "PMIX_RANK") ||
+	    paths_env(envp, "PMI_RANK"))
+		return 1;
+	log_error("Slurm started %ld tasks, but without what they need to meet: use srun "
+		  "--mpi=pmix; or, if each daemon is to be alone, --cluster-bootstrap none",
+		  n);
+	return -1;
 }
 
 /* ---- The module ---- */
@@ -199,14 +213,34 @@ static int exchange_cards(struct cluster *c, const struct config *config)
 
 /* ---- Beginning and end ---- */
 
-static int meet(struct cluster *c, const struct config *config)
+static int start_mpi(struct cluster *c, char *const envp[])
 {
-	char why[512], address[CLUSTER_HOST_BYTES];
+	const long together = started_together(envp);
+	const bool mpirun = paths_env(envp, "OMPI_COMM_WORLD_SIZE");
+	char why[512];
+	/* Open MPI ends a process that it cannot start. */
+	if (together > 1 && !mpirun && !paths_env(envp, "PMIX_RANK"))
+		log_warning("Slurm gives this step no PMIx: if Open MPI ends here, it needs srun "
+			    "--mpi=pmix");
+	if (c->mpi->start(&c->place, why, sizeof(why))) {
+		log_error("MPI: %s", why);
+		return -1;
+	}
+	if (together < 2 || c->place.nodes > 1)
+		return 0;
+	log_error("%ld were started together, but for MPI this daemon is alone: use %s", together,
+		  mpirun ? "the mpirun of the Open MPI that " MODULE " was built with"
+			 : "srun --mpi=pmix, or mpirun");
+	return -1;
+}
+
+static int meet(struct cluster *c, const struct config *config, char *const envp[])
+{
+	char address[CLUSTER_HOST_BYTES];
 	struct watchdog w;
 	if (!watchdog_start(&w, config->cluster_seconds, "meeting the other nodes by MPI"))
 		return -1;
-	if (c->mpi->start(&c->place, why, sizeof(why))) {
-		log_error("MPI: %s", why);
+	if (start_mpi(c, envp)) {
 		watchdog_stop(&w);
 		return -1;
 	}
@@ -225,14 +259,14 @@ static int meet(struct cluster *c, const struct config *config)
 	return error;
 }
 
-struct cluster *cluster_create(uv_loop_t *loop, const struct config *config)
+struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, char *const envp[])
 {
 	struct cluster *c = calloc(1, sizeof(*c));
 	if (!c)
 		return NULL;
 	c->loop = loop;
 	c->mpi = open_module(&c->module);
-	if (!c->mpi || meet(c, config) || link_all(c)) {
+	if (!c->mpi || meet(c, config, envp) || link_all(c)) {
 		log_flush();
 		/* MPI's own threads and its launcher must not wait for the others. */
 		_exit(EXIT_FAILURE);

@@ -353,12 +353,10 @@ static void run_command(struct engine *e, const struct command *c)
 		staged_worker(e, c->worker.device, c->worker.generation);
 		break;
 	case COMMAND_PLAN_ADD:
-		plan_add(e->comms[c->plan.comm], c->plan.plan);
+		plan_add(e, e->comms[c->plan.comm], c->plan.plan);
 		break;
 	case COMMAND_PLAN_DROP:
-		plan_drop(e, e->comms[c->plan.comm], c->plan.rank);
-		engine_event(e, &(struct event){.kind = EVENT_PLAN_DROPPED,
-						.dropped = {c->plan.asker, c->plan.serial}});
+		plan_drop(e, c);
 		break;
 	case COMMAND_NODE_LOST:
 		span_node_lost(e, c->node.node);

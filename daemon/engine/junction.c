@@ -5,9 +5,9 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "junction.h"
 #include "names.h"
 #include "order.h"
-#include "span.h"
 #include "staged.h"
 #include "task.h"
 
@@ -16,16 +16,16 @@
 
 /* ---- Finding ---- */
 
-static struct junction *find(struct span *s, const struct junction_key *key)
+struct junction *junction_find(struct span *s, const struct junction_key *key)
 {
 	struct junction *j;
 	HASH_FIND(hh, s->junctions, key, sizeof(*key), j);
 	return j;
 }
 
-static struct junction *get(struct span *s, const struct junction_key *key)
+struct junction *junction_get(struct span *s, const struct junction_key *key)
 {
-	struct junction *j = find(s, key);
+	struct junction *j = junction_find(s, key);
 	if (j)
 		return j;
 	uint32_t n = key->a < 0 ? s->nnodes : 2;
@@ -60,8 +60,7 @@ static struct junction_key collective_key(const struct comm *c)
 	return (struct junction_key){-1, -1, c->collectives, 0};
 }
 
-/* The place among the span's nodes of one that takes part. */
-static uint32_t place_of(const struct junction *j, uint32_t part)
+uint32_t junction_place_of(const struct junction *j, uint32_t part)
 {
 	const struct span *s = j->comm->span;
 	if (j->key.a < 0)
@@ -69,7 +68,7 @@ static uint32_t place_of(const struct junction *j, uint32_t part)
 	return s->node_of[part ? j->key.b : j->key.a];
 }
 
-static uint32_t part_of(const struct junction *j, uint32_t place)
+uint32_t junction_part_of(const struct junction *j, uint32_t place)
 {
 	if (j->key.a < 0)
 		return place;
@@ -142,7 +141,7 @@ static bool find_mismatch(const struct junction *j, ncclsvc_status *st)
 	return false;
 }
 
-static void end_tasks(struct engine *e, struct junction *j, const ncclsvc_status *st)
+void junction_end_tasks(struct engine *e, struct junction *j, const ncclsvc_status *st)
 {
 	uint32_t n = j->key.a < 0 ? j->comm->nranks : 2;
 	for (uint32_t k = 0; j->tasks && k < n; k++) {
@@ -162,12 +161,20 @@ static void conclude_failed_here(struct engine *e, struct junction *j)
 		j->resolved = true; /* for who posts it; nobody waits here */
 		return;
 	}
-	if (j->key.seq != c->collectives) {
+	if (j->key.seq < c->collectives) { /* and nobody will */
+		junction_free(e, c->span, j);
+		return;
+	}
+	if (j->key.seq > c->collectives) {
 		j->resolved = true;
 		return;
 	}
 	ncclsvc_status st = j->status;
 	junction_free(e, c->span, j);
+	if (stuck_said(&st)) { /* who posts one now does not mean this */
+		order_end_collective(e, c, &st);
+		return;
+	}
 	order_haunt_collective(e, c, &st);
 	if (c->collective_here == c->here)
 		order_end_collective(e, c, &st);
@@ -217,7 +224,7 @@ static void start(struct engine *e, struct junction *j)
 			st = status_of(NCCLSVC_PROTOCOL);
 			span_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
 		}
-		end_tasks(e, j, &st);
+		junction_end_tasks(e, j, &st);
 		junction_free(e, c->span, j);
 		return;
 	}
@@ -229,14 +236,12 @@ static void start(struct engine *e, struct junction *j)
 		abort();
 }
 
-/* Messages between engines overtake those between supervisors. Who is told that a member has left
- * may rejoin at once, and then its supervisor must know. */
-static bool unknown_leaver(const struct comm *c, const ncclsvc_status *st)
+bool junction_unknown_leaver(const struct comm *c, const ncclsvc_status *st)
 {
 	return st->result == NCCLSVC_PEER_GONE && st->rank_a >= 0 && !c->members[st->rank_a].gone;
 }
 
-static void conclude(struct engine *e, struct junction *j)
+void junction_conclude(struct engine *e, struct junction *j)
 {
 	struct verdict *mine = &j->verdicts[j->mine];
 	ncclsvc_status st;
@@ -249,7 +254,7 @@ static void conclude(struct engine *e, struct junction *j)
 		failed |= j->verdicts[i].said == SAID_FAILED;
 	if (failed) {
 		j->status = merge(j);
-		j->withheld = unknown_leaver(j->comm, &j->status);
+		j->withheld = junction_unknown_leaver(j->comm, &j->status);
 		if (j->withheld)
 			return;
 		if (mine->said == SAID_FAILED) {
@@ -261,7 +266,7 @@ static void conclude(struct engine *e, struct junction *j)
 		start(e, j);
 		return;
 	}
-	end_tasks(e, j, &st);
+	junction_end_tasks(e, j, &st);
 	junction_free(e, j->comm->span, j);
 }
 
@@ -269,21 +274,21 @@ static void heard(struct engine *e, struct junction *j, uint32_t part, enum said
 {
 	j->verdicts[part].said = said;
 	if (++j->heard == j->nparts)
-		conclude(e, j);
+		junction_conclude(e, j);
 }
 
 /* ---- Speaking ---- */
 
-static void tell(struct engine *e, const struct junction *j, enum span_kind kind,
-		 const ncclsvc_status *st)
+void junction_tell(struct engine *e, const struct junction *j, enum span_kind kind,
+		   const ncclsvc_status *st)
 {
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (i != j->mine)
-			span_send(e, j->comm->span, place_of(j, i), kind, &j->key, st, sizeof(*st),
-				  NULL, 0);
+			span_send(e, j->comm->span, junction_place_of(j, i), kind, &j->key, st,
+				  sizeof(*st), NULL, 0);
 }
 
-static bool keep_status(struct junction *j, uint32_t part, const ncclsvc_status *st)
+bool junction_keep_status(struct junction *j, uint32_t part, const ncclsvc_status *st)
 {
 	struct verdict *v = &j->verdicts[part];
 	v->status = malloc(sizeof(*v->status));
@@ -293,7 +298,7 @@ static bool keep_status(struct junction *j, uint32_t part, const ncclsvc_status 
 }
 
 /* The local ranks that have not posted the current collective. */
-static void name_local_missing(const struct comm *c, const struct junction *j, ncclsvc_status *st)
+void junction_name_missing(const struct comm *c, const struct junction *j, ncclsvc_status *st)
 {
 	const struct span *s = c->span;
 	if (st->result != NCCLSVC_TIMEOUT)
@@ -315,19 +320,19 @@ static void name_local_missing(const struct comm *c, const struct junction *j, n
 	}
 }
 
-static void say_failed(struct engine *e, struct junction *j, const ncclsvc_status *st)
+void junction_say_failed(struct engine *e, struct junction *j, const ncclsvc_status *st)
 {
 	if (j->comm->span->over)
 		return;
-	if (!keep_status(j, j->mine, st)) {
+	if (!junction_keep_status(j, j->mine, st)) {
 		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
-	tell(e, j, SPAN_FAILED, st);
+	junction_tell(e, j, SPAN_FAILED, st);
 	heard(e, j, j->mine, SAID_FAILED);
 }
 
-static void say_ready(struct engine *e, struct junction *j, const struct svc_record *record)
+void junction_say_ready(struct engine *e, struct junction *j, const struct svc_record *record)
 {
 	struct span *s = j->comm->span;
 	char payload[SPAN_EAGER_BYTES];
@@ -335,7 +340,7 @@ static void say_ready(struct engine *e, struct junction *j, const struct svc_rec
 	for (uint32_t i = 0; i < j->nparts; i++) {
 		if (i == j->mine)
 			continue;
-		uint32_t place = place_of(j, i);
+		uint32_t place = junction_place_of(j, i);
 		size_t n = small ? small_pack(s, j->tasks, place, p2p, payload) : 0;
 		span_send(e, s, place, SPAN_READY, &j->key, record, sizeof(*record), payload, n);
 	}
@@ -343,8 +348,7 @@ static void say_ready(struct engine *e, struct junction *j, const struct svc_rec
 	heard(e, j, j->mine, SAID_READY);
 }
 
-/* It waits for other nodes: from now on nothing takes it back. */
-static void commit(struct engine *e, struct junction *j, struct task *t)
+void junction_commit(struct engine *e, struct junction *j, struct task *t)
 {
 	struct member *m = member_of(t);
 	t->junction = j;
@@ -361,7 +365,7 @@ void junction_post_collective(struct engine *e, struct comm *c)
 	struct junction_key key = collective_key(c);
 	if (c->span->over)
 		return; /* its end is near */
-	struct junction *j = get(c->span, &key);
+	struct junction *j = junction_get(c->span, &key);
 	struct task **tasks = calloc(c->nranks, sizeof(struct task *));
 	if (!j || !tasks) {
 		free(tasks);
@@ -378,14 +382,14 @@ void junction_post_collective(struct engine *e, struct comm *c)
 		record = &t->record;
 		c->collective[k] = NULL;
 		c->members[k].collective = NULL;
-		commit(e, j, t);
+		junction_commit(e, j, t);
 		/* On GPUs, a group's next collective is launched together with it. */
 		if (c->cuda && t->next_in_group)
 			order_make_ready(e, &c->members[k]);
 	}
 	c->collective_here = 0;
 	c->collectives++;
-	say_ready(e, j, record);
+	junction_say_ready(e, j, record);
 }
 
 void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
@@ -393,7 +397,7 @@ void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_st
 	struct junction_key key = collective_key(c);
 	if (c->span->over)
 		return;
-	struct junction *j = get(c->span, &key);
+	struct junction *j = junction_get(c->span, &key);
 	if (!j) {
 		span_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
 		return;
@@ -401,24 +405,43 @@ void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_st
 	if (j->verdicts[j->mine].said)
 		return;
 	ncclsvc_status own = *st;
-	name_local_missing(c, j, &own);
+	junction_name_missing(c, j, &own);
 	/* Who does not answer does not keep the others waiting. */
 	j->due_ns = e->now + ANSWER_NS;
 	DL_APPEND2(e->asked, j, prev_due, next_due);
-	say_failed(e, j, &own);
+	junction_say_failed(e, j, &own);
+}
+
+/* Those that have posted it, and those that have not: what they post next is another. */
+static void give_up_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+{
+	const uint64_t seq = c->collectives;
+	junction_fail_collective(e, c, st);
+	if (c->collectives == seq)
+		order_end_collective(e, c, st);
+}
+
+void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st, bool collective)
+{
+	struct junction *j, *next;
+	HASH_ITER (hh, c->span->junctions, j, next)
+		if (j->key.a >= 0 && !j->verdicts[j->mine].said)
+			junction_say_failed(e, j, st);
+	if (collective)
+		give_up_collective(e, c, st);
 }
 
 bool junction_spoken(struct comm *c)
 {
 	struct junction_key key = collective_key(c);
-	struct junction *j = find(c->span, &key);
+	struct junction *j = junction_find(c->span, &key);
 	return j && j->verdicts[j->mine].said;
 }
 
 void junction_look(struct engine *e, struct comm *c)
 {
 	struct junction_key key = collective_key(c);
-	struct junction *j = find(c->span, &key);
+	struct junction *j = junction_find(c->span, &key);
 	if (!j || !j->resolved)
 		return;
 	ncclsvc_status st = j->status;
@@ -437,7 +460,7 @@ void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
 	DL_APPEND2(e->asked, j, prev_due, next_due);
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (!j->verdicts[i].said)
-			span_send(e, j->comm->span, place_of(j, i), SPAN_ASK, &j->key, st,
+			span_send(e, j->comm->span, junction_place_of(j, i), SPAN_ASK, &j->key, st,
 				  sizeof(*st), NULL, 0);
 }
 
@@ -452,252 +475,9 @@ void junction_expire(struct engine *e)
 		j->due_ns = 0;
 		for (uint32_t i = 0; i < j->nparts; i++) {
 			if (!j->verdicts[i].said) {
-				span_give_up(e, j->comm, NCCLSVC_TIMEOUT, place_of(j, i));
+				span_give_up(e, j->comm, NCCLSVC_TIMEOUT, junction_place_of(j, i));
 				break;
 			}
-		}
-	}
-}
-
-/* ---- Point-to-point ---- */
-
-static uint64_t *pair_counter(struct span *s, bool send, int32_t rank, int32_t peer)
-{
-	const uint32_t n = span_local_count(s), nranks = s->comm->nranks;
-	uint32_t i = 0;
-	if (!s->sent) {
-		s->sent = calloc((size_t)n * nranks, sizeof(*s->sent));
-		s->received = calloc((size_t)n * nranks, sizeof(*s->received));
-		if (!s->sent || !s->received)
-			abort();
-	}
-	while (span_locals(s)[i] != (uint32_t)rank)
-		i++;
-	return (send ? s->sent : s->received) + (size_t)i * nranks + (uint32_t)peer;
-}
-
-void junction_post_p2p(struct engine *e, struct task *t)
-{
-	struct comm *c = t->comm;
-	struct span *s = c->span;
-	bool send = t->record.op == NCCLSVC_SEND;
-	if (s->over) { /* its end is near */
-		t->place = POSTED;
-		member_of(t)->posted++;
-		return;
-	}
-	int32_t peer = t->record.peer;
-	struct junction_key key = {send ? t->rank : peer, send ? peer : t->rank, 0, 0};
-	key.seq = (*pair_counter(s, send, t->rank, peer))++;
-	struct junction *j = get(s, &key);
-	struct task **tasks = calloc(2, sizeof(struct task *));
-	if (!j || !tasks) {
-		ncclsvc_status st = status_of(NCCLSVC_NO_MEMORY);
-		free(tasks);
-		order_end_task(e, t, &st);
-		span_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
-		return;
-	}
-	t->place = POSTED;
-	member_of(t)->posted++;
-	bool failed = j->verdicts[0].said == SAID_FAILED || j->verdicts[1].said == SAID_FAILED;
-	bool refuses = svc_record_refuses(&t->record);
-	if (t->ghost || refuses || failed) {
-		ncclsvc_status st = t->ghost ? t->end : order_refused_status(t);
-		if (failed) {
-			st = *(j->verdicts[0].status ? j->verdicts[0].status
-						     : j->verdicts[1].status);
-			if (!t->ghost && unknown_leaver(c, &st)) {
-				tasks[send ? 0 : 1] = t;
-				j->tasks = tasks;
-				j->status = st;
-				j->withheld = true;
-				commit(e, j, t);
-				return;
-			}
-			free(tasks);
-			junction_free(e, s, j);
-		} else {
-			free(tasks);
-			say_failed(e, j, &st);
-			j = find(s, &key);
-			if (j && j->resolved)
-				junction_free(e, s, j);
-			else if (j) /* the other side's word will come: nobody waits for it here */
-				j->resolved = true;
-		}
-		order_end_task(e, t, &st);
-		return;
-	}
-	tasks[send ? 0 : 1] = t;
-	j->tasks = tasks;
-	commit(e, j, t);
-	say_ready(e, j, &t->record);
-}
-
-/* ---- Hearing ---- */
-
-/* Others want to, or will, end it, and this node has not spoken: so it does. */
-static void doom(struct engine *e, struct junction *j, const ncclsvc_status *why)
-{
-	ncclsvc_status st = *why;
-	if (j->comm->span->over)
-		return;
-	name_local_missing(j->comm, j, &st);
-	say_failed(e, j, &st);
-}
-
-/* A rank without which it can't be; -1: none. */
-static int32_t who_is_gone(const struct comm *c, const struct junction_key *key)
-{
-	const struct span *s = c->span;
-	for (uint32_t k = 0; key->a < 0 && c->gone && k < c->nranks; k++)
-		if (c->members[k].gone)
-			return (int32_t)k;
-	for (int i = 0; key->a >= 0 && i < 2; i++) {
-		int32_t rank = i ? key->b : key->a;
-		if (s->node_of[rank] == s->me && c->members[rank].gone)
-			return rank;
-	}
-	return -1;
-}
-
-static bool key_valid(const struct span *s, uint32_t place, const struct junction_key *key)
-{
-	const int32_t n = (int32_t)s->comm->nranks;
-	if (key->a == -1 && key->b == -1)
-		return true;
-	if (key->a < 0 || key->a >= n || key->b < 0 || key->b >= n)
-		return false;
-	uint32_t a = s->node_of[key->a], b = s->node_of[key->b];
-	return (a == place && b == s->me) || (a == s->me && b == place);
-}
-
-/* Has this already come to its end here? Then its word is of no use. */
-static bool is_past(const struct comm *c, const struct junction_key *key)
-{
-	return key->a < 0 && key->seq < c->collectives;
-}
-
-static void hear_ready(struct engine *e, struct junction *j, uint32_t part, const char *body,
-		       size_t bytes)
-{
-	struct verdict *v = &j->verdicts[part];
-	memcpy(&v->record, body, sizeof(v->record));
-	v->bytes = bytes - sizeof(v->record);
-	if (v->bytes) {
-		v->payload = malloc(v->bytes);
-		if (!v->payload) {
-			span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
-			return;
-		}
-		memcpy(v->payload, body + sizeof(v->record), v->bytes);
-	}
-	int32_t gone = j->verdicts[j->mine].said ? -1 : who_is_gone(j->comm, &j->key);
-	bool pair = j->key.a >= 0;
-	v->said = SAID_READY;
-	j->heard++;
-	if (gone >= 0) {
-		ncclsvc_status st = order_gone_status(j->comm, gone);
-		say_failed(e, j, &st);
-	} else if (j->heard == j->nparts) {
-		if (pair && j->resolved) /* this side failed, and nobody waits */
-			junction_free(e, j->comm->span, j);
-		else
-			conclude(e, j);
-	}
-}
-
-static void hear_failed(struct engine *e, struct junction *j, uint32_t part,
-			const ncclsvc_status *st)
-{
-	struct verdict *mine = &j->verdicts[j->mine];
-	bool resolved = j->resolved;
-	if (!keep_status(j, part, st)) {
-		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
-		return;
-	}
-	/* A rank that nobody has, from who ought to know better. */
-	if (st->rank_a >= (int32_t)j->comm->nranks) {
-		span_give_up(e, j->comm, NCCLSVC_PROTOCOL, place_of(j, part));
-		return;
-	}
-	if (j->key.a >= 0 && (!mine->said || resolved)) {
-		/* Kept for who posts it; or both sides have failed, and are over. */
-		j->verdicts[part].said = SAID_FAILED;
-		j->heard++;
-		j->resolved = true;
-		if (resolved)
-			junction_free(e, j->comm->span, j);
-		return;
-	}
-	j->verdicts[part].said = SAID_FAILED;
-	j->heard++;
-	if (!mine->said)
-		doom(e, j, st); /* and that may conclude it */
-	else if (j->heard == j->nparts)
-		conclude(e, j);
-}
-
-void junction_hear(struct engine *e, struct span *s, uint32_t place, const struct span_header *h,
-		   const char *body)
-{
-	struct comm *c = s->comm;
-	struct junction_key key = h->key;
-	ncclsvc_status st;
-	size_t least = h->kind == SPAN_READY ? sizeof(struct svc_record) : sizeof(st);
-	if (h->bytes < least || !key_valid(s, place, &key)) {
-		span_give_up(e, c, NCCLSVC_PROTOCOL, place);
-		return;
-	}
-	if (h->kind != SPAN_READY)
-		memcpy(&st, body, sizeof(st));
-	struct junction *j = find(s, &key);
-	if (!j && is_past(c, &key))
-		return;
-	if (!j)
-		j = get(s, &key);
-	if (!j) {
-		span_give_up(e, c, NCCLSVC_LIMIT, place);
-		return;
-	}
-	uint32_t part = part_of(j, place);
-	if (h->kind == SPAN_ASK) {
-		if (!j->verdicts[j->mine].said)
-			doom(e, j, &st);
-		return;
-	}
-	if (j->verdicts[part].said || part == j->mine) {
-		span_give_up(e, c, NCCLSVC_PROTOCOL, place);
-		return;
-	}
-	if (h->kind == SPAN_READY)
-		hear_ready(e, j, part, body, h->bytes);
-	else
-		hear_failed(e, j, part, &st);
-}
-
-/* ---- A member leaves ---- */
-
-void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
-{
-	struct span *s = c->span;
-	struct junction *j, *next;
-	bool here = s->node_of[rank] == s->me;
-	/* Those that others wait in, and in which this node has not spoken. */
-	HASH_ITER (hh, s->junctions, j, next) {
-		bool concerned = j->key.a < 0 || (here && (j->key.a == rank || j->key.b == rank));
-		if (concerned && !j->verdicts[j->mine].said) {
-			say_failed(e, j, st);
-		} else if (j->withheld && j->status.rank_a == rank) {
-			ncclsvc_status end = j->status;
-			j->withheld = false;
-			if (j->heard == j->nparts) {
-				conclude(e, j);
-				continue;
-			}
-			end_tasks(e, j, &end);
-			junction_free(e, s, j);
 		}
 	}
 }

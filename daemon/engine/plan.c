@@ -11,6 +11,7 @@
 
 #include "names.h"
 #include "order.h"
+#include "span.h"
 
 static uint32_t tasks_of(const struct plan_member *m, uint32_t group)
 {
@@ -24,9 +25,12 @@ static void skip_empty(struct plan_member *m)
 		m->group++;
 }
 
-void plan_add(struct comm *c, struct plan *p)
+void plan_add(struct engine *e, struct comm *c, struct plan *p)
 {
+	plan_end(e, c);
 	c->plan = p;
+	if (c->span)
+		junction_plan_begins(c);
 	for (uint32_t k = 0; k < p->nranks; k++)
 		skip_empty(&p->members[k]);
 }
@@ -161,6 +165,11 @@ void plan_task_ended(struct task *t)
 		m->slots[m->first[t->record.plan_group] + t->record.plan_task].task = NULL;
 }
 
+uint32_t plan_number(const struct task *t)
+{
+	return member_plan(t) ? t->comm->plan->number : 0;
+}
+
 void plan_clear(struct engine *e, const struct comm *c, int32_t rank, const ncclsvc_status *st)
 {
 	const struct plan_member *m = c->plan ? &c->plan->members[rank] : NULL;
@@ -185,6 +194,7 @@ bool plan_peer_left(const struct task *t)
 ncclsvc_status plan_left_status(const struct comm *c, int32_t rank)
 {
 	ncclsvc_status st = status_of(NCCLSVC_CANCELLED);
+	st.field = NCCLSVC_FIELD_PLAN;
 	order_name_ranks(c, &st, rank, -1);
 	return st;
 }
@@ -203,18 +213,23 @@ void plan_member_left(struct engine *e, struct comm *c, int32_t rank, const nccl
 				order_fail(e, m->slots[i].task, &copy);
 			}
 	}
-	if (++p->nleft == p->nranks)
+	if (p->members[rank].handle && ++p->nleft == p->nheld)
 		plan_end(e, c);
 }
 
-/* Its own tasks that have not met; and, of the others, those that would have met them. */
+/* Its own tasks that have not met; and, of the others, those that would have met them. Of what
+ * waits for another node, that node has the say. */
 static void end_queued(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *own,
 		       const ncclsvc_status *others)
 {
 	struct task *t, *next;
 	for (uint32_t k = 0; k < c->nranks; k++)
 		DL_FOREACH_SAFE (c->members[k].queue, t, next) {
-			if (t->place == RUNNING || !member_plan(t))
+			if (!member_plan(t))
+				continue;
+			if (t->junction && t->rank == rank)
+				junction_ask(e, t, own);
+			if (t->place == RUNNING)
 				continue;
 			if (t->rank == rank)
 				order_end_task(e, t, own);
@@ -223,12 +238,28 @@ static void end_queued(struct engine *e, struct comm *c, int32_t rank, const ncc
 		}
 }
 
-void plan_drop(struct engine *e, struct comm *c, int32_t rank)
+static void drop(struct engine *e, struct comm *c, int32_t rank, uint32_t number)
 {
-	if (!c || !c->plan)
-		return;
 	const ncclsvc_status st = plan_left_status(c, rank);
-	plan_clear(e, c, rank, &st);
-	end_queued(e, c, rank, &st, &st);
-	plan_member_left(e, c, rank, &st);
+	const bool here = c->plan && c->plan->number == number;
+	if (here && c->plan->members[rank].handle) {
+		plan_clear(e, c, rank, &st);
+		end_queued(e, c, rank, &st, &st);
+	}
+	if (c->span && number && c->members[rank].session) {
+		c->members[rank].plan_left = number;
+		junction_plan_left(e, c, rank);
+	}
+	if (here)
+		plan_member_left(e, c, rank, &st);
+}
+
+void plan_drop(struct engine *e, const struct command *cmd)
+{
+	struct comm *c = e->comms[cmd->plan.comm];
+	if (c)
+		drop(e, c, cmd->plan.rank, cmd->plan.number);
+	if (cmd->plan.asker)
+		engine_event(e, &(struct event){.kind = EVENT_PLAN_DROPPED,
+						.dropped = {cmd->plan.asker, cmd->plan.serial}});
 }

@@ -118,6 +118,7 @@ void span_free(struct engine *e, struct comm *c)
 	free(s->first);
 	free(s->ranks);
 	free(s->node_of);
+	free(s->stuck);
 	free(s->sent);
 	free(s->received);
 	free(s);
@@ -273,6 +274,7 @@ void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind 
 	memcpy(m->body, body, bytes);
 	if (more_bytes)
 		memcpy(m->body + bytes, more, more_bytes);
+	s->sent_messages += kind <= SPAN_CREDIT && !stuck_says(kind, body, bytes);
 	post_message(e, m, MPI_TAG_CONTROL);
 }
 
@@ -358,6 +360,10 @@ static void dispatch(struct engine *e, const struct span_header *h, const char *
 		return;
 	}
 	uint32_t place = s ? span_place(s, node) : UINT32_MAX;
+	if (s && stuck_says(h->kind, body, h->bytes))
+		stuck_break(e, s, body);
+	else if (s)
+		s->heard_messages += h->kind <= SPAN_CREDIT;
 	if (h->kind == SPAN_CREDIT) {
 		if (s && place != UINT32_MAX)
 			across_credit(e, s, place, &h->key, &note);
@@ -374,7 +380,10 @@ static void dispatch(struct engine *e, const struct span_header *h, const char *
 	}
 	if (h->kind == SPAN_OVER || s->comm->ended)
 		return;
-	junction_hear(e, s, place, h, body);
+	if (h->kind > SPAN_OVER)
+		stuck_hear(e, s, place, h->kind, &h->key, body, h->bytes);
+	else
+		junction_hear(e, s, place, h, body);
 }
 
 /* What came before this communicator did. */
@@ -440,6 +449,8 @@ bool span_poll(struct engine *e)
 		check_endings(e);
 	if (e->op_scans)
 		across_continue(e);
+	if (e->spans)
+		stuck_look(e);
 	if (any)
 		e->span_ns = e->now;
 	return any;

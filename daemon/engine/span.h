@@ -3,10 +3,12 @@
  * Communicators whose members are on several nodes.
  *
  *   span.c        which nodes and ranks, their messages, and the end
- *   junction.c    where the nodes' tasks meet: verdicts
+ *   junction.c    where the nodes' tasks meet: verdicts; junction_hear.c: those of other nodes;
+ *                 junction_pair.c: a Send and its Recv
  *   across.c      moving the bytes of what met: pieces, in flight by MPI
  *   across_course.c which bytes a piece is, for each operation
  *   across_small.c the same for what fits into a message
+ *   stuck.c       members that all wait for each other
  *   sequence.c    on GPUs instead: launching in one order on all nodes, which one node's
  *                 sequencer.c says
  *
@@ -47,6 +49,7 @@ struct chunk;
 struct mpi_api;
 struct span;
 struct op;
+struct stuck;
 
 enum span_kind {
 	SPAN_READY = 1, /* a record, and bytes */
@@ -54,19 +57,24 @@ enum span_kind {
 	SPAN_ASK,	/* a status: fail, if nothing has been said */
 	SPAN_CREDIT,	/* a struct credit_note */
 	SPAN_OVER,	/* this node has ended the epoch: no READY follows */
-	SPAN_WISH,	/* -> sequencer: struct crossings; key.seq is its number, key.a: more follow */
-	SPAN_UNWISH,	/* -> sequencer: forget the wish */
-	SPAN_UNWISHED,	/* ... it is forgotten */
-	SPAN_LAUNCH,	/* sequencer -> node: launch what that wish is about */
-	SPAN_LEAVE,	/* -> sequencer: no wish of the span follows; its nodes */
-	SPAN_CLOSED,	/* sequencer -> node: no launch of the span follows */
+	SPAN_STUCK,	/* -> first node: all members here wait; and the answer to the next */
+	SPAN_STILL,	/* first node -> node: do they still? */
+	SPAN_CIRCLE,	/* first node -> node: for each other; a status */
+	SPAN_WISH,   /* -> sequencer: struct crossings; key.seq is its number, key.a: more follow */
+	SPAN_UNWISH, /* -> sequencer: forget the wish */
+	SPAN_UNWISHED, /* ... it is forgotten */
+	SPAN_LAUNCH,   /* sequencer -> node: launch what that wish is about */
+	SPAN_LEAVE,    /* -> sequencer: no wish of the span follows; its nodes */
+	SPAN_CLOSED,   /* sequencer -> node: no launch of the span follows */
 	SPAN_END,
 };
 
-/* Which collective, or which Send and its Recv: a is the sender, b the receiver, else both -1. */
+/* Which collective, or which Send and its Recv: a is the sender, b the receiver, else both -1.
+ * Those of a plan count by themselves, so that what one plan leaves undone is not the next one's.
+ */
 struct junction_key {
 	int32_t a, b;
-	uint64_t seq;
+	uint64_t seq;  /* with the plan's number above PLAN_SHIFT */
 	uint64_t part; /* of one that is staged: its chunk, from 1 */
 };
 
@@ -85,6 +93,13 @@ struct credit_note {
 	uint32_t phase;
 	int32_t tag;
 };
+
+#define PLAN_SHIFT 42 /* PLAN_NUMBER_MAX has room above */
+
+static inline uint32_t junction_plan(const struct junction_key *key)
+{
+	return (uint32_t)(key->seq >> PLAN_SHIFT);
+}
 
 #define CROSSINGS_MAX 65536 /* of one wish */
 
@@ -148,10 +163,14 @@ struct span {
 	uint32_t *ranks;   /* [nranks]: node by node */
 	uint32_t *node_of; /* [nranks]: place of its node */
 	uint32_t most;	   /* the largest of counts */
-	uint64_t *sent, *received; /* [counts[me] * nranks]: pairs begun; NULL before the first */
+	/* [2 * counts[me] * nranks]: pairs begun, and then those of the plan; NULL before the first
+	 */
+	uint64_t *sent, *received;
 	struct junction *junctions;
 	struct op *ops;
 	struct credit *credits;
+	uint64_t sent_messages, heard_messages; /* verdicts, questions and credits, but stuck_says */
+	struct stuck *stuck;			/* NULL: it never was */
 	/* The epoch's end, from when the supervisor asks for it: */
 	bool over;   /* this node has said so */
 	bool *overs; /* [nnodes]: they have */
@@ -210,6 +229,23 @@ void span_finish_all(struct engine *e);
 /* As span_send, to any node. */
 void span_send_node(struct engine *e, uint32_t node, const struct span_header *h, const void *body);
 
+/* ---- stuck.c ---- */
+
+/* From time to time. */
+void stuck_look(struct engine *e);
+/* Is that the status of what was ended because all wait? */
+static inline bool stuck_said(const ncclsvc_status *st)
+{
+	return st->result == NCCLSVC_MISMATCH && st->field == NCCLSVC_FIELD_ORDER;
+}
+/* A message with such a status. It may come before SPAN_CIRCLE, and is as good. */
+bool stuck_says(unsigned kind, const void *body, size_t bytes);
+/* body: a status. Fails what the members here wait for, if they still do. */
+void stuck_break(struct engine *e, struct span *s, const void *body);
+/* SPAN_STUCK, SPAN_STILL or SPAN_CIRCLE. */
+void stuck_hear(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
+		const struct junction_key *key, const void *body, size_t bytes);
+
 /* ---- sequence.c ---- */
 
 /* What device_launch has collected is to be launched when the sequencer says so. fits: or it never
@@ -245,7 +281,7 @@ void sequencer_node_lost(struct engine *e, uint32_t node);
 bool sequencer_awaited(const struct engine *e);
 void sequencer_finish(struct engine *e);
 
-/* ---- junction.c ---- */
+/* ---- junction*.c ---- */
 
 /* The task waits for other nodes no more. */
 static inline void junction_release(struct engine *e, struct task *t)
@@ -259,6 +295,9 @@ void junction_post_collective(struct engine *e, struct comm *c);
 void junction_post_p2p(struct engine *e, struct task *t);
 /* The current collective cannot run, for this node's reasons. */
 void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
+/* Members of all nodes wait for each other: this node fails what others have begun, the current
+ * collective too if some have. */
+void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st, bool collective);
 /* The current collective is over already, as others have decided: haunt it. */
 void junction_look(struct engine *e, struct comm *c);
 /* True if this node has spoken about the current collective. */
@@ -267,6 +306,10 @@ bool junction_spoken(struct comm *c);
 void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st);
 void junction_hear(struct engine *e, struct span *s, uint32_t place, const struct span_header *h,
 		   const char *body);
+/* A member of this node has left its plan: nothing of it that waits for it comes to be. */
+void junction_plan_left(struct engine *e, struct comm *c, int32_t rank);
+/* A new plan: its pairs count from 0. */
+void junction_plan_begins(const struct comm *c);
 /* A member of this node left: nothing that waits for it comes to be. */
 void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
 void junction_expire(struct engine *e);

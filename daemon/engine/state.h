@@ -122,6 +122,7 @@ struct member {
 	bool full;	   /* no more are launched until half of them have landed */
 	uint64_t lane_seq; /* of the last launch */
 	uint32_t generation; /* of its GPU's worker, if that only copies */
+	uint32_t plan_left; /* with other nodes: it has left all plans up to this number */
 };
 
 /* Why an epoch ends. */
@@ -311,6 +312,7 @@ struct engine {
 	bool op_scans;	    /* some have not begun all that they may */
 	uint64_t span_ns;   /* when another node was last heard of */
 	uint64_t heard_ns;  /* when it was last listened for */
+	uint64_t stuck_ns;  /* when to look for members that wait for each other */
 	struct junction *asked;
 	struct span *endings;
 	struct message *messages, *early;
@@ -356,8 +358,10 @@ void order_member_left(struct engine *e, struct comm *c, int32_t rank);
 void order_free_comm(struct engine *e, struct comm *c);
 
 /* plan.c */
-void plan_add(struct comm *c, struct plan *p);
-void plan_drop(struct engine *e, struct comm *c, int32_t rank); /* c may be NULL */
+void plan_add(struct engine *e, struct comm *c, struct plan *p);
+void plan_drop(struct engine *e, const struct command *cmd);
+/* Of the plan that it is of, with other nodes; else 0. */
+uint32_t plan_number(const struct task *t);
 /* Is it what the plan has in its place? Its rank is set. */
 int plan_check(const struct task *t, const struct comm *c, const char **text);
 /* Its rank has the plan that it names. */

@@ -50,6 +50,14 @@ static const struct region *region_of(const struct task *t, bool dst)
 	return &t->session->regions[dst ? t->record.dst_region : t->record.src_region];
 }
 
+static bool any_refuses(struct task *const *tasks, uint32_t n)
+{
+	for (uint32_t k = 0; k < n; k++)
+		if (tasks[k]->record.flags & SVC_TASK_NO_WINDOW)
+			return true;
+	return false;
+}
+
 /* Lent memory, one place in all allocations, which are of one size. */
 static bool alike(struct task *const *tasks, uint32_t n, bool dst)
 {
@@ -166,8 +174,9 @@ void window_choose(struct engine *e, struct comm *c, struct task *const *tasks, 
 	if (!c->may_window || e->windows_failed >= WINDOW_FAILURES || c->span || c->ended ||
 	    ntasks != c->nranks || ntasks < 2 || (w && w->off))
 		return;
-	if (!has_kernel(&tasks[0]->record, ntasks) || !alike(tasks, ntasks, false) ||
-	    !alike(tasks, ntasks, true) || (!w && !(w = make_windows(e, c))))
+	if (!has_kernel(&tasks[0]->record, ntasks) || any_refuses(tasks, ntasks) ||
+	    !alike(tasks, ntasks, false) || !alike(tasks, ntasks, true) ||
+	    (!w && !(w = make_windows(e, c))))
 		return;
 	w->choices++;
 	uint8_t src = find(e, w, tasks, false);

@@ -3,6 +3,7 @@
  * streams and communicators. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "dropin.h"
 
@@ -519,7 +520,73 @@ static void test_scaled(void)
 	crew_run(crew_size(), scaled_rank, NULL);
 }
 
+/* ---- Windows ---- */
+
+static uint32_t windows_of(ncclsvc_session *s)
+{
+	ncclsvc_member_info *list;
+	size_t n;
+	uint32_t windows = 0;
+	CHECK_OK(ncclsvc_list_members(s, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		if (list[i].pid == getpid())
+			windows += list[i].windows;
+	ncclsvc_list_free(list);
+	return windows;
+}
+
+/* The pauses are for windows to come. */
+static void sum_often(const struct seat *s, ncclComm_t comm, void *p)
+{
+	for (unsigned k = 1; k <= 100; k++) {
+		sleep_ms(k > 16);
+		CHECK_CU(cu.cuMemsetD32Async((uintptr_t)p, k, 64, s->stream));
+		CHECK_NC(nc.ncclAllReduce(p, p, 64, NCCLSVC_FLOAT32, NCCLSVC_SUM, comm, s->stream));
+		CHECK_CU(cu.cuStreamSynchronize(s->stream));
+	}
+}
+
+/* NCCL's symmetric kernels are for what was registered, on that communicator: else, sums would end
+ * in other bits than plain NCCL's. */
+static void windows_rank(struct client *c)
+{
+	struct seat s;
+	ncclComm_t other;
+	ncclWindow_t window;
+	void *p;
+	dropin_open(c->daemon);
+	join_as(&s, c);
+	ncclsvc_session *look = session_open(c->daemon);
+	CHECK_NC(nc.ncclCommSplit(s.comm, 0, c->rank, &other, NULL));
+	CHECK_NC(nc.ncclMemAlloc(&p, BYTES));
+	stage("lent memory that is no window");
+	sum_often(&s, s.comm, p);
+	CHECK_EQ(windows_of(look), 0);
+	stage("a window of another communicator");
+	CHECK_NC(nc.ncclCommWindowRegister(other, p, BYTES, &window, 1));
+	sum_often(&s, s.comm, p);
+	CHECK_EQ(windows_of(look), 0);
+	stage("a window");
+	sum_often(&s, other, p);
+	if (!windows_of(look))
+		report("NCCL gives no windows on these GPUs");
+	CHECK(windows_of(look) || !setup.fake);
+	CHECK_NC(nc.ncclCommWindowDeregister(other, window));
+	CHECK_NC_IS(nc.ncclCommWindowDeregister(other, window), ncclInvalidArgument);
+	CHECK_NC(nc.ncclMemFree(p));
+	CHECK_NC(nc.ncclCommDestroy(other));
+	dropin_check_usable(s.comm);
+	ncclsvc_close(look);
+	seat_close(&s);
+}
+
+static void test_nccl_windows(void)
+{
+	crew_run(crew_size(), windows_rank, NULL);
+}
+
 const struct gpu_test nccl_tests[] = {
+	{"nccl/windows", test_nccl_windows, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"nccl/one_process", test_one_process, 1, 300, TEST_QUICK},
 	{"nccl/processes", test_processes, 2, 300, TEST_QUICK},
 	{"nccl/mixed", test_mixed, 2, 300, TEST_QUICK},

@@ -345,6 +345,17 @@ static void parts_rank(struct client *c)
 	CHECK(gpu_stream_ends(s, WAIT_MS));
 	CHECK_NC_IS(sum(p, part, s), ncclInvalidUsage);
 	CHECK_SAYS(NULL, "revoked");
+	for (int i = 0; i < 2; i++) { /* of all, and of one */
+		int colour = i && c->rank != last ? NCCL_SPLIT_NOCOLOR : 7;
+		CHECK_NC(nc.ncclCommSplit(part, colour, -c->rank, &rest, NULL));
+		CHECK_EQ(rest == NULL, colour == NCCL_SPLIT_NOCOLOR);
+		if (!rest)
+			continue;
+		CHECK_NC(nc.ncclCommCount(rest, &n));
+		CHECK_EQ(n, i ? 1 : c->nranks);
+		dropin_check_usable(rest);
+		CHECK_NC(nc.ncclCommDestroy(rest));
+	}
 	if (c->rank != last) {
 		CHECK_NC(nc.ncclCommShrink(part, &last, 1, &rest, NULL, NCCL_SHRINK_DEFAULT));
 		dropin_check_usable(rest);

@@ -284,10 +284,10 @@ static void test_death(void)
 }
 
 const struct gpu_test plan_tests[] = {
-	{"plan/streams", test_streams, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"plan/any-order", test_any_order, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"plan/one-thread", test_blocking, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"plan/deadlines", test_failing, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"plan/streams", test_streams, 2, 120, TEST_QUICK},
+	{"plan/any-order", test_any_order, 2, 60, TEST_QUICK},
+	{"plan/one-thread", test_blocking, 2, 60, TEST_QUICK},
+	{"plan/deadlines", test_failing, 2, 60, TEST_QUICK},
 	{"plan/death", test_death, 2, 120, TEST_QUICK},
 	{0},
 };

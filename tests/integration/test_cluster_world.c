@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A world over several daemons: its nodes are theirs, and lists of tensors go between them. */
+ * A world over several daemons: its nodes are theirs, and lists of tensors go between them; and
+ * daemons whose launcher and MPI do not agree on how many there are. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "client/tensors/ncclsvc_tensors.h"
 #include "cluster.h"
 
@@ -55,10 +59,34 @@ static void a_world_has_the_daemons_nodes(void **state)
 	cluster_stop(&c);
 }
 
+/* MPI's start as a program of its own, while the launcher speaks of two. */
+static void one_of_two(const char *variable, const char *advice)
+{
+	static char out[65536];
+	char *argv[] = {
+		(char *)program("NCCLSVCD"), "--config", "/dev/null",	 "--device", "host",
+		"--cluster-bootstrap",	     "mpi",	 "--log-target", "stderr",   "--socket",
+		"/tmp/ncclsvc-test-one",     NULL};
+	CHECK_EQ(setenv(variable, "2", 1), 0);
+	CHECK_EQ(run_program(argv, out, sizeof(out)), 1);
+	CHECK_EQ(unsetenv(variable), 0);
+	if (!strstr(out, "2 were started together, but for MPI this daemon is alone") ||
+	    !strstr(out, advice))
+		check_failed(__FILE__, __LINE__, "it says: %s", out);
+}
+
+static void a_daemon_that_mpi_takes_for_the_only_one_ends(void **state)
+{
+	(void)state;
+	one_of_two("SLURM_STEP_NUM_TASKS", "use srun --mpi=pmix");
+	one_of_two("OMPI_COMM_WORLD_SIZE", "use the mpirun of the Open MPI");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_world_has_the_daemons_nodes),
+		TEST(a_daemon_that_mpi_takes_for_the_only_one_ends),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
  * Send, Recv and task groups. */
 #include <string.h>
 
-#include "cluster.h"
+#include "harness.h"
 
 #define N 1000
 
@@ -238,9 +238,34 @@ static void head_to_head(struct client *me)
 static void two_sends_head_to_head_are_found(void **state)
 {
 	(void)state;
-	if (cluster_nodes() > 1)
-		skip_because("across nodes, a circle is found by its deadline");
 	run_clients(2, head_to_head);
+}
+
+/* Rank 0 reduces, the others wait for what it sends. */
+static void crossed(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	int32_t *v = shared(s, 64);
+	ncclsvc_task task;
+	for (int round = 0; round < 3; round++) {
+		if (me->rank == 0)
+			CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm,
+						    &task));
+		else
+			CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 0, comm, &task));
+		wait_for(s, task, NCCLSVC_MISMATCH);
+		unsigned field = status_of(s, task).field;
+		CHECK(field == NCCLSVC_FIELD_OP || field == NCCLSVC_FIELD_ORDER);
+		check_usable(s, comm);
+	}
+	ncclsvc_close(s);
+}
+
+static void a_collective_against_recvs_is_found(void **state)
+{
+	(void)state;
+	run_clients(4, crossed);
 }
 
 static void ring_of_recvs(struct client *me)
@@ -260,8 +285,6 @@ static void ring_of_recvs(struct client *me)
 static void a_ring_of_recvs_is_found(void **state)
 {
 	(void)state;
-	if (cluster_nodes() > 1)
-		skip_because("across nodes, a circle is found by its deadline");
 	run_clients(4, ring_of_recvs);
 }
 
@@ -306,6 +329,7 @@ int main(void)
 		TEST(a_refused_group_submits_nothing),
 		TEST(two_sends_head_to_head_are_found),
 		TEST(a_ring_of_recvs_is_found),
+		TEST(a_collective_against_recvs_is_found),
 		TEST(a_send_and_recv_of_other_counts_mismatch),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

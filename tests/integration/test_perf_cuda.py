@@ -42,6 +42,11 @@ class PerfCuda(unittest.TestCase):
                     self.assertGreater(row["time_us"], 0)
                     self.assertAlmostEqual(row["ratio"], row["time_us"] / row["baseline_us"])
 
+    def test_in_one_of_several_tasks_of_slurm(self):
+        done = self.run_perf("all_reduce", "-b", "8", "-e", "8", "--rounds", "1",
+                             env=dict(self.env, SLURM_STEP_NUM_TASKS="2", PMIX_RANK="0"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_no_baseline_and_gpus_in_another_order(self):
         r = self.report("sendrecv", "-b", "4K", "-e", "4K", "-d", "float8e5m2", "--gpus", "1,0")
         self.assertEqual((r["wrong"], r["ranks"], r["baseline"]), (0, 2, None))

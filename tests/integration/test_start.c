@@ -212,6 +212,40 @@ static void an_idle_daemon_sleeps(void **state)
 	daemon_stop(&d);
 }
 
+/* What srun tells a task that it starts, and sbatch a script: NULL unsets. */
+static void tell_of_slurm(const char *job_tasks, const char *step_tasks)
+{
+	const char *const names[] = {"SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"};
+	const char *const values[] = {job_tasks, step_tasks};
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(values[i] ? setenv(names[i], values[i], 1) : unsetenv(names[i]), 0);
+}
+
+static void tasks_of_slurm_that_cannot_meet_are_refused(void **state)
+{
+	static const char *const mpi[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
+	struct daemon d;
+	(void)state;
+	for (size_t i = 0; i < sizeof(mpi) / sizeof(mpi[0]); i++)
+		unsetenv(mpi[i]);
+	tell_of_slurm("2", "2");
+	CHECK_EQ(refused("--socket", "/tmp/ncclsvc-test-slurm"), 1);
+	CHECK(strstr(out, "2 tasks"));
+	CHECK(strstr(out, "srun --mpi=pmix"));
+	CHECK(strstr(out, "--cluster-bootstrap none"));
+	CHECK(access("/tmp/ncclsvc-test-slurm", F_OK) < 0);
+	daemon_start(&d, "--cluster-bootstrap", "none", NULL);
+	daemon_stop(&d);
+	/* The only one of its step; and one that a batch script of a larger job starts. */
+	tell_of_slurm("1", "1");
+	daemon_start(&d, NULL);
+	daemon_stop(&d);
+	tell_of_slurm("2", NULL);
+	daemon_start(&d, NULL);
+	daemon_stop(&d);
+	tell_of_slurm(NULL, NULL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -222,6 +256,7 @@ int main(void)
 		TEST(a_file_or_another_program_in_the_way_is_left_alone),
 		TEST(sighup_rereads_the_configuration),
 		TEST(an_idle_daemon_sleeps),
+		TEST(tasks_of_slurm_that_cannot_meet_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example trainer: 4 processes learn what one does, to the last bit, and outlive their deaths.
 
-Environment: NCCLSVCD, TRAINER, TEXT to learn from, and FAKE_DIR with stand-ins for CUDA and NCCL."""
+Environment: NCCLSVCD, TRAINER, TEXT to learn from, NODES=2 if the daemon can be one of two, and FAKE_DIR with stand-ins for CUDA and NCCL."""
 
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import unittest
 
-from test_client import Daemon
+from test_client import Daemon, eventually
 
 STEPS = 24
 
@@ -96,6 +98,37 @@ class Trainer(unittest.TestCase):
                               check=False)
         self.assertEqual(done.returncode, 1)
         self.assertIn("cannot read the checkpoint", done.stderr)
+
+    def start_nodes(self, n):
+        sockets = self.path("s%r")
+        log = open(self.path("log"), "w+", encoding="utf-8")
+        env = {k: v for k, v in os.environ.items() if not k.startswith("NCCLSVC")}
+        env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        mpirun = subprocess.Popen(
+            ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(n), os.environ["NCCLSVCD"],
+             "--device", "host", "--ranks", str(4 // n), "--log-target", "stderr", "--socket", sockets],
+            env=env, stdout=log, stderr=log)
+        self.env.update(NCCLSVC_SOCKET=sockets)
+
+        def stop():
+            mpirun.send_signal(signal.SIGTERM)
+            mpirun.wait(60)
+            log.close()
+        self.addCleanup(stop)
+        for node in range(n):
+            eventually(lambda path=sockets.replace("%r", str(node)): os.path.exists(path), "daemon")
+
+    @unittest.skipUnless(shutil.which("mpirun") and os.environ.get("NODES") == "2", "needs Open MPI")
+    def test_over_two_nodes(self):
+        expected = self.single()
+        self.start_nodes(2)
+        os.mkdir(self.path("checkpoints"))
+        # The stages are on different nodes: their plan goes across.
+        losses, said = self.train("--nodes", "2", "--checkpoints", self.path("checkpoints"),
+                                  "--every", "6", "--kill", "2:15")
+        self.assertEqual(losses, expected)
+        self.assertRegex(said, r"(?m)^ +2  start           12 ")
+        self.assertEqual(len(re.findall(r"^ +\d  failure         12 ", said, re.M)), 3, said)
 
     def test_without_a_daemon(self):
         self.env["NCCLSVC_SOCKET"] = self.path("nobody")

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,9 +104,11 @@ static void write_file(const char *text)
 static void test_defaults(void **state)
 {
 	static struct outcome o;
-	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	cpu_set_t set;
 
 	(void)state;
+	assert_int_equal(sched_getaffinity(0, sizeof(set), &set), 0);
+	int cpus = CPU_COUNT(&set);
 	LOAD(&o, no_env, NULL);
 	assert_int_equal(o.rc, -1);
 	assert_string_equal(o.err, "");
@@ -368,10 +371,21 @@ static void test_engine_threads(void **state)
 	struct config c = {0};
 	unsigned k = (unsigned)config_key_find("engine_threads");
 	char why[256];
+	cpu_set_t all, one;
 
 	(void)state;
 	assert_int_equal(config_key_set(&c, k, "auto", why, sizeof(why)), 0);
 	assert_true(c.engine_threads >= 1 && c.engine_threads <= 4);
+	/* As srun binds a task. */
+	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+	CPU_ZERO(&one);
+	for (int cpu = CPU_SETSIZE; cpu-- > 0 && !CPU_COUNT(&one);)
+		if (CPU_ISSET(cpu, &all))
+			CPU_SET(cpu, &one);
+	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+	assert_int_equal(config_key_set(&c, k, "auto", why, sizeof(why)), 0);
+	assert_int_equal(c.engine_threads, 1);
+	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
 	assert_int_equal(config_key_set(&c, k, "17", why, sizeof(why)), 0);
 	assert_int_equal(c.engine_threads, 17);
 	refuses_value("engine_threads", "0");

@@ -18,10 +18,12 @@
 /* The program itself, so that a rank starts as it would by hand. */
 static pid_t start(const struct options *o, int rank, bool again)
 {
-	char number[16], steps[24], interval[24], kill_at[48];
-	const char *argv[24] = {o->program, "--rank", number, "--steps", steps, "--text", o->text};
-	int n = 7;
+	char number[16], nodes[16], steps[24], interval[24], kill_at[48];
+	const char *argv[24] = {o->program, "--rank", number,	"--nodes", nodes,
+				"--steps",  steps,    "--text", o->text};
+	int n = 9;
 	snprintf(number, sizeof(number), "%d", rank);
+	snprintf(nodes, sizeof(nodes), "%d", o->nodes);
 	snprintf(steps, sizeof(steps), "%llu", (unsigned long long)o->steps);
 	snprintf(interval, sizeof(interval), "%llu", (unsigned long long)o->interval);
 	snprintf(kill_at, sizeof(kill_at), "%d:%llu", o->kill_rank,

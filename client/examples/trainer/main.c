@@ -27,6 +27,8 @@ static const char help[] =
 	"killed\n"
 	"                      once more\n"
 	"  --single            the same in one process, without a daemon\n"
+	"  --nodes N           of N daemons, each with 4 / N ranks; in $NCCLSVC_SOCKET, %r is the "
+	"node (1)\n"
 	"  --device host|cuda  where the buffers are; rank R has GPU R (host)\n"
 	"  --checkpoints DIR   go on from checkpoints there, and write them\n"
 	"  --every N           steps between them (10)\n"
@@ -150,6 +152,11 @@ static bool apply(struct options *o, int option, const char *value)
 	case '1':
 		o->single = true;
 		return true;
+	case 'N':
+		if (!number(value, RANKS, &n) || !n || RANKS % n)
+			return false;
+		o->nodes = (int)n;
+		return true;
 	case 'd':
 		o->cuda = !strcmp(value, "cuda");
 		return o->cuda || !strcmp(value, "host");
@@ -177,6 +184,7 @@ int main(int argc, char **argv)
 		{"steps", required_argument, NULL, 'n'},
 		{"rank", required_argument, NULL, 'r'},
 		{"single", no_argument, NULL, '1'},
+		{"nodes", required_argument, NULL, 'N'},
 		{"device", required_argument, NULL, 'd'},
 		{"checkpoints", required_argument, NULL, 'c'},
 		{"every", required_argument, NULL, 'e'},
@@ -192,6 +200,7 @@ int main(int argc, char **argv)
 			    .steps = 100,
 			    .interval = 10,
 			    .rank = -1,
+			    .nodes = 1,
 			    .kill_rank = -1};
 	for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
 		if (c == 'h') {

@@ -159,9 +159,24 @@ static ncclsvc_result agree_on_step(struct rank *r, uint64_t *step)
 	return NCCLSVC_OK;
 }
 
+/* The world's first ranks are node 0's. NULL: as the library finds it. */
+static const char *socket_path(const struct options *o, char *path, size_t size)
+{
+	const char *pattern = getenv("NCCLSVC_SOCKET"),
+		   *node = pattern ? strstr(pattern, "%r") : NULL;
+	if (!node)
+		return NULL;
+	snprintf(path, size, "%.*s%d%s", (int)(node - pattern), pattern, o->rank * o->nodes / RANKS,
+		 node + 2);
+	return path;
+}
+
 static ncclsvc_result connect_all(struct rank *r, uint64_t *step)
 {
-	TRY(ncclsvc_open(&(ncclsvc_options){.size = sizeof(ncclsvc_options), .name = "trainer"},
+	char path[256];
+	TRY(ncclsvc_open(&(ncclsvc_options){.size = sizeof(ncclsvc_options),
+					    .socket = socket_path(r->o, path, sizeof(path)),
+					    .name = "trainer"},
 			 &r->session));
 	if (r->gpu)
 		TRY(ncclsvc_stream_set(r->session, gpu_stream(r->gpu), 0));

@@ -92,6 +92,7 @@ struct options {
 	const char *program;
 	uint64_t steps, interval; /* interval: between checkpoints */
 	int rank;		  /* -1: start all of them */
+	int nodes;		  /* daemons; in the socket's path, %r is the node */
 	bool single, cuda, curve;
 	int kill_rank; /* -1: none */
 	uint64_t kill_step;

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What junction.c, junction_hear.c and junction_pair.c share. */
+#ifndef ENGINE_JUNCTION_H
+#define ENGINE_JUNCTION_H
+
+#include "span.h"
+
+/* ---- junction.c ---- */
+
+/* NULL: none. */
+struct junction *junction_find(struct span *s, const struct junction_key *key);
+/* Made if need be; NULL: out of memory, or the others are too far ahead. */
+struct junction *junction_get(struct span *s, const struct junction_key *key);
+/* t waits for other nodes: from now on nothing takes it back. */
+void junction_commit(struct engine *e, struct junction *j, struct task *t);
+/* To all others that take part. */
+void junction_tell(struct engine *e, const struct junction *j, enum span_kind kind,
+		   const ncclsvc_status *st);
+/* This node's word, which may conclude it. */
+void junction_say_ready(struct engine *e, struct junction *j, const struct svc_record *record);
+void junction_say_failed(struct engine *e, struct junction *j, const ncclsvc_status *st);
+/* Messages between engines overtake those between supervisors. Who is told that a member has left
+ * may rejoin at once, and then its supervisor must know. */
+bool junction_unknown_leaver(const struct comm *c, const ncclsvc_status *st);
+
+/* The place among the span's nodes of one that takes part; and the reverse. */
+uint32_t junction_place_of(const struct junction *j, uint32_t part);
+uint32_t junction_part_of(const struct junction *j, uint32_t place);
+/* What that part has failed with. False: no memory. */
+bool junction_keep_status(struct junction *j, uint32_t part, const ncclsvc_status *st);
+/* Of a TIMEOUT: the local ranks that have not posted it. */
+void junction_name_missing(const struct comm *c, const struct junction *j, ncclsvc_status *st);
+/* All have spoken: it runs, or has failed. */
+void junction_conclude(struct engine *e, struct junction *j);
+void junction_end_tasks(struct engine *e, struct junction *j, const ncclsvc_status *st);
+
+/* ---- junction_pair.c ---- */
+
+/* The other side of a pair is ready, and nobody here has posted it: is another pair posted here
+ * that was to meet it, if only both were of the plan, or neither? Then both fail. */
+void junction_check_kind(struct engine *e, struct junction *j);
+/* Its plan was left by the member here, which has not posted it and never will: it is freed. */
+void junction_forget_left(struct engine *e, struct junction *j);
+
+#endif
