@@ -46,6 +46,12 @@ static void set_state(struct gpu *g, uint32_t state)
 	g->since_ns = server_now();
 }
 
+static void start_ticking(struct gpu *g)
+{
+	g->ticked_ns = server_now();
+	uv_timer_start(&g->timer, on_tick, TICK_MS, TICK_MS);
+}
+
 /* ---- Messages ---- */
 
 static void on_readable(uv_poll_t *poll, int status, int events);
@@ -119,7 +125,7 @@ void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 				  .in_order = m->kind != WORKER_COMM_ABORT};
 	DL_APPEND(g->calls, call);
 	if (uv_timer_get_repeat(&g->timer) > TICK_MS)
-		uv_timer_start(&g->timer, on_tick, TICK_MS, TICK_MS);
+		start_ticking(g);
 	send_message(g, &keyed, fd);
 }
 
@@ -308,6 +314,8 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 static bool overdue(const struct gpu *g, const struct gpu_call *call, uint64_t now)
 {
 	uint64_t since = call->asked_ns > g->since_ns ? call->asked_ns : g->since_ns;
+	if (g->resumed_ns > since)
+		since = g->resumed_ns;
 	if (call->in_order && g->heard_ns > since)
 		since = g->heard_ns;
 	return now > since && now - since > call->within_ns;
@@ -339,6 +347,16 @@ static void ping(struct gpu *g, uint64_t now)
 			gpu_patience_ns(g->server));
 }
 
+/* This process was not let run: nor was the worker, it may be, and what it has answered is still to
+ * be read. Its time begins anew. */
+static void look_for_pause(struct gpu *g, uint64_t now)
+{
+	uint64_t period = uv_timer_get_repeat(&g->timer) * 1000000;
+	if (now - g->ticked_ns > period + gpu_patience_ns(g->server) / 4)
+		g->resumed_ns = now;
+	g->ticked_ns = now;
+}
+
 /* Looks whether an answer is overdue. */
 static void on_tick(uv_timer_t *timer)
 {
@@ -347,6 +365,7 @@ static void on_tick(uv_timer_t *timer)
 	struct gpu_call *call;
 	if (!g->alive || g->sock < 0)
 		return;
+	look_for_pause(g, now);
 	if (g->info.state == NCCLSVC_DEVICE_STARTING) {
 		if (now - g->since_ns > GPU_START_NS)
 			gpu_kill(g, "it did not start in time");
@@ -400,7 +419,7 @@ void gpu_start_worker(struct gpu *g)
 		argv[3] = pinned;
 		staging_worker_starts(g);
 	}
-	uv_timer_start(&g->timer, on_tick, TICK_MS, TICK_MS);
+	start_ticking(g);
 	g->process.data = g;
 	g->poll = calloc(1, sizeof(*g->poll));
 	g->sock = !g->poll ? -1

@@ -52,6 +52,7 @@ struct gpu {
 	struct gpu_call *calls;
 	uint64_t last_key;
 	uint64_t heard_ns; /* the last answer that came in order */
+	uint64_t ticked_ns, resumed_ns; /* the last look at it, and the last that came too late */
 	struct gpu_message *out;
 };
 

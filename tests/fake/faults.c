@@ -14,7 +14,8 @@
  *   window-fail  ncclCommWindowRegister fails, when all ranks are there
  *   window-none  ncclCommWindowRegister gives no window
  *   call-slow    every NCCL operation's call takes long
- *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on
+ *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on; each that has
+ *                begun makes a file hangs-<pid>-<n>
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -88,6 +89,17 @@ static bool environment_says(const char *name)
 bool fake_fault(const char *name)
 {
 	return fake_dir() && (environment_says(name) || file_says(name));
+}
+
+void fake_hangs(void)
+{
+	static atomic_uint n;
+	char path[FAKE_PATH_MAX];
+	snprintf(path, sizeof(path), "%s/hangs-%d-%u", fake_dir(), getpid(),
+		 atomic_fetch_add(&n, 1));
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	if (fd >= 0)
+		close(fd);
 }
 
 void fake_pause(unsigned *round)

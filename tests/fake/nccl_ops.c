@@ -111,7 +111,11 @@ static void launch_free(struct launch *l)
 
 static bool launch_works(struct launch *l)
 {
-	if (fake_fault("kernel-hang") || fake_fault("async-error") || !p2p_run(l))
+	if (fake_fault("kernel-hang")) {
+		fake_hangs();
+		return false;
+	}
+	if (fake_fault("async-error") || !p2p_run(l))
 		return false;
 	for (struct work *w = l->works; w; w = w->next) {
 		bool p2p = w->call.kind == NCCLSVC_SEND || w->call.kind == NCCLSVC_RECV;

@@ -115,15 +115,13 @@ static ncclsvc_result suffer(struct actor *a, enum when when)
 	if (when == INSIDE)
 		submit_big(a);
 	say(a->r.c, READY);
-	switch (when) {
-	case BETWEEN:
+	ncclsvc_result r = NCCLSVC_OK;
+	if (when == BETWEEN)
 		return one_by_one(a);
-	case IDLE:
-	case WAITING:
-		return until_told(a);
-	default:
-		return ncclsvc_wait_all(a->r.session, WAIT_MS);
-	}
+	if (when != IDLE && when != WAITING)
+		r = ncclsvc_wait_all(a->r.session, WAIT_MS);
+	/* What was under way may all have ended before. */
+	return r || when == AWAITED || when == FAULT ? r : until_told(a);
 }
 
 /* An MPS server may take the context of every client of the GPU with the one that died. Such a

@@ -171,7 +171,7 @@ static void run_clash(client_main *main)
 	gpu_daemon_start(&d);
 	clients_start(ranks, 2, &d, main, NULL);
 	CHECK_EQ(hear(&ranks[0]), READY);
-	sleep_ms(100); /* it joins */
+	clients_ask(ranks, 1); /* it joins */
 	say(&ranks[1], GO);
 	CHECK_EQ(hear(&ranks[1]), READY);
 	client_kill(&ranks[0]); /* it may go on waiting for another one */

@@ -2,6 +2,7 @@
  * The drop-in when things are refused, not ready, given up, or lost. */
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -374,13 +375,15 @@ static void test_parts(void)
 
 struct watchdog {
 	ncclComm_t comm;
-	unsigned ms;
+	atomic_bool armed; /* the call that it ends comes next */
 };
 
 static void *watchdog_main(void *arg)
 {
-	const struct watchdog *w = arg;
-	sleep_ms(w->ms);
+	struct watchdog *w = arg;
+	while (!atomic_load(&w->armed))
+		sleep_ms(1);
+	sleep_ms(200);
 	CHECK_NC(nc.ncclCommAbort(w->comm));
 	return NULL;
 }
@@ -389,14 +392,16 @@ static void *watchdog_main(void *arg)
 static void abort_inside(struct client *c, ncclComm_t comm, bool finalize)
 {
 	pthread_t thread;
-	struct watchdog w = {.comm = comm, .ms = 200};
+	struct watchdog w = {.comm = comm};
 	CUstream s = gpu_stream();
 	CUdeviceptr p = device_words(1);
 	ncclResult_t r = ncclSuccess;
 	CHECK_EQ(pthread_create(&thread, NULL, watchdog_main, &w), 0);
 	stage(finalize ? "finalizing what nobody meets" : "filling the ring");
+	atomic_store(&w.armed, !finalize);
 	for (int k = 0; k < (finalize ? 1 : 100000) && !r; k++)
 		r = sum(p, comm, s);
+	atomic_store(&w.armed, true);
 	if (finalize)
 		CHECK_NC(nc.ncclCommFinalize(comm));
 	else
@@ -456,7 +461,7 @@ static void fork_somebody(struct client *c)
 	CHECK(pid >= 0);
 	if (pid == 0) {
 		close(c->link);
-		sleep(20);
+		sleep(100);
 		_exit(0);
 	}
 	say(c, (uint64_t)pid);

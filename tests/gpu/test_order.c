@@ -377,6 +377,7 @@ static void send_recv_rank(struct client *client)
 		CHECK(gpu_stream_ends(r.stream, WAIT_MS));
 		gpu_check(p, round, WORDS, "what came along the line");
 	}
+	rank_check_usable(&r); /* who leaves ends what others still exchange */
 	CHECK_CU(cu.cuMemFree(p));
 	rank_close(&r);
 }

@@ -262,6 +262,9 @@ static void player_close(struct player *p)
 		CHECK(gpu_stream_ends(p->streams[i], 2 * WAIT_MS));
 	}
 	CHECK_OK(ncclsvc_wait_all(p->r.session, WAIT_MS));
+	/* Who leaves ends what others still exchange. */
+	CHECK_OK(ncclsvc_stream_set(p->r.session, p->r.stream, 0));
+	rank_check_usable(&p->r);
 	for (int i = 0; i < BUFFERS; i++) {
 		gpu_get(is, p->buffers[i].p, WORDS * sizeof(*is));
 		for (int w = 0; w < WORDS; w++)

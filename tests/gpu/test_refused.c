@@ -94,6 +94,8 @@ static void beyond_its_end(struct rank *r)
 						    NCCLSVC_SUM, r->comm, NULL));
 		}
 		CHECK(gpu_stream_ends(r->stream, WAIT_MS));
+		CHECK_OK(ncclsvc_wait_all(r->session,
+					  WAIT_MS)); /* the GPU may be the first to know */
 		buffer_free(&b);
 		stage("memory that is gone");
 		CHECK(ncclsvc_all_reduce(at(b.p), at(b.p), 64, NCCLSVC_UINT8, NCCLSVC_SUM, r->comm,

@@ -30,35 +30,53 @@ static void exec_mpirun(char *const argv[], int log)
 	_exit(127);
 }
 
+static ncclsvc_session *open_without_ring(const struct daemon *d)
+{
+	ncclsvc_options options = {.size = sizeof(options),
+				   .socket = d->socket,
+				   .no_ring = true,
+				   .timeout_ms = WAIT_MS};
+	ncclsvc_session *session;
+	return ncclsvc_open(&options, &session) ? NULL : session;
+}
+
 /* Asks the daemon itself, once it serves. */
 static pid_t pid_of(const struct cluster *c, const struct daemon *d)
 {
-	ncclsvc_options options = {
-		.size = sizeof(options), .socket = d->socket, .timeout_ms = WAIT_MS};
 	ncclsvc_session *session;
 	ncclsvc_daemon_info info;
 	int status;
-	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(5)) {
-		if (ncclsvc_open(&options, &session) == NCCLSVC_OK)
-			break;
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; !(session = open_without_ring(d));
+	     sleep_ms(5))
 		if (now_ns() > end || waitpid(c->mpirun, &status, WNOHANG))
 			check_failed(__FILE__, __LINE__, "the daemon does not serve %s", d->socket);
-	}
 	CHECK_OK(ncclsvc_daemon(session, &info));
 	ncclsvc_close(session);
 	return info.pid;
 }
 
-/* What it holds when the first session has come and gone. */
+/* What it holds when the first session with a ring has come and gone, which is not over when it is
+ * no longer counted: seen from one without, whose socket is all that it takes. */
 static void note_usage(struct daemon *d)
 {
-	d->base = daemon_usage(d);
-	for (int still = 0, i = 0; still < 10 && i < 400; i++) {
-		sleep_ms(2);
-		struct usage u = daemon_usage(d);
-		still = u.fds == d->base.fds && u.memfds == d->base.memfds ? still + 1 : 0;
+	ncclsvc_session *session = open_without_ring(d);
+	ncclsvc_daemon_info info;
+	struct usage before = daemon_usage(d), u;
+	CHECK(session);
+	ncclsvc_close(session_open(d));
+	uint64_t end = now_ns() + WAIT_MS * 1000000ull;
+	for (int still = 0; still < 10; sleep_ms(2)) {
+		CHECK_OK(ncclsvc_daemon(session, &info));
+		u = daemon_usage(d);
+		/* What one session takes once may stay. */
+		bool gone = u.memfds == before.memfds && u.fds <= before.fds + 1;
+		still = gone && info.sessions == 1 && u.fds == d->base.fds ? still + 1 : 0;
 		d->base = u;
+		CHECK(now_ns() < end);
 	}
+	ncclsvc_close(session);
+	d->base.fds--;
+	daemon_settles(d);
 }
 
 struct arguments {

@@ -29,6 +29,7 @@ void time_limit(unsigned seconds)
 int harness_setup(void **state)
 {
 	(void)state;
+	clock_watch();
 	time_limit(60);
 	return 0;
 }
@@ -163,4 +164,21 @@ ncclsvc_task_info tasks_reach(ncclsvc_session *session, ncclsvc_state state, siz
 	}
 	check_failed(__FILE__, __LINE__, "%zu tasks are %s, not %zu", found,
 		     ncclsvc_state_name(state), n);
+}
+
+void members_reach(ncclsvc_session *session, ncclsvc_member_state state, size_t n)
+{
+	size_t found = 0;
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end; sleep_ms(2)) {
+		ncclsvc_member_info *list;
+		size_t members;
+		CHECK_OK(ncclsvc_list_members(session, &list, &members));
+		found = 0;
+		for (size_t i = 0; i < members; i++)
+			found += list[i].state == state;
+		ncclsvc_list_free(list);
+		if (found == n)
+			return;
+	}
+	check_failed(__FILE__, __LINE__, "%zu members are in state %d, not %zu", found, state, n);
 }

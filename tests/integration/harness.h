@@ -25,7 +25,7 @@
 #include "client/ncclsvc.h"
 
 #define WAIT_MS	  20000 /* for what has to happen: long enough for valgrind */
-#define SETTLE_MS 2000	/* for the daemon to give back what a client left */
+#define SETTLE_MS 10000 /* for the daemon to give back what a client left */
 
 /* ---- Checks ---- */
 
@@ -72,6 +72,10 @@ __attribute__((noreturn, format(printf, 1, 2))) void skip_because(const char *fo
 
 uint64_t now_ns(void); /* CLOCK_MONOTONIC */
 void sleep_ms(unsigned ms);
+/* Whether what began at `since` and was over at `until` took less than that, not counting the time
+ * in which the machine let not even a process run that only looks at the clock. Only the test
+ * itself may ask, not its clients. */
+bool in_time(uint64_t since, uint64_t until, uint64_t limit_ns);
 
 /* ---- The daemon ---- */
 
@@ -110,6 +114,10 @@ void daemon_settles(const struct daemon *d);
 bool daemon_logged(const struct daemon *d, const char *text);
 /* Runs a program to its end, its output and errors in out; returns the exit code. */
 int run_program(char *const argv[], char *out, size_t size);
+/* Of its first thread, as the system shows it: 'S', 'Z' ...; 0: there is none. */
+char process_state(pid_t pid);
+/* Waits until the system has taken the killed process apart, and says when. */
+uint64_t process_gone(pid_t pid);
 /* A program's path from the environment; fails if it is not set. */
 const char *program(const char *variable);
 
@@ -136,6 +144,10 @@ void clients_end(struct client *clients, int n);
 void clients_end_within(struct client *clients, int n, unsigned ms);
 void client_kill(struct client *c);
 
+/* Waits until these, which have been told to ask the daemon something, sleep until it answers, and
+ * the daemon has read what they ask. Those that were killed are skipped. */
+void clients_ask(struct client *clients, int n);
+
 /* Words between a process and the test. */
 void say(struct client *c, uint64_t word);
 uint64_t hear(struct client *c);
@@ -154,5 +166,7 @@ ncclsvc_status status_of(ncclsvc_session *session, ncclsvc_task task);
 void check_usable(ncclsvc_session *session, ncclsvc_comm *comm);
 /* Waits until the daemon lists n tasks in that state, and gives the first. */
 ncclsvc_task_info tasks_reach(ncclsvc_session *session, ncclsvc_state state, size_t n);
+/* Waits until the daemon lists n members in that state. */
+void members_reach(ncclsvc_session *session, ncclsvc_member_state state, size_t n);
 
 #endif

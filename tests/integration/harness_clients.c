@@ -158,6 +158,50 @@ void clients_cleanup(void)
 	}
 }
 
+char process_state(pid_t pid)
+{
+	char path[64], text[512], state = 0;
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	FILE *f = fopen(path, "re");
+	if (!f)
+		return 0;
+	size_t n = fread(text, 1, sizeof(text) - 1, f);
+	fclose(f);
+	text[n] = '\0';
+	const char *rest = strrchr(text, ')');
+	if (rest)
+		sscanf(rest + 1, " %c", &state);
+	return state;
+}
+
+uint64_t process_gone(pid_t pid)
+{
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end; sleep_ms(1)) {
+		char state = process_state(pid);
+		if (!state || state == 'Z' || state == 'X')
+			return now_ns();
+	}
+	check_failed(__FILE__, __LINE__, "process %d does not end", pid);
+}
+
+void clients_ask(struct client *clients, int n)
+{
+	for (int i = 0; i < n; i++) {
+		if (!clients[i].pid)
+			continue;
+		/* Whoever has heard something is no longer asleep: who sleeps has asked. */
+		uint64_t end = now_ns() + WAIT_MS * 1000000ull;
+		for (int asleep = 0; asleep < 20; sleep_ms(1)) {
+			asleep = process_state(clients[i].pid) == 'S' ? asleep + 1 : 0;
+			if (now_ns() > end)
+				check_failed(__FILE__, __LINE__, "rank %d (pid %d) asks nothing", i,
+					     clients[i].pid);
+		}
+		/* The daemon reads in the order of arrival. */
+		ncclsvc_close(session_open(clients[i].daemon));
+	}
+}
+
 void say(struct client *c, uint64_t word)
 {
 	CHECK_EQ(send(c->link, &word, sizeof(word), MSG_NOSIGNAL), sizeof(word));

@@ -110,8 +110,9 @@ struct usage daemon_usage(const struct daemon *d)
 
 void daemon_settles(const struct daemon *d)
 {
-	struct usage u = {0};
-	for (uint64_t end = now_ns() + SETTLE_MS * 1000000ull; now_ns() < end; sleep_ms(5)) {
+	struct usage u;
+	for (uint64_t end = now_ns() + SETTLE_MS * 1000000ull, now = 0; now < end; sleep_ms(5)) {
+		now = now_ns();
 		u = daemon_usage(d);
 		if (u.fds == d->base.fds && u.memfds == d->base.memfds)
 			return;
@@ -149,7 +150,8 @@ static void note_base(struct daemon *d)
 	struct usage before;
 	warm_up(d, &before);
 	struct usage u = daemon_usage(d);
-	for (int still = 0, i = 0; still < 10 && i < 400; i++) {
+	uint64_t end = now_ns() + WAIT_MS * 1000000ull;
+	for (int still = 0; still < 10 && now_ns() < end;) {
 		sleep_ms(5);
 		struct usage v = daemon_usage(d);
 		still = v.fds == u.fds && v.memfds == before.memfds ? still + 1 : 0;

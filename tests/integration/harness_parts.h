@@ -16,6 +16,8 @@ void daemon_unwatch(struct daemon *d);
 /* In a child: its daemons are the parent's to clean up. */
 void daemons_forget(void);
 void daemons_print_logs(void);
+/* Starts what in_time asks, once for a test program. */
+void clock_watch(void);
 /* Reaps pid; false if it did not end in time. */
 bool reap(pid_t pid, int *status, unsigned ms);
 

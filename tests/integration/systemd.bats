@@ -133,7 +133,7 @@ has_ended() {
 	needs systemd-socket-activate
 	systemd-socket-activate --seqpacket -l "$dir/s" "$daemon" --ranks 3 2>"$dir/log" 3>&- &
 	pids+=($!)
-	eventually test -S "$dir/s"
+	eventually grep -q Listening "$dir/log"
 	[ "$(grep -c ready "$dir/log")" -eq 0 ]
 	run timeout 20 "$ctl" --socket "$dir/s" status
 	echo "$output"
@@ -148,7 +148,7 @@ has_ended() {
 	needs systemd-socket-activate
 	systemd-socket-activate -l "$dir/s" "$daemon" 2>"$dir/log" 3>&- &
 	pids+=($!)
-	eventually test -S "$dir/s"
+	eventually grep -q Listening "$dir/log"
 	python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])' "$dir/s"
 	eventually has_ended "${pids[0]}"
 	code=0

@@ -272,7 +272,7 @@ static void the_gathering_node_goes(void **state)
 		client_start(&clients[i], without_a_home);
 	}
 	hear_all(clients, 2, READY);
-	sleep_ms(100);
+	clients_ask(clients, 1);
 	cluster_kill(&c, 2);
 	CHECK_EQ(hear(&clients[0]), DONE);
 	say_all(clients, 2, GO);

@@ -89,6 +89,7 @@ static void exchange(struct client *me)
 		for (int peer = 0; peer < n; peer++)
 			check(in + (size_t)peer * N, N, peer * 1000 + me->rank * 100000 + round);
 	}
+	check_usable(s, comm); /* who leaves ends what others still exchange */
 	ncclsvc_close(s);
 }
 
@@ -165,6 +166,7 @@ static void group_over_communicators(struct client *me)
 		CHECK_EQ(v[2], 4);
 		CHECK_EQ(v[4], (me->rank + 3) % 4);
 	}
+	check_usable(s, whole);
 	ncclsvc_close(s);
 }
 

@@ -848,7 +848,7 @@ static void a_peer_that_dies_is_an_error(void **state)
 	daemon_start(&d, NULL);
 	clients_start(clients, 2, &d, left_behind, NULL);
 	hear_all(clients, 2, READY);
-	sleep_ms(30); /* the receiver waits */
+	clients_ask(&clients[1], 1); /* the receiver waits */
 	client_kill(&clients[0]);
 	CHECK_EQ(hear(&clients[1]), READY);
 	client_start(&clients[0], left_behind);

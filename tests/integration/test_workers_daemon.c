@@ -14,24 +14,15 @@
 /* Gone, or only a zombie of somebody who does not wait for it. */
 static bool ended(int pid)
 {
-	char path[64], text[512], state = '?';
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	FILE *f = fopen(path, "re");
-	if (!f)
-		return true;
-	size_t n = fread(text, 1, sizeof(text) - 1, f);
-	fclose(f);
-	text[n] = '\0';
-	const char *rest = strrchr(text, ')');
-	return !rest || sscanf(rest + 1, " %c", &state) != 1 || state == 'Z' || state == 'X';
+	char state = process_state(pid);
+	return !state || state == 'Z' || state == 'X';
 }
 
 static void all_ended(const int *pids, int n, uint64_t since)
 {
-	uint64_t limit = sanitized() ? 5 * ORPHAN_NS : ORPHAN_NS;
 	for (int i = 0; i < n; i++)
 		while (!ended(pids[i])) {
-			if (now_ns() - since > limit)
+			if (!in_time(since, now_ns(), (sanitized() ? 5 : 1) * ORPHAN_NS))
 				check_failed(__FILE__, __LINE__, "worker %d is still there",
 					     pids[i]);
 			sleep_ms(5);
@@ -93,7 +84,7 @@ static void killed_while_streams_wait(void **state)
 	daemon_kill(&c.d);
 	for (int i = 0; i < 2; i++) {
 		crew_ended(&c, i, NCCLSVC_OK);
-		CHECK(c.pages[i].told_ns - now < (sanitized() ? 5 : 1) * ORPHAN_NS);
+		CHECK(in_time(now, c.pages[i].told_ns, (sanitized() ? 5 : 1) * ORPHAN_NS));
 	}
 	all_ended(pids, 3, now);
 	fault_off(&c, "kernel-hang");

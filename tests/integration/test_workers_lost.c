@@ -46,8 +46,7 @@ static void hang_tasks(struct crew *c, unsigned mask)
 {
 	fault_on(c, "kernel-hang", 0);
 	submit_and_wait(c, mask);
-	tasks_come(c, NCCLSVC_LAUNCHED, (size_t)__builtin_popcount(mask));
-	sleep_ms(sanitized() ? 500 : 100); /* until the stand-ins are inside */
+	kernels_hang(c, __builtin_popcount(mask));
 }
 
 /* ---- Killed ---- */
@@ -190,7 +189,7 @@ static void killed_while_a_communicator_is_made(void **state)
 	CHECK_EQ(kill(pid, SIGSTOP), 0);
 	for (int i = 0; i < 2; i++)
 		crew_begin(&c, i, ORDER_JOIN, 2, 2, i, i, WAIT_MS, 1);
-	sleep_ms(200);
+	clients_ask(c.ranks, 2);
 	CHECK_EQ(kill(pid, SIGKILL), 0);
 	for (int i = 0; i < 2; i++) {
 		crew_ended(&c, i, NCCLSVC_WORKER_LOST);
@@ -213,7 +212,7 @@ static void killed_while_it_imports(void **state)
 	crew_must(&c, 1, ORDER_NEW, NCCLSVC_OK, 0);
 	CHECK_EQ(kill(pid, SIGSTOP), 0);
 	crew_begin(&c, 1, ORDER_SUM, 0, WORDS, 1);
-	sleep_ms(100);
+	clients_ask(c.ranks, 2);
 	CHECK_EQ(kill(pid, SIGKILL), 0);
 	crew_ended(&c, 1, NCCLSVC_WORKER_LOST);
 	worker_replaced(&c, 1, pid);
@@ -258,7 +257,7 @@ static void a_session_ends_while_its_worker_starts(void **state)
 	worker_kill(&c, 1);
 	device_reaches(&c, 1, NCCLSVC_DEVICE_LOST);
 	crew_kill(&c, 1);
-	sleep_ms(50);
+	sessions_reach(&c, 1);
 	fault_off(&c, "driver-old");
 	worker_replaced(&c, 1, pid);
 	ncclsvc_device_info d = device_of(&c, 1);
@@ -284,9 +283,9 @@ static void before_the_epoch(int n)
 	CHECK_EQ(kill(pids[last], SIGSTOP), 0);
 	for (int i = 0; i < n; i++)
 		crew_begin(&c, i, ORDER_JOIN, 2, n, i, i, WAIT_MS, 1);
-	sleep_ms(100);
+	clients_ask(c.ranks, n);
 	crew_kill(&c, last);
-	sleep_ms(50);
+	sessions_reach(&c, n - 1);
 	CHECK_EQ(kill(pids[last], SIGCONT), 0);
 	for (int k = 0; k < 1000 && device_of(&c, last).nccl_comms < 2; k++)
 		sleep_ms(2);

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define DUE_MS	    100
-#define DUE_SLOW_MS 2000 /* with a sanitizer */
+#define DUE_NS	    UINT64_C(100000000)
+#define DUE_SLOW_NS UINT64_C(2000000000) /* with a sanitizer */
 #define OPTIONS_MAX 16
 
 /* ---- The stand-ins' directory ---- */
@@ -76,6 +76,14 @@ void fault_off(const struct crew *c, const char *name)
 	CHECK_EQ(unlink(path), 0);
 }
 
+void kernels_hang(const struct crew *c, int n)
+{
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; files_in(c->fake, "hangs-", false) < n;
+	     sleep_ms(2))
+		if (now_ns() > end)
+			check_failed(__FILE__, __LINE__, "fewer than %d kernels hang", n);
+}
+
 /* ---- GPUs ---- */
 
 ncclsvc_device_info device_of(const struct crew *c, int device)
@@ -108,9 +116,8 @@ uint64_t worker_kill(const struct crew *c, int device)
 {
 	int pid = device_of(c, device).pid;
 	CHECK(pid > 0);
-	uint64_t now = now_ns();
 	CHECK_EQ(kill(pid, SIGKILL), 0);
-	return now;
+	return process_gone(pid);
 }
 
 void worker_pause(int pid)
@@ -168,6 +175,21 @@ void tasks_come(const struct crew *c, ncclsvc_state state, size_t n)
 		for (size_t i = 0; i < tasks; i++)
 			found += in_state(&list[i], state);
 		ncclsvc_list_free(list);
+	}
+	ncclsvc_close(s);
+}
+
+void sessions_reach(const struct crew *c, size_t n)
+{
+	ncclsvc_session *s = session_open(&c->d);
+	ncclsvc_daemon_info info;
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(2)) {
+		CHECK_OK(ncclsvc_daemon(s, &info));
+		if (info.sessions == n + 1) /* and this one */
+			break;
+		if (now_ns() > end)
+			check_failed(__FILE__, __LINE__, "the daemon has %u sessions, not %zu",
+				     info.sessions - 1, n);
 	}
 	ncclsvc_close(s);
 }
@@ -410,14 +432,14 @@ void crew_try(struct crew *c, unsigned mask, int place)
 
 uint64_t crew_kill(struct crew *c, int rank)
 {
-	uint64_t now = now_ns();
 	client_kill(&c->ranks[rank]);
-	return now;
+	return now_ns();
 }
 
 void crew_check_time(const struct crew *c, int i, uint64_t since, const char *file, int line)
 {
-	double ms = ((double)c->pages[i].told_ns - (double)since) / 1e6;
-	if (ms > (sanitized() ? DUE_SLOW_MS : DUE_MS))
-		check_failed(file, line, "rank %d heard of it after %.1f ms", i, ms);
+	uint64_t told = c->pages[i].told_ns;
+	if (!in_time(since, told, sanitized() ? DUE_SLOW_NS : DUE_NS))
+		check_failed(file, line, "rank %d heard of it after %.1f ms", i,
+			     (double)(told - since) / 1e6);
 }

@@ -97,7 +97,7 @@ void crew_rejoin(struct crew *c, unsigned mask, int place);
 /* They sum there, and have the right result. */
 void crew_try(struct crew *c, unsigned mask, int place);
 
-/* Kills it and returns when. */
+/* Kills it and returns when it was gone. */
 uint64_t crew_kill(struct crew *c, int rank);
 /* Rank i's last order was over in due time after that. */
 #define crew_in_time(c, i, since) crew_check_time(c, i, since, __FILE__, __LINE__)
@@ -111,7 +111,7 @@ void fault_off(const struct crew *c, const char *name);
 ncclsvc_device_info device_of(const struct crew *c, int device);
 /* Waits until it is in that state, and says the same of it. */
 ncclsvc_device_info device_reaches(const struct crew *c, int device, ncclsvc_device_state state);
-/* Kills the worker; returns when. */
+/* Kills the worker; returns when it was gone. */
 uint64_t worker_kill(const struct crew *c, int device);
 void worker_pause(int pid);
 void worker_continue(int pid);
@@ -121,6 +121,10 @@ ncclsvc_device_info worker_replaced(const struct crew *c, int device, int pid);
 bool daemon_says(const struct daemon *d, const char *text);
 /* Until the daemon lists n tasks in that state. */
 void tasks_come(const struct crew *c, ncclsvc_state state, size_t n);
+/* Until so many kernels of the fault kernel-hang hang, and on even if that is turned off. */
+void kernels_hang(const struct crew *c, int n);
+/* Until the daemon has n sessions. */
+void sessions_reach(const struct crew *c, size_t n);
 /* Until a task of that rank's process is in that state. */
 void tasks_reach_some(const struct crew *c, int rank, ncclsvc_state state);
 
