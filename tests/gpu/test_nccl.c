@@ -546,6 +546,18 @@ static void sum_often(const struct seat *s, ncclComm_t comm, void *p)
 	}
 }
 
+/* The ranks go on alike. */
+static bool all_have_windows(const struct seat *s, ncclsvc_session *look, int n)
+{
+	uint32_t have;
+	CHECK_CU(cu.cuMemsetD32Async(s->send, windows_of(look) > 0, 1, s->stream));
+	CHECK_NC(nc.ncclAllReduce(at(s->send), at(s->recv), 1, NCCLSVC_UINT32, NCCLSVC_SUM, s->comm,
+				  s->stream));
+	CHECK_CU(cu.cuStreamSynchronize(s->stream));
+	gpu_get(&have, s->recv, sizeof(have));
+	return have == (uint32_t)n;
+}
+
 /* NCCL's symmetric kernels are for what was registered, on that communicator: else, sums would end
  * in other bits than plain NCCL's. */
 static void windows_rank(struct client *c)
@@ -567,7 +579,8 @@ static void windows_rank(struct client *c)
 	sum_often(&s, s.comm, p);
 	CHECK_EQ(windows_of(look), 0);
 	stage("a window");
-	sum_often(&s, other, p);
+	for (int i = 0; i < 50 && !all_have_windows(&s, look, c->nranks); i++)
+		sum_often(&s, other, p);
 	if (!windows_of(look))
 		report("NCCL gives no windows on these GPUs");
 	CHECK(windows_of(look) || !setup.fake);
