@@ -168,7 +168,10 @@ static struct stuck *get(struct span *s)
 
 static void tell(struct engine *e, struct span *s, uint32_t round)
 {
-	const uint32_t rank = span_locals(s)[0];
+	uint32_t i = 0;
+	while (i + 1 < span_local_count(s) && s->comm->members[span_locals(s)[i]].gone)
+		i++;
+	const uint32_t rank = span_locals(s)[i];
 	const struct task *head = s->comm->members[rank].queue;
 	const struct stuck_note note = {
 		.sent = s->stuck->sent,
