@@ -75,9 +75,7 @@ void plan_commit_failed(struct communicator *m, int result, int32_t rank)
 		if (!m->commits[k].here)
 			rank_names_add(&missing, k);
 	if (rank >= 0)
-		snprintf(text, sizeof(text),
-			 "rank %d (pid %d) of communicator %s went before the plan was committed",
-			 rank, m->seats[rank].pid, m->label);
+		snprintf(text, sizeof(text), PLAN_GONE_TEXT, rank, m->seats[rank].pid, m->label);
 	else
 		snprintf(text, sizeof(text), PLAN_LATE_TEXT, m->label, rank_names_text(&missing));
 	m->plan_lost = m->commits && m->remote;

@@ -339,6 +339,8 @@ void home_free(struct cluster *c);
 void remote_handle(struct cluster *c, uint32_t from, enum control_kind kind, const void *body,
 		   size_t size);
 void remote_node_lost(struct cluster *c, uint32_t node);
+/* This node's part of that communicator; NULL: it has none. */
+struct communicator *remote_find(struct cluster *c, const uint8_t *id);
 /* To the home, and to the nodes of the epoch: what a member of this node does. */
 void remote_join(struct communicator *m, uint32_t rank);
 void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, bool late);

@@ -7,8 +7,8 @@
 
 struct planning;
 
-/* Of a request for another epoch than the home knows, if it knows any: another home that is gone may
- * have begun it. */
+/* Of a request for another epoch than the home knows, if it knows any: another home that is gone
+ * may have begun it. */
 #define HOME_STALE_TEXT "the communicator lacks members, or its epoch is over: rejoin it first"
 
 enum gathered { SEAT_FREE, SEAT_JOINING, SEAT_JOINED, SEAT_BROKEN };

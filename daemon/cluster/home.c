@@ -9,6 +9,7 @@
 
 #include "../comm.h"
 #include "../log.h"
+#include "../plan.h"
 #include "../server_state.h"
 #include "gathering.h"
 
@@ -318,9 +319,7 @@ void home_left(struct cluster *c, uint32_t from, const struct control_break *m)
 	if (g->seats[m->rank].node != from || g->seats[m->rank].state == SEAT_JOINING)
 		return;
 	char text[SVC_TEXT_BYTES];
-	snprintf(text, sizeof(text),
-		 "rank %d (pid %d) of communicator %s went before the plan was committed", m->rank,
-		 g->seats[m->rank].pid, g->label);
+	snprintf(text, sizeof(text), PLAN_GONE_TEXT, m->rank, g->seats[m->rank].pid, g->label);
 	free_seat(g, &g->seats[m->rank]);
 	fail_split(c, g, NCCLSVC_PEER_GONE, "a member left before the split was done");
 	home_plan_refuse(c, g, NCCLSVC_PEER_GONE, text);

@@ -105,8 +105,8 @@ void home_plan(struct cluster *c, uint32_t from, const struct control_plan *m)
 {
 	struct gathering *g = home_find(c, m->id);
 	if (!g || !g->running || m->epoch != g->epoch) {
-		const struct control_plan_verdict v = verdict_of(
-			m->id, m->epoch, m->round, NCCLSVC_STALE_EPOCH, HOME_STALE_TEXT);
+		const struct control_plan_verdict v =
+			verdict_of(m->id, m->epoch, m->round, NCCLSVC_STALE_EPOCH, HOME_STALE_TEXT);
 		link_send(c, from, CONTROL_PLAN_VERDICT, &v, sizeof(v));
 		return;
 	}

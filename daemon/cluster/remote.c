@@ -159,7 +159,7 @@ void remote_split(struct communicator *m, uint32_t rank, bool late)
 
 /* ---- What others tell ---- */
 
-static struct communicator *find(struct cluster *c, const uint8_t *id)
+struct communicator *remote_find(struct cluster *c, const uint8_t *id)
 {
 	struct communicator *m;
 	HASH_FIND(hh, c->server->comms, id, NCCLSVC_ID_BYTES, m);
@@ -168,7 +168,7 @@ static struct communicator *find(struct cluster *c, const uint8_t *id)
 
 static void on_refuse(struct cluster *c, const struct control_refuse *r)
 {
-	struct communicator *m = find(c, r->id);
+	struct communicator *m = remote_find(c, r->id);
 	if (!m || r->rank >= m->nranks)
 		return;
 	struct seat *seat = &m->seats[r->rank];
@@ -184,7 +184,7 @@ static void on_start(struct cluster *c, const struct control_start *s, size_t si
 	for (uint32_t k = 0; k < s->nranks; k++)
 		if (s->members[k].node >= c->n)
 			return;
-	struct communicator *m = find(c, s->id);
+	struct communicator *m = remote_find(c, s->id);
 	if (m && m->nranks == s->nranks) {
 		comm_gathered(m, s);
 		return;
@@ -209,7 +209,7 @@ static void on_break(struct cluster *c, uint32_t from, const struct control_brea
 	char text[SVC_TEXT_BYTES];
 	if (home_of(c, b->id) == c->me)
 		home_broken(c, from, b);
-	struct communicator *m = find(c, b->id);
+	struct communicator *m = remote_find(c, b->id);
 	if (!m || b->rank >= (int32_t)m->nranks || b->node >= (int32_t)c->n)
 		return;
 	/* It may come before the epoch could begin here: then it ends as soon as it has begun. */
@@ -229,14 +229,14 @@ static void on_left(struct cluster *c, uint32_t from, const struct control_break
 {
 	if (home_of(c, b->id) == c->me)
 		home_left(c, from, b);
-	struct communicator *m = find(c, b->id);
+	struct communicator *m = remote_find(c, b->id);
 	if (m && m->epoch == b->epoch && b->rank >= 0 && b->rank < (int32_t)m->nranks)
 		comm_left_elsewhere(m, b->rank);
 }
 
 static void on_split_failed(struct cluster *c, const struct control_split_failed *f)
 {
-	struct communicator *m = find(c, f->id);
+	struct communicator *m = remote_find(c, f->id);
 	if (!m || m->epoch != f->epoch)
 		return;
 	comm_split_refused(m, f->result, f->text);
@@ -246,7 +246,7 @@ static void on_split_failed(struct cluster *c, const struct control_split_failed
 
 static void on_parts(struct cluster *c, const struct control_parts *p, size_t size)
 {
-	struct communicator *m = find(c, p->id);
+	struct communicator *m = remote_find(c, p->id);
 	if (p->count > SVC_HOST_RANKS_MAX || size != sizeof(*p) + p->count * sizeof(p->parts[0]))
 		return;
 	if (m && m->epoch == p->epoch && m->nranks == p->count)

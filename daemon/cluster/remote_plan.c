@@ -71,8 +71,7 @@ bool remote_plan_fits(enum control_kind kind, const void *body, size_t size)
 
 static struct communicator *find(struct cluster *c, const uint8_t *id, uint32_t epoch)
 {
-	struct communicator *m;
-	HASH_FIND(hh, c->server->comms, id, NCCLSVC_ID_BYTES, m);
+	struct communicator *m = remote_find(c, id);
 	return m && m->epoch == epoch && m->state == NCCLSVC_COMM_READY ? m : NULL;
 }
 

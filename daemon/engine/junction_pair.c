@@ -51,7 +51,7 @@ static ncclsvc_status kind_status(const struct junction *j, bool sends, bool pla
 
 /* It has failed without anybody here: what would have met it has met another, or all have waited
  * for each other. Who comes now does not mean that one. */
-static bool is_past(const struct junction *j)
+static bool is_skipped(const struct junction *j)
 {
 	return j->resolved && j->heard == j->nparts &&
 	       (stuck_said(&j->status) ||
@@ -92,7 +92,7 @@ static struct junction *next_junction(struct engine *e, struct span *s, const st
 	for (;;) {
 		key.seq = (uint64_t)plan << PLAN_SHIFT | (*next)++;
 		j = junction_get(s, &key);
-		if (!j || !is_past(j))
+		if (!j || !is_skipped(j))
 			return j;
 		junction_free(e, s, j);
 	}

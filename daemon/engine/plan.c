@@ -13,6 +13,8 @@
 #include "order.h"
 #include "span.h"
 
+_Static_assert(PLAN_NUMBER_MAX <= UINT64_MAX >> PLAN_SHIFT, "a key has room for a plan's number");
+
 static uint32_t tasks_of(const struct plan_member *m, uint32_t group)
 {
 	return m->first[group + 1] - m->first[group];
