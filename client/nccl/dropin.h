@@ -120,6 +120,8 @@ struct ncclComm {
 	atomic_bool aborted;		    /* or destroyed; it is read without the lock, too */
 	uint64_t shrinks, splits;	    /* splits: since it was revoked */
 	struct registration *registrations; /* memory.c's */
+	atomic_uint nwindows;		    /* of them; it is read without the lock */
+	bool windowed; /* its next tasks may use windows: of who submits, one at a time */
 	ncclsvc_task newest;
 	ncclResult_t async; /* the first failure, for good */
 	char text[768];

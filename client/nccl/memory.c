@@ -141,6 +141,7 @@ static ncclResult_t register_with(const char *function, bool window, ncclComm_t 
 	pthread_mutex_lock(&comm->lock);
 	*made = (struct registration){comm->registrations, window, p, bytes};
 	comm->registrations = made;
+	comm->nwindows += window;
 	pthread_mutex_unlock(&comm->lock);
 	*handle = made;
 	return ncclSuccess;
@@ -156,8 +157,10 @@ static ncclResult_t deregister(const char *function, bool window, ncclComm_t com
 	while (*at && (*at != handle || (*at)->window != window))
 		at = &(*at)->next;
 	struct registration *found = *at;
-	if (found)
+	if (found) {
 		*at = found->next;
+		comm->nwindows -= window;
+	}
 	pthread_mutex_unlock(&comm->lock);
 	if (!found)
 		return fail(ncclInvalidArgument, "%s: %p is none of the communicator's", function,
@@ -177,6 +180,8 @@ void registrations_free(struct ncclComm *comm)
 
 bool windows_cover(ncclComm_t comm, const void *p)
 {
+	if (!comm->nwindows) /* most have none, ever */
+		return false;
 	pthread_mutex_lock(&comm->lock);
 	const struct registration *r = comm->registrations;
 	while (r &&

@@ -27,8 +27,11 @@ static ncclsvc_result submit_one(const struct job *j, ncclsvc_task *task)
 	ncclsvc_result r = ncclsvc_stream_set(s, j->stream, 0);
 	if (r)
 		return r;
-	ncclsvc_comm_set_windows(c,
-				 windows_cover(j->comm, j->src) && windows_cover(j->comm, j->dst));
+	const bool windowed = windows_cover(j->comm, j->src) && windows_cover(j->comm, j->dst);
+	if (windowed != j->comm->windowed) {
+		ncclsvc_comm_set_windows(c, windowed);
+		j->comm->windowed = windowed;
+	}
 	switch (j->op) {
 	case NCCLSVC_ALL_REDUCE:
 		return ncclsvc_all_reduce(j->src, j->dst, j->count, type, redop, c, task);
