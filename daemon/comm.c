@@ -3,7 +3,8 @@
  * Communicators: who sits where. A communicator lives through epochs. An epoch starts when every
  * seat is taken by a JOIN, and ends when a member dies: then the survivors must JOIN again, beside
  * whoever takes the empty seat, and count their tasks from 0. The executor knows one epoch at a
- * time. comm_join.c: who takes a seat; comm_gpu.c: what GPUs need first.
+ * time. comm_join.c: who takes a seat; comm_gpu.c: what GPUs need first; comm_nodes.c: what other
+ * nodes say.
  */
 #include "comm.h"
 
@@ -329,8 +330,8 @@ void comm_epoch_gone(struct server *s, uint32_t slot)
 		comm_check_idle(s, m);
 }
 
-static void end_epoch(struct server *s, struct communicator *m, int result, int32_t rank,
-		      int32_t pid, int32_t node)
+void comm_end_epoch(struct server *s, struct communicator *m, int result, int32_t rank, int32_t pid,
+		    int32_t node)
 {
 	if (!m->running || m->ended)
 		return;
@@ -348,43 +349,39 @@ static void end_epoch(struct server *s, struct communicator *m, int result, int3
 	server_command(s, &cmd);
 }
 
-/* The last of this node has left. On GPUs, what is launched goes on until those of other nodes have
- * left, too. */
-static void end_if_left(struct server *s, struct communicator *m, int32_t rank, int32_t pid)
+void comm_end_if_left(struct server *s, struct communicator *m, int32_t rank, int32_t pid)
 {
 	if (!m->occupied && !(m->cuda && m->remote))
-		end_epoch(s, m, NCCLSVC_CANCELLED, rank, pid, -1);
+		comm_end_epoch(s, m, NCCLSVC_CANCELLED, rank, pid, -1);
 }
 
 void comm_left_behind(struct communicator *m)
 {
-	end_epoch(m->account->server, m, NCCLSVC_CANCELLED, -1, 0, -1);
+	comm_end_epoch(m->account->server, m, NCCLSVC_CANCELLED, -1, 0, -1);
 }
 
 void comm_close_all(struct server *s, int reason)
 {
 	struct communicator *m, *tmp;
 	HASH_ITER (hh, s->comms, m, tmp) {
-		end_epoch(s, m, reason, -1, 0, -1);
+		comm_end_epoch(s, m, reason, -1, 0, -1);
 		m->state = NCCLSVC_COMM_BROKEN;
 		if (m->physical && m->running) /* nothing may be left that never ends */
 			physical_abort(m->physical, NULL);
 	}
 }
 
-/* Ends the epoch because of one member (-1: none), of its GPU, or of a node (-1: none); the others
- * are told to rejoin. */
-static void break_epoch_for(struct server *s, struct communicator *m, int reason, int32_t rank,
-			    int32_t node)
+void comm_break_for(struct server *s, struct communicator *m, int reason, int32_t rank,
+		    int32_t node)
 {
 	int32_t pid = rank >= 0 ? m->seats[rank].pid : 0;
 	if (m->state != NCCLSVC_COMM_READY) {
 		if (m->cuda) /* those here had left, and others had not */
-			end_epoch(s, m, reason, rank, pid, node);
+			comm_end_epoch(s, m, reason, rank, pid, node);
 		return;
 	}
 	m->state = NCCLSVC_COMM_BROKEN;
-	end_epoch(s, m, reason, rank, pid, node);
+	comm_end_epoch(s, m, reason, rank, pid, node);
 	comm_split_failed(m, reason, rank);
 	plan_commit_failed(m, reason, rank);
 	for (uint32_t k = 0; k < m->nranks; k++) {
@@ -411,7 +408,7 @@ static void break_epoch_for(struct server *s, struct communicator *m, int reason
 void comm_break_epoch(struct server *s, struct communicator *m, int32_t rank)
 {
 	bool tell = s->cluster && m->state == NCCLSVC_COMM_READY;
-	break_epoch_for(s, m, NCCLSVC_PEER_GONE, rank, -1);
+	comm_break_for(s, m, NCCLSVC_PEER_GONE, rank, -1);
 	if (tell)
 		remote_break(m, NCCLSVC_PEER_GONE, rank, -1);
 }
@@ -420,113 +417,9 @@ void comm_gpu_lost(struct communicator *m, int result, int32_t rank)
 {
 	struct server *s = m->account->server;
 	bool tell = s->cluster && m->state == NCCLSVC_COMM_READY;
-	break_epoch_for(s, m, result, rank, -1);
+	comm_break_for(s, m, result, rank, -1);
 	if (tell)
 		remote_break(m, result, rank, -1);
-}
-
-/* ---- Other nodes ---- */
-
-void comm_gathered(struct communicator *m, const struct control_start *start)
-{
-	struct server *s = m->account->server;
-	size_t size = sizeof(*start) + start->nranks * sizeof(start->members[0]);
-	int32_t vanished = -1;
-	free(m->start);
-	free(m->start_break);
-	m->start_break = NULL;
-	m->muster = MUSTER_NONE;
-	m->start = malloc(size);
-	if (!m->start) {
-		log_error("communicator %s: out of memory", m->label);
-		abort();
-	}
-	memcpy(m->start, start, size);
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (start->members[k].node == s->cluster->me &&
-		    m->seats[k].state != NCCLSVC_MEMBER_JOINING)
-			vanished = (int32_t)k;
-	if (m->cuda && vanished >= 0)
-		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, vanished,
-				"a member went before the epoch began");
-	else
-		comm_try_start(s, m);
-}
-
-void comm_broken_elsewhere(struct communicator *m, const struct control_break *b)
-{
-	break_epoch_for(m->account->server, m, b->result, b->rank, b->node);
-}
-
-void comm_left_elsewhere(struct communicator *m, int32_t rank)
-{
-	struct server *s = m->account->server;
-	struct seat *seat = &m->seats[rank];
-	if ((m->state != NCCLSVC_COMM_READY && !m->cuda) || seat->node < 0)
-		return;
-	seat->node = -1;
-	if (!comm_alive(seat))
-		seat->state = NCCLSVC_MEMBER_ABSENT;
-	m->remote--;
-	if (m->running && !m->ended)
-		server_command(
-			s, &(struct command){.kind = COMMAND_MEMBER_LEFT, .left = {m->slot, rank}});
-	if (m->cuda && m->state != NCCLSVC_COMM_READY)
-		end_if_left(s, m, rank, seat->pid);
-	comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
-}
-
-void comm_node_lost(struct communicator *m, uint32_t node)
-{
-	int32_t rank = -1;
-	for (uint32_t k = m->nranks; k-- > 0;)
-		if (m->seats[k].node == (int32_t)node)
-			rank = (int32_t)k;
-	if (rank >= 0)
-		break_epoch_for(m->account->server, m, NCCLSVC_PEER_GONE, rank, (int32_t)node);
-	/* It may have been about to begin. */
-	for (uint32_t k = 0; m->start && k < m->nranks; k++) {
-		if (m->start->members[k].node != node || m->start_break)
-			continue;
-		if (m->cuda) {
-			comm_not_begun(m, NCCLSVC_PEER_GONE,
-				       "a member's node went before the epoch began");
-			return;
-		}
-		m->start_break = malloc(sizeof(*m->start_break));
-		if (m->start_break)
-			*m->start_break = (struct control_break){.epoch = m->start->epoch,
-								 .result = NCCLSVC_PEER_GONE,
-								 .rank = (int32_t)k,
-								 .node = (int32_t)node};
-	}
-}
-
-/* The engine finds that the nodes can't go on together. */
-void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int result, int32_t node)
-{
-	struct communicator *m = s->comm_by_slot[slot];
-	int32_t rank = -1;
-	if (!m || m->epoch != epoch)
-		return;
-	if (m->state != NCCLSVC_COMM_READY) {
-		if (m->cuda)
-			end_epoch(s, m, result, -1, 0, node);
-		return;
-	}
-	for (uint32_t k = m->nranks; node >= 0 && k-- > 0;)
-		if (m->seats[k].node == node)
-			rank = (int32_t)k;
-	log_error("communicator %s: %s: its epoch is ended on all nodes%s", m->label,
-		  svc_result_name(result), node >= 0 ? "; a node does not answer" : "");
-	break_epoch_for(s, m, result, rank, node);
-	remote_break(m, result, rank, node);
-}
-
-void comm_home_forgot(struct communicator *m)
-{
-	if (m->state == NCCLSVC_COMM_READY)
-		comm_span_failed(m->account->server, m->slot, m->epoch, NCCLSVC_STALE_EPOCH, -1);
 }
 
 /* A part of a split that lost a member before it began. */
@@ -584,7 +477,7 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
 	plan_commit_failed(m, NCCLSVC_PEER_GONE, rank);
 	plan_member_gone(m, (uint32_t)rank);
 	comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
-	end_if_left(s, m, rank, c->pid);
+	comm_end_if_left(s, m, rank, c->pid);
 	comm_check_idle(s, m);
 	client_reply(c, SVC_LEAVE, serial, NULL, 0, NULL, 0);
 }

@@ -72,7 +72,19 @@ void comm_forget(struct server *s, struct communicator *m);
 /* Ends the epoch because of one member; the others are told to rejoin. */
 void comm_break_epoch(struct server *s, struct communicator *m, int32_t rank);
 
-/* The home can do nothing for this epoch: it is ended on all nodes, so that all can rejoin. */
+/* Tells the executor, once; the epoch's end is told nobody else. rank, node: whose fault it is; -1:
+ * nobody's. */
+void comm_end_epoch(struct server *s, struct communicator *m, int result, int32_t rank, int32_t pid,
+		    int32_t node);
+/* Ends the epoch because of one member (-1: none), of its GPU, or of a node (-1: none); the others
+ * are told to rejoin. */
+void comm_break_for(struct server *s, struct communicator *m, int reason, int32_t rank,
+		    int32_t node);
+/* The last of this node has left. On GPUs, what is launched goes on until those of other nodes have
+ * left, too. */
+void comm_end_if_left(struct server *s, struct communicator *m, int32_t rank, int32_t pid);
+/* comm_nodes.c. The home can do nothing for this epoch: it is ended on all nodes, so that all can
+ * rejoin. */
 void comm_home_forgot(struct communicator *m);
 
 /* comm_join.c: this rank's JOIN is overdue. */
