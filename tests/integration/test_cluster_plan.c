@@ -8,6 +8,16 @@
 
 enum { READY = 1, GO, DONE };
 
+static void run_on(int nodes, int ranks, client_main *main)
+{
+	struct cluster c;
+	struct client clients[8];
+	cluster_start(&c, nodes, NULL);
+	cluster_clients(clients, ranks, &c, IN_TURN, main, NULL);
+	clients_end(clients, ranks);
+	cluster_stop(&c);
+}
+
 /* ---- Of many pieces ---- */
 
 #define MANY 10000 /* tasks of each rank: more than one message takes */
@@ -60,13 +70,8 @@ static void ring_of_many(struct client *me)
 
 static void plans_of_many_tasks_cross_nodes(void **state)
 {
-	struct cluster c;
-	struct client clients[6];
 	(void)state;
-	cluster_start(&c, 3, NULL);
-	cluster_clients(clients, 6, &c, IN_TURN, ring_of_many, NULL);
-	clients_end(clients, 6);
-	cluster_stop(&c);
+	run_on(3, 6, ring_of_many);
 }
 
 /* ---- A member dies, or leaves ---- */
@@ -185,13 +190,8 @@ static void leave_things_undone(struct client *me)
 
 static void a_plan_begins_anew(void **state)
 {
-	struct cluster c;
-	struct client clients[2];
 	(void)state;
-	cluster_start(&c, 2, NULL);
-	cluster_clients(clients, 2, &c, IN_TURN, leave_things_undone, NULL);
-	clients_end(clients, 2);
-	cluster_stop(&c);
+	run_on(2, 2, leave_things_undone);
 }
 
 /* ---- A node goes ---- */
