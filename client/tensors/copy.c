@@ -69,13 +69,22 @@ static CUresult put(ncclsvc_tensors *l, const struct use *u, char *to, const cha
 	return CUDA_SUCCESS;
 }
 
+/* Allocations may lie side by side by chance, and CUDA copies within one. */
+static bool together(const ncclsvc_tensors *l, const char *a, const char *b)
+{
+	const uint64_t id = on_gpu(l) ? list_memory_id(l, a) : 0;
+	return !on_gpu(l) || (id && id == list_memory_id(l, b));
+}
+
 /* Parts that lie one behind the other on both sides go as one: each copy has its price. */
-static size_t run_of(const struct part *parts, size_t i, size_t n, uint64_t *bytes)
+static size_t run_of(const ncclsvc_tensors *l, const struct part *parts, size_t i, size_t n,
+		     uint64_t *bytes)
 {
 	size_t end = i + 1;
 	*bytes = parts[i].bytes;
 	while (end < n && parts[end].at == parts[i].at + *bytes &&
-	       parts[end].offset == parts[i].offset + *bytes)
+	       parts[end].offset == parts[i].offset + *bytes &&
+	       together(l, parts[i].at, parts[end].at))
 		*bytes += parts[end++].bytes;
 	return end;
 }
@@ -87,7 +96,7 @@ static CUresult put_all(ncclsvc_tensors *l, const struct use *u, char *buffer,
 	uint64_t bytes;
 	for (size_t i = 0, end; !e && i < n; i = end) {
 		char *at = buffer + parts[i].offset;
-		end = run_of(parts, i, n, &bytes);
+		end = run_of(l, parts, i, n, &bytes);
 		e = in ? put(l, u, at, parts[i].at, bytes) : put(l, u, parts[i].at, at, bytes);
 	}
 	return e;

@@ -155,23 +155,30 @@ char *list_as_it_lies(const struct list *l, bool gaps)
 	return any && end == l->total ? (char *)base : NULL;
 }
 
+uint64_t list_memory_id(const ncclsvc_tensors *lists, const char *at)
+{
+	uint64_t id = 0;
+	return lists->session->gpu->cuda->cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+								(uintptr_t)at)
+		       ? 0
+		       : id;
+}
+
 /* Allocations may lie side by side by chance; what is between them is nobody's, or somebody else's.
  */
 static bool one_allocation(const ncclsvc_tensors *lists, const struct list *l, const char *base)
 {
 	ncclsvc_session *s = lists->session;
-	const struct cuda *cuda = on_gpu(lists) ? s->gpu->cuda : NULL;
-	uint64_t first = 0, id = 0;
-	for (size_t i = 0; cuda && i < l->n; i++) {
+	uint64_t first = 0, id;
+	for (size_t i = 0; on_gpu(lists) && i < l->n; i++) {
 		if (!l->bytes[i])
 			continue;
-		if (cuda->cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID,
-						(uintptr_t)l->tensors[i].data) ||
-		    (first && id != first))
+		id = list_memory_id(lists, l->tensors[i].data);
+		if (!id || (first && id != first))
 			return false;
 		first = id;
 	}
-	if (cuda)
+	if (on_gpu(lists))
 		return true;
 	session_lock(s);
 	const struct region *region = region_find(&s->regions, base);

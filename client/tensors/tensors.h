@@ -41,6 +41,8 @@ ncclsvc_result list_placed(const ncclsvc_tensors *lists, const struct list *list
 /* Where the aggregated buffer would be, if the tensors lie like one; else NULL. gaps: there may be
  * some. */
 char *list_as_it_lies(const struct list *list, bool gaps);
+/* Of a GPU's memory: which allocation; 0: none that CUDA knows. */
+uint64_t list_memory_id(const ncclsvc_tensors *lists, const char *at);
 /* Where it is, if it can be sent or received as it lies; else NULL. */
 char *list_in_place(const ncclsvc_tensors *lists, const struct list *list, bool gaps);
 

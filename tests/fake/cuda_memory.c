@@ -22,8 +22,10 @@ _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle fits")
 /* Maps the fd's memory and adds the range. *range has all but addresses and buffer id. */
 static CUresult map_add(int fd, struct range *range)
 {
-	/* At least one page behind it is nobody's. */
-	range->span = ROUND_UP(range->physical.bytes + FAKE_PAGE, SPAN);
+	/* At least one page behind it is nobody's, but as the driver's, what fills its pages may have
+	 * a neighbour. */
+	const bool full = range->physical.bytes % SPAN == 0;
+	range->span = ROUND_UP(range->physical.bytes + (full ? 0 : FAKE_PAGE), SPAN);
 	pthread_rwlock_wrlock(&table_lock);
 	CUresult error = CUDA_ERROR_OUT_OF_MEMORY;
 	range->base = range->at = arena_take(range->span);

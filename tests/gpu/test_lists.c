@@ -124,6 +124,43 @@ static void hand_on(struct desk *d, ncclsvc_shapes shapes, uint32_t value, bool 
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
 }
 
+#define NEIGHBOUR    ((size_t)2 << 20) /* what CUDA rounds allocations up to */
+#define NEIGHBOURS   16
+#define BORDER_WORDS 256
+
+/* From rank 0 to rank 1, two tensors that lie one behind the other, in two allocations: CUDA copies
+ * within one. */
+static void across_a_border(struct desk *d)
+{
+	const int64_t dim = BORDER_WORDS;
+	CUdeviceptr p[NEIGHBOURS], border = 0;
+	for (int i = 0; i < NEIGHBOURS; i++)
+		CHECK_CU(cu.cuMemAlloc(&p[i], NEIGHBOUR));
+	for (int i = 0; i < NEIGHBOURS * NEIGHBOURS; i++)
+		if (p[i / NEIGHBOURS] == p[i % NEIGHBOURS] + NEIGHBOUR)
+			border = p[i / NEIGHBOURS];
+	CHECK(border || !setup.fake);
+	if (!border) {
+		report("no two allocations lie side by side here");
+		border = p[0] + 4 * BORDER_WORDS;
+	}
+	const CUdeviceptr below = border - 4 * BORDER_WORDS;
+	const ncclsvc_tensor list[] = {{at(below), NCCLSVC_UINT32, 1, &dim},
+				       {at(border), NCCLSVC_UINT32, 1, &dim}};
+	ncclsvc_message m = message(d, 1 - d->r.rank, NCCLSVC_SHAPES_STATIC, 7);
+	m.n = 2;
+	m.tensors = list;
+	CHECK_CU(cu.cuMemsetD32Async(below, d->r.rank ? 0 : 5, BORDER_WORDS, d->r.stream));
+	CHECK_CU(cu.cuMemsetD32Async(border, d->r.rank ? 0 : 6, BORDER_WORDS, d->r.stream));
+	CHECK_OK(d->r.rank ? ncclsvc_tensors_recv(d->lists, &m, WAIT_MS, NULL)
+			   : ncclsvc_tensors_send(d->lists, &m, WAIT_MS, NULL));
+	CHECK(gpu_stream_ends(d->r.stream, WAIT_MS));
+	gpu_check(below, 5, BORDER_WORDS, "the first allocation's");
+	gpu_check(border, 6, BORDER_WORDS, "the second one's");
+	for (int i = 0; i < NEIGHBOURS; i++)
+		CHECK_CU(cu.cuMemFree(p[i]));
+}
+
 static void send_rank(struct client *c)
 {
 	struct desk d;
@@ -133,6 +170,9 @@ static void send_rank(struct client *c)
 		hand_on(&d, NCCLSVC_SHAPES_STATIC, 100 * round, round % 2);
 		hand_on(&d, NCCLSVC_SHAPES_AHEAD, 100 * round + 50, round % 2);
 	}
+	stage("across a border");
+	if (c->rank < 2)
+		across_a_border(&d);
 	desk_close(&d);
 }
 
