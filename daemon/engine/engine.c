@@ -154,8 +154,8 @@ void task_free(struct engine *e, struct task *t)
 static void publish_tasks(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nunpublished; i++) {
-		struct task *t = e->unpublished[i];
-		if (t->uid && t->comm && !t->published)
+		struct task *t = e->unpublished[i].task;
+		if (t->uid == e->unpublished[i].uid && t->comm && !t->published)
 			order_publish(e, t);
 	}
 	e->nunpublished = 0;
@@ -166,7 +166,8 @@ void engine_publish_later(struct engine *e, struct task *t)
 	const uint32_t room = sizeof(e->unpublished) / sizeof(e->unpublished[0]);
 	if (e->nunpublished == room)
 		publish_tasks(e);
-	e->unpublished[e->nunpublished++] = t;
+	e->unpublished[e->nunpublished].task = t;
+	e->unpublished[e->nunpublished++].uid = t->uid;
 }
 
 /* ---- The loop ---- */

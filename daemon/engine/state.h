@@ -326,7 +326,11 @@ struct engine {
 	uint32_t ntags, tags_room, fresh_tags;
 
 	uint32_t nunpublished;
-	struct task *unpublished[256]; /* they may be over before anybody could look */
+	/* They may be over before anybody could look, and their places be others'. */
+	struct {
+		struct task *task;
+		uint64_t uid;
+	} unpublished[256];
 };
 
 /* intake.c */

@@ -2,7 +2,7 @@
  * Send, Recv and task groups. */
 #include <string.h>
 
-#include "harness.h"
+#include "harness_raw.h"
 
 #define N 1000
 
@@ -362,6 +362,101 @@ static void what_comes_after_a_deadline_is_told_of_it(void **state)
 	run_clients(2, too_late);
 }
 
+/* ---- A group that comes in parts ---- */
+
+static void join_two(struct raw *r, struct svc_join_reply *comms)
+{
+	ncclsvc_unique_id id;
+	uint32_t serials[2];
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	for (int i = 0; i < 2; i++) {
+		struct svc_join join = raw_join_request(&id, 2, i);
+		serials[i] = raw_send(&r[i], SVC_JOIN, &join, sizeof(join), NULL, 0);
+	}
+	for (int i = 0; i < 2; i++) {
+		struct raw_reply reply;
+		raw_reply_to(&r[i], serials[i], &reply);
+		CHECK_EQ(reply.header.result, 0);
+		comms[i] = reply.join;
+	}
+}
+
+static struct svc_record empty(const struct svc_join_reply *comm, uint8_t op, int peer)
+{
+	return (struct svc_record){
+		.comm = comm->comm, .epoch = comm->epoch, .op = op, .peer = peer};
+}
+
+/* Where a task has ended there is soon another. Nothing that was meant for the first, when its
+ * turn to be shown came, may befall the second, whose group is not even whole: it had a deadline
+ * from then on that outlived it. */
+static void a_task_inherits_nothing(void **state)
+{
+	struct daemon d;
+	struct raw r[2];
+	struct svc_join_reply comms[2];
+	(void)state;
+	daemon_start(&d, NULL);
+	for (int i = 0; i < 2; i++) {
+		raw_open(&r[i], &d);
+		raw_attach(&r[i], 16);
+	}
+	struct svc_join_reply alone = raw_join_alone(&r[0]);
+	join_two(r, comms);
+	uint64_t recv = raw_ring_submit(&r[1], empty(&comms[1], NCCLSVC_RECV, 0));
+	struct svc_record first = empty(&alone, NCCLSVC_SEND, 0);
+	struct svc_record second = empty(&alone, NCCLSVC_RECV, 0);
+	struct svc_record part = empty(&comms[0], NCCLSVC_SEND, 1);
+	first.flags = part.flags = SVC_TASK_MORE;
+	part.timeout_ns = UINT64_C(100000000);
+	raw_ring_submit(&r[0], first);
+	raw_ring_submit(&r[0], second);
+	uint64_t sent = raw_ring_submit(&r[0], part);
+	sleep_ms(50);
+	uint64_t last = raw_ring_submit(&r[0], empty(&comms[0], NCCLSVC_RECV, 1));
+	CHECK_EQ(raw_ring_wait(&r[0], sent).result, 0);
+	CHECK_EQ(raw_ring_wait(&r[1], recv).result, 0);
+	sleep_ms(200);
+	CHECK_EQ(raw_ring_wait(&r[0], sent).result, 0);
+	raw_ring_submit(&r[1], empty(&comms[1], NCCLSVC_SEND, 0));
+	CHECK_EQ(raw_ring_wait(&r[0], last).result, 0);
+	for (int i = 0; i < 2; i++)
+		raw_close(&r[i]);
+	daemon_stop(&d);
+}
+
+/* ---- Many, with deadlines ---- */
+
+#define STORM 30000
+
+static void storm(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	int32_t *v = shared(s, 64);
+	const int n = me->nranks, to = (me->rank + 1) % n, from = (me->rank + n - 1) % n;
+	CHECK_OK(ncclsvc_comm_set_timeout(comm, WAIT_MS));
+	for (int32_t round = 0; round < STORM; round++) {
+		ncclsvc_task sent, received;
+		v[0] = round * n + me->rank;
+		CHECK_OK(ncclsvc_group_begin(s));
+		CHECK_OK(ncclsvc_send(&v[0], 1, NCCLSVC_INT32, to, comm, &sent));
+		CHECK_OK(ncclsvc_recv(&v[1], 1, NCCLSVC_INT32, from, comm, &received));
+		CHECK_OK(ncclsvc_group_end(s));
+		wait_for(s, received, NCCLSVC_OK);
+		wait_for(s, sent, NCCLSVC_OK);
+		CHECK_EQ(v[1], round * n + from);
+	}
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void a_ring_runs_for_long(void **state)
+{
+	(void)state;
+	run_clients(4, storm);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -375,6 +470,8 @@ int main(void)
 		TEST(a_collective_against_recvs_is_found),
 		TEST(a_send_and_recv_of_other_counts_mismatch),
 		TEST(what_comes_after_a_deadline_is_told_of_it),
+		TEST(a_task_inherits_nothing),
+		TEST(a_ring_runs_for_long),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
