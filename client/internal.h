@@ -438,6 +438,9 @@ ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const c
 void device_unpin(ncclsvc_session *s, uint64_t task); /* it has ended; locked */
 /* Lets the daemon let go of device memory that has been freed meanwhile. Not locked. */
 void session_sweep(ncclsvc_session *s);
+/* The daemon is lost. Its workers outlive it for as long as their kernels write in the tasks' memory,
+ * and let the streams go then; not waited for longer than they could take. Locked. */
+void streams_await_workers(ncclsvc_session *s);
 /* Lets every stream go on: raises its timelines' `done`. Locked. */
 void streams_release(ncclsvc_session *s);
 void gpu_reattached(ncclsvc_session *s); /* before the link changes; locked */

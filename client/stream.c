@@ -7,6 +7,7 @@
  * A timeline's counters never go back while its page lives, not even when another pair takes it
  * over: some stream may still have to wait for an old value. */
 #include <stdlib.h>
+#include <time.h>
 
 #include "gpu.h"
 #include "names.h"
@@ -18,6 +19,8 @@
 /* On one stream. The driver blocks whoever puts more on a stream than it has room for (about a
  * thousand), and what the stream waits for may need this session's lock. */
 #define PENDING_MAX 512
+
+#define WORKERS_END_NS UINT64_C(500000000) /* without a daemon; ORPHAN_STILL_NS and some more */
 
 #define LAST_DEFAULT 2 /* NULL, legacy, per-thread: these handles mean the current context's */
 
@@ -331,6 +334,22 @@ ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigne
 			r = not_enqueued(s, g, p, touched, ntouched, e);
 	}
 	return r;
+}
+
+static bool streams_wait(const struct gpu *g)
+{
+	for (uint32_t i = 1; i < SVC_TIMELINES; i++)
+		if (g->pairs[i].used && atomic_load(&counters(g, i)->done) < g->pairs[i].last)
+			return true;
+	return false;
+}
+
+void streams_await_workers(ncclsvc_session *s)
+{
+	const struct timespec nap = {.tv_nsec = 200000};
+	const uint64_t end = now_ns() + WORKERS_END_NS;
+	while (s->gpu->page.link && streams_wait(s->gpu) && now_ns() < end)
+		nanosleep(&nap, NULL);
 }
 
 void streams_release(ncclsvc_session *s)

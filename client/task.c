@@ -223,6 +223,8 @@ void task_status_of(ncclsvc_session *s, uint64_t task, ncclsvc_status *status)
 void tasks_release_timelines(ncclsvc_session *s)
 {
 	const struct tasks *t = &s->tasks;
+	if (s->gpu)
+		streams_await_workers(s);
 	for (uint64_t n = window_start(t); s->link->ring && n < t->next; n++) {
 		const struct slot *slot = task_slot(t, n);
 		if (slot->number == n && slot->state == SLOT_PENDING && slot->timeline)

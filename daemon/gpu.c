@@ -20,7 +20,7 @@
 #include "names.h"
 
 #define BACKOFF_MS_MAX 30000
-#define STEADY_NS      UINT64_C(10000000000) /* who lived so long starts over without back-off */
+#define STEADY_NS      UINT64_C(10000000000) /* who lived so long is no hopeless case */
 #define TICK_MS	       200
 #define PING_NS	       UINT64_C(10000000000) /* at least so often a worker has to say something */
 
@@ -44,6 +44,15 @@ static void set_state(struct gpu *g, uint32_t state)
 {
 	g->info.state = state;
 	g->since_ns = server_now();
+}
+
+/* How far its lanes have come, together. */
+static uint64_t work_done(const struct gpu *g)
+{
+	uint64_t sum = 0;
+	for (int i = 0; i < WORKER_LANES; i++)
+		sum += atomic_load_explicit(&g->queue->lanes[i].completed, memory_order_relaxed);
+	return sum;
 }
 
 static void start_ticking(struct gpu *g)
@@ -171,6 +180,7 @@ static void on_hello(struct gpu *g, const struct worker_message *m)
 	g->info.mps = m->device.mps;
 	g->info.mps_server = m->device.mps_server;
 	set_state(g, NCCLSVC_DEVICE_READY);
+	g->done_before = work_done(g);
 	char carrier[64] = "staged through host memory";
 	if (!g->server->staging)
 		snprintf(carrier, sizeof(carrier), "NCCL %d.%d.%d", g->info.nccl_version / 10000,
@@ -302,7 +312,8 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 				 signal ? "was ended by signal" : "exited with code",
 				 signal ? signal : (int)code);
 	}
-	if (started && server_now() - g->since_ns > STEADY_NS)
+	/* Who was of use is replaced at once. The pauses are for those that never get that far. */
+	if (started && (work_done(g) != g->done_before || server_now() - g->since_ns > STEADY_NS))
 		g->backoff_ms = GPU_BACKOFF_MS;
 	set_state(g, NCCLSVC_DEVICE_LOST);
 	g->info.restarts++;

@@ -41,6 +41,7 @@ struct gpu {
 	ncclsvc_device_info info;
 	uint64_t since_ns;
 	uint64_t backoff_ms;
+	uint64_t done_before; /* when its worker was ready */
 	uint32_t generation; /* of its worker */
 	struct worker_queue *queue; /* for good: a new worker goes on where the last one ended */
 	int queue_fd, bell;

@@ -111,13 +111,20 @@ static void end_ring(struct svc_ring *ring)
 	syscall(SYS_futex, &ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+void sessions_end(struct worker *w)
+{
+	pthread_mutex_lock(&sessions_lock);
+	for (uint32_t slot = 0; slot < SVC_SESSIONS_MAX; slot++)
+		if (w->sessions[slot].ring)
+			end_ring(w->sessions[slot].ring);
+	pthread_mutex_unlock(&sessions_lock);
+}
+
 void sessions_release(struct worker *w)
 {
 	pthread_mutex_lock(&sessions_lock);
 	for (uint32_t slot = 0; slot < SVC_SESSIONS_MAX; slot++) {
 		struct session_timelines *s = &w->sessions[slot];
-		if (s->ring)
-			end_ring(s->ring);
 		for (uint32_t i = 0; s->ring && i < s->entries; i++) {
 			const struct svc_record *r = svc_record_slot(s->ring, s->entries, i);
 			if (r->flags & SVC_TASK_TIMELINE && r->timeline < SVC_TIMELINES)

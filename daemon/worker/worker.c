@@ -240,6 +240,7 @@ static void *watch_supervisor(void *arg)
 	while (poll(&fd, 1, -1) < 0)
 		;
 	sleep(ORPHAN_SECONDS);
+	sessions_end(w);
 	sessions_release(w);
 	_exit(EXIT_FAILURE);
 }
@@ -263,22 +264,26 @@ static uint64_t completed(const struct worker *w, bool *all)
 	return sum;
 }
 
-/* Nobody is left to tell the clients; and the GPU, which goes on for a while, writes with each task
- * that it ends less than they have been told. So they are told until it is done, or stands still;
- * watch_supervisor ends that after ORPHAN_SECONDS. */
+/* Clients' streams are let go when no kernel of ours can write in their memory any more: when what
+ * was launched is done, or stands still, because another worker was told less. watch_supervisor
+ * ends that after ORPHAN_SECONDS. */
 static void end_orphan(struct worker *w)
 {
 	const struct timespec nap = {.tv_nsec = ORPHAN_NAP_NS};
 	uint64_t now = worker_clock(), moved_ns = now, before = 0;
-	bool all = false;
-	while (!all && now - moved_ns < ORPHAN_STILL_NS) {
-		sessions_release(w);
-		nanosleep(&nap, NULL);
-		now = worker_clock();
+	bool all;
+	sessions_end(w);
+	while (launch_next(w)) /* so that it is the same for all workers, where it can be */
+		;
+	for (;;) {
 		uint64_t n = completed(w, &all);
 		if (n != before)
 			moved_ns = now;
+		if (all || now - moved_ns >= ORPHAN_STILL_NS)
+			break;
 		before = n;
+		nanosleep(&nap, NULL);
+		now = worker_clock();
 	}
 	sessions_release(w);
 }

@@ -155,7 +155,9 @@ void session_close(struct worker *w, uint32_t slot);
 /* Lets go what was closed. The driver then waits for the whole GPU: not while anything flies, which
  * may be what only an abort can end, unless that takes too long. */
 void imports_sweep(struct worker *w, uint64_t now);
-/* No supervisor is left to do it: nobody's stream may wait for us. */
+/* No supervisor is left to do it. Who submits from now on is told that nobody hears it; */
+void sessions_end(struct worker *w);
+/* and nobody's stream may wait for us. */
 void sessions_release(struct worker *w);
 void import_open(struct worker *w, struct worker_message *m, int fd);
 int import_lend(struct worker *w, struct worker_message *m); /* the fd, the caller's; or -1 */

@@ -9,9 +9,8 @@
 #include "failures.h"
 #include "nodes.h"
 
-#define MIB		 ((size_t)1 << 20)
-#define LEEWAY		 (256 * MIB)
-#define WORKER_STEADY_NS UINT64_C(10500000000)
+#define MIB    ((size_t)1 << 20)
+#define LEEWAY (256 * MIB)
 
 enum word { READY = 1, GO, CONTEXT_LOST };
 
@@ -264,22 +263,9 @@ static pid_t worker_pid(struct scene *s, int gpu)
 	return pid;
 }
 
-/* Until the daemon would start it at once, if it dies: one that dies young is started later and
- * later. */
-static void let_worker_age(struct scene *s, int gpu)
-{
-	for (ncclsvc_device_info info;; sleep_ms(50)) {
-		info = gpu_info(s, gpu);
-		if (!info.restarts || info.age_ns > WORKER_STEADY_NS)
-			break;
-	}
-}
-
 static void play_round(struct scene *s, enum when when, int victim, bool worker, uint64_t *random)
 {
 	bool dead[RANKS_MAX] = {false};
-	if (worker)
-		let_worker_age(s, victim);
 	pid_t pid = worker ? worker_pid(s, victim) : 0;
 	say_all(s->ranks, s->n, (uint64_t)when | (uint64_t)victim << 8 | (uint64_t)worker << 16);
 	hear_all(s->ranks, s->n, READY);

@@ -111,6 +111,23 @@ static void again_and_again(void **state)
 	crew_stop(&c);
 }
 
+/* The pauses are for workers that are of no use. With them the last one here would last 6.4 s. */
+static void killed_often(void **state)
+{
+	struct crew c;
+	(void)state;
+	crew_start(&c, 2, NULL);
+	for (int i = 0; i < 7; i++) {
+		int pid = device_of(&c, 1).pid;
+		uint64_t killed = worker_kill(&c, 1);
+		worker_replaced(&c, 1, pid);
+		CHECK(in_time(killed, now_ns(), 5 * SECOND));
+		crew_rejoin(&c, 3, 0);
+		crew_try(&c, 3, 0);
+	}
+	crew_stop(&c);
+}
+
 /* ---- Calls that do not return ---- */
 
 static void ctl_answers(const struct crew *c, const char *command, const char *option,
@@ -321,7 +338,7 @@ int main(void)
 		CREW_TEST(nobody_was_let_run), CREW_TEST(async_error),
 		CREW_TEST(hang_after_abort),   CREW_TEST(hang_of_a_dead_trainer),
 		CREW_TEST(init_fails),	       CREW_TEST(import_fails),
-		CREW_TEST(lending_fails),
+		CREW_TEST(lending_fails),      CREW_TEST(killed_often),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
