@@ -60,7 +60,8 @@ struct doctor_facts {
 	int end_signal;
 	struct doctor_driver driver;
 
-	const char *visible; /* CUDA_VISIBLE_DEVICES; NULL: not set */
+	const char *visible;	 /* CUDA_VISIBLE_DEVICES; NULL: not set */
+	const char *connections; /* CUDA_DEVICE_MAX_CONNECTIONS; NULL: not set */
 	struct doctor_file files[DOCTOR_FILES];
 	size_t nfiles;
 	struct mps mps;

@@ -194,6 +194,7 @@ static void gather_self(struct doctor_facts *f)
 	struct statvfs shm;
 	f->uid = geteuid();
 	f->visible = getenv("CUDA_VISIBLE_DEVICES");
+	f->connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
 	f->memlock = limit(RLIMIT_MEMLOCK);
 	f->nofile = limit(RLIMIT_NOFILE);
 	f->shm_error = statvfs("/dev/shm", &shm) ? errno : 0;

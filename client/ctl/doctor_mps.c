@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * MPS: whether trainers and workers meet at one server, and what follows from it. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "doctor.h"
@@ -65,12 +66,38 @@ static void judge_device(const struct doctor_facts *f, const ncclsvc_device_info
 	}
 }
 
+/* Each stream that waits for a task holds one of the process's connections to its GPU. */
+static void judge_connections(const struct doctor_facts *f, struct doctor_report *r)
+{
+	const bool mps = f->mps.state == MPS_RUNNING;
+	const int n = f->connections ? atoi(f->connections) : mps ? 2 : 8;
+	if (n >= 8)
+		doctor_say(r, "connections", DOCTOR_OK,
+			   "%d streams of a process may wait for tasks without holding up others.",
+			   n > 32 ? 32 : n);
+	else
+		doctor_say(r, "connections", DOCTOR_WARNING,
+			   "%s%s: %d stream%s of a process that wait%s for a task hold%s up all "
+			   "its other "
+			   "streams; compute and communication do not overlap then, and ranks may "
+			   "wait for "
+			   "each other. Set CUDA_DEVICE_MAX_CONNECTIONS=32 for the trainers (the "
+			   "drop-in "
+			   "libnccl.so.2 does where it is not set).",
+			   f->connections ? "CUDA_DEVICE_MAX_CONNECTIONS="
+					  : "CUDA_DEVICE_MAX_CONNECTIONS is not set, and this "
+					    "process uses MPS",
+			   f->connections ? f->connections : "", n, n == 1 ? "" : "s",
+			   n == 1 ? "s" : "", n == 1 ? "s" : "");
+}
+
 void doctor_judge_mps(const struct doctor_facts *f, struct doctor_report *r)
 {
 	bool told = false, shared = false;
 	if (!doctor_gpus_matter(f))
 		return;
 	judge_own(f, r);
+	judge_connections(f, r);
 	for (size_t i = 0; i < f->ndevices; i++) {
 		const ncclsvc_device_info *d = &f->devices[i];
 		if (doctor_find_gpu(f, d) < 0)

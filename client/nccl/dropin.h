@@ -45,8 +45,15 @@ ncclResult_t fail_service(ncclsvc_result result);
 ncclResult_t result_of(ncclsvc_result result);
 /* The sentence of the process's last failure. Of the calling thread until its next call. */
 const char *last_sentence(void);
+/* A line of NCCL_DEBUG=WARN, that fails nothing. */
+__attribute__((format(printf, 1, 2))) void warn(const char *format, ...);
 /* A line of NCCL_DEBUG=INFO. */
 __attribute__((format(printf, 1, 2))) void inform(const char *format, ...);
+
+/* ---- connections.c ---- */
+
+/* Warns, once, of an environment in which streams hold each other up. */
+void connections_check(void);
 
 /* What a thread has. In the heap: a library that is opened late has little thread-local room. */
 struct own {

@@ -107,6 +107,18 @@ void inform(const char *format, ...)
 	print("INFO", text);
 }
 
+void warn(const char *format, ...)
+{
+	char text[SENTENCE];
+	va_list args;
+	if (level() < LEVEL_WARN)
+		return;
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	print("WARN", text);
+}
+
 /* ---- Sentences ---- */
 
 static ncclResult_t keep(ncclResult_t result, const char *text)

@@ -111,6 +111,7 @@ static void ready(ncclComm_t comm, struct gpu_session *session, ncclsvc_comm *se
 	pthread_mutex_unlock(&comm->lock);
 	inform("communicator %p: rank %d of %d on GPU %d%s%s", (void *)comm, comm->rank,
 	       comm->nranks, comm->device, comm->name[0] ? ", " : "", comm->name);
+	connections_check();
 	if (unwanted)
 		handle_leave(comm);
 }

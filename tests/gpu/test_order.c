@@ -294,6 +294,61 @@ static void test_full(void)
 	gpu_daemon_stop(&d);
 }
 
+/* ---- Streams that wait ---- */
+
+#define HELD 6
+
+/* On rank 0 more communicators wait for their input than a process has connections to its GPU
+ * through MPS, if it does not ask for more: the next one's task goes on all the same. */
+static void held_rank(struct client *c)
+{
+	struct rank r;
+	ncclsvc_comm *comms[HELD];
+	CUstream streams[HELD];
+	CUdeviceptr p, gate;
+	const uint64_t open = 1;
+	rank_open(&r, c);
+	CHECK_CU(cu.cuMemAlloc(&p, (HELD + 1) * sizeof(uint32_t)));
+	CHECK_CU(cu.cuMemAlloc(&gate, sizeof(open)));
+	gpu_fill(p, 1, HELD + 1);
+	gpu_fill(gate, 0, 2);
+	for (size_t i = 0; i < HELD; i++) {
+		CHECK_OK(ncclsvc_comm_split(r.comm, 0, r.rank, WAIT_MS, &comms[i]));
+		streams[i] = gpu_stream();
+	}
+	for (size_t i = 0; i < HELD; i++) {
+		if (!r.rank)
+			CHECK_CU(cu.cuStreamWaitValue64(streams[i], gate, 1,
+							CU_STREAM_WAIT_VALUE_GEQ));
+		CHECK_OK(ncclsvc_stream_set(r.session, streams[i], 0));
+		CHECK_OK(ncclsvc_all_reduce(word(p, i), word(p, i), 1, NCCLSVC_UINT32, NCCLSVC_SUM,
+					    comms[i], NULL));
+	}
+	CHECK_OK(ncclsvc_stream_set(r.session, r.stream, 0));
+	stage("a task beside %d that wait", HELD);
+	CHECK_OK(ncclsvc_all_reduce(word(p, HELD), word(p, HELD), 1, NCCLSVC_UINT32, NCCLSVC_SUM,
+				    r.comm, NULL));
+	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+	for (size_t i = 0; i < HELD; i++)
+		CHECK_EQ(cu.cuStreamQuery(streams[i]), CUDA_ERROR_NOT_READY);
+	stage("opening the gate");
+	gpu_put(gate, &open, sizeof(open));
+	for (size_t i = 0; i < HELD; i++) {
+		CHECK(gpu_stream_ends(streams[i], WAIT_MS));
+		CHECK_CU(cu.cuStreamDestroy(streams[i]));
+		CHECK_OK(ncclsvc_comm_leave(comms[i]));
+	}
+	gpu_check(p, (uint32_t)r.n, HELD + 1, "the sums");
+	CHECK_CU(cu.cuMemFree(p));
+	CHECK_CU(cu.cuMemFree(gate));
+	rank_close(&r);
+}
+
+static void test_held(void)
+{
+	crew_run(2, held_rank, NULL);
+}
+
 /* ---- Groups ---- */
 
 /* AllToAll by Send and Recv, of every type. */
@@ -450,6 +505,7 @@ const struct gpu_test order_tests[] = {
 	{"order/many", test_many, 2, 60, TEST_QUICK},
 	{"order/chain", test_chain, 2, 60, 0},
 	{"order/send_recv", test_send_recv, 2, 60, 0},
+	{"order/held", test_held, 2, 60, TEST_QUICK},
 	{"groups/exchange", test_exchange, 2, 60, TEST_QUICK},
 	{"groups/mixed", test_mixed, 2, 60, TEST_QUICK},
 	{0},

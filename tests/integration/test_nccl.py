@@ -69,6 +69,21 @@ class Preload(unittest.TestCase):
         self.assertIn("version 2.28.9 (ncclsvc ", self.heard())
         self.assertIn("rank 0 of 2 on GPU 0", self.heard())
 
+    def test_streams_do_not_hold_up_others(self):
+        def connections(value):
+            env = dict(self.env, LD_PRELOAD=ENV["NCCLSVC_NCCL"])
+            env.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+            env.update(value)
+            return subprocess.run(["sh", "-c", "echo $CUDA_DEVICE_MAX_CONNECTIONS"], env=env,
+                                  text=True, capture_output=True, timeout=20,
+                                  check=True).stdout.strip()
+        self.assertEqual(connections({}), "32")
+        self.assertEqual(connections({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}), "1")
+        self.start_daemon()
+        self.env["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+        self.perf("all_reduce", "-b", "8", "-e", "8")
+        self.assertIn("NCCL WARN CUDA_DEVICE_MAX_CONNECTIONS=1: a stream that waits", self.heard())
+
     def test_the_daemon_does_not_take_it_for_nccl(self):
         self.start_daemon(dict(self.env, LD_LIBRARY_PATH=os.path.dirname(ENV["NCCLSVC_NCCL"]) +
                                ":" + ENV["FAKE_DIR"]))

@@ -234,10 +234,30 @@ static void test_peers(void **state)
 	     "GPUs 0 and 1 cannot reach each other's memory (of 1 pairs, 1)");
 }
 
+static void test_connections(void **state)
+{
+	(void)state;
+	judge(DOCTOR_NOTE);
+	says("connections", DOCTOR_OK, "8 streams");
+	facts.connections = "64"; /* more than CUDA takes */
+	judge(DOCTOR_NOTE);
+	says("connections", DOCTOR_OK, "32 streams");
+	facts.connections = "1";
+	judge(DOCTOR_WARNING);
+	says("connections", DOCTOR_WARNING,
+	     "CUDA_DEVICE_MAX_CONNECTIONS=1: 1 stream of a process that "
+	     "waits for a task holds up");
+	facts.connections = NULL;
+	facts.mps = (struct mps){.state = MPS_RUNNING, .server = 7, .directory = "/run/m"};
+	judge(DOCTOR_WARNING);
+	says("connections", DOCTOR_WARNING, "is not set, and this process uses MPS: 2 streams");
+}
+
 static void test_mps(void **state)
 {
 	(void)state;
 	facts.mps = (struct mps){.state = MPS_RUNNING, .server = 7, .directory = "/run/m"};
+	facts.connections = "32";
 	judge(DOCTOR_WARNING);
 	says("mps", DOCTOR_WARNING, "this process uses MPS and the worker does not");
 	for (int i = 0; i < 2; i++) {
@@ -282,10 +302,11 @@ static void test_limits(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(test_well),   TEST(test_staged),  TEST(test_no_gpus),
-		TEST(test_socket), TEST(test_daemon),  TEST(test_device_files),
-		TEST(test_driver), TEST(test_devices), TEST(test_compute_mode),
-		TEST(test_peers),  TEST(test_mps),     TEST(test_limits),
+		TEST(test_well),	TEST(test_staged),  TEST(test_no_gpus),
+		TEST(test_socket),	TEST(test_daemon),  TEST(test_device_files),
+		TEST(test_driver),	TEST(test_devices), TEST(test_compute_mode),
+		TEST(test_peers),	TEST(test_mps),	    TEST(test_limits),
+		TEST(test_connections),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
