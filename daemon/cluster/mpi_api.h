@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MPI_API_VERSION 1
+#define MPI_API_VERSION 2
 #define MPI_API_SYMBOL	"ncclsvc_mpi"
 
 #define MPI_TAG_CONTROL 1 /* messages, heard in order */
@@ -46,6 +46,9 @@ struct mpi_api {
 	/* Bytes are at most INT_MAX. The memory is in use until the cookie is done. Return 0 or -1.
 	 */
 	int (*send)(const void *from, size_t bytes, int node, int tag, void *cookie);
+	/* A control message. Returns 1 if it is over at once, as most are that are small: then no
+	 * cookie comes back. */
+	int (*say)(const void *from, size_t bytes, int node, void *cookie);
 	int (*receive)(void *to, size_t bytes, int node, int tag, void *cookie);
 	/* Those that have ended; at most max of them. */
 	unsigned (*poll)(struct mpi_done *done, unsigned max);

@@ -143,6 +143,19 @@ static int send_bytes(const void *from, size_t bytes, int node, int tag, void *c
 	return post((void *)(uintptr_t)from, bytes, node, tag, cookie, false);
 }
 
+static int say(const void *from, size_t bytes, int node, void *cookie)
+{
+	int over = 0;
+	if (send_bytes(from, bytes, node, MPI_TAG_CONTROL, cookie))
+		return -1;
+	if (MPI_Test(&requests[active - 1], &over, MPI_STATUS_IGNORE)) {
+		active--;
+		return -1;
+	}
+	active -= over ? 1 : 0;
+	return over;
+}
+
 static int receive_bytes(void *to, size_t bytes, int node, int tag, void *cookie)
 {
 	return post(to, bytes, node, tag, cookie, true);
@@ -295,6 +308,7 @@ __attribute__((visibility("default"))) const struct mpi_api ncclsvc_mpi = {
 	.start = start,
 	.allgather = allgather,
 	.send = send_bytes,
+	.say = say,
 	.receive = receive_bytes,
 	.poll = poll_done,
 	.drop = drop,

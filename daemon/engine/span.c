@@ -245,15 +245,20 @@ void span_give_up(struct engine *e, struct comm *c, int result, uint32_t place)
 
 /* ---- Sending ---- */
 
-static void post_message(struct engine *e, struct message *m, int tag)
+/* What did not go is missed by nobody for long: its node's death, or the deadline, tells. */
+static void keep_until_sent(struct engine *e, struct message *m, int sent)
 {
-	const void *from = tag == MPI_TAG_CONTROL ? &m->header : (void *)m->body;
-	if (e->config.mpi->send(from, m->bytes, m->node, tag, m)) {
+	if (sent) { /* and over, or not sent */
 		free(m);
-		return; /* its node's death, or the deadline, tells */
+		return;
 	}
 	DL_APPEND(e->messages, m);
 	e->flights++;
+}
+
+static void post_message(struct engine *e, struct message *m)
+{
+	keep_until_sent(e, m, e->config.mpi->say(&m->header, m->bytes, m->node, m));
 }
 
 void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
@@ -275,7 +280,7 @@ void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind 
 	if (more_bytes)
 		memcpy(m->body + bytes, more, more_bytes);
 	s->sent_messages += kind <= SPAN_CREDIT && !stuck_says(kind, body, bytes);
-	post_message(e, m, MPI_TAG_CONTROL);
+	post_message(e, m);
 }
 
 void span_send_node(struct engine *e, uint32_t node, const struct span_header *h, const void *body)
@@ -290,7 +295,7 @@ void span_send_node(struct engine *e, uint32_t node, const struct span_header *h
 	m->header.magic = SPAN_MAGIC;
 	if (h->bytes)
 		memcpy(m->body, body, h->bytes);
-	post_message(e, m, MPI_TAG_CONTROL);
+	post_message(e, m);
 }
 
 void span_refuse_credit(struct engine *e, int node, int32_t tag)
@@ -301,7 +306,7 @@ void span_refuse_credit(struct engine *e, int node, int32_t tag)
 	m->kind = FLIES_MESSAGE;
 	m->node = node;
 	m->bytes = 0;
-	post_message(e, m, tag);
+	keep_until_sent(e, m, e->config.mpi->send(NULL, 0, node, tag, m));
 }
 
 /* ---- Hearing ---- */
