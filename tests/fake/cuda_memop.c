@@ -35,15 +35,15 @@ static bool word_store(CUdeviceptr p, uint64_t value)
 static bool word_wait(CUdeviceptr p, uint64_t value, const atomic_int *stop)
 {
 	unsigned round = 0;
-	while (!atomic_load(stop)) {
-		uint64_t now;
-		if (!word_load(p, &now))
-			return false;
-		if ((int64_t)(now - value) >= 0)
-			break;
+	uint64_t now;
+	bool good = word_load(p, &now);
+	if (!good || (int64_t)(now - value) >= 0)
+		return good;
+	connection_hold();
+	while (!atomic_load(stop) && (good = word_load(p, &now)) && (int64_t)(now - value) < 0)
 		fake_pause(&round);
-	}
-	return true;
+	connection_give_back();
+	return good;
 }
 
 static void memops_run(void *arg, const atomic_int *stop)

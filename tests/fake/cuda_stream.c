@@ -84,6 +84,7 @@ static void *stream_run(void *arg)
 		if (!s->head)
 			s->tail = &s->head;
 		pthread_mutex_unlock(&s->lock);
+		connection_await(&s->context->error);
 		item->run(item->arg, &s->context->error);
 		free(item);
 		pthread_mutex_lock(&s->lock);

@@ -29,6 +29,14 @@ struct CUctx_st *context_of(CUdevice device);
 bool device_valid(CUdevice device);
 size_t device_memory(void);
 
+/* ---- cuda_connections.c -------------------------------------------------------------------- */
+
+/* A stream waits from here to there. */
+void connection_hold(void);
+void connection_give_back(void);
+/* Before a stream begins anything: until there is a connection for it, or its context has failed. */
+void connection_await(const atomic_int *stop);
+
 /* ---- shared.c: what all processes know ----------------------------------------------------- */
 
 /* Physical memory: one file. */

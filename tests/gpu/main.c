@@ -123,9 +123,8 @@ static void parse(int argc, char *argv[], struct options *o)
 	o->without_mps = o->without_mps || !o->with_mps;
 }
 
-/* The programs beside this one, unless the environment says which. And ranks whose streams do not
- * hold each other up. */
-static void prepare_environment(void)
+/* The programs beside this one, unless the environment says which. */
+static void find_programs(void)
 {
 	static const char *const programs[][2] = {
 		{"NCCLSVCD", "ncclsvcd"},
@@ -133,7 +132,6 @@ static void prepare_environment(void)
 		{"NCCLSVC_NCCL", "../lib/ncclsvc/libnccl.so.2"},
 	};
 	char self[4096], path[4200];
-	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 	self[n > 0 ? n : 0] = '\0';
 	*(strrchr(self, '/') ? strrchr(self, '/') : self) = '\0';
@@ -220,7 +218,7 @@ int main(int argc, char *argv[])
 		run_all(&o, &tally);
 		return 0;
 	}
-	prepare_environment();
+	find_programs();
 	runner_open();
 	mps_avoid();
 	setup.gpus = runner_count_gpus(text, sizeof(text));
