@@ -136,7 +136,7 @@ void sessions_release(struct worker *w)
 
 /* ---- Imports ---- */
 
-struct import *import_find(struct worker *w, uint64_t address)
+struct import *import_find(const struct worker *w, uint64_t address)
 {
 	struct import *i;
 	DL_FOREACH (w->imports, i)
@@ -164,19 +164,24 @@ CUresult import_map(const struct worker *w, CUmemGenericAllocationHandle handle,
 	return error;
 }
 
-static CUresult open_ipc(const struct worker *w, struct import *i, const uint8_t *bytes)
+/* Two sessions of one process may name one allocation, which can be opened only once. The address
+ * alone does not tell: what is freed and allocated again may get the same. */
+static bool open_already(const struct worker *w, struct import *i)
 {
-	CUipcMemHandle handle;
 	struct import *other;
-	/* Two sessions of one process may name one allocation, which can be opened only once. The
-	 * address alone does not tell: what is freed and allocated again may get the same. */
 	DL_FOREACH (w->imports, other)
-		if (other->kind == SVC_REGION_IPC && other->pid == i->pid &&
+		if (other->kind == i->kind && other->pid == i->pid &&
 		    other->buffer_id == i->buffer_id) {
 			i->address = other->address;
 			other->users++;
-			return CUDA_SUCCESS;
+			return true;
 		}
+	return false;
+}
+
+static CUresult open_ipc(struct import *i, const uint8_t *bytes)
+{
+	CUipcMemHandle handle;
 	memcpy(&handle, bytes, sizeof(handle));
 	return cu.cuIpcOpenMemHandle(&i->address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 }
@@ -198,8 +203,29 @@ static bool long_enough(const struct import *i)
 {
 	CUdeviceptr base = 0;
 	size_t bytes = 0;
-	return !cu.cuMemGetAddressRange(&base, &bytes, i->address) && base == i->address &&
-	       bytes >= i->bytes;
+	return !cu.cuMemGetAddressRange(&base, &bytes, i->address) && i->address - base < bytes &&
+	       i->bytes <= bytes - (i->address - base);
+}
+
+static CUresult open_kind(const struct worker *w, struct import *i, const uint8_t *handle, int fd)
+{
+	if (i->kind == SVC_REGION_VMM)
+		return open_fd(w, i, fd);
+	if (open_already(w, i))
+		return CUDA_SUCCESS;
+	return i->kind == SVC_REGION_POOL ? pool_open(w, i, handle, fd) : open_ipc(i, handle);
+}
+
+static const char *not_opened(uint32_t kind)
+{
+	switch (kind) {
+	case SVC_REGION_IPC:
+		return "the CUDA IPC handle cannot be opened";
+	case SVC_REGION_POOL:
+		return "the memory pool's memory cannot be imported";
+	default:
+		return "the file descriptor cannot be imported as GPU memory";
+	}
 }
 
 void import_open(struct worker *w, struct worker_message *m, int fd)
@@ -214,14 +240,10 @@ void import_open(struct worker *w, struct worker_message *m, int fd)
 	i->buffer_id = m->region.buffer_id;
 	i->pid = m->region.pid;
 	i->users = 1;
-	CUresult error =
-		i->kind == SVC_REGION_IPC ? open_ipc(w, i, m->region.handle) : open_fd(w, i, fd);
+	CUresult error = open_kind(w, i, m->region.handle, fd);
 	if (worker_bad(w, error, "import")) {
 		refuse(m, error == CUDA_ERROR_OUT_OF_MEMORY ? NCCLSVC_NO_MEMORY : NCCLSVC_SYSTEM,
-		       i->kind == SVC_REGION_IPC
-			       ? "the CUDA IPC handle cannot be opened"
-			       : "the file descriptor cannot be imported as GPU memory",
-		       error);
+		       not_opened(i->kind), error);
 		free(i);
 		return;
 	}
@@ -355,6 +377,9 @@ static void let_import_go(struct worker *w, struct import *i)
 	switch (i->kind) {
 	case SVC_REGION_IPC:
 		error = cu.cuIpcCloseMemHandle(i->address);
+		break;
+	case SVC_REGION_POOL:
+		error = pool_close(i);
 		break;
 	case SVC_REGION_VMM:
 		error = cu.cuMemUnmap(i->address, i->bytes);
