@@ -216,13 +216,27 @@ static CUresult open_kind(const struct worker *w, struct import *i, const uint8_
 	return i->kind == SVC_REGION_POOL ? pool_open(w, i, handle, fd) : open_ipc(i, handle);
 }
 
+static int result_of(CUresult error)
+{
+	switch (error) {
+	case CUDA_ERROR_OUT_OF_MEMORY:
+		return NCCLSVC_NO_MEMORY;
+	case CUDA_ERROR_NOT_SUPPORTED:
+		return NCCLSVC_UNSUPPORTED;
+	default:
+		return NCCLSVC_SYSTEM;
+	}
+}
+
 static const char *not_opened(uint32_t kind)
 {
 	switch (kind) {
 	case SVC_REGION_IPC:
 		return "the CUDA IPC handle cannot be opened";
 	case SVC_REGION_POOL:
-		return "the memory pool's memory cannot be imported";
+		return gpu_api_pools() ? "the memory pool's memory cannot be imported"
+				       : "this driver has no memory pools: update it, or use "
+					 "cudaMalloc";
 	default:
 		return "the file descriptor cannot be imported as GPU memory";
 	}
@@ -242,8 +256,7 @@ void import_open(struct worker *w, struct worker_message *m, int fd)
 	i->users = 1;
 	CUresult error = open_kind(w, i, m->region.handle, fd);
 	if (worker_bad(w, error, "import")) {
-		refuse(m, error == CUDA_ERROR_OUT_OF_MEMORY ? NCCLSVC_NO_MEMORY : NCCLSVC_SYSTEM,
-		       not_opened(i->kind), error);
+		refuse(m, result_of(error), not_opened(i->kind), error);
 		free(i);
 		return;
 	}
