@@ -209,11 +209,14 @@ static bool long_enough(const struct import *i)
 
 static CUresult open_kind(const struct worker *w, struct import *i, const uint8_t *handle, int fd)
 {
-	if (i->kind == SVC_REGION_VMM)
+	switch (i->kind) {
+	case SVC_REGION_IPC:
+		return open_ipc(i, handle);
+	case SVC_REGION_POOL:
+		return pool_open(w, i, handle, fd);
+	default:
 		return open_fd(w, i, fd);
-	if (open_already(w, i))
-		return CUDA_SUCCESS;
-	return i->kind == SVC_REGION_POOL ? pool_open(w, i, handle, fd) : open_ipc(i, handle);
+	}
 }
 
 static int result_of(CUresult error)
@@ -253,8 +256,9 @@ void import_open(struct worker *w, struct worker_message *m, int fd)
 	i->bytes = m->region.bytes;
 	i->buffer_id = m->region.buffer_id;
 	i->pid = m->region.pid;
-	i->users = 1;
-	CUresult error = open_kind(w, i, m->region.handle, fd);
+	i->users = i->opens = 1;
+	const bool shared = i->kind != SVC_REGION_VMM && open_already(w, i);
+	CUresult error = shared ? CUDA_SUCCESS : open_kind(w, i, m->region.handle, fd);
 	if (worker_bad(w, error, "import")) {
 		refuse(m, result_of(error), not_opened(i->kind), error);
 		free(i);
@@ -263,6 +267,10 @@ void import_open(struct worker *w, struct worker_message *m, int fd)
 	m->region.address = i->address;
 	struct import *known = import_find(w, i->address);
 	if (known) {
+		if (!shared) { /* the driver knows the handle; it counts */
+			known->users++;
+			known->opens++;
+		}
 		free(i);
 		i = known;
 	} else {
@@ -389,7 +397,8 @@ static void let_import_go(struct worker *w, struct import *i)
 	CUresult error = CUDA_SUCCESS;
 	switch (i->kind) {
 	case SVC_REGION_IPC:
-		error = cu.cuIpcCloseMemHandle(i->address);
+		while (!error && i->opens--)
+			error = cu.cuIpcCloseMemHandle(i->address);
 		break;
 	case SVC_REGION_POOL:
 		error = pool_close(i);
