@@ -138,27 +138,14 @@ static void import(struct gpu *g, const struct client *c, const struct mapping *
 		.region = {.kind = m->kind == SVC_REGION_LENT ? SVC_REGION_VMM : m->kind,
 			   .bytes = m->bytes,
 			   .buffer_id = m->buffer_id,
-			   /* A process that cannot be seen from here is nobody else's. */
-			   .pid = c->pid > 0 ? c->pid : -(int32_t)c->id}};
+			   .pid = c->pid}};
 	memcpy(w.region.handle, m->handle, sizeof(w.region.handle));
 	gpu_ask(g, &w, m->fd, gpu_region_imported, call, gpu_patience_ns(c->server));
 }
 
-static uint32_t kind_of(unsigned opcode)
+void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_cuda *r, int fd)
 {
-	switch (opcode) {
-	case SVC_REGION_CUDA_FD:
-		return SVC_REGION_VMM;
-	case SVC_REGION_CUDA_POOL:
-		return SVC_REGION_POOL;
-	default:
-		return SVC_REGION_IPC;
-	}
-}
-
-void gpu_memory_add(struct client *c, unsigned opcode, uint32_t serial,
-		    const struct svc_region_cuda *r, int fd)
-{
+	unsigned opcode = fd >= 0 ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA;
 	struct gpu *g = gpu_usable(c, opcode, serial, r->device);
 	if (!g)
 		return;
@@ -178,7 +165,7 @@ void gpu_memory_add(struct client *c, unsigned opcode, uint32_t serial,
 	*m = (struct mapping){.used = true,
 			      .pending = true,
 			      .import = call->import,
-			      .kind = kind_of(opcode),
+			      .kind = fd >= 0 ? SVC_REGION_VMM : SVC_REGION_IPC,
 			      .device = r->device,
 			      .bytes = r->bytes,
 			      .buffer_id = r->buffer_id,

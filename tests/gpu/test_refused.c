@@ -41,23 +41,12 @@ static void host_memory(struct rank *r)
 
 static void pool_memory(struct rank *r)
 {
-	const CUmemPoolProps props = {
-		.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = r->gpu},
-	};
-	CUmemoryPool pool;
 	CUdeviceptr p;
 	CHECK_CU(cu.cuMemAllocAsync(&p, BYTES, r->stream));
 	CHECK_CU(cu.cuStreamSynchronize(r->stream));
-	refused(r, p, 64, NCCLSVC_UNSUPPORTED, "cudaMemHandleTypePosixFileDescriptor");
-	CHECK_CU(cu.cuMemFreeAsync(p, r->stream));
-	CHECK_CU(cu.cuMemPoolCreate(&pool, &props));
-	CHECK_CU(cu.cuMemAllocFromPoolAsync(&p, BYTES, pool, r->stream));
-	CHECK_CU(cu.cuStreamSynchronize(r->stream));
-	refused(r, p, 64, NCCLSVC_UNSUPPORTED, "cudaMemHandleTypePosixFileDescriptor");
+	refused(r, p, 64, NCCLSVC_UNSUPPORTED, "pool");
 	CHECK_CU(cu.cuMemFreeAsync(p, r->stream));
 	CHECK_CU(cu.cuStreamSynchronize(r->stream));
-	CHECK_CU(cu.cuMemPoolDestroy(pool));
 }
 
 static void managed_memory(struct rank *r)
@@ -108,8 +97,6 @@ static void beyond_its_end(struct rank *r)
 		CHECK_OK(ncclsvc_wait_all(r->session,
 					  WAIT_MS)); /* the GPU may be the first to know */
 		buffer_free(&b);
-		if (kind == MEMORY_POOL)
-			continue; /* what is asked of it now has no defined answer */
 		stage("memory that is gone");
 		CHECK(ncclsvc_all_reduce(at(b.p), at(b.p), 64, NCCLSVC_UINT8, NCCLSVC_SUM, r->comm,
 					 NULL) != NCCLSVC_OK);
@@ -193,94 +180,6 @@ static void lies(struct client *c, CUdeviceptr p)
 	close(fd);
 }
 
-static uint32_t raw_join_gpu(struct raw *raw, struct svc_record *record)
-{
-	struct raw_reply reply;
-	ncclsvc_unique_id id;
-	CHECK_OK(ncclsvc_unique_id_create(&id));
-	struct svc_join join = raw_join_request(&id, 1, 0);
-	join.device = 0;
-	raw_call(raw, SVC_JOIN, &join, sizeof(join), NULL, 0, &reply);
-	CHECK_EQ(reply.header.result, 0);
-	*record = (struct svc_record){.comm = reply.join.comm,
-				      .epoch = reply.join.epoch,
-				      .op = NCCLSVC_ALL_REDUCE,
-				      .type = NCCLSVC_FLOAT32,
-				      .peer = -1,
-				      .count = 16};
-	return reply.join.comm;
-}
-
-/* One allocation under two names: the one lives on without the other, and nothing is left of
- * either.
- */
-static void two_names(struct client *c)
-{
-	struct raw raw;
-	struct raw_reply reply;
-	struct svc_record record;
-	CUdeviceptr p;
-	const size_t bytes = 256 * MIB;
-	raw_open(&raw, c->daemon);
-	raw_join_gpu(&raw, &record);
-	stage("one allocation under two names");
-	const size_t unused = gpu_unused_memory();
-	CHECK_CU(cu.cuMemAlloc(&p, bytes));
-	struct svc_region_cuda request = region_request(p, bytes);
-	raw_call(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0, &reply);
-	CHECK_EQ(reply.header.result, 0);
-	struct svc_region_del del = {.region = reply.region.region};
-	request.buffer_id++;
-	raw_call(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0, &reply);
-	if (!reply.header.result) { /* a driver may refuse it */
-		record.src_region = record.dst_region = reply.region.region;
-		raw_call(&raw, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, &reply);
-		CHECK_EQ(reply.header.result, 0);
-		CHECK_EQ(raw_submit_wait(&raw, record).result, 0);
-	}
-	raw_close(&raw);
-	CHECK_CU(cu.cuMemFree(p));
-	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;
-	     gpu_unused_memory() + bytes / 2 < unused; sleep_ms(10))
-		CHECK(now_ns() < end);
-}
-
-/* The same of a pool. */
-static void pool_lies(struct client *c)
-{
-	struct raw raw;
-	struct buffer b;
-	struct raw_reply reply;
-	CUmemPoolPtrExportData data;
-	int fd, plain = svc_memfd_create("no pool", BYTES, true);
-	raw_open(&raw, c->daemon);
-	buffer_make(&b, MEMORY_POOL, 0, NULL, BYTES);
-	CHECK_CU(cu.cuMemPoolExportToShareableHandle(&fd, pool_of(0),
-						     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-	CHECK_CU(cu.cuMemPoolExportPointer(&data, b.p));
-	struct svc_region_cuda good = {.bytes = BYTES, .base = b.p, .buffer_id = b.p}, r = good;
-	memcpy(good.handle, &data, sizeof(good.handle));
-	stage("a pool's pointer that is nothing");
-	memset(r.handle, 0x5a, sizeof(r.handle));
-	raw_refused(&raw, SVC_REGION_CUDA_POOL, &r, sizeof(r), &fd, 1, NCCLSVC_SYSTEM,
-		    "cannot be imported");
-	stage("a pool that is a file");
-	r = good;
-	raw_refused(&raw, SVC_REGION_CUDA_POOL, &r, sizeof(r), &plain, 1, NCCLSVC_SYSTEM,
-		    "cannot be imported");
-	stage("a pool's allocation that is said to be longer");
-	r.bytes = 4096 * MIB;
-	raw_refused(&raw, SVC_REGION_CUDA_POOL, &r, sizeof(r), &fd, 1, NCCLSVC_INVALID_ARGUMENT,
-		    "shorter");
-	stage("the same without lies");
-	raw_call(&raw, SVC_REGION_CUDA_POOL, &good, sizeof(good), &fd, 1, &reply);
-	CHECK_EQ(reply.header.result, 0);
-	raw_close(&raw);
-	close(fd);
-	close(plain);
-	buffer_free(&b);
-}
-
 static uint32_t raw_mapping(struct raw *raw, const struct buffer *b)
 {
 	CUmemGenericAllocationHandle handle;
@@ -341,6 +240,24 @@ static void spans(struct client *c, CUdeviceptr p)
 	span_refused(&raw, q, "no region of this session");
 	raw_close(&raw);
 	buffer_free(&b);
+}
+
+static uint32_t raw_join_gpu(struct raw *raw, struct svc_record *record)
+{
+	struct raw_reply reply;
+	ncclsvc_unique_id id;
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	struct svc_join join = raw_join_request(&id, 1, 0);
+	join.device = 0;
+	raw_call(raw, SVC_JOIN, &join, sizeof(join), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	*record = (struct svc_record){.comm = reply.join.comm,
+				      .epoch = reply.join.epoch,
+				      .op = NCCLSVC_ALL_REDUCE,
+				      .type = NCCLSVC_FLOAT32,
+				      .peer = -1,
+				      .count = 16};
+	return reply.join.comm;
 }
 
 static void redop_refused(struct raw *raw, struct svc_redop_add request, int result,
@@ -445,8 +362,6 @@ static void raw_rank(struct client *c)
 	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
 	pid_t worker = device_info(r.session, 0).pid;
 	lies(c, b.p);
-	two_names(c);
-	pool_lies(c);
 	spans(c, b.p);
 	redops(c, b.p);
 	thieves(c, b.p);
