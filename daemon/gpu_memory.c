@@ -138,7 +138,8 @@ static void import(struct gpu *g, const struct client *c, const struct mapping *
 		.region = {.kind = m->kind == SVC_REGION_LENT ? SVC_REGION_VMM : m->kind,
 			   .bytes = m->bytes,
 			   .buffer_id = m->buffer_id,
-			   .pid = c->pid}};
+			   /* A process that cannot be seen from here is nobody else's. */
+			   .pid = c->pid > 0 ? c->pid : -(int32_t)c->id}};
 	memcpy(w.region.handle, m->handle, sizeof(w.region.handle));
 	gpu_ask(g, &w, m->fd, gpu_region_imported, call, gpu_patience_ns(c->server));
 }

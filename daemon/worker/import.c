@@ -164,19 +164,24 @@ CUresult import_map(const struct worker *w, CUmemGenericAllocationHandle handle,
 	return error;
 }
 
-static CUresult open_ipc(const struct worker *w, struct import *i, const uint8_t *bytes)
+/* Two sessions of one process may name one allocation, which can be opened only once. The address
+ * alone does not tell: what is freed and allocated again may get the same. */
+static bool open_already(const struct worker *w, struct import *i)
 {
-	CUipcMemHandle handle;
 	struct import *other;
-	/* Two sessions of one process may name one allocation, which can be opened only once. The
-	 * address alone does not tell: what is freed and allocated again may get the same. */
 	DL_FOREACH (w->imports, other)
 		if (other->kind == SVC_REGION_IPC && other->pid == i->pid &&
 		    other->buffer_id == i->buffer_id) {
 			i->address = other->address;
 			other->users++;
-			return CUDA_SUCCESS;
+			return true;
 		}
+	return false;
+}
+
+static CUresult open_ipc(struct import *i, const uint8_t *bytes)
+{
+	CUipcMemHandle handle;
 	memcpy(&handle, bytes, sizeof(handle));
 	return cu.cuIpcOpenMemHandle(&i->address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 }
@@ -213,9 +218,12 @@ void import_open(struct worker *w, struct worker_message *m, int fd)
 	i->bytes = m->region.bytes;
 	i->buffer_id = m->region.buffer_id;
 	i->pid = m->region.pid;
-	i->users = 1;
-	CUresult error =
-		i->kind == SVC_REGION_IPC ? open_ipc(w, i, m->region.handle) : open_fd(w, i, fd);
+	i->users = i->opens = 1;
+	const bool shared = i->kind == SVC_REGION_IPC && open_already(w, i);
+	CUresult error = CUDA_SUCCESS;
+	if (!shared)
+		error = i->kind == SVC_REGION_IPC ? open_ipc(i, m->region.handle)
+						  : open_fd(w, i, fd);
 	if (worker_bad(w, error, "import")) {
 		refuse(m, error == CUDA_ERROR_OUT_OF_MEMORY ? NCCLSVC_NO_MEMORY : NCCLSVC_SYSTEM,
 		       i->kind == SVC_REGION_IPC
@@ -228,6 +236,10 @@ void import_open(struct worker *w, struct worker_message *m, int fd)
 	m->region.address = i->address;
 	struct import *known = import_find(w, i->address);
 	if (known) {
+		if (!shared) { /* the driver knows the handle; it counts */
+			known->users++;
+			known->opens++;
+		}
 		free(i);
 		i = known;
 	} else {
@@ -354,7 +366,8 @@ static void let_import_go(struct worker *w, struct import *i)
 	CUresult error = CUDA_SUCCESS;
 	switch (i->kind) {
 	case SVC_REGION_IPC:
-		error = cu.cuIpcCloseMemHandle(i->address);
+		while (!error && i->opens--)
+			error = cu.cuIpcCloseMemHandle(i->address);
 		break;
 	case SVC_REGION_VMM:
 		error = cu.cuMemUnmap(i->address, i->bytes);

@@ -304,9 +304,9 @@ int worker_main(int argc, char *argv[])
 	prctl(PR_SET_NAME, "ncclsvcd-gpu");
 	/* Inspection is ours, and NCCL's own would listen on one port for all of a node. */
 	setenv("NCCL_RAS_ENABLE", "0", 0);
-	/* A lane's stream that waits for a trainer's input holds one; without more, two would hold
-	 * up all others through MPS. */
-	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+	/* A lane's stream that waits for a trainer's input holds one, and there would be 2 through
+	 * MPS. More than the usual 8 make all that the driver does slower, its end above all. */
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 1);
 	start_watching(w);
 	const uint64_t staged = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
 	if (!start(w, argv[1], staged, text, sizeof(text))) {

@@ -70,6 +70,7 @@ struct import {
 	uint64_t bytes;
 	uint32_t kind;			     /* enum svc_region_kind */
 	uint32_t users;			     /* 0: to be let go */
+	uint32_t opens;			     /* IPC: how often to close it */
 	CUmemGenericAllocationHandle handle; /* VMM and lent */
 	struct import **parts;		     /* of a span, which uses them */
 	uint32_t nparts;

@@ -203,6 +203,57 @@ static void span_refused(struct raw *raw, struct svc_region_span request, const 
 		    NCCLSVC_INVALID_ARGUMENT, why);
 }
 
+static uint32_t raw_join_gpu(struct raw *raw, struct svc_record *record)
+{
+	struct raw_reply reply;
+	ncclsvc_unique_id id;
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	struct svc_join join = raw_join_request(&id, 1, 0);
+	join.device = 0;
+	raw_call(raw, SVC_JOIN, &join, sizeof(join), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	*record = (struct svc_record){.comm = reply.join.comm,
+				      .epoch = reply.join.epoch,
+				      .op = NCCLSVC_ALL_REDUCE,
+				      .type = NCCLSVC_FLOAT32,
+				      .peer = -1,
+				      .count = 16};
+	return reply.join.comm;
+}
+
+/* One allocation under two names: the one lives on without the other, and nothing is left of
+ * either. */
+static void two_names(struct client *c)
+{
+	struct raw raw;
+	struct raw_reply reply;
+	struct svc_record record;
+	CUdeviceptr p;
+	const size_t bytes = 256 * MIB;
+	raw_open(&raw, c->daemon);
+	raw_join_gpu(&raw, &record);
+	stage("one allocation under two names");
+	const size_t unused = gpu_unused_memory();
+	CHECK_CU(cu.cuMemAlloc(&p, bytes));
+	struct svc_region_cuda request = region_request(p, bytes);
+	raw_call(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	struct svc_region_del del = {.region = reply.region.region};
+	request.buffer_id++;
+	raw_call(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0, &reply);
+	if (!reply.header.result) { /* a driver may refuse it */
+		record.src_region = record.dst_region = reply.region.region;
+		raw_call(&raw, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, &reply);
+		CHECK_EQ(reply.header.result, 0);
+		CHECK_EQ(raw_submit_wait(&raw, record).result, 0);
+	}
+	raw_close(&raw);
+	CHECK_CU(cu.cuMemFree(p));
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;
+	     gpu_unused_memory() + bytes / 2 < unused; sleep_ms(10))
+		CHECK(now_ns() < end);
+}
+
 /* Spans of what is not there, or of another kind; and one that outlives its parts. */
 static void spans(struct client *c, CUdeviceptr p)
 {
@@ -240,24 +291,6 @@ static void spans(struct client *c, CUdeviceptr p)
 	span_refused(&raw, q, "no region of this session");
 	raw_close(&raw);
 	buffer_free(&b);
-}
-
-static uint32_t raw_join_gpu(struct raw *raw, struct svc_record *record)
-{
-	struct raw_reply reply;
-	ncclsvc_unique_id id;
-	CHECK_OK(ncclsvc_unique_id_create(&id));
-	struct svc_join join = raw_join_request(&id, 1, 0);
-	join.device = 0;
-	raw_call(raw, SVC_JOIN, &join, sizeof(join), NULL, 0, &reply);
-	CHECK_EQ(reply.header.result, 0);
-	*record = (struct svc_record){.comm = reply.join.comm,
-				      .epoch = reply.join.epoch,
-				      .op = NCCLSVC_ALL_REDUCE,
-				      .type = NCCLSVC_FLOAT32,
-				      .peer = -1,
-				      .count = 16};
-	return reply.join.comm;
 }
 
 static void redop_refused(struct raw *raw, struct svc_redop_add request, int result,
@@ -362,6 +395,7 @@ static void raw_rank(struct client *c)
 	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
 	pid_t worker = device_info(r.session, 0).pid;
 	lies(c, b.p);
+	two_names(c);
 	spans(c, b.p);
 	redops(c, b.p);
 	thieves(c, b.p);
