@@ -351,13 +351,9 @@ static void *engine_main(void *arg)
 			busy |= device_poll(e);
 		if (e->staged)
 			busy |= staged_poll(e);
-		if (e->unsaid)
-			span_say(e);
 		/* Who waits for other nodes looks at once; else their news can wait a little. */
 		if (e->config.mpi && (e->committed || e->ops || e->now - e->heard_ns >= LOOK_NS))
 			busy |= span_poll(e);
-		if (e->unsaid)
-			span_say(e);
 		/* To look for sleepers is to wait until the statuses are out. Who polls sees them
 		 * without; so first see whether there is more to do. */
 		unflushed = e->dirty ? unflushed + 1 : 0;
@@ -479,10 +475,9 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->comms = calloc(config->comms_max, sizeof(*e->comms));
 	e->tasks = calloc(config->tasks_max, sizeof(*e->tasks));
 	e->lost = calloc(config->nodes + 1, sizeof(*e->lost));
-	e->unsaid_to = calloc(config->nodes + 1, sizeof(*e->unsaid_to));
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = EPOLL_COMMANDS};
-	if (e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost || !e->unsaid_to || !e->sessions ||
-	    !e->comms || !e->tasks || table_init(&e->table, config->tasks_max) ||
+	if (e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost || !e->sessions || !e->comms ||
+	    !e->tasks || table_init(&e->table, config->tasks_max) ||
 	    epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, e->wake_fd, &ev) < 0 ||
 	    !(e->pool = pool_create(config->threads - 1, wake_engine, e))) {
 		engine_free(e);

@@ -1,22 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators on several nodes: who is where, and the end. */
+ * Communicators on several nodes: who is where, and the messages between the engines. */
 #include "span.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
+#include "cluster/mpi_api.h"
 #include "order.h"
 
-#define OVER_NS	      UINT64_C(50000000)   /* for all nodes to end an epoch */
-#define CLOSE_NS      UINT64_C(1000000000) /* the same on GPUs: else NCCL must begin anew */
-#define OPS_NS	      UINT64_C(30000000)   /* for what is under way then */
-#define WAIT_SHORT_NS 50000		   /* between looks, when something is waited for */
-#define WAIT_LONG_NS  1000000		   /* ... for long */
-#define WAIT_IDLE_NS  20000000		   /* when others may want something */
-#define SOON_NS	      UINT64_C(100000000)  /* who has wished for something does so again */
-#define QUIET_NS      UINT64_C(5000000000)
-#define WAIT_QUIET_NS 200000000 /* when that is not likely */
+#define MESSAGES_PER_TURN 64
+#define DONE_PER_TURN	  32
+#define EARLY_MAX	  (64 * 1024 * 1024) /* bytes of messages for communicators to come */
+#define ENDED_KEPT	  4096
+#define OVER_NS		  UINT64_C(50000000)   /* for all nodes to end an epoch */
+#define CLOSE_NS	  UINT64_C(1000000000) /* the same on GPUs: else NCCL must begin anew */
+#define OPS_NS		  UINT64_C(30000000)   /* for what is under way then */
+#define WAIT_SHORT_NS	  50000		       /* between looks, when something is waited for */
+#define WAIT_LONG_NS	  1000000	       /* ... for long */
+#define WAIT_IDLE_NS	  20000000	       /* when others may want something */
+#define SOON_NS		  UINT64_C(100000000)  /* who has wished for something does so again */
+#define QUIET_NS	  UINT64_C(5000000000)
+#define WAIT_QUIET_NS	  200000000 /* when that is not likely */
+
+struct message {
+	enum in_flight kind; /* first: what MPI gives back */
+	struct message *prev, *next;
+	int node;
+	size_t bytes;
+	struct span_header header;
+	char body[];
+};
 
 /* ---- Beginning and end ---- */
 
@@ -229,11 +243,211 @@ void span_give_up(struct engine *e, struct comm *c, int result, uint32_t place)
 			});
 }
 
+/* ---- Sending ---- */
+
+/* What did not go is missed by nobody for long: its node's death, or the deadline, tells. */
+static void keep_until_sent(struct engine *e, struct message *m, int sent)
+{
+	if (sent) { /* and over, or not sent */
+		free(m);
+		return;
+	}
+	DL_APPEND(e->messages, m);
+	e->flights++;
+}
+
+static void post_message(struct engine *e, struct message *m)
+{
+	keep_until_sent(e, m, e->config.mpi->say(&m->header, m->bytes, m->node, m));
+}
+
+void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
+	       const struct junction_key *key, const void *body, size_t bytes, const void *more,
+	       size_t more_bytes)
+{
+	struct message *m = malloc(sizeof(*m) + bytes + more_bytes);
+	if (!m)
+		abort(); /* the nodes would disagree for good */
+	m->kind = FLIES_MESSAGE;
+	m->node = (int)s->nodes[place];
+	m->bytes = sizeof(m->header) + bytes + more_bytes;
+	m->header = (struct span_header){.magic = SPAN_MAGIC,
+					 .kind = (uint16_t)kind,
+					 .span = s->id,
+					 .key = *key,
+					 .bytes = bytes + more_bytes};
+	memcpy(m->body, body, bytes);
+	if (more_bytes)
+		memcpy(m->body + bytes, more, more_bytes);
+	s->sent_messages += kind <= SPAN_CREDIT && !stuck_says(kind, body, bytes);
+	post_message(e, m);
+}
+
+void span_send_node(struct engine *e, uint32_t node, const struct span_header *h, const void *body)
+{
+	struct message *m = malloc(sizeof(*m) + h->bytes);
+	if (!m)
+		abort();
+	m->kind = FLIES_MESSAGE;
+	m->node = (int)node;
+	m->bytes = sizeof(m->header) + h->bytes;
+	m->header = *h;
+	m->header.magic = SPAN_MAGIC;
+	if (h->bytes)
+		memcpy(m->body, body, h->bytes);
+	post_message(e, m);
+}
+
+void span_refuse_credit(struct engine *e, int node, int32_t tag)
+{
+	struct message *m = malloc(sizeof(*m));
+	if (!m)
+		abort();
+	m->kind = FLIES_MESSAGE;
+	m->node = node;
+	m->bytes = 0;
+	keep_until_sent(e, m, e->config.mpi->send(NULL, 0, node, tag, m));
+}
+
+/* ---- Hearing ---- */
+
+static bool has_ended(const struct engine *e, uint64_t id)
+{
+	uint32_t n = e->nended < ENDED_KEPT ? e->nended : ENDED_KEPT;
+	for (uint32_t i = 0; i < n; i++)
+		if (e->ended_spans[i] == id)
+			return true;
+	return false;
+}
+
+/* For a communicator that this node is about to hear of. */
+static void keep_early(struct engine *e, const struct span_header *h, const char *body, int node)
+{
+	struct message *m;
+	size_t size = sizeof(*m) + h->bytes;
+	if (e->early_bytes + size > EARLY_MAX || !(m = malloc(size)))
+		return;
+	m->node = node;
+	m->bytes = size;
+	m->header = *h;
+	memcpy(m->body, body, h->bytes);
+	e->early_bytes += size;
+	DL_APPEND(e->early, m);
+}
+
+/* Have all members of this node left? */
+static bool all_left(const struct span *s)
+{
+	for (uint32_t i = 0; i < span_local_count(s); i++)
+		if (!s->comm->members[span_locals(s)[i]].gone)
+			return false;
+	return true;
+}
+
+static void dispatch(struct engine *e, const struct span_header *h, const char *body, int node)
+{
+	struct span *s;
+	struct credit_note note;
+	if (h->kind >= SPAN_WISH) {
+		sequence_hear(e, h, body, node);
+		return;
+	}
+	HASH_FIND(hh, e->spans, &h->span, sizeof(h->span), s);
+	if (h->kind == SPAN_CREDIT) {
+		if (h->bytes != sizeof(note))
+			return;
+		memcpy(&note, body, sizeof(note));
+		if (note.tag < MPI_TAG_DATA)
+			return;
+	}
+	if (!s && !has_ended(e, h->span)) {
+		keep_early(e, h, body, node);
+		return;
+	}
+	uint32_t place = s ? span_place(s, node) : UINT32_MAX;
+	if (s && stuck_says(h->kind, body, h->bytes))
+		stuck_break(e, s, body);
+	else if (s)
+		s->heard_messages += h->kind <= SPAN_CREDIT;
+	if (h->kind == SPAN_CREDIT) {
+		if (s && place != UINT32_MAX)
+			across_credit(e, s, place, &h->key, &note);
+		else
+			span_refuse_credit(e, node, note.tag);
+		return;
+	}
+	if (!s || place == UINT32_MAX || place == s->me)
+		return;
+	if (h->kind == SPAN_OVER) {
+		s->overs[place] = true;
+		if (s->comm->cuda && !s->over && all_left(s)) /* nobody here will end it */
+			span_give_up(e, s->comm, NCCLSVC_CANCELLED, UINT32_MAX);
+	}
+	if (h->kind == SPAN_OVER || s->comm->ended)
+		return;
+	if (h->kind > SPAN_OVER)
+		stuck_hear(e, s, place, h->kind, &h->key, body, h->bytes);
+	else
+		junction_hear(e, s, place, h, body);
+}
+
+/* What came before this communicator did. */
+void span_hear_early(struct engine *e, const struct span *s)
+{
+	struct message *m, *next;
+	uint64_t id = s->id;
+	DL_FOREACH_SAFE (e->early, m, next) {
+		if (m->header.span != id)
+			continue;
+		DL_DELETE(e->early, m);
+		e->early_bytes -= m->bytes;
+		dispatch(e, &m->header, m->body, m->node);
+		free(m);
+	}
+}
+
+static bool hear(struct engine *e)
+{
+	struct span_header h;
+	const char *message;
+	size_t bytes;
+	int node, n = 0;
+	for (; n < MESSAGES_PER_TURN && (message = e->config.mpi->hear(&bytes, &node)); n++) {
+		if (!n)
+			e->now = engine_clock();
+		if (bytes < sizeof(h))
+			continue;
+		memcpy(&h, message, sizeof(h));
+		if (h.magic != SPAN_MAGIC || h.bytes != bytes - sizeof(h) || h.kind < SPAN_READY ||
+		    h.kind >= SPAN_END)
+			continue;
+		dispatch(e, &h, message + sizeof(h), node);
+	}
+	return n > 0;
+}
+
+static bool collect(struct engine *e)
+{
+	struct mpi_done done[DONE_PER_TURN];
+	unsigned n = e->flights ? e->config.mpi->poll(done, DONE_PER_TURN) : 0;
+	for (unsigned i = 0; i < n; i++) {
+		if (*(enum in_flight *)done[i].cookie == FLIES_FLOW) {
+			across_flow_done(e, done[i].cookie, done[i].bytes, done[i].failed);
+			continue;
+		}
+		struct message *m = done[i].cookie;
+		DL_DELETE(e->messages, m);
+		e->flights--;
+		free(m);
+	}
+	return n > 0;
+}
+
 bool span_poll(struct engine *e)
 {
 	e->heard_ns = e->now;
-	bool any = messages_hear(e);
-	any |= messages_collect(e);
+	bool any = hear(e);
+	any |= collect(e);
 	if (e->asked)
 		junction_expire(e);
 	if (e->endings)
@@ -266,9 +480,17 @@ uint64_t span_sleep_ns(struct engine *e)
 void span_node_lost(struct engine *e, uint32_t node)
 {
 	struct span *s, *next_span;
+	struct message *m, *next;
 	const bool led = sequencer_of(e) == node;
 	e->lost[node] = true;
-	messages_node_lost(e, node);
+	DL_FOREACH_SAFE (e->messages, m, next) {
+		if (m->node != (int)node)
+			continue;
+		e->config.mpi->drop(m);
+		DL_DELETE(e->messages, m);
+		e->flights--;
+		/* Its memory is MPI's for good. */
+	}
 	HASH_ITER (hh, e->spans, s, next_span) {
 		uint32_t place = span_place(s, (int)node);
 		if (place != UINT32_MAX)
@@ -279,7 +501,15 @@ void span_node_lost(struct engine *e, uint32_t node)
 
 void span_finish_all(struct engine *e)
 {
-	messages_finish(e);
+	struct message *m, *next;
+	DL_FOREACH_SAFE (e->early, m, next) {
+		DL_DELETE(e->early, m);
+		free(m);
+	}
+	DL_FOREACH_SAFE (e->messages, m, next) {
+		DL_DELETE(e->messages, m);
+		free(m);
+	}
 	sequence_finish(e);
 	while (e->nbuffers)
 		free(e->buffers[--e->nbuffers]);

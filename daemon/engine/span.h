@@ -2,7 +2,7 @@
  *
  * Communicators whose members are on several nodes.
  *
- *   span.c        which nodes and ranks, and the end; span_messages.c: what the engines say
+ *   span.c        which nodes and ranks, their messages, and the end
  *   junction.c    where the nodes' tasks meet: verdicts; junction_hear.c: those of other nodes;
  *                 junction_pair.c: a Send and its Recv
  *   across.c      moving the bytes of what met: pieces, in flight by MPI
@@ -220,8 +220,6 @@ void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind 
 void span_refuse_credit(struct engine *e, int node, int32_t tag);
 /* Moves everything on. True if anything happened. */
 bool span_poll(struct engine *e);
-/* Lets go what was sent since the last time: what is for one node goes together. */
-void span_say(struct engine *e);
 /* What is sent to or received from that node never ends. */
 void span_node_lost(struct engine *e, uint32_t node);
 /* A loop that has nothing to do may sleep that long. */
@@ -230,13 +228,6 @@ void span_finish_all(struct engine *e);
 
 /* As span_send, to any node. */
 void span_send_node(struct engine *e, uint32_t node, const struct span_header *h, const void *body);
-
-/* ---- span_messages.c ---- */
-
-bool messages_hear(struct engine *e);
-bool messages_collect(struct engine *e);
-void messages_node_lost(struct engine *e, uint32_t node);
-void messages_finish(struct engine *e);
 
 /* ---- stuck.c ---- */
 

@@ -238,8 +238,6 @@ struct session {
 	struct line *lines; /* [SVC_TIMELINES]; NULL: no communicator of GPUs yet */
 };
 
-#define ENDED_KEPT 4096 /* communicators of several nodes */
-
 struct engine {
 	struct executor executor;
 	struct engine_config config;
@@ -318,10 +316,9 @@ struct engine {
 	struct junction *asked;
 	struct span *endings;
 	struct message *messages, *early;
-	struct message *unsaid, **unsaid_to; /* [nodes] */
 	size_t early_bytes;
 	bool *lost; /* [nodes] */
-	uint64_t ended_spans[ENDED_KEPT];
+	uint64_t ended_spans[4096];
 	uint32_t nended;
 	char *buffers[64];
 	uint32_t nbuffers;
