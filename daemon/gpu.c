@@ -277,7 +277,11 @@ static void start_later(struct gpu *g)
 {
 	uv_timer_stop(&g->timer);
 	uv_timer_start(&g->timer, on_backoff, g->backoff_ms, 0);
-	g->backoff_ms = g->backoff_ms * 2 > BACKOFF_MS_MAX ? BACKOFF_MS_MAX : g->backoff_ms * 2;
+	g->backoff_ms *= 2;
+	if (g->backoff_ms < GPU_BACKOFF_MS)
+		g->backoff_ms = GPU_BACKOFF_MS;
+	if (g->backoff_ms > BACKOFF_MS_MAX)
+		g->backoff_ms = BACKOFF_MS_MAX;
 }
 
 static void on_process_closed(uv_handle_t *handle)
@@ -314,7 +318,7 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 	}
 	/* Who was of use is replaced at once. The pauses are for those that never get that far. */
 	if (started && (work_done(g) != g->done_before || server_now() - g->since_ns > STEADY_NS))
-		g->backoff_ms = GPU_BACKOFF_MS;
+		g->backoff_ms = GPU_AGAIN_MS;
 	set_state(g, NCCLSVC_DEVICE_LOST);
 	g->info.restarts++;
 	uv_close((uv_handle_t *)process, on_process_closed);

@@ -66,6 +66,7 @@ void gpu_free(struct server *s);
 
 #define GPU_START_NS   UINT64_C(60000000000) /* a driver's first start can take long */
 #define GPU_BACKOFF_MS 100		     /* before another worker is started; grows */
+#define GPU_AGAIN_MS   5		     /* the same behind one that was of use */
 
 /* gpu.c: starts its worker, or tries again later. */
 void gpu_start_worker(struct gpu *g);
