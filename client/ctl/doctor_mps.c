@@ -71,24 +71,19 @@ static void judge_connections(const struct doctor_facts *f, struct doctor_report
 {
 	const bool mps = f->mps.state == MPS_RUNNING;
 	const int n = f->connections ? atoi(f->connections) : mps ? 2 : 8;
-	if (n >= 8)
+	if (n >= 8) {
 		doctor_say(r, "connections", DOCTOR_OK,
 			   "%d streams of a process may wait for tasks without holding up others.",
 			   n > 32 ? 32 : n);
-	else
-		doctor_say(r, "connections", DOCTOR_WARNING,
-			   "%s%s: %d stream%s of a process that wait%s for a task hold%s up all "
-			   "its other "
-			   "streams; compute and communication do not overlap then, and ranks may "
-			   "wait for "
-			   "each other. Set CUDA_DEVICE_MAX_CONNECTIONS=32 for the trainers (the "
-			   "drop-in "
-			   "libnccl.so.2 does where it is not set).",
-			   f->connections ? "CUDA_DEVICE_MAX_CONNECTIONS="
-					  : "CUDA_DEVICE_MAX_CONNECTIONS is not set, and this "
-					    "process uses MPS",
-			   f->connections ? f->connections : "", n, n == 1 ? "" : "s",
-			   n == 1 ? "s" : "", n == 1 ? "s" : "");
+		return;
+	}
+	doctor_say(r, "connections", DOCTOR_WARNING,
+		   "%s%s: when %d of a process's streams wait for tasks, all others are held up; "
+		   "compute does not overlap with communication then, and ranks may wait for each "
+		   "other. Set CUDA_DEVICE_MAX_CONNECTIONS=32 for the trainers (the drop-in "
+		   "libnccl.so.2 does so where it is not set).",
+		   f->connections ? "CUDA_DEVICE_MAX_CONNECTIONS=" : "CUDA_DEVICE_MAX_CONNECTIONS",
+		   f->connections ? f->connections : " is not set, and this process uses MPS", n);
 }
 
 void doctor_judge_mps(const struct doctor_facts *f, struct doctor_report *r)

@@ -244,13 +244,11 @@ static void test_connections(void **state)
 	says("connections", DOCTOR_OK, "32 streams");
 	facts.connections = "1";
 	judge(DOCTOR_WARNING);
-	says("connections", DOCTOR_WARNING,
-	     "CUDA_DEVICE_MAX_CONNECTIONS=1: 1 stream of a process that "
-	     "waits for a task holds up");
+	says("connections", DOCTOR_WARNING, "CUDA_DEVICE_MAX_CONNECTIONS=1: when 1 of a process's");
 	facts.connections = NULL;
 	facts.mps = (struct mps){.state = MPS_RUNNING, .server = 7, .directory = "/run/m"};
 	judge(DOCTOR_WARNING);
-	says("connections", DOCTOR_WARNING, "is not set, and this process uses MPS: 2 streams");
+	says("connections", DOCTOR_WARNING, "is not set, and this process uses MPS: when 2 of");
 }
 
 static void test_mps(void **state)
