@@ -304,8 +304,8 @@ int worker_main(int argc, char *argv[])
 	prctl(PR_SET_NAME, "ncclsvcd-gpu");
 	/* Inspection is ours, and NCCL's own would listen on one port for all of a node. */
 	setenv("NCCL_RAS_ENABLE", "0", 0);
-	/* A lane's stream that waits for a trainer's input holds one, and there would be 2 through MPS.
-	 * With 32 a worker's end has been seen to take 0.4 s instead of 0.1. */
+	/* A lane's stream that waits for a trainer's input holds one, and there would be 2 through
+	 * MPS. With 32 a worker's end has been seen to take 0.4 s instead of 0.1. */
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 1);
 	start_watching(w);
 	const uint64_t staged = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
