@@ -50,11 +50,6 @@ __attribute__((format(printf, 1, 2))) void warn(const char *format, ...);
 /* A line of NCCL_DEBUG=INFO. */
 __attribute__((format(printf, 1, 2))) void inform(const char *format, ...);
 
-/* ---- connections.c ---- */
-
-/* Warns, once, of an environment in which streams hold each other up. */
-void connections_check(void);
-
 /* What a thread has. In the heap: a library that is opened late has little thread-local room. */
 struct own {
 	char sentence[1024]; /* of last_sentence */
@@ -62,6 +57,11 @@ struct own {
 	struct group *group; /* NULL before the first */
 };
 struct own *own(void);
+
+/* ---- connections.c ---- */
+
+/* Warns, once, of an environment in which streams hold each other up. */
+void connections_check(void);
 
 /* ---- session.c ---- */
 

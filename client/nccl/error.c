@@ -84,6 +84,16 @@ static void print(const char *kind, const char *text)
 		return; /* there is nowhere to say so */
 }
 
+static __attribute__((format(printf, 3, 0))) void print_at(enum level least, const char *kind,
+							   const char *format, va_list args)
+{
+	char text[SENTENCE];
+	if (level() < least)
+		return;
+	vsnprintf(text, sizeof(text), format, args);
+	print(kind, text);
+}
+
 void inform(const char *format, ...)
 {
 	static atomic_bool introduced;
@@ -99,24 +109,17 @@ void inform(const char *format, ...)
 			 r ? " of the interface, no daemon yet" : "", NCCLSVC_VERSION_STRING);
 		print("INFO", text);
 	}
-	if (level() < LEVEL_INFO)
-		return;
 	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
+	print_at(LEVEL_INFO, "INFO", format, args);
 	va_end(args);
-	print("INFO", text);
 }
 
 void warn(const char *format, ...)
 {
-	char text[SENTENCE];
 	va_list args;
-	if (level() < LEVEL_WARN)
-		return;
 	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
+	print_at(LEVEL_WARN, "WARN", format, args);
 	va_end(args);
-	print("WARN", text);
 }
 
 /* ---- Sentences ---- */
