@@ -70,7 +70,8 @@ static void judge_device(const struct doctor_facts *f, const ncclsvc_device_info
 static void judge_connections(const struct doctor_facts *f, struct doctor_report *r)
 {
 	const bool mps = f->mps.state == MPS_RUNNING;
-	const int n = f->connections ? atoi(f->connections) : mps ? 2 : 8;
+	const int set = f->connections ? atoi(f->connections) : 0;
+	const int n = set > 0 ? set : mps ? 2 : 8;
 	if (n >= 8) {
 		doctor_say(r, "connections", DOCTOR_OK,
 			   "%d streams of a process may wait for tasks without holding up others.",
@@ -82,8 +83,8 @@ static void judge_connections(const struct doctor_facts *f, struct doctor_report
 		   "compute does not overlap with communication then, and ranks may wait for each "
 		   "other. Set CUDA_DEVICE_MAX_CONNECTIONS=32 for the trainers (the drop-in "
 		   "libnccl.so.2 does so where it is not set).",
-		   f->connections ? "CUDA_DEVICE_MAX_CONNECTIONS=" : "CUDA_DEVICE_MAX_CONNECTIONS",
-		   f->connections ? f->connections : " is not set, and this process uses MPS", n);
+		   set > 0 ? "CUDA_DEVICE_MAX_CONNECTIONS=" : "CUDA_DEVICE_MAX_CONNECTIONS",
+		   set > 0 ? f->connections : " is not set, and this process uses MPS", n);
 }
 
 void doctor_judge_mps(const struct doctor_facts *f, struct doctor_report *r)
