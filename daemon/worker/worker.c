@@ -264,9 +264,9 @@ static uint64_t completed(const struct worker *w, bool *all)
 	return sum;
 }
 
-/* Clients' streams are let go when no kernel of ours can write in their memory any more: when what
- * was launched is done, or stands still, because another worker was told less. watch_supervisor
- * ends that after ORPHAN_SECONDS. */
+/* Clients' streams are let go when no kernel of ours writes in their memory any more: when what was
+ * launched is done. Or when it stands still, because another worker was told less: our end is near.
+ * watch_supervisor ends that after ORPHAN_SECONDS. */
 static void end_orphan(struct worker *w)
 {
 	const struct timespec nap = {.tv_nsec = ORPHAN_NAP_NS};
