@@ -13,14 +13,14 @@
 #include "names.h"
 #include "worker.h"
 
-#define GRAPH_TASKS	16 /* of one group */
-#define GRAPHS		64 /* of one lane */
-#define WAYS		4  /* places that a group may have */
-#define TRIAL		8  /* launches that are timed before there is a verdict */
-#define ROUND		64 /* and from then on, until the next one */
-#define AGAIN_NS	UINT64_C(10000000000) /* what was refused is tried once more */
-#define STALE_NS	UINT64_C(10000000000) /* its place may go to another group */
-#define TIMING_NS	UINT64_C(1000000000)  /* it waits for a trainer: another is timed */
+#define GRAPH_TASKS 16			  /* of one group */
+#define GRAPHS	    64			  /* of one lane */
+#define WAYS	    4			  /* places that a group may have */
+#define TRIAL	    8			  /* launches that are timed before there is a verdict */
+#define ROUND	    64			  /* and from then on, until the next one */
+#define AGAIN_NS    UINT64_C(10000000000) /* what was refused is tried once more */
+#define STALE_NS    UINT64_C(10000000000) /* its place may go to another group */
+#define TIMING_NS   UINT64_C(1000000000)  /* it waits for a trainer: another is timed */
 
 /* What NCCL is told of a task. */
 struct graph_task {
@@ -101,8 +101,8 @@ static void let_go(struct worker *w, struct graph *g)
 }
 
 /* Its place, or one for it. NULL: those that it may have are all in use. */
-static struct graph *find(struct worker *w, struct lane_graphs *all,
-			  const struct graph_task *tasks, uint32_t n, uint64_t now)
+static struct graph *find(struct worker *w, struct lane_graphs *all, const struct graph_task *tasks,
+			  uint32_t n, uint64_t now)
 {
 	struct graph *set = &all->places[hash_of(tasks, n) % (GRAPHS / WAYS) * WAYS], *old = set;
 	for (struct graph *g = set; g < set + WAYS; g++) {
@@ -230,8 +230,9 @@ ncclResult_t graph_call(struct worker *w, uint64_t begin, uint64_t end, bool wai
 		return launch_calls(w, begin, end);
 	const uint32_t lane = launch_at(w, begin)->lane;
 	struct lane *l = &w->lanes[lane];
-	/* Behind others that run already, the call is hidden, and calls follow each other faster. */
-	if (!waits && (l->due || l->enqueued > completed(w, lane)))
+	/* Behind others that run already the call costs nobody time, and calls follow each other
+	 * faster. */
+	if (l->due || l->enqueued > completed(w, lane))
 		return launch_calls(w, begin, end);
 	if (!l->graphs)
 		l->graphs = calloc(1, sizeof(*l->graphs));
