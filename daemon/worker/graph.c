@@ -26,7 +26,8 @@
 struct graph_task {
 	uint64_t src, dst, count;
 	int32_t peer;
-	uint8_t op, type, redop, zero;
+	uint8_t op, type, redop;
+	uint8_t windows; /* an address can have been another kind of memory's */
 };
 _Static_assert(sizeof(struct graph_task) == 32, "compared as a whole");
 
@@ -81,7 +82,9 @@ static bool describe(const struct worker *w, uint64_t begin, uint64_t end, struc
 					 .peer = l->peer,
 					 .op = l->op,
 					 .type = l->type,
-					 .redop = l->redop};
+					 .redop = l->redop,
+					 .windows =
+						 (uint8_t)(!!l->src_window << 1 | !!l->dst_window)};
 		if (l->lane != first->lane || !launch_usable(w, l) ||
 		    (svc_op_reduces(l->op) && l->redop >= SVC_REDOP_MADE) ||
 		    !window_address(&w->lanes[l->lane], l->src_window, &t->src) ||
