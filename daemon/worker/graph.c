@@ -4,8 +4,10 @@
  * as that. NCCL's call takes the processor 5 to 12 us and the launch of a graph 3 to 4, and the
  * kernel begins sooner. It is the same kernel, so each rank decides for itself.
  *
- * On some cores of some machines a graph is slower, by 20 us and more, in all of its launches. So
- * both ways are timed, and what proved better is taken, for a while. */
+ * On some cores of some machines (seen: 2 of 32 of a virtual one) a graph is slower, by 20 us and
+ * more, in all of its launches. So both ways are timed, and what proved better is taken, for a
+ * while; and such cores are avoided. */
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,14 +15,16 @@
 #include "names.h"
 #include "worker.h"
 
-#define GRAPH_TASKS 16			  /* of one group */
-#define GRAPHS	    64			  /* of one lane */
-#define WAYS	    4			  /* places that a group may have */
-#define TRIAL	    8			  /* launches that are timed before there is a verdict */
-#define ROUND	    64			  /* and from then on, until the next one */
-#define AGAIN_NS    UINT64_C(10000000000) /* what was refused is tried once more */
-#define STALE_NS    UINT64_C(10000000000) /* its place may go to another group */
-#define TIMING_NS   UINT64_C(1000000000)  /* it waits for a trainer: another is timed */
+#define GRAPH_TASKS  16 /* of one group */
+#define GRAPHS	     64 /* of one lane */
+#define WAYS	     4	/* places that a group may have */
+#define TRIAL	     8	/* launches that are timed before there is a verdict */
+#define ROUND	     64 /* and from then on, until the next one */
+#define AGAIN_MIN_NS UINT64_C(100000000)
+#define AGAIN_NS     UINT64_C(10000000000) /* what was refused is tried once more */
+#define SLOW_NS	     UINT64_C(10000)	   /* it is more than chance */
+#define STALE_NS     UINT64_C(10000000000) /* its place may go to another group */
+#define TIMING_NS    UINT64_C(1000000000)  /* it waits for a trainer: another is timed */
 
 /* What NCCL is told of a task. */
 struct graph_task {
@@ -34,12 +38,12 @@ _Static_assert(sizeof(struct graph_task) == 32, "compared as a whole");
 struct graph {
 	uint32_t ntasks; /* 0: a free place */
 	struct graph_task tasks[GRAPH_TASKS];
-	CUgraphExec exec; /* NULL: not captured yet */
-	uint64_t used_ns, refused_ns;
-	bool on;	    /* launched as a graph */
-	unsigned timed;	    /* launches of this way, since it is taken */
-	uint64_t least_ns;  /* of these */
-	uint64_t direct_ns; /* the least of the last ones that were called */
+	CUgraphExec exec;	    /* NULL: not captured yet */
+	uint64_t used_ns, again_ns; /* not before, if it was refused */
+	bool on;		    /* launched as a graph */
+	unsigned timed;		    /* launches of this way, since it is taken */
+	uint64_t least_ns;	    /* of these */
+	uint64_t direct_ns;	    /* the least of the last ones that were called */
 };
 
 struct lane_graphs {
@@ -182,16 +186,33 @@ static void change(struct graph *g, bool on)
 	g->least_ns = UINT64_MAX;
 }
 
+/* It may be the core, or another rank's: this one is not used any more, as long as half of them
+ * are left. */
+static bool avoid_core(struct worker *w, uint32_t lane)
+{
+	cpu_set_t cpus;
+	int here = sched_getcpu();
+	if (here < 0 || sched_getaffinity(0, sizeof(cpus), &cpus) || !CPU_ISSET(here, &cpus))
+		return false;
+	if (!w->cores)
+		w->cores = CPU_COUNT(&cpus);
+	if (CPU_COUNT(&cpus) <= w->cores / 2 + 1)
+		return false;
+	CPU_CLR(here, &cpus);
+	if (sched_setaffinity(0, sizeof(cpus), &cpus))
+		return false;
+	log_info("lane %u: CUDA graphs are slow on core %d: the worker leaves it", lane, here);
+	return true;
+}
+
 /* Enough of the present way has been seen. */
-static void judge(const struct worker *w, struct graph *g, uint64_t now)
+static void judge(struct worker *w, struct graph *g, uint64_t now)
 {
 	const uint64_t least = g->least_ns;
+	const uint32_t lane = w->timing.launch.lane;
 	if (!g->on) {
 		g->direct_ns = least;
-		if (!g->exec || now - g->refused_ns > AGAIN_NS)
-			change(g, true);
-		else
-			change(g, false);
+		change(g, now >= g->again_ns);
 		return;
 	}
 	if (least <= g->direct_ns) {
@@ -200,9 +221,10 @@ static void judge(const struct worker *w, struct graph *g, uint64_t now)
 		return;
 	}
 	log_debug("lane %u: %s takes %llu us as a CUDA graph, and %llu us called: it is called",
-		  w->timing.launch.lane, svc_op_name(g->tasks[0].op),
-		  (unsigned long long)least / 1000, (unsigned long long)g->direct_ns / 1000);
-	g->refused_ns = now;
+		  lane, svc_op_name(g->tasks[0].op), (unsigned long long)least / 1000,
+		  (unsigned long long)g->direct_ns / 1000);
+	bool moved = least > g->direct_ns + SLOW_NS && avoid_core(w, lane);
+	g->again_ns = now + (moved ? AGAIN_MIN_NS : AGAIN_NS);
 	change(g, false);
 }
 
