@@ -27,14 +27,19 @@ void side_close(struct side *x)
 	ncclsvc_close(x->s);
 }
 
-void run_pair(client_main *main)
+void run_ranks(int n, client_main *main)
 {
 	struct daemon d;
-	struct client clients[2];
+	struct client clients[4];
 	daemon_start(&d, NULL);
-	clients_start(clients, 2, &d, main, NULL);
-	clients_end(clients, 2);
+	clients_start(clients, n, &d, main, NULL);
+	clients_end(clients, n);
 	daemon_stop(&d);
+}
+
+void run_pair(client_main *main)
+{
+	run_ranks(2, main);
 }
 
 ncclsvc_message message(const struct side *x, ncclsvc_shapes shapes, int64_t tag, size_t n,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Two ranks that send each other lists of tensors, on the host. */
+ * Ranks that exchange lists of tensors, on the host. */
 #ifndef TESTS_TENSORS_H
 #define TESTS_TENSORS_H
 
@@ -12,7 +12,7 @@ struct side {
 	ncclsvc_session *s;
 	ncclsvc_comm *comm;
 	ncclsvc_tensors *lists;
-	int peer;
+	int peer; /* of two */
 };
 
 /* In that session, or in one of its own. */
@@ -20,7 +20,8 @@ struct side side_on(struct client *me, ncclsvc_session *s);
 struct side side_open(struct client *me);
 /* Checks that nothing has failed the communicator, and closes it all when all ranks are here. */
 void side_close(struct side *x);
-/* A daemon, and two ranks that run main. */
+/* A daemon, and n ranks (at most 4), or two, that run main. */
+void run_ranks(int n, client_main *main);
 void run_pair(client_main *main);
 
 /* To or from the peer. */
