@@ -12,11 +12,6 @@
 #define WINDOW	       8 /* pieces of one operation that are under way */
 #define SCANS_PER_TURN 65536
 
-static bool same_whole(const struct junction_key *a, const struct junction_key *b)
-{
-	return a->a == b->a && a->b == b->b && a->seq == b->seq;
-}
-
 static void finish_op(struct engine *e, struct op *op)
 {
 	struct comm *c = op->comm;
@@ -154,13 +149,13 @@ void across_give_up(struct engine *e, struct span *s, const struct junction_key 
 {
 	struct op *op, *next;
 	DL_FOREACH_SAFE (s->ops, op, next) {
-		if (!same_whole(&op->key, key))
+		if (!junction_same_operation(&op->key, key))
 			continue;
 		flow_abort_op(e, op);
 		poke(e, op);
 		advance_op(e, op);
 	}
-	flow_refuse_credits(e, s, key, same_whole);
+	flow_refuse_credits(e, s, key, junction_same_operation);
 }
 
 void across_node_lost(struct engine *e, struct span *s, uint32_t place)

@@ -102,6 +102,13 @@ static inline uint32_t junction_plan(const struct junction_key *key)
 	return (uint32_t)(key->seq >> PLAN_SHIFT);
 }
 
+/* Whatever part of it. */
+static inline bool junction_same_operation(const struct junction_key *a,
+					   const struct junction_key *b)
+{
+	return a->a == b->a && a->b == b->b && a->seq == b->seq;
+}
+
 #define CROSSINGS_MAX 65536 /* of one wish */
 
 /* A junction whose tasks are to be launched; nparts nodes have wishes with it. */
