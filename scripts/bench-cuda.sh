@@ -119,6 +119,7 @@ bench_cuda() {
 	done
 	table 'AllReduce, `--sync each`' memory
 	row own all_reduce --sync each -b 8 -e 32K -f 8 -n 200 "${rounds[@]}"
+	row own all_reduce --sync each -b 1M -e 16M -f 16 -n 200 "${rounds[@]}"
 	row lent all_reduce --sync each --memory lent -b 8 -e 32K -f 8 -n 200 "${rounds[@]}"
 	table 'Large, `--sync stream`' operation
 	row '' all_reduce -b 16M -e 16M "${rounds[@]}"

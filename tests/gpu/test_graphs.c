@@ -8,7 +8,7 @@
 
 #include "windows.h"
 
-#define REPEATS (setup.quick ? 40u : 300u)
+#define REPEATS (setup.quick ? 24u : 300u)
 #define TRIAL	8 /* launches of a graph before it can be refused */
 
 /* ---- Values ---- */
@@ -119,7 +119,7 @@ static void again_rank(struct client *c)
 	struct rank r;
 	struct buffer b;
 	rank_open(&r, c);
-	for (unsigned round = 0; round < (setup.quick ? 8u : 40u); round++) {
+	for (unsigned round = 0; round < (setup.quick ? 6u : 40u); round++) {
 		buffer_make(&b, round % MEMORY_KINDS, r.gpu, r.session, WORDS * 4);
 		if (b.kind == MEMORY_LENT && setup.fake) /* graphs that know a window */
 			warm(&r, b.p, b.p, 1);
