@@ -144,9 +144,21 @@ static void import(struct gpu *g, const struct client *c, const struct mapping *
 	gpu_ask(g, &w, m->fd, gpu_region_imported, call, gpu_patience_ns(c->server));
 }
 
-void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_cuda *r, int fd)
+static uint32_t kind_of(unsigned opcode)
 {
-	unsigned opcode = fd >= 0 ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA;
+	switch (opcode) {
+	case SVC_REGION_CUDA_FD:
+		return SVC_REGION_VMM;
+	case SVC_REGION_CUDA_POOL:
+		return SVC_REGION_POOL;
+	default:
+		return SVC_REGION_IPC;
+	}
+}
+
+void gpu_memory_add(struct client *c, unsigned opcode, uint32_t serial,
+		    const struct svc_region_cuda *r, int fd)
+{
 	struct gpu *g = gpu_usable(c, opcode, serial, r->device);
 	if (!g)
 		return;
@@ -166,7 +178,7 @@ void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_c
 	*m = (struct mapping){.used = true,
 			      .pending = true,
 			      .import = call->import,
-			      .kind = fd >= 0 ? SVC_REGION_VMM : SVC_REGION_IPC,
+			      .kind = kind_of(opcode),
 			      .device = r->device,
 			      .bytes = r->bytes,
 			      .buffer_id = r->buffer_id,

@@ -19,6 +19,7 @@ typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct CUuuid_st {
 	char bytes[16];
@@ -145,6 +146,20 @@ typedef struct CUmemAccessDesc_st {
 	int flags;
 } CUmemAccessDesc;
 
+typedef struct CUmemPoolProps_st {
+	int allocType;
+	int handleTypes;
+	CUmemLocation location;
+	void *win32SecurityAttributes;
+	size_t maxSize;
+	unsigned short usage;
+	unsigned char reserved[54];
+} CUmemPoolProps;
+
+typedef struct CUmemPoolPtrExportData_st {
+	unsigned char reserved[64];
+} CUmemPoolPtrExportData;
+
 /* X(function, exported name, (parameters)); all return CUresult. */
 #define CUDA_FUNCTIONS(X)                                                                          \
 	X(cuInit, "cuInit", (unsigned flags))                                                      \
@@ -249,6 +264,25 @@ typedef struct CUmemAccessDesc_st {
 	X(cuEventSynchronize, "cuEventSynchronize", (CUevent event))                               \
 	X(cuEventElapsedTime, "cuEventElapsedTime", (float *ms, CUevent from, CUevent to))         \
 	X(cuEventDestroy, "cuEventDestroy_v2", (CUevent event))
+
+/* Memory pools. Nobody depends on them: without one of these, pools are refused. */
+#define CUDA_POOL_FUNCTIONS(X)                                                                     \
+	X(cuMemPoolCreate, "cuMemPoolCreate", (CUmemoryPool * pool, const CUmemPoolProps *props))  \
+	X(cuMemPoolDestroy, "cuMemPoolDestroy", (CUmemoryPool pool))                               \
+	X(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync",                                      \
+	  (CUdeviceptr * p, size_t bytes, CUmemoryPool pool, CUstream stream))                     \
+	X(cuMemPoolGetAccess, "cuMemPoolGetAccess",                                                \
+	  (int *flags, CUmemoryPool pool, CUmemLocation *location))                                \
+	X(cuMemPoolSetAccess, "cuMemPoolSetAccess",                                                \
+	  (CUmemoryPool pool, const CUmemAccessDesc *access, size_t n))                            \
+	X(cuMemPoolExportToShareableHandle, "cuMemPoolExportToShareableHandle",                    \
+	  (void *shareable, CUmemoryPool pool, int type, unsigned long long flags))                \
+	X(cuMemPoolImportFromShareableHandle, "cuMemPoolImportFromShareableHandle",                \
+	  (CUmemoryPool * pool, void *shareable, int type, unsigned long long flags))              \
+	X(cuMemPoolExportPointer, "cuMemPoolExportPointer",                                        \
+	  (CUmemPoolPtrExportData * data, CUdeviceptr p))                                          \
+	X(cuMemPoolImportPointer, "cuMemPoolImportPointer",                                        \
+	  (CUdeviceptr * p, CUmemoryPool pool, CUmemPoolPtrExportData *data))
 
 /* For programs with kernels of their own. */
 #define CUDA_KERNEL_FUNCTIONS(X)                                                                   \

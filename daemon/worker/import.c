@@ -136,7 +136,7 @@ void sessions_release(struct worker *w)
 
 /* ---- Imports ---- */
 
-struct import *import_find(struct worker *w, uint64_t address)
+struct import *import_find(const struct worker *w, uint64_t address)
 {
 	struct import *i;
 	DL_FOREACH (w->imports, i)
@@ -170,7 +170,7 @@ static bool open_already(const struct worker *w, struct import *i)
 {
 	struct import *other;
 	DL_FOREACH (w->imports, other)
-		if (other->kind == SVC_REGION_IPC && other->pid == i->pid &&
+		if (other->kind == i->kind && other->pid == i->pid &&
 		    other->buffer_id == i->buffer_id) {
 			i->address = other->address;
 			other->users++;
@@ -203,8 +203,46 @@ static bool long_enough(const struct import *i)
 {
 	CUdeviceptr base = 0;
 	size_t bytes = 0;
-	return !cu.cuMemGetAddressRange(&base, &bytes, i->address) && base == i->address &&
-	       bytes >= i->bytes;
+	return !cu.cuMemGetAddressRange(&base, &bytes, i->address) && i->address - base < bytes &&
+	       i->bytes <= bytes - (i->address - base);
+}
+
+static CUresult open_kind(const struct worker *w, struct import *i, const uint8_t *handle, int fd)
+{
+	switch (i->kind) {
+	case SVC_REGION_IPC:
+		return open_ipc(i, handle);
+	case SVC_REGION_POOL:
+		return pool_open(w, i, handle, fd);
+	default:
+		return open_fd(w, i, fd);
+	}
+}
+
+static int result_of(CUresult error)
+{
+	switch (error) {
+	case CUDA_ERROR_OUT_OF_MEMORY:
+		return NCCLSVC_NO_MEMORY;
+	case CUDA_ERROR_NOT_SUPPORTED:
+		return NCCLSVC_UNSUPPORTED;
+	default:
+		return NCCLSVC_SYSTEM;
+	}
+}
+
+static const char *not_opened(uint32_t kind)
+{
+	switch (kind) {
+	case SVC_REGION_IPC:
+		return "the CUDA IPC handle cannot be opened";
+	case SVC_REGION_POOL:
+		return gpu_api_pools() ? "the memory pool's memory cannot be imported"
+				       : "this driver has no memory pools: update it, or use "
+					 "cudaMalloc";
+	default:
+		return "the file descriptor cannot be imported as GPU memory";
+	}
 }
 
 void import_open(struct worker *w, struct worker_message *m, int fd)
@@ -219,17 +257,10 @@ void import_open(struct worker *w, struct worker_message *m, int fd)
 	i->buffer_id = m->region.buffer_id;
 	i->pid = m->region.pid;
 	i->users = i->opens = 1;
-	const bool shared = i->kind == SVC_REGION_IPC && open_already(w, i);
-	CUresult error = CUDA_SUCCESS;
-	if (!shared)
-		error = i->kind == SVC_REGION_IPC ? open_ipc(i, m->region.handle)
-						  : open_fd(w, i, fd);
+	const bool shared = i->kind != SVC_REGION_VMM && open_already(w, i);
+	CUresult error = shared ? CUDA_SUCCESS : open_kind(w, i, m->region.handle, fd);
 	if (worker_bad(w, error, "import")) {
-		refuse(m, error == CUDA_ERROR_OUT_OF_MEMORY ? NCCLSVC_NO_MEMORY : NCCLSVC_SYSTEM,
-		       i->kind == SVC_REGION_IPC
-			       ? "the CUDA IPC handle cannot be opened"
-			       : "the file descriptor cannot be imported as GPU memory",
-		       error);
+		refuse(m, result_of(error), not_opened(i->kind), error);
 		free(i);
 		return;
 	}
@@ -368,6 +399,9 @@ static void let_import_go(struct worker *w, struct import *i)
 	case SVC_REGION_IPC:
 		while (!error && i->opens--)
 			error = cu.cuIpcCloseMemHandle(i->address);
+		break;
+	case SVC_REGION_POOL:
+		error = pool_close(i);
 		break;
 	case SVC_REGION_VMM:
 		error = cu.cuMemUnmap(i->address, i->bytes);

@@ -19,7 +19,7 @@ enum worker_kind {
 	WORKER_DEVICE,	  /* from the probe, for each GPU; device. The last has text or nothing */
 	WORKER_SESSION,	  /* fd: the session memory. Answered */
 	WORKER_SESSION_CLOSE, /* nothing of it is in use any more */
-	WORKER_IMPORT,	      /* region, fd if VMM; answered with the address */
+	WORKER_IMPORT,	      /* region, fd if VMM or pool; answered with the address */
 	WORKER_LEND,	      /* region.bytes; answered with the address, bytes and an fd */
 	WORKER_SPAN_PARTS,    /* span: more parts of the next span */
 	WORKER_SPAN,	      /* region.bytes; answered with the address */

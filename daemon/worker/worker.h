@@ -7,7 +7,7 @@
  *   launch.c   from the queue to NCCL, in the order of the queue
  *   copy.c     the same without NCCL, where device memory is staged
  *   lane.c, redop.c   communicators; window.c: lent memory in NCCL's symmetric windows
- *   import.c, span.c  memory; probe.c: which GPUs there are
+ *   import.c, pool.c, span.c  memory; probe.c: which GPUs there are
  */
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
@@ -72,9 +72,10 @@ struct import {
 	uint32_t users;			     /* 0: to be let go */
 	uint32_t opens;			     /* IPC: how often to close it */
 	CUmemGenericAllocationHandle handle; /* VMM and lent */
+	CUmemoryPool pool;		     /* pool: this import's own */
 	struct import **parts;		     /* of a span, which uses them */
 	uint32_t nparts;
-	uint64_t buffer_id;		     /* IPC: of the process pid */
+	uint64_t buffer_id;		     /* IPC and pool: of the process pid */
 	int32_t pid;
 	struct import *prev, *next;
 };
@@ -163,10 +164,14 @@ void sessions_release(struct worker *w);
 void import_open(struct worker *w, struct worker_message *m, int fd);
 int import_lend(struct worker *w, struct worker_message *m); /* the fd, the caller's; or -1 */
 void import_close(struct worker *w, uint64_t address);
-struct import *import_find(struct worker *w, uint64_t address);
+struct import *import_find(const struct worker *w, uint64_t address);
 /* Maps memory at an address of its own. */
 CUresult import_map(const struct worker *w, CUmemGenericAllocationHandle handle, uint64_t bytes,
 		    CUdeviceptr *address);
+
+/* pool.c: imports of memory pools, address and pool of which are the import's */
+CUresult pool_open(const struct worker *w, struct import *i, const uint8_t *data, int fd);
+CUresult pool_close(const struct import *i);
 
 /* window.c */
 bool window_op(const struct launch *l);

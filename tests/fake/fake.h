@@ -76,14 +76,17 @@ bool arena_holds(CUdeviceptr p);
 /* ---- cuda_table.c: address ranges ---------------------------------------------------------- */
 
 enum range_kind {
-	RANGE_ALLOC = 1,  /* cuMemAlloc */
-	RANGE_POOL = 2,	  /* cuMemAllocAsync */
-	RANGE_IMPORT = 3, /* cuIpcOpenMemHandle */
-	RANGE_VMM = 4,	  /* cuMemMap */
-	RANGE_HOST = 5,	  /* cuMemHostRegister */
+	RANGE_ALLOC = 1,       /* cuMemAlloc */
+	RANGE_POOL = 2,	       /* cuMemAllocAsync, cuMemAllocFromPoolAsync */
+	RANGE_IMPORT = 3,      /* cuIpcOpenMemHandle */
+	RANGE_VMM = 4,	       /* cuMemMap */
+	RANGE_HOST = 5,	       /* cuMemHostRegister */
+	RANGE_POOL_IMPORT = 6, /* cuMemPoolImportPointer */
 };
+#define FAKE_POOL_ITSELF 100u /* a trailer's kind */
 
 struct vmm;
+struct CUstream_st;
 
 struct range {
 	char *base;
@@ -97,6 +100,9 @@ struct range {
 	struct physical physical; /* but for RANGE_VMM and RANGE_HOST */
 	unsigned opens;		  /* RANGE_IMPORT */
 	struct vmm *vmm;
+	struct CUmemPoolHandle_st *pool;   /* RANGE_POOL and RANGE_POOL_IMPORT */
+	const struct CUstream_st *freeing; /* that will free it */
+	struct range *next_kept;
 	bool accessible;
 };
 
@@ -110,6 +116,8 @@ struct range *table_add(const struct range *range);
 /* Waits until nothing pins it, and takes it out; free it. NULL: not there, or of another kind.
  * Under the write lock, which it drops meanwhile. */
 struct range *table_remove(CUdeviceptr base, enum range_kind kind);
+/* It is another allocation. Under the write lock. */
+void table_renew(struct range *range);
 struct range *table_next(size_t i); /* under the lock; NULL: no more */
 
 /* ---- cuda_stream.c ------------------------------------------------------------------------- */
@@ -124,8 +132,14 @@ struct CUctx_st *stream_context(const struct CUstream_st *stream);
 
 /* ---- cuda_memory.c ------------------------------------------------------------------------- */
 
-CUresult memory_new(struct CUctx_st *context, size_t bytes, enum range_kind kind, CUdeviceptr *p);
+CUresult memory_new(struct CUctx_st *context, size_t bytes, enum range_kind kind,
+		    struct CUmemPoolHandle_st *pool, CUdeviceptr *p);
 CUresult memory_free(CUdeviceptr p, enum range_kind kind);
+/* Maps the fd's memory and adds the range. *range has all but addresses and buffer id. */
+CUresult memory_map(int fd, struct range *range);
+/* cuda_pool.c: false: no memory of a pool begins there. */
+bool pool_free(CUdeviceptr p);
+bool pool_exportable(const struct CUmemPoolHandle_st *pool);
 /* cuda_vmm.c: what a mapping holds. Under the table's lock. */
 void vmm_unref(struct vmm *vmm);
 bool vmm_imported(const struct vmm *vmm);

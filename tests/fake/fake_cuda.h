@@ -24,6 +24,7 @@
 /* Under the names that the driver exports. */
 #define FAKE_DECLARE(function, exported, parameters) CUresult function parameters __asm__(exported);
 CUDA_FUNCTIONS(FAKE_DECLARE)
+CUDA_POOL_FUNCTIONS(FAKE_DECLARE)
 #undef FAKE_DECLARE
 
 /* ---- What the stand-in for NCCL needs beside them ---- */

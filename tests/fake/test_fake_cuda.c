@@ -26,7 +26,8 @@ static void every_function_is_there(void **state)
 	(void)state;
 #define SYMBOL(function, exported, parameters)	  {exported, 0},
 #define NCCL_SYMBOL(function, result, parameters) {#function, 0},
-	static const struct dynlib_symbol cuda[] = {CUDA_FUNCTIONS(SYMBOL)};
+	static const struct dynlib_symbol cuda[] = {CUDA_FUNCTIONS(SYMBOL)
+							    CUDA_POOL_FUNCTIONS(SYMBOL)};
 	static const struct dynlib_symbol nccl[] = {NCCL_FUNCTIONS(NCCL_SYMBOL)};
 	void *table[1];
 	char text[256] = "";
@@ -361,6 +362,188 @@ static void vmm_test(void **state)
 	crew_run(2, vmm, -1);
 }
 
+/* ---- Pools --------------------------------------------------------------------------------- */
+
+static CUmemoryPool pool_open(int types, int device)
+{
+	CUmemoryPool pool;
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+				.handleTypes = types,
+				.location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
+	OK(cuMemPoolCreate(&pool, &props));
+	return pool;
+}
+
+static bool freed(void *arg)
+{
+	uint64_t id;
+	return cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, *(CUdeviceptr *)arg) != 0;
+}
+
+/* Freed and allocated again: the same memory at the same address, but another allocation. */
+static void pool_reuse(struct crew *crew, int rank)
+{
+	(void)crew;
+	(void)rank;
+	CUdeviceptr a, b;
+	CUmemPoolPtrExportData data;
+	int fd;
+	gpu_open(0);
+	CUstream stream = stream_open(), other = stream_open();
+	CUmemoryPool pool = pool_open(1, 0), private = pool_open(0, 0);
+	OK(cuMemAllocFromPoolAsync(&a, MIB, pool, stream));
+	uint64_t id = buffer_id(a);
+	OK(cuMemsetD8Async(a, 7, MIB, stream));
+	OK(cuMemFreeAsync(a, stream));
+	CHECK(freed(&a));
+	CHECK_EQ(cuMemFreeAsync(a, stream), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemAllocFromPoolAsync(&b, MIB, pool, stream));
+	OK(cuStreamSynchronize(stream));
+	CHECK_EQ(b, a);
+	CHECK(buffer_id(b) > id);
+	CHECK_EQ(*(char *)host(b), 7);
+	id = buffer_id(b);
+	OK(cuMemFree(b));
+	CHECK(freed(&b));
+	/* A smaller one takes it, a larger one does not. */
+	OK(cuMemAllocFromPoolAsync(&a, 4096, pool, other));
+	CHECK_EQ(a, b);
+	CHECK(buffer_id(a) > id);
+	CHECK_EQ(cuMemFree(a + 8), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemFree(a));
+	OK(cuMemAllocFromPoolAsync(&a, 2 * MIB, pool, other));
+	CHECK(a != b);
+	/* The pool goes with its last allocation. */
+	OK(cuMemPoolDestroy(pool));
+	CHECK_EQ(cuMemAllocFromPoolAsync(&b, 4096, pool, other), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(files_named("memory-"), 4);
+	OK(cuMemFreeAsync(a, other));
+	OK(cuStreamSynchronize(other));
+	CHECK_EQ(files_named("memory-"), 1);
+	/* Private ones cannot be exported. */
+	OK(cuMemAllocFromPoolAsync(&a, MIB, private, stream));
+	CHECK_EQ(cuMemPoolExportToShareableHandle(&fd, private, 1, 0), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemPoolExportPointer(&data, a), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemAllocAsync(&b, MIB, stream));
+	CHECK_EQ(cuMemPoolExportPointer(&data, b), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemFree(a));
+	OK(cuMemFree(b));
+	OK(cuMemPoolDestroy(private));
+	CHECK_EQ(files_named("memory-"), 0);
+}
+
+static void pool_reuse_test(void **state)
+{
+	(void)state;
+	crew_run(1, pool_reuse, -1);
+}
+
+static void pool_owner(struct crew *crew)
+{
+	CUdeviceptr p;
+	CUmemPoolPtrExportData *data = (void *)crew->scratch;
+	int fd;
+	CUmemoryPool pool = pool_open(1, 0);
+	OK(cuMemAllocFromPoolAsync(&p, MIB, pool, NULL));
+	strcpy(host(p), "pooled");
+	OK(cuMemPoolExportToShareableHandle(&fd, pool, 1, 0));
+	OK(cuMemPoolExportPointer(data, p));
+	CHECK_EQ(cuMemPoolExportPointer(data, p + 8), CUDA_ERROR_INVALID_VALUE);
+	OK(svc_send(crew->socks[1][1], "x", 1, &fd, 1, 0));
+	close(fd);
+	crew_wait(crew, 1);
+	/* The next has the same memory. */
+	OK(cuMemFree(p));
+	OK(cuMemAllocFromPoolAsync(&p, MIB / 2, pool, NULL));
+	strcpy(host(p), "another");
+	OK(cuMemPoolExportPointer(data, p));
+	atomic_store(&crew->step, 2);
+	crew_wait(crew, 3);
+}
+
+static void pool_ipc(struct crew *crew, int rank)
+{
+	CUdeviceptr p, q, base;
+	CUmemoryPool pool, second;
+	CUmemPoolPtrExportData data;
+	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 1},
+				  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUcontext context;
+	int fd, flags = 9;
+	unsigned nfds;
+	size_t bytes;
+	char c;
+	gpu_open(0);
+	if (rank == 0) {
+		pool_owner(crew);
+		return;
+	}
+	CHECK_EQ(svc_recv(crew->socks[1][0], &c, 1, &fd, &nfds, 0), 1);
+	memcpy(&data, crew->scratch, sizeof(data));
+	int fds = open_fds();
+	OK(cuMemPoolImportFromShareableHandle(&pool, host((CUdeviceptr)fd), 1, 0));
+	OK(cuMemPoolGetAccess(&flags, pool, &(CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 0}));
+	CHECK_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+	CHECK_EQ(cuMemAllocFromPoolAsync(&p, MIB, pool, NULL), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuMemPoolExportToShareableHandle(&flags, pool, 1, 0), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemPoolImportPointer(&p, pool, &data));
+	CHECK_EQ(cuMemPoolImportPointer(&q, pool, &data), CUDA_ERROR_ALREADY_MAPPED);
+	OK(cuMemGetAddressRange(&base, &bytes, p + 100));
+	CHECK_EQ(base, p);
+	CHECK_EQ(bytes, MIB);
+	CHECK(strcmp(host(p), "pooled") == 0);
+	CHECK_EQ(fake_memory_imported(p), 1);
+	atomic_store(&crew->step, 1);
+	crew_wait(crew, 2);
+	/* What was freed there is another's now; this one says nothing of it. */
+	CHECK(strcmp(host(p), "another") == 0);
+	OK(cuMemPoolImportFromShareableHandle(&second, host((CUdeviceptr)fd), 1, 0));
+	memcpy(&data, crew->scratch, sizeof(data));
+	OK(cuMemPoolImportPointer(&q, second, &data));
+	CHECK(q != p);
+	OK(cuMemGetAddressRange(&base, &bytes, q));
+	CHECK_EQ(bytes, MIB / 2);
+	memset(&data, 0x5a, sizeof(data));
+	CHECK_EQ(cuMemPoolImportPointer(&base, second, &data), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemFree(q));
+	OK(cuMemPoolDestroy(second));
+	OK(cuMemFreeAsync(p, NULL));
+	OK(cuStreamSynchronize(NULL));
+	CHECK_EQ(cuMemFree(p), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemPoolDestroy(pool));
+	CHECK_EQ(open_fds(), fds);
+	/* Another GPU asks for access first. */
+	OK(cuDevicePrimaryCtxRetain(&context, 1));
+	OK(cuCtxSetCurrent(context));
+	memcpy(&data, crew->scratch, sizeof(data));
+	for (int may = 0; may < 2; may++) {
+		struct fake_pin pin;
+		OK(cuMemPoolImportFromShareableHandle(&pool, host((CUdeviceptr)fd), 1, 0));
+		OK(cuMemPoolGetAccess(&flags, pool, &access.location));
+		CHECK_EQ(flags, 0);
+		if (may)
+			OK(cuMemPoolSetAccess(pool, &access, 1));
+		OK(cuMemPoolImportPointer(&p, pool, &data));
+		CHECK_EQ(fake_pin(&pin, p, 8), may);
+		if (may)
+			fake_unpin(&pin);
+		OK(cuMemFree(p));
+		OK(cuMemPoolDestroy(pool));
+	}
+	close(fd);
+	fd = svc_memfd_create("plain", MIB, false);
+	CHECK_EQ(cuMemPoolImportFromShareableHandle(&pool, host((CUdeviceptr)fd), 1, 0),
+		 CUDA_ERROR_INVALID_VALUE);
+	close(fd);
+	atomic_store(&crew->step, 3);
+}
+
+static void pool_ipc_test(void **state)
+{
+	(void)state;
+	crew_run(2, pool_ipc, -1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -371,6 +554,8 @@ int main(void)
 		cmocka_unit_test(limits_test),
 		cmocka_unit_test(ipc_test),
 		cmocka_unit_test(vmm_test),
+		cmocka_unit_test(pool_reuse_test),
+		cmocka_unit_test(pool_ipc_test),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

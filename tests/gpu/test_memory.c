@@ -46,6 +46,8 @@ static void parts_rank(struct client *c)
 		/* One for all parts; what the kind before has left goes at the next allocation. */
 		CHECK_EQ(imports(&r), kind != MEMORY_LENT);
 		buffer_free(&b);
+		if (kind == MEMORY_POOL)
+			pool_drop(r.gpu); /* which says for sure that the memory is gone */
 	}
 	rank_close(&r);
 }
@@ -78,6 +80,9 @@ static void again_rank(struct client *c)
 				}
 			sum_here(&r, b.p, k, bytes / 4, "memory that was allocated again");
 			buffer_free(&b);
+			/* A pool has the same memory at an address, another pool has not. */
+			if (kind == MEMORY_POOL && k % 7 == 0)
+				pool_drop(r.gpu);
 		}
 		CHECK(imports(&r) <= 4);
 		if (!r.rank)
@@ -92,12 +97,66 @@ static void test_again(void)
 	crew_run(crew_size(), again_rank, NULL);
 }
 
+/* ---- A pool's memory, freed and allocated again in the order of a stream ---- */
+
+/* No host waits: each buffer is freed behind a task that has not begun, and the next is the same
+ * memory, or a part of it, or more. */
+static void pool_order_rank(struct client *c)
+{
+	enum { ROUNDS = 40, MOST = 3 * (1 << 20) / 4 };
+	struct rank r;
+	CUdeviceptr seen[ROUNDS], kept;
+	unsigned again = 0;
+	uint64_t spent = 0;
+	rank_open(&r, c);
+	CUmemoryPool pool = pool_of(r.gpu);
+	CHECK_CU(cu.cuMemAlloc(&kept, 4 * (size_t)ROUNDS * WORDS));
+	for (uint32_t k = 0; k < ROUNDS; k++) {
+		CUdeviceptr p;
+		size_t n = k % 4 == 3 ? MOST : k % 2 ? WORDS : MOST / 2;
+		stage("round %u", k);
+		CHECK_CU(cu.cuMemAllocFromPoolAsync(&p, 4 * n, pool, r.stream));
+		seen[k] = p;
+		for (uint32_t i = 0; i < k; i++)
+			if (seen[i] == p) {
+				again++;
+				break;
+			}
+		CHECK_CU(cu.cuMemsetD32Async(p, (k + 1) * (uint32_t)(r.rank + 1), n, r.stream));
+		spent -= now_ns();
+		CHECK_OK(ncclsvc_all_reduce(at(p), at(p), n, NCCLSVC_UINT32, NCCLSVC_SUM, r.comm,
+					    NULL));
+		spent += now_ns();
+		/* Its last words. */
+		CHECK_CU(cu.cuMemcpyDtoDAsync(kept + 4 * (size_t)k * WORDS, p + 4 * (n - WORDS),
+					      4 * WORDS, r.stream));
+		CHECK_CU(cu.cuMemFreeAsync(p, r.stream));
+	}
+	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+	CHECK_OK(ncclsvc_wait_all(r.session, WAIT_MS));
+	for (uint32_t k = 0; k < ROUNDS; k++)
+		gpu_check(kept + 4 * (size_t)k * WORDS, (k + 1) * (uint32_t)(r.n * (r.n + 1) / 2),
+			  WORDS, "memory of a pool that was freed on its stream");
+	CHECK(again); /* or this tests nothing */
+	if (!r.rank)
+		report("%u of %u allocations had an address that was used before; a first use "
+		       "takes %llu us",
+		       again, ROUNDS, (unsigned long long)spent / ROUNDS / 1000);
+	CHECK_CU(cu.cuMemFree(kept));
+	rank_close(&r);
+}
+
+static void test_pool_order(void)
+{
+	crew_run(crew_size(), pool_order_rank, NULL);
+}
+
 /* ---- Nothing stays ---- */
 
 static void churn(struct rank *r, unsigned rounds, uint64_t *random)
 {
 	for (unsigned k = 1; k <= rounds; k++) {
-		struct buffer b[3];
+		struct buffer b[MEMORY_KINDS];
 		stage("round %u of %u", k, rounds);
 		for (int kind = 0; kind < MEMORY_KINDS; kind++)
 			buffer_make(&b[kind], kind, r->gpu, r->session,
@@ -125,7 +184,7 @@ static void churn_rank(struct client *c)
 		check_failed(__FILE__, __LINE__, "%zu MiB of GPU memory are gone",
 			     (unused - now) / MIB);
 	/* What the last round left is found out with the next allocation. */
-	CHECK(info.imports <= 2);
+	CHECK(info.imports <= MEMORY_LENT);
 	CHECK_EQ(info.lent, 0);
 	say(c, 3);
 	CHECK_EQ(hear(c), 4);
@@ -263,6 +322,7 @@ static void test_two_sessions(void)
 const struct gpu_test memory_tests[] = {
 	{"memory/parts", test_parts, 2, 60, TEST_QUICK},
 	{"memory/again", test_again, 2, 60, TEST_QUICK},
+	{"memory/pool_order", test_pool_order, 2, 60, TEST_QUICK},
 	{"memory/churn", test_churn, 2, 240, TEST_QUICK},
 	{"memory/leavers", test_leavers, 2, 90, 0},
 	{"memory/two_sessions", test_two_sessions, 2, 60, TEST_QUICK},

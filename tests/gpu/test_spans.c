@@ -122,16 +122,21 @@ static void test_spans(void)
 	crew_run(crew_size(), spans_rank, NULL);
 }
 
-/* The daemon puts a span together again for the next worker. */
+/* The daemon puts a span together again for the next worker, and imports the rest again. */
 static void restored_rank(struct client *c)
 {
 	struct rank r;
 	struct segment s;
+	struct buffer b[MEMORY_LENT];
 	ncclsvc_result result;
 	rank_open(&r, c);
 	segment_open(&s, r.gpu);
 	segment_size(&s, CHUNKS);
 	sum_here(&r, s.base + 400, 1, CHUNK);
+	for (int kind = 0; kind < MEMORY_LENT; kind++) {
+		buffer_make(&b[kind], kind, r.gpu, r.session, MIB);
+		sum_here(&r, b[kind].p + 8, 1, 1000);
+	}
 	say(c, READY);
 	stage("waiting for the worker's end");
 	for (uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
@@ -141,6 +146,11 @@ static void restored_rank(struct client *c)
 	stage("rejoining");
 	CHECK_OK(ncclsvc_comm_rejoin(r.comm, WAIT_MS));
 	sum_here(&r, s.base + 400, 2, CHUNK);
+	for (int kind = 0; kind < MEMORY_LENT; kind++) {
+		stage("%s memory, imported again", memory_name(kind));
+		sum_here(&r, b[kind].p + 8, 2, 1000);
+		buffer_free(&b[kind]);
+	}
 	segment_close(&s);
 	rank_close(&r);
 }

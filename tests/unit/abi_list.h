@@ -76,7 +76,10 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	O(CUmemAllocationProp, allocFlags .compressionType)                                        \
 	O(CUmemAllocationProp, allocFlags .gpuDirectRDMACapable)                                   \
 	O(CUmemAllocationProp, allocFlags .usage) O(CUmemAccessDesc, location)                     \
-	O(CUmemAccessDesc, flags)
+	O(CUmemAccessDesc, flags) S(CUmemoryPool) S(CUmemPoolProps) S(CUmemPoolPtrExportData)      \
+	O(CUmemPoolProps, allocType) O(CUmemPoolProps, handleTypes) O(CUmemPoolProps, location)    \
+	O(CUmemPoolProps, win32SecurityAttributes) O(CUmemPoolProps, maxSize)                      \
+	O(CUmemPoolProps, usage) O(CUmemPoolProps, reserved) O(CUmemPoolPtrExportData, reserved)
 #define ABI_NCCL(C, S, O, P)                                                                       \
 	C(ncclSuccess) C(ncclUnhandledCudaError) C(ncclSystemError) C(ncclInternalError)           \
 	C(ncclInvalidArgument) C(ncclInvalidUsage) C(ncclRemoteError) C(ncclInProgress)            \
@@ -125,6 +128,9 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	F(cuStreamWaitValue64) F(cuStreamWriteValue64) F(cuStreamBatchMemOp)                       \
 	F(cuStreamWaitEvent) F(cuEventCreate) F(cuEventRecord) F(cuEventQuery)                     \
 	F(cuEventSynchronize) F(cuEventElapsedTime) F(cuEventDestroy)                              \
+	F(cuMemPoolCreate) F(cuMemPoolDestroy) F(cuMemAllocFromPoolAsync) F(cuMemPoolGetAccess)    \
+	F(cuMemPoolSetAccess) F(cuMemPoolExportToShareableHandle)                                  \
+	F(cuMemPoolImportFromShareableHandle) F(cuMemPoolExportPointer) F(cuMemPoolImportPointer)  \
 	F(cuModuleLoadData) F(cuModuleUnload) F(cuModuleGetFunction) F(cuLaunchKernel)
 
 #define ABI_C(name) {#name, (long long)(name)},
