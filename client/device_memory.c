@@ -110,7 +110,7 @@ static ncclsvc_result enter(struct gpu *g, const struct memory *m)
 
 /* Memory of a pool, if that was made to be shared: *fd is the caller's. */
 static ncclsvc_result export_pooled(struct gpu *g, const struct buffer *b, const struct memory *m,
-				    uint8_t *to, int *fd)
+				    struct svc_region_cuda *request, int *fd)
 {
 	CUmemPoolPtrExportData data;
 	CUcontext context;
@@ -128,7 +128,8 @@ static ncclsvc_result export_pooled(struct gpu *g, const struct buffer *b, const
 		e = cuda->cuMemPoolExportPointer(&data, m->base);
 	cuda->cuCtxPopCurrent(&context);
 	if (!e) {
-		memcpy(to, &data, sizeof(data));
+		memcpy(request->handle, &data, sizeof(data));
+		request->pool = pool_number(cuda, m->pool, m->base, m->buffer);
 		return NCCLSVC_OK;
 	}
 	if (pool)
@@ -234,7 +235,7 @@ static ncclsvc_result add(ncclsvc_session *s, struct gpu *g, const struct buffer
 	if (mapping)
 		r = export_mapping(g, b, &fd);
 	else if (m.pool)
-		r = export_pooled(g, b, &m, request.handle, &fd);
+		r = export_pooled(g, b, &m, &request, &fd);
 	else
 		r = export_allocation(g, b, &m, request.handle);
 	if (r)

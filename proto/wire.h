@@ -121,13 +121,15 @@ struct svc_region_reply {
  * cuMemAlloc, handle from cuIpcGetMemHandle. SVC_REGION_CUDA_FD: made by cuMemCreate, and one fd,
  * from cuMemExportToShareableHandle; handle is zero. SVC_REGION_CUDA_POOL: made by
  * cuMemAllocFromPoolAsync, one fd, from cuMemPoolExportToShareableHandle, and handle from
- * cuMemPoolExportPointer. The reply is svc_region_reply. */
+ * cuMemPoolExportPointer; the pool's number, which is zero in the others, is the same only for what the
+ * process knows to be of one pool, which then is imported once, and 0 if it does not. The reply is
+ * svc_region_reply. */
 struct svc_region_cuda {
 	uint64_t bytes;	    /* of the allocation */
 	uint64_t base;	    /* the client's address of it, for inspection */
 	uint64_t buffer_id; /* CU_POINTER_ATTRIBUTE_BUFFER_ID, for inspection */
 	int32_t device;	    /* the daemon's, as SVC_LIST_DEVICES numbers them */
-	uint32_t reserved;
+	uint32_t pool;	    /* the process's number for it, or 0 */
 	uint8_t handle[64];
 };
 

@@ -59,7 +59,7 @@ struct worker_message {
 			uint64_t address, bytes;
 			uint64_t buffer_id; /* with pid: which allocation this is, for good */
 			int32_t pid;
-			uint32_t unused;
+			uint32_t pool; /* with pid: which pool it is of; 0: not known */
 			uint8_t handle[64];
 		} region;
 		struct {
