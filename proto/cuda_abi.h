@@ -122,6 +122,7 @@ enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
 enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
 enum { CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
 enum { CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1 };
+enum { CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4 };
 
 typedef struct CUmemLocation_st {
 	int type;
@@ -282,7 +283,10 @@ typedef struct CUmemPoolPtrExportData_st {
 	X(cuMemPoolExportPointer, "cuMemPoolExportPointer",                                        \
 	  (CUmemPoolPtrExportData * data, CUdeviceptr p))                                          \
 	X(cuMemPoolImportPointer, "cuMemPoolImportPointer",                                        \
-	  (CUdeviceptr * p, CUmemoryPool pool, CUmemPoolPtrExportData *data))
+	  (CUdeviceptr * p, CUmemoryPool pool, CUmemPoolPtrExportData * data))                     \
+	X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute",                                          \
+	  (CUmemoryPool pool, int attribute, void *value))                                         \
+	X(cuMemPoolTrimTo, "cuMemPoolTrimTo", (CUmemoryPool pool, size_t keep))
 
 /* For programs with kernels of their own. */
 #define CUDA_KERNEL_FUNCTIONS(X)                                                                   \

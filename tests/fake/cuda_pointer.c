@@ -4,10 +4,25 @@
 
 #include "fake.h"
 
-bool fake_memory_imported(CUdeviceptr p)
+static const struct range *find(CUdeviceptr p)
+{
+	const struct range *r = table_find(p);
+	return r && r->kind == RANGE_POOL_CHUNK ? pool_allocation(r, p, 1) : r;
+}
+
+bool fake_memory_there(CUdeviceptr p, size_t bytes)
 {
 	pthread_rwlock_rdlock(&table_lock);
 	const struct range *r = table_find(p);
+	bool gone = bytes && r && r->kind == RANGE_POOL_CHUNK && !pool_allocation(r, p, bytes);
+	pthread_rwlock_unlock(&table_lock);
+	return !gone;
+}
+
+bool fake_memory_imported(CUdeviceptr p)
+{
+	pthread_rwlock_rdlock(&table_lock);
+	const struct range *r = find(p);
 	bool imported = r && (r->kind == RANGE_IMPORT || r->kind == RANGE_POOL_IMPORT ||
 			      (r->kind == RANGE_VMM && vmm_imported(r->vmm)));
 	pthread_rwlock_unlock(&table_lock);
@@ -21,7 +36,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *bytes, CUdeviceptr p)
 	if (error)
 		return error;
 	pthread_rwlock_rdlock(&table_lock);
-	const struct range *r = table_find(p);
+	const struct range *r = find(p);
 	bool device = r && r->kind != RANGE_HOST;
 	if (device && base)
 		*base = (uintptr_t)r->base;
@@ -96,7 +111,7 @@ static uint64_t attribute(const struct range *r, int what)
 /* Of what is being freed, the driver says nothing that could be relied on. */
 static const struct range *asked(CUdeviceptr p)
 {
-	const struct range *r = table_find(p);
+	const struct range *r = find(p);
 	return r && !r->freeing ? r : NULL;
 }
 

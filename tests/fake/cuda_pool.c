@@ -1,102 +1,227 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory pools. One that was created keeps what is freed for its next allocations, as the driver
- * does with those that can be shared: the same memory at the same address, and for work behind the
- * free on its stream at once. A default pool gives it back to the GPU. */
-#include <fcntl.h>
+ * Memory pools in the process that made them. One that was created keeps what is freed for its next
+ * allocations, for work behind the free on its stream at once, and what no allocation needs until
+ * it is trimmed. A default pool gives it back to the GPU. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-#include "fake.h"
+#include "pool.h"
 
-#define DATA_MAGIC UINT64_C(0x66616b65706f6f6c)
-#define FREED	   ((struct CUstream_st *)1) /* nobody can have it back */
+#define FREED ((struct CUstream_st *)1) /* nobody can have it back */
 
-/* All under the table's lock. */
-struct CUmemPoolHandle_st {
-	struct CUmemPoolHandle_st *next;
-	struct physical physical; /* a page that is nothing but the pool's identity */
-	int fd;			  /* of that */
-	int device;
-	unsigned users;	    /* ranges */
-	unsigned granted;   /* bits of devices that are not its own */
-	struct range *kept; /* freed */
-	bool exportable, imported, destroyed;
-};
-
-struct data {
-	uint64_t magic, pool;
-	struct physical physical;
-	uint64_t bytes;
-};
-_Static_assert(sizeof(struct data) <= sizeof(CUmemPoolPtrExportData), "a pointer's data fits");
-
-static struct CUmemPoolHandle_st *pools;
+static struct CUmemPoolHandle_st *handles;
+static struct pool *pools;
+static struct pool default_pools[FAKE_GPUS_MAX];
 static struct CUmemPoolHandle_st defaults[FAKE_GPUS_MAX];
 
-bool pool_exportable(const struct CUmemPoolHandle_st *pool)
+bool pool_exportable(CUmemoryPool handle)
 {
-	return pool->exportable && !pool->imported;
+	return handle->of->exportable;
 }
 
-static bool is_default(const struct CUmemPoolHandle_st *pool)
+bool pool_is_default(const struct pool *pool)
 {
-	return pool >= defaults && pool < defaults + FAKE_GPUS_MAX;
+	return !pool->base;
 }
 
-/* NULL: no such pool. */
-static struct CUmemPoolHandle_st *pool_find(CUmemoryPool handle)
+struct pool *pool_find(CUmemoryPool handle)
 {
-	struct CUmemPoolHandle_st *pool = pools;
-	if (is_default(handle))
-		return handle;
-	while (pool && (pool != handle || pool->destroyed))
-		pool = pool->next;
-	return pool;
+	const struct CUmemPoolHandle_st *h = handles;
+	if (handle >= defaults && handle < defaults + FAKE_GPUS_MAX)
+		return handle->of;
+	while (h && h != handle)
+		h = h->next;
+	return h && !h->of->destroyed ? h->of : NULL;
 }
 
-static CUresult pool_add(const struct CUmemPoolHandle_st *as, CUmemoryPool *handle)
+CUresult pool_handle(struct pool *pool, CUmemoryPool *handle)
 {
-	struct CUmemPoolHandle_st *pool = malloc(sizeof(*pool));
-	if (!pool) {
-		shared_drop(&as->physical, !as->imported);
-		close(as->fd);
+	struct CUmemPoolHandle_st *h = malloc(sizeof(*h));
+	if (!h)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*pool = *as;
-	pthread_rwlock_wrlock(&table_lock);
-	pool->next = pools;
-	pools = pool;
-	pthread_rwlock_unlock(&table_lock);
-	*handle = pool;
+	*h = (struct CUmemPoolHandle_st){handles, pool};
+	handles = h;
+	pool->handles++;
+	*handle = h;
 	return CUDA_SUCCESS;
 }
 
-/* To the GPU. */
-static void let_go(struct range *r)
+void pool_handle_drop(CUmemoryPool handle)
 {
-	arena_give(r->base, r->span);
-	shared_drop(&r->physical, r->kind == RANGE_POOL);
-	free(r);
+	struct CUmemPoolHandle_st **link = &handles;
+	while (*link != handle)
+		link = &(*link)->next;
+	*link = handle->next;
+	handle->of->handles--;
+	free(handle);
 }
 
-static void pool_unref(struct CUmemPoolHandle_st *pool)
+CUresult pool_add(const struct pool *as, CUmemoryPool *handle)
 {
-	if (!pool->destroyed || pool->users)
-		return;
-	while (pool->kept) {
-		struct range *r = pool->kept;
-		pool->kept = r->next_kept;
-		let_go(r);
+	struct pool *pool = malloc(sizeof(*pool));
+	CUresult error = CUDA_ERROR_OUT_OF_MEMORY;
+	if (pool) {
+		*pool = *as;
+		pool->base = arena_take(POOL_SPAN);
 	}
-	struct CUmemPoolHandle_st **link = &pools;
+	if (pool && pool->base)
+		error = pool_handle(pool, handle);
+	if (!error) {
+		pool->next = pools;
+		pools = pool;
+		return CUDA_SUCCESS;
+	}
+	if (pool && pool->base)
+		arena_give(pool->base, POOL_SPAN);
+	shared_drop(&as->physical, !as->imported);
+	close(as->fd);
+	free(pool);
+	return error;
+}
+
+struct pool *pools_next(const struct pool *pool)
+{
+	return pool ? pool->next : pools;
+}
+
+/* ---- Chunks -------------------------------------------------------------------------------- */
+
+bool pool_granted(const struct pool *pool, int device)
+{
+	return fake_physical(device) == pool->physical.gpu || pool->granted >> device & 1;
+}
+
+CUresult chunk_map(struct pool *pool, const struct chunk *chunk, int fd)
+{
+	struct chunk *c = malloc(sizeof(*c));
+	const struct range range = {.base = pool->base + chunk->at,
+				    .at = pool->base + chunk->at,
+				    .bytes = chunk->physical.bytes,
+				    .kind = RANGE_POOL_CHUNK,
+				    .device = pool->device,
+				    .of = pool,
+				    .accessible = pool_granted(pool, pool->device)};
+	if (!c || !table_add(&range)) {
+		free(c);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	/* An operation that is under way at the address goes on there. */
+	if (mmap(range.base, range.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
+	    MAP_FAILED)
+		abort();
+	*c = *chunk;
+	struct chunk **link = &pool->chunks;
+	while (*link && (*link)->at < c->at)
+		link = &(*link)->next;
+	c->next = *link;
+	*link = c;
+	return CUDA_SUCCESS;
+}
+
+void chunk_drop(struct pool *pool, struct chunk *chunk)
+{
+	char *base = pool->base + chunk->at;
+	struct chunk **link = &pool->chunks;
+	while (*link != chunk)
+		link = &(*link)->next;
+	*link = chunk->next;
+	free(table_remove((uintptr_t)base, RANGE_POOL_CHUNK));
+	if (mmap(base, chunk->physical.bytes, PROT_NONE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+		abort();
+	shared_drop(&chunk->physical, !pool->imported);
+	free(chunk);
+}
+
+void pool_drop(struct pool *pool)
+{
+	struct pool **link = &pools;
 	while (*link != pool)
 		link = &(*link)->next;
 	*link = pool->next;
+	while (pool->chunks)
+		chunk_drop(pool, pool->chunks);
+	arena_give(pool->base, POOL_SPAN);
 	close(pool->fd);
 	shared_drop(&pool->physical, !pool->imported);
 	free(pool);
 }
+
+/* Whether the bytes from `at` meet an allocation, not counting what `stream` will have freed; then
+ * *end is where that ends. */
+static bool occupied(const struct pool *pool, const char *at, size_t bytes,
+		     const struct CUstream_st *stream, const char **end)
+{
+	for (const struct range *r = pool->allocations; r; r = r->next)
+		if (r->base < at + bytes && at < r->base + r->bytes &&
+		    !(stream && r->freeing == stream)) {
+			*end = r->base + ROUND_UP(r->bytes, POOL_ALIGN);
+			return true;
+		}
+	return false;
+}
+
+/* Gives the GPU back what nothing is allocated in, and no operation is under way. */
+static void trim(struct pool *pool, uint64_t keep)
+{
+	const char *end;
+	uint64_t reserved = 0;
+	for (const struct chunk *c = pool->chunks; c; c = c->next)
+		reserved += c->physical.bytes;
+	for (struct chunk *c = pool->chunks, *next; c && reserved > keep; c = next) {
+		next = c->next;
+		const size_t bytes = c->physical.bytes;
+		const char *base = pool->base + c->at;
+		if (occupied(pool, base, bytes, NULL, &end) ||
+		    atomic_load(&table_find((uintptr_t)base)->pins))
+			continue;
+		chunk_drop(pool, c);
+		reserved -= bytes;
+	}
+}
+
+void pools_synchronized(void)
+{
+	pthread_rwlock_wrlock(&table_lock);
+	for (struct pool *p = pools; p; p = p->next)
+		if (!p->imported && !p->destroyed)
+			trim(p, p->threshold);
+	pthread_rwlock_unlock(&table_lock);
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
+{
+	CUresult error = enter();
+	if (error)
+		return error;
+	pthread_rwlock_wrlock(&table_lock);
+	struct pool *pool = pool_find(handle);
+	if (!pool || pool->imported)
+		error = CUDA_ERROR_INVALID_VALUE;
+	else if (!pool_is_default(pool))
+		trim(pool, keep);
+	pthread_rwlock_unlock(&table_lock);
+	return error;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool handle, int what, void *value)
+{
+	CUresult error = enter();
+	if (error)
+		return error;
+	pthread_rwlock_wrlock(&table_lock);
+	struct pool *pool = pool_find(handle);
+	if (!pool || pool->imported || what != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+		error = CUDA_ERROR_INVALID_VALUE;
+	else
+		memcpy(&pool->threshold, value, sizeof(pool->threshold));
+	pthread_rwlock_unlock(&table_lock);
+	return error;
+}
+
+/* ---- Pools --------------------------------------------------------------------------------- */
 
 CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
 {
@@ -110,26 +235,33 @@ CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
 	    props->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
 	    props->win32SecurityAttributes || memcmp(props->reserved, zeros, sizeof(zeros)) != 0)
 		return CUDA_ERROR_INVALID_VALUE;
-	struct CUmemPoolHandle_st pool = {.device = props->location.id,
-					  .exportable = props->handleTypes};
+	struct pool pool = {.device = props->location.id, .exportable = props->handleTypes};
 	error = shared_create(fake_physical(pool.device), FAKE_PAGE, FAKE_POOL_ITSELF,
 			      &pool.physical, &pool.fd);
-	return error ? error : pool_add(&pool, handle);
+	if (error)
+		return error;
+	pthread_rwlock_wrlock(&table_lock);
+	error = pool_add(&pool, handle);
+	pthread_rwlock_unlock(&table_lock);
+	return error;
 }
 
-/* What is allocated keeps it. */
+/* What is allocated keeps it; what is imported does not let it go. */
 CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
 	CUresult error = enter();
 	if (error)
 		return error;
 	pthread_rwlock_wrlock(&table_lock);
-	struct CUmemPoolHandle_st *pool = pool_find(handle);
-	if (!pool || is_default(pool)) {
+	struct pool *pool = pool_find(handle);
+	if (!pool || pool_is_default(pool) || (pool->imported && pool->users)) {
 		error = CUDA_ERROR_INVALID_VALUE;
+	} else if (pool->imported || !pool->users) {
+		pool_handle_drop(handle);
+		if (!pool->handles)
+			pool_drop(pool);
 	} else {
-		pool->destroyed = true;
-		pool_unref(pool);
+		pool->destroyed = true; /* its allocations still name the handle */
 	}
 	pthread_rwlock_unlock(&table_lock);
 	return error;
@@ -137,64 +269,102 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
 
 /* ---- Allocations --------------------------------------------------------------------------- */
 
-/* A range whose free is on its way, on the same stream, or one that was freed. NULL: none fits. */
-static struct range *reuse(struct CUmemPoolHandle_st *pool, size_t bytes,
-			   const struct CUstream_st *stream)
+struct range *pool_allocation(const struct range *chunk, CUdeviceptr p, size_t bytes)
 {
-	struct range *r;
-	for (size_t i = 0; (r = table_next(i)); i++)
-		if (r->pool == pool && r->freeing == stream && r->bytes <= bytes &&
-		    bytes <= r->physical.bytes) {
-			r->bytes = bytes;
-			r->freeing = NULL;
-			table_renew(r);
-			return r;
-		}
-	for (struct range **link = &pool->kept; (r = *link); link = &r->next_kept) {
-		if (bytes > r->physical.bytes)
+	struct range *found = NULL;
+	for (struct range *r = chunk->of->allocations; r; r = r->next)
+		if (!r->freeing && (uintptr_t)r->base <= p && p - (uintptr_t)r->base < r->bytes &&
+		    bytes <= r->bytes - (p - (uintptr_t)r->base) &&
+		    (!found || r->base > found->base))
+			found = r;
+	return found;
+}
+
+CUresult allocation_add(struct pool *pool, CUmemoryPool handle, const struct chunk *chunk,
+			char *base, size_t bytes)
+{
+	struct range *r = malloc(sizeof(*r));
+	if (!r)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*r = (struct range){.base = base,
+			    .at = base,
+			    .bytes = bytes,
+			    .kind = pool->imported ? RANGE_POOL_IMPORT : RANGE_POOL,
+			    .device = pool->device,
+			    .physical = chunk->physical,
+			    .pool = handle,
+			    .of = pool,
+			    .next = pool->allocations};
+	table_renew(r);
+	pool->allocations = r;
+	pool->users++;
+	return CUDA_SUCCESS;
+}
+
+/* The first place that is free, or will be when the stream gets there. */
+static bool find_place(const struct pool *pool, size_t bytes, const struct CUstream_st *stream,
+		       const struct chunk **chunk, char **base)
+{
+	for (const struct chunk *c = pool->chunks; c; c = c->next) {
+		const char *at = pool->base + c->at, *end = at + c->physical.bytes;
+		while (bytes <= (size_t)(end - at) && occupied(pool, at, bytes, stream, &at))
+			if (at > end)
+				at = end;
+		if (bytes > (size_t)(end - at))
 			continue;
-		const struct range new = {.base = r->base,
-					  .at = r->at,
-					  .bytes = bytes,
-					  .span = r->span,
-					  .kind = RANGE_POOL,
-					  .device = r->device,
-					  .physical = r->physical,
-					  .pool = pool,
-					  .accessible = true};
-		struct range *added = table_add(&new);
-		if (!added)
-			return NULL;
-		*link = r->next_kept;
-		free(r);
-		pool->users++;
-		return added;
+		*chunk = c;
+		*base = pool->base + (at - pool->base);
+		return true;
 	}
-	return NULL;
+	return false;
+}
+
+static CUresult grow(struct pool *pool, size_t bytes)
+{
+	int fd;
+	struct chunk chunk = {0};
+	const size_t wanted = ROUND_UP(bytes, POOL_CHUNK);
+	for (const struct chunk *c = pool->chunks; c && c->at - chunk.at < wanted; c = c->next)
+		chunk.at = c->at + c->physical.bytes;
+	if (wanted > POOL_SPAN - chunk.at || fake_fault("memory"))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult error =
+		shared_create(pool->physical.gpu, wanted, RANGE_POOL_CHUNK, &chunk.physical, &fd);
+	if (error)
+		return error;
+	error = chunk_map(pool, &chunk, fd);
+	close(fd);
+	if (error)
+		shared_drop(&chunk.physical, true);
+	return error;
 }
 
 static CUresult allocate(CUdeviceptr *p, size_t bytes, CUmemoryPool handle,
 			 const struct CUstream_st *stream)
 {
+	const struct chunk *chunk;
+	char *base;
+	CUresult error = CUDA_SUCCESS;
 	pthread_rwlock_wrlock(&table_lock);
-	struct CUmemPoolHandle_st *pool = pool_find(handle);
-	struct range *r = NULL;
-	bool good = bytes && pool && !pool->imported;
-	if (good && !is_default(pool))
-		r = reuse(pool, bytes, stream);
-	if (r)
-		*p = (uintptr_t)r->base;
-	else if (good)
-		pool->users++;
-	pthread_rwlock_unlock(&table_lock);
-	if (!good || r)
-		return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-	CUresult error = memory_new(context_of(pool->device), bytes, RANGE_POOL, pool, p);
-	if (!error)
-		return CUDA_SUCCESS;
-	pthread_rwlock_wrlock(&table_lock);
-	pool->users--;
-	pool_unref(pool);
+	struct pool *pool = pool_find(handle);
+	if (!bytes || !pool || pool->imported) {
+		error = CUDA_ERROR_INVALID_VALUE;
+	} else if (pool_is_default(pool)) {
+		pthread_rwlock_unlock(&table_lock);
+		return memory_new(context_of(pool->device), bytes, RANGE_POOL, handle, p);
+	} else if (bytes > POOL_SPAN) {
+		error = CUDA_ERROR_OUT_OF_MEMORY;
+	} else {
+		bool there = find_place(pool, bytes, stream, &chunk, &base);
+		if (!there)
+			error = grow(pool, bytes);
+		if (!error && !there && !find_place(pool, bytes, stream, &chunk, &base))
+			error = CUDA_ERROR_OUT_OF_MEMORY;
+		if (!error)
+			error = allocation_add(pool, handle, chunk, base, bytes);
+		if (!error)
+			*p = (uintptr_t)base;
+	}
 	pthread_rwlock_unlock(&table_lock);
 	return error;
 }
@@ -206,7 +376,8 @@ CUresult cuMemAllocAsync(CUdeviceptr *p, size_t bytes, CUstream handle)
 	if (!stream)
 		return error;
 	const int device = stream_context(stream)->device;
-	defaults[device].device = device;
+	default_pools[device].device = device;
+	defaults[device].of = &default_pools[device];
 	return allocate(p, bytes, &defaults[device], stream);
 }
 
@@ -217,266 +388,78 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t bytes, CUmemoryPool pool
 	return stream ? allocate(p, bytes, pool, stream) : error;
 }
 
+/* What begins there and is not being freed. */
 static struct range *pooled(CUdeviceptr p)
 {
 	struct range *r = table_find(p);
-	return r && (uintptr_t)r->base == p && r->pool && r->freeing != FREED ? r : NULL;
+	if (r && r->kind == RANGE_POOL_CHUNK) {
+		for (r = r->of->allocations; r && ((uintptr_t)r->base != p || r->freeing);)
+			r = r->next;
+		return r;
+	}
+	return r && (uintptr_t)r->base == p && r->kind == RANGE_POOL && !r->freeing ? r : NULL;
 }
 
-/* The lock is held, and given up. */
+/* The lock is held. */
 static void give_back(struct range *r)
 {
-	struct CUmemPoolHandle_st *pool = r->pool;
-	r->freeing = FREED;
-	r = table_remove((uintptr_t)r->base, r->kind);
-	if (r->kind == RANGE_POOL && !is_default(pool) && !pool->destroyed) {
-		r->next_kept = pool->kept;
-		pool->kept = r;
-	} else {
-		let_go(r);
+	struct pool *pool = r->of;
+	if (!pool) { /* a default pool's */
+		r->freeing = FREED;
+		r = table_remove((uintptr_t)r->base, r->kind);
+		arena_give(r->base, r->span);
+		shared_drop(&r->physical, true);
+		free(r);
+		return;
 	}
-	pool->users--;
-	pool_unref(pool);
-	pthread_rwlock_unlock(&table_lock);
+	struct range **link = &pool->allocations;
+	while (*link != r)
+		link = &(*link)->next;
+	*link = r->next;
+	if (!--pool->users && pool->destroyed) {
+		pool_handle_drop(r->pool);
+		pool_drop(pool);
+	}
+	free(r);
 }
 
 bool pool_free(CUdeviceptr p)
 {
 	pthread_rwlock_wrlock(&table_lock);
 	struct range *r = pooled(p);
-	if (r && !r->freeing) {
+	if (r)
 		give_back(r);
-		return true;
-	}
 	pthread_rwlock_unlock(&table_lock);
-	return false;
+	return r;
 }
-
-struct free {
-	CUdeviceptr p;
-	uint64_t buffer_id;
-};
 
 static void free_run(void *arg, const atomic_int *stop)
 {
-	struct free *f = arg;
+	if (atomic_load(stop))
+		return;
 	pthread_rwlock_wrlock(&table_lock);
-	struct range *r = atomic_load(stop) ? NULL : pooled(f->p);
-	if (r && r->buffer_id == f->buffer_id)
-		give_back(r);
-	else
-		pthread_rwlock_unlock(&table_lock);
-	free(f);
+	give_back(arg);
+	pthread_rwlock_unlock(&table_lock);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr p, CUstream handle)
 {
 	CUresult error;
 	struct CUstream_st *stream = stream_enter(handle, &error);
-	struct free *f = stream ? malloc(sizeof(*f)) : NULL;
-	if (!f)
-		return stream ? CUDA_ERROR_OUT_OF_MEMORY : error;
+	if (!stream)
+		return error;
 	pthread_rwlock_wrlock(&table_lock);
 	struct range *r = pooled(p);
-	if (!r || r->freeing) {
-		error = CUDA_ERROR_INVALID_VALUE;
-	} else {
-		*f = (struct free){p, r->buffer_id};
-		r->freeing = stream;
-	}
+	if (r)
+		r->freeing = stream; /* nobody else frees it */
 	pthread_rwlock_unlock(&table_lock);
-	if (error) {
-		free(f);
-		return error;
-	}
-	error = stream_put(stream, free_run, f);
+	if (!r)
+		return CUDA_ERROR_INVALID_VALUE;
+	error = stream_put(stream, free_run, r);
 	if (error) {
 		pthread_rwlock_wrlock(&table_lock);
-		r->freeing = NULL; /* nobody else frees or reuses it */
+		r->freeing = NULL;
 		pthread_rwlock_unlock(&table_lock);
-		free(f);
 	}
-	return error;
-}
-
-/* ---- Between processes --------------------------------------------------------------------- */
-
-static bool granted(const struct CUmemPoolHandle_st *pool, int device)
-{
-	return fake_physical(device) == pool->physical.gpu || pool->granted >> device & 1;
-}
-
-CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool handle, CUmemLocation *location)
-{
-	CUresult error = enter();
-	if (error)
-		return error;
-	pthread_rwlock_rdlock(&table_lock);
-	const struct CUmemPoolHandle_st *pool = pool_find(handle);
-	if (!pool || is_default(pool) || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
-	    !device_valid(location->id))
-		error = CUDA_ERROR_INVALID_VALUE;
-	else
-		*flags = granted(pool, location->id) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : 0;
-	pthread_rwlock_unlock(&table_lock);
-	return error;
-}
-
-CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *access, size_t n)
-{
-	CUresult error = enter();
-	if (error)
-		return error;
-	pthread_rwlock_wrlock(&table_lock);
-	struct CUmemPoolHandle_st *pool = pool_find(handle);
-	if (!pool || is_default(pool))
-		error = CUDA_ERROR_INVALID_VALUE;
-	for (size_t i = 0; i < n && !error; i++) {
-		if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-		    !device_valid(access[i].location.id) ||
-		    access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-			error = CUDA_ERROR_INVALID_VALUE;
-		else
-			pool->granted |= 1u << access[i].location.id;
-	}
-	pthread_rwlock_unlock(&table_lock);
-	return error;
-}
-
-CUresult cuMemPoolExportToShareableHandle(void *shareable, CUmemoryPool handle, int type,
-					  unsigned long long flags)
-{
-	CUresult error = enter();
-	if (error)
-		return error;
-	int fd = -1;
-	pthread_rwlock_rdlock(&table_lock);
-	const struct CUmemPoolHandle_st *pool = pool_find(handle);
-	if (!pool || !pool_exportable(pool) || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-	    flags)
-		error = CUDA_ERROR_INVALID_VALUE;
-	else
-		fd = fcntl(pool->fd, F_DUPFD_CLOEXEC, 0);
-	pthread_rwlock_unlock(&table_lock);
-	if (!error && fd < 0)
-		error = CUDA_ERROR_OUT_OF_MEMORY;
-	if (!error)
-		memcpy(shareable, &fd, sizeof(fd));
-	return error;
-}
-
-CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *handle, void *shareable, int type,
-					    unsigned long long flags)
-{
-	struct CUctx_st *context;
-	struct trailer t;
-	CUresult error = enter_context(&context);
-	if (error)
-		return error;
-	int fd = (int)(intptr_t)shareable;
-	if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags || !trailer_read(fd, &t) ||
-	    t.kind != FAKE_POOL_ITSELF)
-		return CUDA_ERROR_INVALID_VALUE;
-	struct CUmemPoolHandle_st pool = {.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0),
-					  .device = context->device,
-					  .physical = t.physical,
-					  .imported = true};
-	if (pool.fd < 0)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	error = shared_hold(pool.fd, &pool.physical, t.kind);
-	if (error) {
-		close(pool.fd);
-		return error;
-	}
-	return pool_add(&pool, handle);
-}
-
-CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr p)
-{
-	CUresult error = enter();
-	if (error)
-		return error;
-	struct data d = {.magic = DATA_MAGIC};
-	pthread_rwlock_rdlock(&table_lock);
-	const struct range *r = pooled(p);
-	if (r && !r->freeing && pool_exportable(r->pool)) {
-		d.pool = r->pool->physical.generation;
-		d.physical = r->physical;
-		d.bytes = r->bytes;
-	}
-	pthread_rwlock_unlock(&table_lock);
-	if (!d.bytes)
-		return CUDA_ERROR_INVALID_VALUE;
-	memset(data, 0, sizeof(*data));
-	memcpy(data, &d, sizeof(d));
-	return CUDA_SUCCESS;
-}
-
-/* One allocation has one address in an imported pool. */
-static bool imported_already(const struct CUmemPoolHandle_st *pool, const struct data *d)
-{
-	const struct range *r;
-	for (size_t i = 0; (r = table_next(i)); i++)
-		if (r->pool == pool && r->physical.generation == d->physical.generation)
-			return true;
-	return false;
-}
-
-static CUresult import(struct CUmemPoolHandle_st *pool, const struct data *d, struct range *range)
-{
-	struct trailer t;
-	CUresult error = CUDA_ERROR_INVALID_VALUE;
-	int fd = shared_find(&d->physical);
-	if (fd < 0)
-		return error;
-	if (trailer_read(fd, &t) && t.kind == RANGE_POOL && d->bytes <= t.physical.bytes) {
-		range->bytes = d->bytes;
-		range->physical = t.physical;
-		range->pool = pool;
-		error = shared_hold(fd, &range->physical, t.kind);
-		if (!error) {
-			error = memory_map(fd, range);
-			if (error)
-				shared_drop(&range->physical, false);
-		}
-	}
-	close(fd);
-	return error;
-}
-
-CUresult cuMemPoolImportPointer(CUdeviceptr *p, CUmemoryPool handle, CUmemPoolPtrExportData *data)
-{
-	struct CUctx_st *context;
-	struct data d;
-	CUresult error = enter_context(&context);
-	if (error)
-		return error;
-	memcpy(&d, data, sizeof(d));
-	if (fake_fault("memory"))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	struct range range = {.kind = RANGE_POOL_IMPORT, .device = context->device};
-	pthread_rwlock_wrlock(&table_lock);
-	struct CUmemPoolHandle_st *pool = pool_find(handle);
-	if (!pool || !pool->imported || d.magic != DATA_MAGIC || !d.bytes ||
-	    d.pool != pool->physical.generation) {
-		error = CUDA_ERROR_INVALID_VALUE;
-	} else if (imported_already(pool, &d)) {
-		error = CUDA_ERROR_ALREADY_MAPPED;
-	} else {
-		range.accessible = granted(pool, context->device);
-		pool->users++;
-	}
-	pthread_rwlock_unlock(&table_lock);
-	if (error)
-		return error;
-	error = import(pool, &d, &range);
-	if (!error) {
-		*p = (uintptr_t)range.base;
-		return CUDA_SUCCESS;
-	}
-	pthread_rwlock_wrlock(&table_lock);
-	pool->users--;
-	pool_unref(pool);
-	pthread_rwlock_unlock(&table_lock);
 	return error;
 }

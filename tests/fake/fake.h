@@ -34,7 +34,8 @@ size_t device_memory(void);
 /* A stream waits from here to there. */
 void connection_hold(void);
 void connection_give_back(void);
-/* Before a stream begins anything: until there is a connection for it, or its context has failed. */
+/* Before a stream begins anything: until there is a connection for it, or its context has failed.
+ */
 void connection_await(const atomic_int *stop);
 
 /* ---- shared.c: what all processes know ----------------------------------------------------- */
@@ -82,6 +83,7 @@ enum range_kind {
 	RANGE_VMM = 4,	       /* cuMemMap */
 	RANGE_HOST = 5,	       /* cuMemHostRegister */
 	RANGE_POOL_IMPORT = 6, /* cuMemPoolImportPointer */
+	RANGE_POOL_CHUNK = 7,  /* physical memory of a pool, own or imported */
 };
 #define FAKE_POOL_ITSELF 100u /* a trailer's kind */
 
@@ -101,8 +103,9 @@ struct range {
 	unsigned opens;		  /* RANGE_IMPORT */
 	struct vmm *vmm;
 	struct CUmemPoolHandle_st *pool;   /* RANGE_POOL and RANGE_POOL_IMPORT */
+	struct pool *of;		   /* what the pool that was created knows of itself */
 	const struct CUstream_st *freeing; /* that will free it */
-	struct range *next_kept;
+	struct range *next; /* of a pool: those are not in the table, its chunks are */
 	bool accessible;
 };
 
@@ -139,7 +142,11 @@ CUresult memory_free(CUdeviceptr p, enum range_kind kind);
 CUresult memory_map(int fd, struct range *range);
 /* cuda_pool.c: false: no memory of a pool begins there. */
 bool pool_free(CUdeviceptr p);
-bool pool_exportable(const struct CUmemPoolHandle_st *pool);
+bool pool_exportable(struct CUmemPoolHandle_st *pool);
+/* The chunk's allocation that holds the bytes, or NULL. Under the table's lock. */
+struct range *pool_allocation(const struct range *chunk, CUdeviceptr p, size_t bytes);
+/* The process has waited for a stream: pools let go of what they do not keep. */
+void pools_synchronized(void);
 /* cuda_vmm.c: what a mapping holds. Under the table's lock. */
 void vmm_unref(struct vmm *vmm);
 bool vmm_imported(const struct vmm *vmm);

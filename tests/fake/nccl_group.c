@@ -36,6 +36,15 @@ static ncclResult_t streams_join(const struct launch *l, const struct launch *ot
 	return error ? nccl_error(ncclUnhandledCudaError, "CUDA error %d", error) : ncclSuccess;
 }
 
+static bool memory_there(const struct launch *l)
+{
+	for (const struct work *w = l->works; w; w = w->next)
+		if (!fake_memory_there((uintptr_t)w->src, src_bytes(l->comm, &w->call)) ||
+		    !fake_memory_there((uintptr_t)w->dst, dst_bytes(l->comm, &w->call)))
+			return false;
+	return true;
+}
+
 static ncclResult_t launch(struct launch *l)
 {
 	struct ncclComm *c = l->comm; /* l may be gone as soon as it is enqueued */
@@ -44,6 +53,10 @@ static ncclResult_t launch(struct launch *l)
 	if (!error && context != c->context) {
 		launch_drop(l);
 		return nccl_error(ncclInvalidArgument, "the stream is of another device");
+	}
+	if (!memory_there(l)) {
+		launch_drop(l);
+		return nccl_error(ncclInvalidArgument, "a buffer is no memory any more");
 	}
 	l->ticket = atomic_load(&c->launched) + 1;
 	if (!error)

@@ -56,6 +56,7 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	C(CU_STREAM_MEM_OP_WAIT_VALUE_64) C(CU_STREAM_MEM_OP_WRITE_VALUE_64)                       \
 	C(CU_MEM_ALLOCATION_TYPE_PINNED) C(CU_MEM_LOCATION_TYPE_DEVICE)                            \
 	C(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) C(CU_MEM_ACCESS_FLAGS_PROT_READWRITE)          \
+	C(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)                                                       \
 	C(CU_MEM_ALLOC_GRANULARITY_MINIMUM) C(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) S(CUresult)    \
 	S(CUdevice) S(CUdeviceptr) S(CUcontext) S(CUstream) S(CUevent) S(CUgraph)                  \
 	S(CUmemGenericAllocationHandle) S(CUuuid) S(CUipcMemHandle) S(CUstreamBatchMemOpParams)    \
@@ -131,6 +132,7 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	F(cuMemPoolCreate) F(cuMemPoolDestroy) F(cuMemAllocFromPoolAsync) F(cuMemPoolGetAccess)    \
 	F(cuMemPoolSetAccess) F(cuMemPoolExportToShareableHandle)                                  \
 	F(cuMemPoolImportFromShareableHandle) F(cuMemPoolExportPointer) F(cuMemPoolImportPointer)  \
+	F(cuMemPoolSetAttribute) F(cuMemPoolTrimTo)                                                \
 	F(cuModuleLoadData) F(cuModuleUnload) F(cuModuleGetFunction) F(cuLaunchKernel)
 
 #define ABI_C(name) {#name, (long long)(name)},
