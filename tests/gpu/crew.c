@@ -41,6 +41,18 @@ void rank_open(struct rank *r, struct client *c)
 	rank_join(r);
 }
 
+void rank_open_second(struct rank *second, const struct rank *r)
+{
+	ncclsvc_unique_id id = r->c->id;
+	*second = *r;
+	second->session = session_open(r->c->daemon);
+	second->stream = gpu_stream();
+	CHECK_OK(ncclsvc_stream_set(second->session, second->stream, 0));
+	id.bytes[2] ^= 1;
+	CHECK_OK(ncclsvc_comm_join_device(second->session, &id, r->n, r->rank, r->gpu, WAIT_MS,
+					  &second->comm));
+}
+
 void rank_close(struct rank *r)
 {
 	stage("leaving");
@@ -62,17 +74,21 @@ void rank_sync(struct rank *r)
 	CHECK_OK(ncclsvc_comm_error(r->comm));
 }
 
+void rank_sum(struct rank *r, CUdeviceptr p, uint32_t value, size_t n, const char *what)
+{
+	ncclsvc_task task;
+	CHECK_CU(cu.cuMemsetD32Async(p, value * (uint32_t)(r->rank + 1), n, r->stream));
+	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), n, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm, &task));
+	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
+	rank_wait(r, task);
+	gpu_check(p, value * (uint32_t)(r->n * (r->n + 1) / 2), n, what);
+}
+
 void rank_check_usable(struct rank *r)
 {
 	CUdeviceptr p;
-	ncclsvc_task task;
 	CHECK_CU(cu.cuMemAlloc(&p, WORDS * sizeof(uint32_t)));
-	CHECK_CU(cu.cuMemsetD32Async(p, (unsigned)r->rank + 1, WORDS, r->stream));
-	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm,
-				    &task));
-	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
-	rank_wait(r, task);
-	gpu_check(p, (uint32_t)(r->n * (r->n + 1) / 2), WORDS, "the sum over all ranks");
+	rank_sum(r, p, 1, WORDS, "the sum over all ranks");
 	CHECK_CU(cu.cuMemFree(p));
 }
 

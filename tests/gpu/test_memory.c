@@ -11,17 +11,6 @@
 #define BIG    (32 * MIB)
 #define LEEWAY (64 * MIB) /* of GPU memory: what driver and NCCL keep for themselves */
 
-/* The sum over all ranks of `value` at p, in place. */
-static void sum_here(struct rank *r, CUdeviceptr p, uint32_t value, size_t n, const char *what)
-{
-	ncclsvc_task task;
-	CHECK_CU(cu.cuMemsetD32Async(p, value * (uint32_t)(r->rank + 1), n, r->stream));
-	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), n, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm, &task));
-	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
-	rank_wait(r, task);
-	gpu_check(p, value * (uint32_t)(r->n * (r->n + 1) / 2), n, what);
-}
-
 static unsigned imports(struct rank *r)
 {
 	return device_info(r->session, r->gpu).imports;
@@ -40,9 +29,9 @@ static void parts_rank(struct client *c)
 		for (uint32_t k = 1; k <= 50; k++) {
 			size_t offset = draw(&random) % (BIG / 4 - WORDS) * 4;
 			stage("%s memory, round %u at %zu", memory_name(kind), k, offset);
-			sum_here(&r, b.p + offset, k, WORDS, "a part of an allocation");
+			rank_sum(&r, b.p + offset, k, WORDS, "a part of an allocation");
 		}
-		sum_here(&r, b.p + BIG - 4 * WORDS, 7, WORDS, "an allocation's end");
+		rank_sum(&r, b.p + BIG - 4 * WORDS, 7, WORDS, "an allocation's end");
 		/* One for all parts; what the kind before has left goes at the next allocation. */
 		CHECK_EQ(imports(&r), kind != MEMORY_LENT);
 		buffer_free(&b);
@@ -78,7 +67,7 @@ static void again_rank(struct client *c)
 					again++;
 					break;
 				}
-			sum_here(&r, b.p, k, bytes / 4, "memory that was allocated again");
+			rank_sum(&r, b.p, k, bytes / 4, "memory that was allocated again");
 			buffer_free(&b);
 			/* A pool has the same memory at an address, another pool has not. */
 			if (kind == MEMORY_POOL && k % 7 == 0)
@@ -97,60 +86,6 @@ static void test_again(void)
 	crew_run(crew_size(), again_rank, NULL);
 }
 
-/* ---- A pool's memory, freed and allocated again in the order of a stream ---- */
-
-/* No host waits: each buffer is freed behind a task that has not begun, and the next is the same
- * memory, or a part of it, or more. */
-static void pool_order_rank(struct client *c)
-{
-	enum { ROUNDS = 40, MOST = 3 * (1 << 20) / 4 };
-	struct rank r;
-	CUdeviceptr seen[ROUNDS], kept;
-	unsigned again = 0;
-	uint64_t spent = 0;
-	rank_open(&r, c);
-	CUmemoryPool pool = pool_of(r.gpu);
-	CHECK_CU(cu.cuMemAlloc(&kept, 4 * (size_t)ROUNDS * WORDS));
-	for (uint32_t k = 0; k < ROUNDS; k++) {
-		CUdeviceptr p;
-		size_t n = k % 4 == 3 ? MOST : k % 2 ? WORDS : MOST / 2;
-		stage("round %u", k);
-		CHECK_CU(cu.cuMemAllocFromPoolAsync(&p, 4 * n, pool, r.stream));
-		seen[k] = p;
-		for (uint32_t i = 0; i < k; i++)
-			if (seen[i] == p) {
-				again++;
-				break;
-			}
-		CHECK_CU(cu.cuMemsetD32Async(p, (k + 1) * (uint32_t)(r.rank + 1), n, r.stream));
-		spent -= now_ns();
-		CHECK_OK(ncclsvc_all_reduce(at(p), at(p), n, NCCLSVC_UINT32, NCCLSVC_SUM, r.comm,
-					    NULL));
-		spent += now_ns();
-		/* Its last words. */
-		CHECK_CU(cu.cuMemcpyDtoDAsync(kept + 4 * (size_t)k * WORDS, p + 4 * (n - WORDS),
-					      4 * WORDS, r.stream));
-		CHECK_CU(cu.cuMemFreeAsync(p, r.stream));
-	}
-	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
-	CHECK_OK(ncclsvc_wait_all(r.session, WAIT_MS));
-	for (uint32_t k = 0; k < ROUNDS; k++)
-		gpu_check(kept + 4 * (size_t)k * WORDS, (k + 1) * (uint32_t)(r.n * (r.n + 1) / 2),
-			  WORDS, "memory of a pool that was freed on its stream");
-	CHECK(again); /* or this tests nothing */
-	if (!r.rank)
-		report("%u of %u allocations had an address that was used before; a first use "
-		       "takes %llu us",
-		       again, ROUNDS, (unsigned long long)spent / ROUNDS / 1000);
-	CHECK_CU(cu.cuMemFree(kept));
-	rank_close(&r);
-}
-
-static void test_pool_order(void)
-{
-	crew_run(crew_size(), pool_order_rank, NULL);
-}
-
 /* ---- Nothing stays ---- */
 
 static void churn(struct rank *r, unsigned rounds, uint64_t *random)
@@ -162,7 +97,7 @@ static void churn(struct rank *r, unsigned rounds, uint64_t *random)
 			buffer_make(&b[kind], kind, r->gpu, r->session,
 				    (1 + draw(random) % 8) * MIB);
 		for (int kind = 0; kind < MEMORY_KINDS; kind++)
-			sum_here(r, b[kind].p, k, 100, memory_name(kind));
+			rank_sum(r, b[kind].p, k, 100, memory_name(kind));
 		for (int kind = 0; kind < MEMORY_KINDS; kind++)
 			buffer_free(&b[kind]);
 	}
@@ -223,7 +158,7 @@ static void leaver_rank(struct client *c)
 	rank_open(&r, c);
 	for (int kind = 0; kind < MEMORY_KINDS; kind++) {
 		buffer_make(&b[kind], kind, r.gpu, r.session, 256 * MIB / (setup.fake ? 16 : 1));
-		sum_here(&r, b[kind].p, 3, WORDS, memory_name(kind));
+		rank_sum(&r, b[kind].p, 3, WORDS, memory_name(kind));
 	}
 	/* The others' part of the last task may not be over yet. */
 	say(c, 1);
@@ -282,21 +217,14 @@ static void two_sessions_rank(struct client *c)
 	struct rank r, second;
 	struct buffer b;
 	rank_open(&r, c);
-	second = r;
-	second.session = session_open(c->daemon);
-	second.stream = gpu_stream();
-	CHECK_OK(ncclsvc_stream_set(second.session, second.stream, 0));
-	ncclsvc_unique_id id = c->id;
-	id.bytes[2] ^= 1;
-	CHECK_OK(ncclsvc_comm_join_device(second.session, &id, r.n, r.rank, r.gpu, WAIT_MS,
-					  &second.comm));
+	rank_open_second(&second, &r);
 	for (int kind = 0; kind < MEMORY_LENT; kind++) {
 		stage("%s memory", memory_name(kind));
 		buffer_make(&b, kind, r.gpu, r.session, BIG);
 		for (uint32_t k = 1; k <= 5; k++) {
-			sum_here(&r, b.p, k, WORDS, "the first session's part");
-			sum_here(&second, b.p + BIG / 2, k, WORDS, "the second session's part");
-			sum_here(&second, b.p, k, WORDS, "the first session's part, by the second");
+			rank_sum(&r, b.p, k, WORDS, "the first session's part");
+			rank_sum(&second, b.p + BIG / 2, k, WORDS, "the second session's part");
+			rank_sum(&second, b.p, k, WORDS, "the first session's part, by the second");
 		}
 		if (kind != MEMORY_LENT - 1)
 			buffer_free(&b);
@@ -305,7 +233,7 @@ static void two_sessions_rank(struct client *c)
 	stage("one session closes");
 	ncclsvc_close(r.session);
 	for (uint32_t k = 1; k <= 5; k++) {
-		sum_here(&second, b.p, k, WORDS, "memory that one session has left");
+		rank_sum(&second, b.p, k, WORDS, "memory that one session has left");
 		sleep_ms(20);
 	}
 	buffer_free(&b);
@@ -322,7 +250,6 @@ static void test_two_sessions(void)
 const struct gpu_test memory_tests[] = {
 	{"memory/parts", test_parts, 2, 60, TEST_QUICK},
 	{"memory/again", test_again, 2, 60, TEST_QUICK},
-	{"memory/pool_order", test_pool_order, 2, 60, TEST_QUICK},
 	{"memory/churn", test_churn, 2, 240, TEST_QUICK},
 	{"memory/leavers", test_leavers, 2, 90, 0},
 	{"memory/two_sessions", test_two_sessions, 2, 60, TEST_QUICK},

@@ -56,17 +56,6 @@ static void segment_close(struct segment *s)
 	CHECK_CU(cu.cuMemAddressFree(s->base, RESERVED * CHUNK));
 }
 
-/* The sum over all ranks of n words there, in place, and of one piece from another to a third. */
-static void sum_here(struct rank *r, CUdeviceptr p, uint32_t value, size_t n)
-{
-	ncclsvc_task task;
-	CHECK_CU(cu.cuMemsetD32Async(p, value * (uint32_t)(r->rank + 1), n, r->stream));
-	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), n, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm, &task));
-	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
-	rank_wait(r, task);
-	gpu_check(p, value * (uint32_t)(r->n * (r->n + 1) / 2), n, "a sum across mappings");
-}
-
 static void spans_rank(struct client *c)
 {
 	struct rank r;
@@ -82,7 +71,7 @@ static void spans_rank(struct client *c)
 		const size_t room = s.mapped * CHUNK / 4 - n;
 		const size_t offset = draw(&random) % (room + 1);
 		stage("round %u: %zu words at %zu", k, n, offset);
-		sum_here(&r, s.base + offset * 4, k, n);
+		rank_sum(&r, s.base + offset * 4, k, n, "a sum across mappings");
 		if (k % 7 == 0) /* other memory at known addresses */
 			segment_size(&s, CHUNKS / 2);
 		segment_size(&s, CHUNKS + k % 3);
@@ -99,7 +88,7 @@ static void spans_rank(struct client *c)
 	if (!setup.quick) {
 		stage("more parts than fit into a message");
 		segment_size(&s, 250);
-		sum_here(&r, s.base + 12, 5, (250 * CHUNK - 12) / 4);
+		rank_sum(&r, s.base + 12, 5, (250 * CHUNK - 12) / 4, "a sum across mappings");
 	}
 	stage("beyond the end");
 	CHECK_RESULT(ncclsvc_all_reduce(at(s.base + 4), at(s.base + 4), s.mapped * CHUNK / 4,
@@ -109,7 +98,7 @@ static void spans_rank(struct client *c)
 	/* All of it goes, once something else is used. */
 	CUdeviceptr p;
 	CHECK_CU(cu.cuMemAlloc(&p, MIB));
-	sum_here(&r, p, 3, 100);
+	rank_sum(&r, p, 3, 100, "a sum across mappings");
 	for (uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
 	     device_info(r.session, r.gpu).imports > 1; sleep_ms(5))
 		CHECK(now_ns() < end);
@@ -132,10 +121,10 @@ static void restored_rank(struct client *c)
 	rank_open(&r, c);
 	segment_open(&s, r.gpu);
 	segment_size(&s, CHUNKS);
-	sum_here(&r, s.base + 400, 1, CHUNK);
+	rank_sum(&r, s.base + 400, 1, CHUNK, "a sum across mappings");
 	for (int kind = 0; kind < MEMORY_LENT; kind++) {
 		buffer_make(&b[kind], kind, r.gpu, r.session, MIB);
-		sum_here(&r, b[kind].p + 8, 1, 1000);
+		rank_sum(&r, b[kind].p + 8, 1, 1000, "a sum across mappings");
 	}
 	say(c, READY);
 	stage("waiting for the worker's end");
@@ -145,10 +134,10 @@ static void restored_rank(struct client *c)
 	CHECK_RESULT(result, NCCLSVC_WORKER_LOST);
 	stage("rejoining");
 	CHECK_OK(ncclsvc_comm_rejoin(r.comm, WAIT_MS));
-	sum_here(&r, s.base + 400, 2, CHUNK);
+	rank_sum(&r, s.base + 400, 2, CHUNK, "a sum across mappings");
 	for (int kind = 0; kind < MEMORY_LENT; kind++) {
 		stage("%s memory, imported again", memory_name(kind));
-		sum_here(&r, b[kind].p + 8, 2, 1000);
+		rank_sum(&r, b[kind].p + 8, 2, 1000, "a sum across mappings");
 		buffer_free(&b[kind]);
 	}
 	segment_close(&s);
