@@ -193,42 +193,6 @@ static void lies(struct client *c, CUdeviceptr p)
 	close(fd);
 }
 
-/* The same of a pool. */
-static void pool_lies(struct client *c)
-{
-	struct raw raw;
-	struct buffer b;
-	struct raw_reply reply;
-	CUmemPoolPtrExportData data;
-	int fd, plain = svc_memfd_create("no pool", BYTES, true);
-	raw_open(&raw, c->daemon);
-	buffer_make(&b, MEMORY_POOL, 0, NULL, BYTES);
-	CHECK_CU(cu.cuMemPoolExportToShareableHandle(&fd, pool_of(0),
-						     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-	CHECK_CU(cu.cuMemPoolExportPointer(&data, b.p));
-	struct svc_region_cuda good = {.bytes = BYTES, .base = b.p, .buffer_id = b.p}, r = good;
-	memcpy(good.handle, &data, sizeof(good.handle));
-	stage("a pool's pointer that is nothing");
-	memset(r.handle, 0x5a, sizeof(r.handle));
-	raw_refused(&raw, SVC_REGION_CUDA_POOL, &r, sizeof(r), &fd, 1, NCCLSVC_SYSTEM,
-		    "cannot be imported");
-	stage("a pool that is a file");
-	r = good;
-	raw_refused(&raw, SVC_REGION_CUDA_POOL, &r, sizeof(r), &plain, 1, NCCLSVC_SYSTEM,
-		    "cannot be imported");
-	stage("a pool's allocation that is said to be longer");
-	r.bytes = 4096 * MIB;
-	raw_refused(&raw, SVC_REGION_CUDA_POOL, &r, sizeof(r), &fd, 1, NCCLSVC_INVALID_ARGUMENT,
-		    "shorter");
-	stage("the same without lies");
-	raw_call(&raw, SVC_REGION_CUDA_POOL, &good, sizeof(good), &fd, 1, &reply);
-	CHECK_EQ(reply.header.result, 0);
-	raw_close(&raw);
-	close(fd);
-	close(plain);
-	buffer_free(&b);
-}
-
 static uint32_t raw_mapping(struct raw *raw, const struct buffer *b)
 {
 	CUmemGenericAllocationHandle handle;
@@ -301,6 +265,61 @@ static void two_names(struct client *c)
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;
 	     gpu_unused_memory() + bytes / 2 < unused; sleep_ms(10))
 		CHECK(now_ns() < end);
+}
+
+/* What is said of a pool. */
+static void pool_lies(struct client *c)
+{
+	struct raw raw;
+	struct buffer b;
+	struct raw_reply reply;
+	struct svc_record record;
+	uint32_t names[2];
+	CUmemPoolPtrExportData data;
+	int fd, plain = svc_memfd_create("no pool", BYTES, true);
+	raw_open(&raw, c->daemon);
+	buffer_make(&b, MEMORY_POOL, 0, NULL, BYTES);
+	CHECK_CU(cu.cuMemPoolExportToShareableHandle(&fd, pool_of(0),
+						     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	CHECK_CU(cu.cuMemPoolExportPointer(&data, b.p));
+	struct svc_region_cuda good = {.bytes = BYTES, .base = b.p, .buffer_id = b.p}, r = good;
+	memcpy(good.handle, &data, sizeof(good.handle));
+	stage("a pool's pointer that is nothing");
+	memset(r.handle, 0x5a, sizeof(r.handle));
+	raw_refused(&raw, SVC_REGION_CUDA_POOL, &r, sizeof(r), &fd, 1, NCCLSVC_SYSTEM,
+		    "cannot be imported");
+	stage("a pool that is a file");
+	r = good;
+	raw_refused(&raw, SVC_REGION_CUDA_POOL, &r, sizeof(r), &plain, 1, NCCLSVC_SYSTEM,
+		    "cannot be imported");
+	stage("a pool's allocation that is said to be longer");
+	r.bytes = 4096 * MIB;
+	raw_refused(&raw, SVC_REGION_CUDA_POOL, &r, sizeof(r), &fd, 1, NCCLSVC_INVALID_ARGUMENT,
+		    "shorter");
+	stage("a pool's number for what is of none");
+	r = good;
+	r.pool = 1;
+	raw_refused(&raw, SVC_REGION_CUDA, &r, sizeof(r), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
+		    "pool");
+	stage("the same under two names");
+	raw_join_gpu(&raw, &record);
+	for (int i = 0; i < 2; i++, good.buffer_id++, good.pool = 7) {
+		raw_call(&raw, SVC_REGION_CUDA_POOL, &good, sizeof(good), &fd, 1, &reply);
+		CHECK_EQ(reply.header.result, 0);
+		names[i] = reply.region.region;
+	}
+	for (int i = 0; i < 2; i++) {
+		record.src_region = record.dst_region = names[0];
+		CHECK_EQ(raw_submit_wait(&raw, record).result, 0);
+		raw_call(&raw, SVC_REGION_DEL, &(struct svc_region_del){.region = names[1]},
+			 sizeof(struct svc_region_del), NULL, 0, &reply);
+		CHECK_EQ(reply.header.result, i ? NCCLSVC_NOT_FOUND : 0);
+		sleep_ms(20);
+	}
+	raw_close(&raw);
+	close(fd);
+	close(plain);
+	buffer_free(&b);
 }
 
 /* Spans of what is not there, or of another kind; and one that outlives its parts. */

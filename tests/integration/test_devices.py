@@ -144,7 +144,9 @@ class Devices(unittest.TestCase):
             region = svc.REGION_CUDA_REQUEST.pack(size, 0, 0, 0, reserved, bytes(64))
             self.refused(session, "INVALID_ARGUMENT", svc.REGION_CUDA, region)
             self.refused(session, "INVALID_ARGUMENT", svc.REGION_CUDA_FD, region, [memory.fd])
-            self.refused(session, "INVALID_ARGUMENT", svc.REGION_CUDA_POOL, region, [memory.fd])
+            if not reserved:  # it is the pool's number
+                self.refused(session, "INVALID_ARGUMENT", svc.REGION_CUDA_POOL, region,
+                             [memory.fd])
             self.refused(session, "INVALID_ARGUMENT", svc.REGION_LEND,
                          svc.REGION_LEND_REQUEST.pack(size, 0, reserved))
         memory.close()

@@ -333,6 +333,48 @@ static void a_pools_allocations_are_registered_one_by_one(void **state)
 	GOOD(cu.cuStreamDestroy(stream));
 }
 
+/* A pool has one number, and another pool another one, also if it has the first one's handle. */
+static void pools_are_told_apart(void **state)
+{
+	ncclsvc_comm *comm;
+	CUstream stream;
+	CUdeviceptr p[5];
+	CUmemoryPool pools[5];
+	(void)state;
+	ncclsvc_session *s = open_gpu(&comm, &stream);
+	pools[0] = pools[1] = new_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	pools[2] = new_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	for (int i = 0; i < 3; i++) {
+		GOOD(cu.cuMemAllocFromPoolAsync(&p[i], MiB, pools[i], stream));
+		reduce(comm, p[i], 100);
+	}
+	assert_int_equal(peer.ncuda, 3);
+	assert_int_not_equal(peer.cuda[0].pool, 0);
+	assert_int_equal(peer.cuda[0].pool, peer.cuda[1].pool);
+	assert_int_not_equal(peer.cuda[0].pool, peer.cuda[2].pool);
+	/* Nothing of it is alive, but the same physical memory tells. */
+	GOOD(cu.cuMemFree(p[2]));
+	GOOD(cu.cuMemAllocFromPoolAsync(&p[3], MiB, pools[2], stream));
+	reduce(comm, p[3], 100);
+	assert_int_equal(peer.cuda[3].pool, peer.cuda[2].pool);
+	GOOD(cu.cuMemFree(p[3]));
+	GOOD(cu.cuMemPoolDestroy(pools[2]));
+	pools[4] = new_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	GOOD(cu.cuMemAllocFromPoolAsync(&p[4], MiB, pools[4], stream));
+	reduce(comm, p[4], 100);
+	assert_int_not_equal(peer.cuda[4].pool, peer.cuda[3].pool);
+	for (unsigned i = 1; i <= 5; i++)
+		work(i);
+	assert_int_equal(ncclsvc_wait_all(s, WAIT_MS), NCCLSVC_OK);
+	ncclsvc_close(s);
+	GOOD(cu.cuMemFree(p[0]));
+	GOOD(cu.cuMemFree(p[1]));
+	GOOD(cu.cuMemFree(p[4]));
+	GOOD(cu.cuMemPoolDestroy(pools[0]));
+	GOOD(cu.cuMemPoolDestroy(pools[4]));
+	GOOD(cu.cuStreamDestroy(stream));
+}
+
 static void unsharable_memory_is_refused_by_name(void **state)
 {
 	ncclsvc_comm *comm;
@@ -502,6 +544,7 @@ int main(void)
 		GPU_TEST(mappings_are_spanned),
 		GPU_TEST(many_mappings_are_spans_of_spans),
 		GPU_TEST(a_pools_allocations_are_registered_one_by_one),
+		GPU_TEST(pools_are_told_apart),
 		GPU_TEST(unsharable_memory_is_refused_by_name),
 		GPU_TEST(lent_memory),
 		GPU_TEST(the_table_is_bounded),
