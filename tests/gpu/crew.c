@@ -3,6 +3,7 @@
 #include "nodes.h"
 
 #include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -90,6 +91,18 @@ void rank_check_usable(struct rank *r)
 	CHECK_CU(cu.cuMemAlloc(&p, WORDS * sizeof(uint32_t)));
 	rank_sum(r, p, 1, WORDS, "the sum over all ranks");
 	CHECK_CU(cu.cuMemFree(p));
+}
+
+void rank_rejoin_lost(struct rank *r)
+{
+	ncclsvc_result result;
+	stage("waiting for the worker's end");
+	for (uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
+	     !(result = ncclsvc_comm_error(r->comm)); sleep_ms(1))
+		CHECK(now_ns() < end);
+	CHECK_RESULT(result, NCCLSVC_WORKER_LOST);
+	stage("rejoining");
+	CHECK_OK(ncclsvc_comm_rejoin(r->comm, WAIT_MS));
 }
 
 /* ---- The daemon ---- */
@@ -221,5 +234,19 @@ void crew_run(int n, client_main *main, void *arg)
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, main, arg);
 	crew_end(ranks, n);
+	gpu_daemon_stop(&d);
+}
+
+void crew_run_and_kill(client_main *main)
+{
+	struct daemon d;
+	struct client ranks[2];
+	gpu_daemon_start(&d);
+	clients_start(ranks, 2, &d, main, NULL);
+	hear_all(ranks, 2, CREW_READY);
+	ncclsvc_session *s = session_open(&d);
+	CHECK_EQ(kill(device_info(s, 0).pid, SIGKILL), 0);
+	ncclsvc_close(s);
+	crew_end(ranks, 2);
 	gpu_daemon_stop(&d);
 }

@@ -41,6 +41,12 @@ void crew_run(int n, client_main *main, void *arg);
 /* Waits for ranks until the test's time is up. */
 void crew_end(struct client *clients, int n);
 
+/* The same with two ranks. The first one's worker is killed once both have said that they are ready;
+ * they wait for that, and rejoin. */
+enum { CREW_READY = 1 };
+void crew_run_and_kill(client_main *main);
+void rank_rejoin_lost(struct rank *r);
+
 ncclsvc_device_info device_info(ncclsvc_session *session, int device);
 /* Waits until the workers have let go all that trainers gave them. */
 void workers_settle(const struct daemon *d);

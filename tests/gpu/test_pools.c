@@ -201,6 +201,87 @@ static void test_random(void)
 	crew_run(crew_size(), random_rank_of_pools, NULL);
 }
 
+/* ---- A worker's end ---- */
+
+/* Both names of one address are restored, and the newer one's memory lies there again. */
+static void restored_rank(struct client *c)
+{
+	struct pooled p;
+	pooled_open(&p, c);
+	allocate(&p, 0, 2 * MIB);
+	use(&p, 0, 0);
+	give_back(&p, 0);
+	allocate(&p, 1, 4 * MIB);
+	use(&p, 1, 1);
+	say(c, CREW_READY);
+	rank_rejoin_lost(&p.sessions[0]);
+	rank_rejoin_lost(&p.sessions[1]);
+	use(&p, 1, 1);
+	leave(&p, 0);
+	use(&p, 1, 1);
+	pooled_close(&p);
+}
+
+static void test_restored(void)
+{
+	crew_run_and_kill(restored_rank);
+}
+
+/* ---- Where the memory is ---- */
+
+/* Uses memory of no pool, so that what was freed is found out. */
+static void look(struct pooled *p)
+{
+	CUdeviceptr other;
+	CHECK_CU(cu.cuMemAlloc(&other, MIB));
+	rank_sum(&p->sessions[0], other, 1, 100, "other memory");
+	CHECK_CU(cu.cuMemFree(other));
+}
+
+static bool returns(size_t unused, unsigned ms)
+{
+	const uint64_t end = now_ns() + ms * UINT64_C(1000000);
+	while (gpu_unused_memory() < unused) {
+		if (now_ns() > end)
+			return false;
+		sleep_ms(5);
+	}
+	return true;
+}
+
+/* A pool that is trimmed has its memory back at the GPU, at the latest when no region is of it. */
+static void returned_rank(struct client *c)
+{
+	struct pooled p;
+	const size_t bytes = (setup.fake ? 64 : 1024) * MIB;
+	pooled_open(&p, c);
+	look(&p);
+	const size_t unused = gpu_unused_memory() - bytes / 2;
+	allocate(&p, 0, 4096);
+	use(&p, 0, 0);
+	for (int round = 0; round < 3; round++) {
+		allocate(&p, 1, bytes);
+		use(&p, 0, 1);
+		give_back(&p, 1);
+		CHECK_CU(cu.cuMemPoolTrimTo(p.pool, 0));
+		look(&p);
+	}
+	const bool at_once = returns(unused, setup.fake ? 200 : 2000);
+	give_back(&p, 0);
+	CHECK_CU(cu.cuMemPoolTrimTo(p.pool, 0));
+	look(&p);
+	CHECK(returns(unused, WAIT_MS));
+	if (!p.sessions[0].rank)
+		report("freed memory is the GPU's again %s",
+		       at_once ? "though the pool has a region" : "once the pool has no region");
+	pooled_close(&p);
+}
+
+static void test_returned(void)
+{
+	crew_run(crew_size(), returned_rank, NULL);
+}
+
 /* ---- Freed and allocated again in the order of a stream ---- */
 
 /* No host waits: each buffer is freed behind a task that has not begun, and the next is the same
@@ -258,6 +339,8 @@ static void test_order(void)
 const struct gpu_test pool_tests[] = {
 	{"pools/again", test_again, 2, 90, TEST_QUICK},
 	{"pools/random", test_random, 2, 120, TEST_QUICK},
+	{"pools/restored", test_restored, 2, 120, TEST_QUICK},
+	{"pools/returned", test_returned, 2, 60, TEST_QUICK},
 	{"pools/order", test_order, 2, 60, TEST_QUICK},
 	{0},
 };

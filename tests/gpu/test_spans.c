@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Buffers that lie across several mappings of cuMemCreate's memory: PyTorch's expandable segments.
  */
-#include <signal.h>
 
 #include "crew.h"
 
@@ -10,8 +9,6 @@
 #define CHUNKS	 16
 #define RESERVED 256 /* chunks */
 #define LEEWAY	 (64 * MIB)
-
-enum word { READY = 1, GO };
 
 /* A range of addresses that grows and shrinks by chunks. */
 struct segment {
@@ -117,7 +114,6 @@ static void restored_rank(struct client *c)
 	struct rank r;
 	struct segment s;
 	struct buffer b[MEMORY_LENT];
-	ncclsvc_result result;
 	rank_open(&r, c);
 	segment_open(&s, r.gpu);
 	segment_size(&s, CHUNKS);
@@ -126,14 +122,8 @@ static void restored_rank(struct client *c)
 		buffer_make(&b[kind], kind, r.gpu, r.session, MIB);
 		rank_sum(&r, b[kind].p + 8, 1, 1000, "a sum across mappings");
 	}
-	say(c, READY);
-	stage("waiting for the worker's end");
-	for (uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
-	     !(result = ncclsvc_comm_error(r.comm)); sleep_ms(1))
-		CHECK(now_ns() < end);
-	CHECK_RESULT(result, NCCLSVC_WORKER_LOST);
-	stage("rejoining");
-	CHECK_OK(ncclsvc_comm_rejoin(r.comm, WAIT_MS));
+	say(c, CREW_READY);
+	rank_rejoin_lost(&r);
 	rank_sum(&r, s.base + 400, 2, CHUNK, "a sum across mappings");
 	for (int kind = 0; kind < MEMORY_LENT; kind++) {
 		stage("%s memory, imported again", memory_name(kind));
@@ -146,16 +136,7 @@ static void restored_rank(struct client *c)
 
 static void test_restored(void)
 {
-	struct daemon d;
-	struct client ranks[2];
-	gpu_daemon_start(&d);
-	clients_start(ranks, 2, &d, restored_rank, NULL);
-	hear_all(ranks, 2, READY);
-	ncclsvc_session *s = session_open(&d);
-	CHECK_EQ(kill(device_info(s, 0).pid, SIGKILL), 0);
-	ncclsvc_close(s);
-	crew_end(ranks, 2);
-	gpu_daemon_stop(&d);
+	crew_run_and_kill(restored_rank);
 }
 
 const struct gpu_test span_tests[] = {
