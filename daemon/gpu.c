@@ -180,6 +180,7 @@ static void on_hello(struct gpu *g, const struct worker_message *m)
 	g->info.mps = m->device.mps;
 	g->info.mps_server = m->device.mps_server;
 	set_state(g, NCCLSVC_DEVICE_READY);
+	g->served = true;
 	g->done_before = work_done(g);
 	char carrier[64] = "staged through host memory";
 	if (!g->server->staging)
@@ -217,40 +218,6 @@ static void take_message(struct gpu *g, const struct worker_message *m, int fd)
 	}
 }
 
-static void read_messages(struct gpu *g)
-{
-	const uv_poll_t *poll = g->poll;
-	struct worker_message m;
-	int fds[SVC_FDS_MAX];
-	unsigned nfds;
-	while (g->sock >= 0 && g->poll == poll) {
-		ssize_t n = svc_recv(g->sock, &m, sizeof(m), fds, &nfds, MSG_DONTWAIT);
-		if (n == -EAGAIN)
-			return;
-		if (n != (ssize_t)sizeof(m)) {
-			svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
-			if (poll)
-				uv_poll_stop(g->poll); /* the rest is its exit's */
-			return;
-		}
-		m.text[sizeof(m.text) - 1] = '\0';
-		take_message(g, &m, nfds ? fds[0] : -1);
-		svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
-	}
-}
-
-static void on_readable(uv_poll_t *poll, int status, int events)
-{
-	struct gpu *g = poll->data;
-	if (status < 0)
-		return; /* its exit tells */
-	if (events & UV_WRITABLE)
-		send_rest(g);
-	read_messages(g);
-}
-
-/* ---- Life and death ---- */
-
 static void on_poll_closed(uv_handle_t *handle)
 {
 	struct gpu *g = handle->data;
@@ -273,6 +240,60 @@ static void hang_up(struct gpu *g)
 		drop_message(g, g->out);
 }
 
+/* Its socket is closed, or the process is reaped. A process that ends gives up its memory before
+ * its files, and with its memory the driver stops what its GPU still had to do. To be reaped takes
+ * 0.1 s more. */
+static void worker_gone(struct gpu *g)
+{
+	if (g->gone)
+		return;
+	g->gone = true;
+	g->of_use = g->served &&
+		    (work_done(g) != g->done_before || server_now() - g->since_ns > STEADY_NS);
+	hang_up(g);
+	set_state(g, NCCLSVC_DEVICE_LOST);
+	if (!uv_is_closing((uv_handle_t *)&g->process))
+		uv_process_kill(&g->process, SIGKILL); /* should it live on */
+	staging_worker_lost(g);
+	physical_gpu_lost(g->server, g);
+	while (g->calls)
+		end_call(g, g->calls, NULL, -1);
+	gpu_memory_lost(g);
+}
+
+static void read_messages(struct gpu *g)
+{
+	const uv_poll_t *poll = g->poll;
+	struct worker_message m;
+	int fds[SVC_FDS_MAX];
+	unsigned nfds;
+	while (g->sock >= 0 && g->poll == poll) {
+		ssize_t n = svc_recv(g->sock, &m, sizeof(m), fds, &nfds, MSG_DONTWAIT);
+		if (n == -EAGAIN)
+			return;
+		if (n != (ssize_t)sizeof(m)) {
+			svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
+			worker_gone(g);
+			return;
+		}
+		m.text[sizeof(m.text) - 1] = '\0';
+		take_message(g, &m, nfds ? fds[0] : -1);
+		svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
+	}
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+	struct gpu *g = poll->data;
+	if (status < 0)
+		return; /* its exit tells */
+	if (events & UV_WRITABLE)
+		send_rest(g);
+	read_messages(g);
+}
+
+/* ---- Life and death ---- */
+
 static void start_later(struct gpu *g)
 {
 	uv_timer_stop(&g->timer);
@@ -290,12 +311,6 @@ static void on_process_closed(uv_handle_t *handle)
 	g->server->handles--;
 	g->alive = false;
 	g->info.pid = 0;
-	/* The process is gone, and with it whatever its GPU still had to do. */
-	staging_worker_lost(g);
-	physical_gpu_lost(g->server, g);
-	while (g->calls)
-		end_call(g, g->calls, NULL, -1);
-	gpu_memory_lost(g);
 	if (!g->server->closing)
 		start_later(g);
 }
@@ -303,11 +318,10 @@ static void on_process_closed(uv_handle_t *handle)
 static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 {
 	struct gpu *g = process->data;
-	bool started = g->info.state == NCCLSVC_DEVICE_READY;
 	read_messages(g); /* its last words */
-	hang_up(g);
+	worker_gone(g);
 	if (!g->server->closing) {
-		if (!g->info.text[0] || started)
+		if (!g->info.text[0] || g->served)
 			log_error("gpu%d: worker %d %s %d", g->index, g->info.pid,
 				  signal ? "was ended by signal" : "exited with code",
 				  signal ? signal : (int)code);
@@ -317,9 +331,8 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 				 signal ? signal : (int)code);
 	}
 	/* Who was of use is replaced at once. The pauses are for those that never get that far. */
-	if (started && (work_done(g) != g->done_before || server_now() - g->since_ns > STEADY_NS))
+	if (g->of_use)
 		g->backoff_ms = GPU_AGAIN_MS;
-	set_state(g, NCCLSVC_DEVICE_LOST);
 	g->info.restarts++;
 	uv_close((uv_handle_t *)process, on_process_closed);
 }
@@ -428,10 +441,13 @@ void gpu_start_worker(struct gpu *g)
 	snprintf(name, sizeof(name), "%s gpu%d", WORKER_NAME, g->index);
 	snprintf(spin, sizeof(spin), "%d", s->config->spin_us < 0 ? 200 : s->config->spin_us);
 	svc_uuid_text(g->info.uuid, uuid);
-	char *argv[] = {name, uuid, spin, NULL, NULL};
+	char graphs[] = WORKER_GRAPHS, no_graphs[] = "-";
+	char *argv[] = {name, uuid,
+			spin, s->config->graphs == CONFIG_GRAPHS_OFF ? no_graphs : graphs,
+			NULL, NULL};
 	if (s->staging) {
 		snprintf(pinned, sizeof(pinned), "%" PRIu64, s->staging->pinned);
-		argv[3] = pinned;
+		argv[4] = pinned;
 		staging_worker_starts(g);
 	}
 	start_ticking(g);
@@ -445,6 +461,7 @@ void gpu_start_worker(struct gpu *g)
 		return;
 	}
 	g->alive = true;
+	g->served = g->gone = false;
 	g->info.pid = g->process.pid;
 	set_state(g, NCCLSVC_DEVICE_STARTING);
 	if (uv_poll_init(s->loop, g->poll, g->sock)) {

@@ -48,6 +48,9 @@ struct gpu {
 	int sock; /* -1: no worker */
 	uv_process_t process;
 	bool alive; /* the process; its handle is open */
+	bool served; /* this worker has been ready */
+	bool gone;   /* it ends, and everybody has been told */
+	bool of_use; /* so the next one is started at once */
 	uv_poll_t *poll;
 	uv_timer_t timer;
 	struct gpu_call *calls;

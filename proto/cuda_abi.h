@@ -17,6 +17,8 @@ typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
@@ -99,6 +101,7 @@ enum { CU_STREAM_DEFAULT = 0, CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_EVENT_DEFAULT = 0, CU_EVENT_BLOCKING_SYNC = 1, CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_STREAM_CAPTURE_STATUS_NONE = 0, CU_STREAM_CAPTURE_STATUS_ACTIVE = 1 };
 enum { CU_STREAM_CAPTURE_MODE_GLOBAL = 0, CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
+enum { CU_GRAPH_NODE_TYPE_KERNEL = 0, CU_GRAPH_NODE_TYPE_HOST = 3 };
 enum { CU_STREAM_WAIT_VALUE_GEQ = 0 };
 enum { CU_STREAM_WRITE_VALUE_DEFAULT = 0 };
 enum { CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4, CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5 };
@@ -251,6 +254,12 @@ typedef struct CUmemPoolPtrExportData_st {
 	X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (CUstream stream, int mode))            \
 	X(cuStreamEndCapture, "cuStreamEndCapture", (CUstream stream, CUgraph * graph))            \
 	X(cuGraphDestroy, "cuGraphDestroy", (CUgraph graph))                                       \
+	X(cuGraphGetNodes, "cuGraphGetNodes", (CUgraph graph, CUgraphNode * nodes, size_t * n))    \
+	X(cuGraphNodeGetType, "cuGraphNodeGetType", (CUgraphNode node, int *type))                 \
+	X(cuGraphInstantiate, "cuGraphInstantiateWithFlags",                                       \
+	  (CUgraphExec * exec, CUgraph graph, unsigned long long flags))                           \
+	X(cuGraphLaunch, "cuGraphLaunch", (CUgraphExec exec, CUstream stream))                     \
+	X(cuGraphExecDestroy, "cuGraphExecDestroy", (CUgraphExec exec))                            \
 	X(cuStreamWaitValue64, "cuStreamWaitValue64_v2",                                           \
 	  (CUstream stream, CUdeviceptr p, uint64_t value, unsigned flags))                        \
 	X(cuStreamWriteValue64, "cuStreamWriteValue64_v2",                                         \

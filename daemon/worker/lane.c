@@ -84,9 +84,10 @@ void lane_init(struct worker *w, struct worker_message *m)
 	*l = (struct lane){0};
 }
 
-static void abort_comm(struct lane *l, uint32_t lane)
+static void abort_comm(struct worker *w, struct lane *l, uint32_t lane)
 {
 	uint64_t start = worker_clock();
+	graphs_drop(w, l); /* NCCL waits until nobody holds one */
 	ncclResult_t result = nccl.ncclCommAbort(l->comm);
 	log_info("lane %u: aborted in %llu ms%s%s", lane,
 		 (unsigned long long)(worker_clock() - start) / 1000000, result ? ": " : "",
@@ -107,7 +108,7 @@ bool lane_abort(struct worker *w, const struct worker_message *m)
 	if (m->comm.hopeless && window_stuck(w, m->comm.lane))
 		worker_die(w, "a symmetric kernel waits for a rank that is lost");
 	else if (!window_pending(w, m->comm.lane))
-		abort_comm(l, m->comm.lane);
+		abort_comm(w, l, m->comm.lane);
 	return true;
 }
 
@@ -119,7 +120,7 @@ void lane_drain(struct worker *w, uint32_t lane)
 	struct worker_message m = {
 		.kind = WORKER_COMM_ABORT, .key = l->abort_key, .comm.lane = lane};
 	if (l->comm && !window_pending(w, lane))
-		abort_comm(l, lane);
+		abort_comm(w, l, lane);
 	CUresult error = cu.cuStreamQuery(l->stream);
 	if (l->comm || error == CUDA_ERROR_NOT_READY)
 		return;
@@ -135,6 +136,7 @@ void lane_destroy(struct worker *w, uint32_t lane)
 	struct lane *l = &w->lanes[lane];
 	if (!l->comm)
 		return;
+	graphs_drop(w, l);
 	windows_drop(w, l);
 	ncclResult_t result = nccl.ncclCommDestroy(l->comm);
 	if (result)

@@ -20,7 +20,7 @@ struct batch {
 	CUstreamBatchMemOpParams ops[CUDA_BATCH_MEM_OPS_MAX];
 };
 
-static const struct launch *launch_at(const struct worker *w, uint64_t i)
+const struct launch *launch_at(const struct worker *w, uint64_t i)
 {
 	return &w->queue->launches[i & (WORKER_LAUNCHES - 1)];
 }
@@ -55,7 +55,7 @@ static CUdeviceptr device_address(const struct session_timelines *s, uint32_t ti
 }
 
 /* What the host can see is there needs no wait on the GPU. */
-static bool ready(const struct worker *w, const struct launch *l)
+bool launch_ready(const struct worker *w, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
 	return !l->timeline || !s->ring ||
@@ -69,7 +69,7 @@ static bool ready_soon(const struct worker *w, const struct launch *l)
 	if (atomic_load_explicit(&s->host[l->timeline].done, memory_order_relaxed) + 1 < l->value)
 		return false;
 	for (uint64_t end = worker_clock() + READY_SPIN_NS; worker_clock() < end;)
-		if (ready(w, l))
+		if (launch_ready(w, l))
 			return true;
 	return false;
 }
@@ -77,7 +77,7 @@ static bool ready_soon(const struct worker *w, const struct launch *l)
 static CUresult add_wait(const struct worker *w, struct batch *b, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
-	if (ready(w, l) || ready_soon(w, l))
+	if (launch_ready(w, l) || ready_soon(w, l))
 		return CUDA_SUCCESS;
 	return add(b, CU_STREAM_MEM_OP_WAIT_VALUE_64,
 		   device_address(s, l->timeline, offsetof(struct svc_timeline, ready)), l->value);
@@ -149,13 +149,15 @@ static ncclResult_t call(const struct worker *w, const struct launch *l)
 }
 
 /* Waits, calls and writes of the launches [begin, end) that lie on one lane. */
-static CUresult before(const struct worker *w, uint64_t begin, uint64_t end, uint32_t lane)
+static CUresult before(const struct worker *w, uint64_t begin, uint64_t end, uint32_t lane,
+		       bool *waits)
 {
 	struct batch b = {.stream = w->lanes[lane].stream};
 	CUresult error = CUDA_SUCCESS;
 	for (uint64_t i = begin; i < end && !error; i++)
 		if (launch_at(w, i)->lane == lane && last_on_timeline(w, i, end))
 			error = add_wait(w, &b, launch_at(w, i));
+	*waits = *waits || b.n;
 	return error ? error : flush(&b);
 }
 
@@ -218,7 +220,7 @@ static CUresult after(struct worker *w, uint64_t begin, uint64_t end, uint32_t l
 	 * this task alone would wait little longer for a few. */
 	bool more = end < atomic_load_explicit(&w->queue->head, memory_order_acquire) &&
 		    launch_at(w, end)->lane == lane && !window_op(launch_at(w, end)) &&
-		    ready(w, launch_at(w, end)) && w->lanes[lane].ntasks < LANE_WRITES;
+		    launch_ready(w, launch_at(w, end)) && w->lanes[lane].ntasks < LANE_WRITES;
 	return error || more ? error : launch_tell(w, lane);
 }
 
@@ -233,7 +235,7 @@ static bool first_on_lane(const struct worker *w, uint64_t begin, uint64_t i)
 
 /* Not so on a lane that was aborted meanwhile: its tasks have ended, or will without us. The rest
  * of their groups is launched all the same. */
-static bool usable(const struct worker *w, const struct launch *l)
+bool launch_usable(const struct worker *w, const struct launch *l)
 {
 	const struct lane *lane = l->lane < WORKER_LANES ? &w->lanes[l->lane] : NULL;
 	return lane && lane->comm && !lane->failed && !lane->draining &&
@@ -241,37 +243,44 @@ static bool usable(const struct worker *w, const struct launch *l)
 	       (!l->timeline || w->sessions[l->session].ring);
 }
 
+ncclResult_t launch_calls(const struct worker *w, uint64_t begin, uint64_t end)
+{
+	ncclResult_t result = end - begin > 1 ? nccl.ncclGroupStart() : ncclSuccess;
+	for (uint64_t i = begin; i < end && !result; i++)
+		if (launch_usable(w, launch_at(w, i)))
+			result = call(w, launch_at(w, i));
+	if (end - begin > 1) {
+		ncclResult_t ended = nccl.ncclGroupEnd();
+		result = result ? result : ended;
+	}
+	return result;
+}
+
 static void launch_group(struct worker *w, uint64_t begin, uint64_t end)
 {
 	CUresult error = CUDA_SUCCESS;
 	ncclResult_t result = ncclSuccess;
+	bool waits = false;
 	const struct nvtx_names *names = nvtx_names_of(launch_at(w, begin)->op);
 	nvtx_begin(names->pre);
 	for (uint64_t i = begin; i < end && !error; i++)
-		if (usable(w, launch_at(w, i)) && first_on_lane(w, begin, i))
-			error = before(w, begin, end, launch_at(w, i)->lane);
+		if (launch_usable(w, launch_at(w, i)) && first_on_lane(w, begin, i))
+			error = before(w, begin, end, launch_at(w, i)->lane, &waits);
 	nvtx_end();
 	nvtx_begin(names->op);
-	if (!error && end - begin > 1)
-		result = nccl.ncclGroupStart();
-	for (uint64_t i = begin; i < end && !error && !result; i++)
-		if (usable(w, launch_at(w, i)))
-			result = call(w, launch_at(w, i));
-	if (!error && end - begin > 1) {
-		ncclResult_t ended = nccl.ncclGroupEnd();
-		result = result ? result : ended;
-	}
+	if (!error)
+		result = graph_call(w, begin, end, waits);
 	nvtx_end();
 	nvtx_begin(names->post);
 	for (uint64_t i = begin; i < end && !error && !result; i++)
-		if (usable(w, launch_at(w, i)) && first_on_lane(w, begin, i))
+		if (launch_usable(w, launch_at(w, i)) && first_on_lane(w, begin, i))
 			error = after(w, begin, end, launch_at(w, i)->lane);
 	nvtx_end();
 	if (worker_bad(w, error, "a task could not be launched"))
 		result = ncclUnhandledCudaError;
 	if (result)
 		for (uint64_t i = begin; i < end; i++)
-			if (usable(w, launch_at(w, i)))
+			if (launch_usable(w, launch_at(w, i)))
 				lane_failed(w, launch_at(w, i)->lane,
 					    svc_op_name(launch_at(w, i)->op), result);
 }

@@ -106,8 +106,10 @@ void window_run(struct worker *w, const struct launch *ask)
 		good = prepare(w, l, ask);
 	else if (ask->op == LAUNCH_REGISTER)
 		good = enroll(l, ask);
-	else
+	else {
+		graphs_drop(w, l); /* they know it */
 		drop(w, l, &l->windows[ask->src_window - 1]);
+	}
 	atomic_store(&w->queue->lanes[ask->lane].window, good ? WINDOW_GOOD : WINDOW_BAD);
 	l->due = ask->seq;
 	if (!error)

@@ -203,6 +203,8 @@ static void run(struct worker *w)
 	const uint64_t flying_spin_ns =
 		w->spin_ns && cores >= WORKER_SPIN_CORES ? FLYING_SPIN_NS : w->spin_ns;
 	for (unsigned rounds = 1; !w->quit; rounds++) {
+		if (w->timing.graph)
+			graph_timed(w);
 		if (launch_next(w)) {
 			busy_ns = now = worker_clock();
 			w->flying = flying = 1; /* at least */
@@ -292,23 +294,26 @@ int worker_main(int argc, char *argv[])
 {
 	char text[SVC_TEXT_BYTES];
 	struct worker *w = calloc(1, sizeof(*w));
-	if (!w || argc < 3)
+	if (!w || argc < 4)
 		return EXIT_FAILURE;
 	w->sock = WORKER_FD;
 	w->queue_fd = WORKER_QUEUE_FD;
 	w->bell = WORKER_BELL_FD;
 	w->spin_ns = strtoull(argv[2], NULL, 10) * 1000;
+	w->graphs = !strcmp(argv[3], WORKER_GRAPHS);
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGINT, SIG_IGN); /* of a terminal: the supervisor decides */
 	signal(SIGTERM, SIG_IGN);
 	prctl(PR_SET_NAME, "ncclsvcd-gpu");
 	/* Inspection is ours, and NCCL's own would listen on one port for all of a node. */
 	setenv("NCCL_RAS_ENABLE", "0", 0);
+	/* Trainers' memory is imported, which cannot be registered. */
+	setenv("NCCL_GRAPH_REGISTER", "0", 1);
 	/* A lane's stream that waits for a trainer's input holds one, and there would be 2 through
 	 * MPS. With 32 a worker's end has been seen to take 0.4 s instead of 0.1. */
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 1);
 	start_watching(w);
-	const uint64_t staged = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
+	const uint64_t staged = argc > 4 ? strtoull(argv[4], NULL, 10) : 0;
 	if (!start(w, argv[1], staged, text, sizeof(text))) {
 		struct worker_message m = {.kind = WORKER_DYING, .result = NCCLSVC_UNSUPPORTED};
 		memcpy(m.text, text, sizeof(m.text));

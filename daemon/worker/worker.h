@@ -4,7 +4,7 @@
  * of trainers' memory. One thread does everything, for NCCL wants one launcher for each GPU.
  *
  *   worker.c   start, loop and sleep; control.c: the supervisor's requests
- *   launch.c   from the queue to NCCL, in the order of the queue
+ *   launch.c   from the queue to NCCL, in the order of the queue; graph.c: as CUDA graphs
  *   copy.c     the same without NCCL, where device memory is staged
  *   lane.c, redop.c   communicators; window.c: lent memory in NCCL's symmetric windows
  *   import.c, pool.c, span.c  memory; probe.c: which GPUs there are
@@ -52,6 +52,7 @@ struct lane {
 	uint64_t abort_key;
 	struct made_redop redops[SVC_REDOPS_MADE];
 	struct lane_window windows[WORKER_WINDOWS];
+	struct lane_graphs *graphs; /* NULL: none yet */
 	bool windowless;     /* NCCL refused one: never again */
 	uint64_t window_seq; /* of the last task in windows */
 	/* What the stream has still to write: done counters, then progress. */
@@ -81,6 +82,13 @@ struct import {
 	struct import *prev, *next;
 };
 
+/* A launch whose time is taken. */
+struct graph_timing {
+	struct graph *graph; /* NULL: none is */
+	struct launch launch;
+	uint64_t begun_ns, since_ns; /* launched; and nothing to wait for any more, 0: not yet */
+};
+
 struct worker {
 	int sock, bell, queue_fd;
 	struct worker_queue *queue;
@@ -107,6 +115,9 @@ struct worker {
 	struct import *span; /* that is being put together, or NULL */
 	struct closed_session *closed;
 	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
+	bool graphs; /* may be used */
+	int cores; /* that the thread had, before it left one; 0: it has not */
+	struct graph_timing timing;
 	uint64_t tail, checked_ns;
 	uint32_t high_lane; /* lanes from here on were never used */
 	uint32_t flying;    /* lanes with launches that have not completed */
@@ -129,8 +140,21 @@ bool control_handle(struct worker *w);
 bool launch_next(struct worker *w);
 /* Watches communicators with launches under way. */
 void launch_watch(struct worker *w);
+const struct launch *launch_at(const struct worker *w, uint64_t i);
+/* Its input is there, as far as the host can see. */
+bool launch_ready(const struct worker *w, const struct launch *l);
+bool launch_usable(const struct worker *w, const struct launch *l);
+/* NCCL's part of the launches [begin, end), one group. */
+ncclResult_t launch_calls(const struct worker *w, uint64_t begin, uint64_t end);
 /* Writes what the lane's stream has still to write. */
 CUresult launch_tell(struct worker *w, uint32_t lane);
+
+/* graph.c: the same by a graph, if that is faster. waits: the stream waits for input first. */
+ncclResult_t graph_call(struct worker *w, uint64_t begin, uint64_t end, bool waits);
+/* Looks whether the launch that is timed has ended. */
+void graph_timed(struct worker *w);
+/* Before the lane's communicator, its windows or what its redops mean ends. */
+void graphs_drop(struct worker *w, struct lane *l);
 
 /* copy.c: the same, without NCCL. */
 bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size);

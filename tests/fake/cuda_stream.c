@@ -21,7 +21,8 @@ struct CUstream_st {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	pthread_t thread;
-	bool threaded, destroyed, capturing;
+	bool threaded, destroyed;
+	struct CUgraph_st *capturing; /* NULL: it is not captured */
 	unsigned users; /* calls that sleep on it */
 	struct item *head, **tail;
 	uint64_t queued, ended;
@@ -54,7 +55,8 @@ static struct CUstream_st *stream_new(struct CUctx_st *context)
 	}
 	s->context = context;
 	s->id = ++last_id;
-	s->threaded = s->destroyed = s->capturing = false;
+	s->threaded = s->destroyed = false;
+	s->capturing = NULL;
 	s->head = NULL;
 	s->tail = &s->head;
 	s->queued = s->ended = 0;
@@ -331,12 +333,12 @@ CUresult cuStreamBeginCapture(CUstream handle, int mode)
 	pthread_mutex_lock(&s->lock);
 	if (s->capturing)
 		error = CUDA_ERROR_INVALID_VALUE;
-	s->capturing = true;
+	else if (!(s->capturing = graph_new()))
+		error = CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_unlock(&s->lock);
 	return error;
 }
 
-/* A graph holds nothing here: what could be captured was refused. */
 CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph)
 {
 	CUresult error;
@@ -346,18 +348,22 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph)
 	pthread_mutex_lock(&s->lock);
 	if (!s->capturing)
 		error = CUDA_ERROR_INVALID_VALUE;
-	s->capturing = false;
+	*graph = s->capturing;
+	s->capturing = NULL;
 	pthread_mutex_unlock(&s->lock);
-	if (error)
-		return error;
-	*graph = malloc(1);
-	return *graph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	return error;
 }
 
-CUresult cuGraphDestroy(CUgraph graph)
+CUresult fake_stream_capture(CUstream handle, const struct fake_node *node, bool *captured)
 {
-	CUresult error = enter();
-	if (!error)
-		free(graph);
+	CUresult error;
+	struct CUstream_st *s = stream_enter(handle, &error);
+	if (!s)
+		return error;
+	pthread_mutex_lock(&s->lock);
+	*captured = s->capturing;
+	if (s->capturing)
+		error = graph_add(s->capturing, node);
+	pthread_mutex_unlock(&s->lock);
 	return error;
 }

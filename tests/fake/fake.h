@@ -133,6 +133,11 @@ CUresult stream_wait(struct CUstream_st *stream);
 CUresult streams_wait(struct CUctx_st *context);
 struct CUctx_st *stream_context(const struct CUstream_st *stream);
 
+/* ---- cuda_graph.c -------------------------------------------------------------------------- */
+
+struct CUgraph_st *graph_new(void);
+CUresult graph_add(struct CUgraph_st *graph, const struct fake_node *node);
+
 /* ---- cuda_memory.c ------------------------------------------------------------------------- */
 
 CUresult memory_new(struct CUctx_st *context, size_t bytes, enum range_kind kind,

@@ -34,6 +34,15 @@ CUDA_POOL_FUNCTIONS(FAKE_DECLARE)
 typedef void fake_op(void *arg, const atomic_int *stop);
 CUresult fake_stream_enqueue(CUstream stream, fake_op *op, void *arg);
 
+/* What a graph does at each launch, on its stream; drop comes when no launch can come any more. */
+struct fake_node {
+	CUresult (*fire)(void *arg, CUstream stream);
+	void (*drop)(void *arg);
+	void *arg;
+};
+/* Adds it to the graph into which the stream is captured; *captured is false if it is not. */
+CUresult fake_stream_capture(CUstream stream, const struct fake_node *node, bool *captured);
+
 /* Device memory that an operation uses stays mapped while it is pinned. NULL: not all of it is
  * device memory or registered. Otherwise where to read and write it. */
 struct fake_pin {

@@ -14,6 +14,9 @@
  *   window-fail  ncclCommWindowRegister fails, when all ranks are there
  *   window-none  ncclCommWindowRegister gives no window
  *   call-slow    every NCCL operation's call takes long
+ *   graph-none   cuGraphInstantiate is out of memory
+ *   graph-host   in every graph the host has a part
+ *   graph-slow   a graph takes 5 ms more than its operations
  *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on; each that has
  *                begun makes a file hangs-<pid>-<n>
  */
@@ -27,12 +30,13 @@
 
 #include "fake.h"
 
-#define FAULTS 16
+#define FAULTS 20
 
 static const char *const names[FAULTS] = {
 	"ipc-open",    "memory",      "sticky",	   "batch-fail",  "driver-old",
 	"wedge",       "nccl-old",    "init-fail", "async-error", "kernel-hang",
-	"window-fail", "window-none", "call-slow",
+	"window-fail", "window-none", "call-slow", "graph-none",  "graph-host",
+	"graph-slow",
 };
 static atomic_uint asked[FAULTS];
 

@@ -311,6 +311,14 @@ static void drain(struct ncclComm *c)
 		fake_pause(&round);
 }
 
+/* As the real one does, for ever if need be. */
+static void await_graphs(struct ncclComm *c)
+{
+	unsigned round = 0;
+	while (atomic_load(&c->graphs))
+		fake_pause(&round);
+}
+
 static void comm_free(struct ncclComm *c)
 {
 	atomic_store(&c->board->seats[c->rank].gone, 1);
@@ -333,6 +341,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
 	if (!c)
 		return ncclSuccess;
 	drain(c);
+	await_graphs(c);
 	comm_free(c);
 	return ncclSuccess;
 }
@@ -343,6 +352,7 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
 		return ncclSuccess;
 	atomic_store(&c->aborted, 1);
 	drain(c);
+	await_graphs(c);
 	comm_free(c);
 	return ncclSuccess;
 }

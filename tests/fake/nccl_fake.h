@@ -77,6 +77,7 @@ struct ncclComm {
 	struct ncclWindow_vidmem *windows;
 	_Atomic uint64_t launched, ended; /* one runs after the other */
 	atomic_int aborted;
+	atomic_uint graphs; /* that hold operations of it */
 	struct ncclComm *next_in_group;
 	struct launch *group; /* of the open group: a launch for each stream, works in the first */
 };
@@ -131,6 +132,8 @@ void work_free(struct work *w);
 /* nccl_window.c: notes which windows it is in, if there are symmetric kernels for it. */
 void window_use(struct ncclComm *c, struct work *w);
 void window_unuse(struct work *w);
+/* A copy of the work uses them, too. */
+void window_share(struct work *copy);
 void windows_forget(struct ncclComm *c);
 
 /* nccl_collective.c, nccl_p2p.c: false when the launch is over */

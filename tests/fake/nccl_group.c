@@ -2,6 +2,7 @@
  * Groups: what is called between ncclGroupStart and ncclGroupEnd is launched at the end, one launch
  * for each communicator. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "nccl_fake.h"
 
@@ -45,28 +46,16 @@ static bool memory_there(const struct launch *l)
 	return true;
 }
 
-static ncclResult_t launch(struct launch *l)
+static CUresult enqueue(struct launch *l)
 {
 	struct ncclComm *c = l->comm; /* l may be gone as soon as it is enqueued */
-	CUcontext context;
-	CUresult error = cuStreamGetCtx(l->stream, &context);
-	if (!error && context != c->context) {
-		launch_drop(l);
-		return nccl_error(ncclInvalidArgument, "the stream is of another device");
-	}
-	if (!memory_there(l)) {
-		launch_drop(l);
-		return nccl_error(ncclInvalidArgument, "a buffer is no memory any more");
-	}
+	if (!memory_there(l))
+		return CUDA_ERROR_INVALID_VALUE;
 	l->ticket = atomic_load(&c->launched) + 1;
+	CUresult error = fake_stream_enqueue(l->stream, launch_run, l);
 	if (!error)
-		error = fake_stream_enqueue(l->stream, launch_run, l);
-	if (error) {
-		launch_drop(l);
-		return nccl_error(ncclUnhandledCudaError, "CUDA error %d", error);
-	}
-	atomic_fetch_add(&c->launched, 1);
-	return ncclSuccess;
+		atomic_fetch_add(&c->launched, 1);
+	return error;
 }
 
 static struct launch *launch_new(struct ncclComm *c, CUstream stream)
@@ -75,6 +64,76 @@ static struct launch *launch_new(struct ncclComm *c, CUstream stream)
 	if (l)
 		*l = (struct launch){.comm = c, .stream = stream, .tail = &l->works};
 	return l;
+}
+
+static uint64_t collectives(const struct launch *l)
+{
+	uint64_t n = 0;
+	for (const struct work *w = l->works; w; w = w->next)
+		n += w->call.kind != NCCLSVC_SEND && w->call.kind != NCCLSVC_RECV;
+	return n;
+}
+
+/* What was captured is done once more. */
+static CUresult graph_fire(void *arg, CUstream stream)
+{
+	const struct launch *captured = arg;
+	struct launch *l = launch_new(captured->comm, stream);
+	CUresult error = l ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	for (const struct work *w = captured->works; w && !error; w = w->next) {
+		struct work *copy = malloc(sizeof(*copy));
+		if (!copy) {
+			error = CUDA_ERROR_OUT_OF_MEMORY;
+			break;
+		}
+		memcpy(copy, w, sizeof(*copy));
+		copy->next = NULL;
+		window_share(copy);
+		*l->tail = copy;
+		l->tail = &copy->next;
+	}
+	if (!error)
+		error = enqueue(l);
+	if (!error)
+		captured->comm->collectives += collectives(captured);
+	else if (l)
+		launch_drop(l);
+	return error;
+}
+
+static void graph_drop(void *arg)
+{
+	struct launch *l = arg;
+	struct ncclComm *c = l->comm;
+	launch_drop(l);
+	atomic_fetch_sub(&c->graphs, 1);
+}
+
+static ncclResult_t launch(struct launch *l)
+{
+	struct ncclComm *c = l->comm;
+	CUcontext context;
+	CUresult error = cuStreamGetCtx(l->stream, &context);
+	if (!error && context != c->context) {
+		launch_drop(l);
+		return nccl_error(ncclInvalidArgument, "the stream is of another device");
+	}
+	bool captured = false;
+	const struct fake_node node = {graph_fire, graph_drop, l};
+	if (!error)
+		error = fake_stream_capture(l->stream, &node, &captured);
+	if (captured && !error) {
+		atomic_fetch_add(&c->graphs, 1);
+		c->collectives -= collectives(l); /* a launch counts */
+		return ncclSuccess;
+	}
+	if (!error)
+		error = enqueue(l);
+	if (error) {
+		launch_drop(l);
+		return nccl_error(ncclUnhandledCudaError, "CUDA error %d", error);
+	}
+	return ncclSuccess;
 }
 
 /* Finds, or makes, the open group's launch of the stream. */

@@ -115,7 +115,7 @@ static bool launch_works(struct launch *l)
 		fake_hangs();
 		return false;
 	}
-	if (fake_fault("async-error") || !p2p_run(l))
+	if (atomic_load(&l->comm->board->error) || fake_fault("async-error") || !p2p_run(l))
 		return false;
 	for (struct work *w = l->works; w; w = w->next) {
 		bool p2p = w->call.kind == NCCLSVC_SEND || w->call.kind == NCCLSVC_RECV;

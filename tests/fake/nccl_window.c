@@ -196,6 +196,12 @@ void window_use(struct ncclComm *c, struct work *w)
 	atomic_fetch_add(&dst->uses, 1);
 }
 
+void window_share(struct work *copy)
+{
+	for (int i = 0; i < 2 && copy->windows[i]; i++)
+		atomic_fetch_add(&copy->windows[i]->uses, 1);
+}
+
 void window_unuse(struct work *w)
 {
 	for (int i = 0; i < 2 && w->windows[i]; i++)

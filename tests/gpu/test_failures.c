@@ -9,8 +9,9 @@
 #include "failures.h"
 #include "nodes.h"
 
-#define MIB    ((size_t)1 << 20)
-#define LEEWAY (256 * MIB)
+#define MIB	((size_t)1 << 20)
+#define LEEWAY	(256 * MIB)
+#define GRAPHED 12 /* more than enough of the same before a worker launches it as a graph */
 
 enum word { READY = 1, GO, CONTEXT_LOST };
 
@@ -178,6 +179,14 @@ static void actor_main(struct client *c)
 	rank_join(&a.r);
 	say(c, now_ns());
 	for (;;) {
+		stage("until graphs are used");
+		for (int i = 0; i < GRAPHED; i++) {
+			CHECK_OK(ncclsvc_all_reduce(at(a.big), at(a.big), a.bytes / 4,
+						    NCCLSVC_UINT32, NCCLSVC_SUM, a.r.comm, NULL));
+			rank_sync(&a.r);
+			submit_small(&a, 1);
+			rank_sync(&a.r);
+		}
 		rank_check_usable(&a.r);
 		rank_check_usable(&a.r);
 		say(c, READY);

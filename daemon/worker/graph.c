@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What comes again and again with the same buffers is captured once into a CUDA graph and launched
+ * as that. NCCL's call takes the processor 5 to 12 us and the launch of a graph 3 to 4, and the
+ * kernel begins sooner. It is the same kernel, so each rank decides for itself.
+ *
+ * On some cores of some machines (seen: 2 of 32 of a virtual one) a graph is slower, by 20 us and
+ * more, in all of its launches. So both ways are timed, and what proved better is taken, for a
+ * while; and such cores are avoided. */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "log.h"
+#include "names.h"
+#include "worker.h"
+
+#define GRAPH_TASKS  16 /* of one group */
+#define GRAPHS	     64 /* of one lane */
+#define WAYS	     4	/* places that a group may have */
+#define TRIAL	     8	/* launches that are timed before there is a verdict */
+#define ROUND	     64 /* and from then on, until the next one */
+#define AGAIN_MIN_NS UINT64_C(100000000)
+#define AGAIN_NS     UINT64_C(10000000000) /* what was refused is tried once more */
+#define SLOW_NS	     UINT64_C(10000)	   /* it is more than chance */
+#define STALE_NS     UINT64_C(10000000000) /* its place may go to another group */
+#define TIMING_NS    UINT64_C(1000000000)  /* it waits for a trainer: another is timed */
+
+/* What NCCL is told of a task. */
+struct graph_task {
+	uint64_t src, dst, count;
+	int32_t peer;
+	uint8_t op, type, redop;
+	uint8_t windows; /* an address can have been another kind of memory's */
+};
+_Static_assert(sizeof(struct graph_task) == 32, "compared as a whole");
+
+struct graph {
+	uint32_t ntasks; /* 0: a free place */
+	struct graph_task tasks[GRAPH_TASKS];
+	CUgraphExec exec;	    /* NULL: not captured yet */
+	uint64_t used_ns, again_ns; /* not before, if it was refused */
+	bool on;		    /* launched as a graph */
+	unsigned timed;		    /* launches of this way, since it is taken */
+	uint64_t least_ns;	    /* of these */
+	uint64_t direct_ns;	    /* the least of the last ones that were called */
+};
+
+struct lane_graphs {
+	bool never; /* something of this communicator could not be captured */
+	struct graph places[GRAPHS];
+};
+
+static uint64_t completed(const struct worker *w, uint32_t lane)
+{
+	return atomic_load_explicit(&w->queue->lanes[lane].completed, memory_order_acquire);
+}
+
+/* ---- Finding ---- */
+
+static uint64_t hash_of(const struct graph_task *tasks, uint32_t n)
+{
+	uint64_t h = n, word;
+	const char *p = (const char *)tasks;
+	for (size_t i = 0; i < n * sizeof(*tasks); i += sizeof(word)) {
+		memcpy(&word, p + i, sizeof(word));
+		h = (h ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+		h ^= h >> 29;
+	}
+	return h;
+}
+
+/* False: not of a kind that is captured. A reduction that a member has made may become another. */
+static bool describe(const struct worker *w, uint64_t begin, uint64_t end, struct graph_task *tasks)
+{
+	const struct launch *first = launch_at(w, begin);
+	if (end - begin > GRAPH_TASKS || !launch_usable(w, first) ||
+	    w->lanes[first->lane].nranks == 1)
+		return false;
+	for (uint64_t i = begin; i < end; i++) {
+		const struct launch *l = launch_at(w, i);
+		struct graph_task *t = &tasks[i - begin];
+		*t = (struct graph_task){.src = l->src,
+					 .dst = l->dst,
+					 .count = l->count,
+					 .peer = l->peer,
+					 .op = l->op,
+					 .type = l->type,
+					 .redop = l->redop,
+					 .windows =
+						 (uint8_t)(!!l->src_window << 1 | !!l->dst_window)};
+		if (l->lane != first->lane || !launch_usable(w, l) ||
+		    (svc_op_reduces(l->op) && l->redop >= SVC_REDOP_MADE) ||
+		    !window_address(&w->lanes[l->lane], l->src_window, &t->src) ||
+		    !window_address(&w->lanes[l->lane], l->dst_window, &t->dst))
+			return false;
+	}
+	return true;
+}
+
+static void let_go(struct worker *w, struct graph *g)
+{
+	if (w->timing.graph == g)
+		w->timing.graph = NULL;
+	if (g->exec)
+		cu.cuGraphExecDestroy(g->exec); /* when it has ended, if it runs */
+	memset(g, 0, sizeof(*g));
+}
+
+/* Its place, or one for it. NULL: those that it may have are all in use. */
+static struct graph *find(struct worker *w, struct lane_graphs *all, const struct graph_task *tasks,
+			  uint32_t n, uint64_t now)
+{
+	struct graph *set = &all->places[hash_of(tasks, n) % (GRAPHS / WAYS) * WAYS], *old = set;
+	for (struct graph *g = set; g < set + WAYS; g++) {
+		if (g->ntasks == n && !memcmp(g->tasks, tasks, n * sizeof(*tasks)))
+			return g;
+		if (g->used_ns < old->used_ns)
+			old = g;
+	}
+	if (old->exec && now - old->used_ns < STALE_NS)
+		return NULL;
+	let_go(w, old);
+	old->ntasks = n;
+	memcpy(old->tasks, tasks, n * sizeof(*tasks));
+	return old;
+}
+
+void graphs_drop(struct worker *w, struct lane *l)
+{
+	for (uint32_t i = 0; l->graphs && i < GRAPHS; i++)
+		let_go(w, &l->graphs->places[i]);
+	free(l->graphs);
+	l->graphs = NULL;
+}
+
+/* ---- Capturing ---- */
+
+/* Between nodes NCCL has the host do something for each launch, which would take longer. */
+static bool host_has_part(CUgraph graph)
+{
+	CUgraphNode nodes[32];
+	size_t n = sizeof(nodes) / sizeof(nodes[0]);
+	int type;
+	if (cu.cuGraphGetNodes(graph, NULL, &n) || n > sizeof(nodes) / sizeof(nodes[0]) ||
+	    cu.cuGraphGetNodes(graph, nodes, &n))
+		return true;
+	for (size_t i = 0; i < n; i++)
+		if (cu.cuGraphNodeGetType(nodes[i], &type) || type == CU_GRAPH_NODE_TYPE_HOST)
+			return true;
+	return false;
+}
+
+static bool capture(struct worker *w, struct graph *g, uint64_t begin, uint64_t end)
+{
+	struct lane *l = &w->lanes[launch_at(w, begin)->lane];
+	CUgraph graph = NULL;
+	CUresult error = cu.cuStreamBeginCapture(l->stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+	if (!error) {
+		ncclResult_t result = launch_calls(w, begin, end);
+		error = cu.cuStreamEndCapture(l->stream, &graph);
+		if (result && !error)
+			error = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	if (!error && host_has_part(graph))
+		error = CUDA_ERROR_NOT_SUPPORTED;
+	if (!error)
+		error = cu.cuGraphInstantiate(&g->exec, graph, 0);
+	if (graph)
+		cu.cuGraphDestroy(graph);
+	if (!error)
+		return true;
+	log_info("lane %u: its operations are not captured into CUDA graphs: %s",
+		 launch_at(w, begin)->lane, gpu_api_cuda_error(error));
+	g->exec = NULL;
+	l->graphs->never = true;
+	return false;
+}
+
+/* ---- Choosing ---- */
+
+static void change(struct graph *g, bool on)
+{
+	g->on = on;
+	g->timed = 0;
+	g->least_ns = UINT64_MAX;
+}
+
+/* It may be the core, or another rank's: this one is not used any more, as long as half of them
+ * are left. */
+static bool avoid_core(struct worker *w, uint32_t lane)
+{
+	cpu_set_t cpus;
+	int here = sched_getcpu();
+	if (here < 0 || sched_getaffinity(0, sizeof(cpus), &cpus) || !CPU_ISSET(here, &cpus))
+		return false;
+	if (!w->cores)
+		w->cores = CPU_COUNT(&cpus);
+	if (CPU_COUNT(&cpus) <= w->cores / 2 + 1)
+		return false;
+	CPU_CLR(here, &cpus);
+	if (sched_setaffinity(0, sizeof(cpus), &cpus))
+		return false;
+	log_info("lane %u: CUDA graphs are slow on core %d: the worker leaves it", lane, here);
+	return true;
+}
+
+/* Enough of the present way has been seen. */
+static void judge(struct worker *w, struct graph *g, uint64_t now)
+{
+	const uint64_t least = g->least_ns;
+	const uint32_t lane = w->timing.launch.lane;
+	if (!g->on) {
+		g->direct_ns = least;
+		change(g, now >= g->again_ns);
+		return;
+	}
+	if (least <= g->direct_ns) {
+		g->least_ns = UINT64_MAX;
+		g->timed = TRIAL;
+		return;
+	}
+	log_debug("lane %u: %s takes %llu us as a CUDA graph, and %llu us called: it is called",
+		  lane, svc_op_name(g->tasks[0].op), (unsigned long long)least / 1000,
+		  (unsigned long long)g->direct_ns / 1000);
+	bool moved = least > g->direct_ns + SLOW_NS && avoid_core(w, lane);
+	g->again_ns = now + (moved ? AGAIN_MIN_NS : AGAIN_NS);
+	change(g, false);
+}
+
+void graph_timed(struct worker *w)
+{
+	struct graph *g = w->timing.graph;
+	const struct launch *l = &w->timing.launch;
+	const uint64_t now = worker_clock();
+	const bool over = completed(w, l->lane) >= l->seq;
+	if (!w->timing.since_ns && !over && launch_ready(w, l))
+		w->timing.since_ns = now;
+	if (!over)
+		return;
+	w->timing.graph = NULL;
+	if (!w->timing.since_ns)
+		return; /* nobody saw it begin */
+	if (now - w->timing.since_ns < g->least_ns)
+		g->least_ns = now - w->timing.since_ns;
+	g->timed++;
+	if (g->timed == TRIAL || g->timed >= TRIAL + ROUND)
+		judge(w, g, now);
+}
+
+ncclResult_t graph_call(struct worker *w, uint64_t begin, uint64_t end, bool waits)
+{
+	struct graph_task tasks[GRAPH_TASKS];
+	if (!w->graphs || !describe(w, begin, end, tasks))
+		return launch_calls(w, begin, end);
+	const uint32_t lane = launch_at(w, begin)->lane;
+	struct lane *l = &w->lanes[lane];
+	/* Behind others that run already the call costs nobody time, and calls follow each other
+	 * faster. */
+	if (l->due || l->enqueued > completed(w, lane))
+		return launch_calls(w, begin, end);
+	if (!l->graphs)
+		l->graphs = calloc(1, sizeof(*l->graphs));
+	const uint64_t now = worker_clock();
+	struct graph *g = !l->graphs || l->graphs->never
+				  ? NULL
+				  : find(w, l->graphs, tasks, (uint32_t)(end - begin), now);
+	if (!g)
+		return launch_calls(w, begin, end);
+	if (!g->used_ns)
+		change(g, false);
+	g->used_ns = now;
+	if (g->on && !g->exec && !capture(w, g, begin, end))
+		return launch_calls(w, begin, end);
+	if (!w->timing.graph || now - w->timing.begun_ns > TIMING_NS)
+		w->timing = (struct graph_timing){.graph = g,
+						  .launch = *launch_at(w, end - 1),
+						  .begun_ns = now,
+						  .since_ns = waits ? 0 : now};
+	if (!g->on)
+		return launch_calls(w, begin, end);
+	CUresult error = cu.cuGraphLaunch(g->exec, l->stream);
+	return worker_bad(w, error, "a CUDA graph could not be launched") ? ncclUnhandledCudaError
+									  : ncclSuccess;
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What comes again and again on the same buffers, which workers launch as CUDA graphs: its results,
+ * with other values every time; other memory at the same addresses; and where there are no graphs,
+ * or slower ones. On the stand-in it is also seen that they were used. */
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "windows.h"
+
+#define REPEATS (setup.quick ? 40u : 300u)
+#define TRIAL	8 /* launches of a graph before it can be refused */
+
+/* ---- Values ---- */
+
+/* What rank r gives in round k. */
+static uint32_t given(unsigned k, int r)
+{
+	return 1000 * k + (uint32_t)r;
+}
+
+static uint32_t total(const struct rank *r, unsigned k)
+{
+	return (uint32_t)r->n * given(k, 0) + (uint32_t)(r->n * (r->n - 1) / 2);
+}
+
+/* dst may be src. Of numbers that NCCL sums in windows, too. */
+static void sum_once(struct rank *r, CUdeviceptr src, CUdeviceptr dst, unsigned k)
+{
+	CHECK_CU(cu.cuMemsetD32Async(dst, ~0u, WORDS, r->stream));
+	CHECK_CU(cu.cuMemsetD32Async(src, bits((float)given(k, r->rank)), WORDS, r->stream));
+	CHECK_OK(ncclsvc_all_reduce(at(src), at(dst), WORDS, NCCLSVC_FLOAT32, NCCLSVC_SUM, r->comm,
+				    NULL));
+	rank_sync(r);
+	gpu_check(dst, bits((float)total(r, k)), WORDS, "a sum");
+}
+
+static void gather(struct rank *r, CUdeviceptr src, CUdeviceptr dst, unsigned k)
+{
+	CHECK_CU(cu.cuMemsetD32Async(dst, ~0u, WORDS * (size_t)r->n, r->stream));
+	CHECK_CU(cu.cuMemsetD32Async(src, given(k, r->rank), WORDS, r->stream));
+	CHECK_OK(ncclsvc_all_gather(at(src), at(dst), WORDS, NCCLSVC_UINT32, r->comm, NULL));
+	rank_sync(r);
+	for (int i = 0; i < r->n; i++)
+		gpu_check(dst + (size_t)i * WORDS * 4, given(k, i), WORDS, "a gathered part");
+}
+
+static void scatter_sums(struct rank *r, CUdeviceptr src, CUdeviceptr dst, unsigned k)
+{
+	CHECK_CU(cu.cuMemsetD32Async(dst, ~0u, WORDS, r->stream));
+	CHECK_CU(cu.cuMemsetD32Async(src, given(k, r->rank), WORDS * (size_t)r->n, r->stream));
+	CHECK_OK(ncclsvc_reduce_scatter(at(src), at(dst), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM,
+					r->comm, NULL));
+	rank_sync(r);
+	gpu_check(dst, total(r, k), WORDS, "a part of the sums");
+}
+
+/* A group of two tasks. */
+static void pass_on(struct rank *r, CUdeviceptr src, CUdeviceptr dst, unsigned k)
+{
+	const int next = (r->rank + 1) % r->n, former = (r->rank + r->n - 1) % r->n;
+	CHECK_CU(cu.cuMemsetD32Async(dst, ~0u, WORDS, r->stream));
+	CHECK_CU(cu.cuMemsetD32Async(src, given(k, r->rank), WORDS, r->stream));
+	CHECK_OK(ncclsvc_group_begin(r->session));
+	CHECK_OK(ncclsvc_send(at(src), WORDS, NCCLSVC_UINT32, next, r->comm, NULL));
+	CHECK_OK(ncclsvc_recv(at(dst), WORDS, NCCLSVC_UINT32, former, r->comm, NULL));
+	CHECK_OK(ncclsvc_group_end(r->session));
+	rank_sync(r);
+	gpu_check(dst, given(k, former), WORDS, "what the former rank sent");
+}
+
+static void values_rank_again(struct client *c)
+{
+	struct rank r;
+	struct buffer a, b;
+	rank_open(&r, c);
+	for (int kind = 0; kind < MEMORY_KINDS; kind++) {
+		buffer_make(&a, kind, r.gpu, r.session, WORDS * 4 * (size_t)r.n);
+		buffer_make(&b, kind, r.gpu, r.session, WORDS * 4 * (size_t)r.n);
+		for (unsigned k = 1; k <= REPEATS; k++) {
+			stage("%s, round %u", memory_name(kind), k);
+			sum_once(&r, a.p, a.p, 6 * k);
+			sum_once(&r, a.p, b.p, 6 * k + 1);
+			gather(&r, a.p, b.p, 6 * k + 2);
+			scatter_sums(&r, a.p, b.p, 6 * k + 3);
+			pass_on(&r, a.p, b.p, 6 * k + 4);
+			CHECK_OK(ncclsvc_barrier(r.comm, NULL));
+		}
+		buffer_free(&a);
+		buffer_free(&b);
+	}
+	rank_close(&r);
+}
+
+/* Several behind one another: the first is a graph's, the others are not. */
+static void chain_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	rank_open(&r, c);
+	CHECK_CU(cu.cuMemAlloc(&p, WORDS * 4));
+	for (unsigned k = 1; k <= REPEATS; k++) {
+		uint32_t want = k;
+		stage("chain %u", k);
+		CHECK_CU(cu.cuMemsetD32Async(p, k, WORDS, r.stream));
+		for (unsigned i = 0; i < k % 5 + 1; i++, want *= (uint32_t)r.n)
+			CHECK_OK(ncclsvc_all_reduce(at(p), at(p), WORDS, NCCLSVC_UINT32,
+						    NCCLSVC_SUM, r.comm, NULL));
+		rank_sync(&r);
+		gpu_check(p, want, WORDS, "a chain of sums");
+	}
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+/* Memory that is freed, and allocated again at the same address. */
+static void again_rank(struct client *c)
+{
+	struct rank r;
+	struct buffer b;
+	rank_open(&r, c);
+	for (unsigned round = 0; round < (setup.quick ? 8u : 40u); round++) {
+		buffer_make(&b, round % MEMORY_KINDS, r.gpu, r.session, WORDS * 4);
+		if (b.kind == MEMORY_LENT && setup.fake) /* graphs that know a window */
+			warm(&r, b.p, b.p, 1);
+		for (unsigned k = 1; k <= 60; k++)
+			sum_once(&r, b.p, b.p, round * 60 + k);
+		buffer_free(&b);
+	}
+	rank_close(&r);
+}
+
+/* ---- Whether there are any ---- */
+
+static int launches_as_graphs(void)
+{
+	int n = 0;
+	DIR *dir = opendir(getenv("NCCLSVC_FAKE_DIR"));
+	CHECK(dir);
+	for (struct dirent *e; (e = readdir(dir));)
+		n += !strncmp(e->d_name, "graph-", 6);
+	closedir(dir);
+	return n;
+}
+
+static void run(client_main *main)
+{
+	crew_run(crew_size(), main, NULL);
+	if (!setup.fake)
+		return;
+	report("%d launches as graphs", launches_as_graphs());
+	CHECK(launches_as_graphs() >= TRIAL * crew_size());
+}
+
+static void test_values(void)
+{
+	run(values_rank_again);
+}
+
+static void test_chains(void)
+{
+	run(chain_rank);
+}
+
+static void test_again(void)
+{
+	run(again_rank);
+}
+
+static void test_off(void)
+{
+	setenv("NCCLSVCD_GRAPHS", "off", 1);
+	crew_run(crew_size(), chain_rank, NULL);
+	unsetenv("NCCLSVCD_GRAPHS");
+	if (setup.fake)
+		CHECK_EQ(launches_as_graphs(), 0);
+}
+
+static void slow_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	rank_open(&r, c);
+	CHECK_CU(cu.cuMemAlloc(&p, WORDS * 4));
+	for (unsigned k = 1; k <= 200; k++)
+		sum_once(&r, p, p, k);
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+/* The driver has no room for one; the host has a part in it; or it takes longer. */
+static void test_refused(void)
+{
+	static const char *const faults[] = {"graph-none", "graph-host", "graph-slow"};
+	if (!setup.fake)
+		skip_test("needs a stand-in that refuses");
+	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+		stage("%s", faults[i]);
+		setenv("NCCLSVC_FAKE_FAULTS", faults[i], 1);
+		crew_run(crew_size(), slow_rank, NULL);
+		int n = launches_as_graphs();
+		if (i < 2)
+			CHECK_EQ(n, 0);
+		else
+			CHECK(n >= TRIAL && n < 100 * crew_size());
+	}
+	unsetenv("NCCLSVC_FAKE_FAULTS");
+}
+
+const struct gpu_test graph_tests[] = {
+	{"graphs/values", test_values, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/chains", test_chains, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/again", test_again, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/off", test_off, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"graphs/refused", test_refused, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{0},
+};
