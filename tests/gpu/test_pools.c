@@ -47,13 +47,14 @@ static const char *const scripts[] = {
 
 static size_t size_of(char letter)
 {
+	const size_t page = setup.fake ? MIB / 8 : 2 * MIB;
 	switch (letter) {
 	case 'l':
-		return 16 * MIB;
+		return 8 * page;
 	case 'q':
-		return 4 * MIB;
+		return 2 * page;
 	case 'm':
-		return 2 * MIB;
+		return page;
 	default:
 		return 4096;
 	}
@@ -167,7 +168,7 @@ static void random_step(struct pooled *p, uint64_t *random)
 {
 	const unsigned n = draw(random) % SLOTS, what = draw(random) % 16;
 	if (!p->at[n])
-		allocate(p, n, (size_t)4096 << draw(random) % 12);
+		allocate(p, n, (size_t)4096 << draw(random) % (setup.fake ? 9 : 12));
 	else if (what < 5)
 		give_back(p, n);
 	else if (what == 5)
@@ -261,7 +262,7 @@ static void returned_rank(struct client *c)
 	use(&p, 0, 0);
 	for (int round = 0; round < 3; round++) {
 		allocate(&p, 1, bytes);
-		use(&p, 0, 1);
+		rank_sum(&p.sessions[0], p.at[1], 1, 1000, "memory of a pool");
 		give_back(&p, 1);
 		CHECK_CU(cu.cuMemPoolTrimTo(p.pool, 0));
 		look(&p);
