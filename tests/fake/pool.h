@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory pools of the stand-in: cuda_pool.c, cuda_pool_import.c.
+ * Memory pools of the stand-in: cuda_pool.c, cuda_pool_import.c, cuda_pool_table.c.
  *
  * A pool has addresses of its own, and in them chunks of physical memory, each of which holds many
  * allocations. An import in another process mirrors that. As seen of the driver (580, H200):
@@ -49,6 +49,7 @@ struct CUmemPoolHandle_st {
 /* NULL: no such pool. */
 struct pool *pool_find(CUmemoryPool handle);
 struct pool *pools_next(const struct pool *pool); /* NULL: the first */
+CUmemoryPool pool_default(int device);
 bool pool_is_default(const struct pool *pool);
 /* Takes what `as` holds, also if that fails. */
 CUresult pool_add(const struct pool *as, CUmemoryPool *handle);
