@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cuda_connections.h"
 #include "doctor.h"
 
 #define DRIVER_MS 10000 /* that the driver has to start */
@@ -194,7 +195,7 @@ static void gather_self(struct doctor_facts *f)
 	struct statvfs shm;
 	f->uid = geteuid();
 	f->visible = getenv("CUDA_VISIBLE_DEVICES");
-	f->connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+	f->connections = getenv(CUDA_CONNECTIONS_VARIABLE);
 	f->memlock = limit(RLIMIT_MEMLOCK);
 	f->nofile = limit(RLIMIT_NOFILE);
 	f->shm_error = statvfs("/dev/shm", &shm) ? errno : 0;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda_connections.h"
 #include "doctor.h"
 
 #define TRADE_WITHOUT                                                                              \
@@ -14,6 +15,8 @@
 	"communication overlaps with compute as with NCCL in the trainer. For it, a trainer that " \
 	"is killed inside a kernel takes the worker's context on that GPU along: tasks there end " \
 	"with WORKER_LOST, and the worker is replaced in 2 to 4 s."
+
+#define ASKED_FOR CUDA_CONNECTIONS_VARIABLE "=" CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_MAX)
 
 static void judge_own(const struct doctor_facts *f, struct doctor_report *r)
 {
@@ -71,19 +74,19 @@ static void judge_connections(const struct doctor_facts *f, struct doctor_report
 {
 	const bool mps = f->mps.state == MPS_RUNNING;
 	const int set = f->connections ? atoi(f->connections) : 0;
-	const int n = set > 0 ? set : mps ? 2 : 8;
-	if (n >= 8) {
+	const int n = set > 0 ? set : mps ? CUDA_CONNECTIONS_MPS : CUDA_CONNECTIONS_DEFAULT;
+	if (n >= CUDA_CONNECTIONS_DEFAULT) {
 		doctor_say(r, "connections", DOCTOR_OK,
 			   "%d streams of a process may wait for tasks without holding up others.",
-			   n > 32 ? 32 : n);
+			   n > CUDA_CONNECTIONS_MAX ? CUDA_CONNECTIONS_MAX : n);
 		return;
 	}
 	doctor_say(r, "connections", DOCTOR_WARNING,
 		   "%s%s: when %d of a process's streams wait for tasks, all others are held up; "
 		   "compute does not overlap with communication then, and ranks may wait for each "
-		   "other. Set CUDA_DEVICE_MAX_CONNECTIONS=32 for the trainers (the drop-in "
-		   "libnccl.so.2 does so where it is not set).",
-		   set > 0 ? "CUDA_DEVICE_MAX_CONNECTIONS=" : "CUDA_DEVICE_MAX_CONNECTIONS",
+		   "other. Set " ASKED_FOR " for the trainers (the drop-in libnccl.so.2 does so "
+		   "where it is not set).",
+		   set > 0 ? CUDA_CONNECTIONS_VARIABLE "=" : CUDA_CONNECTIONS_VARIABLE,
 		   set > 0 ? f->connections : " is not set, and this process uses MPS", n);
 }
 

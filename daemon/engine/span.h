@@ -5,7 +5,8 @@
  *   span.c        which nodes and ranks, their messages, and the end
  *   junction.c    where the nodes' tasks meet: verdicts; junction_hear.c: those of other nodes;
  *                 junction_pair.c: a Send and its Recv
- *   across.c      moving the bytes of what met: pieces, in flight by MPI
+ *   across.c      moving the bytes of what met: pieces, in flight by MPI; across_piece.c: one of
+ *                 them; across_flow.c: what it sends and receives
  *   across_course.c which bytes a piece is, for each operation
  *   across_small.c the same for what fits into a message
  *   stuck.c       members that all wait for each other
@@ -99,6 +100,13 @@ struct credit_note {
 static inline uint32_t junction_plan(const struct junction_key *key)
 {
 	return (uint32_t)(key->seq >> PLAN_SHIFT);
+}
+
+/* Whatever part of it. */
+static inline bool junction_same_operation(const struct junction_key *a,
+					   const struct junction_key *b)
+{
+	return a->a == b->a && a->b == b->b && a->seq == b->seq;
 }
 
 #define CROSSINGS_MAX 65536 /* of one wish */
@@ -324,8 +332,6 @@ bool across_start(struct engine *e, struct comm *c, const struct junction_key *k
 		  struct task **tasks, struct chunk *chunk);
 /* Breaks off all parts of this operation, those too that have not begun. */
 void across_give_up(struct engine *e, struct span *s, const struct junction_key *key);
-void across_credit(struct engine *e, struct span *s, uint32_t place, const struct junction_key *key,
-		   const struct credit_note *note);
 /* A send or receive of a piece has ended. */
 void across_flow_done(struct engine *e, void *flow, size_t bytes, bool failed);
 void across_job_done(struct engine *e, struct job *job);
@@ -334,6 +340,11 @@ void across_end(struct engine *e, struct span *s);
 void across_abort(struct engine *e, struct span *s);
 void across_continue(struct engine *e);
 void across_node_lost(struct engine *e, struct span *s, uint32_t place);
+
+/* ---- across_flow.c ---- */
+
+void across_credit(struct engine *e, struct span *s, uint32_t place, const struct junction_key *key,
+		   const struct credit_note *note);
 
 /* ---- across_small.c ---- */
 

@@ -294,16 +294,11 @@ bool staged_start(struct engine *e, struct comm *c, const struct junction_key *k
 
 /* ---- Ends ---- */
 
-static bool same(const struct junction_key *a, const struct junction_key *b)
-{
-	return a->a == b->a && a->b == b->b && a->seq == b->seq;
-}
-
 bool staged_expects(const struct engine *e, const struct comm *c, const struct junction_key *key)
 {
 	const struct staged *op;
 	DL_FOREACH (e->staged, op)
-		if (op->comm == c && op->across && same(&op->key, key))
+		if (op->comm == c && op->across && junction_same_operation(&op->key, key))
 			return !op->aborted;
 	return !c->ended;
 }

@@ -4,10 +4,9 @@
  * as that. NCCL's call takes the processor 5 to 12 us and the launch of a graph 3 to 4, and the
  * kernel begins sooner. It is the same kernel, so each rank decides for itself.
  *
- * On some cores of some machines (seen: 2 of 32 of a virtual one) a graph is slower, by 20 us and
- * more, in all of its launches. So both ways are timed, and what proved better is taken, for a
- * while; and such cores are avoided. */
-#include <sched.h>
+ * Now and then, for milliseconds or as long as the process lives, graphs of NCCL's kernels begin
+ * 20 us and more too late; why is not known. So both ways are timed, and what proved better is
+ * taken, for a while. All ranks of a collective see the same time, whoever is late. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,14 +14,13 @@
 #include "names.h"
 #include "worker.h"
 
-#define GRAPH_TASKS  16 /* of one group */
-#define GRAPHS	     64 /* of one lane */
-#define WAYS	     4	/* places that a group may have */
-#define TRIAL	     8	/* launches that are timed before there is a verdict */
-#define ROUND	     64 /* and from then on, until the next one */
-#define AGAIN_MIN_NS UINT64_C(100000000)
-#define AGAIN_NS     UINT64_C(10000000000) /* what was refused is tried once more */
-#define SLOW_NS	     UINT64_C(10000)	   /* it is more than chance */
+#define GRAPH_TASKS  16			/* of one group */
+#define GRAPHS	     64			/* of one lane */
+#define WAYS	     4			/* places that a group may have */
+#define TRIAL	     8			/* launches that are timed before there is a verdict */
+#define ROUND	     16			/* and from then on, until the next one */
+#define PAUSE_MIN_NS UINT64_C(50000000) /* what was refused is tried once more */
+#define PAUSE_MAX_NS UINT64_C(10000000000)
 #define STALE_NS     UINT64_C(10000000000) /* its place may go to another group */
 #define TIMING_NS    UINT64_C(1000000000)  /* it waits for a trainer: another is timed */
 
@@ -38,12 +36,13 @@ _Static_assert(sizeof(struct graph_task) == 32, "compared as a whole");
 struct graph {
 	uint32_t ntasks; /* 0: a free place */
 	struct graph_task tasks[GRAPH_TASKS];
-	CUgraphExec exec;	    /* NULL: not captured yet */
-	uint64_t used_ns, again_ns; /* not before, if it was refused */
-	bool on;		    /* launched as a graph */
-	unsigned timed;		    /* launches of this way, since it is taken */
-	uint64_t least_ns;	    /* of these */
-	uint64_t direct_ns;	    /* the least of the last ones that were called */
+	CUgraphExec exec; /* NULL: not captured yet */
+	uint64_t used_ns;
+	uint64_t again_ns, pause_ns; /* not before, if it was refused */
+	bool on;		     /* launched as a graph */
+	unsigned timed;		     /* launches of this way, since it is taken */
+	uint64_t least_ns;	     /* of these */
+	uint64_t direct_ns;	     /* the least of those that were called; 0: not known */
 };
 
 struct lane_graphs {
@@ -186,45 +185,35 @@ static void change(struct graph *g, bool on)
 	g->least_ns = UINT64_MAX;
 }
 
-/* It may be the core, or another rank's: this one is not used any more, as long as half of them
- * are left. */
-static bool avoid_core(struct worker *w, uint32_t lane)
+/* The least that a call took, of all times: of late it may have waited for another rank's graph.
+ * What cannot be reached any more is forgotten slowly. */
+static uint64_t least_direct(const struct graph *g)
 {
-	cpu_set_t cpus;
-	int here = sched_getcpu();
-	if (here < 0 || sched_getaffinity(0, sizeof(cpus), &cpus) || !CPU_ISSET(here, &cpus))
-		return false;
-	if (!w->cores)
-		w->cores = CPU_COUNT(&cpus);
-	if (CPU_COUNT(&cpus) <= w->cores / 2 + 1)
-		return false;
-	CPU_CLR(here, &cpus);
-	if (sched_setaffinity(0, sizeof(cpus), &cpus))
-		return false;
-	log_info("lane %u: CUDA graphs are slow on core %d: the worker leaves it", lane, here);
-	return true;
+	const uint64_t former = g->direct_ns + g->direct_ns / 64;
+	return g->direct_ns && former < g->least_ns ? former : g->least_ns;
 }
 
 /* Enough of the present way has been seen. */
-static void judge(struct worker *w, struct graph *g, uint64_t now)
+static void judge(const struct worker *w, struct graph *g, uint64_t now)
 {
-	const uint64_t least = g->least_ns;
-	const uint32_t lane = w->timing.launch.lane;
 	if (!g->on) {
-		g->direct_ns = least;
+		g->direct_ns = least_direct(g);
 		change(g, now >= g->again_ns);
 		return;
 	}
-	if (least <= g->direct_ns) {
+	if (g->least_ns <= g->direct_ns) {
+		g->pause_ns /= 2;
 		g->least_ns = UINT64_MAX;
 		g->timed = TRIAL;
 		return;
 	}
 	log_debug("lane %u: %s takes %llu us as a CUDA graph, and %llu us called: it is called",
-		  lane, svc_op_name(g->tasks[0].op), (unsigned long long)least / 1000,
-		  (unsigned long long)g->direct_ns / 1000);
-	bool moved = least > g->direct_ns + SLOW_NS && avoid_core(w, lane);
-	g->again_ns = now + (moved ? AGAIN_MIN_NS : AGAIN_NS);
+		  w->timing.launch.lane, svc_op_name(g->tasks[0].op),
+		  (unsigned long long)g->least_ns / 1000, (unsigned long long)g->direct_ns / 1000);
+	g->pause_ns = g->pause_ns < PAUSE_MIN_NS       ? PAUSE_MIN_NS
+		      : g->pause_ns < PAUSE_MAX_NS / 2 ? 2 * g->pause_ns
+						       : PAUSE_MAX_NS;
+	g->again_ns = now + g->pause_ns;
 	change(g, false);
 }
 

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cuda_connections.h"
 #include "gpu_list.h"
 #include "log.h"
 #include "names.h"
@@ -309,9 +310,9 @@ int worker_main(int argc, char *argv[])
 	setenv("NCCL_RAS_ENABLE", "0", 0);
 	/* Trainers' memory is imported, which cannot be registered. */
 	setenv("NCCL_GRAPH_REGISTER", "0", 1);
-	/* A lane's stream that waits for a trainer's input holds one, and there would be 2 through
-	 * MPS. With 32 a worker's end has been seen to take 0.4 s instead of 0.1. */
-	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 1);
+	/* A lane's stream that waits for a trainer's input holds one: as many through MPS as
+	 * without. With 32 a worker's end has been seen to take 0.4 s instead of 0.1. */
+	setenv(CUDA_CONNECTIONS_VARIABLE, CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_DEFAULT), 1);
 	start_watching(w);
 	const uint64_t staged = argc > 4 ? strtoull(argv[4], NULL, 10) : 0;
 	if (!start(w, argv[1], staged, text, sizeof(text))) {

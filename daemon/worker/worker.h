@@ -116,7 +116,6 @@ struct worker {
 	struct closed_session *closed;
 	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
 	bool graphs; /* may be used */
-	int cores; /* that the thread had, before it left one; 0: it has not */
 	struct graph_timing timing;
 	uint64_t tail, checked_ns;
 	uint32_t high_lane; /* lanes from here on were never used */

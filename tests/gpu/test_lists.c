@@ -1,128 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lists of tensors in GPU memory: in stream order, in both modes, agreed and refused; and the
- * groups of a world of GPUs. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "client/tensors/ncclsvc_tensors.h"
-#include "crew.h"
-#include "watch.h"
-
-#define TENSORS 3
-#define SCRATCH ((size_t)1 << 20)
-
-static const int64_t dims[TENSORS] = {1000, 1, 5000};
-
-struct desk {
-	struct rank r;
-	ncclsvc_tensors *lists;
-	CUdeviceptr memory[TENSORS], copy, scratch;
-	ncclsvc_tensor tensors[TENSORS];
-};
-
-static void desk_open(struct desk *d, struct client *c)
-{
-	rank_open(&d->r, c);
-	CHECK_OK(ncclsvc_tensors_open(d->r.comm, WAIT_MS, &d->lists));
-	for (int i = 0; i < TENSORS; i++) {
-		CHECK_CU(cu.cuMemAlloc(&d->memory[i], (size_t)dims[i] * 4));
-		d->tensors[i] = (ncclsvc_tensor){at(d->memory[i]), NCCLSVC_UINT32, 1, &dims[i]};
-	}
-	CHECK_CU(cu.cuMemAlloc(&d->copy, (size_t)dims[2] * 4));
-	CHECK_CU(cu.cuMemAlloc(&d->scratch, SCRATCH));
-}
-
-static void desk_close(struct desk *d)
-{
-	ncclsvc_task task;
-	CHECK_OK(ncclsvc_comm_error(d->r.comm));
-	CHECK_OK(ncclsvc_barrier(d->r.comm, &task));
-	rank_wait(&d->r, task);
-	CHECK_OK(ncclsvc_tensors_close(d->lists));
-	for (int i = 0; i < TENSORS; i++)
-		CHECK_CU(cu.cuMemFree(d->memory[i]));
-	CHECK_CU(cu.cuMemFree(d->copy));
-	CHECK_CU(cu.cuMemFree(d->scratch));
-	rank_close(&d->r);
-}
-
-static void says(const char *text)
-{
-	if (!strstr(ncclsvc_last_error(), text))
-		check_failed(__FILE__, __LINE__, "\"%s\" is not in: %s", text,
-			     ncclsvc_last_error());
-}
-
-/* Puts the values on the stream, behind some work: who does not wait for it sees garbage. */
-static void fill(struct desk *d, uint32_t value, bool late)
-{
-	for (int i = 0; i < TENSORS; i++)
-		CHECK_CU(cu.cuMemsetD32Async(d->memory[i], 0xdeadbeef, (size_t)dims[i],
-					     d->r.stream));
-	if (late)
-		gpu_delay(d->r.stream, d->scratch, SCRATCH, 50);
-	for (int i = 0; i < TENSORS; i++)
-		CHECK_CU(cu.cuMemsetD32Async(d->memory[i], value + (uint32_t)i, (size_t)dims[i],
-					     d->r.stream));
-}
-
-static void check(struct desk *d, uint32_t value, const char *what)
-{
-	CHECK(gpu_stream_ends(d->r.stream, WAIT_MS));
-	for (int i = 0; i < TENSORS; i++)
-		gpu_check(d->memory[i], value + (uint32_t)i, (size_t)dims[i], what);
-}
-
-static ncclsvc_message message(const struct desk *d, int peer, ncclsvc_shapes shapes, int64_t tag)
-{
-	return (ncclsvc_message){.size = sizeof(ncclsvc_message),
-				 .input_signal = true,
-				 .remote_rank = peer,
-				 .tag = tag,
-				 .shapes = shapes,
-				 .n = TENSORS,
-				 .tensors = d->tensors};
-}
-
-/* The receiver of shapes takes them where its tensors are. */
-static ncclsvc_result allocate(ncclsvc_tensor *tensors, size_t n, void *arg)
-{
-	const struct desk *d = arg;
-	CHECK_EQ(n, TENSORS);
-	for (size_t i = 0; i < n; i++) {
-		CHECK_EQ(tensors[i].ndims, 1);
-		CHECK_EQ(tensors[i].dims[0], dims[i]);
-		tensors[i].data = d->tensors[i].data;
-	}
-	return NCCLSVC_OK;
-}
+ * Lists of tensors in GPU memory: in stream order, in both modes, agreed and refused. Those of a
+ * world are in test_lists_world.c. */
+#include "lists.h"
 
 /* ---- Send and Recv ---- */
-
-/* From rank 0 to 1 to 2 ..., each handing on what it got with one added. */
-static void hand_on(struct desk *d, ncclsvc_shapes shapes, uint32_t value, bool detached)
-{
-	struct rank *r = &d->r;
-	bool done = false;
-	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, detached ? NCCLSVC_STREAM_DETACHED : 0));
-	fill(d, r->rank ? 0xbad : value, r->rank == 0);
-	if (r->rank) {
-		ncclsvc_message m = message(d, r->rank - 1, shapes, value);
-		m.allocate = shapes == NCCLSVC_SHAPES_AHEAD ? allocate : NULL;
-		m.arg = d;
-		CHECK_OK(ncclsvc_tensors_recv(d->lists, &m, WAIT_MS, &done));
-		CHECK(done);
-		check(d, value + (uint32_t)r->rank - 1, "what was received");
-		fill(d, value + (uint32_t)r->rank, true);
-	}
-	if (r->rank < r->n - 1) {
-		ncclsvc_message m = message(d, r->rank + 1, shapes, value);
-		CHECK_OK(ncclsvc_tensors_send(d->lists, &m, WAIT_MS, &done));
-		CHECK(done);
-	}
-	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
-}
 
 #define NEIGHBOUR    ((size_t)2 << 20) /* what CUDA rounds allocations up to */
 #define NEIGHBOURS   16
@@ -147,7 +28,7 @@ static void across_a_border(struct desk *d)
 	const CUdeviceptr below = border - 4 * BORDER_WORDS;
 	const ncclsvc_tensor list[] = {{at(below), NCCLSVC_UINT32, 1, &dim},
 				       {at(border), NCCLSVC_UINT32, 1, &dim}};
-	ncclsvc_message m = message(d, 1 - d->r.rank, NCCLSVC_SHAPES_STATIC, 7);
+	ncclsvc_message m = desk_message(d, 1 - d->r.rank, NCCLSVC_SHAPES_STATIC, 7);
 	m.n = 2;
 	m.tensors = list;
 	CHECK_CU(cu.cuMemsetD32Async(below, d->r.rank ? 0 : 5, BORDER_WORDS, d->r.stream));
@@ -167,8 +48,8 @@ static void send_rank(struct client *c)
 	desk_open(&d, c);
 	for (uint32_t round = 0; round < 4; round++) {
 		stage("round %u", round);
-		hand_on(&d, NCCLSVC_SHAPES_STATIC, 100 * round, round % 2);
-		hand_on(&d, NCCLSVC_SHAPES_AHEAD, 100 * round + 50, round % 2);
+		desk_hand_on(&d, NCCLSVC_SHAPES_STATIC, 100 * round, round % 2);
+		desk_hand_on(&d, NCCLSVC_SHAPES_AHEAD, 100 * round + 50, round % 2);
 	}
 	stage("across a border");
 	if (c->rank < 2)
@@ -189,13 +70,13 @@ static void stream_order_rank(struct client *c)
 	ncclsvc_request *requests[ROUNDS];
 	desk_open(&d, c);
 	for (uint32_t k = 0; c->rank < 2 && k < ROUNDS; k++) {
-		ncclsvc_message m = message(&d, 1 - c->rank, NCCLSVC_SHAPES_STATIC, k);
+		ncclsvc_message m = desk_message(&d, 1 - c->rank, NCCLSVC_SHAPES_STATIC, k);
 		if (c->rank == 0) {
-			fill(&d, 10 * k, true);
+			desk_fill(&d, 10 * k, true);
 			CHECK_OK(ncclsvc_tensors_isend(d.lists, &m, &requests[k]));
-			fill(&d, 0xbad, false); /* it was packed by then */
+			desk_fill(&d, 0xbad, false); /* it was packed by then */
 		} else {
-			fill(&d, 0xbad, false);
+			desk_fill(&d, 0xbad, false);
 			CHECK_OK(ncclsvc_tensors_irecv(d.lists, &m, &requests[k]));
 			CHECK_CU(cu.cuMemcpyDtoDAsync(d.copy + k * 4, d.memory[2] + 4 * k, 4,
 						      d.r.stream));
@@ -272,28 +153,28 @@ static void clash_rank(struct client *c)
 	desk_open(&d, c);
 	for (size_t i = 0; k < 2 && i < sizeof(clashes) / sizeof(clashes[0]); i++) {
 		const struct clash *x = &clashes[i];
-		ncclsvc_message m = message(&d, 1 - k, x->shapes[k], x->tag[k]);
+		ncclsvc_message m = desk_message(&d, 1 - k, x->shapes[k], x->tag[k]);
 		m.input_signal = !x->no_signal[k];
-		m.allocate = k && x->shapes[k] == A ? allocate : NULL;
+		m.allocate = k && x->shapes[k] == A ? desk_allocate : NULL;
 		m.arg = &d;
 		stage("%s", x->what);
-		fill(&d, 7, false);
+		desk_fill(&d, 7, false);
 		ncclsvc_result r = k ? ncclsvc_tensors_recv(d.lists, &m, WAIT_MS, NULL)
 				     : ncclsvc_tensors_send(d.lists, &m, WAIT_MS, NULL);
 		if (r != x->result[k])
 			check_failed(__FILE__, __LINE__, "%s: %s: %s", x->what,
 				     ncclsvc_result_name(r), ncclsvc_last_error());
 		says(x->why[k]);
-		check(&d, 7, "what no list was to touch");
+		desk_check(&d, 7, "what no list was to touch");
 		/* Both are in step, on both communicators. */
 		for (int mode = S; mode <= A; mode++) {
-			fill(&d, k ? 0 : 40, false);
-			m = message(&d, 1 - k, (ncclsvc_shapes)mode, 5);
-			m.allocate = k && mode == A ? allocate : NULL;
+			desk_fill(&d, k ? 0 : 40, false);
+			m = desk_message(&d, 1 - k, (ncclsvc_shapes)mode, 5);
+			m.allocate = k && mode == A ? desk_allocate : NULL;
 			m.arg = &d;
 			CHECK_OK(k ? ncclsvc_tensors_recv(d.lists, &m, WAIT_MS, NULL)
 				   : ncclsvc_tensors_send(d.lists, &m, WAIT_MS, NULL));
-			check(&d, 40, "the list after it");
+			desk_check(&d, 40, "the list after it");
 		}
 	}
 	desk_close(&d);
@@ -310,7 +191,7 @@ static void host_memory_rank(struct client *c)
 	struct desk d;
 	static uint32_t words[1000];
 	desk_open(&d, c);
-	ncclsvc_message m = message(&d, 1 - c->rank, S, 1);
+	ncclsvc_message m = desk_message(&d, 1 - c->rank, S, 1);
 	ncclsvc_tensor t = {words, NCCLSVC_UINT32, 1, &dims[0]};
 	m.n = 1;
 	if (c->rank == 0)
@@ -388,7 +269,7 @@ static void collective_rank(struct client *c)
 		const ncclsvc_tensor *result = alias ? in : to;
 		for (int scatter = 0; scatter < 2; scatter++) {
 			stage(scatter ? "ReduceScatter" : "AllGather");
-			fill(&d, 0xbad, true);
+			desk_fill(&d, 0xbad, true);
 			for (int i = 0; i < TENSORS; i++)
 				if (fitting[i])
 					CHECK_CU(cu.cuMemsetD32Async(
@@ -427,7 +308,7 @@ static void refused_rank(struct client *c)
 {
 	struct desk d;
 	desk_open(&d, c);
-	fill(&d, 3, false);
+	desk_fill(&d, 3, false);
 	/* 1000, 1 and 5000 words: the last lies across a border, whatever the number of ranks. */
 	CHECK_RESULT(ncclsvc_tensors_all_gather(d.lists, d.tensors, NULL, TENSORS, WAIT_MS, NULL),
 		     NCCLSVC_INVALID_ARGUMENT);
@@ -436,7 +317,7 @@ static void refused_rank(struct client *c)
 						    c->rank ? TENSORS : TENSORS - 1, NCCLSVC_SUM,
 						    WAIT_MS, NULL),
 		     NCCLSVC_INVALID_ARGUMENT);
-	check(&d, 3, "what no list was to touch");
+	desk_check(&d, 3, "what no list was to touch");
 	rank_check_usable(&d.r);
 	desk_close(&d);
 }
@@ -444,185 +325,6 @@ static void refused_rank(struct client *c)
 static void test_refused(void)
 {
 	crew_run(crew_size(), refused_rank, NULL);
-}
-
-/* ---- A world of GPUs ---- */
-
-static void world_rank(struct client *c)
-{
-	struct rank r;
-	ncclsvc_world *w;
-	CUdeviceptr p;
-	rank_prepare(&r, c, c->rank);
-	ncclsvc_world_options o = {.size = sizeof(o),
-				   .rank = c->rank,
-				   .device = c->rank ? NCCLSVC_DEVICE_LOCAL : 999,
-				   .pipeline = c->nranks % 2 ? 1 : 2};
-	stage("a GPU that is not there");
-	CHECK_RESULT(ncclsvc_world_init(r.session, &o, WAIT_MS, &w),
-		     c->rank ? NCCLSVC_UNSUPPORTED : NCCLSVC_INVALID_ARGUMENT);
-	says(c->rank ? "rank 0 cannot use its GPU" : "no GPU 999");
-	say(c, 1);
-	CHECK_EQ(hear(c), 2);
-	o.device = NCCLSVC_DEVICE_LOCAL;
-	stage("making the world");
-	CHECK_OK(ncclsvc_world_init(r.session, &o, WAIT_MS, &w));
-	CHECK_EQ(ncclsvc_world_device(w), c->rank);
-	CHECK_CU(cu.cuMemAlloc(&p, 4000));
-	for (unsigned type = 0; type < NCCLSVC_GROUP_TYPES; type++) {
-		const ncclsvc_group *g = &ncclsvc_world_layout(w)->groups[type];
-		const int64_t dim = 1000;
-		ncclsvc_tensor t = {at(p), NCCLSVC_UINT32, 1, &dim};
-		ncclsvc_tensors *lists;
-		uint32_t sum = 0;
-		stage("the %s group", ncclsvc_group_type_name(type));
-		CHECK_OK(ncclsvc_tensors_open_group(w, (ncclsvc_group_type)type, WAIT_MS, &lists));
-		CHECK_CU(cu.cuMemsetD32Async(p, 1u << c->rank, 1000, r.stream));
-		CHECK_OK(
-			ncclsvc_tensors_all_reduce(lists, &t, NULL, 1, NCCLSVC_SUM, WAIT_MS, NULL));
-		for (int i = 0; i < g->size; i++)
-			sum |= 1u << ncclsvc_group_rank(g, i);
-		gpu_check(p, sum, 1000, "the group's sum");
-		CHECK_OK(ncclsvc_tensors_close(lists));
-	}
-	ncclsvc_task task;
-	CHECK_OK(ncclsvc_barrier(ncclsvc_world_host_comm(w), &task));
-	rank_wait(&r, task);
-	ncclsvc_world_free(w);
-	CHECK_CU(cu.cuMemFree(p));
-	ncclsvc_close(r.session);
-	CHECK_CU(cu.cuStreamDestroy(r.stream));
-}
-
-static void test_world(void)
-{
-	struct daemon d;
-	struct client ranks[RANKS_MAX];
-	char n[16];
-	snprintf(n, sizeof(n), "%d", crew_size());
-	stage("starting the daemon");
-	daemon_start(&d, "--device", "cuda", "--log-level", "debug", "--ranks", n, NULL);
-	watch_daemon(&d);
-	clients_start(ranks, crew_size(), &d, world_rank, NULL);
-	hear_all(ranks, crew_size(), 1);
-	say_all(ranks, crew_size(), 2);
-	crew_end(ranks, crew_size());
-	gpu_daemon_stop(&d);
-}
-
-/* The last rank is killed and comes back; the others rejoin beside it. */
-static void recover_rank(struct client *c)
-{
-	enum { READY = 1, GO };
-	struct rank r;
-	ncclsvc_world *w;
-	ncclsvc_tensors *lists;
-	CUdeviceptr p, q;
-	const int64_t dim = 1000;
-	const bool last = c->rank == c->nranks - 1;
-	rank_prepare(&r, c, c->rank);
-	ncclsvc_world_options o = {
-		.size = sizeof(o), .rank = c->rank, .device = NCCLSVC_DEVICE_LOCAL};
-	CHECK_OK(ncclsvc_world_init(r.session, &o, WAIT_MS, &w));
-	CHECK_OK(ncclsvc_tensors_open_group(w, NCCLSVC_GROUP_DATA, WAIT_MS, &lists));
-	CHECK_CU(cu.cuMemAlloc(&p, 4000));
-	CHECK_CU(cu.cuMemAlloc(&q, 4000));
-	for (int life = 0; life < 2; life++) {
-		const ncclsvc_tensor t[] = {{at(p), NCCLSVC_UINT32, 1, &dim},
-					    {at(q), NCCLSVC_UINT32, 1, &dim}};
-		ncclsvc_message m = {.size = sizeof(m),
-				     .input_signal = true,
-				     .remote_rank = last ? 0 : c->nranks - 1,
-				     .shapes = NCCLSVC_SHAPES_STATIC,
-				     .n = 2,
-				     .tensors = t};
-		stage("a list from rank 0 to the last, life %d", life);
-		CHECK_CU(cu.cuMemsetD32Async(p, last ? 0 : 5, 1000, r.stream));
-		CHECK_CU(cu.cuMemsetD32Async(q, last ? 0 : 6, 1000, r.stream));
-		if (c->rank == 0)
-			CHECK_OK(ncclsvc_tensors_send(lists, &m, WAIT_MS, NULL));
-		if (last) {
-			CHECK_OK(ncclsvc_tensors_recv(lists, &m, WAIT_MS, NULL));
-			gpu_check(p, 5, 1000, "the first tensor");
-			gpu_check(q, 6, 1000, "the second tensor");
-		}
-		say(c, READY);
-		CHECK_EQ(hear(c), GO);
-		if (last || life)
-			break;
-		stage("rejoining");
-		CHECK_OK(ncclsvc_world_rejoin(w, WAIT_MS));
-		CHECK_OK(ncclsvc_tensors_rejoin(lists, WAIT_MS));
-	}
-	CHECK_OK(ncclsvc_tensors_close(lists));
-	ncclsvc_world_free(w);
-	CHECK_CU(cu.cuMemFree(p));
-	CHECK_CU(cu.cuMemFree(q));
-	ncclsvc_close(r.session);
-	CHECK_CU(cu.cuStreamDestroy(r.stream));
-}
-
-static void test_recover(void)
-{
-	enum { READY = 1, GO };
-	struct daemon d;
-	struct client ranks[RANKS_MAX];
-	char text[16];
-	int n = crew_size();
-	snprintf(text, sizeof(text), "%d", n);
-	stage("starting the daemon");
-	daemon_start(&d, "--device", "cuda", "--log-level", "debug", "--ranks", text, NULL);
-	watch_daemon(&d);
-	clients_start(ranks, n, &d, recover_rank, NULL);
-	hear_all(ranks, n, READY);
-	client_kill(&ranks[n - 1]);
-	client_start(&ranks[n - 1], recover_rank);
-	say_all(ranks, n - 1, GO);
-	hear_all(ranks, n, READY);
-	say_all(ranks, n, GO);
-	crew_end(ranks, n);
-	gpu_daemon_stop(&d);
-}
-
-/* The buffers that a daemon lent go with it: others are borrowed from the next. */
-static void reattach_rank(struct client *c)
-{
-	enum { READY = 1, GO };
-	struct desk d;
-	desk_open(&d, c);
-	hand_on(&d, NCCLSVC_SHAPES_AHEAD, 10, false);
-	CHECK(gpu_stream_ends(d.r.stream, WAIT_MS));
-	say(c, READY);
-	ncclsvc_result result = NCCLSVC_OK;
-	while (!result)
-		result = ncclsvc_dispatch(d.r.session, 100);
-	CHECK_RESULT(result, NCCLSVC_DAEMON_LOST);
-	say(c, READY);
-	CHECK_EQ(hear(c), GO);
-	stage("reattaching");
-	CHECK_OK(ncclsvc_reattach(d.r.session, WAIT_MS));
-	CHECK_OK(ncclsvc_tensors_rejoin(d.lists, WAIT_MS));
-	hand_on(&d, NCCLSVC_SHAPES_AHEAD, 20, false);
-	hand_on(&d, NCCLSVC_SHAPES_STATIC, 30, false);
-	desk_close(&d);
-}
-
-static void test_reattach(void)
-{
-	enum { READY = 1, GO };
-	struct daemon d;
-	struct client ranks[RANKS_MAX];
-	int n = crew_size();
-	gpu_daemon_start(&d);
-	clients_start(ranks, n, &d, reattach_rank, NULL);
-	hear_all(ranks, n, READY);
-	daemon_kill(&d);
-	hear_all(ranks, n, READY);
-	stage("restarting the daemon");
-	daemon_restart(&d, "--device", "cuda", "--log-level", "debug", NULL);
-	say_all(ranks, n, GO);
-	crew_end(ranks, n);
-	gpu_daemon_stop(&d);
 }
 
 /* ---- More than an int counts ---- */
@@ -678,9 +380,6 @@ const struct gpu_test list_tests[] = {
 	{"lists/host_memory", test_host_memory, 2, 60, TEST_QUICK},
 	{"lists/collectives", test_collectives, 2, 60, TEST_QUICK},
 	{"lists/refused", test_refused, 2, 60, 0},
-	{"lists/world", test_world, 2, 60, TEST_QUICK},
-	{"lists/recover", test_recover, 2, 60, TEST_QUICK},
-	{"lists/reattach", test_reattach, 2, 60, 0},
 	{"lists/large", test_large, 2, 120, TEST_REAL},
 	{0},
 };

@@ -1,105 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
- * transport = mpi: device memory staged through host memory, on one node and between two. Other
- * tests once more, and what only chunks, slots and several nodes can get wrong. */
-#include <signal.h>
-#include <stdio.h>
+ * transport = mpi: device memory staged through host memory, on one node and between two: what only
+ * chunks, slots and their order can get wrong. Other tests once more are in test_staged_again.c,
+ * deaths in test_staged_gone.c. */
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "tests/integration/cluster.h"
+#include "staged.h"
 #include "values.h"
 
-#define MIB ((size_t)1 << 20)
-
 enum word { READY = 1, GO };
-
-static void stage_memory(const char *bytes)
-{
-	setup.staged = true;
-	setenv("NCCLSVCD_TRANSPORT", "mpi", 1);
-	if (bytes)
-		setenv("NCCLSVCD_STAGING_BYTES", bytes, 1);
-}
-
-static void need_mpi(void)
-{
-	char *const argv[] = {"/bin/sh", "-c", "command -v mpirun", NULL};
-	static char out[4096];
-	if (getenv("NCCLSVC_TEST_NO_MPI") || run_program(argv, out, sizeof(out)))
-		skip_test("needs Open MPI");
-}
-
-/* ---- Other tests ---- */
-
-/* nodes: 0: one daemon; else that many, with all GPUs each, and the ranks on them in turn. */
-static void again(const struct gpu_test *table, const char *name, const char *nodes)
-{
-	stage_memory(NULL);
-	if (nodes) {
-		need_mpi();
-		setenv("NCCLSVC_TEST_NODES", nodes, 1);
-	}
-	while (table->name && strcmp(table->name, name) != 0)
-		table++;
-	CHECK(table->name);
-	table->run();
-}
-
-#define AGAIN(function, table, name)                                                               \
-	static void function(void)                                                                 \
-	{                                                                                          \
-		again(table, name, NULL);                                                          \
-	}                                                                                          \
-	static void function##_across(void)                                                        \
-	{                                                                                          \
-		again(table, name, "2");                                                           \
-	}
-
-AGAIN(values_2, values_tests, "values/2")
-AGAIN(values_4, values_tests, "values/4")
-AGAIN(random_2, random_tests, "random/2")
-AGAIN(random_4, random_tests, "random/4")
-AGAIN(same_stream, order_tests, "order/same_stream")
-AGAIN(other_stream, order_tests, "order/other_stream")
-AGAIN(exchange, order_tests, "groups/exchange")
-AGAIN(mixed, order_tests, "groups/mixed")
-AGAIN(mismatch, member_tests, "members/mismatch")
-AGAIN(timeout, member_tests, "members/timeout")
-AGAIN(trainer_inside, failure_tests, "failures/trainer_inside")
-AGAIN(trainer_waiting, failure_tests, "failures/trainer_waiting")
-
-#define ONCE_MORE(function, table, name)                                                           \
-	static void function(void)                                                                 \
-	{                                                                                          \
-		again(table, name, NULL);                                                          \
-	}
-
-ONCE_MORE(values_1, values_tests, "values/1")
-ONCE_MORE(worker_inside, failure_tests, "failures/worker_inside")
-ONCE_MORE(worker_idle, failure_tests, "failures/worker_idle")
-ONCE_MORE(lost_inside, lost_tests, "lost/inside")
-ONCE_MORE(plan_streams, plan_tests, "plan/streams")
-ONCE_MORE(drop_in, nccl_tests, "nccl/mixed")
-ONCE_MORE(memory_again, memory_tests, "memory/again")
-
-/* ---- Several daemons with GPUs of their own ---- */
-
-static const char *const both_mpi[] = {"mpi", "mpi", "mpi", "mpi"};
-
-static void nodes_start(struct cluster *c, int gpus)
-{
-	need_mpi();
-	stage("starting the daemons");
-	cluster_start_staged(c, 2, gpus, both_mpi, NULL);
-}
 
 static void nodes_run(client_main *main)
 {
 	struct cluster c;
 	struct client ranks[RANKS_MAX];
 	int n = setup.gpus < 4 ? 2 : 4;
-	nodes_start(&c, n / 2);
+	staged_nodes_start(&c, n / 2);
 	cluster_clients(ranks, n, &c, IN_BLOCKS, main, NULL);
 	crew_end(ranks, n);
 	stage("stopping the daemons");
@@ -448,156 +363,13 @@ static void test_big_across(void)
 	struct cluster c;
 	struct client ranks[2];
 	stage_memory(NULL);
-	nodes_start(&c, 1);
+	staged_nodes_start(&c, 1);
 	cluster_clients(ranks, 2, &c, IN_BLOCKS, big_rank, NULL);
 	big_run(ranks);
 	cluster_stop(&c);
 }
 
-/* ---- Deaths, seen from the other node ---- */
-
-#define BETWEEN UINT64_C(1000) /* no task told who it was */
-
-static void at_work(struct client *c)
-{
-	struct rank r;
-	CUdeviceptr p;
-	const size_t bytes = 24 * MIB;
-	ncclsvc_task task = 0;
-	ncclsvc_result result = NCCLSVC_OK;
-	rank_open(&r, c);
-	CHECK_CU(cu.cuMemAlloc(&p, bytes));
-	rank_check_usable(&r);
-	say(c, (uint64_t)device_info(r.session, 0).pid);
-	stage("at work");
-	while (!result) {
-		result = ncclsvc_all_reduce(at(p), at(p), bytes / 4, NCCLSVC_UINT32, NCCLSVC_SUM,
-					    r.comm, &task);
-		if (!result)
-			result = ncclsvc_wait(r.session, task, WAIT_MS);
-	}
-	say(c, now_ns());
-	/* Between two tasks it is told of the epoch's end, not of a task's. */
-	bool between = result == NCCLSVC_STALE_EPOCH;
-	if (between)
-		result = ncclsvc_comm_error(r.comm);
-	say(c, (uint64_t)-result);
-	ncclsvc_status st = {0};
-	if (result != NCCLSVC_DAEMON_LOST && !between)
-		st = status_of(r.session, task);
-	say(c, between				? BETWEEN
-	       : st.field == NCCLSVC_FIELD_NODE ? 100 + st.value_a
-						: (uint64_t)st.rank_a);
-	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
-	if (hear(c) == GO) {
-		stage("rejoining");
-		CHECK_OK(ncclsvc_comm_rejoin(r.comm, WAIT_MS));
-		rank_check_usable(&r);
-		rank_check_usable(&r);
-		CHECK_CU(cu.cuMemFree(p));
-		rank_close(&r);
-	}
-}
-
-/* Beside the survivors. */
-static void restarted(struct client *c)
-{
-	struct rank r;
-	rank_open(&r, c);
-	rank_check_usable(&r);
-	rank_check_usable(&r);
-	rank_close(&r);
-}
-
-enum victim { TRAINER, WORKER, DAEMON };
-
-/* Rank 1, its worker or its daemon, all on node 1, is killed. */
-static void kill_one(enum victim victim)
-{
-	struct cluster c;
-	struct client ranks[2];
-	pid_t workers[2];
-	stage_memory(NULL);
-	nodes_start(&c, 1);
-	cluster_clients(ranks, 2, &c, IN_BLOCKS, at_work, NULL);
-	for (int i = 0; i < 2; i++)
-		workers[i] = (pid_t)hear(&ranks[i]);
-	sleep_ms(60);
-	uint64_t killed = now_ns();
-	if (victim == TRAINER)
-		client_kill(&ranks[1]);
-	else if (victim == WORKER)
-		CHECK_EQ(kill(workers[1], SIGKILL), 0);
-	else
-		cluster_kill(&c, 1);
-	for (int i = 0; i < (victim == TRAINER ? 1 : 2); i++) {
-		const ncclsvc_result want = victim == WORKER ? NCCLSVC_WORKER_LOST
-					    : i		     ? NCCLSVC_DAEMON_LOST
-							     : NCCLSVC_PEER_GONE;
-		uint64_t told = hear(&ranks[i]) - killed;
-		ncclsvc_result is = -(int)hear(&ranks[i]);
-		uint64_t who = hear(&ranks[i]);
-		report("rank %d: %s after %llu ms", i, ncclsvc_result_name(is),
-		       (unsigned long long)(told / 1000000));
-		CHECK_EQ(is, want);
-		CHECK(is == NCCLSVC_DAEMON_LOST || who == BETWEEN ||
-		      who == (victim == DAEMON ? 101 : 1));
-		CHECK(told / 1000000 <= limit_ms(i ? 1000 : 200));
-	}
-	if (victim == TRAINER)
-		client_start(&ranks[1], restarted);
-	for (int i = 0; i < (victim == TRAINER ? 1 : 2); i++)
-		say(&ranks[i], victim == DAEMON ? READY : GO);
-	crew_end(ranks, 2);
-	cluster_stop(&c);
-}
-
-static void test_trainer(void)
-{
-	kill_one(TRAINER);
-}
-
-static void test_worker(void)
-{
-	kill_one(WORKER);
-}
-
-static void test_daemon(void)
-{
-	kill_one(DAEMON);
-}
-
 /* ---- What it is not ---- */
-
-static void differing_rank(struct client *c)
-{
-	struct rank r;
-	rank_prepare(&r, c, c->rank);
-	ncclsvc_result result =
-		ncclsvc_comm_join_device(r.session, &c->id, r.n, r.rank, r.gpu, 1000, &r.comm);
-	/* The one that comes second is told; then the first waits in vain. */
-	if (result == NCCLSVC_MISMATCH)
-		CHECK(strstr(ncclsvc_last_error(), "transport") &&
-		      strstr(ncclsvc_last_error(), "node 0") &&
-		      strstr(ncclsvc_last_error(), "node 1"));
-	else
-		CHECK_EQ(result, NCCLSVC_TIMEOUT);
-	say(c, result == NCCLSVC_MISMATCH);
-	ncclsvc_close(r.session);
-}
-
-static void test_differing(void)
-{
-	static const char *const transports[] = {"nccl", "mpi"};
-	struct cluster c;
-	struct client ranks[2];
-	need_mpi();
-	cluster_start_staged(&c, 2, 0, transports, NULL);
-	cluster_clients(ranks, 2, &c, IN_BLOCKS, differing_rank, NULL);
-	CHECK_EQ(hear(&ranks[0]) + hear(&ranks[1]), 1);
-	crew_end(ranks, 2);
-	cluster_stop(&c);
-}
 
 static void refused_rank(struct client *c)
 {
@@ -625,49 +397,14 @@ static void test_refused(void)
 }
 
 const struct gpu_test staged_tests[] = {
-	{"staged/values/1", values_1, 1, 120, TEST_ONE_NODE},
-	{"staged/values/2", values_2, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/values/4", values_4, 4, 180, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/random/2", random_2, 2, 90, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/random/4", random_4, 4, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"staged/chunks", test_chunks, 2, 120, TEST_ONE_NODE},
 	{"staged/scarce", test_scarce, 2, 120, TEST_ONE_NODE},
 	{"staged/ends", test_ends, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"staged/held", test_held, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"staged/big", test_big, 2, 300, TEST_ONE_NODE},
-	{"staged/same_stream", same_stream, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/other_stream", other_stream, 2, 60, TEST_ONE_NODE},
-	{"staged/exchange", exchange, 2, 60, TEST_ONE_NODE},
-	{"staged/mixed", mixed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/plan", plan_streams, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/drop_in", drop_in, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/memory", memory_again, 2, 60, TEST_ONE_NODE},
-	{"staged/mismatch", mismatch, 2, 60, TEST_ONE_NODE},
-	{"staged/timeout", timeout, 2, 60, TEST_ONE_NODE},
 	{"staged/refused", test_refused, 1, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/trainer_inside", trainer_inside, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/trainer_waiting", trainer_waiting, 2, 120, TEST_ONE_NODE},
-	{"staged/worker_inside", worker_inside, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/worker_idle", worker_idle, 2, 120, TEST_ONE_NODE},
-	{"staged/lost", lost_inside, 2, 90, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/nodes/values/2", values_2_across, 2, 180, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/nodes/values/4", values_4_across, 4, 240, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/nodes/random/2", random_2_across, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/nodes/random/4", random_4_across, 4, 180, TEST_QUICK | TEST_ONE_NODE},
 	{"staged/nodes/chunks", test_chunks_across, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"staged/nodes/scarce", test_scarce_across, 2, 180, TEST_QUICK | TEST_ONE_NODE},
 	{"staged/nodes/big", test_big_across, 2, 300, TEST_ONE_NODE},
-	{"staged/nodes/same_stream", same_stream_across, 2, 60, TEST_ONE_NODE},
-	{"staged/nodes/other_stream", other_stream_across, 2, 60, TEST_ONE_NODE},
-	{"staged/nodes/exchange", exchange_across, 2, 60, TEST_ONE_NODE},
-	{"staged/nodes/mixed", mixed_across, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/nodes/mismatch", mismatch_across, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/nodes/timeout", timeout_across, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/nodes/trainer_inside", trainer_inside_across, 2, 120, TEST_ONE_NODE},
-	{"staged/nodes/trainer_waiting", trainer_waiting_across, 2, 120, TEST_ONE_NODE},
-	{"staged/nodes/trainer", test_trainer, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/nodes/worker", test_worker, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/nodes/daemon", test_daemon, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"staged/nodes/differing", test_differing, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

@@ -4,56 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/tensors/ncclsvc_tensors.h"
-#include "harness.h"
 #include "reference.h"
+#include "tensors.h"
 
 #define LIST_MAX 8
 
 enum { READY = 1, GO };
-
-struct side {
-	struct client *me;
-	ncclsvc_session *s;
-	ncclsvc_comm *comm;
-	ncclsvc_tensors *lists;
-};
-
-static struct side side_open(struct client *me)
-{
-	struct side x = {.me = me};
-	x.s = session_open(me->daemon);
-	x.comm = comm_join(me, x.s);
-	CHECK_OK(ncclsvc_tensors_open(x.comm, WAIT_MS, &x.lists));
-	return x;
-}
-
-static void side_close(struct side *x)
-{
-	ncclsvc_task task;
-	CHECK_OK(ncclsvc_comm_error(x->comm));
-	CHECK_OK(ncclsvc_barrier(x->comm, &task));
-	wait_for(x->s, task, NCCLSVC_OK);
-	CHECK_OK(ncclsvc_tensors_close(x->lists));
-	ncclsvc_close(x->s);
-}
-
-static void run_ranks(int n, client_main *main)
-{
-	struct daemon d;
-	struct client clients[4];
-	daemon_start(&d, NULL);
-	clients_start(clients, n, &d, main, NULL);
-	clients_end(clients, n);
-	daemon_stop(&d);
-}
-
-static void says(const char *text)
-{
-	if (!strstr(ncclsvc_last_error(), text))
-		check_failed(__FILE__, __LINE__, "\"%s\" is not in: %s", text,
-			     ncclsvc_last_error());
-}
 
 /* ---- Lists whose tensors are apart, in plain memory ---- */
 
@@ -253,7 +209,7 @@ static void all_reduce_takes_the_gaps_along(void **state)
 
 /* ---- Refusals ---- */
 
-static void check_in_step(struct side *x)
+static void check_all_in_step(struct side *x)
 {
 	gather(x, NCCLSVC_INT32, false);
 }
@@ -278,7 +234,7 @@ static void refused_alike(struct client *me)
 	for (size_t i = 0; i < 5; i++)
 		lot_check(&l, i, me->rank, 2, NCCLSVC_SUM);
 	CHECK_EQ(ncclsvc_tensors_copied(x.lists), 0);
-	check_in_step(&x);
+	check_all_in_step(&x);
 	lot_free(&l);
 	side_close(&x);
 }
@@ -342,7 +298,7 @@ static void refused_by_one(struct client *me)
 		for (size_t i = 0; i < COUNTS; i++)
 			lot_check(&l, i, me->rank, me->nranks, NCCLSVC_SUM);
 		lot_free(&l);
-		check_in_step(&x);
+		check_all_in_step(&x);
 	}
 	/* AllReduce has rules of its own. */
 	int32_t v[64] = {0};
@@ -364,7 +320,7 @@ static void refused_by_one(struct client *me)
 			ncclsvc_tensors_all_reduce(x.lists, t, out, 2, NCCLSVC_SUM, WAIT_MS, NULL),
 			NCCLSVC_INVALID_ARGUMENT);
 		says(me->rank == 1 ? rules[what] : "rank 1 (pid ");
-		check_in_step(&x);
+		check_all_in_step(&x);
 	}
 	side_close(&x);
 }
@@ -389,7 +345,7 @@ static void disagreeing(struct client *me)
 		     NCCLSVC_MISMATCH);
 	says("types or shapes");
 	lot_free(&l);
-	check_in_step(&x);
+	check_all_in_step(&x);
 	lot_make(&l, NCCLSVC_FLOAT32, counts, COUNTS);
 	CHECK_RESULT(
 		odd ? ncclsvc_tensors_all_gather(x.lists, l.tensors, NULL, COUNTS, WAIT_MS, NULL)
@@ -397,12 +353,12 @@ static void disagreeing(struct client *me)
 						     WAIT_MS, NULL),
 		NCCLSVC_MISMATCH);
 	says("operation differs");
-	check_in_step(&x);
+	check_all_in_step(&x);
 	CHECK_RESULT(ncclsvc_tensors_reduce_scatter(x.lists, l.tensors, NULL, COUNTS,
 						    odd ? NCCLSVC_MAX : NCCLSVC_SUM, WAIT_MS, NULL),
 		     NCCLSVC_MISMATCH);
 	says("reduction differs");
-	check_in_step(&x);
+	check_all_in_step(&x);
 	/* A plain AllGather of equal size is none of a list. */
 	uint64_t sizes[COUNTS];
 	for (size_t i = 0; i < COUNTS; i++)
@@ -422,7 +378,7 @@ static void disagreeing(struct client *me)
 		says("no list of tensors");
 	}
 	lot_free(&l);
-	check_in_step(&x);
+	check_all_in_step(&x);
 	side_close(&x);
 }
 
@@ -472,7 +428,7 @@ static void under_way(struct client *me)
 	if (me->rank)
 		say(me, READY);
 	lot_free(&l);
-	check_in_step(&x);
+	check_all_in_step(&x);
 	side_close(&x);
 }
 

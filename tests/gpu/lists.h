@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Ranks that exchange lists of tensors in GPU memory. */
+#ifndef TESTS_GPU_LISTS_H
+#define TESTS_GPU_LISTS_H
+
+#include "client/tensors/ncclsvc_tensors.h"
+#include "crew.h"
+
+#define TENSORS 3
+#define SCRATCH ((size_t)1 << 20)
+
+extern const int64_t dims[TENSORS];
+
+struct desk {
+	struct rank r;
+	ncclsvc_tensors *lists;
+	CUdeviceptr memory[TENSORS], copy, scratch;
+	ncclsvc_tensor tensors[TENSORS];
+};
+
+void desk_open(struct desk *d, struct client *c);
+/* Checks that nothing has failed the communicator, and closes it all when all ranks are here. */
+void desk_close(struct desk *d);
+/* Puts the values on the stream, behind some work: who does not wait for it sees garbage. */
+void desk_fill(struct desk *d, uint32_t value, bool late);
+void desk_check(struct desk *d, uint32_t value, const char *what);
+ncclsvc_message desk_message(const struct desk *d, int peer, ncclsvc_shapes shapes, int64_t tag);
+/* The receiver of shapes takes them where its tensors are. */
+ncclsvc_result desk_allocate(ncclsvc_tensor *tensors, size_t n, void *arg);
+/* From rank 0 to 1 to 2 ..., each handing on what it got with one added. */
+void desk_hand_on(struct desk *d, ncclsvc_shapes shapes, uint32_t value, bool detached);
+
+/* Checks that the last error has this in its sentence. */
+void says(const char *text);
+
+#endif

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Lists of tensors that are refused: sides that disagree, and calls that cannot be. */
+#include <stdio.h>
+
+#include "tensors.h"
+
+/* ---- Disagreement ---- */
+
+/* One call on each side, and how they end. */
+struct clash {
+	const char *what;
+	ncclsvc_shapes shapes[2];
+	int64_t tag[2];
+	ncclsvc_type type[2];
+	int64_t dim[2];
+	ncclsvc_result result[2];
+	const char *why[2];
+};
+
+#define S NCCLSVC_SHAPES_STATIC
+#define A NCCLSVC_SHAPES_AHEAD
+#define F NCCLSVC_FLOAT32
+#define BOTH_MISMATCH                                                                              \
+	{                                                                                          \
+		NCCLSVC_MISMATCH, NCCLSVC_MISMATCH                                                 \
+	}
+
+static const struct clash clashes[] = {
+	{"mode",
+	 {A, S},
+	 {1, 1},
+	 {F, F},
+	 {4, 4},
+	 BOTH_MISMATCH,
+	 {"mode differs: rank 0", "shapes ahead, rank 1"}},
+	{"the other mode",
+	 {S, A},
+	 {1, 1},
+	 {F, F},
+	 {4, 4},
+	 BOTH_MISMATCH,
+	 {"mode differs", "static shapes, rank 1"}},
+	{"tag", {S, S}, {1, 2}, {F, F}, {4, 4}, BOTH_MISMATCH, {"tag differs", "tag differs"}},
+	{"tag ahead",
+	 {A, A},
+	 {1, INT64_MIN},
+	 {F, F},
+	 {4, 4},
+	 BOTH_MISMATCH,
+	 {"tag differs", "tag differs"}},
+	{"shape",
+	 {S, S},
+	 {1, 1},
+	 {F, F},
+	 {4, 5},
+	 BOTH_MISMATCH,
+	 {"types or shapes", "types or shapes"}},
+	{"type of one size",
+	 {S, S},
+	 {1, 1},
+	 {F, NCCLSVC_INT32},
+	 {4, 4},
+	 BOTH_MISMATCH,
+	 {"types or shapes", "types or shapes"}},
+	{"a type that is not allowed",
+	 {A, A},
+	 {1, 1},
+	 {F, NCCLSVC_INT32},
+	 {4, -1},
+	 {NCCLSVC_INVALID_ARGUMENT, NCCLSVC_MISMATCH},
+	 {"rank 1 (pid ", "sender has float32, the receiver allows int32"}},
+	{"a shape that is not allowed",
+	 {A, A},
+	 {1, 1},
+	 {F, F},
+	 {4, 3},
+	 {NCCLSVC_INVALID_ARGUMENT, NCCLSVC_MISMATCH},
+	 {"refuses", "a dimension of tensor 0 differs"}},
+};
+
+static void clashing(struct client *me)
+{
+	struct side x = side_open(me);
+	const int k = me->rank;
+	for (size_t i = 0; i < sizeof(clashes) / sizeof(clashes[0]); i++) {
+		const struct clash *c = &clashes[i];
+		float data[8] = {1, 2, 3};
+		struct got got = {0};
+		bool done = true;
+		ncclsvc_tensor t = {data, c->type[k], 1, &c->dim[k]};
+		ncclsvc_message m = message(&x, c->shapes[k], c->tag[k], 1, &t);
+		if (k && c->shapes[k] == A) {
+			m.allocate = allocate;
+			m.arg = &got;
+		}
+		ncclsvc_result r = k ? ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, &done)
+				     : ncclsvc_tensors_send(x.lists, &m, WAIT_MS, &done);
+		if (r != c->result[k])
+			check_failed(__FILE__, __LINE__, "%s: %s: %s", c->what,
+				     ncclsvc_result_name(r), ncclsvc_last_error());
+		says(c->why[k]);
+		CHECK(!done);
+		CHECK_EQ(got.calls, 0);
+		CHECK(data[0] == 1 && data[1] == 2);
+		check_in_step(&x, (unsigned)i + 50);
+	}
+	side_close(&x);
+}
+
+static void sides_that_disagree_are_told_and_go_on(void **state)
+{
+	(void)state;
+	run_pair(clashing);
+}
+
+/* ---- Refusals ---- */
+
+static void refusing(struct client *me)
+{
+	struct side x = side_open(me);
+	const int64_t dim = 4;
+	float data[4] = {0};
+	bool done, sender = me->rank == 0;
+	struct got got = {0};
+	ncclsvc_tensor t = {data, F, 1, &dim};
+	for (int mode = S; mode <= A; mode++) {
+		ncclsvc_message good = message(&x, (ncclsvc_shapes)mode, 1, 1, &t), m = good;
+		good.allocate = m.allocate = sender ? NULL : allocate;
+		good.arg = m.arg = &got;
+		/* The sender's signal is false: the receiver is told. */
+		m.input_signal = !sender;
+		done = true;
+		CHECK_RESULT(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, &done)
+				    : ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, &done),
+			     NCCLSVC_INVALID_ARGUMENT);
+		says(sender ? "input_signal is false" : "rank 0 (pid ");
+		CHECK(!done);
+		got_free(&got);
+		check_in_step(&x, 1);
+		/* The receiver's is. */
+		m.input_signal = sender;
+		CHECK_RESULT(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL)
+				    : ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL),
+			     NCCLSVC_INVALID_ARGUMENT);
+		says(sender ? "rank 1 (pid " : "input_signal is false");
+		check_in_step(&x, 2);
+		/* The receiver's allocate refuses. */
+		got.refuse = NCCLSVC_NO_MEMORY;
+		CHECK_RESULT(sender ? ncclsvc_tensors_send(x.lists, &good, WAIT_MS, NULL)
+				    : ncclsvc_tensors_recv(x.lists, &good, WAIT_MS, NULL),
+			     sender ? NCCLSVC_INVALID_ARGUMENT : NCCLSVC_NO_MEMORY);
+		says(sender ? "rank 1 (pid " : "allocate refused");
+		got_free(&got);
+		check_in_step(&x, 3);
+		/* The sender's tensor is none. */
+		m = good;
+		t.type = sender ? (ncclsvc_type)77 : F;
+		CHECK_RESULT(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL)
+				    : ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL),
+			     NCCLSVC_INVALID_ARGUMENT);
+		says(sender ? "tensor 0: a tensor's type is 77" : "rank 0 (pid ");
+		t.type = F;
+		got_free(&got);
+		t.data = sender ? NULL : data;
+		CHECK_RESULT(sender ? ncclsvc_tensors_send(x.lists, &m, WAIT_MS, NULL)
+				    : ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL),
+			     NCCLSVC_INVALID_ARGUMENT);
+		says(sender ? "tensor 0 is at" : "rank 0 (pid ");
+		t.data = data;
+		got_free(&got);
+		check_in_step(&x, 4);
+	}
+	side_close(&x);
+}
+
+static void a_refusal_is_the_peers_error_too(void **state)
+{
+	(void)state;
+	run_pair(refusing);
+}
+
+static void alone(struct client *me)
+{
+	struct side x = side_open(me);
+	const int64_t dim = 4;
+	float data[4];
+	bool done = true;
+	ncclsvc_tensor t = {data, F, 1, &dim};
+	ncclsvc_message m = message(&x, S, 1, 1, &t);
+	ncclsvc_request *r = NULL;
+	m.remote_rank = me->rank;
+	CHECK_RESULT(ncclsvc_tensors_send(x.lists, &m, WAIT_MS, &done), NCCLSVC_INVALID_ARGUMENT);
+	char words[64];
+	snprintf(words, sizeof(words), "sending data to rank %d on the rank %d", me->rank,
+		 me->rank);
+	says(words);
+	CHECK(!done);
+	CHECK_RESULT(ncclsvc_tensors_recv(x.lists, &m, WAIT_MS, NULL), NCCLSVC_INVALID_ARGUMENT);
+	says("receiving data from rank");
+	/* The signal comes first. */
+	m.input_signal = false;
+	CHECK_RESULT(ncclsvc_tensors_isend(x.lists, &m, &r), NCCLSVC_INVALID_ARGUMENT);
+	says("input_signal");
+	m.input_signal = true;
+	m.remote_rank = 2;
+	CHECK_RESULT(ncclsvc_tensors_irecv(x.lists, &m, &r), NCCLSVC_INVALID_ARGUMENT);
+	says("remote_rank is 2");
+	m.remote_rank = -1;
+	CHECK_RESULT(ncclsvc_tensors_isend(x.lists, &m, &r), NCCLSVC_INVALID_ARGUMENT);
+	m.size--;
+	CHECK_RESULT(ncclsvc_tensors_isend(x.lists, &m, &r), NCCLSVC_INVALID_ARGUMENT);
+	says("message.size");
+	m.size++;
+	m.remote_rank = x.peer;
+	CHECK_OK(ncclsvc_group_begin(x.s));
+	CHECK_RESULT(ncclsvc_tensors_isend(x.lists, &m, &r), NCCLSVC_INVALID_ARGUMENT);
+	says("task group");
+	CHECK_OK(ncclsvc_group_end(x.s));
+	ncclsvc_timeline *timeline;
+	CHECK_OK(ncclsvc_timeline_create(x.s, &timeline));
+	CHECK_OK(ncclsvc_timeline_set(x.s, timeline, 1));
+	CHECK_RESULT(ncclsvc_tensors_isend(x.lists, &m, &r), NCCLSVC_UNSUPPORTED);
+	CHECK_OK(ncclsvc_timeline_set(x.s, NULL, 0));
+	CHECK_RESULT(ncclsvc_tensors_isend(NULL, &m, &r), NCCLSVC_INVALID_ARGUMENT);
+	CHECK_RESULT(ncclsvc_tensors_isend(x.lists, NULL, &r), NCCLSVC_INVALID_ARGUMENT);
+	CHECK_RESULT(ncclsvc_tensors_isend(x.lists, &m, NULL), NCCLSVC_INVALID_ARGUMENT);
+	CHECK_RESULT(ncclsvc_tensors_open(NULL, 0, &x.lists), NCCLSVC_INVALID_ARGUMENT);
+	CHECK_RESULT(ncclsvc_tensors_rejoin(NULL, 0), NCCLSVC_INVALID_ARGUMENT);
+	CHECK_OK(ncclsvc_tensors_rejoin(x.lists, WAIT_MS));
+	CHECK_OK(ncclsvc_tensors_close(NULL));
+	CHECK_OK(ncclsvc_request_free(NULL));
+	/* None of these took a turn. */
+	check_in_step(&x, 9);
+	side_close(&x);
+}
+
+static void calls_without_a_peer_are_refused_here(void **state)
+{
+	(void)state;
+	run_pair(alone);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(sides_that_disagree_are_told_and_go_on),
+		TEST(a_refusal_is_the_peers_error_too),
+		TEST(calls_without_a_peer_are_refused_here),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

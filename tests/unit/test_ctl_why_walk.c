@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What `ncclsvc-ctl why` says of ranks that wait for each other: chains and circles. */
+#include "why_scene.h"
+
+/* 0 waits for 1 in the world; 1 waits for 2 in another communicator; 2 does nothing. */
+static void test_chain(void **state)
+{
+	(void)state;
+	world(3, 5);
+	comm(OTHER, 2, "split of 1");
+	member(OTHER, 0, 1, 1);
+	member(OTHER, 1, 2, 0);
+	waits(task(WORLD, 0, 0, NCCLSVC_ALL_REDUCE, 5, NCCLSVC_WAITING_PEERS, 9), 1);
+	waiting(OTHER, 0, 1, 0, 8, 1);
+	const struct why_finding *f = only(WHY_MISSING);
+	says(f,
+	     "rank 1 (pid 111, trainer-1) has not: it waits itself in communicator split of 1 "
+	     "(id 2) at AllReduce #0 for rank 1 there; rank 1 (pid 112, trainer-2) has not: it has "
+	     "submitted nothing there yet, and it is alive");
+	says(f, "look at what pid 112 is doing");
+	says(f, "Held up by the same: communicator split of 1 (id 2) at AllReduce #0 (1 rank).");
+	assert_int_equal(f->nculprits, 1);
+	blames(f, 0, OTHER, 1, PID(2), "joined");
+	assert_int_equal(f->nalso, 1);
+	assert_int_equal(f->also[0].comm, OTHER);
+}
+
+/* Held up in its own queue of the same communicator, by a Recv. */
+static void test_chain_in_queue(void **state)
+{
+	(void)state;
+	world(3, 5);
+	waits(task(WORLD, 0, 0, NCCLSVC_ALL_REDUCE, 5, NCCLSVC_WAITING_PEERS, 9), 1);
+	p2p(WORLD, 1, 1, NCCLSVC_RECV, 4, 2);
+	task(WORLD, 1, 1, NCCLSVC_ALL_REDUCE, 5, NCCLSVC_QUEUED, 9);
+	const struct why_finding *f = only(WHY_UNMATCHED);
+	says(f,
+	     "rank 1 (pid 111, trainer-1) has not: it waits itself at Recv #4 for rank 2; rank 2 "
+	     "(pid 112, trainer-2) has no Send for it");
+	blames(f, 0, WORLD, 2, PID(2), "joined");
+}
+
+/* A session that is busy elsewhere, but not held up there, is simply late. */
+static void test_busy_elsewhere(void **state)
+{
+	(void)state;
+	world(2, 5);
+	comm(OTHER, 2, "other");
+	member(OTHER, 0, 0, 1);
+	member(OTHER, 1, 1, 1);
+	waiting(WORLD, 0, 0, 5, 9, 1);
+	waiting(OTHER, 1, 1, 0, 0.001, 0);
+	says(only(WHY_MISSING),
+	     "Tasks of other communicators go on: look at what pid 111 is doing.");
+}
+
+static void test_deadlock(void **state)
+{
+	(void)state;
+	world(2, 5);
+	comm(OTHER, 2, "other");
+	member(OTHER, 0, 0, 0);
+	member(OTHER, 1, 1, 0);
+	waiting(WORLD, 0, 0, 5, 9, 1);
+	waiting(OTHER, 1, 1, 0, 8, 0);
+	const struct why_finding *f = only(WHY_DEADLOCK);
+	says(f,
+	     "this is a deadlock: rank 0 (pid 110, trainer-0) waits in communicator world (id 1) "
+	     "at AllReduce #5 for rank 1 (pid 111, trainer-1), and rank 1 (pid 111, trainer-1) "
+	     "waits in communicator other (id 2) at AllReduce #0 for rank 0 (pid 110, trainer-0)");
+	assert_int_equal(f->nculprits, 2);
+	blames(f, 0, WORLD, 0, PID(0), "joined");
+	blames(f, 1, OTHER, 1, PID(1), "joined");
+	assert_int_equal(f->nalso, 0);
+}
+
+static void test_deadlock_of_sends(void **state)
+{
+	(void)state;
+	world(3, 5);
+	p2p(WORLD, 0, 0, NCCLSVC_SEND, 5, 1);
+	p2p(WORLD, 1, 1, NCCLSVC_SEND, 5, 2);
+	p2p(WORLD, 2, 2, NCCLSVC_SEND, 5, 0);
+	const struct why_finding *f = only(WHY_DEADLOCK);
+	assert_int_equal(f->nculprits, 3);
+	assert_int_equal(f->nalso, 0);
+	says(f, "cancel comm 1");
+}
+
+/* The rank that waits is not part of the circle it waits for. */
+static void test_behind_deadlock(void **state)
+{
+	(void)state;
+	world(3, 5);
+	waits(task(WORLD, 0, 0, NCCLSVC_ALL_REDUCE, 5, NCCLSVC_WAITING_PEERS, 9), 1);
+	p2p(WORLD, 1, 1, NCCLSVC_SEND, 5, 2);
+	p2p(WORLD, 2, 2, NCCLSVC_SEND, 5, 1);
+	const struct why_finding *f = only(WHY_DEADLOCK);
+	assert_int_equal(f->nculprits, 2);
+	blames(f, 0, WORLD, 1, PID(1), "joined");
+	blames(f, 1, WORLD, 2, PID(2), "joined");
+}
+
+/* One circle is in the second rank that a task waits for: it must not be overlooked. */
+static void test_deadlock_in_branch(void **state)
+{
+	(void)state;
+	world(3, 5);
+	ncclsvc_task_info *t = task(WORLD, 0, 0, NCCLSVC_ALL_REDUCE, 5, NCCLSVC_WAITING_PEERS, 9);
+	waits(t, 1);
+	waits(t, 2);
+	p2p(WORLD, 2, 2, NCCLSVC_RECV, 5, 0);
+	const struct why_finding *f = only(WHY_DEADLOCK);
+	assert_int_equal(f->nculprits, 2);
+	blames(f, 0, WORLD, 0, PID(0), "joined");
+	blames(f, 1, WORLD, 2, PID(2), "joined");
+}
+
+/* A pipeline: its paragraph leaves out the middle. */
+static void test_long_chain(void **state)
+{
+	(void)state;
+	world(60, 1);
+	for (int i = 0; i < 59; i++)
+		p2p(WORLD, i, i, NCCLSVC_SEND, 1, i + 1);
+	const struct why_finding *f = only(WHY_UNMATCHED);
+	blames(f, 0, WORLD, 59, PID(59), "joined");
+	assert_int_equal(f->nalso, 58);
+	says(f,
+	     "for rank 3; and so on, over 55 ranks; rank 58 (pid 168, trainer-58) has no Recv for "
+	     "it: it waits itself at Send #1 for rank 59; rank 59 (pid 169, trainer-59) has no "
+	     "Recv for it");
+}
+
+/* A chain longer than any path kept still ends, and says that it goes on. */
+static void test_endless_chain(void **state)
+{
+	(void)state;
+	world(300, 1);
+	for (int i = 0; i < 299; i++)
+		p2p(WORLD, i, i, NCCLSVC_SEND, 1, i + 1);
+	const struct why_report *r = analyse();
+	assert_int_equal(r->n, 2);
+	assert_int_equal(r->findings[0].cause, WHY_RUNNING);
+	says(&r->findings[0], "which has not ended either");
+	blames(&r->findings[1], 0, WORLD, 299, PID(299), "joined");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(test_chain),
+		TEST(test_chain_in_queue),
+		TEST(test_busy_elsewhere),
+		TEST(test_deadlock),
+		TEST(test_deadlock_of_sends),
+		TEST(test_behind_deadlock),
+		TEST(test_deadlock_in_branch),
+		TEST(test_long_chain),
+		TEST(test_endless_chain),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

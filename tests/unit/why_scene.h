@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Situations for tests of `ncclsvc-ctl why`, made piece by piece, and what it is to say of them. */
+#ifndef TESTS_WHY_SCENE_H
+#define TESTS_WHY_SCENE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "why.h"
+
+#define SEC	 UINT64_C(1000000000)
+#define WORLD	 1
+#define OTHER	 2
+#define SESSION	 10 /* of rank 0; pids are 100 above */
+#define PID(i)	 (SESSION + 100 + (i))
+#define LIST_MAX 320
+
+/* A situation: processes 0, 1, ..., of one session each. */
+extern struct scene {
+	struct snapshot s;
+	ncclsvc_session_info sessions[LIST_MAX];
+	ncclsvc_comm_info comms[LIST_MAX];
+	ncclsvc_member_info members[LIST_MAX];
+	ncclsvc_task_info tasks[LIST_MAX];
+	ncclsvc_device_info devices[4];
+	ncclsvc_plan_info plans[4];
+	ncclsvc_plan_task_info plan_tasks[8];
+	char process[LIST_MAX]; /* states */
+	struct why_report report;
+} scene;
+
+/* An empty situation before each test. */
+int set_up(void **state);
+int tear_down(void **state);
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+/* ---- Making one ---- */
+
+/* Numbers 0 to n - 1, each with a session. */
+void processes(int n);
+/* Ready, and joined by all. */
+ncclsvc_comm_info *comm(uint64_t id, uint32_t nranks, const char *label);
+ncclsvc_member_info *member(uint64_t id, int rank, int process, uint64_t submitted);
+/* The world of n processes, all of whom have submitted this many. */
+void world(int n, uint64_t submitted);
+ncclsvc_task_info *task(uint64_t id, int rank, int process, unsigned op, uint64_t seq,
+			unsigned task_state, double seconds);
+void waits(ncclsvc_task_info *t, int32_t rank);
+/* A collective that waits for one rank. */
+void waiting(uint64_t id, int rank, int process, uint64_t seq, double seconds, int32_t for_rank);
+/* A Send or Recv that waits for its peer. */
+void p2p(uint64_t id, int rank, int process, unsigned op, uint64_t seq, int32_t peer);
+
+/* ---- What is said of it ---- */
+
+/* Of the situation, for why_input. */
+char process_state(int32_t pid, void *arg);
+const struct why_report *analyse(void);
+/* Analyses it, and checks that there is one finding, of that cause. */
+const struct why_finding *only(enum why_cause cause);
+void says(const struct why_finding *f, const char *what);
+/* Culprit i is this one. */
+void blames(const struct why_finding *f, size_t i, uint64_t id, int32_t rank, int32_t pid,
+	    const char *member_state);
+
+#endif
