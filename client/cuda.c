@@ -15,7 +15,8 @@ static char text[LOST_TEXT];
 #define NAMED(function, name, parameters)    .function = (name),
 static const struct {
 	CUDA_FUNCTIONS(EXPORTED)
-} exported = {CUDA_FUNCTIONS(NAMED)};
+	CUDA_POOL_FUNCTIONS(EXPORTED)
+} exported = {CUDA_FUNCTIONS(NAMED) CUDA_POOL_FUNCTIONS(NAMED)};
 
 static void describe(CUresult error, const char **name, const char **words)
 {
@@ -81,11 +82,17 @@ static void try_open(void)
 		WANTED(cuEventQuery),
 		WANTED(cuEventDestroy),
 	};
+	const struct dynlib_symbol pools[] = {
+		WANTED(cuMemPoolExportToShareableHandle),
+		WANTED(cuMemPoolExportPointer),
+	};
 	const char *name, *words;
 	int version = 0;
-	if (!dynlib_open("libcuda.so.1", symbols, sizeof(symbols) / sizeof(symbols[0]), &cuda, text,
-			 sizeof(text)))
+	void *library = dynlib_open("libcuda.so.1", symbols, sizeof(symbols) / sizeof(symbols[0]),
+				    &cuda, text, sizeof(text));
+	if (!library)
 		return;
+	dynlib_find(library, pools, sizeof(pools) / sizeof(pools[0]), &cuda);
 	CUresult e = cuda.cuDriverGetVersion(&version);
 	if (!e && version < VERSION_NEEDED) {
 		snprintf(text, sizeof(text),

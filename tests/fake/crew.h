@@ -64,5 +64,6 @@ bool soon(bool (*test)(void *arg), void *arg);
 void snooze(int ms);
 /* Files in NCCLSVC_FAKE_DIR whose name starts so. */
 int files_named(const char *start);
+int open_fds(void);
 
 #endif

@@ -384,5 +384,9 @@ CUresult cuCtxSynchronize(void)
 {
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
-	return error ? error : streams_wait(context);
+	if (error)
+		return error;
+	error = streams_wait(context);
+	pools_synchronized();
+	return error;
 }

@@ -268,7 +268,11 @@ CUresult cuStreamSynchronize(CUstream handle)
 {
 	CUresult error;
 	struct CUstream_st *s = stream_enter(handle, &error);
-	return s ? stream_wait(s) : error;
+	if (!s)
+		return error;
+	error = stream_wait(s);
+	pools_synchronized();
+	return error;
 }
 
 CUresult cuStreamQuery(CUstream handle)
