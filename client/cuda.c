@@ -15,8 +15,7 @@ static char text[LOST_TEXT];
 #define NAMED(function, name, parameters)    .function = (name),
 static const struct {
 	CUDA_FUNCTIONS(EXPORTED)
-	CUDA_POOL_FUNCTIONS(EXPORTED)
-} exported = {CUDA_FUNCTIONS(NAMED) CUDA_POOL_FUNCTIONS(NAMED)};
+} exported = {CUDA_FUNCTIONS(NAMED)};
 
 static void describe(CUresult error, const char **name, const char **words)
 {
@@ -82,17 +81,11 @@ static void try_open(void)
 		WANTED(cuEventQuery),
 		WANTED(cuEventDestroy),
 	};
-	const struct dynlib_symbol pools[] = {
-		WANTED(cuMemPoolExportToShareableHandle),
-		WANTED(cuMemPoolExportPointer),
-	};
 	const char *name, *words;
 	int version = 0;
-	void *library = dynlib_open("libcuda.so.1", symbols, sizeof(symbols) / sizeof(symbols[0]),
-				    &cuda, text, sizeof(text));
-	if (!library)
+	if (!dynlib_open("libcuda.so.1", symbols, sizeof(symbols) / sizeof(symbols[0]), &cuda, text,
+			 sizeof(text)))
 		return;
-	dynlib_find(library, pools, sizeof(pools) / sizeof(pools[0]), &cuda);
 	CUresult e = cuda.cuDriverGetVersion(&version);
 	if (!e && version < VERSION_NEEDED) {
 		snprintf(text, sizeof(text),

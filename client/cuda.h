@@ -10,7 +10,6 @@
 struct cuda {
 	/* Only those that cuda.c looks up are set. */
 	CUDA_FUNCTIONS(CUDA_POINTER)
-	CUDA_POOL_FUNCTIONS(CUDA_POINTER) /* or NULL */
 };
 #undef CUDA_POINTER
 

@@ -18,7 +18,7 @@ struct memory {
 	uint64_t buffer, handle_types;
 	CUdeviceptr base, mapping_base;
 	size_t bytes, mapping_bytes;
-	CUmemoryPool pool;
+	void *pool;
 };
 
 static CUresult look_up(const struct cuda *cuda, CUdeviceptr p, struct memory *m)
@@ -71,6 +71,10 @@ static ncclsvc_result refuse(const struct buffer *b, const struct memory *m)
 					    "needs device memory");
 	if (m->device != b->op->comm->device)
 		return wrong_device(b, m->device);
+	if (m->pool)
+		return unsharable(b,
+				  "is of a memory pool (cudaMallocAsync), which cannot be shared "
+				  "between processes: use cudaMalloc");
 	return NCCLSVC_OK;
 }
 
@@ -97,66 +101,21 @@ static ncclsvc_result export_mapping(const struct gpu *g, const struct buffer *b
 		 : NCCLSVC_OK;
 }
 
-/* To be left by cuCtxPopCurrent. Memory of pools has no context. */
-static ncclsvc_result enter(struct gpu *g, const struct memory *m)
-{
-	CUcontext context = m->context;
-	ncclsvc_result r = context ? NCCLSVC_OK : gpu_primary(g, m->device, &context);
-	if (r)
-		return r;
-	CUresult e = g->cuda->cuCtxPushCurrent(context);
-	return e ? cuda_error(g->cuda, e, "the buffer's context cannot be used") : NCCLSVC_OK;
-}
-
-/* Memory of a pool, if that was made to be shared: *fd is the caller's. */
-static ncclsvc_result export_pooled(struct gpu *g, const struct buffer *b, const struct memory *m,
-				    struct svc_region_cuda *request, int *fd)
-{
-	CUmemPoolPtrExportData data;
-	CUcontext context;
-	const struct cuda *cuda = g->cuda;
-	if (!cuda->cuMemPoolExportToShareableHandle || !cuda->cuMemPoolExportPointer)
-		return unsharable(b, "is of a memory pool (cudaMallocAsync), which this driver "
-				     "cannot share: update the driver, or use cudaMalloc");
-	ncclsvc_result r = enter(g, m);
-	if (r)
-		return r;
-	CUresult e = cuda->cuMemPoolExportToShareableHandle(
-		fd, m->pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-	const bool pool = !e;
-	if (!e)
-		e = cuda->cuMemPoolExportPointer(&data, m->base);
-	cuda->cuCtxPopCurrent(&context);
-	if (!e) {
-		memcpy(request->handle, &data, sizeof(data));
-		request->pool = pool_number(cuda, m->pool, m->base, m->buffer);
-		return NCCLSVC_OK;
-	}
-	if (pool)
-		close(*fd);
-	*fd = -1;
-	if (!pool && !(m->handle_types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
-		return unsharable(b, "is of a memory pool (cudaMallocAsync) that cannot be shared "
-				     "between processes: make a pool by cudaMemPoolCreate with "
-				     "handleTypes = cudaMemHandleTypePosixFileDescriptor, or use "
-				     "cudaMalloc");
-	return cuda_error(cuda, e,
-			  pool ? "the buffer cannot be shared, though its memory pool can"
-			       : "the buffer's memory pool cannot be exported");
-}
-
 /* Memory of cuMemAlloc. Its attribute for this says no on systems where it works: so try. */
 static ncclsvc_result export_allocation(struct gpu *g, const struct buffer *b,
 					const struct memory *m, uint8_t *to)
 {
 	CUipcMemHandle handle;
 	CUmemGenericAllocationHandle created;
-	CUcontext context;
-	ncclsvc_result r = enter(g, m);
+	CUcontext context = m->context;
+	ncclsvc_result r = context ? NCCLSVC_OK : gpu_primary(g, m->device, &context);
 	if (r)
 		return r;
-	CUresult e = g->cuda->cuIpcGetMemHandle(&handle, m->base);
-	g->cuda->cuCtxPopCurrent(&context);
+	CUresult e = g->cuda->cuCtxPushCurrent(context);
+	if (!e) {
+		e = g->cuda->cuIpcGetMemHandle(&handle, m->base);
+		g->cuda->cuCtxPopCurrent(&context);
+	}
 	if (!e) {
 		memcpy(to, &handle, sizeof(handle));
 		return NCCLSVC_OK;
@@ -192,15 +151,6 @@ ncclsvc_result device_introduce(ncclsvc_session *s, struct gpu *g, struct device
 	return r;
 }
 
-/* The handle types of a pool are its allocations', which are no mappings for all that. */
-static unsigned kind_of(const struct memory *m)
-{
-	if (m->pool)
-		return SVC_REGION_CUDA_POOL;
-	return m->handle_types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? SVC_REGION_CUDA_FD
-									  : SVC_REGION_CUDA;
-}
-
 static ncclsvc_result add(ncclsvc_session *s, struct gpu *g, const struct buffer *b, uint64_t since)
 {
 	struct memory m;
@@ -209,8 +159,7 @@ static ncclsvc_result add(ncclsvc_session *s, struct gpu *g, const struct buffer
 		e ? cuda_error(g->cuda, e, "the buffer cannot be looked up") : refuse(b, &m);
 	if (r)
 		return r;
-	unsigned opcode = kind_of(&m);
-	bool mapping = opcode == SVC_REGION_CUDA_FD;
+	bool mapping = m.handle_types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 	struct device_region new = {
 		.base = mapping ? m.mapping_base : m.base,
 		.bytes = mapping ? m.mapping_bytes : m.bytes,
@@ -232,18 +181,14 @@ static ncclsvc_result add(ncclsvc_session *s, struct gpu *g, const struct buffer
 		.device = b->op->comm->daemon_device,
 	};
 	int fd = -1;
-	if (mapping)
-		r = export_mapping(g, b, &fd);
-	else if (m.pool)
-		r = export_pooled(g, b, &m, &request, &fd);
-	else
-		r = export_allocation(g, b, &m, request.handle);
+	r = mapping ? export_mapping(g, b, &fd) : export_allocation(g, b, &m, request.handle);
 	if (r)
 		return r;
 	device_regions_sweep(s, g);
 	struct device_region *region = device_region_insert(s, g, since, &new);
 	if (region)
-		r = device_introduce(s, g, region, opcode, &request, fd);
+		r = device_introduce(s, g, region, mapping ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA,
+			      &request, fd);
 	else
 		r = NCCLSVC_LIMIT;
 	if (fd >= 0)

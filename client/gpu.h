@@ -137,10 +137,6 @@ ncclsvc_result device_too_long(const struct buffer *b, const struct device_regio
 ncclsvc_result device_introduce(ncclsvc_session *s, struct gpu *g, struct device_region *region,
 				unsigned opcode, const void *request, int fd);
 
-/* pool.c: the number of a pool that an allocation is of, never 0. Thread-safe. */
-uint32_t pool_number(const struct cuda *cuda, CUmemoryPool handle, CUdeviceptr base,
-		     uint64_t buffer);
-
 /* device_memory.c: finds an operation's buffers, or registers them. As stream_find. */
 ncclsvc_result device_place(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
 			    bool *yielded);

@@ -241,16 +241,12 @@ uint64_t ncclsvc_timeline_done(const ncclsvc_timeline *timeline);
  * Each stream in use with a communicator takes one of the session's 63 timelines, until idle.
  * Such operations cannot be on a thread with a timeline of its own (UNSUPPORTED). One more error:
  * SYSTEM, the driver refused the stream's part. The task is submitted then, and runs unordered.
- * Buffers: memory of cuMemAlloc (cudaMalloc), cuMemCreate (with a POSIX handle type), a memory pool
- * (made with that handle type), or lent by the daemon; any part of an allocation. It is imported at
- * its first use, ~0.1 ms. Memory that cannot be shared between processes (of cudaMallocAsync's
- * default pool, managed, host) is refused by name. A buffer may lie across several cuMemCreate
- * mappings. Freeing an allocation that no pending task uses is always allowed; its memory is the
- * GPU's again when another is used for the first time, or the session closes. Memory of a pool is
- * freed behind the operations on it: by cuMemFreeAsync on their stream, or one that waits for it, or
- * when they have ended. It may be allocated again at once, and its address is the new allocation's in
- * the daemon, too, from when that is first used: an operation on what was freed that had not ended
- * would meet it there. ncclsvc_close waits for what is on this process's GPUs. */
+ * Buffers: memory of cuMemAlloc (cudaMalloc), cuMemCreate (with a POSIX handle type), or lent by
+ * the daemon; any part of an allocation. It is imported at its first use, ~0.1 ms. Memory that
+ * cannot be shared between processes (of cudaMallocAsync's default pool, managed, host) is refused
+ * by name. A buffer may lie across several cuMemCreate mappings. Freeing an allocation that no pending
+ * task uses is always allowed; its memory is the GPU's again when another is used for the first
+ * time, or the session closes. ncclsvc_close waits for what is on this process's GPUs. */
 
 struct CUstream_st; /* a CUstream, or cudaStream_t */
 

@@ -82,7 +82,6 @@ static void orphan(ncclsvc_session *s, const struct svc_header *h, const void *b
 	case SVC_REGION_ADD:
 	case SVC_REGION_CUDA:
 	case SVC_REGION_CUDA_FD:
-	case SVC_REGION_CUDA_POOL:
 	case SVC_REGION_SPAN:
 	case SVC_REGION_LEND: /* its reply begins as the others */
 		memcpy(&added, body, sizeof(added));

@@ -189,8 +189,7 @@ void gpu_redop_del(struct client *c, uint32_t serial, const struct svc_redop_del
 void gpu_redops_clear(const struct physical *p);
 
 /* gpu_memory.c */
-void gpu_memory_add(struct client *c, unsigned opcode, uint32_t serial,
-		    const struct svc_region_cuda *r, int fd);
+void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_cuda *r, int fd);
 void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_lend *r);
 /* gpu_span.c */
 void gpu_span_add(struct client *c, uint32_t serial, const struct svc_region_span *r);

@@ -138,34 +138,21 @@ static void import(struct gpu *g, const struct client *c, const struct mapping *
 		.region = {.kind = m->kind == SVC_REGION_LENT ? SVC_REGION_VMM : m->kind,
 			   .bytes = m->bytes,
 			   .buffer_id = m->buffer_id,
-			   .pool = m->pool,
 			   /* A process that cannot be seen from here is nobody else's. */
 			   .pid = c->pid > 0 ? c->pid : -(int32_t)c->id}};
 	memcpy(w.region.handle, m->handle, sizeof(w.region.handle));
 	gpu_ask(g, &w, m->fd, gpu_region_imported, call, gpu_patience_ns(c->server));
 }
 
-static uint32_t kind_of(unsigned opcode)
+void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_cuda *r, int fd)
 {
-	switch (opcode) {
-	case SVC_REGION_CUDA_FD:
-		return SVC_REGION_VMM;
-	case SVC_REGION_CUDA_POOL:
-		return SVC_REGION_POOL;
-	default:
-		return SVC_REGION_IPC;
-	}
-}
-
-void gpu_memory_add(struct client *c, unsigned opcode, uint32_t serial,
-		    const struct svc_region_cuda *r, int fd)
-{
+	unsigned opcode = fd >= 0 ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA;
 	struct gpu *g = gpu_usable(c, opcode, serial, r->device);
 	if (!g)
 		return;
-	if (!r->bytes || r->bytes > SVC_REGION_MAX || (r->pool && opcode != SVC_REGION_CUDA_POOL)) {
+	if (r->reserved || !r->bytes || r->bytes > SVC_REGION_MAX) {
 		client_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "a region has 1 to 2^46 bytes, and no pool if it is of none");
+			     "a region has 1 to 2^46 bytes, and its reserved field is zero");
 		return;
 	}
 	uint32_t i = memory_free_region(c);
@@ -179,11 +166,10 @@ void gpu_memory_add(struct client *c, unsigned opcode, uint32_t serial,
 	*m = (struct mapping){.used = true,
 			      .pending = true,
 			      .import = call->import,
-			      .kind = kind_of(opcode),
+			      .kind = fd >= 0 ? SVC_REGION_VMM : SVC_REGION_IPC,
 			      .device = r->device,
 			      .bytes = r->bytes,
 			      .buffer_id = r->buffer_id,
-			      .pool = r->pool,
 			      .since_ns = server_now(),
 			      .fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1};
 	memcpy(m->handle, r->handle, sizeof(m->handle));
@@ -268,50 +254,25 @@ void gpu_memory_lost(struct gpu *g)
 	g->info.import_bytes = g->info.lent_bytes = 0;
 }
 
-struct lost_region {
-	struct client *client;
-	uint32_t region;
-	uint64_t since_ns;
-};
-
-static int by_age(const void *pa, const void *pb)
-{
-	const struct lost_region *a = pa, *b = pb;
-	return (a->since_ns > b->since_ns) - (a->since_ns < b->since_ns);
-}
-
-static void import_again(struct gpu *g, const struct lost_region *l)
-{
-	struct mapping *m = &l->client->mappings[l->region];
-	struct region_call *call = gpu_region_call(l->client, SVC_REGION_CUDA, 0, l->region);
-	if (!call)
-		return;
-	call->again = m->pending = true;
-	m->import = call->import;
-	import(g, l->client, m, call);
-}
-
-/* The oldest first: of two allocations that a pool had at one address, the last import counts. */
 void gpu_memory_restore(struct gpu *g)
 {
 	struct client *c;
-	uint32_t n = 0;
-	struct lost_region *lost = calloc(g->server->regions + 1, sizeof(*lost));
 	DL_FOREACH (g->server->clients, c) {
 		c->gpu_asked &= ~(1u << g->index);
 		c->gpu_known &= ~(1u << g->index);
-		for (uint32_t i = 1; lost && i < c->nmappings; i++) {
-			const struct mapping *m = &c->mappings[i];
-			if (m->used && m->kind != SVC_REGION_MEMFD && m->device == g->index &&
-			    !m->pending && !m->span && c->state == CLIENT_OPEN)
-				lost[n++] = (struct lost_region){c, i, m->since_ns};
+		for (uint32_t i = 1; i < c->nmappings; i++) {
+			struct mapping *m = &c->mappings[i];
+			if (!m->used || m->kind == SVC_REGION_MEMFD || m->device != g->index ||
+			    m->pending || m->span || c->state != CLIENT_OPEN)
+				continue;
+			struct region_call *call = gpu_region_call(c, SVC_REGION_CUDA, 0, i);
+			if (!call)
+				continue;
+			call->again = m->pending = true;
+			m->import = call->import;
+			import(g, c, m, call);
 		}
 	}
-	if (lost)
-		qsort(lost, n, sizeof(*lost), by_age);
-	for (uint32_t i = 0; i < n; i++)
-		import_again(g, &lost[i]);
-	free(lost);
 }
 
 /* ---- Timelines ---- */

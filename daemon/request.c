@@ -191,11 +191,10 @@ void request_handle(struct client *c, const struct svc_header *h, const void *bo
 		break;
 	}
 	case SVC_REGION_CUDA:
-		gpu_memory_add(c, h->opcode, h->serial, body, -1);
+		gpu_memory_add(c, h->serial, body, -1);
 		break;
 	case SVC_REGION_CUDA_FD:
-	case SVC_REGION_CUDA_POOL:
-		gpu_memory_add(c, h->opcode, h->serial, body, fds[0]);
+		gpu_memory_add(c, h->serial, body, fds[0]);
 		break;
 	case SVC_REDOP_ADD:
 		gpu_redop_add(c, h->serial, body);

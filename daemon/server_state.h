@@ -58,8 +58,7 @@ struct mapping {
 	uint64_t import;  /* of the last request for that: an answer to an older one is late */
 	uint64_t bytes, buffer_id;
 	uint64_t since_ns;
-	uint8_t handle[64]; /* CUDA IPC, or of a pool's pointer */
-	uint32_t pool;	    /* the process's number for that, or 0 */
+	uint8_t handle[64]; /* CUDA IPC */
 	struct span *span;  /* of a span, else NULL */
 };
 

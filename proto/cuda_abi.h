@@ -21,7 +21,6 @@ typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
-typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct CUuuid_st {
 	char bytes[16];
@@ -125,7 +124,6 @@ enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
 enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
 enum { CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
 enum { CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1 };
-enum { CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4 };
 
 typedef struct CUmemLocation_st {
 	int type;
@@ -149,20 +147,6 @@ typedef struct CUmemAccessDesc_st {
 	CUmemLocation location;
 	int flags;
 } CUmemAccessDesc;
-
-typedef struct CUmemPoolProps_st {
-	int allocType;
-	int handleTypes;
-	CUmemLocation location;
-	void *win32SecurityAttributes;
-	size_t maxSize;
-	unsigned short usage;
-	unsigned char reserved[54];
-} CUmemPoolProps;
-
-typedef struct CUmemPoolPtrExportData_st {
-	unsigned char reserved[64];
-} CUmemPoolPtrExportData;
 
 /* X(function, exported name, (parameters)); all return CUresult. */
 #define CUDA_FUNCTIONS(X)                                                                          \
@@ -274,28 +258,6 @@ typedef struct CUmemPoolPtrExportData_st {
 	X(cuEventSynchronize, "cuEventSynchronize", (CUevent event))                               \
 	X(cuEventElapsedTime, "cuEventElapsedTime", (float *ms, CUevent from, CUevent to))         \
 	X(cuEventDestroy, "cuEventDestroy_v2", (CUevent event))
-
-/* Memory pools. Nobody depends on them: without one of these, pools are refused. */
-#define CUDA_POOL_FUNCTIONS(X)                                                                     \
-	X(cuMemPoolCreate, "cuMemPoolCreate", (CUmemoryPool * pool, const CUmemPoolProps *props))  \
-	X(cuMemPoolDestroy, "cuMemPoolDestroy", (CUmemoryPool pool))                               \
-	X(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync",                                      \
-	  (CUdeviceptr * p, size_t bytes, CUmemoryPool pool, CUstream stream))                     \
-	X(cuMemPoolGetAccess, "cuMemPoolGetAccess",                                                \
-	  (int *flags, CUmemoryPool pool, CUmemLocation *location))                                \
-	X(cuMemPoolSetAccess, "cuMemPoolSetAccess",                                                \
-	  (CUmemoryPool pool, const CUmemAccessDesc *access, size_t n))                            \
-	X(cuMemPoolExportToShareableHandle, "cuMemPoolExportToShareableHandle",                    \
-	  (void *shareable, CUmemoryPool pool, int type, unsigned long long flags))                \
-	X(cuMemPoolImportFromShareableHandle, "cuMemPoolImportFromShareableHandle",                \
-	  (CUmemoryPool * pool, void *shareable, int type, unsigned long long flags))              \
-	X(cuMemPoolExportPointer, "cuMemPoolExportPointer",                                        \
-	  (CUmemPoolPtrExportData * data, CUdeviceptr p))                                          \
-	X(cuMemPoolImportPointer, "cuMemPoolImportPointer",                                        \
-	  (CUdeviceptr * p, CUmemoryPool pool, CUmemPoolPtrExportData * data))                     \
-	X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute",                                          \
-	  (CUmemoryPool pool, int attribute, void *value))                                         \
-	X(cuMemPoolTrimTo, "cuMemPoolTrimTo", (CUmemoryPool pool, size_t keep))
 
 /* For programs with kernels of their own. */
 #define CUDA_KERNEL_FUNCTIONS(X)                                                                   \

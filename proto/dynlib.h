@@ -14,7 +14,5 @@ struct dynlib_symbol {
  * survive dlclose), or NULL with a sentence in text that names what is missing. */
 void *dynlib_open(const char *soname, const struct dynlib_symbol *symbols, size_t n, void *table,
 		  char *text, size_t size);
-/* Looks up what not every version of it has: NULL in the table where there is none. */
-void dynlib_find(void *library, const struct dynlib_symbol *symbols, size_t n, void *table);
 
 #endif

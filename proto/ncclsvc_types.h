@@ -216,8 +216,7 @@ typedef struct ncclsvc_task_info {
 typedef struct ncclsvc_region_info {
 	uint32_t session, region;
 	int32_t pid;
-	uint32_t kind; /* 0: memfd; of a GPU: 1: cuMemAlloc's, 2: cuMemCreate's, 3: lent, 4: a span,
-			* 5: a pool's */
+	uint32_t kind; /* 0: memfd; of a GPU: 1: cuMemAlloc's, 2: cuMemCreate's, 3: lent, 4: a span */
 	uint64_t bytes;
 	uint64_t age_ns;
 	int32_t device; /* -1: host */

@@ -28,7 +28,6 @@ static const struct svc_shape shapes[SVC_OPCODE_END] = {
 	SHAPE(REGION_LEND, svc_region_lend, svc_region_lend_reply, 0, 1),
 	SHAPE(REDOP_ADD, svc_redop_add, svc_redop_reply, 0, 0),
 	SHAPE(REDOP_DEL, svc_redop_del, svc_empty, 0, 0),
-	SHAPE(REGION_CUDA_POOL, svc_region_cuda, svc_region_reply, 1, 0),
 	SHAPE(REGION_SPAN, svc_region_span, svc_region_reply, 0, 0),
 	SHAPE(PLAN_COMMIT, svc_plan_commit, svc_plan_reply, 1, 0),
 	SHAPE(PLAN_DROP, svc_plan_drop, svc_empty, 0, 0),

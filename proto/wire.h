@@ -47,7 +47,6 @@ enum svc_opcode {
 	SVC_REGION_SPAN = 24,
 	SVC_REDOP_ADD = 25,
 	SVC_REDOP_DEL = 26,
-	SVC_REGION_CUDA_POOL = 27,
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,
@@ -103,7 +102,6 @@ enum svc_region_kind {
 	SVC_REGION_VMM = 2,  /* cuMemCreate's, by file descriptor */
 	SVC_REGION_LENT = 3, /* the daemon's own */
 	SVC_REGION_SPANNED = 4, /* several of cuMemCreate's, one behind the other */
-	SVC_REGION_POOL = 5,	/* of a memory pool, by the pool's file descriptor */
 };
 
 struct svc_region_add {
@@ -119,17 +117,13 @@ struct svc_region_reply {
 
 /* Registers a whole allocation of a GPU's memory with that GPU's worker. SVC_REGION_CUDA: made by
  * cuMemAlloc, handle from cuIpcGetMemHandle. SVC_REGION_CUDA_FD: made by cuMemCreate, and one fd,
- * from cuMemExportToShareableHandle; handle is zero. SVC_REGION_CUDA_POOL: made by
- * cuMemAllocFromPoolAsync, one fd, from cuMemPoolExportToShareableHandle, and handle from
- * cuMemPoolExportPointer; the pool's number, which is zero in the others, is the same only for what the
- * process knows to be of one pool, which then is imported once, and 0 if it does not. The reply is
- * svc_region_reply. */
+ * from cuMemExportToShareableHandle; handle is zero. The reply is svc_region_reply. */
 struct svc_region_cuda {
 	uint64_t bytes;	    /* of the allocation */
 	uint64_t base;	    /* the client's address of it, for inspection */
 	uint64_t buffer_id; /* CU_POINTER_ATTRIBUTE_BUFFER_ID, for inspection */
 	int32_t device;	    /* the daemon's, as SVC_LIST_DEVICES numbers them */
-	uint32_t pool;	    /* the process's number for it, or 0 */
+	uint32_t reserved;
 	uint8_t handle[64];
 };
 

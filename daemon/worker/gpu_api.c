@@ -19,12 +19,8 @@ bool gpu_api_open_cuda(int *version, char *text, size_t size)
 {
 	static const struct dynlib_symbol symbols[] = {CUDA_FUNCTIONS(CUDA_ENTRY)};
 	const size_t n = sizeof(symbols) / sizeof(symbols[0]);
-	static const struct dynlib_symbol pools[] = {CUDA_POOL_FUNCTIONS(CUDA_ENTRY)};
-	const size_t npools = sizeof(pools) / sizeof(pools[0]);
-	void *library = dynlib_open("libcuda.so.1", symbols, n, &cu, text, size);
-	if (!library)
+	if (!dynlib_open("libcuda.so.1", symbols, n, &cu, text, size))
 		return false;
-	dynlib_find(library, pools, npools, &cu);
 	CUresult error = cu.cuDriverGetVersion(version);
 	if (!error && *version < DRIVER_VERSION_NEEDED) {
 		snprintf(text, size,
@@ -44,13 +40,6 @@ bool gpu_api_open_cuda(int *version, char *text, size_t size)
 	if (error)
 		snprintf(text, size, "the driver does not start: %s", gpu_api_cuda_error(error));
 	return !error;
-}
-
-bool gpu_api_pools(void)
-{
-#define CUDA_HAS(function, name, args) &&cu.function
-	return true CUDA_POOL_FUNCTIONS(CUDA_HAS);
-#undef CUDA_HAS
 }
 
 bool gpu_api_open_nccl(int *version, char *text, size_t size)

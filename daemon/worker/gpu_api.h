@@ -13,7 +13,6 @@
 #define GPU_API_NCCL(function, type, args) type(*function) args;
 struct cuda_api {
 	CUDA_FUNCTIONS(GPU_API_CUDA)
-	CUDA_POOL_FUNCTIONS(GPU_API_CUDA) /* if gpu_api_pools */
 };
 struct nccl_api {
 	NCCL_FUNCTIONS(GPU_API_NCCL)
@@ -25,9 +24,6 @@ extern struct nccl_api nccl;
 /* Opens the driver, checks its version and initializes it. False with a sentence in text. */
 bool gpu_api_open_cuda(int *version, char *text, size_t size);
 bool gpu_api_open_nccl(int *version, char *text, size_t size);
-
-/* The driver has all that memory pools need. */
-bool gpu_api_pools(void);
 
 /* "CUDA_ERROR_OUT_OF_MEMORY (out of memory)". Static buffer of the thread. */
 const char *gpu_api_cuda_error(CUresult error);

@@ -75,7 +75,7 @@ static void let_session_go(struct worker *w, const struct session_timelines *s)
 	munmap(s->ring, s->bytes);
 }
 
-void import_sweep_later(struct worker *w)
+static void close_later(struct worker *w)
 {
 	if (!w->closing_ns)
 		w->closing_ns = worker_clock();
@@ -89,7 +89,7 @@ void session_close(struct worker *w, uint32_t slot)
 	if (c) {
 		*c = (struct closed_session){was, w->closed};
 		w->closed = c;
-		import_sweep_later(w);
+		close_later(w);
 	} else if (was.ring) {
 		let_session_go(w, &was);
 	}
@@ -136,7 +136,7 @@ void sessions_release(struct worker *w)
 
 /* ---- Imports ---- */
 
-struct import *import_find(const struct worker *w, uint64_t address)
+struct import *import_find(struct worker *w, uint64_t address)
 {
 	struct import *i;
 	DL_FOREACH (w->imports, i)
@@ -170,7 +170,7 @@ static bool open_already(const struct worker *w, struct import *i)
 {
 	struct import *other;
 	DL_FOREACH (w->imports, other)
-		if (other->kind == i->kind && other->opens && other->pid == i->pid &&
+		if (other->kind == SVC_REGION_IPC && other->pid == i->pid &&
 		    other->buffer_id == i->buffer_id) {
 			i->address = other->address;
 			other->users++;
@@ -198,62 +198,13 @@ static CUresult open_fd(const struct worker *w, struct import *i, int fd)
 	return error;
 }
 
-uint64_t import_extent(CUdeviceptr p)
+/* Nothing that was said of an allocation is trusted: the driver tells how long it is. */
+static bool long_enough(const struct import *i)
 {
 	CUdeviceptr base = 0;
 	size_t bytes = 0;
-	bool known = !cu.cuMemGetAddressRange(&base, &bytes, p) && p - base < bytes;
-	return known ? bytes - (p - base) : 0;
-}
-
-static CUresult open_kind(struct worker *w, struct import *i, const struct worker_message *m,
-			  int fd)
-{
-	switch (i->kind) {
-	case SVC_REGION_IPC:
-		return open_ipc(i, m->region.handle);
-	case SVC_REGION_POOL:
-		return pool_open(w, i, m->region.pool, m->region.handle, fd);
-	default:
-		return open_fd(w, i, fd);
-	}
-}
-
-static int result_of(CUresult error)
-{
-	switch (error) {
-	case CUDA_ERROR_OUT_OF_MEMORY:
-		return NCCLSVC_NO_MEMORY;
-	case CUDA_ERROR_NOT_SUPPORTED:
-		return NCCLSVC_UNSUPPORTED;
-	default:
-		return NCCLSVC_SYSTEM;
-	}
-}
-
-static const char *not_opened(uint32_t kind)
-{
-	switch (kind) {
-	case SVC_REGION_IPC:
-		return "the CUDA IPC handle cannot be opened";
-	case SVC_REGION_POOL:
-		return gpu_api_pools() ? "the memory pool's memory cannot be imported"
-				       : "this driver has no memory pools: update it, or use "
-					 "cudaMalloc";
-	default:
-		return "the file descriptor cannot be imported as GPU memory";
-	}
-}
-
-/* What was opened is open already. */
-static CUresult opened_again(struct worker *w, struct import *known, const struct import *i,
-			     const struct worker_message *m)
-{
-	if (i->kind == SVC_REGION_POOL)
-		return pool_take_over(w, known, i, m->region.handle);
-	known->users++; /* the driver knows the handle; it counts */
-	known->opens++;
-	return CUDA_SUCCESS;
+	return !cu.cuMemGetAddressRange(&base, &bytes, i->address) && base == i->address &&
+	       bytes >= i->bytes;
 }
 
 void import_open(struct worker *w, struct worker_message *m, int fd)
@@ -268,25 +219,33 @@ void import_open(struct worker *w, struct worker_message *m, int fd)
 	i->buffer_id = m->region.buffer_id;
 	i->pid = m->region.pid;
 	i->users = i->opens = 1;
-	const bool shared = i->kind != SVC_REGION_VMM && open_already(w, i);
-	CUresult error = shared ? CUDA_SUCCESS : open_kind(w, i, m, fd);
-	struct import *known = error ? NULL : import_find(w, i->address);
-	if (known && !shared)
-		error = opened_again(w, known, i, m);
+	const bool shared = i->kind == SVC_REGION_IPC && open_already(w, i);
+	CUresult error = CUDA_SUCCESS;
+	if (!shared)
+		error = i->kind == SVC_REGION_IPC ? open_ipc(i, m->region.handle)
+						  : open_fd(w, i, fd);
 	if (worker_bad(w, error, "import")) {
-		refuse(m, result_of(error), not_opened(i->kind), error);
+		refuse(m, error == CUDA_ERROR_OUT_OF_MEMORY ? NCCLSVC_NO_MEMORY : NCCLSVC_SYSTEM,
+		       i->kind == SVC_REGION_IPC
+			       ? "the CUDA IPC handle cannot be opened"
+			       : "the file descriptor cannot be imported as GPU memory",
+		       error);
 		free(i);
 		return;
 	}
+	m->region.address = i->address;
+	struct import *known = import_find(w, i->address);
 	if (known) {
+		if (!shared) { /* the driver knows the handle; it counts */
+			known->users++;
+			known->opens++;
+		}
 		free(i);
 		i = known;
 	} else {
 		DL_APPEND(w->imports, i);
 	}
-	m->region.address = i->address;
-	/* Nothing that was said of an allocation is trusted: the driver tells how long it is. */
-	if (m->region.bytes > i->bytes || m->region.bytes > import_extent(i->address)) {
+	if (!long_enough(i) || m->region.bytes > i->bytes) {
 		m->result = NCCLSVC_INVALID_ARGUMENT;
 		snprintf(m->text, sizeof(m->text), "the allocation is shorter than %llu bytes",
 			 (unsigned long long)m->region.bytes);
@@ -399,7 +358,7 @@ void import_close(struct worker *w, uint64_t address)
 {
 	struct import *i = import_find(w, address);
 	if (i && i->users && !--i->users)
-		import_sweep_later(w);
+		close_later(w);
 }
 
 static void let_import_go(struct worker *w, struct import *i)
@@ -409,9 +368,6 @@ static void let_import_go(struct worker *w, struct import *i)
 	case SVC_REGION_IPC:
 		while (!error && i->opens--)
 			error = cu.cuIpcCloseMemHandle(i->address);
-		break;
-	case SVC_REGION_POOL:
-		error = pool_close(i);
 		break;
 	case SVC_REGION_VMM:
 		error = cu.cuMemUnmap(i->address, i->bytes);
@@ -441,9 +397,8 @@ void imports_sweep(struct worker *w, uint64_t now)
 		return;
 	w->closing_ns = 0;
 	DL_FOREACH_SAFE (w->imports, i, tmp)
-		if (!i->users && !(i->kind == SVC_REGION_POOL && pool_covered(w, i)))
+		if (!i->users)
 			let_import_go(w, i);
-	pools_sweep(w);
 	while (w->closed) {
 		struct closed_session *c = w->closed;
 		w->closed = c->next;

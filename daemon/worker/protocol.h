@@ -19,7 +19,7 @@ enum worker_kind {
 	WORKER_DEVICE,	  /* from the probe, for each GPU; device. The last has text or nothing */
 	WORKER_SESSION,	  /* fd: the session memory. Answered */
 	WORKER_SESSION_CLOSE, /* nothing of it is in use any more */
-	WORKER_IMPORT,	      /* region, fd if VMM or pool; answered with the address */
+	WORKER_IMPORT,	      /* region, fd if VMM; answered with the address */
 	WORKER_LEND,	      /* region.bytes; answered with the address, bytes and an fd */
 	WORKER_SPAN_PARTS,    /* span: more parts of the next span */
 	WORKER_SPAN,	      /* region.bytes; answered with the address */
@@ -59,7 +59,7 @@ struct worker_message {
 			uint64_t address, bytes;
 			uint64_t buffer_id; /* with pid: which allocation this is, for good */
 			int32_t pid;
-			uint32_t pool; /* with pid: which pool it is of; 0: not known */
+			uint32_t unused;
 			uint8_t handle[64];
 		} region;
 		struct {

@@ -7,7 +7,7 @@
  *   launch.c   from the queue to NCCL, in the order of the queue; graph.c: as CUDA graphs
  *   copy.c     the same without NCCL, where device memory is staged
  *   lane.c, redop.c   communicators; window.c: lent memory in NCCL's symmetric windows
- *   import.c, pool.c, span.c  memory; probe.c: which GPUs there are
+ *   import.c, span.c  memory; probe.c: which GPUs there are
  */
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
@@ -71,13 +71,11 @@ struct import {
 	uint64_t bytes;
 	uint32_t kind;			     /* enum svc_region_kind */
 	uint32_t users;			     /* 0: to be let go */
-	uint32_t opens;			     /* IPC and pool: how often to close it */
+	uint32_t opens;			     /* IPC: how often to close it */
 	CUmemGenericAllocationHandle handle; /* VMM and lent */
-	struct pool *pool;		     /* pool: that it was last imported from */
-	uint64_t extent;		     /* pool: the driver's length of it */
 	struct import **parts;		     /* of a span, which uses them */
 	uint32_t nparts;
-	uint64_t buffer_id;		     /* IPC and pool: of the process pid */
+	uint64_t buffer_id;		     /* IPC: of the process pid */
 	int32_t pid;
 	struct import *prev, *next;
 };
@@ -111,7 +109,6 @@ struct worker {
 		uint64_t enqueued; /* seq of the last copy */
 	} copies[COPY_LANES];
 	struct import *imports;
-	struct pool *pools; /* pool.c's */
 	struct import *span; /* that is being put together, or NULL */
 	struct closed_session *closed;
 	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
@@ -182,7 +179,6 @@ void session_close(struct worker *w, uint32_t slot);
 /* Lets go what was closed. The driver then waits for the whole GPU: not while anything flies, which
  * may be what only an abort can end, unless that takes too long. */
 void imports_sweep(struct worker *w, uint64_t now);
-void import_sweep_later(struct worker *w); /* something is to be let go */
 /* No supervisor is left to do it. Who submits from now on is told that nobody hears it; */
 void sessions_end(struct worker *w);
 /* and nobody's stream may wait for us. */
@@ -190,23 +186,10 @@ void sessions_release(struct worker *w);
 void import_open(struct worker *w, struct worker_message *m, int fd);
 int import_lend(struct worker *w, struct worker_message *m); /* the fd, the caller's; or -1 */
 void import_close(struct worker *w, uint64_t address);
-struct import *import_find(const struct worker *w, uint64_t address);
-/* How far the driver takes what lies there to go from there; 0: nothing does. */
-uint64_t import_extent(CUdeviceptr p);
+struct import *import_find(struct worker *w, uint64_t address);
 /* Maps memory at an address of its own. */
 CUresult import_map(const struct worker *w, CUmemGenericAllocationHandle handle, uint64_t bytes,
 		    CUdeviceptr *address);
-
-/* pool.c: imports from memory pools. pool_open finds where it is, which may be known already:
- * then known is that of the newer allocation, too, from now on. */
-CUresult pool_open(struct worker *w, struct import *i, uint32_t number, const uint8_t *data, int fd);
-CUresult pool_take_over(struct worker *w, struct import *known, const struct import *new,
-			const uint8_t *data);
-/* Something in use lies there, too, of which nobody knows what freeing this would leave. */
-bool pool_covered(const struct worker *w, const struct import *i);
-CUresult pool_close(const struct import *i);
-/* Lets go of pools that nothing is imported from. */
-void pools_sweep(struct worker *w);
 
 /* window.c */
 bool window_op(const struct launch *l);

@@ -184,11 +184,3 @@ CUstream stream_open(void)
 	OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
 	return s;
 }
-
-int open_fds(void)
-{
-	int n = 0;
-	for (int fd = 0; fd < 256; fd++)
-		n += fcntl(fd, F_GETFD) >= 0;
-	return n;
-}

@@ -64,6 +64,5 @@ bool soon(bool (*test)(void *arg), void *arg);
 void snooze(int ms);
 /* Files in NCCLSVC_FAKE_DIR whose name starts so. */
 int files_named(const char *start);
-int open_fds(void);
 
 #endif

@@ -384,9 +384,5 @@ CUresult cuCtxSynchronize(void)
 {
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
-	if (error)
-		return error;
-	error = streams_wait(context);
-	pools_synchronized();
-	return error;
+	return error ? error : streams_wait(context);
 }

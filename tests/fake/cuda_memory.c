@@ -19,10 +19,11 @@ struct handle {
 };
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle fits");
 
-CUresult memory_map(int fd, struct range *range)
+/* Maps the fd's memory and adds the range. *range has all but addresses and buffer id. */
+static CUresult map_add(int fd, struct range *range)
 {
-	/* At least one page behind it is nobody's, but as the driver's, what fills its pages may
-	 * have a neighbour. */
+	/* At least one page behind it is nobody's, but as the driver's, what fills its pages may have
+	 * a neighbour. */
 	const bool full = range->physical.bytes % SPAN == 0;
 	range->span = ROUND_UP(range->physical.bytes + (full ? 0 : FAKE_PAGE), SPAN);
 	pthread_rwlock_wrlock(&table_lock);
@@ -40,24 +41,20 @@ CUresult memory_map(int fd, struct range *range)
 	return error;
 }
 
-CUresult memory_new(struct CUctx_st *context, size_t bytes, enum range_kind kind,
-		    struct CUmemPoolHandle_st *pool, CUdeviceptr *p)
+CUresult memory_new(struct CUctx_st *context, size_t bytes, enum range_kind kind, CUdeviceptr *p)
 {
 	if (bytes == 0 || bytes > SIZE_MAX / 2)
 		return bytes ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
 	if (fake_fault("memory"))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	struct range range = {.bytes = bytes,
-			      .kind = kind,
-			      .device = context->device,
-			      .pool = pool,
-			      .accessible = true};
+	struct range range = {
+		.bytes = bytes, .kind = kind, .device = context->device, .accessible = true};
 	int fd;
 	CUresult error = shared_create(fake_physical(context->device), ROUND_UP(bytes, FAKE_PAGE),
 				       kind, &range.physical, &fd);
 	if (error)
 		return error;
-	error = memory_map(fd, &range);
+	error = map_add(fd, &range);
 	close(fd);
 	if (error)
 		shared_drop(&range.physical, true);
@@ -91,18 +88,55 @@ CUresult cuMemAlloc(CUdeviceptr *p, size_t bytes)
 {
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
-	return error ? error : memory_new(context, bytes, RANGE_ALLOC, NULL, p);
+	return error ? error : memory_new(context, bytes, RANGE_ALLOC, p);
 }
 
-/* Waits for all the context's work, as the driver does, unless the memory is a pool's. */
+/* Waits for all the context's work, as the driver does. */
 CUresult cuMemFree(CUdeviceptr p)
 {
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
-	if (error || !p || pool_free(p))
+	if (error || !p)
 		return error;
 	error = streams_wait(context);
-	return error ? error : memory_free(p, RANGE_ALLOC);
+	if (!error)
+		error = memory_free(p, RANGE_ALLOC);
+	return error == CUDA_ERROR_INVALID_VALUE ? memory_free(p, RANGE_POOL) : error;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *p, size_t bytes, CUstream handle)
+{
+	CUresult error;
+	struct CUstream_st *stream = stream_enter(handle, &error);
+	return stream ? memory_new(stream_context(stream), bytes, RANGE_POOL, p) : error;
+}
+
+static void free_run(void *arg, const atomic_int *stop)
+{
+	CUdeviceptr *p = arg;
+	if (!atomic_load(stop))
+		memory_free(*p, RANGE_POOL);
+	free(p);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr p, CUstream handle)
+{
+	CUresult error;
+	struct CUstream_st *stream = stream_enter(handle, &error);
+	if (!stream)
+		return error;
+	pthread_rwlock_rdlock(&table_lock);
+	struct range *r = table_find(p);
+	bool pool = r && (uintptr_t)r->base == p && r->kind == RANGE_POOL;
+	pthread_rwlock_unlock(&table_lock);
+	CUdeviceptr *arg = pool ? malloc(sizeof(*arg)) : NULL;
+	if (!arg)
+		return pool ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+	*arg = p;
+	error = stream_put(stream, free_run, arg);
+	if (error)
+		free(arg);
+	return error;
 }
 
 CUresult cuMemGetInfo(size_t *unused, size_t *total)
@@ -187,7 +221,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *p, CUipcMemHandle handle, unsigned flag
 		range.physical = t.physical;
 		error = shared_hold(fd, &range.physical, t.kind);
 		if (!error) {
-			error = memory_map(fd, &range);
+			error = map_add(fd, &range);
 			if (error)
 				shared_drop(&range.physical, false);
 		}

@@ -4,27 +4,12 @@
 
 #include "fake.h"
 
-static const struct range *find(CUdeviceptr p)
-{
-	const struct range *r = table_find(p);
-	return r && r->kind == RANGE_POOL_CHUNK ? pool_allocation(r, p, 1) : r;
-}
-
-bool fake_memory_there(CUdeviceptr p, size_t bytes)
-{
-	pthread_rwlock_rdlock(&table_lock);
-	const struct range *r = table_find(p);
-	bool gone = bytes && r && r->kind == RANGE_POOL_CHUNK && !pool_allocation(r, p, bytes);
-	pthread_rwlock_unlock(&table_lock);
-	return !gone;
-}
-
 bool fake_memory_imported(CUdeviceptr p)
 {
 	pthread_rwlock_rdlock(&table_lock);
-	const struct range *r = find(p);
-	bool imported = r && (r->kind == RANGE_IMPORT || r->kind == RANGE_POOL_IMPORT ||
-			      (r->kind == RANGE_VMM && vmm_imported(r->vmm)));
+	const struct range *r = table_find(p);
+	bool imported =
+		r && (r->kind == RANGE_IMPORT || (r->kind == RANGE_VMM && vmm_imported(r->vmm)));
 	pthread_rwlock_unlock(&table_lock);
 	return imported;
 }
@@ -36,7 +21,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *bytes, CUdeviceptr p)
 	if (error)
 		return error;
 	pthread_rwlock_rdlock(&table_lock);
-	const struct range *r = find(p);
+	const struct range *r = table_find(p);
 	bool device = r && r->kind != RANGE_HOST;
 	if (device && base)
 		*base = (uintptr_t)r->base;
@@ -78,7 +63,9 @@ static uint64_t attribute(const struct range *r, int what)
 	switch (what) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
 		/* Memory of cuMemCreate and of pools belongs to no context. */
-		return r->kind == RANGE_VMM || r->pool ? 0 : (uintptr_t)context_of(r->device);
+		return r->kind == RANGE_VMM || r->kind == RANGE_POOL
+			       ? 0
+			       : (uintptr_t)context_of(r->device);
 	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
 		return r->kind == RANGE_HOST ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -90,12 +77,11 @@ static uint64_t attribute(const struct range *r, int what)
 	case CU_POINTER_ATTRIBUTE_MAPPED:
 		return 1;
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-		return (r->kind == RANGE_VMM && vmm_exportable(r->vmm)) ||
-				       (r->pool && pool_exportable(r->pool))
+		return r->kind == RANGE_VMM && vmm_exportable(r->vmm)
 			       ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 			       : 0;
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-		return (uintptr_t)r->pool;
+		return r->kind == RANGE_POOL ? (uintptr_t)&table_lock : 0;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
 	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
 		return (uintptr_t)r->base;
@@ -106,13 +92,6 @@ static uint64_t attribute(const struct range *r, int what)
 		return r->kind == RANGE_HOST ? 0 : r->physical.generation;
 	}
 	return 0; /* IS_MANAGED */
-}
-
-/* Of what is being freed, the driver says nothing that could be relied on. */
-static const struct range *asked(CUdeviceptr p)
-{
-	const struct range *r = find(p);
-	return r && !r->freeing ? r : NULL;
 }
 
 static void attribute_write(void *value, const struct range *r, int what)
@@ -128,7 +107,7 @@ CUresult cuPointerGetAttribute(void *value, int what, CUdeviceptr p)
 	if (error)
 		return error;
 	pthread_rwlock_rdlock(&table_lock);
-	const struct range *r = asked(p);
+	const struct range *r = table_find(p);
 	if (!value || !width_of(what) || !r)
 		error = CUDA_ERROR_INVALID_VALUE;
 	else
@@ -150,7 +129,7 @@ CUresult cuPointerGetAttributes(unsigned n, int *what, void **values, CUdevicept
 		return error;
 	pthread_rwlock_rdlock(&table_lock);
 	for (unsigned i = 0; i < n; i++)
-		attribute_write(values[i], asked(p), what[i]);
+		attribute_write(values[i], table_find(p), what[i]);
 	pthread_rwlock_unlock(&table_lock);
 	return CUDA_SUCCESS;
 }

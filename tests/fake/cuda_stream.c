@@ -268,11 +268,7 @@ CUresult cuStreamSynchronize(CUstream handle)
 {
 	CUresult error;
 	struct CUstream_st *s = stream_enter(handle, &error);
-	if (!s)
-		return error;
-	error = stream_wait(s);
-	pools_synchronized();
-	return error;
+	return s ? stream_wait(s) : error;
 }
 
 CUresult cuStreamQuery(CUstream handle)

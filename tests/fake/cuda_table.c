@@ -41,11 +41,6 @@ struct range *table_next(size_t i)
 	return i < nranges ? ranges[i] : NULL;
 }
 
-void table_renew(struct range *r)
-{
-	r->buffer_id = ++last_buffer_id;
-}
-
 struct range *table_add(const struct range *range)
 {
 	if (nranges == room) {
@@ -60,7 +55,7 @@ struct range *table_add(const struct range *range)
 	if (!r)
 		return NULL;
 	memcpy(r, range, sizeof(*r));
-	table_renew(r);
+	r->buffer_id = ++last_buffer_id;
 	atomic_init(&r->pins, 0);
 	size_t i = lower((uintptr_t)r->base);
 	memmove(ranges + i + 1, ranges + i, (nranges - i) * sizeof(struct range *));
@@ -120,8 +115,10 @@ bool fake_pin(struct fake_pin *pin, CUdeviceptr p, size_t bytes)
 	if (good) {
 		struct range *r = table_find(p);
 		pin_all(p, bytes, 1);
-		*pin = (struct fake_pin){
-			.range = r, .at = r->at + (p - (uintptr_t)r->base), .p = p, .bytes = bytes};
+		*pin = (struct fake_pin){.range = r,
+					 .at = r->at + (p - (uintptr_t)r->base),
+					 .p = p,
+					 .bytes = bytes};
 	}
 	pthread_rwlock_unlock(&table_lock);
 	return good;

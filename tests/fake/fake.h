@@ -34,8 +34,7 @@ size_t device_memory(void);
 /* A stream waits from here to there. */
 void connection_hold(void);
 void connection_give_back(void);
-/* Before a stream begins anything: until there is a connection for it, or its context has failed.
- */
+/* Before a stream begins anything: until there is a connection for it, or its context has failed. */
 void connection_await(const atomic_int *stop);
 
 /* ---- shared.c: what all processes know ----------------------------------------------------- */
@@ -77,18 +76,14 @@ bool arena_holds(CUdeviceptr p);
 /* ---- cuda_table.c: address ranges ---------------------------------------------------------- */
 
 enum range_kind {
-	RANGE_ALLOC = 1,       /* cuMemAlloc */
-	RANGE_POOL = 2,	       /* cuMemAllocAsync, cuMemAllocFromPoolAsync */
-	RANGE_IMPORT = 3,      /* cuIpcOpenMemHandle */
-	RANGE_VMM = 4,	       /* cuMemMap */
-	RANGE_HOST = 5,	       /* cuMemHostRegister */
-	RANGE_POOL_IMPORT = 6, /* cuMemPoolImportPointer */
-	RANGE_POOL_CHUNK = 7,  /* physical memory of a pool, own or imported */
+	RANGE_ALLOC = 1,  /* cuMemAlloc */
+	RANGE_POOL = 2,	  /* cuMemAllocAsync */
+	RANGE_IMPORT = 3, /* cuIpcOpenMemHandle */
+	RANGE_VMM = 4,	  /* cuMemMap */
+	RANGE_HOST = 5,	  /* cuMemHostRegister */
 };
-#define FAKE_POOL_ITSELF 100u /* a trailer's kind */
 
 struct vmm;
-struct CUstream_st;
 
 struct range {
 	char *base;
@@ -102,10 +97,6 @@ struct range {
 	struct physical physical; /* but for RANGE_VMM and RANGE_HOST */
 	unsigned opens;		  /* RANGE_IMPORT */
 	struct vmm *vmm;
-	struct CUmemPoolHandle_st *pool;   /* RANGE_POOL and RANGE_POOL_IMPORT */
-	struct pool *of;		   /* what the pool that was created knows of itself */
-	const struct CUstream_st *freeing; /* that will free it */
-	struct range *next; /* of a pool: those are not in the table, its chunks are */
 	bool accessible;
 };
 
@@ -119,8 +110,6 @@ struct range *table_add(const struct range *range);
 /* Waits until nothing pins it, and takes it out; free it. NULL: not there, or of another kind.
  * Under the write lock, which it drops meanwhile. */
 struct range *table_remove(CUdeviceptr base, enum range_kind kind);
-/* It is another allocation. Under the write lock. */
-void table_renew(struct range *range);
 struct range *table_next(size_t i); /* under the lock; NULL: no more */
 
 /* ---- cuda_stream.c ------------------------------------------------------------------------- */
@@ -140,18 +129,8 @@ CUresult graph_add(struct CUgraph_st *graph, const struct fake_node *node);
 
 /* ---- cuda_memory.c ------------------------------------------------------------------------- */
 
-CUresult memory_new(struct CUctx_st *context, size_t bytes, enum range_kind kind,
-		    struct CUmemPoolHandle_st *pool, CUdeviceptr *p);
+CUresult memory_new(struct CUctx_st *context, size_t bytes, enum range_kind kind, CUdeviceptr *p);
 CUresult memory_free(CUdeviceptr p, enum range_kind kind);
-/* Maps the fd's memory and adds the range. *range has all but addresses and buffer id. */
-CUresult memory_map(int fd, struct range *range);
-/* cuda_pool.c: false: no memory of a pool begins there. */
-bool pool_free(CUdeviceptr p);
-bool pool_exportable(struct CUmemPoolHandle_st *pool);
-/* The chunk's allocation that holds the bytes, or NULL. Under the table's lock. */
-struct range *pool_allocation(const struct range *chunk, CUdeviceptr p, size_t bytes);
-/* The process has waited for a stream: pools let go of what they do not keep. */
-void pools_synchronized(void);
 /* cuda_vmm.c: what a mapping holds. Under the table's lock. */
 void vmm_unref(struct vmm *vmm);
 bool vmm_imported(const struct vmm *vmm);

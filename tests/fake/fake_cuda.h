@@ -24,7 +24,6 @@
 /* Under the names that the driver exports. */
 #define FAKE_DECLARE(function, exported, parameters) CUresult function parameters __asm__(exported);
 CUDA_FUNCTIONS(FAKE_DECLARE)
-CUDA_POOL_FUNCTIONS(FAKE_DECLARE)
 #undef FAKE_DECLARE
 
 /* ---- What the stand-in for NCCL needs beside them ---- */
@@ -55,9 +54,6 @@ bool fake_pin(struct fake_pin *pin, CUdeviceptr p, size_t bytes);
 void fake_unpin(struct fake_pin *pin);
 /* An operation touched what it may not: the context fails for good. */
 void fake_context_fault(CUcontext context);
-/* False: it is memory of a pool that no allocation holds. The driver would refuse it; a kernel that
- * was launched before may still use it. */
-bool fake_memory_there(CUdeviceptr p, size_t bytes);
 /* True if the memory came from another process. */
 bool fake_memory_imported(CUdeviceptr p);
 

@@ -3,7 +3,6 @@
 #include "nodes.h"
 
 #include <dirent.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -42,18 +41,6 @@ void rank_open(struct rank *r, struct client *c)
 	rank_join(r);
 }
 
-void rank_open_second(struct rank *second, const struct rank *r)
-{
-	ncclsvc_unique_id id = r->c->id;
-	*second = *r;
-	second->session = session_open(r->c->daemon);
-	second->stream = gpu_stream();
-	CHECK_OK(ncclsvc_stream_set(second->session, second->stream, 0));
-	id.bytes[2] ^= 1;
-	CHECK_OK(ncclsvc_comm_join_device(second->session, &id, r->n, r->rank, r->gpu, WAIT_MS,
-					  &second->comm));
-}
-
 void rank_close(struct rank *r)
 {
 	stage("leaving");
@@ -75,34 +62,18 @@ void rank_sync(struct rank *r)
 	CHECK_OK(ncclsvc_comm_error(r->comm));
 }
 
-void rank_sum(struct rank *r, CUdeviceptr p, uint32_t value, size_t n, const char *what)
-{
-	ncclsvc_task task;
-	CHECK_CU(cu.cuMemsetD32Async(p, value * (uint32_t)(r->rank + 1), n, r->stream));
-	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), n, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm, &task));
-	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
-	rank_wait(r, task);
-	gpu_check(p, value * (uint32_t)(r->n * (r->n + 1) / 2), n, what);
-}
-
 void rank_check_usable(struct rank *r)
 {
 	CUdeviceptr p;
+	ncclsvc_task task;
 	CHECK_CU(cu.cuMemAlloc(&p, WORDS * sizeof(uint32_t)));
-	rank_sum(r, p, 1, WORDS, "the sum over all ranks");
+	CHECK_CU(cu.cuMemsetD32Async(p, (unsigned)r->rank + 1, WORDS, r->stream));
+	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm,
+				    &task));
+	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
+	rank_wait(r, task);
+	gpu_check(p, (uint32_t)(r->n * (r->n + 1) / 2), WORDS, "the sum over all ranks");
 	CHECK_CU(cu.cuMemFree(p));
-}
-
-void rank_rejoin_lost(struct rank *r)
-{
-	ncclsvc_result result;
-	stage("waiting for the worker's end");
-	for (uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
-	     !(result = ncclsvc_comm_error(r->comm)); sleep_ms(1))
-		CHECK(now_ns() < end);
-	CHECK_RESULT(result, NCCLSVC_WORKER_LOST);
-	stage("rejoining");
-	CHECK_OK(ncclsvc_comm_rejoin(r->comm, WAIT_MS));
 }
 
 /* ---- The daemon ---- */
@@ -234,19 +205,5 @@ void crew_run(int n, client_main *main, void *arg)
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, main, arg);
 	crew_end(ranks, n);
-	gpu_daemon_stop(&d);
-}
-
-void crew_run_and_kill(client_main *main)
-{
-	struct daemon d;
-	struct client ranks[2];
-	gpu_daemon_start(&d);
-	clients_start(ranks, 2, &d, main, NULL);
-	hear_all(ranks, 2, CREW_READY);
-	ncclsvc_session *s = session_open(&d);
-	CHECK_EQ(kill(device_info(s, 0).pid, SIGKILL), 0);
-	ncclsvc_close(s);
-	crew_end(ranks, 2);
 	gpu_daemon_stop(&d);
 }

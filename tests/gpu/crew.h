@@ -21,13 +21,9 @@ int crew_size(void);
 void rank_prepare(struct rank *r, struct client *c, int gpu);
 void rank_join(struct rank *r);
 void rank_open(struct rank *r, struct client *c);
-/* Another session of the process, with a stream and a communicator of its own. */
-void rank_open_second(struct rank *second, const struct rank *r);
 void rank_close(struct rank *r);
 /* Sums over all ranks on the rank's stream, and checks: is the communicator usable? */
 void rank_check_usable(struct rank *r);
-/* Sums n words of value x (rank + 1) at p over all ranks, in place, and checks. */
-void rank_sum(struct rank *r, CUdeviceptr p, uint32_t value, size_t n, const char *what);
 /* Waits for the task: it is good. */
 void rank_wait(struct rank *r, ncclsvc_task task);
 /* The stream's work is over; its tasks, too, and none has failed. */
@@ -40,12 +36,6 @@ void gpu_daemon_stop(struct daemon *d);
 void crew_run(int n, client_main *main, void *arg);
 /* Waits for ranks until the test's time is up. */
 void crew_end(struct client *clients, int n);
-
-/* The same with two ranks. The first one's worker is killed once both have said that they are ready;
- * they wait for that, and rejoin. */
-enum { CREW_READY = 1 };
-void crew_run_and_kill(client_main *main);
-void rank_rejoin_lost(struct rank *r);
 
 ncclsvc_device_info device_info(ncclsvc_session *session, int device);
 /* Waits until the workers have let go all that trainers gave them. */

@@ -26,8 +26,7 @@ void check_cuda(const char *file, int line, const char *call, CUresult result)
 
 int gpu_driver_open(char *text, size_t size)
 {
-	static const struct dynlib_symbol symbols[] = {CUDA_FUNCTIONS(DRIVER_ENTRY)
-							       CUDA_POOL_FUNCTIONS(DRIVER_ENTRY)};
+	static const struct dynlib_symbol symbols[] = {CUDA_FUNCTIONS(DRIVER_ENTRY)};
 	int n = 0;
 	if (!library)
 		library = dynlib_open("libcuda.so.1", symbols, sizeof(symbols) / sizeof(symbols[0]),
@@ -99,7 +98,7 @@ CUstream gpu_stream(void)
 
 const char *memory_name(enum memory_kind kind)
 {
-	static const char *const names[] = {"cuMemAlloc", "cuMemCreate", "pool", "lent"};
+	static const char *const names[] = {"cuMemAlloc", "cuMemCreate", "lent"};
 	return names[kind];
 }
 
@@ -124,44 +123,6 @@ static void create(struct buffer *b, int ordinal)
 	CHECK_CU(cu.cuMemSetAccess(b->p, b->bytes, &access, 1));
 }
 
-static CUmemoryPool pools[64]; /* of GPUs */
-
-CUmemoryPool pool_of(int ordinal)
-{
-	const CUmemPoolProps props = {
-		.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal},
-	};
-	CHECK(ordinal >= 0 && ordinal < 64);
-	if (!pools[ordinal])
-		CHECK_CU(cu.cuMemPoolCreate(&pools[ordinal], &props));
-	return pools[ordinal];
-}
-
-void pool_drop(int ordinal)
-{
-	CHECK_CU(cu.cuMemPoolDestroy(pool_of(ordinal)));
-	pools[ordinal] = NULL;
-}
-
-/* In stream order, and waited for: whatever stream uses it comes after, or before. */
-static void allocate(struct buffer *b, int ordinal)
-{
-	CUstream stream = gpu_stream();
-	CHECK_CU(cu.cuMemAllocFromPoolAsync(&b->p, b->bytes, pool_of(ordinal), stream));
-	CHECK_CU(cu.cuStreamSynchronize(stream));
-	CHECK_CU(cu.cuStreamDestroy(stream));
-}
-
-static void release(struct buffer *b)
-{
-	CUstream stream = gpu_stream();
-	CHECK_CU(cu.cuMemFreeAsync(b->p, stream));
-	CHECK_CU(cu.cuStreamSynchronize(stream));
-	CHECK_CU(cu.cuStreamDestroy(stream));
-}
-
 void buffer_make(struct buffer *b, enum memory_kind kind, int ordinal, ncclsvc_session *session,
 		 size_t bytes)
 {
@@ -170,9 +131,6 @@ void buffer_make(struct buffer *b, enum memory_kind kind, int ordinal, ncclsvc_s
 	switch (kind) {
 	case MEMORY_VMM:
 		create(b, ordinal);
-		break;
-	case MEMORY_POOL:
-		allocate(b, ordinal);
 		break;
 	case MEMORY_LENT:
 		CHECK_OK(ncclsvc_mem_alloc_device(session, ordinal, bytes, &p));
@@ -189,9 +147,6 @@ void buffer_free(struct buffer *b)
 	case MEMORY_VMM:
 		CHECK_CU(cu.cuMemUnmap(b->p, b->bytes));
 		CHECK_CU(cu.cuMemAddressFree(b->p, b->bytes));
-		break;
-	case MEMORY_POOL:
-		release(b);
 		break;
 	case MEMORY_LENT:
 		CHECK_OK(ncclsvc_mem_free(b->session, at(b->p)));

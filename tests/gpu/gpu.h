@@ -11,7 +11,6 @@
 #define DRIVER_POINTER(function, name, parameters) CUresult(*function) parameters;
 struct driver {
 	CUDA_FUNCTIONS(DRIVER_POINTER)
-	CUDA_POOL_FUNCTIONS(DRIVER_POINTER)
 };
 #undef DRIVER_POINTER
 extern struct driver cu;
@@ -31,8 +30,7 @@ size_t gpu_unused_memory(void);
 int gpu_capability(int ordinal);
 CUstream gpu_stream(void);
 
-/* The client's own come first. */
-enum memory_kind { MEMORY_ALLOC, MEMORY_VMM, MEMORY_POOL, MEMORY_LENT, MEMORY_KINDS };
+enum memory_kind { MEMORY_ALLOC, MEMORY_VMM, MEMORY_LENT, MEMORY_KINDS };
 const char *memory_name(enum memory_kind kind);
 
 struct buffer {
@@ -41,13 +39,10 @@ struct buffer {
 	CUdeviceptr p;
 	size_t bytes;
 };
-/* VMM and pool memory can be exported, as POSIX fd. The pool is the process's, one for each GPU. */
+/* VMM memory can be exported, as POSIX fd. */
 void buffer_make(struct buffer *b, enum memory_kind kind, int ordinal, ncclsvc_session *session,
 		 size_t bytes);
 void buffer_free(struct buffer *b);
-/* The pool, made if there is none. pool_drop: the next will be another, in other memory. */
-CUmemoryPool pool_of(int ordinal);
-void pool_drop(int ordinal);
 
 /* At a device address, for the client's API. */
 static inline void *at(CUdeviceptr p)

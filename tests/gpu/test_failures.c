@@ -166,12 +166,9 @@ static void play(struct actor *a, enum when when, bool worker)
 static void actor_main(struct client *c)
 {
 	struct actor a;
-	struct buffer big;
 	rank_prepare(&a.r, c, c->rank);
 	a.bytes = setup.fake ? 4 * MIB : 256 * MIB;
-	/* Every other rank's is of a pool. */
-	buffer_make(&big, c->rank % 2 ? MEMORY_POOL : MEMORY_ALLOC, a.r.gpu, NULL, a.bytes);
-	a.big = big.p;
+	CHECK_CU(cu.cuMemAlloc(&a.big, a.bytes));
 	CHECK_CU(cu.cuMemAlloc(&a.small, 4096));
 	gpu_fill(a.big, 1, a.bytes / 4);
 	gpu_fill(a.small, 1, 1024);
@@ -202,7 +199,7 @@ static void actor_main(struct client *c)
 			die(&a, when);
 		play(&a, when, worker);
 	}
-	buffer_free(&big);
+	CHECK_CU(cu.cuMemFree(a.big));
 	CHECK_CU(cu.cuMemFree(a.small));
 	rank_close(&a.r);
 }

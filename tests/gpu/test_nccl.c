@@ -25,8 +25,7 @@ static void seat_open(struct seat *s, int gpu)
 	gpu_use(gpu);
 	s->stream = gpu_stream();
 	CHECK_CU(cu.cuMemAlloc(&s->send, BYTES));
-	CHECK_CU(cu.cuMemAllocFromPoolAsync(&s->recv, BYTES, pool_of(gpu), s->stream));
-	CHECK_CU(cu.cuStreamSynchronize(s->stream));
+	CHECK_CU(cu.cuMemAlloc(&s->recv, BYTES));
 }
 
 static void seat_close(struct seat *s)

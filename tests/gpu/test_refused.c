@@ -41,23 +41,12 @@ static void host_memory(struct rank *r)
 
 static void pool_memory(struct rank *r)
 {
-	const CUmemPoolProps props = {
-		.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = r->gpu},
-	};
-	CUmemoryPool pool;
 	CUdeviceptr p;
 	CHECK_CU(cu.cuMemAllocAsync(&p, BYTES, r->stream));
 	CHECK_CU(cu.cuStreamSynchronize(r->stream));
-	refused(r, p, 64, NCCLSVC_UNSUPPORTED, "cudaMemHandleTypePosixFileDescriptor");
-	CHECK_CU(cu.cuMemFreeAsync(p, r->stream));
-	CHECK_CU(cu.cuMemPoolCreate(&pool, &props));
-	CHECK_CU(cu.cuMemAllocFromPoolAsync(&p, BYTES, pool, r->stream));
-	CHECK_CU(cu.cuStreamSynchronize(r->stream));
-	refused(r, p, 64, NCCLSVC_UNSUPPORTED, "cudaMemHandleTypePosixFileDescriptor");
+	refused(r, p, 64, NCCLSVC_UNSUPPORTED, "pool");
 	CHECK_CU(cu.cuMemFreeAsync(p, r->stream));
 	CHECK_CU(cu.cuStreamSynchronize(r->stream));
-	CHECK_CU(cu.cuMemPoolDestroy(pool));
 }
 
 static void managed_memory(struct rank *r)
@@ -108,8 +97,6 @@ static void beyond_its_end(struct rank *r)
 		CHECK_OK(ncclsvc_wait_all(r->session,
 					  WAIT_MS)); /* the GPU may be the first to know */
 		buffer_free(&b);
-		if (kind == MEMORY_POOL)
-			continue; /* what is asked of it now has no defined answer */
 		stage("memory that is gone");
 		CHECK(ncclsvc_all_reduce(at(b.p), at(b.p), 64, NCCLSVC_UINT8, NCCLSVC_SUM, r->comm,
 					 NULL) != NCCLSVC_OK);
@@ -267,61 +254,6 @@ static void two_names(struct client *c)
 		CHECK(now_ns() < end);
 }
 
-/* What is said of a pool. */
-static void pool_lies(struct client *c)
-{
-	struct raw raw;
-	struct buffer b;
-	struct raw_reply reply;
-	struct svc_record record;
-	uint32_t names[2];
-	CUmemPoolPtrExportData data;
-	int fd, plain = svc_memfd_create("no pool", BYTES, true);
-	raw_open(&raw, c->daemon);
-	buffer_make(&b, MEMORY_POOL, 0, NULL, BYTES);
-	CHECK_CU(cu.cuMemPoolExportToShareableHandle(&fd, pool_of(0),
-						     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-	CHECK_CU(cu.cuMemPoolExportPointer(&data, b.p));
-	struct svc_region_cuda good = {.bytes = BYTES, .base = b.p, .buffer_id = b.p}, r = good;
-	memcpy(good.handle, &data, sizeof(good.handle));
-	stage("a pool's pointer that is nothing");
-	memset(r.handle, 0x5a, sizeof(r.handle));
-	raw_refused(&raw, SVC_REGION_CUDA_POOL, &r, sizeof(r), &fd, 1, NCCLSVC_SYSTEM,
-		    "cannot be imported");
-	stage("a pool that is a file");
-	r = good;
-	raw_refused(&raw, SVC_REGION_CUDA_POOL, &r, sizeof(r), &plain, 1, NCCLSVC_SYSTEM,
-		    "cannot be imported");
-	stage("a pool's allocation that is said to be longer");
-	r.bytes = 4096 * MIB;
-	raw_refused(&raw, SVC_REGION_CUDA_POOL, &r, sizeof(r), &fd, 1, NCCLSVC_INVALID_ARGUMENT,
-		    "shorter");
-	stage("a pool's number for what is of none");
-	r = good;
-	r.pool = 1;
-	raw_refused(&raw, SVC_REGION_CUDA, &r, sizeof(r), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
-		    "pool");
-	stage("the same under two names");
-	raw_join_gpu(&raw, &record);
-	for (int i = 0; i < 2; i++, good.buffer_id++, good.pool = 7) {
-		raw_call(&raw, SVC_REGION_CUDA_POOL, &good, sizeof(good), &fd, 1, &reply);
-		CHECK_EQ(reply.header.result, 0);
-		names[i] = reply.region.region;
-	}
-	for (int i = 0; i < 2; i++) {
-		record.src_region = record.dst_region = names[0];
-		CHECK_EQ(raw_submit_wait(&raw, record).result, 0);
-		raw_call(&raw, SVC_REGION_DEL, &(struct svc_region_del){.region = names[1]},
-			 sizeof(struct svc_region_del), NULL, 0, &reply);
-		CHECK_EQ(reply.header.result, i ? NCCLSVC_NOT_FOUND : 0);
-		sleep_ms(20);
-	}
-	raw_close(&raw);
-	close(fd);
-	close(plain);
-	buffer_free(&b);
-}
-
 /* Spans of what is not there, or of another kind; and one that outlives its parts. */
 static void spans(struct client *c, CUdeviceptr p)
 {
@@ -464,7 +396,6 @@ static void raw_rank(struct client *c)
 	pid_t worker = device_info(r.session, 0).pid;
 	lies(c, b.p);
 	two_names(c);
-	pool_lies(c);
 	spans(c, b.p);
 	redops(c, b.p);
 	thieves(c, b.p);

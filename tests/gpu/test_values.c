@@ -92,13 +92,13 @@ static void run_call(struct bench *b, const struct call *c, uint32_t mix)
 	/* Ranks differ in the kinds of their memory, too. */
 	unsigned kind = mix / 49 + (unsigned)r->rank;
 	CUdeviceptr from = b->buffers[kind % MEMORY_KINDS][0].p;
-	CUdeviceptr to = c->in_place ? from : b->buffers[kind / MEMORY_KINDS % MEMORY_KINDS][1].p;
+	CUdeviceptr to = c->in_place ? from : b->buffers[kind / 3 % MEMORY_KINDS][1].p;
 	size_t bytes = 2 * GUARD + 64 + c->count * size * (size_t)c->n;
 	stage("%s %s %s, %zu elements, root %d, %s, %s to %s, offsets %zu and %zu",
 	      ncclsvc_op_name(c->op), ncclsvc_type_name(c->type), ncclsvc_redop_name(c->redop),
 	      c->count, c->root, c->in_place ? "in place" : "out of place",
-	      memory_name(kind % MEMORY_KINDS), memory_name(kind / MEMORY_KINDS % MEMORY_KINDS),
-	      send_at, recv_at);
+	      memory_name(kind % MEMORY_KINDS), memory_name(kind / 3 % MEMORY_KINDS), send_at,
+	      recv_at);
 	ncclsvc_task task;
 	memset(b->send, GUARD_BYTE, bytes);
 	memset(b->recv, GUARD_BYTE, bytes);

@@ -146,8 +146,6 @@ static void a_host_daemon_has_no_devices(void **state)
 			    NCCLSVC_UNSUPPORTED, "device");
 		raw_refused(&r, SVC_REGION_CUDA_FD, &region, sizeof(region), &fd, 1,
 			    NCCLSVC_UNSUPPORTED, "device");
-		raw_refused(&r, SVC_REGION_CUDA_POOL, &region, sizeof(region), &fd, 1,
-			    NCCLSVC_UNSUPPORTED, "device");
 		struct svc_region_lend lend = {.bytes = SVC_PAGE, .device = devices[i]};
 		raw_refused(&r, SVC_REGION_LEND, &lend, sizeof(lend), NULL, 0, NCCLSVC_UNSUPPORTED,
 			    "device");
@@ -159,7 +157,7 @@ static void a_host_daemon_has_no_devices(void **state)
 	CHECK_EQ(reply.list.record_size, sizeof(ncclsvc_device_info));
 	svc_close_fds(reply.fds, reply.nfds);
 	/* A memfd is none of a GPU's kinds. */
-	for (uint32_t kind = 1; kind <= 5; kind++) {
+	for (uint32_t kind = 1; kind <= 4; kind++) {
 		struct svc_region_add add = {.bytes = SVC_PAGE, .kind = kind};
 		raw_refused(&r, SVC_REGION_ADD, &add, sizeof(add), &fd, 1, NCCLSVC_INVALID_ARGUMENT,
 			    "");

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs as inspection shows them, and bad messages about them, on stand-ins for CUDA and NCCL.
 
-Environment: NCCLSVCD, NCCLSVC_CTL, FAKE_DIR with the stand-ins, and FAKE_OLD_DIR with an old one."""
+Environment: NCCLSVCD, NCCLSVC_CTL, and FAKE_DIR with the stand-ins."""
 
 import json
 import os
@@ -110,16 +110,6 @@ class Devices(unittest.TestCase):
         self.assertIn("signal 9", self.ctl("devices").stdout)
         self.assertEqual(session.devices()[0].pid, first[0].pid)
 
-    def test_a_driver_without_pools(self):
-        self.fake_env["LD_LIBRARY_PATH"] = f"{os.environ['FAKE_OLD_DIR']}:{os.environ['FAKE_DIR']}"
-        session = self.start()
-        eventually(lambda: all(d.state == "ready" for d in session.devices()), "workers")
-        memory = svc.Region(4096)
-        region = svc.REGION_CUDA_REQUEST.pack(MIB, 0, 0, 0, 0, bytes(64))
-        self.assertIn("driver has no memory pools", self.refused(
-            session, "UNSUPPORTED", svc.REGION_CUDA_POOL, region, [memory.fd]))
-        memory.close()
-
     # ---- Bad messages ----
 
     def test_devices_out_of_range(self):
@@ -129,7 +119,6 @@ class Devices(unittest.TestCase):
             region = svc.REGION_CUDA_REQUEST.pack(MIB, 0, 0, device, 0, bytes(64))
             for opcode, body, fds in (
                     (svc.REGION_CUDA, region, ()), (svc.REGION_CUDA_FD, region, [memory.fd]),
-                    (svc.REGION_CUDA_POOL, region, [memory.fd]),
                     (svc.REGION_LEND, svc.REGION_LEND_REQUEST.pack(MIB, device, 0), ())):
                 self.assertIn(str(device), self.refused(session, "UNSUPPORTED", opcode, body, fds))
             if device != -1:
@@ -144,9 +133,6 @@ class Devices(unittest.TestCase):
             region = svc.REGION_CUDA_REQUEST.pack(size, 0, 0, 0, reserved, bytes(64))
             self.refused(session, "INVALID_ARGUMENT", svc.REGION_CUDA, region)
             self.refused(session, "INVALID_ARGUMENT", svc.REGION_CUDA_FD, region, [memory.fd])
-            if not reserved:  # it is the pool's number
-                self.refused(session, "INVALID_ARGUMENT", svc.REGION_CUDA_POOL, region,
-                             [memory.fd])
             self.refused(session, "INVALID_ARGUMENT", svc.REGION_LEND,
                          svc.REGION_LEND_REQUEST.pack(size, 0, reserved))
         memory.close()
@@ -157,7 +143,6 @@ class Devices(unittest.TestCase):
         region = svc.REGION_CUDA_REQUEST.pack(MIB, 0, 0, 0, 0, bytes(64))
         lend = svc.REGION_LEND_REQUEST.pack(MIB, 0, 0)
         for opcode, body, right in ((svc.REGION_CUDA, region, 0), (svc.REGION_CUDA_FD, region, 1),
-                                    (svc.REGION_CUDA_POOL, region, 1),
                                     (svc.REGION_LEND, lend, 0)):
             for n in range(5):
                 if n != right:
@@ -175,8 +160,6 @@ class Devices(unittest.TestCase):
                          svc.REGION_CUDA, region)
             self.refused(session, ("INVALID_ARGUMENT", "UNSUPPORTED", "SYSTEM", "NOT_FOUND"),
                          svc.REGION_CUDA_FD, region, [memory.fd])
-            self.refused(session, ("INVALID_ARGUMENT", "UNSUPPORTED", "SYSTEM", "NOT_FOUND"),
-                         svc.REGION_CUDA_POOL, region, [memory.fd])
         memory.close()
         self.assertEqual([d.pid for d in session.devices()], pids)
         self.assertEqual(session.records(svc.LIST_REGIONS), [])

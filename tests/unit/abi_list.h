@@ -56,7 +56,6 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	C(CU_STREAM_MEM_OP_WAIT_VALUE_64) C(CU_STREAM_MEM_OP_WRITE_VALUE_64)                       \
 	C(CU_MEM_ALLOCATION_TYPE_PINNED) C(CU_MEM_LOCATION_TYPE_DEVICE)                            \
 	C(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) C(CU_MEM_ACCESS_FLAGS_PROT_READWRITE)          \
-	C(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)                                                       \
 	C(CU_MEM_ALLOC_GRANULARITY_MINIMUM) C(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) S(CUresult)    \
 	S(CUdevice) S(CUdeviceptr) S(CUcontext) S(CUstream) S(CUevent) S(CUgraph)                  \
 	S(CUgraphNode) S(CUgraphExec) C(CU_GRAPH_NODE_TYPE_KERNEL) C(CU_GRAPH_NODE_TYPE_HOST)      \
@@ -78,10 +77,7 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	O(CUmemAllocationProp, allocFlags .compressionType)                                        \
 	O(CUmemAllocationProp, allocFlags .gpuDirectRDMACapable)                                   \
 	O(CUmemAllocationProp, allocFlags .usage) O(CUmemAccessDesc, location)                     \
-	O(CUmemAccessDesc, flags) S(CUmemoryPool) S(CUmemPoolProps) S(CUmemPoolPtrExportData)      \
-	O(CUmemPoolProps, allocType) O(CUmemPoolProps, handleTypes) O(CUmemPoolProps, location)    \
-	O(CUmemPoolProps, win32SecurityAttributes) O(CUmemPoolProps, maxSize)                      \
-	O(CUmemPoolProps, usage) O(CUmemPoolProps, reserved) O(CUmemPoolPtrExportData, reserved)
+	O(CUmemAccessDesc, flags)
 #define ABI_NCCL(C, S, O, P)                                                                       \
 	C(ncclSuccess) C(ncclUnhandledCudaError) C(ncclSystemError) C(ncclInternalError)           \
 	C(ncclInvalidArgument) C(ncclInvalidUsage) C(ncclRemoteError) C(ncclInProgress)            \
@@ -132,10 +128,6 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	F(cuStreamWaitValue64) F(cuStreamWriteValue64) F(cuStreamBatchMemOp)                       \
 	F(cuStreamWaitEvent) F(cuEventCreate) F(cuEventRecord) F(cuEventQuery)                     \
 	F(cuEventSynchronize) F(cuEventElapsedTime) F(cuEventDestroy)                              \
-	F(cuMemPoolCreate) F(cuMemPoolDestroy) F(cuMemAllocFromPoolAsync) F(cuMemPoolGetAccess)    \
-	F(cuMemPoolSetAccess) F(cuMemPoolExportToShareableHandle)                                  \
-	F(cuMemPoolImportFromShareableHandle) F(cuMemPoolExportPointer) F(cuMemPoolImportPointer)  \
-	F(cuMemPoolSetAttribute) F(cuMemPoolTrimTo)                                                \
 	F(cuModuleLoadData) F(cuModuleUnload) F(cuModuleGetFunction) F(cuLaunchKernel)
 
 #define ABI_C(name) {#name, (long long)(name)},

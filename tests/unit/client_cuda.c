@@ -23,8 +23,7 @@ void gpus_open(void)
 {
 	char text[256];
 #define SYMBOL(function, name, parameters) {name, offsetof(struct test_cuda, function)},
-	static const struct dynlib_symbol symbols[] = {CUDA_FUNCTIONS(SYMBOL)
-							       CUDA_POOL_FUNCTIONS(SYMBOL)};
+	static const struct dynlib_symbol symbols[] = {CUDA_FUNCTIONS(SYMBOL)};
 	if (!mkdtemp(dir)) {
 		perror(dir);
 		exit(1);

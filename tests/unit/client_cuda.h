@@ -10,7 +10,6 @@
 #define CUDA_POINTER(function, name, parameters) CUresult(*function) parameters;
 extern struct test_cuda {
 	CUDA_FUNCTIONS(CUDA_POINTER)
-	CUDA_POOL_FUNCTIONS(CUDA_POINTER)
 } cu;
 #undef CUDA_POINTER
 

@@ -254,7 +254,6 @@ static void answer(struct peer *p, const struct svc_header *h, const void *body)
 		break;
 	case SVC_REGION_CUDA:
 	case SVC_REGION_CUDA_FD:
-	case SVC_REGION_CUDA_POOL:
 		region_cuda(p, h, body);
 		break;
 	case SVC_REGION_SPAN:

@@ -256,125 +256,6 @@ static void many_mappings_are_spans_of_spans(void **state)
 	GOOD(cu.cuStreamDestroy(stream));
 }
 
-static CUmemoryPool new_pool(int types)
-{
-	const CUmemPoolProps props = {
-		.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.handleTypes = types,
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
-	};
-	CUmemoryPool pool;
-	GOOD(cu.cuMemPoolCreate(&pool, &props));
-	return pool;
-}
-
-/* Each allocation of a pool is a region of its own, also when it has the memory of one before, on
- * whose tasks the stream still waits. */
-static void a_pools_allocations_are_registered_one_by_one(void **state)
-{
-	ncclsvc_comm *comm;
-	CUstream stream;
-	CUdeviceptr a, b, again, larger;
-	static const uint8_t none[64];
-	(void)state;
-	ncclsvc_session *s = open_gpu(&comm, &stream);
-	CUmemoryPool pool = new_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	GOOD(cu.cuMemAllocFromPoolAsync(&a, 2 * MiB, pool, stream));
-	GOOD(cu.cuMemAllocFromPoolAsync(&b, MiB, pool, stream));
-	unsigned fds = open_fds();
-	assert_int_equal(try_reduce(comm, pointer(a + 64), pointer(b + 128), 100), NCCLSVC_OK);
-	assert_int_equal(open_fds(), fds);
-	assert_int_equal(peer.opcodes[SVC_REGION_CUDA_POOL], 2);
-	assert_int_equal(peer.ncuda, 2);
-	assert_int_equal(peer.cuda[0].base, a);
-	assert_int_equal(peer.cuda[0].bytes, 2 * MiB);
-	assert_int_equal(peer.cuda[0].device, DAEMON_DEVICE(0));
-	assert_int_equal(peer.cuda[1].base, b);
-	assert_memory_not_equal(peer.cuda[0].handle, none, sizeof(none));
-	assert_memory_not_equal(peer.cuda[0].handle, peer.cuda[1].handle, sizeof(none));
-	assert_int_equal(record(1).src_region, peer.cuda_ids[0]);
-	assert_int_equal(record(1).src_offset, 64);
-	assert_int_equal(record(1).dst_region, peer.cuda_ids[1]);
-	assert_int_equal(record(1).dst_offset, 128);
-	reduce(comm, a, 2 * MiB / 4);
-	assert_int_equal(peer.ncuda, 2);
-	/* No further than its own end, whatever lies behind it. */
-	assert_int_equal(try_reduce(comm, pointer(a + 4), pointer(a + 4), 2 * MiB / 4),
-			 NCCLSVC_INVALID_ARGUMENT);
-	says("ends after");
-	/* Freed and allocated again behind tasks that are not over. */
-	GOOD(cu.cuMemFreeAsync(a, stream));
-	GOOD(cu.cuMemAllocFromPoolAsync(&again, 2 * MiB, pool, stream));
-	assert_int_equal(a, again); /* or this tests nothing */
-	reduce(comm, again, 100);
-	assert_int_equal(peer.ncuda, 3);
-	assert_int_equal(peer.cuda[2].base, a);
-	assert_int_not_equal(peer.cuda[2].buffer_id, peer.cuda[0].buffer_id);
-	assert_int_equal(record(3).src_region, peer.cuda_ids[2]);
-	peer_sync(s);
-	assert_int_equal(peer.ndeleted, 0);
-	for (unsigned i = 1; i <= 3; i++)
-		work(i);
-	assert_int_equal(ncclsvc_wait_all(s, WAIT_MS), NCCLSVC_OK);
-	peer_sync(s);
-	assert_int_equal(peer.ndeleted, 1);
-	assert_int_equal(peer.deleted[0], peer.cuda_ids[0]);
-	/* What is freed goes when the next is registered. */
-	GOOD(cu.cuMemFreeAsync(b, stream));
-	GOOD(cu.cuMemAllocFromPoolAsync(&larger, 8 * MiB, pool, stream));
-	reduce(comm, larger, 8 * MiB / 4);
-	peer_sync(s);
-	assert_int_equal(peer.ndeleted, 2);
-	assert_int_equal(peer.deleted[1], peer.cuda_ids[1]);
-	ncclsvc_close(s);
-	GOOD(cu.cuMemFree(again));
-	GOOD(cu.cuMemFree(larger));
-	GOOD(cu.cuMemPoolDestroy(pool));
-	GOOD(cu.cuStreamDestroy(stream));
-}
-
-/* A pool has one number, and another pool another one, also if it has the first one's handle. */
-static void pools_are_told_apart(void **state)
-{
-	ncclsvc_comm *comm;
-	CUstream stream;
-	CUdeviceptr p[5];
-	CUmemoryPool pools[5];
-	(void)state;
-	ncclsvc_session *s = open_gpu(&comm, &stream);
-	pools[0] = pools[1] = new_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	pools[2] = new_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	for (int i = 0; i < 3; i++) {
-		GOOD(cu.cuMemAllocFromPoolAsync(&p[i], MiB, pools[i], stream));
-		reduce(comm, p[i], 100);
-	}
-	assert_int_equal(peer.ncuda, 3);
-	assert_int_not_equal(peer.cuda[0].pool, 0);
-	assert_int_equal(peer.cuda[0].pool, peer.cuda[1].pool);
-	assert_int_not_equal(peer.cuda[0].pool, peer.cuda[2].pool);
-	/* Nothing of it is alive, but the same physical memory tells. */
-	GOOD(cu.cuMemFree(p[2]));
-	GOOD(cu.cuMemAllocFromPoolAsync(&p[3], MiB, pools[2], stream));
-	reduce(comm, p[3], 100);
-	assert_int_equal(peer.cuda[3].pool, peer.cuda[2].pool);
-	GOOD(cu.cuMemFree(p[3]));
-	GOOD(cu.cuMemPoolDestroy(pools[2]));
-	pools[4] = new_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	GOOD(cu.cuMemAllocFromPoolAsync(&p[4], MiB, pools[4], stream));
-	reduce(comm, p[4], 100);
-	assert_int_not_equal(peer.cuda[4].pool, peer.cuda[3].pool);
-	for (unsigned i = 1; i <= 5; i++)
-		work(i);
-	assert_int_equal(ncclsvc_wait_all(s, WAIT_MS), NCCLSVC_OK);
-	ncclsvc_close(s);
-	GOOD(cu.cuMemFree(p[0]));
-	GOOD(cu.cuMemFree(p[1]));
-	GOOD(cu.cuMemFree(p[4]));
-	GOOD(cu.cuMemPoolDestroy(pools[0]));
-	GOOD(cu.cuMemPoolDestroy(pools[4]));
-	GOOD(cu.cuStreamDestroy(stream));
-}
-
 static void unsharable_memory_is_refused_by_name(void **state)
 {
 	ncclsvc_comm *comm;
@@ -393,14 +274,7 @@ static void unsharable_memory_is_refused_by_name(void **state)
 	GOOD(cu.cuMemAllocAsync(&pool, 4096, stream));
 	assert_int_equal(try_reduce(comm, pointer(pool), pointer(pool), 4), NCCLSVC_UNSUPPORTED);
 	says("memory pool");
-	says("cudaMemHandleTypePosixFileDescriptor");
 	GOOD(cu.cuMemFreeAsync(pool, stream));
-	CUmemoryPool private = new_pool(0);
-	GOOD(cu.cuMemAllocFromPoolAsync(&pool, 4096, private, stream));
-	assert_int_equal(try_reduce(comm, pointer(pool), pointer(pool), 4), NCCLSVC_UNSUPPORTED);
-	says("cudaMemHandleTypePosixFileDescriptor");
-	GOOD(cu.cuMemFreeAsync(pool, stream));
-	GOOD(cu.cuMemPoolDestroy(private));
 	assert_int_equal(try_reduce(hosts, pointer(p), pointer(p), 4), NCCLSVC_UNSUPPORTED);
 	says("is device memory, communicator world");
 	if (gpus > 1) {
@@ -543,8 +417,6 @@ int main(void)
 		GPU_TEST(mappings_are_registered_one_by_one),
 		GPU_TEST(mappings_are_spanned),
 		GPU_TEST(many_mappings_are_spans_of_spans),
-		GPU_TEST(a_pools_allocations_are_registered_one_by_one),
-		GPU_TEST(pools_are_told_apart),
 		GPU_TEST(unsharable_memory_is_refused_by_name),
 		GPU_TEST(lent_memory),
 		GPU_TEST(the_table_is_bounded),

@@ -107,7 +107,6 @@ static const ncclsvc_region_info regions[] = {
 	{.session = 2, .region = 2, .pid = 101, .kind = 1, .bytes = 2097152, .device = 1},
 	{.session = 2, .region = 3, .pid = 101, .kind = 2, .bytes = 1048576, .device = 0},
 	{.session = 2, .region = 4, .pid = 101, .kind = 3, .bytes = 1048576, .device = 0},
-	{.session = 2, .region = 5, .pid = 101, .kind = 5, .bytes = 1048576, .device = 0},
 };
 static const ncclsvc_device_info devices[] = {
 	{.device = 0,
@@ -163,7 +162,7 @@ static struct snapshot snapshot(void)
 		.ncomms = 3,
 		.nmembers = 4,
 		.ntasks = 3,
-		.nregions = 8,
+		.nregions = 7,
 		.ndevices = 2,
 	};
 
@@ -352,29 +351,28 @@ static void test_memory(void **state)
 	json_t *root = parsed(shown(view_memory, command(CTL_MEMORY, true)), "memory");
 	json_t *p = json_object_get(root, "processes");
 
-	assert_int_equal(num(root, "bytes"), 6 * 1048576 + 2 * 4096 + 100);
+	assert_int_equal(num(root, "bytes"), 5 * 1048576 + 2 * 4096 + 100);
 	json_t *list = json_object_get(root, "regions");
-	assert_int_equal(json_array_size(list), 8);
+	assert_int_equal(json_array_size(list), 7);
 	assert_int_equal(json_array_size(p), 2);
 	assert_int_equal(num(json_array_get(p, 0), "pid"), 100);
 	assert_int_equal(num(json_array_get(p, 0), "sessions"), 2);
 	assert_int_equal(num(json_array_get(p, 0), "regions"), 3);
 	assert_int_equal(num(json_array_get(p, 0), "bytes"), 1048576 + 2 * 4096);
 	assert_int_equal(num(json_array_get(p, 0), "device_bytes"), 0);
-	assert_int_equal(num(json_array_get(p, 1), "device_bytes"), 5242880);
-	static const char *const kinds[] = {"memfd", "cuda-ipc", "cuda-vmm", "lent", "cuda-pool"};
-	static const int device[] = {-1, 1, 0, 0, 0};
-	for (size_t i = 0; i < 5; i++) {
+	assert_int_equal(num(json_array_get(p, 1), "device_bytes"), 4194304);
+	static const char *const kinds[] = {"memfd", "cuda-ipc", "cuda-vmm", "lent"};
+	static const int device[] = {-1, 1, 0, 0};
+	for (size_t i = 0; i < 4; i++) {
 		json_t *r = json_array_get(list, 3 + i);
 		assert_string_equal(str(r, "kind"), kinds[i]);
 		assert_int_equal(num(r, "device"), device[i]);
 	}
 	json_decref(root);
 	char *s = shown(view_memory, command(CTL_MEMORY, false));
-	assert_non_null(strstr(s, "memfd        host    100 B"));
-	assert_non_null(strstr(s, "cuda-ipc        1  2.0 MiB"));
-	assert_non_null(strstr(s, "cuda-pool       0  1.0 MiB"));
-	assert_non_null(strstr(s, "8 regions, 6.0 MiB in all, 5.0 MiB of it on GPUs.\n"));
+	assert_non_null(strstr(s, "memfd       host    100 B"));
+	assert_non_null(strstr(s, "cuda-ipc       1  2.0 MiB"));
+	assert_non_null(strstr(s, "7 regions, 5.0 MiB in all, 4.0 MiB of it on GPUs.\n"));
 	free(s);
 }
 
