@@ -243,7 +243,7 @@ uint64_t ncclsvc_timeline_done(const ncclsvc_timeline *timeline);
  * SYSTEM, the driver refused the stream's part. The task is submitted then, and runs unordered.
  * Buffers: memory of cuMemAlloc (cudaMalloc), cuMemCreate (with a POSIX handle type), or lent by
  * the daemon; any part of an allocation. It is imported at its first use, ~0.1 ms. Memory that
- * cannot be shared between processes (of cudaMallocAsync's default pool, managed, host) is refused
+ * cannot be shared between processes (of cudaMallocAsync's pools, managed, host) is refused
  * by name. A buffer may lie across several cuMemCreate mappings. Freeing an allocation that no pending
  * task uses is always allowed; its memory is the GPU's again when another is used for the first
  * time, or the session closes. ncclsvc_close waits for what is on this process's GPUs. */
