@@ -40,9 +40,10 @@ struct graph {
 	uint64_t used_ns;
 	uint64_t again_ns, pause_ns; /* not before, if it was refused */
 	bool on;		     /* launched as a graph */
-	unsigned timed;		     /* launches of this way, since it is taken */
-	uint64_t least_ns;	     /* of these */
-	uint64_t direct_ns;	     /* the least of those that were called; 0: not known */
+	unsigned ntook,
+		enough; /* launches of this way that were timed, and how many give a verdict */
+	uint32_t took[ROUND]; /* ns */
+	uint32_t direct;      /* the best median of those that were called; 0: not known */
 };
 
 struct lane_graphs {
@@ -181,35 +182,45 @@ static bool capture(struct worker *w, struct graph *g, uint64_t begin, uint64_t 
 static void change(struct graph *g, bool on)
 {
 	g->on = on;
-	g->timed = 0;
-	g->least_ns = UINT64_MAX;
+	g->ntook = 0;
+	g->enough = TRIAL;
 }
 
-/* The least that a call took, of all times: of late it may have waited for another rank's graph.
- * What cannot be reached any more is forgotten slowly. */
-static uint64_t least_direct(const struct graph *g)
+static int by_size(const void *a, const void *b)
 {
-	const uint64_t former = g->direct_ns + g->direct_ns / 64;
-	return g->direct_ns && former < g->least_ns ? former : g->least_ns;
+	const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+	return (x > y) - (x < y);
+}
+
+/* What is slow is so most of the time, not always; and one that waited for a late rank says
+ * nothing. */
+static uint32_t median(struct graph *g)
+{
+	qsort(g->took, g->ntook, sizeof(g->took[0]), by_size);
+	return g->took[g->ntook / 2];
 }
 
 /* Enough of the present way has been seen. */
 static void judge(const struct worker *w, struct graph *g, uint64_t now)
 {
+	const uint32_t took = median(g);
 	if (!g->on) {
-		g->direct_ns = least_direct(g);
+		/* The best ever: of late, calls may have waited for another rank's graph. What
+		 * cannot be reached any more is forgotten slowly. */
+		g->direct += g->direct / 64;
+		g->direct = g->direct && g->direct < took ? g->direct : took;
 		change(g, now >= g->again_ns);
 		return;
 	}
-	if (g->least_ns <= g->direct_ns) {
+	if (took <= g->direct) {
 		g->pause_ns /= 2;
-		g->least_ns = UINT64_MAX;
-		g->timed = TRIAL;
+		g->ntook = 0;
+		g->enough = ROUND;
 		return;
 	}
-	log_debug("lane %u: %s takes %llu us as a CUDA graph, and %llu us called: it is called",
-		  w->timing.launch.lane, svc_op_name(g->tasks[0].op),
-		  (unsigned long long)g->least_ns / 1000, (unsigned long long)g->direct_ns / 1000);
+	log_debug("lane %u: %s takes %u us as a CUDA graph, and %u us called: it is called",
+		  w->timing.launch.lane, svc_op_name(g->tasks[0].op), took / 1000,
+		  g->direct / 1000);
 	g->pause_ns = g->pause_ns < PAUSE_MIN_NS       ? PAUSE_MIN_NS
 		      : g->pause_ns < PAUSE_MAX_NS / 2 ? 2 * g->pause_ns
 						       : PAUSE_MAX_NS;
@@ -230,10 +241,9 @@ void graph_timed(struct worker *w)
 	w->timing.graph = NULL;
 	if (!w->timing.since_ns)
 		return; /* nobody saw it begin */
-	if (now - w->timing.since_ns < g->least_ns)
-		g->least_ns = now - w->timing.since_ns;
-	g->timed++;
-	if (g->timed == TRIAL || g->timed >= TRIAL + ROUND)
+	const uint64_t took = now - w->timing.since_ns;
+	g->took[g->ntook++] = took < UINT32_MAX ? (uint32_t)took : UINT32_MAX;
+	if (g->ntook == g->enough)
 		judge(w, g, now);
 }
 

@@ -145,8 +145,9 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 	struct CUstream_st *s = stream_enter(stream, &error);
 	if (!s)
 		return error;
+	static atomic_uint launches;
 	note_launch();
-	if (fake_fault("graph-slow"))
+	if (fake_fault("graph-slow") && atomic_fetch_add(&launches, 1) % 4)
 		error = stream_put(s, slow, NULL);
 	atomic_fetch_add(&exec->graph->refs, 1);
 	for (struct CUgraphNode_st *n = exec->graph->nodes; n && !error; n = n->next)

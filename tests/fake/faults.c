@@ -14,9 +14,10 @@
  *   window-fail  ncclCommWindowRegister fails, when all ranks are there
  *   window-none  ncclCommWindowRegister gives no window
  *   call-slow    every NCCL operation's call takes long
+ *   call-late    every one takes 1 ms
  *   graph-none   cuGraphInstantiate is out of memory
  *   graph-host   in every graph the host has a part
- *   graph-slow   a graph takes 5 ms more than its operations
+ *   graph-slow   three of four graphs take 5 ms more than their operations
  *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on; each that has
  *                begun makes a file hangs-<pid>-<n>
  */
@@ -36,7 +37,7 @@ static const char *const names[FAULTS] = {
 	"ipc-open",    "memory",      "sticky",	   "batch-fail",  "driver-old",
 	"wedge",       "nccl-old",    "init-fail", "async-error", "kernel-hang",
 	"window-fail", "window-none", "call-slow", "graph-none",  "graph-host",
-	"graph-slow",
+	"graph-slow",  "call-late",
 };
 static atomic_uint asked[FAULTS];
 
