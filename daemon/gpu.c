@@ -159,13 +159,20 @@ void gpu_hurry(struct gpu *g, const void *arg, uint64_t within_ns)
 	}
 }
 
+/* Once it is reaped, its number may be another process's. */
+static void kill_process(struct gpu *g)
+{
+	if (g->alive && uv_is_active((uv_handle_t *)&g->process))
+		uv_process_kill(&g->process, SIGKILL);
+}
+
 void gpu_kill(struct gpu *g, const char *why)
 {
-	if (!g->alive || g->info.pid <= 0)
+	if (!g->alive || g->gone)
 		return;
 	log_error("gpu%d: worker %d is killed: %s", g->index, g->info.pid, why);
 	snprintf(g->info.text, sizeof(g->info.text), "killed: %s", why);
-	uv_process_kill(&g->process, SIGKILL);
+	kill_process(g);
 }
 
 /* ---- What workers say ---- */
@@ -252,8 +259,7 @@ static void worker_gone(struct gpu *g)
 		    (work_done(g) != g->done_before || server_now() - g->since_ns > STEADY_NS);
 	hang_up(g);
 	set_state(g, NCCLSVC_DEVICE_LOST);
-	if (!uv_is_closing((uv_handle_t *)&g->process))
-		uv_process_kill(&g->process, SIGKILL); /* should it live on */
+	kill_process(g); /* should it live on */
 	staging_worker_lost(g);
 	physical_gpu_lost(g->server, g);
 	while (g->calls)
@@ -488,8 +494,7 @@ void gpu_stop(struct server *s)
 	for (uint32_t i = 0; i < s->ngpus; i++) {
 		struct gpu *g = s->gpus[i];
 		hang_up(g); /* at which it ends; if it cannot: */
-		if (g->alive && !uv_is_closing((uv_handle_t *)&g->process))
-			uv_process_kill(&g->process, SIGKILL);
+		kill_process(g);
 		uv_timer_stop(&g->timer);
 		uv_close((uv_handle_t *)&g->timer, on_timer_closed);
 	}
