@@ -25,8 +25,9 @@ enum config_transport { CONFIG_TRANSPORT_NCCL, CONFIG_TRANSPORT_MPI };
 
 enum config_source { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_OPTION, CONFIG_ENVIRONMENT };
 
-/* AUTO: where no MPS server would go down with a worker. */
+/* AUTO: where they prove faster. */
 enum config_graphs { CONFIG_GRAPHS_AUTO, CONFIG_GRAPHS_OFF };
+/* AUTO: where no MPS server would go down with a worker. */
 enum config_windows { CONFIG_WINDOWS_AUTO, CONFIG_WINDOWS_ON, CONFIG_WINDOWS_OFF };
 
 #define CONFIG_KEYS_MAX 32

@@ -40,10 +40,10 @@ struct graph {
 	uint64_t used_ns;
 	uint64_t again_ns, pause_ns; /* not before, if it was refused */
 	bool on;		     /* launched as a graph */
-	unsigned ntook,
-		enough; /* launches of this way that were timed, and how many give a verdict */
-	uint32_t took[ROUND]; /* ns */
-	uint32_t direct;      /* the best median of those that were called; 0: not known */
+	unsigned ntook;		     /* launches of this way that were timed */
+	unsigned enough;	     /* for a verdict */
+	uint32_t took[ROUND];	     /* ns */
+	uint32_t direct;	     /* the best median of those that were called; 0: not known */
 };
 
 struct lane_graphs {
@@ -70,12 +70,20 @@ static uint64_t hash_of(const struct graph_task *tasks, uint32_t n)
 	return h;
 }
 
+/* Behind others that run already, a call costs nobody time, and calls follow each other faster. */
+static bool first_in_line(const struct worker *w, const struct launch *first)
+{
+	if (!launch_usable(w, first))
+		return false;
+	const struct lane *l = &w->lanes[first->lane];
+	return l->nranks > 1 && !l->due && l->enqueued <= completed(w, first->lane);
+}
+
 /* False: not of a kind that is captured. A reduction that a member has made may become another. */
 static bool describe(const struct worker *w, uint64_t begin, uint64_t end, struct graph_task *tasks)
 {
 	const struct launch *first = launch_at(w, begin);
-	if (end - begin > GRAPH_TASKS || !launch_usable(w, first) ||
-	    w->lanes[first->lane].nranks == 1)
+	if (end - begin > GRAPH_TASKS)
 		return false;
 	for (uint64_t i = begin; i < end; i++) {
 		const struct launch *l = launch_at(w, i);
@@ -250,14 +258,10 @@ void graph_timed(struct worker *w)
 ncclResult_t graph_call(struct worker *w, uint64_t begin, uint64_t end, bool waits)
 {
 	struct graph_task tasks[GRAPH_TASKS];
-	if (!w->graphs || !describe(w, begin, end, tasks))
+	const struct launch *first = launch_at(w, begin);
+	if (!w->graphs || !first_in_line(w, first) || !describe(w, begin, end, tasks))
 		return launch_calls(w, begin, end);
-	const uint32_t lane = launch_at(w, begin)->lane;
-	struct lane *l = &w->lanes[lane];
-	/* Behind others that run already the call costs nobody time, and calls follow each other
-	 * faster. */
-	if (l->due || l->enqueued > completed(w, lane))
-		return launch_calls(w, begin, end);
+	struct lane *l = &w->lanes[first->lane];
 	if (!l->graphs)
 		l->graphs = calloc(1, sizeof(*l->graphs));
 	const uint64_t now = worker_clock();

@@ -102,11 +102,11 @@ void window_run(struct worker *w, const struct launch *ask)
 	    ask->src_window > WORKER_WINDOWS)
 		return;
 	CUresult error = launch_tell(w, ask->lane); /* not to wait for the other workers */
-	if (ask->op == LAUNCH_PREPARE)
+	if (ask->op == LAUNCH_PREPARE) {
 		good = prepare(w, l, ask);
-	else if (ask->op == LAUNCH_REGISTER)
+	} else if (ask->op == LAUNCH_REGISTER) {
 		good = enroll(l, ask);
-	else {
+	} else {
 		graphs_drop(w, l); /* they know it */
 		drop(w, l, &l->windows[ask->src_window - 1]);
 	}

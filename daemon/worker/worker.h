@@ -139,6 +139,7 @@ void launch_watch(struct worker *w);
 const struct launch *launch_at(const struct worker *w, uint64_t i);
 /* Its input is there, as far as the host can see. */
 bool launch_ready(const struct worker *w, const struct launch *l);
+/* False on a lane that was aborted meanwhile. */
 bool launch_usable(const struct worker *w, const struct launch *l);
 /* NCCL's part of the launches [begin, end), one group. */
 ncclResult_t launch_calls(const struct worker *w, uint64_t begin, uint64_t end);
@@ -149,7 +150,7 @@ CUresult launch_tell(struct worker *w, uint32_t lane);
 ncclResult_t graph_call(struct worker *w, uint64_t begin, uint64_t end, bool waits);
 /* Looks whether the launch that is timed has ended. */
 void graph_timed(struct worker *w);
-/* Before the lane's communicator, its windows or what its redops mean ends. */
+/* Before the lane's communicator or one of its windows ends, or the lane is another's. */
 void graphs_drop(struct worker *w, struct lane *l);
 
 /* copy.c: the same, without NCCL. */
