@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "cuda_connections.h"
 #include "fake.h"
 
 #define LOOK_NS 20000000 /* for a context that has failed */
@@ -25,8 +26,8 @@ static unsigned number(const char *variable)
 static unsigned connections(void)
 {
 	static unsigned n;
-	if (!n && (n = number("NCCLSVC_FAKE_CONNECTIONS")) && number("CUDA_DEVICE_MAX_CONNECTIONS"))
-		n = number("CUDA_DEVICE_MAX_CONNECTIONS");
+	if (!n && (n = number("NCCLSVC_FAKE_CONNECTIONS")) && number(CUDA_CONNECTIONS_VARIABLE))
+		n = number(CUDA_CONNECTIONS_VARIABLE);
 	if (!n)
 		n = UINT_MAX;
 	return n;

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Graphs: what the stand-in for NCCL was asked to do while a stream was captured, to be done on
  * every launch. Nothing else can be captured. */
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "fake.h"
 
@@ -114,18 +111,6 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 	return CUDA_SUCCESS;
 }
 
-/* So that tests see it: a file for each launch. */
-static void note_launch(void)
-{
-	static atomic_uint n;
-	char path[FAKE_PATH_MAX];
-	snprintf(path, sizeof(path), "%s/graph-%d-%u", fake_dir(), getpid(),
-		 atomic_fetch_add(&n, 1));
-	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-	if (fd >= 0)
-		close(fd);
-}
-
 static void launch_ended(void *arg, const atomic_int *stop)
 {
 	(void)stop;
@@ -146,7 +131,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 	if (!s)
 		return error;
 	static atomic_uint launches;
-	note_launch();
+	fake_note("graph");
 	if (fake_fault("graph-slow") && atomic_fetch_add(&launches, 1) % 4)
 		error = stream_put(s, slow, NULL);
 	atomic_fetch_add(&exec->graph->refs, 1);

@@ -61,8 +61,8 @@ bool fake_memory_imported(CUdeviceptr p);
 void fake_pause(unsigned *round);
 /* True if the fault is asked for. */
 bool fake_fault(const char *name);
-/* A file says that one more kernel hangs. */
-void fake_hangs(void);
+/* For tests to see: a file <event>-<pid>-<n>, for each time. */
+void fake_note(const char *event);
 const char *fake_dir(void);
 /* The physical number of a visible device. */
 int fake_physical(CUdevice device);

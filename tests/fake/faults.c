@@ -2,8 +2,10 @@
  *
  * Faults on demand. A file $NCCLSVC_FAKE_DIR/fault.<name> turns one on, for all processes or for
  * the pid that it contains; or NCCLSVC_FAKE_FAULTS, a list "name[:n[:word]],...": from the n-th
- * time it is asked for in a process on, in processes with that word in their command line. ipc-open
- * cuIpcOpenMemHandle fails memory       cuMemAlloc, cuMemCreate and imports are out of memory
+ * time it is asked for in a process on, in processes with that word in their command line.
+ *
+ *   ipc-open     cuIpcOpenMemHandle fails
+ *   memory       cuMemAlloc, cuMemCreate and imports are out of memory
  *   sticky       the next call makes its context fail with an illegal address, for good
  *   batch-fail   cuStreamBatchMemOp is not supported
  *   driver-old   cuDriverGetVersion says 11.4
@@ -17,7 +19,8 @@
  *   call-late    every one takes 1 ms
  *   graph-none   cuGraphInstantiate is out of memory
  *   graph-host   in every graph the host has a part
- *   graph-slow   three of four graphs take 5 ms more than their operations
+ *   graph-slow   three of four graphs take 5 ms more than their operations; every launch of one
+ *                makes a file graph-<pid>-<n>, with the fault or without
  *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on; each that has
  *                begun makes a file hangs-<pid>-<n>
  */
@@ -34,10 +37,9 @@
 #define FAULTS 20
 
 static const char *const names[FAULTS] = {
-	"ipc-open",    "memory",      "sticky",	   "batch-fail",  "driver-old",
-	"wedge",       "nccl-old",    "init-fail", "async-error", "kernel-hang",
-	"window-fail", "window-none", "call-slow", "graph-none",  "graph-host",
-	"graph-slow",  "call-late",
+	"ipc-open",  "memory",	   "sticky",	  "batch-fail",	 "driver-old",	"wedge",
+	"nccl-old",  "init-fail",  "async-error", "kernel-hang", "window-fail", "window-none",
+	"call-slow", "graph-none", "graph-host",  "graph-slow",	 "call-late",
 };
 static atomic_uint asked[FAULTS];
 
@@ -96,11 +98,11 @@ bool fake_fault(const char *name)
 	return fake_dir() && (environment_says(name) || file_says(name));
 }
 
-void fake_hangs(void)
+void fake_note(const char *event)
 {
 	static atomic_uint n;
 	char path[FAKE_PATH_MAX];
-	snprintf(path, sizeof(path), "%s/hangs-%d-%u", fake_dir(), getpid(),
+	snprintf(path, sizeof(path), "%s/%s-%d-%u", fake_dir(), event, getpid(),
 		 atomic_fetch_add(&n, 1));
 	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	if (fd >= 0)

@@ -113,7 +113,7 @@ static void launch_free(struct launch *l)
 static bool launch_works(struct launch *l)
 {
 	if (fake_fault("kernel-hang")) {
-		fake_hangs();
+		fake_note("hangs");
 		return false;
 	}
 	if (atomic_load(&l->comm->board->error) || fake_fault("async-error") || !p2p_run(l))

@@ -11,7 +11,7 @@
 
 #define MIB	((size_t)1 << 20)
 #define LEEWAY	(256 * MIB)
-#define GRAPHED 12 /* more than enough of the same before a worker launches it as a graph */
+#define GRAPHED 12 /* of the same; from the ninth on a worker may launch it as a graph */
 
 enum word { READY = 1, GO, CONTEXT_LOST };
 

@@ -69,7 +69,7 @@ static void pass_on(struct rank *r, CUdeviceptr src, CUdeviceptr dst, unsigned k
 	gpu_check(dst, given(k, former), WORDS, "what the former rank sent");
 }
 
-static void values_rank_again(struct client *c)
+static void repeated_rank(struct client *c)
 {
 	struct rank r;
 	struct buffer a, b;
@@ -143,9 +143,9 @@ static int launches_as_graphs(void)
 	return n;
 }
 
-static void run(client_main *main)
+static void run(client_main *rank)
 {
-	crew_run(crew_size(), main, NULL);
+	crew_run(crew_size(), rank, NULL);
 	if (!setup.fake)
 		return;
 	report("%d launches as graphs", launches_as_graphs());
@@ -154,7 +154,7 @@ static void run(client_main *main)
 
 static void test_values(void)
 {
-	run(values_rank_again);
+	run(repeated_rank);
 }
 
 static void test_chains(void)
@@ -176,7 +176,7 @@ static void test_off(void)
 		CHECK_EQ(launches_as_graphs(), 0);
 }
 
-static void slow_rank(struct client *c)
+static void steady_rank(struct client *c)
 {
 	struct rank r;
 	CUdeviceptr p;
@@ -194,7 +194,7 @@ static int graphs_with(const char *faults)
 	const int before = launches_as_graphs();
 	stage("%s", faults);
 	setenv("NCCLSVC_FAKE_FAULTS", faults, 1);
-	crew_run(crew_size(), slow_rank, NULL);
+	crew_run(crew_size(), steady_rank, NULL);
 	unsetenv("NCCLSVC_FAKE_FAULTS");
 	return launches_as_graphs() - before;
 }

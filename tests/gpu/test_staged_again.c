@@ -19,11 +19,14 @@ static void again(const struct gpu_test *table, const char *name, const char *no
 	table->run();
 }
 
-#define AGAIN(function, table, name)                                                               \
+#define ONCE_MORE(function, table, name)                                                           \
 	static void function(void)                                                                 \
 	{                                                                                          \
 		again(table, name, NULL);                                                          \
-	}                                                                                          \
+	}
+
+#define AGAIN(function, table, name)                                                               \
+	ONCE_MORE(function, table, name)                                                           \
 	static void function##_across(void)                                                        \
 	{                                                                                          \
 		again(table, name, "2");                                                           \
@@ -41,12 +44,6 @@ AGAIN(mismatch, member_tests, "members/mismatch")
 AGAIN(timeout, member_tests, "members/timeout")
 AGAIN(trainer_inside, failure_tests, "failures/trainer_inside")
 AGAIN(trainer_waiting, failure_tests, "failures/trainer_waiting")
-
-#define ONCE_MORE(function, table, name)                                                           \
-	static void function(void)                                                                 \
-	{                                                                                          \
-		again(table, name, NULL);                                                          \
-	}
 
 ONCE_MORE(values_1, values_tests, "values/1")
 ONCE_MORE(worker_inside, failure_tests, "failures/worker_inside")

@@ -246,7 +246,8 @@ static void without_a_home(struct client *me)
 		say(me, DONE);
 	}
 	CHECK_EQ(hear(me), GO);
-	while (ncclsvc_comm_error(d.comm) == NCCLSVC_OK) /* rank 1's daemon may hear later */
+	/* Rank 1's daemon may hear later. */
+	for (int k = 0; k < WAIT_MS && ncclsvc_comm_error(d.comm) == NCCLSVC_OK; k++)
 		sleep_ms(1);
 	CHECK_RESULT(ncclsvc_plan_end(d.plan, WAIT_MS), NCCLSVC_STALE_EPOCH);
 	CHECK_SAYS("rejoin");
