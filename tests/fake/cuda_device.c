@@ -23,8 +23,7 @@ static _Thread_local unsigned top; /* stack[top] is current */
 
 const char *fake_dir(void)
 {
-	const char *p = getenv("NCCLSVC_FAKE_DIR");
-	return dir[0] ? dir : p;
+	return dir[0] ? dir : getenv("NCCLSVC_FAKE_DIR");
 }
 
 static void uuid_of(int gpu, CUuuid *uuid)

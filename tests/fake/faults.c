@@ -2,7 +2,8 @@
  *
  * Faults on demand. A file $NCCLSVC_FAKE_DIR/fault.<name> turns one on, for all processes or for
  * the pid that it contains; or NCCLSVC_FAKE_FAULTS, a list "name[:n[:word]],...": from the n-th
- * time it is asked for in a process on, in processes with that word in their command line.
+ * time it is asked for in a process on, in processes with that word in their command line. The
+ * list is read once: streams' threads ask, too, and a program may change its environment meanwhile.
  *
  *   ipc-open     cuIpcOpenMemHandle fails
  *   memory       cuMemAlloc, cuMemCreate and imports are out of memory
@@ -25,6 +26,7 @@
  *                begun makes a file hangs-<pid>-<n>
  */
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +44,7 @@ static const char *const names[FAULTS] = {
 	"call-slow", "graph-none", "graph-host",  "graph-slow",	 "call-late",
 };
 static atomic_uint asked[FAULTS];
+static const char *list;
 
 static bool file_says(const char *name)
 {
@@ -69,11 +72,16 @@ static bool command_line_has(const char *word)
 	return got > 0 && memmem(line, (size_t)got, word, strlen(word));
 }
 
+static void list_read(void)
+{
+	const char *text = getenv("NCCLSVC_FAKE_FAULTS");
+	list = text && *text ? strdup(text) : NULL;
+}
+
 static bool environment_says(const char *name)
 {
-	const char *list = getenv("NCCLSVC_FAKE_FAULTS");
-	if (!list || !*list)
-		return false;
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, list_read);
 	size_t length = strlen(name);
 	for (const char *p = list; p; p = strchr(p, ',')) {
 		p += *p == ',';

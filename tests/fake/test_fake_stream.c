@@ -243,11 +243,6 @@ static void faults(struct crew *crew, int rank)
 	CHECK_EQ(cuStreamBatchMemOp(NULL, 1, &op, 0), CUDA_ERROR_NOT_SUPPORTED);
 	fault_off("batch-fail");
 	OK(cuStreamBatchMemOp(NULL, 1, &op, 0));
-	setenv("NCCLSVC_FAKE_FAULTS", "nothing,memory:3,ipc-open:1:no-such-word", 1);
-	OK(cuMemAlloc(&p, 1));
-	OK(cuMemAlloc(&p, 1));
-	CHECK_EQ(cuMemAlloc(&p, 1), CUDA_ERROR_OUT_OF_MEMORY);
-	unsetenv("NCCLSVC_FAKE_FAULTS");
 	/* For good; and streams stop. */
 	OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
 	OK(cuStreamWaitValue64(s, word, 100, 0));
@@ -267,6 +262,27 @@ static void faults_test(void **state)
 {
 	(void)state;
 	crew_run(2, faults, 0);
+}
+
+static void listed(struct crew *crew, int rank)
+{
+	CUdeviceptr p;
+	int version;
+	(void)crew;
+	(void)rank;
+	setenv("NCCLSVC_FAKE_FAULTS", "nothing,memory:3:fake_stream,driver-old:1:no-such-word", 1);
+	gpu_open(0);
+	OK(cuMemAlloc(&p, 1));
+	OK(cuMemAlloc(&p, 1));
+	CHECK_EQ(cuMemAlloc(&p, 1), CUDA_ERROR_OUT_OF_MEMORY);
+	OK(cuDriverGetVersion(&version));
+	CHECK_EQ(version, 13000);
+}
+
+static void listed_test(void **state)
+{
+	(void)state;
+	crew_run(1, listed, -1);
 }
 
 static void forked(struct crew *crew, int rank)
@@ -293,7 +309,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(host_memory_test), cmocka_unit_test(timelines_test),
 		cmocka_unit_test(streams_test),	    cmocka_unit_test(faults_test),
-		cmocka_unit_test(forked_test),
+		cmocka_unit_test(listed_test),	    cmocka_unit_test(forked_test),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
