@@ -6,7 +6,9 @@
  *
  * Now and then, for milliseconds or as long as the process lives, graphs of NCCL's kernels begin
  * 20 us and more too late; why is not known. So both ways are timed, and what proved better is
- * taken, for a while. All ranks of a collective see the same time, whoever is late. */
+ * taken, for a while. All ranks of a collective see the time of the slowest one: a graph gains
+ * nothing while another rank still calls. So all change at the same moments, which the machine's
+ * clock tells; one that is no worse than calls stays; and calls are looked at again at times. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,15 +16,17 @@
 #include "names.h"
 #include "worker.h"
 
-#define GRAPH_TASKS  16			/* of one group */
-#define GRAPHS	     64			/* of one lane */
-#define WAYS	     4			/* places that a group may have */
-#define TRIAL	     8			/* launches that are timed before there is a verdict */
-#define ROUND	     16			/* and from then on, until the next one */
-#define PAUSE_MIN_NS UINT64_C(50000000) /* what was refused is tried once more */
-#define PAUSE_MAX_NS UINT64_C(10000000000)
-#define STALE_NS     UINT64_C(10000000000) /* its place may go to another group */
-#define TIMING_NS    UINT64_C(1000000000)  /* it waits for a trainer: another is timed */
+#define GRAPH_TASKS 16			  /* of one group */
+#define GRAPHS	    64			  /* of one lane */
+#define WAYS	    4			  /* places that a group may have */
+#define TRIAL	    8			  /* launches that are timed before there is a verdict */
+#define ROUND	    16			  /* and from then on, until the next one */
+#define ROUNDS_ON   4			  /* at least, before calls are looked at again */
+#define SOON_NS	    UINT64_C(1000000)	  /* multiples of it are moments to change at */
+#define KEEP_MIN_NS UINT64_C(50000000)	  /* of this, where something speaks for the present way */
+#define KEEP_MAX_NS (KEEP_MIN_NS << 7)	  /* and of 2, 4... times it */
+#define STALE_NS    UINT64_C(10000000000) /* its place may go to another group */
+#define TIMING_NS   UINT64_C(1000000000)  /* it waits for a trainer: another is timed */
 
 /* What NCCL is told of a task. */
 struct graph_task {
@@ -38,12 +42,14 @@ struct graph {
 	struct graph_task tasks[GRAPH_TASKS];
 	CUgraphExec exec; /* NULL: not captured yet */
 	uint64_t used_ns;
-	uint64_t again_ns, pause_ns; /* not before, if it was refused */
-	bool on;		     /* launched as a graph */
-	unsigned ntook;		     /* launches of this way that were timed */
-	unsigned enough;	     /* for a verdict */
-	uint32_t took[ROUND];	     /* ns */
-	uint32_t direct;	     /* the best median of those that were called; 0: not known */
+	bool on;		/* launched as a graph */
+	unsigned rounds;	/* of the present way, judged */
+	uint64_t until_ns;	/* the present way is kept */
+	uint64_t on_ns, off_ns; /* for so long the next time */
+	unsigned ntook;		/* launches of this way that were timed */
+	unsigned enough;	/* for a verdict */
+	uint32_t took[ROUND];	/* ns */
+	uint32_t direct;	/* what all calls kept to at best; 0: not known */
 };
 
 struct lane_graphs {
@@ -130,6 +136,7 @@ static struct graph *find(struct worker *w, struct lane_graphs *all, const struc
 		return NULL;
 	let_go(w, old);
 	old->ntasks = n;
+	old->enough = TRIAL;
 	memcpy(old->tasks, tasks, n * sizeof(*tasks));
 	return old;
 }
@@ -187,9 +194,13 @@ static bool capture(struct worker *w, struct graph *g, uint64_t begin, uint64_t 
 
 /* ---- Choosing ---- */
 
-static void change(struct graph *g, bool on)
+static void change(struct worker *w, struct graph *g, bool on, uint64_t until)
 {
+	if (w->timing.graph == g) /* of the other way */
+		w->timing.graph = NULL;
 	g->on = on;
+	g->rounds = 0;
+	g->until_ns = until;
 	g->ntook = 0;
 	g->enough = TRIAL;
 }
@@ -200,28 +211,38 @@ static int by_size(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* What is slow is so most of the time, not always; and one that waited for a late rank says
- * nothing. */
-static uint32_t median(struct graph *g)
+/* Half of it to one and a half from now. */
+static uint64_t after(uint64_t now, uint64_t keep)
 {
-	qsort(g->took, g->ntook, sizeof(g->took[0]), by_size);
-	return g->took[g->ntook / 2];
+	return ((now + keep / 2) / keep + 1) * keep;
 }
 
-/* Enough of the present way has been seen. */
-static void judge(const struct worker *w, struct graph *g, uint64_t now)
+static uint64_t longer(uint64_t keep)
 {
-	const uint32_t took = median(g);
+	return keep < KEEP_MIN_NS ? KEEP_MIN_NS : keep < KEEP_MAX_NS ? 2 * keep : keep;
+}
+
+/* Enough of the present way has been seen. What is slow is so most of the time, not always; and
+ * one that waited for a late rank says nothing. So a graph's median counts, and it is slower if
+ * that is more than any of the calls took: by chance alone that is rare. */
+static void judge(struct worker *w, struct graph *g, uint64_t now)
+{
+	qsort(g->took, g->ntook, sizeof(g->took[0]), by_size);
 	if (!g->on) {
-		/* The best ever: of late, calls may have waited for another rank's graph. What
-		 * cannot be reached any more is forgotten slowly. */
+		/* At best: of late, calls may have waited for another rank's graph. What cannot be
+		 * reached any more is forgotten slowly. */
+		const uint32_t most = g->took[g->ntook - 1];
 		g->direct += g->direct / 64;
-		g->direct = g->direct && g->direct < took ? g->direct : took;
-		change(g, now >= g->again_ns);
+		g->direct = g->direct && g->direct < most ? g->direct : most;
+		if (!g->rounds++ && g->until_ns <= now)
+			g->until_ns = after(now, SOON_NS);
+		g->ntook = 0;
 		return;
 	}
+	const uint32_t took = g->took[(g->ntook - 1) / 2];
 	if (took <= g->direct) {
-		g->pause_ns /= 2;
+		g->off_ns /= 2;
+		g->rounds++;
 		g->ntook = 0;
 		g->enough = ROUND;
 		return;
@@ -229,11 +250,21 @@ static void judge(const struct worker *w, struct graph *g, uint64_t now)
 	log_debug("lane %u: %s takes %u us as a CUDA graph, and %u us called: it is called",
 		  w->timing.launch.lane, svc_op_name(g->tasks[0].op), took / 1000,
 		  g->direct / 1000);
-	g->pause_ns = g->pause_ns < PAUSE_MIN_NS       ? PAUSE_MIN_NS
-		      : g->pause_ns < PAUSE_MAX_NS / 2 ? 2 * g->pause_ns
-						       : PAUSE_MAX_NS;
-	g->again_ns = now + g->pause_ns;
-	change(g, false);
+	g->on_ns = 0;
+	g->off_ns = longer(g->off_ns);
+	change(w, g, false, after(now, g->off_ns));
+}
+
+static void choose(struct worker *w, struct graph *g, uint64_t now)
+{
+	if (g->rounds < (g->on ? ROUNDS_ON : 1) || now < g->until_ns)
+		return;
+	if (g->on) {
+		change(w, g, false, 0);
+		return;
+	}
+	g->on_ns = longer(g->on_ns);
+	change(w, g, true, after(now, g->on_ns));
 }
 
 void graph_timed(struct worker *w)
@@ -250,7 +281,7 @@ void graph_timed(struct worker *w)
 	if (!w->timing.since_ns)
 		return; /* nobody saw it begin */
 	const uint64_t took = now - w->timing.since_ns;
-	g->took[g->ntook++] = took < UINT32_MAX ? (uint32_t)took : UINT32_MAX;
+	g->took[g->ntook++] = took < INT32_MAX ? (uint32_t)took : INT32_MAX;
 	if (g->ntook == g->enough)
 		judge(w, g, now);
 }
@@ -270,8 +301,7 @@ ncclResult_t graph_call(struct worker *w, uint64_t begin, uint64_t end, bool wai
 				  : find(w, l->graphs, tasks, (uint32_t)(end - begin), now);
 	if (!g)
 		return launch_calls(w, begin, end);
-	if (!g->used_ns)
-		change(g, false);
+	choose(w, g, now);
 	g->used_ns = now;
 	if (g->on && !g->exec && !capture(w, g, begin, end))
 		return launch_calls(w, begin, end);

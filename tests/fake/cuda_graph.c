@@ -6,7 +6,7 @@
 
 #include "fake.h"
 
-#define SLOW_NS 5000000
+#define SLOW_NS 12000000
 
 struct CUgraphNode_st {
 	struct CUgraphNode_st *next;

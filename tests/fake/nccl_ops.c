@@ -7,7 +7,7 @@
 #include "nccl_fake.h"
 
 #define SLOW_US 300000
-#define LATE_US 1000
+#define LATE_US 4000
 
 size_t nccl_width(int type)
 {
