@@ -51,7 +51,8 @@ enum command_kind {
 	COMMAND_PLAN_DROP,	/* of one member; -> EVENT_PLAN_DROPPED */
 	COMMAND_NODE_LOST,	/* another node's daemon is gone */
 	COMMAND_EPOCH_DEAD, /* after EPOCH_END: what still runs on GPUs was broken off */
-	COMMAND_WINDOW_TURN, /* after EVENT_WINDOW_WANTED; -> EVENT_WINDOW_OVER */
+	COMMAND_MAKE,	     /* workers were told of a communicator: now it is to be their turn */
+	COMMAND_MAKE_NOT,    /* if it was not yet */
 	COMMAND_STAGING, /* memory that device memory is staged through: for good, before any epoch */
 	COMMAND_DEVICE_WORKER, /* a GPU whose memory is staged has a worker, or has lost it */
 };
@@ -66,6 +67,18 @@ struct epoch_member {
 	int32_t device;	  /* -1: host */
 	int32_t pid;
 	uint32_t node;
+};
+
+/* A physical NCCL communicator that workers are to make, when its turn has come in the order of what
+ * they launch: there, too, they wait for each other. */
+struct making {
+	struct making *prev, *next;
+	uint64_t number; /* more than any before */
+	uint64_t serial; /* 0: all of it is on this node; else the same on all `nnodes` */
+	uint32_t nnodes, lane, nparts;
+	struct {
+		uint32_t device, generation; /* of its worker */
+	} parts[];
 };
 
 struct command {
@@ -133,9 +146,8 @@ struct command {
 			uint32_t number;   /* the plan's, with other nodes; else 0 */
 			uint32_t asker, serial; /* as in cancel; 0: nobody here */
 		} plan;
-		struct {
-			uint32_t comm, epoch;
-		} window;
+		struct making *making; /* the executor frees it */
+		uint64_t making_number;
 		struct {
 			uint32_t node;
 		} node;
@@ -167,8 +179,6 @@ enum event_kind {
 	EVENT_PONG,
 	EVENT_EPOCH_DIRTY, /* nodes may not have launched alike: its NCCL communicator is done for */
 	EVENT_SPAN_FAILED, /* an epoch on several nodes can't go on: end it on all of them */
-	EVENT_WINDOW_WANTED, /* its workers are to wait for each other to register a window */
-	EVENT_WINDOW_OVER,   /* of whom had the turn: they do not, or no more */
 };
 
 struct event {
@@ -191,9 +201,6 @@ struct event {
 			int32_t result;
 			int32_t node; /* whose fault it is; -1: nobody's */
 		} span;
-		struct {
-			uint32_t comm, epoch;
-		} window;
 		struct {
 			uint32_t asker, serial;
 		} dropped;

@@ -454,8 +454,8 @@ void gpu_start_worker(struct gpu *g)
 	if (s->staging) {
 		snprintf(pinned, sizeof(pinned), "%" PRIu64, s->staging->pinned);
 		argv[4] = pinned;
-		staging_worker_starts(g);
 	}
+	atomic_store(&g->queue->generation, ++g->generation);
 	start_ticking(g);
 	g->process.data = g;
 	g->poll = calloc(1, sizeof(*g->poll));

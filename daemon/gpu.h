@@ -106,8 +106,9 @@ struct physical {
 	uint64_t serial; /* its parts on other nodes have the same; 0: there are none */
 	bool told;	 /* the registrar knows that it is broken */
 	int32_t lost;	 /* rank because of which; -1: none */
+	uint32_t nnodes;  /* that have a part */
 	uint32_t waiting; /* answers still to come */
-	bool deferred;	  /* it waits for a window; that counts as an answer */
+	uint64_t number;  /* of its making; 0: it is not asked for yet */
 	bool ready, bad, aborting;
 	bool released; /* while aborting: nothing waits for input any more */
 	bool hopeless; /* a rank is lost */
@@ -147,13 +148,11 @@ void physical_lane_failed(struct server *s, struct gpu *g, uint32_t lane, const 
 /* Destroys what was idle too long, and hurries aborts on; returns the next deadline. */
 uint64_t physical_expire(struct server *s, uint64_t now);
 void physical_free_all(struct server *s);
-/* Workers that make a communicator, or register a window, wait for each other. One that did this
- * while another did that would wait for ever: so never both at a time. */
-void physical_window_wanted(struct server *s, uint32_t comm, uint32_t epoch);
-void physical_window_over(struct server *s);
 
 /* gpu_nodes.c: parts of NCCL communicators across nodes. */
 bool nodes_across(const struct communicator *m);
+/* How many it has members on. */
+uint32_t nodes_of(const struct communicator *m);
 /* This node is ready for the epoch of m->start; nodes_use follows. */
 void nodes_want(struct communicator *m);
 /* It is not, any more. */
@@ -177,7 +176,6 @@ int staging_choose(struct server *s, const char *no_nccl);
 void staging_free(struct server *s);
 /* Every worker of this node's members is there, and knows their timelines. */
 bool staging_ready(struct server *s, struct communicator *m);
-void staging_worker_starts(struct gpu *g);
 void staging_worker_ready(struct gpu *g);
 /* Ends the epochs that it has a member of. */
 void staging_worker_lost(struct gpu *g);

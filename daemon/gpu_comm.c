@@ -67,10 +67,23 @@ static void tell_broken(struct physical *p)
 			 p->lost);
 }
 
+/* Those that have not begun need not. */
+static void cancel_init(const struct physical *p)
+{
+	struct worker_message m = {.kind = WORKER_COMM_CANCEL,
+				   .comm = {.lane = p->lane, .number = p->number}};
+	server_command(p->server,
+		       &(struct command){.kind = COMMAND_MAKE_NOT, .making_number = p->number});
+	for (uint32_t k = 0; k < p->n; k++)
+		gpu_tell(gpu_of(p, k), &m);
+}
+
 /* A rank will not come, and NCCL may wait for it for ever. */
 static void hurry(struct physical *p)
 {
 	tell_broken(p);
+	if (p->number)
+		cancel_init(p);
 	for (uint32_t k = 0; k < p->n; k++)
 		gpu_hurry(gpu_of(p, k), p, INIT_WITHOUT_PEER_NS);
 }
@@ -118,69 +131,19 @@ static void note_failure(struct physical *p, const struct gpu *g,
 		 answer ? answer->text : "its worker was lost while NCCL made the communicator");
 }
 
-/* Lets a communicator of workers register a window, if no other does, nor one is being made. */
-static void give_turn(struct server *s)
-{
-	struct communicator *m, *tmp;
-	HASH_ITER (hh, s->comms, m, tmp) {
-		if (s->window_turn || s->making || s->closing)
-			return;
-		if (!m->window_epoch)
-			continue;
-		s->window_turn = true;
-		server_command(s, &(struct command){.kind = COMMAND_WINDOW_TURN,
-						    .window = {m->slot, m->window_epoch}});
-		m->window_epoch = 0;
-	}
-}
-
 static void on_made(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
 	struct physical *p = arg;
-	struct server *s = p->server;
 	(void)fd;
 	p->waiting--;
 	if (!answer || answer->result)
 		note_failure(p, g, answer);
-	if (p->waiting) {
-		if (p->bad && p->serial)
-			hurry(p); /* the other nodes' workers, too */
-		return;
-	}
-	s->making--;
-	settle(p);
-	give_turn(s);
-}
-
-void physical_window_wanted(struct server *s, uint32_t comm, uint32_t epoch)
-{
-	struct communicator *m = s->comm_by_slot[comm];
-	if (m)
-		m->window_epoch = epoch;
-	give_turn(s);
-}
-
-static struct physical *find_deferred(const struct server *s)
-{
-	struct physical *p = s->physicals;
-	while (p && !p->deferred)
-		p = p->next;
-	return p;
-}
-
-void physical_window_over(struct server *s)
-{
-	struct physical *p;
-	s->window_turn = false;
-	while ((p = find_deferred(s))) { /* one that ends may end others */
-		p->deferred = false;
-		p->waiting--;
-		if (p->bad)
-			settle(p);
-		else
-			physical_init(p);
-	}
-	give_turn(s);
+	if (!p->waiting)
+		settle(p);
+	else if (p->bad && p->serial)
+		hurry(p); /* the other nodes' workers, too */
+	else if (p->bad)
+		cancel_init(p);
 }
 
 static void on_id(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
@@ -198,21 +161,44 @@ static void on_id(struct gpu *g, void *arg, const struct worker_message *answer,
 	physical_init(p);
 }
 
+static struct making *making_of(const struct physical *p)
+{
+	struct making *k = calloc(1, sizeof(*k) + p->n * sizeof(k->parts[0]));
+	if (!k)
+		abort();
+	k->number = p->number;
+	k->serial = p->serial;
+	k->nnodes = p->nnodes;
+	k->lane = p->lane;
+	k->nparts = p->n;
+	for (uint32_t i = 0; i < p->n; i++) {
+		k->parts[i].device = (uint32_t)p->locals[i].device;
+		k->parts[i].generation = gpu_of(p, i)->generation;
+	}
+	return k;
+}
+
+/* The workers are told what to make, and the engine has them do so when it is its turn. */
 void physical_init(struct physical *p)
 {
-	const uint32_t n = p->n; /* the last answer may come at once, and end p */
-	p->deferred = p->server->window_turn;
-	p->waiting = p->deferred ? 1 : n;
-	if (p->deferred)
-		return;
-	p->server->making++;
-	for (uint32_t k = 0; k < n; k++) {
+	struct server *s = p->server;
+	for (uint32_t k = 0; k < p->n; k++)
+		if (gpu_of(p, k)->sock < 0) {
+			note_failure(p, gpu_of(p, k), NULL);
+			settle(p);
+			return;
+		}
+	p->waiting = p->n;
+	p->number = ++s->makings;
+	server_command(s, &(struct command){.kind = COMMAND_MAKE, .making = making_of(p)});
+	for (uint32_t k = 0; k < p->n; k++) {
 		struct worker_message m = {.kind = WORKER_COMM_INIT,
 					   .comm = {.lane = p->lane,
 						    .nranks = (int32_t)p->nranks,
-						    .rank = (int32_t)p->locals[k].rank}};
+						    .rank = (int32_t)p->locals[k].rank,
+						    .number = p->number}};
 		memcpy(m.comm.id, p->id, sizeof(m.comm.id));
-		gpu_ask(gpu_of(p, k), &m, -1, on_made, p, gpu_patience_ns(p->server));
+		gpu_ask(gpu_of(p, k), &m, -1, on_made, p, gpu_patience_ns(s));
 	}
 }
 
@@ -275,6 +261,7 @@ struct physical *physical_make(struct server *s, struct communicator *m, uint64_
 	p->lane = lane;
 	p->nranks = m->nranks;
 	p->serial = serial;
+	p->nnodes = serial ? nodes_of(m) : 1;
 	p->lost = -1;
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (comm_sits_here(m, k))

@@ -19,6 +19,18 @@ bool nodes_across(const struct communicator *m)
 	return false;
 }
 
+uint32_t nodes_of(const struct communicator *m)
+{
+	uint32_t n = 0;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		uint32_t i = 0;
+		while (m->start->members[i].node != m->start->members[k].node)
+			i++;
+		n += i == k; /* its first rank */
+	}
+	return n;
+}
+
 static struct communicator *find_comm(struct cluster *c, const uint8_t *id, uint32_t epoch)
 {
 	struct communicator *m;

@@ -98,11 +98,6 @@ static void tell_engine(struct gpu *g, uint32_t generation)
 						    .worker = {(uint32_t)g->index, generation}});
 }
 
-void staging_worker_starts(struct gpu *g)
-{
-	atomic_store(&g->queue->generation, ++g->generation);
-}
-
 void staging_worker_ready(struct gpu *g)
 {
 	if (g->server->staging)

@@ -235,12 +235,6 @@ static void handle_event(struct server *s, const struct event *ev)
 	case EVENT_SPAN_FAILED:
 		comm_span_failed(s, ev->span.comm, ev->span.epoch, ev->span.result, ev->span.node);
 		break;
-	case EVENT_WINDOW_WANTED:
-		physical_window_wanted(s, ev->window.comm, ev->window.epoch);
-		break;
-	case EVENT_WINDOW_OVER:
-		physical_window_over(s);
-		break;
 	case EVENT_PONG:
 		if (s->pong)
 			s->pong(s->pong_arg);

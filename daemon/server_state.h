@@ -114,7 +114,6 @@ struct communicator {
 	bool running; /* the executor has it, up to EVENT_EPOCH_GONE */
 	bool ended;   /* ... and was told that the epoch is over */
 	uint64_t ended_ns;
-	uint32_t window_epoch;	     /* that waits for its turn to register a window; 0: none */
 	struct board_entry *board;   /* of the epoch that runs */
 	struct split_request *split; /* [nranks]; NULL: none under way */
 	uint32_t splitting;
@@ -222,8 +221,7 @@ struct server {
 	uint32_t ngpus;
 	struct physical *physicals;
 	bool lanes[WORKER_LANES]; /* in use */
-	uint32_t making;	  /* physical communicators that workers are making */
-	bool window_turn;	  /* a communicator's workers may be registering a window */
+	uint64_t makings;	  /* so far */
 	struct staging *staging;  /* that device memory goes through; NULL: NCCL carries it */
 	uint64_t last_import;
 	uint64_t region_bytes;

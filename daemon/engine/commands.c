@@ -364,8 +364,11 @@ static void run_command(struct engine *e, const struct command *c)
 	case COMMAND_EPOCH_RELEASE:
 		device_release_inputs(e->comms[c->epoch_end.comm]);
 		break;
-	case COMMAND_WINDOW_TURN:
-		window_turn(e, e->comms[c->window.comm], c->window.epoch);
+	case COMMAND_MAKE:
+		making_add(e, c->making);
+		break;
+	case COMMAND_MAKE_NOT:
+		making_cancel(e, c->making_number);
 		break;
 	case COMMAND_EPOCH_DEAD:
 		device_epoch_dead(e, e->comms[c->epoch_end.comm]);

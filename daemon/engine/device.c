@@ -152,8 +152,7 @@ static void hold(struct engine *e)
 static bool any_held(const struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nvisited; i++)
-		if (e->visited[i]->comm->held == e->launch_round ||
-		    window_holds(e->visited[i]->comm))
+		if (e->visited[i]->comm->held == e->launch_round)
 			return true;
 	return false;
 }
@@ -376,16 +375,20 @@ static bool crosses(const struct engine *e)
 static void launch_ordered(struct engine *e)
 {
 	struct meeting *m;
+	const struct making *k;
 	uint32_t devices;
-	while ((m = sequence_next(e))) {
+	while (sequence_next(e, &m, &k)) {
+		bool room;
 		e->pass = e->visit + 1;
-		if (!collect(e, m->tasks[0]))
+		if (m && !collect(e, m->tasks[0]))
 			abort(); /* it was whole when it was wished for */
-		if (room_for(e, &devices) != ROOM_YES) {
+		room = m ? room_for(e, &devices) == ROOM_YES : making_launch(e, k);
+		if (!room) {
 			e->met_new = true;
 			return;
 		}
-		launch_visited(e);
+		if (m)
+			launch_visited(e);
 		sequence_launched(e);
 	}
 }
@@ -396,6 +399,7 @@ void device_launch(struct engine *e)
 	uint32_t devices, full = 0; /* bits */
 	e->met_new = false;
 	e->launch_round++;
+	makings_launch(e);
 	launch_ordered(e);
 	e->pass = e->visit + 1;
 	for (m = e->met; m; m = next) {

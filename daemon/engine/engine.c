@@ -260,7 +260,7 @@ static int sleep_ms(const struct engine *e)
 /* Is something waited for that a GPU writes? */
 static bool waits_for_gpus(const struct engine *e)
 {
-	return e->launched || e->staged || e->staged_inputs;
+	return e->launched || e->staged || e->staged_inputs || e->makings;
 }
 
 /* Of those who will not wake us: GPUs, and other nodes. */
@@ -415,6 +415,7 @@ static void engine_free(struct engine *e)
 		close(e->wake_fd);
 	if (e->epoll_fd >= 0)
 		close(e->epoll_fd);
+	makings_finish(e);
 	span_finish_all(e);
 	staged_finish_all(e);
 	deadlines_fini(&e->deadlines);

@@ -14,7 +14,8 @@ struct wish {
 	struct wish *prev, *next;
 	struct wish *prev_order, *next_order;
 	uint64_t number;
-	struct meeting *any; /* NULL: it is void, which the sequencer does not know yet */
+	struct meeting *any;   /* or */
+	struct making *making; /* else it is void, which the sequencer does not know yet */
 	bool ordered;
 	uint32_t n;
 	struct crossing at[];
@@ -29,6 +30,7 @@ static void wish_forget(struct engine *e, struct wish *w)
 	else
 		e->committed--;
 	DL_DELETE(e->wishes, w);
+	free(w->making);
 	free(w);
 }
 
@@ -96,12 +98,28 @@ void sequence_wish(struct engine *e, bool fits)
 	send_wish(e, w);
 }
 
+void sequence_wish_making(struct engine *e, struct making *k)
+{
+	struct wish *w = calloc(1, sizeof(*w) + sizeof(w->at[0]));
+	if (!w)
+		abort();
+	w->number = ++e->nwishes;
+	w->making = k;
+	w->n = 1;
+	w->at[0] = (struct crossing){
+		.span = k->serial, .key = {.part = CROSSING_MAKE}, .nparts = k->nnodes};
+	e->committed++;
+	DL_APPEND(e->wishes, w);
+	send_wish(e, w);
+}
+
 /* Other nodes have launched what this one has not: NCCL waits there, and must be broken off. */
 static void give_up_on(struct engine *e, const struct wish *w)
 {
 	for (uint32_t i = 0; i < w->n; i++) {
-		struct span *s;
-		HASH_FIND(hh, e->spans, &w->at[i].span, sizeof(s->id), s);
+		struct span *s = NULL;
+		if (w->at[i].key.part != CROSSING_MAKE)
+			HASH_FIND(hh, e->spans, &w->at[i].span, sizeof(s->id), s);
 		if (!s)
 			continue;
 		s->unled = true;
@@ -109,14 +127,9 @@ static void give_up_on(struct engine *e, const struct wish *w)
 	}
 }
 
-void sequence_void(struct engine *e, struct wish *w)
+/* It is void: the sequencer is to forget it, unless it is too late. */
+static void take_back(struct engine *e, struct wish *w)
 {
-	struct meeting *m;
-	DL_FOREACH (e->met, m)
-		if (m->wish == w)
-			m->wish = NULL;
-	e->met_new = true; /* the rest of it may be launched without */
-	w->any = NULL;
 	if (w->ordered) {
 		give_up_on(e, w);
 		wish_forget(e, w);
@@ -128,6 +141,30 @@ void sequence_void(struct engine *e, struct wish *w)
 		sequencer_unwish(e, to, w->number);
 	else
 		span_send_node(e, to, &h, NULL);
+}
+
+void sequence_void(struct engine *e, struct wish *w)
+{
+	struct meeting *m;
+	DL_FOREACH (e->met, m)
+		if (m->wish == w)
+			m->wish = NULL;
+	e->met_new = true; /* the rest of it may be launched without */
+	w->any = NULL;
+	take_back(e, w);
+}
+
+void sequence_cancel_making(struct engine *e, uint64_t number)
+{
+	struct wish *w;
+	DL_FOREACH (e->wishes, w)
+		if (w->making && w->making->number == number)
+			break;
+	if (!w)
+		return;
+	free(w->making);
+	w->making = NULL;
+	take_back(e, w);
 }
 
 static struct wish *find(struct engine *e, uint64_t number)
@@ -145,21 +182,23 @@ void sequence_be_told(struct engine *e, enum span_kind kind, uint64_t span, uint
 		HASH_FIND(hh, e->spans, &span, sizeof(span), s);
 		if (s)
 			s->closed = true;
-	} else if (w && kind == SPAN_LAUNCH && w->any) {
+	} else if (w && kind == SPAN_LAUNCH && (w->any || w->making)) {
 		e->committed--;
 		w->ordered = true;
 		DL_APPEND2(e->orders, w, prev_order, next_order);
 		e->met_new = true;
-	} else if (w && !w->any) {
+	} else if (w && !w->any && !w->making) {
 		if (kind == SPAN_LAUNCH)
 			give_up_on(e, w);
 		wish_forget(e, w);
 	}
 }
 
-struct meeting *sequence_next(const struct engine *e)
+bool sequence_next(const struct engine *e, struct meeting **m, const struct making **k)
 {
-	return e->orders ? e->orders->any : NULL;
+	*m = e->orders ? e->orders->any : NULL;
+	*k = e->orders ? e->orders->making : NULL;
+	return e->orders;
 }
 
 void sequence_launched(struct engine *e)

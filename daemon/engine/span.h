@@ -110,8 +110,10 @@ static inline bool junction_same_operation(const struct junction_key *a,
 }
 
 #define CROSSINGS_MAX 65536 /* of one wish */
+#define CROSSING_MAKE UINT64_MAX
 
-/* A junction whose tasks are to be launched; nparts nodes have wishes with it. */
+/* A junction whose tasks are to be launched; nparts nodes have wishes with it. Or, with CROSSING_MAKE
+ * as the key's part, a communicator that is to be made; then span is its serial. */
 struct crossing {
 	uint64_t span; /* 0: it is of this node alone */
 	struct junction_key key;
@@ -261,8 +263,12 @@ void stuck_hear(struct engine *e, struct span *s, uint32_t place, enum span_kind
 void sequence_wish(struct engine *e, bool fits);
 /* It cannot be any more: something of it ends before. */
 void sequence_void(struct engine *e, struct wish *w);
-/* What the sequencer has said is to be launched now, or NULL; and that it was. */
-struct meeting *sequence_next(const struct engine *e);
+/* Takes a communicator that several nodes are to make. */
+void sequence_wish_making(struct engine *e, struct making *k);
+/* If its turn has not come. */
+void sequence_cancel_making(struct engine *e, uint64_t number);
+/* What the sequencer has said is to be launched now, one of both; false: nothing. And that it was. */
+bool sequence_next(const struct engine *e, struct meeting **m, const struct making **k);
 void sequence_launched(struct engine *e);
 /* No wish of the span follows. */
 void sequence_leave(struct engine *e, struct span *s);

@@ -8,6 +8,7 @@
  *               end before they run; life.c: what these share; straight.c: past the queue
  *   plan.c      planned tasks, held until their group is whole
  *   device.c    tasks of GPUs, which their workers run
+ *   making.c    when their workers make a communicator
  *   window.c    small collectives of GPUs on lent memory: NCCL's symmetric windows; window_life.c
  *   staged.h    tasks of GPUs without NCCL, which are staged through host memory
  *   run.c       moving and reducing the bytes of tasks that met, in chunks: pool.c
@@ -291,6 +292,7 @@ struct engine {
 	struct meeting *met;   /* in the order in which they met */
 	struct comm *launched; /* with tasks that fly, or windows that come or go */
 	struct windows *windowed;
+	struct making *makings; /* of this node alone, whose turn has not come */
 	uint64_t lent;		 /* regions of that kind, ever */
 	uint32_t windows_failed; /* to be registered, since one was; with too many, none is */
 	bool cuda;	       /* there are GPUs */
@@ -449,18 +451,23 @@ bool device_has_room(const struct engine *e, const struct member *m);
 /* The next launch of a member: all zero but for its lane and seq. device_ring follows. */
 struct launch *device_next_launch(struct engine *e, struct member *m);
 
+/* making.c */
+/* Takes it. */
+void making_add(struct engine *e, struct making *k);
+void making_cancel(struct engine *e, uint64_t number);
+/* False: a queue has no room. device_ring follows. */
+bool making_launch(struct engine *e, const struct making *k);
+void makings_launch(struct engine *e);
+void makings_finish(struct engine *e);
+
 /* window.c */
 /* Tasks that met, by rank, are about to be launched: sets their windows. */
 void window_choose(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks);
 void window_land(const struct task *t);
 
 /* window_life.c */
-/* Nothing is to be launched for now. */
-bool window_holds(const struct comm *c);
 /* Lets windows come and go. flying: tasks are. True: it is not over. */
 bool window_step(struct engine *e, struct comm *c, bool flying);
-/* It may register, if it still is the same; c may be NULL. -> EVENT_WINDOW_OVER */
-void window_turn(struct engine *e, struct comm *c, uint32_t epoch);
 void window_region_gone(struct engine *e, const struct region *r);
 /* No collective of all members will come any more. */
 void window_leave(struct engine *e, struct comm *c);

@@ -5,10 +5,8 @@
  * communicator has used such allocations together a few times, and nothing of it flies, its
  * workers are asked to prepare a window, each by itself; if all could, to register it, each with
  * all others; and if all have, tasks use it from then on. What is asked goes through the workers'
- * queues, so that all have it at one place in the order of what is launched.
- *
- * A worker that registers waits for the others, as one does that makes a communicator, and the
- * supervisor asks for the latter by another way. So registering needs its permission: a turn.
+ * queues, so that all have it at one place in the order of what is launched: a worker that
+ * registers waits for the others.
  *
  * A window goes when one of its allocations does, or the epoch, or for one that is used more.
  */

@@ -37,10 +37,8 @@ struct windows {
 	uint64_t choices;
 	struct window *slots[WORKER_WINDOWS]; /* as the workers count them */
 	struct window *seen[WINDOWS_SEEN];
-	bool off;	  /* there will be no more */
-	bool waits;	  /* for its turn */
-	uint64_t turn_ns; /* since when it has it; 0: it has not */
-	uint8_t asked;	  /* LAUNCH_*, of all workers, and not done by all; 0: nothing */
+	bool off;      /* there will be no more */
+	uint8_t asked; /* LAUNCH_*, of all workers, and not done by all; 0: nothing */
 	uint32_t slot;
 	uint64_t seqs[]; /* by rank: of the launch */
 };

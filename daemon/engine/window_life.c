@@ -5,7 +5,6 @@
 
 #include "window.h"
 
-#define TURN_NS	 UINT64_C(2000000)    /* for what flies to land */
 #define LEAVE_NS UINT64_C(3000000000) /* for all that flies, before a window goes */
 
 /* ---- Asking the workers ---- */
@@ -58,14 +57,6 @@ static bool all_could(const struct engine *e, const struct windows *w)
 	return true;
 }
 
-static void end_turn(struct engine *e, struct windows *w)
-{
-	if (w)
-		w->turn_ns = 0;
-	e->met_new = true; /* what was held up meanwhile */
-	engine_event(e, &(struct event){.kind = EVENT_WINDOW_OVER});
-}
-
 void window_go(const struct engine *e, struct window *w)
 {
 	if (w->stage != LEAVING)
@@ -101,8 +92,6 @@ static void finish(struct engine *e, struct windows *w)
 	const bool good = all_could(e, w);
 	w->asked = 0;
 	if (what == LAUNCH_REGISTER)
-		end_turn(e, w);
-	if (what == LAUNCH_REGISTER)
 		e->windows_failed = good ? 0 : e->windows_failed + 1;
 	if (what == LAUNCH_REGISTER && !good)
 		leave_all(e, w); /* who knows what the others are worth */
@@ -121,15 +110,6 @@ static void finish(struct engine *e, struct windows *w)
 	count_ready(w);
 }
 
-static void ask_turn(struct engine *e, struct windows *w)
-{
-	if (w->waits)
-		return;
-	w->waits = true;
-	engine_event(e, &(struct event){.kind = EVENT_WINDOW_WANTED,
-					.window = {w->comm->slot, w->comm->epoch}});
-}
-
 static bool ask_next(struct engine *e, struct windows *w, enum stage stage, uint8_t what)
 {
 	for (uint32_t i = 0; i < WORKER_WINDOWS; i++)
@@ -140,26 +120,11 @@ static bool ask_next(struct engine *e, struct windows *w, enum stage stage, uint
 	return false;
 }
 
-static bool any_prepared(const struct windows *w)
-{
-	for (uint32_t i = 0; i < WORKER_WINDOWS; i++)
-		if (w->slots[i] && w->slots[i]->stage == PREPARED)
-			return true;
-	return false;
-}
-
 /* While nothing flies. False: there is nothing to be done. */
 static bool do_next(struct engine *e, struct windows *w)
 {
-	if (w->turn_ns && ask_next(e, w, PREPARED, LAUNCH_REGISTER))
-		return true;
-	if (w->turn_ns)
-		end_turn(e, w);
-	if (ask_next(e, w, LEAVING, LAUNCH_DROP) || ask_next(e, w, WANTED, LAUNCH_PREPARE))
-		return true;
-	if (any_prepared(w))
-		ask_turn(e, w);
-	return false;
+	return ask_next(e, w, PREPARED, LAUNCH_REGISTER) || ask_next(e, w, LEAVING, LAUNCH_DROP) ||
+	       ask_next(e, w, WANTED, LAUNCH_PREPARE);
 }
 
 /* While others fly, and may do so for long. */
@@ -181,9 +146,6 @@ bool window_step(struct engine *e, struct comm *c, bool flying)
 		return true;
 	if (w->asked)
 		finish(e, w);
-	/* What flies may wait for somebody's input, and others for the turn. */
-	if (flying && w->turn_ns && e->now - w->turn_ns > TURN_NS)
-		end_turn(e, w);
 	/* The driver may wait for all that flies. */
 	if (flying)
 		drop_overdue(e, w);
@@ -194,23 +156,6 @@ bool window_step(struct engine *e, struct comm *c, bool flying)
 	return false;
 }
 
-void window_turn(struct engine *e, struct comm *c, uint32_t epoch)
-{
-	struct windows *w = c && c->epoch == epoch ? c->windows : NULL;
-	if (!w) {
-		end_turn(e, NULL);
-		return;
-	}
-	w->waits = false;
-	w->turn_ns = e->now;
-	device_watch(e, c);
-}
-
-bool window_holds(const struct comm *c)
-{
-	return c->windows && c->windows->turn_ns;
-}
-
 /* ---- Ending ---- */
 
 void window_free(struct engine *e, struct comm *c)
@@ -218,8 +163,6 @@ void window_free(struct engine *e, struct comm *c)
 	struct windows *w = c->windows;
 	if (!w)
 		return;
-	if (w->turn_ns && !e->stop)
-		end_turn(e, w);
 	e->windows_failed += w->asked == LAUNCH_REGISTER; /* it never came to an end */
 	for (uint32_t i = 0; i < WORKER_WINDOWS; i++)
 		free(w->slots[i]);

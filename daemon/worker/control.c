@@ -67,12 +67,14 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 		make_id(m);
 		break;
 	case WORKER_COMM_INIT:
-		/* What was launched for the lane's last owner must not meet the new one. */
-		while (launch_next(w))
-			;
+		if (!lane_valid(m))
+			break;
+		lane_init_asked(w, m);
+		return;
+	case WORKER_COMM_CANCEL:
 		if (lane_valid(m))
-			lane_init(w, m);
-		break;
+			lane_init_cancel(w, m);
+		return;
 	case WORKER_COMM_ABORT:
 		if (lane_valid(m) && lane_abort(w, m))
 			return;

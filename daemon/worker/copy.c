@@ -15,7 +15,6 @@ bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size)
 {
 	struct stat st;
 	int least = 0, greatest = 0;
-	w->generation = atomic_load(&w->queue->generation);
 	if (fstat(WORKER_STAGING_FD, &st) || pinned > (uint64_t)st.st_size) {
 		snprintf(text, size, "there is no staging memory");
 		return false;

@@ -24,7 +24,7 @@ static ncclResult_t warm_up(struct worker *w, const struct lane *l)
 				  l->comm, l->stream);
 }
 
-void lane_init(struct worker *w, struct worker_message *m)
+static void make(struct worker *w, struct worker_message *m)
 {
 	struct lane *l = &w->lanes[m->comm.lane];
 	ncclUniqueId id;
@@ -82,6 +82,40 @@ void lane_init(struct worker *w, struct worker_message *m)
 		nccl.ncclCommAbort(l->comm);
 	cu.cuStreamDestroy(l->stream);
 	*l = (struct lane){0};
+}
+
+/* The queue says when: what the engine launches for several workers, all take in the same order,
+ * and NCCL's ranks wait for each other here as they do when they first connect. */
+void lane_init_asked(struct worker *w, const struct worker_message *m)
+{
+	w->inits[m->comm.lane] = (struct lane_init){m->comm.number, true, *m};
+}
+
+void lane_init_cancel(struct worker *w, const struct worker_message *m)
+{
+	struct lane_init *init = &w->inits[m->comm.lane];
+	if (!init->waits || init->number != m->comm.number)
+		return;
+	init->waits = false;
+	init->message.result = NCCLSVC_CANCELLED;
+	snprintf(init->message.text, sizeof(init->message.text), "%s",
+		 "another rank's part of it will not come");
+	worker_send(w, &init->message, -1);
+}
+
+bool lane_init_run(struct worker *w, const struct launch *l)
+{
+	struct lane_init *init = l->lane < WORKER_LANES ? &w->inits[l->lane] : NULL;
+	if (!init || l->generation != w->generation || w->orphan)
+		return true;
+	if (init->number < l->value)
+		return false;
+	if (!init->waits || init->number != l->value)
+		return true; /* cancelled */
+	init->waits = false;
+	make(w, &init->message);
+	worker_send(w, &init->message, -1);
+	return true;
 }
 
 static void abort_comm(struct worker *w, struct lane *l, uint32_t lane)

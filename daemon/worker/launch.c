@@ -295,10 +295,15 @@ bool launch_next(struct worker *w)
 		return false;
 	while (end < head && launch_at(w, end++)->flags & LAUNCH_MORE)
 		;
-	if (window_op(launch_at(w, w->tail)))
-		window_run(w, launch_at(w, w->tail));
-	else
+	const struct launch *first = launch_at(w, w->tail);
+	if (first->op == LAUNCH_INIT) {
+		if (!lane_init_run(w, first))
+			return false;
+	} else if (window_op(first)) {
+		window_run(w, first);
+	} else {
 		launch_group(w, w->tail, end);
+	}
 	w->tail = end;
 	atomic_store_explicit(&w->queue->tail, end, memory_order_release);
 	return true;

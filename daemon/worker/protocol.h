@@ -25,7 +25,8 @@ enum worker_kind {
 	WORKER_SPAN,	      /* region.bytes; answered with the address */
 	WORKER_REGION_CLOSE,  /* region */
 	WORKER_UNIQUE_ID,     /* answered with comm.id */
-	WORKER_COMM_INIT,     /* comm; answered */
+	WORKER_COMM_INIT,     /* comm; answered after its LAUNCH_INIT in the queue */
+	WORKER_COMM_CANCEL,   /* comm: lane and number; if that has not begun, it is answered */
 	WORKER_COMM_ABORT,    /* comm; answered */
 	WORKER_COMM_DESTROY,  /* comm */
 	WORKER_REDOP_ADD,     /* redop; answered with its number */
@@ -75,6 +76,7 @@ struct worker_message {
 			uint32_t lane;
 			int32_t nranks, rank;
 			uint32_t hopeless; /* of an abort: another rank's part will never come */
+			uint64_t number;   /* of an init: more than any before */
 			uint8_t id[NCCLSVC_ID_BYTES];
 		} comm;
 	};

@@ -8,7 +8,8 @@
  *
  * Where device memory is staged (transport = mpi), a worker has no NCCL, and two lanes: copies from
  * the GPU into pinned host memory, and copies back. What was written for a worker that is gone must
- * not reach the next one, so such launches name the generation that they are for.
+ * not reach the next one, so such launches name the generation that they are for, as does
+ * LAUNCH_INIT.
  */
 #ifndef WORKER_QUEUE_H
 #define WORKER_QUEUE_H
@@ -34,6 +35,10 @@ enum {
 	LAUNCH_DROP,	      /* registered or prepared */
 };
 
+/* Also alone: NCCL makes the lane's communicator, which the supervisor has told the worker about, or
+ * will in a moment; value: its number. Waits for the other workers'. */
+enum { LAUNCH_INIT = 239 };
+
 /* How a lane's last LAUNCH_PREPARE or LAUNCH_REGISTER ended. */
 enum { WINDOW_GOOD = 1, WINDOW_BAD };
 
@@ -50,7 +55,8 @@ struct launch {
 	uint8_t op, type, redop, flags;
 	uint8_t src_window, dst_window; /* 1 + that of the lane in which it lies; 0: in none */
 	/* A copy: blocks of count bytes, between src or dst and the staging memory. */
-	uint32_t blocks, generation;
+	uint32_t blocks;
+	uint32_t generation; /* also of LAUNCH_INIT */
 	uint64_t host; /* offset */
 	uint64_t stride, host_stride; /* from block to block */
 	uint8_t pad[20];

@@ -120,6 +120,7 @@ static CUresult map_queue(struct worker *w)
 	if (p == MAP_FAILED)
 		return CUDA_ERROR_MAP_FAILED;
 	w->queue = p;
+	w->generation = atomic_load(&w->queue->generation);
 	CUresult error =
 		cu.cuMemHostRegister(w->queue->lanes, sizeof(w->queue->lanes),
 				     CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);

@@ -64,6 +64,13 @@ struct lane {
 	} done[LANE_WRITES];
 };
 
+/* A communicator that is to be made on a lane. */
+struct lane_init {
+	uint64_t number; /* the supervisor's last; 0: none yet */
+	bool waits;	 /* for its LAUNCH_INIT */
+	struct worker_message message;
+};
+
 /* What lies behind an imported or lent address. */
 struct import {
 	CUdeviceptr address;
@@ -90,6 +97,7 @@ struct graph_timing {
 struct worker {
 	int sock, bell, queue_fd;
 	struct worker_queue *queue;
+	uint32_t generation;  /* this worker's, in the queue */
 	CUdeviceptr progress; /* queue->lanes as the GPU addresses them */
 	CUdevice device;
 	CUcontext context;
@@ -100,10 +108,10 @@ struct worker {
 	CUdeviceptr scratch; /* for what has no buffer of its own: barriers, warm-up */
 	struct session_timelines sessions[SVC_SESSIONS_MAX];
 	struct lane lanes[WORKER_LANES];
+	struct lane_init inits[WORKER_LANES];
 	/* Where device memory is staged; then there is no NCCL, and there are no lanes. */
 	char *staging; /* NULL: it is not */
 	uint64_t staging_bytes;
-	uint32_t generation;
 	struct {
 		CUstream stream;
 		uint64_t enqueued; /* seq of the last copy */
@@ -159,7 +167,11 @@ bool copy_next(struct worker *w);
 void copy_watch(struct worker *w);
 
 /* lane.c */
-void lane_init(struct worker *w, struct worker_message *m);
+/* Its LAUNCH_INIT makes it, or has come already. */
+void lane_init_asked(struct worker *w, const struct worker_message *m);
+void lane_init_cancel(struct worker *w, const struct worker_message *m);
+/* A LAUNCH_INIT's turn. False: the supervisor has not said yet what to make. */
+bool lane_init_run(struct worker *w, const struct launch *l);
 /* True: answered later, by lane_drain. */
 bool lane_abort(struct worker *w, const struct worker_message *m);
 void lane_destroy(struct worker *w, uint32_t lane);

@@ -50,8 +50,10 @@ struct pipe {
 	_Atomic uint64_t written, read;		  /* bytes */
 	uint64_t bytes;				  /* of the announced one */
 	int32_t type;
-	int32_t reserved;
+	atomic_int connected; /* PIPE_SENDER and PIPE_RECEIVER, who have called */
 };
+
+enum { PIPE_SENDER = 1, PIPE_RECEIVER = 2 };
 
 struct board {
 	uint64_t magic;
@@ -139,6 +141,9 @@ void windows_forget(struct ncclComm *c);
 /* nccl_collective.c, nccl_p2p.c: false when the launch is over */
 bool collective_run(struct launch *l, struct work *w);
 bool p2p_run(struct launch *l);
+/* As NCCL, whose first Send and Recv between two ranks wait for each other in the call itself. */
+void p2p_connect(const struct launch *l);
+ncclResult_t p2p_connected(const struct launch *l);
 
 /* nccl_group.c */
 ncclResult_t nccl_submit(struct ncclComm *c, CUstream stream, struct work *work);

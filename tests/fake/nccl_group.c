@@ -151,7 +151,13 @@ ncclResult_t nccl_submit(struct ncclComm *c, CUstream stream, struct work *work)
 		l = c->group; /* all in the first stream's launch */
 	*l->tail = work;
 	l->tail = &work->next;
-	return depth ? ncclSuccess : launch(l);
+	if (depth)
+		return ncclSuccess;
+	p2p_connect(l);
+	ncclResult_t error = p2p_connected(l);
+	if (error)
+		launch_drop(l);
+	return error ? error : launch(l);
 }
 
 ncclResult_t nccl_group_note(ncclResult_t error)
@@ -198,6 +204,10 @@ ncclResult_t ncclGroupEnd(void)
 	ncclResult_t error = joins_run();
 	if (!failed)
 		failed = error;
+	for (const struct ncclComm *c = comms; c && !failed; c = c->next_in_group)
+		p2p_connect(c->group);
+	for (const struct ncclComm *c = comms; c && !failed; c = c->next_in_group)
+		failed = p2p_connected(c->group);
 	while (comms) {
 		struct ncclComm *c = comms;
 		comms = c->next_in_group;

@@ -79,6 +79,45 @@ static bool receive_step(struct launch *l, struct work *w)
 	return n > 0;
 }
 
+/* NULL: of a collective, or with itself. */
+static struct pipe *pipe_of(const struct launch *l, const struct work *w, int *mine)
+{
+	const struct ncclComm *c = l->comm;
+	const bool send = w->call.kind == NCCLSVC_SEND;
+	*mine = send ? PIPE_SENDER : PIPE_RECEIVER;
+	if ((!send && w->call.kind != NCCLSVC_RECV) || w->call.root == c->rank)
+		return NULL;
+	return send ? board_pipe(c, c->rank, w->call.root) : board_pipe(c, w->call.root, c->rank);
+}
+
+void p2p_connect(const struct launch *l)
+{
+	int mine;
+	for (const struct work *w = l->works; w; w = w->next) {
+		struct pipe *p = pipe_of(l, w, &mine);
+		if (p && !(atomic_load(&p->connected) & mine))
+			atomic_fetch_or(&p->connected, mine);
+	}
+}
+
+ncclResult_t p2p_connected(const struct launch *l)
+{
+	int mine;
+	for (const struct work *w = l->works; w; w = w->next) {
+		const struct pipe *p = pipe_of(l, w, &mine);
+		const struct seat *peer = &l->comm->board->seats[w->call.root];
+		for (unsigned round = 0;
+		     p && atomic_load(&p->connected) != (PIPE_SENDER | PIPE_RECEIVER);) {
+			if (atomic_load(&peer->gone) ||
+			    fake_process_start(peer->pid) != peer->start)
+				return nccl_error(ncclRemoteError, "rank %d closed the connection",
+						  w->call.root);
+			fake_pause(&round);
+		}
+	}
+	return ncclSuccess;
+}
+
 bool p2p_run(struct launch *l)
 {
 	unsigned round = 0;

@@ -257,10 +257,10 @@ const struct launch *launch(uint32_t device, uint64_t i)
 	return &gpus[device].queue->launches[i & (WORKER_LAUNCHES - 1)];
 }
 
-void run_all(uint32_t device)
+void run_to(uint32_t device, uint64_t n)
 {
 	struct worker_queue *q = gpus[device].queue;
-	for (uint64_t i = gpus[device].seen; i < head(device); i++) {
+	for (uint64_t i = gpus[device].seen; i < n; i++) {
 		const struct launch *l = launch(device, i);
 		if (l->timeline)
 			atomic_store(&line(l->session, l->timeline)->done, l->value);
@@ -270,6 +270,11 @@ void run_all(uint32_t device)
 		gpus[device].seen++;
 	}
 	atomic_store(&q->tail, gpus[device].seen);
+}
+
+void run_all(uint32_t device)
+{
+	run_to(device, head(device));
 }
 
 void nothing_comes(void)

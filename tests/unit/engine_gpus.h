@@ -72,7 +72,8 @@ uint64_t head(uint32_t device);
 /* Waits until the device's queue has had n launches in all. */
 void launched(uint32_t device, uint64_t n);
 const struct launch *launch(uint32_t device, uint64_t i);
-/* The worker takes all, and its GPU is through with it. */
+/* The worker takes the first n launches ever, or all, and its GPU is through with them. */
+void run_to(uint32_t device, uint64_t n);
 void run_all(uint32_t device);
 void nothing_comes(void);
 

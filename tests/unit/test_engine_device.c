@@ -363,6 +363,75 @@ static void a_dead_trainers_input_is_there(void **state)
 	}
 }
 
+/* A communicator that the workers of devices 0 and 1 make, which are their 3rd and 5th. */
+static void make(uint64_t number)
+{
+	struct making *k = calloc(1, sizeof(*k) + 2 * sizeof(k->parts[0]));
+	assert_non_null(k);
+	*k = (struct making){.number = number, .lane = 7, .nnodes = 1, .nparts = 2};
+	k->parts[0].generation = 3;
+	k->parts[1].device = 1;
+	k->parts[1].generation = 5;
+	command((struct command){.kind = COMMAND_MAKE, .making = k});
+}
+
+static void check_made(uint32_t device, uint64_t i, uint64_t number)
+{
+	const struct launch *l = launch(device, i);
+	assert_int_equal(l->op, LAUNCH_INIT);
+	assert_int_equal(l->lane, 7);
+	assert_int_equal(l->value, number);
+	assert_int_equal(l->generation, device ? 5 : 3);
+	assert_int_equal(l->flags, 0);
+}
+
+static void both_sum(void)
+{
+	for (uint32_t i = 0; i < 2; i++)
+		submit_one(i, record(0, NCCLSVC_ALL_REDUCE, i));
+}
+
+/* Workers wait for each other there: all have it behind the same launches. */
+static void communicators_are_made_in_the_order_of_launches(void **state)
+{
+	(void)state;
+	add_trainer(0);
+	add_trainer(1);
+	START(0, 2, LIST(0, 1), LIST(0, 1));
+	both_sum();
+	launched(0, 1);
+	launched(1, 1);
+	make(42);
+	launched(0, 2);
+	launched(1, 2);
+	both_sum();
+	for (uint32_t i = 0; i < 2; i++) {
+		launched(i, 3);
+		check_made(i, 1, 42);
+		assert_int_equal(launch(i, 2)->op, NCCLSVC_ALL_REDUCE);
+	}
+	assert_int_equal(head(2), 0);
+}
+
+static void none_is_made_where_a_queue_is_full(void **state)
+{
+	(void)state;
+	_Atomic uint64_t *tail = &gpus[1].queue->tail;
+	atomic_store(tail, head(1) - WORKER_LAUNCHES);
+	make(1);
+	make(2);
+	nothing_comes();
+	command((struct command){.kind = COMMAND_MAKE_NOT, .making_number = 1});
+	command((struct command){.kind = COMMAND_MAKE_NOT, .making_number = 3}); /* unheard of */
+	nothing_comes();
+	atomic_store(tail, head(1));
+	for (uint32_t i = 0; i < 2; i++) {
+		launched(i, 1);
+		check_made(i, 0, 2);
+	}
+	nothing_comes();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -378,6 +447,8 @@ int main(void)
 		ENGINE_TEST(a_full_queue_holds_up_nobody_else),
 		ENGINE_TEST(what_can_never_be_launched_is_refused),
 		ENGINE_TEST(a_dead_trainers_input_is_there),
+		ENGINE_TEST(communicators_are_made_in_the_order_of_launches),
+		ENGINE_TEST(none_is_made_where_a_queue_is_full),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -173,6 +173,32 @@ static void closes_when_all_have_left(void **state)
 	assert_false(sequencer_awaited(&engine));
 }
 
+/* A communicator with the number of a span is no part of it. */
+static void makes_when_all_have_wished(void **state)
+{
+	const struct crossing make = {.span = 100, .key = {.part = CROSSING_MAKE}, .nparts = 2};
+	const uint32_t nodes[] = {1, 2};
+	(void)state;
+	sequencer_wish(&engine, 1, 1, false, &make, 1);
+	assert_false(sequencer_awaited(&engine));
+	wish_one(1, 2, 100, 0);
+	wish_one(2, 1, 100, 0);
+	says(2, SPAN_LAUNCH, 1);
+	says(1, SPAN_LAUNCH, 2);
+	sequencer_leave(&engine, 1, 100, nodes, 2);
+	sequencer_leave(&engine, 2, 100, nodes, 2);
+	says(1, SPAN_CLOSED, 100);
+	says(2, SPAN_CLOSED, 100);
+	sequencer_wish(&engine, 2, 2, false, &make, 1);
+	says(2, SPAN_LAUNCH, 2);
+	says(1, SPAN_LAUNCH, 1);
+	/* One that is not to be. */
+	sequencer_wish(&engine, 1, 3, false, &make, 1);
+	sequencer_unwish(&engine, 1, 3);
+	says(1, SPAN_UNWISHED, 3);
+	sequencer_wish(&engine, 2, 3, false, &make, 1);
+}
+
 static void does_not_wait_for_who_is_gone(void **state)
 {
 	const uint32_t nodes[] = {1, 2};
@@ -204,7 +230,7 @@ int main(void)
 		TEST(launches_when_all_have_wished), TEST(launches_what_hangs_together),
 		TEST(a_wish_may_come_in_parts),	     TEST(what_is_void_is_not_launched),
 		TEST(closes_when_all_have_left),     TEST(does_not_wait_for_who_is_gone),
-		TEST(the_lowest_that_lives_is_it),
+		TEST(makes_when_all_have_wished),    TEST(the_lowest_that_lives_is_it),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

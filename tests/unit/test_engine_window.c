@@ -73,11 +73,6 @@ static void no_event(void)
 	assert_false(engine->next_event(engine, &ev));
 }
 
-static void turn(void)
-{
-	command((struct command){.kind = COMMAND_WINDOW_TURN, .window = {0, 1}});
-}
-
 static void remove_region(uint32_t trainer, uint32_t region)
 {
 	command((struct command){
@@ -115,31 +110,29 @@ static void prepare(void)
 static void get_ready(void)
 {
 	prepare();
-	next_event(EVENT_WINDOW_WANTED);
-	turn();
 	both_asked(6, LAUNCH_REGISTER, 1);
 	run_both();
-	next_event(EVENT_WINDOW_OVER);
-	assert_int_equal(atomic_load(&boards[0][1].windows), 1);
+	/* When both have, and the engine has seen it. */
+	for (uint64_t until = now_ns() + WAIT_NS; !atomic_load(&boards[0][1].windows);)
+		assert_true(now_ns() < until);
 }
 
 static void a_window_comes_after_a_few_uses(void **state)
 {
 	(void)state;
 	prepare();
-	next_event(EVENT_WINDOW_WANTED);
-	nothing_comes(); /* without its turn */
-	both_submit(sum(LENT));
-	assert_int_equal(last(0)->src_window, 0);
-	turn();
-	both_asked(7, LAUNCH_REGISTER, 1);
-	/* Nobody is to wait for others on a worker that waits for others. */
+	both_asked(6, LAUNCH_REGISTER, 1);
+	/* Until all have, it is not used. */
 	uint64_t a = submit_one(0, sum(LENT)), b = submit_one(1, sum(LENT));
-	nothing_comes();
-	run_all(0);
-	nothing_comes();
-	run_all(1);
-	next_event(EVENT_WINDOW_OVER);
+	launched(0, 7);
+	launched(1, 7);
+	assert_int_equal(last(0)->src_window, 0);
+	assert_int_equal(last(1)->src_window, 0);
+	run_both();
+	ends(0, a, 0);
+	ends(1, b, 0);
+	a = submit_one(0, sum(LENT));
+	b = submit_one(1, sum(LENT));
 	for (uint32_t i = 0; i < 2; i++) {
 		launched(i, 8);
 		assert_int_equal(last(i)->op, NCCLSVC_ALL_REDUCE);
@@ -227,12 +220,9 @@ static void what_one_cannot_register_none_uses(void **state)
 {
 	(void)state;
 	prepare();
-	next_event(EVENT_WINDOW_WANTED);
 	gpus[1].says = WINDOW_BAD;
-	turn();
 	both_asked(6, LAUNCH_REGISTER, 1);
 	run_both();
-	next_event(EVENT_WINDOW_OVER);
 	both_asked(7, LAUNCH_DROP, 1);
 	run_both();
 	for (int i = 0; i < 8; i++)
@@ -242,35 +232,24 @@ static void what_one_cannot_register_none_uses(void **state)
 	no_event();
 }
 
-/* What flies may need the very worker that would wait. */
-static void a_turn_is_given_back_if_something_flies(void **state)
+static void nothing_is_registered_while_something_flies(void **state)
 {
 	(void)state;
-	prepare();
-	next_event(EVENT_WINDOW_WANTED);
+	begin();
+	for (int i = 0; i < 4; i++)
+		both_submit(sum(LENT));
+	both_asked(5, LAUNCH_PREPARE, 1);
 	submit_one(0, sum(LENT));
 	submit_one(1, sum(LENT));
 	launched(0, 6);
 	launched(1, 6);
-	turn();
-	next_event(EVENT_WINDOW_OVER);
-	assert_int_equal(head(0), 6);
-	run_both();
-	next_event(EVENT_WINDOW_WANTED);
-	turn();
+	run_to(0, 5);
+	run_to(1, 5);
+	nothing_comes();
+	run_all(0);
+	nothing_comes();
+	run_all(1);
 	both_asked(7, LAUNCH_REGISTER, 1);
-	run_both();
-	next_event(EVENT_WINDOW_OVER);
-}
-
-static void a_turn_of_nobody_is_over(void **state)
-{
-	(void)state;
-	begin();
-	turn();
-	next_event(EVENT_WINDOW_OVER);
-	command((struct command){.kind = COMMAND_WINDOW_TURN, .window = {5, 1}});
-	next_event(EVENT_WINDOW_OVER);
 }
 
 static void memory_that_goes_takes_its_window_along(void **state)
@@ -349,14 +328,11 @@ static void windows_of_a_dead_epoch_are_forgotten(void **state)
 {
 	(void)state;
 	prepare();
-	next_event(EVENT_WINDOW_WANTED);
-	turn();
 	both_asked(6, LAUNCH_REGISTER, 1);
 	run_all(0); /* the other one never does it */
 	end_epoch(0, NCCLSVC_WORKER_LOST, 1);
 	nothing_comes();
 	command((struct command){.kind = COMMAND_EPOCH_DEAD, .epoch_end = {.comm = 0}});
-	next_event(EVENT_WINDOW_OVER);
 	next_event(EVENT_EPOCH_GONE);
 	no_event();
 }
@@ -369,8 +345,7 @@ int main(void)
 		ENGINE_TEST(members_that_differ_use_no_windows),
 		ENGINE_TEST(what_one_cannot_prepare_none_registers),
 		ENGINE_TEST(what_one_cannot_register_none_uses),
-		ENGINE_TEST(a_turn_is_given_back_if_something_flies),
-		ENGINE_TEST(a_turn_of_nobody_is_over),
+		ENGINE_TEST(nothing_is_registered_while_something_flies),
 		ENGINE_TEST(memory_that_goes_takes_its_window_along),
 		ENGINE_TEST(a_window_does_not_wait_for_ever),
 		ENGINE_TEST(memory_that_goes_early_is_not_registered),

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * When workers make an NCCL communicator. They wait for each other then, each in its one thread; as
+ * they do when NCCL connects two of them for their first Send and Recv, or registers a window. Two
+ * workers that did two such things in different orders would wait for ever. So all go through the
+ * workers' queues, which are filled here; and with other nodes, in the sequencer's order. */
+#include <stdlib.h>
+#include <utlist.h>
+
+#include "span.h"
+#include "worker/queue.h"
+
+void making_add(struct engine *e, struct making *k)
+{
+	if (k->serial) {
+		sequence_wish_making(e, k);
+		return;
+	}
+	DL_APPEND(e->makings, k);
+	e->met_new = true;
+}
+
+bool making_launch(struct engine *e, const struct making *k)
+{
+	for (uint32_t i = 0; i < k->nparts; i++)
+		if (!device_room(&e->devices[k->parts[i].device], 1))
+			return false;
+	for (uint32_t i = 0; i < k->nparts; i++)
+		*device_next_slot(&e->devices[k->parts[i].device]) =
+			(struct launch){.op = LAUNCH_INIT,
+					.lane = k->lane,
+					.value = k->number,
+					.generation = k->parts[i].generation};
+	return true;
+}
+
+void makings_launch(struct engine *e)
+{
+	struct making *k, *next;
+	DL_FOREACH_SAFE (e->makings, k, next) {
+		if (!making_launch(e, k)) {
+			e->met_new = true; /* a queue is full; not for long */
+			continue;
+		}
+		DL_DELETE(e->makings, k);
+		free(k);
+	}
+}
+
+void making_cancel(struct engine *e, uint64_t number)
+{
+	struct making *k;
+	sequence_cancel_making(e, number);
+	DL_SEARCH_SCALAR(e->makings, k, number, number);
+	if (!k)
+		return;
+	DL_DELETE(e->makings, k);
+	free(k);
+}
+
+void makings_finish(struct engine *e)
+{
+	while (e->makings) {
+		struct making *k = e->makings;
+		DL_DELETE(e->makings, k);
+		free(k);
+	}
+}

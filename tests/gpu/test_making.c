@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Communicators that are made while others on the same GPUs connect. NCCL's ranks wait for each
+ * other in both, each in its worker's one thread. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "nodes.h"
+
+#define WORDS 1000
+#define PAIRS 8 /* communicators of each thread */
+
+/* To the neighbour and back: ranks 0 and 1, 2 and 3 are a pair. */
+static void swap(struct rank *r, ncclsvc_comm *comm, CUdeviceptr p)
+{
+	const int peer = r->rank ^ 1;
+	CHECK_CU(cu.cuMemsetD32Async(p, (unsigned)r->rank + 1, 2 * WORDS, r->stream));
+	CHECK_OK(ncclsvc_group_begin(r->session));
+	CHECK_OK(ncclsvc_send(at(p), WORDS, NCCLSVC_UINT32, peer, comm, NULL));
+	CHECK_OK(ncclsvc_recv(at(p + WORDS * 4), WORDS, NCCLSVC_UINT32, peer, comm, NULL));
+	CHECK_OK(ncclsvc_group_end(r->session));
+}
+
+static void check_swapped(struct rank *r, CUdeviceptr p)
+{
+	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
+	CHECK_OK(ncclsvc_wait_all(r->session, WAIT_MS));
+	gpu_check(p + WORDS * 4, (uint32_t)(r->rank ^ 1) + 1, WORDS, "the neighbour's words");
+}
+
+/* ---- One worker is late ---- */
+
+struct joiner {
+	struct rank *r;
+	ncclsvc_unique_id id;
+};
+
+static void *join_another(void *arg)
+{
+	const struct joiner *j = arg;
+	ncclsvc_comm *comm;
+	/* The session is known to the workers: no other request has to be answered before. */
+	CHECK_OK(ncclsvc_comm_join_device(j->r->session, &j->id, j->r->n, j->r->rank, j->r->gpu,
+					  WAIT_MS, &comm));
+	CHECK_OK(ncclsvc_comm_leave(comm));
+	return NULL;
+}
+
+/* While one worker is still busy with a sum, the others already make a communicator; then comes the
+ * first Send and Recv, before the late one has looked up. */
+static void late_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	pthread_t thread;
+	struct joiner j = {.r = &r, .id = c->id};
+	rank_open(&r, c);
+	j.id.bytes[5] ^= 1;
+	CHECK_CU(cu.cuMemAlloc(&p, 2 * WORDS * 4));
+	CHECK_CU(cu.cuMemsetD32Async(p, 0, WORDS, r.stream));
+	CHECK_OK(
+		ncclsvc_all_reduce(at(p), at(p), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM, r.comm, NULL));
+	sleep_ms(50);
+	CHECK_EQ(pthread_create(&thread, NULL, join_another, &j), 0);
+	sleep_ms(100);
+	stage("the first Send and Recv");
+	swap(&r, r.comm, p);
+	check_swapped(&r, p);
+	stage("waiting for the other communicator");
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+static void run_late(bool nodes)
+{
+	if (!setup.fake)
+		skip_test("needs a stand-in that takes its time");
+	setenv("NCCLSVC_FAKE_FAULTS", "call-slow:1:000000000001", 1); /* a GPU's UUID ends so */
+	if (nodes)
+		nodes_run(2, 1, late_rank, NULL);
+	else
+		crew_run(2, late_rank, NULL);
+	unsetenv("NCCLSVC_FAKE_FAULTS");
+}
+
+static void test_late(void)
+{
+	run_late(false);
+}
+
+static void test_late_nodes(void)
+{
+	run_late(true);
+}
+
+/* ---- A node goes before its part has begun ---- */
+
+enum word { READY = 1, GO };
+
+static void abandoned_rank(struct client *c)
+{
+	struct rank r;
+	ncclsvc_unique_id alone = c->id;
+	rank_prepare(&r, c, c->rank);
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
+	ncclsvc_result result =
+		ncclsvc_comm_join_device(r.session, &c->id, r.n, r.rank, r.gpu, WAIT_MS, &r.comm);
+	CHECK(result != NCCLSVC_OK);
+	if (r.rank)
+		return; /* its daemon is gone */
+	say(c, now_ns());
+	CHECK_EQ(result, NCCLSVC_PEER_GONE);
+	alone.bytes[5] ^= 1;
+	r.n = 1;
+	CHECK_OK(ncclsvc_comm_join_device(r.session, &alone, 1, 0, r.gpu, WAIT_MS, &r.comm));
+	rank_check_usable(&r);
+	rank_close(&r);
+}
+
+/* The other node's worker waits for its turn, which will not come, and need not be killed. */
+static void test_abandoned(void)
+{
+	struct nodes w;
+	struct client ranks[2];
+	nodes_start(&w, 2, 1);
+	nodes_clients(&w, ranks, abandoned_rank, NULL);
+	hear_all(ranks, 2, READY);
+	ncclsvc_session *session = session_open(&w.c.nodes[0]);
+	const int worker = device_info(session, 0).pid;
+	/* Rank 0's worker makes the id: until then, all wait. */
+	CHECK_EQ(kill(worker, SIGSTOP), 0);
+	say_all(ranks, 2, GO);
+	sleep_ms(300);
+	CHECK_EQ(kill(w.c.nodes[1].pid, SIGSTOP), 0);
+	CHECK_EQ(kill(worker, SIGCONT), 0);
+	sleep_ms(300);
+	uint64_t killed = now_ns();
+	cluster_kill(&w.c, 1);
+	uint64_t ms = (hear(&ranks[0]) - killed) / 1000000;
+	report("told after %llu ms", (unsigned long long)ms);
+	CHECK(ms <= limit_ms(2000));
+	crew_end(ranks, 2);
+	CHECK_EQ(device_info(session, 0).pid, worker);
+	ncclsvc_close(session);
+	nodes_stop(&w);
+}
+
+/* ---- Many at once ---- */
+
+struct maker {
+	struct client *c;
+	struct rank r;
+	uint8_t number;
+};
+
+/* Each communicator is used as soon as it is there, and kept, so that the next is a new one. */
+static void *make_and_swap(void *arg)
+{
+	struct maker *m = arg;
+	ncclsvc_comm *comms[PAIRS];
+	CUdeviceptr p;
+	rank_prepare(&m->r, m->c, m->c->rank);
+	CHECK_CU(cu.cuMemAlloc(&p, 2 * WORDS * 4));
+	for (uint8_t i = 0; i < PAIRS; i++) {
+		ncclsvc_unique_id id = m->c->id;
+		id.bytes[5] ^= (uint8_t)(1 + i * 2 + m->number);
+		CHECK_OK(ncclsvc_comm_join_device(m->r.session, &id, m->r.n, m->r.rank, m->r.gpu,
+						  WAIT_MS, &comms[i]));
+		swap(&m->r, comms[i], p);
+		if (i % 2)
+			check_swapped(&m->r, p);
+	}
+	check_swapped(&m->r, p);
+	for (int i = 0; i < PAIRS; i++)
+		CHECK_OK(ncclsvc_comm_leave(comms[i]));
+	CHECK_CU(cu.cuMemFree(p));
+	ncclsvc_close(m->r.session);
+	CHECK_CU(cu.cuStreamDestroy(m->r.stream));
+	return NULL;
+}
+
+static void many_rank(struct client *c)
+{
+	pthread_t threads[2];
+	struct maker makers[2] = {{.c = c, .number = 0}, {.c = c, .number = 1}};
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, make_and_swap, &makers[i]), 0);
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+}
+
+static void test_many(void)
+{
+	crew_run(crew_size() / 2 * 2, many_rank, NULL);
+}
+
+static void test_many_nodes_2(void)
+{
+	nodes_run(2, 1, many_rank, NULL);
+}
+
+static void test_many_nodes_4(void)
+{
+	nodes_run(2, 2, many_rank, NULL);
+}
+
+const struct gpu_test making_tests[] = {
+	{"making/late", test_late, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"making/late_nodes", test_late_nodes, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"making/abandoned", test_abandoned, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"making/many", test_many, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"making/many_nodes/2", test_many_nodes_2, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"making/many_nodes/4", test_many_nodes_4, 4, 120, TEST_QUICK | TEST_ONE_NODE},
+	{0},
+};
