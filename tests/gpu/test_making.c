@@ -108,8 +108,11 @@ static void abandoned_rank(struct client *c)
 	ncclsvc_result result =
 		ncclsvc_comm_join_device(r.session, &c->id, r.n, r.rank, r.gpu, WAIT_MS, &r.comm);
 	CHECK(result != NCCLSVC_OK);
-	if (r.rank)
-		return; /* its daemon is gone */
+	if (r.rank) { /* its daemon is gone */
+		ncclsvc_close(r.session);
+		CHECK_CU(cu.cuStreamDestroy(r.stream));
+		return;
+	}
 	say(c, now_ns());
 	CHECK_EQ(result, NCCLSVC_PEER_GONE);
 	alone.bytes[5] ^= 1;
