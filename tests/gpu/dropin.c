@@ -133,3 +133,28 @@ ncclResult_t dropin_settles(ncclComm_t comm)
 			check_failed(__FILE__, __LINE__, "the communicator is still in progress");
 	}
 }
+
+void seat_open(struct seat *s, int gpu)
+{
+	s->gpu = gpu;
+	gpu_use(gpu);
+	s->stream = gpu_stream();
+	CHECK_CU(cu.cuMemAlloc(&s->send, SEAT_BYTES));
+	CHECK_CU(cu.cuMemAlloc(&s->recv, SEAT_BYTES));
+}
+
+void seat_join(struct seat *s, struct client *c)
+{
+	seat_open(s, c->rank);
+	stage("ncclCommInitRank");
+	CHECK_NC(nc.ncclCommInitRank(&s->comm, c->nranks, dropin_id(c), c->rank));
+}
+
+void seat_close(struct seat *s)
+{
+	gpu_use(s->gpu);
+	CHECK_NC(nc.ncclCommDestroy(s->comm));
+	CHECK_CU(cu.cuMemFree(s->send));
+	CHECK_CU(cu.cuMemFree(s->recv));
+	CHECK_CU(cu.cuStreamDestroy(s->stream));
+}
