@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Members on several nodes that all wait for each other, on the host. On one node it is plain to
- * see (order.c); here, each node knows about its own members only, and messages may be under way.
+ * Members on several nodes that all wait for each other. On one node it is plain to see (order.c);
+ * here, each node knows about its own members only, and messages may be under way.
  *
  * A node all of whose members have waited for a while tells the span's first node, with how many
  * messages of the span it has sent and heard so far. When all have told that, and as many were
@@ -265,6 +265,6 @@ void stuck_look(struct engine *e)
 		return;
 	e->stuck_ns = e->now + STUCK_NS;
 	HASH_ITER (hh, e->spans, s, next)
-		if (s->comm->pending && !s->comm->cuda)
+		if (s->comm->pending)
 			look(e, s);
 }

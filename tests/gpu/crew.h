@@ -42,7 +42,7 @@ ncclsvc_device_info device_info(ncclsvc_session *session, int device);
 void workers_settle(const struct daemon *d);
 
 /* Ranks that work on one node or several. */
-client_main random_rank, values_rank, mismatch_rank, timeout_rank;
+client_main random_rank, values_rank, mismatch_rank, circle_rank, timeout_rank;
 
 /* Open fds of each worker. */
 struct worker_fds {

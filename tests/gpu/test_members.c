@@ -7,6 +7,8 @@
 
 #include "crew.h"
 
+#define WORDS 1000
+
 enum word { READY = 1, GO };
 
 /* ---- Mismatches ---- */
@@ -69,6 +71,51 @@ void mismatch_rank(struct client *c)
 static void test_mismatch(void)
 {
 	crew_run(crew_size(), mismatch_rank, NULL);
+}
+
+/* ---- Circles ---- */
+
+enum circle { SENDS_HEAD_TO_HEAD, SUM_AGAINST_RECVS, RING_OF_RECVS, CIRCLES };
+
+static ncclsvc_result submit_circle(struct rank *r, enum circle kind, CUdeviceptr p,
+				    ncclsvc_task *task)
+{
+	if (kind == SENDS_HEAD_TO_HEAD)
+		return ncclsvc_send(at(p), WORDS, NCCLSVC_UINT32, r->rank ^ 1, r->comm, task);
+	if (kind == RING_OF_RECVS)
+		return ncclsvc_recv(at(p), WORDS, NCCLSVC_UINT32, (r->rank + 1) % r->n, r->comm,
+				    task);
+	if (r->rank)
+		return ncclsvc_recv(at(p), WORDS, NCCLSVC_UINT32, 0, r->comm, task);
+	return ncclsvc_all_reduce(at(p), at(p), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm, task);
+}
+
+/* Each waits for another: all are told, and nobody's stream hangs. */
+void circle_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	rank_open(&r, c);
+	CHECK_CU(cu.cuMemAlloc(&p, WORDS * 4));
+	for (int round = 0; round < 3 * CIRCLES; round++) {
+		ncclsvc_task task;
+		stage("circle %d", round);
+		gpu_fill(p, 7, WORDS);
+		CHECK_OK(submit_circle(&r, (enum circle)(round % CIRCLES), p, &task));
+		wait_for(r.session, task, NCCLSVC_MISMATCH);
+		const unsigned field = status_of(r.session, task).field;
+		CHECK(field == NCCLSVC_FIELD_ORDER || field == NCCLSVC_FIELD_OP);
+		CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+		gpu_check(p, 7, WORDS, "what no task was to touch");
+		rank_check_usable(&r);
+	}
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+static void test_circle(void)
+{
+	crew_run(crew_size() / 2 * 2, circle_rank, NULL);
 }
 
 /* ---- Time-outs ---- */
@@ -343,6 +390,7 @@ static void test_pool(void)
 
 const struct gpu_test member_tests[] = {
 	{"members/mismatch", test_mismatch, 2, 60, TEST_QUICK},
+	{"members/circle", test_circle, 2, 60, TEST_QUICK},
 	{"members/timeout", test_timeout, 2, 60, TEST_QUICK},
 	{"members/same_gpu", test_same_gpu, 1, 60, 0},
 	{"members/host_and_gpu", test_host_and_gpu, 1, 60, 0},

@@ -38,6 +38,16 @@ static void test_mismatch_4(void)
 	nodes_run(2, 2, mismatch_rank, NULL);
 }
 
+static void test_circle_2(void)
+{
+	nodes_run(2, 1, circle_rank, NULL);
+}
+
+static void test_circle_4(void)
+{
+	nodes_run(2, 2, circle_rank, NULL);
+}
+
 static void run_timeout(int n, int each)
 {
 	struct nodes w;
@@ -491,6 +501,8 @@ const struct gpu_test node_tests[] = {
 	{"nodes/groups_nodes/4", test_groups_4_nodes, 4, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"nodes/mismatch/2", test_mismatch_2, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"nodes/mismatch/4", test_mismatch_4, 4, 60, TEST_ONE_NODE},
+	{"nodes/circle/2", test_circle_2, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"nodes/circle/4", test_circle_4, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"nodes/timeout/2", test_timeout_2, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"nodes/timeout/4", test_timeout_4, 4, 60, TEST_ONE_NODE},
 	{"nodes/pool/2", test_pool_2, 2, 60, TEST_QUICK | TEST_ONE_NODE},
