@@ -17,6 +17,7 @@
 #include "worker.h"
 
 #define GRAPH_TASKS 16			  /* of one group */
+#define GRAPH_BYTES ((size_t)32 << 20)	  /* of each: what lasts longer gains nothing */
 #define GRAPHS	    64			  /* of one lane */
 #define WAYS	    4			  /* places that a group may have */
 #define TRIAL	    8			  /* launches that are timed before there is a verdict */
@@ -49,7 +50,7 @@ struct graph {
 	unsigned ntook;		/* launches of this way that were timed */
 	unsigned enough;	/* for a verdict */
 	uint32_t took[ROUND];	/* ns */
-	uint32_t direct;	/* what all calls kept to at best; 0: not known */
+	uint32_t direct;	/* the best median of those that were called; 0: not known */
 };
 
 struct lane_graphs {
@@ -103,7 +104,8 @@ static bool describe(const struct worker *w, uint64_t begin, uint64_t end, struc
 					 .redop = l->redop,
 					 .windows =
 						 (uint8_t)(!!l->src_window << 1 | !!l->dst_window)};
-		if (l->lane != first->lane || !launch_usable(w, l) ||
+		if (l->lane != first->lane || !launch_usable(w, l) || l->count > GRAPH_BYTES ||
+		    l->count * svc_type_size(l->type) > GRAPH_BYTES ||
 		    (svc_op_reduces(l->op) && l->redop >= SVC_REDOP_MADE) ||
 		    !window_address(&w->lanes[l->lane], l->src_window, &t->src) ||
 		    !window_address(&w->lanes[l->lane], l->dst_window, &t->dst))
@@ -217,32 +219,41 @@ static uint64_t after(uint64_t now, uint64_t keep)
 	return ((now + keep / 2) / keep + 1) * keep;
 }
 
+/* So long that all ranks, whose launches are of one age but for a few, find the same moment. */
+static uint64_t common(uint64_t took)
+{
+	uint64_t keep = KEEP_MIN_NS;
+	while (keep < ROUND * took && keep < KEEP_MAX_NS)
+		keep *= 2;
+	return keep;
+}
+
 static uint64_t longer(uint64_t keep)
 {
 	return keep < KEEP_MIN_NS ? KEEP_MIN_NS : keep < KEEP_MAX_NS ? 2 * keep : keep;
 }
 
 /* Enough of the present way has been seen. What is slow is so most of the time, not always; and
- * one that waited for a late rank says nothing. So a graph's median counts, and it is slower if
- * that is more than any of the calls took: by chance alone that is rare. */
+ * one that waited for a late rank says nothing: so medians count. By chance alone they seldom
+ * differ by an eighth, and late graphs do by more. */
 static void judge(struct worker *w, struct graph *g, uint64_t now)
 {
 	qsort(g->took, g->ntook, sizeof(g->took[0]), by_size);
+	const uint32_t took = g->took[(g->ntook - 1) / 2];
 	if (!g->on) {
 		/* At best: of late, calls may have waited for another rank's graph. What cannot be
 		 * reached any more is forgotten slowly. */
-		const uint32_t most = g->took[g->ntook - 1];
 		g->direct += g->direct / 64;
-		g->direct = g->direct && g->direct < most ? g->direct : most;
+		g->direct = g->direct && g->direct < took ? g->direct : took;
 		if (!g->rounds++ && g->until_ns <= now)
 			g->until_ns = after(now, SOON_NS);
 		g->ntook = 0;
 		return;
 	}
-	const uint32_t took = g->took[(g->ntook - 1) / 2];
-	if (took <= g->direct) {
+	if (took <= g->direct + g->direct / 8) {
 		g->off_ns /= 2;
-		g->rounds++;
+		if (++g->rounds == ROUNDS_ON && g->until_ns <= now)
+			g->until_ns = after(now, common(took));
 		g->ntook = 0;
 		g->enough = ROUND;
 		return;
@@ -252,7 +263,7 @@ static void judge(struct worker *w, struct graph *g, uint64_t now)
 		  g->direct / 1000);
 	g->on_ns = 0;
 	g->off_ns = longer(g->off_ns);
-	change(w, g, false, after(now, g->off_ns));
+	change(w, g, false, after(now, g->off_ns > common(took) ? g->off_ns : common(took)));
 }
 
 static void choose(struct worker *w, struct graph *g, uint64_t now)

@@ -186,7 +186,7 @@ static void steady_rank(struct client *c)
 	CHECK_CU(cu.cuMemAlloc(&p, 2 * WORDS * 4));
 	/* The ranks' graphs are not of one age: some begin with another buffer. */
 	for (unsigned k = 1; k <= STEADY; k++) {
-		const CUdeviceptr q = k <= 5 * (unsigned)r.rank ? p + WORDS * 4 : p;
+		const CUdeviceptr q = k <= 5 * (unsigned)(r.rank % 2) ? p + WORDS * 4 : p;
 		sum_once(&r, q, q, k);
 	}
 	CHECK_CU(cu.cuMemFree(p));
