@@ -421,13 +421,14 @@ static void give_up_collective(struct engine *e, struct comm *c, const ncclsvc_s
 		order_end_collective(e, c, st);
 }
 
-void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st, bool collective)
+void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st,
+		      uint64_t collectives)
 {
 	struct junction *j, *next;
 	HASH_ITER (hh, c->span->junctions, j, next)
 		if (j->key.a >= 0 && !j->verdicts[j->mine].said)
 			junction_say_failed(e, j, st);
-	if (collective)
+	for (uint64_t seq = c->collectives; seq < collectives && !c->ended; seq++)
 		give_up_collective(e, c, st);
 }
 

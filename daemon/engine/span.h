@@ -309,9 +309,10 @@ void junction_post_collective(struct engine *e, struct comm *c);
 void junction_post_p2p(struct engine *e, struct task *t);
 /* The current collective cannot run, for this node's reasons. */
 void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
-/* Members of all nodes wait for each other: this node fails what others have begun, the current
- * collective too if some have. */
-void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st, bool collective);
+/* Members of all nodes wait for each other: this node fails what others have begun, until so many
+ * collectives are over. */
+void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st,
+		      uint64_t collectives);
 /* The current collective is over already, as others have decided: haunt it. */
 void junction_look(struct engine *e, struct comm *c);
 /* True if this node has spoken about the current collective. */

@@ -187,14 +187,16 @@ static void tell(struct engine *e, struct span *s, uint32_t round)
 static void break_circle(struct engine *e, struct span *s, const ncclsvc_status *why)
 {
 	struct comm *c = s->comm;
-	junction_give_up(e, c, why, c->collectives < why->number);
+	junction_give_up(e, c, why, why->number);
 	for (uint32_t i = 0; i < span_local_count(s); i++) {
 		struct task *t, *next;
 		DL_FOREACH_SAFE (c->members[span_locals(s)[i]].queue, t, next) {
 			ncclsvc_status st = *why;
 			if (t->place < AT_HEAD)
 				break;
-			if (t->place == POSTED && svc_op_is_p2p(t->record.op))
+			/* Nobody else knows of it. */
+			if (t->place == AT_HEAD ||
+			    (t->place == POSTED && svc_op_is_p2p(t->record.op)))
 				order_end_task(e, t, &st);
 			else
 				order_fail(e, t, &st);

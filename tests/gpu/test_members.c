@@ -75,19 +75,23 @@ static void test_mismatch(void)
 
 /* ---- Circles ---- */
 
-enum circle { SENDS_HEAD_TO_HEAD, SUM_AGAINST_RECVS, RING_OF_RECVS, CIRCLES };
+enum circle { SENDS_HEAD_TO_HEAD, SUMS_AGAINST_RECVS, RING_OF_RECVS, CIRCLES };
 
 static ncclsvc_result submit_circle(struct rank *r, enum circle kind, CUdeviceptr p,
 				    ncclsvc_task *task)
 {
-	if (kind == SENDS_HEAD_TO_HEAD)
+	if (kind == SENDS_HEAD_TO_HEAD && r->n % 2 == 0)
 		return ncclsvc_send(at(p), WORDS, NCCLSVC_UINT32, r->rank ^ 1, r->comm, task);
-	if (kind == RING_OF_RECVS)
+	if (kind != SUMS_AGAINST_RECVS)
 		return ncclsvc_recv(at(p), WORDS, NCCLSVC_UINT32, (r->rank + 1) % r->n, r->comm,
 				    task);
 	if (r->rank)
 		return ncclsvc_recv(at(p), WORDS, NCCLSVC_UINT32, 0, r->comm, task);
-	return ncclsvc_all_reduce(at(p), at(p), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm, task);
+	CHECK_OK(ncclsvc_group_begin(r->session));
+	for (int i = 0; i < 2; i++)
+		CHECK_OK(ncclsvc_all_reduce(at(p), at(p), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM,
+					    r->comm, task));
+	return ncclsvc_group_end(r->session);
 }
 
 /* Each waits for another: all are told, and nobody's stream hangs. */

@@ -43,6 +43,11 @@ static void test_circle_2(void)
 	nodes_run(2, 1, circle_rank, NULL);
 }
 
+static void test_circle_3(void)
+{
+	nodes_run(3, 1, circle_rank, NULL);
+}
+
 static void test_circle_4(void)
 {
 	nodes_run(2, 2, circle_rank, NULL);
@@ -502,6 +507,7 @@ const struct gpu_test node_tests[] = {
 	{"nodes/mismatch/2", test_mismatch_2, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"nodes/mismatch/4", test_mismatch_4, 4, 60, TEST_ONE_NODE},
 	{"nodes/circle/2", test_circle_2, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"nodes/circle/3", test_circle_3, 3, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"nodes/circle/4", test_circle_4, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"nodes/timeout/2", test_timeout_2, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"nodes/timeout/4", test_timeout_4, 4, 60, TEST_ONE_NODE},

@@ -248,12 +248,16 @@ static void crossed(struct client *me)
 	ncclsvc_comm *comm = comm_join(me, s);
 	int32_t *v = shared(s, 64);
 	ncclsvc_task task;
-	for (int round = 0; round < 3; round++) {
-		if (me->rank == 0)
+	for (int round = 0; round < 4; round++) {
+		/* A group's second one, which no other node has heard of, must not meet what
+		 * follows. */
+		CHECK_OK(ncclsvc_group_begin(s));
+		for (int i = 0; i <= round % 2 && me->rank == 0; i++)
 			CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm,
 						    &task));
-		else
+		if (me->rank)
 			CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 0, comm, &task));
+		CHECK_OK(ncclsvc_group_end(s));
 		wait_for(s, task, NCCLSVC_MISMATCH);
 		unsigned field = status_of(s, task).field;
 		CHECK(field == NCCLSVC_FIELD_OP || field == NCCLSVC_FIELD_ORDER);
