@@ -51,7 +51,7 @@ enum command_kind {
 	COMMAND_PLAN_DROP,	/* of one member; -> EVENT_PLAN_DROPPED */
 	COMMAND_NODE_LOST,	/* another node's daemon is gone */
 	COMMAND_EPOCH_DEAD, /* after EPOCH_END: what still runs on GPUs was broken off */
-	COMMAND_MAKE,	     /* workers were told of a communicator: now it is to be their turn */
+	COMMAND_MAKE,	     /* workers are told of a communicator: it is to be their turn */
 	COMMAND_MAKE_NOT,    /* if it was not yet */
 	COMMAND_STAGING, /* memory that device memory is staged through: for good, before any epoch */
 	COMMAND_DEVICE_WORKER, /* a GPU whose memory is staged has a worker, or has lost it */

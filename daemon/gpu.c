@@ -131,7 +131,8 @@ void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 				  .key = keyed.key,
 				  .asked_ns = server_now(),
 				  .within_ns = within_ns,
-				  .in_order = m->kind != WORKER_COMM_ABORT};
+				  .in_order = m->kind != WORKER_COMM_ABORT,
+				  .patient = m->kind == WORKER_COMM_INIT};
 	DL_APPEND(g->calls, call);
 	if (uv_timer_get_repeat(&g->timer) > TICK_MS)
 		start_ticking(g);
@@ -374,7 +375,7 @@ static void ping(struct gpu *g, uint64_t now)
 {
 	struct gpu_call *call;
 	DL_FOREACH (g->calls, call)
-		if (call->in_order)
+		if (call->in_order && !call->patient)
 			return;
 	if (now - g->heard_ns >= ping_pause(g))
 		gpu_ask(g, &(struct worker_message){.kind = WORKER_PING}, -1, on_pong, NULL,

@@ -3,7 +3,7 @@
  * The supervisor's side of the GPUs: their workers (gpu.c), physical NCCL communicators
  * (gpu_comm.c; gpu_nodes.c: across nodes) or what does without (gpu_staged.c), and trainers' memory
  * there (gpu_memory.c). No CUDA here: workers are asked by
- * message, and answer in order.
+ * message.
  */
 #ifndef DAEMON_GPU_H
 #define DAEMON_GPU_H
@@ -25,7 +25,8 @@ struct gpu_call {
 	gpu_done *done;
 	void *arg;
 	uint64_t key, asked_ns, within_ns;
-	bool in_order; /* answered after all that was asked before it */
+	bool in_order; /* answered after all in order that was asked before it */
+	bool patient;  /* the queue says when: that it is not answered says nothing of the worker */
 };
 
 /* A message that the socket did not take at once. */
@@ -131,8 +132,8 @@ void physical_init(struct physical *p);
 void physical_doom(struct physical *p, int result, const char *why);
 /* Says with each GPU how many it has. */
 void physical_recount(struct server *s);
-/* Its worker makes a communicator that is not to be, for another node's part of it has failed: it
- * may have to be killed. */
+/* Its worker makes a communicator that is not to be, for another's part of it has failed: it may
+ * have to be killed. */
 bool physical_stuck(const struct gpu *g);
 /* Nobody uses it: it goes in good order. */
 void physical_destroy(struct physical *p);

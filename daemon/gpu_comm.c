@@ -93,7 +93,6 @@ static void settle(struct physical *p)
 	struct communicator *m = p->user;
 	if (p->bad) {
 		struct server *s = p->server;
-		const bool across = p->serial;
 		char text[SVC_TEXT_BYTES];
 		snprintf(text, sizeof(text), "%s", p->text);
 		if (m)
@@ -103,8 +102,7 @@ static void settle(struct physical *p)
 		physical_abort(p, NULL);
 		if (m)
 			comm_physical_ready(m, result, text);
-		if (across) /* others may have waited for this to be over */
-			comm_gpu_ready(s);
+		comm_gpu_ready(s); /* others may have waited for this to be over */
 		return;
 	}
 	p->ready = true;
@@ -140,10 +138,8 @@ static void on_made(struct gpu *g, void *arg, const struct worker_message *answe
 		note_failure(p, g, answer);
 	if (!p->waiting)
 		settle(p);
-	else if (p->bad && p->serial)
-		hurry(p); /* the other nodes' workers, too */
 	else if (p->bad)
-		cancel_init(p);
+		hurry(p); /* the other nodes' workers, too */
 }
 
 static void on_id(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
@@ -182,16 +178,17 @@ static struct making *making_of(const struct physical *p)
 void physical_init(struct physical *p)
 {
 	struct server *s = p->server;
-	for (uint32_t k = 0; k < p->n; k++)
+	const uint32_t n = p->n; /* the last answer may come at once, and end p */
+	for (uint32_t k = 0; k < n; k++)
 		if (gpu_of(p, k)->sock < 0) {
 			note_failure(p, gpu_of(p, k), NULL);
 			settle(p);
 			return;
 		}
-	p->waiting = p->n;
+	p->waiting = n;
 	p->number = ++s->makings;
 	server_command(s, &(struct command){.kind = COMMAND_MAKE, .making = making_of(p)});
-	for (uint32_t k = 0; k < p->n; k++) {
+	for (uint32_t k = 0; k < n; k++) {
 		struct worker_message m = {.kind = WORKER_COMM_INIT,
 					   .comm = {.lane = p->lane,
 						    .nranks = (int32_t)p->nranks,

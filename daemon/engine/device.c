@@ -480,7 +480,6 @@ static void show_inputs(struct engine *e)
 bool device_poll(struct engine *e)
 {
 	bool any = false;
-	const bool met_new = e->met_new;
 	if (e->now - e->shown_ns > SHOW_NS)
 		show_inputs(e);
 	struct comm *c, *next;
@@ -509,8 +508,7 @@ bool device_poll(struct engine *e)
 		if (!window_step(e, c, left) && !left)
 			stop_watching(e, c);
 	}
-	/* A window may have held something up. */
-	return any || e->met_new != met_new;
+	return any;
 }
 
 void device_drop_met(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)

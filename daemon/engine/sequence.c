@@ -223,7 +223,7 @@ bool sequence_closed(const struct engine *e, const struct span *s)
 	const struct wish *w;
 	DL_FOREACH2(e->orders, w, next_order)
 	for (uint32_t i = 0; i < w->n; i++)
-		if (w->at[i].span == s->id)
+		if (w->at[i].span == s->id && w->at[i].key.part != CROSSING_MAKE)
 			return false; /* others launch it, and so will this node */
 	return s->closed;
 }

@@ -84,23 +84,35 @@ static void make(struct worker *w, struct worker_message *m)
 	*l = (struct lane){0};
 }
 
+static void answer_cancelled(struct worker *w, const struct worker_message *asked)
+{
+	struct worker_message m = *asked;
+	m.result = NCCLSVC_CANCELLED;
+	snprintf(m.text, sizeof(m.text), "another rank's part of it will not come");
+	worker_send(w, &m, -1);
+}
+
 /* The queue says when: what the engine launches for several workers, all take in the same order,
  * and NCCL's ranks wait for each other here as they do when they first connect. */
 void lane_init_asked(struct worker *w, const struct worker_message *m)
 {
-	w->inits[m->comm.lane] = (struct lane_init){m->comm.number, true, *m};
+	struct lane_init *init = &w->inits[m->comm.lane];
+	if (m->comm.number > init->number)
+		*init = (struct lane_init){m->comm.number, true, *m};
+	else
+		answer_cancelled(w, m);
 }
 
 void lane_init_cancel(struct worker *w, const struct worker_message *m)
 {
 	struct lane_init *init = &w->inits[m->comm.lane];
-	if (!init->waits || init->number != m->comm.number)
+	const bool waits = init->waits && init->number == m->comm.number;
+	if (init->number > m->comm.number)
 		return;
+	init->number = m->comm.number; /* also if it could not be asked for */
 	init->waits = false;
-	init->message.result = NCCLSVC_CANCELLED;
-	snprintf(init->message.text, sizeof(init->message.text), "%s",
-		 "another rank's part of it will not come");
-	worker_send(w, &init->message, -1);
+	if (waits)
+		answer_cancelled(w, &init->message);
 }
 
 bool lane_init_run(struct worker *w, const struct launch *l)
@@ -112,71 +124,12 @@ bool lane_init_run(struct worker *w, const struct launch *l)
 		return false;
 	if (!init->waits || init->number != l->value)
 		return true; /* cancelled */
+	if (w->lanes[l->lane].draining)
+		return false; /* its last owner's is still being destroyed */
 	init->waits = false;
 	make(w, &init->message);
 	worker_send(w, &init->message, -1);
 	return true;
-}
-
-static void abort_comm(struct worker *w, struct lane *l, uint32_t lane)
-{
-	uint64_t start = worker_clock();
-	graphs_drop(w, l); /* NCCL waits until nobody holds one */
-	ncclResult_t result = nccl.ncclCommAbort(l->comm);
-	log_info("lane %u: aborted in %llu ms%s%s", lane,
-		 (unsigned long long)(worker_clock() - start) / 1000000, result ? ": " : "",
-		 result ? nccl.ncclGetErrorString(result) : "");
-	l->comm = NULL;
-}
-
-bool lane_abort(struct worker *w, const struct worker_message *m)
-{
-	struct lane *l = &w->lanes[m->comm.lane];
-	if (!l->comm)
-		return false;
-	l->draining = true;
-	l->abort_key = m->key;
-	/* No abort reaches a symmetric kernel. What has all its ranks ends by itself, if only when
-	 * somebody's input is there. Else ncclCommAbort would not return, and we would be killed.
-	 */
-	if (m->comm.hopeless && window_stuck(w, m->comm.lane))
-		worker_die(w, "a symmetric kernel waits for a rank that is lost");
-	else if (!window_pending(w, m->comm.lane))
-		abort_comm(w, l, m->comm.lane);
-	return true;
-}
-
-/* Writes behind the aborted kernels may wait for somebody's input: as long as they are there, a
- * timeline can still be set back to what they say. */
-void lane_drain(struct worker *w, uint32_t lane)
-{
-	struct lane *l = &w->lanes[lane];
-	struct worker_message m = {
-		.kind = WORKER_COMM_ABORT, .key = l->abort_key, .comm.lane = lane};
-	if (l->comm && !window_pending(w, lane))
-		abort_comm(w, l, lane);
-	CUresult error = cu.cuStreamQuery(l->stream);
-	if (l->comm || error == CUDA_ERROR_NOT_READY)
-		return;
-	worker_bad(w, error, "an aborted communicator's stream");
-	windows_drop(w, l);
-	cu.cuStreamDestroy(l->stream);
-	*l = (struct lane){0};
-	worker_send(w, &m, -1);
-}
-
-void lane_destroy(struct worker *w, uint32_t lane)
-{
-	struct lane *l = &w->lanes[lane];
-	if (!l->comm)
-		return;
-	graphs_drop(w, l);
-	windows_drop(w, l);
-	ncclResult_t result = nccl.ncclCommDestroy(l->comm);
-	if (result)
-		log_warning("a communicator's end: %s", nccl.ncclGetErrorString(result));
-	cu.cuStreamDestroy(l->stream);
-	*l = (struct lane){0};
 }
 
 void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t result)

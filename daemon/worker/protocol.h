@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the supervisor and a worker say to each other over their socketpair: one datagram, one
- * struct, at most one fd. Requests are answered in order, with the same kind and key. */
+ * struct, at most one fd. Requests are answered in order, but those whose time the queue tells, with
+ * the same kind and key. */
 #ifndef WORKER_PROTOCOL_H
 #define WORKER_PROTOCOL_H
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A worker: the process that owns one GPU's context, its NCCL communicators, and what it imported
- * of trainers' memory. One thread does everything, for NCCL wants one launcher for each GPU.
+ * of trainers' memory. One thread does everything but to end communicators, for NCCL wants one
+ * launcher for each GPU.
  *
  *   worker.c   start, loop and sleep; control.c: the supervisor's requests
  *   launch.c   from the queue to NCCL, in the order of the queue; graph.c: as CUDA graphs
  *   copy.c     the same without NCCL, where device memory is staged
- *   lane.c, redop.c   communicators; window.c: lent memory in NCCL's symmetric windows
+ *   lane.c, ending.c, redop.c   communicators; window.c: lent memory in NCCL's symmetric windows
  *   import.c, span.c  memory; probe.c: which GPUs there are
  */
 #ifndef WORKER_WORKER_H
@@ -48,7 +49,9 @@ struct lane {
 	int32_t nranks, rank;
 	uint64_t enqueued; /* seq of the last launch */
 	bool failed;
-	bool draining; /* aborted, or soon; what its stream still holds has to end first */
+	bool draining; /* it ends; what its stream still holds has to end first */
+	bool destroyed; /* not aborted: nobody waits for an answer */
+	struct lane_ending *ending; /* NCCL is at it; NULL: not yet, or it is over */
 	uint64_t abort_key;
 	struct made_redop redops[SVC_REDOPS_MADE];
 	struct lane_window windows[WORKER_WINDOWS];
@@ -172,12 +175,15 @@ void lane_init_asked(struct worker *w, const struct worker_message *m);
 void lane_init_cancel(struct worker *w, const struct worker_message *m);
 /* A LAUNCH_INIT's turn. False: the supervisor has not said yet what to make. */
 bool lane_init_run(struct worker *w, const struct launch *l);
+void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t result);
+
+/* ending.c */
 /* True: answered later, by lane_drain. */
 bool lane_abort(struct worker *w, const struct worker_message *m);
+/* In good order. */
 void lane_destroy(struct worker *w, uint32_t lane);
-/* Answers the abort once the stream has ended. */
+/* Of one that ends, from time to time. Answers the abort once the stream has ended. */
 void lane_drain(struct worker *w, uint32_t lane);
-void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t result);
 
 /* redop.c */
 void redop_add(struct worker *w, struct worker_message *m);

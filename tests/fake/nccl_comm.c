@@ -319,9 +319,25 @@ static void await_graphs(struct ncclComm *c)
 		fake_pause(&round);
 }
 
+/* The last rank of a process waits for the other processes', as the real one does on one node,
+ * whether it ends or aborts. */
+static void await_others(const struct ncclComm *c)
+{
+	const struct seat *seats = c->board->seats;
+	unsigned round = 0;
+	for (int r = 0; r < c->nranks; r++)
+		if (seats[r].pid == getpid() && !atomic_load(&seats[r].gone))
+			return;
+	for (int r = 0; r < c->nranks; r++)
+		while (!atomic_load(&seats[r].gone) &&
+		       fake_process_start(seats[r].pid) == seats[r].start)
+			fake_pause(&round);
+}
+
 static void comm_free(struct ncclComm *c)
 {
 	atomic_store(&c->board->seats[c->rank].gone, 1);
+	await_others(c);
 	munmap(c->board, c->size);
 	redops_forget(c);
 	windows_forget(c);

@@ -164,7 +164,7 @@ static void *make_and_swap(void *arg)
 	struct maker *m = arg;
 	ncclsvc_comm *comms[PAIRS];
 	CUdeviceptr p;
-	rank_prepare(&m->r, m->c, m->c->rank);
+	gpu_use(m->r.gpu);
 	CHECK_CU(cu.cuMemAlloc(&p, 2 * WORDS * 4));
 	for (uint8_t i = 0; i < PAIRS; i++) {
 		ncclsvc_unique_id id = m->c->id;
@@ -179,8 +179,6 @@ static void *make_and_swap(void *arg)
 	for (int i = 0; i < PAIRS; i++)
 		CHECK_OK(ncclsvc_comm_leave(comms[i]));
 	CHECK_CU(cu.cuMemFree(p));
-	ncclsvc_close(m->r.session);
-	CHECK_CU(cu.cuStreamDestroy(m->r.stream));
 	return NULL;
 }
 
@@ -189,9 +187,14 @@ static void many_rank(struct client *c)
 	pthread_t threads[2];
 	struct maker makers[2] = {{.c = c, .number = 0}, {.c = c, .number = 1}};
 	for (int i = 0; i < 2; i++)
-		CHECK_EQ(pthread_create(&threads[i], NULL, make_and_swap, &makers[i]), 0);
+		rank_prepare(&makers[i].r, c, c->rank);
 	for (int i = 0; i < 2; i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, make_and_swap, &makers[i]), 0);
+	for (int i = 0; i < 2; i++) {
 		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+		ncclsvc_close(makers[i].r.session);
+		CHECK_CU(cu.cuStreamDestroy(makers[i].r.stream));
+	}
 }
 
 static void test_many(void)

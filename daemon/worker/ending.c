@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How a lane ends. NCCL's ends wait for the other ranks' on the same node, and those may still be
+ * in what waits for this worker: so a thread of their own waits, and ours goes on launching. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "worker.h"
+
+#define DESTROY_NS UINT64_C(30000000000) /* longer means never; aborts the supervisor counts */
+
+struct lane_ending {
+	pthread_t thread;
+	CUcontext context;
+	ncclComm_t comm;
+	bool abort;
+	int bell;
+	uint64_t begun_ns;
+	ncclResult_t result;
+	atomic_bool over;
+};
+
+static void end(struct lane_ending *n)
+{
+	n->result = n->abort ? nccl.ncclCommAbort(n->comm) : nccl.ncclCommDestroy(n->comm);
+	atomic_store(&n->over, true);
+}
+
+static void *end_main(void *arg)
+{
+	struct lane_ending *n = arg;
+	const uint64_t one = 1;
+	const int bell = n->bell;
+	cu.cuCtxSetCurrent(n->context);
+	end(n);
+	ssize_t rung = write(bell, &one, sizeof(one));
+	(void)rung; /* it fails only when the counter is full, and then it is readable */
+	return NULL;
+}
+
+static void begin(struct worker *w, struct lane *l, bool abort)
+{
+	struct lane_ending *n = calloc(1, sizeof(*n));
+	graphs_drop(w, l); /* NCCL waits until nobody holds one */
+	if (!n) {
+		worker_die(w, "out of memory");
+		return;
+	}
+	*n = (struct lane_ending){.context = w->context,
+				  .comm = l->comm,
+				  .abort = abort,
+				  .bell = w->bell,
+				  .begun_ns = worker_clock()};
+	l->ending = n;
+	if (pthread_create(&n->thread, NULL, end_main, n)) {
+		n->thread = pthread_self(); /* none */
+		end(n);
+	}
+}
+
+/* NCCL is through with it. */
+static void finish(struct lane *l, uint32_t lane)
+{
+	struct lane_ending *n = l->ending;
+	if (!pthread_equal(n->thread, pthread_self()))
+		pthread_join(n->thread, NULL);
+	log_info("lane %u: %s in %llu ms%s%s", lane, n->abort ? "aborted" : "destroyed",
+		 (unsigned long long)(worker_clock() - n->begun_ns) / 1000000,
+		 n->result ? ": " : "", n->result ? nccl.ncclGetErrorString(n->result) : "");
+	free(n);
+	l->ending = NULL;
+	l->comm = NULL;
+}
+
+bool lane_abort(struct worker *w, const struct worker_message *m)
+{
+	struct lane *l = &w->lanes[m->comm.lane];
+	if (!l->comm)
+		return false;
+	l->draining = true;
+	l->abort_key = m->key;
+	/* No abort reaches a symmetric kernel. What has all its ranks ends by itself, if only when
+	 * somebody's input is there. Else ncclCommAbort would not return, and we would be killed.
+	 */
+	if (m->comm.hopeless && window_stuck(w, m->comm.lane))
+		worker_die(w, "a symmetric kernel waits for a rank that is lost");
+	else if (!window_pending(w, m->comm.lane))
+		begin(w, l, true);
+	return true;
+}
+
+void lane_destroy(struct worker *w, uint32_t lane)
+{
+	struct lane *l = &w->lanes[lane];
+	if (!l->comm || l->draining)
+		return;
+	l->draining = l->destroyed = true;
+	graphs_drop(w, l); /* they know windows */
+	windows_drop(w, l);
+	begin(w, l, false);
+}
+
+/* Writes behind the aborted kernels may wait for somebody's input: as long as they are there, a
+ * timeline can still be set back to what they say. */
+void lane_drain(struct worker *w, uint32_t lane)
+{
+	struct lane *l = &w->lanes[lane];
+	struct worker_message m = {
+		.kind = WORKER_COMM_ABORT, .key = l->abort_key, .comm.lane = lane};
+	const bool asked = !l->destroyed;
+	if (l->comm && !l->ending && !window_pending(w, lane))
+		begin(w, l, true);
+	if (l->ending && atomic_load(&l->ending->over))
+		finish(l, lane);
+	else if (l->ending && !asked && worker_clock() - l->ending->begun_ns > DESTROY_NS)
+		worker_die(w, "NCCL does not end a communicator");
+	CUresult error = cu.cuStreamQuery(l->stream);
+	if (l->comm || error == CUDA_ERROR_NOT_READY)
+		return;
+	worker_bad(w, error, "the stream of a communicator that has ended");
+	windows_drop(w, l);
+	cu.cuStreamDestroy(l->stream);
+	*l = (struct lane){0};
+	if (asked)
+		worker_send(w, &m, -1);
+}
