@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "nodes.h"
+#include "watch.h"
 
 #define WORDS 1000
 #define PAIRS 8 /* communicators of each thread */
@@ -158,13 +159,20 @@ struct maker {
 	uint8_t number;
 };
 
+/* The GPU and the stream are a thread's own. */
+static void use_rank(struct rank *r)
+{
+	gpu_use(r->gpu);
+	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
+}
+
 /* Each communicator is used as soon as it is there, and kept, so that the next is a new one. */
 static void *make_and_swap(void *arg)
 {
 	struct maker *m = arg;
 	ncclsvc_comm *comms[PAIRS];
 	CUdeviceptr p;
-	gpu_use(m->r.gpu);
+	use_rank(&m->r);
 	CHECK_CU(cu.cuMemAlloc(&p, 2 * WORDS * 4));
 	for (uint8_t i = 0; i < PAIRS; i++) {
 		ncclsvc_unique_id id = m->c->id;
@@ -182,19 +190,65 @@ static void *make_and_swap(void *arg)
 	return NULL;
 }
 
-static void many_rank(struct client *c)
+static void two_threads(struct client *c, void *(*thread)(void *maker))
 {
 	pthread_t threads[2];
 	struct maker makers[2] = {{.c = c, .number = 0}, {.c = c, .number = 1}};
 	for (int i = 0; i < 2; i++)
 		rank_prepare(&makers[i].r, c, c->rank);
 	for (int i = 0; i < 2; i++)
-		CHECK_EQ(pthread_create(&threads[i], NULL, make_and_swap, &makers[i]), 0);
+		CHECK_EQ(pthread_create(&threads[i], NULL, thread, &makers[i]), 0);
 	for (int i = 0; i < 2; i++) {
 		CHECK_EQ(pthread_join(threads[i], NULL), 0);
 		ncclsvc_close(makers[i].r.session);
 		CHECK_CU(cu.cuStreamDestroy(makers[i].r.stream));
 	}
+}
+
+static void many_rank(struct client *c)
+{
+	two_threads(c, make_and_swap);
+}
+
+/* ---- Others end ---- */
+
+/* NCCL's ends wait for the other ranks, too. */
+static void *make_and_leave(void *arg)
+{
+	struct maker *m = arg;
+	CUdeviceptr p;
+	use_rank(&m->r);
+	CHECK_CU(cu.cuMemAlloc(&p, 2 * WORDS * 4));
+	for (uint8_t i = 0; i < 2 * PAIRS; i++) {
+		ncclsvc_comm *comm;
+		ncclsvc_unique_id id = m->c->id;
+		id.bytes[5] ^= (uint8_t)(1 + i * 2 + m->number);
+		CHECK_OK(ncclsvc_comm_join_device(m->r.session, &id, m->r.n, m->r.rank, m->r.gpu,
+						  WAIT_MS, &comm));
+		swap(&m->r, comm, p);
+		check_swapped(&m->r, p);
+		CHECK_OK(ncclsvc_comm_leave(comm));
+	}
+	CHECK_CU(cu.cuMemFree(p));
+	return NULL;
+}
+
+static void leaving_rank(struct client *c)
+{
+	two_threads(c, make_and_leave);
+}
+
+static void test_ends(void)
+{
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	const int n = crew_size() / 2 * 2;
+	/* What is left is destroyed at once. */
+	daemon_start(&d, "--device", "cuda", "--comm-idle-seconds", "0", NULL);
+	watch_daemon(&d);
+	clients_start(ranks, n, &d, leaving_rank, NULL);
+	crew_end(ranks, n);
+	gpu_daemon_stop(&d);
 }
 
 static void test_many(void)
@@ -216,6 +270,7 @@ const struct gpu_test making_tests[] = {
 	{"making/late", test_late, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"making/late_nodes", test_late_nodes, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"making/abandoned", test_abandoned, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"making/ends", test_ends, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"making/many", test_many, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"making/many_nodes/2", test_many_nodes_2, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"making/many_nodes/4", test_many_nodes_4, 4, 120, TEST_QUICK | TEST_ONE_NODE},
