@@ -53,6 +53,7 @@ static void begin(struct worker *w, struct lane *l, bool abort)
 				  .bell = w->bell,
 				  .begun_ns = worker_clock()};
 	l->ending = n;
+	l->comm = NULL; /* nobody else's any more */
 	if (pthread_create(&n->thread, NULL, end_main, n)) {
 		n->thread = pthread_self(); /* none */
 		end(n);
@@ -70,7 +71,6 @@ static void finish(struct lane *l, uint32_t lane)
 		 n->result ? ": " : "", n->result ? nccl.ncclGetErrorString(n->result) : "");
 	free(n);
 	l->ending = NULL;
-	l->comm = NULL;
 }
 
 bool lane_abort(struct worker *w, const struct worker_message *m)
@@ -109,14 +109,16 @@ void lane_drain(struct worker *w, uint32_t lane)
 	struct worker_message m = {
 		.kind = WORKER_COMM_ABORT, .key = l->abort_key, .comm.lane = lane};
 	const bool asked = !l->destroyed;
-	if (l->comm && !l->ending && !window_pending(w, lane))
+	if (l->comm && !window_pending(w, lane))
 		begin(w, l, true);
 	if (l->ending && atomic_load(&l->ending->over))
 		finish(l, lane);
 	else if (l->ending && !asked && worker_clock() - l->ending->begun_ns > DESTROY_NS)
 		worker_die(w, "NCCL does not end a communicator");
+	if (l->comm || l->ending)
+		return;
 	CUresult error = cu.cuStreamQuery(l->stream);
-	if (l->comm || error == CUDA_ERROR_NOT_READY)
+	if (error == CUDA_ERROR_NOT_READY)
 		return;
 	worker_bad(w, error, "the stream of a communicator that has ended");
 	windows_drop(w, l);
