@@ -24,6 +24,10 @@ static void copy_do(const struct copy *c, char *to, const char *from)
 	} else if (c->kind == FILL32) {
 		for (size_t i = 0; i < c->bytes; i += 4)
 			memcpy(to + i, &c->value, 4);
+	} else if (c->kind == COPY_IN && c->bytes == 8 && (uintptr_t)to % 8 == 0) {
+		uint64_t word; /* that a stream may wait for */
+		memcpy(&word, from, 8);
+		__atomic_store_n((uint64_t *)(void *)to, word, __ATOMIC_RELEASE);
 	} else {
 		memmove(to, from, c->bytes);
 	}
