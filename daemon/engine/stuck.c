@@ -166,6 +166,23 @@ static struct stuck *get(struct span *s)
 	return s->stuck; /* without memory, deadlines tell */
 }
 
+/* That some member here is in, and other nodes may have met in part. */
+static uint64_t collectives_begun(const struct span *s)
+{
+	uint64_t most = 0;
+	for (uint32_t i = 0; i < span_local_count(s); i++) {
+		const struct task *t;
+		uint64_t n = 0;
+		DL_FOREACH (s->comm->members[span_locals(s)[i]].queue, t) {
+			if (t->place < AT_HEAD)
+				break;
+			n += !svc_op_is_p2p(t->record.op) && !t->junction;
+		}
+		most = n > most ? n : most;
+	}
+	return most;
+}
+
 static void tell(struct engine *e, struct span *s, uint32_t round)
 {
 	uint32_t i = 0;
@@ -176,7 +193,7 @@ static void tell(struct engine *e, struct span *s, uint32_t round)
 	const struct stuck_note note = {
 		.sent = s->stuck->sent,
 		.heard = s->stuck->heard,
-		.collectives = s->comm->collectives + (s->comm->collective_here > 0),
+		.collectives = s->comm->collectives + collectives_begun(s),
 		.round = round,
 		.rank = (int32_t)rank,
 		.op = head ? head->record.op : NCCLSVC_BARRIER,
