@@ -346,8 +346,23 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 
 /* Nobody is asked before he is ready; and one after the other: who has answered just now has begun
  * with the next. */
+/* Its time has not come: the worker may be at another. */
+static bool behind_another(const struct gpu *g, const struct gpu_call *call)
+{
+	const struct gpu_call *other;
+	DL_FOREACH (g->calls, other) {
+		if (other == call)
+			return false;
+		if (other->patient)
+			return true;
+	}
+	return false;
+}
+
 static bool overdue(const struct gpu *g, const struct gpu_call *call, uint64_t now)
 {
+	if (call->patient && behind_another(g, call))
+		return false;
 	uint64_t since = call->asked_ns > g->since_ns ? call->asked_ns : g->since_ns;
 	if (g->resumed_ns > since)
 		since = g->resumed_ns;

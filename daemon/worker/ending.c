@@ -1,16 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How a lane ends. NCCL's ends wait for the other ranks' on the same node, and those may still be
- * in what waits for this worker: so a thread of their own waits, and ours goes on launching. */
+ * in what waits for this worker: so a thread of their own waits, and ours goes on launching. What
+ * is destroyed leaves its lane at once, for the next owner. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #include "log.h"
 #include "worker.h"
 
-#define DESTROY_NS UINT64_C(30000000000) /* longer means never; aborts the supervisor counts */
+#define LONG_NS UINT64_C(30000000000) /* is worth a word; aborts have the supervisor's deadline */
 
 struct lane_ending {
+	struct lane_ending *prev, *next; /* of those that have left their lanes */
+	CUstream stream;
+	uint32_t lane;
+	bool told; /* that it takes long */
 	pthread_t thread;
 	CUcontext context;
 	ncclComm_t comm;
@@ -39,7 +45,7 @@ static void *end_main(void *arg)
 	return NULL;
 }
 
-static void begin(struct worker *w, struct lane *l, bool abort)
+static void begin(struct worker *w, struct lane *l, uint32_t lane, bool abort)
 {
 	struct lane_ending *n = calloc(1, sizeof(*n));
 	graphs_drop(w, l); /* NCCL waits until nobody holds one */
@@ -47,7 +53,9 @@ static void begin(struct worker *w, struct lane *l, bool abort)
 		worker_die(w, "out of memory");
 		return;
 	}
-	*n = (struct lane_ending){.context = w->context,
+	*n = (struct lane_ending){.stream = l->stream,
+				  .lane = lane,
+				  .context = w->context,
 				  .comm = l->comm,
 				  .abort = abort,
 				  .bell = w->bell,
@@ -61,16 +69,40 @@ static void begin(struct worker *w, struct lane *l, bool abort)
 }
 
 /* NCCL is through with it. */
-static void finish(struct lane *l, uint32_t lane)
+static void finish(struct lane_ending *n)
 {
-	struct lane_ending *n = l->ending;
 	if (!pthread_equal(n->thread, pthread_self()))
 		pthread_join(n->thread, NULL);
-	log_info("lane %u: %s in %llu ms%s%s", lane, n->abort ? "aborted" : "destroyed",
+	log_info("lane %u: %s in %llu ms%s%s", n->lane, n->abort ? "aborted" : "destroyed",
 		 (unsigned long long)(worker_clock() - n->begun_ns) / 1000000,
 		 n->result ? ": " : "", n->result ? nccl.ncclGetErrorString(n->result) : "");
 	free(n);
-	l->ending = NULL;
+}
+
+void lane_end_apart(struct worker *w, uint32_t lane, bool abort)
+{
+	struct lane *l = &w->lanes[lane];
+	begin(w, l, lane, abort);
+	if (l->ending)
+		DL_APPEND(w->endings, l->ending);
+	*l = (struct lane){0};
+}
+
+void endings_watch(struct worker *w)
+{
+	struct lane_ending *n, *next;
+	DL_FOREACH_SAFE (w->endings, n, next) {
+		w->flying++;
+		if (!n->told && worker_clock() - n->begun_ns > LONG_NS) {
+			n->told = true;
+			log_warning("lane %u: NCCL does not end its last communicator", n->lane);
+		}
+		if (!atomic_load(&n->over))
+			continue;
+		DL_DELETE(w->endings, n);
+		cu.cuStreamDestroy(n->stream);
+		finish(n);
+	}
 }
 
 bool lane_abort(struct worker *w, const struct worker_message *m)
@@ -86,7 +118,7 @@ bool lane_abort(struct worker *w, const struct worker_message *m)
 	if (m->comm.hopeless && window_stuck(w, m->comm.lane))
 		worker_die(w, "a symmetric kernel waits for a rank that is lost");
 	else if (!window_pending(w, m->comm.lane))
-		begin(w, l, true);
+		begin(w, l, m->comm.lane, true);
 	return true;
 }
 
@@ -95,10 +127,9 @@ void lane_destroy(struct worker *w, uint32_t lane)
 	struct lane *l = &w->lanes[lane];
 	if (!l->comm || l->draining)
 		return;
-	l->draining = l->destroyed = true;
 	graphs_drop(w, l); /* they know windows */
 	windows_drop(w, l);
-	begin(w, l, false);
+	lane_end_apart(w, lane, false);
 }
 
 /* Writes behind the aborted kernels may wait for somebody's input: as long as they are there, a
@@ -108,13 +139,12 @@ void lane_drain(struct worker *w, uint32_t lane)
 	struct lane *l = &w->lanes[lane];
 	struct worker_message m = {
 		.kind = WORKER_COMM_ABORT, .key = l->abort_key, .comm.lane = lane};
-	const bool asked = !l->destroyed;
 	if (l->comm && !window_pending(w, lane))
-		begin(w, l, true);
-	if (l->ending && atomic_load(&l->ending->over))
-		finish(l, lane);
-	else if (l->ending && !asked && worker_clock() - l->ending->begun_ns > DESTROY_NS)
-		worker_die(w, "NCCL does not end a communicator");
+		begin(w, l, lane, true);
+	if (l->ending && atomic_load(&l->ending->over)) {
+		finish(l->ending);
+		l->ending = NULL;
+	}
 	if (l->comm || l->ending)
 		return;
 	CUresult error = cu.cuStreamQuery(l->stream);
@@ -124,6 +154,5 @@ void lane_drain(struct worker *w, uint32_t lane)
 	windows_drop(w, l);
 	cu.cuStreamDestroy(l->stream);
 	*l = (struct lane){0};
-	if (asked)
-		worker_send(w, &m, -1);
+	worker_send(w, &m, -1);
 }

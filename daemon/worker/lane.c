@@ -78,8 +78,10 @@ static void make(struct worker *w, struct worker_message *m)
 	if (!result)
 		snprintf(m->text, sizeof(m->text), "the communicator's first operation failed: %s",
 			 gpu_api_cuda_error(error));
-	if (l->comm)
-		nccl.ncclCommAbort(l->comm);
+	if (l->comm) {
+		lane_end_apart(w, m->comm.lane, true);
+		return;
+	}
 	cu.cuStreamDestroy(l->stream);
 	*l = (struct lane){0};
 }
@@ -124,8 +126,6 @@ bool lane_init_run(struct worker *w, const struct launch *l)
 		return false;
 	if (!init->waits || init->number != l->value)
 		return true; /* cancelled */
-	if (w->lanes[l->lane].draining)
-		return false; /* its last owner's is still being destroyed */
 	init->waits = false;
 	make(w, &init->message);
 	worker_send(w, &init->message, -1);

@@ -316,6 +316,7 @@ void launch_watch(struct worker *w)
 		return;
 	}
 	w->flying = 0;
+	endings_watch(w);
 	uint64_t now = worker_clock();
 	bool look = now - w->checked_ns >= WATCH_NS;
 	for (uint32_t i = 0; i < w->high_lane; i++) {

@@ -263,7 +263,8 @@ static uint64_t completed(const struct worker *w, bool *all)
 	for (uint32_t i = 0; i < w->high_lane; i++) {
 		uint64_t n = atomic_load(&w->queue->lanes[i].completed);
 		sum += n;
-		*all = *all && (!w->lanes[i].comm || n >= w->lanes[i].enqueued);
+		*all = *all &&
+		       ((!w->lanes[i].comm && !w->lanes[i].ending) || n >= w->lanes[i].enqueued);
 	}
 	return sum;
 }

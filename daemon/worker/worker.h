@@ -44,13 +44,12 @@ struct lane_window {
 };
 
 struct lane {
-	ncclComm_t comm; /* NULL: free */
+	ncclComm_t comm; /* NULL: free, or it is being aborted */
 	CUstream stream;
 	int32_t nranks, rank;
 	uint64_t enqueued; /* seq of the last launch */
 	bool failed;
-	bool draining; /* it ends; what its stream still holds has to end first */
-	bool destroyed; /* not aborted: nobody waits for an answer */
+	bool draining; /* aborted, or soon; what its stream still holds has to end first */
 	struct lane_ending *ending; /* NCCL is at it; NULL: not yet, or it is over */
 	uint64_t abort_key;
 	struct made_redop redops[SVC_REDOPS_MADE];
@@ -112,6 +111,7 @@ struct worker {
 	struct session_timelines sessions[SVC_SESSIONS_MAX];
 	struct lane lanes[WORKER_LANES];
 	struct lane_init inits[WORKER_LANES];
+	struct lane_ending *endings; /* that have left their lanes */
 	/* Where device memory is staged; then there is no NCCL, and there are no lanes. */
 	char *staging; /* NULL: it is not */
 	uint64_t staging_bytes;
@@ -157,7 +157,7 @@ ncclResult_t launch_calls(const struct worker *w, uint64_t begin, uint64_t end);
 /* Writes what the lane's stream has still to write. */
 CUresult launch_tell(struct worker *w, uint32_t lane);
 
-/* graph.c: the same by a graph, if that is faster. waits: the stream waits for input first. */
+/* graph.c: the same by a graph, unless that is slower. waits: the stream waits for input first. */
 ncclResult_t graph_call(struct worker *w, uint64_t begin, uint64_t end, bool waits);
 /* Looks whether the launch that is timed has ended. */
 void graph_timed(struct worker *w);
@@ -182,7 +182,11 @@ void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t
 bool lane_abort(struct worker *w, const struct worker_message *m);
 /* In good order. */
 void lane_destroy(struct worker *w, uint32_t lane);
-/* Of one that ends, from time to time. Answers the abort once the stream has ended. */
+/* The lane is free at once; NCCL ends its communicator apart. */
+void lane_end_apart(struct worker *w, uint32_t lane, bool abort);
+/* From time to time: those. */
+void endings_watch(struct worker *w);
+/* The same of a lane that is aborted. Answers that once the stream has ended. */
 void lane_drain(struct worker *w, uint32_t lane);
 
 /* redop.c */
