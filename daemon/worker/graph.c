@@ -5,10 +5,11 @@
  * kernel begins sooner. It is the same kernel, so each rank decides for itself.
  *
  * Now and then, for milliseconds or as long as the process lives, graphs of NCCL's kernels begin
- * 20 us and more too late; why is not known. So both ways are timed, and what proved better is
- * taken, for a while. All ranks of a collective see the time of the slowest one: a graph gains
- * nothing while another rank still calls. So all change at the same moments, which the machine's
- * clock tells; one that is no worse than calls stays; and calls are looked at again at times. */
+ * 20 us and more too late; why is not known. So both ways are timed, and a graph that proved slower
+ * is not taken, for a while. All ranks of a collective see the time of the slowest one: a graph
+ * gains nothing while another rank still calls. So all change at the same moments, which the
+ * machine's clock tells; one that is little worse than calls stays; and they are looked at again at
+ * times. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,6 +87,13 @@ static bool first_in_line(const struct worker *w, const struct launch *first)
 	return l->nranks > 1 && !l->due && l->enqueued <= completed(w, first->lane);
 }
 
+/* Its count is one rank's. */
+static bool of_all_ranks(unsigned op)
+{
+	return !svc_op_is_p2p(op) && op != NCCLSVC_ALL_REDUCE && op != NCCLSVC_REDUCE &&
+	       op != NCCLSVC_BROADCAST;
+}
+
 /* False: not of a kind that is captured. A reduction that a member has made may become another. */
 static bool describe(const struct worker *w, uint64_t begin, uint64_t end, struct graph_task *tasks)
 {
@@ -94,6 +102,7 @@ static bool describe(const struct worker *w, uint64_t begin, uint64_t end, struc
 		return false;
 	for (uint64_t i = begin; i < end; i++) {
 		const struct launch *l = launch_at(w, i);
+		const size_t ranks = of_all_ranks(l->op) ? (size_t)w->lanes[first->lane].nranks : 1;
 		struct graph_task *t = &tasks[i - begin];
 		*t = (struct graph_task){.src = l->src,
 					 .dst = l->dst,
@@ -105,7 +114,7 @@ static bool describe(const struct worker *w, uint64_t begin, uint64_t end, struc
 					 .windows =
 						 (uint8_t)(!!l->src_window << 1 | !!l->dst_window)};
 		if (l->lane != first->lane || !launch_usable(w, l) || l->count > GRAPH_BYTES ||
-		    l->count * svc_type_size(l->type) > GRAPH_BYTES ||
+		    l->count * svc_type_size(l->type) * ranks > GRAPH_BYTES ||
 		    (svc_op_reduces(l->op) && l->redop >= SVC_REDOP_MADE) ||
 		    !window_address(&w->lanes[l->lane], l->src_window, &t->src) ||
 		    !window_address(&w->lanes[l->lane], l->dst_window, &t->dst))
