@@ -257,7 +257,7 @@ static int sleep_ms(const struct engine *e)
 	return ms > 60000 ? 60000 : (int)ms;
 }
 
-/* Is something waited for that a GPU writes? */
+/* Is something waited for that a GPU writes, or room in a worker's queue? */
 static bool waits_for_gpus(const struct engine *e)
 {
 	return e->launched || e->staged || e->staged_inputs || e->makings;

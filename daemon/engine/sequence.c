@@ -118,7 +118,7 @@ static void give_up_on(struct engine *e, const struct wish *w)
 {
 	for (uint32_t i = 0; i < w->n; i++) {
 		struct span *s = NULL;
-		if (w->at[i].key.part != CROSSING_MAKE)
+		if (!crossing_makes(&w->at[i]))
 			HASH_FIND(hh, e->spans, &w->at[i].span, sizeof(s->id), s);
 		if (!s)
 			continue;
@@ -223,7 +223,7 @@ bool sequence_closed(const struct engine *e, const struct span *s)
 	const struct wish *w;
 	DL_FOREACH2(e->orders, w, next_order)
 	for (uint32_t i = 0; i < w->n; i++)
-		if (w->at[i].span == s->id && w->at[i].key.part != CROSSING_MAKE)
+		if (w->at[i].span == s->id && !crossing_makes(&w->at[i]))
 			return false; /* others launch it, and so will this node */
 	return s->closed;
 }

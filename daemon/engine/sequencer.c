@@ -236,7 +236,7 @@ void sequencer_wish(struct engine *e, uint32_t node, uint64_t number, bool more,
 		return;
 	w->whole = true;
 	for (uint32_t i = 0; i < w->n; i++) {
-		if (w->at[i].key.part != CROSSING_MAKE)
+		if (!crossing_makes(&w->at[i]))
 			span_open(e, w->at[i].span);
 		hook(e, w, &w->at[i]);
 	}
@@ -255,7 +255,7 @@ void sequencer_unwish(struct engine *e, uint32_t node, uint64_t number)
 static bool names(const struct told_wish *w, uint64_t span)
 {
 	for (uint32_t i = 0; i < w->n; i++)
-		if (w->at[i].span == span && w->at[i].key.part != CROSSING_MAKE)
+		if (w->at[i].span == span && !crossing_makes(&w->at[i]))
 			return true;
 	return false;
 }

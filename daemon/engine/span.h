@@ -120,6 +120,11 @@ struct crossing {
 	uint32_t nparts, reserved;
 };
 
+static inline bool crossing_makes(const struct crossing *at)
+{
+	return at->key.part == CROSSING_MAKE;
+}
+
 #define SPAN_BODY_MAX (sizeof(struct svc_record) + SPAN_EAGER_BYTES)
 
 _Static_assert(SPAN_BODY_MAX > sizeof(ncclsvc_status), "a status fits into a message");
