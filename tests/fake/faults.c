@@ -17,10 +17,10 @@
  *   window-fail  ncclCommWindowRegister fails, when all ranks are there
  *   window-none  ncclCommWindowRegister gives no window
  *   call-slow    every NCCL operation's call takes long
- *   call-late    every one takes 1 ms
+ *   call-late    every one takes 4 ms
  *   graph-none   cuGraphInstantiate is out of memory
  *   graph-host   in every graph the host has a part
- *   graph-slow   three of four graphs take 5 ms more than their operations; every launch of one
+ *   graph-slow   three of four graphs take 12 ms more than their operations; every launch of one
  *                makes a file graph-<pid>-<n>, with the fault or without
  *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on; each that has
  *                begun makes a file hangs-<pid>-<n>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators that are made while others on the same GPUs connect. NCCL's ranks wait for each
- * other in both, each in its worker's one thread. */
+ * Communicators that are made while others on the same GPUs connect, or end. NCCL's ranks wait for
+ * each other in all of that. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -166,7 +166,19 @@ static void use_rank(struct rank *r)
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
 }
 
-/* Each communicator is used as soon as it is there, and kept, so that the next is a new one. */
+/* Used as soon as it is there. */
+static ncclsvc_comm *make_one(struct maker *m, uint8_t i, CUdeviceptr p)
+{
+	ncclsvc_comm *comm;
+	ncclsvc_unique_id id = m->c->id;
+	id.bytes[5] ^= (uint8_t)(1 + i * 2 + m->number);
+	CHECK_OK(ncclsvc_comm_join_device(m->r.session, &id, m->r.n, m->r.rank, m->r.gpu, WAIT_MS,
+					  &comm));
+	swap(&m->r, comm, p);
+	return comm;
+}
+
+/* Each is kept, so that the next is a new one. */
 static void *make_and_swap(void *arg)
 {
 	struct maker *m = arg;
@@ -175,11 +187,7 @@ static void *make_and_swap(void *arg)
 	use_rank(&m->r);
 	CHECK_CU(cu.cuMemAlloc(&p, 2 * WORDS * 4));
 	for (uint8_t i = 0; i < PAIRS; i++) {
-		ncclsvc_unique_id id = m->c->id;
-		id.bytes[5] ^= (uint8_t)(1 + i * 2 + m->number);
-		CHECK_OK(ncclsvc_comm_join_device(m->r.session, &id, m->r.n, m->r.rank, m->r.gpu,
-						  WAIT_MS, &comms[i]));
-		swap(&m->r, comms[i], p);
+		comms[i] = make_one(m, i, p);
 		if (i % 2)
 			check_swapped(&m->r, p);
 	}
@@ -220,12 +228,7 @@ static void *make_and_leave(void *arg)
 	use_rank(&m->r);
 	CHECK_CU(cu.cuMemAlloc(&p, 2 * WORDS * 4));
 	for (uint8_t i = 0; i < 2 * PAIRS; i++) {
-		ncclsvc_comm *comm;
-		ncclsvc_unique_id id = m->c->id;
-		id.bytes[5] ^= (uint8_t)(1 + i * 2 + m->number);
-		CHECK_OK(ncclsvc_comm_join_device(m->r.session, &id, m->r.n, m->r.rank, m->r.gpu,
-						  WAIT_MS, &comm));
-		swap(&m->r, comm, p);
+		ncclsvc_comm *comm = make_one(m, i, p);
 		check_swapped(&m->r, p);
 		CHECK_OK(ncclsvc_comm_leave(comm));
 	}
