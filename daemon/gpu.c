@@ -344,8 +344,6 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 	uv_close((uv_handle_t *)process, on_process_closed);
 }
 
-/* Nobody is asked before he is ready; and one after the other: who has answered just now has begun
- * with the next. */
 /* Its time has not come: the worker may be at another. */
 static bool behind_another(const struct gpu *g, const struct gpu_call *call)
 {
@@ -359,6 +357,8 @@ static bool behind_another(const struct gpu *g, const struct gpu_call *call)
 	return false;
 }
 
+/* Nobody is asked before he is ready; and one after the other: who has answered just now has begun
+ * with the next. */
 static bool overdue(const struct gpu *g, const struct gpu_call *call, uint64_t now)
 {
 	if (call->patient && behind_another(g, call))

@@ -2,8 +2,7 @@
  *
  * The supervisor's side of the GPUs: their workers (gpu.c), physical NCCL communicators
  * (gpu_comm.c; gpu_nodes.c: across nodes) or what does without (gpu_staged.c), and trainers' memory
- * there (gpu_memory.c). No CUDA here: workers are asked by
- * message.
+ * there (gpu_memory.c). No CUDA here: workers are asked by message.
  */
 #ifndef DAEMON_GPU_H
 #define DAEMON_GPU_H
@@ -107,7 +106,6 @@ struct physical {
 	uint64_t serial; /* its parts on other nodes have the same; 0: there are none */
 	bool told;	 /* the registrar knows that it is broken */
 	int32_t lost;	 /* rank because of which; -1: none */
-	uint32_t nnodes;  /* that have a part */
 	uint32_t waiting; /* answers still to come */
 	uint64_t number;  /* of its making; 0: it is not asked for yet */
 	bool ready, bad, aborting;

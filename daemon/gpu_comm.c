@@ -164,7 +164,7 @@ static struct making *making_of(const struct physical *p)
 		abort();
 	k->number = p->number;
 	k->serial = p->serial;
-	k->nnodes = p->nnodes;
+	k->nnodes = p->serial ? nodes_of(p->user) : 1;
 	k->lane = p->lane;
 	k->nparts = p->n;
 	for (uint32_t i = 0; i < p->n; i++) {
@@ -258,7 +258,6 @@ struct physical *physical_make(struct server *s, struct communicator *m, uint64_
 	p->lane = lane;
 	p->nranks = m->nranks;
 	p->serial = serial;
-	p->nnodes = serial ? nodes_of(m) : 1;
 	p->lost = -1;
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (comm_sits_here(m, k))

@@ -170,10 +170,10 @@ bool copy_next(struct worker *w);
 void copy_watch(struct worker *w);
 
 /* lane.c */
-/* Its LAUNCH_INIT makes it, or has come already. */
+/* Its LAUNCH_INIT makes it, and then it is answered; or at once, if it was cancelled before. */
 void lane_init_asked(struct worker *w, const struct worker_message *m);
 void lane_init_cancel(struct worker *w, const struct worker_message *m);
-/* A LAUNCH_INIT's turn. False: the supervisor has not said yet what to make. */
+/* A LAUNCH_INIT's turn. False: the supervisor's message is still to come. */
 bool lane_init_run(struct worker *w, const struct launch *l);
 void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t result);
 
