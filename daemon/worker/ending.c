@@ -48,7 +48,7 @@ static void *end_main(void *arg)
 static void begin(struct worker *w, struct lane *l, uint32_t lane, bool abort)
 {
 	struct lane_ending *n = calloc(1, sizeof(*n));
-	graphs_drop(w, l); /* NCCL waits until nobody holds one */
+	graphs_drop(l); /* NCCL waits until nobody holds one */
 	if (!n) {
 		worker_die(w, "out of memory");
 		return;
@@ -127,7 +127,7 @@ void lane_destroy(struct worker *w, uint32_t lane)
 	struct lane *l = &w->lanes[lane];
 	if (!l->comm || l->draining)
 		return;
-	graphs_drop(w, l); /* they know windows */
+	graphs_drop(l); /* they know windows */
 	windows_drop(w, l);
 	lane_end_apart(w, lane, false);
 }

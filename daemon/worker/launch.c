@@ -149,15 +149,13 @@ static ncclResult_t call(const struct worker *w, const struct launch *l)
 }
 
 /* Waits, calls and writes of the launches [begin, end) that lie on one lane. */
-static CUresult before(const struct worker *w, uint64_t begin, uint64_t end, uint32_t lane,
-		       bool *waits)
+static CUresult before(const struct worker *w, uint64_t begin, uint64_t end, uint32_t lane)
 {
 	struct batch b = {.stream = w->lanes[lane].stream};
 	CUresult error = CUDA_SUCCESS;
 	for (uint64_t i = begin; i < end && !error; i++)
 		if (launch_at(w, i)->lane == lane && last_on_timeline(w, i, end))
 			error = add_wait(w, &b, launch_at(w, i));
-	*waits = *waits || b.n;
 	return error ? error : flush(&b);
 }
 
@@ -260,16 +258,15 @@ static void launch_group(struct worker *w, uint64_t begin, uint64_t end)
 {
 	CUresult error = CUDA_SUCCESS;
 	ncclResult_t result = ncclSuccess;
-	bool waits = false;
 	const struct nvtx_names *names = nvtx_names_of(launch_at(w, begin)->op);
 	nvtx_begin(names->pre);
 	for (uint64_t i = begin; i < end && !error; i++)
 		if (launch_usable(w, launch_at(w, i)) && first_on_lane(w, begin, i))
-			error = before(w, begin, end, launch_at(w, i)->lane, &waits);
+			error = before(w, begin, end, launch_at(w, i)->lane);
 	nvtx_end();
 	nvtx_begin(names->op);
 	if (!error)
-		result = graph_call(w, begin, end, waits);
+		result = graph_call(w, begin, end);
 	nvtx_end();
 	nvtx_begin(names->post);
 	for (uint64_t i = begin; i < end && !error && !result; i++)

@@ -205,8 +205,6 @@ static void run(struct worker *w)
 	const uint64_t flying_spin_ns =
 		w->spin_ns && cores >= WORKER_SPIN_CORES ? FLYING_SPIN_NS : w->spin_ns;
 	for (unsigned rounds = 1; !w->quit; rounds++) {
-		if (w->timing.graph)
-			graph_timed(w);
 		if (launch_next(w)) {
 			busy_ns = now = worker_clock();
 			w->flying = flying = 1; /* at least */

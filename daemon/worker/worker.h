@@ -89,13 +89,6 @@ struct import {
 	struct import *prev, *next;
 };
 
-/* A launch whose time is taken. */
-struct graph_timing {
-	struct graph *graph; /* NULL: none is */
-	struct launch launch;
-	uint64_t begun_ns, since_ns; /* launched; and nothing to wait for any more, 0: not yet */
-};
-
 struct worker {
 	int sock, bell, queue_fd;
 	struct worker_queue *queue;
@@ -124,7 +117,6 @@ struct worker {
 	struct closed_session *closed;
 	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
 	bool graphs; /* may be used */
-	struct graph_timing timing;
 	uint64_t tail, checked_ns;
 	uint32_t high_lane; /* lanes from here on were never used */
 	uint32_t flying;    /* lanes with launches that have not completed */
@@ -157,12 +149,10 @@ ncclResult_t launch_calls(const struct worker *w, uint64_t begin, uint64_t end);
 /* Writes what the lane's stream has still to write. */
 CUresult launch_tell(struct worker *w, uint32_t lane);
 
-/* graph.c: the same by a graph, unless that is slower. waits: the stream waits for input first. */
-ncclResult_t graph_call(struct worker *w, uint64_t begin, uint64_t end, bool waits);
-/* Looks whether the launch that is timed has ended. */
-void graph_timed(struct worker *w);
+/* graph.c: the same, by a graph if it came again and again. */
+ncclResult_t graph_call(struct worker *w, uint64_t begin, uint64_t end);
 /* Before the lane's communicator or one of its windows ends, or the lane is another's. */
-void graphs_drop(struct worker *w, struct lane *l);
+void graphs_drop(struct lane *l);
 
 /* copy.c: the same, without NCCL. */
 bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size);

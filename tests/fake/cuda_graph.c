@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Graphs: what the stand-in for NCCL was asked to do while a stream was captured, to be done on
- * every launch. Nothing else can be captured. */
+ * every launch. Nothing else can be captured. As NCCL's, each has a wait for an event and a record
+ * of it beside that, which do nothing here. */
 #include <stdlib.h>
-#include <time.h>
 
 #include "fake.h"
 
-#define SLOW_NS 12000000
-
 struct CUgraphNode_st {
 	struct CUgraphNode_st *next;
-	struct fake_node node;
+	struct CUgraph_st *graph;
+	int type;
+	struct fake_node node; /* of a kernel */
 };
 
 /* An executable one shares it, and so does every launch until it has ended. */
@@ -34,16 +34,37 @@ struct CUgraph_st *graph_new(void)
 	return g;
 }
 
-CUresult graph_add(struct CUgraph_st *g, const struct fake_node *node)
+static struct CUgraphNode_st *add(struct CUgraph_st *g, int type)
 {
 	struct CUgraphNode_st *n = calloc(1, sizeof(*n));
 	if (!n)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	n->node = *node;
+		return NULL;
+	n->graph = g;
+	n->type = type;
 	*g->tail = n;
 	g->tail = &n->next;
 	g->n++;
+	return n;
+}
+
+CUresult graph_add(struct CUgraph_st *g, const struct fake_node *node)
+{
+	const bool first = !g->n;
+	if (first &&
+	    (!add(g, CU_GRAPH_NODE_TYPE_WAIT_EVENT) || !add(g, CU_GRAPH_NODE_TYPE_EVENT_RECORD)))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	struct CUgraphNode_st *n = add(g, CU_GRAPH_NODE_TYPE_KERNEL);
+	if (!n)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	n->node = *node;
 	return CUDA_SUCCESS;
+}
+
+static void drop(struct CUgraphNode_st *n)
+{
+	if (n->node.drop)
+		n->node.drop(n->node.arg);
+	free(n);
 }
 
 static void unref(struct CUgraph_st *g)
@@ -52,8 +73,7 @@ static void unref(struct CUgraph_st *g)
 		return;
 	for (struct CUgraphNode_st *n = g->nodes, *next; n; n = next) {
 		next = n->next;
-		n->node.drop(n->node.arg);
-		free(n);
+		drop(n);
 	}
 	free(g);
 }
@@ -81,9 +101,25 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *n)
 CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
 {
 	CUresult error = enter();
-	(void)node;
-	*type = fake_fault("graph-host") ? CU_GRAPH_NODE_TYPE_HOST : CU_GRAPH_NODE_TYPE_KERNEL;
+	*type = fake_fault("graph-host") ? CU_GRAPH_NODE_TYPE_HOST : node->type;
 	return error;
+}
+
+CUresult cuGraphDestroyNode(CUgraphNode node)
+{
+	CUresult error = enter();
+	if (error)
+		return error;
+	struct CUgraph_st *g = node->graph;
+	struct CUgraphNode_st **link = &g->nodes;
+	while (*link != node)
+		link = &(*link)->next;
+	*link = node->next;
+	if (!*link)
+		g->tail = link;
+	g->n--;
+	drop(node);
+	return CUDA_SUCCESS;
 }
 
 CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
@@ -117,26 +153,16 @@ static void launch_ended(void *arg, const atomic_int *stop)
 	unref(arg);
 }
 
-static void slow(void *arg, const atomic_int *stop)
-{
-	(void)arg;
-	(void)stop;
-	nanosleep(&(struct timespec){.tv_nsec = SLOW_NS}, NULL);
-}
-
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
 	CUresult error;
 	struct CUstream_st *s = stream_enter(stream, &error);
 	if (!s)
 		return error;
-	static atomic_uint launches;
-	fake_note("graph");
-	if (fake_fault("graph-slow") && atomic_fetch_add(&launches, 1) % 4)
-		error = stream_put(s, slow, NULL);
+	fake_note(exec->graph->n == 1 ? "graph" : "nodes");
 	atomic_fetch_add(&exec->graph->refs, 1);
 	for (struct CUgraphNode_st *n = exec->graph->nodes; n && !error; n = n->next)
-		error = n->node.fire(n->node.arg, stream);
+		error = n->node.fire ? n->node.fire(n->node.arg, stream) : CUDA_SUCCESS;
 	if (!error)
 		error = stream_put(s, launch_ended, exec->graph);
 	if (error)

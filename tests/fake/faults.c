@@ -17,13 +17,13 @@
  *   window-fail  ncclCommWindowRegister fails, when all ranks are there
  *   window-none  ncclCommWindowRegister gives no window
  *   call-slow    every NCCL operation's call takes long
- *   call-late    every one takes 4 ms
  *   graph-none   cuGraphInstantiate is out of memory
  *   graph-host   in every graph the host has a part
- *   graph-slow   three of four graphs take 12 ms more than their operations; every launch of one
- *                makes a file graph-<pid>-<n>, with the fault or without
  *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on; each that has
  *                begun makes a file hangs-<pid>-<n>
+ *
+ * Without any, every launch of a graph makes a file graph-<pid>-<n>, or nodes-<pid>-<n> if there is
+ * more in it than one kernel.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -36,12 +36,12 @@
 
 #include "fake.h"
 
-#define FAULTS 20
+#define FAULTS 18
 
 static const char *const names[FAULTS] = {
 	"ipc-open",  "memory",	   "sticky",	  "batch-fail",	 "driver-old",	"wedge",
 	"nccl-old",  "init-fail",  "async-error", "kernel-hang", "window-fail", "window-none",
-	"call-slow", "graph-none", "graph-host",  "graph-slow",	 "call-late",
+	"call-slow", "graph-none", "graph-host",
 };
 static atomic_uint asked[FAULTS];
 static const char *list;

@@ -7,7 +7,6 @@
 #include "nccl_fake.h"
 
 #define SLOW_US 300000
-#define LATE_US 4000
 
 size_t nccl_width(int type)
 {
@@ -155,8 +154,6 @@ static ncclResult_t call(int kind, const void *src, void *dst, size_t count, int
 		return nccl_error(ncclInvalidArgument, "comm argument is NULL");
 	if (fake_fault("call-slow"))
 		usleep(SLOW_US);
-	if (fake_fault("call-late"))
-		usleep(LATE_US);
 	if (!nccl_width(type))
 		return nccl_error(ncclInvalidArgument, "invalid type %d", type);
 	char scalar[8] = {0};

@@ -59,6 +59,7 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	C(CU_MEM_ALLOC_GRANULARITY_MINIMUM) C(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) S(CUresult)    \
 	S(CUdevice) S(CUdeviceptr) S(CUcontext) S(CUstream) S(CUevent) S(CUgraph)                  \
 	S(CUgraphNode) S(CUgraphExec) C(CU_GRAPH_NODE_TYPE_KERNEL) C(CU_GRAPH_NODE_TYPE_HOST)      \
+	C(CU_GRAPH_NODE_TYPE_WAIT_EVENT) C(CU_GRAPH_NODE_TYPE_EVENT_RECORD)                        \
 	S(CUmemGenericAllocationHandle) S(CUuuid) S(CUipcMemHandle) S(CUstreamBatchMemOpParams)    \
 	S(CUmemLocation) S(CUmemAllocationProp) S(CUmemAccessDesc)                                 \
 	O(CUstreamBatchMemOpParams, operation) O(CUstreamBatchMemOpParams, waitValue.operation)    \
@@ -124,7 +125,7 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	F(cuStreamSynchronize) F(cuStreamQuery) F(cuStreamGetCtx) F(cuStreamGetId)                 \
 	F(cuStreamIsCapturing) F(cuStreamBeginCapture) F(cuStreamEndCapture) F(cuGraphDestroy)     \
 	F(cuGraphGetNodes) F(cuGraphNodeGetType) F(cuGraphInstantiate) F(cuGraphLaunch)            \
-	F(cuGraphExecDestroy)                                                                      \
+	F(cuGraphExecDestroy) F(cuGraphDestroyNode)                                                \
 	F(cuStreamWaitValue64) F(cuStreamWriteValue64) F(cuStreamBatchMemOp)                       \
 	F(cuStreamWaitEvent) F(cuEventCreate) F(cuEventRecord) F(cuEventQuery)                     \
 	F(cuEventSynchronize) F(cuEventElapsedTime) F(cuEventDestroy)                              \
