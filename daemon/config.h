@@ -26,7 +26,7 @@ enum config_transport { CONFIG_TRANSPORT_NCCL, CONFIG_TRANSPORT_MPI };
 enum config_source { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_OPTION, CONFIG_ENVIRONMENT };
 
 /* AUTO: where they prove faster. */
-enum config_graphs { CONFIG_GRAPHS_AUTO, CONFIG_GRAPHS_OFF };
+enum config_replay { CONFIG_REPLAY_AUTO, CONFIG_REPLAY_OFF };
 /* AUTO: where no MPS server would go down with a worker. */
 enum config_windows { CONFIG_WINDOWS_AUTO, CONFIG_WINDOWS_ON, CONFIG_WINDOWS_OFF };
 
@@ -54,7 +54,7 @@ struct config {
 	int keepalive_seconds;
 	int worker_seconds;
 	int windows;	/* enum config_windows */
-	int graphs;	/* enum config_graphs */
+	int replay;	/* enum config_replay */
 	int transport;		/* enum config_transport */
 	uint64_t staging_bytes; /* of each GPU */
 	int world_data; /* 0: what the other two leave of the ranks */

@@ -18,7 +18,7 @@ static const char *const transports[] = {"nccl", "mpi", NULL};
 static const char *const levels[] = {"error", "warning", "info", "debug", NULL};
 static const char *const bootstraps[] = {"auto", "none", "mpi", NULL};
 static const char *const targets[] = {"auto", "journal", "stderr", NULL};
-static const char *const graphs[] = {"auto", "off", NULL};
+static const char *const replay[] = {"auto", "off", NULL};
 static const char *const windows[] = {"auto", "on", "off", NULL};
 static const char *const accesses[] = {"owner", "group", "any", NULL};
 
@@ -71,8 +71,8 @@ const struct config_key config_keys[] = {
 	 "how long a GPU's worker may take to answer before it is replaced"},
 	{"windows", CONFIG_ENUM, false, AT(windows), 0, 0, CONFIG_WINDOWS_AUTO, NO_AUTO, windows,
 	 "whether small collectives on lent GPU memory use NCCL's symmetric windows"},
-	{"graphs", CONFIG_ENUM, false, AT(graphs), 0, 0, CONFIG_GRAPHS_AUTO, NO_AUTO, graphs,
-	 "whether what comes again on the same GPU buffers is launched as a CUDA graph"},
+	{"replay", CONFIG_ENUM, false, AT(replay), 0, 0, CONFIG_REPLAY_AUTO, NO_AUTO, replay,
+	 "whether what comes again on the same GPU buffers is launched without NCCL's call"},
 	{"transport", CONFIG_ENUM, false, AT(transport), 0, 0, CONFIG_TRANSPORT_NCCL, NO_AUTO,
 	 transports,
 	 "what carries device memory: NCCL, or the host engine (and MPI between nodes), through "

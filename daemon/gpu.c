@@ -463,9 +463,8 @@ void gpu_start_worker(struct gpu *g)
 	snprintf(name, sizeof(name), "%s gpu%d", WORKER_NAME, g->index);
 	snprintf(spin, sizeof(spin), "%d", s->config->spin_us < 0 ? 200 : s->config->spin_us);
 	svc_uuid_text(g->info.uuid, uuid);
-	char graphs[] = WORKER_GRAPHS, no_graphs[] = "-";
-	char *argv[] = {name, uuid,
-			spin, s->config->graphs == CONFIG_GRAPHS_OFF ? no_graphs : graphs,
+	char replays[] = WORKER_REPLAYS, none[] = "-";
+	char *argv[] = {name, uuid, spin, s->config->replay == CONFIG_REPLAY_OFF ? none : replays,
 			NULL, NULL};
 	if (s->staging) {
 		snprintf(pinned, sizeof(pinned), "%" PRIu64, s->staging->pinned);

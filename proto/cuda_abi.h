@@ -18,7 +18,6 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
-typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef unsigned long long CUmemGenericAllocationHandle;
@@ -106,9 +105,42 @@ enum {
 	CU_GRAPH_NODE_TYPE_WAIT_EVENT = 6,
 	CU_GRAPH_NODE_TYPE_EVENT_RECORD = 7
 };
+enum {
+	CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
+	CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 5,
+	CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
+	CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN = 10,
+	CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING = 16
+};
 enum { CU_STREAM_WAIT_VALUE_GEQ = 0 };
 enum { CU_STREAM_WRITE_VALUE_DEFAULT = 0 };
 enum { CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4, CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5 };
+
+typedef struct CUDA_KERNEL_NODE_PARAMS_v2_st {
+	CUfunction func;
+	unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+	void **kernelParams, **extra;
+	void *kern;
+	CUcontext ctx;
+} CUDA_KERNEL_NODE_PARAMS;
+
+typedef union CUlaunchAttributeValue_union {
+	char pad[64];
+	uint64_t aligned;
+} CUlaunchAttributeValue;
+
+typedef struct CUlaunchAttribute_st {
+	int id;
+	char pad[8 - sizeof(int)];
+	CUlaunchAttributeValue value;
+} CUlaunchAttribute;
+
+typedef struct CUlaunchConfig_st {
+	unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+	CUstream hStream;
+	const CUlaunchAttribute *attrs;
+	unsigned numAttrs;
+} CUlaunchConfig;
 
 typedef union CUstreamBatchMemOpParams_union {
 	int operation;
@@ -245,11 +277,12 @@ typedef struct CUmemAccessDesc_st {
 	X(cuGraphDestroy, "cuGraphDestroy", (CUgraph graph))                                       \
 	X(cuGraphGetNodes, "cuGraphGetNodes", (CUgraph graph, CUgraphNode * nodes, size_t * n))    \
 	X(cuGraphNodeGetType, "cuGraphNodeGetType", (CUgraphNode node, int *type))                 \
-	X(cuGraphDestroyNode, "cuGraphDestroyNode", (CUgraphNode node))                            \
-	X(cuGraphInstantiate, "cuGraphInstantiateWithFlags",                                       \
-	  (CUgraphExec * exec, CUgraph graph, unsigned long long flags))                           \
-	X(cuGraphLaunch, "cuGraphLaunch", (CUgraphExec exec, CUstream stream))                     \
-	X(cuGraphExecDestroy, "cuGraphExecDestroy", (CUgraphExec exec))                            \
+	X(cuGraphKernelNodeGetParams, "cuGraphKernelNodeGetParams_v2",                             \
+	  (CUgraphNode node, CUDA_KERNEL_NODE_PARAMS * params))                                    \
+	X(cuGraphKernelNodeGetAttribute, "cuGraphKernelNodeGetAttribute",                          \
+	  (CUgraphNode node, int id, CUlaunchAttributeValue * value))                              \
+	X(cuLaunchKernelEx, "cuLaunchKernelEx",                                                    \
+	  (const CUlaunchConfig *config, CUfunction function, void **params, void **extra))        \
 	X(cuStreamWaitValue64, "cuStreamWaitValue64_v2",                                           \
 	  (CUstream stream, CUdeviceptr p, uint64_t value, unsigned flags))                        \
 	X(cuStreamWriteValue64, "cuStreamWriteValue64_v2",                                         \

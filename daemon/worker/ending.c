@@ -15,6 +15,7 @@
 struct lane_ending {
 	struct lane_ending *prev, *next; /* of those that have left their lanes */
 	CUstream stream;
+	struct replays *replays; /* NCCL frees nothing before they are */
 	uint32_t lane;
 	bool told; /* that it takes long */
 	pthread_t thread;
@@ -27,19 +28,14 @@ struct lane_ending {
 	atomic_bool over;
 };
 
-static void end(struct lane_ending *n)
-{
-	n->result = n->abort ? nccl.ncclCommAbort(n->comm) : nccl.ncclCommDestroy(n->comm);
-	atomic_store(&n->over, true);
-}
-
 static void *end_main(void *arg)
 {
 	struct lane_ending *n = arg;
 	const uint64_t one = 1;
 	const int bell = n->bell;
 	cu.cuCtxSetCurrent(n->context);
-	end(n);
+	n->result = n->abort ? nccl.ncclCommAbort(n->comm) : nccl.ncclCommDestroy(n->comm);
+	atomic_store(&n->over, true);
 	ssize_t rung = write(bell, &one, sizeof(one));
 	(void)rung; /* it fails only when the counter is full, and then it is readable */
 	return NULL;
@@ -48,12 +44,12 @@ static void *end_main(void *arg)
 static void begin(struct worker *w, struct lane *l, uint32_t lane, bool abort)
 {
 	struct lane_ending *n = calloc(1, sizeof(*n));
-	graphs_drop(l); /* NCCL waits until nobody holds one */
 	if (!n) {
 		worker_die(w, "out of memory");
 		return;
 	}
 	*n = (struct lane_ending){.stream = l->stream,
+				  .replays = l->replays,
 				  .lane = lane,
 				  .context = w->context,
 				  .comm = l->comm,
@@ -62,17 +58,28 @@ static void begin(struct worker *w, struct lane *l, uint32_t lane, bool abort)
 				  .begun_ns = worker_clock()};
 	l->ending = n;
 	l->comm = NULL; /* nobody else's any more */
+	l->replays = NULL;
 	if (pthread_create(&n->thread, NULL, end_main, n)) {
-		n->thread = pthread_self(); /* none */
-		end(n);
+		l->ending = NULL;
+		free(n);
+		worker_die(w, "no thread can be started");
 	}
+}
+
+/* NCCL knows of no replay: what it frees may be in use until the stream is idle. */
+static void release(struct lane_ending *n)
+{
+	if (!n->replays || cu.cuStreamQuery(n->stream) == CUDA_ERROR_NOT_READY)
+		return;
+	replays_free(n->replays);
+	n->replays = NULL;
 }
 
 /* NCCL is through with it. */
 static void finish(struct lane_ending *n)
 {
-	if (!pthread_equal(n->thread, pthread_self()))
-		pthread_join(n->thread, NULL);
+	pthread_join(n->thread, NULL);
+	replays_free(n->replays);
 	log_info("lane %u: %s in %llu ms%s%s", n->lane, n->abort ? "aborted" : "destroyed",
 		 (unsigned long long)(worker_clock() - n->begun_ns) / 1000000,
 		 n->result ? ": " : "", n->result ? nccl.ncclGetErrorString(n->result) : "");
@@ -93,6 +100,7 @@ void endings_watch(struct worker *w)
 	struct lane_ending *n, *next;
 	DL_FOREACH_SAFE (w->endings, n, next) {
 		w->flying++;
+		release(n);
 		if (!n->told && worker_clock() - n->begun_ns > LONG_NS) {
 			n->told = true;
 			log_warning("lane %u: NCCL does not end its last communicator", n->lane);
@@ -127,7 +135,7 @@ void lane_destroy(struct worker *w, uint32_t lane)
 	struct lane *l = &w->lanes[lane];
 	if (!l->comm || l->draining)
 		return;
-	graphs_drop(l); /* they know windows */
+	replays_forget_windows(l->replays);
 	windows_drop(w, l);
 	lane_end_apart(w, lane, false);
 }
@@ -141,6 +149,8 @@ void lane_drain(struct worker *w, uint32_t lane)
 		.kind = WORKER_COMM_ABORT, .key = l->abort_key, .comm.lane = lane};
 	if (l->comm && !window_pending(w, lane))
 		begin(w, l, lane, true);
+	if (l->ending)
+		release(l->ending);
 	if (l->ending && atomic_load(&l->ending->over)) {
 		finish(l->ending);
 		l->ending = NULL;

@@ -266,7 +266,7 @@ static void launch_group(struct worker *w, uint64_t begin, uint64_t end)
 	nvtx_end();
 	nvtx_begin(names->op);
 	if (!error)
-		result = graph_call(w, begin, end);
+		result = replay_call(w, begin, end);
 	nvtx_end();
 	nvtx_begin(names->post);
 	for (uint64_t i = begin; i < end && !error && !result; i++)

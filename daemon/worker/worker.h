@@ -5,7 +5,7 @@
  * launcher for each GPU.
  *
  *   worker.c   start, loop and sleep; control.c: the supervisor's requests
- *   launch.c   from the queue to NCCL, in the order of the queue; graph.c: as CUDA graphs
+ *   launch.c   from the queue to NCCL, in the order of the queue; replay.c: what comes again
  *   copy.c     the same without NCCL, where device memory is staged
  *   lane.c, ending.c, redop.c   communicators; window.c: lent memory in NCCL's symmetric windows
  *   import.c, span.c  memory; probe.c: which GPUs there are
@@ -54,7 +54,7 @@ struct lane {
 	uint64_t abort_key;
 	struct made_redop redops[SVC_REDOPS_MADE];
 	struct lane_window windows[WORKER_WINDOWS];
-	struct lane_graphs *graphs; /* NULL: none yet */
+	struct replays *replays; /* NULL: none yet */
 	bool windowless;     /* NCCL refused one: never again */
 	uint64_t window_seq; /* of the last task in windows */
 	/* What the stream has still to write: done counters, then progress. */
@@ -116,7 +116,7 @@ struct worker {
 	struct import *span; /* that is being put together, or NULL */
 	struct closed_session *closed;
 	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
-	bool graphs; /* may be used */
+	bool replays; /* may be used */
 	uint64_t tail, checked_ns;
 	uint32_t high_lane; /* lanes from here on were never used */
 	uint32_t flying;    /* lanes with launches that have not completed */
@@ -149,10 +149,12 @@ ncclResult_t launch_calls(const struct worker *w, uint64_t begin, uint64_t end);
 /* Writes what the lane's stream has still to write. */
 CUresult launch_tell(struct worker *w, uint32_t lane);
 
-/* graph.c: the same, by a graph if it came again and again. */
-ncclResult_t graph_call(struct worker *w, uint64_t begin, uint64_t end);
-/* Before the lane's communicator or one of its windows ends, or the lane is another's. */
-void graphs_drop(struct lane *l);
+/* replay.c: the same, without NCCL if it came again and again. */
+ncclResult_t replay_call(struct worker *w, uint64_t begin, uint64_t end);
+/* Before the lane's communicator ends or is another's, when the stream has ended what it held. */
+void replays_free(struct replays *all);
+/* Before a window goes. */
+void replays_forget_windows(struct replays *all);
 
 /* copy.c: the same, without NCCL. */
 bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size);

@@ -3,10 +3,10 @@
 #ifndef WORKER_WORKER_MAIN_H
 #define WORKER_WORKER_MAIN_H
 
-/* argv[0] starts so; then "gpuN", the UUID, spin_us, WORKER_GRAPHS or not, what to pin or nothing */
-#define WORKER_NAME   "ncclsvcd: worker"
-#define WORKER_GRAPHS "graphs"
-#define WORKER_PROBE  "ncclsvcd: probe"
+/* argv[0] starts so; then "gpuN", the UUID, spin_us, WORKER_REPLAYS or not, what to pin or nothing */
+#define WORKER_NAME    "ncclsvcd: worker"
+#define WORKER_REPLAYS "replays"
+#define WORKER_PROBE   "ncclsvcd: probe"
 
 /* Return the exit code. */
 int probe_main(void);

@@ -1,89 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Graphs: what the stand-in for NCCL was asked to do while a stream was captured, to be done on
- * every launch. Nothing else can be captured. As NCCL's, each has a wait for an event and a record
- * of it beside that, which do nothing here. */
+ * Graphs: what the stand-in for NCCL was asked to do while a stream was captured, as one kernel
+ * that can be launched. Nothing else can be captured. As NCCL's, each has a wait for an event and a
+ * record of one beside its kernels, which do nothing here. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "fake.h"
 
+#define DOMAIN_REMOTE 1 /* every kernel's attribute */
+
 struct CUgraphNode_st {
 	struct CUgraphNode_st *next;
-	struct CUgraph_st *graph;
 	int type;
 	struct fake_node node; /* of a kernel */
 };
 
-/* An executable one shares it, and so does every launch until it has ended. */
 struct CUgraph_st {
-	atomic_uint refs;
 	struct CUgraphNode_st *nodes, **tail;
 	size_t n;
-};
-
-struct CUgraphExec_st {
-	struct CUgraph_st *graph;
 };
 
 struct CUgraph_st *graph_new(void)
 {
 	struct CUgraph_st *g = calloc(1, sizeof(*g));
-	if (!g)
-		return NULL;
-	atomic_init(&g->refs, 1);
-	g->tail = &g->nodes;
+	if (g)
+		g->tail = &g->nodes;
 	return g;
 }
 
-static struct CUgraphNode_st *add(struct CUgraph_st *g, int type)
+static CUresult add(struct CUgraph_st *g, int type, const struct fake_node *node)
 {
 	struct CUgraphNode_st *n = calloc(1, sizeof(*n));
 	if (!n)
-		return NULL;
-	n->graph = g;
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	n->type = type;
+	if (node)
+		n->node = *node;
 	*g->tail = n;
 	g->tail = &n->next;
 	g->n++;
-	return n;
+	return CUDA_SUCCESS;
 }
 
 CUresult graph_add(struct CUgraph_st *g, const struct fake_node *node)
 {
-	const bool first = !g->n;
-	if (first &&
-	    (!add(g, CU_GRAPH_NODE_TYPE_WAIT_EVENT) || !add(g, CU_GRAPH_NODE_TYPE_EVENT_RECORD)))
+	if (!g->n && (add(g, CU_GRAPH_NODE_TYPE_WAIT_EVENT, NULL) ||
+		      add(g, CU_GRAPH_NODE_TYPE_EVENT_RECORD, NULL)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	struct CUgraphNode_st *n = add(g, CU_GRAPH_NODE_TYPE_KERNEL);
-	if (!n)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	n->node = *node;
-	return CUDA_SUCCESS;
-}
-
-static void drop(struct CUgraphNode_st *n)
-{
-	if (n->node.drop)
-		n->node.drop(n->node.arg);
-	free(n);
-}
-
-static void unref(struct CUgraph_st *g)
-{
-	if (atomic_fetch_sub(&g->refs, 1) > 1)
-		return;
-	for (struct CUgraphNode_st *n = g->nodes, *next; n; n = next) {
-		next = n->next;
-		drop(n);
-	}
-	free(g);
+	return add(g, CU_GRAPH_NODE_TYPE_KERNEL, node);
 }
 
 CUresult cuGraphDestroy(CUgraph graph)
 {
 	CUresult error = enter();
-	if (!error)
-		unref(graph);
-	return error;
+	if (error)
+		return error;
+	for (struct CUgraphNode_st *n = graph->nodes, *next; n; n = next) {
+		next = n->next;
+		if (n->node.drop)
+			n->node.drop(n->node.arg);
+		free(n);
+	}
+	free(graph);
+	return CUDA_SUCCESS;
 }
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *n)
@@ -105,67 +84,54 @@ CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
 	return error;
 }
 
-CUresult cuGraphDestroyNode(CUgraphNode node)
+CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *params)
 {
 	CUresult error = enter();
 	if (error)
 		return error;
-	struct CUgraph_st *g = node->graph;
-	struct CUgraphNode_st **link = &g->nodes;
-	while (*link != node)
-		link = &(*link)->next;
-	*link = node->next;
-	if (!*link)
-		g->tail = link;
-	g->n--;
-	drop(node);
-	return CUDA_SUCCESS;
-}
-
-CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
-{
-	CUresult error = enter();
-	if (error)
-		return error;
-	if (flags)
+	if (node->type != CU_GRAPH_NODE_TYPE_KERNEL)
 		return CUDA_ERROR_INVALID_VALUE;
-	*exec = fake_fault("graph-none") ? NULL : malloc(sizeof(**exec));
-	if (!*exec)
+	if (fake_fault("graph-none"))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	(*exec)->graph = graph;
-	atomic_fetch_add(&graph->refs, 1);
+	*params = (CUDA_KERNEL_NODE_PARAMS){.func = (CUfunction)node,
+					    .gridDimX = 1,
+					    .gridDimY = 1,
+					    .gridDimZ = 1,
+					    .blockDimX = 1,
+					    .blockDimY = 1,
+					    .blockDimZ = 1,
+					    .extra = (void **)node};
 	return CUDA_SUCCESS;
 }
 
-CUresult cuGraphExecDestroy(CUgraphExec exec)
+CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, int id, CUlaunchAttributeValue *value)
 {
 	CUresult error = enter();
 	if (error)
 		return error;
-	unref(exec->graph);
-	free(exec);
+	if (node->type != CU_GRAPH_NODE_TYPE_KERNEL || id != CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN)
+		return CUDA_ERROR_INVALID_VALUE;
+	const int domain = DOMAIN_REMOTE;
+	memset(value, 0, sizeof(*value));
+	memcpy(value, &domain, sizeof(domain));
 	return CUDA_SUCCESS;
 }
 
-static void launch_ended(void *arg, const atomic_int *stop)
-{
-	(void)stop;
-	unref(arg);
-}
-
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+/* Of a captured kernel, as it was captured. */
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params,
+			  void **extra)
 {
 	CUresult error;
-	struct CUstream_st *s = stream_enter(stream, &error);
-	if (!s)
+	if (!stream_enter(config->hStream, &error))
 		return error;
-	fake_note(exec->graph->n == 1 ? "graph" : "nodes");
-	atomic_fetch_add(&exec->graph->refs, 1);
-	for (struct CUgraphNode_st *n = exec->graph->nodes; n && !error; n = n->next)
-		error = n->node.fire ? n->node.fire(n->node.arg, stream) : CUDA_SUCCESS;
-	if (!error)
-		error = stream_put(s, launch_ended, exec->graph);
-	if (error)
-		unref(exec->graph);
-	return error;
+	struct CUgraphNode_st *node = (struct CUgraphNode_st *)function;
+	int domain = 0;
+	if (config->numAttrs == 1 && config->attrs->id == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN)
+		memcpy(&domain, &config->attrs->value, sizeof(domain));
+	if (params || extra != (void **)node || domain != DOMAIN_REMOTE || config->gridDimX != 1 ||
+	    config->gridDimY != 1 || config->gridDimZ != 1 || config->blockDimX != 1 ||
+	    config->blockDimY != 1 || config->blockDimZ != 1 || config->sharedMemBytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	fake_note("replay");
+	return node->node.fire(node->node.arg, config->hStream);
 }

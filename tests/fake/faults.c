@@ -17,13 +17,12 @@
  *   window-fail  ncclCommWindowRegister fails, when all ranks are there
  *   window-none  ncclCommWindowRegister gives no window
  *   call-slow    every NCCL operation's call takes long
- *   graph-none   cuGraphInstantiate is out of memory
+ *   graph-none   cuGraphKernelNodeGetParams is out of memory
  *   graph-host   in every graph the host has a part
  *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on; each that has
  *                begun makes a file hangs-<pid>-<n>
  *
- * Without any, every launch of a graph makes a file graph-<pid>-<n>, or nodes-<pid>-<n> if there is
- * more in it than one kernel.
+ * Without any, every launch of a captured kernel makes a file replay-<pid>-<n>.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -115,6 +114,12 @@ void fake_note(const char *event)
 	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	if (fd >= 0)
 		close(fd);
+}
+
+void fake_die(const char *why)
+{
+	fprintf(stderr, "the stand-in: %s\n", why);
+	abort();
 }
 
 void fake_pause(unsigned *round)

@@ -304,10 +304,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 
 /* ---- Parting ------------------------------------------------------------------------------- */
 
+/* Waits for what it has launched itself: as the real one, it knows nothing of captured kernels. */
 static void drain(struct ncclComm *c)
 {
 	unsigned round = 0;
-	while (atomic_load(&c->ended) < atomic_load(&c->launched))
+	while (atomic_load(&c->ended) < atomic_load(&c->known))
 		fake_pause(&round);
 }
 
@@ -317,6 +318,8 @@ static void await_graphs(struct ncclComm *c)
 	unsigned round = 0;
 	while (atomic_load(&c->graphs))
 		fake_pause(&round);
+	if (atomic_load(&c->ended) < atomic_load(&c->launched))
+		fake_die("a captured kernel runs while its communicator ends");
 }
 
 /* The last rank of a process waits for the other processes', as the real one does on one node,

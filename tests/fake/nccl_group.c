@@ -37,14 +37,19 @@ static ncclResult_t streams_join(const struct launch *l, const struct launch *ot
 	return error ? nccl_error(ncclUnhandledCudaError, "CUDA error %d", error) : ncclSuccess;
 }
 
-static CUresult enqueue(struct launch *l)
+static CUresult enqueue(struct launch *l, bool replayed)
 {
 	struct ncclComm *c = l->comm; /* l may be gone as soon as it is enqueued */
-	l->ticket = atomic_load(&c->launched) + 1;
+	const uint64_t ticket = l->ticket = atomic_load(&c->launched) + 1;
 	CUresult error = fake_stream_enqueue(l->stream, launch_run, l);
-	if (!error)
-		atomic_fetch_add(&c->launched, 1);
-	return error;
+	if (error)
+		return error;
+	atomic_store(&c->launched, ticket);
+	if (!replayed) {
+		atomic_store(&c->known, ticket);
+		atomic_fetch_add(&c->calls, 1);
+	}
+	return CUDA_SUCCESS;
 }
 
 static struct launch *launch_new(struct ncclComm *c, CUstream stream)
@@ -63,10 +68,13 @@ static uint64_t collectives(const struct launch *l)
 	return n;
 }
 
-/* What was captured is done once more. */
+/* What was captured is done once more. The real one may not have uploaded its part of it before
+ * the next call. */
 static CUresult graph_fire(void *arg, CUstream stream)
 {
 	const struct launch *captured = arg;
+	if (atomic_load(&captured->comm->calls) == captured->calls)
+		fake_die("a captured kernel is launched before a call follows the capture");
 	struct launch *l = launch_new(captured->comm, stream);
 	CUresult error = l ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	for (const struct work *w = captured->works; w && !error; w = w->next) {
@@ -82,7 +90,7 @@ static CUresult graph_fire(void *arg, CUstream stream)
 		l->tail = &copy->next;
 	}
 	if (!error)
-		error = enqueue(l);
+		error = enqueue(l, true);
 	if (!error)
 		captured->comm->collectives += collectives(captured);
 	else if (l)
@@ -113,11 +121,12 @@ static ncclResult_t launch(struct launch *l)
 		error = fake_stream_capture(l->stream, &node, &captured);
 	if (captured && !error) {
 		atomic_fetch_add(&c->graphs, 1);
+		l->calls = atomic_load(&c->calls);
 		c->collectives -= collectives(l); /* a launch counts */
 		return ncclSuccess;
 	}
 	if (!error)
-		error = enqueue(l);
+		error = enqueue(l, false);
 	if (error) {
 		launch_drop(l);
 		return nccl_error(ncclUnhandledCudaError, "CUDA error %d", error);

@@ -11,7 +11,7 @@
 
 #define MIB	((size_t)1 << 20)
 #define LEEWAY	(256 * MIB)
-#define GRAPHED 12 /* of the same; from the ninth on a worker may launch it as a graph */
+#define SAME	12 /* from the ninth on a worker replays it */
 
 enum word { READY = 1, GO, CONTEXT_LOST };
 
@@ -176,8 +176,8 @@ static void actor_main(struct client *c)
 	rank_join(&a.r);
 	say(c, now_ns());
 	for (;;) {
-		stage("until graphs are used");
-		for (int i = 0; i < GRAPHED; i++) {
+		stage("until it is replayed");
+		for (int i = 0; i < SAME; i++) {
 			CHECK_OK(ncclsvc_all_reduce(at(a.big), at(a.big), a.bytes / 4,
 						    NCCLSVC_UINT32, NCCLSVC_SUM, a.r.comm, NULL));
 			rank_sync(&a.r);

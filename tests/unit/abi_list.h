@@ -58,10 +58,25 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	C(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) C(CU_MEM_ACCESS_FLAGS_PROT_READWRITE)          \
 	C(CU_MEM_ALLOC_GRANULARITY_MINIMUM) C(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) S(CUresult)    \
 	S(CUdevice) S(CUdeviceptr) S(CUcontext) S(CUstream) S(CUevent) S(CUgraph)                  \
-	S(CUgraphNode) S(CUgraphExec) C(CU_GRAPH_NODE_TYPE_KERNEL) C(CU_GRAPH_NODE_TYPE_HOST)      \
+	S(CUgraphNode) C(CU_GRAPH_NODE_TYPE_KERNEL) C(CU_GRAPH_NODE_TYPE_HOST)      \
 	C(CU_GRAPH_NODE_TYPE_WAIT_EVENT) C(CU_GRAPH_NODE_TYPE_EVENT_RECORD)                        \
 	S(CUmemGenericAllocationHandle) S(CUuuid) S(CUipcMemHandle) S(CUstreamBatchMemOpParams)    \
-	S(CUmemLocation) S(CUmemAllocationProp) S(CUmemAccessDesc)                                 \
+	S(CUmemLocation) S(CUmemAllocationProp) S(CUmemAccessDesc) S(CUDA_KERNEL_NODE_PARAMS)      \
+	S(CUlaunchAttribute) S(CUlaunchConfig) C(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)            \
+	C(CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE)                                \
+	C(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)                                   \
+	C(CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN)                                                     \
+	C(CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING) O(CUDA_KERNEL_NODE_PARAMS, func)     \
+	O(CUDA_KERNEL_NODE_PARAMS, gridDimX) O(CUDA_KERNEL_NODE_PARAMS, gridDimY)                  \
+	O(CUDA_KERNEL_NODE_PARAMS, gridDimZ) O(CUDA_KERNEL_NODE_PARAMS, blockDimX)                 \
+	O(CUDA_KERNEL_NODE_PARAMS, blockDimY) O(CUDA_KERNEL_NODE_PARAMS, blockDimZ)                \
+	O(CUDA_KERNEL_NODE_PARAMS, sharedMemBytes) O(CUDA_KERNEL_NODE_PARAMS, kernelParams)        \
+	O(CUDA_KERNEL_NODE_PARAMS, extra) O(CUDA_KERNEL_NODE_PARAMS, kern)                         \
+	O(CUDA_KERNEL_NODE_PARAMS, ctx) O(CUlaunchAttribute, id) O(CUlaunchAttribute, value)       \
+	O(CUlaunchConfig, gridDimX) O(CUlaunchConfig, gridDimY) O(CUlaunchConfig, gridDimZ)        \
+	O(CUlaunchConfig, blockDimX) O(CUlaunchConfig, blockDimY) O(CUlaunchConfig, blockDimZ)     \
+	O(CUlaunchConfig, sharedMemBytes) O(CUlaunchConfig, hStream) O(CUlaunchConfig, attrs)      \
+	O(CUlaunchConfig, numAttrs)                                                                \
 	O(CUstreamBatchMemOpParams, operation) O(CUstreamBatchMemOpParams, waitValue.operation)    \
 	O(CUstreamBatchMemOpParams, waitValue .address)                                            \
 	O(CUstreamBatchMemOpParams, waitValue.value64)                                             \
@@ -124,8 +139,8 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	F(cuStreamCreateWithPriority) F(cuCtxGetStreamPriorityRange) F(cuStreamDestroy)            \
 	F(cuStreamSynchronize) F(cuStreamQuery) F(cuStreamGetCtx) F(cuStreamGetId)                 \
 	F(cuStreamIsCapturing) F(cuStreamBeginCapture) F(cuStreamEndCapture) F(cuGraphDestroy)     \
-	F(cuGraphGetNodes) F(cuGraphNodeGetType) F(cuGraphInstantiate) F(cuGraphLaunch)            \
-	F(cuGraphExecDestroy) F(cuGraphDestroyNode)                                                \
+	F(cuGraphGetNodes) F(cuGraphNodeGetType) F(cuGraphKernelNodeGetParams)                     \
+	F(cuGraphKernelNodeGetAttribute) F(cuLaunchKernelEx)                                       \
 	F(cuStreamWaitValue64) F(cuStreamWriteValue64) F(cuStreamBatchMemOp)                       \
 	F(cuStreamWaitEvent) F(cuEventCreate) F(cuEventRecord) F(cuEventQuery)                     \
 	F(cuEventSynchronize) F(cuEventElapsedTime) F(cuEventDestroy)                              \

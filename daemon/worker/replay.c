@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What comes again and again with the same buffers is captured once, and its kernel launched again
+ * as NCCL launched it: NCCL's call takes the processor 7 to 12 us, the launch 2, and the operation
+ * begins that much sooner. It is the same kernel, so each rank decides for itself.
+ *
+ * The graph itself is not launched: graphs of NCCL's kernels often begin 20 us and more too late,
+ * for as long as the processes live, which launches never did. It is kept, for it holds what NCCL
+ * has made for the kernel. What NCCL uploads for it on a stream of its own comes before the next
+ * call on the lane's stream, so one follows every capture; and NCCL knows nothing of launches that
+ * are not its own, so the graph is let go only when the stream has ended them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "log.h"
+#include "names.h"
+#include "worker.h"
+
+#define REPLAY_TASKS 16			   /* of one group */
+#define REPLAYS	     256		   /* of one lane */
+#define WAYS	     4			   /* places that a group may have */
+#define CALLS	     8			   /* until it is captured */
+#define NODES	     3			   /* that NCCL captures: a kernel between two events */
+#define STALE_NS     UINT64_C(10000000000) /* its place may go to another group */
+
+/* What NCCL is told of a task. */
+struct replay_task {
+	uint64_t src, dst, count;
+	int32_t peer;
+	uint8_t op, type, redop;
+	uint8_t windows; /* an address can have been another kind of memory's */
+};
+_Static_assert(sizeof(struct replay_task) == 32, "compared as a whole");
+
+/* What NCCL 2.28 gives a kernel where there is no other order than the stream's. */
+static const int attributes[] = {
+	CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+	CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE,
+	CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+	CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,
+	CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING,
+};
+#define ATTRIBUTES (sizeof(attributes) / sizeof(attributes[0]))
+
+struct replay {
+	uint32_t ntasks; /* 0: a free place */
+	unsigned calls;
+	struct replay_task tasks[REPLAY_TASKS];
+	uint64_t used_ns;
+	CUgraph graph; /* NULL: not captured */
+	CUDA_KERNEL_NODE_PARAMS kernel;
+	CUlaunchAttribute attributes[ATTRIBUTES];
+	unsigned nattributes;
+};
+
+struct replays {
+	bool never; /* something of this communicator could not be captured */
+	struct replay places[REPLAYS];
+};
+
+/* ---- Finding ---- */
+
+static uint64_t hash_of(const struct replay_task *tasks, uint32_t n)
+{
+	uint64_t h = n, word;
+	const char *p = (const char *)tasks;
+	for (size_t i = 0; i < n * sizeof(*tasks); i += sizeof(word)) {
+		memcpy(&word, p + i, sizeof(word));
+		h = (h ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+		h ^= h >> 29;
+	}
+	return h;
+}
+
+/* False: not of a kind that is captured. A reduction that a member has made may become another. */
+static bool describe(const struct worker *w, uint64_t begin, uint64_t end,
+		     struct replay_task *tasks)
+{
+	const struct launch *first = launch_at(w, begin);
+	if (end - begin > REPLAY_TASKS || !launch_usable(w, first) ||
+	    w->lanes[first->lane].nranks == 1)
+		return false;
+	for (uint64_t i = begin; i < end; i++) {
+		const struct launch *l = launch_at(w, i);
+		struct replay_task *t = &tasks[i - begin];
+		*t = (struct replay_task){
+			.src = l->src,
+			.dst = l->dst,
+			.count = l->count,
+			.peer = l->peer,
+			.op = l->op,
+			.type = l->type,
+			.redop = l->redop,
+			.windows = (uint8_t)(!!l->src_window << 1 | !!l->dst_window)};
+		if (l->lane != first->lane || !launch_usable(w, l) ||
+		    (svc_op_reduces(l->op) && l->redop >= SVC_REDOP_MADE) ||
+		    !window_address(&w->lanes[l->lane], l->src_window, &t->src) ||
+		    !window_address(&w->lanes[l->lane], l->dst_window, &t->dst))
+			return false;
+	}
+	return true;
+}
+
+static void let_go(struct replay *r)
+{
+	if (r->graph)
+		cu.cuGraphDestroy(r->graph);
+	memset(r, 0, sizeof(*r));
+}
+
+static bool idle(const struct worker *w, uint32_t lane)
+{
+	const struct lane *l = &w->lanes[lane];
+	return !l->due && l->enqueued <= atomic_load_explicit(&w->queue->lanes[lane].completed,
+							      memory_order_acquire);
+}
+
+/* Its place, or one for it. NULL: those that it may have are all in use. */
+static struct replay *find(struct worker *w, uint32_t lane, const struct replay_task *tasks,
+			   uint32_t n)
+{
+	struct replays *all = w->lanes[lane].replays;
+	const uint64_t now = worker_clock();
+	struct replay *set = &all->places[hash_of(tasks, n) % (REPLAYS / WAYS) * WAYS], *old = set;
+	for (struct replay *r = set; r < set + WAYS; r++) {
+		if (r->ntasks == n && !memcmp(r->tasks, tasks, n * sizeof(*tasks))) {
+			r->used_ns = now;
+			return r;
+		}
+		if (r->used_ns < old->used_ns)
+			old = r;
+	}
+	if (old->graph && (now - old->used_ns < STALE_NS || !idle(w, lane)))
+		return NULL;
+	let_go(old);
+	old->ntasks = n;
+	old->used_ns = now;
+	memcpy(old->tasks, tasks, n * sizeof(*tasks));
+	return old;
+}
+
+void replays_free(struct replays *all)
+{
+	for (uint32_t i = 0; all && i < REPLAYS; i++)
+		let_go(&all->places[i]);
+	free(all);
+}
+
+void replays_forget_windows(struct replays *all)
+{
+	for (uint32_t i = 0; all && i < REPLAYS; i++) {
+		struct replay *r = &all->places[i];
+		bool knows = false;
+		for (uint32_t k = 0; k < r->ntasks; k++)
+			knows = knows || r->tasks[k].windows;
+		if (knows)
+			let_go(r);
+	}
+}
+
+/* ---- Capturing ---- */
+
+/* False: there is more to it than one kernel and its events. Between nodes NCCL has the host do
+ * something for each launch; an order among communicators (NCCL_LAUNCH_ORDER_IMPLICIT) has more
+ * events. */
+static bool one_kernel(const CUgraphNode *nodes, size_t n, CUgraphNode *kernel, CUresult *error)
+{
+	unsigned kernels = 0;
+	for (size_t i = 0; i < n && !*error; i++) {
+		int type;
+		*error = cu.cuGraphNodeGetType(nodes[i], &type);
+		if (*error)
+			return false;
+		if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
+			*kernel = nodes[i];
+			kernels++;
+		} else if (type != CU_GRAPH_NODE_TYPE_WAIT_EVENT &&
+			   type != CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
+			return false;
+		}
+	}
+	return kernels == 1;
+}
+
+static CUresult take_kernel(struct replay *r)
+{
+	CUgraphNode nodes[NODES], kernel = NULL;
+	size_t n = 0;
+	CUresult error = cu.cuGraphGetNodes(r->graph, NULL, &n);
+	if (!error && n > NODES)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (!error)
+		error = cu.cuGraphGetNodes(r->graph, nodes, &n);
+	if (!error && !one_kernel(nodes, n, &kernel, &error))
+		return error ? error : CUDA_ERROR_NOT_SUPPORTED;
+	if (!error)
+		error = cu.cuGraphKernelNodeGetParams(kernel, &r->kernel);
+	for (size_t i = 0; i < ATTRIBUTES && !error; i++) {
+		CUlaunchAttribute *a = &r->attributes[r->nattributes];
+		a->id = attributes[i];
+		/* An error: this driver or GPU does not have it, so neither has the kernel. */
+		if (!cu.cuGraphKernelNodeGetAttribute(kernel, a->id, &a->value))
+			r->nattributes++;
+	}
+	return error;
+}
+
+static void capture(struct worker *w, struct replay *r, uint64_t begin, uint64_t end)
+{
+	const uint32_t lane = launch_at(w, begin)->lane;
+	struct lane *l = &w->lanes[lane];
+	CUresult error = cu.cuStreamBeginCapture(l->stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+	if (!error) {
+		ncclResult_t result = launch_calls(w, begin, end);
+		error = cu.cuStreamEndCapture(l->stream, &r->graph);
+		if (result && !error)
+			error = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	if (!error)
+		error = take_kernel(r);
+	if (!error)
+		return;
+	log_info("lane %u: its operations are called each time: %s", lane,
+		 gpu_api_cuda_error(error));
+	let_go(r);
+	l->replays->never = true;
+}
+
+/* ---- Launching ---- */
+
+static ncclResult_t launch(struct worker *w, struct replay *r, CUstream stream)
+{
+	const CUDA_KERNEL_NODE_PARAMS *k = &r->kernel;
+	const CUlaunchConfig config = {.gridDimX = k->gridDimX,
+				       .gridDimY = k->gridDimY,
+				       .gridDimZ = k->gridDimZ,
+				       .blockDimX = k->blockDimX,
+				       .blockDimY = k->blockDimY,
+				       .blockDimZ = k->blockDimZ,
+				       .sharedMemBytes = k->sharedMemBytes,
+				       .hStream = stream,
+				       .attrs = r->attributes,
+				       .numAttrs = r->nattributes};
+	CUresult error = cu.cuLaunchKernelEx(&config, k->func, k->kernelParams, k->extra);
+	return worker_bad(w, error, "NCCL's kernel could not be launched") ? ncclUnhandledCudaError
+									   : ncclSuccess;
+}
+
+ncclResult_t replay_call(struct worker *w, uint64_t begin, uint64_t end)
+{
+	struct replay_task tasks[REPLAY_TASKS];
+	struct replay *r = NULL;
+	const uint32_t lane = launch_at(w, begin)->lane;
+	if (w->replays && describe(w, begin, end, tasks)) {
+		struct lane *l = &w->lanes[lane];
+		if (!l->replays)
+			l->replays = calloc(1, sizeof(*l->replays));
+		if (l->replays && !l->replays->never)
+			r = find(w, lane, tasks, (uint32_t)(end - begin));
+	}
+	if (r && r->graph)
+		return launch(w, r, w->lanes[lane].stream);
+	if (r && ++r->calls == CALLS)
+		capture(w, r, begin, end);
+	return launch_calls(w, begin, end);
+}
