@@ -63,7 +63,7 @@ void fake_pause(unsigned *round);
 bool fake_fault(const char *name);
 /* For tests to see: a file <event>-<pid>-<n>, for each time. */
 void fake_note(const char *event);
-/* What the real one would suffer in silence. */
+/* What the real one would suffer in silence; notes "misused". */
 _Noreturn void fake_die(const char *why);
 const char *fake_dir(void);
 /* The physical number of a visible device. */

@@ -22,7 +22,8 @@
  *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on; each that has
  *                begun makes a file hangs-<pid>-<n>
  *
- * Without any, every launch of a captured kernel makes a file replay-<pid>-<n>.
+ * Without any, every launch of a captured kernel makes a file replay-<pid>-<n>, and what the real
+ * ones would suffer in silence makes misused-<pid>-<n>.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -119,6 +120,7 @@ void fake_note(const char *event)
 void fake_die(const char *why)
 {
 	fprintf(stderr, "the stand-in: %s\n", why);
+	fake_note("misused");
 	abort();
 }
 

@@ -53,6 +53,8 @@ __attribute__((format(printf, 1, 2))) void stage(const char *format, ...);
 __attribute__((format(printf, 1, 2))) void report(const char *format, ...);
 /* Ends the test: it was not run, because. */
 __attribute__((noreturn, format(printf, 1, 2))) void skip_test(const char *format, ...);
+/* How often the stand-ins have noted it since the test began. */
+int fake_notes(const char *event);
 /* A limit in ms, but on the stand-ins, where it is only a guard against hanging. */
 unsigned limit_ms(unsigned ms);
 
