@@ -25,7 +25,7 @@ enum config_transport { CONFIG_TRANSPORT_NCCL, CONFIG_TRANSPORT_MPI };
 
 enum config_source { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_OPTION, CONFIG_ENVIRONMENT };
 
-/* AUTO: where they prove faster. */
+/* AUTO: where it can be. */
 enum config_replay { CONFIG_REPLAY_AUTO, CONFIG_REPLAY_OFF };
 /* AUTO: where no MPS server would go down with a worker. */
 enum config_windows { CONFIG_WINDOWS_AUTO, CONFIG_WINDOWS_ON, CONFIG_WINDOWS_OFF };

@@ -67,10 +67,12 @@ static void begin(struct worker *w, struct lane *l, uint32_t lane, bool abort)
 }
 
 /* NCCL knows of no replay: what it frees may be in use until the stream is idle. */
-static void release(struct lane_ending *n)
+static void release(struct worker *w, struct lane_ending *n)
 {
-	if (!n->replays || cu.cuStreamQuery(n->stream) == CUDA_ERROR_NOT_READY)
+	CUresult error = n->replays ? cu.cuStreamQuery(n->stream) : CUDA_ERROR_NOT_READY;
+	if (error == CUDA_ERROR_NOT_READY)
 		return;
+	worker_bad(w, error, "the stream of a communicator that ends");
 	replays_free(n->replays);
 	n->replays = NULL;
 }
@@ -100,7 +102,7 @@ void endings_watch(struct worker *w)
 	struct lane_ending *n, *next;
 	DL_FOREACH_SAFE (w->endings, n, next) {
 		w->flying++;
-		release(n);
+		release(w, n);
 		if (!n->told && worker_clock() - n->begun_ns > LONG_NS) {
 			n->told = true;
 			log_warning("lane %u: NCCL does not end its last communicator", n->lane);
@@ -135,7 +137,7 @@ void lane_destroy(struct worker *w, uint32_t lane)
 	struct lane *l = &w->lanes[lane];
 	if (!l->comm || l->draining)
 		return;
-	replays_forget_windows(l->replays);
+	replays_forget(l->replays, true);
 	windows_drop(w, l);
 	lane_end_apart(w, lane, false);
 }
@@ -149,8 +151,10 @@ void lane_drain(struct worker *w, uint32_t lane)
 		.kind = WORKER_COMM_ABORT, .key = l->abort_key, .comm.lane = lane};
 	if (l->comm && !window_pending(w, lane))
 		begin(w, l, lane, true);
+	if (w->dying[0])
+		return;
 	if (l->ending)
-		release(l->ending);
+		release(w, l->ending);
 	if (l->ending && atomic_load(&l->ending->over)) {
 		finish(l->ending);
 		l->ending = NULL;

@@ -5,10 +5,11 @@
  * begins that much sooner. It is the same kernel, so each rank decides for itself.
  *
  * The graph itself is not launched: graphs of NCCL's kernels often begin 20 us and more too late,
- * for as long as the processes live, which launches never did. It is kept, for it holds what NCCL
- * has made for the kernel. What NCCL uploads for it on a stream of its own comes before the next
- * call on the lane's stream, so one follows every capture; and NCCL knows nothing of launches that
- * are not its own, so the graph is let go only when the stream has ended them. */
+ * for as long as the processes live, which launches never did. But it is kept. It owns NCCL's plan,
+ * the kernel's parameters and perhaps a buffer on the GPU, and NCCL knows nothing of our launches:
+ * so it goes only when the stream has ended the last of them. NCCL fills that buffer on a stream of
+ * its own; its next call on ours waits for that, a replay would not. So a call follows a capture.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@
 #define REPLAYS	     256		   /* of one lane */
 #define WAYS	     4			   /* places that a group may have */
 #define CALLS	     8			   /* until it is captured */
-#define NODES	     3			   /* that NCCL captures: a kernel between two events */
+#define NODES	     32			   /* that NCCL captures, at most */
 #define STALE_NS     UINT64_C(10000000000) /* its place may go to another group */
 
 /* What NCCL is told of a task. */
@@ -32,18 +33,20 @@ struct replay_task {
 };
 _Static_assert(sizeof(struct replay_task) == 32, "compared as a whole");
 
-/* What NCCL 2.28 gives a kernel where there is no other order than the stream's. */
+/* What NCCL gives its kernels or might. Symmetric ones may begin before their former has ended (and
+ * wait for it): a graph says that elsewhere, and they are correct without. */
 static const int attributes[] = {
+	CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
 	CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
 	CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE,
-	CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
 	CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,
+	CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION,
 	CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING,
 };
 #define ATTRIBUTES (sizeof(attributes) / sizeof(attributes[0]))
 
 struct replay {
-	uint32_t ntasks; /* 0: a free place */
+	uint32_t ntasks; /* 0: a free place, or soon */
 	unsigned calls;
 	struct replay_task tasks[REPLAY_TASKS];
 	uint64_t used_ns;
@@ -54,7 +57,8 @@ struct replay {
 };
 
 struct replays {
-	bool never; /* something of this communicator could not be captured */
+	bool never; /* this communicator's operations cannot be captured */
+	bool told;  /* that there is one */
 	struct replay places[REPLAYS];
 };
 
@@ -115,9 +119,9 @@ static bool idle(const struct worker *w, uint32_t lane)
 							      memory_order_acquire);
 }
 
-/* Its place, or one for it. NULL: those that it may have are all in use. */
-static struct replay *find(struct worker *w, uint32_t lane, const struct replay_task *tasks,
-			   uint32_t n)
+/* The group's place, or one of the few that it may have. NULL: all of them are in use. */
+static struct replay *place_of(struct worker *w, uint32_t lane, const struct replay_task *tasks,
+			       uint32_t n)
 {
 	struct replays *all = w->lanes[lane].replays;
 	const uint64_t now = worker_clock();
@@ -130,8 +134,13 @@ static struct replay *find(struct worker *w, uint32_t lane, const struct replay_
 		if (r->used_ns < old->used_ns)
 			old = r;
 	}
-	if (old->graph && (now - old->used_ns < STALE_NS || !idle(w, lane)))
+	if (old->graph && ((old->ntasks && now - old->used_ns < STALE_NS) || !idle(w, lane)))
 		return NULL;
+	/* A miss costs its owner one call, not all: who comes in turn with others gets on, too. */
+	if (!old->graph && old->ntasks && old->calls) {
+		old->calls--;
+		return NULL;
+	}
 	let_go(old);
 	old->ntasks = n;
 	old->used_ns = now;
@@ -146,60 +155,68 @@ void replays_free(struct replays *all)
 	free(all);
 }
 
-void replays_forget_windows(struct replays *all)
+void replays_forget(struct replays *all, bool in_windows)
 {
 	for (uint32_t i = 0; all && i < REPLAYS; i++) {
 		struct replay *r = &all->places[i];
-		bool knows = false;
+		bool forget = !in_windows;
 		for (uint32_t k = 0; k < r->ntasks; k++)
-			knows = knows || r->tasks[k].windows;
-		if (knows)
-			let_go(r);
+			forget = forget || r->tasks[k].windows;
+		if (forget) {
+			r->ntasks = 0;
+			r->used_ns = 0;
+		}
 	}
 }
 
 /* ---- Capturing ---- */
 
-/* False: there is more to it than one kernel and its events. Between nodes NCCL has the host do
- * something for each launch; an order among communicators (NCCL_LAUNCH_ORDER_IMPLICIT) has more
- * events. */
-static bool one_kernel(const CUgraphNode *nodes, size_t n, CUgraphNode *kernel, CUresult *error)
+/* NULL: there are several kernels, or none, or more than one between two events: an order among
+ * communicators (NCCL_LAUNCH_ORDER_IMPLICIT) has more. An error: the host has a part in each
+ * launch, as between nodes, so it will in others. */
+static CUresult find_kernel(CUgraph graph, CUgraphNode *kernel)
 {
-	unsigned kernels = 0;
-	for (size_t i = 0; i < n && !*error; i++) {
-		int type;
-		*error = cu.cuGraphNodeGetType(nodes[i], &type);
-		if (*error)
-			return false;
-		if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
-			*kernel = nodes[i];
-			kernels++;
-		} else if (type != CU_GRAPH_NODE_TYPE_WAIT_EVENT &&
-			   type != CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
-			return false;
-		}
-	}
-	return kernels == 1;
-}
-
-static CUresult take_kernel(struct replay *r)
-{
-	CUgraphNode nodes[NODES], kernel = NULL;
+	CUgraphNode nodes[NODES];
 	size_t n = 0;
-	CUresult error = cu.cuGraphGetNodes(r->graph, NULL, &n);
+	unsigned kernels = 0, events = 0;
+	*kernel = NULL;
+	CUresult error = cu.cuGraphGetNodes(graph, NULL, &n);
 	if (!error && n > NODES)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if (!error)
-		error = cu.cuGraphGetNodes(r->graph, nodes, &n);
-	if (!error && !one_kernel(nodes, n, &kernel, &error))
-		return error ? error : CUDA_ERROR_NOT_SUPPORTED;
-	if (!error)
-		error = cu.cuGraphKernelNodeGetParams(kernel, &r->kernel);
+		error = cu.cuGraphGetNodes(graph, nodes, &n);
+	for (size_t i = 0; i < n && !error; i++) {
+		int type = CU_GRAPH_NODE_TYPE_HOST;
+		error = cu.cuGraphNodeGetType(nodes[i], &type);
+		if (!error && type == CU_GRAPH_NODE_TYPE_HOST)
+			error = CUDA_ERROR_NOT_SUPPORTED;
+		events += type == CU_GRAPH_NODE_TYPE_WAIT_EVENT ||
+			  type == CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+		if (type == CU_GRAPH_NODE_TYPE_KERNEL && !kernels++)
+			*kernel = nodes[i];
+	}
+	if (error || kernels != 1 || events > 2 || kernels + events != n)
+		*kernel = NULL;
+	return error;
+}
+
+/* 0 is what a launch has without it, and need not be valid. */
+static bool is_set(const CUlaunchAttributeValue *value)
+{
+	static const CUlaunchAttributeValue unset;
+	return memcmp(value, &unset, sizeof(unset));
+}
+
+static CUresult take_kernel(struct replay *r, CUgraphNode kernel)
+{
+	CUresult error = cu.cuGraphKernelNodeGetParams(kernel, &r->kernel);
+	r->nattributes = 0;
 	for (size_t i = 0; i < ATTRIBUTES && !error; i++) {
 		CUlaunchAttribute *a = &r->attributes[r->nattributes];
-		a->id = attributes[i];
+		*a = (CUlaunchAttribute){.id = attributes[i]};
 		/* An error: this driver or GPU does not have it, so neither has the kernel. */
-		if (!cu.cuGraphKernelNodeGetAttribute(kernel, a->id, &a->value))
+		if (!cu.cuGraphKernelNodeGetAttribute(kernel, a->id, &a->value) &&
+		    is_set(&a->value))
 			r->nattributes++;
 	}
 	return error;
@@ -216,19 +233,31 @@ static void capture(struct worker *w, struct replay *r, uint64_t begin, uint64_t
 		if (result && !error)
 			error = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	}
+	CUgraphNode kernel = NULL;
 	if (!error)
-		error = take_kernel(r);
-	if (!error)
+		error = find_kernel(r->graph, &kernel);
+	if (!error && kernel)
+		error = take_kernel(r, kernel);
+	if (!error && kernel) {
+		if (!l->replays->told)
+			log_info("lane %u: what comes again is launched without NCCL's call", lane);
+		l->replays->told = true;
 		return;
-	log_info("lane %u: its operations are called each time: %s", lane,
-		 gpu_api_cuda_error(error));
-	let_go(r);
-	l->replays->never = true;
+	}
+	if (r->graph)
+		cu.cuGraphDestroy(r->graph);
+	r->graph = NULL;
+	if (error)
+		log_info("lane %u: what comes again cannot be launched without NCCL's call: %s",
+			 lane,
+			 error == CUDA_ERROR_NOT_SUPPORTED ? "the host has a part in it"
+							   : gpu_api_cuda_error(error));
+	l->replays->never = error;
 }
 
 /* ---- Launching ---- */
 
-static ncclResult_t launch(struct worker *w, struct replay *r, CUstream stream)
+static CUresult launch(const struct replay *r, CUstream stream)
 {
 	const CUDA_KERNEL_NODE_PARAMS *k = &r->kernel;
 	const CUlaunchConfig config = {.gridDimX = k->gridDimX,
@@ -241,26 +270,37 @@ static ncclResult_t launch(struct worker *w, struct replay *r, CUstream stream)
 				       .hStream = stream,
 				       .attrs = r->attributes,
 				       .numAttrs = r->nattributes};
-	CUresult error = cu.cuLaunchKernelEx(&config, k->func, k->kernelParams, k->extra);
-	return worker_bad(w, error, "NCCL's kernel could not be launched") ? ncclUnhandledCudaError
-									   : ncclSuccess;
+	return cu.cuLaunchKernelEx(&config, k->func, k->kernelParams, k->extra);
+}
+
+/* NULL: it is called. */
+static struct replay *replay_of(struct worker *w, uint64_t begin, uint64_t end)
+{
+	struct replay_task tasks[REPLAY_TASKS];
+	if (!w->may_replay || !describe(w, begin, end, tasks))
+		return NULL;
+	const uint32_t lane = launch_at(w, begin)->lane;
+	struct lane *l = &w->lanes[lane];
+	if (!l->replays)
+		l->replays = calloc(1, sizeof(*l->replays));
+	if (!l->replays || l->replays->never)
+		return NULL;
+	return place_of(w, lane, tasks, (uint32_t)(end - begin));
 }
 
 ncclResult_t replay_call(struct worker *w, uint64_t begin, uint64_t end)
 {
-	struct replay_task tasks[REPLAY_TASKS];
-	struct replay *r = NULL;
-	const uint32_t lane = launch_at(w, begin)->lane;
-	if (w->replays && describe(w, begin, end, tasks)) {
-		struct lane *l = &w->lanes[lane];
-		if (!l->replays)
-			l->replays = calloc(1, sizeof(*l->replays));
-		if (l->replays && !l->replays->never)
-			r = find(w, lane, tasks, (uint32_t)(end - begin));
-	}
-	if (r && r->graph)
-		return launch(w, r, w->lanes[lane].stream);
-	if (r && ++r->calls == CALLS)
+	struct replay *r = replay_of(w, begin, end);
+	if (!r)
+		return launch_calls(w, begin, end);
+	struct lane *l = &w->lanes[launch_at(w, begin)->lane];
+	if (r->graph) {
+		CUresult error = launch(r, l->stream);
+		if (!worker_bad(w, error, "NCCL's kernel could not be launched"))
+			return ncclSuccess;
+		l->replays->never = true; /* NCCL may know better */
+	} else if (++r->calls == CALLS) {
 		capture(w, r, begin, end);
-	return launch_calls(w, begin, end);
+	}
+	return launch_calls(w, begin, end); /* behind a capture, too: see above */
 }

@@ -301,7 +301,7 @@ int worker_main(int argc, char *argv[])
 	w->queue_fd = WORKER_QUEUE_FD;
 	w->bell = WORKER_BELL_FD;
 	w->spin_ns = strtoull(argv[2], NULL, 10) * 1000;
-	w->replays = !strcmp(argv[3], WORKER_REPLAYS);
+	w->may_replay = !strcmp(argv[3], WORKER_REPLAYS);
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGINT, SIG_IGN); /* of a terminal: the supervisor decides */
 	signal(SIGTERM, SIG_IGN);

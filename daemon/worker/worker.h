@@ -116,7 +116,7 @@ struct worker {
 	struct import *span; /* that is being put together, or NULL */
 	struct closed_session *closed;
 	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
-	bool replays; /* may be used */
+	bool may_replay;
 	uint64_t tail, checked_ns;
 	uint32_t high_lane; /* lanes from here on were never used */
 	uint32_t flying;    /* lanes with launches that have not completed */
@@ -151,10 +151,10 @@ CUresult launch_tell(struct worker *w, uint32_t lane);
 
 /* replay.c: the same, without NCCL if it came again and again. */
 ncclResult_t replay_call(struct worker *w, uint64_t begin, uint64_t end);
-/* Before the lane's communicator ends or is another's, when the stream has ended what it held. */
+/* When the lane's stream has ended what it held, and before the communicator is freed. */
 void replays_free(struct replays *all);
-/* Before a window goes. */
-void replays_forget_windows(struct replays *all);
+/* They may still run. in_windows: only those that know windows, before one goes. */
+void replays_forget(struct replays *all, bool in_windows);
 
 /* copy.c: the same, without NCCL. */
 bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size);

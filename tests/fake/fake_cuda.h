@@ -33,7 +33,7 @@ CUDA_FUNCTIONS(FAKE_DECLARE)
 typedef void fake_op(void *arg, const atomic_int *stop);
 CUresult fake_stream_enqueue(CUstream stream, fake_op *op, void *arg);
 
-/* What a graph does at each launch, on its stream; drop comes when no launch can come any more. */
+/* What a captured kernel does at each launch, on its stream; drop comes when its graph goes. */
 struct fake_node {
 	CUresult (*fire)(void *arg, CUstream stream);
 	void (*drop)(void *arg);

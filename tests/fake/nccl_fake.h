@@ -137,8 +137,8 @@ void work_free(struct work *w);
 /* nccl_window.c: notes which windows it is in, if there are symmetric kernels for it. */
 void window_use(struct ncclComm *c, struct work *w);
 void window_unuse(struct work *w);
-/* A copy of the work uses them, too. */
-void window_share(struct work *copy);
+/* A copy of captured work uses them, which the captured itself does not. */
+void window_again(const struct ncclComm *c, struct work *copy);
 void windows_forget(struct ncclComm *c);
 
 /* nccl_collective.c, nccl_p2p.c: false when the launch is over */

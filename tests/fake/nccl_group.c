@@ -72,7 +72,7 @@ static uint64_t collectives(const struct launch *l)
  * the next call. */
 static CUresult graph_fire(void *arg, CUstream stream)
 {
-	const struct launch *captured = arg;
+	struct launch *captured = arg;
 	if (atomic_load(&captured->comm->calls) == captured->calls)
 		fake_die("a captured kernel is launched before a call follows the capture");
 	struct launch *l = launch_new(captured->comm, stream);
@@ -85,23 +85,28 @@ static CUresult graph_fire(void *arg, CUstream stream)
 		}
 		memcpy(copy, w, sizeof(*copy));
 		copy->next = NULL;
-		window_share(copy);
+		window_again(captured->comm, copy);
 		*l->tail = copy;
 		l->tail = &copy->next;
 	}
 	if (!error)
 		error = enqueue(l, true);
-	if (!error)
-		captured->comm->collectives += collectives(captured);
-	else if (l)
-		launch_drop(l);
-	return error;
+	if (error) {
+		if (l)
+			launch_drop(l);
+		return error;
+	}
+	captured->ticket = atomic_load(&captured->comm->launched);
+	captured->comm->collectives += collectives(captured);
+	return CUDA_SUCCESS;
 }
 
 static void graph_drop(void *arg)
 {
 	struct launch *l = arg;
 	struct ncclComm *c = l->comm;
+	if (atomic_load(&c->ended) < l->ticket)
+		fake_die("a graph goes while its kernel runs");
 	launch_drop(l);
 	atomic_fetch_sub(&c->graphs, 1);
 }
@@ -120,6 +125,8 @@ static ncclResult_t launch(struct launch *l)
 	if (!error)
 		error = fake_stream_capture(l->stream, &node, &captured);
 	if (captured && !error) {
+		for (struct work *w = l->works; w; w = w->next)
+			window_unuse(w);
 		atomic_fetch_add(&c->graphs, 1);
 		l->calls = atomic_load(&c->calls);
 		c->collectives -= collectives(l); /* a launch counts */

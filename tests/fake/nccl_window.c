@@ -196,14 +196,24 @@ void window_use(struct ncclComm *c, struct work *w)
 	atomic_fetch_add(&dst->uses, 1);
 }
 
-void window_share(struct work *copy)
+void window_again(const struct ncclComm *c, struct work *copy)
 {
-	for (int i = 0; i < 2 && copy->windows[i]; i++)
-		atomic_fetch_add(&copy->windows[i]->uses, 1);
+	const uint64_t numbers[] = {copy->call.src_window, copy->call.dst_window};
+	for (int i = 0; i < 2 && numbers[i]; i++) {
+		struct ncclWindow_vidmem *w = c->windows;
+		while (w && w->number != numbers[i])
+			w = w->next;
+		if (!w)
+			fake_die("a captured kernel is launched whose window is gone");
+		copy->windows[i] = w;
+		atomic_fetch_add(&w->uses, 1);
+	}
 }
 
 void window_unuse(struct work *w)
 {
-	for (int i = 0; i < 2 && w->windows[i]; i++)
+	for (int i = 0; i < 2 && w->windows[i]; i++) {
 		atomic_fetch_sub(&w->windows[i]->uses, 1);
+		w->windows[i] = NULL;
+	}
 }

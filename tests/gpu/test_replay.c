@@ -7,8 +7,9 @@
 
 #include "windows.h"
 
-#define REPEATS (setup.quick ? 24u : 300u)
-#define FEW	8 /* replays of each rank, at least */
+#define REPEATS	 (setup.quick ? 24u : 300u)
+#define REPLAYED 8 /* of each rank, at least */
+#define CALLED	 8 /* before the same is replayed */
 
 /* ---- Values ---- */
 
@@ -138,11 +139,18 @@ static int replays(void)
 
 static void run(client_main *rank)
 {
-	crew_run(crew_size(), rank, NULL);
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	const int n = crew_size();
+	gpu_daemon_start(&d);
+	clients_start(ranks, n, &d, rank, NULL);
+	crew_end(ranks, n);
+	CHECK(daemon_logged(&d, "is launched without NCCL's call"));
+	gpu_daemon_stop(&d);
 	if (!setup.fake)
 		return;
 	report("%d replays", replays());
-	CHECK(replays() >= FEW * crew_size());
+	CHECK(replays() >= REPLAYED * n);
 }
 
 static void test_values(void)
@@ -158,6 +166,46 @@ static void test_chains(void)
 static void test_again(void)
 {
 	run(again_rank);
+}
+
+/* More groups than a lane has places for. Those of the second half find them taken, until these
+ * have not been used for long. */
+#define MANY  600
+#define STALE 10500 /* ms */
+
+static void many_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	int first_half = 0;
+	rank_open(&r, c);
+	CHECK_CU(cu.cuMemAlloc(&p, 2 * MANY * 4));
+	for (unsigned k = 0; k < 2 * 3 * CALLED; k++) {
+		const unsigned begin = k < 3 * CALLED ? 0 : MANY;
+		stage("round %u", k);
+		if (k == 3 * CALLED) {
+			sleep_ms(STALE);
+			first_half = replays();
+		}
+		CHECK_CU(cu.cuMemsetD32Async(p, k + (uint32_t)r.rank, 2 * MANY, r.stream));
+		for (unsigned i = begin; i < begin + MANY; i++) {
+			CHECK_OK(ncclsvc_all_reduce(at(p + i * 4), at(p + i * 4), 1, NCCLSVC_UINT32,
+						    NCCLSVC_SUM, r.comm, NULL));
+			if (i % 200 == 199) /* a stream holds 512 */
+				rank_sync(&r);
+		}
+		gpu_check(p + begin * 4, (uint32_t)r.n * k + (uint32_t)(r.n * (r.n - 1) / 2), MANY,
+			  "many sums");
+	}
+	if (setup.fake)
+		CHECK(first_half >= MANY && replays() - first_half >= MANY);
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+static void test_many(void)
+{
+	run(many_rank);
 }
 
 static void test_off(void)
@@ -213,13 +261,14 @@ static void test_steady(void)
 		skip_test("needs a stand-in that counts");
 	const int n = replays_with("");
 	report("%d of %d", n, STEADY * crew_size());
-	CHECK(n >= (STEADY - 2 * FEW) * crew_size());
+	CHECK(n >= (STEADY - 2 * CALLED) * crew_size());
 }
 
 const struct gpu_test replay_tests[] = {
 	{"replay/values", test_values, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"replay/chains", test_chains, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"replay/again", test_again, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"replay/many", test_many, 2, 60, TEST_ONE_NODE},
 	{"replay/off", test_off, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"replay/refused", test_refused, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"replay/steady", test_steady, 2, 60, TEST_QUICK | TEST_ONE_NODE},

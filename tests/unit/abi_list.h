@@ -58,13 +58,13 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	C(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) C(CU_MEM_ACCESS_FLAGS_PROT_READWRITE)          \
 	C(CU_MEM_ALLOC_GRANULARITY_MINIMUM) C(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) S(CUresult)    \
 	S(CUdevice) S(CUdeviceptr) S(CUcontext) S(CUstream) S(CUevent) S(CUgraph)                  \
-	S(CUgraphNode) C(CU_GRAPH_NODE_TYPE_KERNEL) C(CU_GRAPH_NODE_TYPE_HOST)      \
+	S(CUgraphNode) C(CU_GRAPH_NODE_TYPE_KERNEL) C(CU_GRAPH_NODE_TYPE_HOST)                   \
 	C(CU_GRAPH_NODE_TYPE_WAIT_EVENT) C(CU_GRAPH_NODE_TYPE_EVENT_RECORD)                        \
 	S(CUmemGenericAllocationHandle) S(CUuuid) S(CUipcMemHandle) S(CUstreamBatchMemOpParams)    \
 	S(CUmemLocation) S(CUmemAllocationProp) S(CUmemAccessDesc) S(CUDA_KERNEL_NODE_PARAMS)      \
 	S(CUlaunchAttribute) S(CUlaunchConfig) C(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)            \
 	C(CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE)                                \
-	C(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)                                   \
+	C(CU_LAUNCH_ATTRIBUTE_COOPERATIVE) C(CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION)      \
 	C(CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN)                                                     \
 	C(CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING) O(CUDA_KERNEL_NODE_PARAMS, func)     \
 	O(CUDA_KERNEL_NODE_PARAMS, gridDimX) O(CUDA_KERNEL_NODE_PARAMS, gridDimY)                  \
