@@ -137,7 +137,6 @@ void lane_destroy(struct worker *w, uint32_t lane)
 	struct lane *l = &w->lanes[lane];
 	if (!l->comm || l->draining)
 		return;
-	replays_forget(l->replays, true);
 	windows_drop(w, l);
 	lane_end_apart(w, lane, false);
 }

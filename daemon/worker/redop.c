@@ -42,7 +42,7 @@ void redop_del(struct worker *w, const struct worker_message *m)
 	struct lane *l = m->redop.lane < WORKER_LANES ? &w->lanes[m->redop.lane] : NULL;
 	bool all = m->kind == WORKER_REDOPS_CLEAR;
 	if (l && all) /* another communicator takes the lane over */
-		replays_forget(l->replays, false);
+		replays_forget(w, m->redop.lane, false);
 	for (unsigned i = 0; l && l->comm && i < SVC_REDOPS_MADE; i++) {
 		if (!l->redops[i].made || (!all && m->redop.redop != SVC_REDOP_MADE + i))
 			continue;

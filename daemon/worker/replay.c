@@ -51,14 +51,15 @@ struct replay {
 	struct replay_task tasks[REPLAY_TASKS];
 	uint64_t used_ns;
 	CUgraph graph; /* NULL: not captured */
+	bool refused;  /* it has no single kernel */
 	CUDA_KERNEL_NODE_PARAMS kernel;
 	CUlaunchAttribute attributes[ATTRIBUTES];
 	unsigned nattributes;
 };
 
 struct replays {
-	bool never; /* this communicator's operations cannot be captured */
-	bool told;  /* that there is one */
+	bool never; /* this communicator's operations cannot be captured, or launched */
+	bool told;  /* that something is replayed */
 	struct replay places[REPLAYS];
 };
 
@@ -125,22 +126,27 @@ static struct replay *place_of(struct worker *w, uint32_t lane, const struct rep
 {
 	struct replays *all = w->lanes[lane].replays;
 	const uint64_t now = worker_clock();
-	struct replay *set = &all->places[hash_of(tasks, n) % (REPLAYS / WAYS) * WAYS], *old = set;
+	struct replay *set = &all->places[hash_of(tasks, n) % (REPLAYS / WAYS) * WAYS];
+	struct replay *rare = NULL, *old = NULL; /* not captured, and captured */
 	for (struct replay *r = set; r < set + WAYS; r++) {
 		if (r->ntasks == n && !memcmp(r->tasks, tasks, n * sizeof(*tasks))) {
 			r->used_ns = now;
 			return r;
 		}
-		if (r->used_ns < old->used_ns)
-			old = r;
+		if (r->graph)
+			old = old && old->used_ns <= r->used_ns ? old : r;
+		else
+			rare = rare && rare->calls <= r->calls ? rare : r;
 	}
-	if (old->graph && ((old->ntasks && now - old->used_ns < STALE_NS) || !idle(w, lane)))
+	/* A miss costs who comes least one call, not all: the others of many get on, too. */
+	if (rare && !rare->calls)
+		old = rare;
+	else if (!old || (old->ntasks && now - old->used_ns < STALE_NS) || !idle(w, lane))
+		old = NULL;
+	if (!old && rare)
+		rare->calls--;
+	if (!old)
 		return NULL;
-	/* A miss costs its owner one call, not all: who comes in turn with others gets on, too. */
-	if (!old->graph && old->ntasks && old->calls) {
-		old->calls--;
-		return NULL;
-	}
 	let_go(old);
 	old->ntasks = n;
 	old->used_ns = now;
@@ -155,17 +161,21 @@ void replays_free(struct replays *all)
 	free(all);
 }
 
-void replays_forget(struct replays *all, bool in_windows)
+void replays_forget(struct worker *w, uint32_t lane, bool in_windows)
 {
+	struct replays *all = w->lanes[lane].replays;
+	const bool now = idle(w, lane);
 	for (uint32_t i = 0; all && i < REPLAYS; i++) {
 		struct replay *r = &all->places[i];
 		bool forget = !in_windows;
 		for (uint32_t k = 0; k < r->ntasks; k++)
 			forget = forget || r->tasks[k].windows;
-		if (forget) {
-			r->ntasks = 0;
-			r->used_ns = 0;
-		}
+		if (!forget)
+			continue;
+		if (now)
+			let_go(r);
+		r->ntasks = 0;
+		r->used_ns = 0;
 	}
 }
 
@@ -247,6 +257,7 @@ static void capture(struct worker *w, struct replay *r, uint64_t begin, uint64_t
 	if (r->graph)
 		cu.cuGraphDestroy(r->graph);
 	r->graph = NULL;
+	r->refused = true;
 	if (error)
 		log_info("lane %u: what comes again cannot be launched without NCCL's call: %s",
 			 lane,
@@ -293,13 +304,17 @@ ncclResult_t replay_call(struct worker *w, uint64_t begin, uint64_t end)
 	struct replay *r = replay_of(w, begin, end);
 	if (!r)
 		return launch_calls(w, begin, end);
-	struct lane *l = &w->lanes[launch_at(w, begin)->lane];
+	const struct launch *first = launch_at(w, begin);
+	struct lane *l = &w->lanes[first->lane];
 	if (r->graph) {
 		CUresult error = launch(r, l->stream);
 		if (!worker_bad(w, error, "NCCL's kernel could not be launched"))
 			return ncclSuccess;
-		l->replays->never = true; /* NCCL may know better */
-	} else if (++r->calls == CALLS) {
+		if (w->dying[0])
+			return ncclUnhandledCudaError;
+		log_warning("lane %u: from now on NCCL is called each time", first->lane);
+		l->replays->never = true;
+	} else if (!r->refused && ++r->calls == CALLS) {
 		capture(w, r, begin, end);
 	}
 	return launch_calls(w, begin, end); /* behind a capture, too: see above */

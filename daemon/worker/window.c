@@ -107,7 +107,7 @@ void window_run(struct worker *w, const struct launch *ask)
 	} else if (ask->op == LAUNCH_REGISTER) {
 		good = enroll(l, ask);
 	} else {
-		replays_forget(l->replays, true);
+		replays_forget(w, ask->lane, true);
 		drop(w, l, &l->windows[ask->src_window - 1]);
 	}
 	atomic_store(&w->queue->lanes[ask->lane].window, good ? WINDOW_GOOD : WINDOW_BAD);

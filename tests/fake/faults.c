@@ -22,8 +22,8 @@
  *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on; each that has
  *                begun makes a file hangs-<pid>-<n>
  *
- * With any or none, every launch of a captured kernel makes a file replay-<pid>-<n>, and what the real
- * ones would suffer in silence makes misused-<pid>-<n>.
+ * With any or none, every launch of a captured kernel makes a file replay-<pid>-<n>, and what the
+ * real ones would suffer in silence makes misused-<pid>-<n>.
  */
 #include <fcntl.h>
 #include <pthread.h>

@@ -276,7 +276,7 @@ static void judge(const struct gpu_test *test, uint64_t begin, int status, const
 	int code = exited ? WEXITSTATUS(status) : 0;
 	/* Another worker may have taken over, and nobody noticed. */
 	const bool misused = fake_notes("misused") > 0;
-	if (exited && (code == EXIT_SKIP || (!code && shared_page->skip[0]))) {
+	if (exited && !misused && (code == EXIT_SKIP || (!code && shared_page->skip[0]))) {
 		tally->skipped++;
 		print_result("skip", test, begin, shared_page->skip);
 		return;

@@ -58,7 +58,7 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	C(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) C(CU_MEM_ACCESS_FLAGS_PROT_READWRITE)          \
 	C(CU_MEM_ALLOC_GRANULARITY_MINIMUM) C(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) S(CUresult)    \
 	S(CUdevice) S(CUdeviceptr) S(CUcontext) S(CUstream) S(CUevent) S(CUgraph)                  \
-	S(CUgraphNode) C(CU_GRAPH_NODE_TYPE_KERNEL) C(CU_GRAPH_NODE_TYPE_HOST)                   \
+	S(CUgraphNode) C(CU_GRAPH_NODE_TYPE_KERNEL) C(CU_GRAPH_NODE_TYPE_HOST)                     \
 	C(CU_GRAPH_NODE_TYPE_WAIT_EVENT) C(CU_GRAPH_NODE_TYPE_EVENT_RECORD)                        \
 	S(CUmemGenericAllocationHandle) S(CUuuid) S(CUipcMemHandle) S(CUstreamBatchMemOpParams)    \
 	S(CUmemLocation) S(CUmemAllocationProp) S(CUmemAccessDesc) S(CUDA_KERNEL_NODE_PARAMS)      \
