@@ -21,7 +21,7 @@
 #define REPLAYS	     256		   /* of one lane */
 #define WAYS	     4			   /* places that a group may have */
 #define CALLS	     8			   /* until it is captured */
-#define NODES	     32			   /* that NCCL captures, at most */
+#define NODES	     32			   /* with more there is more than a kernel */
 #define STALE_NS     UINT64_C(10000000000) /* its place may go to another group */
 
 /* What NCCL is told of a task. */
@@ -120,9 +120,15 @@ static bool idle(const struct worker *w, uint32_t lane)
 							      memory_order_acquire);
 }
 
+/* One that was captured: nobody has asked for it for long, and it does not run. */
+static bool may_go(const struct worker *w, uint32_t lane, const struct replay *r, uint64_t now)
+{
+	return (!r->ntasks || now - r->used_ns >= STALE_NS) && idle(w, lane);
+}
+
 /* The group's place, or one of the few that it may have. NULL: all of them are in use. */
-static struct replay *place_of(struct worker *w, uint32_t lane, const struct replay_task *tasks,
-			       uint32_t n)
+static struct replay *place_of(const struct worker *w, uint32_t lane,
+			       const struct replay_task *tasks, uint32_t n)
 {
 	struct replays *all = w->lanes[lane].replays;
 	const uint64_t now = worker_clock();
@@ -138,20 +144,20 @@ static struct replay *place_of(struct worker *w, uint32_t lane, const struct rep
 		else
 			rare = rare && rare->calls <= r->calls ? rare : r;
 	}
-	/* A miss costs who comes least one call, not all: the others of many get on, too. */
-	if (rare && !rare->calls)
-		old = rare;
-	else if (!old || (old->ntasks && now - old->used_ns < STALE_NS) || !idle(w, lane))
-		old = NULL;
-	if (!old && rare)
-		rare->calls--;
-	if (!old)
+	struct replay *place = rare && !rare->calls		  ? rare
+			       : old && may_go(w, lane, old, now) ? old
+								  : NULL;
+	if (!place) {
+		/* A miss costs who comes least one call, not all: the others get on, too. */
+		if (rare)
+			rare->calls--;
 		return NULL;
-	let_go(old);
-	old->ntasks = n;
-	old->used_ns = now;
-	memcpy(old->tasks, tasks, n * sizeof(*tasks));
-	return old;
+	}
+	let_go(place);
+	place->ntasks = n;
+	place->used_ns = now;
+	memcpy(place->tasks, tasks, n * sizeof(*tasks));
+	return place;
 }
 
 void replays_free(struct replays *all)
@@ -161,7 +167,7 @@ void replays_free(struct replays *all)
 	free(all);
 }
 
-void replays_forget(struct worker *w, uint32_t lane, bool in_windows)
+void replays_forget(const struct worker *w, uint32_t lane, bool in_windows)
 {
 	struct replays *all = w->lanes[lane].replays;
 	const bool now = idle(w, lane);
@@ -192,7 +198,7 @@ static CUresult find_kernel(CUgraph graph, CUgraphNode *kernel)
 	*kernel = NULL;
 	CUresult error = cu.cuGraphGetNodes(graph, NULL, &n);
 	if (!error && n > NODES)
-		return CUDA_ERROR_NOT_SUPPORTED;
+		return CUDA_SUCCESS;
 	if (!error)
 		error = cu.cuGraphGetNodes(graph, nodes, &n);
 	for (size_t i = 0; i < n && !error; i++) {

@@ -308,7 +308,8 @@ int worker_main(int argc, char *argv[])
 	prctl(PR_SET_NAME, "ncclsvcd-gpu");
 	/* Inspection is ours, and NCCL's own would listen on one port for all of a node. */
 	setenv("NCCL_RAS_ENABLE", "0", 0);
-	/* Trainers' memory is imported, which cannot be registered. */
+	/* Trainers' memory is imported, which cannot be registered. And with it a captured kernel
+	 * would not be the one that other ranks call. */
 	setenv("NCCL_GRAPH_REGISTER", "0", 1);
 	/* A lane's stream that waits for a trainer's input holds one: as many through MPS as
 	 * without. With 32 a worker's end has been seen to take 0.4 s instead of 0.1. */

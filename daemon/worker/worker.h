@@ -154,7 +154,7 @@ ncclResult_t replay_call(struct worker *w, uint64_t begin, uint64_t end);
 /* When the lane's stream has ended what it held, and before the communicator is freed. */
 void replays_free(struct replays *all);
 /* They may still run. in_windows: only those that know windows, before one goes. */
-void replays_forget(struct worker *w, uint32_t lane, bool in_windows);
+void replays_forget(const struct worker *w, uint32_t lane, bool in_windows);
 
 /* copy.c: the same, without NCCL. */
 bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size);
