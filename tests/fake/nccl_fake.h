@@ -79,7 +79,6 @@ struct ncclComm {
 	struct ncclWindow_vidmem *windows;
 	_Atomic uint64_t launched, ended; /* one runs after the other */
 	_Atomic uint64_t known;		  /* the last of them that NCCL launched itself */
-	_Atomic uint64_t calls;		  /* that it launched */
 	atomic_int aborted;
 	atomic_uint graphs; /* that hold operations of it */
 	struct ncclComm *next_in_group;
@@ -107,7 +106,7 @@ struct launch {
 	CUstream stream;
 	uint64_t ticket;
 	struct work *works, **tail;
-	uint64_t calls; /* of the communicator, when this was captured */
+	uint64_t known; /* of the communicator, when this was captured */
 	const atomic_int *stop;
 	bool symmetric; /* some of it uses windows: no abort reaches it */
 };

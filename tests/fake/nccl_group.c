@@ -45,10 +45,8 @@ static CUresult enqueue(struct launch *l, bool replayed)
 	if (error)
 		return error;
 	atomic_store(&c->launched, ticket);
-	if (!replayed) {
+	if (!replayed)
 		atomic_store(&c->known, ticket);
-		atomic_fetch_add(&c->calls, 1);
-	}
 	return CUDA_SUCCESS;
 }
 
@@ -73,7 +71,7 @@ static uint64_t collectives(const struct launch *l)
 static CUresult graph_fire(void *arg, CUstream stream)
 {
 	struct launch *captured = arg;
-	if (atomic_load(&captured->comm->calls) == captured->calls)
+	if (atomic_load(&captured->comm->known) == captured->known)
 		fake_die("a captured kernel is launched before a call follows the capture");
 	struct launch *l = launch_new(captured->comm, stream);
 	CUresult error = l ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -128,7 +126,7 @@ static ncclResult_t launch(struct launch *l)
 		for (struct work *w = l->works; w; w = w->next)
 			window_unuse(w);
 		atomic_fetch_add(&c->graphs, 1);
-		l->calls = atomic_load(&c->calls);
+		l->known = atomic_load(&c->known);
 		c->collectives -= collectives(l); /* a launch counts */
 		return ncclSuccess;
 	}
