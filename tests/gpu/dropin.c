@@ -158,3 +158,33 @@ void seat_close(struct seat *s)
 	CHECK_CU(cu.cuMemFree(s->recv));
 	CHECK_CU(cu.cuStreamDestroy(s->stream));
 }
+
+ncclComm_t dropin_join(struct client *c)
+{
+	ncclComm_t comm;
+	dropin_open(c->daemon);
+	gpu_use(c->rank);
+	stage("joining");
+	CHECK_NC(nc.ncclCommInitRank(&comm, c->nranks, dropin_id(c), c->rank));
+	return comm;
+}
+
+ncclUniqueId dropin_id_number(const struct client *c, int n)
+{
+	ncclUniqueId id = dropin_id(c);
+	id.internal[1] ^= (char)n;
+	return id;
+}
+
+CUdeviceptr dropin_words(uint32_t value)
+{
+	CUdeviceptr p;
+	CHECK_CU(cu.cuMemAlloc(&p, DROPIN_WORDS * 4));
+	gpu_fill(p, value, DROPIN_WORDS);
+	return p;
+}
+
+ncclResult_t dropin_sum(CUdeviceptr p, ncclComm_t comm, CUstream s)
+{
+	return nc.ncclAllReduce(at(p), at(p), DROPIN_WORDS, NCCLSVC_UINT32, NCCLSVC_SUM, comm, s);
+}

@@ -26,6 +26,16 @@ void check_says(const char *file, int line, ncclComm_t comm, const char *part);
 /* Loads it, for this daemon. Skips the test if there is none. */
 void dropin_open(const struct daemon *d);
 ncclUniqueId dropin_id(const struct client *c);
+/* Another id that all ranks know. */
+ncclUniqueId dropin_id_number(const struct client *c, int n);
+/* Loads it, and joins all ranks' communicator. */
+ncclComm_t dropin_join(struct client *c);
+
+#define DROPIN_WORDS 1000
+/* Device memory of so many words, each with the value. */
+CUdeviceptr dropin_words(uint32_t value);
+/* Sums such over all ranks, in place. */
+ncclResult_t dropin_sum(CUdeviceptr p, ncclComm_t comm, CUstream s);
 /* NCCL_CONFIG_INITIALIZER */
 ncclConfig_t dropin_config(void);
 

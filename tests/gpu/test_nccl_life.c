@@ -1,57 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The drop-in when things are refused, not ready, given up, or lost. */
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
+ * The drop-in when something is refused, or not ready; memory, and parts of a communicator. */
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "dropin.h"
 
-#define WORDS 1000
-
 enum word { READY = 1, GO };
-
-static ncclComm_t join(struct client *c)
-{
-	ncclComm_t comm;
-	dropin_open(c->daemon);
-	gpu_use(c->rank);
-	stage("joining");
-	CHECK_NC(nc.ncclCommInitRank(&comm, c->nranks, dropin_id(c), c->rank));
-	return comm;
-}
-
-/* Another id that all ranks know. */
-static ncclUniqueId id_number(const struct client *c, int n)
-{
-	ncclUniqueId id = dropin_id(c);
-	id.internal[1] ^= (char)n;
-	return id;
-}
-
-static CUdeviceptr device_words(uint32_t value)
-{
-	CUdeviceptr p;
-	CHECK_CU(cu.cuMemAlloc(&p, WORDS * 4));
-	gpu_fill(p, value, WORDS);
-	return p;
-}
-
-static ncclResult_t sum(CUdeviceptr p, ncclComm_t comm, CUstream s)
-{
-	return nc.ncclAllReduce(at(p), at(p), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM, comm, s);
-}
 
 /* ---- What is refused, and why ---- */
 
 static void refused_operations(ncclComm_t comm, CUstream s)
 {
-	CUdeviceptr p = device_words(1);
-	uint32_t host[WORDS] = {0};
+	CUdeviceptr p = dropin_words(1);
+	uint32_t host[DROPIN_WORDS] = {0};
 	CUgraph graph;
 	stage("operations");
 	CHECK_NC_IS(nc.ncclAllReduce(at(p), at(p), 1, 99, NCCLSVC_SUM, comm, s),
@@ -75,14 +35,14 @@ static void refused_operations(ncclComm_t comm, CUstream s)
 	stage("a group");
 	CHECK_NC_IS(nc.ncclGroupEnd(), ncclInvalidUsage);
 	CHECK_NC(nc.ncclGroupStart());
-	CHECK_NC(sum(p, comm, s));
+	CHECK_NC(dropin_sum(p, comm, s));
 	CHECK_NC_IS(nc.ncclAllReduce(at(p), at(p), 1, 99, NCCLSVC_SUM, comm, s),
 		    ncclInvalidArgument);
 	CHECK_NC_IS(nc.ncclGroupEnd(), ncclInvalidArgument);
 	CHECK_SAYS(NULL, "99 is no data type");
 	stage("a captured stream");
 	CHECK_CU(cu.cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-	CHECK_NC_IS(sum(p, comm, s), ncclInvalidUsage);
+	CHECK_NC_IS(dropin_sum(p, comm, s), ncclInvalidUsage);
 	CHECK_SAYS(NULL, "captured");
 	CHECK_CU(cu.cuStreamEndCapture(s, &graph));
 	if (graph)
@@ -94,7 +54,7 @@ static void refused_configurations(struct client *c, ncclComm_t comm)
 {
 	ncclConfig_t config = dropin_config();
 	ncclComm_t other = (ncclComm_t)-1;
-	ncclUniqueId id = id_number(c, 7);
+	ncclUniqueId id = dropin_id_number(c, 7);
 	stage("configurations");
 	config.magic = 1;
 	CHECK_NC_IS(nc.ncclCommInitRankConfig(&other, 2, id, 0, &config), ncclInvalidArgument);
@@ -139,7 +99,7 @@ static void refused_others(ncclComm_t comm)
 
 static void refused_rank(struct client *c)
 {
-	ncclComm_t comm = join(c);
+	ncclComm_t comm = dropin_join(c);
 	CUstream s = gpu_stream();
 	ncclTeam_t world = nc.ncclTeamWorld(comm);
 	CHECK_EQ(world.nRanks, c->nranks);
@@ -148,18 +108,18 @@ static void refused_rank(struct client *c)
 	refused_configurations(c, comm);
 	refused_others(comm);
 	stage("a mismatch");
-	CUdeviceptr p = device_words(1);
-	CHECK_NC(nc.ncclAllReduce(at(p), at(p), WORDS - (size_t)(c->rank == 0), NCCLSVC_UINT32,
-				  NCCLSVC_SUM, comm, s));
+	CUdeviceptr p = dropin_words(1);
+	CHECK_NC(nc.ncclAllReduce(at(p), at(p), DROPIN_WORDS - (size_t)(c->rank == 0),
+				  NCCLSVC_UINT32, NCCLSVC_SUM, comm, s));
 	CHECK_EQ(dropin_fails(comm, WAIT_MS), ncclInvalidUsage);
 	CHECK_SAYS(comm, "MISMATCH");
 	CHECK_SAYS(comm, "count");
 	CHECK(gpu_stream_ends(s, WAIT_MS));
-	CHECK_NC_IS(sum(p, comm, s), ncclInvalidUsage);
+	CHECK_NC_IS(dropin_sum(p, comm, s), ncclInvalidUsage);
 	CHECK_NC(nc.ncclCommAbort(comm));
 	stage("and all is well with another");
 	ncclComm_t next;
-	CHECK_NC(nc.ncclCommInitRank(&next, c->nranks, id_number(c, 1), c->rank));
+	CHECK_NC(nc.ncclCommInitRank(&next, c->nranks, dropin_id_number(c, 1), c->rank));
 	dropin_check_usable(next);
 	CHECK_NC(nc.ncclCommDestroy(next));
 	CHECK_CU(cu.cuMemFree(p));
@@ -174,43 +134,43 @@ static void test_refused(void)
 
 static void memory_rank(struct client *c)
 {
-	ncclComm_t comm = join(c);
+	ncclComm_t comm = dropin_join(c);
 	CUstream s = gpu_stream();
-	CUdeviceptr own = device_words(1);
+	CUdeviceptr own = dropin_words(1);
 	ncclWindow_t window;
 	void *lent, *handle;
 	for (int round = 0; round < 3; round++) {
 		stage("lent memory, %d", round);
-		CHECK_NC(nc.ncclMemAlloc(&lent, WORDS * 4));
-		gpu_fill((uintptr_t)lent, (unsigned)c->rank + 1, WORDS);
-		CHECK_NC(nc.ncclCommRegister(comm, lent, WORDS * 4, &handle));
-		CHECK_NC(nc.ncclCommWindowRegister(comm, lent, WORDS * 4, &window,
+		CHECK_NC(nc.ncclMemAlloc(&lent, DROPIN_WORDS * 4));
+		gpu_fill((uintptr_t)lent, (unsigned)c->rank + 1, DROPIN_WORDS);
+		CHECK_NC(nc.ncclCommRegister(comm, lent, DROPIN_WORDS * 4, &handle));
+		CHECK_NC(nc.ncclCommWindowRegister(comm, lent, DROPIN_WORDS * 4, &window,
 						   NCCL_WIN_COLL_SYMMETRIC));
-		CHECK_NC(sum((uintptr_t)lent, comm, s));
+		CHECK_NC(dropin_sum((uintptr_t)lent, comm, s));
 		/* A block that is in use is freed once it is not. */
 		if (round < 2) {
 			CHECK(gpu_stream_ends(s, WAIT_MS));
 			gpu_check((uintptr_t)lent, (unsigned)(c->nranks * (c->nranks + 1) / 2),
-				  WORDS, "the sum in lent memory");
+				  DROPIN_WORDS, "the sum in lent memory");
 		}
 		CHECK_NC(nc.ncclCommWindowDeregister(comm, window));
 		CHECK_NC(nc.ncclCommDeregister(comm, handle));
 		CHECK_NC(nc.ncclMemFree(lent));
 	}
 	stage("memory of one's own");
-	CHECK_NC_IS(nc.ncclCommWindowRegister(comm, at(own), WORDS * 4, &window, 0),
+	CHECK_NC_IS(nc.ncclCommWindowRegister(comm, at(own), DROPIN_WORDS * 4, &window, 0),
 		    ncclInvalidUsage);
 	CHECK_SAYS(NULL, "ncclMemAlloc");
-	CHECK_NC(nc.ncclCommRegister(comm, at(own), WORDS * 4, &handle));
+	CHECK_NC(nc.ncclCommRegister(comm, at(own), DROPIN_WORDS * 4, &handle));
 	CHECK_NC(nc.ncclCommDeregister(comm, handle));
 	/* Freed, and allocated again at the same address: other memory. */
 	for (int round = 0; round < 10; round++) {
 		CHECK_CU(cu.cuMemFree(own));
-		own = device_words((unsigned)(c->rank + 1 + round));
-		CHECK_NC(sum(own, comm, s));
+		own = dropin_words((unsigned)(c->rank + 1 + round));
+		CHECK_NC(dropin_sum(own, comm, s));
 		CHECK(gpu_stream_ends(s, WAIT_MS));
 		gpu_check(own, (unsigned)(c->nranks * (c->nranks + 1) / 2 + round * c->nranks),
-			  WORDS, "the sum in memory allocated again");
+			  DROPIN_WORDS, "the sum in memory allocated again");
 	}
 	stage("memory that is freed goes while errors are looked for");
 	CHECK_CU(cu.cuMemFree(own));
@@ -250,7 +210,7 @@ static void nonblocking_rank(struct client *c)
 		sleep_ms(50);
 		CHECK_NC(nc.ncclCommGetAsyncError(comm, &error));
 		CHECK_EQ(error, ncclInProgress);
-		CHECK_NC_IS(sum(0, comm, NULL), ncclInvalidArgument);
+		CHECK_NC_IS(dropin_sum(0, comm, NULL), ncclInvalidArgument);
 		CHECK_SAYS(NULL, "still being made");
 		CHECK_NC_IS(nc.ncclCommCount(comm, &n), ncclInvalidArgument);
 		say(c, READY);
@@ -279,11 +239,12 @@ static void nonblocking_rank(struct client *c)
 	CHECK_EQ(dropin_settles(comm), ncclSuccess);
 	CHECK_NC(nc.ncclCommDestroy(comm));
 	stage("a join that is given up");
-	CHECK_NC_IS(nc.ncclCommInitRankConfig(&comm, 2, id_number(c, 10 + c->rank), 0, &config),
-		    ncclInProgress);
+	CHECK_NC_IS(
+		nc.ncclCommInitRankConfig(&comm, 2, dropin_id_number(c, 10 + c->rank), 0, &config),
+		ncclInProgress);
 	CHECK_NC(nc.ncclCommAbort(comm));
 	stage("a join that cannot be");
-	CHECK_NC_IS(nc.ncclCommInitRankConfig(&comm, 1000, id_number(c, 3), 0, &config),
+	CHECK_NC_IS(nc.ncclCommInitRankConfig(&comm, 1000, dropin_id_number(c, 3), 0, &config),
 		    ncclInProgress);
 	CHECK_EQ(dropin_settles(comm), ncclInvalidArgument);
 	CHECK_SAYS(comm, "1000");
@@ -308,9 +269,9 @@ static void test_nonblocking(void)
 
 static void parts_rank(struct client *c)
 {
-	ncclComm_t comm = join(c), part, rest = NULL;
+	ncclComm_t comm = dropin_join(c), part, rest = NULL;
 	int rank, n, last = c->nranks - 1;
-	ncclUniqueId ids[2] = {id_number(c, 5), id_number(c, 6)};
+	ncclUniqueId ids[2] = {dropin_id_number(c, 5), dropin_id_number(c, 6)};
 	stage("splitting");
 	CHECK_NC(nc.ncclCommSplit(comm, c->rank & 1, -c->rank, &part, NULL));
 	CHECK_NC(nc.ncclCommCount(part, &n));
@@ -337,13 +298,13 @@ static void parts_rank(struct client *c)
 	dropin_check_usable(comm);
 	dropin_check_usable(part);
 	stage("revoking");
-	CUdeviceptr p = device_words(1);
+	CUdeviceptr p = dropin_words(1);
 	CUstream s = gpu_stream();
 	if (c->rank == 0) /* nobody meets it: it is let go */
-		CHECK_NC(sum(p, part, s));
+		CHECK_NC(dropin_sum(p, part, s));
 	CHECK_NC(nc.ncclCommRevoke(part, NCCL_REVOKE_DEFAULT));
 	CHECK(gpu_stream_ends(s, WAIT_MS));
-	CHECK_NC_IS(sum(p, part, s), ncclInvalidUsage);
+	CHECK_NC_IS(dropin_sum(p, part, s), ncclInvalidUsage);
 	CHECK_SAYS(NULL, "revoked");
 	for (int i = 0; i < 2; i++) { /* of all, and of one */
 		int colour = i && c->rank != last ? NCCL_SPLIT_NOCOLOR : 7;
@@ -371,237 +332,10 @@ static void test_parts(void)
 	crew_run(crew_size(), parts_rank, NULL);
 }
 
-/* ---- Aborting ---- */
-
-struct watchdog {
-	ncclComm_t comm;
-	atomic_bool armed; /* the call that it ends comes next */
-};
-
-static void *watchdog_main(void *arg)
-{
-	struct watchdog *w = arg;
-	while (!atomic_load(&w->armed))
-		sleep_ms(1);
-	sleep_ms(200);
-	CHECK_NC(nc.ncclCommAbort(w->comm));
-	return NULL;
-}
-
-/* Calls until the watchdog ends it. */
-static void abort_inside(struct client *c, ncclComm_t comm, bool finalize)
-{
-	pthread_t thread;
-	struct watchdog w = {.comm = comm};
-	CUstream s = gpu_stream();
-	CUdeviceptr p = device_words(1);
-	ncclResult_t r = ncclSuccess;
-	CHECK_EQ(pthread_create(&thread, NULL, watchdog_main, &w), 0);
-	stage(finalize ? "finalizing what nobody meets" : "filling the ring");
-	atomic_store(&w.armed, !finalize);
-	for (int k = 0; k < (finalize ? 1 : 100000) && !r; k++)
-		r = sum(p, comm, s);
-	atomic_store(&w.armed, true);
-	if (finalize)
-		CHECK_NC(nc.ncclCommFinalize(comm));
-	else
-		CHECK_EQ(r, ncclInvalidUsage);
-	CHECK_EQ(pthread_join(thread, NULL), 0);
-	CHECK(gpu_stream_ends(s, WAIT_MS));
-	CHECK_CU(cu.cuMemFree(p));
-	say(c, READY);
-}
-
-/* The main thread is inside, and would be for ever; the others hear of it. */
-static void abort_rank(struct client *c)
-{
-	ncclComm_t comm = join(c);
-	CUstream s = gpu_stream();
-	CUdeviceptr p = device_words(1);
-	for (int i = 0; i < 3; i++) {
-		dropin_check_usable(comm);
-		if (c->rank == 0) {
-			abort_inside(c, comm, i == 0);
-		} else {
-			CHECK_EQ(hear(c), GO);
-			stage("meeting who has left, %d", i);
-			CHECK_NC(sum(p, comm, s));
-			CHECK_EQ(dropin_fails(comm, WAIT_MS), ncclRemoteError);
-			CHECK_SAYS(comm, "rank 0");
-			CHECK(gpu_stream_ends(s, WAIT_MS));
-			CHECK_NC(nc.ncclCommAbort(comm));
-		}
-		stage("joining again, %d", i);
-		CHECK_NC(nc.ncclCommInitRank(&comm, c->nranks, id_number(c, i + 1), c->rank));
-	}
-	CHECK_NC(nc.ncclCommDestroy(comm));
-	CHECK_CU(cu.cuMemFree(p));
-}
-
-static void test_abort(void)
-{
-	struct daemon d;
-	struct client ranks[2];
-	gpu_daemon_start(&d);
-	clients_start(ranks, 2, &d, abort_rank, NULL);
-	for (int i = 0; i < 3; i++) {
-		CHECK_EQ(hear(&ranks[0]), READY);
-		say(&ranks[1], GO);
-	}
-	crew_end(ranks, 2);
-	gpu_daemon_stop(&d);
-}
-
-/* ---- A rank dies ---- */
-
-/* Something that it has forked outlives it, as a data loader's worker does. */
-static void fork_somebody(struct client *c)
-{
-	pid_t pid = fork();
-	CHECK(pid >= 0);
-	if (pid == 0) {
-		close(c->link);
-		sleep(100);
-		_exit(0);
-	}
-	say(c, (uint64_t)pid);
-}
-
-static void killed_rank(struct client *c)
-{
-	ncclComm_t comm = join(c);
-	CUstream s = gpu_stream();
-	CUdeviceptr p = device_words(1);
-	char pid[32];
-	dropin_check_usable(comm);
-	if (c->rank == c->nranks - 1) {
-		fork_somebody(c);
-		for (;;)
-			pause();
-	}
-	say(c, READY);
-	stage("waiting for the rank that is killed");
-	CHECK_NC(sum(p, comm, s)); /* the last rank never does */
-	snprintf(pid, sizeof(pid), "pid %d", (int)hear(c));
-	uint64_t killed = now_ns();
-	if (c->rank == 0) { /* which asks for no asynchronous errors */
-		CHECK(gpu_stream_ends(s, WAIT_MS));
-		CHECK_NC_IS(sum(p, comm, s), ncclRemoteError);
-		CHECK_SAYS(NULL, pid);
-	}
-	CHECK_EQ(dropin_fails(comm, WAIT_MS), ncclRemoteError);
-	CHECK(now_ns() - killed < limit_ms(2000) * UINT64_C(1000000));
-	CHECK_SAYS(comm, "PEER_GONE");
-	CHECK_SAYS(comm, pid);
-	CHECK(gpu_stream_ends(s, WAIT_MS));
-	CHECK_NC_IS(sum(p, comm, s), ncclRemoteError);
-	/* Those who are left go on without it. */
-	if (c->nranks > 2) {
-		ncclComm_t rest;
-		int last = c->nranks - 1;
-		stage("shrinking");
-		CHECK_NC_IS(nc.ncclCommShrink(comm, &last, 1, &rest, NULL, NCCL_SHRINK_DEFAULT),
-			    ncclRemoteError);
-		CHECK_NC(nc.ncclCommShrink(comm, &last, 1, &rest, NULL, NCCL_SHRINK_ABORT));
-		dropin_check_usable(rest);
-		CHECK_NC(nc.ncclCommDestroy(rest));
-	}
-	CHECK_NC(nc.ncclCommAbort(comm));
-	stage("joining again");
-	CHECK_NC(nc.ncclCommInitRank(&comm, c->nranks, id_number(c, 1), c->rank));
-	dropin_check_usable(comm);
-	CHECK_NC(nc.ncclCommDestroy(comm));
-	CHECK_CU(cu.cuMemFree(p));
-}
-
-static void again_rank(struct client *c)
-{
-	ncclComm_t comm;
-	dropin_open(c->daemon);
-	gpu_use(c->rank);
-	CHECK_NC(nc.ncclCommInitRank(&comm, c->nranks, id_number(c, 1), c->rank));
-	dropin_check_usable(comm);
-	CHECK_NC(nc.ncclCommDestroy(comm));
-}
-
-static void test_killed(void)
-{
-	struct daemon d;
-	struct client ranks[RANKS_MAX];
-	int n = crew_size();
-	gpu_daemon_start(&d);
-	clients_start(ranks, n, &d, killed_rank, NULL);
-	struct client *last = &ranks[n - 1];
-	hear_all(ranks, n - 1, READY);
-	pid_t survivor = (pid_t)hear(last);
-	int pid = last->pid;
-	sleep_ms(50);
-	client_kill(last);
-	say_all(ranks, n - 1, (uint64_t)pid);
-	client_start(last, again_rank);
-	crew_end(ranks, n);
-	CHECK_EQ(kill(survivor, SIGKILL), 0); /* it has been there all along */
-	gpu_daemon_stop(&d);
-}
-
-/* ---- The daemon goes, or is not there ---- */
-
-static void lost_rank(struct client *c)
-{
-	ncclComm_t comm = join(c), other;
-	CUstream s = gpu_stream();
-	CUdeviceptr p = device_words(1);
-	dropin_check_usable(comm);
-	if (c->rank == 0)
-		CHECK_NC(sum(p, comm, s));
-	say(c, READY);
-	stage("waiting for the daemon's end");
-	CHECK_EQ(dropin_fails(comm, WAIT_MS), ncclSystemError);
-	CHECK_SAYS(comm, "DAEMON_LOST");
-	CHECK(gpu_stream_ends(s, WAIT_MS));
-	CHECK_NC_IS(sum(p, comm, s), ncclSystemError);
-	say(c, READY);
-	CHECK_EQ(hear(c), GO);
-	stage("without a daemon");
-	CHECK_NC_IS(nc.ncclCommInitRank(&other, c->nranks, id_number(c, 1), c->rank),
-		    ncclSystemError);
-	CHECK_SAYS(NULL, "start ncclsvcd");
-	CHECK_NC(nc.ncclCommDestroy(comm));
-	say(c, READY);
-	CHECK_EQ(hear(c), GO);
-	stage("with another");
-	CHECK_NC(nc.ncclCommInitRank(&comm, c->nranks, id_number(c, 2), c->rank));
-	dropin_check_usable(comm);
-	CHECK_NC(nc.ncclCommDestroy(comm));
-	CHECK_CU(cu.cuMemFree(p));
-}
-
-static void test_lost(void)
-{
-	struct daemon d;
-	struct client ranks[RANKS_MAX];
-	int n = crew_size();
-	gpu_daemon_start(&d);
-	clients_start(ranks, n, &d, lost_rank, NULL);
-	hear_all(ranks, n, READY);
-	sleep_ms(50);
-	daemon_kill(&d);
-	hear_all(ranks, n, READY);
-	say_all(ranks, n, GO);
-	hear_all(ranks, n, READY);
-	daemon_restart(&d, "--device", "cuda", NULL);
-	say_all(ranks, n, GO);
-	crew_end(ranks, n);
-	gpu_daemon_stop(&d);
-}
-
 const struct gpu_test nccl_life_tests[] = {
 	{"nccl/refused", test_refused, 2, 120, TEST_QUICK},
 	{"nccl/memory", test_memory, 2, 120, TEST_QUICK},
 	{"nccl/nonblocking", test_nonblocking, 2, 120, TEST_QUICK},
 	{"nccl/parts", test_parts, 2, 120, TEST_QUICK},
-	{"nccl/abort", test_abort, 2, 120, TEST_QUICK},
-	{"nccl/killed", test_killed, 2, 120, TEST_QUICK},
-	{"nccl/lost", test_lost, 2, 120, TEST_QUICK},
 	{0},
 };
