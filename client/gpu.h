@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a session knows of GPUs: device.c, stream.c, device_memory.c. */
+ * What a session knows of GPUs: device.c, stream.c, stream_ops.c, device_memory.c. */
 #ifndef CLIENT_GPU_H
 #define CLIENT_GPU_H
 
@@ -95,9 +95,12 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 void streams_number(struct gpu *g, struct op *op);
 /* What must be current while the stream is used from here; NULL: what is. */
 ncclsvc_result stream_context(struct gpu *g, int device, CUstream handle, CUcontext *push);
-ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigned n);
+/* Of a pair, by its index. */
+struct svc_timeline *stream_counters(const struct gpu *g, uint32_t index);
 /* The link is about to change. */
 void streams_forget(ncclsvc_session *s);
+/* stream_ops.c: puts writes and waits on the streams that stream_find found. Locked. */
+ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigned n);
 
 /* device_table.c. Locked. The region that holds p, or NULL. */
 struct device_region *device_region_find(const struct gpu *g, uint64_t p);

@@ -72,7 +72,7 @@ static ncclsvc_result identify(struct gpu *g, int device, CUstream handle, struc
 
 /* ---- pairs ---- */
 
-static struct svc_timeline *counters(const struct gpu *g, uint32_t index)
+struct svc_timeline *stream_counters(const struct gpu *g, uint32_t index)
 {
 	return &svc_timelines(g->page.link->ring)[index];
 }
@@ -100,7 +100,7 @@ static uint32_t idle_pair(const ncclsvc_session *s, const struct gpu *g, uint64_
 	for (uint32_t i = 1; i < SVC_TIMELINES; i++) {
 		const struct pair *p = &g->pairs[i];
 		if (p->used && !s->timelines[i]->pending && p->clock < since &&
-		    atomic_load(&counters(g, i)->ready) >= p->last &&
+		    atomic_load(&stream_counters(g, i)->ready) >= p->last &&
 		    (!best || p->clock < g->pairs[best].clock))
 			best = i;
 	}
@@ -120,8 +120,9 @@ static ncclsvc_result pair_room(ncclsvc_session *s, struct gpu *g, uint64_t sinc
 			return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 		*t = (ncclsvc_timeline){.session = s, .index = i, .of_stream = true};
 		s->timelines[i] = t;
-		atomic_store(&counters(g, i)->ready, 0);
-		atomic_store(&counters(g, i)->done, 0);
+		atomic_store(&stream_counters(g, i)->ready, 0);
+		atomic_store(&stream_counters(g, i)->done, 0);
+		atomic_store(&stream_counters(g, i)->echoed, 0);
 		g->pairs[i] = (struct pair){0};
 		*index = i;
 		return NCCLSVC_OK;
@@ -185,7 +186,8 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 		return error_argument("%s: a task of a later group was submitted on this stream: "
 				      "on one stream, follow the order of the plan's groups",
 				      svc_op_name(op->record.op));
-	if (p->last - atomic_load(&counters(g, (uint32_t)(p - g->pairs))->done) >= PENDING_MAX)
+	if (p->last - atomic_load(&stream_counters(g, (uint32_t)(p - g->pairs))->done) >=
+	    PENDING_MAX)
 		return error_set(NCCLSVC_AGAIN,
 				 "the stream has %d tasks pending on %s: wait for one", PENDING_MAX,
 				 comm->label);
@@ -203,7 +205,7 @@ void streams_number(struct gpu *g, struct op *op)
 	struct pair *p = &g->pairs[op->record.timeline];
 	if (!p->touched)
 		p->rested = !p->context &&
-			    atomic_load(&counters(g, op->record.timeline)->done) >= p->last;
+			    atomic_load(&stream_counters(g, op->record.timeline)->done) >= p->last;
 	op->record.flags |= SVC_TASK_TIMELINE;
 	op->record.value = ++p->last;
 	p->planned = op->planned;
@@ -212,134 +214,11 @@ void streams_number(struct gpu *g, struct op *op)
 		p->wait_to = p->last;
 }
 
-/* ---- the driver's part ---- */
-
-static CUstreamBatchMemOpParams write_ready(const struct pair *p)
-{
-	return (CUstreamBatchMemOpParams){
-		.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
-			       .address = p->ready,
-			       .value64 = p->last,
-			       .flags = CU_STREAM_WRITE_VALUE_DEFAULT}};
-}
-
-static CUdeviceptr done_of(const struct pair *p)
-{
-	return p->ready + offsetof(struct svc_timeline, done);
-}
-
-static CUstreamBatchMemOpParams wait_done(const struct pair *p)
-{
-	return (CUstreamBatchMemOpParams){.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
-							.address = done_of(p),
-							.value64 = p->wait_to,
-							.flags = CU_STREAM_WAIT_VALUE_GEQ}};
-}
-
-static CUresult one_by_one(const struct cuda *cuda, CUstream stream,
-			   const CUstreamBatchMemOpParams *ops, unsigned n)
-{
-	CUresult e = CUDA_SUCCESS;
-	for (unsigned i = 0; !e && i < n; i++) {
-		if (ops[i].operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)
-			e = cuda->cuStreamWriteValue64(stream, ops[i].writeValue.address,
-						       ops[i].writeValue.value64,
-						       ops[i].writeValue.flags);
-		else
-			e = cuda->cuStreamWaitValue64(stream, ops[i].waitValue.address,
-						      ops[i].waitValue.value64,
-						      ops[i].waitValue.flags);
-	}
-	return e;
-}
-
-static bool same_stream(const struct pair *a, const struct pair *b)
-{
-	return a->stream_id == b->stream_id && a->context == b->context;
-}
-
-/* All pairs of one stream at once, and every write before the first wait: the group's tasks may
- * start together or not at all. */
-static CUresult enqueue(struct gpu *g, const struct pair *first, const uint32_t *touched,
-			unsigned n)
-{
-	CUstreamBatchMemOpParams ops[2 * SVC_TIMELINES];
-	unsigned nops = 0;
-	for (unsigned i = 0; i < n; i++)
-		if (same_stream(&g->pairs[touched[i]], first) && !g->pairs[touched[i]].idle)
-			ops[nops++] = write_ready(&g->pairs[touched[i]]);
-	for (unsigned i = 0; i < n; i++)
-		if (same_stream(&g->pairs[touched[i]], first) && g->pairs[touched[i]].wait_to)
-			ops[nops++] = wait_done(&g->pairs[touched[i]]);
-	CUresult e = nops ? cuda_push(g->cuda, first->push) : CUDA_SUCCESS;
-	if (e || !nops)
-		return e;
-	if (!g->no_batch && nops > 1)
-		e = g->cuda->cuStreamBatchMemOp(first->stream, nops, ops, 0);
-	if (g->no_batch || nops == 1 || e) {
-		bool batched = !g->no_batch && nops > 1;
-		e = one_by_one(g->cuda, first->stream, ops, nops);
-		g->no_batch = g->no_batch || (batched && !e);
-	}
-	cuda_pop(g->cuda, first->push);
-	return e;
-}
-
-/* The tasks are submitted and others wait for them: they run on what is there. */
-static ncclsvc_result not_enqueued(ncclsvc_session *s, const struct gpu *g,
-				   const struct pair *first, const uint32_t *touched, unsigned n,
-				   CUresult e)
-{
-	for (unsigned i = 0; i < n; i++)
-		if (same_stream(&g->pairs[touched[i]], first))
-			timeline_raise(&counters(g, touched[i])->ready, g->pairs[touched[i]].last);
-	ring_doorbell(s->link);
-	return cuda_error(g->cuda, e,
-			  "the driver put nothing on the stream: the tasks are submitted and run "
-			  "without its order, and their buffers will hold anything");
-}
-
-/* If all that was ever put on the stream is over, the input is there, and to say so takes no turn
- * of the GPU. The driver is asked only if our own tasks give it a chance; and not of a default
- * stream, where the question could break another thread's capture. */
-static void signal_idle(struct gpu *g, uint32_t index)
-{
-	struct pair *p = &g->pairs[index];
-	p->idle = p->rested && !g->cuda->cuStreamQuery(p->stream);
-	if (p->idle)
-		timeline_raise(&counters(g, index)->ready, p->last);
-}
-
-ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigned n)
-{
-	struct gpu *g = s->gpu;
-	uint32_t touched[SVC_TIMELINES];
-	unsigned ntouched = 0;
-	ncclsvc_result r = NCCLSVC_OK;
-	for (unsigned i = 0; i < n; i++) {
-		uint32_t index = ops[i].record.timeline;
-		if (ops[i].comm->device < 0 || !g->pairs[index].touched)
-			continue;
-		g->pairs[index].touched = false;
-		touched[ntouched++] = index;
-		signal_idle(g, index);
-	}
-	for (unsigned i = 0; i < ntouched; i++) {
-		const struct pair *p = &g->pairs[touched[i]];
-		unsigned j = 0;
-		while (!same_stream(&g->pairs[touched[j]], p))
-			j++;
-		CUresult e = i == j ? enqueue(g, p, touched, ntouched) : CUDA_SUCCESS;
-		if (e)
-			r = not_enqueued(s, g, p, touched, ntouched, e);
-	}
-	return r;
-}
-
 static bool streams_wait(const struct gpu *g)
 {
 	for (uint32_t i = 1; i < SVC_TIMELINES; i++)
-		if (g->pairs[i].used && atomic_load(&counters(g, i)->done) < g->pairs[i].last)
+		if (g->pairs[i].used &&
+		    atomic_load(&stream_counters(g, i)->done) < g->pairs[i].last)
 			return true;
 	return false;
 }
@@ -357,7 +236,7 @@ void streams_release(ncclsvc_session *s)
 	const struct gpu *g = s->gpu;
 	for (uint32_t i = 1; g->page.link && i < SVC_TIMELINES; i++)
 		if (g->pairs[i].used)
-			timeline_raise(&counters(g, i)->done, g->pairs[i].last);
+			timeline_raise(&stream_counters(g, i)->done, g->pairs[i].last);
 }
 
 void streams_forget(ncclsvc_session *s)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A process's connections to a GPU. A stream that waits for memory to change holds one of them.
  * While all are held, no other stream can begin anything: compute waits for communication, and
- * ranks may wait for each other. CUDA reads how many there are to be when it is initialized; all
- * this was measured with CUDA 13.0. */
+ * ranks may wait for each other. Some may be behind one of them sooner: of 8, when 5 are held.
+ * CUDA reads how many there are to be when it is initialized; all this was measured with CUDA
+ * 13.0. */
 #ifndef PROTO_CUDA_CONNECTIONS_H
 #define PROTO_CUDA_CONNECTIONS_H
 

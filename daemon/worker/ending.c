@@ -14,7 +14,7 @@
 
 struct lane_ending {
 	struct lane_ending *prev, *next; /* of those that have left their lanes */
-	CUstream stream;
+	CUstream stream, twin;
 	struct replays *replays; /* NCCL frees nothing before they are */
 	uint32_t lane;
 	bool told; /* that it takes long */
@@ -49,6 +49,7 @@ static void begin(struct worker *w, struct lane *l, uint32_t lane, bool abort)
 		return;
 	}
 	*n = (struct lane_ending){.stream = l->stream,
+				  .twin = l->twin,
 				  .replays = l->replays,
 				  .lane = lane,
 				  .context = w->context,
@@ -110,7 +111,7 @@ void endings_watch(struct worker *w)
 		if (!atomic_load(&n->over))
 			continue;
 		DL_DELETE(w->endings, n);
-		cu.cuStreamDestroy(n->stream);
+		twin_destroy(n->stream, n->twin);
 		finish(n);
 	}
 }
@@ -165,7 +166,7 @@ void lane_drain(struct worker *w, uint32_t lane)
 		return;
 	worker_bad(w, error, "the stream of a communicator that has ended");
 	windows_drop(w, l);
-	cu.cuStreamDestroy(l->stream);
+	twin_destroy(l->stream, l->twin);
 	*l = (struct lane){0};
 	worker_send(w, &m, -1);
 }

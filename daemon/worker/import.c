@@ -59,6 +59,9 @@ void session_open(struct worker *w, struct worker_message *m, int fd)
 		munmap(p, m->session.bytes);
 		return;
 	}
+	/* A worker that has died may have asked. */
+	for (uint32_t i = 0; i < SVC_TIMELINES; i++)
+		atomic_store(&t[i].echo, 0);
 	set_session(s,
 		    (struct session_timelines){p, m->session.bytes, m->session.entries, t, device});
 }
@@ -83,6 +86,7 @@ static void close_later(struct worker *w)
 
 void session_close(struct worker *w, uint32_t slot)
 {
+	twin_forget(w, slot);
 	const struct session_timelines was = w->sessions[slot];
 	struct closed_session *c = was.ring ? malloc(sizeof(*c)) : NULL;
 	set_session(&w->sessions[slot], (struct session_timelines){0});

@@ -49,12 +49,12 @@ static void make(struct worker *w, struct worker_message *m)
 	uint64_t start = worker_clock();
 	int least = 0, greatest = 0;
 	cu.cuCtxGetStreamPriorityRange(&least, &greatest);
-	CUresult error =
-		cu.cuStreamCreateWithPriority(&l->stream, CU_STREAM_NON_BLOCKING, greatest);
+	CUresult error = twin_make(w, l, greatest);
 	if (worker_bad(w, error, "stream")) {
 		m->result = NCCLSVC_SYSTEM;
 		snprintf(m->text, sizeof(m->text), "no stream can be made: %s",
 			 gpu_api_cuda_error(error));
+		*l = (struct lane){0};
 		return;
 	}
 	ncclResult_t result =
@@ -82,7 +82,7 @@ static void make(struct worker *w, struct worker_message *m)
 		lane_end_apart(w, m->comm.lane, true);
 		return;
 	}
-	cu.cuStreamDestroy(l->stream);
+	twin_destroy(l->stream, l->twin);
 	*l = (struct lane){0};
 }
 
@@ -147,4 +147,11 @@ void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t
 	complain(&m, what, result);
 	log_error("lane %u: %s", lane, m.text);
 	worker_send(w, &m, -1);
+}
+
+bool lane_idle(const struct worker *w, uint32_t lane)
+{
+	const struct lane *l = &w->lanes[lane];
+	return !l->due && l->enqueued <= atomic_load_explicit(&w->queue->lanes[lane].completed,
+							      memory_order_acquire);
 }

@@ -113,17 +113,10 @@ static void let_go(struct replay *r)
 	memset(r, 0, sizeof(*r));
 }
 
-static bool idle(const struct worker *w, uint32_t lane)
-{
-	const struct lane *l = &w->lanes[lane];
-	return !l->due && l->enqueued <= atomic_load_explicit(&w->queue->lanes[lane].completed,
-							      memory_order_acquire);
-}
-
 /* One that was captured: nobody has asked for it for long, and it does not run. */
 static bool may_go(const struct worker *w, uint32_t lane, const struct replay *r, uint64_t now)
 {
-	return (!r->ntasks || now - r->used_ns >= STALE_NS) && idle(w, lane);
+	return (!r->ntasks || now - r->used_ns >= STALE_NS) && lane_idle(w, lane);
 }
 
 /* The group's place, or one of the few that it may have. NULL: all of them are in use. */
@@ -170,7 +163,7 @@ void replays_free(struct replays *all)
 void replays_forget(const struct worker *w, uint32_t lane, bool in_windows)
 {
 	struct replays *all = w->lanes[lane].replays;
-	const bool now = idle(w, lane);
+	const bool now = lane_idle(w, lane);
 	for (uint32_t i = 0; all && i < REPLAYS; i++) {
 		struct replay *r = &all->places[i];
 		bool forget = !in_windows;

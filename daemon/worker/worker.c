@@ -168,6 +168,7 @@ static bool start(struct worker *w, const char *uuid, uint64_t staged, char *tex
 	m.device.memory_bytes = total;
 	m.device.worker_bytes = before - after;
 	m.device.mps = gpu_list_mps(&m.device.mps_server);
+	w->mps = m.device.mps == NCCLSVC_MPS_ACTIVE;
 	memcpy(m.device.uuid, w->uuid, sizeof(m.device.uuid));
 	memcpy(m.device.name, w->name, sizeof(m.device.name));
 	worker_send(w, &m, -1);
@@ -205,6 +206,8 @@ static void run(struct worker *w)
 	const uint64_t flying_spin_ns =
 		w->spin_ns && cores >= WORKER_SPIN_CORES ? FLYING_SPIN_NS : w->spin_ns;
 	for (unsigned rounds = 1; !w->quit; rounds++) {
+		if (w->trial.ntasks)
+			twin_watch(w);
 		if (launch_next(w)) {
 			busy_ns = now = worker_clock();
 			w->flying = flying = 1; /* at least */

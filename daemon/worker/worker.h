@@ -8,6 +8,7 @@
  *   launch.c   from the queue to NCCL, in the order of the queue; replay.c: what comes again
  *   copy.c     the same without NCCL, where device memory is staged
  *   lane.c, ending.c, redop.c   communicators; window.c: lent memory in NCCL's symmetric windows
+ *   twin.c     which of its two streams a lane uses
  *   import.c, span.c  memory; probe.c: which GPUs there are
  */
 #ifndef WORKER_WORKER_H
@@ -46,6 +47,7 @@ struct lane_window {
 struct lane {
 	ncclComm_t comm; /* NULL: free, or it is being aborted */
 	CUstream stream;
+	CUstream twin; /* through MPS: has no work; see twin.c */
 	int32_t nranks, rank;
 	uint64_t enqueued; /* seq of the last launch */
 	bool failed;
@@ -57,6 +59,9 @@ struct lane {
 	struct replays *replays; /* NULL: none yet */
 	bool windowless;     /* NCCL refused one: never again */
 	uint64_t window_seq; /* of the last task in windows */
+	/* Whose tasks came last, how many in a row, and when the streams were tried. */
+	uint32_t user_session, user_timeline, row;
+	uint64_t tried_ns, rest_ns; /* they are not again before that is over */
 	/* What the stream has still to write: done counters, then progress. */
 	uint64_t due; /* seq; 0: nothing */
 	unsigned ntimelines, ntasks;
@@ -71,6 +76,31 @@ struct lane_init {
 	uint64_t number; /* the supervisor's last; 0: none yet */
 	bool waits;	 /* for its LAUNCH_INIT */
 	struct worker_message message;
+};
+
+#define TRIAL_TASKS   8 /* that may be under way and timed */
+#define TRIAL_SHARP   9 /* of one stream */
+#define TRIAL_SAMPLES 65 /* if few are sharp: while a worker launches it does not look */
+
+/* How soon a trainer's stream hears of a lane's streams. */
+struct trial {
+	bool on;
+	uint32_t lane, session, timeline;
+	unsigned side; /* of the two streams, in their order of trial */
+	uint64_t begun_ns;
+	/* What each task took at most: all, and those of which that is nearly what they took. */
+	unsigned nall, nsharp;
+	uint64_t all[TRIAL_SAMPLES], sharp[TRIAL_SHARP];
+	uint64_t first_ns; /* the first side's median */
+	/* Launched on that side, the first of which is timed. */
+	unsigned ntasks;
+	struct {
+		uint64_t seq, value;
+	} tasks[TRIAL_TASKS];
+	uint64_t before_ns; /* when it was not yet over, at the last look */
+	uint64_t over_ns;   /* when it was, at the first; 0: not yet */
+	uint64_t looked_ns;
+	uint64_t launched_ns; /* begun to be: whatever lane's launch was last */
 };
 
 /* What lies behind an imported or lent address. */
@@ -116,7 +146,8 @@ struct worker {
 	struct import *span; /* that is being put together, or NULL */
 	struct closed_session *closed;
 	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
-	bool may_replay;
+	bool may_replay, mps;
+	struct trial trial;
 	uint64_t tail, checked_ns;
 	uint32_t high_lane; /* lanes from here on were never used */
 	uint32_t flying;    /* lanes with launches that have not completed */
@@ -156,6 +187,18 @@ void replays_free(struct replays *all);
 /* They may still run. in_windows: only those that know windows, before one goes. */
 void replays_forget(const struct worker *w, uint32_t lane, bool in_windows);
 
+/* twin.c */
+CUresult twin_make(const struct worker *w, struct lane *l, int priority);
+/* Each may be NULL. */
+void twin_destroy(CUstream stream, CUstream twin);
+/* Around the last launch of a group. */
+void twin_before(struct worker *w, const struct launch *l);
+void twin_after(struct worker *w, const struct launch *l);
+/* Before the session is closed. */
+void twin_forget(struct worker *w, uint32_t session);
+/* As often as can be while trial.ntasks is not 0. */
+void twin_watch(struct worker *w);
+
 /* copy.c: the same, without NCCL. */
 bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size);
 bool copy_next(struct worker *w);
@@ -168,6 +211,8 @@ void lane_init_cancel(struct worker *w, const struct worker_message *m);
 /* A LAUNCH_INIT's turn. False: the supervisor's message is still to come. */
 bool lane_init_run(struct worker *w, const struct launch *l);
 void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t result);
+/* What was launched on it is over. */
+bool lane_idle(const struct worker *w, uint32_t lane);
 
 /* ending.c */
 /* True: answered later, by lane_drain. */

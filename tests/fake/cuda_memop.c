@@ -2,11 +2,15 @@
  * What streams write and wait for: 64-bit words in device memory or registered host memory. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fake.h"
 
+#define FAR_US 10000
+
 struct memops {
 	struct CUctx_st *context;
+	unsigned queue;
 	unsigned n;
 	CUstreamBatchMemOpParams ops[];
 };
@@ -32,7 +36,16 @@ static bool word_store(CUdeviceptr p, uint64_t value)
 	return true;
 }
 
-static bool word_wait(CUdeviceptr p, uint64_t value, const atomic_int *stop)
+/* What a stream of the other queue wrote is seen later. */
+static void look_far(const struct memops *m)
+{
+	if (shared_queue(fake_physical(m->context->device)) == m->queue || !fake_fault("far-late"))
+		return;
+	usleep(FAR_US);
+	fake_note("far");
+}
+
+static bool word_wait(const struct memops *m, CUdeviceptr p, uint64_t value, const atomic_int *stop)
 {
 	unsigned round = 0;
 	uint64_t now;
@@ -42,6 +55,7 @@ static bool word_wait(CUdeviceptr p, uint64_t value, const atomic_int *stop)
 	connection_hold();
 	while (!atomic_load(stop) && (good = word_load(p, &now)) && (int64_t)(now - value) < 0)
 		fake_pause(&round);
+	look_far(m);
 	connection_give_back();
 	return good;
 }
@@ -51,9 +65,11 @@ static void memops_run(void *arg, const atomic_int *stop)
 	struct memops *m = arg;
 	for (unsigned i = 0; i < m->n && !atomic_load(stop); i++) {
 		const CUstreamBatchMemOpParams *op = &m->ops[i];
-		bool good = op->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64
-				    ? word_wait(op->waitValue.address, op->waitValue.value64, stop)
-				    : word_store(op->writeValue.address, op->writeValue.value64);
+		const bool waits = op->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+		if (!waits)
+			shared_set_queue(fake_physical(m->context->device), m->queue);
+		bool good = waits ? word_wait(m, op->waitValue.address, op->waitValue.value64, stop)
+				  : word_store(op->writeValue.address, op->writeValue.value64);
 		if (!good)
 			fake_context_fault(m->context);
 	}
@@ -84,6 +100,7 @@ static CUresult memops_put(CUstream handle, unsigned n, const CUstreamBatchMemOp
 	if (!m)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	m->context = stream_context(stream);
+	m->queue = stream_queue(stream);
 	m->n = n;
 	memcpy(m->ops, ops, n * sizeof(*ops));
 	error = stream_put(stream, memops_run, m);

@@ -23,7 +23,7 @@ struct CUstream_st {
 	pthread_t thread;
 	bool threaded, destroyed;
 	struct CUgraph_st *capturing; /* NULL: it is not captured */
-	unsigned users; /* calls that sleep on it */
+	unsigned users;		      /* calls that sleep on it */
 	struct item *head, **tail;
 	uint64_t queued, ended;
 };
@@ -36,6 +36,11 @@ static unsigned long long last_id;
 struct CUctx_st *stream_context(const struct CUstream_st *s)
 {
 	return s->context;
+}
+
+unsigned stream_queue(const struct CUstream_st *s)
+{
+	return s->id % 2;
 }
 
 /* Handles are used again, the last first; ids are not. Under streams_lock. */

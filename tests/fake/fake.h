@@ -63,6 +63,9 @@ CUresult shared_hold(int fd, struct physical *physical, uint32_t kind);
 /* No longer. With unlink, it cannot be found by its name any more. */
 void shared_drop(const struct physical *physical, bool unlink);
 size_t shared_unused(int gpu);
+/* Of the GPU's two, that of the stream that wrote a word last. */
+void shared_set_queue(int gpu, unsigned queue);
+unsigned shared_queue(int gpu);
 bool trailer_read(int fd, struct trailer *trailer);
 
 /* ---- arena.c: addresses -------------------------------------------------------------------- */
@@ -121,6 +124,8 @@ CUresult stream_wait(struct CUstream_st *stream);
 /* Waits for every stream of the context. */
 CUresult streams_wait(struct CUctx_st *context);
 struct CUctx_st *stream_context(const struct CUstream_st *stream);
+/* Of the GPU's two; a process's streams take turns. */
+unsigned stream_queue(const struct CUstream_st *stream);
 
 /* ---- cuda_graph.c -------------------------------------------------------------------------- */
 

@@ -17,6 +17,8 @@
  *   window-fail  ncclCommWindowRegister fails, when all ranks are there
  *   window-none  ncclCommWindowRegister gives no window
  *   call-slow    every NCCL operation's call takes long
+ *   far-late     a stream sees 10 ms later what a stream of the other queue wrote: a file
+ *                far-<pid>-<n> each time
  *   graph-none   cuGraphKernelNodeGetParams is out of memory
  *   graph-host   in every graph the host has a part
  *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on; each that has
@@ -41,7 +43,7 @@
 static const char *const names[FAULTS] = {
 	"ipc-open",  "memory",	   "sticky",	  "batch-fail",	 "driver-old",	"wedge",
 	"nccl-old",  "init-fail",  "async-error", "kernel-hang", "window-fail", "window-none",
-	"call-slow", "graph-none", "graph-host",
+	"call-slow", "graph-none", "graph-host",  "far-late",
 };
 static atomic_uint asked[FAULTS];
 static const char *list;

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a task puts on its streams. */
+#include "gpu.h"
+
+#define ECHO_PENDING_MAX 64 /* a stream that holds more tasks has no room for echoes */
+
+static CUstreamBatchMemOpParams write_value(CUdeviceptr address, uint64_t value)
+{
+	return (CUstreamBatchMemOpParams){
+		.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
+			       .address = address,
+			       .value64 = value,
+			       .flags = CU_STREAM_WRITE_VALUE_DEFAULT}};
+}
+
+static CUdeviceptr done_of(const struct pair *p)
+{
+	return p->ready + offsetof(struct svc_timeline, done);
+}
+
+static CUdeviceptr echoed_of(const struct pair *p)
+{
+	return p->ready + offsetof(struct svc_timeline, echoed);
+}
+
+static CUstreamBatchMemOpParams wait_done(const struct pair *p)
+{
+	return (CUstreamBatchMemOpParams){.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
+							.address = done_of(p),
+							.value64 = p->wait_to,
+							.flags = CU_STREAM_WAIT_VALUE_GEQ}};
+}
+
+static CUresult one_by_one(const struct cuda *cuda, CUstream stream,
+			   const CUstreamBatchMemOpParams *ops, unsigned n)
+{
+	CUresult e = CUDA_SUCCESS;
+	for (unsigned i = 0; !e && i < n; i++) {
+		if (ops[i].operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)
+			e = cuda->cuStreamWriteValue64(stream, ops[i].writeValue.address,
+						       ops[i].writeValue.value64,
+						       ops[i].writeValue.flags);
+		else
+			e = cuda->cuStreamWaitValue64(stream, ops[i].waitValue.address,
+						      ops[i].waitValue.value64,
+						      ops[i].waitValue.flags);
+	}
+	return e;
+}
+
+static bool same_stream(const struct pair *a, const struct pair *b)
+{
+	return a->stream_id == b->stream_id && a->context == b->context;
+}
+
+/* The executor wants to know when the stream goes on. One that waits for others, too, could not
+ * say. */
+static bool echoes(const struct gpu *g, uint32_t index, unsigned waits)
+{
+	const struct svc_timeline *t = stream_counters(g, index);
+	return waits == 1 && atomic_load_explicit(&t->echo, memory_order_relaxed) &&
+	       g->pairs[index].last - atomic_load(&t->done) < ECHO_PENDING_MAX;
+}
+
+/* All pairs of one stream at once, and every write before the first wait: the group's tasks may
+ * start together or not at all. */
+static CUresult enqueue(struct gpu *g, const struct pair *first, const uint32_t *touched,
+			unsigned n)
+{
+	CUstreamBatchMemOpParams ops[2 * SVC_TIMELINES + 1];
+	unsigned nops = 0;
+	for (unsigned i = 0; i < n; i++) {
+		const struct pair *p = &g->pairs[touched[i]];
+		if (same_stream(p, first) && !p->idle)
+			ops[nops++] = write_value(p->ready, p->last);
+	}
+	const unsigned writes = nops;
+	for (unsigned i = 0; i < n; i++)
+		if (same_stream(&g->pairs[touched[i]], first) && g->pairs[touched[i]].wait_to)
+			ops[nops++] = wait_done(&g->pairs[touched[i]]);
+	const unsigned waits = nops - writes;
+	for (unsigned i = 0; i < n; i++) {
+		const struct pair *p = &g->pairs[touched[i]];
+		if (same_stream(p, first) && p->wait_to && echoes(g, touched[i], waits))
+			ops[nops++] = write_value(echoed_of(p), p->wait_to);
+	}
+	CUresult e = nops ? cuda_push(g->cuda, first->push) : CUDA_SUCCESS;
+	if (e || !nops)
+		return e;
+	if (!g->no_batch && nops > 1)
+		e = g->cuda->cuStreamBatchMemOp(first->stream, nops, ops, 0);
+	if (g->no_batch || nops == 1 || e) {
+		bool batched = !g->no_batch && nops > 1;
+		e = one_by_one(g->cuda, first->stream, ops, nops);
+		g->no_batch = g->no_batch || (batched && !e);
+	}
+	cuda_pop(g->cuda, first->push);
+	return e;
+}
+
+/* The tasks are submitted and others wait for them: they run on what is there. */
+static ncclsvc_result not_enqueued(ncclsvc_session *s, const struct gpu *g,
+				   const struct pair *first, const uint32_t *touched, unsigned n,
+				   CUresult e)
+{
+	for (unsigned i = 0; i < n; i++)
+		if (same_stream(&g->pairs[touched[i]], first))
+			timeline_raise(&stream_counters(g, touched[i])->ready,
+				       g->pairs[touched[i]].last);
+	ring_doorbell(s->link);
+	return cuda_error(g->cuda, e,
+			  "the driver put nothing on the stream: the tasks are submitted and run "
+			  "without its order, and their buffers will hold anything");
+}
+
+/* If all that was ever put on the stream is over, the input is there, and to say so takes no turn
+ * of the GPU. The driver is asked only if our own tasks give it a chance; and not of a default
+ * stream, where the question could break another thread's capture. */
+static void signal_idle(struct gpu *g, uint32_t index)
+{
+	struct pair *p = &g->pairs[index];
+	p->idle = p->rested && !g->cuda->cuStreamQuery(p->stream);
+	if (p->idle)
+		timeline_raise(&stream_counters(g, index)->ready, p->last);
+}
+
+ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigned n)
+{
+	struct gpu *g = s->gpu;
+	uint32_t touched[SVC_TIMELINES];
+	unsigned ntouched = 0;
+	ncclsvc_result r = NCCLSVC_OK;
+	for (unsigned i = 0; i < n; i++) {
+		uint32_t index = ops[i].record.timeline;
+		if (ops[i].comm->device < 0 || !g->pairs[index].touched)
+			continue;
+		g->pairs[index].touched = false;
+		touched[ntouched++] = index;
+		signal_idle(g, index);
+	}
+	for (unsigned i = 0; i < ntouched; i++) {
+		const struct pair *p = &g->pairs[touched[i]];
+		unsigned j = 0;
+		while (!same_stream(&g->pairs[touched[j]], p))
+			j++;
+		CUresult e = i == j ? enqueue(g, p, touched, ntouched) : CUDA_SUCCESS;
+		if (e)
+			r = not_enqueued(s, g, p, touched, ntouched, e);
+	}
+	return r;
+}

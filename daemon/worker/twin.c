@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Through MPS, a stream that waits for a word goes on 2 us sooner if the stream that wrote it lies
+ * in the same of the GPU's two queues; with ready and done, an AllReduce ends 5 us sooner. Which of
+ * them a stream lies in CUDA does not tell, and the trainer's stream is not ours to choose. So a
+ * lane has two streams, one in each, and tries both: for a few tasks the trainer's stream writes
+ * down, behind its wait, what it has waited for (echoed). The better one is used from then on, and
+ * from time to time it is tried again. Without MPS nothing would be gained: there is one stream. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "log.h"
+#include "worker.h"
+
+#define ROW	 8   /* tasks in a row on a timeline, before it is tried */
+#define SHARP_NS 500 /* between what it took at least and at most; or a quarter of that */
+#define TRIAL_NS UINT64_C(4000000000)
+#define AGAIN_NS UINT64_C(2000000000)  /* after one without a result, or for another stream */
+#define STALE_NS UINT64_C(20000000000) /* after one with */
+
+/* CUDA chooses a stream's queue when it is first used. */
+static CUresult settle(const struct worker *w, CUstream stream)
+{
+	CUresult error = cu.cuMemsetD8Async(w->scratch, 0, 1, stream);
+	return error ? error : cu.cuStreamSynchronize(stream);
+}
+
+CUresult twin_make(const struct worker *w, struct lane *l, int priority)
+{
+	CUresult error =
+		cu.cuStreamCreateWithPriority(&l->stream, CU_STREAM_NON_BLOCKING, priority);
+	if (error || !w->mps)
+		return error;
+	error = settle(w, l->stream);
+	if (!error)
+		error = cu.cuStreamCreateWithPriority(&l->twin, CU_STREAM_NON_BLOCKING, priority);
+	if (!error)
+		error = settle(w, l->twin);
+	if (error)
+		twin_destroy(l->stream, l->twin);
+	return error;
+}
+
+void twin_destroy(CUstream stream, CUstream twin)
+{
+	if (stream)
+		cu.cuStreamDestroy(stream);
+	if (twin)
+		cu.cuStreamDestroy(twin);
+}
+
+/* While the lane is idle: nothing has to be ordered, and no stream waits for the other. */
+static void change(struct lane *l)
+{
+	CUstream other = l->twin;
+	l->twin = l->stream;
+	l->stream = other;
+}
+
+static void ask(const struct worker *w, const struct trial *t, bool echo)
+{
+	const struct session_timelines *s = &w->sessions[t->session];
+	if (s->ring)
+		atomic_store_explicit(&s->host[t->timeline].echo, echo, memory_order_relaxed);
+}
+
+static void end(struct worker *w, uint64_t rest_ns)
+{
+	struct trial *t = &w->trial;
+	ask(w, t, false);
+	w->lanes[t->lane].tried_ns = worker_clock();
+	w->lanes[t->lane].rest_ns = rest_ns;
+	*t = (struct trial){0};
+}
+
+/* Without a result the lane goes back to the stream it had, unless it has work on the other. */
+static void give_up(struct worker *w)
+{
+	struct lane *l = &w->lanes[w->trial.lane];
+	if (w->trial.side && l->comm && lane_idle(w, w->trial.lane))
+		change(l);
+	end(w, AGAIN_NS);
+}
+
+static void begin(struct worker *w, const struct launch *l, uint64_t now)
+{
+	w->trial = (struct trial){.on = true,
+				  .lane = l->lane,
+				  .session = l->session,
+				  .timeline = l->timeline,
+				  .begun_ns = now};
+	ask(w, &w->trial, true);
+}
+
+static int by_size(const void *a, const void *b)
+{
+	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	return (x > y) - (x < y);
+}
+
+/* Not the least: sometimes a stream hears of the other queue at once, by chance. */
+static uint64_t median(struct trial *t)
+{
+	uint64_t *times = t->nsharp == TRIAL_SHARP ? t->sharp : t->all;
+	const unsigned n = t->nsharp == TRIAL_SHARP ? t->nsharp : t->nall;
+	qsort(times, n, sizeof(*times), by_size);
+	return times[n / 2];
+}
+
+static bool timed(const struct trial *t)
+{
+	return t->nsharp == TRIAL_SHARP || t->nall == TRIAL_SAMPLES;
+}
+
+/* One stream has been timed. */
+static void next(struct worker *w)
+{
+	struct trial *t = &w->trial;
+	struct lane *l = &w->lanes[t->lane];
+	const uint64_t ns = median(t);
+	if (t->side == 0) {
+		change(l);
+		t->side = 1;
+		t->first_ns = ns;
+		t->nall = t->nsharp = t->ntasks = 0;
+		return;
+	}
+	if (ns < t->first_ns / 5 * 3)
+		log_info("lane %u: its other stream is heard of sooner: after %llu ns, not %llu",
+			 t->lane, (unsigned long long)ns, (unsigned long long)t->first_ns);
+	else
+		change(l);
+	end(w, STALE_NS);
+}
+
+void twin_before(struct worker *w, const struct launch *l)
+{
+	struct trial *t = &w->trial;
+	if (!w->mps || !l->timeline || !launch_usable(w, l) || w->lanes[l->lane].nranks == 1)
+		return;
+	struct lane *lane = &w->lanes[l->lane];
+	const uint64_t now = worker_clock();
+	if (t->on && now - t->begun_ns > TRIAL_NS)
+		give_up(w);
+	if (lane->user_session != l->session || lane->user_timeline != l->timeline) {
+		lane->user_session = l->session;
+		lane->user_timeline = l->timeline;
+		lane->row = 0;
+		if (lane->rest_ns > AGAIN_NS)
+			lane->rest_ns = AGAIN_NS;
+	}
+	if (t->on) {
+		if (t->lane == l->lane && timed(t) && lane_idle(w, l->lane))
+			next(w);
+	} else if (lane->row < ROW) {
+		lane->row++;
+	} else if (now - lane->tried_ns >= lane->rest_ns) {
+		begin(w, l, now);
+	}
+	t->launched_ns = now;
+}
+
+void twin_after(struct worker *w, const struct launch *l)
+{
+	struct trial *t = &w->trial;
+	if (!t->on || t->ntasks == TRIAL_TASKS || t->lane != l->lane || t->session != l->session ||
+	    t->timeline != l->timeline)
+		return;
+	t->tasks[t->ntasks].seq = l->seq;
+	t->tasks[t->ntasks].value = l->value;
+	if (!t->ntasks++) {
+		t->before_ns = t->looked_ns = t->launched_ns;
+		t->over_ns = 0;
+	}
+}
+
+void twin_forget(struct worker *w, uint32_t session)
+{
+	if (w->trial.on && w->trial.session == session)
+		give_up(w);
+	for (uint32_t i = 0; i < w->high_lane; i++)
+		if (w->lanes[i].user_session == session)
+			w->lanes[i].user_timeline = w->lanes[i].rest_ns = 0;
+}
+
+static void count(struct trial *t, uint64_t least_ns, uint64_t most_ns)
+{
+	const uint64_t blur = most_ns - least_ns;
+	t->all[t->nall++] = most_ns;
+	if (blur <= SHARP_NS || blur <= most_ns / 4)
+		t->sharp[t->nsharp++] = most_ns;
+}
+
+void twin_watch(struct worker *w)
+{
+	struct trial *t = &w->trial;
+	const struct session_timelines *s = &w->sessions[t->session];
+	if (!s->ring || !w->lanes[t->lane].comm) {
+		give_up(w);
+		return;
+	}
+	const uint64_t now = worker_clock(), value = t->tasks[0].value;
+	const bool over = atomic_load_explicit(&w->queue->lanes[t->lane].completed,
+					       memory_order_acquire) >= t->tasks[0].seq;
+	const uint64_t echoed =
+		atomic_load_explicit(&s->host[t->timeline].echoed, memory_order_acquire);
+	if (over && !t->over_ns)
+		t->over_ns = now;
+	if (echoed < value) {
+		t->looked_ns = now;
+		if (!over)
+			t->before_ns = now;
+		return;
+	}
+	/* More: it was submitted before we asked, or with others. */
+	if (echoed == value && !timed(t))
+		count(t, t->over_ns && t->looked_ns > t->over_ns ? t->looked_ns - t->over_ns : 0,
+		      now - t->before_ns);
+	t->over_ns = 0;
+	t->looked_ns = now;
+	memmove(t->tasks, t->tasks + 1, --t->ntasks * sizeof(t->tasks[0]));
+}
