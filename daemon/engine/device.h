@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What device.c and sequence.c share. */
+ * What device.c, landing.c and sequence.c share. */
 #ifndef ENGINE_DEVICE_H
 #define ENGINE_DEVICE_H
 
@@ -14,5 +14,10 @@ struct meeting {
 	uint32_t ntasks;
 	struct task *tasks[];
 };
+
+/* device.c: one of its launched tasks is over. */
+void device_land(struct engine *e, struct member *m);
+/* landing.c: its stream need not say any more that its input is there. */
+void device_release_input(struct task *t);
 
 #endif

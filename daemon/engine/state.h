@@ -7,7 +7,7 @@
  *   order.c     whose turn it is on a communicator; meet.c: which tasks meet; ending.c: those that
  *               end before they run; life.c: what these share; straight.c: past the queue
  *   plan.c      planned tasks, held until their group is whole
- *   device.c    tasks of GPUs, which their workers run
+ *   device.c    tasks of GPUs, which their workers run, to their launch; landing.c: to their end
  *   making.c    when their workers make a communicator
  *   window.c    small collectives of GPUs on lent memory: NCCL's symmetric windows; window_life.c
  *   staged.h    tasks of GPUs without NCCL, which are staged through host memory
@@ -425,6 +425,20 @@ void device_link_group(struct task *first);
 void device_leave_group(struct engine *e, struct task *t);
 /* Launches what has met, with all that belongs to it. */
 void device_launch(struct engine *e);
+/* The next launch of a device's queue, of which there is room for `wanted` more (device_room); its
+ * worker sees it after device_ring. */
+struct launch *device_next_slot(struct device *d);
+bool device_room(const struct device *d, uint32_t wanted);
+void device_ring(struct engine *e);
+/* device_poll is to look at it. */
+void device_watch(struct engine *e, struct comm *c);
+/* For window.c. */
+struct lane_progress *device_progress(const struct engine *e, const struct member *m);
+bool device_has_room(const struct engine *e, const struct member *m);
+/* The next launch of a member: all zero but for its lane and seq. device_ring follows. */
+struct launch *device_next_launch(struct engine *e, struct member *m);
+
+/* landing.c */
 /* Ends what the GPUs have done. True if there was any. */
 bool device_poll(struct engine *e);
 /* Ends what has met but was not launched: of one member, or of all (-1). */
@@ -436,20 +450,8 @@ void device_epoch_dead(struct engine *e, struct comm *c);
 void device_release_inputs(struct comm *c);
 /* Nobody will signal its inputs any more: the GPUs need not wait for them. */
 void device_session_dead(struct engine *e, const struct session *s);
-/* The next launch of a device's queue, of which there is room for `wanted` more (device_room); its
- * worker sees it after device_ring. */
-struct launch *device_next_slot(struct device *d);
-bool device_room(const struct device *d, uint32_t wanted);
-void device_ring(struct engine *e);
 /* How long to sleep while tasks fly, at most ms (negative: for ever). */
 uint64_t device_sleep_ns(const struct engine *e, int ms);
-/* device_poll is to look at it. */
-void device_watch(struct engine *e, struct comm *c);
-/* For window.c. */
-struct lane_progress *device_progress(const struct engine *e, const struct member *m);
-bool device_has_room(const struct engine *e, const struct member *m);
-/* The next launch of a member: all zero but for its lane and seq. device_ring follows. */
-struct launch *device_next_launch(struct engine *e, struct member *m);
 
 /* making.c */
 /* Takes it. */

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tasks of GPUs after their launch (device.c): how far they are the lanes' counters say. Or they
+ * end with their epoch: their clients hear of it at once, the GPUs may need a while. */
+#include <stdlib.h>
+#include <utlist.h>
+
+#include "device.h"
+#include "order.h"
+#include "worker/queue.h"
+
+#define SHOW_NS	     UINT64_C(10000000)
+#define SLEEP_SHARE  100 /* a task's end is seen late by at most this part of its time */
+#define SLEEP_MIN_NS UINT64_C(50000)
+#define SLEEP_MAX_NS UINT64_C(20000000)
+
+static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	struct member *m = t->member;
+	window_land(t);
+	device_land(e, m);
+	if (t->record.timeline) {
+		t->session->lines[t->record.timeline].flying--;
+		/* What the GPU wrote just now may have been less than its client was told. */
+		if (t->ghost)
+			complete_timeline(t->session, &t->record, true, true);
+	}
+	order_end_task(e, t, st);
+}
+
+static void stop_watching(struct engine *e, struct comm *c)
+{
+	c->launched = false;
+	DL_DELETE2(e->launched, c, prev_launched, next_launched);
+	if (c->ended && !c->pending)
+		order_free_comm(e, c);
+}
+
+/* Inspection is to see whose stream a launched task waits for. */
+static void show_inputs(struct engine *e)
+{
+	struct comm *c;
+	struct task *t;
+	e->shown_ns = e->now;
+	DL_FOREACH2(e->launched, c, next_launched)
+	for (uint32_t k = 0; k < c->nranks; k++)
+		DL_FOREACH (c->members[k].flying, t)
+			order_show_state(e, t);
+}
+
+bool device_poll(struct engine *e)
+{
+	bool any = false;
+	if (e->now - e->shown_ns > SHOW_NS)
+		show_inputs(e);
+	struct comm *c, *next;
+	for (c = e->launched; c; c = next) {
+		bool left = false;
+		next = c->next_launched;
+		if (c->dead && c->ended) {
+			device_epoch_dead(e, c);
+			any = true;
+			continue;
+		}
+		for (uint32_t k = 0; k < c->nranks; k++) {
+			struct member *m = &c->members[k];
+			if (!m->flying)
+				continue;
+			uint64_t done = atomic_load_explicit(&device_progress(e, m)->completed,
+							     memory_order_acquire);
+			if (done >= m->flying->lane_seq && !any) {
+				any = true;
+				e->now = engine_clock();
+			}
+			while (m->flying && m->flying->lane_seq <= done)
+				land(e, m->flying, c->ended ? &c->end : &complete_ok);
+			left = left || m->flying;
+		}
+		if (!window_step(e, c, left) && !left)
+			stop_watching(e, c);
+	}
+	return any;
+}
+
+void device_drop_met(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
+{
+	struct meeting *m, *next;
+	DL_FOREACH_SAFE (e->met, m, next) {
+		bool concerned = m->comm == c && rank < 0;
+		/* What other nodes may launch cannot be taken back because of one member. */
+		for (uint32_t i = 0; i < m->ntasks && m->comm == c && !m->at.span && !m->wish; i++)
+			concerned = concerned || m->tasks[i]->rank == rank;
+		if (!concerned)
+			continue;
+		struct meeting *gone = m;
+		if (gone->wish)
+			sequence_void(e, gone->wish);
+		DL_DELETE(e->met, gone);
+		for (uint32_t i = 0; i < gone->ntasks; i++) {
+			gone->tasks[i]->meeting = NULL;
+			order_end_task(e, gone->tasks[i], st);
+		}
+		free(gone);
+	}
+}
+
+void device_end_epoch(struct engine *e, struct comm *c)
+{
+	device_drop_met(e, c, -1, &c->end);
+	window_leave(e, c);
+	/* Their clients hear of it now; the GPU may need a while. */
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct task *t;
+		DL_FOREACH (c->members[k].flying, t) {
+			if (t->ghost)
+				continue;
+			t->ghost = true;
+			t->end = c->end;
+			complete_task(e, t, &t->end);
+			order_show_state(e, t);
+		}
+	}
+}
+
+void device_epoch_dead(struct engine *e, struct comm *c)
+{
+	if (!c)
+		return;
+	c->dead = true; /* with other nodes, its end may take a moment */
+	if (!c->ended)
+		return;
+	for (uint32_t k = 0; k < c->nranks; k++)
+		while (c->members[k].flying)
+			land(e, c->members[k].flying, &c->end);
+	window_free(e, c);
+	if (c->launched)
+		stop_watching(e, c);
+}
+
+void device_release_input(struct task *t)
+{
+	_Atomic uint64_t *ready;
+	if (!t->record.timeline)
+		return;
+	ready = &svc_timelines(t->session->ring)[t->record.timeline].ready;
+	if (atomic_load(ready) < t->record.value)
+		atomic_store(ready, t->record.value);
+}
+
+/* s: whose; NULL: everybody's. */
+static void release_inputs(struct comm *c, const struct session *s)
+{
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct task *t;
+		DL_FOREACH (c->members[k].flying, t) {
+			if (!s || t->session == s)
+				device_release_input(t);
+		}
+	}
+}
+
+void device_release_inputs(struct comm *c)
+{
+	if (c && c->ended)
+		release_inputs(c, NULL);
+}
+
+void device_session_dead(struct engine *e, const struct session *s)
+{
+	struct comm *c;
+	DL_FOREACH2(e->launched, c, next_launched)
+	release_inputs(c, s);
+}
+
+uint64_t device_sleep_ns(const struct engine *e, int ms)
+{
+	/* No interrupt tells of a counter that a GPU writes. What lasts long may be seen late. */
+	uint64_t ns = (e->now - e->busy_ns) / SLEEP_SHARE;
+	ns = ns < SLEEP_MIN_NS ? SLEEP_MIN_NS : ns > SLEEP_MAX_NS ? SLEEP_MAX_NS : ns;
+	return ms >= 0 && (uint64_t)ms * 1000000 < ns ? (uint64_t)ms * 1000000 : ns;
+}
