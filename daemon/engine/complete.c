@@ -113,7 +113,8 @@ static void raise_done(const struct session *s, uint32_t timeline, uint64_t valu
 }
 
 /* A GPU writes done too, in the order of its tasks. One that failed before it could be launched
- * must not overtake those that fly; but at the end of an epoch nobody is to wait for them. */
+ * must not overtake those that fly, also at the end of an epoch: they still write to memory that
+ * the stream would use for something else. */
 void complete_timeline(const struct session *s, const struct svc_record *r, bool flew, bool at_once)
 {
 	struct line *l = s->lines ? &s->lines[r->timeline] : NULL;
@@ -162,8 +163,8 @@ static __attribute__((noinline)) void complete_in_full(struct engine *e, struct 
 	struct session *s = t->session;
 	if (t->record.timeline && t->comm && t->comm->staged)
 		raise_staged(s, &t->record, t->member, t);
-	else if (t->record.timeline && s->ring)
-		complete_timeline(s, &t->record, t->flying, t->comm && t->comm->ended);
+	else if (t->record.timeline && s->ring && !(t->flying && t->ghost))
+		complete_timeline(s, &t->record, t->flying, false);
 	tell(e, t, how);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tasks of GPUs after their launch (device.c): how far they are the lanes' counters say. Or they
- * end with their epoch: their clients hear of it at once, the GPUs may need a while. */
+ * end with their epoch: their clients hear of it at once. Their streams go on when the GPU is
+ * through with them, for what it is broken off in may still write; but not for ever. */
 #include <stdlib.h>
 #include <utlist.h>
 
@@ -10,6 +11,7 @@
 #include "worker/queue.h"
 
 #define SHOW_NS	     UINT64_C(10000000)
+#define RELEASE_NS   UINT64_C(1000000000) /* NCCL aborts within half of it */
 #define SLEEP_SHARE  100 /* a task's end is seen late by at most this part of its time */
 #define SLEEP_MIN_NS UINT64_C(50000)
 #define SLEEP_MAX_NS UINT64_C(20000000)
@@ -21,9 +23,9 @@ static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
 	device_land(e, m);
 	if (t->record.timeline) {
 		t->session->lines[t->record.timeline].flying--;
-		/* What the GPU wrote just now may have been less than its client was told. */
+		/* What the GPU wrote just now may have been less than its stream was told. */
 		if (t->ghost)
-			complete_timeline(t->session, &t->record, true, true);
+			complete_timeline(t->session, &t->record, true, t->comm->released);
 	}
 	order_end_task(e, t, st);
 }
@@ -48,6 +50,17 @@ static void show_inputs(struct engine *e)
 			order_show_state(e, t);
 }
 
+/* Whatever the GPUs are in. */
+static void release_streams(struct comm *c)
+{
+	struct task *t;
+	c->released = true;
+	for (uint32_t k = 0; k < c->nranks; k++)
+		DL_FOREACH (c->members[k].flying, t)
+			if (t->record.timeline)
+				complete_timeline(t->session, &t->record, true, true);
+}
+
 bool device_poll(struct engine *e)
 {
 	bool any = false;
@@ -62,6 +75,8 @@ bool device_poll(struct engine *e)
 			any = true;
 			continue;
 		}
+		if (c->ended && !c->released && e->now - c->ended_ns > RELEASE_NS)
+			release_streams(c);
 		for (uint32_t k = 0; k < c->nranks; k++) {
 			struct member *m = &c->members[k];
 			if (!m->flying)
@@ -108,7 +123,7 @@ void device_end_epoch(struct engine *e, struct comm *c)
 {
 	device_drop_met(e, c, -1, &c->end);
 	window_leave(e, c);
-	/* Their clients hear of it now; the GPU may need a while. */
+	c->ended_ns = e->now;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct task *t;
 		DL_FOREACH (c->members[k].flying, t) {

@@ -141,6 +141,8 @@ struct comm {
 	bool staged; /* its members' memory is GPUs', and staged; then not cuda */
 	bool launched; /* in the engine's list */
 	bool dead;     /* nothing of it runs on GPUs any more */
+	bool released; /* its streams wait for no GPU any more */
+	uint64_t ended_ns; /* on GPUs */
 	uint64_t held; /* the round of device_launch in which its tasks have to wait */
 	uint32_t lane;
 	struct comm *prev_launched, *next_launched;
@@ -482,8 +484,8 @@ void complete_task(struct engine *e, struct task *t, const ncclsvc_status *st);
 void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,
 		      uint32_t serial, bool by_socket, const ncclsvc_status *why,
 		      const char *text);
-/* Raises done as far as may be: flew if the GPU has done this task, at_once if nobody is to wait
- * for those it has not done yet. */
+/* Raises done as far as may be: flew if the GPU is through with this task, at_once if nobody is to
+ * wait for those that it is not through with yet. */
 void complete_timeline(const struct session *s, const struct svc_record *r, bool flew,
 		       bool at_once);
 void complete_flush(struct engine *e);

@@ -152,8 +152,11 @@ static void play(struct actor *a, enum when when, bool worker)
 		check_failed(__FILE__, __LINE__, "the rank is told %s (%s), not %s",
 			     ncclsvc_result_name(r), ncclsvc_last_error(),
 			     ncclsvc_result_name(expected));
+	/* Nothing that was under way writes there after the stream has gone on. */
+	CUresult put = cu.cuMemsetD32Async(a->big, 77, 64, a->r.stream);
 	stage("waiting for the stream to be released");
 	check_context(a);
+	CHECK_CU(put);
 	say(a->r.c, now_ns());
 	stage("waiting to rejoin");
 	CHECK_EQ(hear(a->r.c), GO);
@@ -161,6 +164,7 @@ static void play(struct actor *a, enum when when, bool worker)
 	say(a->r.c, now_ns());
 	CHECK_OK(ncclsvc_comm_rejoin(a->r.comm, WAIT_MS));
 	say(a->r.c, now_ns());
+	gpu_check(a->big, 77, 64, "what was put behind the tasks");
 }
 
 static void actor_main(struct client *c)
