@@ -45,7 +45,7 @@ static bool check_join(struct client *c, uint32_t serial, const struct svc_join 
 	}
 	if (!world && j->nranks > SVC_HOST_RANKS_MAX) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
-			     "a host communicator has at most %d ranks", SVC_HOST_RANKS_MAX);
+			     "a communicator has at most %d ranks", SVC_HOST_RANKS_MAX);
 		return false;
 	}
 	return true;

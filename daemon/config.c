@@ -91,16 +91,38 @@ static char *read_line(char *buf, int size, void *arg)
 			;
 		buf[0] = '\0';
 	}
+	/* inih would take an indented line for the rest of the one before. */
+	n = strspn(buf, " \t");
+	memmove(buf, buf + n, strlen(buf + n) + 1);
 	return buf;
 }
 
-/* A section's keys begin with its name everywhere else: data of [world] is world_data. */
-static const char *full_name(const char *section, const char *name, char *buf, size_t size)
+/* A section's keys begin with its name everywhere else: data of [world] is world_data, which may
+ * be written there, too. */
+static int find_in(const char *section, const char *name, char *buf, size_t size)
 {
-	if (!section[0] || !strcmp(section, "ncclsvcd"))
-		return name;
+	const size_t n = strlen(section);
+	snprintf(buf, size, "%s", name);
+	if (!n || !strcmp(section, "ncclsvcd") || (!strncmp(name, section, n) && name[n] == '_'))
+		return config_key_find(name);
 	snprintf(buf, size, "%s_%s", section, name);
-	return buf;
+	return config_key_find(buf);
+}
+
+/* As it is written; full is what was looked for. */
+static void complain_unknown(struct load *l, int line, const char *section, const char *name,
+			     const char *full)
+{
+	const char *nearest = config_key_nearest(full);
+	char hint[2 * NAME_BYTES + 64];
+	if (config_key_find(name) >= 0)
+		snprintf(hint, sizeof(hint), ": it stands before all sections, or in [ncclsvcd]");
+	else if (nearest)
+		snprintf(hint, sizeof(hint), ": did you mean '%s'?", nearest);
+	else
+		snprintf(hint, sizeof(hint), "; ncclsvcd.conf(5) lists the keys");
+	complain(l, "%s:%d: unknown key '%s'%s%s%s%s", l->c->file, line, name,
+		 section[0] ? " in [" : "", section, section[0] ? "]" : "", hint);
 }
 
 static bool section_known(const char *section)
@@ -114,7 +136,6 @@ static int take_line(void *arg, const char *section, const char *name, const cha
 	struct ini_source *s = arg;
 	struct load *l = s->l;
 	char where[PATH_MAX + NAME_BYTES], full[2 * NAME_BYTES];
-	const char *nearest;
 	int key;
 
 	if (!section_known(section)) {
@@ -122,13 +143,9 @@ static int take_line(void *arg, const char *section, const char *name, const cha
 			 l->c->file, s->line, section);
 		return 1;
 	}
-	name = full_name(section, name, full, sizeof(full));
-	key = config_key_find(name);
+	key = find_in(section, name, full, sizeof(full));
 	if (key < 0) {
-		nearest = config_key_nearest(name);
-		complain(l, "%s:%d: unknown key '%s'%s%s%s", l->c->file, s->line, name,
-			 nearest ? ": did you mean '" : "", nearest ? nearest : "",
-			 nearest ? "'?" : "; ncclsvcd.conf(5) lists the keys");
+		complain_unknown(l, s->line, section, name, full);
 		return 1;
 	}
 	snprintf(where, sizeof(where), "%s:%d: %s", l->c->file, s->line, config_keys[key].name);
@@ -149,6 +166,10 @@ static void read_file(struct load *l, char *const envp[])
 	int bad;
 
 	if (l->file) {
+		if (!l->file[0]) {
+			complain(l, "--config: the path is empty");
+			return;
+		}
 		if (strlen(l->file) >= sizeof(c->file)) {
 			complain(l, "--config: the path is too long");
 			return;
@@ -288,7 +309,7 @@ static void read_environment(struct load *l, char *const envp[])
 			variable_name(nearest, variable, sizeof(variable));
 		complain(l, "unknown environment variable %s%s%s%s", where,
 			 nearest ? ": did you mean " : "", nearest ? variable : "",
-			 nearest ? "?" : "; ncclsvcd(8) lists them");
+			 nearest ? "?" : "; ncclsvcd.conf(5) lists the keys");
 	}
 }
 

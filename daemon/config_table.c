@@ -36,7 +36,7 @@ const struct config_key config_keys[] = {
 	{"ranks", CONFIG_INT, false, AT(ranks), 1, SVC_HOST_RANKS_MAX, 4, NO_AUTO, NULL,
 	 "host ranks of the world communicator"},
 	{"engine_threads", CONFIG_INT, false, AT(engine_threads), 1, 64, 0, 0, NULL,
-	 "threads of the host engine; auto: the online CPUs, 4 at most"},
+	 "threads of the host engine; auto: the CPUs that it may run on, 4 at most"},
 	{"spin_us", CONFIG_INT, false, AT(spin_us), 0, 1000000, -1, -1, NULL,
 	 "microseconds an engine thread polls before it sleeps"},
 	{"log_level", CONFIG_ENUM, true, AT(log_level), 0, 0, LOG_LEVEL_INFO, NO_AUTO, levels,
@@ -79,7 +79,8 @@ const struct config_key config_keys[] = {
 	 "pinned host memory"},
 	{"staging_bytes", CONFIG_BYTES, false, AT(staging_bytes), 2 * STAGING_SLOT_BYTES,
 	 INT64_C(1) << 40, INT64_C(64) << 20, NO_AUTO, NULL,
-	 "pinned host memory for each GPU, where the transport is mpi: bytes, with K, M or G"},
+	 "pinned host memory for each GPU, where the transport is mpi: bytes, with K, M, G or "
+	 "T, or a part of the RAM in %"},
 	{"world_data", CONFIG_INT, true, AT(world_data), 1, SVC_RANKS_MAX, 0, 0, NULL,
 	 "data parallelism of the world; auto: what the other two leave of its ranks"},
 	{"world_horizontal", CONFIG_INT, true, AT(world_horizontal), 1, SVC_RANKS_MAX, 1, NO_AUTO,

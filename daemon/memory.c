@@ -141,7 +141,7 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 	char text[SVC_TEXT_BYTES];
 	if (r->reserved || r->kind != SVC_REGION_MEMFD) {
 		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "unknown kind of region");
+			     "unknown kind of region, or reserved is not 0");
 		return;
 	}
 	if (!r->bytes || r->bytes > SVC_REGION_MAX) {

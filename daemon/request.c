@@ -114,7 +114,7 @@ static void cancel(struct client *c, uint32_t serial, const struct svc_cancel *m
 	uint64_t id = m->id;
 	if (m->reserved || m->kind < SVC_CANCEL_TASK || m->kind > SVC_CANCEL_SESSION) {
 		client_error(c, SVC_CANCEL, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "unknown kind of cancellation");
+			     "unknown kind of cancellation, or reserved is not 0");
 		return;
 	}
 	if (m->kind == SVC_CANCEL_SESSION) {

@@ -130,7 +130,7 @@ bool svc_memfd_trusted(int fd, uint64_t bytes, char *text)
 			 "the memfd is not sealed with F_SEAL_SHRINK, so its owner could cut it");
 		return false;
 	}
-	if (seals & F_SEAL_WRITE) {
+	if (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) {
 		snprintf(text, SVC_TEXT_BYTES, "the memfd is sealed against writing");
 		return false;
 	}

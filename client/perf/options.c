@@ -123,6 +123,7 @@ static bool apply(struct options *o, int option, const char *arg)
 		o->bytes_given = true;
 		return parse_size(arg, &o->min_bytes);
 	case 'e':
+		o->max_given = true;
 		return parse_size(arg, &o->max_bytes);
 	case 'i':
 		return parse_size(arg, &o->step_bytes);

@@ -39,7 +39,7 @@ struct options {
 	enum sync sync;
 	bool sync_given;
 	uint32_t ranks;
-	bool ranks_given, iters_given, bytes_given;
+	bool ranks_given, iters_given, bytes_given, max_given;
 	bool spawn_daemon;
 	uint32_t nodes; /* daemons that the ranks are spread over */
 	const char *socket;

@@ -155,8 +155,28 @@ static int check_host(struct options *o)
 	return -1;
 }
 
+/* One of the two alone is the only size where the other's default would contradict it. */
+static int check_sizes(struct options *o)
+{
+	if (o->max_bytes < o->min_bytes && !o->max_given)
+		o->max_bytes = o->min_bytes;
+	if (o->max_bytes < o->min_bytes && !o->bytes_given)
+		o->min_bytes = o->max_bytes;
+	if (o->max_bytes < o->min_bytes)
+		return options_refuse("%s is smaller than --minbytes", "--maxbytes");
+	if (o->step_factor == 1)
+		o->step_factor = 0;
+	if (!o->step_factor && !o->step_bytes && o->max_bytes > o->min_bytes)
+		return options_refuse("%s of 0 never reaches --maxbytes", "--stepbytes");
+	if (o->step_factor && o->min_bytes == 0 && o->max_bytes > 0)
+		return options_refuse("%s of 0 can't grow by a factor; use -i", "--minbytes");
+	return -1;
+}
+
 int options_check(struct options *o)
 {
+	if (o->mode == MODE_JOIN && !o->ranks_given)
+		o->ranks = 64;
 	int status = o->cuda ? check_cuda(o) : check_host(o);
 	if (status >= 0)
 		return status;
@@ -170,18 +190,11 @@ int options_check(struct options *o)
 	if (o->nodes > 1 && !o->spawn_daemon && (!o->socket || !strstr(o->socket, "%r")))
 		return options_refuse("%s needs --spawn-daemon, or a --socket with %%r in it",
 				      "--nodes");
-	if (o->max_bytes < o->min_bytes)
-		return options_refuse("%s is smaller than --minbytes", "--maxbytes");
-	if (o->step_factor == 1)
-		o->step_factor = 0;
-	if (!o->step_factor && !o->step_bytes && o->max_bytes > o->min_bytes)
-		return options_refuse("%s of 0 never reaches --maxbytes", "--stepbytes");
-	if (o->step_factor && o->min_bytes == 0 && o->max_bytes > 0)
-		return options_refuse("%s of 0 can't grow by a factor; use -i", "--minbytes");
+	status = o->mode == MODE_COLLECTIVE ? check_sizes(o) : -1;
+	if (status >= 0)
+		return status;
 	if (o->root >= (int)o->ranks)
 		return options_refuse("%s is no rank: they count from 0 to --ranks - 1", "--root");
-	if (o->mode == MODE_JOIN && !o->ranks_given)
-		o->ranks = 64;
 	if (o->mode == MODE_IDLE && o->baseline)
 		return options_refuse("idle looks at the daemon alone: %s is not for it",
 				      "--baseline");

@@ -227,10 +227,16 @@ static void test_the_world_has_a_section(void **state)
 	assert_int_equal(o.c.world_pipeline, 2);
 	LOAD(&o, no_env, "--config", file, "--world-data", "auto");
 	assert_int_equal(o.c.world_data, 0);
+	/* Indented, and with the whole name */
+	write_file("ranks = 8\n[world]\n  data = 4\n\tworld_pipeline = 2\n");
+	LOAD(&o, no_env, "--config", file);
+	assert_int_equal(o.rc, -1);
+	assert_int_equal(o.c.world_data, 4);
+	assert_int_equal(o.c.world_pipeline, 2);
 	write_file("[world]\ndata = 0\nranks = 3\npipelin = 2\n");
 	LOAD(&o, no_env, "--config", file);
-	EXPECT_ERRORS(&o, ":2: world_data: '0' is not allowed", ":3: unknown key 'world_ranks'",
-		      ":4: unknown key 'world_pipelin': did you mean 'world_pipeline'?");
+	EXPECT_ERRORS(&o, ":2: world_data: '0' is not allowed", ":3: unknown key 'ranks' in [world]: it stands before all sections",
+		      ":4: unknown key 'pipelin' in [world]: did you mean 'world_pipeline'?");
 }
 
 static void test_option_errors(void **state)
