@@ -38,16 +38,26 @@ static void drop_outgoing(struct client *c, struct outgoing *o)
 	c->nout--;
 }
 
+/* It cannot be sent to. Who sends may be in the middle of something that it is part of: it is closed
+ * from the loop, which the shutdown wakes. */
+static void lose(struct client *c, const char *text)
+{
+	if (c->lost[0])
+		return;
+	snprintf(c->lost, sizeof(c->lost), "%s", text);
+	shutdown(c->fd, SHUT_RDWR);
+}
+
 static void queue_message(struct client *c, const void *message, size_t length, const int *fds,
 			  unsigned nfds)
 {
 	if (c->nout >= OUTGOING_MAX) {
-		client_close(c, 0, "does not read its socket");
+		lose(c, "does not read its socket");
 		return;
 	}
 	struct outgoing *o = calloc(1, sizeof(*o));
 	if (!o) {
-		client_close(c, 0, "out of memory");
+		lose(c, "out of memory");
 		return;
 	}
 	memcpy(o->message, message, length);
@@ -57,7 +67,7 @@ static void queue_message(struct client *c, const void *message, size_t length, 
 	for (; o->nfds < nfds; o->nfds++) {
 		o->fds[o->nfds] = fcntl(fds[o->nfds], F_DUPFD_CLOEXEC, 0);
 		if (o->fds[o->nfds] < 0) {
-			client_close(c, 0, "out of file descriptors");
+			lose(c, "out of file descriptors");
 			return;
 		}
 	}
@@ -71,7 +81,7 @@ static void send_message(struct client *c, unsigned opcode, uint32_t serial, int
 		struct svc_header header;
 		char body[SVC_MESSAGE_MAX - sizeof(struct svc_header)];
 	} m;
-	if (c->state == CLIENT_CLOSING)
+	if (c->state == CLIENT_CLOSING || c->lost[0])
 		return;
 	m.header = (struct svc_header){
 		.length = (uint32_t)(sizeof(m.header) + size),
@@ -86,7 +96,7 @@ static void send_message(struct client *c, unsigned opcode, uint32_t serial, int
 	if (error == -EAGAIN || error == -ENOBUFS)
 		queue_message(c, &m, m.header.length, fds, nfds);
 	else if (error)
-		client_close(c, 0, strerror(-error));
+		lose(c, strerror(-error));
 }
 
 void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void *body, size_t size,
@@ -171,8 +181,6 @@ void client_close(struct client *c, int reason, const char *text)
 		struct svc_event_bye bye = {.reason = reason};
 		snprintf(bye.text, sizeof(bye.text), "%s", text ? text : "");
 		client_event(c, SVC_EVENT_BYE, &bye, sizeof(bye));
-		if (c->state == CLIENT_CLOSING)
-			return; /* the farewell itself failed */
 	}
 	bool known = c->state == CLIENT_OPEN;
 	c->state = CLIENT_CLOSING;
@@ -214,7 +222,9 @@ static void read_messages(struct client *c)
 	_Alignas(8) char message[SVC_MESSAGE_MAX];
 	int fds[SVC_FDS_MAX];
 	unsigned nfds;
-	for (int i = 0; i < MESSAGES_PER_TURN && c->state != CLIENT_CLOSING && !c->out; i++) {
+	for (int i = 0; i < MESSAGES_PER_TURN; i++) {
+		if (c->state == CLIENT_CLOSING || c->lost[0] || c->out)
+			return;
 		ssize_t n = svc_recv(c->fd, message, sizeof(message), fds, &nfds, MSG_DONTWAIT);
 		if (n == -EAGAIN)
 			return;
@@ -253,6 +263,10 @@ static void write_messages(struct client *c)
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
 	struct client *c = poll->data;
+	if (c->lost[0]) {
+		client_close(c, 0, c->lost);
+		return;
+	}
 	if (status < 0) { /* POLLERR: the peer closed with answers unread */
 		client_close(c, 0, "disconnected");
 		return;

@@ -448,6 +448,16 @@ struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *
 
 /* ---- Leaving ---- */
 
+/* Its seat is free already. What waits for the GPUs cannot begin without it. */
+static void left_while_joining(struct server *s, struct communicator *m, int32_t rank)
+{
+	if (m->start && m->cuda)
+		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, rank,
+				"a member went before the epoch began");
+	else if (!s->cluster && m->reply_opcode == SVC_SPLIT)
+		comm_abandon(s, m);
+}
+
 void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
 {
 	struct server *s = c->server;
@@ -464,7 +474,8 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
 		remote_left(m, rank);
 	else if (s->cluster)
 		remote_unjoin(m, (uint32_t)rank, c->id, false);
-	if (seat->state == NCCLSVC_MEMBER_JOINING) {
+	const bool joining = seat->state == NCCLSVC_MEMBER_JOINING;
+	if (joining) {
 		m->joining--;
 		client_error(c, m->reply_opcode, seat->serial, NCCLSVC_CANCELLED,
 			     "the communicator was left before all had joined");
@@ -477,6 +488,8 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
 	plan_commit_failed(m, NCCLSVC_PEER_GONE, rank);
 	plan_member_gone(m, (uint32_t)rank);
 	comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
+	if (joining)
+		left_while_joining(s, m, rank);
 	comm_end_if_left(s, m, rank, c->pid);
 	comm_check_idle(s, m);
 	client_reply(c, SVC_LEAVE, serial, NULL, 0, NULL, 0);
@@ -501,12 +514,8 @@ void comm_client_gone(struct client *c)
 							  : NCCLSVC_MEMBER_DEAD);
 		if (was == NCCLSVC_MEMBER_JOINED)
 			comm_break_epoch(s, m, rank);
-		else if (was == NCCLSVC_MEMBER_JOINING && m->start && m->cuda)
-			comm_fail_joins(s, m, NCCLSVC_PEER_GONE, rank,
-					"a member went before the epoch began");
-		else if (!s->cluster && was == NCCLSVC_MEMBER_JOINING &&
-			 m->reply_opcode == SVC_SPLIT)
-			comm_abandon(s, m); /* it waits for its GPUs */
+		else if (was == NCCLSVC_MEMBER_JOINING)
+			left_while_joining(s, m, rank);
 		comm_check_idle(s, m);
 	}
 }

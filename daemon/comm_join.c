@@ -122,24 +122,20 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 {
 	struct server *s = c->server;
 	struct seat *seat = &m->seats[rank];
+	const uint32_t handle = comm_alive(seat) ? seat->handle : comm_new_handle(c, m, rank);
+	if (!handle) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+			     "a session has at most %d communicators", SVC_SESSION_COMMS - 1);
+		return;
+	}
 	/* Someone left while the others went on: a newcomer needs an epoch with all of them. With
 	 * other nodes, the home sees to it. */
 	if (m->state == NCCLSVC_COMM_READY && !s->cluster)
 		comm_break_epoch(s, m, rank);
-	if (!comm_alive(seat)) {
-		seat->handle = comm_new_handle(c, m, rank);
-		if (!seat->handle) {
-			client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
-				     "a session has at most %d communicators",
-				     SVC_SESSION_COMMS - 1);
-			return;
-		}
-		seat->client = c;
-		seat->fresh = true;
-		m->occupied++;
-	} else {
-		seat->fresh = false;
-	}
+	seat->fresh = !comm_alive(seat);
+	m->occupied += seat->fresh;
+	seat->client = c;
+	seat->handle = handle;
 	if (m->state == NCCLSVC_COMM_IDLE && s->cluster)
 		comm_left_behind(m);
 	if (m->state == NCCLSVC_COMM_IDLE)

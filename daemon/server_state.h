@@ -166,6 +166,7 @@ struct client {
 	uint64_t since_ns;
 	uv_poll_t poll;
 	bool poll_closed, executor_gone;
+	char lost[64]; /* why it is to be closed; empty: it is not */
 	struct outgoing *out;
 	unsigned nout;
 	struct session_counts counts;
