@@ -11,7 +11,8 @@
 #include "worker.h"
 
 #define WATCH_NS      UINT64_C(50000000)
-#define READY_SPIN_NS 1500 /* less than a wait on the GPU costs */
+#define STUCK_NS      UINT64_C(20000000) /* what a lane is at may need what is launched next */
+#define READY_SPIN_NS 1500		 /* less than a wait on the GPU costs */
 
 /* Memory operations for one stream, sent together. */
 struct batch {
@@ -309,6 +310,16 @@ bool launch_next(struct worker *w)
 	return true;
 }
 
+/* Has it something to do? */
+static bool lane_flies(struct lane *l, uint64_t completed, uint64_t now)
+{
+	const bool flies = completed < l->enqueued;
+	if (!flies || completed != l->completed)
+		l->moved_ns = now;
+	l->completed = completed;
+	return flies;
+}
+
 void launch_watch(struct worker *w)
 {
 	if (w->staging) {
@@ -317,19 +328,22 @@ void launch_watch(struct worker *w)
 	}
 	w->flying = 0;
 	endings_watch(w);
+	w->stuck = w->flying > 0;
 	uint64_t now = worker_clock();
 	bool look = now - w->checked_ns >= WATCH_NS;
 	for (uint32_t i = 0; i < w->high_lane; i++) {
-		const struct lane *l = &w->lanes[i];
+		struct lane *l = &w->lanes[i];
 		if (l->draining) {
 			w->flying++;
+			w->stuck = true;
 			lane_drain(w, i);
 			continue;
 		}
 		if (!l->comm || l->failed ||
-		    atomic_load(&w->queue->lanes[i].completed) >= l->enqueued)
+		    !lane_flies(l, atomic_load(&w->queue->lanes[i].completed), now))
 			continue;
 		w->flying++;
+		w->stuck = w->stuck || now - l->moved_ns > STUCK_NS;
 		if (!look)
 			continue;
 		CUresult error = cu.cuStreamQuery(l->stream);

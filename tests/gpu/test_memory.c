@@ -260,11 +260,91 @@ static void test_two_sessions(void)
 	crew_run(crew_size(), two_sessions_rank, NULL);
 }
 
+/* ---- Somebody is late ---- */
+
+#define LATE_MS 13000 /* longer than workers keep memory that they could let go */
+
+enum word { READY = 1, GO };
+
+/* A process of its own, on GPU 0, alone. */
+static void bystander_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	c->id.bytes[2] ^= 1;
+	c->rank = 0;
+	c->nranks = 1;
+	rank_open(&r, c);
+	CHECK_CU(cu.cuMemAlloc(&p, WORDS * 4));
+	sum_here(&r, p, 1, WORDS, "one rank's sum");
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+/* Rank 0's GPU has a task whose input is late, and which follows one of another communicator.
+ * Meanwhile memory is given back: who lets it go there would wait for all that is under way. */
+static void straggler_rank(struct client *c)
+{
+	struct rank r;
+	ncclsvc_comm *other;
+	CUdeviceptr p, gate;
+	const uint64_t open = 1;
+	if (c->rank == 2) {
+		bystander_rank(c);
+		return;
+	}
+	c->nranks = 2;
+	rank_open(&r, c);
+	CHECK_OK(ncclsvc_comm_split(r.comm, 0, r.rank, WAIT_MS, &other));
+	CHECK_CU(cu.cuMemAlloc(&p, 8));
+	CHECK_CU(cu.cuMemAlloc(&gate, sizeof(open)));
+	gpu_fill(gate, 0, 2);
+	gpu_fill(p, 1, 2);
+	CUstream late = gpu_stream();
+	if (!r.rank)
+		CHECK_CU(cu.cuStreamWaitValue64(late, gate, 1, CU_STREAM_WAIT_VALUE_GEQ));
+	CHECK_OK(ncclsvc_stream_set(r.session, late, 0));
+	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), 1, NCCLSVC_UINT32, NCCLSVC_SUM, other, NULL));
+	CHECK_OK(ncclsvc_stream_set(r.session, r.stream, 0));
+	say(c, READY);
+	stage("while one is late");
+	CHECK_EQ(hear(c), GO);
+	stage("what it waits for");
+	CHECK_OK(ncclsvc_all_reduce(at(p + 4), at(p + 4), 1, NCCLSVC_UINT32, NCCLSVC_SUM, r.comm,
+				    NULL));
+	CHECK(gpu_stream_ends(r.stream, LATE_MS));
+	gpu_put(gate, &open, sizeof(open));
+	CHECK(gpu_stream_ends(late, WAIT_MS));
+	gpu_check(p, (uint32_t)r.n, 2, "both sums");
+	CHECK_OK(ncclsvc_comm_leave(other));
+	CHECK_CU(cu.cuStreamDestroy(late));
+	CHECK_CU(cu.cuMemFree(p));
+	CHECK_CU(cu.cuMemFree(gate));
+	rank_close(&r);
+}
+
+static void test_straggler(void)
+{
+	struct daemon d;
+	struct client clients[3];
+	gpu_daemon_start(&d);
+	clients_start(clients, 3, &d, straggler_rank, NULL);
+	hear_all(clients, 3, READY);
+	say(&clients[2], GO);
+	sleep_ms(LATE_MS);
+	say_all(clients, 2, GO);
+	crew_end(clients, 3);
+	gpu_daemon_stop(&d);
+}
+
 const struct gpu_test memory_tests[] = {
 	{"memory/parts", test_parts, 2, 60, TEST_QUICK},
 	{"memory/again", test_again, 2, 60, TEST_QUICK},
 	{"memory/churn", test_churn, 2, 240, TEST_QUICK},
-	{"memory/leavers", test_leavers, 2, 90, 0},
+	{"memory/leavers", test_leavers, 2, 40, 0},
 	{"memory/two_sessions", test_two_sessions, 2, 60, TEST_QUICK},
+	{"memory/straggler", test_straggler, 2, 40, 0},
 	{0},
 };
