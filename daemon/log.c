@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int threshold = LOG_LEVEL_INFO;
 static bool to_journal;		     /* under lock */
+static uint64_t lost;		     /* under lock: messages for which stderr had no room */
 static struct log_site *suppressing; /* under lock: sites with suppressed messages */
 
 static const char *const words[] = {"error", "warning", "info", "debug"};
@@ -67,6 +69,14 @@ static bool send_to_journal(enum log_level level, const char *text)
 }
 #endif
 
+/* A pipe whose reader has stopped must not stop the daemon. */
+static bool stderr_has_room(void)
+{
+	struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+
+	return poll(&p, 1, 0) != 0; /* an error is for the write to meet */
+}
+
 static void send_to_stderr(enum log_level level, const char *text)
 {
 	char line[TEXT_BYTES + 64];
@@ -74,6 +84,11 @@ static void send_to_stderr(enum log_level level, const char *text)
 	struct tm utc;
 	size_t n;
 	int length;
+
+	if (!stderr_has_room()) {
+		lost++;
+		return;
+	}
 
 	clock_gettime(CLOCK_REALTIME, &t);
 	gmtime_r(&t.tv_sec, &utc);
@@ -87,8 +102,17 @@ static void send_to_stderr(enum log_level level, const char *text)
 
 static void emit(enum log_level level, const char *text)
 {
-	if (!to_journal || !send_to_journal(level, text))
-		send_to_stderr(level, text);
+	char note[64];
+
+	if (to_journal && send_to_journal(level, text))
+		return;
+	if (lost && stderr_has_room()) {
+		snprintf(note, sizeof(note), "%" PRIu64 " messages were lost: nobody read them",
+			 lost);
+		lost = 0;
+		send_to_stderr(LOG_LEVEL_WARNING, note);
+	}
+	send_to_stderr(level, text);
 }
 
 static void report(const struct log_site *site)

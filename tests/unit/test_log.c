@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <regex.h>
 #include <stdio.h>
@@ -149,6 +150,34 @@ static void test_threads(void **state)
 	assert_int_equal(count(expected), 1);
 }
 
+/* Nobody reads standard error, and its pipe is full: the caller goes on. */
+static void test_nobody_reads(void **state)
+{
+	char rest[1 << 16];
+	int ends[2];
+	ssize_t n;
+
+	(void)state;
+	assert_int_equal(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+	memset(rest, '.', sizeof(rest));
+	while (write(ends[1], rest, sizeof(rest)) > 0)
+		;
+	assert_int_equal(fcntl(ends[1], F_SETFL, 0), 0); /* blocking, as it is given to us */
+	assert_true(dup2(ends[1], STDERR_FILENO) >= 0);
+	close(ends[1]);
+	log_error("first");
+	log_error("second");
+	while (read(ends[0], rest, sizeof(rest)) > 0)
+		;
+	log_error("third");
+	n = read(ends[0], rest, sizeof(rest) - 1);
+	assert_true(n > 0);
+	rest[n] = '\0';
+	assert_non_null(strstr(rest, "warning: 2 messages were lost"));
+	assert_non_null(strstr(rest, "error: third"));
+	close(ends[0]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -158,6 +187,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_repeats_are_limited, catch_stderr,
 						free_stderr),
 		cmocka_unit_test_setup_teardown(test_threads, catch_stderr, free_stderr),
+		cmocka_unit_test_setup_teardown(test_nobody_reads, catch_stderr, free_stderr),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
