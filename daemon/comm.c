@@ -48,10 +48,30 @@ static void set_label(struct communicator *m)
 		 m->id[3]);
 }
 
+/* Nobody sits there, nor runs anything. */
+static bool forgettable(const struct communicator *m)
+{
+	return m->state == NCCLSVC_COMM_IDLE && !m->world && !m->running;
+}
+
+/* One that is only kept gives its place to one that is wanted; not one that is only just made. */
+static void evict(struct server *s)
+{
+	struct communicator *m, *tmp, *oldest = NULL;
+	HASH_ITER (hh, s->comms, m, tmp)
+		if (forgettable(m) && m->idle_ns > m->since_ns &&
+		    (!oldest || m->idle_ns < oldest->idle_ns))
+			oldest = m;
+	if (oldest)
+		comm_forget(s, oldest);
+}
+
 struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t nranks,
 				 uint32_t owner)
 {
 	uint32_t slot = 0;
+	if (s->ncomms >= (uint32_t)s->config->comms_max)
+		evict(s);
 	struct account *a = memory_account(s, owner);
 	if (!a)
 		return NULL;
@@ -546,7 +566,7 @@ uint64_t comm_expire(struct server *s, uint64_t now)
 			else
 				next = earlier(next, m->ended_ns + landing_ns(s));
 		}
-		if (m->state != NCCLSVC_COMM_IDLE || m->world || m->running)
+		if (!forgettable(m))
 			continue;
 		uint64_t end = m->idle_ns + (uint64_t)s->config->comm_idle_seconds * 1000000000;
 		if (end <= now)

@@ -239,11 +239,34 @@ uint64_t physical_due(const struct server *s, const struct communicator *m)
 	return due;
 }
 
-struct physical *physical_make(struct server *s, struct communicator *m, uint64_t serial)
+/* Of those that nobody uses, the one for the longest time: its lane is free at once. */
+static bool evict(struct server *s)
+{
+	struct physical *p, *oldest = NULL;
+	DL_FOREACH (s->physicals, p) {
+		if (p->user || !p->ready || p->waiting || p->aborting || p->serial)
+			continue;
+		if (!oldest || p->idle_ns < oldest->idle_ns)
+			oldest = p;
+	}
+	if (oldest)
+		physical_destroy(oldest);
+	return oldest;
+}
+
+static uint32_t free_lane(const struct server *s)
 {
 	uint32_t lane = 0;
 	while (lane < WORKER_LANES && s->lanes[lane])
 		lane++;
+	return lane;
+}
+
+struct physical *physical_make(struct server *s, struct communicator *m, uint64_t serial)
+{
+	uint32_t lane = free_lane(s);
+	if (lane == WORKER_LANES && evict(s))
+		lane = free_lane(s);
 	struct physical *p = NULL;
 	if (lane < WORKER_LANES)
 		p = calloc(1, sizeof(*p) + m->nranks * sizeof(p->locals[0]));

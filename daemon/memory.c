@@ -73,6 +73,15 @@ void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a
 			     "this session has a ring already");
 		return;
 	}
+	for (uint32_t i = 1; i < c->nmemberships; i++) {
+		const struct communicator *m = c->memberships[i].comm;
+		if (!m || !m->cuda)
+			continue;
+		client_error(c, SVC_ATTACH, serial, NCCLSVC_PROTOCOL,
+			     "attach before joining a communicator of GPUs: their workers know the "
+			     "session as it was then");
+		return;
+	}
 	if (a->reserved || !svc_ring_entries_valid(a->entries)) {
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_INVALID_ARGUMENT,
 			     "a ring has a power of two of entries, %d to %d", SVC_RING_MIN,

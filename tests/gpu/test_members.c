@@ -392,6 +392,42 @@ static void test_pool(void)
 	CHECK(setup.fake || ms[0] > ms[1]);
 }
 
+/* As many as a worker can have, that nobody uses any more: they give their places. */
+static void lanes_rank(struct client *c)
+{
+	enum { LANES = 256 };
+	static ncclsvc_comm *comms[LANES];
+	struct rank r;
+	ncclsvc_unique_id id = c->id;
+	rank_prepare(&r, c, c->rank);
+	for (int i = 0; i <= LANES; i++) {
+		/* Other GPUs for other ranks, at last: no communicator in the pool fits. */
+		const int rank = i < LANES ? r.rank : r.n - 1 - r.rank;
+		ncclsvc_comm *one = NULL;
+		id.bytes[3] = (uint8_t)(c->id.bytes[3] + i);
+		id.bytes[4] = (uint8_t)(c->id.bytes[4] + (i >> 8));
+		stage("communicator %d", i);
+		CHECK_OK(ncclsvc_comm_join_device(r.session, &id, r.n, rank, r.gpu, WAIT_MS, &one));
+		if (i == LANES) {
+			r.comm = one;
+			r.rank = rank;
+		} else {
+			comms[i] = one;
+		}
+		for (int k = 0; i == LANES - 1 && k < LANES; k++)
+			CHECK_OK(ncclsvc_comm_leave(comms[k]));
+	}
+	rank_check_usable(&r);
+	rank_close(&r);
+}
+
+static void test_lanes(void)
+{
+	if (!setup.fake)
+		skip_test("real ones take 0.3 s and 100 MiB each");
+	crew_run(2, lanes_rank, NULL);
+}
+
 const struct gpu_test member_tests[] = {
 	{"members/mismatch", test_mismatch, 2, 60, TEST_QUICK},
 	{"members/circle", test_circle, 2, 60, TEST_QUICK},
@@ -401,5 +437,6 @@ const struct gpu_test member_tests[] = {
 	{"members/visible_devices", test_reversed, 2, 60, TEST_QUICK},
 	{"members/split", test_split, 2, 60, 0},
 	{"members/pool", test_pool, 2, 60, TEST_QUICK},
+	{"members/lanes", test_lanes, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

@@ -330,6 +330,10 @@ static void redops(struct client *c, CUdeviceptr p)
 		raw_call(&raw, SVC_REDOP_DEL, &del, sizeof(del), NULL, 0, &reply);
 		CHECK_EQ(reply.header.result, 0);
 	}
+	stage("a ring behind a communicator of GPUs");
+	const struct svc_attach attach = {.entries = 16};
+	raw_refused(&raw, SVC_ATTACH, &attach, sizeof(attach), NULL, 0, NCCLSVC_PROTOCOL,
+		    "attach before");
 	stage("a task with a reduction that is gone");
 	struct svc_region_cuda request = region_request(p, BYTES);
 	raw_call(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0, &reply);
