@@ -89,22 +89,27 @@ static bool overlap_allowed(const struct task *t, uint64_t src_bytes, uint64_t d
 	return t->src == t->dst;
 }
 
-/* Afterwards, no more commands are run for the record. */
-static bool epoch_runs(struct engine *e, const struct task *t, const struct comm *c)
+/* Another communicator may have got the same handle meanwhile, and the same memory. */
+static bool is_still(const struct task *t, const struct comm *c, uint64_t uid)
 {
-	const struct session *s = t->session;
-	const uint32_t handle = t->record.comm;
+	const struct handle *h = &t->session->handles[t->record.comm];
+	return h->comm == c && c->uid == uid && c->epoch == t->record.epoch && h->rank == t->rank;
+}
+
+/* Afterwards, no more commands are run for the record. */
+static bool epoch_runs(struct engine *e, const struct task *t, const struct comm *c, uint64_t uid)
+{
 	/* The command that brought its plan may still be in the queue. */
-	if (t->record.plan && !t->by_socket && s->handles[handle].comm == c && !plan_known(t, c))
+	if (t->record.plan && !t->by_socket && is_still(t, c, uid) && !plan_known(t, c))
 		engine_run_commands(e);
-	return s->handles[handle].comm == c;
+	return is_still(t, c, uid);
 }
 
 /* A region may be gone with its GPU's worker, and the epoch, on other nodes, not yet. */
-static bool is_ending(struct engine *e, const struct task *t, const struct comm *c,
+static bool is_ending(struct engine *e, const struct task *t, const struct comm *c, uint64_t uid,
 		      const ncclsvc_status **end)
 {
-	if (!epoch_runs(e, t, c) || !c->ending)
+	if (!epoch_runs(e, t, c, uid) || !c->ending)
 		return false;
 	*end = &c->end;
 	return true;
@@ -161,6 +166,7 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 	if (!h)
 		return result;
 	struct comm *c = h->comm;
+	const uint64_t uid = c->uid;
 	t->rank = h->rank;
 	t->member = &c->members[t->rank];
 	const int32_t device = t->member->device;
@@ -171,21 +177,21 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 		return result;
 	}
 	if (!locate(e, t, device, &r->src_region, r->src_offset, src_bytes, &t->src)) {
-		if (is_ending(e, t, c, end))
+		if (is_ending(e, t, c, uid, end))
 			return c->end.result;
 		*text = "the source does not lie within a region of this session on the "
 			"communicator's device";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
 	if (!locate(e, t, device, &r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
-		if (is_ending(e, t, c, end))
+		if (is_ending(e, t, c, uid, end))
 			return c->end.result;
 		*text = "the destination does not lie within a region of this session on the "
 			"communicator's device";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
 	/* Commands that were run for a region or a plan may have ended the epoch. */
-	if (!epoch_runs(e, t, c)) {
+	if (!epoch_runs(e, t, c, uid)) {
 		*text = "the communicator's epoch is over: rejoin it";
 		return NCCLSVC_STALE_EPOCH;
 	}
@@ -290,6 +296,8 @@ static void take(struct engine *e, struct session *s, struct task *t)
 	/* Commands that run meanwhile must see that it is there. */
 	e->live++;
 	int result = check(e, s, t, &end, &text);
+	if (!result && s->leaving) /* nobody would close its group */
+		result = NCCLSVC_CANCELLED;
 	if (result) {
 		ncclsvc_status why = end ? *end : status_of(result);
 		e->live--;
