@@ -275,7 +275,7 @@ static void cancel(struct engine *e, const struct command *c)
 			continue;
 		}
 		ev.cancelled.result = NCCLSVC_OK;
-		if ((t->place == RUNNING && !t->junction) || t->ghost)
+		if ((t->place == RUNNING && !t->junction && !device_may_fail(e, t)) || t->ghost)
 			continue;
 		asked += t->junction != NULL;
 		order_fail(e, t, &st); /* and with it, others of its collective */

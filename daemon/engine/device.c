@@ -60,7 +60,8 @@ enum begun device_meet_across(struct engine *e, struct comm *c, struct task *con
 	for (uint32_t i = 0; i < ntasks; i++) {
 		m->tasks[i] = tasks[i];
 		tasks[i]->meeting = m;
-		deadlines_remove(&e->deadlines, &tasks[i]->deadline);
+		if (at->span) /* it cannot be taken back alone */
+			deadlines_remove(&e->deadlines, &tasks[i]->deadline);
 	}
 	DL_APPEND(e->met, m);
 	e->met_new = true;
@@ -136,6 +137,14 @@ static bool collect(struct engine *e, struct task *t)
 			good = push(e, at->meeting->tasks[k]);
 	}
 	return good;
+}
+
+bool device_may_fail(struct engine *e, struct task *t)
+{
+	if (!t->meeting || t->flying || t->meeting->at.span || t->meeting->wish)
+		return false;
+	e->pass = e->visit + 1;
+	return !collect(e, t);
 }
 
 /* What is behind must not overtake it, on its communicator: it may need its result. */
@@ -253,6 +262,7 @@ static void fly(struct engine *e, struct task *t)
 	m->head_tasks--;
 	DL_APPEND(m->flying, t);
 	m->nflying++;
+	deadlines_remove(&e->deadlines, &t->deadline);
 	t->flying = true;
 	t->started_ns = e->now;
 	if (t->session->leaving) /* nobody will signal it, and other nodes launch it too */

@@ -15,6 +15,10 @@ void order_fail(struct engine *e, struct task *t, ncclsvc_status *st)
 	struct comm *c = t->comm;
 	if (t->junction)
 		junction_ask(e, t, st);
+	if (device_may_fail(e, t)) {
+		device_fail(e, t, st);
+		return;
+	}
 	if (t->place == RUNNING || t->ghost)
 		return;
 	if (c->collective[t->rank] == t) {

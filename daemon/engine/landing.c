@@ -97,6 +97,23 @@ bool device_poll(struct engine *e)
 	return any;
 }
 
+static void take_apart(struct engine *e, struct meeting *m, const ncclsvc_status *st)
+{
+	if (m->wish)
+		sequence_void(e, m->wish);
+	DL_DELETE(e->met, m);
+	for (uint32_t i = 0; i < m->ntasks; i++) {
+		m->tasks[i]->meeting = NULL;
+		order_end_task(e, m->tasks[i], st);
+	}
+	free(m);
+}
+
+void device_fail(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	take_apart(e, t->meeting, st);
+}
+
 void device_drop_met(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
 {
 	struct meeting *m, *next;
@@ -105,17 +122,8 @@ void device_drop_met(struct engine *e, struct comm *c, int32_t rank, const nccls
 		/* What other nodes may launch cannot be taken back because of one member. */
 		for (uint32_t i = 0; i < m->ntasks && m->comm == c && !m->at.span && !m->wish; i++)
 			concerned = concerned || m->tasks[i]->rank == rank;
-		if (!concerned)
-			continue;
-		struct meeting *gone = m;
-		if (gone->wish)
-			sequence_void(e, gone->wish);
-		DL_DELETE(e->met, gone);
-		for (uint32_t i = 0; i < gone->ntasks; i++) {
-			gone->tasks[i]->meeting = NULL;
-			order_end_task(e, gone->tasks[i], st);
-		}
-		free(gone);
+		if (concerned)
+			take_apart(e, m, st);
 	}
 }
 

@@ -36,7 +36,7 @@ static uint32_t state_of(const struct task *t)
 		return NCCLSVC_WAITING_GROUP;
 	if (t->waits_input || (t->flying && !input_there(t)))
 		return NCCLSVC_WAITING_INPUT;
-	if (t->place == RUNNING && !t->junction)
+	if (t->place == RUNNING && !t->junction && (!t->meeting || t->flying))
 		return NCCLSVC_LAUNCHED;
 	return t->place < AT_HEAD ? NCCLSVC_QUEUED : NCCLSVC_WAITING_PEERS;
 }

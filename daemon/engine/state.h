@@ -443,6 +443,10 @@ struct launch *device_next_launch(struct engine *e, struct member *m);
 /* landing.c */
 /* Ends what the GPUs have done. True if there was any. */
 bool device_poll(struct engine *e);
+/* It has met the others, but something of its group, or of theirs, has not. All that it met ends
+ * with it. */
+bool device_may_fail(struct engine *e, struct task *t);
+void device_fail(struct engine *e, struct task *t, const ncclsvc_status *st);
 /* Ends what has met but was not launched: of one member, or of all (-1). */
 void device_drop_met(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
 void device_end_epoch(struct engine *e, struct comm *c);

@@ -120,6 +120,35 @@ static void unmet_mates_do_not_hold_a_group_up_for_good(void **state)
 	nothing_comes();
 }
 
+/* Trainer 0's group waits for who shares its other half: nobody who met it need wait for ever. */
+static void what_met_has_a_deadline(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < 3; i++)
+		add_trainer(i);
+	START(0, 2, LIST(0, 1), LIST(0, 1));
+	START(1, 2, LIST(0, 2), LIST(0, 2));
+	const struct svc_record group[] = {record(0, NCCLSVC_ALL_REDUCE, 0),
+					   record(1, NCCLSVC_ALL_REDUCE, 0)};
+	uint64_t a = submit(0, group, 2);
+	struct svc_record r = on_timeline(record(0, NCCLSVC_ALL_REDUCE, 1), 1, 1);
+	r.timeout_ns = 50000000;
+	uint64_t b = submit_one(1, r);
+	ends(1, b, NCCLSVC_TIMEOUT);
+	ends(0, a, NCCLSVC_TIMEOUT);
+	assert_int_equal(atomic_load(&line(1, 1)->done), 1);
+	nothing_comes();
+	assert_false(over(0, a + 1));
+	/* The other half goes on without. */
+	uint64_t c = submit_one(2, record(1, NCCLSVC_ALL_REDUCE, 2));
+	launched(0, 1);
+	launched(2, 1);
+	run_all(0);
+	run_all(2);
+	ends(0, a + 1, 0);
+	ends(2, c, 0);
+}
+
 static void an_epoch_ends_what_met_and_was_not_launched(void **state)
 {
 	(void)state;
@@ -474,6 +503,7 @@ int main(void)
 		ENGINE_TEST(nothing_of_a_chain_goes_before_its_last_link),
 		ENGINE_TEST(a_group_is_one_group_on_each_of_its_devices),
 		ENGINE_TEST(unmet_mates_do_not_hold_a_group_up_for_good),
+		ENGINE_TEST(what_met_has_a_deadline),
 		ENGINE_TEST(an_epoch_ends_what_met_and_was_not_launched),
 		ENGINE_TEST(everybody_is_told_of_a_lost_worker),
 		ENGINE_TEST(streams_wait_for_what_flies),
