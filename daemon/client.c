@@ -38,8 +38,8 @@ static void drop_outgoing(struct client *c, struct outgoing *o)
 	c->nout--;
 }
 
-/* It cannot be sent to. Who sends may be in the middle of something that it is part of: it is closed
- * from the loop, which the shutdown wakes. */
+/* It cannot be sent to. Who sends may be in the middle of something that it is part of: it is
+ * closed from the loop, which the shutdown wakes. */
 static void lose(struct client *c, const char *text)
 {
 	if (c->lost[0])

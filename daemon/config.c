@@ -139,7 +139,8 @@ static int take_line(void *arg, const char *section, const char *name, const cha
 	int key;
 
 	if (!section_known(section)) {
-		complain(l, "%s:%d: unknown section [%s]: use [cluster], [world], [ncclsvcd] or none",
+		complain(l,
+			 "%s:%d: unknown section [%s]: use [cluster], [world], [ncclsvcd] or none",
 			 l->c->file, s->line, section);
 		return 1;
 	}

@@ -169,8 +169,9 @@ static void kill_process(struct gpu *g)
 
 void gpu_kill(struct gpu *g, const char *why)
 {
-	if (!g->alive || g->gone)
+	if (!g->alive || g->gone || g->killed_ns)
 		return;
+	g->killed_ns = server_now();
 	log_error("gpu%d: worker %d is killed: %s", g->index, g->info.pid, why);
 	snprintf(g->info.text, sizeof(g->info.text), "killed: %s", why);
 	kill_process(g);
@@ -416,6 +417,16 @@ static void on_tick(uv_timer_t *timer)
 	if (!g->alive || g->sock < 0)
 		return;
 	look_for_pause(g, now);
+	if (g->killed_ns) {
+		if (now - g->killed_ns < GPU_DIE_NS)
+			return;
+		log_error("gpu%d: worker %d does not end: the driver holds it; another is started "
+			  "when "
+			  "it has",
+			  g->index, g->info.pid);
+		worker_gone(g);
+		return;
+	}
 	if (g->info.state == NCCLSVC_DEVICE_STARTING) {
 		if (now - g->since_ns > GPU_START_NS)
 			gpu_kill(g, "it did not start in time");
@@ -483,6 +494,7 @@ void gpu_start_worker(struct gpu *g)
 	}
 	g->alive = true;
 	g->served = g->gone = false;
+	g->killed_ns = 0;
 	g->info.pid = g->process.pid;
 	set_state(g, NCCLSVC_DEVICE_STARTING);
 	if (uv_poll_init(s->loop, g->poll, g->sock)) {

@@ -50,6 +50,7 @@ struct gpu {
 	bool alive; /* the process; its handle is open */
 	bool served; /* this worker has been ready */
 	bool gone;   /* it ends, and everybody has been told */
+	uint64_t killed_ns; /* 0: it was not */
 	bool of_use; /* so the next one is started at once */
 	uv_poll_t *poll;
 	uv_timer_t timer;
@@ -68,6 +69,7 @@ void gpu_stop(struct server *s);
 void gpu_free(struct server *s);
 
 #define GPU_START_NS   UINT64_C(60000000000) /* a driver's first start can take long */
+#define GPU_DIE_NS     UINT64_C(5000000000)  /* after SIGKILL: the driver may hold a process */
 #define GPU_BACKOFF_MS 100		     /* before another worker is started; grows */
 #define GPU_AGAIN_MS   5		     /* the same behind one that was of use */
 

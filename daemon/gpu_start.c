@@ -91,7 +91,7 @@ static struct gpu *create(struct server *s, const struct worker_message *m)
 struct probe {
 	uv_process_t process;
 	struct server *server;
-	bool over;
+	bool over, abandoned;
 };
 
 static void on_probe_closed(uv_handle_t *handle)
@@ -99,6 +99,8 @@ static void on_probe_closed(uv_handle_t *handle)
 	struct probe *p = handle->data;
 	p->server->handles--;
 	p->over = true;
+	if (p->abandoned)
+		free(p);
 }
 
 static void on_probe_exit(uv_process_t *process, int64_t code, int signal)
@@ -108,21 +110,42 @@ static void on_probe_exit(uv_process_t *process, int64_t code, int signal)
 	uv_close((uv_handle_t *)process, on_probe_closed);
 }
 
+/* It was killed; but a process that the driver holds does not end. */
+static void await_probe(struct probe *p)
+{
+	const struct timespec nap = {.tv_nsec = 1000000};
+	const uint64_t end = server_now() + GPU_DIE_NS;
+	while (!p->over && server_now() < end) {
+		uv_run(p->server->loop, UV_RUN_NOWAIT);
+		if (!p->over)
+			nanosleep(&nap, NULL);
+	}
+	if (p->over) {
+		free(p);
+		return;
+	}
+	log_error("the process that looks for GPUs does not end: the driver holds it");
+	p->abandoned = true;
+}
+
 /* Asks the probe; it is waited for: nothing can be decided before. no_nccl: SVC_TEXT_BYTES, why
  * there is none. */
 static void probe(struct server *s, char *text, size_t size, char *no_nccl)
 {
-	struct probe p = {.server = s};
+	struct probe *p = calloc(1, sizeof(*p));
 	struct worker_message m;
 	char name[] = WORKER_PROBE;
 	char *argv[] = {name, NULL};
 	struct timeval limit = {.tv_sec = (time_t)(GPU_START_NS / 1000000000)};
-	p.process.data = &p;
-	int sock = gpu_spawn(s, &p.process, argv, -1, -1, on_probe_exit, on_probe_closed);
+	if (!p)
+		abort();
+	p->server = s;
+	p->process.data = p;
+	int sock = gpu_spawn(s, &p->process, argv, -1, -1, on_probe_exit, on_probe_closed);
 	if (sock < 0) {
 		snprintf(text, size, "the probe could not be started");
-		while (uv_is_closing((uv_handle_t *)&p.process) && !p.over)
-			uv_run(s->loop, UV_RUN_ONCE);
+		p->over = !uv_is_closing((uv_handle_t *)&p->process);
+		await_probe(p);
 		return;
 	}
 	setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
@@ -140,9 +163,8 @@ static void probe(struct server *s, char *text, size_t size, char *no_nccl)
 			create(s, &m);
 	}
 	close(sock);
-	uv_process_kill(&p.process, SIGKILL);
-	while (!p.over)
-		uv_run(s->loop, UV_RUN_ONCE);
+	uv_process_kill(&p->process, SIGKILL);
+	await_probe(p);
 }
 
 static bool starting(const struct server *s)

@@ -121,6 +121,12 @@ static void cancel(struct client *c, uint32_t serial, const struct svc_cancel *m
 		cancel_session(c, serial, id);
 		return;
 	}
+	/* Each looks at all tasks, and others' commands wait. */
+	if (c->cancels >= SVC_CANCELS) {
+		client_error(c, SVC_CANCEL, serial, NCCLSVC_BUSY,
+			     "%d cancellations of this session are under way", SVC_CANCELS);
+		return;
+	}
 	if (m->kind == SVC_CANCEL_COMM) {
 		struct communicator *comm = NULL;
 		for (uint32_t i = 0; i < SVC_COMMS_MAX && !comm; i++)
@@ -139,6 +145,7 @@ static void cancel(struct client *c, uint32_t serial, const struct svc_cancel *m
 		}
 		id = comm->slot;
 	}
+	c->cancels++;
 	server_command(s, &(struct command){
 				  .kind = COMMAND_CANCEL,
 				  .cancel = {.kind = m->kind,

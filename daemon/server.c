@@ -103,6 +103,21 @@ static void turn_away(int fd, int reason, const char *text)
 	close(fd);
 }
 
+/* Whoever connects and is silent takes from his own, not from everybody's. */
+static bool user_has_room(const struct server *s, int fd)
+{
+	const struct client *c;
+	struct ucred cred;
+	socklen_t size = sizeof(cred);
+	uint32_t n = 0;
+	if (s->nclients < (uint32_t)s->config->user_sessions_max ||
+	    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) < 0)
+		return true;
+	DL_FOREACH (s->clients, c)
+		n += c->uid == cred.uid;
+	return n < (uint32_t)s->config->user_sessions_max;
+}
+
 void server_adopt(struct server *s, int fd)
 {
 	if (s->closing) {
@@ -113,6 +128,11 @@ void server_adopt(struct server *s, int fd)
 		log_warning("a connection was turned away: %u sessions (sessions_max)",
 			    s->nclients);
 		turn_away(fd, NCCLSVC_LIMIT, "the daemon has its limit of sessions (sessions_max)");
+		return;
+	}
+	if (!user_has_room(s, fd)) {
+		turn_away(fd, NCCLSVC_LIMIT,
+			  "the user has its limit of sessions (user_sessions_max)");
 		return;
 	}
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
@@ -186,6 +206,7 @@ static void on_cancelled(struct server *s, const struct event *ev)
 	struct client *c = server_find(s, ev->cancelled.asker);
 	if (!c)
 		return;
+	c->cancels--;
 	if (ev->cancelled.result == NCCLSVC_NOT_FOUND && !ev->cancelled.count)
 		client_error(c, SVC_CANCEL, ev->cancelled.serial, NCCLSVC_NOT_FOUND,
 			     "no such task is pending");

@@ -169,6 +169,7 @@ struct client {
 	char lost[64]; /* why it is to be closed; empty: it is not */
 	struct outgoing *out;
 	unsigned nout;
+	unsigned cancels; /* that the executor has not answered */
 	struct session_counts counts;
 
 	struct svc_ring *ring; /* NULL: none */

@@ -279,8 +279,8 @@ static void fall_asleep(struct engine *e)
 	publish_tasks(e);
 	atomic_store(&e->asleep, true);
 	/* Either they see the flag and write the eventfd, or we see what they left. */
-	if (!atomic_load(&e->commands_waiting) && !collect_jobs(e) && !e->ready && !e->active &&
-	    !e->dirty && !(e->config.mpi && span_poll(e))) {
+	if (!atomic_load(&e->commands_waiting) && !collect_jobs(e) &&
+	    !(e->config.mpi && span_poll(e)) && !e->ready && !e->active && !e->dirty) {
 		if (waits_for_gpus(e) || e->config.mpi)
 			look_ns(e, sleep_ns(e));
 		else

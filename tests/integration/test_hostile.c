@@ -425,6 +425,37 @@ static void another_user_may_not_meddle(void **state)
 	daemon_stop(&d);
 }
 
+/* Many more than the engine is asked for at a time: each has its answer. */
+static void a_flood_of_cancellations(void **state)
+{
+	struct daemon d;
+	struct bystanders b;
+	struct raw r;
+	struct raw_reply reply;
+	const struct svc_cancel none = {.kind = SVC_CANCEL_TASK, .id = UINT64_MAX};
+	int busy = 0;
+	(void)state;
+	daemon_start(&d, NULL);
+	bystanders_start(&b, &d);
+	raw_open(&r, &d);
+	for (int round = 0; round < 20; round++) {
+		for (int i = 0; i < 100; i++)
+			raw_send(&r, SVC_CANCEL, &none, sizeof(none), NULL, 0);
+		for (int i = 0; i < 100; i++) {
+			CHECK(raw_next(&r, &reply));
+			busy += reply.header.result == NCCLSVC_BUSY;
+			CHECK(reply.header.result == NCCLSVC_BUSY ||
+			      reply.header.result == NCCLSVC_NOT_FOUND);
+		}
+	}
+	CHECK(busy < 2000);
+	raw_call(&r, SVC_CANCEL, &none, sizeof(none), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, NCCLSVC_NOT_FOUND);
+	raw_close(&r);
+	bystanders_end(&b);
+	daemon_stop(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -434,6 +465,7 @@ int main(void)
 		TEST(a_client_that_does_not_read_is_ended_or_waits),
 		TEST(replies_to_tasks_that_nobody_reads),
 		TEST(a_silent_crowd_is_sent_away),
+		TEST(a_flood_of_cancellations),
 		TEST(a_daemon_out_of_fds_goes_on),
 		TEST(another_user_is_refused_by_policy),
 		TEST(another_user_may_not_meddle),

@@ -87,6 +87,16 @@ static void a_users_sessions_are_limited(void **state)
 	CHECK(strstr(ncclsvc_last_error(), "user_sessions_max"));
 	ncclsvc_close(s[0]);
 	ncclsvc_close(s[1]);
+	/* Who says nothing counts, too. */
+	struct raw silent[2];
+	for (int i = 0; i < 2; i++)
+		raw_connect(&silent[i], &d);
+	ncclsvc_result r;
+	while ((r = ncclsvc_open(&options, &more)) == NCCLSVC_OK) /* they may come behind it */
+		ncclsvc_close(more);
+	CHECK_RESULT(r, NCCLSVC_LIMIT);
+	for (int i = 0; i < 2; i++)
+		raw_close(&silent[i]);
 	daemon_stop(&d);
 }
 
