@@ -129,6 +129,23 @@ has_ended() {
 	[ "$(cat "$dir/new/etc/ncclsvc/ncclsvcd.conf")" = "access = any" ]
 }
 
+@test "installation does without a configuration where it may not write" {
+	as=()
+	if [ "$(id -u)" -eq 0 ]; then
+		needs setpriv
+		as=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+	fi
+	mkdir "$dir/closed"
+	chmod 555 "$dir/closed"
+	DESTDIR=$dir/closed run "${as[@]}" sh -s -- ncclsvcd.conf /etc/ncclsvc \
+		<"$here/../../scripts/systemd/install-conf"
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[ "${#lines[@]}" -eq 1 ]
+	[[ ${lines[0]} == *"$dir/closed/etc/ncclsvc"* ]]
+	[ ! -e "$dir/closed/etc" ]
+}
+
 @test "the first connection starts the daemon on the socket it inherits" {
 	needs systemd-socket-activate
 	systemd-socket-activate --seqpacket -l "$dir/s" "$daemon" --ranks 3 2>"$dir/log" 3>&- &
