@@ -99,7 +99,8 @@ extern "C" {
 	X(NCCLSVC_FIELD_ORDER, 7, "order") /* every member waits for another: a deadlock */        \
 	X(NCCLSVC_FIELD_AGREEMENT, 8, "agreement")                                                 \
 	X(NCCLSVC_FIELD_PLAN, 9, "plan") /* one side is of the plan, the other is not */              \
-	X(NCCLSVC_FIELD_NODE, 12, "node") /* of PEER_GONE: value_a's daemon is gone */
+	/* of PEER_GONE: value_a's daemon is gone; of TIMEOUT: it does not answer */          \
+	X(NCCLSVC_FIELD_NODE, 12, "node")
 
 #define NCCLSVC_ENUM4(name, value, ...) name = (value),
 typedef enum ncclsvc_result { NCCLSVC_RESULTS(NCCLSVC_ENUM4) } ncclsvc_result;
