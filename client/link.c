@@ -18,9 +18,15 @@
 
 static ncclsvc_result connect_error(const char *path)
 {
+	struct stat st;
 	switch (errno) {
-	case ENOENT:
 	case ECONNREFUSED:
+		if (!stat(path, &st) && !S_ISSOCK(st.st_mode))
+			return error_set(NCCLSVC_DAEMON_LOST,
+					 "%s is no socket: name ncclsvcd's in NCCLSVC_SOCKET",
+					 path);
+		__attribute__((fallthrough));
+	case ENOENT:
 		return error_set(NCCLSVC_DAEMON_LOST,
 				 "no daemon listens at %s: start ncclsvcd, or name its socket in "
 				 "NCCLSVC_SOCKET",
