@@ -202,12 +202,35 @@ static void read_file(struct load *l, char *const envp[])
 
 enum { OPT_CONFIG = 256, OPT_CHECK, OPT_HELP, OPT_VERSION, OPT_KEY };
 
-static void unknown_option(struct load *l, const char *arg)
+/* Those that a shortened name could be, in buf. False: they are not several. */
+static bool could_be(const struct option *options, const char *arg, char *buf, size_t size)
 {
-	char name[NAME_BYTES], option[NAME_BYTES + 2];
+	const size_t length = strcspn(arg + 2, "=");
+	size_t at = 0;
+	unsigned n = 0;
+
+	for (; options->name; options++) {
+		if (!length || strncmp(options->name, arg + 2, length))
+			continue;
+		at += (size_t)snprintf(buf + at, size - at, "%s--%s", n++ ? ", " : "",
+				       options->name);
+		if (at >= size)
+			at = size - 1;
+	}
+	return n > 1;
+}
+
+static void unknown_option(struct load *l, const struct option *options, const char *arg)
+{
+	char name[NAME_BYTES], option[NAME_BYTES + 2], several[512];
 	const char *nearest = NULL;
 
 	if (!strncmp(arg, "--", 2)) {
+		if (could_be(options, arg, several, sizeof(several))) {
+			complain(l, "ambiguous option %.*s: %s", (int)strcspn(arg, "="), arg,
+				 several);
+			return;
+		}
 		snprintf(name, sizeof(name), "%.*s", (int)strcspn(arg + 2, "="), arg + 2);
 		nearest = config_key_nearest(name);
 	}
@@ -268,7 +291,7 @@ static void read_options(struct load *l, int argc, char *argv[], bool apply)
 			else if (optopt)
 				complain(l, "unknown option -%c; --help lists the options", optopt);
 			else
-				unknown_option(l, argv[optind - 1]);
+				unknown_option(l, options, argv[optind - 1]);
 			break;
 		default:
 			if (apply)

@@ -197,6 +197,31 @@ static const char *option_name(int value)
 	return "?";
 }
 
+/* Those that a shortened name could be, in buf. False: they are not several. */
+static bool could_be(const char *word, char *buf, size_t size)
+{
+	const size_t length = strncmp(word, "--", 2) ? 0 : strcspn(word + 2, "=");
+	size_t at = 0;
+	unsigned n = 0;
+	for (const struct option *o = options; o->name; o++) {
+		if (!length || strncmp(o->name, word + 2, length))
+			continue;
+		at += (size_t)snprintf(buf + at, size - at, "%s--%s", n++ ? ", " : "", o->name);
+		if (at >= size)
+			at = size - 1;
+	}
+	return n > 1;
+}
+
+static enum ctl_exit refuse_option(const struct parser *p, const char *word)
+{
+	char several[128];
+	if (!optopt && could_be(word, several, sizeof(several)))
+		return usage(p, "ambiguous option %.*s: %s", (int)strcspn(word, "="), word,
+			     several);
+	return usage(p, "unknown option %s: try `ncclsvc-ctl help`", word);
+}
+
 /* False: the argument makes no sense. */
 static bool take(struct ctl_args *args, int option, const char *value)
 {
@@ -227,7 +252,11 @@ static bool take(struct ctl_args *args, int option, const char *value)
 		args->state = state_number(value);
 		return args->state != 0;
 	case OPT_STUCK:
-		return seconds(value, 0, &args->stuck_ns);
+		if (!seconds(value, 0, &args->stuck_ns))
+			return false;
+		if (!args->stuck_ns) /* which asks for none: pending ones of any age */
+			args->stuck_ns = 1;
+		return true;
 	case OPT_LIMIT:
 		return number(value, UINT64_MAX, &args->limit) && args->limit;
 	case OPT_SORT:
@@ -361,7 +390,7 @@ enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *tex
 			return EXIT_GOOD;
 		}
 		if (o == '?')
-			return usage(&p, "unknown option %s: try `ncclsvc-ctl help`", at);
+			return refuse_option(&p, at);
 		if (o == ':')
 			return usage(&p, "%s needs an argument", at);
 		if (o == 'n')

@@ -76,7 +76,7 @@ class CtlTest(unittest.TestCase):
         for args, total in ((("--rank", "0"), 1), (("--rank", "1"), 0),
                             (("--state", "queued"), 0), (("--state", "waiting-peers"), 1),
                             (("--comm", str(self.comm0.uid)), 1), (("--pid", "1"), 0),
-                            (("--stuck", "3600"), 0)):
+                            (("--stuck", "3600"), 0), (("--stuck", "0"), 1)):
             self.assertEqual(self.json("tasks", *args)["total"], total, args)
 
     def test_why_names_the_straggler(self):
@@ -146,9 +146,12 @@ class CtlTest(unittest.TestCase):
     def test_exit_codes(self):
         self.ctl("no-such-command", code=2)
         self.ctl("tasks", "--no-such-option", code=2)
+        self.assertIn("ambiguous", self.ctl("tasks", "--co", "1", code=2).stderr)
         nowhere = self.ctl("status", code=4, path=self.daemon.path + "-not")
         self.assertEqual(nowhere.stdout, "")
         self.assertIn(self.daemon.path + "-not", nowhere.stderr)
+        self.assertIn("is no socket", self.ctl("status", code=4, path=__file__).stderr)
+        self.assertIn("longer than 107", self.ctl("status", code=1, path="/" + "x" * 107).stderr)
 
     def test_groups_need_no_daemon(self):
         def groups(*args, code=0):

@@ -250,6 +250,13 @@ static void test_option_errors(void **state)
 		      "--check-config takes no value", "unknown option -x",
 		      "unknown option --zzzzzzzzzzzz; --help lists the options",
 		      "--ranks needs a value");
+	LOAD(&o, no_env, "--he", "--world=3", "--ranks=5");
+	EXPECT_ERRORS(&o, "ambiguous option --he: --hello-seconds, --help",
+		      "ambiguous option --world: --world-data, --world-horizontal, "
+		      "--world-pipeline");
+	LOAD(&o, no_env, "--rank", "7"); /* what is short for one is that one */
+	assert_int_equal(o.rc, -1);
+	assert_int_equal(o.c.ranks, 7);
 }
 
 static void test_file_errors(void **state)

@@ -195,6 +195,11 @@ static void test_arguments(void **state)
 	assert_int_equal(a.limit, 10);
 	assert_int_equal(a.timeout_ns, 10000000000);
 
+	assert_int_equal(parse(&a, text, "tasks", NULL), EXIT_GOOD);
+	assert_int_equal(a.stuck_ns, 0);
+	assert_int_equal(parse(&a, text, "tasks", "--stuck", "0", NULL), EXIT_GOOD);
+	assert_int_equal(a.stuck_ns, 1);
+
 	assert_int_equal(parse(&a, text, "--json", "--socket", "/x", "why", NULL), EXIT_GOOD);
 	assert_int_equal(a.command, CTL_WHY);
 	assert_true(a.json);
@@ -236,7 +241,10 @@ static void test_usage(void **state)
 		{{"tasks", "--stuck", "nan"}, "--stuck"},
 		{{"tasks", "--limit", "0"}, "--limit"},
 		{{"tasks", "--limit"}, "--limit needs an argument"},
-		{{"tasks", "--bogus"}, "--bogus"},
+		{{"tasks", "--bogus"}, "unknown option --bogus"},
+		{{"--co", "1", "tasks"}, "ambiguous option --co: --comm, --count"},
+		{{"--co=1", "tasks"}, "ambiguous option --co: --comm, --count"},
+		{{"status", "--json=1"}, "unknown option --json=1"},
 		{{"status", "--timeout", "0"}, "--timeout"},
 		{{"status", "--timeout", "1e99"}, "--timeout"},
 		{{"cancel", "task"}, "task|comm|session"},
