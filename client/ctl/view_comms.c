@@ -188,6 +188,8 @@ static void member_element(struct json *j, const ncclsvc_member_info *m)
 	put_i64(j, "device", m->device);
 	if (m->elsewhere)
 		put_u64(j, "node", m->elsewhere - 1);
+	else
+		put_null(j, "node");
 	put_u64(j, "submitted", m->submitted);
 	put_u64(j, "completed", m->completed);
 	put_u64(j, "waiting_ns", m->waiting_ns);

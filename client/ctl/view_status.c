@@ -73,8 +73,10 @@ static void nodes_json(const struct view *v, struct json *j)
 {
 	static const char *const states[] = {"?", "self", "alive", "left", "lost"};
 	const struct snapshot *s = v->s;
-	if (!s->nnodes)
+	if (!s->nnodes) {
+		put_null(j, "nodes");
 		return;
+	}
 	put_array(j, "nodes");
 	for (size_t i = 0; i < s->nnodes; i++) {
 		const ncclsvc_node_info *n = &s->nodes[i];

@@ -338,6 +338,7 @@ static void test_comms(void **state)
 	assert_string_equal(str(m, "state"), "dead");
 	assert_int_equal(num(m, "pid"), 102);
 	assert_int_equal(num(m, "device"), -1);
+	assert_true(json_is_null(json_object_get(m, "node")));
 	assert_string_equal(str(json_array_get(list, 0), "memory"), "host");
 	assert_string_equal(str(json_array_get(list, 2), "memory"), "cuda");
 	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "transport")));
@@ -445,6 +446,7 @@ static void test_status(void **state)
 	assert_true(json_is_false(json_object_get(s, "draining")));
 	assert_int_equal(num(s, "devices"), 2);
 	assert_int_equal(num(s, "devices_ready"), 1);
+	assert_true(json_is_null(json_object_get(s, "nodes")));
 	assert_string_equal(str(f, "result"), "PEER_GONE");
 	assert_int_equal(num(f, "comm"), 5);
 	json_decref(root);
