@@ -105,6 +105,15 @@ class PerfCuda(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("GPU 2", done.stderr)
 
+    def test_a_file_that_cannot_be_written(self):
+        for path in self.dir.name, os.path.join(self.dir.name, "none", "report"):
+            done = subprocess.run([PERF, "all_reduce", "--spawn-daemon", "--json", path],
+                                  env=self.env, text=True, capture_output=True, timeout=120,
+                                  check=False)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertIn(path, done.stderr)
+
     def test_no_driver(self):
         known = subprocess.run(["/sbin/ldconfig", "-p"], text=True, capture_output=True,
                                check=False).stdout
