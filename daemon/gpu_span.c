@@ -11,6 +11,7 @@
 /* A part is what was registered then: its number may be another's later. */
 struct span {
 	uint32_t n;
+	uint32_t mapped; /* that the worker makes of it: spans' parts are mapped each */
 	struct {
 		uint32_t region;
 		uint64_t since_ns;
@@ -52,6 +53,7 @@ bool gpu_span_map(struct gpu *g, struct client *c, const struct mapping *m, gpu_
 static const char *check(const struct client *c, const struct svc_region_span *r)
 {
 	uint64_t bytes = 0;
+	uint32_t mapped = 0;
 	if (r->count < 2 || r->count > SVC_SPAN_PARTS)
 		return "a span has 2 to 112 parts";
 	for (uint32_t i = r->count; i < SVC_SPAN_PARTS; i++)
@@ -69,7 +71,10 @@ static const char *check(const struct client *c, const struct svc_region_span *r
 		if (m->pending || !m->address)
 			return "a part is being imported";
 		bytes += m->bytes; /* each has 2^46 at most */
+		mapped += m->span ? m->span->mapped : 1;
 	}
+	if (mapped > SVC_SPAN_MAPPED)
+		return "a span is of at most 4096 mappings, with those of the spans in it";
 	return bytes != r->bytes || bytes > SVC_REGION_MAX ? "bytes is not the sum of the parts'"
 							   : NULL;
 }
@@ -82,7 +87,9 @@ static struct span *make(const struct client *c, const struct svc_region_span *r
 	span->n = r->count;
 	for (uint32_t i = 0; i < span->n; i++) {
 		span->parts[i].region = r->parts[i];
-		span->parts[i].since_ns = c->mappings[r->parts[i]].since_ns;
+		const struct mapping *m = &c->mappings[r->parts[i]];
+		span->parts[i].since_ns = m->since_ns;
+		span->mapped += m->span ? m->span->mapped : 1;
 	}
 	return span;
 }
