@@ -74,7 +74,7 @@ static const char *check(const struct client *c, const struct svc_region_span *r
 		mapped += m->span ? m->span->mapped : 1;
 	}
 	if (mapped > SVC_SPAN_MAPPED)
-		return "a span is of at most 4096 mappings, with those of the spans in it";
+		return "a span is of at most 65536 mappings, with those of the spans in it";
 	return bytes != r->bytes || bytes > SVC_REGION_MAX ? "bytes is not the sum of the parts'"
 							   : NULL;
 }

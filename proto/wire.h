@@ -145,7 +145,7 @@ struct svc_region_lend_reply {
  * that lie across mappings. Parts are of SVC_REGION_CUDA_FD, or spans themselves; they may be
  * forgotten before the span is. The reply is svc_region_reply. */
 #define SVC_SPAN_PARTS  112
-#define SVC_SPAN_MAPPED 4096 /* in all, with the parts of spans in it */
+#define SVC_SPAN_MAPPED 65536 /* in all, with the parts of spans in it */
 
 struct svc_region_span {
 	uint64_t bytes; /* of all parts together */

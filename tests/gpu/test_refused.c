@@ -254,6 +254,30 @@ static void two_names(struct client *c)
 		CHECK(now_ns() < end);
 }
 
+/* n times the same, which is of `bytes`. */
+static struct svc_region_span times(uint32_t part, uint32_t n, uint64_t bytes)
+{
+	struct svc_region_span r = {.bytes = n * bytes, .count = n};
+	for (uint32_t i = 0; i < n; i++)
+		r.parts[i] = part;
+	return r;
+}
+
+/* Spans of spans of spans: what a worker maps has a limit. */
+static void deep_spans(struct raw *raw, uint32_t part, uint64_t bytes)
+{
+	const uint32_t n[] = {100, 10};
+	struct raw_reply reply;
+	for (size_t i = 0; i < sizeof(n) / sizeof(n[0]); i++) {
+		const struct svc_region_span r = times(part, n[i], bytes);
+		raw_call(raw, SVC_REGION_SPAN, &r, sizeof(r), NULL, 0, &reply);
+		CHECK_EQ(reply.header.result, 0);
+		part = reply.region.region;
+		bytes = r.bytes;
+	}
+	span_refused(raw, times(part, 100, bytes), "at most 65536 mappings");
+}
+
 /* Spans of what is not there, or of another kind; and one that outlives its parts. */
 static void spans(struct client *c, CUdeviceptr p)
 {
@@ -281,6 +305,7 @@ static void spans(struct client *c, CUdeviceptr p)
 	span_refused(&raw, q, "no memory of cuMemCreate");
 	q = r, q.bytes++;
 	span_refused(&raw, q, "sum of the parts");
+	deep_spans(&raw, part, b.bytes);
 	stage("a span that outlives its part");
 	raw_call(&raw, SVC_REGION_SPAN, &r, sizeof(r), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
