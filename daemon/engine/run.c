@@ -10,8 +10,9 @@
 #include "state.h"
 #include "task.h"
 
-#define INLINE_BYTES	  (64 * 1024)  /* written in all: below this a hand-over costs more */
-#define CHUNK_BYTES_MIN	  (32 * 1024)  /* of one rank's share */
+#define INLINE_BYTES	  (64 * 1024)	/* written in all: below this a hand-over costs more */
+#define INLINE_READ	  (1024 * 1024) /* ... or read: many ranks' input can be one's output */
+#define CHUNK_BYTES_MIN	  (32 * 1024)	/* of one rank's share */
 #define CHUNK_BYTES_MAX	  (256 * 1024) /* also bounds how long a small task waits for a large one */
 #define STREAM_BYTES	  (16 * 1024 * 1024)
 #define CHUNKS_PER_THREAD 16 /* the last chunk is the time one thread waits for another */
@@ -254,6 +255,13 @@ bool run_small_send(const struct engine *e, struct task *send, struct task *recv
 	return true;
 }
 
+static bool is_small(const struct move *m)
+{
+	const bool reduces = svc_op_reduces(record_of(m)->op);
+	return m->bytes <= INLINE_BYTES &&
+	       (!reduces || m->units * m->unit_bytes * m->ntasks <= INLINE_READ);
+}
+
 enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks,
 		     struct chunk *staged)
 {
@@ -261,11 +269,12 @@ enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks
 		return BEGUN_DONE;
 	struct move m = {.tasks = tasks, .ntasks = ntasks};
 	measure(&m);
-	if (m.bytes > INLINE_BYTES && !give_to_pool(e, c, &m, staged))
+	const bool small = is_small(&m);
+	if (!small && !give_to_pool(e, c, &m, staged))
 		return BEGUN_NO_MEMORY;
 	for (uint32_t k = 0; k < ntasks; k++)
 		tasks[k]->started_ns = e->now;
-	if (m.bytes > INLINE_BYTES)
+	if (!small)
 		return BEGUN_RUNNING;
 	if (m.units)
 		run_range(&m, 0, m.units);
