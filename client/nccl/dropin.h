@@ -124,10 +124,11 @@ struct ncclComm {
 	bool buried;	       /* under the graves' lock */
 	unsigned pending;      /* starts and ends under way that it is the parent of */
 	bool revoked, finalized;
-	atomic_bool aborted;		    /* or destroyed; it is read without the lock, too */
-	uint64_t shrinks, splits;	    /* splits: since it was revoked */
-	struct registration *registrations; /* memory.c's */
-	atomic_uint nwindows;		    /* of them; it is read without the lock */
+	atomic_bool aborted;		      /* or destroyed; it is read without the lock, too */
+	uint64_t shrinks, splits;	      /* splits: since it was revoked */
+	uint64_t splits_called, splits_ended; /* before: they go in the order of the calls */
+	struct registration *registrations;   /* memory.c's */
+	atomic_uint nwindows;		      /* of them; it is read without the lock */
 	bool windowed; /* its next tasks may use windows: of who submits, one at a time */
 	ncclsvc_task newest;
 	ncclResult_t async; /* the first failure, for good */
@@ -178,6 +179,7 @@ struct start {
 	ncclUniqueId id;
 	int nranks, rank; /* of a join */
 	int colour, key;  /* of a split */
+	uint64_t number;  /* of a split that waits for its parent's earlier ones; 0: of none */
 	bool anew;	  /* its parent's ranks join another one first, by the id */
 	bool nonblocking;
 	ncclResult_t result;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Joins and splits wait for other ranks: alone in the calling thread, several of one group in a
- * thread each, and those of non-blocking communicators in the background. */
+ * thread each, and those of non-blocking communicators in the background. The splits of a
+ * communicator go one after the other, in the order of the calls, whoever runs them: which of two
+ * is meant is known from that alone. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,6 +118,27 @@ static void ready(ncclComm_t comm, struct gpu_session *session, ncclsvc_comm *se
 		handle_leave(comm);
 }
 
+/* Takes the next number of its parent's. One that meets by an id of its own needs none. */
+static void queue_up(struct start *s)
+{
+	if (s->kind != START_SPLIT || s->anew)
+		return;
+	pthread_mutex_lock(&s->parent->lock);
+	s->number = ++s->parent->splits_called;
+	pthread_mutex_unlock(&s->parent->lock);
+}
+
+/* Those before have begun already, and whoever ends the parent ends them. */
+static void wait_turn(const struct start *s)
+{
+	if (!s->number)
+		return;
+	pthread_mutex_lock(&s->parent->lock);
+	while (s->parent->splits_ended + 1 != s->number)
+		pthread_cond_wait(&s->parent->changed, &s->parent->lock);
+	pthread_mutex_unlock(&s->parent->lock);
+}
+
 /* Tells the communicators how it went. */
 static void ended(const struct start *s)
 {
@@ -129,6 +152,8 @@ static void ended(const struct start *s)
 	if (s->parent) {
 		pthread_mutex_lock(&s->parent->lock);
 		s->parent->pending--;
+		s->parent->splits_ended += s->number > 0;
+		pthread_cond_broadcast(&s->parent->changed);
 		pthread_mutex_unlock(&s->parent->lock);
 	}
 }
@@ -137,6 +162,7 @@ static void run(struct start *s)
 {
 	struct gpu_session *session = NULL;
 	ncclsvc_comm *service = NULL;
+	wait_turn(s);
 	s->result = begin(s, &session, &service);
 	if (s->result)
 		snprintf(s->text, sizeof(s->text), "%s", last_sentence());
@@ -179,94 +205,67 @@ static void *run_beside(void *arg)
 	return NULL;
 }
 
-static ncclResult_t go_background(struct start *s)
+static bool go_background(struct start *s)
 {
 	pthread_t thread;
-	if (thread_run(run_in_background, s, &thread)) {
-		pthread_detach(thread);
-		return ncclInProgress;
-	}
-	run(s); /* then at once */
-	ncclResult_t r = s->result;
-	forget(s);
-	return r;
+	if (!s->nonblocking || !thread_run(run_in_background, s, &thread))
+		return false;
+	pthread_detach(thread);
+	return true;
 }
 
-/* A rank splits one communicator after the other. */
-static bool behind(const struct start *s, const struct start *list)
+/* Runs them all, and gives the first failure. */
+static ncclResult_t run_all(struct start *list, char *text, size_t size)
 {
-	for (const struct start *t = list; t && t != s; t = t->next)
-		if (s->parent && t->parent == s->parent)
-			return true;
-	return false;
-}
-
-/* Runs those of the list that need not wait for another of it; returns the rest. */
-static struct start *run_wave(struct start *list, ncclResult_t *result, char *text, size_t size)
-{
-	struct start *wave = NULL, *rest = NULL, **wave_end = &wave, **rest_end = &rest;
-	unsigned n = 0;
-	while (list) {
-		struct start *s = list, ***end;
-		end = behind(s, wave) ? &rest_end : &wave_end;
-		list = s->next;
-		s->next = NULL;
-		n += end == &wave_end;
-		**end = s;
-		*end = &s->next;
-	}
+	ncclResult_t result = ncclSuccess;
+	unsigned n = 0, i = 0;
+	for (const struct start *s = list; s; s = s->next)
+		n++;
 	pthread_t *threads = calloc(n, sizeof(*threads));
 	bool *started = calloc(n, sizeof(*started));
-	unsigned i = 0;
-	for (struct start *s = wave; s; s = s->next, i++)
+	for (struct start *s = list; s; s = s->next, i++)
 		if (n > 1 && threads && started)
 			started[i] = thread_run(run_beside, s, &threads[i]);
 	i = 0;
-	for (struct start *s = wave; s; s = s->next, i++)
+	for (struct start *s = list; s; s = s->next, i++)
 		if (!started || !started[i])
 			run(s);
-	i = 0;
-	while (wave) {
-		struct start *s = wave;
-		wave = s->next;
+	for (i = 0; list; i++) {
+		struct start *s = list;
+		list = s->next;
 		if (started && started[i])
 			pthread_join(threads[i], NULL);
-		i++;
-		if (s->result && !*result) {
-			*result = s->result;
+		if (s->result && !result) {
+			result = s->result;
 			snprintf(text, size, "%s", s->text);
 		}
 		forget(s);
 	}
 	free(threads);
 	free(started);
-	return rest;
+	return result;
 }
 
 ncclResult_t starts_run(struct start *list)
 {
-	struct start *blocking = NULL, **end = &blocking;
+	struct start *here = NULL, **end = &here;
 	char text[sizeof(list->text)] = "";
-	ncclResult_t result = ncclSuccess;
 	bool background = false;
 	while (list) {
 		struct start *s = list;
 		list = s->next;
 		s->next = NULL;
-		if (s->nonblocking) {
-			ncclResult_t r = go_background(s);
-			background = background || r == ncclInProgress;
-			if (r != ncclInProgress && !result)
-				result = r;
+		queue_up(s);
+		if (go_background(s)) {
+			background = true;
 			continue;
 		}
 		*end = s;
 		end = &s->next;
 	}
-	while (blocking)
-		blocking = run_wave(blocking, &result, text, sizeof(text));
+	ncclResult_t result = run_all(here, text, sizeof(text));
 	if (result)
-		return text[0] ? fail(result, "%s", text) : result;
+		return fail(result, "%s", text);
 	return background ? ncclInProgress : ncclSuccess;
 }
 
