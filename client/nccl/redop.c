@@ -32,7 +32,8 @@ ncclResult_t redop_find(ncclComm_t comm, ncclRedOp_t op, ncclDataType_t type, in
 }
 
 /* NCCL reads it when it is used, but the daemon is another process: here it is read now, when
- * everything that the GPU has been told to do before is done. */
+ * everything that the GPU has been told to do before is done. Not inside: that may be a task of
+ * this communicator, and who aborts that waits for those who are. */
 static ncclResult_t read_device(int device, const void *scalar, size_t bytes, void *to)
 {
 	const struct cuda *cuda = cuda_open();
@@ -111,6 +112,7 @@ static ncclResult_t make(ncclComm_t comm, const struct made *like, ncclRedOp_t *
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
 				      int residence, ncclComm_t comm)
 {
+	static const char function[] = "ncclRedOpCreatePreMulSum";
 	struct made like = {.type = type};
 	const size_t bytes = ncclsvc_type_size((unsigned)type);
 	if (!op || !scalar || !bytes)
@@ -120,19 +122,25 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
 	if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
 		return fail(ncclInvalidArgument,
 			    "ncclRedOpCreatePreMulSum: %d is no residence of a scalar", residence);
-	ncclResult_t r = handle_enter(comm, "ncclRedOpCreatePreMulSum");
+	ncclResult_t r = handle_check(comm, function);
+	if (!r)
+		r = handle_usable(comm, function);
 	if (r)
 		return r;
+	handle_ref(comm);
 	if (residence == ncclScalarDevice)
 		r = read_device(comm->device, scalar, bytes, like.scalar);
 	else
 		memcpy(like.scalar, scalar, bytes);
+	if (!r)
+		r = handle_enter(comm, function);
 	if (!r) {
 		pthread_mutex_lock(&comm->redops_lock);
 		r = make(comm, &like, op);
 		pthread_mutex_unlock(&comm->redops_lock);
+		handle_exit(comm);
 	}
-	handle_exit(comm);
+	handle_unref(comm);
 	return r;
 }
 NCCL_TWIN(ncclRedOpCreatePreMulSum);

@@ -14,8 +14,11 @@ enum word { READY = 1, GO };
 
 /* ---- Aborting ---- */
 
+enum inside { FINALIZING, FILLING, READING, READING_REVOKED, INSIDES };
+
 struct watchdog {
 	ncclComm_t comm;
+	bool revokes;
 	atomic_bool armed; /* the call that it ends comes next */
 };
 
@@ -25,30 +28,48 @@ static void *watchdog_main(void *arg)
 	while (!atomic_load(&w->armed))
 		sleep_ms(1);
 	sleep_ms(200);
-	CHECK_NC(nc.ncclCommAbort(w->comm));
+	if (w->revokes)
+		CHECK_NC(nc.ncclCommRevoke(w->comm, NCCL_REVOKE_DEFAULT));
+	else
+		CHECK_NC(nc.ncclCommAbort(w->comm));
 	return NULL;
 }
 
-/* Calls until the watchdog ends it. */
-static void abort_inside(struct client *c, ncclComm_t comm, bool finalize)
+/* A scalar in device memory is read behind what the GPU was told to do before. */
+static void make_reduction(ncclComm_t comm, CUdeviceptr scalar)
 {
+	ncclRedOp_t op;
+	CHECK_NC_IS(nc.ncclRedOpCreatePreMulSum(&op, at(scalar), NCCLSVC_FLOAT32, ncclScalarDevice,
+						comm),
+		    ncclInvalidUsage);
+}
+
+/* Calls until the watchdog ends it. */
+static void abort_inside(struct client *c, ncclComm_t comm, enum inside where)
+{
+	static const char *const stages[INSIDES] = {"finalizing what nobody meets",
+						    "filling the ring", "reading a scalar",
+						    "reading a scalar, revoked"};
 	pthread_t thread;
-	struct watchdog w = {.comm = comm};
+	struct watchdog w = {.comm = comm, .revokes = where == READING_REVOKED};
 	CUstream s = gpu_stream();
 	CUdeviceptr p = dropin_words(1);
 	ncclResult_t r = ncclSuccess;
 	CHECK_EQ(pthread_create(&thread, NULL, watchdog_main, &w), 0);
-	stage(finalize ? "finalizing what nobody meets" : "filling the ring");
-	atomic_store(&w.armed, !finalize);
-	for (int k = 0; k < (finalize ? 1 : 100000) && !r; k++)
+	stage("%s", stages[where]);
+	atomic_store(&w.armed, where == FILLING);
+	for (int k = 0; k < (where == FILLING ? 100000 : 1) && !r; k++)
 		r = dropin_sum(p, comm, s);
 	atomic_store(&w.armed, true);
-	if (finalize)
+	if (where == FILLING)
+		CHECK_EQ(r, ncclInvalidUsage);
+	else if (where == FINALIZING)
 		CHECK_NC(nc.ncclCommFinalize(comm));
 	else
-		CHECK_EQ(r, ncclInvalidUsage);
+		make_reduction(comm, p);
 	CHECK_EQ(pthread_join(thread, NULL), 0);
 	CHECK(gpu_stream_ends(s, WAIT_MS));
+	CHECK_NC(nc.ncclCommDestroy(comm)); /* which was only revoked, perhaps */
 	CHECK_CU(cu.cuMemFree(p));
 	say(c, READY);
 }
@@ -59,10 +80,10 @@ static void abort_rank(struct client *c)
 	ncclComm_t comm = dropin_join(c);
 	CUstream s = gpu_stream();
 	CUdeviceptr p = dropin_words(1);
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < INSIDES; i++) {
 		dropin_check_usable(comm);
 		if (c->rank == 0) {
-			abort_inside(c, comm, i == 0);
+			abort_inside(c, comm, (enum inside)i);
 		} else {
 			CHECK_EQ(hear(c), GO);
 			stage("meeting who has left, %d", i);
@@ -86,7 +107,7 @@ static void test_abort(void)
 	struct client ranks[2];
 	gpu_daemon_start(&d);
 	clients_start(ranks, 2, &d, abort_rank, NULL);
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < INSIDES; i++) {
 		CHECK_EQ(hear(&ranks[0]), READY);
 		say(&ranks[1], GO);
 	}
