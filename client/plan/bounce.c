@@ -8,24 +8,75 @@
 
 #define LOOK_NS 20000 /* between questions whether the copy is made */
 
-static ncclsvc_result make(struct gpu *g, int device, struct bounce *b, uint64_t bytes)
+/* *wanted bytes, or else only those that are needed. */
+static ncclsvc_result allocate(ncclsvc_plan *p, uint64_t needed, uint64_t *wanted, CUdeviceptr *at)
 {
+	struct gpu *g = p->session->gpu;
 	CUcontext context;
-	ncclsvc_result r = gpu_primary(g, device, &context);
-	if (r || b->bytes >= bytes)
+	ncclsvc_result r = gpu_primary(g, p->comm->device, &context);
+	if (r)
 		return r;
 	CUresult e = g->cuda->cuCtxPushCurrent(context);
 	if (!e) {
-		CUdeviceptr p = 0;
-		if (b->bytes)
-			g->cuda->cuMemFree(b->at);
-		b->bytes = 0;
-		e = g->cuda->cuMemAlloc(&p, bytes);
+		e = g->cuda->cuMemAlloc(at, *wanted);
+		if (e && *wanted > needed)
+			e = g->cuda->cuMemAlloc(at, *wanted = needed);
 		g->cuda->cuCtxPopCurrent(&context);
-		if (!e)
-			*b = (struct bounce){p, bytes};
 	}
 	return e ? cuda_error(g->cuda, e, "no memory for a copy of what is sent") : NCCLSVC_OK;
+}
+
+/* What goes out of use is only put aside: to free it would wait for all streams, and one may wait
+ * for a peer that waits for this very Send. So it grows by half at least, not to be many. */
+static ncclsvc_result replace(ncclsvc_plan *p, struct bounce *b, uint64_t bytes)
+{
+	CUdeviceptr at = 0;
+	uint64_t wanted = b->bytes < bytes ? b->bytes + b->bytes / 2 : bytes;
+	struct bounce *old = b->bytes ? malloc(sizeof(*old)) : NULL;
+	if (b->bytes && !old)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	if (wanted < bytes)
+		wanted = bytes;
+	ncclsvc_result r = allocate(p, bytes, &wanted, &at);
+	if (r) {
+		free(old);
+		return r;
+	}
+	if (old) {
+		*old = *b;
+		old->next = p->retired;
+		p->retired = old;
+	}
+	*b = (struct bounce){.at = at, .bytes = wanted};
+	return NCCLSVC_OK;
+}
+
+/* The place's memory for so many bytes, and for this stream. A copy that was given up comes
+ * before those of its own stream, but perhaps after those of others. */
+static ncclsvc_result make(ncclsvc_plan *p, struct bounce *b, CUstream stream, CUcontext push,
+			   uint64_t bytes)
+{
+	const struct cuda *cuda = p->session->gpu->cuda;
+	unsigned long long id = 0;
+	CUcontext context = NULL;
+	CUresult e = cuda_push(cuda, push);
+	if (!e) {
+		e = cuda->cuStreamGetId(stream, &id);
+		if (!e)
+			e = cuda->cuCtxGetCurrent(&context);
+		cuda_pop(cuda, push);
+	}
+	if (e)
+		return cuda_error(cuda, e, "what is sent cannot be copied");
+	const bool behind = !b->copying || (b->stream == id && b->context == context);
+	ncclsvc_result r = NCCLSVC_OK;
+	if (b->bytes < bytes || !behind)
+		r = replace(p, b, bytes);
+	if (!r) {
+		b->stream = id;
+		b->context = context;
+	}
+	return r;
 }
 
 /* Until the stream has made the copy; what it waits for itself may take its time. */
@@ -56,21 +107,24 @@ ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t place, struct op *op, uint6
 	if (!p->bounces && !(p->bounces = calloc(p->ntasks, sizeof(*p->bounces))))
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	struct bounce *b = &p->bounces[place];
-	ncclsvc_result r = make(g, p->comm->device, b, op->src_bytes);
+	ncclsvc_result r = stream_context(g, p->comm->device, op->stream, &push);
 	if (!r)
-		r = stream_context(g, p->comm->device, op->stream, &push);
+		r = make(p, b, op->stream, push, op->src_bytes);
 	if (r)
 		return r;
+	const CUdeviceptr at = b->at;
 	CUresult e = cuda_push(g->cuda, push);
 	if (!e) {
-		e = g->cuda->cuMemcpyDtoDAsync(b->at, (uintptr_t)op->src, op->src_bytes,
-					       op->stream);
+		e = g->cuda->cuMemcpyDtoDAsync(at, (uintptr_t)op->src, op->src_bytes, op->stream);
+		b->copying = b->copying || !e;
 		r = e ? NCCLSVC_OK : wait_copied(s, g, op->stream, deadline);
 		cuda_pop(g->cuda, push);
 	}
 	if (e)
 		return cuda_error(g->cuda, e, "what is sent cannot be copied");
-	op->src = (const char *)(uintptr_t)b->at;
+	if (b->at == at) /* the epoch may have ended, and another have the place */
+		b->copying = r;
+	op->src = (const char *)(uintptr_t)at;
 	return r;
 }
 
@@ -83,6 +137,13 @@ void bounces_free(ncclsvc_plan *p)
 	for (uint32_t i = 0; usable && i < p->ntasks; i++)
 		if (p->bounces[i].bytes)
 			g->cuda->cuMemFree(p->bounces[i].at);
+	while (p->retired) {
+		struct bounce *old = p->retired;
+		p->retired = old->next;
+		if (usable)
+			g->cuda->cuMemFree(old->at);
+		free(old);
+	}
 	if (usable)
 		g->cuda->cuCtxPopCurrent(&context);
 	free(p->bounces);

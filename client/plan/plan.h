@@ -25,6 +25,10 @@ enum plan_phase { PLAN_OPEN, PLAN_ENDED, PLAN_COMMITTED, PLAN_LAUNCHED };
 struct bounce {
 	unsigned long long at; /* CUdeviceptr */
 	uint64_t bytes;	       /* 0: none */
+	bool copying;	       /* the stream may still come to the last copy */
+	unsigned long long stream;
+	const void *context; /* a default stream's id is not enough */
+	struct bounce *next; /* of those that went out of use */
 };
 
 struct ncclsvc_plan {
@@ -53,6 +57,7 @@ struct ncclsvc_plan {
 	uint64_t base;	   /* counts groups over all plans and iterations of the session */
 	uint64_t iterations;
 	struct bounce *bounces; /* [ntasks]; NULL: none yet */
+	struct bounce *retired; /* they go with the plan */
 	int bounce_device;
 };
 

@@ -184,6 +184,111 @@ static void test_blocking(void)
 	crew_run(crew_size(), blocking_rank, NULL);
 }
 
+/* ---- Blocking Sends beside a stream that waits for a peer ---- */
+
+struct pipe {
+	struct desk d;
+	ncclsvc_comm *other;
+	CUstream stuck; /* of rank 0, until the others have come to the other communicator */
+	CUdeviceptr word;
+};
+
+static void meet(struct pipe *p)
+{
+	CHECK_OK(ncclsvc_stream_set(p->d.r.session, p->stuck, 0));
+	CHECK_OK(ncclsvc_all_reduce(at(p->word), at(p->word), 1, NCCLSVC_UINT32, NCCLSVC_SUM,
+				    p->other, NULL));
+}
+
+static ncclsvc_result send_words(struct pipe *p, CUstream stream, CUdeviceptr out, size_t n, int ms)
+{
+	CHECK_OK(ncclsvc_stream_set(p->d.r.session, stream, 0));
+	return ncclsvc_plan_submit_send_and_wait(p->d.plan, at(out), n, NCCLSVC_UINT32, p->d.next,
+						 ms);
+}
+
+static void recv_words(struct pipe *p, size_t n)
+{
+	CHECK_OK(ncclsvc_stream_set(p->d.r.session, p->d.r.stream, 0));
+	CHECK_OK(ncclsvc_plan_submit_recv_and_wait(p->d.plan, at(p->d.in), n, NCCLSVC_UINT32,
+						   p->d.last, WAIT_MS));
+}
+
+static void pipe_open(struct pipe *p, struct client *c)
+{
+	struct desk *d = &p->d;
+	rank_open(&d->r, c);
+	d->next = (d->r.rank + 1) % d->r.n;
+	d->last = (d->r.rank + d->r.n - 1) % d->r.n;
+	CHECK_CU(cu.cuMemAlloc(&d->out, GROUPS * BYTES));
+	CHECK_CU(cu.cuMemAlloc(&d->in, GROUPS * BYTES));
+	CHECK_CU(cu.cuMemAlloc(&p->word, sizeof(uint32_t)));
+	for (int g = 0; g < GROUPS; g++)
+		gpu_fill(part(d->out, g), word_of(d->r.rank, 0, g), WORDS);
+	p->stuck = gpu_stream();
+	CHECK_OK(ncclsvc_comm_split(d->r.comm, 0, d->r.rank, WAIT_MS, &p->other));
+	CHECK_OK(ncclsvc_plan_start(d->r.comm, &d->plan));
+	CHECK_OK(ncclsvc_plan_group_start(d->plan));
+	CHECK_OK(ncclsvc_plan_send(d->plan, ANY, d->next));
+	CHECK_OK(ncclsvc_plan_recv(d->plan, ANY, d->last));
+	CHECK_OK(ncclsvc_plan_group_end(d->plan));
+	CHECK_OK(ncclsvc_plan_end(d->plan, WAIT_MS));
+	CHECK_OK(ncclsvc_plan_launch(d->plan));
+}
+
+/* The others come to the other communicator when they have what rank 0 sends. */
+static void beside_rank(struct client *c)
+{
+	struct pipe p;
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1); /* no stream waits behind the stuck one */
+	pipe_open(&p, c);
+	const struct rank *r = &p.d.r;
+	for (size_t n = WORDS / 4; n <= GROUPS * WORDS; n *= 3) {
+		stage("%zu words", n);
+		if (r->rank == 0)
+			meet(&p);
+		CHECK_OK(send_words(&p, r->stream, p.d.out, n, WAIT_MS));
+		recv_words(&p, n);
+		if (r->rank != 0)
+			meet(&p);
+		CHECK(gpu_stream_ends(p.stuck, WAIT_MS));
+		gpu_check(p.d.in, word_of(p.d.last, 0, 0), n < WORDS ? n : WORDS, "what came");
+		CHECK_OK(ncclsvc_plan_reset(p.d.plan, WAIT_MS));
+	}
+	stage("a copy that comes late");
+	if (r->rank == 0) {
+		meet(&p);
+		for (int i = 0; i < 2; i++)
+			CHECK_RESULT(send_words(&p, p.stuck, p.d.out, WORDS, 50), NCCLSVC_TIMEOUT);
+		CHECK_OK(send_words(&p, r->stream, part(p.d.out, 1), WORDS, WAIT_MS));
+		say(c, READY);
+	} else {
+		CHECK_EQ(hear(c), GO);
+		meet(&p);
+		CHECK_OK(send_words(&p, r->stream, part(p.d.out, 1), WORDS, WAIT_MS));
+	}
+	CHECK(gpu_stream_ends(p.stuck, WAIT_MS));
+	recv_words(&p, WORDS);
+	gpu_check(p.d.in, word_of(p.d.last, 0, 1), WORDS, "what came of two copies");
+	CHECK_OK(ncclsvc_plan_reset(p.d.plan, WAIT_MS));
+	CHECK_OK(ncclsvc_comm_leave(p.other));
+	CHECK_CU(cu.cuMemFree(p.word));
+	desk_close(&p.d);
+}
+
+static void test_beside(void)
+{
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	int n = crew_size();
+	gpu_daemon_start(&d);
+	clients_start(ranks, n, &d, beside_rank, NULL);
+	CHECK_EQ(hear(&ranks[0]), READY);
+	say_all(&ranks[1], n - 1, GO);
+	crew_end(ranks, n);
+	gpu_daemon_stop(&d);
+}
+
 /* ---- What is refused, and what fails ---- */
 
 static void failing_rank(struct client *c)
@@ -287,6 +392,7 @@ const struct gpu_test plan_tests[] = {
 	{"plan/streams", test_streams, 2, 120, TEST_QUICK},
 	{"plan/any-order", test_any_order, 2, 60, TEST_QUICK},
 	{"plan/one-thread", test_blocking, 2, 60, TEST_QUICK},
+	{"plan/beside-waiting", test_beside, 2, 60, TEST_QUICK},
 	{"plan/deadlines", test_failing, 2, 60, TEST_QUICK},
 	{"plan/death", test_death, 2, 120, TEST_QUICK},
 	{0},
