@@ -97,6 +97,7 @@ struct made {
 	int service; /* ncclsvc_redop; 0: the place is free */
 	ncclDataType_t type;
 	unsigned users;
+	unsigned queued; /* operations that have its number and are not submitted */
 	uint8_t scalar[8];
 };
 #define REDOPS_MADE 48
@@ -210,6 +211,7 @@ struct job {
 	void *dst;
 	size_t count;
 	int type, redop, peer;
+	int made; /* the place of a reduction that was made, from 1; 0: none */
 	ncclsvc_task task;
 	bool done;
 };
@@ -238,7 +240,8 @@ void handle_flush(ncclComm_t comm);
 
 /* ---- redop.c ---- */
 
-/* The service's number for the reduction. */
-ncclResult_t redop_find(ncclComm_t comm, ncclRedOp_t op, ncclDataType_t type, int *redop);
+/* Gives the job the service's number for the reduction, which is its own until it is released. */
+ncclResult_t redop_take(struct job *job, ncclRedOp_t op);
+void redop_release(const struct job *job);
 
 #endif

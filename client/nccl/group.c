@@ -20,10 +20,19 @@ bool group_is_open(void)
 	return g && g->depth;
 }
 
+static void drop_jobs(const struct job *jobs, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		redop_release(&jobs[i]);
+		handle_unref(jobs[i].comm);
+	}
+}
+
 void group_free(struct group *g)
 {
 	if (!g)
 		return;
+	drop_jobs(g->jobs, g->njobs);
 	free(g->jobs);
 	free(g);
 }
@@ -119,8 +128,7 @@ ncclResult_t ncclGroupEnd(void)
 	} else {
 		r = run(starts, g->jobs, n);
 	}
-	for (unsigned i = 0; i < n; i++)
-		handle_unref(g->jobs[i].comm);
+	drop_jobs(g->jobs, n);
 	return r;
 }
 NCCL_TWIN(ncclGroupEnd);

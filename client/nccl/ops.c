@@ -17,13 +17,17 @@ static ncclResult_t operate(const char *function, unsigned op, const void *src, 
 		.peer = peer,
 	};
 	ncclResult_t r = handle_check(comm, function);
-	if (!r && redop >= 0)
-		r = redop_find(comm, redop, type, &job.redop);
 	if (!r && (unsigned)type > NCCLSVC_FLOAT8E5M2)
 		r = fail(ncclInvalidArgument, "%s: %d is no data type", function, type);
+	if (!r && redop >= 0)
+		r = redop_take(&job, redop);
 	if (r)
 		return r;
-	return group_is_open() ? group_add_job(&job) : jobs_submit(&job, 1);
+	const bool grouped = group_is_open();
+	r = grouped ? group_add_job(&job) : jobs_submit(&job, 1);
+	if (r || !grouped)
+		redop_release(&job);
+	return r;
 }
 
 #define NO_REDOP (-1)

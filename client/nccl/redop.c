@@ -2,15 +2,17 @@
  *
  * Reductions. A PreMulSum is made by the worker, and kept when its user destroys it: tasks that
  * name it may only be queued, and the next step's has the same scalar. When all places are taken,
- * one that nobody has any more goes, once all tasks are over. */
+ * one that nobody has any more goes, once all tasks are over. The operations of an open group have
+ * theirs until they are tasks. */
 #include <string.h>
 
 #include "cuda.h"
 #include "dropin.h"
 
-ncclResult_t redop_find(ncclComm_t comm, ncclRedOp_t op, ncclDataType_t type, int *redop)
+ncclResult_t redop_take(struct job *job, ncclRedOp_t op)
 {
-	*redop = op;
+	ncclComm_t comm = job->comm;
+	job->redop = op;
 	if (op < NCCL_NUM_OPS && op >= 0)
 		return ncclSuccess;
 	const unsigned i = (unsigned)op - NCCL_NUM_OPS;
@@ -18,17 +20,29 @@ ncclResult_t redop_find(ncclComm_t comm, ncclRedOp_t op, ncclDataType_t type, in
 		return fail(ncclInvalidArgument, "%d is no reduction", op);
 	pthread_mutex_lock(&comm->redops_lock);
 	const struct made made = comm->redops[i];
+	const bool fits = made.users && made.type == job->type;
+	comm->redops[i].queued += fits;
 	pthread_mutex_unlock(&comm->redops_lock);
 	if (!made.users)
 		return fail(ncclInvalidArgument,
 			    "%d is no reduction of this communicator, or has been destroyed", op);
-	if (made.type != type)
+	if (!fits)
 		return fail(ncclInvalidArgument,
 			    "reduction %d was made for another data type: %s, not %s", op,
 			    ncclsvc_type_name((unsigned)made.type),
-			    ncclsvc_type_name((unsigned)type));
-	*redop = made.service;
+			    ncclsvc_type_name((unsigned)job->type));
+	job->redop = made.service;
+	job->made = (int)i + 1;
 	return ncclSuccess;
+}
+
+void redop_release(const struct job *job)
+{
+	if (!job->made)
+		return;
+	pthread_mutex_lock(&job->comm->redops_lock);
+	job->comm->redops[job->made - 1].queued--;
+	pthread_mutex_unlock(&job->comm->redops_lock);
 }
 
 /* NCCL reads it when it is used, but the daemon is another process: here it is read now, when
@@ -69,7 +83,7 @@ static int place(ncclComm_t comm, const struct made *like)
 			return i;
 		if (!m->service)
 			free = i;
-		else if (!m->users)
+		else if (!m->users && !m->queued)
 			unused = i;
 	}
 	return free >= 0 ? free : unused;
@@ -83,8 +97,8 @@ static ncclResult_t make(ncclComm_t comm, const struct made *like, ncclRedOp_t *
 	ncclsvc_result r = NCCLSVC_OK;
 	if (i < 0)
 		return fail(ncclInvalidUsage,
-			    "ncclRedOpCreatePreMulSum: a communicator has at most %d at once: "
-			    "destroy some",
+			    "ncclRedOpCreatePreMulSum: a communicator has at most %d at once, "
+			    "with those of operations in an open group: destroy some, or end it",
 			    REDOPS_MADE);
 	struct made *m = &comm->redops[i];
 	bool same = m->service && m->type == like->type &&

@@ -54,6 +54,29 @@ static void scaled(struct seat *s, int rank, int n, int type, bool on_device, do
 	verify_all(s->recv + SEAT_COUNT * 8, type, by * n * (n + 1), SEAT_COUNT / (size_t)n);
 }
 
+/* Reductions that are gone before their group is submitted: new ones do not take their places. */
+static void scaled_in_group(struct seat *s, int rank, int n)
+{
+	enum { OPS = 3 };
+	fill_with(s->send, NCCLSVC_FLOAT32, 2, SEAT_COUNT);
+	CHECK_NC(nc.ncclGroupStart());
+	for (int i = 0; i < OPS; i++) {
+		ncclRedOp_t op;
+		float by = (float)((2000 + i) * (rank + 1));
+		CHECK_NC(nc.ncclRedOpCreatePreMulSum(&op, &by, NCCLSVC_FLOAT32,
+						     ncclScalarHostImmediate, s->comm));
+		CHECK_NC(nc.ncclAllReduce(at(s->send),
+					  at(s->recv + (CUdeviceptr)i * SEAT_COUNT * 4), SEAT_COUNT,
+					  NCCLSVC_FLOAT32, op, s->comm, s->stream));
+		CHECK_NC(nc.ncclRedOpDestroy(op, s->comm));
+	}
+	CHECK_NC(nc.ncclGroupEnd());
+	CHECK(gpu_stream_ends(s->stream, WAIT_MS));
+	for (int i = 0; i < OPS; i++)
+		verify_all(s->recv + (CUdeviceptr)i * SEAT_COUNT * 4, NCCLSVC_FLOAT32,
+			   (2000 + i) * n * (n + 1), SEAT_COUNT);
+}
+
 static void scaled_rank(struct client *c)
 {
 	struct seat s;
@@ -72,7 +95,8 @@ static void scaled_rank(struct client *c)
 	stage("more than there is room for");
 	for (int i = 0; i < 100; i++)
 		scaled(&s, c->rank, c->nranks, NCCLSVC_FLOAT32, false, i + 1);
-	for (int i = 0; i < 48; i++) {
+	scaled_in_group(&s, c->rank, c->nranks);
+	for (int i = 0; i < 48; i++) { /* all places can be had again */
 		float by = (float)i + 0.5f;
 		CHECK_NC(nc.ncclRedOpCreatePreMulSum(&ops[i], &by, NCCLSVC_FLOAT32,
 						     ncclScalarHostImmediate, s.comm));
