@@ -17,6 +17,7 @@ struct lent {
 	void *base;
 	size_t bytes;
 	struct gpu_session *session;
+	unsigned generation; /* of the process: a forked one has neither it nor the session */
 	struct lent *next;
 };
 
@@ -58,6 +59,7 @@ ncclResult_t ncclMemAlloc(void **p, size_t bytes)
 	*p = lent->base;
 	lent->bytes = bytes;
 	lent->session = session;
+	lent->generation = process_generation();
 	pthread_mutex_lock(&lock);
 	lent->next = all;
 	all = lent;
@@ -68,13 +70,17 @@ ncclResult_t ncclMemAlloc(void **p, size_t bytes)
 }
 NCCL_TWIN(ncclMemAlloc);
 
-static struct lent *take(const void *p)
+/* NULL: there is none. One of the parent's stays where it is; the newest are found first. */
+static struct lent *take(const void *p, bool *of_parent)
 {
 	pthread_mutex_lock(&lock);
 	struct lent **at = &all;
 	while (*at && (*at)->base != p)
 		at = &(*at)->next;
 	struct lent *found = *at;
+	*of_parent = found && found->generation != process_generation();
+	if (*of_parent)
+		found = NULL;
 	if (found)
 		*at = found->next;
 	pthread_mutex_unlock(&lock);
@@ -85,7 +91,14 @@ ncclResult_t ncclMemFree(void *p)
 {
 	if (!p)
 		return ncclSuccess;
-	struct lent *lent = take(p);
+	bool of_parent;
+	struct lent *lent = take(p, &of_parent);
+	if (of_parent)
+		return fail(
+			ncclInvalidUsage,
+			"ncclMemFree: %p is of the process that this one was forked from: it is "
+			"freed there",
+			p);
 	if (!lent)
 		return fail(ncclInvalidArgument, "ncclMemFree: %p is not of ncclMemAlloc", p);
 	ncclsvc_result e = ncclsvc_mem_free(lent->session->service, p);
@@ -109,8 +122,9 @@ static bool is_lent(const void *p, size_t bytes)
 {
 	pthread_mutex_lock(&lock);
 	const struct lent *l = all;
-	while (l && ((const char *)p < (const char *)l->base ||
-		     (const char *)p >= (const char *)l->base + l->bytes))
+	while (l &&
+	       (l->generation != process_generation() || (const char *)p < (const char *)l->base ||
+		(const char *)p >= (const char *)l->base + l->bytes))
 		l = l->next;
 	bool is = l && bytes <= l->bytes - (size_t)((const char *)p - (const char *)l->base);
 	pthread_mutex_unlock(&lock);
