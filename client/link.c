@@ -41,6 +41,12 @@ static ncclsvc_result connect_error(const char *path)
 	}
 }
 
+static void nap(uint64_t deadline)
+{
+	int left = deadline_left_ms(deadline);
+	poll(NULL, 0, left < 0 || left > RETRY_MS ? RETRY_MS : left);
+}
+
 static ncclsvc_result connect_to(const struct link_options *o, uint64_t deadline, int *sock)
 {
 	for (;;) {
@@ -64,8 +70,7 @@ static ncclsvc_result connect_to(const struct link_options *o, uint64_t deadline
 			return error_set(NCCLSVC_TIMEOUT, "the daemon at %s accepts no connection",
 					 o->address.sun_path);
 		}
-		int left = deadline_left_ms(deadline);
-		poll(NULL, 0, left < 0 || left > RETRY_MS ? RETRY_MS : left);
+		nap(deadline);
 	}
 }
 
@@ -211,7 +216,7 @@ static ncclsvc_result attach(struct link *l, uint64_t deadline)
 	return r;
 }
 
-ncclsvc_result link_open(const struct link_options *o, uint64_t deadline, struct link **link)
+static ncclsvc_result open_once(const struct link_options *o, uint64_t deadline, struct link **link)
 {
 	uint32_t ring_max = 0;
 	struct link *l = calloc(1, sizeof(*l));
@@ -236,6 +241,20 @@ ncclsvc_result link_open(const struct link_options *o, uint64_t deadline, struct
 	}
 	*link = l;
 	return NCCLSVC_OK;
+}
+
+ncclsvc_result link_open(const struct link_options *o, uint64_t deadline, struct link **link)
+{
+	for (;;) {
+		ncclsvc_result r = open_once(o, deadline, link);
+		/* A daemon that is going may still be listening: it is the next that is meant. */
+		bool going = r == NCCLSVC_DAEMON_LOST || r == NCCLSVC_DRAINING;
+		if (!going || !o->retry)
+			return r;
+		nap(deadline);
+		if (now_ns() >= deadline)
+			return r;
+	}
 }
 
 struct link *link_ref(struct link *link)

@@ -187,16 +187,20 @@ ncclsvc_result ncclsvc_mem_free(ncclsvc_session *s, void *ptr)
 	session_lock(s);
 	struct region *region = region_find(&s->regions, ptr);
 	if (!region || region->base != ptr || region->busy) {
-		r = device_lent_give_back(s, ptr);
+		r = region && region->base == ptr
+			    ? error_set(NCCLSVC_BUSY,
+					"%p is being registered or freed by another thread", ptr)
+			    : device_lent_give_back(s, ptr);
 		session_unlock(s);
 		return r;
 	}
+	const uint32_t generation = s->generation;
 	region->busy = true;
 	if (!s->lost && region->id)
 		r = call_run(s, &call, SVC_REGION_DEL,
 			     &(struct svc_region_del){.region = region->id}, -1,
 			     deadline_in(REQUEST_MS));
-	if (s->lost || r == NCCLSVC_NOT_FOUND)
+	if (s->lost || generation != s->generation || r == NCCLSVC_NOT_FOUND)
 		r = NCCLSVC_OK;
 	region = region_find(&s->regions, ptr);
 	region->busy = false;

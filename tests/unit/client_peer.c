@@ -223,7 +223,15 @@ static void answer(struct peer *p, const struct svc_header *h, const void *body)
 	struct svc_region_reply region = {.region = p->regions + 1};
 	switch (h->opcode) {
 	case SVC_HELLO:
-		hello(p, h);
+		if (p->hang_ups) {
+			p->hang_ups--;
+			shutdown(p->conn, SHUT_RDWR);
+		} else if (p->drains) {
+			p->drains--;
+			refuse(p, h, NCCLSVC_DRAINING, "the daemon is shutting down");
+		} else {
+			hello(p, h);
+		}
 		break;
 	case SVC_ATTACH:
 		attach(p, h, body);
@@ -244,6 +252,8 @@ static void answer(struct peer *p, const struct svc_header *h, const void *body)
 		break;
 	case SVC_REGION_ADD:
 		p->regions++;
+		if (p->registers_nothing)
+			break;
 		put(p, h, 0, &region, sizeof(region), NULL, 0);
 		break;
 	case SVC_SUBMIT:

@@ -56,14 +56,17 @@ struct peer {
 	/* GPUs: */
 	ncclsvc_device_info devices[4];
 	unsigned ndevices;
-	struct svc_region_cuda cuda[64]; /* the registrations that came, and what they were called */
+	struct svc_region_cuda
+		cuda[64]; /* the registrations that came, and what they were called */
 	uint32_t cuda_ids[64];
 	_Atomic unsigned ncuda;
 	struct svc_region_span span; /* the last */
 	uint32_t span_id;
 	int lend_fd; /* what is lent; the test's */
 	uint64_t lend_bytes;
-	_Atomic bool busy; /* no region can be deleted */
+	_Atomic bool busy;		   /* no region can be deleted */
+	_Atomic bool registers_nothing;	   /* no answer to REGION_ADD */
+	_Atomic unsigned hang_ups, drains; /* so many HELLOs to come are answered so */
 	uint32_t deleted[64];
 	_Atomic unsigned ndeleted;
 	_Atomic unsigned opcodes[SVC_OPCODE_END]; /* requests seen */

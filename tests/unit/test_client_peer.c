@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <string.h>
+#include <unistd.h>
 
 static unsigned open_fds(void)
 {
@@ -243,6 +244,60 @@ static void reattaching_keeps_handles_and_memory(void **state)
 	ncclsvc_close(s);
 }
 
+/* Its listener outlives what it does for its sessions. */
+static void reattaching_waits_until_a_going_daemon_is_gone(void **state)
+{
+	ncclsvc_options o = {.size = sizeof(o), .socket = peer.path};
+	ncclsvc_session *other;
+	(void)state;
+	ncclsvc_session *s = session(false);
+	peer_hang_up(&peer);
+	assert_int_equal(ncclsvc_dispatch(s, WAIT_MS), NCCLSVC_DAEMON_LOST);
+	peer.hang_ups = 2;
+	peer.drains = 2;
+	assert_int_equal(ncclsvc_reattach(s, WAIT_MS), NCCLSVC_OK);
+	assert_int_equal(peer.opcodes[SVC_HELLO], 6);
+	peer_sync(s);
+	peer_hang_up(&peer);
+	assert_int_equal(ncclsvc_dispatch(s, WAIT_MS), NCCLSVC_DAEMON_LOST);
+	peer.drains = 1000;
+	ncclsvc_result r = ncclsvc_reattach(s, 60);
+	assert_true(r == NCCLSVC_DRAINING || r == NCCLSVC_TIMEOUT);
+	assert_int_equal(ncclsvc_open(&o, &other), NCCLSVC_DRAINING); /* at once */
+	peer.drains = 0;
+	assert_int_equal(ncclsvc_reattach(s, WAIT_MS), NCCLSVC_OK);
+	ncclsvc_close(s);
+}
+
+static void *reattach(void *s)
+{
+	return (void *)(intptr_t)ncclsvc_reattach(s, WAIT_MS);
+}
+
+static void memory_that_is_being_registered_is_busy(void **state)
+{
+	pthread_t thread;
+	void *memory, *result;
+	(void)state;
+	ncclsvc_session *s = session(false);
+	assert_int_equal(ncclsvc_mem_alloc(s, 10000, &memory), NCCLSVC_OK);
+	peer_hang_up(&peer);
+	assert_int_equal(ncclsvc_dispatch(s, WAIT_MS), NCCLSVC_DAEMON_LOST);
+	peer.registers_nothing = true;
+	assert_int_equal(pthread_create(&thread, NULL, reattach, s), 0);
+	while (peer.opcodes[SVC_REGION_ADD] < 2)
+		usleep(1000);
+	assert_int_equal(ncclsvc_mem_free(s, memory), NCCLSVC_BUSY);
+	assert_int_equal(ncclsvc_mem_free(s, (char *)memory + 1), NCCLSVC_NOT_FOUND);
+	peer_hang_up(&peer);
+	pthread_join(thread, &result);
+	assert_int_equal((intptr_t)result, NCCLSVC_DAEMON_LOST);
+	peer.registers_nothing = false;
+	assert_int_equal(ncclsvc_reattach(s, WAIT_MS), NCCLSVC_OK);
+	assert_int_equal(ncclsvc_mem_free(s, memory), NCCLSVC_OK);
+	ncclsvc_close(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -255,6 +310,8 @@ int main(void)
 		TEST(nonsense_on_the_socket_ends_the_session),
 		TEST(lists_of_other_daemons),
 		TEST(reattaching_keeps_handles_and_memory),
+		TEST(reattaching_waits_until_a_going_daemon_is_gone),
+		TEST(memory_that_is_being_registered_is_busy),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
