@@ -19,12 +19,18 @@ void id_derive(const ncclsvc_unique_id *from, uint64_t key, ncclsvc_unique_id *t
 	memcpy(to->bytes, words, sizeof(words));
 }
 
+ncclsvc_comm *comm_by_key(const ncclsvc_session *s, uint32_t key)
+{
+	ncclsvc_comm *c = s->comms;
+	while (c && c->key != key)
+		c = c->next;
+	return c;
+}
+
 const char *comm_label(const ncclsvc_session *s, uint32_t key)
 {
-	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
-		if (c->key == key)
-			return c->label;
-	return "(left)";
+	const ncclsvc_comm *c = comm_by_key(s, key);
+	return c ? c->label : "(left)";
 }
 
 ncclsvc_comm *comm_by_handle(const ncclsvc_session *s, uint32_t handle)

@@ -17,10 +17,10 @@ void dispatch_kick(ncclsvc_session *s)
 		eventfd_write(s->kick, 1);
 }
 
-static int watch(ncclsvc_session *s, int fd)
+static bool watch(ncclsvc_session *s, int fd)
 {
 	struct epoll_event e = {.events = EPOLLIN, .data.fd = fd};
-	return fd < 0 ? 0 : epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &e);
+	return fd >= 0 && epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &e) && errno != EEXIST;
 }
 
 ncclsvc_result dispatch_watch(ncclsvc_session *s)

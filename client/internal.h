@@ -59,7 +59,7 @@ struct link_options {
 	uint32_t entries;      /* of the ring */
 	bool entries_required; /* false: fewer will do if the daemon allows no more */
 	bool no_ring;
-	bool retry; /* while nobody listens, until the deadline */
+	bool retry; /* while nobody listens, or who does is going, until the deadline */
 };
 
 /* Shared by the session and by the threads that sleep on it, so that a reattach cannot pull the
@@ -193,6 +193,7 @@ struct call {
 	uint32_t serial;
 	uint16_t opcode;
 	bool done;
+	uint32_t comm_key; /* of the communicator that it rejoins, which may be left meanwhile */
 	int32_t result;
 	int fd; /* of the reply; the caller's, -1 if none */
 	/* Runs locked in the thread that receives a good reply, before it reads on */
@@ -210,6 +211,8 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 ncclsvc_result call_finish(ncclsvc_session *s, struct call *call, uint64_t deadline);
 ncclsvc_result call_run(ncclsvc_session *s, struct call *call, unsigned opcode, const void *body,
 			int fd, uint64_t deadline);
+/* Ends the calls that would rejoin the communicator; a late answer is nobody's. Locked. */
+void calls_give_up(ncclsvc_session *s, uint32_t comm_key);
 /* A request whose answer nobody needs. Locked. */
 void call_forget(ncclsvc_session *s, unsigned opcode, const void *body);
 
@@ -251,6 +254,7 @@ struct ncclsvc_comm {
 };
 
 ncclsvc_comm *comm_by_handle(const ncclsvc_session *s, uint32_t handle); /* locked */
+ncclsvc_comm *comm_by_key(const ncclsvc_session *s, uint32_t key);	 /* locked */
 void comm_unlink(ncclsvc_session *s, const ncclsvc_comm *comm);		 /* locked */
 bool join_reply_valid(const struct svc_join_reply *reply);
 /* A new epoch begins. Locked. */
@@ -264,7 +268,7 @@ void comm_orphan(ncclsvc_session *s, const struct svc_join_reply *reply);
 void id_derive(const ncclsvc_unique_id *from, uint64_t key, ncclsvc_unique_id *to);
 const char *comm_label(const ncclsvc_session *s, uint32_t key); /* locked */
 void comms_break(ncclsvc_session *s); /* all: the daemon is lost; locked */
-/* join.c: all but splits. Locked; yields. */
+/* join.c: those that the present daemon does not know yet, but for splits. Locked; yields. */
 ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline);
 /* Joins the next epoch, unless the present one is whole. Not locked. */
 ncclsvc_result comm_renew(ncclsvc_comm *comm, int timeout_ms);
@@ -460,6 +464,7 @@ struct ncclsvc_session {
 	struct link *link;
 	uint32_t generation; /* of the link */
 	bool lost, reading, reattaching;
+	bool unfinished; /* connected again, but not all is as it was before the loss */
 	char lost_text[LOST_TEXT];
 	uint64_t looked_ns; /* when a test last looked at the socket */
 
@@ -490,7 +495,8 @@ static inline ncclsvc_result session_check(ncclsvc_session *s)
 		    (ring && atomic_load_explicit(&ring->ended, memory_order_relaxed));
 	return over ? session_over(s) : NCCLSVC_OK;
 }
-/* OK at once if the session is not lost. rejoin: its communicators, too. Not locked. */
+/* OK at once if the session is not lost, and nothing is left to do from when it was. rejoin: its
+ * communicators, too. Not locked. */
 ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin);
 /* In a forked child: closes its share of the connection, so that the daemon sees the parent's end.
  * The session is not to be used any more. */

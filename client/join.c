@@ -91,8 +91,15 @@ static void joined(ncclsvc_session *s, struct call *call)
 static void rejoined(ncclsvc_session *s, struct call *call)
 {
 	struct svc_join_reply reply;
-	ncclsvc_comm *comm = call->arg;
+	ncclsvc_comm *comm = comm_by_key(s, call->comm_key);
 	memcpy(&reply, call->body, sizeof(reply));
+	if (!comm) { /* left before the request was under way */
+		comm_orphan(s, &reply);
+		call->result = NCCLSVC_CANCELLED;
+		snprintf(call->text, sizeof(call->text),
+			 "the communicator was left before all had joined");
+		return;
+	}
 	const ncclsvc_comm *holder = comm_by_handle(s, reply.comm);
 	if (!join_reply_valid(&reply) || reply.nranks != comm->nranks || reply.rank != comm->rank ||
 	    (holder && holder != comm))
@@ -265,7 +272,7 @@ ncclsvc_result ncclsvc_comm_rejoin(ncclsvc_comm *comm, int timeout_ms)
 	if (!comm)
 		return error_argument("ncclsvc_comm_rejoin: the communicator is NULL");
 	ncclsvc_session *s = comm->session;
-	struct call call = {.on_reply = rejoined, .arg = comm};
+	struct call call = {.on_reply = rejoined, .comm_key = comm->key};
 	int32_t number = SVC_DEVICE_HOST;
 	ncclsvc_result r = NCCLSVC_OK;
 	if (comm->device >= 0) /* its number may be new, if the daemon is */
@@ -292,36 +299,50 @@ ncclsvc_result comm_renew(ncclsvc_comm *comm, int timeout_ms)
 	return whole ? NCCLSVC_OK : r;
 }
 
+/* Calls for those that are to be rejoined, not begun: what yields may outlive a communicator. NULL:
+ * no memory. */
+static struct call *rejoin_calls(const ncclsvc_session *s, size_t *n)
+{
+	size_t room = 0;
+	*n = 0;
+	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
+		room++;
+	struct call *calls = calloc(room ? room : 1, sizeof(*calls));
+	for (const ncclsvc_comm *c = s->comms; calls && c; c = c->next)
+		if (!c->split && !c->handle)
+			calls[(*n)++] = (struct call){.on_reply = rejoined, .comm_key = c->key};
+	return calls;
+}
+
 ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline)
 {
 	ncclsvc_result first = NCCLSVC_OK;
 	char why[LOST_TEXT] = "";
-	size_t n = 0, begun = 0;
+	size_t n, begun = 0;
 	uint64_t now = now_ns();
 	uint64_t timeout_ns = deadline == NO_DEADLINE ? 0 : deadline > now ? deadline - now : 1;
-	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
-		n++;
-	struct call *calls = calloc(n ? n : 1, sizeof(*calls));
+	struct call *calls = rejoin_calls(s, &n);
 	if (!calls)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	if (deadline != NO_DEADLINE)
 		deadline += GRACE_NS;
 	/* All at once: members may have joined their communicators in different orders. */
-	for (ncclsvc_comm *c = s->comms; c && begun < n; c = c->next) {
-		if (c->split)
+	for (; begun < n; begun++) {
+		const ncclsvc_comm *c = comm_by_key(s, calls[begun].comm_key);
+		calls[begun].done = !c || c->handle;
+		if (calls[begun].done)
 			continue;
 		struct svc_join request = rejoin_request(c, timeout_ns);
-		calls[begun] = (struct call){.on_reply = rejoined, .arg = c};
 		first = call_begin(s, &calls[begun], SVC_JOIN, &request, -1, deadline);
 		if (first)
 			break;
-		begun++;
 	}
 	if (first)
 		snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
 	for (size_t i = 0; i < begun; i++) {
 		ncclsvc_result r = call_finish(s, &calls[i], deadline);
-		if (r && !first) {
+		/* Of one that another thread has left meanwhile nobody wants to hear. */
+		if (r && !first && comm_by_key(s, calls[i].comm_key)) {
 			first = r;
 			snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
 		}
@@ -346,6 +367,7 @@ ncclsvc_result ncclsvc_comm_leave(ncclsvc_comm *comm)
 	if (!r) {
 		plans_leave(s, comm);
 		comm_unlink(s, comm);
+		calls_give_up(s, comm->key);
 	}
 	session_unlock(s);
 	if (!r)

@@ -83,7 +83,9 @@ void ncclsvc_close(ncclsvc_session *session);
 /* After DAEMON_LOST: connects again to the same socket, registers the session's memory again (contents
  * survive: they are this process's memory) and rejoins its communicators with their ids, ranks and
  * sizes, which waits for their other members. Handles and pointers stay valid; tasks that were
- * pending have failed. Splits are not rejoined: split again. Blocks up to timeout_ms. */
+ * pending have failed. Splits are not rejoined: split again. Blocks up to timeout_ms; until then it
+ * waits for a daemon, while the former is still going, too. What an attempt that failed left undone,
+ * the next does; OK says that nothing is. BUSY: another thread is at it. */
 ncclsvc_result ncclsvc_reattach(ncclsvc_session *session, int timeout_ms);
 
 /* ---- Communicators --------------------------------------------------------------------- */
@@ -114,7 +116,8 @@ ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *comm, int colour, int key, int t
 ncclsvc_result ncclsvc_comm_rejoin(ncclsvc_comm *comm, int timeout_ms);
 
 /* Leaves and frees the handle. The rank's pending tasks are cancelled; the others' fail with
- * PEER_GONE. NULL is allowed. */
+ * PEER_GONE. A rejoin that another thread waits for ends with CANCELLED; a reattach goes on without
+ * it. NULL is allowed. */
 ncclsvc_result ncclsvc_comm_leave(ncclsvc_comm *comm);
 
 int ncclsvc_comm_rank(const ncclsvc_comm *comm);
@@ -140,8 +143,8 @@ ncclsvc_result ncclsvc_mem_alloc(ncclsvc_session *session, size_t bytes, void **
  * maps it at *ptr. The fd stays the caller's and may be closed. Freed like the above. */
 ncclsvc_result ncclsvc_mem_register_fd(ncclsvc_session *session, int fd, size_t bytes, void **ptr);
 
-/* Unregisters and unmaps. ptr is what alloc or register_fd returned. BUSY: a pending task uses it,
- * nothing happened. NULL is allowed. */
+/* Unregisters and unmaps. ptr is what alloc or register_fd returned. BUSY: a pending task uses it, or
+ * a reattach is registering it; nothing happened. NULL is allowed. */
 ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
 
 /* ---- Operations ------------------------------------------------------------------------

@@ -166,24 +166,14 @@ static ncclsvc_result install(ncclsvc_session *s, struct link *new)
 	s->generation++;
 	tasks_restart(&s->tasks);
 	s->lost = false;
+	s->unfinished = true;
 	return dispatch_watch(s);
 }
 
-ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin)
+/* Locked, by the only thread that reattaches; yields. */
+static ncclsvc_result connect_again(ncclsvc_session *s, uint64_t deadline)
 {
-	uint64_t deadline = deadline_in(timeout_ms);
 	struct link *new = NULL;
-	session_lock(s);
-	socket_pump(s);
-	if (s->reattaching) {
-		session_unlock(s);
-		return error_set(NCCLSVC_BUSY, "another thread reattaches the session");
-	}
-	if (!session_check(s)) {
-		session_unlock(s);
-		return NCCLSVC_OK;
-	}
-	s->reattaching = true;
 	struct link_options options = s->options;
 	options.entries = s->tasks.entries;
 	options.entries_required = options.retry = true;
@@ -191,14 +181,33 @@ ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin)
 	gpu_drop_retired(s);
 	ncclsvc_result r = link_open(&options, deadline, &new);
 	session_lock(s);
-	if (!r)
-		r = install(s, new);
+	return r ? r : install(s, new);
+}
+
+ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin)
+{
+	uint64_t deadline = deadline_in(timeout_ms);
+	session_lock(s);
+	socket_pump(s);
+	if (s->reattaching) {
+		session_unlock(s);
+		return error_set(NCCLSVC_BUSY, "another thread reattaches the session");
+	}
+	bool lost = session_check(s);
+	if (!lost && !s->unfinished) {
+		session_unlock(s);
+		return NCCLSVC_OK;
+	}
+	s->reattaching = true;
+	ncclsvc_result r = lost ? connect_again(s, deadline) : dispatch_watch(s);
 	if (!r)
 		r = regions_register(s, deadline);
 	if (!r)
 		r = devices_rematch(s);
 	if (!r && rejoin)
 		r = comms_rejoin(s, deadline);
+	if (!r && rejoin) /* else communicators may still be left to do */
+		s->unfinished = false;
 	s->reattaching = false;
 	session_unlock(s);
 	return r;

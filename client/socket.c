@@ -278,6 +278,27 @@ ncclsvc_result call_run(ncclsvc_session *s, struct call *call, unsigned opcode, 
 	return r ? r : call_finish(s, call, deadline);
 }
 
+void calls_give_up(ncclsvc_session *s, uint32_t comm_key)
+{
+	bool any = false;
+	for (struct call **at = &s->calls; *at;) {
+		struct call *c = *at;
+		if (c->comm_key != comm_key) {
+			at = &c->next;
+			continue;
+		}
+		*at = c->next;
+		c->done = any = true;
+		c->result = NCCLSVC_CANCELLED;
+		snprintf(c->text, sizeof(c->text),
+			 "the communicator was left before all had joined");
+	}
+	pthread_cond_broadcast(&s->changed);
+	/* One of them may be the reader, asleep in poll: an answer wakes it. */
+	if (any && s->reading)
+		call_forget(s, SVC_DAEMON_INFO, &(struct svc_daemon_info_request){0});
+}
+
 void call_forget(ncclsvc_session *s, unsigned opcode, const void *body)
 {
 	/* If the buffer is full, what was to be freed lives until the session ends. */
