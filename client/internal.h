@@ -65,7 +65,9 @@ struct link_options {
 /* Shared by the session and by the threads that sleep on it, so that a reattach cannot pull the
  * mapping or the socket from under a sleeper. */
 struct link {
-	unsigned refs; /* under the session's lock */
+	struct link *next; /* of the process; fork.c's */
+	bool foreign;	   /* this process was forked: it is the parent's, and has no fds here */
+	unsigned refs;	   /* under the session's lock */
 	int sock;
 	int doorbell, completion; /* eventfds; -1 without a ring */
 	struct svc_ring *ring;	  /* NULL without a ring */
@@ -76,6 +78,10 @@ struct link {
 ncclsvc_result link_open(const struct link_options *options, uint64_t deadline, struct link **link);
 struct link *link_ref(struct link *link); /* locked */
 void link_unref(struct link *link);	  /* locked, or nobody else has it */
+/* fork.c: a child that is forked closes its share of those that are watched, so that the daemon sees
+ * the parent's end. */
+void fork_watch(struct link *link);
+void fork_unwatch(const struct link *link);
 
 /* ---- task.c: tasks in flight and how they ended ------------------------------------------ */
 
@@ -226,7 +232,8 @@ bool session_wait(ncclsvc_session *s, uint64_t deadline);
 /* The connection is over. Locked. */
 __attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, const char *format,
 							...);
-/* What session_check leaves to it: the session is, or seems to be, lost. Locked. */
+/* What session_check leaves to it: the session is, or seems to be, lost, or is no longer this
+ * process's. Locked. */
 ncclsvc_result session_over(ncclsvc_session *s);
 
 /* ---- comm.c ------------------------------------------------------------------------------ */
@@ -491,16 +498,13 @@ struct ncclsvc_session {
 static inline ncclsvc_result session_check(ncclsvc_session *s)
 {
 	const struct svc_ring *ring = s->link->ring;
-	bool over = s->lost ||
+	bool over = s->lost || s->link->foreign ||
 		    (ring && atomic_load_explicit(&ring->ended, memory_order_relaxed));
 	return over ? session_over(s) : NCCLSVC_OK;
 }
 /* OK at once if the session is not lost, and nothing is left to do from when it was. rejoin: its
  * communicators, too. Not locked. */
 ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin);
-/* In a forked child: closes its share of the connection, so that the daemon sees the parent's end.
- * The session is not to be used any more. */
-void session_forked(ncclsvc_session *s);
 void session_lock(ncclsvc_session *s);
 void session_unlock(ncclsvc_session *s);
 /* dispatch.c: tells the event loop that something is there. Locked. */

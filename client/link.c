@@ -50,15 +50,13 @@ static void nap(uint64_t deadline)
 static ncclsvc_result connect_to(const struct link_options *o, uint64_t deadline, int *sock)
 {
 	for (;;) {
-		int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-		if (fd < 0)
+		*sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		if (*sock < 0)
 			return error_set(NCCLSVC_SYSTEM, "cannot make a socket: %m");
-		if (!connect(fd, (const struct sockaddr *)&o->address, sizeof(o->address))) {
-			*sock = fd;
+		if (!connect(*sock, (const struct sockaddr *)&o->address, sizeof(o->address)))
 			return NCCLSVC_OK;
-		}
 		int error = errno;
-		close(fd);
+		svc_close_fds(sock, 1);
 		errno = error;
 		/* EAGAIN: the daemon's backlog is full. */
 		bool nobody = error == ENOENT || error == ECONNREFUSED;
@@ -222,13 +220,12 @@ static ncclsvc_result open_once(const struct link_options *o, uint64_t deadline,
 	struct link *l = calloc(1, sizeof(*l));
 	if (!l)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	*l = (struct link){.refs = 1, .doorbell = -1, .completion = -1, .entries = o->entries};
+	*l = (struct link){
+		.refs = 1, .sock = -1, .doorbell = -1, .completion = -1, .entries = o->entries};
+	fork_watch(l);
 	ncclsvc_result r = connect_to(o, deadline, &l->sock);
-	if (r) {
-		free(l);
-		return r;
-	}
-	r = hello(l, o, deadline, &ring_max);
+	if (!r)
+		r = hello(l, o, deadline, &ring_max);
 	if (!r && !o->no_ring) {
 		if (!o->entries_required && svc_ring_entries_valid(ring_max) &&
 		    ring_max < l->entries)
@@ -267,6 +264,7 @@ void link_unref(struct link *l)
 {
 	if (--l->refs)
 		return;
+	fork_unwatch(l);
 	if (l->ring)
 		munmap(l->ring, l->ring_size);
 	int fds[] = {l->sock, l->doorbell, l->completion};

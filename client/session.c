@@ -24,13 +24,6 @@ void session_unlock(ncclsvc_session *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
-void session_forked(ncclsvc_session *s)
-{
-	const struct link *l = s->link;
-	int fds[] = {l->sock, l->doorbell, l->completion};
-	svc_close_fds(fds, 3);
-}
-
 static ncclsvc_result choose_path(const char *path, struct sockaddr_un *address)
 {
 	char user[sizeof(address->sun_path)];
@@ -118,7 +111,8 @@ ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **se
 
 void ncclsvc_close(ncclsvc_session *s)
 {
-	if (!s)
+	/* A forked child cannot tell what its parent's other threads were at. */
+	if (!s || (s->link && s->link->foreign))
 		return;
 	dispatch_close(s);
 	gpu_close(s);
@@ -193,13 +187,13 @@ ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin)
 		session_unlock(s);
 		return error_set(NCCLSVC_BUSY, "another thread reattaches the session");
 	}
-	bool lost = session_check(s);
-	if (!lost && !s->unfinished) {
+	ncclsvc_result r = session_check(s);
+	if (s->link->foreign || (!r && !s->unfinished)) {
 		session_unlock(s);
-		return NCCLSVC_OK;
+		return r;
 	}
 	s->reattaching = true;
-	ncclsvc_result r = lost ? connect_again(s, deadline) : dispatch_watch(s);
+	r = r ? connect_again(s, deadline) : dispatch_watch(s);
 	if (!r)
 		r = regions_register(s, deadline);
 	if (!r)

@@ -20,10 +20,21 @@
 #define SERIAL_MAX    UINT32_C(0x7fffffff) /* above: serials of tasks */
 #define SERIAL_FORGET SERIAL_MAX	   /* nobody waits for the answer */
 
+/* Lost, but to this process alone: what it shares with its parent stays untouched. */
+static bool is_foreign(ncclsvc_session *s)
+{
+	if (!s->link->foreign)
+		return false;
+	s->lost = true;
+	snprintf(s->lost_text, sizeof(s->lost_text),
+		 "the session belongs to the process that this one was forked from: open another");
+	return true;
+}
+
 void session_lose(ncclsvc_session *s, const char *format, ...)
 {
 	va_list args;
-	if (s->lost)
+	if (s->lost || is_foreign(s))
 		return;
 	s->lost = true;
 	va_start(args, format);
@@ -48,6 +59,8 @@ void session_lose(ncclsvc_session *s, const char *format, ...)
 ncclsvc_result session_over(ncclsvc_session *s)
 {
 	const struct svc_ring *ring = s->link->ring;
+	if (is_foreign(s))
+		return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
 	if (!s->lost && ring && atomic_load_explicit(&ring->ended, memory_order_relaxed)) {
 		socket_pump(s); /* its last words, if they are there */
 		int why = atomic_load(&s->link->ring->ended);

@@ -15,7 +15,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gpu_session *sessions; /* newest first; those of a lost daemon stay */
 static unsigned generation = 1;
 
-/* A forked child shares the connections, and would keep the parent alive to the daemon. */
+/* The connections are seen to (client/fork.c); a child has sessions of its own. */
 static void before_fork(void)
 {
 	pthread_mutex_lock(&lock);
@@ -28,8 +28,6 @@ static void after_fork_parent(void)
 
 static void after_fork_child(void)
 {
-	for (const struct gpu_session *s = sessions; s; s = s->next)
-		session_forked(s->service);
 	sessions = NULL;
 	generation++;
 	pthread_mutex_unlock(&lock);
