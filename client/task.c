@@ -146,7 +146,7 @@ static void end(ncclsvc_session *s, struct slot *slot)
 enum task_state task_look(ncclsvc_session *s, uint64_t task)
 {
 	struct slot *slot = task_slot(&s->tasks, task);
-	if (slot->number != task)
+	if (slot->number != task || slot->state == SLOT_EMPTY) /* 0 is no task */
 		return TASK_FORGOTTEN;
 	if (slot->state == SLOT_PENDING)
 		look_at_ring(s, slot);

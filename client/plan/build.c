@@ -16,6 +16,17 @@ ncclsvc_result plan_usable(const ncclsvc_plan *p, const char *function)
 	return NCCLSVC_OK;
 }
 
+ncclsvc_result plan_lock(const ncclsvc_plan *p, const char *function)
+{
+	if (!p)
+		return plan_usable(p, function);
+	session_lock(p->session);
+	ncclsvc_result r = plan_usable(p, function);
+	if (r)
+		session_unlock(p->session);
+	return r;
+}
+
 ncclsvc_result ncclsvc_plan_start(ncclsvc_comm *comm, ncclsvc_plan **plan)
 {
 	if (!comm || !plan)

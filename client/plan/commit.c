@@ -15,15 +15,21 @@ bool plan_stale(const ncclsvc_plan *p)
 	return p->epoch != p->comm->epoch || p->generation != p->session->generation;
 }
 
+ncclsvc_result plan_live(const ncclsvc_plan *p, const char *function)
+{
+	ncclsvc_result r = plan_usable(p, function);
+	if (!r)
+		r = session_check(p->session);
+	return r ? r : comm_check(p->comm);
+}
+
 ncclsvc_result plan_running(const ncclsvc_plan *p, const char *function)
 {
 	ncclsvc_result r = plan_usable(p, function);
 	if (!r && p->phase != PLAN_LAUNCHED)
 		r = error_argument("%s: the plan has not been launched", function);
 	if (!r)
-		r = session_check(p->session);
-	if (!r)
-		r = comm_check(p->comm);
+		r = plan_live(p, function);
 	if (!r && plan_stale(p))
 		r = error_set(NCCLSVC_STALE_EPOCH,
 			      "%s: the plan is of an epoch of communicator %s that is over: "
@@ -112,10 +118,9 @@ ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline)
 
 ncclsvc_result ncclsvc_plan_end(ncclsvc_plan *p, int timeout_ms)
 {
-	ncclsvc_result r = plan_usable(p, "ncclsvc_plan_end");
+	ncclsvc_result r = plan_lock(p, "ncclsvc_plan_end");
 	if (r)
 		return r;
-	session_lock(p->session);
 	if (p->phase >= PLAN_COMMITTED)
 		r = error_argument("ncclsvc_plan_end: the plan has been committed");
 	else if (p->phase == PLAN_OPEN)
@@ -130,10 +135,9 @@ ncclsvc_result ncclsvc_plan_end(ncclsvc_plan *p, int timeout_ms)
 
 ncclsvc_result ncclsvc_plan_launch(ncclsvc_plan *p)
 {
-	ncclsvc_result r = plan_usable(p, "ncclsvc_plan_launch");
+	ncclsvc_result r = plan_lock(p, "ncclsvc_plan_launch");
 	if (r)
 		return r;
-	session_lock(p->session);
 	if (p->phase == PLAN_LAUNCHED)
 		r = error_argument("ncclsvc_plan_launch: the plan has been launched already");
 	else if (p->phase != PLAN_COMMITTED)

@@ -61,8 +61,13 @@ struct ncclsvc_plan {
 	int bounce_device;
 };
 
-/* OK, or INVALID_ARGUMENT with a sentence that begins with the function. Not locked. */
+/* OK, or INVALID_ARGUMENT with a sentence that begins with the function. Another thread may leave
+ * the communicator whenever the session is not locked. */
 ncclsvc_result plan_usable(const ncclsvc_plan *p, const char *function);
+/* The same; on OK the session is locked. */
+ncclsvc_result plan_lock(const ncclsvc_plan *p, const char *function);
+/* The same, and session and epoch are not over. Locked. */
+ncclsvc_result plan_live(const ncclsvc_plan *p, const char *function);
 /* The same, launched and of the present epoch. Locked. */
 ncclsvc_result plan_running(const ncclsvc_plan *p, const char *function);
 /* Of an epoch that is over? Locked. */

@@ -157,7 +157,7 @@ static ncclsvc_result call(ncclsvc_plan *p, unsigned kind, const void *src, void
 			   const char *function)
 {
 	struct op op = {.src = src, .dst = dst};
-	ncclsvc_result r = plan_usable(p, function);
+	ncclsvc_result r = plan_lock(p, function);
 	if (r)
 		return r;
 	op.comm = p->comm;
@@ -167,7 +167,6 @@ static ncclsvc_result call(ncclsvc_plan *p, unsigned kind, const void *src, void
 		.peer = peer,
 		.count = count,
 	};
-	session_lock(p->session);
 	r = submit(p, &op, count, type, wait_ms, task, function);
 	session_unlock(p->session);
 	return r;

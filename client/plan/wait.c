@@ -85,11 +85,10 @@ static bool find_place(const ncclsvc_plan *p, uint64_t task, uint32_t *place)
 ncclsvc_result ncclsvc_plan_wait(ncclsvc_plan *p, ncclsvc_task task, int timeout_ms)
 {
 	uint32_t place;
-	ncclsvc_result r = plan_usable(p, "ncclsvc_plan_wait");
+	uint64_t deadline = deadline_in(timeout_ms);
+	ncclsvc_result r = plan_lock(p, "ncclsvc_plan_wait");
 	if (r)
 		return r;
-	uint64_t deadline = deadline_in(timeout_ms);
-	session_lock(p->session);
 	bool here = p->numbers && task && is_task(task) && find_place(p, task, &place);
 	if (here)
 		r = group_wait(p, place, deadline);
@@ -122,10 +121,9 @@ static ncclsvc_result group_test(ncclsvc_plan *p, uint32_t own)
 ncclsvc_result ncclsvc_plan_test(ncclsvc_plan *p, ncclsvc_task task)
 {
 	uint32_t place;
-	ncclsvc_result r = plan_usable(p, "ncclsvc_plan_test");
+	ncclsvc_result r = plan_lock(p, "ncclsvc_plan_test");
 	if (r)
 		return r;
-	session_lock(p->session);
 	bool here = p->numbers && task && is_task(task) && find_place(p, task, &place);
 	if (here)
 		r = group_test(p, place);
@@ -156,15 +154,13 @@ static ncclsvc_result iteration_report(const ncclsvc_plan *p)
 	return first ? error_set(first, "%s", why) : NCCLSVC_OK;
 }
 
-/* Until other threads have submitted all. Locked; yields. */
-static ncclsvc_result wait_submitted(ncclsvc_plan *p, uint64_t deadline)
+/* Until other threads have submitted all, or one has begun the next iteration. Locked; yields. */
+static ncclsvc_result wait_submitted(ncclsvc_plan *p, uint64_t iteration, uint64_t deadline)
 {
 	ncclsvc_session *s = p->session;
-	while (p->nsubmitted < p->ntasks) {
+	while (p->base == iteration && p->nsubmitted < p->ntasks) {
 		uint64_t now = now_ns(), slice = now + SLICE_NS;
-		ncclsvc_result r = session_check(s);
-		if (!r)
-			r = comm_check(p->comm);
+		ncclsvc_result r = plan_live(p, "ncclsvc_plan_reset");
 		if (r)
 			return r;
 		if (now >= deadline)
@@ -176,38 +172,35 @@ static ncclsvc_result wait_submitted(ncclsvc_plan *p, uint64_t deadline)
 	return NCCLSVC_OK;
 }
 
-static ncclsvc_result wait_iteration(ncclsvc_plan *p, uint64_t deadline)
+/* Until all have ended, or another thread has seen that and begun the next. Locked; yields. */
+static ncclsvc_result wait_iteration(ncclsvc_plan *p, uint64_t iteration, uint64_t deadline)
 {
-	ncclsvc_result r = wait_submitted(p, deadline);
-	for (uint32_t i = 0; !r && i < p->ntasks; i++)
-		if (task_wait(p->session, p->numbers[i], deadline))
+	ncclsvc_result r = wait_submitted(p, iteration, deadline);
+	for (uint32_t i = 0; !r && p->base == iteration && i < p->ntasks; i++)
+		if (task_wait(p->session, p->numbers[i], deadline) && p->base == iteration)
 			r = plan_timeout(p, p->ngroups - 1, "this iteration of the plan");
 	return r;
 }
 
 ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 {
-	ncclsvc_result r = plan_usable(p, "ncclsvc_plan_reset");
+	uint64_t deadline = deadline_in(timeout_ms);
+	ncclsvc_result r = plan_lock(p, "ncclsvc_plan_reset");
 	if (r)
 		return r;
-	uint64_t deadline = deadline_in(timeout_ms);
-	ncclsvc_session *s = p->session;
-	session_lock(s);
-	socket_pump(s); /* it may tell that the epoch is over */
+	socket_pump(p->session); /* it may tell that the epoch is over */
 	if (p->phase != PLAN_LAUNCHED)
 		r = error_argument("ncclsvc_plan_reset: the plan has not been launched");
 	else if (p->busy)
 		r = error_set(NCCLSVC_BUSY, "ncclsvc_plan_reset: another thread resets the plan");
 	if (!r)
-		r = session_check(s);
-	if (!r)
-		r = comm_check(p->comm);
+		r = plan_live(p, "ncclsvc_plan_reset");
 	if (!r && plan_stale(p)) {
 		r = plan_commit(p, deadline);
 	} else if (!r && p->nsubmitted) {
 		/* Others may still submit: not `busy`. */
 		const uint64_t iteration = p->base;
-		r = wait_iteration(p, deadline);
+		r = wait_iteration(p, iteration, deadline);
 		if (!r && iteration == p->base) {
 			r = iteration_report(p);
 			plan_begin_iteration(p);
@@ -216,7 +209,7 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 	} else if (!r && !p->ntasks) {
 		p->iterations++;
 	}
-	session_unlock(s);
+	session_unlock(p->session);
 	return r;
 }
 

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Plans whose iterations several threads wait for. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "plan_desk.h"
+
+#define GROUPS 4
+#define ROUNDS 30
+
+struct resetting {
+	ncclsvc_plan *plan;
+	pthread_t thread;
+	ncclsvc_result result;
+	char why[256];
+};
+
+static void *reset(void *arg)
+{
+	struct resetting *r = arg;
+	r->result = ncclsvc_plan_reset(r->plan, 5000);
+	snprintf(r->why, sizeof(r->why), "%s", ncclsvc_last_error());
+	return NULL;
+}
+
+static void reset_begin(struct resetting *r, ncclsvc_plan *plan)
+{
+	r->plan = plan;
+	CHECK_EQ(pthread_create(&r->thread, NULL, reset, r), 0);
+}
+
+static void reset_end(struct resetting *r, ncclsvc_result expected)
+{
+	CHECK_EQ(pthread_join(r->thread, NULL), 0);
+	if (r->result != expected)
+		check_failed(__FILE__, __LINE__, "reset gives %s, not %s: %s",
+			     ncclsvc_result_name(r->result), ncclsvc_result_name(expected), r->why);
+}
+
+/* Rank 1 sends a little late, so that all threads of rank 0 wait. */
+static void several_reset(struct client *me)
+{
+	struct desk d;
+	struct resetting r[3];
+	desk_open(&d, me);
+	int32_t *v = shared(d.s, GROUPS * 4);
+	for (int g = 0; g < GROUPS; g++) {
+		CHECK_OK(ncclsvc_plan_group_start(d.plan));
+		if (d.me)
+			CHECK_OK(ncclsvc_plan_send(d.plan, ANY, 0));
+		else
+			CHECK_OK(ncclsvc_plan_recv(d.plan, ANY, 1));
+		CHECK_OK(ncclsvc_plan_group_end(d.plan));
+	}
+	launch(&d);
+	for (int round = 0; round < ROUNDS; round++) {
+		if (d.me)
+			sleep_ms(10);
+		for (int g = 0; g < GROUPS; g++)
+			CHECK_OK(d.me ? ncclsvc_plan_submit_send(d.plan, v + g, 1, NCCLSVC_INT32, 0,
+								 NULL)
+				      : ncclsvc_plan_submit_recv(d.plan, v + g, 1, NCCLSVC_INT32, 1,
+								 NULL));
+		int n = d.me ? 1 : 3;
+		for (int i = 0; i < n; i++)
+			reset_begin(&r[i], d.plan);
+		for (int i = 0; i < n; i++)
+			reset_end(&r[i], NCCLSVC_OK);
+		CHECK_EQ(ncclsvc_plan_iterations(d.plan), round + 1);
+	}
+	desk_close(&d);
+}
+
+static void threads_that_reset_see_one_end(void **state)
+{
+	(void)state;
+	run_clients(2, several_reset);
+}
+
+/* Before all is submitted, and while what is submitted waits for the other. */
+static void leaves(struct client *me)
+{
+	struct desk d;
+	struct resetting r;
+	for (int whole = 0; whole < 2; whole++) {
+		exchange_desk(&d, me);
+		int32_t *v = shared(d.s, 8);
+		if (!d.me) {
+			sleep_ms(100); /* meanwhile the other waits */
+			CHECK_OK(ncclsvc_plan_terminate(d.plan, WAIT_MS));
+			ncclsvc_close(d.s);
+			continue;
+		}
+		CHECK_OK(ncclsvc_plan_submit_recv(d.plan, v, 1, NCCLSVC_INT8, 0, NULL));
+		if (whole)
+			CHECK_OK(ncclsvc_plan_submit_send(d.plan, v + 1, 1, NCCLSVC_INT8, 0, NULL));
+		reset_begin(&r, d.plan);
+		sleep_ms(20);
+		CHECK_OK(ncclsvc_comm_leave(d.comm));
+		reset_end(&r, whole ? NCCLSVC_CANCELLED : NCCLSVC_INVALID_ARGUMENT);
+		CHECK(whole || strstr(r.why, "left"));
+		CHECK_RESULT(ncclsvc_plan_submit_send(d.plan, v + 1, 1, NCCLSVC_INT8, 0, NULL),
+			     NCCLSVC_INVALID_ARGUMENT);
+		CHECK_OK(ncclsvc_plan_terminate(d.plan, WAIT_MS));
+		ncclsvc_close(d.s);
+	}
+}
+
+static void a_communicator_is_left_while_a_thread_resets(void **state)
+{
+	(void)state;
+	run_clients(2, leaves);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(threads_that_reset_see_one_end),
+		TEST(a_communicator_is_left_while_a_thread_resets),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
