@@ -277,7 +277,8 @@ ncclsvc_result ncclsvc_stream_set(ncclsvc_session *s, CUstream stream, unsigned 
 				      "not know",
 				      flags);
 	struct thread_state *t = thread_own(s);
-	if (t) {
+	bool clears = t && !stream && !flags && (t->stream || t->stream_flags);
+	if (t && !clears) { /* what is cleared may have to go */
 		t->stream = stream;
 		t->stream_flags = flags;
 		return NCCLSVC_OK;

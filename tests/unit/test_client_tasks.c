@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "internal.h"
+
 static void a_full_ring_says_again(void **state)
 {
 	ncclsvc_task tasks[ENTRIES], more;
@@ -217,6 +219,32 @@ static void a_group_is_published_whole_or_not_at_all(void **state)
 	ncclsvc_close(s);
 }
 
+static void *sets_a_stream(void *arg)
+{
+	ncclsvc_session *s = arg;
+	int stream;
+	if (ncclsvc_stream_set(s, (struct CUstream_st *)&stream, 0) ||
+	    ncclsvc_stream_set(s, NULL, 0))
+		return arg;
+	return NULL;
+}
+
+static void threads_that_come_and_go_leave_nothing(void **state)
+{
+	enum { THREADS = 200, KEPT = 64 };
+	(void)state;
+	ncclsvc_session *s = session(false);
+	for (int i = 0; i < THREADS; i++) {
+		pthread_t thread;
+		assert_int_equal(pthread_create(&thread, NULL, sets_a_stream, s), 0);
+		void *failed;
+		pthread_join(thread, &failed);
+		assert_null(failed);
+	}
+	assert_in_range(s->nthreads, 1, KEPT);
+	ncclsvc_close(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -226,6 +254,7 @@ int main(void)
 		TEST(staged_output_comes_once),
 		TEST(an_event_loop_misses_nothing),
 		TEST(a_group_is_published_whole_or_not_at_all),
+		TEST(threads_that_come_and_go_leave_nothing),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
