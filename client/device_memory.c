@@ -188,7 +188,7 @@ static ncclsvc_result add(ncclsvc_session *s, struct gpu *g, const struct buffer
 	struct device_region *region = device_region_insert(s, g, since, &new);
 	if (region)
 		r = device_introduce(s, g, region, mapping ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA,
-			      &request, fd);
+				     &request, fd);
 	else
 		r = NCCLSVC_LIMIT;
 	if (fd >= 0)
@@ -200,13 +200,15 @@ ncclsvc_result device_locate(ncclsvc_session *s, struct gpu *g, const struct buf
 			     uint64_t since, struct device_region **found, bool *yielded)
 {
 	struct device_region *r;
-	while ((r = device_region_find(g, b->at)) && !r->busy && !device_region_alive(g, r, b->at))
+	bool alive = false;
+	while ((r = device_region_find(g, b->at)) && !r->busy &&
+	       !(alive = device_region_alive(g, r, b->at)) && !spans_hold(g, r))
 		device_region_drop(s, g, r);
 	if (!r) {
 		*yielded = true;
 		return add(s, g, b, since);
 	}
-	if (r->busy) {
+	if (r->busy || !alive) {
 		*yielded = true;
 		if (!session_wait(s, deadline_in(REQUEST_MS)))
 			return error_set(NCCLSVC_TIMEOUT, "the daemon does not answer");

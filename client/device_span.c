@@ -40,6 +40,15 @@ void spans_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *p
 	}
 }
 
+bool spans_hold(const struct gpu *g, const struct device_region *part)
+{
+	for (const struct device_region *span = g->spans; span; span = span->next_span)
+		if (part->base - span->base < span->bytes && has_part(g, span, part) &&
+		    (span->busy || spans_hold(g, span)))
+			return true;
+	return false;
+}
+
 static bool is_device(const struct gpu *g, uint64_t at)
 {
 	int type = 0;

@@ -71,7 +71,7 @@ void device_regions_sweep(ncclsvc_session *s, struct gpu *g)
 {
 	for (unsigned i = g->nsorted; i-- > 0;) {
 		struct device_region *r = &g->regions[g->sorted[i]];
-		if (!r->busy && !device_region_alive(g, r, r->base))
+		if (!r->busy && !device_region_alive(g, r, r->base) && !spans_hold(g, r))
 			device_region_drop(s, g, r);
 	}
 }
@@ -85,7 +85,7 @@ static struct device_region *place(ncclsvc_session *s, struct gpu *g, uint64_t s
 		if (!r->bytes)
 			return r;
 		if (!r->busy && !r->lent && !r->gone && !r->pins && r->clock < since &&
-		    (!oldest || r->clock < oldest->clock))
+		    (!oldest || r->clock < oldest->clock) && !spans_hold(g, r))
 			oldest = r;
 	}
 	if (oldest)

@@ -125,6 +125,8 @@ ncclsvc_result span_locate(ncclsvc_session *s, struct gpu *g, const struct buffe
 /* Those that have the mapping among their parts. */
 void spans_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part);
 void span_unlink(struct gpu *g, const struct device_region *span);
+/* One that has it among its parts, or among theirs, is being made: it is not to be dropped. */
+bool spans_hold(const struct gpu *g, const struct device_region *part);
 
 /* device_memory.c, for that: a buffer on its way into a region. */
 struct buffer {

@@ -183,12 +183,19 @@ static void region_cuda(struct peer *p, const struct svc_header *h, const void *
 	put(p, h, 0, &reply, sizeof(reply), NULL, 0);
 }
 
-static void region_span(struct peer *p, const struct svc_header *h, const void *body)
+void peer_answer_span(struct peer *p)
 {
 	struct svc_region_reply reply = {.region = ++p->regions};
-	memcpy(&p->span, body, sizeof(p->span));
 	p->span_id = reply.region;
-	put(p, h, 0, &reply, sizeof(reply), NULL, 0);
+	put(p, &p->held_span, 0, &reply, sizeof(reply), NULL, 0);
+}
+
+static void region_span(struct peer *p, const struct svc_header *h, const void *body)
+{
+	memcpy(&p->span, body, sizeof(p->span));
+	p->held_span = *h;
+	if (!p->holds_spans)
+		peer_answer_span(p);
 }
 
 static void region_lend(struct peer *p, const struct svc_header *h)

@@ -62,6 +62,8 @@ struct peer {
 	_Atomic unsigned ncuda;
 	struct svc_region_span span; /* the last */
 	uint32_t span_id;
+	_Atomic bool holds_spans; /* their answers are the test's */
+	struct svc_header held_span;
 	int lend_fd; /* what is lent; the test's */
 	uint64_t lend_bytes;
 	_Atomic bool busy;		   /* no region can be deleted */
@@ -88,6 +90,8 @@ ncclsvc_session *peer_session(struct peer *p, bool no_ring, ncclsvc_result *resu
 void peer_end_task(struct peer *p, uint64_t n, int result);
 /* Ends the i-th SUBMIT: with a status, or with an error that came before it was a task. */
 void peer_answer_submit(struct peer *p, unsigned i, int result, bool as_error);
+/* Answers the REGION_SPAN that was held back. */
+void peer_answer_span(struct peer *p);
 void peer_event_comm(struct peer *p, uint32_t comm, uint32_t epoch, int reason, int rank, int pid);
 void peer_hang_up(struct peer *p);
 /* Waits until everything sent so far has been handled. */

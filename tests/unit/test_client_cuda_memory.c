@@ -409,6 +409,73 @@ static void the_table_is_bounded(void **state)
 	GOOD(cu.cuStreamDestroy(stream));
 }
 
+struct spanning {
+	ncclsvc_session *session;
+	ncclsvc_comm *comm;
+	CUstream stream;
+	CUdeviceptr at;
+	size_t bytes;
+	ncclsvc_result result;
+};
+
+static void *span(void *arg)
+{
+	struct spanning *w = arg;
+	ncclsvc_stream_set(w->session, w->stream, NCCLSVC_STREAM_DETACHED);
+	w->result = try_reduce(w->comm, pointer(w->at), pointer(w->at), w->bytes / 4);
+	return NULL;
+}
+
+/* Nor is its place given away before it is answered. */
+static void parts_of_a_span_that_is_being_made_stay(void **state)
+{
+	enum { MORE = 1024 };
+	static CUdeviceptr p[MORE];
+	static uint32_t ids[MORE];
+	struct spanning w;
+	pthread_t thread;
+	(void)state;
+	const size_t one = 2 * MiB;
+	w.session = open_gpu(&w.comm, &w.stream);
+	w.bytes = 2 * one;
+	GOOD(cu.cuMemAddressReserve(&w.at, w.bytes, 0, 0, 0));
+	for (size_t i = 0; i < 2; i++)
+		map_at(w.at + i * one, one, create(one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	peer.holds_spans = true;
+	assert_int_equal(pthread_create(&thread, NULL, span, &w), 0);
+	while (!peer.opcodes[SVC_REGION_SPAN])
+		usleep(1000);
+	/* As many as there are places. */
+	for (unsigned i = 0; i < MORE; i++) {
+		p[i] = new_memory(4096);
+		ncclsvc_task task = reduce(w.comm, p[i], 4);
+		ids[i] = record(i + 1).src_region;
+		work(i + 1);
+		assert_int_equal(ncclsvc_wait(w.session, task, WAIT_MS), NCCLSVC_OK);
+	}
+	peer.holds_spans = false;
+	peer_answer_span(&peer);
+	pthread_join(thread, NULL);
+	assert_int_equal(w.result, NCCLSVC_OK);
+	assert_int_equal(peer.opcodes[SVC_REGION_SPAN], 1);
+	assert_int_equal(record(MORE + 1).src_region, peer.span_id);
+	work(MORE + 1);
+	for (unsigned i = MORE / 2; i < MORE; i++) {
+		ncclsvc_task task = reduce(w.comm, p[i], 4);
+		uint64_t n = 2 + MORE + i - MORE / 2;
+		assert_int_equal(record(n).src_region, ids[i]);
+		work(n);
+		assert_int_equal(ncclsvc_wait(w.session, task, WAIT_MS), NCCLSVC_OK);
+	}
+	ncclsvc_close(w.session);
+	for (unsigned i = 0; i < MORE; i++)
+		GOOD(cu.cuMemFree(p[i]));
+	for (size_t i = 0; i < 2; i++)
+		GOOD(cu.cuMemUnmap(w.at + i * one, one));
+	GOOD(cu.cuMemAddressFree(w.at, w.bytes));
+	GOOD(cu.cuStreamDestroy(w.stream));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -420,6 +487,7 @@ int main(void)
 		GPU_TEST(unsharable_memory_is_refused_by_name),
 		GPU_TEST(lent_memory),
 		GPU_TEST(the_table_is_bounded),
+		GPU_TEST(parts_of_a_span_that_is_being_made_stay),
 	};
 	gpus_open();
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
