@@ -109,7 +109,8 @@ int ncclsvc_world_device(const ncclsvc_world *world);
 /* After PEER_GONE or DAEMON_LOST: connects again if need be, and joins the next epoch of every
  * communicator of the world that is over, beside the restarted ranks, which call
  * ncclsvc_world_init. All surviving ranks call it. Handles stay valid. Communicators of the session
- * that are not the world's are left as they are. Blocks as ncclsvc_world_init. */
+ * that are not the world's are left as they are, to ncclsvc_reattach or ncclsvc_comm_rejoin. Blocks
+ * as ncclsvc_world_init. If it fails, call it again: it does what is left to do. */
 ncclsvc_result ncclsvc_world_rejoin(ncclsvc_world *world, int timeout_ms);
 
 #ifdef __cplusplus

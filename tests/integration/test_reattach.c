@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "client/world/ncclsvc_world.h"
 #include "harness.h"
 
 enum { READY = 1, GO, DONE };
@@ -19,7 +20,7 @@ static void replace_daemon(struct daemon *d, struct client *clients, int n)
 {
 	hear_all(clients, n, READY);
 	daemon_kill(d);
-	daemon_restart(d, "--user-region-bytes", "256K", NULL);
+	daemon_restart(d, "--ranks", "1", "--user-region-bytes", "256K", NULL);
 	say_all(clients, n, GO);
 }
 
@@ -57,6 +58,40 @@ static void memory_that_was_refused_is_registered_later(void **state)
 	(void)state;
 	daemon_start(&d, NULL);
 	clients_start(&client, 1, &d, more_memory_than_there_is, NULL);
+	replace_daemon(&d, &client, 1);
+	clients_end(&client, 1);
+	daemon_stop(&d);
+}
+
+static void a_world_with_more_memory(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_world *world;
+	CHECK_OK(ncclsvc_world_init(s, NULL, WAIT_MS, &world));
+	void *v = shared(s, 1 << 20);
+	ncclsvc_comm *comm = comm_join(me, s);
+	lose(me, s);
+	for (int i = 0; i < 2; i++)
+		CHECK_RESULT(ncclsvc_world_rejoin(world, WAIT_MS), NCCLSVC_LIMIT);
+	CHECK_OK(ncclsvc_mem_free(s, v));
+	CHECK_OK(ncclsvc_world_rejoin(world, WAIT_MS));
+	check_usable(s, ncclsvc_world_host_comm(world));
+	/* What is not the world's is left to a reattach. */
+	CHECK_RESULT(ncclsvc_barrier(comm, NULL), NCCLSVC_STALE_EPOCH);
+	CHECK_OK(ncclsvc_reattach(s, WAIT_MS));
+	check_usable(s, comm);
+	check_usable(s, ncclsvc_world_host_comm(world));
+	ncclsvc_world_free(world);
+	ncclsvc_close(s);
+}
+
+static void a_worlds_rejoin_is_finished_too(void **state)
+{
+	struct daemon d;
+	struct client client;
+	(void)state;
+	daemon_start(&d, "--ranks", "1", NULL);
+	clients_start(&client, 1, &d, a_world_with_more_memory, NULL);
 	replace_daemon(&d, &client, 1);
 	clients_end(&client, 1);
 	daemon_stop(&d);
@@ -213,6 +248,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(memory_that_was_refused_is_registered_later),
+		TEST(a_worlds_rejoin_is_finished_too),
 		TEST(members_that_came_later_are_rejoined_later),
 		TEST(a_communicator_left_during_a_reattach_is_left),
 		TEST(a_communicator_left_during_a_rejoin_is_left),
