@@ -7,22 +7,32 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct link *links; /* all of the process */
 
+static void close_fds(struct link *l)
+{
+	int fds[] = {l->sock, l->doorbell, l->completion};
+	svc_close_fds(fds, 3);
+	l->sock = l->doorbell = l->completion = -1;
+}
+
 void fork_watch(struct link *link)
 {
 	pthread_mutex_lock(&lock);
 	link->next = links;
+	link->back = &links;
+	if (links)
+		links->back = &link->next;
 	links = link;
 	pthread_mutex_unlock(&lock);
 }
 
-void fork_unwatch(const struct link *link)
+void fork_unwatch(struct link *link)
 {
 	pthread_mutex_lock(&lock);
-	struct link **at = &links;
-	while (*at && *at != link)
-		at = &(*at)->next;
-	if (*at)
-		*at = link->next;
+	if (link->back)
+		*link->back = link->next;
+	if (link->back && link->next)
+		link->next->back = link->back;
+	close_fds(link);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -39,9 +49,8 @@ static void after_fork_parent(void)
 static void after_fork_child(void)
 {
 	for (struct link *l = links; l; l = l->next) {
-		int *fds[] = {&l->sock, &l->doorbell, &l->completion};
-		for (int i = 0; i < 3; i++)
-			svc_close_fds(fds[i], 1);
+		l->back = NULL;
+		close_fds(l);
 		l->foreign = true;
 	}
 	links = NULL;

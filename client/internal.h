@@ -65,9 +65,9 @@ struct link_options {
 /* Shared by the session and by the threads that sleep on it, so that a reattach cannot pull the
  * mapping or the socket from under a sleeper. */
 struct link {
-	struct link *next; /* of the process; fork.c's */
-	bool foreign;	   /* this process was forked: it is the parent's, and has no fds here */
-	unsigned refs;	   /* under the session's lock */
+	struct link *next, **back; /* fork.c's list; NULL: not in it */
+	bool foreign;  /* this process was forked: it is the parent's, and has no fds here */
+	unsigned refs; /* under the session's lock */
 	int sock;
 	int doorbell, completion; /* eventfds; -1 without a ring */
 	struct svc_ring *ring;	  /* NULL without a ring */
@@ -79,9 +79,9 @@ ncclsvc_result link_open(const struct link_options *options, uint64_t deadline, 
 struct link *link_ref(struct link *link); /* locked */
 void link_unref(struct link *link);	  /* locked, or nobody else has it */
 /* fork.c: a child that is forked closes its share of those that are watched, so that the daemon sees
- * the parent's end. */
+ * the parent's end. Unwatching closes the fds: a child between the two would keep them. */
 void fork_watch(struct link *link);
-void fork_unwatch(const struct link *link);
+void fork_unwatch(struct link *link);
 
 /* ---- task.c: tasks in flight and how they ended ------------------------------------------ */
 

@@ -56,7 +56,9 @@ static ncclsvc_result connect_to(const struct link_options *o, uint64_t deadline
 		if (!connect(*sock, (const struct sockaddr *)&o->address, sizeof(o->address)))
 			return NCCLSVC_OK;
 		int error = errno;
-		svc_close_fds(sock, 1);
+		int fd = *sock;
+		*sock = -1; /* first: a child forked now must not close what takes its number */
+		close(fd);
 		errno = error;
 		/* EAGAIN: the daemon's backlog is full. */
 		bool nobody = error == ENOENT || error == ECONNREFUSED;
@@ -264,10 +266,8 @@ void link_unref(struct link *l)
 {
 	if (--l->refs)
 		return;
-	fork_unwatch(l);
 	if (l->ring)
 		munmap(l->ring, l->ring_size);
-	int fds[] = {l->sock, l->doorbell, l->completion};
-	svc_close_fds(fds, 3);
+	fork_unwatch(l);
 	free(l);
 }
