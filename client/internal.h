@@ -78,8 +78,8 @@ struct link {
 ncclsvc_result link_open(const struct link_options *options, uint64_t deadline, struct link **link);
 struct link *link_ref(struct link *link); /* locked */
 void link_unref(struct link *link);	  /* locked, or nobody else has it */
-/* fork.c: a child that is forked closes its share of those that are watched, so that the daemon sees
- * the parent's end. Unwatching closes the fds: a child between the two would keep them. */
+/* fork.c: a child that is forked closes its share of those that are watched, so that the daemon
+ * sees the parent's end. Unwatching closes the fds: a child between the two would keep them. */
 void fork_watch(struct link *link);
 void fork_unwatch(struct link *link);
 
@@ -252,7 +252,7 @@ struct ncclsvc_comm {
 	ncclsvc_unique_id id;
 	uint64_t timeout_ns;
 	uint8_t flags; /* of its tasks: SVC_TASK_NO_WINDOW */
-	uint64_t seq; /* of the next task in this epoch */
+	uint64_t seq;  /* of the next task in this epoch */
 	/* Not OK: the epoch is over and why. */
 	ncclsvc_result broken;
 	int32_t broken_rank, broken_pid;
@@ -449,8 +449,8 @@ ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const c
 void device_unpin(ncclsvc_session *s, uint64_t task); /* it has ended; locked */
 /* Lets the daemon let go of device memory that has been freed meanwhile. Not locked. */
 void session_sweep(ncclsvc_session *s);
-/* The daemon is lost. Its workers outlive it for as long as their kernels write in the tasks' memory,
- * and let the streams go then; not waited for longer than they could take. Locked. */
+/* The daemon is lost. Its workers outlive it for as long as their kernels write in the tasks'
+ * memory, and let the streams go then; not waited for longer than they could take. Locked. */
 void streams_await_workers(ncclsvc_session *s);
 /* Lets every stream go on: raises its timelines' `done`. Locked. */
 void streams_release(ncclsvc_session *s);
