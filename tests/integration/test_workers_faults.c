@@ -228,9 +228,14 @@ static void hang_after_abort(void **state)
 	submit_and_wait(&c);
 	kernels_hang(&c, 2);
 	uint64_t killed = worker_kill(&c, 1);
-	all_end(&c, NCCLSVC_WORKER_LOST);
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 2; i++) {
+		crew_ended(&c, i, NCCLSVC_WORKER_LOST);
 		crew_in_time(&c, i, killed);
+	}
+	/* Their streams wait for what may still write; but not for ever. */
+	for (int i = 0; i < 2; i++)
+		crew_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+	CHECK(now_ns() - killed < UINT64_C(1000000000) * (sanitized() ? 10 : 2));
 	for (int i = 0; i < 2; i++)
 		worker_replaced(&c, i, pids[i]);
 	fault_off(&c, "kernel-hang");
