@@ -97,10 +97,11 @@ struct probe {
 static void on_probe_closed(uv_handle_t *handle)
 {
 	struct probe *p = handle->data;
-	p->server->handles--;
 	p->over = true;
 	if (p->abandoned)
 		free(p);
+	else
+		p->server->handles--;
 }
 
 static void on_probe_exit(uv_process_t *process, int64_t code, int signal)
@@ -125,7 +126,8 @@ static void await_probe(struct probe *p)
 		return;
 	}
 	log_error("the process that looks for GPUs does not end: the driver holds it");
-	p->abandoned = true;
+	p->abandoned = true; /* the daemon's end does not wait for it, either */
+	p->server->handles--;
 }
 
 /* Asks the probe; it is waited for: nothing can be decided before. no_nccl: SVC_TEXT_BYTES, why

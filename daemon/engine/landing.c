@@ -11,7 +11,7 @@
 #include "worker/queue.h"
 
 #define SHOW_NS	     UINT64_C(10000000)
-#define RELEASE_NS   UINT64_C(1000000000) /* NCCL aborts within half of it */
+#define RELEASE_NS   UINT64_C(1000000000) /* without any end; NCCL aborts within half of it */
 #define SLEEP_SHARE  100 /* a task's end is seen late by at most this part of its time */
 #define SLEEP_MIN_NS UINT64_C(50000)
 #define SLEEP_MAX_NS UINT64_C(20000000)
@@ -75,8 +75,6 @@ bool device_poll(struct engine *e)
 			any = true;
 			continue;
 		}
-		if (c->ended && !c->released && e->now - c->ended_ns > RELEASE_NS)
-			release_streams(c);
 		for (uint32_t k = 0; k < c->nranks; k++) {
 			struct member *m = &c->members[k];
 			if (!m->flying)
@@ -87,10 +85,14 @@ bool device_poll(struct engine *e)
 				any = true;
 				e->now = engine_clock();
 			}
+			if (m->flying->lane_seq <= done)
+				c->moved_ns = e->now;
 			while (m->flying && m->flying->lane_seq <= done)
 				land(e, m->flying, c->ended ? &c->end : &complete_ok);
 			left = left || m->flying;
 		}
+		if (c->ended && !c->released && e->now - c->moved_ns > RELEASE_NS)
+			release_streams(c);
 		if (!window_step(e, c, left) && !left)
 			stop_watching(e, c);
 	}
@@ -131,7 +133,7 @@ void device_end_epoch(struct engine *e, struct comm *c)
 {
 	device_drop_met(e, c, -1, &c->end);
 	window_leave(e, c);
-	c->ended_ns = e->now;
+	c->moved_ns = e->now;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct task *t;
 		DL_FOREACH (c->members[k].flying, t) {

@@ -142,7 +142,7 @@ struct comm {
 	bool launched; /* in the engine's list */
 	bool dead;     /* nothing of it runs on GPUs any more */
 	bool released; /* its streams wait for no GPU any more */
-	uint64_t ended_ns; /* on GPUs */
+	uint64_t moved_ns; /* on GPUs: when one of its tasks ended last, or the epoch did */
 	uint64_t held; /* the round of device_launch in which its tasks have to wait */
 	uint32_t lane;
 	struct comm *prev_launched, *next_launched;
