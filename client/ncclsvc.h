@@ -241,10 +241,10 @@ uint64_t ncclsvc_timeline_done(const ncclsvc_timeline *timeline);
  * errors, and for those who want them. If a task fails, the host is told at once; its stream goes
  * on when no GPU writes for it any more (NCCL, broken off, needs half a second), or when nothing
  * that was under way has ended for a second, and its buffers hold anything: ask
- * ncclsvc_comm_error. After PEER_GONE and WORKER_LOST, fill buffers again only on that stream, or once the communicator has been rejoined. A stream
- * that waits for a lost daemon goes on as soon as any call of the library notices the loss; a
- * process that has no thread in the library (all are in cudaStreamSynchronize, say) is let go by
- * the daemon's workers, which outlive it for a moment.
+ * ncclsvc_comm_error. After PEER_GONE and WORKER_LOST, fill buffers again only on that stream, or
+ * once the communicator has been rejoined. A stream that waits for a lost daemon goes on as soon as
+ * any call of the library notices the loss; a process that has no thread in the library (all are in
+ * cudaStreamSynchronize, say) is let go by the daemon's workers, which outlive it for a moment.
  * Each stream in use with a communicator takes one of the session's 63 timelines, until idle.
  * Such operations cannot be on a thread with a timeline of its own (UNSUPPORTED). One more error:
  * SYSTEM, the driver refused the stream's part. The task is submitted then, and runs unordered.
