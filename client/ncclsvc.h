@@ -6,8 +6,9 @@
  * mutex of that session, which no call holds while it waits; use a session per thread where
  * submission rate matters. A task group belongs to the thread that began it.
  * Processes: a session belongs to the process that opened it; after fork() the child must not touch
- * it (it may open its own). The child's share of the connection is closed, so the daemon sees the parent's
- * end; calls give DAEMON_LOST there, if the fork found no other thread in the library, and ncclsvc_close does nothing.
+ * it (it may open its own). The child's share of the connection is closed, so the daemon sees the
+ * parent's end; calls give DAEMON_LOST there, if the fork found no other thread in the library, and
+ * ncclsvc_close does nothing.
  * Signals: no handlers are installed, SIGPIPE is never raised, no threads are created.
  * Errors: every function that can fail returns an ncclsvc_result, and leaves a sentence for the
  * calling thread in ncclsvc_last_error(). On failure, outputs are untouched unless stated.
