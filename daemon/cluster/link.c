@@ -27,7 +27,8 @@ struct link {
 	int node;  /* -1: not known yet */
 	bool told; /* our HELLO is out */
 	bool closing;
-	size_t used; /* of buffer */
+	const char *doomed; /* why it is to be lost; NULL: it is not */
+	size_t used;	    /* of buffer */
 	char buffer[sizeof(struct control_header) + CONTROL_BODY_MAX];
 };
 
@@ -90,11 +91,27 @@ static void on_written(uv_write_t *request, int status)
 		lose(l, uv_strerror(status));
 }
 
+/* Who sends may be in the middle of something that the node is part of: it is lost from the loop.
+ */
+static void doom(struct link *l, const char *why)
+{
+	l->doomed = why;
+	uv_async_send(&l->cluster->own);
+}
+
+static void lose_doomed(struct cluster *c)
+{
+	struct link *l;
+	DL_FOREACH (c->links, l) /* they leave the list later */
+		if (l->doomed)
+			lose(l, l->doomed);
+}
+
 static void write_frame(struct link *l, enum control_kind kind, const void *body, size_t size)
 {
 	struct outgoing_frame *f = malloc(sizeof(*f) + size);
 	if (!f) {
-		lose(l, "out of memory");
+		doom(l, "out of memory");
 		return;
 	}
 	f->header = (struct control_header){.length = (uint32_t)size, .kind = (uint16_t)kind};
@@ -103,9 +120,9 @@ static void write_frame(struct link *l, enum control_kind kind, const void *body
 	int error = uv_write(&f->request, (uv_stream_t *)&l->tcp, &buf, 1, on_written);
 	if (error) {
 		free(f);
-		lose(l, uv_strerror(error));
+		doom(l, uv_strerror(error));
 	} else if (uv_stream_get_write_queue_size((uv_stream_t *)&l->tcp) > QUEUE_MAX) {
-		lose(l, "it does not read");
+		doom(l, "it does not read");
 	}
 }
 
@@ -123,6 +140,7 @@ void link_handle_kept(struct cluster *c)
 static void on_own(uv_async_t *async)
 {
 	link_handle_kept(async->data);
+	lose_doomed(async->data);
 }
 
 static void keep(struct cluster *c, uint32_t from, enum control_kind kind, const void *body,
@@ -148,7 +166,7 @@ void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const v
 		return;
 	if (node == c->me)
 		keep(c, c->me, kind, body, size);
-	else if (c->nodes[node].link)
+	else if (c->nodes[node].link && !c->nodes[node].link->doomed)
 		write_frame(c->nodes[node].link, kind, body, size);
 }
 
