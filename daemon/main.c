@@ -33,6 +33,7 @@ struct daemon {
 	struct cluster *cluster; /* NULL: one node */
 	struct server *server;
 	struct listen_socket socket;
+	char path[sizeof(((struct config *)0)->socket)]; /* of it: config's, with the node in it */
 	uv_signal_t term, interrupt, hangup;
 	uv_timer_t alive; /* keep-alive and watchdog */
 	uv_timer_t end;	  /* the deadline of draining, then of closing */
@@ -189,7 +190,7 @@ static void raise_fd_limit(void)
 static int listen_inherited(struct daemon *d)
 {
 #ifdef HAVE_SYSTEMD
-	int n = sd_listen_fds(1);
+	int n = sd_listen_fds(0); /* the variables stay: reloads look at them */
 	for (int fd = SD_LISTEN_FDS_START; fd < SD_LISTEN_FDS_START + n; fd++) {
 		if (sd_is_socket(fd, AF_UNIX, SOCK_SEQPACKET, 1) <= 0) {
 			log_error("the inherited fd %d is no listening AF_UNIX SOCK_SEQPACKET "
@@ -217,13 +218,12 @@ static mode_t socket_mode(const struct config *c)
 static int listen_own(struct daemon *d)
 {
 	char why[512];
-	int error = paths_make_socket_dir(d->config.socket, 0755);
+	int error = paths_make_socket_dir(d->path, 0755);
 	if (error) {
-		log_error("cannot make the directory of %s: %s", d->config.socket,
-			  strerror(-error));
+		log_error("cannot make the directory of %s: %s", d->path, strerror(-error));
 		return -1;
 	}
-	if (socket_open(&d->socket, d->config.socket, socket_mode(&d->config), why, sizeof(why))) {
+	if (socket_open(&d->socket, d->path, socket_mode(&d->config), why, sizeof(why))) {
 		log_error("%s", why);
 		return -1;
 	}
@@ -234,8 +234,8 @@ static int listen_own(struct daemon *d)
 static int fill_node_in(struct daemon *d)
 {
 	static const struct cluster alone;
-	if (!cluster_fill_path(d->cluster ? d->cluster : &alone, d->config.socket,
-			       sizeof(d->config.socket)))
+	memcpy(d->path, d->config.socket, sizeof(d->path));
+	if (!cluster_fill_path(d->cluster ? d->cluster : &alone, d->path, sizeof(d->path)))
 		return 0;
 	log_error("the socket's path is too long");
 	return -1;
@@ -264,7 +264,7 @@ static int start(struct daemon *d)
 	start_keepalive(d);
 	tell_status(d, "READY=1\n");
 	log_info("ready on %s: %d host ranks, %d engine threads",
-		 inherited ? "the inherited socket" : d->config.socket, d->config.ranks,
+		 inherited ? "the inherited socket" : d->path, d->config.ranks,
 		 d->config.engine_threads);
 	return 0;
 }

@@ -86,7 +86,7 @@ def main():
     )
     with open(os.path.join(directory, "notify.log"), "w+", encoding="utf-8") as log:
         with subprocess.Popen(
-            [binary, "--config", config, "--socket", os.path.join(directory, "d.sock")],
+            [binary, "--config", config, "--socket", os.path.join(directory, "d%r.sock")],
             env=environment,
             stderr=log,
         ) as daemon:
@@ -104,6 +104,7 @@ def main():
         "draining, for at most 10 s",
     ):
         expect(words in text, f"not logged: '{words}'. The log:\n{text}")
+    expect("need a restart" not in text, f"a restart for nothing. The log:\n{text}")
 
 
 if __name__ == "__main__":
