@@ -4,8 +4,10 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "nodes.h"
+#include "tests/integration/harness_raw.h"
 #include "watch.h"
 
 #define WORDS 1000
@@ -269,6 +271,49 @@ static void test_many_nodes_4(void)
 	nodes_run(2, 2, many_rank, NULL);
 }
 
+/* ---- Somebody leaves ---- */
+
+#define LEAVERS	 60
+#define LEAVE_US 8000 /* about as long as a JOIN takes on two nodes */
+
+static uint32_t ask_to_join(struct raw *raw, const ncclsvc_unique_id *id, int rank)
+{
+	struct svc_join join = raw_join_request(id, 2, rank);
+	join.device = 0;
+	join.timeout_ns = UINT64_C(10000000000);
+	return raw_send(raw, SVC_JOIN, &join, sizeof(join), NULL, 0);
+}
+
+/* While all have come and NCCL is on its way, somebody leaves who knows his handle beforehand. */
+static void test_left_nodes(void)
+{
+	struct nodes w;
+	uint64_t random = setup.seed;
+	nodes_start(&w, 2, 1);
+	for (int i = 0; i < (setup.fake ? LEAVERS : 3); i++) {
+		const struct svc_leave leave = {.comm = 1};
+		struct raw raw[2];
+		struct raw_reply reply;
+		ncclsvc_unique_id id;
+		uint32_t serials[2];
+		stage("leaver %d", i);
+		CHECK_OK(ncclsvc_unique_id_create(&id));
+		for (int k = 0; k < 2; k++) {
+			raw_open(&raw[k], node_of(&w, k));
+			serials[k] = ask_to_join(&raw[k], &id, k);
+		}
+		usleep(draw(&random) % LEAVE_US);
+		const uint32_t serial =
+			raw_send(&raw[0], SVC_LEAVE, &leave, sizeof(leave), NULL, 0);
+		raw_reply_to(&raw[0], serials[0], &reply);
+		raw_reply_to(&raw[0], serial, &reply);
+		raw_close(&raw[0]);
+		raw_reply_to(&raw[1], serials[1], &reply); /* whatever it is */
+		raw_close(&raw[1]);
+	}
+	nodes_stop(&w);
+}
+
 const struct gpu_test making_tests[] = {
 	{"making/late", test_late, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"making/late_nodes", test_late_nodes, 2, 60, TEST_QUICK | TEST_ONE_NODE},
@@ -276,6 +321,7 @@ const struct gpu_test making_tests[] = {
 	{"making/ends", test_ends, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"making/many", test_many, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"making/many_nodes/2", test_many_nodes_2, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"making/left_nodes", test_left_nodes, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"making/many_nodes/4", test_many_nodes_4, 4, 120, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };
