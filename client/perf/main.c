@@ -1,20 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  * ncclsvc-perf: what the service costs and carries, in the terms of nccl-tests. */
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "collective.h"
 #include "modes.h"
 #include "options.h"
 #include "private_daemon.h"
 #include "process.h"
+#include "report.h"
 
 /* For the JSON: how to do this again. NULL: out of memory. */
 static char *join_arguments(int argc, char **argv)
@@ -66,32 +61,6 @@ static bool has_driver(void)
 	return good;
 }
 
-/* 0, or errno. What is there is left as it is, and nothing is made. */
-static int try_file(const char *path)
-{
-	char dir[PATH_MAX] = ".";
-	struct stat st;
-	const char *slash = strrchr(path, '/');
-	if (slash)
-		snprintf(dir, sizeof(dir), "%.*s", (int)(slash - path) + 1, path);
-	if (!stat(path, &st)) {
-		if (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode))
-			return access(path, W_OK) ? errno : 0; /* who reads it waits for one end */
-		int fd = open(path, O_WRONLY | O_CLOEXEC);
-		return fd < 0 || close(fd) ? errno : 0;
-	}
-	return errno != ENOENT || !*path || access(dir, W_OK | X_OK) ? errno : 0;
-}
-
-/* Before all is measured in vain. */
-static bool can_write_json(const char *path)
-{
-	int error = path ? try_file(path) : 0;
-	if (error)
-		complain("can't write the JSON to %s: %s", path, strerror(error));
-	return !error;
-}
-
 int main(int argc, char **argv)
 {
 	struct options o;
@@ -105,7 +74,7 @@ int main(int argc, char **argv)
 	o.command_line = line;
 	catch_signals();
 	status = EXIT_ERROR;
-	if (!can_write_json(o.json_path) || (o.cuda && !has_driver()))
+	if (!report_json_possible(&o) || (o.cuda && !has_driver()))
 		status = EXIT_ERROR;
 	else if (!o.spawn_daemon)
 		status = run(&o, o.socket);

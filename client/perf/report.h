@@ -46,6 +46,8 @@ void report_progress(const struct report *r, const char *format, ...)
 /* For the other modes: an object with "version", "command", "cpus", ... and an empty "rows". NULL:
  * out of memory. */
 json_t *report_json_new(const struct options *options);
+/* Before all is measured in vain: can it be written? False: complained. */
+bool report_json_possible(const struct options *options);
 /* Writes json to where --json says. */
 bool report_json_write(const struct options *options, json_t *json);
 /* The same, if it is asked for and was made, and lets go of it: the end of a report. False: it was

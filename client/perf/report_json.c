@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The metadata of every report, and where JSON goes. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -50,6 +54,31 @@ json_t *report_json_new(const struct options *o)
 			 "cpu_model", model, "load", load(), "kernel", system.release, "device",
 			 o->cuda ? "cuda" : "host", "memory", memory_name(o), "ring", !o->no_ring,
 			 "plan", o->planned, "list", (int)o->lists, "rows");
+}
+
+/* 0, or errno. What is there is left as it is, and nothing is made. */
+static int try_file(const char *path)
+{
+	char dir[PATH_MAX] = ".";
+	struct stat st;
+	const char *slash = strrchr(path, '/');
+	if (slash)
+		snprintf(dir, sizeof(dir), "%.*s", (int)(slash - path) + 1, path);
+	if (!stat(path, &st)) {
+		if (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode))
+			return access(path, W_OK) ? errno : 0; /* who reads it waits for one end */
+		int fd = open(path, O_WRONLY | O_CLOEXEC);
+		return fd < 0 || close(fd) ? errno : 0;
+	}
+	return errno != ENOENT || !*path || access(dir, W_OK | X_OK) ? errno : 0;
+}
+
+bool report_json_possible(const struct options *o)
+{
+	int error = o->json_path ? try_file(o->json_path) : 0;
+	if (error)
+		complain("can't write the JSON to %s: %s", o->json_path, strerror(error));
+	return !error;
 }
 
 bool report_json_write(const struct options *o, json_t *json)
