@@ -265,8 +265,6 @@ static void fly(struct engine *e, struct task *t)
 	deadlines_remove(&e->deadlines, &t->deadline);
 	t->flying = true;
 	t->started_ns = e->now;
-	if (t->session->leaving) /* nobody will signal it, and other nodes launch it too */
-		device_release_input(t);
 	if (t->record.timeline)
 		t->session->lines[t->record.timeline].flying++;
 	device_watch(e, c);

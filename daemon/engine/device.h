@@ -17,7 +17,5 @@ struct meeting {
 
 /* device.c: one of its launched tasks is over. */
 void device_land(struct engine *e, struct member *m);
-/* landing.c: its stream need not say any more that its input is there. */
-void device_release_input(struct task *t);
 
 #endif

@@ -10,7 +10,7 @@
 #include "order.h"
 #include "worker/queue.h"
 
-#define SHOW_NS	     UINT64_C(10000000)
+#define INPUTS_NS    UINT64_C(10000000)
 #define RELEASE_NS   UINT64_C(1000000000) /* without any end; NCCL aborts within half of it */
 #define SLEEP_SHARE  100 /* a task's end is seen late by at most this part of its time */
 #define SLEEP_MIN_NS UINT64_C(50000)
@@ -38,16 +38,32 @@ static void stop_watching(struct engine *e, struct comm *c)
 		order_free_comm(e, c);
 }
 
-/* Inspection is to see whose stream a launched task waits for. */
-static void show_inputs(struct engine *e)
+/* Its stream need not say any more that its input is there. */
+static void release_input(struct task *t)
+{
+	_Atomic uint64_t *ready;
+	if (!t->record.timeline)
+		return;
+	ready = &svc_timelines(t->session->ring)[t->record.timeline].ready;
+	if (atomic_load(ready) < t->record.value)
+		atomic_store(ready, t->record.value);
+}
+
+/* Inspection is to see whose stream a launched task waits for. And what a session that has ended
+ * does not signal we do, again and again: its process's streams can outlive its socket by some
+ * milliseconds, and set back what was raised. */
+static void look_at_inputs(struct engine *e)
 {
 	struct comm *c;
 	struct task *t;
-	e->shown_ns = e->now;
+	e->inputs_ns = e->now;
 	DL_FOREACH2(e->launched, c, next_launched)
 	for (uint32_t k = 0; k < c->nranks; k++)
-		DL_FOREACH (c->members[k].flying, t)
+		DL_FOREACH (c->members[k].flying, t) {
+			if (t->session->leaving)
+				release_input(t);
 			order_show_state(e, t);
+		}
 }
 
 /* Whatever the GPUs are in. */
@@ -64,8 +80,8 @@ static void release_streams(struct comm *c)
 bool device_poll(struct engine *e)
 {
 	bool any = false;
-	if (e->now - e->shown_ns > SHOW_NS)
-		show_inputs(e);
+	if (e->now - e->inputs_ns > INPUTS_NS)
+		look_at_inputs(e);
 	struct comm *c, *next;
 	for (c = e->launched; c; c = next) {
 		bool left = false;
@@ -162,16 +178,6 @@ void device_epoch_dead(struct engine *e, struct comm *c)
 		stop_watching(e, c);
 }
 
-void device_release_input(struct task *t)
-{
-	_Atomic uint64_t *ready;
-	if (!t->record.timeline)
-		return;
-	ready = &svc_timelines(t->session->ring)[t->record.timeline].ready;
-	if (atomic_load(ready) < t->record.value)
-		atomic_store(ready, t->record.value);
-}
-
 /* s: whose; NULL: everybody's. */
 static void release_inputs(struct comm *c, const struct session *s)
 {
@@ -179,7 +185,7 @@ static void release_inputs(struct comm *c, const struct session *s)
 		struct task *t;
 		DL_FOREACH (c->members[k].flying, t) {
 			if (!s || t->session == s)
-				device_release_input(t);
+				release_input(t);
 		}
 	}
 }

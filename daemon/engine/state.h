@@ -304,7 +304,7 @@ struct engine {
 	struct sequencer *sequencer;  /* NULL: nobody has wished for anything here yet */
 	uint64_t sequenced_ns;	      /* when somebody last did */
 	uint64_t launch_round;
-	uint64_t shown_ns;    /* when inspection last learned of inputs */
+	uint64_t inputs_ns;   /* when launched tasks' were last looked at */
 	uint64_t visit, pass; /* the pass's first visit */
 	struct task **visited;
 	uint32_t nvisited, visited_room;

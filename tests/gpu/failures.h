@@ -12,6 +12,7 @@ enum when {
 	WAITING,  /* the victim's tasks wait for the others */
 	AWAITED,  /* the others' tasks wait for the victim */
 	INSIDE,	  /* big collectives are under way */
+	TORN,	  /* so, and the victim's session ends while its stream still goes on */
 	FAULT,	  /* as AWAITED, and by an illegal access of its own */
 	END,
 };

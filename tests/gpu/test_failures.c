@@ -3,7 +3,10 @@
  * and the next epoch works. The test leads; each rank does a part in every round. */
 #include <limits.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "failures.h"
@@ -94,17 +97,38 @@ static __attribute__((noreturn)) void wait_for_death(void)
 		pause();
 }
 
+/* The daemon takes us for dead, and our stream goes on signalling what it has been given. */
+static void tear_session(void)
+{
+	struct sockaddr_un peer;
+	int torn = 0;
+	for (int fd = 3; fd < 1024; fd++) {
+		socklen_t size = sizeof(peer);
+		if (getpeername(fd, (struct sockaddr *)&peer, &size) ||
+		    peer.sun_family != AF_UNIX || size <= offsetof(struct sockaddr_un, sun_path) ||
+		    peer.sun_path[0] != '/')
+			continue;
+		CHECK_EQ(shutdown(fd, SHUT_RDWR), 0);
+		torn++;
+	}
+	CHECK_EQ(torn, 1);
+}
+
 static void die(struct actor *a, enum when when)
 {
 	if (when == WAITING)
 		submit_small(a, 3);
-	if (when == INSIDE)
+	if (when == INSIDE || when == TORN)
 		submit_big(a);
 	if (when == FAULT)
 		access_illegally(a);
 	say(a->r.c, READY);
 	if (when == BETWEEN)
 		one_by_one(a);
+	if (when == TORN) {
+		sleep_ms(15);
+		tear_session();
+	}
 	wait_for_death();
 }
 
@@ -112,7 +136,7 @@ static ncclsvc_result suffer(struct actor *a, enum when when)
 {
 	if (when == AWAITED || when == FAULT)
 		submit_small(a, 3);
-	if (when == INSIDE)
+	if (when == INSIDE || when == TORN)
 		submit_big(a);
 	say(a->r.c, READY);
 	ncclsvc_result r = NCCLSVC_OK;
@@ -282,7 +306,8 @@ static void play_round(struct scene *s, enum when when, int victim, bool worker,
 	pid_t pid = worker ? worker_pid(s, victim) : 0;
 	say_all(s->ranks, s->n, (uint64_t)when | (uint64_t)victim << 8 | (uint64_t)worker << 16);
 	hear_all(s->ranks, s->n, READY);
-	sleep_ms(when == BETWEEN ? 5 + draw(random) % 40 : when == INSIDE ? 30 : 20);
+	bool inside = when == INSIDE || when == TORN;
+	sleep_ms(when == BETWEEN ? 5 + draw(random) % 40 : inside ? 30 : 20);
 	uint64_t killed = now_ns();
 	if (worker) {
 		CHECK_EQ(kill(pid, SIGKILL), 0);
@@ -412,6 +437,11 @@ static void test_inside(void)
 	rounds(INSIDE, false);
 }
 
+static void test_torn(void)
+{
+	rounds(TORN, false);
+}
+
 static void test_fault(void)
 {
 	rounds(FAULT, false);
@@ -438,6 +468,7 @@ const struct gpu_test failure_tests[] = {
 	{"failures/trainer_waiting", test_waiting, 2, 120, 0},
 	{"failures/trainer_awaited", test_awaited, 2, 120, 0},
 	{"failures/trainer_inside", test_inside, 2, 120, TEST_QUICK},
+	{"failures/trainer_torn", test_torn, 2, 120, TEST_QUICK},
 	{"failures/trainer_fault", test_fault, 2, 180, TEST_REAL},
 	{"failures/worker_idle", test_worker_idle, 2, 120, 0},
 	{"failures/worker_between", test_worker_between, 2, 120, 0},
