@@ -55,11 +55,24 @@ void flow_abort_op(struct engine *e, struct op *op)
 
 /* ---- Flows ---- */
 
+/* What a node said before it died can still be heard, and met, until the epoch ends. */
+static bool is_lost(struct engine *e, struct flow *f)
+{
+	struct op *op = f->piece->op;
+	if (!e->lost[op->comm->span->nodes[f->node]])
+		return false;
+	f->over = true;
+	flow_abort_op(e, op);
+	return true;
+}
+
 void flow_receive(struct engine *e, struct flow *f)
 {
 	struct op *op = f->piece->op;
 	struct span *s = op->comm->span;
 	f->begun = true;
+	if (is_lost(e, f))
+		return;
 	f->tag = tag_get(e);
 	if (e->config.mpi->receive(f->at, f->bytes, (int)s->nodes[f->node], f->tag, f)) {
 		f->over = true;
@@ -76,6 +89,8 @@ static void send_flow(struct engine *e, struct flow *f, int32_t tag)
 {
 	struct op *op = f->piece->op;
 	f->begun = true;
+	if (is_lost(e, f))
+		return;
 	if (e->config.mpi->send(f->at, f->bytes, (int)op->comm->span->nodes[f->node], tag, f)) {
 		f->over = true;
 		flow_abort_op(e, op);

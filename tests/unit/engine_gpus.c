@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 struct executor *engine;
+const struct mpi_api *engine_mpi;
+uint32_t engine_nodes;
 
 struct gpu gpus[DEVICES];
 
@@ -129,7 +131,9 @@ int setup(void **state)
 				       .tasks_max = 65536,
 				       .spin_us = 0,
 				       .sessions_max = SESSIONS,
-				       .comms_max = COMMS};
+				       .comms_max = COMMS,
+				       .mpi = engine_mpi,
+				       .nodes = engine_nodes};
 	(void)state;
 	engine = engine_create(&config, notify, NULL);
 	assert_non_null(engine);

@@ -28,6 +28,9 @@
 #define QUIET_NS 20000000 /* as long as it takes to believe that nothing comes */
 
 extern struct executor *engine;
+/* Before setup; else there is one node. */
+extern const struct mpi_api *engine_mpi;
+extern uint32_t engine_nodes;
 
 extern struct gpu {
 	struct worker_queue *queue;

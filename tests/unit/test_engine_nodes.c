@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The engine on node 0 of 3, and the death of node 1. The test is the other nodes, and MPI. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+
+#include "cluster/mpi_api.h"
+#include "engine_gpus.h"
+#include "span.h"
+
+#define NODES  3
+#define COUNT  (64u << 10) /* bytes: more than a message takes along */
+#define FLOWS  64
+#define SPAN   77
+#define MEMORY 9 /* the trainer's region on the host */
+
+/* ---- MPI ---- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Posted receives, and what node 1 and node 2 say. */
+static struct posted {
+	void *cookie;
+	int node;
+	bool dropped;
+} flows[FLOWS];
+static unsigned nflows, nsaid, nheard;
+static struct message_from {
+	int node;
+	struct span_header header;
+	struct svc_record record;
+} said[16];
+
+static int take_send(const void *from, size_t bytes, int node, int tag, void *cookie)
+{
+	(void)tag;
+	(void)from;
+	(void)bytes;
+	(void)node;
+	(void)cookie;
+	return -1; /* only who has given credit is sent to */
+}
+
+static int take_say(const void *from, size_t bytes, int node, void *cookie)
+{
+	(void)from;
+	(void)bytes;
+	(void)node;
+	(void)cookie;
+	return 1;
+}
+
+static int take_receive(void *to, size_t bytes, int node, int tag, void *cookie)
+{
+	(void)to;
+	(void)bytes;
+	(void)tag;
+	pthread_mutex_lock(&lock);
+	assert_true(nflows < FLOWS);
+	flows[nflows++] = (struct posted){.cookie = cookie, .node = node};
+	pthread_mutex_unlock(&lock);
+	return 0;
+}
+
+static unsigned give_done(struct mpi_done *done, unsigned max)
+{
+	unsigned n = 0;
+	pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < nflows && n < max; i++)
+		if (flows[i].dropped) {
+			done[n++] = (struct mpi_done){.cookie = flows[i].cookie, .failed = true};
+			flows[i--] = flows[--nflows];
+		}
+	pthread_mutex_unlock(&lock);
+	return n;
+}
+
+static void drop(void *cookie)
+{
+	pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < nflows; i++)
+		flows[i].dropped |= flows[i].cookie == cookie;
+	pthread_mutex_unlock(&lock);
+}
+
+static const void *hear(size_t *bytes, int *node)
+{
+	static struct message_from one;
+	const void *p = NULL;
+	pthread_mutex_lock(&lock);
+	if (nheard < nsaid) {
+		one = said[nheard++];
+		*node = one.node;
+		*bytes = sizeof(one.header) + one.header.bytes;
+		p = &one.header;
+	}
+	pthread_mutex_unlock(&lock);
+	return p;
+}
+
+static const struct mpi_api mpi = {.version = MPI_API_VERSION,
+				   .send = take_send,
+				   .say = take_say,
+				   .receive = take_receive,
+				   .poll = give_done,
+				   .drop = drop,
+				   .hear = hear};
+
+/* Node says so of the seq-th collective. */
+static void says(int node, enum span_kind kind, uint64_t seq, const struct svc_record *r)
+{
+	pthread_mutex_lock(&lock);
+	struct message_from *m = &said[nsaid++];
+	*m = (struct message_from){.node = node};
+	m->header = (struct span_header){.magic = SPAN_MAGIC,
+					 .kind = (uint16_t)kind,
+					 .span = SPAN,
+					 .key = {-1, -1, seq, 0},
+					 .bytes = r ? sizeof(*r) : 0};
+	if (r)
+		m->record = *r;
+	pthread_mutex_unlock(&lock);
+}
+
+static unsigned receives(int node)
+{
+	unsigned n = 0;
+	pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < nflows; i++)
+		n += flows[i].node == node;
+	pthread_mutex_unlock(&lock);
+	return n;
+}
+
+/* ---- The engine ---- */
+
+static char memory[COUNT];
+
+static int begin(void **state)
+{
+	nflows = nsaid = nheard = 0;
+	engine_mpi = &mpi;
+	engine_nodes = NODES;
+	setup(state);
+	add_trainer(0);
+	command((struct command){
+		.kind = COMMAND_REGION_ADD,
+		.region = {
+			.region = MEMORY, .base = memory, .bytes = sizeof(memory), .device = -1}});
+	struct command c = {.kind = COMMAND_EPOCH_START};
+	struct epoch_member *members = calloc(NODES, sizeof(*members));
+	assert_non_null(members);
+	for (uint32_t k = 0; k < NODES; k++)
+		members[k] = (struct epoch_member){.session = k ? EPOCH_ELSEWHERE : 0,
+						   .handle = k ? 0 : 1,
+						   .device = -1,
+						   .node = k};
+	c.epoch_start.nranks = NODES;
+	c.epoch_start.epoch = 1;
+	c.epoch_start.uid = 1;
+	c.epoch_start.members = members;
+	c.epoch_start.board = boards[0];
+	c.epoch_start.span = SPAN;
+	command(c);
+	return 0;
+}
+
+static struct svc_record broadcast(void)
+{
+	struct svc_record r = record(0, NCCLSVC_BROADCAST, 0);
+	r.count = COUNT;
+	r.peer = 1;
+	r.src_region = 0;
+	r.dst_region = MEMORY;
+	return r;
+}
+
+/* ---- Tests ---- */
+
+static void what_was_under_way_ends_with_its_node(void **state)
+{
+	(void)state;
+	const struct svc_record r = broadcast();
+	uint64_t a = submit_one(0, r);
+	says(1, SPAN_READY, 0, &r);
+	says(2, SPAN_READY, 0, &r);
+	for (uint64_t until = now_ns() + WAIT_NS; !receives(1); pause_ns(100000))
+		assert_true(now_ns() < until);
+	command((struct command){.kind = COMMAND_NODE_LOST, .node = {1}});
+	end_epoch(0, NCCLSVC_PEER_GONE, 1);
+	ends(0, a, NCCLSVC_PEER_GONE);
+}
+
+/* Its last word is heard when its death is known, and before the others have ended the epoch. */
+static void what_a_lost_node_was_ready_for_ends_too(void **state)
+{
+	(void)state;
+	const struct svc_record r = broadcast();
+	uint64_t a = submit_one(0, r);
+	says(2, SPAN_READY, 0, &r);
+	pause_ns(QUIET_NS);
+	command((struct command){.kind = COMMAND_NODE_LOST, .node = {1}});
+	pause_ns(QUIET_NS);
+	says(1, SPAN_READY, 0, &r);
+	pause_ns(QUIET_NS);
+	assert_int_equal(receives(1), 0);
+	end_epoch(0, NCCLSVC_PEER_GONE, 1);
+	ends(0, a, NCCLSVC_PEER_GONE);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(what_was_under_way_ends_with_its_node, begin,
+						teardown),
+		cmocka_unit_test_setup_teardown(what_a_lost_node_was_ready_for_ends_too, begin,
+						teardown),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
