@@ -75,11 +75,12 @@ static bool ready_soon(const struct worker *w, const struct launch *l)
 	return false;
 }
 
-static CUresult add_wait(const struct worker *w, struct batch *b, const struct launch *l)
+static CUresult add_wait(struct worker *w, struct batch *b, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
 	if (launch_ready(w, l) || ready_soon(w, l))
 		return CUDA_SUCCESS;
+	w->lanes[l->lane].waits_seq = l->seq;
 	return add(b, CU_STREAM_MEM_OP_WAIT_VALUE_64,
 		   device_address(s, l->timeline, offsetof(struct svc_timeline, ready)), l->value);
 }
@@ -150,7 +151,7 @@ static ncclResult_t call(const struct worker *w, const struct launch *l)
 }
 
 /* Waits, calls and writes of the launches [begin, end) that lie on one lane. */
-static CUresult before(const struct worker *w, uint64_t begin, uint64_t end, uint32_t lane)
+static CUresult before(struct worker *w, uint64_t begin, uint64_t end, uint32_t lane)
 {
 	struct batch b = {.stream = w->lanes[lane].stream};
 	CUresult error = CUDA_SUCCESS;
@@ -343,12 +344,13 @@ void launch_watch(struct worker *w)
 		    !lane_flies(l, atomic_load(&w->queue->lanes[i].completed), now))
 			continue;
 		w->flying++;
-		w->stuck = w->stuck || now - l->moved_ns > STUCK_NS;
+		w->stuck = w->stuck || l->completed < l->waits_seq || now - l->moved_ns > STUCK_NS;
 		if (!look)
 			continue;
 		CUresult error = cu.cuStreamQuery(l->stream);
-		if (error != CUDA_ERROR_NOT_READY)
-			worker_bad(w, error, "a task failed on the GPU");
+		if (error != CUDA_ERROR_NOT_READY &&
+		    worker_bad(w, error, "a task failed on the GPU"))
+			worker_die(w, "a task failed on the GPU");
 		ncclResult_t bad = ncclSuccess;
 		if (!nccl.ncclCommGetAsyncError(l->comm, &bad) && bad && bad != ncclInProgress)
 			lane_failed(w, i, "NCCL reports an asynchronous error", bad);

@@ -28,7 +28,8 @@
 #define FLYING_SLEEP_MAX   50000000
 #define ORPHAN_SECONDS	   1 /* for what is under way, once the supervisor is gone */
 #define ORPHAN_NAP_NS	   1000000
-#define ORPHAN_STILL_NS	   UINT64_C(300000000) /* a task takes less, or will never end */
+#define ORPHAN_LAST_NS	   UINT64_C(3000000000) /* then, for trainers' streams */
+#define ORPHAN_STILL_NS	   UINT64_C(300000000)	/* a task takes less, or will never end */
 #define FLYING_SHARE	   100 /* who sleeps meanwhile is late by at most this part of it */
 
 static inline void cpu_pause(void)
@@ -63,10 +64,8 @@ bool worker_bad(struct worker *w, CUresult error, const char *what)
 	if (!error)
 		return false;
 	log_error("%s: %s", what, gpu_api_cuda_error(error));
-	/* An error of no name may be one request's, or the end of the context: it is tried. */
-	bool fatal = gpu_api_fatal(error) || (error == CUDA_ERROR_UNKNOWN && w->scratch &&
-					      cu.cuMemcpyDtoH(&(char){0}, w->scratch, 1));
-	if (!fatal)
+	/* It may be one request's, or the end of the context, which fails all: it is tried. */
+	if (!w->scratch || !cu.cuMemcpyDtoH(&(char){0}, w->scratch, 1))
 		return true;
 	char text[SVC_TEXT_BYTES];
 	snprintf(text, sizeof(text), "%.100s: %s", what, gpu_api_cuda_error(error));
@@ -237,6 +236,34 @@ static void run(struct worker *w)
 	}
 }
 
+/* Of all lanes. */
+static uint64_t completed(const struct worker *w)
+{
+	uint64_t sum = 0;
+	for (uint32_t i = 0; i < WORKER_LANES; i++)
+		sum += atomic_load(&w->queue->lanes[i].completed);
+	return sum;
+}
+
+/* Each task that ends sets its timeline back to its own value, for trainers' streams that go on now
+ * give their input to the next. So this goes on until nothing moves, or for ORPHAN_LAST_NS. */
+static void release_until_still(struct worker *w)
+{
+	const struct timespec nap = {.tv_nsec = ORPHAN_NAP_NS};
+	const uint64_t begun_ns = worker_clock();
+	uint64_t now = begun_ns, moved_ns = now, before = completed(w);
+	while (now - moved_ns < ORPHAN_STILL_NS && now - begun_ns < ORPHAN_LAST_NS) {
+		sessions_release(w);
+		nanosleep(&nap, NULL);
+		now = worker_clock();
+		uint64_t n = completed(w);
+		if (n != before)
+			moved_ns = now;
+		before = n;
+	}
+	sessions_release(w);
+}
+
 /* Without a supervisor nobody would end a worker that is stuck in the driver. */
 static void *watch_supervisor(void *arg)
 {
@@ -246,7 +273,7 @@ static void *watch_supervisor(void *arg)
 		;
 	sleep(ORPHAN_SECONDS);
 	sessions_end(w);
-	sessions_release(w);
+	release_until_still(w);
 	_exit(EXIT_FAILURE);
 }
 
@@ -257,17 +284,13 @@ static void start_watching(struct worker *w)
 		pthread_detach(thread);
 }
 
-static uint64_t completed(const struct worker *w, bool *all)
+static bool all_completed(const struct worker *w)
 {
-	uint64_t sum = 0;
-	*all = true;
-	for (uint32_t i = 0; i < w->high_lane; i++) {
-		uint64_t n = atomic_load(&w->queue->lanes[i].completed);
-		sum += n;
-		*all = *all &&
-		       ((!w->lanes[i].comm && !w->lanes[i].ending) || n >= w->lanes[i].enqueued);
-	}
-	return sum;
+	for (uint32_t i = 0; i < w->high_lane; i++)
+		if ((w->lanes[i].comm || w->lanes[i].ending) &&
+		    atomic_load(&w->queue->lanes[i].completed) < w->lanes[i].enqueued)
+			return false;
+	return true;
 }
 
 /* Clients' streams are let go when no kernel of ours writes in their memory any more: when what was
@@ -277,21 +300,21 @@ static void end_orphan(struct worker *w)
 {
 	const struct timespec nap = {.tv_nsec = ORPHAN_NAP_NS};
 	uint64_t now = worker_clock(), moved_ns = now, before = 0;
-	bool all;
 	sessions_end(w);
 	while (launch_next(w)) /* so that it is the same for all workers, where it can be */
 		;
-	for (;;) {
-		uint64_t n = completed(w, &all);
+	while (!all_completed(w) && now - moved_ns < ORPHAN_STILL_NS) {
+		uint64_t n = completed(w);
 		if (n != before)
 			moved_ns = now;
-		if (all || now - moved_ns >= ORPHAN_STILL_NS)
-			break;
 		before = n;
 		nanosleep(&nap, NULL);
 		now = worker_clock();
 	}
-	sessions_release(w);
+	if (all_completed(w))
+		sessions_release(w);
+	else
+		release_until_still(w);
 }
 
 int worker_main(int argc, char *argv[])

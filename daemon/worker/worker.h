@@ -51,6 +51,7 @@ struct lane {
 	int32_t nranks, rank;
 	uint64_t enqueued; /* seq of the last launch */
 	uint64_t completed, moved_ns; /* as seen last; and when it last was more, or all */
+	uint64_t waits_seq; /* the last task that waits on the GPU for its input */
 	bool failed;
 	bool draining; /* aborted, or soon; what its stream still holds has to end first */
 	struct lane_ending *ending; /* NCCL is at it; NULL: not yet, or it is over */
@@ -148,7 +149,7 @@ struct worker {
 	struct closed_session *closed;
 	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
 	bool may_replay, mps;
-	bool stuck; /* some lane has not got on for a while */
+	bool stuck; /* some lane waits for somebody's input, or has not got on for a while */
 	struct trial trial;
 	uint64_t tail, checked_ns;
 	uint32_t high_lane; /* lanes from here on were never used */
