@@ -73,24 +73,3 @@ const char *gpu_api_cuda_error(CUresult error)
 		 meaning ? meaning : "?");
 	return text;
 }
-
-bool gpu_api_fatal(CUresult error)
-{
-	switch (error) {
-	case CUDA_ERROR_DEINITIALIZED:
-	case CUDA_ERROR_ECC_UNCORRECTABLE:
-	case CUDA_ERROR_ILLEGAL_ADDRESS:
-	case CUDA_ERROR_LAUNCH_TIMEOUT:
-	case CUDA_ERROR_HARDWARE_STACK_ERROR:
-	case 715: /* illegal instruction */
-	case 716: /* misaligned address */
-	case 717: /* invalid address space */
-	case 718: /* invalid program counter */
-	case CUDA_ERROR_LAUNCH_FAILED:
-	case CUDA_ERROR_MPS_CONNECTION_FAILED:
-	case 806: /* MPS RPC failure */
-	case 809: /* MPS: the server has shut down */
-		return true;
-	}
-	return false;
-}

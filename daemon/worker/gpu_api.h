@@ -28,7 +28,4 @@ bool gpu_api_open_nccl(int *version, char *text, size_t size);
 /* "CUDA_ERROR_OUT_OF_MEMORY (out of memory)". Static buffer of the thread. */
 const char *gpu_api_cuda_error(CUresult error);
 
-/* True if the context is lost for good: only another process can use the GPU again. */
-bool gpu_api_fatal(CUresult error);
-
 #endif

@@ -157,10 +157,15 @@ CUresult enter(void)
 	return atomic_load(&initialized) == 1 ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-void fake_context_fault(CUcontext context)
+static void fail_context(struct CUctx_st *context, CUresult error)
 {
 	int none = 0;
-	atomic_compare_exchange_strong(&context->error, &none, CUDA_ERROR_ILLEGAL_ADDRESS);
+	atomic_compare_exchange_strong(&context->error, &none, error);
+}
+
+void fake_context_fault(CUcontext context)
+{
+	fail_context(context, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 CUresult enter_context(struct CUctx_st **context)
@@ -173,6 +178,8 @@ CUresult enter_context(struct CUctx_st **context)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (fake_fault("sticky"))
 		fake_context_fault(c);
+	if (fake_fault("contained"))
+		fail_context(c, 226); /* a memory error that ends this process alone */
 	*context = c;
 	return atomic_load(&c->error);
 }

@@ -8,6 +8,7 @@
  *   ipc-open     cuIpcOpenMemHandle fails
  *   memory       cuMemAlloc, cuMemCreate and imports are out of memory
  *   sticky       the next call makes its context fail with an illegal address, for good
+ *   contained    the same with an error that few have heard of
  *   batch-fail   cuStreamBatchMemOp is not supported
  *   driver-old   cuDriverGetVersion says 11.4
  *   wedge        the next call blocks for ever
@@ -43,7 +44,7 @@
 static const char *const names[FAULTS] = {
 	"ipc-open",  "memory",	   "sticky",	  "batch-fail",	 "driver-old",	"wedge",
 	"nccl-old",  "init-fail",  "async-error", "kernel-hang", "window-fail", "window-none",
-	"call-slow", "graph-none", "graph-host",  "far-late",
+	"call-slow", "graph-none", "graph-host",  "far-late",    "contained",
 };
 static atomic_uint asked[FAULTS];
 static const char *list;

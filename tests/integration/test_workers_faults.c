@@ -35,35 +35,47 @@ static void says(const char *text, const char *part)
 
 /* ---- The context ---- */
 
-static void sticky_error(void **state)
+static void fails_at_work(const char *fault, const char *error)
 {
 	struct crew c;
-	(void)state;
 	crew_start(&c, 2, NULL);
 	int pid = device_of(&c, 1).pid;
-	fault_on(&c, "sticky", pid);
+	fault_on(&c, fault, pid);
 	submit_and_wait(&c);
 	all_end(&c, NCCLSVC_WORKER_LOST);
-	fault_off(&c, "sticky");
+	fault_off(&c, fault);
 	ncclsvc_device_info d = worker_replaced(&c, 1, pid);
 	CHECK_EQ(d.restarts, 1);
-	says(d.text, "CUDA_ERROR_ILLEGAL_ADDRESS");
+	says(d.text, error);
 	CHECK_EQ(device_of(&c, 0).restarts, 0);
 	crew_rejoin(&c, 3, 0);
 	crew_try(&c, 3, 0);
 	crew_stop(&c);
 }
 
+static void sticky_error(void **state)
+{
+	(void)state;
+	fails_at_work("sticky", "CUDA_ERROR_ILLEGAL_ADDRESS");
+}
+
+/* Whatever its name: all calls fail from then on. */
+static void unheard_of_error(void **state)
+{
+	(void)state;
+	fails_at_work("contained", "unknown CUDA error");
+}
+
 /* Nobody uses it: it is found out all the same. */
-static void sticky_error_of_an_idle_gpu(void **state)
+static void error_of_an_idle_gpu(void **state)
 {
 	struct crew c;
 	(void)state;
 	crew_start(&c, 2, "--worker-seconds", "1", NULL);
 	int pid = device_of(&c, 1).pid;
-	fault_on(&c, "sticky", pid);
+	fault_on(&c, "contained", pid);
 	worker_replaced(&c, 1, pid);
-	fault_off(&c, "sticky");
+	fault_off(&c, "contained");
 	crew_rejoin(&c, 3, 0);
 	crew_try(&c, 3, 0);
 	crew_stop(&c);
@@ -338,7 +350,8 @@ static void lending_fails(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CREW_TEST(sticky_error),       CREW_TEST(sticky_error_of_an_idle_gpu),
+		CREW_TEST(sticky_error),       CREW_TEST(unheard_of_error),
+		CREW_TEST(error_of_an_idle_gpu),
 		CREW_TEST(again_and_again),    CREW_TEST(wedged_worker),
 		CREW_TEST(nobody_was_let_run), CREW_TEST(async_error),
 		CREW_TEST(hang_after_abort),   CREW_TEST(hang_of_a_dead_trainer),
