@@ -112,12 +112,22 @@ static void raise_done(const struct session *s, uint32_t timeline, uint64_t valu
 		atomic_store(done, value);
 }
 
+/* While nothing of it flies, all that is owed has been raised, or it is another stream's by now. */
+void complete_line_rests(const struct session *s, uint32_t timeline)
+{
+	struct line *l = &s->lines[timeline];
+	if (!l->flying && atomic_load(&svc_timelines(s->ring)[timeline].done) < l->owed)
+		l->owed = 0;
+}
+
 /* A GPU writes done too, in the order of its tasks. One that failed before it could be launched
  * must not overtake those that fly, also at the end of an epoch: they still write to memory that
  * the stream would use for something else. */
 void complete_timeline(const struct session *s, const struct svc_record *r, bool flew, bool at_once)
 {
 	struct line *l = s->lines ? &s->lines[r->timeline] : NULL;
+	if (l && !flew)
+		complete_line_rests(s, r->timeline);
 	if (l && l->owed < r->value)
 		l->owed = r->value;
 	if (!l || at_once || !l->flying)

@@ -265,8 +265,10 @@ static void fly(struct engine *e, struct task *t)
 	deadlines_remove(&e->deadlines, &t->deadline);
 	t->flying = true;
 	t->started_ns = e->now;
-	if (t->record.timeline)
+	if (t->record.timeline) {
+		complete_line_rests(t->session, t->record.timeline);
 		t->session->lines[t->record.timeline].flying++;
+	}
 	device_watch(e, c);
 	order_show_state(e, t);
 	if (m->queue)

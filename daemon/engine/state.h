@@ -488,6 +488,8 @@ void complete_task(struct engine *e, struct task *t, const ncclsvc_status *st);
 void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,
 		      uint32_t serial, bool by_socket, const ncclsvc_status *why,
 		      const char *text);
+/* Before something of the timeline flies. */
+void complete_line_rests(const struct session *s, uint32_t timeline);
 /* Raises done as far as may be: flew if the GPU is through with this task, at_once if nobody is to
  * wait for those that it is not through with yet. */
 void complete_timeline(const struct session *s, const struct svc_record *r, bool flew,

@@ -497,9 +497,33 @@ static void none_is_made_where_a_queue_is_full(void **state)
 	nothing_comes();
 }
 
+/* A timeline that begins anew, as when another stream has taken it over. */
+static void nothing_is_owed_to_a_timelines_next_stream(void **state)
+{
+	(void)state;
+	add_trainer(0);
+	add_trainer(1);
+	START(0, 2, LIST(0, 1), LIST(0, 1));
+	for (unsigned round = 1; round <= 2; round++) {
+		uint64_t n = round == 1 ? 5 : 1, last = 0;
+		for (uint64_t i = 0; i < n; i++) {
+			last = submit_one(0, on_timeline(record(0, NCCLSVC_ALL_REDUCE, 0), 0, 1));
+			submit_one(1, record(0, NCCLSVC_ALL_REDUCE, 1));
+		}
+		launched(0, round == 1 ? 5 : 6);
+		run_all(0);
+		run_all(1);
+		ends(0, last, 0);
+		assert_int_equal(atomic_load(&line(0, 1)->done), n);
+		atomic_store(&line(0, 1)->done, 0);
+		trainers[0].values[1] = 0;
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		ENGINE_TEST(nothing_is_owed_to_a_timelines_next_stream),
 		ENGINE_TEST(a_task_is_launched_when_all_have_met),
 		ENGINE_TEST(nothing_of_a_chain_goes_before_its_last_link),
 		ENGINE_TEST(a_group_is_one_group_on_each_of_its_devices),
