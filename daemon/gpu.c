@@ -119,7 +119,8 @@ void gpu_tell(struct gpu *g, const struct worker_message *m)
 void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *done, void *arg,
 	     uint64_t within_ns)
 {
-	struct gpu_call *call = g->sock >= 0 ? calloc(1, sizeof(*call)) : NULL;
+	const bool ends = g->gone && g->alive && m->kind == WORKER_COMM_ABORT;
+	struct gpu_call *call = g->sock >= 0 || ends ? calloc(1, sizeof(*call)) : NULL;
 	if (!call) {
 		done(g, arg, NULL, -1);
 		return;
@@ -136,7 +137,8 @@ void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 	DL_APPEND(g->calls, call);
 	if (uv_timer_get_repeat(&g->timer) > TICK_MS)
 		start_ticking(g);
-	send_message(g, &keyed, fd);
+	if (!ends) /* else its end is the answer */
+		send_message(g, &keyed, fd);
 }
 
 static void end_call(struct gpu *g, struct gpu_call *call, const struct worker_message *answer,
@@ -249,9 +251,17 @@ static void hang_up(struct gpu *g)
 		drop_message(g, g->out);
 }
 
-/* Its socket is closed, or the process is reaped. A process that ends gives up its memory before
- * its files, and with its memory the driver stops what its GPU still had to do. To be reaped takes
- * 0.1 s more. */
+/* Aborts wait until its GPU has nothing more of it to do. */
+static void end_calls(struct gpu *g, bool aborts)
+{
+	struct gpu_call *call, *next;
+	DL_FOREACH_SAFE (g->calls, call, next)
+		if (aborts || call->in_order)
+			end_call(g, call, NULL, -1);
+}
+
+/* Its socket is closed, or the process is reaped, which takes 0.1 s more. Its streams may go on
+ * until then, and write to trainers' memory and timelines. */
 static void worker_gone(struct gpu *g)
 {
 	if (g->gone)
@@ -264,9 +274,10 @@ static void worker_gone(struct gpu *g)
 	kill_process(g); /* should it live on */
 	staging_worker_lost(g);
 	physical_gpu_lost(g->server, g);
-	while (g->calls)
-		end_call(g, g->calls, NULL, -1);
+	end_calls(g, false);
 	gpu_memory_lost(g);
+	if (g->calls)
+		start_ticking(g);
 }
 
 static void read_messages(struct gpu *g)
@@ -328,6 +339,7 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 	struct gpu *g = process->data;
 	read_messages(g); /* its last words */
 	worker_gone(g);
+	end_calls(g, true);
 	if (!g->server->closing) {
 		if (!g->info.text[0] || g->served)
 			log_error("gpu%d: worker %d %s %d", g->index, g->info.pid,
@@ -414,8 +426,13 @@ static void on_tick(uv_timer_t *timer)
 	struct gpu *g = timer->data;
 	uint64_t now = server_now();
 	struct gpu_call *call;
-	if (!g->alive || g->sock < 0)
+	if (!g->alive)
 		return;
+	if (g->sock < 0) {
+		if (now - g->since_ns > GPU_DIE_NS)
+			end_calls(g, true);
+		return;
+	}
 	look_for_pause(g, now);
 	if (g->killed_ns) {
 		if (now - g->killed_ns < GPU_DIE_NS)
