@@ -69,6 +69,7 @@ static void try_open(void)
 		WANTED(cuStreamCreate),
 		WANTED(cuStreamDestroy),
 		WANTED(cuStreamSynchronize),
+		WANTED(cuStreamGetFlags),
 		WANTED(cuStreamGetCtx),
 		WANTED(cuStreamGetId),
 		WANTED(cuStreamIsCapturing),

@@ -33,6 +33,7 @@ struct pair {
 	int device;
 	uint64_t last; /* value of the newest task */
 	uint64_t clock;
+	bool alone;	   /* a default stream's work does not come before the stream's own */
 	CUdeviceptr ready; /* the counters, as the stream's context sees them */
 	/* While a group is put on its streams: */
 	bool touched;

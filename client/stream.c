@@ -140,6 +140,17 @@ static ncclsvc_result pair_room(ncclsvc_session *s, struct gpu *g, uint64_t sinc
 	return NCCLSVC_OK;
 }
 
+static bool stands_alone(const struct gpu *g, const struct stream *st)
+{
+	unsigned flags = 0;
+	CUresult e = st->context ? CUDA_ERROR_INVALID_VALUE : cuda_push(g->cuda, st->push);
+	if (e)
+		return false;
+	e = g->cuda->cuStreamGetFlags(st->handle, &flags);
+	cuda_pop(g->cuda, st->push);
+	return !e && flags & CU_STREAM_NON_BLOCKING;
+}
+
 ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
 			   bool *yielded)
 {
@@ -179,6 +190,7 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 			.planned = op->planned,
 			.device = comm->device,
 			.last = p->last,
+			.alone = stands_alone(g, &st),
 			.ready = address + index * sizeof(struct svc_timeline),
 		};
 	}
@@ -204,7 +216,7 @@ void streams_number(struct gpu *g, struct op *op)
 {
 	struct pair *p = &g->pairs[op->record.timeline];
 	if (!p->touched)
-		p->rested = !p->context &&
+		p->rested = p->alone &&
 			    atomic_load(&stream_counters(g, op->record.timeline)->done) >= p->last;
 	op->record.flags |= SVC_TASK_TIMELINE;
 	op->record.value = ++p->last;

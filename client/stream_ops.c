@@ -115,7 +115,8 @@ static ncclsvc_result not_enqueued(ncclsvc_session *s, const struct gpu *g,
 
 /* If all that was ever put on the stream is over, the input is there, and to say so takes no turn
  * of the GPU. The driver is asked only if our own tasks give it a chance; and not of a default
- * stream, where the question could break another thread's capture. */
+ * stream, where the question could break another thread's capture, nor of one that waits for the
+ * default stream's work, which the answer says nothing of. */
 static void signal_idle(struct gpu *g, uint32_t index)
 {
 	struct pair *p = &g->pairs[index];

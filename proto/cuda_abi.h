@@ -270,6 +270,7 @@ typedef struct CUmemAccessDesc_st {
 	X(cuStreamDestroy, "cuStreamDestroy_v2", (CUstream stream))                                \
 	X(cuStreamSynchronize, "cuStreamSynchronize", (CUstream stream))                           \
 	X(cuStreamQuery, "cuStreamQuery", (CUstream stream))                                       \
+	X(cuStreamGetFlags, "cuStreamGetFlags", (CUstream stream, unsigned *flags))                \
 	X(cuStreamGetCtx, "cuStreamGetCtx", (CUstream stream, CUcontext * context))                \
 	X(cuStreamGetId, "cuStreamGetId", (CUstream stream, unsigned long long *id))               \
 	X(cuStreamIsCapturing, "cuStreamIsCapturing", (CUstream stream, int *status))              \

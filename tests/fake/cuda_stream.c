@@ -18,6 +18,7 @@ struct CUstream_st {
 	struct CUstream_st *next; /* of all, ever */
 	struct CUstream_st *next_free;
 	unsigned long long id;
+	unsigned flags;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	pthread_t thread;
@@ -214,6 +215,8 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priori
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&streams_lock);
 	*stream = stream_new(context);
+	if (*stream)
+		(*stream)->flags = flags;
 	pthread_mutex_unlock(&streams_lock);
 	return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -289,6 +292,15 @@ CUresult cuStreamQuery(CUstream handle)
 		error = CUDA_ERROR_NOT_READY;
 	pthread_mutex_unlock(&s->lock);
 	return error ? error : atomic_load(&s->context->error);
+}
+
+CUresult cuStreamGetFlags(CUstream handle, unsigned *flags)
+{
+	CUresult error;
+	const struct CUstream_st *s = stream_enter(handle, &error);
+	if (s)
+		*flags = s->flags;
+	return error;
 }
 
 CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)

@@ -107,6 +107,32 @@ static void test_default_streams(void)
 	crew_run(crew_size(), default_streams_rank, NULL);
 }
 
+/* What the legacy default stream has to do comes before what is put on such a stream later. */
+static void blocking_stream_rank(struct client *c)
+{
+	struct desk d;
+	CUstream s;
+	desk_open(&d, c);
+	CHECK_CU(cu.cuStreamCreate(&s, CU_STREAM_DEFAULT));
+	CHECK_OK(ncclsvc_stream_set(d.r.session, s, 0));
+	for (uint32_t k = 1; k <= 5; k++) {
+		stage("round %u", k);
+		late_input(&d, LEGACY, k * (uint32_t)(d.r.rank + 1));
+		CHECK_OK(ncclsvc_all_reduce(at(d.in), at(d.out), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM,
+					    d.r.comm, NULL));
+		CHECK_CU(cu.cuStreamSynchronize(s));
+		gpu_check(d.out, k * ranks_sum(&d.r), WORDS, "the sum");
+	}
+	CHECK_OK(ncclsvc_stream_set(d.r.session, NULL, 0));
+	CHECK_CU(cu.cuStreamDestroy(s));
+	desk_close(&d);
+}
+
+static void test_blocking_stream(void)
+{
+	crew_run(crew_size(), blocking_stream_rank, NULL);
+}
+
 static void other_stream_rank(struct client *c)
 {
 	struct desk d;
@@ -501,6 +527,7 @@ static void test_mixed(void)
 
 const struct gpu_test order_tests[] = {
 	{"order/same_stream", test_same_stream, 2, 60, TEST_QUICK},
+	{"order/blocking_stream", test_blocking_stream, 2, 60, TEST_QUICK | TEST_REAL},
 	{"order/default_streams", test_default_streams, 2, 60, TEST_QUICK},
 	{"order/other_stream", test_other_stream, 2, 60, TEST_QUICK},
 	{"order/detached", test_detached, 2, 60, TEST_QUICK},

@@ -137,8 +137,9 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	F(cuMemRetainAllocationHandle) F(cuMemGetAllocationGranularity)                            \
 	F(cuMemGetAllocationPropertiesFromHandle) F(cuStreamCreate)                                \
 	F(cuStreamCreateWithPriority) F(cuCtxGetStreamPriorityRange) F(cuStreamDestroy)            \
-	F(cuStreamSynchronize) F(cuStreamQuery) F(cuStreamGetCtx) F(cuStreamGetId)                 \
-	F(cuStreamIsCapturing) F(cuStreamBeginCapture) F(cuStreamEndCapture) F(cuGraphDestroy)     \
+	F(cuStreamSynchronize) F(cuStreamQuery) F(cuStreamGetFlags) F(cuStreamGetCtx)              \
+	F(cuStreamGetId) F(cuStreamIsCapturing) F(cuStreamBeginCapture) F(cuStreamEndCapture)      \
+	F(cuGraphDestroy)                                                                          \
 	F(cuGraphGetNodes) F(cuGraphNodeGetType) F(cuGraphKernelNodeGetParams)                     \
 	F(cuGraphKernelNodeGetAttribute) F(cuLaunchKernelEx)                                       \
 	F(cuStreamWaitValue64) F(cuStreamWriteValue64) F(cuStreamBatchMemOp)                       \
