@@ -249,7 +249,7 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 	free(cmd->epoch_start.members);
 	e->comms[c->slot] = c;
 	if (c->span)
-		span_hear_early(e, c->span);
+		early_hear(e, c->span);
 	return 0;
 }
 

@@ -11,7 +11,6 @@
 
 #define MESSAGES_PER_TURN 64
 #define DONE_PER_TURN	  32
-#define EARLY_MAX	  (64 * 1024 * 1024) /* bytes of messages for communicators to come */
 #define ENDED_KEPT	  4096
 #define OVER_NS		  UINT64_C(50000000)   /* for all nodes to end an epoch */
 #define CLOSE_NS	  UINT64_C(1000000000) /* the same on GPUs: else NCCL must begin anew */
@@ -320,21 +319,6 @@ static bool has_ended(const struct engine *e, uint64_t id)
 	return false;
 }
 
-/* For a communicator that this node is about to hear of. */
-static void keep_early(struct engine *e, const struct span_header *h, const char *body, int node)
-{
-	struct message *m;
-	size_t size = sizeof(*m) + h->bytes;
-	if (e->early_bytes + size > EARLY_MAX || !(m = malloc(size)))
-		return;
-	m->node = node;
-	m->bytes = size;
-	m->header = *h;
-	memcpy(m->body, body, h->bytes);
-	e->early_bytes += size;
-	DL_APPEND(e->early, m);
-}
-
 /* Have all members of this node left? */
 static bool all_left(const struct span *s)
 {
@@ -344,7 +328,7 @@ static bool all_left(const struct span *s)
 	return true;
 }
 
-static void dispatch(struct engine *e, const struct span_header *h, const char *body, int node)
+void span_dispatch(struct engine *e, const struct span_header *h, const char *body, int node)
 {
 	struct span *s;
 	struct credit_note note;
@@ -361,7 +345,7 @@ static void dispatch(struct engine *e, const struct span_header *h, const char *
 			return;
 	}
 	if (!s && !has_ended(e, h->span)) {
-		keep_early(e, h, body, node);
+		early_keep(e, h, body, node);
 		return;
 	}
 	uint32_t place = s ? span_place(s, node) : UINT32_MAX;
@@ -391,21 +375,6 @@ static void dispatch(struct engine *e, const struct span_header *h, const char *
 		junction_hear(e, s, place, h, body);
 }
 
-/* What came before this communicator did. */
-void span_hear_early(struct engine *e, const struct span *s)
-{
-	struct message *m, *next;
-	uint64_t id = s->id;
-	DL_FOREACH_SAFE (e->early, m, next) {
-		if (m->header.span != id)
-			continue;
-		DL_DELETE(e->early, m);
-		e->early_bytes -= m->bytes;
-		dispatch(e, &m->header, m->body, m->node);
-		free(m);
-	}
-}
-
 static bool hear(struct engine *e)
 {
 	struct span_header h;
@@ -421,7 +390,7 @@ static bool hear(struct engine *e)
 		if (h.magic != SPAN_MAGIC || h.bytes != bytes - sizeof(h) || h.kind < SPAN_READY ||
 		    h.kind >= SPAN_END)
 			continue;
-		dispatch(e, &h, message + sizeof(h), node);
+		span_dispatch(e, &h, message + sizeof(h), node);
 	}
 	return n > 0;
 }
@@ -448,6 +417,8 @@ bool span_poll(struct engine *e)
 	e->heard_ns = e->now;
 	bool any = hear(e);
 	any |= collect(e);
+	if (e->early)
+		early_expire(e);
 	if (e->asked)
 		junction_expire(e);
 	if (e->endings)
@@ -502,10 +473,7 @@ void span_node_lost(struct engine *e, uint32_t node)
 void span_finish_all(struct engine *e)
 {
 	struct message *m, *next;
-	DL_FOREACH_SAFE (e->early, m, next) {
-		DL_DELETE(e->early, m);
-		free(m);
-	}
+	early_finish(e);
 	DL_FOREACH_SAFE (e->messages, m, next) {
 		DL_DELETE(e->messages, m);
 		free(m);

@@ -9,6 +9,7 @@
  *                 them; across_flow.c: what it sends and receives
  *   across_course.c which bytes a piece is, for each operation
  *   across_small.c the same for what fits into a message
+ *   early.c       what is said of a communicator before it has begun here
  *   stuck.c       members that all wait for each other
  *   sequence.c    on GPUs instead: launching in one order on all nodes, which one node's
  *                 sequencer.c says
@@ -225,12 +226,12 @@ uint32_t span_place(const struct span *s, int node);
 /* The epoch can't go on in order: the supervisor ends it on all nodes. place: whose fault it is;
  * UINT32_MAX: nobody's. */
 void span_give_up(struct engine *e, struct comm *c, int result, uint32_t place);
-/* Takes what came before the communicator did. */
-void span_hear_early(struct engine *e, const struct span *s);
 /* Sends a message to the node at that place. */
 void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
 	       const struct junction_key *key, const void *body, size_t bytes, const void *more,
 	       size_t more_bytes);
+/* What that node says, of a communicator that may not have begun here. */
+void span_dispatch(struct engine *e, const struct span_header *h, const char *body, int node);
 /* An empty message for a credit that is not used. */
 void span_refuse_credit(struct engine *e, int node, int32_t tag);
 /* Moves everything on. True if anything happened. */
@@ -243,6 +244,15 @@ void span_finish_all(struct engine *e);
 
 /* As span_send, to any node. */
 void span_send_node(struct engine *e, uint32_t node, const struct span_header *h, const void *body);
+
+/* ---- early.c ---- */
+
+/* For a communicator that this node is about to hear of. */
+void early_keep(struct engine *e, const struct span_header *h, const char *body, int node);
+/* Takes what came before the communicator did, and gives it up if something of that is lost. */
+void early_hear(struct engine *e, const struct span *s);
+void early_expire(struct engine *e);
+void early_finish(struct engine *e);
 
 /* ---- stuck.c ---- */
 

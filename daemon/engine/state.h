@@ -34,6 +34,7 @@
 struct chunk;
 struct comm;
 struct crossing;
+struct early;
 struct junction;
 struct meeting;
 struct plan;
@@ -44,6 +45,11 @@ struct windows;
 struct wish;
 struct staged;
 struct worker_queue;
+
+struct lost_span {
+	uint64_t id;
+	uint64_t ns; /* when; 0: none */
+};
 
 struct region {
 	char *base; /* NULL: no such region; of a GPU: its worker's address */
@@ -319,8 +325,12 @@ struct engine {
 	uint64_t stuck_ns;  /* when to look for members that wait for each other */
 	struct junction *asked;
 	struct span *endings;
-	struct message *messages, *early;
+	struct message *messages;
+	struct early *early; /* by time */
 	size_t early_bytes;
+	struct lost_span lost_spans[1024]; /* something said of them before they began is lost */
+	uint32_t nlost_spans;		   /* ever */
+	uint64_t lost_all_ns;		   /* up to then, of any: there were more */
 	bool *lost; /* [nodes] */
 	uint64_t ended_spans[4096];
 	uint32_t nended;

@@ -2,10 +2,14 @@
  * The engine on node 0 of 3, and the death of node 1. The test is the other nodes, and MPI. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 #include <pthread.h>
@@ -18,7 +22,19 @@
 #define COUNT  (64u << 10) /* bytes: more than a message takes along */
 #define FLOWS  64
 #define SPAN   77
-#define MEMORY 9 /* the trainer's region on the host */
+#define MEMORY 9	   /* the trainer's region on the host */
+#define LARGE  (22u << 20) /* bytes: three are more than an engine keeps */
+
+/* ---- Time ---- */
+
+static atomic_long ahead; /* seconds that have passed, for the engine */
+
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+	long r = syscall(SYS_clock_gettime, clock, t);
+	t->tv_sec += atomic_load(&ahead);
+	return (int)r;
+}
 
 /* ---- MPI ---- */
 
@@ -91,14 +107,17 @@ static void drop(void *cookie)
 
 static const void *hear(size_t *bytes, int *node)
 {
-	static struct message_from one;
+	static struct {
+		struct message_from said;
+		char more[LARGE];
+	} one;
 	const void *p = NULL;
 	pthread_mutex_lock(&lock);
 	if (nheard < nsaid) {
-		one = said[nheard++];
-		*node = one.node;
-		*bytes = sizeof(one.header) + one.header.bytes;
-		p = &one.header;
+		one.said = said[nheard++];
+		*node = one.said.node;
+		*bytes = sizeof(one.said.header) + one.said.header.bytes;
+		p = &one.said.header;
 	}
 	pthread_mutex_unlock(&lock);
 	return p;
@@ -112,20 +131,37 @@ static const struct mpi_api mpi = {.version = MPI_API_VERSION,
 				   .drop = drop,
 				   .hear = hear};
 
-/* Node says so of the seq-th collective. */
-static void says(int node, enum span_kind kind, uint64_t seq, const struct svc_record *r)
+static void say(int node, uint64_t span, enum span_kind kind, uint64_t seq,
+		const struct svc_record *r, size_t bytes)
 {
 	pthread_mutex_lock(&lock);
 	struct message_from *m = &said[nsaid++];
 	*m = (struct message_from){.node = node};
 	m->header = (struct span_header){.magic = SPAN_MAGIC,
 					 .kind = (uint16_t)kind,
-					 .span = SPAN,
+					 .span = span,
 					 .key = {-1, -1, seq, 0},
-					 .bytes = r ? sizeof(*r) : 0};
+					 .bytes = bytes};
 	if (r)
 		m->record = *r;
 	pthread_mutex_unlock(&lock);
+}
+
+/* Node says so of the seq-th collective. */
+static void says(int node, enum span_kind kind, uint64_t seq, const struct svc_record *r)
+{
+	say(node, SPAN, kind, seq, r, r ? sizeof(*r) : 0);
+}
+
+static void all_is_heard(void)
+{
+	unsigned waiting = 1;
+	for (uint64_t until = now_ns() + WAIT_NS; waiting; pause_ns(QUIET_NS)) {
+		assert_true(now_ns() < until);
+		pthread_mutex_lock(&lock);
+		waiting = nsaid - nheard;
+		pthread_mutex_unlock(&lock);
+	}
 }
 
 static unsigned receives(int node)
@@ -142,9 +178,10 @@ static unsigned receives(int node)
 
 static char memory[COUNT];
 
-static int begin(void **state)
+static int begin_engine(void **state)
 {
 	nflows = nsaid = nheard = 0;
+	ahead = 0;
 	engine_mpi = &mpi;
 	engine_nodes = NODES;
 	setup(state);
@@ -153,6 +190,11 @@ static int begin(void **state)
 		.kind = COMMAND_REGION_ADD,
 		.region = {
 			.region = MEMORY, .base = memory, .bytes = sizeof(memory), .device = -1}});
+	return 0;
+}
+
+static void begin_epoch(void)
+{
 	struct command c = {.kind = COMMAND_EPOCH_START};
 	struct epoch_member *members = calloc(NODES, sizeof(*members));
 	assert_non_null(members);
@@ -168,7 +210,33 @@ static int begin(void **state)
 	c.epoch_start.board = boards[0];
 	c.epoch_start.span = SPAN;
 	command(c);
+}
+
+static int begin(void **state)
+{
+	begin_engine(state);
+	begin_epoch();
 	return 0;
+}
+
+static struct event next_event(enum event_kind kind)
+{
+	struct event ev;
+	for (uint64_t until = now_ns() + WAIT_NS; !engine->next_event(engine, &ev);
+	     pause_ns(100000))
+		assert_true(now_ns() < until);
+	assert_int_equal(ev.kind, kind);
+	return ev;
+}
+
+/* The engine wants the epoch to end on all nodes, and says why. */
+static void is_given_up(int32_t result)
+{
+	const struct event ev = next_event(EVENT_SPAN_FAILED);
+	assert_int_equal(ev.span.result, result);
+	assert_int_equal(ev.span.node, -1);
+	end_epoch(0, result, -1);
+	next_event(EVENT_EPOCH_GONE);
 }
 
 static struct svc_record broadcast(void)
@@ -214,12 +282,63 @@ static void what_a_lost_node_was_ready_for_ends_too(void **state)
 	ends(0, a, NCCLSVC_PEER_GONE);
 }
 
+static void what_came_before_the_epoch_is_heard(void **state)
+{
+	(void)state;
+	const struct svc_record r = broadcast();
+	says(1, SPAN_READY, 0, &r);
+	says(2, SPAN_READY, 0, &r);
+	all_is_heard();
+	ahead = 60;
+	pause_ns(QUIET_NS);
+	begin_epoch();
+	uint64_t a = submit_one(0, r);
+	for (uint64_t until = now_ns() + WAIT_NS; !receives(1); pause_ns(100000))
+		assert_true(now_ns() < until);
+	command((struct command){.kind = COMMAND_NODE_LOST, .node = {1}});
+	end_epoch(0, NCCLSVC_PEER_GONE, 1);
+	ends(0, a, NCCLSVC_PEER_GONE);
+}
+
+/* Without what was said of it, its collective would wait for ever. */
+static void what_was_too_much_to_keep_gives_the_epoch_up(void **state)
+{
+	(void)state;
+	const struct svc_record r = broadcast();
+	says(1, SPAN_READY, 0, &r);
+	for (uint64_t span = SPAN + 1; span < SPAN + 4; span++)
+		say(2, span, SPAN_READY, 0, &r, LARGE);
+	says(2, SPAN_READY, 0, &r);
+	all_is_heard();
+	begin_epoch();
+	is_given_up(NCCLSVC_LIMIT);
+}
+
+static void what_was_too_old_gives_the_epoch_up(void **state)
+{
+	(void)state;
+	const struct svc_record r = broadcast();
+	says(1, SPAN_READY, 0, &r);
+	all_is_heard();
+	ahead = 600;
+	says(2, SPAN_READY, 0, &r);
+	all_is_heard();
+	begin_epoch();
+	is_given_up(NCCLSVC_LIMIT);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(what_was_under_way_ends_with_its_node, begin,
 						teardown),
 		cmocka_unit_test_setup_teardown(what_a_lost_node_was_ready_for_ends_too, begin,
+						teardown),
+		cmocka_unit_test_setup_teardown(what_came_before_the_epoch_is_heard, begin_engine,
+						teardown),
+		cmocka_unit_test_setup_teardown(what_was_too_much_to_keep_gives_the_epoch_up,
+						begin_engine, teardown),
+		cmocka_unit_test_setup_teardown(what_was_too_old_gives_the_epoch_up, begin_engine,
 						teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
