@@ -9,16 +9,25 @@
 
 struct redop_call {
 	struct server *server;
-	uint32_t session, serial;
+	uint32_t session, serial, comm;
 };
+
+static uint64_t bit(uint32_t redop)
+{
+	return UINT64_C(1) << (redop - SVC_REDOP_MADE);
+}
 
 static void on_made(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
 	const struct redop_call call = *(struct redop_call *)arg;
 	struct client *c = server_find(call.server, call.session);
+	int32_t rank;
 	(void)fd;
 	free(arg);
-	if (!c || c->state != CLIENT_OPEN)
+	if (!c)
+		return;
+	c->redops--;
+	if (c->state != CLIENT_OPEN)
 		return;
 	if (!answer || answer->result) {
 		client_error(c, SVC_REDOP_ADD, call.serial,
@@ -26,13 +35,16 @@ static void on_made(struct gpu *g, void *arg, const struct worker_message *answe
 			     g->index, answer ? answer->text : "its worker was lost");
 		return;
 	}
+	const struct communicator *m = comm_of_handle(c, call.comm, &rank);
+	if (m && svc_redop_made(answer->redop.redop))
+		m->seats[rank].redops |= bit(answer->redop.redop);
 	struct svc_redop_reply reply = {.redop = answer->redop.redop};
 	client_reply(c, SVC_REDOP_ADD, call.serial, &reply, sizeof(reply), NULL, 0);
 }
 
-/* The member's worker and lane; NULL after an error was sent. */
-static struct gpu *find(struct client *c, unsigned opcode, uint32_t serial, uint32_t comm,
-			uint32_t *lane)
+/* The member's seat, worker and lane; NULL after an error was sent. */
+static struct seat *find(struct client *c, unsigned opcode, uint32_t serial, uint32_t comm,
+			 struct gpu **g, uint32_t *lane)
 {
 	int32_t rank = 0;
 	const struct communicator *m = comm_of_handle(c, comm, &rank);
@@ -43,7 +55,8 @@ static struct gpu *find(struct client *c, unsigned opcode, uint32_t serial, uint
 	}
 	if (m->cuda && m->physical && m->state == NCCLSVC_COMM_READY) {
 		*lane = m->physical->lane;
-		return c->server->gpus[m->seats[rank].device];
+		*g = c->server->gpus[m->seats[rank].device];
+		return &m->seats[rank];
 	}
 	if (m->cuda && c->server->staging) {
 		client_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
@@ -68,13 +81,21 @@ void gpu_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add
 			     "unknown element type, or what is behind the scalar is not zero");
 		return;
 	}
-	struct gpu *g = find(c, SVC_REDOP_ADD, serial, r->comm, &w.redop.lane);
-	struct redop_call *call = g ? malloc(sizeof(*call)) : NULL;
-	if (g && !call)
+	/* A worker that is busy would have all of them kept for it. */
+	if (c->redops >= SVC_REDOPS_ASKED) {
+		client_error(c, SVC_REDOP_ADD, serial, NCCLSVC_BUSY,
+			     "%d reductions of this session are being made", SVC_REDOPS_ASKED);
+		return;
+	}
+	struct gpu *g;
+	const bool found = find(c, SVC_REDOP_ADD, serial, r->comm, &g, &w.redop.lane);
+	struct redop_call *call = found ? malloc(sizeof(*call)) : NULL;
+	if (found && !call)
 		client_error(c, SVC_REDOP_ADD, serial, NCCLSVC_NO_MEMORY, "out of memory");
 	if (!call)
 		return;
-	*call = (struct redop_call){c->server, c->id, serial};
+	*call = (struct redop_call){c->server, c->id, serial, r->comm};
+	c->redops++;
 	w.redop.type = r->type;
 	memcpy(w.redop.scalar, r->scalar, sizeof(w.redop.scalar));
 	gpu_ask(g, &w, -1, on_made, call, gpu_patience_ns(c->server));
@@ -88,10 +109,13 @@ void gpu_redop_del(struct client *c, uint32_t serial, const struct svc_redop_del
 			     "reduction %u was not made by anybody", r->redop);
 		return;
 	}
-	struct gpu *g = find(c, SVC_REDOP_DEL, serial, r->comm, &w.redop.lane);
-	if (!g)
+	struct gpu *g;
+	struct seat *seat = find(c, SVC_REDOP_DEL, serial, r->comm, &g, &w.redop.lane);
+	if (!seat)
 		return;
-	gpu_tell(g, &w);
+	if (seat->redops & bit(r->redop)) /* so there are no more of these than of what was made */
+		gpu_tell(g, &w);
+	seat->redops &= ~bit(r->redop);
 	client_reply(c, SVC_REDOP_DEL, serial, NULL, 0, NULL, 0);
 }
 

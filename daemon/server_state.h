@@ -73,6 +73,7 @@ struct seat {
 	int32_t device;
 	int32_t node; /* of the epoch's member, if that is another one; else -1 */
 	int32_t far_pid;
+	uint64_t redops; /* bits: its worker may have made them, and not been told to let them go */
 	bool fresh;   /* this JOIN made the handle: it goes if the JOIN fails */
 	bool overdue; /* its home was asked who is late */
 };
@@ -170,6 +171,7 @@ struct client {
 	struct outgoing *out;
 	unsigned nout;
 	unsigned cancels; /* that the executor has not answered */
+	unsigned redops;  /* that a worker has not */
 	struct session_counts counts;
 
 	struct svc_ring *ring; /* NULL: none */

@@ -25,6 +25,7 @@
 #define SVC_SESSION_COMMS   1024  /* handles of one session */
 #define SVC_SESSION_REGIONS 4096
 #define SVC_CANCELS	    64	 /* cancellations one session has asked for and not heard of */
+#define SVC_REDOPS_ASKED    64	 /* reductions it has asked for and not heard of */
 #define SVC_SOCKET_TASKS    128	 /* tasks one session has pending by socket */
 #define SVC_GROUP_TASKS	    4096 /* tasks in one task group */
 #define SVC_PLAN_TASKS	    65536 /* in one member's plan; as many groups */

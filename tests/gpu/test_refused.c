@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What cannot work is refused with a sentence that says why, and nothing is the worse for it. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -371,6 +372,36 @@ static void redops(struct client *c, CUdeviceptr p)
 	raw_close(&raw);
 }
 
+/* More than a worker that is busy is asked for. */
+static void many_redops(struct client *c, pid_t worker)
+{
+	struct raw raw;
+	struct raw_reply reply;
+	struct svc_record record;
+	uint32_t serials[SVC_REDOPS_ASKED];
+	raw_open(&raw, c->daemon);
+	const struct svc_redop_add add = {.comm = raw_join_gpu(&raw, &record),
+					  .type = NCCLSVC_FLOAT32};
+	stage("many reductions at once");
+	CHECK_EQ(kill(worker, SIGSTOP), 0);
+	for (int i = 0; i < SVC_REDOPS_ASKED; i++)
+		serials[i] = raw_send(&raw, SVC_REDOP_ADD, &add, sizeof(add), NULL, 0);
+	redop_refused(&raw, add, NCCLSVC_BUSY, "being made");
+	CHECK_EQ(kill(worker, SIGCONT), 0);
+	for (int i = 0; i < SVC_REDOPS_ASKED; i++) {
+		raw_reply_to(&raw, serials[i], &reply);
+		CHECK_EQ(reply.header.result, i < SVC_REDOPS_MADE ? 0 : NCCLSVC_LIMIT);
+	}
+	for (uint32_t i = 0; i < SVC_REDOPS_MADE; i++) {
+		const struct svc_redop_del del = {add.comm, SVC_REDOP_MADE + i};
+		raw_call(&raw, SVC_REDOP_DEL, &del, sizeof(del), NULL, 0, &reply);
+		CHECK_EQ(reply.header.result, 0);
+	}
+	raw_call(&raw, SVC_REDOP_ADD, &add, sizeof(add), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	raw_close(&raw);
+}
+
 /* A session that names regions it does not have, as another one does, and parts that its own does
  * not have. */
 static void thieves(struct client *c, CUdeviceptr p)
@@ -427,6 +458,7 @@ static void raw_rank(struct client *c)
 	two_names(c);
 	spans(c, b.p);
 	redops(c, b.p);
+	many_redops(c, worker);
 	thieves(c, b.p);
 	stage("whether all is well");
 	rank_check_usable(&r);
