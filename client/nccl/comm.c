@@ -41,6 +41,7 @@ ncclComm_t handle_ref(ncclComm_t comm)
 static pthread_mutex_t graves_lock = PTHREAD_MUTEX_INITIALIZER;
 static ncclComm_t graves[GRAVES];
 static unsigned next_grave;
+FREE_IN_CHILDREN(graves_lock)
 
 void handle_unref(ncclComm_t comm)
 {

@@ -35,6 +35,22 @@ NCCL_MORE_FUNCTIONS(NCCL_EXPORT)
 #define NCCL_TWIN(function)                                                                        \
 	__attribute__((visibility("default"), alias(#function))) __typeof__(function) p##function
 
+/* A fork waits until nobody has that lock of the file's: its child would never get it. Registered
+ * early, so that it is taken behind session.c's; no other is taken within it. */
+#define FREE_IN_CHILDREN(lock)                                                                     \
+	static void before_fork(void)                                                              \
+	{                                                                                          \
+		pthread_mutex_lock(&lock);                                                         \
+	}                                                                                          \
+	static void after_fork(void)                                                               \
+	{                                                                                          \
+		pthread_mutex_unlock(&lock);                                                       \
+	}                                                                                          \
+	__attribute__((constructor(102))) static void watch_forks(void)                            \
+	{                                                                                          \
+		pthread_atfork(before_fork, after_fork, after_fork);                               \
+	}
+
 /* ---- error.c ---- */
 
 /* Leaves the sentence for ncclGetLastError and the open group, and returns result. */

@@ -16,6 +16,7 @@ enum level { LEVEL_NONE, LEVEL_VERSION, LEVEL_WARN, LEVEL_INFO };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char last[SENTENCE]; /* of the process, as in NCCL: another thread may ask */
+FREE_IN_CHILDREN(lock)
 
 /* ---- Of threads ---- */
 

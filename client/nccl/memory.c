@@ -30,6 +30,7 @@ struct registration {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct lent *all;
+FREE_IN_CHILDREN(lock)
 
 ncclResult_t ncclMemAlloc(void **p, size_t bytes)
 {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The drop-in when something is refused, or not ready; memory. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -217,6 +219,35 @@ static void free_in_child(void *lent)
 	_exit(0);
 }
 
+/* Frees what is nobody's, until it is told to stop. */
+static void *free_nothing(void *stop)
+{
+	while (!atomic_load((atomic_bool *)stop))
+		nc.ncclMemFree(stop);
+	return NULL;
+}
+
+/* A thread is inside when others fork: its locks are not the children's. */
+static void fork_while_freeing(void)
+{
+	enum { FORKS = 200, SECONDS = 10 };
+	atomic_bool stop = false;
+	pthread_t thread;
+	CHECK_EQ(pthread_create(&thread, NULL, free_nothing, &stop), 0);
+	for (int i = 0, status; i < FORKS; i++) {
+		pid_t pid = fork();
+		CHECK(pid >= 0);
+		if (!pid) {
+			alarm(SECONDS);
+			_exit(nc.ncclMemFree(&stop) != ncclInvalidArgument);
+		}
+		CHECK_EQ(waitpid(pid, &status, 0), pid);
+		CHECK_EQ(status, 0);
+	}
+	atomic_store(&stop, true);
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+}
+
 static void forked_rank(struct client *c)
 {
 	ncclComm_t comm = dropin_join(c);
@@ -224,6 +255,8 @@ static void forked_rank(struct client *c)
 	CHECK_NC(nc.ncclMemAlloc(&lent, DROPIN_WORDS * 4));
 	stage("a child");
 	free_in_child(lent);
+	stage("a child, while another thread frees");
+	fork_while_freeing();
 	stage("its parent");
 	gpu_fill((uintptr_t)lent, (unsigned)c->rank + 1, DROPIN_WORDS);
 	CHECK_NC(dropin_sum((uintptr_t)lent, comm, NULL));
