@@ -112,7 +112,9 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *plan, int timeout_ms);
  * then, waits for what has, 5 s at most; gives the plan up and frees it, whatever it returns: a
  * failure that no call has told, or TIMEOUT if groups were whole and not over. Tasks of other
  * members that wait for this one's fail with CANCELLED. NULL is allowed. A plan that was never
- * launched, or never committed, is just freed. */
+ * launched, or never committed, is just freed. Its copies in a GPU's memory go now if the session
+ * has no task pending (CUDA then waits for what the process's streams on that GPU have been told to
+ * do), else with the next plan that is terminated, or with the session. */
 ncclsvc_result ncclsvc_plan_terminate(ncclsvc_plan *plan, int timeout_ms);
 
 /* How many iterations have ended (with plan_reset). 0 for NULL. */

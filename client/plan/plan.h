@@ -38,6 +38,7 @@ struct ncclsvc_plan {
 	enum plan_phase phase;
 	bool group_open;
 	bool busy; /* a thread commits or resets it */
+	bool over; /* its user has it no more, but its copies' memory is not freed yet */
 	struct svc_plan_task *tasks;
 	uint32_t ngroups, ntasks, room;
 

@@ -261,6 +261,24 @@ static ncclsvc_result give_up(ncclsvc_plan *p, uint64_t deadline)
 	return r ? error_set(r, "%s", why) : NCCLSVC_OK;
 }
 
+/* To free a GPU's memory waits for all the process's streams there, and while tasks are pending one
+ * may wait for a peer: then the next plan that ends does it, or the session's end. Locked; yields. */
+static void free_over(ncclsvc_session *s)
+{
+	ncclsvc_plan **at = &s->plans;
+	tasks_look(s);
+	const bool idle = s->tasks.oldest == s->tasks.next;
+	while (*at) {
+		ncclsvc_plan *p = *at;
+		if (!p->over || (p->bounces && !idle)) {
+			at = &p->next;
+			continue;
+		}
+		*at = p->next;
+		plan_free(p);
+	}
+}
+
 ncclsvc_result ncclsvc_plan_terminate(ncclsvc_plan *p, int timeout_ms)
 {
 	ncclsvc_result r = NCCLSVC_OK;
@@ -271,11 +289,9 @@ ncclsvc_result ncclsvc_plan_terminate(ncclsvc_plan *p, int timeout_ms)
 	session_lock(s);
 	if (p->comm)
 		r = give_up(p, deadline);
-	ncclsvc_plan **at = &s->plans;
-	while (*at != p)
-		at = &(*at)->next;
-	*at = p->next;
+	p->comm = NULL;
+	p->over = true;
+	free_over(s);
 	session_unlock(s);
-	plan_free(p);
 	return r;
 }

@@ -276,17 +276,51 @@ static void beside_rank(struct client *c)
 	desk_close(&p.d);
 }
 
-static void test_beside(void)
+/* The others are told to go on when rank 0 is ready. */
+static void run_beside(void (*rank)(struct client *c))
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
 	int n = crew_size();
 	gpu_daemon_start(&d);
-	clients_start(ranks, n, &d, beside_rank, NULL);
+	clients_start(ranks, n, &d, rank, NULL);
 	CHECK_EQ(hear(&ranks[0]), READY);
 	say_all(&ranks[1], n - 1, GO);
 	crew_end(ranks, n);
 	gpu_daemon_stop(&d);
+}
+
+static void test_beside(void)
+{
+	run_beside(beside_rank);
+}
+
+/* Nor does the end of a plan wait for such a stream. */
+static void ending_rank(struct client *c)
+{
+	struct pipe p;
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+	pipe_open(&p, c);
+	CHECK_OK(send_words(&p, p.d.r.stream, p.d.out, WORDS, WAIT_MS));
+	recv_words(&p, WORDS);
+	CHECK_OK(ncclsvc_plan_reset(p.d.plan, WAIT_MS));
+	if (p.d.r.rank != 0)
+		CHECK_EQ(hear(c), GO);
+	meet(&p);
+	CHECK_OK(ncclsvc_plan_terminate(p.d.plan, WAIT_MS));
+	if (p.d.r.rank == 0)
+		say(c, READY);
+	CHECK(gpu_stream_ends(p.stuck, WAIT_MS));
+	stage("another plan, when nothing is pending");
+	CHECK_OK(ncclsvc_plan_start(p.d.r.comm, &p.d.plan));
+	CHECK_OK(ncclsvc_comm_leave(p.other));
+	CHECK_CU(cu.cuMemFree(p.word));
+	desk_close(&p.d);
+}
+
+static void test_ending(void)
+{
+	run_beside(ending_rank);
 }
 
 /* ---- What is refused, and what fails ---- */
@@ -393,6 +427,7 @@ const struct gpu_test plan_tests[] = {
 	{"plan/any-order", test_any_order, 2, 60, TEST_QUICK},
 	{"plan/one-thread", test_blocking, 2, 60, TEST_QUICK},
 	{"plan/beside-waiting", test_beside, 2, 60, TEST_QUICK},
+	{"plan/ends-beside-waiting", test_ending, 2, 60, TEST_QUICK},
 	{"plan/deadlines", test_failing, 2, 60, TEST_QUICK},
 	{"plan/death", test_death, 2, 120, TEST_QUICK},
 	{0},
