@@ -14,6 +14,7 @@
 #include "modes.h"
 #include "process.h"
 #include "report.h"
+#include "service.h"
 #include "stat.h"
 
 #define DEFAULT_SECONDS 2
@@ -189,10 +190,8 @@ static int helper_main(void *arg, uint32_t who, int fd)
 	if (who == LISTER && !(result = open_session(&h, 0, &h.sessions[0])))
 		h.n = 1;
 	do {
-		reply.result = result;
 		if (result)
-			snprintf(reply.text, sizeof(reply.text), "%s: %s",
-				 ncclsvc_result_name(result), ncclsvc_last_error());
+			service_explain(&reply, result);
 		if (!job_send(fd, &reply, sizeof(reply)) || !job_receive(fd, &job))
 			break;
 		reply = (struct job_reply){0};
