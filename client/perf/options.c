@@ -264,7 +264,7 @@ static bool is_json_file(const char *word, bool have_operation)
 static int next_option(struct options *o, int argc, char **argv, bool *have_operation)
 {
 	char name[64];
-	int c = getopt_long(argc, argv, "-:b:e:i:f:n:w:c:d:o:r:z:hV", long_options, NULL);
+	int c = getopt_long(argc, argv, "-b:e:i:f:n:w:c:d:o:r:z:hV", long_options, NULL);
 	switch (c) {
 	case -1: /* after "--" */
 		optarg = argv[optind++];
@@ -284,10 +284,9 @@ static int next_option(struct options *o, int argc, char **argv, bool *have_oper
 		printf("ncclsvc-perf %s (libncclsvc %s)\n", NCCLSVC_VERSION_STRING,
 		       ncclsvc_version());
 		return EXIT_GOOD;
-	case ':':
-		return options_refuse("%s needs an argument", argv[optind - 1]);
-	case '?':
-		return options_refuse("no option '%s'", argv[optind - 1]);
+	case '?': /* getopt has said why, and what a shortened name could be */
+		fprintf(stderr, "Try 'ncclsvc-perf --help'.\n");
+		return EXIT_USAGE;
 	}
 	if (c == OPT_JSON && !optarg && is_json_file(argv[optind], *have_operation))
 		optarg = argv[optind++];

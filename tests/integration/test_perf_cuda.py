@@ -114,6 +114,16 @@ class PerfCuda(unittest.TestCase):
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
             self.assertIn(path, done.stderr)
 
+    def test_options_that_are_none(self):
+        for option, *words in (("--pla", "ambiguous", "--plan", "--plain-memory"),
+                               ("--plans", "--plans"), ("--plan=3", "--plan", "argument"),
+                               ("--nodes", "--nodes", "argument"), ("-kx", "'k'")):
+            done = subprocess.run([PERF, "all_reduce", option], env=self.env, text=True,
+                                  capture_output=True, timeout=120, check=False)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            for word in words:
+                self.assertIn(word, done.stderr)
+
     def test_no_driver(self):
         known = subprocess.run(["/sbin/ldconfig", "-p"], text=True, capture_output=True,
                                check=False).stdout
