@@ -272,9 +272,12 @@ void home_unjoin(struct cluster *c, uint32_t from, const struct control_unjoin *
 		return;
 	struct gathered_seat *s = &g->seats[m->rank];
 	bool joining = s->state == SEAT_JOINING, split = s->split;
-	if (s->node != from || s->session != m->session || s->state == SEAT_FREE ||
-	    s->state == SEAT_JOINED)
-		return; /* it has begun meanwhile, and ends otherwise */
+	if (s->node != from || s->session != m->session || s->state == SEAT_FREE)
+		return;
+	if (s->state == SEAT_JOINED && m->why == UNJOIN_LATE)
+		return; /* it has begun meanwhile */
+	if (s->state == SEAT_JOINED)
+		end_epoch(g); /* its node knew before: who broke it may tell us later */
 	if (m->why == UNJOIN_LATE && joining)
 		refuse_late(c, g, m->rank);
 	if (m->why == UNJOIN_LATE && !joining)
