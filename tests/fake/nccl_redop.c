@@ -4,7 +4,7 @@
 
 #include "nccl_fake.h"
 
-#define MADE  64
+#define MADE  256 /* of all communicators: one that is being aborted still has its own */
 #define FIRST 100 /* no number that anything else has */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
