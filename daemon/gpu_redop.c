@@ -12,6 +12,8 @@ struct redop_call {
 	uint32_t session, serial, comm;
 };
 
+_Static_assert(SVC_REDOPS_MADE <= 64, "a seat has a bit for each");
+
 static uint64_t bit(uint32_t redop)
 {
 	return UINT64_C(1) << (redop - SVC_REDOP_MADE);

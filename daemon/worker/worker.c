@@ -236,31 +236,34 @@ static void run(struct worker *w)
 	}
 }
 
-/* Of all lanes. */
-static uint64_t completed(const struct worker *w)
+/* How far all lanes have come, as seen last. */
+struct motion {
+	uint64_t completed, moved_ns;
+};
+
+/* After a nap: has something ended within ORPHAN_STILL_NS? */
+static bool still_moves(const struct worker *w, struct motion *m)
 {
+	const struct timespec nap = {.tv_nsec = ORPHAN_NAP_NS};
 	uint64_t sum = 0;
+	nanosleep(&nap, NULL);
 	for (uint32_t i = 0; i < WORKER_LANES; i++)
 		sum += atomic_load(&w->queue->lanes[i].completed);
-	return sum;
+	const uint64_t now = worker_clock();
+	if (sum != m->completed || !m->moved_ns)
+		*m = (struct motion){sum, now};
+	return now - m->moved_ns < ORPHAN_STILL_NS;
 }
 
 /* Each task that ends sets its timeline back to its own value, for trainers' streams that go on now
  * give their input to the next. So this goes on until nothing moves, or for ORPHAN_LAST_NS. */
 static void release_until_still(struct worker *w)
 {
-	const struct timespec nap = {.tv_nsec = ORPHAN_NAP_NS};
-	const uint64_t begun_ns = worker_clock();
-	uint64_t now = begun_ns, moved_ns = now, before = completed(w);
-	while (now - moved_ns < ORPHAN_STILL_NS && now - begun_ns < ORPHAN_LAST_NS) {
+	const uint64_t end_ns = worker_clock() + ORPHAN_LAST_NS;
+	struct motion m = {0};
+	do
 		sessions_release(w);
-		nanosleep(&nap, NULL);
-		now = worker_clock();
-		uint64_t n = completed(w);
-		if (n != before)
-			moved_ns = now;
-		before = n;
-	}
+	while (still_moves(w, &m) && worker_clock() < end_ns);
 	sessions_release(w);
 }
 
@@ -295,22 +298,15 @@ static bool all_completed(const struct worker *w)
 
 /* Clients' streams are let go when no kernel of ours writes in their memory any more: when what was
  * launched is done. Or when it stands still, because another worker was told less: our end is near.
- * watch_supervisor ends that after ORPHAN_SECONDS. */
+ * watch_supervisor lets them go after ORPHAN_SECONDS, whatever is under way. */
 static void end_orphan(struct worker *w)
 {
-	const struct timespec nap = {.tv_nsec = ORPHAN_NAP_NS};
-	uint64_t now = worker_clock(), moved_ns = now, before = 0;
+	struct motion m = {0};
 	sessions_end(w);
 	while (launch_next(w)) /* so that it is the same for all workers, where it can be */
 		;
-	while (!all_completed(w) && now - moved_ns < ORPHAN_STILL_NS) {
-		uint64_t n = completed(w);
-		if (n != before)
-			moved_ns = now;
-		before = n;
-		nanosleep(&nap, NULL);
-		now = worker_clock();
-	}
+	while (!all_completed(w) && still_moves(w, &m))
+		;
 	if (all_completed(w))
 		sessions_release(w);
 	else

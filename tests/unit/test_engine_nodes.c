@@ -249,6 +249,16 @@ static struct svc_record broadcast(void)
 	return r;
 }
 
+/* Task n waits for bytes of node 1, which dies. */
+static void ends_under_way(uint64_t n)
+{
+	for (uint64_t until = now_ns() + WAIT_NS; !receives(1); pause_ns(100000))
+		assert_true(now_ns() < until);
+	command((struct command){.kind = COMMAND_NODE_LOST, .node = {1}});
+	end_epoch(0, NCCLSVC_PEER_GONE, 1);
+	ends(0, n, NCCLSVC_PEER_GONE);
+}
+
 /* ---- Tests ---- */
 
 static void what_was_under_way_ends_with_its_node(void **state)
@@ -258,11 +268,7 @@ static void what_was_under_way_ends_with_its_node(void **state)
 	uint64_t a = submit_one(0, r);
 	says(1, SPAN_READY, 0, &r);
 	says(2, SPAN_READY, 0, &r);
-	for (uint64_t until = now_ns() + WAIT_NS; !receives(1); pause_ns(100000))
-		assert_true(now_ns() < until);
-	command((struct command){.kind = COMMAND_NODE_LOST, .node = {1}});
-	end_epoch(0, NCCLSVC_PEER_GONE, 1);
-	ends(0, a, NCCLSVC_PEER_GONE);
+	ends_under_way(a);
 }
 
 /* Its last word is heard when its death is known, and before the others have ended the epoch. */
@@ -293,11 +299,7 @@ static void what_came_before_the_epoch_is_heard(void **state)
 	pause_ns(QUIET_NS);
 	begin_epoch();
 	uint64_t a = submit_one(0, r);
-	for (uint64_t until = now_ns() + WAIT_NS; !receives(1); pause_ns(100000))
-		assert_true(now_ns() < until);
-	command((struct command){.kind = COMMAND_NODE_LOST, .node = {1}});
-	end_epoch(0, NCCLSVC_PEER_GONE, 1);
-	ends(0, a, NCCLSVC_PEER_GONE);
+	ends_under_way(a);
 }
 
 /* Without what was said of it, its collective would wait for ever. */
