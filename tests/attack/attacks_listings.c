@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attacks by LIST: long ones that are read, and ones that are not. */
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "flood.h"
+
+/* 262,144 members. Returns how many communicators of 4,096 there are. */
+static unsigned many_members(struct attacker *a)
+{
+	static struct conn c;
+	return conn_open(&c, a->socket) ? join_unmet(a, &c, 64, 4096, 0) : 0;
+}
+
+static unsigned many_comms(struct attacker *a)
+{
+	enum { SESSIONS = 4 };
+	static struct conn c[SESSIONS];
+	unsigned n = 0;
+	for (unsigned i = 0; i < open_many(a, c, SESSIONS); i++)
+		n += join_unmet(a, &c[i], 1000, 2, 0);
+	return n;
+}
+
+static void ask_list(struct attacker *a, unsigned sessions, unsigned depth, uint32_t what)
+	__attribute__((noreturn));
+
+static void ask_list(struct attacker *a, unsigned sessions, unsigned depth, uint32_t what)
+{
+	static struct conn c[64];
+	const struct svc_list list = {.what = what};
+	sessions = open_many(a, c, sessions);
+	flood(a, c, sessions, depth, SVC_LIST, &list, sizeof(list));
+}
+
+static void members_by_4(struct attacker *a)
+{
+	attack_ready(a, "%u communicators of 4096 ranks", many_members(a));
+	ask_list(a, 4, 1, SVC_LIST_MEMBERS);
+}
+
+static void members_by_60(struct attacker *a)
+{
+	attack_ready(a, "%u communicators of 4096 ranks", many_members(a));
+	ask_list(a, 60, 1, SVC_LIST_MEMBERS);
+}
+
+static void tasks_listed(struct attacker *a)
+{
+	uint64_t n = queue_tasks(a, 200000, 0);
+	attack_ready(a, "%llu tasks queued", (unsigned long long)n);
+	ask_list(a, 16, 1, SVC_LIST_TASKS);
+}
+
+static void comms_listed(struct attacker *a)
+{
+	attack_ready(a, "%u communicators", many_comms(a));
+	ask_list(a, 60, 8, SVC_LIST_COMMS);
+}
+
+/* Of the whole machine, in MiB. */
+static unsigned shared_mib(void)
+{
+	char line[128];
+	unsigned long kib = 0;
+	FILE *f = fopen("/proc/meminfo", "re");
+	while (f && fgets(line, sizeof(line), f))
+		sscanf(line, "Shmem: %lu", &kib);
+	if (f)
+		fclose(f);
+	return (unsigned)(kib / 1024);
+}
+
+/* Answers pile up in the socket. It stops at 2 GiB: that is enough to show it. */
+static void members_unread(struct attacker *a)
+{
+	enum { ENOUGH_MIB = 2048 };
+	const struct svc_list list = {.what = SVC_LIST_MEMBERS};
+	struct conn c;
+	unsigned n = many_members(a), before = shared_mib();
+	if (!conn_open(&c, a->socket))
+		attack_hold();
+	attack_ready(a, "%u communicators of 4096 ranks", n);
+	while (shared_mib() < before + ENOUGH_MIB) {
+		if (conn_send(&c, SVC_LIST, &list, sizeof(list), -1, MSG_DONTWAIT) == 0)
+			a->asked++;
+		else
+			pause_ms(1);
+	}
+	attack_hold();
+}
+
+/* Each answer that waits holds a file descriptor, in flight or in the daemon. */
+static void short_unread(struct attacker *a)
+{
+	enum { SESSIONS = 64 };
+	static struct conn c[SESSIONS];
+	const struct svc_list list = {.what = SVC_LIST_DEVICES};
+	unsigned n = open_many(a, c, SESSIONS);
+	attack_ready(a, "%u sessions", n);
+	flood(a, c, n, 0, SVC_LIST, &list, sizeof(list));
+}
+
+const struct attack listing_attacks[] = {
+	{"list-members-4", "4 sessions LIST 262,144 members without pause", .run = members_by_4,
+	 .pinned_mib = 1024},
+	{"list-members-60", "60 sessions LIST 262,144 members without pause", .run = members_by_60,
+	 .pinned_mib = 1536},
+	{"list-tasks", "16 sessions LIST 200,000 tasks without pause", .run = tasks_listed,
+	 .pinned_mib = 1024},
+	{"list-comms", "60 sessions LIST 4,000 communicators without pause", .run = comms_listed,
+	 .pinned_mib = 1024},
+	{"list-unread", "one session LISTs 262,144 members and reads no answer",
+	 .run = members_unread, .pinned_mib = 512},
+	{"list-unread-fds", "64 sessions LIST devices and read no answer", .run = short_unread,
+	 .pinned_mib = 512},
+	{"fds-in-flight",
+	 "the same against a daemon that is not root's, and may have 4,096 file descriptors",
+	 .run = short_unread, .unprivileged = true, .files = 4096, .pinned_mib = 512},
+	{0}};

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attacks by regions: mappings, address space. */
+#include "flood.h"
+
+#define PAGE	 4096
+#define LARGE	 (UINT64_C(8) << 20)
+#define SESSIONS 16 /* of 4,095 regions each: with the daemon's own, vm.max_map_count's 65,530 */
+
+/* One memfd, registered as often as the daemon allows, in all sessions side by side, so that the
+ * tables of all grow until the end. */
+static void regions(struct attacker *a)
+{
+	static struct conn c[SESSIONS];
+	int memfd = svc_memfd_create("attack", PAGE, true);
+	int large = svc_memfd_create("attack", LARGE, true);
+	unsigned n = open_many(a, c, SESSIONS), regions = 0;
+	struct svc_region_del del = {.region = n ? conn_region(&c[0], large, LARGE) : 0};
+	struct answer answer;
+	for (int k = 1; k < SVC_SESSION_REGIONS; k++)
+		for (unsigned i = 0; i < n; i++, a->asked++) {
+			bool good = conn_region(&c[i], memfd, PAGE) != 0;
+			regions += good;
+			a->refused += !good;
+		}
+	attack_ready(a, "%u regions", regions);
+	/* Large ones the daemon lets go in a thread of its own, which it may have to make now. */
+	if (n)
+		conn_call(&c[0], SVC_REGION_DEL, &del, sizeof(del), -1, &answer);
+	/* What needs memory of the daemon, beside them. */
+	for (;; pause_ms(10)) {
+		struct conn more;
+		struct rank rank;
+		if (conn_open(&more, a->socket)) {
+			for (int i = 0; i < 100 && rank_alone(&more, &rank); i++)
+				a->asked++;
+			conn_close(&more);
+		}
+		a->asked += n;
+		for (unsigned i = 0; i < n; i++)
+			a->refused += !conn_region(&c[i], memfd, PAGE);
+	}
+}
+
+/* Regions that come and go: mappings of the daemon, under its address space's lock. */
+static void regions_come_and_go(struct attacker *a)
+{
+	const uint64_t bytes = UINT64_C(256) << 20;
+	struct conn c;
+	for (int i = 0; i < 3; i++)
+		if (attack_fork())
+			break;
+	int memfd = svc_memfd_create("attack", bytes, true);
+	attack_ready(a, "4 sessions");
+	while (conn_open(&c, a->socket)) {
+		struct svc_region_del del = {.region = 1};
+		struct answer answer;
+		while ((del.region = conn_region(&c, memfd, bytes)) &&
+		       conn_call(&c, SVC_REGION_DEL, &del, sizeof(del), -1, &answer) == 0)
+			a->asked += 2;
+		a->ended++;
+		conn_close(&c);
+	}
+	attack_hold();
+}
+
+/* Sessions until the daemon's address space, or the user's share of rings, is used up. */
+static void rings(struct attacker *a)
+{
+	enum { RINGS = 512 };
+	static struct conn c[RINGS];
+	unsigned n = 0;
+	while (n < RINGS && conn_open(&c[n], a->socket) && conn_attach(&c[n], 16384))
+		n++;
+	attack_ready(a, "%u rings", n);
+	for (;;)
+		for (unsigned i = 0; i < n; i++)
+			conn_ring_bell(&c[i]);
+}
+
+const struct attack memory_attacks[] = {
+	{"regions", "16 sessions register 4,095 regions of 4 KiB each", .run = regions},
+	{"regions-address", "the same, where the daemon's address space may grow by 60 MiB",
+	 .run = regions, .address_mib = 60},
+	{"regions-storm", "regions of 256 MiB come and go without pause",
+	 .run = regions_come_and_go},
+	{"rings", "as many rings as the user may have, all doorbells rung without pause",
+	 .run = rings},
+	{"rings-address", "the same, where the daemon's address space may grow by 60 MiB",
+	 .run = rings, .address_mib = 60},
+	{0}};

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attacks by tasks and their cancellation. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "flood.h"
+
+#define SECOND UINT64_C(1000000000)
+
+/* ---- Cancellations ---- */
+
+static void cancel_unknown_task(struct attacker *a)
+{
+	const struct svc_cancel none = {.kind = SVC_CANCEL_TASK, .id = UINT64_MAX};
+	static struct conn c[8];
+	uint64_t n = queue_tasks(a, 20000, 0);
+	unsigned sessions = open_many(a, c, 8);
+	attack_ready(a, "%llu tasks queued", (unsigned long long)n);
+	flood(a, c, sessions, SVC_CANCELS - 1, SVC_CANCEL, &none, sizeof(none));
+}
+
+static void cancel_own_comm(struct attacker *a)
+{
+	static struct conn c[8];
+	struct rank rank;
+	uint64_t n = queue_tasks(a, 20000, 0);
+	unsigned sessions = open_many(a, c, 8);
+	if (!sessions || !rank_alone(&c[0], &rank))
+		attack_hold();
+	const struct svc_cancel idle = {.kind = SVC_CANCEL_COMM, .id = rank.uid};
+	attack_ready(a, "%llu tasks queued", (unsigned long long)n);
+	flood(a, c, sessions, SVC_CANCELS - 1, SVC_CANCEL, &idle, sizeof(idle));
+}
+
+static void cancel_unknown_comm(struct attacker *a)
+{
+	enum { SESSIONS = 16 };
+	const struct svc_cancel none = {.kind = SVC_CANCEL_COMM, .id = UINT64_MAX};
+	static struct conn c[SESSIONS];
+	unsigned n = open_many(a, c, SESSIONS);
+	attack_ready(a, "%u sessions", n);
+	flood(a, c, n, 64, SVC_CANCEL, &none, sizeof(none));
+}
+
+/* ---- The table of tasks ---- */
+
+static void fill_task_table(struct attacker *a)
+{
+	uint64_t n = queue_tasks(a, 262144, 0);
+	attack_ready(a, "%llu tasks queued", (unsigned long long)n);
+	attack_hold();
+}
+
+/* Processes one after the other that queue tasks, wait, and die. */
+static void queue_and_die(struct attacker *a, uint64_t timeout_ns, unsigned wait_ms)
+{
+	enum { TASKS = 100000 };
+	attack_ready(a, "%d tasks each time", TASKS);
+	for (;;) {
+		if (attack_fork()) {
+			a->asked += queue_tasks(a, TASKS, timeout_ns);
+			pause_ms(wait_ms);
+			_exit(0);
+		}
+		while (wait(NULL) > 0)
+			a->ended++;
+	}
+}
+
+static void tasks_die(struct attacker *a)
+{
+	queue_and_die(a, 0, 0);
+}
+
+static void tasks_expire_at_once(struct attacker *a)
+{
+	queue_and_die(a, SECOND, 1200);
+}
+
+/* Each task fails when it is taken in: it names no communicator of the session. */
+static void bad_tasks(struct attacker *a)
+{
+	enum { SESSIONS = 16 };
+	static struct conn c[SESSIONS];
+	const struct svc_record record = {.comm = 77, .op = NCCLSVC_BARRIER, .peer = -1};
+	unsigned n = open_many(a, c, SESSIONS);
+	for (unsigned i = 0; i < n; i++)
+		if (!conn_attach(&c[i], 16384))
+			n = i;
+	attack_ready(a, "%u rings", n);
+	for (;;) {
+		for (unsigned i = 0; i < n; i++)
+			for (int k = 0; k < 1024; k++) {
+				uint64_t next = c[i].last + 1;
+				if (next > c[i].entries && conn_wait(&c[i], next - c[i].entries, 0))
+					break;
+				conn_submit(&c[i], &record);
+				a->asked++;
+			}
+		pause_ms(1);
+	}
+}
+
+/* A group of as many tasks as are allowed, never closed, in many sessions. */
+static void open_groups(struct attacker *a)
+{
+	enum { SESSIONS = 32 };
+	unsigned n = 0;
+	for (; n < SESSIONS; n++) {
+		struct conn *c = calloc(1, sizeof(*c));
+		struct rank rank;
+		if (!conn_open(c, a->socket) || !conn_attach(c, 8192) || !rank_alone(c, &rank))
+			break;
+		struct svc_record record = rank_record(&rank);
+		record.flags = SVC_TASK_MORE;
+		for (int i = 0; i < SVC_GROUP_TASKS - 1; i++)
+			conn_submit(c, &record);
+	}
+	attack_ready(a, "%u groups", n);
+	attack_hold();
+}
+
+/* ---- Work ---- */
+
+struct buffer {
+	int fd;
+	uint64_t bytes;
+};
+
+static struct buffer make_buffer(uint64_t bytes)
+{
+	return (struct buffer){svc_memfd_create("attack", bytes, true), bytes};
+}
+
+static void touch(const struct buffer *b)
+{
+	char *p = mmap(NULL, b->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, b->fd, 0);
+	if (p == MAP_FAILED)
+		return;
+	memset(p, 1, b->bytes);
+	munmap(p, b->bytes);
+}
+
+/* Two ranks, each with a buffer, that keep `depth` of these operations under way. `prepare` makes
+ * the second rank's record of the first's. Does not return. */
+static void keep_busy(struct attacker *a, const struct buffer b[2], struct svc_record record,
+		      uint8_t second_op, uint64_t depth, const char *what)
+{
+	static struct conn c[2];
+	struct rank ranks[2];
+	uint32_t region[2];
+	if (open_many(a, c, 2) < 2 || !ranks_join(c, 2, ranks))
+		attack_hold();
+	for (int i = 0; i < 2; i++)
+		if (!conn_attach(&c[i], 1024) ||
+		    !(region[i] = conn_region(&c[i], b[i].fd, b[i].bytes)))
+			attack_hold();
+	attack_ready(a, "%s", what);
+	for (;;) {
+		for (int i = 0; i < 2; i++) {
+			record.comm = ranks[i].comm;
+			record.epoch = ranks[i].epoch;
+			record.src_region = record.dst_region = region[i];
+			if (second_op) {
+				record.peer = 1 - i;
+				record.op = i ? second_op : NCCLSVC_SEND;
+				(i ? &record.src_region : &record.dst_region)[0] = 0;
+			}
+			conn_submit(&c[i], &record);
+			a->asked++;
+		}
+		while (c[1].last > depth && conn_wait(&c[1], c[1].last - depth, 100) == CONN_LOST)
+			if (atomic_load(&c[1].ring->ended))
+				attack_hold();
+	}
+}
+
+static const struct svc_record all_reduce = {
+	.op = NCCLSVC_ALL_REDUCE, .type = NCCLSVC_FLOAT32, .redop = NCCLSVC_SUM, .peer = -1};
+
+static void huge_all_reduce(struct attacker *a)
+{
+	const uint64_t bytes = UINT64_C(1) << 30;
+	const struct buffer b[2] = {make_buffer(bytes), make_buffer(bytes)};
+	struct svc_record record = all_reduce;
+	record.count = bytes / 4;
+	touch(&b[0]);
+	touch(&b[1]);
+	keep_busy(a, b, record, 0, 4, "1 GiB each");
+}
+
+static void small_all_reduces(struct attacker *a)
+{
+	const struct buffer b[2] = {make_buffer(4096), make_buffer(4096)};
+	struct svc_record record = all_reduce;
+	record.count = 4;
+	for (int i = 0; i < 3; i++)
+		if (attack_fork())
+			break;
+	keep_busy(a, b, record, 0, 500, "500 under way in each of 4 pairs");
+}
+
+/* Memory that was never written: the daemon's copy makes the pages on both sides. */
+static void sparse_send(struct attacker *a)
+{
+	const uint64_t bytes = UINT64_C(3) << 30;
+	const struct buffer b[2] = {make_buffer(bytes), make_buffer(bytes)};
+	struct svc_record record = {.type = NCCLSVC_UINT8, .count = bytes};
+	keep_busy(a, b, record, NCCLSVC_RECV, 1, "3 GiB of holes each");
+}
+
+/* The daemon's copy waits while a hole is punched around what it touches. */
+static void punch_holes(struct attacker *a)
+{
+	const uint64_t bytes = UINT64_C(1) << 30;
+	const struct buffer b[2] = {make_buffer(bytes), make_buffer(bytes)};
+	struct svc_record record = all_reduce;
+	record.count = 16;
+	for (int i = 0; i < 2; i++)
+		if (attack_fork())
+			for (;; a->asked++) {
+				touch(&b[i]);
+				fallocate(b[i].fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+					  (off_t)bytes);
+			}
+	keep_busy(a, b, record, 0, 16, "1 GiB punched again and again");
+}
+
+const struct attack task_attacks[] = {
+	{"cancel-task",
+	 "8 sessions keep 63 CANCELs of no task under way, beside 20,000 queued tasks",
+	 .run = cancel_unknown_task},
+	{"cancel-comm", "the same, of an idle communicator", .run = cancel_own_comm},
+	{"cancel-comm-unknown", "16 sessions CANCEL a communicator that there is not",
+	 .run = cancel_unknown_comm},
+	{"tasks", "262,144 tasks wait: the whole table", .run = fill_task_table},
+	{"tasks-die", "sessions with 100,000 tasks die, again and again", .run = tasks_die},
+	{"tasks-expire", "100,000 tasks pass their deadline at once, again and again",
+	 .run = tasks_expire_at_once},
+	{"tasks-bad", "16 rings of tasks that fail at once", .run = bad_tasks},
+	{"groups-open", "32 task groups of 4,095 tasks that are never closed", .run = open_groups},
+	{"all-reduce-huge", "AllReduces of 1 GiB without pause", .run = huge_all_reduce},
+	{"all-reduce-small", "four pairs of ranks with 500 AllReduces of 16 B under way each",
+	 .run = small_all_reduces},
+	{"send-sparse", "3 GiB sent from one memfd of holes to another", .run = sparse_send,
+	 .pinned_mib = 1024},
+	{"punch", "AllReduces in memory whose pages are punched out all the time",
+	 .run = punch_holes},
+	{0}};

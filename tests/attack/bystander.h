@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Another user's processes: two ranks that reduce 16 B, and one that makes requests, all by the
+ * client library. */
+#ifndef ATTACK_BYSTANDER_H
+#define ATTACK_BYSTANDER_H
+
+#include "attack.h"
+
+#define BUCKETS 512 /* eight to each power of two, of ns */
+
+/* How long operations of one kind took. */
+struct gauge {
+	_Atomic uint64_t begun; /* of the one under way; 0: none */
+	_Atomic uint64_t done, worst;
+	_Atomic uint32_t buckets[BUCKETS];
+	char worst_of[32];  /* its name */
+	char failure[160];  /* the first; "": none */
+	const char *now_of; /* the name of what is under way */
+};
+
+/* In memory that the processes share. */
+struct bystanders {
+	const char *socket;
+	_Atomic unsigned ready;
+	struct gauge reduce, request;
+	pid_t pids[3];
+	uint8_t id[128];
+};
+
+/* Starts them, and waits until all are at work. False: they did not get there. */
+bool bystanders_start(struct bystanders *b, const char *socket);
+/* Forgets what was measured so far. */
+void bystanders_reset(struct bystanders *b);
+/* Is an operation under way that began before that time? */
+bool bystanders_held_up(const struct bystanders *b, uint64_t before_ns);
+/* Counts what is still under way. True if that is the longest.
+ */
+bool gauge_close(struct gauge *g);
+double gauge_percentile_ms(const struct gauge *g, double part);
+void bystanders_stop(struct bystanders *b);
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * An attacker's session: the protocol by hand, where refusals and hang-ups are answers and no
+ * failures. */
+#ifndef ATTACK_CONN_H
+#define ATTACK_CONN_H
+
+#include "proto/fdio.h"
+#include "proto/ring.h"
+
+#define CONN_LOST (-1000) /* beside the results of the protocol */
+
+struct conn {
+	int sock; /* -1: not open */
+	uint32_t serial;
+	unsigned outstanding; /* requests that wait for an answer, of flood.c */
+	struct svc_ring *ring;
+	size_t ring_size;
+	uint32_t entries;
+	int doorbell;
+	uint64_t last; /* task submitted by ring */
+};
+
+struct answer {
+	struct svc_header header;
+	union {
+		struct svc_error error;
+		struct svc_attach_reply attach;
+		struct svc_region_reply region;
+		struct svc_join_reply join;
+		struct svc_plan_reply plan;
+		struct svc_daemon_info_reply info;
+		unsigned char bytes[SVC_MESSAGE_MAX];
+	};
+	int fds[SVC_FDS_MAX];
+	unsigned nfds;
+};
+
+/* Connects. With hello: says HELLO and reads the answer. */
+bool conn_connect(struct conn *c, const char *path);
+bool conn_open(struct conn *c, const char *path);
+void conn_close(struct conn *c);
+
+/* 0 or -errno; flags: MSG_DONTWAIT or 0. */
+int conn_send(struct conn *c, unsigned opcode, const void *body, size_t length, int fd, int flags);
+/* The next message; the fds in it are the caller's. 1, or 0: nothing there within the time
+ * (0 ms: does not wait), or CONN_LOST. */
+int conn_next(struct conn *c, struct answer *a, int timeout_ms);
+/* Asks and waits for the answer; events are dropped, and fds are closed but ATTACH's. fd: to send,
+ * or -1. The result, or CONN_LOST. */
+int conn_call(struct conn *c, unsigned opcode, const void *body, size_t length, int fd,
+	      struct answer *a);
+
+bool conn_attach(struct conn *c, uint32_t entries);
+/* Tasks that the daemon has pending, of all users. */
+uint64_t conn_pending(struct conn *c);
+/* Registers a memfd; the region's number, or 0. */
+uint32_t conn_region(struct conn *c, int memfd, uint64_t bytes);
+
+/* What a rank needs to name its communicator. */
+struct rank {
+	struct conn *conn;
+	uint32_t comm, epoch;
+	uint64_t uid;
+};
+
+void random_id(uint8_t id[NCCLSVC_ID_BYTES]);
+/* Joins conns[0..n) as ranks 0..n-1 of a new communicator. False: refused. */
+bool ranks_join(struct conn *conns, int n, struct rank *ranks);
+/* A communicator of this session alone. */
+bool rank_alone(struct conn *c, struct rank *rank);
+/* A barrier, as a record to start from. */
+struct svc_record rank_record(const struct rank *rank);
+/* By ring, without looking whether the slot is free. */
+void conn_submit(struct conn *c, const struct svc_record *record);
+void conn_ring_bell(struct conn *c);
+/* Waits for that task by ring: its result, or CONN_LOST after the time. */
+int conn_wait(struct conn *c, uint64_t number, int timeout_ms);
+
+#endif

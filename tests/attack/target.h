@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The private daemon, and what can be seen of it from outside. */
+#ifndef ATTACK_TARGET_H
+#define ATTACK_TARGET_H
+
+#include "attack.h"
+
+#define BEAT_MS 250 /* between two of the watchdog's beats, as long as all is well */
+
+struct target {
+	pid_t pid;
+	char dir[64], socket[108], log[96], notify[96];
+	int beats;			 /* NOTIFY_SOCKET */
+	uint64_t last_beat, longest_gap; /* ns */
+	unsigned long rss_kib, shared_kib,
+		shared_before_kib; /* peaks; shared: all memfds of this machine */
+	unsigned fds;		   /* peak */
+	int status;		   /* once it has ended */
+};
+
+/* Starts the daemon as this attack wants it, and waits until it serves; else complains. */
+bool target_start(struct target *t, const char *program, const struct attack *attack);
+/* Notes beats and use; from now on if `first`. False: it has ended. */
+bool target_watch(struct target *t, bool first);
+/* Ends it. */
+void target_stop(struct target *t);
+/* The log's last lines, to stderr. */
+void target_show_log(const struct target *t);
+
+#endif
