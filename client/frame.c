@@ -10,7 +10,18 @@
 #include "internal.h"
 #include "names.h"
 
-static bool check_reply(const struct svc_header *h, size_t body, unsigned nfds, char *text)
+/* The bytes of records that follow the reply to LIST. */
+static size_t records_due(const struct svc_header *h, const void *body, size_t length)
+{
+	struct svc_list_reply list;
+	if ((h->opcode & ~SVC_REPLY) != SVC_LIST || h->result || length < sizeof(list))
+		return 0;
+	memcpy(&list, body, sizeof(list));
+	return (size_t)list.count * list.record_size;
+}
+
+static bool check_reply(const struct svc_header *h, const void *body, size_t length, unsigned nfds,
+			char *text)
 {
 	const struct svc_shape *shape = svc_shape_of(h->opcode & ~(unsigned)SVC_REPLY);
 	if (!shape) {
@@ -24,14 +35,14 @@ static bool check_reply(const struct svc_header *h, size_t body, unsigned nfds, 
 		return false;
 	}
 	bool submit = (h->opcode & ~SVC_REPLY) == SVC_SUBMIT;
-	bool error = h->result < 0 && !(submit && body == sizeof(struct svc_submit_reply));
-	size_t due = error ? sizeof(struct svc_error) : shape->reply;
+	bool error = h->result < 0 && !(submit && length == sizeof(struct svc_submit_reply));
+	size_t due = error ? sizeof(struct svc_error) : shape->reply + records_due(h, body, length);
 	unsigned fds_due = h->result < 0 ? 0 : shape->reply_fds;
-	if (body != due || nfds != fds_due) {
+	if (length != due || nfds != fds_due) {
 		snprintf(
 			text, SVC_TEXT_BYTES,
 			"the reply to %s has %zu bytes and %u file descriptors, %zu and %u are due",
-			shape->name, body, nfds, due, fds_due);
+			shape->name, length, nfds, due, fds_due);
 		return false;
 	}
 	return true;
@@ -64,7 +75,8 @@ bool frame_check(const void *message, size_t length, unsigned nfds, struct svc_h
 		return false;
 	}
 	if (header->opcode & SVC_REPLY)
-		return check_reply(header, length - sizeof(*header), nfds, text);
+		return check_reply(header, (const char *)message + sizeof(*header),
+				   length - sizeof(*header), nfds, text);
 	return check_event(header, length - sizeof(*header), nfds, text);
 }
 
@@ -82,12 +94,12 @@ int frame_send(int sock, unsigned opcode, uint32_t serial, const void *body, int
 	return svc_send(sock, message, h.length, &fd, fd >= 0, MSG_DONTWAIT);
 }
 
-ssize_t frame_receive(int sock, void *message, int *fds, unsigned *nfds)
+ssize_t frame_receive(int sock, void *message, size_t room, int *fds, unsigned *nfds)
 {
-	ssize_t n = svc_recv(sock, message, SVC_MESSAGE_MAX, fds, nfds, MSG_DONTWAIT);
+	ssize_t n = svc_recv(sock, message, room, fds, nfds, MSG_DONTWAIT);
 	/* Said once when the daemon closed without reading all: its last words are still there. */
 	if (n == -ECONNRESET)
-		n = svc_recv(sock, message, SVC_MESSAGE_MAX, fds, nfds, MSG_DONTWAIT);
+		n = svc_recv(sock, message, room, fds, nfds, MSG_DONTWAIT);
 	return n;
 }
 

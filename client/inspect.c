@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Inspection and cancellation. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "plan/plan.h"
-
-#define RECORD_MAX 65536 /* bytes of one record, of any daemon to come */
 
 ncclsvc_result ncclsvc_daemon(ncclsvc_session *s, ncclsvc_daemon_info *info)
 {
@@ -28,82 +23,74 @@ ncclsvc_result ncclsvc_daemon(ncclsvc_session *s, ncclsvc_daemon_info *info)
 	return NCCLSVC_OK;
 }
 
-/* Reading, unlike mapping, needs no trust in the file. */
-static bool read_whole(int fd, char *to, size_t bytes)
+/* A list as its pieces come. */
+struct list {
+	char *records;
+	size_t n, room, record_size; /* ours */
+};
+
+/* Records of the daemon's length become records of ours. */
+static bool append(struct list *l, const struct list_piece *p)
 {
-	size_t done = 0;
-	while (done < bytes) {
-		ssize_t n = pread(fd, to + done, bytes - done, (off_t)done);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
+	const size_t theirs = p->head.record_size, ours = l->record_size;
+	if (p->head.count > l->room - l->n) {
+		size_t room = 2 * (l->n + p->head.count);
+		char *more = realloc(l->records, room * ours);
+		if (!more)
 			return false;
-		done += (size_t)n;
+		l->records = more;
+		l->room = room;
+	}
+	for (uint32_t i = 0; i < p->head.count; i++) {
+		char *to = l->records + l->n++ * ours;
+		memset(to, 0, ours);
+		memcpy(to, p->records + i * theirs, theirs < ours ? theirs : ours);
 	}
 	return true;
 }
 
-/* Records of the daemon's length to records of ours. */
-static void *resize(char *records, size_t count, size_t theirs, size_t ours)
+static ncclsvc_result get_pieces(ncclsvc_session *s, uint32_t what, struct list *l,
+				 struct list_piece *piece)
 {
-	if (theirs == ours)
-		return records;
-	char *out = calloc(count, ours);
-	for (size_t i = 0; out && i < count; i++)
-		memcpy(out + i * ours, records + i * theirs, theirs < ours ? theirs : ours);
-	free(records);
-	return out;
-}
-
-static ncclsvc_result read_list(const struct svc_list_reply *reply, int fd, size_t record_size,
-				void **list)
-{
-	struct stat st;
-	uint64_t bytes;
-	void *records = NULL;
-	if (!reply->record_size || reply->record_size > RECORD_MAX || fstat(fd, &st) < 0 ||
-	    __builtin_mul_overflow(reply->count, (uint64_t)reply->record_size, &bytes) ||
-	    st.st_size < 0 || bytes > (uint64_t)st.st_size || bytes > SIZE_MAX)
-		return error_set(NCCLSVC_PROTOCOL,
-				 "the daemon's list of %llu records of %u bytes is malformed",
-				 (unsigned long long)reply->count, reply->record_size);
-	if (reply->count) {
-		records = malloc(bytes);
-		if (!records)
-			return error_set(NCCLSVC_NO_MEMORY, "no memory for a list of %llu bytes",
-					 (unsigned long long)bytes);
-		if (!read_whole(fd, records, bytes)) {
-			free(records);
-			return error_set(NCCLSVC_SYSTEM, "cannot read the daemon's list: %m");
-		}
-		records = resize(records, reply->count, reply->record_size, record_size);
-		if (!records)
-			return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	}
-	*list = records;
+	struct svc_list request = {.what = what};
+	uint64_t deadline = deadline_in(REQUEST_MS);
+	do {
+		struct call call = {.fd = -1, .piece = piece};
+		ncclsvc_result r = call_run(s, &call, SVC_LIST, &request, -1, deadline);
+		if (r)
+			return r;
+		if (piece->head.what != what || !piece->head.record_size ||
+		    (piece->head.next && piece->head.next <= request.from))
+			return error_set(NCCLSVC_PROTOCOL, "the daemon's list %u is malformed",
+					 what);
+		if (!append(l, piece))
+			return error_set(NCCLSVC_NO_MEMORY, "no memory for a list of %zu records",
+					 l->n + piece->head.count);
+		request.from = piece->head.next;
+	} while (request.from);
 	return NCCLSVC_OK;
 }
 
 static ncclsvc_result get_list(ncclsvc_session *s, uint32_t what, size_t record_size, void **list,
 			       size_t *n)
 {
-	struct call call = {.fd = -1};
-	struct svc_list_reply reply;
+	struct list l = {.record_size = record_size};
 	if (!s || !list || !n)
 		return error_argument("ncclsvc_list: the session, list or n is NULL");
+	struct list_piece *piece = malloc(sizeof(*piece));
+	if (!piece)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	session_lock(s);
-	ncclsvc_result r = call_run(s, &call, SVC_LIST, &(struct svc_list){.what = what}, -1,
-				    deadline_in(REQUEST_MS));
+	ncclsvc_result r = get_pieces(s, what, &l, piece);
 	session_unlock(s);
-	if (r)
+	free(piece);
+	if (r) {
+		free(l.records);
 		return r;
-	memcpy(&reply, call.body, sizeof(reply));
-	r = reply.what == what ? read_list(&reply, call.fd, record_size, list)
-			       : error_set(NCCLSVC_PROTOCOL, "the daemon sent another list");
-	close(call.fd);
-	if (!r)
-		*n = reply.count;
-	return r;
+	}
+	*list = l.records;
+	*n = l.n;
+	return NCCLSVC_OK;
 }
 
 #define LIST(function, what, type)                                                                 \

@@ -47,7 +47,7 @@ bool frame_check(const void *message, size_t length, unsigned nfds, struct svc_h
 /* Sends one request. Returns 0 or -errno; never blocks. */
 int frame_send(int sock, unsigned opcode, uint32_t serial, const void *body, int fd);
 /* As svc_recv, of at most SVC_MESSAGE_MAX bytes. Never blocks. */
-ssize_t frame_receive(int sock, void *message, int *fds, unsigned *nfds);
+ssize_t frame_receive(int sock, void *message, size_t room, int *fds, unsigned *nfds);
 /* The sentence of a reply that carries an error, cleaned for printing. */
 void frame_error_text(const void *body, int result, char *text);
 
@@ -208,6 +208,13 @@ struct call {
 	struct call *next;
 	char text[LOST_TEXT]; /* of an error */
 	_Alignas(8) unsigned char body[SVC_MESSAGE_MAX - sizeof(struct svc_header)];
+	struct list_piece *piece; /* of LIST: where the reply goes, instead of body */
+};
+
+struct list_piece {
+	struct svc_list_reply head;
+	unsigned char records[SVC_LIST_MESSAGE_MAX - sizeof(struct svc_header) -
+			      sizeof(struct svc_list_reply)];
 };
 
 /* Sends the request; call_finish waits for the reply. Both locked, both yield. call_begin returns
@@ -473,6 +480,7 @@ struct ncclsvc_session {
 	bool lost, reading, reattaching;
 	bool unfinished; /* connected again, but not all is as it was before the loss */
 	char lost_text[LOST_TEXT];
+	_Alignas(8) unsigned char message[SVC_LIST_MESSAGE_MAX]; /* that is being received */
 	uint64_t looked_ns; /* when a test last looked at the socket */
 
 	uint32_t serial;

@@ -115,7 +115,7 @@ static ncclsvc_result receive(int sock, uint64_t deadline, struct answer *a)
 			return error_set(NCCLSVC_TIMEOUT, "the daemon does not answer");
 		if (ready < 0 && errno != EINTR)
 			return error_set(NCCLSVC_SYSTEM, "poll: %m");
-		ssize_t n = frame_receive(sock, message, a->fds, &a->nfds);
+		ssize_t n = frame_receive(sock, message, sizeof(message), a->fds, &a->nfds);
 		if (n == -EAGAIN)
 			continue;
 		if (n == -EMSGSIZE)

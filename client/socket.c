@@ -124,7 +124,7 @@ static void take_reply(ncclsvc_session *s, const struct svc_header *h, const voi
 	*at = c->next;
 	c->done = true;
 	c->result = h->result;
-	memcpy(c->body, body, length);
+	memcpy(c->piece ? (void *)c->piece : c->body, body, length);
 	if (nfds)
 		c->fd = fds[0];
 	if (h->result)
@@ -151,12 +151,11 @@ static void take_event(ncclsvc_session *s, const struct svc_header *h, const voi
 /* Reads one message. False: there is none now. */
 static bool receive(ncclsvc_session *s)
 {
-	_Alignas(8) unsigned char message[SVC_MESSAGE_MAX];
 	int fds[SVC_FDS_MAX];
 	unsigned nfds;
 	char text[SVC_TEXT_BYTES];
 	struct svc_header h;
-	ssize_t n = frame_receive(s->link->sock, message, fds, &nfds);
+	ssize_t n = frame_receive(s->link->sock, s->message, sizeof(s->message), fds, &nfds);
 	if (n == -EAGAIN)
 		return false;
 	if (n == -EMSGSIZE) {
@@ -169,12 +168,12 @@ static bool receive(ncclsvc_session *s)
 		return true;
 	}
 	unsigned mine = nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX;
-	if (!frame_check(message, (size_t)n, nfds, &h, text)) {
+	if (!frame_check(s->message, (size_t)n, nfds, &h, text)) {
 		svc_close_fds(fds, mine);
 		session_lose(s, "the daemon broke the protocol: %s", text);
 		return true;
 	}
-	const void *body = message + sizeof(h);
+	const void *body = s->message + sizeof(h);
 	size_t length = (size_t)n - sizeof(h);
 	if (!(h.opcode & SVC_REPLY))
 		take_event(s, &h, body);

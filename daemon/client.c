@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <linux/sockios.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,60 +20,145 @@
 #include "names.h"
 #include "server_state.h"
 
-#define MESSAGES_PER_TURN 32 /* read from one client before the others get their turn */
-#define OUTGOING_MAX	  64 /* events that wait for a client to read */
+#define MESSAGES_PER_TURN 32 /* read from one session before the others get their turn */
+#define TURN_NS		  UINT64_C(2000000) /* for one user's requests in a turn of the loop */
+#define GONE_NS		  UINT64_C(1000000) /* for one session's communicators at its end */
+#define RETRY_NS	  UINT64_C(10000000) /* to send again what nothing announces */
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
+/* A session that does not read its replies is not asked for more requests. */
 static void watch(struct client *c)
 {
-	/* A client that does not read its answers is not asked for more questions. */
-	uv_poll_start(&c->poll, c->out ? UV_WRITABLE | UV_DISCONNECT : UV_READABLE | UV_DISCONNECT,
-		      on_poll);
+	int events = UV_DISCONNECT;
+	if (!c->out && !c->events)
+		events |= UV_READABLE;
+	else if (!c->retry_ns)
+		events |= UV_WRITABLE;
+	uv_poll_start(&c->poll, events, on_poll);
 }
+
+/* ---- One user's time in a turn of the loop ---- */
+
+static bool has_time(const struct client *c)
+{
+	const struct account *a = c->account;
+	return a->turn != uv_now(c->server->loop) || a->turn_ns < TURN_NS;
+}
+
+static void spend_time(struct client *c, uint64_t since_ns)
+{
+	struct account *a = c->account;
+	if (a->turn != uv_now(c->server->loop)) {
+		a->turn = uv_now(c->server->loop);
+		a->turn_ns = 0;
+	}
+	a->turn_ns += server_now() - since_ns;
+}
+
+/* ---- Sending ---- */
 
 static void drop_outgoing(struct client *c, struct outgoing *o)
 {
 	svc_close_fds(o->fds, o->nfds);
+	account_give(c->account, SHARE_FDS, o->nfds);
+	account_give(c->account, SHARE_QUEUE_BYTES, o->length);
+	c->queued -= (uint32_t)o->length;
 	DL_DELETE(c->out, o);
 	free(o);
-	c->nout--;
 }
 
-/* It cannot be sent to. Who sends may be in the middle of something that it is part of: it is
- * closed from the loop, which the shutdown wakes. */
-static void lose(struct client *c, const char *text)
+/* The last message of a session that may not have read those before: only now the socket's buffer
+ * is made larger, so that there is room for it. */
+static void say_bye(struct client *c, int reason, const char *text)
+{
+	struct {
+		struct svc_header header;
+		struct svc_event_bye bye;
+	} m = {.header = {.length = sizeof(m), .opcode = SVC_EVENT_BYE}, .bye.reason = reason};
+	int bytes = 0;
+	socklen_t size = sizeof(bytes);
+	if (!getsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &bytes, &size))
+		setsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &bytes, size); /* the kernel doubles it */
+	snprintf(m.bye.text, sizeof(m.bye.text), "%s", text);
+	svc_send(c->fd, &m, sizeof(m), NULL, 0, MSG_DONTWAIT);
+}
+
+/* The session cannot be sent to. The caller may be iterating over what the session is part of, so
+ * the loop closes it; the shutdown wakes the loop. */
+static void lose(struct client *c, int reason, const char *text)
 {
 	if (c->lost[0])
 		return;
 	snprintf(c->lost, sizeof(c->lost), "%s", text);
+	if (reason)
+		say_bye(c, reason, text);
 	shutdown(c->fd, SHUT_RDWR);
+}
+
+static bool count_outgoing(struct client *c, size_t length, unsigned nfds)
+{
+	char text[SVC_TEXT_BYTES];
+	if (length > SVC_SESSION_QUEUE_BYTES - c->queued ||
+	    !account_take(c->account, SHARE_QUEUE_BYTES, length, text))
+		return false;
+	if (account_take(c->account, SHARE_FDS, nfds, text))
+		return true;
+	account_give(c->account, SHARE_QUEUE_BYTES, length);
+	return false;
 }
 
 static void queue_message(struct client *c, const void *message, size_t length, const int *fds,
 			  unsigned nfds)
 {
-	if (c->nout >= OUTGOING_MAX) {
-		lose(c, "does not read its socket");
+	if (!count_outgoing(c, length, nfds)) {
+		lose(c, NCCLSVC_LIMIT, "it does not read its socket");
 		return;
 	}
-	struct outgoing *o = calloc(1, sizeof(*o));
+	struct outgoing *o = calloc(1, sizeof(*o) + length);
 	if (!o) {
-		lose(c, "out of memory");
+		account_give(c->account, SHARE_QUEUE_BYTES, length);
+		account_give(c->account, SHARE_FDS, nfds);
+		lose(c, NCCLSVC_NO_MEMORY, "the daemon has no memory for a reply");
 		return;
 	}
 	memcpy(o->message, message, length);
 	o->length = length;
+	o->nfds = nfds;
+	c->queued += (uint32_t)length;
 	DL_APPEND(c->out, o);
-	c->nout++;
-	for (; o->nfds < nfds; o->nfds++) {
-		o->fds[o->nfds] = fcntl(fds[o->nfds], F_DUPFD_CLOEXEC, 0);
-		if (o->fds[o->nfds] < 0) {
-			lose(c, "out of file descriptors");
-			return;
-		}
+	for (unsigned i = 0; i < nfds; i++) {
+		o->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
+		if (o->fds[i] < 0)
+			lose(c, NCCLSVC_LIMIT, "the daemon has run out of file descriptors");
 	}
 	watch(c);
+}
+
+/* A reply with file descriptors, or a long one, waits until the session has read those before it: so
+ * a session that does not read holds little, however much it asks for. */
+static bool must_wait(const struct client *c, size_t length, unsigned nfds)
+{
+	int unread = 0;
+	return (nfds || length > SVC_MESSAGE_MAX) && !ioctl(c->fd, SIOCOUTQ, &unread) && unread > 0;
+}
+
+/* Returns 0, -EAGAIN (the message is to be sent later), or another -errno. */
+static int try_send(struct client *c, const void *message, size_t length, const int *fds,
+		    unsigned nfds)
+{
+	int error = must_wait(c, length, nfds)
+			    ? -ETOOMANYREFS
+			    : svc_send(c->fd, message, length, fds, nfds, MSG_DONTWAIT);
+	if (error == -ENOBUFS)
+		return -EAGAIN;
+	/* Sockets hold as many descriptors of this daemon as it may open (ETOOMANYREFS). */
+	if (error != -ETOOMANYREFS && error != -ENOMEM)
+		return error;
+	c->retry_ns = server_now() + RETRY_NS;
+	c->server->retries = true;
+	server_deadline(c->server, c->retry_ns);
+	return -EAGAIN;
 }
 
 static void send_message(struct client *c, unsigned opcode, uint32_t serial, int result,
@@ -79,7 +166,7 @@ static void send_message(struct client *c, unsigned opcode, uint32_t serial, int
 {
 	struct {
 		struct svc_header header;
-		char body[SVC_MESSAGE_MAX - sizeof(struct svc_header)];
+		char body[SVC_LIST_MESSAGE_MAX - sizeof(struct svc_header)];
 	} m;
 	if (c->state == CLIENT_CLOSING || c->lost[0])
 		return;
@@ -91,12 +178,51 @@ static void send_message(struct client *c, unsigned opcode, uint32_t serial, int
 	};
 	if (size)
 		memcpy(m.body, body, size);
-	int error =
-		c->out ? -EAGAIN : svc_send(c->fd, &m, m.header.length, fds, nfds, MSG_DONTWAIT);
-	if (error == -EAGAIN || error == -ENOBUFS)
+	int error = c->out ? -EAGAIN : try_send(c, &m, m.header.length, fds, nfds);
+	if (error == -EAGAIN)
 		queue_message(c, &m, m.header.length, fds, nfds);
 	else if (error)
-		lose(c, strerror(-error));
+		lose(c, 0, strerror(-error));
+}
+
+static int try_event(struct client *c, const struct svc_event_comm *event)
+{
+	struct {
+		struct svc_header header;
+		struct svc_event_comm event;
+	} m = {.header = {.length = sizeof(m), .opcode = SVC_EVENT_COMM}, .event = *event};
+	return try_send(c, &m, sizeof(m), NULL, 0);
+}
+
+/* Events wait in the memberships, not in the queue: there is at most one for each. */
+void client_comm_event(struct client *c, const struct svc_event_comm *event)
+{
+	if (c->state == CLIENT_CLOSING || c->lost[0])
+		return;
+	int error = c->out || c->events ? -EAGAIN : try_event(c, event);
+	if (!error)
+		return;
+	if (error != -EAGAIN) {
+		lose(c, 0, strerror(-error));
+		return;
+	}
+	c->memberships[event->comm].event = *event;
+	c->events = true;
+	watch(c);
+}
+
+/* Returns as try_send. */
+static int send_events(struct client *c)
+{
+	for (uint32_t i = 1; i < c->nmemberships; i++) {
+		struct svc_event_comm *event = &c->memberships[i].event;
+		const int error = event->comm ? try_event(c, event) : 0;
+		if (error)
+			return error;
+		event->comm = 0;
+	}
+	c->events = false;
+	return 0;
 }
 
 void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void *body, size_t size,
@@ -122,11 +248,6 @@ void client_error(struct client *c, unsigned opcode, uint32_t serial, int result
 	send_message(c, opcode | SVC_REPLY, serial, result, &error, sizeof(error), NULL, 0);
 }
 
-void client_event(struct client *c, unsigned opcode, const void *body, size_t size)
-{
-	send_message(c, opcode, 0, 0, body, size, NULL, 0);
-}
-
 /* ---- Ending ---- */
 
 static void try_free(struct client *c)
@@ -137,10 +258,9 @@ static void try_free(struct client *c)
 	memory_free_all(c);
 	close(c->fd);
 	s->by_slot[c->slot] = NULL;
-	if (c->account) {
-		c->account->sessions--;
-		memory_account_drop(s, c->account);
-	}
+	account_give(c->account, SHARE_SESSIONS, 1);
+	account_give(c->account, SHARE_FDS, 1);
+	account_put(c->account);
 	DL_DELETE(s->clients, c);
 	s->nclients--;
 	free(c->memberships);
@@ -170,6 +290,37 @@ static void end_ring(struct client *c, int reason)
 	syscall(SYS_futex, &c->ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+/* Vacates what the session holds, for at most GONE_NS. True: nothing is left, and the executor was
+ * told. */
+static bool leave(struct client *c)
+{
+	const uint64_t begin = server_now();
+	const bool done = comm_client_gone(c, begin + GONE_NS);
+	spend_time(c, begin);
+	if (!done)
+		return false;
+	if (c->known)
+		server_command(c->server, &(struct command){.kind = COMMAND_SESSION_DEL,
+							    .session = c->slot});
+	else
+		c->executor_gone = true;
+	return true;
+}
+
+static void on_leaving(uv_idle_t *idle)
+{
+	struct server *s = idle->data;
+	struct client *c, *next;
+	DL_FOREACH_SAFE2 (s->leaving, c, next, next_leaving) {
+		if (!has_time(c) || !leave(c))
+			continue;
+		DL_DELETE2(s->leaving, c, prev_leaving, next_leaving);
+		try_free(c);
+	}
+	if (!s->leaving)
+		uv_idle_stop(idle);
+}
+
 void client_close(struct client *c, int reason, const char *text)
 {
 	struct server *s = c->server;
@@ -177,25 +328,20 @@ void client_close(struct client *c, int reason, const char *text)
 		return;
 	if (text && c->state == CLIENT_OPEN)
 		log_info("session %u (%s, pid %d) ended: %s", c->id, c->name, c->pid, text);
-	if (reason) {
-		struct svc_event_bye bye = {.reason = reason};
-		snprintf(bye.text, sizeof(bye.text), "%s", text ? text : "");
-		client_event(c, SVC_EVENT_BYE, &bye, sizeof(bye));
-	}
-	bool known = c->state == CLIENT_OPEN;
+	c->known = c->state == CLIENT_OPEN;
 	c->state = CLIENT_CLOSING;
-	end_ring(c, reason);
-	shutdown(c->fd, SHUT_RDWR);
 	while (c->out)
 		drop_outgoing(c, c->out);
+	if (reason)
+		say_bye(c, reason, text ? text : "");
+	end_ring(c, reason);
+	shutdown(c->fd, SHUT_RDWR);
 	uv_poll_stop(&c->poll);
 	uv_close((uv_handle_t *)&c->poll, on_poll_closed);
-	comm_client_gone(c);
-	if (known)
-		server_command(s,
-			       &(struct command){.kind = COMMAND_SESSION_DEL, .session = c->slot});
-	else
-		c->executor_gone = true;
+	if (leave(c))
+		return;
+	DL_APPEND2(s->leaving, c, prev_leaving, next_leaving);
+	uv_idle_start(&s->leave, on_leaving);
 }
 
 /* ---- Reading ---- */
@@ -223,8 +369,9 @@ static void read_messages(struct client *c)
 	int fds[SVC_FDS_MAX];
 	unsigned nfds;
 	for (int i = 0; i < MESSAGES_PER_TURN; i++) {
-		if (c->state == CLIENT_CLOSING || c->lost[0] || c->out)
+		if (c->state == CLIENT_CLOSING || c->lost[0] || c->out || c->events || !has_time(c))
 			return;
+		const uint64_t begin = server_now();
 		ssize_t n = svc_recv(c->fd, message, sizeof(message), fds, &nfds, MSG_DONTWAIT);
 		if (n == -EAGAIN)
 			return;
@@ -241,30 +388,49 @@ static void read_messages(struct client *c)
 		}
 		judge(c, message, (size_t)n, fds, nfds);
 		svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
+		spend_time(c, begin);
 	}
 }
 
 static void write_messages(struct client *c)
 {
-	while (c->out) {
+	int error = 0;
+	c->retry_ns = 0;
+	while (c->out && !error) {
 		struct outgoing *o = c->out;
-		int error = svc_send(c->fd, o->message, o->length, o->fds, o->nfds, MSG_DONTWAIT);
-		if (error == -EAGAIN || error == -ENOBUFS)
-			return;
-		if (error) {
-			client_close(c, 0, strerror(-error));
-			return;
-		}
-		drop_outgoing(c, o);
+		error = try_send(c, o->message, o->length, o->fds, o->nfds);
+		if (!error)
+			drop_outgoing(c, o);
 	}
-	watch(c);
+	if (!error && c->events)
+		error = send_events(c);
+	if (error && error != -EAGAIN)
+		client_close(c, 0, strerror(-error));
+	else
+		watch(c);
+}
+
+uint64_t client_retry(struct server *s, uint64_t now)
+{
+	struct client *c, *after;
+	uint64_t next = 0;
+	if (!s->retries)
+		return 0;
+	DL_FOREACH_SAFE (s->clients, c, after) {
+		if (c->retry_ns && c->retry_ns <= now && c->state != CLIENT_CLOSING)
+			write_messages(c);
+		if (c->state != CLIENT_CLOSING)
+			next = earlier(next, c->retry_ns);
+	}
+	s->retries = next;
+	return next;
 }
 
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
 	struct client *c = poll->data;
 	if (c->lost[0]) {
-		client_close(c, 0, c->lost);
+		client_close(c, 0, c->lost); /* a BYE was sent if there was a reason for one */
 		return;
 	}
 	if (status < 0) { /* POLLERR: the peer closed with answers unread */
@@ -276,19 +442,16 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 	if (c->state != CLIENT_CLOSING && (events & UV_READABLE))
 		read_messages(c);
 	/* Gone while its answers waited: nobody will read them. */
-	if (c->state != CLIENT_CLOSING && (events & UV_DISCONNECT) && c->out)
+	if (c->state != CLIENT_CLOSING && (events & UV_DISCONNECT) && (c->out || c->events))
 		client_close(c, 0, "disconnected");
 }
 
 /* ---- Beginning ---- */
 
-struct client *client_create(struct server *s, int fd)
+struct client *client_create(struct server *s, int fd, struct account *account,
+			     const struct ucred *cred)
 {
-	struct ucred cred;
-	socklen_t size = sizeof(cred);
 	uint32_t slot = 0;
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) < 0)
-		return NULL;
 	while (slot < SVC_SESSIONS_MAX && s->by_slot[slot])
 		slot++;
 	struct client *c = slot < SVC_SESSIONS_MAX ? calloc(1, sizeof(*c)) : NULL;
@@ -298,10 +461,12 @@ struct client *client_create(struct server *s, int fd)
 	c->slot = slot;
 	c->id = ++s->last_session;
 	c->fd = fd;
-	c->pid = cred.pid;
-	c->uid = cred.uid;
+	c->pid = cred->pid;
+	c->uid = cred->uid;
+	c->account = account;
 	c->doorbell = c->completion = c->ring_fd = -1;
 	c->since_ns = server_now();
+	c->leaving_at = 1;
 	c->poll.data = c;
 	int error = uv_poll_init(s->loop, &c->poll, fd);
 	if (error) {

@@ -54,57 +54,79 @@ static bool forgettable(const struct communicator *m)
 	return m->state == NCCLSVC_COMM_IDLE && !m->world && !m->running;
 }
 
-/* One that is only kept gives its place to one that is wanted; not one that is only just made. */
-static void evict(struct server *s)
+/* An idle communicator gives its place to a new one, unless it was only just made. of: whose it must
+ * be; NULL: anybody's. False: there is none. */
+static bool evict(struct server *s, const struct account *of)
 {
 	struct communicator *m, *tmp, *oldest = NULL;
 	HASH_ITER (hh, s->comms, m, tmp)
-		if (forgettable(m) && m->idle_ns > m->since_ns &&
+		if (forgettable(m) && m->idle_ns > m->since_ns && (!of || m->account == of) &&
 		    (!oldest || m->idle_ns < oldest->idle_ns))
 			oldest = m;
 	if (oldest)
 		comm_forget(s, oldest);
+	return oldest;
 }
 
-struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t nranks,
-				 uint32_t owner)
+/* A user over the limit makes room among the user's own idle communicators. Only a daemon that is
+ * full takes from others. */
+static bool take_place(struct server *s, struct account *a, char *text)
+{
+	if (account_take(a, SHARE_COMMS, 1, text))
+		return true;
+	if (evict(s, a) && account_take(a, SHARE_COMMS, 1, text))
+		return true;
+	return account_all_taken(a, SHARE_COMMS) && evict(s, NULL) &&
+	       account_take(a, SHARE_COMMS, 1, text);
+}
+
+static struct communicator *allocate(struct server *s, uint32_t nranks)
 {
 	uint32_t slot = 0;
-	if (s->ncomms >= (uint32_t)s->config->comms_max)
-		evict(s);
-	struct account *a = memory_account(s, owner);
-	if (!a)
-		return NULL;
-	if (s->ncomms >= (uint32_t)s->config->comms_max || nranks > SVC_USER_RANKS - a->ranks) {
-		memory_account_drop(s, a);
-		return NULL;
-	}
 	while (slot < SVC_COMMS_MAX && s->comm_by_slot[slot])
 		slot++;
 	struct communicator *m = slot < SVC_COMMS_MAX ? calloc(1, sizeof(*m)) : NULL;
-	struct seat *seats = calloc(nranks, sizeof(*seats));
-	if (!m || !seats) {
-		memory_account_drop(s, a);
-		free(m);
-		free(seats);
+	if (!m)
+		return NULL;
+	m->slot = slot;
+	m->seats = calloc(nranks, sizeof(*m->seats));
+	if (m->seats && memory_left())
+		return m;
+	free(m->seats);
+	free(m);
+	return NULL;
+}
+
+struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t nranks,
+				 struct account *a, char text[SVC_TEXT_BYTES])
+{
+	if (!account_take(a, SHARE_RANKS, nranks, text))
+		return NULL;
+	if (!take_place(s, a, text)) {
+		account_give(a, SHARE_RANKS, nranks);
+		return NULL;
+	}
+	struct communicator *m = allocate(s, nranks);
+	if (!m) {
+		account_give(a, SHARE_RANKS, nranks);
+		account_give(a, SHARE_COMMS, 1);
+		snprintf(text, SVC_TEXT_BYTES, "the daemon has no memory for a communicator");
 		return NULL;
 	}
 	for (uint32_t k = 0; k < nranks; k++) {
-		seats[k].device = SVC_DEVICE_HOST;
-		seats[k].node = -1;
+		m->seats[k].device = SVC_DEVICE_HOST;
+		m->seats[k].node = -1;
 	}
-	m->seats = seats;
-	a->ranks += nranks;
+	m->server = s;
 	m->account = a;
-	m->slot = slot;
 	m->uid = ++s->last_comm;
 	memcpy(m->id, id, sizeof(m->id));
 	m->nranks = nranks;
-	m->owner = owner;
+	m->owner = a->uid;
 	m->state = NCCLSVC_COMM_IDLE;
 	m->since_ns = m->idle_ns = server_now();
 	set_label(m);
-	s->comm_by_slot[slot] = m;
+	s->comm_by_slot[m->slot] = m;
 	s->ncomms++;
 	HASH_ADD(hh, s->comms, id, sizeof(m->id), m);
 	return m;
@@ -113,12 +135,13 @@ struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t n
 void comm_forget(struct server *s, struct communicator *m)
 {
 	physical_release(m);
-	plan_forget(s, m);
+	plan_forget(m);
 	HASH_DEL(s->comms, m);
 	s->comm_by_slot[m->slot] = NULL;
 	s->ncomms--;
-	m->account->ranks -= m->nranks;
-	memory_account_drop(s, m->account);
+	account_give(m->account, SHARE_RANKS, m->nranks);
+	account_give(m->account, SHARE_COMMS, 1);
+	account_put(m->account);
 	free(m->seats);
 	free(m->split);
 	free(m->board);
@@ -148,9 +171,14 @@ int comm_create_world(struct server *s)
 		errno = EINVAL;
 		return -1;
 	}
-	s->world = comm_create(s, id, ranks, geteuid());
-	if (!s->world)
+	struct account *own = account_get(&s->accounts, geteuid());
+	char text[SVC_TEXT_BYTES] = "out of memory";
+	s->world = own ? comm_create(s, id, ranks, own, text) : NULL;
+	if (!s->world) {
+		log_error("the world communicator: %s", text);
+		errno = ENOMEM;
 		return -1;
+	}
 	s->world->world = true;
 	snprintf(s->world->label, sizeof(s->world->label), "world");
 	return 0;
@@ -195,7 +223,7 @@ uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank)
 		c->memberships = p;
 		c->nmemberships = n;
 	}
-	c->memberships[i] = (struct membership){m, rank};
+	c->memberships[i] = (struct membership){.comm = m, .rank = rank};
 	c->comms++;
 	return i;
 }
@@ -377,7 +405,7 @@ void comm_end_if_left(struct server *s, struct communicator *m, int32_t rank, in
 
 void comm_left_behind(struct communicator *m)
 {
-	comm_end_epoch(m->account->server, m, NCCLSVC_CANCELLED, -1, 0, -1);
+	comm_end_epoch(m->server, m, NCCLSVC_CANCELLED, -1, 0, -1);
 }
 
 void comm_close_all(struct server *s, int reason)
@@ -421,7 +449,7 @@ void comm_break_for(struct server *s, struct communicator *m, int reason, int32_
 			.rank = rank,
 			.pid = pid,
 		};
-		client_event(seat->client, SVC_EVENT_COMM, &ev, sizeof(ev));
+		client_comm_event(seat->client, &ev);
 	}
 }
 
@@ -435,7 +463,7 @@ void comm_break_epoch(struct server *s, struct communicator *m, int32_t rank)
 
 void comm_gpu_lost(struct communicator *m, int result, int32_t rank)
 {
-	struct server *s = m->account->server;
+	struct server *s = m->server;
 	bool tell = s->cluster && m->state == NCCLSVC_COMM_READY;
 	comm_break_for(s, m, result, rank, -1);
 	if (tell)
@@ -515,14 +543,17 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
 	client_reply(c, SVC_LEAVE, serial, NULL, 0, NULL, 0);
 }
 
-void comm_client_gone(struct client *c)
+bool comm_client_gone(struct client *c, uint64_t until_ns)
 {
 	struct server *s = c->server;
-	for (uint32_t i = 1; i < c->nmemberships; i++) {
-		struct communicator *m = c->memberships[i].comm;
+	for (; c->leaving_at < c->nmemberships; c->leaving_at++) {
+		const struct membership *at = &c->memberships[c->leaving_at];
+		struct communicator *m = at->comm;
 		if (!m)
 			continue;
-		int32_t rank = c->memberships[i].rank;
+		if (server_now() > until_ns)
+			return false;
+		int32_t rank = at->rank;
 		struct seat *seat = &m->seats[rank];
 		uint32_t was = seat->state;
 		if (was == NCCLSVC_MEMBER_JOINING)
@@ -538,6 +569,7 @@ void comm_client_gone(struct client *c)
 			left_while_joining(s, m, rank);
 		comm_check_idle(s, m);
 	}
+	return true;
 }
 
 /* ---- Deadlines ---- */

@@ -18,9 +18,10 @@ const char *rank_names_text(struct rank_names *r);
 
 /* Fills the id with random bytes. Returns 0 or -1. */
 int comm_random_id(uint8_t id[NCCLSVC_ID_BYTES]);
-/* NULL: out of memory, or over comms_max. */
+/* The account, its owner's, holds something else already. NULL: over a limit, or out of memory, as
+ * text says. */
 struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t nranks,
-				 uint32_t owner);
+				 struct account *a, char text[SVC_TEXT_BYTES]);
 /* 0: the session has its limit. */
 uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank);
 /* Forgets a communicator that no epoch has run on. */
@@ -56,7 +57,7 @@ void plan_verdict(struct communicator *m, const struct control_plan_verdict *v);
 /* A member of another node is through with the plan of that number. */
 void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number);
 /* m is about to be freed. */
-void plan_forget(struct server *s, struct communicator *m);
+void plan_forget(struct communicator *m);
 
 /* comm.c */
 static inline bool comm_alive(const struct seat *seat)

@@ -10,7 +10,7 @@
 
 bool comm_sits_here(const struct communicator *m, uint32_t k)
 {
-	const struct cluster *c = m->account->server->cluster;
+	const struct cluster *c = m->server->cluster;
 	return !c || !m->start || m->start->members[k].node == c->me;
 }
 
@@ -111,12 +111,12 @@ void comm_fail_joins(struct server *s, struct communicator *m, int result, int32
 
 void comm_not_begun(struct communicator *m, int result, const char *why)
 {
-	fail_joins(m->account->server, m, result, -1, why, false);
+	fail_joins(m->server, m, result, -1, why, false);
 }
 
 void comm_physical_ready(struct communicator *m, int result, const char *why)
 {
-	struct server *s = m->account->server;
+	struct server *s = m->server;
 	m->acquiring = false;
 	if (result)
 		comm_fail_joins(s, m, result, -1, why);

@@ -57,6 +57,7 @@ static struct communicator *find_or_create(struct client *c, uint32_t serial,
 {
 	struct server *s = c->server;
 	struct communicator *m = NULL;
+	char text[SVC_TEXT_BYTES];
 	if (j->flags & SVC_JOIN_WORLD)
 		m = s->world;
 	else
@@ -82,12 +83,9 @@ static struct communicator *find_or_create(struct client *c, uint32_t serial,
 	}
 	if (m)
 		return m;
-	m = comm_create(s, j->id, (uint32_t)j->nranks, c->uid);
+	m = comm_create(s, j->id, (uint32_t)j->nranks, c->account, text);
 	if (!m)
-		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
-			     "the daemon has its limit of %d communicators (comms_max), or user "
-			     "%u of %d ranks in all",
-			     s->config->comms_max, c->uid, SVC_USER_RANKS);
+		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT, "%s", text);
 	return m;
 }
 

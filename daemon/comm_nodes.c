@@ -11,7 +11,7 @@
 
 void comm_gathered(struct communicator *m, const struct control_start *start)
 {
-	struct server *s = m->account->server;
+	struct server *s = m->server;
 	size_t size = sizeof(*start) + start->nranks * sizeof(start->members[0]);
 	int32_t vanished = -1;
 	free(m->start);
@@ -37,12 +37,12 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b)
 {
-	comm_break_for(m->account->server, m, b->result, b->rank, b->node);
+	comm_break_for(m->server, m, b->result, b->rank, b->node);
 }
 
 void comm_left_elsewhere(struct communicator *m, int32_t rank)
 {
-	struct server *s = m->account->server;
+	struct server *s = m->server;
 	struct seat *seat = &m->seats[rank];
 	if ((m->state != NCCLSVC_COMM_READY && !m->cuda) || seat->node < 0)
 		return;
@@ -65,7 +65,7 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 		if (m->seats[k].node == (int32_t)node)
 			rank = (int32_t)k;
 	if (rank >= 0)
-		comm_break_for(m->account->server, m, NCCLSVC_PEER_GONE, rank, (int32_t)node);
+		comm_break_for(m->server, m, NCCLSVC_PEER_GONE, rank, (int32_t)node);
 	/* It may have been about to begin. */
 	for (uint32_t k = 0; m->start && k < m->nranks; k++) {
 		if (m->start->members[k].node != node || m->start_break)
@@ -108,5 +108,5 @@ void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int resul
 void comm_home_forgot(struct communicator *m)
 {
 	if (m->state == NCCLSVC_COMM_READY)
-		comm_span_failed(m->account->server, m->slot, m->epoch, NCCLSVC_STALE_EPOCH, -1);
+		comm_span_failed(m->server, m->slot, m->epoch, NCCLSVC_STALE_EPOCH, -1);
 }

@@ -46,6 +46,7 @@ struct config {
 	int comms_max;
 	int tasks_max;
 	uint64_t user_region_bytes; /* of one uid */
+	int user_comms_max;	    /* of one uid */
 	int user_sessions_max;	    /* of one uid */
 	int access;		    /* enum config_access */
 	int comm_idle_seconds;

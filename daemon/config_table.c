@@ -49,6 +49,8 @@ const struct config_key config_keys[] = {
 	 NULL, "entries in a session's ring, at most"},
 	{"comms_max", CONFIG_INT, true, AT(comms_max), 1, SVC_COMMS_MAX, 4096, NO_AUTO, NULL,
 	 "communicators at a time"},
+	{"user_comms_max", CONFIG_INT, true, AT(user_comms_max), 1, SVC_COMMS_MAX, 3072, NO_AUTO,
+	 NULL, "communicators of one user at a time"},
 	{"tasks_max", CONFIG_INT, false, AT(tasks_max), 1, 1 << 24, 262144, NO_AUTO, NULL,
 	 "pending tasks at a time"},
 	{"user_region_bytes", CONFIG_BYTES, true, AT(user_region_bytes), 4096, SVC_REGION_MAX, 0,

@@ -51,13 +51,7 @@ static void forget(struct client *c, struct mapping *m)
 {
 	if (m->fd >= 0)
 		close(m->fd);
-	if (m->kind == SVC_REGION_LENT) {
-		c->account->region_bytes -= m->bytes;
-		c->server->region_bytes -= m->bytes;
-		c->region_bytes -= m->bytes;
-	}
-	c->regions--;
-	c->server->regions--;
+	memory_give(c, m->kind, m->bytes);
 	gpu_span_free(m->span);
 	*m = (struct mapping){0};
 }
@@ -94,8 +88,7 @@ void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *
 		m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 		m->bytes += more;
 		c->region_bytes += more;
-		c->account->region_bytes += more;
-		c->server->region_bytes += more;
+		account_add(c->account, SHARE_REGION_BYTES, more);
 	}
 	if (good) {
 		m->address = answer->region.address;
@@ -162,39 +155,34 @@ void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_c
 			     SVC_SESSION_REGIONS - 1);
 		return;
 	}
+	const uint32_t kind = fd >= 0 ? SVC_REGION_VMM : SVC_REGION_IPC;
+	if (!memory_take(c, opcode, serial, kind, r->bytes)) {
+		free(call);
+		return;
+	}
 	struct mapping *m = &c->mappings[i];
 	*m = (struct mapping){.used = true,
 			      .pending = true,
 			      .import = call->import,
-			      .kind = fd >= 0 ? SVC_REGION_VMM : SVC_REGION_IPC,
+			      .kind = kind,
 			      .device = r->device,
 			      .bytes = r->bytes,
 			      .buffer_id = r->buffer_id,
 			      .since_ns = server_now(),
 			      .fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1};
 	memcpy(m->handle, r->handle, sizeof(m->handle));
-	c->regions++;
-	c->server->regions++;
 	import(g, c, m, call);
 }
 
 void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_lend *r)
 {
 	struct server *s = c->server;
-	uint64_t limit = s->config->user_region_bytes, used = c->account->region_bytes;
 	struct gpu *g = gpu_usable(c, SVC_REGION_LEND, serial, r->device);
 	if (!g)
 		return;
 	if (r->reserved || !r->bytes || r->bytes > SVC_REGION_MAX) {
 		client_error(c, SVC_REGION_LEND, serial, NCCLSVC_INVALID_ARGUMENT,
 			     "a region has 1 to 2^46 bytes, and its reserved field is zero");
-		return;
-	}
-	if (used > limit || r->bytes > limit - used) {
-		client_error(c, SVC_REGION_LEND, serial, NCCLSVC_LIMIT,
-			     "%" PRIu64 " bytes more would pass user %u's limit of %" PRIu64
-			     " (user_region_bytes); %" PRIu64 " are in use",
-			     r->bytes, c->uid, limit, used);
 		return;
 	}
 	uint32_t i = memory_free_region(c);
@@ -206,6 +194,10 @@ void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_
 	}
 	uint64_t bytes =
 		(r->bytes + GPU_PAGE - 1) & ~(GPU_PAGE - 1); /* what the driver will give */
+	if (!memory_take(c, SVC_REGION_LEND, serial, SVC_REGION_LENT, bytes)) {
+		free(call);
+		return;
+	}
 	c->mappings[i] = (struct mapping){.used = true,
 					  .pending = true,
 					  .import = call->import,
@@ -214,11 +206,6 @@ void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_
 					  .bytes = bytes,
 					  .since_ns = server_now(),
 					  .fd = -1};
-	c->regions++;
-	c->region_bytes += bytes;
-	c->account->region_bytes += bytes;
-	s->regions++;
-	s->region_bytes += bytes;
 	gpu_ask(g, &(struct worker_message){.kind = WORKER_LEND, .region.bytes = bytes}, -1,
 		gpu_region_imported, call, gpu_patience_ns(s));
 }

@@ -74,7 +74,7 @@ void nodes_withdraw(struct communicator *m, int result, int32_t rank)
 
 static void lost_before(struct communicator *m, uint64_t serial)
 {
-	struct server *s = m->account->server;
+	struct server *s = m->server;
 	m->acquiring = false;
 	remote_nccl_free(s->cluster, serial, NCCLSVC_WORKER_LOST, a_rank_here(m));
 	comm_fail_joins(s, m, NCCLSVC_WORKER_LOST, -1,
@@ -83,7 +83,7 @@ static void lost_before(struct communicator *m, uint64_t serial)
 
 static void use_pooled(struct communicator *m, uint64_t serial)
 {
-	struct physical *p = find_part(m->account->server, serial);
+	struct physical *p = find_part(m->server, serial);
 	if (!p || p->user || !physical_fits(p, m)) {
 		lost_before(m, serial);
 		return;
@@ -91,13 +91,13 @@ static void use_pooled(struct communicator *m, uint64_t serial)
 	p->user = m;
 	m->physical = p;
 	gpu_redops_clear(p);
-	physical_recount(m->account->server);
+	physical_recount(m->server);
 	comm_physical_ready(m, NCCLSVC_OK, NULL);
 }
 
 static void use_fresh(struct communicator *m, const struct control_nccl_use *u)
 {
-	struct server *s = m->account->server;
+	struct server *s = m->server;
 	struct physical *p = physical_make(s, m, u->serial);
 	if (!p) { /* the JOINs have been answered */
 		remote_nccl_free(s->cluster, u->serial, NCCLSVC_LIMIT, -1);
@@ -182,7 +182,7 @@ static void drop(struct physical *p, int result, int32_t rank, int32_t node, con
 	}
 	physical_abort(p, why);
 	if (m && !m->running && m->start)
-		comm_fail_joins(m->account->server, m, result, -1, why);
+		comm_fail_joins(m->server, m, result, -1, why);
 }
 
 void nodes_drop(struct cluster *c, const struct control_nccl_drop *d)

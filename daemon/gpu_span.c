@@ -111,6 +111,11 @@ void gpu_span_add(struct client *c, uint32_t serial, const struct svc_region_spa
 			     "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
 		return;
 	}
+	if (!memory_take(c, SVC_REGION_SPAN, serial, SVC_REGION_SPANNED, r->bytes)) {
+		free(call);
+		free(span);
+		return;
+	}
 	c->mappings[i] = (struct mapping){.used = true,
 					  .pending = true,
 					  .import = call->import,
@@ -120,8 +125,6 @@ void gpu_span_add(struct client *c, uint32_t serial, const struct svc_region_spa
 					  .since_ns = server_now(),
 					  .fd = -1,
 					  .span = span};
-	c->regions++;
-	c->server->regions++;
 	gpu_span_map(g, c, &c->mappings[i], gpu_region_imported, call);
 }
 

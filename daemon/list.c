@@ -1,66 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Snapshots for inspection. Each is written into a memfd that the asker gets, so that no list is
- * too long for a message, and no slow reader can hold the daemon up. The executor is never asked.
+ * Lists for inspection. A reply holds a piece of a list: as many records as fit a message and as
+ * can be read in a fraction of a millisecond, and where the next piece begins. So a list of any
+ * length neither holds up the loop nor takes memory. The executor is never asked.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 #include <utlist.h>
 
 #include "build_config.h"
 #include "cluster/cluster.h"
-#include "fdio.h"
 #include "gpu.h"
 #include "names.h"
 #include "plan.h"
 #include "server_state.h"
 
-struct snapshot {
-	int fd;
-	char *base;
-	size_t record_size;
-	uint64_t count, room;
-	uint64_t now;
+#define PIECE_WORK 32768 /* entries of tables that are looked at for one piece */
+
+struct piece {
+	uint32_t room; /* for so many records */
+	uint32_t work; /* left for this piece */
+	struct svc_list_reply reply; /* the body of the message: this and the records */
+	_Alignas(8) char records[SVC_LIST_MESSAGE_MAX - sizeof(struct svc_header) -
+				 sizeof(struct svc_list_reply)];
 };
 
-/* Room for up to n records; pages come as they are written. */
-static int snapshot_begin(struct snapshot *s, size_t record_size, uint64_t n)
+_Static_assert(offsetof(struct piece, records) ==
+		       offsetof(struct piece, reply) + sizeof(struct svc_list_reply),
+	       "one body");
+
+/* Looking at so many entries of tables. False: not in this piece. */
+static bool piece_works(struct piece *p, uint32_t entries)
 {
-	size_t size = (n ? n : 1) * record_size;
-	*s = (struct snapshot){.record_size = record_size, .room = n, .now = server_now()};
-	s->fd = memfd_create("ncclsvc-list", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (s->fd < 0)
-		return -errno;
-	if (ftruncate(s->fd, (off_t)size) == 0) {
-		s->base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
-		if (s->base != MAP_FAILED)
-			return 0;
-	}
-	int error = errno;
-	close(s->fd);
-	return -error;
+	if (!p->work)
+		return false;
+	p->work -= entries < p->work ? entries : p->work;
+	return true;
 }
 
-static void *snapshot_next(struct snapshot *s)
+/* The place of the next record, for which so many entries are looked at. NULL: not in this piece. */
+static void *piece_next(struct piece *p, uint32_t entries)
 {
-	return s->count < s->room ? s->base + s->count++ * s->record_size : NULL;
-}
-
-static void snapshot_send(struct snapshot *s, struct client *c, uint32_t serial, uint32_t what)
-{
-	munmap(s->base, (s->room ? s->room : 1) * s->record_size);
-	if (ftruncate(s->fd, (off_t)(s->count * s->record_size)) < 0 ||
-	    fcntl(s->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) <
-		    0) {
-		client_error(c, SVC_LIST, serial, NCCLSVC_SYSTEM, "the list could not be sealed");
-	} else {
-		struct svc_list_reply r = {what, (uint32_t)s->record_size, s->count, s->now};
-		client_reply(c, SVC_LIST, serial, &r, sizeof(r), &s->fd, 1);
-	}
-	close(s->fd);
+	if (p->reply.count == p->room || !piece_works(p, entries))
+		return NULL;
+	return p->records + p->reply.record_size * p->reply.count++;
 }
 
 static uint64_t load(const _Atomic uint64_t *counter)
@@ -73,19 +55,24 @@ static uint64_t since(uint64_t now, uint64_t then)
 	return now > then ? now - then : 0;
 }
 
-static void list_sessions(struct server *s, struct snapshot *snap)
+/* ---- The lists: each begins at a place, and returns that of the next piece; 0: it is complete ---- */
+
+static uint64_t list_sessions(struct client *asker, struct piece *p, uint64_t from)
 {
-	struct client *c;
-	DL_FOREACH (s->clients, c) {
-		if (c->state != CLIENT_OPEN)
+	struct server *s = asker->server;
+	for (uint64_t slot = from; slot < SVC_SESSIONS_MAX; slot++) {
+		const struct client *c = s->by_slot[slot];
+		if (!c || c->state != CLIENT_OPEN)
 			continue;
-		ncclsvc_session_info *i = snapshot_next(snap);
+		ncclsvc_session_info *i = piece_next(p, 1);
+		if (!i)
+			return slot;
 		*i = (ncclsvc_session_info){
 			.session = c->id,
 			.pid = c->pid,
 			.uid = c->uid,
 			.ring_entries = c->entries,
-			.age_ns = since(snap->now, c->since_ns),
+			.age_ns = since(p->reply.time_ns, c->since_ns),
 			.submitted = load(&c->counts.submitted),
 			.completed = load(&c->counts.completed),
 			.failed = load(&c->counts.failed),
@@ -95,20 +82,26 @@ static void list_sessions(struct server *s, struct snapshot *snap)
 		};
 		memcpy(i->name, c->name, sizeof(i->name));
 	}
+	return 0;
 }
 
-static void list_comms(struct server *s, struct snapshot *snap, const struct client *asker)
+static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
 {
-	struct communicator *m, *tmp;
-	HASH_ITER (hh, s->comms, m, tmp) {
-		ncclsvc_comm_info *i = snapshot_next(snap);
+	struct server *s = asker->server;
+	for (uint64_t slot = from; slot < SVC_COMMS_MAX; slot++) {
+		const struct communicator *m = s->comm_by_slot[slot];
+		ncclsvc_comm_info *i = m ? piece_next(p, m->nranks) : NULL;
+		if (!m)
+			continue;
+		if (!i)
+			return slot;
 		*i = (ncclsvc_comm_info){
 			.comm = m->uid,
 			.nranks = m->nranks,
 			.epoch = m->epoch,
 			.state = m->state,
 			.uid = m->owner,
-			.age_ns = since(snap->now, m->since_ns),
+			.age_ns = since(p->reply.time_ns, m->since_ns),
 		};
 		for (uint32_t k = 0; k < m->nranks; k++) {
 			uint32_t state = m->seats[k].state;
@@ -122,42 +115,66 @@ static void list_comms(struct server *s, struct snapshot *snap, const struct cli
 			memcpy(i->id, m->id, sizeof(i->id));
 		memcpy(i->label, m->label, sizeof(i->label));
 	}
+	return 0;
 }
 
-static void list_members(struct server *s, struct snapshot *snap)
+static uint64_t at_rank(uint64_t slot, uint64_t rank)
 {
-	struct communicator *m, *tmp;
-	HASH_ITER (hh, s->comms, m, tmp) {
-		for (uint32_t k = 0; k < m->nranks; k++) {
-			const struct seat *seat = &m->seats[k];
-			ncclsvc_member_info *i = snapshot_next(snap);
-			if (!i)
-				return;
-			*i = (ncclsvc_member_info){
-				.comm = m->uid,
-				.rank = (int32_t)k,
-				.state = seat->state,
-				.session = seat->client ? seat->client->id : 0,
-				.pid = seat->pid,
-				.epoch = m->epoch,
-				.device = seat->device,
-				.elsewhere = seat->client ? 0 : (uint32_t)(seat->node + 1),
-				.transport = m->cuda && s->staging ? NCCLSVC_TRANSPORT_MPI
-								   : NCCLSVC_TRANSPORT_NCCL,
-			};
-			if (seat->state == NCCLSVC_MEMBER_JOINING)
-				i->waiting_ns = since(snap->now, seat->since_ns);
-			if (!m->board)
-				continue;
-			uint64_t head = load(&m->board[k].head_ns);
-			i->windows =
-				atomic_load_explicit(&m->board[k].windows, memory_order_relaxed);
-			i->completed = load(&m->board[k].completed);
-			i->submitted = load(&m->board[k].submitted);
-			if (i->submitted > i->completed && head)
-				i->waiting_ns = since(snap->now, head);
-		}
+	return slot << 32 | rank;
+}
+
+/* What list_* of members does with one; false: not in this piece. */
+typedef bool list_member(struct server *s, struct piece *p, const struct communicator *m,
+			 uint32_t rank);
+
+static uint64_t list_each_member(struct server *s, struct piece *p, uint64_t from,
+				 list_member *list)
+{
+	uint64_t k = (uint32_t)from;
+	for (uint64_t slot = from >> 32; slot < SVC_COMMS_MAX; slot++, k = 0) {
+		const struct communicator *m = s->comm_by_slot[slot];
+		for (; m && k < m->nranks; k++)
+			if (!list(s, p, m, (uint32_t)k))
+				return at_rank(slot, k);
 	}
+	return 0;
+}
+
+static bool list_one_member(struct server *s, struct piece *p, const struct communicator *m,
+			    uint32_t k)
+{
+	const struct seat *seat = &m->seats[k];
+	ncclsvc_member_info *i = piece_next(p, 1);
+	if (!i)
+		return false;
+	*i = (ncclsvc_member_info){
+		.comm = m->uid,
+		.rank = (int32_t)k,
+		.state = seat->state,
+		.session = seat->client ? seat->client->id : 0,
+		.pid = seat->pid,
+		.epoch = m->epoch,
+		.device = seat->device,
+		.elsewhere = seat->client ? 0 : (uint32_t)(seat->node + 1),
+		.transport = m->cuda && s->staging ? NCCLSVC_TRANSPORT_MPI
+						   : NCCLSVC_TRANSPORT_NCCL,
+	};
+	if (seat->state == NCCLSVC_MEMBER_JOINING)
+		i->waiting_ns = since(p->reply.time_ns, seat->since_ns);
+	if (!m->board)
+		return true;
+	uint64_t head = load(&m->board[k].head_ns);
+	i->windows = atomic_load_explicit(&m->board[k].windows, memory_order_relaxed);
+	i->completed = load(&m->board[k].completed);
+	i->submitted = load(&m->board[k].submitted);
+	if (i->submitted > i->completed && head)
+		i->waiting_ns = since(p->reply.time_ns, head);
+	return true;
+}
+
+static uint64_t list_members(struct client *asker, struct piece *p, uint64_t from)
+{
+	return list_each_member(asker->server, p, from, list_one_member);
 }
 
 /* The members that have not posted the collective this task is, or the peer of a Send or Recv. */
@@ -182,17 +199,20 @@ static void list_waits(const struct server *s, const struct table_entry *e, nccl
 	}
 }
 
-static void list_tasks(struct server *s, struct snapshot *snap)
+static uint64_t list_tasks(struct client *asker, struct piece *p, uint64_t from)
 {
+	struct server *s = asker->server;
 	const struct task_table *t = s->executor->table(s->executor);
 	uint32_t high = atomic_load_explicit(&t->high, memory_order_acquire);
 	struct table_entry e;
-	for (uint32_t slot = 0; slot < high; slot++) {
-		if (!table_get(t, slot, &e))
+	for (uint64_t slot = from; slot < high; slot++) {
+		if (!piece_works(p, 1))
+			return slot;
+		if (!table_get(t, (uint32_t)slot, &e))
 			continue;
-		ncclsvc_task_info *i = snapshot_next(snap);
+		ncclsvc_task_info *i = piece_next(p, e.nranks);
 		if (!i)
-			return;
+			return slot;
 		*i = (ncclsvc_task_info){
 			.task = e.uid,
 			.comm = e.comm_uid,
@@ -210,187 +230,155 @@ static void list_tasks(struct server *s, struct snapshot *snap)
 			.epoch = e.epoch,
 			.nranks = e.nranks,
 			.group = e.group,
-			.age_ns = since(snap->now, e.submitted_ns),
-			.state_ns = since(snap->now, e.state_ns),
+			.age_ns = since(p->reply.time_ns, e.submitted_ns),
+			.state_ns = since(p->reply.time_ns, e.state_ns),
 		};
 		list_waits(s, &e, i);
 	}
+	return 0;
 }
 
-static void list_regions(struct server *s, struct snapshot *snap)
+static uint64_t list_regions(struct client *asker, struct piece *p, uint64_t from)
 {
-	struct client *c;
-	DL_FOREACH (s->clients, c) {
-		for (uint32_t k = 1; k < c->nmappings; k++) {
+	struct server *s = asker->server;
+	uint64_t k = (uint32_t)from;
+	for (uint64_t slot = from >> 32; slot < SVC_SESSIONS_MAX; slot++, k = 0) {
+		const struct client *c = s->by_slot[slot];
+		for (; c && k < c->nmappings; k++) {
 			const struct mapping *m = &c->mappings[k];
+			ncclsvc_region_info *i = m->used ? piece_next(p, 1) : NULL;
 			if (!m->used)
 				continue;
-			ncclsvc_region_info *i = snapshot_next(snap);
 			if (!i)
-				return;
+				return at_rank(slot, k);
 			*i = (ncclsvc_region_info){
 				.session = c->id,
-				.region = k,
+				.region = (uint32_t)k,
 				.pid = c->pid,
 				.kind = m->kind,
 				.device = m->device,
 				.bytes = m->bytes,
-				.age_ns = since(snap->now, m->since_ns),
+				.age_ns = since(p->reply.time_ns, m->since_ns),
 			};
 		}
 	}
+	return 0;
 }
 
-static void list_devices(struct server *s, struct snapshot *snap)
+static uint64_t list_devices(struct client *asker, struct piece *p, uint64_t from)
 {
-	for (uint32_t i = 0; i < s->ngpus; i++) {
-		ncclsvc_device_info *info = snapshot_next(snap);
+	struct server *s = asker->server;
+	for (uint64_t i = from; i < s->ngpus; i++) {
+		ncclsvc_device_info *info = piece_next(p, 1);
+		if (!info)
+			return i;
 		*info = s->gpus[i]->info;
-		info->age_ns = since(snap->now, s->gpus[i]->since_ns);
+		info->age_ns = since(p->reply.time_ns, s->gpus[i]->since_ns);
 	}
+	return 0;
 }
 
-static void list_plans(struct server *s, struct snapshot *snap)
+static bool list_one_plan(struct server *s, struct piece *p, const struct communicator *m,
+			  uint32_t k)
 {
-	struct communicator *m, *tmp;
-	HASH_ITER (hh, s->comms, m, tmp)
-		for (uint32_t k = 0; m->plan && k < m->nranks; k++) {
-			const struct seat *seat = &m->seats[k];
-			ncclsvc_plan_info *i =
-				m->plan->members[k].handle ? snapshot_next(snap) : NULL;
-			if (!i)
-				continue;
-			*i = (ncclsvc_plan_info){
-				.comm = m->uid,
-				.rank = (int32_t)k,
-				.pid = seat->pid,
-				.session = seat->client ? seat->client->id : 0,
-				.epoch = m->epoch,
-				.age_ns = since(snap->now, m->plan->since_ns),
-			};
-			plan_info(m->plan, k, i);
-		}
+	const struct seat *seat = &m->seats[k];
+	(void)s;
+	if (!m->plan || !m->plan->members[k].handle)
+		return true;
+	ncclsvc_plan_info *i = piece_next(p, m->plan->members[k].ntasks / 16 + 1);
+	if (!i)
+		return false;
+	*i = (ncclsvc_plan_info){
+		.comm = m->uid,
+		.rank = (int32_t)k,
+		.pid = seat->pid,
+		.session = seat->client ? seat->client->id : 0,
+		.epoch = m->epoch,
+		.age_ns = since(p->reply.time_ns, m->plan->since_ns),
+	};
+	plan_info(m->plan, k, i);
+	return true;
 }
 
-static void list_plan_tasks(struct server *s, struct snapshot *snap)
+static uint64_t list_plans(struct client *asker, struct piece *p, uint64_t from)
 {
-	struct communicator *m, *tmp;
+	return list_each_member(asker->server, p, from, list_one_plan);
+}
+
+/* The place: communicator, rank, task. */
+static uint64_t list_plan_tasks(struct client *asker, struct piece *p, uint64_t from)
+{
+	struct server *s = asker->server;
 	ncclsvc_plan_task_info info;
-	HASH_ITER (hh, s->comms, m, tmp)
-		for (uint32_t k = 0; m->plan && k < m->nranks; k++)
-			for (uint32_t i = 0; plan_task_info(m->plan, k, i, &info); i++) {
-				ncclsvc_plan_task_info *next = snapshot_next(snap);
+	uint64_t k = from >> 32 & UINT16_MAX, i = (uint32_t)from;
+	for (uint64_t slot = from >> 48; slot < SVC_COMMS_MAX; slot++, k = i = 0) {
+		const struct communicator *m = s->comm_by_slot[slot];
+		for (; m && m->plan && k < m->nranks; k++, i = 0)
+			for (; plan_task_info(m->plan, (uint32_t)k, (uint32_t)i, &info); i++) {
+				ncclsvc_plan_task_info *next = piece_next(p, 1);
 				if (!next)
-					return;
+					return slot << 48 | k << 32 | i;
 				*next = info;
 			}
+	}
+	return 0;
 }
 
-static uint64_t count_plan_tasks(const struct server *s, bool tasks)
+static uint64_t list_nodes(struct client *asker, struct piece *p, uint64_t from)
 {
-	uint64_t n = 0;
-	struct communicator *m, *tmp;
-	HASH_ITER (hh, s->comms, m, tmp)
-		for (uint32_t k = 0; m->plan && k < m->nranks; k++)
-			n += tasks ? m->plan->members[k].ntasks : m->plan->members[k].handle != 0;
-	return n;
-}
-
-static void list_nodes(struct server *s, struct snapshot *snap)
-{
+	struct server *s = asker->server;
 	const struct cluster *c = s->cluster;
-	for (uint32_t i = 0; c && i < c->n; i++) {
+	for (uint64_t i = from; c && i < c->n; i++) {
 		const struct node *n = &c->nodes[i];
-		ncclsvc_node_info *info = snapshot_next(snap);
+		ncclsvc_node_info *info = piece_next(p, 1);
+		if (!info)
+			return i;
 		*info = (ncclsvc_node_info){
-			.node = i,
+			.node = (uint32_t)i,
 			.state = i == c->me ? NCCLSVC_NODE_SELF
 				 : !n->gone ? NCCLSVC_NODE_ALIVE
 				 : n->left  ? NCCLSVC_NODE_LEFT
 					    : NCCLSVC_NODE_LOST,
 			.pid = n->card.pid,
 			.host_ranks = n->card.ranks,
-			.gone_ns = n->gone ? since(snap->now, n->lost_ns) : 0,
+			.gone_ns = n->gone ? since(p->reply.time_ns, n->lost_ns) : 0,
 		};
 		memcpy(info->host, n->card.host, sizeof(info->host));
 		memcpy(info->address, n->card.address, sizeof(info->address));
 	}
+	return 0;
 }
 
-static uint64_t count_seats(const struct server *s)
-{
-	uint64_t n = 0;
-	struct communicator *m, *tmp;
-	HASH_ITER (hh, s->comms, m, tmp)
-		n += m->nranks;
-	return n;
-}
+static const struct {
+	uint64_t (*list)(struct client *asker, struct piece *p, uint64_t from);
+	uint32_t record_size;
+} lists[] = {
+	[SVC_LIST_SESSIONS] = {list_sessions, sizeof(ncclsvc_session_info)},
+	[SVC_LIST_COMMS] = {list_comms, sizeof(ncclsvc_comm_info)},
+	[SVC_LIST_MEMBERS] = {list_members, sizeof(ncclsvc_member_info)},
+	[SVC_LIST_TASKS] = {list_tasks, sizeof(ncclsvc_task_info)},
+	[SVC_LIST_REGIONS] = {list_regions, sizeof(ncclsvc_region_info)},
+	[SVC_LIST_DEVICES] = {list_devices, sizeof(ncclsvc_device_info)},
+	[SVC_LIST_PLANS] = {list_plans, sizeof(ncclsvc_plan_info)},
+	[SVC_LIST_PLAN_TASKS] = {list_plan_tasks, sizeof(ncclsvc_plan_task_info)},
+	[SVC_LIST_NODES] = {list_nodes, sizeof(ncclsvc_node_info)},
+};
 
-void list_send(struct client *c, uint32_t serial, uint32_t what)
+void list_send(struct client *c, uint32_t serial, uint32_t what, uint64_t from)
 {
-	struct server *s = c->server;
-	struct snapshot snap;
-	int error = -EINVAL;
-	switch (what) {
-	case SVC_LIST_SESSIONS:
-		error = snapshot_begin(&snap, sizeof(ncclsvc_session_info), s->nclients);
-		if (!error)
-			list_sessions(s, &snap);
-		break;
-	case SVC_LIST_COMMS:
-		error = snapshot_begin(&snap, sizeof(ncclsvc_comm_info), s->ncomms);
-		if (!error)
-			list_comms(s, &snap, c);
-		break;
-	case SVC_LIST_MEMBERS:
-		error = snapshot_begin(&snap, sizeof(ncclsvc_member_info), count_seats(s));
-		if (!error)
-			list_members(s, &snap);
-		break;
-	case SVC_LIST_TASKS:
-		error = snapshot_begin(&snap, sizeof(ncclsvc_task_info),
-				       s->executor->table(s->executor)->high);
-		if (!error)
-			list_tasks(s, &snap);
-		break;
-	case SVC_LIST_REGIONS:
-		error = snapshot_begin(&snap, sizeof(ncclsvc_region_info), s->regions);
-		if (!error)
-			list_regions(s, &snap);
-		break;
-	case SVC_LIST_DEVICES:
-		error = snapshot_begin(&snap, sizeof(ncclsvc_device_info), s->ngpus);
-		if (!error)
-			list_devices(s, &snap);
-		break;
-	case SVC_LIST_PLANS:
-		error = snapshot_begin(&snap, sizeof(ncclsvc_plan_info),
-				       count_plan_tasks(s, false));
-		if (!error)
-			list_plans(s, &snap);
-		break;
-	case SVC_LIST_PLAN_TASKS:
-		error = snapshot_begin(&snap, sizeof(ncclsvc_plan_task_info),
-				       count_plan_tasks(s, true));
-		if (!error)
-			list_plan_tasks(s, &snap);
-		break;
-	case SVC_LIST_NODES:
-		error = snapshot_begin(&snap, sizeof(ncclsvc_node_info),
-				       s->cluster ? s->cluster->n : 0);
-		if (!error)
-			list_nodes(s, &snap);
-		break;
-	default:
+	if (what >= sizeof(lists) / sizeof(lists[0]) || !lists[what].list) {
 		client_error(c, SVC_LIST, serial, NCCLSVC_INVALID_ARGUMENT, "there is no list %u",
 			     what);
 		return;
 	}
-	if (error)
-		client_error(c, SVC_LIST, serial, NCCLSVC_NO_MEMORY, "no memory for the list: %s",
-			     strerror(-error));
-	else
-		snapshot_send(&snap, c, serial, what);
+	struct piece p;
+	p.reply = (struct svc_list_reply){
+		.what = what, .record_size = lists[what].record_size, .time_ns = server_now()};
+	p.room = sizeof(p.records) / p.reply.record_size;
+	p.work = PIECE_WORK;
+	p.reply.next = lists[what].list(c, &p, from);
+	client_reply(c, SVC_LIST, serial, &p.reply,
+		     sizeof(p.reply) + (size_t)p.reply.count * p.reply.record_size, NULL, 0);
 }
 
 void list_daemon(struct client *c, uint32_t serial)
@@ -413,9 +401,9 @@ void list_daemon(struct client *c, uint32_t serial)
 			.sessions_max = (uint32_t)s->config->sessions_max,
 			.comms = s->ncomms,
 			.comms_max = (uint32_t)s->config->comms_max,
-			.regions = s->regions,
+			.regions = (uint32_t)s->accounts.held[SHARE_REGIONS],
 			.tasks_max = t->size,
-			.region_bytes = s->region_bytes,
+			.region_bytes = s->accounts.held[SHARE_REGION_BYTES],
 			.tasks_pending = load(&t->pending),
 			.tasks_completed = load(&t->completed),
 			.tasks_failed = load(&t->failed),

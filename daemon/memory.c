@@ -11,29 +11,6 @@
 #include "gpu.h"
 #include "server_state.h"
 
-struct account *memory_account(struct server *s, uint32_t uid)
-{
-	struct account *a;
-	HASH_FIND(hh, s->accounts, &uid, sizeof(uid), a);
-	if (a)
-		return a;
-	a = calloc(1, sizeof(*a));
-	if (!a)
-		return NULL;
-	a->server = s;
-	a->uid = uid;
-	HASH_ADD(hh, s->accounts, uid, sizeof(a->uid), a);
-	return a;
-}
-
-void memory_account_drop(struct server *s, struct account *a)
-{
-	if (a->sessions || a->region_bytes || a->ranks || a->plan_tasks)
-		return;
-	HASH_DEL(s->accounts, a);
-	free(a);
-}
-
 /* ---- Rings ---- */
 
 /* Returns the memfd, or -1. On success the client holds the mapping and both eventfds. */
@@ -66,8 +43,27 @@ static int make_ring(struct client *c, uint32_t entries)
 	return fd;
 }
 
+#define RING_FDS 3 /* doorbell, completion, and the ring's own where GPUs' workers need it */
+
+static bool take_ring(struct client *c, uint64_t bytes, char *text)
+{
+	if (!account_take(c->account, SHARE_RING_BYTES, bytes, text))
+		return false;
+	if (account_take(c->account, SHARE_FDS, RING_FDS, text))
+		return true;
+	account_give(c->account, SHARE_RING_BYTES, bytes);
+	return false;
+}
+
+static void give_ring(struct client *c, uint64_t bytes)
+{
+	account_give(c->account, SHARE_RING_BYTES, bytes);
+	account_give(c->account, SHARE_FDS, RING_FDS);
+}
+
 void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a)
 {
+	char text[SVC_TEXT_BYTES];
 	if (c->ring) {
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_PROTOCOL,
 			     "this session has a ring already");
@@ -94,19 +90,17 @@ void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a
 			     c->server->config->ring_max);
 		return;
 	}
-	if (svc_ring_size(a->entries) > SVC_USER_RING_BYTES - c->account->ring_bytes) {
-		client_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT,
-			     "the rings of user %u would pass the limit of %llu bytes in all",
-			     c->uid, (unsigned long long)SVC_USER_RING_BYTES);
+	if (!take_ring(c, svc_ring_size(a->entries), text)) {
+		client_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT, "%s", text);
 		return;
 	}
 	int memfd = make_ring(c, a->entries);
 	if (memfd < 0) {
+		give_ring(c, svc_ring_size(a->entries));
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_NO_MEMORY,
 			     "the daemon has no memory, or no file descriptors, for a ring");
 		return;
 	}
-	c->account->ring_bytes += c->ring_size;
 	struct command cmd = {.kind = COMMAND_SESSION_RING, .session = c->slot};
 	cmd.ring.ring = c->ring;
 	cmd.ring.entries = c->entries;
@@ -144,6 +138,61 @@ uint32_t memory_free_region(struct client *c)
 	return i;
 }
 
+/* Imported memory is the trainer's own: only its mapping counts. */
+static uint64_t counted_bytes(uint32_t kind, uint64_t bytes)
+{
+	return kind == SVC_REGION_MEMFD || kind == SVC_REGION_LENT ? bytes : 0;
+}
+
+static uint64_t counted_fds(uint32_t kind)
+{
+	return kind == SVC_REGION_VMM || kind == SVC_REGION_LENT;
+}
+
+bool memory_take(struct client *c, unsigned opcode, uint32_t serial, uint32_t kind, uint64_t bytes)
+{
+	struct account *a = c->account;
+	const uint64_t n = counted_bytes(kind, bytes), fds = counted_fds(kind);
+	char text[SVC_TEXT_BYTES];
+	if (!account_take(a, SHARE_REGIONS, 1, text))
+		goto refused;
+	if (!account_take(a, SHARE_REGION_BYTES, n, text))
+		goto give_region;
+	if (!account_take(a, SHARE_FDS, fds, text))
+		goto give_bytes;
+	c->regions++;
+	c->region_bytes += n;
+	return true;
+give_bytes:
+	account_give(a, SHARE_REGION_BYTES, n);
+give_region:
+	account_give(a, SHARE_REGIONS, 1);
+refused:
+	client_error(c, opcode, serial, NCCLSVC_LIMIT, "%s", text);
+	return false;
+}
+
+void memory_give(struct client *c, uint32_t kind, uint64_t bytes)
+{
+	const uint64_t n = counted_bytes(kind, bytes);
+	account_give(c->account, SHARE_REGIONS, 1);
+	account_give(c->account, SHARE_REGION_BYTES, n);
+	account_give(c->account, SHARE_FDS, counted_fds(kind));
+	c->regions--;
+	c->region_bytes -= n;
+}
+
+/* Returns MAP_FAILED, with errno set, also where the region would leave nothing for the daemon. */
+static void *map_region(int fd, uint64_t bytes)
+{
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED || memory_left())
+		return p;
+	munmap(p, bytes);
+	errno = ENOMEM;
+	return MAP_FAILED;
+}
+
 void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *r, int fd)
 {
 	struct server *s = c->server;
@@ -158,16 +207,6 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 			     "a region has 1 to 2^46 bytes");
 		return;
 	}
-	uint64_t limit = s->config->user_region_bytes, used = c->account->region_bytes;
-	if (used > limit || r->bytes > limit - used) {
-		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_LIMIT,
-			     "%llu bytes more would pass user %u's limit of %llu "
-			     "(user_region_bytes); %llu are in use",
-			     (unsigned long long)r->bytes, c->uid,
-			     (unsigned long long)s->config->user_region_bytes,
-			     (unsigned long long)c->account->region_bytes);
-		return;
-	}
 	if (!svc_memfd_trusted(fd, r->bytes, text)) {
 		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT, "%s", text);
 		return;
@@ -178,10 +217,13 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 			     "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
 		return;
 	}
-	void *p = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (!memory_take(c, SVC_REGION_ADD, serial, r->kind, r->bytes))
+		return;
+	void *p = map_region(fd, r->bytes);
 	if (p == MAP_FAILED) {
+		memory_give(c, r->kind, r->bytes);
 		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_NO_MEMORY,
-			     "the region cannot be mapped: %s", strerror(errno));
+			     "the daemon cannot map the region: %s", strerror(errno));
 		return;
 	}
 	c->mappings[i] = (struct mapping){.used = true,
@@ -191,11 +233,6 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 					  .base = p,
 					  .bytes = r->bytes,
 					  .since_ns = server_now()};
-	c->regions++;
-	c->region_bytes += r->bytes;
-	c->account->region_bytes += r->bytes;
-	s->regions++;
-	s->region_bytes += r->bytes;
 	server_command(s, &(struct command){.kind = COMMAND_REGION_ADD,
 					    .session = c->slot,
 					    .region = {.region = i,
@@ -250,11 +287,7 @@ static void unmap(struct client *c, struct mapping *m)
 		return;
 	}
 	unmap_beside(c->server->loop, m->base, m->bytes);
-	c->regions--;
-	c->region_bytes -= m->bytes;
-	c->account->region_bytes -= m->bytes;
-	c->server->regions--;
-	c->server->region_bytes -= m->bytes;
+	memory_give(c, m->kind, m->bytes);
 	*m = (struct mapping){0};
 }
 
@@ -300,7 +333,7 @@ void memory_free_all(struct client *c)
 	if (c->ring_fd >= 0)
 		close(c->ring_fd);
 	if (c->ring) {
-		c->account->ring_bytes -= c->ring_size;
+		give_ring(c, c->ring_size);
 		munmap(c->ring, c->ring_size);
 	}
 	if (c->doorbell >= 0)

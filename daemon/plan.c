@@ -16,39 +16,38 @@
 
 /* ---- Quota ---- */
 
-static bool charge(struct communicator *m, struct plan *p, uint32_t n)
+static bool charge(struct communicator *m, struct plan *p, uint32_t n, char text[PLAN_TEXT])
 {
-	if (n > SVC_USER_PLAN_TASKS - m->account->plan_tasks)
+	if (!account_take(m->account, SHARE_PLAN_TASKS, n, text))
 		return false;
-	m->account->plan_tasks += n;
 	p->quota += n;
 	return true;
 }
 
-static void discard(struct server *s, struct account *a, struct plan *p)
+static void discard(struct account *a, struct plan *p)
 {
 	if (!p)
 		return;
-	a->plan_tasks -= p->quota;
+	account_give(a, SHARE_PLAN_TASKS, p->quota);
 	plan_free(p);
-	memory_account_drop(s, a);
+	account_put(a);
 }
 
 /* ---- The gathering ---- */
 
-static void stop_gathering(struct server *s, struct communicator *m)
+static void stop_gathering(struct communicator *m)
 {
 	struct plan *p = m->forming;
 	free(m->commits);
 	m->commits = NULL;
 	m->forming = NULL;
 	m->committing = 0;
-	discard(s, m->account, p);
+	discard(m->account, p);
 }
 
-void plan_forget(struct server *s, struct communicator *m)
+void plan_forget(struct communicator *m)
 {
-	stop_gathering(s, m);
+	stop_gathering(m);
 }
 
 /* Answers everybody who waits. */
@@ -58,7 +57,7 @@ static void fail_all(struct communicator *m, int result, const char *text)
 	if (!commits)
 		return;
 	m->commits = NULL; /* an answer may end a session, and come back here */
-	stop_gathering(m->account->server, m);
+	stop_gathering(m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct client *c = m->seats[k].client;
 		if (commits[k].here && c)
@@ -172,7 +171,7 @@ static void leave_plan(struct server *s, struct communicator *m, uint32_t number
 
 void plan_verdict(struct communicator *m, const struct control_plan_verdict *v)
 {
-	struct server *s = m->account->server;
+	struct server *s = m->server;
 	if (v->round != m->plan_round)
 		return;
 	const uint32_t number = ++m->plan_round;
@@ -182,7 +181,7 @@ void plan_verdict(struct communicator *m, const struct control_plan_verdict *v)
 		if (v->result == NCCLSVC_STALE_EPOCH)
 			comm_home_forgot(m);
 	} else if (!m->forming || m->committing != m->occupied) {
-		stop_gathering(s, m);
+		stop_gathering(m);
 		leave_plan(s, m, number);
 	} else {
 		m->forming->number = number;
@@ -192,7 +191,7 @@ void plan_verdict(struct communicator *m, const struct control_plan_verdict *v)
 
 void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number)
 {
-	struct server *s = m->account->server;
+	struct server *s = m->server;
 	if (m->seats[rank].node >= 0 && m->running && !m->ended)
 		server_command(s, &(struct command){.kind = COMMAND_PLAN_DROP,
 						    .plan = {.comm = m->slot,
@@ -264,12 +263,8 @@ static int take_plan(struct communicator *m, uint32_t rank, const struct svc_pla
 	size_t bytes = r->tasks * sizeof(struct svc_plan_task);
 	if (!svc_memfd_trusted(fd, bytes, text))
 		return NCCLSVC_INVALID_ARGUMENT;
-	if (!charge(m, m->forming, r->groups + r->tasks + 1)) {
-		snprintf(text, PLAN_TEXT,
-			 "%u tasks and groups more would pass user %u's limit of %d in all plans",
-			 r->groups + r->tasks, m->owner, SVC_USER_PLAN_TASKS);
+	if (!charge(m, m->forming, r->groups + r->tasks + 1, text))
 		return NCCLSVC_LIMIT;
-	}
 	struct svc_plan_task *tasks = malloc(bytes ? bytes : 1);
 	if (!tasks || !read_whole(fd, (char *)tasks, bytes)) {
 		snprintf(text, PLAN_TEXT, tasks ? "the plan cannot be read" : "out of memory");
@@ -305,12 +300,12 @@ void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit
 			 "again");
 	}
 	if (result) {
-		m->account->plan_tasks -= m->forming->quota - before;
+		account_give(m->account, SHARE_PLAN_TASKS, m->forming->quota - before);
 		m->forming->quota = before;
 		plan_unset(m->forming, rank);
 		client_error(c, SVC_PLAN_COMMIT, serial, result, "%s", text);
 		if (!m->committing)
-			stop_gathering(s, m);
+			stop_gathering(m);
 		return;
 	}
 	m->commits[rank] = (struct commit){
@@ -375,7 +370,7 @@ void plan_gone(struct server *s, struct plan *p)
 	if (m && m->plan == p)
 		m->plan = NULL;
 	DL_DELETE(s->plans, p);
-	discard(s, p->account, p);
+	discard(p->account, p);
 }
 
 void plan_free_all(struct server *s)

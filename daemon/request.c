@@ -12,24 +12,6 @@
 #include "names.h"
 #include "server_state.h"
 
-/* A connection costs a slot before it says who it is; a session is counted for its user. */
-static bool admit(struct client *c, uint32_t serial)
-{
-	struct server *s = c->server;
-	c->account = memory_account(s, c->uid);
-	if (!c->account) {
-		client_error(c, SVC_HELLO, serial, NCCLSVC_NO_MEMORY, "out of memory");
-		return false;
-	}
-	if (c->account->sessions++ >= (uint32_t)s->config->user_sessions_max) {
-		client_error(c, SVC_HELLO, serial, NCCLSVC_LIMIT,
-			     "user %u has %d sessions already (user_sessions_max)", c->uid,
-			     s->config->user_sessions_max);
-		return false;
-	}
-	return true;
-}
-
 static void hello(struct client *c, uint32_t serial, const struct svc_hello *m)
 {
 	struct server *s = c->server;
@@ -61,10 +43,6 @@ static void hello(struct client *c, uint32_t serial, const struct svc_hello *m)
 	if (s->draining) {
 		client_error(c, SVC_HELLO, serial, NCCLSVC_DRAINING, "the daemon is shutting down");
 		client_close(c, NCCLSVC_DRAINING, "the daemon is shutting down");
-		return;
-	}
-	if (!admit(c, serial)) {
-		client_close(c, NCCLSVC_LIMIT, "not admitted");
 		return;
 	}
 	memcpy(c->name, m->name, sizeof(c->name));
@@ -239,7 +217,7 @@ void request_handle(struct client *c, const struct svc_header *h, const void *bo
 	case SVC_LIST: {
 		const struct svc_list *m = body;
 		if (reserved_is_zero(c, h, m->reserved))
-			list_send(c, h->serial, m->what);
+			list_send(c, h->serial, m->what, m->from);
 		break;
 	}
 	case SVC_DAEMON_INFO: {

@@ -72,6 +72,7 @@ static void on_timer(uv_timer_t *timer)
 	s->next_deadline_ns = 0;
 	uint64_t next = earlier(expire_silent(s, now), comm_expire(s, now));
 	next = earlier(next, physical_expire(s, now));
+	next = earlier(next, client_retry(s, now));
 	if (s->cluster) {
 		home_expire(s->cluster, now);
 		next = earlier(next, registrar_expire(s->cluster, now));
@@ -103,41 +104,45 @@ static void turn_away(int fd, int reason, const char *text)
 	close(fd);
 }
 
-/* Whoever connects and is silent takes from his own, not from everybody's. */
-static bool user_has_room(const struct server *s, int fd)
+/* Takes a session's share. A connection counts for its user before it says HELLO. */
+static bool take_session(struct account *a, char text[SVC_TEXT_BYTES])
 {
-	const struct client *c;
-	struct ucred cred;
-	socklen_t size = sizeof(cred);
-	uint32_t n = 0;
-	if (s->nclients < (uint32_t)s->config->user_sessions_max ||
-	    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) < 0)
+	if (!account_take(a, SHARE_SESSIONS, 1, text))
+		return false;
+	if (account_take(a, SHARE_FDS, 1, text))
 		return true;
-	DL_FOREACH (s->clients, c)
-		n += c->uid == cred.uid;
-	return n < (uint32_t)s->config->user_sessions_max;
+	account_give(a, SHARE_SESSIONS, 1);
+	return false;
 }
 
 void server_adopt(struct server *s, int fd)
 {
+	struct ucred cred = {0};
+	socklen_t size = sizeof(cred);
+	char text[SVC_TEXT_BYTES];
+	struct account *a = NULL;
 	if (s->closing) {
 		close(fd);
 		return;
 	}
-	if (s->nclients >= (uint32_t)s->config->sessions_max) {
-		log_warning("a connection was turned away: %u sessions (sessions_max)",
-			    s->nclients);
-		turn_away(fd, NCCLSVC_LIMIT, "the daemon has its limit of sessions (sessions_max)");
+	if (!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) && memory_left())
+		a = account_get(&s->accounts, cred.uid);
+	if (!a) {
+		turn_away(fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");
 		return;
 	}
-	if (!user_has_room(s, fd)) {
-		turn_away(fd, NCCLSVC_LIMIT,
-			  "the user has its limit of sessions (user_sessions_max)");
+	if (!take_session(a, text)) {
+		log_debug("pid %d was turned away: %s", cred.pid, text);
+		account_put(a);
+		turn_away(fd, NCCLSVC_LIMIT, text);
 		return;
 	}
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-	struct client *c = client_create(s, fd);
+	struct client *c = client_create(s, fd, a, &cred);
 	if (!c) {
+		account_give(a, SHARE_SESSIONS, 1);
+		account_give(a, SHARE_FDS, 1);
+		account_put(a);
 		turn_away(fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");
 		return;
 	}
@@ -288,13 +293,15 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, struc
 	s->config = config;
 	s->cluster = cluster;
 	s->start_ns = server_now();
+	accounts_init(&s->accounts, config);
 	s->by_slot = calloc(SVC_SESSIONS_MAX, sizeof(*s->by_slot));
 	s->comm_by_slot = calloc(SVC_COMMS_MAX, sizeof(*s->comm_by_slot));
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	s->events.data = s->timer.data = s;
+	s->events.data = s->timer.data = s->leave.data = s;
 	uv_async_init(loop, &s->events, on_events);
 	uv_timer_init(loop, &s->timer);
-	s->handles = 2;
+	uv_idle_init(loop, &s->leave);
+	s->handles = 3;
 	struct engine_config ec = {
 		.threads = (unsigned)config->engine_threads,
 		.tasks_max = (uint32_t)config->tasks_max,
@@ -364,6 +371,7 @@ static void on_listener_closed(uv_handle_t *handle)
 static void let_executor_go(struct server *s)
 {
 	uv_close((uv_handle_t *)&s->events, on_handle_closed);
+	uv_close((uv_handle_t *)&s->leave, on_handle_closed);
 	gpu_stop(s);
 }
 
@@ -398,7 +406,6 @@ bool server_closed(const struct server *cs)
 
 void server_destroy(struct server *s)
 {
-	struct account *a, *tmp;
 	if (s->executor)
 		s->executor->destroy(s->executor);
 	physical_free_all(s);
@@ -406,10 +413,7 @@ void server_destroy(struct server *s)
 	comm_free_all(s);
 	gpu_free(s);
 	staging_free(s);
-	HASH_ITER (hh, s->accounts, a, tmp) {
-		HASH_DEL(s->accounts, a);
-		free(a);
-	}
+	accounts_fini(&s->accounts);
 	if (s->spare_fd >= 0)
 		close(s->spare_fd);
 	free(s->by_slot);

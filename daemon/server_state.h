@@ -17,6 +17,7 @@
 
 #include <uthash.h>
 
+#include "account.h"
 #include "executor.h"
 #include "ring.h"
 #include "server.h"
@@ -34,17 +35,6 @@ struct gpu;
 struct physical;
 struct plan;
 struct staging;
-
-/* What one user holds, over all sessions. */
-struct account {
-	struct server *server;
-	uint32_t uid;
-	uint32_t sessions;
-	uint32_t ranks;	     /* of its communicators */
-	uint32_t plan_tasks; /* and groups, of its plans */
-	uint64_t region_bytes, ring_bytes;
-	UT_hash_handle hh;
-};
 
 struct mapping {
 	bool used;
@@ -97,6 +87,7 @@ struct commit {
 };
 
 struct communicator {
+	struct server *server;
 	uint32_t slot;
 	uint64_t uid;
 	uint8_t id[NCCLSVC_ID_BYTES];
@@ -136,6 +127,7 @@ struct communicator {
 struct membership {
 	struct communicator *comm; /* NULL: free handle */
 	int32_t rank;
+	struct svc_event_comm event; /* that the socket did not take at once; comm 0: none */
 };
 
 /* A message that the socket did not take at once. */
@@ -144,7 +136,7 @@ struct outgoing {
 	int fds[SVC_FDS_MAX];
 	unsigned nfds;
 	size_t length;
-	char message[SVC_MESSAGE_MAX];
+	char message[];
 };
 
 enum client_state {
@@ -167,9 +159,14 @@ struct client {
 	uint64_t since_ns;
 	uv_poll_t poll;
 	bool poll_closed, executor_gone;
+	bool known;    /* at its end: the executor has it */
 	char lost[64]; /* why it is to be closed; empty: it is not */
 	struct outgoing *out;
-	unsigned nout;
+	uint32_t queued;    /* bytes of those */
+	uint64_t retry_ns;  /* when to send them again; 0: when the socket has room */
+	bool events;	    /* some membership has one */
+	uint32_t leaving_at; /* at its end: the next membership to be vacated */
+	struct client *prev_leaving, *next_leaving;
 	unsigned cancels; /* that the executor has not answered */
 	unsigned redops;  /* that a worker has not */
 	struct session_counts counts;
@@ -211,8 +208,11 @@ struct server {
 	struct client *clients;
 	struct client **by_slot; /* [SVC_SESSIONS_MAX] */
 	uint32_t nclients;
+	bool retries;		/* some client has retry_ns */
+	struct client *leaving; /* that still hold memberships */
+	uv_idle_t leave;
 	uint32_t last_session;
-	struct account *accounts;
+	struct accounts accounts;
 	struct communicator *comms;	    /* by id */
 	struct communicator **comm_by_slot; /* [SVC_COMMS_MAX] */
 	uint32_t ncomms;
@@ -228,8 +228,6 @@ struct server {
 	uint64_t makings;	  /* so far */
 	struct staging *staging;  /* that device memory goes through; NULL: NCCL carries it */
 	uint64_t last_import;
-	uint64_t region_bytes;
-	uint32_t regions;
 	uint64_t start_ns;
 	bool draining, closing;
 	unsigned handles; /* libuv handles still open */
@@ -255,13 +253,18 @@ struct client *server_find(struct server *s, uint32_t id);
 bool server_allows(const struct client *c, uint32_t uid);
 
 /* client.c */
-struct client *client_create(struct server *s, int fd);
+/* The account's share of sessions and of fds was taken; the client gives it back. */
+struct client *client_create(struct server *s, int fd, struct account *account,
+			     const struct ucred *cred);
 /* Sends a reply. fds stay the caller's. */
 void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void *body, size_t size,
 		  const int *fds, unsigned nfds);
 void client_error(struct client *c, unsigned opcode, uint32_t serial, int result,
 		  const char *format, ...) __attribute__((format(printf, 5, 6)));
-void client_event(struct client *c, unsigned opcode, const void *body, size_t size);
+/* Tells of the epoch's end. At most one event waits for each membership. */
+void client_comm_event(struct client *c, const struct svc_event_comm *event);
+/* Sends again what could not be sent; returns when to call next, 0: when something else fails. */
+uint64_t client_retry(struct server *s, uint64_t now);
 /* Ends the session. A reason other than 0 is told in an event with the text. */
 void client_close(struct client *c, int reason, const char *text);
 void client_executor_gone(struct client *c);
@@ -274,8 +277,8 @@ int comm_create_world(struct server *s);
 void comm_join(struct client *c, uint32_t serial, const struct svc_join *j);
 void comm_leave(struct client *c, uint32_t serial, uint32_t handle);
 void comm_split(struct client *c, uint32_t serial, const struct svc_split *r);
-/* Vacates every seat of a client that is gone. */
-void comm_client_gone(struct client *c);
+/* Vacates the seats of a client that is gone, until then at the most. True: all of them. */
+bool comm_client_gone(struct client *c, uint64_t until_ns);
 void comm_epoch_gone(struct server *s, uint32_t slot);
 void comm_epoch_dirty(struct server *s, uint32_t slot);
 /* Ends what is overdue; returns the next deadline, 0 for none. */
@@ -318,12 +321,13 @@ void memory_removed(struct client *c, uint32_t serial, uint32_t region, bool gon
 void memory_free_all(struct client *c);
 /* The number of a free entry of c->mappings; 0: the session has its limit. */
 uint32_t memory_free_region(struct client *c);
-/* The user's account, made when first needed; NULL if out of memory. */
-struct account *memory_account(struct server *s, uint32_t uid);
-void memory_account_drop(struct server *s, struct account *a);
+/* Counts a region of this kind, before it is made, for the session and its user. False: an error was
+ * sent. */
+bool memory_take(struct client *c, unsigned opcode, uint32_t serial, uint32_t kind, uint64_t bytes);
+void memory_give(struct client *c, uint32_t kind, uint64_t bytes);
 
 /* list.c */
-void list_send(struct client *c, uint32_t serial, uint32_t what);
+void list_send(struct client *c, uint32_t serial, uint32_t what, uint64_t from);
 void list_daemon(struct client *c, uint32_t serial);
 
 /* world.c */

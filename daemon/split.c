@@ -47,7 +47,7 @@ uint64_t comm_split_expire(struct communicator *m, uint64_t now)
 	uint64_t next = 0;
 	for (uint32_t k = 0; m->split && k < m->nranks; k++) {
 		uint64_t at = m->split[k].here ? m->split[k].deadline_ns : 0;
-		if (at && at <= now && m->account->server->cluster && !m->split[k].overdue) {
+		if (at && at <= now && m->server->cluster && !m->split[k].overdue) {
 			/* Its home knows who is missing; it answers soon, if it lives. */
 			m->split[k].overdue = true;
 			at = m->split[k].deadline_ns = now + HOME_NS;
@@ -80,10 +80,11 @@ void split_sort(struct split_order *order, uint32_t n)
 
 /* One colour's communicator, from order[0..n). NULL: over a limit, or out of memory. */
 static struct communicator *make_part(struct server *s, struct communicator *m,
-				      const struct split_order *order, uint32_t n)
+				      const struct split_order *order, uint32_t n, char *text)
 {
 	uint8_t id[NCCLSVC_ID_BYTES];
-	struct communicator *part = comm_random_id(id) ? NULL : comm_create(s, id, n, m->owner);
+	struct communicator *part =
+		comm_random_id(id) ? NULL : comm_create(s, id, n, m->account, text);
 	if (!part)
 		return NULL;
 	snprintf(part->label, sizeof(part->label), "split of %llu", (unsigned long long)m->uid);
@@ -94,6 +95,8 @@ static struct communicator *make_part(struct server *s, struct communicator *m,
 		const struct seat *from = &m->seats[order[k].rank];
 		uint32_t handle = comm_new_handle(from->client, part, (int32_t)k);
 		if (!handle) {
+			snprintf(text, SVC_TEXT_BYTES, "a session has at most %d communicators",
+				 SVC_SESSION_COMMS - 1);
 			comm_discard(s, part);
 			return NULL;
 		}
@@ -117,7 +120,7 @@ static struct communicator *make_part(struct server *s, struct communicator *m,
 /* Makes every part before anything is answered, so that a lack of something fails all alike.
  * Returns how many there are, or -1. */
 static int make_parts(struct server *s, struct communicator *m, struct split_order *order,
-		      struct communicator **parts)
+		      struct communicator **parts, char *text)
 {
 	int made = 0;
 	uint32_t n = m->nranks;
@@ -129,7 +132,7 @@ static int make_parts(struct server *s, struct communicator *m, struct split_ord
 			;
 		if (order[lo].colour < 0)
 			continue;
-		parts[made] = make_part(s, m, order + lo, hi - lo);
+		parts[made] = make_part(s, m, order + lo, hi - lo, text);
 		if (!parts[made]) {
 			while (made)
 				comm_discard(s, parts[--made]);
@@ -145,7 +148,8 @@ static void finish_split(struct server *s, struct communicator *m)
 	uint32_t n = m->nranks;
 	struct split_order *order = calloc(n, sizeof(*order));
 	struct communicator **parts = calloc(n, sizeof(*parts));
-	int made = order && parts ? make_parts(s, m, order, parts) : -1;
+	char text[SVC_TEXT_BYTES] = "the daemon has no memory for a split";
+	int made = order && parts ? make_parts(s, m, order, parts, text) : -1;
 	struct split_request *split = m->split;
 	m->split = NULL;
 	m->splitting = 0;
@@ -153,9 +157,7 @@ static void finish_split(struct server *s, struct communicator *m)
 		struct client *c = m->seats[k].client;
 		const struct svc_join_reply none = {0};
 		if (made < 0 && c)
-			client_error(c, SVC_SPLIT, split[k].serial, NCCLSVC_LIMIT,
-				     "the split would pass a limit of the daemon or of a session "
-				     "(comms_max)");
+			client_error(c, SVC_SPLIT, split[k].serial, NCCLSVC_LIMIT, "%s", text);
 		else if (split[k].colour < 0 && c)
 			client_reply(c, SVC_SPLIT, split[k].serial, &none, sizeof(none), NULL, 0);
 	}
@@ -235,17 +237,19 @@ void comm_split_refused(struct communicator *m, int result, const char *text)
 
 /* Seats one member in its part, and joins it. False: over a limit. */
 static bool join_part(struct server *s, struct communicator *m, uint32_t rank,
-		      const struct split_request *r, const struct control_part *p)
+		      const struct split_request *r, const struct control_part *p, char *text)
 {
 	struct communicator *part = NULL;
 	HASH_FIND(hh, s->comms, p->id, sizeof(p->id), part);
 	if (!part)
-		part = comm_create(s, p->id, p->nranks, m->owner);
+		part = comm_create(s, p->id, p->nranks, m->account, text);
 	if (!part || part->nranks != p->nranks)
 		return false;
 	const struct seat *from = &m->seats[rank];
 	uint32_t handle = comm_new_handle(from->client, part, (int32_t)p->rank);
 	if (!handle) {
+		snprintf(text, SVC_TEXT_BYTES, "a session has at most %d communicators",
+			 SVC_SESSION_COMMS - 1);
 		comm_check_idle(s, part);
 		return false;
 	}
@@ -273,9 +277,10 @@ static bool join_part(struct server *s, struct communicator *m, uint32_t rank,
 
 void comm_split_parts(struct communicator *m, const struct control_parts *p)
 {
-	struct server *s = m->account->server;
+	struct server *s = m->server;
 	struct split_request *split = m->split;
 	const struct svc_join_reply none = {0};
+	char text[SVC_TEXT_BYTES] = "another node names the part with other ranks";
 	if (!split)
 		return;
 	m->split = NULL;
@@ -288,10 +293,8 @@ void comm_split_parts(struct communicator *m, const struct control_parts *p)
 			continue;
 		if (!part->nranks)
 			client_reply(c, SVC_SPLIT, split[k].serial, &none, sizeof(none), NULL, 0);
-		else if (!join_part(s, m, k, &split[k], part))
-			client_error(c, SVC_SPLIT, split[k].serial, NCCLSVC_LIMIT,
-				     "the split would pass a limit of the daemon or of a session "
-				     "(comms_max)");
+		else if (!join_part(s, m, k, &split[k], part, text))
+			client_error(c, SVC_SPLIT, split[k].serial, NCCLSVC_LIMIT, "%s", text);
 	}
 	free(split);
 }

@@ -7,6 +7,7 @@
 #define SVC_PROTOCOL_MAX 1
 
 #define SVC_MESSAGE_MAX 512 /* header included: every message is one small datagram */
+#define SVC_LIST_MESSAGE_MAX 32768 /* but for the reply to LIST */
 #define SVC_HALF	64  /* bytes of a record or status that most tasks need: a cache line */
 #define SVC_FDS_MAX	4   /* in one message */
 #define SVC_TEXT_BYTES	256 /* a sentence in an error, NUL included */
@@ -19,6 +20,8 @@
 #define SVC_RANKS_MAX	    65536 /* in one communicator */
 #define SVC_HOST_RANKS_MAX  4096  /* in one communicator of the host engine */
 #define SVC_USER_RING_BYTES (UINT64_C(1) << 30) /* session memory of one user */
+#define SVC_USER_QUEUE_BYTES (UINT64_C(64) << 20) /* unread replies to one user */
+#define SVC_SESSION_QUEUE_BYTES (UINT32_C(1) << 20) /* and to one session */
 #define SVC_USER_RANKS    262144 /* in all communicators of one user */
 #define SVC_SESSIONS_MAX    16384 /* (max) */
 #define SVC_COMMS_MAX	    65536 /* (max) in a daemon */

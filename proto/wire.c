@@ -20,7 +20,7 @@ static const struct svc_shape shapes[SVC_OPCODE_END] = {
 	SHAPE(LEAVE, svc_leave, svc_empty, 0, 0),
 	SHAPE(SPLIT, svc_split, svc_join_reply, 0, 0),
 	SHAPE(SUBMIT, svc_record, svc_submit_reply, 0, 0),
-	SHAPE(LIST, svc_list, svc_list_reply, 0, 1),
+	SHAPE(LIST, svc_list, svc_list_reply, 0, 0),
 	SHAPE(DAEMON_INFO, svc_daemon_info_request, svc_daemon_info_reply, 0, 0),
 	SHAPE(CANCEL, svc_cancel, svc_cancel_reply, 0, 0),
 	SHAPE(REGION_CUDA, svc_region_cuda, svc_region_reply, 0, 0),
@@ -43,6 +43,7 @@ _Static_assert(sizeof(struct svc_join) == 152, "join");
 _Static_assert(sizeof(struct svc_join_reply) == 152, "join reply");
 _Static_assert(sizeof(struct svc_region_cuda) == 96, "device region");
 _Static_assert(sizeof(struct svc_region_span) == 472, "span");
+_Static_assert(sizeof(struct svc_list_reply) == 32, "list reply");
 _Static_assert(sizeof(struct svc_record) == 128, "record");
 _Static_assert(sizeof(struct svc_world_reply) == 64, "world reply");
 _Static_assert(sizeof(struct svc_plan_task) == 24, "planned task");

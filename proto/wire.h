@@ -316,15 +316,19 @@ enum svc_list_what {
 struct svc_list {
 	uint32_t what;
 	uint32_t reserved;
+	uint64_t from; /* 0, or `next` of the piece before */
 };
 
-/* One fd: a sealed memfd that holds `count` records of `record_size` bytes, a snapshot. A newer
- * daemon may send longer records: read what you know and step by record_size. */
+/* `count` records of `record_size` bytes follow: a piece of the list. This is the one message that
+ * may have SVC_LIST_MESSAGE_MAX bytes. A newer daemon may send longer records: read what you know
+ * and step by record_size. */
 struct svc_list_reply {
 	uint32_t what;
 	uint32_t record_size;
-	uint64_t count;
-	uint64_t time_ns; /* CLOCK_MONOTONIC of the snapshot */
+	uint64_t time_ns; /* CLOCK_MONOTONIC, of this piece */
+	uint64_t next;	  /* where the next piece begins; 0: this was the last */
+	uint32_t count;
+	uint32_t reserved;
 };
 
 struct svc_daemon_info_request {

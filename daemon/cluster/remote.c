@@ -16,7 +16,7 @@
 
 static struct cluster *cluster_of(const struct communicator *m)
 {
-	return m->account->server->cluster;
+	return m->server->cluster;
 }
 
 /* To all nodes of the epoch but this one, and to the home. */
@@ -53,7 +53,7 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.epoch = m->state == NCCLSVC_COMM_READY ? 0 : m->epoch,
 		.world = m->world,
 		.split = m->reply_opcode == SVC_SPLIT,
-		.transport = m->account->server->staging ? NCCLSVC_TRANSPORT_MPI
+		.transport = m->server->staging ? NCCLSVC_TRANSPORT_MPI
 							 : NCCLSVC_TRANSPORT_NCCL,
 	};
 	memcpy(j.id, m->id, sizeof(j.id));

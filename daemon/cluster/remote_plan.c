@@ -10,7 +10,7 @@
 
 bool remote_plan(struct communicator *m, uint32_t rank)
 {
-	struct cluster *c = m->account->server->cluster;
+	struct cluster *c = m->server->cluster;
 	const struct plan_member *pm = &m->forming->members[rank];
 	const uint32_t home = home_of(c, m->id);
 	struct control_plan *p =
@@ -38,7 +38,7 @@ bool remote_plan(struct communicator *m, uint32_t rank)
 
 static void tell_home(struct communicator *m, enum control_kind kind, uint32_t rank, uint32_t round)
 {
-	struct cluster *c = m->account->server->cluster;
+	struct cluster *c = m->server->cluster;
 	struct control_plan_member one = {.epoch = m->epoch, .rank = rank, .round = round};
 	memcpy(one.id, m->id, sizeof(one.id));
 	link_send(c, home_of(c, m->id), kind, &one, sizeof(one));

@@ -46,7 +46,7 @@ BODIES = {
     "world_info": (WORLD, bytes(8)),
     "leave": (LEAVE, struct.pack("=II", 1, 0)),
     "split": (SPLIT, struct.pack("=IiiIQ", 1, 0, 0, 0, 0)),
-    "list_tasks": (LIST, struct.pack("=II", 4, 0)),
+    "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),
     "daemon_info": (DAEMON_INFO, bytes(8)),
     "cancel": (CANCEL, struct.pack("=IIQ", 1, 0, 1)),
     "plan_commit": (PLAN_COMMIT, struct.pack("=IIIIQQ", 0, 0, 2, 4, 0, 0)),
@@ -128,7 +128,8 @@ def session():
     write("fuzz_session", "hello", SAY_HELLO + READ)
     write("fuzz_session", "before_hello", named("list_tasks") + READ)
     write("fuzz_session", "lists", SAY_HELLO + b"".join(
-        request(LIST, struct.pack("=II", what, 0)) for what in range(1, 9)) + READ)
+        request(LIST, struct.pack("=IIQ", what, 0, place))
+        for what in range(1, 10) for place in (0, 1, 1 << 32, 1 << 48, (1 << 64) - 1)) + READ)
     write("fuzz_session", "info_and_cancel", SAY_HELLO + named("daemon_info") + named("cancel")
           + request(CANCEL, struct.pack("=IIQ", 2, 0, 1))
           + request(CANCEL, struct.pack("=IIQ", 3, 0, 1)) + READ)

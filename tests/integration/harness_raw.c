@@ -80,7 +80,7 @@ uint32_t raw_send(struct raw *r, unsigned opcode, const void *body, size_t lengt
 
 bool raw_next(struct raw *r, struct raw_reply *reply)
 {
-	unsigned char message[SVC_MESSAGE_MAX];
+	unsigned char message[SVC_LIST_MESSAGE_MAX];
 	struct pollfd p = {.fd = r->sock, .events = POLLIN};
 	memset(reply, 0, sizeof(*reply));
 	int ready = poll(&p, 1, WAIT_MS);
@@ -118,7 +118,9 @@ void raw_reply_to(struct raw *r, uint32_t serial, struct raw_reply *reply)
 	const struct svc_shape *shape = svc_shape_of(opcode);
 	if (reply->header.result == 0) {
 		CHECK(shape);
-		CHECK_EQ(reply->body, shape->reply);
+		const size_t records =
+			opcode == SVC_LIST ? reply->list.count * reply->list.record_size : 0;
+		CHECK_EQ(reply->body, shape->reply + records);
 		CHECK_EQ(reply->nfds, shape->reply_fds);
 		return;
 	}

@@ -32,7 +32,7 @@ struct raw_reply {
 		struct svc_cancel_reply cancel;
 		struct svc_event_comm event;
 		struct svc_event_bye bye;
-		unsigned char bytes[SVC_MESSAGE_MAX];
+		unsigned char bytes[SVC_LIST_MESSAGE_MAX];
 	};
 	size_t body; /* its length */
 	int fds[SVC_FDS_MAX];

@@ -36,7 +36,7 @@ STATES = {1: "queued", 2: "waiting-peers", 3: "waiting-input", 4: "launched", 5:
 LIST_TASKS, LIST_REGIONS, LIST_DEVICES = 4, 5, 6
 DEVICE_STATES = {1: "starting", 2: "ready", 3: "lost", 4: "failed"}
 
-MESSAGE_MAX = 512
+MESSAGE_MAX = 32768  # of the reply to LIST; of others, 512
 HEADER = struct.Struct("=IHHIi")
 ERROR = struct.Struct("=HHHH256s")
 HELLO_REQUEST = struct.Struct("=HHI48s")
@@ -45,7 +45,7 @@ JOIN_REQUEST = struct.Struct("=128siiiIQ")
 JOIN_REPLY = struct.Struct("=QIIii128s")
 RECORD = struct.Struct("=QIIBBBBiQIIQQQIIQ48x")
 STATUS = struct.Struct("=QiIQQQiiiiIIQQ8i16x")
-LIST_REPLY = struct.Struct("=IIQQ")
+LIST_REPLY = struct.Struct("=IIQQII")
 TASK = struct.Struct("=QQQQQBBBBiiiIIIIQQI8iI")
 REGION = struct.Struct("=IIiIQQiI")
 DEVICE = struct.Struct("=iIiI16sQQQQIIIIiiIIQQ48s128s")
@@ -257,15 +257,17 @@ class Session:
         return self.wait(self.submit(comm, BARRIER))
 
     def records(self, what):
-        body, fds = self.call(LIST, struct.pack("=II", what, 0))
-        _, size, count, _ = LIST_REPLY.unpack(body)
-        try:
-            data = os.pread(fds[0], size * count, 0) if count else b""
-        finally:
-            os.close(fds[0])
-        if len(data) != size * count:
-            raise ServiceError(-2, "the list is shorter than said")
-        return [data[i * size:(i + 1) * size] for i in range(count)]
+        """A list comes in pieces: each reply says where the next one begins."""
+        records, place = [], 0
+        while True:
+            body, _ = self.call(LIST, struct.pack("=IIQ", what, 0, place))
+            _, size, _, place, count, _ = LIST_REPLY.unpack_from(body)
+            data = body[LIST_REPLY.size:]
+            if len(data) != size * count:
+                raise ServiceError(-2, "the list is shorter than said")
+            records += [data[i * size:(i + 1) * size] for i in range(count)]
+            if not place:
+                return records
 
     def tasks(self):
         return [Task(record) for record in self.records(LIST_TASKS)]

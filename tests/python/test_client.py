@@ -213,7 +213,7 @@ class ClientTest(unittest.TestCase):
             for opcode, body, result in (
                     (99, b"", "PROTOCOL"),
                     (svc.LIST, b"", "PROTOCOL"),
-                    (svc.LIST, struct.pack("=II", 77, 0), "INVALID_ARGUMENT"),
+                    (svc.LIST, struct.pack("=IIQ", 77, 0, 0), "INVALID_ARGUMENT"),
                     (svc.LEAVE, struct.pack("=II", 5, 0), "NOT_FOUND"),
                     (svc.REGION_ADD, struct.pack("=QII", 4096, 0, 0), "PROTOCOL"),
             ):

@@ -29,7 +29,7 @@
 static void put(struct peer *p, const struct svc_header *to, int result, const void *body,
 		size_t size, const int *fds, unsigned nfds)
 {
-	unsigned char message[SVC_MESSAGE_MAX] = {0};
+	unsigned char message[SVC_LIST_MESSAGE_MAX] = {0};
 	struct svc_header h = {
 		.length = (uint32_t)(sizeof(h) + size),
 		.opcode = to->serial ? to->opcode | SVC_REPLY : to->opcode,
@@ -132,45 +132,53 @@ static void join(struct peer *p, const struct svc_header *h, const struct svc_jo
 	put(p, h, 0, &reply, sizeof(reply), NULL, 0);
 }
 
-/* Three sessions, in records of another length. */
+static void put_list(struct peer *p, const struct svc_header *h, const struct svc_list_reply *head,
+		     const void *records, size_t size)
+{
+	unsigned char body[4096];
+	REQUIRE(sizeof(*head) + size <= sizeof(body));
+	memcpy(body, head, sizeof(*head));
+	memcpy(body + sizeof(*head), records, size);
+	put(p, h, 0, body, sizeof(*head) + size, NULL, 0);
+}
+
+/* Three sessions in two pieces, in records of another length. */
 static void list(struct peer *p, const struct svc_header *h, const struct svc_list *l)
 {
-	char records[3][512] = {{0}};
+	char records[2][512];
+	const uint32_t n = l->from ? 1 : 2;
 	size_t size = sizeof(ncclsvc_session_info);
-	struct svc_list_reply reply = {.what = l->what, .count = 3};
+	struct svc_list_reply reply = {.what = l->what, .count = n, .next = l->from ? 0 : 2};
 	if (p->fault == LIST_LONGER)
 		size += 40;
 	if (p->fault == LIST_SHORTER)
 		size = offsetof(ncclsvc_session_info, comms);
 	reply.record_size = (uint32_t)size;
 	if (p->fault == LIST_OVERFLOWS)
-		reply.count = UINT64_MAX / size + 2;
+		reply.count = UINT32_MAX;
 	if (p->fault == LIST_CUT)
-		reply.count = 4;
-	int fd = svc_memfd_create("list", 3 * size, true);
-	REQUIRE(fd >= 0);
-	for (uint32_t i = 0; i < 3; i++) {
-		ncclsvc_session_info info = {.session = i + 1, .submitted = 10 * i, .comms = 5 + i};
-		memset(records[i], 0xee, sizeof(records[i]));
-		memcpy(records[i], &info, sizeof(info));
-		REQUIRE(pwrite(fd, records[i], size, (off_t)(i * size)) == (ssize_t)size);
+		reply.count++;
+	if (p->fault == LIST_CIRCLES)
+		reply.next = 2;
+	memset(records, 0xee, sizeof(records));
+	for (uint32_t i = 0; i < n; i++) {
+		const uint32_t at = (uint32_t)l->from + i;
+		ncclsvc_session_info info = {
+			.session = at + 1, .submitted = 10 * at, .comms = 5 + at};
+		memcpy((char *)records + i * size, &info,
+		       size < sizeof(info) ? size : sizeof(info));
 	}
-	put(p, h, 0, &reply, sizeof(reply), &fd, 1);
-	close(fd);
+	put_list(p, h, &reply, records, n * size);
 }
 
 static void list_devices(struct peer *p, const struct svc_header *h)
 {
-	size_t size = p->ndevices * sizeof(p->devices[0]);
-	struct svc_list_reply reply = {
+	const struct svc_list_reply reply = {
 		.what = SVC_LIST_DEVICES,
 		.record_size = sizeof(p->devices[0]),
 		.count = p->ndevices,
 	};
-	int fd = svc_memfd_create("list", size + 1, true);
-	REQUIRE(fd >= 0 && pwrite(fd, p->devices, size, 0) == (ssize_t)size);
-	put(p, h, 0, &reply, sizeof(reply), &fd, 1);
-	close(fd);
+	put_list(p, h, &reply, p->devices, p->ndevices * sizeof(p->devices[0]));
 }
 
 static void region_cuda(struct peer *p, const struct svc_header *h, const void *body)

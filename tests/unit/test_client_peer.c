@@ -186,12 +186,19 @@ static void lists_of_other_daemons(void **state)
 		assert_int_equal(list[2].region_bytes, 0);
 		ncclsvc_list_free(list);
 	}
-	peer.fault = LIST_OVERFLOWS;
-	assert_int_equal(ncclsvc_list_sessions(s, &list, &n), NCCLSVC_PROTOCOL);
-	peer.fault = LIST_CUT;
+	peer.fault = LIST_CIRCLES;
 	assert_int_equal(ncclsvc_list_sessions(s, &list, &n), NCCLSVC_PROTOCOL);
 	assert_int_equal(n, 3);
 	ncclsvc_close(s);
+	static const enum fault bad[] = {LIST_OVERFLOWS, LIST_CUT};
+	for (size_t i = 0; i < 2; i++) {
+		peer.fault = NO_FAULT;
+		s = session(true);
+		peer.fault = bad[i];
+		assert_int_equal(ncclsvc_list_sessions(s, &list, &n), NCCLSVC_DAEMON_LOST);
+		ncclsvc_close(s);
+	}
+	assert_int_equal(n, 3);
 }
 
 static void reattaching_keeps_handles_and_memory(void **state)
