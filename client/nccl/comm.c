@@ -104,6 +104,10 @@ static ncclResult_t check_state(ncclComm_t comm, const char *function)
 			    function);
 	if (comm->finalized)
 		return fail(ncclInvalidUsage, "%s: the communicator has been finalized", function);
+	if (comm->suspended)
+		return fail(ncclInvalidUsage,
+			    "%s: the communicator is suspended: call ncclCommResume first",
+			    function);
 	if (!comm->service)
 		return fail(ncclInvalidUsage, "%s: the communicator has ended", function);
 	return ncclSuccess;

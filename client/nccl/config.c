@@ -11,27 +11,37 @@
 struct field {
 	const char *name;
 	size_t at;
+	unsigned since; /* the release that brought it: older ones have padding there, or nothing */
 	int least, most;
 };
 
-#define FIELD(name, least, most)                                                                   \
+#define FIELD(name, since, least, most)                                                            \
 	{                                                                                          \
-#name, offsetof(ncclConfig_t, name), least, most                                   \
+#name, offsetof(ncclConfig_t, name), since, least, most                            \
 	}
 
 /* Tuning, all of it. */
 static const struct field tuning[] = {
-	FIELD(cgaClusterSize, 0, 8),
-	FIELD(minCTAs, 1, INT_MAX),
-	FIELD(maxCTAs, 1, INT_MAX),
-	FIELD(splitShare, 0, 1),
-	FIELD(trafficClass, 0, INT_MAX),
-	FIELD(collnetEnable, 0, 1),
-	FIELD(CTAPolicy, 0, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO),
-	FIELD(shrinkShare, 0, 1),
-	FIELD(nvlsCTAs, 1, INT_MAX),
-	FIELD(nChannelsPerNetPeer, 1, INT_MAX),
-	FIELD(nvlinkCentricSched, 0, 1),
+	FIELD(cgaClusterSize, 21700, 0, INT_MAX),
+	FIELD(minCTAs, 21700, 1, INT_MAX),
+	FIELD(maxCTAs, 21700, 1, INT_MAX),
+	FIELD(splitShare, 21800, 0, 1),
+	FIELD(trafficClass, 22500, INT_MIN, INT_MAX),
+	FIELD(collnetEnable, 22700, 0, 1),
+	FIELD(CTAPolicy, 22700, 0, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO),
+	FIELD(shrinkShare, 22700, 0, 1),
+	FIELD(nvlsCTAs, 22700, 1, INT_MAX),
+	FIELD(nChannelsPerNetPeer, 22800, 1, 64),
+	FIELD(nvlinkCentricSched, 22800, 0, 1),
+	FIELD(graphUsageMode, 22900, 0, 2),
+	FIELD(numRmaCtx, 22900, 0, INT_MAX),
+	FIELD(maxP2pPeers, 23000, 1, INT_MAX),
+	FIELD(graphStreamOrdering, 23005, 0, 1),
+	FIELD(launchOrderImplicit, 23100, 0, 1),
+	FIELD(numRmaSig, 23100, 0, INT_MAX),
+	FIELD(rmaEagerInit, 23100, 0, 1),
+	FIELD(hostCftMode, 23100, 1, 3),
+	FIELD(nvlsHostMode, 23200, 0, INT_MAX),
 };
 
 static int value_of(const ncclConfig_t *c, const struct field *f)
@@ -41,26 +51,27 @@ static int value_of(const ncclConfig_t *c, const struct field *f)
 	return value;
 }
 
+static void unset(ncclConfig_t *c, const struct field *f)
+{
+	const int value = NCCL_INT_UNSET;
+	memcpy((char *)c + f->at, &value, sizeof(value));
+}
+
 /* Fields that an older config does not have are as if unset. */
 static ncclResult_t take(const ncclConfig_t *from, const char *function, ncclConfig_t *c)
 {
+	const size_t n = sizeof(tuning) / sizeof(tuning[0]);
 	*c = (ncclConfig_t){.size = sizeof(*c), .blocking = NCCL_INT_UNSET};
-	for (size_t i = 0; i < sizeof(tuning) / sizeof(tuning[0]); i++) {
-		int unset = NCCL_INT_UNSET;
-		memcpy((char *)c + tuning[i].at, &unset, sizeof(unset));
-	}
 	if (from->magic != NCCL_MAGIC || from->size < offsetof(ncclConfig_t, cgaClusterSize))
 		return fail(ncclInvalidArgument,
 			    "%s: config was not made with NCCL_CONFIG_INITIALIZER", function);
 	if (from->size > sizeof(*c))
-		inform("%s: config is of a newer NCCL (%u): what 2.28 does not have is not read",
+		inform("%s: config is of a newer NCCL (%u): what 2.32 does not have is not read",
 		       function, from->version);
 	memcpy(c, from, from->size < sizeof(*c) ? from->size : sizeof(*c));
-	/* These lie where older ones have padding. */
-	if (from->version < 21700)
-		c->cgaClusterSize = NCCL_INT_UNSET;
-	if (from->version < 22500)
-		c->trafficClass = NCCL_INT_UNSET;
+	for (size_t i = 0; i < n; i++)
+		if (from->version < tuning[i].since || from->size < tuning[i].at + sizeof(int))
+			unset(c, &tuning[i]);
 	return ncclSuccess;
 }
 
@@ -103,5 +114,34 @@ ncclResult_t config_read(const ncclConfig_t *config, const struct ncclComm *pare
 	if (c.blocking != NCCL_INT_UNSET)
 		out->blocking = c.blocking;
 	snprintf(out->name, sizeof(out->name), "%s", c.commName ? c.commName : "");
+	return ncclSuccess;
+}
+
+/* ---- Of one collective ---- */
+
+static bool has(const ncclCollConfig_t *c, size_t end)
+{
+	return c->size >= end;
+}
+#define HAS(config, field) has(config, offsetof(ncclCollConfig_t, field) + sizeof((config)->field))
+
+ncclResult_t coll_config_read(const ncclCollConfig_t *c, const char *function, CUevent *launched)
+{
+	*launched = NULL;
+	if (!c)
+		return ncclSuccess;
+	if (c->magic != NCCL_MAGIC || !HAS(c, version))
+		return fail(ncclInvalidArgument,
+			    "%sConfig: config was not made with NCCL_COLLCONFIG_INITIALIZER",
+			    function);
+	if (HAS(c, forceAlgSelection) && c->algSelection && c->algSelection[0] &&
+	    c->forceAlgSelection)
+		return fail(ncclInvalidUsage,
+			    "%sConfig: the daemon chooses the algorithm, and '%.64s' cannot be "
+			    "forced: set forceAlgSelection to 0, or NCCL_ALGO in the daemon's "
+			    "environment",
+			    function, c->algSelection);
+	if (HAS(c, launchCompletionEvent))
+		*launched = c->launchCompletionEvent;
 	return ncclSuccess;
 }

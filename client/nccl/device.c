@@ -113,3 +113,135 @@ ncclResult_t ncclLLA2ACreateRequirement(int blocks, int slots, void *handle, voi
 	return refuse("ncclLLA2ACreateRequirement");
 }
 NCCL_TWIN(ncclLLA2ACreateRequirement);
+
+ncclTeam_t ncclTeamCft(ncclComm_t comm, int mode)
+{
+	(void)comm;
+	(void)mode;
+	refuse("ncclTeamCft");
+	return (ncclTeam_t){0};
+}
+NCCL_TWIN(ncclTeamCft);
+
+ncclTeam_t ncclTeamCftMultimem(ncclComm_t comm)
+{
+	(void)comm;
+	refuse("ncclTeamCftMultimem");
+	return (ncclTeam_t){0};
+}
+NCCL_TWIN(ncclTeamCftMultimem);
+
+ncclResult_t ncclCftBarrierCreateRequirement(ncclTeam_t team, int n, void *handle,
+					     void *requirements)
+{
+	(void)team;
+	(void)n;
+	(void)handle;
+	(void)requirements;
+	return refuse("ncclCftBarrierCreateRequirement");
+}
+NCCL_TWIN(ncclCftBarrierCreateRequirement);
+
+ncclResult_t ncclGinOutboxCreateRequirement(int blocks, int size_log2, void *handle,
+					    void *requirements)
+{
+	(void)blocks;
+	(void)size_log2;
+	(void)handle;
+	(void)requirements;
+	return refuse("ncclGinOutboxCreateRequirement");
+}
+NCCL_TWIN(ncclGinOutboxCreateRequirement);
+
+ncclResult_t ncclGinInboxA2ACreateRequirement(ncclTeam_t peers, int blocks, int size_log2,
+					      void *handle, void *requirements)
+{
+	(void)peers;
+	(void)blocks;
+	(void)size_log2;
+	(void)handle;
+	(void)requirements;
+	return refuse("ncclGinInboxA2ACreateRequirement");
+}
+NCCL_TWIN(ncclGinInboxA2ACreateRequirement);
+
+/* ---- Where windows are mapped: nowhere in this process but at their own address ---- */
+
+static ncclResult_t no_pointer(const char *function, void **p)
+{
+	if (p)
+		*p = NULL;
+	return refuse(function);
+}
+
+ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int rank, void **p)
+{
+	(void)window;
+	(void)offset;
+	(void)rank;
+	return no_pointer("ncclGetLsaDevicePointer", p);
+}
+NCCL_TWIN(ncclGetLsaDevicePointer);
+
+ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void **p)
+{
+	(void)window;
+	(void)offset;
+	(void)peer;
+	return no_pointer("ncclGetPeerDevicePointer", p);
+}
+NCCL_TWIN(ncclGetPeerDevicePointer);
+
+ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, size_t offset, void **p)
+{
+	(void)window;
+	(void)offset;
+	return no_pointer("ncclGetLsaMultimemDevicePointer", p);
+}
+NCCL_TWIN(ncclGetLsaMultimemDevicePointer);
+
+ncclResult_t ncclGetMultimemDevicePointer(ncclWindow_t window, size_t offset,
+					  ncclMultimemHandle_t multimem, void **p)
+{
+	(void)window;
+	(void)offset;
+	(void)multimem;
+	return no_pointer("ncclGetMultimemDevicePointer", p);
+}
+NCCL_TWIN(ncclGetMultimemDevicePointer);
+
+ncclResult_t ncclGetPeerDeviceLeInfo(ncclWindow_t window, size_t offset, int peer, uint32_t *id,
+				     size_t *at)
+{
+	(void)window;
+	(void)offset;
+	(void)peer;
+	(void)id;
+	(void)at;
+	return refuse("ncclGetPeerDeviceLeInfo");
+}
+NCCL_TWIN(ncclGetPeerDeviceLeInfo);
+
+ncclResult_t ncclGetCftDeviceLeInfo(ncclWindow_t window, size_t offset, int peer, ncclTeam_t team,
+				    uint32_t *id, size_t *at)
+{
+	(void)window;
+	(void)offset;
+	(void)peer;
+	(void)team;
+	(void)id;
+	(void)at;
+	return refuse("ncclGetCftDeviceLeInfo");
+}
+NCCL_TWIN(ncclGetCftDeviceLeInfo);
+
+ncclResult_t ncclGetMultimemDeviceLeInfo(ncclWindow_t window, size_t offset, uint32_t *id,
+					 size_t *at)
+{
+	(void)window;
+	(void)offset;
+	(void)id;
+	(void)at;
+	return refuse("ncclGetMultimemDeviceLeInfo");
+}
+NCCL_TWIN(ncclGetMultimemDeviceLeInfo);

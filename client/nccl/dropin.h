@@ -9,7 +9,10 @@
  *   end.c      the functions that end them  info.c     what they tell
  *   group.c    ncclGroupStart and End       submit.c   operations to sessions
  *   ops.c      the operations               redop.c    reductions that the user makes
- *   memory.c   lent memory, registration    device.c   the device API, which is refused
+ *   memory.c   lent memory, registration    suspend.c  suspended ones, and what memory they take
+ *   device.c   the device API, and
+ *   onesided.c one-sided operations, which are refused
+ *   params.c   NCCL's variables, which are the daemon's
  *
  * Every exported function is weak and has a twin whose name begins with p, as in NCCL, for tools
  * that wrap the one and call the other. */
@@ -23,7 +26,7 @@
 #include "nccl_abi.h"
 #include "ncclsvc.h"
 
-#define NCCL_ABI_VERSION 22809 /* whose nccl.h this is */
+#define NCCL_ABI_VERSION 23203 /* whose nccl.h this is */
 
 /* Declares and exports a function of nccl_abi.h, under both of its names. */
 #define NCCL_EXPORT(function, type, parameters)                                                    \
@@ -125,7 +128,7 @@ struct ncclComm {
 	int device;
 	bool blocking;
 	char name[64];
-	ncclUniqueId id; /* as joined: whence those of its shrunk ones come */
+	ncclUniqueId id; /* as joined: whence those of its shrunk and grown ones come */
 
 	pthread_mutex_t redops_lock; /* taken before the other */
 	struct made redops[REDOPS_MADE];
@@ -140,9 +143,9 @@ struct ncclComm {
 	unsigned users;	       /* calls inside, which keep `service` alive */
 	bool buried;	       /* under the graves' lock */
 	unsigned pending;      /* starts and ends under way that it is the parent of */
-	bool revoked, finalized;
+	bool revoked, finalized, suspended;
 	atomic_bool aborted;		      /* or destroyed; it is read without the lock, too */
-	uint64_t shrinks, splits;	      /* splits: since it was revoked */
+	uint64_t shrinks, grows, splits;      /* splits: since it was revoked */
 	uint64_t splits_called, splits_ended; /* before: they go in the order of the calls */
 	struct registration *registrations;   /* memory.c's */
 	atomic_uint nwindows;		      /* of them; it is read without the lock */
@@ -183,6 +186,9 @@ struct config {
 /* config may be NULL: then as `parent`, or NCCL's defaults if that is NULL, too. */
 ncclResult_t config_read(const ncclConfig_t *config, const struct ncclComm *parent,
 			 const char *function, struct config *out);
+/* config may be NULL. *launched: to be recorded when the operation is launched; NULL: none. */
+ncclResult_t coll_config_read(const ncclCollConfig_t *config, const char *function,
+			      CUevent *launched);
 
 /* ---- start.c ---- */
 
@@ -227,7 +233,8 @@ struct job {
 	void *dst;
 	size_t count;
 	int type, redop, peer;
-	int made; /* the place of a reduction that was made, from 1; 0: none */
+	int made;	  /* the place of a reduction that was made, from 1; 0: none */
+	CUevent launched; /* of its configuration; NULL: none */
 	ncclsvc_task task;
 	bool done;
 };

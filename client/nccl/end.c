@@ -18,7 +18,13 @@ static void *finalize(void *arg)
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
 	pthread_t thread;
-	ncclResult_t r = handle_enter(comm, "ncclCommFinalize");
+	ncclResult_t r = handle_check(comm, "ncclCommFinalize");
+	if (r)
+		return r;
+	pthread_mutex_lock(&comm->lock);
+	comm->suspended = false; /* it will not be resumed */
+	pthread_mutex_unlock(&comm->lock);
+	r = handle_enter(comm, "ncclCommFinalize");
 	if (r)
 		return r;
 	pthread_mutex_lock(&comm->lock);

@@ -199,8 +199,9 @@ const char *ncclGetErrorString(ncclResult_t result)
 		"invalid usage (run with NCCL_DEBUG=WARN for details)",
 		"remote process exited or there was a network error",
 		"NCCL operation in progress",
+		"timeout",
 	};
-	return result >= 0 && result <= ncclInProgress ? texts[result] : "unknown result code";
+	return result >= 0 && result <= ncclTimeout ? texts[result] : "unknown result code";
 }
 NCCL_TWIN(ncclGetErrorString);
 
@@ -209,3 +210,8 @@ void ncclResetDebugInit(void)
 	/* NCCL_DEBUG is read once. NCCL itself has given this function up. */
 }
 NCCL_TWIN(ncclResetDebugInit);
+
+void ncclResetDebugInitInternal(void)
+{
+}
+NCCL_TWIN(ncclResetDebugInitInternal);

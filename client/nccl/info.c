@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What communicators, and the library, tell of themselves. */
 #include <stdio.h>
+#include <string.h>
 
 #include "dropin.h"
 
@@ -46,6 +47,38 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 	return tell(comm, "ncclCommCuDevice", device, comm ? &comm->device : NULL);
 }
 NCCL_TWIN(ncclCommCuDevice);
+
+/* The same on all ranks, and no secret. */
+static uint64_t hash_of(const ncclUniqueId *id)
+{
+	uint64_t h = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+	for (size_t i = 0; i < sizeof(id->internal); i++)
+		h = (h ^ (unsigned char)id->internal[i]) * UINT64_C(0x100000001b3);
+	return h;
+}
+
+/* As many as the caller's struct has. What the device API and one-sided operations can do is all
+ * zero: there are none. */
+ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *properties)
+{
+	ncclCommProperties_t is = {.nvmlDev = -1};
+	const size_t from = offsetof(ncclCommProperties_t, rank);
+	ncclResult_t r = handle_check(comm, "ncclCommQueryProperties");
+	if (!r && (!properties || properties->magic != NCCL_MAGIC || properties->size < from))
+		r = fail(ncclInvalidArgument, "ncclCommQueryProperties: the properties were not "
+					      "made with NCCL_COMM_PROPERTIES_INITIALIZER");
+	if (!r)
+		r = tell(comm, "ncclCommQueryProperties", &is.rank, &comm->rank);
+	if (r)
+		return r;
+	is.nRanks = comm->nranks;
+	is.cudaDev = comm->device;
+	is.commHash = hash_of(&comm->id);
+	const size_t size = properties->size < sizeof(is) ? properties->size : sizeof(is);
+	memcpy((char *)properties + from, (const char *)&is + from, size - from);
+	return ncclSuccess;
+}
+NCCL_TWIN(ncclCommQueryProperties);
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {

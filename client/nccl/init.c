@@ -36,6 +36,14 @@ static struct start *start_new(enum start_kind kind, int device, const struct co
 	return s;
 }
 
+/* One that is not begun. */
+static void start_free(struct start *s)
+{
+	handle_unref(s->comm);
+	handle_unref(s->comm);
+	free(s);
+}
+
 static ncclResult_t check_ranks(const char *function, int nranks, int rank)
 {
 	if (nranks < 1 || rank < 0 || rank >= nranks)
@@ -132,7 +140,9 @@ NCCL_TWIN(ncclCommInitAll);
 
 /* ---- From others ---- */
 
-#define SPLITS (UINT64_C(1) << 63) /* no number of a shrunk one */
+/* No numbers of shrunk ones. */
+#define SPLITS (UINT64_C(1) << 63)
+#define GROWS  (UINT64_C(1) << 62)
 
 static uint64_t mix(uint64_t x)
 {
@@ -283,12 +293,98 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *exclude, int n, ncclComm_t *ne
 	if (!r && flags & NCCL_SHRINK_ABORT)
 		r = ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT);
 	if (r) {
-		handle_unref(s->comm);
-		handle_unref(s->comm);
-		free(s);
+		start_free(s);
 		return r;
 	}
 	s->parent = handle_ref(comm);
 	return start_begin(s);
 }
 NCCL_TWIN(ncclCommShrink);
+
+/* The id by which the next grown one is joined. Locked. */
+static void grown_id(const struct ncclComm *comm, ncclUniqueId *id)
+{
+	derived_id(&comm->id, GROWS + comm->grows, NULL, comm->nranks, id);
+}
+
+/* All of the parent's ranks can make it; those that come need to be told. */
+ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *id)
+{
+	ncclResult_t r = handle_check(comm, "ncclCommGetUniqueId");
+	if (!r)
+		r = handle_usable(comm, "ncclCommGetUniqueId");
+	if (!r && !id)
+		r = fail(ncclInvalidArgument, "ncclCommGetUniqueId: the id is NULL");
+	if (r)
+		return r;
+	pthread_mutex_lock(&comm->lock);
+	grown_id(comm, id);
+	pthread_mutex_unlock(&comm->lock);
+	return ncclSuccess;
+}
+NCCL_TWIN(ncclCommGetUniqueId);
+
+/* Of a rank that is there already. id: NULL, or what ncclCommGetUniqueId has made. */
+static ncclResult_t grow(ncclComm_t comm, int nranks, const ncclUniqueId *id, struct start *s)
+{
+	ncclResult_t r = ncclSuccess;
+	pthread_mutex_lock(&comm->lock);
+	grown_id(comm, &s->id);
+	if (id && memcmp(id, &s->id, sizeof(*id)) != 0)
+		r = fail(ncclInvalidArgument,
+			 "ncclCommGrow: the id is not the one that ncclCommGetUniqueId of this "
+			 "communicator gives now: each is for one growth");
+	else
+		comm->grows++;
+	s->nranks = nranks;
+	s->rank = comm->rank;
+	pthread_mutex_unlock(&comm->lock);
+	return r;
+}
+
+static ncclResult_t check_grow(ncclComm_t comm, int nranks, int rank)
+{
+	ncclResult_t r = handle_check(comm, "ncclCommGrow");
+	if (!r)
+		r = handle_usable(comm, "ncclCommGrow");
+	if (!r && rank != -1)
+		r = fail(ncclInvalidArgument,
+			 "ncclCommGrow: the rank is %d: one of the communicator keeps its own, and "
+			 "gives -1",
+			 rank);
+	if (!r && nranks <= comm->nranks)
+		r = fail(ncclInvalidArgument,
+			 "ncclCommGrow: %d ranks are no more than the %d there are", nranks,
+			 comm->nranks);
+	return r;
+}
+
+ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank,
+			  ncclComm_t *newcomm, ncclConfig_t *config)
+{
+	struct config c;
+	if (!newcomm)
+		return fail(ncclInvalidArgument, "ncclCommGrow: newcomm is NULL");
+	*newcomm = NULL;
+	if (!comm && !id)
+		return fail(ncclInvalidArgument,
+			    "ncclCommGrow: a new rank needs the id of ncclCommGetUniqueId");
+	if (!comm)
+		return join_here("ncclCommGrow", newcomm, nranks, id, rank, config);
+	ncclResult_t r = check_grow(comm, nranks, rank);
+	if (!r)
+		r = config_read(config, comm, "ncclCommGrow", &c);
+	if (r)
+		return r;
+	struct start *s = start_new(START_JOIN, comm->device, &c, newcomm);
+	if (!s)
+		return ncclSystemError;
+	r = grow(comm, nranks, id, s);
+	if (r) {
+		start_free(s);
+		return r;
+	}
+	s->parent = handle_ref(comm);
+	return start_begin(s);
+}
+NCCL_TWIN(ncclCommGrow);

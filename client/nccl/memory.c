@@ -222,7 +222,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *p, size_t bytes, nccl
 				    int flags)
 {
 	void *handle = NULL;
-	if (flags & ~NCCL_WIN_COLL_SYMMETRIC)
+	if (flags & ~(NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING))
 		return fail(ncclInvalidArgument, "ncclCommWindowRegister: unknown flags %#x",
 			    flags);
 	if (!window)
@@ -244,3 +244,26 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
 	return deregister("ncclCommWindowDeregister", true, comm, window);
 }
 NCCL_TWIN(ncclCommWindowDeregister);
+
+ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **p)
+{
+	if (!p)
+		return fail(ncclInvalidArgument, "ncclWinGetUserPtr: the result is NULL");
+	*p = NULL;
+	ncclResult_t r = handle_check(comm, "ncclWinGetUserPtr");
+	if (r)
+		return r;
+	pthread_mutex_lock(&comm->lock);
+	const struct registration *found = comm->registrations;
+	while (found && ((const void *)found != (const void *)window || !found->window))
+		found = found->next;
+	if (found)
+		*p = (void *)(uintptr_t)found->base;
+	pthread_mutex_unlock(&comm->lock);
+	if (!found)
+		return fail(ncclInvalidArgument,
+			    "ncclWinGetUserPtr: %p is none of the communicator's windows",
+			    (void *)window);
+	return ncclSuccess;
+}
+NCCL_TWIN(ncclWinGetUserPtr);

@@ -4,7 +4,7 @@
 
 static ncclResult_t operate(const char *function, unsigned op, const void *src, void *dst,
 			    size_t count, ncclDataType_t type, ncclRedOp_t redop, int peer,
-			    ncclComm_t comm, CUstream stream)
+			    ncclComm_t comm, CUstream stream, const ncclCollConfig_t *config)
 {
 	struct job job = {
 		.comm = comm,
@@ -19,6 +19,8 @@ static ncclResult_t operate(const char *function, unsigned op, const void *src, 
 	ncclResult_t r = handle_check(comm, function);
 	if (!r && (unsigned)type > NCCLSVC_FLOAT8E5M2)
 		r = fail(ncclInvalidArgument, "%s: %d is no data type", function, type);
+	if (!r)
+		r = coll_config_read(config, function, &job.launched);
 	if (!r && redop >= 0)
 		r = redop_take(&job, redop);
 	if (r)
@@ -33,26 +35,51 @@ static ncclResult_t operate(const char *function, unsigned op, const void *src, 
 #define NO_REDOP (-1)
 #define NO_PEER	 0
 
+ncclResult_t ncclAllReduceConfig(const void *src, void *dst, size_t count, ncclDataType_t type,
+				 ncclRedOp_t op, ncclComm_t comm, CUstream stream,
+				 const ncclCollConfig_t *config)
+{
+	return operate("ncclAllReduce", NCCLSVC_ALL_REDUCE, src, dst, count, type, op, NO_PEER,
+		       comm, stream, config);
+}
+NCCL_TWIN(ncclAllReduceConfig);
+
 ncclResult_t ncclAllReduce(const void *src, void *dst, size_t count, ncclDataType_t type,
 			   ncclRedOp_t op, ncclComm_t comm, CUstream stream)
 {
-	return operate("ncclAllReduce", NCCLSVC_ALL_REDUCE, src, dst, count, type, op, NO_PEER,
-		       comm, stream);
+	return ncclAllReduceConfig(src, dst, count, type, op, comm, stream, NULL);
 }
 NCCL_TWIN(ncclAllReduce);
+
+ncclResult_t ncclReduceConfig(const void *src, void *dst, size_t count, ncclDataType_t type,
+			      ncclRedOp_t op, int root, ncclComm_t comm, CUstream stream,
+			      const ncclCollConfig_t *config)
+{
+	return operate("ncclReduce", NCCLSVC_REDUCE, src, dst, count, type, op, root, comm, stream,
+		       config);
+}
+NCCL_TWIN(ncclReduceConfig);
 
 ncclResult_t ncclReduce(const void *src, void *dst, size_t count, ncclDataType_t type,
 			ncclRedOp_t op, int root, ncclComm_t comm, CUstream stream)
 {
-	return operate("ncclReduce", NCCLSVC_REDUCE, src, dst, count, type, op, root, comm, stream);
+	return ncclReduceConfig(src, dst, count, type, op, root, comm, stream, NULL);
 }
 NCCL_TWIN(ncclReduce);
+
+ncclResult_t ncclBroadcastConfig(const void *src, void *dst, size_t count, ncclDataType_t type,
+				 int root, ncclComm_t comm, CUstream stream,
+				 const ncclCollConfig_t *config)
+{
+	return operate("ncclBroadcast", NCCLSVC_BROADCAST, src, dst, count, type, NO_REDOP, root,
+		       comm, stream, config);
+}
+NCCL_TWIN(ncclBroadcastConfig);
 
 ncclResult_t ncclBroadcast(const void *src, void *dst, size_t count, ncclDataType_t type, int root,
 			   ncclComm_t comm, CUstream stream)
 {
-	return operate("ncclBroadcast", NCCLSVC_BROADCAST, src, dst, count, type, NO_REDOP, root,
-		       comm, stream);
+	return ncclBroadcastConfig(src, dst, count, type, root, comm, stream, NULL);
 }
 NCCL_TWIN(ncclBroadcast);
 
@@ -60,47 +87,85 @@ ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t type, int root
 		       CUstream stream)
 {
 	return operate("ncclBcast", NCCLSVC_BROADCAST, buffer, buffer, count, type, NO_REDOP, root,
-		       comm, stream);
+		       comm, stream, NULL);
 }
 NCCL_TWIN(ncclBcast);
+
+ncclResult_t ncclReduceScatterConfig(const void *src, void *dst, size_t recvcount,
+				     ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+				     CUstream stream, const ncclCollConfig_t *config)
+{
+	return operate("ncclReduceScatter", NCCLSVC_REDUCE_SCATTER, src, dst, recvcount, type, op,
+		       NO_PEER, comm, stream, config);
+}
+NCCL_TWIN(ncclReduceScatterConfig);
 
 ncclResult_t ncclReduceScatter(const void *src, void *dst, size_t recvcount, ncclDataType_t type,
 			       ncclRedOp_t op, ncclComm_t comm, CUstream stream)
 {
-	return operate("ncclReduceScatter", NCCLSVC_REDUCE_SCATTER, src, dst, recvcount, type, op,
-		       NO_PEER, comm, stream);
+	return ncclReduceScatterConfig(src, dst, recvcount, type, op, comm, stream, NULL);
 }
 NCCL_TWIN(ncclReduceScatter);
+
+ncclResult_t ncclAllGatherConfig(const void *src, void *dst, size_t sendcount, ncclDataType_t type,
+				 ncclComm_t comm, CUstream stream, const ncclCollConfig_t *config)
+{
+	return operate("ncclAllGather", NCCLSVC_ALL_GATHER, src, dst, sendcount, type, NO_REDOP,
+		       NO_PEER, comm, stream, config);
+}
+NCCL_TWIN(ncclAllGatherConfig);
 
 ncclResult_t ncclAllGather(const void *src, void *dst, size_t sendcount, ncclDataType_t type,
 			   ncclComm_t comm, CUstream stream)
 {
-	return operate("ncclAllGather", NCCLSVC_ALL_GATHER, src, dst, sendcount, type, NO_REDOP,
-		       NO_PEER, comm, stream);
+	return ncclAllGatherConfig(src, dst, sendcount, type, comm, stream, NULL);
 }
 NCCL_TWIN(ncclAllGather);
+
+ncclResult_t ncclAlltoAllConfig(const void *src, void *dst, size_t count, ncclDataType_t type,
+				ncclComm_t comm, CUstream stream, const ncclCollConfig_t *config)
+{
+	return operate("ncclAlltoAll", NCCLSVC_ALL_TO_ALL, src, dst, count, type, NO_REDOP, NO_PEER,
+		       comm, stream, config);
+}
+NCCL_TWIN(ncclAlltoAllConfig);
 
 ncclResult_t ncclAlltoAll(const void *src, void *dst, size_t count, ncclDataType_t type,
 			  ncclComm_t comm, CUstream stream)
 {
-	return operate("ncclAlltoAll", NCCLSVC_ALL_TO_ALL, src, dst, count, type, NO_REDOP, NO_PEER,
-		       comm, stream);
+	return ncclAlltoAllConfig(src, dst, count, type, comm, stream, NULL);
 }
 NCCL_TWIN(ncclAlltoAll);
+
+ncclResult_t ncclGatherConfig(const void *src, void *dst, size_t count, ncclDataType_t type,
+			      int root, ncclComm_t comm, CUstream stream,
+			      const ncclCollConfig_t *config)
+{
+	return operate("ncclGather", NCCLSVC_GATHER, src, dst, count, type, NO_REDOP, root, comm,
+		       stream, config);
+}
+NCCL_TWIN(ncclGatherConfig);
 
 ncclResult_t ncclGather(const void *src, void *dst, size_t count, ncclDataType_t type, int root,
 			ncclComm_t comm, CUstream stream)
 {
-	return operate("ncclGather", NCCLSVC_GATHER, src, dst, count, type, NO_REDOP, root, comm,
-		       stream);
+	return ncclGatherConfig(src, dst, count, type, root, comm, stream, NULL);
 }
 NCCL_TWIN(ncclGather);
+
+ncclResult_t ncclScatterConfig(const void *src, void *dst, size_t count, ncclDataType_t type,
+			       int root, ncclComm_t comm, CUstream stream,
+			       const ncclCollConfig_t *config)
+{
+	return operate("ncclScatter", NCCLSVC_SCATTER, src, dst, count, type, NO_REDOP, root, comm,
+		       stream, config);
+}
+NCCL_TWIN(ncclScatterConfig);
 
 ncclResult_t ncclScatter(const void *src, void *dst, size_t count, ncclDataType_t type, int root,
 			 ncclComm_t comm, CUstream stream)
 {
-	return operate("ncclScatter", NCCLSVC_SCATTER, src, dst, count, type, NO_REDOP, root, comm,
-		       stream);
+	return ncclScatterConfig(src, dst, count, type, root, comm, stream, NULL);
 }
 NCCL_TWIN(ncclScatter);
 
@@ -108,7 +173,7 @@ ncclResult_t ncclSend(const void *src, size_t count, ncclDataType_t type, int pe
 		      CUstream stream)
 {
 	return operate("ncclSend", NCCLSVC_SEND, src, NULL, count, type, NO_REDOP, peer, comm,
-		       stream);
+		       stream, NULL);
 }
 NCCL_TWIN(ncclSend);
 
@@ -116,6 +181,6 @@ ncclResult_t ncclRecv(void *dst, size_t count, ncclDataType_t type, int peer, nc
 		      CUstream stream)
 {
 	return operate("ncclRecv", NCCLSVC_RECV, NULL, dst, count, type, NO_REDOP, peer, comm,
-		       stream);
+		       stream, NULL);
 }
 NCCL_TWIN(ncclRecv);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "cuda.h"
 #include "dropin.h"
 #include "ring.h"
 
@@ -168,6 +169,22 @@ static ncclResult_t look_back(ncclComm_t comm, unsigned op)
 	return handle_usable(comm, ncclsvc_op_name(op));
 }
 
+/* What waits for a launch is let go just before it: the launch itself is the worker's. */
+static ncclResult_t record_launches(const struct job *jobs, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		if (!jobs[i].launched)
+			continue;
+		const struct cuda *cuda = cuda_open();
+		CUresult e = cuda ? cuda->cuEventRecord(jobs[i].launched, jobs[i].stream)
+				  : CUDA_ERROR_NOT_INITIALIZED;
+		if (e)
+			return fail(ncclUnhandledCudaError,
+				    "config.launchCompletionEvent cannot be recorded: error %d", e);
+	}
+	return ncclSuccess;
+}
+
 ncclResult_t jobs_submit(struct job *jobs, unsigned n)
 {
 	unsigned inside = 0;
@@ -179,6 +196,8 @@ ncclResult_t jobs_submit(struct job *jobs, unsigned n)
 	for (unsigned i = 0; !r && i < n; i++)
 		if (!i || jobs[i].comm != jobs[i - 1].comm)
 			r = look_back(jobs[i].comm, jobs[i].op);
+	if (!r)
+		r = record_launches(jobs, n);
 	for (unsigned i = 0; !r && i < n; i++)
 		if (!jobs[i].done)
 			r = submit_session(jobs[i].comm->session, jobs, n);

@@ -30,7 +30,7 @@ static void make(struct worker *w, struct worker_message *m)
 	ncclUniqueId id;
 	memcpy(&id, m->comm.id, sizeof(id));
 	ncclConfig_t config = {
-		.size = sizeof(config),
+		.size = NCCL_CONFIG_NEEDED_BYTES,
 		.magic = NCCL_MAGIC,
 		.version = NCCL_VERSION_NEEDED,
 		.blocking = 1,

@@ -277,7 +277,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 	*comm = NULL;
 	if (nranks < 1 || nranks > RANKS_MAX || rank < 0 || rank >= nranks)
 		return nccl_error(ncclInvalidArgument, "invalid rank %d of %d", rank, nranks);
-	if (config && (config->magic != NCCL_MAGIC || config->size != sizeof(*config)))
+	if (config && (config->magic != NCCL_MAGIC || config->size != NCCL_CONFIG_NEEDED_BYTES))
 		return nccl_error(ncclInvalidArgument, "ncclConfig_t argument not initialized via "
 						       "NCCL_CONFIG_INITIALIZER");
 	if (fake_fault("init-fail"))

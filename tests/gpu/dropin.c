@@ -50,11 +50,13 @@ ncclUniqueId dropin_id(const struct client *c)
 
 ncclConfig_t dropin_config(void)
 {
-	ncclConfig_t c = {.size = sizeof(c), .magic = NCCL_MAGIC, .version = 22809};
+	ncclConfig_t c = {.size = sizeof(c), .magic = NCCL_MAGIC, .version = 23203};
 	c.blocking = c.cgaClusterSize = c.minCTAs = c.maxCTAs = NCCL_INT_UNSET;
 	c.splitShare = c.trafficClass = c.collnetEnable = c.CTAPolicy = NCCL_INT_UNSET;
 	c.shrinkShare = c.nvlsCTAs = c.nChannelsPerNetPeer = NCCL_INT_UNSET;
-	c.nvlinkCentricSched = NCCL_INT_UNSET;
+	c.nvlinkCentricSched = c.graphUsageMode = c.numRmaCtx = NCCL_INT_UNSET;
+	c.maxP2pPeers = c.graphStreamOrdering = c.launchOrderImplicit = NCCL_INT_UNSET;
+	c.numRmaSig = c.rmaEagerInit = c.hostCftMode = c.nvlsHostMode = NCCL_INT_UNSET;
 	return c;
 }
 

@@ -74,7 +74,7 @@ static void refused_configurations(struct client *c, ncclComm_t comm)
 	CHECK_NC_IS(nc.ncclCommInitRankConfig(&other, 2, id, 0, &config), ncclInvalidArgument);
 	CHECK_SAYS(NULL, "minCTAs");
 	config = dropin_config();
-	config.cgaClusterSize = 9;
+	config.cgaClusterSize = -1;
 	CHECK_NC_IS(nc.ncclCommInitRankConfig(&other, 2, id, 0, &config), ncclInvalidArgument);
 	CHECK_NC_IS(nc.ncclCommInitRank(&other, 2, id, 2), ncclInvalidArgument);
 	CHECK_NC_IS(nc.ncclCommInitRank(NULL, 2, id, 0), ncclInvalidArgument);
@@ -143,7 +143,7 @@ static void memory_rank(struct client *c)
 	CUstream s = gpu_stream();
 	CUdeviceptr own = dropin_words(1);
 	ncclWindow_t window;
-	void *lent, *handle;
+	void *lent, *handle, *user;
 	for (int round = 0; round < 3; round++) {
 		stage("lent memory, %d", round);
 		CHECK_NC(nc.ncclMemAlloc(&lent, DROPIN_WORDS * 4));
@@ -151,6 +151,9 @@ static void memory_rank(struct client *c)
 		CHECK_NC(nc.ncclCommRegister(comm, lent, DROPIN_WORDS * 4, &handle));
 		CHECK_NC(nc.ncclCommWindowRegister(comm, lent, DROPIN_WORDS * 4, &window,
 						   NCCL_WIN_COLL_SYMMETRIC));
+		CHECK_NC(nc.ncclWinGetUserPtr(comm, window, &user));
+		CHECK(user == lent);
+		CHECK_NC_IS(nc.ncclWinGetUserPtr(comm, handle, &user), ncclInvalidArgument);
 		CHECK_NC(dropin_sum((uintptr_t)lent, comm, s));
 		/* A block that is in use is freed once it is not. */
 		if (round < 2) {

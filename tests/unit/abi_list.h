@@ -15,8 +15,10 @@ struct abi_symbol {
 	const char *function, *exported;
 };
 
-extern const struct abi_value ours_cuda[], ours_nccl[], real_cuda[], real_nccl[];
-extern const size_t n_ours_cuda, n_ours_nccl, n_real_cuda, n_real_nccl;
+extern const struct abi_value ours_cuda[], ours_nccl[], ours_nccl_new[];
+extern const struct abi_value real_cuda[], real_nccl[], real_nccl_new[];
+extern const size_t n_ours_cuda, n_ours_nccl, n_ours_nccl_new;
+extern const size_t n_real_cuda, n_real_nccl, n_real_nccl_new;
 extern const struct abi_symbol ours_symbols[], real_symbols[];
 extern const size_t n_ours_symbols, n_real_symbols;
 
@@ -99,7 +101,7 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	C(ncclInvalidArgument) C(ncclInvalidUsage) C(ncclRemoteError) C(ncclInProgress)            \
 	C(NCCL_WIN_DEFAULT) C(NCCL_WIN_COLL_SYMMETRIC) P(NCCL_INT_UNSET, NCCL_CONFIG_UNDEF_INT)    \
 	S(ncclComm_t) S(ncclWindow_t) S(ncclResult_t) S(ncclDataType_t) S(ncclRedOp_t)             \
-	S(ncclUniqueId) S(ncclConfig_t) O(ncclConfig_t, size) O(ncclConfig_t, magic)               \
+	S(ncclUniqueId) O(ncclConfig_t, size) O(ncclConfig_t, magic)               \
 	O(ncclConfig_t, version) O(ncclConfig_t, blocking) O(ncclConfig_t, cgaClusterSize)         \
 	O(ncclConfig_t, minCTAs) O(ncclConfig_t, maxCTAs) O(ncclConfig_t, netName)                 \
 	O(ncclConfig_t, splitShare) O(ncclConfig_t, trafficClass) O(ncclConfig_t, commName)        \
@@ -117,6 +119,21 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	S(ncclSimInfo_t) O(ncclSimInfo_t, magic) O(ncclSimInfo_t, estimatedTime)                   \
 	P(NCCLSVC_SUM, ncclSum) P(NCCLSVC_PROD, ncclProd) P(NCCLSVC_MAX, ncclMax)                  \
 	P(NCCLSVC_MIN, ncclMin) P(NCCLSVC_AVG, ncclAvg)
+
+/* Of NCCL 2.32. */
+#define ABI_NCCL_NEW(C, S, O)                                                                      \
+	C(ncclTimeout) C(NCCL_WIN_STRICT_ORDERING) C(NCCL_SUSPEND_MEM) C(ncclStatGpuMemSuspend)    \
+	C(ncclStatGpuMemSuspended) C(ncclStatGpuMemPersist) C(ncclStatGpuMemTotal)                 \
+	C(NCCL_ENCRYPTION_MODE_NONE) C(NCCL_ENCRYPTION_MODE_PSK) S(ncclConfig_t)                   \
+	O(ncclConfig_t, graphUsageMode) O(ncclConfig_t, numRmaCtx) O(ncclConfig_t, maxP2pPeers)    \
+	O(ncclConfig_t, graphStreamOrdering) O(ncclConfig_t, launchOrderImplicit)                  \
+	O(ncclConfig_t, numRmaSig) O(ncclConfig_t, rmaEagerInit) O(ncclConfig_t, hostCftMode)      \
+	O(ncclConfig_t, nvlsHostMode) S(ncclCollConfig_t) O(ncclCollConfig_t, size)                \
+	O(ncclCollConfig_t, magic) O(ncclCollConfig_t, ext) O(ncclCollConfig_t, minCTAs)           \
+	O(ncclCollConfig_t, algSelection) O(ncclCollConfig_t, forceAlgSelection)                   \
+	O(ncclCollConfig_t, userProfilerTag) O(ncclCollConfig_t, launchCompletionEvent)            \
+	S(ncclEncryptionConfig_t) O(ncclEncryptionConfig_t, mode) O(ncclEncryptionConfig_t, psk)   \
+	S(ncclWaitSignalDesc_t) S(ncclParamHandle_t)
 
 /* F: a function of cuda.h, which gives the names their versions. */
 #define ABI_CUDA_FUNCTIONS(F)                                                                      \

@@ -37,3 +37,11 @@ const size_t n_real_nccl = sizeof(real_nccl) / sizeof(real_nccl[0]);
 const struct abi_value real_nccl[] = {NOTHING};
 const size_t n_real_nccl = 0;
 #endif
+
+#if defined(HAVE_NCCL_H) && NCCL_VERSION_CODE >= 23200
+const struct abi_value real_nccl_new[] = {ABI_NCCL_NEW(ABI_C, ABI_S, ABI_O)};
+const size_t n_real_nccl_new = sizeof(real_nccl_new) / sizeof(real_nccl_new[0]);
+#else
+const struct abi_value real_nccl_new[] = {NOTHING};
+const size_t n_real_nccl_new = 0;
+#endif

@@ -44,6 +44,12 @@ static void nccl_values(void **state)
 	values_agree(ours_nccl, n_ours_nccl, real_nccl, n_real_nccl);
 }
 
+static void nccl_new_values(void **state)
+{
+	(void)state;
+	values_agree(ours_nccl_new, n_ours_nccl_new, real_nccl_new, n_real_nccl_new);
+}
+
 /* A function whose newer version has the same parameters is looked up by its older name, so that
  * older drivers will do. */
 static bool older_will_do(const char *function)
@@ -80,6 +86,7 @@ int main(void)
 		cmocka_unit_test(cuda_values),
 		cmocka_unit_test(cuda_names),
 		cmocka_unit_test(nccl_values),
+		cmocka_unit_test(nccl_new_values),
 	};
 	if (n_real_cuda == 0 && n_real_nccl == 0) {
 		puts("neither cuda.h nor nccl.h of NCCL 2.28 is installed");
