@@ -311,20 +311,32 @@ static void watch_for_silence(struct link *l)
 	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
 }
 
+/* A node says who it is at once: the oldest of too many strangers gives way. */
+static void limit_strangers(struct cluster *c)
+{
+	struct link *l, *oldest = NULL;
+	unsigned strangers = 0;
+	DL_FOREACH (c->links, l) {
+		if (l->node >= 0 || l->closing || l->connect.data)
+			continue;
+		oldest = oldest ? oldest : l;
+		strangers++;
+	}
+	if (strangers > STRANGERS_MAX)
+		lose(oldest, "too many connections");
+}
+
 static void on_connection(uv_stream_t *listener, int status)
 {
 	struct cluster *c = listener->data;
-	struct link *l, *other;
-	unsigned strangers = 0;
-	DL_FOREACH (c->links, other)
-		strangers += other->node < 0;
-	l = status < 0 ? NULL : new_link(c);
+	struct link *l = status < 0 ? NULL : new_link(c);
 	if (!l)
 		return;
-	if (uv_accept(listener, (uv_stream_t *)&l->tcp) || strangers >= STRANGERS_MAX) {
-		lose(l, "too many connections");
+	if (uv_accept(listener, (uv_stream_t *)&l->tcp)) {
+		lose(l, "it cannot be accepted");
 		return;
 	}
+	limit_strangers(c);
 	watch_for_silence(l);
 	uv_read_start((uv_stream_t *)&l->tcp, on_room, on_read);
 }
@@ -402,6 +414,22 @@ static void on_deadline(uv_timer_t *timer)
 	c->late = true;
 }
 
+static void on_handle_closed(uv_handle_t *handle)
+{
+	struct cluster *c = handle->data;
+	c->handles--;
+}
+
+/* All nodes are connected, and none comes back: nothing else is to connect. */
+static void stop_listening(struct cluster *c)
+{
+	struct link *l;
+	uv_close((uv_handle_t *)&c->listener, on_handle_closed);
+	DL_FOREACH (c->links, l)
+		if (l->node < 0)
+			lose(l, "");
+}
+
 int link_all(struct cluster *c)
 {
 	for (uint32_t i = 0; i < c->me; i++)
@@ -411,20 +439,16 @@ int link_all(struct cluster *c)
 	while (c->connected < c->n - 1 && !c->late)
 		uv_run(c->loop, UV_RUN_ONCE);
 	uv_timer_stop(&c->timer);
-	if (c->connected == c->n - 1)
+	if (c->connected == c->n - 1) {
+		stop_listening(c);
 		return 0;
+	}
 	for (uint32_t i = 0; i < c->n; i++)
 		if (i != c->me && !c->nodes[i].link)
 			log_error("no connection with node %u (%s, %s port %u) within %d s", i,
 				  c->nodes[i].card.host, c->nodes[i].card.address,
 				  c->nodes[i].card.port, LINKS_DEADLINE_MS / 1000);
 	return -1;
-}
-
-static void on_handle_closed(uv_handle_t *handle)
-{
-	struct cluster *c = handle->data;
-	c->handles--;
 }
 
 void link_close_all(struct cluster *c)
@@ -442,7 +466,6 @@ void link_close_all(struct cluster *c)
 		DL_DELETE(c->own_messages, m);
 		free(m);
 	}
-	uv_close((uv_handle_t *)&c->listener, on_handle_closed);
 	uv_close((uv_handle_t *)&c->timer, on_handle_closed);
 	uv_close((uv_handle_t *)&c->own, on_handle_closed);
 }

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MPI_API_VERSION 2
+#define MPI_API_VERSION 3
 #define MPI_API_SYMBOL	"ncclsvc_mpi"
 
 #define MPI_TAG_CONTROL 1 /* messages, heard in order */
@@ -28,6 +28,12 @@ struct mpi_place {
 	char library[128];
 };
 
+/* How Open MPI reaches the other nodes, where its own variables in the environment do not say. */
+struct mpi_network {
+	bool one_machine;      /* by shared memory alone */
+	const char *interface; /* else, if by TCP, through this one; NULL: through any */
+};
+
 /* A send or a receive that has ended. */
 struct mpi_done {
 	void *cookie;
@@ -39,7 +45,8 @@ struct mpi_api {
 	uint32_t version;
 
 	/* Returns 0, or -1 with a sentence in why. Waits for all nodes. */
-	int (*start)(struct mpi_place *place, char *why, size_t size);
+	int (*start)(const struct mpi_network *network, struct mpi_place *place, char *why,
+		     size_t size);
 	/* Of all nodes alike. Returns 0 or -1. */
 	int (*allgather)(const void *mine, void *all, size_t bytes);
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "mpi_api.h"
+#include "mpi_network.h"
 
 static MPI_Comm world = MPI_COMM_NULL;
 
@@ -59,11 +59,14 @@ static int find_locals(struct mpi_place *place)
 	return MPI_Comm_free(&local);
 }
 
-static int start(struct mpi_place *place, char *why, size_t size)
+static int start(const struct mpi_network *network, struct mpi_place *place, char *why, size_t size)
 {
+	const bool all_connected = mpi_network_choose(network);
 	int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &place->thread_level);
 	if (error)
 		return complain(why, size, "MPI_Init_thread", error);
+	if (all_connected)
+		mpi_network_close_ports();
 	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 	if (place->thread_level < MPI_THREAD_SERIALIZED) {
 		snprintf(why, size,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How several daemons become one cluster: MPI starts them, and carries what they must know of each
  * other. */
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <ifaddrs.h>
 #include <limits.h>
@@ -41,6 +42,15 @@ static long started_together(char *const envp[])
 	if (paths_env(envp, "OMPI_COMM_WORLD_SIZE"))
 		return number_of(envp, "OMPI_COMM_WORLD_SIZE");
 	return number_of(envp, "SLURM_STEP_NUM_TASKS");
+}
+
+/* All of them are on this machine, as far as the launcher says so. */
+static bool on_one_machine(char *const envp[])
+{
+	const long n = number_of(envp, "OMPI_COMM_WORLD_SIZE");
+	if (n)
+		return number_of(envp, "OMPI_COMM_WORLD_LOCAL_SIZE") == n;
+	return number_of(envp, "SLURM_STEP_NUM_NODES") == 1;
 }
 
 int cluster_wanted(const struct config *config, char *const envp[])
@@ -145,8 +155,31 @@ static void watchdog_stop(struct watchdog *w)
 
 /* ---- Where others reach this node ---- */
 
-/* The interface's, or (NULL) the first that is no loopback. */
-static bool address_of(const char *interface, char *out, size_t size)
+struct reach {
+	char interface[IF_NAMESIZE]; /* empty: no interface of this machine has the address */
+	char address[CLUSTER_HOST_BYTES];
+};
+
+/* wanted: a name or an address; NULL: any that is no loopback. */
+static bool matches(const struct ifaddrs *i, const char *wanted)
+{
+	uint8_t address[sizeof(struct in6_addr)];
+	const int family = i->ifa_addr->sa_family;
+	if (!(i->ifa_flags & IFF_UP))
+		return false;
+	if (!wanted)
+		return !(i->ifa_flags & IFF_LOOPBACK);
+	if (!strcmp(wanted, i->ifa_name))
+		return true;
+	if (inet_pton(family, wanted, address) != 1)
+		return false;
+	if (family == AF_INET)
+		return !memcmp(address, &((struct sockaddr_in *)i->ifa_addr)->sin_addr,
+			       sizeof(struct in_addr));
+	return !memcmp(address, &((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr, sizeof(address));
+}
+
+static bool find_reach(const char *wanted, struct reach *out)
 {
 	struct ifaddrs *all, *i;
 	bool found = false;
@@ -156,30 +189,32 @@ static bool address_of(const char *interface, char *out, size_t size)
 		for (i = all; i && !found; i = i->ifa_next) {
 			if (!i->ifa_addr || i->ifa_addr->sa_family != (family ? AF_INET6 : AF_INET))
 				continue;
-			bool loopback = i->ifa_flags & IFF_LOOPBACK;
-			if (!(i->ifa_flags & IFF_UP) ||
-			    (interface ? strcmp(interface, i->ifa_name) != 0 : loopback))
+			if (!matches(i, wanted))
 				continue;
 			socklen_t length =
 				family ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-			found = getnameinfo(i->ifa_addr, length, out, (socklen_t)size, NULL, 0,
-					    NI_NUMERICHOST) == 0;
+			found = getnameinfo(i->ifa_addr, length, out->address, sizeof(out->address),
+					    NULL, 0, NI_NUMERICHOST) == 0;
+			snprintf(out->interface, sizeof(out->interface), "%s", i->ifa_name);
 		}
 	}
 	freeifaddrs(all);
 	return found;
 }
 
-static void choose_address(const struct cluster *c, const struct config *config, char *out,
-			   size_t size)
+static struct reach choose_reach(const struct config *config, bool one_machine)
 {
+	struct reach r = {.interface = ""};
 	const char *wanted = config->cluster_interface;
-	if (wanted[0]) {
-		if (!address_of(wanted, out, size))
-			snprintf(out, size, "%s", wanted); /* an address itself */
-	} else if (c->place.locals == c->place.nodes || !address_of(NULL, out, size)) {
-		snprintf(out, size, "127.0.0.1");
+	if (!wanted[0] && !one_machine && find_reach(NULL, &r))
+		return r;
+	if (!wanted[0])
+		wanted = "127.0.0.1";
+	if (!find_reach(wanted, &r)) {
+		r.interface[0] = '\0';
+		snprintf(r.address, sizeof(r.address), "%s", wanted);
 	}
+	return r;
 }
 
 static int exchange_cards(struct cluster *c, const struct config *config)
@@ -213,16 +248,20 @@ static int exchange_cards(struct cluster *c, const struct config *config)
 
 /* ---- Beginning and end ---- */
 
-static int start_mpi(struct cluster *c, char *const envp[])
+static int start_mpi(struct cluster *c, const struct config *config, char *const envp[])
 {
 	const long together = started_together(envp);
 	const bool mpirun = paths_env(envp, "OMPI_COMM_WORLD_SIZE");
+	const bool one_machine = on_one_machine(envp);
+	const struct reach reach = choose_reach(config, one_machine);
+	const struct mpi_network network = {one_machine,
+					    reach.interface[0] ? reach.interface : NULL};
 	char why[512];
 	/* Open MPI ends a process that it cannot start. */
 	if (together > 1 && !mpirun && !paths_env(envp, "PMIX_RANK"))
 		log_warning("Slurm gives this step no PMIx: if Open MPI ends here, it needs srun "
 			    "--mpi=pmix");
-	if (c->mpi->start(&c->place, why, sizeof(why))) {
+	if (c->mpi->start(&network, &c->place, why, sizeof(why))) {
 		log_error("MPI: %s", why);
 		return -1;
 	}
@@ -236,11 +275,10 @@ static int start_mpi(struct cluster *c, char *const envp[])
 
 static int meet(struct cluster *c, const struct config *config, char *const envp[])
 {
-	char address[CLUSTER_HOST_BYTES];
 	struct watchdog w;
 	if (!watchdog_start(&w, config->cluster_seconds, "meeting the other nodes by MPI"))
 		return -1;
-	if (start_mpi(c, envp)) {
+	if (start_mpi(c, config, envp)) {
 		watchdog_stop(&w);
 		return -1;
 	}
@@ -251,8 +289,8 @@ static int meet(struct cluster *c, const struct config *config, char *const envp
 	if (!c->nodes) {
 		log_error("%u nodes: at most %d can be one cluster", c->n, CLUSTER_NODES_MAX);
 	} else {
-		choose_address(c, config, address, sizeof(address));
-		if (!link_listen(c, address) && !exchange_cards(c, config))
+		const struct reach reach = choose_reach(config, c->place.locals == c->place.nodes);
+		if (!link_listen(c, reach.address) && !exchange_cards(c, config))
 			error = c->mpi->listen(EARS, EAR_BYTES);
 	}
 	watchdog_stop(&w);
