@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Collectives over lists. AllReduce works on the tensors where they lie. AllGather and
- * ReduceScatter lay them one after the other in a buffer, filled up with zeros so that every rank
- * has an equal part, and work on that in place. */
+ * Collectives over lists. All lay the tensors one after the other in a buffer and work on that in
+ * place; AllReduce works on the tensors themselves if they lie like that already. For AllGather and
+ * ReduceScatter the buffer is filled up with zeros, so that every rank has an equal part. No byte
+ * between tensors is read or written. */
 #include <stdlib.h>
 
 #include "names.h"
@@ -76,72 +77,7 @@ static struct part part_of(const struct list *l, size_t i, uint64_t offset)
 	return (struct part){l->tensors[i].data, offset, l->bytes[i]};
 }
 
-/* ---- AllReduce ---- */
-
-/* The bytes from the first tensor to the last. */
-static ncclsvc_result range_of(const struct list *l, const char *what, char **at, uint64_t *bytes)
-{
-	uintptr_t start = 0, end = 0;
-	bool any = false;
-	for (size_t i = 0; i < l->n; i++) {
-		uintptr_t from = (uintptr_t)l->tensors[i].data;
-		if (!l->bytes[i])
-			continue;
-		if (any && from < end)
-			return error_argument("%s %zu at %p begins before the end of the one "
-					      "before it: tensors must be in ascending order",
-					      what, i, l->tensors[i].data);
-		start = any ? start : from;
-		end = from + l->bytes[i];
-		any = true;
-	}
-	*at = (char *)start;
-	*bytes = end - start;
-	size_t size = svc_type_size(l->tensors[0].type);
-	if (*bytes % size)
-		return error_argument("%ss lie within %llu bytes, which is no multiple of the "
-				      "element's %zu",
-				      what, (unsigned long long)*bytes, size);
-	return NCCLSVC_OK;
-}
-
-static ncclsvc_result prepare_all_reduce(struct ncclsvc_request *r, const struct call_of *c)
-{
-	char *from = NULL, *to = NULL;
-	uint64_t bytes, there, digest;
-	ncclsvc_result result = take_lists(r, c);
-	if (!result)
-		result = list_placed(r->lists, &r->list);
-	if (!result)
-		result = range_of(&r->list, "input", &from, &bytes);
-	if (!result)
-		result = range_of(&r->outputs, "output", &to, &there);
-	if (result)
-		return result;
-	digest = digest_tensors(r->list.tensors, r->list.n);
-	for (size_t i = 0; i < r->list.n; i++) {
-		if (!r->list.bytes[i])
-			continue;
-		uint64_t at = (uint64_t)((char *)r->list.tensors[i].data - from);
-		if (at != (uint64_t)((char *)r->outputs.tensors[i].data - to))
-			return error_argument("output %zu does not lie like input %zu: %llu bytes "
-					      "from the first",
-					      i, i, (unsigned long long)at);
-		digest = digest_add(digest, at);
-	}
-	ncclsvc_type type = r->list.tensors[0].type;
-	request_op(r, r->lists->comm, c->op, from, to, bytes / svc_type_size(type), type,
-		   agreement(AGREED_ALL_REDUCE, 0, digest));
-	return NCCLSVC_OK;
-}
-
-static ncclsvc_result proceed_all_reduce(struct ncclsvc_request *r)
-{
-	request_end(r, NCCLSVC_OK);
-	return NCCLSVC_OK;
-}
-
-/* ---- AllGather and ReduceScatter ---- */
+/* ---- The buffer ---- */
 
 struct fused {
 	ncclsvc_partition partition;
@@ -149,21 +85,6 @@ struct fused {
 	uint64_t bytes;
 	int *owners;
 };
-
-static ncclsvc_result measure(const struct ncclsvc_request *r, struct fused *f)
-{
-	const struct list *l = &r->list;
-	f->size = svc_type_size(l->tensors[0].type);
-	f->owners = calloc(l->n, sizeof(*f->owners));
-	if (!f->owners)
-		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	ncclsvc_result result = ncclsvc_partition_tensors(l->counts, l->n, r->lists->comm->nranks,
-							  &f->partition, f->owners);
-	if (!result && __builtin_mul_overflow(f->partition.padded, f->size, &f->bytes))
-		result = error_argument("the list's %llu elements overflow",
-					(unsigned long long)f->partition.padded);
-	return result;
-}
 
 /* Puts this rank's own tensors, or all, into the buffer. */
 static ncclsvc_result fill(struct ncclsvc_request *r, const struct fused *f, bool own)
@@ -200,6 +121,63 @@ static ncclsvc_result plan_outputs(struct ncclsvc_request *r, const struct fused
 			r->parts[r->nparts++] = part_of(l, i, at);
 	r->copies_out = true;
 	return NCCLSVC_OK;
+}
+
+/* ---- AllReduce ---- */
+
+/* One buffer of the caller's, or two that have nothing in common. */
+static bool apart_or_same(const char *a, const char *b, uint64_t bytes)
+{
+	return a == b || (a < b ? (uint64_t)(b - a) : (uint64_t)(a - b)) >= bytes;
+}
+
+static ncclsvc_result fuse(struct ncclsvc_request *r, const struct fused *f)
+{
+	ncclsvc_result result = buffer_get(r->lists, f->bytes, &r->buffer);
+	if (!result)
+		result = plan_outputs(r, f, false);
+	return result ? result : fill(r, f, false);
+}
+
+static ncclsvc_result prepare_all_reduce(struct ncclsvc_request *r, const struct call_of *c)
+{
+	struct fused f = {0};
+	ncclsvc_result result = take_lists(r, c);
+	if (!result)
+		result = list_placed(r->lists, &r->list);
+	if (!result)
+		result = check_aliases(&r->list, &r->outputs);
+	if (result)
+		return result;
+	char *from = list_in_a_row(r->lists, &r->list, &f.bytes);
+	char *to = list_in_a_row(r->lists, &r->outputs, &f.bytes);
+	if (f.bytes && (!from || !to || !apart_or_same(from, to, f.bytes))) {
+		result = fuse(r, &f);
+		if (result)
+			return result;
+		from = to = r->buffer->at;
+	}
+	const ncclsvc_type type = r->list.tensors[0].type;
+	request_op(r, r->lists->comm, c->op, from, to, f.bytes / svc_type_size(type), type,
+		   agreement(AGREED_ALL_REDUCE, 0, digest_tensors(r->list.tensors, r->list.n)));
+	return NCCLSVC_OK;
+}
+
+/* ---- AllGather and ReduceScatter ---- */
+
+static ncclsvc_result measure(const struct ncclsvc_request *r, struct fused *f)
+{
+	const struct list *l = &r->list;
+	f->size = svc_type_size(l->tensors[0].type);
+	f->owners = calloc(l->n, sizeof(*f->owners));
+	if (!f->owners)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	ncclsvc_result result = ncclsvc_partition_tensors(l->counts, l->n, r->lists->comm->nranks,
+							  &f->partition, f->owners);
+	if (!result && __builtin_mul_overflow(f->partition.padded, f->size, &f->bytes))
+		result = error_argument("the list's %llu elements overflow",
+					(unsigned long long)f->partition.padded);
+	return result;
 }
 
 /* Those of other owners go from input to output, once all have agreed. */
@@ -300,7 +278,7 @@ static ncclsvc_result run(const struct call_of *c, int timeout_ms, ncclsvc_reque
 		request_new(c->lists, c->op, -1, request ? NCCLSVC_NO_TIMEOUT : timeout_ms);
 	if (!r)
 		return NCCLSVC_NO_MEMORY;
-	r->proceed = reduce ? proceed_all_reduce : proceed_fused;
+	r->proceed = proceed_fused;
 	r->redop = c->redop;
 	r->waited = !request;
 	if (!svc_redop_known(c->redop))

@@ -166,7 +166,8 @@ uint64_t list_memory_id(const ncclsvc_tensors *lists, const char *at)
 
 /* Allocations may lie side by side by chance; what is between them is nobody's, or somebody else's.
  */
-static bool one_allocation(const ncclsvc_tensors *lists, const struct list *l, const char *base)
+static bool one_allocation(const ncclsvc_tensors *lists, const struct list *l, const char *base,
+			   uint64_t bytes)
 {
 	ncclsvc_session *s = lists->session;
 	uint64_t first = 0, id;
@@ -182,7 +183,7 @@ static bool one_allocation(const ncclsvc_tensors *lists, const struct list *l, c
 		return true;
 	session_lock(s);
 	const struct region *region = region_find(&s->regions, base);
-	bool holds = region && l->total <= region->bytes - (size_t)(base - region->base);
+	bool holds = region && bytes <= region->bytes - (size_t)(base - region->base);
 	session_unlock(s);
 	return holds;
 }
@@ -190,5 +191,23 @@ static bool one_allocation(const ncclsvc_tensors *lists, const struct list *l, c
 char *list_in_place(const ncclsvc_tensors *lists, const struct list *l, bool gaps)
 {
 	char *base = list_as_it_lies(l, gaps);
-	return base && one_allocation(lists, l, base) ? base : NULL;
+	return base && one_allocation(lists, l, base, l->total) ? base : NULL;
+}
+
+char *list_in_a_row(const ncclsvc_tensors *lists, const struct list *l, uint64_t *bytes)
+{
+	uintptr_t base = 0;
+	size_t parts = 0;
+	bool row = true;
+	*bytes = 0; /* the aggregated size, which is no smaller, does not overflow */
+	for (size_t i = 0; i < l->n; i++) {
+		uintptr_t at = (uintptr_t)l->tensors[i].data;
+		if (!l->bytes[i])
+			continue;
+		base = parts++ ? base : at;
+		row = row && at - base == *bytes;
+		*bytes += l->bytes[i];
+	}
+	const bool one = parts == 1 || (row && one_allocation(lists, l, (char *)base, *bytes));
+	return parts && one ? (char *)base : NULL;
 }

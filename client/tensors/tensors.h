@@ -45,6 +45,9 @@ char *list_as_it_lies(const struct list *list, bool gaps);
 uint64_t list_memory_id(const ncclsvc_tensors *lists, const char *at);
 /* Where it is, if it can be sent or received as it lies; else NULL. */
 char *list_in_place(const ncclsvc_tensors *lists, const struct list *list, bool gaps);
+/* Where the first tensor is, if the others lie behind it without gaps, in one piece of memory; else
+ * NULL. *bytes: of all of them. */
+char *list_in_a_row(const ncclsvc_tensors *lists, const struct list *list, uint64_t *bytes);
 
 /* ---- layout.c: FNV-1a --------------------------------------------------------------------------
  */

@@ -235,7 +235,7 @@ static void collective_rank(struct client *c)
 	uint32_t ranks = (uint32_t)(n * (n + 1) / 2);
 	desk_open(&d, c);
 	CUstream s = d.r.stream;
-	stage("AllReduce over a range");
+	stage("AllReduce");
 	CHECK_CU(cu.cuMemAlloc(&whole, 3000 * 4));
 	const int64_t part = 100;
 	for (int i = 0; i < TENSORS; i++)
@@ -247,11 +247,24 @@ static void collective_rank(struct client *c)
 		CHECK_CU(cu.cuMemsetD32Async(whole, (unsigned)(round * (c->rank + 1)), 3000, s));
 		CHECK_OK(ncclsvc_tensors_all_reduce(d.lists, in, NULL, TENSORS, NCCLSVC_SUM,
 						    WAIT_MS, NULL));
-		gpu_check(whole, (uint32_t)(round * (c->rank + 1)), 100, "what is before it");
-		gpu_check(whole + 400, (uint32_t)round * ranks, 2100, "the range, gaps included");
-		gpu_check(whole + 2200 * 4, (uint32_t)(round * (c->rank + 1)), 800,
-			  "what is behind");
+		const uint32_t own = (uint32_t)(round * (c->rank + 1));
+		gpu_check(whole, own, 100, "what is before the tensors");
+		for (int i = 0; i < TENSORS; i++) {
+			gpu_check((CUdeviceptr)(uintptr_t)in[i].data, (uint32_t)round * ranks, 100,
+				  "the sum");
+			gpu_check((CUdeviceptr)(uintptr_t)in[i].data + 400, own,
+				  i < TENSORS - 1 ? 900 : 800, "what is behind it");
+		}
 	}
+	stage("AllReduce of tensors in a row");
+	const uint64_t copied = ncclsvc_tensors_copied(d.lists);
+	CHECK_CU(cu.cuMemsetD32Async(whole, (unsigned)c->rank + 1, 3000, s));
+	for (int i = 0; i < TENSORS; i++)
+		in[i].data = at(whole + (CUdeviceptr)(100 + i * 100) * 4);
+	CHECK_OK(
+		ncclsvc_tensors_all_reduce(d.lists, in, NULL, TENSORS, NCCLSVC_SUM, WAIT_MS, NULL));
+	gpu_check(whole + 400, ranks, 100 * TENSORS, "the sum");
+	CHECK_EQ(ncclsvc_tensors_copied(d.lists), copied);
 	CHECK_CU(cu.cuMemFree(whole));
 
 	fit(n);

@@ -3,6 +3,7 @@
  * all ranks share, and the groups of a world. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "reference.h"
 #include "tensors.h"
@@ -141,24 +142,35 @@ static void gather_and_scatter_by_owner(void **state)
 	run_ranks(3, every_type);
 }
 
-/* ---- AllReduce over a range ---- */
+/* ---- AllReduce ---- */
 
 #define RANGE 700
 
+static const int64_t range_sizes[] = {20, 7, 100};
+
+/* Elements 10 to 30, 200 to 207 and 600 to 700 of a buffer; none else is read or written. */
+static bool within(size_t i)
+{
+	return (i >= 10 && i < 30) || (i >= 200 && i < 207) || i >= 600;
+}
+
+static void range_of(ncclsvc_tensor *t, char *buffer, ncclsvc_type type)
+{
+	static const size_t starts[] = {10, 200, 600};
+	for (size_t i = 0; i < 3; i++)
+		t[i] = (ncclsvc_tensor){buffer + starts[i] * ncclsvc_type_size(type), type, 1,
+					&range_sizes[i]};
+}
+
 static void reduce_range(struct side *x, ncclsvc_type type, bool in_place, bool plain)
 {
-	/* Elements 10 to 30, 200 to 207 and 600 to 700: everything from 10 to 700 is reduced. */
-	static const int64_t sizes[] = {20, 7, 100};
-	static const size_t starts[] = {10, 200, 600};
 	const size_t size = ncclsvc_type_size(type);
 	char *in = plain ? malloc(RANGE * size) : shared(x->s, RANGE * size);
 	char *out = plain ? malloc(RANGE * size) : shared(x->s, RANGE * size);
 	ncclsvc_tensor a[3], b[3];
 	bool exact;
-	for (size_t i = 0; i < 3; i++) {
-		a[i] = (ncclsvc_tensor){in + starts[i] * size, type, 1, &sizes[i]};
-		b[i] = (ncclsvc_tensor){out + starts[i] * size, type, 1, &sizes[i]};
-	}
+	range_of(a, in, type);
+	range_of(b, out, type);
 	memset(out, 0x42, RANGE * size);
 	for (size_t i = 0; i < RANGE; i++)
 		element_store(in, i, type, reference_input(x->me->rank, i, type, NCCLSVC_SUM));
@@ -167,13 +179,12 @@ static void reduce_range(struct side *x, ncclsvc_type type, bool in_place, bool 
 	for (size_t i = 0; i < RANGE; i++) {
 		double sum = reference_reduced(x->me->nranks, i, type, NCCLSVC_SUM, &exact);
 		double own = reference_input(x->me->rank, i, type, NCCLSVC_SUM);
-		CHECK(element_load(in, i, type) == (in_place && i >= 10 ? sum : own));
-		if (!in_place && i >= 10)
+		CHECK(element_load(in, i, type) == (in_place && within(i) ? sum : own));
+		if (!in_place && within(i))
 			CHECK(element_load(out, i, type) == sum);
+		for (size_t k = 0; !within(i) && k < size; k++)
+			CHECK_EQ(out[i * size + k], 0x42);
 	}
-	for (size_t i = 0; i < 10 * size; i++)
-		CHECK_EQ(out[i], 0x42);
-	CHECK_EQ(ncclsvc_tensors_copied(x->lists), 0);
 	if (plain) {
 		free(in);
 		free(out);
@@ -200,11 +211,94 @@ static void every_range(struct client *me)
 	side_close(&x);
 }
 
-static void all_reduce_takes_the_gaps_along(void **state)
+static void all_reduce_leaves_the_gaps_alone(void **state)
 {
 	(void)state;
 	run_ranks(2, every_range);
 	run_ranks(3, every_range);
+}
+
+/* n tensors of ten int32 at those places, each with i + rank + 1 in every element. */
+static void reduce_tens(struct side *x, void *const *places, size_t n)
+{
+	static const int64_t ten = 10;
+	ncclsvc_tensor t[8];
+	const int ranks = x->me->nranks;
+	CHECK(n <= 8);
+	for (size_t i = 0; i < n; i++) {
+		t[i] = (ncclsvc_tensor){places[i], NCCLSVC_INT32, 1, &ten};
+		for (int k = 0; k < ten; k++)
+			((int32_t *)places[i])[k] = (int)i + x->me->rank + 1;
+	}
+	CHECK_OK(ncclsvc_tensors_all_reduce(x->lists, t, NULL, n, NCCLSVC_SUM, WAIT_MS, NULL));
+	for (size_t i = 0; i < n; i++)
+		for (int k = 0; k < ten; k++)
+			CHECK_EQ(((int32_t *)places[i])[k],
+				 ranks * (int)i + ranks * (ranks + 1) / 2);
+}
+
+static void apart(struct client *me)
+{
+	struct side x = side_open(me);
+	const size_t page = 4096;
+	void *places[4];
+	/* Pieces of the heap, whose own words lie between them. */
+	for (int i = 0; i < 3; i++) {
+		places[i] = malloc(40);
+		CHECK(places[i]);
+	}
+	reduce_tens(&x, places, 3);
+	/* Not in the order of their addresses. */
+	reduce_tens(&x, (void *[]){places[2], places[0], places[1]}, 3);
+	for (int i = 0; i < 3; i++)
+		free(places[i]);
+	/* A hole between two mappings. */
+	char *pages =
+		mmap(NULL, 3 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(pages != MAP_FAILED);
+	CHECK_EQ(munmap(pages + page, page), 0);
+	reduce_tens(&x, (void *[]){pages + page - 40, pages + 2 * page}, 2);
+	CHECK_EQ(munmap(pages, page), 0);
+	CHECK_EQ(munmap(pages + 2 * page, page), 0);
+	/* Two pieces of the session's memory, and one of the heap. */
+	places[0] = shared(x.s, page);
+	places[1] = malloc(40);
+	places[2] = shared(x.s, page);
+	CHECK(places[1]);
+	reduce_tens(&x, places, 3);
+	free(places[1]);
+	side_close(&x);
+}
+
+static void all_reduce_takes_tensors_from_anywhere(void **state)
+{
+	(void)state;
+	run_ranks(2, apart);
+}
+
+static void in_a_row(struct client *me)
+{
+	struct side x = side_open(me);
+	char *memory = shared(x.s, 4096);
+	reduce_tens(&x, (void *[]){memory, memory + 40, memory + 80}, 3);
+	CHECK_EQ(ncclsvc_tensors_copied(x.lists), 0);
+	/* Between ranks, it need not be alike. */
+	reduce_tens(&x, (void *[]){memory, memory + (me->rank ? 400 : 40)}, 2);
+	CHECK_EQ(ncclsvc_tensors_copied(x.lists), me->rank ? 160 : 0);
+	/* One tensor over all of it takes along what lies between. */
+	const int64_t all = 1024;
+	ncclsvc_tensor t = {memory, NCCLSVC_INT32, 1, &all};
+	memset(memory, 0, 4096);
+	((int32_t *)memory)[500] = me->rank + 1;
+	CHECK_OK(ncclsvc_tensors_all_reduce(x.lists, &t, NULL, 1, NCCLSVC_SUM, WAIT_MS, NULL));
+	CHECK_EQ(((int32_t *)memory)[500], me->nranks * (me->nranks + 1) / 2);
+	side_close(&x);
+}
+
+static void all_reduce_copies_only_what_is_not_in_a_row(void **state)
+{
+	(void)state;
+	run_ranks(2, in_a_row);
 }
 
 /* ---- Refusals ---- */
@@ -300,22 +394,19 @@ static void refused_by_one(struct client *me)
 		lot_free(&l);
 		check_all_in_step(&x);
 	}
-	/* AllReduce has rules of its own. */
+	/* AllReduce of tensors where they lie. */
 	int32_t v[64] = {0};
-	const int64_t four = 4;
-	for (int what = 0; what < 3; what++) {
+	const int64_t four = 4, five = 5;
+	for (int what = 0; what < 2; what++) {
 		ncclsvc_tensor t[2] = {{v, NCCLSVC_INT32, 1, &four},
 				       {v + 8, NCCLSVC_INT32, 1, &four}};
 		ncclsvc_tensor out[2] = {{v + 32, NCCLSVC_INT32, 1, &four},
 					 {v + 40, NCCLSVC_INT32, 1, &four}};
-		static const char *const rules[] = {"ascending", "multiple",
-						    "does not lie like input 1"};
+		static const char *const rules[] = {"output 1 overlaps", "output 1 has 5"};
 		if (me->rank == 1 && what == 0)
-			t[1].data = v + 3;
-		else if (me->rank == 1 && what == 1)
-			t[1].data = (char *)(v + 8) + 1;
+			out[1].data = v + 9;
 		else if (me->rank == 1)
-			out[1].data = v + 41;
+			out[1].dims = &five;
 		CHECK_RESULT(
 			ncclsvc_tensors_all_reduce(x.lists, t, out, 2, NCCLSVC_SUM, WAIT_MS, NULL),
 			NCCLSVC_INVALID_ARGUMENT);
@@ -496,7 +587,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(gather_and_scatter_by_owner),
-		TEST(all_reduce_takes_the_gaps_along),
+		TEST(all_reduce_leaves_the_gaps_alone),
+		TEST(all_reduce_takes_tensors_from_anywhere),
+		TEST(all_reduce_copies_only_what_is_not_in_a_row),
 		TEST(a_tensor_across_a_border_is_refused_by_all),
 		TEST(what_one_rank_refuses_all_are_told),
 		TEST(lists_that_differ_move_nothing),
