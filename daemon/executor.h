@@ -19,7 +19,8 @@
 /* How far one member has come in the present epoch. The executor writes, inspection reads. */
 struct board_entry {
 	_Atomic uint64_t submitted, completed;
-	_Atomic uint64_t collectives; /* collectives whose turn has come at this member */
+	_Atomic uint64_t collectives; /* collectives whose turn has come at this member; of one on
+					 another node: those that its node was ready for */
 	_Atomic uint64_t head_ns;     /* when the task whose turn it is came; 0: none */
 	_Atomic uint32_t windows;     /* NCCL's, symmetric, in lent memory */
 };

@@ -9,6 +9,7 @@
 
 #include "build_config.h"
 #include "cluster/cluster.h"
+#include "cluster/gathering.h"
 #include "gpu.h"
 #include "names.h"
 #include "plan.h"
@@ -85,6 +86,72 @@ static uint64_t list_sessions(struct client *asker, struct piece *p, uint64_t fr
 	return 0;
 }
 
+/* Members of other nodes: of an epoch that does not run, its home knows them. */
+static struct home_view look(struct server *s, const struct communicator *m)
+{
+	if (s->cluster && m->state != NCCLSVC_COMM_READY && !m->start)
+		return home_look(s->cluster, m->id);
+	return (struct home_view){.home = s->cluster ? s->cluster->me : 0};
+}
+
+static void describe(const struct server *s, const struct communicator *m,
+		     const struct home_view *v, ncclsvc_member_info *i)
+{
+	if (!s->cluster || m->seats[i->rank].client)
+		return;
+	if (m->start) { /* all have joined, and it is about to begin */
+		i->state = NCCLSVC_MEMBER_JOINING;
+		i->pid = m->start->members[i->rank].pid;
+		i->elsewhere = m->start->members[i->rank].node + 1;
+	} else {
+		home_describe(s->cluster, v, i);
+	}
+}
+
+/* Communicators that gather here, though this node has no member of them; from that number on. */
+static const struct gathering *next_gathered(const struct server *s, uint64_t number)
+{
+	const struct gathering *g = s->cluster ? s->cluster->gatherings : NULL;
+	while (g &&
+	       (g->number < number || !g->held || g->running || remote_find(s->cluster, g->id)))
+		g = g->hh.next;
+	return g;
+}
+
+static uint32_t gathered_state(const struct gathering *g)
+{
+	return g->joining < g->held ? NCCLSVC_COMM_BROKEN : NCCLSVC_COMM_FORMING;
+}
+
+/* They come behind the slots. */
+static uint64_t list_gathered_comms(struct client *asker, struct piece *p, uint64_t from)
+{
+	const struct gathering *g = next_gathered(asker->server, from - SVC_COMMS_MAX);
+	for (; g; g = next_gathered(asker->server, g->number + 1)) {
+		ncclsvc_comm_info *i = piece_next(p, g->nranks);
+		if (!i)
+			return SVC_COMMS_MAX + g->number;
+		*i = (ncclsvc_comm_info){
+			.comm = g->number,
+			.nranks = g->nranks,
+			.joined = g->joining,
+			.epoch = g->epoch,
+			.state = gathered_state(g),
+			.uid = g->uid,
+			.age_ns = since(p->reply.time_ns, g->since_ns),
+		};
+		if (server_allows(asker, g->uid))
+			memcpy(i->id, g->id, sizeof(i->id));
+		memcpy(i->label, g->label, sizeof(i->label));
+	}
+	return 0;
+}
+
+static bool is_in(uint32_t member_state)
+{
+	return member_state == NCCLSVC_MEMBER_JOINED || member_state == NCCLSVC_MEMBER_JOINING;
+}
+
 static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
 {
 	struct server *s = asker->server;
@@ -95,6 +162,7 @@ static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
 			continue;
 		if (!i)
 			return slot;
+		const struct home_view v = look(s, m);
 		*i = (ncclsvc_comm_info){
 			.comm = m->uid,
 			.nranks = m->nranks,
@@ -102,20 +170,25 @@ static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
 			.state = m->state,
 			.uid = m->owner,
 			.age_ns = since(p->reply.time_ns, m->since_ns),
+			.home = s->cluster && v.home != s->cluster->me ? v.home + 1 : 0,
 		};
 		for (uint32_t k = 0; k < m->nranks; k++) {
-			uint32_t state = m->seats[k].state;
-			i->joined +=
-				state == NCCLSVC_MEMBER_JOINED || state == NCCLSVC_MEMBER_JOINING;
+			ncclsvc_member_info member = {.rank = (int32_t)k,
+						      .state = m->seats[k].state};
+			describe(s, m, &v, &member);
+			i->joined += is_in(member.state);
 			if (m->board)
 				i->pending += (uint32_t)(load(&m->board[k].submitted) -
 							 load(&m->board[k].completed));
 		}
+		if (m->state == NCCLSVC_COMM_IDLE && v.gathering && v.gathering->held &&
+		    !v.gathering->running)
+			i->state = gathered_state(v.gathering);
 		if (server_allows(asker, m->owner))
 			memcpy(i->id, m->id, sizeof(i->id));
 		memcpy(i->label, m->label, sizeof(i->label));
 	}
-	return 0;
+	return list_gathered_comms(asker, p, from < SVC_COMMS_MAX ? SVC_COMMS_MAX : from);
 }
 
 static uint64_t at_rank(uint64_t slot, uint64_t rank)
@@ -161,6 +234,8 @@ static bool list_one_member(struct server *s, struct piece *p, const struct comm
 	};
 	if (seat->state == NCCLSVC_MEMBER_JOINING)
 		i->waiting_ns = since(p->reply.time_ns, seat->since_ns);
+	const struct home_view v = look(s, m);
+	describe(s, m, &v, i);
 	if (!m->board)
 		return true;
 	uint64_t head = load(&m->board[k].head_ns);
@@ -172,31 +247,70 @@ static bool list_one_member(struct server *s, struct piece *p, const struct comm
 	return true;
 }
 
+static uint64_t list_gathered_members(const struct server *s, struct piece *p, uint64_t from)
+{
+	uint64_t k = (uint32_t)from;
+	const struct gathering *g = next_gathered(s, (from >> 32) - SVC_COMMS_MAX);
+	for (; g; g = next_gathered(s, g->number + 1), k = 0) {
+		const struct home_view v = {s->cluster->me, g};
+		for (; k < g->nranks; k++) {
+			ncclsvc_member_info *i = piece_next(p, 1);
+			if (!i)
+				return at_rank(SVC_COMMS_MAX + g->number, k);
+			*i = (ncclsvc_member_info){.comm = g->number,
+						   .rank = (int32_t)k,
+						   .epoch = g->epoch,
+						   .device = SVC_DEVICE_HOST};
+			home_describe(s->cluster, &v, i);
+		}
+	}
+	return 0;
+}
+
 static uint64_t list_members(struct client *asker, struct piece *p, uint64_t from)
 {
-	return list_each_member(asker->server, p, from, list_one_member);
+	const uint64_t gathered = at_rank(SVC_COMMS_MAX, 0);
+	uint64_t next = list_each_member(asker->server, p, from, list_one_member);
+	return next ? next
+		    : list_gathered_members(asker->server, p, from < gathered ? gathered : from);
+}
+
+/* What a member of another node has submitted, only that node knows. asked: nodes that stand in i
+ * already. */
+static void add_wait(const struct communicator *m, uint32_t rank, bool *asked, ncclsvc_task_info *i)
+{
+	const struct seat *seat = &m->seats[rank];
+	if (seat->client || seat->node < 0) {
+		if (i->waits_count < NCCLSVC_MISSING_SHOWN)
+			i->waits_for[i->waits_count] = (int32_t)rank;
+		i->waits_count++;
+	} else if (!asked[seat->node]) {
+		asked[seat->node] = true;
+		if (i->ask_count < NCCLSVC_MISSING_SHOWN)
+			i->ask_nodes[i->ask_count] = (uint32_t)seat->node;
+		i->ask_count++;
+	}
 }
 
 /* The members that have not posted the collective this task is, or the peer of a Send or Recv. */
 static void list_waits(const struct server *s, const struct table_entry *e, ncclsvc_task_info *i)
 {
 	const struct communicator *m = e->comm < SVC_COMMS_MAX ? s->comm_by_slot[e->comm] : NULL;
+	bool asked[CLUSTER_NODES_MAX];
 	if (e->state != NCCLSVC_WAITING_PEERS && e->state != NCCLSVC_FAILED)
 		return;
-	if (svc_op_is_p2p(e->op)) {
-		i->waits_for[i->waits_count++] = e->peer;
-		return;
-	}
 	if (!m || m->uid != e->comm_uid || m->epoch != e->epoch || !m->board)
 		return;
-	uint64_t mine = load(&m->board[e->rank].collectives);
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		if (load(&m->board[k].collectives) >= mine)
-			continue;
-		if (i->waits_count < NCCLSVC_MISSING_SHOWN)
-			i->waits_for[i->waits_count] = (int32_t)k;
-		i->waits_count++;
+	if (s->cluster)
+		memset(asked, false, s->cluster->n * sizeof(asked[0]));
+	if (svc_op_is_p2p(e->op)) {
+		add_wait(m, (uint32_t)e->peer, asked, i);
+		return;
 	}
+	uint64_t mine = load(&m->board[e->rank].collectives);
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (load(&m->board[k].collectives) < mine)
+			add_wait(m, k, asked, i);
 }
 
 static uint64_t list_tasks(struct client *asker, struct piece *p, uint64_t from)
@@ -342,6 +456,8 @@ static uint64_t list_nodes(struct client *asker, struct piece *p, uint64_t from)
 			.pid = n->card.pid,
 			.host_ranks = n->card.ranks,
 			.gone_ns = n->gone ? since(p->reply.time_ns, n->lost_ns) : 0,
+			.heard_ns =
+				n->gone || i == c->me ? 0 : since(p->reply.time_ns, n->heard_ns),
 		};
 		memcpy(info->host, n->card.host, sizeof(info->host));
 		memcpy(info->address, n->card.address, sizeof(info->address));

@@ -164,6 +164,8 @@ typedef struct ncclsvc_comm_info {
 	uint64_t age_ns;
 	uint8_t id[NCCLSVC_ID_BYTES]; /* a key: zeros unless the owner or root asks */
 	char label[NCCLSVC_NAME_BYTES]; /* "world", "split of 3", or the start of the id in hex */
+	uint32_t home; /* 1 + the node that knows who has joined, if it is another one; else 0 */
+	uint32_t reserved;
 } ncclsvc_comm_info;
 
 /* What carries a GPU's memory. */
@@ -176,8 +178,9 @@ typedef enum ncclsvc_member_state {
 	NCCLSVC_MEMBER_ABSENT = 0,  /* never joined, or left cleanly */
 	NCCLSVC_MEMBER_JOINING = 1, /* waits for the others */
 	NCCLSVC_MEMBER_JOINED = 2,
-	NCCLSVC_MEMBER_DEAD = 3,   /* its session ended while joined, and the epoch with it */
-	NCCLSVC_MEMBER_BROKEN = 4, /* alive, and has yet to rejoin */
+	NCCLSVC_MEMBER_DEAD = 3,    /* its session ended while joined, and the epoch with it */
+	NCCLSVC_MEMBER_BROKEN = 4,  /* alive, and has yet to rejoin */
+	NCCLSVC_MEMBER_UNKNOWN = 5, /* another node may have it, and `elsewhere` knows */
 } ncclsvc_member_state;
 
 typedef struct ncclsvc_member_info {
@@ -188,10 +191,10 @@ typedef struct ncclsvc_member_info {
 	int32_t pid; /* the last process that held the rank; 0: none yet */
 	uint32_t epoch;
 	int32_t device;	     /* -1: host */
-	uint64_t submitted;  /* tasks in this epoch */
+	uint64_t submitted;  /* tasks in this epoch; only the member's own node counts them */
 	uint64_t completed;  /* tasks in this epoch, failures included */
 	uint64_t waiting_ns; /* age of its JOIN while joining, else of the task in turn; 0: none */
-	uint32_t elsewhere;  /* 1 + its node, of a member on another one; else 0 */
+	uint32_t elsewhere;  /* 1 + the node that knows more, if it is another one; else 0 */
 	uint32_t transport;  /* ncclsvc_transport, of a GPU's memory; the host's: 0 */
 	uint32_t windows; /* allocations of lent memory that NCCL uses as symmetric windows */
 	uint32_t reserved;
@@ -209,9 +212,11 @@ typedef struct ncclsvc_task_info {
 	uint32_t group;				  /* tasks of one task group share it; 0: none */
 	uint64_t age_ns;			  /* since the daemon saw it */
 	uint64_t state_ns;			  /* in its present state */
-	uint32_t waits_count;			  /* ranks it waits for, in all */
+	uint32_t waits_count;			  /* ranks of this node it waits for, in all */
 	int32_t waits_for[NCCLSVC_MISSING_SHOWN]; /* the first of them */
-	uint32_t reserved;
+	/* Nodes that have not said that their ranks have submitted: they know which have. */
+	uint32_t ask_count;
+	uint32_t ask_nodes[NCCLSVC_MISSING_SHOWN]; /* the first of them */
 } ncclsvc_task_info;
 
 typedef struct ncclsvc_region_info {
@@ -304,6 +309,7 @@ typedef struct ncclsvc_node_info {
 	int32_t pid;
 	uint32_t host_ranks; /* of the world, there */
 	uint64_t gone_ns;    /* since it left or was lost; 0: it has not */
+	uint64_t heard_ns;   /* since its last message, of one that is alive */
 	char host[64];
 	char address[64]; /* of its connections with other daemons */
 } ncclsvc_node_info;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SILENT_NS UINT64_C(1000000000)
+
 static int order_u64(uint64_t a, uint64_t b)
 {
 	return (a > b) - (a < b);
@@ -25,6 +27,12 @@ static int by_device(const void *pa, const void *pb)
 {
 	const ncclsvc_device_info *a = pa, *b = pb;
 	return (a->device > b->device) - (a->device < b->device);
+}
+
+static int by_node(const void *pa, const void *pb)
+{
+	const ncclsvc_node_info *a = pa, *b = pb;
+	return (a->node > b->node) - (a->node < b->node);
 }
 
 static int by_rank(const void *pa, const void *pb)
@@ -64,6 +72,7 @@ void snapshot_order(struct snapshot *s)
 	sort(s->comms, s->ncomms, sizeof(*s->comms), by_comm);
 	sort(s->members, s->nmembers, sizeof(*s->members), by_rank);
 	sort(s->devices, s->ndevices, sizeof(*s->devices), by_device);
+	sort(s->nodes, s->nnodes, sizeof(*s->nodes), by_node);
 	sort(s->plans, s->nplans, sizeof(*s->plans), by_plan);
 	sort(s->plan_tasks, s->nplan_tasks, sizeof(*s->plan_tasks), by_place);
 }
@@ -167,6 +176,17 @@ const ncclsvc_device_info *snapshot_device(const struct snapshot *s, int32_t dev
 	return find(&key, s->devices, s->ndevices, sizeof(key), by_device);
 }
 
+const ncclsvc_node_info *snapshot_node(const struct snapshot *s, uint32_t node)
+{
+	ncclsvc_node_info key = {.node = node};
+	return find(&key, s->nodes, s->nnodes, sizeof(key), by_node);
+}
+
+bool node_is_silent(const ncclsvc_node_info *node)
+{
+	return node->state == NCCLSVC_NODE_ALIVE && node->heard_ns >= SILENT_NS;
+}
+
 /* The first member that is not before (comm, any rank). */
 static size_t first_member(const struct snapshot *s, uint64_t comm)
 {
@@ -218,6 +238,8 @@ const char *member_state_name(unsigned state)
 		return "dead";
 	case NCCLSVC_MEMBER_BROKEN:
 		return "broken";
+	case NCCLSVC_MEMBER_UNKNOWN:
+		return "unknown";
 	}
 	return "?";
 }
@@ -247,6 +269,11 @@ uint32_t task_waits_shown(const ncclsvc_task_info *task)
 {
 	return task->waits_count < NCCLSVC_MISSING_SHOWN ? task->waits_count
 							 : NCCLSVC_MISSING_SHOWN;
+}
+
+uint32_t task_asks_shown(const ncclsvc_task_info *task)
+{
+	return task->ask_count < NCCLSVC_MISSING_SHOWN ? task->ask_count : NCCLSVC_MISSING_SHOWN;
 }
 
 bool op_is_p2p(unsigned op)

@@ -53,13 +53,19 @@ size_t snapshot_plan_missing(const struct snapshot *s, const ncclsvc_plan_info *
 
 const ncclsvc_device_info *snapshot_device(const struct snapshot *s, int32_t device);
 
+/* NULL: there is one node alone, or no such node. */
+const ncclsvc_node_info *snapshot_node(const struct snapshot *s, uint32_t node);
+/* It has not been heard of for a second, which is several beats. */
+bool node_is_silent(const ncclsvc_node_info *node);
+
 /* "?" if unknown. */
 const char *comm_state_name(unsigned state);
 const char *member_state_name(unsigned state);
 const char *device_state_name(unsigned state);
 bool task_is_pending(const ncclsvc_task_info *task);
-/* How many of waits_for are filled. */
+/* How many of waits_for, and of ask_nodes, are filled. */
 uint32_t task_waits_shown(const ncclsvc_task_info *task);
+uint32_t task_asks_shown(const ncclsvc_task_info *task);
 bool op_is_p2p(unsigned op);
 bool op_reduces(unsigned op);
 

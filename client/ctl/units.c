@@ -82,6 +82,30 @@ void units_waits(struct text *t, const int32_t *ranks, uint32_t shown, uint32_t 
 	}
 }
 
+void units_node(struct text *t, const struct snapshot *s, uint32_t node)
+{
+	const ncclsvc_node_info *n = snapshot_node(s, node);
+	text_add(t, "node ");
+	text_u64(t, node);
+	if (!n || !n->host[0])
+		return;
+	text_add(t, " (");
+	text_name(t, n->host, sizeof(n->host));
+	text_char(t, ')');
+}
+
+void units_nodes(struct text *t, const struct snapshot *s, const uint32_t *nodes, uint32_t shown,
+		 uint32_t total)
+{
+	for (uint32_t i = 0; i < shown && i < total; i++) {
+		if (i)
+			text_add(t, ", ");
+		units_node(t, s, nodes[i]);
+	}
+	if (total > shown)
+		text_printf(t, " (+%u)", total - shown);
+}
+
 void units_ranks(struct text *t, const int32_t *ranks, size_t n, uint32_t nranks)
 {
 	if (n > RANKS_NAMED) {

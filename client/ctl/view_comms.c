@@ -5,6 +5,8 @@
 #include "units.h"
 #include "view.h"
 
+#define NOT_KNOWN "?"
+
 static const struct table_column columns[] = {
 	{"COMM", true},	    {"LABEL", false},	   {"STATE", false}, {"EPOCH", true},
 	{"JOINED", false},  {"TASKS", true},	   {"UID", true},    {"AGE", true},
@@ -60,7 +62,7 @@ static void not_joined(const struct snapshot *s, const ncclsvc_comm_info *x, str
 	size_t n, at = 0;
 	const ncclsvc_member_info *m = snapshot_members(s, x->comm, &n);
 	int32_t ranks[NCCLSVC_MISSING_SHOWN];
-	uint32_t shown = 0, total = 0;
+	uint32_t shown = 0, total = 0, unknown = 0;
 	if (x->state == NCCLSVC_COMM_READY || x->state == NCCLSVC_COMM_IDLE) {
 		text_char(out, '-');
 		return;
@@ -68,13 +70,21 @@ static void not_joined(const struct snapshot *s, const ncclsvc_comm_info *x, str
 	for (uint32_t rank = 0; rank < x->nranks; rank++) {
 		while (at < n && m[at].rank < (int32_t)rank)
 			at++;
-		if (at < n && m[at].rank == (int32_t)rank && is_in(m[at].state))
+		bool listed = at < n && m[at].rank == (int32_t)rank;
+		if (listed && m[at].state == NCCLSVC_MEMBER_UNKNOWN)
+			unknown++;
+		if (listed && (is_in(m[at].state) || m[at].state == NCCLSVC_MEMBER_UNKNOWN))
 			continue;
 		if (shown < NCCLSVC_MISSING_SHOWN)
 			ranks[shown++] = (int32_t)rank;
 		total++;
 	}
-	units_waits(out, ranks, shown, total);
+	if (total || !unknown)
+		units_waits(out, ranks, shown, total);
+	if (unknown && x->home) {
+		text_add(out, total ? "; ask " : "ask ");
+		units_node(out, s, x->home - 1);
+	}
 }
 
 /* Of its members that are on GPUs; NULL: none is. */
@@ -146,7 +156,8 @@ static void member_row(const struct view *v, struct table *t, const ncclsvc_comm
 	text_add(table_cell(t), member_state_name(m->state));
 	table_end(t, member_style(m->state));
 	if (m->elsewhere) {
-		text_printf(table_cell(t), "node %u", m->elsewhere - 1);
+		text_printf(table_cell(t), "%snode %u",
+			    m->state == NCCLSVC_MEMBER_UNKNOWN ? "ask " : "", m->elsewhere - 1);
 		table_end(t, TABLE_PLAIN);
 	} else {
 		table_u64(t, m->session);
@@ -163,18 +174,34 @@ static void member_row(const struct view *v, struct table *t, const ncclsvc_comm
 	else
 		text_i64(table_cell(t), m->device);
 	table_end(t, TABLE_PLAIN);
-	table_u64(t, m->submitted);
-	table_u64(t, m->completed);
+	if (m->elsewhere) {
+		table_add(t, NOT_KNOWN);
+		table_add(t, NOT_KNOWN);
+	} else {
+		table_u64(t, m->submitted);
+		table_u64(t, m->completed);
+	}
 	if (m->waiting_ns)
 		units_age(table_cell(t), m->waiting_ns);
 	else
-		text_char(table_cell(t), '-');
+		text_add(table_cell(t), m->elsewhere ? NOT_KNOWN : "-");
 	table_end(t, TABLE_PLAIN);
 	if (m->device < 0)
 		text_char(table_cell(t), '-');
+	else if (m->elsewhere)
+		text_add(table_cell(t), NOT_KNOWN);
 	else
 		text_u64(table_cell(t), m->windows);
 	table_end(t, TABLE_PLAIN);
+}
+
+/* What only the member's own node counts. */
+static void own_number(struct json *j, const char *key, const ncclsvc_member_info *m, uint64_t n)
+{
+	if (m->elsewhere && !n)
+		put_null(j, key);
+	else
+		put_u64(j, key, n);
 }
 
 static void member_element(struct json *j, const ncclsvc_member_info *m)
@@ -190,10 +217,10 @@ static void member_element(struct json *j, const ncclsvc_member_info *m)
 		put_u64(j, "node", m->elsewhere - 1);
 	else
 		put_null(j, "node");
-	put_u64(j, "submitted", m->submitted);
-	put_u64(j, "completed", m->completed);
-	put_u64(j, "waiting_ns", m->waiting_ns);
-	put_u64(j, "windows", m->windows);
+	own_number(j, "submitted", m, m->submitted);
+	own_number(j, "completed", m, m->completed);
+	own_number(j, "waiting_ns", m, m->waiting_ns);
+	own_number(j, "windows", m, m->windows);
 	put_object_end(j);
 	text_flush(j->out, false);
 }
@@ -210,6 +237,10 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	put_u64(j, "nranks", x->nranks);
 	put_u64(j, "joined", x->joined);
 	put_u64(j, "pending", x->pending);
+	if (x->home)
+		put_u64(j, "ask_node", x->home - 1);
+	else
+		put_null(j, "ask_node");
 	put_u64(j, "uid", x->uid);
 	put_u64(j, "age_ns", x->age_ns);
 	put_string(j, "memory", transport(v->s, x) ? "cuda" : "host", SIZE_MAX);
@@ -230,6 +261,7 @@ static void comms_table(const struct view *v)
 		members ? table_new(member_columns, sizeof(member_columns) / sizeof(columns[0]))
 			: table_new(columns, sizeof(columns) / sizeof(columns[0]));
 	size_t shown = 0, idle = 0;
+	bool elsewhere = false;
 	for (size_t i = 0; i < s->ncomms; i++) {
 		const ncclsvc_comm_info *x = &s->comms[i];
 		if (!wanted(v->args, x)) {
@@ -239,8 +271,10 @@ static void comms_table(const struct view *v)
 		shown++;
 		size_t n = 0;
 		const ncclsvc_member_info *m = members ? snapshot_members(s, x->comm, &n) : NULL;
-		for (size_t k = 0; k < n; k++)
+		for (size_t k = 0; k < n; k++) {
 			member_row(v, t, x, &m[k]);
+			elsewhere |= m[k].elsewhere;
+		}
 		if (!members)
 			row(v, t, x);
 	}
@@ -248,6 +282,8 @@ static void comms_table(const struct view *v)
 		table_print(t, v->out, v->colour);
 	else
 		text_add(v->out, v->args->comm ? "No such communicator.\n" : "No communicators.\n");
+	if (elsewhere)
+		text_add(v->out, NOT_KNOWN ": not known here; ask on the member's node.\n");
 	if (idle && !v->args->comm)
 		text_printf(v->out, "%zu idle, shown with --all.\n", idle);
 	table_free(t);

@@ -57,14 +57,17 @@ static void node_line(const struct view *v)
 			text_printf(out, "%u of %zu", s->nodes[i].node, s->nnodes);
 	for (size_t i = 0; i < s->nnodes; i++) {
 		const ncclsvc_node_info *n = &s->nodes[i];
-		if (n->state != NCCLSVC_NODE_LOST && n->state != NCCLSVC_NODE_LEFT)
+		const bool silent = node_is_silent(n);
+		if (n->state != NCCLSVC_NODE_LOST && n->state != NCCLSVC_NODE_LEFT && !silent)
 			continue;
 		text_printf(out, "; node %u (", n->node);
 		text_name(out, n->host, sizeof(n->host));
 		text_printf(out, ", pid %d) %s ", n->pid,
-			    n->state == NCCLSVC_NODE_LOST ? "was lost" : "has left");
-		units_age(out, n->gone_ns);
-		text_add(out, " ago");
+			    silent			    ? "has not been heard of for"
+			    : n->state == NCCLSVC_NODE_LOST ? "was lost"
+							    : "has left");
+		units_age(out, silent ? n->heard_ns : n->gone_ns);
+		text_add(out, silent ? "" : " ago");
 	}
 	text_char(out, '\n');
 }
@@ -89,6 +92,10 @@ static void nodes_json(const struct view *v, struct json *j)
 		put_i64(j, "pid", n->pid);
 		put_u64(j, "host_ranks", n->host_ranks);
 		put_u64(j, "gone_ns", n->gone_ns);
+		if (n->state == NCCLSVC_NODE_ALIVE)
+			put_u64(j, "heard_ns", n->heard_ns);
+		else
+			put_null(j, "heard_ns");
 		put_object_end(j);
 	}
 	put_array_end(j);

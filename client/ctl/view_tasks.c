@@ -76,7 +76,19 @@ static enum table_style style(unsigned state)
 	return TABLE_PLAIN;
 }
 
-static void row(struct table *t, const ncclsvc_task_info *x, const ncclsvc_comm_info *comm)
+/* "3, 5; ask node 2 (host)" */
+static void waits(const struct view *v, const ncclsvc_task_info *x, struct text *out)
+{
+	if (x->waits_count || !x->ask_count)
+		units_waits(out, x->waits_for, task_waits_shown(x), x->waits_count);
+	if (!x->ask_count)
+		return;
+	text_add(out, x->waits_count ? "; ask " : "ask ");
+	units_nodes(out, v->s, x->ask_nodes, task_asks_shown(x), x->ask_count);
+}
+
+static void row(const struct view *v, struct table *t, const ncclsvc_task_info *x,
+		const ncclsvc_comm_info *comm)
 {
 	bool moves = x->op != NCCLSVC_BARRIER;
 	table_u64(t, x->task);
@@ -98,7 +110,7 @@ static void row(struct table *t, const ncclsvc_task_info *x, const ncclsvc_comm_
 	table_end(t, TABLE_PLAIN);
 	table_i64(t, x->rank);
 	table_i64(t, x->pid);
-	units_waits(table_cell(t), x->waits_for, task_waits_shown(x), x->waits_count);
+	waits(v, x, table_cell(t));
 	table_end(t, TABLE_PLAIN);
 }
 
@@ -136,6 +148,11 @@ static void element(struct json *j, const ncclsvc_task_info *x, const ncclsvc_co
 		put_i64(j, NULL, x->waits_for[i]);
 	put_array_end(j);
 	put_u64(j, "waits_count", x->waits_count);
+	put_array(j, "ask_nodes");
+	for (uint32_t i = 0; i < task_asks_shown(x); i++)
+		put_u64(j, NULL, x->ask_nodes[i]);
+	put_array_end(j);
+	put_u64(j, "ask_count", x->ask_count);
 	put_object_end(j);
 	text_flush(j->out, false);
 }
@@ -149,7 +166,7 @@ static void tasks_table(const struct view *v, const ncclsvc_task_info **list, si
 	}
 	struct table *t = table_new(columns, sizeof(columns) / sizeof(columns[0]));
 	for (size_t i = 0; i < n; i++)
-		row(t, list[i], comm_of(v->s, &cache, list[i]->comm));
+		row(v, t, list[i], comm_of(v->s, &cache, list[i]->comm));
 	table_print(t, v->out, v->colour);
 	table_free(t);
 	if (n < all)

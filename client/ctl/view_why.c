@@ -77,6 +77,21 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 		put_object_end(j);
 	}
 	put_array_end(j);
+	put_array(j, "nodes");
+	for (size_t i = 0; i < f->nnodes; i++) {
+		const ncclsvc_node_info *n = snapshot_node(v->s, f->nodes[i]);
+		put_object(j, NULL);
+		put_u64(j, "node", f->nodes[i]);
+		put_string(j, "host", n ? n->host : NULL, n ? sizeof(n->host) : 0);
+		put_i64(j, "pid", n ? n->pid : 0);
+		if (n)
+			put_seconds(j, "heard_s", n->heard_ns);
+		else
+			put_null(j, "heard_s");
+		put_bool(j, "silent", n && node_is_silent(n));
+		put_object_end(j);
+	}
+	put_array_end(j);
 	put_array(j, "also");
 	for (size_t i = 0; i < f->nalso; i++) {
 		const struct why_also *a = &f->also[i];

@@ -25,6 +25,12 @@ static bool blames(const struct why_finding *f, const struct why_culprit *culpri
 	return false;
 }
 
+static bool same_nodes(const struct why_finding *a, const struct why_finding *b)
+{
+	return a->nnodes == b->nnodes &&
+	       (!a->nnodes || !memcmp(a->nodes, b->nodes, a->nnodes * sizeof(*a->nodes)));
+}
+
 /* An older finding that says already who is to blame for this one, or NULL. */
 static struct why_finding *told_before(struct why_report *report, const struct why_finding *f)
 {
@@ -32,7 +38,8 @@ static struct why_finding *told_before(struct why_report *report, const struct w
 		struct why_finding *old = &report->findings[i];
 		size_t k = 0;
 		if (!f->nculprits) {
-			if (old->cause == f->cause && old->comm == f->comm)
+			if (old->cause == f->cause && same_nodes(old, f) &&
+			    (old->comm == f->comm || f->cause == WHY_SILENT))
 				return old;
 			continue;
 		}
@@ -69,6 +76,7 @@ static void free_finding(struct why_finding *f)
 {
 	free(f->waiting);
 	free(f->culprits);
+	free(f->nodes);
 	free(f->also);
 	free(f->text);
 }
@@ -154,6 +162,10 @@ const char *why_cause_name(enum why_cause cause)
 		return "dead";
 	case WHY_DEADLOCK:
 		return "deadlock";
+	case WHY_ELSEWHERE:
+		return "elsewhere";
+	case WHY_SILENT:
+		return "silent";
 	case WHY_NONE:
 		break;
 	}

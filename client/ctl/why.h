@@ -8,6 +8,7 @@
 enum why_cause {
 	WHY_NONE,
 	WHY_RUNNING,   /* the daemon executes it */
+	WHY_ELSEWHERE, /* only another node knows */
 	WHY_MISSING,   /* a live rank has not submitted */
 	WHY_UNMATCHED, /* a Send without its Recv, or the reverse */
 	WHY_PLAN,      /* a live rank has not submitted a task of its plan */
@@ -16,6 +17,7 @@ enum why_cause {
 	WHY_STOPPED,   /* a process is stopped */
 	WHY_WORKER,    /* a GPU's worker is lost, or has yet to start */
 	WHY_DEAD,      /* a process died, and its rank has to be filled again */
+	WHY_SILENT,    /* the node that knows has not been heard of for a second */
 	WHY_DEADLOCK,  /* processes wait for each other */
 };
 
@@ -47,6 +49,8 @@ struct why_finding {
 	size_t nwaiting;
 	struct why_culprit *culprits;
 	size_t nculprits, culprits_room;
+	uint32_t *nodes; /* that know more, the first of them */
+	size_t nnodes, nodes_room;
 	struct why_also *also;
 	size_t nalso, also_room;
 	char *text; /* one paragraph */

@@ -41,6 +41,8 @@ static void blame_path(const struct why *w, struct why_finding *f, const struct 
 		for (unsigned i = (unsigned)p->cycle; i < p->n; i++)
 			if (p->step[i].t)
 				blame_once(w, f, &p->step[i], false);
+	} else if (p->cause == WHY_ELSEWHERE || p->cause == WHY_SILENT) {
+		why_name_nodes(f, last->t);
 	} else if (p->cause != WHY_RUNNING) {
 		blame_once(w, f, last, p->cause == WHY_STOPPED);
 	}
@@ -99,7 +101,10 @@ static void find_waiting(struct why *w, const struct why_group *g, struct why_fi
 		}
 		blame_path(w, f, &path);
 	}
-	f->cause = told[0].cause;
+	const enum why_cause asks = why_asks(w, g->tasks[0]);
+	f->cause = ntold && told[0].cause > asks ? told[0].cause : asks;
+	if (f->cause != WHY_DEADLOCK)
+		why_name_nodes(f, g->tasks[0]);
 	why_tell_waiting(w, g, f, told, ntold, g->tasks[0]->waits_count - ntold, out);
 	free(missing);
 }
@@ -119,6 +124,9 @@ static void count_member(const struct snapshot *s, const ncclsvc_comm_info *c, i
 	case NCCLSVC_MEMBER_BROKEN:
 		census->broken[census->nbroken++] = rank;
 		break;
+	case NCCLSVC_MEMBER_UNKNOWN:
+		census->unknown[census->nunknown++] = rank;
+		break;
 	default:
 		census->absent[census->nabsent++] = rank;
 	}
@@ -128,12 +136,14 @@ void why_find_joining(struct why *w, const struct why_group *g, struct why_findi
 		      struct text *out)
 {
 	const ncclsvc_comm_info *c = g->comm;
-	int32_t *ranks = ctl_calloc((size_t)c->nranks * 4, sizeof(*ranks));
+	const ncclsvc_node_info *home = c->home ? snapshot_node(w->s, c->home - 1) : NULL;
+	int32_t *ranks = ctl_calloc((size_t)c->nranks * 5, sizeof(*ranks));
 	struct why_census census = {
 		.joined = ranks,
 		.dead = ranks + c->nranks,
 		.broken = ranks + 2 * (size_t)c->nranks,
 		.absent = ranks + 3 * (size_t)c->nranks,
+		.unknown = ranks + 4 * (size_t)c->nranks,
 	};
 	for (uint32_t rank = 0; rank < c->nranks; rank++)
 		count_member(w->s, c, (int32_t)rank, &census);
@@ -143,8 +153,12 @@ void why_find_joining(struct why *w, const struct why_group *g, struct why_findi
 		why_blame(w, f, c->comm, census.broken[i], false);
 	for (size_t i = 0; i < census.nabsent; i++)
 		why_blame(w, f, c->comm, census.absent[i], false);
-	f->cause = why_bad_device(w, c->comm)	    ? WHY_WORKER
+	if (c->home)
+		why_name_node(f, c->home - 1);
+	f->cause = home && node_is_silent(home)	    ? WHY_SILENT
+		   : why_bad_device(w, c->comm)	    ? WHY_WORKER
 		   : census.ndead || census.nbroken ? WHY_DEAD
+		   : census.nunknown		    ? WHY_ELSEWHERE
 						    : WHY_JOINING;
 	f->nwaiting = census.njoined;
 	f->waiting = ctl_calloc(f->nwaiting, sizeof(*f->waiting));
@@ -164,9 +178,18 @@ void why_find_tasks(struct why *w, const struct why_group *g, struct why_finding
 	f->waiting = ctl_calloc(g->n, sizeof(*f->waiting));
 	for (size_t i = 0; i < g->n; i++)
 		f->waiting[i] = g->tasks[i]->rank;
-	if (t->state == NCCLSVC_WAITING_GROUP) {
+	const ncclsvc_node_info *silent =
+		t->state == NCCLSVC_LAUNCHED ? why_silent_node(w, t->comm) : NULL;
+	if (silent) {
+		f->cause = WHY_SILENT;
+		why_name_node(f, silent->node);
+		why_add_head(w, g, "been", out);
+		text_add(out, "everyone has submitted it, and ");
+		why_tell_silent(silent, out);
+		text_add(out, ". " WHY_SILENT_ADVICE);
+	} else if (t->state == NCCLSVC_WAITING_GROUP) {
 		why_find_held(w, g, f, out);
-	} else if (t->state == NCCLSVC_WAITING_PEERS && t->waits_count) {
+	} else if (t->state == NCCLSVC_WAITING_PEERS && (t->waits_count || t->ask_count)) {
 		find_waiting(w, g, f, out);
 	} else if ((t->state == NCCLSVC_WAITING_INPUT || t->state == NCCLSVC_LAUNCHED) &&
 		   why_on_gpus(w, t->comm)) {

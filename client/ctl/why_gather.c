@@ -26,9 +26,14 @@ static int order_operation(const ncclsvc_task_info *a, const ncclsvc_task_info *
 		order = (int)a->type - b->type;
 	if (!order)
 		order = order_u64(a->waits_count, b->waits_count);
+	if (!order)
+		order = memcmp(a->waits_for, b->waits_for,
+			       task_waits_shown(a) * sizeof(a->waits_for[0]));
+	if (!order)
+		order = order_u64(a->ask_count, b->ask_count);
 	return order ? order
-		     : memcmp(a->waits_for, b->waits_for,
-			      task_waits_shown(a) * sizeof(a->waits_for[0]));
+		     : memcmp(a->ask_nodes, b->ask_nodes,
+			      task_asks_shown(a) * sizeof(a->ask_nodes[0]));
 }
 
 static int by_operation(const void *pa, const void *pb)

@@ -11,6 +11,7 @@
 #define WHY_TOLD  3   /* chains told in one paragraph */
 #define WHY_ALSO  3   /* consequences named in one paragraph */
 
+#define WHY_SILENT_ADVICE "Look whether that machine runs, and its ncclsvcd is not stopped."
 #define WHY_STATE_STOPPED "stopped" /* a culprit's state */
 
 struct why {
@@ -94,9 +95,24 @@ void why_find_held(struct why *w, const struct why_group *g, struct why_finding 
 
 /* Who is in a communicator that is not complete, and who is not. */
 struct why_census {
-	int32_t *joined, *dead, *broken, *absent;
-	size_t njoined, ndead, nbroken, nabsent;
+	int32_t *joined, *dead, *broken, *absent, *unknown;
+	size_t njoined, ndead, nbroken, nabsent, nunknown;
 };
+
+/* why_nodes.c: what this node does not know of other nodes' ranks. */
+
+/* WHY_SILENT or WHY_ELSEWHERE, by the nodes that the task asks; WHY_NONE: it asks none. */
+enum why_cause why_asks(const struct why *w, const ncclsvc_task_info *t);
+/* Adds to the finding, each once, the nodes that the task asks, or this one. */
+void why_name_nodes(struct why_finding *f, const ncclsvc_task_info *t);
+void why_name_node(struct why_finding *f, uint32_t node);
+/* "of ranks 4 and 5 on node 2 (b) it is not known here whether they have: ask on node 2 (b)", for
+ * each node, those first that are silent. */
+void why_tell_nodes(const struct why *w, const ncclsvc_task_info *t, struct text *out);
+/* A node of the communicator's members that is silent; NULL: none. */
+const ncclsvc_node_info *why_silent_node(const struct why *w, uint64_t comm);
+/* "node 2 (b, ncclsvcd's pid 77) has not been heard of for 3.2 s: it is the first suspect". */
+void why_tell_silent(const ncclsvc_node_info *n, struct text *out);
 
 /* "rank 2 (pid 4711, trainer-2)" */
 void why_add_rank(const struct why *w, uint64_t comm, int32_t rank, struct text *out);

@@ -25,7 +25,7 @@ void why_add_rank(const struct why *w, uint64_t comm, int32_t rank, struct text 
 {
 	const ncclsvc_member_info *m = snapshot_member(w->s, comm, rank);
 	text_printf(out, "rank %d", rank);
-	if (m && m->elsewhere)
+	if (m && m->elsewhere && m->pid > 0)
 		text_printf(out, " (pid %d on node %u)", m->pid, m->elsewhere - 1);
 	else if (m)
 		add_process(w, m->pid, m->session, out);
@@ -132,6 +132,13 @@ static void add_reason(const struct why *w, const struct why_path *p, struct tex
 		text_add(out, ", but");
 		if (!why_add_missing(w, s->comm, s->rank, out))
 			text_add(out, " has not submitted the rest of its planned group");
+		return;
+	case WHY_ELSEWHERE:
+	case WHY_SILENT:
+		text_add(out, "it waits itself at ");
+		add_task(s->t, out);
+		text_add(out, ", and ");
+		why_tell_nodes(w, s->t, out);
 		return;
 	case WHY_RUNNING:
 		text_add(out, "it is at ");
@@ -291,6 +298,12 @@ static void add_advice(const struct why *w, const struct why_finding *f, struct 
 	case WHY_JOINING:
 		text_add(out, "It must join first.");
 		break;
+	case WHY_ELSEWHERE:
+		text_add(out, "`ncclsvc-ctl why` there tells more.");
+		break;
+	case WHY_SILENT:
+		text_add(out, WHY_SILENT_ADVICE);
+		break;
 	default:
 		text_printf(out, "ncclsvcd (pid %d) works on it.", w->s->daemon.pid);
 	}
@@ -318,10 +331,17 @@ void why_tell_waiting(const struct why *w, const struct why_group *g, const stru
 		add_circle(w, &paths[0], out);
 		return;
 	}
+	const bool silent_first = why_asks(w, t) == WHY_SILENT;
+	if (silent_first)
+		why_tell_nodes(w, t, out);
 	for (size_t i = 0; i < npaths; i++) {
-		if (i)
+		if (i || silent_first)
 			text_add(out, "; ");
 		add_chain(w, &paths[i], out);
+	}
+	if (t->ask_count && !silent_first) {
+		text_add(out, npaths ? "; " : "");
+		why_tell_nodes(w, t, out);
 	}
 	if (more)
 		text_printf(out, "; and %zu more rank%s", more,

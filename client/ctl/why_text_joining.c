@@ -58,6 +58,30 @@ static void tell_complete(const struct why *w, const struct why_group *g,
 		text_add(out, "the daemon has yet to end what ran before.");
 }
 
+/* The node that knows who has joined. */
+static void tell_home(const struct why *w, const struct why_group *g, const ncclsvc_node_info *home,
+		      struct text *out)
+{
+	if (home && node_is_silent(home)) {
+		why_tell_silent(home, out);
+		text_add(out, ". " WHY_SILENT_ADVICE);
+		return;
+	}
+	text_add(out, "ask on ");
+	units_node(out, w->s, g->comm->home - 1);
+	text_add(out, " with `ncclsvc-ctl why`.");
+}
+
+static void tell_unknown(const struct why *w, const struct why_group *g, const struct why_census *c,
+			 const ncclsvc_node_info *home, struct text *out)
+{
+	text_add(out, "of ");
+	units_ranks(out, c->unknown, c->nunknown, g->comm->nranks);
+	text_add(out, c->nunknown == 1 ? " it is not known here whether it has: "
+				       : " it is not known here whether they have: ");
+	tell_home(w, g, home, out);
+}
+
 void why_tell_joining(const struct why *w, const struct why_group *g, const struct why_census *c,
 		      struct text *out)
 {
@@ -69,6 +93,8 @@ void why_tell_joining(const struct why *w, const struct why_group *g, const stru
 		tell_complete(w, g, bad, out);
 		return;
 	}
+	const ncclsvc_node_info *home =
+		g->comm->home ? snapshot_node(w->s, g->comm->home - 1) : NULL;
 	text_add(out, "Communicator ");
 	why_add_comm(w, id, nranks, out);
 	if (g->age_known) {
@@ -81,6 +107,10 @@ void why_tell_joining(const struct why *w, const struct why_group *g, const stru
 		text_add(out, " for its ranks: ");
 		units_ranks(out, c->joined, c->njoined, nranks);
 		text_add(out, c->njoined == 1 ? " has joined; " : " have joined; ");
+		if (c->nunknown) {
+			tell_unknown(w, g, c, home, out);
+			return;
+		}
 		units_ranks(out, c->absent, c->nabsent, nranks);
 		text_add(out, c->nabsent == 1 ? " has not. " : " have not. ");
 		text_add(out, "Start what is missing, or look why it does not come to its join.");
@@ -106,6 +136,11 @@ void why_tell_joining(const struct why *w, const struct why_group *g, const stru
 	}
 	sentence(c->absent, c->nabsent, nranks, " left or never came, and must join. ",
 		 " left or never came, and must join. ", out);
+	if (g->comm->home) {
+		text_add(out, "Who has joined again on other nodes is not known here: ");
+		tell_home(w, g, home, out);
+		return;
+	}
 	sentence(c->dead, c->ndead, nranks, " must join again.", " must join again.", out);
 	while (out->len && out->at[out->len - 1] == ' ')
 		out->len--;

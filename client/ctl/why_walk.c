@@ -52,9 +52,11 @@ static bool walk_tasks(struct why *w, const ncclsvc_task_info **tasks, size_t n,
 		} else if (t->state == NCCLSVC_WAITING_GROUP) {
 			if (walk_held(w, t, at, best))
 				return true;
-		} else if (t->state != NCCLSVC_WAITING_PEERS || !t->waits_count) {
+		} else if (t->state != NCCLSVC_WAITING_PEERS ||
+			   (!t->waits_count && !t->ask_count)) {
 			ends(at, WHY_RUNNING, '\0', best);
 		} else {
+			ends(at, why_asks(w, t), '\0', best);
 			for (uint32_t k = 0; k < task_waits_shown(t); k++)
 				if (walk(w, t->comm, t->waits_for[k], at, best))
 					return true;
@@ -87,7 +89,7 @@ static bool walk_session(struct why *w, const ncclsvc_member_info *m, struct why
 static void walk_idle(struct why *w, const ncclsvc_member_info *m, struct why_path *at,
 		      struct why_path *best)
 {
-	char process = m->elsewhere ? '\0' : why_process(w, m->pid);
+	char process = why_process(w, m->pid);
 	enum why_cause cause = WHY_MISSING;
 	const ncclsvc_task_info *before = at->n > 1 ? at->step[at->n - 2].t : NULL;
 	if (is_stopped(process))
@@ -117,7 +119,7 @@ static bool walk_step(struct why *w, struct why_path *at, struct why_path *best)
 		return false;
 	}
 	bool followed = false;
-	if ((m->elsewhere || !is_stopped(why_process(w, m->pid))) && walk_session(w, m, at, best, &followed))
+	if (!is_stopped(why_process(w, m->pid)) && walk_session(w, m, at, best, &followed))
 		return true;
 	if (!followed)
 		walk_idle(w, m, at, best);

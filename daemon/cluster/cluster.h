@@ -17,6 +17,9 @@
  * ends with one verdict, which the home tells all members' nodes. What was sent for a round that is
  * over when it comes is not heard: its node has failed it, as the verdict said.
  *
+ * Each node sends a beat to each other one, so that a node that stands still is seen. That ends
+ * nothing: a connection's end, or a deadline, does.
+ *
  * GPUs of several nodes need an NCCL communicator, of which each node has a part. One node, the
  * registrar, is the lowest that lives. Each member's node tells it when it is ready for an epoch;
  * when all are, the registrar says which NCCL communicator they use: one from the pool, or a new
@@ -65,6 +68,7 @@ struct node {
 	struct link *link; /* NULL: gone, or this node itself */
 	bool gone;
 	uint64_t lost_ns;
+	uint64_t heard_ns; /* when its last message came */
 	bool left; /* it said that it would go */
 };
 
@@ -79,7 +83,8 @@ struct cluster {
 	uint32_t connected;
 	struct link *links; /* also of those that have not said who they are */
 	uv_tcp_t listener;
-	uv_timer_t timer;
+	uv_timer_t timer; /* of the start's deadline, then of this node's beats */
+	uint64_t beat_ns; /* the last */
 	uv_async_t own; /* messages to this node itself */
 	struct own_message *own_messages;
 	unsigned handles; /* libuv's, still open */
@@ -97,6 +102,7 @@ struct cluster {
 enum control_kind {
 	CONTROL_HELLO = 1,    /* first, from both sides: struct control_hello */
 	CONTROL_BYE,	      /* the daemon ends in good order */
+	CONTROL_BEAT,	      /* -> all: this node is alive */
 	CONTROL_JOIN,	      /* -> home */
 	CONTROL_UNJOIN,	      /* -> home: it died, left, or its time is up */
 	CONTROL_REFUSE,	      /* home -> node: a JOIN's error */
@@ -314,6 +320,8 @@ void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const v
 /* Handles what came before there was a server, or from this node itself. */
 void link_handle_kept(struct cluster *c);
 void link_close_all(struct cluster *c);
+/* Sends beats from now on. */
+void link_start_beats(struct cluster *c);
 /* What it has not taken yet is so much that large things should wait. */
 bool link_is_full(const struct cluster *c, uint32_t node);
 

@@ -18,6 +18,7 @@ struct gathered_seat {
 	uint32_t node, session;
 	int32_t pid, device;
 	bool split;
+	uint64_t since_ns; /* when its JOIN came */
 };
 
 struct asked_split {
@@ -38,6 +39,8 @@ struct gathering {
 	struct planning *planning; /* NULL: none under way */
 	uint32_t plan_round;	   /* of this epoch: plans that were put in force, or refused */
 	uint64_t idle_ns;
+	uint64_t since_ns;
+	uint64_t number; /* what inspection calls it, if this node has no communicator of that id */
 	UT_hash_handle hh;
 };
 
@@ -48,6 +51,15 @@ struct gathering *home_find(struct cluster *c, const uint8_t *id);
 /* To every node that has a seat here; each once. */
 void home_tell_nodes(struct cluster *c, const struct gathering *g, enum control_kind kind,
 		     const void *body, size_t size);
+
+/* Inspection: what is known here of a communicator whose epoch does not run. */
+struct home_view {
+	uint32_t home;
+	const struct gathering *gathering; /* NULL: none, or it is another node's */
+};
+struct home_view home_look(struct cluster *c, const uint8_t *id);
+/* Fills in the state of i->rank, which nobody of this node holds, or which node knows it. */
+void home_describe(const struct cluster *c, const struct home_view *v, ncclsvc_member_info *i);
 
 /* ---- home_plan.c ---- */
 

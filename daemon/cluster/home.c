@@ -55,6 +55,8 @@ static struct gathering *create(struct cluster *c, const struct control_join *m)
 	memcpy(g->id, m->id, sizeof(g->id));
 	g->nranks = m->nranks;
 	g->seats = seats;
+	g->since_ns = server_now();
+	g->number = ++c->server->last_comm;
 	HASH_ADD(hh, c->gatherings, id, sizeof(g->id), g);
 	return g;
 }
@@ -246,7 +248,8 @@ void home_join(struct cluster *c, uint32_t from, const struct control_join *m)
 	}
 	if (s->state == SEAT_FREE)
 		g->held++;
-	*s = (struct gathered_seat){SEAT_JOINING, from, m->session, m->pid, m->device, m->split};
+	*s = (struct gathered_seat){SEAT_JOINING, from,	    m->session,	 m->pid,
+				    m->device,	  m->split, server_now()};
 	if (++g->joining == g->nranks)
 		start(c, g);
 }
@@ -407,6 +410,37 @@ void home_split_late(struct cluster *c, uint32_t from, const struct control_spli
 		 "of communicator %s, these ranks had not asked for the split by the deadline: %s",
 		 g->label, rank_names_text(&missing));
 	fail_split(c, g, NCCLSVC_TIMEOUT, text);
+}
+
+/* ---- Inspection ---- */
+
+static void describe_seat(const struct cluster *c, const struct gathered_seat *s,
+			  ncclsvc_member_info *i)
+{
+	if (s->state == SEAT_FREE)
+		return;
+	i->state = s->state == SEAT_BROKEN ? NCCLSVC_MEMBER_BROKEN : NCCLSVC_MEMBER_JOINING;
+	i->pid = s->pid;
+	i->device = s->device;
+	i->elsewhere = s->node == c->me ? 0 : s->node + 1;
+	if (s->state == SEAT_JOINING)
+		i->waiting_ns = server_now() - s->since_ns;
+}
+
+struct home_view home_look(struct cluster *c, const uint8_t *id)
+{
+	const uint32_t home = home_of(c, id);
+	return (struct home_view){home, home == c->me ? home_find(c, id) : NULL};
+}
+
+void home_describe(const struct cluster *c, const struct home_view *v, ncclsvc_member_info *i)
+{
+	if (v->gathering && (uint32_t)i->rank < v->gathering->nranks) {
+		describe_seat(c, &v->gathering->seats[i->rank], i);
+	} else if (v->home != c->me && i->state != NCCLSVC_MEMBER_DEAD) {
+		i->state = NCCLSVC_MEMBER_UNKNOWN;
+		i->elsewhere = v->home + 1;
+	}
 }
 
 /* ---- The end ---- */

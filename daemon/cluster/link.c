@@ -18,6 +18,7 @@
 #define STRANGERS_MAX	  64	     /* connections that have not said who they are */
 #define QUEUE_MAX	  (64 << 20) /* bytes that a node does not take */
 #define SILENT_MACHINE_MS 10000	     /* unacknowledged for so long: it is gone */
+#define BEAT_MS		  300
 
 struct link {
 	struct link *prev, *next;
@@ -210,6 +211,7 @@ static void take_hello(struct link *l, const struct control_hello *h)
 	}
 	l->node = (int)h->node;
 	c->nodes[h->node].link = l;
+	c->nodes[h->node].heard_ns = uv_hrtime();
 	c->connected++;
 	if (!l->told)
 		say_hello(l);
@@ -277,6 +279,8 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 		lose(l, n == UV_EOF ? "its connection ended" : uv_strerror((int)n));
 		return;
 	}
+	if (l->node >= 0)
+		l->cluster->nodes[l->node].heard_ns = uv_hrtime();
 	l->used += (size_t)n;
 	take_frames(l);
 }
@@ -450,6 +454,30 @@ int link_all(struct cluster *c)
 				  c->nodes[i].card.port, LINKS_DEADLINE_MS / 1000);
 	return -1;
 }
+
+/* ---- Beats ---- */
+
+static void on_beat(uv_timer_t *timer)
+{
+	struct cluster *c = timer->data;
+	const uint64_t now = uv_hrtime(), passed = now - c->beat_ns;
+	/* While this process did not run, it could not hear the others either. */
+	const bool slept = passed > 2 * BEAT_MS * UINT64_C(1000000);
+	for (uint32_t i = 0; i < c->n; i++) {
+		c->nodes[i].heard_ns += slept ? passed : 0;
+		if (i != c->me)
+			link_send(c, i, CONTROL_BEAT, "", 0);
+	}
+	c->beat_ns = now;
+}
+
+void link_start_beats(struct cluster *c)
+{
+	c->beat_ns = uv_hrtime();
+	uv_timer_start(&c->timer, on_beat, BEAT_MS, BEAT_MS);
+}
+
+/* ---- The end ---- */
 
 void link_close_all(struct cluster *c)
 {

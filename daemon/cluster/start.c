@@ -319,6 +319,7 @@ void cluster_attach(struct cluster *c, struct server *s)
 {
 	c->server = s;
 	link_handle_kept(c);
+	link_start_beats(c);
 }
 
 void cluster_close(struct cluster *c)

@@ -49,7 +49,8 @@ static void name_missing(const struct task *t, ncclsvc_status *st)
 		return;
 	}
 	for (uint32_t k = 0; k < c->nranks; k++) {
-		if (c->collective[k])
+		/* What those of other nodes have submitted is not known here. */
+		if (c->collective[k] || (c->span && c->span->node_of[k] != c->span->me))
 			continue;
 		if (st->missing_count < NCCLSVC_MISSING_SHOWN)
 			st->missing[st->missing_count] = (int32_t)k;

@@ -297,11 +297,12 @@ bool junction_keep_status(struct junction *j, uint32_t part, const ncclsvc_statu
 	return v->status;
 }
 
-/* The local ranks that have not posted the current collective. */
+/* The local ranks that have not posted the current collective. (A task that ended before its turn
+ * came has named them when it ended.) */
 void junction_name_missing(const struct comm *c, const struct junction *j, ncclsvc_status *st)
 {
 	const struct span *s = c->span;
-	if (st->result != NCCLSVC_TIMEOUT)
+	if (st->result != NCCLSVC_TIMEOUT || st->done_ns)
 		return;
 	st->missing_count = 0;
 	memset(st->missing, 0, sizeof(st->missing));

@@ -48,6 +48,17 @@ static bool is_past(const struct comm *c, const struct junction_key *key)
 	return key->a < 0 && key->seq < c->collectives;
 }
 
+/* Inspection learns that all members of that node have posted the collective. */
+static void show_posted(const struct junction *j, uint32_t place)
+{
+	const struct comm *c = j->comm;
+	const struct span *s = c->span;
+	for (uint32_t i = 0; j->key.a < 0 && i < s->counts[place]; i++) {
+		struct board_entry *board = c->members[s->ranks[s->first[place] + i]].board;
+		atomic_store_explicit(&board->collectives, j->key.seq + 1, memory_order_relaxed);
+	}
+}
+
 static void hear_ready(struct engine *e, struct junction *j, uint32_t part, const char *body,
 		       size_t bytes)
 {
@@ -66,6 +77,7 @@ static void hear_ready(struct engine *e, struct junction *j, uint32_t part, cons
 	bool pair = j->key.a >= 0;
 	v->said = SAID_READY;
 	j->heard++;
+	show_posted(j, part);
 	if (gone >= 0) {
 		ncclsvc_status st = order_gone_status(j->comm, gone);
 		junction_say_failed(e, j, &st);

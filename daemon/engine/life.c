@@ -126,6 +126,7 @@ void order_make_ghost(struct engine *e, struct task *t, const ncclsvc_status *st
 		return;
 	t->ghost = true;
 	t->end = *st;
+	t->end.done_ns = e->now;
 	complete_task(e, t, &t->end);
 	order_pin(t, -1);
 	if (t->next_in_group)

@@ -15,6 +15,7 @@ int set_up(void **state)
 	scene.s.members = scene.members;
 	scene.s.tasks = scene.tasks;
 	scene.s.devices = scene.devices;
+	scene.s.nodes = scene.nodes;
 	scene.s.plans = scene.plans;
 	scene.s.plan_tasks = scene.plan_tasks;
 	scene.s.daemon.pid = 77;
@@ -116,6 +117,39 @@ void waiting(uint64_t id, int rank, int process, uint64_t seq, double seconds, i
 {
 	waits(task(id, rank, process, NCCLSVC_ALL_REDUCE, seq, NCCLSVC_WAITING_PEERS, seconds),
 	      for_rank);
+}
+
+void nodes(uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		ncclsvc_node_info *x = &scene.nodes[scene.s.nnodes++];
+
+		*x = (ncclsvc_node_info){.node = i,
+					 .state = i ? NCCLSVC_NODE_ALIVE : NCCLSVC_NODE_SELF,
+					 .pid = 900 + (int32_t)i,
+					 .heard_ns = i ? SEC / 10 : 0};
+		snprintf(x->host, sizeof(x->host), "host-%u", i);
+	}
+}
+
+void sits_on(uint64_t id, int rank, uint32_t node)
+{
+	for (size_t i = 0; i < scene.s.nmembers; i++) {
+		ncclsvc_member_info *m = &scene.members[i];
+
+		if (m->comm != id || m->rank != rank)
+			continue;
+		m->elsewhere = node + 1;
+		m->session = 0;
+		m->submitted = 0;
+	}
+}
+
+void asks(ncclsvc_task_info *t, uint32_t node)
+{
+	if (t->ask_count < NCCLSVC_MISSING_SHOWN)
+		t->ask_nodes[t->ask_count] = node;
+	t->ask_count++;
 }
 
 void p2p(uint64_t id, int rank, int process, unsigned op, uint64_t seq, int32_t peer)

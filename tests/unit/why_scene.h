@@ -27,6 +27,7 @@ extern struct scene {
 	ncclsvc_member_info members[LIST_MAX];
 	ncclsvc_task_info tasks[LIST_MAX];
 	ncclsvc_device_info devices[4];
+	ncclsvc_node_info nodes[4];
 	ncclsvc_plan_info plans[4];
 	ncclsvc_plan_task_info plan_tasks[8];
 	char process[LIST_MAX]; /* states */
@@ -52,6 +53,12 @@ ncclsvc_task_info *task(uint64_t id, int rank, int process, unsigned op, uint64_
 void waits(ncclsvc_task_info *t, int32_t rank);
 /* A collective that waits for one rank. */
 void waiting(uint64_t id, int rank, int process, uint64_t seq, double seconds, int32_t for_rank);
+/* Nodes 0, this one, to n - 1, which are heard of; their hosts are host-0, ... */
+void nodes(uint32_t n);
+/* The rank is on that node. */
+void sits_on(uint64_t id, int rank, uint32_t node);
+/* The task asks that node. */
+void asks(ncclsvc_task_info *t, uint32_t node);
 /* A Send or Recv that waits for its peer. */
 void p2p(uint64_t id, int rank, int process, unsigned op, uint64_t seq, int32_t peer);
 

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Several daemons: inspection says of other nodes' members what this node knows, and no more. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cluster.h"
+
+#define RANKS 6
+#define NODES 3
+
+enum { READY = 1, GO, DONE };
+
+/* ---- ncclsvc-ctl, from outside ---- */
+
+static char out[65536];
+
+static int ctl_says(const struct daemon *d, char *const *words)
+{
+	char *argv[16] = {(char *)program("NCCLSVC_CTL"), "--socket", (char *)d->socket};
+	for (int i = 0; words[i]; i++)
+		argv[3 + i] = words[i];
+	return run_program(argv, out, sizeof(out));
+}
+#define CTL(d, ...) ctl_says(d, (char *const[]){__VA_ARGS__, NULL})
+
+static void said(const char *what)
+{
+	if (!strstr(out, what))
+		check_failed(__FILE__, __LINE__, "\"%s\" is not in: %s", what, out);
+}
+
+static void not_said(const char *what)
+{
+	if (strstr(out, what))
+		check_failed(__FILE__, __LINE__, "\"%s\" is in: %s", what, out);
+}
+
+/* Waits until the node's tasks say so. */
+static void ctl_reaches(const struct daemon *d, const char *what)
+{
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end; sleep_ms(20)) {
+		CTL(d, "tasks", "--json");
+		if (strstr(out, what))
+			return;
+	}
+	said(what);
+}
+
+/* ---- A rank that is stopped ---- */
+
+static void one_is_stopped(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	int32_t *v = shared(s, 64);
+	ncclsvc_task task;
+	check_usable(s, comm);
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	v[0] = 1;
+	CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task));
+	say(me, READY);
+	wait_for(s, task, NCCLSVC_OK);
+	CHECK_EQ(v[0], RANKS);
+	/* A Recv from another node. */
+	if (me->rank == 0) {
+		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 4, comm, &task));
+		say(me, READY);
+		wait_for(s, task, NCCLSVC_OK);
+	} else if (me->rank == 4) {
+		CHECK_EQ(hear(me), GO);
+		CHECK_OK(ncclsvc_send(v, 1, NCCLSVC_INT32, 0, comm, &task));
+		wait_for(s, task, NCCLSVC_OK);
+	}
+	say(me, DONE);
+	CHECK_EQ(hear(me), GO);
+	ncclsvc_close(s);
+}
+
+static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
+{
+	struct cluster c;
+	struct client clients[RANKS];
+	char text[64];
+	(void)state;
+	cluster_start(&c, NODES, NULL);
+	cluster_clients(clients, RANKS, &c, IN_BLOCKS, one_is_stopped, NULL);
+	hear_all(clients, RANKS, READY);
+	CHECK_EQ(kill(clients[5].pid, SIGSTOP), 0);
+	say_all(clients, RANKS - 1, GO);
+	hear_all(clients, RANKS - 1, READY);
+	/* Of node 1, the others know that its ranks are there; of node 2, nothing. */
+	for (int node = 0; node < 2; node++) {
+		const struct daemon *d = &c.nodes[node];
+		ctl_reaches(d, "\"waits_for\":[],\"waits_count\":0,\"ask_nodes\":[2]");
+		CHECK_EQ(CTL(d, "tasks"), 0);
+		said("ask node 2 (");
+		CHECK_EQ(CTL(d, "why", "--after", "0", "--json"), 3);
+		said("\"cause\":\"elsewhere\"");
+		said("\"culprits\":[]");
+		said("\"nodes\":[{\"node\":2,");
+		CHECK_EQ(CTL(d, "why", "--after", "0"), 3);
+		said("ranks 4 and 5");
+		said("not known here");
+		said("ask on node 2 (");
+		not_said("submitted nothing");
+		not_said("SIGCONT");
+		for (int i = 0; i < RANKS; i++) {
+			snprintf(text, sizeof(text), "pid %d", clients[i].pid);
+			not_said(text);
+		}
+		CHECK_EQ(CTL(d, "comms", "--members"), 0);
+		said("not known here");
+		CHECK_EQ(CTL(d, "comms", "--json"), 0);
+		said("\"node\":2,\"submitted\":null,\"completed\":null,\"waiting_ns\":null");
+	}
+	/* And node 2 knows. */
+	ctl_reaches(&c.nodes[2], "\"waits_for\":[5],\"waits_count\":1,\"ask_nodes\":[]");
+	CHECK_EQ(CTL(&c.nodes[2], "why", "--after", "0"), 3);
+	snprintf(text, sizeof(text), "rank 5 (pid %d", clients[5].pid);
+	said(text);
+	said("its process is stopped");
+	CHECK_EQ(kill(clients[5].pid, SIGCONT), 0);
+	say(&clients[5], GO);
+	CHECK_EQ(hear(&clients[5]), READY);
+	/* Nor is the peer of a Recv blamed where it is not. */
+	CHECK_EQ(hear(&clients[0]), READY);
+	ctl_reaches(&c.nodes[0], "\"waits_for\":[],\"waits_count\":0,\"ask_nodes\":[2]");
+	CHECK_EQ(CTL(&c.nodes[0], "why", "--after", "0"), 3);
+	said("at Recv #");
+	said("of rank 4 on node 2 (");
+	not_said("it is connected");
+	say(&clients[4], GO);
+	hear_all(clients, RANKS, DONE);
+	say_all(clients, RANKS, GO);
+	clients_end(clients, RANKS);
+	cluster_stop(&c);
+}
+
+/* ---- A daemon that is stopped ---- */
+
+static void all_submit(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	int32_t *v = shared(s, 64);
+	ncclsvc_task task;
+	check_usable(s, comm);
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	v[0] = 1;
+	CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task));
+	say(me, READY);
+	wait_for(s, task, NCCLSVC_OK);
+	CHECK_EQ(v[0], RANKS);
+	CHECK_EQ(hear(me), GO);
+	ncclsvc_close(s);
+}
+
+/* Waits until the node says that of another one's silence. */
+static void silence_is(const struct daemon *d, bool silent)
+{
+	bool is = !silent;
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; is != silent; sleep_ms(20)) {
+		CHECK(now_ns() < end);
+		CHECK_EQ(CTL(d, "status"), 0);
+		is = strstr(out, "has not been heard of for");
+	}
+}
+
+static void a_stopped_daemon_is_the_first_suspect(void **state)
+{
+	struct cluster c;
+	struct client clients[RANKS];
+	char host[64], want[160];
+	(void)state;
+	cluster_start(&c, NODES, NULL);
+	cluster_clients(clients, RANKS, &c, IN_BLOCKS, all_submit, NULL);
+	hear_all(clients, RANKS, READY);
+	silence_is(&c.nodes[0], false);
+	uint64_t stopped = now_ns();
+	CHECK_EQ(kill(c.nodes[2].pid, SIGSTOP), 0);
+	say_all(clients, RANKS, GO);
+	hear_all(clients, RANKS, READY);
+	for (int node = 0; node < 2; node++) {
+		silence_is(&c.nodes[node], true);
+		CHECK(now_ns() - stopped >= 500000000);
+		CHECK_EQ(CTL(&c.nodes[node], "why", "--after", "0", "--json"), 3);
+		said("\"cause\":\"silent\"");
+		said("\"culprits\":[]");
+		said("\"nodes\":[{\"node\":2,\"host\":\"");
+		CHECK_EQ(CTL(&c.nodes[node], "why", "--after", "0"), 3);
+		CHECK_EQ(gethostname(host, sizeof(host)), 0);
+		snprintf(want, sizeof(want), "node 2 (%s, ncclsvcd's pid %d) has not been heard of",
+			 host, c.nodes[2].pid);
+		said(want);
+		said("first suspect");
+	}
+	CHECK_EQ(kill(c.nodes[2].pid, SIGCONT), 0);
+	/* The time in which it was stopped itself is not the others' silence. */
+	CHECK_EQ(CTL(&c.nodes[2], "status"), 0);
+	not_said("has not been heard of");
+	for (int node = 0; node < NODES; node++)
+		silence_is(&c.nodes[node], false);
+	say_all(clients, RANKS, GO);
+	clients_end(clients, RANKS);
+	cluster_stop(&c);
+}
+
+/* ---- Ranks that have not joined ---- */
+
+static void all_but_one_join(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm;
+	if (me->rank == 3)
+		CHECK_EQ(hear(me), GO);
+	comm = comm_join(me, s);
+	check_usable(s, comm);
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	ncclsvc_close(s);
+}
+
+/* Waits until so many of the node's own ranks join. */
+static void join_here(const struct daemon *d, size_t ranks)
+{
+	ncclsvc_session *s = session_open(d);
+	ncclsvc_member_info *members;
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(10)) {
+		size_t n, here = 0;
+		CHECK_OK(ncclsvc_list_members(s, &members, &n));
+		for (size_t i = 0; i < n; i++)
+			here += members[i].state == NCCLSVC_MEMBER_JOINING && !members[i].elsewhere;
+		ncclsvc_list_free(members);
+		if (here == ranks)
+			break;
+		CHECK(now_ns() < end);
+	}
+	ncclsvc_close(s);
+}
+
+/* The members are gathered on one node, which this one names; or it is the one. */
+static int gathered_on(const struct cluster *c)
+{
+	CHECK_EQ(CTL(&c->nodes[0], "why", "--after", "0"), 3);
+	const char *at = strstr(out, "ask on node ");
+	return at ? atoi(at + strlen("ask on node ")) : 0;
+}
+
+static void who_has_joined_on_other_nodes_is_known_where_they_gather(void **state)
+{
+	struct cluster c;
+	struct client clients[RANKS];
+	(void)state;
+	cluster_start(&c, NODES, NULL);
+	cluster_clients(clients, RANKS, &c, IN_BLOCKS, all_but_one_join, NULL);
+	for (int node = 0; node < NODES; node++)
+		join_here(&c.nodes[node], node == 1 ? 1 : 2);
+	int home = gathered_on(&c);
+	CHECK(home < NODES);
+	for (int node = 0; node < NODES; node++) {
+		CHECK_EQ(CTL(&c.nodes[node], "why", "--after", "0"), 3);
+		if (node == home) {
+			said("ranks 0, 1, 2, 4 and 5 have joined; rank 3 has not.");
+			continue;
+		}
+		not_said("have not");
+		not_said("rank 3 has not.");
+		said("not known here");
+		CHECK_EQ(CTL(&c.nodes[node], "comms", "--members"), 0);
+		said("unknown");
+		not_said("absent");
+		CHECK_EQ(CTL(&c.nodes[node], "comms"), 0);
+		said("ask node ");
+	}
+	say(&clients[3], GO);
+	hear_all(clients, RANKS, READY);
+	say_all(clients, RANKS, GO);
+	clients_end(clients, RANKS);
+	cluster_stop(&c);
+}
+
+/* The node where the members gather has none of them. */
+static void nobody_of_the_home_joins(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm;
+	me->id.bytes[0] = 2; /* that is node 2's to gather: see home_of */
+	memset(me->id.bytes + 1, 0, 7);
+	if (me->rank == 1)
+		CHECK_EQ(hear(me), GO);
+	comm = comm_join(me, s);
+	check_usable(s, comm);
+	CHECK_EQ(hear(me), GO);
+	ncclsvc_close(s);
+}
+
+static void a_home_without_members_shows_them(void **state)
+{
+	struct cluster c;
+	struct client clients[3];
+	(void)state;
+	cluster_start(&c, NODES, NULL);
+	cluster_clients(clients, 3, &c, IN_BLOCKS, nobody_of_the_home_joins, NULL);
+	/* Rank 2 is on node 2: it leaves, and joins on node 0. */
+	join_here(&c.nodes[0], 1);
+	client_kill(&clients[2]);
+	clients[2].daemon = &c.nodes[0];
+	client_start(&clients[2], nobody_of_the_home_joins);
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(20)) {
+		int code = CTL(&c.nodes[2], "why", "--after", "0");
+		if (code == 3 && strstr(out, "ranks 0 and 2 have joined; rank 1 has not."))
+			break;
+		if (now_ns() > end)
+			said("ranks 0 and 2 have joined; rank 1 has not.");
+	}
+	CHECK_EQ(CTL(&c.nodes[0], "why", "--after", "0"), 3);
+	said("ask on node 2 (");
+	say(&clients[1], GO);
+	say_all(clients, 3, GO);
+	clients_end(clients, 3);
+	cluster_stop(&c);
+}
+
+/* ---- A deadline ---- */
+
+/* A task that is behind another: of what that one waits for, only this node's ranks are named. */
+static void one_is_late(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	ncclsvc_task first, second;
+	check_usable(s, comm);
+	if (me->rank == 1)
+		CHECK_EQ(hear(me), GO);
+	CHECK_OK(ncclsvc_barrier(comm, &first));
+	CHECK_OK(ncclsvc_comm_set_timeout(comm, me->rank ? WAIT_MS : 200));
+	CHECK_OK(ncclsvc_barrier(comm, &second));
+	wait_for(s, second, NCCLSVC_TIMEOUT);
+	ncclsvc_status st = status_of(s, second);
+	CHECK_EQ(st.missing_count, 1);
+	CHECK_EQ(st.missing[0], 1);
+	if (me->rank == 0)
+		say(me, READY);
+	wait_for(s, first, NCCLSVC_OK);
+	CHECK_OK(ncclsvc_comm_set_timeout(comm, -1));
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void a_late_task_names_no_rank_of_another_node(void **state)
+{
+	struct cluster c;
+	struct client clients[4];
+	(void)state;
+	cluster_start(&c, 2, NULL);
+	cluster_clients(clients, 4, &c, IN_BLOCKS, one_is_late, NULL);
+	CHECK_EQ(hear(&clients[0]), READY);
+	say(&clients[1], GO);
+	clients_end(clients, 4);
+	cluster_stop(&c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_stopped_rank_is_blamed_where_it_is_known),
+		TEST(a_stopped_daemon_is_the_first_suspect),
+		TEST(who_has_joined_on_other_nodes_is_known_where_they_gather),
+		TEST(a_home_without_members_shows_them),
+		TEST(a_late_task_names_no_rank_of_another_node),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
