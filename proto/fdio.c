@@ -134,6 +134,13 @@ bool svc_memfd_trusted(int fd, uint64_t bytes, char *text)
 		snprintf(text, SVC_TEXT_BYTES, "the memfd is sealed against writing");
 		return false;
 	}
+	if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) {
+		snprintf(text, SVC_TEXT_BYTES,
+			 "the memfd's descriptor is not open for reading and writing: pass the one "
+			 "of "
+			 "memfd_create, or one that was opened with O_RDWR");
+		return false;
+	}
 	/* A hugetlb page that cannot be had is a SIGBUS for whoever touches it. */
 	if (fstatfs(fd, &fs) < 0 || fs.f_type != TMPFS_MAGIC) {
 		snprintf(text, SVC_TEXT_BYTES,

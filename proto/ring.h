@@ -10,9 +10,12 @@
  * Task n (n = 1, 2, ...) uses slot n % entries of both arrays.
  *
  * Submit: the client fills records[n % entries] except `number` (the second half only with a
- * flag of SVC_TASK_SECOND_HALF), then stores number = n with release. It reuses a slot only when its former
- * task has ended and been read. Then, after a seq_cst fence, if `asleep` is set it writes 1 to the
- * doorbell eventfd.
+ * flag of SVC_TASK_SECOND_HALF), then stores number = n with release. It reuses a slot only when
+ * its former task has ended and been read. Then, after a seq_cst fence, if `asleep` is set it
+ * writes 1 to the doorbell eventfd.
+ *
+ * Raise a timeline's ready, of tasks on the host: the client stores it; then the same fence, look
+ * at `asleep`, and doorbell.
  *
  * Complete: the daemon fills statuses[n % entries] except `number` (the second half only if result
  * is not 0; else it is stale), stores number = n with release, then after a seq_cst fence: if

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small client of ncclsvcd in Python's standard library alone.
 
-Written from ncclsvc-protocol(7), to show that the page suffices. It has no ring: it submits over the
-socket, which is slower and simpler.
+Written from ncclsvc-protocol(7), to show that the page suffices. Tasks are submitted over the socket, which is
+slower and simpler than the ring, or through the ring.
 """
 
 import ctypes
@@ -10,6 +10,7 @@ import errno
 import fcntl
 import mmap
 import os
+import select
 import socket
 import struct
 import time
@@ -46,6 +47,10 @@ JOIN_REPLY = struct.Struct("=QIIii128s")
 RECORD = struct.Struct("=QIIBBBBiQIIQQQIIQ48x")
 STATUS = struct.Struct("=QiIQQQiiiiIIQQ8i16x")
 LIST_REPLY = struct.Struct("=IIQQII")
+ATTACH_REQUEST = struct.Struct("=II")
+ATTACH_REPLY = struct.Struct("=QII")
+RING_MAGIC = 0x63767373
+TIMELINE_FLAG = 2
 TASK = struct.Struct("=QQQQQBBBBiiiIIIIQQI8iI")
 REGION = struct.Struct("=IIiIQQiI")
 DEVICE = struct.Struct("=iIiI16sQQQQIIIIiiIIQQ48s128s")
@@ -123,6 +128,75 @@ class Region:
     def close(self):
         self.memory.close()
         os.close(self.fd)
+
+
+class Ring:
+    """The session memory. Python cannot issue the fence between a store and the look at asleep, so the doorbell is rung
+    each time."""
+
+    def __init__(self, memory, doorbell, completion, size, entries):
+        self.memory = mmap.mmap(memory, size)
+        os.close(memory)
+        self.doorbell, self.completion, self.entries = doorbell, completion, entries
+        self.last = 0
+        magic, _, self_entries, _ = struct.unpack_from("=IIII", self.memory)
+        if magic != RING_MAGIC or self_entries != entries:
+            raise ServiceError(-2, "this is no session memory")
+
+    def close(self):
+        self.memory.close()
+        os.close(self.doorbell)
+        os.close(self.completion)
+
+    def _field(self, ctype, at):
+        return ctype.from_buffer(self.memory, at)
+
+    def asleep(self):
+        return self._field(ctypes.c_uint32, 64).value != 0
+
+    def ended(self):
+        return self._field(ctypes.c_int32, 68).value
+
+    def ring_doorbell(self):
+        os.write(self.doorbell, struct.pack("=Q", 1))
+
+    def submit(self, record):
+        """Returns the task's number. There must be room."""
+        self.last += 1
+        at = 8192 + self.last % self.entries * 128
+        self.memory[at + 8:at + 128] = record[8:]
+        self._field(ctypes.c_uint64, at).value = self.last
+        self.ring_doorbell()
+        return self.last
+
+    def status(self, number):
+        """None while the task has not ended."""
+        at = 8192 + self.entries * 128 + number % self.entries * 128
+        if self._field(ctypes.c_uint64, at).value != number:
+            return None
+        return Status(self.memory[at:at + 128])
+
+    def wait(self, number, timeout=20.0):
+        """By the completion eventfd, as an event loop does."""
+        end = time.monotonic() + timeout
+        while True:
+            self._field(ctypes.c_uint32, 196).value = 1
+            status = self.status(number)
+            if status:
+                return status
+            if not select.select([self.completion], [], [], max(0, end - time.monotonic()))[0]:
+                raise TimeoutError(f"task {number} has not ended")
+            os.read(self.completion, 8)
+
+    def ready(self, timeline):
+        return self._field(ctypes.c_uint64, 4096 + 64 * timeline).value
+
+    def raise_ready(self, timeline, value):
+        self._field(ctypes.c_uint64, 4096 + 64 * timeline).value = value
+        self.ring_doorbell()
+
+    def done(self, timeline):
+        return self._field(ctypes.c_uint64, 4096 + 64 * timeline + 8).value
 
 
 class Comm:
@@ -238,12 +312,23 @@ class Session:
     def leave(self, comm):
         self.call(LEAVE, struct.pack("=II", comm.handle, 0))
 
-    def submit(self, comm, op, count=0, dtype=0, redop=0, src=(0, 0), dst=(0, 0), peer=-1,
-               timeout_ns=0, flags=0):
-        """Returns the serial to wait for. src and dst are (region id, offset in bytes)."""
-        return self.send(SUBMIT, RECORD.pack(0, comm.handle, comm.epoch, op, dtype, redop, flags,
-                                             peer, count, src[0], dst[0], src[1], dst[1],
-                                             timeout_ns, 0, 0, 0))
+    def attach(self, entries=16):
+        body, fds = self.call(ATTACH, ATTACH_REQUEST.pack(entries, 0))
+        size, entries, _ = ATTACH_REPLY.unpack(body)
+        return Ring(*fds, size, entries)
+
+    @staticmethod
+    def record(comm, op, count=0, dtype=0, redop=0, src=(0, 0), dst=(0, 0), peer=-1, timeout_ns=0, flags=0,
+               timeline=(0, 0)):
+        """src and dst are (region id, offset in bytes), timeline is (its number, value)."""
+        if timeline[0]:
+            flags |= TIMELINE_FLAG
+        return RECORD.pack(0, comm.handle, comm.epoch, op, dtype, redop, flags, peer, count, src[0], dst[0], src[1],
+                           dst[1], timeout_ns, timeline[0], 0, timeline[1])
+
+    def submit(self, *args, **more):
+        """A record's fields. Returns the serial to wait for."""
+        return self.send(SUBMIT, self.record(*args, **more))
 
     def wait(self, serial):
         body, _ = self.reply(serial)
@@ -275,9 +360,18 @@ class Session:
     def devices(self):
         return [Device(record) for record in self.records(LIST_DEVICES)]
 
-    def cancel_task(self, task):
-        body, _ = self.call(CANCEL, struct.pack("=IIQ", 1, 0, task))
+    def cancel(self, kind, number):
+        body, _ = self.call(CANCEL, struct.pack("=IIQ", kind, 0, number))
         return struct.unpack("=Q", body)[0]
+
+    def cancel_task(self, task):
+        return self.cancel(1, task)
+
+    def cancel_comm(self, uid):
+        return self.cancel(2, uid)
+
+    def cancel_session(self, number):
+        return self.cancel(3, number)
 
 
 def demo(path):

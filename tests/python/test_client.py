@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python client against a real daemon, which $NCCLSVCD names."""
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -200,6 +201,58 @@ class ClientTest(unittest.TestCase):
             self.assertEqual(caught.exception.result, "TIMEOUT")
             self.assertEqual(caught.exception.status.missing, [1])
 
+    def test_tasks_by_ring(self):
+        with self.connect() as session, contextlib.closing(session.attach()) as ring:
+            region = session.add_region(svc.Region(4096))
+            comm = session.join(os.urandom(128), 1, 0)
+            values = region.array(ctypes.c_int32, 2)
+            for i in range(1, 40): # more than the ring has entries
+                values[0] = i
+                number = ring.submit(session.record(comm, svc.ALL_REDUCE, 1, svc.INT32, svc.SUM, (region.id, 0),
+                                                    (region.id, 4)))
+                status = ring.wait(number)
+                self.assertEqual((status.result, values[1]), (0, i))
+            del values
+            region.close()
+
+    def test_a_timeline_that_is_raised_while_the_daemon_sleeps(self):
+        with self.connect() as session, contextlib.closing(session.attach()) as ring:
+            comm = session.join(os.urandom(128), 1, 0)
+            by_ring = ring.submit(session.record(comm, svc.BARRIER, timeline=(1, 7)))
+            eventually(session.tasks, "task") # those by socket have no order with it
+            by_socket = session.submit(comm, svc.BARRIER, timeline=(1, 8))
+            eventually(lambda: len(session.tasks()) == 2, "two tasks")
+            eventually(ring.asleep, "sleep of the daemon")
+            self.assertEqual((ring.done(1), ring.status(by_ring)), (0, None))
+            ring.raise_ready(1, 7)
+            self.assertEqual(ring.wait(by_ring).result, 0)
+            self.assertEqual(ring.done(1), 7)
+            eventually(ring.asleep, "sleep of the daemon")
+            ring.raise_ready(1, 8)
+            self.assertEqual(session.wait(by_socket).result, 0)
+            self.assertEqual(ring.done(1), 8)
+
+    def test_a_session_that_does_not_read_is_told_why_it_ended(self):
+        for attached in False, True:
+            with self.subTest(attached=attached), self.connect() as session, self.connect() as other:
+                ring = session.attach() if attached else None
+                session.sock.setblocking(False)
+                with self.assertRaises(BlockingIOError):
+                    while True: # until neither side's buffer has room
+                        session.send(svc.DAEMON_INFO, bytes(8))
+                other.cancel_session(session.id)
+                session.sock.settimeout(WAIT)
+                with self.assertRaises(svc.ServiceError) as caught:
+                    while True:
+                        session.receive()
+                self.assertEqual(caught.exception.result, "DAEMON_LOST")
+                opcode, body = session.events[-1]
+                self.assertEqual(opcode, svc.EVENT_BYE)
+                self.assertEqual(svc.RESULTS[struct.unpack_from("=i", body)[0]], "CANCELLED")
+                if ring:
+                    self.assertEqual(svc.RESULTS[ring.ended()], "CANCELLED")
+                    ring.close()
+
     def test_versions_that_do_not_meet_are_both_named(self):
         with self.assertRaises(svc.ServiceError) as caught:
             svc.Session(self.daemon.path, versions=(900, 901))
@@ -227,6 +280,15 @@ class ClientTest(unittest.TestCase):
             self.assertEqual(caught.exception.result, "INVALID_ARGUMENT")
             os.close(reader)
             os.close(writer)
+            region = svc.Region(4096)
+            read_only = os.open(f"/proc/self/fd/{region.fd}", os.O_RDONLY)
+            for fd in read_only, os.open(f"/proc/self/fd/{region.fd}", os.O_WRONLY):
+                with self.assertRaises(svc.ServiceError) as caught:
+                    session.call(svc.REGION_ADD, struct.pack("=QII", 4096, 0, 0), [fd])
+                self.assertEqual(caught.exception.result, "INVALID_ARGUMENT")
+                self.assertIn("reading and writing", caught.exception.text)
+                os.close(fd)
+            region.close()
             self.assertEqual(session.tasks(), [])
 
     def test_a_malformed_frame_ends_the_session_with_a_reason(self):

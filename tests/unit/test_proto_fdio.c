@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -138,6 +139,13 @@ static void own_memfds_are_trusted_and_cannot_shrink(void **state)
 	close(fd);
 }
 
+static int opened_again(int fd, int flags)
+{
+	char path[32];
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	return open(path, flags | O_CLOEXEC);
+}
+
 static void not_trusted(int fd, const char *why)
 {
 	char text[SVC_TEXT_BYTES] = "";
@@ -166,6 +174,10 @@ static void other_fds_are_not_trusted(void **state)
 	assert_int_equal(ftruncate(fd, 4096), 0);
 	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_WRITE), 0);
 	not_trusted(fd, "against writing");
+	fd = svc_memfd_create("test", 4096, true);
+	not_trusted(opened_again(fd, O_RDONLY), "reading and writing");
+	not_trusted(opened_again(fd, O_WRONLY), "reading and writing");
+	close(fd);
 	fd = memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
 	if (fd >= 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0)
 		not_trusted(fd, "hugetlb");
