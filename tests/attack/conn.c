@@ -19,7 +19,7 @@ bool conn_connect(struct conn *c, const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	memset(c, 0, sizeof(*c));
-	c->doorbell = -1;
+	c->doorbell = c->completion = -1;
 	strncpy(address.sun_path, path, sizeof(address.sun_path) - 1);
 	c->sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (c->sock >= 0 && connect(c->sock, (struct sockaddr *)&address, sizeof(address)) == 0)
@@ -45,10 +45,10 @@ void conn_close(struct conn *c)
 {
 	if (c->ring)
 		munmap(c->ring, c->ring_size);
-	int fds[] = {c->sock, c->doorbell};
-	svc_close_fds(fds, 2);
+	int fds[] = {c->sock, c->doorbell, c->completion};
+	svc_close_fds(fds, 3);
 	memset(c, 0, sizeof(*c));
-	c->sock = c->doorbell = -1;
+	c->sock = c->doorbell = c->completion = -1;
 }
 
 int conn_send(struct conn *c, unsigned opcode, const void *body, size_t length, int fd, int flags)
@@ -107,8 +107,8 @@ bool conn_attach(struct conn *c, uint32_t entries)
 		return false;
 	void *p = mmap(NULL, a.attach.size, PROT_READ | PROT_WRITE, MAP_SHARED, a.fds[0], 0);
 	svc_close_fds(&a.fds[0], 1);
-	svc_close_fds(&a.fds[2], 1); /* an attacker polls */
 	c->doorbell = a.fds[1];
+	c->completion = a.fds[2];
 	if (p == MAP_FAILED)
 		return false;
 	c->ring = p;

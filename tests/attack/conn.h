@@ -16,7 +16,7 @@ struct conn {
 	struct svc_ring *ring;
 	size_t ring_size;
 	uint32_t entries;
-	int doorbell;
+	int doorbell, completion;
 	uint64_t last; /* task submitted by ring */
 };
 

@@ -49,7 +49,7 @@
 #define SKIPPED		 77
 
 static const struct attack *const tables[] = {session_attacks, task_attacks, memory_attacks,
-					      listing_attacks, comm_attacks};
+					      listing_attacks, comm_attacks, descriptor_attacks};
 
 struct options {
 	const char *daemon;
@@ -194,7 +194,7 @@ static void conclude(const struct attack *attack, struct shared *s, const struct
 		judge(r, "the daemon exited with %d", WEXITSTATUS(t->status));
 	if (s->attacker.harm[0])
 		judge(r, "%s", s->attacker.harm);
-	if (!s->attacker.ready)
+	if (r->survived && !s->attacker.ready)
 		judge(r, "the attack was not ready in %d s", PREPARE_S);
 	if (b->reduce.failure[0])
 		judge(r, "%s", b->reduce.failure);

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attacks by file descriptors and futexes that a client shares with the daemon: ones whose close
+ * takes long, ones that block, ones with thousands of waiters to wake. */
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "flood.h"
+
+/* ---- Slow to close ---- */
+
+/* A TCP connection with unsent data: its last close waits for two seconds. */
+static int lingering_socket(void)
+{
+	static char data[1 << 16];
+	struct sockaddr_in address = {.sin_family = AF_INET,
+				      .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	const struct linger linger = {1, 2};
+	socklen_t size = sizeof(address);
+	int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (bind(server, (struct sockaddr *)&address, size) || listen(server, 1) ||
+	    getsockname(server, (struct sockaddr *)&address, &size) ||
+	    connect(client, (struct sockaddr *)&address, size) ||
+	    setsockopt(client, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)))
+		return -1;
+	while (send(client, data, sizeof(data), MSG_DONTWAIT) > 0)
+		;
+	return client; /* the other side stays open and is not read */
+}
+
+static int large_memfd(void)
+{
+	const size_t bytes = (size_t)1 << 30;
+	int fd = svc_memfd_create("attack", bytes, true);
+	return fallocate(fd, 0, 0, (off_t)bytes) ? -1 : fd;
+}
+
+/* Sends it where none is expected, and closes it: the daemon's close is the last. */
+static void pass_and_close(struct attacker *a, int (*make)(void), int processes)
+{
+	const struct svc_daemon_info_request request = {0};
+	struct conn c;
+	for (int i = 1; i < processes; i++)
+		if (attack_fork())
+			break;
+	attack_ready(a, "by %d processes", processes);
+	while (conn_open(&c, a->socket)) {
+		for (int fd; (fd = make()) >= 0; a->asked++) {
+			struct answer answer;
+			if (conn_send(&c, SVC_DAEMON_INFO, &request, sizeof(request), fd, 0))
+				break;
+			close(fd);
+			if (conn_next(&c, &answer, 10000) != 1)
+				break;
+		}
+		a->ended++;
+		conn_close(&c);
+	}
+	attack_hold();
+}
+
+static void pass_lingering(struct attacker *a)
+{
+	pass_and_close(a, lingering_socket, 4);
+}
+
+static void pass_large(struct attacker *a)
+{
+	pass_and_close(a, large_memfd, 1);
+}
+
+/* ---- Blocking ---- */
+
+/* The file status flags of an eventfd belong to both sides: here it blocks, and is full. */
+static void full_completion(struct attacker *a)
+{
+	const uint64_t full = UINT64_MAX - 1;
+	struct conn c;
+	struct rank rank;
+	if (!conn_open(&c, a->socket) || !conn_attach(&c, 1024) || !rank_alone(&c, &rank) ||
+	    write(c.completion, &full, sizeof(full)) != sizeof(full) ||
+	    fcntl(c.completion, F_SETFL, 0))
+		attack_hold();
+	struct svc_record record = rank_record(&rank);
+	attack_ready(a, "one session");
+	for (;; pause_ms(10)) {
+		atomic_store(&c.ring->armed, 1);
+		conn_submit(&c, &record);
+		a->asked++;
+	}
+}
+
+/* All are rung, and read by the client itself at once: between the daemon's look and its read there
+ * may be nothing left. */
+static void blocking_doorbells(struct attacker *a)
+{
+	enum { SESSIONS = 32 };
+	static struct conn c[SESSIONS];
+	uint64_t count;
+	const struct iovec iov = {&count, sizeof(count)};
+	unsigned n = open_many(a, c, SESSIONS);
+	for (unsigned i = 0; i < n; i++)
+		if (!conn_attach(&c[i], 1024) || fcntl(c[i].doorbell, F_SETFL, 0))
+			n = i;
+	bool rings = !attack_fork();
+	attack_ready(a, "%u sessions", n);
+	for (;; a->asked += n) {
+		for (unsigned i = 0; rings && i < n; i++)
+			conn_ring_bell(&c[i]);
+		for (unsigned i = n; i-- > 0;) {
+			ssize_t got = preadv2(c[i].doorbell, &iov, 1, -1, RWF_NOWAIT);
+			(void)got;
+		}
+	}
+}
+
+/* ---- Waiters ---- */
+
+static void *wait_for_wake(void *arg)
+{
+	struct svc_ring *ring = arg;
+	for (;;)
+		syscall(SYS_futex, &ring->wake, FUTEX_WAIT, atomic_load(&ring->wake), NULL, NULL,
+			0);
+	return NULL;
+}
+
+/* Tasks that end at once, as many as the ring takes; each end wakes the waiters. */
+__attribute__((noreturn)) static void end_tasks(struct attacker *a, struct conn *c,
+						const struct rank *rank)
+{
+	struct svc_record record = rank_record(rank);
+	for (;; a->asked++) {
+		uint64_t next = c->last + 1;
+		atomic_store(&c->ring->waiters, 1);
+		atomic_store(&c->ring->armed, 1);
+		if (next > c->entries)
+			while (conn_wait(c, next - c->entries, 100) == CONN_LOST)
+				if (atomic_load(&c->ring->ended))
+					attack_hold();
+		conn_submit(c, &record);
+	}
+}
+
+static void futex_waiters(struct attacker *a)
+{
+	enum { THREADS = 2000 };
+	struct conn c;
+	struct rank rank;
+	pthread_attr_t attr;
+	pthread_t thread;
+	int n = 0;
+	if (!conn_open(&c, a->socket) || !conn_attach(&c, 1024) || !rank_alone(&c, &rank))
+		attack_hold();
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, PTHREAD_STACK_MIN);
+	while (n < THREADS && !pthread_create(&thread, &attr, wait_for_wake, c.ring))
+		n++;
+	attack_ready(a, "%d threads", n);
+	end_tasks(a, &c, &rank);
+}
+
+/* An epoll instance each; none is ever waited for. */
+static int watch_often(int fd, int most)
+{
+	struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT};
+	int n = 0;
+	for (; n < most; n++) {
+		int ep = epoll_create1(EPOLL_CLOEXEC);
+		if (ep < 0 || epoll_ctl(ep, EPOLL_CTL_ADD, fd, &ev) < 0)
+			break;
+	}
+	return n;
+}
+
+static void completion_waiters(struct attacker *a)
+{
+	struct conn c;
+	struct rank rank;
+	if (!conn_open(&c, a->socket) || !conn_attach(&c, 1024) || !rank_alone(&c, &rank))
+		attack_hold();
+	attack_ready(a, "%d epolls", watch_often(c.completion, 15000));
+	end_tasks(a, &c, &rank);
+}
+
+static void socket_waiters(struct attacker *a)
+{
+	const struct svc_daemon_info_request request = {0};
+	struct conn c;
+	if (!conn_open(&c, a->socket))
+		attack_hold();
+	attack_ready(a, "%d epolls", watch_often(c.sock, 15000));
+	flood(a, &c, 1, 64, SVC_DAEMON_INFO, &request, sizeof(request));
+}
+
+const struct attack descriptor_attacks[] = {
+	{"fd-linger", "passed sockets whose close waits for two seconds", .run = pass_lingering},
+	{"fd-large", "passed memfds of 1 GiB whose close frees their pages", .run = pass_large},
+	{"completion-full", "a completion eventfd that is full, and made to block",
+	 .run = full_completion},
+	{"doorbell-blocks", "32 doorbells that are made to block, and read by the client",
+	 .run = blocking_doorbells},
+	{"waiters-futex", "2,000 threads wait for a ring's word, and each task wakes them",
+	 .run = futex_waiters},
+	{"waiters-eventfd", "15,000 epolls watch a completion eventfd", .run = completion_waiters},
+	{"waiters-socket", "15,000 epolls watch a session's socket", .run = socket_waiters},
+	{0}};
