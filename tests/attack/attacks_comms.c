@@ -73,7 +73,7 @@ static bool split(struct conn *c, int n, const struct rank *ranks, int *rounds)
 	for (int i = 0; i < n; i++) {
 		if (conn_next(&c[i], &answer, 10000) != 1 || answer.header.result)
 			return false;
-		struct svc_leave leave = {.comm = answer.join.comm};
+		struct svc_leave leave = {.comm = answer.body.join.comm};
 		if (conn_call(&c[i], SVC_LEAVE, &leave, sizeof(leave), -1, &answer))
 			return false;
 	}
@@ -157,11 +157,11 @@ static void plans(struct attacker *a)
 		if (result == CONN_LOST)
 			attack_hold();
 		if (result) {
-			attack_ready(a, "refused: %.70s", answer.error.text);
+			attack_ready(a, "refused: %.70s", answer.body.error.text);
 			pause_ms(1);
 			continue;
 		}
-		struct svc_plan_drop drop = {.comm = rank.comm, .plan = answer.plan.plan};
+		struct svc_plan_drop drop = {.comm = rank.comm, .plan = answer.body.plan.plan};
 		conn_call(&c, SVC_PLAN_DROP, &drop, sizeof(drop), -1, &answer);
 	}
 }

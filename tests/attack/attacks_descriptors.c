@@ -17,6 +17,26 @@
 
 #include "flood.h"
 
+/* ---- Many ---- */
+
+/* The answers bring three file descriptors each, which count against the daemon's user until they
+ * are read; and three stay open in the daemon. */
+static void attach_unread(struct attacker *a)
+{
+	enum { SESSIONS = 2000 };
+	static struct conn c[SESSIONS];
+	const struct svc_hello hello = {
+		.version_min = SVC_PROTOCOL_MIN, .version_max = SVC_PROTOCOL_MAX, .name = "attack"};
+	const struct svc_attach attach = {.entries = SVC_RING_MIN};
+	unsigned n = 0;
+	while (n < SESSIONS && conn_connect(&c[n], a->socket) &&
+	       !conn_send(&c[n], SVC_HELLO, &hello, sizeof(hello), -1, 0) &&
+	       !conn_send(&c[n], SVC_ATTACH, &attach, sizeof(attach), -1, 0))
+		n++;
+	attack_ready(a, "%u sessions", n);
+	attack_hold();
+}
+
 /* ---- Slow to close ---- */
 
 /* A TCP connection with unsent data: its last close waits for two seconds. */
@@ -205,6 +225,10 @@ static void socket_waiters(struct attacker *a)
 }
 
 const struct attack descriptor_attacks[] = {
+	{"attach-unread", "2,000 sessions ATTACH and read no answer", .run = attach_unread},
+	{"attach-unread-4096",
+	 "the same, where the daemon is not root's and may have 4,096 file descriptors",
+	 .run = attach_unread, .unprivileged = true, .files = 4096},
 	{"fd-linger", "passed sockets whose close waits for two seconds", .run = pass_lingering},
 	{"fd-large", "passed memfds of 1 GiB whose close frees their pages", .run = pass_large},
 	{"completion-full", "a completion eventfd that is full, and made to block",

@@ -91,8 +91,8 @@ static void members_unread(struct attacker *a)
 	attack_hold();
 }
 
-/* Each answer that waits holds a file descriptor, in flight or in the daemon. */
-static void short_unread(struct attacker *a)
+/* Answers that wait, in sockets and in the daemon, in as many sessions as may be. */
+static void devices_unread(struct attacker *a)
 {
 	enum { SESSIONS = 64 };
 	static struct conn c[SESSIONS];
@@ -113,9 +113,6 @@ const struct attack listing_attacks[] = {
 	 .pinned_mib = 1024},
 	{"list-unread", "one session LISTs 262,144 members and reads no answer",
 	 .run = members_unread, .pinned_mib = 512},
-	{"list-unread-fds", "64 sessions LIST devices and read no answer", .run = short_unread,
+	{"list-unread-64", "64 sessions LIST devices and read no answer", .run = devices_unread,
 	 .pinned_mib = 512},
-	{"fds-in-flight",
-	 "the same against a daemon that is not root's, and may have 4,096 file descriptors",
-	 .run = short_unread, .unprivileged = true, .files = 4096, .pinned_mib = 512},
 	{0}};

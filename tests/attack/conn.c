@@ -68,7 +68,7 @@ int conn_send(struct conn *c, unsigned opcode, const void *body, size_t length, 
 
 int conn_next(struct conn *c, struct answer *a, int timeout_ms)
 {
-	unsigned char message[SVC_MESSAGE_MAX];
+	static unsigned char message[SVC_LIST_MESSAGE_MAX];
 	struct pollfd p = {.fd = c->sock, .events = POLLIN};
 	if (timeout_ms && poll(&p, 1, timeout_ms) == 0)
 		return 0;
@@ -78,7 +78,9 @@ int conn_next(struct conn *c, struct answer *a, int timeout_ms)
 	if (n < (ssize_t)sizeof(a->header))
 		return CONN_LOST;
 	memcpy(&a->header, message, sizeof(a->header));
-	memcpy(a->bytes, message + sizeof(a->header), (size_t)n - sizeof(a->header));
+	size_t size = (size_t)n - sizeof(a->header);
+	memcpy(&a->body, message + sizeof(a->header),
+	       size < sizeof(a->body) ? size : sizeof(a->body));
 	return 1;
 }
 
@@ -105,14 +107,14 @@ bool conn_attach(struct conn *c, uint32_t entries)
 	struct answer a;
 	if (conn_call(c, SVC_ATTACH, &attach, sizeof(attach), -1, &a) || a.nfds < 3)
 		return false;
-	void *p = mmap(NULL, a.attach.size, PROT_READ | PROT_WRITE, MAP_SHARED, a.fds[0], 0);
+	void *p = mmap(NULL, a.body.attach.size, PROT_READ | PROT_WRITE, MAP_SHARED, a.fds[0], 0);
 	svc_close_fds(&a.fds[0], 1);
 	c->doorbell = a.fds[1];
 	c->completion = a.fds[2];
 	if (p == MAP_FAILED)
 		return false;
 	c->ring = p;
-	c->ring_size = a.attach.size;
+	c->ring_size = a.body.attach.size;
 	c->entries = entries;
 	return true;
 }
@@ -123,14 +125,15 @@ uint64_t conn_pending(struct conn *c)
 	struct answer a;
 	if (conn_call(c, SVC_DAEMON_INFO, &request, sizeof(request), -1, &a))
 		return 0;
-	return a.info.info.tasks_pending;
+	return a.body.info.info.tasks_pending;
 }
 
 uint32_t conn_region(struct conn *c, int memfd, uint64_t bytes)
 {
 	struct svc_region_add add = {.bytes = bytes, .kind = SVC_REGION_MEMFD};
 	struct answer a;
-	return conn_call(c, SVC_REGION_ADD, &add, sizeof(add), memfd, &a) ? 0 : a.region.region;
+	return conn_call(c, SVC_REGION_ADD, &add, sizeof(add), memfd, &a) ? 0
+									  : a.body.region.region;
 }
 
 void random_id(uint8_t id[NCCLSVC_ID_BYTES])
@@ -156,7 +159,8 @@ bool ranks_join(struct conn *conns, int n, struct rank *ranks)
 		} while (a.header.serial != conns[i].serial);
 		if (a.header.result)
 			return false;
-		ranks[i] = (struct rank){&conns[i], a.join.comm, a.join.epoch, a.join.comm_uid};
+		ranks[i] = (struct rank){&conns[i], a.body.join.comm, a.body.join.epoch,
+					 a.body.join.comm_uid};
 	}
 	return true;
 }

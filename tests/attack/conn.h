@@ -18,9 +18,12 @@ struct conn {
 	uint32_t entries;
 	int doorbell, completion;
 	uint64_t last; /* task submitted by ring */
+	uint64_t from; /* the next piece of a list to ask for, of flood.c */
 };
 
 struct answer {
+	int fds[SVC_FDS_MAX];
+	unsigned nfds;
 	struct svc_header header;
 	union {
 		struct svc_error error;
@@ -29,10 +32,8 @@ struct answer {
 		struct svc_join_reply join;
 		struct svc_plan_reply plan;
 		struct svc_daemon_info_reply info;
-		unsigned char bytes[SVC_MESSAGE_MAX];
-	};
-	int fds[SVC_FDS_MAX];
-	unsigned nfds;
+		struct svc_list_reply list; /* the records behind it are dropped */
+	} body;
 };
 
 /* Connects. With hello: says HELLO and reads the answer. */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #define RING_ENTRIES 16384
@@ -27,6 +28,8 @@ static bool read_answers(struct attacker *a, struct conn *c)
 			continue;
 		c->outstanding -= c->outstanding > 0;
 		a->refused += answer.header.result != 0;
+		if (answer.header.opcode == (SVC_LIST | SVC_REPLY) && !answer.header.result)
+			c->from = answer.body.list.next;
 	}
 	return got == 0;
 }
@@ -36,6 +39,12 @@ static bool ask(struct attacker *a, struct conn *c, unsigned depth, unsigned opc
 		const void *body, size_t length)
 {
 	while (!depth || c->outstanding < depth) {
+		struct svc_list piece;
+		if (opcode == SVC_LIST) {
+			memcpy(&piece, body, sizeof(piece));
+			piece.from = c->from;
+			body = &piece;
+		}
 		int error = conn_send(c, opcode, body, length, -1, MSG_DONTWAIT);
 		if (error)
 			return error == -EAGAIN;
