@@ -48,6 +48,7 @@ struct config {
 	uint64_t user_region_bytes; /* of one uid */
 	int user_comms_max;	    /* of one uid */
 	int user_sessions_max;	    /* of one uid */
+	int user_tasks_max;	    /* of one uid */
 	int access;		    /* enum config_access */
 	int comm_idle_seconds;
 	int hello_seconds;

@@ -58,6 +58,8 @@ const struct config_key config_keys[] = {
 	 "registered memory of one user: bytes, with K, M, G or T, or 75% of the RAM"},
 	{"user_sessions_max", CONFIG_INT, true, AT(user_sessions_max), 1, SVC_SESSIONS_MAX, 2048,
 	 NO_AUTO, NULL, "sessions of one user at a time"},
+	{"user_tasks_max", CONFIG_INT, false, AT(user_tasks_max), 1, 1 << 24, 196608, NO_AUTO, NULL,
+	 "pending tasks of one user at a time"},
 	{"access", CONFIG_ENUM, false, AT(access), 0, 0, CONFIG_ACCESS_OWNER, NO_AUTO, accesses,
 	 "who may connect: the daemon's user, the socket's group too, or any user; root always "
 	 "may"},

@@ -32,6 +32,7 @@ struct plan_member {
 	uint32_t *first;	     /* [ngroups + 1]: the first task of each group */
 	/* The executor's: */
 	struct plan_slot *slots; /* [ntasks] */
+	uint32_t held;		 /* slots with a task */
 	uint32_t *missing;	 /* [ngroups]: tasks not enqueued in this iteration */
 	uint32_t group;		 /* the first that is not whole */
 	uint64_t iteration;	 /* under way, from 1 */

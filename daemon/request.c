@@ -99,7 +99,6 @@ static void cancel(struct client *c, uint32_t serial, const struct svc_cancel *m
 		cancel_session(c, serial, id);
 		return;
 	}
-	/* Each looks at all tasks, and others' commands wait. */
 	if (c->cancels >= SVC_CANCELS) {
 		client_error(c, SVC_CANCEL, serial, NCCLSVC_BUSY,
 			     "%d cancellations of this session are under way", SVC_CANCELS);

@@ -305,6 +305,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, struc
 	struct engine_config ec = {
 		.threads = (unsigned)config->engine_threads,
 		.tasks_max = (uint32_t)config->tasks_max,
+		.user_tasks_max = (uint32_t)config->user_tasks_max,
 		.spin_us = config->spin_us,
 		.sessions_max = SVC_SESSIONS_MAX,
 		.comms_max = SVC_COMMS_MAX,

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -23,7 +24,8 @@ int table_init(struct task_table *t, uint32_t size)
 		return -ENOMEM;
 	t->slots = p;
 	t->size = size;
-	return 0;
+	t->used = calloc(size / 64 + 1, sizeof(*t->used));
+	return t->used ? 0 : -ENOMEM;
 }
 
 void table_fini(struct task_table *t)
@@ -31,6 +33,8 @@ void table_fini(struct task_table *t)
 	if (t->slots)
 		munmap(t->slots, t->size * sizeof(struct table_slot));
 	t->slots = NULL;
+	free(t->used);
+	t->used = NULL;
 }
 
 static void write_begin(struct table_slot *s)
@@ -50,8 +54,32 @@ static void store_word(struct table_slot *s, size_t word, uint64_t value)
 	atomic_store_explicit(&s->words[word], value, memory_order_release);
 }
 
-void table_put(struct task_table *t, uint32_t slot, const struct table_entry *e)
+static uint32_t take_lowest(struct task_table *t)
 {
+	while (t->used[t->room] == UINT64_MAX)
+		t->room++;
+	const uint32_t bit = (uint32_t)__builtin_ctzll(~t->used[t->room]);
+	t->used[t->room] |= UINT64_C(1) << bit;
+	return t->room * 64 + bit;
+}
+
+static void give_back(struct task_table *t, uint32_t slot)
+{
+	uint32_t high = atomic_load_explicit(&t->high, memory_order_relaxed), word = slot / 64;
+	t->used[word] &= ~(UINT64_C(1) << slot % 64);
+	if (word < t->room)
+		t->room = word;
+	if (slot + 1 < high)
+		return;
+	while (word && !t->used[word])
+		word--;
+	high = t->used[word] ? word * 64 + 64 - (uint32_t)__builtin_clzll(t->used[word]) : 0;
+	atomic_store_explicit(&t->high, high, memory_order_release);
+}
+
+uint32_t table_put(struct task_table *t, const struct table_entry *e)
+{
+	const uint32_t slot = take_lowest(t);
 	struct table_slot *s = &t->slots[slot];
 	uint64_t words[TABLE_WORDS];
 	memcpy(words, e, sizeof(words));
@@ -61,6 +89,7 @@ void table_put(struct task_table *t, uint32_t slot, const struct table_entry *e)
 	write_end(s);
 	if (slot >= atomic_load_explicit(&t->high, memory_order_relaxed))
 		atomic_store_explicit(&t->high, slot + 1, memory_order_release);
+	return slot;
 }
 
 void table_state(struct task_table *t, uint32_t slot, uint32_t state, uint64_t now)
@@ -79,6 +108,7 @@ void table_clear(struct task_table *t, uint32_t slot)
 	write_begin(s);
 	store_word(s, 0, 0);
 	write_end(s);
+	give_back(t, slot);
 }
 
 bool table_get(const struct task_table *t, uint32_t slot, struct table_entry *e)

@@ -39,8 +39,10 @@ struct table_slot {
 struct task_table {
 	struct table_slot *slots;
 	uint32_t size;
-	_Atomic uint32_t high;		    /* slots from here on were never used */
-	_Atomic uint64_t pending;	    /* slots in use */
+	_Atomic uint32_t high;		    /* slots from here on are empty */
+	uint64_t *used;			    /* bits: slots with an entry */
+	uint32_t room;			    /* words of `used` before this one are full */
+	_Atomic uint64_t pending;	    /* tasks, also those that have no entry yet */
 	_Atomic uint64_t completed, failed; /* failed ones are completed too */
 };
 
@@ -55,7 +57,8 @@ static inline void table_count(_Atomic uint64_t *counter, int64_t by)
 int table_init(struct task_table *t, uint32_t size);
 void table_fini(struct task_table *t);
 
-void table_put(struct task_table *t, uint32_t slot, const struct table_entry *e);
+/* Puts it into the lowest empty slot, and returns that. There is one for every task. */
+uint32_t table_put(struct task_table *t, const struct table_entry *e);
 void table_state(struct task_table *t, uint32_t slot, uint32_t state, uint64_t now);
 void table_clear(struct task_table *t, uint32_t slot);
 

@@ -77,11 +77,6 @@ bool svc_op_has_root(unsigned op)
 	       op == NCCLSVC_SCATTER;
 }
 
-bool svc_op_is_p2p(unsigned op)
-{
-	return op == NCCLSVC_SEND || op == NCCLSVC_RECV;
-}
-
 /* Appends to a bounded buffer and keeps it terminated. */
 struct text {
 	char *at;
@@ -134,12 +129,11 @@ static void add_missing(struct text *t, const ncclsvc_status *st)
 		add(t, " and %u more", st->missing_count - shown);
 }
 
-char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size)
+char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 {
 	struct text t = {buf, size};
 	if (size)
 		buf[0] = '\0';
-	add(&t, "%s: ", svc_result_name(st->result));
 	switch (st->result) {
 	case NCCLSVC_MISMATCH:
 		if (st->field == NCCLSVC_FIELD_ORDER)
@@ -208,10 +202,37 @@ char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size)
 			add(&t, " takes part, but refuses: its own error says why");
 			break;
 		}
+		add(&t, "%s", svc_result_meaning(st->result));
+		break;
+	case NCCLSVC_LIMIT:
+		if (st->field == NCCLSVC_FIELD_USER_TASKS) {
+			add(&t,
+			    "user %llu has %llu tasks pending, as many as one user may have "
+			    "(user_tasks_max)",
+			    (unsigned long long)st->value_a, (unsigned long long)st->value_b);
+			break;
+		}
+		if (st->field == NCCLSVC_FIELD_TASKS) {
+			add(&t,
+			    "the daemon has as many tasks pending as it may have (tasks_max); user "
+			    "%llu has most of them, %llu",
+			    (unsigned long long)st->value_a, (unsigned long long)st->value_b);
+			break;
+		}
 		__attribute__((fallthrough));
 	default:
 		add(&t, "%s", svc_result_meaning(st->result));
 	}
+	return buf;
+}
+
+char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size)
+{
+	struct text t = {buf, size};
+	if (size)
+		buf[0] = '\0';
+	add(&t, "%s: ", svc_result_name(st->result));
+	svc_status_reason(st, t.at, t.left);
 	return buf;
 }
 

@@ -29,7 +29,10 @@ static inline size_t svc_type_size(unsigned type)
 bool svc_op_known(unsigned op);
 bool svc_op_reduces(unsigned op);
 bool svc_op_has_root(unsigned op);
-bool svc_op_is_p2p(unsigned op);
+static inline bool svc_op_is_p2p(unsigned op)
+{
+	return op == NCCLSVC_SEND || op == NCCLSVC_RECV;
+}
 bool svc_redop_known(unsigned redop);
 /* One of SVC_REDOP_ADD's. */
 bool svc_redop_made(unsigned redop);
@@ -40,5 +43,7 @@ void svc_uuid_text(const uint8_t uuid[16], char text[SVC_UUID_TEXT]);
 
 /* Writes how a task ended as one sentence, always NUL-terminated, and returns buf. */
 char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size);
+/* The same without the result's name. */
+char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size);
 
 #endif

@@ -9,20 +9,37 @@
 #include "span.h"
 #include "staged.h"
 
+/* Between two looks at the rings */
+#define COMMANDS_PER_ROUND  64
+#define COMMANDS_NS	    100000
+#define DEPARTURES_PER_TURN 64
+
+struct departure {
+	struct departure *prev, *next;
+	uint32_t region, serial;
+	uint64_t until; /* the number of a record that was not written yet when it was asked for */
+};
+
 /* ---- Sessions ---- */
+
+static void tell_crowded(const struct user *u, bool crowded)
+{
+	for (struct session *s = u->active; s; s = s->next_active)
+		atomic_store_explicit(&s->ring->crowded, crowded, memory_order_relaxed);
+}
 
 /* Clients that spin need a core each, beside ours; else they must yield. */
 static void advise_spin(struct engine *e, struct session *changed)
 {
-	struct session *s;
+	struct user *u;
 	bool crowded = e->nactive + 1 > e->cores;
 	atomic_store_explicit(&changed->ring->spin_ns, (uint32_t)e->spin_ns, memory_order_relaxed);
 	atomic_store_explicit(&changed->ring->crowded, crowded, memory_order_relaxed);
 	if (crowded == e->crowded)
 		return;
 	e->crowded = crowded;
-	for (s = e->active; s; s = s->next_active)
-		atomic_store_explicit(&s->ring->crowded, crowded, memory_order_relaxed);
+	DL_FOREACH (e->users, u)
+		tell_crowded(u, crowded);
 }
 
 void engine_session_poll(struct engine *e, struct session *s)
@@ -32,7 +49,7 @@ void engine_session_poll(struct engine *e, struct session *s)
 	s->active = true;
 	e->nactive++;
 	atomic_store(&s->ring->asleep, 0);
-	DL_APPEND2(e->active, s, prev_active, next_active);
+	DL_APPEND2(s->user->active, s, prev_active, next_active);
 	advise_spin(e, s);
 }
 
@@ -40,7 +57,7 @@ void engine_session_idle(struct engine *e, struct session *s)
 {
 	if (!s->active)
 		return;
-	DL_DELETE2(e->active, s, prev_active, next_active);
+	DL_DELETE2(s->user->active, s, prev_active, next_active);
 	s->active = false;
 	e->nactive--;
 	advise_spin(e, s);
@@ -51,18 +68,37 @@ void engine_session_idle(struct engine *e, struct session *s)
 	if (number == s->next && !s->broken)
 		engine_session_active(e, s);
 	if (s->inputs)
-		order_check_inputs(e);
+		e->inputs_due = e->ninputs;
+}
+
+static struct user *get_user(struct engine *e, uint32_t uid)
+{
+	struct user *u;
+	DL_FOREACH (e->users, u)
+		if (u->uid == uid)
+			return u;
+	u = calloc(1, sizeof(*u));
+	if (!u)
+		return NULL;
+	u->uid = uid;
+	u->ready_end = &u->ready;
+	DL_APPEND(e->users, u);
+	return u;
 }
 
 static int add_session(struct engine *e, const struct command *c)
 {
 	struct session *s = calloc(1, sizeof(*s));
-	if (!s)
+	struct user *u = s ? get_user(e, c->session_add.uid) : NULL;
+	if (!u) {
+		free(s);
 		return -ENOMEM;
+	}
+	s->user = u;
+	u->sessions++;
 	s->slot = c->session;
 	s->id = c->session_add.id;
 	s->pid = c->session_add.pid;
-	s->uid = c->session_add.uid;
 	s->fd = c->session_add.fd;
 	s->counts = c->session_add.counts;
 	s->doorbell = s->completion = -1;
@@ -89,21 +125,40 @@ static int add_ring(struct engine *e, struct session *s, const struct command *c
 	return 0;
 }
 
-void engine_free_session(struct engine *e, struct session *s)
+static void drop_departures(struct session *s)
 {
-	if (!s->leaving || s->tasks || s->dirty)
-		return;
-	/* With other nodes, an epoch ends a little after it was asked to. */
-	for (uint32_t i = 0; i < s->nhandles; i++)
-		if (s->handles[i].comm)
-			return;
-	e->sessions[s->slot] = NULL;
-	engine_event(e, &(struct event){.kind = EVENT_SESSION_GONE, .session = s->slot});
+	struct departure *d, *next;
+	DL_FOREACH_SAFE (s->departures, d, next)
+		free(d);
+	s->departures = NULL;
+}
+
+void engine_free_session(struct session *s)
+{
+	drop_departures(s);
 	free(s->handles);
 	free(s->regions);
 	free(s->busy);
 	free(s->lines);
 	free(s);
+}
+
+bool engine_let_session_go(struct engine *e, struct session *s)
+{
+	struct user *u = s->user;
+	/* With other nodes, an epoch ends a little after it was asked to. */
+	if (s->tasks || s->dirty || s->members || (u->sessions == 1 && u->ready))
+		return false;
+	e->sessions[s->slot] = NULL;
+	engine_event(e, &(struct event){.kind = EVENT_SESSION_GONE, .session = s->slot});
+	engine_free_session(s);
+	if (!--u->sessions) {
+		if (e->turn == u)
+			e->turn = NULL;
+		DL_DELETE(e->users, u);
+		free(u);
+	}
+	return true;
 }
 
 static void remove_session(struct engine *e, struct session *s)
@@ -118,7 +173,9 @@ static void remove_session(struct engine *e, struct session *s)
 		engine_session_idle(e, s);
 	if (s->ring)
 		epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, s->doorbell, NULL);
-	e->leaving++;
+	drop_departures(s); /* all its regions go with it */
+	s->next_leaving = e->leaving;
+	e->leaving = s;
 }
 
 static int add_region(struct engine *e, struct session *s, const struct command *c)
@@ -144,45 +201,58 @@ static int add_region(struct engine *e, struct session *s, const struct command 
 	return 0;
 }
 
-static void remove_region(struct engine *e, struct session *s, const struct command *c)
+static void answer_region(struct engine *e, struct session *s, enum event_kind kind,
+			  uint32_t region, uint32_t serial)
 {
-	struct region *r = &s->regions[c->region.region];
-	struct event ev = {.kind = EVENT_REGION_GONE,
-			   .session = s->slot,
-			   .region = {c->region.region, c->region.serial}};
+	engine_event(e,
+		     &(struct event){.kind = kind, .session = s->slot, .region = {region, serial}});
+}
+
+static void remove_region(struct engine *e, struct session *s, uint32_t region, uint32_t serial)
+{
+	struct region *r = &s->regions[region];
 	/* A group that is not closed yet holds no pins. */
-	if (r->pins || s->group) {
-		ev.kind = EVENT_REGION_BUSY;
-	} else {
+	const bool busy = r->pins || s->group;
+	if (!busy) {
 		window_region_gone(e, r);
 		*r = (struct region){0};
 	}
-	engine_event(e, &ev);
+	answer_region(e, s, busy ? EVENT_REGION_BUSY : EVENT_REGION_GONE, region, serial);
 }
 
-/* Tasks that were submitted before it was asked for may name it, and have not been seen. They may
- * need the commands behind this one, so they are taken in when all have run. */
-static void remove_region_later(struct engine *e, const struct command *c)
+/* Tasks that were submitted before it was asked for may name it, and have not been seen. */
+static void remove_region_later(struct engine *e, struct session *s, const struct command *c)
 {
-	if (e->ndeparting == e->departing_room) {
-		e->departing_room = e->departing_room ? 2 * e->departing_room : 16;
-		e->departing = realloc(e->departing, e->departing_room * sizeof(*e->departing));
-		if (!e->departing)
-			abort();
+	const uint32_t region = c->region.region, serial = c->region.serial;
+	if (!s->ring || s->broken) {
+		remove_region(e, s, region, serial);
+		return;
 	}
-	e->departing[e->ndeparting++] = *c;
+	struct departure *d = malloc(sizeof(*d));
+	if (!d) {
+		answer_region(e, s, EVENT_REGION_BUSY, region, serial);
+		return;
+	}
+	*d = (struct departure){.region = region, .serial = serial, .until = s->next + s->entries};
+	DL_APPEND(s->departures, d);
+	engine_session_active(e, s);
 }
 
-void engine_regions_depart(struct engine *e)
+static bool ring_empty(const struct session *s)
 {
-	for (uint32_t i = 0; i < e->ndeparting; i++) {
-		const struct command c = e->departing[i];
-		struct session *s = e->sessions[c.session];
-		if (!s->leaving)
-			intake_all(e, s);
-		remove_region(e, s, &c);
+	return svc_number_load(&svc_record_slot(s->ring, s->entries, s->next)->number) != s->next;
+}
+
+void engine_regions_depart(struct engine *e, struct session *s)
+{
+	struct departure *d;
+	for (uint32_t n = 0; n < DEPARTURES_PER_TURN && (d = s->departures); n++) {
+		if (s->next < d->until && !s->broken && !ring_empty(s))
+			return;
+		remove_region(e, s, d->region, d->serial);
+		DL_DELETE(s->departures, d);
+		free(d);
 	}
-	e->ndeparting = 0;
 }
 
 /* ---- Communicators ---- */
@@ -199,6 +269,7 @@ static int set_handle(struct session *s, uint32_t handle, struct comm *c, int32_
 		s->nhandles = n;
 	}
 	s->handles[handle] = (struct handle){.comm = c, .rank = rank, .known = true};
+	s->members++;
 	return 0;
 }
 
@@ -229,11 +300,15 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 		if (em->session == EPOCH_ELSEWHERE) {
 			m->device = -1;
 			m->gone = em->node == e->config.node; /* before it began */
-			c->gone += m->gone;
+			if (m->gone) {
+				c->gone++;
+				c->gone_rank = (int32_t)k;
+			}
 			continue;
 		}
 		c->here++;
 		m->session = e->sessions[em->session];
+		m->user = m->session->user;
 		m->handle = em->handle;
 		m->pid = m->session->pid;
 		m->device = em->device;
@@ -253,54 +328,120 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 	return 0;
 }
 
-static void cancel(struct engine *e, const struct command *c)
+/* ---- Cancellations ---- */
+
+static void cancel_task(struct engine *e, const struct command *c, struct task *t)
 {
+	struct cancelling *at = &e->cancelling;
 	ncclsvc_status st = status_of(NCCLSVC_CANCELLED);
-	struct event ev = {.kind = EVENT_CANCELLED,
-			   .cancelled = {.asker = c->cancel.asker,
-					 .serial = c->cancel.serial,
-					 .result = NCCLSVC_NOT_FOUND}};
-	const uint64_t live = e->live;
-	uint64_t asked = 0; /* of other nodes, which may have begun */
-	st.pid_a = c->cancel.pid;
-	for (uint32_t i = 0; i < e->fresh; i++) {
-		struct task *t = &e->tasks[i];
-		if (!t->uid || !t->comm || t->place == IN_GROUP)
-			continue;
-		if (c->cancel.kind == SVC_CANCEL_TASK ? t->uid != c->cancel.id
-						      : t->comm->slot != c->cancel.id)
-			continue;
-		if (c->cancel.uid && c->cancel.uid != t->session->uid) {
-			ev.cancelled.result = NCCLSVC_PERMISSION;
-			continue;
-		}
-		ev.cancelled.result = NCCLSVC_OK;
-		if ((t->place == RUNNING && !t->junction && !device_may_fail(e, t)) || t->ghost)
-			continue;
-		asked += t->junction != NULL;
-		order_fail(e, t, &st); /* and with it, others of its collective */
+	if (c->cancel.uid && c->cancel.uid != t->session->user->uid) {
+		at->forbidden = true;
+		return;
 	}
-	ev.cancelled.count = live - e->live + asked;
-	engine_event(e, &ev);
+	at->found = true;
+	if ((t->place == RUNNING && !t->junction && !device_may_fail(e, t)) || t->ghost)
+		return;
+	st.pid_a = c->cancel.pid;
+	const uint64_t live = e->live;
+	at->count += t->junction != NULL; /* other nodes are asked, which may have begun */
+	order_fail(e, t, &st);		  /* and with it, others of its collective */
+	at->count += live - e->live;
 }
 
-static void end_epoch(struct engine *e, const struct command *cmd)
+/* All of a queue. False: there is more, behind the last that was looked at. */
+static bool cancel_queue(struct engine *e, const struct command *c, struct member *m,
+			 uint64_t enough)
 {
-	struct comm *c = e->comms[cmd->epoch_end.comm];
-	struct epoch_end end = {cmd->epoch_end.result, cmd->epoch_end.rank, cmd->epoch_end.pid,
-				cmd->epoch_end.node};
-	order_run_ready(e); /* none may point to a communicator that goes */
-	if (c->span)
-		span_begin_end(e, c, &end);
-	else
-		order_end_epoch(e, c, &end);
+	struct cancelling *at = &e->cancelling;
+	struct task *t = m->queue, *next;
+	if (at->last && at->last->uid == at->last_uid) /* else it has ended, and others with it */
+		t = at->last->next;
+	for (; t; t = next) {
+		next = t->next;
+		const uint64_t uid = t->uid;
+		e->steps += STEP_END;
+		cancel_task(e, c, t);
+		if (next && !next->uid) /* it ended with this one */
+			return false;
+		at->last = t;
+		at->last_uid = uid;
+		if (e->steps >= enough)
+			return false;
+	}
+	return true;
+}
+
+static bool cancel_plan(struct engine *e, const struct command *c, struct member *m,
+			uint64_t enough)
+{
+	struct cancelling *at = &e->cancelling;
+	struct task *t;
+	while (plan_held(m, at->slot, &t)) {
+		at->slot++;
+		e->steps += t ? STEP_END : 1;
+		if (t)
+			cancel_task(e, c, t);
+		if (e->steps >= enough)
+			return false;
+	}
+	return true;
+}
+
+static bool cancel_comm(struct engine *e, const struct command *c)
+{
+	struct cancelling *at = &e->cancelling;
+	struct comm *comm = e->comms[c->cancel.id];
+	const uint64_t enough = e->steps + STEP_SLICE;
+	for (; comm && at->rank < comm->nranks; at->rank++) {
+		struct member *m = &comm->members[at->rank];
+		at->found |= m->flying != NULL; /* what GPUs are in is not taken back */
+		if (!cancel_queue(e, c, m, enough) || !cancel_plan(e, c, m, enough))
+			return false;
+		at->last = NULL;
+		at->slot = 0;
+	}
+	return true;
+}
+
+/* False: to be called again. */
+static bool cancel(struct engine *e, const struct command *c)
+{
+	struct cancelling *at = &e->cancelling;
+	struct task *t = c->cancel.kind == SVC_CANCEL_TASK ? task_find(e, c->cancel.id) : NULL;
+	if (t && t->comm)
+		cancel_task(e, c, t);
+	else if (c->cancel.kind == SVC_CANCEL_COMM && !cancel_comm(e, c))
+		return false;
+	const int result = at->found	   ? NCCLSVC_OK
+			   : at->forbidden ? NCCLSVC_PERMISSION
+					   : NCCLSVC_NOT_FOUND;
+	engine_event(e, &(struct event){.kind = EVENT_CANCELLED,
+					.cancelled = {.asker = c->cancel.asker,
+						      .serial = c->cancel.serial,
+						      .result = result,
+						      .count = at->count}});
+	*at = (struct cancelling){0};
+	return true;
 }
 
 /* ---- Commands ---- */
 
-static void run_command(struct engine *e, const struct command *c)
+static bool end_epoch(struct engine *e, const struct command *cmd)
+{
+	struct comm *c = e->comms[cmd->epoch_end.comm];
+	struct epoch_end end = {cmd->epoch_end.result, cmd->epoch_end.rank, cmd->epoch_end.pid,
+				cmd->epoch_end.node};
+	if (!c->span)
+		return order_end_epoch(e, c, &end);
+	span_begin_end(e, c, &end);
+	return true;
+}
+
+/* False: there is more to do. It goes on in the next round, before any other command. */
+static bool run_command(struct engine *e, const struct command *c)
 {
 	struct session *s = c->session < e->config.sessions_max ? e->sessions[c->session] : NULL;
+	bool over = true;
 	int error = 0;
 	switch (c->kind) {
 	case COMMAND_SESSION_ADD:
@@ -316,29 +457,29 @@ static void run_command(struct engine *e, const struct command *c)
 		error = add_region(e, s, c);
 		break;
 	case COMMAND_REGION_DEL:
-		remove_region_later(e, c);
+		remove_region_later(e, s, c);
 		break;
 	case COMMAND_EPOCH_START:
 		error = start_epoch(e, c);
 		break;
 	case COMMAND_EPOCH_END:
-		end_epoch(e, c);
+		over = end_epoch(e, c);
 		break;
 	case COMMAND_MEMBER_LEFT:
-		order_run_ready(e);
-		order_member_left(e, e->comms[c->left.comm], c->left.rank);
+		over = order_member_left(e, e->comms[c->left.comm], c->left.rank);
 		break;
 	case COMMAND_TASK:
 		intake_socket(e, s, c->task.serial, &c->task.record);
 		break;
 	case COMMAND_CANCEL:
-		cancel(e, c);
+		over = cancel(e, c);
 		break;
 	case COMMAND_DRAIN:
 		e->draining = true;
 		break;
 	case COMMAND_PING:
-		engine_event(e, &(struct event){.kind = EVENT_PONG});
+		e->pinged = true;
+		e->ping_turns = e->turns + e->ready;
 		break;
 	case COMMAND_STOP:
 		e->stop = true;
@@ -377,24 +518,18 @@ static void run_command(struct engine *e, const struct command *c)
 	/* Small allocations only: without them nothing can be kept consistent. */
 	if (error)
 		abort();
+	return over;
 }
 
 void engine_run_commands(struct engine *e)
 {
-	/* A record that is checked while its command runs may ask for the commands behind it. */
 	struct command c;
-	while (atomic_exchange(&e->commands_waiting, false)) {
-		for (;;) {
-			pthread_mutex_lock(&e->lock);
-			bool any = e->commands_read < e->ncommands;
-			if (any)
-				c = e->commands[e->commands_read++];
-			else
-				e->commands_read = e->ncommands = 0;
-			pthread_mutex_unlock(&e->lock);
-			if (!any)
-				break;
-			run_command(e, &c);
-		}
+	const uint64_t began = engine_clock();
+	for (unsigned n = 0; n < COMMANDS_PER_ROUND && engine_next_command(e, &c); n++) {
+		if (!run_command(e, &c))
+			return;
+		engine_command_done(e);
+		if (engine_clock() - began >= COMMANDS_NS)
+			return;
 	}
 }

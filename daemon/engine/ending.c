@@ -61,37 +61,52 @@ static void name_missing(const struct task *t, ncclsvc_status *st)
 void order_expire(struct engine *e)
 {
 	struct deadline *d;
-	while ((d = deadlines_first(&e->deadlines)) && d->at_ns <= e->now) {
+	const uint64_t enough = e->steps + STEP_SLICE;
+	while ((d = deadlines_first(&e->deadlines)) && d->at_ns <= e->now && e->steps < enough) {
 		struct task *t = (struct task *)((char *)d - offsetof(struct task, deadline));
 		deadlines_remove(&e->deadlines, d);
 		ncclsvc_status st = status_of(NCCLSVC_TIMEOUT);
 		order_name_ranks(t->comm, &st, t->rank, -1);
 		name_missing(t, &st);
+		e->steps += STEP_END + t->comm->nranks;
 		order_fail(e, t, &st);
 	}
 }
 
-/* Ends all tasks of a member that do not run. */
-static void clear_member(struct engine *e, struct member *m, const ncclsvc_status *st)
+/* Ends all tasks of a member that do not run, up to so many steps. False: there are more. */
+static bool clear_member(struct engine *e, struct member *m, const ncclsvc_status *st,
+			 uint64_t enough)
 {
 	struct task *t, *next;
 	struct comm *c = m->comm;
-	DL_FOREACH (m->session->group, t) {
-		if (t->comm != c || t->rank != m - c->members)
-			continue;
-		t->comm = NULL;
-		m->session->group_end = *st;
-	}
-	DL_FOREACH_SAFE (m->queue, t, next) {
+	for (t = m->queue; t; t = next) {
+		next = t->next;
+		e->steps++;
 		if (t->place == RUNNING)
 			continue;
 		if (c->collective[t->rank] == t) {
 			c->collective[t->rank] = NULL;
 			c->collective_here--;
 		}
+		e->steps += STEP_END;
 		order_end_task(e, t, st);
+		if (e->steps >= enough)
+			return false;
 	}
-	plan_clear(e, c, (int32_t)(m - c->members), st);
+	return plan_clear(e, c, (int32_t)(m - c->members), st, enough);
+}
+
+/* The session's open group is refused if it has tasks of the communicator. rank: whose; -1: any. */
+static void spoil_group(struct session *s, const struct comm *c, int32_t rank,
+			const ncclsvc_status *st)
+{
+	struct task *t;
+	DL_FOREACH (s->group, t) {
+		if (t->comm != c || (rank >= 0 && t->rank != rank))
+			continue;
+		t->comm = NULL;
+		s->group_end = *st;
+	}
 }
 
 ncclsvc_status order_end_status(const struct epoch_end *end)
@@ -106,11 +121,22 @@ ncclsvc_status order_end_status(const struct epoch_end *end)
 	return st;
 }
 
-void order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *end)
+/* Nobody is told that he himself has gone; that his GPU's worker has, he is. */
+static ncclsvc_status end_of(const struct comm *c, const struct epoch_end *end, uint32_t rank)
 {
-	ncclsvc_status st = order_end_status(end), own = status_of(NCCLSVC_CANCELLED);
+	const bool self =
+		(int32_t)rank == end->rank && end->result == NCCLSVC_PEER_GONE && end->node < 0;
+	return self ? status_of(NCCLSVC_CANCELLED) : c->end;
+}
+
+/* From here on nothing more is taken in, or has its turn. */
+static void close_epoch(struct engine *e, struct comm *c, const struct epoch_end *end)
+{
+	e->ends++;
 	c->ended = true;
-	c->end = st;
+	c->end = order_end_status(end);
+	c->moved_ns = e->now;
+	c->pending++; /* so that it outlives its end */
 	struct work *w;
 	DL_FOREACH (e->running, w) {
 		if (w->comm == c)
@@ -121,44 +147,80 @@ void order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *e
 		struct member *m = &c->members[k];
 		if (m->gone || !m->session)
 			continue;
-		/* Nobody is told that he himself has gone; that his GPU's worker has, he is. */
-		bool self = (int32_t)k == end->rank && end->result == NCCLSVC_PEER_GONE &&
-			    end->node < 0;
-		clear_member(e, m, self ? &own : &st);
-		struct handle *h = &m->session->handles[m->handle];
+		struct session *s = m->session;
+		struct handle *h = &s->handles[m->handle];
 		h->comm = NULL;
 		h->ended = c->epoch;
-		h->end = self ? own : st;
+		h->end = end_of(c, end, k);
+		s->members--;
+		if (s->group && s->spoiled != e->ends)
+			spoil_group(s, c, -1, &h->end);
+		s->spoiled = e->ends;
+	}
+	if (c->cuda)
+		device_drop_met(e, c, -1, &c->end);
+}
+
+bool order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *end)
+{
+	const uint64_t enough = e->steps + STEP_SLICE;
+	if (!c->ended)
+		close_epoch(e, c, end);
+	for (; c->cleared < c->nranks; c->cleared++) {
+		struct member *m = &c->members[c->cleared];
+		const ncclsvc_status st = end_of(c, end, c->cleared);
+		if (!m->gone && m->session && !clear_member(e, m, &st, enough))
+			return false;
 	}
 	plan_end(e, c);
 	if (c->cuda)
 		device_end_epoch(e, c);
 	if (c->staged)
 		staged_end_epoch(e, c);
-	c->pending++; /* so that it outlives this */
 	if (c->span)
 		span_end_epoch(e, c);
 	if (!--c->pending && !c->windows)
 		order_free_comm(e, c);
+	return true;
 }
 
-void order_member_left(struct engine *e, struct comm *c, int32_t rank)
+/* Those that wait for it. */
+static void end_posted_for(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
+{
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct task *t, *next;
+		for (t = c->members[k].queue; t && t->place >= AT_HEAD; t = next) {
+			next = t->next;
+			if (t->place == POSTED && svc_op_is_p2p(t->record.op) &&
+			    t->record.peer == rank)
+				order_end_task(e, t, st);
+		}
+	}
+}
+
+bool order_member_left(struct engine *e, struct comm *c, int32_t rank)
 {
 	struct member *m = &c->members[rank];
 	ncclsvc_status own = status_of(NCCLSVC_CANCELLED);
 	ncclsvc_status st = order_gone_status(c, rank);
 	if (m->gone)
-		return;
+		return true;
 	if (c->cuda)
 		device_drop_met(e, c, rank, &st);
 	window_leave(e, c);
 	if (m->session) {
-		clear_member(e, m, &own);
-		m->session->handles[m->handle] = (struct handle){0};
+		struct session *s = m->session;
+		struct handle *h = &s->handles[m->handle];
+		s->members -= h->comm != NULL;
+		*h = (struct handle){0};
+		spoil_group(s, c, rank, &own);
+		if (!clear_member(e, m, &own, e->steps + STEP_SLICE))
+			return false;
 		m->session = NULL;
 	}
 	m->gone = true;
 	c->gone++;
+	c->gone_rank = rank;
 	if (c->span) {
 		junction_member_left(e, c, rank, &st);
 		if (c->collective_here && !c->haunted)
@@ -166,15 +228,9 @@ void order_member_left(struct engine *e, struct comm *c, int32_t rank)
 	}
 	if (c->collective_here)
 		order_end_collective(e, c, &st);
-	for (uint32_t k = 0; k < c->nranks; k++) {
-		struct task *t, *next;
-		DL_FOREACH_SAFE (c->members[k].queue, t, next) {
-			if (t->place == POSTED && svc_op_is_p2p(t->record.op) &&
-			    t->record.peer == rank)
-				order_end_task(e, t, &st);
-		}
-	}
+	end_posted_for(e, c, rank, &st);
 	plan_member_left(e, c, rank, &st);
+	return true;
 }
 
 void order_free_comm(struct engine *e, struct comm *c)

@@ -65,17 +65,48 @@ static bool grow(void **array, uint32_t *room, uint32_t used, size_t size)
 	return true;
 }
 
+/* Those that have run need no place. Lock held. */
+static void close_gap(struct engine *e)
+{
+	if (e->commands_read < e->commands_room / 2)
+		return;
+	e->ncommands -= e->commands_read;
+	memmove(e->commands, e->commands + e->commands_read, e->ncommands * sizeof(*e->commands));
+	e->commands_read = 0;
+}
+
 static void engine_command(struct executor *x, const struct command *c)
 {
 	struct engine *e = (struct engine *)x;
 	pthread_mutex_lock(&e->lock);
+	if (e->ncommands == e->commands_room)
+		close_gap(e);
 	/* A lost command would leave both sides in disagreement for good. */
 	if (!grow((void **)&e->commands, &e->commands_room, e->ncommands, sizeof(*c)))
 		abort();
 	e->commands[e->ncommands++] = *c;
+	atomic_fetch_add(&e->commands_queued, 1);
 	pthread_mutex_unlock(&e->lock);
-	atomic_store(&e->commands_waiting, true);
 	wake_engine(e);
+}
+
+bool engine_next_command(struct engine *e, struct command *c)
+{
+	pthread_mutex_lock(&e->lock);
+	bool any = e->commands_read < e->ncommands;
+	if (any)
+		*c = e->commands[e->commands_read];
+	pthread_mutex_unlock(&e->lock);
+	return any;
+}
+
+void engine_command_done(struct engine *e)
+{
+	pthread_mutex_lock(&e->lock);
+	if (++e->commands_read == e->ncommands)
+		e->commands_read = e->ncommands = 0;
+	pthread_mutex_unlock(&e->lock);
+	e->commands_run++;
 }
 
 void engine_event(struct engine *e, const struct event *event)
@@ -122,28 +153,60 @@ static const struct task_table *engine_table(const struct executor *x)
 struct task *task_alloc(struct engine *e, struct session *s)
 {
 	struct task *t = e->free;
-	if (t) {
-		e->free = t->next;
-	} else if (e->fresh < e->table.size) {
-		t = &e->tasks[e->fresh];
-		t->slot = e->fresh++;
-	} else {
+	if (s->user->tasks >= e->config.user_tasks_max)
 		return NULL;
-	}
+	if (t)
+		e->free = t->next;
+	else if (e->fresh < e->table.size)
+		t = &e->tasks[e->fresh++];
+	else
+		return NULL;
 	memset(t, 0, offsetof(struct task, uid));
 	t->uid = ++e->uids;
 	t->session = s;
 	t->submitted_ns = e->now;
 	s->tasks++;
+	s->user->tasks++;
 	table_count(&e->table.pending, 1);
 	return t;
+}
+
+static struct task **published_place(const struct engine *e, uint64_t uid)
+{
+	return &e->published[uid & e->published_mask];
+}
+
+struct task *task_find(const struct engine *e, uint64_t uid)
+{
+	struct task *t = *published_place(e, uid);
+	while (t && t->uid != uid)
+		t = t->next_published;
+	return t;
+}
+
+static void publish_task(struct engine *e, struct task *t)
+{
+	struct task **at = published_place(e, t->uid);
+	t->next_published = *at;
+	*at = t;
+	order_publish(e, t);
+}
+
+static void unpublish_task(struct engine *e, struct task *t)
+{
+	struct task **at = published_place(e, t->uid);
+	while (*at != t)
+		at = &(*at)->next_published;
+	*at = t->next_published;
+	table_clear(&e->table, t->slot);
 }
 
 void task_free(struct engine *e, struct task *t)
 {
 	t->session->tasks--;
+	t->session->user->tasks--;
 	if (t->published)
-		table_clear(&e->table, t->slot);
+		unpublish_task(e, t);
 	t->uid = 0;
 	t->next = e->free;
 	e->free = t;
@@ -156,7 +219,7 @@ static void publish_tasks(struct engine *e)
 	for (uint32_t i = 0; i < e->nunpublished; i++) {
 		struct task *t = e->unpublished[i].task;
 		if (t->uid == e->unpublished[i].uid && t->comm && !t->published)
-			order_publish(e, t);
+			publish_task(e, t);
 	}
 	e->nunpublished = 0;
 }
@@ -174,16 +237,13 @@ void engine_publish_later(struct engine *e, struct task *t)
 
 static void free_leaving(struct engine *e)
 {
-	if (!e->leaving)
-		return;
-	e->leaving = 0;
-	for (uint32_t i = 0; i < e->config.sessions_max; i++) {
-		struct session *s = e->sessions[i];
-		if (s && s->leaving) {
-			e->leaving++;
-			engine_free_session(e, s);
-			e->leaving -= !e->sessions[i];
-		}
+	struct session **at = &e->leaving, *next;
+	while (*at) {
+		next = (*at)->next_leaving;
+		if (engine_let_session_go(e, *at))
+			*at = next;
+		else
+			at = &(*at)->next_leaving;
 	}
 }
 
@@ -279,8 +339,9 @@ static void fall_asleep(struct engine *e)
 	publish_tasks(e);
 	atomic_store(&e->asleep, true);
 	/* Either they see the flag and write the eventfd, or we see what they left. */
-	if (!atomic_load(&e->commands_waiting) && !collect_jobs(e) &&
-	    !(e->config.mpi && span_poll(e)) && !e->ready && !e->active && !e->dirty) {
+	if (atomic_load(&e->commands_queued) == e->commands_run && !collect_jobs(e) &&
+	    !(e->config.mpi && span_poll(e)) && !e->ready && !e->nactive && !e->dirty &&
+	    !e->inputs_due) {
 		if (waits_for_gpus(e) || e->config.mpi)
 			look_ns(e, sleep_ns(e));
 		else
@@ -289,23 +350,57 @@ static void fall_asleep(struct engine *e)
 	atomic_store(&e->asleep, false);
 }
 
-static bool poll_rings(struct engine *e)
+/* The user's next turn begins with this session. */
+static void begin_with(struct user *u, struct session *s)
+{
+	u->active->prev_active->next_active = u->active;
+	s->prev_active->next_active = NULL;
+	u->active = s;
+}
+
+static bool poll_rings_of(struct engine *e, struct user *u)
 {
 	bool any = false;
 	struct session *s, *next;
-	for (s = e->active; s; s = next) {
+	const uint64_t enough = e->steps + STEP_SLICE;
+	for (s = u->active; s; s = next) {
 		next = s->next_active;
 		/* Who submits together comes together. */
-		if (next && next->ring)
+		if (next)
 			__builtin_prefetch(svc_record_slot(next->ring, next->entries, next->next));
-		if (intake_ring(e, s)) {
+		uint32_t n = intake_ring(e, s);
+		if (s->departures)
+			engine_regions_depart(e, s);
+		if (n) {
 			any = true;
 			order_run_ready(e);
-		} else if (s->broken || e->now - s->active_ns > e->spin_ns) {
+		} else if (!s->departures && (s->broken || e->now - s->active_ns > e->spin_ns)) {
 			engine_session_idle(e, s);
+		}
+		if (e->steps >= enough && next) {
+			begin_with(u, next);
+			return true;
 		}
 	}
 	return any;
+}
+
+static bool poll_rings(struct engine *e)
+{
+	bool any = false;
+	struct user *u;
+	DL_FOREACH (e->users, u)
+		any |= poll_rings_of(e, u);
+	return any;
+}
+
+/* Rings have been polled and those members had their turn that were ready when it was asked. */
+static void answer_ping(struct engine *e)
+{
+	if (!e->pinged || e->turns < e->ping_turns)
+		return;
+	e->pinged = false;
+	engine_event(e, &(struct event){.kind = EVENT_PONG});
 }
 
 static void finish_drain(struct engine *e)
@@ -333,18 +428,17 @@ static void *engine_main(void *arg)
 		/* Between rounds, where nobody waits for it */
 		if (rounds % ROUNDS_PER_CLOCK == 0)
 			e->now = engine_clock();
-		bool busy = atomic_load_explicit(&e->commands_waiting, memory_order_acquire);
+		bool busy = engine_commands_wait(e);
 		if (busy)
 			engine_run_commands(e);
 		bool took = poll_rings(e);
 		busy |= took;
-		if (e->ndeparting)
-			engine_regions_depart(e);
 		if (e->inputs)
 			order_check_inputs(e);
 		if (deadlines_first(&e->deadlines))
 			order_expire(e);
 		order_run_ready(e);
+		busy |= e->ready || e->inputs_due;
 		if (e->met_new)
 			device_launch(e);
 		if (e->launched)
@@ -363,6 +457,7 @@ static void *engine_main(void *arg)
 		}
 		free_leaving(e);
 		finish_drain(e);
+		answer_ping(e);
 		/* Busy with others, it must not forget that a deadline is to be kept. */
 		if (e->nunpublished && (e->jobs || rounds >= ROUNDS_UNPUBLISHED ||
 					streak % ROUNDS_UNPUBLISHED_BUSY == 0))
@@ -380,7 +475,7 @@ static void *engine_main(void *arg)
 			e->busy_ns = e->now;
 			continue;
 		}
-		if (!e->active && e->now - e->busy_ns > spin_ns(e))
+		if (!e->nactive && e->now - e->busy_ns > spin_ns(e))
 			fall_asleep(e);
 		/* Whom we wait for may wait for this very core. */
 		if (e->crowded || e->now - yielded_ns >= YIELD_NS) {
@@ -394,16 +489,14 @@ static void *engine_main(void *arg)
 
 static void engine_free(struct engine *e)
 {
+	struct user *u, *next;
 	if (e->pool)
 		pool_destroy(e->pool);
 	for (uint32_t i = 0; e->sessions && i < e->config.sessions_max; i++)
-		if (e->sessions[i]) {
-			free(e->sessions[i]->handles);
-			free(e->sessions[i]->regions);
-			free(e->sessions[i]->busy);
-			free(e->sessions[i]->lines);
-			free(e->sessions[i]);
-		}
+		if (e->sessions[i])
+			engine_free_session(e->sessions[i]);
+	DL_FOREACH_SAFE (e->users, u, next)
+		free(u);
 	for (uint32_t i = 0; e->comms && i < e->config.comms_max; i++)
 		if (e->comms[i]) {
 			window_free(e, e->comms[i]);
@@ -425,8 +518,8 @@ static void engine_free(struct engine *e)
 	free(e->comms);
 	free(e->tasks);
 	free(e->visited);
+	free(e->published);
 	free(e->commands);
-	free(e->departing);
 	free(e->events);
 	free(e);
 }
@@ -460,7 +553,6 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->config = *config;
 	e->notify = notify;
 	e->notify_arg = arg;
-	e->ready_end = &e->ready;
 	e->executor = (struct executor){engine_command,	     engine_next_event, engine_table,
 					engine_last_failure, engine_destroy,	config->threads};
 	pthread_mutex_init(&e->lock, NULL);
@@ -475,10 +567,13 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->sessions = calloc(config->sessions_max, sizeof(*e->sessions));
 	e->comms = calloc(config->comms_max, sizeof(*e->comms));
 	e->tasks = calloc(config->tasks_max, sizeof(*e->tasks));
+	while (e->published_mask + 1 < config->tasks_max)
+		e->published_mask = 2 * e->published_mask + 1;
+	e->published = calloc(e->published_mask + 1, sizeof(*e->published));
 	e->lost = calloc(config->nodes + 1, sizeof(*e->lost));
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = EPOLL_COMMANDS};
 	if (e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost || !e->sessions || !e->comms ||
-	    !e->tasks || table_init(&e->table, config->tasks_max) ||
+	    !e->tasks || !e->published || table_init(&e->table, config->tasks_max) ||
 	    epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, e->wake_fd, &ev) < 0 ||
 	    !(e->pool = pool_create(config->threads - 1, wake_engine, e))) {
 		engine_free(e);

@@ -11,23 +11,29 @@
 /* Records taken from one ring before the others get their turn. */
 #define BATCH		  64
 #define RECORDS_PER_CLOCK 8
+#define STRAIGHT_HEAD	  64 /* tasks among which a peer is looked for at once */
 
-/* Finds the communicator of a record. A client may submit before the engine has seen the command
- * that made its communicator; the command is in the queue by then. (What comes by socket is in it
- * itself.) */
-static const struct handle *find_comm(struct engine *e, const struct session *s,
-				      const struct task *t, int *result, const ncclsvc_status **end,
-				      const char **text)
+/* A client may submit before the engine has run the command that made its communicator, its region
+ * or its plan. That command is in the queue by then: a record that names what is not there waits
+ * once, in its ring, for all that is in the queue. (What comes by socket is in the queue itself.)
+ */
+static bool wait_for_commands(struct engine *e, const struct task *t)
+{
+	struct session *s = t->session;
+	if (t->by_socket || s->waited == t->record.number)
+		return false;
+	s->waited = t->record.number;
+	s->after = atomic_load(&e->commands_queued);
+	return s->after > e->commands_run;
+}
+
+static const struct handle *find_comm(const struct session *s, const struct task *t, int *result,
+				      const ncclsvc_status **end, const char **text)
 {
 	const struct svc_record *r = &t->record;
-	const struct handle *h = NULL;
-	for (int tries = 0; tries < 2; tries++) {
-		h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
-		if (h && h->comm && h->comm->epoch == r->epoch)
-			return h;
-		if (tries == 0 && !t->by_socket)
-			engine_run_commands(e);
-	}
+	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
+	if (h && h->comm && h->comm->epoch == r->epoch)
+		return h;
 	*text = "the communicator's epoch is over: rejoin it";
 	if (!h || !h->known) {
 		*result = NCCLSVC_NOT_FOUND;
@@ -41,30 +47,20 @@ static const struct handle *find_comm(struct engine *e, const struct session *s,
 	return NULL;
 }
 
-/* As find_comm: the command that made the region may still be in the queue. */
-static struct region *find_region(struct engine *e, struct task *t, uint32_t region)
-{
-	struct session *s = t->session;
-	for (int tries = 0; tries < 2; tries++) {
-		if (region && region < s->nregions && s->regions[region].base)
-			return &s->regions[region];
-		if (tries == 0 && !t->by_socket)
-			engine_run_commands(e);
-	}
-	return NULL;
-}
-
-static bool locate(struct engine *e, struct task *t, int32_t device, uint32_t *region,
-		   uint64_t offset, uint64_t bytes, char **at)
+static bool locate(const struct task *t, int32_t device, uint32_t *region, uint64_t offset,
+		   uint64_t bytes, char **at)
 {
 	static char nowhere[1];
+	const struct session *s = t->session;
 	*at = nowhere;
 	if (!bytes) {
 		*region = 0; /* what is not used is not held */
 		return true;
 	}
-	const struct region *g = find_region(e, t, *region);
-	if (!g || g->device != device || offset > g->bytes || bytes > g->bytes - offset)
+	if (!*region || *region >= s->nregions)
+		return false;
+	const struct region *g = &s->regions[*region];
+	if (!g->base || g->device != device || offset > g->bytes || bytes > g->bytes - offset)
 		return false;
 	*at = g->base + offset;
 	return true;
@@ -87,32 +83,6 @@ static bool overlap_allowed(const struct task *t, uint64_t src_bytes, uint64_t d
 		return t->dst == t->src + own;
 	}
 	return t->src == t->dst;
-}
-
-/* Another communicator may have got the same handle meanwhile, and the same memory. */
-static bool is_still(const struct task *t, const struct comm *c, uint64_t uid)
-{
-	const struct handle *h = &t->session->handles[t->record.comm];
-	return h->comm == c && c->uid == uid && c->epoch == t->record.epoch && h->rank == t->rank;
-}
-
-/* Afterwards, no more commands are run for the record. */
-static bool epoch_runs(struct engine *e, const struct task *t, const struct comm *c, uint64_t uid)
-{
-	/* The command that brought its plan may still be in the queue. */
-	if (t->record.plan && !t->by_socket && is_still(t, c, uid) && !plan_known(t, c))
-		engine_run_commands(e);
-	return is_still(t, c, uid);
-}
-
-/* A region may be gone with its GPU's worker, and the epoch, on other nodes, not yet. */
-static bool is_ending(struct engine *e, const struct task *t, const struct comm *c, uint64_t uid,
-		      const ncclsvc_status **end)
-{
-	if (!epoch_runs(e, t, c, uid) || !c->ending)
-		return false;
-	*end = &c->end;
-	return true;
 }
 
 /* What few records can do wrong. */
@@ -162,11 +132,10 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 	uint64_t src_bytes, dst_bytes;
 	int result;
 	struct svc_record *r = &t->record;
-	const struct handle *h = find_comm(e, s, t, &result, end, text);
+	const struct handle *h = find_comm(s, t, &result, end, text);
 	if (!h)
 		return result;
 	struct comm *c = h->comm;
-	const uint64_t uid = c->uid;
 	t->rank = h->rank;
 	t->member = &c->members[t->rank];
 	const int32_t device = t->member->device;
@@ -176,24 +145,20 @@ static int check(struct engine *e, struct session *s, struct task *t, const nccl
 		*text = sentence;
 		return result;
 	}
-	if (!locate(e, t, device, &r->src_region, r->src_offset, src_bytes, &t->src)) {
-		if (is_ending(e, t, c, uid, end))
+	const bool src_there = locate(t, device, &r->src_region, r->src_offset, src_bytes, &t->src);
+	if (!src_there || !locate(t, device, &r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
+		/* A region may be gone with its GPU's worker, and the epoch, on other nodes, not
+		 * yet. */
+		if (c->ending) {
+			*end = &c->end;
 			return c->end.result;
-		*text = "the source does not lie within a region of this session on the "
-			"communicator's device";
+		}
+		*text = src_there
+				? "the destination does not lie within a region of this session "
+				  "on the communicator's device"
+				: "the source does not lie within a region of this session on the "
+				  "communicator's device";
 		return NCCLSVC_INVALID_ARGUMENT;
-	}
-	if (!locate(e, t, device, &r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
-		if (is_ending(e, t, c, uid, end))
-			return c->end.result;
-		*text = "the destination does not lie within a region of this session on the "
-			"communicator's device";
-		return NCCLSVC_INVALID_ARGUMENT;
-	}
-	/* Commands that were run for a region or a plan may have ended the epoch. */
-	if (!epoch_runs(e, t, c, uid)) {
-		*text = "the communicator's epoch is over: rejoin it";
-		return NCCLSVC_STALE_EPOCH;
 	}
 	t->simple = svc_op_is_p2p(r->op) && !(r->flags & SVC_TASK_SECOND_HALF) && !t->by_socket &&
 		    device < 0;
@@ -239,31 +204,55 @@ static void close_group(struct engine *e, struct session *s)
 	struct task *t;
 	DL_FOREACH (first, t) {
 		t->group = id;
-		straight = straight && t->simple && t->member == first->member;
+		straight = straight && t->simple && t->member == first->member &&
+			   t->comm->members[t->record.peer].head_tasks <= STRAIGHT_HEAD;
 	}
 	if (n > 1 && e->cuda)
 		device_link_group(first);
 	s->group = NULL;
 	s->group_tasks = 0;
-	if (straight && straight_may(first))
+	if (straight && straight_may(first, n))
 		straight_post(e, first, n);
 	else
 		order_enqueue(e, first, n);
 }
 
-/* NULL, and why, if there are too many. */
-static struct task *admit(struct engine *e, struct session *s, bool by_socket, const char **text)
+static const struct user *with_most_tasks(const struct engine *e)
 {
-	struct task *t = NULL;
+	const struct user *u, *most = e->users;
+	DL_FOREACH (e->users, u)
+		if (u->tasks > most->tasks)
+			most = u;
+	return most;
+}
+
+/* Whose limit it is that a session's user, or the daemon, has reached. */
+static ncclsvc_status no_room(const struct engine *e, const struct session *s)
+{
+	ncclsvc_status why = status_of(NCCLSVC_LIMIT);
+	const bool own = s->user->tasks >= e->config.user_tasks_max;
+	const struct user *u = own ? s->user : with_most_tasks(e);
+	why.field = own ? NCCLSVC_FIELD_USER_TASKS : NCCLSVC_FIELD_TASKS;
+	why.value_a = u->uid;
+	why.value_b = u->tasks;
+	return why;
+}
+
+/* Why the session may have no more; NULL: it may. */
+static inline const char *too_many(const struct session *s, bool by_socket)
+{
 	if (s->group_tasks >= SVC_GROUP_TASKS)
-		*text = "the task group is too large";
-	else if (by_socket && s->socket_tasks >= SVC_SOCKET_TASKS)
-		*text = "too many tasks are pending by socket";
-	else if (s->tasks >= 2 * (s->entries + SVC_SOCKET_TASKS))
-		*text = "too many tasks that ended early wait for their peers";
-	else if (!(t = task_alloc(e, s)))
-		*text = "the daemon's task table is full (tasks_max)";
-	return t;
+		return "the task group is too large";
+	if (by_socket && s->socket_tasks >= SVC_SOCKET_TASKS)
+		return "too many tasks are pending by socket";
+	if (s->tasks >= 2 * (s->entries + SVC_SOCKET_TASKS))
+		return "too many tasks that ended early wait for their peers";
+	return NULL;
+}
+
+static inline struct task *admit(struct engine *e, struct session *s, bool by_socket)
+{
+	return too_many(s, by_socket) ? NULL : task_alloc(e, s);
 }
 
 /* With it goes the group that it belongs to. t is NULL if it was not even admitted. */
@@ -281,38 +270,48 @@ static void refuse(struct engine *e, struct session *s, struct task *t,
 		refuse_group(e, s, &s->group_end);
 }
 
-static void refuse_unadmitted(struct engine *e, struct session *s, const struct svc_record *record,
-			      uint32_t serial, bool by_socket, const char *text)
+static __attribute__((noinline)) void refuse_unadmitted(struct engine *e, struct session *s,
+							const struct svc_record *record,
+							uint32_t serial, bool by_socket)
 {
+	char sentence[SVC_TEXT_BYTES];
 	ncclsvc_status why = status_of(NCCLSVC_LIMIT);
+	const char *text = too_many(s, by_socket);
+	table_count(&s->counts->submitted, 1);
+	if (!text) {
+		why = no_room(e, s);
+		text = svc_status_reason(&why, sentence, sizeof(sentence));
+	}
 	refuse(e, s, NULL, record, serial, by_socket, &why, text);
 }
 
-/* t->record is a copy. */
-static void take(struct engine *e, struct session *s, struct task *t)
+/* t->record is a copy. False: it waits for commands, as if it had not been looked at. */
+static bool take(struct engine *e, struct session *s, struct task *t)
 {
 	const char *text = "";
 	const ncclsvc_status *end = NULL;
-	/* Commands that run meanwhile must see that it is there. */
-	e->live++;
 	int result = check(e, s, t, &end, &text);
-	if (!result && s->leaving) /* nobody would close its group */
-		result = NCCLSVC_CANCELLED;
+	if (result && wait_for_commands(e, t)) {
+		task_free(e, t);
+		return false;
+	}
+	table_count(&s->counts->submitted, 1);
 	if (result) {
 		ncclsvc_status why = end ? *end : status_of(result);
-		e->live--;
 		s->socket_tasks -= t->by_socket;
 		refuse(e, s, t, &t->record, t->serial, t->by_socket, &why, text);
-		return;
+		return true;
 	}
+	e->live++;
 	if (t->record.plan) {
 		plan_hold(e, t);
-		return;
+		return true;
 	}
 	DL_APPEND(s->group, t);
 	s->group_tasks++;
 	if (!(t->record.flags & SVC_TASK_MORE))
 		close_group(e, s);
+	return true;
 }
 
 /* From a ring, whose number has been looked at. */
@@ -327,21 +326,20 @@ static void read_record(struct svc_record *record, const struct svc_record *slot
 		memset((char *)record + SVC_HALF, 0, SVC_HALF);
 }
 
-static void take_slot(struct engine *e, struct session *s, const struct svc_record *slot,
-		      uint64_t number)
+/* False: it is to be taken later. */
+static inline bool take_slot(struct engine *e, struct session *s, const struct svc_record *slot,
+			     uint64_t number)
 {
-	const char *text;
-	table_count(&s->counts->submitted, 1);
-	struct task *t = admit(e, s, false, &text);
+	struct task *t = admit(e, s, false);
 	if (!t) {
 		struct svc_record record;
 		read_record(&record, slot, number);
-		refuse_unadmitted(e, s, &record, 0, false, text);
-		return;
+		refuse_unadmitted(e, s, &record, 0, false);
+		return true;
 	}
 	read_record(&t->record, slot, number);
 	t->serial = 0;
-	take(e, s, t);
+	return take(e, s, t);
 }
 
 /* Neither the next record nor the slot's last one. */
@@ -353,13 +351,16 @@ static void break_ring(struct engine *e, struct session *s, uint64_t number)
 				       : "a record in the ring has a number that cannot be");
 }
 
-bool intake_ring(struct engine *e, struct session *s)
+uint32_t intake_ring(struct engine *e, struct session *s)
 {
 	const uint32_t entries = s->entries;
-	int taken = 0;
+	const uint64_t enough = e->steps + STEP_SLICE;
+	uint32_t taken = 0;
+	if (s->after > e->commands_run)
+		return 0;
 	/* Of a group, the second record is on its way with the first. */
 	__builtin_prefetch(svc_record_slot(s->ring, entries, s->next + 1));
-	for (; taken < BATCH && !s->broken; taken++) {
+	for (; taken < BATCH && e->steps < enough && !s->broken; taken++) {
 		const uint64_t next = s->next;
 		const struct svc_record *slot = svc_record_slot(s->ring, entries, next);
 		uint8_t *busy = &s->busy[next & (entries - 1)];
@@ -379,28 +380,24 @@ bool intake_ring(struct engine *e, struct session *s)
 		*busy = 1;
 		s->next = next + 1;
 		__builtin_prefetch(svc_record_slot(s->ring, entries, next + 2));
-		take_slot(e, s, slot, number);
+		if (!take_slot(e, s, slot, number)) {
+			*busy = 0;
+			s->next = next;
+			break;
+		}
 	}
+	e->steps += taken * STEP_RECORD;
 	if (taken)
 		s->active_ns = e->now;
-	return taken > 0;
-}
-
-void intake_all(struct engine *e, struct session *s)
-{
-	for (uint32_t taken = 0; s->ring && taken < s->entries; taken += BATCH)
-		if (!intake_ring(e, s))
-			return;
+	return taken;
 }
 
 void intake_socket(struct engine *e, struct session *s, uint32_t serial,
 		   const struct svc_record *record)
 {
-	const char *text;
-	table_count(&s->counts->submitted, 1);
-	struct task *t = admit(e, s, true, &text);
+	struct task *t = admit(e, s, true);
 	if (!t) {
-		refuse_unadmitted(e, s, record, serial, true, text);
+		refuse_unadmitted(e, s, record, serial, true);
 		return;
 	}
 	t->record = *record;

@@ -10,11 +10,14 @@
 
 void order_make_ready(struct engine *e, struct member *m)
 {
-	if (!m->ready) {
+	if (!m->ready && !m->comm->ended) {
+		struct user *u = m->user;
 		m->ready = true;
 		m->next_ready = NULL;
-		*e->ready_end = m;
-		e->ready_end = &m->next_ready;
+		*u->ready_end = m;
+		u->ready_end = &m->next_ready;
+		e->ready++;
+		m->comm->pending++; /* so that it outlives the turn */
 	}
 	order_update_blocked(m);
 }
@@ -64,6 +67,7 @@ void order_pin(struct task *t, int by)
 void order_stop_input_wait(struct engine *e, struct task *t)
 {
 	DL_DELETE2(e->inputs, t, prev_input, next_input);
+	e->ninputs--;
 	t->waits_input = false;
 	t->session->inputs--;
 	member_of(t)->inputs--;
@@ -99,6 +103,8 @@ static void retire(struct engine *e, struct task *t)
 		m->running--;
 		c->running--;
 	}
+	if (t->place == AT_HEAD)
+		order_skip_unposted(t);
 	if (t->place >= AT_HEAD && !t->flying)
 		m->head_tasks--;
 	deadlines_remove(&e->deadlines, &t->deadline);
@@ -188,7 +194,7 @@ void order_publish(struct engine *e, struct task *t)
 	};
 	t->published = true;
 	t->shown = (uint8_t)entry.state;
-	table_put(&e->table, t->slot, &entry);
+	t->slot = table_put(&e->table, &entry);
 	/* Without memory for its deadline, a task has none. */
 	if (r->timeout_ns && !t->ghost)
 		deadlines_add(&e->deadlines, &t->deadline, t->submitted_ns + r->timeout_ns);

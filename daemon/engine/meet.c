@@ -136,18 +136,10 @@ void order_haunt_collective(struct engine *e, struct comm *c, const ncclsvc_stat
 			order_make_ghost(e, c->collective[k], st);
 }
 
-static int32_t a_gone_rank(const struct comm *c)
-{
-	for (uint32_t k = 0; k < c->nranks; k++)
-		if (c->members[k].gone)
-			return (int32_t)k;
-	return -1;
-}
-
 /* With other nodes, they are told first, and then all learn of it. */
 static void fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
-	if (c->span && !c->haunted)
+	if (c->span)
 		junction_fail_collective(e, c, st);
 	else
 		order_haunt_collective(e, c, st);
@@ -158,7 +150,7 @@ void order_post_collective(struct engine *e, struct task *t)
 	struct comm *c = t->comm;
 	struct member *m = member_of(t);
 	if (c->gone) {
-		ncclsvc_status st = order_gone_status(c, a_gone_rank(c));
+		ncclsvc_status st = order_gone_status(c, c->gone_rank);
 		order_end_task(e, t, &st);
 		return;
 	}
@@ -170,8 +162,10 @@ void order_post_collective(struct engine *e, struct task *t)
 	atomic_store_explicit(&m->board->collectives, c->collectives + 1, memory_order_relaxed);
 	if (c->span && !c->haunted)
 		junction_look(e, c);
-	if (t->ghost || c->haunted) {
-		ncclsvc_status st = c->haunted ? c->haunted_by : t->end;
+	if (c->haunted) {
+		order_make_ghost(e, t, &c->haunted_by);
+	} else if (t->ghost) {
+		ncclsvc_status st = t->end;
 		fail_collective(e, c, &st);
 	} else if (svc_record_refuses(&t->record)) {
 		ncclsvc_status st = order_refused_status(t);
@@ -183,18 +177,17 @@ void order_post_collective(struct engine *e, struct task *t)
 
 /* ---- Point-to-point ---- */
 
-struct task *order_find_peer(const struct task *t)
+struct task *order_find_peer(struct engine *e, const struct task *t)
 {
 	const struct member *peer = &t->comm->members[t->record.peer];
 	const unsigned want = NCCLSVC_SEND + NCCLSVC_RECV - t->record.op; /* the other of the two */
-	struct task *u;
-	DL_FOREACH (peer->queue, u) {
-		if (u->place < AT_HEAD)
-			return NULL; /* the head ends here */
+	struct task *u = peer->queue;
+	uint32_t steps = 0;
+	for (; u && u->place >= AT_HEAD; u = u->next, steps++) /* the head ends there */
 		if (u->place == POSTED && u->record.op == want && u->record.peer == t->rank)
-			return u;
-	}
-	return NULL;
+			break;
+	e->steps += steps;
+	return u && u->place >= AT_HEAD ? u : NULL;
 }
 
 static void end_pair(struct engine *e, struct task *a, struct task *b, const ncclsvc_status *st)
@@ -264,7 +257,7 @@ void order_post_p2p(struct engine *e, struct task *t)
 	}
 	t->place = POSTED;
 	member_of(t)->posted++;
-	struct task *u = order_find_peer(t);
+	struct task *u = order_find_peer(e, t);
 	if (u)
 		order_meet_pair(e, t, u);
 }

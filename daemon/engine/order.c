@@ -16,6 +16,8 @@
 #include "staged.h"
 #include "task.h"
 
+#define INPUTS_PER_ROUND 256
+
 static bool input_ready(const struct task *t)
 {
 	/* A GPU waits for its inputs itself. */
@@ -29,48 +31,53 @@ static void wait_for_input(struct engine *e, struct task *t)
 {
 	t->waits_input = true;
 	DL_APPEND2(e->inputs, t, prev_input, next_input);
+	e->ninputs++;
 	t->session->inputs++;
 	member_of(t)->inputs++;
 	e->staged_inputs += t->comm->staged;
 	order_show_state(e, t);
 }
 
+/* What waits for its input is not overtaken by its like: others meet them in the order of their
+ * calls. */
+static bool may_post(struct engine *e, struct task *t)
+{
+	if (input_ready(t))
+		return true;
+	if (!t->waits_input)
+		wait_for_input(e, t);
+	return false;
+}
+
 static void post(struct engine *e, struct task *t)
 {
+	order_skip_unposted(t);
+	e->steps++;
 	if (t->waits_input) {
 		order_stop_input_wait(e, t);
 		order_show_state(e, t);
 	}
 	if (svc_op_is_p2p(t->record.op))
 		order_post_p2p(e, t);
-	else if (!member_of(t)->collective)
+	else
 		order_post_collective(e, t);
 }
 
-/* Posts what it can of the head: point-to-point tasks all, collectives one after the other. What
- * waits for its input is not overtaken by its like: others meet them in the order of their calls.
- */
+/* Posts what it can of the head: point-to-point tasks all, collectives one after the other. */
 static void post_head(struct engine *e, struct member *m)
 {
-	struct task *t = m->queue, *next, *after;
-	bool held[2] = {false}; /* collectives, point-to-point tasks */
-	for (; t && t->place >= AT_HEAD; t = next) {
-		next = t->next;
-		after = next ? next->next : NULL;
-		bool *hold = &held[svc_op_is_p2p(t->record.op)];
-		if (t->place != AT_HEAD || *hold)
-			continue;
-		if (input_ready(t)) {
-			post(e, t);
-		} else {
-			*hold = true;
-			if (!t->waits_input)
-				wait_for_input(e, t);
+	const uint64_t enough = e->steps + STEP_SLICE;
+	struct task *t;
+	while ((t = m->unposted[true]) && may_post(e, t)) {
+		if (e->steps >= enough) {
+			order_make_ready(e, m);
+			break;
 		}
-		/* A Send to oneself may have met, and ended, the very next task. */
-		if (next && !next->uid)
-			next = after;
+		post(e, t);
 	}
+	t = m->unposted[false];
+	if (t && may_post(e, t) && !m->collective)
+		post(e, t);
 }
 
 static void next_head(struct engine *e, struct member *m)
@@ -80,11 +87,15 @@ static void next_head(struct engine *e, struct member *m)
 		return;
 	uint32_t group = t->group;
 	do {
+		struct task **unposted = &m->unposted[svc_op_is_p2p(t->record.op)];
+		if (!*unposted)
+			*unposted = t;
 		t->place = AT_HEAD;
 		m->head_tasks++;
 		order_show_state(e, t);
 		t = t->next;
 	} while (t && group && t->group == group);
+	e->steps += m->head_tasks;
 }
 
 /* Every member has its turn, all is posted, and nothing meets: nobody can ever go on. */
@@ -117,35 +128,62 @@ static void end_deadlock(struct engine *e, struct comm *c)
 	}
 }
 
+static void move_queue(struct engine *e, struct member *m)
+{
+	struct comm *c = m->comm;
+	if (!m->head_tasks) {
+		next_head(e, m);
+		if (m->queue)
+			atomic_store_explicit(&m->board->head_ns, m->queue->submitted_ns,
+					      memory_order_relaxed);
+	}
+	post_head(e, m);
+	order_update_blocked(m);
+	if (c->blocked == c->nranks)
+		end_deadlock(e, c);
+}
+
+static void take_turn(struct engine *e, struct user *u)
+{
+	struct member *m = u->ready;
+	struct comm *c = m->comm;
+	u->ready = m->next_ready;
+	if (!u->ready)
+		u->ready_end = &u->ready;
+	m->ready = false;
+	e->ready--;
+	e->turns++;
+	c->pending--;
+	if (!c->ended)
+		move_queue(e, m);
+	else if (!c->pending && !c->windows)
+		order_free_comm(e, c);
+}
+
+/* Users take turns with one member each. */
 void order_move_ready(struct engine *e)
 {
-	while (e->ready) {
-		struct member *m = e->ready;
-		struct comm *c = m->comm;
-		e->ready = m->next_ready;
-		if (!e->ready)
-			e->ready_end = &e->ready;
-		m->ready = false;
-		if (!m->head_tasks) {
-			next_head(e, m);
-			if (m->queue)
-				atomic_store_explicit(&m->board->head_ns, m->queue->submitted_ns,
-						      memory_order_relaxed);
-		}
-		post_head(e, m);
-		order_update_blocked(m);
-		if (c->blocked == c->nranks)
-			end_deadlock(e, c);
+	const uint64_t enough = e->steps + STEP_ROUND;
+	struct user *u = e->turn;
+	while (e->ready && e->steps < enough) {
+		u = u && u->next ? u->next : e->users;
+		if (!u->ready)
+			continue;
+		take_turn(e, u);
 		if (e->met_new && !e->ready)
 			device_launch(e);
 	}
+	e->turn = u;
 }
 
 void order_check_inputs(struct engine *e)
 {
-	struct task *t, *next;
-	for (t = e->inputs; t; t = next) {
-		next = t->next_input;
+	uint32_t n = e->ninputs < INPUTS_PER_ROUND ? e->ninputs : INPUTS_PER_ROUND;
+	e->inputs_due -= e->inputs_due < n ? e->inputs_due : n;
+	while (n--) {
+		struct task *t = e->inputs;
+		DL_DELETE2(e->inputs, t, prev_input, next_input);
+		DL_APPEND2(e->inputs, t, prev_input, next_input);
 		if (input_ready(t))
 			order_make_ready(e, member_of(t));
 	}

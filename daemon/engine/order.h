@@ -3,6 +3,7 @@
 #ifndef ENGINE_ORDER_H
 #define ENGINE_ORDER_H
 
+#include "names.h"
 #include "state.h"
 
 static inline struct member *member_of(const struct task *t)
@@ -23,6 +24,17 @@ static inline void order_update_blocked(struct member *m)
 /* life.c */
 /* Its queue may move: order_run_ready looks at it. */
 void order_make_ready(struct engine *e, struct member *m);
+/* t is posted, or over: what is behind it is its member's next to be posted. */
+static inline void order_skip_unposted(struct task *t)
+{
+	const bool p2p = svc_op_is_p2p(t->record.op);
+	struct task **unposted = &t->member->unposted[p2p], *next = t->next;
+	if (*unposted != t)
+		return;
+	while (next && next->place >= AT_HEAD && svc_op_is_p2p(next->record.op) != p2p)
+		next = next->next;
+	*unposted = next && next->place >= AT_HEAD ? next : NULL;
+}
 void order_show_published(struct engine *e, struct task *t);
 /* Inspection learns of a change of state, if it knows the task at all. */
 static inline void order_show_state(struct engine *e, struct task *t)
@@ -47,7 +59,7 @@ ncclsvc_status order_refused_status(const struct task *t);
 void order_post_collective(struct engine *e, struct task *t);
 void order_post_p2p(struct engine *e, struct task *t);
 /* The posted task that this one may meet, or NULL; and what comes of it once both are posted. */
-struct task *order_find_peer(const struct task *t);
+struct task *order_find_peer(struct engine *e, const struct task *t);
 void order_meet_pair(struct engine *e, struct task *t, struct task *u);
 /* Ends the current collective on every member that has posted it. */
 void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);

@@ -109,6 +109,7 @@ static void release_group(struct engine *e, struct plan_member *m)
 		if (!t)
 			continue;
 		m->slots[i].task = NULL;
+		m->held--;
 		DL_APPEND(first, t);
 	}
 	if (first && first->next)
@@ -133,6 +134,7 @@ void plan_hold(struct engine *e, struct task *t)
 	struct plan_member *m = &t->comm->plan->members[t->rank];
 	const uint32_t group = t->record.plan_group, i = m->first[group] + t->record.plan_task;
 	m->slots[i] = (struct plan_slot){t, m->iteration};
+	m->held++;
 	atomic_store_explicit(&m->stamps[i], m->iteration, memory_order_relaxed);
 	table_count(&m->enqueued, 1);
 	t->place = IN_PLAN;
@@ -163,8 +165,10 @@ void plan_task_ended(struct task *t)
 	if (!m)
 		return;
 	table_count(&m->ended, 1);
-	if (t->place == IN_PLAN)
-		m->slots[m->first[t->record.plan_group] + t->record.plan_task].task = NULL;
+	if (t->place != IN_PLAN)
+		return;
+	m->slots[m->first[t->record.plan_group] + t->record.plan_task].task = NULL;
+	m->held--;
 }
 
 uint32_t plan_number(const struct task *t)
@@ -172,12 +176,29 @@ uint32_t plan_number(const struct task *t)
 	return member_plan(t) ? t->comm->plan->number : 0;
 }
 
-void plan_clear(struct engine *e, const struct comm *c, int32_t rank, const ncclsvc_status *st)
+bool plan_clear(struct engine *e, const struct comm *c, int32_t rank, const ncclsvc_status *st,
+		uint64_t enough)
 {
 	const struct plan_member *m = c->plan ? &c->plan->members[rank] : NULL;
-	for (uint32_t i = 0; m && i < m->ntasks; i++)
-		if (m->slots[i].task)
-			order_end_task(e, m->slots[i].task, st);
+	for (uint32_t i = 0; m && m->held && i < m->ntasks; i++) {
+		if (!m->slots[i].task)
+			continue;
+		e->steps += STEP_END;
+		order_end_task(e, m->slots[i].task, st);
+		if (e->steps >= enough)
+			return false;
+	}
+	return true;
+}
+
+bool plan_held(const struct member *m, uint32_t place, struct task **t)
+{
+	const struct plan *p = m->comm->plan;
+	const struct plan_member *pm = p ? &p->members[m - m->comm->members] : NULL;
+	if (!pm || !pm->held || place >= pm->ntasks)
+		return false;
+	*t = pm->slots[place].task;
+	return true;
 }
 
 void plan_end(struct engine *e, struct comm *c)
@@ -209,7 +230,7 @@ void plan_member_left(struct engine *e, struct comm *c, int32_t rank, const nccl
 	p->members[rank].left = true;
 	for (uint32_t k = 0; k < p->nranks; k++) {
 		const struct plan_member *m = &p->members[k];
-		for (uint32_t i = 0; i < m->ntasks; i++)
+		for (uint32_t i = 0; m->held && i < m->ntasks; i++)
 			if (m->slots[i].task && m->tasks[i].peer == rank) {
 				ncclsvc_status copy = *st;
 				order_fail(e, m->slots[i].task, &copy);
@@ -245,7 +266,7 @@ static void drop(struct engine *e, struct comm *c, int32_t rank, uint32_t number
 	const ncclsvc_status st = plan_left_status(c, rank);
 	const bool here = c->plan && c->plan->number == number;
 	if (here && c->plan->members[rank].handle) {
-		plan_clear(e, c, rank, &st);
+		plan_clear(e, c, rank, &st, UINT64_MAX);
 		end_queued(e, c, rank, &st, &st);
 	}
 	if (c->span && number && c->members[rank].session) {

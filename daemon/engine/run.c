@@ -14,6 +14,7 @@
 #define INLINE_READ	  (1024 * 1024) /* ... or read: many ranks' input can be one's output */
 #define CHUNK_BYTES_MIN	  (32 * 1024)	/* of one rank's share */
 #define CHUNK_BYTES_MAX	  (256 * 1024) /* also bounds how long a small task waits for a large one */
+#define CHUNK_BYTES_ALL	  (8 * 1024 * 1024) /* the same of all ranks together */
 #define STREAM_BYTES	  (16 * 1024 * 1024)
 #define CHUNKS_PER_THREAD 16 /* the last chunk is the time one thread waits for another */
 #define BOUNCE_BYTES	  4096
@@ -111,9 +112,14 @@ static void exchange(struct move *m, uint32_t a, uint32_t b, uint64_t at, uint64
 static void exchange_pair(struct move *m, uint32_t pair, uint64_t at, uint64_t n)
 {
 	/* Pairs (a <= b) in the order (0,0) (0,1) (1,1) (0,2) ... */
-	uint32_t b = 0;
-	while ((uint64_t)(b + 1) * (b + 2) / 2 <= pair)
-		b++;
+	uint32_t b = 0, above = m->ntasks;
+	while (above - b > 1) {
+		uint32_t middle = b + (above - b) / 2;
+		if ((uint64_t)middle * (middle + 1) / 2 <= pair)
+			b = middle;
+		else
+			above = middle;
+	}
 	exchange(m, pair - (uint32_t)((uint64_t)b * (b + 1) / 2), b, at, n);
 }
 
@@ -205,15 +211,31 @@ static void measure(struct move *m)
 	m->streaming = m->bytes >= STREAM_BYTES;
 }
 
+/* How many ranks' buffers one unit is in. */
+static uint64_t fan(const struct move *m)
+{
+	switch (record_of(m)->op) {
+	case NCCLSVC_GATHER:
+	case NCCLSVC_SCATTER:
+	case NCCLSVC_ALL_TO_ALL:
+		return 2;
+	default:
+		return m->ntasks;
+	}
+}
+
 /* Chunks for the pool. */
 static void cut(const struct engine *e, struct work *w)
 {
 	const uint64_t unit = w->move.unit_bytes, total = w->move.units * unit;
+	const uint64_t most = CHUNK_BYTES_ALL / fan(&w->move);
 	uint64_t bytes = total / (CHUNKS_PER_THREAD * e->config.threads);
 	if (bytes < CHUNK_BYTES_MIN)
 		bytes = CHUNK_BYTES_MIN;
 	if (bytes > CHUNK_BYTES_MAX)
 		bytes = CHUNK_BYTES_MAX;
+	if (bytes > most)
+		bytes = most;
 	/* Chunks are numbered in 32 bits. */
 	while (total / bytes >= UINT32_MAX)
 		bytes *= 2;

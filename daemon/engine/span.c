@@ -176,7 +176,7 @@ static void end_now(struct engine *e, struct span *s, bool in_order)
 	if (s->comm->cuda && s->wished && !in_order)
 		engine_event(e,
 			     &(struct event){.kind = EVENT_EPOCH_DIRTY, .epoch = {s->comm->slot}});
-	order_run_ready(e); /* none may point to a communicator that goes */
+	order_run_ready(e); /* what has its turn goes on */
 	order_end_epoch(e, s->comm, &s->end);
 }
 
@@ -217,6 +217,8 @@ static void check_endings(struct engine *e)
 	{
 		if (!s->comm->ended)
 			try_end(e, s);
+		else if (s->comm->cleared < s->comm->nranks)
+			order_end_epoch(e, s->comm, &s->end);
 		else if (e->now >= s->due_ns)
 			across_abort(e, s);
 	}

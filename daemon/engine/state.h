@@ -31,9 +31,16 @@
 
 #define ENGINE_DEVICES 16
 
+/* What may take long is cut by steps, of some 10 ns each: looking at one task is one. */
+#define STEP_RECORD 16	  /* taking a record in */
+#define STEP_END    32	  /* ending a task */
+#define STEP_SLICE  8192  /* of one member, session or command before others have their turn */
+#define STEP_ROUND  16384 /* of all members before rings are polled again */
+
 struct chunk;
 struct comm;
 struct crossing;
+struct departure;
 struct early;
 struct junction;
 struct meeting;
@@ -44,6 +51,7 @@ struct span;
 struct windows;
 struct wish;
 struct staged;
+struct user;
 struct worker_queue;
 
 struct lost_span {
@@ -100,11 +108,12 @@ struct task {
 	char *src, *dst;
 	uint64_t submitted_ns;
 	uint64_t seq;
-	uint32_t slot; /* in the task table */
+	uint32_t slot; /* in the task table, once it is published */
 	uint32_t serial;
 	int32_t rank;
 	struct svc_record record;
 	struct task *prev_input, *next_input; /* waits for its timeline */
+	struct task *next_published;	      /* with the same place in the engine's hash */
 	ncclsvc_status end;		      /* of a ghost */
 	uint64_t lane_seq;		      /* of a launched task */
 };
@@ -116,12 +125,15 @@ struct member {
 	uint32_t posted, running, inputs;
 	bool blocked; /* its turn, all posted, nothing runs: only others can help */
 	bool gone;
-	bool ready; /* in the engine's list */
+	bool ready; /* in its user's list */
 	struct member *next_ready;
 	struct task *collective; /* the posted one */
+	/* The head's first collective, and first Send or Recv, that is not posted; or NULL. */
+	struct task *unposted[2];
 	struct board_entry *board;
 	uint64_t submitted, completed;
 	struct session *session; /* NULL: gone, or on another node */
+	struct user *user;	 /* the session's */
 	uint32_t handle;
 	int32_t pid;
 	int32_t device;	     /* -1: host */
@@ -163,11 +175,13 @@ struct comm {
 	ncclsvc_status haunted_by;
 	uint64_t collectives; /* finished */
 	uint32_t blocked, gone;
+	int32_t gone_rank; /* one of them */
 	struct plan *plan; /* NULL: none */
-	uint32_t pending; /* tasks alive */
+	uint32_t pending;  /* tasks alive, and members that are ready */
 	uint32_t running;
 	bool ended;
 	bool ending;	    /* the other nodes were told, and may need a moment */
+	uint32_t cleared;   /* members whose tasks have ended with the epoch */
 	ncclsvc_status end; /* what its tasks are told since */
 };
 
@@ -217,18 +231,31 @@ struct slots {
 	uint32_t npinned, nmore, all_pinned;
 };
 
+/* All sessions of one uid. Users take turns, so that none waits for more than a turn of each other
+ * user, whatever that one has in the engine. */
+struct user {
+	struct user *prev, *next; /* the engine's */
+	uint32_t uid, sessions;
+	uint32_t tasks;			   /* alive, ghosts too */
+	struct session *active;		   /* whose rings are polled */
+	struct member *ready, **ready_end; /* whose queues may move */
+};
+
 struct session {
 	/* What every record needs comes first. */
 	struct svc_ring *ring; /* NULL: socket only */
 	uint64_t next;	       /* number of the next record */
 	uint8_t *busy;	       /* [entries]: this slot's task has not ended */
+	uint64_t after;	       /* the next record waits until as many commands have run */
 	uint32_t entries;
 	bool active; /* its ring is polled; else its doorbell is watched */
 	bool dirty;  /* tasks ended since its waiters were woken */
 	bool broken; /* no longer served */
 	bool leaving;
 	uint64_t active_ns; /* last time a record came */
+	struct departure *departures; /* regions that are to be let go */
 	struct session *next_active, *next_dirty;
+	struct user *user;
 	struct session_counts *counts;
 	struct task *group; /* open */
 	uint32_t group_tasks;
@@ -238,13 +265,26 @@ struct session {
 	struct handle *handles;
 	struct region *regions;
 	uint32_t nhandles, nregions;
+	uint32_t members; /* handles that have a communicator */
+	uint64_t spoiled; /* the end of an epoch that has looked at its group */
 
-	uint32_t slot, id, uid;
+	uint64_t waited; /* the number of the record that has waited for commands */
+	uint32_t slot, id;
 	int32_t pid;
 	int fd, doorbell, completion;
-	struct session *prev_active;
+	struct session *prev_active, *next_leaving;
 	uint32_t inputs;
 	struct line *lines; /* [SVC_TIMELINES]; NULL: no communicator of GPUs yet */
+};
+
+/* How far the cancellation under way has come. */
+struct cancelling {
+	bool found, forbidden;
+	uint64_t count;	   /* of tasks */
+	uint32_t rank;	   /* whose tasks are looked at */
+	uint32_t slot;	   /* of its plan, the next */
+	struct task *last; /* of its queue; NULL: none yet */
+	uint64_t last_uid;
 };
 
 struct engine {
@@ -259,31 +299,41 @@ struct engine {
 	pthread_mutex_t lock;
 	struct command *commands;
 	uint32_t ncommands, commands_room, commands_read;
+	_Atomic uint64_t commands_queued; /* so far */
 	struct event *events;
 	uint32_t nevents, events_room, events_read;
 	struct failure failure; /* the last */
-	_Atomic bool commands_waiting;
 	_Atomic bool asleep; /* the command eventfd must be written */
 	int wake_fd;
 
 	/* The engine thread's. */
 	int epoll_fd;
 	uint64_t now;
+	uint64_t steps;	       /* of work so far: see STEP_ */
+	uint64_t commands_run; /* so far */
+	uint64_t ends;	       /* of epochs, so far */
+	struct cancelling cancelling;
+	bool pinged;	     /* the supervisor waits for a sign of life */
+	uint64_t ping_turns; /* ... and is answered after as many turns of members */
+	struct user *users;
 	struct session **sessions; /* by slot */
 	struct comm **comms;	   /* by slot */
-	struct session *active, *dirty;
+	struct session *dirty;
 	uint32_t nactive, cores;
 	bool crowded; /* more pollers than cores: they yield at every round */
-	struct member *ready, **ready_end;
+	uint32_t ready;	   /* members */
+	uint64_t turns;	   /* that they have had so far */
+	struct user *turn; /* whose it was last */
 	struct task *inputs;
+	uint32_t ninputs, inputs_due; /* due: have not been looked at since a session fell asleep */
 	struct deadlines deadlines;
 	struct task_table table;
 	struct task *tasks;   /* [table.size] */
 	struct task *free;    /* stack, by `next` */
-	uint32_t fresh;	      /* slots from here on were never used */
-	uint32_t leaving; /* sessions */
-	struct command *departing; /* regions that are to be let go */
-	uint32_t ndeparting, departing_room;
+	uint32_t fresh;	      /* from here on none was ever used */
+	struct task **published; /* by the low bits of their uid, as many as the mask has */
+	uint32_t published_mask;
+	struct session *leaving;
 	uint64_t uids;
 	uint64_t live; /* tasks whose client does not know yet how they ended */
 	uint32_t groups;
@@ -348,9 +398,8 @@ struct engine {
 };
 
 /* intake.c */
-bool intake_ring(struct engine *e, struct session *s);
-/* All that was there before; a ring's length at most. */
-void intake_all(struct engine *e, struct session *s);
+/* Takes records of its ring, not too many; returns how many. */
+uint32_t intake_ring(struct engine *e, struct session *s);
 void intake_socket(struct engine *e, struct session *s, uint32_t serial,
 		   const struct svc_record *record);
 void intake_drop_group(struct engine *e, struct session *s);
@@ -363,13 +412,15 @@ void order_append(struct engine *e, struct task *t);
 void order_enqueue(struct engine *e, struct task *first, uint32_t n);
 void order_publish(struct engine *e, struct task *t);
 void order_move_ready(struct engine *e);
-/* In most rounds nobody is. */
+/* In most rounds nobody is. Some may be left for the next round. */
 static inline void order_run_ready(struct engine *e)
 {
 	if (e->ready)
 		order_move_ready(e);
 }
+/* Some of them, in turn. */
 void order_check_inputs(struct engine *e);
+/* Some of those that are due. */
 void order_expire(struct engine *e);
 /* Ends a task that does not run yet, with this status: now for its client, and for the other
  * members when they meet it. */
@@ -377,13 +428,14 @@ void order_fail(struct engine *e, struct task *t, ncclsvc_status *st);
 void order_finish(struct engine *e, struct work *w);
 /* What its tasks are told. */
 ncclsvc_status order_end_status(const struct epoch_end *end);
-void order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *end);
-void order_member_left(struct engine *e, struct comm *c, int32_t rank);
+/* False: there is more to do; to be called again. */
+bool order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *end);
+bool order_member_left(struct engine *e, struct comm *c, int32_t rank);
 void order_free_comm(struct engine *e, struct comm *c);
 
 /* straight.c */
-/* May a group of simple tasks of this one's member be posted at once? Else order_enqueue. */
-bool straight_may(const struct task *first);
+/* May a group of n simple tasks of this one's member be posted at once? Else order_enqueue. */
+bool straight_may(const struct task *first, uint32_t n);
 void straight_post(struct engine *e, struct task *first, uint32_t n);
 
 /* plan.c */
@@ -396,9 +448,12 @@ int plan_check(const struct task *t, const struct comm *c, const char **text);
 /* Its rank has the plan that it names. */
 bool plan_known(const struct task *t, const struct comm *c);
 void plan_hold(struct engine *e, struct task *t);
+/* What is held in a place of this member's plan, maybe NULL. False: there is no such place. */
+bool plan_held(const struct member *m, uint32_t place, struct task **t);
 void plan_task_ended(struct task *t);
-/* Ends all that is held of a member. */
-void plan_clear(struct engine *e, const struct comm *c, int32_t rank, const ncclsvc_status *st);
+/* Ends what is held of a member, up to so many steps. False: there is more. */
+bool plan_clear(struct engine *e, const struct comm *c, int32_t rank, const ncclsvc_status *st,
+		uint64_t enough);
 /* Nothing of it runs any more. */
 void plan_end(struct engine *e, struct comm *c);
 bool plan_peer_left(const struct task *t);
@@ -509,13 +564,20 @@ void complete_break_session(struct engine *e, struct session *s, int result, con
 ncclsvc_status status_of(int result);
 
 /* commands.c */
+/* Some of those that wait. */
 void engine_run_commands(struct engine *e);
-/* Lets regions go that commands have asked for, unless they are in use. */
-void engine_regions_depart(struct engine *e);
+static inline bool engine_commands_wait(const struct engine *e)
+{
+	return atomic_load_explicit(&e->commands_queued, memory_order_acquire) != e->commands_run;
+}
+/* Lets regions go that commands have asked for and whose tasks have been taken in, unless they are
+ * in use. */
+void engine_regions_depart(struct engine *e, struct session *s);
 void engine_session_poll(struct engine *e, struct session *s);
 void engine_session_idle(struct engine *e, struct session *s);
-/* Frees it if it leaves and nothing of it is in use any more. */
-void engine_free_session(struct engine *e, struct session *s);
+/* Of one that leaves: false while something of it is in use. */
+bool engine_let_session_go(struct engine *e, struct session *s);
+void engine_free_session(struct session *s);
 
 /* There is, or soon will be, something in its ring. */
 static inline void engine_session_active(struct engine *e, struct session *s)
@@ -526,10 +588,16 @@ static inline void engine_session_active(struct engine *e, struct session *s)
 }
 
 /* engine.c */
+/* The next command; false: none waits. It stays until engine_command_done. */
+bool engine_next_command(struct engine *e, struct command *c);
+void engine_command_done(struct engine *e);
 uint64_t engine_clock(void);
 void engine_publish_later(struct engine *e, struct task *t);
+/* NULL: the user, or the table, has no room. */
 struct task *task_alloc(struct engine *e, struct session *s);
 void task_free(struct engine *e, struct task *t);
+/* Of those that inspection knows; NULL: there is none. */
+struct task *task_find(const struct engine *e, uint64_t uid);
 void engine_event(struct engine *e, const struct event *event);
 
 #endif

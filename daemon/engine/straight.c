@@ -10,11 +10,13 @@
 
 #include "order.h"
 
-bool straight_may(const struct task *first)
+#define STRAIGHT_TASKS 64 /* of one group; more are taken in slices */
+
+bool straight_may(const struct task *first, uint32_t n)
 {
 	const struct member *m = first->member;
 	const struct comm *c = m->comm;
-	return !m->queue && !c->span && !c->gone;
+	return n <= STRAIGHT_TASKS && !m->queue && !c->span && !c->gone;
 }
 
 /* True if they agree and are small: both are over then. u is posted. */
@@ -52,7 +54,7 @@ void straight_post(struct engine *e, struct task *first, uint32_t n)
 	struct task *t = first, *next, *u;
 	for (uint32_t i = 0; i < n; i++, t = next) {
 		next = t->next;
-		u = order_find_peer(t);
+		u = order_find_peer(e, t);
 		if (!u || !meet_at_once(e, t, u))
 			post(e, t, u);
 	}

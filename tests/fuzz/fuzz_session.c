@@ -397,6 +397,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 		.ring_max = 64,
 		.comms_max = 64,
 		.tasks_max = 4096,
+		.user_tasks_max = 4096,
 		.user_region_bytes = UINT64_C(1) << 30,
 		.user_comms_max = 48,
 		.user_sessions_max = 64,

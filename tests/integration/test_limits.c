@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Limits and quotas: LIMIT, and nothing changed. And a thousand sessions leave no trace. */
+#include <grp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -241,28 +242,35 @@ static void a_full_ring_says_again(void **state)
 	daemon_stop(&d);
 }
 
+/* A communicator of these; returns a barrier on it, for either. */
+static struct svc_record join_two(struct raw *a, struct raw *b)
+{
+	struct raw_reply reply;
+	ncclsvc_unique_id id;
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	struct svc_join join_a = raw_join_request(&id, 2, 0), join_b = raw_join_request(&id, 2, 1);
+	uint32_t serial = raw_send(a, SVC_JOIN, &join_a, sizeof(join_a), NULL, 0);
+	raw_call(b, SVC_JOIN, &join_b, sizeof(join_b), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	raw_reply_to(a, serial, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	return (struct svc_record){.comm = reply.join.comm,
+				   .epoch = reply.join.epoch,
+				   .op = NCCLSVC_BARRIER,
+				   .peer = -1};
+}
+
 static void tasks_by_socket_are_limited(void **state)
 {
 	struct daemon d;
 	struct raw a, b;
 	struct raw_reply reply;
-	ncclsvc_unique_id id;
 	uint32_t serials[SVC_SOCKET_TASKS];
 	(void)state;
 	daemon_start(&d, NULL);
 	raw_open(&a, &d);
 	raw_open(&b, &d);
-	CHECK_OK(ncclsvc_unique_id_create(&id));
-	struct svc_join join_a = raw_join_request(&id, 2, 0), join_b = raw_join_request(&id, 2, 1);
-	uint32_t serial = raw_send(&a, SVC_JOIN, &join_a, sizeof(join_a), NULL, 0);
-	raw_call(&b, SVC_JOIN, &join_b, sizeof(join_b), NULL, 0, &reply);
-	CHECK_EQ(reply.header.result, 0);
-	raw_reply_to(&a, serial, &reply);
-	CHECK_EQ(reply.header.result, 0);
-	struct svc_record task = {.comm = reply.join.comm,
-				  .epoch = reply.join.epoch,
-				  .op = NCCLSVC_BARRIER,
-				  .peer = -1};
+	struct svc_record task = join_two(&a, &b);
 	for (int i = 0; i < SVC_SOCKET_TASKS; i++)
 		serials[i] = raw_send(&a, SVC_SUBMIT, &task, sizeof(task), NULL, 0);
 	raw_refused(&a, SVC_SUBMIT, &task, sizeof(task), NULL, 0, NCCLSVC_LIMIT, "socket");
@@ -271,6 +279,58 @@ static void tasks_by_socket_are_limited(void **state)
 	for (int i = 0; i < SVC_SOCKET_TASKS; i++) {
 		raw_reply_to(&a, serials[i], &reply);
 		CHECK_EQ(reply.header.result, 0);
+	}
+	raw_close(&a);
+	raw_close(&b);
+	daemon_stop(&d);
+}
+
+#define NOBODY 65534
+
+/* A user with all that it may have leaves room for another, who then finds the daemon full. */
+static void fills_the_rest(struct client *me)
+{
+	struct raw a, b;
+	CHECK_EQ(setgroups(0, NULL), 0);
+	CHECK_EQ(setresgid(NOBODY, NOBODY, NOBODY), 0);
+	CHECK_EQ(setresuid(NOBODY, NOBODY, NOBODY), 0);
+	raw_open(&a, me->daemon);
+	raw_open(&b, me->daemon);
+	struct svc_record barrier = join_two(&a, &b);
+	for (int i = 0; i < 4; i++)
+		raw_send(&a, SVC_SUBMIT, &barrier, sizeof(barrier), NULL, 0);
+	raw_refused(&a, SVC_SUBMIT, &barrier, sizeof(barrier), NULL, 0, NCCLSVC_LIMIT,
+		    "(tasks_max); user 0 has most of them, 8");
+	raw_close(&a);
+	raw_close(&b);
+}
+
+static void a_users_tasks_are_limited(void **state)
+{
+	struct daemon d;
+	struct client other;
+	struct raw a, b;
+	char sentence[SVC_TEXT_BYTES];
+	(void)state;
+	daemon_start(&d, "--access", "any", "--tasks-max", "12", "--user-tasks-max", "8", NULL);
+	raw_open(&a, &d);
+	raw_open(&b, &d);
+	raw_attach(&a, 16);
+	struct svc_record barrier = join_two(&a, &b);
+	for (int i = 0; i < 8; i++)
+		raw_ring_submit(&a, barrier);
+	ncclsvc_status st = raw_ring_wait(&a, raw_ring_submit(&a, barrier));
+	CHECK_EQ(st.result, NCCLSVC_LIMIT);
+	CHECK_EQ(st.field, NCCLSVC_FIELD_USER_TASKS);
+	CHECK_EQ(st.value_a, getuid());
+	CHECK_EQ(st.value_b, 8);
+	CHECK(strstr(ncclsvc_status_sentence(&st, sentence, sizeof(sentence)), "user_tasks_max"));
+	/* Over all its sessions */
+	raw_refused(&b, SVC_SUBMIT, &barrier, sizeof(barrier), NULL, 0, NCCLSVC_LIMIT,
+		    "has 8 tasks pending, as many as one user may have (user_tasks_max)");
+	if (getuid() == 0) {
+		clients_start(&other, 1, &d, fills_the_rest, NULL);
+		clients_end(&other, 1);
 	}
 	raw_close(&a);
 	raw_close(&b);
@@ -384,17 +444,12 @@ static void a_session_costs_little(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_user_has_a_quota_of_memory),
-		TEST(sessions_are_limited),
-		TEST(a_users_sessions_are_limited),
-		TEST(communicators_are_limited),
-		TEST(a_sessions_handles_are_limited),
-		TEST(a_sessions_regions_are_limited),
-		TEST(a_full_ring_says_again),
-		TEST(tasks_by_socket_are_limited),
-		TEST(a_ring_over_the_limit_is_refused),
-		TEST(a_users_rings_are_limited),
-		TEST(a_thousand_sessions_leave_no_trace),
+		TEST(a_user_has_a_quota_of_memory),   TEST(sessions_are_limited),
+		TEST(a_users_sessions_are_limited),   TEST(communicators_are_limited),
+		TEST(a_sessions_handles_are_limited), TEST(a_sessions_regions_are_limited),
+		TEST(a_full_ring_says_again),	      TEST(tasks_by_socket_are_limited),
+		TEST(a_users_tasks_are_limited),      TEST(a_ring_over_the_limit_is_refused),
+		TEST(a_users_rings_are_limited),      TEST(a_thousand_sessions_leave_no_trace),
 		TEST(a_session_costs_little),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -129,6 +129,7 @@ int setup(void **state)
 {
 	struct engine_config config = {.threads = 1,
 				       .tasks_max = 65536,
+				       .user_tasks_max = 65536,
 				       .spin_us = 0,
 				       .sessions_max = SESSIONS,
 				       .comms_max = COMMS,

@@ -105,11 +105,11 @@ static void *write_entries(void *arg)
 		uint64_t *words = (uint64_t *)&e;
 		for (size_t i = 0; i < TABLE_WORDS; i++)
 			words[i] = n;
-		table_put(t, 0, &e);
-		if (n % 7 == 0)
+		if (n > 1)
 			table_clear(t, 0);
+		assert_int_equal(table_put(t, &e), 0);
 	}
-	table_put(t, 1, &e);
+	assert_int_equal(table_put(t, &e), 1);
 	return NULL;
 }
 
@@ -137,12 +137,44 @@ static void the_table_is_never_read_torn(void **state)
 	table_fini(&t);
 }
 
+/* The lowest is filled first, and the end comes down again. */
+static void the_table_shrinks(void **state)
+{
+	enum { N = 1000 };
+	struct task_table t;
+	struct table_entry e = {.uid = 1};
+	(void)state;
+	assert_int_equal(table_init(&t, N), 0);
+	for (uint32_t i = 0; i < N; i++)
+		assert_int_equal(table_put(&t, &e), i);
+	assert_int_equal(t.high, N);
+	for (uint32_t i = 0; i < N; i += 2)
+		table_clear(&t, i);
+	assert_int_equal(t.high, N);
+	for (uint32_t i = 0; i < 10; i += 2)
+		assert_int_equal(table_put(&t, &e), i);
+	for (uint32_t i = N - 1; i > 9; i -= 2) {
+		assert_int_equal(t.high, i + 1);
+		table_clear(&t, i);
+	}
+	assert_int_equal(t.high, 10);
+	assert_int_equal(table_put(&t, &e), 10);
+	for (uint32_t i = 0; i < 10; i++)
+		table_clear(&t, i);
+	assert_int_equal(t.high, 11);
+	table_clear(&t, 10);
+	assert_int_equal(t.high, 0);
+	assert_int_equal(table_put(&t, &e), 0);
+	table_fini(&t);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(deadlines_come_in_order),
 		cmocka_unit_test(the_pool_runs_every_chunk_once),
 		cmocka_unit_test(the_table_is_never_read_torn),
+		cmocka_unit_test(the_table_shrinks),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
