@@ -159,8 +159,8 @@ ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
  * memory of its own, which is slower: the source at submission, the destination when a wait, test
  * or dispatch finds the task done, so until then the result is not there.
  *
- * In place: AllReduce, Broadcast, Reduce, AllToAll (not on GPUs): sendbuf == recvbuf. AllGather, Gather (root):
- * sendbuf == recvbuf + rank * count. ReduceScatter, Scatter (root): recvbuf == sendbuf + rank *
+ * In place: AllReduce, Broadcast, Reduce, AllToAll: sendbuf == recvbuf. AllGather, Gather (root): sendbuf ==
+ * recvbuf + rank * count. ReduceScatter, Scatter (root): recvbuf == sendbuf + rank *
  * count. Any other overlap is refused. A count of 0 is allowed: it synchronises, and moves nothing.
  *
  * Reductions go in rank order, so results are the same bits on every rank and in every run.

@@ -54,9 +54,6 @@ ncclsvc_result op_check(struct op *op)
 	if (op->dst_bytes && (!op->dst || wraps(op->dst, op->dst_bytes)))
 		return error_argument("%s: recvbuf is %p, %llu bytes are due", svc_op_name(r->op),
 				      (const void *)op->dst, (unsigned long long)op->dst_bytes);
-	if (overlap(op) && r->op == NCCLSVC_ALL_TO_ALL && comm->device >= 0)
-		return error_set(NCCLSVC_UNSUPPORTED,
-				 "AllToAll: NCCL does not do it in place: give another recvbuf");
 	if (overlap(op) && !in_place(op))
 		return error_argument("%s: sendbuf and recvbuf overlap, and not as the in-place "
 				      "form does",

@@ -96,10 +96,6 @@ static __attribute__((noinline)) int check_more(struct engine *e, const struct t
 		*text = "source and destination overlap, and not as the operation works in place";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
-	if (c->cuda && r->op == NCCLSVC_ALL_TO_ALL && src_bytes && t->src == t->dst) {
-		*text = "NCCL does not do AllToAll in place";
-		return NCCLSVC_UNSUPPORTED;
-	}
 	if (!c->cuda && svc_op_reduces(r->op) && svc_redop_made(r->redop)) {
 		*text = c->staged ? "premulsum is made by NCCL, and this daemon's transport is mpi"
 				  : "premulsum is made on communicators of GPUs only";

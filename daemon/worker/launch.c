@@ -3,6 +3,7 @@
  * From the queue to the GPU. A task group is, on each of its lanes' streams: wait for the inputs,
  * the NCCL calls as one ncclGroup, and one batch that writes the timelines' done and the lane's
  * progress. The host waits for nothing. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "log.h"
@@ -107,13 +108,65 @@ static ncclResult_t alone(const struct launch *l, CUstream stream)
 								   : ncclSuccess;
 }
 
-static ncclResult_t call(const struct worker *w, const struct launch *l)
+bool launch_copies(const struct launch *l)
 {
-	const struct lane *lane = &w->lanes[l->lane];
+	return l->op == NCCLSVC_ALL_TO_ALL && l->src == l->dst && l->count;
+}
+
+/* A copy of what NCCL sends from, on a lane's stream, until it has been sent. */
+struct sent {
+	struct sent *next;
+	CUdeviceptr at;
+	CUstream stream;
+};
+
+/* AllToAll in place: NCCL would write blocks of others over those that it has still to send. What
+ * other ranks do is the same, so each rank decides for itself. */
+static ncclResult_t copy_source(struct lane *lane, const struct launch *l, uint64_t *src,
+				struct sent **list)
+{
+	const uint64_t bytes = l->count * svc_type_size(l->type) * (uint64_t)lane->nranks;
+	struct sent *s = malloc(sizeof(*s));
+	CUdeviceptr at = 0;
+	if (!s)
+		return ncclSystemError;
+	CUresult error = cu.cuMemAllocAsync(&at, bytes, lane->stream);
+	if (error) {
+		log_error("AllToAll in place needs another %llu bytes of the GPU: %s",
+			  (unsigned long long)bytes, gpu_api_cuda_error(error));
+		free(s);
+		return ncclUnhandledCudaError;
+	}
+	lane->copied = true;
+	*s = (struct sent){*list, at, lane->stream};
+	*list = s;
+	error = cu.cuMemcpyDtoDAsync(at, *src, bytes, lane->stream);
+	*src = at;
+	return error ? ncclUnhandledCudaError : ncclSuccess;
+}
+
+static void free_sources(struct sent *list)
+{
+	while (list) {
+		struct sent *s = list;
+		list = s->next;
+		cu.cuMemFreeAsync(s->at, s->stream);
+		free(s);
+	}
+}
+
+static ncclResult_t call(struct worker *w, const struct launch *l, struct sent **sent)
+{
+	struct lane *lane = &w->lanes[l->lane];
 	uint64_t from = l->src, to = l->dst;
+	ncclResult_t result = ncclSuccess;
 	if (!window_address(lane, l->src_window, &from) ||
 	    !window_address(lane, l->dst_window, &to))
 		return ncclInvalidUsage;
+	if (launch_copies(l) && lane->nranks > 1)
+		result = copy_source(lane, l, &from, sent);
+	if (result)
+		return result;
 	const void *src = (const void *)(uintptr_t)from;
 	void *dst = (void *)(uintptr_t)to, *scratch = (void *)(uintptr_t)w->scratch;
 	ncclComm_t c = lane->comm;
@@ -243,16 +296,18 @@ bool launch_usable(const struct worker *w, const struct launch *l)
 	       (!l->timeline || w->sessions[l->session].ring);
 }
 
-ncclResult_t launch_calls(const struct worker *w, uint64_t begin, uint64_t end)
+ncclResult_t launch_calls(struct worker *w, uint64_t begin, uint64_t end)
 {
+	struct sent *sent = NULL;
 	ncclResult_t result = end - begin > 1 ? nccl.ncclGroupStart() : ncclSuccess;
 	for (uint64_t i = begin; i < end && !result; i++)
 		if (launch_usable(w, launch_at(w, i)))
-			result = call(w, launch_at(w, i));
+			result = call(w, launch_at(w, i), &sent);
 	if (end - begin > 1) {
 		ncclResult_t ended = nccl.ncclGroupEnd();
 		result = result ? result : ended;
 	}
+	free_sources(sent);
 	return result;
 }
 
@@ -311,6 +366,17 @@ bool launch_next(struct worker *w)
 	return true;
 }
 
+/* What was allocated in stream order is the GPU's again once somebody waits for the stream: that is
+ * idle, and nothing waits. */
+static void return_copies(struct worker *w, uint32_t lane)
+{
+	struct lane *l = &w->lanes[lane];
+	if (!l->copied || !l->comm || l->failed || !lane_idle(w, lane))
+		return;
+	l->copied = false;
+	worker_bad(w, cu.cuStreamSynchronize(l->stream), "an idle stream");
+}
+
 /* Has it something to do? */
 static bool lane_flies(struct lane *l, uint64_t completed, uint64_t now)
 {
@@ -340,6 +406,7 @@ void launch_watch(struct worker *w)
 			lane_drain(w, i);
 			continue;
 		}
+		return_copies(w, i);
 		if (!l->comm || l->failed ||
 		    !lane_flies(l, atomic_load(&w->queue->lanes[i].completed), now))
 			continue;

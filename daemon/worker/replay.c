@@ -97,7 +97,7 @@ static bool describe(const struct worker *w, uint64_t begin, uint64_t end,
 			.type = l->type,
 			.redop = l->redop,
 			.windows = (uint8_t)(!!l->src_window << 1 | !!l->dst_window)};
-		if (l->lane != first->lane || !launch_usable(w, l) ||
+		if (l->lane != first->lane || !launch_usable(w, l) || launch_copies(l) ||
 		    (svc_op_reduces(l->op) && l->redop >= SVC_REDOP_MADE) ||
 		    !window_address(&w->lanes[l->lane], l->src_window, &t->src) ||
 		    !window_address(&w->lanes[l->lane], l->dst_window, &t->dst))

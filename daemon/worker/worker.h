@@ -53,6 +53,7 @@ struct lane {
 	uint64_t completed, moved_ns; /* as seen last; and when it last was more, or all */
 	uint64_t waits_seq; /* the last task that waits on the GPU for its input */
 	bool failed;
+	bool copied; /* for AllToAll in place, since the stream was last idle */
 	bool draining; /* aborted, or soon; what its stream still holds has to end first */
 	struct lane_ending *ending; /* NCCL is at it; NULL: not yet, or it is over */
 	uint64_t abort_key;
@@ -178,8 +179,10 @@ const struct launch *launch_at(const struct worker *w, uint64_t i);
 bool launch_ready(const struct worker *w, const struct launch *l);
 /* False on a lane that was aborted meanwhile. */
 bool launch_usable(const struct worker *w, const struct launch *l);
+/* Does it need a copy of its source, which is not NCCL's? */
+bool launch_copies(const struct launch *l);
 /* NCCL's part of the launches [begin, end), one group. */
-ncclResult_t launch_calls(const struct worker *w, uint64_t begin, uint64_t end);
+ncclResult_t launch_calls(struct worker *w, uint64_t begin, uint64_t end);
 /* Writes what the lane's stream has still to write. */
 CUresult launch_tell(struct worker *w, uint32_t lane);
 

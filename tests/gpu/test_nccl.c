@@ -372,11 +372,105 @@ static void test_streams(void)
 	crew_run(2, streams_rank, NULL);
 }
 
+/* ---- What NCCL takes ---- */
+
+/* Source and destination in one buffer, where each operation has them in place. */
+static void in_place(const struct seat *s, const struct call *call)
+{
+	struct seat is = *s;
+	is.call = *call;
+	const size_t shift = call_shift(call) * ncclsvc_type_size(call->type);
+	const bool send_larger = call_sends(call) >= call_receives(call);
+	is.send = s->recv + (send_larger ? 0 : shift);
+	is.recv = s->recv + (send_larger ? shift : 0);
+	fill(&is);
+	CHECK_NC(dropin_call(&is.call, is.send, is.recv, is.comm, is.stream));
+	CHECK(gpu_stream_ends(is.stream, WAIT_MS));
+	verify(&is);
+}
+
+/* Buffers that a rank does not use may be anything. */
+static void unused(const struct seat *s, const struct call *call)
+{
+	struct seat is = *s;
+	is.call = *call;
+	if (!call_sends(call))
+		is.send = 8;
+	if (!call_receives(call))
+		is.recv = 8;
+	if (call_sends(call))
+		fill(&is);
+	CHECK_NC(dropin_call(&is.call, is.send, is.recv, is.comm, is.stream));
+	CHECK(gpu_stream_ends(is.stream, WAIT_MS));
+	if (call_receives(call))
+		verify(&is);
+}
+
+static void empty(const struct seat *s, const struct call *call)
+{
+	struct call c = *call;
+	c.count = 0;
+	for (int grouped = 0; grouped < 2; grouped++) {
+		if (grouped)
+			CHECK_NC(nc.ncclGroupStart());
+		CHECK_NC(dropin_call(&c, 0, 0, s->comm, s->stream));
+		if (grouped)
+			CHECK_NC(nc.ncclGroupEnd());
+	}
+	CHECK(gpu_stream_ends(s->stream, WAIT_MS));
+}
+
+/* What comes out is undefined, as in NCCL: but it is taken, and it ends. */
+static void exchange_in_place(const struct seat *s, int rank, int n)
+{
+	CHECK_NC(nc.ncclGroupStart());
+	CHECK_NC(nc.ncclSend(at(s->send), SEAT_COUNT, NCCLSVC_INT32, (rank + 1) % n, s->comm,
+			     s->stream));
+	CHECK_NC(nc.ncclRecv(at(s->send), SEAT_COUNT, NCCLSVC_INT32, (rank + n - 1) % n, s->comm,
+			     s->stream));
+	CHECK_NC(nc.ncclGroupEnd());
+	CHECK(gpu_stream_ends(s->stream, WAIT_MS));
+}
+
+static void accepted_rank(struct client *c)
+{
+	struct seat s;
+	dropin_open(c->daemon);
+	seat_join(&s, c);
+	for (int op = NCCLSVC_ALL_REDUCE; op <= NCCLSVC_SCATTER; op++) {
+		for (int root = 0; root < c->nranks; root++) {
+			struct call call = {.op = (ncclsvc_op)op,
+					    .type = NCCLSVC_INT32,
+					    .count = 1000,
+					    .rank = c->rank,
+					    .n = c->nranks,
+					    .root = root};
+			if (op == NCCLSVC_BARRIER || op == NCCLSVC_SEND || op == NCCLSVC_RECV)
+				continue;
+			stage("%s", ncclsvc_op_name((unsigned)op));
+			in_place(&s, &call);
+			unused(&s, &call);
+			empty(&s, &call);
+		}
+	}
+	stage("Send and Recv");
+	exchange_in_place(&s, c->rank, c->nranks);
+	CHECK_NC(nc.ncclGroupStart());
+	CHECK_NC(nc.ncclGroupEnd());
+	seat_close(&s);
+}
+
+static void test_accepted(void)
+{
+	crew_run(crew_size(), accepted_rank, NULL);
+}
+
 const struct gpu_test nccl_tests[] = {
 	{"nccl/one_process", test_one_process, 1, 300, TEST_QUICK},
 	{"nccl/processes", test_processes, 2, 300, TEST_QUICK},
 	{"nccl/mixed", test_mixed, 2, 300, TEST_QUICK},
 	{"nccl/mixed_process", test_mixed_process, 2, 120, TEST_QUICK},
 	{"nccl/streams", test_streams, 2, 120, TEST_QUICK},
+	{"nccl/accepted", test_accepted, 2, 120, TEST_QUICK},
 	{0},
 };

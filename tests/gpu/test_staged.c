@@ -92,9 +92,7 @@ static void chunks_rank(struct client *client)
 					 .type = types[((size_t)op + k) % 4],
 					 .redop = redops[((size_t)op + k) % 3],
 					 .root = (op + (int)k) % b.r.n};
-			if (c.in_place && c.op == NCCLSVC_ALL_TO_ALL)
-				continue;
-			if (setup.quick && c.in_place == (c.op % 2))
+			if (setup.quick && c.in_place == (c.op % 2) && c.op != NCCLSVC_ALL_TO_ALL)
 				continue;
 			if (!op_reduces(c.op))
 				c.redop = NCCLSVC_SUM;
