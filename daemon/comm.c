@@ -205,6 +205,20 @@ void comm_check_idle(struct server *s, struct communicator *m)
 
 /* ---- Handles ---- */
 
+void comm_blameless_text(const struct communicator *m, int result, char text[SVC_TEXT_BYTES])
+{
+	const struct cluster *c = m->server->cluster;
+	if (!c || result != NCCLSVC_TIMEOUT) {
+		snprintf(text, SVC_TEXT_BYTES, "communicator %s: %s", m->label,
+			 svc_result_meaning(result));
+		return;
+	}
+	const uint32_t home = home_of(c, m->id);
+	snprintf(text, SVC_TEXT_BYTES,
+		 "node %u (%s), where the members of communicator %s gather, does not answer", home,
+		 c->nodes[home].card.host, m->label);
+}
+
 uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank)
 {
 	uint32_t i = 1;

@@ -14,6 +14,16 @@ struct rank_names {
 void rank_names_add(struct rank_names *r, uint32_t rank);
 const char *rank_names_text(struct rank_names *r);
 
+/* The ranks that an attempt to join lacks: those that never came, and those whose own deadlines
+ * have passed. The latter are missing only if nobody else is. */
+struct absent_ranks {
+	struct rank_names never, late;
+};
+void absent_add(struct absent_ranks *a, uint32_t rank, bool late);
+/* "of communicator X, these ranks had not joined by rank 1's deadline: 3; rank 3 (pid 7) ..." */
+void absent_text(struct absent_ranks *a, const char *label, uint32_t rank,
+		 const struct refusal *refused, char text[SVC_TEXT_BYTES]);
+
 #define HOME_NS UINT64_C(3000000000) /* for a communicator's home, on another node, to answer */
 
 /* Fills the id with random bytes. Returns 0 or -1. */
@@ -64,6 +74,8 @@ static inline bool comm_alive(const struct seat *seat)
 {
 	return seat->client != NULL;
 }
+/* Why a request that all members make together has ended, if that is no rank's fault. */
+void comm_blameless_text(const struct communicator *m, int result, char text[SVC_TEXT_BYTES]);
 void comm_vacate(struct communicator *m, struct seat *seat, uint32_t state);
 /* Nobody sits there any more: kept for comm_idle_seconds, so that a restart finds it. */
 void comm_check_idle(struct server *s, struct communicator *m);
@@ -90,6 +102,9 @@ void comm_home_forgot(struct communicator *m);
 
 /* comm_join.c: this rank's JOIN is overdue. */
 void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank);
+/* Answers a JOIN with this error, which those hear of who wait for the rank. */
+void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
+		    int result, const char *format, ...) __attribute__((format(printf, 6, 7)));
 
 /* comm_gpu.c: true if every worker is there and knows its member's timelines, and NCCL has a
  * communicator. Else whatever is missing has been asked for, and comm_try_start follows. */

@@ -153,21 +153,21 @@ bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
 	if (!m->occupied && !m->running)
 		m->cuda = j->device != SVC_DEVICE_HOST;
 	if (m->cuda != (j->device != SVC_DEVICE_HOST)) {
-		client_error(c, SVC_JOIN, serial, NCCLSVC_MISMATCH,
-			     "rank %d (pid %d) joins with %s, the members of communicator %s did "
-			     "with %s",
-			     rank, c->pid, m->cuda ? "host memory" : "a GPU", m->label,
-			     m->cuda ? "GPUs" : "host memory");
+		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
+			       "rank %d (pid %d) joins with %s, the members of communicator %s did "
+			       "with %s",
+			       rank, c->pid, m->cuda ? "host memory" : "a GPU", m->label,
+			       m->cuda ? "GPUs" : "host memory");
 		return false;
 	}
 	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
 		if ((int32_t)k == rank || !comm_alive(&m->seats[k]) ||
 		    m->seats[k].device != j->device)
 			continue;
-		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "ranks %u (pid %d) and %d (pid %d) of communicator %s have both taken "
-			     "device %d",
-			     k, m->seats[k].pid, rank, c->pid, m->label, j->device);
+		comm_turn_away(c, m, serial, rank, NCCLSVC_INVALID_ARGUMENT,
+			       "ranks %u (pid %d) and %d (pid %d) of communicator %s have both "
+			       "taken device %d",
+			       k, m->seats[k].pid, rank, c->pid, m->label, j->device);
 		return false;
 	}
 	return true;

@@ -1,11 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  * JOIN: who may take a seat, and who did not come in time. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cluster/cluster.h"
 #include "comm.h"
 #include "gpu.h"
+
+void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
+		    int result, const char *format, ...)
+{
+	va_list args;
+	m->refused = (struct refusal){.rank = rank, .pid = c->pid};
+	va_start(args, format);
+	vsnprintf(m->refused.text, sizeof(m->refused.text), format, args);
+	va_end(args);
+	client_error(c, SVC_JOIN, serial, result, "%s", m->refused.text);
+	if (c->server->cluster)
+		remote_refused(m, result);
+}
 
 static bool check_join(struct client *c, uint32_t serial, const struct svc_join *j)
 {
@@ -72,10 +86,10 @@ static struct communicator *find_or_create(struct client *c, uint32_t serial,
 	}
 	if (m && !(j->flags & SVC_JOIN_WORLD) && m->nranks != (uint32_t)j->nranks) {
 		if (m->occupied || m->running || m->world) {
-			client_error(c, SVC_JOIN, serial, NCCLSVC_MISMATCH,
-				     "nranks differs: rank %d (pid %d) says %d, the members of "
-				     "communicator %s said %u",
-				     j->rank, c->pid, j->nranks, m->label, m->nranks);
+			comm_turn_away(c, m, serial, j->rank, NCCLSVC_MISMATCH,
+				       "nranks differs: rank %d (pid %d) says %d, the members of "
+				       "communicator %s said %u",
+				       j->rank, c->pid, j->nranks, m->label, m->nranks);
 			return NULL;
 		}
 		comm_forget(s, m);
@@ -115,6 +129,13 @@ static bool world_rank_is_ours(struct client *c, uint32_t serial, int32_t rank)
 	return false;
 }
 
+static void begin_attempt(struct communicator *m)
+{
+	m->refused.pid = 0;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		m->seats[k].late = false;
+}
+
 static void take_seat(struct client *c, struct communicator *m, int32_t rank, uint32_t serial,
 		      const struct svc_join *j)
 {
@@ -138,8 +159,12 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 		comm_left_behind(m);
 	if (m->state == NCCLSVC_COMM_IDLE)
 		m->state = NCCLSVC_COMM_FORMING;
+	if (!m->joining)
+		begin_attempt(m);
+	if (m->refused.rank == rank)
+		m->refused.pid = 0;
 	seat->state = NCCLSVC_MEMBER_JOINING;
-	seat->overdue = false;
+	seat->overdue = seat->late = false;
 	seat->pid = c->pid;
 	seat->device = j->device;
 	m->reply_opcode = SVC_JOIN;
@@ -192,9 +217,9 @@ void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
 	    m->occupied + m->remote < m->nranks)
 		comm_break_epoch(s, m, a_missing_rank(m));
 	if (comm_alive(seat) && !(seat->client == c && seat->state == NCCLSVC_MEMBER_BROKEN)) {
-		client_error(c, SVC_JOIN, serial, NCCLSVC_RANK_TAKEN,
-			     "rank %d of communicator %s is held by pid %d, session %u", rank,
-			     m->label, seat->client->pid, seat->client->id);
+		comm_turn_away(c, m, serial, rank, NCCLSVC_RANK_TAKEN,
+			       "rank %d of communicator %s is held by pid %d, session %u", rank,
+			       m->label, seat->client->pid, seat->client->id);
 		return;
 	}
 	if (comm_device_fits(c, m, serial, j, rank))
@@ -216,6 +241,23 @@ const char *rank_names_text(struct rank_names *r)
 		snprintf(r->text + r->at, sizeof(r->text) - r->at, " and %u more",
 			 r->n - NCCLSVC_MISSING_SHOWN);
 	return r->text;
+}
+
+void absent_add(struct absent_ranks *a, uint32_t rank, bool late)
+{
+	rank_names_add(late ? &a->late : &a->never, rank);
+}
+
+void absent_text(struct absent_ranks *a, const char *label, uint32_t rank,
+		 const struct refusal *refused, char text[SVC_TEXT_BYTES])
+{
+	int n = snprintf(text, SVC_TEXT_BYTES,
+			 "of communicator %s, these ranks had %s rank %u's deadline: %s", label,
+			 a->never.n ? "not joined by" : "joined and given up before", rank,
+			 rank_names_text(a->never.n ? &a->never : &a->late));
+	if (refused->pid && n < SVC_TEXT_BYTES)
+		snprintf(text + n, SVC_TEXT_BYTES - (size_t)n, "; rank %d (pid %d) was refused: %s",
+			 refused->rank, refused->pid, refused->text);
 }
 
 /* An epoch on GPUs needs their workers. False: they are all there. */
@@ -248,6 +290,7 @@ void comm_refuse_join(struct server *s, struct communicator *m, uint32_t rank, i
 	uint32_t serial = seat->serial;
 	seat->state = NCCLSVC_MEMBER_BROKEN;
 	seat->deadline_ns = 0;
+	seat->late = result == NCCLSVC_TIMEOUT;
 	m->joining--;
 	if (seat->fresh)
 		comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
@@ -276,16 +319,16 @@ void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
 {
 	if (ask_home(s, m, rank))
 		return;
-	struct rank_names missing = {0};
+	struct absent_ranks absent = {0};
 	char text[SVC_TEXT_BYTES];
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (comm_sits_here(m, k) && m->seats[k].state != NCCLSVC_MEMBER_JOINING)
-			rank_names_add(&missing, k);
+			absent_add(&absent, k, m->seats[k].late);
 	bool lost = name_lost_gpu(s, m, rank, text, sizeof(text));
-	if (!lost && missing.n)
-		snprintf(text, sizeof(text),
-			 "of communicator %s, these ranks had not joined by rank %u's deadline: %s",
-			 m->label, rank, rank_names_text(&missing));
+	if (!lost && s->cluster && !m->start)
+		comm_blameless_text(m, NCCLSVC_TIMEOUT, text);
+	else if (!lost && absent.never.n + absent.late.n)
+		absent_text(&absent, m->label, rank, &m->refused, text);
 	else if (!lost)
 		snprintf(text, sizeof(text),
 			 "NCCL had not made communicator %s by rank %u's deadline", m->label, rank);

@@ -118,9 +118,21 @@ static const struct gathering *next_gathered(const struct server *s, uint64_t nu
 	return g;
 }
 
+_Static_assert(sizeof(((struct refusal *)0)->text) == NCCLSVC_REFUSED_BYTES, "one text");
+
 static uint32_t gathered_state(const struct gathering *g)
 {
 	return g->joining < g->held ? NCCLSVC_COMM_BROKEN : NCCLSVC_COMM_FORMING;
+}
+
+/* Nobody waits for a rank in an epoch that runs. */
+static void add_refusal(const struct refusal *r, ncclsvc_comm_info *i)
+{
+	if (!r->pid || i->state == NCCLSVC_COMM_READY || i->state == NCCLSVC_COMM_IDLE)
+		return;
+	i->refused_rank = r->rank;
+	i->refused_pid = r->pid;
+	memcpy(i->refused, r->text, sizeof(i->refused));
 }
 
 /* They come behind the slots. */
@@ -143,6 +155,7 @@ static uint64_t list_gathered_comms(struct client *asker, struct piece *p, uint6
 		if (server_allows(asker, g->uid))
 			memcpy(i->id, g->id, sizeof(i->id));
 		memcpy(i->label, g->label, sizeof(i->label));
+		add_refusal(&g->refused, i);
 	}
 	return 0;
 }
@@ -187,6 +200,7 @@ static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
 		if (server_allows(asker, m->owner))
 			memcpy(i->id, m->id, sizeof(i->id));
 		memcpy(i->label, m->label, sizeof(i->label));
+		add_refusal(v.gathering ? &v.gathering->refused : &m->refused, i);
 	}
 	return list_gathered_comms(asker, p, from < SVC_COMMS_MAX ? SVC_COMMS_MAX : from);
 }

@@ -75,8 +75,10 @@ void plan_commit_failed(struct communicator *m, int result, int32_t rank)
 			rank_names_add(&missing, k);
 	if (rank >= 0)
 		snprintf(text, sizeof(text), PLAN_GONE_TEXT, rank, m->seats[rank].pid, m->label);
-	else
+	else if (result == NCCLSVC_TIMEOUT && !m->remote)
 		snprintf(text, sizeof(text), PLAN_LATE_TEXT, m->label, rank_names_text(&missing));
+	else
+		comm_blameless_text(m, result, text);
 	m->plan_lost = m->commits && m->remote;
 	fail_all(m, result, text);
 }

@@ -66,6 +66,13 @@ struct seat {
 	uint64_t redops; /* bits: its worker may have made them, and not been told to let them go */
 	bool fresh;   /* this JOIN made the handle: it goes if the JOIN fails */
 	bool overdue; /* its home was asked who is late */
+	bool late;    /* its JOIN's deadline has passed in this attempt of the members to join */
+};
+
+/* A JOIN that was refused while others wait for its rank. */
+struct refusal {
+	int32_t rank, pid; /* pid 0: none was */
+	char text[SVC_TEXT_BYTES];
 };
 
 struct split_request {
@@ -103,6 +110,7 @@ struct communicator {
 	uint32_t state;	    /* ncclsvc_comm_state */
 	struct seat *seats; /* [nranks] */
 	uint32_t joining, occupied;
+	struct refusal refused; /* the last of this attempt to join */
 	bool running; /* the executor has it, up to EVENT_EPOCH_GONE */
 	bool ended;   /* ... and was told that the epoch is over */
 	uint64_t ended_ns;

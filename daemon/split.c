@@ -13,33 +13,42 @@ int comm_random_id(uint8_t id[NCCLSVC_ID_BYTES])
 	return getrandom(id, NCCLSVC_ID_BYTES, 0) == NCCLSVC_ID_BYTES ? 0 : -1;
 }
 
+void comm_split_refused(struct communicator *m, int result, const char *text)
+{
+	struct split_request *split = m->split;
+	if (!split)
+		return;
+	m->split = NULL; /* an answer may end a session, and come back here */
+	m->splitting = 0;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (split[k].here && m->seats[k].client)
+			client_error(m->seats[k].client, SVC_SPLIT, split[k].serial, result, "%s",
+				     text);
+	free(split);
+}
+
 void comm_split_failed(struct communicator *m, int result, int32_t rank)
 {
 	struct rank_names missing = {0};
-	struct split_request *split = m->split;
+	const struct split_request *split = m->split;
+	char text[SVC_TEXT_BYTES];
 	if (!split)
 		return;
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (!split[k].here)
 			rank_names_add(&missing, k);
-	m->split = NULL; /* an answer may end a session, and come back here */
-	m->splitting = 0;
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct client *c = m->seats[k].client;
-		if (!split[k].here || !c)
-			continue;
-		if (rank >= 0)
-			client_error(c, SVC_SPLIT, split[k].serial, result,
-				     "rank %d (pid %d) of communicator %s went before the split "
-				     "was done",
-				     rank, m->seats[rank].pid, m->label);
-		else
-			client_error(c, SVC_SPLIT, split[k].serial, result,
-				     "of communicator %s, these ranks had not asked for the split "
-				     "by the deadline: %s",
-				     m->label, rank_names_text(&missing));
-	}
-	free(split);
+	if (rank >= 0)
+		snprintf(text, sizeof(text),
+			 "rank %d (pid %d) of communicator %s went before the split was done", rank,
+			 m->seats[rank].pid, m->label);
+	else if (result == NCCLSVC_TIMEOUT && !m->server->cluster)
+		snprintf(text, sizeof(text),
+			 "of communicator %s, these ranks had not asked for the split by the "
+			 "deadline: %s",
+			 m->label, rank_names_text(&missing));
+	else
+		comm_blameless_text(m, result, text);
+	comm_split_refused(m, result, text);
 }
 
 uint64_t comm_split_expire(struct communicator *m, uint64_t now)
@@ -221,19 +230,6 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 }
 
 /* ---- With other nodes: the home decides ---- */
-
-void comm_split_refused(struct communicator *m, int result, const char *text)
-{
-	struct split_request *split = m->split;
-	if (!split)
-		return;
-	m->split = NULL;
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (split[k].here && m->seats[k].client)
-			client_error(m->seats[k].client, SVC_SPLIT, split[k].serial, result, "%s",
-				     text);
-	free(split);
-}
 
 /* Seats one member in its part, and joins it. False: over a limit. */
 static bool join_part(struct server *s, struct communicator *m, uint32_t rank,

@@ -117,6 +117,7 @@ typedef enum ncclsvc_field { NCCLSVC_FIELDS(NCCLSVC_ENUM4) } ncclsvc_field;
 
 #define NCCLSVC_ID_BYTES      128 /* as ncclUniqueId */
 #define NCCLSVC_NAME_BYTES    48  /* NUL included */
+#define NCCLSVC_REFUSED_BYTES 256 /* NUL included */
 #define NCCLSVC_MISSING_SHOWN 8	  /* ranks named one by one in a status */
 
 /* How a task ended, in full. `missing` holds the first of missing_count ranks; a pid of 0 means
@@ -169,6 +170,8 @@ typedef struct ncclsvc_comm_info {
 	uint8_t id[NCCLSVC_ID_BYTES]; /* a key: zeros unless the owner or root asks */
 	char label[NCCLSVC_NAME_BYTES]; /* "world", "split of 3", or the start of the id in hex */
 	uint32_t home; /* 1 + the node that knows who has joined, if it is another one; else 0 */
+	int32_t refused_rank, refused_pid;   /* whose JOIN was refused last, for whom others wait */
+	char refused[NCCLSVC_REFUSED_BYTES]; /* why; empty: nobody's was */
 	uint32_t reserved;
 } ncclsvc_comm_info;
 

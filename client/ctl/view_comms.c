@@ -245,6 +245,15 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	put_u64(j, "age_ns", x->age_ns);
 	put_string(j, "memory", transport(v->s, x) ? "cuda" : "host", SIZE_MAX);
 	put_string(j, "transport", transport(v->s, x), SIZE_MAX);
+	if (x->refused[0]) {
+		put_object(j, "refused");
+		put_i64(j, "rank", x->refused_rank);
+		put_i64(j, "pid", x->refused_pid);
+		put_string(j, "text", x->refused, sizeof(x->refused));
+		put_object_end(j);
+	} else {
+		put_null(j, "refused");
+	}
 	put_array(j, "members");
 	for (size_t i = 0; i < n; i++)
 		member_element(j, &m[i]);

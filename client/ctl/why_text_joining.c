@@ -58,6 +58,16 @@ static void tell_complete(const struct why *w, const struct why_group *g,
 		text_add(out, "the daemon has yet to end what ran before.");
 }
 
+/* "Rank 1 (pid 7) was refused: ranks 0 (pid 6) and 1 (pid 7) ... have both taken device 0. " */
+static void tell_refused(const ncclsvc_comm_info *c, struct text *out)
+{
+	if (!c->refused[0])
+		return;
+	text_printf(out, "Rank %d (pid %d) was refused: ", c->refused_rank, c->refused_pid);
+	text_name(out, c->refused, sizeof(c->refused));
+	text_add(out, ". ");
+}
+
 /* The node that knows who has joined. */
 static void tell_home(const struct why *w, const struct why_group *g, const ncclsvc_node_info *home,
 		      struct text *out)
@@ -108,11 +118,13 @@ void why_tell_joining(const struct why *w, const struct why_group *g, const stru
 		units_ranks(out, c->joined, c->njoined, nranks);
 		text_add(out, c->njoined == 1 ? " has joined; " : " have joined; ");
 		if (c->nunknown) {
+			tell_refused(g->comm, out);
 			tell_unknown(w, g, c, home, out);
 			return;
 		}
 		units_ranks(out, c->absent, c->nabsent, nranks);
 		text_add(out, c->nabsent == 1 ? " has not. " : " have not. ");
+		tell_refused(g->comm, out);
 		text_add(out, "Start what is missing, or look why it does not come to its join.");
 		return;
 	}
@@ -127,6 +139,7 @@ void why_tell_joining(const struct why *w, const struct why_group *g, const stru
 		text_add(out, why_on_gpus(w, id) ? "a member left it, or a GPU's worker was lost. "
 						 : "a member left it. ");
 	}
+	tell_refused(g->comm, out);
 	sentence(c->joined, c->njoined, nranks, " has rejoined and waits. ",
 		 " have rejoined and wait. ", out);
 	if (c->nbroken) {

@@ -106,6 +106,7 @@ enum control_kind {
 	CONTROL_JOIN,	      /* -> home */
 	CONTROL_UNJOIN,	      /* -> home: it died, left, or its time is up */
 	CONTROL_REFUSE,	      /* home -> node: a JOIN's error */
+	CONTROL_REFUSED,      /* -> home: a JOIN's error of the node itself */
 	CONTROL_START,	      /* home -> members' nodes */
 	CONTROL_BREAK,	      /* -> members' nodes and home: the epoch is over */
 	CONTROL_LEFT,	      /* -> the same: one member has left, the epoch goes on */
@@ -148,6 +149,7 @@ struct control_join {
 	uint32_t world, split;
 	int32_t device;
 	uint32_t transport; /* ncclsvc_transport, of GPUs' memory */
+	uint32_t serial;    /* of the client's request */
 	char label[NCCLSVC_NAME_BYTES];
 };
 
@@ -164,7 +166,8 @@ struct control_refuse {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t rank, session;
 	int32_t result;
-	uint32_t reserved;
+	int32_t pid;
+	uint32_t serial; /* as in control_join */
 	char text[SVC_TEXT_BYTES];
 };
 
@@ -329,6 +332,7 @@ bool link_is_full(const struct cluster *c, uint32_t node);
 
 uint32_t home_of(const struct cluster *c, const uint8_t *id);
 void home_join(struct cluster *c, uint32_t from, const struct control_join *m);
+void home_refused(struct cluster *c, const struct control_refuse *m);
 void home_unjoin(struct cluster *c, uint32_t from, const struct control_unjoin *m);
 void home_broken(struct cluster *c, uint32_t from, const struct control_break *m);
 void home_left(struct cluster *c, uint32_t from, const struct control_break *m);
@@ -351,6 +355,8 @@ void remote_node_lost(struct cluster *c, uint32_t node);
 struct communicator *remote_find(struct cluster *c, const uint8_t *id);
 /* To the home, and to the nodes of the epoch: what a member of this node does. */
 void remote_join(struct communicator *m, uint32_t rank);
+/* m->refused was, by this node. */
+void remote_refused(struct communicator *m, int result);
 void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, bool late);
 /* The epoch is over because of this rank (-1: none), or of that node (-1: none). */
 void remote_break(struct communicator *m, int result, int32_t rank, int32_t node);

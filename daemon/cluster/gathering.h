@@ -3,6 +3,7 @@
 #ifndef CLUSTER_GATHERING_H
 #define CLUSTER_GATHERING_H
 
+#include "../server_state.h"
 #include "cluster.h"
 
 struct planning;
@@ -15,10 +16,11 @@ enum gathered { SEAT_FREE, SEAT_JOINING, SEAT_JOINED, SEAT_BROKEN };
 
 struct gathered_seat {
 	enum gathered state;
-	uint32_t node, session;
+	uint32_t node, session, serial; /* of its JOIN */
 	int32_t pid, device;
 	bool split;
 	uint64_t since_ns; /* when its JOIN came */
+	bool late;	   /* its deadline has passed in this attempt of the members to join */
 };
 
 struct asked_split {
@@ -34,6 +36,7 @@ struct gathering {
 	bool running;	    /* an epoch, as far as is known here */
 	struct gathered_seat *seats;
 	uint32_t joining, held;	   /* held: seats that are not free */
+	struct refusal refused;	   /* the last of this attempt to join */
 	struct asked_split *split; /* [nranks]; NULL: none under way */
 	uint32_t splitting;
 	struct planning *planning; /* NULL: none under way */

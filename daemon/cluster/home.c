@@ -85,18 +85,41 @@ static void free_seat(struct gathering *g, struct gathered_seat *s)
 		g->idle_ns = server_now();
 }
 
+static void note_refusal(struct gathering *g, int32_t rank, int32_t pid, const char *text)
+{
+	g->refused = (struct refusal){.rank = rank, .pid = pid};
+	memcpy(g->refused.text, text, sizeof(g->refused.text));
+}
+
+void home_refused(struct cluster *c, const struct control_refuse *m)
+{
+	struct gathering *g = home_find(c, m->id);
+	if (g)
+		note_refusal(g, (int32_t)m->rank, m->pid, m->text);
+}
+
+static void begin_attempt(struct gathering *g)
+{
+	g->refused.pid = 0;
+	for (uint32_t k = 0; k < g->nranks; k++)
+		g->seats[k].late = false;
+}
+
+/* m->pid 0: a JOIN that was taken, and fails. */
 __attribute__((format(printf, 6, 7))) static void refuse(struct cluster *c, uint32_t node,
-							 const struct gathering *g,
+							 struct gathering *g,
 							 const struct control_join *m, int result,
 							 const char *format, ...)
 {
-	struct control_refuse r = {.rank = m->rank, .session = m->session, .result = result};
+	struct control_refuse r = {
+		.rank = m->rank, .session = m->session, .serial = m->serial, .result = result};
 	va_list args;
-	(void)g;
 	memcpy(r.id, m->id, sizeof(r.id));
 	va_start(args, format);
 	vsnprintf(r.text, sizeof(r.text), format, args);
 	va_end(args);
+	if (g && g->uid == m->uid && m->pid)
+		note_refusal(g, (int32_t)m->rank, m->pid, r.text);
 	link_send(c, node, CONTROL_REFUSE, &r, sizeof(r));
 }
 
@@ -246,10 +269,20 @@ void home_join(struct cluster *c, uint32_t from, const struct control_join *m)
 		home_tell_nodes(c, g, CONTROL_BREAK, &b, sizeof(b));
 		end_epoch(g);
 	}
+	if (!g->joining)
+		begin_attempt(g);
+	if (g->refused.rank == (int32_t)m->rank)
+		g->refused.pid = 0;
 	if (s->state == SEAT_FREE)
 		g->held++;
-	*s = (struct gathered_seat){SEAT_JOINING, from,	    m->session,	 m->pid,
-				    m->device,	  m->split, server_now()};
+	*s = (struct gathered_seat){.state = SEAT_JOINING,
+				    .node = from,
+				    .session = m->session,
+				    .serial = m->serial,
+				    .pid = m->pid,
+				    .device = m->device,
+				    .split = m->split,
+				    .since_ns = server_now()};
 	if (++g->joining == g->nranks)
 		start(c, g);
 }
@@ -257,15 +290,16 @@ void home_join(struct cluster *c, uint32_t from, const struct control_join *m)
 static void refuse_late(struct cluster *c, struct gathering *g, uint32_t rank)
 {
 	struct gathered_seat *s = &g->seats[rank];
-	struct rank_names missing = {0};
-	struct control_join m = {.rank = rank, .session = s->session};
+	struct absent_ranks absent = {0};
+	struct control_join m = {.rank = rank, .session = s->session, .serial = s->serial};
+	char text[SVC_TEXT_BYTES];
 	for (uint32_t k = 0; k < g->nranks; k++)
 		if (g->seats[k].state != SEAT_JOINING)
-			rank_names_add(&missing, k);
+			absent_add(&absent, k, g->seats[k].late);
+	absent_text(&absent, g->label, rank, &g->refused, text);
 	memcpy(m.id, g->id, sizeof(m.id));
-	refuse(c, s->node, g, &m, NCCLSVC_TIMEOUT,
-	       "of communicator %s, these ranks had not joined by rank %u's deadline: %s", g->label,
-	       rank, rank_names_text(&missing));
+	refuse(c, s->node, g, &m, NCCLSVC_TIMEOUT, "%s", text);
+	s->late = true;
 }
 
 void home_unjoin(struct cluster *c, uint32_t from, const struct control_unjoin *m)
@@ -289,7 +323,8 @@ void home_unjoin(struct cluster *c, uint32_t from, const struct control_unjoin *
 	/* Nobody else can ever take a seat of a split that has not begun. */
 	for (uint32_t k = 0; joining && split && k < g->nranks; k++) {
 		struct gathered_seat *other = &g->seats[k];
-		struct control_join j = {.rank = k, .session = other->session};
+		struct control_join j = {
+			.rank = k, .session = other->session, .serial = other->serial};
 		if (other->state != SEAT_JOINING)
 			continue;
 		memcpy(j.id, g->id, sizeof(j.id));

@@ -53,12 +53,22 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.epoch = m->state == NCCLSVC_COMM_READY ? 0 : m->epoch,
 		.world = m->world,
 		.split = m->reply_opcode == SVC_SPLIT,
-		.transport = m->server->staging ? NCCLSVC_TRANSPORT_MPI
-							 : NCCLSVC_TRANSPORT_NCCL,
+		.serial = seat->serial,
+		.transport = m->server->staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
 	};
 	memcpy(j.id, m->id, sizeof(j.id));
 	memcpy(j.label, m->label, sizeof(j.label));
 	link_send(c, home_of(c, m->id), CONTROL_JOIN, &j, sizeof(j));
+}
+
+void remote_refused(struct communicator *m, int result)
+{
+	struct cluster *c = cluster_of(m);
+	struct control_refuse r = {
+		.rank = (uint32_t)m->refused.rank, .result = result, .pid = m->refused.pid};
+	memcpy(r.id, m->id, sizeof(r.id));
+	memcpy(r.text, m->refused.text, sizeof(r.text));
+	link_send(c, home_of(c, m->id), CONTROL_REFUSED, &r, sizeof(r));
 }
 
 void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, bool late)
@@ -172,7 +182,8 @@ static void on_refuse(struct cluster *c, const struct control_refuse *r)
 	if (!m || r->rank >= m->nranks)
 		return;
 	struct seat *seat = &m->seats[r->rank];
-	if (seat->state == NCCLSVC_MEMBER_JOINING && seat->client && seat->client->id == r->session)
+	if (seat->state == NCCLSVC_MEMBER_JOINING && seat->client &&
+	    seat->client->id == r->session && seat->serial == r->serial)
 		comm_refuse_join(c->server, m, r->rank, r->result, r->text);
 }
 
@@ -287,6 +298,7 @@ static bool fits(enum control_kind kind, const void *body, size_t size)
 		[CONTROL_JOIN] = sizeof(struct control_join),
 		[CONTROL_UNJOIN] = sizeof(struct control_unjoin),
 		[CONTROL_REFUSE] = sizeof(struct control_refuse),
+		[CONTROL_REFUSED] = sizeof(struct control_refuse),
 		[CONTROL_START] = sizeof(struct control_start),
 		[CONTROL_BREAK] = sizeof(struct control_break),
 		[CONTROL_LEFT] = sizeof(struct control_break),
@@ -304,7 +316,7 @@ static bool fits(enum control_kind kind, const void *body, size_t size)
 		return remote_plan_fits(kind, body, size);
 	if (kind >= CONTROL_END || size < sizes[kind])
 		return false;
-	if (kind == CONTROL_REFUSE) {
+	if (kind == CONTROL_REFUSE || kind == CONTROL_REFUSED) {
 		const struct control_refuse *r = body;
 		return text_ends(r->text, sizeof(r->text));
 	}
@@ -340,6 +352,9 @@ void remote_handle(struct cluster *c, uint32_t from, enum control_kind kind, con
 		break;
 	case CONTROL_REFUSE:
 		on_refuse(c, body);
+		break;
+	case CONTROL_REFUSED:
+		home_refused(c, body);
 		break;
 	case CONTROL_START:
 		on_start(c, body, size);

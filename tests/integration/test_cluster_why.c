@@ -365,6 +365,39 @@ static void a_late_task_names_no_rank_of_another_node(void **state)
 	cluster_stop(&c);
 }
 
+/* The node where the members gather stands still: none of them is said to be missing. */
+static void home_is_stopped(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm;
+	me->id.bytes[0] = 2; /* that is node 2's to gather: see home_of */
+	memset(me->id.bytes + 1, 0, 7);
+	CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 2, me->rank, 200, &comm), NCCLSVC_TIMEOUT);
+	if (!strstr(ncclsvc_last_error(), "node 2 (") ||
+	    !strstr(ncclsvc_last_error(), "does not answer"))
+		check_failed(__FILE__, __LINE__, "not node 2: %s", ncclsvc_last_error());
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	comm = comm_join(me, s);
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void a_join_names_the_home_that_does_not_answer(void **state)
+{
+	struct cluster c;
+	struct client clients[2];
+	(void)state;
+	cluster_start(&c, NODES, NULL);
+	CHECK_EQ(kill(c.nodes[2].pid, SIGSTOP), 0);
+	cluster_clients(clients, 2, &c, IN_TURN, home_is_stopped, NULL);
+	hear_all(clients, 2, READY);
+	CHECK_EQ(kill(c.nodes[2].pid, SIGCONT), 0);
+	say_all(clients, 2, GO);
+	clients_end(clients, 2);
+	cluster_stop(&c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -373,6 +406,7 @@ int main(void)
 		TEST(who_has_joined_on_other_nodes_is_known_where_they_gather),
 		TEST(a_home_without_members_shows_them),
 		TEST(a_late_task_names_no_rank_of_another_node),
+		TEST(a_join_names_the_home_that_does_not_answer),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

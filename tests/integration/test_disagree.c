@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * MISMATCH, TIMEOUT, CANCELLED and stale epochs: failures that leave the communicator usable. */
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -245,6 +246,134 @@ static void a_join_deadline_names_the_missing_ranks(void **state)
 	daemon_stop(&d);
 }
 
+#define ALIKE 5
+
+/* Rank 3 does not come; the others' deadlines pass one after the other, within some ms. */
+static void expires_with_others(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = NULL;
+	if (me->rank != 3) {
+		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, ALIKE, me->rank, 400, &comm),
+			     NCCLSVC_TIMEOUT);
+		const char *list = strstr(ncclsvc_last_error(), "'s deadline: ");
+		if (!list || strcmp(list, "'s deadline: 3") != 0)
+			check_failed(__FILE__, __LINE__, "not rank 3 alone: %s",
+				     ncclsvc_last_error());
+		say(me, DONE);
+	}
+	CHECK_EQ(hear(me), GO);
+	/* Rank 3 comes when rank 0 has given up: that is who is missing now. */
+	if (me->rank == 0) {
+		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, ALIKE, 0, 200, &comm), NCCLSVC_TIMEOUT);
+		say(me, DONE);
+		CHECK_EQ(hear(me), GO);
+	} else if (me->rank == 1) {
+		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, ALIKE, 1, 1500, &comm), NCCLSVC_TIMEOUT);
+		if (!strstr(ncclsvc_last_error(), "given up before rank 1's deadline: 0"))
+			check_failed(__FILE__, __LINE__, "not rank 0: %s", ncclsvc_last_error());
+		say(me, DONE);
+	}
+	comm = comm_join(me, s);
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void joins_that_expire_together_name_the_same_ranks(void **state)
+{
+	struct daemon d;
+	struct client clients[ALIKE];
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, ALIKE, &d, expires_with_others, NULL);
+	for (int i = 0; i < ALIKE; i++)
+		if (i != 3)
+			CHECK_EQ(hear(&clients[i]), DONE);
+	say(&clients[1], GO);
+	say(&clients[0], GO);
+	CHECK_EQ(hear(&clients[0]), DONE);
+	for (int i = 2; i < ALIKE; i++)
+		say(&clients[i], GO);
+	CHECK_EQ(hear(&clients[1]), DONE);
+	say(&clients[0], GO);
+	clients_end(clients, ALIKE);
+	daemon_stop(&d);
+}
+
+/* Rank 2 says another number of ranks, and is refused: those who wait for it hear of that. */
+static void waits_for_refused(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = NULL;
+	char want[80];
+	say(me, (uint64_t)me->pid);
+	uint64_t refused = hear(me); /* its pid */
+	if (me->rank == 2) {
+		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 4, 2, WAIT_MS, &comm), NCCLSVC_MISMATCH);
+		CHECK_EQ(hear(me), GO);
+	} else {
+		CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 3, me->rank, 1000, &comm),
+			     NCCLSVC_TIMEOUT);
+		snprintf(want, sizeof(want), ": 2; rank 2 (pid %d) was refused: nranks differs",
+			 (int)refused);
+		if (!strstr(ncclsvc_last_error(), want))
+			check_failed(__FILE__, __LINE__, "'%s' is not in: %s", want,
+				     ncclsvc_last_error());
+		say(me, DONE);
+		CHECK_EQ(hear(me), GO);
+	}
+	comm = comm_join(me, s);
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+/* Of the node that knows. */
+static bool shows_refusal(const struct client *c, int32_t pid)
+{
+	ncclsvc_comm_info *list;
+	size_t n;
+	bool found = false;
+	ncclsvc_session *s = session_open(c->daemon);
+	CHECK_OK(ncclsvc_list_comms(s, &list, &n));
+	for (size_t i = 0; i < n; i++) {
+		if (!list[i].refused[0])
+			continue;
+		found = true;
+		CHECK_EQ(list[i].refused_rank, 2);
+		CHECK_EQ(list[i].refused_pid, pid);
+		CHECK(strstr(list[i].refused, "nranks differs"));
+	}
+	ncclsvc_list_free(list);
+	ncclsvc_close(s);
+	return found;
+}
+
+static void a_refused_join_is_told_to_those_who_wait(void **state)
+{
+	struct daemon d;
+	struct client clients[3];
+	bool shown = false;
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, 3, &d, waits_for_refused, NULL);
+	for (int i = 0; i < 3; i++)
+		CHECK_EQ(hear(&clients[i]), clients[i].pid);
+	say(&clients[0], (uint64_t)clients[2].pid);
+	say(&clients[1], (uint64_t)clients[2].pid);
+	clients_ask(clients, 2);
+	say(&clients[2], (uint64_t)clients[2].pid);
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; !shown; sleep_ms(5)) {
+		CHECK(now_ns() < end);
+		for (int i = 0; i < 2; i++)
+			shown |= shows_refusal(&clients[i], clients[2].pid);
+	}
+	CHECK_EQ(hear(&clients[0]), DONE);
+	CHECK_EQ(hear(&clients[1]), DONE);
+	say_all(clients, 3, GO);
+	clients_end(clients, 3);
+	daemon_stop(&d);
+}
+
 /* ---- CANCELLED ---- */
 
 static void cancelled(struct client *me)
@@ -427,6 +556,8 @@ int main(void)
 		TEST(a_join_of_other_nranks_or_a_taken_rank_is_refused),
 		TEST(a_deadline_names_the_missing_ranks),
 		TEST(a_join_deadline_names_the_missing_ranks),
+		TEST(joins_that_expire_together_name_the_same_ranks),
+		TEST(a_refused_join_is_told_to_those_who_wait),
 		TEST(tasks_communicators_and_sessions_can_be_cancelled),
 		TEST(what_comes_too_late_is_told_the_same),
 		TEST(a_stale_epoch_is_refused),
