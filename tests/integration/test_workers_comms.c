@@ -273,6 +273,14 @@ static void refused_joins(void **state)
 	/* Alone, and in time. */
 	crew_must(&c, 1, ORDER_JOIN, NCCLSVC_TIMEOUT, 3, 2, 1, 1, 100, 2);
 	says(&c, 1, "0");
+	/* Who waits for a rank hears why that was refused. */
+	crew_begin(&c, 0, ORDER_JOIN, 4, 2, 0, 0, 500, 2);
+	clients_ask(c.ranks, 1);
+	crew_must(&c, 1, ORDER_JOIN, NCCLSVC_INVALID_ARGUMENT, 4, 2, 1, 0, WAIT_MS, 2);
+	crew_ended(&c, 0, NCCLSVC_TIMEOUT);
+	says(&c, 0, "deadline: 1; rank 1 (pid ");
+	says(&c, 0, "was refused: ranks 0 (pid ");
+	says(&c, 0, "have both taken device 0");
 	crew_stop(&c);
 }
 

@@ -170,12 +170,30 @@ static void test_rejoining(void **state)
 	never_says(f, "yet to rejoin");
 }
 
+/* A JOIN that was refused is told where others wait for its rank. */
+static void test_refused(void **state)
+{
+	(void)state;
+	world(3, 0);
+	scene.members[0].state = NCCLSVC_MEMBER_JOINING;
+	scene.members[0].waiting_ns = 2 * SEC;
+	scene.members[1].state = scene.members[2].state = NCCLSVC_MEMBER_ABSENT;
+	scene.comms[0].state = NCCLSVC_COMM_FORMING;
+	scene.comms[0].refused_rank = 1;
+	scene.comms[0].refused_pid = 4711;
+	strcpy(scene.comms[0].refused, "ranks 0 and 1 have both taken device 0");
+	says(only(WHY_JOINING),
+	     "ranks 1 and 2 have not. Rank 1 (pid 4711) was refused: ranks 0 and 1 "
+	     "have both taken device 0. Start what is missing");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(test_asks_the_node),     TEST(test_silent_node), TEST(test_not_silent_yet),
 		TEST(test_known_and_unknown), TEST(test_chain),	      TEST(test_running),
 		TEST(test_joining),	      TEST(test_silent_home), TEST(test_rejoining),
+		TEST(test_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
