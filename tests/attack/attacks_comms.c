@@ -217,6 +217,7 @@ static void peer_dies(struct attacker *a)
 		}
 		attack_ready(a, "%d communicators in common", comms);
 		kill(peer, SIGKILL);
+		pause_ms(50); /* as one that computes */
 		told = hear_of_death(&c);
 		waitpid(peer, NULL, 0);
 		conn_close(&c);

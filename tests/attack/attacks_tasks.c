@@ -204,6 +204,64 @@ static void small_all_reduces(struct attacker *a)
 	keep_busy(a, b, record, 0, 500, "500 under way in each of 4 pairs");
 }
 
+/* A million copies in each operation: every rank's part for every other. */
+static void wide_all_to_all(struct attacker *a)
+{
+	enum { RANKS = 1000 };
+	static struct conn c[RANKS];
+	static struct rank ranks[RANKS];
+	int memfd = svc_memfd_create("attack", 4096, true);
+	unsigned n = open_many(a, c, RANKS);
+	for (unsigned i = 0; i < n; i++)
+		if (!conn_attach(&c[i], 16) || !conn_region(&c[i], memfd, 4096))
+			attack_hold();
+	if (!n || !ranks_join(c, (int)n, ranks))
+		attack_hold();
+	attack_ready(a, "%u ranks", n);
+	for (;; a->asked++) {
+		for (unsigned i = 0; i < n; i++) {
+			struct svc_record record = rank_record(&ranks[i]);
+			record.op = NCCLSVC_ALL_TO_ALL;
+			record.type = NCCLSVC_UINT8;
+			record.count = 1;
+			record.src_region = record.dst_region = 1;
+			record.dst_offset = 2048;
+			conn_submit(&c[i], &record);
+		}
+		for (unsigned i = 0; i < n; i++)
+			while (conn_wait(&c[i], c[i].last, 100) == CONN_LOST)
+				if (atomic_load(&c[i].ring->ended))
+					attack_hold();
+		if (c[0].ring && svc_status_slot(c[0].ring, 16, c[0].last)->result)
+			a->refused++;
+	}
+}
+
+/* The heads of thousands of queues wait for a timeline, and every doorbell has the daemon look. */
+static void waiting_timelines(struct attacker *a)
+{
+	enum { SESSIONS = 4, COMMS = 1000 };
+	static struct conn c[SESSIONS];
+	unsigned n = open_many(a, c, SESSIONS), tasks = 0;
+	for (unsigned i = 0; i < n; i++) {
+		struct rank rank;
+		if (!conn_attach(&c[i], 16384))
+			attack_hold();
+		for (int k = 0; k < COMMS && rank_alone(&c[i], &rank); k++)
+			for (uint32_t t = 0; t < 10; t++, tasks++) {
+				struct svc_record record = rank_record(&rank);
+				record.flags = SVC_TASK_TIMELINE;
+				record.timeline = 1 + (uint32_t)k % (SVC_TIMELINES - 1);
+				record.value = 1 + t + 10 * (uint64_t)k;
+				conn_submit(&c[i], &record);
+			}
+	}
+	attack_ready(a, "%u tasks", tasks);
+	for (;; a->asked += n)
+		for (unsigned i = 0; i < n; i++)
+			conn_ring_bell(&c[i]);
+}
+
 /* Memory that was never written: the daemon's copy makes the pages on both sides. */
 static void sparse_send(struct attacker *a)
 {
@@ -246,6 +304,9 @@ const struct attack task_attacks[] = {
 	{"all-reduce-huge", "AllReduces of 1 GiB without pause", .run = huge_all_reduce},
 	{"all-reduce-small", "four pairs of ranks with 500 AllReduces of 16 B under way each",
 	 .run = small_all_reduces},
+	{"all-to-all-wide", "AllToAlls of 1,000 ranks without pause", .run = wide_all_to_all},
+	{"timelines", "40,000 tasks wait for a timeline while doorbells are rung without pause",
+	 .run = waiting_timelines},
 	{"send-sparse", "3 GiB sent from one memfd of holes to another", .run = sparse_send,
 	 .pinned_mib = 1024},
 	{"punch", "AllReduces in memory whose pages are punched out all the time",

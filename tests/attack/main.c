@@ -54,7 +54,7 @@ static const struct attack *const tables[] = {session_attacks, task_attacks, mem
 struct options {
 	const char *daemon;
 	double seconds, slack;
-	bool json, logs;
+	bool json, logs, unprivileged;
 };
 
 struct shared {
@@ -216,7 +216,9 @@ static struct outcome try_attack(const struct attack *attack, struct shared *s,
 	struct outcome r = {0};
 	struct target t;
 	memset(s, 0, sizeof(*s));
-	if (!target_start(&t, o->daemon, attack) || !bystanders_start(&s->bystanders, t.socket)) {
+	struct attack how = *attack;
+	how.unprivileged |= o->unprivileged;
+	if (!target_start(&t, o->daemon, &how) || !bystanders_start(&s->bystanders, t.socket)) {
 		judge(&r, "the daemon or the bystanders did not start");
 		target_stop(&t);
 		bystanders_stop(&s->bystanders);
@@ -317,6 +319,7 @@ static void print_usage(FILE *f)
 		   "  --seconds N      of each attack (2)\n"
 		   "  --slack FACTOR   multiplies the limits, for a loaded machine (1)\n"
 		   "  --daemon PROGRAM the daemon ($NCCLSVCD)\n"
+		   "  --unprivileged   the daemon is not root's, as under systemd\n"
 		   "  --json           instead of the table\n"
 		   "  --logs           the daemon's log, too\n");
 }
@@ -335,12 +338,16 @@ static const struct attack *find(const char *name)
 /* Returns -1 to go on, or the exit code. */
 static int parse(struct options *o, int argc, char *argv[])
 {
-	enum { LIST, SECONDS, SLACK, DAEMON, JSON, LOGS, HELP };
-	static const struct option known[] = {
-		{"list", 0, NULL, LIST},   {"seconds", 1, NULL, SECONDS},
-		{"slack", 1, NULL, SLACK}, {"daemon", 1, NULL, DAEMON},
-		{"json", 0, NULL, JSON},   {"logs", 0, NULL, LOGS},
-		{"help", 0, NULL, HELP},   {0}};
+	enum { LIST, SECONDS, SLACK, DAEMON, UNPRIVILEGED, JSON, LOGS, HELP };
+	static const struct option known[] = {{"list", 0, NULL, LIST},
+					      {"seconds", 1, NULL, SECONDS},
+					      {"slack", 1, NULL, SLACK},
+					      {"daemon", 1, NULL, DAEMON},
+					      {"unprivileged", 0, NULL, UNPRIVILEGED},
+					      {"json", 0, NULL, JSON},
+					      {"logs", 0, NULL, LOGS},
+					      {"help", 0, NULL, HELP},
+					      {0}};
 	for (int k; (k = getopt_long(argc, argv, "", known, NULL)) != -1;) {
 		if (k == LIST) {
 			print_list();
@@ -356,6 +363,8 @@ static int parse(struct options *o, int argc, char *argv[])
 			o->slack = strtod(optarg, NULL);
 		else if (k == DAEMON)
 			o->daemon = optarg;
+		else if (k == UNPRIVILEGED)
+			o->unprivileged = true;
 		else if (k == JSON)
 			o->json = true;
 		else if (k == LOGS)
