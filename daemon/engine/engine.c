@@ -428,6 +428,7 @@ static void *engine_main(void *arg)
 		/* Between rounds, where nobody waits for it */
 		if (rounds % ROUNDS_PER_CLOCK == 0)
 			e->now = engine_clock();
+		e->round_ns = e->now;
 		bool busy = engine_commands_wait(e);
 		if (busy)
 			engine_run_commands(e);

@@ -10,12 +10,13 @@
 #include "state.h"
 #include "task.h"
 
-#define INLINE_BYTES	  (64 * 1024)	/* written in all: below this a hand-over costs more */
-#define INLINE_READ	  (1024 * 1024) /* ... or read: many ranks' input can be one's output */
-#define CHUNK_BYTES_MIN	  (32 * 1024)	/* of one rank's share */
+#define PART_BYTES	  (64 * 1024) /* moved by the engine's thread between looks at the clock */
+#define HELPERS_NS	  12000	      /* what helpers must save: to wake them takes 3000 to 25000 */
+#define TURN_NS		  100000      /* of a round, after which the pool gets what takes longer */
+#define CHUNK_BYTES_MIN	  (32 * 1024) /* of one rank's share */
 #define CHUNK_BYTES_MAX	  (256 * 1024) /* also bounds how long a small task waits for a large one */
-#define CHUNK_BYTES_ALL	  (8 * 1024 * 1024) /* the same of all ranks together */
-#define STREAM_BYTES	  (16 * 1024 * 1024)
+#define CHUNK_BYTES_ALL	  (8 * 1024 * 1024)  /* the same of all ranks together */
+#define STREAM_BYTES	  (32 * 1024 * 1024) /* what no last-level cache that was measured holds */
 #define CHUNKS_PER_THREAD 16 /* the last chunk is the time one thread waits for another */
 #define BOUNCE_BYTES	  4096
 
@@ -58,10 +59,7 @@ static void each_block(struct move *m, uint64_t lo, uint64_t hi, uint64_t block,
 
 static void copy(struct move *m, char *dst, const char *src, uint64_t n)
 {
-	if (m->streaming)
-		copy_block(dst, src, n, true);
-	else
-		memmove(dst, src, n); /* two ranks may have the same memory, by mistake */
+	copy_block(dst, src, n, m->streaming);
 }
 
 static void scatter_reduced(struct move *m, uint32_t rank, uint64_t at, uint64_t n)
@@ -159,13 +157,20 @@ static void run_range(struct move *m, uint64_t lo, uint64_t hi)
 	}
 }
 
+/* The n units from lo, or as many as there are. Returns where they end. */
+static uint64_t run_part(struct move *m, uint64_t lo, uint64_t n)
+{
+	const uint64_t hi = m->units - lo < n ? m->units : lo + n;
+	run_range(m, lo, hi);
+	return hi;
+}
+
 static void run_chunk(struct job *job, uint32_t chunk)
 {
 	struct work *w = (struct work *)job;
 	if (atomic_load_explicit(&w->aborted, memory_order_relaxed))
 		return;
-	uint64_t lo = chunk * w->chunk;
-	run_range(&w->move, lo, w->move.units - lo < w->chunk ? w->move.units : lo + w->chunk);
+	run_part(&w->move, w->first + chunk * w->chunk, w->chunk);
 }
 
 static void measure(struct move *m)
@@ -181,12 +186,12 @@ static void measure(struct move *m)
 	case NCCLSVC_REDUCE:
 		m->units = r->count;
 		m->unit_bytes = element;
-		m->bytes = m->share * (r->op == NCCLSVC_REDUCE ? 1 : ranks);
+		m->bytes = m->share * ranks;
 		break;
 	case NCCLSVC_REDUCE_SCATTER:
 		m->units = r->count * ranks;
 		m->unit_bytes = element;
-		m->bytes = m->share * ranks;
+		m->bytes = m->share * ranks * ranks;
 		break;
 	case NCCLSVC_ALL_GATHER:
 		m->units = m->share * ranks;
@@ -205,30 +210,31 @@ static void measure(struct move *m)
 		m->bytes = m->share * ranks;
 		break;
 	case NCCLSVC_SEND:
-		m->units = m->bytes = m->share;
+		m->units = m->share;
+		m->bytes = m->share * ranks; /* it seldom comes alone */
 		break;
 	}
 	m->streaming = m->bytes >= STREAM_BYTES;
 }
 
-/* How many ranks' buffers one unit is in. */
-static uint64_t fan(const struct move *m)
+/* Of all ranks together. */
+static uint64_t bytes_per_unit(const struct move *m)
 {
-	switch (record_of(m)->op) {
-	case NCCLSVC_GATHER:
-	case NCCLSVC_SCATTER:
-	case NCCLSVC_ALL_TO_ALL:
-		return 2;
-	default:
-		return m->ntasks;
-	}
+	return m->bytes / m->units;
 }
 
-/* Chunks for the pool. */
+/* Whole cache lines, so that no two parts write one. */
+static uint64_t whole_lines(uint64_t units)
+{
+	return (units + 63) & ~UINT64_C(63);
+}
+
+/* Chunks for the pool, of what is left. */
 static void cut(const struct engine *e, struct work *w)
 {
-	const uint64_t unit = w->move.unit_bytes, total = w->move.units * unit;
-	const uint64_t most = CHUNK_BYTES_ALL / fan(&w->move);
+	const uint64_t unit = w->move.unit_bytes, left = w->move.units - w->first;
+	const uint64_t total = left * unit;
+	const uint64_t most = CHUNK_BYTES_ALL / bytes_per_unit(&w->move) * unit;
 	uint64_t bytes = total / (CHUNKS_PER_THREAD * e->config.threads);
 	if (bytes < CHUNK_BYTES_MIN)
 		bytes = CHUNK_BYTES_MIN;
@@ -239,12 +245,12 @@ static void cut(const struct engine *e, struct work *w)
 	/* Chunks are numbered in 32 bits. */
 	while (total / bytes >= UINT32_MAX)
 		bytes *= 2;
-	/* Whole cache lines, so that no two chunks write one. */
-	w->chunk = (bytes / unit + 63) & ~UINT64_C(63);
-	w->job.chunks = (uint32_t)((w->move.units + w->chunk - 1) / w->chunk);
+	w->chunk = whole_lines(bytes / unit);
+	w->job.chunks = (uint32_t)((left + w->chunk - 1) / w->chunk);
 }
 
-static bool give_to_pool(struct engine *e, struct comm *c, const struct move *m,
+/* What is left from unit `first` on. */
+static bool give_to_pool(struct engine *e, struct comm *c, const struct move *m, uint64_t first,
 			 struct chunk *staged)
 {
 	struct work *w = calloc(1, sizeof(*w) + m->ntasks * sizeof(w->tasks[0]));
@@ -254,6 +260,7 @@ static bool give_to_pool(struct engine *e, struct comm *c, const struct move *m,
 	w->job.run = run_chunk;
 	w->comm = c;
 	w->staged = staged;
+	w->first = first;
 	w->move = *m;
 	w->move.tasks = w->tasks;
 	cut(e, w);
@@ -270,18 +277,36 @@ bool run_small_send(const struct engine *e, struct task *send, struct task *recv
 {
 	const struct svc_record *r = &send->record;
 	const uint64_t bytes = r->count * svc_type_size(r->type);
-	if (bytes > INLINE_BYTES)
+	if (bytes > PART_BYTES)
 		return false;
 	send->started_ns = recv->started_ns = e->now;
 	memmove(recv->dst, send->src, bytes);
 	return true;
 }
 
-static bool is_small(const struct move *m)
+/* Is the rest better given to the pool: for its helpers, or since others have waited enough? */
+static bool is_long(const struct engine *e, double left_ns)
 {
-	const bool reduces = svc_op_reduces(record_of(m)->op);
-	return m->bytes <= INLINE_BYTES &&
-	       (!reduces || m->units * m->unit_bytes * m->ntasks <= INLINE_READ);
+	const unsigned threads = e->config.threads;
+	return left_ns * (threads - 1) / threads > HELPERS_NS || e->now - e->round_ns > TURN_NS;
+}
+
+/* How long the rest takes is what the parts so far took, of this very operation on these buffers:
+ * no table knows which cache they are in. Returns where the rest begins. */
+static uint64_t run_alone(struct engine *e, struct move *m)
+{
+	if (m->bytes <= PART_BYTES)
+		return run_part(m, 0, m->units);
+	const uint64_t part = whole_lines(PART_BYTES / bytes_per_unit(m));
+	const uint64_t start = engine_clock();
+	uint64_t done = 0;
+	double left_ns;
+	do {
+		done = run_part(m, done, part);
+		e->now = engine_clock();
+		left_ns = (double)(e->now - start) * (double)(m->units - done) / (double)done;
+	} while (done < m->units && !is_long(e, left_ns));
+	return done;
 }
 
 enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks,
@@ -291,14 +316,10 @@ enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks
 		return BEGUN_DONE;
 	struct move m = {.tasks = tasks, .ntasks = ntasks};
 	measure(&m);
-	const bool small = is_small(&m);
-	if (!small && !give_to_pool(e, c, &m, staged))
-		return BEGUN_NO_MEMORY;
 	for (uint32_t k = 0; k < ntasks; k++)
 		tasks[k]->started_ns = e->now;
-	if (!small)
-		return BEGUN_RUNNING;
-	if (m.units)
-		run_range(&m, 0, m.units);
-	return BEGUN_DONE;
+	const uint64_t done = m.units ? run_alone(e, &m) : 0;
+	if (done == m.units)
+		return BEGUN_DONE;
+	return give_to_pool(e, c, &m, done, staged) ? BEGUN_RUNNING : BEGUN_NO_MEMORY;
 }

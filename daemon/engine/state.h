@@ -193,7 +193,7 @@ struct move {
 	uint64_t share; /* bytes that count elements have */
 	uint64_t units; /* what is cut into chunks: elements, or bytes where nothing is reduced */
 	uint64_t unit_bytes; /* in one rank's buffers */
-	uint64_t bytes;	     /* written, in all */
+	uint64_t bytes;	     /* written in all; or read by reductions, which is no less */
 };
 
 /* Such tasks in the pool. */
@@ -202,6 +202,7 @@ struct work {
 	struct comm *comm;
 	struct work *prev, *next;
 	struct move move;
+	uint64_t first;	      /* unit of the first chunk */
 	uint64_t chunk;	      /* units in one chunk */
 	struct chunk *staged; /* whose work it is; NULL: its tasks' own */
 	_Atomic bool aborted; /* chunks not begun are skipped */
@@ -340,6 +341,7 @@ struct engine {
 	uint32_t jobs; /* in the pool */
 	struct work *running;
 	uint64_t spin_ns;
+	uint64_t round_ns; /* when the loop's round began */
 	uint64_t busy_ns; /* when there last was work */
 	uint64_t looked_ns; /* when the doorbells were last looked at */
 	bool draining, drained, stop;
