@@ -68,7 +68,7 @@ static bool grow(void **array, uint32_t *room, uint32_t used, size_t size)
 /* Those that have run need no place. Lock held. */
 static void close_gap(struct engine *e)
 {
-	if (e->commands_read < e->commands_room / 2)
+	if (!e->commands_read || e->commands_read < e->commands_room / 2)
 		return;
 	e->ncommands -= e->commands_read;
 	memmove(e->commands, e->commands + e->commands_read, e->ncommands * sizeof(*e->commands));
@@ -369,14 +369,14 @@ static bool poll_rings_of(struct engine *e, struct user *u)
 		if (next)
 			__builtin_prefetch(svc_record_slot(next->ring, next->entries, next->next));
 		uint32_t n = intake_ring(e, s);
-		if (s->departures)
-			engine_regions_depart(e, s);
 		if (n) {
 			any = true;
 			order_run_ready(e);
-		} else if (!s->departures && (s->broken || e->now - s->active_ns > e->spin_ns)) {
-			engine_session_idle(e, s);
 		}
+		if (s->departures)
+			engine_regions_depart(e, s);
+		else if (!n && (s->broken || e->now - s->active_ns > e->spin_ns))
+			engine_session_idle(e, s);
 		if (e->steps >= enough && next) {
 			begin_with(u, next);
 			return true;

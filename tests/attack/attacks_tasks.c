@@ -124,6 +124,51 @@ static void open_groups(struct attacker *a)
 	attack_hold();
 }
 
+/* ---- Matching ---- */
+
+/* Waits until that task has ended, which tasks of the attack always do. */
+static void wait_end(struct conn *c, uint64_t number)
+{
+	while (conn_wait(c, number, 1000) == CONN_LOST)
+		if (atomic_load(&c->ring->ended))
+			attack_hold();
+}
+
+static void submit_group(struct attacker *a, struct conn *c, struct svc_record record)
+{
+	for (int i = 0; i < SVC_GROUP_TASKS; i++) {
+		record.flags = i < SVC_GROUP_TASKS - 1 ? SVC_TASK_MORE : 0;
+		conn_submit(c, &record);
+		a->asked++;
+	}
+}
+
+/* Each of the Sends is looked for among all that the other rank has posted. */
+static void groups_unmatched(struct attacker *a)
+{
+	enum { PAIRS = 16 };
+	static struct conn c[PAIRS][2];
+	struct rank ranks[PAIRS][2];
+	for (int i = 0; i < PAIRS; i++)
+		if (open_many(a, c[i], 2) < 2 || !conn_attach(&c[i][0], 16384) ||
+		    !conn_attach(&c[i][1], 16384) || !ranks_join(c[i], 2, ranks[i]))
+			attack_hold();
+	attack_ready(a, "%d pairs", PAIRS);
+	for (;;) {
+		for (int i = 0; i < 2 * PAIRS; i++) {
+			struct conn *one = &c[i / 2][i % 2];
+			struct svc_record barrier = rank_record(&ranks[i / 2][i % 2]);
+			struct svc_record send = barrier;
+			send.op = NCCLSVC_SEND;
+			send.peer = 1 - i % 2;
+			submit_group(a, one, send);
+			submit_group(a, one, barrier);
+		}
+		for (int i = 0; i < 2 * PAIRS; i++)
+			wait_end(&c[i / 2][i % 2], c[i / 2][i % 2].last);
+	}
+}
+
 /* ---- Work ---- */
 
 struct buffer {
@@ -301,6 +346,8 @@ const struct attack task_attacks[] = {
 	 .run = tasks_expire_at_once},
 	{"tasks-bad", "16 rings of tasks that fail at once", .run = bad_tasks},
 	{"groups-open", "32 task groups of 4,095 tasks that are never closed", .run = open_groups},
+	{"groups-unmatched", "16 pairs submit groups of 4,096 Sends that nobody receives, and of barriers",
+	 .run = groups_unmatched},
 	{"all-reduce-huge", "AllReduces of 1 GiB without pause", .run = huge_all_reduce},
 	{"all-reduce-small", "four pairs of ranks with 500 AllReduces of 16 B under way each",
 	 .run = small_all_reduces},
