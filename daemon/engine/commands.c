@@ -394,7 +394,6 @@ static bool cancel_comm(struct engine *e, const struct command *c)
 	const uint64_t enough = e->steps + STEP_SLICE;
 	for (; comm && at->rank < comm->nranks; at->rank++) {
 		struct member *m = &comm->members[at->rank];
-		at->found |= m->flying != NULL; /* what GPUs are in is not taken back */
 		if (!cancel_queue(e, c, m, enough) || !cancel_plan(e, c, m, enough))
 			return false;
 		at->last = NULL;
@@ -412,9 +411,11 @@ static bool cancel(struct engine *e, const struct command *c)
 		cancel_task(e, c, t);
 	else if (c->cancel.kind == SVC_CANCEL_COMM && !cancel_comm(e, c))
 		return false;
-	const int result = at->found	   ? NCCLSVC_OK
-			   : at->forbidden ? NCCLSVC_PERMISSION
-					   : NCCLSVC_NOT_FOUND;
+	/* That there is such a communicator, the supervisor has seen. */
+	const bool known = at->found || c->cancel.kind == SVC_CANCEL_COMM;
+	const int result = !at->found && at->forbidden ? NCCLSVC_PERMISSION
+			   : known		       ? NCCLSVC_OK
+						       : NCCLSVC_NOT_FOUND;
 	engine_event(e, &(struct event){.kind = EVENT_CANCELLED,
 					.cancelled = {.asker = c->cancel.asker,
 						      .serial = c->cancel.serial,

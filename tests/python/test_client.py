@@ -201,6 +201,16 @@ class ClientTest(unittest.TestCase):
             self.assertEqual(caught.exception.result, "TIMEOUT")
             self.assertEqual(caught.exception.status.missing, [1])
 
+    def test_a_communicator_without_tasks_has_none_to_cancel(self):
+        with self.connect() as session:
+            comm = session.join(os.urandom(128), 1, 0)
+            self.assertEqual(session.cancel_comm(comm.uid), 0)
+            session.barrier(comm)
+            self.assertEqual(session.cancel_comm(comm.uid), 0)
+            with self.assertRaises(svc.ServiceError) as caught:
+                session.cancel_comm(comm.uid + 1)
+            self.assertEqual(caught.exception.result, "NOT_FOUND")
+
     def test_tasks_by_ring(self):
         with self.connect() as session, contextlib.closing(session.attach()) as ring:
             region = session.add_region(svc.Region(4096))
