@@ -140,6 +140,14 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 			add(&t, "every member waits for another: ");
 		else
 			add(&t, "%s differs: ", svc_field_name(st->field));
+		if (st->missing_count == 1 && st->missing[0] == st->rank_b) {
+			add_rank(&t, st->rank_b, st->pid_b);
+			add(&t, " has ");
+			add_value(&t, st->field, st->value_b);
+			add(&t, ", all others have ");
+			add_value(&t, st->field, st->value_a);
+			break;
+		}
 		add_rank(&t, st->rank_a, st->pid_a);
 		add(&t, " has ");
 		add_value(&t, st->field, st->value_a);

@@ -120,9 +120,10 @@ typedef enum ncclsvc_field { NCCLSVC_FIELDS(NCCLSVC_ENUM4) } ncclsvc_field;
 #define NCCLSVC_REFUSED_BYTES 256 /* NUL included */
 #define NCCLSVC_MISSING_SHOWN 8	  /* ranks named one by one in a status */
 
-/* How a task ended, in full. `missing` holds the first of missing_count ranks; a pid of 0 means
- * unknown. Exactly this layout travels in the ring and in messages: its first 64 bytes, a cache
- * line, are all that a task which succeeded needs. */
+/* How a task ended, in full. `missing` holds the first of missing_count ranks; of a MISMATCH, the
+ * one rank that differs from all others, if there is such a one: rank_b. A pid of 0 means unknown.
+ * Exactly this layout travels in the ring and in messages: its first 64 bytes, a cache line, are
+ * all that a task which succeeded needs. */
 typedef struct ncclsvc_status {
 	uint64_t number;       /* the task's number in its session */
 	int32_t result;	       /* ncclsvc_result */

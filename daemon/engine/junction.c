@@ -48,7 +48,7 @@ void junction_free(struct engine *e, struct span *s, struct junction *j)
 		DL_DELETE2(e->asked, j, prev_due, next_due);
 	HASH_DEL(s->junctions, j);
 	for (uint32_t i = 0; i < j->nparts; i++) {
-		free(j->verdicts[i].status);
+		free(j->verdicts[i].failed);
 		free(j->verdicts[i].payload);
 	}
 	free(j->tasks);
@@ -77,13 +77,38 @@ uint32_t junction_part_of(const struct junction *j, uint32_t place)
 
 /* ---- Drawing the conclusion ---- */
 
+/* Not because all wait for each other, nor between a Send and its Recv. */
+static bool differs_in_records(const struct junction *j, const ncclsvc_status *st)
+{
+	return st->result == NCCLSVC_MISMATCH && j->key.a < 0 && !stuck_said(st);
+}
+
+/* What the members of all nodes ask for, as far as it is known. */
+static struct mismatch all_records(const struct junction *j)
+{
+	const struct span *s = j->comm->span;
+	struct mismatch all = {0};
+	for (uint32_t i = 0; i < j->nparts; i++) {
+		const struct verdict *v = &j->verdicts[i];
+		if (v->said == SAID_READY)
+			mismatch_add(&all, &v->record, (int32_t)s->ranks[s->first[i]],
+				     s->counts[i]);
+		for (uint32_t k = 0; v->failed && k < v->failed->posted.nkinds; k++)
+			mismatch_add(&all, &v->failed->posted.kinds[k].record,
+				     v->failed->posted.kinds[k].rank,
+				     v->failed->posted.kinds[k].count);
+	}
+	return all;
+}
+
 /* What all are told: the first node's status that failed, and everybody that any has missed. */
 static ncclsvc_status merge(const struct junction *j)
 {
 	ncclsvc_status st = {0};
 	bool any = false;
 	for (uint32_t i = 0; i < j->nparts; i++) {
-		const ncclsvc_status *one = j->verdicts[i].status;
+		const struct failed_note *failed = j->verdicts[i].failed;
+		const ncclsvc_status *one = failed ? &failed->status : NULL;
 		if (!one)
 			continue;
 		if (!any) {
@@ -91,7 +116,7 @@ static ncclsvc_status merge(const struct junction *j)
 			any = true;
 			continue;
 		}
-		if (one->result != st.result)
+		if (one->result != st.result || st.result == NCCLSVC_MISMATCH)
 			continue;
 		for (uint32_t k = 0; k < one->missing_count && k < NCCLSVC_MISSING_SHOWN; k++) {
 			bool known = false;
@@ -106,39 +131,25 @@ static ncclsvc_status merge(const struct junction *j)
 		if (one->missing_count > NCCLSVC_MISSING_SHOWN)
 			st.missing_count += one->missing_count - NCCLSVC_MISSING_SHOWN;
 	}
+	if (differs_in_records(j, &st)) {
+		const struct mismatch all = all_records(j);
+		order_mismatch_status(j->comm, &all, &st);
+	}
 	return st;
 }
 
-/* Two nodes whose records differ, of the larger and of the smaller side. */
+/* All nodes are ready, for the same? */
 static bool find_mismatch(const struct junction *j, ncclsvc_status *st)
 {
-	const struct comm *c = j->comm;
-	const struct span *s = c->span;
-	const struct svc_record *first = &j->verdicts[0].record;
-	uint64_t a, b;
-	for (uint32_t i = 1; i < j->nparts; i++) {
-		unsigned field = svc_record_differs(first, &j->verdicts[i].record, &a, &b);
-		if (!field)
-			continue;
-		uint32_t one = 0, other = i, like_first = 0;
-		for (uint32_t k = 0; j->key.a < 0 && k < j->nparts; k++)
-			if (!svc_record_differs(first, &j->verdicts[k].record, &a, &b))
-				like_first += s->counts[k];
-		if (j->key.a < 0 && like_first * 2 < c->nranks) {
-			one = i;
-			other = 0;
-		}
-		*st = status_of(NCCLSVC_MISMATCH);
-		st->field = svc_record_differs(&j->verdicts[one].record, &j->verdicts[other].record,
-					       &st->value_a, &st->value_b);
-		if (j->key.a >= 0)
-			order_name_ranks(c, st, j->key.a, j->key.b);
-		else
-			order_name_ranks(c, st, (int32_t)s->ranks[s->first[one]],
-					 (int32_t)s->ranks[s->first[other]]);
-		return true;
+	if (j->key.a < 0) {
+		const struct mismatch all = all_records(j);
+		return order_mismatch_status(j->comm, &all, st);
 	}
-	return false;
+	*st = status_of(NCCLSVC_MISMATCH);
+	st->field = svc_record_differs(&j->verdicts[0].record, &j->verdicts[1].record, &st->value_a,
+				       &st->value_b);
+	order_name_ranks(j->comm, st, j->key.a, j->key.b);
+	return st->field;
 }
 
 void junction_end_tasks(struct engine *e, struct junction *j, const ncclsvc_status *st)
@@ -279,22 +290,22 @@ static void heard(struct engine *e, struct junction *j, uint32_t part, enum said
 
 /* ---- Speaking ---- */
 
-void junction_tell(struct engine *e, const struct junction *j, enum span_kind kind,
-		   const ncclsvc_status *st)
+void junction_tell_failed(struct engine *e, const struct junction *j,
+			  const struct failed_note *failed)
 {
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (i != j->mine)
-			span_send(e, j->comm->span, junction_place_of(j, i), kind, &j->key, st,
-				  sizeof(*st), NULL, 0);
+			span_send(e, j->comm->span, junction_place_of(j, i), SPAN_FAILED, &j->key,
+				  failed, sizeof(*failed), NULL, 0);
 }
 
-bool junction_keep_status(struct junction *j, uint32_t part, const ncclsvc_status *st)
+bool junction_keep_failed(struct junction *j, uint32_t part, const struct failed_note *failed)
 {
 	struct verdict *v = &j->verdicts[part];
-	v->status = malloc(sizeof(*v->status));
-	if (v->status)
-		*v->status = *st;
-	return v->status;
+	v->failed = malloc(sizeof(*v->failed));
+	if (v->failed)
+		*v->failed = *failed;
+	return v->failed;
 }
 
 /* The local ranks that have not posted the current collective. (A task that ended before its turn
@@ -323,13 +334,16 @@ void junction_name_missing(const struct comm *c, const struct junction *j, nccls
 
 void junction_say_failed(struct engine *e, struct junction *j, const ncclsvc_status *st)
 {
+	struct failed_note failed = {.status = *st};
 	if (j->comm->span->over)
 		return;
-	if (!junction_keep_status(j, j->mine, st)) {
+	if (differs_in_records(j, st) && j->key.seq == j->comm->collectives)
+		order_collect_records(j->comm, &failed.posted);
+	if (!junction_keep_failed(j, j->mine, &failed)) {
 		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
-	junction_tell(e, j, SPAN_FAILED, st);
+	junction_tell_failed(e, j, &failed);
 	heard(e, j, j->mine, SAID_FAILED);
 }
 

@@ -14,8 +14,8 @@ struct junction *junction_get(struct span *s, const struct junction_key *key);
 /* t waits for other nodes: from now on nothing takes it back. */
 void junction_commit(struct engine *e, struct junction *j, struct task *t);
 /* To all others that take part. */
-void junction_tell(struct engine *e, const struct junction *j, enum span_kind kind,
-		   const ncclsvc_status *st);
+void junction_tell_failed(struct engine *e, const struct junction *j,
+			  const struct failed_note *failed);
 /* This node's word, which may conclude it. */
 void junction_say_ready(struct engine *e, struct junction *j, const struct svc_record *record);
 void junction_say_failed(struct engine *e, struct junction *j, const ncclsvc_status *st);
@@ -27,7 +27,7 @@ bool junction_unknown_leaver(const struct comm *c, const ncclsvc_status *st);
 uint32_t junction_place_of(const struct junction *j, uint32_t part);
 uint32_t junction_part_of(const struct junction *j, uint32_t place);
 /* What that part has failed with. False: no memory. */
-bool junction_keep_status(struct junction *j, uint32_t part, const ncclsvc_status *st);
+bool junction_keep_failed(struct junction *j, uint32_t part, const struct failed_note *failed);
 /* Of a TIMEOUT: the local ranks that have not posted it. */
 void junction_name_missing(const struct comm *c, const struct junction *j, ncclsvc_status *st);
 /* All have spoken: it runs, or has failed. */

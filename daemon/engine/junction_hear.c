@@ -91,17 +91,28 @@ static void hear_ready(struct engine *e, struct junction *j, uint32_t part, cons
 	}
 }
 
-static void hear_failed(struct engine *e, struct junction *j, uint32_t part,
-			const ncclsvc_status *st)
+/* Ranks that nobody has, from who ought to know better. */
+static bool note_valid(const struct comm *c, const struct failed_note *failed)
 {
+	const struct mismatch *m = &failed->posted;
+	bool valid = failed->status.rank_a < (int32_t)c->nranks && m->nkinds <= MISMATCH_KINDS;
+	for (uint32_t i = 0; valid && i < m->nkinds; i++)
+		valid = m->kinds[i].rank >= 0 && m->kinds[i].rank < (int32_t)c->nranks &&
+			m->kinds[i].count <= c->nranks && svc_op_known(m->kinds[i].record.op);
+	return valid;
+}
+
+static void hear_failed(struct engine *e, struct junction *j, uint32_t part,
+			const struct failed_note *failed)
+{
+	const ncclsvc_status *st = &failed->status;
 	struct verdict *mine = &j->verdicts[j->mine];
 	bool resolved = j->resolved;
-	if (!junction_keep_status(j, part, st)) {
+	if (!junction_keep_failed(j, part, failed)) {
 		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
-	/* A rank that nobody has, from who ought to know better. */
-	if (st->rank_a >= (int32_t)j->comm->nranks) {
+	if (!note_valid(j->comm, failed)) {
 		span_give_up(e, j->comm, NCCLSVC_PROTOCOL, junction_place_of(j, part));
 		return;
 	}
@@ -128,12 +139,17 @@ void junction_hear(struct engine *e, struct span *s, uint32_t place, const struc
 	struct comm *c = s->comm;
 	struct junction_key key = h->key;
 	ncclsvc_status st;
-	size_t least = h->kind == SPAN_READY ? sizeof(struct svc_record) : sizeof(st);
+	struct failed_note failed;
+	size_t least = h->kind == SPAN_READY	? sizeof(struct svc_record)
+		       : h->kind == SPAN_FAILED ? sizeof(failed)
+						: sizeof(st);
 	if (h->bytes < least || !key_valid(s, place, &key)) {
 		span_give_up(e, c, NCCLSVC_PROTOCOL, place);
 		return;
 	}
-	if (h->kind != SPAN_READY)
+	if (h->kind == SPAN_FAILED)
+		memcpy(&failed, body, sizeof(failed));
+	else if (h->kind == SPAN_ASK)
 		memcpy(&st, body, sizeof(st));
 	struct junction *j = junction_find(s, &key);
 	/* Who asks has spoken before: what is not known (any more) is over. */
@@ -155,7 +171,7 @@ void junction_hear(struct engine *e, struct span *s, uint32_t place, const struc
 	} else if (h->kind == SPAN_READY) {
 		hear_ready(e, j, part, body, h->bytes);
 	} else {
-		hear_failed(e, j, part, &st);
+		hear_failed(e, j, part, &failed);
 	}
 	j = key.a >= 0 && junction_plan(&key) ? junction_find(s, &key) : NULL;
 	if (j)

@@ -103,7 +103,7 @@ static void post_to_failed(struct engine *e, struct junction *j, struct task *t,
 			   struct task **tasks)
 {
 	ncclsvc_status st =
-		*(j->verdicts[0].status ? j->verdicts[0].status : j->verdicts[1].status);
+		(j->verdicts[0].failed ? j->verdicts[0].failed : j->verdicts[1].failed)->status;
 	if (!t->ghost && junction_unknown_leaver(t->comm, &st)) {
 		j->tasks = tasks;
 		j->status = st;
@@ -113,7 +113,7 @@ static void post_to_failed(struct engine *e, struct junction *j, struct task *t,
 	}
 	free(tasks);
 	if (!j->verdicts[j->mine].said) /* the other side waits for it */
-		junction_tell(e, j, SPAN_FAILED, &st);
+		junction_tell_failed(e, j, &(struct failed_note){.status = st});
 	junction_free(e, t->comm->span, j);
 	order_end_task(e, t, &st);
 }
@@ -178,7 +178,7 @@ void junction_forget_left(struct engine *e, struct junction *j)
 		return;
 	const ncclsvc_status st = plan_left_status(j->comm, rank);
 	if (!said && !j->comm->span->over)
-		junction_tell(e, j, SPAN_FAILED, &st);
+		junction_tell_failed(e, j, &(struct failed_note){.status = st});
 	junction_free(e, j->comm->span, j);
 }
 

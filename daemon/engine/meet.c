@@ -35,37 +35,28 @@ ncclsvc_status order_refused_status(const struct task *t)
 	return st;
 }
 
-/* Two members whose records differ: of the majority's and of the minority's side. */
+void order_collect_records(const struct comm *c, struct mismatch *m)
+{
+	for (uint32_t k = 0; k < c->nranks; k++)
+		if (c->collective[k])
+			mismatch_add(m, &c->collective[k]->record, (int32_t)k, 1);
+}
+
+bool order_mismatch_status(const struct comm *c, const struct mismatch *m, ncclsvc_status *st)
+{
+	if (!mismatch_status(m, c->nranks, st))
+		return false;
+	order_name_ranks(c, st, st->rank_a, st->rank_b);
+	return true;
+}
+
+/* Of all that are here. */
 static bool find_mismatch(const struct comm *c, ncclsvc_status *st)
 {
-	uint64_t a = 0, b = 0;
-	uint32_t at = 0;
-	while (!c->collective[at]) /* on another node */
-		at++;
-	const struct svc_record *first = &c->collective[at]->record;
-	for (uint32_t k = at + 1; k < c->nranks; k++) {
-		if (!c->collective[k])
-			continue;
-		unsigned field = svc_record_differs(first, &c->collective[k]->record, &a, &b);
-		if (!field)
-			continue;
-		uint32_t like_first = 0;
-		int32_t one = (int32_t)at, other = (int32_t)k;
-		for (uint32_t i = 0; i < c->nranks; i++)
-			like_first += c->collective[i] &&
-				      !svc_record_differs(first, &c->collective[i]->record, &a, &b);
-		if (like_first * 2 < c->here) {
-			one = (int32_t)k;
-			other = (int32_t)at;
-		}
-		*st = status_of(NCCLSVC_MISMATCH);
-		st->field = svc_record_differs(&c->collective[one]->record,
-					       &c->collective[other]->record, &st->value_a,
-					       &st->value_b);
-		order_name_ranks(c, st, one, other);
-		return true;
-	}
-	return false;
+	struct mismatch m;
+	m.nkinds = 0; /* its kinds are set before they are read */
+	order_collect_records(c, &m);
+	return order_mismatch_status(c, &m, st);
 }
 
 static void set_running(struct task *t)

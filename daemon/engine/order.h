@@ -3,6 +3,7 @@
 #ifndef ENGINE_ORDER_H
 #define ENGINE_ORDER_H
 
+#include "mismatch.h"
 #include "names.h"
 #include "state.h"
 
@@ -56,6 +57,10 @@ ncclsvc_status order_gone_status(const struct comm *c, int32_t rank);
 /* meet.c */
 /* This task says that its member refuses what the others ask for. */
 ncclsvc_status order_refused_status(const struct task *t);
+/* What the members here have posted. */
+void order_collect_records(const struct comm *c, struct mismatch *m);
+/* As mismatch_status, with pids. */
+bool order_mismatch_status(const struct comm *c, const struct mismatch *m, ncclsvc_status *st);
 void order_post_collective(struct engine *e, struct task *t);
 void order_post_p2p(struct engine *e, struct task *t);
 /* The posted task that this one may meet, or NULL; and what comes of it once both are posted. */

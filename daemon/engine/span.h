@@ -42,6 +42,7 @@
 
 #include <uthash.h>
 
+#include "mismatch.h"
 #include "state.h"
 
 #define SPAN_EAGER_BYTES 8192 /* of one node, for one other */
@@ -55,7 +56,7 @@ struct stuck;
 
 enum span_kind {
 	SPAN_READY = 1, /* a record, and bytes */
-	SPAN_FAILED,	/* a status */
+	SPAN_FAILED,	/* a struct failed_note */
 	SPAN_ASK,	/* a status: fail, if nothing has been said */
 	SPAN_CREDIT,	/* a struct credit_note */
 	SPAN_OVER,	/* this node has ended the epoch: no READY follows */
@@ -126,15 +127,21 @@ static inline bool crossing_makes(const struct crossing *at)
 	return at->key.part == CROSSING_MAKE;
 }
 
+/* Why a node fails an operation; of a MISMATCH, with what its members have posted. */
+struct failed_note {
+	ncclsvc_status status;
+	struct mismatch posted;
+};
+
 #define SPAN_BODY_MAX (sizeof(struct svc_record) + SPAN_EAGER_BYTES)
 
-_Static_assert(SPAN_BODY_MAX > sizeof(ncclsvc_status), "a status fits into a message");
+_Static_assert(SPAN_BODY_MAX > sizeof(struct failed_note), "a failure fits into a message");
 
 enum said { SAID_NOTHING, SAID_READY, SAID_FAILED };
 
 struct verdict {
 	enum said said;
-	ncclsvc_status *status; /* of FAILED */
+	struct failed_note *failed; /* of FAILED */
 	struct svc_record record;
 	char *payload; /* NULL: none */
 	size_t bytes;

@@ -246,6 +246,87 @@ static void a_join_deadline_names_the_missing_ranks(void **state)
 	daemon_stop(&d);
 }
 
+/* ---- The odd one out ---- */
+
+#define ODD_RANKS 5
+
+/* In round i, rank i comes last and asks for something else than all others. */
+static void asks_oddly(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	int32_t *v = shared(s, 64);
+	ncclsvc_task task;
+	char text[256], want[128];
+	check_usable(s, comm);
+	for (int odd = 0; odd < ODD_RANKS; odd++) {
+		uint64_t pid = hear(me);
+		CHECK_OK(ncclsvc_all_reduce(v, v, me->rank == odd ? 5 : 4, NCCLSVC_INT32,
+					    NCCLSVC_SUM, comm, &task));
+		if (me->rank != odd)
+			say(me, READY);
+		wait_for(s, task, NCCLSVC_MISMATCH);
+		ncclsvc_status st = status_of(s, task);
+		CHECK_EQ(st.rank_b, odd);
+		CHECK_EQ(st.missing_count, 1);
+		CHECK_EQ(st.missing[0], odd);
+		snprintf(want, sizeof(want),
+			 "count differs: rank %d (pid %d) has 5, all others have 4", odd, (int)pid);
+		ncclsvc_status_sentence(&st, text, sizeof(text));
+		if (!strstr(text, want))
+			check_failed(__FILE__, __LINE__, "'%s' is not in: %s", want, text);
+		say(me, DONE);
+	}
+	/* Each asks for something else: nobody is the one. */
+	CHECK_EQ(hear(me), GO);
+	CHECK_OK(ncclsvc_all_reduce(v, v, (size_t)me->rank + 1, NCCLSVC_INT32, NCCLSVC_SUM, comm,
+				    &task));
+	wait_for(s, task, NCCLSVC_MISMATCH);
+	CHECK_EQ(status_of(s, task).missing_count, 0);
+	CHECK(!strstr(ncclsvc_last_error(), "all others"));
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+/* The others' tasks wait, on every node. */
+static void others_wait(struct client *clients, int odd)
+{
+	for (int i = 0; i < ODD_RANKS; i++) {
+		size_t n = 0;
+		for (int k = 0; k < ODD_RANKS; k++)
+			n += k != odd && clients[k].daemon == clients[i].daemon;
+		ncclsvc_session *s = session_open(clients[i].daemon);
+		if (n)
+			tasks_reach(s, NCCLSVC_WAITING_PEERS, n);
+		ncclsvc_close(s);
+	}
+}
+
+static void the_odd_one_out_is_named(void **state)
+{
+	struct daemon d;
+	struct client clients[ODD_RANKS];
+	(void)state;
+	daemon_start(&d, NULL);
+	clients_start(clients, ODD_RANKS, &d, asks_oddly, NULL);
+	for (int odd = 0; odd < ODD_RANKS; odd++) {
+		for (int i = 0; i < ODD_RANKS; i++)
+			if (i != odd)
+				say(&clients[i], (uint64_t)clients[odd].pid);
+		for (int i = 0; i < ODD_RANKS; i++)
+			if (i != odd)
+				CHECK_EQ(hear(&clients[i]), READY);
+		others_wait(clients, odd);
+		say(&clients[odd], (uint64_t)clients[odd].pid);
+		hear_all(clients, ODD_RANKS, DONE);
+	}
+	say_all(clients, ODD_RANKS, GO);
+	clients_end(clients, ODD_RANKS);
+	daemon_stop(&d);
+}
+
+/* ---- Joining in time ---- */
+
 #define ALIKE 5
 
 /* Rank 3 does not come; the others' deadlines pass one after the other, within some ms. */
@@ -556,6 +637,7 @@ int main(void)
 		TEST(a_join_of_other_nranks_or_a_taken_rank_is_refused),
 		TEST(a_deadline_names_the_missing_ranks),
 		TEST(a_join_deadline_names_the_missing_ranks),
+		TEST(the_odd_one_out_is_named),
 		TEST(joins_that_expire_together_name_the_same_ranks),
 		TEST(a_refused_join_is_told_to_those_who_wait),
 		TEST(tasks_communicators_and_sessions_can_be_cancelled),

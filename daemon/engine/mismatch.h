@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the members ask for in one collective, where that differs, and who is the odd one out. */
+#ifndef ENGINE_MISMATCH_H
+#define ENGINE_MISMATCH_H
+
+#include "task.h"
+
+/* With three kinds of records, nobody is the only one who differs: further ones are left out. */
+#define MISMATCH_KINDS 3
+
+/* Nodes send it to each other as it is. */
+struct mismatch {
+	uint32_t nkinds, reserved;
+	struct {
+		struct svc_record record;
+		int32_t rank;	/* the lowest that asks for it */
+		uint32_t count; /* ranks that do */
+	} kinds[MISMATCH_KINDS];
+};
+
+/* So many ranks, of which this is the lowest, ask for that. */
+void mismatch_add(struct mismatch *m, const struct svc_record *record, int32_t rank,
+		  uint32_t count);
+/* False: all agree. Else the status: a is of the majority, b is not. If all nranks are there and b
+ * is the only one who differs, b is the one `missing` rank. */
+bool mismatch_status(const struct mismatch *m, uint32_t nranks, ncclsvc_status *st);
+
+#endif
