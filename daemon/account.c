@@ -9,6 +9,7 @@
 
 /* For the daemon's own needs: */
 #define MEMORY_RESERVE	 (UINT64_C(8) << 20)
+#define OTHERS_RESERVE	 (UINT64_C(16) << 20) /* and for the users who have less */
 #define MAPPINGS_RESERVE 8192
 #define FDS_RESERVE	 64
 #define MAX_MAP_COUNT	 65530 /* the kernel's default */
@@ -190,12 +191,20 @@ void account_give(struct account *a, enum share share, uint64_t n)
 	a->all->held[share] -= n;
 }
 
-bool memory_left(void)
+static uint64_t memory_of(const struct account *a)
 {
-	void *p = mmap(NULL, MEMORY_RESERVE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-		       0);
+	return a->held[SHARE_REGION_BYTES] + a->held[SHARE_RING_BYTES];
+}
+
+bool account_memory_left(const struct account *a)
+{
+	uint64_t bytes = MEMORY_RESERVE + OTHERS_RESERVE;
+	for (const struct account *b = a->all->by_uid; b; b = b->hh.next)
+		if (memory_of(b) > memory_of(a))
+			bytes = MEMORY_RESERVE;
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
 		return false;
-	munmap(p, MEMORY_RESERVE);
+	munmap(p, bytes);
 	return true;
 }

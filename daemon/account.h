@@ -61,8 +61,9 @@ void account_give(struct account *a, enum share share, uint64_t n);
 /* Counts what cannot be refused any more. */
 void account_add(struct account *a, enum share share, uint64_t n);
 
-/* Does the system still give the daemon a reserve for its own needs? Asked before memory is spent on
- * a user's request: RLIMIT_AS, vm.overcommit_memory=2 and cgroups without memory show here. */
-bool memory_left(void);
+/* Would the system still give the daemon a reserve for its own needs? Asked where a request has spent,
+ * or is about to spend, memory: RLIMIT_AS and vm.overcommit_memory=2 show here. The user with the
+ * most memory must leave a larger reserve than the others. */
+bool account_memory_left(const struct account *a);
 
 #endif

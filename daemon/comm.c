@@ -80,7 +80,7 @@ static bool take_place(struct server *s, struct account *a, char *text)
 	       account_take(a, SHARE_COMMS, 1, text);
 }
 
-static struct communicator *allocate(struct server *s, uint32_t nranks)
+static struct communicator *allocate(struct server *s, const struct account *a, uint32_t nranks)
 {
 	uint32_t slot = 0;
 	while (slot < SVC_COMMS_MAX && s->comm_by_slot[slot])
@@ -90,7 +90,7 @@ static struct communicator *allocate(struct server *s, uint32_t nranks)
 		return NULL;
 	m->slot = slot;
 	m->seats = calloc(nranks, sizeof(*m->seats));
-	if (m->seats && memory_left())
+	if (m->seats && account_memory_left(a))
 		return m;
 	free(m->seats);
 	free(m);
@@ -106,7 +106,7 @@ struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t n
 		account_give(a, SHARE_RANKS, nranks);
 		return NULL;
 	}
-	struct communicator *m = allocate(s, nranks);
+	struct communicator *m = allocate(s, a, nranks);
 	if (!m) {
 		account_give(a, SHARE_RANKS, nranks);
 		account_give(a, SHARE_COMMS, 1);

@@ -94,7 +94,7 @@ void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT, "%s", text);
 		return;
 	}
-	int memfd = make_ring(c, a->entries);
+	int memfd = account_memory_left(c->account) ? make_ring(c, a->entries) : -1;
 	if (memfd < 0) {
 		give_ring(c, svc_ring_size(a->entries));
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_NO_MEMORY,
@@ -183,10 +183,10 @@ void memory_give(struct client *c, uint32_t kind, uint64_t bytes)
 }
 
 /* Returns MAP_FAILED, with errno set, also where the region would leave nothing for the daemon. */
-static void *map_region(int fd, uint64_t bytes)
+static void *map_region(const struct account *a, int fd, uint64_t bytes)
 {
 	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (p == MAP_FAILED || memory_left())
+	if (p == MAP_FAILED || account_memory_left(a))
 		return p;
 	munmap(p, bytes);
 	errno = ENOMEM;
@@ -219,7 +219,7 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 	}
 	if (!memory_take(c, SVC_REGION_ADD, serial, r->kind, r->bytes))
 		return;
-	void *p = map_region(fd, r->bytes);
+	void *p = map_region(c->account, fd, r->bytes);
 	if (p == MAP_FAILED) {
 		memory_give(c, r->kind, r->bytes);
 		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_NO_MEMORY,
@@ -278,6 +278,24 @@ static void unmap_beside(uv_loop_t *loop, void *base, size_t bytes)
 		return;
 	free(u);
 	munmap(base, bytes);
+}
+
+static void nothing(uv_work_t *work)
+{
+	(void)work;
+}
+
+static void nothing_done(uv_work_t *work, int status)
+{
+	(void)status;
+	free(work);
+}
+
+void memory_start(struct server *s)
+{
+	uv_work_t *work = malloc(sizeof(*work));
+	if (!work || uv_queue_work(s->loop, work, nothing, nothing_done))
+		free(work);
 }
 
 static void unmap(struct client *c, struct mapping *m)

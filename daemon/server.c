@@ -125,9 +125,11 @@ void server_adopt(struct server *s, int fd)
 		close(fd);
 		return;
 	}
-	if (!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) && memory_left())
+	if (!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size))
 		a = account_get(&s->accounts, cred.uid);
-	if (!a) {
+	if (!a || !account_memory_left(a)) {
+		if (a)
+			account_put(a);
 		turn_away(fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");
 		return;
 	}
@@ -315,6 +317,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, struc
 	};
 	if (s->by_slot && s->comm_by_slot && s->spare_fd >= 0)
 		s->executor = engine_create(&ec, notify, s);
+	memory_start(s);
 	if (!s->executor || comm_create_world(s) || gpu_start(s)) {
 		int error = errno ? errno : ENOMEM;
 		server_close(s, 0, NULL);

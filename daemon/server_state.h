@@ -322,6 +322,8 @@ void plan_gone(struct server *s, struct plan *p);
 void plan_free_all(struct server *s);
 
 /* memory.c */
+/* Has the loop make its threads: without memory, later, it would abort. */
+void memory_start(struct server *s);
 void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a);
 void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *r, int fd);
 void memory_remove(struct client *c, uint32_t serial, uint32_t region);
