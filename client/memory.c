@@ -69,6 +69,16 @@ void regions_free(struct regions *r)
 	*r = (struct regions){0};
 }
 
+/* The pages are this process's: the daemon takes no memory that it would have to allocate. */
+static ncclsvc_result populate(void *base, size_t bytes)
+{
+	const int error = svc_populate(base, bytes);
+	if (!error)
+		return NCCLSVC_OK;
+	errno = -error;
+	return error_set(NCCLSVC_NO_MEMORY, "cannot allocate %zu bytes of shared memory: %m", bytes);
+}
+
 ncclsvc_result memory_map(size_t bytes, void **ptr, int *fd)
 {
 	int memfd = svc_memfd_create("ncclsvc", bytes, false);
@@ -85,6 +95,12 @@ ncclsvc_result memory_map(size_t bytes, void **ptr, int *fd)
 				 bytes);
 	}
 	madvise(map, bytes, MADV_HUGEPAGE); /* where the system allows it for shared memory */
+	ncclsvc_result r = populate(map, bytes);
+	if (r) {
+		munmap(map, bytes);
+		close(memfd);
+		return r;
+	}
 	*ptr = map;
 	*fd = memfd;
 	return NCCLSVC_OK;
@@ -170,7 +186,13 @@ ncclsvc_result ncclsvc_mem_register_fd(ncclsvc_session *s, int fd, size_t bytes,
 		close(own);
 		return r;
 	}
-	ncclsvc_result r = add(s, base, bytes, own);
+	ncclsvc_result r = populate(base, bytes);
+	if (r) {
+		munmap(base, bytes);
+		close(own);
+		return r;
+	}
+	r = add(s, base, bytes, own);
 	if (!r)
 		*ptr = base;
 	return r;

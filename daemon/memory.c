@@ -6,7 +6,9 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <utlist.h>
 
+#include "fault.h"
 #include "fdio.h"
 #include "gpu.h"
 #include "server_state.h"
@@ -31,6 +33,7 @@ static int make_ring(struct client *c, uint32_t entries)
 		return -1;
 	}
 	c->ring = p;
+	c->ring_fault = fault_watch(p, size, false);
 	c->ring_size = size;
 	c->entries = entries;
 	c->doorbell = doorbell;
@@ -211,6 +214,12 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT, "%s", text);
 		return;
 	}
+	if (!svc_memfd_filled(fd, r->bytes)) {
+		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "the memfd has holes, and the daemon allocates no pages for others: "
+			     "write to it, or fallocate(2) it, before it is registered");
+		return;
+	}
 	uint32_t i = memory_free_region(c);
 	if (!i) {
 		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_LIMIT,
@@ -232,6 +241,7 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 					  .fd = -1,
 					  .base = p,
 					  .bytes = r->bytes,
+					  .fault = fault_watch(p, r->bytes, true),
 					  .since_ns = server_now()};
 	server_command(s, &(struct command){.kind = COMMAND_REGION_ADD,
 					    .session = c->slot,
@@ -304,6 +314,7 @@ static void unmap(struct client *c, struct mapping *m)
 		gpu_memory_close(c, m);
 		return;
 	}
+	fault_unwatch(m->fault);
 	unmap_beside(c->server->loop, m->base, m->bytes);
 	memory_give(c, m->kind, m->bytes);
 	*m = (struct mapping){0};
@@ -341,6 +352,27 @@ void memory_removed(struct client *c, uint32_t serial, uint32_t region, bool gon
 	client_reply(c, SVC_REGION_DEL, serial, NULL, 0, NULL, 0);
 }
 
+static const char *what_failed(const struct client *c)
+{
+	if (c->ring && fault_at(c->ring))
+		return "a page of its ring failed";
+	for (uint32_t i = 1; i < c->nmappings; i++)
+		if (c->mappings[i].fault && fault_at(c->mappings[i].base))
+			return "a page of its registered memory failed: it was punched out, and the "
+			       "system has no other, or it is damaged";
+	return NULL;
+}
+
+void memory_fail(struct server *s)
+{
+	struct client *c, *next;
+	DL_FOREACH_SAFE (s->clients, c, next) {
+		const char *text = c->state == CLIENT_OPEN ? what_failed(c) : NULL;
+		if (text)
+			client_close(c, NCCLSVC_NO_MEMORY, text);
+	}
+}
+
 void memory_free_all(struct client *c)
 {
 	for (uint32_t i = 1; i < c->nmappings; i++)
@@ -352,6 +384,7 @@ void memory_free_all(struct client *c)
 		close(c->ring_fd);
 	if (c->ring) {
 		give_ring(c, c->ring_size);
+		fault_unwatch(c->ring_fault);
 		munmap(c->ring, c->ring_size);
 	}
 	if (c->doorbell >= 0)

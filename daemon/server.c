@@ -14,6 +14,7 @@
 
 #include "cluster/cluster.h"
 #include "engine/engine.h"
+#include "fault.h"
 #include "fdio.h"
 #include "gpu.h"
 #include "log.h"
@@ -284,6 +285,17 @@ static void notify(void *arg)
 	uv_async_send(&s->events);
 }
 
+static void on_faults(uv_async_t *async)
+{
+	memory_fail(async->data);
+}
+
+static void notify_fault(void *arg)
+{
+	struct server *s = arg;
+	uv_async_send(&s->faults);
+}
+
 /* ---- Beginning and end ---- */
 
 struct server *server_create(uv_loop_t *loop, const struct config *config, struct cluster *cluster)
@@ -299,11 +311,12 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, struc
 	s->by_slot = calloc(SVC_SESSIONS_MAX, sizeof(*s->by_slot));
 	s->comm_by_slot = calloc(SVC_COMMS_MAX, sizeof(*s->comm_by_slot));
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	s->events.data = s->timer.data = s->leave.data = s;
+	s->events.data = s->faults.data = s->timer.data = s->leave.data = s;
 	uv_async_init(loop, &s->events, on_events);
+	uv_async_init(loop, &s->faults, on_faults);
 	uv_timer_init(loop, &s->timer);
 	uv_idle_init(loop, &s->leave);
-	s->handles = 3;
+	s->handles = 4;
 	struct engine_config ec = {
 		.threads = (unsigned)config->engine_threads,
 		.tasks_max = (uint32_t)config->tasks_max,
@@ -318,7 +331,8 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, struc
 	if (s->by_slot && s->comm_by_slot && s->spare_fd >= 0)
 		s->executor = engine_create(&ec, notify, s);
 	memory_start(s);
-	if (!s->executor || comm_create_world(s) || gpu_start(s)) {
+	const uint32_t mappings = (uint32_t)s->accounts.regions_max + SVC_SESSIONS_MAX;
+	if (!s->executor || fault_start(mappings, notify_fault, s) || comm_create_world(s) || gpu_start(s)) {
 		int error = errno ? errno : ENOMEM;
 		server_close(s, 0, NULL);
 		while (!server_closed(s))
@@ -375,6 +389,7 @@ static void on_listener_closed(uv_handle_t *handle)
 static void let_executor_go(struct server *s)
 {
 	uv_close((uv_handle_t *)&s->events, on_handle_closed);
+	uv_close((uv_handle_t *)&s->faults, on_handle_closed);
 	uv_close((uv_handle_t *)&s->leave, on_handle_closed);
 	gpu_stop(s);
 }
@@ -418,6 +433,7 @@ void server_destroy(struct server *s)
 	gpu_free(s);
 	staging_free(s);
 	accounts_fini(&s->accounts);
+	fault_stop();
 	if (s->spare_fd >= 0)
 		close(s->spare_fd);
 	free(s->by_slot);

@@ -48,6 +48,7 @@ struct mapping {
 	uint64_t import;  /* of the last request for that: an answer to an older one is late */
 	uint64_t bytes, buffer_id;
 	uint64_t since_ns;
+	uint32_t fault;	    /* number of fault_watch */
 	uint8_t handle[64]; /* CUDA IPC */
 	struct span *span;  /* of a span, else NULL */
 };
@@ -181,6 +182,7 @@ struct client {
 
 	struct svc_ring *ring; /* NULL: none */
 	size_t ring_size;
+	uint32_t ring_fault; /* number of fault_watch */
 	uint32_t entries;
 	int doorbell, completion;
 	int ring_fd; /* kept for GPUs' workers; else -1 */
@@ -208,7 +210,7 @@ struct server {
 	uv_loop_t *loop;
 	const struct config *config;
 	struct executor *executor;
-	uv_async_t events;
+	uv_async_t events, faults;
 	uv_timer_t timer;
 	uint64_t next_deadline_ns; /* what the timer is set for; 0: nothing */
 	struct listener *listeners;
@@ -329,6 +331,8 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 void memory_remove(struct client *c, uint32_t serial, uint32_t region);
 void memory_removed(struct client *c, uint32_t serial, uint32_t region, bool gone);
 void memory_free_all(struct client *c);
+/* Ends the sessions whose memory has failed (fault.h). */
+void memory_fail(struct server *s);
 /* The number of a free entry of c->mappings; 0: the session has its limit. */
 uint32_t memory_free_region(struct client *c);
 /* Counts a region of this kind, before it is made, for the session and its user. False: an error was

@@ -12,6 +12,10 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#ifndef MADV_POPULATE_WRITE /* Linux 5.14 */
+#define MADV_POPULATE_WRITE 23
+#endif
+
 /* The kernel passes at most 253 fds in one message (SCM_MAX_FD). */
 #define KERNEL_FDS_MAX 253
 
@@ -152,4 +156,29 @@ bool svc_memfd_trusted(int fd, uint64_t bytes, char *text)
 		return false;
 	}
 	return true;
+}
+
+bool svc_memfd_filled(int fd, uint64_t bytes)
+{
+	struct stat st;
+	return !fstat(fd, &st) && (uint64_t)st.st_blocks * 512 >= bytes;
+}
+
+int svc_populate(void *base, size_t bytes)
+{
+	int done;
+	do
+		done = madvise(base, bytes, MADV_POPULATE_WRITE);
+	while (done && (errno == EINTR || errno == EAGAIN));
+	if (!done)
+		return 0;
+	if (errno == EFAULT) /* what would have been a SIGBUS */
+		return -ENOMEM;
+	if (errno != EINVAL)
+		return -errno;
+	/* Before Linux 5.14. Somebody else may be writing. */
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	for (size_t at = 0; at < bytes; at += page)
+		__atomic_fetch_or((char *)base + at, 0, __ATOMIC_RELAXED);
+	return 0;
 }

@@ -30,4 +30,11 @@ int svc_memfd_create(const char *name, size_t size, bool frozen);
  * whose mapping cannot fault under us. Else a sentence in text (SVC_TEXT_BYTES). */
 bool svc_memfd_trusted(int fd, uint64_t bytes, char *text);
 
+/* Does the file have as many pages as this many bytes need? A file that was only made long has
+ * none: whoever touches it first allocates them, and has them counted in its control group. */
+bool svc_memfd_filled(int fd, uint64_t bytes);
+
+/* Allocates the pages of a writable mapping, and keeps what is in them. Returns 0 or -errno. */
+int svc_populate(void *base, size_t bytes);
+
 #endif

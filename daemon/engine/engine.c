@@ -580,7 +580,8 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 		engine_free(e);
 		return NULL;
 	}
-	sigfillset(&all); /* signals are the supervisor's */
+	sigfillset(&all); /* signals are the supervisor's, but for faults of this thread */
+	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	int error = pthread_create(&e->thread, NULL, engine_main, e);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);

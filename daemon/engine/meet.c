@@ -96,7 +96,7 @@ static void meet_collective(struct engine *e, struct comm *c)
 	}
 	switch (begin(e, c, c->collective, c->nranks)) {
 	case BEGUN_DONE:
-		order_end_collective(e, c, &complete_ok);
+		order_end_collective(e, c, run_status(c->collective, c->nranks, &st));
 		break;
 	case BEGUN_NO_MEMORY:
 		st = status_of(NCCLSVC_NO_MEMORY);
@@ -216,7 +216,7 @@ void order_meet_pair(struct engine *e, struct task *t, struct task *u)
 	}
 	switch (begin(e, t->comm, pair, 2)) {
 	case BEGUN_DONE:
-		end_pair(e, send, recv, &complete_ok);
+		end_pair(e, send, recv, run_status(pair, 2, &st));
 		break;
 	case BEGUN_NO_MEMORY:
 		st = status_of(NCCLSVC_NO_MEMORY);

@@ -226,11 +226,13 @@ void order_finish(struct engine *e, struct work *w)
 		free(w);
 		return;
 	}
-	for (uint32_t k = 0; k < w->move.ntasks; k++) {
-		/* What ran when its epoch ended was broken off. */
-		ncclsvc_status st = w->comm->ended ? w->comm->end : complete_ok;
+	/* What ran when its epoch ended was broken off. */
+	ncclsvc_status failed;
+	const ncclsvc_status st = w->comm->ended
+					  ? w->comm->end
+					  : *run_status(w->tasks, w->move.ntasks, &failed);
+	for (uint32_t k = 0; k < w->move.ntasks; k++)
 		order_end_task(e, w->tasks[k], &st);
-	}
 	struct comm *c = w->comm;
 	free(w);
 	if (c->ended && !c->pending)

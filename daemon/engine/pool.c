@@ -106,7 +106,8 @@ struct pool *pool_create(unsigned helpers, void (*notify)(void *arg), void *arg)
 	atomic_store(&p->busy_cpu, -1);
 	p->notify = notify;
 	p->arg = arg;
-	sigfillset(&all); /* signals are the supervisor's */
+	sigfillset(&all); /* signals are the supervisor's, but for faults of this thread */
+	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	pthread_mutex_lock(&p->lock);
 	while (p->helpers < helpers && !pthread_create(&p->threads[p->helpers], NULL, helper, p))

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "fault.h"
 #include "names.h"
 #include "reduce.h"
 #include "state.h"
@@ -282,6 +283,20 @@ bool run_small_send(const struct engine *e, struct task *send, struct task *recv
 	send->started_ns = recv->started_ns = e->now;
 	memmove(recv->dst, send->src, bytes);
 	return true;
+}
+
+const ncclsvc_status *run_status(struct task *const *tasks, uint32_t n, ncclsvc_status *st)
+{
+	for (uint32_t k = 0; fault_any() && k < n; k++) {
+		const struct task *t = tasks[k];
+		if (!fault_at(t->src) && !fault_at(t->dst))
+			continue;
+		*st = status_of(NCCLSVC_PEER_GONE);
+		st->rank_a = t->rank;
+		st->pid_a = t->session->pid;
+		return st;
+	}
+	return &complete_ok;
 }
 
 /* Is the rest better given to the pool: for its helpers, or since others have waited enough? */

@@ -477,6 +477,9 @@ enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks
 
 /* Runs a Send and its Recv if they are small: what most are. */
 bool run_small_send(const struct engine *e, struct task *send, struct task *recv);
+/* How tasks that have run ended: well, unless the memory of one failed under it (fault.h); then st is
+ * filled. */
+const ncclsvc_status *run_status(struct task *const *tasks, uint32_t n, ncclsvc_status *st);
 
 /* device.c */
 void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attacks by regions: mappings, address space. */
+#include <fcntl.h>
+
 #include "flood.h"
 
 #define PAGE	 4096
@@ -13,6 +15,8 @@ static void regions(struct attacker *a)
 	static struct conn c[SESSIONS];
 	int memfd = svc_memfd_create("attack", PAGE, true);
 	int large = svc_memfd_create("attack", LARGE, true);
+	posix_fallocate(memfd, 0, PAGE);
+	posix_fallocate(large, 0, LARGE);
 	unsigned n = open_many(a, c, SESSIONS), regions = 0;
 	struct svc_region_del del = {.region = n ? conn_region(&c[0], large, LARGE) : 0};
 	struct answer answer;
@@ -50,6 +54,7 @@ static void regions_come_and_go(struct attacker *a)
 		if (attack_fork())
 			break;
 	int memfd = svc_memfd_create("attack", bytes, true);
+	posix_fallocate(memfd, 0, (off_t)bytes);
 	attack_ready(a, "4 sessions");
 	while (conn_open(&c, a->socket)) {
 		struct svc_region_del del = {.region = 1};

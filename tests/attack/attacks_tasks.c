@@ -181,6 +181,13 @@ static struct buffer make_buffer(uint64_t bytes)
 	return (struct buffer){svc_memfd_create("attack", bytes, true), bytes};
 }
 
+static struct buffer make_filled(uint64_t bytes)
+{
+	struct buffer b = make_buffer(bytes);
+	posix_fallocate(b.fd, 0, (off_t)bytes);
+	return b;
+}
+
 static void touch(const struct buffer *b)
 {
 	char *p = mmap(NULL, b->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, b->fd, 0);
@@ -202,8 +209,10 @@ static void keep_busy(struct attacker *a, const struct buffer b[2], struct svc_r
 		attack_hold();
 	for (int i = 0; i < 2; i++)
 		if (!conn_attach(&c[i], 1024) ||
-		    !(region[i] = conn_region(&c[i], b[i].fd, b[i].bytes)))
+		    !(region[i] = conn_region(&c[i], b[i].fd, b[i].bytes))) {
+			attack_ready(a, "%s, refused", what);
 			attack_hold();
+		}
 	attack_ready(a, "%s", what);
 	for (;;) {
 		for (int i = 0; i < 2; i++) {
@@ -230,7 +239,7 @@ static const struct svc_record all_reduce = {
 static void huge_all_reduce(struct attacker *a)
 {
 	const uint64_t bytes = UINT64_C(1) << 30;
-	const struct buffer b[2] = {make_buffer(bytes), make_buffer(bytes)};
+	const struct buffer b[2] = {make_filled(bytes), make_filled(bytes)};
 	struct svc_record record = all_reduce;
 	record.count = bytes / 4;
 	touch(&b[0]);
@@ -240,7 +249,7 @@ static void huge_all_reduce(struct attacker *a)
 
 static void small_all_reduces(struct attacker *a)
 {
-	const struct buffer b[2] = {make_buffer(4096), make_buffer(4096)};
+	const struct buffer b[2] = {make_filled(4096), make_filled(4096)};
 	struct svc_record record = all_reduce;
 	record.count = 4;
 	for (int i = 0; i < 3; i++)
@@ -320,7 +329,7 @@ static void sparse_send(struct attacker *a)
 static void punch_holes(struct attacker *a)
 {
 	const uint64_t bytes = UINT64_C(1) << 30;
-	const struct buffer b[2] = {make_buffer(bytes), make_buffer(bytes)};
+	const struct buffer b[2] = {make_filled(bytes), make_filled(bytes)};
 	struct svc_record record = all_reduce;
 	record.count = 16;
 	for (int i = 0; i < 2; i++)

@@ -367,7 +367,7 @@ static void act(struct peer *peers, unsigned *who, struct input *in)
 static int memfd(size_t bytes, bool sealed)
 {
 	int fd = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	REQUIRE(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
+	REQUIRE(fd >= 0 && posix_fallocate(fd, 0, (off_t)bytes) == 0);
 	REQUIRE(!sealed || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
 	return fd;
 }

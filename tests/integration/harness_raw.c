@@ -225,6 +225,7 @@ struct raw_region raw_region(struct raw *r, size_t bytes)
 	CHECK(region.fd >= 0);
 	region.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region.fd, 0);
 	CHECK(region.base != MAP_FAILED);
+	CHECK_EQ(svc_populate(region.base, bytes), 0);
 	raw_call(r, SVC_REGION_ADD, &add, sizeof(add), &region.fd, 1, &reply);
 	if (reply.header.result)
 		check_failed(__FILE__, __LINE__, "REGION_ADD: %s", reply.error.text);

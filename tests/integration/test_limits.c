@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Limits and quotas: LIMIT, and nothing changed. And a thousand sessions leave no trace. */
+#include <fcntl.h>
 #include <grp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ static void a_user_has_a_quota_of_memory(void **state)
 	raw_open(&other, &d);
 	struct raw_region half = raw_region(&r, 512 << 10);
 	int fd = svc_memfd_create("big", 768 << 10, true);
+	CHECK_EQ(posix_fallocate(fd, 0, 768 << 10), 0);
 	struct svc_region_add add = {.bytes = 768 << 10};
 	/* The user's sessions share it. */
 	raw_refused(&r, SVC_REGION_ADD, &add, sizeof(add), &fd, 1, NCCLSVC_LIMIT,
@@ -179,6 +181,7 @@ static void a_sessions_regions_are_limited(void **state)
 	daemon_start(&d, NULL);
 	raw_open(&r, &d);
 	int fd = svc_memfd_create("small", SVC_PAGE, true);
+	CHECK_EQ(posix_fallocate(fd, 0, SVC_PAGE), 0);
 	struct svc_region_add add = {.bytes = SVC_PAGE};
 	for (;; n++) {
 		raw_call(&r, SVC_REGION_ADD, &add, sizeof(add), &fd, 1, &reply);

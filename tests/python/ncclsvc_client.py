@@ -118,7 +118,7 @@ class Region:
         self.id = None
         self.size = size
         self.fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.fd, size)
+        os.posix_fallocate(self.fd, 0, size)
         fcntl.fcntl(self.fd, self.F_ADD_SEALS, self.F_SEAL_SHRINK | self.F_SEAL_GROW)
         self.memory = mmap.mmap(self.fd, size)
 
