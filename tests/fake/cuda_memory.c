@@ -15,7 +15,7 @@ struct handle {
 	struct physical physical;
 	uint64_t bytes; /* as asked for */
 	int pid;
-	int reserved;
+	int restored;
 };
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle fits");
 
@@ -82,6 +82,55 @@ CUresult memory_free(CUdeviceptr p, enum range_kind kind)
 	shared_drop(&r->physical, kind != RANGE_IMPORT);
 	free(r);
 	return CUDA_SUCCESS;
+}
+
+static CUresult move(struct range *r)
+{
+	int fd;
+	CUresult error = shared_move(&r->physical, r->kind, &fd);
+	if (error)
+		return error;
+	if (mmap(r->base, r->physical.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+		 0) == MAP_FAILED)
+		abort();
+	close(fd);
+	return CUDA_SUCCESS;
+}
+
+CUresult memory_move(void)
+{
+	struct range *r;
+	pthread_rwlock_wrlock(&table_lock);
+	CUresult error = vmms_move();
+	for (size_t i = 0; !error && (r = table_next(i)); i++)
+		if (r->kind == RANGE_ALLOC || r->kind == RANGE_POOL)
+			error = move(r);
+	pthread_rwlock_unlock(&table_lock);
+	return error;
+}
+
+/* The driver restores no process that has memory of another one. */
+static CUresult restorable(const struct range *r)
+{
+	if (r->kind == RANGE_IMPORT)
+		return CUDA_ERROR_INVALID_VALUE;
+	return r->kind == RANGE_VMM && vmm_imported(r->vmm) ? CUDA_ERROR_NOT_SUPPORTED
+							    : CUDA_SUCCESS;
+}
+
+CUresult memory_restore(void)
+{
+	struct range *r;
+	CUresult error = CUDA_SUCCESS;
+	pthread_rwlock_wrlock(&table_lock);
+	for (size_t i = 0; !error && (r = table_next(i)); i++)
+		error = restorable(r);
+	for (size_t i = 0; !error && (r = table_next(i)); i++) {
+		r->exported = (struct physical){0};
+		r->restored = true;
+	}
+	pthread_rwlock_unlock(&table_lock);
+	return error;
 }
 
 CUresult cuMemAlloc(CUdeviceptr *p, size_t bytes)
@@ -159,12 +208,15 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr p)
 	if (error)
 		return error;
 	struct handle h = {.magic = HANDLE_MAGIC, .pid = getpid()};
-	pthread_rwlock_rdlock(&table_lock);
+	pthread_rwlock_wrlock(&table_lock);
 	struct range *r = table_find(p);
 	bool own = r && r->kind == RANGE_ALLOC;
 	if (own) {
-		h.physical = r->physical;
+		if (!r->exported.generation)
+			r->exported = r->physical;
+		h.physical = r->exported;
 		h.bytes = r->bytes;
+		h.restored = r->restored;
 	}
 	pthread_rwlock_unlock(&table_lock);
 	if (!own)
@@ -204,6 +256,8 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *p, CUipcMemHandle handle, unsigned flag
 		return CUDA_ERROR_INVALID_VALUE;
 	if (h.pid == getpid())
 		return CUDA_ERROR_INVALID_CONTEXT;
+	if (h.restored)
+		return CUDA_ERROR_NOT_PERMITTED;
 	if (fake_fault("ipc-open"))
 		return CUDA_ERROR_MAP_FAILED;
 	if (fake_fault("memory"))

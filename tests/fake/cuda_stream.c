@@ -139,6 +139,7 @@ struct CUstream_st *stream_enter(CUstream handle, CUresult *error)
 
 CUresult stream_put(struct CUstream_st *s, fake_op *op, void *arg)
 {
+	checkpoint_wait();
 	struct item *item = malloc(sizeof(*item));
 	if (!item)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -282,6 +283,7 @@ CUresult cuStreamSynchronize(CUstream handle)
 CUresult cuStreamQuery(CUstream handle)
 {
 	CUresult error;
+	checkpoint_wait();
 	struct CUstream_st *s = stream_enter(handle, &error);
 	if (!s)
 		return error;

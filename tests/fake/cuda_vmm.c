@@ -206,6 +206,34 @@ static CUresult map(struct vmm *v, CUdeviceptr p, size_t bytes)
 	return CUDA_SUCCESS;
 }
 
+static void map_again(struct range *r)
+{
+	if (mmap(r->base, r->span, r->accessible ? PROT_READ | PROT_WRITE : PROT_NONE,
+		 MAP_SHARED | MAP_FIXED, r->vmm->fd, 0) == MAP_FAILED)
+		abort();
+	r->physical = r->vmm->physical;
+}
+
+CUresult vmms_move(void)
+{
+	struct range *r;
+	CUresult error = CUDA_SUCCESS;
+	for (struct vmm *v = vmms; !error && v; v = v->next) {
+		int fd;
+		if (v->imported)
+			continue;
+		error = shared_move(&v->physical, RANGE_VMM, &fd);
+		if (error)
+			break;
+		close(v->fd);
+		v->fd = fd;
+	}
+	for (size_t i = 0; (r = table_next(i)); i++)
+		if (r->kind == RANGE_VMM && !r->vmm->imported)
+			map_again(r);
+	return error;
+}
+
 CUresult cuMemMap(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
 		  unsigned long long flags)
 {

@@ -29,6 +29,13 @@ struct CUctx_st *context_of(CUdevice device);
 bool device_valid(CUdevice device);
 size_t device_memory(void);
 
+/* ---- cuda_checkpoint.c --------------------------------------------------------------------- */
+
+#define CUDA_ERROR_ILLEGAL_STATE 401
+
+/* Returns once the process is not locked. */
+void checkpoint_wait(void);
+
 /* ---- cuda_connections.c -------------------------------------------------------------------- */
 
 /* A stream waits from here to there. */
@@ -58,6 +65,9 @@ CUresult shared_open(void);
 CUresult shared_create(int gpu, size_t bytes, uint32_t kind, struct physical *physical, int *fd);
 /* Opens it by name. Fails (-1) when its owner has freed it or is dead. */
 int shared_find(const struct physical *physical);
+/* Copies this process's to other memory and drops it; *physical is the other's, and so is the fd,
+ * which is the caller's. */
+CUresult shared_move(struct physical *physical, uint32_t kind, int *fd);
 /* This process uses it, too. It is counted again if nobody held it any more. */
 CUresult shared_hold(int fd, struct physical *physical, uint32_t kind);
 /* No longer. With unlink, it cannot be found by its name any more. */
@@ -101,6 +111,9 @@ struct range {
 	unsigned opens;		  /* RANGE_IMPORT */
 	struct vmm *vmm;
 	bool accessible;
+	/* RANGE_ALLOC: */
+	struct physical exported; /* what its handle names; generation 0: no handle was asked for */
+	bool restored;		  /* from a checkpoint: its handles cannot be opened */
 };
 
 extern pthread_rwlock_t table_lock;
@@ -136,8 +149,14 @@ CUresult graph_add(struct CUgraph_st *graph, const struct fake_node *node);
 
 CUresult memory_new(struct CUctx_st *context, size_t bytes, enum range_kind kind, CUdeviceptr *p);
 CUresult memory_free(CUdeviceptr p, enum range_kind kind);
+/* A checkpoint puts other physical memory with the same contents under what this process has
+ * allocated. IPC handles name the former memory until memory_restore. */
+CUresult memory_move(void);
+CUresult memory_restore(void);
 /* cuda_vmm.c: what a mapping holds. Under the table's lock. */
 void vmm_unref(struct vmm *vmm);
+/* For memory_move, of what was created here. */
+CUresult vmms_move(void);
 bool vmm_imported(const struct vmm *vmm);
 bool vmm_exportable(const struct vmm *vmm);
 

@@ -26,6 +26,12 @@
 CUDA_FUNCTIONS(FAKE_DECLARE)
 #undef FAKE_DECLARE
 
+/* Those that not every driver has. Of the calling process alone; args are not looked at. */
+CUresult cuCheckpointProcessLock(int pid, void *args);
+CUresult cuCheckpointProcessCheckpoint(int pid, void *args);
+CUresult cuCheckpointProcessRestore(int pid, void *args);
+CUresult cuCheckpointProcessUnlock(int pid, void *args);
+
 /* ---- What the stand-in for NCCL needs beside them ---- */
 
 /* Runs on the stream's thread, and frees arg. *stop is not 0 once the context has failed: then it

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -260,6 +261,34 @@ int shared_find(const struct physical *p)
 	char path[FAKE_PATH_MAX];
 	path_of(p, path);
 	return there ? open(path, O_RDWR | O_CLOEXEC) : -1;
+}
+
+static bool copy_file(int from, int to, size_t bytes)
+{
+	off_t at = 0;
+	while ((size_t)at < bytes)
+		if (sendfile(to, from, &at, bytes - (size_t)at) <= 0)
+			return false;
+	return true;
+}
+
+CUresult shared_move(struct physical *p, uint32_t kind, int *fd)
+{
+	struct physical to;
+	int from = shared_find(p);
+	if (from < 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult error = shared_create(p->gpu, p->bytes, kind, &to, fd);
+	if (!error && copy_file(from, *fd, p->bytes)) {
+		shared_drop(p, true);
+		*p = to;
+	} else if (!error) {
+		close(*fd);
+		shared_drop(&to, true);
+		error = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	close(from);
+	return error;
 }
 
 CUresult shared_hold(int fd, struct physical *p, uint32_t kind)
