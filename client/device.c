@@ -179,6 +179,8 @@ ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint6
 			r = stream_find(s, g, &ops[i], *since, &yielded);
 	if (!r && !yielded)
 		r = place_all(s, g, ops, n, *since, &yielded);
+	if (!r && !yielded)
+		r = checkpoint_look(s, g, &yielded);
 	*settled = !r && !yielded;
 	for (unsigned i = 0; i < n; i++) {
 		if (ops[i].comm->device < 0)
@@ -197,6 +199,8 @@ ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned 
 		if (ops[i].comm->device >= 0)
 			device_pin(s, &ops[i], s->tasks.next - n + i);
 	ncclsvc_result r = streams_enqueue(s, ops, n);
+	if (!r)
+		r = checkpoint_prove(s, s->gpu, n);
 	/* Workers that have lost their daemon say so, and let go what they then see in the ring. The
 	 * doorbell's fence lies between our records and this look. */
 	return r ? r : session_check(s);
@@ -262,6 +266,7 @@ void gpu_close(ncclsvc_session *s)
 	}
 	plans_free_copies(s);
 	device_lent_free(g);
+	checkpoint_close(g);
 	for (int d = 0; d < GPU_DEVICES; d++) {
 		CUdevice cu;
 		if (g->primary[d] && !cuda_device(g->cuda, d, &cu))

@@ -157,6 +157,8 @@ static ncclsvc_result add(ncclsvc_session *s, struct gpu *g, const struct buffer
 	CUresult e = look_up(g->cuda, b->at, &m);
 	ncclsvc_result r =
 		e ? cuda_error(g->cuda, e, "the buffer cannot be looked up") : refuse(b, &m);
+	if (!r)
+		r = checkpoint_watch(g, m.device);
 	if (r)
 		return r;
 	bool mapping = m.handle_types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -164,6 +166,7 @@ static ncclsvc_result add(ncclsvc_session *s, struct gpu *g, const struct buffer
 		.base = mapping ? m.mapping_base : m.base,
 		.bytes = mapping ? m.mapping_bytes : m.bytes,
 		.buffer = m.buffer,
+		.restores = g->restores,
 		.clock = g->clock,
 		.device = m.device,
 		.busy = true,

@@ -63,7 +63,8 @@ bool device_region_alive(const struct gpu *g, const struct device_region *r, uin
 {
 	uint64_t id = 0;
 	return r->lent ||
-	       (!g->cuda->cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p) &&
+	       (r->restores == g->restores &&
+		!g->cuda->cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p) &&
 		id == r->buffer);
 }
 

@@ -47,6 +47,7 @@ struct pair {
 struct device_region {
 	uint64_t base, bytes; /* bytes is 0: the place is free */
 	uint64_t buffer;      /* CUDA's id of the allocation: never reused in a process */
+	uint64_t restores;    /* of the process, when it was registered; see checkpoint.c */
 	uint64_t clock;
 	uint32_t id;   /* 0: not registered with the present daemon */
 	uint32_t pins; /* pending tasks */
@@ -61,8 +62,19 @@ struct device_region {
 	struct device_region *next_span;
 };
 
+/* An allocation whose IPC handle changes when the driver restores the process from a checkpoint. */
+struct canary {
+	CUdeviceptr at; /* 0: none yet */
+	CUcontext context;
+	CUipcMemHandle handle;
+	uint64_t looked_ns; /* before the present submission */
+	uint64_t proven_ns; /* not restored until then, or not in use */
+};
+
 struct gpu {
 	const struct cuda *cuda;
+	struct canary canary;
+	uint64_t restores; /* that were noticed */
 	uint64_t clock; /* counts submissions, to tell what was used last */
 	CUcontext primary[GPU_DEVICES]; /* retained */
 	struct page page, retired;
@@ -89,6 +101,18 @@ void page_unregister(const struct cuda *cuda, struct page *page, const CUcontext
 ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *device,
 			    CUdeviceptr *address);
 
+/* checkpoint.c: before the first region is registered. Locked. */
+ncclsvc_result checkpoint_watch(struct gpu *g, int device);
+/* Before a submission: was the process restored from a checkpoint since? Then no region of before
+ * is alive, and detached tasks that are pending fail at their ends. Locked. */
+ncclsvc_result checkpoint_look(ncclsvc_session *s, struct gpu *g, bool *restored);
+/* After that, once the n tasks are submitted and on their streams. They may name the memory from
+ * before, since the driver lets streams go on when the process is restored: then they fail, too.
+ * Locked. */
+ncclsvc_result checkpoint_prove(ncclsvc_session *s, struct gpu *g, unsigned n);
+/* Ends the watch. */
+void checkpoint_close(struct gpu *g);
+
 /* stream.c: finds the stream's timeline, or makes it. *yielded: find everything again. Locked. */
 ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
 			   bool *yielded);
@@ -105,7 +129,7 @@ ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigne
 
 /* device_table.c. Locked. The region that holds p, or NULL. */
 struct device_region *device_region_find(const struct gpu *g, uint64_t p);
-/* True if p lies in the very allocation that the region was made for. */
+/* True if p lies in the very memory that the region was made for. */
 bool device_region_alive(const struct gpu *g, const struct device_region *r, uint64_t p);
 /* NULL with the error set (LIMIT): regions of submission `since` and later are in use. */
 struct device_region *device_region_insert(ncclsvc_session *s, struct gpu *g, uint64_t since,

@@ -94,6 +94,8 @@ struct slot {
 	uint8_t state;
 	bool called_back; /* nothing is left for dispatch to do */
 	bool quiet;	  /* its failure is what was meant: nobody is told */
+	bool detached;	  /* no stream waits for it: it may be pending while streams are idle */
+	bool spoiled;	  /* the process was restored from a checkpoint before its end was seen */
 	uint8_t op;
 	uint8_t timeline;
 	uint32_t comm_key, epoch;
@@ -145,6 +147,9 @@ void tasks_restart(struct tasks *t);
 enum task_state task_look(ncclsvc_session *s, uint64_t task);
 /* Looks at every task that may be pending. Locked; yields. */
 void tasks_look(ncclsvc_session *s);
+/* The process was restored from a checkpoint: tasks on GPUs fail at their ends, if they are pending
+ * and detached, or from the task `from` on. Locked. */
+void tasks_spoil(ncclsvc_session *s, uint64_t from);
 /* Room for n more tasks: OK or AGAIN. Locked; yields. */
 ncclsvc_result tasks_room(ncclsvc_session *s, unsigned n);
 /* The answer to a SUBMIT. Locked. */

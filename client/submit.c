@@ -86,6 +86,8 @@ static void enter(ncclsvc_session *s, struct op *op)
 	slot->state = SLOT_PENDING;
 	slot->called_back = op->quiet;
 	slot->quiet = op->quiet;
+	slot->detached = op->detached;
+	slot->spoiled = false;
 	slot->op = r->op;
 	slot->timeline = (uint8_t)r->timeline;
 	slot->timeline_value = r->value;

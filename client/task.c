@@ -6,9 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "gpu.h"
 
 #define TASK_SERIAL UINT32_C(0x80000000)
+
+#define SPOILED                                                                                    \
+	"the process was checkpointed before the end of this task was seen: its result may be in " \
+	"the memory from before"
 
 ncclsvc_result tasks_init(struct tasks *t, uint32_t entries)
 {
@@ -41,12 +45,31 @@ static uint64_t window_start(const struct tasks *t)
 	return first > t->oldest ? first : t->oldest;
 }
 
+static bool on_gpu(const ncclsvc_session *s, const struct slot *slot)
+{
+	return slot->timeline && s->timelines[slot->timeline] &&
+	       s->timelines[slot->timeline]->of_stream;
+}
+
+static bool is_spoiled(ncclsvc_session *s, const struct slot *slot)
+{
+	bool restored;
+	if (slot->detached && on_gpu(s, slot))
+		checkpoint_look(s, s->gpu, &restored);
+	return slot->spoiled;
+}
+
 /* The slot's status is here. text says more than it can, or is "". */
 static void arrive(ncclsvc_session *s, struct slot *slot, const char *text)
 {
 	slot->status.number = slot->number;
 	if (slot->status.result > 0)
 		slot->status.result = NCCLSVC_PROTOCOL;
+	if (slot->status.result == NCCLSVC_OK && is_spoiled(s, slot)) {
+		slot->status.result = NCCLSVC_SYSTEM;
+		slot->status.rank_a = slot->status.rank_b = -1;
+		text = SPOILED;
+	}
 	slot->state = SLOT_ARRIVED;
 	if (slot->status.result)
 		failure_keep(s, slot, text);
@@ -167,6 +190,17 @@ void tasks_look(ncclsvc_session *s)
 		all = all && state != TASK_PENDING && state != TASK_COPYING;
 		if (all && t->oldest == n)
 			t->oldest = n + 1;
+	}
+}
+
+void tasks_spoil(ncclsvc_session *s, uint64_t from)
+{
+	const struct tasks *t = &s->tasks;
+	for (uint64_t n = window_start(t); n < t->next; n++) {
+		struct slot *slot = task_slot(t, n);
+		if (slot->number == n && slot->state == SLOT_PENDING && on_gpu(s, slot) &&
+		    (slot->detached || n >= from))
+			slot->spoiled = true;
 	}
 }
 

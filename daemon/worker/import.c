@@ -17,6 +17,10 @@
 
 #define CLOSE_NS UINT64_C(10000000000)
 
+#define RESTORED                                                                                   \
+	"the driver does not share cudaMalloc memory that it has restored from a checkpoint: use " \
+	"memory of cuMemCreate (PyTorch: expandable_segments)"
+
 static void refuse(struct worker_message *m, int result, const char *what, CUresult error)
 {
 	m->result = result;
@@ -169,13 +173,15 @@ CUresult import_map(const struct worker *w, CUmemGenericAllocationHandle handle,
 }
 
 /* Two sessions of one process may name one allocation, which can be opened only once. The address
- * alone does not tell: what is freed and allocated again may get the same. */
+ * alone does not tell: what is freed and allocated again may get the same. Nor does the buffer id:
+ * a process that was restored from a checkpoint has other memory under it, and another handle. */
 static bool open_already(const struct worker *w, struct import *i)
 {
 	struct import *other;
 	DL_FOREACH (w->imports, other)
 		if (other->kind == SVC_REGION_IPC && other->pid == i->pid &&
-		    other->buffer_id == i->buffer_id) {
+		    other->buffer_id == i->buffer_id &&
+		    !memcmp(other->ipc_handle, i->ipc_handle, sizeof(i->ipc_handle))) {
 			i->address = other->address;
 			other->users++;
 			return true;
@@ -183,10 +189,10 @@ static bool open_already(const struct worker *w, struct import *i)
 	return false;
 }
 
-static CUresult open_ipc(struct import *i, const uint8_t *bytes)
+static CUresult open_ipc(struct import *i)
 {
 	CUipcMemHandle handle;
-	memcpy(&handle, bytes, sizeof(handle));
+	memcpy(&handle, i->ipc_handle, sizeof(handle));
 	return cu.cuIpcOpenMemHandle(&i->address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 }
 
@@ -211,6 +217,18 @@ static bool long_enough(const struct import *i)
 	       bytes >= i->bytes;
 }
 
+static void refuse_import(struct worker_message *m, CUresult error)
+{
+	const bool ipc = m->region.kind == SVC_REGION_IPC;
+	if (ipc && error == CUDA_ERROR_NOT_PERMITTED)
+		refuse(m, NCCLSVC_UNSUPPORTED, RESTORED, error);
+	else
+		refuse(m, error == CUDA_ERROR_OUT_OF_MEMORY ? NCCLSVC_NO_MEMORY : NCCLSVC_SYSTEM,
+		       ipc ? "the CUDA IPC handle cannot be opened"
+			   : "the file descriptor cannot be imported as GPU memory",
+		       error);
+}
+
 void import_open(struct worker *w, struct worker_message *m, int fd)
 {
 	struct import *i = calloc(1, sizeof(*i));
@@ -222,18 +240,14 @@ void import_open(struct worker *w, struct worker_message *m, int fd)
 	i->bytes = m->region.bytes;
 	i->buffer_id = m->region.buffer_id;
 	i->pid = m->region.pid;
+	memcpy(i->ipc_handle, m->region.handle, sizeof(i->ipc_handle));
 	i->users = i->opens = 1;
 	const bool shared = i->kind == SVC_REGION_IPC && open_already(w, i);
 	CUresult error = CUDA_SUCCESS;
 	if (!shared)
-		error = i->kind == SVC_REGION_IPC ? open_ipc(i, m->region.handle)
-						  : open_fd(w, i, fd);
+		error = i->kind == SVC_REGION_IPC ? open_ipc(i) : open_fd(w, i, fd);
 	if (worker_bad(w, error, "import")) {
-		refuse(m, error == CUDA_ERROR_OUT_OF_MEMORY ? NCCLSVC_NO_MEMORY : NCCLSVC_SYSTEM,
-		       i->kind == SVC_REGION_IPC
-			       ? "the CUDA IPC handle cannot be opened"
-			       : "the file descriptor cannot be imported as GPU memory",
-		       error);
+		refuse_import(m, error);
 		free(i);
 		return;
 	}

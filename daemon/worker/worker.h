@@ -118,6 +118,7 @@ struct import {
 	struct import **parts;		     /* of a span, which uses them */
 	uint32_t nparts;
 	uint64_t buffer_id;		     /* IPC: of the process pid */
+	uint8_t ipc_handle[sizeof(CUipcMemHandle)];
 	int32_t pid;
 	struct import *prev, *next;
 };

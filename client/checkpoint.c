@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The driver's checkpoint and restore (cuCheckpointProcessCheckpoint, cuda-checkpoint) gives the
+ * process other GPU memory at the same addresses and with the same buffer ids. The process is not
+ * told, and the workers still map the memory from before. An IPC handle names the memory itself, so
+ * the handle of one small allocation, the canary, shows whether the process was restored.
+ *
+ * A process that is locked or checkpointed still reads handles, and gets those from before. But the
+ * driver blocks its stream operations until it runs again. So a handle that has not changed proves
+ * something of the stream operations before it, and of nothing else. */
+#include <string.h>
+#include <time.h>
+
+#include "gpu.h"
+
+/* A checkpoint and its restore take longer: 450 ms or more on an H100, with driver 580. */
+#define CHECKPOINT_NS UINT64_C(20000000)
+
+#define CANARY_BYTES 512
+
+#define UNREADABLE "whether the process was checkpointed cannot be told"
+
+/* Exact to a few milliseconds, for a quarter of the time. */
+static uint64_t clock_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static CUresult read_handle(const struct gpu *g, CUipcMemHandle *handle)
+{
+	CUresult e = g->cuda->cuCtxPushCurrent(g->canary.context);
+	if (e)
+		return e;
+	memset(handle, 0, sizeof(*handle));
+	e = g->cuda->cuIpcGetMemHandle(handle, g->canary.at);
+	cuda_pop(g->cuda, g->canary.context);
+	return e;
+}
+
+static void drop(struct gpu *g)
+{
+	if (g->cuda->cuCtxPushCurrent(g->canary.context))
+		return;
+	g->cuda->cuMemFree(g->canary.at);
+	cuda_pop(g->cuda, g->canary.context);
+	g->canary.at = 0;
+}
+
+ncclsvc_result checkpoint_watch(struct gpu *g, int device)
+{
+	struct canary *c = &g->canary;
+	if (c->at)
+		return NCCLSVC_OK;
+	ncclsvc_result r = gpu_primary(g, device, &c->context);
+	if (r)
+		return r;
+	CUresult e = g->cuda->cuCtxPushCurrent(c->context);
+	if (!e) {
+		e = g->cuda->cuMemAlloc(&c->at, CANARY_BYTES);
+		cuda_pop(g->cuda, c->context);
+	}
+	if (e) {
+		c->at = 0;
+		return cuda_error(g->cuda, e, "there is no memory to watch for checkpoints");
+	}
+	e = read_handle(g, &c->handle);
+	if (!e)
+		return NCCLSVC_OK;
+	drop(g);
+	return cuda_error(g->cuda, e, UNREADABLE);
+}
+
+/* Tasks from `from` on were submitted by the caller. */
+static ncclsvc_result compare(ncclsvc_session *s, struct gpu *g, uint64_t from, bool *restored)
+{
+	struct canary *c = &g->canary;
+	CUipcMemHandle now;
+	CUresult e = read_handle(g, &now);
+	if (e)
+		return cuda_error(g->cuda, e, UNREADABLE);
+	*restored = memcmp(&now, &c->handle, sizeof(now)) != 0;
+	if (!*restored)
+		return NCCLSVC_OK;
+	c->handle = now;
+	g->restores++;
+	tasks_spoil(s, from);
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result checkpoint_look(ncclsvc_session *s, struct gpu *g, bool *restored)
+{
+	struct canary *c = &g->canary;
+	c->looked_ns = clock_ns();
+	*restored = false;
+	if (!c->at || c->looked_ns - c->proven_ns < CHECKPOINT_NS)
+		return NCCLSVC_OK;
+	return compare(s, g, s->tasks.next, restored);
+}
+
+ncclsvc_result checkpoint_prove(ncclsvc_session *s, struct gpu *g, unsigned n)
+{
+	struct canary *c = &g->canary;
+	bool restored;
+	if (!c->at || clock_ns() - c->proven_ns < CHECKPOINT_NS)
+		return NCCLSVC_OK;
+	ncclsvc_result r = compare(s, g, s->tasks.next - n, &restored);
+	if (!r)
+		c->proven_ns = c->looked_ns;
+	return r;
+}
+
+void checkpoint_close(struct gpu *g)
+{
+	if (g->canary.at)
+		drop(g);
+}

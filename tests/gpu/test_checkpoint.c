@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Trainers that the driver takes off their GPUs and puts back (cuCheckpointProcess*). */
+#include <string.h>
+#include <unistd.h>
+
+#include "crew.h"
+
+#define MIB   ((size_t)1 << 20)
+#define BYTES (4 * MIB)
+#define WORDS (BYTES / 8)
+
+typedef CUresult checkpoint_call(int pid, void *args);
+
+static CUresult call(const char *name)
+{
+	uint64_t none[16] = {0}; /* as long as any call's arguments */
+	checkpoint_call *f = (checkpoint_call *)gpu_function(name);
+	stage("%s", name);
+	if (!f)
+		skip_test("this driver has no %s", name);
+	return f(getpid(), none);
+}
+
+static void need_checkpoints(void)
+{
+	CUresult e = call("cuCheckpointProcessLock");
+	if (e == CUDA_ERROR_NOT_SUPPORTED)
+		skip_test("the driver checkpoints no process here (as through MPS)");
+	CHECK_CU(e);
+	CHECK_CU(call("cuCheckpointProcessUnlock"));
+}
+
+static void leave_the_gpu(void)
+{
+	CHECK_CU(call("cuCheckpointProcessLock"));
+	CHECK_CU(call("cuCheckpointProcessCheckpoint"));
+}
+
+static void come_back(void)
+{
+	CHECK_CU(call("cuCheckpointProcessRestore"));
+	CHECK_CU(call("cuCheckpointProcessUnlock"));
+}
+
+static ncclsvc_result sum(struct rank *r, CUdeviceptr p, ncclsvc_task *task)
+{
+	return ncclsvc_all_reduce(at(p), at(p + BYTES / 2), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM,
+				  r->comm, task);
+}
+
+/* The sum over all ranks of value * (rank + 1), from the first half of the buffer into the other.
+ */
+static void sum_here(struct rank *r, const struct buffer *b, uint32_t value)
+{
+	ncclsvc_task task;
+	CHECK_CU(cu.cuMemsetD32Async(b->p, value * (uint32_t)(r->rank + 1), WORDS, r->stream));
+	CHECK_CU(cu.cuMemsetD32Async(b->p + BYTES / 2, 0, WORDS, r->stream));
+	CHECK_OK(sum(r, b->p, &task));
+	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
+	rank_wait(r, task);
+	gpu_check(b->p + BYTES / 2, value * (uint32_t)(r->n * (r->n + 1) / 2), WORDS,
+		  memory_name(b->kind));
+}
+
+static void refused_here(struct rank *r, const struct buffer *b)
+{
+	CHECK_RESULT(sum(r, b->p, NULL), NCCLSVC_UNSUPPORTED);
+	CHECK(strstr(ncclsvc_last_error(),
+		     "restored from a checkpoint: use memory of cuMemCreate"));
+}
+
+/* Rank 0 alone is away, several times; then all are. */
+static void restored_rank(struct client *c)
+{
+	struct rank r;
+	struct buffer alloc, vmm;
+	rank_open(&r, c);
+	need_checkpoints();
+	buffer_make(&alloc, MEMORY_ALLOC, r.gpu, r.session, BYTES);
+	buffer_make(&vmm, MEMORY_VMM, r.gpu, r.session, BYTES);
+	sum_here(&r, &alloc, 1);
+	sum_here(&r, &vmm, 1);
+	for (uint32_t k = 2; k < 6; k++) {
+		const bool away = !r.rank || k > 3;
+		if (away) {
+			leave_the_gpu();
+			come_back();
+			refused_here(&r, &alloc);
+		}
+		sum_here(&r, &vmm, k);
+	}
+	stage("what is imported");
+	for (int i = 0; device_info(r.session, r.gpu).imports > 1; i++, sleep_ms(10))
+		CHECK(i < 1000);
+	buffer_free(&alloc);
+	buffer_free(&vmm);
+	rank_close(&r);
+}
+
+static void test_restored(void)
+{
+	crew_run(crew_size(), restored_rank, NULL);
+}
+
+const struct gpu_test checkpoint_tests[] = {
+	{"checkpoint/restored", test_restored, 1, 60, TEST_QUICK},
+	{0},
+};
