@@ -33,6 +33,8 @@ struct account {
 	uint32_t uid;
 	uint64_t held[SHARES];
 	uint64_t turn, turn_ns; /* time that the user's requests took in this turn of the loop */
+	uint64_t report_ns;	/* when the user's present share of the log began */
+	uint32_t reports;	/* failures since then */
 	UT_hash_handle hh;
 };
 

@@ -24,6 +24,7 @@
 #define TURN_NS		  UINT64_C(2000000) /* for one user's requests in a turn of the loop */
 #define GONE_NS		  UINT64_C(1000000) /* for one session's communicators at its end */
 #define RETRY_NS	  UINT64_C(10000000) /* to send again what nothing announces */
+#define CLOSED		  "its process has closed the connection"
 
 static void on_poll(uv_poll_t *poll, int status, int events);
 
@@ -82,6 +83,12 @@ static void say_bye(struct client *c, int reason, const char *text)
 		setsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &bytes, size); /* the kernel doubles it */
 	snprintf(m.bye.text, sizeof(m.bye.text), "%s", text);
 	svc_send(c->fd, &m, sizeof(m), NULL, 0, MSG_DONTWAIT);
+}
+
+/* A process that ends closes its socket, perhaps with replies unread. */
+static const char *end_text(int error)
+{
+	return !error || error == EPIPE || error == ECONNRESET ? CLOSED : strerror(error);
 }
 
 /* The session cannot be sent to. The caller may be iterating over what the session is part of, so
@@ -182,7 +189,7 @@ static void send_message(struct client *c, unsigned opcode, uint32_t serial, int
 	if (error == -EAGAIN)
 		queue_message(c, &m, m.header.length, fds, nfds);
 	else if (error)
-		lose(c, 0, strerror(-error));
+		lose(c, 0, end_text(-error));
 }
 
 static int try_event(struct client *c, const struct svc_event_comm *event)
@@ -203,7 +210,7 @@ void client_comm_event(struct client *c, const struct svc_event_comm *event)
 	if (!error)
 		return;
 	if (error != -EAGAIN) {
-		lose(c, 0, strerror(-error));
+		lose(c, 0, end_text(-error));
 		return;
 	}
 	c->memberships[event->comm].event = *event;
@@ -321,13 +328,27 @@ static void on_leaving(uv_idle_t *idle)
 		uv_idle_stop(idle);
 }
 
+/* A session that its process closes has ended in good order, or comm_break_for tells more. One that
+ * has only asked (ncclsvc-ctl) is not worth a line. */
+static void log_end(const struct client *c, const char *text)
+{
+	if (!text)
+		return;
+	if (strcmp(text, CLOSED) != 0)
+		log_info("session %u (%s, pid %d) ended: %s", c->id, c->name, c->pid, text);
+	else if (c->ring || c->nmemberships)
+		log_info("session %u (%s, pid %d) has ended", c->id, c->name, c->pid);
+	else
+		log_debug("session %u (%s, pid %d) has ended", c->id, c->name, c->pid);
+}
+
 void client_close(struct client *c, int reason, const char *text)
 {
 	struct server *s = c->server;
 	if (c->state == CLIENT_CLOSING)
 		return;
-	if (text && c->state == CLIENT_OPEN)
-		log_info("session %u (%s, pid %d) ended: %s", c->id, c->name, c->pid, text);
+	if (c->state == CLIENT_OPEN)
+		log_end(c, text);
 	c->known = c->state == CLIENT_OPEN;
 	c->state = CLIENT_CLOSING;
 	while (c->out)
@@ -383,7 +404,7 @@ static void read_messages(struct client *c)
 		if (n <= 0) {
 			/* An empty message looks like the end, but for the fds it may bring. */
 			svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
-			client_close(c, 0, n ? strerror((int)-n) : "disconnected");
+			client_close(c, 0, end_text((int)-n));
 			return;
 		}
 		judge(c, message, (size_t)n, fds, nfds);
@@ -405,7 +426,7 @@ static void write_messages(struct client *c)
 	if (!error && c->events)
 		error = send_events(c);
 	if (error && error != -EAGAIN)
-		client_close(c, 0, strerror(-error));
+		client_close(c, 0, end_text(-error));
 	else
 		watch(c);
 }
@@ -434,7 +455,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 		return;
 	}
 	if (status < 0) { /* POLLERR: the peer closed with answers unread */
-		client_close(c, 0, "disconnected");
+		client_close(c, 0, CLOSED);
 		return;
 	}
 	if (events & UV_WRITABLE)
@@ -443,7 +464,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 		read_messages(c);
 	/* Gone while its answers waited: nobody will read them. */
 	if (c->state != CLIENT_CLOSING && (events & UV_DISCONNECT) && (c->out || c->events))
-		client_close(c, 0, "disconnected");
+		client_close(c, 0, CLOSED);
 }
 
 /* ---- Beginning ---- */

@@ -17,6 +17,7 @@
 #include "gpu.h"
 #include "log.h"
 #include "names.h"
+#include "report.h"
 
 #define LANDING_NS_MAX UINT64_C(10000000000) /* for launched tasks, once their epoch is over */
 
@@ -442,6 +443,13 @@ void comm_break_for(struct server *s, struct communicator *m, int reason, int32_
 			comm_end_epoch(s, m, reason, rank, pid, node);
 		return;
 	}
+	const ncclsvc_status st = {.result = reason,
+				   .field = node >= 0 ? NCCLSVC_FIELD_NODE : NCCLSVC_FIELD_NONE,
+				   .value_a = node >= 0 ? (uint64_t)node : 0,
+				   .rank_a = rank,
+				   .pid_a = pid,
+				   .rank_b = -1};
+	report_epoch(m, &st);
 	m->state = NCCLSVC_COMM_BROKEN;
 	comm_end_epoch(s, m, reason, rank, pid, node);
 	comm_split_failed(m, reason, rank);

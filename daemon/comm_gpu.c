@@ -7,6 +7,7 @@
 #include "cluster/cluster.h"
 #include "comm.h"
 #include "gpu.h"
+#include "report.h"
 
 bool comm_sits_here(const struct communicator *m, uint32_t k)
 {
@@ -56,6 +57,8 @@ static void fail_joins(struct server *s, struct communicator *m, int result, int
 		       const char *why, bool all)
 {
 	uint32_t *sessions = calloc(m->nranks, sizeof(*sessions)); /* that held a seat */
+	if (m->joining)
+		report_request(m, "JOIN", result, why);
 	if (!sessions)
 		abort();
 	for (uint32_t k = 0; k < m->nranks; k++) {

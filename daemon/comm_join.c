@@ -7,6 +7,7 @@
 #include "cluster/cluster.h"
 #include "comm.h"
 #include "gpu.h"
+#include "report.h"
 
 void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
 		    int result, const char *format, ...)
@@ -17,6 +18,7 @@ void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, i
 	vsnprintf(m->refused.text, sizeof(m->refused.text), format, args);
 	va_end(args);
 	client_error(c, SVC_JOIN, serial, result, "%s", m->refused.text);
+	report_request(m, "JOIN refused", result, m->refused.text);
 	if (c->server->cluster)
 		remote_refused(m, result);
 }
@@ -132,6 +134,7 @@ static bool world_rank_is_ours(struct client *c, uint32_t serial, int32_t rank)
 static void begin_attempt(struct communicator *m)
 {
 	m->refused.pid = 0;
+	m->late_reported = false;
 	for (uint32_t k = 0; k < m->nranks; k++)
 		m->seats[k].late = false;
 }
@@ -291,6 +294,9 @@ void comm_refuse_join(struct server *s, struct communicator *m, uint32_t rank, i
 	seat->state = NCCLSVC_MEMBER_BROKEN;
 	seat->deadline_ns = 0;
 	seat->late = result == NCCLSVC_TIMEOUT;
+	if (!seat->late || !m->late_reported)
+		report_request(m, "JOIN", result, text);
+	m->late_reported |= seat->late;
 	m->joining--;
 	if (seat->fresh)
 		comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);

@@ -7,7 +7,6 @@
 #include "cluster/cluster.h"
 #include "comm.h"
 #include "log.h"
-#include "names.h"
 
 void comm_gathered(struct communicator *m, const struct control_start *start)
 {
@@ -99,8 +98,6 @@ void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int resul
 	for (uint32_t k = m->nranks; node >= 0 && k-- > 0;)
 		if (m->seats[k].node == node)
 			rank = (int32_t)k;
-	log_error("communicator %s: %s: its epoch is ended on all nodes%s", m->label,
-		  svc_result_name(result), node >= 0 ? "; a node does not answer" : "");
 	comm_break_for(s, m, result, rank, node);
 	remote_break(m, result, rank, node);
 }

@@ -178,8 +178,10 @@ enum event_kind {
 	EVENT_CANCELLED,
 	EVENT_DRAINED,
 	EVENT_PONG,
-	EVENT_EPOCH_DIRTY, /* nodes may not have launched alike: its NCCL communicator is done for */
-	EVENT_SPAN_FAILED, /* an epoch on several nodes can't go on: end it on all of them */
+	EVENT_EPOCH_DIRTY,  /* nodes may not have launched alike: its NCCL communicator is done for
+			     */
+	EVENT_TASKS_FAILED, /* of a communicator whose epoch goes on: for the log */
+	EVENT_SPAN_FAILED,  /* an epoch on several nodes can't go on: end it on all of them */
 };
 
 struct event {
@@ -202,6 +204,13 @@ struct event {
 			int32_t result;
 			int32_t node; /* whose fault it is; -1: nobody's */
 		} span;
+		struct { /* the first of them */
+			uint32_t comm;
+			int32_t rank;
+			uint32_t op;
+			uint64_t seq;
+			ncclsvc_status status;
+		} tasks;
 		struct {
 			uint32_t asker, serial;
 		} dropped;

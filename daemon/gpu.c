@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "cluster/cluster.h"
 #include "comm.h"
 #include "fdio.h"
 #include "log.h"
@@ -488,7 +489,9 @@ void gpu_start_worker(struct gpu *g)
 {
 	struct server *s = g->server;
 	char name[64], uuid[SVC_UUID_TEXT], spin[16], pinned[24];
-	snprintf(name, sizeof(name), "%s gpu%d", WORKER_NAME, g->index);
+	int n = snprintf(name, sizeof(name), "%s gpu%d", WORKER_NAME, g->index);
+	if (s->cluster)
+		snprintf(name + n, sizeof(name) - (size_t)n, "%s%u", WORKER_NODE, s->cluster->me);
 	snprintf(spin, sizeof(spin), "%d", s->config->spin_us < 0 ? 200 : s->config->spin_us);
 	svc_uuid_text(g->info.uuid, uuid);
 	char replays[] = WORKER_REPLAYS, none[] = "-";

@@ -25,6 +25,7 @@ static _Atomic int threshold = LOG_LEVEL_INFO;
 static bool to_journal;		     /* under lock */
 static uint64_t lost;		     /* under lock: messages for which stderr had no room */
 static struct log_site *suppressing; /* under lock: sites with suppressed messages */
+static char prefix[32];		     /* under lock: "node 2: ", or empty */
 
 static const char *const words[] = {"error", "warning", "info", "debug"};
 
@@ -79,7 +80,7 @@ static bool stderr_has_room(void)
 
 static void send_to_stderr(enum log_level level, const char *text)
 {
-	char line[TEXT_BYTES + 64];
+	char line[sizeof(prefix) + TEXT_BYTES + 64];
 	struct timespec t;
 	struct tm utc;
 	size_t n;
@@ -100,15 +101,16 @@ static void send_to_stderr(enum log_level level, const char *text)
 		return;
 }
 
-static void emit(enum log_level level, const char *text)
+static void emit(enum log_level level, const char *message)
 {
-	char note[64];
+	char note[sizeof(prefix) + 64], text[sizeof(prefix) + TEXT_BYTES];
 
+	snprintf(text, sizeof(text), "%s%s", prefix, message);
 	if (to_journal && send_to_journal(level, text))
 		return;
 	if (lost && stderr_has_room()) {
-		snprintf(note, sizeof(note), "%" PRIu64 " messages were lost: nobody read them",
-			 lost);
+		snprintf(note, sizeof(note), "%s%" PRIu64 " messages were lost: nobody read them",
+			 prefix, lost);
 		lost = 0;
 		send_to_stderr(LOG_LEVEL_WARNING, note);
 	}
@@ -182,6 +184,13 @@ int log_init(enum log_target target, enum log_level level)
 void log_set_level(enum log_level level)
 {
 	atomic_store_explicit(&threshold, (int)level, memory_order_relaxed);
+}
+
+void log_set_node(unsigned node)
+{
+	pthread_mutex_lock(&lock);
+	snprintf(prefix, sizeof(prefix), "node %u: ", node);
+	pthread_mutex_unlock(&lock);
 }
 
 bool log_enabled(enum log_level level)

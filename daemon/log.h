@@ -30,6 +30,8 @@ struct log_site {
  * available in this build (then stderr is used). */
 int log_init(enum log_target target, enum log_level level);
 void log_set_level(enum log_level level);
+/* This daemon is one of several: each line begins with its node. */
+void log_set_node(unsigned node);
 bool log_enabled(enum log_level level);
 
 /* Reports what is still suppressed. To be called now and then, and before exit. */

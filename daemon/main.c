@@ -307,8 +307,12 @@ int main(int argc, char *argv[], char *envp[])
 	/* The same program, started by the daemon itself. */
 	if (!strncmp(argv[0], WORKER_PROBE, sizeof(WORKER_PROBE) - 1))
 		return probe_main();
-	if (!strncmp(argv[0], WORKER_NAME, sizeof(WORKER_NAME) - 1))
+	if (!strncmp(argv[0], WORKER_NAME, sizeof(WORKER_NAME) - 1)) {
+		const char *node = strstr(argv[0], WORKER_NODE);
+		if (node)
+			log_set_node((unsigned)atoi(node + sizeof(WORKER_NODE) - 1));
 		return worker_main(argc, argv);
+	}
 	fill_standard_fds();
 	d.socket.fd = d.socket.lock_fd = -1;
 	d.argc = argc;

@@ -13,6 +13,7 @@
 #include "comm.h"
 #include "fdio.h"
 #include "names.h"
+#include "report.h"
 
 /* ---- Quota ---- */
 
@@ -56,6 +57,7 @@ static void fail_all(struct communicator *m, int result, const char *text)
 	struct commit *commits = m->commits;
 	if (!commits)
 		return;
+	report_request(m, "plan", result, text);
 	m->commits = NULL; /* an answer may end a session, and come back here */
 	stop_gathering(m);
 	for (uint32_t k = 0; k < m->nranks; k++) {

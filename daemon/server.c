@@ -18,6 +18,7 @@
 #include "fdio.h"
 #include "gpu.h"
 #include "log.h"
+#include "report.h"
 #include "server_state.h"
 
 #define ACCEPTS_PER_TURN 64
@@ -260,6 +261,11 @@ static void handle_event(struct server *s, const struct event *ev)
 		break;
 	case EVENT_EPOCH_DIRTY:
 		comm_epoch_dirty(s, ev->epoch.comm);
+		break;
+	case EVENT_TASKS_FAILED:
+		if (s->comm_by_slot[ev->tasks.comm])
+			report_tasks(s->comm_by_slot[ev->tasks.comm], &ev->tasks.status,
+				     ev->tasks.op, ev->tasks.rank, ev->tasks.seq);
 		break;
 	case EVENT_SPAN_FAILED:
 		comm_span_failed(s, ev->span.comm, ev->span.epoch, ev->span.result, ev->span.node);

@@ -112,6 +112,7 @@ struct communicator {
 	struct seat *seats; /* [nranks] */
 	uint32_t joining, occupied;
 	struct refusal refused; /* the last of this attempt to join */
+	bool late_reported;	/* that this attempt came to nothing in time */
 	bool running; /* the executor has it, up to EVENT_EPOCH_GONE */
 	bool ended;   /* ... and was told that the epoch is over */
 	uint64_t ended_ns;

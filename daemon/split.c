@@ -7,6 +7,7 @@
 
 #include "cluster/cluster.h"
 #include "comm.h"
+#include "report.h"
 
 int comm_random_id(uint8_t id[NCCLSVC_ID_BYTES])
 {
@@ -18,6 +19,7 @@ void comm_split_refused(struct communicator *m, int result, const char *text)
 	struct split_request *split = m->split;
 	if (!split)
 		return;
+	report_request(m, "SPLIT", result, text);
 	m->split = NULL; /* an answer may end a session, and come back here */
 	m->splitting = 0;
 	for (uint32_t k = 0; k < m->nranks; k++)

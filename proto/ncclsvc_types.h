@@ -317,9 +317,9 @@ typedef struct ncclsvc_node_info {
 	int32_t pid;
 	uint32_t host_ranks; /* of the world, there */
 	uint64_t gone_ns;    /* since it left or was lost; 0: it has not */
-	uint64_t heard_ns;   /* since its last message, of one that is alive */
 	char host[64];
 	char address[64]; /* of its connections with other daemons */
+	uint64_t heard_ns; /* since its last message, of one that is alive */
 } ncclsvc_node_info;
 
 typedef struct ncclsvc_daemon_info {

@@ -284,6 +284,7 @@ static int meet(struct cluster *c, const struct config *config, char *const envp
 	}
 	c->me = (uint32_t)c->place.node;
 	c->n = (uint32_t)c->place.nodes;
+	log_set_node(c->me);
 	c->nodes = c->n <= CLUSTER_NODES_MAX ? calloc(c->n, sizeof(*c->nodes)) : NULL;
 	int error = -1;
 	if (!c->nodes) {

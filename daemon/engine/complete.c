@@ -13,6 +13,8 @@
 #include "fdio.h"
 #include "state.h"
 
+#define REPORT_NS UINT64_C(5000000000)
+
 const ncclsvc_status complete_ok = {.rank_a = -1, .rank_b = -1};
 
 ncclsvc_status status_of(int result)
@@ -83,6 +85,25 @@ static inline void fill_times(const struct engine *e, const struct task *t, nccl
 	st->epoch = t->record.epoch;
 }
 
+/* Tells the supervisor of a failure, not of each task that it ends: of each result once in a while.
+ * The end of an epoch is the supervisor's own doing, and a member's own end is no failure. */
+static void report(struct engine *e, const struct task *t, const ncclsvc_status *st)
+{
+	struct comm *c = t->comm;
+	const uint32_t bit = UINT32_C(1) << (-st->result & 31);
+	if (!c || c->ended || c->ending || (st->result == NCCLSVC_CANCELLED && !st->pid_a))
+		return;
+	if (e->now - c->reported_ns >= REPORT_NS) {
+		c->reported_ns = e->now;
+		c->reported = 0;
+	}
+	if (c->reported & bit)
+		return;
+	c->reported |= bit;
+	engine_event(e, &(struct event){.kind = EVENT_TASKS_FAILED,
+					.tasks = {c->slot, t->rank, t->record.op, t->seq, *st}});
+}
+
 static void tell(struct engine *e, struct task *t, const ncclsvc_status *how)
 {
 	struct session *s = t->session;
@@ -97,6 +118,7 @@ static void tell(struct engine *e, struct task *t, const ncclsvc_status *how)
 		write_status(e, s, t->record.number, &st);
 	}
 	if (st.result) {
+		report(e, t, &st);
 		table_count(&e->table.failed, 1);
 		table_count(&s->counts->failed, 1);
 		pthread_mutex_lock(&e->lock);

@@ -183,6 +183,8 @@ struct comm {
 	bool ending;	    /* the other nodes were told, and may need a moment */
 	uint32_t cleared;   /* members whose tasks have ended with the epoch */
 	ncclsvc_status end; /* what its tasks are told since */
+	uint64_t reported_ns; /* when the first of these was: */
+	uint32_t reported;    /* bits: results that the supervisor has been told of */
 };
 
 /* What tasks that met do to memory, as one. */

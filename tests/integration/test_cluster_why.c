@@ -49,6 +49,26 @@ static void ctl_reaches(const struct daemon *d, const char *what)
 	said(what);
 }
 
+/* Every line of the common log says of which node it is. */
+static void check_log_lines(const struct cluster *c)
+{
+	static const char *const levels[] = {"Z info: ", "Z warning: ", "Z error: "};
+	char line[1024];
+	int n = 0;
+	FILE *f = fopen(c->log, "re");
+	CHECK(f);
+	while (fgets(line, sizeof(line), f)) {
+		for (int i = 0; i < 3; i++) {
+			const char *at = strstr(line, levels[i]);
+			if (at && strncmp(at + strlen(levels[i]), "node ", 5) != 0)
+				check_failed(__FILE__, __LINE__, "no node: %s", line);
+			n += at != NULL;
+		}
+	}
+	fclose(f);
+	CHECK(n >= c->n);
+}
+
 /* ---- A rank that is stopped ---- */
 
 static void one_is_stopped(struct client *me)
@@ -137,6 +157,7 @@ static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
 	hear_all(clients, RANKS, DONE);
 	say_all(clients, RANKS, GO);
 	clients_end(clients, RANKS);
+	check_log_lines(&c);
 	cluster_stop(&c);
 }
 
