@@ -331,8 +331,10 @@ static void start_epoch(struct server *s, struct communicator *m)
 	struct control_start *start = m->start;
 	struct control_break *over = m->start_break;
 	if (!members || !board) {
-		log_error("communicator %s: out of memory", m->label);
-		abort();
+		free(members);
+		free(board);
+		comm_fail_joins(s, m, NCCLSVC_NO_MEMORY, -1, "the daemon has no memory for an epoch");
+		return;
 	}
 	m->epoch = start ? start->epoch : m->epoch + 1;
 	m->state = NCCLSVC_COMM_READY;

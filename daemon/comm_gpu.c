@@ -59,8 +59,8 @@ static void fail_joins(struct server *s, struct communicator *m, int result, int
 	uint32_t *sessions = calloc(m->nranks, sizeof(*sessions)); /* that held a seat */
 	if (m->joining)
 		report_request(m, "JOIN", result, why);
-	if (!sessions)
-		abort();
+	if (s->cluster && !sessions)
+		abort(); /* other nodes would wait for ever */
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct seat *seat = &m->seats[k];
 		struct client *c = seat->client;
@@ -70,7 +70,8 @@ static void fail_joins(struct server *s, struct communicator *m, int result, int
 		m->joining--;
 		seat->state = NCCLSVC_MEMBER_BROKEN;
 		seat->deadline_ns = 0;
-		sessions[k] = seat->fresh ? c->id : 0;
+		if (s->cluster)
+			sessions[k] = seat->fresh ? c->id : 0;
 		if (seat->fresh)
 			comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
 		client_error(c, m->reply_opcode, serial, result, "%s", why);

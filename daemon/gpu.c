@@ -81,13 +81,18 @@ static void watch(struct gpu *g)
 	uv_poll_start(g->poll, g->out ? UV_READABLE | UV_WRITABLE : UV_READABLE, on_readable);
 }
 
+/* Sockets hold as many descriptors of this daemon as it may open (ETOOMANYREFS). */
+static bool is_full(int error)
+{
+	return error == -EAGAIN || error == -ENOBUFS || error == -ETOOMANYREFS;
+}
+
 static void send_message(struct gpu *g, const struct worker_message *m, int fd)
 {
 	int error = g->out ? -EAGAIN : svc_send(g->sock, m, sizeof(*m), &fd, fd >= 0, MSG_DONTWAIT);
 	if (!error)
 		return;
-	struct gpu_message *o =
-		error == -EAGAIN || error == -ENOBUFS ? calloc(1, sizeof(*o)) : NULL;
+	struct gpu_message *o = is_full(error) ? calloc(1, sizeof(*o)) : NULL;
 	if (!o) {
 		gpu_kill(g, "its socket takes no message");
 		return;
@@ -104,7 +109,7 @@ static void send_rest(struct gpu *g)
 		struct gpu_message *o = g->out;
 		int error = svc_send(g->sock, &o->message, sizeof(o->message), &o->fd, o->fd >= 0,
 				     MSG_DONTWAIT);
-		if (error == -EAGAIN || error == -ENOBUFS)
+		if (is_full(error))
 			return;
 		drop_message(g, o);
 	}

@@ -14,6 +14,7 @@
 #include "gpu.h"
 #include "log.h"
 
+#define USER_LANES	     (WORKER_LANES * 3 / 4) /* of one user's communicators */
 #define LEAVING_NS	     UINT64_C(100000000) /* for the engine to be through with who has left */
 #define INIT_WITHOUT_PEER_NS UINT64_C(5000000000) /* for NCCL to notice by itself */
 
@@ -262,17 +263,32 @@ static uint32_t free_lane(const struct server *s)
 	return lane;
 }
 
+/* How many of a user's communicators have one. Those in the pool are nobody's. */
+static uint32_t lanes_of(const struct server *s, const struct account *a)
+{
+	const struct physical *p;
+	uint32_t n = 0;
+	DL_FOREACH (s->physicals, p)
+		n += p->user && p->user->account == a;
+	return n;
+}
+
 struct physical *physical_make(struct server *s, struct communicator *m, uint64_t serial)
 {
+	struct physical *p = NULL;
+	char text[SVC_TEXT_BYTES] = "the daemon has its limit of NCCL communicators";
+	const uint32_t held = lanes_of(s, m->account);
 	uint32_t lane = free_lane(s);
 	if (lane == WORKER_LANES && evict(s))
 		lane = free_lane(s);
-	struct physical *p = NULL;
-	if (lane < WORKER_LANES)
+	if (held >= USER_LANES)
+		snprintf(text, sizeof(text),
+			 "user %u has %u NCCL communicators in use, the limit for one user",
+			 m->owner, held);
+	else if (lane < WORKER_LANES)
 		p = calloc(1, sizeof(*p) + m->nranks * sizeof(p->locals[0]));
 	if (!p) {
-		comm_physical_ready(m, NCCLSVC_LIMIT,
-				    "the daemon has its limit of NCCL communicators");
+		comm_physical_ready(m, NCCLSVC_LIMIT, text);
 		return NULL;
 	}
 	s->lanes[lane] = true;

@@ -22,6 +22,7 @@
 #include "server_state.h"
 
 #define ACCEPTS_PER_TURN 64
+#define EVENTS_PER_TURN	 256
 
 uint64_t server_now(void)
 {
@@ -281,8 +282,12 @@ static void on_events(uv_async_t *async)
 {
 	struct server *s = async->data;
 	struct event ev;
-	while (s->executor->next_event(s->executor, &ev))
+	for (int i = 0; i < EVENTS_PER_TURN; i++) {
+		if (!s->executor->next_event(s->executor, &ev))
+			return;
 		handle_event(s, &ev);
+	}
+	uv_async_send(async); /* for the rest */
 }
 
 static void notify(void *arg)
