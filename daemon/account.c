@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "closer.h"
+
 /* For the daemon's own needs: */
 #define MEMORY_RESERVE	 (UINT64_C(8) << 20)
 #define OTHERS_RESERVE	 (UINT64_C(16) << 20) /* and for the users who have less */
@@ -91,6 +93,7 @@ void accounts_fini(struct accounts *all)
 	struct account *a, *tmp;
 	HASH_ITER (hh, all->by_uid, a, tmp) {
 		HASH_DEL(all->by_uid, a);
+		closer_destroy(a->closer);
 		free(a);
 	}
 }
@@ -104,18 +107,36 @@ struct account *account_get(struct accounts *all, uint32_t uid)
 	a = calloc(1, sizeof(*a));
 	if (!a)
 		return NULL;
+	a->closer = closer_create();
+	if (!a->closer) {
+		free(a);
+		return NULL;
+	}
 	a->all = all;
 	a->uid = uid;
 	HASH_ADD(hh, all->by_uid, uid, sizeof(a->uid), a);
 	return a;
 }
 
+static void settle_closed(struct account *a)
+{
+	account_give(a, SHARE_FDS, closer_closed(a->closer));
+}
+
+void account_close(struct account *a, const int *fds, unsigned n)
+{
+	closer_add(a->closer, fds, n);
+	settle_closed(a);
+}
+
 void account_put(struct account *a)
 {
+	settle_closed(a);
 	for (unsigned i = 0; i < SHARES; i++)
 		if (a->held[i])
 			return;
 	HASH_DEL(a->all->by_uid, a);
+	closer_destroy(a->closer);
 	free(a);
 }
 
@@ -166,6 +187,8 @@ bool account_all_taken(const struct account *a, enum share share)
 bool account_take(struct account *a, enum share share, uint64_t n, char text[SVC_TEXT_BYTES])
 {
 	const struct limit l = limit_of(a->all, share);
+	if (share == SHARE_FDS)
+		settle_closed(a);
 	/* A reload may have lowered a limit below what is held. */
 	if (a->held[share] > l.user || n > l.user - a->held[share]) {
 		tell_user_limit(a, share, &l, n, text);

@@ -32,6 +32,7 @@ struct account {
 	struct accounts *all;
 	uint32_t uid;
 	uint64_t held[SHARES];
+	struct closer *closer;
 	uint64_t turn, turn_ns; /* time that the user's requests took in this turn of the loop */
 	uint64_t report_ns;	/* when the user's present share of the log began */
 	uint32_t reports;	/* failures since then */
@@ -62,6 +63,10 @@ bool account_take(struct account *a, enum share share, uint64_t n, char text[SVC
 void account_give(struct account *a, enum share share, uint64_t n);
 /* Counts what cannot be refused any more. */
 void account_add(struct account *a, enum share share, uint64_t n);
+
+/* Closes descriptors that came from the user's processes, which were taken of SHARE_FDS: they are
+ * given back when they are closed, by a thread. */
+void account_close(struct account *a, const int *fds, unsigned n);
 
 /* Would the system still give the daemon a reserve for its own needs? Asked where a request has spent,
  * or is about to spend, memory: RLIMIT_AS and vm.overcommit_memory=2 show here. The user with the

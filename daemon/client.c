@@ -263,10 +263,9 @@ static void try_free(struct client *c)
 	if (!c->poll_closed || !c->executor_gone)
 		return;
 	memory_free_all(c);
-	close(c->fd);
+	account_close(c->account, &c->fd, 1); /* unread messages may hold descriptors */
 	s->by_slot[c->slot] = NULL;
 	account_give(c->account, SHARE_SESSIONS, 1);
-	account_give(c->account, SHARE_FDS, 1);
 	account_put(c->account);
 	DL_DELETE(s->clients, c);
 	s->nclients--;
@@ -384,31 +383,48 @@ static void judge(struct client *c, const char *message, size_t length, int *fds
 	}
 }
 
+/* What to do with one message, or with the end. */
+static void take_message(struct client *c, const char *message, ssize_t n, int *fds, unsigned nfds)
+{
+	if (n == -EMSGSIZE)
+		client_close(c, NCCLSVC_PROTOCOL, "a message, or its control data, is too long");
+	else if (n <= 0) /* an empty message looks like the end, but for the fds it may bring */
+		client_close(c, 0, end_text((int)-n));
+	else
+		judge(c, message, (size_t)n, fds, nfds);
+}
+
+/* The descriptors that came are the user's, also while they wait to be closed. */
+static void take_with_fds(struct client *c, const char *message, ssize_t n, int *fds, unsigned nfds)
+{
+	char text[SVC_TEXT_BYTES];
+	struct account *a = c->account;
+	const bool room = account_take(a, SHARE_FDS, nfds, text);
+	if (room) {
+		take_message(c, message, n, fds, nfds);
+	} else {
+		account_add(a, SHARE_FDS, nfds);
+		client_close(c, NCCLSVC_LIMIT, text);
+	}
+	account_close(a, fds, nfds);
+}
+
 static void read_messages(struct client *c)
 {
 	_Alignas(8) char message[SVC_MESSAGE_MAX];
-	int fds[SVC_FDS_MAX];
+	int fds[SVC_FDS_KERNEL];
 	unsigned nfds;
 	for (int i = 0; i < MESSAGES_PER_TURN; i++) {
 		if (c->state == CLIENT_CLOSING || c->lost[0] || c->out || c->events || !has_time(c))
 			return;
 		const uint64_t begin = server_now();
-		ssize_t n = svc_recv(c->fd, message, sizeof(message), fds, &nfds, MSG_DONTWAIT);
+		ssize_t n = svc_recv_all(c->fd, message, sizeof(message), fds, &nfds, MSG_DONTWAIT);
 		if (n == -EAGAIN)
 			return;
-		if (n == -EMSGSIZE) {
-			client_close(c, NCCLSVC_PROTOCOL,
-				     "a message, or its control data, is too long");
-			return;
-		}
-		if (n <= 0) {
-			/* An empty message looks like the end, but for the fds it may bring. */
-			svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
-			client_close(c, 0, end_text((int)-n));
-			return;
-		}
-		judge(c, message, (size_t)n, fds, nfds);
-		svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
+		if (nfds)
+			take_with_fds(c, message, n, fds, nfds);
+		else
+			take_message(c, message, n, fds, 0);
 		spend_time(c, begin);
 	}
 }

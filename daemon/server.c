@@ -21,7 +21,7 @@
 #include "report.h"
 #include "server_state.h"
 
-#define ACCEPTS_PER_TURN 64
+#define ACCEPTS_PER_TURN 256
 #define EVENTS_PER_TURN	 256
 
 uint64_t server_now(void)
@@ -96,7 +96,8 @@ void server_deadline(struct server *s, uint64_t at_ns)
 
 /* ---- Accepting ---- */
 
-static void turn_away(int fd, int reason, const char *text)
+/* a: the user's, NULL: not known. What was sent with the connection may hold descriptors. */
+static void turn_away(struct account *a, int fd, int reason, const char *text)
 {
 	struct {
 		struct svc_header header;
@@ -104,7 +105,13 @@ static void turn_away(int fd, int reason, const char *text)
 	} m = {.header = {.length = sizeof(m), .opcode = SVC_EVENT_BYE}, .bye.reason = reason};
 	snprintf(m.bye.text, sizeof(m.bye.text), "%s", text);
 	svc_send(fd, &m, sizeof(m), NULL, 0, MSG_DONTWAIT);
-	close(fd);
+	if (!a) {
+		close(fd);
+		return;
+	}
+	account_add(a, SHARE_FDS, 1);
+	account_close(a, &fd, 1);
+	account_put(a);
 }
 
 /* Takes a session's share. A connection counts for its user before it says HELLO. */
@@ -118,37 +125,39 @@ static bool take_session(struct account *a, char text[SVC_TEXT_BYTES])
 	return false;
 }
 
+/* Somebody who floods the socket is gone again when his turn has come. */
+static bool has_hung_up(int fd)
+{
+	char byte;
+	return recv(fd, &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 void server_adopt(struct server *s, int fd)
 {
 	struct ucred cred = {0};
 	socklen_t size = sizeof(cred);
 	char text[SVC_TEXT_BYTES];
 	struct account *a = NULL;
-	if (s->closing) {
+	if (s->closing || has_hung_up(fd)) {
 		close(fd);
 		return;
 	}
 	if (!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size))
 		a = account_get(&s->accounts, cred.uid);
 	if (!a || !account_memory_left(a)) {
-		if (a)
-			account_put(a);
-		turn_away(fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");
+		turn_away(a, fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");
 		return;
 	}
 	if (!take_session(a, text)) {
 		log_debug("pid %d was turned away: %s", cred.pid, text);
-		account_put(a);
-		turn_away(fd, NCCLSVC_LIMIT, text);
+		turn_away(a, fd, NCCLSVC_LIMIT, text);
 		return;
 	}
-	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 	struct client *c = client_create(s, fd, a, &cred);
 	if (!c) {
 		account_give(a, SHARE_SESSIONS, 1);
 		account_give(a, SHARE_FDS, 1);
-		account_put(a);
-		turn_away(fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");
+		turn_away(a, fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");
 		return;
 	}
 	c->refused = s->config->access == CONFIG_ACCESS_OWNER && !server_allows(c, geteuid());
@@ -161,7 +170,7 @@ static void accept_without_fd(struct server *s, int listen_fd)
 	close(s->spare_fd);
 	int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
 	if (fd >= 0)
-		turn_away(fd, NCCLSVC_LIMIT, "the daemon has run out of file descriptors");
+		turn_away(NULL, fd, NCCLSVC_LIMIT, "the daemon has run out of file descriptors");
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	log_error("out of file descriptors: connections are turned away (raise LimitNOFILE)");
 }

@@ -11,6 +11,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+/* Connections that wait: they are accepted in their order, whoever they belong to. */
+#define BACKLOG 1024
+
 /* Two daemons that start at once must not take each other's fresh socket for a stale one: whoever
  * has the lock may replace what is there. Returns 0 or -1. */
 static int take_lock(struct listen_socket *ls, char *why, size_t why_size)
@@ -84,7 +87,7 @@ int socket_open(struct listen_socket *ls, const char *path, mode_t mode, char *w
 	ls->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	mode_t mask = umask(~mode & 0777);
 	int error = ls->fd < 0 || bind(ls->fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ||
-				    listen(ls->fd, SOMAXCONN) < 0 || lstat(path, &st) < 0
+				    listen(ls->fd, BACKLOG) < 0 || lstat(path, &st) < 0
 			    ? errno
 			    : 0;
 	umask(mask);

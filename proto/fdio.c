@@ -16,11 +16,8 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* The kernel passes at most 253 fds in one message (SCM_MAX_FD). */
-#define KERNEL_FDS_MAX 253
-
 union control {
-	char bytes[CMSG_SPACE(sizeof(int) * KERNEL_FDS_MAX)];
+	char bytes[CMSG_SPACE(sizeof(int) * SVC_FDS_KERNEL)];
 	struct cmsghdr align;
 };
 
@@ -59,19 +56,13 @@ static void take_fds(struct msghdr *msg, int *fds, unsigned *nfds)
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 			continue;
 		size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		for (size_t i = 0; i < n; i++) {
-			int fd;
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-			if (*nfds < SVC_FDS_MAX)
-				fds[*nfds] = fd;
-			else
-				close(fd);
-			++*nfds;
-		}
+		for (size_t i = 0; i < n && *nfds < SVC_FDS_KERNEL; i++)
+			memcpy(&fds[(*nfds)++], CMSG_DATA(c) + i * sizeof(int), sizeof(int));
 	}
 }
 
-ssize_t svc_recv(int sock, void *message, size_t size, int *fds, unsigned *nfds, int flags)
+ssize_t svc_recv_all(int sock, void *message, size_t size, int fds[SVC_FDS_KERNEL], unsigned *nfds,
+		     int flags)
 {
 	union control control;
 	struct iovec iov = {message, size};
@@ -89,11 +80,18 @@ ssize_t svc_recv(int sock, void *message, size_t size, int *fds, unsigned *nfds,
 	if (n < 0)
 		return -errno;
 	take_fds(&msg, fds, nfds);
-	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
-		svc_close_fds(fds, *nfds < SVC_FDS_MAX ? *nfds : SVC_FDS_MAX);
+	return msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ? -EMSGSIZE : n;
+}
+
+ssize_t svc_recv(int sock, void *message, size_t size, int *fds, unsigned *nfds, int flags)
+{
+	int all[SVC_FDS_KERNEL];
+	ssize_t n = svc_recv_all(sock, message, size, all, nfds, flags);
+	const unsigned kept = n == -EMSGSIZE ? 0 : *nfds < SVC_FDS_MAX ? *nfds : SVC_FDS_MAX;
+	memcpy(fds, all, kept * sizeof(*fds));
+	svc_close_fds(all + kept, *nfds - kept);
+	if (n == -EMSGSIZE)
 		*nfds = 0;
-		return -EMSGSIZE;
-	}
 	return n;
 }
 

@@ -8,6 +8,8 @@
 #include "svc_limits.h"
 #include "wire.h"
 
+#define SVC_FDS_KERNEL 253 /* in one message, at most (SCM_MAX_FD) */
+
 /* Sends one message with up to SVC_FDS_MAX fds, which stay the caller's. Never raises SIGPIPE;
  * EINTR is retried. Returns 0 or -errno. flags: MSG_DONTWAIT or 0. */
 int svc_send(int sock, const void *message, size_t length, const int *fds, unsigned nfds,
@@ -18,6 +20,10 @@ int svc_send(int sock, const void *message, size_t length, const int *fds, unsig
  * Returns the length, 0 at the end of the connection, or -errno: -EMSGSIZE when the message or its
  * control data was cut (every fd is closed then). EINTR is retried. */
 ssize_t svc_recv(int sock, void *message, size_t size, int *fds, unsigned *nfds, int flags);
+
+/* The same, but all fds that came are the caller's, also where the message was cut (-EMSGSIZE). */
+ssize_t svc_recv_all(int sock, void *message, size_t size, int fds[SVC_FDS_KERNEL], unsigned *nfds,
+		     int flags);
 
 /* Closes fds[0..n) and sets them to -1. */
 void svc_close_fds(int *fds, unsigned n);
