@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * For event loops. The epoll fd the user polls holds three: the socket, the daemon's completion
- * eventfd, and `kick`, an eventfd of our own for what a thread that is not dispatching found out.
- * Dispatch drains first, arms, and looks afterwards: what ends later writes the eventfd again. */
+ * socket, and `kick`, an eventfd of our own for what a thread that is not dispatching found out.
+ * Dispatch drains first, arms, and looks afterwards: what ends later is told again. */
 #include <errno.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -96,10 +96,12 @@ void ncclsvc_set_callback(ncclsvc_session *s, ncclsvc_callback *callback, void *
 static void drain(int fd)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
-	eventfd_t value;
-	/* The daemon made the completion fd: it may block. */
-	if (fd >= 0 && poll(&p, 1, 0) == 1)
-		eventfd_read(fd, &value);
+	char bytes[64];
+	/* The daemon made the completion fd: it may block. Bytes that are left keep it readable. */
+	if (fd >= 0 && poll(&p, 1, 0) == 1) {
+		ssize_t n = read(fd, bytes, sizeof(bytes));
+		(void)n;
+	}
 }
 
 /* Locked; yields. */

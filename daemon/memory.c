@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -15,38 +16,55 @@
 
 /* ---- Rings ---- */
 
-/* Returns the memfd, or -1. On success the client holds the mapping and both eventfds. */
-static int make_ring(struct client *c, uint32_t entries)
+#define RING_FDS 3 /* doorbell, completion, and the ring's own where GPUs' workers need it */
+
+/* The completion socket: pair[0] stays here, pair[1] is for the client. An eventfd's O_NONBLOCK and
+ * counter would be the client's to change; here each end has its own. The client can send nothing
+ * to pair[0], so that its close has no passed files to close. */
+static bool make_completion(int pair[2])
+{
+	const int least = 1; /* the kernel raises it to its own minimum: a few bytes fit */
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+		return false;
+	if (shutdown(pair[0], SHUT_RD) == 0 &&
+	    setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &least, sizeof(least)) == 0)
+		return true;
+	svc_close_fds(pair, 2);
+	return false;
+}
+
+/* On success the session has the mapping, the doorbell and its end of the completion socket, and
+ * fds are what ATTACH's reply brings. */
+static bool make_ring(struct client *c, uint32_t entries, int fds[RING_FDS])
 {
 	size_t size = svc_ring_size(entries);
 	int fd = svc_memfd_create("ncclsvc-ring", size, true);
-	if (fd < 0)
-		return -1;
 	int doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	int completion = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	int completion[2] = {-1, -1};
 	void *p = MAP_FAILED;
-	if (doorbell >= 0 && completion >= 0)
+	if (fd >= 0 && doorbell >= 0 && make_completion(completion))
 		p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED) {
-		int all[] = {fd, doorbell, completion};
-		svc_close_fds(all, 3);
-		return -1;
+		int all[] = {fd, doorbell, completion[0], completion[1]};
+		svc_close_fds(all, 4);
+		return false;
 	}
+	fds[0] = fd;
+	fds[1] = doorbell;
+	fds[2] = completion[1];
 	c->ring = p;
 	c->ring_fault = fault_watch(p, size, false);
 	c->ring_size = size;
 	c->entries = entries;
 	c->doorbell = doorbell;
-	c->completion = completion;
+	c->completion = completion[0];
 	c->ring->magic = SVC_RING_MAGIC;
 	c->ring->version = SVC_PROTOCOL_MAX;
 	c->ring->entries = entries;
 	c->ring->timelines = SVC_TIMELINES;
 	c->ring->size = size;
-	return fd;
+	return true;
 }
-
-#define RING_FDS 3 /* doorbell, completion, and the ring's own where GPUs' workers need it */
 
 static bool take_ring(struct client *c, uint64_t bytes, char *text)
 {
@@ -97,8 +115,8 @@ void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT, "%s", text);
 		return;
 	}
-	int memfd = account_memory_left(c->account) ? make_ring(c, a->entries) : -1;
-	if (memfd < 0) {
+	int fds[RING_FDS];
+	if (!account_memory_left(c->account) || !make_ring(c, a->entries, fds)) {
 		give_ring(c, svc_ring_size(a->entries));
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_NO_MEMORY,
 			     "the daemon has no memory, or no file descriptors, for a ring");
@@ -111,12 +129,12 @@ void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a
 	cmd.ring.completion = c->completion;
 	server_command(c->server, &cmd);
 	struct svc_attach_reply r = {.size = c->ring_size, .entries = c->entries};
-	int fds[] = {memfd, c->doorbell, c->completion};
-	client_reply(c, SVC_ATTACH, serial, &r, sizeof(r), fds, 3);
+	client_reply(c, SVC_ATTACH, serial, &r, sizeof(r), fds, RING_FDS);
+	close(fds[2]);
 	if (c->server->ngpus)
-		c->ring_fd = memfd; /* a worker will need it, and the next one too */
+		c->ring_fd = fds[0]; /* a worker will need it, and the next one too */
 	else
-		close(memfd);
+		close(fds[0]);
 }
 
 /* ---- Regions ---- */

@@ -20,7 +20,7 @@
  * Complete: the daemon fills statuses[n % entries] except `number` (the second half only if result
  * is not 0; else it is stale), stores number = n with release, then after a seq_cst fence: if
  * `waiters` > 0 it adds 1 to `wake` and wakes that futex; if `armed` is set it clears it and writes
- * 1 to the completion eventfd.
+ * a byte to the completion socket.
  *
  * Wait: the client adds 1 to `waiters`, reads `wake`, fences, looks at the status once more, and
  * futex-waits on `wake`. The daemon's death wakes nobody: use a time limit and look at the socket.

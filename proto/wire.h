@@ -81,7 +81,8 @@ struct svc_hello_reply {
 
 /* Asks for a ring. The reply brings three fds: the session memory (a memfd sealed against
  * shrinking, growing and further sealing; struct svc_ring is at its start), the doorbell eventfd
- * (client writes) and the completion eventfd (daemon writes). Once per session. */
+ * (client writes; the daemon waits for it edge-triggered, and never reads it) and the client's end
+ * of the completion socket (daemon writes). Once per session. */
 struct svc_attach {
 	uint32_t entries; /* power of two, SVC_RING_MIN..ring_max */
 	uint32_t reserved;

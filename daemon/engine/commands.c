@@ -109,7 +109,9 @@ static int add_session(struct engine *e, const struct command *c)
 
 static int add_ring(struct engine *e, struct session *s, const struct command *c)
 {
-	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = s->slot};
+	/* Each write to the doorbell is an edge. The engine never reads it: the client can make
+	 * it empty, and a read of it block. */
+	struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.u64 = s->slot};
 	s->busy = calloc(c->ring.entries, 1);
 	if (!s->busy)
 		return -ENOMEM;

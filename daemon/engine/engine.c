@@ -275,11 +275,8 @@ static void hear(struct engine *e, const struct epoll_event *events, int n)
 			continue;
 		}
 		struct session *s = e->sessions[events[i].data.u64];
-		if (!s || s->leaving)
-			continue;
-		if (read(s->doorbell, &count, sizeof(count)) < 0 && errno != EAGAIN)
-			continue;
-		engine_session_active(e, s);
+		if (s && !s->leaving)
+			engine_session_active(e, s);
 	}
 }
 

@@ -61,6 +61,67 @@ static void bad_numbers_end_the_session(void **state)
 	daemon_stop(&d);
 }
 
+static void set_blocking(int fd)
+{
+	int flags = fcntl(fd, F_GETFL);
+	CHECK(flags >= 0 && fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) == 0);
+}
+
+/* Whatever the client does to its descriptors, the engine waits for neither of them. */
+static void a_full_completion_is_readable(void **state)
+{
+	enum { TASKS = 300 };
+	struct daemon d;
+	struct bystanders b;
+	struct raw r;
+	struct svc_record barrier;
+	char bytes[TASKS];
+	(void)state;
+	daemon_start(&d, NULL);
+	bystanders_start(&b, &d);
+	ring_session(&r, &d, &barrier);
+	set_blocking(r.completion);
+	CHECK_EQ(send(r.completion, bytes, sizeof(bytes), MSG_NOSIGNAL), -1);
+	CHECK_EQ(errno, EPIPE);
+	for (int i = 0; i < TASKS; i++) {
+		atomic_store(&r.ring->armed, 1);
+		CHECK_EQ(raw_ring_wait(&r, raw_ring_submit(&r, barrier)).result, 0);
+	}
+	struct pollfd p = {.fd = r.completion, .events = POLLIN};
+	CHECK_EQ(poll(&p, 1, WAIT_MS), 1);
+	ssize_t n = recv(r.completion, bytes, sizeof(bytes), MSG_DONTWAIT);
+	CHECK(n > 0 && n < 64); /* how much of the daemon's memory it holds */
+	CHECK_EQ(poll(&p, 1, 0), 0);
+	atomic_store(&r.ring->armed, 1);
+	CHECK_EQ(raw_ring_wait(&r, raw_ring_submit(&r, barrier)).result, 0);
+	CHECK_EQ(poll(&p, 1, WAIT_MS), 1);
+	raw_close(&r);
+	bystanders_end(&b);
+	daemon_stop(&d);
+}
+
+static void the_doorbell_is_not_read(void **state)
+{
+	struct daemon d;
+	struct bystanders b;
+	struct raw r;
+	struct svc_record barrier;
+	uint64_t count;
+	(void)state;
+	daemon_start(&d, NULL);
+	bystanders_start(&b, &d);
+	ring_session(&r, &d, &barrier);
+	for (int i = 0; i < 10; i++) {
+		ring_bell(&r); /* the count of before is no obstacle to the next */
+		sleep_ms(5);
+		CHECK_EQ(raw_ring_wait(&r, raw_ring_submit(&r, barrier)).result, 0);
+		CHECK_EQ(read(r.doorbell, &count, sizeof(count)), sizeof(count));
+	}
+	raw_close(&r);
+	bystanders_end(&b);
+	daemon_stop(&d);
+}
+
 /* A slot used again before its task has ended. */
 static void a_busy_slot_ends_the_session(void **state)
 {
@@ -568,6 +629,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(bad_numbers_end_the_session),
+		TEST(a_full_completion_is_readable),
+		TEST(the_doorbell_is_not_read),
 		TEST(a_busy_slot_ends_the_session),
 		TEST(a_scribbled_ring_harms_its_owner_alone),
 		TEST(holes_in_memory_end_their_owner_alone),

@@ -177,7 +177,7 @@ class Ring:
         return Status(self.memory[at:at + 128])
 
     def wait(self, number, timeout=20.0):
-        """By the completion eventfd, as an event loop does."""
+        """By the completion socket, as an event loop does."""
         end = time.monotonic() + timeout
         while True:
             self._field(ctypes.c_uint32, 196).value = 1
@@ -186,7 +186,8 @@ class Ring:
                 return status
             if not select.select([self.completion], [], [], max(0, end - time.monotonic()))[0]:
                 raise TimeoutError(f"task {number} has not ended")
-            os.read(self.completion, 8)
+            if not os.read(self.completion, 64):
+                raise ServiceError(-1, "the daemon ended the session")
 
     def ready(self, timeline):
         return self._field(ctypes.c_uint64, 4096 + 64 * timeline).value

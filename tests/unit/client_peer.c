@@ -105,14 +105,17 @@ static void attach(struct peer *p, const struct svc_header *h, const struct svc_
 	p->ring->size = size;
 	atomic_store(&p->ring->asleep, 1);
 	p->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	p->completion = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	int completion[2];
+	REQUIRE(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, completion));
+	p->completion = completion[0];
 	struct svc_attach_reply reply = {.size = size, .entries = a->entries};
 	if (p->fault == SMALL_RING)
 		reply.size = SVC_PAGE;
 	if (p->fault == OTHER_ENTRIES)
 		reply.entries *= 2;
-	int fds[] = {fd, p->doorbell, p->completion};
+	int fds[] = {fd, p->doorbell, completion[1]};
 	put(p, h, 0, &reply, sizeof(reply), fds, p->fault == NO_RING_FDS ? 0 : 3);
+	close(completion[1]);
 	close(fd);
 }
 
@@ -411,7 +414,6 @@ void peer_end_task(struct peer *p, uint64_t n, int result)
 {
 	ncclsvc_status *slot = svc_status_slot(p->ring, p->entries, n);
 	ncclsvc_status st = status_of(n, result);
-	const uint64_t one = 1;
 	memcpy((char *)slot + sizeof(n), (char *)&st + sizeof(n), sizeof(st) - sizeof(n));
 	svc_number_store(&slot->number, n);
 	__sync_synchronize();
@@ -420,7 +422,7 @@ void peer_end_task(struct peer *p, uint64_t n, int result)
 		syscall(SYS_futex, &p->ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 	}
 	if (atomic_exchange(&p->ring->armed, 0))
-		REQUIRE(write(p->completion, &one, sizeof(one)) == sizeof(one));
+		REQUIRE(send(p->completion, "", 1, MSG_NOSIGNAL) == 1);
 }
 
 void peer_answer_submit(struct peer *p, unsigned i, int result, bool as_error)

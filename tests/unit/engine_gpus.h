@@ -42,7 +42,7 @@ extern struct gpu {
 extern struct trainer {
 	struct svc_ring *ring;
 	struct session_counts counts;
-	int doorbell, completion;
+	int doorbell;
 	uint64_t last;
 	uint64_t values[SVC_TIMELINES];
 } trainers[SESSIONS];
