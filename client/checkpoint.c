@@ -3,7 +3,7 @@
  * The driver's checkpoint and restore (cuCheckpointProcessCheckpoint, cuda-checkpoint) gives the
  * process other GPU memory at the same addresses and with the same buffer ids. The process is not
  * told, and the workers still map the memory from before. An IPC handle names the memory itself, so
- * the handle of one small allocation, the canary, shows whether the process was restored.
+ * the handle of one allocation, the canary, shows whether the process was restored.
  *
  * A process that is locked or checkpointed still reads handles, and gets those from before. But the
  * driver blocks its stream operations until it runs again. So a handle that has not changed proves
@@ -16,7 +16,9 @@
 /* A checkpoint and its restore take longer: 450 ms or more on an H100, with driver 580. */
 #define CHECKPOINT_NS UINT64_C(20000000)
 
-#define CANARY_BYTES 512
+/* The driver puts smaller allocations into one block, of which all share the handle: a block that
+ * the canary kept would outlive those of the program beside it. */
+#define CANARY_BYTES ((size_t)2 << 20)
 
 #define UNREADABLE "whether the process was checkpointed cannot be told"
 

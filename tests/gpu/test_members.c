@@ -392,30 +392,36 @@ static void test_pool(void)
 	CHECK(setup.fake || ms[0] > ms[1]);
 }
 
-/* As many as a worker can have, that nobody uses any more: they give their places. */
+/* One user may use three quarters of the communicators that a worker can have. Those that nobody
+ * uses any more give their places. */
 static void lanes_rank(struct client *c)
 {
-	enum { LANES = 256 };
-	static ncclsvc_comm *comms[LANES];
+	enum { LANES = 256, MINE = LANES * 3 / 4 };
+	static ncclsvc_comm *comms[MINE];
 	struct rank r;
 	ncclsvc_unique_id id = c->id;
+	ncclsvc_comm *one = NULL;
 	rank_prepare(&r, c, c->rank);
-	for (int i = 0; i <= LANES; i++) {
-		/* Other GPUs for other ranks, at last: no communicator in the pool fits. */
-		const int rank = i < LANES ? r.rank : r.n - 1 - r.rank;
-		ncclsvc_comm *one = NULL;
+	for (int i = 0; i < MINE; i++) {
 		id.bytes[3] = (uint8_t)(c->id.bytes[3] + i);
-		id.bytes[4] = (uint8_t)(c->id.bytes[4] + (i >> 8));
 		stage("communicator %d", i);
-		CHECK_OK(ncclsvc_comm_join_device(r.session, &id, r.n, rank, r.gpu, WAIT_MS, &one));
-		if (i == LANES) {
-			r.comm = one;
-			r.rank = rank;
-		} else {
-			comms[i] = one;
-		}
-		for (int k = 0; i == LANES - 1 && k < LANES; k++)
-			CHECK_OK(ncclsvc_comm_leave(comms[k]));
+		CHECK_OK(ncclsvc_comm_join_device(r.session, &id, r.n, r.rank, r.gpu, WAIT_MS,
+						  &comms[i]));
+	}
+	id.bytes[4]++;
+	CHECK_RESULT(ncclsvc_comm_join_device(r.session, &id, r.n, r.rank, r.gpu, WAIT_MS, &one),
+		     NCCLSVC_LIMIT);
+	CHECK(strstr(ncclsvc_last_error(), "one user"));
+	for (int i = 0; i < MINE; i++)
+		CHECK_OK(ncclsvc_comm_leave(comms[i]));
+	/* Other GPUs for other ranks: no communicator in the pool fits, and the last of these needs
+	 * the place of one. */
+	r.rank = r.n - 1 - r.rank;
+	for (int i = 0; i <= LANES - MINE; i++) {
+		id.bytes[5]++;
+		stage("another communicator %d", i);
+		CHECK_OK(ncclsvc_comm_join_device(r.session, &id, r.n, r.rank, r.gpu, WAIT_MS,
+						  &r.comm));
 	}
 	rank_check_usable(&r);
 	rank_close(&r);

@@ -198,9 +198,11 @@ static void configs_rank(struct client *c)
 	join_with(c, &s.config, 40);
 	stage("fields of 2.32");
 	s.config.nvlsHostMode = -1;
-	CHECK_NC_IS(nc.ncclCommInitRankConfig(&comm, c->nranks, dropin_id(c), c->rank, &s.config),
+	ncclComm_t refused = NULL;
+	CHECK_NC_IS(nc.ncclCommInitRankConfig(&refused, c->nranks, dropin_id(c), c->rank, &s.config),
 		    ncclInvalidArgument);
 	CHECK_SAYS(NULL, "nvlsHostMode");
+	CHECK_NC(nc.ncclCommDestroy(comm));
 }
 
 static void properties_rank(struct client *c)
@@ -231,6 +233,7 @@ static void properties_rank(struct client *c)
 	is.p.magic = 1;
 	CHECK_NC_IS(nc.ncclCommQueryProperties(comm, &is.p), ncclInvalidArgument);
 	CHECK_NC_IS(nc.ncclCommQueryProperties(comm, NULL), ncclInvalidArgument);
+	CHECK_NC(nc.ncclCommDestroy(comm));
 }
 
 static void test_configs(void)
