@@ -265,6 +265,7 @@ static void wide_all_to_all(struct attacker *a)
 	static struct conn c[RANKS];
 	static struct rank ranks[RANKS];
 	int memfd = svc_memfd_create("attack", 4096, true);
+	posix_fallocate(memfd, 0, 4096);
 	unsigned n = open_many(a, c, RANKS);
 	for (unsigned i = 0; i < n; i++)
 		if (!conn_attach(&c[i], 16) || !conn_region(&c[i], memfd, 4096))
