@@ -125,7 +125,7 @@ static bool take_session(struct account *a, char text[SVC_TEXT_BYTES])
 	return false;
 }
 
-/* Somebody who floods the socket is gone again when his turn has come. */
+/* In a flood of connections, many peers have hung up before theirs is accepted. */
 static bool has_hung_up(int fd)
 {
 	char byte;
