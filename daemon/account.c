@@ -84,8 +84,8 @@ void accounts_init(struct accounts *all, const struct config *config)
 	all->regions_max = maps > 2 * own ? maps - own : maps / 2;
 	if (getrlimit(RLIMIT_NOFILE, &fds))
 		fds.rlim_cur = 1024;
-	all->fds_max = fds.rlim_cur > 2 * FDS_RESERVE ? fds.rlim_cur - FDS_RESERVE
-						      : fds.rlim_cur / 2;
+	all->fds_max =
+		fds.rlim_cur > 2 * FDS_RESERVE ? fds.rlim_cur - FDS_RESERVE : fds.rlim_cur / 2;
 }
 
 void accounts_fini(struct accounts *all)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What users share, and how much of it one of them may hold. Every request that takes something from
- * a shared table, or from the daemon's memory, takes it here first. So no user can exhaust anything
- * for the others, and the error names the user who holds too much. Used by the loop's thread alone.
+ * What users share, and how much of it one of them may hold. Every request that takes something
+ * from a shared table, or from the daemon's memory, takes it here first. So no user can exhaust
+ * anything for the others, and the error names the user who holds too much. Used by the loop's
+ * thread alone.
  */
 #ifndef DAEMON_ACCOUNT_H
 #define DAEMON_ACCOUNT_H
@@ -16,7 +17,7 @@
 
 enum share {
 	SHARE_SESSIONS,
-	SHARE_FDS, /* file descriptors that the daemon holds for sessions, and those in its queues */
+	SHARE_FDS, /* file descriptors of sessions, of their memory, and in queues */
 	SHARE_COMMS,
 	SHARE_RANKS,	  /* member slots, in all communicators */
 	SHARE_PLAN_TASKS, /* and groups, in all plans */
@@ -42,8 +43,8 @@ struct account {
 struct accounts {
 	const struct config *config; /* borrowed */
 	struct account *by_uid;
-	uint64_t held[SHARES];		/* of all users together */
-	uint64_t regions_max, fds_max;	/* what the system allows this process */
+	uint64_t held[SHARES];	       /* of all users together */
+	uint64_t regions_max, fds_max; /* what the system allows this process */
 };
 
 /* config is borrowed. Reads the system's limits: vm.max_map_count and RLIMIT_NOFILE. */
@@ -57,8 +58,9 @@ void account_put(struct account *a);
 
 /* Do all users together hold all of it? */
 bool account_all_taken(const struct account *a, enum share share);
-/* Takes n units of a share. False: the user's limit, or that of all users together, would be passed;
- * nothing was taken, and text says whose limit, how much is held and which key raises it. */
+/* Takes n units of a share. False: the user's limit, or that of all users together, would be
+ * passed; nothing was taken, and text says whose limit, how much is held and which key raises it.
+ */
 bool account_take(struct account *a, enum share share, uint64_t n, char text[SVC_TEXT_BYTES]);
 void account_give(struct account *a, enum share share, uint64_t n);
 /* Counts what cannot be refused any more. */
@@ -68,9 +70,9 @@ void account_add(struct account *a, enum share share, uint64_t n);
  * given back when they are closed, by a thread. */
 void account_close(struct account *a, const int *fds, unsigned n);
 
-/* Would the system still give the daemon a reserve for its own needs? Asked where a request has spent,
- * or is about to spend, memory: RLIMIT_AS and vm.overcommit_memory=2 show here. The user with the
- * most memory must leave a larger reserve than the others. */
+/* Would the system still give the daemon a reserve for its own needs? Asked where a request has
+ * spent, or is about to spend, memory: RLIMIT_AS and vm.overcommit_memory=2 show here. The user
+ * with the most memory must leave a larger reserve than the others. */
 bool account_memory_left(const struct account *a);
 
 #endif

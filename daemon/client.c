@@ -21,8 +21,8 @@
 #include "server_state.h"
 
 #define MESSAGES_PER_TURN 32 /* read from one session before the others get their turn */
-#define TURN_NS		  UINT64_C(2000000) /* for one user's requests in a turn of the loop */
-#define GONE_NS		  UINT64_C(1000000) /* for one session's communicators at its end */
+#define TURN_NS		  UINT64_C(2000000)  /* for one user's requests in a turn of the loop */
+#define GONE_NS		  UINT64_C(1000000)  /* for one session's communicators at its end */
 #define RETRY_NS	  UINT64_C(10000000) /* to send again what nothing announces */
 #define CLOSED		  "its process has closed the connection"
 
@@ -142,8 +142,8 @@ static void queue_message(struct client *c, const void *message, size_t length, 
 	watch(c);
 }
 
-/* A reply with file descriptors, or a long one, waits until the session has read those before it: so
- * a session that does not read holds little, however much it asks for. */
+/* A reply with file descriptors, or a long one, waits until the session has read those before it:
+ * so a session that does not read holds little, however much it asks for. */
 static bool must_wait(const struct client *c, size_t length, unsigned nfds)
 {
 	int unread = 0;
@@ -306,8 +306,8 @@ static bool leave(struct client *c)
 	if (!done)
 		return false;
 	if (c->known)
-		server_command(c->server, &(struct command){.kind = COMMAND_SESSION_DEL,
-							    .session = c->slot});
+		server_command(c->server,
+			       &(struct command){.kind = COMMAND_SESSION_DEL, .session = c->slot});
 	else
 		c->executor_gone = true;
 	return true;

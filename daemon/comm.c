@@ -55,8 +55,8 @@ static bool forgettable(const struct communicator *m)
 	return m->state == NCCLSVC_COMM_IDLE && !m->world && !m->running;
 }
 
-/* An idle communicator gives its place to a new one, unless it was only just made. of: whose it must
- * be; NULL: anybody's. False: there is none. */
+/* An idle communicator gives its place to a new one, unless it was only just made. of: whose it
+ * must be; NULL: anybody's. False: there is none. */
 static bool evict(struct server *s, const struct account *of)
 {
 	struct communicator *m, *tmp, *oldest = NULL;
@@ -333,7 +333,8 @@ static void start_epoch(struct server *s, struct communicator *m)
 	if (!members || !board) {
 		free(members);
 		free(board);
-		comm_fail_joins(s, m, NCCLSVC_NO_MEMORY, -1, "the daemon has no memory for an epoch");
+		comm_fail_joins(s, m, NCCLSVC_NO_MEMORY, -1,
+				"the daemon has no memory for an epoch");
 		return;
 	}
 	m->epoch = start ? start->epoch : m->epoch + 1;

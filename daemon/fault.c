@@ -92,8 +92,7 @@ int fault_start(uint32_t room, void (*notify)(void *arg), void *arg)
 	void *sink = faults.sink < 0 ? MAP_FAILED
 				     : mmap(NULL, SINK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED,
 					    faults.sink, 0);
-	int error = !faults.table || sink == MAP_FAILED ? -ENOMEM
-							: svc_populate(sink, SINK_BYTES);
+	int error = !faults.table || sink == MAP_FAILED ? -ENOMEM : svc_populate(sink, SINK_BYTES);
 	if (sink != MAP_FAILED)
 		munmap(sink, SINK_BYTES);
 	faults.room = room;

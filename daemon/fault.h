@@ -2,9 +2,9 @@
  *
  * Memory that clients share with the daemon can fail under it: a client has punched a hole into it,
  * or a page is damaged. The system's answer is SIGBUS, also for holes, since the daemon refuses, by
- * userfaultfd(2), to allocate pages in a client's memory: they would be charged to the daemon. Such a
- * fault ends the session that the memory belongs to, and not the daemon. The handler puts other pages
- * in the place, and the engine asks here before it believes what it has computed. Wayland's
+ * userfaultfd(2), to allocate pages in a client's memory: they would be charged to the daemon. Such
+ * a fault ends the session that the memory belongs to, and not the daemon. The handler puts other
+ * pages in the place, and the engine asks here before it believes what it has computed. Wayland's
  * compositors treat their clients' buffers alike.
  */
 #ifndef DAEMON_FAULT_H

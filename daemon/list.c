@@ -18,8 +18,8 @@
 #define PIECE_WORK 32768 /* entries of tables that are looked at for one piece */
 
 struct piece {
-	uint32_t room; /* for so many records */
-	uint32_t work; /* left for this piece */
+	uint32_t room;		     /* for so many records */
+	uint32_t work;		     /* left for this piece */
 	struct svc_list_reply reply; /* the body of the message: this and the records */
 	_Alignas(8) char records[SVC_LIST_MESSAGE_MAX - sizeof(struct svc_header) -
 				 sizeof(struct svc_list_reply)];
@@ -38,7 +38,8 @@ static bool piece_works(struct piece *p, uint32_t entries)
 	return true;
 }
 
-/* The place of the next record, for which so many entries are looked at. NULL: not in this piece. */
+/* The place of the next record, for which so many entries are looked at. NULL: not in this piece.
+ */
 static void *piece_next(struct piece *p, uint32_t entries)
 {
 	if (p->reply.count == p->room || !piece_works(p, entries))
@@ -56,7 +57,8 @@ static uint64_t since(uint64_t now, uint64_t then)
 	return now > then ? now - then : 0;
 }
 
-/* ---- The lists: each begins at a place, and returns that of the next piece; 0: it is complete ---- */
+/* ---- The lists: each begins at a place, and returns that of the next piece; 0: it is complete
+ * ---- */
 
 static uint64_t list_sessions(struct client *asker, struct piece *p, uint64_t from)
 {
@@ -243,8 +245,7 @@ static bool list_one_member(struct server *s, struct piece *p, const struct comm
 		.epoch = m->epoch,
 		.device = seat->device,
 		.elsewhere = seat->client ? 0 : (uint32_t)(seat->node + 1),
-		.transport = m->cuda && s->staging ? NCCLSVC_TRANSPORT_MPI
-						   : NCCLSVC_TRANSPORT_NCCL,
+		.transport = m->cuda && s->staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
 	};
 	if (seat->state == NCCLSVC_MEMBER_JOINING)
 		i->waiting_ns = since(p->reply.time_ns, seat->since_ns);

@@ -376,7 +376,8 @@ static const char *what_failed(const struct client *c)
 		return "a page of its ring failed";
 	for (uint32_t i = 1; i < c->nmappings; i++)
 		if (c->mappings[i].fault && fault_at(c->mappings[i].base))
-			return "a page of its registered memory failed: it was punched out, and the "
+			return "a page of its registered memory failed: it was punched out, and "
+			       "the "
 			       "system has no other, or it is damaged";
 	return NULL;
 }

@@ -352,7 +352,8 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, struc
 		s->executor = engine_create(&ec, notify, s);
 	memory_start(s);
 	const uint32_t mappings = (uint32_t)s->accounts.regions_max + SVC_SESSIONS_MAX;
-	if (!s->executor || fault_start(mappings, notify_fault, s) || comm_create_world(s) || gpu_start(s)) {
+	if (!s->executor || fault_start(mappings, notify_fault, s) || comm_create_world(s) ||
+	    gpu_start(s)) {
 		int error = errno ? errno : ENOMEM;
 		server_close(s, 0, NULL);
 		while (!server_closed(s))

@@ -129,8 +129,9 @@ static void what_was_computed_from_it_is_no_result(void **state)
 	start();
 	struct shared good = make(), bad = make();
 	struct session session = {.pid = 77};
-	struct task tasks[2] = {{.session = &session, .rank = 0, .src = good.base, .dst = good.base},
-				{.session = &session, .rank = 1, .src = bad.base, .dst = bad.base}};
+	struct task tasks[2] = {
+		{.session = &session, .rank = 0, .src = good.base, .dst = good.base},
+		{.session = &session, .rank = 1, .src = bad.base, .dst = bad.base}};
 	struct task *both[] = {&tasks[0], &tasks[1]};
 	ncclsvc_status st;
 	assert_int_equal(run_status(both, 2, &st)->result, NCCLSVC_OK);
