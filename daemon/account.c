@@ -22,7 +22,7 @@ struct limit {
 	uint64_t user, all;
 };
 
-/* What is no key of the configuration: one user may have three quarters of it. */
+/* A limit that is no key of the configuration: one user may have three quarters of it. */
 static struct limit of_system(const char *what, const char *key, uint64_t all)
 {
 	return (struct limit){what, key, key, all - all / 4, all};

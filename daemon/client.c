@@ -383,7 +383,7 @@ static void judge(struct client *c, const char *message, size_t length, int *fds
 	}
 }
 
-/* What to do with one message, or with the end. */
+/* Handles one message, or the end of the connection. */
 static void take_message(struct client *c, const char *message, ssize_t n, int *fds, unsigned nfds)
 {
 	if (n == -EMSGSIZE)

@@ -13,7 +13,7 @@ struct closer;
 
 /* NULL: out of memory. */
 struct closer *closer_create(void);
-/* What is still to be closed is closed. The closer may be NULL. */
+/* Descriptors that still wait are closed all the same. The closer may be NULL. */
 void closer_destroy(struct closer *c);
 /* Takes the descriptors. Where no thread can be made, they are closed at once. */
 void closer_add(struct closer *c, const int *fds, unsigned n);

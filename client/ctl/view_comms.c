@@ -195,7 +195,7 @@ static void member_row(const struct view *v, struct table *t, const ncclsvc_comm
 	table_end(t, TABLE_PLAIN);
 }
 
-/* What only the member's own node counts. */
+/* Counts that only the member's own node has. */
 static void own_number(struct json *j, const char *key, const ncclsvc_member_info *m, uint64_t n)
 {
 	if (m->elsewhere && !n)

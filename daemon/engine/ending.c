@@ -121,7 +121,7 @@ ncclsvc_status order_end_status(const struct epoch_end *end)
 	return st;
 }
 
-/* Nobody is told that he himself has gone; that his GPU's worker has, he is. */
+/* A member is not told that it has gone itself, but it is told that its GPU's worker has. */
 static ncclsvc_status end_of(const struct comm *c, const struct epoch_end *end, uint32_t rank)
 {
 	const bool self =

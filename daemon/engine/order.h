@@ -57,7 +57,7 @@ ncclsvc_status order_gone_status(const struct comm *c, int32_t rank);
 /* meet.c */
 /* This task says that its member refuses what the others ask for. */
 ncclsvc_status order_refused_status(const struct task *t);
-/* What the members here have posted. */
+/* The records that the members here have posted. */
 void order_collect_records(const struct comm *c, struct mismatch *m);
 /* As mismatch_status, with pids. */
 bool order_mismatch_status(const struct comm *c, const struct mismatch *m, ncclsvc_status *st);

@@ -250,7 +250,7 @@ static void cut(const struct engine *e, struct work *w)
 	w->job.chunks = (uint32_t)((left + w->chunk - 1) / w->chunk);
 }
 
-/* What is left from unit `first` on. */
+/* The rest, from unit `first` on. */
 static bool give_to_pool(struct engine *e, struct comm *c, const struct move *m, uint64_t first,
 			 struct chunk *staged)
 {

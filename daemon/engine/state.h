@@ -31,7 +31,7 @@
 
 #define ENGINE_DEVICES 16
 
-/* What may take long is cut by steps, of some 10 ns each: looking at one task is one. */
+/* Long work is cut by steps, of some 10 ns each: looking at one task is one. */
 #define STEP_RECORD 16	  /* taking a record in */
 #define STEP_END    32	  /* ending a task */
 #define STEP_SLICE  8192  /* of one member, session or command before others have their turn */
@@ -452,7 +452,7 @@ int plan_check(const struct task *t, const struct comm *c, const char **text);
 /* Its rank has the plan that it names. */
 bool plan_known(const struct task *t, const struct comm *c);
 void plan_hold(struct engine *e, struct task *t);
-/* What is held in a place of this member's plan, maybe NULL. False: there is no such place. */
+/* The task held in a place of this member's plan, maybe NULL. False: there is no such place. */
 bool plan_held(const struct member *m, uint32_t place, struct task **t);
 void plan_task_ended(struct task *t);
 /* Ends what is held of a member, up to so many steps. False: there is more. */
