@@ -125,6 +125,7 @@ static void settle_closed(struct account *a)
 
 void account_close(struct account *a, const int *fds, unsigned n)
 {
+	account_add(a, SHARE_FDS, n);
 	closer_add(a->closer, fds, n);
 	settle_closed(a);
 }

@@ -66,8 +66,8 @@ void account_give(struct account *a, enum share share, uint64_t n);
 /* Counts what cannot be refused any more. */
 void account_add(struct account *a, enum share share, uint64_t n);
 
-/* Closes descriptors that came from the user's processes, which were taken of SHARE_FDS: they are
- * given back when they are closed, by a thread. */
+/* Closes descriptors that came from the user's processes, by a thread. Until they are closed they
+ * count for SHARE_FDS, also beyond the limit: they are there already. */
 void account_close(struct account *a, const int *fds, unsigned n);
 
 /* Would the system still give the daemon a reserve for its own needs? Asked where a request has

@@ -98,9 +98,8 @@ static void lose(struct client *c, int reason, const char *text)
 	if (c->lost[0])
 		return;
 	snprintf(c->lost, sizeof(c->lost), "%s", text);
-	if (reason)
-		say_bye(c, reason, text);
-	shutdown(c->fd, SHUT_RDWR);
+	c->lost_reason = reason;
+	shutdown(c->fd, SHUT_RD);
 }
 
 static bool count_outgoing(struct client *c, size_t length, unsigned nfds)
@@ -264,6 +263,7 @@ static void try_free(struct client *c)
 		return;
 	memory_free_all(c);
 	account_close(c->account, &c->fd, 1); /* unread messages may hold descriptors */
+	account_give(c->account, SHARE_FDS, 1);
 	s->by_slot[c->slot] = NULL;
 	account_give(c->account, SHARE_SESSIONS, 1);
 	account_put(c->account);
@@ -400,13 +400,13 @@ static void take_with_fds(struct client *c, const char *message, ssize_t n, int 
 	char text[SVC_TEXT_BYTES];
 	struct account *a = c->account;
 	const bool room = account_take(a, SHARE_FDS, nfds, text);
-	if (room) {
+	if (room)
 		take_message(c, message, n, fds, nfds);
-	} else {
-		account_add(a, SHARE_FDS, nfds);
+	else
 		client_close(c, NCCLSVC_LIMIT, text);
-	}
 	account_close(a, fds, nfds);
+	if (room)
+		account_give(a, SHARE_FDS, nfds);
 }
 
 static void read_messages(struct client *c)
@@ -467,7 +467,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 {
 	struct client *c = poll->data;
 	if (c->lost[0]) {
-		client_close(c, 0, c->lost); /* a BYE was sent if there was a reason for one */
+		client_close(c, c->lost_reason, c->lost);
 		return;
 	}
 	if (status < 0) { /* POLLERR: the peer closed with answers unread */

@@ -26,7 +26,8 @@ struct watched {
 
 static struct {
 	struct watched *table; /* [1..room] */
-	uint32_t room, first_free, fresh;
+	uint32_t room, first_free;
+	_Atomic uint32_t fresh; /* entries beyond it were never used */
 	int sink;
 	int holes; /* a userfaultfd; -1: the system has none for us */
 	void (*notify)(void *arg);
@@ -38,7 +39,8 @@ _Atomic uint32_t fault_count;
 
 static struct watched *find(uintptr_t address)
 {
-	for (uint32_t i = 1; i <= faults.room; i++) {
+	const uint32_t used = atomic_load(&faults.fresh);
+	for (uint32_t i = 1; i <= used; i++) {
 		struct watched *w = &faults.table[i];
 		const uintptr_t base = atomic_load(&w->base);
 		if (base && address >= base && address - base < atomic_load(&w->bytes))

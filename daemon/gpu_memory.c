@@ -49,10 +49,8 @@ static void close_address(struct gpu *g, uint64_t address)
 
 static void forget(struct client *c, struct mapping *m)
 {
-	if (m->fd >= 0) {
-		account_add(c->account, SHARE_FDS, 1);
+	if (m->fd >= 0)
 		account_close(c->account, &m->fd, 1);
-	}
 	memory_give(c, m->kind, m->bytes);
 	gpu_span_free(m->span);
 	*m = (struct mapping){0};

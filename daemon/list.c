@@ -212,7 +212,7 @@ static uint64_t at_rank(uint64_t slot, uint64_t rank)
 	return slot << 32 | rank;
 }
 
-/* What list_* of members does with one; false: not in this piece. */
+/* Lists one member; false: not in this piece. */
 typedef bool list_member(struct server *s, struct piece *p, const struct communicator *m,
 			 uint32_t rank);
 
@@ -223,7 +223,7 @@ static uint64_t list_each_member(struct server *s, struct piece *p, uint64_t fro
 	for (uint64_t slot = from >> 32; slot < SVC_COMMS_MAX; slot++, k = 0) {
 		const struct communicator *m = s->comm_by_slot[slot];
 		for (; m && k < m->nranks; k++)
-			if (!list(s, p, m, (uint32_t)k))
+			if (!piece_works(p, 1) || !list(s, p, m, (uint32_t)k))
 				return at_rank(slot, k);
 	}
 	return 0;
@@ -375,6 +375,8 @@ static uint64_t list_regions(struct client *asker, struct piece *p, uint64_t fro
 		const struct client *c = s->by_slot[slot];
 		for (; c && k < c->nmappings; k++) {
 			const struct mapping *m = &c->mappings[k];
+			if (!piece_works(p, 1))
+				return at_rank(slot, k);
 			ncclsvc_region_info *i = m->used ? piece_next(p, 1) : NULL;
 			if (!m->used)
 				continue;
@@ -442,13 +444,16 @@ static uint64_t list_plan_tasks(struct client *asker, struct piece *p, uint64_t 
 	uint64_t k = from >> 32 & UINT16_MAX, i = (uint32_t)from;
 	for (uint64_t slot = from >> 48; slot < SVC_COMMS_MAX; slot++, k = i = 0) {
 		const struct communicator *m = s->comm_by_slot[slot];
-		for (; m && m->plan && k < m->nranks; k++, i = 0)
+		for (; m && m->plan && k < m->nranks; k++, i = 0) {
+			if (!piece_works(p, 1))
+				return slot << 48 | k << 32 | i;
 			for (; plan_task_info(m->plan, (uint32_t)k, (uint32_t)i, &info); i++) {
 				ncclsvc_plan_task_info *next = piece_next(p, 1);
 				if (!next)
 					return slot << 48 | k << 32 | i;
 				*next = info;
 			}
+		}
 	}
 	return 0;
 }

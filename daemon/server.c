@@ -109,7 +109,6 @@ static void turn_away(struct account *a, int fd, int reason, const char *text)
 		close(fd);
 		return;
 	}
-	account_add(a, SHARE_FDS, 1);
 	account_close(a, &fd, 1);
 	account_put(a);
 }

@@ -129,6 +129,14 @@ static void add_missing(struct text *t, const ncclsvc_status *st)
 		add(t, " and %u more", st->missing_count - shown);
 }
 
+/* "rank 2 (pid 7) has 5" */
+static void add_side(struct text *t, unsigned field, int32_t rank, int32_t pid, uint64_t value)
+{
+	add_rank(t, rank, pid);
+	add(t, " has ");
+	add_value(t, field, value);
+}
+
 char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 {
 	struct text t = {buf, size};
@@ -141,20 +149,14 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 		else
 			add(&t, "%s differs: ", svc_field_name(st->field));
 		if (st->missing_count == 1 && st->missing[0] == st->rank_b) {
-			add_rank(&t, st->rank_b, st->pid_b);
-			add(&t, " has ");
-			add_value(&t, st->field, st->value_b);
+			add_side(&t, st->field, st->rank_b, st->pid_b, st->value_b);
 			add(&t, ", all others have ");
 			add_value(&t, st->field, st->value_a);
 			break;
 		}
-		add_rank(&t, st->rank_a, st->pid_a);
-		add(&t, " has ");
-		add_value(&t, st->field, st->value_a);
+		add_side(&t, st->field, st->rank_a, st->pid_a, st->value_a);
 		add(&t, ", ");
-		add_rank(&t, st->rank_b, st->pid_b);
-		add(&t, " has ");
-		add_value(&t, st->field, st->value_b);
+		add_side(&t, st->field, st->rank_b, st->pid_b, st->value_b);
 		break;
 	case NCCLSVC_PEER_GONE:
 		if (st->rank_a < 0 && st->field == NCCLSVC_FIELD_NODE) {
