@@ -3,8 +3,8 @@
  * Communicators: who sits where. A communicator lives through epochs. An epoch starts when every
  * seat is taken by a JOIN, and ends when a member dies: then the survivors must JOIN again, beside
  * whoever takes the empty seat, and count their tasks from 0. The executor knows one epoch at a
- * time. comm_join.c: who takes a seat; comm_gpu.c: what GPUs need first; comm_nodes.c: what other
- * nodes say.
+ * time. comm_join.c: who takes a seat; comm_leave.c: who gives it back; comm_gpu.c: what GPUs need
+ * first; comm_nodes.c: what other nodes say.
  */
 #include "comm.h"
 
@@ -517,84 +517,6 @@ struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *
 	if (at)
 		*rank = at->rank;
 	return at ? at->comm : NULL;
-}
-
-/* ---- Leaving ---- */
-
-/* Its seat is free already. What waits for the GPUs cannot begin without it. */
-static void left_while_joining(struct server *s, struct communicator *m, int32_t rank)
-{
-	if (m->start && m->cuda)
-		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, rank,
-				"a member went before the epoch began");
-	else if (!s->cluster && m->reply_opcode == SVC_SPLIT)
-		comm_abandon(s, m);
-}
-
-void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
-{
-	struct server *s = c->server;
-	struct membership *at = find_handle(c, handle);
-	if (!at) {
-		client_error(c, SVC_LEAVE, serial, NCCLSVC_NOT_FOUND,
-			     "there is no communicator %u in this session", handle);
-		return;
-	}
-	struct communicator *m = at->comm;
-	int32_t rank = at->rank;
-	struct seat *seat = &m->seats[rank];
-	if (s->cluster && seat->state == NCCLSVC_MEMBER_JOINED)
-		remote_left(m, rank);
-	else if (s->cluster)
-		remote_unjoin(m, (uint32_t)rank, c->id, false);
-	const bool joining = seat->state == NCCLSVC_MEMBER_JOINING;
-	if (joining) {
-		m->joining--;
-		client_error(c, m->reply_opcode, seat->serial, NCCLSVC_CANCELLED,
-			     "the communicator was left before all had joined");
-	} else if (seat->state == NCCLSVC_MEMBER_JOINED) {
-		server_command(
-			s, &(struct command){.kind = COMMAND_MEMBER_LEFT, .left = {m->slot, rank}});
-	}
-	if (m->split)
-		comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
-	plan_commit_failed(m, NCCLSVC_PEER_GONE, rank);
-	plan_member_gone(m, (uint32_t)rank);
-	comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
-	if (joining)
-		left_while_joining(s, m, rank);
-	comm_end_if_left(s, m, rank, c->pid);
-	comm_check_idle(s, m);
-	client_reply(c, SVC_LEAVE, serial, NULL, 0, NULL, 0);
-}
-
-bool comm_client_gone(struct client *c, uint64_t until_ns)
-{
-	struct server *s = c->server;
-	for (; c->leaving_at < c->nmemberships; c->leaving_at++) {
-		const struct membership *at = &c->memberships[c->leaving_at];
-		struct communicator *m = at->comm;
-		if (!m)
-			continue;
-		if (server_now() > until_ns)
-			return false;
-		int32_t rank = at->rank;
-		struct seat *seat = &m->seats[rank];
-		uint32_t was = seat->state;
-		if (was == NCCLSVC_MEMBER_JOINING)
-			m->joining--;
-		if (s->cluster && was != NCCLSVC_MEMBER_JOINED)
-			remote_unjoin(m, (uint32_t)rank, c->id, false);
-		comm_vacate(m, seat,
-			    was == NCCLSVC_MEMBER_JOINING ? NCCLSVC_MEMBER_ABSENT
-							  : NCCLSVC_MEMBER_DEAD);
-		if (was == NCCLSVC_MEMBER_JOINED)
-			comm_break_epoch(s, m, rank);
-		else if (was == NCCLSVC_MEMBER_JOINING)
-			left_while_joining(s, m, rank);
-		comm_check_idle(s, m);
-	}
-	return true;
 }
 
 /* ---- Deadlines ---- */
