@@ -59,7 +59,7 @@ static void comms_listed(struct attacker *a)
 	ask_list(a, 60, 8, SVC_LIST_COMMS);
 }
 
-/* Of the whole machine, in MiB. */
+/* The shared memory of the whole machine, in MiB. */
 static unsigned shared_mib(void)
 {
 	char line[128];

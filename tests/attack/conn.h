@@ -57,7 +57,7 @@ uint64_t conn_pending(struct conn *c);
 /* Registers a memfd; the region's number, or 0. */
 uint32_t conn_region(struct conn *c, int memfd, uint64_t bytes);
 
-/* What a rank needs to name its communicator. */
+/* A rank's name for its communicator, for records. */
 struct rank {
 	struct conn *conn;
 	uint32_t comm, epoch;

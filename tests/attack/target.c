@@ -67,7 +67,7 @@ __attribute__((noreturn)) static void become_daemon(const struct target *t, cons
 	_exit(127);
 }
 
-/* Of /proc/PATH, the number behind this name, or 0. */
+/* The number behind this name in /proc/PATH, or 0. */
 static unsigned long number_of(const char *path, const char *name)
 {
 	char line[256];

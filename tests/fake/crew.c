@@ -164,7 +164,9 @@ bool soon(bool (*test)(void *arg), void *arg)
 ncclComm_t comm_open(struct crew *crew, int rank, int n)
 {
 	ncclComm_t comm = NULL;
-	ncclConfig_t config = {.size = NCCL_CONFIG_NEEDED_BYTES, .magic = NCCL_MAGIC, .version = NCCL_VERSION_NEEDED};
+	ncclConfig_t config = {.size = NCCL_CONFIG_NEEDED_BYTES,
+			       .magic = NCCL_MAGIC,
+			       .version = NCCL_VERSION_NEEDED};
 	gpu_open(rank);
 	crew_meet(crew, n);
 	if (rank == 0)

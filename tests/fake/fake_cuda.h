@@ -26,7 +26,7 @@
 CUDA_FUNCTIONS(FAKE_DECLARE)
 #undef FAKE_DECLARE
 
-/* Those that not every driver has. Of the calling process alone; args are not looked at. */
+/* Calls that not every driver has. They work on the calling process alone, and ignore args. */
 CUresult cuCheckpointProcessLock(int pid, void *args);
 CUresult cuCheckpointProcessCheckpoint(int pid, void *args);
 CUresult cuCheckpointProcessRestore(int pid, void *args);

@@ -420,7 +420,7 @@ static void empty(const struct seat *s, const struct call *call)
 	CHECK(gpu_stream_ends(s->stream, WAIT_MS));
 }
 
-/* What comes out is undefined, as in NCCL: but it is taken, and it ends. */
+/* The result is undefined, as in NCCL: but the call is taken, and ends. */
 static void exchange_in_place(const struct seat *s, int rank, int n)
 {
 	CHECK_NC(nc.ncclGroupStart());

@@ -147,7 +147,7 @@ static void test_suspend(void)
 
 /* ---- Structs of other releases ---- */
 
-/* What sizeof(ncclConfig_t) was, and what NCCL_CONFIG_INITIALIZER had in it. */
+/* sizeof(ncclConfig_t) in each release, and the version that NCCL_CONFIG_INITIALIZER had. */
 static const struct {
 	unsigned version;
 	size_t bytes;
@@ -199,8 +199,9 @@ static void configs_rank(struct client *c)
 	stage("fields of 2.32");
 	s.config.nvlsHostMode = -1;
 	ncclComm_t refused = NULL;
-	CHECK_NC_IS(nc.ncclCommInitRankConfig(&refused, c->nranks, dropin_id(c), c->rank, &s.config),
-		    ncclInvalidArgument);
+	CHECK_NC_IS(
+		nc.ncclCommInitRankConfig(&refused, c->nranks, dropin_id(c), c->rank, &s.config),
+		ncclInvalidArgument);
 	CHECK_SAYS(NULL, "nvlsHostMode");
 	CHECK_NC(nc.ncclCommDestroy(comm));
 }

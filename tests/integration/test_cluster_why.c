@@ -85,20 +85,30 @@ static void check_log_lines(const struct cluster *c)
 
 /* ---- A rank that is stopped ---- */
 
-static void one_is_stopped(struct client *me)
+/* Joins, and reduces with the others as soon as it is told to. */
+static ncclsvc_session *reduce_with_all(struct client *me, ncclsvc_comm **comm, int32_t **v)
 {
 	ncclsvc_session *s = session_open(me->daemon);
-	ncclsvc_comm *comm = comm_join(me, s);
-	int32_t *v = shared(s, 64);
 	ncclsvc_task task;
-	check_usable(s, comm);
+	*comm = comm_join(me, s);
+	*v = shared(s, 64);
+	check_usable(s, *comm);
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
-	v[0] = 1;
-	CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task));
+	**v = 1;
+	CHECK_OK(ncclsvc_all_reduce(*v, *v, 1, NCCLSVC_INT32, NCCLSVC_SUM, *comm, &task));
 	say(me, READY);
 	wait_for(s, task, NCCLSVC_OK);
-	CHECK_EQ(v[0], RANKS);
+	CHECK_EQ(**v, RANKS);
+	return s;
+}
+
+static void one_is_stopped(struct client *me)
+{
+	ncclsvc_comm *comm;
+	int32_t *v;
+	ncclsvc_task task;
+	ncclsvc_session *s = reduce_with_all(me, &comm, &v);
 	/* A Recv from another node. */
 	if (me->rank == 0) {
 		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 4, comm, &task));
@@ -177,18 +187,9 @@ static void a_stopped_rank_is_blamed_where_it_is_known(void **state)
 
 static void all_submit(struct client *me)
 {
-	ncclsvc_session *s = session_open(me->daemon);
-	ncclsvc_comm *comm = comm_join(me, s);
-	int32_t *v = shared(s, 64);
-	ncclsvc_task task;
-	check_usable(s, comm);
-	say(me, READY);
-	CHECK_EQ(hear(me), GO);
-	v[0] = 1;
-	CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task));
-	say(me, READY);
-	wait_for(s, task, NCCLSVC_OK);
-	CHECK_EQ(v[0], RANKS);
+	ncclsvc_comm *comm;
+	int32_t *v;
+	ncclsvc_session *s = reduce_with_all(me, &comm, &v);
 	CHECK_EQ(hear(me), GO);
 	ncclsvc_close(s);
 }

@@ -408,7 +408,7 @@ static void waits_for_refused(struct client *me)
 	ncclsvc_close(s);
 }
 
-/* Of the node that knows. */
+/* Asks the node that knows. */
 static bool shows_refusal(const struct client *c, int32_t pid)
 {
 	ncclsvc_comm_info *list;

@@ -8,21 +8,26 @@
 #define ENTRIES 16384
 #define MANY	10000
 
+/* Two ranks and an observer, with a daemon of their own. */
 struct pair {
+	struct daemon d;
+	ncclsvc_session *s;
 	struct raw r[2];
 	struct svc_record barrier;
 	uint64_t comm_uid;
 };
 
-static void pair_open(struct pair *p, const struct daemon *d)
+static void pair_open(struct pair *p)
 {
 	ncclsvc_unique_id id;
 	struct raw_reply reply;
 	uint32_t serial[2];
+	daemon_start(&p->d, NULL);
+	p->s = session_open(&p->d);
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	for (int i = 0; i < 2; i++) {
 		struct svc_join join = raw_join_request(&id, 2, i);
-		raw_open(&p->r[i], d);
+		raw_open(&p->r[i], &p->d);
 		raw_attach(&p->r[i], ENTRIES);
 		serial[i] = raw_send(&p->r[i], SVC_JOIN, &join, sizeof(join), NULL, 0);
 	}
@@ -41,6 +46,8 @@ static void pair_close(struct pair *p)
 {
 	raw_close(&p->r[0]);
 	raw_close(&p->r[1]);
+	ncclsvc_close(p->s);
+	daemon_stop(&p->d);
 }
 
 static void queue_barriers(struct pair *p, int rank, int n)
@@ -49,11 +56,19 @@ static void queue_barriers(struct pair *p, int rank, int n)
 		raw_ring_submit(&p->r[rank], p->barrier);
 }
 
-/* Of the last n tasks. */
+/* The last n tasks have ended so. */
 static void check_results(struct raw *r, uint64_t n, ncclsvc_result expected)
 {
 	for (uint64_t i = r->last - n + 1; i <= r->last; i++)
 		CHECK_EQ(raw_ring_wait(r, i).result, expected);
+}
+
+/* Rank 0 has many tasks, and rank 1 none. Returns one of those that are queued. */
+static ncclsvc_task_info pair_open_with_queue(struct pair *p)
+{
+	pair_open(p);
+	queue_barriers(p, 0, MANY);
+	return tasks_reach(p->s, NCCLSVC_QUEUED, MANY - 1);
 }
 
 static uint64_t cancel(struct raw *r, enum svc_cancel_kind kind, uint64_t id)
@@ -67,14 +82,9 @@ static uint64_t cancel(struct raw *r, enum svc_cancel_kind kind, uint64_t id)
 
 static void a_communicator_is_cancelled(void **state)
 {
-	struct daemon d;
 	struct pair p;
 	(void)state;
-	daemon_start(&d, NULL);
-	ncclsvc_session *s = session_open(&d);
-	pair_open(&p, &d);
-	queue_barriers(&p, 0, MANY);
-	tasks_reach(s, NCCLSVC_QUEUED, MANY - 1);
+	pair_open_with_queue(&p);
 	CHECK_EQ(cancel(&p.r[0], SVC_CANCEL_COMM, p.comm_uid), MANY);
 	check_results(&p.r[0], MANY, NCCLSVC_CANCELLED);
 	/* The other member's fail alike, and the two go on. */
@@ -85,41 +95,27 @@ static void a_communicator_is_cancelled(void **state)
 	for (int i = 0; i < 2; i++)
 		check_results(&p.r[i], 1, NCCLSVC_OK);
 	pair_close(&p);
-	ncclsvc_close(s);
-	daemon_stop(&d);
 }
 
 static void one_task_of_many_is_cancelled(void **state)
 {
-	struct daemon d;
 	struct pair p;
 	(void)state;
-	daemon_start(&d, NULL);
-	ncclsvc_session *s = session_open(&d);
-	pair_open(&p, &d);
-	queue_barriers(&p, 0, MANY);
-	ncclsvc_task_info first = tasks_reach(s, NCCLSVC_QUEUED, MANY - 1);
+	const ncclsvc_task_info first = pair_open_with_queue(&p);
 	CHECK_EQ(cancel(&p.r[0], SVC_CANCEL_TASK, first.task), 1);
-	tasks_reach(s, NCCLSVC_QUEUED, MANY - 2);
-	ncclsvc_task_info failed = tasks_reach(s, NCCLSVC_FAILED, 1);
+	tasks_reach(p.s, NCCLSVC_QUEUED, MANY - 2);
+	ncclsvc_task_info failed = tasks_reach(p.s, NCCLSVC_FAILED, 1);
 	CHECK_EQ(failed.task, first.task);
 	CHECK_EQ(raw_ring_wait(&p.r[0], first.seq + 1).result, NCCLSVC_CANCELLED);
 	pair_close(&p);
-	ncclsvc_close(s);
-	daemon_stop(&d);
 }
 
 static void a_member_leaves(void **state)
 {
-	struct daemon d;
 	struct pair p;
 	struct raw_reply reply;
 	(void)state;
-	daemon_start(&d, NULL);
-	ncclsvc_session *s = session_open(&d);
-	pair_open(&p, &d);
-	queue_barriers(&p, 0, MANY);
-	tasks_reach(s, NCCLSVC_QUEUED, MANY - 1);
+	pair_open_with_queue(&p);
 	struct svc_leave leave = {.comm = p.barrier.comm};
 	raw_call(&p.r[0], SVC_LEAVE, &leave, sizeof(leave), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
@@ -127,49 +123,35 @@ static void a_member_leaves(void **state)
 	queue_barriers(&p, 1, 1);
 	check_results(&p.r[1], 1, NCCLSVC_PEER_GONE);
 	pair_close(&p);
-	ncclsvc_close(s);
-	daemon_stop(&d);
 }
 
 static void an_epoch_ends(void **state)
 {
-	struct daemon d;
 	struct pair p;
 	(void)state;
-	daemon_start(&d, NULL);
-	ncclsvc_session *s = session_open(&d);
-	pair_open(&p, &d);
-	queue_barriers(&p, 0, MANY);
-	tasks_reach(s, NCCLSVC_QUEUED, MANY - 1);
+	pair_open_with_queue(&p);
 	raw_close(&p.r[1]);
 	check_results(&p.r[0], MANY, NCCLSVC_PEER_GONE);
-	raw_close(&p.r[0]);
-	ncclsvc_close(s);
-	daemon_stop(&d);
+	pair_close(&p);
 }
 
 static void deadlines_pass(void **state)
 {
-	struct daemon d;
 	struct pair p;
 	(void)state;
-	daemon_start(&d, NULL);
-	pair_open(&p, &d);
+	pair_open(&p);
 	p.barrier.timeout_ns = UINT64_C(100000000);
 	queue_barriers(&p, 0, MANY);
 	check_results(&p.r[0], MANY, NCCLSVC_TIMEOUT);
 	pair_close(&p);
-	daemon_stop(&d);
 }
 
 /* Collectives and Sends of one group are posted each in their order, in parts. */
 static void a_large_group_is_mixed(void **state)
 {
-	struct daemon d;
 	struct pair p;
 	(void)state;
-	daemon_start(&d, NULL);
-	pair_open(&p, &d);
+	pair_open(&p);
 	for (int k = 0; k < 2; k++)
 		for (int i = 0; i < SVC_GROUP_TASKS; i++) {
 			struct svc_record r = p.barrier;
@@ -184,19 +166,16 @@ static void a_large_group_is_mixed(void **state)
 	for (int k = 0; k < 2; k++)
 		check_results(&p.r[k], SVC_GROUP_TASKS, NCCLSVC_OK);
 	pair_close(&p);
-	daemon_stop(&d);
 }
 
 /* A region that tasks before its release name goes when they have been taken in. */
 static void a_region_goes_behind_its_tasks(void **state)
 {
 	enum { TASKS = 5000 };
-	struct daemon d;
 	struct pair p;
 	struct raw_reply reply;
 	(void)state;
-	daemon_start(&d, NULL);
-	pair_open(&p, &d);
+	pair_open(&p);
 	struct raw_region regions[2] = {raw_region(&p.r[0], SVC_PAGE),
 					raw_region(&p.r[1], SVC_PAGE)};
 	struct svc_record reduce = p.barrier;
@@ -218,7 +197,6 @@ static void a_region_goes_behind_its_tasks(void **state)
 		raw_region_close(&regions[k]);
 	}
 	pair_close(&p);
-	daemon_stop(&d);
 }
 
 int main(void)

@@ -120,7 +120,7 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	P(NCCLSVC_SUM, ncclSum) P(NCCLSVC_PROD, ncclProd) P(NCCLSVC_MAX, ncclMax)                  \
 	P(NCCLSVC_MIN, ncclMin) P(NCCLSVC_AVG, ncclAvg)
 
-/* Of NCCL 2.32. */
+/* Values that NCCL 2.32 has added. */
 #define ABI_NCCL_NEW(C, S, O)                                                                      \
 	C(ncclTimeout) C(NCCL_WIN_STRICT_ORDERING) C(NCCL_SUSPEND_MEM) C(ncclStatGpuMemSuspend)    \
 	C(ncclStatGpuMemSuspended) C(ncclStatGpuMemPersist) C(ncclStatGpuMemTotal)                 \

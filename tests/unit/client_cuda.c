@@ -216,3 +216,35 @@ void gate_open(void)
 {
 	atomic_store(gate, gate_value);
 }
+
+ncclsvc_session *open_gpu(ncclsvc_comm **comm, CUstream *stream)
+{
+	ncclsvc_session *s = session(false);
+	*comm = join_gpu(s, 0);
+	*stream = new_stream();
+	assert_int_equal(ncclsvc_stream_set(s, *stream, NCCLSVC_STREAM_DETACHED), NCCLSVC_OK);
+	return s;
+}
+
+CUmemGenericAllocationHandle create(size_t bytes, int types)
+{
+	CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = types,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+	};
+	CUmemGenericAllocationHandle handle;
+	GOOD(cu.cuMemCreate(&handle, bytes, &prop, 0));
+	return handle;
+}
+
+void map_at(CUdeviceptr p, size_t bytes, CUmemGenericAllocationHandle handle)
+{
+	CUmemAccessDesc access = {
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+	};
+	GOOD(cu.cuMemMap(p, bytes, 0, handle, 0));
+	GOOD(cu.cuMemRelease(handle));
+	GOOD(cu.cuMemSetAccess(p, bytes, &access, 1));
+}

@@ -13,6 +13,7 @@ extern struct test_cuda {
 } cu;
 #undef CUDA_POINTER
 
+#define MiB		      ((size_t)1 << 20)
 #define GOOD(call) assert_int_equal(call, CUDA_SUCCESS)
 /* The daemon numbers its devices otherwise. */
 #define DAEMON_DEVICE(device) (7 - (device))
@@ -31,9 +32,19 @@ int gpu_setup(void **state);
 #define GPU_TEST(name) cmocka_unit_test_setup_teardown(name, gpu_setup, gpu_teardown)
 int gpu_teardown(void **state);
 
+/* A session and a communicator, whose thread's stream never waits. */
+ncclsvc_session *open_gpu(ncclsvc_comm **comm, CUstream *stream);
 ncclsvc_comm *join_gpu(ncclsvc_session *s, int device);
 CUstream new_stream(void);
 CUdeviceptr new_memory(size_t bytes);
+/* cuMemCreate's, to be shared as these types. */
+CUmemGenericAllocationHandle create(size_t bytes, int types);
+/* Maps it there, and lets the handle go. */
+void map_at(CUdeviceptr p, size_t bytes, CUmemGenericAllocationHandle handle);
+static inline void *pointer(CUdeviceptr p)
+{
+	return (void *)(uintptr_t)p;
+}
 /* An AllReduce in place of n floats. */
 ncclsvc_task reduce(ncclsvc_comm *comm, CUdeviceptr p, size_t n);
 /* Task n's record, as the ring holds it. */

@@ -62,7 +62,7 @@ static void test_not_silent_yet(void **state)
 	never_says(only(WHY_ELSEWHERE), "suspect");
 }
 
-/* What is known here stays: rank 1's process is stopped. */
+/* The cause that is known here stays: rank 1's process is stopped. */
 static void test_known_and_unknown(void **state)
 {
 	(void)state;

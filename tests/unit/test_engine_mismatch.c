@@ -48,7 +48,7 @@ static void test_all_agree(void **state)
 	assert_false(mismatch_status(&alike, 3, &st));
 }
 
-/* Whoever it is, first or last. */
+/* The odd rank may be the first or the last. */
 static void test_odd_one(void **state)
 {
 	(void)state;
@@ -84,7 +84,7 @@ static void test_nobody_alone(void **state)
 	check(&m, 5, 0, 3, false);
 }
 
-/* Of some ranks nothing is known: they may agree with the odd one. */
+/* Some ranks are not known: they may agree with the odd one. */
 static void test_some_unknown(void **state)
 {
 	const struct mismatch m = of((uint64_t[]){4, 4, 5}, 3);
