@@ -76,7 +76,8 @@ static ncclsvc_result populate(void *base, size_t bytes)
 	if (!error)
 		return NCCLSVC_OK;
 	errno = -error;
-	return error_set(NCCLSVC_NO_MEMORY, "cannot allocate %zu bytes of shared memory: %m", bytes);
+	return error_set(NCCLSVC_NO_MEMORY, "cannot allocate %zu bytes of shared memory: %m",
+			 bytes);
 }
 
 ncclsvc_result memory_map(size_t bytes, void **ptr, int *fd)

@@ -137,16 +137,16 @@ ncclsvc_result ncclsvc_comm_set_timeout(ncclsvc_comm *comm, int timeout_ms);
 
 /* ---- Memory ---------------------------------------------------------------------------- */
 
-/* Shared memory, zeroed, page-aligned, registered with the daemon: the fast path for buffers. All of
- * its pages are allocated by the call, which takes some 0.2 s a GiB. Freed with ncclsvc_mem_free or
- * with the session. bytes > 0. LIMIT: the user's quota is reached. NO_MEMORY: the system has no
+/* Shared memory, zeroed, page-aligned, registered with the daemon: the fast path for buffers. All
+ * of its pages are allocated by the call, which takes some 0.2 s a GiB. Freed with ncclsvc_mem_free
+ * or with the session. bytes > 0. LIMIT: the user's quota is reached. NO_MEMORY: the system has no
  * pages. */
 ncclsvc_result ncclsvc_mem_alloc(ncclsvc_session *session, size_t bytes, void **ptr);
 
 /* Registers the first `bytes` of the caller's memfd, which must be sealed with F_SEAL_SHRINK, and
- * maps it at *ptr. Pages that are not there yet are allocated; do not punch holes into it as long as
- * it is registered: that ends the session. The fd stays the caller's and may be closed. Freed like
- * the above. */
+ * maps it at *ptr. Pages that are not there yet are allocated; do not punch holes into it as long
+ * as it is registered: that ends the session. The fd stays the caller's and may be closed. Freed
+ * like the above. */
 ncclsvc_result ncclsvc_mem_register_fd(ncclsvc_session *session, int fd, size_t bytes, void **ptr);
 
 /* Unregisters and unmaps. ptr is what alloc or register_fd returned. BUSY: a pending task uses it, or
@@ -163,8 +163,8 @@ ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
  * memory of its own, which is slower: the source at submission, the destination when a wait, test
  * or dispatch finds the task done, so until then the result is not there.
  *
- * In place: AllReduce, Broadcast, Reduce, AllToAll: sendbuf == recvbuf. AllGather, Gather (root): sendbuf ==
- * recvbuf + rank * count. ReduceScatter, Scatter (root): recvbuf == sendbuf + rank *
+ * In place: AllReduce, Broadcast, Reduce, AllToAll: sendbuf == recvbuf. AllGather, Gather (root):
+ * sendbuf == recvbuf + rank * count. ReduceScatter, Scatter (root): recvbuf == sendbuf + rank *
  * count. Any other overlap is refused. A count of 0 is allowed: it synchronises, and moves nothing.
  *
  * Reductions go in rank order, so results are the same bits on every rank and in every run.
@@ -172,8 +172,8 @@ ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
  * 64-bit sum and truncates towards zero; integer sums and products wrap.
  *
  * *task may be NULL if the task is not to be waited for (its error is then the communicator's).
- * Errors at submission: INVALID_ARGUMENT, AGAIN (the ring, or a stream with 512 pending tasks, is full: nothing was submitted),
- * STALE_EPOCH (rejoin first), DAEMON_LOST. Others are the task's. */
+ * Errors at submission: INVALID_ARGUMENT, AGAIN (the ring, or a stream with 512 pending tasks, is
+ * full: nothing was submitted), STALE_EPOCH (rejoin first), DAEMON_LOST. Others are the task's. */
 
 /* sendbuf, recvbuf: count elements. */
 ncclsvc_result ncclsvc_all_reduce(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,

@@ -127,7 +127,7 @@ static uint32_t gathered_state(const struct gathering *g)
 	return g->joining < g->held ? NCCLSVC_COMM_BROKEN : NCCLSVC_COMM_FORMING;
 }
 
-/* Nobody waits for a rank in an epoch that runs. */
+/* A refused JOIN is shown as long as members wait for an epoch to begin. */
 static void add_refusal(const struct refusal *r, ncclsvc_comm_info *i)
 {
 	if (!r->pid || i->state == NCCLSVC_COMM_READY || i->state == NCCLSVC_COMM_IDLE)
@@ -290,7 +290,7 @@ static uint64_t list_members(struct client *asker, struct piece *p, uint64_t fro
 		    : list_gathered_members(asker->server, p, from < gathered ? gathered : from);
 }
 
-/* What a member of another node has submitted, only that node knows. asked: nodes that stand in i
+/* Only its own node knows what a member has submitted. asked: nodes that stand in i
  * already. */
 static void add_wait(const struct communicator *m, uint32_t rank, bool *asked, ncclsvc_task_info *i)
 {

@@ -173,9 +173,9 @@ struct client {
 	char lost[64]; /* why it is to be closed; empty: it is not */
 	int lost_reason; /* for its BYE; 0: none, nobody would read it */
 	struct outgoing *out;
-	uint32_t queued;    /* bytes of those */
-	uint64_t retry_ns;  /* when to send them again; 0: when the socket has room */
-	bool events;	    /* some membership has one */
+	uint32_t queued;     /* bytes of those */
+	uint64_t retry_ns;   /* when to send them again; 0: when the socket has room */
+	bool events;	     /* some membership has one */
 	uint32_t leaving_at; /* at its end: the next membership to be vacated */
 	struct client *prev_leaving, *next_leaving;
 	unsigned cancels; /* that the executor has not answered */
@@ -337,8 +337,8 @@ void memory_free_all(struct client *c);
 void memory_fail(struct server *s);
 /* The number of a free entry of c->mappings; 0: the session has its limit. */
 uint32_t memory_free_region(struct client *c);
-/* Counts a region of this kind, before it is made, for the session and its user. False: an error was
- * sent. */
+/* Counts a region of this kind, before it is made, for the session and its user. False: an error
+ * was sent. */
 bool memory_take(struct client *c, unsigned opcode, uint32_t serial, uint32_t kind, uint64_t bytes);
 void memory_give(struct client *c, uint32_t kind, uint64_t bytes);
 

@@ -75,10 +75,10 @@ typedef struct ncclConfig_v23200 {
 	int hostCftMode;
 	int nvlsHostMode;
 } ncclConfig_t;
-/* Of the release that is needed. */
+/* The length that ncclConfig_t has in the release that the daemon needs. */
 #define NCCL_CONFIG_NEEDED_BYTES offsetof(ncclConfig_t, graphUsageMode)
 
-/* Of one collective. */
+/* The configuration of one collective. */
 typedef struct ncclCollConfig_v23200 {
 	size_t size;
 	unsigned magic;
@@ -128,18 +128,18 @@ typedef struct ncclSimInfo_v22200 {
 	float estimatedTime;
 } ncclSimInfo_t;
 
-/* Of ncclWaitSignal. */
+/* A signal that ncclWaitSignal waits for. */
 typedef struct {
 	int opCnt, peer, sigIdx, ctx;
 } ncclWaitSignalDesc_t;
 typedef struct ncclParamHandle *ncclParamHandle_t;
 
-/* Of nccl_device.h. */
+/* From nccl_device.h. */
 typedef struct ncclTeam {
 	int nRanks, rank, stride;
 } ncclTeam_t;
 
-/* Of nccl_device.h. (2.29.2 has ginType in one byte, where this has padding.) */
+/* From nccl_device.h. (2.29.2 has ginType in one byte, where this has padding.) */
 typedef struct ncclCommProperties {
 	size_t size;
 	unsigned magic;
@@ -164,7 +164,7 @@ typedef struct ncclCommProperties {
 	bool cftCountedSupport;
 } ncclCommProperties_t;
 
-/* Of nccl_device.h. Passed by value. */
+/* From nccl_device.h; passed by value. */
 typedef struct ncclMultimemHandle {
 	void *mcBasePtr;
 } ncclMultimemHandle_t;

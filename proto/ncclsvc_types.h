@@ -98,10 +98,10 @@ extern "C" {
 	X(NCCLSVC_FIELD_NRANKS, 6, "nranks")                                                       \
 	X(NCCLSVC_FIELD_ORDER, 7, "order") /* every member waits for another: a deadlock */        \
 	X(NCCLSVC_FIELD_AGREEMENT, 8, "agreement")                                                 \
-	X(NCCLSVC_FIELD_PLAN, 9, "plan") /* one side is of the plan, the other is not */              \
-	/* of PEER_GONE: value_a's daemon is gone; of TIMEOUT: it does not answer */          \
+	X(NCCLSVC_FIELD_PLAN, 9, "plan") /* one side is of the plan, the other is not */           \
+	/* of PEER_GONE: value_a's daemon is gone; of TIMEOUT: it does not answer */               \
 	X(NCCLSVC_FIELD_NODE, 12, "node")                                                          \
-	/* of LIMIT: user value_a has value_b tasks pending, all that it may have; or, of a full \
+	/* of LIMIT: user value_a has value_b tasks pending, all that it may have; or, of a full   \
 	 * daemon, more than other users have */                                                   \
 	X(NCCLSVC_FIELD_USER_TASKS, 13, "user_tasks_max")                                          \
 	X(NCCLSVC_FIELD_TASKS, 14, "tasks_max")

@@ -20,8 +20,8 @@
 #define SVC_RANKS_MAX	    65536 /* in one communicator */
 #define SVC_HOST_RANKS_MAX  4096  /* in one communicator of the host engine */
 #define SVC_USER_RING_BYTES (UINT64_C(1) << 30) /* session memory of one user */
-#define SVC_USER_QUEUE_BYTES (UINT64_C(64) << 20) /* unread replies to one user */
-#define SVC_SESSION_QUEUE_BYTES (UINT32_C(1) << 20) /* and to one session */
+#define SVC_USER_QUEUE_BYTES	(UINT64_C(64) << 20) /* unread replies to one user */
+#define SVC_SESSION_QUEUE_BYTES (UINT32_C(1) << 20)  /* and to one session */
 #define SVC_USER_RANKS    262144 /* in all communicators of one user */
 #define SVC_SESSIONS_MAX    16384 /* (max) */
 #define SVC_COMMS_MAX	    65536 /* (max) in a daemon */

@@ -94,9 +94,8 @@ struct svc_attach_reply {
 	uint32_t reserved;
 };
 
-/* Registers shared memory: one fd, a memfd with F_SEAL_SHRINK, at least `bytes` long, without holes,
- * not hugetlb.
- * The daemon maps it; the client may close its fd. */
+/* Registers shared memory: one fd, a memfd with F_SEAL_SHRINK, at least `bytes` long, without
+ * holes, not hugetlb. The daemon maps it; the client may close its fd. */
 enum svc_region_kind {
 	SVC_REGION_MEMFD = 0,
 	/* Memory of a GPU: */

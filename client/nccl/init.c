@@ -324,7 +324,7 @@ ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *id)
 }
 NCCL_TWIN(ncclCommGetUniqueId);
 
-/* Of a rank that is there already. id: NULL, or what ncclCommGetUniqueId has made. */
+/* The part of a rank that comm has already. id: NULL, or from ncclCommGetUniqueId. */
 static ncclResult_t grow(ncclComm_t comm, int nranks, const ncclUniqueId *id, struct start *s)
 {
 	ncclResult_t r = ncclSuccess;

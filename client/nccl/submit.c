@@ -169,7 +169,7 @@ static ncclResult_t look_back(ncclComm_t comm, unsigned op)
 	return handle_usable(comm, ncclsvc_op_name(op));
 }
 
-/* What waits for a launch is let go just before it: the launch itself is the worker's. */
+/* Records the events of launches (launchCompletionEvent) just before them: the worker launches. */
 static ncclResult_t record_launches(const struct job *jobs, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {

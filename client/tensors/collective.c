@@ -107,7 +107,7 @@ static ncclsvc_result fill(struct ncclsvc_request *r, const struct fused *f, boo
 	return result;
 }
 
-/* What comes out of the buffer in the end: this rank's own tensors, or all. */
+/* Plans the copies out of the buffer at the end: of this rank's own tensors, or of all. */
 static ncclsvc_result plan_outputs(struct ncclsvc_request *r, const struct fused *f, bool own)
 {
 	const struct list *l = &r->outputs;

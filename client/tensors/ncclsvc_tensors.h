@@ -158,10 +158,10 @@ ncclsvc_result ncclsvc_request_free(ncclsvc_request *request);
  * has a variant that returns a request instead of waiting: pass request (then timeout_ms is not
  * used), or NULL. */
 
-/* One AllReduce over all tensors, which may lie anywhere. They are copied, but for tensors that lie one
- * after the other without gaps in one piece of memory (of the session, or one GPU allocation), inputs
- * and outputs alike. Bytes between tensors are neither read nor written: who wants them reduced, too,
- * gives one tensor over all of it. */
+/* One AllReduce over all tensors, which may lie anywhere. They are copied, but for tensors that lie
+ * one after the other without gaps in one piece of memory (of the session, or one GPU allocation),
+ * inputs and outputs alike. Bytes between tensors are neither read nor written: who wants them
+ * reduced, too, gives one tensor over all of it. */
 ncclsvc_result ncclsvc_tensors_all_reduce(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
 					  const ncclsvc_tensor *outputs, size_t n,
 					  ncclsvc_redop redop, int timeout_ms,

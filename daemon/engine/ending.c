@@ -49,7 +49,7 @@ static void name_missing(const struct task *t, ncclsvc_status *st)
 		return;
 	}
 	for (uint32_t k = 0; k < c->nranks; k++) {
-		/* What those of other nodes have submitted is not known here. */
+		/* The records of other nodes' ranks are not known here. */
 		if (c->collective[k] || (c->span && c->span->node_of[k] != c->span->me))
 			continue;
 		if (st->missing_count < NCCLSVC_MISSING_SHOWN)
@@ -184,7 +184,7 @@ bool order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *e
 	return true;
 }
 
-/* Those that wait for it. */
+/* Ends the Sends and Recvs that wait for the rank. */
 static void end_posted_for(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
 {
 	for (uint32_t k = 0; k < c->nranks; k++) {

@@ -65,7 +65,7 @@ static bool grow(void **array, uint32_t *room, uint32_t used, size_t size)
 	return true;
 }
 
-/* Those that have run need no place. Lock held. */
+/* Commands that have run give their places back. Lock held. */
 static void close_gap(struct engine *e)
 {
 	if (!e->commands_read || e->commands_read < e->commands_room / 2)

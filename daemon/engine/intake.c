@@ -222,7 +222,7 @@ static const struct user *with_most_tasks(const struct engine *e)
 	return most;
 }
 
-/* Whose limit it is that a session's user, or the daemon, has reached. */
+/* The status for a task that has no room: by the limit of its user, or of the daemon. */
 static ncclsvc_status no_room(const struct engine *e, const struct session *s)
 {
 	ncclsvc_status why = status_of(NCCLSVC_LIMIT);

@@ -83,7 +83,7 @@ static bool differs_in_records(const struct junction *j, const ncclsvc_status *s
 	return st->result == NCCLSVC_MISMATCH && j->key.a < 0 && !stuck_said(st);
 }
 
-/* What the members of all nodes ask for, as far as it is known. */
+/* The records of the members of all nodes, as far as they are known. */
 static struct mismatch all_records(const struct junction *j)
 {
 	const struct span *s = j->comm->span;

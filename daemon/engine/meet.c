@@ -50,7 +50,7 @@ bool order_mismatch_status(const struct comm *c, const struct mismatch *m, nccls
 	return true;
 }
 
-/* Of all that are here. */
+/* Compares the records of all members that are here. */
 static bool find_mismatch(const struct comm *c, ncclsvc_status *st)
 {
 	struct mismatch m;

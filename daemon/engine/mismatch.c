@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mismatch.h"
 
-void mismatch_add(struct mismatch *m, const struct svc_record *record, int32_t rank,
-		  uint32_t count)
+void mismatch_add(struct mismatch *m, const struct svc_record *record, int32_t rank, uint32_t count)
 {
 	uint64_t a, b;
 	uint32_t i = 0;

@@ -38,8 +38,8 @@ static void wait_for_input(struct engine *e, struct task *t)
 	order_show_state(e, t);
 }
 
-/* What waits for its input is not overtaken by its like: others meet them in the order of their
- * calls. */
+/* False: the task waits for its input. A waiting collective blocks later collectives, but not
+ * point-to-point, and the reverse: other members meet them in the order of their calls. */
 static bool may_post(struct engine *e, struct task *t)
 {
 	if (input_ready(t))
@@ -226,11 +226,10 @@ void order_finish(struct engine *e, struct work *w)
 		free(w);
 		return;
 	}
-	/* What ran when its epoch ended was broken off. */
+	/* Tasks that ran when their epoch ended were broken off. */
 	ncclsvc_status failed;
-	const ncclsvc_status st = w->comm->ended
-					  ? w->comm->end
-					  : *run_status(w->tasks, w->move.ntasks, &failed);
+	const ncclsvc_status st =
+		w->comm->ended ? w->comm->end : *run_status(w->tasks, w->move.ntasks, &failed);
 	for (uint32_t k = 0; k < w->move.ntasks; k++)
 		order_end_task(e, w->tasks[k], &st);
 	struct comm *c = w->comm;

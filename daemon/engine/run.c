@@ -218,7 +218,7 @@ static void measure(struct move *m)
 	m->streaming = m->bytes >= STREAM_BYTES;
 }
 
-/* Of all ranks together. */
+/* Bytes that all ranks together move for a unit. */
 static uint64_t bytes_per_unit(const struct move *m)
 {
 	return m->bytes / m->units;

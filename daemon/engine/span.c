@@ -176,7 +176,7 @@ static void end_now(struct engine *e, struct span *s, bool in_order)
 	if (s->comm->cuda && s->wished && !in_order)
 		engine_event(e,
 			     &(struct event){.kind = EVENT_EPOCH_DIRTY, .epoch = {s->comm->slot}});
-	order_run_ready(e); /* what has its turn goes on */
+	order_run_ready(e); /* members that have their turn go on */
 	order_end_epoch(e, s->comm, &s->end);
 }
 

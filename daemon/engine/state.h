@@ -479,8 +479,8 @@ enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks
 
 /* Runs a Send and its Recv if they are small: what most are. */
 bool run_small_send(const struct engine *e, struct task *send, struct task *recv);
-/* How tasks that have run ended: well, unless the memory of one failed under it (fault.h); then st is
- * filled. */
+/* How tasks that have run ended: well, unless the memory of one failed under it (fault.h); then st
+ * is filled. */
 const ncclsvc_status *run_status(struct task *const *tasks, uint32_t n, ncclsvc_status *st);
 
 /* device.c */
@@ -582,7 +582,7 @@ static inline bool engine_commands_wait(const struct engine *e)
 void engine_regions_depart(struct engine *e, struct session *s);
 void engine_session_poll(struct engine *e, struct session *s);
 void engine_session_idle(struct engine *e, struct session *s);
-/* Of one that leaves: false while something of it is in use. */
+/* Lets a session go that leaves. False: something of it is in use. */
 bool engine_let_session_go(struct engine *e, struct session *s);
 void engine_free_session(struct session *s);
 
@@ -603,7 +603,7 @@ void engine_publish_later(struct engine *e, struct task *t);
 /* NULL: the user, or the table, has no room. */
 struct task *task_alloc(struct engine *e, struct session *s);
 void task_free(struct engine *e, struct task *t);
-/* Of those that inspection knows; NULL: there is none. */
+/* The task of that id, if inspection knows it; else NULL. */
 struct task *task_find(const struct engine *e, uint64_t uid);
 void engine_event(struct engine *e, const struct event *event);
 

@@ -366,8 +366,8 @@ bool launch_next(struct worker *w)
 	return true;
 }
 
-/* What was allocated in stream order is the GPU's again once somebody waits for the stream: that is
- * idle, and nothing waits. */
+/* Gives the copies of sources back to the GPU. Memory that is freed in stream order goes back when
+ * somebody waits for the stream: here the stream is idle, so nothing waits long. */
 static void return_copies(struct worker *w, uint32_t lane)
 {
 	struct lane *l = &w->lanes[lane];

@@ -53,7 +53,7 @@ struct lane {
 	uint64_t completed, moved_ns; /* as seen last; and when it last was more, or all */
 	uint64_t waits_seq; /* the last task that waits on the GPU for its input */
 	bool failed;
-	bool copied; /* for AllToAll in place, since the stream was last idle */
+	bool copied;   /* for AllToAll in place, since the stream was last idle */
 	bool draining; /* aborted, or soon; what its stream still holds has to end first */
 	struct lane_ending *ending; /* NCCL is at it; NULL: not yet, or it is over */
 	uint64_t abort_key;
