@@ -121,7 +121,8 @@ void fault_stop(void)
 	faults.table = NULL;
 	faults.notify = NULL;
 	faults.sink = faults.holes = -1;
-	faults.room = faults.first_free = faults.fresh = 0;
+	faults.room = faults.first_free = 0;
+	faults.fresh = 0;
 }
 
 uint32_t fault_watch(void *base, size_t bytes, bool filled)
