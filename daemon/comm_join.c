@@ -7,6 +7,7 @@
 #include "cluster/cluster.h"
 #include "comm.h"
 #include "gpu.h"
+#include "gpu_mps.h"
 #include "report.h"
 
 void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
@@ -37,6 +38,8 @@ static bool check_join(struct client *c, uint32_t serial, const struct svc_join 
 		wrong = "nranks must be at least 1";
 	else if (!world && (j->rank < 0 || j->rank >= j->nranks))
 		wrong = "the rank must be from 0 to nranks - 1";
+	else if (j->mps > NCCLSVC_MPS_UNKNOWN || j->reserved)
+		wrong = "mps has no such value, or a reserved field is not zero";
 	if (wrong) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
 		return false;
@@ -197,6 +200,7 @@ void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
 	struct server *s = c->server;
 	if (!check_join(c, serial, j))
 		return;
+	gpu_mps_joined(c, j);
 	struct communicator *m = find_or_create(c, serial, j);
 	if (!m)
 		return;

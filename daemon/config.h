@@ -11,6 +11,7 @@
 #include <sys/un.h>
 
 #include "log.h"
+#include "ncclsvc_types.h"
 
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CUDA, CONFIG_DEVICE_HOST };
 /* Who may connect. OWNER: the daemon's own user. GROUP: also members of the socket's group. ANY:
@@ -55,6 +56,7 @@ struct config {
 	int drain_seconds;
 	int keepalive_seconds;
 	int worker_seconds;
+	char mps[NCCLSVC_MPS_DIRECTORY_BYTES]; /* "off", or where it is; empty: choose */
 	int windows;	/* enum config_windows */
 	int replay;	/* enum config_replay */
 	int transport;		/* enum config_transport */

@@ -73,6 +73,10 @@ const struct config_key config_keys[] = {
 	 "how often an idle daemon looks after its engine; 0: never"},
 	{"worker_seconds", CONFIG_INT, true, AT(worker_seconds), 1, 3600, 60, NO_AUTO, NULL,
 	 "how long a GPU's worker may take to answer before it is replaced"},
+	{"mps", CONFIG_DIRECTORY, false, AT(mps), 0, NCCLSVC_MPS_DIRECTORY_MAX + 1, 0, NO_AUTO,
+	 NULL,
+	 "NVIDIA's MPS for workers and trainers: the directory of one that runs; auto: one that is "
+	 "found, else one of the daemon's own"},
 	{"windows", CONFIG_ENUM, false, AT(windows), 0, 0, CONFIG_WINDOWS_AUTO, NO_AUTO, windows,
 	 "whether small collectives on lent GPU memory use NCCL's symmetric windows"},
 	{"replay", CONFIG_ENUM, false, AT(replay), 0, 0, CONFIG_REPLAY_AUTO, NO_AUTO, replay,
@@ -118,6 +122,12 @@ static uint64_t *bytes_at(const struct config *c, unsigned key)
 static bool has_auto(const struct config_key *k)
 {
 	return k->automatic != NO_AUTO;
+}
+
+/* Kept as it was written; empty: auto. */
+static bool is_text(const struct config_key *k)
+{
+	return k->kind == CONFIG_TEXT || k->kind == CONFIG_DIRECTORY;
 }
 
 static char plain(char c)
@@ -198,6 +208,11 @@ char *config_key_allowed(unsigned key, char *buf, size_t size)
 		break;
 	case CONFIG_TEXT:
 		snprintf(buf, size, "at most %" PRId64 " characters, or auto", k->max - 1);
+		break;
+	case CONFIG_DIRECTORY:
+		snprintf(buf, size,
+			 "auto|off, or an absolute path of at most %" PRId64 " characters",
+			 k->max - 1);
 		break;
 	default:
 		snprintf(buf, size, "%s%" PRId64 "..%" PRId64 "%s",
@@ -310,8 +325,10 @@ int config_key_set(struct config *c, unsigned key, const char *text, char *why, 
 		snprintf((char *)c + k->offset, sizeof(c->socket), "%s", text);
 		return 0;
 	}
-	if (k->kind == CONFIG_TEXT) {
-		good = strlen(text) < (size_t)k->max;
+	if (is_text(k)) {
+		good = strlen(text) < (size_t)k->max &&
+		       (k->kind == CONFIG_TEXT || text[0] == '/' || !strcmp(text, "auto") ||
+			!strcmp(text, "off"));
 		if (good)
 			snprintf((char *)c + k->offset, (size_t)k->max, "%s",
 				 strcmp(text, "auto") != 0 ? text : "");
@@ -341,7 +358,7 @@ void config_key_reset(struct config *c, unsigned key)
 
 	if (k->kind == CONFIG_PATH)
 		c->socket[0] = '\0';
-	else if (k->kind == CONFIG_TEXT)
+	else if (is_text(k))
 		((char *)c)[k->offset] = '\0';
 	else if (k->offset == AT(user_region_bytes))
 		c->user_region_bytes = ram_percent(QUOTA_PERCENT);
@@ -362,6 +379,7 @@ char *config_key_format(const struct config *c, unsigned key, char *buf, size_t 
 		snprintf(buf, size, "%s", c->socket);
 		break;
 	case CONFIG_TEXT:
+	case CONFIG_DIRECTORY:
 		snprintf(buf, size, "%s",
 			 ((const char *)c)[k->offset] ? (const char *)c + k->offset : "auto");
 		break;
@@ -386,6 +404,7 @@ static size_t key_size(unsigned key)
 	case CONFIG_PATH:
 		return sizeof(((struct config *)0)->socket);
 	case CONFIG_TEXT:
+	case CONFIG_DIRECTORY:
 		return (size_t)config_keys[key].max;
 	case CONFIG_BYTES:
 		return sizeof(uint64_t);
@@ -399,7 +418,7 @@ bool config_key_equal(const struct config *a, const struct config *b, unsigned k
 	const void *x = (const char *)a + config_keys[key].offset;
 	const void *y = (const char *)b + config_keys[key].offset;
 
-	if (config_keys[key].kind == CONFIG_PATH || config_keys[key].kind == CONFIG_TEXT)
+	if (config_keys[key].kind == CONFIG_PATH || is_text(&config_keys[key]))
 		return !strcmp(x, y);
 	return !memcmp(x, y, key_size(key));
 }

@@ -8,7 +8,15 @@
 
 #include "config.h"
 
-enum config_kind { CONFIG_INT, CONFIG_POWER, CONFIG_BYTES, CONFIG_ENUM, CONFIG_PATH, CONFIG_TEXT };
+enum config_kind {
+	CONFIG_INT,
+	CONFIG_POWER,
+	CONFIG_BYTES,
+	CONFIG_ENUM,
+	CONFIG_PATH,
+	CONFIG_TEXT,
+	CONFIG_DIRECTORY
+};
 
 struct config_key {
 	const char

@@ -17,6 +17,7 @@
 #include "cluster/cluster.h"
 #include "comm.h"
 #include "fdio.h"
+#include "gpu_mps.h"
 #include "log.h"
 #include "names.h"
 
@@ -277,6 +278,8 @@ static void worker_gone(struct gpu *g)
 		    (work_done(g) != g->done_before || server_now() - g->since_ns > STEADY_NS);
 	hang_up(g);
 	set_state(g, NCCLSVC_DEVICE_LOST);
+	if (g->served && g->info.mps == NCCLSVC_MPS_ACTIVE && !g->server->closing)
+		gpu_mps_worker_lost(g->server);
 	kill_process(g); /* should it live on */
 	staging_worker_lost(g);
 	physical_gpu_lost(g->server, g);
@@ -470,8 +473,12 @@ static void on_tick(uv_timer_t *timer)
 static void on_backoff(uv_timer_t *timer)
 {
 	struct gpu *g = timer->data;
-	if (!g->server->closing)
+	if (g->server->closing)
+		return;
+	if (gpu_mps_settled(g->server))
 		gpu_start_worker(g);
+	else
+		uv_timer_start(&g->timer, on_backoff, GPU_AGAIN_MS, 0);
 }
 
 static void on_failed_closed(uv_handle_t *handle)
@@ -543,6 +550,7 @@ static void on_timer_closed(uv_handle_t *handle)
 
 void gpu_stop(struct server *s)
 {
+	gpu_mps_stop(s);
 	for (uint32_t i = 0; i < s->ngpus; i++) {
 		struct gpu *g = s->gpus[i];
 		hang_up(g); /* at which it ends; if it cannot: */
@@ -562,4 +570,5 @@ void gpu_free(struct server *s)
 		free(g);
 	}
 	s->ngpus = 0;
+	gpu_mps_free(s);
 }

@@ -12,6 +12,7 @@
 
 #include "fdio.h"
 #include "gpu.h"
+#include "gpu_mps.h"
 #include "log.h"
 
 int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd, int bell,
@@ -33,6 +34,7 @@ int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd
 		.exit_cb = exited,
 		.file = "/proc/self/exe",
 		.args = argv,
+		.env = gpu_mps_environment(s),
 		.stdio = stdio,
 		.stdio_count = queue_fd < 0 ? 4
 			       : s->staging ? 7
@@ -185,6 +187,10 @@ int gpu_start(struct server *s)
 	probe(s, text, sizeof(text), no_nccl);
 	if (s->ngpus && staging_choose(s, no_nccl))
 		return -1;
+	if (s->ngpus)
+		gpu_mps_start(s);
+	while (!gpu_mps_settled(s))
+		uv_run(s->loop, UV_RUN_ONCE);
 	for (uint32_t i = 0; i < s->ngpus; i++)
 		gpu_start_worker(s->gpus[i]);
 	while (starting(s))

@@ -11,6 +11,7 @@
 #include "cluster/cluster.h"
 #include "cluster/gathering.h"
 #include "gpu.h"
+#include "gpu_mps.h"
 #include "names.h"
 #include "plan.h"
 #include "server_state.h"
@@ -82,6 +83,7 @@ static uint64_t list_sessions(struct client *asker, struct piece *p, uint64_t fr
 			.comms = c->comms,
 			.regions = c->regions,
 			.region_bytes = c->region_bytes,
+			.mps = c->mps,
 		};
 		memcpy(i->name, c->name, sizeof(i->name));
 	}
@@ -550,5 +552,6 @@ void list_daemon(struct client *c, uint32_t serial)
 	struct client *other;
 	DL_FOREACH (s->clients, other)
 		r.info.sessions += other->state == CLIENT_OPEN;
+	gpu_mps_describe(s, &r.info);
 	client_reply(c, SVC_DAEMON_INFO, serial, &r, sizeof(r), NULL, 0);
 }

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 #ifdef HAVE_SYSTEMD
 #include <systemd/sd-daemon.h>
@@ -186,6 +187,20 @@ static void raise_fd_limit(void)
 	}
 }
 
+/* A socket that systemd passes has a path of its own. */
+static void name_inherited(struct daemon *d)
+{
+#ifdef HAVE_SYSTEMD
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	socklen_t size = sizeof(address) - 1;
+	if (sd_listen_fds(0) > 0 &&
+	    !getsockname(SD_LISTEN_FDS_START, (struct sockaddr *)&address, &size))
+		snprintf(d->path, sizeof(d->path), "%s", address.sun_path);
+#else
+	(void)d;
+#endif
+}
+
 /* Takes the sockets systemd passed. Returns how many, or -1. */
 static int listen_inherited(struct daemon *d)
 {
@@ -250,7 +265,8 @@ static int start(struct daemon *d)
 		return -1;
 	if (fill_node_in(d))
 		return -1;
-	d->server = server_create(&d->loop, &d->config, d->cluster);
+	name_inherited(d);
+	d->server = server_create(&d->loop, &d->config, d->path, d->cluster);
 	if (!d->server) {
 		log_error("cannot start: %s", strerror(errno));
 		return -1;

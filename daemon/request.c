@@ -8,6 +8,7 @@
 
 #include "build_config.h"
 #include "gpu.h"
+#include "gpu_mps.h"
 #include "log.h"
 #include "names.h"
 #include "server_state.h"
@@ -61,6 +62,7 @@ static void hello(struct client *c, uint32_t serial, const struct svc_hello *m)
 		.region_bytes_max = s->config->user_region_bytes,
 		.daemon_version = NCCLSVC_VERSION_STRING,
 	};
+	r.mps = gpu_mps_advise(s, c->uid, r.mps_directory);
 	client_reply(c, SVC_HELLO, serial, &r, sizeof(r), NULL, 0);
 	log_debug("session %u: %s, pid %d, user %u", c->id, c->name, c->pid, c->uid);
 }

@@ -317,13 +317,15 @@ static void notify_fault(void *arg)
 
 /* ---- Beginning and end ---- */
 
-struct server *server_create(uv_loop_t *loop, const struct config *config, struct cluster *cluster)
+struct server *server_create(uv_loop_t *loop, const struct config *config, const char *path,
+			     struct cluster *cluster)
 {
 	struct server *s = calloc(1, sizeof(*s));
 	if (!s)
 		return NULL;
 	s->loop = loop;
 	s->config = config;
+	s->path = path;
 	s->cluster = cluster;
 	s->start_ns = server_now();
 	accounts_init(&s->accounts, config);

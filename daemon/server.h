@@ -14,9 +14,9 @@
 struct cluster;
 struct server;
 
-/* config is borrowed, and may change between calls where a reload allows. Returns NULL with errno
- * set. */
-struct server *server_create(uv_loop_t *loop, const struct config *config,
+/* config is borrowed, and may change between calls where a reload allows; so is path, the socket's.
+ * Returns NULL with errno set. */
+struct server *server_create(uv_loop_t *loop, const struct config *config, const char *path,
 			     struct cluster *cluster);
 /* Accepts connections from a listening SOCK_SEQPACKET socket. Takes fd. Returns 0 or -errno. */
 int server_listen(struct server *s, int fd);

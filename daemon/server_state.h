@@ -165,6 +165,7 @@ struct client {
 	bool refused;			   /* may not use this daemon */
 	uint16_t version_min, version_max; /* as it said */
 	char name[NCCLSVC_NAME_BYTES];
+	uint32_t mps; /* ncclsvc_mps, as it said when it joined with a GPU */
 	struct account *account;
 	uint64_t since_ns;
 	uv_poll_t poll;
@@ -211,6 +212,7 @@ struct listener {
 struct server {
 	uv_loop_t *loop;
 	const struct config *config;
+	const char *path; /* of its socket: what belongs to this daemon alone is beside it */
 	struct executor *executor;
 	uv_async_t events, faults;
 	uv_timer_t timer;
@@ -235,6 +237,7 @@ struct server {
 	uint32_t world_first;	 /* this node's first rank in the world */
 	struct gpu *gpus[GPUS_MAX];
 	uint32_t ngpus;
+	struct gpu_mps *mps; /* NULL: there are no GPUs */
 	struct physical *physicals;
 	bool lanes[WORKER_LANES]; /* in use */
 	uint64_t makings;	  /* so far */

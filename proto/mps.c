@@ -35,11 +35,14 @@ static enum mps_state ask(const struct sockaddr_un *address)
 
 void mps_look(struct mps *m)
 {
+	const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
+	mps_look_at(m, directory && *directory ? directory : DIRECTORY);
+}
+
+void mps_look_at(struct mps *m, const char *directory)
+{
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct stat st;
-	const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
-	if (!directory || !*directory)
-		directory = DIRECTORY;
 	*m = (struct mps){.state = MPS_ABSENT};
 	snprintf(m->directory, sizeof(m->directory), "%s", directory);
 	int n = snprintf(address.sun_path, sizeof(address.sun_path), "%s/control", directory);
@@ -51,6 +54,7 @@ void mps_look(struct mps *m)
 		return;
 	}
 	m->state = ask(&address);
+	m->uid = st.st_uid;
 	/* Inodes alone are small numbers that every file system in memory gives out anew. */
 	if (m->state != MPS_STALE)
 		m->server = (uint64_t)st.st_dev << 40 ^ (uint64_t)st.st_ino;

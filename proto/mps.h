@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Whether a process that starts CUDA now would share its GPUs through NVIDIA's MPS, and through
- * which server. No CUDA here: the same environment and the same socket that the driver looks at. */
+ * which server; or what there is in a directory. No CUDA here: the same environment and the same
+ * socket that the driver looks at. */
 #ifndef PROTO_MPS_H
 #define PROTO_MPS_H
 
@@ -16,9 +17,13 @@ enum mps_state {
 struct mps {
 	enum mps_state state;
 	uint64_t server;     /* equal for those who meet at one control daemon; 0: there is none */
+	uint32_t uid;	     /* of the control daemon; only if there is one */
 	char directory[108]; /* where it was looked for: no longer than a socket's address */
 };
 
+/* Where this process's environment leads. */
 void mps_look(struct mps *m);
+/* In this directory. */
+void mps_look_at(struct mps *m, const char *directory);
 
 #endif

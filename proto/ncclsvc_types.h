@@ -150,6 +150,8 @@ typedef struct ncclsvc_session_info {
 	uint64_t submitted, completed, failed; /* tasks so far */
 	uint32_t comms, regions;
 	uint64_t region_bytes;
+	uint32_t mps; /* ncclsvc_mps, once it has joined with a GPU; before that UNKNOWN */
+	uint32_t reserved;
 	char name[NCCLSVC_NAME_BYTES];
 } ncclsvc_session_info;
 
@@ -277,10 +279,22 @@ typedef enum ncclsvc_device_state {
 } ncclsvc_device_state;
 
 typedef enum ncclsvc_mps {
-	NCCLSVC_MPS_NONE = 0,	 /* this process uses the GPU by itself */
-	NCCLSVC_MPS_ACTIVE = 1,	 /* through an MPS server */
+	NCCLSVC_MPS_NONE = 0,	/* this process uses the GPU by itself */
+	NCCLSVC_MPS_ACTIVE = 1, /* through an MPS server */
 	NCCLSVC_MPS_UNKNOWN = 2,
+	NCCLSVC_MPS_OTHER = 3, /* through another server than the GPU's worker */
 } ncclsvc_mps;
+
+/* Who runs the MPS control daemon that the workers use: mps in ncclsvcd.conf(5). */
+typedef enum ncclsvc_mps_source {
+	NCCLSVC_MPS_NOBODY = 0, /* there is none: ncclsvc_daemon_info says why */
+	NCCLSVC_MPS_OWN = 1,	/* the daemon: it started it, or took it over from a former one */
+	NCCLSVC_MPS_FOUND = 2,	/* somebody else: it was there before */
+} ncclsvc_mps_source;
+
+/* The longest directory in which an MPS control daemon can make its sockets. */
+#define NCCLSVC_MPS_DIRECTORY_MAX   88
+#define NCCLSVC_MPS_DIRECTORY_BYTES 96 /* with its NUL */
 
 /* A GPU and its worker. */
 typedef struct ncclsvc_device_info {
@@ -338,6 +352,12 @@ typedef struct ncclsvc_daemon_info {
 	ncclsvc_status last_failure; /* of any session; result 0: none yet */
 	uint64_t last_failure_comm;
 	uint64_t last_failure_age_ns;
+	uint32_t mps;	     /* ncclsvc_mps_source */
+	int32_t mps_pid;     /* of the control daemon, if it is the daemon's own; else 0 */
+	uint32_t mps_starts; /* how often the daemon has started one */
+	uint32_t mps_losses; /* workers that ended while they used MPS */
+	uint64_t mps_age_ns; /* since it was started, taken over or found */
+	char mps_text[128];  /* the directory of its sockets; NOBODY: why there is none */
 } ncclsvc_daemon_info;
 
 #ifdef __cplusplus

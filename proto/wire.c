@@ -38,8 +38,8 @@ static const struct svc_shape shapes[SVC_OPCODE_END] = {
 _Static_assert(sizeof(struct svc_header) == 16, "header");
 _Static_assert(sizeof(struct svc_error) == 264, "error");
 _Static_assert(sizeof(struct svc_hello) == 56, "hello");
-_Static_assert(sizeof(struct svc_hello_reply) == 80, "hello reply");
-_Static_assert(sizeof(struct svc_join) == 152, "join");
+_Static_assert(sizeof(struct svc_hello_reply) == 176, "hello reply");
+_Static_assert(sizeof(struct svc_join) == 168, "join");
 _Static_assert(sizeof(struct svc_join_reply) == 152, "join reply");
 _Static_assert(sizeof(struct svc_region_cuda) == 96, "device region");
 _Static_assert(sizeof(struct svc_region_span) == 472, "span");

@@ -67,6 +67,15 @@ struct svc_hello {
 	char name[NCCLSVC_NAME_BYTES]; /* for people; NUL-terminated */
 };
 
+/* Whether the process should use its GPUs through the MPS that the daemon's workers use, if CUDA is
+ * not initialized in it yet. */
+enum svc_mps_advice {
+	SVC_MPS_NONE = 0, /* the workers use none */
+	SVC_MPS_JOIN = 1, /* CUDA_MPS_PIPE_DIRECTORY is to be mps_directory */
+	SVC_MPS_OTHER_USER =
+		2, /* they do, but a process of this user cannot: MPS serves one user */
+};
+
 struct svc_hello_reply {
 	uint16_t version; /* the one both speak */
 	uint16_t version_min, version_max;
@@ -74,9 +83,10 @@ struct svc_hello_reply {
 	uint32_t session;
 	uint32_t host_ranks;
 	uint32_t ring_max;
-	uint32_t reserved2;
+	uint32_t mps;		   /* enum svc_mps_advice */
 	uint64_t region_bytes_max; /* for one user, all its sessions together */
 	char daemon_version[NCCLSVC_NAME_BYTES];
+	char mps_directory[NCCLSVC_MPS_DIRECTORY_BYTES]; /* empty but for SVC_MPS_JOIN */
 };
 
 /* Asks for a ring. The reply brings three fds: the session memory (a memfd sealed against
@@ -177,6 +187,10 @@ struct svc_join {
 	int32_t device;
 	uint32_t flags;
 	uint64_t timeout_ns; /* 0: none */
+	/* How CUDA uses the device in this process, for inspection; zeros with SVC_DEVICE_HOST. */
+	uint64_t mps_server; /* as struct mps has it; 0 unless mps is NCCLSVC_MPS_ACTIVE */
+	uint32_t mps;	     /* ncclsvc_mps */
+	uint32_t reserved;
 };
 
 struct svc_join_reply {

@@ -416,7 +416,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	kinds[5] = dup(kinds[0]);
 	kinds[6] = memfd(REGION, true);
 	REQUIRE(uv_loop_init(&loop) == 0);
-	server = server_create(&loop, &config, NULL);
+	server = server_create(&loop, &config, "/nonexistent", NULL);
 	REQUIRE(server);
 	atexit(stop);
 	return 0;

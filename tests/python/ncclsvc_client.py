@@ -41,8 +41,8 @@ MESSAGE_MAX = 32768  # of the reply to LIST; of others, 512
 HEADER = struct.Struct("=IHHIi")
 ERROR = struct.Struct("=HHHH256s")
 HELLO_REQUEST = struct.Struct("=HHI48s")
-HELLO_REPLY = struct.Struct("=HHHHIIIIQ48s")
-JOIN_REQUEST = struct.Struct("=128siiiIQ")
+HELLO_REPLY = struct.Struct("=HHHHIIIIQ48s96s")
+JOIN_REQUEST = struct.Struct("=128siiiIQQII")
 JOIN_REPLY = struct.Struct("=QIIii128s")
 RECORD = struct.Struct("=QIIBBBBiQIIQQQIIQ48x")
 STATUS = struct.Struct("=QiIQQQiiiiIIQQ8i16x")
@@ -56,6 +56,11 @@ REGION = struct.Struct("=IIiIQQiI")
 DEVICE = struct.Struct("=iIiI16sQQQQIIIIiiIIQQ48s128s")
 REGION_CUDA_REQUEST = struct.Struct("=QQQiI64s")
 REGION_LEND_REQUEST = struct.Struct("=QiI")
+
+
+def join_request(comm_id, nranks, rank, device, flags, timeout_ns):
+    """JOIN's body, of a process that says nothing of MPS."""
+    return JOIN_REQUEST.pack(comm_id, nranks, rank, device, flags, timeout_ns, 0, 0, 0)
 
 
 class ServiceError(Exception):
@@ -224,7 +229,7 @@ class Session:
             self.sock.close()
             raise
         (self.version, self.version_min, self.version_max, _, self.id, self.host_ranks,
-         self.ring_max, _, self.region_bytes_max, version) = HELLO_REPLY.unpack(reply)
+         self.ring_max, _, self.region_bytes_max, version, _) = HELLO_REPLY.unpack(reply)
         self.daemon_version = text_of(version)
 
     def close(self):
@@ -303,11 +308,11 @@ class Session:
         return region, size, fds[0]
 
     def join(self, comm_id, nranks, rank, timeout_ns=0, device=-1):
-        body, _ = self.call(JOIN, JOIN_REQUEST.pack(comm_id, nranks, rank, device, 0, timeout_ns))
+        body, _ = self.call(JOIN, join_request(comm_id, nranks, rank, device, 0, timeout_ns))
         return Comm(body)
 
     def world(self, rank=-1, timeout_ns=0):
-        body, _ = self.call(JOIN, JOIN_REQUEST.pack(bytes(128), 0, rank, -1, 1, timeout_ns))
+        body, _ = self.call(JOIN, join_request(bytes(128), 0, rank, -1, 1, timeout_ns))
         return Comm(body)
 
     def leave(self, comm):

@@ -144,7 +144,7 @@ class ClientTest(unittest.TestCase):
 
     def test_the_world(self):
         sessions = [self.connect() for _ in range(3)]
-        request = svc.JOIN_REQUEST.pack(bytes(128), 0, -1, -1, 1, 0)
+        request = svc.join_request(bytes(128), 0, -1, -1, 1, 0)
         serials = [s.send(svc.JOIN, request) for s in sessions]
         comms = [svc.Comm(s.reply(n)[0]) for s, n in zip(sessions, serials)]
         self.assertEqual(sorted(c.rank for c in comms), [0, 1, 2])
@@ -183,7 +183,7 @@ class ClientTest(unittest.TestCase):
     def test_a_cancelled_task_and_a_deadline(self):
         comm_id = os.urandom(128)
         with self.connect() as a, self.connect() as b:
-            first = a.send(svc.JOIN, svc.JOIN_REQUEST.pack(comm_id, 2, 0, -1, 0, 0))
+            first = a.send(svc.JOIN, svc.join_request(comm_id, 2, 0, -1, 0, 0))
             comm_b = b.join(comm_id, 2, 1)
             comm_a = svc.Comm(a.reply(first)[0])
             serial = a.submit(comm_a, svc.BARRIER)
@@ -316,7 +316,7 @@ class ClientTest(unittest.TestCase):
         comm_id = os.urandom(128)
         with self.connect() as session:
             other = self.connect()
-            first = session.send(svc.JOIN, svc.JOIN_REQUEST.pack(comm_id, 2, 0, -1, 0, 0))
+            first = session.send(svc.JOIN, svc.join_request(comm_id, 2, 0, -1, 0, 0))
             other.join(comm_id, 2, 1)
             comm = svc.Comm(session.reply(first)[0])
             serial = session.submit(comm, svc.BARRIER)
