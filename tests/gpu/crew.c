@@ -18,9 +18,9 @@ int crew_size(void)
 void rank_prepare(struct rank *r, struct client *c, int gpu)
 {
 	*r = (struct rank){.c = c, .rank = c->rank, .n = c->nranks, .gpu = gpu};
-	stage("opening its GPU");
+	stage("opening its session and its GPU");
+	r->session = session_open(c->daemon); /* first: it may tell CUDA of MPS */
 	gpu_use(gpu);
-	r->session = session_open(c->daemon);
 	r->stream = gpu_stream();
 	CHECK_OK(ncclsvc_stream_set(r->session, r->stream, 0));
 }

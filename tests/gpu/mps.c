@@ -80,6 +80,7 @@ static bool make_dirs(void)
 	snprintf(path, sizeof(path), "%s/pipe", dir);
 	mkdir(path, 0700);
 	setenv("CUDA_MPS_PIPE_DIRECTORY", path, 1);
+	unsetenv("NCCLSVCD_MPS"); /* daemons find it */
 	return true;
 }
 
@@ -137,4 +138,5 @@ void mps_avoid(void)
 {
 	unsetenv("CUDA_MPS_LOG_DIRECTORY");
 	setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/ncclsvc-no-mps", 1);
+	setenv("NCCLSVCD_MPS", "off", 1);
 }

@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The MPS control daemon that a daemon with GPUs starts, finds, takes over, watches and ends. */
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "workers.h"
+
+#define PID_FILE "nvidia-cuda-mps-control.pid"
+
+/* ---- The scene ---- */
+
+/* The stand-in is found in PATH, and nowhere else. */
+static void prepare(struct crew *c, bool installed)
+{
+	char path[1024];
+	snprintf(path, sizeof(path), "%s%s/usr/bin:/bin",
+		 installed ? program("NCCLSVC_FAKE_MPS") : "", installed ? ":" : "");
+	setenv("PATH", path, 1);
+	unsetenv("NCCLSVCD_MPS");
+	unsetenv("CUDA_MPS_PIPE_DIRECTORY");
+	crew_prepare(c, 1);
+}
+
+static ncclsvc_daemon_info info_of(const struct crew *c)
+{
+	ncclsvc_daemon_info info;
+	ncclsvc_session *session = session_open(&c->d);
+	CHECK_EQ(ncclsvc_daemon(session, &info), NCCLSVC_OK);
+	ncclsvc_close(session);
+	return info;
+}
+
+/* Until its daemon says that it has started so many. */
+static ncclsvc_daemon_info started(const struct crew *c, uint32_t times)
+{
+	ncclsvc_daemon_info info = info_of(c);
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;
+	     (info.mps != NCCLSVC_MPS_OWN || info.mps_starts < times) && now_ns() < end;
+	     sleep_ms(5))
+		info = info_of(c);
+	CHECK_EQ(info.mps, NCCLSVC_MPS_OWN);
+	CHECK_EQ(info.mps_starts, times);
+	return info;
+}
+
+static void says(const char *text, const char *part)
+{
+	if (!strstr(text, part))
+		check_failed(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", text, part);
+}
+
+static void directory_of(const struct crew *c, char *path, size_t size)
+{
+	snprintf(path, size, "%s.mps", c->d.socket);
+}
+
+/* Ends the daemon, and keeps its directory for the next one. */
+static void end_daemon(struct crew *c, bool last)
+{
+	char path[128];
+	snprintf(path, sizeof(path), "%s/kept", c->d.dir);
+	FILE *f = fopen(path, "we");
+	CHECK(f && !fclose(f));
+	kill(c->d.pid, SIGTERM);
+	daemon_wait_exit(&c->d, 0);
+	unlink(path);
+	if (last)
+		CHECK(!rmdir(c->d.dir));
+}
+
+static bool exists(const char *path)
+{
+	return !access(path, F_OK);
+}
+
+static void await_gone(pid_t pid)
+{
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; !kill(pid, 0); sleep_ms(5)) {
+		char state = process_state(pid);
+		if (!state || state == 'Z')
+			return;
+		if (now_ns() > end)
+			check_failed(__FILE__, __LINE__, "the control daemon %d lives on", pid);
+	}
+}
+
+/* ---- A control daemon of somebody else's, and its clients ---- */
+
+static pid_t control_start(const char *directory)
+{
+	char path[1024], pid_file[256];
+	snprintf(path, sizeof(path), "%s/nvidia-cuda-mps-control", program("NCCLSVC_FAKE_MPS"));
+	CHECK(!mkdir(directory, 0700));
+	setenv("CUDA_MPS_PIPE_DIRECTORY", directory, 1);
+	pid_t pid = fork();
+	if (!pid) {
+		execl(path, path, "-f", NULL);
+		_exit(127);
+	}
+	CHECK(pid > 0);
+	unsetenv("CUDA_MPS_PIPE_DIRECTORY");
+	snprintf(pid_file, sizeof(pid_file), "%s/control", directory);
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; !exists(pid_file); sleep_ms(2))
+		CHECK(now_ns() < end);
+	return pid;
+}
+
+static void control_end(pid_t pid)
+{
+	kill(pid, SIGKILL);
+	CHECK_EQ(waitpid(pid, NULL, 0), pid);
+}
+
+/* As a process that uses its GPUs through it. -1: it takes none. */
+static int become_client(const char *directory)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	char welcome = 0;
+	int n = snprintf(address.sun_path, sizeof(address.sun_path), "%s/control", directory);
+	CHECK(n > 0 && (size_t)n < sizeof(address.sun_path));
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	CHECK(fd >= 0);
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) ||
+	    recv(fd, &welcome, 1, 0) != 1 || welcome != 'y') {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+/* ---- Tests ---- */
+
+static void one_of_its_own(void **state)
+{
+	struct crew c;
+	struct stat st;
+	char directory[128];
+	(void)state;
+	prepare(&c, true);
+	crew_daemon(&c, NULL);
+	ncclsvc_daemon_info info = started(&c, 1);
+	directory_of(&c, directory, sizeof(directory));
+	says(info.mps_text, directory);
+	CHECK(!lstat(directory, &st));
+	CHECK_EQ(st.st_mode & 07777, 0700);
+	CHECK(daemon_says(&c.d, "shares the GPU through MPS"));
+	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_ACTIVE);
+	crew_stop(&c);
+	await_gone(info.mps_pid);
+	CHECK(!exists(directory));
+}
+
+static void two_daemons_share_nothing(void **state)
+{
+	struct crew c;
+	struct daemon other;
+	(void)state;
+	prepare(&c, true);
+	crew_daemon(&c, NULL);
+	daemon_start(&other, "--device", "cuda", NULL);
+	struct crew view = {.d = other};
+	CHECK(info_of(&view).mps_pid != info_of(&c).mps_pid);
+	CHECK_EQ(info_of(&view).mps, NCCLSVC_MPS_OWN);
+	daemon_stop(&other);
+	started(&c, 1);
+	crew_stop(&c);
+}
+
+static void none_is_installed(void **state)
+{
+	struct crew c;
+	(void)state;
+	if (exists("/usr/bin/nvidia-cuda-mps-control"))
+		skip();
+	prepare(&c, false);
+	crew_daemon(&c, NULL);
+	CHECK(daemon_says(&c.d, "no MPS: nvidia-cuda-mps-control is not installed"));
+	ncclsvc_daemon_info info = info_of(&c);
+	CHECK_EQ(info.mps, NCCLSVC_MPS_NOBODY);
+	says(info.mps_text, "not installed");
+	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_NONE);
+	crew_stop(&c);
+}
+
+static void none_is_wanted(void **state)
+{
+	struct crew c;
+	char directory[128];
+	(void)state;
+	prepare(&c, true);
+	crew_daemon(&c, "--mps", "off", NULL);
+	ncclsvc_daemon_info info = info_of(&c);
+	directory_of(&c, directory, sizeof(directory));
+	CHECK_EQ(info.mps, NCCLSVC_MPS_NOBODY);
+	says(info.mps_text, "mps = off");
+	CHECK(!exists(directory));
+	crew_stop(&c);
+}
+
+static void a_killed_daemons_is_taken_over(void **state)
+{
+	struct crew c;
+	char directory[128];
+	(void)state;
+	prepare(&c, true);
+	crew_daemon(&c, NULL);
+	directory_of(&c, directory, sizeof(directory));
+	const pid_t control = started(&c, 1).mps_pid;
+	const int client = become_client(directory);
+	CHECK(client >= 0);
+	daemon_kill(&c.d);
+	daemon_restart(&c.d, "--device", "cuda", NULL);
+	CHECK(daemon_says(&c.d, "is taken over"));
+	ncclsvc_daemon_info info = started(&c, 0);
+	CHECK_EQ(info.mps_pid, control);
+	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_ACTIVE);
+	close(client);
+	crew_stop(&c);
+	await_gone(control);
+	CHECK(!exists(directory));
+}
+
+static void a_killed_one_is_started_again(void **state)
+{
+	struct crew c;
+	(void)state;
+	prepare(&c, true);
+	crew_daemon(&c, NULL);
+	ncclsvc_daemon_info info = started(&c, 1);
+	const uint64_t since = now_ns();
+	kill(info.mps_pid, SIGKILL);
+	CHECK(daemon_logged(&c.d, "was ended by signal 9"));
+	/* It had not lived long. */
+	info = started(&c, 2);
+	CHECK((now_ns() - since) / 1000000 >= 900);
+	CHECK(!kill(info.mps_pid, 0));
+	crew_stop(&c);
+}
+
+static void it_ends_at_once(void **state)
+{
+	struct crew c;
+	char directory[128], path[1024];
+	(void)state;
+	prepare(&c, true);
+	/* A program that fails, in its place. */
+	snprintf(directory, sizeof(directory), "%s/bin", c.fake);
+	CHECK(!mkdir(directory, 0700));
+	snprintf(path, sizeof(path), "%s/nvidia-cuda-mps-control", directory);
+	FILE *f = fopen(path, "we");
+	CHECK(f);
+	fputs("#!/bin/sh\necho no GPU for you\nexit 3\n", f);
+	CHECK(!fclose(f) && !chmod(path, 0700));
+	snprintf(path, sizeof(path), "%s:/usr/bin:/bin", directory);
+	setenv("PATH", path, 1);
+	crew_daemon(&c, NULL);
+	CHECK(daemon_logged(&c.d, "exited with code 3: no GPU for you"));
+	ncclsvc_daemon_info info = info_of(&c);
+	CHECK_EQ(info.mps, NCCLSVC_MPS_NOBODY);
+	says(info.mps_text, "exited with code 3");
+	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_NONE);
+	/* It is tried again, and comes up once it can. */
+	snprintf(path, sizeof(path), "%s/nvidia-cuda-mps-control", directory);
+	unlink(path);
+	char real[1024];
+	snprintf(real, sizeof(real), "%s/nvidia-cuda-mps-control", program("NCCLSVC_FAKE_MPS"));
+	CHECK(!symlink(real, path));
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; info.mps != NCCLSVC_MPS_OWN;
+	     sleep_ms(20)) {
+		CHECK(now_ns() < end);
+		info = info_of(&c);
+	}
+	end_daemon(&c, true); /* with one fd more than it had at first */
+	crew_stop(&c);
+	unlink(path);
+	rmdir(directory);
+}
+
+static void who_has_other_clients_ends_with_them(void **state)
+{
+	struct crew c;
+	char directory[128], left[160];
+	(void)state;
+	prepare(&c, true);
+	crew_daemon(&c, NULL);
+	directory_of(&c, directory, sizeof(directory));
+	const pid_t control = started(&c, 1).mps_pid;
+	const int client = become_client(directory);
+	CHECK(client >= 0);
+	snprintf(left, sizeof(left), "%s.%d", directory, control);
+	end_daemon(&c, false);
+	CHECK(!exists(directory) && exists(left));
+	CHECK(!kill(control, 0));
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; become_client(left) >= 0; sleep_ms(5))
+		CHECK(now_ns() < end);
+	/* The next daemon has one of its own at once. */
+	daemon_restart(&c.d, "--device", "cuda", NULL);
+	const pid_t next = started(&c, 1).mps_pid;
+	CHECK(next != control);
+	CHECK(exists(left));
+	close(client);
+	await_gone(control);
+	end_daemon(&c, false);
+	/* And the one after it clears up. */
+	daemon_restart(&c.d, "--device", "cuda", NULL);
+	started(&c, 1);
+	CHECK(!exists(left));
+	crew_stop(&c);
+}
+
+static void one_that_is_found(void **state)
+{
+	struct crew c;
+	char directory[96];
+	(void)state;
+	prepare(&c, true);
+	snprintf(directory, sizeof(directory), "%s/pipes", c.fake);
+	const pid_t control = control_start(directory);
+	setenv("CUDA_MPS_PIPE_DIRECTORY", directory, 1);
+	crew_daemon(&c, NULL);
+	ncclsvc_daemon_info info = info_of(&c);
+	CHECK_EQ(info.mps, NCCLSVC_MPS_FOUND);
+	CHECK_EQ(info.mps_pid, 0);
+	says(info.mps_text, directory);
+	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_ACTIVE);
+	end_daemon(&c, false);
+	CHECK_EQ(waitpid(control, NULL, WNOHANG), 0);
+	control_end(control);
+	/* Gone, it does not count: there is one of its own again. */
+	daemon_restart(&c.d, "--device", "cuda", NULL);
+	started(&c, 1);
+	end_daemon(&c, true);
+	crew_stop(&c);
+}
+
+static void one_that_is_given(void **state)
+{
+	struct crew c;
+	char directory[96];
+	(void)state;
+	prepare(&c, true);
+	snprintf(directory, sizeof(directory), "%s/pipes", c.fake);
+	crew_daemon(&c, "--mps", directory, NULL);
+	CHECK(daemon_says(&c.d, "no MPS control daemon answers in"));
+	ncclsvc_daemon_info info = info_of(&c);
+	CHECK_EQ(info.mps, NCCLSVC_MPS_NOBODY);
+	says(info.mps_text, "none answers in");
+	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_NONE);
+	const pid_t control = control_start(directory);
+	CHECK_EQ(info_of(&c).mps, NCCLSVC_MPS_FOUND);
+	/* The next worker goes there. */
+	const int before = device_of(&c, 0).pid;
+	worker_kill(&c, 0);
+	CHECK_EQ(worker_replaced(&c, 0, before).mps, NCCLSVC_MPS_ACTIVE);
+	crew_stop(&c);
+	control_end(control);
+}
+
+/* In a directory like /tmp anybody may be there first. */
+static void a_directory_that_others_may_write(void **state)
+{
+	struct crew c;
+	char directory[128];
+	(void)state;
+	prepare(&c, true);
+	crew_daemon(&c, NULL);
+	directory_of(&c, directory, sizeof(directory));
+	end_daemon(&c, false);
+	CHECK(!mkdir(directory, 0700) && !chmod(directory, 0770));
+	daemon_restart(&c.d, "--device", "cuda", NULL);
+	CHECK(daemon_says(&c.d, "is not a directory of this user alone"));
+	CHECK_EQ(info_of(&c).mps, NCCLSVC_MPS_NOBODY);
+	end_daemon(&c, false);
+	CHECK(!rmdir(directory) && !symlink(c.fake, directory));
+	daemon_restart(&c.d, "--device", "cuda", NULL);
+	CHECK(daemon_says(&c.d, "is not a directory of this user alone"));
+	CHECK(exists(directory));
+	unlink(directory);
+	end_daemon(&c, true);
+	crew_stop(&c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CREW_TEST(one_of_its_own),
+		CREW_TEST(two_daemons_share_nothing),
+		CREW_TEST(none_is_installed),
+		CREW_TEST(none_is_wanted),
+		CREW_TEST(a_killed_daemons_is_taken_over),
+		CREW_TEST(a_killed_one_is_started_again),
+		CREW_TEST(it_ends_at_once),
+		CREW_TEST(who_has_other_clients_ends_with_them),
+		CREW_TEST(one_that_is_found),
+		CREW_TEST(one_that_is_given),
+		CREW_TEST(a_directory_that_others_may_write),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
