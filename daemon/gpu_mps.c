@@ -311,7 +311,8 @@ void gpu_mps_joined(struct client *c, const struct svc_join *join)
 	const bool other =
 		join->mps == NCCLSVC_MPS_ACTIVE && join->mps_server != g->info.mps_server;
 	c->mps = other ? NCCLSVC_MPS_OTHER : join->mps;
-	if (c->mps == before || g->info.mps != NCCLSVC_MPS_ACTIVE)
+	/* Once: who says otherwise each time does not fill the log. */
+	if (before != NCCLSVC_MPS_UNKNOWN || g->info.mps != NCCLSVC_MPS_ACTIVE)
 		return;
 	if (c->mps == NCCLSVC_MPS_NONE || other)
 		log_warning("session %u (%s, pid %d) uses gpu%d %s: its compute and its "

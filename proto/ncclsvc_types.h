@@ -150,9 +150,9 @@ typedef struct ncclsvc_session_info {
 	uint64_t submitted, completed, failed; /* tasks so far */
 	uint32_t comms, regions;
 	uint64_t region_bytes;
+	char name[NCCLSVC_NAME_BYTES];
 	uint32_t mps; /* ncclsvc_mps, once it has joined with a GPU; before that UNKNOWN */
 	uint32_t reserved;
-	char name[NCCLSVC_NAME_BYTES];
 } ncclsvc_session_info;
 
 typedef enum ncclsvc_comm_state {
