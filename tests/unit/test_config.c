@@ -325,6 +325,14 @@ static void test_values(void **state)
 	refuses_value("staging_bytes", "8388607");
 	takes_value("spin_us", "auto", "auto");
 	takes_value("spin_us", "0", "0");
+	takes_value("mps", "auto", "auto");
+	takes_value("mps", "off", "off");
+	takes_value("mps", "/run/ncclsvc-mps", "/run/ncclsvc-mps");
+	refuses_value("mps", "");
+	refuses_value("mps", "on");
+	refuses_value("mps", "run/ncclsvc-mps");
+	refuses_value("mps", "/A-directory-in-which-an-MPS-control-daemon-could-not-make-its-sockets-"
+			     "for-its-name-has-89");
 	takes_value("comms_max", "65536", "65536");
 	takes_value("ring_max", "16", "16");
 	takes_value("log_level", "warning", "warning");
