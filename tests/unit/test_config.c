@@ -332,7 +332,7 @@ static void test_values(void **state)
 	refuses_value("mps", "on");
 	refuses_value("mps", "run/ncclsvc-mps");
 	refuses_value("mps", "/A-directory-in-which-an-MPS-control-daemon-could-not-make-its-sockets-"
-			     "for-its-name-has-89");
+			     "for-its-name-is-89");
 	takes_value("comms_max", "65536", "65536");
 	takes_value("ring_max", "16", "16");
 	takes_value("log_level", "warning", "warning");
