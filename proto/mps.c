@@ -2,6 +2,7 @@
 #include "mps.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include "ncclsvc_types.h"
 
 #define DIRECTORY "/tmp/nvidia-mps" /* the driver's */
 
@@ -58,4 +61,13 @@ void mps_look_at(struct mps *m, const char *directory)
 	/* Inodes alone are small numbers that every file system in memory gives out anew. */
 	if (m->state != MPS_STALE)
 		m->server = (uint64_t)st.st_dev << 40 ^ (uint64_t)st.st_ino;
+}
+
+uint32_t mps_in_use(int error, int enabled, uint64_t *server)
+{
+	struct mps m;
+	mps_look(&m);
+	const bool active = error ? m.state == MPS_RUNNING : enabled != 0;
+	*server = active ? m.server : 0;
+	return active ? NCCLSVC_MPS_ACTIVE : NCCLSVC_MPS_NONE;
 }

@@ -26,4 +26,9 @@ void mps_look(struct mps *m);
 /* In this directory. */
 void mps_look_at(struct mps *m, const char *directory);
 
+/* How this process, which has initialized CUDA, uses its GPUs: ncclsvc_mps, and *server as above.
+ * error and enabled: what CUDA answers for CU_DEVICE_ATTRIBUTE_MPS_ENABLED. A driver that does not
+ * know it leaves what the environment says. */
+uint32_t mps_in_use(int error, int enabled, uint64_t *server);
+
 #endif

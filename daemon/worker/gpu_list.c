@@ -21,10 +21,10 @@ bool gpu_list_get(int i, struct gpu_entry *e)
 	return true;
 }
 
-uint32_t gpu_list_mps(uint64_t *server)
+uint32_t gpu_list_mps(CUdevice device, uint64_t *server)
 {
-	struct mps m;
-	mps_look(&m);
-	*server = m.state == MPS_RUNNING ? m.server : 0;
-	return m.state == MPS_RUNNING ? NCCLSVC_MPS_ACTIVE : NCCLSVC_MPS_NONE;
+	int enabled = 0;
+	CUresult error =
+		cu.cuDeviceGetAttribute(&enabled, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
+	return mps_in_use(error, enabled, server);
 }

@@ -20,6 +20,6 @@ struct gpu_entry {
 bool gpu_list_get(int i, struct gpu_entry *e);
 
 /* Returns ncclsvc_mps; *server tells servers apart. After the context was made. */
-uint32_t gpu_list_mps(uint64_t *server);
+uint32_t gpu_list_mps(CUdevice device, uint64_t *server);
 
 #endif

@@ -166,7 +166,7 @@ static bool start(struct worker *w, const char *uuid, uint64_t staged, char *tex
 	before = total;
 	m.device.memory_bytes = total;
 	m.device.worker_bytes = before - after;
-	m.device.mps = gpu_list_mps(&m.device.mps_server);
+	m.device.mps = gpu_list_mps(w->device, &m.device.mps_server);
 	w->mps = m.device.mps == NCCLSVC_MPS_ACTIVE;
 	memcpy(m.device.uuid, w->uuid, sizeof(m.device.uuid));
 	memcpy(m.device.name, w->name, sizeof(m.device.name));

@@ -94,6 +94,7 @@ static void forked(void)
 {
 	if (atomic_load(&initialized) == 1)
 		atomic_store(&initialized, -1);
+	mps_forked();
 }
 
 static CUresult initialize(void)
@@ -115,7 +116,9 @@ static CUresult initialize(void)
 	strcpy(dir, p);
 	for (int i = 0; i < nvisible; i++)
 		contexts[i].device = i;
-	CUresult error = shared_open();
+	CUresult error = mps_connect();
+	if (!error)
+		error = shared_open();
 	if (!error)
 		pthread_atfork(NULL, NULL, forked);
 	return error;
@@ -161,6 +164,12 @@ static void fail_context(struct CUctx_st *context, CUresult error)
 {
 	int none = 0;
 	atomic_compare_exchange_strong(&context->error, &none, error);
+}
+
+void contexts_fail(CUresult error)
+{
+	for (int i = 0; i < FAKE_GPUS_MAX; i++)
+		fail_context(&contexts[i], error);
 }
 
 void fake_context_fault(CUcontext context)
@@ -278,6 +287,9 @@ CUresult cuDeviceGetAttribute(int *value, int what, CUdevice device)
 	case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
 		*value = 1;
 		return CUDA_SUCCESS;
+	case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
+		*value = mps_connected();
+		return fake_fault("mps-unknown") ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 	}
 	return CUDA_ERROR_INVALID_VALUE;
 }

@@ -28,6 +28,7 @@
 	X(CUDA_ERROR_NOT_SUPPORTED, "operation not supported")                                     \
 	X(CUDA_ERROR_SYSTEM_NOT_READY, "system not yet initialized")                               \
 	X(CUDA_ERROR_MPS_CONNECTION_FAILED, "MPS client failed to connect to the MPS server")      \
+	X(CUDA_ERROR_MPS_RPC_FAILURE, "remote procedure call to MPS server failed")                \
 	X(CUDA_ERROR_MPS_SERVER_NOT_READY, "the MPS server is not ready")                          \
 	X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,                                                   \
 	  "operation not permitted when stream is capturing")                                      \

@@ -29,6 +29,17 @@ struct CUctx_st *context_of(CUdevice device);
 bool device_valid(CUdevice device);
 size_t device_memory(void);
 
+/* All that this process has, or will have, have failed. */
+void contexts_fail(CUresult error);
+
+/* ---- cuda_mps.c ---------------------------------------------------------------------------- */
+
+/* For cuInit. Succeeds without a connection if nobody answers. */
+CUresult mps_connect(void);
+bool mps_connected(void);
+/* In a child, which has no part in its parent's connection. */
+void mps_forked(void);
+
 /* ---- cuda_checkpoint.c --------------------------------------------------------------------- */
 
 #define CUDA_ERROR_ILLEGAL_STATE 401

@@ -7,6 +7,7 @@
  *   NCCLSVC_FAKE_GPUS    how many (2)
  *   NCCLSVC_FAKE_MEMORY  bytes of each (1 GiB)
  *   CUDA_VISIBLE_DEVICES as the driver reads it: numbers and GPU-<uuid>
+ *   CUDA_MPS_PIPE_DIRECTORY  whose control daemon the process becomes a client of, if one answers
  * Faults on demand: faults.c.
  */
 #ifndef FAKE_CUDA_H

@@ -11,6 +11,7 @@
  *   contained    the same with an error that few have heard of
  *   batch-fail   cuStreamBatchMemOp is not supported
  *   driver-old   cuDriverGetVersion says 11.4
+ *   mps-unknown  the driver cannot say whether MPS is used
  *   wedge        the next call blocks for ever
  *   nccl-old     ncclGetVersion says 2.15
  *   init-fail    ncclCommInitRankConfig fails
@@ -44,7 +45,7 @@
 static const char *const names[FAULTS] = {
 	"ipc-open",  "memory",	   "sticky",	  "batch-fail",	 "driver-old",	"wedge",
 	"nccl-old",  "init-fail",  "async-error", "kernel-hang", "window-fail", "window-none",
-	"call-slow", "graph-none", "graph-host",  "far-late",    "contained",
+	"call-slow", "graph-none", "graph-host",  "far-late",    "contained",   "mps-unknown",
 };
 static atomic_uint asked[FAULTS];
 static const char *list;

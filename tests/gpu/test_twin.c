@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A lane's two streams: sums are right while they are tried, and the one that the trainer's stream
  * hears sooner is the one that stays. Which that is only the stand-in can say. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "windows.h"
@@ -59,28 +61,37 @@ static void two_streams(struct client *c)
 	rank_close(&r);
 }
 
-/* Somebody listens where MPS would: as far as workers can see, there is one. */
-static int pretend_mps(void)
+/* A process that answers where MPS would: as far as the stand-in for CUDA can see, there is one. */
+static pid_t pretend_mps(void)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	snprintf(address.sun_path, sizeof(address.sun_path), "%s/control",
 		 getenv("NCCLSVC_FAKE_DIR"));
-	CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&address, sizeof(address)) && !listen(fd, 1));
+	unlink(address.sun_path);
+	CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&address, sizeof(address)) &&
+	      !listen(fd, RANKS_MAX));
 	setenv("CUDA_MPS_PIPE_DIRECTORY", getenv("NCCLSVC_FAKE_DIR"), 1);
-	return fd;
+	const pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (!pid)
+		for (int client; (client = accept(fd, NULL, NULL)) >= 0;)
+			send(client, "y", 1, MSG_NOSIGNAL); /* and it stays connected */
+	close(fd);
+	return pid;
 }
 
 static void choose(unsigned burst)
 {
-	const int mps = setup.fake ? pretend_mps() : -1;
+	const pid_t mps = setup.fake ? pretend_mps() : 0;
 	setenv("NCCLSVC_FAKE_FAULTS", "far-late", 1);
 	crew_run(crew_size(), two_streams, &burst);
 	unsetenv("NCCLSVC_FAKE_FAULTS");
 	if (!setup.fake)
 		return;
 	unsetenv("CUDA_MPS_PIPE_DIRECTORY");
-	close(mps);
+	kill(mps, SIGKILL);
+	waitpid(mps, NULL, 0);
 	CHECK(fake_notes("far") > 0);
 }
 

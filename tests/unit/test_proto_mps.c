@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "mps.h"
+#include "ncclsvc_types.h"
 
 static char directory[64], control[80];
 
@@ -123,6 +124,24 @@ static void test_two_servers(void **state)
 	close(second);
 }
 
+/* The driver knows; one that does not leaves the environment's word. */
+static void test_in_use(void **state)
+{
+	uint64_t server = 1;
+	(void)state;
+	assert_int_equal(mps_in_use(0, 0, &server), NCCLSVC_MPS_NONE);
+	assert_int_equal(server, 0);
+	assert_int_equal(mps_in_use(1, 1, &server), NCCLSVC_MPS_NONE);
+	int fd = control_daemon(SOCK_SEQPACKET);
+	assert_int_equal(mps_in_use(0, 1, &server), NCCLSVC_MPS_ACTIVE);
+	assert_true(server && server == look().server);
+	assert_int_equal(mps_in_use(1, 0, &server), NCCLSVC_MPS_ACTIVE);
+	assert_true(server == look().server);
+	assert_int_equal(mps_in_use(0, 0, &server), NCCLSVC_MPS_NONE);
+	assert_int_equal(server, 0);
+	close(fd);
+}
+
 static void test_long_directory(void **state)
 {
 	char path[200];
@@ -146,6 +165,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_running_and_ended, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_refused, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_two_servers, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_in_use, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_long_directory, set_up, tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
