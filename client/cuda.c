@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cuda.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "dynlib.h"
 
+#define SONAME	       "libcuda.so.1"
 #define VERSION_NEEDED 12000
 
 static struct cuda cuda;
@@ -38,6 +41,7 @@ static void try_open(void)
 		WANTED(cuGetErrorString),
 		WANTED(cuDeviceGetCount),
 		WANTED(cuDeviceGet),
+		WANTED(cuDeviceGetAttribute),
 		WANTED(cuDeviceGetUuid),
 		WANTED(cuDevicePrimaryCtxRetain),
 		WANTED(cuDevicePrimaryCtxRelease),
@@ -84,7 +88,7 @@ static void try_open(void)
 	};
 	const char *name, *words;
 	int version = 0;
-	if (!dynlib_open("libcuda.so.1", symbols, sizeof(symbols) / sizeof(symbols[0]), &cuda, text,
+	if (!dynlib_open(SONAME, symbols, sizeof(symbols) / sizeof(symbols[0]), &cuda, text,
 			 sizeof(text)))
 		return;
 	CUresult e = cuda.cuDriverGetVersion(&version);
@@ -113,6 +117,23 @@ const struct cuda *cuda_open(void)
 	if (!opened)
 		error_set(NCCLSVC_UNSUPPORTED, "GPUs cannot be used: %s", text);
 	return opened;
+}
+
+/* A driver that is not loaded stays so: it is slow to load, and not everybody needs it. */
+bool cuda_is_initialized(void)
+{
+	CUresult (*count)(int *);
+	int n;
+	void *library = dlopen(SONAME, RTLD_LAZY | RTLD_NOLOAD);
+	if (!library) {
+		dlerror(); /* it is nobody's */
+		return false;
+	}
+	void *symbol = dlsym(library, exported.cuDeviceGetCount);
+	memcpy(&count, &symbol, sizeof(count));
+	bool initialized = symbol && count(&n) != CUDA_ERROR_NOT_INITIALIZED;
+	dlclose(library);
+	return initialized;
 }
 
 ncclsvc_result cuda_error(const struct cuda *c, CUresult error, const char *what)

@@ -73,6 +73,8 @@ struct link {
 	struct svc_ring *ring;	  /* NULL without a ring */
 	uint32_t entries;	  /* as agreed; without a ring, as asked */
 	size_t ring_size;
+	enum svc_mps_advice mps; /* the daemon's; what it does not advise counts as SVC_MPS_NONE */
+	char mps_directory[NCCLSVC_MPS_DIRECTORY_BYTES]; /* of SVC_MPS_JOIN */
 };
 
 ncclsvc_result link_open(const struct link_options *options, uint64_t deadline, struct link **link);
@@ -82,6 +84,20 @@ void link_unref(struct link *link);	  /* locked, or nobody else has it */
  * sees the parent's end. Unwatching closes the fds: a child between the two would keep them. */
 void fork_watch(struct link *link);
 void fork_unwatch(struct link *link);
+
+/* ---- mps.c: the MPS of the daemon's workers ----------------------------------------------- */
+
+#define MPS_DIRECTORY_VARIABLE "CUDA_MPS_PIPE_DIRECTORY"
+
+/* OK, or PROTOCOL: the daemon's answer makes no sense. */
+ncclsvc_result mps_take_advice(struct link *link, const struct svc_hello_reply *reply);
+/* The environment says where MPS is to be looked for. */
+bool mps_is_chosen(void);
+/* Sets the environment as the link's daemon advises, if CUDA is not initialized in this process, and
+ * the environment does not say otherwise. */
+void mps_join(const struct link *link);
+/* How CUDA uses the device in this process; *server: as struct mps has it. */
+ncclsvc_mps mps_of_device(int device, uint64_t *server);
 
 /* ---- task.c: tasks in flight and how they ended ------------------------------------------ */
 
@@ -518,6 +534,8 @@ static inline ncclsvc_result session_check(ncclsvc_session *s)
 /* OK at once if the session is not lost, and nothing is left to do from when it was. rejoin: its
  * communicators, too. Not locked. */
 ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin);
+/* mps_join without a session: asks the daemon that ncclsvc_open would take, if there is one. */
+void session_join_mps(int timeout_ms);
 void session_lock(ncclsvc_session *s);
 void session_unlock(ncclsvc_session *s);
 /* dispatch.c: tells the event loop that something is there. Locked. */

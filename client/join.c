@@ -138,6 +138,12 @@ static ncclsvc_result join_new(ncclsvc_session *s, const struct svc_join *reques
 	return r;
 }
 
+static void say_mps(int device, struct svc_join *request)
+{
+	if (device != NCCLSVC_DEVICE_HOST)
+		request->mps = mps_of_device(device, &request->mps_server);
+}
+
 /* device: this process's, and the daemon's number for it. */
 static ncclsvc_result join_id(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks, int rank,
 			      int device, int32_t daemon_device, int timeout_ms,
@@ -154,6 +160,7 @@ static ncclsvc_result join_id(ncclsvc_session *s, const ncclsvc_unique_id *id, i
 		.timeout_ns = timeout_on_wire(timeout_ms),
 	};
 	memcpy(request.id, id->bytes, sizeof(request.id));
+	say_mps(device, &request);
 	return join_new(s, &request, device, timeout_ms, comm);
 }
 
@@ -264,6 +271,7 @@ static struct svc_join rejoin_request(const ncclsvc_comm *comm, uint64_t timeout
 	};
 	if (!comm->world)
 		memcpy(request.id, comm->id.bytes, sizeof(request.id));
+	say_mps(comm->device, &request);
 	return request;
 }
 

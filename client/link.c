@@ -176,7 +176,7 @@ static ncclsvc_result hello(struct link *l, const struct link_options *o, uint64
 				 "the daemon chose protocol version %u of %u to %u", reply.version,
 				 SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
 	*ring_max = reply.ring_max;
-	return NCCLSVC_OK;
+	return mps_take_advice(l, &reply);
 }
 
 static ncclsvc_result map_ring(struct link *l, const struct svc_attach_reply *reply, int fd)

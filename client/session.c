@@ -102,11 +102,26 @@ ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **se
 		r = link_open(&s->options, deadline_in(timeout_ms), &s->link);
 	if (!r)
 		r = tasks_init(&s->tasks, s->link->entries);
-	if (r)
+	if (r) {
 		ncclsvc_close(s);
-	else
-		*session = s;
-	return r;
+		return r;
+	}
+	mps_join(s->link);
+	*session = s;
+	return NCCLSVC_OK;
+}
+
+void session_join_mps(int timeout_ms)
+{
+	const ncclsvc_options options = {
+		.size = sizeof(options), .no_ring = true, .timeout_ms = timeout_ms};
+	struct link_options o = {0};
+	struct link *link;
+	if (mps_is_chosen() || take_options(&options, &o, &timeout_ms) ||
+	    link_open(&o, deadline_in(timeout_ms), &link))
+		return;
+	mps_join(link);
+	link_unref(link);
 }
 
 void ncclsvc_close(ncclsvc_session *s)

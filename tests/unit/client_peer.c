@@ -59,6 +59,8 @@ static void hello(struct peer *p, const struct svc_header *h)
 					.session = 1,
 					.host_ranks = 2,
 					.ring_max = 1024};
+	reply.mps = p->says.mps;
+	memcpy(reply.mps_directory, p->says.mps_directory, sizeof(reply.mps_directory));
 	struct svc_event_bye bye = {.reason = NCCLSVC_LIMIT, .text = "too many sessions"};
 	int stray = p->listener;
 	switch ((int)p->fault) {

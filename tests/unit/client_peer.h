@@ -54,6 +54,7 @@ struct peer {
 	int doorbell, completion;
 	uint32_t regions, joins;
 	int32_t join_device; /* of the last JOIN */
+	struct svc_hello_reply says; /* of MPS, in the answer to HELLO */
 	/* GPUs: */
 	ncclsvc_device_info devices[4];
 	unsigned ndevices;
