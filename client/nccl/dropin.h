@@ -13,6 +13,7 @@
  *   device.c   the device API, and
  *   onesided.c one-sided operations, which are refused
  *   params.c   NCCL's variables, which are the daemon's
+ *   connections.c, mps.c  what CUDA reads in the environment when it is initialized
  *
  * Every exported function is weak and has a twin whose name begins with p, as in NCCL, for tools
  * that wrap the one and call the other. */
@@ -82,6 +83,12 @@ struct own *own(void);
 /* Warns, once, of an environment in which streams hold each other up. */
 void connections_check(void);
 
+/* ---- mps.c ---- */
+
+/* Tells, once, whether this process uses the communicator's GPU through the MPS server of the worker
+ * there: warns if only one of both does. */
+void mps_check(ncclsvc_comm *comm);
+
 /* ---- session.c ---- */
 
 /* A session of this process: all its communicators and memory on one GPU. It lives as long as the
@@ -102,6 +109,8 @@ ncclResult_t device_current(int *device);
 ncclResult_t session_get(int device, struct gpu_session **session);
 /* NCCL's version behind the daemon. */
 ncclResult_t session_nccl_version(int *version);
+/* The daemon, or one of its workers: it would ask itself. */
+bool process_is_daemon(void);
 /* Which process this is: a forked one is another. */
 unsigned process_generation(void);
 

@@ -56,10 +56,14 @@ ncclResult_t device_current(int *device)
 	return ncclSuccess;
 }
 
-/* It would ask itself. */
+bool process_is_daemon(void)
+{
+	return !strncmp(program_invocation_short_name, "ncclsvcd", 8);
+}
+
 static bool in_the_daemon(void)
 {
-	if (strncmp(program_invocation_short_name, "ncclsvcd", 8) != 0)
+	if (!process_is_daemon())
 		return false;
 	fail(ncclSystemError,
 	     "the daemon was started with the drop-in libnccl.so.2 in LD_PRELOAD or "
