@@ -93,8 +93,8 @@ void fork_unwatch(struct link *link);
 ncclsvc_result mps_take_advice(struct link *link, const struct svc_hello_reply *reply);
 /* The environment says where MPS is to be looked for. */
 bool mps_is_chosen(void);
-/* Sets the environment as the link's daemon advises, if CUDA is not initialized in this process, and
- * the environment does not say otherwise. */
+/* Sets the environment as the link's daemon advises, if CUDA is not initialized in this process,
+ * and the environment does not say otherwise. */
 void mps_join(const struct link *link);
 /* How CUDA uses the device in this process; *server: as struct mps has it. */
 ncclsvc_mps mps_of_device(int device, uint64_t *server);

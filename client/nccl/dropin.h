@@ -85,8 +85,8 @@ void connections_check(void);
 
 /* ---- mps.c ---- */
 
-/* Tells, once, whether this process uses the communicator's GPU through the MPS server of the worker
- * there: warns if only one of both does. */
+/* Tells, once, whether this process uses the communicator's GPU through the MPS server of the
+ * worker there: warns if only one of both does. */
 void mps_check(ncclsvc_comm *comm);
 
 /* ---- session.c ---- */

@@ -49,9 +49,9 @@ static void explain(const struct link *l, char *text, size_t size)
 		snprintf(text, size, "restart this process once ncclsvc-ctl status shows it again");
 	else if (!set || !*set)
 		snprintf(text, size,
-			 "CUDA was initialized before this library was loaded: preload it, or set "
-			 MPS_DIRECTORY_VARIABLE "=%s and " CUDA_CONNECTIONS_VARIABLE "="
-			 CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_MAX) " for the process",
+			 "CUDA was initialized before this library was loaded: preload it, or "
+			 "set " MPS_DIRECTORY_VARIABLE "=%s and " CUDA_CONNECTIONS_VARIABLE
+			 "=" CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_MAX) " for the process",
 			 l->mps_directory);
 	else if (strcmp(set, l->mps_directory) != 0)
 		snprintf(text, size, "unset " MPS_DIRECTORY_VARIABLE ", which is %s and not %s",

@@ -24,7 +24,6 @@ bool gpu_list_get(int i, struct gpu_entry *e)
 uint32_t gpu_list_mps(CUdevice device, uint64_t *server)
 {
 	int enabled = 0;
-	CUresult error =
-		cu.cuDeviceGetAttribute(&enabled, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
+	CUresult error = cu.cuDeviceGetAttribute(&enabled, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
 	return mps_in_use(error, enabled, server);
 }

@@ -45,7 +45,7 @@
 static const char *const names[FAULTS] = {
 	"ipc-open",  "memory",	   "sticky",	  "batch-fail",	 "driver-old",	"wedge",
 	"nccl-old",  "init-fail",  "async-error", "kernel-hang", "window-fail", "window-none",
-	"call-slow", "graph-none", "graph-host",  "far-late",    "contained",   "mps-unknown",
+	"call-slow", "graph-none", "graph-host",  "far-late",	 "contained",	"mps-unknown",
 };
 static atomic_uint asked[FAULTS];
 static const char *list;

@@ -6,7 +6,6 @@ Environment: NCCLSVCD, NCCLSVC_CTL, and FAKE_DIR with the stand-ins."""
 import json
 import os
 import signal
-import socket
 import struct
 import subprocess
 import tempfile
@@ -18,6 +17,11 @@ from test_client import WAIT, Daemon, eventually
 
 MIB = 1 << 20
 GPUS = 2
+
+
+def end(process):
+    process.kill()
+    process.wait()
 
 
 class Devices(unittest.TestCase):
@@ -48,12 +52,14 @@ class Devices(unittest.TestCase):
         with open(os.path.join(self.fake.name, f"fault.{name}"), "w", encoding="ascii"):
             pass
 
-    def mps(self):
-        """A control daemon, as far as one can see."""
-        control = socket.socket(socket.AF_UNIX)
-        control.bind(os.path.join(self.pipes, "control"))
-        control.listen()
-        self.addCleanup(control.close)
+    def mps(self, pipes=None):
+        """A control daemon: the stand-in."""
+        pipes = pipes or self.pipes
+        control = subprocess.Popen([os.path.join(os.environ["FAKE_DIR"], "mps",
+                                                 "nvidia-cuda-mps-control"), "-f"],
+                                   env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": pipes})
+        self.addCleanup(end, control)
+        eventually(lambda: os.path.exists(os.path.join(pipes, "control")), "control daemon")
         return control
 
     def ctl(self, *args, codes=(0,), env=None):
@@ -123,7 +129,7 @@ class Devices(unittest.TestCase):
                 self.assertIn(str(device), self.refused(session, "UNSUPPORTED", opcode, body, fds))
             if device != -1:
                 self.refused(session, "UNSUPPORTED", svc.JOIN,
-                             svc.JOIN_REQUEST.pack(os.urandom(128), 1, 0, device, 0, 0))
+                             svc.join_request(os.urandom(128), 1, 0, device, 0, 0))
         memory.close()
 
     def test_bad_fields(self):
@@ -243,13 +249,10 @@ class Devices(unittest.TestCase):
         # Another server, in a place of its own.
         other = os.path.join(self.fake.name, "other")
         os.mkdir(other)
-        second = socket.socket(socket.AF_UNIX)
-        second.bind(os.path.join(other, "control"))
-        second.listen()
+        self.mps(other)
         found = self.doctor({"CUDA_MPS_PIPE_DIRECTORY": other})["mps"]
         self.assertIn("different MPS servers", found[0][1])
-        second.close()
-        control.close()
+        end(control)
         self.assertIn("has ended", self.doctor()["mps"][0][1])
 
 

@@ -124,12 +124,9 @@ static void not_after_cuda(void **state)
 int main(void)
 {
 	const struct CMUnitTest before[] = {
-		CLEAN_TEST(is_set_before_cuda),
-		CLEAN_TEST(empty_is_not_set),
-		CLEAN_TEST(the_user_comes_first),
-		CLEAN_TEST(no_advice),
-		CLEAN_TEST(bad_directories),
-		CLEAN_TEST(a_reattach_sets_nothing),
+		CLEAN_TEST(is_set_before_cuda),	  CLEAN_TEST(empty_is_not_set),
+		CLEAN_TEST(the_user_comes_first), CLEAN_TEST(no_advice),
+		CLEAN_TEST(bad_directories),	  CLEAN_TEST(a_reattach_sets_nothing),
 	};
 	const struct CMUnitTest loaded[] = {CLEAN_TEST(is_set_before_cuda)};
 	const struct CMUnitTest after[] = {CLEAN_TEST(not_after_cuda)};
