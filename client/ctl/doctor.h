@@ -23,6 +23,8 @@ struct doctor_gpu {
 	char name[NCCLSVC_NAME_BYTES];
 	int32_t mode;	/* CU_COMPUTEMODE_* */
 	uint32_t peers; /* a bit for each GPU that it can reach */
+	uint32_t mps;	/* ncclsvc_mps, of that process */
+	uint64_t mps_server;
 };
 
 /* What that process found; written again after each step, so that its end cannot take it along. */
@@ -64,7 +66,8 @@ struct doctor_facts {
 	const char *connections; /* CUDA_DEVICE_MAX_CONNECTIONS; NULL: not set */
 	struct doctor_file files[DOCTOR_FILES];
 	size_t nfiles;
-	struct mps mps;
+	struct mps mps;	     /* where this process's environment leads, once the daemon was asked */
+	const char *mps_set; /* CUDA_MPS_PIPE_DIRECTORY before that; NULL: not set */
 	uid_t uid;
 	uint64_t memlock, nofile; /* UINT64_MAX: no limit */
 	int shm_error;

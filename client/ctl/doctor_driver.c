@@ -82,6 +82,12 @@ static CUresult look_at_gpu(int i, int n)
 		error = cu.cuDeviceGetName(g->name, sizeof(g->name), device);
 	if (!error)
 		error = cu.cuDeviceGetAttribute(&g->mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device);
+	if (!error) {
+		int enabled = 0;
+		CUresult unknown =
+			cu.cuDeviceGetAttribute(&enabled, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
+		g->mps = mps_in_use(unknown, enabled, &g->mps_server);
+	}
 	memcpy(g->uuid, uuid.bytes, sizeof(g->uuid));
 	g->name[sizeof(g->name) - 1] = '\0';
 	for (int k = 0; k < n && !error; k++) {

@@ -146,6 +146,7 @@ static void gather_daemon(struct doctor_facts *f, const char *path, int timeout_
 	f->connected = result == NCCLSVC_OK;
 	if (!f->connected)
 		snprintf(f->daemon_text, sizeof(f->daemon_text), "%s", ncclsvc_last_error());
+	f->daemon.mps_text[sizeof(f->daemon.mps_text) - 1] = '\0';
 	for (size_t i = 0; i < f->ndevices; i++) {
 		ncclsvc_device_info *d = &f->devices[i];
 		d->name[sizeof(d->name) - 1] = d->text[sizeof(d->text) - 1] = '\0';
@@ -204,14 +205,18 @@ static void gather_self(struct doctor_facts *f)
 	mps_look(&f->mps);
 }
 
+/* The session sets the environment as a trainer's would: what comes after it is what that finds. */
 void doctor_gather(struct doctor_facts *f, const char *path, int timeout_ms)
 {
 	memset(f, 0, sizeof(*f));
 	f->library = ncclsvc_version();
-	gather_self(f);
-	gather_files(f);
+	f->mps_set = getenv("CUDA_MPS_PIPE_DIRECTORY");
+	if (f->mps_set && !*f->mps_set)
+		f->mps_set = NULL;
 	gather_socket(f, path);
 	gather_daemon(f, path, timeout_ms);
+	gather_self(f);
+	gather_files(f);
 	gather_driver(f);
 }
 

@@ -227,14 +227,13 @@ static void judge_daemons(const struct doctor_facts *f, struct doctor_report *r)
 }
 
 /* Those whose mode keeps two processes off one GPU; MPS makes them one. */
-static void judge_mode(const struct doctor_facts *f, const struct doctor_gpu *g, int i,
-		       struct doctor_report *r)
+static void judge_mode(const struct doctor_gpu *g, int i, struct doctor_report *r)
 {
 	if (g->mode == CU_COMPUTEMODE_PROHIBITED)
 		doctor_say(r, "compute-mode", DOCTOR_PROBLEM,
 			   "GPU %d (%s) prohibits compute: `nvidia-smi -i %d -c DEFAULT`.", i,
 			   g->name, i);
-	else if (g->mode == CU_COMPUTEMODE_EXCLUSIVE_PROCESS && f->mps.state != MPS_RUNNING)
+	else if (g->mode == CU_COMPUTEMODE_EXCLUSIVE_PROCESS && g->mps != NCCLSVC_MPS_ACTIVE)
 		doctor_say(
 			r, "compute-mode", DOCTOR_PROBLEM,
 			"GPU %d (%s) is for one process at a time, and the daemon's worker and a "
@@ -259,7 +258,7 @@ static void judge_own(const struct doctor_facts *f, struct doctor_report *r)
 				   "CUDA_VISIBLE_DEVICES, or with all GPUs in it.",
 				   i, g->name, uuid);
 		}
-		judge_mode(f, g, i, r);
+		judge_mode(g, i, r);
 	}
 }
 

@@ -34,10 +34,40 @@ static void judge_own(const struct doctor_facts *f, struct doctor_report *r)
 			   f->uid, f->mps.directory);
 }
 
-static void judge_device(const struct doctor_facts *f, const ncclsvc_device_info *d, bool *told,
+/* What the daemon has, and how a process comes to it. */
+static void judge_daemons(const struct doctor_facts *f, struct doctor_report *r)
+{
+	const ncclsvc_daemon_info *d = &f->daemon;
+	if (d->mps == NCCLSVC_MPS_NOBODY)
+		doctor_say(r, "mps",
+			   strcmp(d->mps_text, "mps = off") != 0 ? DOCTOR_WARNING : DOCTOR_NOTE,
+			   "The daemon's workers use no MPS: %s (mps in ncclsvcd.conf(5)).",
+			   d->mps_text);
+	else if (f->uid != d->uid)
+		doctor_say(r, "mps", DOCTOR_WARNING,
+			   "The daemon's workers use MPS, which serves one user, and that is user "
+			   "%u: processes of user %u are not led there. Run trainers and daemon as "
+			   "one user.",
+			   d->uid, f->uid);
+	else if (f->mps_set && strcmp(f->mps_set, d->mps_text) != 0)
+		doctor_say(
+			r, "mps", DOCTOR_WARNING,
+			"CUDA_MPS_PIPE_DIRECTORY is %s, and the workers use the MPS in %s: unset "
+			"it, for the library knows.",
+			f->mps_set, d->mps_text);
+	else
+		doctor_say(
+			r, "mps", DOCTOR_OK,
+			"The daemon's workers use MPS, and there is nothing to set: a process "
+			"that has the drop-in preloaded, or opens a session before it "
+			"initializes CUDA, is led there. For others, CUDA_MPS_PIPE_DIRECTORY=%s.",
+			d->mps_text);
+}
+
+static void judge_device(const ncclsvc_device_info *d, const struct doctor_gpu *g, bool *told,
 			 struct doctor_report *r)
 {
-	bool here = f->mps.state == MPS_RUNNING, there = d->mps == NCCLSVC_MPS_ACTIVE;
+	bool here = g->mps == NCCLSVC_MPS_ACTIVE, there = d->mps == NCCLSVC_MPS_ACTIVE;
 	if (d->mps == NCCLSVC_MPS_UNKNOWN) {
 		doctor_say(r, "mps", DOCTOR_NOTE,
 			   "Whether the worker of device %d uses MPS is not known.", d->device);
@@ -45,34 +75,43 @@ static void judge_device(const struct doctor_facts *f, const ncclsvc_device_info
 		doctor_say(r, "mps", DOCTOR_NOTE, "Device %d, without MPS%s%s", d->device,
 			   *told ? ": as above." : ": ", *told ? "" : TRADE_WITHOUT);
 		*told = true;
-	} else if (here && there && f->mps.server == d->mps_server) {
+	} else if (here && there && g->mps_server == d->mps_server) {
 		doctor_say(r, "mps", DOCTOR_OK,
 			   "Device %d: this process and the worker share one MPS server%s%s",
 			   d->device, *told ? ": as above." : ": ", *told ? "" : TRADE_WITH);
 		*told = true;
 	} else if (here && there) {
-		doctor_say(
-			r, "mps", DOCTOR_WARNING,
-			"Device %d: this process (through %s) and the worker use different MPS "
-			"servers, which take turns on the GPU: set CUDA_MPS_PIPE_DIRECTORY to the "
-			"same directory for both.",
-			d->device, f->mps.directory);
+		doctor_say(r, "mps", DOCTOR_WARNING,
+			   "Device %d: this process and the worker use different MPS servers, "
+			   "which take turns on the GPU.",
+			   d->device);
+	} else if (there) {
+		doctor_say(r, "mps", DOCTOR_WARNING,
+			   "Device %d: the worker uses MPS and this process does not, so they take "
+			   "turns on the GPU.",
+			   d->device);
 	} else {
 		doctor_say(
 			r, "mps", DOCTOR_WARNING,
-			"Device %d: %s uses MPS and %s does not, so they take turns on the GPU. "
-			"Set CUDA_MPS_PIPE_DIRECTORY to the same directory for the daemon and the "
-			"trainers (the units of systemd: /run/ncclsvc-mps), and restart the one "
-			"that is without.",
-			d->device, here ? "this process" : "the worker",
-			here ? "the worker" : "this process");
+			"Device %d: this process uses MPS and the worker does not, so they take "
+			"turns on the GPU. Unset CUDA_MPS_PIPE_DIRECTORY, or name that directory "
+			"as mps in ncclsvcd.conf(5) and restart the daemon.",
+			d->device);
 	}
+}
+
+static bool uses_mps(const struct doctor_facts *f)
+{
+	for (int i = 0; i < f->driver.ngpus; i++)
+		if (f->driver.gpus[i].mps == NCCLSVC_MPS_ACTIVE)
+			return true;
+	return false;
 }
 
 /* Each stream that waits for a task holds one of the process's connections to its GPU. */
 static void judge_connections(const struct doctor_facts *f, struct doctor_report *r)
 {
-	const bool mps = f->mps.state == MPS_RUNNING;
+	const bool mps = uses_mps(f);
 	const int set = f->connections ? atoi(f->connections) : 0;
 	const int n = set > 0 ? set : mps ? CUDA_CONNECTIONS_MPS : CUDA_CONNECTIONS_DEFAULT;
 	if (n >= CUDA_CONNECTIONS_DEFAULT) {
@@ -84,8 +123,9 @@ static void judge_connections(const struct doctor_facts *f, struct doctor_report
 	doctor_say(r, "connections", DOCTOR_WARNING,
 		   "%s%s: when %d of a process's streams wait for tasks, all others are held up; "
 		   "compute does not overlap with communication then, and ranks may wait for each "
-		   "other. Set " ASKED_FOR " for the trainers (the drop-in libnccl.so.2 does so "
-		   "where it is not set).",
+		   "other. Set " ASKED_FOR
+		   " for the trainers (the drop-in libnccl.so.2, and a session "
+		   "that leads a process to MPS, do so where it is not set).",
 		   set > 0 ? CUDA_CONNECTIONS_VARIABLE "=" : CUDA_CONNECTIONS_VARIABLE,
 		   set > 0 ? f->connections : " is not set, and this process uses MPS", n);
 }
@@ -97,13 +137,17 @@ void doctor_judge_mps(const struct doctor_facts *f, struct doctor_report *r)
 		return;
 	judge_own(f, r);
 	judge_connections(f, r);
+	if (f->connected && f->ndevices)
+		judge_daemons(f, r);
 	for (size_t i = 0; i < f->ndevices; i++) {
 		const ncclsvc_device_info *d = &f->devices[i];
-		if (doctor_find_gpu(f, d) < 0)
+		const int gpu = doctor_find_gpu(f, d);
+		if (gpu < 0)
 			continue;
-		judge_device(f, d, &told, r);
-		shared |= f->mps.state == MPS_RUNNING && d->mps == NCCLSVC_MPS_ACTIVE &&
-			  f->mps.server == d->mps_server;
+		const struct doctor_gpu *g = &f->driver.gpus[gpu];
+		judge_device(d, g, &told, r);
+		shared |= g->mps == NCCLSVC_MPS_ACTIVE && d->mps == NCCLSVC_MPS_ACTIVE &&
+			  g->mps_server == d->mps_server;
 	}
 	if (shared && f->uid != f->daemon.uid)
 		doctor_say(

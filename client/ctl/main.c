@@ -76,7 +76,7 @@ static unsigned parts(enum ctl_command command)
 	case CTL_MEMORY:
 		return SNAPSHOT_SESSIONS | SNAPSHOT_REGIONS;
 	case CTL_STATUS:
-		return SNAPSHOT_DEVICES | SNAPSHOT_NODES;
+		return SNAPSHOT_SESSIONS | SNAPSHOT_DEVICES | SNAPSHOT_NODES;
 	case CTL_DEVICES:
 		return SNAPSHOT_DEVICES;
 	case CTL_WHY:

@@ -42,7 +42,12 @@ void view_driver_version(int version, char text[VIEW_VERSION]);
 /* "nccl" or "mpi" */
 const char *view_transport(unsigned transport);
 void view_nccl_version(int version, char text[VIEW_VERSION]);
+
+/* "yes", "no", "other" or "unknown" */
 const char *mps_name(unsigned mps);
+/* Of status: the line's text, and the object, null without GPUs. */
+void view_mps_line(const struct view *v);
+void view_mps_json(const struct view *v, struct json *j);
 
 /* A paragraph; broken at spaces on a terminal, with further lines indented, else one line. */
 void view_paragraph(const struct view *v, size_t indent, const char *s);

@@ -24,17 +24,6 @@ static enum table_style style(unsigned state)
 	return TABLE_BAD;
 }
 
-const char *mps_name(unsigned mps)
-{
-	switch (mps) {
-	case NCCLSVC_MPS_NONE:
-		return "no";
-	case NCCLSVC_MPS_ACTIVE:
-		return "yes";
-	}
-	return "unknown";
-}
-
 const char *view_transport(unsigned transport)
 {
 	return transport == NCCLSVC_TRANSPORT_MPI ? "mpi" : "nccl";

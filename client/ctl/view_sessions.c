@@ -7,6 +7,7 @@ static const struct table_column columns[] = {
 	{"SESSION", true},   {"PID", true},    {"UID", true},	  {"NAME", false},
 	{"AGE", true},	     {"RING", true},   {"COMMS", true},	  {"SUBMITTED", true},
 	{"COMPLETED", true}, {"FAILED", true}, {"REGIONS", true}, {"MEMORY", true},
+	{"MPS", false},
 };
 
 static void row(struct table *t, const ncclsvc_session_info *x)
@@ -30,6 +31,7 @@ static void row(struct table *t, const ncclsvc_session_info *x)
 	table_u64(t, x->regions);
 	units_bytes(table_cell(t), x->region_bytes);
 	table_end(t, TABLE_PLAIN);
+	table_add(t, x->mps == NCCLSVC_MPS_UNKNOWN ? "-" : mps_name(x->mps));
 }
 
 static void element(struct json *j, const ncclsvc_session_info *x)
@@ -47,6 +49,7 @@ static void element(struct json *j, const ncclsvc_session_info *x)
 	put_u64(j, "failed", x->failed);
 	put_u64(j, "regions", x->regions);
 	put_u64(j, "region_bytes", x->region_bytes);
+	put_string(j, "mps", x->mps == NCCLSVC_MPS_UNKNOWN ? NULL : mps_name(x->mps), SIZE_MAX);
 	put_object_end(j);
 	text_flush(j->out, false);
 }

@@ -125,6 +125,10 @@ static void status_text(const struct view *v)
 	units_bytes(out, d->region_bytes);
 	text_char(out, '\n');
 	devices_line(v);
+	if (v->s->ndevices) {
+		line(out, "MPS");
+		view_mps_line(v);
+	}
 	line(out, "tasks");
 	text_printf(out, "%llu pending of %u, %llu completed, %llu failed\n",
 		    (unsigned long long)d->tasks_pending, d->tasks_max,
@@ -163,6 +167,7 @@ static void status_json(const struct view *v)
 	put_u64(&j, "region_bytes", d->region_bytes);
 	put_u64(&j, "devices", v->s->ndevices);
 	put_u64(&j, "devices_ready", count_devices(v->s, NCCLSVC_DEVICE_READY));
+	view_mps_json(v, &j);
 	put_u64(&j, "tasks_max", d->tasks_max);
 	put_u64(&j, "tasks_pending", d->tasks_pending);
 	put_u64(&j, "tasks_completed", d->tasks_completed);

@@ -22,7 +22,7 @@ class CtlTest(unittest.TestCase):
         self.first.add_region(region)
         region.close()
         comm_id = os.urandom(128)
-        joining = self.first.send(svc.JOIN, svc.JOIN_REQUEST.pack(comm_id, 2, 0, -1, 0, 0))
+        joining = self.first.send(svc.JOIN, svc.join_request(comm_id, 2, 0, -1, 0, 0))
         self.comm1 = self.second.join(comm_id, 2, 1)
         self.comm0 = svc.Comm(self.first.reply(joining)[0])
         self.serial = self.first.submit(self.comm0, svc.ALL_REDUCE, 100, svc.FLOAT32, svc.MAX,

@@ -193,8 +193,9 @@ class Devices(unittest.TestCase):
         self.assertEqual(checks["driver"][0][0], "OK")
         self.assertEqual(checks["nccl"][0][0], "OK")
         self.assertEqual(checks["peers"][0][0], "OK")
-        self.assertEqual([level for level, _ in checks["mps"]], ["NOTE", "NOTE"])
-        self.assertIn("take turns", checks["mps"][0][1])
+        self.assertEqual([level for level, _ in checks["mps"]], ["WARNING", "NOTE", "NOTE"])
+        self.assertIn("is not installed", checks["mps"][0][1])
+        self.assertIn("take turns", checks["mps"][1][1])
         checks = self.doctor({"CUDA_VISIBLE_DEVICES": "1"})
         self.assertIn("does not see it", checks["devices"][0][1])
         self.assertIn("this process's GPU 0", checks["devices"][1][1])
@@ -241,17 +242,19 @@ class Devices(unittest.TestCase):
         session = self.start()
         self.assertEqual([d.mps for d in session.devices()], [1, 1])
         found = self.doctor()["mps"]
-        self.assertEqual([level for level, _ in found], ["OK", "OK"])
-        self.assertIn("share one MPS server", found[0][1])
+        self.assertEqual([level for level, _ in found], ["OK", "OK", "OK"])
+        self.assertIn("nothing to set", found[0][1])
+        self.assertIn("share one MPS server", found[1][1])
         elsewhere = self.doctor({"CUDA_MPS_PIPE_DIRECTORY": self.fake.name})["mps"]
-        self.assertEqual([level for level, _ in elsewhere], ["WARNING", "WARNING"])
-        self.assertIn("the worker uses MPS and this process does not", elsewhere[0][1])
+        self.assertEqual([level for level, _ in elsewhere], ["WARNING"] * 3)
+        self.assertIn("CUDA_MPS_PIPE_DIRECTORY is " + self.fake.name, elsewhere[0][1])
+        self.assertIn("the worker uses MPS and this process does not", elsewhere[1][1])
         # Another server, in a place of its own.
         other = os.path.join(self.fake.name, "other")
         os.mkdir(other)
         self.mps(other)
         found = self.doctor({"CUDA_MPS_PIPE_DIRECTORY": other})["mps"]
-        self.assertIn("different MPS servers", found[0][1])
+        self.assertIn("different MPS servers", found[1][1])
         end(control)
         self.assertIn("has ended", self.doctor()["mps"][0][1])
 

@@ -30,6 +30,7 @@ static int set_up(void **state)
 	strcpy(facts.daemon.version, "1.2.3");
 	facts.daemon.sessions_max = 10;
 	facts.daemon.uid = 5;
+	strcpy(facts.daemon.mps_text, "mps = off");
 	facts.uid = 5;
 	facts.devices = devices;
 	facts.ndevices = 2;
@@ -217,7 +218,7 @@ static void test_compute_mode(void **state)
 	facts.driver.gpus[1].mode = CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
 	judge(DOCTOR_PROBLEM);
 	says("compute-mode", DOCTOR_PROBLEM, "nvidia-smi -i 1 -c DEFAULT");
-	facts.mps.state = MPS_RUNNING;
+	facts.driver.gpus[1].mps = NCCLSVC_MPS_ACTIVE;
 	judge(DOCTOR_WARNING);
 	says("compute-mode", DOCTOR_OK, "the MPS server is that one");
 	facts.driver.gpus[1].mode = CU_COMPUTEMODE_PROHIBITED;
@@ -246,36 +247,70 @@ static void test_connections(void **state)
 	judge(DOCTOR_WARNING);
 	says("connections", DOCTOR_WARNING, "CUDA_DEVICE_MAX_CONNECTIONS=1: when 1 of a process's");
 	facts.connections = NULL;
-	facts.mps = (struct mps){.state = MPS_RUNNING, .server = 7, .directory = "/run/m"};
+	facts.driver.gpus[0].mps = NCCLSVC_MPS_ACTIVE;
 	judge(DOCTOR_WARNING);
 	says("connections", DOCTOR_WARNING, "is not set, and this process uses MPS: when 2 of");
+}
+
+/* Both sides of GPU i. */
+static void use_mps(int i, uint64_t here, uint64_t worker)
+{
+	facts.driver.gpus[i].mps = here ? NCCLSVC_MPS_ACTIVE : NCCLSVC_MPS_NONE;
+	facts.driver.gpus[i].mps_server = here;
+	devices[i].mps = worker ? NCCLSVC_MPS_ACTIVE : NCCLSVC_MPS_NONE;
+	devices[i].mps_server = worker;
 }
 
 static void test_mps(void **state)
 {
 	(void)state;
-	facts.mps = (struct mps){.state = MPS_RUNNING, .server = 7, .directory = "/run/m"};
 	facts.connections = "32";
+	facts.daemon.mps = NCCLSVC_MPS_OWN;
+	strcpy(facts.daemon.mps_text, "/run/m");
+	use_mps(0, 7, 7);
+	use_mps(1, 7, 7);
+	judge(DOCTOR_OK);
+	says("mps", DOCTOR_OK, "there is nothing to set");
+	says("mps", DOCTOR_OK, "For others, CUDA_MPS_PIPE_DIRECTORY=/run/m.");
+	says("mps", DOCTOR_OK, "overlaps with compute");
+	facts.mps_set = "/run/m"; /* by hand, or a parent that was led there */
+	judge(DOCTOR_OK);
+	facts.mps_set = "/run/other";
+	use_mps(0, 0, 7);
+	use_mps(1, 8, 7);
+	judge(DOCTOR_WARNING);
+	says("mps", DOCTOR_WARNING,
+	     "CUDA_MPS_PIPE_DIRECTORY is /run/other, and the workers use the MPS in /run/m: unset");
+	says("mps", DOCTOR_WARNING, "Device 0: the worker uses MPS and this process does not");
+	says("mps", DOCTOR_WARNING, "Device 1: this process and the worker use different MPS");
+	facts.uid = 6;
+	facts.mps_set = NULL;
+	use_mps(1, 0, 7);
+	judge(DOCTOR_WARNING);
+	says("mps", DOCTOR_WARNING, "that is user 5: processes of user 6 are not led there");
+	use_mps(0, 7, 7); /* with -multiuser-server, set by hand */
+	judge(DOCTOR_WARNING);
+	says("mps", DOCTOR_NOTE, "user (6) and the daemon's (5) differ");
+}
+
+static void test_no_mps(void **state)
+{
+	(void)state;
+	judge(DOCTOR_NOTE);
+	says("mps", DOCTOR_NOTE, "use no MPS: mps = off (");
+	strcpy(facts.daemon.mps_text, "it is not installed");
+	judge(DOCTOR_WARNING);
+	says("mps", DOCTOR_WARNING, "use no MPS: it is not installed (mps in ncclsvcd.conf(5)).");
+	facts.connections = "32";
+	use_mps(0, 7, 0);
 	judge(DOCTOR_WARNING);
 	says("mps", DOCTOR_WARNING, "this process uses MPS and the worker does not");
-	for (int i = 0; i < 2; i++) {
-		devices[i].mps = NCCLSVC_MPS_ACTIVE;
-		devices[i].mps_server = 7;
-	}
-	judge(DOCTOR_OK);
-	says("mps", DOCTOR_OK, "overlaps with compute");
-	facts.uid = 6;
-	judge(DOCTOR_NOTE);
-	says("mps", DOCTOR_NOTE, "user (6) and the daemon's (5) differ");
-	devices[1].mps_server = 8;
+	facts.mps = (struct mps){.state = MPS_REFUSED, .directory = "/run/m"};
 	judge(DOCTOR_WARNING);
-	says("mps", DOCTOR_WARNING, "(through /run/m) and the worker use different MPS servers");
-	facts.mps.state = MPS_REFUSED;
-	judge(DOCTOR_WARNING);
-	says("mps", DOCTOR_WARNING, "User 6 may not connect");
+	says("mps", DOCTOR_WARNING, "User 5 may not connect");
 	facts.mps.state = MPS_STALE;
 	devices[0].mps = devices[1].mps = NCCLSVC_MPS_UNKNOWN;
-	judge(DOCTOR_NOTE);
+	judge(DOCTOR_WARNING);
 	says("mps", DOCTOR_NOTE, "has ended");
 	says("mps", DOCTOR_NOTE, "is not known");
 }
@@ -304,7 +339,7 @@ int main(void)
 		TEST(test_socket),	TEST(test_daemon),  TEST(test_device_files),
 		TEST(test_driver),	TEST(test_devices), TEST(test_compute_mode),
 		TEST(test_peers),	TEST(test_mps),	    TEST(test_limits),
-		TEST(test_connections),
+		TEST(test_connections), TEST(test_no_mps),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,8 +20,18 @@
 #define MANY 100000
 
 static const ncclsvc_session_info sessions[] = {
-	{.session = 1, .pid = 100, .uid = 7, .ring_entries = 1024, .name = "trainer-\"0\"\n"},
-	{.session = 2, .pid = 101, .submitted = 9, .failed = 1, .name = "bad\xff\033[2J"},
+	{.session = 1,
+	 .pid = 100,
+	 .uid = 7,
+	 .ring_entries = 1024,
+	 .mps = NCCLSVC_MPS_ACTIVE,
+	 .name = "trainer-\"0\"\n"},
+	{.session = 2,
+	 .pid = 101,
+	 .submitted = 9,
+	 .failed = 1,
+	 .mps = NCCLSVC_MPS_UNKNOWN,
+	 .name = "bad\xff\033[2J"},
 };
 static const ncclsvc_comm_info comms[] = {
 	{.comm = 5,
@@ -149,6 +159,10 @@ static struct snapshot snapshot(void)
 			   .sessions = 2,
 			   .sessions_max = 16,
 			   .uptime_ns = 60000000000,
+			   .mps = NCCLSVC_MPS_OWN,
+			   .mps_pid = 123,
+			   .mps_starts = 1,
+			   .mps_text = "/run/m",
 			   .last_failure = {.result = NCCLSVC_PEER_GONE, .rank_a = 2, .pid_a = 102},
 			   .last_failure_comm = 5,
 			   .last_failure_age_ns = 1500000000},
@@ -304,11 +318,15 @@ static void test_sessions(void **state)
 	assert_int_equal(json_array_size(list), 2);
 	assert_string_equal(str(json_array_get(list, 0), "name"), "trainer-\"0\"\n");
 	assert_string_equal(str(json_array_get(list, 1), "name"), "bad?\033[2J");
+	assert_string_equal(str(json_array_get(list, 0), "mps"), "yes");
+	assert_true(json_is_null(json_object_get(json_array_get(list, 1), "mps")));
 	json_decref(root);
 	char *s = shown(view_sessions, command(CTL_SESSIONS, false));
 	assert_non_null(strstr(s, "trainer-\"0\"?"));
 	assert_non_null(strstr(s, "bad??[2J"));
 	assert_null(strchr(s, '\033'));
+	assert_non_null(strstr(s, "  yes\n"));
+	assert_non_null(strstr(s, "  -\n"));
 	free(s);
 }
 
@@ -439,7 +457,8 @@ static void test_status(void **state)
 {
 	(void)state;
 	json_t *root = parsed(shown(view_status, command(CTL_STATUS, true)), "status");
-	json_t *s = json_object_get(root, "status"), *f = json_object_get(s, "last_failure");
+	json_t *s = json_object_get(root, "status"), *f = json_object_get(s, "last_failure"),
+	       *m = json_object_get(s, "mps");
 
 	assert_string_equal(str(s, "version"), "1.2.3");
 	assert_int_equal(num(s, "uptime_ns"), 60000000000);
@@ -447,6 +466,13 @@ static void test_status(void **state)
 	assert_int_equal(num(s, "devices"), 2);
 	assert_int_equal(num(s, "devices_ready"), 1);
 	assert_true(json_is_null(json_object_get(s, "nodes")));
+	assert_string_equal(str(m, "source"), "own");
+	assert_string_equal(str(m, "directory"), "/run/m");
+	assert_int_equal(num(m, "pid"), 123);
+	assert_int_equal(num(m, "workers_lost"), 0);
+	assert_int_equal(json_integer_value(json_array_get(json_object_get(m, "trainers_with"), 0)),
+			 100);
+	assert_int_equal(json_array_size(json_object_get(m, "trainers_without")), 0);
 	assert_string_equal(str(f, "result"), "PEER_GONE");
 	assert_int_equal(num(f, "comm"), 5);
 	json_decref(root);
@@ -454,12 +480,69 @@ static void test_status(void **state)
 	assert_non_null(strstr(text, "ncclsvcd 1.2.3, protocol 1 to 2, pid 50"));
 	assert_non_null(strstr(text, "2 of 16"));
 	assert_non_null(strstr(text, "devices        2: 1 ready, 1 lost\n"));
+	assert_non_null(strstr(text, "MPS            its own: control daemon 123"));
 	char sentence[VIEW_SENTENCE];
 	struct snapshot snap = snapshot();
 	ncclsvc_status_sentence(&snap.daemon.last_failure, sentence, sizeof(sentence));
 	assert_non_null(strstr(text, sentence));
 	assert_non_null(strstr(text, "1.5 s ago"));
 	free(text);
+}
+
+/* The line of `status`, of so many of these sessions. */
+static void mps_says(const ncclsvc_daemon_info *daemon, size_t nsessions, const char *line)
+{
+	static const ncclsvc_session_info trainers[] = {
+		{.session = 1, .pid = 77, .mps = NCCLSVC_MPS_NONE},
+		{.session = 2, .pid = 70, .mps = NCCLSVC_MPS_ACTIVE},
+		{.session = 3, .pid = 71, .mps = NCCLSVC_MPS_ACTIVE},
+		{.session = 4, .pid = 70, .mps = NCCLSVC_MPS_ACTIVE}, /* its other GPU */
+		{.session = 5,
+		 .pid = 77,
+		 .mps = NCCLSVC_MPS_ACTIVE}, /* another of the same process */
+		{.session = 6, .pid = 5, .mps = NCCLSVC_MPS_UNKNOWN},
+		{.session = 7, .pid = 71, .mps = NCCLSVC_MPS_UNKNOWN},
+		{.session = 8, .pid = 80, .mps = NCCLSVC_MPS_OTHER},
+	};
+	struct snapshot s = snapshot();
+	struct text out = TEXT_INIT(-1);
+	struct ctl_args args = command(CTL_STATUS, false);
+	struct view v = {.args = &args, .s = &s, .out = &out};
+	s.daemon = *daemon;
+	s.sessions = (ncclsvc_session_info *)trainers;
+	s.nsessions = nsessions;
+	view_mps_line(&v);
+	char *text = text_steal(&out);
+	assert_string_equal(text, line);
+	free(text);
+}
+
+static void test_status_mps(void **state)
+{
+	ncclsvc_daemon_info d = {.mps = NCCLSVC_MPS_OWN,
+				 .mps_pid = 123,
+				 .mps_starts = 1,
+				 .mps_age_ns = UINT64_C(3) * 3600 * 1000000000,
+				 .mps_text = "/run/m"};
+	(void)state;
+	mps_says(&d, 0,
+		 "its own: control daemon 123, for 3h00m, started once; 0 workers lost with it; "
+		 "trainers: 0 with it\n");
+	d.mps_losses = 1;
+	d.mps_starts = 2;
+	mps_says(&d, 8,
+		 "its own: control daemon 123, for 3h00m, started 2 times; 1 worker lost with it; "
+		 "trainers: 2 with it, 1 without (pid 77), 1 with another (pid 80)\n");
+	d.mps_starts = 0;
+	mps_says(&d, 1,
+		 "its own: control daemon 123, for 3h00m, taken over from an earlier daemon; 1 "
+		 "worker lost with it; trainers: 0 with it, 1 without (pid 77)\n");
+	d.mps = NCCLSVC_MPS_FOUND;
+	d.mps_losses = 0;
+	mps_says(&d, 0, "that in /run/m, for 3h00m; 0 workers lost with it; trainers: 0 with it\n");
+	d.mps = NCCLSVC_MPS_NOBODY;
+	strcpy(d.mps_text, "not \033 installed");
+	mps_says(&d, 1, "none: not ? installed; trainers: 0 with it, 1 without (pid 77)\n");
 }
 
 static double cpu_seconds(void)
@@ -534,8 +617,9 @@ int main(void)
 		cmocka_unit_test(test_tasks_json),    cmocka_unit_test(test_tasks_table),
 		cmocka_unit_test(test_tasks_filters), cmocka_unit_test(test_sessions),
 		cmocka_unit_test(test_comms),	      cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_status),	      cmocka_unit_test(test_devices),
-		cmocka_unit_test(test_many_tasks),    cmocka_unit_test(test_write_error),
+		cmocka_unit_test(test_status),	      cmocka_unit_test(test_status_mps),
+		cmocka_unit_test(test_devices),	      cmocka_unit_test(test_many_tasks),
+		cmocka_unit_test(test_write_error),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);
