@@ -2,6 +2,7 @@
  * Where an operation's buffers lie: whether they may, and in which region. */
 #include "internal.h"
 #include "names.h"
+#include "task.h"
 
 static bool overlap(const struct op *op)
 {
@@ -9,24 +10,6 @@ static bool overlap(const struct op *op)
 	if (!op->src_bytes || !op->dst_bytes)
 		return false;
 	return s < d ? d - s < op->src_bytes : s - d < op->dst_bytes;
-}
-
-/* The one overlap that each operation allows. */
-static bool in_place(const struct op *op)
-{
-	const struct svc_record *r = &op->record;
-	uintptr_t s = (uintptr_t)op->src, d = (uintptr_t)op->dst;
-	uintptr_t block = (uintptr_t)op->comm->rank * r->count * svc_type_size(r->type);
-	switch (r->op) {
-	case NCCLSVC_ALL_GATHER:
-	case NCCLSVC_GATHER:
-		return s == d + block;
-	case NCCLSVC_REDUCE_SCATTER:
-	case NCCLSVC_SCATTER:
-		return d == s + block;
-	default:
-		return s == d;
-	}
 }
 
 static bool wraps(const void *buffer, uint64_t bytes)
@@ -54,7 +37,8 @@ ncclsvc_result op_check(struct op *op)
 	if (op->dst_bytes && (!op->dst || wraps(op->dst, op->dst_bytes)))
 		return error_argument("%s: recvbuf is %p, %llu bytes are due", svc_op_name(r->op),
 				      (const void *)op->dst, (unsigned long long)op->dst_bytes);
-	if (overlap(op) && !in_place(op))
+	if (overlap(op) &&
+	    !svc_task_in_place(r, (uint32_t)comm->rank, (uintptr_t)op->src, (uintptr_t)op->dst))
 		return error_argument("%s: sendbuf and recvbuf overlap, and not as the in-place "
 				      "form does",
 				      svc_op_name(r->op));

@@ -13,6 +13,7 @@
 #include "gpu.h"
 #include "gpu_mps.h"
 #include "names.h"
+#include "operation.h"
 #include "plan.h"
 #include "server_state.h"
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "names.h"
+#include "operation.h"
 #include "plan.h"
 
 struct plan *plan_create(uint32_t nranks)

@@ -45,14 +45,6 @@ const char *svc_result_meaning(int result)
 	return "unknown result";
 }
 
-bool svc_op_known(unsigned op)
-{
-	switch (op) {
-		NCCLSVC_OPS(CASE_TRUE)
-	}
-	return false;
-}
-
 bool svc_redop_known(unsigned redop)
 {
 	switch (redop) {
@@ -64,17 +56,6 @@ bool svc_redop_known(unsigned redop)
 bool svc_redop_made(unsigned redop)
 {
 	return redop - SVC_REDOP_MADE < SVC_REDOPS_MADE;
-}
-
-bool svc_op_reduces(unsigned op)
-{
-	return op == NCCLSVC_ALL_REDUCE || op == NCCLSVC_REDUCE_SCATTER || op == NCCLSVC_REDUCE;
-}
-
-bool svc_op_has_root(unsigned op)
-{
-	return op == NCCLSVC_BROADCAST || op == NCCLSVC_REDUCE || op == NCCLSVC_GATHER ||
-	       op == NCCLSVC_SCATTER;
 }
 
 /* Appends to a bounded buffer and keeps it terminated. */

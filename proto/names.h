@@ -26,13 +26,6 @@ static inline size_t svc_type_size(unsigned type)
 	return type < sizeof(sizes) ? sizes[type] : 0;
 }
 
-bool svc_op_known(unsigned op);
-bool svc_op_reduces(unsigned op);
-bool svc_op_has_root(unsigned op);
-static inline bool svc_op_is_p2p(unsigned op)
-{
-	return op == NCCLSVC_SEND || op == NCCLSVC_RECV;
-}
 bool svc_redop_known(unsigned redop);
 /* One of SVC_REDOP_ADD's. */
 bool svc_redop_made(unsigned redop);

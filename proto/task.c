@@ -6,53 +6,21 @@
 
 #include "names.h"
 
-/* Which bytes one side of an operation has. */
-enum extent {
-	NONE,
-	ONE, /* count elements */
-	ALL, /* count elements of each rank */
-};
-
-enum kind {
-	KNOWN = 1,
-	REDUCES = 2,
-	HAS_ROOT = 4,
-	IS_P2P = 8,
-	HAS_DATA = 16,
-};
-
-/* One look, where a chain of questions would be asked of every record. */
-static const struct shape {
-	uint8_t kind;
-	uint8_t src[2], dst[2]; /* elsewhere, and at the root (or peer) */
-} shapes[UINT8_MAX + 1] = {
-	[NCCLSVC_ALL_REDUCE] = {KNOWN | HAS_DATA | REDUCES, {ONE, ONE}, {ONE, ONE}},
-	[NCCLSVC_ALL_GATHER] = {KNOWN | HAS_DATA, {ONE, ONE}, {ALL, ALL}},
-	[NCCLSVC_REDUCE_SCATTER] = {KNOWN | HAS_DATA | REDUCES, {ALL, ALL}, {ONE, ONE}},
-	[NCCLSVC_BROADCAST] = {KNOWN | HAS_DATA | HAS_ROOT, {NONE, ONE}, {ONE, ONE}},
-	[NCCLSVC_REDUCE] = {KNOWN | HAS_DATA | HAS_ROOT | REDUCES, {ONE, ONE}, {NONE, ONE}},
-	[NCCLSVC_ALL_TO_ALL] = {KNOWN | HAS_DATA, {ALL, ALL}, {ALL, ALL}},
-	[NCCLSVC_GATHER] = {KNOWN | HAS_DATA | HAS_ROOT, {ONE, ONE}, {NONE, ALL}},
-	[NCCLSVC_SCATTER] = {KNOWN | HAS_DATA | HAS_ROOT, {NONE, ALL}, {ONE, ONE}},
-	[NCCLSVC_SEND] = {KNOWN | HAS_DATA | IS_P2P, {ONE, ONE}, {NONE, NONE}},
-	[NCCLSVC_RECV] = {KNOWN | HAS_DATA | IS_P2P, {NONE, NONE}, {ONE, ONE}},
-	[NCCLSVC_BARRIER] = {KNOWN, {NONE, NONE}, {NONE, NONE}},
-};
-
 /* size: of an element. */
 static inline bool extent(const struct svc_record *r, size_t size, uint32_t nranks, int32_t rank,
 			  uint64_t *src_bytes, uint64_t *dst_bytes)
 {
-	const struct shape *shape = &shapes[r->op];
+	const struct svc_operation *op = svc_operation(r->op);
 	const bool root = r->peer == rank;
-	uint64_t bytes[] = {[NONE] = 0, [ONE] = 0, [ALL] = 0};
+	uint64_t one = 0, each = 0;
 	*src_bytes = *dst_bytes = 0;
-	if (shape->kind & HAS_DATA &&
-	    (__builtin_mul_overflow(r->count, (uint64_t)size, &bytes[ONE]) ||
-	     __builtin_mul_overflow(bytes[ONE], (uint64_t)nranks, &bytes[ALL])))
+	if (op->kind & SVC_OP_HAS_DATA && (__builtin_mul_overflow(r->count, (uint64_t)size, &one) ||
+					   __builtin_mul_overflow(one, (uint64_t)nranks, &each)))
 		return false;
-	*src_bytes = bytes[shape->src[root]];
-	*dst_bytes = bytes[shape->dst[root]];
+	const uint64_t bytes[] = {
+		[SVC_BLOCKS_NONE] = 0, [SVC_BLOCKS_ONE] = one, [SVC_BLOCKS_EACH] = each};
+	*src_bytes = bytes[op->src[root]];
+	*dst_bytes = bytes[op->dst[root]];
 	return true;
 }
 
@@ -64,19 +32,22 @@ bool svc_task_extent(const struct svc_record *r, uint32_t nranks, int32_t rank, 
 
 uint64_t svc_task_bytes(const struct svc_record *r, uint32_t nranks)
 {
+	const bool each = svc_op_sends_each(r->op) || svc_op_receives_each(r->op);
 	uint64_t one = 0;
-	if (r->op == NCCLSVC_BARRIER ||
+	if (!(svc_operation(r->op)->kind & SVC_OP_HAS_DATA) ||
 	    __builtin_mul_overflow(r->count, (uint64_t)svc_type_size(r->type), &one))
 		return 0;
-	switch (r->op) {
-	case NCCLSVC_ALL_GATHER:
-	case NCCLSVC_REDUCE_SCATTER:
-	case NCCLSVC_ALL_TO_ALL:
-	case NCCLSVC_GATHER:
-	case NCCLSVC_SCATTER:
-		return one * nranks;
-	}
-	return one;
+	return each ? one * nranks : one;
+}
+
+bool svc_task_in_place(const struct svc_record *r, uint32_t rank, uint64_t src, uint64_t dst)
+{
+	const bool sends_each = svc_op_sends_each(r->op),
+		   receives_each = svc_op_receives_each(r->op);
+	const uint64_t own = rank * r->count * svc_type_size(r->type);
+	if (sends_each == receives_each)
+		return src == dst;
+	return sends_each ? dst == src + own : src == dst + own;
 }
 
 static int refuse(char *text, const char *sentence)
@@ -105,7 +76,7 @@ int svc_record_check_half(const struct svc_record *r, char *text)
 		return refuse(text, "the plan flag and the plan disagree");
 	if (r->plan && r->flags & SVC_TASK_MORE)
 		return refuse(text, "a planned task cannot be in a task group of its own");
-	if (r->plan && !(shapes[r->op].kind & IS_P2P))
+	if (r->plan && !(svc_operation(r->op)->kind & SVC_OP_IS_P2P))
 		return refuse(text, "only Send and Recv can be planned");
 	if (!(r->flags & SVC_TASK_TIMELINE) != !r->timeline)
 		return refuse(text, "the timeline flag and the timeline disagree");
@@ -126,7 +97,7 @@ int svc_record_check(const struct svc_record *r, uint32_t nranks, int32_t rank, 
 int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank,
 		       uint64_t *src_bytes, uint64_t *dst_bytes, char *text)
 {
-	const unsigned kind = shapes[r->op].kind;
+	const unsigned kind = svc_operation(r->op)->kind;
 	const size_t size = svc_type_size(r->type);
 	if (!kind)
 		return refuse(text, "unknown operation");
@@ -138,14 +109,15 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 	}
 	if (r->timeout_ns > SVC_TIMEOUT_MAX_NS)
 		return refuse(text, "the timeout is out of range");
-	if (kind & HAS_DATA && !size)
+	if (kind & SVC_OP_HAS_DATA && !size)
 		return refuse(text, "unknown element type");
-	if (kind & REDUCES && !svc_redop_known(r->redop) && !svc_redop_made(r->redop))
+	if (kind & SVC_OP_REDUCES && !svc_redop_known(r->redop) && !svc_redop_made(r->redop))
 		return refuse(text, "unknown reduction");
 	/* A negative peer is a large one. */
-	if (kind & (HAS_ROOT | IS_P2P) && (uint32_t)r->peer >= nranks)
-		return refuse(text, kind & IS_P2P ? "the peer is no rank of the communicator"
-						  : "the root is no rank of the communicator");
+	if (kind & (SVC_OP_HAS_ROOT | SVC_OP_IS_P2P) && (uint32_t)r->peer >= nranks)
+		return refuse(text, kind & SVC_OP_IS_P2P
+					    ? "the peer is no rank of the communicator"
+					    : "the root is no rank of the communicator");
 	if (!extent(r, size, nranks, rank, src_bytes, dst_bytes))
 		return refuse(text, "count times element size overflows");
 	return 0;
@@ -161,22 +133,22 @@ static unsigned found(unsigned field, uint64_t a, uint64_t b, uint64_t *value_a,
 unsigned svc_record_differs(const struct svc_record *a, const struct svc_record *b,
 			    uint64_t *value_a, uint64_t *value_b)
 {
-	const unsigned kind = shapes[a->op].kind;
-	if (!(kind & IS_P2P) && a->op != b->op)
+	const unsigned kind = svc_operation(a->op)->kind;
+	if (!(kind & SVC_OP_IS_P2P) && a->op != b->op)
 		return found(NCCLSVC_FIELD_OP, a->op, b->op, value_a, value_b);
 	if (a->agreement != b->agreement)
 		return found(NCCLSVC_FIELD_AGREEMENT, a->agreement, b->agreement, value_a, value_b);
-	if (a->op == NCCLSVC_BARRIER)
+	if (!(kind & SVC_OP_HAS_DATA))
 		return NCCLSVC_FIELD_NONE;
 	if (a->type != b->type)
 		return found(NCCLSVC_FIELD_TYPE, a->type, b->type, value_a, value_b);
 	if (a->count != b->count)
 		return found(NCCLSVC_FIELD_COUNT, a->count, b->count, value_a, value_b);
 	/* Each member has its own number, and scalar, for those that are made. */
-	if (kind & REDUCES && a->redop != b->redop &&
+	if (kind & SVC_OP_REDUCES && a->redop != b->redop &&
 	    !(svc_redop_made(a->redop) && svc_redop_made(b->redop)))
 		return found(NCCLSVC_FIELD_REDOP, a->redop, b->redop, value_a, value_b);
-	if (kind & HAS_ROOT && a->peer != b->peer)
+	if (kind & SVC_OP_HAS_ROOT && a->peer != b->peer)
 		return found(NCCLSVC_FIELD_ROOT, (uint64_t)a->peer, (uint64_t)b->peer, value_a,
 			     value_b);
 	return NCCLSVC_FIELD_NONE;

@@ -4,6 +4,7 @@
 #ifndef PROTO_TASK_H
 #define PROTO_TASK_H
 
+#include "operation.h"
 #include "wire.h"
 
 /* Bytes a task reads from its source and writes to its destination for this rank. False if a
@@ -11,6 +12,10 @@
  * ReduceScatter and Scatter what one rank receives, AllToAll what one rank sends to one other. */
 bool svc_task_extent(const struct svc_record *r, uint32_t nranks, int32_t rank, uint64_t *src_bytes,
 		     uint64_t *dst_bytes);
+
+/* Whether buffers that overlap do so as the operation works in place: the smaller one is this
+ * rank's block of the larger, or both are one. */
+bool svc_task_in_place(const struct svc_record *r, uint32_t rank, uint64_t src, uint64_t dst);
 
 /* Bytes as inspection and benchmarks count them: the larger of both sides. */
 uint64_t svc_task_bytes(const struct svc_record *r, uint32_t nranks);

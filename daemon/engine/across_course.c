@@ -56,6 +56,12 @@ static void cut_into_chunks(struct course *p)
 	p->pieces = (p->block_units + units - 1) / units * p->blocks;
 }
 
+/* All want the one result: each node reduces a slice of it. */
+static bool is_sliced(const struct svc_record *r)
+{
+	return svc_op_reduces(r->op) && !svc_op_has_root(r->op) && !svc_op_sends_each(r->op);
+}
+
 void course_make(struct course *p, const struct span *s, struct task *const *tasks, int32_t a,
 		 int32_t b)
 {
@@ -67,35 +73,21 @@ void course_make(struct course *p, const struct span *s, struct task *const *tas
 		p->record = tasks[span_locals(s)[0]]->record;
 	const struct svc_record *r = &p->record;
 	const size_t element = svc_type_size(r->type);
-	p->share = r->op == NCCLSVC_BARRIER ? 0 : r->count * element;
-	p->unit = 1;
+	const bool sends_each = svc_op_sends_each(r->op),
+		   receives_each = svc_op_receives_each(r->op);
+	p->share = svc_operation(r->op)->kind & SVC_OP_HAS_DATA ? r->count * element : 0;
+	p->unit = svc_op_reduces(r->op) ? element : 1;
 	p->blocks = 1;
-	p->block_units = p->share;
-	switch (r->op) {
-	case NCCLSVC_ALL_REDUCE:
+	p->block_units = svc_op_reduces(r->op) ? r->count : p->share;
+	if (sends_each && receives_each) {
+		p->blocks = nranks * (nranks + 1) / 2;
+	} else if (sends_each || receives_each) {
+		p->blocks = nranks;
+	} else if (is_sliced(r)) {
 		p->blocks = s->nnodes;
-		p->unit = element;
 		p->block_units = (r->count + s->nnodes - 1) / s->nnodes;
 		p->block_units =
 			(p->block_units + UNITS_ALIGNED - 1) / UNITS_ALIGNED * UNITS_ALIGNED;
-		break;
-	case NCCLSVC_REDUCE_SCATTER:
-		p->blocks = nranks;
-		p->unit = element;
-		p->block_units = r->count;
-		break;
-	case NCCLSVC_REDUCE:
-		p->unit = element;
-		p->block_units = r->count;
-		break;
-	case NCCLSVC_ALL_GATHER:
-	case NCCLSVC_GATHER:
-	case NCCLSVC_SCATTER:
-		p->blocks = nranks;
-		break;
-	case NCCLSVC_ALL_TO_ALL:
-		p->blocks = nranks * (nranks + 1) / 2;
-		break;
 	}
 	p->raw = !p->p2p && svc_op_reduces(r->op) && course_uses_raw(s, r);
 	cut_into_chunks(p);
@@ -114,58 +106,61 @@ void course_pair(uint32_t pair, uint32_t *a, uint32_t *b)
 	*a = pair - (uint32_t)((uint64_t)high * (high + 1) / 2);
 }
 
-bool course_stretch(const struct course *p, uint64_t piece, struct stretch *x)
+/* Whether a block is for one rank alone, and for which. Not of AllToAll. */
+static bool one_receives(const struct course *p, uint32_t block, uint32_t *rank)
+{
+	const struct svc_record *r = &p->record;
+	if (svc_op_sends_each(r->op))
+		*rank = block;
+	else if (svc_op_root_receives(r->op))
+		*rank = (uint32_t)r->peer;
+	else
+		return false;
+	return true;
+}
+
+/* The last nodes' slices may be shorter, or empty. */
+static uint64_t slice_units(const struct course *p, uint32_t block)
+{
+	const uint64_t before = block * p->block_units, count = p->record.count;
+	if (before >= count)
+		return 0;
+	return count - before < p->block_units ? count - before : p->block_units;
+}
+
+static void find_owner(const struct course *p, struct stretch *x)
 {
 	const struct span *s = p->span;
-	const struct svc_record *r = &p->record;
-	uint32_t block = (uint32_t)(piece % p->blocks), a, b;
+	uint32_t a, b, to;
+	x->reduces = svc_op_reduces(p->record.op);
+	if (svc_op_sends_each(p->record.op) && svc_op_receives_each(p->record.op)) {
+		course_pair(x->block, &a, &b);
+		x->exchanges = true;
+		x->owner = s->node_of[a];
+		x->to = s->node_of[b];
+		return;
+	}
+	x->spreads = !one_receives(p, x->block, &to);
+	if (!x->spreads)
+		x->to = s->node_of[to];
+	if (is_sliced(&p->record))
+		x->owner = x->block;
+	else
+		x->owner = x->reduces ? x->to : s->node_of[course_giver(p, x)];
+}
+
+bool course_stretch(const struct course *p, uint64_t piece, struct stretch *x)
+{
+	const uint32_t block = (uint32_t)(piece % p->blocks);
 	uint64_t units = p->block_units;
 	*x = (struct stretch){.block = block, .lo = piece / p->blocks * p->chunk_units};
 	if (p->p2p) {
-		x->owner = s->node_of[p->a];
-		x->to = s->node_of[p->b];
+		x->owner = p->span->node_of[p->a];
+		x->to = p->span->node_of[p->b];
 	} else {
-		switch (r->op) {
-		case NCCLSVC_ALL_REDUCE:
-			x->reduces = x->spreads = true;
-			x->owner = block;
-			/* The last nodes' slices may be shorter, or empty. */
-			if (block * p->block_units >= r->count)
-				units = 0;
-			else if (units > r->count - block * p->block_units)
-				units = r->count - block * p->block_units;
-			break;
-		case NCCLSVC_REDUCE:
-			x->reduces = true;
-			x->owner = x->to = s->node_of[r->peer];
-			break;
-		case NCCLSVC_REDUCE_SCATTER:
-			x->reduces = true;
-			x->owner = x->to = s->node_of[block];
-			break;
-		case NCCLSVC_BROADCAST:
-			x->spreads = true;
-			x->owner = s->node_of[r->peer];
-			break;
-		case NCCLSVC_ALL_GATHER:
-			x->spreads = true;
-			x->owner = s->node_of[block];
-			break;
-		case NCCLSVC_GATHER:
-			x->owner = s->node_of[block];
-			x->to = s->node_of[r->peer];
-			break;
-		case NCCLSVC_SCATTER:
-			x->owner = s->node_of[r->peer];
-			x->to = s->node_of[block];
-			break;
-		case NCCLSVC_ALL_TO_ALL:
-			course_pair(block, &a, &b);
-			x->exchanges = true;
-			x->owner = s->node_of[a];
-			x->to = s->node_of[b];
-			break;
-		}
+		find_owner(p, x);
+		if (is_sliced(&p->record))
+			units = slice_units(p, block);
 	}
 	if (x->lo >= units)
 		return false;
@@ -181,12 +176,8 @@ bool course_involved(const struct course *p, const struct stretch *x)
 
 uint32_t course_giver(const struct course *p, const struct stretch *x)
 {
-	switch (p->record.op) {
-	case NCCLSVC_BROADCAST:
-	case NCCLSVC_SCATTER:
-		return (uint32_t)p->record.peer;
-	}
-	return x->block;
+	const struct svc_record *r = &p->record;
+	return svc_op_sends(r->op, r->peer, x->block) ? x->block : (uint32_t)r->peer;
 }
 
 const char *course_source(const struct course *p, const struct stretch *x, uint32_t rank)
@@ -194,50 +185,29 @@ const char *course_source(const struct course *p, const struct stretch *x, uint3
 	uint64_t at = x->lo * p->unit;
 	if (p->p2p)
 		return p->tasks[0]->src + at;
-	switch (p->record.op) {
-	case NCCLSVC_ALL_REDUCE:
+	if (is_sliced(&p->record))
 		at += x->block * p->block_units * p->unit;
-		break;
-	case NCCLSVC_REDUCE_SCATTER:
-	case NCCLSVC_SCATTER:
+	else if (svc_op_sends_each(p->record.op))
 		at += x->block * p->share;
-		break;
-	}
 	return p->tasks[rank]->src + at;
 }
 
 uint32_t course_targets(const struct course *p, const struct stretch *x, char **out)
 {
 	const struct span *s = p->span;
-	const struct svc_record *r = &p->record;
 	uint64_t at = x->lo * p->unit;
-	uint32_t only = UINT32_MAX;
+	uint32_t only;
 	if (p->p2p) {
 		if (!p->tasks[1])
 			return 0;
 		out[0] = p->tasks[1]->dst + at;
 		return 1;
 	}
-	switch (r->op) {
-	case NCCLSVC_ALL_REDUCE:
+	if (is_sliced(&p->record))
 		at += x->block * p->block_units * p->unit;
-		break;
-	case NCCLSVC_ALL_GATHER:
+	else if (svc_op_receives_each(p->record.op))
 		at += x->block * p->share;
-		break;
-	case NCCLSVC_REDUCE:
-		only = (uint32_t)r->peer;
-		break;
-	case NCCLSVC_GATHER:
-		only = (uint32_t)r->peer;
-		at += x->block * p->share;
-		break;
-	case NCCLSVC_REDUCE_SCATTER:
-	case NCCLSVC_SCATTER:
-		only = x->block;
-		break;
-	}
-	if (only != UINT32_MAX) {
+	if (one_receives(p, x->block, &only)) {
 		if (!p->tasks[only])
 			return 0;
 		out[0] = p->tasks[only]->dst + at;

@@ -9,19 +9,18 @@
 bool small_fits(const struct span *s, const struct svc_record *r, bool p2p)
 {
 	const uint64_t most = s->most;
-	uint64_t share = r->op == NCCLSVC_BARRIER ? 0 : r->count * svc_type_size(r->type),
-		 vectors = 1;
+	uint64_t share = 0, vectors = 1;
+	if (svc_operation(r->op)->kind & SVC_OP_HAS_DATA)
+		share = r->count * svc_type_size(r->type);
 	if (!share)
 		return true;
 	if (share > SPAN_EAGER_BYTES)
 		return false;
-	if (svc_op_reduces(r->op))
-		vectors = course_uses_raw(s, r) ? most : 1;
-	if (!p2p &&
-	    (r->op == NCCLSVC_REDUCE_SCATTER || r->op == NCCLSVC_ALL_GATHER ||
-	     r->op == NCCLSVC_GATHER || r->op == NCCLSVC_SCATTER || r->op == NCCLSVC_ALL_TO_ALL))
+	if (svc_op_reduces(r->op) && course_uses_raw(s, r))
+		vectors = most;
+	if (!p2p && svc_op_sends_each(r->op))
 		vectors *= most;
-	if (r->op == NCCLSVC_ALL_TO_ALL)
+	if (!p2p && svc_op_receives_each(r->op))
 		vectors *= most;
 	return vectors * share <= SPAN_EAGER_BYTES;
 }
@@ -39,102 +38,87 @@ static void make(struct course *p, const struct span *s, struct task *const *tas
 	p->block_units = 0; /* AllReduce: nobody has a slice */
 }
 
+/* Ranks of the node at that place that send, or receive. */
+static uint32_t senders(const struct course *p, uint32_t place)
+{
+	const struct span *s = p->span;
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < s->counts[place]; i++)
+		n += svc_op_sends(p->record.op, p->record.peer, s->ranks[s->first[place] + i]);
+	return n;
+}
+
+static uint32_t receivers(const struct course *p, uint32_t place)
+{
+	const struct span *s = p->span;
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < s->counts[place]; i++)
+		n += svc_op_receives(p->record.op, p->record.peer, s->ranks[s->first[place] + i]);
+	return n;
+}
+
+/* What one sender, or the node's reduction, has for the ranks at that place: how many blocks. */
+static uint32_t blocks_for(const struct course *p, uint32_t place)
+{
+	const uint32_t n = receivers(p, place);
+	return svc_op_sends_each(p->record.op) ? n : n > 0;
+}
+
+/* How many bytes go from one node to another. */
+static size_t bytes_between(const struct course *p, uint32_t from, uint32_t to)
+{
+	const size_t each =
+		svc_op_reduces(p->record.op) ? course_contributions(p, from) : senders(p, from);
+	return each * blocks_for(p, to) * p->share;
+}
+
+/* Block i of those for the ranks at that place: whose it is. */
+static uint32_t block_for(const struct course *p, uint32_t place, uint32_t i)
+{
+	const struct span *s = p->span;
+	return svc_op_sends_each(p->record.op) ? s->ranks[s->first[place] + i] : 0;
+}
+
+static void pack_reduced(const struct course *p, uint32_t place, char *out)
+{
+	const uint32_t n = blocks_for(p, place);
+	for (uint32_t i = 0; i < n; i++) {
+		struct stretch x = whole(p, block_for(p, place, i));
+		course_contribute(p, &x, out);
+		out += course_contributions(p, p->span->me) * p->share;
+	}
+}
+
+static void pack_moved(const struct course *p, uint32_t place, char *out)
+{
+	const struct span *s = p->span;
+	const struct svc_record *r = &p->record;
+	const uint32_t *locals = span_locals(s), n = blocks_for(p, place);
+	for (uint32_t k = 0; k < span_local_count(s); k++)
+		for (uint32_t i = 0; svc_op_sends(r->op, r->peer, locals[k]) && i < n; i++) {
+			const uint64_t at = block_for(p, place, i) * p->share;
+			memcpy(out, p->tasks[locals[k]]->src + at, p->share);
+			out += p->share;
+		}
+}
+
 size_t small_pack(const struct span *s, struct task *const *tasks, uint32_t place, bool p2p,
 		  char *out)
 {
 	struct course p;
-	size_t n = 0;
 	make(&p, s, tasks, p2p);
-	const struct svc_record *r = &p.record;
-	const uint32_t *locals = span_locals(s), nlocal = span_local_count(s);
-	const uint32_t *theirs = s->ranks + s->first[place], ntheirs = s->counts[place];
-	const bool at_root = svc_op_has_root(r->op) && s->node_of[r->peer] == s->me;
-	const bool to_root = svc_op_has_root(r->op) && s->node_of[r->peer] == place;
 	if (!p.share)
 		return 0;
 	if (p2p) {
-		if (r->op == NCCLSVC_SEND)
+		if (p.record.op == NCCLSVC_SEND)
 			memcpy(out, tasks[0]->src, p.share);
-		return r->op == NCCLSVC_SEND ? p.share : 0;
+		return p.record.op == NCCLSVC_SEND ? p.share : 0;
 	}
-	struct stretch x = whole(&p, 0);
-	switch (r->op) {
-	case NCCLSVC_REDUCE:
-		if (!to_root)
-			return 0;
-		__attribute__((fallthrough));
-	case NCCLSVC_ALL_REDUCE:
-		course_contribute(&p, &x, out);
-		return course_contributions(&p, s->me) * p.share;
-	case NCCLSVC_REDUCE_SCATTER:
-		for (uint32_t k = 0; k < ntheirs; k++) {
-			x = whole(&p, theirs[k]);
-			course_contribute(&p, &x, out + n);
-			n += course_contributions(&p, s->me) * p.share;
-		}
-		return n;
-	case NCCLSVC_BROADCAST:
-		if (!at_root)
-			return 0;
-		memcpy(out, tasks[r->peer]->src, p.share);
-		return p.share;
-	case NCCLSVC_GATHER:
-		if (!to_root)
-			return 0;
-		__attribute__((fallthrough));
-	case NCCLSVC_ALL_GATHER:
-		for (uint32_t i = 0; i < nlocal; i++, n += p.share)
-			memcpy(out + n, tasks[locals[i]]->src, p.share);
-		return n;
-	case NCCLSVC_SCATTER:
-		for (uint32_t k = 0; at_root && k < ntheirs; k++, n += p.share)
-			memcpy(out + n, tasks[r->peer]->src + theirs[k] * p.share, p.share);
-		return n;
-	case NCCLSVC_ALL_TO_ALL:
-		for (uint32_t i = 0; i < nlocal; i++)
-			for (uint32_t k = 0; k < ntheirs; k++, n += p.share)
-				memcpy(out + n, tasks[locals[i]]->src + theirs[k] * p.share,
-				       p.share);
-		return n;
-	}
-	return 0;
-}
-
-/* How many bytes the node at that place must have sent to this one. */
-static size_t expected(const struct course *p, uint32_t place)
-{
-	const struct span *s = p->span;
-	const struct svc_record *r = &p->record;
-	const uint32_t nlocal = span_local_count(s);
-	const bool at_root = svc_op_has_root(r->op) && s->node_of[r->peer] == s->me;
-	const bool from_root = svc_op_has_root(r->op) && s->node_of[r->peer] == place;
-	switch (r->op) {
-	case NCCLSVC_REDUCE:
-		return at_root ? course_contributions(p, place) * p->share : 0;
-	case NCCLSVC_ALL_REDUCE:
-		return course_contributions(p, place) * p->share;
-	case NCCLSVC_REDUCE_SCATTER:
-		return nlocal * course_contributions(p, place) * p->share;
-	case NCCLSVC_BROADCAST:
-		return from_root ? p->share : 0;
-	case NCCLSVC_GATHER:
-		return at_root ? s->counts[place] * p->share : 0;
-	case NCCLSVC_ALL_GATHER:
-		return s->counts[place] * p->share;
-	case NCCLSVC_SCATTER:
-		return from_root ? nlocal * p->share : 0;
-	case NCCLSVC_ALL_TO_ALL:
-		return nlocal * s->counts[place] * p->share;
-	}
-	return 0;
-}
-
-/* What one rank gave, to all ranks here, at `at`. */
-static void to_all(const struct course *p, const char *from, uint64_t at)
-{
-	const struct span *s = p->span;
-	for (uint32_t i = 0; i < span_local_count(s); i++)
-		memmove(p->tasks[span_locals(s)[i]]->dst + at, from, p->share);
+	if (svc_op_reduces(p.record.op))
+		pack_reduced(&p, place, out);
+	else
+		pack_moved(&p, place, out);
+	return bytes_between(&p, s->me, place);
 }
 
 /* Pairs within this node: either of the two may work in place. */
@@ -158,7 +142,7 @@ static void finish_reduced(const struct course *p, const char *const *parts)
 {
 	const struct span *s = p->span;
 	const char *at[s->nnodes];
-	if (p->record.op != NCCLSVC_REDUCE_SCATTER) {
+	if (!svc_op_sends_each(p->record.op)) {
 		struct stretch x = whole(p, 0);
 		char *targets[span_local_count(s)];
 		if (course_targets(p, &x, targets))
@@ -176,45 +160,29 @@ static void finish_reduced(const struct course *p, const char *const *parts)
 	}
 }
 
+/* from: what that node has packed. */
 static void finish_moved(const struct course *p, uint32_t place, const char *from)
 {
 	const struct span *s = p->span;
 	const struct svc_record *r = &p->record;
-	const uint32_t *ranks = s->ranks + s->first[place], n = s->counts[place];
-	const uint32_t *locals = span_locals(s), nlocal = span_local_count(s);
-	const bool mine = place == s->me;
-	switch (r->op) {
-	case NCCLSVC_BROADCAST:
-		if (s->node_of[r->peer] == place)
-			to_all(p, mine ? p->tasks[r->peer]->src : from, 0);
-		break;
-	case NCCLSVC_ALL_GATHER:
-		for (uint32_t i = 0; i < n; i++)
-			to_all(p, mine ? p->tasks[ranks[i]]->src : from + i * p->share,
-			       ranks[i] * p->share);
-		break;
-	case NCCLSVC_GATHER:
-		for (uint32_t i = 0; s->node_of[r->peer] == s->me && i < n; i++)
-			memmove(p->tasks[r->peer]->dst + ranks[i] * p->share,
-				mine ? p->tasks[ranks[i]]->src : from + i * p->share, p->share);
-		break;
-	case NCCLSVC_SCATTER:
-		for (uint32_t i = 0; s->node_of[r->peer] == place && i < nlocal; i++)
-			memmove(p->tasks[locals[i]]->dst,
-				mine ? p->tasks[r->peer]->src + locals[i] * p->share
-				     : from + i * p->share,
-				p->share);
-		break;
-	case NCCLSVC_ALL_TO_ALL:
-		if (mine) {
-			exchange_locally(p);
-			break;
+	const uint32_t *ranks = s->ranks + s->first[place], *locals = span_locals(s);
+	const bool mine = place == s->me, each = svc_op_sends_each(r->op);
+	if (mine && each && svc_op_receives_each(r->op)) {
+		exchange_locally(p);
+		return;
+	}
+	for (uint32_t i = 0; i < s->counts[place]; i++) {
+		if (!svc_op_sends(r->op, r->peer, ranks[i]))
+			continue;
+		const char *block = mine ? p->tasks[ranks[i]]->src : from;
+		const uint64_t at = svc_op_receives_each(r->op) ? ranks[i] * p->share : 0;
+		for (uint32_t k = 0; k < span_local_count(s); k++) {
+			if (!svc_op_receives(r->op, r->peer, locals[k]))
+				continue;
+			const uint64_t of = !each ? 0 : mine ? locals[k] : k;
+			memmove(p->tasks[locals[k]]->dst + at, block + of * p->share, p->share);
 		}
-		for (uint32_t i = 0; i < n; i++)
-			for (uint32_t k = 0; k < nlocal; k++)
-				memcpy(p->tasks[locals[k]]->dst + ranks[i] * p->share,
-				       from + (i * nlocal + k) * p->share, p->share);
-		break;
+		from += blocks_for(p, s->me) * p->share;
 	}
 }
 
@@ -236,7 +204,7 @@ bool small_finish(const struct span *s, struct task *const *tasks, const struct 
 	const char *parts[s->nnodes];
 	for (uint32_t place = 0; place < s->nnodes; place++) {
 		parts[place] = j->verdicts[place].payload;
-		if (place != s->me && j->verdicts[place].bytes < expected(&p, place))
+		if (place != s->me && j->verdicts[place].bytes < bytes_between(&p, place, s->me))
 			return false;
 	}
 	if (svc_op_reduces(p.record.op)) {

@@ -73,16 +73,7 @@ static bool overlap_allowed(const struct task *t, uint64_t src_bytes, uint64_t d
 	if (!src_bytes || !dst_bytes || t->src + src_bytes <= t->dst ||
 	    t->dst + dst_bytes <= t->src)
 		return true;
-	uint64_t own = (uint64_t)t->rank * r->count * svc_type_size(r->type);
-	switch (r->op) {
-	case NCCLSVC_ALL_GATHER:
-	case NCCLSVC_GATHER:
-		return t->src == t->dst + own;
-	case NCCLSVC_REDUCE_SCATTER:
-	case NCCLSVC_SCATTER:
-		return t->dst == t->src + own;
-	}
-	return t->src == t->dst;
+	return svc_task_in_place(r, (uint32_t)t->rank, (uintptr_t)t->src, (uintptr_t)t->dst);
 }
 
 /* What few records can do wrong. */

@@ -68,22 +68,21 @@ static void scatter_reduced(struct move *m, uint32_t rank, uint64_t at, uint64_t
 	reduce_range(m, rank * record_of(m)->count + at, at, n, (int)rank);
 }
 
-static void gather_to_all(struct move *m, uint32_t rank, uint64_t at, uint64_t n)
+/* The block between the root, or everybody, and this rank. */
+static void move_block(struct move *m, uint32_t rank, uint64_t at, uint64_t n)
 {
+	const struct svc_record *r = record_of(m);
+	const uint64_t block = rank * m->share + at;
+	const bool sends_each = svc_op_sends_each(r->op);
+	const uint32_t sender = svc_op_sends(r->op, r->peer, rank) ? rank : (uint32_t)r->peer;
+	const char *from = m->tasks[sender]->src + (sends_each ? block : at);
+	if (sends_each) {
+		copy(m, m->tasks[rank]->dst + at, from, n);
+		return;
+	}
 	for (uint32_t k = 0; k < m->ntasks; k++)
-		copy(m, m->tasks[k]->dst + rank * m->share + at, m->tasks[rank]->src + at, n);
-}
-
-static void gather_to_root(struct move *m, uint32_t rank, uint64_t at, uint64_t n)
-{
-	struct task *root = m->tasks[record_of(m)->peer];
-	copy(m, root->dst + rank * m->share + at, m->tasks[rank]->src + at, n);
-}
-
-static void scatter_from_root(struct move *m, uint32_t rank, uint64_t at, uint64_t n)
-{
-	struct task *root = m->tasks[record_of(m)->peer];
-	copy(m, m->tasks[rank]->dst + at, root->src + rank * m->share + at, n);
+		if (svc_op_receives(r->op, r->peer, k))
+			copy(m, m->tasks[k]->dst + block, from, n);
 }
 
 /* Blocks a -> b and b -> a go together, so that either rank may work in place. */
@@ -126,35 +125,22 @@ static void exchange_pair(struct move *m, uint32_t pair, uint64_t at, uint64_t n
 static void run_range(struct move *m, uint64_t lo, uint64_t hi)
 {
 	const struct svc_record *r = record_of(m);
-	switch (r->op) {
-	case NCCLSVC_ALL_REDUCE:
-		reduce_range(m, lo, lo, hi - lo, -1);
-		break;
-	case NCCLSVC_REDUCE:
-		reduce_range(m, lo, lo, hi - lo, r->peer);
-		break;
-	case NCCLSVC_REDUCE_SCATTER:
-		each_block(m, lo, hi, r->count, scatter_reduced);
-		break;
-	case NCCLSVC_ALL_GATHER:
-		each_block(m, lo, hi, m->share, gather_to_all);
-		break;
-	case NCCLSVC_BROADCAST:
+	const bool sends_each = svc_op_sends_each(r->op),
+		   receives_each = svc_op_receives_each(r->op);
+	if (svc_op_is_p2p(r->op)) {
+		copy(m, m->tasks[1]->dst + lo, m->tasks[0]->src + lo, hi - lo);
+	} else if (svc_op_reduces(r->op)) {
+		if (sends_each)
+			each_block(m, lo, hi, r->count, scatter_reduced);
+		else
+			reduce_range(m, lo, lo, hi - lo, svc_op_has_root(r->op) ? r->peer : -1);
+	} else if (sends_each && receives_each) {
+		each_block(m, lo, hi, m->share, exchange_pair);
+	} else if (sends_each || receives_each) {
+		each_block(m, lo, hi, m->share, move_block);
+	} else {
 		for (uint32_t k = 0; k < m->ntasks; k++)
 			copy(m, m->tasks[k]->dst + lo, m->tasks[r->peer]->src + lo, hi - lo);
-		break;
-	case NCCLSVC_GATHER:
-		each_block(m, lo, hi, m->share, gather_to_root);
-		break;
-	case NCCLSVC_SCATTER:
-		each_block(m, lo, hi, m->share, scatter_from_root);
-		break;
-	case NCCLSVC_ALL_TO_ALL:
-		each_block(m, lo, hi, m->share, exchange_pair);
-		break;
-	case NCCLSVC_SEND:
-		copy(m, m->tasks[1]->dst + lo, m->tasks[0]->src + lo, hi - lo);
-		break;
 	}
 }
 
@@ -174,47 +160,23 @@ static void run_chunk(struct job *job, uint32_t chunk)
 	run_part(&w->move, w->first + chunk * w->chunk, w->chunk);
 }
 
+/* bytes: the more of what all ranks together read and write. */
 static void measure(struct move *m)
 {
 	const struct svc_record *r = record_of(m);
-	uint64_t ranks = m->ntasks;
-	size_t element = svc_type_size(r->type);
-	m->unit_bytes = 1;
-	m->share = r->count * element;
-	m->bytes = m->units = 0;
-	switch (r->op) {
-	case NCCLSVC_ALL_REDUCE:
-	case NCCLSVC_REDUCE:
-		m->units = r->count;
-		m->unit_bytes = element;
-		m->bytes = m->share * ranks;
-		break;
-	case NCCLSVC_REDUCE_SCATTER:
-		m->units = r->count * ranks;
-		m->unit_bytes = element;
-		m->bytes = m->share * ranks * ranks;
-		break;
-	case NCCLSVC_ALL_GATHER:
-		m->units = m->share * ranks;
-		m->bytes = m->units * ranks;
-		break;
-	case NCCLSVC_ALL_TO_ALL:
-		m->units = m->share * (ranks * (ranks + 1) / 2);
-		m->bytes = m->share * ranks * ranks;
-		break;
-	case NCCLSVC_GATHER:
-	case NCCLSVC_SCATTER:
-		m->units = m->bytes = m->share * ranks;
-		break;
-	case NCCLSVC_BROADCAST:
-		m->units = m->share;
-		m->bytes = m->share * ranks;
-		break;
-	case NCCLSVC_SEND:
-		m->units = m->share;
-		m->bytes = m->share * ranks; /* it seldom comes alone */
-		break;
-	}
+	const uint64_t ranks = m->ntasks;
+	const uint64_t sent = svc_op_sends_each(r->op) ? ranks : 1,
+		       received = svc_op_receives_each(r->op) ? ranks : 1;
+	const uint64_t read = sent * (svc_op_root_sends(r->op) ? 1 : ranks),
+		       written = received * (svc_op_root_receives(r->op) ? 1 : ranks);
+	const uint64_t both = sent * received,
+		       blocks = both > ranks ? ranks * (ranks + 1) / 2 : both;
+	const size_t element = svc_type_size(r->type);
+	const bool reduces = svc_op_reduces(r->op);
+	m->share = svc_operation(r->op)->kind & SVC_OP_HAS_DATA ? r->count * element : 0;
+	m->unit_bytes = reduces ? element : 1;
+	m->units = (reduces ? r->count : m->share) * blocks;
+	m->bytes = m->share * (read > written ? read : written);
 	m->streaming = m->bytes >= STREAM_BYTES;
 }
 

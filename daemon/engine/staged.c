@@ -8,6 +8,7 @@
 #include <utlist.h>
 
 #include "names.h"
+#include "operation.h"
 #include "order.h"
 #include "worker/queue.h"
 

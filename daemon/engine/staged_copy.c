@@ -54,18 +54,9 @@ static struct blocks blocks_of(const struct staged *op, uint32_t i)
 /* In the largest slot, of any member on any node. */
 static uint32_t blocks_most(const struct staged *op)
 {
-	const uint32_t n = nranks(op);
-	switch (op->record.op) {
-	case NCCLSVC_ALL_TO_ALL:
-		return op->across ? 2 * n : n;
-	case NCCLSVC_REDUCE_SCATTER:
-	case NCCLSVC_SCATTER:
-		return n;
-	case NCCLSVC_ALL_GATHER:
-	case NCCLSVC_GATHER:
-		return op->across ? n : 1;
-	}
-	return 1;
+	const uint32_t n = nranks(op), sends = svc_op_sends_each(op->record.op) ? n : 0;
+	const uint32_t receives = op->across && svc_op_receives_each(op->record.op) ? n : 0;
+	return sends + receives ? sends + receives : 1;
 }
 
 static uint64_t whole(uint64_t elements)
@@ -134,24 +125,11 @@ static void launch(struct engine *e, struct chunk *k, uint32_t i, uint64_t devic
 /* Who has, in his slot, the block that this task is to get, and which one of it that is. */
 static uint32_t giver(const struct staged *op, uint32_t i, uint32_t block, uint32_t *at)
 {
-	*at = 0;
-	switch (op->record.op) {
-	case NCCLSVC_ALL_GATHER:
-	case NCCLSVC_GATHER:
-		return block;
-	case NCCLSVC_BROADCAST:
-		return (uint32_t)op->record.peer;
-	case NCCLSVC_SCATTER:
-		*at = i;
-		return (uint32_t)op->record.peer;
-	case NCCLSVC_ALL_TO_ALL:
-		*at = i;
-		return block;
-	case NCCLSVC_REDUCE_SCATTER:
-		*at = i;
-		return i;
-	}
-	return 0;
+	const struct svc_record *r = &op->record;
+	*at = svc_op_sends_each(r->op) ? i : 0;
+	if (svc_op_reduces(r->op)) /* into the receiver's own slot, or the first */
+		return *at;
+	return svc_op_sends(r->op, r->peer, block) ? block : (uint32_t)r->peer;
 }
 
 /* In place, what a task gives itself is there already. */

@@ -16,6 +16,7 @@
 #include <utlist.h>
 
 #include "names.h"
+#include "operation.h"
 #include "order.h"
 #include "span.h"
 

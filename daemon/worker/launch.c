@@ -9,6 +9,7 @@
 #include "log.h"
 #include "names.h"
 #include "nvtx.h"
+#include "operation.h"
 #include "worker.h"
 
 #define WATCH_NS      UINT64_C(50000000)

@@ -15,6 +15,7 @@
 
 #include "log.h"
 #include "names.h"
+#include "operation.h"
 #include "worker.h"
 
 #define REPLAY_TASKS 16			   /* of one group */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "proto/names.h"
+#include "proto/operation.h"
 
 bool raw_try_connect(struct raw *r, const char *path)
 {

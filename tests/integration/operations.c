@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "proto/names.h"
+#include "proto/operation.h"
 #include "reference.h"
 
 #define GUARD_BYTE 0x5a

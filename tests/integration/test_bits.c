@@ -9,6 +9,7 @@
 
 #include "harness.h"
 #include "proto/names.h"
+#include "proto/operation.h"
 #include "reference.h"
 
 #define COUNT 50021

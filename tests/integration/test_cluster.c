@@ -6,6 +6,7 @@
 #include "cluster.h"
 #include "operations.h"
 #include "proto/names.h"
+#include "proto/operation.h"
 
 /* ---- Every operation ---- */
 

@@ -4,6 +4,7 @@
 
 #include "operations.h"
 #include "proto/names.h"
+#include "proto/operation.h"
 
 static const size_t counts[] = {0, 1, 7, 1023, 20011};
 #define LARGEST 20011

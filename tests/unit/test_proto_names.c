@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "names.h"
+#include "operation.h"
 
 static void every_value_has_its_name(void **state)
 {

@@ -51,6 +51,48 @@ static uint64_t bytes_of(int units)
 	return 12 * (uint64_t)(units < 0 ? RANKS : units);
 }
 
+/* Where dst lies from src on, in units of count elements, if both are one rank's own in place. */
+static const struct {
+	uint8_t op;
+	int at; /* 1: dst begins own blocks behind src; -1: before; 0: they are one */
+} in_place[] = {
+	{NCCLSVC_ALL_REDUCE, 0}, {NCCLSVC_ALL_GATHER, -1}, {NCCLSVC_REDUCE_SCATTER, 1},
+	{NCCLSVC_BROADCAST, 0},	 {NCCLSVC_REDUCE, 0},	   {NCCLSVC_ALL_TO_ALL, 0},
+	{NCCLSVC_GATHER, -1},	 {NCCLSVC_SCATTER, 1},
+};
+
+static void in_place_is_as_in_nccl(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(in_place) / sizeof(in_place[0]); i++) {
+		struct svc_record r = record(in_place[i].op);
+		for (uint32_t rank = 0; rank < RANKS; rank++) {
+			const uint64_t src = 4096, own = 12 * rank;
+			const uint64_t dst = src + (uint64_t)in_place[i].at * own;
+			assert_true(svc_task_in_place(&r, rank, src, dst));
+			assert_false(svc_task_in_place(&r, rank, src, dst + 4));
+			assert_false(svc_task_in_place(&r, rank, src, dst - 4));
+			if (rank && in_place[i].at)
+				assert_false(svc_task_in_place(&r, rank, src, src));
+		}
+	}
+}
+
+static void senders_and_receivers(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < OPS; i++) {
+		const unsigned op = extents[i].op;
+		if (svc_op_is_p2p(op) || op == NCCLSVC_BARRIER)
+			continue;
+		assert_true(svc_op_sends(op, ROOT, ROOT) && svc_op_receives(op, ROOT, ROOT));
+		assert_int_equal(svc_op_sends(op, ROOT, 0), extents[i].src != 0);
+		assert_int_equal(svc_op_receives(op, ROOT, 0), extents[i].dst != 0);
+		assert_int_equal(svc_op_sends_each(op), extents[i].root_src < 0);
+		assert_int_equal(svc_op_receives_each(op), extents[i].root_dst < 0);
+	}
+}
+
 static void extents_are_those_of_nccl(void **state)
 {
 	(void)state;
@@ -277,6 +319,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(extents_are_those_of_nccl),
+		cmocka_unit_test(in_place_is_as_in_nccl),
+		cmocka_unit_test(senders_and_receivers),
 		cmocka_unit_test(overflowing_counts_are_refused),
 		cmocka_unit_test(valid_records_pass),
 		cmocka_unit_test(bad_fields_are_named),

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What each operation is: one row of a table, from which everything else about it follows: the
+ * extents of its buffers, how it works in place, who sends what to whom. */
+#ifndef PROTO_OPERATION_H
+#define PROTO_OPERATION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ncclsvc_types.h"
+
+enum svc_op_kind {
+	SVC_OP_KNOWN = 1,
+	SVC_OP_HAS_DATA = 2, /* a type and a count */
+	SVC_OP_REDUCES = 4,  /* receivers get one result over all senders */
+	SVC_OP_HAS_ROOT = 8, /* peer is the one rank that sends, or receives */
+	SVC_OP_IS_P2P = 16,  /* peer is the other rank */
+};
+
+/* How much one of a rank's buffers holds. */
+enum svc_blocks {
+	SVC_BLOCKS_NONE,
+	SVC_BLOCKS_ONE,	 /* count elements */
+	SVC_BLOCKS_EACH, /* count elements for each rank, in the order of ranks */
+};
+
+struct svc_operation {
+	uint8_t kind; /* of enum svc_op_kind; 0: there is no such operation */
+	/* enum svc_blocks, of ranks that are not the root (or the peer), and of that; else alike.
+	 */
+	uint8_t src[2], dst[2];
+};
+
+/* By number. In one look, where a chain of questions would be asked of every record. */
+extern const struct svc_operation svc_operations[UINT8_MAX + 1];
+
+static inline const struct svc_operation *svc_operation(unsigned op)
+{
+	return &svc_operations[op <= UINT8_MAX ? op : 0];
+}
+
+static inline bool svc_op_known(unsigned op)
+{
+	return svc_operation(op)->kind & SVC_OP_KNOWN;
+}
+
+static inline bool svc_op_reduces(unsigned op)
+{
+	return svc_operation(op)->kind & SVC_OP_REDUCES;
+}
+
+static inline bool svc_op_has_root(unsigned op)
+{
+	return svc_operation(op)->kind & SVC_OP_HAS_ROOT;
+}
+
+static inline bool svc_op_is_p2p(unsigned op)
+{
+	return svc_operation(op)->kind & SVC_OP_IS_P2P;
+}
+
+/* Has a sender a block for each receiver? Else all get the same one. */
+static inline bool svc_op_sends_each(unsigned op)
+{
+	return svc_operation(op)->src[1] == SVC_BLOCKS_EACH;
+}
+
+/* Has a receiver a block from each sender? */
+static inline bool svc_op_receives_each(unsigned op)
+{
+	return svc_operation(op)->dst[1] == SVC_BLOCKS_EACH;
+}
+
+/* Does the root alone send? */
+static inline bool svc_op_root_sends(unsigned op)
+{
+	return svc_op_has_root(op) && svc_operation(op)->src[0] == SVC_BLOCKS_NONE;
+}
+
+/* Does the root alone receive? */
+static inline bool svc_op_root_receives(unsigned op)
+{
+	return svc_op_has_root(op) && svc_operation(op)->dst[0] == SVC_BLOCKS_NONE;
+}
+
+/* Does this rank send? Not for Send and Recv. */
+static inline bool svc_op_sends(unsigned op, int32_t root, uint32_t rank)
+{
+	return !svc_op_root_sends(op) || (uint32_t)root == rank;
+}
+
+/* Does it receive? Not for Send and Recv. */
+static inline bool svc_op_receives(unsigned op, int32_t root, uint32_t rank)
+{
+	return !svc_op_root_receives(op) || (uint32_t)root == rank;
+}
+
+#endif
