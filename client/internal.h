@@ -14,6 +14,7 @@
 #include "ncclsvc.h"
 #pragma GCC visibility pop
 #include "ring.h"
+#include "spin.h"
 #include "task.h"
 
 #define FAILURES_KEPT 4096
@@ -208,9 +209,9 @@ bool ring_ended(const struct link *l, uint64_t n, bool *bad);
 void ring_publish(const struct link *l, uint64_t n, const struct svc_record *record);
 /* After publishing: wakes the daemon if it sleeps. */
 void ring_doorbell(const struct link *l);
-/* Sleeps until number n may have ended, at most a slice. First spins if asked. False: a whole slice
- * or the deadline passed. */
-bool ring_sleep(const struct link *l, uint64_t n, bool spin, uint64_t deadline);
+/* Sleeps until number n may have ended, at most a slice. First polls as `spin` says, which learns
+ * from it; NULL: does not poll. False: a whole slice or the deadline passed. */
+bool ring_sleep(const struct link *l, uint64_t n, struct spin *spin, uint64_t deadline);
 /* Wakes this process's sleepers. */
 void ring_wake(const struct link *l);
 
@@ -503,6 +504,7 @@ struct ncclsvc_session {
 	char lost_text[LOST_TEXT];
 	_Alignas(8) unsigned char message[SVC_LIST_MESSAGE_MAX]; /* that is being received */
 	uint64_t looked_ns; /* when a test last looked at the socket */
+	struct spin spin;   /* of waits for tasks */
 
 	uint32_t serial;
 	struct call *calls;

@@ -14,15 +14,6 @@
 #define PAUSE_NS	1000 /* a pause can cost more than an answer takes */
 #define YIELD_NS	2000
 
-static inline void cpu_pause(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
-
 bool ring_ended(const struct link *l, uint64_t n, bool *bad)
 {
 	uint64_t now = svc_number_load(&svc_status_slot(l->ring, l->entries, n)->number);
@@ -51,13 +42,11 @@ void ring_doorbell(const struct link *l)
 	(void)written;
 }
 
-static bool spin_for(const struct link *l, const uint64_t *number, uint64_t n)
+static bool poll_for(const struct link *l, uint64_t n, struct spin *spin, uint64_t start)
 {
-	uint64_t budget = atomic_load_explicit(&l->ring->spin_ns, memory_order_relaxed);
-	if (!budget)
-		return false;
+	const uint64_t *number = &svc_status_slot(l->ring, l->entries, n)->number;
 	/* The engine may wait for this very core: let it have it, at once if cores are scarce. */
-	uint64_t start = now_ns(), spent = 0;
+	uint64_t spent = 0;
 	uint64_t alone =
 		atomic_load_explicit(&l->ring->crowded, memory_order_relaxed) ? 0 : YIELD_NS;
 	do {
@@ -65,24 +54,24 @@ static bool spin_for(const struct link *l, const uint64_t *number, uint64_t n)
 			if (svc_number_load(number) == n) {
 				/* Who waits for one of a group waits for the next. */
 				__builtin_prefetch(svc_status_slot(l->ring, l->entries, n + 1));
+				spin_waited(spin, spent);
 				return true;
 			}
 			if (spent > PAUSE_NS)
-				cpu_pause();
+				spin_pause();
 		}
 		if (spent >= alone)
 			sched_yield();
-		spent = now_ns() - start;
-	} while (spent < budget);
+		uint64_t before = spent, now = now_ns();
+		spent = now - start;
+		spin_looked(spin, spent - before, now);
+	} while (spent < spin_budget_ns(spin, start + spent));
 	return false;
 }
 
-bool ring_sleep(const struct link *l, uint64_t n, bool spin, uint64_t deadline)
+static bool sleep_for(const struct link *l, uint64_t n, uint64_t now, uint64_t deadline)
 {
 	const uint64_t *number = &svc_status_slot(l->ring, l->entries, n)->number;
-	if (spin && spin_for(l, number, n))
-		return true;
-	uint64_t now = now_ns();
 	if (now >= deadline)
 		return svc_number_load(number) == n;
 	uint64_t ns = deadline - now < SLICE_NS ? deadline - now : SLICE_NS;
@@ -95,6 +84,19 @@ bool ring_sleep(const struct link *l, uint64_t n, bool spin, uint64_t deadline)
 		woken = syscall(SYS_futex, &l->ring->wake, FUTEX_WAIT, wake, &t, NULL, 0) == 0;
 	atomic_fetch_sub(&l->ring->waiters, 1);
 	return woken || svc_number_load(number) == n;
+}
+
+bool ring_sleep(const struct link *l, uint64_t n, struct spin *spin, uint64_t deadline)
+{
+	const uint64_t start = now_ns();
+	if (!spin)
+		return sleep_for(l, n, start, deadline);
+	spin_value(spin, atomic_load_explicit(&l->ring->spin_ns, memory_order_relaxed));
+	if (spin_budget_ns(spin, start) && poll_for(l, n, spin, start))
+		return true;
+	bool woken = sleep_for(l, n, now_ns(), deadline);
+	spin_waited(spin, now_ns() - start);
+	return woken;
 }
 
 void ring_wake(const struct link *l)

@@ -11,7 +11,7 @@ static bool is_over(enum task_state state)
 
 ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline)
 {
-	bool spin = true;
+	bool first = true;
 	for (;;) {
 		enum task_state state = task_look(s, task);
 		if (is_over(state))
@@ -31,11 +31,14 @@ ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline)
 		}
 		struct link *l = link_ref(s->link);
 		uint64_t n = task - s->tasks.base;
+		struct spin spin = s->spin;
 		session_unlock(s);
-		bool woken = ring_sleep(l, n, spin, deadline);
+		bool woken = ring_sleep(l, n, first ? &spin : NULL, deadline);
 		session_lock(s);
 		link_unref(l);
-		spin = false;
+		if (first) /* of threads that wait at the same time, the last one's view counts */
+			s->spin = spin;
+		first = false;
 		if (!woken)
 			socket_pump(s);
 	}

@@ -504,7 +504,7 @@ void gpu_start_worker(struct gpu *g)
 	int n = snprintf(name, sizeof(name), "%s gpu%d", WORKER_NAME, g->index);
 	if (s->cluster)
 		snprintf(name + n, sizeof(name) - (size_t)n, "%s%u", WORKER_NODE, s->cluster->me);
-	snprintf(spin, sizeof(spin), "%d", s->config->spin_us < 0 ? 200 : s->config->spin_us);
+	snprintf(spin, sizeof(spin), "%d", s->config->spin_us);
 	svc_uuid_text(g->info.uuid, uuid);
 	char replays[] = WORKER_REPLAYS, none[] = "-";
 	char *argv[] = {name, uuid, spin, s->config->replay == CONFIG_REPLAY_OFF ? none : replays,

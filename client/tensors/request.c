@@ -14,10 +14,9 @@
 #include "nvtx.h"
 #include "tensors.h"
 
-#define TRIES	1000
-#define NAP_NS	1000000
-#define SPIN_NS 100000 /* looks at an event without a rest; then rests in between */
-#define REST_NS 20000
+#define TRIES	  1000
+#define NAP_NS	  1000000
+#define NAP_SHARE 16 /* the end of copies is seen late by at most this part of their time */
 
 struct ncclsvc_request *request_new(ncclsvc_tensors *l, uint8_t op, int peer, int timeout_ms)
 {
@@ -264,6 +263,23 @@ ncclsvc_result ncclsvc_request_test(ncclsvc_request *r)
 	return go_on(r) ? NCCLSVC_IN_PROGRESS : told(r);
 }
 
+/* An event of copies has not ended since then; 0: this is the first look. */
+static void await_event(struct ncclsvc_request *r, uint64_t *since)
+{
+	ncclsvc_session *s = r->lists->session;
+	struct spin *spin = &r->lists->spin;
+	const uint64_t now = now_ns();
+	if (!*since) {
+		*since = now;
+		session_lock(s);
+		spin_value(spin, s->spin.worth_ns);
+		session_unlock(s);
+	} else if (now - *since >= spin_budget_ns(spin, now)) {
+		const uint64_t ns = spin_nap_ns(now - *since, NAP_SHARE);
+		nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+	}
+}
+
 ncclsvc_result ncclsvc_request_wait(ncclsvc_request *r, int timeout_ms)
 {
 	if (!r)
@@ -275,13 +291,15 @@ ncclsvc_result ncclsvc_request_wait(ncclsvc_request *r, int timeout_ms)
 			return error_set(NCCLSVC_TIMEOUT,
 					 "the list has not ended within the time of "
 					 "this wait; it goes on");
-		if (r->nseen < r->ntasks)
+		if (r->nseen < r->ntasks) {
 			ncclsvc_wait(r->lists->session, r->tasks[r->nseen], left);
-		else if (!since)
-			since = now_ns();
-		else if (now_ns() - since > SPIN_NS)
-			nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
+			since = 0;
+		} else {
+			await_event(r, &since);
+		}
 	}
+	if (since)
+		spin_waited(&r->lists->spin, now_ns() - since);
 	return told(r);
 }
 

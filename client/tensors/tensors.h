@@ -106,6 +106,7 @@ struct ncclsvc_tensors {
 		*host; /* for what is said beforehand: comm itself, or, on GPUs, one beside it */
 	struct stage_buffer *buffers;
 	struct ncclsvc_request *requests;
+	struct spin spin; /* of waits for copies */
 	uint64_t copied;
 };
 

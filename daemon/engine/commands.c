@@ -33,7 +33,8 @@ static void advise_spin(struct engine *e, struct session *changed)
 {
 	struct user *u;
 	bool crowded = e->nactive + 1 > e->cores;
-	atomic_store_explicit(&changed->ring->spin_ns, (uint32_t)e->spin_ns, memory_order_relaxed);
+	atomic_store_explicit(&changed->ring->spin_ns, (uint32_t)e->spin.worth_ns,
+			      memory_order_relaxed);
 	atomic_store_explicit(&changed->ring->crowded, crowded, memory_order_relaxed);
 	if (crowded == e->crowded)
 		return;

@@ -10,13 +10,13 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 #include <utlist.h>
 
 #include "span.h"
 #include "staged.h"
-#include "worker/queue.h"
 
 #define EPOLL_COMMANDS		UINT64_MAX /* else the session's slot */
 #define EPOLL_EVENTS		64
@@ -26,8 +26,6 @@
 #define ROUNDS_UNPUBLISHED_BUSY 256   /* the same, however much there is to do */
 #define YIELD_NS		25000 /* awake without work, between yields of the core */
 #define LOOK_NS			25000 /* awake, between looks at the doorbells: each costs like a task */
-#define DEVICE_SPIN_NS		5000000 /* for a GPU: what follows an operation comes at its end */
-#define HELPER_SPIN_NS		200000	/* how long to wait awake for a helper's last chunk */
 
 uint64_t engine_clock(void)
 {
@@ -331,8 +329,27 @@ static uint64_t sleep_ns(struct engine *e)
 	return ns < nodes ? ns : nodes;
 }
 
+/* Sessions whose rings are polled are to ring from now on. False: one of them has a record. */
+static bool sessions_idle(struct engine *e)
+{
+	struct user *u;
+	DL_FOREACH (e->users, u) {
+		while (u->active) {
+			struct session *s = u->active;
+			if (s->departures)
+				return false;
+			engine_session_idle(e, s);
+			if (s->active)
+				return false;
+		}
+	}
+	return true;
+}
+
 static void fall_asleep(struct engine *e)
 {
+	if (!sessions_idle(e))
+		return;
 	publish_tasks(e);
 	atomic_store(&e->asleep, true);
 	/* Either they see the flag and write the eventfd, or we see what they left. */
@@ -372,7 +389,7 @@ static bool poll_rings_of(struct engine *e, struct user *u)
 		}
 		if (s->departures)
 			engine_regions_depart(e, s);
-		else if (!n && (s->broken || e->now - s->active_ns > e->spin_ns))
+		else if (!n && (s->broken || e->now - s->active_ns > e->spin.worth_ns))
 			engine_session_idle(e, s);
 		if (e->steps >= enough && next) {
 			begin_with(u, next);
@@ -408,12 +425,13 @@ static void finish_drain(struct engine *e)
 	engine_event(e, &(struct event){.kind = EVENT_DRAINED});
 }
 
-/* How long it pays to wait awake. */
-static uint64_t spin_ns(const struct engine *e)
+/* rounds: without work, so far */
+static void read_clock(struct engine *e, unsigned rounds)
 {
-	if (waits_for_gpus(e) && e->spin_ns && e->cores >= WORKER_SPIN_CORES)
-		return DEVICE_SPIN_NS;
-	return e->jobs ? HELPER_SPIN_NS : e->spin_ns;
+	const uint64_t before = e->now;
+	e->now = engine_clock();
+	if (rounds)
+		spin_looked(&e->spin, e->now - before, e->now);
 }
 
 static void *engine_main(void *arg)
@@ -421,10 +439,11 @@ static void *engine_main(void *arg)
 	struct engine *e = arg;
 	unsigned rounds = 0, unflushed = 0, streak = 0;
 	uint64_t yielded_ns = 0;
+	prctl(PR_SET_TIMERSLACK, SPIN_SLACK_NS);
 	while (!e->stop) {
 		/* Between rounds, where nobody waits for it */
 		if (rounds % ROUNDS_PER_CLOCK == 0)
-			e->now = engine_clock();
+			read_clock(e, rounds);
 		e->round_ns = e->now;
 		bool busy = engine_commands_wait(e);
 		if (busy)
@@ -468,12 +487,14 @@ static void *engine_main(void *arg)
 		if ((busy && e->jobs) || e->now - e->looked_ns >= LOOK_NS)
 			look(e, 0);
 		if (busy) {
+			if (rounds)
+				spin_waited(&e->spin, e->now - e->busy_ns);
 			streak++;
 			rounds = 0;
 			e->busy_ns = e->now;
 			continue;
 		}
-		if (!e->nactive && e->now - e->busy_ns > spin_ns(e))
+		if (e->now - e->busy_ns >= spin_budget_ns(&e->spin, e->now))
 			fall_asleep(e);
 		/* Whom we wait for may wait for this very core. */
 		if (e->crowded || e->now - yielded_ns >= YIELD_NS) {
@@ -554,12 +575,9 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->executor = (struct executor){engine_command,	     engine_next_event, engine_table,
 					engine_last_failure, engine_destroy,	config->threads};
 	pthread_mutex_init(&e->lock, NULL);
-	/* Polling pays only if clients have a core left to run on. */
 	cpu_set_t cpus;
 	e->cores = sched_getaffinity(0, sizeof(cpus), &cpus) ? 1 : (uint32_t)CPU_COUNT(&cpus);
-	e->spin_ns = config->spin_us >= 0 ? (uint64_t)config->spin_us * 1000
-		     : e->cores > 1	  ? 100000
-					  : 0;
+	spin_init(&e->spin, config->spin_us, e->cores);
 	e->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	e->sessions = calloc(config->sessions_max, sizeof(*e->sessions));

@@ -27,6 +27,7 @@
 #include "engine.h"
 #include "executor.h"
 #include "pool.h"
+#include "spin.h"
 #include "task_table.h"
 
 #define ENGINE_DEVICES 16
@@ -342,7 +343,7 @@ struct engine {
 	uint32_t groups;
 	uint32_t jobs; /* in the pool */
 	struct work *running;
-	uint64_t spin_ns;
+	struct spin spin;
 	uint64_t round_ns; /* when the loop's round began */
 	uint64_t busy_ns; /* when there last was work */
 	uint64_t looked_ns; /* when the doorbells were last looked at */

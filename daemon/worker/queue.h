@@ -21,8 +21,6 @@
 #define WORKER_LAUNCHES 8192 /* a power of two, more than a task group has tasks */
 #define WORKER_LANES	256
 
-#define WORKER_SPIN_CORES 8 /* with so many, waiting awake for a GPU takes nobody's */
-
 #define WORKER_WINDOWS	16 /* of a lane */
 
 enum { LAUNCH_MORE = 1 }; /* the same ncclGroup goes on */

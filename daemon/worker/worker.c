@@ -23,23 +23,12 @@
 #define SCRATCH_BYTES	   4096
 #define ROUNDS_PER_CONTROL 64 /* polls of the queue between looks at the socket */
 #define ROUNDS_PER_CLOCK   16
-#define FLYING_SPIN_NS	   UINT64_C(5000000) /* an operation's end is soon followed by the next */
-#define FLYING_SLEEP_MIN   50000
-#define FLYING_SLEEP_MAX   50000000
+#define TRIAL_NAP_SHARE	   16
+#define NAP_SHARE	   4 /* the end of what is under way is seen late by at most this part of it */
 #define ORPHAN_SECONDS	   1 /* for what is under way, once the supervisor is gone */
 #define ORPHAN_NAP_NS	   1000000
 #define ORPHAN_LAST_NS	   UINT64_C(3000000000) /* then, for trainers' streams */
 #define ORPHAN_STILL_NS	   UINT64_C(300000000)	/* a task takes less, or will never end */
-#define FLYING_SHARE	   100 /* who sleeps meanwhile is late by at most this part of it */
-
-static inline void cpu_pause(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
 
 uint64_t worker_clock(void)
 {
@@ -176,15 +165,14 @@ static bool start(struct worker *w, const char *uuid, uint64_t staged, char *tex
 
 /* ---- The loop ---- */
 
-static void fall_asleep(struct worker *w, uint64_t idle_ns)
+static void fall_asleep(struct worker *w, uint64_t waited_ns)
 {
 	struct pollfd fds[] = {{.fd = w->sock, .events = POLLIN},
 			       {.fd = w->bell, .events = POLLIN}};
-	uint64_t count, ns = idle_ns / FLYING_SHARE;
-	ns = ns < FLYING_SLEEP_MIN   ? FLYING_SLEEP_MIN
-	     : ns > FLYING_SLEEP_MAX ? FLYING_SLEEP_MAX
-				     : ns;
-	const struct timespec nap = {.tv_nsec = (long)ns};
+	/* A trial times its tasks by these looks. */
+	const unsigned share = w->trial.ntasks ? TRIAL_NAP_SHARE : NAP_SHARE;
+	const struct timespec nap = {.tv_nsec = (long)spin_nap_ns(waited_ns, share)};
+	uint64_t count;
 	atomic_store(&w->queue->asleep, 1);
 	/* Either the engine sees the flag and rings, or we see its launch. */
 	if (atomic_load(&w->queue->head) == w->tail)
@@ -196,43 +184,45 @@ static void fall_asleep(struct worker *w, uint64_t idle_ns)
 		w->quit = w->orphan = true;
 }
 
+/* What is to be done from time to time. */
+static void watch(struct worker *w, uint64_t now)
+{
+	launch_watch(w);
+	imports_sweep(w, now);
+}
+
 static void run(struct worker *w)
 {
 	uint64_t busy_ns = worker_clock(), now = busy_ns;
-	uint32_t flying = 0;
-	cpu_set_t cpus;
-	unsigned cores = sched_getaffinity(0, sizeof(cpus), &cpus) ? 1 : (unsigned)CPU_COUNT(&cpus);
-	const uint64_t flying_spin_ns =
-		w->spin_ns && cores >= WORKER_SPIN_CORES ? FLYING_SPIN_NS : w->spin_ns;
 	for (unsigned rounds = 1; !w->quit; rounds++) {
 		if (w->trial.ntasks)
 			twin_watch(w);
 		if (launch_next(w)) {
+			spin_waited(&w->spin, now - busy_ns);
 			busy_ns = now = worker_clock();
-			w->flying = flying = 1; /* at least */
+			w->flying = 1; /* at least */
 			continue;
+		}
+		if (rounds % ROUNDS_PER_CLOCK == 0) {
+			const uint64_t before = now;
+			now = worker_clock();
+			spin_looked(&w->spin, now - before, now);
 		}
 		if (rounds % ROUNDS_PER_CONTROL == 0) {
 			if (!control_handle(w)) {
 				w->orphan = true;
 				break;
 			}
-			launch_watch(w);
-			imports_sweep(w, now);
-			sched_yield(); /* whom we wait for may wait for this very core */
+			watch(w, now);
+			now = worker_clock(); /* what the driver took is no lost core */
+			sched_yield();	      /* whom we wait for may wait for this very core */
 		}
-		if (rounds % ROUNDS_PER_CLOCK == 0)
-			now = worker_clock();
-		if (w->flying < flying)
-			busy_ns = now; /* something has just ended */
-		flying = w->flying;
-		if (now - busy_ns > (flying ? flying_spin_ns : w->spin_ns)) {
+		if (now - busy_ns >= spin_budget_ns(&w->spin, now)) {
 			fall_asleep(w, now - busy_ns);
 			now = worker_clock();
-			launch_watch(w);
-			imports_sweep(w, now);
+			watch(w, now);
 		}
-		cpu_pause();
+		spin_pause();
 	}
 }
 
@@ -322,12 +312,15 @@ int worker_main(int argc, char *argv[])
 	w->sock = WORKER_FD;
 	w->queue_fd = WORKER_QUEUE_FD;
 	w->bell = WORKER_BELL_FD;
-	w->spin_ns = strtoull(argv[2], NULL, 10) * 1000;
+	cpu_set_t cpus;
+	spin_init(&w->spin, atoi(argv[2]),
+		  sched_getaffinity(0, sizeof(cpus), &cpus) ? 1 : (unsigned)CPU_COUNT(&cpus));
 	w->may_replay = !strcmp(argv[3], WORKER_REPLAYS);
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGINT, SIG_IGN); /* of a terminal: the supervisor decides */
 	signal(SIGTERM, SIG_IGN);
 	prctl(PR_SET_NAME, "ncclsvcd-gpu");
+	prctl(PR_SET_TIMERSLACK, SPIN_SLACK_NS);
 	/* Inspection is ours, and NCCL's own would listen on one port for all of a node. */
 	setenv("NCCL_RAS_ENABLE", "0", 0);
 	/* Trainers' memory is imported, which cannot be registered. And with it a captured kernel

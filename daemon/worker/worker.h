@@ -20,6 +20,7 @@
 #include "protocol.h"
 #include "queue.h"
 #include "ring.h"
+#include "spin.h"
 
 struct session_timelines {
 	void *ring; /* the whole session memory; NULL: no such session */
@@ -133,7 +134,8 @@ struct worker {
 	int32_t driver_version, nccl_version;
 	char name[NCCLSVC_NAME_BYTES];
 	uint8_t uuid[16];
-	uint64_t spin_ns, worker_bytes;
+	uint64_t worker_bytes;
+	struct spin spin;
 	CUdeviceptr scratch; /* for what has no buffer of its own: barriers, warm-up */
 	struct session_timelines sessions[SVC_SESSIONS_MAX];
 	struct lane lanes[WORKER_LANES];

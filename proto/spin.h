@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How long a thread that waits for work polls before it parks, and how long it naps where no
+ * wake-up reaches it. The engine, the workers and waiting clients follow this one rule.
+ *
+ * Polling saves a wake-up, and costs a core. A wake-up counts as much as `worth_ns` of polling.
+ * Each wait that was longer than SPIN_BASE_NS goes into a histogram in which older waits fade. The
+ * budget is the polling time that would have been cheapest for these waits: a wait that ends within
+ * it costs its length, a longer one costs the budget and a wake-up. So a thread polls for longer
+ * than SPIN_BASE_NS only where enough recent waits ended within the budget to pay for the others,
+ * and polling in vain is bounded by the wake-ups that polling saved.
+ *
+ * If two looks at the clock of a polling thread are far apart, the kernel gave its core to others.
+ * Then the thread parks at once, for a time that grows with what it lost.
+ *
+ * A struct spin belongs to one thread. The functions make no system calls. */
+#ifndef PROTO_SPIN_H
+#define PROTO_SPIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SPIN_STEPS 8 /* budgets to choose from, beside SPIN_BASE_NS: up to worth_ns */
+
+#define SPIN_BASE_NS                                                                               \
+	UINT64_C(16000)		      /* every wait polls that long: shorter ones cost no wake-up  \
+				       */
+#define SPIN_LOST_NS UINT64_C(1000000) /* between two looks: the core was taken away */
+
+#define SPIN_NAP_MIN_NS UINT64_C(20000)
+#define SPIN_NAP_MAX_NS UINT64_C(20000000)
+#define SPIN_SLACK_NS	5000 /* the timer slack of threads that nap */
+
+#define SPIN_AUTO (-1)
+
+struct spin {
+	uint64_t worth_ns;  /* 0: the thread never polls */
+	uint64_t budget_ns; /* for the waits seen recently */
+	uint64_t scarce_ns; /* until then the thread does not poll */
+	uint32_t
+		recent[SPIN_STEPS + 1]; /* weights of waits, by eighths of worth_ns; last: longer */
+	bool always;			/* poll for worth_ns in every wait */
+};
+
+/* What a wake-up is worth on a machine with so many cores. 0 with one: whoever could end the wait
+ * needs that core. */
+uint64_t spin_worth_ns(unsigned cores);
+
+/* us: how long to poll in every wait, or SPIN_AUTO: the rule above. */
+void spin_init(struct spin *s, int us, unsigned cores);
+
+/* The same by the rule, with a given worth. What the thread has seen stays. */
+void spin_value(struct spin *s, uint64_t worth_ns);
+
+/* How long to poll from the begin of a wait. */
+static inline uint64_t spin_budget_ns(const struct spin *s, uint64_t now)
+{
+	return now < s->scarce_ns && !s->always ? 0 : s->budget_ns;
+}
+
+void spin_learn(struct spin *s, uint64_t waited_ns);
+void spin_lost(struct spin *s, uint64_t lost_ns, uint64_t now);
+
+/* A wait has ended with work. */
+static inline void spin_waited(struct spin *s, uint64_t waited_ns)
+{
+	if (waited_ns > SPIN_BASE_NS)
+		spin_learn(s, waited_ns);
+}
+
+/* A polling thread has looked at the clock again after so long. */
+static inline void spin_looked(struct spin *s, uint64_t since_ns, uint64_t now)
+{
+	if (since_ns > SPIN_LOST_NS)
+		spin_lost(s, since_ns, now);
+}
+
+/* How long to sleep until the next look at memory that a GPU writes: an end is seen late by at most
+ * one part in `share` of what the wait has taken so far, or by SPIN_NAP_MIN_NS. */
+uint64_t spin_nap_ns(uint64_t waited_ns, unsigned share);
+
+/* Between two polls. */
+static inline void spin_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+#endif
