@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cores.h"
 #include "crew.h"
 #include "crews_cuda.h"
 #include "data.h"
@@ -16,6 +17,7 @@
 struct bench {
 	const struct options *options;
 	struct crew service, base;
+	struct cores cores, base_cores; /* empty without --every */
 	struct report report;
 	double *us, *base_us; /* one for each round */
 	uint64_t seed;
@@ -25,6 +27,16 @@ static uint64_t fresh_seed(struct bench *b)
 {
 	b->seed = b->seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
 	return b->seed ^ perf_now_ns() << 20;
+}
+
+static bool run_round(struct crew *crew, const struct job *job, struct cores *cores, double *us)
+{
+	cores_start(cores);
+	if (!crew_do(crew, job))
+		return false;
+	cores_stop(cores);
+	*us = crew_ns(crew, job->iters) / 1e3;
+	return true;
 }
 
 static bool run_timed(struct crew *crew, const struct job *job, double *us)
@@ -50,6 +62,8 @@ static bool fit(struct crew *crew, const struct work *w, const struct options *o
 	for (int attempt = 0; attempt < 2; attempt++) {
 		if (!run_timed(crew, &job, &us))
 			return false;
+		if (us < (double)o->every_us)
+			us = (double)o->every_us;
 		if (us * (double)*iters <= round_us)
 			return true;
 		job.fill = 0;
@@ -77,17 +91,20 @@ static bool check(struct bench *b, struct crew *crew, const struct work *w, int6
 /* The sides take turns, and in turns go first. */
 static bool run_rounds(struct bench *b, const struct work *w, const struct job *job, bool based)
 {
+	cores_clear(&b->cores);
+	cores_clear(&b->base_cores);
 	for (unsigned round = 0; round < b->options->rounds; round++) {
 		report_progress(&b->report, "%s %" PRIu64 " B %s: round %u of %u",
 				perf_op_name(w->op), work_bytes(w),
 				w->in_place ? "in place" : "out of place", round + 1,
 				b->options->rounds);
 		bool base_first = round % 2;
-		if (based && base_first && !run_timed(&b->base, job, &b->base_us[round]))
+		double *base_us = &b->base_us[round];
+		if (based && base_first && !run_round(&b->base, job, &b->base_cores, base_us))
 			return false;
-		if (!run_timed(&b->service, job, &b->us[round]))
+		if (!run_round(&b->service, job, &b->cores, &b->us[round]))
 			return false;
-		if (based && !base_first && !run_timed(&b->base, job, &b->base_us[round]))
+		if (based && !base_first && !run_round(&b->base, job, &b->base_cores, base_us))
 			return false;
 	}
 	return true;
@@ -111,12 +128,16 @@ static bool measure(struct bench *b, const struct work *w, struct figures *f)
 			  .sync = (uint8_t)o->sync,
 			  .iters = iters,
 			  .warmup = o->warmup < iters ? o->warmup : iters,
+			  .every_us = (uint32_t)o->every_us,
 			  .work = *w};
 	if (!run_rounds(b, w, &job, based))
 		return false;
 	f->measured = true;
 	f->us = median(b->us, o->rounds);
 	f->base_us = based ? median(b->base_us, o->rounds) : 0;
+	for (int part = 0; part < CORES_PARTS; part++)
+		f->cores[part] = cores_used(&b->cores, (enum cores_part)part);
+	f->base_cores = cores_used(&b->base_cores, CORES_RANKS);
 	f->wrong = -1;
 	if (o->checks == 0)
 		return true;
@@ -231,6 +252,13 @@ static bool start_host(struct bench *b, const char *socket)
 	       (crew_start_mpi(&b->base, o->ranks, o->timeout_ms) && crew_do(&b->base, &buffers));
 }
 
+static bool watch_cores(struct bench *b, const char *socket)
+{
+	const struct options *o = b->options;
+	return cores_add_daemons(&b->cores, o, socket) && cores_add_ranks(&b->cores, &b->service) &&
+	       cores_add_ranks(&b->base_cores, &b->base);
+}
+
 static bool start(struct bench *b, const char *socket)
 {
 	const struct options *o = b->options;
@@ -242,8 +270,9 @@ static bool start(struct bench *b, const char *socket)
 	}
 	if (!enough_memory(o))
 		return false;
-	return o->cuda ? crews_start_cuda(&b->service, &b->base, o, socket, o->max_bytes)
-		       : start_host(b, socket);
+	bool good = o->cuda ? crews_start_cuda(&b->service, &b->base, o, socket, o->max_bytes)
+			    : start_host(b, socket);
+	return good && (!o->every_given || watch_cores(b, socket));
 }
 
 int collective_run(const struct options *options, const char *socket)
@@ -256,6 +285,8 @@ int collective_run(const struct options *options, const char *socket)
 	report_free(&b.report);
 	crew_stop(&b.service);
 	crew_stop(&b.base);
+	cores_free(&b.cores);
+	cores_free(&b.base_cores);
 	free(b.us);
 	free(b.base_us);
 	return status;

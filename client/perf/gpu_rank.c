@@ -165,10 +165,11 @@ static bool end(struct gpu_rank *r)
 	return DO(r, cuStreamSynchronize, r->stream) && r->side->settle(r);
 }
 
-static bool submit(struct gpu_rank *r, const struct work *w, uint64_t n)
+static bool submit(struct gpu_rank *r, const struct work *w, uint64_t n, struct pace *pace)
 {
 	struct buffers b = buffers_of(r, w);
 	for (uint64_t i = 0; i < n; i++) {
+		pace_wait(pace);
 		if (!r->side->submit(r, w, b.send, b.recv))
 			return false;
 		if (r->sync == SYNC_EACH && !DO(r, cuStreamSynchronize, r->stream))
@@ -177,9 +178,16 @@ static bool submit(struct gpu_rank *r, const struct work *w, uint64_t n)
 	return true;
 }
 
+static bool repeat_paced(struct gpu_rank *r, const struct work *w, uint64_t n, enum sync sync,
+			 struct pace *pace)
+{
+	return !n || (begin(r, sync) && submit(r, w, n, pace) && end(r));
+}
+
 static bool repeat(struct gpu_rank *r, const struct work *w, uint64_t n, enum sync sync)
 {
-	return !n || (begin(r, sync) && submit(r, w, n) && end(r));
+	struct pace none = pace_start(0);
+	return repeat_paced(r, w, n, sync, &none);
 }
 
 /* The stream's last work was a kernel, as a trainer's is. After a copy, what waits on the stream
@@ -215,12 +223,14 @@ static bool job_init(struct gpu_rank *r, const struct job *job)
 static bool job_time(struct gpu_rank *r, const struct job *job)
 {
 	const struct work *w = &job->work;
+	struct pace pace = pace_start(job->every_us);
 	if ((job->fill && !fill(r, w, job->seed)) ||
-	    !repeat(r, w, job->warmup, (enum sync)job->sync) || !meet(r))
+	    !repeat_paced(r, w, job->warmup, (enum sync)job->sync, &pace) || !meet(r))
 		return false;
 	uint64_t start = perf_now_ns();
-	bool good = repeat(r, w, job->iters, (enum sync)job->sync);
-	r->reply.elapsed_ns = perf_now_ns() - start;
+	pace = pace_start(job->every_us);
+	bool good = repeat_paced(r, w, job->iters, (enum sync)job->sync, &pace);
+	r->reply.elapsed_ns = perf_now_ns() - start - pace.paused_ns;
 	return good;
 }
 
@@ -254,8 +264,9 @@ static bool burst(struct gpu_rank *r, const struct job *job, double *ns)
 {
 	if (!meet(r) || !begin(r, (enum sync)job->sync))
 		return false;
+	struct pace none = pace_start(0);
 	uint64_t start = thread_cpu_ns();
-	bool good = submit(r, &job->work, job->iters) &&
+	bool good = submit(r, &job->work, job->iters, &none) &&
 		    (r->sync != SYNC_LAST || !r->side->order || r->side->order(r));
 	*ns = (double)(thread_cpu_ns() - start);
 	return good && DO(r, cuStreamSynchronize, r->stream) && r->side->settle(r);
@@ -284,12 +295,13 @@ static bool job_step(struct gpu_rank *r, const struct job *job)
 		return false;
 	if (!meet(r) || !begin(r, SYNC_STREAM))
 		return false;
+	struct pace none = pace_start(0);
 	uint64_t start = perf_now_ns();
 	for (uint32_t i = 0; job->parts & STEP_COMPUTE && i < job->kernels; i++) {
 		if (!gpu_be_busy(&r->gpu, r->compute, job->spins))
 			return gpu_rank_fail_gpu(r);
 	}
-	if (comm && !(submit(r, &job->work, job->iters) && end(r)))
+	if (comm && !(submit(r, &job->work, job->iters, &none) && end(r)))
 		return false;
 	r->reply.comm_ns = perf_now_ns() - start;
 	bool good = DO(r, cuStreamSynchronize, r->compute);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "client.h"
+#include "cores.h"
 #include "crews_cuda.h"
 #include "modes.h"
 #include "process.h"
@@ -22,8 +22,6 @@ enum phase { IDLE, BUSY, PHASES };
 static const char *const phase_names[PHASES] = {"idle", "busy"};
 
 struct process {
-	pid_t pid;
-	int device; /* of a worker; -1: the supervisor */
 	struct usage before, after;
 };
 
@@ -31,38 +29,20 @@ struct bench {
 	const struct options *options;
 	uint64_t seconds;
 	struct crew crew;
-	struct process processes[1 + PERF_GPUS_MAX];
-	size_t n;
+	struct cores cores;
+	struct process *processes; /* [cores.n] */
 	bool table;
 	json_t *rows;
 };
 
 static bool find_processes(struct bench *b, const char *socket)
 {
-	ncclsvc_options options = {.size = sizeof(options),
-				   .socket = socket,
-				   .name = "ncclsvc-perf",
-				   .no_ring = true,
-				   .timeout_ms = b->options->timeout_ms};
-	ncclsvc_session *session;
-	ncclsvc_daemon_info info;
-	ncclsvc_device_info *list = NULL;
-	size_t n = 0;
-	if (ncclsvc_open(&options, &session))
-		return complain_of("can't attach");
-	bool good = !ncclsvc_daemon(session, &info) && !ncclsvc_list_devices(session, &list, &n);
-	if (!good)
-		complain_of("can't ask the daemon");
-	else
-		b->processes[b->n++] = (struct process){.pid = info.pid, .device = -1};
-	for (size_t i = 0; good && i < n && i < PERF_GPUS_MAX; i++) {
-		if (list[i].pid > 0)
-			b->processes[b->n++] =
-				(struct process){.pid = list[i].pid, .device = list[i].device};
-	}
-	ncclsvc_list_free(list);
-	ncclsvc_close(session);
-	return good;
+	if (!cores_add_daemons(&b->cores, b->options, socket))
+		return false;
+	b->processes = calloc(b->cores.n, sizeof(*b->processes));
+	if (!b->processes)
+		complain("out of memory");
+	return b->processes;
 }
 
 static bool run(struct bench *b, uint64_t iters, double *seconds)
@@ -79,9 +59,9 @@ static bool run(struct bench *b, uint64_t iters, double *seconds)
 
 static bool read_all(struct bench *b, bool after)
 {
-	for (size_t i = 0; i < b->n; i++) {
+	for (size_t i = 0; i < b->cores.n; i++) {
 		struct process *p = &b->processes[i];
-		if (!usage_read(p->pid, after ? &p->after : &p->before))
+		if (!usage_read(b->cores.processes[i].pid, after ? &p->after : &p->before))
 			return false;
 	}
 	return true;
@@ -89,11 +69,12 @@ static bool read_all(struct bench *b, bool after)
 
 static bool show(struct bench *b, enum phase phase, double seconds, double tasks)
 {
-	for (size_t i = 0; i < b->n; i++) {
+	for (size_t i = 0; i < b->cores.n; i++) {
 		const struct process *p = &b->processes[i];
+		const int device = b->cores.processes[i].device;
 		char name[32] = "supervisor";
-		if (p->device >= 0)
-			snprintf(name, sizeof(name), "worker %d", p->device);
+		if (device >= 0)
+			snprintf(name, sizeof(name), "worker %d", device);
 		bool exact = p->before.run_ns >= 0 && p->after.run_ns >= 0;
 		int64_t ns = exact ? p->after.run_ns - p->before.run_ns
 				   : p->after.cpu_ns - p->before.cpu_ns;
@@ -164,6 +145,8 @@ int idle_cuda_run(const struct options *o, const char *socket)
 	if (good && o->json)
 		good = report_json_write(o, json);
 	crew_stop(&b.crew);
+	cores_free(&b.cores);
+	free(b.processes);
 	json_decref(json);
 	return good ? EXIT_GOOD : EXIT_ERROR;
 }

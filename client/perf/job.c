@@ -2,6 +2,7 @@
 #include "job.h"
 
 #include <errno.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -10,6 +11,30 @@ uint64_t perf_now_ns(void)
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
+
+struct pace pace_start(uint64_t every_us)
+{
+	if (every_us)
+		prctl(PR_SET_TIMERSLACK, 1); /* not 50 us late */
+	return (struct pace){.every_ns = every_us * 1000, .next_ns = perf_now_ns()};
+}
+
+void pace_wait(struct pace *p)
+{
+	const uint64_t now = perf_now_ns();
+	if (!p->every_ns)
+		return;
+	if (now < p->next_ns) {
+		struct timespec t = {(time_t)(p->next_ns / 1000000000),
+				     (long)(p->next_ns % 1000000000)};
+		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
+			;
+		p->paused_ns += perf_now_ns() - now;
+	} else {
+		p->next_ns = now;
+	}
+	p->next_ns += p->every_ns;
 }
 
 /* Waits for as long as the coordinator lives: it owns the deadline and closes the socket. */

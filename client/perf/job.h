@@ -44,7 +44,8 @@ struct job {
 	uint64_t seed;
 	uint32_t bursts;
 	uint32_t kernels; /* STEP: how many, and how long each is */
-	uint32_t spins, reserved2;
+	uint32_t spins;
+	uint32_t every_us; /* TIME: from the begin of an operation to the next one's; 0: no pause */
 	struct work work;
 	uint8_t id[NCCLSVC_ID_BYTES];
 };
@@ -52,7 +53,7 @@ struct job {
 struct job_reply {
 	int32_t result; /* ncclsvc_result, or 0 */
 	uint32_t reserved;
-	uint64_t elapsed_ns; /* of all iterations */
+	uint64_t elapsed_ns; /* of all iterations, without the pauses between them */
 	uint64_t worst_ns;   /* of one iteration, where a mode asks for it */
 	uint64_t comm_ns;    /* STEP: until the operations had ended; JOIN: to commit the plan */
 	uint64_t wrong;
@@ -72,6 +73,16 @@ struct job_hello {
 };
 
 uint64_t perf_now_ns(void);
+
+/* Submissions at regular times. */
+struct pace {
+	uint64_t every_ns; /* 0: one behind the other */
+	uint64_t next_ns, paused_ns;
+};
+
+struct pace pace_start(uint64_t every_us);
+/* Sleeps until the next submission is due. One that is late does not hasten those after it. */
+void pace_wait(struct pace *p);
 
 /* Receives one job. False: the coordinator is gone. */
 bool job_receive(int fd, struct job *job);

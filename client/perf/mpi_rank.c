@@ -206,13 +206,19 @@ static void job_time(struct rank *r, const struct job *job, const struct call *c
 	const struct work *w = &job->work;
 	if (job->fill)
 		data_fill(w, job->seed, (uint32_t)r->rank, buffers_of(r, w).input);
-	for (uint64_t i = 0; i < job->warmup; i++)
+	struct pace pace = pace_start(job->every_us);
+	for (uint64_t i = 0; i < job->warmup; i++) {
+		pace_wait(&pace);
 		perform(r, w, c);
+	}
 	MPI_Barrier(MPI_COMM_WORLD);
 	uint64_t start = perf_now_ns();
-	for (uint64_t i = 0; i < job->iters; i++)
+	pace = pace_start(job->every_us);
+	for (uint64_t i = 0; i < job->iters; i++) {
+		pace_wait(&pace);
 		perform(r, w, c);
-	reply->elapsed_ns = perf_now_ns() - start;
+	}
+	reply->elapsed_ns = perf_now_ns() - start - pace.paused_ns;
 }
 
 static void job_check(struct rank *r, const struct job *job, const struct call *c,

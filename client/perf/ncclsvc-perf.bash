@@ -29,7 +29,7 @@ _ncclsvc_perf()
 	*)
 		words="$common --minbytes --maxbytes --stepbytes --stepfactor --iters --check
 			--warmup_iters --datatype --op --root --blocking --ranks --nodes --time-cap
-			--baseline --plain-memory --gpus --memory --sync"
+			--every --baseline --plain-memory --gpus --memory --sync"
 		[ "$operation" != sendrecv ] || words+=' --plan'
 		[ "$operation" != all_gather ] || words+=' --list'
 		;;
@@ -52,7 +52,8 @@ _ncclsvc_perf()
 		;;
 	-[beifnwcr] | --minbytes | --maxbytes | --stepbytes | --stepfactor | --iters | \
 		--warmup_iters | --check | --root | --ranks | --rounds | --time-cap | --timeout | \
-		--count | --seconds | --queued | --gpus | --compute-ms)
+		--count | --seconds | --queued | --gpus | --compute-ms | \
+		--every)
 		return
 		;;
 	esac

@@ -35,6 +35,7 @@ enum {
 	OPT_COMPUTE,
 	OPT_PLAN,
 	OPT_LIST,
+	OPT_EVERY,
 };
 
 static const struct option long_options[] = {
@@ -72,6 +73,7 @@ static const struct option long_options[] = {
 	{"compute-ms", required_argument, NULL, OPT_COMPUTE},
 	{"plan", no_argument, NULL, OPT_PLAN},
 	{"list", required_argument, NULL, OPT_LIST},
+	{"every", required_argument, NULL, OPT_EVERY},
 	{"help", no_argument, NULL, 'h'},
 	{"version", no_argument, NULL, 'V'},
 	{NULL, 0, NULL, 0},
@@ -207,6 +209,9 @@ static bool apply(struct options *o, int option, const char *arg)
 		good = parse_number(arg, 1, LISTS_MAX, &n);
 		o->lists = (unsigned)n;
 		return good;
+	case OPT_EVERY:
+		o->every_given = true;
+		return parse_number(arg, 0, 10000000, &o->every_us);
 	case OPT_PLAIN:
 		o->plain_memory = true;
 		return true;

@@ -51,6 +51,8 @@ struct options {
 	bool no_ring, plain_memory;
 	bool planned;
 	unsigned lists;
+	bool every_given; /* CPU time is told, too */
+	uint64_t every_us;
 	int timeout_ms;
 	unsigned count, seconds, queued;
 	/* On GPUs: */

@@ -38,6 +38,9 @@ const char options_help[] =
 	"      --nodes N               spread them over N daemons, that mpirun starts, or whose\n"
 	"                              sockets' paths have %r for the node's number (1)\n"
 	"      --rounds N              rounds at each size; the median counts (5)\n"
+	"      --every US              an operation every US microseconds (0: one behind the "
+	"other),\n"
+	"                              and the cores that daemon, workers and ranks use\n"
 	"      --time-cap SECONDS      fewer iterations where a size would take longer (2)\n"
 	"      --baseline mpi          the same with Open MPI, alternating, and the ratio\n"
 	"      --baseline nccl         the same with plain NCCL (--device cuda)\n"
@@ -207,6 +210,8 @@ int options_check(struct options *o)
 	if (o->lists && o->sync == SYNC_LAST)
 		return options_refuse("%s: a list always orders its stream",
 				      "--list and --sync last");
+	if (o->every_given && o->mode != MODE_COLLECTIVE)
+		return options_refuse("%s is for operations only", "--every");
 	if (o->mode != MODE_SUBMIT && o->while_listing)
 		return options_refuse("%s is for submit only", "--while-listing");
 	return -1;

@@ -90,13 +90,15 @@ static ncclsvc_result submit(struct rank *r, const struct work *w, const struct 
 }
 
 /* Submits n operations with at most `window` in flight, and waits for the last. */
-static ncclsvc_result repeat(struct rank *r, const struct work *w, uint64_t n, unsigned window)
+static ncclsvc_result repeat(struct rank *r, const struct work *w, uint64_t n, unsigned window,
+			     struct pace *pace)
 {
 	struct buffers b = buffers_of(r, w);
 	ncclsvc_result result = NCCLSVC_OK;
 	for (uint64_t i = 0; i < n && !result; i++) {
 		if (i >= window)
 			result = finish(r, r->tasks[i % window]);
+		pace_wait(pace);
 		if (!result)
 			result = submit(r, w, &b, r->tasks[i % window]);
 	}
@@ -119,14 +121,16 @@ static ncclsvc_result job_time(struct rank *r, const struct job *job, struct job
 	unsigned window = job->sync == SYNC_EACH ? 1 : WINDOW;
 	if (job->fill)
 		data_fill(w, job->seed, (uint32_t)r->options->rank, buffers_of(r, w).send);
-	ncclsvc_result result = repeat(r, w, job->warmup, window);
+	struct pace pace = pace_start(job->every_us);
+	ncclsvc_result result = repeat(r, w, job->warmup, window, &pace);
 	if (!result)
 		result = meet(r);
 	if (result)
 		return result;
 	uint64_t start = perf_now_ns();
-	result = repeat(r, w, job->iters, window);
-	reply->elapsed_ns = perf_now_ns() - start;
+	pace = pace_start(job->every_us);
+	result = repeat(r, w, job->iters, window, &pace);
+	reply->elapsed_ns = perf_now_ns() - start - pace.paused_ns;
 	return result;
 }
 
@@ -138,7 +142,8 @@ static ncclsvc_result job_check(struct rank *r, const struct job *job, struct jo
 	uint64_t used = work_bytes(w);
 	data_poison(r->recv, used);
 	data_fill(w, job->seed, rank, b.send);
-	ncclsvc_result result = repeat(r, w, 1, 1);
+	struct pace pace = pace_start(0);
+	ncclsvc_result result = repeat(r, w, 1, 1, &pace);
 	if (!result)
 		reply->wrong =
 			data_wrong(w, job->seed, rank, b.recv) + data_guard_wrong(r->recv, used);

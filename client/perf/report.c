@@ -35,11 +35,14 @@ static const char *number(char *buf, size_t size, double v)
 
 static void print_columns(const struct report *r)
 {
-	static const char *const lines[] = {"  %7s  %6s  %6s %6s", "  %8s %6s"};
-	static const char *const titles[2][6] = {
-		{"time", "algbw", "busbw", "#wrong", "base", "ratio"},
-		{"(us)", "(GB/s)", "(GB/s)", "", "(us)", ""}};
-	int width = r->baseline ? 48 : 32;
+	static const char *const lines[] = {"  %7s  %6s  %6s %6s", "  %8s %6s", "  %6s %7s %6s",
+					    " %6s"};
+	static const char *const titles[2][10] = {
+		{"time", "algbw", "busbw", "#wrong", "base", "ratio", "daemon", "workers", "ranks",
+		 "base"},
+		{"(us)", "(GB/s)", "(GB/s)", "", "(us)", "", "(cores)", "", "", ""}};
+	const bool cores = r->options->every_given;
+	int width = 32 + (r->baseline ? 16 : 0) + (cores ? 23 : 0) + (cores && r->baseline ? 7 : 0);
 	printf("#\n#%54s%*s%*s\n", "", width / 2 + 6, "out-of-place", width, "in-place");
 	for (int line = 0; line < 2; line++) {
 		const char *const *t = titles[line];
@@ -52,9 +55,36 @@ static void print_columns(const struct report *r)
 			printf(lines[0], t[0], t[1], t[2], t[3]);
 			if (r->baseline)
 				printf(lines[1], t[4], t[5]);
+			if (cores)
+				printf(lines[2], t[6], t[7], t[8]);
+			if (cores && r->baseline)
+				printf(lines[3], t[9]);
 		}
 		putchar('\n');
 	}
+}
+
+static const char *cores_text(char *buf, size_t size, double cores)
+{
+	if (cores < 0)
+		return "n/a";
+	snprintf(buf, size, "%.3f", cores);
+	return buf;
+}
+
+static void print_cores(const struct report *r, const struct figures *f)
+{
+	char a[32], b[32], c[32], d[32];
+	double cores[CORES_PARTS] = {-1, -1, -1}, base = -1;
+	if (f->measured) {
+		memcpy(cores, f->cores, sizeof(cores));
+		base = f->base_cores;
+	}
+	printf("  %6s %7s %6s", cores_text(a, sizeof(a), cores[CORES_DAEMON]),
+	       cores_text(b, sizeof(b), cores[CORES_WORKERS]),
+	       cores_text(c, sizeof(c), cores[CORES_RANKS]));
+	if (r->baseline)
+		printf(" %6s", cores_text(d, sizeof(d), base));
 }
 
 static void print_figures(const struct report *r, const struct work *w, const struct figures *f)
@@ -70,12 +100,12 @@ static void print_figures(const struct report *r, const struct work *w, const st
 	} else {
 		printf("  %7s  %6s  %6s %6s", "N/A", "N/A", "N/A", "N/A");
 	}
-	if (!r->baseline)
-		return;
-	if (f->measured && f->base_us > 0)
+	if (r->baseline && f->measured && f->base_us > 0)
 		printf("  %8s %6.2f", number(a, sizeof(a), f->base_us), f->us / f->base_us);
-	else
+	else if (r->baseline)
 		printf("  %8s %6s", "n/a", "n/a");
+	if (r->options->every_given)
+		print_cores(r, f);
 }
 
 static json_t *json_wrong(int64_t wrong)
@@ -83,16 +113,24 @@ static json_t *json_wrong(int64_t wrong)
 	return wrong < 0 ? json_null() : json_integer(wrong);
 }
 
+static json_t *json_cores(double cores)
+{
+	return cores < 0 ? json_null() : json_real(cores);
+}
+
 static json_t *json_figures(const struct work *w, const struct figures *f)
 {
 	if (!f->measured)
 		return json_null();
 	bool based = f->base_us > 0;
-	return json_pack("{s:f, s:f, s:f, s:o, s:o, s:o}", "time_us", f->us, "algbw",
-			 work_algbw(w, f->us), "busbw", work_busbw(w, f->us), "wrong",
-			 json_wrong(f->wrong), "baseline_us",
-			 based ? json_real(f->base_us) : json_null(), "ratio",
-			 based ? json_real(f->us / f->base_us) : json_null());
+	return json_pack(
+		"{s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "time_us", f->us, "algbw",
+		work_algbw(w, f->us), "busbw", work_busbw(w, f->us), "wrong", json_wrong(f->wrong),
+		"baseline_us", based ? json_real(f->base_us) : json_null(), "ratio",
+		based ? json_real(f->us / f->base_us) : json_null(), "daemon_cores",
+		json_cores(f->cores[CORES_DAEMON]), "worker_cores",
+		json_cores(f->cores[CORES_WORKERS]), "rank_cores",
+		json_cores(f->cores[CORES_RANKS]), "baseline_cores", json_cores(f->base_cores));
 }
 
 static json_t *json_row(const struct row *row)
@@ -145,6 +183,9 @@ bool report_begin(struct report *r, const struct options *o, const char *baselin
 			    0 ||
 		    json_object_set_new(r->json, "sync", json_string(sync_name(o))) < 0 ||
 		    json_object_set_new(r->json, "rounds", json_integer(o->rounds)) < 0 ||
+		    json_object_set_new(r->json, "every_us",
+					o->every_given ? json_integer((json_int_t)o->every_us)
+						       : json_null()) < 0 ||
 		    json_object_set_new(r->json, "baseline",
 					baseline ? json_string(baseline) : json_null()) < 0)
 			return out_of_memory();
@@ -157,6 +198,13 @@ bool report_begin(struct report *r, const struct options *o, const char *baselin
 	printf("# %" PRIu64 " iterations after %" PRIu64 " warm-up, %u rounds, %s\n", o->iters,
 	       o->warmup, o->rounds, waiting(o));
 	printf("# time: average over the ranks, median of the rounds\n");
+	if (o->every_us)
+		printf("# every %" PRIu64 " us, if the former operation allows; time: without the "
+		       "pauses\n",
+		       o->every_us);
+	if (o->every_given)
+		printf("# cores: CPU time of all processes of that kind together, by time, in the "
+		       "rounds\n");
 	if (baseline)
 		printf("# baseline: %s, round by round in turn; ratio = time / base\n", baseline);
 	print_columns(r);

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include "cores.h"
 #include "options.h"
 #include "work.h"
 
@@ -14,6 +15,7 @@ struct figures {
 	double us;
 	int64_t wrong;	/* -1: not checked */
 	double base_us; /* 0: no baseline, or none for this work */
+	double cores[CORES_PARTS], base_cores; /* < 0: unknown, or not asked for */
 };
 
 struct row {

@@ -66,35 +66,55 @@ static int64_t read_cpu(pid_t pid)
 	return ns;
 }
 
-/* Adds up what the kernel counts for each thread. */
-static void read_threads(pid_t pid, struct usage *u)
+static DIR *open_threads(pid_t pid)
 {
 	char path[64];
 	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-	DIR *d = opendir(path);
-	u->run_ns = u->switches = 0;
-	u->threads = 0;
-	if (!d)
-		return;
-	for (struct dirent *e; (e = readdir(d));) {
+	return opendir(path);
+}
+
+/* The next thread's id; NULL: that was the last. */
+static const char *next_thread(DIR *d)
+{
+	struct dirent *e;
+	while ((e = readdir(d)) && e->d_name[0] == '.')
+		;
+	return e ? e->d_name : NULL;
+}
+
+int64_t usage_run_ns(pid_t pid)
+{
+	DIR *d = open_threads(pid);
+	int64_t sum = d ? 0 : -1;
+	for (const char *id; d && (id = next_thread(d));) {
 		char name[300];
 		int64_t ns = -1;
-		if (e->d_name[0] == '.')
-			continue;
-		u->threads++;
-		snprintf(name, sizeof(name), "task/%s/schedstat", e->d_name);
+		snprintf(name, sizeof(name), "task/%s/schedstat", id);
 		FILE *f = open_proc(pid, name);
-		if (f && fscanf(f, "%" SCNd64, &ns) == 1 && u->run_ns >= 0)
-			u->run_ns += ns;
-		else
-			u->run_ns = -1;
+		sum = f && fscanf(f, "%" SCNd64, &ns) == 1 && sum >= 0 ? sum + ns : -1;
 		if (f)
 			fclose(f);
-		snprintf(name, sizeof(name), "task/%s/status", e->d_name);
+	}
+	if (d)
+		closedir(d);
+	return sum;
+}
+
+static void read_threads(pid_t pid, struct usage *u)
+{
+	DIR *d = open_threads(pid);
+	u->run_ns = usage_run_ns(pid);
+	u->switches = 0;
+	u->threads = 0;
+	for (const char *id; d && (id = next_thread(d));) {
+		char name[300];
+		u->threads++;
+		snprintf(name, sizeof(name), "task/%s/status", id);
 		u->switches += keyed(pid, name, "voluntary_ctxt_switches", 1) +
 			       keyed(pid, name, "nonvoluntary_ctxt_switches", 1);
 	}
-	closedir(d);
+	if (d)
+		closedir(d);
 }
 
 bool usage_read(pid_t pid, struct usage *u)

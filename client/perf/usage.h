@@ -17,6 +17,8 @@ struct usage {
 	unsigned threads;
 };
 
+/* CPU time of all threads that the process has now, in ns; -1: not kept, or not there. */
+int64_t usage_run_ns(pid_t pid);
 /* Complains and returns false if the process is gone. */
 bool usage_read(pid_t pid, struct usage *usage);
 

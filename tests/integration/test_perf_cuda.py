@@ -42,6 +42,49 @@ class PerfCuda(unittest.TestCase):
                     self.assertGreater(row["time_us"], 0)
                     self.assertAlmostEqual(row["ratio"], row["time_us"] / row["baseline_us"])
 
+    def test_at_a_pace(self):
+        for sync in "each", "stream":
+            r = self.report("all_reduce", "-b", "64K", "-e", "64K", "-n", "40", "--every", "5000",
+                            "--sync", sync, "--baseline", "nccl")
+            self.assertEqual((r["every_us"], r["wrong"]), (5000, 0))
+            row = r["rows"][0]
+            for key in "daemon_cores", "worker_cores", "rank_cores", "baseline_cores":
+                self.assertGreater(row[key], 0)
+                self.assertLess(row[key], 2)
+            self.assertGreater(row["time_us"], 0)
+
+    def test_what_is_not_asked_for_is_null(self):
+        r = self.report("all_reduce", "-b", "8", "-e", "8")
+        self.assertIsNone(r["every_us"])
+        for key in "daemon_cores", "worker_cores", "rank_cores", "baseline_cores":
+            self.assertIsNone(r["rows"][0][key])
+
+    @unittest.skipIf("NCCLSVC_TEST_SANITIZED" in os.environ, "a sanitizer takes more of the CPU")
+    def test_a_daemon_parks_between_tasks_of_the_host(self):
+        done = subprocess.run([PERF, "all_reduce", "--spawn-daemon", "--ranks", "1", "-b", "8",
+                               "-e", "8", "-n", "500", "--rounds", "3", "--every", "1000",
+                               "--json"], env=self.env, text=True, capture_output=True,
+                              timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        row = json.loads(done.stdout)["rows"][0]
+        self.assertEqual(row["worker_cores"], 0)
+        self.assertIsNone(row["baseline_cores"])
+        self.assertGreater(row["daemon_cores"], 0)
+        self.assertLess(row["daemon_cores"], 0.04)
+        self.assertLess(row["time_us"], 900)  # the pauses are not in it
+
+    def test_the_table_has_the_cores(self):
+        done = subprocess.run([PERF, "all_reduce", "--spawn-daemon", "-b", "8", "-e", "8", "-n",
+                               "20", "--rounds", "1", "--every", "0"], env=self.env, text=True,
+                              capture_output=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        titles, units, row = [line.lstrip("#").split() for line in done.stdout.splitlines()[-5:-2]]
+        self.assertEqual(titles[-7:], ["time", "algbw", "busbw", "#wrong", "daemon", "workers",
+                                       "ranks"])
+        self.assertEqual(units[-1], "(cores)")
+        self.assertEqual(len(row), 5 + 2 * 7)
+        self.assertEqual(row[10], "0.000")  # there are no workers
+
     def test_in_one_of_several_tasks_of_slurm(self):
         done = self.run_perf("all_reduce", "-b", "8", "-e", "8", "--rounds", "1",
                              env=dict(self.env, SLURM_STEP_NUM_TASKS="2", PMIX_RANK="0"))
@@ -117,12 +160,20 @@ class PerfCuda(unittest.TestCase):
     def test_options_that_are_none(self):
         for option, *words in (("--pla", "ambiguous", "--plan", "--plain-memory"),
                                ("--plans", "--plans"), ("--plan=3", "--plan", "argument"),
-                               ("--nodes", "--nodes", "argument"), ("-kx", "'k'")):
+                               ("--nodes", "--nodes", "argument"), ("-kx", "'k'"),
+                               ("--every=-1", "--every", "-1"), ("--every=x", "--every"),
+                               ("--every=10000001", "--every")):
             done = subprocess.run([PERF, "all_reduce", option], env=self.env, text=True,
                                   capture_output=True, timeout=120, check=False)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             for word in words:
                 self.assertIn(word, done.stderr)
+
+    def test_only_operations_have_a_pace(self):
+        done = subprocess.run([PERF, "idle", "--every", "5"], env=self.env, text=True,
+                              capture_output=True, timeout=120, check=False)
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("--every", done.stderr)
 
     def test_no_driver(self):
         known = subprocess.run(["/sbin/ldconfig", "-p"], text=True, capture_output=True,
