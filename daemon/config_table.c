@@ -38,7 +38,7 @@ const struct config_key config_keys[] = {
 	{"engine_threads", CONFIG_INT, false, AT(engine_threads), 1, 64, 0, 0, NULL,
 	 "threads of the host engine; auto: the CPUs that it may run on, 4 at most"},
 	{"spin_us", CONFIG_INT, false, AT(spin_us), 0, 1000000, -1, -1, NULL,
-	 "microseconds an engine thread polls before it sleeps"},
+	 "microseconds the engine and workers poll before they sleep; auto: by recent waits"},
 	{"log_level", CONFIG_ENUM, true, AT(log_level), 0, 0, LOG_LEVEL_INFO, NO_AUTO, levels,
 	 "the least important messages to log"},
 	{"log_target", CONFIG_ENUM, false, AT(log_target), 0, 0, LOG_TARGET_AUTO, NO_AUTO, targets,

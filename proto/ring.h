@@ -52,7 +52,7 @@ struct svc_ring {
 	/* Daemon writes, client reads. */
 	_Alignas(SVC_CACHE_LINE) _Atomic uint32_t asleep; /* 1: ring the doorbell after a submit */
 	_Atomic int32_t ended;				  /* not 0: the session is over, and why */
-	_Atomic uint32_t spin_ns;			  /* how long polling before a sleep pays */
+	_Atomic uint32_t spin_ns;			  /* how long polling can pay at most */
 	_Atomic uint32_t crowded; /* 1: fewer cores than pollers: yield between polls */
 	_Alignas(SVC_CACHE_LINE) _Atomic uint32_t wake; /* futex */
 
