@@ -73,6 +73,14 @@ static void unwatch(struct gpu_mps *p)
 	p->end = NULL;
 }
 
+/* Their contexts have ended with it, and an idle one would be the last to notice. */
+static void end_workers(struct server *s)
+{
+	for (uint32_t i = 0; i < s->ngpus; i++)
+		if (s->gpus[i]->alive && s->gpus[i]->info.mps == NCCLSVC_MPS_ACTIVE)
+			gpu_kill(s->gpus[i], "its MPS control daemon has ended");
+}
+
 static void on_end(uv_poll_t *poll, int status, int events)
 {
 	struct server *s = poll->data;
@@ -87,6 +95,7 @@ static void on_end(uv_poll_t *poll, int status, int events)
 	snprintf(text, sizeof(text), "the MPS control daemon (pid %d) %s", pid, how);
 	without(p, text);
 	log_error("%s; workers and trainers that used it lose their CUDA contexts", text);
+	end_workers(s);
 	if (!steady) {
 		try_later(s);
 		return;
@@ -272,10 +281,12 @@ void gpu_mps_start(struct server *s)
 bool gpu_mps_settled(const struct server *s)
 {
 	const struct gpu_mps *p = s->mps;
-	if (!p || p->closing || p->source != NCCLSVC_MPS_OWN)
+	if (!p || p->closing)
 		return true;
-	/* One that has just ended is about to be started again. */
-	return !p->starting && mps_control_alive(&p->control);
+	if (p->source == NCCLSVC_MPS_OWN)
+		return !p->starting && mps_control_alive(&p->control);
+	/* The first try again comes soon. */
+	return !uv_is_active((const uv_handle_t *)&p->timer) || p->again_ms > 2 * AGAIN_MS;
 }
 
 char **gpu_mps_environment(const struct server *s)
