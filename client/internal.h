@@ -88,14 +88,10 @@ void fork_unwatch(struct link *link);
 
 /* ---- mps.c: the MPS of the daemon's workers ----------------------------------------------- */
 
-#define MPS_DIRECTORY_VARIABLE "CUDA_MPS_PIPE_DIRECTORY"
-
 /* OK, or PROTOCOL: the daemon's answer makes no sense. */
 ncclsvc_result mps_take_advice(struct link *link, const struct svc_hello_reply *reply);
-/* The environment says where MPS is to be looked for. */
-bool mps_is_chosen(void);
 /* Sets the environment as the link's daemon advises, if CUDA is not initialized in this process,
- * and the environment does not say otherwise. */
+ * and the user has not chosen otherwise. */
 void mps_join(const struct link *link);
 /* How CUDA uses the device in this process; *server: as struct mps has it. */
 ncclsvc_mps mps_of_device(int device, uint64_t *server);
@@ -536,7 +532,7 @@ static inline ncclsvc_result session_check(ncclsvc_session *s)
 /* OK at once if the session is not lost, and nothing is left to do from when it was. rejoin: its
  * communicators, too. Not locked. */
 ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin);
-/* mps_join without a session: asks the daemon that ncclsvc_open would take, if there is one. */
+/* mps_join without a session: asks the daemon that ncclsvc_open would take. */
 void session_join_mps(int timeout_ms);
 void session_lock(ncclsvc_session *s);
 void session_unlock(ncclsvc_session *s);

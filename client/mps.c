@@ -23,18 +23,16 @@ ncclsvc_result mps_take_advice(struct link *l, const struct svc_hello_reply *rep
 	return NCCLSVC_OK;
 }
 
-bool mps_is_chosen(void)
-{
-	const char *directory = getenv(MPS_DIRECTORY_VARIABLE);
-	return directory && *directory;
-}
-
 /* CUDA reads both variables when it is initialized. */
 void mps_join(const struct link *l)
 {
-	if (l->mps != SVC_MPS_JOIN || mps_is_chosen() || cuda_is_initialized())
+	if (mps_chosen() || cuda_is_initialized())
 		return;
-	setenv(MPS_DIRECTORY_VARIABLE, l->mps_directory, 1);
+	if (l->mps != SVC_MPS_JOIN) {
+		mps_leave();
+		return;
+	}
+	mps_lead(l->mps_directory);
 	setenv(CUDA_CONNECTIONS_VARIABLE, CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_MAX), 0);
 }
 

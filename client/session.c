@@ -9,6 +9,7 @@
 
 #include "fdio.h"
 #include "internal.h"
+#include "mps.h"
 
 #define SYSTEM_SOCKET	"/run/ncclsvc/ncclsvcd.sock"
 #define USER_SOCKET	"/ncclsvc/ncclsvcd.sock" /* below $XDG_RUNTIME_DIR */
@@ -117,9 +118,13 @@ void session_join_mps(int timeout_ms)
 		.size = sizeof(options), .no_ring = true, .timeout_ms = timeout_ms};
 	struct link_options o = {0};
 	struct link *link;
-	if (mps_is_chosen() || take_options(&options, &o, &timeout_ms) ||
-	    link_open(&o, deadline_in(timeout_ms), &link))
+	if (mps_chosen())
 		return;
+	if (take_options(&options, &o, &timeout_ms) ||
+	    link_open(&o, deadline_in(timeout_ms), &link)) {
+		mps_leave();
+		return;
+	}
 	mps_join(link);
 	link_unref(link);
 }

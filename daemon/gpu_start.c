@@ -14,6 +14,7 @@
 #include "gpu.h"
 #include "gpu_mps.h"
 #include "log.h"
+#include "mps.h"
 
 int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd, int bell,
 	      uv_exit_cb exited, uv_close_cb closed)
@@ -184,6 +185,7 @@ int gpu_start(struct server *s)
 	char text[SVC_TEXT_BYTES] = "", no_nccl[SVC_TEXT_BYTES] = "";
 	if (s->config->device == CONFIG_DEVICE_HOST)
 		return 0;
+	mps_leave(); /* where a session of whoever started this process has led it */
 	probe(s, text, sizeof(text), no_nccl);
 	if (s->ngpus && staging_choose(s, no_nccl))
 		return -1;

@@ -36,10 +36,40 @@ static enum mps_state ask(const struct sockaddr_un *address)
 	return MPS_STALE;
 }
 
+static const char *value(const char *variable)
+{
+	const char *text = getenv(variable);
+	return text && *text ? text : NULL;
+}
+
+static bool is_led(void)
+{
+	const char *set = value(MPS_VARIABLE), *led = value(MPS_LED_VARIABLE);
+	return set && led && !strcmp(set, led);
+}
+
+const char *mps_chosen(void)
+{
+	return is_led() ? NULL : value(MPS_VARIABLE);
+}
+
+void mps_lead(const char *directory)
+{
+	setenv(MPS_LED_VARIABLE, directory, 1);
+	setenv(MPS_VARIABLE, directory, 1);
+}
+
+void mps_leave(void)
+{
+	if (is_led())
+		unsetenv(MPS_VARIABLE);
+	unsetenv(MPS_LED_VARIABLE);
+}
+
 void mps_look(struct mps *m)
 {
-	const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
-	mps_look_at(m, directory && *directory ? directory : DIRECTORY);
+	const char *directory = value(MPS_VARIABLE);
+	mps_look_at(m, directory ? directory : DIRECTORY);
 }
 
 void mps_look_at(struct mps *m, const char *directory)

@@ -21,6 +21,18 @@ struct mps {
 	char directory[108]; /* where it was looked for: no longer than a socket's address */
 };
 
+#define MPS_VARIABLE	 "CUDA_MPS_PIPE_DIRECTORY"
+/* The directory that the library has set there, in this process or in one before it: no choice of
+ * the user's, and for whom it is right only the daemon knows. */
+#define MPS_LED_VARIABLE "NCCLSVC_MPS_DIRECTORY"
+
+/* The directory that the user has chosen for this process; NULL: none. */
+const char *mps_chosen(void);
+/* Has CUDA look there, unless it is initialized. */
+void mps_lead(const char *directory);
+/* Takes that back, if it was done. */
+void mps_leave(void);
+
 /* Where this process's environment leads. */
 void mps_look(struct mps *m);
 /* In this directory. */

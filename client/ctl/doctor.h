@@ -67,7 +67,7 @@ struct doctor_facts {
 	struct doctor_file files[DOCTOR_FILES];
 	size_t nfiles;
 	struct mps mps;	     /* where this process's environment leads, once the daemon was asked */
-	const char *mps_set; /* CUDA_MPS_PIPE_DIRECTORY before that; NULL: not set */
+	const char *mps_chosen; /* the user's choice before that; NULL: none */
 	uid_t uid;
 	uint64_t memlock, nofile; /* UINT64_MAX: no limit */
 	int shm_error;

@@ -210,9 +210,7 @@ void doctor_gather(struct doctor_facts *f, const char *path, int timeout_ms)
 {
 	memset(f, 0, sizeof(*f));
 	f->library = ncclsvc_version();
-	f->mps_set = getenv("CUDA_MPS_PIPE_DIRECTORY");
-	if (f->mps_set && !*f->mps_set)
-		f->mps_set = NULL;
+	f->mps_chosen = mps_chosen();
 	gather_socket(f, path);
 	gather_daemon(f, path, timeout_ms);
 	gather_self(f);

@@ -49,12 +49,12 @@ static void judge_daemons(const struct doctor_facts *f, struct doctor_report *r)
 			   "%u: processes of user %u are not led there. Run trainers and daemon as "
 			   "one user.",
 			   d->uid, f->uid);
-	else if (f->mps_set && strcmp(f->mps_set, d->mps_text) != 0)
+	else if (f->mps_chosen && strcmp(f->mps_chosen, d->mps_text) != 0)
 		doctor_say(
 			r, "mps", DOCTOR_WARNING,
 			"CUDA_MPS_PIPE_DIRECTORY is %s, and the workers use the MPS in %s: unset "
 			"it, for the library knows.",
-			f->mps_set, d->mps_text);
+			f->mps_chosen, d->mps_text);
 	else
 		doctor_say(
 			r, "mps", DOCTOR_OK,

@@ -10,6 +10,7 @@
 #include "cuda_connections.h"
 #include "dropin.h"
 #include "internal.h"
+#include "mps.h"
 
 #define ASK_MS 1000
 
@@ -40,7 +41,7 @@ static bool find_worker(ncclsvc_comm *comm, ncclsvc_device_info *worker)
 /* Why a process is without the MPS of the workers, and what to do. */
 static void explain(const struct link *l, char *text, size_t size)
 {
-	const char *set = getenv(MPS_DIRECTORY_VARIABLE);
+	const char *set = getenv(MPS_VARIABLE);
 	if (l->mps == SVC_MPS_OTHER_USER)
 		snprintf(text, size,
 			 "it serves the daemon's user alone, and this process is another's: run "
@@ -50,16 +51,16 @@ static void explain(const struct link *l, char *text, size_t size)
 	else if (!set || !*set)
 		snprintf(text, size,
 			 "CUDA was initialized before this library was loaded: preload it, or "
-			 "set " MPS_DIRECTORY_VARIABLE "=%s and " CUDA_CONNECTIONS_VARIABLE
+			 "set " MPS_VARIABLE "=%s and " CUDA_CONNECTIONS_VARIABLE
 			 "=" CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_MAX) " for the process",
 			 l->mps_directory);
 	else if (strcmp(set, l->mps_directory) != 0)
-		snprintf(text, size, "unset " MPS_DIRECTORY_VARIABLE ", which is %s and not %s",
-			 set, l->mps_directory);
+		snprintf(text, size, "unset " MPS_VARIABLE ", which is %s and not %s", set,
+			 l->mps_directory);
 	else
 		snprintf(text, size,
-			 MPS_DIRECTORY_VARIABLE " was set after CUDA was initialized, or MPS came "
-						"later: restart this process");
+			 MPS_VARIABLE " was set after CUDA was initialized, or MPS came "
+				      "later: restart this process");
 }
 
 void mps_check(ncclsvc_comm *comm)
@@ -81,7 +82,7 @@ void mps_check(ncclsvc_comm *comm)
 	explain(comm->session->link, why, sizeof(why));
 	session_unlock(comm->session);
 	if (!there)
-		snprintf(why, sizeof(why), "unset " MPS_DIRECTORY_VARIABLE);
+		snprintf(why, sizeof(why), "unset " MPS_VARIABLE);
 	warn("GPU %d: %s, so compute and communication take turns: %s", comm->device,
 	     !there ? "this process uses MPS, and the daemon's worker does not"
 	     : here ? "this process and the daemon's worker use different MPS servers"

@@ -9,6 +9,7 @@
 
 #define DIRECTORY   "CUDA_MPS_PIPE_DIRECTORY"
 #define CONNECTIONS "CUDA_DEVICE_MAX_CONNECTIONS"
+#define LED	    "NCCLSVC_MPS_DIRECTORY"
 #define THERE	    "/run/ncclsvc/s.mps"
 
 static void advise(enum svc_mps_advice advice, const char *directory)
@@ -22,6 +23,7 @@ static int clean_setup(void **state)
 {
 	unsetenv(DIRECTORY);
 	unsetenv(CONNECTIONS);
+	unsetenv(LED);
 	setup(state);
 	advise(SVC_MPS_JOIN, THERE);
 	return 0;
@@ -78,6 +80,23 @@ static void no_advice(void **state)
 	finds(NULL, NULL);
 }
 
+/* What a session, or a parent's, has set is no choice of the user's. */
+static void it_is_set_again(void **state)
+{
+	(void)state;
+	finds(THERE, "32");
+	advise(SVC_MPS_JOIN, "/run/other");
+	finds("/run/other", "32");
+	advise(SVC_MPS_OTHER_USER, "");
+	finds(NULL, "32");
+	advise(SVC_MPS_JOIN, THERE);
+	finds(THERE, "32");
+	setenv(DIRECTORY, "/mine", 1);
+	finds("/mine", "32");
+	advise(SVC_MPS_NONE, "");
+	finds("/mine", "32");
+}
+
 static void refused(const char *why)
 {
 	ncclsvc_result r;
@@ -124,9 +143,10 @@ static void not_after_cuda(void **state)
 int main(void)
 {
 	const struct CMUnitTest before[] = {
-		CLEAN_TEST(is_set_before_cuda),	  CLEAN_TEST(empty_is_not_set),
-		CLEAN_TEST(the_user_comes_first), CLEAN_TEST(no_advice),
-		CLEAN_TEST(bad_directories),	  CLEAN_TEST(a_reattach_sets_nothing),
+		CLEAN_TEST(is_set_before_cuda),	     CLEAN_TEST(empty_is_not_set),
+		CLEAN_TEST(the_user_comes_first),    CLEAN_TEST(no_advice),
+		CLEAN_TEST(it_is_set_again),	     CLEAN_TEST(bad_directories),
+		CLEAN_TEST(a_reattach_sets_nothing),
 	};
 	const struct CMUnitTest loaded[] = {CLEAN_TEST(is_set_before_cuda)};
 	const struct CMUnitTest after[] = {CLEAN_TEST(not_after_cuda)};

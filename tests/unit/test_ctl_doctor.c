@@ -273,9 +273,9 @@ static void test_mps(void **state)
 	says("mps", DOCTOR_OK, "there is nothing to set");
 	says("mps", DOCTOR_OK, "For others, CUDA_MPS_PIPE_DIRECTORY=/run/m.");
 	says("mps", DOCTOR_OK, "overlaps with compute");
-	facts.mps_set = "/run/m"; /* by hand, or a parent that was led there */
+	facts.mps_chosen = "/run/m"; /* by hand, or a parent that was led there */
 	judge(DOCTOR_OK);
-	facts.mps_set = "/run/other";
+	facts.mps_chosen = "/run/other";
 	use_mps(0, 0, 7);
 	use_mps(1, 8, 7);
 	judge(DOCTOR_WARNING);
@@ -284,7 +284,7 @@ static void test_mps(void **state)
 	says("mps", DOCTOR_WARNING, "Device 0: the worker uses MPS and this process does not");
 	says("mps", DOCTOR_WARNING, "Device 1: this process and the worker use different MPS");
 	facts.uid = 6;
-	facts.mps_set = NULL;
+	facts.mps_chosen = NULL;
 	use_mps(1, 0, 7);
 	judge(DOCTOR_WARNING);
 	says("mps", DOCTOR_WARNING, "that is user 5: processes of user 6 are not led there");
