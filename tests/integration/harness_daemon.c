@@ -15,6 +15,7 @@
 #include "cluster.h"
 #include "harness_parts.h"
 #include "harness_raw.h"
+#include "proto/mps.h"
 
 #define DAEMONS_MAX 8
 #define ARGS_MAX    64
@@ -29,7 +30,8 @@ const char *program(const char *variable)
 	return path;
 }
 
-/* The daemon's environment outranks its options. The stand-ins for CUDA and NCCL keep theirs. */
+/* The daemon's environment outranks its options. The stand-ins for CUDA and NCCL keep theirs, and
+ * where a session has led this process to MPS stays known as that. */
 static void clean_environment(void)
 {
 	extern char **environ;
@@ -37,7 +39,7 @@ static void clean_environment(void)
 	for (char **e = environ; *e;) {
 		size_t n = strcspn(*e, "=");
 		if (!strncmp(*e, "NCCLSVC_", 8) && strncmp(*e, "NCCLSVC_FAKE_", 13) &&
-		    n < sizeof(name)) {
+		    strncmp(*e, MPS_LED_VARIABLE, n) && n < sizeof(name)) {
 			memcpy(name, *e, n);
 			name[n] = '\0';
 			unsetenv(name);

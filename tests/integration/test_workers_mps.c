@@ -360,6 +360,7 @@ static void one_that_is_given(void **state)
 	const int before = device_of(&c, 0).pid;
 	worker_kill(&c, 0);
 	CHECK_EQ(worker_replaced(&c, 0, before).mps, NCCLSVC_MPS_ACTIVE);
+	end_daemon(&c, true); /* that worker has one fd more than the first */
 	crew_stop(&c);
 	control_end(control);
 }

@@ -42,6 +42,7 @@ enum order {
 /* What a rank and the test share. */
 struct page {
 	int gpu;
+	bool early; /* initializes CUDA before it opens its session */
 	int64_t args[6];
 	ncclsvc_status status; /* of the last task that was waited for */
 	uint64_t told_ns;      /* when the last order was over */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/mps.h"
 #include "tests/gpu/gpu.h"
 
 #define BUFFER_BYTES ((size_t)8 << 20)
@@ -277,8 +278,12 @@ static uint64_t obey(struct rank *r, enum order order)
 void rank_main(struct client *c)
 {
 	struct rank r = {.c = c, .page = (struct page *)c->arg + c->rank};
-	gpu_use(r.page->gpu);
+	if (r.page->early) {
+		mps_leave(); /* where a session of the test's has led it */
+		gpu_use(r.page->gpu);
+	}
 	r.session = session_open(c->daemon);
+	gpu_use(r.page->gpu);
 	r.stream = gpu_stream();
 	r.other = gpu_stream();
 	CHECK_CU(cu.cuMemAlloc(&r.buffer, BUFFER_BYTES));
