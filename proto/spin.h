@@ -23,10 +23,12 @@
 #define SPIN_STEPS 8 /* budgets to choose from, beside SPIN_BASE_NS: up to worth_ns */
 
 #define SPIN_BASE_NS                                                                               \
-	UINT64_C(16000)		      /* every wait polls that long: shorter ones cost no wake-up  \
-				       */
+	UINT64_C(16000)		       /* every wait polls that long: shorter ones cost no wake-up \
+					*/
 #define SPIN_LOST_NS UINT64_C(1000000) /* between two looks: the core was taken away */
 
+/* Naps where an end is waited for: it is seen late by at most this part of the wait. */
+#define SPIN_NAP_SHARE	16
 #define SPIN_NAP_MIN_NS UINT64_C(20000)
 #define SPIN_NAP_MAX_NS UINT64_C(20000000)
 #define SPIN_SLACK_NS	5000 /* the timer slack of threads that nap */
@@ -75,8 +77,9 @@ static inline void spin_looked(struct spin *s, uint64_t since_ns, uint64_t now)
 		spin_lost(s, since_ns, now);
 }
 
-/* How long to sleep until the next look at memory that a GPU writes: an end is seen late by at most
- * one part in `share` of what the wait has taken so far, or by SPIN_NAP_MIN_NS. */
+/* How long to sleep until the next look, where no wake-up comes: at memory that a GPU writes, or
+ * for news of other nodes. The end is seen late by at most one part in `share` of what the wait has
+ * taken so far, or by SPIN_NAP_MIN_NS. */
 uint64_t spin_nap_ns(uint64_t waited_ns, unsigned share);
 
 /* Between two polls. */

@@ -14,9 +14,8 @@
 #include "nvtx.h"
 #include "tensors.h"
 
-#define TRIES	  1000
-#define NAP_NS	  1000000
-#define NAP_SHARE 16 /* the end of copies is seen late by at most this part of their time */
+#define TRIES  1000
+#define NAP_NS 1000000
 
 struct ncclsvc_request *request_new(ncclsvc_tensors *l, uint8_t op, int peer, int timeout_ms)
 {
@@ -275,7 +274,7 @@ static void await_event(struct ncclsvc_request *r, uint64_t *since)
 		spin_value(spin, s->spin.worth_ns);
 		session_unlock(s);
 	} else if (now - *since >= spin_budget_ns(spin, now)) {
-		const uint64_t ns = spin_nap_ns(now - *since, NAP_SHARE);
+		const uint64_t ns = spin_nap_ns(now - *since, SPIN_NAP_SHARE);
 		nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
 	}
 }

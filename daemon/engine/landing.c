@@ -12,7 +12,6 @@
 
 #define INPUTS_NS  UINT64_C(10000000)
 #define RELEASE_NS UINT64_C(1000000000) /* without any end; NCCL aborts within half of it */
-#define NAP_SHARE  16 /* a task's end is seen late by at most this part of its time */
 
 static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
@@ -204,6 +203,6 @@ void device_session_dead(struct engine *e, const struct session *s)
 uint64_t device_sleep_ns(const struct engine *e, int ms)
 {
 	/* No interrupt tells of a counter that a GPU writes. What lasts long may be seen late. */
-	const uint64_t ns = spin_nap_ns(e->now - e->busy_ns, NAP_SHARE);
+	const uint64_t ns = spin_nap_ns(e->now - e->busy_ns, SPIN_NAP_SHARE);
 	return ms >= 0 && (uint64_t)ms * 1000000 < ns ? (uint64_t)ms * 1000000 : ns;
 }

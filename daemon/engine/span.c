@@ -15,10 +15,8 @@
 #define OVER_NS		  UINT64_C(50000000)   /* for all nodes to end an epoch */
 #define CLOSE_NS	  UINT64_C(1000000000) /* the same on GPUs: else NCCL must begin anew */
 #define OPS_NS		  UINT64_C(30000000)   /* for what is under way then */
-#define WAIT_SHORT_NS	  50000		       /* between looks, when something is waited for */
-#define WAIT_LONG_NS	  1000000	       /* ... for long */
-#define WAIT_IDLE_NS	  20000000	       /* when others may want something */
-#define SOON_NS		  UINT64_C(100000000)  /* who has wished for something does so again */
+#define WAIT_NS		  UINT64_C(1000000) /* between looks at most, when something is waited for */
+#define WAIT_IDLE_NS	  20000000	    /* when others may want something */
 #define QUIET_NS	  UINT64_C(5000000000)
 #define WAIT_QUIET_NS	  200000000 /* when that is not likely */
 
@@ -213,8 +211,7 @@ void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *en
 static void check_endings(struct engine *e)
 {
 	struct span *s, *next;
-	DL_FOREACH_SAFE2(e->endings, s, next, next_ending)
-	{
+	DL_FOREACH_SAFE2 (e->endings, s, next, next_ending) {
 		if (!s->comm->ended)
 			try_end(e, s);
 		else if (s->comm->cleared < s->comm->nranks)
@@ -437,15 +434,16 @@ bool span_poll(struct engine *e)
 uint64_t span_sleep_ns(struct engine *e)
 {
 	uint64_t quiet = e->now - e->span_ns, wished = e->now - e->sequenced_ns;
+	const uint64_t nap = spin_nap_ns(e->now - e->busy_ns, SPIN_NAP_SHARE);
 	/* Nodes may wait for us that we do not wait for. */
 	if (sequencer_awaited(e) && wished < QUIET_NS && !e->flights && !e->committed)
-		return wished < SOON_NS ? WAIT_SHORT_NS : WAIT_LONG_NS;
+		return nap < WAIT_NS ? nap : WAIT_NS;
 	/* Others may still ask for what has ended here. */
 	if (!e->spans && !e->flights && quiet > QUIET_NS && !sequencer_awaited(e))
 		return WAIT_QUIET_NS;
 	if (!e->flights && !e->ops && !e->committed && !e->endings)
 		return WAIT_IDLE_NS;
-	return quiet < 20 * WAIT_LONG_NS ? WAIT_SHORT_NS : WAIT_LONG_NS;
+	return nap < WAIT_NS ? nap : WAIT_NS;
 }
 
 /* ---- A node is gone ---- */

@@ -23,7 +23,6 @@
 #define SCRATCH_BYTES	   4096
 #define ROUNDS_PER_CONTROL 64 /* polls of the queue between looks at the socket */
 #define ROUNDS_PER_CLOCK   16
-#define TRIAL_NAP_SHARE	   16
 #define NAP_SHARE	   4 /* the end of what is under way is seen late by at most this part of it */
 #define ORPHAN_SECONDS	   1 /* for what is under way, once the supervisor is gone */
 #define ORPHAN_NAP_NS	   1000000
@@ -170,7 +169,7 @@ static void fall_asleep(struct worker *w, uint64_t waited_ns)
 	struct pollfd fds[] = {{.fd = w->sock, .events = POLLIN},
 			       {.fd = w->bell, .events = POLLIN}};
 	/* A trial times its tasks by these looks. */
-	const unsigned share = w->trial.ntasks ? TRIAL_NAP_SHARE : NAP_SHARE;
+	const unsigned share = w->trial.ntasks ? SPIN_NAP_SHARE : NAP_SHARE;
 	const struct timespec nap = {.tv_nsec = (long)spin_nap_ns(waited_ns, share)};
 	uint64_t count;
 	atomic_store(&w->queue->asleep, 1);
