@@ -7,12 +7,38 @@ FAKE_DIR with the stand-ins."""
 
 import json
 import os
+import signal
+import socket
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
 
 ENV = os.environ
+NOBODY = 65534
+
+# A rank of its own, that has initialized CUDA before it loads the library, or after that.
+RANK = """
+import ctypes, sys
+class Id(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_char * 128)]
+def cuda():
+    library = ctypes.CDLL("libcuda.so.1")
+    context = ctypes.c_void_p()
+    assert not library.cuInit(0)
+    assert not library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    assert not library.cuCtxSetCurrent(context)
+if sys.argv[2] == "early":
+    cuda()
+nccl = ctypes.CDLL(sys.argv[1])
+if sys.argv[2] != "early":
+    cuda()
+one, two, comm = Id(), Id(), ctypes.c_void_p()
+for unique in one, two:
+    assert not nccl.ncclGetUniqueId(ctypes.byref(unique))
+    assert not nccl.ncclCommInitRank(ctypes.byref(comm), 1, unique, 0)
+"""
 
 
 class Preload(unittest.TestCase):
@@ -30,17 +56,51 @@ class Preload(unittest.TestCase):
         os.chmod(wrapper, 0o755)
         self.env["NCCLSVC_PERF_NCCL"] = wrapper
 
-    def start_daemon(self, env=None):
+    def start_daemon(self, env=None, *options):
         with open(os.path.join(self.dir.name, "log"), "w", encoding="utf-8") as log:
             daemon = subprocess.Popen([ENV["NCCLSVCD"], "--socket", self.socket, "--device",
-                                       "cuda", "--log-target", "stderr"], env=env or self.env,
-                                      stderr=log)
+                                       "cuda", "--log-target", "stderr", *options],
+                                      env=env or self.env, stderr=log)
         self.addCleanup(daemon.wait)
         self.addCleanup(daemon.terminate)
+        self.addCleanup(daemon.send_signal, signal.SIGCONT)
         end = time.monotonic() + 20
         while self.ctl("status").returncode:
-            self.assertLess(time.monotonic(), end, "the daemon does not serve")
+            self.assertLess(time.monotonic(), end, "the daemon does not serve: " + self.log())
             time.sleep(0.02)
+        return daemon
+
+    def start_with_mps(self, *options):
+        """A daemon that finds the stand-in for the control daemon. Its directory."""
+        path = os.path.join(ENV["FAKE_DIR"], "mps") + ":" + ENV["PATH"]
+        self.daemon = self.start_daemon(dict(self.env, PATH=path), *options)
+        mps = json.loads(self.ctl("status", "--json").stdout)["status"]["mps"]
+        self.assertEqual(mps["source"], "own")
+        return mps["directory"]
+
+    def log(self):
+        with open(os.path.join(self.dir.name, "log"), encoding="utf-8") as log:
+            return log.read()
+
+    def preloaded(self, *argv, env=None, **how):
+        """What a program that has nothing to do with GPUs says."""
+        env = {**self.env, "LD_PRELOAD": ENV["NCCLSVC_NCCL"], **(env or {})}
+        done = subprocess.run(argv, env=env, text=True, capture_output=True, timeout=60, check=True,
+                              **how)
+        self.assertEqual(done.stderr, "")
+        return done.stdout.strip()
+
+    def led(self, env=None, **how):
+        """Where a preloaded process is led."""
+        return self.preloaded("sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY", env=env, **how)
+
+    def rank(self, when, env=None):
+        """What the drop-in says to one."""
+        done = subprocess.run([sys.executable, "-c", RANK, ENV["NCCLSVC_NCCL"], when],
+                              env={**self.env, "NCCL_DEBUG": "INFO", **(env or {})}, text=True,
+                              capture_output=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stderr
 
     def ctl(self, *arguments):
         return subprocess.run([ENV["NCCLSVC_CTL"], *arguments], env=self.env, text=True,
@@ -83,6 +143,81 @@ class Preload(unittest.TestCase):
         self.env["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
         self.perf("all_reduce", "-b", "8", "-e", "8")
         self.assertIn("NCCL WARN CUDA_DEVICE_MAX_CONNECTIONS=1: a stream that waits", self.heard())
+
+    def test_a_preloaded_process_is_led_to_mps(self):
+        directory = self.start_with_mps()
+        log = self.log()
+        self.assertEqual(self.led(), directory)
+        self.assertEqual(self.led({"CUDA_MPS_PIPE_DIRECTORY": ""}), directory)
+        self.assertEqual(self.led({"CUDA_MPS_PIPE_DIRECTORY": "/mine"}), "/mine")
+        # A child of one that was led asks for itself.
+        elsewhere = {"CUDA_MPS_PIPE_DIRECTORY": "/elsewhere", "NCCLSVC_MPS_DIRECTORY": "/elsewhere"}
+        self.assertEqual(self.led(elsewhere), directory)
+        self.assertEqual(self.led({**elsewhere, "NCCLSVC_SOCKET": "/nonexistent"}), "")
+        # Nothing of it is left, and nobody is told.
+        look = ("import os;print(sorted(os.listdir('/proc/self/fd')), "
+                "os.listdir('/proc/self/task') == [str(os.getpid())])")
+        plain = subprocess.run([sys.executable, "-c", look], text=True, capture_output=True,
+                               timeout=60, check=True).stdout.strip()
+        self.assertEqual(self.preloaded(sys.executable, "-c", look), plain)
+        self.assertEqual(self.log(), log)
+
+    def test_no_daemon_and_no_mps(self):
+        self.assertEqual(self.led(), "")
+        self.start_daemon(None, "--mps", "off")
+        self.assertEqual(self.led(), "")
+
+    def test_a_daemon_that_does_not_answer(self):
+        self.start_with_mps()
+        self.daemon.send_signal(signal.SIGSTOP)
+        begun = time.monotonic()
+        self.preloaded("/bin/true")
+        self.assertLess(time.monotonic() - begun, 10)
+        self.assertEqual(self.led(), "")
+        self.daemon.send_signal(signal.SIGCONT)
+        self.assertNotEqual(self.led(), "")
+        # Nor one that takes no connections.
+        full = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        full.bind(os.path.join(self.dir.name, "full"))
+        full.listen(0)
+        first = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        first.connect(full.getsockname())
+        begun = time.monotonic()
+        self.assertEqual(self.led({"NCCLSVC_SOCKET": full.getsockname()}), "")
+        self.assertLess(time.monotonic() - begun, 10)
+        first.close()
+        full.close()
+
+    @unittest.skipIf(os.geteuid(), "needs another user")
+    def test_another_user_is_not_led(self):
+        os.chmod(self.dir.name, 0o755)
+        directory = self.start_with_mps("--access", "any")
+        os.chmod(self.socket, 0o777)
+        self.assertEqual(self.led(), directory)
+        self.assertEqual(self.led(user=NOBODY), "")
+        # Nor by what it has inherited.
+        self.assertEqual(self.led({"CUDA_MPS_PIPE_DIRECTORY": directory,
+                                   "NCCLSVC_MPS_DIRECTORY": directory}, user=NOBODY), "")
+        doctor = subprocess.run([ENV["NCCLSVC_CTL"], "doctor"], env=self.env, text=True, user=NOBODY,
+                                capture_output=True, timeout=60, check=False)
+        self.assertIn(f"processes of user {NOBODY} are not led there", doctor.stdout)
+
+    def test_who_is_without_mps_is_told_once(self):
+        directory = self.start_with_mps()
+        self.assertIn("use it through one MPS server", self.rank("late"))
+        early = self.rank("early")
+        self.assertEqual(early.count("NCCL WARN GPU 0: the daemon's worker uses MPS, and this "
+                                     "process does not"), 1, early)
+        self.assertIn("CUDA was initialized before this library was loaded", early)
+        self.assertIn(f"CUDA_MPS_PIPE_DIRECTORY={directory}", early)
+        self.assertIn("unset CUDA_MPS_PIPE_DIRECTORY, which is /mine and not " + directory,
+                      self.rank("late", {"CUDA_MPS_PIPE_DIRECTORY": "/mine"}))
+
+    def test_nobody_uses_mps(self):
+        self.start_daemon()
+        said = self.rank("early")
+        self.assertIn("use no MPS", said)
+        self.assertNotIn("WARN", said)
 
     def test_the_daemon_does_not_take_it_for_nccl(self):
         self.start_daemon(dict(self.env, LD_LIBRARY_PATH=os.path.dirname(ENV["NCCLSVC_NCCL"]) +
