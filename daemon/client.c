@@ -502,6 +502,7 @@ struct client *client_create(struct server *s, int fd, struct account *account,
 	c->uid = cred->uid;
 	c->account = account;
 	c->mps = NCCLSVC_MPS_UNKNOWN;
+	c->mps_device = SVC_DEVICE_HOST;
 	c->doorbell = c->completion = c->ring_fd = -1;
 	c->since_ns = server_now();
 	c->leaving_at = 1;

@@ -28,7 +28,7 @@ struct gpu_mps {
 	char variable[NCCLSVC_MPS_DIRECTORY_BYTES + 32];
 	char **environment;
 	uint64_t since_ns;
-	uint64_t again_ms;
+	uint64_t again_ms; /* before the next try; 0: at once */
 	uint32_t starts, losses;
 	uv_timer_t timer;
 	uv_poll_t *end; /* of the control daemon; NULL: none is watched */
@@ -48,8 +48,9 @@ static const char *directory(const struct gpu_mps *p)
 static void try_later(struct server *s)
 {
 	struct gpu_mps *p = s->mps;
+	const uint64_t next = p->again_ms ? p->again_ms * 2 : AGAIN_MS;
 	uv_timer_start(&p->timer, on_timer, p->again_ms, 0);
-	p->again_ms = p->again_ms * 2 < AGAIN_MS_MAX ? p->again_ms * 2 : AGAIN_MS_MAX;
+	p->again_ms = next < AGAIN_MS_MAX ? next : AGAIN_MS_MAX;
 }
 
 static void without(struct gpu_mps *p, const char *why)
@@ -96,12 +97,9 @@ static void on_end(uv_poll_t *poll, int status, int events)
 	without(p, text);
 	log_error("%s; workers and trainers that used it lose their CUDA contexts", text);
 	end_workers(s);
-	if (!steady) {
-		try_later(s);
-		return;
-	}
-	p->again_ms = AGAIN_MS;
-	on_timer(&p->timer);
+	if (steady)
+		p->again_ms = 0;
+	try_later(s);
 }
 
 static bool watch(struct server *s)
@@ -214,14 +212,16 @@ static void take(struct gpu_mps *p, const char *found)
 }
 
 /* Where CUDA would look without us. MPS serves one user at a time, so what nobody has pointed to
- * must at least be this user's. */
+ * must at least be this user's. That of another daemon, or of one before this one, is not meant:
+ * who has opened a session there has it in his environment, and so have the daemons that he starts.
+ */
 static bool find_one(struct gpu_mps *p)
 {
 	const char *set = getenv("CUDA_MPS_PIPE_DIRECTORY");
 	struct mps m;
 	mps_look(&m);
 	if (m.state != MPS_RUNNING || strlen(m.directory) > NCCLSVC_MPS_DIRECTORY_MAX ||
-	    (!(set && *set) && m.uid != geteuid()))
+	    (!(set && *set) && m.uid != geteuid()) || mps_control_owned(m.directory))
 		return false;
 	take(p, m.directory);
 	return true;
@@ -266,7 +266,6 @@ void gpu_mps_start(struct server *s)
 		return;
 	s->mps = p;
 	p->control.lock_fd = p->control.pid_fd = -1;
-	p->again_ms = AGAIN_MS;
 	uv_timer_init(s->loop, &p->timer);
 	p->timer.data = s;
 	s->handles++;
@@ -286,8 +285,8 @@ bool gpu_mps_settled(const struct server *s)
 		return true;
 	if (p->source == NCCLSVC_MPS_OWN)
 		return !p->starting && mps_control_alive(&p->control);
-	/* The first try again comes soon. */
-	return !uv_is_active((const uv_handle_t *)&p->timer) || p->again_ms > 2 * AGAIN_MS;
+	/* It is about to be started again. */
+	return !uv_is_active((const uv_handle_t *)&p->timer) || p->again_ms > AGAIN_MS;
 }
 
 char **gpu_mps_environment(const struct server *s)
@@ -314,24 +313,33 @@ enum svc_mps_advice gpu_mps_advise(const struct server *s, uint32_t uid,
 	return SVC_MPS_JOIN;
 }
 
+ncclsvc_mps gpu_mps_of(const struct client *c)
+{
+	const struct gpu *g = gpu_find(c->server, c->mps_device);
+	const bool both = g && g->info.mps == NCCLSVC_MPS_ACTIVE && c->mps == NCCLSVC_MPS_ACTIVE;
+	return both && c->mps_server != g->info.mps_server ? NCCLSVC_MPS_OTHER : c->mps;
+}
+
 void gpu_mps_joined(struct client *c, const struct svc_join *join)
 {
 	const struct gpu *g = gpu_find(c->server, join->device);
-	const uint32_t before = c->mps;
+	const bool first = c->mps == NCCLSVC_MPS_UNKNOWN;
 	if (!g)
 		return;
-	const bool other =
-		join->mps == NCCLSVC_MPS_ACTIVE && join->mps_server != g->info.mps_server;
-	c->mps = other ? NCCLSVC_MPS_OTHER : join->mps;
-	/* Once: who says otherwise each time does not fill the log. */
-	if (before != NCCLSVC_MPS_UNKNOWN || g->info.mps != NCCLSVC_MPS_ACTIVE)
+	c->mps = join->mps;
+	c->mps_server = join->mps_server;
+	c->mps_device = join->device;
+	/* Once: who says otherwise each time does not fill the log. A worker may be on its way to
+	 * the server where the trainer is already. */
+	if (!first || g->info.state != NCCLSVC_DEVICE_READY || g->info.mps != NCCLSVC_MPS_ACTIVE)
 		return;
-	if (c->mps == NCCLSVC_MPS_NONE || other)
+	const ncclsvc_mps how = gpu_mps_of(c);
+	if (how == NCCLSVC_MPS_NONE || how == NCCLSVC_MPS_OTHER)
 		log_warning("session %u (%s, pid %d) uses gpu%d %s: its compute and its "
 			    "communication take turns there (ncclsvc-ctl doctor)",
 			    c->id, c->name, c->pid, g->index,
-			    other ? "through another MPS server than the worker"
-				  : "without MPS, and the worker through it");
+			    how == NCCLSVC_MPS_OTHER ? "through another MPS server than the worker"
+						     : "without MPS, and the worker through it");
 }
 
 void gpu_mps_describe(const struct server *s, ncclsvc_daemon_info *info)

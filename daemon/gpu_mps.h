@@ -21,6 +21,8 @@ enum svc_mps_advice gpu_mps_advise(const struct server *s, uint32_t uid,
 				   char directory[NCCLSVC_MPS_DIRECTORY_BYTES]);
 /* A session joins with a GPU, and says how CUDA uses it there. */
 void gpu_mps_joined(struct client *c, const struct svc_join *join);
+/* The same as it is by now, beside the GPU's worker. */
+ncclsvc_mps gpu_mps_of(const struct client *c);
 void gpu_mps_describe(const struct server *s, ncclsvc_daemon_info *info);
 
 /* Closes what the loop knows. */

@@ -114,16 +114,21 @@ static void on_probe_exit(uv_process_t *process, int64_t code, int signal)
 	uv_close((uv_handle_t *)process, on_probe_closed);
 }
 
+/* For those who wait for what a callback sets. With UV_RUN_ONCE a timer's callback may set it, and
+ * the loop goes to sleep all the same. */
+static void run_briefly(uv_loop_t *loop)
+{
+	const struct timespec nap = {.tv_nsec = 1000000};
+	uv_run(loop, UV_RUN_NOWAIT);
+	nanosleep(&nap, NULL);
+}
+
 /* It was killed; but a process that the driver holds does not end. */
 static void await_probe(struct probe *p)
 {
-	const struct timespec nap = {.tv_nsec = 1000000};
 	const uint64_t end = server_now() + GPU_DIE_NS;
-	while (!p->over && server_now() < end) {
-		uv_run(p->server->loop, UV_RUN_NOWAIT);
-		if (!p->over)
-			nanosleep(&nap, NULL);
-	}
+	while (!p->over && server_now() < end)
+		run_briefly(p->server->loop);
 	if (p->over) {
 		free(p);
 		return;
@@ -192,11 +197,11 @@ int gpu_start(struct server *s)
 	if (s->ngpus)
 		gpu_mps_start(s);
 	while (!gpu_mps_settled(s))
-		uv_run(s->loop, UV_RUN_ONCE);
+		run_briefly(s->loop);
 	for (uint32_t i = 0; i < s->ngpus; i++)
 		gpu_start_worker(s->gpus[i]);
 	while (starting(s))
-		uv_run(s->loop, UV_RUN_ONCE);
+		run_briefly(s->loop);
 	bool any = false;
 	for (uint32_t i = 0; i < s->ngpus; i++) {
 		struct gpu *g = s->gpus[i];

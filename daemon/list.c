@@ -84,7 +84,7 @@ static uint64_t list_sessions(struct client *asker, struct piece *p, uint64_t fr
 			.comms = c->comms,
 			.regions = c->regions,
 			.region_bytes = c->region_bytes,
-			.mps = c->mps,
+			.mps = gpu_mps_of(c),
 		};
 		memcpy(i->name, c->name, sizeof(i->name));
 	}

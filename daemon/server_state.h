@@ -165,7 +165,9 @@ struct client {
 	bool refused;			   /* may not use this daemon */
 	uint16_t version_min, version_max; /* as it said */
 	char name[NCCLSVC_NAME_BYTES];
-	uint32_t mps; /* ncclsvc_mps, as it said when it joined with a GPU */
+	ncclsvc_mps mps; /* and the next two: as it said when it joined with a GPU last */
+	uint64_t mps_server;
+	int32_t mps_device;
 	struct account *account;
 	uint64_t since_ns;
 	uv_poll_t poll;
