@@ -73,8 +73,16 @@ typedef struct ncclsvc_options {
 	int timeout_ms;        /* to connect and attach; 0: 5000 */
 } ncclsvc_options;
 
-/* Connects to a daemon and attaches. options may be NULL. On success *session is the caller's, to be
- * closed with ncclsvc_close. Blocks up to the timeout. DAEMON_LOST: nobody listens there. */
+/* Connects to a daemon and attaches. options may be NULL. On success *session is the caller's, to
+ * be closed with ncclsvc_close. Blocks up to the timeout. DAEMON_LOST: nobody listens there.
+ *
+ * Where the daemon's workers use MPS, CUDA has to in this process, too, or else compute and
+ * communication take turns on the GPUs. If CUDA is not initialized yet, and CUDA_MPS_PIPE_DIRECTORY
+ * is not set (or by an earlier session alone), this sets it, NCCLSVC_MPS_DIRECTORY to the same, and
+ * CUDA_DEVICE_MAX_CONNECTIONS to 32 if that is not set; or takes back what an earlier session of
+ * another daemon has set. So open the first session before CUDA is initialized, and, as setenv is
+ * not thread-safe, before other threads read the environment. Who sets CUDA_MPS_PIPE_DIRECTORY
+ * prevents it. */
 ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **session);
 
 /* Leaves every communicator, abandons pending tasks, frees all memory of the session (pointers from

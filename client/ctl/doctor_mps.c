@@ -35,7 +35,7 @@ static void judge_own(const struct doctor_facts *f, struct doctor_report *r)
 }
 
 /* What the daemon has, and how a process comes to it. */
-static void judge_daemons(const struct doctor_facts *f, struct doctor_report *r)
+static void judge_daemons(const struct doctor_facts *f, bool shared, struct doctor_report *r)
 {
 	const ncclsvc_daemon_info *d = &f->daemon;
 	if (d->mps == NCCLSVC_MPS_NOBODY)
@@ -43,11 +43,11 @@ static void judge_daemons(const struct doctor_facts *f, struct doctor_report *r)
 			   strcmp(d->mps_text, "mps = off") != 0 ? DOCTOR_WARNING : DOCTOR_NOTE,
 			   "The daemon's workers use no MPS: %s (mps in ncclsvcd.conf(5)).",
 			   d->mps_text);
-	else if (f->uid != d->uid)
+	else if (f->uid != d->uid && !shared)
 		doctor_say(r, "mps", DOCTOR_WARNING,
 			   "The daemon's workers use MPS, which serves one user, and that is user "
 			   "%u: processes of user %u are not led there. Run trainers and daemon as "
-			   "one user.",
+			   "one user, or MPS for several (ncclsvcd(8), SYSTEMD).",
 			   d->uid, f->uid);
 	else if (f->mps_chosen && strcmp(f->mps_chosen, d->mps_text) != 0)
 		doctor_say(
@@ -64,8 +64,8 @@ static void judge_daemons(const struct doctor_facts *f, struct doctor_report *r)
 			d->mps_text);
 }
 
-static void judge_device(const ncclsvc_device_info *d, const struct doctor_gpu *g, bool *told,
-			 struct doctor_report *r)
+static void judge_device(const struct doctor_facts *f, const ncclsvc_device_info *d,
+			 const struct doctor_gpu *g, bool *told, struct doctor_report *r)
 {
 	bool here = g->mps == NCCLSVC_MPS_ACTIVE, there = d->mps == NCCLSVC_MPS_ACTIVE;
 	if (d->mps == NCCLSVC_MPS_UNKNOWN) {
@@ -91,12 +91,15 @@ static void judge_device(const ncclsvc_device_info *d, const struct doctor_gpu *
 			   "turns on the GPU.",
 			   d->device);
 	} else {
-		doctor_say(
-			r, "mps", DOCTOR_WARNING,
-			"Device %d: this process uses MPS and the worker does not, so they take "
-			"turns on the GPU. Unset CUDA_MPS_PIPE_DIRECTORY, or name that directory "
-			"as mps in ncclsvcd.conf(5) and restart the daemon.",
-			d->device);
+		doctor_say(r, "mps", DOCTOR_WARNING,
+			   "Device %d: this process uses MPS and the worker does not, so they take "
+			   "turns on the GPU. %s",
+			   d->device,
+			   f->mps_chosen
+				   ? "Unset CUDA_MPS_PIPE_DIRECTORY, or name that directory as mps "
+				     "in ncclsvcd.conf(5) and restart the daemon."
+				   : "The worker was started while there was none: restart the "
+				     "daemon when nobody needs it.");
 	}
 }
 
@@ -130,6 +133,14 @@ static void judge_connections(const struct doctor_facts *f, struct doctor_report
 		   set > 0 ? f->connections : " is not set, and this process uses MPS", n);
 }
 
+static bool shares(const struct doctor_facts *f, const ncclsvc_device_info *d)
+{
+	const int gpu = doctor_find_gpu(f, d);
+	return gpu >= 0 && d->mps == NCCLSVC_MPS_ACTIVE &&
+	       f->driver.gpus[gpu].mps == NCCLSVC_MPS_ACTIVE &&
+	       f->driver.gpus[gpu].mps_server == d->mps_server;
+}
+
 void doctor_judge_mps(const struct doctor_facts *f, struct doctor_report *r)
 {
 	bool told = false, shared = false;
@@ -137,17 +148,14 @@ void doctor_judge_mps(const struct doctor_facts *f, struct doctor_report *r)
 		return;
 	judge_own(f, r);
 	judge_connections(f, r);
+	for (size_t i = 0; i < f->ndevices; i++)
+		shared |= shares(f, &f->devices[i]);
 	if (f->connected && f->ndevices)
-		judge_daemons(f, r);
+		judge_daemons(f, shared, r);
 	for (size_t i = 0; i < f->ndevices; i++) {
-		const ncclsvc_device_info *d = &f->devices[i];
-		const int gpu = doctor_find_gpu(f, d);
-		if (gpu < 0)
-			continue;
-		const struct doctor_gpu *g = &f->driver.gpus[gpu];
-		judge_device(d, g, &told, r);
-		shared |= g->mps == NCCLSVC_MPS_ACTIVE && d->mps == NCCLSVC_MPS_ACTIVE &&
-			  g->mps_server == d->mps_server;
+		const int gpu = doctor_find_gpu(f, &f->devices[i]);
+		if (gpu >= 0)
+			judge_device(f, &f->devices[i], &f->driver.gpus[gpu], &told, r);
 	}
 	if (shared && f->uid != f->daemon.uid)
 		doctor_say(

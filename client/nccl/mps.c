@@ -45,7 +45,7 @@ static void explain(const struct link *l, char *text, size_t size)
 	if (l->mps == SVC_MPS_OTHER_USER)
 		snprintf(text, size,
 			 "it serves the daemon's user alone, and this process is another's: run "
-			 "both as one user");
+			 "both as one user, or MPS for several (ncclsvcd(8), SYSTEMD)");
 	else if (l->mps != SVC_MPS_JOIN)
 		snprintf(text, size, "restart this process once ncclsvc-ctl status shows it again");
 	else if (!set || !*set)
@@ -82,7 +82,10 @@ void mps_check(ncclsvc_comm *comm)
 	explain(comm->session->link, why, sizeof(why));
 	session_unlock(comm->session);
 	if (!there)
-		snprintf(why, sizeof(why), "unset " MPS_VARIABLE);
+		snprintf(why, sizeof(why), "%s",
+			 mps_chosen() ? "unset " MPS_VARIABLE
+				      : "the worker was started while there was none; see "
+					"ncclsvc-ctl status");
 	warn("GPU %d: %s, so compute and communication take turns: %s", comm->device,
 	     !there ? "this process uses MPS, and the daemon's worker does not"
 	     : here ? "this process and the daemon's worker use different MPS servers"

@@ -288,8 +288,10 @@ static void test_mps(void **state)
 	use_mps(1, 0, 7);
 	judge(DOCTOR_WARNING);
 	says("mps", DOCTOR_WARNING, "that is user 5: processes of user 6 are not led there");
-	use_mps(0, 7, 7); /* with -multiuser-server, set by hand */
-	judge(DOCTOR_WARNING);
+	facts.mps_chosen = "/run/m"; /* with -multiuser-server */
+	use_mps(0, 7, 7);
+	use_mps(1, 7, 7);
+	judge(DOCTOR_NOTE);
 	says("mps", DOCTOR_NOTE, "user (6) and the daemon's (5) differ");
 }
 
@@ -305,6 +307,10 @@ static void test_no_mps(void **state)
 	use_mps(0, 7, 0);
 	judge(DOCTOR_WARNING);
 	says("mps", DOCTOR_WARNING, "this process uses MPS and the worker does not");
+	says("mps", DOCTOR_WARNING, "The worker was started while there was none");
+	facts.mps_chosen = "/run/m";
+	judge(DOCTOR_WARNING);
+	says("mps", DOCTOR_WARNING, "Unset CUDA_MPS_PIPE_DIRECTORY, or name that directory");
 	facts.mps = (struct mps){.state = MPS_REFUSED, .directory = "/run/m"};
 	judge(DOCTOR_WARNING);
 	says("mps", DOCTOR_WARNING, "User 5 may not connect");
