@@ -151,6 +151,7 @@ static void look_whether_ready(struct server *s)
 {
 	struct gpu_mps *p = s->mps;
 	if (mps_control_ready(&p->control)) {
+		uv_timer_stop(&p->timer);
 		p->starting = false;
 		log_info("MPS: control daemon %d, in %s", p->control.pid, p->control.directory);
 	} else if (server_now() - p->since_ns > READY_NS) {
@@ -169,8 +170,6 @@ static void on_timer(uv_timer_t *timer)
 		return;
 	if (s->mps->starting)
 		look_whether_ready(s);
-	else if (mps_control_alive(&s->mps->control))
-		uv_timer_stop(timer); /* only now: uv_run may sleep after its timers */
 	else
 		start_own(s);
 }
