@@ -22,10 +22,10 @@
 
 #define SPIN_STEPS 8 /* budgets to choose from, beside SPIN_BASE_NS: up to worth_ns */
 
-#define SPIN_BASE_NS                                                                               \
-	UINT64_C(16000)		       /* every wait polls that long: shorter ones cost no wake-up \
-					*/
-#define SPIN_LOST_NS UINT64_C(1000000) /* between two looks: the core was taken away */
+/* Every wait polls that long: shorter ones cost no wake-up. */
+#define SPIN_BASE_NS UINT64_C(16000)
+/* Between two looks: the core was taken away. */
+#define SPIN_LOST_NS UINT64_C(1000000)
 
 /* Naps where an end is waited for: it is seen late by at most this part of the wait. */
 #define SPIN_NAP_SHARE	16
@@ -39,9 +39,9 @@ struct spin {
 	uint64_t worth_ns;  /* 0: the thread never polls */
 	uint64_t budget_ns; /* for the waits seen recently */
 	uint64_t scarce_ns; /* until then the thread does not poll */
-	uint32_t
-		recent[SPIN_STEPS + 1]; /* weights of waits, by eighths of worth_ns; last: longer */
-	bool always;			/* poll for worth_ns in every wait */
+	/* Weights of waits, by eighths of worth_ns; the last: of longer ones. */
+	uint32_t recent[SPIN_STEPS + 1];
+	bool always; /* poll for worth_ns in every wait */
 };
 
 /* What a wake-up is worth on a machine with so many cores. 0 with one: whoever could end the wait
