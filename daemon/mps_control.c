@@ -219,6 +219,8 @@ static int spawn(const struct mps_control *c, char *argument, int in, int out, p
 	posix_spawn_file_actions_adddup2(&actions, in, STDIN_FILENO);
 	posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
 	posix_spawn_file_actions_adddup2(&actions, out, STDERR_FILENO);
+	/* What this process was given, a pipe or a lock, is not to outlive it. */
+	posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
 	int error = posix_spawn(pid, c->program, &actions, &attributes, argv, environment);
 	posix_spawn_file_actions_destroy(&actions);
 	posix_spawnattr_destroy(&attributes);

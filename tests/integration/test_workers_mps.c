@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The MPS control daemon that a daemon with GPUs starts, finds, takes over, watches and ends. */
 #include <dirent.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,6 +138,30 @@ static int become_client(const char *directory)
 }
 
 /* ---- Tests ---- */
+
+/* It outlives the daemon, and must hold nothing that somebody waits for. */
+static void it_inherits_nothing(void **state)
+{
+	struct crew c;
+	int ends[2];
+	char byte;
+	(void)state;
+	prepare(&c, true);
+	CHECK(!pipe(ends));
+	crew_daemon(&c, NULL);
+	close(ends[1]);
+	const pid_t control = started(&c, 1).mps_pid;
+	daemon_kill(&c.d);
+	struct pollfd end = {.fd = ends[0], .events = POLLIN};
+	CHECK_EQ(poll(&end, 1, WAIT_MS), 1);
+	CHECK_EQ(read(ends[0], &byte, 1), 0);
+	close(ends[0]);
+	kill(control, SIGKILL);
+	await_gone(control);
+	daemon_restart(&c.d, "--device", "cuda", NULL);
+	end_daemon(&c, true); /* without the pipe that the first had */
+	crew_stop(&c);
+}
 
 static void one_of_its_own(void **state)
 {
@@ -421,6 +446,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CREW_TEST(one_of_its_own),
+		CREW_TEST(it_inherits_nothing),
 		CREW_TEST(two_daemons_share_nothing),
 		CREW_TEST(another_daemons_is_not_found),
 		CREW_TEST(none_is_installed),
