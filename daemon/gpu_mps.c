@@ -211,16 +211,14 @@ static void take(struct gpu_mps *p, const char *found)
 }
 
 /* Where CUDA would look without us. MPS serves one user at a time, so what nobody has pointed to
- * must at least be this user's. That of another daemon, or of one before this one, is not meant:
- * who has opened a session there has it in his environment, and so have the daemons that he starts.
- */
+ * must at least be this user's. */
 static bool find_one(struct gpu_mps *p)
 {
-	const char *set = getenv("CUDA_MPS_PIPE_DIRECTORY");
+	const char *chosen = mps_chosen();
 	struct mps m;
-	mps_look(&m);
+	mps_look_at(&m, chosen ? chosen : MPS_DEFAULT_DIRECTORY);
 	if (m.state != MPS_RUNNING || strlen(m.directory) > NCCLSVC_MPS_DIRECTORY_MAX ||
-	    (!(set && *set) && m.uid != geteuid()) || mps_control_owned(m.directory))
+	    (!chosen && m.uid != geteuid()))
 		return false;
 	take(p, m.directory);
 	return true;

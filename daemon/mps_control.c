@@ -23,7 +23,6 @@
 
 #define PROGRAM	  "nvidia-cuda-mps-control"
 #define PID_FILE  PROGRAM ".pid" /* it writes it into its directory */
-#define LOCK_FILE "owner"
 #define PIPE_NAME "CUDA_MPS_PIPE_DIRECTORY"
 #define LOG_NAME  "CUDA_MPS_LOG_DIRECTORY"
 #define SUFFIX	  ".mps"
@@ -90,17 +89,10 @@ static void sweep(const char *directory)
 	globfree(&found);
 }
 
-bool mps_control_owned(const char *directory)
-{
-	char path[NCCLSVC_MPS_DIRECTORY_BYTES + 16];
-	snprintf(path, sizeof(path), "%s/" LOCK_FILE, directory);
-	return !access(path, F_OK);
-}
-
 static int lock(const char *directory, char *why, size_t size)
 {
 	char path[NCCLSVC_MPS_DIRECTORY_BYTES + 16];
-	snprintf(path, sizeof(path), "%s/" LOCK_FILE, directory);
+	snprintf(path, sizeof(path), "%s/owner", directory);
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0) {
 		snprintf(why, size, "%s cannot be made: %s", path, strerror(errno));

@@ -23,8 +23,6 @@ struct mps_control {
 	pid_t pid;   /* 0: none runs */
 };
 
-/* Is, or was, this the directory of a daemon's own? */
-bool mps_control_owned(const char *directory);
 /* Finds the program, makes the directory beside the daemon's socket, for this user only, and locks
  * it. Returns 0, or -1 with a sentence in why; then there is nothing to close. */
 int mps_control_open(struct mps_control *c, const char *socket, char *why, size_t size);

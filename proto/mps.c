@@ -13,8 +13,6 @@
 
 #include "ncclsvc_types.h"
 
-#define DIRECTORY "/tmp/nvidia-mps" /* the driver's */
-
 /* The control daemon's socket outlives it, so that it is there says little. The kernel knows
  * whether anybody holds it, and says so before it compares the types: one that cannot be meant for
  * us is asked for, so that the control daemon itself hears nothing. */
@@ -69,7 +67,7 @@ void mps_leave(void)
 void mps_look(struct mps *m)
 {
 	const char *directory = value(MPS_VARIABLE);
-	mps_look_at(m, directory ? directory : DIRECTORY);
+	mps_look_at(m, directory ? directory : MPS_DEFAULT_DIRECTORY);
 }
 
 void mps_look_at(struct mps *m, const char *directory)

@@ -21,6 +21,8 @@ struct mps {
 	char directory[108]; /* where it was looked for: no longer than a socket's address */
 };
 
+#define MPS_DEFAULT_DIRECTORY "/tmp/nvidia-mps" /* the driver's */
+
 #define MPS_VARIABLE	 "CUDA_MPS_PIPE_DIRECTORY"
 /* The directory that the library has set there, in this process or in one before it: no choice of
  * the user's, and for whom it is right only the daemon knows. */

@@ -7,29 +7,9 @@
 
 daemon=''
 
-# The driver's programs are not always in PATH.
-find_mps() {
-	local place
-	command -v nvidia-cuda-mps-control && return
-	for place in /usr/bin /usr/local/nvidia/bin /usr/local/cuda/bin /opt/nvidia/bin /usr/lib/nvidia/bin \
-		/usr/lib/nvidia/current; do
-		[ ! -x "$place/nvidia-cuda-mps-control" ] || { echo "$place/nvidia-cuda-mps-control" && return; }
-	done
-	die "--mps: nvidia-cuda-mps-control is not here"
-}
-
-start_mps() {
-	control=$(find_mps)
-	export CUDA_MPS_PIPE_DIRECTORY=$dir/mps CUDA_MPS_LOG_DIRECTORY=$dir/mps-log
-	mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
-	timeout 20 "$control" -d >&2 || die "nvidia-cuda-mps-control did not start"
-}
-
 stop_cuda() {
 	[ -z "$daemon" ] || end_process "$daemon" || true
 	daemon=''
-	[ -z "${control:-}" ] || echo quit | timeout 20 "$control" >&2 || true
-	control=''
 }
 
 # One daemon for everything: its start is measured by nobody.
@@ -103,7 +83,7 @@ bench_cuda() {
 	local op top=1G large=(-b 256M -e 1G -f 4) rounds=(--rounds 5 --time-cap 0.3)
 	! $quick || { top=64M large=(-b 64M -e 64M) rounds=(--rounds 3 --time-cap 0.2); }
 	trap 'stop_cuda; rm -rf "$dir"' EXIT
-	! $mps || start_mps
+	$mps || export NCCLSVCD_MPS=off
 	start_daemon
 	printf -- '- GPUs: %s; %s ranks; %s; NCCL_NVLS_ENABLE=%s\n' \
 		"$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null |

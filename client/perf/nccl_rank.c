@@ -13,6 +13,7 @@
 
 #include "dynlib.h"
 #include "gpu_rank.h"
+#include "mps.h"
 #include "nccl_abi.h"
 
 #define DESTROY_S 10
@@ -163,6 +164,7 @@ static int run(struct gpu_rank *r, const char *socket, int gpu)
 		fprintf(stderr, "ncclsvc-perf-nccl: %s\n", text);
 		return 1;
 	}
+	mps_leave(); /* that of the daemon beside it is not NCCL's */
 	/* First: the coordinator expects a hello as soon as somebody connects. */
 	if (!gpu_rank_open(r, gpu)) {
 		fprintf(stderr, "ncclsvc-perf-nccl: rank %d: %s\n", r->rank, r->reply.text);

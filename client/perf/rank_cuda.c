@@ -32,9 +32,8 @@ static bool join(struct gpu_rank *r, const struct job *job)
 {
 	struct own *own = r->own;
 	memcpy(own->options.id.bytes, job->id, sizeof(job->id));
-	ncclsvc_result result = service_open(&own->options, &own->session);
-	if (!result)
-		result = service_join(own->session, &own->options, r->gpu.ordinal, &own->comm);
+	ncclsvc_result result =
+		service_join(own->session, &own->options, r->gpu.ordinal, &own->comm);
 	if (!result && own->options.planned)
 		result = service_plan_start(&own->plan, own->comm, own->options.timeout_ms);
 	if (!result && own->options.lists)
@@ -177,7 +176,10 @@ int rank_cuda_main(const struct rank_options *options, int fd)
 			     .rank = options->rank,
 			     .nranks = options->nranks,
 			     .memory = options->memory};
-	bool good = gpu_rank_open(&r, options->gpus[options->rank]);
+	/* First the session: it leads CUDA to the daemon's MPS. */
+	const ncclsvc_result attached = service_open(&own.options, &own.session);
+	bool good =
+		attached ? failed(&r, attached) : gpu_rank_open(&r, options->gpus[options->rank]);
 	good = job_send(fd, &r.reply, sizeof(r.reply)) && good && gpu_rank_serve(&r, fd);
 	lists_close(&own.lists);
 	ncclsvc_close(own.session);

@@ -209,7 +209,9 @@ static void another_daemons_is_not_found(void **state)
 	prepare(&c, true);
 	crew_daemon(&c, NULL);
 	directory_of(&c, directory, sizeof(directory));
-	setenv("CUDA_MPS_PIPE_DIRECTORY", directory, 1);
+	ncclsvc_session *session = session_open(&c.d);
+	CHECK(!strcmp(getenv("CUDA_MPS_PIPE_DIRECTORY"), directory));
+	ncclsvc_close(session);
 	daemon_start(&other, "--device", "cuda", NULL);
 	struct crew view = {.d = other};
 	CHECK_EQ(info_of(&view).mps, NCCLSVC_MPS_OWN);
