@@ -28,11 +28,18 @@
 NAME_FUNCTION(svc_result_name, int, NCCLSVC_RESULTS)
 NAME_FUNCTION(svc_op_name, unsigned, NCCLSVC_OPS)
 NAME_FUNCTION(svc_type_name, unsigned, NCCLSVC_TYPES)
-static NAME_FUNCTION(known_redop_name, unsigned, NCCLSVC_REDOPS)
-	NAME_FUNCTION(svc_state_name, unsigned, NCCLSVC_STATES)
-		NAME_FUNCTION(svc_field_name, unsigned, NCCLSVC_FIELDS)
+NAME_FUNCTION(svc_state_name, unsigned, NCCLSVC_STATES)
+NAME_FUNCTION(svc_field_name, unsigned, NCCLSVC_FIELDS)
 
-			const char *svc_redop_name(unsigned redop)
+static const char *known_redop_name(unsigned redop)
+{
+	switch (redop) {
+		NCCLSVC_REDOPS(CASE_NAME)
+	}
+	return "?";
+}
+
+const char *svc_redop_name(unsigned redop)
 {
 	return svc_redop_made(redop) ? "premulsum" : known_redop_name(redop);
 }

@@ -23,6 +23,7 @@ extern const struct abi_symbol ours_symbols[], real_symbols[];
 extern const size_t n_ours_symbols, n_real_symbols;
 
 /* C: a constant. S: a type's size. O: a field's offset and size. P: two names of one number. */
+/* clang-format off */
 #define ABI_CUDA(C, S, O)                                                                          \
 	C(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) C(CU_COMPUTEMODE_DEFAULT)                      \
 	C(CU_COMPUTEMODE_PROHIBITED) C(CU_COMPUTEMODE_EXCLUSIVE_PROCESS) S(CUmodule) S(CUfunction) \
@@ -171,4 +172,5 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	{#type "." #field, offsetof(type, field)},                                                 \
 		{"sizeof " #type "." #field, sizeof(((type *)0)->field)},
 
+/* clang-format on */
 #endif
