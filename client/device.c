@@ -201,8 +201,8 @@ ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned 
 	ncclsvc_result r = streams_enqueue(s, ops, n);
 	if (!r)
 		r = checkpoint_prove(s, s->gpu, n);
-	/* Workers that have lost their daemon say so, and let go what they then see in the ring. The
-	 * doorbell's fence lies between our records and this look. */
+	/* Workers that have lost their daemon say so, and let go what they then see in the ring.
+	 * The doorbell's fence lies between our records and this look. */
 	return r ? r : session_check(s);
 }
 
@@ -225,8 +225,8 @@ void session_sweep(ncclsvc_session *s)
 	struct gpu *g = s->gpu;
 	/* As in place_all; without a region there is no context either. */
 	if (g && g->nsorted && !s->lost && !g->cuda->cuCtxGetCurrent(&now)) {
-		ncclsvc_result r = now ? NCCLSVC_OK
-				       : gpu_primary(g, g->regions[g->sorted[0]].device, &own);
+		ncclsvc_result r =
+			now ? NCCLSVC_OK : gpu_primary(g, g->regions[g->sorted[0]].device, &own);
 		if (!r && !cuda_push(g->cuda, own)) {
 			tasks_look(s); /* whose tasks are over */
 			device_regions_sweep(s, g);

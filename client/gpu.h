@@ -38,7 +38,7 @@ struct pair {
 	/* While a group is put on its streams: */
 	bool touched;
 	bool rested; /* all its former tasks are over */
-	bool idle; /* nothing is on the stream: ready is written from here */
+	bool idle;   /* nothing is on the stream: ready is written from here */
 	CUstream stream;
 	CUcontext push;	  /* to be current meanwhile, or NULL */
 	uint64_t wait_to; /* 0: later work does not wait */
@@ -74,13 +74,13 @@ struct canary {
 struct gpu {
 	const struct cuda *cuda;
 	struct canary canary;
-	uint64_t restores; /* that were noticed */
-	uint64_t clock; /* counts submissions, to tell what was used last */
+	uint64_t restores;		/* that were noticed */
+	uint64_t clock;			/* counts submissions, to tell what was used last */
 	CUcontext primary[GPU_DEVICES]; /* retained */
 	struct page page, retired;
 	bool no_batch; /* the driver takes single stream operations alone */
 	struct pair pairs[SVC_TIMELINES];
-	uint32_t recent; /* pair */
+	uint32_t recent;	       /* pair */
 	struct device_region *regions; /* DEVICE_REGIONS */
 	uint16_t *sorted;	       /* by base; those that are gone are left out */
 	unsigned nsorted;
@@ -159,7 +159,8 @@ struct buffer {
 	const char *name; /* as the operation calls it */
 	uint64_t at, bytes;
 };
-/* The mapping, or allocation, that holds the buffer's first byte: found, or registered (*yielded). */
+/* The mapping, or allocation, that holds the buffer's first byte: found, or registered (*yielded).
+ */
 ncclsvc_result device_locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
 			     uint64_t since, struct device_region **found, bool *yielded);
 ncclsvc_result device_too_long(const struct buffer *b, const struct device_region *r);

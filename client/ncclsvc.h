@@ -30,8 +30,8 @@ extern "C" {
 #define NCCLSVC_NO_TIMEOUT (-1)
 
 typedef struct ncclsvc_session ncclsvc_session; /* one connection to the daemon */
-typedef struct ncclsvc_comm ncclsvc_comm;       /* one rank of one communicator */
-typedef uint64_t ncclsvc_task;                  /* a submitted task of a session; 0 is none */
+typedef struct ncclsvc_comm ncclsvc_comm;	/* one rank of one communicator */
+typedef uint64_t ncclsvc_task;			/* a submitted task of a session; 0 is none */
 
 typedef struct ncclsvc_unique_id {
 	uint8_t bytes[NCCLSVC_ID_BYTES];
@@ -64,13 +64,13 @@ char *ncclsvc_status_sentence(const ncclsvc_status *status, char *buf, size_t si
 /* ---- Sessions -------------------------------------------------------------------------- */
 
 typedef struct ncclsvc_options {
-	size_t size;           /* sizeof(ncclsvc_options): lets the struct grow */
-	const char *socket;    /* NULL: $NCCLSVC_SOCKET, else the user's daemon, else the system's */
-	const char *name;      /* shown by ncclsvc-ctl; NULL: the program's name */
+	size_t size;	    /* sizeof(ncclsvc_options): lets the struct grow */
+	const char *socket; /* NULL: $NCCLSVC_SOCKET, else the user's daemon, else the system's */
+	const char *name;   /* shown by ncclsvc-ctl; NULL: the program's name */
 	uint32_t ring_entries; /* tasks in flight: a power of two, 16..65536; 0: 1024. LIMIT: over
 				* the daemon's ring_max, which is 16384 unless it says otherwise */
-	bool no_ring;          /* submit over the socket: slower, for debugging and comparison */
-	int timeout_ms;        /* to connect and attach; 0: 5000 */
+	bool no_ring;	       /* submit over the socket: slower, for debugging and comparison */
+	int timeout_ms;	       /* to connect and attach; 0: 5000 */
 } ncclsvc_options;
 
 /* Connects to a daemon and attaches. options may be NULL. On success *session is the caller's, to
@@ -87,21 +87,22 @@ ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **se
 
 /* Leaves every communicator, abandons pending tasks, frees all memory of the session (pointers from
  * ncclsvc_mem_alloc included) and the communicator handles. NULL is allowed. Does not block, unless
- * it has had GPU communicators (see there). No other call on the session may be running or follow. */
+ * it has had GPU communicators (see there). No other call on the session may be running or follow.
+ */
 void ncclsvc_close(ncclsvc_session *session);
 
-/* After DAEMON_LOST: connects again to the same socket, registers the session's memory again (contents
- * survive: they are this process's memory) and rejoins its communicators with their ids, ranks and
- * sizes, which waits for their other members. Handles and pointers stay valid; tasks that were
- * pending have failed. Splits are not rejoined: split again. Blocks up to timeout_ms; until then it
- * waits for a daemon, while the former is still going, too. What an attempt that failed left undone,
- * the next does; OK says that nothing is. BUSY: another thread is at it. */
+/* After DAEMON_LOST: connects again to the same socket, registers the session's memory again
+ * (contents survive: they are this process's memory) and rejoins its communicators with their ids,
+ * ranks and sizes, which waits for their other members. Handles and pointers stay valid; tasks that
+ * were pending have failed. Splits are not rejoined: split again. Blocks up to timeout_ms; until
+ * then it waits for a daemon, while the former is still going, too. What an attempt that failed
+ * left undone, the next does; OK says that nothing is. BUSY: another thread is at it. */
 ncclsvc_result ncclsvc_reattach(ncclsvc_session *session, int timeout_ms);
 
 /* ---- Communicators --------------------------------------------------------------------- */
 
-/* Makes a random id, to be given to the other ranks by the application's own means. Whoever knows it
- * and runs as the same user can join. Asks no daemon. */
+/* Makes a random id, to be given to the other ranks by the application's own means. Whoever knows
+ * it and runs as the same user can join. Asks no daemon. */
 ncclsvc_result ncclsvc_unique_id_create(ncclsvc_unique_id *id);
 
 /* As ncclCommInitRank: joins communicator `id` of nranks as `rank`; returns when all have joined.
@@ -110,8 +111,9 @@ ncclsvc_result ncclsvc_unique_id_create(ncclsvc_unique_id *id);
 ncclsvc_result ncclsvc_comm_join(ncclsvc_session *session, const ncclsvc_unique_id *id, int nranks,
 				 int rank, int timeout_ms, ncclsvc_comm **comm);
 
-/* Joins the daemon's world communicator (its --ranks) as `rank`, or as any free rank if -1. With several
- * nodes, the world has the ranks of all of them, node 0's first; a rank is one of this node's. */
+/* Joins the daemon's world communicator (its --ranks) as `rank`, or as any free rank if -1. With
+ * several nodes, the world has the ranks of all of them, node 0's first; a rank is one of this
+ * node's. */
 ncclsvc_result ncclsvc_comm_world(ncclsvc_session *session, int rank, int timeout_ms,
 				  ncclsvc_comm **comm);
 
@@ -157,8 +159,8 @@ ncclsvc_result ncclsvc_mem_alloc(ncclsvc_session *session, size_t bytes, void **
  * like the above. */
 ncclsvc_result ncclsvc_mem_register_fd(ncclsvc_session *session, int fd, size_t bytes, void **ptr);
 
-/* Unregisters and unmaps. ptr is what alloc or register_fd returned. BUSY: a pending task uses it, or
- * a reattach is registering it; nothing happened. NULL is allowed. */
+/* Unregisters and unmaps. ptr is what alloc or register_fd returned. BUSY: a pending task uses it,
+ * or a reattach is registering it; nothing happened. NULL is allowed. */
 ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
 
 /* ---- Operations ------------------------------------------------------------------------
@@ -184,8 +186,9 @@ ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
  * full: nothing was submitted), STALE_EPOCH (rejoin first), DAEMON_LOST. Others are the task's. */
 
 /* sendbuf, recvbuf: count elements. */
-ncclsvc_result ncclsvc_all_reduce(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
-				  ncclsvc_redop redop, ncclsvc_comm *comm, ncclsvc_task *task);
+ncclsvc_result ncclsvc_all_reduce(const void *sendbuf, void *recvbuf, size_t count,
+				  ncclsvc_type type, ncclsvc_redop redop, ncclsvc_comm *comm,
+				  ncclsvc_task *task);
 /* sendbuf: sendcount elements; recvbuf: nranks * sendcount. */
 ncclsvc_result ncclsvc_all_gather(const void *sendbuf, void *recvbuf, size_t sendcount,
 				  ncclsvc_type type, ncclsvc_comm *comm, ncclsvc_task *task);
@@ -194,43 +197,47 @@ ncclsvc_result ncclsvc_reduce_scatter(const void *sendbuf, void *recvbuf, size_t
 				      ncclsvc_type type, ncclsvc_redop redop, ncclsvc_comm *comm,
 				      ncclsvc_task *task);
 /* count elements; sendbuf is read on the root alone and may be NULL elsewhere. */
-ncclsvc_result ncclsvc_broadcast(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
-				 int root, ncclsvc_comm *comm, ncclsvc_task *task);
+ncclsvc_result ncclsvc_broadcast(const void *sendbuf, void *recvbuf, size_t count,
+				 ncclsvc_type type, int root, ncclsvc_comm *comm,
+				 ncclsvc_task *task);
 /* count elements; recvbuf is written on the root alone and may be NULL elsewhere. */
 ncclsvc_result ncclsvc_reduce(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
-			      ncclsvc_redop redop, int root, ncclsvc_comm *comm, ncclsvc_task *task);
+			      ncclsvc_redop redop, int root, ncclsvc_comm *comm,
+			      ncclsvc_task *task);
 /* sendbuf, recvbuf: nranks * count elements; block r goes to and comes from rank r. */
-ncclsvc_result ncclsvc_all_to_all(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
-				  ncclsvc_comm *comm, ncclsvc_task *task);
+ncclsvc_result ncclsvc_all_to_all(const void *sendbuf, void *recvbuf, size_t count,
+				  ncclsvc_type type, ncclsvc_comm *comm, ncclsvc_task *task);
 /* sendbuf: count elements; recvbuf: nranks * count on the root, may be NULL elsewhere. */
 ncclsvc_result ncclsvc_gather(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
 			      int root, ncclsvc_comm *comm, ncclsvc_task *task);
 /* sendbuf: nranks * count elements on the root, may be NULL elsewhere; recvbuf: count. */
 ncclsvc_result ncclsvc_scatter(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
 			       int root, ncclsvc_comm *comm, ncclsvc_task *task);
-/* count elements to or from peer. The k-th Send from a to b meets the k-th Recv at b from a. Exchange
- * in both directions belongs in one task group, as with NCCL. */
+/* count elements to or from peer. The k-th Send from a to b meets the k-th Recv at b from a.
+ * Exchange in both directions belongs in one task group, as with NCCL. */
 ncclsvc_result ncclsvc_send(const void *sendbuf, size_t count, ncclsvc_type type, int peer,
 			    ncclsvc_comm *comm, ncclsvc_task *task);
 ncclsvc_result ncclsvc_recv(void *recvbuf, size_t count, ncclsvc_type type, int peer,
 			    ncclsvc_comm *comm, ncclsvc_task *task);
 ncclsvc_result ncclsvc_barrier(ncclsvc_comm *comm, ncclsvc_task *task);
 
-/* As ncclGroupStart and ncclGroupEnd: the thread's operations in between, on any communicators of the
- * session, are submitted together and have no order among them. Groups do not nest. An operation
- * that is refused in between makes group_end submit nothing and return that error. Each *task is
- * stored by group_end. A group must fit into the ring; the group is over even if group_end fails. */
+/* As ncclGroupStart and ncclGroupEnd: the thread's operations in between, on any communicators of
+ * the session, are submitted together and have no order among them. Groups do not nest. An
+ * operation that is refused in between makes group_end submit nothing and return that error. Each
+ * *task is stored by group_end. A group must fit into the ring; the group is over even if group_end
+ * fails. */
 ncclsvc_result ncclsvc_group_begin(ncclsvc_session *session);
 ncclsvc_result ncclsvc_group_end(ncclsvc_session *session);
 
 /* ---- Timelines: order by counters in shared memory --------------------------------------
  *
- * A timeline holds two counters, ready and done, both 0 at first. Tasks submitted while one is set on
- * the thread wait until ready >= value, and set done to at least value when they end (failed or not).
- * So work can be queued before its input exists. */
+ * A timeline holds two counters, ready and done, both 0 at first. Tasks submitted while one is set
+ * on the thread wait until ready >= value, and set done to at least value when they end (failed or
+ * not). So work can be queued before its input exists. */
 typedef struct ncclsvc_timeline ncclsvc_timeline;
 
-/* LIMIT after 63 in a session; UNSUPPORTED without a ring. Freed with the session or by _destroy. */
+/* LIMIT after 63 in a session; UNSUPPORTED without a ring. Freed with the session or by _destroy.
+ */
 ncclsvc_result ncclsvc_timeline_create(ncclsvc_session *session, ncclsvc_timeline **timeline);
 /* BUSY: a pending task uses it. NULL is allowed. */
 ncclsvc_result ncclsvc_timeline_destroy(ncclsvc_timeline *timeline);
@@ -264,9 +271,9 @@ uint64_t ncclsvc_timeline_done(const ncclsvc_timeline *timeline);
  * Buffers: memory of cuMemAlloc (cudaMalloc), cuMemCreate (with a POSIX handle type), or lent by
  * the daemon; any part of an allocation. It is imported at its first use, ~0.1 ms. Memory that
  * cannot be shared between processes (of cudaMallocAsync's pools, managed, host) is refused
- * by name. A buffer may lie across several cuMemCreate mappings. Freeing an allocation that no pending
- * task uses is always allowed; its memory is the GPU's again when another is used for the first
- * time, or the session closes. ncclsvc_close waits for what is on this process's GPUs. */
+ * by name. A buffer may lie across several cuMemCreate mappings. Freeing an allocation that no
+ * pending task uses is always allowed; its memory is the GPU's again when another is used for the
+ * first time, or the session closes. ncclsvc_close waits for what is on this process's GPUs. */
 
 struct CUstream_st; /* a CUstream, or cudaStream_t */
 
@@ -294,9 +301,10 @@ ncclsvc_result ncclsvc_stream_set(ncclsvc_session *session, struct CUstream_st *
 ncclsvc_result ncclsvc_stream_wait(ncclsvc_session *session, struct CUstream_st *stream,
 				   ncclsvc_task task);
 
-/* Whether tasks submitted from now on may run in NCCL's symmetric windows, where their memory is lent
- * (ncclsvc_mem_alloc_device): small ones are faster so, but may be summed in another order, and end
- * in other last bits than before. Allowed until set otherwise; not, if any member does not. */
+/* Whether tasks submitted from now on may run in NCCL's symmetric windows, where their memory is
+ * lent (ncclsvc_mem_alloc_device): small ones are faster so, but may be summed in another order,
+ * and end in other last bits than before. Allowed until set otherwise; not, if any member does not.
+ */
 ncclsvc_result ncclsvc_comm_set_windows(ncclsvc_comm *comm, int allowed);
 
 /* Memory of the GPU `device` that the daemon owns and this process borrows: nothing is imported at
@@ -307,22 +315,25 @@ ncclsvc_result ncclsvc_comm_set_windows(ncclsvc_comm *comm, int allowed);
 ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *session, int device, size_t bytes,
 					void **ptr);
 
-/* Makes a reduction of this member's for the communicator, which must be of GPUs (UNSUPPORTED): sums of
- * what each rank has multiplied by its own scalar, as ncclRedOpCreatePreMulSum. scalar points to one
- * element of that type in host memory; it is read at once. Tasks of that type alone may name *redop,
- * until it is destroyed or the communicator's epoch ends. All members of a task name one of theirs. LIMIT:
- * a member has 48 at once. Both block for the daemon's answer, 10 s at most. */
-ncclsvc_result ncclsvc_redop_create_premulsum(ncclsvc_comm *comm, const void *scalar, ncclsvc_type type,
-					      ncclsvc_redop *redop);
+/* Makes a reduction of this member's for the communicator, which must be of GPUs (UNSUPPORTED):
+ * sums of what each rank has multiplied by its own scalar, as ncclRedOpCreatePreMulSum. scalar
+ * points to one element of that type in host memory; it is read at once. Tasks of that type alone
+ * may name *redop, until it is destroyed or the communicator's epoch ends. All members of a task
+ * name one of theirs. LIMIT: a member has 48 at once. Both block for the daemon's answer, 10 s at
+ * most. */
+ncclsvc_result ncclsvc_redop_create_premulsum(ncclsvc_comm *comm, const void *scalar,
+					      ncclsvc_type type, ncclsvc_redop *redop);
 /* Tasks that name it have ended: a pending one would fail, and the communicator with it. */
 ncclsvc_result ncclsvc_redop_destroy(ncclsvc_comm *comm, ncclsvc_redop redop);
 
 /* ---- Completion ------------------------------------------------------------------------ */
 
-/* Waits until the task has ended and returns its result. TIMEOUT: of this wait (the task goes on) or,
- * if ncclsvc_task_status says so, of the task itself. Waiting twice is allowed. task 0 is OK. */
+/* Waits until the task has ended and returns its result. TIMEOUT: of this wait (the task goes on)
+ * or, if ncclsvc_task_status says so, of the task itself. Waiting twice is allowed. task 0 is OK.
+ */
 ncclsvc_result ncclsvc_wait(ncclsvc_session *session, ncclsvc_task task, int timeout_ms);
-/* Waits for every task submitted so far; returns the first failure among those no call has reported. */
+/* Waits for every task submitted so far; returns the first failure among those no call has
+ * reported. */
 ncclsvc_result ncclsvc_wait_all(ncclsvc_session *session, int timeout_ms);
 /* IN_PROGRESS, or the task's result. Never blocks. */
 ncclsvc_result ncclsvc_test(ncclsvc_session *session, ncclsvc_task task);
@@ -331,11 +342,13 @@ ncclsvc_result ncclsvc_test(ncclsvc_session *session, ncclsvc_task task);
 ncclsvc_result ncclsvc_task_status(ncclsvc_session *session, ncclsvc_task task,
 				   ncclsvc_status *status);
 
-/* For event loops: an fd that becomes readable when there is something to dispatch (a task ended, an
- * event came, the daemon went). It stays the session's. Poll it for input, then call dispatch. */
+/* For event loops: an fd that becomes readable when there is something to dispatch (a task ended,
+ * an event came, the daemon went). It stays the session's. Poll it for input, then call dispatch.
+ */
 int ncclsvc_get_fd(ncclsvc_session *session);
 typedef void ncclsvc_callback(ncclsvc_task task, ncclsvc_result result, void *arg);
-/* Called by dispatch, in the dispatching thread, once for each ended task; it may submit. NULL: none. */
+/* Called by dispatch, in the dispatching thread, once for each ended task; it may submit. NULL:
+ * none. */
 void ncclsvc_set_callback(ncclsvc_session *session, ncclsvc_callback *callback, void *arg);
 /* Handles what is there, waiting up to timeout_ms for something. Returns OK also when there was
  * nothing; DAEMON_LOST when the connection is over. */
@@ -344,20 +357,24 @@ ncclsvc_result ncclsvc_dispatch(ncclsvc_session *session, int timeout_ms);
 /* ---- Inspection: works while tasks hang ------------------------------------------------ */
 
 ncclsvc_result ncclsvc_daemon(ncclsvc_session *session, ncclsvc_daemon_info *info);
-/* Snapshots. *list is the caller's, to be freed with ncclsvc_list_free; NULL when *n is 0. They block
- * for the daemon's answer, 10 s at most. */
-ncclsvc_result ncclsvc_list_sessions(ncclsvc_session *session, ncclsvc_session_info **list, size_t *n);
+/* Snapshots. *list is the caller's, to be freed with ncclsvc_list_free; NULL when *n is 0. They
+ * block for the daemon's answer, 10 s at most. */
+ncclsvc_result ncclsvc_list_sessions(ncclsvc_session *session, ncclsvc_session_info **list,
+				     size_t *n);
 ncclsvc_result ncclsvc_list_comms(ncclsvc_session *session, ncclsvc_comm_info **list, size_t *n);
-ncclsvc_result ncclsvc_list_members(ncclsvc_session *session, ncclsvc_member_info **list, size_t *n);
+ncclsvc_result ncclsvc_list_members(ncclsvc_session *session, ncclsvc_member_info **list,
+				    size_t *n);
 ncclsvc_result ncclsvc_list_tasks(ncclsvc_session *session, ncclsvc_task_info **list, size_t *n);
-ncclsvc_result ncclsvc_list_regions(ncclsvc_session *session, ncclsvc_region_info **list, size_t *n);
-ncclsvc_result ncclsvc_list_devices(ncclsvc_session *session, ncclsvc_device_info **list, size_t *n);
+ncclsvc_result ncclsvc_list_regions(ncclsvc_session *session, ncclsvc_region_info **list,
+				    size_t *n);
+ncclsvc_result ncclsvc_list_devices(ncclsvc_session *session, ncclsvc_device_info **list,
+				    size_t *n);
 /* The daemons that are one cluster with this one, itself too; none if it is alone. */
 ncclsvc_result ncclsvc_list_nodes(ncclsvc_session *session, ncclsvc_node_info **list, size_t *n);
 void ncclsvc_list_free(void *list);
 
-/* End a task, a communicator's tasks, or a session, by the ids inspection shows. The owner, root and
- * the daemon's user may. *cancelled (may be NULL): how many tasks ended. */
+/* End a task, a communicator's tasks, or a session, by the ids inspection shows. The owner, root
+ * and the daemon's user may. *cancelled (may be NULL): how many tasks ended. */
 ncclsvc_result ncclsvc_cancel_task(ncclsvc_session *session, uint64_t task, uint64_t *cancelled);
 ncclsvc_result ncclsvc_cancel_comm(ncclsvc_session *session, uint64_t comm, uint64_t *cancelled);
 ncclsvc_result ncclsvc_cancel_session(ncclsvc_session *session, uint32_t id, uint64_t *cancelled);

@@ -57,11 +57,11 @@ struct config {
 	int keepalive_seconds;
 	int worker_seconds;
 	char mps[NCCLSVC_MPS_DIRECTORY_BYTES]; /* "off", or where it is; empty: choose */
-	int windows;	/* enum config_windows */
-	int replay;	/* enum config_replay */
-	int transport;		/* enum config_transport */
-	uint64_t staging_bytes; /* of each GPU */
-	int world_data; /* 0: what the other two leave of the ranks */
+	int windows;			       /* enum config_windows */
+	int replay;			       /* enum config_replay */
+	int transport;			       /* enum config_transport */
+	uint64_t staging_bytes;		       /* of each GPU */
+	int world_data;			       /* 0: what the other two leave of the ranks */
 	int world_horizontal, world_pipeline;
 	int cluster_bootstrap;	    /* enum config_bootstrap */
 	char cluster_interface[64]; /* a name or an address; empty: choose */

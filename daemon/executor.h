@@ -46,15 +46,17 @@ enum command_kind {
 	COMMAND_DRAIN,	/* -> EVENT_DRAINED once nothing is pending */
 	COMMAND_PING,	/* -> EVENT_PONG */
 	COMMAND_STOP,
-	COMMAND_DEVICE_ADD, /* a GPU's queue: for good */
-	COMMAND_EPOCH_RELEASE, /* after EPOCH_END: what still runs on GPUs waits for input no more */
-	COMMAND_PLAN_ADD,	/* -> EVENT_PLAN_GONE, at the latest before EVENT_EPOCH_GONE */
-	COMMAND_PLAN_DROP,	/* of one member; -> EVENT_PLAN_DROPPED */
-	COMMAND_NODE_LOST,	/* another node's daemon is gone */
-	COMMAND_EPOCH_DEAD, /* after EPOCH_END: what still runs on GPUs was broken off */
-	COMMAND_MAKE,	     /* workers are told of a communicator: it is to be their turn */
-	COMMAND_MAKE_NOT,    /* if it was not yet */
-	COMMAND_STAGING, /* memory that device memory is staged through: for good, before any epoch */
+	COMMAND_DEVICE_ADD,    /* a GPU's queue: for good */
+	COMMAND_EPOCH_RELEASE, /* after EPOCH_END: what still runs on GPUs waits for input no more
+				*/
+	COMMAND_PLAN_ADD,      /* -> EVENT_PLAN_GONE, at the latest before EVENT_EPOCH_GONE */
+	COMMAND_PLAN_DROP,     /* of one member; -> EVENT_PLAN_DROPPED */
+	COMMAND_NODE_LOST,     /* another node's daemon is gone */
+	COMMAND_EPOCH_DEAD,    /* after EPOCH_END: what still runs on GPUs was broken off */
+	COMMAND_MAKE,	       /* workers are told of a communicator: it is to be their turn */
+	COMMAND_MAKE_NOT,      /* if it was not yet */
+	COMMAND_STAGING, /* memory that device memory is staged through: for good, before any epoch
+			  */
 	COMMAND_DEVICE_WORKER, /* a GPU whose memory is staged has a worker, or has lost it */
 };
 
@@ -70,8 +72,8 @@ struct epoch_member {
 	uint32_t node;
 };
 
-/* A physical NCCL communicator that workers are to make, when its turn has come in the order of what
- * they launch: there, too, they wait for each other. */
+/* A physical NCCL communicator that workers are to make, when its turn has come in the order of
+ * what they launch: there, too, they wait for each other. */
 struct making {
 	struct making *prev, *next;
 	uint64_t number; /* more than any before */
@@ -125,7 +127,8 @@ struct command {
 			int doorbell;
 		} device;
 		struct {
-			uint32_t device, generation; /* 0: there is none, and it does nothing more */
+			uint32_t device,
+				generation; /* 0: there is none, and it does nothing more */
 		} worker;
 		struct {
 			char *base;
@@ -134,17 +137,17 @@ struct command {
 		struct {
 			uint32_t comm;
 			int32_t result, rank, pid; /* what the pending tasks are told */
-			int32_t node; /* that is gone, or does not answer; -1: none */
+			int32_t node;		   /* that is gone, or does not answer; -1: none */
 		} epoch_end;
 		struct {
 			uint32_t comm;
 			int32_t rank;
 		} left;
 		struct {
-			uint32_t comm;	   /* slot */
-			struct plan *plan; /* borrowed until EVENT_PLAN_GONE */
-			int32_t rank;	   /* of who drops it */
-			uint32_t number;   /* the plan's, with other nodes; else 0 */
+			uint32_t comm;		/* slot */
+			struct plan *plan;	/* borrowed until EVENT_PLAN_GONE */
+			int32_t rank;		/* of who drops it */
+			uint32_t number;	/* the plan's, with other nodes; else 0 */
 			uint32_t asker, serial; /* as in cancel; 0: nobody here */
 		} plan;
 		struct making *making; /* the executor frees it */

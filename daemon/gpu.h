@@ -41,22 +41,22 @@ struct gpu {
 	ncclsvc_device_info info;
 	uint64_t since_ns;
 	uint64_t backoff_ms;
-	uint64_t done_before; /* when its worker was ready */
-	uint32_t generation; /* of its worker */
+	uint64_t done_before;	    /* when its worker was ready */
+	uint32_t generation;	    /* of its worker */
 	struct worker_queue *queue; /* for good: a new worker goes on where the last one ended */
 	int queue_fd, bell;
 	int sock; /* -1: no worker */
 	uv_process_t process;
-	bool alive; /* the process; its handle is open */
-	bool served; /* this worker has been ready */
-	bool gone;   /* it ends, and everybody has been told */
+	bool alive;	    /* the process; its handle is open */
+	bool served;	    /* this worker has been ready */
+	bool gone;	    /* it ends, and everybody has been told */
 	uint64_t killed_ns; /* 0: it was not */
-	bool of_use; /* so the next one is started at once */
+	bool of_use;	    /* so the next one is started at once */
 	uv_poll_t *poll;
 	uv_timer_t timer;
 	struct gpu_call *calls;
 	uint64_t last_key;
-	uint64_t heard_ns; /* the last answer that came in order */
+	uint64_t heard_ns;		/* the last answer that came in order */
 	uint64_t ticked_ns, resumed_ns; /* the last look at it, and the last that came too late */
 	struct gpu_message *out;
 };
@@ -104,10 +104,10 @@ struct physical {
 	struct server *server;
 	struct communicator *user; /* NULL: in the pool, or on its way there */
 	uint32_t lane, nranks;
-	uint32_t n;	 /* ranks on this node */
-	uint64_t serial; /* its parts on other nodes have the same; 0: there are none */
-	bool told;	 /* the registrar knows that it is broken */
-	int32_t lost;	 /* rank because of which; -1: none */
+	uint32_t n;	  /* ranks on this node */
+	uint64_t serial;  /* its parts on other nodes have the same; 0: there are none */
+	bool told;	  /* the registrar knows that it is broken */
+	int32_t lost;	  /* rank because of which; -1: none */
 	uint32_t waiting; /* answers still to come */
 	uint64_t number;  /* of its making; 0: it is not asked for yet */
 	bool ready, bad, aborting;

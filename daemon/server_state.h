@@ -65,9 +65,9 @@ struct seat {
 	int32_t node; /* of the epoch's member, if that is another one; else -1 */
 	int32_t far_pid;
 	uint64_t redops; /* bits: its worker may have made them, and not been told to let them go */
-	bool fresh;   /* this JOIN made the handle: it goes if the JOIN fails */
-	bool overdue; /* its home was asked who is late */
-	bool late;    /* its JOIN's deadline has passed in this attempt of the members to join */
+	bool fresh;	 /* this JOIN made the handle: it goes if the JOIN fails */
+	bool overdue;	 /* its home was asked who is late */
+	bool late;	 /* its JOIN's deadline has passed in this attempt of the members to join */
 };
 
 /* A JOIN that was refused while others wait for its rank. */
@@ -113,8 +113,8 @@ struct communicator {
 	uint32_t joining, occupied;
 	struct refusal refused; /* the last of this attempt to join */
 	bool late_reported;	/* that this attempt came to nothing in time */
-	bool running; /* the executor has it, up to EVENT_EPOCH_GONE */
-	bool ended;   /* ... and was told that the epoch is over */
+	bool running;		/* the executor has it, up to EVENT_EPOCH_GONE */
+	bool ended;		/* ... and was told that the epoch is over */
 	uint64_t ended_ns;
 	struct board_entry *board;   /* of the epoch that runs */
 	struct split_request *split; /* [nranks]; NULL: none under way */
@@ -172,8 +172,8 @@ struct client {
 	uint64_t since_ns;
 	uv_poll_t poll;
 	bool poll_closed, executor_gone;
-	bool known;    /* at its end: the executor has it */
-	char lost[64]; /* why it is to be closed; empty: it is not */
+	bool known;	 /* at its end: the executor has it */
+	char lost[64];	 /* why it is to be closed; empty: it is not */
 	int lost_reason; /* for its BYE; 0: none, nobody would read it */
 	struct outgoing *out;
 	uint32_t queued;     /* bytes of those */

@@ -284,7 +284,7 @@ typedef struct CUmemAccessDesc_st {
 	X(cuGraphKernelNodeGetParams, "cuGraphKernelNodeGetParams_v2",                             \
 	  (CUgraphNode node, CUDA_KERNEL_NODE_PARAMS * params))                                    \
 	X(cuGraphKernelNodeGetAttribute, "cuGraphKernelNodeGetAttribute",                          \
-	  (CUgraphNode node, int id, CUlaunchAttributeValue * value))                              \
+	  (CUgraphNode node, int id, CUlaunchAttributeValue *value))                               \
 	X(cuLaunchKernelEx, "cuLaunchKernelEx",                                                    \
 	  (const CUlaunchConfig *config, CUfunction function, void **params, void **extra))        \
 	X(cuStreamWaitValue64, "cuStreamWaitValue64_v2",                                           \

@@ -84,7 +84,7 @@ extern "C" {
 	X(NCCLSVC_WAITING_INPUT, 3, "waiting-input") /* its timeline is not ready */               \
 	X(NCCLSVC_LAUNCHED, 4, "launched")	     /* the executor has it */                     \
 	X(NCCLSVC_DONE, 5, "done")                                                                 \
-	X(NCCLSVC_FAILED, 6, "failed")							   \
+	X(NCCLSVC_FAILED, 6, "failed")                                                             \
 	X(NCCLSVC_WAITING_GROUP, 7, "waiting-group") /* planned, and its group is not whole */
 
 /* X(name, value, "name"): what a MISMATCH is about */
@@ -170,7 +170,7 @@ typedef struct ncclsvc_comm_info {
 	uint32_t pending;
 	uint32_t uid; /* owner: only this user's processes may join */
 	uint64_t age_ns;
-	uint8_t id[NCCLSVC_ID_BYTES]; /* a key: zeros unless the owner or root asks */
+	uint8_t id[NCCLSVC_ID_BYTES];	/* a key: zeros unless the owner or root asks */
 	char label[NCCLSVC_NAME_BYTES]; /* "world", "split of 3", or the start of the id in hex */
 	uint32_t home; /* 1 + the node that knows who has joined, if it is another one; else 0 */
 	int32_t refused_rank, refused_pid;   /* whose JOIN was refused last, for whom others wait */
@@ -206,7 +206,7 @@ typedef struct ncclsvc_member_info {
 	uint64_t waiting_ns; /* age of its JOIN while joining, else of the task in turn; 0: none */
 	uint32_t elsewhere;  /* 1 + the node that knows more, if it is another one; else 0 */
 	uint32_t transport;  /* ncclsvc_transport, of a GPU's memory; the host's: 0 */
-	uint32_t windows; /* allocations of lent memory that NCCL uses as symmetric windows */
+	uint32_t windows;    /* allocations of lent memory that NCCL uses as symmetric windows */
 	uint32_t reserved;
 } ncclsvc_member_info;
 
@@ -232,7 +232,8 @@ typedef struct ncclsvc_task_info {
 typedef struct ncclsvc_region_info {
 	uint32_t session, region;
 	int32_t pid;
-	uint32_t kind; /* 0: memfd; of a GPU: 1: cuMemAlloc's, 2: cuMemCreate's, 3: lent, 4: a span */
+	uint32_t kind; /* 0: memfd; of a GPU: 1: cuMemAlloc's, 2: cuMemCreate's, 3: lent, 4: a span
+			*/
 	uint64_t bytes;
 	uint64_t age_ns;
 	int32_t device; /* -1: host */
@@ -256,9 +257,10 @@ typedef struct ncclsvc_plan_info {
 } ncclsvc_plan_info;
 
 typedef enum ncclsvc_plan_state {
-	NCCLSVC_PLAN_MISSING = 1,  /* not submitted in this iteration */
-	NCCLSVC_PLAN_ENQUEUED = 2, /* waits for the rest of its group, or for earlier ones, or runs */
-	NCCLSVC_PLAN_DONE = 3,	   /* its group is over */
+	NCCLSVC_PLAN_MISSING = 1, /* not submitted in this iteration */
+	NCCLSVC_PLAN_ENQUEUED =
+		2,	       /* waits for the rest of its group, or for earlier ones, or runs */
+	NCCLSVC_PLAN_DONE = 3, /* its group is over */
 } ncclsvc_plan_state;
 
 typedef struct ncclsvc_plan_task_info {
@@ -332,7 +334,7 @@ typedef struct ncclsvc_node_info {
 	uint32_t host_ranks; /* of the world, there */
 	uint64_t gone_ns;    /* since it left or was lost; 0: it has not */
 	char host[64];
-	char address[64]; /* of its connections with other daemons */
+	char address[64];  /* of its connections with other daemons */
 	uint64_t heard_ns; /* since its last message, of one that is alive */
 } ncclsvc_node_info;
 

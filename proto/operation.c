@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "operation.h"
 
-#define NONE  SVC_BLOCKS_NONE
-#define ONE   SVC_BLOCKS_ONE
-#define EACH  SVC_BLOCKS_EACH
-#define DATA  (SVC_OP_KNOWN | SVC_OP_HAS_DATA)
-#define RED   (DATA | SVC_OP_REDUCES)
-#define ROOT  SVC_OP_HAS_ROOT
-#define PAIR  (DATA | SVC_OP_IS_P2P)
+#define NONE SVC_BLOCKS_NONE
+#define ONE  SVC_BLOCKS_ONE
+#define EACH SVC_BLOCKS_EACH
+#define DATA (SVC_OP_KNOWN | SVC_OP_HAS_DATA)
+#define RED  (DATA | SVC_OP_REDUCES)
+#define ROOT SVC_OP_HAS_ROOT
+#define PAIR (DATA | SVC_OP_IS_P2P)
 
 /* clang-format off */
 const struct svc_operation svc_operations[UINT8_MAX + 1] = {

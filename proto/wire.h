@@ -109,9 +109,9 @@ struct svc_attach_reply {
 enum svc_region_kind {
 	SVC_REGION_MEMFD = 0,
 	/* Memory of a GPU: */
-	SVC_REGION_IPC = 1,  /* cuMemAlloc's, by CUDA IPC handle */
-	SVC_REGION_VMM = 2,  /* cuMemCreate's, by file descriptor */
-	SVC_REGION_LENT = 3, /* the daemon's own */
+	SVC_REGION_IPC = 1,	/* cuMemAlloc's, by CUDA IPC handle */
+	SVC_REGION_VMM = 2,	/* cuMemCreate's, by file descriptor */
+	SVC_REGION_LENT = 3,	/* the daemon's own */
 	SVC_REGION_SPANNED = 4, /* several of cuMemCreate's, one behind the other */
 };
 
@@ -152,10 +152,10 @@ struct svc_region_lend_reply {
 	uint64_t bytes; /* rounded up: what is to be mapped */
 };
 
-/* Several regions of one device as one, mapped one behind the other in the order of parts, for buffers
- * that lie across mappings. Parts are of SVC_REGION_CUDA_FD, or spans themselves; they may be
- * forgotten before the span is. The reply is svc_region_reply. */
-#define SVC_SPAN_PARTS  112
+/* Several regions of one device as one, mapped one behind the other in the order of parts, for
+ * buffers that lie across mappings. Parts are of SVC_REGION_CUDA_FD, or spans themselves; they may
+ * be forgotten before the span is. The reply is svc_region_reply. */
+#define SVC_SPAN_PARTS	112
 #define SVC_SPAN_MAPPED 65536 /* in all, with the parts of spans in it */
 
 struct svc_region_span {
@@ -176,9 +176,9 @@ struct svc_region_del {
 
 /* device: SVC_DEVICE_HOST, or a number of SVC_LIST_DEVICES: then the communicator is NCCL's, its
  * members' devices differ, and its tasks move memory of these devices only. All members are of one
- * kind. As ncclCommInitRank: the reply comes when all nranks have joined. With SVC_JOIN_WORLD, id and
- * nranks are zero, and rank -1 asks for any free rank. A member of a broken communicator rejoins it
- * with the same message; its old handle stays valid and is returned again. */
+ * kind. As ncclCommInitRank: the reply comes when all nranks have joined. With SVC_JOIN_WORLD, id
+ * and nranks are zero, and rank -1 asks for any free rank. A member of a broken communicator
+ * rejoins it with the same message; its old handle stays valid and is returned again. */
 enum svc_join_flags { SVC_JOIN_WORLD = 1 };
 
 struct svc_join {
@@ -214,9 +214,9 @@ struct svc_split {
 	uint64_t timeout_ns; /* 0: none */
 };
 
-/* Makes a reduction of a communicator of GPUs: sums of what each rank has multiplied by its scalar, as
- * ncclRedOpCreatePreMulSum. It is this member's until its epoch ends; all members of a task name one of
- * theirs, of whatever number. */
+/* Makes a reduction of a communicator of GPUs: sums of what each rank has multiplied by its scalar,
+ * as ncclRedOpCreatePreMulSum. It is this member's until its epoch ends; all members of a task name
+ * one of theirs, of whatever number. */
 #define SVC_REDOP_MADE	16 /* the first number of those */
 #define SVC_REDOPS_MADE 48 /* of one member */
 
@@ -246,13 +246,14 @@ enum svc_record_flags {
 	SVC_TASK_TIMELINE = 2,
 	SVC_TASK_AGREE = 4, /* the members' agreement words must be equal */
 	SVC_TASK_PLAN = 8,
-	/* GPUs: never by the kernels of NCCL's symmetric windows, which may sum in another order. Of any
-	 * member, it holds for all. */
+	/* GPUs: never by the kernels of NCCL's symmetric windows, which may sum in another order.
+	 * Of any member, it holds for all. */
 	SVC_TASK_NO_WINDOW = 16,
 };
 #define SVC_TASK_SECOND_HALF (SVC_TASK_TIMELINE | SVC_TASK_AGREE | SVC_TASK_PLAN)
 
-/* An agreement word: this member takes part, but refuses. Nothing runs, and all learn who it was. */
+/* An agreement word: this member takes part, but refuses. Nothing runs, and all learn who it was.
+ */
 #define SVC_AGREEMENT_REFUSED UINT64_MAX
 
 struct svc_record {
@@ -266,10 +267,10 @@ struct svc_record {
 	uint64_t src_offset, dst_offset; /* bytes */
 	uint64_t timeout_ns;		 /* from when the daemon sees it; 0: none */
 	/* The second half, a cache line of its own. */
-	uint32_t timeline;  /* with SVC_TASK_TIMELINE */
-	uint32_t plan;	    /* with SVC_TASK_PLAN: the plan's handle in this session */
-	uint64_t value;	    /* starts when timeline.ready >= value; then timeline.done becomes value */
-	uint64_t agreement; /* with SVC_TASK_AGREE, and not 0 then */
+	uint32_t timeline; /* with SVC_TASK_TIMELINE */
+	uint32_t plan;	   /* with SVC_TASK_PLAN: the plan's handle in this session */
+	uint64_t value; /* starts when timeline.ready >= value; then timeline.done becomes value */
+	uint64_t agreement;		/* with SVC_TASK_AGREE, and not 0 then */
 	uint32_t plan_group, plan_task; /* with SVC_TASK_PLAN */
 	uint64_t reserved[4];
 };
@@ -317,13 +318,13 @@ struct svc_submit_reply {
 };
 
 enum svc_list_what {
-	SVC_LIST_SESSIONS = 1, /* ncclsvc_session_info */
-	SVC_LIST_COMMS = 2,    /* ncclsvc_comm_info */
-	SVC_LIST_MEMBERS = 3,  /* ncclsvc_member_info */
-	SVC_LIST_TASKS = 4,    /* ncclsvc_task_info */
-	SVC_LIST_REGIONS = 5,  /* ncclsvc_region_info */
-	SVC_LIST_DEVICES = 6,  /* ncclsvc_device_info */
-	SVC_LIST_PLANS = 7,    /* ncclsvc_plan_info */
+	SVC_LIST_SESSIONS = 1,	 /* ncclsvc_session_info */
+	SVC_LIST_COMMS = 2,	 /* ncclsvc_comm_info */
+	SVC_LIST_MEMBERS = 3,	 /* ncclsvc_member_info */
+	SVC_LIST_TASKS = 4,	 /* ncclsvc_task_info */
+	SVC_LIST_REGIONS = 5,	 /* ncclsvc_region_info */
+	SVC_LIST_DEVICES = 6,	 /* ncclsvc_device_info */
+	SVC_LIST_PLANS = 7,	 /* ncclsvc_plan_info */
 	SVC_LIST_PLAN_TASKS = 8, /* ncclsvc_plan_task_info */
 	SVC_LIST_NODES = 9,	 /* ncclsvc_node_info; empty: this node is alone */
 };

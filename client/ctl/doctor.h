@@ -66,7 +66,7 @@ struct doctor_facts {
 	const char *connections; /* CUDA_DEVICE_MAX_CONNECTIONS; NULL: not set */
 	struct doctor_file files[DOCTOR_FILES];
 	size_t nfiles;
-	struct mps mps;	     /* where this process's environment leads, once the daemon was asked */
+	struct mps mps; /* where this process's environment leads, once the daemon was asked */
 	const char *mps_chosen; /* the user's choice before that; NULL: none */
 	uid_t uid;
 	uint64_t memlock, nofile; /* UINT64_MAX: no limit */

@@ -34,7 +34,8 @@ struct snapshot {
  * held, and ncclsvc_last_error says why. */
 ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, struct snapshot *s);
 void snapshot_free(struct snapshot *s);
-/* Orders sessions, communicators and devices by id, members by communicator and rank, for the look-ups */
+/* Orders sessions, communicators and devices by id, members by communicator and rank, for the
+ * look-ups */
 void snapshot_order(struct snapshot *s);
 
 /* NULL: not in the snapshot. */

@@ -87,8 +87,8 @@ void why_find_launched(struct why *w, const struct why_group *g, struct why_find
 void why_blame(const struct why *w, struct why_finding *f, uint64_t comm, int32_t rank,
 	       bool stopped);
 
-/* why_plan.c: " of its plan's group 2 it has not submitted the Recv from rank 1". False, and nothing, if
- * the rank has no plan that lacks something. */
+/* why_plan.c: " of its plan's group 2 it has not submitted the Recv from rank 1". False, and
+ * nothing, if the rank has no plan that lacks something. */
 bool why_add_missing(const struct why *w, uint64_t comm, int32_t rank, struct text *out);
 void why_find_held(struct why *w, const struct why_group *g, struct why_finding *f,
 		   struct text *out);

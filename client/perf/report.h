@@ -13,8 +13,8 @@
 struct figures {
 	bool measured;
 	double us;
-	int64_t wrong;	/* -1: not checked */
-	double base_us; /* 0: no baseline, or none for this work */
+	int64_t wrong;			       /* -1: not checked */
+	double base_us;			       /* 0: no baseline, or none for this work */
 	double cores[CORES_PARTS], base_cores; /* < 0: unknown, or not asked for */
 };
 

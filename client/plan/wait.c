@@ -262,7 +262,8 @@ static ncclsvc_result give_up(ncclsvc_plan *p, uint64_t deadline)
 }
 
 /* To free a GPU's memory waits for all the process's streams there, and while tasks are pending one
- * may wait for a peer: then the next plan that ends does it, or the session's end. Locked; yields. */
+ * may wait for a peer: then the next plan that ends does it, or the session's end. Locked; yields.
+ */
 static void free_over(ncclsvc_session *s)
 {
 	ncclsvc_plan **at = &s->plans;

@@ -69,7 +69,7 @@ struct node {
 	bool gone;
 	uint64_t lost_ns;
 	uint64_t heard_ns; /* when its last message came */
-	bool left; /* it said that it would go */
+	bool left;	   /* it said that it would go */
 };
 
 struct cluster {
@@ -85,7 +85,7 @@ struct cluster {
 	uv_tcp_t listener;
 	uv_timer_t timer; /* of the start's deadline, then of this node's beats */
 	uint64_t beat_ns; /* the last */
-	uv_async_t own; /* messages to this node itself */
+	uv_async_t own;	  /* messages to this node itself */
 	struct own_message *own_messages;
 	unsigned handles; /* libuv's, still open */
 	bool closing, late;

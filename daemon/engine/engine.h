@@ -10,10 +10,10 @@
 #include "executor.h"
 
 struct engine_config {
-	unsigned threads;   /* that move data, the engine's own included; >= 1 */
-	uint32_t tasks_max; /* alive at once */
+	unsigned threads;	 /* that move data, the engine's own included; >= 1 */
+	uint32_t tasks_max;	 /* alive at once */
 	uint32_t user_tasks_max; /* of one uid */
-	int spin_us;	    /* how long to poll after the last record before sleeping; -1: choose */
+	int spin_us; /* how long to poll after the last record before sleeping; -1: choose */
 	uint32_t sessions_max, comms_max;
 	const struct mpi_api *mpi; /* NULL: one node */
 	uint32_t node, nodes;

@@ -483,8 +483,7 @@ void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
 void junction_expire(struct engine *e)
 {
 	struct junction *j, *next;
-	DL_FOREACH_SAFE2(e->asked, j, next, next_due)
-	{
+	DL_FOREACH_SAFE2 (e->asked, j, next, next_due) {
 		if (j->due_ns > e->now)
 			continue;
 		DL_DELETE2(e->asked, j, prev_due, next_due);

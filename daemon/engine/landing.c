@@ -54,13 +54,13 @@ static void look_at_inputs(struct engine *e)
 	struct comm *c;
 	struct task *t;
 	e->inputs_ns = e->now;
-	DL_FOREACH2(e->launched, c, next_launched)
-	for (uint32_t k = 0; k < c->nranks; k++)
-		DL_FOREACH (c->members[k].flying, t) {
-			if (t->session->leaving)
-				release_input(t);
-			order_show_state(e, t);
-		}
+	DL_FOREACH2 (e->launched, c, next_launched)
+		for (uint32_t k = 0; k < c->nranks; k++)
+			DL_FOREACH (c->members[k].flying, t) {
+				if (t->session->leaving)
+					release_input(t);
+				order_show_state(e, t);
+			}
 }
 
 /* Whatever the GPUs are in. */
@@ -196,8 +196,8 @@ void device_release_inputs(struct comm *c)
 void device_session_dead(struct engine *e, const struct session *s)
 {
 	struct comm *c;
-	DL_FOREACH2(e->launched, c, next_launched)
-	release_inputs(c, s);
+	DL_FOREACH2 (e->launched, c, next_launched)
+		release_inputs(c, s);
 }
 
 uint64_t device_sleep_ns(const struct engine *e, int ms)

@@ -221,10 +221,10 @@ void sequence_leave(struct engine *e, struct span *s)
 bool sequence_closed(const struct engine *e, const struct span *s)
 {
 	const struct wish *w;
-	DL_FOREACH2(e->orders, w, next_order)
-	for (uint32_t i = 0; i < w->n; i++)
-		if (w->at[i].span == s->id && !crossing_makes(&w->at[i]))
-			return false; /* others launch it, and so will this node */
+	DL_FOREACH2 (e->orders, w, next_order)
+		for (uint32_t i = 0; i < w->n; i++)
+			if (w->at[i].span == s->id && !crossing_makes(&w->at[i]))
+				return false; /* others launch it, and so will this node */
 	return s->closed;
 }
 

@@ -114,8 +114,8 @@ static inline bool junction_same_operation(const struct junction_key *a,
 #define CROSSINGS_MAX 65536 /* of one wish */
 #define CROSSING_MAKE UINT64_MAX
 
-/* A junction whose tasks are to be launched; nparts nodes have wishes with it. Or, with CROSSING_MAKE
- * as the key's part, a communicator that is to be made; then span is its serial. */
+/* A junction whose tasks are to be launched; nparts nodes have wishes with it. Or, with
+ * CROSSING_MAKE as the key's part, a communicator that is to be made; then span is its serial. */
 struct crossing {
 	uint64_t span; /* 0: it is of this node alone */
 	struct junction_key key;
@@ -192,8 +192,9 @@ struct span {
 	struct junction *junctions;
 	struct op *ops;
 	struct credit *credits;
-	uint64_t sent_messages, heard_messages; /* verdicts, questions and credits, but stuck_says */
-	struct stuck *stuck;			/* NULL: it never was */
+	uint64_t sent_messages,
+		heard_messages; /* verdicts, questions and credits, but stuck_says */
+	struct stuck *stuck;	/* NULL: it never was */
 	/* The epoch's end, from when the supervisor asks for it: */
 	bool over;   /* this node has said so */
 	bool *overs; /* [nnodes]: they have */
@@ -289,7 +290,8 @@ void sequence_void(struct engine *e, struct wish *w);
 void sequence_wish_making(struct engine *e, struct making *k);
 /* If its turn has not come. */
 void sequence_cancel_making(struct engine *e, uint64_t number);
-/* What the sequencer has said is to be launched now, one of both; false: nothing. And that it was. */
+/* What the sequencer has said is to be launched now, one of both; false: nothing. And that it was.
+ */
 bool sequence_next(const struct engine *e, struct meeting **m, const struct making **k);
 void sequence_launched(struct engine *e);
 /* No wish of the span follows. */

@@ -34,10 +34,10 @@ struct chunk {
 	uint64_t part; /* from 1 */
 	uint64_t lo, count;
 	enum chunk_stage stage;
-	bool begun;  /* this stage: its copies are launched, or its work is under way */
-	bool moving; /* staged_moved follows */
-	uint64_t *awaited; /* [op->ntasks]: seq of the last copy; 0: none */
-	char **slots;	   /* [op->ntasks]; NULL: none */
+	bool begun;	      /* this stage: its copies are launched, or its work is under way */
+	bool moving;	      /* staged_moved follows */
+	uint64_t *awaited;    /* [op->ntasks]: seq of the last copy; 0: none */
+	char **slots;	      /* [op->ntasks]; NULL: none */
 	struct task *shadows; /* [op->ntasks] */
 };
 
@@ -46,11 +46,11 @@ struct staged {
 	struct junction_key key; /* between nodes */
 	struct staged *prev, *next;
 	struct svc_record record;
-	bool pair;   /* a Send and its Recv */
-	bool across; /* other nodes have members of it, too */
-	bool aborted; /* it ends with its epoch */
-	bool given_up; /* and its parts between nodes know */
-	int result;   /* why no more chunks begin; 0: they do */
+	bool pair;	/* a Send and its Recv */
+	bool across;	/* other nodes have members of it, too */
+	bool aborted;	/* it ends with its epoch */
+	bool given_up;	/* and its parts between nodes know */
+	int result;	/* why no more chunks begin; 0: they do */
 	uint64_t size;	/* of an element */
 	uint64_t step;	/* elements in a chunk */
 	uint64_t taken; /* elements that have a chunk */

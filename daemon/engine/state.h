@@ -72,7 +72,7 @@ struct handle {
 	struct comm *comm; /* NULL: its epoch is over, or (known false) it never was */
 	int32_t rank;
 	bool known;
-	uint32_t ended;	    /* the epoch that ended last: what came too late for it is told the same */
+	uint32_t ended; /* the epoch that ended last: what came too late for it is told the same */
 	ncclsvc_status end; /* as its tasks were */
 };
 
@@ -93,14 +93,14 @@ struct task {
 	uint32_t group; /* 0: none */
 	uint8_t place;	/* enum place */
 	bool by_socket, waits_input, ghost;
-	bool simple; /* from a ring, of host memory, a Send or Recv without a second half */
-	bool published;		    /* inspection knows it, and its deadline counts */
-	uint8_t shown;		    /* the state that inspection knows */
-	bool flying;		    /* launched on a GPU */
+	bool simple;	/* from a ring, of host memory, a Send or Recv without a second half */
+	bool published; /* inspection knows it, and its deadline counts */
+	uint8_t shown;	/* the state that inspection knows */
+	bool flying;	/* launched on a GPU */
 	uint8_t src_window, dst_window; /* as in struct launch */
-	struct meeting *meeting;    /* on a GPU's communicator: RUNNING, and not launched yet */
-	struct junction *junction;  /* RUNNING, and waits for other nodes */
-	struct task *next_in_group; /* a circle, on GPUs' communicators; NULL: alone */
+	struct meeting *meeting;	/* on a GPU's communicator: RUNNING, and not launched yet */
+	struct junction *junction;	/* RUNNING, and waits for other nodes */
+	struct task *next_in_group;	/* a circle, on GPUs' communicators; NULL: alone */
 	uint64_t visit;
 	uint64_t uid;
 	struct task *prev, *next; /* in a member's queue, a session's open group, or free */
@@ -140,10 +140,10 @@ struct member {
 	int32_t device;	     /* -1: host */
 	struct task *flying; /* in the order of their launch */
 	uint32_t nflying;
-	bool full;	   /* no more are launched until half of them have landed */
-	uint64_t lane_seq; /* of the last launch */
+	bool full;	     /* no more are launched until half of them have landed */
+	uint64_t lane_seq;   /* of the last launch */
 	uint32_t generation; /* of its GPU's worker, if that only copies */
-	uint32_t plan_left; /* with other nodes: it has left all plans up to this number */
+	uint32_t plan_left;  /* with other nodes: it has left all plans up to this number */
 };
 
 /* Why an epoch ends. */
@@ -157,12 +157,12 @@ struct comm {
 	struct span *span; /* NULL: all of them are */
 	bool span_failed;  /* the supervisor was asked to end the epoch */
 	bool cuda;
-	bool staged; /* its members' memory is GPUs', and staged; then not cuda */
-	bool launched; /* in the engine's list */
-	bool dead;     /* nothing of it runs on GPUs any more */
-	bool released; /* its streams wait for no GPU any more */
+	bool staged;	   /* its members' memory is GPUs', and staged; then not cuda */
+	bool launched;	   /* in the engine's list */
+	bool dead;	   /* nothing of it runs on GPUs any more */
+	bool released;	   /* its streams wait for no GPU any more */
 	uint64_t moved_ns; /* on GPUs: when one of its tasks ended last, or the epoch did */
-	uint64_t held; /* the round of device_launch in which its tasks have to wait */
+	uint64_t held;	   /* the round of device_launch in which its tasks have to wait */
 	uint32_t lane;
 	struct comm *prev_launched, *next_launched;
 	bool may_window;	 /* small collectives on lent memory, in NCCL's symmetric windows */
@@ -181,9 +181,9 @@ struct comm {
 	uint32_t pending;  /* tasks alive, and members that are ready */
 	uint32_t running;
 	bool ended;
-	bool ending;	    /* the other nodes were told, and may need a moment */
-	uint32_t cleared;   /* members whose tasks have ended with the epoch */
-	ncclsvc_status end; /* what its tasks are told since */
+	bool ending;	      /* the other nodes were told, and may need a moment */
+	uint32_t cleared;     /* members whose tasks have ended with the epoch */
+	ncclsvc_status end;   /* what its tasks are told since */
 	uint64_t reported_ns; /* when the first of these was: */
 	uint32_t reported;    /* bits: results that the supervisor has been told of */
 };
@@ -223,7 +223,7 @@ struct device {
 	struct worker_queue *queue; /* NULL: none */
 	int doorbell;
 	uint32_t wanted;
-	uint64_t head; /* of what is written; the queue's own is what the worker may see */
+	uint64_t head;	     /* of what is written; the queue's own is what the worker may see */
 	uint32_t generation; /* of its worker, if that only copies; 0: there is none */
 	uint64_t copies[2];  /* seq of each lane's last */
 };
@@ -256,7 +256,7 @@ struct session {
 	bool dirty;  /* tasks ended since its waiters were woken */
 	bool broken; /* no longer served */
 	bool leaving;
-	uint64_t active_ns; /* last time a record came */
+	uint64_t active_ns;	      /* last time a record came */
 	struct departure *departures; /* regions that are to be let go */
 	struct session *next_active, *next_dirty;
 	struct user *user;
@@ -264,7 +264,7 @@ struct session {
 	struct task *group; /* open */
 	uint32_t group_tasks;
 	ncclsvc_status group_end; /* why it is refused; result 0: it is not */
-	uint32_t tasks; /* alive, ghosts too */
+	uint32_t tasks;		  /* alive, ghosts too */
 	uint32_t socket_tasks;
 	struct handle *handles;
 	struct region *regions;
@@ -307,7 +307,7 @@ struct engine {
 	struct event *events;
 	uint32_t nevents, events_room, events_read;
 	struct failure failure; /* the last */
-	_Atomic bool asleep; /* the command eventfd must be written */
+	_Atomic bool asleep;	/* the command eventfd must be written */
 	int wake_fd;
 
 	/* The engine thread's. */
@@ -324,7 +324,7 @@ struct engine {
 	struct comm **comms;	   /* by slot */
 	struct session *dirty;
 	uint32_t nactive, cores;
-	bool crowded; /* more pollers than cores: they yield at every round */
+	bool crowded;	   /* more pollers than cores: they yield at every round */
 	uint32_t ready;	   /* members */
 	uint64_t turns;	   /* that they have had so far */
 	struct user *turn; /* whose it was last */
@@ -332,9 +332,9 @@ struct engine {
 	uint32_t ninputs, inputs_due; /* due: have not been looked at since a session fell asleep */
 	struct deadlines deadlines;
 	struct task_table table;
-	struct task *tasks;   /* [table.size] */
-	struct task *free;    /* stack, by `next` */
-	uint32_t fresh;	      /* from here on none was ever used */
+	struct task *tasks;	 /* [table.size] */
+	struct task *free;	 /* stack, by `next` */
+	uint32_t fresh;		 /* from here on none was ever used */
 	struct task **published; /* by the low bits of their uid, as many as the mask has */
 	uint32_t published_mask;
 	struct session *leaving;
@@ -344,22 +344,22 @@ struct engine {
 	uint32_t jobs; /* in the pool */
 	struct work *running;
 	struct spin spin;
-	uint64_t round_ns; /* when the loop's round began */
-	uint64_t busy_ns; /* when there last was work */
+	uint64_t round_ns;  /* when the loop's round began */
+	uint64_t busy_ns;   /* when there last was work */
 	uint64_t looked_ns; /* when the doorbells were last looked at */
 	bool draining, drained, stop;
 	struct device devices[ENGINE_DEVICES];
 	struct slots slots;
-	struct staged *staged; /* under way, in the order in which they began */
+	struct staged *staged;	/* under way, in the order in which they began */
 	uint32_t staged_inputs; /* tasks of staged communicators that wait for their timelines */
-	struct meeting *met;   /* in the order in which they met */
-	struct comm *launched; /* with tasks that fly, or windows that come or go */
+	struct meeting *met;	/* in the order in which they met */
+	struct comm *launched;	/* with tasks that fly, or windows that come or go */
 	struct windows *windowed;
-	struct making *makings; /* of this node alone, whose turn has not come */
-	uint64_t lent;		 /* regions of that kind, ever */
-	uint32_t windows_failed; /* to be registered, since one was; with too many, none is */
-	bool cuda;	       /* there are GPUs */
-	bool met_new;	       /* something may be launched */
+	struct making *makings;	      /* of this node alone, whose turn has not come */
+	uint64_t lent;		      /* regions of that kind, ever */
+	uint32_t windows_failed;      /* to be registered, since one was; with too many, none is */
+	bool cuda;		      /* there are GPUs */
+	bool met_new;		      /* something may be launched */
 	struct wish *wishes, *orders; /* for other nodes; and those that are due */
 	uint64_t nwishes;	      /* so far */
 	struct sequencer *sequencer;  /* NULL: nobody has wished for anything here yet */
@@ -386,7 +386,7 @@ struct engine {
 	struct lost_span lost_spans[1024]; /* something said of them before they began is lost */
 	uint32_t nlost_spans;		   /* ever */
 	uint64_t lost_all_ns;		   /* up to then, of any: there were more */
-	bool *lost; /* [nodes] */
+	bool *lost;			   /* [nodes] */
 	uint64_t ended_spans[4096];
 	uint32_t nended;
 	char *buffers[64];
@@ -559,8 +559,7 @@ void window_free(struct engine *e, struct comm *c);
 extern const ncclsvc_status complete_ok;
 void complete_task(struct engine *e, struct task *t, const ncclsvc_status *st);
 void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,
-		      uint32_t serial, bool by_socket, const ncclsvc_status *why,
-		      const char *text);
+		      uint32_t serial, bool by_socket, const ncclsvc_status *why, const char *text);
 /* Before something of the timeline flies. */
 void complete_line_rests(const struct session *s, uint32_t timeline);
 /* Raises done as far as may be: flew if the GPU is through with this task, at_once if nobody is to

@@ -411,8 +411,8 @@ static void let_import_go(struct worker *w, struct import *i)
 void imports_sweep(struct worker *w, uint64_t now)
 {
 	struct import *i, *tmp;
-	/* The driver waits for all that flies. That may wait for a trainer who waits for what we are
-	 * to launch next: so never while anything lasts. */
+	/* The driver waits for all that flies. That may wait for a trainer who waits for what we
+	 * are to launch next: so never while anything lasts. */
 	if (!w->closing_ns || (w->flying && (w->stuck || now < w->closing_ns + CLOSE_NS)))
 		return;
 	w->closing_ns = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the supervisor and a worker say to each other over their socketpair: one datagram, one
- * struct, at most one fd. Requests are answered in order, but those whose time the queue tells, with
- * the same kind and key. */
+ * struct, at most one fd. Requests are answered in order, but those whose time the queue tells,
+ * with the same kind and key. */
 #ifndef WORKER_PROTOCOL_H
 #define WORKER_PROTOCOL_H
 
@@ -10,9 +10,9 @@
 #include "wire.h"
 #include "worker_main.h"
 
-#define WORKER_FD	3 /* the socketpair */
-#define WORKER_QUEUE_FD 4
-#define WORKER_BELL_FD	5
+#define WORKER_FD	  3 /* the socketpair */
+#define WORKER_QUEUE_FD	  4
+#define WORKER_BELL_FD	  5
 #define WORKER_STAGING_FD 6 /* if argv[3] says how much of it is to be pinned */
 
 enum worker_kind {

@@ -21,7 +21,7 @@
 #define WORKER_LAUNCHES 8192 /* a power of two, more than a task group has tasks */
 #define WORKER_LANES	256
 
-#define WORKER_WINDOWS	16 /* of a lane */
+#define WORKER_WINDOWS 16 /* of a lane */
 
 enum { LAUNCH_MORE = 1 }; /* the same ncclGroup goes on */
 enum { COPY_IN, COPY_OUT, COPY_LANES };
@@ -33,8 +33,8 @@ enum {
 	LAUNCH_DROP,	      /* registered or prepared */
 };
 
-/* Also alone: NCCL makes the lane's communicator, which the supervisor has told the worker about, or
- * will in a moment; value: its number. Waits for the other workers'. */
+/* Also alone: NCCL makes the lane's communicator, which the supervisor has told the worker about,
+ * or will in a moment; value: its number. Waits for the other workers'. */
 enum { LAUNCH_INIT = 239 };
 
 /* How a lane's last LAUNCH_PREPARE or LAUNCH_REGISTER ended. */
@@ -54,8 +54,8 @@ struct launch {
 	uint8_t src_window, dst_window; /* 1 + that of the lane in which it lies; 0: in none */
 	/* A copy: blocks of count bytes, between src or dst and the staging memory. */
 	uint32_t blocks;
-	uint32_t generation; /* also of LAUNCH_INIT */
-	uint64_t host; /* offset */
+	uint32_t generation;	      /* also of LAUNCH_INIT */
+	uint64_t host;		      /* offset */
 	uint64_t stride, host_stride; /* from block to block */
 	uint8_t pad[20];
 };
@@ -70,7 +70,8 @@ struct worker_queue {
 	_Alignas(64) _Atomic uint64_t head; /* launches ever */
 	_Alignas(64) _Atomic uint64_t tail;
 	_Atomic uint32_t asleep;
-	_Atomic uint32_t generation; /* of the worker; the supervisor writes it before it starts one */
+	_Atomic uint32_t
+		generation; /* of the worker; the supervisor writes it before it starts one */
 	_Alignas(4096) struct lane_progress lanes[WORKER_LANES]; /* whole pages: the GPU's too */
 	struct launch launches[WORKER_LAUNCHES];
 };

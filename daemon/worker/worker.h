@@ -50,9 +50,9 @@ struct lane {
 	CUstream stream;
 	CUstream twin; /* through MPS: has no work; see twin.c */
 	int32_t nranks, rank;
-	uint64_t enqueued; /* seq of the last launch */
+	uint64_t enqueued;	      /* seq of the last launch */
 	uint64_t completed, moved_ns; /* as seen last; and when it last was more, or all */
-	uint64_t waits_seq; /* the last task that waits on the GPU for its input */
+	uint64_t waits_seq;	      /* the last task that waits on the GPU for its input */
 	bool failed;
 	bool copied;   /* for AllToAll in place, since the stream was last idle */
 	bool draining; /* aborted, or soon; what its stream still holds has to end first */
@@ -61,8 +61,8 @@ struct lane {
 	struct made_redop redops[SVC_REDOPS_MADE];
 	struct lane_window windows[WORKER_WINDOWS];
 	struct replays *replays; /* NULL: none yet */
-	bool windowless;     /* NCCL refused one: never again */
-	uint64_t window_seq; /* of the last task in windows */
+	bool windowless;	 /* NCCL refused one: never again */
+	uint64_t window_seq;	 /* of the last task in windows */
 	/* Whose tasks came last, how many in a row, and when the streams were tried. */
 	uint32_t user_session, user_timeline, row;
 	uint64_t tried_ns, rest_ns; /* they are not again before that is over */
@@ -82,8 +82,8 @@ struct lane_init {
 	struct worker_message message;
 };
 
-#define TRIAL_TASKS   8 /* that may be under way and timed */
-#define TRIAL_SHARP   9 /* of one stream */
+#define TRIAL_TASKS   8	 /* that may be under way and timed */
+#define TRIAL_SHARP   9	 /* of one stream */
 #define TRIAL_SAMPLES 65 /* if few are sharp: while a worker launches it does not look */
 
 /* How soon a trainer's stream hears of a lane's streams. */
@@ -118,7 +118,7 @@ struct import {
 	CUmemGenericAllocationHandle handle; /* VMM and lent */
 	struct import **parts;		     /* of a span, which uses them */
 	uint32_t nparts;
-	uint64_t buffer_id;		     /* IPC: of the process pid */
+	uint64_t buffer_id; /* IPC: of the process pid */
 	uint8_t ipc_handle[sizeof(CUipcMemHandle)];
 	int32_t pid;
 	struct import *prev, *next;
@@ -159,7 +159,7 @@ struct worker {
 	uint32_t high_lane; /* lanes from here on were never used */
 	uint32_t flying;    /* lanes with launches that have not completed */
 	bool quit;
-	bool orphan; /* there is no supervisor any more */
+	bool orphan;		    /* there is no supervisor any more */
 	char dying[SVC_TEXT_BYTES]; /* not empty: the context is lost, and why */
 };
 

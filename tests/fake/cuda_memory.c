@@ -22,8 +22,8 @@ _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle fits")
 /* Maps the fd's memory and adds the range. *range has all but addresses and buffer id. */
 static CUresult map_add(int fd, struct range *range)
 {
-	/* At least one page behind it is nobody's, but as the driver's, what fills its pages may have
-	 * a neighbour. */
+	/* At least one page behind it is nobody's, but as the driver's, what fills its pages may
+	 * have a neighbour. */
 	const bool full = range->physical.bytes % SPAN == 0;
 	range->span = ROUND_UP(range->physical.bytes + (full ? 0 : FAKE_PAGE), SPAN);
 	pthread_rwlock_wrlock(&table_lock);

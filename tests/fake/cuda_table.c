@@ -115,10 +115,8 @@ bool fake_pin(struct fake_pin *pin, CUdeviceptr p, size_t bytes)
 	if (good) {
 		struct range *r = table_find(p);
 		pin_all(p, bytes, 1);
-		*pin = (struct fake_pin){.range = r,
-					 .at = r->at + (p - (uintptr_t)r->base),
-					 .p = p,
-					 .bytes = bytes};
+		*pin = (struct fake_pin){
+			.range = r, .at = r->at + (p - (uintptr_t)r->base), .p = p, .bytes = bytes};
 	}
 	pthread_rwlock_unlock(&table_lock);
 	return good;

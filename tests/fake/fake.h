@@ -52,7 +52,8 @@ void checkpoint_wait(void);
 /* A stream waits from here to there. */
 void connection_hold(void);
 void connection_give_back(void);
-/* Before a stream begins anything: until there is a connection for it, or its context has failed. */
+/* Before a stream begins anything: until there is a connection for it, or its context has failed.
+ */
 void connection_await(const atomic_int *stop);
 
 /* ---- shared.c: what all processes know ----------------------------------------------------- */

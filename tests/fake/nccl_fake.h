@@ -30,7 +30,7 @@ struct call {
 struct window_call {
 	uint64_t bytes, base_offset;
 	uint64_t collectives; /* before */
-	uint64_t history;  /* of windows that came and went */
+	uint64_t history;     /* of windows that came and went */
 };
 
 struct seat {
@@ -38,9 +38,9 @@ struct seat {
 	int gpu; /* physical */
 	unsigned long long start;
 	_Atomic uint64_t posted, taken; /* rounds */
-	_Atomic uint64_t windows; /* registrations */
+	_Atomic uint64_t windows;	/* registrations */
 	struct window_call window_calls[2];
-	atomic_int gone; /* destroyed, or aborted */
+	atomic_int gone;      /* destroyed, or aborted */
 	struct call calls[2]; /* by the round's parity, as the boxes */
 };
 
@@ -95,7 +95,7 @@ struct work {
 	/* While it runs: */
 	struct fake_pin src_pin, dst_pin;
 	struct ncclWindow_vidmem *windows[2]; /* that it uses */
-	uint64_t at; /* bytes of a p2p message that are done */
+	uint64_t at;			      /* bytes of a p2p message that are done */
 	bool begun, done;
 };
 

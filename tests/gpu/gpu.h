@@ -59,7 +59,8 @@ void gpu_check(CUdeviceptr p, uint32_t value, size_t n, const char *what);
 
 /* Lets the stream work for a while: rounds of filling scratch memory. */
 void gpu_delay(CUstream stream, CUdeviceptr scratch, size_t bytes, unsigned rounds);
-/* True, or the result of cuStreamSynchronize in ms at most: waits without blocking in the driver. */
+/* True, or the result of cuStreamSynchronize in ms at most: waits without blocking in the driver.
+ */
 bool gpu_stream_ends(CUstream stream, unsigned ms);
 
 #endif

@@ -12,9 +12,9 @@
 #include "failures.h"
 #include "nodes.h"
 
-#define MIB	((size_t)1 << 20)
-#define LEEWAY	(256 * MIB)
-#define SAME	12 /* from the ninth on a worker replays it */
+#define MIB    ((size_t)1 << 20)
+#define LEEWAY (256 * MIB)
+#define SAME   12 /* from the ninth on a worker replays it */
 
 enum word { READY = 1, GO, CONTEXT_LOST };
 

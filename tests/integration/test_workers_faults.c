@@ -350,13 +350,19 @@ static void lending_fails(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CREW_TEST(sticky_error),       CREW_TEST(unheard_of_error),
+		CREW_TEST(sticky_error),
+		CREW_TEST(unheard_of_error),
 		CREW_TEST(error_of_an_idle_gpu),
-		CREW_TEST(again_and_again),    CREW_TEST(wedged_worker),
-		CREW_TEST(nobody_was_let_run), CREW_TEST(async_error),
-		CREW_TEST(hang_after_abort),   CREW_TEST(hang_of_a_dead_trainer),
-		CREW_TEST(init_fails),	       CREW_TEST(import_fails),
-		CREW_TEST(lending_fails),      CREW_TEST(killed_often),
+		CREW_TEST(again_and_again),
+		CREW_TEST(wedged_worker),
+		CREW_TEST(nobody_was_let_run),
+		CREW_TEST(async_error),
+		CREW_TEST(hang_after_abort),
+		CREW_TEST(hang_of_a_dead_trainer),
+		CREW_TEST(init_fails),
+		CREW_TEST(import_fails),
+		CREW_TEST(lending_fails),
+		CREW_TEST(killed_often),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,15 +18,15 @@ enum order {
 	ORDER_REJOIN,	/* place, timeout in ms */
 	ORDER_LEAVE,	/* place */
 	ORDER_SPLIT,	/* place, colour, key, timeout in ms, place of the new one */
-	ORDER_SUM,	/* place, words, value, deadline in ms (0: none): sums value over the ranks */
-	ORDER_SEND,	/* place, words, value, peer */
-	ORDER_RECV,	/* place, words, peer */
-	ORDER_GATHER,	/* place, words, value: mismatches a sum */
-	ORDER_WAIT,	/* timeout in ms: for the last task */
-	ORDER_SYNC,	/* OK, or TIMEOUT: the stream's work is over */
-	ORDER_SLEEP,	/* the same asleep in the driver, where no call of the library is made */
-	ORDER_VALUE,	/* answered with the buffer's words, which are all alike */
-	ORDER_BLOCK,	/* the stream stops until ORDER_UNBLOCK */
+	ORDER_SUM,    /* place, words, value, deadline in ms (0: none): sums value over the ranks */
+	ORDER_SEND,   /* place, words, value, peer */
+	ORDER_RECV,   /* place, words, peer */
+	ORDER_GATHER, /* place, words, value: mismatches a sum */
+	ORDER_WAIT,   /* timeout in ms: for the last task */
+	ORDER_SYNC,   /* OK, or TIMEOUT: the stream's work is over */
+	ORDER_SLEEP,  /* the same asleep in the driver, where no call of the library is made */
+	ORDER_VALUE,  /* answered with the buffer's words, which are all alike */
+	ORDER_BLOCK,  /* the stream stops until ORDER_UNBLOCK */
 	ORDER_UNBLOCK,
 	ORDER_DETACHED, /* 1: tasks are submitted detached from now on; 0: not */
 	ORDER_ERROR,	/* place: ncclsvc_comm_error */
@@ -63,8 +63,7 @@ struct crew {
 };
 
 int crew_teardown(void **state);
-#define CREW_TEST(function)                                                                        \
-	cmocka_unit_test_setup_teardown(function, harness_setup, crew_teardown)
+#define CREW_TEST(function) cmocka_unit_test_setup_teardown(function, harness_setup, crew_teardown)
 
 /* A directory for the stand-ins, with so many GPUs; faults may be set before the daemon starts. */
 void crew_prepare(struct crew *c, int gpus);

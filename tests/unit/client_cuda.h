@@ -14,7 +14,7 @@ extern struct test_cuda {
 #undef CUDA_POINTER
 
 #define MiB		      ((size_t)1 << 20)
-#define GOOD(call) assert_int_equal(call, CUDA_SUCCESS)
+#define GOOD(call)	      assert_int_equal(call, CUDA_SUCCESS)
 /* The daemon numbers its devices otherwise. */
 #define DAEMON_DEVICE(device) (7 - (device))
 

@@ -53,7 +53,7 @@ struct peer {
 	uint32_t entries;
 	int doorbell, completion;
 	uint32_t regions, joins;
-	int32_t join_device; /* of the last JOIN */
+	int32_t join_device;	     /* of the last JOIN */
 	struct svc_hello_reply says; /* of MPS, in the answer to HELLO */
 	/* GPUs: */
 	ncclsvc_device_info devices[4];

@@ -235,7 +235,8 @@ static void test_the_world_has_a_section(void **state)
 	assert_int_equal(o.c.world_pipeline, 2);
 	write_file("[world]\ndata = 0\nranks = 3\npipelin = 2\n");
 	LOAD(&o, no_env, "--config", file);
-	EXPECT_ERRORS(&o, ":2: world_data: '0' is not allowed", ":3: unknown key 'ranks' in [world]: it stands before all sections",
+	EXPECT_ERRORS(&o, ":2: world_data: '0' is not allowed",
+		      ":3: unknown key 'ranks' in [world]: it stands before all sections",
 		      ":4: unknown key 'pipelin' in [world]: did you mean 'world_pipeline'?");
 }
 
@@ -331,8 +332,9 @@ static void test_values(void **state)
 	refuses_value("mps", "");
 	refuses_value("mps", "on");
 	refuses_value("mps", "run/ncclsvc-mps");
-	refuses_value("mps", "/A-directory-in-which-an-MPS-control-daemon-could-not-make-its-sockets-"
-			     "for-its-name-is-89");
+	refuses_value("mps",
+		      "/A-directory-in-which-an-MPS-control-daemon-could-not-make-its-sockets-"
+		      "for-its-name-is-89");
 	takes_value("comms_max", "65536", "65536");
 	takes_value("ring_max", "16", "16");
 	takes_value("log_level", "warning", "warning");
