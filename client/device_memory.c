@@ -41,7 +41,7 @@ static CUresult look_up(const struct cuda *cuda, CUdeviceptr p, struct memory *m
 	return cuda->cuPointerGetAttributes(sizeof(what) / sizeof(what[0]), what, to, p);
 }
 
-static ncclsvc_result unsharable(const struct buffer *b, const char *why)
+static ncclsvc_result unshareable(const struct buffer *b, const char *why)
 {
 	return error_set(NCCLSVC_UNSUPPORTED, "%s: %s at %#llx %s", svc_op_name(b->op->record.op),
 			 b->name, (unsigned long long)b->at, why);
@@ -59,22 +59,22 @@ static ncclsvc_result wrong_device(const struct buffer *b, int device)
 static ncclsvc_result refuse(const struct buffer *b, const struct memory *m)
 {
 	if (m->managed)
-		return unsharable(b,
-				  "is managed memory (cudaMallocManaged), which cannot be shared "
-				  "between processes: use cudaMalloc");
+		return unshareable(b,
+				   "is managed memory (cudaMallocManaged), which cannot be shared "
+				   "between processes: use cudaMalloc");
 	if (m->type != CU_MEMORYTYPE_DEVICE)
-		return unsharable(b,
-				  m->type == CU_MEMORYTYPE_HOST
-					  ? "is host memory: a communicator of GPUs needs device "
-					    "memory"
-					  : "is no memory that CUDA knows: a communicator of GPUs "
-					    "needs device memory");
+		return unshareable(b,
+				   m->type == CU_MEMORYTYPE_HOST
+					   ? "is host memory: a communicator of GPUs needs device "
+					     "memory"
+					   : "is no memory that CUDA knows: a communicator of GPUs "
+					     "needs device memory");
 	if (m->device != b->op->comm->device)
 		return wrong_device(b, m->device);
 	if (m->pool)
-		return unsharable(b,
-				  "is of a memory pool (cudaMallocAsync), which cannot be shared "
-				  "between processes: use cudaMalloc");
+		return unshareable(b,
+				   "is of a memory pool (cudaMallocAsync), which cannot be shared "
+				   "between processes: use cudaMalloc");
 	return NCCLSVC_OK;
 }
 
@@ -123,9 +123,9 @@ static ncclsvc_result export_allocation(struct gpu *g, const struct buffer *b,
 	if (g->cuda->cuMemRetainAllocationHandle(&created, (void *)(uintptr_t)b->at))
 		return cuda_error(g->cuda, e, "the buffer's allocation cannot be shared");
 	g->cuda->cuMemRelease(created);
-	return unsharable(b,
-			  "is of cuMemCreate without a POSIX handle type, so it cannot be shared "
-			  "between processes: request CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR");
+	return unshareable(b,
+			   "is of cuMemCreate without a POSIX handle type, so it cannot be shared "
+			   "between processes: request CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR");
 }
 
 ncclsvc_result device_introduce(ncclsvc_session *s, struct gpu *g, struct device_region *region,

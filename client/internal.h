@@ -365,7 +365,7 @@ struct staging {
 };
 
 ncclsvc_result staging_get(ncclsvc_session *s, size_t bytes,
-			   struct chunk **chunk);	   /* locked; yields */
+			   struct chunk **out);		   /* locked; yields */
 void staging_put(ncclsvc_session *s, struct chunk *chunk); /* locked */
 void staging_free(ncclsvc_session *s);			   /* idle chunks; locked */
 void chunk_free(struct chunk *chunk);
@@ -422,7 +422,7 @@ struct thread_state *thread_find(ncclsvc_session *s); /* NULL: nothing known; lo
 struct thread_state *thread_own(const ncclsvc_session *s);
 struct thread_state *thread_make(ncclsvc_session *s); /* NULL: no memory; locked */
 /* Forgets this thread if nothing is known of it any more, and there are many. Locked. */
-void thread_tidy(ncclsvc_session *s, struct thread_state *t);
+void thread_tidy(ncclsvc_session *s, struct thread_state *gone);
 void threads_free(ncclsvc_session *s);
 /* OK, or a refusal: the thread has a group open or a timeline set, and what follows submits tasks
  * that it waits for itself. Not locked. */

@@ -119,7 +119,7 @@ ncclsvc_result ncclsvc_comm_world(ncclsvc_session *session, int rank, int timeou
 
 /* As ncclCommSplit: all members call; those of one colour form a communicator, ranked by (key, old
  * rank). A negative colour takes part and gets *newcomm = NULL. */
-ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *comm, int colour, int key, int timeout_ms,
+ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
 				  ncclsvc_comm **newcomm);
 
 /* After PEER_GONE: joins the communicator's next epoch, same handle, same rank. Returns when all

@@ -159,7 +159,7 @@ void nodes_want(struct communicator *m);
 /* It is not, any more. */
 void nodes_withdraw(struct communicator *m, int result, int32_t rank);
 void nodes_use(struct cluster *c, const struct control_nccl_use *u);
-void nodes_make_id(struct cluster *c, const struct control_nccl_id *m);
+void nodes_make_id(struct cluster *c, const struct control_nccl_id *asked);
 void nodes_drop(struct cluster *c, const struct control_nccl_drop *d);
 /* Before the next registrar is asked for anything. */
 void nodes_registrar_lost(struct cluster *c, uint32_t node);

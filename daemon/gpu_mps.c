@@ -34,8 +34,6 @@ struct gpu_mps {
 	uv_poll_t *end; /* of the control daemon; NULL: none is watched */
 };
 
-extern char **environ;
-
 static void on_timer(uv_timer_t *timer);
 
 static const char *directory(const struct gpu_mps *p)

@@ -16,9 +16,9 @@ char **gpu_mps_environment(const struct server *s);
 /* A worker that used MPS has ended. */
 void gpu_mps_worker_lost(struct server *s);
 
-/* What HELLO tells a process of this user. */
+/* What HELLO tells a process of this user; to: where it is, with SVC_MPS_JOIN. */
 enum svc_mps_advice gpu_mps_advise(const struct server *s, uint32_t uid,
-				   char directory[NCCLSVC_MPS_DIRECTORY_BYTES]);
+				   char to[NCCLSVC_MPS_DIRECTORY_BYTES]);
 /* A session joins with a GPU, and says how CUDA uses it there. */
 void gpu_mps_joined(struct client *c, const struct svc_join *join);
 /* The same as it is by now, beside the GPU's worker. */

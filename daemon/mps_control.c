@@ -31,8 +31,6 @@
 #define ANSWER_MS 2000 /* for a question to it */
 #define END_MS	  1000 /* for its end, which takes it some milliseconds */
 
-extern char **environ;
-
 /* ---- The program ---- */
 
 /* Containers get the driver's programs mounted where PATH may not lead. */

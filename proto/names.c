@@ -16,20 +16,20 @@
 	case value:                                                                                \
 		return true;
 
-#define NAME_FUNCTION(function, argument, LIST)                                                    \
-	const char *function(argument value)                                                       \
+#define NAME_FUNCTION(function, type, argument, LIST)                                              \
+	const char *function(type argument)                                                        \
 	{                                                                                          \
-		switch (value) {                                                                   \
+		switch (argument) {                                                                \
 			LIST(CASE_NAME)                                                            \
 		}                                                                                  \
 		return "?";                                                                        \
 	}
 
-NAME_FUNCTION(svc_result_name, int, NCCLSVC_RESULTS)
-NAME_FUNCTION(svc_op_name, unsigned, NCCLSVC_OPS)
-NAME_FUNCTION(svc_type_name, unsigned, NCCLSVC_TYPES)
-NAME_FUNCTION(svc_state_name, unsigned, NCCLSVC_STATES)
-NAME_FUNCTION(svc_field_name, unsigned, NCCLSVC_FIELDS)
+NAME_FUNCTION(svc_result_name, int, result, NCCLSVC_RESULTS)
+NAME_FUNCTION(svc_op_name, unsigned, op, NCCLSVC_OPS)
+NAME_FUNCTION(svc_type_name, unsigned, type, NCCLSVC_TYPES)
+NAME_FUNCTION(svc_state_name, unsigned, state, NCCLSVC_STATES)
+NAME_FUNCTION(svc_field_name, unsigned, field, NCCLSVC_FIELDS)
 
 static const char *known_redop_name(unsigned redop)
 {

@@ -24,8 +24,6 @@
 #define REAP_MS	  1000	/* one in the middle of a system call may not even die */
 #define STEP_MS	  5
 
-extern char **environ;
-
 /* ---- The driver ---- */
 
 /* False: it has not ended within that time. */

@@ -223,7 +223,7 @@ struct start {
 /* Runs it, or keeps it for ncclGroupEnd; takes it over. */
 ncclResult_t start_begin(struct start *start);
 /* Those of a group; takes them over. ncclInProgress if one goes on in the background. */
-ncclResult_t starts_run(struct start *starts);
+ncclResult_t starts_run(struct start *list);
 /* Of a group that failed before: its communicator, if it is one that its user keeps, has failed. */
 void start_drop(struct start *start, ncclResult_t why, const char *text);
 /* Milliseconds for joins. */

@@ -11,10 +11,10 @@
 #define LARGE_UNIT   ((uint64_t)16 << 20)
 #define BUFFERS_IDLE 8
 
-ncclsvc_result ncclsvc_tensors_open(ncclsvc_comm *comm, int timeout_ms, ncclsvc_tensors **out)
+ncclsvc_result ncclsvc_tensors_open(ncclsvc_comm *comm, int timeout_ms, ncclsvc_tensors **lists)
 {
 	ncclsvc_unique_id id;
-	if (!comm || !out)
+	if (!comm || !lists)
 		return error_argument("ncclsvc_tensors_open: the communicator or lists is NULL");
 	ncclsvc_tensors *l = calloc(1, sizeof(*l));
 	if (!l)
@@ -29,18 +29,18 @@ ncclsvc_result ncclsvc_tensors_open(ncclsvc_comm *comm, int timeout_ms, ncclsvc_
 	if (r)
 		free(l);
 	else
-		*out = l;
+		*lists = l;
 	return r;
 }
 
 ncclsvc_result ncclsvc_tensors_open_group(const ncclsvc_world *world, ncclsvc_group_type type,
-					  int timeout_ms, ncclsvc_tensors **out)
+					  int timeout_ms, ncclsvc_tensors **lists)
 {
 	ncclsvc_comm *comm = ncclsvc_world_comm(world, type);
 	if (!comm)
 		return error_argument("group type is %d: give 0 to %d, of a world", (int)type,
 				      NCCLSVC_GROUP_TYPES - 1);
-	return ncclsvc_tensors_open(comm, timeout_ms, out);
+	return ncclsvc_tensors_open(comm, timeout_ms, lists);
 }
 
 ncclsvc_result ncclsvc_tensors_rejoin(ncclsvc_tensors *l, int timeout_ms)

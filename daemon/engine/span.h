@@ -416,7 +416,7 @@ struct course {
 void course_make(struct course *p, const struct span *s, struct task *const *tasks, int32_t a,
 		 int32_t b);
 /* AllToAll: which two ranks a block is for; the first is the lower. */
-void course_pair(uint32_t block, uint32_t *a, uint32_t *b);
+void course_pair(uint32_t pair, uint32_t *a, uint32_t *b);
 /* False: nothing to do in this piece. */
 bool course_stretch(const struct course *p, uint64_t piece, struct stretch *x);
 /* Has this node a part in it? */

@@ -557,7 +557,7 @@ void window_free(struct engine *e, struct comm *c);
 
 /* complete.c */
 extern const ncclsvc_status complete_ok;
-void complete_task(struct engine *e, struct task *t, const ncclsvc_status *st);
+void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how);
 void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,
 		      uint32_t serial, bool by_socket, const ncclsvc_status *why, const char *text);
 /* Before something of the timeline flies. */

@@ -263,7 +263,7 @@ CUresult import_map(const struct worker *w, CUmemGenericAllocationHandle handle,
 /* window.c */
 bool window_op(const struct launch *l);
 /* What the engine asks for with such a launch. */
-void window_run(struct worker *w, const struct launch *l);
+void window_run(struct worker *w, const struct launch *ask);
 /* Where the task's memory lies as a window (0: none; it stays). False: there is no such window. */
 bool window_address(const struct lane *l, uint8_t window, uint64_t *address);
 /* The lane's communicator ends, or has ended. */
