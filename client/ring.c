@@ -17,8 +17,7 @@
 bool ring_ended(const struct link *l, uint64_t n, bool *bad)
 {
 	uint64_t now = svc_number_load(&svc_status_slot(l->ring, l->entries, n)->number);
-	uint64_t before = n > l->entries ? n - l->entries : 0;
-	*bad = now != n && now != before;
+	*bad = now != n && now != svc_number_before(l->entries, n);
 	return now == n;
 }
 

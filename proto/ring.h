@@ -103,6 +103,12 @@ static inline ncclsvc_status *svc_status_slot(struct svc_ring *ring, uint32_t en
 	return (ncclsvc_status *)statuses + (n & (entries - 1));
 }
 
+/* What stands in a slot's `number` until record or status n is written there. */
+static inline uint64_t svc_number_before(uint32_t entries, uint64_t n)
+{
+	return n > entries ? n - entries : 0;
+}
+
 /* The `number` word of a record or a status: the only word both sides touch at once. */
 static inline uint64_t svc_number_load(const uint64_t *number)
 {

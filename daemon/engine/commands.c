@@ -62,11 +62,12 @@ void engine_session_idle(struct engine *e, struct session *s)
 	s->active = false;
 	e->nactive--;
 	advise_spin(e, s);
-	/* Either the client sees the flag, or we see its record or its signal: both are seq_cst. */
+	/* Either the client sees the flag, or we see its record or its signal: both are seq_cst.
+	 * Also one whose number is wrong: its signal may have come while the ring was polled. */
 	atomic_store(&s->ring->asleep, 1);
 	uint64_t number = __atomic_load_n(&svc_record_slot(s->ring, s->entries, s->next)->number,
 					  __ATOMIC_SEQ_CST);
-	if (number == s->next && !s->broken)
+	if (number != svc_number_before(s->entries, s->next) && !s->broken)
 		engine_session_active(e, s);
 	if (s->inputs)
 		e->inputs_due = e->ninputs;

@@ -353,7 +353,7 @@ uint32_t intake_ring(struct engine *e, struct session *s)
 		uint8_t *busy = &s->busy[next & (entries - 1)];
 		uint64_t number = svc_number_load(&slot->number);
 		if (number != next) {
-			if (number != (next > entries ? next - entries : 0))
+			if (number != svc_number_before(entries, next))
 				break_ring(e, s, number);
 			break;
 		}
