@@ -2,13 +2,18 @@
  * MPS: a process uses a GPU through the server that the daemon's worker uses, or else its compute
  * and its communication take turns there. */
 #include <dlfcn.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cuda_connections.h"
 #include "mps.h"
 
 #include "cuda.h"
+
+#define STARTED_NS UINT64_C(1000000000)
+#define LOOK_MS	   2
 
 ncclsvc_result mps_take_advice(struct link *l, const struct svc_hello_reply *reply)
 {
@@ -23,6 +28,22 @@ ncclsvc_result mps_take_advice(struct link *l, const struct svc_hello_reply *rep
 	return NCCLSVC_OK;
 }
 
+static bool is_on_its_way(const char *directory)
+{
+	struct mps m;
+	mps_look_at(&m, directory);
+	return (m.state == MPS_ABSENT || m.state == MPS_STALE) && !access(directory, F_OK);
+}
+
+/* A control daemon that has ended is started again within some milliseconds, and CUDA would not
+ * wait for it. */
+static void await(const char *directory)
+{
+	const uint64_t deadline = now_ns() + STARTED_NS;
+	while (is_on_its_way(directory) && now_ns() < deadline)
+		poll(NULL, 0, LOOK_MS);
+}
+
 /* CUDA reads both variables when it is initialized. */
 void mps_join(const struct link *l)
 {
@@ -33,6 +54,7 @@ void mps_join(const struct link *l)
 		return;
 	}
 	mps_lead(l->mps_directory);
+	await(l->mps_directory);
 	setenv(CUDA_CONNECTIONS_VARIABLE, CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_MAX), 0);
 }
 

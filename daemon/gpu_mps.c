@@ -38,7 +38,7 @@ static void on_timer(uv_timer_t *timer);
 
 static const char *directory(const struct gpu_mps *p)
 {
-	return p->source == NCCLSVC_MPS_OWN ? p->control.directory : p->found;
+	return p->source == NCCLSVC_MPS_FOUND ? p->found : p->control.directory;
 }
 
 /* ---- One of the daemon's own ---- */
@@ -180,6 +180,7 @@ static void choose_own(struct server *s)
 			"no MPS: %s. Trainers' compute and communication take turns on the GPUs "
 			"(mps in ncclsvcd.conf(5))",
 			p->why);
+		p->control.directory[0] = '\0';
 		return;
 	}
 	if (!mps_control_adopt(&p->control)) {
@@ -299,7 +300,8 @@ enum svc_mps_advice gpu_mps_advise(const struct server *s, uint32_t uid,
 				   char to[NCCLSVC_MPS_DIRECTORY_BYTES])
 {
 	const struct gpu_mps *p = s->mps;
-	if (!p || p->source == NCCLSVC_MPS_NOBODY ||
+	const bool coming = !gpu_mps_settled(s);
+	if (!p || (p->source == NCCLSVC_MPS_NOBODY && !coming) ||
 	    (p->source == NCCLSVC_MPS_FOUND && !answers(p->found)))
 		return SVC_MPS_NONE;
 	if (uid != geteuid())
