@@ -184,7 +184,10 @@ static void losing_rank(struct client *c)
 	CHECK_CU(cu.cuMemAlloc(&p, WORDS));
 	say(c, READY);
 	CHECK_EQ(hear(c), GO);
-	CHECK(cu.cuMemsetD8Async(p, 1, WORDS, r.stream) || cu.cuStreamSynchronize(r.stream));
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;
+	     !cu.cuMemsetD8Async(p, 1, WORDS, r.stream) && !cu.cuStreamSynchronize(r.stream);
+	     sleep_ms(5))
+		CHECK(now_ns() < end);
 	say(c, READY);
 	hear(c);
 }
