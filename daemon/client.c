@@ -19,11 +19,9 @@
 #include "log.h"
 #include "names.h"
 #include "server_state.h"
+#include "timings.h"
 
 #define MESSAGES_PER_TURN 32 /* read from one session before the others get their turn */
-#define TURN_NS		  UINT64_C(2000000)  /* for one user's requests in a turn of the loop */
-#define GONE_NS		  UINT64_C(1000000)  /* for one session's communicators at its end */
-#define RETRY_NS	  UINT64_C(10000000) /* to send again what nothing announces */
 #define CLOSED		  "its process has closed the connection"
 
 static void on_poll(uv_poll_t *poll, int status, int events);
@@ -44,7 +42,7 @@ static void watch(struct client *c)
 static bool has_time(const struct client *c)
 {
 	const struct account *a = c->account;
-	return a->turn != uv_now(c->server->loop) || a->turn_ns < TURN_NS;
+	return a->turn != uv_now(c->server->loop) || a->turn_ns < USER_TURN_NS;
 }
 
 static void spend_time(struct client *c, uint64_t since_ns)
@@ -161,7 +159,7 @@ static int try_send(struct client *c, const void *message, size_t length, const 
 	/* Sockets hold as many descriptors of this daemon as it may open (ETOOMANYREFS). */
 	if (error != -ETOOMANYREFS && error != -ENOMEM)
 		return error;
-	c->retry_ns = server_now() + RETRY_NS;
+	c->retry_ns = server_now() + SEND_AGAIN_NS;
 	c->server->retries = true;
 	server_deadline(c->server, c->retry_ns);
 	return -EAGAIN;
@@ -296,12 +294,12 @@ static void end_ring(struct client *c, int reason)
 	syscall(SYS_futex, &c->ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Vacates what the session holds, for at most GONE_NS. True: nothing is left, and the executor was
- * told. */
+/* Vacates what the session holds, for at most SESSION_END_TURN_NS. True: nothing is left, and the
+ * executor was told. */
 static bool leave(struct client *c)
 {
 	const uint64_t begin = server_now();
-	const bool done = comm_client_gone(c, begin + GONE_NS);
+	const bool done = comm_client_gone(c, begin + SESSION_END_TURN_NS);
 	spend_time(c, begin);
 	if (!done)
 		return false;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "closer.h"
+#include "timings.h"
 
 #include <limits.h>
 #include <pthread.h>
@@ -10,8 +11,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#define IDLE_NS 100000000 /* before the thread ends */
 
 struct closer {
 	pthread_mutex_t lock;
@@ -50,7 +49,7 @@ static bool wait_for_more(struct closer *c)
 {
 	struct timespec until;
 	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += IDLE_NS;
+	until.tv_nsec += CLOSER_IDLE_NS;
 	if (until.tv_nsec >= 1000000000) {
 		until.tv_sec++;
 		until.tv_nsec -= 1000000000;

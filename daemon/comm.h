@@ -24,8 +24,6 @@ void absent_add(struct absent_ranks *a, uint32_t rank, bool late);
 void absent_text(struct absent_ranks *a, const char *label, uint32_t rank,
 		 const struct refusal *refused, char text[SVC_TEXT_BYTES]);
 
-#define HOME_NS UINT64_C(3000000000) /* for a communicator's home, on another node, to answer */
-
 /* Fills the id with random bytes. Returns 0 or -1. */
 int comm_random_id(uint8_t id[NCCLSVC_ID_BYTES]);
 /* The account, its owner's, holds something else already. NULL: over a limit, or out of memory, as

@@ -9,6 +9,7 @@
 #include "gpu.h"
 #include "gpu_mps.h"
 #include "report.h"
+#include "timings.h"
 
 void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
 		    int result, const char *format, ...)
@@ -319,7 +320,7 @@ static bool ask_home(struct server *s, struct communicator *m, uint32_t rank)
 	if (!s->cluster || seat->overdue || m->start)
 		return false;
 	seat->overdue = true;
-	seat->deadline_ns = server_now() + HOME_NS;
+	seat->deadline_ns = server_now() + NODE_ANSWER_NS;
 	server_deadline(s, seat->deadline_ns);
 	remote_unjoin(m, rank, seat->client->id, true);
 	return true;

@@ -20,11 +20,7 @@
 #include "gpu_mps.h"
 #include "log.h"
 #include "names.h"
-
-#define BACKOFF_MS_MAX 30000
-#define STEADY_NS      UINT64_C(10000000000) /* who lived so long is no hopeless case */
-#define TICK_MS	       200
-#define PING_NS	       UINT64_C(10000000000) /* at least so often a worker has to say something */
+#include "timings.h"
 
 static void on_tick(uv_timer_t *timer);
 static void on_backoff(uv_timer_t *timer);
@@ -60,7 +56,7 @@ static uint64_t work_done(const struct gpu *g)
 static void start_ticking(struct gpu *g)
 {
 	g->ticked_ns = server_now();
-	uv_timer_start(&g->timer, on_tick, TICK_MS, TICK_MS);
+	uv_timer_start(&g->timer, on_tick, WORKER_TICK_MS, WORKER_TICK_MS);
 }
 
 /* ---- Messages ---- */
@@ -142,7 +138,7 @@ void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 				  .in_order = m->kind != WORKER_COMM_ABORT,
 				  .patient = m->kind == WORKER_COMM_INIT};
 	DL_APPEND(g->calls, call);
-	if (uv_timer_get_repeat(&g->timer) > TICK_MS)
+	if (uv_timer_get_repeat(&g->timer) > WORKER_TICK_MS)
 		start_ticking(g);
 	if (!ends) /* else its end is the answer */
 		send_message(g, &keyed, fd);
@@ -274,8 +270,8 @@ static void worker_gone(struct gpu *g)
 	if (g->gone)
 		return;
 	g->gone = true;
-	g->of_use = g->served &&
-		    (work_done(g) != g->done_before || server_now() - g->since_ns > STEADY_NS);
+	g->of_use = g->served && (work_done(g) != g->done_before ||
+				  server_now() - g->since_ns > WORKER_STEADY_NS);
 	hang_up(g);
 	set_state(g, NCCLSVC_DEVICE_LOST);
 	if (g->served && g->info.mps == NCCLSVC_MPS_ACTIVE && !g->server->closing)
@@ -327,10 +323,10 @@ static void start_later(struct gpu *g)
 	uv_timer_stop(&g->timer);
 	uv_timer_start(&g->timer, on_backoff, g->backoff_ms, 0);
 	g->backoff_ms *= 2;
-	if (g->backoff_ms < GPU_BACKOFF_MS)
-		g->backoff_ms = GPU_BACKOFF_MS;
-	if (g->backoff_ms > BACKOFF_MS_MAX)
-		g->backoff_ms = BACKOFF_MS_MAX;
+	if (g->backoff_ms < WORKER_AGAIN_MS)
+		g->backoff_ms = WORKER_AGAIN_MS;
+	if (g->backoff_ms > WORKER_AGAIN_MS_MAX)
+		g->backoff_ms = WORKER_AGAIN_MS_MAX;
 }
 
 static void on_process_closed(uv_handle_t *handle)
@@ -361,7 +357,7 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 	}
 	/* Who was of use is replaced at once. The pauses are for those that never get that far. */
 	if (g->of_use)
-		g->backoff_ms = GPU_AGAIN_MS;
+		g->backoff_ms = WORKER_AGAIN_SOON_MS;
 	g->info.restarts++;
 	uv_close((uv_handle_t *)process, on_process_closed);
 }
@@ -404,7 +400,7 @@ static void on_pong(struct gpu *g, void *arg, const struct worker_message *answe
 static uint64_t ping_pause(const struct gpu *g)
 {
 	uint64_t patience = gpu_patience_ns(g->server);
-	return patience / 4 < PING_NS ? patience / 4 : PING_NS;
+	return patience / 4 < WORKER_PING_NS ? patience / 4 : WORKER_PING_NS;
 }
 
 /* One that is stuck in the driver is found out even if nobody wants anything of it. */
@@ -438,13 +434,13 @@ static void on_tick(uv_timer_t *timer)
 	if (!g->alive)
 		return;
 	if (g->sock < 0) {
-		if (now - g->since_ns > GPU_DIE_NS)
+		if (now - g->since_ns > WORKER_DIE_NS)
 			end_calls(g, true);
 		return;
 	}
 	look_for_pause(g, now);
 	if (g->killed_ns) {
-		if (now - g->killed_ns < GPU_DIE_NS)
+		if (now - g->killed_ns < WORKER_DIE_NS)
 			return;
 		log_error("gpu%d: worker %d does not end: the driver holds it; another is started "
 			  "when "
@@ -454,7 +450,7 @@ static void on_tick(uv_timer_t *timer)
 		return;
 	}
 	if (g->info.state == NCCLSVC_DEVICE_STARTING) {
-		if (now - g->since_ns > GPU_START_NS)
+		if (now - g->since_ns > WORKER_START_NS)
 			gpu_kill(g, "it did not start in time");
 		return;
 	}
@@ -465,7 +461,7 @@ static void on_tick(uv_timer_t *timer)
 		}
 	ping(g, now);
 	/* While nobody waits for an answer, there is nothing to look at before the next ping. */
-	uint64_t ms = g->calls ? TICK_MS : ping_pause(g) / 1000000 + 1;
+	uint64_t ms = g->calls ? WORKER_TICK_MS : ping_pause(g) / 1000000 + 1;
 	if (uv_timer_get_repeat(timer) != ms)
 		uv_timer_start(timer, on_tick, ms, ms);
 }
@@ -478,7 +474,7 @@ static void on_backoff(uv_timer_t *timer)
 	if (gpu_mps_settled(g->server))
 		gpu_start_worker(g);
 	else
-		uv_timer_start(&g->timer, on_backoff, GPU_AGAIN_MS, 0);
+		uv_timer_start(&g->timer, on_backoff, WORKER_AGAIN_SOON_MS, 0);
 }
 
 static void on_failed_closed(uv_handle_t *handle)

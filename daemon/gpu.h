@@ -68,11 +68,6 @@ int gpu_start(struct server *s);
 void gpu_stop(struct server *s);
 void gpu_free(struct server *s);
 
-#define GPU_START_NS   UINT64_C(60000000000) /* a driver's first start can take long */
-#define GPU_DIE_NS     UINT64_C(5000000000)  /* after SIGKILL: the driver may hold a process */
-#define GPU_BACKOFF_MS 100		     /* before another worker is started; grows */
-#define GPU_AGAIN_MS   5		     /* the same behind one that was of use */
-
 /* gpu.c: starts its worker, or tries again later. */
 void gpu_start_worker(struct gpu *g);
 /* gpu_start.c: starts this program again as argv[0]. Returns the socket to it, or -1; then `closed`

@@ -13,10 +13,9 @@
 #include "comm.h"
 #include "gpu.h"
 #include "log.h"
+#include "timings.h"
 
-#define USER_LANES	     (WORKER_LANES * 3 / 4) /* of one user's communicators */
-#define LEAVING_NS	     UINT64_C(100000000) /* for the engine to be through with who has left */
-#define INIT_WITHOUT_PEER_NS UINT64_C(5000000000) /* for NCCL to notice by itself */
+#define USER_LANES (WORKER_LANES * 3 / 4) /* of one user's communicators */
 
 /* i: of those here. */
 static struct gpu *gpu_of(const struct physical *p, uint32_t i)
@@ -86,7 +85,7 @@ static void hurry(struct physical *p)
 	if (p->number)
 		cancel_init(p);
 	for (uint32_t k = 0; k < p->n; k++)
-		gpu_hurry(gpu_of(p, k), p, INIT_WITHOUT_PEER_NS);
+		gpu_hurry(gpu_of(p, k), p, COMM_INIT_WITHOUT_PEER_NS);
 }
 
 static void settle(struct physical *p)
@@ -234,8 +233,9 @@ uint64_t physical_due(const struct server *s, const struct communicator *m)
 			continue;
 		if (!user)
 			return 0;
-		if (user->state == NCCLSVC_COMM_IDLE && user->idle_ns + LEAVING_NS > server_now())
-			due = earlier(due, user->idle_ns + LEAVING_NS);
+		if (user->state == NCCLSVC_COMM_IDLE &&
+		    user->idle_ns + COMM_LEAVING_NS > server_now())
+			due = earlier(due, user->idle_ns + COMM_LEAVING_NS);
 	}
 	return due;
 }

@@ -11,12 +11,7 @@
 #include "log.h"
 #include "mps.h"
 #include "mps_control.h"
-
-#define READY_LOOK_MS 5
-#define READY_NS      UINT64_C(5000000000)  /* for its start, which takes some milliseconds */
-#define STEADY_NS     UINT64_C(10000000000) /* who has lived so long is started again at once */
-#define AGAIN_MS      1000		    /* else after that; doubles with every try */
-#define AGAIN_MS_MAX  60000
+#include "timings.h"
 
 struct gpu_mps {
 	ncclsvc_mps_source source;
@@ -46,9 +41,9 @@ static const char *directory(const struct gpu_mps *p)
 static void try_later(struct server *s)
 {
 	struct gpu_mps *p = s->mps;
-	const uint64_t next = p->again_ms ? p->again_ms * 2 : AGAIN_MS;
+	const uint64_t next = p->again_ms ? p->again_ms * 2 : MPS_AGAIN_MS;
 	uv_timer_start(&p->timer, on_timer, p->again_ms, 0);
-	p->again_ms = next < AGAIN_MS_MAX ? next : AGAIN_MS_MAX;
+	p->again_ms = next < MPS_AGAIN_MS_MAX ? next : MPS_AGAIN_MS_MAX;
 }
 
 static void without(struct gpu_mps *p, const char *why)
@@ -86,7 +81,7 @@ static void on_end(uv_poll_t *poll, int status, int events)
 	struct gpu_mps *p = s->mps;
 	char how[256], text[384];
 	const pid_t pid = p->control.pid;
-	const bool steady = server_now() - p->since_ns > STEADY_NS;
+	const bool steady = server_now() - p->since_ns > MPS_STEADY_NS;
 	(void)status;
 	(void)events;
 	unwatch(p);
@@ -142,7 +137,7 @@ static void start_own(struct server *s)
 	}
 	p->starts++;
 	begin(s, true);
-	uv_timer_start(&p->timer, on_timer, READY_LOOK_MS, READY_LOOK_MS);
+	uv_timer_start(&p->timer, on_timer, MPS_LOOK_MS, MPS_LOOK_MS);
 }
 
 static void look_whether_ready(struct server *s)
@@ -152,10 +147,10 @@ static void look_whether_ready(struct server *s)
 		uv_timer_stop(&p->timer);
 		p->starting = false;
 		log_info("MPS: control daemon %d, in %s", p->control.pid, p->control.directory);
-	} else if (server_now() - p->since_ns > READY_NS) {
+	} else if (server_now() - p->since_ns > MPS_START_NS) {
 		uv_timer_stop(&p->timer);
 		log_error("MPS: control daemon %d takes no connections after %d s", p->control.pid,
-			  (int)(READY_NS / 1000000000));
+			  (int)(MPS_START_NS / 1000000000));
 		p->starting = false;
 		mps_control_kill(&p->control); /* its end is noticed as any other */
 	}
@@ -282,7 +277,7 @@ bool gpu_mps_settled(const struct server *s)
 	if (p->source == NCCLSVC_MPS_OWN)
 		return !p->starting && mps_control_alive(&p->control);
 	/* It is about to be started again. */
-	return !uv_is_active((const uv_handle_t *)&p->timer) || p->again_ms > AGAIN_MS;
+	return !uv_is_active((const uv_handle_t *)&p->timer) || p->again_ms > MPS_AGAIN_MS;
 }
 
 char **gpu_mps_environment(const struct server *s)

@@ -15,6 +15,7 @@
 #include "gpu_mps.h"
 #include "log.h"
 #include "mps.h"
+#include "timings.h"
 
 int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd, int bell,
 	      uv_exit_cb exited, uv_close_cb closed)
@@ -61,7 +62,7 @@ static struct gpu *create(struct server *s, const struct worker_message *m)
 	g->server = s;
 	g->index = (int32_t)s->ngpus;
 	g->sock = -1;
-	g->backoff_ms = GPU_BACKOFF_MS;
+	g->backoff_ms = WORKER_AGAIN_MS;
 	g->info.device = g->index;
 	memcpy(g->info.uuid, m->device.uuid, sizeof(g->info.uuid));
 	memcpy(g->info.name, m->device.name, sizeof(g->info.name));
@@ -126,7 +127,7 @@ static void run_briefly(uv_loop_t *loop)
 /* It was killed; but a process that the driver holds does not end. */
 static void await_probe(struct probe *p)
 {
-	const uint64_t end = server_now() + GPU_DIE_NS;
+	const uint64_t end = server_now() + WORKER_DIE_NS;
 	while (!p->over && server_now() < end)
 		run_briefly(p->server->loop);
 	if (p->over) {
@@ -146,7 +147,7 @@ static void probe(struct server *s, char *text, size_t size, char *no_nccl)
 	struct worker_message m;
 	char name[] = WORKER_PROBE;
 	char *argv[] = {name, NULL};
-	struct timeval limit = {.tv_sec = (time_t)(GPU_START_NS / 1000000000)};
+	struct timeval limit = {.tv_sec = (time_t)(WORKER_START_NS / 1000000000)};
 	if (!p)
 		abort();
 	p->server = s;

@@ -21,9 +21,8 @@
 #include "paths.h"
 #include "server.h"
 #include "socket.h"
+#include "timings.h"
 #include "worker/worker_main.h"
-
-#define CLOSE_MS 5000 /* for sessions to be let go at the end */
 
 struct daemon {
 	uv_loop_t loop;
@@ -288,7 +287,7 @@ static int start(struct daemon *d)
 static void on_close_deadline(uv_timer_t *timer)
 {
 	(void)timer;
-	log_error("sessions could not be let go within %d ms", CLOSE_MS);
+	log_error("sessions could not be let go within %d ms", SESSIONS_END_MS);
 	log_flush();
 	_exit(EXIT_FAILURE);
 }
@@ -297,7 +296,7 @@ static void stop(struct daemon *d)
 {
 	if (d->server) {
 		server_close(d->server, NCCLSVC_DAEMON_LOST, "the daemon has shut down");
-		uv_timer_start(&d->end, on_close_deadline, CLOSE_MS, 0);
+		uv_timer_start(&d->end, on_close_deadline, SESSIONS_END_MS, 0);
 		while (!server_closed(d->server))
 			uv_run(&d->loop, UV_RUN_ONCE);
 	}

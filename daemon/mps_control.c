@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "mps.h"
+#include "timings.h"
 
 #define PROGRAM	  "nvidia-cuda-mps-control"
 #define PID_FILE  PROGRAM ".pid" /* it writes it into its directory */
@@ -28,8 +29,6 @@
 #define SUFFIX	  ".mps"
 /* What it is called once it is left to its clients has a dot and a pid more. */
 #define OWN_MAX	  (NCCLSVC_MPS_DIRECTORY_MAX - 8)
-#define ANSWER_MS 2000 /* for a question to it */
-#define END_MS	  1000 /* for its end, which takes it some milliseconds */
 
 /* ---- The program ---- */
 
@@ -411,7 +410,7 @@ static bool has_clients(const struct mps_control *c)
 	int error = spawn(c, NULL, in, ends[1], &pid);
 	close(in);
 	close(ends[1]);
-	size_t n = error ? 0 : read_answer(ends[0], answer, sizeof(answer) - 1, ANSWER_MS);
+	size_t n = error ? 0 : read_answer(ends[0], answer, sizeof(answer) - 1, MPS_ANSWER_MS);
 	close(ends[0]);
 	if (error)
 		return true;
@@ -457,9 +456,9 @@ pid_t mps_control_close(struct mps_control *c)
 		/* It does not handle the signal, and its server ends with it. */
 		if (c->pid_fd >= 0)
 			syscall(SYS_pidfd_send_signal, c->pid_fd, SIGTERM, NULL, 0);
-		if (c->pid_fd >= 0 && !ends_within(c->pid_fd, END_MS))
+		if (c->pid_fd >= 0 && !ends_within(c->pid_fd, MPS_END_MS))
 			mps_control_kill(c);
-		if (c->pid_fd >= 0 && ends_within(c->pid_fd, END_MS))
+		if (c->pid_fd >= 0 && ends_within(c->pid_fd, MPS_END_MS))
 			mps_control_reap(c, how, sizeof(how));
 		remove_directory(c->directory);
 	}

@@ -14,6 +14,7 @@
 #include "fdio.h"
 #include "names.h"
 #include "report.h"
+#include "timings.h"
 
 /* ---- Quota ---- */
 
@@ -99,7 +100,7 @@ uint64_t plan_expire(struct communicator *m, uint64_t now)
 		if (at && at <= now && m->remote && !m->commits[k].overdue) {
 			/* Its home knows who is missing; it answers soon, if it lives. */
 			m->commits[k].overdue = true;
-			at = m->commits[k].deadline_ns = now + HOME_NS;
+			at = m->commits[k].deadline_ns = now + NODE_ANSWER_NS;
 			remote_plan_late(m, k);
 		}
 		if (at && at <= now) {

@@ -8,6 +8,7 @@
 #include "cluster/cluster.h"
 #include "comm.h"
 #include "report.h"
+#include "timings.h"
 
 int comm_random_id(uint8_t id[NCCLSVC_ID_BYTES])
 {
@@ -61,7 +62,7 @@ uint64_t comm_split_expire(struct communicator *m, uint64_t now)
 		if (at && at <= now && m->server->cluster && !m->split[k].overdue) {
 			/* Its home knows who is missing; it answers soon, if it lives. */
 			m->split[k].overdue = true;
-			at = m->split[k].deadline_ns = now + HOME_NS;
+			at = m->split[k].deadline_ns = now + NODE_ANSWER_NS;
 			remote_split(m, k, true);
 		}
 		if (at && at <= now) {

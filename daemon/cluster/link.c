@@ -12,13 +12,11 @@
 #include "../log.h"
 #include "../server_state.h"
 #include "cluster.h"
+#include "timings.h"
 
-#define LINK_MAGIC	  UINT32_C(0x6e6f6465)
-#define LINKS_DEADLINE_MS 30000
-#define STRANGERS_MAX	  64	     /* connections that have not said who they are */
-#define QUEUE_MAX	  (64 << 20) /* bytes that a node does not take */
-#define SILENT_MACHINE_MS 10000	     /* unacknowledged for so long: it is gone */
-#define BEAT_MS		  300
+#define LINK_MAGIC    UINT32_C(0x6e6f6465)
+#define STRANGERS_MAX 64	 /* connections that have not said who they are */
+#define QUEUE_MAX     (64 << 20) /* bytes that a node does not take */
 
 struct link {
 	struct link *prev, *next;
@@ -304,7 +302,7 @@ static struct link *new_link(struct cluster *c)
 static void watch_for_silence(struct link *l)
 {
 	uv_os_fd_t fd;
-	int ms = SILENT_MACHINE_MS, one = 1, idle = 2, count = 3;
+	int ms = NODE_UNREACHABLE_MS, one = 1, idle = 2, count = 3;
 	uv_tcp_nodelay(&l->tcp, 1);
 	if (uv_fileno((uv_handle_t *)&l->tcp, &fd))
 		return;
@@ -439,7 +437,7 @@ int link_all(struct cluster *c)
 	for (uint32_t i = 0; i < c->me; i++)
 		if (connect_to(c, &c->nodes[i]))
 			return -1;
-	uv_timer_start(&c->timer, on_deadline, LINKS_DEADLINE_MS, 0);
+	uv_timer_start(&c->timer, on_deadline, NODES_MEET_MS, 0);
 	while (c->connected < c->n - 1 && !c->late)
 		uv_run(c->loop, UV_RUN_ONCE);
 	uv_timer_stop(&c->timer);
@@ -451,7 +449,7 @@ int link_all(struct cluster *c)
 		if (i != c->me && !c->nodes[i].link)
 			log_error("no connection with node %u (%s, %s port %u) within %d s", i,
 				  c->nodes[i].card.host, c->nodes[i].card.address,
-				  c->nodes[i].card.port, LINKS_DEADLINE_MS / 1000);
+				  c->nodes[i].card.port, NODES_MEET_MS / 1000);
 	return -1;
 }
 
@@ -462,7 +460,7 @@ static void on_beat(uv_timer_t *timer)
 	struct cluster *c = timer->data;
 	const uint64_t now = uv_hrtime(), passed = now - c->beat_ns;
 	/* While this process did not run, it could not hear the others either. */
-	const bool slept = passed > 2 * BEAT_MS * UINT64_C(1000000);
+	const bool slept = passed > 2 * NODE_BEAT_MS * UINT64_C(1000000);
 	for (uint32_t i = 0; i < c->n; i++) {
 		c->nodes[i].heard_ns += slept ? passed : 0;
 		if (i != c->me)
@@ -474,7 +472,7 @@ static void on_beat(uv_timer_t *timer)
 void link_start_beats(struct cluster *c)
 {
 	c->beat_ns = uv_hrtime();
-	uv_timer_start(&c->timer, on_beat, BEAT_MS, BEAT_MS);
+	uv_timer_start(&c->timer, on_beat, NODE_BEAT_MS, NODE_BEAT_MS);
 }
 
 /* ---- The end ---- */

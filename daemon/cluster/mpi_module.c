@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "mpi_network.h"
+#include "timings.h"
 
 static MPI_Comm world = MPI_COMM_NULL;
 
@@ -18,8 +19,6 @@ static bool *receives;
 static double *dropped; /* when, in seconds; 0: it was not */
 static unsigned active, room, ndropped;
 
-/* What had come of a message when its sender died may still be written to its place. */
-#define DROP_SECONDS 0.05
 
 /* Control messages are received into a ring, in the order of its slots. */
 static struct {
@@ -188,7 +187,7 @@ static unsigned give_up(struct mpi_done *done, unsigned max)
 	const double now = seconds();
 	unsigned n = 0;
 	for (unsigned i = active; i-- > 0 && n < max;) {
-		if (!dropped[i] || now - dropped[i] < DROP_SECONDS)
+		if (!dropped[i] || now - dropped[i] < MPI_DROP_SECONDS)
 			continue;
 		done[n++] = (struct mpi_done){.cookie = cookies[i], .failed = true};
 		MPI_Request_free(&requests[i]);

@@ -11,8 +11,7 @@
 #include "../server_state.h"
 #include "cluster.h"
 #include "names.h"
-
-#define ANSWER_NS UINT64_C(3000000000) /* for a home to say who was late */
+#include "timings.h"
 
 static struct cluster *cluster_of(const struct communicator *m)
 {

@@ -21,6 +21,7 @@
 #include "../paths.h"
 #include "build_config.h"
 #include "cluster.h"
+#include "timings.h"
 
 #define CARD_MAGIC UINT32_C(0x63617264)
 #define MODULE	   "ncclsvc-mpi.so"
@@ -334,14 +335,12 @@ bool cluster_closed(const struct cluster *c)
 	return !c->handles;
 }
 
-#define FINISH_SECONDS 3
-
 void cluster_destroy(struct cluster *c, int code)
 {
 	struct watchdog w;
 	/* Others that go on keep MPI_Finalize waiting, which is no failure. */
 	log_flush();
-	if (watchdog_start(&w, FINISH_SECONDS, NULL)) {
+	if (watchdog_start(&w, MPI_FINISH_SECONDS, NULL)) {
 		w.code = code;
 		c->mpi->finish(false);
 		watchdog_stop(&w);

@@ -8,10 +8,10 @@
 
 #include "span.h"
 #include "staged.h"
+#include "timings.h"
 
 /* Between two looks at the rings */
 #define COMMANDS_PER_ROUND  64
-#define COMMANDS_NS	    100000
 #define DEPARTURES_PER_TURN 64
 
 struct departure {
@@ -534,7 +534,7 @@ void engine_run_commands(struct engine *e)
 		if (!run_command(e, &c))
 			return;
 		engine_command_done(e);
-		if (engine_clock() - began >= COMMANDS_NS)
+		if (engine_clock() - began >= COMMANDS_TURN_NS)
 			return;
 	}
 }

@@ -12,8 +12,7 @@
 
 #include "fdio.h"
 #include "state.h"
-
-#define REPORT_NS UINT64_C(5000000000)
+#include "timings.h"
 
 const ncclsvc_status complete_ok = {.rank_a = -1, .rank_b = -1};
 
@@ -93,7 +92,7 @@ static void report(struct engine *e, const struct task *t, const ncclsvc_status 
 	const uint32_t bit = UINT32_C(1) << (-st->result & 31);
 	if (!c || c->ended || c->ending || (st->result == NCCLSVC_CANCELLED && !st->pid_a))
 		return;
-	if (e->now - c->reported_ns >= REPORT_NS) {
+	if (e->now - c->reported_ns >= FAILURES_TOLD_NS) {
 		c->reported_ns = e->now;
 		c->reported = 0;
 	}

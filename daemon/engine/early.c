@@ -7,9 +7,9 @@
 #include <utlist.h>
 
 #include "span.h"
+#include "timings.h"
 
-#define EARLY_MAX  (64 * 1024 * 1024)	  /* bytes */
-#define EARLY_NS   UINT64_C(600000000000) /* what is older hardly begins any more */
+#define EARLY_MAX  (64 * 1024 * 1024) /* bytes */
 #define EARLY_LOST (sizeof(((struct engine *)0)->lost_spans) / sizeof(struct lost_span))
 
 struct early {
@@ -50,8 +50,9 @@ static void lose(struct engine *e, uint64_t id)
 {
 	struct early *m, *next;
 	struct lost_span *at = &e->lost_spans[e->nlost_spans++ % EARLY_LOST];
-	if (at->ns && e->now - at->ns < EARLY_NS) /* it may begin yet, and is not known any more */
-		e->lost_all_ns = e->now + EARLY_NS;
+	if (at->ns &&
+	    e->now - at->ns < EARLY_KEPT_NS) /* it may begin yet, and is not known any more */
+		e->lost_all_ns = e->now + EARLY_KEPT_NS;
 	*at = (struct lost_span){id, e->now};
 	DL_FOREACH_SAFE (e->early, m, next) {
 		if (m->header.span != id)
@@ -98,7 +99,7 @@ void early_hear(struct engine *e, const struct span *s)
 
 void early_expire(struct engine *e)
 {
-	while (e->early && e->now - e->early->heard_ns >= EARLY_NS)
+	while (e->early && e->now - e->early->heard_ns >= EARLY_KEPT_NS)
 		lose(e, e->early->header.span);
 }
 

@@ -17,15 +17,14 @@
 
 #include "span.h"
 #include "staged.h"
+#include "timings.h"
 
 #define EPOLL_COMMANDS		UINT64_MAX /* else the session's slot */
 #define EPOLL_EVENTS		64
-#define ROUNDS_PER_CLOCK	4     /* without work; after work it is read at once */
-#define ROUNDS_UNFLUSHED	4     /* with new records, before sleepers are woken */
-#define ROUNDS_UNPUBLISHED	8     /* without any, before inspection sees a task */
-#define ROUNDS_UNPUBLISHED_BUSY 256   /* the same, however much there is to do */
-#define YIELD_NS		25000 /* awake without work, between yields of the core */
-#define LOOK_NS			25000 /* awake, between looks at the doorbells: each costs like a task */
+#define ROUNDS_PER_CLOCK	4   /* without work; after work it is read at once */
+#define ROUNDS_UNFLUSHED	4   /* with new records, before sleepers are woken */
+#define ROUNDS_UNPUBLISHED	8   /* without any, before inspection sees a task */
+#define ROUNDS_UNPUBLISHED_BUSY 256 /* the same, however much there is to do */
 
 uint64_t engine_clock(void)
 {
@@ -463,7 +462,8 @@ static void *engine_main(void *arg)
 		if (e->staged)
 			busy |= staged_poll(e);
 		/* Who waits for other nodes looks at once; else their news can wait a little. */
-		if (e->config.mpi && (e->committed || e->ops || e->now - e->heard_ns >= LOOK_NS))
+		if (e->config.mpi &&
+		    (e->committed || e->ops || e->now - e->heard_ns >= ENGINE_LOOK_NS))
 			busy |= span_poll(e);
 		/* To look for sleepers is to wait until the statuses are out. Who polls sees them
 		 * without; so first see whether there is more to do. */
@@ -484,7 +484,7 @@ static void *engine_main(void *arg)
 			busy |= collect_jobs(e);
 		}
 		/* Who is busy with some must not be deaf to others' doorbells. */
-		if ((busy && e->jobs) || e->now - e->looked_ns >= LOOK_NS)
+		if ((busy && e->jobs) || e->now - e->looked_ns >= ENGINE_LOOK_NS)
 			look(e, 0);
 		if (busy) {
 			if (rounds)
@@ -497,7 +497,7 @@ static void *engine_main(void *arg)
 		if (e->now - e->busy_ns >= spin_budget_ns(&e->spin, e->now))
 			fall_asleep(e);
 		/* Whom we wait for may wait for this very core. */
-		if (e->crowded || e->now - yielded_ns >= YIELD_NS) {
+		if (e->crowded || e->now - yielded_ns >= ENGINE_YIELD_NS) {
 			sched_yield();
 			yielded_ns = e->now;
 		}

@@ -10,9 +10,9 @@
 #include "order.h"
 #include "staged.h"
 #include "task.h"
+#include "timings.h"
 
-#define ANSWER_NS     UINT64_C(3000000000) /* for a daemon to say something, when asked */
-#define JUNCTIONS_MAX 65536		   /* in one span: others may be ahead by so much */
+#define JUNCTIONS_MAX 65536 /* in one span: others may be ahead by so much */
 
 /* ---- Finding ---- */
 
@@ -422,7 +422,7 @@ void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_st
 	ncclsvc_status own = *st;
 	junction_name_missing(c, j, &own);
 	/* Who does not answer does not keep the others waiting. */
-	j->due_ns = e->now + ANSWER_NS;
+	j->due_ns = e->now + NODE_ANSWER_NS;
 	DL_APPEND2(e->asked, j, prev_due, next_due);
 	junction_say_failed(e, j, &own);
 }
@@ -472,7 +472,7 @@ void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
 	if (j->asked || j->comm->span->over)
 		return;
 	j->asked = true;
-	j->due_ns = e->now + ANSWER_NS;
+	j->due_ns = e->now + NODE_ANSWER_NS;
 	DL_APPEND2(e->asked, j, prev_due, next_due);
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (!j->verdicts[i].said)

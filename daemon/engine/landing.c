@@ -8,10 +8,8 @@
 
 #include "device.h"
 #include "order.h"
+#include "timings.h"
 #include "worker/queue.h"
-
-#define INPUTS_NS  UINT64_C(10000000)
-#define RELEASE_NS UINT64_C(1000000000) /* without any end; NCCL aborts within half of it */
 
 static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
@@ -77,7 +75,7 @@ static void release_streams(struct comm *c)
 bool device_poll(struct engine *e)
 {
 	bool any = false;
-	if (e->now - e->inputs_ns > INPUTS_NS)
+	if (e->now - e->inputs_ns > INPUTS_LOOK_NS)
 		look_at_inputs(e);
 	struct comm *c, *next;
 	for (c = e->launched; c; c = next) {
@@ -104,7 +102,7 @@ bool device_poll(struct engine *e)
 				land(e, m->flying, c->ended ? &c->end : &complete_ok);
 			left = left || m->flying;
 		}
-		if (c->ended && !c->released && e->now - c->moved_ns > RELEASE_NS)
+		if (c->ended && !c->released && e->now - c->moved_ns > STREAM_RELEASE_NS)
 			release_streams(c);
 		if (!window_step(e, c, left) && !left)
 			stop_watching(e, c);

@@ -10,11 +10,10 @@
 #include "reduce.h"
 #include "state.h"
 #include "task.h"
+#include "timings.h"
 
-#define PART_BYTES	  (64 * 1024) /* moved by the engine's thread between looks at the clock */
-#define HELPERS_NS	  12000	      /* what helpers must save: to wake them takes 3000 to 25000 */
-#define TURN_NS		  100000      /* of a round, after which the pool gets what takes longer */
-#define CHUNK_BYTES_MIN	  (32 * 1024) /* of one rank's share */
+#define PART_BYTES	  (64 * 1024)  /* moved by the engine's thread between looks at the clock */
+#define CHUNK_BYTES_MIN	  (32 * 1024)  /* of one rank's share */
 #define CHUNK_BYTES_MAX	  (256 * 1024) /* also bounds how long a small task waits for a large one */
 #define CHUNK_BYTES_ALL	  (8 * 1024 * 1024)  /* the same of all ranks together */
 #define STREAM_BYTES	  (32 * 1024 * 1024) /* what no last-level cache that was measured holds */
@@ -265,7 +264,8 @@ const ncclsvc_status *run_status(struct task *const *tasks, uint32_t n, ncclsvc_
 static bool is_long(const struct engine *e, double left_ns)
 {
 	const unsigned threads = e->config.threads;
-	return left_ns * (threads - 1) / threads > HELPERS_NS || e->now - e->round_ns > TURN_NS;
+	return left_ns * (threads - 1) / threads > HELPERS_WORTH_NS ||
+	       e->now - e->round_ns > MOVE_TURN_NS;
 }
 
 /* How long the rest takes is what the parts so far took, of this very operation on these buffers:

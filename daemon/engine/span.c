@@ -8,17 +8,11 @@
 
 #include "cluster/mpi_api.h"
 #include "order.h"
+#include "timings.h"
 
 #define MESSAGES_PER_TURN 64
 #define DONE_PER_TURN	  32
 #define ENDED_KEPT	  4096
-#define OVER_NS		  UINT64_C(50000000)   /* for all nodes to end an epoch */
-#define CLOSE_NS	  UINT64_C(1000000000) /* the same on GPUs: else NCCL must begin anew */
-#define OPS_NS		  UINT64_C(30000000)   /* for what is under way then */
-#define WAIT_NS		  UINT64_C(1000000) /* between looks at most, when something is waited for */
-#define WAIT_IDLE_NS	  20000000	    /* when others may want something */
-#define QUIET_NS	  UINT64_C(5000000000)
-#define WAIT_QUIET_NS	  200000000 /* when that is not likely */
 
 struct message {
 	enum in_flight kind; /* first: what MPI gives back */
@@ -170,7 +164,7 @@ static bool agreed(struct engine *e, struct span *s)
 
 static void end_now(struct engine *e, struct span *s, bool in_order)
 {
-	s->due_ns = e->now + (in_order ? OPS_NS : 0);
+	s->due_ns = e->now + (in_order ? EPOCH_DRAIN_NS : 0);
 	if (s->comm->cuda && s->wished && !in_order)
 		engine_event(e,
 			     &(struct event){.kind = EVENT_EPOCH_DIRTY, .epoch = {s->comm->slot}});
@@ -202,7 +196,7 @@ void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *en
 	s->end = *end;
 	c->end = order_end_status(end);
 	c->ending = true;
-	s->due_ns = e->now + (c->cuda ? CLOSE_NS : OVER_NS);
+	s->due_ns = e->now + (c->cuda ? EPOCH_CLOSE_NS : EPOCH_OVER_NS);
 	DL_APPEND2(e->endings, s, prev_ending, next_ending);
 	try_end(e, s);
 }
@@ -436,14 +430,14 @@ uint64_t span_sleep_ns(struct engine *e)
 	uint64_t quiet = e->now - e->span_ns, wished = e->now - e->sequenced_ns;
 	const uint64_t nap = spin_nap_ns(e->now - e->busy_ns, SPIN_NAP_SHARE);
 	/* Nodes may wait for us that we do not wait for. */
-	if (sequencer_awaited(e) && wished < QUIET_NS && !e->flights && !e->committed)
-		return nap < WAIT_NS ? nap : WAIT_NS;
+	if (sequencer_awaited(e) && wished < NODES_QUIET_NS && !e->flights && !e->committed)
+		return nap < NODES_NAP_NS ? nap : NODES_NAP_NS;
 	/* Others may still ask for what has ended here. */
-	if (!e->spans && !e->flights && quiet > QUIET_NS && !sequencer_awaited(e))
-		return WAIT_QUIET_NS;
+	if (!e->spans && !e->flights && quiet > NODES_QUIET_NS && !sequencer_awaited(e))
+		return NODES_NAP_QUIET_NS;
 	if (!e->flights && !e->ops && !e->committed && !e->endings)
-		return WAIT_IDLE_NS;
-	return nap < WAIT_NS ? nap : WAIT_NS;
+		return NODES_NAP_IDLE_NS;
+	return nap < NODES_NAP_NS ? nap : NODES_NAP_NS;
 }
 
 /* ---- A node is gone ---- */

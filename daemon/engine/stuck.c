@@ -19,8 +19,7 @@
 #include "operation.h"
 #include "order.h"
 #include "span.h"
-
-#define STUCK_NS UINT64_C(25000000) /* between looks; who is stuck at two is worth a message */
+#include "timings.h"
 
 /* What a node tells the first. */
 struct stuck_note {
@@ -283,7 +282,7 @@ void stuck_look(struct engine *e)
 	struct span *s, *next;
 	if (e->now < e->stuck_ns)
 		return;
-	e->stuck_ns = e->now + STUCK_NS;
+	e->stuck_ns = e->now + STUCK_LOOK_NS;
 	HASH_ITER (hh, e->spans, s, next)
 		if (s->comm->pending)
 			look(e, s);

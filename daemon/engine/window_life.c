@@ -3,9 +3,8 @@
 #include <stdlib.h>
 #include <utlist.h>
 
+#include "timings.h"
 #include "window.h"
-
-#define LEAVE_NS UINT64_C(3000000000) /* for all that flies, before a window goes */
 
 /* ---- Asking the workers ---- */
 
@@ -132,7 +131,8 @@ static void drop_overdue(struct engine *e, struct windows *w)
 {
 	for (uint32_t i = 0; i < WORKER_WINDOWS && !w->asked; i++) {
 		const struct window *at = w->slots[i];
-		if (at && at->stage == LEAVING && !at->flying && e->now - at->left_ns > LEAVE_NS)
+		if (at && at->stage == LEAVING && !at->flying &&
+		    e->now - at->left_ns > WINDOW_LEAVE_NS)
 			ask(e, w, LAUNCH_DROP, i);
 	}
 }

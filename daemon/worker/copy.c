@@ -7,9 +7,8 @@
 
 #include "log.h"
 #include "nvtx.h"
+#include "timings.h"
 #include "worker.h"
-
-#define WATCH_NS UINT64_C(50000000)
 
 bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size)
 {
@@ -107,7 +106,7 @@ bool copy_next(struct worker *w)
 void copy_watch(struct worker *w)
 {
 	const uint64_t now = worker_clock();
-	const bool look = now - w->checked_ns >= WATCH_NS;
+	const bool look = now - w->checked_ns >= WORKER_WATCH_NS;
 	w->flying = 0;
 	for (int i = 0; i < COPY_LANES; i++) {
 		if (atomic_load(&w->queue->lanes[i].completed) >= w->copies[i].enqueued)

@@ -8,9 +8,8 @@
 #include <utlist.h>
 
 #include "log.h"
+#include "timings.h"
 #include "worker.h"
-
-#define LONG_NS UINT64_C(30000000000) /* is worth a word; aborts have the supervisor's deadline */
 
 struct lane_ending {
 	struct lane_ending *prev, *next; /* of those that have left their lanes */
@@ -104,7 +103,7 @@ void endings_watch(struct worker *w)
 	DL_FOREACH_SAFE (w->endings, n, next) {
 		w->flying++;
 		release(w, n);
-		if (!n->told && worker_clock() - n->begun_ns > LONG_NS) {
+		if (!n->told && worker_clock() - n->begun_ns > ABORT_LONG_NS) {
 			n->told = true;
 			log_warning("lane %u: NCCL does not end its last communicator", n->lane);
 		}

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include "dynlib.h"
+#include "timings.h"
 
-#define START_TRIES    100
-#define START_PAUSE_US 50000
+#define START_TRIES 100
 
 #define CUDA_ENTRY(function, name, args) {name, offsetof(struct cuda_api, function)},
 #define NCCL_ENTRY(function, type, args) {#function, offsetof(struct nccl_api, function)},
@@ -35,7 +35,7 @@ bool gpu_api_open_cuda(int *version, char *text, size_t size)
 		if (error != CUDA_ERROR_MPS_SERVER_NOT_READY || i == START_TRIES - 1)
 			break;
 		error = CUDA_SUCCESS;
-		usleep(START_PAUSE_US);
+		usleep(MPS_NOT_READY_US);
 	}
 	if (error)
 		snprintf(text, size, "the driver does not start: %s", gpu_api_cuda_error(error));

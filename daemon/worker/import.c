@@ -13,9 +13,8 @@
 #include <utlist.h>
 
 #include "log.h"
+#include "timings.h"
 #include "worker.h"
-
-#define CLOSE_NS UINT64_C(10000000000)
 
 #define RESTORED                                                                                   \
 	"the driver does not share cudaMalloc memory that it has restored from a checkpoint: use " \
@@ -413,7 +412,7 @@ void imports_sweep(struct worker *w, uint64_t now)
 	struct import *i, *tmp;
 	/* The driver waits for all that flies. That may wait for a trainer who waits for what we
 	 * are to launch next: so never while anything lasts. */
-	if (!w->closing_ns || (w->flying && (w->stuck || now < w->closing_ns + CLOSE_NS)))
+	if (!w->closing_ns || (w->flying && (w->stuck || now < w->closing_ns + IMPORT_CLOSE_NS)))
 		return;
 	w->closing_ns = 0;
 	DL_FOREACH_SAFE (w->imports, i, tmp)

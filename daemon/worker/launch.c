@@ -10,11 +10,8 @@
 #include "names.h"
 #include "nvtx.h"
 #include "operation.h"
+#include "timings.h"
 #include "worker.h"
-
-#define WATCH_NS      UINT64_C(50000000)
-#define STUCK_NS      UINT64_C(20000000) /* what a lane is at may need what is launched next */
-#define READY_SPIN_NS 1500		 /* less than a wait on the GPU costs */
 
 /* Memory operations for one stream, sent together. */
 struct batch {
@@ -71,7 +68,7 @@ static bool ready_soon(const struct worker *w, const struct launch *l)
 	const struct session_timelines *s = &w->sessions[l->session];
 	if (atomic_load_explicit(&s->host[l->timeline].done, memory_order_relaxed) + 1 < l->value)
 		return false;
-	for (uint64_t end = worker_clock() + READY_SPIN_NS; worker_clock() < end;)
+	for (uint64_t end = worker_clock() + INPUT_POLL_NS; worker_clock() < end;)
 		if (launch_ready(w, l))
 			return true;
 	return false;
@@ -398,7 +395,7 @@ void launch_watch(struct worker *w)
 	endings_watch(w);
 	w->stuck = w->flying > 0;
 	uint64_t now = worker_clock();
-	bool look = now - w->checked_ns >= WATCH_NS;
+	bool look = now - w->checked_ns >= WORKER_WATCH_NS;
 	for (uint32_t i = 0; i < w->high_lane; i++) {
 		struct lane *l = &w->lanes[i];
 		if (l->draining) {
@@ -412,7 +409,8 @@ void launch_watch(struct worker *w)
 		    !lane_flies(l, atomic_load(&w->queue->lanes[i].completed), now))
 			continue;
 		w->flying++;
-		w->stuck = w->stuck || l->completed < l->waits_seq || now - l->moved_ns > STUCK_NS;
+		w->stuck = w->stuck || l->completed < l->waits_seq ||
+			   now - l->moved_ns > LANE_STUCK_NS;
 		if (!look)
 			continue;
 		CUresult error = cu.cuStreamQuery(l->stream);

@@ -10,13 +10,10 @@
 #include <string.h>
 
 #include "log.h"
+#include "timings.h"
 #include "worker.h"
 
-#define ROW	 8   /* tasks in a row on a timeline, before it is tried */
-#define SHARP_NS 500 /* between what it took at least and at most; or a quarter of that */
-#define TRIAL_NS UINT64_C(4000000000)
-#define AGAIN_NS UINT64_C(2000000000)  /* after one without a result, or for another stream */
-#define STALE_NS UINT64_C(20000000000) /* after one with */
+#define ROW 8 /* tasks in a row on a timeline, before it is tried */
 
 /* CUDA chooses a stream's queue when it is first used. */
 static CUresult settle(const struct worker *w, CUstream stream)
@@ -79,7 +76,7 @@ static void give_up(struct worker *w)
 	struct lane *l = &w->lanes[w->trial.lane];
 	if (w->trial.side && l->comm && lane_idle(w, w->trial.lane))
 		change(l);
-	end(w, AGAIN_NS);
+	end(w, TWIN_AGAIN_NS);
 }
 
 static void begin(struct worker *w, const struct launch *l, uint64_t now)
@@ -130,7 +127,7 @@ static void next(struct worker *w)
 			 t->lane, (unsigned long long)ns, (unsigned long long)t->first_ns);
 	else
 		change(l);
-	end(w, STALE_NS);
+	end(w, TWIN_STALE_NS);
 }
 
 void twin_before(struct worker *w, const struct launch *l)
@@ -140,14 +137,14 @@ void twin_before(struct worker *w, const struct launch *l)
 		return;
 	struct lane *lane = &w->lanes[l->lane];
 	const uint64_t now = worker_clock();
-	if (t->on && now - t->begun_ns > TRIAL_NS)
+	if (t->on && now - t->begun_ns > TWIN_TRIAL_NS)
 		give_up(w);
 	if (lane->user_session != l->session || lane->user_timeline != l->timeline) {
 		lane->user_session = l->session;
 		lane->user_timeline = l->timeline;
 		lane->row = 0;
-		if (lane->rest_ns > AGAIN_NS)
-			lane->rest_ns = AGAIN_NS;
+		if (lane->rest_ns > TWIN_AGAIN_NS)
+			lane->rest_ns = TWIN_AGAIN_NS;
 	}
 	if (t->on) {
 		if (t->lane == l->lane && timed(t) && lane_idle(w, l->lane))
@@ -187,7 +184,7 @@ static void count(struct trial *t, uint64_t least_ns, uint64_t most_ns)
 {
 	const uint64_t blur = most_ns - least_ns;
 	t->all[t->nall++] = most_ns;
-	if (blur <= SHARP_NS || blur <= most_ns / 4)
+	if (blur <= TWIN_SHARP_NS || blur <= most_ns / 4)
 		t->sharp[t->nsharp++] = most_ns;
 }
 

@@ -12,10 +12,10 @@
 #include <utlist.h>
 
 #include "log.h"
+#include "timings.h"
 #include "worker.h"
 
-#define STUCK_NS    UINT64_C(100000000) /* many times what a small collective takes */
-#define STUCK_LOOKS 1000		/* us, between looks at it */
+#define STUCK_LOOKS 1000 /* us, between looks at it */
 
 bool window_op(const struct launch *l)
 {
@@ -137,7 +137,7 @@ bool window_pending(const struct worker *w, uint32_t lane)
 
 bool window_stuck(const struct worker *w, uint32_t lane)
 {
-	for (uint64_t end = worker_clock() + STUCK_NS; window_pending(w, lane);) {
+	for (uint64_t end = worker_clock() + WINDOW_STUCK_NS; window_pending(w, lane);) {
 		if (worker_clock() > end)
 			return true;
 		usleep(STUCK_LOOKS);

@@ -19,15 +19,12 @@
 #include "gpu_list.h"
 #include "log.h"
 #include "names.h"
+#include "timings.h"
 
 #define SCRATCH_BYTES	   4096
 #define ROUNDS_PER_CONTROL 64 /* polls of the queue between looks at the socket */
 #define ROUNDS_PER_CLOCK   16
 #define NAP_SHARE	   4 /* the end of what is under way is seen late by at most this part of it */
-#define ORPHAN_SECONDS	   1 /* for what is under way, once the supervisor is gone */
-#define ORPHAN_NAP_NS	   1000000
-#define ORPHAN_LAST_NS	   UINT64_C(3000000000) /* then, for trainers' streams */
-#define ORPHAN_STILL_NS	   UINT64_C(300000000)	/* a task takes less, or will never end */
 
 uint64_t worker_clock(void)
 {
