@@ -7,6 +7,7 @@
 #include "cluster/cluster.h"
 #include "comm.h"
 #include "gpu.h"
+#include "no_memory.h"
 #include "report.h"
 
 bool comm_sits_here(const struct communicator *m, uint32_t k)
@@ -60,7 +61,8 @@ static void fail_joins(struct server *s, struct communicator *m, int result, int
 	if (m->joining)
 		report_request(m, "JOIN", result, why);
 	if (s->cluster && !sessions)
-		abort(); /* other nodes would wait for ever */
+		no_memory("a communicator that could not start on all nodes"); /* other nodes would
+										  wait for ever */
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct seat *seat = &m->seats[k];
 		struct client *c = seat->client;

@@ -7,6 +7,7 @@
 #include "cluster/cluster.h"
 #include "comm.h"
 #include "log.h"
+#include "no_memory.h"
 
 void comm_gathered(struct communicator *m, const struct control_start *start)
 {
@@ -18,10 +19,8 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	m->start_break = NULL;
 	m->muster = MUSTER_NONE;
 	m->start = malloc(size);
-	if (!m->start) {
-		log_error("communicator %s: out of memory", m->label);
-		abort();
-	}
+	if (!m->start)
+		no_memory("the start of a communicator across nodes");
 	memcpy(m->start, start, size);
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (start->members[k].node == s->cluster->me &&

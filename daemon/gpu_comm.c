@@ -13,6 +13,7 @@
 #include "comm.h"
 #include "gpu.h"
 #include "log.h"
+#include "no_memory.h"
 #include "timings.h"
 
 #define USER_LANES (WORKER_LANES * 3 / 4) /* of one user's communicators */
@@ -161,7 +162,7 @@ static struct making *making_of(const struct physical *p)
 {
 	struct making *k = calloc(1, sizeof(*k) + p->n * sizeof(k->parts[0]));
 	if (!k)
-		abort();
+		no_memory("the making of an NCCL communicator");
 	k->number = p->number;
 	k->serial = p->serial;
 	k->nnodes = p->serial ? nodes_of(p->user) : 1;

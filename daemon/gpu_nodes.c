@@ -10,6 +10,7 @@
 #include "comm.h"
 #include "gpu.h"
 #include "names.h"
+#include "no_memory.h"
 
 bool nodes_across(const struct communicator *m)
 {
@@ -153,7 +154,7 @@ void nodes_make_id(struct cluster *c, const struct control_nccl_id *asked)
 		return; /* it was given up, which the registrar hears */
 	struct control_nccl_id *copy = malloc(sizeof(*copy));
 	if (!copy)
-		abort();
+		no_memory("the id of an NCCL communicator across nodes");
 	*copy = *asked;
 	gpu_ask(s->gpus[m->seats[0].device], &(struct worker_message){.kind = WORKER_UNIQUE_ID}, -1,
 		on_id, copy, gpu_patience_ns(s));

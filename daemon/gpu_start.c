@@ -15,6 +15,7 @@
 #include "gpu_mps.h"
 #include "log.h"
 #include "mps.h"
+#include "no_memory.h"
 #include "timings.h"
 
 int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd, int bell,
@@ -149,7 +150,7 @@ static void probe(struct server *s, char *text, size_t size, char *no_nccl)
 	char *argv[] = {name, NULL};
 	struct timeval limit = {.tv_sec = (time_t)(WORKER_START_NS / 1000000000)};
 	if (!p)
-		abort();
+		no_memory("the process that looks for GPUs");
 	p->server = s;
 	p->process.data = p;
 	int sock = gpu_spawn(s, &p->process, argv, -1, -1, on_probe_exit, on_probe_closed);

@@ -12,6 +12,7 @@
 #include "../log.h"
 #include "../server_state.h"
 #include "cluster.h"
+#include "no_memory.h"
 #include "timings.h"
 
 #define LINK_MAGIC    UINT32_C(0x6e6f6465)
@@ -146,10 +147,8 @@ static void keep(struct cluster *c, uint32_t from, enum control_kind kind, const
 		 size_t size)
 {
 	struct own_message *m = malloc(sizeof(*m) + size);
-	if (!m) {
-		log_error("out of memory");
-		abort();
-	}
+	if (!m)
+		no_memory("a message to another node");
 	m->from = from;
 	m->kind = kind;
 	m->size = size;

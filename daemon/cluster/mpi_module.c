@@ -19,7 +19,6 @@ static bool *receives;
 static double *dropped; /* when, in seconds; 0: it was not */
 static unsigned active, room, ndropped;
 
-
 /* Control messages are received into a ring, in the order of its slots. */
 static struct {
 	MPI_Request *requests;

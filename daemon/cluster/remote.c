@@ -11,6 +11,7 @@
 #include "../server_state.h"
 #include "cluster.h"
 #include "names.h"
+#include "no_memory.h"
 #include "timings.h"
 
 static struct cluster *cluster_of(const struct communicator *m)
@@ -122,7 +123,8 @@ void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool ag
 		sizeof(struct control_nccl_ready) + m->nranks * sizeof(struct control_gpu);
 	struct control_nccl_ready *r = calloc(1, size);
 	if (!r)
-		abort(); /* the other nodes would wait for ever */
+		no_memory("the start of a communicator across nodes"); /* the other nodes would wait
+									  for ever */
 	memcpy(r->id, m->id, sizeof(r->id));
 	r->epoch = m->start->epoch;
 	r->nranks = m->nranks;

@@ -5,6 +5,7 @@
 
 #include "across.h"
 #include "cluster/mpi_api.h"
+#include "no_memory.h"
 #include "staged.h"
 
 /* ---- Tags ---- */
@@ -150,7 +151,7 @@ void across_credit(struct engine *e, struct span *s, uint32_t place, const struc
 	}
 	struct credit *k = malloc(sizeof(*k));
 	if (!k)
-		abort();
+		no_memory("a credit of another node");
 	*k = (struct credit){.key = *key, .node = place, .note = *note};
 	DL_APPEND(s->credits, k);
 }

@@ -5,6 +5,7 @@
 #include <utlist.h>
 
 #include "across.h"
+#include "no_memory.h"
 #include "reduce.h"
 
 #define INLINE_BYTES (64 * 1024) /* more than that is the pool's */
@@ -19,7 +20,8 @@ static char *buffer_get(struct engine *e, uint64_t bytes)
 		return e->buffers[--e->nbuffers];
 	char *p = malloc(bytes <= BUFFER_BYTES ? BUFFER_BYTES : bytes);
 	if (!p)
-		abort(); /* the other nodes have begun */
+		no_memory("a part of an operation that other nodes have begun"); /* the other nodes
+										    have begun */
 	return p;
 }
 
@@ -301,7 +303,7 @@ void piece_begin(struct engine *e, struct op *op, uint64_t index, const struct s
 	const struct span *s = op->comm->span;
 	struct piece *p = calloc(1, sizeof(*p) + 2 * s->nnodes * sizeof(p->flows[0]));
 	if (!p)
-		abort();
+		no_memory("a part of an operation that other nodes have begun");
 	p->op = op;
 	p->index = index;
 	p->x = *x;

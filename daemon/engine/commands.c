@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 #include <utlist.h>
 
+#include "no_memory.h"
 #include "span.h"
 #include "staged.h"
 #include "timings.h"
@@ -522,7 +523,7 @@ static bool run_command(struct engine *e, const struct command *c)
 	}
 	/* Small allocations only: without them nothing can be kept consistent. */
 	if (error)
-		abort();
+		no_memory("what the engine knows of sessions and communicators");
 	return over;
 }
 

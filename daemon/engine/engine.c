@@ -2,6 +2,7 @@
  * The engine's thread: it takes commands, polls the rings of busy sessions, and sleeps when none
  * is. */
 #include "engine.h"
+#include "no_memory.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -80,7 +81,7 @@ static void engine_command(struct executor *x, const struct command *c)
 		close_gap(e);
 	/* A lost command would leave both sides in disagreement for good. */
 	if (!grow((void **)&e->commands, &e->commands_room, e->ncommands, sizeof(*c)))
-		abort();
+		no_memory("a command to the engine");
 	e->commands[e->ncommands++] = *c;
 	atomic_fetch_add(&e->commands_queued, 1);
 	pthread_mutex_unlock(&e->lock);
@@ -110,7 +111,7 @@ void engine_event(struct engine *e, const struct event *event)
 {
 	pthread_mutex_lock(&e->lock);
 	if (!grow((void **)&e->events, &e->events_room, e->nevents, sizeof(*event)))
-		abort();
+		no_memory("an event of the engine");
 	e->events[e->nevents++] = *event;
 	pthread_mutex_unlock(&e->lock);
 	e->notify(e->notify_arg);

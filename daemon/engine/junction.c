@@ -7,6 +7,7 @@
 
 #include "junction.h"
 #include "names.h"
+#include "no_memory.h"
 #include "order.h"
 #include "staged.h"
 #include "task.h"
@@ -201,7 +202,7 @@ static void start_on_gpus(struct engine *e, struct junction *j)
 		if (j->tasks[k])
 			j->tasks[here++] = j->tasks[k];
 	if (device_meet_across(e, c, j->tasks, here, &at) == BEGUN_NO_MEMORY)
-		abort(); /* the others have begun */
+		no_memory("an operation that other nodes have begun"); /* the others have begun */
 	junction_free(e, c->span, j);
 }
 
@@ -244,7 +245,7 @@ static void start(struct engine *e, struct junction *j)
 	junction_free(e, c->span, j);
 	/* The others have begun: without memory for it, nothing can be kept in order. */
 	if (!(c->staged ? staged_start(e, c, &key, tasks) : across_start(e, c, &key, tasks, NULL)))
-		abort();
+		no_memory("an operation that other nodes have begun");
 }
 
 bool junction_unknown_leaver(const struct comm *c, const ncclsvc_status *st)

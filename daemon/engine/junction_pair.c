@@ -7,6 +7,7 @@
 
 #include "junction.h"
 #include "names.h"
+#include "no_memory.h"
 #include "order.h"
 #include "task.h"
 
@@ -28,7 +29,7 @@ static uint64_t *pair_counter(struct span *s, bool send, int32_t rank, int32_t p
 		s->sent = calloc(2 * pairs(s), sizeof(*s->sent));
 		s->received = calloc(2 * pairs(s), sizeof(*s->received));
 		if (!s->sent || !s->received)
-			abort();
+			no_memory("the counts of Sends and Recvs between nodes");
 	}
 	while (span_locals(s)[i] != (uint32_t)rank)
 		i++;

@@ -6,6 +6,7 @@
 #include <utlist.h>
 
 #include "device.h"
+#include "no_memory.h"
 
 #define CROSSINGS_SENT ((SPAN_EAGER_BYTES - 256) / sizeof(struct crossing)) /* in one message */
 
@@ -82,7 +83,7 @@ void sequence_wish(struct engine *e, bool fits)
 	}
 	struct wish *w = calloc(1, sizeof(*w) + n * sizeof(w->at[0]));
 	if (!w)
-		abort(); /* the other nodes wait for it */
+		no_memory("a place in the order of launches"); /* the other nodes wait for it */
 	w->number = ++e->nwishes;
 	w->any = e->visited[0]->meeting;
 	for (uint32_t i = 0; i < e->nvisited; i++) {
@@ -102,7 +103,7 @@ void sequence_wish_making(struct engine *e, struct making *k)
 {
 	struct wish *w = calloc(1, sizeof(*w) + sizeof(w->at[0]));
 	if (!w)
-		abort();
+		no_memory("a place in the order of launches");
 	w->number = ++e->nwishes;
 	w->making = k;
 	w->n = 1;

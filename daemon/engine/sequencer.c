@@ -5,6 +5,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "no_memory.h"
 #include "span.h"
 
 uint32_t sequencer_of(const struct engine *e)
@@ -68,7 +69,7 @@ static void wake(struct engine *e)
 {
 	e->sequenced_ns = e->now;
 	if (!e->sequencer && !(e->sequencer = calloc(1, sizeof(*e->sequencer))))
-		abort();
+		no_memory("the order of launches on all nodes");
 }
 
 /* To a node, this one too. */
@@ -98,7 +99,7 @@ static void span_open(struct engine *e, uint64_t id)
 		return;
 	s = malloc(sizeof(*s));
 	if (!s)
-		abort();
+		no_memory("the order of launches on all nodes");
 	s->id = id;
 	HASH_ADD(hh, e->sequencer->spans, id, sizeof(s->id), s);
 }
@@ -144,7 +145,7 @@ static void hook(struct engine *e, struct told_wish *w, const struct crossing *a
 	if (!p) {
 		p = calloc(1, sizeof(*p) + at->nparts * sizeof(p->wishes[0]));
 		if (!p)
-			abort();
+			no_memory("the order of launches on all nodes");
 		p->key = (struct point_key){at->span, at->key};
 		p->nparts = at->nparts;
 		HASH_ADD(hh, e->sequencer->points, key, sizeof(p->key), p);
@@ -160,7 +161,7 @@ static bool gather(struct engine *e, struct told_wish *w, struct told_wish ***al
 	struct told_wish **list = malloc(room * sizeof(*list));
 	bool whole = true;
 	if (!list)
-		abort();
+		no_memory("the order of launches on all nodes");
 	w->visit = ++e->sequencer->visit;
 	list[0] = w;
 	*n = 1;
@@ -176,7 +177,7 @@ static bool gather(struct engine *e, struct told_wish *w, struct told_wish ***al
 					room *= 2;
 					list = realloc(list, room * sizeof(*list));
 					if (!list)
-						abort();
+						no_memory("the order of launches on all nodes");
 				}
 				list[(*n)++] = p->wishes[j];
 			}
@@ -220,7 +221,7 @@ void sequencer_wish(struct engine *e, uint32_t node, uint64_t number, bool more,
 	if (!w) {
 		w = calloc(1, sizeof(*w));
 		if (!w)
-			abort();
+			no_memory("the order of launches on all nodes");
 		w->node = node;
 		w->number = number;
 		DL_APPEND(e->sequencer->wishes, w);
@@ -229,7 +230,7 @@ void sequencer_wish(struct engine *e, uint32_t node, uint64_t number, bool more,
 		return;
 	w->at = realloc(w->at, (w->n + n) * sizeof(*at));
 	if (!w->at)
-		abort();
+		no_memory("the order of launches on all nodes");
 	memcpy(w->at + w->n, at, n * sizeof(*at));
 	w->n += n;
 	if (more)
@@ -289,7 +290,7 @@ void sequencer_leave(struct engine *e, uint32_t node, uint64_t span, const uint3
 	if (!c) {
 		c = calloc(1, sizeof(*c) + n * sizeof(c->nodes[0]));
 		if (!c)
-			abort();
+			no_memory("the order of launches on all nodes");
 		c->span = span;
 		c->n = n;
 		for (uint32_t i = 0; i < n; i++)

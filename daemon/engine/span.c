@@ -7,6 +7,7 @@
 #include <utlist.h>
 
 #include "cluster/mpi_api.h"
+#include "no_memory.h"
 #include "order.h"
 #include "timings.h"
 
@@ -259,7 +260,7 @@ void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind 
 {
 	struct message *m = malloc(sizeof(*m) + bytes + more_bytes);
 	if (!m)
-		abort(); /* the nodes would disagree for good */
+		no_memory("a message to another node"); /* the nodes would disagree for good */
 	m->kind = FLIES_MESSAGE;
 	m->node = (int)s->nodes[place];
 	m->bytes = sizeof(m->header) + bytes + more_bytes;
@@ -279,7 +280,7 @@ void span_send_node(struct engine *e, uint32_t node, const struct span_header *h
 {
 	struct message *m = malloc(sizeof(*m) + h->bytes);
 	if (!m)
-		abort();
+		no_memory("a message to another node");
 	m->kind = FLIES_MESSAGE;
 	m->node = (int)node;
 	m->bytes = sizeof(m->header) + h->bytes;
@@ -294,7 +295,7 @@ void span_refuse_credit(struct engine *e, int node, int32_t tag)
 {
 	struct message *m = malloc(sizeof(*m));
 	if (!m)
-		abort();
+		no_memory("a message to another node");
 	m->kind = FLIES_MESSAGE;
 	m->node = node;
 	m->bytes = 0;
