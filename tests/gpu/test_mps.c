@@ -64,7 +64,7 @@ static void await_end(pid_t pid)
 			check_failed(__FILE__, __LINE__, "MPS control daemon %d does not end", pid);
 }
 
-/* All processes that have joined use MPS, through the worker's server. */
+/* So many processes that have joined use MPS, through the worker's server. */
 static void check_sessions(const struct daemon *d, size_t n)
 {
 	ncclsvc_session_info *list;
@@ -104,6 +104,46 @@ static void test_by_itself(void)
 	gpu_daemon_stop(&d);
 	report("the daemon's end, with that of MPS: %d ms", (int)((now_ns() - since) / 1000000));
 	CHECK(!lives(control));
+}
+
+/* Rank 0 comes without MPS, as a process does that has used CUDA before. It takes turns with its
+ * worker, and that reaches every kind of its memory. */
+static void mixed_rank(struct client *c)
+{
+	struct rank r;
+	if (!c->rank)
+		setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/ncclsvc-no-mps", 1);
+	rank_open(&r, c);
+	rank_check_usable(&r);
+	for (int kind = 0; kind < MEMORY_KINDS; kind++) {
+		struct buffer b;
+		ncclsvc_task task;
+		stage("memory of kind %d", kind);
+		buffer_make(&b, (enum memory_kind)kind, r.gpu, r.session, WORDS * sizeof(uint32_t));
+		gpu_fill(b.p, (uint32_t)r.rank + 1, WORDS);
+		CHECK_OK(ncclsvc_all_reduce(at(b.p), at(b.p), WORDS, NCCLSVC_UINT32, NCCLSVC_SUM,
+					    r.comm, &task));
+		rank_wait(&r, task);
+		gpu_check(b.p, (uint32_t)(r.n * (r.n + 1) / 2), WORDS, "the sum");
+		buffer_free(&b);
+	}
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
+	rank_close(&r);
+}
+
+static void test_mixed(void)
+{
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	const int n = crew_size();
+	start(&d);
+	clients_start(ranks, n, &d, mixed_rank, NULL);
+	hear_all(ranks, n, READY);
+	check_sessions(&d, (size_t)n - 1);
+	say_all(ranks, n, GO);
+	crew_end(ranks, n);
+	gpu_daemon_stop(&d);
 }
 
 /* Its GPU's memory and streams outlive the daemon, however that ends. */
@@ -228,6 +268,7 @@ static void test_control_killed(void)
 
 const struct gpu_test mps_tests[] = {
 	{"mps/by_itself", test_by_itself, 1, 90, TEST_QUICK | TEST_ONE_NODE},
+	{"mps/mixed", test_mixed, 2, 90, TEST_QUICK | TEST_ONE_NODE},
 	{"mps/daemon_killed", test_daemon_killed, 1, 90, TEST_QUICK | TEST_ONE_NODE},
 	{"mps/daemon_ended", test_daemon_ended, 1, 90, TEST_QUICK | TEST_ONE_NODE},
 	{"mps/control_killed", test_control_killed, 1, 90, TEST_QUICK | TEST_ONE_NODE},
