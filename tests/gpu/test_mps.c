@@ -169,6 +169,8 @@ static void surviving_rank(struct client *c)
 	CHECK_EQ(hear(c), GO);
 	if (again)
 		rank_close(&r);
+	else
+		ncclsvc_close(r.session);
 }
 
 static void test_daemon_killed(void)
@@ -230,6 +232,7 @@ static void losing_rank(struct client *c)
 		CHECK(now_ns() < end);
 	say(c, READY);
 	hear(c);
+	ncclsvc_close(r.session);
 }
 
 static void test_control_killed(void)

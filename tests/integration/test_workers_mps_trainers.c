@@ -114,6 +114,7 @@ static void forsaken(struct client *client)
 	CHECK_EQ(r, NCCLSVC_SYSTEM);
 	CHECK(strstr(ncclsvc_last_error(), "CUDA_ERROR_MPS_RPC_FAILURE"));
 	say(client, 3);
+	ncclsvc_close(s);
 }
 
 static void its_control_daemon_dies(void **state)
