@@ -20,8 +20,6 @@ struct gpu_mps {
 	char found[NCCLSVC_MPS_DIRECTORY_BYTES]; /* where another's is, or is looked for; empty:
 						    there is none */
 	char why[128];				 /* NOBODY: the reason */
-	char variable[NCCLSVC_MPS_DIRECTORY_BYTES + 32];
-	char **environment;
 	uint64_t since_ns;
 	uint64_t again_ms; /* before the next try; 0: at once */
 	uint32_t starts, losses;
@@ -230,25 +228,6 @@ static void choose_given(struct gpu_mps *p, const char *given)
 
 /* ---- For the rest of the daemon ---- */
 
-/* NULL: no memory, or no MPS to point to. */
-static char **make_environment(struct gpu_mps *p)
-{
-	static const char name[] = "CUDA_MPS_PIPE_DIRECTORY=";
-	size_t n = 0, kept = 0;
-	if (!*directory(p))
-		return NULL;
-	snprintf(p->variable, sizeof(p->variable), "%s%s", name, directory(p));
-	while (environ[n])
-		n++;
-	char **list = calloc(n + 2, sizeof(*list));
-	for (size_t i = 0; list && i < n; i++)
-		if (strncmp(environ[i], name, sizeof(name) - 1) != 0)
-			list[kept++] = environ[i];
-	if (list)
-		list[kept] = p->variable;
-	return list;
-}
-
 void gpu_mps_start(struct server *s)
 {
 	const char *wanted = s->config->mps;
@@ -266,7 +245,8 @@ void gpu_mps_start(struct server *s)
 		choose_given(p, wanted);
 	else if (!find_one(p))
 		choose_own(s);
-	p->environment = make_environment(p);
+	if (*directory(p))
+		mps_lead(directory(p)); /* whom this process starts, workers above all */
 }
 
 bool gpu_mps_settled(const struct server *s)
@@ -278,11 +258,6 @@ bool gpu_mps_settled(const struct server *s)
 		return !p->starting && mps_control_alive(&p->control);
 	/* It is about to be started again. */
 	return !uv_is_active((const uv_handle_t *)&p->timer) || p->again_ms > MPS_AGAIN_MS;
-}
-
-char **gpu_mps_environment(const struct server *s)
-{
-	return s->mps ? s->mps->environment : NULL;
 }
 
 void gpu_mps_worker_lost(struct server *s)
@@ -385,7 +360,6 @@ void gpu_mps_free(struct server *s)
 			"MPS: other processes still use control daemon %d: it takes no new ones, "
 			"and ends with the last of them",
 			left);
-	free(s->mps->environment);
 	free(s->mps);
 	s->mps = NULL;
 }

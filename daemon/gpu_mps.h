@@ -7,16 +7,15 @@
 
 #include "server_state.h"
 
-/* Chooses, once GPUs were found. The loop has to run until gpu_mps_settled says so. */
+/* Chooses, once GPUs were found, and sets this process's environment for the workers that it
+ * starts. The loop has to run until gpu_mps_settled says so. */
 void gpu_mps_start(struct server *s);
 /* Can a worker be started? Only while MPS is about to come up it should wait, for 5 s at most. */
 bool gpu_mps_settled(const struct server *s);
-/* For workers: the environment with the directory of MPS in it, this module's. NULL: as it is. */
-char **gpu_mps_environment(const struct server *s);
 /* A worker that used MPS has ended. */
 void gpu_mps_worker_lost(struct server *s);
 
-/* What HELLO tells a process of this user; to: where it is, with SVC_MPS_JOIN. */
+/* The advice of HELLO to a process of this user; to: where MPS is, with SVC_MPS_JOIN. */
 enum svc_mps_advice gpu_mps_advise(const struct server *s, uint32_t uid,
 				   char to[NCCLSVC_MPS_DIRECTORY_BYTES]);
 /* A session joins with a GPU, and says how CUDA uses it there. */

@@ -37,7 +37,6 @@ int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd
 		.exit_cb = exited,
 		.file = "/proc/self/exe",
 		.args = argv,
-		.env = gpu_mps_environment(s),
 		.stdio = stdio,
 		.stdio_count = queue_fd < 0 ? 4
 			       : s->staging ? 7

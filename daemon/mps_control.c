@@ -22,13 +22,12 @@
 #include "mps.h"
 #include "timings.h"
 
-#define PROGRAM	  "nvidia-cuda-mps-control"
-#define PID_FILE  PROGRAM ".pid" /* it writes it into its directory */
-#define PIPE_NAME "CUDA_MPS_PIPE_DIRECTORY"
-#define LOG_NAME  "CUDA_MPS_LOG_DIRECTORY"
-#define SUFFIX	  ".mps"
-/* What it is called once it is left to its clients has a dot and a pid more. */
-#define OWN_MAX	  (NCCLSVC_MPS_DIRECTORY_MAX - 8)
+#define PROGRAM	 "nvidia-cuda-mps-control"
+#define PID_FILE PROGRAM ".pid" /* it writes it into its directory */
+#define LOG_NAME "CUDA_MPS_LOG_DIRECTORY"
+#define SUFFIX	 ".mps"
+/* The name of a directory whose control daemon is left to its clients has a dot and a pid more. */
+#define OWN_MAX	 (NCCLSVC_MPS_DIRECTORY_MAX - 8)
 
 /* ---- The program ---- */
 
@@ -69,7 +68,7 @@ static bool is_ours(const char *path)
 	       !(st.st_mode & (S_IRWXG | S_IRWXO));
 }
 
-/* Those of control daemons that were left to their clients, and have ended by now. */
+/* Removes the directories of control daemons that were left to their clients, and have ended. */
 static void sweep(const char *directory)
 {
 	char pattern[NCCLSVC_MPS_DIRECTORY_BYTES + 16];
@@ -156,7 +155,7 @@ static bool is_named(const char *variable, const char *name)
 static bool is_kept(const char *variable)
 {
 	static const char *const names[] = {
-		PIPE_NAME,	 "LD_PRELOAD",	   LOG_NAME,	    "CUDA_VISIBLE_DEVICES",
+		MPS_VARIABLE,	 "LD_PRELOAD",	   LOG_NAME,	    "CUDA_VISIBLE_DEVICES",
 		"NOTIFY_SOCKET", "WATCHDOG_PID",   "WATCHDOG_USEC", "LISTEN_PID",
 		"LISTEN_FDS",	 "LISTEN_FDNAMES",
 	};
@@ -187,12 +186,12 @@ static char **environment_for(char *pipe, char *log)
  * standard input and output. Returns 0 or -errno. */
 static int spawn(const struct mps_control *c, char *argument, int in, int out, pid_t *pid)
 {
-	char pipe[NCCLSVC_MPS_DIRECTORY_BYTES + sizeof(PIPE_NAME) + 1], log[sizeof(pipe)];
+	char pipe[NCCLSVC_MPS_DIRECTORY_BYTES + sizeof(MPS_VARIABLE) + 1], log[sizeof(pipe)];
 	char name[] = PROGRAM, *argv[] = {name, argument, NULL};
 	posix_spawnattr_t attributes;
 	posix_spawn_file_actions_t actions;
 	sigset_t none, all;
-	snprintf(pipe, sizeof(pipe), "%s=%s", PIPE_NAME, c->directory);
+	snprintf(pipe, sizeof(pipe), "%s=%s", MPS_VARIABLE, c->directory);
 	snprintf(log, sizeof(log), "%s=%s", LOG_NAME, c->directory);
 	char **environment = environment_for(pipe, log);
 	if (!environment)
@@ -208,7 +207,7 @@ static int spawn(const struct mps_control *c, char *argument, int in, int out, p
 	posix_spawn_file_actions_adddup2(&actions, in, STDIN_FILENO);
 	posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
 	posix_spawn_file_actions_adddup2(&actions, out, STDERR_FILENO);
-	/* What this process was given, a pipe or a lock, is not to outlive it. */
+	/* A pipe or a lock that this process was given is not to outlive it. */
 	posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
 	int error = posix_spawn(pid, c->program, &actions, &attributes, argv, environment);
 	posix_spawn_file_actions_destroy(&actions);
@@ -257,12 +256,12 @@ int mps_control_start(struct mps_control *c)
 /* The numbers of processes come again; but this one was started for this directory. */
 static bool was_started_here(const struct mps_control *c, pid_t pid)
 {
-	char path[64], own[NCCLSVC_MPS_DIRECTORY_BYTES + sizeof(PIPE_NAME) + 1];
+	char path[64], own[NCCLSVC_MPS_DIRECTORY_BYTES + sizeof(MPS_VARIABLE) + 1];
 	char *text = NULL;
 	size_t size = 0;
 	bool found = false;
 	snprintf(path, sizeof(path), "/proc/%d/environ", (int)pid);
-	snprintf(own, sizeof(own), "%s=%s", PIPE_NAME, c->directory);
+	snprintf(own, sizeof(own), "%s=%s", MPS_VARIABLE, c->directory);
 	FILE *f = fopen(path, "re");
 	while (f && !found && getdelim(&text, &size, '\0', f) > 0)
 		found = !strcmp(text, own);
@@ -422,7 +421,7 @@ static bool has_clients(const struct mps_control *c)
 	return !rest || rest[strspn(rest, " \n")];
 }
 
-/* Whoever asks it to quit waits until it has: this one may outlive us. */
+/* The process that asks the control daemon to quit waits until it has, and may outlive this one. */
 static pid_t leave(struct mps_control *c)
 {
 	char left[NCCLSVC_MPS_DIRECTORY_BYTES + 16];
