@@ -38,37 +38,29 @@ static void make(struct course *p, const struct span *s, struct task *const *tas
 	p->block_units = 0; /* AllReduce: nobody has a slice */
 }
 
-/* Ranks of the node at that place that send, or receive. */
-static uint32_t senders(const struct course *p, uint32_t place)
+/* Ranks of the node at that place of which this is true: that they send, or that they receive. */
+static uint32_t ranks_that(bool (*is_so)(unsigned op, int32_t root, uint32_t rank),
+			   const struct course *p, uint32_t place)
 {
 	const struct span *s = p->span;
 	uint32_t n = 0;
 	for (uint32_t i = 0; i < s->counts[place]; i++)
-		n += svc_op_sends(p->record.op, p->record.peer, s->ranks[s->first[place] + i]);
+		n += is_so(p->record.op, p->record.peer, s->ranks[s->first[place] + i]);
 	return n;
 }
 
-static uint32_t receivers(const struct course *p, uint32_t place)
-{
-	const struct span *s = p->span;
-	uint32_t n = 0;
-	for (uint32_t i = 0; i < s->counts[place]; i++)
-		n += svc_op_receives(p->record.op, p->record.peer, s->ranks[s->first[place] + i]);
-	return n;
-}
-
-/* What one sender, or the node's reduction, has for the ranks at that place: how many blocks. */
+/* Blocks that one sender, or the node's reduction, has for the ranks at that place. */
 static uint32_t blocks_for(const struct course *p, uint32_t place)
 {
-	const uint32_t n = receivers(p, place);
+	const uint32_t n = ranks_that(svc_op_receives, p, place);
 	return svc_op_sends_each(p->record.op) ? n : n > 0;
 }
 
 /* How many bytes go from one node to another. */
 static size_t bytes_between(const struct course *p, uint32_t from, uint32_t to)
 {
-	const size_t each =
-		svc_op_reduces(p->record.op) ? course_contributions(p, from) : senders(p, from);
+	const size_t each = svc_op_reduces(p->record.op) ? course_contributions(p, from)
+							 : ranks_that(svc_op_sends, p, from);
 	return each * blocks_for(p, to) * p->share;
 }
 
