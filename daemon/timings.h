@@ -26,7 +26,7 @@
 #define COMMANDS_TURN_NS UINT64_C(100000)
 /* Bytes moved by the engine's own thread in a round; then helpers get what takes longer. */
 #define MOVE_TURN_NS	 UINT64_C(100000)
-/* What helpers must save: to wake them takes 3 to 25 us. */
+/* The time that helpers must save: to wake them takes 3 to 25 us. */
 #define HELPERS_WORTH_NS UINT64_C(12000)
 /* Awake without work, between yields of the core. */
 #define ENGINE_YIELD_NS	 UINT64_C(25000)
@@ -91,9 +91,9 @@
 #define ORPHAN_NAP_NS	 1000000
 #define ORPHAN_STILL_NS	 UINT64_C(300000000)
 #define ORPHAN_LAST_NS	 UINT64_C(3000000000)
-/* Which of a GPU's two queues a trainer's stream hears sooner: a trial of one takes that long at
- * most; another follows one without a result, or for another stream; and one with a result, after
- * longer. A result is clear if what it took at least and at most differ by less than SHARP. */
+/* Trials of which of a GPU's two queues a trainer's stream hears sooner: one takes TRIAL at most;
+ * another follows AGAIN after one without a result, or for another stream, and STALE after one
+ * with. A result is clear if the least and the most that it took differ by less than SHARP. */
 #define TWIN_TRIAL_NS	 UINT64_C(4000000000)
 #define TWIN_AGAIN_NS	 UINT64_C(2000000000)
 #define TWIN_STALE_NS	 UINT64_C(20000000000)
@@ -118,7 +118,7 @@
 #define NODES_MEET_MS	    30000
 /* Between signs of life. */
 #define NODE_BEAT_MS	    300
-/* What is sent is not acknowledged: the machine is gone. */
+/* Bytes sent to a node are not acknowledged for so long: its machine is gone. */
 #define NODE_UNREACHABLE_MS 10000
 /* A daemon, to answer another: who was late, who has joined, what it knows of a task. */
 #define NODE_ANSWER_NS	    UINT64_C(3000000000)

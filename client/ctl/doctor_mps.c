@@ -34,7 +34,7 @@ static void judge_own(const struct doctor_facts *f, struct doctor_report *r)
 			   f->uid, f->mps.directory);
 }
 
-/* What the daemon has, and how a process comes to it. */
+/* The MPS of the daemon's workers, and how a process comes to it. */
 static void judge_daemons(const struct doctor_facts *f, bool shared, struct doctor_report *r)
 {
 	const ncclsvc_daemon_info *d = &f->daemon;

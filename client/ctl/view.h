@@ -45,7 +45,7 @@ void view_nccl_version(int version, char text[VIEW_VERSION]);
 
 /* "yes", "no", "other" or "unknown" */
 const char *mps_name(unsigned mps);
-/* Of status: the line's text, and the object, null without GPUs. */
+/* The line on MPS in status, and its object in JSON: null without GPUs. */
 void view_mps_line(const struct view *v);
 void view_mps_json(const struct view *v, struct json *j);
 

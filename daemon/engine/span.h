@@ -290,7 +290,7 @@ void sequence_void(struct engine *e, struct wish *w);
 void sequence_wish_making(struct engine *e, struct making *k);
 /* If its turn has not come. */
 void sequence_cancel_making(struct engine *e, uint64_t number);
-/* What the sequencer has said is to be launched now, one of both; false: nothing. And that it was.
+/* The launch that is due in the sequencer's order, one of both; false: none. And that it was done.
  */
 bool sequence_next(const struct engine *e, struct meeting **m, const struct making **k);
 void sequence_launched(struct engine *e);
