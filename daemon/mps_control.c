@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mps_control.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -365,21 +366,25 @@ static uint64_t now_ms(void)
 	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-/* Reads until the end, or for ms. Returns the bytes; size: there may be more. */
-static size_t read_answer(int fd, char *buf, size_t size, int ms)
+/* Reads a text until its end; -1 if that does not come within ms, or does not fit. */
+static int read_answer(int fd, char *text, size_t size, int ms)
 {
 	const uint64_t end = now_ms() + (uint64_t)ms;
-	size_t got = 0;
-	for (;;) {
+	for (size_t got = 0; got < size;) {
 		struct pollfd p = {.fd = fd, .events = POLLIN};
 		const uint64_t now = now_ms();
-		if (got == size || now >= end || poll(&p, 1, (int)(end - now)) <= 0)
-			return got;
-		ssize_t n = read(fd, buf + got, size - got);
-		if (n <= 0)
-			return got;
+		if (now >= end || poll(&p, 1, (int)(end - now)) <= 0)
+			return -1;
+		ssize_t n = read(fd, text + got, size - got);
+		if (n < 0)
+			return -1;
+		if (!n) {
+			text[got] = '\0';
+			return 0;
+		}
 		got += (size_t)n;
 	}
+	return -1;
 }
 
 /* Its standard input, from which it takes what to ask. */
@@ -409,16 +414,18 @@ static bool has_clients(const struct mps_control *c)
 	int error = spawn(c, NULL, in, ends[1], &pid);
 	close(in);
 	close(ends[1]);
-	size_t n = error ? 0 : read_answer(ends[0], answer, sizeof(answer) - 1, MPS_ANSWER_MS);
+	const int late = error ? -1 : read_answer(ends[0], answer, sizeof(answer), MPS_ANSWER_MS);
 	close(ends[0]);
-	if (error)
+	if (!error) {
+		kill(pid, SIGKILL); /* should it still be there */
+		waitpid(pid, NULL, 0);
+	}
+	if (late)
 		return true;
-	kill(pid, SIGKILL); /* should it still be there */
-	waitpid(pid, NULL, 0);
-	answer[n] = '\0';
-	/* A heading, and a line for each: without clients there is the heading alone. */
-	const char *rest = strncmp(answer, "PID", 3) ? NULL : strchr(answer, '\n');
-	return !rest || rest[strspn(rest, " \n")];
+	/* A heading, and a line for each. Driver 580 says nothing if its server has none, and
+	 * "Server not found" before the first. */
+	const char *rest = strchrnul(answer, '\n');
+	return isdigit((unsigned char)answer[0]) || rest[strspn(rest, " \n")];
 }
 
 /* The process that asks the control daemon to quit waits until it has, and may outlive this one. */

@@ -35,7 +35,7 @@ struct service {
 	struct pollfd fds[FIRST + CLIENTS + ASKERS];
 	int pids[FIRST + CLIENTS + ASKERS]; /* 0: an asker */
 	nfds_t n;
-	bool quitting;
+	bool quitting, served; /* served: it has had a client */
 };
 
 static struct sockaddr_un place(const char *name)
@@ -101,6 +101,7 @@ static void admit(struct service *s, nfds_t from)
 		close(fd);
 		return;
 	}
+	s->served |= from == CONTROL;
 	s->fds[s->n] = (struct pollfd){.fd = fd, .events = POLLIN};
 	s->pids[s->n++] = from == CONTROL ? peer.pid : 0;
 }
@@ -108,7 +109,11 @@ static void admit(struct service *s, nfds_t from)
 static void tell_clients(const struct service *s, int fd)
 {
 	char text[64 * (CLIENTS + 1)];
-	int n = snprintf(text, sizeof(text), "PID       ID        SERVER\n");
+	int n = 0;
+	if (clients(s))
+		n = snprintf(text, sizeof(text), "PID       ID        SERVER\n");
+	else if (!s->served)
+		n = snprintf(text, sizeof(text), "Server not found\n");
 	for (nfds_t i = FIRST; i < s->n; i++)
 		if (s->pids[i])
 			n += snprintf(text + n, sizeof(text) - (size_t)n, "%-9d 1         %d\n",

@@ -271,7 +271,7 @@ static void test_control_killed(void)
 
 const struct gpu_test mps_tests[] = {
 	{"mps/by_itself", test_by_itself, 1, 90, TEST_QUICK | TEST_ONE_NODE},
-	{"mps/mixed", test_mixed, 2, 90, TEST_QUICK | TEST_ONE_NODE},
+	{"mps/mixed", test_mixed, 1, 90, TEST_QUICK | TEST_ONE_NODE},
 	{"mps/daemon_killed", test_daemon_killed, 1, 90, TEST_QUICK | TEST_ONE_NODE},
 	{"mps/daemon_ended", test_daemon_ended, 1, 90, TEST_QUICK | TEST_ONE_NODE},
 	{"mps/control_killed", test_control_killed, 1, 90, TEST_QUICK | TEST_ONE_NODE},
