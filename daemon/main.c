@@ -14,14 +14,14 @@
 #include <systemd/sd-daemon.h>
 #endif
 
-#include "cluster/cluster.h"
-#include "config.h"
-#include "log.h"
+#include "base/log.h"
+#include "base/paths.h"
+#include "base/timings.h"
+#include "channel/cluster.h"
 #include "ncclsvc_types.h"
-#include "paths.h"
-#include "server.h"
-#include "socket.h"
-#include "timings.h"
+#include "server/config.h"
+#include "server/server.h"
+#include "session/socket.h"
 #include "worker/worker_main.h"
 
 struct daemon {

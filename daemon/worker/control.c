@@ -6,8 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "fdio.h"
-#include "log.h"
 #include "worker.h"
 
 void worker_send(struct worker *w, const struct worker_message *m, int fd)

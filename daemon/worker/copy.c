@@ -5,9 +5,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "log.h"
+#include "base/log.h"
+#include "base/timings.h"
 #include "nvtx.h"
-#include "timings.h"
 #include "worker.h"
 
 bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size)

@@ -7,8 +7,8 @@
 #include <unistd.h>
 #include <utlist.h>
 
-#include "log.h"
-#include "timings.h"
+#include "base/log.h"
+#include "base/timings.h"
 #include "worker.h"
 
 struct lane_ending {

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/timings.h"
 #include "dynlib.h"
-#include "timings.h"
 
 #define START_TRIES 100
 

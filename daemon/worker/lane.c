@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "log.h"
+#include "base/log.h"
 #include "worker.h"
 
 #define SCRATCH_BYTES 4096

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "log.h"
+#include "base/log.h"
+#include "base/timings.h"
 #include "names.h"
 #include "nvtx.h"
 #include "operation.h"
-#include "timings.h"
 #include "worker.h"
 
 /* Memory operations for one stream, sent together. */

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "log.h"
-#include "timings.h"
+#include "base/log.h"
+#include "base/timings.h"
 #include "worker.h"
 
 #define ROW 8 /* tasks in a row on a timeline, before it is tried */

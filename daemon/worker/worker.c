@@ -15,11 +15,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/log.h"
+#include "base/timings.h"
 #include "cuda_connections.h"
 #include "gpu_list.h"
-#include "log.h"
 #include "names.h"
-#include "timings.h"
 
 #define SCRATCH_BYTES	   4096
 #define ROUNDS_PER_CONTROL 64 /* polls of the queue between looks at the socket */

@@ -26,10 +26,10 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "base/log.h"
 #include "fdio.h"
-#include "log.h"
 #include "ring.h"
-#include "server.h"
+#include "server/server.h"
 
 #define REQUIRE(condition)                                                                         \
 	do {                                                                                       \

@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
-#include "engine.h"
-#include "executor.h"
 #include "ring.h"
+#include "sched/engine.h"
+#include "sched/executor.h"
 #include "worker/queue.h"
 
 #define DEVICES	 4

@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "config_table.h"
-#include "paths.h"
+#include "base/paths.h"
+#include "server/config_table.h"
 
 #define ARGS_MAX 16
 

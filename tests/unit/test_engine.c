@@ -13,9 +13,9 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#include "deadlines.h"
-#include "pool.h"
-#include "task_table.h"
+#include "account/task_table.h"
+#include "sched/deadlines.h"
+#include "transport/host/pool.h"
 
 #define DEADLINES 1000
 

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "engine/mismatch.h"
+#include "sched/mismatch.h"
 
 static struct svc_record all_reduce(uint64_t count)
 {

@@ -14,9 +14,9 @@
 #include <cmocka.h>
 #include <pthread.h>
 
-#include "cluster/mpi_api.h"
+#include "channel/mpi_api.h"
 #include "engine_gpus.h"
-#include "span.h"
+#include "sched/span.h"
 
 #define NODES  3
 #define COUNT  (64u << 10) /* bytes: more than a message takes along */

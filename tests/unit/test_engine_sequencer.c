@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "span.h"
+#include "sched/span.h"
 
 #define NODES 3
 

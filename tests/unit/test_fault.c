@@ -12,9 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fault.h"
+#include "base/fault.h"
 #include "fdio.h"
-#include "state.h"
+#include "sched/state.h"
 
 #define BYTES ((size_t)1 << 20)
 #define ROOM  4

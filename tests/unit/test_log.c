@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "log.h"
+#include "base/log.h"
 
 /* stderr while a test runs: a memfd, so that what was logged can be read back. */
 static int sink = -1, kept = -1;

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "account.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "base/closer.h"
+
+/* For the daemon's own needs: */
+#define MEMORY_RESERVE	 (UINT64_C(8) << 20)
+#define OTHERS_RESERVE	 (UINT64_C(16) << 20) /* and for the users who have less */
+#define MAPPINGS_RESERVE 8192
+#define FDS_RESERVE	 64
+#define MAX_MAP_COUNT	 65530 /* the kernel's default */
+
+struct limit {
+	const char *what;
+	const char *user_key, *all_key; /* what an operator can change; NULL: nothing */
+	uint64_t user, all;
+};
+
+/* A limit that is no key of the configuration: one user may have three quarters of it. */
+static struct limit of_system(const char *what, const char *key, uint64_t all)
+{
+	return (struct limit){what, key, key, all - all / 4, all};
+}
+
+static struct limit limit_of(const struct accounts *all, enum share share)
+{
+	const struct config *c = all->config;
+	switch (share) {
+	case SHARE_SESSIONS:
+		return (struct limit){"sessions", "user_sessions_max", "sessions_max",
+				      (uint64_t)c->user_sessions_max, (uint64_t)c->sessions_max};
+	case SHARE_FDS:
+		return of_system("file descriptors", "LimitNOFILE", all->fds_max);
+	case SHARE_COMMS:
+		return (struct limit){"communicators", "user_comms_max", "comms_max",
+				      (uint64_t)c->user_comms_max, (uint64_t)c->comms_max};
+	case SHARE_RANKS:
+		return (struct limit){"ranks in communicators", NULL, NULL, SVC_USER_RANKS,
+				      UINT64_MAX};
+	case SHARE_PLAN_TASKS:
+		return (struct limit){"tasks and groups in plans", NULL, NULL, SVC_USER_PLAN_TASKS,
+				      UINT64_MAX};
+	case SHARE_REGIONS:
+		return of_system("registered regions", "vm.max_map_count", all->regions_max);
+	case SHARE_REGION_BYTES:
+		return (struct limit){"bytes of registered memory", "user_region_bytes", NULL,
+				      c->user_region_bytes, UINT64_MAX};
+	case SHARE_RING_BYTES:
+		return (struct limit){"bytes of rings", NULL, NULL, SVC_USER_RING_BYTES,
+				      UINT64_MAX};
+	case SHARE_QUEUE_BYTES:
+		return (struct limit){"bytes of unread replies", NULL, NULL, SVC_USER_QUEUE_BYTES,
+				      UINT64_MAX};
+	case SHARES:
+		break;
+	}
+	return (struct limit){0};
+}
+
+static uint64_t max_map_count(void)
+{
+	uint64_t n = MAX_MAP_COUNT;
+	FILE *f = fopen("/proc/sys/vm/max_map_count", "re");
+	if (f && fscanf(f, "%" SCNu64, &n) != 1)
+		n = MAX_MAP_COUNT;
+	if (f)
+		fclose(f);
+	return n;
+}
+
+void accounts_init(struct accounts *all, const struct config *config)
+{
+	struct rlimit fds;
+	*all = (struct accounts){.config = config};
+	/* Each session's ring is a mapping, too. */
+	const uint64_t maps = max_map_count();
+	const uint64_t own = MAPPINGS_RESERVE + (uint64_t)config->sessions_max;
+	all->regions_max = maps > 2 * own ? maps - own : maps / 2;
+	if (getrlimit(RLIMIT_NOFILE, &fds))
+		fds.rlim_cur = 1024;
+	all->fds_max =
+		fds.rlim_cur > 2 * FDS_RESERVE ? fds.rlim_cur - FDS_RESERVE : fds.rlim_cur / 2;
+}
+
+void accounts_fini(struct accounts *all)
+{
+	struct account *a, *tmp;
+	HASH_ITER (hh, all->by_uid, a, tmp) {
+		HASH_DEL(all->by_uid, a);
+		closer_destroy(a->closer);
+		free(a);
+	}
+}
+
+struct account *account_get(struct accounts *all, uint32_t uid)
+{
+	struct account *a;
+	HASH_FIND(hh, all->by_uid, &uid, sizeof(uid), a);
+	if (a)
+		return a;
+	a = calloc(1, sizeof(*a));
+	if (!a)
+		return NULL;
+	a->closer = closer_create();
+	if (!a->closer) {
+		free(a);
+		return NULL;
+	}
+	a->all = all;
+	a->uid = uid;
+	HASH_ADD(hh, all->by_uid, uid, sizeof(a->uid), a);
+	return a;
+}
+
+static void settle_closed(struct account *a)
+{
+	account_give(a, SHARE_FDS, closer_closed(a->closer));
+}
+
+void account_close(struct account *a, const int *fds, unsigned n)
+{
+	account_add(a, SHARE_FDS, n);
+	closer_add(a->closer, fds, n);
+	settle_closed(a);
+}
+
+void account_put(struct account *a)
+{
+	settle_closed(a);
+	for (unsigned i = 0; i < SHARES; i++)
+		if (a->held[i])
+			return;
+	HASH_DEL(a->all->by_uid, a);
+	closer_destroy(a->closer);
+	free(a);
+}
+
+/* ---- Taking and giving ---- */
+
+static const struct account *holds_most(const struct accounts *all, enum share share)
+{
+	const struct account *most = all->by_uid;
+	for (const struct account *a = most; a; a = a->hh.next)
+		if (a->held[share] > most->held[share])
+			most = a;
+	return most;
+}
+
+static void add_key(char *text, size_t n, const char *key)
+{
+	if (key && n < SVC_TEXT_BYTES)
+		snprintf(text + n, SVC_TEXT_BYTES - n, " (%s)", key);
+}
+
+static void tell_user_limit(const struct account *a, enum share share, const struct limit *l,
+			    uint64_t n, char *text)
+{
+	int at = snprintf(text, SVC_TEXT_BYTES,
+			  "user %" PRIu32 " has %" PRIu64 " %s: %" PRIu64
+			  " more would pass the limit of %" PRIu64 " for one user",
+			  a->uid, a->held[share], l->what, n, l->user);
+	add_key(text, (size_t)at, l->user_key);
+}
+
+static void tell_limit_of_all(const struct account *a, enum share share, const struct limit *l,
+			      uint64_t n, char *text)
+{
+	const struct account *most = holds_most(a->all, share);
+	int at = snprintf(text, SVC_TEXT_BYTES,
+			  "all users together have %" PRIu64 " %s, user %" PRIu32
+			  " the most of them (%" PRIu64 "): %" PRIu64
+			  " more would pass the daemon's limit of %" PRIu64,
+			  a->all->held[share], l->what, most->uid, most->held[share], n, l->all);
+	add_key(text, (size_t)at, l->all_key);
+}
+
+bool account_all_taken(const struct account *a, enum share share)
+{
+	return a->all->held[share] >= limit_of(a->all, share).all;
+}
+
+bool account_take(struct account *a, enum share share, uint64_t n, char text[SVC_TEXT_BYTES])
+{
+	const struct limit l = limit_of(a->all, share);
+	if (share == SHARE_FDS)
+		settle_closed(a);
+	/* A reload may have lowered a limit below what is held. */
+	if (a->held[share] > l.user || n > l.user - a->held[share]) {
+		tell_user_limit(a, share, &l, n, text);
+		return false;
+	}
+	if (a->all->held[share] > l.all || n > l.all - a->all->held[share]) {
+		tell_limit_of_all(a, share, &l, n, text);
+		return false;
+	}
+	account_add(a, share, n);
+	return true;
+}
+
+void account_add(struct account *a, enum share share, uint64_t n)
+{
+	a->held[share] += n;
+	a->all->held[share] += n;
+}
+
+void account_give(struct account *a, enum share share, uint64_t n)
+{
+	a->held[share] -= n;
+	a->all->held[share] -= n;
+}
+
+static uint64_t memory_of(const struct account *a)
+{
+	return a->held[SHARE_REGION_BYTES] + a->held[SHARE_RING_BYTES];
+}
+
+bool account_memory_left(const struct account *a)
+{
+	uint64_t bytes = MEMORY_RESERVE + OTHERS_RESERVE;
+	for (const struct account *b = a->all->by_uid; b; b = b->hh.next)
+		if (memory_of(b) > memory_of(a))
+			bytes = MEMORY_RESERVE;
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		return false;
+	munmap(p, bytes);
+	return true;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What users share, and how much of it one of them may hold. Every request that takes something
+ * from a shared table, or from the daemon's memory, takes it here first. So no user can exhaust
+ * anything for the others, and the error names the user who holds too much. Used by the loop's
+ * thread alone.
+ */
+#ifndef DAEMON_ACCOUNT_H
+#define DAEMON_ACCOUNT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uthash.h>
+
+#include "server/config.h"
+#include "svc_limits.h"
+
+enum share {
+	SHARE_SESSIONS,
+	SHARE_FDS, /* file descriptors of sessions, of their memory, and in queues */
+	SHARE_COMMS,
+	SHARE_RANKS,	  /* member slots, in all communicators */
+	SHARE_PLAN_TASKS, /* and groups, in all plans */
+	SHARE_REGIONS,	  /* mappings of registered memory */
+	SHARE_REGION_BYTES,
+	SHARE_RING_BYTES,
+	SHARE_QUEUE_BYTES, /* of replies that sessions have not read */
+	SHARES
+};
+
+/* One user's, over all sessions. */
+struct account {
+	struct accounts *all;
+	uint32_t uid;
+	uint64_t held[SHARES];
+	struct closer *closer;
+	uint64_t turn, turn_ns; /* time that the user's requests took in this turn of the loop */
+	uint64_t report_ns;	/* when the user's present share of the log began */
+	uint32_t reports;	/* failures since then */
+	UT_hash_handle hh;
+};
+
+struct accounts {
+	const struct config *config; /* borrowed */
+	struct account *by_uid;
+	uint64_t held[SHARES];	       /* of all users together */
+	uint64_t regions_max, fds_max; /* what the system allows this process */
+};
+
+/* config is borrowed. Reads the system's limits: vm.max_map_count and RLIMIT_NOFILE. */
+void accounts_init(struct accounts *all, const struct config *config);
+void accounts_fini(struct accounts *all);
+
+/* The user's account, made if need be; NULL if out of memory. */
+struct account *account_get(struct accounts *all, uint32_t uid);
+/* Frees the account if it holds nothing. */
+void account_put(struct account *a);
+
+/* Do all users together hold all of it? */
+bool account_all_taken(const struct account *a, enum share share);
+/* Takes n units of a share. False: the user's limit, or that of all users together, would be
+ * passed; nothing was taken, and text says whose limit, how much is held and which key raises it.
+ */
+bool account_take(struct account *a, enum share share, uint64_t n, char text[SVC_TEXT_BYTES]);
+void account_give(struct account *a, enum share share, uint64_t n);
+/* Counts what cannot be refused any more. */
+void account_add(struct account *a, enum share share, uint64_t n);
+
+/* Closes descriptors that came from the user's processes, by a thread. Until they are closed they
+ * count for SHARE_FDS, also beyond the limit: they are there already. */
+void account_close(struct account *a, const int *fds, unsigned n);
+
+/* Would the system still give the daemon a reserve for its own needs? Asked where a request has
+ * spent, or is about to spend, memory: RLIMIT_AS and vm.overcommit_memory=2 show here. The user
+ * with the most memory must leave a larger reserve than the others. */
+bool account_memory_left(const struct account *a);
+
+#endif

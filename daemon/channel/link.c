@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The connections between daemons: each node connects to those with lower numbers. Both sides say
+ * the key that MPI has carried to them. A connection's end is a node's end. */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <utlist.h>
+
+#include "base/log.h"
+#include "base/no_memory.h"
+#include "base/timings.h"
+#include "cluster.h"
+#include "server/server_state.h"
+
+#define LINK_MAGIC    UINT32_C(0x6e6f6465)
+#define STRANGERS_MAX 64	 /* connections that have not said who they are */
+#define QUEUE_MAX     (64 << 20) /* bytes that a node does not take */
+
+struct link {
+	struct link *prev, *next;
+	struct cluster *cluster;
+	uv_tcp_t tcp;
+	uv_connect_t connect;
+	int node;  /* -1: not known yet */
+	bool told; /* our HELLO is out */
+	bool closing;
+	const char *doomed; /* why it is to be lost; NULL: it is not */
+	size_t used;	    /* of buffer */
+	char buffer[sizeof(struct control_header) + CONTROL_BODY_MAX];
+};
+
+struct outgoing_frame {
+	uv_write_t request;
+	struct control_header header;
+	char body[];
+};
+
+/* Of this node's to itself, or before there is a server. */
+struct own_message {
+	struct own_message *prev, *next;
+	uint32_t from;
+	enum control_kind kind;
+	size_t size;
+	_Alignas(8) char body[];
+};
+
+static void on_closed(uv_handle_t *handle)
+{
+	struct link *l = handle->data;
+	struct cluster *c = l->cluster;
+	c->handles--;
+	DL_DELETE(c->links, l);
+	free(l);
+}
+
+static void lose(struct link *l, const char *why)
+{
+	struct cluster *c = l->cluster;
+	if (l->closing)
+		return;
+	l->closing = true;
+	uv_close((uv_handle_t *)&l->tcp, on_closed);
+	if (l->node < 0 || c->nodes[l->node].link != l)
+		return;
+	struct node *n = &c->nodes[l->node];
+	n->link = NULL;
+	c->connected--;
+	if (c->closing)
+		return;
+	n->gone = true;
+	n->lost_ns = uv_hrtime();
+	if (n->left)
+		log_info("node %d (%s, pid %d) has ended", l->node, n->card.host, n->card.pid);
+	else
+		log_error("node %d (%s, pid %d) is gone: %s", l->node, n->card.host, n->card.pid,
+			  why);
+	if (c->server)
+		remote_node_lost(c, (uint32_t)l->node);
+}
+
+/* ---- Sending ---- */
+
+static void on_written(uv_write_t *request, int status)
+{
+	struct link *l = request->handle->data;
+	free(request);
+	if (status < 0 && status != UV_ECANCELED)
+		lose(l, uv_strerror(status));
+}
+
+/* Who sends may be in the middle of something that the node is part of: it is lost from the loop.
+ */
+static void doom(struct link *l, const char *why)
+{
+	l->doomed = why;
+	uv_async_send(&l->cluster->own);
+}
+
+static void lose_doomed(struct cluster *c)
+{
+	struct link *l;
+	DL_FOREACH (c->links, l) /* they leave the list later */
+		if (l->doomed)
+			lose(l, l->doomed);
+}
+
+static void write_frame(struct link *l, enum control_kind kind, const void *body, size_t size)
+{
+	struct outgoing_frame *f = malloc(sizeof(*f) + size);
+	if (!f) {
+		doom(l, "out of memory");
+		return;
+	}
+	f->header = (struct control_header){.length = (uint32_t)size, .kind = (uint16_t)kind};
+	memcpy(f->body, body, size);
+	uv_buf_t buf = uv_buf_init((char *)&f->header, (unsigned)(sizeof(f->header) + size));
+	int error = uv_write(&f->request, (uv_stream_t *)&l->tcp, &buf, 1, on_written);
+	if (error) {
+		free(f);
+		doom(l, uv_strerror(error));
+	} else if (uv_stream_get_write_queue_size((uv_stream_t *)&l->tcp) > QUEUE_MAX) {
+		doom(l, "it does not read");
+	}
+}
+
+void link_handle_kept(struct cluster *c)
+{
+	/* Those that come meanwhile are this turn's too. */
+	while (c->own_messages && c->server) {
+		struct own_message *m = c->own_messages;
+		DL_DELETE(c->own_messages, m);
+		remote_handle(c, m->from, m->kind, m->body, m->size);
+		free(m);
+	}
+}
+
+static void on_own(uv_async_t *async)
+{
+	link_handle_kept(async->data);
+	lose_doomed(async->data);
+}
+
+static void keep(struct cluster *c, uint32_t from, enum control_kind kind, const void *body,
+		 size_t size)
+{
+	struct own_message *m = malloc(sizeof(*m) + size);
+	if (!m)
+		no_memory("a message to another node");
+	m->from = from;
+	m->kind = kind;
+	m->size = size;
+	memcpy(m->body, body, size);
+	DL_APPEND(c->own_messages, m);
+	uv_async_send(&c->own);
+}
+
+void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const void *body,
+	       size_t size)
+{
+	if (c->closing)
+		return;
+	if (node == c->me)
+		keep(c, c->me, kind, body, size);
+	else if (c->nodes[node].link && !c->nodes[node].link->doomed)
+		write_frame(c->nodes[node].link, kind, body, size);
+}
+
+bool link_is_full(const struct cluster *c, uint32_t node)
+{
+	const struct link *l = c->nodes[node].link;
+	return l && uv_stream_get_write_queue_size((const uv_stream_t *)&l->tcp) > QUEUE_MAX / 2;
+}
+
+static void say_hello(struct link *l)
+{
+	struct cluster *c = l->cluster;
+	struct control_hello h = {.magic = LINK_MAGIC, .node = c->me};
+	memcpy(h.key, c->nodes[0].card.key, sizeof(h.key));
+	l->told = true;
+	write_frame(l, CONTROL_HELLO, &h, sizeof(h));
+}
+
+/* ---- Receiving ---- */
+
+static bool same_key(const uint8_t *a, const uint8_t *b)
+{
+	uint8_t differs = 0;
+	for (int i = 0; i < CLUSTER_KEY_BYTES; i++)
+		differs |= a[i] ^ b[i];
+	return !differs;
+}
+
+/* The first message: who is it, and does it know the key? */
+static void take_hello(struct link *l, const struct control_hello *h)
+{
+	struct cluster *c = l->cluster;
+	bool expected = l->told ? h->node < c->me && l->connect.data == &c->nodes[h->node]
+				: h->node > c->me && h->node < c->n;
+	if (h->magic != LINK_MAGIC || !expected || !same_key(h->key, c->nodes[0].card.key) ||
+	    c->nodes[h->node].link || c->nodes[h->node].gone) {
+		log_warning("a connection to the cluster's port was turned away: it is no node of "
+			    "this cluster");
+		lose(l, "no node");
+		return;
+	}
+	l->node = (int)h->node;
+	c->nodes[h->node].link = l;
+	c->nodes[h->node].heard_ns = uv_hrtime();
+	c->connected++;
+	if (!l->told)
+		say_hello(l);
+}
+
+static void take_frame(struct link *l, const struct control_header *h, const char *body)
+{
+	if (l->node >= 0 && !l->cluster->server)
+		keep(l->cluster, (uint32_t)l->node, h->kind, body, h->length);
+	else if (l->node >= 0)
+		remote_handle(l->cluster, (uint32_t)l->node, h->kind, body, h->length);
+	else if (h->kind == CONTROL_HELLO && h->length == sizeof(struct control_hello))
+		take_hello(l, (const struct control_hello *)(const void *)body);
+	else
+		lose(l, "it does not say who it is");
+}
+
+static void take_frames(struct link *l)
+{
+	size_t at = 0;
+	struct control_header h;
+	while (!l->closing && l->used - at >= sizeof(h)) {
+		memcpy(&h, l->buffer + at, sizeof(h));
+		size_t most = l->node < 0 ? sizeof(struct control_hello) : CONTROL_BODY_MAX;
+		if (h.length > most || h.reserved) {
+			lose(l, "a message breaks the protocol");
+			return;
+		}
+		if (l->used - at - sizeof(h) < h.length)
+			break;
+		/* Bodies are read where they lie, so each must be aligned. */
+		_Alignas(8) char small[1024];
+		char *body = small, *big = NULL;
+		if (h.length > sizeof(small)) {
+			big = malloc(h.length);
+			if (!big) {
+				lose(l, "out of memory");
+				return;
+			}
+			body = big;
+		}
+		memcpy(body, l->buffer + at + sizeof(h), h.length);
+		at += sizeof(h) + h.length;
+		take_frame(l, &h, body);
+		free(big);
+	}
+	if (l->closing)
+		return;
+	memmove(l->buffer, l->buffer + at, l->used - at);
+	l->used -= at;
+}
+
+static void on_room(uv_handle_t *handle, size_t size, uv_buf_t *buf)
+{
+	struct link *l = handle->data;
+	(void)size;
+	*buf = uv_buf_init(l->buffer + l->used, (unsigned)(sizeof(l->buffer) - l->used));
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
+{
+	struct link *l = stream->data;
+	(void)buf;
+	if (n < 0) {
+		lose(l, n == UV_EOF ? "its connection ended" : uv_strerror((int)n));
+		return;
+	}
+	if (l->node >= 0)
+		l->cluster->nodes[l->node].heard_ns = uv_hrtime();
+	l->used += (size_t)n;
+	take_frames(l);
+}
+
+/* ---- Connecting ---- */
+
+static struct link *new_link(struct cluster *c)
+{
+	struct link *l = calloc(1, sizeof(*l));
+	if (!l)
+		return NULL;
+	l->cluster = c;
+	l->node = -1;
+	l->tcp.data = l;
+	uv_tcp_init(c->loop, &l->tcp);
+	c->handles++;
+	DL_APPEND(c->links, l);
+	return l;
+}
+
+static void watch_for_silence(struct link *l)
+{
+	uv_os_fd_t fd;
+	int ms = NODE_UNREACHABLE_MS, one = 1, idle = 2, count = 3;
+	uv_tcp_nodelay(&l->tcp, 1);
+	if (uv_fileno((uv_handle_t *)&l->tcp, &fd))
+		return;
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof(idle));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
+}
+
+/* A node says who it is at once: the oldest of too many strangers gives way. */
+static void limit_strangers(struct cluster *c)
+{
+	struct link *l, *oldest = NULL;
+	unsigned strangers = 0;
+	DL_FOREACH (c->links, l) {
+		if (l->node >= 0 || l->closing || l->connect.data)
+			continue;
+		oldest = oldest ? oldest : l;
+		strangers++;
+	}
+	if (strangers > STRANGERS_MAX)
+		lose(oldest, "too many connections");
+}
+
+static void on_connection(uv_stream_t *listener, int status)
+{
+	struct cluster *c = listener->data;
+	struct link *l = status < 0 ? NULL : new_link(c);
+	if (!l)
+		return;
+	if (uv_accept(listener, (uv_stream_t *)&l->tcp)) {
+		lose(l, "it cannot be accepted");
+		return;
+	}
+	limit_strangers(c);
+	watch_for_silence(l);
+	uv_read_start((uv_stream_t *)&l->tcp, on_room, on_read);
+}
+
+static void on_connected(uv_connect_t *request, int status)
+{
+	struct link *l = request->handle->data;
+	struct node *n = request->data;
+	if (status == UV_ECANCELED || l->closing)
+		return;
+	if (status) {
+		log_error("cannot connect to node %d (%s, port %u): %s",
+			  (int)(n - l->cluster->nodes), n->card.address, n->card.port,
+			  uv_strerror(status));
+		n->gone = true;
+		l->cluster->late = true;
+		lose(l, "");
+		return;
+	}
+	watch_for_silence(l);
+	uv_read_start((uv_stream_t *)&l->tcp, on_room, on_read);
+	say_hello(l);
+}
+
+static int connect_to(struct cluster *c, struct node *n)
+{
+	struct sockaddr_storage at;
+	struct link *l = new_link(c);
+	if (!l)
+		return -1;
+	l->connect.data = n;
+	if (uv_ip4_addr(n->card.address, n->card.port, (struct sockaddr_in *)&at) &&
+	    uv_ip6_addr(n->card.address, n->card.port, (struct sockaddr_in6 *)&at)) {
+		log_error("node %d gave '%s', which is no address", (int)(n - c->nodes),
+			  n->card.address);
+		return -1;
+	}
+	return uv_tcp_connect(&l->connect, &l->tcp, (struct sockaddr *)&at, on_connected);
+}
+
+int link_listen(struct cluster *c, const char *address)
+{
+	struct sockaddr_storage at;
+	struct node_card *card = &c->nodes[c->me].card;
+	int size = sizeof(at), error;
+	c->listener.data = c->timer.data = c->own.data = c;
+	uv_tcp_init(c->loop, &c->listener);
+	uv_timer_init(c->loop, &c->timer);
+	uv_async_init(c->loop, &c->own, on_own);
+	c->handles += 3;
+	if (uv_ip4_addr(address, 0, (struct sockaddr_in *)&at) &&
+	    uv_ip6_addr(address, 0, (struct sockaddr_in6 *)&at)) {
+		log_error("cluster_interface: '%s' is no address", address);
+		return -1;
+	}
+	error = uv_tcp_bind(&c->listener, (struct sockaddr *)&at, 0);
+	if (!error)
+		error = uv_listen((uv_stream_t *)&c->listener, 128, on_connection);
+	if (!error)
+		error = uv_tcp_getsockname(&c->listener, (struct sockaddr *)&at, &size);
+	if (error) {
+		log_error("cannot listen on %s for the other nodes: %s", address,
+			  uv_strerror(error));
+		return -1;
+	}
+	card->port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+						    : ((struct sockaddr_in *)&at)->sin_port);
+	snprintf(card->address, sizeof(card->address), "%s", address);
+	return 0;
+}
+
+static void on_deadline(uv_timer_t *timer)
+{
+	struct cluster *c = timer->data;
+	c->late = true;
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+	struct cluster *c = handle->data;
+	c->handles--;
+}
+
+/* All nodes are connected, and none comes back: nothing else is to connect. */
+static void stop_listening(struct cluster *c)
+{
+	struct link *l;
+	uv_close((uv_handle_t *)&c->listener, on_handle_closed);
+	DL_FOREACH (c->links, l)
+		if (l->node < 0)
+			lose(l, "");
+}
+
+int link_all(struct cluster *c)
+{
+	for (uint32_t i = 0; i < c->me; i++)
+		if (connect_to(c, &c->nodes[i]))
+			return -1;
+	uv_timer_start(&c->timer, on_deadline, NODES_MEET_MS, 0);
+	while (c->connected < c->n - 1 && !c->late)
+		uv_run(c->loop, UV_RUN_ONCE);
+	uv_timer_stop(&c->timer);
+	if (c->connected == c->n - 1) {
+		stop_listening(c);
+		return 0;
+	}
+	for (uint32_t i = 0; i < c->n; i++)
+		if (i != c->me && !c->nodes[i].link)
+			log_error("no connection with node %u (%s, %s port %u) within %d s", i,
+				  c->nodes[i].card.host, c->nodes[i].card.address,
+				  c->nodes[i].card.port, NODES_MEET_MS / 1000);
+	return -1;
+}
+
+/* ---- Beats ---- */
+
+static void on_beat(uv_timer_t *timer)
+{
+	struct cluster *c = timer->data;
+	const uint64_t now = uv_hrtime(), passed = now - c->beat_ns;
+	/* While this process did not run, it could not hear the others either. */
+	const bool slept = passed > 2 * NODE_BEAT_MS * UINT64_C(1000000);
+	for (uint32_t i = 0; i < c->n; i++) {
+		c->nodes[i].heard_ns += slept ? passed : 0;
+		if (i != c->me)
+			link_send(c, i, CONTROL_BEAT, "", 0);
+	}
+	c->beat_ns = now;
+}
+
+void link_start_beats(struct cluster *c)
+{
+	c->beat_ns = uv_hrtime();
+	uv_timer_start(&c->timer, on_beat, NODE_BEAT_MS, NODE_BEAT_MS);
+}
+
+/* ---- The end ---- */
+
+void link_close_all(struct cluster *c)
+{
+	struct link *l;
+	for (uint32_t i = 0; i < c->n; i++)
+		if (c->nodes[i].link)
+			write_frame(c->nodes[i].link, CONTROL_BYE, "", 0);
+	c->closing = true;
+	/* What was written is sent before the close, by the kernel. */
+	DL_FOREACH (c->links, l)
+		lose(l, "");
+	while (c->own_messages) {
+		struct own_message *m = c->own_messages;
+		DL_DELETE(c->own_messages, m);
+		free(m);
+	}
+	uv_close((uv_handle_t *)&c->timer, on_handle_closed);
+	uv_close((uv_handle_t *)&c->own, on_handle_closed);
+}

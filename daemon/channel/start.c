@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How several daemons become one cluster: MPI starts them, and carries what they must know of each
+ * other. */
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/paths.h"
+#include "base/timings.h"
+#include "build_config.h"
+#include "cluster.h"
+#include "server/config.h"
+
+#define CARD_MAGIC UINT32_C(0x63617264)
+#define MODULE	   "ncclsvc-mpi.so"
+#define EARS	   64
+#define EAR_BYTES  (16 * 1024)
+
+/* ---- Is this one of several? ---- */
+
+static long number_of(char *const envp[], const char *name)
+{
+	const char *text = paths_env(envp, name);
+	return text ? strtol(text, NULL, 10) : 0;
+}
+
+/* How many its launcher started: mpirun, or srun. What Slurm says of the job, not of the step, also
+ * holds for programs that a batch script starts by itself. */
+static long started_together(char *const envp[])
+{
+	if (paths_env(envp, "OMPI_COMM_WORLD_SIZE"))
+		return number_of(envp, "OMPI_COMM_WORLD_SIZE");
+	return number_of(envp, "SLURM_STEP_NUM_TASKS");
+}
+
+/* All of them are on this machine, as far as the launcher says so. */
+static bool on_one_machine(char *const envp[])
+{
+	const long n = number_of(envp, "OMPI_COMM_WORLD_SIZE");
+	if (n)
+		return number_of(envp, "OMPI_COMM_WORLD_LOCAL_SIZE") == n;
+	return number_of(envp, "SLURM_STEP_NUM_NODES") == 1;
+}
+
+int cluster_wanted(const struct config *config, char *const envp[])
+{
+	long n = started_together(envp);
+	if (config->cluster_bootstrap != CONFIG_BOOTSTRAP_AUTO)
+		return config->cluster_bootstrap == CONFIG_BOOTSTRAP_MPI;
+	if (n < 2)
+		return 0;
+	if (paths_env(envp, "OMPI_COMM_WORLD_SIZE") || paths_env(envp, "PMIX_RANK") ||
+	    paths_env(envp, "PMI_RANK"))
+		return 1;
+	log_error("Slurm started %ld tasks, but without what they need to meet: use srun "
+		  "--mpi=pmix; or, if each daemon is to be alone, --cluster-bootstrap none",
+		  n);
+	return -1;
+}
+
+/* ---- The module ---- */
+
+static const struct mpi_api *open_module(void **module)
+{
+	static const char *const places[] = {".", "../libexec/ncclsvc", NCCLSVC_LIBEXECDIR, NULL};
+	char self[PATH_MAX], path[PATH_MAX * 2];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	char why[512] = "it is not there";
+	self[n > 0 ? n : 0] = '\0';
+	char *slash = strrchr(self, '/');
+	if (slash)
+		*slash = '\0';
+	for (int i = 0; places[i]; i++) {
+		if (places[i][0] == '/')
+			snprintf(path, sizeof(path), "%s/%s", places[i], MODULE);
+		else
+			snprintf(path, sizeof(path), "%s/%s/%s", self, places[i], MODULE);
+		if (access(path, F_OK))
+			continue;
+		/* Open MPI's own modules look for its symbols. */
+		*module = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+		const struct mpi_api *api = *module ? dlsym(*module, MPI_API_SYMBOL) : NULL;
+		if (api && api->version == MPI_API_VERSION)
+			return api;
+		snprintf(why, sizeof(why), "%s", *module ? "it is of another version" : dlerror());
+		break;
+	}
+	log_error("several nodes need the module %s, beside the daemon or in %s: %s", MODULE,
+		  NCCLSVC_LIBEXECDIR, why);
+	return NULL;
+}
+
+/* ---- A deadline for what blocks ---- */
+
+struct watchdog {
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	bool done;
+	int seconds;
+	const char *what; /* NULL: to run out of time is no failure */
+	int code;
+};
+
+static void *watch(void *arg)
+{
+	struct watchdog *w = arg;
+	struct timespec end;
+	int error = 0;
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_sec += w->seconds;
+	pthread_mutex_lock(&w->lock);
+	while (!w->done && !error)
+		error = pthread_cond_timedwait(&w->cond, &w->lock, &end);
+	if (!w->done && !w->what)
+		_exit(w->code);
+	if (!w->done) {
+		log_error("%s took more than %d s (cluster_seconds)", w->what, w->seconds);
+		log_flush();
+		_exit(EXIT_FAILURE);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return NULL;
+}
+
+static bool watchdog_start(struct watchdog *w, int seconds, const char *what)
+{
+	*w = (struct watchdog){.seconds = seconds, .what = what};
+	pthread_mutex_init(&w->lock, NULL);
+	pthread_cond_init(&w->cond, NULL);
+	return pthread_create(&w->thread, NULL, watch, w) == 0;
+}
+
+static void watchdog_stop(struct watchdog *w)
+{
+	pthread_mutex_lock(&w->lock);
+	w->done = true;
+	pthread_cond_signal(&w->cond);
+	pthread_mutex_unlock(&w->lock);
+	pthread_join(w->thread, NULL);
+	pthread_cond_destroy(&w->cond);
+	pthread_mutex_destroy(&w->lock);
+}
+
+/* ---- Where others reach this node ---- */
+
+struct reach {
+	char interface[IF_NAMESIZE]; /* empty: no interface of this machine has the address */
+	char address[CLUSTER_HOST_BYTES];
+};
+
+/* wanted: a name or an address; NULL: any that is no loopback. */
+static bool matches(const struct ifaddrs *i, const char *wanted)
+{
+	uint8_t address[sizeof(struct in6_addr)];
+	const int family = i->ifa_addr->sa_family;
+	if (!(i->ifa_flags & IFF_UP))
+		return false;
+	if (!wanted)
+		return !(i->ifa_flags & IFF_LOOPBACK);
+	if (!strcmp(wanted, i->ifa_name))
+		return true;
+	if (inet_pton(family, wanted, address) != 1)
+		return false;
+	if (family == AF_INET)
+		return !memcmp(address, &((struct sockaddr_in *)i->ifa_addr)->sin_addr,
+			       sizeof(struct in_addr));
+	return !memcmp(address, &((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr, sizeof(address));
+}
+
+static bool find_reach(const char *wanted, struct reach *out)
+{
+	struct ifaddrs *all, *i;
+	bool found = false;
+	if (getifaddrs(&all))
+		return false;
+	for (int family = 0; family < 2 && !found; family++) {
+		for (i = all; i && !found; i = i->ifa_next) {
+			if (!i->ifa_addr || i->ifa_addr->sa_family != (family ? AF_INET6 : AF_INET))
+				continue;
+			if (!matches(i, wanted))
+				continue;
+			socklen_t length =
+				family ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+			found = getnameinfo(i->ifa_addr, length, out->address, sizeof(out->address),
+					    NULL, 0, NI_NUMERICHOST) == 0;
+			snprintf(out->interface, sizeof(out->interface), "%s", i->ifa_name);
+		}
+	}
+	freeifaddrs(all);
+	return found;
+}
+
+static struct reach choose_reach(const struct config *config, bool one_machine)
+{
+	struct reach r = {.interface = ""};
+	const char *wanted = config->cluster_interface;
+	if (!wanted[0] && !one_machine && find_reach(NULL, &r))
+		return r;
+	if (!wanted[0])
+		wanted = "127.0.0.1";
+	if (!find_reach(wanted, &r)) {
+		r.interface[0] = '\0';
+		snprintf(r.address, sizeof(r.address), "%s", wanted);
+	}
+	return r;
+}
+
+static int exchange_cards(struct cluster *c, const struct config *config)
+{
+	struct node_card *mine = &c->nodes[c->me].card;
+	struct node_card *all = calloc(c->n, sizeof(*all));
+	mine->magic = CARD_MAGIC;
+	mine->pid = getpid();
+	mine->ranks = (uint32_t)config->ranks;
+	gethostname(mine->host, sizeof(mine->host) - 1);
+	snprintf(mine->version, sizeof(mine->version), "%s", NCCLSVC_VERSION_STRING);
+	if (!all || getrandom(mine->key, sizeof(mine->key), 0) != sizeof(mine->key) ||
+	    getrandom(mine->world, sizeof(mine->world), 0) != sizeof(mine->world) ||
+	    c->mpi->allgather(mine, all, sizeof(*mine))) {
+		log_error("the nodes could not tell each other where they are");
+		free(all);
+		return -1;
+	}
+	for (uint32_t i = 0; i < c->n; i++) {
+		c->nodes[i].card = all[i];
+		if (all[i].magic == CARD_MAGIC && !strcmp(all[i].version, mine->version))
+			continue;
+		log_error("node %u runs version '%.47s', this node %s: run one version", i,
+			  all[i].magic == CARD_MAGIC ? all[i].version : "?", mine->version);
+		free(all);
+		return -1;
+	}
+	free(all);
+	return 0;
+}
+
+/* ---- Beginning and end ---- */
+
+static int start_mpi(struct cluster *c, const struct config *config, char *const envp[])
+{
+	const long together = started_together(envp);
+	const bool mpirun = paths_env(envp, "OMPI_COMM_WORLD_SIZE");
+	const bool one_machine = on_one_machine(envp);
+	const struct reach reach = choose_reach(config, one_machine);
+	const struct mpi_network network = {one_machine,
+					    reach.interface[0] ? reach.interface : NULL};
+	char why[512];
+	/* Open MPI ends a process that it cannot start. */
+	if (together > 1 && !mpirun && !paths_env(envp, "PMIX_RANK"))
+		log_warning("Slurm gives this step no PMIx: if Open MPI ends here, it needs srun "
+			    "--mpi=pmix");
+	if (c->mpi->start(&network, &c->place, why, sizeof(why))) {
+		log_error("MPI: %s", why);
+		return -1;
+	}
+	if (together < 2 || c->place.nodes > 1)
+		return 0;
+	log_error("%ld were started together, but for MPI this daemon is alone: use %s", together,
+		  mpirun ? "the mpirun of the Open MPI that " MODULE " was built with"
+			 : "srun --mpi=pmix, or mpirun");
+	return -1;
+}
+
+static int meet(struct cluster *c, const struct config *config, char *const envp[])
+{
+	struct watchdog w;
+	if (!watchdog_start(&w, config->cluster_seconds, "meeting the other nodes by MPI"))
+		return -1;
+	if (start_mpi(c, config, envp)) {
+		watchdog_stop(&w);
+		return -1;
+	}
+	c->me = (uint32_t)c->place.node;
+	c->n = (uint32_t)c->place.nodes;
+	log_set_node(c->me);
+	c->nodes = c->n <= CLUSTER_NODES_MAX ? calloc(c->n, sizeof(*c->nodes)) : NULL;
+	int error = -1;
+	if (!c->nodes) {
+		log_error("%u nodes: at most %d can be one cluster", c->n, CLUSTER_NODES_MAX);
+	} else {
+		const struct reach reach = choose_reach(config, c->place.locals == c->place.nodes);
+		if (!link_listen(c, reach.address) && !exchange_cards(c, config))
+			error = c->mpi->listen(EARS, EAR_BYTES);
+	}
+	watchdog_stop(&w);
+	return error;
+}
+
+struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, char *const envp[])
+{
+	struct cluster *c = calloc(1, sizeof(*c));
+	if (!c)
+		return NULL;
+	c->loop = loop;
+	c->mpi = open_module(&c->module);
+	if (!c->mpi || meet(c, config, envp) || link_all(c)) {
+		log_flush();
+		/* MPI's own threads and its launcher must not wait for the others. */
+		_exit(EXIT_FAILURE);
+	}
+	log_info("node %u of %u (%d of %d on this machine), %s, control on %s port %u", c->me, c->n,
+		 c->place.local, c->place.locals, c->place.library, c->nodes[c->me].card.address,
+		 c->nodes[c->me].card.port);
+	return c;
+}
+
+void cluster_attach(struct cluster *c, struct server *s)
+{
+	c->server = s;
+	link_handle_kept(c);
+	link_start_beats(c);
+}
+
+void cluster_close(struct cluster *c)
+{
+	if (!c->closing)
+		link_close_all(c);
+}
+
+bool cluster_closed(const struct cluster *c)
+{
+	return !c->handles;
+}
+
+void cluster_destroy(struct cluster *c, int code)
+{
+	struct watchdog w;
+	/* Others that go on keep MPI_Finalize waiting, which is no failure. */
+	log_flush();
+	if (watchdog_start(&w, MPI_FINISH_SECONDS, NULL)) {
+		w.code = code;
+		c->mpi->finish(false);
+		watchdog_stop(&w);
+	}
+	home_free(c);
+	registrar_free_all(c);
+	free(c->nodes);
+	free(c);
+}
+
+int cluster_fill_path(const struct cluster *c, char *path, size_t size)
+{
+	char out[PATH_MAX];
+	size_t n = 0;
+	for (const char *p = path; *p; p++) {
+		if (p[0] == '%' && p[1] == 'r') {
+			n += (size_t)snprintf(out + n, sizeof(out) - n, "%u", c->me);
+			p++;
+		} else if (n < sizeof(out) - 1) {
+			out[n++] = *p;
+		}
+		if (n >= size)
+			return -1;
+	}
+	out[n] = '\0';
+	memcpy(path, out, n + 1);
+	return 0;
+}

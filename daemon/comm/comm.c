@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Communicators: who sits where. A communicator lives through epochs. An epoch starts when every
+ * seat is taken by a JOIN, and ends when a member dies: then the survivors must JOIN again, beside
+ * whoever takes the empty seat, and count their tasks from 0. The executor knows one epoch at a
+ * time. join.c: who takes a seat; leave.c: who gives it back; gpu.c: what GPUs need
+ * first; nodes.c: what other nodes say.
+ */
+#include "comm.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "channel/cluster.h"
+#include "gpu/gpu.h"
+#include "names.h"
+#include "server/report.h"
+
+#define LANDING_NS_MAX UINT64_C(10000000000) /* for launched tasks, once their epoch is over */
+
+static uint64_t landing_ns(const struct server *s)
+{
+	uint64_t patience = gpu_patience_ns(s);
+	return patience < LANDING_NS_MAX ? patience : LANDING_NS_MAX;
+}
+
+static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
+{
+	struct seat *seat = &m->seats[rank];
+	struct svc_join_reply r = {
+		.comm_uid = m->uid,
+		.comm = seat->handle,
+		.epoch = m->epoch,
+		.nranks = (int32_t)m->nranks,
+		.rank = (int32_t)rank,
+	};
+	memcpy(r.id, m->id, sizeof(r.id));
+	client_reply(seat->client, opcode, seat->serial, &r, sizeof(r), NULL, 0);
+}
+
+/* ---- Making and forgetting ---- */
+
+static void set_label(struct communicator *m)
+{
+	snprintf(m->label, sizeof(m->label), "%02x%02x%02x%02x", m->id[0], m->id[1], m->id[2],
+		 m->id[3]);
+}
+
+/* Nobody sits there, nor runs anything. */
+static bool forgettable(const struct communicator *m)
+{
+	return m->state == NCCLSVC_COMM_IDLE && !m->world && !m->running;
+}
+
+/* An idle communicator gives its place to a new one, unless it was only just made. of: whose it
+ * must be; NULL: anybody's. False: there is none. */
+static bool evict(struct server *s, const struct account *of)
+{
+	struct communicator *m, *tmp, *oldest = NULL;
+	HASH_ITER (hh, s->comms, m, tmp)
+		if (forgettable(m) && m->idle_ns > m->since_ns && (!of || m->account == of) &&
+		    (!oldest || m->idle_ns < oldest->idle_ns))
+			oldest = m;
+	if (oldest)
+		comm_forget(s, oldest);
+	return oldest;
+}
+
+/* A user over the limit makes room among the user's own idle communicators. Only a daemon that is
+ * full takes from others. */
+static bool take_place(struct server *s, struct account *a, char *text)
+{
+	if (account_take(a, SHARE_COMMS, 1, text))
+		return true;
+	if (evict(s, a) && account_take(a, SHARE_COMMS, 1, text))
+		return true;
+	return account_all_taken(a, SHARE_COMMS) && evict(s, NULL) &&
+	       account_take(a, SHARE_COMMS, 1, text);
+}
+
+static struct communicator *allocate(struct server *s, const struct account *a, uint32_t nranks)
+{
+	uint32_t slot = 0;
+	while (slot < SVC_COMMS_MAX && s->comm_by_slot[slot])
+		slot++;
+	struct communicator *m = slot < SVC_COMMS_MAX ? calloc(1, sizeof(*m)) : NULL;
+	if (!m)
+		return NULL;
+	m->slot = slot;
+	m->seats = calloc(nranks, sizeof(*m->seats));
+	if (m->seats && account_memory_left(a))
+		return m;
+	free(m->seats);
+	free(m);
+	return NULL;
+}
+
+struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t nranks,
+				 struct account *a, char text[SVC_TEXT_BYTES])
+{
+	if (!account_take(a, SHARE_RANKS, nranks, text))
+		return NULL;
+	if (!take_place(s, a, text)) {
+		account_give(a, SHARE_RANKS, nranks);
+		return NULL;
+	}
+	struct communicator *m = allocate(s, a, nranks);
+	if (!m) {
+		account_give(a, SHARE_RANKS, nranks);
+		account_give(a, SHARE_COMMS, 1);
+		snprintf(text, SVC_TEXT_BYTES, "the daemon has no memory for a communicator");
+		return NULL;
+	}
+	for (uint32_t k = 0; k < nranks; k++) {
+		m->seats[k].device = SVC_DEVICE_HOST;
+		m->seats[k].node = -1;
+	}
+	m->server = s;
+	m->account = a;
+	m->uid = ++s->last_comm;
+	memcpy(m->id, id, sizeof(m->id));
+	m->nranks = nranks;
+	m->owner = a->uid;
+	m->state = NCCLSVC_COMM_IDLE;
+	m->since_ns = m->idle_ns = server_now();
+	set_label(m);
+	s->comm_by_slot[m->slot] = m;
+	s->ncomms++;
+	HASH_ADD(hh, s->comms, id, sizeof(m->id), m);
+	return m;
+}
+
+void comm_forget(struct server *s, struct communicator *m)
+{
+	physical_release(m);
+	plan_forget(m);
+	HASH_DEL(s->comms, m);
+	s->comm_by_slot[m->slot] = NULL;
+	s->ncomms--;
+	account_give(m->account, SHARE_RANKS, m->nranks);
+	account_give(m->account, SHARE_COMMS, 1);
+	account_put(m->account);
+	free(m->seats);
+	free(m->split);
+	free(m->board);
+	free(m->start);
+	free(m->start_break);
+	free(m);
+}
+
+int comm_create_world(struct server *s)
+{
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t ranks = (uint32_t)s->config->ranks;
+	if (comm_random_id(id))
+		return -1;
+	if (s->cluster) { /* node 0's id; node by node */
+		memcpy(id, s->cluster->nodes[0].card.world, sizeof(id));
+		ranks = 0;
+		for (uint32_t i = 0; i < s->cluster->n; i++) {
+			if (i == s->cluster->me)
+				s->world_first = ranks;
+			ranks += s->cluster->nodes[i].card.ranks;
+		}
+	}
+	if (ranks > SVC_HOST_RANKS_MAX) {
+		log_error("%u host ranks on all nodes together: at most %d (--ranks)", ranks,
+			  SVC_HOST_RANKS_MAX);
+		errno = EINVAL;
+		return -1;
+	}
+	struct account *own = account_get(&s->accounts, geteuid());
+	char text[SVC_TEXT_BYTES] = "out of memory";
+	s->world = own ? comm_create(s, id, ranks, own, text) : NULL;
+	if (!s->world) {
+		log_error("the world communicator: %s", text);
+		errno = ENOMEM;
+		return -1;
+	}
+	s->world->world = true;
+	snprintf(s->world->label, sizeof(s->world->label), "world");
+	return 0;
+}
+
+void comm_free_all(struct server *s)
+{
+	struct communicator *m, *tmp;
+	HASH_ITER (hh, s->comms, m, tmp)
+		comm_forget(s, m);
+}
+
+/* Nobody sits there any more: kept for comm_idle_seconds, so that a restart finds it. */
+void comm_check_idle(struct server *s, struct communicator *m)
+{
+	if (m->occupied)
+		return;
+	m->state = NCCLSVC_COMM_IDLE;
+	m->idle_ns = server_now();
+	if (!m->world)
+		server_deadline(s,
+				m->idle_ns + (uint64_t)s->config->comm_idle_seconds * 1000000000);
+}
+
+/* ---- Handles ---- */
+
+void comm_blameless_text(const struct communicator *m, int result, char text[SVC_TEXT_BYTES])
+{
+	const struct cluster *c = m->server->cluster;
+	if (!c || result != NCCLSVC_TIMEOUT) {
+		snprintf(text, SVC_TEXT_BYTES, "communicator %s: %s", m->label,
+			 svc_result_meaning(result));
+		return;
+	}
+	const uint32_t home = home_of(c, m->id);
+	snprintf(text, SVC_TEXT_BYTES,
+		 "node %u (%s), where the members of communicator %s gather, does not answer", home,
+		 c->nodes[home].card.host, m->label);
+}
+
+uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank)
+{
+	uint32_t i = 1;
+	while (i < c->nmemberships && c->memberships[i].comm)
+		i++;
+	if (i >= c->nmemberships) {
+		uint32_t n = c->nmemberships ? c->nmemberships * 2 : 4;
+		if (n > SVC_SESSION_COMMS)
+			n = SVC_SESSION_COMMS;
+		if (i >= n)
+			return 0;
+		struct membership *p = realloc(c->memberships, n * sizeof(*p));
+		if (!p)
+			return 0;
+		memset(p + c->nmemberships, 0, (n - c->nmemberships) * sizeof(*p));
+		c->memberships = p;
+		c->nmemberships = n;
+	}
+	c->memberships[i] = (struct membership){.comm = m, .rank = rank};
+	c->comms++;
+	return i;
+}
+
+static struct membership *find_handle(struct client *c, uint32_t handle)
+{
+	if (!handle || handle >= c->nmemberships || !c->memberships[handle].comm)
+		return NULL;
+	return &c->memberships[handle];
+}
+
+void comm_vacate(struct communicator *m, struct seat *seat, uint32_t state)
+{
+	struct client *c = seat->client;
+	c->memberships[seat->handle] = (struct membership){0};
+	c->comms--;
+	m->occupied--;
+	seat->client = NULL;
+	seat->state = state;
+	seat->deadline_ns = 0;
+	seat->overdue = false;
+}
+
+void comm_discard(struct server *s, struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (comm_alive(&m->seats[k]))
+			comm_vacate(m, &m->seats[k], NCCLSVC_MEMBER_ABSENT);
+	comm_forget(s, m);
+}
+
+/* ---- Epochs ---- */
+
+/* One that is on another node, or has gone since all had joined. False: it is here. */
+static bool sits_elsewhere(struct server *s, struct communicator *m, uint32_t k,
+			   struct epoch_member *member)
+{
+	struct seat *seat = &m->seats[k];
+	if (!s->cluster)
+		return false;
+	const struct control_member *who = &m->start->members[k];
+	bool here = who->node == s->cluster->me;
+	*member = (struct epoch_member){
+		.session = EPOCH_ELSEWHERE, .device = -1, .pid = who->pid, .node = who->node};
+	if (here && comm_alive(seat) && seat->state == NCCLSVC_MEMBER_JOINING)
+		return false;
+	if (here)
+		return true;
+	if (comm_alive(seat)) /* its home was lost, and the next one knew nothing of it */
+		comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
+	seat->node = (int32_t)who->node;
+	seat->pid = seat->far_pid = who->pid;
+	seat->device = m->cuda ? who->device : SVC_DEVICE_HOST;
+	seat->state = NCCLSVC_MEMBER_JOINED;
+	m->remote++;
+	return true;
+}
+
+/* Returns a rank that has gone since all had joined; -1: none. */
+static int32_t fill_members(struct server *s, struct communicator *m, struct epoch_member *members)
+{
+	int32_t vanished = -1;
+	m->remote = 0;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct seat *seat = &m->seats[k];
+		seat->node = -1;
+		if (sits_elsewhere(s, m, k, &members[k])) {
+			if (seat->node < 0)
+				vanished = (int32_t)k;
+			continue;
+		}
+		members[k] = (struct epoch_member){
+			.session = seat->client->slot,
+			.handle = seat->handle,
+			.device = seat->device,
+			.pid = seat->pid,
+			.node = s->cluster ? s->cluster->me : 0,
+		};
+		seat->state = NCCLSVC_MEMBER_JOINED;
+		seat->deadline_ns = 0;
+		seat->overdue = false;
+	}
+	return vanished;
+}
+
+static void start_epoch(struct server *s, struct communicator *m)
+{
+	struct epoch_member *members = calloc(m->nranks, sizeof(*members));
+	struct board_entry *board = calloc(m->nranks, sizeof(*board));
+	struct control_start *start = m->start;
+	struct control_break *over = m->start_break;
+	if (!members || !board) {
+		free(members);
+		free(board);
+		comm_fail_joins(s, m, NCCLSVC_NO_MEMORY, -1,
+				"the daemon has no memory for an epoch");
+		return;
+	}
+	m->epoch = start ? start->epoch : m->epoch + 1;
+	m->state = NCCLSVC_COMM_READY;
+	m->joining = 0;
+	m->running = true;
+	m->ended = false;
+	m->plan_round = 0;
+	m->plan_lost = false;
+	m->board = board;
+	int32_t vanished = fill_members(s, m, members);
+	m->start = NULL;
+	m->start_break = NULL;
+	struct command cmd = {.kind = COMMAND_EPOCH_START};
+	cmd.epoch_start.comm = m->slot;
+	cmd.epoch_start.nranks = m->nranks;
+	cmd.epoch_start.epoch = m->epoch;
+	cmd.epoch_start.uid = m->uid;
+	cmd.epoch_start.members = members;
+	cmd.epoch_start.board = board;
+	cmd.epoch_start.cuda = m->cuda && !s->staging;
+	cmd.epoch_start.staged = m->cuda && s->staging;
+	cmd.epoch_start.windows = cmd.epoch_start.cuda && comm_may_window(s, m);
+	cmd.epoch_start.lane = m->physical ? m->physical->lane : 0;
+	cmd.epoch_start.span = m->remote ? start->span : 0;
+	server_command(s, &cmd);
+	/* The command is in the queue: whoever submits now is behind it. A reply that fails may end
+	 * its session, and with it this epoch; the others must still hear that it was. */
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (comm_alive(&m->seats[k]))
+			reply_joined(m, k, m->reply_opcode);
+	if (vanished >= 0)
+		comm_break_epoch(s, m, vanished);
+	if (over)
+		comm_broken_elsewhere(m, over);
+	free(start);
+	free(over);
+}
+
+void comm_try_start(struct server *s, struct communicator *m)
+{
+	if (m->running || (s->cluster ? !m->start : m->joining != m->nranks))
+		return;
+	if (!m->cuda || comm_gpus_ready(s, m))
+		start_epoch(s, m);
+}
+
+void comm_epoch_gone(struct server *s, uint32_t slot)
+{
+	struct communicator *m = s->comm_by_slot[slot];
+	m->running = false;
+	free(m->board);
+	m->board = NULL;
+	physical_release(m);
+	comm_try_start(s, m);
+	if (m->cuda) /* others may have waited for its NCCL communicator */
+		comm_gpu_ready(s);
+	if (m->state == NCCLSVC_COMM_IDLE)
+		comm_check_idle(s, m);
+}
+
+void comm_end_epoch(struct server *s, struct communicator *m, int result, int32_t rank, int32_t pid,
+		    int32_t node)
+{
+	if (!m->running || m->ended)
+		return;
+	m->ended = true;
+	m->plan = NULL; /* the executor gives it back */
+	m->ended_ns = server_now();
+	if (m->cuda)
+		server_deadline(s, m->ended_ns + landing_ns(s));
+	struct command cmd = {.kind = COMMAND_EPOCH_END};
+	cmd.epoch_end.comm = m->slot;
+	cmd.epoch_end.result = result;
+	cmd.epoch_end.rank = rank;
+	cmd.epoch_end.pid = pid;
+	cmd.epoch_end.node = node;
+	server_command(s, &cmd);
+}
+
+void comm_end_if_left(struct server *s, struct communicator *m, int32_t rank, int32_t pid)
+{
+	if (!m->occupied && !(m->cuda && m->remote))
+		comm_end_epoch(s, m, NCCLSVC_CANCELLED, rank, pid, -1);
+}
+
+void comm_left_behind(struct communicator *m)
+{
+	comm_end_epoch(m->server, m, NCCLSVC_CANCELLED, -1, 0, -1);
+}
+
+void comm_close_all(struct server *s, int reason)
+{
+	struct communicator *m, *tmp;
+	HASH_ITER (hh, s->comms, m, tmp) {
+		comm_end_epoch(s, m, reason, -1, 0, -1);
+		m->state = NCCLSVC_COMM_BROKEN;
+		if (m->physical && m->running) /* nothing may be left that never ends */
+			physical_abort(m->physical, NULL);
+	}
+}
+
+void comm_break_for(struct server *s, struct communicator *m, int reason, int32_t rank,
+		    int32_t node)
+{
+	int32_t pid = rank >= 0 ? m->seats[rank].pid : 0;
+	if (m->state != NCCLSVC_COMM_READY) {
+		if (m->cuda) /* those here had left, and others had not */
+			comm_end_epoch(s, m, reason, rank, pid, node);
+		return;
+	}
+	const ncclsvc_status st = {.result = reason,
+				   .field = node >= 0 ? NCCLSVC_FIELD_NODE : NCCLSVC_FIELD_NONE,
+				   .value_a = node >= 0 ? (uint64_t)node : 0,
+				   .rank_a = rank,
+				   .pid_a = pid,
+				   .rank_b = -1};
+	report_epoch(m, &st);
+	m->state = NCCLSVC_COMM_BROKEN;
+	comm_end_epoch(s, m, reason, rank, pid, node);
+	comm_split_failed(m, reason, rank);
+	plan_commit_failed(m, reason, rank);
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct seat *seat = &m->seats[k];
+		bool gone = (int32_t)k == rank && reason == NCCLSVC_PEER_GONE && node < 0;
+		if (!comm_alive(seat) && seat->node >= 0) { /* on another node */
+			bool dead = gone || seat->node == node;
+			seat->state = dead ? NCCLSVC_MEMBER_DEAD : NCCLSVC_MEMBER_BROKEN;
+		}
+		if (!comm_alive(seat) || seat->state != NCCLSVC_MEMBER_JOINED || gone)
+			continue;
+		seat->state = NCCLSVC_MEMBER_BROKEN;
+		struct svc_event_comm ev = {
+			.comm = seat->handle,
+			.epoch = m->epoch,
+			.reason = reason,
+			.rank = rank,
+			.pid = pid,
+		};
+		client_comm_event(seat->client, &ev);
+	}
+}
+
+void comm_break_epoch(struct server *s, struct communicator *m, int32_t rank)
+{
+	bool tell = s->cluster && m->state == NCCLSVC_COMM_READY;
+	comm_break_for(s, m, NCCLSVC_PEER_GONE, rank, -1);
+	if (tell)
+		remote_break(m, NCCLSVC_PEER_GONE, rank, -1);
+}
+
+void comm_gpu_lost(struct communicator *m, int result, int32_t rank)
+{
+	struct server *s = m->server;
+	bool tell = s->cluster && m->state == NCCLSVC_COMM_READY;
+	comm_break_for(s, m, result, rank, -1);
+	if (tell)
+		remote_break(m, result, rank, -1);
+}
+
+/* A part of a split that lost a member before it began. */
+void comm_abandon(struct server *s, struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct client *c = m->seats[k].client;
+		uint32_t serial = m->seats[k].serial;
+		if (!c)
+			continue;
+		m->joining--;
+		comm_vacate(m, &m->seats[k], NCCLSVC_MEMBER_ABSENT);
+		client_error(c, SVC_SPLIT, serial, NCCLSVC_PEER_GONE,
+			     "a member went before the split was done");
+	}
+	comm_check_idle(s, m);
+}
+
+struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank)
+{
+	const struct membership *at = find_handle(c, handle);
+	if (at)
+		*rank = at->rank;
+	return at ? at->comm : NULL;
+}
+
+/* ---- Deadlines ---- */
+
+uint64_t comm_expire(struct server *s, uint64_t now)
+{
+	uint64_t next = 0;
+	struct communicator *m, *tmp;
+	HASH_ITER (hh, s->comms, m, tmp) {
+		for (uint32_t k = 0; k < m->nranks && m->joining; k++) {
+			uint64_t at = m->seats[k].deadline_ns;
+			if (!at)
+				continue;
+			if (at <= now)
+				comm_expire_join(s, m, k);
+			else
+				next = earlier(next, at);
+		}
+		next = earlier(next, comm_split_expire(m, now));
+		next = earlier(next, plan_expire(m, now));
+		if (m->cuda && (m->start || m->joining == m->nranks))
+			comm_try_start(s, m);
+		if (m->cuda && m->running && m->ended && m->physical) {
+			if (m->ended_ns + landing_ns(s) <= now)
+				physical_abort(m->physical, "tasks of a past epoch do not end");
+			else
+				next = earlier(next, m->ended_ns + landing_ns(s));
+		}
+		if (!forgettable(m))
+			continue;
+		uint64_t end = m->idle_ns + (uint64_t)s->config->comm_idle_seconds * 1000000000;
+		if (end <= now)
+			comm_forget(s, m);
+		else
+			next = earlier(next, end);
+	}
+	return next;
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What comm*.c and split.c share. */
+#ifndef DAEMON_COMM_H
+#define DAEMON_COMM_H
+
+#include "server/server_state.h"
+
+/* "1, 2 and 5 more" */
+struct rank_names {
+	char text[128];
+	size_t at;
+	unsigned n;
+};
+void rank_names_add(struct rank_names *r, uint32_t rank);
+const char *rank_names_text(struct rank_names *r);
+
+/* The ranks that an attempt to join lacks: those that never came, and those whose own deadlines
+ * have passed. The latter are missing only if nobody else is. */
+struct absent_ranks {
+	struct rank_names never, late;
+};
+void absent_add(struct absent_ranks *a, uint32_t rank, bool late);
+/* "of communicator X, these ranks had not joined by rank 1's deadline: 3; rank 3 (pid 7) ..." */
+void absent_text(struct absent_ranks *a, const char *label, uint32_t rank,
+		 const struct refusal *refused, char text[SVC_TEXT_BYTES]);
+
+/* Fills the id with random bytes. Returns 0 or -1. */
+int comm_random_id(uint8_t id[NCCLSVC_ID_BYTES]);
+/* The account, its owner's, holds something else already. NULL: over a limit, or out of memory, as
+ * text says. */
+struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t nranks,
+				 struct account *a, char text[SVC_TEXT_BYTES]);
+/* 0: the session has its limit. */
+uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank);
+/* Forgets a communicator that no epoch has run on. */
+void comm_discard(struct server *s, struct communicator *m);
+/* Fails the JOINs of a part of a split that lost a member before it began. */
+void comm_abandon(struct server *s, struct communicator *m);
+/* If every seat is taken, and its GPU ready: starts the epoch and answers every member. */
+void comm_try_start(struct server *s, struct communicator *m);
+
+/* Answers every waiting SPLIT of m with this error; rank: who went, or -1. */
+void comm_split_failed(struct communicator *m, int result, int32_t rank);
+/* Returns the next deadline of a SPLIT of m; 0: none. */
+uint64_t comm_split_expire(struct communicator *m, uint64_t now);
+
+struct split_order {
+	int32_t colour, key;
+	uint32_t rank;
+};
+/* By colour, and in it as the new ranks are: by key, then by old rank. */
+void split_sort(struct split_order *order, uint32_t n);
+
+/* plan.c: answers everybody who waits for a plan of m; rank: who went, or -1. */
+void plan_commit_failed(struct communicator *m, int result, int32_t rank);
+/* Returns the next deadline of such; 0: none. */
+uint64_t plan_expire(struct communicator *m, uint64_t now);
+/* The member has left, and its plan with it. */
+void plan_member_gone(struct communicator *m, uint32_t rank);
+/* As plan_commit_failed; the home decides no more. */
+void plan_commit_refused(struct communicator *m, int result, const char *text);
+struct control_plan_verdict;
+/* What the home says of this epoch's plans. */
+void plan_verdict(struct communicator *m, const struct control_plan_verdict *v);
+/* A member of another node is through with the plan of that number. */
+void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number);
+/* m is about to be freed. */
+void plan_forget(struct communicator *m);
+
+/* comm.c */
+static inline bool comm_alive(const struct seat *seat)
+{
+	return seat->client != NULL;
+}
+/* Why a request that all members make together has ended, if that is no rank's fault. */
+void comm_blameless_text(const struct communicator *m, int result, char text[SVC_TEXT_BYTES]);
+void comm_vacate(struct communicator *m, struct seat *seat, uint32_t state);
+/* Nobody sits there any more: kept for comm_idle_seconds, so that a restart finds it. */
+void comm_check_idle(struct server *s, struct communicator *m);
+/* All have left here, and somebody comes: what others may still do in that epoch is over. */
+void comm_left_behind(struct communicator *m);
+void comm_forget(struct server *s, struct communicator *m);
+/* Ends the epoch because of one member; the others are told to rejoin. */
+void comm_break_epoch(struct server *s, struct communicator *m, int32_t rank);
+
+/* Tells the executor, once; the epoch's end is told nobody else. rank, node: whose fault it is; -1:
+ * nobody's. */
+void comm_end_epoch(struct server *s, struct communicator *m, int result, int32_t rank, int32_t pid,
+		    int32_t node);
+/* Ends the epoch because of one member (-1: none), of its GPU, or of a node (-1: none); the others
+ * are told to rejoin. */
+void comm_break_for(struct server *s, struct communicator *m, int reason, int32_t rank,
+		    int32_t node);
+/* The last of this node has left. On GPUs, what is launched goes on until those of other nodes have
+ * left, too. */
+void comm_end_if_left(struct server *s, struct communicator *m, int32_t rank, int32_t pid);
+/* nodes.c. The home can do nothing for this epoch: it is ended on all nodes, so that all can
+ * rejoin. */
+void comm_home_forgot(struct communicator *m);
+
+/* join.c: this rank's JOIN is overdue. */
+void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank);
+/* Answers a JOIN with this error, which those hear of who wait for the rank. */
+void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
+		    int result, const char *format, ...) __attribute__((format(printf, 6, 7)));
+
+/* gpu.c: true if every worker is there and knows its member's timelines, and NCCL has a
+ * communicator. Else whatever is missing has been asked for, and comm_try_start follows. */
+bool comm_gpus_ready(struct server *s, struct communicator *m);
+/* May NCCL use lent memory of its members as symmetric windows? Not across nodes. Of an epoch whose
+ * members are known. */
+bool comm_may_window(struct server *s, const struct communicator *m);
+/* Answers every JOIN that waits with this error; rank: who went, or -1. Other nodes that were about
+ * to begin are told. */
+void comm_fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
+		     const char *why);
+/* The same, when another node has told this one. */
+void comm_not_begun(struct communicator *m, int result, const char *why);
+/* The epoch that is about to begin, or any of a daemon that is alone: is this member of this node?
+ */
+bool comm_sits_here(const struct communicator *m, uint32_t k);
+/* Members are all of the host or all of GPUs, each of its own. False: an error was sent. */
+bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
+		      const struct svc_join *j, int32_t rank);
+
+/* The communicator that the session calls so, and its rank there; NULL: none. */
+struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank);
+
+#endif

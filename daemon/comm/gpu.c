@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Communicators of GPUs: what an epoch of theirs needs before it can begin. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/no_memory.h"
+#include "channel/cluster.h"
+#include "comm.h"
+#include "gpu/gpu.h"
+#include "server/report.h"
+
+bool comm_sits_here(const struct communicator *m, uint32_t k)
+{
+	const struct cluster *c = m->server->cluster;
+	return !c || !m->start || m->start->members[k].node == c->me;
+}
+
+/* True: every worker is there and knows its member's timelines, and NCCL has a communicator. Else
+ * whatever is missing has been asked for, and the answer comes back here. */
+bool comm_gpus_ready(struct server *s, struct communicator *m)
+{
+	bool known = true;
+	if (m->acquiring)
+		return false;
+	if (s->staging)
+		return staging_ready(s, m);
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		if (!comm_sits_here(m, k))
+			continue;
+		struct gpu *g = s->gpus[m->seats[k].device];
+		if (g->info.state != NCCLSVC_DEVICE_READY || physical_stuck(g))
+			return false;
+		known = gpu_session_known(g, m->seats[k].client) && known;
+	}
+	if (!known || physical_fits(m->physical, m))
+		return known;
+	uint64_t due = physical_due(s, m);
+	if (due) {
+		server_deadline(s, due);
+		return false;
+	}
+	physical_release(m);
+	m->acquiring = true;
+	if (nodes_across(m)) {
+		nodes_want(m);
+		return false;
+	}
+	physical_acquire(s, m);
+	if (!physical_fits(m->physical, m))
+		return false;
+	m->acquiring = false;
+	return true;
+}
+
+/* all: the other nodes do not know yet. */
+static void fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
+		       const char *why, bool all)
+{
+	uint32_t *sessions = calloc(m->nranks, sizeof(*sessions)); /* that held a seat */
+	if (m->joining)
+		report_request(m, "JOIN", result, why);
+	if (s->cluster && !sessions)
+		no_memory("a communicator that could not start on all nodes"); /* other nodes would
+										  wait for ever */
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct seat *seat = &m->seats[k];
+		struct client *c = seat->client;
+		uint32_t serial = seat->serial;
+		if (seat->state != NCCLSVC_MEMBER_JOINING)
+			continue;
+		m->joining--;
+		seat->state = NCCLSVC_MEMBER_BROKEN;
+		seat->deadline_ns = 0;
+		if (s->cluster)
+			sessions[k] = seat->fresh ? c->id : 0;
+		if (seat->fresh)
+			comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
+		client_error(c, m->reply_opcode, serial, result, "%s", why);
+	}
+	if (s->cluster && m->start) { /* its home, and other nodes, believe that it has begun */
+		m->epoch = m->start->epoch;
+		if (!s->staging && nodes_across(m))
+			nodes_withdraw(m, result, rank);
+		remote_not_begun(m, result, rank, all);
+		free(m->start);
+		free(m->start_break);
+		m->start = NULL;
+		m->start_break = NULL;
+		for (uint32_t k = 0; k < m->nranks; k++)
+			if (sessions[k])
+				remote_unjoin(m, k, sessions[k], false);
+	}
+	free(sessions);
+	comm_check_idle(s, m);
+}
+
+bool comm_may_window(struct server *s, const struct communicator *m)
+{
+	if (m->remote || s->config->windows == CONFIG_WINDOWS_OFF)
+		return false;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		/* Who has just gone has none, and the epoch ends at once. */
+		const struct gpu *g = gpu_find(s, m->seats[k].device);
+		if (!g || (s->config->windows == CONFIG_WINDOWS_AUTO &&
+			   g->info.mps == NCCLSVC_MPS_ACTIVE))
+			return false;
+	}
+	return true;
+}
+
+void comm_fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
+		     const char *why)
+{
+	fail_joins(s, m, result, rank, why, true);
+}
+
+void comm_not_begun(struct communicator *m, int result, const char *why)
+{
+	fail_joins(m->server, m, result, -1, why, false);
+}
+
+void comm_physical_ready(struct communicator *m, int result, const char *why)
+{
+	struct server *s = m->server;
+	m->acquiring = false;
+	if (result)
+		comm_fail_joins(s, m, result, -1, why);
+	else
+		comm_try_start(s, m);
+}
+
+void comm_epoch_dirty(struct server *s, uint32_t slot)
+{
+	const struct communicator *m = s->comm_by_slot[slot];
+	if (m->physical)
+		physical_abort(m->physical, "the nodes did not agree on what was launched");
+}
+
+void comm_gpu_ready(struct server *s)
+{
+	struct communicator *m, *tmp;
+	HASH_ITER (hh, s->comms, m, tmp)
+		if (m->cuda)
+			comm_try_start(s, m);
+}
+
+void comm_session_known(struct client *c)
+{
+	for (uint32_t i = 1; i < c->nmemberships; i++)
+		if (c->memberships[i].comm && c->memberships[i].comm->cuda)
+			comm_try_start(c->server, c->memberships[i].comm);
+}
+
+/* Members are all of the host or all of GPUs, each of its own. */
+bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
+		      const struct svc_join *j, int32_t rank)
+{
+	if (!m->occupied && !m->running)
+		m->cuda = j->device != SVC_DEVICE_HOST;
+	if (m->cuda != (j->device != SVC_DEVICE_HOST)) {
+		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
+			       "rank %d (pid %d) joins with %s, the members of communicator %s did "
+			       "with %s",
+			       rank, c->pid, m->cuda ? "host memory" : "a GPU", m->label,
+			       m->cuda ? "GPUs" : "host memory");
+		return false;
+	}
+	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
+		if ((int32_t)k == rank || !comm_alive(&m->seats[k]) ||
+		    m->seats[k].device != j->device)
+			continue;
+		comm_turn_away(c, m, serial, rank, NCCLSVC_INVALID_ARGUMENT,
+			       "ranks %u (pid %d) and %d (pid %d) of communicator %s have both "
+			       "taken device %d",
+			       k, m->seats[k].pid, rank, c->pid, m->label, j->device);
+		return false;
+	}
+	return true;
+}

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * JOIN: who may take a seat, and who did not come in time. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/timings.h"
+#include "channel/cluster.h"
+#include "comm.h"
+#include "gpu/gpu.h"
+#include "gpu/mps_service.h"
+#include "server/report.h"
+
+void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
+		    int result, const char *format, ...)
+{
+	va_list args;
+	m->refused = (struct refusal){.rank = rank, .pid = c->pid};
+	va_start(args, format);
+	vsnprintf(m->refused.text, sizeof(m->refused.text), format, args);
+	va_end(args);
+	client_error(c, SVC_JOIN, serial, result, "%s", m->refused.text);
+	report_request(m, "JOIN refused", result, m->refused.text);
+	if (c->server->cluster)
+		remote_refused(m, result);
+}
+
+static bool check_join(struct client *c, uint32_t serial, const struct svc_join *j)
+{
+	const char *wrong = NULL;
+	bool world = j->flags & SVC_JOIN_WORLD;
+	if (j->flags & ~SVC_JOIN_WORLD)
+		wrong = "unknown flags";
+	else if (j->timeout_ns > SVC_TIMEOUT_MAX_NS)
+		wrong = "the timeout is out of range";
+	else if (world && (j->nranks || j->rank < -1))
+		wrong = "the world is joined with nranks 0 and a rank, or -1 for any";
+	else if (!world && j->nranks < 1)
+		wrong = "nranks must be at least 1";
+	else if (!world && (j->rank < 0 || j->rank >= j->nranks))
+		wrong = "the rank must be from 0 to nranks - 1";
+	else if (j->mps > NCCLSVC_MPS_UNKNOWN || j->reserved)
+		wrong = "mps has no such value, or a reserved field is not zero";
+	if (wrong) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
+		return false;
+	}
+	if (j->device != SVC_DEVICE_HOST && !gpu_find(c->server, j->device)) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
+			     "this daemon has no device %d (host ranks are -1)", j->device);
+		return false;
+	}
+	if (j->device != SVC_DEVICE_HOST && world) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
+			     "the world's ranks are the host's (device -1)");
+		return false;
+	}
+	const struct cluster *nodes = c->server->cluster;
+	uint32_t most = nodes ? nodes->n * GPUS_MAX : c->server->ngpus;
+	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > most) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "nranks is %d: each needs a GPU of its own, and %s %u", j->nranks,
+			     nodes ? "all nodes can have" : "this node has", most);
+		return false;
+	}
+	if (!world && j->nranks > SVC_HOST_RANKS_MAX) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+			     "a communicator has at most %d ranks", SVC_HOST_RANKS_MAX);
+		return false;
+	}
+	return true;
+}
+
+/* The communicator a JOIN names, made if need be; NULL after an error was sent. */
+static struct communicator *find_or_create(struct client *c, uint32_t serial,
+					   const struct svc_join *j)
+{
+	struct server *s = c->server;
+	struct communicator *m = NULL;
+	char text[SVC_TEXT_BYTES];
+	if (j->flags & SVC_JOIN_WORLD)
+		m = s->world;
+	else
+		HASH_FIND(hh, s->comms, j->id, sizeof(j->id), m);
+	/* One that nobody holds belongs to whoever comes next. */
+	if (m && !m->occupied && m->owner != c->uid && m->world)
+		m->owner = c->uid;
+	if (m && m->owner != c->uid) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_PERMISSION,
+			     "communicator %s belongs to user %u", m->label, m->owner);
+		return NULL;
+	}
+	if (m && !(j->flags & SVC_JOIN_WORLD) && m->nranks != (uint32_t)j->nranks) {
+		if (m->occupied || m->running || m->world) {
+			comm_turn_away(c, m, serial, j->rank, NCCLSVC_MISMATCH,
+				       "nranks differs: rank %d (pid %d) says %d, the members of "
+				       "communicator %s said %u",
+				       j->rank, c->pid, j->nranks, m->label, m->nranks);
+			return NULL;
+		}
+		comm_forget(s, m);
+		m = NULL;
+	}
+	if (m)
+		return m;
+	m = comm_create(s, j->id, (uint32_t)j->nranks, c->account, text);
+	if (!m)
+		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT, "%s", text);
+	return m;
+}
+
+/* One that nobody holds. Of the world's ranks, each node has its own. */
+static int32_t any_free_rank(const struct server *s, const struct communicator *m)
+{
+	uint32_t first = 0, end = m->nranks;
+	if (m->world && s->cluster) {
+		first = s->world_first;
+		end = first + (uint32_t)s->config->ranks;
+	}
+	for (uint32_t k = first; k < end; k++)
+		if (!comm_alive(&m->seats[k]) && (m->world || m->seats[k].node < 0))
+			return (int32_t)k;
+	return -1;
+}
+
+static bool world_rank_is_ours(struct client *c, uint32_t serial, int32_t rank)
+{
+	struct server *s = c->server;
+	uint32_t first = s->world_first, n = (uint32_t)s->config->ranks;
+	if (!s->cluster || ((uint32_t)rank >= first && (uint32_t)rank < first + n))
+		return true;
+	client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
+		     "rank %d of the world is another node's: this one has ranks %u to %u", rank,
+		     first, first + n - 1);
+	return false;
+}
+
+static void begin_attempt(struct communicator *m)
+{
+	m->refused.pid = 0;
+	m->late_reported = false;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		m->seats[k].late = false;
+}
+
+static void take_seat(struct client *c, struct communicator *m, int32_t rank, uint32_t serial,
+		      const struct svc_join *j)
+{
+	struct server *s = c->server;
+	struct seat *seat = &m->seats[rank];
+	const uint32_t handle = comm_alive(seat) ? seat->handle : comm_new_handle(c, m, rank);
+	if (!handle) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+			     "a session has at most %d communicators", SVC_SESSION_COMMS - 1);
+		return;
+	}
+	/* Someone left while the others went on: a newcomer needs an epoch with all of them. With
+	 * other nodes, the home sees to it. */
+	if (m->state == NCCLSVC_COMM_READY && !s->cluster)
+		comm_break_epoch(s, m, rank);
+	seat->fresh = !comm_alive(seat);
+	m->occupied += seat->fresh;
+	seat->client = c;
+	seat->handle = handle;
+	if (m->state == NCCLSVC_COMM_IDLE && s->cluster)
+		comm_left_behind(m);
+	if (m->state == NCCLSVC_COMM_IDLE)
+		m->state = NCCLSVC_COMM_FORMING;
+	if (!m->joining)
+		begin_attempt(m);
+	if (m->refused.rank == rank)
+		m->refused.pid = 0;
+	seat->state = NCCLSVC_MEMBER_JOINING;
+	seat->overdue = seat->late = false;
+	seat->pid = c->pid;
+	seat->device = j->device;
+	m->reply_opcode = SVC_JOIN;
+	seat->serial = serial;
+	seat->since_ns = server_now();
+	seat->deadline_ns = j->timeout_ns ? seat->since_ns + j->timeout_ns : 0;
+	m->joining++;
+	if (seat->deadline_ns)
+		server_deadline(s, seat->deadline_ns);
+	if (s->cluster)
+		remote_join(m, (uint32_t)rank);
+	else
+		comm_try_start(s, m);
+}
+
+/* One whose member has left the epoch. */
+static int32_t a_missing_rank(const struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (!comm_alive(&m->seats[k]) && m->seats[k].node < 0)
+			return (int32_t)k;
+	return 0;
+}
+
+void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
+{
+	struct server *s = c->server;
+	if (!check_join(c, serial, j))
+		return;
+	gpu_mps_joined(c, j);
+	struct communicator *m = find_or_create(c, serial, j);
+	if (!m)
+		return;
+	int32_t rank = j->rank >= 0 ? j->rank : any_free_rank(s, m);
+	if (rank < 0) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+			     "all %u ranks of the world are taken", m->nranks);
+		return;
+	}
+	if ((uint32_t)rank >= m->nranks) {
+		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "rank %d is none of the %u ranks of the world (--ranks)", rank,
+			     m->nranks);
+		return;
+	}
+	if (m->world && !world_rank_is_ours(c, serial, rank))
+		return;
+	const struct seat *seat = &m->seats[rank];
+	/* Somebody left, so the epoch can do little more: its member may ask for the next. */
+	if (seat->client == c && seat->state == NCCLSVC_MEMBER_JOINED &&
+	    m->occupied + m->remote < m->nranks)
+		comm_break_epoch(s, m, a_missing_rank(m));
+	if (comm_alive(seat) && !(seat->client == c && seat->state == NCCLSVC_MEMBER_BROKEN)) {
+		comm_turn_away(c, m, serial, rank, NCCLSVC_RANK_TAKEN,
+			       "rank %d of communicator %s is held by pid %d, session %u", rank,
+			       m->label, seat->client->pid, seat->client->id);
+		return;
+	}
+	if (comm_device_fits(c, m, serial, j, rank))
+		take_seat(c, m, rank, serial, j);
+}
+
+/* ---- Deadlines ---- */
+
+void rank_names_add(struct rank_names *r, uint32_t rank)
+{
+	if (r->n++ < NCCLSVC_MISSING_SHOWN)
+		r->at += (size_t)snprintf(r->text + r->at, sizeof(r->text) - r->at, "%s%u",
+					  r->n > 1 ? ", " : "", rank);
+}
+
+const char *rank_names_text(struct rank_names *r)
+{
+	if (r->n > NCCLSVC_MISSING_SHOWN)
+		snprintf(r->text + r->at, sizeof(r->text) - r->at, " and %u more",
+			 r->n - NCCLSVC_MISSING_SHOWN);
+	return r->text;
+}
+
+void absent_add(struct absent_ranks *a, uint32_t rank, bool late)
+{
+	rank_names_add(late ? &a->late : &a->never, rank);
+}
+
+void absent_text(struct absent_ranks *a, const char *label, uint32_t rank,
+		 const struct refusal *refused, char text[SVC_TEXT_BYTES])
+{
+	int n = snprintf(text, SVC_TEXT_BYTES,
+			 "of communicator %s, these ranks had %s rank %u's deadline: %s", label,
+			 a->never.n ? "not joined by" : "joined and given up before", rank,
+			 rank_names_text(a->never.n ? &a->never : &a->late));
+	if (refused->pid && n < SVC_TEXT_BYTES)
+		snprintf(text + n, SVC_TEXT_BYTES - (size_t)n, "; rank %d (pid %d) was refused: %s",
+			 refused->rank, refused->pid, refused->text);
+}
+
+/* An epoch on GPUs needs their workers. False: they are all there. */
+static bool name_lost_gpu(const struct server *s, const struct communicator *m, uint32_t rank,
+			  char *text, size_t size)
+{
+	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
+		int32_t device = m->seats[k].device;
+		const struct gpu *g =
+			device < 0 || !comm_alive(&m->seats[k]) ? NULL : s->gpus[device];
+		if (!g || g->info.state == NCCLSVC_DEVICE_READY)
+			continue;
+		snprintf(text, size,
+			 "communicator %s waits for the worker of gpu%d, which %s by rank %u's "
+			 "deadline%s%.90s",
+			 m->label, g->index,
+			 g->info.state == NCCLSVC_DEVICE_STARTING ? "had not started"
+								  : "was lost and not back",
+			 rank, g->info.text[0] ? ": " : "", g->info.text);
+		return true;
+	}
+	return false;
+}
+
+void comm_refuse_join(struct server *s, struct communicator *m, uint32_t rank, int result,
+		      const char *text)
+{
+	struct seat *seat = &m->seats[rank];
+	struct client *c = seat->client;
+	uint32_t serial = seat->serial;
+	seat->state = NCCLSVC_MEMBER_BROKEN;
+	seat->deadline_ns = 0;
+	seat->late = result == NCCLSVC_TIMEOUT;
+	if (!seat->late || !m->late_reported)
+		report_request(m, "JOIN", result, text);
+	m->late_reported |= seat->late;
+	m->joining--;
+	if (seat->fresh)
+		comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
+	if (!comm_alive(seat) && seat->node >= 0 && m->state == NCCLSVC_COMM_READY) {
+		seat->state = NCCLSVC_MEMBER_JOINED; /* another node's, as before */
+		seat->pid = seat->far_pid;
+	}
+	comm_check_idle(s, m);
+	client_error(c, m->reply_opcode, serial, result, "%s", text);
+}
+
+/* The home knows who is missing; it answers soon, if it lives. */
+static bool ask_home(struct server *s, struct communicator *m, uint32_t rank)
+{
+	struct seat *seat = &m->seats[rank];
+	if (!s->cluster || seat->overdue || m->start)
+		return false;
+	seat->overdue = true;
+	seat->deadline_ns = server_now() + NODE_ANSWER_NS;
+	server_deadline(s, seat->deadline_ns);
+	remote_unjoin(m, rank, seat->client->id, true);
+	return true;
+}
+
+void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
+{
+	if (ask_home(s, m, rank))
+		return;
+	struct absent_ranks absent = {0};
+	char text[SVC_TEXT_BYTES];
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (comm_sits_here(m, k) && m->seats[k].state != NCCLSVC_MEMBER_JOINING)
+			absent_add(&absent, k, m->seats[k].late);
+	bool lost = name_lost_gpu(s, m, rank, text, sizeof(text));
+	if (!lost && s->cluster && !m->start)
+		comm_blameless_text(m, NCCLSVC_TIMEOUT, text);
+	else if (!lost && absent.never.n + absent.late.n)
+		absent_text(&absent, m->label, rank, &m->refused, text);
+	else if (!lost)
+		snprintf(text, sizeof(text),
+			 "NCCL had not made communicator %s by rank %u's deadline", m->label, rank);
+	if (s->cluster ? m->start != NULL
+		       : m->reply_opcode == SVC_SPLIT) { /* nobody else can ever come */
+		comm_fail_joins(s, m, NCCLSVC_TIMEOUT, -1, text);
+		return;
+	}
+	if (s->cluster && m->seats[rank].client)
+		remote_unjoin(m, rank, m->seats[rank].client->id, false);
+	comm_refuse_join(s, m, rank, NCCLSVC_TIMEOUT, text);
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Communicators: members that leave, and those whose client is gone. */
+#include "channel/cluster.h"
+#include "comm.h"
+
+/* Its seat is free already. What waits for the GPUs cannot begin without it. */
+static void left_while_joining(struct server *s, struct communicator *m, int32_t rank)
+{
+	if (m->start && m->cuda)
+		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, rank,
+				"a member went before the epoch began");
+	else if (!s->cluster && m->reply_opcode == SVC_SPLIT)
+		comm_abandon(s, m);
+}
+
+void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
+{
+	struct server *s = c->server;
+	int32_t rank = -1;
+	struct communicator *m = comm_of_handle(c, handle, &rank);
+	if (!m) {
+		client_error(c, SVC_LEAVE, serial, NCCLSVC_NOT_FOUND,
+			     "there is no communicator %u in this session", handle);
+		return;
+	}
+	struct seat *seat = &m->seats[rank];
+	if (s->cluster && seat->state == NCCLSVC_MEMBER_JOINED)
+		remote_left(m, rank);
+	else if (s->cluster)
+		remote_unjoin(m, (uint32_t)rank, c->id, false);
+	const bool joining = seat->state == NCCLSVC_MEMBER_JOINING;
+	if (joining) {
+		m->joining--;
+		client_error(c, m->reply_opcode, seat->serial, NCCLSVC_CANCELLED,
+			     "the communicator was left before all had joined");
+	} else if (seat->state == NCCLSVC_MEMBER_JOINED) {
+		server_command(
+			s, &(struct command){.kind = COMMAND_MEMBER_LEFT, .left = {m->slot, rank}});
+	}
+	if (m->split)
+		comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
+	plan_commit_failed(m, NCCLSVC_PEER_GONE, rank);
+	plan_member_gone(m, (uint32_t)rank);
+	comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
+	if (joining)
+		left_while_joining(s, m, rank);
+	comm_end_if_left(s, m, rank, c->pid);
+	comm_check_idle(s, m);
+	client_reply(c, SVC_LEAVE, serial, NULL, 0, NULL, 0);
+}
+
+bool comm_client_gone(struct client *c, uint64_t until_ns)
+{
+	struct server *s = c->server;
+	for (; c->leaving_at < c->nmemberships; c->leaving_at++) {
+		const struct membership *at = &c->memberships[c->leaving_at];
+		struct communicator *m = at->comm;
+		if (!m)
+			continue;
+		if (server_now() > until_ns)
+			return false;
+		int32_t rank = at->rank;
+		struct seat *seat = &m->seats[rank];
+		uint32_t was = seat->state;
+		if (was == NCCLSVC_MEMBER_JOINING)
+			m->joining--;
+		if (s->cluster && was != NCCLSVC_MEMBER_JOINED)
+			remote_unjoin(m, (uint32_t)rank, c->id, false);
+		comm_vacate(m, seat,
+			    was == NCCLSVC_MEMBER_JOINING ? NCCLSVC_MEMBER_ABSENT
+							  : NCCLSVC_MEMBER_DEAD);
+		if (was == NCCLSVC_MEMBER_JOINED)
+			comm_break_epoch(s, m, rank);
+		else if (was == NCCLSVC_MEMBER_JOINING)
+			left_while_joining(s, m, rank);
+		comm_check_idle(s, m);
+	}
+	return true;
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Communicators with members on other nodes: what this node does when those, or its engine, say
+ * that an epoch begins or ends, or that somebody has left. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/no_memory.h"
+#include "channel/cluster.h"
+#include "comm.h"
+
+void comm_gathered(struct communicator *m, const struct control_start *start)
+{
+	struct server *s = m->server;
+	size_t size = sizeof(*start) + start->nranks * sizeof(start->members[0]);
+	int32_t vanished = -1;
+	free(m->start);
+	free(m->start_break);
+	m->start_break = NULL;
+	m->muster = MUSTER_NONE;
+	m->start = malloc(size);
+	if (!m->start)
+		no_memory("the start of a communicator across nodes");
+	memcpy(m->start, start, size);
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (start->members[k].node == s->cluster->me &&
+		    m->seats[k].state != NCCLSVC_MEMBER_JOINING)
+			vanished = (int32_t)k;
+	if (m->cuda && vanished >= 0)
+		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, vanished,
+				"a member went before the epoch began");
+	else
+		comm_try_start(s, m);
+}
+
+void comm_broken_elsewhere(struct communicator *m, const struct control_break *b)
+{
+	comm_break_for(m->server, m, b->result, b->rank, b->node);
+}
+
+void comm_left_elsewhere(struct communicator *m, int32_t rank)
+{
+	struct server *s = m->server;
+	struct seat *seat = &m->seats[rank];
+	if ((m->state != NCCLSVC_COMM_READY && !m->cuda) || seat->node < 0)
+		return;
+	seat->node = -1;
+	if (!comm_alive(seat))
+		seat->state = NCCLSVC_MEMBER_ABSENT;
+	m->remote--;
+	if (m->running && !m->ended)
+		server_command(
+			s, &(struct command){.kind = COMMAND_MEMBER_LEFT, .left = {m->slot, rank}});
+	if (m->cuda && m->state != NCCLSVC_COMM_READY)
+		comm_end_if_left(s, m, rank, seat->pid);
+	comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
+}
+
+void comm_node_lost(struct communicator *m, uint32_t node)
+{
+	int32_t rank = -1;
+	for (uint32_t k = m->nranks; k-- > 0;)
+		if (m->seats[k].node == (int32_t)node)
+			rank = (int32_t)k;
+	if (rank >= 0)
+		comm_break_for(m->server, m, NCCLSVC_PEER_GONE, rank, (int32_t)node);
+	/* It may have been about to begin. */
+	for (uint32_t k = 0; m->start && k < m->nranks; k++) {
+		if (m->start->members[k].node != node || m->start_break)
+			continue;
+		if (m->cuda) {
+			comm_not_begun(m, NCCLSVC_PEER_GONE,
+				       "a member's node went before the epoch began");
+			return;
+		}
+		m->start_break = malloc(sizeof(*m->start_break));
+		if (m->start_break)
+			*m->start_break = (struct control_break){.epoch = m->start->epoch,
+								 .result = NCCLSVC_PEER_GONE,
+								 .rank = (int32_t)k,
+								 .node = (int32_t)node};
+	}
+}
+
+/* The engine finds that the nodes can't go on together. */
+void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int result, int32_t node)
+{
+	struct communicator *m = s->comm_by_slot[slot];
+	int32_t rank = -1;
+	if (!m || m->epoch != epoch)
+		return;
+	if (m->state != NCCLSVC_COMM_READY) {
+		if (m->cuda)
+			comm_end_epoch(s, m, result, -1, 0, node);
+		return;
+	}
+	for (uint32_t k = m->nranks; node >= 0 && k-- > 0;)
+		if (m->seats[k].node == node)
+			rank = (int32_t)k;
+	comm_break_for(s, m, result, rank, node);
+	remote_break(m, result, rank, node);
+}
+
+void comm_home_forgot(struct communicator *m)
+{
+	if (m->state == NCCLSVC_COMM_READY)
+		comm_span_failed(m->server, m->slot, m->epoch, NCCLSVC_STALE_EPOCH, -1);
+}

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Plans on their way through the supervisor: members commit them, and learn alike what came of it;
+ * each terminates its own. */
+#include "plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "base/timings.h"
+#include "channel/cluster.h"
+#include "comm.h"
+#include "fdio.h"
+#include "names.h"
+#include "server/report.h"
+
+/* ---- Quota ---- */
+
+static bool charge(struct communicator *m, struct plan *p, uint32_t n, char text[PLAN_TEXT])
+{
+	if (!account_take(m->account, SHARE_PLAN_TASKS, n, text))
+		return false;
+	p->quota += n;
+	return true;
+}
+
+static void discard(struct account *a, struct plan *p)
+{
+	if (!p)
+		return;
+	account_give(a, SHARE_PLAN_TASKS, p->quota);
+	plan_free(p);
+	account_put(a);
+}
+
+/* ---- The gathering ---- */
+
+static void stop_gathering(struct communicator *m)
+{
+	struct plan *p = m->forming;
+	free(m->commits);
+	m->commits = NULL;
+	m->forming = NULL;
+	m->committing = 0;
+	discard(m->account, p);
+}
+
+void plan_forget(struct communicator *m)
+{
+	stop_gathering(m);
+}
+
+/* Answers everybody who waits. */
+static void fail_all(struct communicator *m, int result, const char *text)
+{
+	struct commit *commits = m->commits;
+	if (!commits)
+		return;
+	report_request(m, "plan", result, text);
+	m->commits = NULL; /* an answer may end a session, and come back here */
+	stop_gathering(m);
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct client *c = m->seats[k].client;
+		if (commits[k].here && c)
+			client_error(c, SVC_PLAN_COMMIT, commits[k].serial, result, "%s", text);
+	}
+	free(commits);
+}
+
+void plan_commit_failed(struct communicator *m, int result, int32_t rank)
+{
+	struct rank_names missing = {0};
+	char text[SVC_TEXT_BYTES];
+	for (uint32_t k = 0; m->commits && k < m->nranks; k++)
+		if (!m->commits[k].here)
+			rank_names_add(&missing, k);
+	if (rank >= 0)
+		snprintf(text, sizeof(text), PLAN_GONE_TEXT, rank, m->seats[rank].pid, m->label);
+	else if (result == NCCLSVC_TIMEOUT && !m->remote)
+		snprintf(text, sizeof(text), PLAN_LATE_TEXT, m->label, rank_names_text(&missing));
+	else
+		comm_blameless_text(m, result, text);
+	m->plan_lost = m->commits && m->remote;
+	fail_all(m, result, text);
+}
+
+void plan_commit_refused(struct communicator *m, int result, const char *text)
+{
+	m->plan_lost = false;
+	fail_all(m, result, text);
+}
+
+uint64_t plan_expire(struct communicator *m, uint64_t now)
+{
+	uint64_t next = 0;
+	for (uint32_t k = 0; m->commits && k < m->nranks; k++) {
+		uint64_t at = m->commits[k].here ? m->commits[k].deadline_ns : 0;
+		if (at && at <= now && m->remote && !m->commits[k].overdue) {
+			/* Its home knows who is missing; it answers soon, if it lives. */
+			m->commits[k].overdue = true;
+			at = m->commits[k].deadline_ns = now + NODE_ANSWER_NS;
+			remote_plan_late(m, k);
+		}
+		if (at && at <= now) {
+			plan_commit_failed(m, NCCLSVC_TIMEOUT, -1);
+			return 0;
+		}
+		next = earlier(next, at);
+	}
+	return next;
+}
+
+/* uid: 0: all members are here. */
+static void put_in_force(struct server *s, struct communicator *m, uint64_t plan_uid)
+{
+	struct plan *p = m->forming;
+	struct commit *commits = m->commits;
+	m->forming = NULL;
+	m->commits = NULL;
+	m->plan = p;
+	p->uid = plan_uid ? plan_uid : ++s->last_plan;
+	p->nheld = m->committing;
+	p->since_ns = server_now();
+	p->account = m->account;
+	p->comm = m->slot;
+	m->committing = 0;
+	DL_APPEND(s->plans, p);
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct client *c = m->seats[k].client;
+		if (!c) /* on another node */
+			continue;
+		c->last_plan += c->last_plan == UINT32_MAX ? 2 : 1;
+		p->members[k].handle = c->last_plan;
+	}
+	server_command(s, &(struct command){.kind = COMMAND_PLAN_ADD,
+					    .plan = {.comm = m->slot, .plan = p}});
+	/* An answer that fails may end its session, and with it the plan. */
+	uint64_t uid = p->uid;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct svc_plan_reply r = {uid, p->members[k].handle, m->seats[k].handle};
+		if (m->seats[k].client)
+			client_reply(m->seats[k].client, SVC_PLAN_COMMIT, commits[k].serial, &r,
+				     sizeof(r), NULL, 0);
+	}
+	free(commits);
+}
+
+static void match(struct server *s, struct communicator *m)
+{
+	char text[PLAN_TEXT];
+	m->forming->whole_groups = m->cuda;
+	int result = plan_match(m->forming, text);
+	if (result)
+		fail_all(m, result, text);
+	else
+		put_in_force(s, m, 0);
+}
+
+/* ---- With other nodes: the home decides ---- */
+
+/* It is in force, but was given up here: nobody of this node takes part. */
+static void leave_plan(struct server *s, struct communicator *m, uint32_t number)
+{
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		if (!m->seats[k].client)
+			continue;
+		server_command(s, &(struct command){.kind = COMMAND_PLAN_DROP,
+						    .plan = {.comm = m->slot,
+							     .rank = (int32_t)k,
+							     .number = number}});
+		remote_plan_left(m, k, number);
+	}
+}
+
+void plan_verdict(struct communicator *m, const struct control_plan_verdict *v)
+{
+	struct server *s = m->server;
+	if (v->round != m->plan_round)
+		return;
+	const uint32_t number = ++m->plan_round;
+	m->plan_lost = false;
+	if (v->result) {
+		fail_all(m, v->result, v->text);
+		if (v->result == NCCLSVC_STALE_EPOCH)
+			comm_home_forgot(m);
+	} else if (!m->forming || m->committing != m->occupied) {
+		stop_gathering(m);
+		leave_plan(s, m, number);
+	} else {
+		m->forming->number = number;
+		put_in_force(s, m, v->uid);
+	}
+}
+
+void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number)
+{
+	struct server *s = m->server;
+	if (m->seats[rank].node >= 0 && m->running && !m->ended)
+		server_command(s, &(struct command){.kind = COMMAND_PLAN_DROP,
+						    .plan = {.comm = m->slot,
+							     .rank = (int32_t)rank,
+							     .number = number}});
+}
+
+/* ---- Requests ---- */
+
+/* NULL after an error was sent. */
+static struct communicator *member(struct client *c, unsigned opcode, uint32_t serial,
+				   uint32_t handle, uint32_t *rank)
+{
+	if (!handle || handle >= c->nmemberships || !c->memberships[handle].comm) {
+		client_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
+			     "there is no communicator %u in this session", handle);
+		return NULL;
+	}
+	*rank = (uint32_t)c->memberships[handle].rank;
+	return c->memberships[handle].comm;
+}
+
+static bool may_commit(struct client *c, uint32_t serial, const struct communicator *m,
+		       uint32_t rank, const struct svc_plan_commit *r)
+{
+	int result = NCCLSVC_OK;
+	const char *wrong = NULL;
+	if (r->reserved || r->timeout_ns > SVC_TIMEOUT_MAX_NS) {
+		result = NCCLSVC_INVALID_ARGUMENT;
+		wrong = "the timeout is out of range, or a reserved field is not zero";
+	} else if (r->groups > SVC_PLAN_TASKS || r->tasks > SVC_PLAN_TASKS) {
+		result = NCCLSVC_LIMIT;
+		wrong = "a plan has at most 65536 groups and as many tasks";
+	} else if (m->state != NCCLSVC_COMM_READY || m->occupied + m->remote != m->nranks ||
+		   m->epoch != r->epoch) {
+		result = NCCLSVC_STALE_EPOCH;
+		wrong = "the communicator's epoch is over, or it lacks members: rejoin it first";
+	} else if (m->commits && m->commits[rank].here) {
+		result = NCCLSVC_BUSY;
+		wrong = "this rank has committed a plan that waits for the other ranks'";
+	} else if (m->plan_lost) {
+		result = NCCLSVC_BUSY;
+		wrong = "other nodes have yet to say what came of the plan that failed here: try "
+			"again";
+	} else if (m->plan && !m->plan->members[rank].dropped) {
+		result = NCCLSVC_BUSY;
+		wrong = "this rank has a plan on the communicator: terminate it first";
+	}
+	if (result)
+		client_error(c, SVC_PLAN_COMMIT, serial, result, "%s", wrong);
+	return !result;
+}
+
+static bool read_whole(int fd, char *to, size_t bytes)
+{
+	for (size_t done = 0; done < bytes;) {
+		ssize_t n = pread(fd, to + done, bytes - done, (off_t)done);
+		if (n <= 0) /* of a memfd, no signal interrupts it */
+			return false;
+		done += (size_t)n;
+	}
+	return true;
+}
+
+/* Returns a result, with a sentence. */
+static int take_plan(struct communicator *m, uint32_t rank, const struct svc_plan_commit *r, int fd,
+		     char *text)
+{
+	size_t bytes = r->tasks * sizeof(struct svc_plan_task);
+	if (!svc_memfd_trusted(fd, bytes, text))
+		return NCCLSVC_INVALID_ARGUMENT;
+	if (!charge(m, m->forming, r->groups + r->tasks + 1, text))
+		return NCCLSVC_LIMIT;
+	struct svc_plan_task *tasks = malloc(bytes ? bytes : 1);
+	if (!tasks || !read_whole(fd, (char *)tasks, bytes)) {
+		snprintf(text, PLAN_TEXT, tasks ? "the plan cannot be read" : "out of memory");
+		int result = tasks ? NCCLSVC_SYSTEM : NCCLSVC_NO_MEMORY;
+		free(tasks);
+		return result;
+	}
+	return plan_set(m->forming, rank, r->groups, r->tasks, tasks, text);
+}
+
+void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit *r, int fd)
+{
+	uint32_t rank;
+	char text[PLAN_TEXT];
+	struct server *s = c->server;
+	struct communicator *m = member(c, SVC_PLAN_COMMIT, serial, r->comm, &rank);
+	if (!m || !may_commit(c, serial, m, rank, r))
+		return;
+	if (!m->forming)
+		m->forming = plan_create(m->nranks);
+	if (m->forming && !m->commits)
+		m->commits = calloc(m->nranks, sizeof(*m->commits));
+	if (!m->commits) {
+		client_error(c, SVC_PLAN_COMMIT, serial, NCCLSVC_NO_MEMORY, "out of memory");
+		return;
+	}
+	uint32_t before = m->forming->quota;
+	int result = take_plan(m, rank, r, fd, text);
+	if (!result && m->remote && !remote_plan(m, rank)) {
+		result = NCCLSVC_BUSY;
+		snprintf(text, sizeof(text),
+			 "the node that gathers the members' plans has too much to take: try "
+			 "again");
+	}
+	if (result) {
+		account_give(m->account, SHARE_PLAN_TASKS, m->forming->quota - before);
+		m->forming->quota = before;
+		plan_unset(m->forming, rank);
+		client_error(c, SVC_PLAN_COMMIT, serial, result, "%s", text);
+		if (!m->committing)
+			stop_gathering(m);
+		return;
+	}
+	m->commits[rank] = (struct commit){
+		.here = true,
+		.serial = serial,
+		.deadline_ns = r->timeout_ns ? server_now() + r->timeout_ns : 0,
+	};
+	if (r->timeout_ns)
+		server_deadline(s, m->commits[rank].deadline_ns);
+	m->committing++;
+	if (!m->remote && m->committing == m->nranks)
+		match(s, m);
+}
+
+void plan_member_gone(struct communicator *m, uint32_t rank)
+{
+	struct plan *p = m->plan;
+	if (!p || p->members[rank].dropped)
+		return;
+	p->members[rank].dropped = true;
+	if (++p->ndropped == p->nheld)
+		m->plan = NULL; /* the executor gives it back */
+}
+
+void plan_terminate(struct client *c, uint32_t serial, const struct svc_plan_drop *r)
+{
+	uint32_t rank;
+	struct communicator *m = member(c, SVC_PLAN_DROP, serial, r->comm, &rank);
+	if (!m)
+		return;
+	if (!m->plan || m->plan->members[rank].dropped ||
+	    m->plan->members[rank].handle != r->plan) {
+		client_error(c, SVC_PLAN_DROP, serial, NCCLSVC_NOT_FOUND,
+			     "this rank has no plan %u on the communicator", r->plan);
+		return;
+	}
+	const uint32_t number = m->plan->number;
+	plan_member_gone(m, rank);
+	if (number)
+		remote_plan_left(m, rank, number);
+	server_command(c->server, &(struct command){.kind = COMMAND_PLAN_DROP,
+						    .plan = {.comm = m->slot,
+							     .rank = (int32_t)rank,
+							     .number = number,
+							     .asker = c->id,
+							     .serial = serial}});
+}
+
+/* What was held of it has ended, and what it took has been given back. */
+void plan_dropped(struct server *s, uint32_t asker, uint32_t serial)
+{
+	struct client *c = server_find(s, asker);
+	if (c)
+		client_reply(c, SVC_PLAN_DROP, serial, NULL, 0, NULL, 0);
+}
+
+/* ---- The end ---- */
+
+void plan_gone(struct server *s, struct plan *p)
+{
+	struct communicator *m = s->comm_by_slot[p->comm];
+	if (m && m->plan == p)
+		m->plan = NULL;
+	DL_DELETE(s->plans, p);
+	discard(p->account, p);
+}
+
+void plan_free_all(struct server *s)
+{
+	while (s->plans) {
+		struct plan *p = s->plans;
+		DL_DELETE(s->plans, p);
+		plan_free(p);
+	}
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a trainer is told of the world before it joins it. */
+#include "channel/cluster.h"
+#include "server/server_state.h"
+
+/* Layouts count on full nodes, but for the last. 0: they are not, and an error was sent. */
+static int32_t local_ranks(struct client *c, uint32_t serial)
+{
+	const struct server *s = c->server;
+	const struct cluster *k = s->cluster;
+	if (!k)
+		return s->config->ranks;
+	const uint32_t full = k->nodes[0].card.ranks;
+	for (uint32_t i = 1; i < k->n; i++) {
+		uint32_t ranks = k->nodes[i].card.ranks;
+		if (ranks == full || (i == k->n - 1 && ranks < full))
+			continue;
+		client_error(
+			c, SVC_WORLD, serial, NCCLSVC_UNSUPPORTED,
+			"node 0 has %u ranks, node %u has %u: the groups of a world need as many "
+			"on each node, and at most as many on the last (--ranks)",
+			full, i, ranks);
+		return 0;
+	}
+	return (int32_t)full;
+}
+
+void world_tell(struct client *c, uint32_t serial)
+{
+	const struct server *s = c->server;
+	const int32_t local = local_ranks(c, serial);
+	if (!local)
+		return;
+	const struct svc_world_reply r = {
+		.ranks = (int32_t)s->world->nranks,
+		.local_ranks = local,
+		.node = s->cluster ? (int32_t)s->cluster->me : 0,
+		.nodes = s->cluster ? (int32_t)s->cluster->n : 1,
+		.data = s->config->world_data,
+		.horizontal = s->config->world_horizontal,
+		.pipeline = s->config->world_pipeline,
+	};
+	client_reply(c, SVC_WORLD, serial, &r, sizeof(r), NULL, 0);
+}

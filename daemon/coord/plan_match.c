@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Matching the members' plans. The k-th Send from a to b meets the k-th Recv at b from a, counted
+ * in plan order. Then the plan is run dry: a group starts when its member's former one has ended,
+ * and ends when all its tasks have met; what cannot end never will. */
+#include "comm/plan.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "names.h"
+
+__attribute__((format(printf, 3, 4))) static int refuse(char *text, int result, const char *format,
+							...)
+{
+	va_list args;
+	va_start(args, format);
+	vsnprintf(text, PLAN_TEXT, format, args);
+	va_end(args);
+	return result;
+}
+
+/* A calloc of nothing may give NULL. */
+static void *array(size_t n, size_t size)
+{
+	return calloc(n ? n : 1, size);
+}
+
+/* ---- Pairs ---- */
+
+/* A task of the whole communicator. */
+struct end {
+	uint32_t rank, task; /* task: in its member's list */
+	uint32_t from, to;
+	struct end *other;
+};
+
+struct matching {
+	const struct plan *plan;
+	struct end *ends; /* all members' tasks, member by member */
+	size_t *base;	  /* [nranks + 1]: where a member's begin */
+	struct end **sends, **recvs;
+	size_t nsends, nrecvs;
+};
+
+static int by_pair(const void *pa, const void *pb)
+{
+	const struct end *a = *(struct end *const *)pa, *b = *(struct end *const *)pb;
+	if (a->from != b->from)
+		return a->from < b->from ? -1 : 1;
+	if (a->to != b->to)
+		return a->to < b->to ? -1 : 1;
+	return a->task < b->task ? -1 : a->task > b->task;
+}
+
+static const struct svc_plan_task *task_of(const struct matching *m, const struct end *e)
+{
+	return &m->plan->members[e->rank].tasks[e->task];
+}
+
+static bool gather(struct matching *m)
+{
+	size_t n = 0;
+	const struct plan *p = m->plan;
+	m->base = array((size_t)p->nranks + 1, sizeof(*m->base));
+	if (!m->base)
+		return false;
+	for (uint32_t k = 0; k < p->nranks; k++)
+		m->base[k + 1] = n += p->members[k].ntasks;
+	m->ends = array(n, sizeof(*m->ends));
+	m->sends = array(n, sizeof(struct end *));
+	m->recvs = array(n, sizeof(struct end *));
+	if (!m->ends || !m->sends || !m->recvs)
+		return false;
+	for (uint32_t k = 0; k < p->nranks; k++)
+		for (uint32_t i = 0; i < p->members[k].ntasks; i++) {
+			const struct svc_plan_task *t = &p->members[k].tasks[i];
+			struct end *e = &m->ends[m->base[k] + i];
+			bool sends = t->op == NCCLSVC_SEND;
+			*e = (struct end){k, i, sends ? k : (uint32_t)t->peer,
+					  sends ? (uint32_t)t->peer : k, NULL};
+			if (sends)
+				m->sends[m->nsends++] = e;
+			else
+				m->recvs[m->nrecvs++] = e;
+		}
+	qsort(m->sends, m->nsends, sizeof(struct end *), by_pair);
+	qsort(m->recvs, m->nrecvs, sizeof(struct end *), by_pair);
+	return true;
+}
+
+/* Which of this kind it is between the two, from 0. */
+static unsigned ordinal(struct end *const *list, size_t i)
+{
+	unsigned n = 0;
+	while (i-- > 0 && list[i]->from == list[i + 1]->from && list[i]->to == list[i + 1]->to)
+		n++;
+	return n;
+}
+
+static int unmatched(const struct matching *m, struct end *const *list, size_t i, bool sends,
+		     char *text)
+{
+	const struct end *e = list[i];
+	return refuse(text, NCCLSVC_MISMATCH,
+		      "the plans do not match: rank %u's %s %s rank %u (the %s no. %u between the "
+		      "two, in its group %u) has no %s in the plan of rank %u",
+		      e->rank, sends ? "Send" : "Recv", sends ? "to" : "from",
+		      sends ? e->to : e->from, sends ? "Send" : "Recv", ordinal(list, i) + 1,
+		      task_of(m, e)->group, sends ? "Recv" : "Send", sends ? e->to : e->from);
+}
+
+static int check_sizes(const struct matching *m, const struct end *s, const struct end *r,
+		       char *text)
+{
+	const struct svc_plan_task *a = task_of(m, s), *b = task_of(m, r);
+	if (a->count == SVC_PLAN_ANY || b->count == SVC_PLAN_ANY)
+		return 0;
+	if (a->count == b->count && a->type == b->type)
+		return 0;
+	return refuse(text, NCCLSVC_MISMATCH,
+		      "the plans do not match: rank %u's Send to rank %u in its group %u is of "
+		      "%llu %s, the Recv in rank %u's group %u of %llu %s",
+		      s->from, s->to, a->group, (unsigned long long)a->count,
+		      svc_type_name(a->type), s->to, b->group, (unsigned long long)b->count,
+		      svc_type_name(b->type));
+}
+
+static int pair_up(const struct matching *m, char *text)
+{
+	for (size_t i = 0; i < m->nsends || i < m->nrecvs; i++) {
+		struct end *s = i < m->nsends ? m->sends[i] : NULL;
+		struct end *r = i < m->nrecvs ? m->recvs[i] : NULL;
+		bool same = s && r && s->from == r->from && s->to == r->to;
+		/* Of two that differ, the one that comes first in order has no other side. */
+		if (!same && s &&
+		    (!r || s->from < r->from || (s->from == r->from && s->to < r->to)))
+			return unmatched(m, m->sends, i, true, text);
+		if (!same)
+			return unmatched(m, m->recvs, i, false, text);
+		int error = check_sizes(m, s, r, text);
+		if (error)
+			return error;
+		s->other = r;
+		r->other = s;
+	}
+	return 0;
+}
+
+/* ---- The dry run ---- */
+
+/* A group of a member. Groups that start only together are one unit, of which `unit` leads to the
+ * first; on the host each is one of its own. */
+struct node {
+	uint32_t rank, group;
+	uint32_t unit;	  /* index of another node, or its own */
+	uint32_t waiting; /* of the unit's first: groups not started; on the host: tasks not met */
+	uint32_t next;	  /* of the same unit, circular */
+	bool started, over;
+};
+
+struct dry_run {
+	const struct matching *m;
+	struct node *nodes; /* all members' groups, member by member */
+	size_t *base;	    /* [nranks + 1] */
+	uint32_t *at;	    /* [nranks]: the group that each is in */
+	uint32_t *stack;    /* nodes to be started */
+	size_t nstack;
+};
+
+static uint32_t node_of(const struct dry_run *d, const struct end *e)
+{
+	return (uint32_t)d->base[e->rank] + task_of(d->m, e)->group;
+}
+
+static uint32_t unit_of(struct dry_run *d, uint32_t i)
+{
+	while (d->nodes[i].unit != i) {
+		d->nodes[i].unit = d->nodes[d->nodes[i].unit].unit;
+		i = d->nodes[i].unit;
+	}
+	return i;
+}
+
+static void join_units(struct dry_run *d, uint32_t a, uint32_t b)
+{
+	a = unit_of(d, a);
+	b = unit_of(d, b);
+	if (a == b)
+		return;
+	d->nodes[b].unit = a;
+	d->nodes[a].waiting += d->nodes[b].waiting;
+	/* Two circles become one. */
+	uint32_t next = d->nodes[a].next;
+	d->nodes[a].next = d->nodes[b].next;
+	d->nodes[b].next = next;
+}
+
+static bool prepare(struct dry_run *d)
+{
+	const struct plan *p = d->m->plan;
+	size_t n = 0;
+	d->base = array((size_t)p->nranks + 1, sizeof(*d->base));
+	d->at = array(p->nranks, sizeof(*d->at));
+	if (!d->base || !d->at)
+		return false;
+	for (uint32_t k = 0; k < p->nranks; k++)
+		d->base[k + 1] = n += p->members[k].ngroups;
+	d->nodes = array(n, sizeof(*d->nodes));
+	d->stack = array(n, sizeof(*d->stack));
+	if (!d->nodes || !d->stack)
+		return false;
+	for (uint32_t k = 0; k < p->nranks; k++)
+		for (uint32_t g = 0; g < p->members[k].ngroups; g++) {
+			uint32_t i = (uint32_t)d->base[k] + g;
+			uint32_t tasks = p->members[k].missing[g];
+			d->nodes[i] = (struct node){k, g,     i,    p->whole_groups ? 1 : tasks,
+						    i, false, false};
+		}
+	for (size_t i = 0; p->whole_groups && i < d->m->nsends; i++)
+		join_units(d, node_of(d, d->m->sends[i]), node_of(d, d->m->sends[i]->other));
+	return true;
+}
+
+/* The member's next group starts. */
+static void go_on(struct dry_run *d, uint32_t rank)
+{
+	if (d->at[rank] < d->m->plan->members[rank].ngroups)
+		d->stack[d->nstack++] = (uint32_t)d->base[rank] + d->at[rank];
+}
+
+static void end_node(struct dry_run *d, uint32_t i)
+{
+	d->nodes[i].over = true;
+	d->at[d->nodes[i].rank]++;
+	go_on(d, d->nodes[i].rank);
+}
+
+/* All of it starts together: and ends. */
+static void start_whole(struct dry_run *d, uint32_t i)
+{
+	uint32_t unit = unit_of(d, i), k = unit;
+	if (--d->nodes[unit].waiting)
+		return;
+	do {
+		end_node(d, k);
+		k = d->nodes[k].next;
+	} while (k != unit);
+}
+
+/* A task is over when both sides have started. */
+static void start_alone(struct dry_run *d, uint32_t i)
+{
+	const struct node *node = &d->nodes[i];
+	const struct plan_member *pm = &d->m->plan->members[node->rank];
+	if (!node->waiting) {
+		end_node(d, i);
+		return;
+	}
+	for (uint32_t t = pm->first[node->group]; t < pm->first[node->group + 1]; t++) {
+		const struct end *e = &d->m->ends[d->m->base[node->rank] + t];
+		uint32_t other = node_of(d, e->other);
+		/* Both sides in one group are seen twice. */
+		if (!d->nodes[other].started || (other == i && e->other < e))
+			continue;
+		bool ends_here = --d->nodes[i].waiting == 0;
+		if (--d->nodes[other].waiting == 0)
+			end_node(d, other);
+		if (other != i && ends_here)
+			end_node(d, i);
+	}
+}
+
+/* A task of a group that is stuck whose other side's group has not started. */
+static const struct end *waits_at(const struct dry_run *d, uint32_t rank)
+{
+	const struct plan_member *pm = &d->m->plan->members[rank];
+	uint32_t group = d->at[rank];
+	for (uint32_t t = pm->first[group]; t < pm->first[group + 1]; t++) {
+		const struct end *e = &d->m->ends[d->m->base[rank] + t];
+		if (!d->nodes[node_of(d, e->other)].started)
+			return e;
+	}
+	return NULL;
+}
+
+/* On GPUs, whose own tasks have all met: somebody it hangs together with waits. */
+static const struct end *waits_through(struct dry_run *d, uint32_t rank)
+{
+	uint32_t begin = (uint32_t)d->base[rank] + d->at[rank], i = begin;
+	do {
+		const struct end *e = d->nodes[i].started ? waits_at(d, d->nodes[i].rank) : NULL;
+		if (e)
+			return e;
+		i = d->nodes[i].next;
+	} while (i != begin);
+	return NULL;
+}
+
+static int stuck(struct dry_run *d, uint32_t rank, char *text)
+{
+	const struct plan *p = d->m->plan;
+	const struct end *e = NULL;
+	/* After so many steps it has gone round at least once. */
+	for (uint32_t i = 0; i < p->nranks; i++) {
+		e = waits_at(d, rank);
+		if (!e)
+			e = waits_through(d, rank);
+		if (!e)
+			break;
+		rank = e->other->rank;
+	}
+	size_t at = (size_t)snprintf(text, PLAN_TEXT, "the plan can never be carried out: ");
+	uint32_t begin = rank;
+	for (int i = 0; i < 3; i++) {
+		e = waits_at(d, rank);
+		if (!e)
+			e = waits_through(d, rank);
+		if (!e || at >= PLAN_TEXT)
+			break;
+		at += (size_t)snprintf(text + at, PLAN_TEXT - at,
+				       "%srank %u in its group %u waits for rank %u's group %u",
+				       i ? ", " : "", e->rank, d->at[e->rank], e->other->rank,
+				       task_of(d->m, e->other)->group);
+		rank = e->other->rank;
+		if (rank == begin)
+			break;
+	}
+	if (rank != begin && at < PLAN_TEXT)
+		snprintf(text + at, PLAN_TEXT - at, ", and so on in a circle");
+	return NCCLSVC_MISMATCH;
+}
+
+static int run_dry(struct dry_run *d, char *text)
+{
+	const struct plan *p = d->m->plan;
+	for (uint32_t k = 0; k < p->nranks; k++)
+		go_on(d, k);
+	while (d->nstack) {
+		uint32_t i = d->stack[--d->nstack];
+		d->nodes[i].started = true;
+		if (p->whole_groups)
+			start_whole(d, i);
+		else
+			start_alone(d, i);
+	}
+	for (uint32_t k = 0; k < p->nranks; k++)
+		if (d->at[k] < p->members[k].ngroups)
+			return stuck(d, k, text);
+	return 0;
+}
+
+int plan_match(const struct plan *p, char text[PLAN_TEXT])
+{
+	struct matching m = {.plan = p};
+	struct dry_run d = {.m = &m};
+	int result = gather(&m) ? pair_up(&m, text) : NCCLSVC_NO_MEMORY;
+	if (!result)
+		result = prepare(&d) ? run_dry(&d, text) : NCCLSVC_NO_MEMORY;
+	if (result == NCCLSVC_NO_MEMORY)
+		snprintf(text, PLAN_TEXT, "no memory to match the plans");
+	free(m.base);
+	free(m.ends);
+	free(m.sends);
+	free(m.recvs);
+	free(d.nodes);
+	free(d.base);
+	free(d.at);
+	free(d.stack);
+	return result;
+}

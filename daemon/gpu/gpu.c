@@ -1,0 +1,570 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * GPUs' workers: found, started, spoken to, and replaced when they die. */
+#include "gpu.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "base/log.h"
+#include "base/timings.h"
+#include "channel/cluster.h"
+#include "comm/comm.h"
+#include "fdio.h"
+#include "mps_service.h"
+#include "names.h"
+
+static void on_tick(uv_timer_t *timer);
+static void on_backoff(uv_timer_t *timer);
+
+uint64_t gpu_patience_ns(const struct server *s)
+{
+	return (uint64_t)s->config->worker_seconds * 1000000000;
+}
+
+struct gpu *gpu_find(struct server *s, int32_t device)
+{
+	if (device < 0 || (uint32_t)device >= s->ngpus)
+		return NULL;
+	struct gpu *g = s->gpus[device];
+	return g->info.state == NCCLSVC_DEVICE_FAILED ? NULL : g;
+}
+
+static void set_state(struct gpu *g, uint32_t state)
+{
+	g->info.state = state;
+	g->since_ns = server_now();
+}
+
+/* How far its lanes have come, together. */
+static uint64_t work_done(const struct gpu *g)
+{
+	uint64_t sum = 0;
+	for (int i = 0; i < WORKER_LANES; i++)
+		sum += atomic_load_explicit(&g->queue->lanes[i].completed, memory_order_relaxed);
+	return sum;
+}
+
+static void start_ticking(struct gpu *g)
+{
+	g->ticked_ns = server_now();
+	uv_timer_start(&g->timer, on_tick, WORKER_TICK_MS, WORKER_TICK_MS);
+}
+
+/* ---- Messages ---- */
+
+static void on_readable(uv_poll_t *poll, int status, int events);
+
+static void drop_message(struct gpu *g, struct gpu_message *o)
+{
+	if (o->fd >= 0)
+		close(o->fd);
+	DL_DELETE(g->out, o);
+	free(o);
+}
+
+static void watch(struct gpu *g)
+{
+	if (!g->poll)
+		return;
+	uv_poll_start(g->poll, g->out ? UV_READABLE | UV_WRITABLE : UV_READABLE, on_readable);
+}
+
+/* Sockets hold as many descriptors of this daemon as it may open (ETOOMANYREFS). */
+static bool is_full(int error)
+{
+	return error == -EAGAIN || error == -ENOBUFS || error == -ETOOMANYREFS;
+}
+
+static void send_message(struct gpu *g, const struct worker_message *m, int fd)
+{
+	int error = g->out ? -EAGAIN : svc_send(g->sock, m, sizeof(*m), &fd, fd >= 0, MSG_DONTWAIT);
+	if (!error)
+		return;
+	struct gpu_message *o = is_full(error) ? calloc(1, sizeof(*o)) : NULL;
+	if (!o) {
+		gpu_kill(g, "its socket takes no message");
+		return;
+	}
+	o->message = *m;
+	o->fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+	DL_APPEND(g->out, o);
+	watch(g);
+}
+
+static void send_rest(struct gpu *g)
+{
+	while (g->out) {
+		struct gpu_message *o = g->out;
+		int error = svc_send(g->sock, &o->message, sizeof(o->message), &o->fd, o->fd >= 0,
+				     MSG_DONTWAIT);
+		if (is_full(error))
+			return;
+		drop_message(g, o);
+	}
+	watch(g);
+}
+
+void gpu_tell(struct gpu *g, const struct worker_message *m)
+{
+	if (g->sock >= 0)
+		send_message(g, m, -1);
+}
+
+void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *done, void *arg,
+	     uint64_t within_ns)
+{
+	const bool ends = g->gone && g->alive && m->kind == WORKER_COMM_ABORT;
+	struct gpu_call *call = g->sock >= 0 || ends ? calloc(1, sizeof(*call)) : NULL;
+	if (!call) {
+		done(g, arg, NULL, -1);
+		return;
+	}
+	struct worker_message keyed = *m;
+	keyed.key = ++g->last_key;
+	*call = (struct gpu_call){.done = done,
+				  .arg = arg,
+				  .key = keyed.key,
+				  .asked_ns = server_now(),
+				  .within_ns = within_ns,
+				  .in_order = m->kind != WORKER_COMM_ABORT,
+				  .patient = m->kind == WORKER_COMM_INIT};
+	DL_APPEND(g->calls, call);
+	if (uv_timer_get_repeat(&g->timer) > WORKER_TICK_MS)
+		start_ticking(g);
+	if (!ends) /* else its end is the answer */
+		send_message(g, &keyed, fd);
+}
+
+static void end_call(struct gpu *g, struct gpu_call *call, const struct worker_message *answer,
+		     int fd)
+{
+	DL_DELETE(g->calls, call);
+	if (call->in_order)
+		g->heard_ns = server_now();
+	call->done(g, call->arg, answer, fd);
+	free(call);
+}
+
+void gpu_hurry(struct gpu *g, const void *arg, uint64_t within_ns)
+{
+	struct gpu_call *call;
+	DL_FOREACH (g->calls, call) {
+		if (call->arg != arg || call->within_ns <= within_ns)
+			continue;
+		call->asked_ns = server_now();
+		call->within_ns = within_ns;
+	}
+}
+
+/* Once it is reaped, its number may be another process's. */
+static void kill_process(struct gpu *g)
+{
+	if (g->alive && uv_is_active((uv_handle_t *)&g->process))
+		uv_process_kill(&g->process, SIGKILL);
+}
+
+void gpu_kill(struct gpu *g, const char *why)
+{
+	if (!g->alive || g->gone || g->killed_ns)
+		return;
+	g->killed_ns = server_now();
+	log_error("gpu%d: worker %d is killed: %s", g->index, g->info.pid, why);
+	snprintf(g->info.text, sizeof(g->info.text), "killed: %s", why);
+	kill_process(g);
+}
+
+/* ---- What workers say ---- */
+
+static void on_hello(struct gpu *g, const struct worker_message *m)
+{
+	g->info.memory_bytes = m->device.memory_bytes;
+	g->info.worker_bytes = m->device.worker_bytes;
+	g->info.driver_version = m->device.driver_version;
+	if (!g->server->staging)
+		g->info.nccl_version = m->device.nccl_version;
+	g->info.mps = m->device.mps;
+	g->info.mps_server = m->device.mps_server;
+	set_state(g, NCCLSVC_DEVICE_READY);
+	g->served = true;
+	g->done_before = work_done(g);
+	char carrier[64] = "staged through host memory";
+	if (!g->server->staging)
+		snprintf(carrier, sizeof(carrier), "NCCL %d.%d.%d", g->info.nccl_version / 10000,
+			 g->info.nccl_version % 10000 / 100, g->info.nccl_version % 100);
+	log_info("gpu%d: %s, worker %d; %s%s", g->index, g->info.name, g->info.pid, carrier,
+		 g->info.mps == NCCLSVC_MPS_ACTIVE ? "; shares the GPU through MPS" : "");
+	staging_worker_ready(g);
+	gpu_memory_restore(g);
+	comm_gpu_ready(g->server);
+}
+
+static void take_message(struct gpu *g, const struct worker_message *m, int fd)
+{
+	switch (m->kind) {
+	case WORKER_HELLO:
+		on_hello(g, m);
+		break;
+	case WORKER_DYING:
+		log_error("gpu%d: worker %d: %s", g->index, g->info.pid, m->text);
+		snprintf(g->info.text, sizeof(g->info.text), "%.127s", m->text);
+		if (m->result == NCCLSVC_UNSUPPORTED)
+			g->info.mps = NCCLSVC_MPS_UNKNOWN;
+		break;
+	case WORKER_LANE_FAILED:
+		snprintf(g->info.text, sizeof(g->info.text), "%.127s", m->text);
+		physical_lane_failed(g->server, g, m->comm.lane, m->text);
+		break;
+	default: {
+		struct gpu_call *call;
+		DL_SEARCH_SCALAR(g->calls, call, key, m->key);
+		if (call)
+			end_call(g, call, m, fd);
+	}
+	}
+}
+
+static void on_poll_closed(uv_handle_t *handle)
+{
+	struct gpu *g = handle->data;
+	g->server->handles--;
+	free(handle);
+}
+
+static void hang_up(struct gpu *g)
+{
+	if (g->sock < 0)
+		return;
+	if (g->poll) {
+		uv_poll_stop(g->poll);
+		uv_close((uv_handle_t *)g->poll, on_poll_closed);
+	}
+	g->poll = NULL;
+	close(g->sock);
+	g->sock = -1;
+	while (g->out)
+		drop_message(g, g->out);
+}
+
+/* Aborts wait until its GPU has nothing more of it to do. */
+static void end_calls(struct gpu *g, bool aborts)
+{
+	struct gpu_call *call, *next;
+	DL_FOREACH_SAFE (g->calls, call, next)
+		if (aborts || call->in_order)
+			end_call(g, call, NULL, -1);
+}
+
+/* Its socket is closed, or the process is reaped, which takes 0.1 s more. Its streams may go on
+ * until then, and write to trainers' memory and timelines. */
+static void worker_gone(struct gpu *g)
+{
+	if (g->gone)
+		return;
+	g->gone = true;
+	g->of_use = g->served && (work_done(g) != g->done_before ||
+				  server_now() - g->since_ns > WORKER_STEADY_NS);
+	hang_up(g);
+	set_state(g, NCCLSVC_DEVICE_LOST);
+	if (g->served && g->info.mps == NCCLSVC_MPS_ACTIVE && !g->server->closing)
+		gpu_mps_worker_lost(g->server);
+	kill_process(g); /* should it live on */
+	staging_worker_lost(g);
+	physical_gpu_lost(g->server, g);
+	end_calls(g, false);
+	gpu_memory_lost(g);
+	if (g->calls)
+		start_ticking(g);
+}
+
+static void read_messages(struct gpu *g)
+{
+	const uv_poll_t *poll = g->poll;
+	struct worker_message m;
+	int fds[SVC_FDS_MAX];
+	unsigned nfds;
+	while (g->sock >= 0 && g->poll == poll) {
+		ssize_t n = svc_recv(g->sock, &m, sizeof(m), fds, &nfds, MSG_DONTWAIT);
+		if (n == -EAGAIN)
+			return;
+		if (n != (ssize_t)sizeof(m)) {
+			svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
+			worker_gone(g);
+			return;
+		}
+		m.text[sizeof(m.text) - 1] = '\0';
+		take_message(g, &m, nfds ? fds[0] : -1);
+		svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
+	}
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+	struct gpu *g = poll->data;
+	if (status < 0)
+		return; /* its exit tells */
+	if (events & UV_WRITABLE)
+		send_rest(g);
+	read_messages(g);
+}
+
+/* ---- Life and death ---- */
+
+static void start_later(struct gpu *g)
+{
+	uv_timer_stop(&g->timer);
+	uv_timer_start(&g->timer, on_backoff, g->backoff_ms, 0);
+	g->backoff_ms *= 2;
+	if (g->backoff_ms < WORKER_AGAIN_MS)
+		g->backoff_ms = WORKER_AGAIN_MS;
+	if (g->backoff_ms > WORKER_AGAIN_MS_MAX)
+		g->backoff_ms = WORKER_AGAIN_MS_MAX;
+}
+
+static void on_process_closed(uv_handle_t *handle)
+{
+	struct gpu *g = handle->data;
+	g->server->handles--;
+	g->alive = false;
+	g->info.pid = 0;
+	if (!g->server->closing)
+		start_later(g);
+}
+
+static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
+{
+	struct gpu *g = process->data;
+	read_messages(g); /* its last words */
+	worker_gone(g);
+	end_calls(g, true);
+	if (!g->server->closing) {
+		if (!g->info.text[0] || g->served)
+			log_error("gpu%d: worker %d %s %d", g->index, g->info.pid,
+				  signal ? "was ended by signal" : "exited with code",
+				  signal ? signal : (int)code);
+		if (!g->info.text[0])
+			snprintf(g->info.text, sizeof(g->info.text), "the worker %s %d",
+				 signal ? "was ended by signal" : "exited with code",
+				 signal ? signal : (int)code);
+	}
+	/* Who was of use is replaced at once. The pauses are for those that never get that far. */
+	if (g->of_use)
+		g->backoff_ms = WORKER_AGAIN_SOON_MS;
+	g->info.restarts++;
+	uv_close((uv_handle_t *)process, on_process_closed);
+}
+
+/* Its time has not come: the worker may be at another. */
+static bool behind_another(const struct gpu *g, const struct gpu_call *call)
+{
+	const struct gpu_call *other;
+	DL_FOREACH (g->calls, other) {
+		if (other == call)
+			return false;
+		if (other->patient)
+			return true;
+	}
+	return false;
+}
+
+/* Nobody is asked before he is ready; and one after the other: who has answered just now has begun
+ * with the next. */
+static bool overdue(const struct gpu *g, const struct gpu_call *call, uint64_t now)
+{
+	if (call->patient && behind_another(g, call))
+		return false;
+	uint64_t since = call->asked_ns > g->since_ns ? call->asked_ns : g->since_ns;
+	if (g->resumed_ns > since)
+		since = g->resumed_ns;
+	if (call->in_order && g->heard_ns > since)
+		since = g->heard_ns;
+	return now > since && now - since > call->within_ns;
+}
+
+static void on_pong(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	(void)g;
+	(void)arg;
+	(void)answer; /* what failed it says by itself */
+	(void)fd;
+}
+
+static uint64_t ping_pause(const struct gpu *g)
+{
+	uint64_t patience = gpu_patience_ns(g->server);
+	return patience / 4 < WORKER_PING_NS ? patience / 4 : WORKER_PING_NS;
+}
+
+/* One that is stuck in the driver is found out even if nobody wants anything of it. */
+static void ping(struct gpu *g, uint64_t now)
+{
+	struct gpu_call *call;
+	DL_FOREACH (g->calls, call)
+		if (call->in_order && !call->patient)
+			return;
+	if (now - g->heard_ns >= ping_pause(g))
+		gpu_ask(g, &(struct worker_message){.kind = WORKER_PING}, -1, on_pong, NULL,
+			gpu_patience_ns(g->server));
+}
+
+/* This process was not let run: nor was the worker, it may be, and what it has answered is still to
+ * be read. Its time begins anew. */
+static void look_for_pause(struct gpu *g, uint64_t now)
+{
+	uint64_t period = uv_timer_get_repeat(&g->timer) * 1000000;
+	if (now - g->ticked_ns > period + gpu_patience_ns(g->server) / 4)
+		g->resumed_ns = now;
+	g->ticked_ns = now;
+}
+
+/* Looks whether an answer is overdue. */
+static void on_tick(uv_timer_t *timer)
+{
+	struct gpu *g = timer->data;
+	uint64_t now = server_now();
+	struct gpu_call *call;
+	if (!g->alive)
+		return;
+	if (g->sock < 0) {
+		if (now - g->since_ns > WORKER_DIE_NS)
+			end_calls(g, true);
+		return;
+	}
+	look_for_pause(g, now);
+	if (g->killed_ns) {
+		if (now - g->killed_ns < WORKER_DIE_NS)
+			return;
+		log_error("gpu%d: worker %d does not end: the driver holds it; another is started "
+			  "when "
+			  "it has",
+			  g->index, g->info.pid);
+		worker_gone(g);
+		return;
+	}
+	if (g->info.state == NCCLSVC_DEVICE_STARTING) {
+		if (now - g->since_ns > WORKER_START_NS)
+			gpu_kill(g, "it did not start in time");
+		return;
+	}
+	DL_FOREACH (g->calls, call)
+		if (overdue(g, call, now)) {
+			gpu_kill(g, "it does not answer (worker_seconds)");
+			return;
+		}
+	ping(g, now);
+	/* While nobody waits for an answer, there is nothing to look at before the next ping. */
+	uint64_t ms = g->calls ? WORKER_TICK_MS : ping_pause(g) / 1000000 + 1;
+	if (uv_timer_get_repeat(timer) != ms)
+		uv_timer_start(timer, on_tick, ms, ms);
+}
+
+static void on_backoff(uv_timer_t *timer)
+{
+	struct gpu *g = timer->data;
+	if (g->server->closing)
+		return;
+	if (gpu_mps_settled(g->server))
+		gpu_start_worker(g);
+	else
+		uv_timer_start(&g->timer, on_backoff, WORKER_AGAIN_SOON_MS, 0);
+}
+
+static void on_failed_closed(uv_handle_t *handle)
+{
+	struct gpu *g = handle->data;
+	g->server->handles--;
+}
+
+/* The system has no process to give, or no memory: it may have later. */
+static void not_started(struct gpu *g)
+{
+	free(g->poll);
+	g->poll = NULL;
+	snprintf(g->info.text, sizeof(g->info.text), "the worker could not be started");
+	set_state(g, NCCLSVC_DEVICE_LOST);
+	start_later(g);
+}
+
+void gpu_start_worker(struct gpu *g)
+{
+	struct server *s = g->server;
+	char name[64], uuid[SVC_UUID_TEXT], spin[16], pinned[24];
+	int n = snprintf(name, sizeof(name), "%s gpu%d", WORKER_NAME, g->index);
+	if (s->cluster)
+		snprintf(name + n, sizeof(name) - (size_t)n, "%s%u", WORKER_NODE, s->cluster->me);
+	snprintf(spin, sizeof(spin), "%d", s->config->spin_us);
+	svc_uuid_text(g->info.uuid, uuid);
+	char replays[] = WORKER_REPLAYS, none[] = "-";
+	char *argv[] = {name, uuid, spin, s->config->replay == CONFIG_REPLAY_OFF ? none : replays,
+			NULL, NULL};
+	if (s->staging) {
+		snprintf(pinned, sizeof(pinned), "%" PRIu64, s->staging->pinned);
+		argv[4] = pinned;
+	}
+	atomic_store(&g->queue->generation, ++g->generation);
+	start_ticking(g);
+	g->process.data = g;
+	g->poll = calloc(1, sizeof(*g->poll));
+	g->sock = !g->poll ? -1
+			   : gpu_spawn(s, &g->process, argv, g->queue_fd, g->bell, on_worker_exit,
+				       on_failed_closed);
+	if (g->sock < 0) {
+		not_started(g);
+		return;
+	}
+	g->alive = true;
+	g->served = g->gone = false;
+	g->killed_ns = 0;
+	g->info.pid = g->process.pid;
+	set_state(g, NCCLSVC_DEVICE_STARTING);
+	if (uv_poll_init(s->loop, g->poll, g->sock)) {
+		free(g->poll);
+		g->poll = NULL;
+		gpu_kill(g, "its socket cannot be watched");
+		return;
+	}
+	g->poll->data = g;
+	s->handles++;
+	watch(g);
+}
+
+/* ---- The end ---- */
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+	struct gpu *g = handle->data;
+	g->server->handles--;
+}
+
+void gpu_stop(struct server *s)
+{
+	gpu_mps_stop(s);
+	for (uint32_t i = 0; i < s->ngpus; i++) {
+		struct gpu *g = s->gpus[i];
+		hang_up(g); /* at which it ends; if it cannot: */
+		kill_process(g);
+		uv_timer_stop(&g->timer);
+		uv_close((uv_handle_t *)&g->timer, on_timer_closed);
+	}
+}
+
+void gpu_free(struct server *s)
+{
+	for (uint32_t i = 0; i < s->ngpus; i++) {
+		struct gpu *g = s->gpus[i];
+		munmap(g->queue, sizeof(*g->queue));
+		close(g->queue_fd);
+		close(g->bell);
+		free(g);
+	}
+	s->ngpus = 0;
+	gpu_mps_free(s);
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * NCCL communicators across nodes: what the registrar (coord/registrar.c) is told of this node's
+ * parts, and what this node does when it is told something. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "base/no_memory.h"
+#include "channel/cluster.h"
+#include "comm/comm.h"
+#include "gpu.h"
+#include "names.h"
+
+bool nodes_across(const struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (!comm_sits_here(m, k))
+			return true;
+	return false;
+}
+
+uint32_t nodes_of(const struct communicator *m)
+{
+	uint32_t n = 0;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		uint32_t i = 0;
+		while (m->start->members[i].node != m->start->members[k].node)
+			i++;
+		n += i == k; /* its first rank */
+	}
+	return n;
+}
+
+static struct communicator *find_comm(struct cluster *c, const uint8_t *id, uint32_t epoch)
+{
+	struct communicator *m;
+	HASH_FIND(hh, c->server->comms, id, NCCLSVC_ID_BYTES, m);
+	return m && m->start && m->start->epoch == epoch ? m : NULL;
+}
+
+static struct physical *find_part(struct server *s, uint64_t serial)
+{
+	struct physical *p;
+	DL_FOREACH (s->physicals, p)
+		if (p->serial == serial)
+			return p;
+	return NULL;
+}
+
+static int32_t a_rank_here(const struct communicator *m)
+{
+	uint32_t k = 0;
+	while (!comm_sits_here(m, k))
+		k++;
+	return (int32_t)k;
+}
+
+/* ---- Beginning ---- */
+
+void nodes_want(struct communicator *m)
+{
+	m->muster = MUSTER_READY;
+	remote_nccl_ready(m, NCCLSVC_OK, -1, false);
+}
+
+void nodes_withdraw(struct communicator *m, int result, int32_t rank)
+{
+	if (m->muster != MUSTER_OVER)
+		remote_nccl_ready(m, result, rank, m->muster == MUSTER_READY);
+	m->muster = MUSTER_OVER;
+	m->acquiring = false;
+	physical_release(m);
+}
+
+static void lost_before(struct communicator *m, uint64_t serial)
+{
+	struct server *s = m->server;
+	m->acquiring = false;
+	remote_nccl_free(s->cluster, serial, NCCLSVC_WORKER_LOST, a_rank_here(m));
+	comm_fail_joins(s, m, NCCLSVC_WORKER_LOST, -1,
+			"a worker was lost before the epoch began: join again");
+}
+
+static void use_pooled(struct communicator *m, uint64_t serial)
+{
+	struct physical *p = find_part(m->server, serial);
+	if (!p || p->user || !physical_fits(p, m)) {
+		lost_before(m, serial);
+		return;
+	}
+	p->user = m;
+	m->physical = p;
+	gpu_redops_clear(p);
+	physical_recount(m->server);
+	comm_physical_ready(m, NCCLSVC_OK, NULL);
+}
+
+static void use_fresh(struct communicator *m, const struct control_nccl_use *u)
+{
+	struct server *s = m->server;
+	struct physical *p = physical_make(s, m, u->serial);
+	if (!p) { /* the JOINs have been answered */
+		remote_nccl_free(s->cluster, u->serial, NCCLSVC_LIMIT, -1);
+		return;
+	}
+	memcpy(p->id, u->unique, sizeof(p->id));
+	physical_init(p);
+}
+
+void nodes_use(struct cluster *c, const struct control_nccl_use *u)
+{
+	struct communicator *m = find_comm(c, u->id, u->epoch);
+	char text[SVC_TEXT_BYTES];
+	if (!m ||
+	    m->muster !=
+		    MUSTER_READY) { /* given up meanwhile: a new one will lack this node's part */
+		if (u->serial)
+			remote_nccl_free(c, u->serial, u->fresh ? NCCLSVC_CANCELLED : NCCLSVC_OK,
+					 -1);
+		return;
+	}
+	m->muster = MUSTER_OVER;
+	if (u->result) {
+		snprintf(text, sizeof(text),
+			 "the epoch could not begin on another node (%s%s): join again",
+			 svc_result_name(u->result),
+			 u->result == NCCLSVC_PEER_GONE ? ", a member or its node has gone" : "");
+		comm_not_begun(m, u->result, text);
+	} else if (u->fresh) {
+		use_fresh(m, u);
+	} else {
+		use_pooled(m, u->serial);
+	}
+}
+
+static void on_id(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	struct control_nccl_id *m = arg;
+	struct cluster *c = g->server->cluster;
+	(void)fd;
+	m->result = answer ? answer->result : NCCLSVC_WORKER_LOST;
+	if (answer)
+		memcpy(m->unique, answer->comm.id, sizeof(m->unique));
+	link_send(c, registrar_of(c), CONTROL_NCCL_ID, m, sizeof(*m));
+	free(m);
+}
+
+void nodes_make_id(struct cluster *c, const struct control_nccl_id *asked)
+{
+	struct server *s = c->server;
+	const struct communicator *m = find_comm(c, asked->id, asked->epoch);
+	if (!m || m->muster != MUSTER_READY || !comm_sits_here(m, 0))
+		return; /* it was given up, which the registrar hears */
+	struct control_nccl_id *copy = malloc(sizeof(*copy));
+	if (!copy)
+		no_memory("the id of an NCCL communicator across nodes");
+	*copy = *asked;
+	gpu_ask(s->gpus[m->seats[0].device], &(struct worker_message){.kind = WORKER_UNIQUE_ID}, -1,
+		on_id, copy, gpu_patience_ns(s));
+}
+
+/* ---- Ending ---- */
+
+/* The part is of no use without the others. */
+static void drop(struct physical *p, int result, int32_t rank, int32_t node, const char *why)
+{
+	struct communicator *m = p->user;
+	p->told = true;
+	if (p->aborting || (p->bad && !p->waiting))
+		return; /* it is broken off already */
+	if (p->waiting) {
+		physical_doom(p, result, why);
+		return;
+	}
+	if (m && m->running) {
+		struct control_break b = {
+			.epoch = m->epoch, .result = result, .rank = rank, .node = node};
+		comm_broken_elsewhere(m, &b);
+	} else if (m) {
+		m->physical = NULL;
+		p->user = NULL;
+	}
+	physical_abort(p, why);
+	if (m && !m->running && m->start)
+		comm_fail_joins(m->server, m, result, -1, why);
+}
+
+void nodes_drop(struct cluster *c, const struct control_nccl_drop *d)
+{
+	struct physical *p = find_part(c->server, d->serial);
+	char why[SVC_TEXT_BYTES];
+	if (!p)
+		return;
+	if (!d->result) {
+		if (!p->user && p->ready && !p->aborting)
+			physical_destroy(p);
+		return;
+	}
+	snprintf(why, sizeof(why), "another node's part of it was lost (%s)",
+		 svc_result_name(d->result));
+	drop(p, d->result, d->rank, d->node, why);
+}
+
+void nodes_registrar_lost(struct cluster *c, uint32_t node)
+{
+	struct communicator *m, *next;
+	struct physical *p, *tmp;
+	DL_FOREACH_SAFE (c->server->physicals, p, tmp)
+		if (p->serial && registrar_that_made(p->serial) == node)
+			drop(p, NCCLSVC_PEER_GONE, -1, (int32_t)node,
+			     "the node that kept order between the nodes is gone");
+	if (node > registrar_of(c))
+		return; /* it was none */
+	HASH_ITER (hh, c->server->comms, m, next)
+		if (m->start && m->muster == MUSTER_READY)
+			nodes_want(m);
+}

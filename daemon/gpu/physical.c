@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Physical NCCL communicators: made by the workers of their GPUs, and kept in a pool when nobody
+ * needs them, for the next communicator on the same GPUs in the same order. One that may hang is
+ * broken off on every GPU at once and never used again.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "base/log.h"
+#include "base/no_memory.h"
+#include "base/timings.h"
+#include "channel/cluster.h"
+#include "comm/comm.h"
+#include "gpu.h"
+
+#define USER_LANES (WORKER_LANES * 3 / 4) /* of one user's communicators */
+
+/* i: of those here. */
+static struct gpu *gpu_of(const struct physical *p, uint32_t i)
+{
+	return p->server->gpus[p->locals[i].device];
+}
+
+/* The rank that this node has on the GPU; -1: none. */
+static int32_t rank_on(const struct physical *p, int32_t device)
+{
+	for (uint32_t k = 0; k < p->n; k++)
+		if (p->locals[k].device == device)
+			return (int32_t)p->locals[k].rank;
+	return -1;
+}
+
+void physical_recount(struct server *s)
+{
+	for (uint32_t i = 0; i < s->ngpus; i++)
+		s->gpus[i]->info.nccl_comms = s->gpus[i]->info.nccl_comms_idle = 0;
+	struct physical *p;
+	DL_FOREACH (s->physicals, p)
+		for (uint32_t k = 0; k < p->n; k++) {
+			gpu_of(p, k)->info.nccl_comms += p->ready;
+			gpu_of(p, k)->info.nccl_comms_idle += p->ready && !p->user && !p->aborting;
+		}
+}
+
+static void forget(struct physical *p)
+{
+	struct server *s = p->server;
+	if (p->user)
+		p->user->physical = NULL;
+	s->lanes[p->lane] = false;
+	DL_DELETE(s->physicals, p);
+	free(p);
+	physical_recount(s);
+}
+
+/* ---- Making ---- */
+
+/* The parts on other nodes are of no use any more. */
+static void tell_broken(struct physical *p)
+{
+	if (!p->serial || p->told || p->server->closing)
+		return;
+	p->told = true;
+	remote_nccl_free(p->server->cluster, p->serial, p->result ? p->result : NCCLSVC_NCCL_ERROR,
+			 p->lost);
+}
+
+/* Those that have not begun need not. */
+static void cancel_init(const struct physical *p)
+{
+	struct worker_message m = {.kind = WORKER_COMM_CANCEL,
+				   .comm = {.lane = p->lane, .number = p->number}};
+	server_command(p->server,
+		       &(struct command){.kind = COMMAND_MAKE_NOT, .making_number = p->number});
+	for (uint32_t k = 0; k < p->n; k++)
+		gpu_tell(gpu_of(p, k), &m);
+}
+
+/* A rank will not come, and NCCL may wait for it for ever. */
+static void hurry(struct physical *p)
+{
+	tell_broken(p);
+	if (p->number)
+		cancel_init(p);
+	for (uint32_t k = 0; k < p->n; k++)
+		gpu_hurry(gpu_of(p, k), p, COMM_INIT_WITHOUT_PEER_NS);
+}
+
+static void settle(struct physical *p)
+{
+	struct communicator *m = p->user;
+	if (p->bad) {
+		struct server *s = p->server;
+		char text[SVC_TEXT_BYTES];
+		snprintf(text, sizeof(text), "%s", p->text);
+		if (m)
+			m->physical = NULL;
+		p->user = NULL;
+		int32_t result = p->result;
+		physical_abort(p, NULL);
+		if (m)
+			comm_physical_ready(m, result, text);
+		comm_gpu_ready(s); /* others may have waited for this to be over */
+		return;
+	}
+	p->ready = true;
+	p->idle_ns = server_now();
+	physical_recount(p->server);
+	if (m)
+		comm_physical_ready(m, NCCLSVC_OK, NULL);
+	else if (p->serial)
+		remote_nccl_free(p->server->cluster, p->serial, NCCLSVC_OK, -1);
+	else
+		server_deadline(p->server, p->idle_ns);
+}
+
+/* That a worker is lost is more than what the others then say. */
+static void note_failure(struct physical *p, const struct gpu *g,
+			 const struct worker_message *answer)
+{
+	p->bad = true;
+	if (p->result == NCCLSVC_WORKER_LOST || (p->result && answer))
+		return;
+	p->result = answer ? NCCLSVC_NCCL_ERROR : NCCLSVC_WORKER_LOST;
+	p->lost = rank_on(p, g->index);
+	snprintf(p->text, sizeof(p->text), "gpu%d: %.200s", g->index,
+		 answer ? answer->text : "its worker was lost while NCCL made the communicator");
+}
+
+static void on_made(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	struct physical *p = arg;
+	(void)fd;
+	p->waiting--;
+	if (!answer || answer->result)
+		note_failure(p, g, answer);
+	if (!p->waiting)
+		settle(p);
+	else if (p->bad)
+		hurry(p); /* the other nodes' workers, too */
+}
+
+static void on_id(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	struct physical *p = arg;
+	(void)fd;
+	p->waiting--;
+	if (!answer || answer->result)
+		note_failure(p, g, answer);
+	if (p->bad) {
+		settle(p);
+		return;
+	}
+	memcpy(p->id, answer->comm.id, sizeof(p->id));
+	physical_init(p);
+}
+
+static struct making *making_of(const struct physical *p)
+{
+	struct making *k = calloc(1, sizeof(*k) + p->n * sizeof(k->parts[0]));
+	if (!k)
+		no_memory("the making of an NCCL communicator");
+	k->number = p->number;
+	k->serial = p->serial;
+	k->nnodes = p->serial ? nodes_of(p->user) : 1;
+	k->lane = p->lane;
+	k->nparts = p->n;
+	for (uint32_t i = 0; i < p->n; i++) {
+		k->parts[i].device = (uint32_t)p->locals[i].device;
+		k->parts[i].generation = gpu_of(p, i)->generation;
+	}
+	return k;
+}
+
+/* The workers are told what to make, and the engine has them do so when it is its turn. */
+void physical_init(struct physical *p)
+{
+	struct server *s = p->server;
+	const uint32_t n = p->n; /* the last answer may come at once, and end p */
+	for (uint32_t k = 0; k < n; k++)
+		if (gpu_of(p, k)->sock < 0) {
+			note_failure(p, gpu_of(p, k), NULL);
+			settle(p);
+			return;
+		}
+	p->waiting = n;
+	p->number = ++s->makings;
+	server_command(s, &(struct command){.kind = COMMAND_MAKE, .making = making_of(p)});
+	for (uint32_t k = 0; k < n; k++) {
+		struct worker_message m = {.kind = WORKER_COMM_INIT,
+					   .comm = {.lane = p->lane,
+						    .nranks = (int32_t)p->nranks,
+						    .rank = (int32_t)p->locals[k].rank,
+						    .number = p->number}};
+		memcpy(m.comm.id, p->id, sizeof(m.comm.id));
+		gpu_ask(gpu_of(p, k), &m, -1, on_made, p, gpu_patience_ns(s));
+	}
+}
+
+bool physical_fits(const struct physical *p, const struct communicator *m)
+{
+	uint32_t here = 0;
+	if (!p || !p->ready || p->bad || p->aborting || p->nranks != m->nranks)
+		return false;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		if (!comm_sits_here(m, k))
+			continue;
+		const struct physical_rank *r = here < p->n ? &p->locals[here++] : NULL;
+		if (!r || r->rank != k || r->device != m->seats[k].device)
+			return false;
+	}
+	return here == p->n;
+}
+
+bool physical_stuck(const struct gpu *g)
+{
+	const struct physical *p;
+	DL_FOREACH (g->server->physicals, p)
+		if (p->waiting && p->bad && !p->aborting && rank_on(p, g->index) >= 0)
+			return true;
+	return false;
+}
+
+uint64_t physical_due(const struct server *s, const struct communicator *m)
+{
+	const struct physical *p;
+	uint64_t due = 0;
+	DL_FOREACH (s->physicals, p) {
+		const struct communicator *user = p->user;
+		if (!physical_fits(p, m) || user == m)
+			continue;
+		if (!user)
+			return 0;
+		if (user->state == NCCLSVC_COMM_IDLE &&
+		    user->idle_ns + COMM_LEAVING_NS > server_now())
+			due = earlier(due, user->idle_ns + COMM_LEAVING_NS);
+	}
+	return due;
+}
+
+/* Of those that nobody uses, the one for the longest time: its lane is free at once. */
+static bool evict(struct server *s)
+{
+	struct physical *p, *oldest = NULL;
+	DL_FOREACH (s->physicals, p) {
+		if (p->user || !p->ready || p->waiting || p->aborting || p->serial)
+			continue;
+		if (!oldest || p->idle_ns < oldest->idle_ns)
+			oldest = p;
+	}
+	if (oldest)
+		physical_destroy(oldest);
+	return oldest;
+}
+
+static uint32_t free_lane(const struct server *s)
+{
+	uint32_t lane = 0;
+	while (lane < WORKER_LANES && s->lanes[lane])
+		lane++;
+	return lane;
+}
+
+/* How many of a user's communicators have one. Those in the pool are nobody's. */
+static uint32_t lanes_of(const struct server *s, const struct account *a)
+{
+	const struct physical *p;
+	uint32_t n = 0;
+	DL_FOREACH (s->physicals, p)
+		n += p->user && p->user->account == a;
+	return n;
+}
+
+struct physical *physical_make(struct server *s, struct communicator *m, uint64_t serial)
+{
+	struct physical *p = NULL;
+	char text[SVC_TEXT_BYTES] = "the daemon has its limit of NCCL communicators";
+	const uint32_t held = lanes_of(s, m->account);
+	uint32_t lane = free_lane(s);
+	if (lane == WORKER_LANES && evict(s))
+		lane = free_lane(s);
+	if (held >= USER_LANES)
+		snprintf(text, sizeof(text),
+			 "user %u has %u NCCL communicators in use, the limit for one user",
+			 m->owner, held);
+	else if (lane < WORKER_LANES)
+		p = calloc(1, sizeof(*p) + m->nranks * sizeof(p->locals[0]));
+	if (!p) {
+		comm_physical_ready(m, NCCLSVC_LIMIT, text);
+		return NULL;
+	}
+	s->lanes[lane] = true;
+	p->server = s;
+	p->user = m;
+	p->lane = lane;
+	p->nranks = m->nranks;
+	p->serial = serial;
+	p->lost = -1;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (comm_sits_here(m, k))
+			p->locals[p->n++] = (struct physical_rank){k, m->seats[k].device};
+	DL_APPEND(s->physicals, p);
+	m->physical = p;
+	return p;
+}
+
+void physical_acquire(struct server *s, struct communicator *m)
+{
+	struct physical *p;
+	DL_FOREACH (s->physicals, p)
+		if (!p->user && physical_fits(p, m)) {
+			p->user = m;
+			m->physical = p;
+			gpu_redops_clear(p);
+			physical_recount(s);
+			return;
+		}
+	p = physical_make(s, m, 0);
+	if (!p)
+		return;
+	p->waiting = 1;
+	gpu_ask(gpu_of(p, 0), &(struct worker_message){.kind = WORKER_UNIQUE_ID}, -1, on_id, p,
+		gpu_patience_ns(s));
+}
+
+/* ---- Ending ---- */
+
+static void on_aborted(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	struct physical *p = arg;
+	(void)g;
+	(void)answer; /* a worker that is gone is as good */
+	(void)fd;
+	if (--p->waiting)
+		return;
+	/* Nothing of it touches anybody's memory any more. */
+	if (p->user && p->user->running)
+		server_command(p->server, &(struct command){.kind = COMMAND_EPOCH_DEAD,
+							    .epoch_end = {.comm = p->user->slot}});
+	p->aborting = false;
+	p->ready = false;
+	if (!p->user)
+		forget(p);
+}
+
+/* A lane cannot end while it waits for a trainer's input, and that may be busy for long. */
+static uint64_t release_ns(const struct server *s)
+{
+	return gpu_patience_ns(s) / 2;
+}
+
+void physical_abort(struct physical *p, const char *why)
+{
+	if (p->aborting || p->waiting)
+		return; /* while it is made: the makers' answers come first */
+	if (why && !p->server->closing)
+		log_warning("NCCL communicator %u is broken off: %s", p->lane, why);
+	const uint32_t n = p->n; /* the last answer may come at once, and end p */
+	p->bad = p->aborting = true;
+	tell_broken(p);
+	p->released = false;
+	p->abort_ns = server_now();
+	p->waiting = n;
+	server_deadline(p->server, p->abort_ns + release_ns(p->server));
+	for (uint32_t k = 0; k < n; k++) {
+		struct worker_message m = {.kind = WORKER_COMM_ABORT,
+					   .comm = {.lane = p->lane, .hopeless = p->hopeless}};
+		gpu_ask(gpu_of(p, k), &m, -1, on_aborted, p, gpu_patience_ns(p->server));
+	}
+}
+
+void physical_release(struct communicator *m)
+{
+	struct physical *p = m->physical;
+	m->physical = NULL;
+	if (!p)
+		return;
+	p->user = NULL;
+	p->idle_ns = server_now();
+	if (p->bad && !p->aborting && !p->waiting) {
+		if (p->ready)
+			physical_abort(p, NULL);
+		else
+			forget(p);
+		return;
+	}
+	physical_recount(p->server);
+	if (p->serial && !p->aborting && !p->waiting)
+		remote_nccl_free(p->server->cluster, p->serial, NCCLSVC_OK, -1);
+	else if (!p->serial)
+		server_deadline(p->server, p->idle_ns);
+}
+
+/* Ends the epoch that it is used in, and the communicator itself. */
+static void break_off(struct physical *p, int result, int32_t device, const char *why)
+{
+	struct communicator *m = p->user;
+	p->result = result;
+	p->lost = rank_on(p, device);
+	if (m && m->running) {
+		comm_gpu_lost(m, result, p->lost);
+	} else if (m) {
+		m->physical = NULL;
+		p->user = NULL;
+	}
+	p->hopeless = true;
+	physical_abort(p, why);
+	if (m && !m->running && nodes_across(m)) /* the others may have begun */
+		comm_physical_ready(m, result, why);
+}
+
+void physical_doom(struct physical *p, int result, const char *why)
+{
+	p->bad = true;
+	if (!p->result) {
+		p->result = result;
+		snprintf(p->text, sizeof(p->text), "%s", why);
+	}
+	hurry(p);
+}
+
+void physical_gpu_lost(struct server *s, const struct gpu *g)
+{
+	struct physical *p, *tmp;
+	DL_FOREACH_SAFE (s->physicals, p, tmp) {
+		if (rank_on(p, g->index) < 0 || p->aborting)
+			continue;
+		if (p->waiting) {
+			/* Its own answer will not come. */
+			note_failure(p, g, NULL);
+			hurry(p);
+			continue;
+		}
+		break_off(p, NCCLSVC_WORKER_LOST, g->index, "a worker is lost");
+	}
+}
+
+void physical_lane_failed(struct server *s, struct gpu *g, uint32_t lane, const char *text)
+{
+	struct physical *p;
+	DL_FOREACH (s->physicals, p) {
+		if (p->lane != lane || p->aborting || p->waiting)
+			continue;
+		break_off(p, NCCLSVC_NCCL_ERROR, g->index, text);
+		return;
+	}
+}
+
+/* Returns the next deadline. */
+static uint64_t release_inputs(struct physical *p, uint64_t now)
+{
+	uint64_t at = p->abort_ns + release_ns(p->server);
+	if (p->released || !p->user || !p->user->running)
+		return 0;
+	if (at > now)
+		return at;
+	p->released = true;
+	server_command(p->server, &(struct command){.kind = COMMAND_EPOCH_RELEASE,
+						    .epoch_end = {.comm = p->user->slot}});
+	return 0;
+}
+
+void physical_destroy(struct physical *p)
+{
+	for (uint32_t k = 0; k < p->n; k++)
+		gpu_tell(gpu_of(p, k), &(struct worker_message){.kind = WORKER_COMM_DESTROY,
+								.comm.lane = p->lane});
+	forget(p);
+}
+
+uint64_t physical_expire(struct server *s, uint64_t now)
+{
+	uint64_t next = 0;
+	struct physical *p, *tmp;
+	DL_FOREACH_SAFE (s->physicals, p, tmp) {
+		if (p->aborting)
+			next = earlier(next, release_inputs(p, now));
+		if (p->user || p->waiting || p->aborting || !p->ready || p->serial)
+			continue;
+		uint64_t end = p->idle_ns + (uint64_t)s->config->comm_idle_seconds * 1000000000;
+		if (end > now) {
+			next = earlier(next, end);
+			continue;
+		}
+		physical_destroy(p);
+	}
+	return next;
+}
+
+void physical_free_all(struct server *s)
+{
+	while (s->physicals)
+		forget(s->physicals);
+}

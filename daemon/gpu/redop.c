@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Reductions that a member makes with a scalar of its own: its worker makes them with NCCL. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm.h"
+#include "gpu.h"
+#include "names.h"
+
+struct redop_call {
+	struct server *server;
+	uint32_t session, serial, comm;
+};
+
+_Static_assert(SVC_REDOPS_MADE <= 64, "a seat has a bit for each");
+
+static uint64_t bit(uint32_t redop)
+{
+	return UINT64_C(1) << (redop - SVC_REDOP_MADE);
+}
+
+static void on_made(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	const struct redop_call call = *(struct redop_call *)arg;
+	struct client *c = server_find(call.server, call.session);
+	int32_t rank;
+	(void)fd;
+	free(arg);
+	if (!c)
+		return;
+	c->redops--;
+	if (c->state != CLIENT_OPEN)
+		return;
+	if (!answer || answer->result) {
+		client_error(c, SVC_REDOP_ADD, call.serial,
+			     answer ? answer->result : NCCLSVC_WORKER_LOST, "gpu%d: %.200s",
+			     g->index, answer ? answer->text : "its worker was lost");
+		return;
+	}
+	const struct communicator *m = comm_of_handle(c, call.comm, &rank);
+	if (m && svc_redop_made(answer->redop.redop))
+		m->seats[rank].redops |= bit(answer->redop.redop);
+	struct svc_redop_reply reply = {.redop = answer->redop.redop};
+	client_reply(c, SVC_REDOP_ADD, call.serial, &reply, sizeof(reply), NULL, 0);
+}
+
+/* The member's seat, worker and lane; NULL after an error was sent. */
+static struct seat *find(struct client *c, unsigned opcode, uint32_t serial, uint32_t comm,
+			 struct gpu **g, uint32_t *lane)
+{
+	int32_t rank = 0;
+	const struct communicator *m = comm_of_handle(c, comm, &rank);
+	if (!m) {
+		client_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
+			     "there is no communicator %u in this session", comm);
+		return NULL;
+	}
+	if (m->cuda && m->physical && m->state == NCCLSVC_COMM_READY) {
+		*lane = m->physical->lane;
+		*g = c->server->gpus[m->seats[rank].device];
+		return &m->seats[rank];
+	}
+	if (m->cuda && c->server->staging) {
+		client_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
+			     "premulsum is made by NCCL, and this daemon's transport is mpi");
+		return NULL;
+	}
+	client_error(c, opcode, serial, m->cuda ? NCCLSVC_STALE_EPOCH : NCCLSVC_UNSUPPORTED,
+		     m->cuda ? "communicator %s lacks members: rejoin it first"
+			     : "communicator %s is of the host: reductions are made on GPUs",
+		     m->label);
+	return NULL;
+}
+
+void gpu_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add *r)
+{
+	static const uint8_t none[sizeof(r->scalar)];
+	struct worker_message w = {.kind = WORKER_REDOP_ADD};
+	const size_t size = svc_type_size(r->type);
+	if (!size || r->reserved[0] || r->reserved[1] || r->reserved[2] ||
+	    memcmp(r->scalar + size, none, sizeof(r->scalar) - size) != 0) {
+		client_error(c, SVC_REDOP_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "unknown element type, or what is behind the scalar is not zero");
+		return;
+	}
+	/* A worker that is busy would have all of them kept for it. */
+	if (c->redops >= SVC_REDOPS_ASKED) {
+		client_error(c, SVC_REDOP_ADD, serial, NCCLSVC_BUSY,
+			     "%d reductions of this session are being made", SVC_REDOPS_ASKED);
+		return;
+	}
+	struct gpu *g;
+	const bool found = find(c, SVC_REDOP_ADD, serial, r->comm, &g, &w.redop.lane);
+	struct redop_call *call = found ? malloc(sizeof(*call)) : NULL;
+	if (found && !call)
+		client_error(c, SVC_REDOP_ADD, serial, NCCLSVC_NO_MEMORY, "out of memory");
+	if (!call)
+		return;
+	*call = (struct redop_call){c->server, c->id, serial, r->comm};
+	c->redops++;
+	w.redop.type = r->type;
+	memcpy(w.redop.scalar, r->scalar, sizeof(w.redop.scalar));
+	gpu_ask(g, &w, -1, on_made, call, gpu_patience_ns(c->server));
+}
+
+void gpu_redop_del(struct client *c, uint32_t serial, const struct svc_redop_del *r)
+{
+	struct worker_message w = {.kind = WORKER_REDOP_DEL, .redop.redop = r->redop};
+	if (!svc_redop_made(r->redop)) {
+		client_error(c, SVC_REDOP_DEL, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "reduction %u was not made by anybody", r->redop);
+		return;
+	}
+	struct gpu *g;
+	struct seat *seat = find(c, SVC_REDOP_DEL, serial, r->comm, &g, &w.redop.lane);
+	if (!seat)
+		return;
+	if (seat->redops & bit(r->redop)) /* so there are no more of these than of what was made */
+		gpu_tell(g, &w);
+	seat->redops &= ~bit(r->redop);
+	client_reply(c, SVC_REDOP_DEL, serial, NULL, 0, NULL, 0);
+}
+
+void gpu_redops_clear(const struct physical *p)
+{
+	for (uint32_t k = 0; k < p->n; k++)
+		gpu_tell(p->server->gpus[p->locals[k].device],
+			 &(struct worker_message){.kind = WORKER_REDOPS_CLEAR,
+						  .redop.lane = p->lane});
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Without NCCL (transport = mpi, or there is none): device memory goes through host memory that the
+ * engine and all workers have mapped. Workers only copy, in one order for all communicators, so a
+ * communicator needs nothing of its own there. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "comm/comm.h"
+#include "fdio.h"
+#include "gpu.h"
+#include "server/config.h"
+
+/* Ordinary memory, for operations between nodes that find no pinned one: as many as a task group
+ * may begin on a node. Only what is in use exists. */
+#define MORE_SLOTS (2 * SVC_GROUP_TASKS)
+
+static int staging_make(struct server *s)
+{
+	const uint64_t slot = STAGING_SLOT_BYTES;
+	struct staging *st = calloc(1, sizeof(*st));
+	if (!st)
+		return -1;
+	uint64_t pinned = (s->config->staging_bytes + slot - 1) / slot * s->ngpus;
+	uint64_t slots = pinned + (s->cluster ? MORE_SLOTS : 0);
+	st->pinned = pinned * slot;
+	st->bytes = slots * slot;
+	st->fd = svc_memfd_create("ncclsvc-staging", st->bytes, true);
+	st->base = st->fd < 0 ? MAP_FAILED
+			      : mmap(NULL, st->bytes, PROT_READ | PROT_WRITE,
+				     MAP_SHARED | MAP_NORESERVE, st->fd, 0);
+	if (st->base == MAP_FAILED) {
+		if (st->fd >= 0)
+			close(st->fd);
+		free(st);
+		return -1;
+	}
+	s->staging = st;
+	struct command cmd = {.kind = COMMAND_STAGING};
+	cmd.staging.base = st->base;
+	cmd.staging.pinned = (uint32_t)pinned;
+	cmd.staging.slots = (uint32_t)slots;
+	server_command(s, &cmd);
+	return 0;
+}
+
+int staging_choose(struct server *s, const char *no_nccl)
+{
+	if (s->config->transport == CONFIG_TRANSPORT_NCCL && !no_nccl[0])
+		return 0;
+	if (s->config->transport == CONFIG_TRANSPORT_NCCL)
+		log_warning("NCCL cannot be used: %s. Device memory goes through host memory, as "
+			    "with transport = mpi",
+			    no_nccl);
+	if (staging_make(s)) {
+		log_error("no memory to stage device memory through: lower staging_bytes");
+		errno = ENOMEM;
+		return -1;
+	}
+	for (uint32_t i = 0; i < s->ngpus; i++)
+		s->gpus[i]->info.transport = NCCLSVC_TRANSPORT_MPI;
+	return 0;
+}
+
+void staging_free(struct server *s)
+{
+	struct staging *st = s->staging;
+	if (!st)
+		return;
+	munmap(st->base, st->bytes);
+	close(st->fd);
+	free(st);
+	s->staging = NULL;
+}
+
+bool staging_ready(struct server *s, struct communicator *m)
+{
+	bool known = true;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const struct seat *seat = &m->seats[k];
+		if (!comm_alive(seat)) /* on another node */
+			continue;
+		struct gpu *g = s->gpus[seat->device];
+		if (g->info.state != NCCLSVC_DEVICE_READY)
+			return false;
+		known = gpu_session_known(g, seat->client) && known;
+	}
+	return known;
+}
+
+static void tell_engine(struct gpu *g, uint32_t generation)
+{
+	server_command(g->server, &(struct command){.kind = COMMAND_DEVICE_WORKER,
+						    .worker = {(uint32_t)g->index, generation}});
+}
+
+void staging_worker_ready(struct gpu *g)
+{
+	if (g->server->staging)
+		tell_engine(g, g->generation);
+}
+
+static int32_t rank_on(const struct communicator *m, int32_t device)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (m->seats[k].node < 0 && m->seats[k].device == device)
+			return (int32_t)k;
+	return -1;
+}
+
+void staging_worker_lost(struct gpu *g)
+{
+	struct communicator *m, *next;
+	struct server *s = g->server;
+	if (!s->staging)
+		return;
+	tell_engine(g, 0);
+	HASH_ITER (hh, s->comms, m, next) {
+		int32_t rank = m->cuda && m->running ? rank_on(m, g->index) : -1;
+		if (rank >= 0)
+			comm_gpu_lost(m, NCCLSVC_WORKER_LOST, rank);
+	}
+}

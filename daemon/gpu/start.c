@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Which GPUs there are, and the start of their workers: this program again, under another name. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/no_memory.h"
+#include "base/timings.h"
+#include "fdio.h"
+#include "gpu.h"
+#include "mps.h"
+#include "mps_service.h"
+
+int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd, int bell,
+	      uv_exit_cb exited, uv_close_cb closed)
+{
+	int pair[2];
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+		return -1;
+	uv_stdio_container_t stdio[7] = {
+		{.flags = UV_IGNORE},
+		{.flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO},
+		{.flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO},
+		{.flags = UV_INHERIT_FD, .data.fd = pair[1]},
+		{.flags = UV_INHERIT_FD, .data.fd = queue_fd},
+		{.flags = UV_INHERIT_FD, .data.fd = bell},
+		{.flags = UV_INHERIT_FD, .data.fd = s->staging ? s->staging->fd : -1},
+	};
+	uv_process_options_t options = {
+		.exit_cb = exited,
+		.file = "/proc/self/exe",
+		.args = argv,
+		.stdio = stdio,
+		.stdio_count = queue_fd < 0 ? 4
+			       : s->staging ? 7
+					    : 6,
+	};
+	int error = uv_spawn(s->loop, process, &options);
+	close(pair[1]);
+	s->handles++;
+	if (error) {
+		log_error("a worker cannot be started: %s", uv_strerror(error));
+		close(pair[0]);
+		uv_close((uv_handle_t *)process, closed); /* the loop knows it already */
+		return -1;
+	}
+	return pair[0];
+}
+
+static struct gpu *create(struct server *s, const struct worker_message *m)
+{
+	struct gpu *g = calloc(1, sizeof(*g));
+	if (!g)
+		return NULL;
+	g->server = s;
+	g->index = (int32_t)s->ngpus;
+	g->sock = -1;
+	g->backoff_ms = WORKER_AGAIN_MS;
+	g->info.device = g->index;
+	memcpy(g->info.uuid, m->device.uuid, sizeof(g->info.uuid));
+	memcpy(g->info.name, m->device.name, sizeof(g->info.name));
+	g->info.memory_bytes = m->device.memory_bytes;
+	g->info.driver_version = m->device.driver_version;
+	g->info.nccl_version = m->device.nccl_version;
+	g->queue_fd = svc_memfd_create("ncclsvc-queue", sizeof(*g->queue), true);
+	g->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	g->queue = g->queue_fd < 0 ? MAP_FAILED
+				   : mmap(NULL, sizeof(*g->queue), PROT_READ | PROT_WRITE,
+					  MAP_SHARED, g->queue_fd, 0);
+	if (g->bell < 0 || g->queue == MAP_FAILED) {
+		log_error("gpu%d: no memory for its queue", g->index);
+		int fds[] = {g->queue_fd, g->bell};
+		svc_close_fds(fds, 2);
+		free(g);
+		return NULL;
+	}
+	uv_timer_init(s->loop, &g->timer);
+	g->timer.data = g;
+	s->handles++;
+	s->gpus[s->ngpus++] = g;
+	server_command(s, &(struct command){.kind = COMMAND_DEVICE_ADD,
+					    .device = {(uint32_t)g->index, g->queue, g->bell}});
+	return g;
+}
+
+/* ---- The probe ---- */
+
+struct probe {
+	uv_process_t process;
+	struct server *server;
+	bool over, abandoned;
+};
+
+static void on_probe_closed(uv_handle_t *handle)
+{
+	struct probe *p = handle->data;
+	p->over = true;
+	if (p->abandoned)
+		free(p);
+	else
+		p->server->handles--;
+}
+
+static void on_probe_exit(uv_process_t *process, int64_t code, int signal)
+{
+	(void)code;
+	(void)signal;
+	uv_close((uv_handle_t *)process, on_probe_closed);
+}
+
+/* For those who wait for what a callback sets. With UV_RUN_ONCE a timer's callback may set it, and
+ * the loop goes to sleep all the same. */
+static void run_briefly(uv_loop_t *loop)
+{
+	const struct timespec nap = {.tv_nsec = 1000000};
+	uv_run(loop, UV_RUN_NOWAIT);
+	nanosleep(&nap, NULL);
+}
+
+/* It was killed; but a process that the driver holds does not end. */
+static void await_probe(struct probe *p)
+{
+	const uint64_t end = server_now() + WORKER_DIE_NS;
+	while (!p->over && server_now() < end)
+		run_briefly(p->server->loop);
+	if (p->over) {
+		free(p);
+		return;
+	}
+	log_error("the process that looks for GPUs does not end: the driver holds it");
+	p->abandoned = true; /* the daemon's end does not wait for it, either */
+	p->server->handles--;
+}
+
+/* Asks the probe; it is waited for: nothing can be decided before. no_nccl: SVC_TEXT_BYTES, why
+ * there is none. */
+static void probe(struct server *s, char *text, size_t size, char *no_nccl)
+{
+	struct probe *p = calloc(1, sizeof(*p));
+	struct worker_message m;
+	char name[] = WORKER_PROBE;
+	char *argv[] = {name, NULL};
+	struct timeval limit = {.tv_sec = (time_t)(WORKER_START_NS / 1000000000)};
+	if (!p)
+		no_memory("the process that looks for GPUs");
+	p->server = s;
+	p->process.data = p;
+	int sock = gpu_spawn(s, &p->process, argv, -1, -1, on_probe_exit, on_probe_closed);
+	if (sock < 0) {
+		snprintf(text, size, "the probe could not be started");
+		p->over = !uv_is_closing((uv_handle_t *)&p->process);
+		await_probe(p);
+		return;
+	}
+	setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	snprintf(text, size, "the driver does not answer");
+	int fds[SVC_FDS_MAX];
+	unsigned nfds;
+	while (svc_recv(sock, &m, sizeof(m), fds, &nfds, 0) == (ssize_t)sizeof(m)) {
+		svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
+		m.text[sizeof(m.text) - 1] = '\0';
+		snprintf(text, size, "%s", m.text);
+		if (m.result != NCCLSVC_IN_PROGRESS)
+			break;
+		snprintf(no_nccl, SVC_TEXT_BYTES, "%s", m.text);
+		if (s->ngpus < GPUS_MAX)
+			create(s, &m);
+	}
+	close(sock);
+	uv_process_kill(&p->process, SIGKILL);
+	await_probe(p);
+}
+
+static bool starting(const struct server *s)
+{
+	for (uint32_t i = 0; i < s->ngpus; i++)
+		if (s->gpus[i]->info.state == NCCLSVC_DEVICE_STARTING)
+			return true;
+	return false;
+}
+
+int gpu_start(struct server *s)
+{
+	char text[SVC_TEXT_BYTES] = "", no_nccl[SVC_TEXT_BYTES] = "";
+	if (s->config->device == CONFIG_DEVICE_HOST)
+		return 0;
+	mps_leave(); /* where a session of whoever started this process has led it */
+	probe(s, text, sizeof(text), no_nccl);
+	if (s->ngpus && staging_choose(s, no_nccl))
+		return -1;
+	if (s->ngpus)
+		gpu_mps_start(s);
+	while (!gpu_mps_settled(s))
+		run_briefly(s->loop);
+	for (uint32_t i = 0; i < s->ngpus; i++)
+		gpu_start_worker(s->gpus[i]);
+	while (starting(s))
+		run_briefly(s->loop);
+	bool any = false;
+	for (uint32_t i = 0; i < s->ngpus; i++) {
+		struct gpu *g = s->gpus[i];
+		any = any || g->info.state == NCCLSVC_DEVICE_READY;
+		if (g->info.state == NCCLSVC_DEVICE_LOST)
+			snprintf(text, sizeof(text), "gpu%d: %s", g->index, g->info.text);
+	}
+	if (any)
+		return 0;
+	if (s->config->device == CONFIG_DEVICE_CUDA)
+		log_error("device = cuda, but no GPU can be used: %s",
+			  text[0] ? text : "the driver shows none");
+	else
+		log_info("no GPU is used: %s", text[0] ? text : "the driver shows none");
+	errno = ENODEV;
+	return s->config->device == CONFIG_DEVICE_CUDA ? -1 : 0;
+}

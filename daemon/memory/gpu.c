@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Trainers' memory on GPUs: registered by handle, imported by the GPU's worker, and imported again
+ * by the worker that replaces it. */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "base/log.h"
+#include "comm/comm.h"
+#include "gpu/gpu.h"
+
+#define GPU_PAGE (UINT64_C(2) << 20) /* what the driver rounds lent memory up to */
+
+struct region_call *gpu_region_call(struct client *c, unsigned opcode, uint32_t serial,
+				    uint32_t region)
+{
+	struct region_call *call = calloc(1, sizeof(*call));
+	if (call)
+		*call = (struct region_call){.server = c->server,
+					     .session = c->id,
+					     .serial = serial,
+					     .region = region,
+					     .import = ++c->server->last_import,
+					     .opcode = opcode};
+	return call;
+}
+
+struct gpu *gpu_usable(struct client *c, unsigned opcode, uint32_t serial, int32_t device)
+{
+	struct gpu *g = gpu_find(c->server, device);
+	if (!g)
+		client_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
+			     "the daemon has no worker for device %d", device);
+	else if (g->sock < 0)
+		client_error(c, opcode, serial, NCCLSVC_WORKER_LOST,
+			     "the worker of device %d is being restarted: try again", device);
+	return g && g->sock >= 0 ? g : NULL;
+}
+
+static void close_address(struct gpu *g, uint64_t address)
+{
+	gpu_tell(g,
+		 &(struct worker_message){.kind = WORKER_REGION_CLOSE, .region.address = address});
+}
+
+static void forget(struct client *c, struct mapping *m)
+{
+	if (m->fd >= 0)
+		account_close(c->account, &m->fd, 1);
+	memory_give(c, m->kind, m->bytes);
+	gpu_span_free(m->span);
+	*m = (struct mapping){0};
+}
+
+static void count_import(struct gpu *g, const struct mapping *m, int by)
+{
+	bool lent = m->kind == SVC_REGION_LENT;
+	if (m->span) /* its parts are counted */
+		return;
+	uint64_t *bytes = lent ? &g->info.lent_bytes : &g->info.import_bytes;
+	uint32_t *n = lent ? &g->info.lent : &g->info.imports;
+	*bytes += by > 0 ? m->bytes : -m->bytes;
+	*n += (uint32_t)by;
+}
+
+void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	struct region_call *call = arg;
+	struct client *c = server_find(call->server, call->session);
+	struct mapping *m = NULL;
+	bool good = answer && !answer->result;
+	if (c && c->state == CLIENT_OPEN && c->mappings[call->region].import == call->import)
+		m = &c->mappings[call->region];
+	if (!m) { /* it was given up meanwhile */
+		if (good)
+			close_address(g, answer->region.address);
+		free(call);
+		return;
+	}
+	m->pending = false;
+	if (good && call->opcode == SVC_REGION_LEND && !call->again) {
+		/* The driver may have rounded up further than we did. */
+		const uint64_t more = answer->region.bytes - m->bytes;
+		m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+		m->bytes += more;
+		c->region_bytes += more;
+		account_add(c->account, SHARE_REGION_BYTES, more);
+	}
+	if (good) {
+		m->address = answer->region.address;
+		count_import(g, m, 1);
+		server_command(
+			c->server,
+			&(struct command){.kind = COMMAND_REGION_ADD,
+					  .session = c->slot,
+					  .region = {call->region, (void *)(uintptr_t)m->address,
+						     m->bytes, call->serial, m->device,
+						     call->opcode == SVC_REGION_LEND}});
+		if (call->again) {
+			free(call);
+			gpu_spans_restore(g, c);
+			return;
+		}
+		struct svc_region_lend_reply lent = {.region = call->region, .bytes = m->bytes};
+		struct svc_region_reply reply = {.region = call->region};
+		if (call->opcode == SVC_REGION_LEND)
+			client_reply(c, call->opcode, call->serial, &lent, sizeof(lent), &fd, 1);
+		else
+			client_reply(c, call->opcode, call->serial, &reply, sizeof(reply), NULL, 0);
+	} else if (call->again) {
+		log_info("session %u: region %u is not there any more: %s", c->id, call->region,
+			 answer ? answer->text : "the worker is lost");
+	} else {
+		client_error(c, call->opcode, call->serial,
+			     answer ? answer->result : NCCLSVC_WORKER_LOST, "gpu%d: %.200s",
+			     g->index, answer ? answer->text : "its worker was lost");
+		forget(c, m);
+	}
+	free(call);
+}
+
+static void import(struct gpu *g, const struct client *c, const struct mapping *m,
+		   struct region_call *call)
+{
+	struct worker_message w = {
+		.kind = WORKER_IMPORT,
+		.region = {.kind = m->kind == SVC_REGION_LENT ? SVC_REGION_VMM : m->kind,
+			   .bytes = m->bytes,
+			   .buffer_id = m->buffer_id,
+			   /* A process that cannot be seen from here is nobody else's. */
+			   .pid = c->pid > 0 ? c->pid : -(int32_t)c->id}};
+	memcpy(w.region.handle, m->handle, sizeof(w.region.handle));
+	gpu_ask(g, &w, m->fd, gpu_region_imported, call, gpu_patience_ns(c->server));
+}
+
+void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_cuda *r, int fd)
+{
+	unsigned opcode = fd >= 0 ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA;
+	struct gpu *g = gpu_usable(c, opcode, serial, r->device);
+	if (!g)
+		return;
+	if (r->reserved || !r->bytes || r->bytes > SVC_REGION_MAX) {
+		client_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "a region has 1 to 2^46 bytes, and its reserved field is zero");
+		return;
+	}
+	uint32_t i = memory_free_region(c);
+	struct region_call *call = i ? gpu_region_call(c, opcode, serial, i) : NULL;
+	if (!call) {
+		client_error(c, opcode, serial, NCCLSVC_LIMIT, "a session has at most %d regions",
+			     SVC_SESSION_REGIONS - 1);
+		return;
+	}
+	const uint32_t kind = fd >= 0 ? SVC_REGION_VMM : SVC_REGION_IPC;
+	if (!memory_take(c, opcode, serial, kind, r->bytes)) {
+		free(call);
+		return;
+	}
+	struct mapping *m = &c->mappings[i];
+	*m = (struct mapping){.used = true,
+			      .pending = true,
+			      .import = call->import,
+			      .kind = kind,
+			      .device = r->device,
+			      .bytes = r->bytes,
+			      .buffer_id = r->buffer_id,
+			      .since_ns = server_now(),
+			      .fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1};
+	memcpy(m->handle, r->handle, sizeof(m->handle));
+	import(g, c, m, call);
+}
+
+void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_lend *r)
+{
+	struct server *s = c->server;
+	struct gpu *g = gpu_usable(c, SVC_REGION_LEND, serial, r->device);
+	if (!g)
+		return;
+	if (r->reserved || !r->bytes || r->bytes > SVC_REGION_MAX) {
+		client_error(c, SVC_REGION_LEND, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "a region has 1 to 2^46 bytes, and its reserved field is zero");
+		return;
+	}
+	uint32_t i = memory_free_region(c);
+	struct region_call *call = i ? gpu_region_call(c, SVC_REGION_LEND, serial, i) : NULL;
+	if (!call) {
+		client_error(c, SVC_REGION_LEND, serial, NCCLSVC_LIMIT,
+			     "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
+		return;
+	}
+	uint64_t bytes =
+		(r->bytes + GPU_PAGE - 1) & ~(GPU_PAGE - 1); /* what the driver will give */
+	if (!memory_take(c, SVC_REGION_LEND, serial, SVC_REGION_LENT, bytes)) {
+		free(call);
+		return;
+	}
+	c->mappings[i] = (struct mapping){.used = true,
+					  .pending = true,
+					  .import = call->import,
+					  .kind = SVC_REGION_LENT,
+					  .device = r->device,
+					  .bytes = bytes,
+					  .since_ns = server_now(),
+					  .fd = -1};
+	gpu_ask(g, &(struct worker_message){.kind = WORKER_LEND, .region.bytes = bytes}, -1,
+		gpu_region_imported, call, gpu_patience_ns(s));
+}
+
+void gpu_memory_close(struct client *c, struct mapping *m)
+{
+	struct gpu *g = c->server->gpus[m->device];
+	if (m->address) {
+		count_import(g, m, -1);
+		close_address(g, m->address);
+	}
+	forget(c, m);
+}
+
+void gpu_memory_lost(struct gpu *g)
+{
+	struct client *c;
+	DL_FOREACH (g->server->clients, c)
+		for (uint32_t i = 1; i < c->nmappings; i++) {
+			struct mapping *m = &c->mappings[i];
+			if (!m->address || m->device != g->index)
+				continue;
+			m->address = 0;
+			/* Whatever the next worker has there is not to be touched in its name. */
+			if (c->state == CLIENT_OPEN)
+				server_command(g->server,
+					       &(struct command){.kind = COMMAND_REGION_ADD,
+								 .session = c->slot,
+								 .region = {.region = i,
+									    .device = m->device}});
+		}
+	g->info.imports = g->info.lent = 0;
+	g->info.import_bytes = g->info.lent_bytes = 0;
+}
+
+void gpu_memory_restore(struct gpu *g)
+{
+	struct client *c;
+	DL_FOREACH (g->server->clients, c) {
+		c->gpu_asked &= ~(1u << g->index);
+		c->gpu_known &= ~(1u << g->index);
+		for (uint32_t i = 1; i < c->nmappings; i++) {
+			struct mapping *m = &c->mappings[i];
+			if (!m->used || m->kind == SVC_REGION_MEMFD || m->device != g->index ||
+			    m->pending || m->span || c->state != CLIENT_OPEN)
+				continue;
+			struct region_call *call = gpu_region_call(c, SVC_REGION_CUDA, 0, i);
+			if (!call)
+				continue;
+			call->again = m->pending = true;
+			m->import = call->import;
+			import(g, c, m, call);
+		}
+	}
+}
+
+/* ---- Timelines ---- */
+
+static void on_session(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	struct region_call *call = arg;
+	struct client *c = server_find(call->server, call->session);
+	(void)fd;
+	free(call);
+	if (!c || c->state != CLIENT_OPEN)
+		return;
+	if (answer && answer->result) {
+		log_error("session %u: gpu%d: %s", c->id, g->index, answer->text);
+		client_close(c, answer->result, answer->text);
+		return;
+	}
+	if (!answer) {
+		c->gpu_asked &= ~(1u << g->index);
+		return; /* the next worker will be asked */
+	}
+	c->gpu_known |= 1u << g->index;
+	comm_session_known(c);
+}
+
+bool gpu_session_known(struct gpu *g, struct client *c)
+{
+	uint32_t bit = 1u << g->index;
+	if (!c->ring || c->gpu_known & bit)
+		return true;
+	if (c->gpu_asked & bit || g->sock < 0)
+		return false;
+	struct region_call *call = gpu_region_call(c, 0, 0, 0);
+	if (!call)
+		return false;
+	c->gpu_asked |= bit;
+	gpu_ask(g,
+		&(struct worker_message){.kind = WORKER_SESSION,
+					 .session = {c->slot, c->entries, c->ring_size}},
+		c->ring_fd, on_session, call, gpu_patience_ns(c->server));
+	return false;
+}
+
+void gpu_session_close(struct client *c)
+{
+	for (uint32_t i = 0; i < c->server->ngpus; i++)
+		if (c->gpu_asked & 1u << i)
+			gpu_tell(c->server->gpus[i],
+				 &(struct worker_message){.kind = WORKER_SESSION_CLOSE,
+							  .session.slot = c->slot});
+}

@@ -1,0 +1,541 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the supervisor asks of the engine: sessions, regions, epochs, cancellations. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <utlist.h>
+
+#include "base/no_memory.h"
+#include "base/timings.h"
+#include "span.h"
+#include "transport/staged/staged.h"
+
+/* Between two looks at the rings */
+#define COMMANDS_PER_ROUND  64
+#define DEPARTURES_PER_TURN 64
+
+struct departure {
+	struct departure *prev, *next;
+	uint32_t region, serial;
+	uint64_t until; /* the number of a record that was not written yet when it was asked for */
+};
+
+/* ---- Sessions ---- */
+
+static void tell_crowded(const struct user *u, bool crowded)
+{
+	for (struct session *s = u->active; s; s = s->next_active)
+		atomic_store_explicit(&s->ring->crowded, crowded, memory_order_relaxed);
+}
+
+/* Clients that spin need a core each, beside ours; else they must yield. */
+static void advise_spin(struct engine *e, struct session *changed)
+{
+	struct user *u;
+	bool crowded = e->nactive + 1 > e->cores;
+	atomic_store_explicit(&changed->ring->spin_ns, (uint32_t)e->spin.worth_ns,
+			      memory_order_relaxed);
+	atomic_store_explicit(&changed->ring->crowded, crowded, memory_order_relaxed);
+	if (crowded == e->crowded)
+		return;
+	e->crowded = crowded;
+	DL_FOREACH (e->users, u)
+		tell_crowded(u, crowded);
+}
+
+void engine_session_poll(struct engine *e, struct session *s)
+{
+	if (!s->ring || s->broken)
+		return;
+	s->active = true;
+	e->nactive++;
+	atomic_store(&s->ring->asleep, 0);
+	DL_APPEND2(s->user->active, s, prev_active, next_active);
+	advise_spin(e, s);
+}
+
+void engine_session_idle(struct engine *e, struct session *s)
+{
+	if (!s->active)
+		return;
+	DL_DELETE2(s->user->active, s, prev_active, next_active);
+	s->active = false;
+	e->nactive--;
+	advise_spin(e, s);
+	/* Either the client sees the flag, or we see its record or its signal: both are seq_cst.
+	 * Also one whose number is wrong: its signal may have come while the ring was polled. */
+	atomic_store(&s->ring->asleep, 1);
+	uint64_t number = __atomic_load_n(&svc_record_slot(s->ring, s->entries, s->next)->number,
+					  __ATOMIC_SEQ_CST);
+	if (number != svc_number_before(s->entries, s->next) && !s->broken)
+		engine_session_active(e, s);
+	if (s->inputs)
+		e->inputs_due = e->ninputs;
+}
+
+static struct user *get_user(struct engine *e, uint32_t uid)
+{
+	struct user *u;
+	DL_FOREACH (e->users, u)
+		if (u->uid == uid)
+			return u;
+	u = calloc(1, sizeof(*u));
+	if (!u)
+		return NULL;
+	u->uid = uid;
+	u->ready_end = &u->ready;
+	DL_APPEND(e->users, u);
+	return u;
+}
+
+static int add_session(struct engine *e, const struct command *c)
+{
+	struct session *s = calloc(1, sizeof(*s));
+	struct user *u = s ? get_user(e, c->session_add.uid) : NULL;
+	if (!u) {
+		free(s);
+		return -ENOMEM;
+	}
+	s->user = u;
+	u->sessions++;
+	s->slot = c->session;
+	s->id = c->session_add.id;
+	s->pid = c->session_add.pid;
+	s->fd = c->session_add.fd;
+	s->counts = c->session_add.counts;
+	s->doorbell = s->completion = -1;
+	s->next = 1;
+	e->sessions[s->slot] = s;
+	return 0;
+}
+
+static int add_ring(struct engine *e, struct session *s, const struct command *c)
+{
+	/* Each write to the doorbell is an edge. The engine never reads it: the client can make
+	 * it empty, and a read of it block. */
+	struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.u64 = s->slot};
+	s->busy = calloc(c->ring.entries, 1);
+	if (!s->busy)
+		return -ENOMEM;
+	if (epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, c->ring.doorbell, &ev) < 0)
+		return -errno;
+	s->entries = c->ring.entries;
+	s->doorbell = c->ring.doorbell;
+	s->completion = c->ring.completion;
+	atomic_store(&c->ring.ring->asleep, 1);
+	s->ring = c->ring.ring;
+	/* The client may have been quicker than this command. */
+	engine_session_active(e, s);
+	return 0;
+}
+
+static void drop_departures(struct session *s)
+{
+	struct departure *d, *next;
+	DL_FOREACH_SAFE (s->departures, d, next)
+		free(d);
+	s->departures = NULL;
+}
+
+void engine_free_session(struct session *s)
+{
+	drop_departures(s);
+	free(s->handles);
+	free(s->regions);
+	free(s->busy);
+	free(s->lines);
+	free(s);
+}
+
+bool engine_let_session_go(struct engine *e, struct session *s)
+{
+	struct user *u = s->user;
+	/* With other nodes, an epoch ends a little after it was asked to. */
+	if (s->tasks || s->dirty || s->members || (u->sessions == 1 && u->ready))
+		return false;
+	e->sessions[s->slot] = NULL;
+	engine_event(e, &(struct event){.kind = EVENT_SESSION_GONE, .session = s->slot});
+	engine_free_session(s);
+	if (!--u->sessions) {
+		if (e->turn == u)
+			e->turn = NULL;
+		DL_DELETE(e->users, u);
+		free(u);
+	}
+	return true;
+}
+
+static void remove_session(struct engine *e, struct session *s)
+{
+	s->broken = true;
+	s->leaving = true;
+	intake_drop_group(e, s);
+	device_session_dead(e, s);
+	for (uint32_t i = 0; i < s->nregions; i++)
+		window_region_gone(e, &s->regions[i]);
+	if (s->active)
+		engine_session_idle(e, s);
+	if (s->ring)
+		epoll_ctl(e->epoll_fd, EPOLL_CTL_DEL, s->doorbell, NULL);
+	drop_departures(s); /* all its regions go with it */
+	s->next_leaving = e->leaving;
+	e->leaving = s;
+}
+
+static int add_region(struct engine *e, struct session *s, const struct command *c)
+{
+	uint32_t i = c->region.region;
+	if (i >= s->nregions) {
+		uint32_t n = i + 16;
+		struct region *r = realloc(s->regions, n * sizeof(*r));
+		if (!r)
+			return -ENOMEM;
+		memset(r + s->nregions, 0, (n - s->nregions) * sizeof(*r));
+		s->regions = r;
+		s->nregions = n;
+	}
+	/* A new worker may have imported it again, while tasks that failed still hold it. */
+	struct region *r = &s->regions[i];
+	window_region_gone(e, r);
+	*r = (struct region){.base = c->region.base,
+			     .bytes = c->region.bytes,
+			     .pins = r->pins,
+			     .device = c->region.device,
+			     .lent = c->region.lent ? ++e->lent : 0};
+	return 0;
+}
+
+static void answer_region(struct engine *e, struct session *s, enum event_kind kind,
+			  uint32_t region, uint32_t serial)
+{
+	engine_event(e,
+		     &(struct event){.kind = kind, .session = s->slot, .region = {region, serial}});
+}
+
+static void remove_region(struct engine *e, struct session *s, uint32_t region, uint32_t serial)
+{
+	struct region *r = &s->regions[region];
+	/* A group that is not closed yet holds no pins. */
+	const bool busy = r->pins || s->group;
+	if (!busy) {
+		window_region_gone(e, r);
+		*r = (struct region){0};
+	}
+	answer_region(e, s, busy ? EVENT_REGION_BUSY : EVENT_REGION_GONE, region, serial);
+}
+
+/* Tasks that were submitted before it was asked for may name it, and have not been seen. */
+static void remove_region_later(struct engine *e, struct session *s, const struct command *c)
+{
+	const uint32_t region = c->region.region, serial = c->region.serial;
+	if (!s->ring || s->broken) {
+		remove_region(e, s, region, serial);
+		return;
+	}
+	struct departure *d = malloc(sizeof(*d));
+	if (!d) {
+		answer_region(e, s, EVENT_REGION_BUSY, region, serial);
+		return;
+	}
+	*d = (struct departure){.region = region, .serial = serial, .until = s->next + s->entries};
+	DL_APPEND(s->departures, d);
+	engine_session_active(e, s);
+}
+
+static bool ring_empty(const struct session *s)
+{
+	return svc_number_load(&svc_record_slot(s->ring, s->entries, s->next)->number) != s->next;
+}
+
+void engine_regions_depart(struct engine *e, struct session *s)
+{
+	struct departure *d;
+	for (uint32_t n = 0; n < DEPARTURES_PER_TURN && (d = s->departures); n++) {
+		if (s->next < d->until && !s->broken && !ring_empty(s))
+			return;
+		remove_region(e, s, d->region, d->serial);
+		DL_DELETE(s->departures, d);
+		free(d);
+	}
+}
+
+/* ---- Communicators ---- */
+
+static int set_handle(struct session *s, uint32_t handle, struct comm *c, int32_t rank)
+{
+	if (handle >= s->nhandles) {
+		uint32_t n = handle + 4;
+		struct handle *h = realloc(s->handles, n * sizeof(*h));
+		if (!h)
+			return -ENOMEM;
+		memset(h + s->nhandles, 0, (n - s->nhandles) * sizeof(*h));
+		s->handles = h;
+		s->nhandles = n;
+	}
+	s->handles[handle] = (struct handle){.comm = c, .rank = rank, .known = true};
+	s->members++;
+	return 0;
+}
+
+static int start_epoch(struct engine *e, const struct command *cmd)
+{
+	uint32_t n = cmd->epoch_start.nranks;
+	struct comm *c = calloc(1, sizeof(*c));
+	if (!c)
+		return -ENOMEM;
+	c->members = calloc(n, sizeof(*c->members));
+	c->collective = calloc(n, sizeof(*c->collective));
+	if (!c->members || !c->collective)
+		return -ENOMEM;
+	c->slot = cmd->epoch_start.comm;
+	c->nranks = n;
+	c->epoch = cmd->epoch_start.epoch;
+	c->uid = cmd->epoch_start.uid;
+	c->cuda = cmd->epoch_start.cuda;
+	c->staged = cmd->epoch_start.staged;
+	c->may_window = cmd->epoch_start.windows;
+	c->lane = cmd->epoch_start.lane;
+	for (uint32_t k = 0; k < n; k++) {
+		const struct epoch_member *em = &cmd->epoch_start.members[k];
+		struct member *m = &c->members[k];
+		m->comm = c;
+		m->board = &cmd->epoch_start.board[k];
+		m->pid = em->pid;
+		if (em->session == EPOCH_ELSEWHERE) {
+			m->device = -1;
+			m->gone = em->node == e->config.node; /* before it began */
+			if (m->gone) {
+				c->gone++;
+				c->gone_rank = (int32_t)k;
+			}
+			continue;
+		}
+		c->here++;
+		m->session = e->sessions[em->session];
+		m->user = m->session->user;
+		m->handle = em->handle;
+		m->pid = m->session->pid;
+		m->device = em->device;
+		if (set_handle(m->session, em->handle, c, (int32_t)k))
+			return -ENOMEM;
+		if (c->cuda && device_start_member(e, m))
+			return -ENOMEM;
+		if (c->staged && staged_start_member(e, m))
+			return -ENOMEM;
+	}
+	if (cmd->epoch_start.span && span_create(e, c, cmd))
+		return -ENOMEM;
+	free(cmd->epoch_start.members);
+	e->comms[c->slot] = c;
+	if (c->span)
+		early_hear(e, c->span);
+	return 0;
+}
+
+/* ---- Cancellations ---- */
+
+static void cancel_task(struct engine *e, const struct command *c, struct task *t)
+{
+	struct cancelling *at = &e->cancelling;
+	ncclsvc_status st = status_of(NCCLSVC_CANCELLED);
+	if (c->cancel.uid && c->cancel.uid != t->session->user->uid) {
+		at->forbidden = true;
+		return;
+	}
+	at->found = true;
+	if ((t->place == RUNNING && !t->junction && !device_may_fail(e, t)) || t->ghost)
+		return;
+	st.pid_a = c->cancel.pid;
+	const uint64_t live = e->live;
+	at->count += t->junction != NULL; /* other nodes are asked, which may have begun */
+	order_fail(e, t, &st);		  /* and with it, others of its collective */
+	at->count += live - e->live;
+}
+
+/* All of a queue. False: there is more, behind the last that was looked at. */
+static bool cancel_queue(struct engine *e, const struct command *c, struct member *m,
+			 uint64_t enough)
+{
+	struct cancelling *at = &e->cancelling;
+	struct task *t = m->queue, *next;
+	if (at->last && at->last->uid == at->last_uid) /* else it has ended, and others with it */
+		t = at->last->next;
+	for (; t; t = next) {
+		next = t->next;
+		const uint64_t uid = t->uid;
+		e->steps += STEP_END;
+		cancel_task(e, c, t);
+		if (next && !next->uid) /* it ended with this one */
+			return false;
+		at->last = t;
+		at->last_uid = uid;
+		if (e->steps >= enough)
+			return false;
+	}
+	return true;
+}
+
+static bool cancel_plan(struct engine *e, const struct command *c, struct member *m,
+			uint64_t enough)
+{
+	struct cancelling *at = &e->cancelling;
+	struct task *t;
+	while (plan_held(m, at->slot, &t)) {
+		at->slot++;
+		e->steps += t ? STEP_END : 1;
+		if (t)
+			cancel_task(e, c, t);
+		if (e->steps >= enough)
+			return false;
+	}
+	return true;
+}
+
+static bool cancel_comm(struct engine *e, const struct command *c)
+{
+	struct cancelling *at = &e->cancelling;
+	struct comm *comm = e->comms[c->cancel.id];
+	const uint64_t enough = e->steps + STEP_SLICE;
+	for (; comm && at->rank < comm->nranks; at->rank++) {
+		struct member *m = &comm->members[at->rank];
+		if (!cancel_queue(e, c, m, enough) || !cancel_plan(e, c, m, enough))
+			return false;
+		at->last = NULL;
+		at->slot = 0;
+	}
+	return true;
+}
+
+/* False: to be called again. */
+static bool cancel(struct engine *e, const struct command *c)
+{
+	struct cancelling *at = &e->cancelling;
+	struct task *t = c->cancel.kind == SVC_CANCEL_TASK ? task_find(e, c->cancel.id) : NULL;
+	if (t && t->comm)
+		cancel_task(e, c, t);
+	else if (c->cancel.kind == SVC_CANCEL_COMM && !cancel_comm(e, c))
+		return false;
+	/* That there is such a communicator, the supervisor has seen. */
+	const bool known = at->found || c->cancel.kind == SVC_CANCEL_COMM;
+	const int result = !at->found && at->forbidden ? NCCLSVC_PERMISSION
+			   : known		       ? NCCLSVC_OK
+						       : NCCLSVC_NOT_FOUND;
+	engine_event(e, &(struct event){.kind = EVENT_CANCELLED,
+					.cancelled = {.asker = c->cancel.asker,
+						      .serial = c->cancel.serial,
+						      .result = result,
+						      .count = at->count}});
+	*at = (struct cancelling){0};
+	return true;
+}
+
+/* ---- Commands ---- */
+
+static bool end_epoch(struct engine *e, const struct command *cmd)
+{
+	struct comm *c = e->comms[cmd->epoch_end.comm];
+	struct epoch_end end = {cmd->epoch_end.result, cmd->epoch_end.rank, cmd->epoch_end.pid,
+				cmd->epoch_end.node};
+	if (!c->span)
+		return order_end_epoch(e, c, &end);
+	span_begin_end(e, c, &end);
+	return true;
+}
+
+/* False: there is more to do. It goes on in the next round, before any other command. */
+static bool run_command(struct engine *e, const struct command *c)
+{
+	struct session *s = c->session < e->config.sessions_max ? e->sessions[c->session] : NULL;
+	bool over = true;
+	int error = 0;
+	switch (c->kind) {
+	case COMMAND_SESSION_ADD:
+		error = add_session(e, c);
+		break;
+	case COMMAND_SESSION_RING:
+		error = add_ring(e, s, c);
+		break;
+	case COMMAND_SESSION_DEL:
+		remove_session(e, s);
+		break;
+	case COMMAND_REGION_ADD:
+		error = add_region(e, s, c);
+		break;
+	case COMMAND_REGION_DEL:
+		remove_region_later(e, s, c);
+		break;
+	case COMMAND_EPOCH_START:
+		error = start_epoch(e, c);
+		break;
+	case COMMAND_EPOCH_END:
+		over = end_epoch(e, c);
+		break;
+	case COMMAND_MEMBER_LEFT:
+		over = order_member_left(e, e->comms[c->left.comm], c->left.rank);
+		break;
+	case COMMAND_TASK:
+		intake_socket(e, s, c->task.serial, &c->task.record);
+		break;
+	case COMMAND_CANCEL:
+		over = cancel(e, c);
+		break;
+	case COMMAND_DRAIN:
+		e->draining = true;
+		break;
+	case COMMAND_PING:
+		e->pinged = true;
+		e->ping_turns = e->turns + e->ready;
+		break;
+	case COMMAND_STOP:
+		e->stop = true;
+		break;
+	case COMMAND_DEVICE_ADD:
+		device_add(e, c->device.device, c->device.queue, c->device.doorbell);
+		break;
+	case COMMAND_STAGING:
+		error = staged_add_memory(e, c);
+		break;
+	case COMMAND_DEVICE_WORKER:
+		staged_worker(e, c->worker.device, c->worker.generation);
+		break;
+	case COMMAND_PLAN_ADD:
+		plan_add(e, e->comms[c->plan.comm], c->plan.plan);
+		break;
+	case COMMAND_PLAN_DROP:
+		plan_drop(e, c);
+		break;
+	case COMMAND_NODE_LOST:
+		span_node_lost(e, c->node.node);
+		break;
+	case COMMAND_EPOCH_RELEASE:
+		device_release_inputs(e->comms[c->epoch_end.comm]);
+		break;
+	case COMMAND_MAKE:
+		making_add(e, c->making);
+		break;
+	case COMMAND_MAKE_NOT:
+		making_cancel(e, c->making_number);
+		break;
+	case COMMAND_EPOCH_DEAD:
+		device_epoch_dead(e, e->comms[c->epoch_end.comm]);
+		break;
+	}
+	/* Small allocations only: without them nothing can be kept consistent. */
+	if (error)
+		no_memory("what the engine knows of sessions and communicators");
+	return over;
+}
+
+void engine_run_commands(struct engine *e)
+{
+	struct command c;
+	const uint64_t began = engine_clock();
+	for (unsigned n = 0; n < COMMANDS_PER_ROUND && engine_next_command(e, &c); n++) {
+		if (!run_command(e, &c))
+			return;
+		engine_command_done(e);
+		if (engine_clock() - began >= COMMANDS_TURN_NS)
+			return;
+	}
+}

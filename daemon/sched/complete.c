@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Telling clients how their tasks ended: by the status slot and a wake-up, or by a message. */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "base/timings.h"
+#include "fdio.h"
+#include "state.h"
+
+const ncclsvc_status complete_ok = {.rank_a = -1, .rank_b = -1};
+
+ncclsvc_status status_of(int result)
+{
+	return (ncclsvc_status){.result = result, .rank_a = -1, .rank_b = -1};
+}
+
+void complete_break_session(struct engine *e, struct session *s, int result, const char *text)
+{
+	if (s->broken)
+		return;
+	s->broken = true;
+	engine_event(e, &(struct event){.kind = EVENT_SESSION_BROKEN,
+					.session = s->slot,
+					.broken = {result, text}});
+}
+
+/* All of the slot is written but its number, which says that the rest is there. */
+static inline void publish_status(struct engine *e, struct session *s, ncclsvc_status *slot,
+				  uint64_t number)
+{
+	svc_number_store(&slot->number, number);
+	s->busy[number & (s->entries - 1)] = 0;
+	if (!s->dirty) {
+		s->dirty = true;
+		s->next_dirty = e->dirty;
+		e->dirty = s;
+	}
+	engine_session_active(e, s); /* who gets an answer soon asks again */
+}
+
+static void write_status(struct engine *e, struct session *s, uint64_t number,
+			 const ncclsvc_status *st)
+{
+	ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
+	const size_t skip = sizeof(slot->number), size = st->result ? sizeof(*st) : SVC_HALF;
+	memcpy((char *)slot + skip, (const char *)st + skip, size - skip);
+	publish_status(e, s, slot, number);
+}
+
+static void send_reply(struct engine *e, struct session *s, uint32_t serial, int result,
+		       const void *body, size_t size)
+{
+	struct {
+		struct svc_header header;
+		char body[sizeof(struct svc_error)];
+	} m = {0};
+	if (s->broken)
+		return;
+	m.header = (struct svc_header){
+		.length = (uint32_t)(sizeof(m.header) + size),
+		.opcode = SVC_SUBMIT | SVC_REPLY,
+		.serial = serial,
+		.result = result,
+	};
+	memcpy(m.body, body, size);
+	int error = svc_send(s->fd, &m, m.header.length, NULL, 0, MSG_DONTWAIT);
+	/* Its limit of pending tasks fits the socket's buffer: only who does not read fills it. */
+	if (error == -EAGAIN)
+		complete_break_session(e, s, NCCLSVC_LIMIT, "the client does not read its socket");
+}
+
+static inline void fill_times(const struct engine *e, const struct task *t, ncclsvc_status *st)
+{
+	st->submitted_ns = t->submitted_ns;
+	st->started_ns = t->started_ns;
+	st->done_ns = e->now;
+	st->epoch = t->record.epoch;
+}
+
+/* Tells the supervisor of a failure, not of each task that it ends: of each result once in a while.
+ * The end of an epoch is the supervisor's own doing, and a member's own end is no failure. */
+static void report(struct engine *e, const struct task *t, const ncclsvc_status *st)
+{
+	struct comm *c = t->comm;
+	const uint32_t bit = UINT32_C(1) << (-st->result & 31);
+	if (!c || c->ended || c->ending || (st->result == NCCLSVC_CANCELLED && !st->pid_a))
+		return;
+	if (e->now - c->reported_ns >= FAILURES_TOLD_NS) {
+		c->reported_ns = e->now;
+		c->reported = 0;
+	}
+	if (c->reported & bit)
+		return;
+	c->reported |= bit;
+	engine_event(e, &(struct event){.kind = EVENT_TASKS_FAILED,
+					.tasks = {c->slot, t->rank, t->record.op, t->seq, *st}});
+}
+
+static void tell(struct engine *e, struct task *t, const ncclsvc_status *how)
+{
+	struct session *s = t->session;
+	ncclsvc_status st = *how;
+	st.number = t->record.number;
+	fill_times(e, t, &st);
+	if (t->by_socket) {
+		struct svc_submit_reply reply = {st};
+		s->socket_tasks--;
+		send_reply(e, s, t->serial, st.result, &reply, sizeof(reply));
+	} else {
+		write_status(e, s, t->record.number, &st);
+	}
+	if (st.result) {
+		report(e, t, &st);
+		table_count(&e->table.failed, 1);
+		table_count(&s->counts->failed, 1);
+		pthread_mutex_lock(&e->lock);
+		e->failure = (struct failure){st, t->comm ? t->comm->uid : 0};
+		pthread_mutex_unlock(&e->lock);
+	}
+}
+
+static void raise_done(const struct session *s, uint32_t timeline, uint64_t value)
+{
+	_Atomic uint64_t *done = &svc_timelines(s->ring)[timeline].done;
+	if (atomic_load(done) < value)
+		atomic_store(done, value);
+}
+
+/* While nothing of it flies, all that is owed has been raised, or it is another stream's by now. */
+void complete_line_rests(const struct session *s, uint32_t timeline)
+{
+	struct line *l = &s->lines[timeline];
+	if (!l->flying && atomic_load(&svc_timelines(s->ring)[timeline].done) < l->owed)
+		l->owed = 0;
+}
+
+/* A GPU writes done too, in the order of its tasks. One that failed before it could be launched
+ * must not overtake those that fly, also at the end of an epoch: they still write to memory that
+ * the stream would use for something else. */
+void complete_timeline(const struct session *s, const struct svc_record *r, bool flew, bool at_once)
+{
+	struct line *l = s->lines ? &s->lines[r->timeline] : NULL;
+	if (l && !flew)
+		complete_line_rests(s, r->timeline);
+	if (l && l->owed < r->value)
+		l->owed = r->value;
+	if (!l || at_once || !l->flying)
+		raise_done(s, r->timeline, l ? l->owed : r->value);
+	else if (flew)
+		raise_done(s, r->timeline, r->value);
+}
+
+/* The same for a staged task, or a record that is none (but is NULL). Those of one group end in any
+ * order, also while they run on after their epoch: done passes none that has not ended. */
+static void raise_staged(const struct session *s, const struct svc_record *r,
+			 const struct member *m, const struct task *but)
+{
+	struct line *l = &s->lines[r->timeline];
+	const struct task *t, *first = NULL;
+	if (l->owed < r->value)
+		l->owed = r->value;
+	uint64_t up_to = l->owed;
+	DL_FOREACH (m->queue, t) {
+		/* Values go in the order of the queue, but within a planned group. */
+		if (first && (t->group != first->group || !t->record.plan))
+			break;
+		if (t == but || t->ghost || t->record.timeline != r->timeline)
+			continue;
+		if (t->record.value <= up_to)
+			up_to = t->record.value - 1;
+		first = first ? first : t;
+	}
+	raise_done(s, r->timeline, up_to);
+}
+
+/* Who submits so; NULL: nobody on a staged communicator. */
+static const struct member *staged_member(const struct session *s, const struct svc_record *r)
+{
+	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
+	return h && h->comm && h->comm->staged ? &h->comm->members[h->rank] : NULL;
+}
+
+/* By socket, on a stream, or with more to say than that it is over. */
+static __attribute__((noinline)) void complete_in_full(struct engine *e, struct task *t,
+						       const ncclsvc_status *how)
+{
+	struct session *s = t->session;
+	if (t->record.timeline && t->comm && t->comm->staged)
+		raise_staged(s, &t->record, t->member, t);
+	else if (t->record.timeline && s->ring && !(t->flying && t->ghost))
+		complete_timeline(s, &t->record, t->flying, false);
+	tell(e, t, how);
+}
+
+void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
+{
+	struct session *s = t->session;
+	table_count(&e->table.completed, 1);
+	table_count(&s->counts->completed, 1);
+	e->live--;
+	if (t->by_socket || t->record.timeline || how->result) {
+		complete_in_full(e, t, how);
+		return;
+	}
+	/* Right into its line of the ring, of which nothing is read. */
+	const uint64_t number = t->record.number;
+	ncclsvc_status *slot = svc_status_slot(s->ring, s->entries, number);
+	const size_t skip = sizeof(slot->number);
+	memcpy((char *)slot + skip, (const char *)how + skip, SVC_HALF - skip);
+	fill_times(e, t, slot);
+	publish_status(e, s, slot, number);
+}
+
+void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,
+		      uint32_t serial, bool by_socket, const ncclsvc_status *why, const char *text)
+{
+	table_count(&e->table.failed, 1);
+	table_count(&e->table.completed, 1);
+	table_count(&s->counts->failed, 1);
+	table_count(&s->counts->completed, 1);
+	if (by_socket) {
+		struct svc_error error = {.version_min = SVC_PROTOCOL_MIN,
+					  .version_max = SVC_PROTOCOL_MAX};
+		snprintf(error.text, sizeof(error.text), "%s", text);
+		send_reply(e, s, serial, why->result, &error, sizeof(error));
+		return;
+	}
+	ncclsvc_status st = *why;
+	st.submitted_ns = st.done_ns = e->now;
+	/* Even then, a stream may wait for it. */
+	if (record->flags & SVC_TASK_TIMELINE && record->timeline < SVC_TIMELINES) {
+		const struct member *m = staged_member(s, record);
+		if (m)
+			raise_staged(s, record, m, NULL);
+		else
+			complete_timeline(s, record, false, false);
+	}
+	write_status(e, s, record->number, &st);
+}
+
+/* The caller's fence stands between the statuses and this look, as the client's stands between its
+ * call for a wake-up and its last look at the status: one of the two sees the other. */
+static void wake(struct session *s)
+{
+	struct svc_ring *ring = s->ring;
+	if (atomic_load_explicit(&ring->waiters, memory_order_relaxed)) {
+		atomic_fetch_add(&ring->wake, 1);
+		syscall(SYS_futex, &ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	}
+	if (atomic_load_explicit(&ring->armed, memory_order_relaxed) &&
+	    atomic_exchange(&ring->armed, 0)) {
+		ssize_t n = send(s->completion, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+		(void)n; /* where the buffer is full, the client's end is readable */
+	}
+}
+
+void complete_flush(struct engine *e)
+{
+	/* One for all: it waits until the statuses are out. Not atomic_thread_fence, which
+	 * ThreadSanitizer does not know. */
+	if (e->dirty)
+		__sync_synchronize();
+	while (e->dirty) {
+		struct session *s = e->dirty;
+		e->dirty = s->next_dirty;
+		s->dirty = false;
+		wake(s);
+	}
+}

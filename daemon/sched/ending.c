@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tasks that end before they run: by deadline, by cancellation, and with their member or epoch. */
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "names.h"
+#include "order.h"
+#include "span.h"
+#include "task.h"
+#include "transport/staged/staged.h"
+
+void order_fail(struct engine *e, struct task *t, ncclsvc_status *st)
+{
+	struct comm *c = t->comm;
+	if (t->junction)
+		junction_ask(e, t, st);
+	if (device_may_fail(e, t)) {
+		device_fail(e, t, st);
+		return;
+	}
+	if (t->place == RUNNING || t->ghost)
+		return;
+	if (c->collective[t->rank] == t) {
+		if (c->span && !c->haunted) {
+			junction_fail_collective(e, c, st);
+			return;
+		}
+		order_haunt_collective(e, c, st);
+		return;
+	}
+	order_make_ghost(e, t, st);
+}
+
+/* Fills in whom the task waits for. */
+static void name_missing(const struct task *t, ncclsvc_status *st)
+{
+	const struct comm *c = t->comm;
+	const struct member *m = member_of(t);
+	if (t->place == IN_PLAN) { /* for others of its own rank */
+		st->missing[st->missing_count++] = t->rank;
+		return;
+	}
+	const struct task *head = t->place < AT_HEAD ? m->queue : t;
+	if (head->waits_input || head->place == RUNNING)
+		return;
+	if (svc_op_is_p2p(head->record.op)) {
+		st->missing[st->missing_count++] = head->record.peer;
+		return;
+	}
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		/* The records of other nodes' ranks are not known here. */
+		if (c->collective[k] || (c->span && c->span->node_of[k] != c->span->me))
+			continue;
+		if (st->missing_count < NCCLSVC_MISSING_SHOWN)
+			st->missing[st->missing_count] = (int32_t)k;
+		st->missing_count++;
+	}
+}
+
+void order_expire(struct engine *e)
+{
+	struct deadline *d;
+	const uint64_t enough = e->steps + STEP_SLICE;
+	while ((d = deadlines_first(&e->deadlines)) && d->at_ns <= e->now && e->steps < enough) {
+		struct task *t = (struct task *)((char *)d - offsetof(struct task, deadline));
+		deadlines_remove(&e->deadlines, d);
+		ncclsvc_status st = status_of(NCCLSVC_TIMEOUT);
+		order_name_ranks(t->comm, &st, t->rank, -1);
+		name_missing(t, &st);
+		e->steps += STEP_END + t->comm->nranks;
+		order_fail(e, t, &st);
+	}
+}
+
+/* Ends all tasks of a member that do not run, up to so many steps. False: there are more. */
+static bool clear_member(struct engine *e, struct member *m, const ncclsvc_status *st,
+			 uint64_t enough)
+{
+	struct task *t, *next;
+	struct comm *c = m->comm;
+	for (t = m->queue; t; t = next) {
+		next = t->next;
+		e->steps++;
+		if (t->place == RUNNING)
+			continue;
+		if (c->collective[t->rank] == t) {
+			c->collective[t->rank] = NULL;
+			c->collective_here--;
+		}
+		e->steps += STEP_END;
+		order_end_task(e, t, st);
+		if (e->steps >= enough)
+			return false;
+	}
+	return plan_clear(e, c, (int32_t)(m - c->members), st, enough);
+}
+
+/* The session's open group is refused if it has tasks of the communicator. rank: whose; -1: any. */
+static void spoil_group(struct session *s, const struct comm *c, int32_t rank,
+			const ncclsvc_status *st)
+{
+	struct task *t;
+	DL_FOREACH (s->group, t) {
+		if (t->comm != c || (rank >= 0 && t->rank != rank))
+			continue;
+		t->comm = NULL;
+		s->group_end = *st;
+	}
+}
+
+ncclsvc_status order_end_status(const struct epoch_end *end)
+{
+	ncclsvc_status st = status_of(end->result);
+	st.rank_a = end->rank;
+	st.pid_a = end->pid;
+	if (end->node >= 0) {
+		st.field = NCCLSVC_FIELD_NODE;
+		st.value_a = (uint64_t)end->node;
+	}
+	return st;
+}
+
+/* A member is not told that it has gone itself, but it is told that its GPU's worker has. */
+static ncclsvc_status end_of(const struct comm *c, const struct epoch_end *end, uint32_t rank)
+{
+	const bool self =
+		(int32_t)rank == end->rank && end->result == NCCLSVC_PEER_GONE && end->node < 0;
+	return self ? status_of(NCCLSVC_CANCELLED) : c->end;
+}
+
+/* From here on nothing more is taken in, or has its turn. */
+static void close_epoch(struct engine *e, struct comm *c, const struct epoch_end *end)
+{
+	e->ends++;
+	c->ended = true;
+	c->end = order_end_status(end);
+	c->moved_ns = e->now;
+	c->pending++; /* so that it outlives its end */
+	struct work *w;
+	DL_FOREACH (e->running, w) {
+		if (w->comm == c)
+			atomic_store_explicit(&w->aborted, true, memory_order_relaxed);
+	}
+	c->haunted = false;
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct member *m = &c->members[k];
+		if (m->gone || !m->session)
+			continue;
+		struct session *s = m->session;
+		struct handle *h = &s->handles[m->handle];
+		h->comm = NULL;
+		h->ended = c->epoch;
+		h->end = end_of(c, end, k);
+		s->members--;
+		if (s->group && s->spoiled != e->ends)
+			spoil_group(s, c, -1, &h->end);
+		s->spoiled = e->ends;
+	}
+	if (c->cuda)
+		device_drop_met(e, c, -1, &c->end);
+}
+
+bool order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *end)
+{
+	const uint64_t enough = e->steps + STEP_SLICE;
+	if (!c->ended)
+		close_epoch(e, c, end);
+	for (; c->cleared < c->nranks; c->cleared++) {
+		struct member *m = &c->members[c->cleared];
+		const ncclsvc_status st = end_of(c, end, c->cleared);
+		if (!m->gone && m->session && !clear_member(e, m, &st, enough))
+			return false;
+	}
+	plan_end(e, c);
+	if (c->cuda)
+		device_end_epoch(e, c);
+	if (c->staged)
+		staged_end_epoch(e, c);
+	if (c->span)
+		span_end_epoch(e, c);
+	if (!--c->pending && !c->windows)
+		order_free_comm(e, c);
+	return true;
+}
+
+/* Ends the Sends and Recvs that wait for the rank. */
+static void end_posted_for(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
+{
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct task *t, *next;
+		for (t = c->members[k].queue; t && t->place >= AT_HEAD; t = next) {
+			next = t->next;
+			if (t->place == POSTED && svc_op_is_p2p(t->record.op) &&
+			    t->record.peer == rank)
+				order_end_task(e, t, st);
+		}
+	}
+}
+
+bool order_member_left(struct engine *e, struct comm *c, int32_t rank)
+{
+	struct member *m = &c->members[rank];
+	ncclsvc_status own = status_of(NCCLSVC_CANCELLED);
+	ncclsvc_status st = order_gone_status(c, rank);
+	if (m->gone)
+		return true;
+	if (c->cuda)
+		device_drop_met(e, c, rank, &st);
+	window_leave(e, c);
+	if (m->session) {
+		struct session *s = m->session;
+		struct handle *h = &s->handles[m->handle];
+		s->members -= h->comm != NULL;
+		*h = (struct handle){0};
+		spoil_group(s, c, rank, &own);
+		if (!clear_member(e, m, &own, e->steps + STEP_SLICE))
+			return false;
+		m->session = NULL;
+	}
+	m->gone = true;
+	c->gone++;
+	c->gone_rank = rank;
+	if (c->span) {
+		junction_member_left(e, c, rank, &st);
+		if (c->collective_here && !c->haunted)
+			junction_fail_collective(e, c, &st);
+	}
+	if (c->collective_here)
+		order_end_collective(e, c, &st);
+	end_posted_for(e, c, rank, &st);
+	plan_member_left(e, c, rank, &st);
+	return true;
+}
+
+void order_free_comm(struct engine *e, struct comm *c)
+{
+	engine_event(e, &(struct event){.kind = EVENT_EPOCH_GONE, .epoch = {c->slot}});
+	e->comms[c->slot] = NULL;
+	span_free(e, c);
+	free(c->members);
+	free(c->collective);
+	free(c);
+}

@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Where the tasks of several nodes meet: each node says READY or FAILED once, and all draw the same
+ * conclusion. span.h tells how. */
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "base/no_memory.h"
+#include "base/timings.h"
+#include "junction.h"
+#include "names.h"
+#include "order.h"
+#include "task.h"
+#include "transport/staged/staged.h"
+
+#define JUNCTIONS_MAX 65536 /* in one span: others may be ahead by so much */
+
+/* ---- Finding ---- */
+
+struct junction *junction_find(struct span *s, const struct junction_key *key)
+{
+	struct junction *j;
+	HASH_FIND(hh, s->junctions, key, sizeof(*key), j);
+	return j;
+}
+
+struct junction *junction_get(struct span *s, const struct junction_key *key)
+{
+	struct junction *j = junction_find(s, key);
+	if (j)
+		return j;
+	uint32_t n = key->a < 0 ? s->nnodes : 2;
+	j = HASH_COUNT(s->junctions) < JUNCTIONS_MAX
+		    ? calloc(1, sizeof(*j) + n * sizeof(j->verdicts[0]))
+		    : NULL;
+	if (!j)
+		return NULL;
+	j->key = *key;
+	j->comm = s->comm;
+	j->nparts = n;
+	j->mine = key->a < 0 ? s->me : s->node_of[key->a] == s->me ? 0 : 1;
+	HASH_ADD(hh, s->junctions, key, sizeof(j->key), j);
+	return j;
+}
+
+void junction_free(struct engine *e, struct span *s, struct junction *j)
+{
+	if (j->due_ns)
+		DL_DELETE2(e->asked, j, prev_due, next_due);
+	HASH_DEL(s->junctions, j);
+	for (uint32_t i = 0; i < j->nparts; i++) {
+		free(j->verdicts[i].failed);
+		free(j->verdicts[i].payload);
+	}
+	free(j->tasks);
+	free(j);
+}
+
+static struct junction_key collective_key(const struct comm *c)
+{
+	return (struct junction_key){-1, -1, c->collectives, 0};
+}
+
+uint32_t junction_place_of(const struct junction *j, uint32_t part)
+{
+	const struct span *s = j->comm->span;
+	if (j->key.a < 0)
+		return part;
+	return s->node_of[part ? j->key.b : j->key.a];
+}
+
+uint32_t junction_part_of(const struct junction *j, uint32_t place)
+{
+	if (j->key.a < 0)
+		return place;
+	return j->comm->span->node_of[j->key.a] == place ? 0 : 1;
+}
+
+/* ---- Drawing the conclusion ---- */
+
+/* Not because all wait for each other, nor between a Send and its Recv. */
+static bool differs_in_records(const struct junction *j, const ncclsvc_status *st)
+{
+	return st->result == NCCLSVC_MISMATCH && j->key.a < 0 && !stuck_said(st);
+}
+
+/* The records of the members of all nodes, as far as they are known. */
+static struct mismatch all_records(const struct junction *j)
+{
+	const struct span *s = j->comm->span;
+	struct mismatch all = {0};
+	for (uint32_t i = 0; i < j->nparts; i++) {
+		const struct verdict *v = &j->verdicts[i];
+		if (v->said == SAID_READY)
+			mismatch_add(&all, &v->record, (int32_t)s->ranks[s->first[i]],
+				     s->counts[i]);
+		for (uint32_t k = 0; v->failed && k < v->failed->posted.nkinds; k++)
+			mismatch_add(&all, &v->failed->posted.kinds[k].record,
+				     v->failed->posted.kinds[k].rank,
+				     v->failed->posted.kinds[k].count);
+	}
+	return all;
+}
+
+/* What all are told: the first node's status that failed, and everybody that any has missed. */
+static ncclsvc_status merge(const struct junction *j)
+{
+	ncclsvc_status st = {0};
+	bool any = false;
+	for (uint32_t i = 0; i < j->nparts; i++) {
+		const struct failed_note *failed = j->verdicts[i].failed;
+		const ncclsvc_status *one = failed ? &failed->status : NULL;
+		if (!one)
+			continue;
+		if (!any) {
+			st = *one;
+			any = true;
+			continue;
+		}
+		if (one->result != st.result || st.result == NCCLSVC_MISMATCH)
+			continue;
+		for (uint32_t k = 0; k < one->missing_count && k < NCCLSVC_MISSING_SHOWN; k++) {
+			bool known = false;
+			for (uint32_t m = 0; m < st.missing_count && m < NCCLSVC_MISSING_SHOWN; m++)
+				known |= st.missing[m] == one->missing[k];
+			if (known)
+				continue;
+			if (st.missing_count < NCCLSVC_MISSING_SHOWN)
+				st.missing[st.missing_count] = one->missing[k];
+			st.missing_count++;
+		}
+		if (one->missing_count > NCCLSVC_MISSING_SHOWN)
+			st.missing_count += one->missing_count - NCCLSVC_MISSING_SHOWN;
+	}
+	if (differs_in_records(j, &st)) {
+		const struct mismatch all = all_records(j);
+		order_mismatch_status(j->comm, &all, &st);
+	}
+	return st;
+}
+
+/* All nodes are ready, for the same? */
+static bool find_mismatch(const struct junction *j, ncclsvc_status *st)
+{
+	if (j->key.a < 0) {
+		const struct mismatch all = all_records(j);
+		return order_mismatch_status(j->comm, &all, st);
+	}
+	*st = status_of(NCCLSVC_MISMATCH);
+	st->field = svc_record_differs(&j->verdicts[0].record, &j->verdicts[1].record, &st->value_a,
+				       &st->value_b);
+	order_name_ranks(j->comm, st, j->key.a, j->key.b);
+	return st->field;
+}
+
+void junction_end_tasks(struct engine *e, struct junction *j, const ncclsvc_status *st)
+{
+	uint32_t n = j->key.a < 0 ? j->comm->nranks : 2;
+	for (uint32_t k = 0; j->tasks && k < n; k++) {
+		struct task *t = j->tasks[k];
+		if (!t)
+			continue;
+		junction_release(e, t);
+		order_end_task(e, t, st);
+	}
+}
+
+/* This node said FAILED, or nobody here has posted it yet. */
+static void conclude_failed_here(struct engine *e, struct junction *j)
+{
+	struct comm *c = j->comm;
+	if (j->key.a >= 0) {
+		j->resolved = true; /* for who posts it; nobody waits here */
+		return;
+	}
+	if (j->key.seq < c->collectives) { /* and nobody will */
+		junction_free(e, c->span, j);
+		return;
+	}
+	if (j->key.seq > c->collectives) {
+		j->resolved = true;
+		return;
+	}
+	ncclsvc_status st = j->status;
+	junction_free(e, c->span, j);
+	if (stuck_said(&st)) { /* who posts one now does not mean this */
+		order_end_collective(e, c, &st);
+		return;
+	}
+	order_haunt_collective(e, c, &st);
+	if (c->collective_here == c->here)
+		order_end_collective(e, c, &st);
+}
+
+/* It is launched when the sequencer says so. */
+static void start_on_gpus(struct engine *e, struct junction *j)
+{
+	struct comm *c = j->comm;
+	const struct crossing at = {.span = c->span->id, .key = j->key, .nparts = j->nparts};
+	uint32_t here = 0, n = j->key.a < 0 ? c->nranks : 2;
+	for (uint32_t k = 0; k < n; k++)
+		if (j->tasks[k])
+			j->tasks[here++] = j->tasks[k];
+	if (device_meet_across(e, c, j->tasks, here, &at) == BEGUN_NO_MEMORY)
+		no_memory("an operation that other nodes have begun"); /* the others have begun */
+	junction_free(e, c->span, j);
+}
+
+/* Do its bytes, if any, come with the verdicts? Those of GPUs never do. */
+static bool comes_along(const struct comm *c, const struct svc_record *r, bool p2p)
+{
+	return small_fits(c->span, r, p2p) && (!c->staged || staged_is_empty(r));
+}
+
+static void start(struct engine *e, struct junction *j)
+{
+	struct comm *c = j->comm;
+	struct task **tasks = j->tasks;
+	bool p2p = j->key.a >= 0;
+	uint32_t n = p2p ? 2 : c->nranks;
+	ncclsvc_status st = complete_ok;
+	for (uint32_t k = 0; k < n; k++) {
+		if (!tasks[k])
+			continue;
+		junction_release(e, tasks[k]);
+		tasks[k]->started_ns = e->now;
+		order_show_state(e, tasks[k]);
+	}
+	if (c->cuda) {
+		start_on_gpus(e, j);
+		return;
+	}
+	if (comes_along(c, &j->verdicts[j->mine].record, p2p)) {
+		if (!small_finish(c->span, tasks, j)) {
+			/* Another version of this program? */
+			st = status_of(NCCLSVC_PROTOCOL);
+			span_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
+		}
+		junction_end_tasks(e, j, &st);
+		junction_free(e, c->span, j);
+		return;
+	}
+	struct junction_key key = j->key;
+	j->tasks = NULL;
+	junction_free(e, c->span, j);
+	/* The others have begun: without memory for it, nothing can be kept in order. */
+	if (!(c->staged ? staged_start(e, c, &key, tasks) : across_start(e, c, &key, tasks, NULL)))
+		no_memory("an operation that other nodes have begun");
+}
+
+bool junction_unknown_leaver(const struct comm *c, const ncclsvc_status *st)
+{
+	return st->result == NCCLSVC_PEER_GONE && st->rank_a >= 0 && !c->members[st->rank_a].gone;
+}
+
+void junction_conclude(struct engine *e, struct junction *j)
+{
+	struct verdict *mine = &j->verdicts[j->mine];
+	ncclsvc_status st;
+	bool failed = false;
+	if (j->due_ns) {
+		DL_DELETE2(e->asked, j, prev_due, next_due);
+		j->due_ns = 0;
+	}
+	for (uint32_t i = 0; i < j->nparts; i++)
+		failed |= j->verdicts[i].said == SAID_FAILED;
+	if (failed) {
+		j->status = merge(j);
+		j->withheld = junction_unknown_leaver(j->comm, &j->status);
+		if (j->withheld)
+			return;
+		if (mine->said == SAID_FAILED) {
+			conclude_failed_here(e, j);
+			return;
+		}
+		st = j->status;
+	} else if (!find_mismatch(j, &st)) {
+		start(e, j);
+		return;
+	}
+	junction_end_tasks(e, j, &st);
+	junction_free(e, j->comm->span, j);
+}
+
+static void heard(struct engine *e, struct junction *j, uint32_t part, enum said said)
+{
+	j->verdicts[part].said = said;
+	if (++j->heard == j->nparts)
+		junction_conclude(e, j);
+}
+
+/* ---- Speaking ---- */
+
+void junction_tell_failed(struct engine *e, const struct junction *j,
+			  const struct failed_note *failed)
+{
+	for (uint32_t i = 0; i < j->nparts; i++)
+		if (i != j->mine)
+			span_send(e, j->comm->span, junction_place_of(j, i), SPAN_FAILED, &j->key,
+				  failed, sizeof(*failed), NULL, 0);
+}
+
+bool junction_keep_failed(struct junction *j, uint32_t part, const struct failed_note *failed)
+{
+	struct verdict *v = &j->verdicts[part];
+	v->failed = malloc(sizeof(*v->failed));
+	if (v->failed)
+		*v->failed = *failed;
+	return v->failed;
+}
+
+/* The local ranks that have not posted the current collective. (A task that ended before its turn
+ * came has named them when it ended.) */
+void junction_name_missing(const struct comm *c, const struct junction *j, ncclsvc_status *st)
+{
+	const struct span *s = c->span;
+	if (st->result != NCCLSVC_TIMEOUT || st->done_ns)
+		return;
+	st->missing_count = 0;
+	memset(st->missing, 0, sizeof(st->missing));
+	if (j->key.a >= 0) {
+		st->missing[st->missing_count++] = j->mine ? j->key.b : j->key.a;
+		return;
+	}
+	for (uint32_t i = 0; i < span_local_count(s); i++) {
+		uint32_t rank = span_locals(s)[i];
+		/* Of a later collective, nobody here has. */
+		if (j->key.seq == c->collectives && c->collective[rank])
+			continue;
+		if (st->missing_count < NCCLSVC_MISSING_SHOWN)
+			st->missing[st->missing_count] = (int32_t)rank;
+		st->missing_count++;
+	}
+}
+
+void junction_say_failed(struct engine *e, struct junction *j, const ncclsvc_status *st)
+{
+	struct failed_note failed = {.status = *st};
+	if (j->comm->span->over)
+		return;
+	if (differs_in_records(j, st) && j->key.seq == j->comm->collectives)
+		order_collect_records(j->comm, &failed.posted);
+	if (!junction_keep_failed(j, j->mine, &failed)) {
+		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		return;
+	}
+	junction_tell_failed(e, j, &failed);
+	heard(e, j, j->mine, SAID_FAILED);
+}
+
+void junction_say_ready(struct engine *e, struct junction *j, const struct svc_record *record)
+{
+	struct span *s = j->comm->span;
+	char payload[SPAN_EAGER_BYTES];
+	bool p2p = j->key.a >= 0, small = !s->comm->cuda && comes_along(j->comm, record, p2p);
+	for (uint32_t i = 0; i < j->nparts; i++) {
+		if (i == j->mine)
+			continue;
+		uint32_t place = junction_place_of(j, i);
+		size_t n = small ? small_pack(s, j->tasks, place, p2p, payload) : 0;
+		span_send(e, s, place, SPAN_READY, &j->key, record, sizeof(*record), payload, n);
+	}
+	j->verdicts[j->mine].record = *record;
+	heard(e, j, j->mine, SAID_READY);
+}
+
+void junction_commit(struct engine *e, struct junction *j, struct task *t)
+{
+	struct member *m = member_of(t);
+	t->junction = j;
+	e->committed++;
+	m->posted--;
+	m->running++;
+	t->comm->running++;
+	t->place = RUNNING;
+	order_update_blocked(m);
+}
+
+void junction_post_collective(struct engine *e, struct comm *c)
+{
+	struct junction_key key = collective_key(c);
+	if (c->span->over)
+		return; /* its end is near */
+	struct junction *j = junction_get(c->span, &key);
+	struct task **tasks = calloc(c->nranks, sizeof(struct task *));
+	if (!j || !tasks) {
+		free(tasks);
+		span_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		return;
+	}
+	const struct svc_record *record = NULL;
+	j->tasks = tasks;
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct task *t = c->collective[k];
+		if (!t)
+			continue;
+		tasks[k] = t;
+		record = &t->record;
+		c->collective[k] = NULL;
+		c->members[k].collective = NULL;
+		junction_commit(e, j, t);
+		/* On GPUs, a group's next collective is launched together with it. */
+		if (c->cuda && t->next_in_group)
+			order_make_ready(e, &c->members[k]);
+	}
+	c->collective_here = 0;
+	c->collectives++;
+	junction_say_ready(e, j, record);
+}
+
+void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+{
+	struct junction_key key = collective_key(c);
+	if (c->span->over)
+		return;
+	struct junction *j = junction_get(c->span, &key);
+	if (!j) {
+		span_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
+		return;
+	}
+	if (j->verdicts[j->mine].said)
+		return;
+	ncclsvc_status own = *st;
+	junction_name_missing(c, j, &own);
+	/* Who does not answer does not keep the others waiting. */
+	j->due_ns = e->now + NODE_ANSWER_NS;
+	DL_APPEND2(e->asked, j, prev_due, next_due);
+	junction_say_failed(e, j, &own);
+}
+
+/* Those that have posted it, and those that have not: what they post next is another. */
+static void give_up_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+{
+	const uint64_t seq = c->collectives;
+	junction_fail_collective(e, c, st);
+	if (c->collectives == seq)
+		order_end_collective(e, c, st);
+}
+
+void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st,
+		      uint64_t collectives)
+{
+	struct junction *j, *next;
+	HASH_ITER (hh, c->span->junctions, j, next)
+		if (j->key.a >= 0 && !j->verdicts[j->mine].said)
+			junction_say_failed(e, j, st);
+	for (uint64_t seq = c->collectives; seq < collectives && !c->ended; seq++)
+		give_up_collective(e, c, st);
+}
+
+bool junction_spoken(struct comm *c)
+{
+	struct junction_key key = collective_key(c);
+	struct junction *j = junction_find(c->span, &key);
+	return j && j->verdicts[j->mine].said;
+}
+
+void junction_look(struct engine *e, struct comm *c)
+{
+	struct junction_key key = collective_key(c);
+	struct junction *j = junction_find(c->span, &key);
+	if (!j || !j->resolved)
+		return;
+	ncclsvc_status st = j->status;
+	junction_free(e, c->span, j);
+	c->haunted = true;
+	c->haunted_by = st;
+}
+
+void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	struct junction *j = t->junction;
+	if (j->asked || j->comm->span->over)
+		return;
+	j->asked = true;
+	j->due_ns = e->now + NODE_ANSWER_NS;
+	DL_APPEND2(e->asked, j, prev_due, next_due);
+	for (uint32_t i = 0; i < j->nparts; i++)
+		if (!j->verdicts[i].said)
+			span_send(e, j->comm->span, junction_place_of(j, i), SPAN_ASK, &j->key, st,
+				  sizeof(*st), NULL, 0);
+}
+
+void junction_expire(struct engine *e)
+{
+	struct junction *j, *next;
+	DL_FOREACH_SAFE2 (e->asked, j, next, next_due) {
+		if (j->due_ns > e->now)
+			continue;
+		DL_DELETE2(e->asked, j, prev_due, next_due);
+		j->due_ns = 0;
+		for (uint32_t i = 0; i < j->nparts; i++) {
+			if (!j->verdicts[i].said) {
+				span_give_up(e, j->comm, NCCLSVC_TIMEOUT, junction_place_of(j, i));
+				break;
+			}
+		}
+	}
+}

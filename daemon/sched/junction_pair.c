@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Where a Send of one node and a Recv of another meet. Those of a plan count by themselves: what a
+ * plan that was left has not done is nobody's. */
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "base/no_memory.h"
+#include "junction.h"
+#include "names.h"
+#include "order.h"
+#include "task.h"
+
+static int32_t local_rank(const struct junction *j)
+{
+	return j->mine ? j->key.b : j->key.a;
+}
+
+/* How many pairs of ranks there are, one of them of this node. */
+static size_t pairs(const struct span *s)
+{
+	return (size_t)span_local_count(s) * s->comm->nranks;
+}
+
+static uint64_t *pair_counter(struct span *s, bool send, int32_t rank, int32_t peer, bool planned)
+{
+	uint32_t i = 0;
+	if (!s->sent) {
+		s->sent = calloc(2 * pairs(s), sizeof(*s->sent));
+		s->received = calloc(2 * pairs(s), sizeof(*s->received));
+		if (!s->sent || !s->received)
+			no_memory("the counts of Sends and Recvs between nodes");
+	}
+	while (span_locals(s)[i] != (uint32_t)rank)
+		i++;
+	return (send ? s->sent : s->received) + (planned ? pairs(s) : 0) +
+	       (size_t)i * s->comm->nranks + (uint32_t)peer;
+}
+
+/* ---- Of the plan, or not ---- */
+
+/* What nodes say when one side is of the plan and the other is not. */
+static ncclsvc_status kind_status(const struct junction *j, bool sends, bool planned)
+{
+	ncclsvc_status st = status_of(NCCLSVC_MISMATCH);
+	st.field = NCCLSVC_FIELD_PLAN;
+	st.value_a = sends == planned;
+	st.value_b = !st.value_a;
+	order_name_ranks(j->comm, &st, j->key.a, j->key.b);
+	return st;
+}
+
+/* It has failed without anybody here: what would have met it has met another, or all have waited
+ * for each other. Who comes now does not mean that one. */
+static bool is_skipped(const struct junction *j)
+{
+	return j->resolved && j->heard == j->nparts &&
+	       (stuck_said(&j->status) ||
+		(j->status.result == NCCLSVC_MISMATCH && j->status.field == NCCLSVC_FIELD_PLAN));
+}
+
+void junction_check_kind(struct engine *e, struct junction *j)
+{
+	const bool sends = !j->mine;
+	const unsigned op = sends ? NCCLSVC_SEND : NCCLSVC_RECV;
+	const int32_t peer = sends ? j->key.b : j->key.a;
+	struct task *t;
+	DL_FOREACH (j->comm->members[local_rank(j)].queue, t) {
+		if (t->place < AT_HEAD)
+			return;
+		const struct junction *other = t->junction;
+		if (!other || other->heard > 1 || t->record.op != op || t->record.peer != peer ||
+		    !junction_plan(&other->key) == !junction_plan(&j->key))
+			continue;
+		const ncclsvc_status st = kind_status(j, sends, junction_plan(&other->key));
+		junction_ask(e, t, &st);
+		junction_say_failed(e, j, &st);
+		return;
+	}
+}
+
+/* ---- Posting ---- */
+
+/* NULL: out of memory. */
+static struct junction *next_junction(struct engine *e, struct span *s, const struct task *t)
+{
+	const bool send = t->record.op == NCCLSVC_SEND;
+	const int32_t peer = t->record.peer;
+	const uint32_t plan = plan_number(t);
+	struct junction_key key = {send ? t->rank : peer, send ? peer : t->rank, 0, 0};
+	uint64_t *next = pair_counter(s, send, t->rank, peer, plan);
+	struct junction *j;
+	for (;;) {
+		key.seq = (uint64_t)plan << PLAN_SHIFT | (*next)++;
+		j = junction_get(s, &key);
+		if (!j || !is_skipped(j))
+			return j;
+		junction_free(e, s, j);
+	}
+}
+
+/* The other side has failed it, or this one did when it was asked. */
+static void post_to_failed(struct engine *e, struct junction *j, struct task *t,
+			   struct task **tasks)
+{
+	ncclsvc_status st =
+		(j->verdicts[0].failed ? j->verdicts[0].failed : j->verdicts[1].failed)->status;
+	if (!t->ghost && junction_unknown_leaver(t->comm, &st)) {
+		j->tasks = tasks;
+		j->status = st;
+		j->withheld = true;
+		junction_commit(e, j, t);
+		return;
+	}
+	free(tasks);
+	if (!j->verdicts[j->mine].said) /* the other side waits for it */
+		junction_tell_failed(e, j, &(struct failed_note){.status = st});
+	junction_free(e, t->comm->span, j);
+	order_end_task(e, t, &st);
+}
+
+static void post_failure(struct engine *e, struct junction *j, struct task *t)
+{
+	const ncclsvc_status st = t->ghost ? t->end : order_refused_status(t);
+	struct span *s = t->comm->span;
+	const struct junction_key key = j->key;
+	junction_say_failed(e, j, &st);
+	j = junction_find(s, &key);
+	if (j && j->resolved)
+		junction_free(e, s, j);
+	else if (j) /* the other side's word will come: nobody waits for it here */
+		j->resolved = true;
+	order_end_task(e, t, &st);
+}
+
+void junction_post_p2p(struct engine *e, struct task *t)
+{
+	struct comm *c = t->comm;
+	if (c->span->over) { /* its end is near */
+		t->place = POSTED;
+		member_of(t)->posted++;
+		return;
+	}
+	struct junction *j = next_junction(e, c->span, t);
+	struct task **tasks = calloc(2, sizeof(struct task *));
+	if (!j || !tasks) {
+		ncclsvc_status st = status_of(NCCLSVC_NO_MEMORY);
+		free(tasks);
+		order_end_task(e, t, &st);
+		span_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		return;
+	}
+	t->place = POSTED;
+	member_of(t)->posted++;
+	tasks[t->record.op == NCCLSVC_SEND ? 0 : 1] = t;
+	if (j->verdicts[0].said == SAID_FAILED || j->verdicts[1].said == SAID_FAILED) {
+		post_to_failed(e, j, t, tasks);
+		return;
+	}
+	if (t->ghost || svc_record_refuses(&t->record)) {
+		free(tasks);
+		post_failure(e, j, t);
+		return;
+	}
+	j->tasks = tasks;
+	junction_commit(e, j, t);
+	junction_say_ready(e, j, &t->record);
+}
+
+/* ---- Plans that are over ---- */
+
+void junction_forget_left(struct engine *e, struct junction *j)
+{
+	const int32_t rank = local_rank(j);
+	const uint32_t plan = junction_plan(&j->key);
+	const bool said = j->verdicts[j->mine].said;
+	if (!plan || plan > j->comm->members[rank].plan_left || j->tasks ||
+	    (said && j->heard < j->nparts))
+		return;
+	const ncclsvc_status st = plan_left_status(j->comm, rank);
+	if (!said && !j->comm->span->over)
+		junction_tell_failed(e, j, &(struct failed_note){.status = st});
+	junction_free(e, j->comm->span, j);
+}
+
+void junction_plan_left(struct engine *e, struct comm *c, int32_t rank)
+{
+	struct junction *j, *next;
+	HASH_ITER (hh, c->span->junctions, j, next)
+		if (j->key.a >= 0 && local_rank(j) == rank)
+			junction_forget_left(e, j);
+}
+
+void junction_plan_begins(const struct comm *c)
+{
+	struct span *s = c->span;
+	if (!s->sent)
+		return;
+	memset(s->sent + pairs(s), 0, pairs(s) * sizeof(*s->sent));
+	memset(s->received + pairs(s), 0, pairs(s) * sizeof(*s->received));
+}

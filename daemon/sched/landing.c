@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tasks of GPUs after their launch (device.c): how far they are the lanes' counters say. Or they
+ * end with their epoch: their clients hear of it at once. Their streams go on when the GPU is
+ * through with them, for what it is broken off in may still write; but not for ever. */
+#include <stdlib.h>
+#include <utlist.h>
+
+#include "base/timings.h"
+#include "order.h"
+#include "transport/nccl/device.h"
+#include "worker/queue.h"
+
+static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	struct member *m = t->member;
+	window_land(t);
+	device_land(e, m);
+	if (t->record.timeline) {
+		t->session->lines[t->record.timeline].flying--;
+		/* What the GPU wrote just now may have been less than its stream was told. */
+		if (t->ghost)
+			complete_timeline(t->session, &t->record, true, t->comm->released);
+	}
+	order_end_task(e, t, st);
+}
+
+static void stop_watching(struct engine *e, struct comm *c)
+{
+	c->launched = false;
+	DL_DELETE2(e->launched, c, prev_launched, next_launched);
+	if (c->ended && !c->pending)
+		order_free_comm(e, c);
+}
+
+/* Its stream need not say any more that its input is there. */
+static void release_input(struct task *t)
+{
+	_Atomic uint64_t *ready;
+	if (!t->record.timeline)
+		return;
+	ready = &svc_timelines(t->session->ring)[t->record.timeline].ready;
+	if (atomic_load(ready) < t->record.value)
+		atomic_store(ready, t->record.value);
+}
+
+/* Inspection is to see whose stream a launched task waits for. And what a session that has ended
+ * does not signal we do, again and again: its process's streams can outlive its socket by some
+ * milliseconds, and set back what was raised. */
+static void look_at_inputs(struct engine *e)
+{
+	struct comm *c;
+	struct task *t;
+	e->inputs_ns = e->now;
+	DL_FOREACH2 (e->launched, c, next_launched)
+		for (uint32_t k = 0; k < c->nranks; k++)
+			DL_FOREACH (c->members[k].flying, t) {
+				if (t->session->leaving)
+					release_input(t);
+				order_show_state(e, t);
+			}
+}
+
+/* Whatever the GPUs are in. */
+static void release_streams(struct comm *c)
+{
+	struct task *t;
+	c->released = true;
+	for (uint32_t k = 0; k < c->nranks; k++)
+		DL_FOREACH (c->members[k].flying, t)
+			if (t->record.timeline)
+				complete_timeline(t->session, &t->record, true, true);
+}
+
+bool device_poll(struct engine *e)
+{
+	bool any = false;
+	if (e->now - e->inputs_ns > INPUTS_LOOK_NS)
+		look_at_inputs(e);
+	struct comm *c, *next;
+	for (c = e->launched; c; c = next) {
+		bool left = false;
+		next = c->next_launched;
+		if (c->dead && c->ended) {
+			device_epoch_dead(e, c);
+			any = true;
+			continue;
+		}
+		for (uint32_t k = 0; k < c->nranks; k++) {
+			struct member *m = &c->members[k];
+			if (!m->flying)
+				continue;
+			uint64_t done = atomic_load_explicit(&device_progress(e, m)->completed,
+							     memory_order_acquire);
+			if (done >= m->flying->lane_seq && !any) {
+				any = true;
+				e->now = engine_clock();
+			}
+			if (m->flying->lane_seq <= done)
+				c->moved_ns = e->now;
+			while (m->flying && m->flying->lane_seq <= done)
+				land(e, m->flying, c->ended ? &c->end : &complete_ok);
+			left = left || m->flying;
+		}
+		if (c->ended && !c->released && e->now - c->moved_ns > STREAM_RELEASE_NS)
+			release_streams(c);
+		if (!window_step(e, c, left) && !left)
+			stop_watching(e, c);
+	}
+	return any;
+}
+
+static void take_apart(struct engine *e, struct meeting *m, const ncclsvc_status *st)
+{
+	if (m->wish)
+		sequence_void(e, m->wish);
+	DL_DELETE(e->met, m);
+	for (uint32_t i = 0; i < m->ntasks; i++) {
+		m->tasks[i]->meeting = NULL;
+		order_end_task(e, m->tasks[i], st);
+	}
+	free(m);
+}
+
+void device_fail(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	take_apart(e, t->meeting, st);
+}
+
+void device_drop_met(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
+{
+	struct meeting *m, *next;
+	DL_FOREACH_SAFE (e->met, m, next) {
+		bool concerned = m->comm == c && rank < 0;
+		/* What other nodes may launch cannot be taken back because of one member. */
+		for (uint32_t i = 0; i < m->ntasks && m->comm == c && !m->at.span && !m->wish; i++)
+			concerned = concerned || m->tasks[i]->rank == rank;
+		if (concerned)
+			take_apart(e, m, st);
+	}
+}
+
+void device_end_epoch(struct engine *e, struct comm *c)
+{
+	device_drop_met(e, c, -1, &c->end);
+	window_leave(e, c);
+	c->moved_ns = e->now;
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct task *t;
+		DL_FOREACH (c->members[k].flying, t) {
+			if (t->ghost)
+				continue;
+			t->ghost = true;
+			t->end = c->end;
+			complete_task(e, t, &t->end);
+			order_show_state(e, t);
+		}
+	}
+}
+
+void device_epoch_dead(struct engine *e, struct comm *c)
+{
+	if (!c)
+		return;
+	c->dead = true; /* with other nodes, its end may take a moment */
+	if (!c->ended)
+		return;
+	for (uint32_t k = 0; k < c->nranks; k++)
+		while (c->members[k].flying)
+			land(e, c->members[k].flying, &c->end);
+	window_free(e, c);
+	if (c->launched)
+		stop_watching(e, c);
+}
+
+/* s: whose; NULL: everybody's. */
+static void release_inputs(struct comm *c, const struct session *s)
+{
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct task *t;
+		DL_FOREACH (c->members[k].flying, t) {
+			if (!s || t->session == s)
+				release_input(t);
+		}
+	}
+}
+
+void device_release_inputs(struct comm *c)
+{
+	if (c && c->ended)
+		release_inputs(c, NULL);
+}
+
+void device_session_dead(struct engine *e, const struct session *s)
+{
+	struct comm *c;
+	DL_FOREACH2 (e->launched, c, next_launched)
+		release_inputs(c, s);
+}
+
+uint64_t device_sleep_ns(const struct engine *e, int ms)
+{
+	/* No interrupt tells of a counter that a GPU writes. What lasts long may be seen late. */
+	const uint64_t ns = spin_nap_ns(e->now - e->busy_ns, SPIN_NAP_SHARE);
+	return ms >= 0 && (uint64_t)ms * 1000000 < ns ? (uint64_t)ms * 1000000 : ns;
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Where the members' tasks meet: collectives of all members, Sends and Recvs of two. What meets and
+ * agrees is run; what disagrees ends on every side alike. */
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "names.h"
+#include "order.h"
+#include "span.h"
+#include "task.h"
+#include "transport/staged/staged.h"
+
+/* ---- Collectives ---- */
+
+/* Ends the current collective on every member that has posted it. */
+void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+{
+	c->haunted = false;
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct task *t = c->collective[k];
+		c->collective[k] = NULL;
+		if (t)
+			order_end_task(e, t, st);
+	}
+	c->collective_here = 0;
+	c->collectives++;
+}
+
+ncclsvc_status order_refused_status(const struct task *t)
+{
+	ncclsvc_status st = status_of(NCCLSVC_INVALID_ARGUMENT);
+	st.field = NCCLSVC_FIELD_AGREEMENT;
+	order_name_ranks(t->comm, &st, t->rank, -1);
+	return st;
+}
+
+void order_collect_records(const struct comm *c, struct mismatch *m)
+{
+	for (uint32_t k = 0; k < c->nranks; k++)
+		if (c->collective[k])
+			mismatch_add(m, &c->collective[k]->record, (int32_t)k, 1);
+}
+
+bool order_mismatch_status(const struct comm *c, const struct mismatch *m, ncclsvc_status *st)
+{
+	if (!mismatch_status(m, c->nranks, st))
+		return false;
+	order_name_ranks(c, st, st->rank_a, st->rank_b);
+	return true;
+}
+
+/* Compares the records of all members that are here. */
+static bool find_mismatch(const struct comm *c, ncclsvc_status *st)
+{
+	struct mismatch m;
+	m.nkinds = 0; /* its kinds are set before they are read */
+	order_collect_records(c, &m);
+	return order_mismatch_status(c, &m, st);
+}
+
+static void set_running(struct task *t)
+{
+	struct member *m = member_of(t);
+	m->posted--;
+	m->running++;
+	t->comm->running++;
+	t->place = RUNNING;
+	order_update_blocked(m);
+}
+
+static enum begun begin(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t n)
+{
+	if (c->staged)
+		return staged_meet(e, c, tasks, n);
+	return c->cuda ? device_meet(e, c, tasks, n) : run_tasks(e, c, tasks, n, NULL);
+}
+
+static void meet_collective(struct engine *e, struct comm *c)
+{
+	ncclsvc_status st;
+	if (c->haunted) {
+		st = c->haunted_by;
+		order_end_collective(e, c, &st);
+		return;
+	}
+	if (c->span && junction_spoken(c))
+		return; /* others have yet to say how it ends */
+	if (find_mismatch(c, &st)) {
+		c->span ? junction_fail_collective(e, c, &st) : order_end_collective(e, c, &st);
+		return;
+	}
+	if (c->span) {
+		junction_post_collective(e, c);
+		return;
+	}
+	switch (begin(e, c, c->collective, c->nranks)) {
+	case BEGUN_DONE:
+		order_end_collective(e, c, run_status(c->collective, c->nranks, &st));
+		break;
+	case BEGUN_NO_MEMORY:
+		st = status_of(NCCLSVC_NO_MEMORY);
+		order_end_collective(e, c, &st);
+		break;
+	case BEGUN_RUNNING:
+		for (uint32_t k = 0; k < c->nranks; k++) {
+			set_running(c->collective[k]);
+			/* On GPUs, a group's next collective is launched together with it. */
+			if (c->cuda && c->collective[k]->next_in_group)
+				order_make_ready(e, &c->members[k]);
+			c->collective[k] = NULL;
+			c->members[k].collective = NULL;
+		}
+		c->collective_here = 0;
+		c->collectives++;
+		break;
+	}
+}
+
+/* Everybody who has posted the current collective learns now that it cannot run. */
+void order_haunt_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+{
+	c->haunted = true;
+	c->haunted_by = *st;
+	for (uint32_t k = 0; k < c->nranks; k++)
+		if (c->collective[k])
+			order_make_ghost(e, c->collective[k], st);
+}
+
+/* With other nodes, they are told first, and then all learn of it. */
+static void fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+{
+	if (c->span)
+		junction_fail_collective(e, c, st);
+	else
+		order_haunt_collective(e, c, st);
+}
+
+void order_post_collective(struct engine *e, struct task *t)
+{
+	struct comm *c = t->comm;
+	struct member *m = member_of(t);
+	if (c->gone) {
+		ncclsvc_status st = order_gone_status(c, c->gone_rank);
+		order_end_task(e, t, &st);
+		return;
+	}
+	t->place = POSTED;
+	m->posted++;
+	m->collective = t;
+	c->collective[t->rank] = t;
+	c->collective_here++;
+	atomic_store_explicit(&m->board->collectives, c->collectives + 1, memory_order_relaxed);
+	if (c->span && !c->haunted)
+		junction_look(e, c);
+	if (c->haunted) {
+		order_make_ghost(e, t, &c->haunted_by);
+	} else if (t->ghost) {
+		ncclsvc_status st = t->end;
+		fail_collective(e, c, &st);
+	} else if (svc_record_refuses(&t->record)) {
+		ncclsvc_status st = order_refused_status(t);
+		fail_collective(e, c, &st);
+	}
+	if (c->collective_here == c->here)
+		meet_collective(e, c);
+}
+
+/* ---- Point-to-point ---- */
+
+struct task *order_find_peer(struct engine *e, const struct task *t)
+{
+	const struct member *peer = &t->comm->members[t->record.peer];
+	const unsigned want = NCCLSVC_SEND + NCCLSVC_RECV - t->record.op; /* the other of the two */
+	struct task *u = peer->queue;
+	uint32_t steps = 0;
+	for (; u && u->place >= AT_HEAD; u = u->next, steps++) /* the head ends there */
+		if (u->place == POSTED && u->record.op == want && u->record.peer == t->rank)
+			break;
+	e->steps += steps;
+	return u && u->place >= AT_HEAD ? u : NULL;
+}
+
+static void end_pair(struct engine *e, struct task *a, struct task *b, const ncclsvc_status *st)
+{
+	order_end_task(e, a, st);
+	order_end_task(e, b, st);
+}
+
+void order_meet_pair(struct engine *e, struct task *t, struct task *u)
+{
+	struct task *send = t->record.op == NCCLSVC_SEND ? t : u, *recv = send == t ? u : t;
+	struct task *const pair[] = {send, recv};
+	uint64_t a = send->record.plan != 0, b = recv->record.plan != 0;
+	ncclsvc_status st;
+	if (t->ghost || u->ghost) {
+		st = t->ghost ? t->end : u->end;
+		end_pair(e, send, recv, &st);
+		return;
+	}
+	if (svc_record_refuses(&send->record) || svc_record_refuses(&recv->record)) {
+		st = order_refused_status(svc_record_refuses(&send->record) ? send : recv);
+		end_pair(e, send, recv, &st);
+		return;
+	}
+	unsigned field = a == b ? svc_record_differs(&send->record, &recv->record, &a, &b)
+				: NCCLSVC_FIELD_PLAN;
+	if (field) {
+		st = status_of(NCCLSVC_MISMATCH);
+		st.field = field;
+		st.value_a = a;
+		st.value_b = b;
+		order_name_ranks(t->comm, &st, send->rank, recv->rank);
+		end_pair(e, send, recv, &st);
+		return;
+	}
+	switch (begin(e, t->comm, pair, 2)) {
+	case BEGUN_DONE:
+		end_pair(e, send, recv, run_status(pair, 2, &st));
+		break;
+	case BEGUN_NO_MEMORY:
+		st = status_of(NCCLSVC_NO_MEMORY);
+		end_pair(e, send, recv, &st);
+		break;
+	case BEGUN_RUNNING:
+		set_running(send);
+		set_running(recv);
+		break;
+	}
+}
+
+void order_post_p2p(struct engine *e, struct task *t)
+{
+	struct comm *c = t->comm;
+	if (c->members[t->record.peer].gone) {
+		ncclsvc_status st = order_gone_status(c, t->record.peer);
+		order_end_task(e, t, &st);
+		return;
+	}
+	if (t->record.plan && plan_peer_left(t)) {
+		ncclsvc_status st = plan_left_status(c, t->record.peer);
+		order_end_task(e, t, &st);
+		return;
+	}
+	if (c->span && c->span->node_of[t->record.peer] != c->span->me) {
+		junction_post_p2p(e, t);
+		return;
+	}
+	t->place = POSTED;
+	member_of(t)->posted++;
+	struct task *u = order_find_peer(e, t);
+	if (u)
+		order_meet_pair(e, t, u);
+}

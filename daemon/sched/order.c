@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whose turn it is on a communicator, and which tasks meet.
+ *
+ * Each member has a queue. The tasks at its head (one, or those of one task group) have their turn:
+ * they are posted, in order, and meet the other members' posted tasks: a collective when all
+ * members have posted theirs, a Send when its Recv is posted. When all tasks of the head are over,
+ * the next have their turn. Only `order_run_ready` moves a queue on, so nothing here recurses.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "names.h"
+#include "order.h"
+#include "task.h"
+#include "transport/staged/staged.h"
+
+#define INPUTS_PER_ROUND 256
+
+static bool input_ready(const struct task *t)
+{
+	/* A GPU waits for its inputs itself. */
+	if (!t->record.timeline || t->ghost || t->comm->cuda)
+		return true;
+	return atomic_load(&svc_timelines(t->session->ring)[t->record.timeline].ready) >=
+	       t->record.value;
+}
+
+static void wait_for_input(struct engine *e, struct task *t)
+{
+	t->waits_input = true;
+	DL_APPEND2(e->inputs, t, prev_input, next_input);
+	e->ninputs++;
+	t->session->inputs++;
+	member_of(t)->inputs++;
+	e->staged_inputs += t->comm->staged;
+	order_show_state(e, t);
+}
+
+/* False: the task waits for its input. A waiting collective blocks later collectives, but not
+ * point-to-point, and the reverse: other members meet them in the order of their calls. */
+static bool may_post(struct engine *e, struct task *t)
+{
+	if (input_ready(t))
+		return true;
+	if (!t->waits_input)
+		wait_for_input(e, t);
+	return false;
+}
+
+static void post(struct engine *e, struct task *t)
+{
+	order_skip_unposted(t);
+	e->steps++;
+	if (t->waits_input) {
+		order_stop_input_wait(e, t);
+		order_show_state(e, t);
+	}
+	if (svc_op_is_p2p(t->record.op))
+		order_post_p2p(e, t);
+	else
+		order_post_collective(e, t);
+}
+
+/* Posts what it can of the head: point-to-point tasks all, collectives one after the other. */
+static void post_head(struct engine *e, struct member *m)
+{
+	const uint64_t enough = e->steps + STEP_SLICE;
+	struct task *t;
+	while ((t = m->unposted[true]) && may_post(e, t)) {
+		if (e->steps >= enough) {
+			order_make_ready(e, m);
+			break;
+		}
+		post(e, t);
+	}
+	t = m->unposted[false];
+	if (t && may_post(e, t) && !m->collective)
+		post(e, t);
+}
+
+static void next_head(struct engine *e, struct member *m)
+{
+	struct task *t = m->queue;
+	if (!t)
+		return;
+	uint32_t group = t->group;
+	do {
+		struct task **unposted = &m->unposted[svc_op_is_p2p(t->record.op)];
+		if (!*unposted)
+			*unposted = t;
+		t->place = AT_HEAD;
+		m->head_tasks++;
+		order_show_state(e, t);
+		t = t->next;
+	} while (t && group && t->group == group);
+	e->steps += m->head_tasks;
+}
+
+/* Every member has its turn, all is posted, and nothing meets: nobody can ever go on. */
+static void end_deadlock(struct engine *e, struct comm *c)
+{
+	ncclsvc_status st = status_of(NCCLSVC_MISMATCH);
+	struct task *one = NULL, *other = NULL, *t;
+	for (uint32_t k = 0; k < c->nranks && !other; k++) {
+		struct task *head = c->members[k].queue;
+		if (!one)
+			one = head;
+		else if (head->record.op != one->record.op &&
+			 !(svc_op_is_p2p(head->record.op) && svc_op_is_p2p(one->record.op)))
+			other = head;
+	}
+	st.field = other ? NCCLSVC_FIELD_OP : NCCLSVC_FIELD_ORDER;
+	if (!other)
+		other = svc_op_is_p2p(one->record.op) ? c->members[one->record.peer].queue : one;
+	st.value_a = one->record.op;
+	st.value_b = other->record.op;
+	order_name_ranks(c, &st, one->rank, other->rank);
+	if (c->collective_here)
+		order_end_collective(e, c, &st);
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct member *m = &c->members[k];
+		while (m->head_tasks) {
+			t = m->queue;
+			order_end_task(e, t, &st);
+		}
+	}
+}
+
+static void move_queue(struct engine *e, struct member *m)
+{
+	struct comm *c = m->comm;
+	if (!m->head_tasks) {
+		next_head(e, m);
+		if (m->queue)
+			atomic_store_explicit(&m->board->head_ns, m->queue->submitted_ns,
+					      memory_order_relaxed);
+	}
+	post_head(e, m);
+	order_update_blocked(m);
+	if (c->blocked == c->nranks)
+		end_deadlock(e, c);
+}
+
+static void take_turn(struct engine *e, struct user *u)
+{
+	struct member *m = u->ready;
+	struct comm *c = m->comm;
+	u->ready = m->next_ready;
+	if (!u->ready)
+		u->ready_end = &u->ready;
+	m->ready = false;
+	e->ready--;
+	e->turns++;
+	c->pending--;
+	if (!c->ended)
+		move_queue(e, m);
+	else if (!c->pending && !c->windows)
+		order_free_comm(e, c);
+}
+
+/* Users take turns with one member each. */
+void order_move_ready(struct engine *e)
+{
+	const uint64_t enough = e->steps + STEP_ROUND;
+	struct user *u = e->turn;
+	while (e->ready && e->steps < enough) {
+		u = u && u->next ? u->next : e->users;
+		if (!u->ready)
+			continue;
+		take_turn(e, u);
+		if (e->met_new && !e->ready)
+			device_launch(e);
+	}
+	e->turn = u;
+}
+
+void order_check_inputs(struct engine *e)
+{
+	uint32_t n = e->ninputs < INPUTS_PER_ROUND ? e->ninputs : INPUTS_PER_ROUND;
+	e->inputs_due -= e->inputs_due < n ? e->inputs_due : n;
+	while (n--) {
+		struct task *t = e->inputs;
+		DL_DELETE2(e->inputs, t, prev_input, next_input);
+		DL_APPEND2(e->inputs, t, prev_input, next_input);
+		if (input_ready(t))
+			order_make_ready(e, member_of(t));
+	}
+}
+
+void order_admit(struct engine *e, struct task *t)
+{
+	struct member *m = member_of(t);
+	t->seq = m->submitted++;
+	atomic_store_explicit(&m->board->submitted, m->submitted, memory_order_relaxed);
+	t->comm->pending++;
+	order_pin(t, 1);
+	engine_publish_later(e, t);
+}
+
+void order_append(struct engine *e, struct task *t)
+{
+	struct member *m = member_of(t);
+	t->place = IN_QUEUE;
+	DL_APPEND(m->queue, t);
+	order_show_state(e, t);
+	if (!m->head_tasks)
+		order_make_ready(e, m);
+}
+
+void order_enqueue(struct engine *e, struct task *first, uint32_t n)
+{
+	struct task *t = first, *next;
+	for (uint32_t i = 0; i < n; i++, t = next) {
+		next = t->next;
+		order_admit(e, t);
+		order_append(e, t);
+	}
+}
+
+void order_finish(struct engine *e, struct work *w)
+{
+	if (w->staged) {
+		staged_moved(w->staged, false);
+		free(w);
+		return;
+	}
+	/* Tasks that ran when their epoch ended were broken off. */
+	ncclsvc_status failed;
+	const ncclsvc_status st =
+		w->comm->ended ? w->comm->end : *run_status(w->tasks, w->move.ntasks, &failed);
+	for (uint32_t k = 0; k < w->move.ntasks; k++)
+		order_end_task(e, w->tasks[k], &st);
+	struct comm *c = w->comm;
+	free(w);
+	if (c->ended && !c->pending)
+		order_free_comm(e, c);
+}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The bytes of tasks that met. Every operation is cut into chunks that touch disjoint destinations,
+ * so they run in any order, on any thread, with the same result. */
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "base/fault.h"
+#include "base/timings.h"
+#include "names.h"
+#include "state.h"
+#include "task.h"
+#include "transport/host/reduce.h"
+
+#define PART_BYTES	  (64 * 1024)  /* moved by the engine's thread between looks at the clock */
+#define CHUNK_BYTES_MIN	  (32 * 1024)  /* of one rank's share */
+#define CHUNK_BYTES_MAX	  (256 * 1024) /* also bounds how long a small task waits for a large one */
+#define CHUNK_BYTES_ALL	  (8 * 1024 * 1024)  /* the same of all ranks together */
+#define STREAM_BYTES	  (32 * 1024 * 1024) /* what no last-level cache that was measured holds */
+#define CHUNKS_PER_THREAD 16 /* the last chunk is the time one thread waits for another */
+#define BOUNCE_BYTES	  4096
+
+/* The first task stands for all that they agree on. */
+static const struct svc_record *record_of(const struct move *m)
+{
+	return &m->tasks[0]->record;
+}
+
+/* only_dst >= 0: that rank alone gets the result. Ranks are at most SVC_HOST_RANKS_MAX. */
+static void reduce_range(struct move *m, uint64_t src_at, uint64_t dst_at, uint64_t n, int only_dst)
+{
+	const struct svc_record *r = record_of(m);
+	size_t size = m->unit_bytes;
+	uint32_t ranks = m->ntasks;
+	const void *src[ranks];
+	void *dst[ranks];
+	for (uint32_t k = 0; k < ranks; k++) {
+		src[k] = m->tasks[k]->src + src_at * size;
+		dst[k] = m->tasks[k]->dst + dst_at * size;
+	}
+	if (only_dst >= 0)
+		reduce_block(r->type, r->redop, src, ranks, &dst[only_dst], 1, n, m->streaming);
+	else
+		reduce_block(r->type, r->redop, src, ranks, dst, ranks, n, m->streaming);
+}
+
+/* Calls f for each part of [lo, hi) that lies within one block of `block` units. */
+static void each_block(struct move *m, uint64_t lo, uint64_t hi, uint64_t block,
+		       void (*f)(struct move *m, uint32_t index, uint64_t at, uint64_t n))
+{
+	/* Small tasks are one chunk from 0: they need not divide. */
+	uint64_t index = lo ? lo / block : 0, at = lo - index * block;
+	for (; lo < hi; index++, at = 0) {
+		uint64_t n = block - at < hi - lo ? block - at : hi - lo;
+		f(m, (uint32_t)index, at, n);
+		lo += n;
+	}
+}
+
+static void copy(struct move *m, char *dst, const char *src, uint64_t n)
+{
+	copy_block(dst, src, n, m->streaming);
+}
+
+static void scatter_reduced(struct move *m, uint32_t rank, uint64_t at, uint64_t n)
+{
+	reduce_range(m, rank * record_of(m)->count + at, at, n, (int)rank);
+}
+
+/* The block between the root, or everybody, and this rank. */
+static void move_block(struct move *m, uint32_t rank, uint64_t at, uint64_t n)
+{
+	const struct svc_record *r = record_of(m);
+	const uint64_t block = rank * m->share + at;
+	const bool sends_each = svc_op_sends_each(r->op);
+	const uint32_t sender = svc_op_sends(r->op, r->peer, rank) ? rank : (uint32_t)r->peer;
+	const char *from = m->tasks[sender]->src + (sends_each ? block : at);
+	if (sends_each) {
+		copy(m, m->tasks[rank]->dst + at, from, n);
+		return;
+	}
+	for (uint32_t k = 0; k < m->ntasks; k++)
+		if (svc_op_receives(r->op, r->peer, k))
+			copy(m, m->tasks[k]->dst + block, from, n);
+}
+
+/* Blocks a -> b and b -> a go together, so that either rank may work in place. */
+static void exchange(struct move *m, uint32_t a, uint32_t b, uint64_t at, uint64_t n)
+{
+	char bounce_a[BOUNCE_BYTES], bounce_b[BOUNCE_BYTES];
+	struct task *ta = m->tasks[a], *tb = m->tasks[b];
+	const char *from_a = ta->src + b * m->share + at, *from_b = tb->src + a * m->share + at;
+	char *to_a = ta->dst + b * m->share + at, *to_b = tb->dst + a * m->share + at;
+	if (ta->src != ta->dst && tb->src != tb->dst) {
+		copy(m, to_b, from_a, n);
+		if (a != b)
+			copy(m, to_a, from_b, n);
+		return;
+	}
+	for (uint64_t i = 0; i < n; i += BOUNCE_BYTES) {
+		size_t part = n - i < BOUNCE_BYTES ? n - i : BOUNCE_BYTES;
+		memcpy(bounce_a, from_a + i, part);
+		memcpy(bounce_b, from_b + i, part);
+		memcpy(to_b + i, bounce_a, part);
+		memcpy(to_a + i, bounce_b, part);
+	}
+}
+
+static void exchange_pair(struct move *m, uint32_t pair, uint64_t at, uint64_t n)
+{
+	/* Pairs (a <= b) in the order (0,0) (0,1) (1,1) (0,2) ... */
+	uint32_t b = 0, above = m->ntasks;
+	while (above - b > 1) {
+		uint32_t middle = b + (above - b) / 2;
+		if ((uint64_t)middle * (middle + 1) / 2 <= pair)
+			b = middle;
+		else
+			above = middle;
+	}
+	exchange(m, pair - (uint32_t)((uint64_t)b * (b + 1) / 2), b, at, n);
+}
+
+/* Units lo to hi. */
+static void run_range(struct move *m, uint64_t lo, uint64_t hi)
+{
+	const struct svc_record *r = record_of(m);
+	const bool sends_each = svc_op_sends_each(r->op),
+		   receives_each = svc_op_receives_each(r->op);
+	if (svc_op_is_p2p(r->op)) {
+		copy(m, m->tasks[1]->dst + lo, m->tasks[0]->src + lo, hi - lo);
+	} else if (svc_op_reduces(r->op)) {
+		if (sends_each)
+			each_block(m, lo, hi, r->count, scatter_reduced);
+		else
+			reduce_range(m, lo, lo, hi - lo, svc_op_has_root(r->op) ? r->peer : -1);
+	} else if (sends_each && receives_each) {
+		each_block(m, lo, hi, m->share, exchange_pair);
+	} else if (sends_each || receives_each) {
+		each_block(m, lo, hi, m->share, move_block);
+	} else {
+		for (uint32_t k = 0; k < m->ntasks; k++)
+			copy(m, m->tasks[k]->dst + lo, m->tasks[r->peer]->src + lo, hi - lo);
+	}
+}
+
+/* The n units from lo, or as many as there are. Returns where they end. */
+static uint64_t run_part(struct move *m, uint64_t lo, uint64_t n)
+{
+	const uint64_t hi = m->units - lo < n ? m->units : lo + n;
+	run_range(m, lo, hi);
+	return hi;
+}
+
+static void run_chunk(struct job *job, uint32_t chunk)
+{
+	struct work *w = (struct work *)job;
+	if (atomic_load_explicit(&w->aborted, memory_order_relaxed))
+		return;
+	run_part(&w->move, w->first + chunk * w->chunk, w->chunk);
+}
+
+/* bytes: the more of what all ranks together read and write. */
+static void measure(struct move *m)
+{
+	const struct svc_record *r = record_of(m);
+	const uint64_t ranks = m->ntasks;
+	const uint64_t sent = svc_op_sends_each(r->op) ? ranks : 1,
+		       received = svc_op_receives_each(r->op) ? ranks : 1;
+	const uint64_t read = sent * (svc_op_root_sends(r->op) ? 1 : ranks),
+		       written = received * (svc_op_root_receives(r->op) ? 1 : ranks);
+	const uint64_t both = sent * received,
+		       blocks = both > ranks ? ranks * (ranks + 1) / 2 : both;
+	const size_t element = svc_type_size(r->type);
+	const bool reduces = svc_op_reduces(r->op);
+	m->share = svc_operation(r->op)->kind & SVC_OP_HAS_DATA ? r->count * element : 0;
+	m->unit_bytes = reduces ? element : 1;
+	m->units = (reduces ? r->count : m->share) * blocks;
+	m->bytes = m->share * (read > written ? read : written);
+	m->streaming = m->bytes >= STREAM_BYTES;
+}
+
+/* Bytes that all ranks together move for a unit. */
+static uint64_t bytes_per_unit(const struct move *m)
+{
+	return m->bytes / m->units;
+}
+
+/* Whole cache lines, so that no two parts write one. */
+static uint64_t whole_lines(uint64_t units)
+{
+	return (units + 63) & ~UINT64_C(63);
+}
+
+/* Chunks for the pool, of what is left. */
+static void cut(const struct engine *e, struct work *w)
+{
+	const uint64_t unit = w->move.unit_bytes, left = w->move.units - w->first;
+	const uint64_t total = left * unit;
+	const uint64_t most = CHUNK_BYTES_ALL / bytes_per_unit(&w->move) * unit;
+	uint64_t bytes = total / (CHUNKS_PER_THREAD * e->config.threads);
+	if (bytes < CHUNK_BYTES_MIN)
+		bytes = CHUNK_BYTES_MIN;
+	if (bytes > CHUNK_BYTES_MAX)
+		bytes = CHUNK_BYTES_MAX;
+	if (bytes > most)
+		bytes = most;
+	/* Chunks are numbered in 32 bits. */
+	while (total / bytes >= UINT32_MAX)
+		bytes *= 2;
+	w->chunk = whole_lines(bytes / unit);
+	w->job.chunks = (uint32_t)((left + w->chunk - 1) / w->chunk);
+}
+
+/* The rest, from unit `first` on. */
+static bool give_to_pool(struct engine *e, struct comm *c, const struct move *m, uint64_t first,
+			 struct chunk *staged)
+{
+	struct work *w = calloc(1, sizeof(*w) + m->ntasks * sizeof(w->tasks[0]));
+	if (!w)
+		return false;
+	memcpy(w->tasks, m->tasks, m->ntasks * sizeof(w->tasks[0]));
+	w->job.run = run_chunk;
+	w->comm = c;
+	w->staged = staged;
+	w->first = first;
+	w->move = *m;
+	w->move.tasks = w->tasks;
+	cut(e, w);
+	for (uint32_t k = 0; k < m->ntasks; k++)
+		if (w->tasks[k]->published)
+			table_state(&e->table, w->tasks[k]->slot, NCCLSVC_LAUNCHED, e->now);
+	e->jobs++;
+	DL_APPEND(e->running, w);
+	pool_submit(e->pool, &w->job);
+	return true;
+}
+
+bool run_small_send(const struct engine *e, struct task *send, struct task *recv)
+{
+	const struct svc_record *r = &send->record;
+	const uint64_t bytes = r->count * svc_type_size(r->type);
+	if (bytes > PART_BYTES)
+		return false;
+	send->started_ns = recv->started_ns = e->now;
+	memmove(recv->dst, send->src, bytes);
+	return true;
+}
+
+const ncclsvc_status *run_status(struct task *const *tasks, uint32_t n, ncclsvc_status *st)
+{
+	for (uint32_t k = 0; fault_any() && k < n; k++) {
+		const struct task *t = tasks[k];
+		if (!fault_at(t->src) && !fault_at(t->dst))
+			continue;
+		*st = status_of(NCCLSVC_PEER_GONE);
+		st->rank_a = t->rank;
+		st->pid_a = t->session->pid;
+		return st;
+	}
+	return &complete_ok;
+}
+
+/* Is the rest better given to the pool: for its helpers, or since others have waited enough? */
+static bool is_long(const struct engine *e, double left_ns)
+{
+	const unsigned threads = e->config.threads;
+	return left_ns * (threads - 1) / threads > HELPERS_WORTH_NS ||
+	       e->now - e->round_ns > MOVE_TURN_NS;
+}
+
+/* How long the rest takes is what the parts so far took, of this very operation on these buffers:
+ * no table knows which cache they are in. Returns where the rest begins. */
+static uint64_t run_alone(struct engine *e, struct move *m)
+{
+	if (m->bytes <= PART_BYTES)
+		return run_part(m, 0, m->units);
+	const uint64_t part = whole_lines(PART_BYTES / bytes_per_unit(m));
+	const uint64_t start = engine_clock();
+	uint64_t done = 0;
+	double left_ns;
+	do {
+		done = run_part(m, done, part);
+		e->now = engine_clock();
+		left_ns = (double)(e->now - start) * (double)(m->units - done) / (double)done;
+	} while (done < m->units && !is_long(e, left_ns));
+	return done;
+}
+
+enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks,
+		     struct chunk *staged)
+{
+	if (tasks[0]->record.op == NCCLSVC_SEND && run_small_send(e, tasks[0], tasks[1]))
+		return BEGUN_DONE;
+	struct move m = {.tasks = tasks, .ntasks = ntasks};
+	measure(&m);
+	for (uint32_t k = 0; k < ntasks; k++)
+		tasks[k]->started_ns = e->now;
+	const uint64_t done = m.units ? run_alone(e, &m) : 0;
+	if (done == m.units)
+		return BEGUN_DONE;
+	return give_to_pool(e, c, &m, done, staged) ? BEGUN_RUNNING : BEGUN_NO_MEMORY;
+}

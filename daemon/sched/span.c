@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Communicators on several nodes: who is where, and the messages between the engines. */
+#include "span.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "base/no_memory.h"
+#include "base/timings.h"
+#include "channel/mpi_api.h"
+#include "order.h"
+
+#define MESSAGES_PER_TURN 64
+#define DONE_PER_TURN	  32
+#define ENDED_KEPT	  4096
+
+struct message {
+	enum in_flight kind; /* first: what MPI gives back */
+	struct message *prev, *next;
+	int node;
+	size_t bytes;
+	struct span_header header;
+	char body[];
+};
+
+/* ---- Beginning and end ---- */
+
+/* Fills nodes (in the order of their first ranks), node_of, counts, first and ranks. */
+static bool lay_out(struct span *s, const struct epoch_member *members, uint32_t nranks,
+		    uint32_t nodes_max)
+{
+	uint32_t *place = malloc(nodes_max * sizeof(*place));
+	bool good = place;
+	for (uint32_t i = 0; good && i < nodes_max; i++)
+		place[i] = UINT32_MAX;
+	for (uint32_t k = 0; good && k < nranks; k++) {
+		uint32_t node = members[k].node;
+		if (place[node] == UINT32_MAX) {
+			place[node] = s->nnodes++;
+			s->nodes[place[node]] = node;
+		}
+		s->node_of[k] = place[node];
+		s->counts[place[node]]++;
+	}
+	for (uint32_t p = 0, at = 0; good && p < s->nnodes; at += s->counts[p++]) {
+		s->first[p] = at;
+		if (s->counts[p] > s->most)
+			s->most = s->counts[p];
+	}
+	for (uint32_t p = 0, at = 0; good && p < s->nnodes; p++)
+		for (uint32_t k = 0; k < nranks; k++)
+			if (s->node_of[k] == p)
+				s->ranks[at++] = k;
+	free(place);
+	return good;
+}
+
+int span_create(struct engine *e, struct comm *c, const struct command *cmd)
+{
+	const uint32_t n = c->nranks;
+	struct span *s = calloc(1, sizeof(*s));
+	if (!s)
+		return -1;
+	c->span = s;
+	s->comm = c;
+	s->id = cmd->epoch_start.span;
+	s->nodes = calloc(n, sizeof(*s->nodes));
+	s->counts = calloc(n, sizeof(*s->counts));
+	s->first = calloc(n, sizeof(*s->first));
+	s->ranks = calloc(n, sizeof(*s->ranks));
+	s->node_of = calloc(n, sizeof(*s->node_of));
+	if (!s->nodes || !s->counts || !s->first || !s->ranks || !s->node_of ||
+	    !lay_out(s, cmd->epoch_start.members, n, e->config.nodes))
+		return -1;
+	s->overs = calloc(s->nnodes, sizeof(*s->overs));
+	if (!s->overs)
+		return -1;
+	s->me = span_place(s, (int)e->config.node);
+	HASH_ADD(hh, e->spans, id, sizeof(s->id), s);
+	return 0;
+}
+
+static void free_credits(struct engine *e, struct span *s)
+{
+	struct credit *k, *next;
+	DL_FOREACH_SAFE (s->credits, k, next) {
+		span_refuse_credit(e, (int)s->nodes[k->node], k->note.tag);
+		DL_DELETE(s->credits, k);
+		free(k);
+	}
+}
+
+void span_free(struct engine *e, struct comm *c)
+{
+	struct span *s = c->span;
+	struct junction *j, *next;
+	if (!s)
+		return;
+	free_credits(e, s);
+	HASH_ITER (hh, s->junctions, j, next)
+		junction_free(e, s, j);
+	HASH_DEL(e->spans, s);
+	e->ended_spans[e->nended++ % ENDED_KEPT] = s->id;
+	if (s->due_ns)
+		DL_DELETE2(e->endings, s, prev_ending, next_ending);
+	free(s->overs);
+	free(s->nodes);
+	free(s->counts);
+	free(s->first);
+	free(s->ranks);
+	free(s->node_of);
+	free(s->stuck);
+	free(s->sent);
+	free(s->received);
+	free(s);
+	c->span = NULL;
+}
+
+void span_end_epoch(struct engine *e, struct comm *c)
+{
+	struct span *s = c->span;
+	struct junction *j, *next;
+	HASH_ITER (hh, s->junctions, j, next) {
+		uint32_t n = j->key.a < 0 ? c->nranks : 2;
+		for (uint32_t k = 0; j->tasks && k < n; k++) {
+			struct task *t = j->tasks[k];
+			if (!t)
+				continue;
+			junction_release(e, t);
+			order_end_task(e, t, &c->end);
+		}
+		junction_free(e, s, j);
+	}
+	across_end(e, s);
+}
+
+/* Have all that live said so? Then all know alike what was agreed on before. */
+static bool all_over(const struct engine *e, const struct span *s)
+{
+	for (uint32_t p = 0; p < s->nnodes; p++)
+		if (!s->overs[p] && !e->lost[s->nodes[p]])
+			return false;
+	return true;
+}
+
+/* The same for what is launched on GPUs. */
+static bool all_closed(struct engine *e, struct span *s)
+{
+	if (!all_over(e, s) || s->unled)
+		return false;
+	if (!s->left) {
+		if (e->met_new) /* what has met by now is wished for before */
+			device_launch(e);
+		s->left = true;
+		sequence_leave(e, s);
+	}
+	return sequence_closed(e, s);
+}
+
+static bool agreed(struct engine *e, struct span *s)
+{
+	return s->comm->cuda ? all_closed(e, s) : all_over(e, s);
+}
+
+static void end_now(struct engine *e, struct span *s, bool in_order)
+{
+	s->due_ns = e->now + (in_order ? EPOCH_DRAIN_NS : 0);
+	if (s->comm->cuda && s->wished && !in_order)
+		engine_event(e,
+			     &(struct event){.kind = EVENT_EPOCH_DIRTY, .epoch = {s->comm->slot}});
+	order_run_ready(e); /* members that have their turn go on */
+	order_end_epoch(e, s->comm, &s->end);
+}
+
+/* Returns true if it has ended. */
+static bool try_end(struct engine *e, struct span *s)
+{
+	bool in_order = agreed(e, s);
+	bool hopeless = s->unled && all_over(e, s);
+	if (!in_order && !hopeless && e->now < s->due_ns)
+		return false;
+	end_now(e, s, in_order);
+	return true;
+}
+
+void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end)
+{
+	struct span *s = c->span;
+	if (s->over)
+		return;
+	for (uint32_t p = 0; p < s->nnodes; p++)
+		if (p != s->me)
+			span_send(e, s, p, SPAN_OVER, &(struct junction_key){-1, -1, 0, 0}, "", 0,
+				  NULL, 0);
+	s->over = s->overs[s->me] = true;
+	s->end = *end;
+	c->end = order_end_status(end);
+	c->ending = true;
+	s->due_ns = e->now + (c->cuda ? EPOCH_CLOSE_NS : EPOCH_OVER_NS);
+	DL_APPEND2(e->endings, s, prev_ending, next_ending);
+	try_end(e, s);
+}
+
+/* Ends what is due. */
+static void check_endings(struct engine *e)
+{
+	struct span *s, *next;
+	DL_FOREACH_SAFE2 (e->endings, s, next, next_ending) {
+		if (!s->comm->ended)
+			try_end(e, s);
+		else if (s->comm->cleared < s->comm->nranks)
+			order_end_epoch(e, s->comm, &s->end);
+		else if (e->now >= s->due_ns)
+			across_abort(e, s);
+	}
+}
+
+uint32_t span_place(const struct span *s, int node)
+{
+	for (uint32_t p = 0; p < s->nnodes; p++)
+		if (s->nodes[p] == (uint32_t)node)
+			return p;
+	return UINT32_MAX;
+}
+
+void span_give_up(struct engine *e, struct comm *c, int result, uint32_t place)
+{
+	if (c->span_failed || c->ended)
+		return;
+	c->span_failed = true;
+	engine_event(e, &(struct event){
+				.kind = EVENT_SPAN_FAILED,
+				.span = {c->slot, c->epoch, result,
+					 place == UINT32_MAX ? -1 : (int32_t)c->span->nodes[place]},
+			});
+}
+
+/* ---- Sending ---- */
+
+/* What did not go is missed by nobody for long: its node's death, or the deadline, tells. */
+static void keep_until_sent(struct engine *e, struct message *m, int sent)
+{
+	if (sent) { /* and over, or not sent */
+		free(m);
+		return;
+	}
+	DL_APPEND(e->messages, m);
+	e->flights++;
+}
+
+static void post_message(struct engine *e, struct message *m)
+{
+	keep_until_sent(e, m, e->config.mpi->say(&m->header, m->bytes, m->node, m));
+}
+
+void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
+	       const struct junction_key *key, const void *body, size_t bytes, const void *more,
+	       size_t more_bytes)
+{
+	struct message *m = malloc(sizeof(*m) + bytes + more_bytes);
+	if (!m)
+		no_memory("a message to another node"); /* the nodes would disagree for good */
+	m->kind = FLIES_MESSAGE;
+	m->node = (int)s->nodes[place];
+	m->bytes = sizeof(m->header) + bytes + more_bytes;
+	m->header = (struct span_header){.magic = SPAN_MAGIC,
+					 .kind = (uint16_t)kind,
+					 .span = s->id,
+					 .key = *key,
+					 .bytes = bytes + more_bytes};
+	memcpy(m->body, body, bytes);
+	if (more_bytes)
+		memcpy(m->body + bytes, more, more_bytes);
+	s->sent_messages += kind <= SPAN_CREDIT && !stuck_says(kind, body, bytes);
+	post_message(e, m);
+}
+
+void span_send_node(struct engine *e, uint32_t node, const struct span_header *h, const void *body)
+{
+	struct message *m = malloc(sizeof(*m) + h->bytes);
+	if (!m)
+		no_memory("a message to another node");
+	m->kind = FLIES_MESSAGE;
+	m->node = (int)node;
+	m->bytes = sizeof(m->header) + h->bytes;
+	m->header = *h;
+	m->header.magic = SPAN_MAGIC;
+	if (h->bytes)
+		memcpy(m->body, body, h->bytes);
+	post_message(e, m);
+}
+
+void span_refuse_credit(struct engine *e, int node, int32_t tag)
+{
+	struct message *m = malloc(sizeof(*m));
+	if (!m)
+		no_memory("a message to another node");
+	m->kind = FLIES_MESSAGE;
+	m->node = node;
+	m->bytes = 0;
+	keep_until_sent(e, m, e->config.mpi->send(NULL, 0, node, tag, m));
+}
+
+/* ---- Hearing ---- */
+
+static bool has_ended(const struct engine *e, uint64_t id)
+{
+	uint32_t n = e->nended < ENDED_KEPT ? e->nended : ENDED_KEPT;
+	for (uint32_t i = 0; i < n; i++)
+		if (e->ended_spans[i] == id)
+			return true;
+	return false;
+}
+
+/* Have all members of this node left? */
+static bool all_left(const struct span *s)
+{
+	for (uint32_t i = 0; i < span_local_count(s); i++)
+		if (!s->comm->members[span_locals(s)[i]].gone)
+			return false;
+	return true;
+}
+
+void span_dispatch(struct engine *e, const struct span_header *h, const char *body, int node)
+{
+	struct span *s;
+	struct credit_note note;
+	if (h->kind >= SPAN_WISH) {
+		sequence_hear(e, h, body, node);
+		return;
+	}
+	HASH_FIND(hh, e->spans, &h->span, sizeof(h->span), s);
+	if (h->kind == SPAN_CREDIT) {
+		if (h->bytes != sizeof(note))
+			return;
+		memcpy(&note, body, sizeof(note));
+		if (note.tag < MPI_TAG_DATA)
+			return;
+	}
+	if (!s && !has_ended(e, h->span)) {
+		early_keep(e, h, body, node);
+		return;
+	}
+	uint32_t place = s ? span_place(s, node) : UINT32_MAX;
+	if (s && stuck_says(h->kind, body, h->bytes))
+		stuck_break(e, s, body);
+	else if (s)
+		s->heard_messages += h->kind <= SPAN_CREDIT;
+	if (h->kind == SPAN_CREDIT) {
+		if (s && place != UINT32_MAX)
+			across_credit(e, s, place, &h->key, &note);
+		else
+			span_refuse_credit(e, node, note.tag);
+		return;
+	}
+	if (!s || place == UINT32_MAX || place == s->me)
+		return;
+	if (h->kind == SPAN_OVER) {
+		s->overs[place] = true;
+		if (s->comm->cuda && !s->over && all_left(s)) /* nobody here will end it */
+			span_give_up(e, s->comm, NCCLSVC_CANCELLED, UINT32_MAX);
+	}
+	if (h->kind == SPAN_OVER || s->comm->ended)
+		return;
+	if (h->kind > SPAN_OVER)
+		stuck_hear(e, s, place, h->kind, &h->key, body, h->bytes);
+	else
+		junction_hear(e, s, place, h, body);
+}
+
+static bool hear(struct engine *e)
+{
+	struct span_header h;
+	const char *message;
+	size_t bytes;
+	int node, n = 0;
+	for (; n < MESSAGES_PER_TURN && (message = e->config.mpi->hear(&bytes, &node)); n++) {
+		if (!n)
+			e->now = engine_clock();
+		if (bytes < sizeof(h))
+			continue;
+		memcpy(&h, message, sizeof(h));
+		if (h.magic != SPAN_MAGIC || h.bytes != bytes - sizeof(h) || h.kind < SPAN_READY ||
+		    h.kind >= SPAN_END)
+			continue;
+		span_dispatch(e, &h, message + sizeof(h), node);
+	}
+	return n > 0;
+}
+
+static bool collect(struct engine *e)
+{
+	struct mpi_done done[DONE_PER_TURN];
+	unsigned n = e->flights ? e->config.mpi->poll(done, DONE_PER_TURN) : 0;
+	for (unsigned i = 0; i < n; i++) {
+		if (*(enum in_flight *)done[i].cookie == FLIES_FLOW) {
+			across_flow_done(e, done[i].cookie, done[i].bytes, done[i].failed);
+			continue;
+		}
+		struct message *m = done[i].cookie;
+		DL_DELETE(e->messages, m);
+		e->flights--;
+		free(m);
+	}
+	return n > 0;
+}
+
+bool span_poll(struct engine *e)
+{
+	e->heard_ns = e->now;
+	bool any = hear(e);
+	any |= collect(e);
+	if (e->early)
+		early_expire(e);
+	if (e->asked)
+		junction_expire(e);
+	if (e->endings)
+		check_endings(e);
+	if (e->op_scans)
+		across_continue(e);
+	if (e->spans)
+		stuck_look(e);
+	if (any)
+		e->span_ns = e->now;
+	return any;
+}
+
+uint64_t span_sleep_ns(struct engine *e)
+{
+	uint64_t quiet = e->now - e->span_ns, wished = e->now - e->sequenced_ns;
+	const uint64_t nap = spin_nap_ns(e->now - e->busy_ns, SPIN_NAP_SHARE);
+	/* Nodes may wait for us that we do not wait for. */
+	if (sequencer_awaited(e) && wished < NODES_QUIET_NS && !e->flights && !e->committed)
+		return nap < NODES_NAP_NS ? nap : NODES_NAP_NS;
+	/* Others may still ask for what has ended here. */
+	if (!e->spans && !e->flights && quiet > NODES_QUIET_NS && !sequencer_awaited(e))
+		return NODES_NAP_QUIET_NS;
+	if (!e->flights && !e->ops && !e->committed && !e->endings)
+		return NODES_NAP_IDLE_NS;
+	return nap < NODES_NAP_NS ? nap : NODES_NAP_NS;
+}
+
+/* ---- A node is gone ---- */
+
+void span_node_lost(struct engine *e, uint32_t node)
+{
+	struct span *s, *next_span;
+	struct message *m, *next;
+	const bool led = sequencer_of(e) == node;
+	e->lost[node] = true;
+	DL_FOREACH_SAFE (e->messages, m, next) {
+		if (m->node != (int)node)
+			continue;
+		e->config.mpi->drop(m);
+		DL_DELETE(e->messages, m);
+		e->flights--;
+		/* Its memory is MPI's for good. */
+	}
+	HASH_ITER (hh, e->spans, s, next_span) {
+		uint32_t place = span_place(s, (int)node);
+		if (place != UINT32_MAX)
+			across_node_lost(e, s, place);
+	}
+	sequence_node_lost(e, node, led);
+}
+
+void span_finish_all(struct engine *e)
+{
+	struct message *m, *next;
+	early_finish(e);
+	DL_FOREACH_SAFE (e->messages, m, next) {
+		DL_DELETE(e->messages, m);
+		free(m);
+	}
+	sequence_finish(e);
+	while (e->nbuffers)
+		free(e->buffers[--e->nbuffers]);
+	free(e->tags);
+	free(e->lost);
+}

@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Communicators whose members are on several nodes.
+ *
+ *   span.c        which nodes and ranks, their messages, and the end
+ *   junction.c    where the nodes' tasks meet: verdicts; junction_hear.c: those of other nodes;
+ *                 junction_pair.c: a Send and its Recv
+ *   across.c      moving the bytes of what met: pieces, in flight by MPI; transport/internode/piece.c: one of
+ *                 them; transport/internode/flow.c: what it sends and receives
+ *   transport/internode/course.c which bytes a piece is, for each operation
+ *   transport/internode/small.c the same for what fits into a message
+ *   early.c       what is said of a communicator before it has begun here
+ *   stuck.c       members that all wait for each other
+ *   sequence.c    on GPUs instead: launching in one order on all nodes, which one node's
+ *                 sequencer.c says
+ *
+ * A collective of members on several nodes meets on each node first. Then each node sends every
+ * other one its verdict: READY, with the record (and the bytes, if they are few), or FAILED, with
+ * the status. A node that has said READY can take nothing back: its tasks run. A collective
+ * happens if all nodes have said READY and the records agree; if any has said FAILED, it fails on
+ * all nodes, with the same status. Who wants to give up (a deadline, say) after READY asks those
+ * who have not spoken: they answer FAILED, or have said READY meanwhile. So all nodes come to the
+ * same end, without anybody who decides. A Send and its Recv do the same, between two nodes.
+ *
+ * The end of an epoch is told in the same order: what all nodes were READY for before their OVERs
+ * still happens, on all of them. So nobody loses what others have got, because a process ended.
+ *
+ * Bytes that do not fit into the verdict go in pieces. Who receives one posts the receive, and
+ * then gives credit for it to the sender, who answers every credit with exactly one message: the
+ * bytes, or none if it has given up. So nothing is ever sent that nobody waits for.
+ *
+ * On GPUs, NCCL moves the bytes, and what meets is launched, on all nodes in the same order: NCCL
+ * would wait for ever if two nodes launched two operations on the same GPUs in different orders.
+ * One engine, of the lowest node that lives, is the sequencer. A node wishes to launch what hangs
+ * together there, through meetings and task groups; when the sequencer has all wishes for what
+ * hangs together on all nodes, it says so to each of them. At the end of an epoch a node leaves,
+ * and when all have left, the sequencer closes the span: nothing of it is launched from then on. So
+ * all nodes have launched the same, and NCCL's communicator is as good as new for others.
+ */
+#ifndef ENGINE_SPAN_H
+#define ENGINE_SPAN_H
+
+#include <uthash.h>
+
+#include "mismatch.h"
+#include "state.h"
+
+#define SPAN_EAGER_BYTES 8192 /* of one node, for one other */
+#define SPAN_MAGIC	 UINT32_C(0x6e617073)
+
+struct chunk;
+struct mpi_api;
+struct span;
+struct op;
+struct stuck;
+
+enum span_kind {
+	SPAN_READY = 1, /* a record, and bytes */
+	SPAN_FAILED,	/* a struct failed_note */
+	SPAN_ASK,	/* a status: fail, if nothing has been said */
+	SPAN_CREDIT,	/* a struct credit_note */
+	SPAN_OVER,	/* this node has ended the epoch: no READY follows */
+	SPAN_STUCK,	/* -> first node: all members here wait; and the answer to the next */
+	SPAN_STILL,	/* first node -> node: do they still? */
+	SPAN_CIRCLE,	/* first node -> node: for each other; a status */
+	SPAN_WISH,   /* -> sequencer: struct crossings; key.seq is its number, key.a: more follow */
+	SPAN_UNWISH, /* -> sequencer: forget the wish */
+	SPAN_UNWISHED, /* ... it is forgotten */
+	SPAN_LAUNCH,   /* sequencer -> node: launch what that wish is about */
+	SPAN_LEAVE,    /* -> sequencer: no wish of the span follows; its nodes */
+	SPAN_CLOSED,   /* sequencer -> node: no launch of the span follows */
+	SPAN_END,
+};
+
+/* Which collective, or which Send and its Recv: a is the sender, b the receiver, else both -1.
+ * Those of a plan count by themselves, so that what one plan leaves undone is not the next one's.
+ */
+struct junction_key {
+	int32_t a, b;
+	uint64_t seq;  /* with the plan's number above PLAN_SHIFT */
+	uint64_t part; /* of one that is staged: its chunk, from 1 */
+};
+
+/* Between engines, by MPI. They are one program on one kind of machine. */
+struct span_header {
+	uint32_t magic;
+	uint16_t kind;
+	uint16_t reserved;
+	uint64_t span;
+	struct junction_key key;
+	uint64_t bytes; /* that follow */
+};
+
+struct credit_note {
+	uint64_t piece;
+	uint32_t phase;
+	int32_t tag;
+};
+
+#define PLAN_SHIFT 42 /* PLAN_NUMBER_MAX has room above */
+
+static inline uint32_t junction_plan(const struct junction_key *key)
+{
+	return (uint32_t)(key->seq >> PLAN_SHIFT);
+}
+
+/* Whatever part of it. */
+static inline bool junction_same_operation(const struct junction_key *a,
+					   const struct junction_key *b)
+{
+	return a->a == b->a && a->b == b->b && a->seq == b->seq;
+}
+
+#define CROSSINGS_MAX 65536 /* of one wish */
+#define CROSSING_MAKE UINT64_MAX
+
+/* A junction whose tasks are to be launched; nparts nodes have wishes with it. Or, with
+ * CROSSING_MAKE as the key's part, a communicator that is to be made; then span is its serial. */
+struct crossing {
+	uint64_t span; /* 0: it is of this node alone */
+	struct junction_key key;
+	uint32_t nparts, reserved;
+};
+
+static inline bool crossing_makes(const struct crossing *at)
+{
+	return at->key.part == CROSSING_MAKE;
+}
+
+/* Why a node fails an operation; of a MISMATCH, with what its members have posted. */
+struct failed_note {
+	ncclsvc_status status;
+	struct mismatch posted;
+};
+
+#define SPAN_BODY_MAX (sizeof(struct svc_record) + SPAN_EAGER_BYTES)
+
+_Static_assert(SPAN_BODY_MAX > sizeof(struct failed_note), "a failure fits into a message");
+
+enum said { SAID_NOTHING, SAID_READY, SAID_FAILED };
+
+struct verdict {
+	enum said said;
+	struct failed_note *failed; /* of FAILED */
+	struct svc_record record;
+	char *payload; /* NULL: none */
+	size_t bytes;
+};
+
+/* One meeting of nodes. */
+struct junction {
+	struct junction_key key;
+	struct comm *comm;
+	UT_hash_handle hh;
+	uint32_t nparts; /* nodes that take part */
+	uint32_t mine;	 /* this one among them */
+	uint32_t heard;	 /* verdicts, this node's own too */
+	bool resolved; /* all verdicts are there, one of them FAILED: status is for whoever posts */
+	bool asked;
+	bool withheld;	 /* who has left is not known to have left here yet */
+	uint64_t due_ns; /* for answers; 0: none is waited for */
+	ncclsvc_status status;
+	struct task **tasks; /* of this node, that wait here; NULL: none (yet) */
+	uint32_t ntasks;
+	struct junction *prev_due, *next_due;
+	struct verdict
+		verdicts[]; /* by place among the span's nodes; of a pair: sender, receiver */
+};
+
+/* A credit that nothing here is ready for yet. */
+struct credit {
+	struct credit *prev, *next;
+	struct junction_key key;
+	uint32_t node; /* place */
+	struct credit_note note;
+};
+
+struct span {
+	uint64_t id;
+	struct comm *comm;
+	UT_hash_handle hh;
+	uint32_t nnodes, me;
+	uint32_t *nodes;   /* [nnodes]: numbers in the cluster, in the order of their first ranks */
+	uint32_t *counts;  /* [nnodes]: ranks there */
+	uint32_t *first;   /* [nnodes]: where they begin in ranks */
+	uint32_t *ranks;   /* [nranks]: node by node */
+	uint32_t *node_of; /* [nranks]: place of its node */
+	uint32_t most;	   /* the largest of counts */
+	/* [2 * counts[me] * nranks]: pairs begun, and then those of the plan; NULL before the first
+	 */
+	uint64_t *sent, *received;
+	struct junction *junctions;
+	struct op *ops;
+	struct credit *credits;
+	uint64_t sent_messages,
+		heard_messages; /* verdicts, questions and credits, but stuck_says */
+	struct stuck *stuck;	/* NULL: it never was */
+	/* The epoch's end, from when the supervisor asks for it: */
+	bool over;   /* this node has said so */
+	bool *overs; /* [nnodes]: they have */
+	struct epoch_end end;
+	uint64_t due_ns; /* for the others to say so, then for ops to end */
+	struct span *prev_ending, *next_ending;
+	/* On GPUs: */
+	bool wished;	   /* something of it may have been launched */
+	bool left, closed; /* the sequencer was told, and has answered */
+	bool unled;	   /* the sequencer is gone: nobody knows what was launched */
+};
+
+/* Something that MPI works on. */
+enum in_flight { FLIES_MESSAGE, FLIES_FLOW };
+
+static inline uint32_t span_local_count(const struct span *s)
+{
+	return s->counts[s->me];
+}
+
+static inline const uint32_t *span_locals(const struct span *s)
+{
+	return s->ranks + s->first[s->me];
+}
+
+/* ---- span.c ---- */
+
+/* Returns 0 or -ENOMEM. */
+int span_create(struct engine *e, struct comm *c, const struct command *cmd);
+void span_free(struct engine *e, struct comm *c);
+/* Tells the other nodes. order_end_epoch follows, when they have said so too, or soon. */
+void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end);
+/* Lets go of what waits; ops end later. */
+void span_end_epoch(struct engine *e, struct comm *c);
+/* The place of a cluster's node; UINT32_MAX: none of it. */
+uint32_t span_place(const struct span *s, int node);
+/* The epoch can't go on in order: the supervisor ends it on all nodes. place: whose fault it is;
+ * UINT32_MAX: nobody's. */
+void span_give_up(struct engine *e, struct comm *c, int result, uint32_t place);
+/* Sends a message to the node at that place. */
+void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
+	       const struct junction_key *key, const void *body, size_t bytes, const void *more,
+	       size_t more_bytes);
+/* What that node says, of a communicator that may not have begun here. */
+void span_dispatch(struct engine *e, const struct span_header *h, const char *body, int node);
+/* An empty message for a credit that is not used. */
+void span_refuse_credit(struct engine *e, int node, int32_t tag);
+/* Moves everything on. True if anything happened. */
+bool span_poll(struct engine *e);
+/* What is sent to or received from that node never ends. */
+void span_node_lost(struct engine *e, uint32_t node);
+/* A loop that has nothing to do may sleep that long. */
+uint64_t span_sleep_ns(struct engine *e);
+void span_finish_all(struct engine *e);
+
+/* As span_send, to any node. */
+void span_send_node(struct engine *e, uint32_t node, const struct span_header *h, const void *body);
+
+/* ---- early.c ---- */
+
+/* For a communicator that this node is about to hear of. */
+void early_keep(struct engine *e, const struct span_header *h, const char *body, int node);
+/* Takes what came before the communicator did, and gives it up if something of that is lost. */
+void early_hear(struct engine *e, const struct span *s);
+void early_expire(struct engine *e);
+void early_finish(struct engine *e);
+
+/* ---- stuck.c ---- */
+
+/* From time to time. */
+void stuck_look(struct engine *e);
+/* Is that the status of what was ended because all wait? */
+static inline bool stuck_said(const ncclsvc_status *st)
+{
+	return st->result == NCCLSVC_MISMATCH && st->field == NCCLSVC_FIELD_ORDER;
+}
+/* A message with such a status. It may come before SPAN_CIRCLE, and is as good. */
+bool stuck_says(unsigned kind, const void *body, size_t bytes);
+/* body: a status. Fails what the members here wait for, if they still do. */
+void stuck_break(struct engine *e, struct span *s, const void *body);
+/* SPAN_STUCK, SPAN_STILL or SPAN_CIRCLE. */
+void stuck_hear(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
+		const struct junction_key *key, const void *body, size_t bytes);
+
+/* ---- sequence.c ---- */
+
+/* What device_launch has collected is to be launched when the sequencer says so. fits: or it never
+ * can, and its epochs end. */
+void sequence_wish(struct engine *e, bool fits);
+/* It cannot be any more: something of it ends before. */
+void sequence_void(struct engine *e, struct wish *w);
+/* Takes a communicator that several nodes are to make. */
+void sequence_wish_making(struct engine *e, struct making *k);
+/* If its turn has not come. */
+void sequence_cancel_making(struct engine *e, uint64_t number);
+/* The launch that is due in the sequencer's order, one of both; false: none. And that it was done.
+ */
+bool sequence_next(const struct engine *e, struct meeting **m, const struct making **k);
+void sequence_launched(struct engine *e);
+/* No wish of the span follows. */
+void sequence_leave(struct engine *e, struct span *s);
+/* Nothing more of the span will be launched. */
+bool sequence_closed(const struct engine *e, const struct span *s);
+void sequence_hear(struct engine *e, const struct span_header *h, const char *body, int node);
+/* led: it was the sequencer. */
+void sequence_node_lost(struct engine *e, uint32_t node, bool led);
+/* LAUNCH, UNWISHED (of a wish's number) or CLOSED (of a span). */
+void sequence_be_told(struct engine *e, enum span_kind kind, uint64_t span, uint64_t number);
+void sequence_finish(struct engine *e);
+
+/* ---- sequencer.c: of this node, if it is the one ---- */
+
+uint32_t sequencer_of(const struct engine *e);
+void sequencer_wish(struct engine *e, uint32_t node, uint64_t number, bool more,
+		    const struct crossing *at, uint32_t n);
+void sequencer_unwish(struct engine *e, uint32_t node, uint64_t number);
+/* nodes: all of the span's. */
+void sequencer_leave(struct engine *e, uint32_t node, uint64_t span, const uint32_t *nodes,
+		     uint32_t n);
+void sequencer_node_lost(struct engine *e, uint32_t node);
+/* Other nodes may have wishes any time. */
+bool sequencer_awaited(const struct engine *e);
+void sequencer_finish(struct engine *e);
+
+/* ---- junction*.c ---- */
+
+/* The task waits for other nodes no more. */
+static inline void junction_release(struct engine *e, struct task *t)
+{
+	t->junction = NULL;
+	e->committed--;
+}
+
+/* All local members have posted the collective, and agree. */
+void junction_post_collective(struct engine *e, struct comm *c);
+void junction_post_p2p(struct engine *e, struct task *t);
+/* The current collective cannot run, for this node's reasons. */
+void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
+/* Members of all nodes wait for each other: this node fails what others have begun, until so many
+ * collectives are over. */
+void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st,
+		      uint64_t collectives);
+/* The current collective is over already, as others have decided: haunt it. */
+void junction_look(struct engine *e, struct comm *c);
+/* True if this node has spoken about the current collective. */
+bool junction_spoken(struct comm *c);
+/* A task that waits for other nodes is to fail: ask them. */
+void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st);
+void junction_hear(struct engine *e, struct span *s, uint32_t place, const struct span_header *h,
+		   const char *body);
+/* A member of this node has left its plan: nothing of it that waits for it comes to be. */
+void junction_plan_left(struct engine *e, struct comm *c, int32_t rank);
+/* A new plan: its pairs count from 0. */
+void junction_plan_begins(const struct comm *c);
+/* A member of this node left: nothing that waits for it comes to be. */
+void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
+void junction_expire(struct engine *e);
+void junction_free(struct engine *e, struct span *s, struct junction *j);
+
+/* ---- across.c ---- */
+
+/* Runs what met; false if out of memory. tasks: by rank, NULL elsewhere; of a pair, the Send and
+ * the Recv. Takes the array. chunk: whose part it is, which is told at its end, and not the tasks;
+ * NULL: none's. */
+bool across_start(struct engine *e, struct comm *c, const struct junction_key *key,
+		  struct task **tasks, struct chunk *chunk);
+/* Breaks off all parts of this operation, those too that have not begun. */
+void across_give_up(struct engine *e, struct span *s, const struct junction_key *key);
+/* A send or receive of a piece has ended. */
+void across_flow_done(struct engine *e, void *flow, size_t bytes, bool failed);
+void across_job_done(struct engine *e, struct job *job);
+/* The epoch is over: what is under way ends in this time, or is broken off. c may be freed. */
+void across_end(struct engine *e, struct span *s);
+void across_abort(struct engine *e, struct span *s);
+void across_continue(struct engine *e);
+void across_node_lost(struct engine *e, struct span *s, uint32_t place);
+
+/* ---- transport/internode/flow.c ---- */
+
+void across_credit(struct engine *e, struct span *s, uint32_t place, const struct junction_key *key,
+		   const struct credit_note *note);
+
+/* ---- transport/internode/small.c ---- */
+
+/* Do the bytes of such tasks fit into the verdicts, on every node? */
+bool small_fits(const struct span *s, const struct svc_record *r, bool p2p);
+/* What this node has for the one at that place: at most SPAN_EAGER_BYTES. Returns how many. */
+size_t small_pack(const struct span *s, struct task *const *tasks, uint32_t place, bool p2p,
+		  char *out);
+/* Ends it with everybody's bytes. False: somebody sent too few. */
+bool small_finish(const struct span *s, struct task *const *tasks, const struct junction *j);
+
+/* ---- transport/internode/course.c ---- */
+
+/* One piece of an operation: count units, from lo on in its block. */
+struct stretch {
+	bool reduces;	    /* every node contributes, and the owner reduces */
+	bool spreads;	    /* then every node gets it; else only the node `to` */
+	bool exchanges;	    /* AllToAll: owner and `to` swap; within a node: by itself */
+	uint32_t owner, to; /* places */
+	uint32_t block;
+	uint64_t lo, count, bytes;
+};
+
+struct course {
+	const struct span *span;
+	struct task *const *tasks;
+	struct svc_record record;
+	bool p2p;
+	int32_t a, b;	       /* of a pair */
+	bool raw;	       /* each rank's bytes go to the owner, none are reduced before */
+	uint64_t unit;	       /* bytes */
+	uint64_t share;	       /* bytes of count elements */
+	uint32_t blocks, wide; /* wide: blocks that are worked on side by side */
+	uint64_t block_units, chunk_units;
+	uint64_t pieces;
+};
+
+void course_make(struct course *p, const struct span *s, struct task *const *tasks, int32_t a,
+		 int32_t b);
+/* AllToAll: which two ranks a block is for; the first is the lower. */
+void course_pair(uint32_t pair, uint32_t *a, uint32_t *b);
+/* False: nothing to do in this piece. */
+bool course_stretch(const struct course *p, uint64_t piece, struct stretch *x);
+/* Has this node a part in it? */
+bool course_involved(const struct course *p, const struct stretch *x);
+/* Vectors that the node at that place contributes to what is reduced. */
+uint32_t course_contributions(const struct course *p, uint32_t place);
+/* Where this rank has its part of what is reduced, or the owner what it gives away. */
+const char *course_source(const struct course *p, const struct stretch *x, uint32_t rank);
+/* The rank that has it, if nothing is reduced. */
+uint32_t course_giver(const struct course *p, const struct stretch *x);
+/* Where this node's ranks want it; returns how many. out: room for all local ranks. */
+uint32_t course_targets(const struct course *p, const struct stretch *x, char **out);
+/* This node's contribution, into one place. */
+void course_contribute(const struct course *p, const struct stretch *x, char *out);
+/* others: of each node but this one its contribution, in order of places. */
+void course_reduce(const struct course *p, const struct stretch *x, const char *others);
+/* The same with each node's contribution where it is; this node's entry is not used. */
+void course_reduce_parts(const struct course *p, const struct stretch *x, const char *const *parts);
+/* Are the ranks' own vectors sent, not their node's reduction? That would round twice. */
+bool course_uses_raw(const struct span *s, const struct svc_record *r);
+
+#endif

@@ -1,0 +1,558 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Lists for inspection. A reply holds a piece of a list: as many records as fit a message and as
+ * can be read in a fraction of a millisecond, and where the next piece begins. So a list of any
+ * length neither holds up the loop nor takes memory. The executor is never asked.
+ */
+#include <string.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "build_config.h"
+#include "channel/cluster.h"
+#include "comm/plan.h"
+#include "coord/gathering.h"
+#include "gpu/gpu.h"
+#include "gpu/mps_service.h"
+#include "names.h"
+#include "operation.h"
+#include "server_state.h"
+
+#define PIECE_WORK 32768 /* entries of tables that are looked at for one piece */
+
+struct piece {
+	uint32_t room;		     /* for so many records */
+	uint32_t work;		     /* left for this piece */
+	struct svc_list_reply reply; /* the body of the message: this and the records */
+	_Alignas(8) char records[SVC_LIST_MESSAGE_MAX - sizeof(struct svc_header) -
+				 sizeof(struct svc_list_reply)];
+};
+
+_Static_assert(offsetof(struct piece, records) ==
+		       offsetof(struct piece, reply) + sizeof(struct svc_list_reply),
+	       "one body");
+
+/* Looking at so many entries of tables. False: not in this piece. */
+static bool piece_works(struct piece *p, uint32_t entries)
+{
+	if (!p->work)
+		return false;
+	p->work -= entries < p->work ? entries : p->work;
+	return true;
+}
+
+/* The place of the next record, for which so many entries are looked at. NULL: not in this piece.
+ */
+static void *piece_next(struct piece *p, uint32_t entries)
+{
+	if (p->reply.count == p->room || !piece_works(p, entries))
+		return NULL;
+	return p->records + p->reply.record_size * p->reply.count++;
+}
+
+static uint64_t load(const _Atomic uint64_t *counter)
+{
+	return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+static uint64_t since(uint64_t now, uint64_t then)
+{
+	return now > then ? now - then : 0;
+}
+
+/* ---- The lists: each begins at a place, and returns that of the next piece; 0: it is complete
+ * ---- */
+
+static uint64_t list_sessions(struct client *asker, struct piece *p, uint64_t from)
+{
+	struct server *s = asker->server;
+	for (uint64_t slot = from; slot < SVC_SESSIONS_MAX; slot++) {
+		const struct client *c = s->by_slot[slot];
+		if (!c || c->state != CLIENT_OPEN)
+			continue;
+		ncclsvc_session_info *i = piece_next(p, 1);
+		if (!i)
+			return slot;
+		*i = (ncclsvc_session_info){
+			.session = c->id,
+			.pid = c->pid,
+			.uid = c->uid,
+			.ring_entries = c->entries,
+			.age_ns = since(p->reply.time_ns, c->since_ns),
+			.submitted = load(&c->counts.submitted),
+			.completed = load(&c->counts.completed),
+			.failed = load(&c->counts.failed),
+			.comms = c->comms,
+			.regions = c->regions,
+			.region_bytes = c->region_bytes,
+			.mps = gpu_mps_of(c),
+		};
+		memcpy(i->name, c->name, sizeof(i->name));
+	}
+	return 0;
+}
+
+/* Members of other nodes: of an epoch that does not run, its home knows them. */
+static struct home_view look(struct server *s, const struct communicator *m)
+{
+	if (s->cluster && m->state != NCCLSVC_COMM_READY && !m->start)
+		return home_look(s->cluster, m->id);
+	return (struct home_view){.home = s->cluster ? s->cluster->me : 0};
+}
+
+static void describe(const struct server *s, const struct communicator *m,
+		     const struct home_view *v, ncclsvc_member_info *i)
+{
+	if (!s->cluster || m->seats[i->rank].client)
+		return;
+	if (m->start) { /* all have joined, and it is about to begin */
+		i->state = NCCLSVC_MEMBER_JOINING;
+		i->pid = m->start->members[i->rank].pid;
+		i->elsewhere = m->start->members[i->rank].node + 1;
+	} else {
+		home_describe(s->cluster, v, i);
+	}
+}
+
+/* Communicators that gather here, though this node has no member of them; from that number on. */
+static const struct gathering *next_gathered(const struct server *s, uint64_t number)
+{
+	const struct gathering *g = s->cluster ? s->cluster->gatherings : NULL;
+	while (g &&
+	       (g->number < number || !g->held || g->running || remote_find(s->cluster, g->id)))
+		g = g->hh.next;
+	return g;
+}
+
+_Static_assert(sizeof(((struct refusal *)0)->text) == NCCLSVC_REFUSED_BYTES, "one text");
+
+static uint32_t gathered_state(const struct gathering *g)
+{
+	return g->joining < g->held ? NCCLSVC_COMM_BROKEN : NCCLSVC_COMM_FORMING;
+}
+
+/* A refused JOIN is shown as long as members wait for an epoch to begin. */
+static void add_refusal(const struct refusal *r, ncclsvc_comm_info *i)
+{
+	if (!r->pid || i->state == NCCLSVC_COMM_READY || i->state == NCCLSVC_COMM_IDLE)
+		return;
+	i->refused_rank = r->rank;
+	i->refused_pid = r->pid;
+	memcpy(i->refused, r->text, sizeof(i->refused));
+}
+
+/* They come behind the slots. */
+static uint64_t list_gathered_comms(struct client *asker, struct piece *p, uint64_t from)
+{
+	const struct gathering *g = next_gathered(asker->server, from - SVC_COMMS_MAX);
+	for (; g; g = next_gathered(asker->server, g->number + 1)) {
+		ncclsvc_comm_info *i = piece_next(p, g->nranks);
+		if (!i)
+			return SVC_COMMS_MAX + g->number;
+		*i = (ncclsvc_comm_info){
+			.comm = g->number,
+			.nranks = g->nranks,
+			.joined = g->joining,
+			.epoch = g->epoch,
+			.state = gathered_state(g),
+			.uid = g->uid,
+			.age_ns = since(p->reply.time_ns, g->since_ns),
+		};
+		if (server_allows(asker, g->uid))
+			memcpy(i->id, g->id, sizeof(i->id));
+		memcpy(i->label, g->label, sizeof(i->label));
+		add_refusal(&g->refused, i);
+	}
+	return 0;
+}
+
+static bool is_in(uint32_t member_state)
+{
+	return member_state == NCCLSVC_MEMBER_JOINED || member_state == NCCLSVC_MEMBER_JOINING;
+}
+
+static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
+{
+	struct server *s = asker->server;
+	for (uint64_t slot = from; slot < SVC_COMMS_MAX; slot++) {
+		const struct communicator *m = s->comm_by_slot[slot];
+		ncclsvc_comm_info *i = m ? piece_next(p, m->nranks) : NULL;
+		if (!m)
+			continue;
+		if (!i)
+			return slot;
+		const struct home_view v = look(s, m);
+		*i = (ncclsvc_comm_info){
+			.comm = m->uid,
+			.nranks = m->nranks,
+			.epoch = m->epoch,
+			.state = m->state,
+			.uid = m->owner,
+			.age_ns = since(p->reply.time_ns, m->since_ns),
+			.home = s->cluster && v.home != s->cluster->me ? v.home + 1 : 0,
+		};
+		for (uint32_t k = 0; k < m->nranks; k++) {
+			ncclsvc_member_info member = {.rank = (int32_t)k,
+						      .state = m->seats[k].state};
+			describe(s, m, &v, &member);
+			i->joined += is_in(member.state);
+			if (m->board)
+				i->pending += (uint32_t)(load(&m->board[k].submitted) -
+							 load(&m->board[k].completed));
+		}
+		if (m->state == NCCLSVC_COMM_IDLE && v.gathering && v.gathering->held &&
+		    !v.gathering->running)
+			i->state = gathered_state(v.gathering);
+		if (server_allows(asker, m->owner))
+			memcpy(i->id, m->id, sizeof(i->id));
+		memcpy(i->label, m->label, sizeof(i->label));
+		add_refusal(v.gathering ? &v.gathering->refused : &m->refused, i);
+	}
+	return list_gathered_comms(asker, p, from < SVC_COMMS_MAX ? SVC_COMMS_MAX : from);
+}
+
+static uint64_t at_rank(uint64_t slot, uint64_t rank)
+{
+	return slot << 32 | rank;
+}
+
+/* Lists one member; false: not in this piece. */
+typedef bool list_member(struct server *s, struct piece *p, const struct communicator *m,
+			 uint32_t rank);
+
+static uint64_t list_each_member(struct server *s, struct piece *p, uint64_t from,
+				 list_member *list)
+{
+	uint64_t k = (uint32_t)from;
+	for (uint64_t slot = from >> 32; slot < SVC_COMMS_MAX; slot++, k = 0) {
+		const struct communicator *m = s->comm_by_slot[slot];
+		for (; m && k < m->nranks; k++)
+			if (!piece_works(p, 1) || !list(s, p, m, (uint32_t)k))
+				return at_rank(slot, k);
+	}
+	return 0;
+}
+
+static bool list_one_member(struct server *s, struct piece *p, const struct communicator *m,
+			    uint32_t k)
+{
+	const struct seat *seat = &m->seats[k];
+	ncclsvc_member_info *i = piece_next(p, 1);
+	if (!i)
+		return false;
+	*i = (ncclsvc_member_info){
+		.comm = m->uid,
+		.rank = (int32_t)k,
+		.state = seat->state,
+		.session = seat->client ? seat->client->id : 0,
+		.pid = seat->pid,
+		.epoch = m->epoch,
+		.device = seat->device,
+		.elsewhere = seat->client ? 0 : (uint32_t)(seat->node + 1),
+		.transport = m->cuda && s->staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
+	};
+	if (seat->state == NCCLSVC_MEMBER_JOINING)
+		i->waiting_ns = since(p->reply.time_ns, seat->since_ns);
+	const struct home_view v = look(s, m);
+	describe(s, m, &v, i);
+	if (!m->board)
+		return true;
+	uint64_t head = load(&m->board[k].head_ns);
+	i->windows = atomic_load_explicit(&m->board[k].windows, memory_order_relaxed);
+	i->completed = load(&m->board[k].completed);
+	i->submitted = load(&m->board[k].submitted);
+	if (i->submitted > i->completed && head)
+		i->waiting_ns = since(p->reply.time_ns, head);
+	return true;
+}
+
+static uint64_t list_gathered_members(const struct server *s, struct piece *p, uint64_t from)
+{
+	uint64_t k = (uint32_t)from;
+	const struct gathering *g = next_gathered(s, (from >> 32) - SVC_COMMS_MAX);
+	for (; g; g = next_gathered(s, g->number + 1), k = 0) {
+		const struct home_view v = {s->cluster->me, g};
+		for (; k < g->nranks; k++) {
+			ncclsvc_member_info *i = piece_next(p, 1);
+			if (!i)
+				return at_rank(SVC_COMMS_MAX + g->number, k);
+			*i = (ncclsvc_member_info){.comm = g->number,
+						   .rank = (int32_t)k,
+						   .epoch = g->epoch,
+						   .device = SVC_DEVICE_HOST};
+			home_describe(s->cluster, &v, i);
+		}
+	}
+	return 0;
+}
+
+static uint64_t list_members(struct client *asker, struct piece *p, uint64_t from)
+{
+	const uint64_t gathered = at_rank(SVC_COMMS_MAX, 0);
+	uint64_t next = list_each_member(asker->server, p, from, list_one_member);
+	return next ? next
+		    : list_gathered_members(asker->server, p, from < gathered ? gathered : from);
+}
+
+/* Only its own node knows what a member has submitted. asked: nodes that stand in i
+ * already. */
+static void add_wait(const struct communicator *m, uint32_t rank, bool *asked, ncclsvc_task_info *i)
+{
+	const struct seat *seat = &m->seats[rank];
+	if (seat->client || seat->node < 0) {
+		if (i->waits_count < NCCLSVC_MISSING_SHOWN)
+			i->waits_for[i->waits_count] = (int32_t)rank;
+		i->waits_count++;
+	} else if (!asked[seat->node]) {
+		asked[seat->node] = true;
+		if (i->ask_count < NCCLSVC_MISSING_SHOWN)
+			i->ask_nodes[i->ask_count] = (uint32_t)seat->node;
+		i->ask_count++;
+	}
+}
+
+/* The members that have not posted the collective this task is, or the peer of a Send or Recv. */
+static void list_waits(const struct server *s, const struct table_entry *e, ncclsvc_task_info *i)
+{
+	const struct communicator *m = e->comm < SVC_COMMS_MAX ? s->comm_by_slot[e->comm] : NULL;
+	bool asked[CLUSTER_NODES_MAX];
+	if (e->state != NCCLSVC_WAITING_PEERS && e->state != NCCLSVC_FAILED)
+		return;
+	if (!m || m->uid != e->comm_uid || m->epoch != e->epoch || !m->board)
+		return;
+	if (s->cluster)
+		memset(asked, false, s->cluster->n * sizeof(asked[0]));
+	if (svc_op_is_p2p(e->op)) {
+		add_wait(m, (uint32_t)e->peer, asked, i);
+		return;
+	}
+	uint64_t mine = load(&m->board[e->rank].collectives);
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (load(&m->board[k].collectives) < mine)
+			add_wait(m, k, asked, i);
+}
+
+static uint64_t list_tasks(struct client *asker, struct piece *p, uint64_t from)
+{
+	struct server *s = asker->server;
+	const struct task_table *t = s->executor->table(s->executor);
+	uint32_t high = atomic_load_explicit(&t->high, memory_order_acquire);
+	struct table_entry e;
+	for (uint64_t slot = from; slot < high; slot++) {
+		if (!piece_works(p, 1))
+			return slot;
+		if (!table_get(t, (uint32_t)slot, &e))
+			continue;
+		ncclsvc_task_info *i = piece_next(p, e.nranks);
+		if (!i)
+			return slot;
+		*i = (ncclsvc_task_info){
+			.task = e.uid,
+			.comm = e.comm_uid,
+			.seq = e.seq,
+			.count = e.count,
+			.bytes = e.bytes,
+			.op = e.op,
+			.type = e.type,
+			.redop = e.redop,
+			.state = (uint8_t)e.state,
+			.rank = e.rank,
+			.peer = e.peer,
+			.pid = e.pid,
+			.session = e.session,
+			.epoch = e.epoch,
+			.nranks = e.nranks,
+			.group = e.group,
+			.age_ns = since(p->reply.time_ns, e.submitted_ns),
+			.state_ns = since(p->reply.time_ns, e.state_ns),
+		};
+		list_waits(s, &e, i);
+	}
+	return 0;
+}
+
+static uint64_t list_regions(struct client *asker, struct piece *p, uint64_t from)
+{
+	struct server *s = asker->server;
+	uint64_t k = (uint32_t)from;
+	for (uint64_t slot = from >> 32; slot < SVC_SESSIONS_MAX; slot++, k = 0) {
+		const struct client *c = s->by_slot[slot];
+		for (; c && k < c->nmappings; k++) {
+			const struct mapping *m = &c->mappings[k];
+			if (!piece_works(p, 1))
+				return at_rank(slot, k);
+			ncclsvc_region_info *i = m->used ? piece_next(p, 1) : NULL;
+			if (!m->used)
+				continue;
+			if (!i)
+				return at_rank(slot, k);
+			*i = (ncclsvc_region_info){
+				.session = c->id,
+				.region = (uint32_t)k,
+				.pid = c->pid,
+				.kind = m->kind,
+				.device = m->device,
+				.bytes = m->bytes,
+				.age_ns = since(p->reply.time_ns, m->since_ns),
+			};
+		}
+	}
+	return 0;
+}
+
+static uint64_t list_devices(struct client *asker, struct piece *p, uint64_t from)
+{
+	struct server *s = asker->server;
+	for (uint64_t i = from; i < s->ngpus; i++) {
+		ncclsvc_device_info *info = piece_next(p, 1);
+		if (!info)
+			return i;
+		*info = s->gpus[i]->info;
+		info->age_ns = since(p->reply.time_ns, s->gpus[i]->since_ns);
+	}
+	return 0;
+}
+
+static bool list_one_plan(struct server *s, struct piece *p, const struct communicator *m,
+			  uint32_t k)
+{
+	const struct seat *seat = &m->seats[k];
+	(void)s;
+	if (!m->plan || !m->plan->members[k].handle)
+		return true;
+	ncclsvc_plan_info *i = piece_next(p, m->plan->members[k].ntasks / 16 + 1);
+	if (!i)
+		return false;
+	*i = (ncclsvc_plan_info){
+		.comm = m->uid,
+		.rank = (int32_t)k,
+		.pid = seat->pid,
+		.session = seat->client ? seat->client->id : 0,
+		.epoch = m->epoch,
+		.age_ns = since(p->reply.time_ns, m->plan->since_ns),
+	};
+	plan_info(m->plan, k, i);
+	return true;
+}
+
+static uint64_t list_plans(struct client *asker, struct piece *p, uint64_t from)
+{
+	return list_each_member(asker->server, p, from, list_one_plan);
+}
+
+/* The place: communicator, rank, task. */
+static uint64_t list_plan_tasks(struct client *asker, struct piece *p, uint64_t from)
+{
+	struct server *s = asker->server;
+	ncclsvc_plan_task_info info;
+	uint64_t k = from >> 32 & UINT16_MAX, i = (uint32_t)from;
+	for (uint64_t slot = from >> 48; slot < SVC_COMMS_MAX; slot++, k = i = 0) {
+		const struct communicator *m = s->comm_by_slot[slot];
+		for (; m && m->plan && k < m->nranks; k++, i = 0) {
+			if (!piece_works(p, 1))
+				return slot << 48 | k << 32 | i;
+			for (; plan_task_info(m->plan, (uint32_t)k, (uint32_t)i, &info); i++) {
+				ncclsvc_plan_task_info *next = piece_next(p, 1);
+				if (!next)
+					return slot << 48 | k << 32 | i;
+				*next = info;
+			}
+		}
+	}
+	return 0;
+}
+
+static uint64_t list_nodes(struct client *asker, struct piece *p, uint64_t from)
+{
+	struct server *s = asker->server;
+	const struct cluster *c = s->cluster;
+	for (uint64_t i = from; c && i < c->n; i++) {
+		const struct node *n = &c->nodes[i];
+		ncclsvc_node_info *info = piece_next(p, 1);
+		if (!info)
+			return i;
+		*info = (ncclsvc_node_info){
+			.node = (uint32_t)i,
+			.state = i == c->me ? NCCLSVC_NODE_SELF
+				 : !n->gone ? NCCLSVC_NODE_ALIVE
+				 : n->left  ? NCCLSVC_NODE_LEFT
+					    : NCCLSVC_NODE_LOST,
+			.pid = n->card.pid,
+			.host_ranks = n->card.ranks,
+			.gone_ns = n->gone ? since(p->reply.time_ns, n->lost_ns) : 0,
+			.heard_ns =
+				n->gone || i == c->me ? 0 : since(p->reply.time_ns, n->heard_ns),
+		};
+		memcpy(info->host, n->card.host, sizeof(info->host));
+		memcpy(info->address, n->card.address, sizeof(info->address));
+	}
+	return 0;
+}
+
+static const struct {
+	uint64_t (*list)(struct client *asker, struct piece *p, uint64_t from);
+	uint32_t record_size;
+} lists[] = {
+	[SVC_LIST_SESSIONS] = {list_sessions, sizeof(ncclsvc_session_info)},
+	[SVC_LIST_COMMS] = {list_comms, sizeof(ncclsvc_comm_info)},
+	[SVC_LIST_MEMBERS] = {list_members, sizeof(ncclsvc_member_info)},
+	[SVC_LIST_TASKS] = {list_tasks, sizeof(ncclsvc_task_info)},
+	[SVC_LIST_REGIONS] = {list_regions, sizeof(ncclsvc_region_info)},
+	[SVC_LIST_DEVICES] = {list_devices, sizeof(ncclsvc_device_info)},
+	[SVC_LIST_PLANS] = {list_plans, sizeof(ncclsvc_plan_info)},
+	[SVC_LIST_PLAN_TASKS] = {list_plan_tasks, sizeof(ncclsvc_plan_task_info)},
+	[SVC_LIST_NODES] = {list_nodes, sizeof(ncclsvc_node_info)},
+};
+
+void list_send(struct client *c, uint32_t serial, uint32_t what, uint64_t from)
+{
+	if (what >= sizeof(lists) / sizeof(lists[0]) || !lists[what].list) {
+		client_error(c, SVC_LIST, serial, NCCLSVC_INVALID_ARGUMENT, "there is no list %u",
+			     what);
+		return;
+	}
+	struct piece p;
+	p.reply = (struct svc_list_reply){
+		.what = what, .record_size = lists[what].record_size, .time_ns = server_now()};
+	p.room = sizeof(p.records) / p.reply.record_size;
+	p.work = PIECE_WORK;
+	p.reply.next = lists[what].list(c, &p, from);
+	client_reply(c, SVC_LIST, serial, &p.reply,
+		     sizeof(p.reply) + (size_t)p.reply.count * p.reply.record_size, NULL, 0);
+}
+
+void list_daemon(struct client *c, uint32_t serial)
+{
+	struct server *s = c->server;
+	const struct task_table *t = s->executor->table(s->executor);
+	struct failure f = s->executor->last_failure(s->executor);
+	uint64_t now = server_now();
+	struct svc_daemon_info_reply r = {
+		.info = {
+			.version = NCCLSVC_VERSION_STRING,
+			.protocol_min = SVC_PROTOCOL_MIN,
+			.protocol_max = SVC_PROTOCOL_MAX,
+			.pid = getpid(),
+			.uid = geteuid(),
+			.draining = s->draining,
+			.uptime_ns = since(now, s->start_ns),
+			.host_ranks = (uint32_t)s->config->ranks,
+			.engine_threads = s->executor->threads,
+			.sessions_max = (uint32_t)s->config->sessions_max,
+			.comms = s->ncomms,
+			.comms_max = (uint32_t)s->config->comms_max,
+			.regions = (uint32_t)s->accounts.held[SHARE_REGIONS],
+			.tasks_max = t->size,
+			.region_bytes = s->accounts.held[SHARE_REGION_BYTES],
+			.tasks_pending = load(&t->pending),
+			.tasks_completed = load(&t->completed),
+			.tasks_failed = load(&t->failed),
+			.last_failure = f.status,
+			.last_failure_comm = f.comm_uid,
+			.last_failure_age_ns = f.status.done_ns ? since(now, f.status.done_ns) : 0,
+		}};
+	struct client *other;
+	DL_FOREACH (s->clients, other)
+		r.info.sessions += other->state == CLIENT_OPEN;
+	gpu_mps_describe(s, &r.info);
+	client_reply(c, SVC_DAEMON_INFO, serial, &r, sizeof(r), NULL, 0);
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What each message does. The frame was checked already: the body has its exact length, and the
+ * number of fds is right. Whatever fds are still in the array on return are closed by the caller.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "build_config.h"
+#include "gpu/gpu.h"
+#include "gpu/mps_service.h"
+#include "names.h"
+#include "server_state.h"
+
+static void hello(struct client *c, uint32_t serial, const struct svc_hello *m)
+{
+	struct server *s = c->server;
+	if (c->state != CLIENT_NEW) {
+		client_error(c, SVC_HELLO, serial, NCCLSVC_PROTOCOL, "HELLO was said before");
+		return;
+	}
+	c->version_min = m->version_min;
+	c->version_max = m->version_max;
+	if (m->version_min > SVC_PROTOCOL_MAX || m->version_max < SVC_PROTOCOL_MIN ||
+	    m->version_min > m->version_max) {
+		client_error(c, SVC_HELLO, serial, NCCLSVC_VERSION,
+			     "the client speaks protocol versions %u to %u, this daemon %d to %d",
+			     m->version_min, m->version_max, SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
+		client_close(c, NCCLSVC_VERSION, "no common protocol version");
+		return;
+	}
+	if (m->reserved || !svc_text_ends(m->name, sizeof(m->name))) {
+		client_error(c, SVC_HELLO, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "the name has no end, or a reserved field is not zero");
+		return;
+	}
+	if (c->refused) {
+		client_error(c, SVC_HELLO, serial, NCCLSVC_PERMISSION,
+			     "user %u may not use this daemon (access)", c->uid);
+		client_close(c, NCCLSVC_PERMISSION, "this user may not use this daemon");
+		return;
+	}
+	if (s->draining) {
+		client_error(c, SVC_HELLO, serial, NCCLSVC_DRAINING, "the daemon is shutting down");
+		client_close(c, NCCLSVC_DRAINING, "the daemon is shutting down");
+		return;
+	}
+	memcpy(c->name, m->name, sizeof(c->name));
+	c->state = CLIENT_OPEN;
+	server_command(
+		s, &(struct command){.kind = COMMAND_SESSION_ADD,
+				     .session = c->slot,
+				     .session_add = {c->id, c->pid, c->uid, c->fd, &c->counts}});
+	struct svc_hello_reply r = {
+		.version = m->version_max < SVC_PROTOCOL_MAX ? m->version_max : SVC_PROTOCOL_MAX,
+		.version_min = SVC_PROTOCOL_MIN,
+		.version_max = SVC_PROTOCOL_MAX,
+		.session = c->id,
+		.host_ranks = (uint32_t)s->config->ranks,
+		.ring_max = (uint32_t)s->config->ring_max,
+		.region_bytes_max = s->config->user_region_bytes,
+		.daemon_version = NCCLSVC_VERSION_STRING,
+	};
+	r.mps = gpu_mps_advise(s, c->uid, r.mps_directory);
+	client_reply(c, SVC_HELLO, serial, &r, sizeof(r), NULL, 0);
+	log_debug("session %u: %s, pid %d, user %u", c->id, c->name, c->pid, c->uid);
+}
+
+static void cancel_session(struct client *c, uint32_t serial, uint64_t id)
+{
+	struct client *target = id <= UINT32_MAX ? server_find(c->server, (uint32_t)id) : NULL;
+	if (!target || target->state != CLIENT_OPEN) {
+		client_error(c, SVC_CANCEL, serial, NCCLSVC_NOT_FOUND, "there is no session %llu",
+			     (unsigned long long)id);
+		return;
+	}
+	if (!server_allows(c, target->uid)) {
+		client_error(c, SVC_CANCEL, serial, NCCLSVC_PERMISSION,
+			     "session %u belongs to user %u", target->id, target->uid);
+		return;
+	}
+	struct svc_cancel_reply r = {.cancelled = atomic_load(&target->counts.submitted) -
+						  atomic_load(&target->counts.completed)};
+	char text[SVC_TEXT_BYTES];
+	snprintf(text, sizeof(text), "session ended on request of pid %d", c->pid);
+	client_reply(c, SVC_CANCEL, serial, &r, sizeof(r), NULL, 0);
+	client_close(target, NCCLSVC_CANCELLED, text);
+}
+
+static void cancel(struct client *c, uint32_t serial, const struct svc_cancel *m)
+{
+	struct server *s = c->server;
+	uint64_t id = m->id;
+	if (m->reserved || m->kind < SVC_CANCEL_TASK || m->kind > SVC_CANCEL_SESSION) {
+		client_error(c, SVC_CANCEL, serial, NCCLSVC_INVALID_ARGUMENT,
+			     "unknown kind of cancellation, or reserved is not 0");
+		return;
+	}
+	if (m->kind == SVC_CANCEL_SESSION) {
+		cancel_session(c, serial, id);
+		return;
+	}
+	if (c->cancels >= SVC_CANCELS) {
+		client_error(c, SVC_CANCEL, serial, NCCLSVC_BUSY,
+			     "%d cancellations of this session are under way", SVC_CANCELS);
+		return;
+	}
+	if (m->kind == SVC_CANCEL_COMM) {
+		struct communicator *comm = NULL;
+		for (uint32_t i = 0; i < SVC_COMMS_MAX && !comm; i++)
+			if (s->comm_by_slot[i] && s->comm_by_slot[i]->uid == id)
+				comm = s->comm_by_slot[i];
+		if (!comm) {
+			client_error(c, SVC_CANCEL, serial, NCCLSVC_NOT_FOUND,
+				     "there is no communicator %llu", (unsigned long long)id);
+			return;
+		}
+		if (!server_allows(c, comm->owner)) {
+			client_error(c, SVC_CANCEL, serial, NCCLSVC_PERMISSION,
+				     "communicator %llu belongs to user %u", (unsigned long long)id,
+				     comm->owner);
+			return;
+		}
+		id = comm->slot;
+	}
+	c->cancels++;
+	server_command(s, &(struct command){
+				  .kind = COMMAND_CANCEL,
+				  .cancel = {.kind = m->kind,
+					     .id = id,
+					     .asker = c->id,
+					     .serial = serial,
+					     .uid = server_allows(c, UINT32_MAX) ? 0 : c->uid,
+					     .pid = c->pid},
+			  });
+}
+
+static void submit(struct client *c, uint32_t serial, const struct svc_record *r)
+{
+	struct command cmd = {.kind = COMMAND_TASK, .session = c->slot};
+	cmd.task.serial = serial;
+	cmd.task.record = *r;
+	server_command(c->server, &cmd);
+}
+
+/* The reserved field of the small requests, 4 bytes behind their one argument. */
+static bool reserved_is_zero(struct client *c, const struct svc_header *h, uint32_t reserved)
+{
+	if (!reserved)
+		return true;
+	client_error(c, h->opcode, h->serial, NCCLSVC_INVALID_ARGUMENT,
+		     "a reserved field is not zero");
+	return false;
+}
+
+void request_handle(struct client *c, const struct svc_header *h, const void *body, int *fds)
+{
+	if (c->state == CLIENT_NEW && h->opcode != SVC_HELLO) {
+		client_error(c, h->opcode, h->serial, NCCLSVC_PROTOCOL, "say HELLO first");
+		return;
+	}
+	switch (h->opcode) {
+	case SVC_HELLO:
+		hello(c, h->serial, body);
+		break;
+	case SVC_ATTACH:
+		memory_attach(c, h->serial, body);
+		break;
+	case SVC_REGION_ADD:
+		memory_add(c, h->serial, body, fds[0]);
+		break;
+	case SVC_REGION_DEL: {
+		const struct svc_region_del *m = body;
+		if (reserved_is_zero(c, h, m->reserved))
+			memory_remove(c, h->serial, m->region);
+		break;
+	}
+	case SVC_REGION_CUDA:
+		gpu_memory_add(c, h->serial, body, -1);
+		break;
+	case SVC_REGION_CUDA_FD:
+		gpu_memory_add(c, h->serial, body, fds[0]);
+		break;
+	case SVC_REDOP_ADD:
+		gpu_redop_add(c, h->serial, body);
+		break;
+	case SVC_REDOP_DEL:
+		gpu_redop_del(c, h->serial, body);
+		break;
+	case SVC_REGION_SPAN:
+		gpu_span_add(c, h->serial, body);
+		break;
+	case SVC_REGION_LEND:
+		gpu_memory_lend(c, h->serial, body);
+		break;
+	case SVC_JOIN:
+		comm_join(c, h->serial, body);
+		break;
+	case SVC_LEAVE: {
+		const struct svc_leave *m = body;
+		if (reserved_is_zero(c, h, m->reserved))
+			comm_leave(c, h->serial, m->comm);
+		break;
+	}
+	case SVC_SPLIT:
+		comm_split(c, h->serial, body);
+		break;
+	case SVC_PLAN_COMMIT:
+		plan_commit(c, h->serial, body, fds[0]);
+		break;
+	case SVC_PLAN_DROP:
+		plan_terminate(c, h->serial, body);
+		break;
+	case SVC_SUBMIT:
+		submit(c, h->serial, body);
+		break;
+	case SVC_LIST: {
+		const struct svc_list *m = body;
+		if (reserved_is_zero(c, h, m->reserved))
+			list_send(c, h->serial, m->what, m->from);
+		break;
+	}
+	case SVC_DAEMON_INFO: {
+		const struct svc_daemon_info_request *m = body;
+		if (reserved_is_zero(c, h, m->reserved != 0))
+			list_daemon(c, h->serial);
+		break;
+	}
+	case SVC_WORLD: {
+		const struct svc_world *m = body;
+		if (reserved_is_zero(c, h, m->reserved != 0))
+			world_tell(c, h->serial);
+		break;
+	}
+	case SVC_CANCEL:
+		cancel(c, h->serial, body);
+		break;
+	}
+}

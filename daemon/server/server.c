@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Listening, accepting, deadlines, and what the executor reports. */
+#include "server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "base/fault.h"
+#include "base/log.h"
+#include "channel/cluster.h"
+#include "fdio.h"
+#include "gpu/gpu.h"
+#include "report.h"
+#include "sched/engine.h"
+#include "server_state.h"
+
+#define ACCEPTS_PER_TURN 256
+#define EVENTS_PER_TURN	 256
+
+uint64_t server_now(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+void server_command(struct server *s, const struct command *c)
+{
+	s->executor->command(s->executor, c);
+}
+
+struct client *server_find(struct server *s, uint32_t id)
+{
+	struct client *c;
+	DL_FOREACH (s->clients, c) {
+		if (c->id == id)
+			return c;
+	}
+	return NULL;
+}
+
+bool server_allows(const struct client *c, uint32_t uid)
+{
+	return c->uid == uid || c->uid == 0 || c->uid == geteuid();
+}
+
+/* ---- Deadlines ---- */
+
+static uint64_t expire_silent(struct server *s, uint64_t now)
+{
+	uint64_t limit = (uint64_t)s->config->hello_seconds * 1000000000, next = 0;
+	struct client *c, *after;
+	DL_FOREACH_SAFE (s->clients, c, after) {
+		if (c->state != CLIENT_NEW)
+			continue;
+		if (c->since_ns + limit <= now)
+			client_close(c, NCCLSVC_TIMEOUT, "no HELLO came in time");
+		else
+			next = earlier(next, c->since_ns + limit);
+	}
+	return next;
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+	struct server *s = timer->data;
+	uint64_t now = server_now();
+	s->next_deadline_ns = 0;
+	uint64_t next = earlier(expire_silent(s, now), comm_expire(s, now));
+	next = earlier(next, physical_expire(s, now));
+	next = earlier(next, client_retry(s, now));
+	if (s->cluster) {
+		home_expire(s->cluster, now);
+		next = earlier(next, registrar_expire(s->cluster, now));
+	}
+	if (next)
+		server_deadline(s, next);
+}
+
+void server_deadline(struct server *s, uint64_t at_ns)
+{
+	if (s->closing || (s->next_deadline_ns && s->next_deadline_ns <= at_ns))
+		return;
+	uint64_t now = server_now();
+	s->next_deadline_ns = at_ns;
+	uv_update_time(s->loop);
+	uv_timer_start(&s->timer, on_timer, at_ns > now ? (at_ns - now + 999999) / 1000000 : 0, 0);
+}
+
+/* ---- Accepting ---- */
+
+/* a: the user's, NULL: not known. What was sent with the connection may hold descriptors. */
+static void turn_away(struct account *a, int fd, int reason, const char *text)
+{
+	struct {
+		struct svc_header header;
+		struct svc_event_bye bye;
+	} m = {.header = {.length = sizeof(m), .opcode = SVC_EVENT_BYE}, .bye.reason = reason};
+	snprintf(m.bye.text, sizeof(m.bye.text), "%s", text);
+	svc_send(fd, &m, sizeof(m), NULL, 0, MSG_DONTWAIT);
+	if (!a) {
+		close(fd);
+		return;
+	}
+	account_close(a, &fd, 1);
+	account_put(a);
+}
+
+/* Takes a session's share. A connection counts for its user before it says HELLO. */
+static bool take_session(struct account *a, char text[SVC_TEXT_BYTES])
+{
+	if (!account_take(a, SHARE_SESSIONS, 1, text))
+		return false;
+	if (account_take(a, SHARE_FDS, 1, text))
+		return true;
+	account_give(a, SHARE_SESSIONS, 1);
+	return false;
+}
+
+/* In a flood of connections, many peers have hung up before theirs is accepted. */
+static bool has_hung_up(int fd)
+{
+	char byte;
+	return recv(fd, &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+void server_adopt(struct server *s, int fd)
+{
+	struct ucred cred = {0};
+	socklen_t size = sizeof(cred);
+	char text[SVC_TEXT_BYTES];
+	struct account *a = NULL;
+	if (s->closing || has_hung_up(fd)) {
+		close(fd);
+		return;
+	}
+	if (!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size))
+		a = account_get(&s->accounts, cred.uid);
+	if (!a || !account_memory_left(a)) {
+		turn_away(a, fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");
+		return;
+	}
+	if (!take_session(a, text)) {
+		log_debug("pid %d was turned away: %s", cred.pid, text);
+		turn_away(a, fd, NCCLSVC_LIMIT, text);
+		return;
+	}
+	struct client *c = client_create(s, fd, a, &cred);
+	if (!c) {
+		account_give(a, SHARE_SESSIONS, 1);
+		account_give(a, SHARE_FDS, 1);
+		turn_away(a, fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");
+		return;
+	}
+	c->refused = s->config->access == CONFIG_ACCESS_OWNER && !server_allows(c, geteuid());
+	server_deadline(s, c->since_ns + (uint64_t)s->config->hello_seconds * 1000000000);
+}
+
+/* Out of fds, a connection would stay in the backlog and keep us spinning: turn it away instead. */
+static void accept_without_fd(struct server *s, int listen_fd)
+{
+	close(s->spare_fd);
+	int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
+	if (fd >= 0)
+		turn_away(NULL, fd, NCCLSVC_LIMIT, "the daemon has run out of file descriptors");
+	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	log_error("out of file descriptors: connections are turned away (raise LimitNOFILE)");
+}
+
+static void on_listen(uv_poll_t *poll, int status, int events)
+{
+	struct listener *l = poll->data;
+	(void)events;
+	if (status < 0) {
+		log_error("the listening socket failed: %s", uv_strerror(status));
+		return;
+	}
+	for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
+		int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd >= 0) {
+			server_adopt(l->server, fd);
+		} else if (errno == EMFILE || errno == ENFILE) {
+			accept_without_fd(l->server, l->fd);
+		} else if (errno != EINTR && errno != ECONNABORTED) {
+			return;
+		}
+	}
+}
+
+int server_listen(struct server *s, int fd)
+{
+	struct listener *l = calloc(1, sizeof(*l));
+	if (!l) {
+		close(fd);
+		return -ENOMEM;
+	}
+	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+	l->fd = fd;
+	l->server = s;
+	l->poll.data = l;
+	int error = uv_poll_init(s->loop, &l->poll, fd);
+	if (error) {
+		close(fd);
+		free(l);
+		return error;
+	}
+	s->handles++;
+	l->next = s->listeners;
+	s->listeners = l;
+	return uv_poll_start(&l->poll, UV_READABLE, on_listen);
+}
+
+/* ---- What the executor reports ---- */
+
+static void on_cancelled(struct server *s, const struct event *ev)
+{
+	struct client *c = server_find(s, ev->cancelled.asker);
+	if (!c)
+		return;
+	c->cancels--;
+	if (ev->cancelled.result == NCCLSVC_NOT_FOUND && !ev->cancelled.count)
+		client_error(c, SVC_CANCEL, ev->cancelled.serial, NCCLSVC_NOT_FOUND,
+			     "no such task is pending");
+	else if (ev->cancelled.result)
+		client_error(c, SVC_CANCEL, ev->cancelled.serial, ev->cancelled.result,
+			     "the task belongs to another user");
+	else {
+		struct svc_cancel_reply r = {ev->cancelled.count};
+		client_reply(c, SVC_CANCEL, ev->cancelled.serial, &r, sizeof(r), NULL, 0);
+	}
+}
+
+static void handle_event(struct server *s, const struct event *ev)
+{
+	struct client *c = s->by_slot[ev->session];
+	switch (ev->kind) {
+	case EVENT_SESSION_GONE:
+		client_executor_gone(c);
+		break;
+	case EVENT_SESSION_BROKEN:
+		client_close(c, ev->broken.result, ev->broken.text);
+		break;
+	case EVENT_REGION_GONE:
+	case EVENT_REGION_BUSY:
+		memory_removed(c, ev->region.serial, ev->region.region,
+			       ev->kind == EVENT_REGION_GONE);
+		break;
+	case EVENT_EPOCH_GONE:
+		comm_epoch_gone(s, ev->epoch.comm);
+		break;
+	case EVENT_PLAN_GONE:
+		plan_gone(s, ev->plan);
+		break;
+	case EVENT_PLAN_DROPPED:
+		plan_dropped(s, ev->dropped.asker, ev->dropped.serial);
+		break;
+	case EVENT_CANCELLED:
+		on_cancelled(s, ev);
+		break;
+	case EVENT_DRAINED:
+		if (s->drained)
+			s->drained(s->drained_arg);
+		break;
+	case EVENT_EPOCH_DIRTY:
+		comm_epoch_dirty(s, ev->epoch.comm);
+		break;
+	case EVENT_TASKS_FAILED:
+		if (s->comm_by_slot[ev->tasks.comm])
+			report_tasks(s->comm_by_slot[ev->tasks.comm], &ev->tasks.status,
+				     ev->tasks.op, ev->tasks.rank, ev->tasks.seq);
+		break;
+	case EVENT_SPAN_FAILED:
+		comm_span_failed(s, ev->span.comm, ev->span.epoch, ev->span.result, ev->span.node);
+		break;
+	case EVENT_PONG:
+		if (s->pong)
+			s->pong(s->pong_arg);
+		break;
+	}
+}
+
+static void on_events(uv_async_t *async)
+{
+	struct server *s = async->data;
+	struct event ev;
+	for (int i = 0; i < EVENTS_PER_TURN; i++) {
+		if (!s->executor->next_event(s->executor, &ev))
+			return;
+		handle_event(s, &ev);
+	}
+	uv_async_send(async); /* for the rest */
+}
+
+static void notify(void *arg)
+{
+	struct server *s = arg;
+	uv_async_send(&s->events);
+}
+
+static void on_faults(uv_async_t *async)
+{
+	memory_fail(async->data);
+}
+
+static void notify_fault(void *arg)
+{
+	struct server *s = arg;
+	uv_async_send(&s->faults);
+}
+
+/* ---- Beginning and end ---- */
+
+struct server *server_create(uv_loop_t *loop, const struct config *config, const char *path,
+			     struct cluster *cluster)
+{
+	struct server *s = calloc(1, sizeof(*s));
+	if (!s)
+		return NULL;
+	s->loop = loop;
+	s->config = config;
+	s->path = path;
+	s->cluster = cluster;
+	s->start_ns = server_now();
+	accounts_init(&s->accounts, config);
+	s->by_slot = calloc(SVC_SESSIONS_MAX, sizeof(*s->by_slot));
+	s->comm_by_slot = calloc(SVC_COMMS_MAX, sizeof(*s->comm_by_slot));
+	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	s->events.data = s->faults.data = s->timer.data = s->leave.data = s;
+	uv_async_init(loop, &s->events, on_events);
+	uv_async_init(loop, &s->faults, on_faults);
+	uv_timer_init(loop, &s->timer);
+	uv_idle_init(loop, &s->leave);
+	s->handles = 4;
+	struct engine_config ec = {
+		.threads = (unsigned)config->engine_threads,
+		.tasks_max = (uint32_t)config->tasks_max,
+		.user_tasks_max = (uint32_t)config->user_tasks_max,
+		.spin_us = config->spin_us,
+		.sessions_max = SVC_SESSIONS_MAX,
+		.comms_max = SVC_COMMS_MAX,
+		.mpi = cluster ? cluster->mpi : NULL,
+		.node = cluster ? cluster->me : 0,
+		.nodes = cluster ? cluster->n : 1,
+	};
+	if (s->by_slot && s->comm_by_slot && s->spare_fd >= 0)
+		s->executor = engine_create(&ec, notify, s);
+	memory_start(s);
+	const uint32_t mappings = (uint32_t)s->accounts.regions_max + SVC_SESSIONS_MAX;
+	if (!s->executor || fault_start(mappings, notify_fault, s) || comm_create_world(s) ||
+	    gpu_start(s)) {
+		int error = errno ? errno : ENOMEM;
+		server_close(s, 0, NULL);
+		while (!server_closed(s))
+			uv_run(loop, UV_RUN_ONCE);
+		server_destroy(s);
+		errno = error;
+		return NULL;
+	}
+	if (cluster)
+		cluster_attach(cluster, s);
+	return s;
+}
+
+void server_drain(struct server *s, void (*drained)(void *arg), void *arg)
+{
+	s->draining = true;
+	s->drained = drained;
+	s->drained_arg = arg;
+	server_command(s, &(struct command){.kind = COMMAND_DRAIN});
+}
+
+void server_ping(struct server *s, void (*pong)(void *arg), void *arg)
+{
+	s->pong = pong;
+	s->pong_arg = arg;
+	server_command(s, &(struct command){.kind = COMMAND_PING});
+}
+
+void server_summarize(const struct server *s, struct server_summary *sum)
+{
+	const struct task_table *t = s->executor->table(s->executor);
+	sum->sessions = s->nclients;
+	sum->comms = s->ncomms;
+	sum->pending = atomic_load_explicit(&t->pending, memory_order_relaxed);
+	sum->completed = atomic_load_explicit(&t->completed, memory_order_relaxed);
+	sum->failed = atomic_load_explicit(&t->failed, memory_order_relaxed);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+	struct server *s = handle->data;
+	s->handles--;
+}
+
+static void on_listener_closed(uv_handle_t *handle)
+{
+	struct listener *l = handle->data;
+	l->server->handles--;
+	close(l->fd);
+	free(l);
+}
+
+/* Its events, and the GPUs' workers, are needed until the last session is gone. */
+static void let_executor_go(struct server *s)
+{
+	uv_close((uv_handle_t *)&s->events, on_handle_closed);
+	uv_close((uv_handle_t *)&s->faults, on_handle_closed);
+	uv_close((uv_handle_t *)&s->leave, on_handle_closed);
+	gpu_stop(s);
+}
+
+void server_close(struct server *s, int reason, const char *text)
+{
+	struct client *c, *next;
+	if (s->closing)
+		return;
+	s->closing = true;
+	comm_close_all(s, reason);
+	DL_FOREACH_SAFE (s->clients, c, next)
+		client_close(c, reason, text);
+	for (struct listener *l = s->listeners, *after; l; l = after) {
+		after = l->next;
+		uv_close((uv_handle_t *)&l->poll, on_listener_closed);
+	}
+	s->listeners = NULL;
+	uv_close((uv_handle_t *)&s->timer, on_handle_closed);
+	if (!s->clients)
+		let_executor_go(s);
+}
+
+bool server_closed(const struct server *cs)
+{
+	struct server *s = (struct server *)cs;
+	if (!s->closing)
+		return false;
+	if (!s->clients && !uv_is_closing((uv_handle_t *)&s->events))
+		let_executor_go(s);
+	return !s->handles;
+}
+
+void server_destroy(struct server *s)
+{
+	if (s->executor)
+		s->executor->destroy(s->executor);
+	physical_free_all(s);
+	plan_free_all(s);
+	comm_free_all(s);
+	gpu_free(s);
+	staging_free(s);
+	accounts_fini(&s->accounts);
+	fault_stop();
+	if (s->spare_fd >= 0)
+		close(s->spare_fd);
+	free(s->by_slot);
+	free(s->comm_by_slot);
+	free(s);
+}

@@ -1,0 +1,519 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One connection. The supervisor owns its fd until both libuv and the executor have let it go. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <linux/sockios.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "base/log.h"
+#include "base/timings.h"
+#include "fdio.h"
+#include "names.h"
+#include "server/server_state.h"
+
+#define MESSAGES_PER_TURN 32 /* read from one session before the others get their turn */
+#define CLOSED		  "its process has closed the connection"
+
+static void on_poll(uv_poll_t *poll, int status, int events);
+
+/* A session that does not read its replies is not asked for more requests. */
+static void watch(struct client *c)
+{
+	int events = UV_DISCONNECT;
+	if (!c->out && !c->events)
+		events |= UV_READABLE;
+	else if (!c->retry_ns)
+		events |= UV_WRITABLE;
+	uv_poll_start(&c->poll, events, on_poll);
+}
+
+/* ---- One user's time in a turn of the loop ---- */
+
+static bool has_time(const struct client *c)
+{
+	const struct account *a = c->account;
+	return a->turn != uv_now(c->server->loop) || a->turn_ns < USER_TURN_NS;
+}
+
+static void spend_time(struct client *c, uint64_t since_ns)
+{
+	struct account *a = c->account;
+	if (a->turn != uv_now(c->server->loop)) {
+		a->turn = uv_now(c->server->loop);
+		a->turn_ns = 0;
+	}
+	a->turn_ns += server_now() - since_ns;
+}
+
+/* ---- Sending ---- */
+
+static void drop_outgoing(struct client *c, struct outgoing *o)
+{
+	svc_close_fds(o->fds, o->nfds);
+	account_give(c->account, SHARE_FDS, o->nfds);
+	account_give(c->account, SHARE_QUEUE_BYTES, o->length);
+	c->queued -= (uint32_t)o->length;
+	DL_DELETE(c->out, o);
+	free(o);
+}
+
+/* The last message of a session that may not have read those before: only now the socket's buffer
+ * is made larger, so that there is room for it. */
+static void say_bye(struct client *c, int reason, const char *text)
+{
+	struct {
+		struct svc_header header;
+		struct svc_event_bye bye;
+	} m = {.header = {.length = sizeof(m), .opcode = SVC_EVENT_BYE}, .bye.reason = reason};
+	int bytes = 0;
+	socklen_t size = sizeof(bytes);
+	if (!getsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &bytes, &size))
+		setsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &bytes, size); /* the kernel doubles it */
+	snprintf(m.bye.text, sizeof(m.bye.text), "%s", text);
+	svc_send(c->fd, &m, sizeof(m), NULL, 0, MSG_DONTWAIT);
+}
+
+/* A process that ends closes its socket, perhaps with replies unread. */
+static const char *end_text(int error)
+{
+	return !error || error == EPIPE || error == ECONNRESET ? CLOSED : strerror(error);
+}
+
+/* The session cannot be sent to. The caller may be iterating over what the session is part of, so
+ * the loop closes it; the shutdown wakes the loop. */
+static void lose(struct client *c, int reason, const char *text)
+{
+	if (c->lost[0])
+		return;
+	snprintf(c->lost, sizeof(c->lost), "%s", text);
+	c->lost_reason = reason;
+	shutdown(c->fd, SHUT_RD);
+}
+
+static bool count_outgoing(struct client *c, size_t length, unsigned nfds)
+{
+	char text[SVC_TEXT_BYTES];
+	if (length > SVC_SESSION_QUEUE_BYTES - c->queued ||
+	    !account_take(c->account, SHARE_QUEUE_BYTES, length, text))
+		return false;
+	if (account_take(c->account, SHARE_FDS, nfds, text))
+		return true;
+	account_give(c->account, SHARE_QUEUE_BYTES, length);
+	return false;
+}
+
+static void queue_message(struct client *c, const void *message, size_t length, const int *fds,
+			  unsigned nfds)
+{
+	if (!count_outgoing(c, length, nfds)) {
+		lose(c, NCCLSVC_LIMIT, "it does not read its socket");
+		return;
+	}
+	struct outgoing *o = calloc(1, sizeof(*o) + length);
+	if (!o) {
+		account_give(c->account, SHARE_QUEUE_BYTES, length);
+		account_give(c->account, SHARE_FDS, nfds);
+		lose(c, NCCLSVC_NO_MEMORY, "the daemon has no memory for a reply");
+		return;
+	}
+	memcpy(o->message, message, length);
+	o->length = length;
+	o->nfds = nfds;
+	c->queued += (uint32_t)length;
+	DL_APPEND(c->out, o);
+	for (unsigned i = 0; i < nfds; i++) {
+		o->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
+		if (o->fds[i] < 0)
+			lose(c, NCCLSVC_LIMIT, "the daemon has run out of file descriptors");
+	}
+	watch(c);
+}
+
+/* A reply with file descriptors, or a long one, waits until the session has read those before it:
+ * so a session that does not read holds little, however much it asks for. */
+static bool must_wait(const struct client *c, size_t length, unsigned nfds)
+{
+	int unread = 0;
+	return (nfds || length > SVC_MESSAGE_MAX) && !ioctl(c->fd, SIOCOUTQ, &unread) && unread > 0;
+}
+
+/* Returns 0, -EAGAIN (the message is to be sent later), or another -errno. */
+static int try_send(struct client *c, const void *message, size_t length, const int *fds,
+		    unsigned nfds)
+{
+	int error = must_wait(c, length, nfds)
+			    ? -ETOOMANYREFS
+			    : svc_send(c->fd, message, length, fds, nfds, MSG_DONTWAIT);
+	if (error == -ENOBUFS)
+		return -EAGAIN;
+	/* Sockets hold as many descriptors of this daemon as it may open (ETOOMANYREFS). */
+	if (error != -ETOOMANYREFS && error != -ENOMEM)
+		return error;
+	c->retry_ns = server_now() + SEND_AGAIN_NS;
+	c->server->retries = true;
+	server_deadline(c->server, c->retry_ns);
+	return -EAGAIN;
+}
+
+static void send_message(struct client *c, unsigned opcode, uint32_t serial, int result,
+			 const void *body, size_t size, const int *fds, unsigned nfds)
+{
+	struct {
+		struct svc_header header;
+		char body[SVC_LIST_MESSAGE_MAX - sizeof(struct svc_header)];
+	} m;
+	if (c->state == CLIENT_CLOSING || c->lost[0])
+		return;
+	m.header = (struct svc_header){
+		.length = (uint32_t)(sizeof(m.header) + size),
+		.opcode = (uint16_t)opcode,
+		.serial = serial,
+		.result = result,
+	};
+	if (size)
+		memcpy(m.body, body, size);
+	int error = c->out ? -EAGAIN : try_send(c, &m, m.header.length, fds, nfds);
+	if (error == -EAGAIN)
+		queue_message(c, &m, m.header.length, fds, nfds);
+	else if (error)
+		lose(c, 0, end_text(-error));
+}
+
+static int try_event(struct client *c, const struct svc_event_comm *event)
+{
+	struct {
+		struct svc_header header;
+		struct svc_event_comm event;
+	} m = {.header = {.length = sizeof(m), .opcode = SVC_EVENT_COMM}, .event = *event};
+	return try_send(c, &m, sizeof(m), NULL, 0);
+}
+
+/* Events wait in the memberships, not in the queue: there is at most one for each. */
+void client_comm_event(struct client *c, const struct svc_event_comm *event)
+{
+	if (c->state == CLIENT_CLOSING || c->lost[0])
+		return;
+	int error = c->out || c->events ? -EAGAIN : try_event(c, event);
+	if (!error)
+		return;
+	if (error != -EAGAIN) {
+		lose(c, 0, end_text(-error));
+		return;
+	}
+	c->memberships[event->comm].event = *event;
+	c->events = true;
+	watch(c);
+}
+
+/* Returns as try_send. */
+static int send_events(struct client *c)
+{
+	for (uint32_t i = 1; i < c->nmemberships; i++) {
+		struct svc_event_comm *event = &c->memberships[i].event;
+		const int error = event->comm ? try_event(c, event) : 0;
+		if (error)
+			return error;
+		event->comm = 0;
+	}
+	c->events = false;
+	return 0;
+}
+
+void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void *body, size_t size,
+		  const int *fds, unsigned nfds)
+{
+	send_message(c, opcode | SVC_REPLY, serial, NCCLSVC_OK, body, size, fds, nfds);
+}
+
+void client_error(struct client *c, unsigned opcode, uint32_t serial, int result,
+		  const char *format, ...)
+{
+	struct svc_error error = {.version_min = SVC_PROTOCOL_MIN,
+				  .version_max = SVC_PROTOCOL_MAX,
+				  .client_version_min = c->version_min,
+				  .client_version_max = c->version_max};
+	va_list args;
+	va_start(args, format);
+	vsnprintf(error.text, sizeof(error.text), format, args);
+	va_end(args);
+	log_debug("session %u (pid %d): %s: %s: %s", c->id, c->pid,
+		  svc_shape_of(opcode) ? svc_shape_of(opcode)->name : "?", svc_result_name(result),
+		  error.text);
+	send_message(c, opcode | SVC_REPLY, serial, result, &error, sizeof(error), NULL, 0);
+}
+
+/* ---- Ending ---- */
+
+static void try_free(struct client *c)
+{
+	struct server *s = c->server;
+	if (!c->poll_closed || !c->executor_gone)
+		return;
+	memory_free_all(c);
+	account_close(c->account, &c->fd, 1); /* unread messages may hold descriptors */
+	account_give(c->account, SHARE_FDS, 1);
+	s->by_slot[c->slot] = NULL;
+	account_give(c->account, SHARE_SESSIONS, 1);
+	account_put(c->account);
+	DL_DELETE(s->clients, c);
+	s->nclients--;
+	free(c->memberships);
+	free(c);
+}
+
+static void on_poll_closed(uv_handle_t *handle)
+{
+	struct client *c = handle->data;
+	c->server->handles--;
+	c->poll_closed = true;
+	try_free(c);
+}
+
+void client_executor_gone(struct client *c)
+{
+	c->executor_gone = true;
+	try_free(c);
+}
+
+static void end_ring(struct client *c, int reason)
+{
+	if (!c->ring)
+		return;
+	atomic_store(&c->ring->ended, reason ? reason : NCCLSVC_DAEMON_LOST);
+	atomic_fetch_add(&c->ring->wake, 1);
+	syscall(SYS_futex, &c->ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Vacates what the session holds, for at most SESSION_END_TURN_NS. True: nothing is left, and the
+ * executor was told. */
+static bool leave(struct client *c)
+{
+	const uint64_t begin = server_now();
+	const bool done = comm_client_gone(c, begin + SESSION_END_TURN_NS);
+	spend_time(c, begin);
+	if (!done)
+		return false;
+	if (c->known)
+		server_command(c->server,
+			       &(struct command){.kind = COMMAND_SESSION_DEL, .session = c->slot});
+	else
+		c->executor_gone = true;
+	return true;
+}
+
+static void on_leaving(uv_idle_t *idle)
+{
+	struct server *s = idle->data;
+	struct client *c, *next;
+	DL_FOREACH_SAFE2 (s->leaving, c, next, next_leaving) {
+		if (!has_time(c) || !leave(c))
+			continue;
+		DL_DELETE2(s->leaving, c, prev_leaving, next_leaving);
+		try_free(c);
+	}
+	if (!s->leaving)
+		uv_idle_stop(idle);
+}
+
+/* A session that its process closes has ended in good order, or comm_break_for tells more. One that
+ * has only asked (ncclsvc-ctl) is not worth a line. */
+static void log_end(const struct client *c, const char *text)
+{
+	if (!text)
+		return;
+	if (strcmp(text, CLOSED) != 0)
+		log_info("session %u (%s, pid %d) ended: %s", c->id, c->name, c->pid, text);
+	else if (c->ring || c->nmemberships)
+		log_info("session %u (%s, pid %d) has ended", c->id, c->name, c->pid);
+	else
+		log_debug("session %u (%s, pid %d) has ended", c->id, c->name, c->pid);
+}
+
+void client_close(struct client *c, int reason, const char *text)
+{
+	struct server *s = c->server;
+	if (c->state == CLIENT_CLOSING)
+		return;
+	if (c->state == CLIENT_OPEN)
+		log_end(c, text);
+	c->known = c->state == CLIENT_OPEN;
+	c->state = CLIENT_CLOSING;
+	while (c->out)
+		drop_outgoing(c, c->out);
+	if (reason)
+		say_bye(c, reason, text ? text : "");
+	end_ring(c, reason);
+	shutdown(c->fd, SHUT_RDWR);
+	uv_poll_stop(&c->poll);
+	uv_close((uv_handle_t *)&c->poll, on_poll_closed);
+	if (leave(c))
+		return;
+	DL_APPEND2(s->leaving, c, prev_leaving, next_leaving);
+	uv_idle_start(&s->leave, on_leaving);
+}
+
+/* ---- Reading ---- */
+
+static void judge(struct client *c, const char *message, size_t length, int *fds, unsigned nfds)
+{
+	struct svc_header h;
+	char text[SVC_TEXT_BYTES];
+	switch (svc_check_request(message, length, nfds, &h, text)) {
+	case SVC_MALFORMED:
+		client_close(c, NCCLSVC_PROTOCOL, text);
+		break;
+	case SVC_BAD:
+		client_error(c, h.opcode & ~SVC_REPLY, h.serial, NCCLSVC_PROTOCOL, "%s", text);
+		break;
+	case SVC_GOOD:
+		request_handle(c, &h, message + sizeof(h), fds);
+		break;
+	}
+}
+
+/* Handles one message, or the end of the connection. */
+static void take_message(struct client *c, const char *message, ssize_t n, int *fds, unsigned nfds)
+{
+	if (n == -EMSGSIZE)
+		client_close(c, NCCLSVC_PROTOCOL, "a message, or its control data, is too long");
+	else if (n <= 0) /* an empty message looks like the end, but for the fds it may bring */
+		client_close(c, 0, end_text((int)-n));
+	else
+		judge(c, message, (size_t)n, fds, nfds);
+}
+
+/* The descriptors that came are the user's, also while they wait to be closed. */
+static void take_with_fds(struct client *c, const char *message, ssize_t n, int *fds, unsigned nfds)
+{
+	char text[SVC_TEXT_BYTES];
+	struct account *a = c->account;
+	const bool room = account_take(a, SHARE_FDS, nfds, text);
+	if (room)
+		take_message(c, message, n, fds, nfds);
+	else
+		client_close(c, NCCLSVC_LIMIT, text);
+	account_close(a, fds, nfds);
+	if (room)
+		account_give(a, SHARE_FDS, nfds);
+}
+
+static void read_messages(struct client *c)
+{
+	_Alignas(8) char message[SVC_MESSAGE_MAX];
+	int fds[SVC_FDS_KERNEL];
+	unsigned nfds;
+	for (int i = 0; i < MESSAGES_PER_TURN; i++) {
+		if (c->state == CLIENT_CLOSING || c->lost[0] || c->out || c->events || !has_time(c))
+			return;
+		const uint64_t begin = server_now();
+		ssize_t n = svc_recv_all(c->fd, message, sizeof(message), fds, &nfds, MSG_DONTWAIT);
+		if (n == -EAGAIN)
+			return;
+		if (nfds)
+			take_with_fds(c, message, n, fds, nfds);
+		else
+			take_message(c, message, n, fds, 0);
+		spend_time(c, begin);
+	}
+}
+
+static void write_messages(struct client *c)
+{
+	int error = 0;
+	c->retry_ns = 0;
+	while (c->out && !error) {
+		struct outgoing *o = c->out;
+		error = try_send(c, o->message, o->length, o->fds, o->nfds);
+		if (!error)
+			drop_outgoing(c, o);
+	}
+	if (!error && c->events)
+		error = send_events(c);
+	if (error && error != -EAGAIN)
+		client_close(c, 0, end_text(-error));
+	else
+		watch(c);
+}
+
+uint64_t client_retry(struct server *s, uint64_t now)
+{
+	struct client *c, *after;
+	uint64_t next = 0;
+	if (!s->retries)
+		return 0;
+	DL_FOREACH_SAFE (s->clients, c, after) {
+		if (c->retry_ns && c->retry_ns <= now && c->state != CLIENT_CLOSING)
+			write_messages(c);
+		if (c->state != CLIENT_CLOSING)
+			next = earlier(next, c->retry_ns);
+	}
+	s->retries = next;
+	return next;
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+	struct client *c = poll->data;
+	if (c->lost[0]) {
+		client_close(c, c->lost_reason, c->lost);
+		return;
+	}
+	if (status < 0) { /* POLLERR: the peer closed with answers unread */
+		client_close(c, 0, CLOSED);
+		return;
+	}
+	if (events & UV_WRITABLE)
+		write_messages(c);
+	if (c->state != CLIENT_CLOSING && (events & UV_READABLE))
+		read_messages(c);
+	/* Gone while its answers waited: nobody will read them. */
+	if (c->state != CLIENT_CLOSING && (events & UV_DISCONNECT) && (c->out || c->events))
+		client_close(c, 0, CLOSED);
+}
+
+/* ---- Beginning ---- */
+
+struct client *client_create(struct server *s, int fd, struct account *account,
+			     const struct ucred *cred)
+{
+	uint32_t slot = 0;
+	while (slot < SVC_SESSIONS_MAX && s->by_slot[slot])
+		slot++;
+	struct client *c = slot < SVC_SESSIONS_MAX ? calloc(1, sizeof(*c)) : NULL;
+	if (!c)
+		return NULL;
+	c->server = s;
+	c->slot = slot;
+	c->id = ++s->last_session;
+	c->fd = fd;
+	c->pid = cred->pid;
+	c->uid = cred->uid;
+	c->account = account;
+	c->mps = NCCLSVC_MPS_UNKNOWN;
+	c->mps_device = SVC_DEVICE_HOST;
+	c->doorbell = c->completion = c->ring_fd = -1;
+	c->since_ns = server_now();
+	c->leaving_at = 1;
+	c->poll.data = c;
+	int error = uv_poll_init(s->loop, &c->poll, fd);
+	if (error) {
+		free(c);
+		return NULL;
+	}
+	s->handles++;
+	s->by_slot[slot] = c;
+	s->nclients++;
+	DL_APPEND(s->clients, c);
+	watch(c);
+	return c;
+}

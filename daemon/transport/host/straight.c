@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Sends and Recvs whose turn it is when they come.
+ *
+ * So are those of most small transfers: a task group of nothing else, of a member with nothing
+ * before it, on a communicator of this host's memory. order.c would queue them, find at once that
+ * it is their turn, post them, and let them meet. Here they are posted as they come, and what is
+ * small and finds its peer posted is over without ever having been queued. What stays is left as
+ * order.c leaves it; whatever is not plain goes its way. */
+#include <utlist.h>
+
+#include "sched/order.h"
+
+#define STRAIGHT_TASKS 64 /* of one group; more are taken in slices */
+
+bool straight_may(const struct task *first, uint32_t n)
+{
+	const struct member *m = first->member;
+	const struct comm *c = m->comm;
+	return n <= STRAIGHT_TASKS && !m->queue && !c->span && !c->gone;
+}
+
+/* True if they agree and are small: both are over then. u is posted. */
+static bool meet_at_once(struct engine *e, struct task *t, struct task *u)
+{
+	const struct svc_record *a = &t->record, *b = &u->record;
+	const bool sends = a->op == NCCLSVC_SEND;
+	if (!u->simple || u->ghost || a->type != b->type || a->count != b->count ||
+	    !run_small_send(e, sends ? t : u, sends ? u : t))
+		return false;
+	ncclsvc_status failed;
+	const ncclsvc_status *st = run_status((struct task *[]){t, u}, 2, &failed);
+	struct member *m = t->member;
+	m->submitted++;
+	m->completed++;
+	complete_task(e, t, st);
+	task_free(e, t);
+	order_end_task(e, u, st);
+	return true;
+}
+
+static void post(struct engine *e, struct task *t, struct task *u)
+{
+	struct member *m = t->member;
+	order_admit(e, t);
+	t->place = POSTED;
+	m->posted++;
+	m->head_tasks++;
+	DL_APPEND(m->queue, t);
+	if (u)
+		order_meet_pair(e, t, u);
+}
+
+void straight_post(struct engine *e, struct task *first, uint32_t n)
+{
+	struct member *m = first->member;
+	struct task *t = first, *next, *u;
+	for (uint32_t i = 0; i < n; i++, t = next) {
+		next = t->next;
+		u = order_find_peer(e, t);
+		if (!u || !meet_at_once(e, t, u))
+			post(e, t, u);
+	}
+	struct board_entry *b = m->board;
+	atomic_store_explicit(&b->submitted, m->submitted, memory_order_relaxed);
+	atomic_store_explicit(&b->completed, m->completed, memory_order_relaxed);
+	if (m->queue)
+		atomic_store_explicit(&b->head_ns, m->queue->submitted_ns, memory_order_relaxed);
+	order_update_blocked(m);
+	/* Perhaps nobody can go on any more: order.c sees to that. */
+	if (m->comm->blocked == m->comm->nranks)
+		order_make_ready(e, m);
+}

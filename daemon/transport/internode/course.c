@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which bytes a piece of an operation is. An operation is cut into blocks (a rank's share, a node's
+ * slice), each block into chunks; a piece is one chunk of one block. All nodes count pieces alike.
+ *
+ * Reduced: each node gives the owner of the piece one vector, the reduction of its ranks', or,
+ * where that would round twice, each rank's vector. The owner reduces what it has, in the order of
+ * nodes (of ranks, if it has all of them), so results are the same bits on all ranks and in every
+ * run.
+ */
+#include <string.h>
+
+#include "names.h"
+#include "sched/span.h"
+#include "task.h"
+#include "transport/host/reduce.h"
+
+#define PIECE_BYTES	  (256 * 1024)
+#define PIECE_SCRATCH_MAX (2 * 1024 * 1024) /* of contributions, at the owner */
+#define UNITS_ALIGNED	  64
+
+/* Summing in the type itself and dividing at the end gives what an average is. */
+static bool average_by_sum(unsigned type)
+{
+	return type == NCCLSVC_FLOAT32 || type == NCCLSVC_FLOAT64 || type == NCCLSVC_INT64 ||
+	       type == NCCLSVC_UINT64;
+}
+
+bool course_uses_raw(const struct span *s, const struct svc_record *r)
+{
+	bool halves = r->type == NCCLSVC_FLOAT16 || r->type == NCCLSVC_BFLOAT16;
+	bool picks = r->redop == NCCLSVC_MIN || r->redop == NCCLSVC_MAX;
+	if (s->most == 1 || (halves && !picks))
+		return true;
+	return r->redop == NCCLSVC_AVG && !average_by_sum(r->type);
+}
+
+uint32_t course_contributions(const struct course *p, uint32_t place)
+{
+	return p->raw ? p->span->counts[place] : 1;
+}
+
+static void cut_into_chunks(struct course *p)
+{
+	uint64_t bytes = PIECE_BYTES, all = 0;
+	if (svc_op_reduces(p->record.op)) {
+		for (uint32_t k = 0; k < p->span->nnodes; k++)
+			all += course_contributions(p, k);
+		if (all * bytes > PIECE_SCRATCH_MAX)
+			bytes = PIECE_SCRATCH_MAX / all;
+		if (bytes < 4096)
+			bytes = 4096;
+	}
+	uint64_t units = (bytes / p->unit + UNITS_ALIGNED - 1) / UNITS_ALIGNED * UNITS_ALIGNED;
+	p->chunk_units = units;
+	p->pieces = (p->block_units + units - 1) / units * p->blocks;
+}
+
+/* All want the one result: each node reduces a slice of it. */
+static bool is_sliced(const struct svc_record *r)
+{
+	return svc_op_reduces(r->op) && !svc_op_has_root(r->op) && !svc_op_sends_each(r->op);
+}
+
+void course_make(struct course *p, const struct span *s, struct task *const *tasks, int32_t a,
+		 int32_t b)
+{
+	const uint32_t nranks = s->comm->nranks;
+	*p = (struct course){.span = s, .tasks = tasks, .a = a, .b = b, .p2p = a >= 0};
+	if (p->p2p)
+		p->record = tasks[0] ? tasks[0]->record : tasks[1]->record;
+	else
+		p->record = tasks[span_locals(s)[0]]->record;
+	const struct svc_record *r = &p->record;
+	const size_t element = svc_type_size(r->type);
+	const bool sends_each = svc_op_sends_each(r->op),
+		   receives_each = svc_op_receives_each(r->op);
+	p->share = svc_operation(r->op)->kind & SVC_OP_HAS_DATA ? r->count * element : 0;
+	p->unit = svc_op_reduces(r->op) ? element : 1;
+	p->blocks = 1;
+	p->block_units = svc_op_reduces(r->op) ? r->count : p->share;
+	if (sends_each && receives_each) {
+		p->blocks = nranks * (nranks + 1) / 2;
+	} else if (sends_each || receives_each) {
+		p->blocks = nranks;
+	} else if (is_sliced(r)) {
+		p->blocks = s->nnodes;
+		p->block_units = (r->count + s->nnodes - 1) / s->nnodes;
+		p->block_units =
+			(p->block_units + UNITS_ALIGNED - 1) / UNITS_ALIGNED * UNITS_ALIGNED;
+	}
+	p->raw = !p->p2p && svc_op_reduces(r->op) && course_uses_raw(s, r);
+	cut_into_chunks(p);
+}
+
+/* Pairs (a <= b) in the order (0,0) (0,1) (1,1) (0,2) ... */
+void course_pair(uint32_t pair, uint32_t *a, uint32_t *b)
+{
+	uint32_t high = 0;
+	for (uint32_t bit = UINT32_C(1) << 15; bit; bit /= 2) {
+		uint64_t n = high + bit;
+		if (n * (n + 1) / 2 <= pair)
+			high += bit;
+	}
+	*b = high;
+	*a = pair - (uint32_t)((uint64_t)high * (high + 1) / 2);
+}
+
+/* Whether a block is for one rank alone, and for which. Not of AllToAll. */
+static bool one_receives(const struct course *p, uint32_t block, uint32_t *rank)
+{
+	const struct svc_record *r = &p->record;
+	if (svc_op_sends_each(r->op))
+		*rank = block;
+	else if (svc_op_root_receives(r->op))
+		*rank = (uint32_t)r->peer;
+	else
+		return false;
+	return true;
+}
+
+/* The last nodes' slices may be shorter, or empty. */
+static uint64_t slice_units(const struct course *p, uint32_t block)
+{
+	const uint64_t before = block * p->block_units, count = p->record.count;
+	if (before >= count)
+		return 0;
+	return count - before < p->block_units ? count - before : p->block_units;
+}
+
+static void find_owner(const struct course *p, struct stretch *x)
+{
+	const struct span *s = p->span;
+	uint32_t a, b, to;
+	x->reduces = svc_op_reduces(p->record.op);
+	if (svc_op_sends_each(p->record.op) && svc_op_receives_each(p->record.op)) {
+		course_pair(x->block, &a, &b);
+		x->exchanges = true;
+		x->owner = s->node_of[a];
+		x->to = s->node_of[b];
+		return;
+	}
+	x->spreads = !one_receives(p, x->block, &to);
+	if (!x->spreads)
+		x->to = s->node_of[to];
+	if (is_sliced(&p->record))
+		x->owner = x->block;
+	else
+		x->owner = x->reduces ? x->to : s->node_of[course_giver(p, x)];
+}
+
+bool course_stretch(const struct course *p, uint64_t piece, struct stretch *x)
+{
+	const uint32_t block = (uint32_t)(piece % p->blocks);
+	uint64_t units = p->block_units;
+	*x = (struct stretch){.block = block, .lo = piece / p->blocks * p->chunk_units};
+	if (p->p2p) {
+		x->owner = p->span->node_of[p->a];
+		x->to = p->span->node_of[p->b];
+	} else {
+		find_owner(p, x);
+		if (is_sliced(&p->record))
+			units = slice_units(p, block);
+	}
+	if (x->lo >= units)
+		return false;
+	x->count = units - x->lo < p->chunk_units ? units - x->lo : p->chunk_units;
+	x->bytes = x->count * p->unit;
+	return true;
+}
+
+bool course_involved(const struct course *p, const struct stretch *x)
+{
+	return x->reduces || x->spreads || x->owner == p->span->me || x->to == p->span->me;
+}
+
+uint32_t course_giver(const struct course *p, const struct stretch *x)
+{
+	const struct svc_record *r = &p->record;
+	return svc_op_sends(r->op, r->peer, x->block) ? x->block : (uint32_t)r->peer;
+}
+
+const char *course_source(const struct course *p, const struct stretch *x, uint32_t rank)
+{
+	uint64_t at = x->lo * p->unit;
+	if (p->p2p)
+		return p->tasks[0]->src + at;
+	if (is_sliced(&p->record))
+		at += x->block * p->block_units * p->unit;
+	else if (svc_op_sends_each(p->record.op))
+		at += x->block * p->share;
+	return p->tasks[rank]->src + at;
+}
+
+uint32_t course_targets(const struct course *p, const struct stretch *x, char **out)
+{
+	const struct span *s = p->span;
+	uint64_t at = x->lo * p->unit;
+	uint32_t only;
+	if (p->p2p) {
+		if (!p->tasks[1])
+			return 0;
+		out[0] = p->tasks[1]->dst + at;
+		return 1;
+	}
+	if (is_sliced(&p->record))
+		at += x->block * p->block_units * p->unit;
+	else if (svc_op_receives_each(p->record.op))
+		at += x->block * p->share;
+	if (one_receives(p, x->block, &only)) {
+		if (!p->tasks[only])
+			return 0;
+		out[0] = p->tasks[only]->dst + at;
+		return 1;
+	}
+	for (uint32_t i = 0; i < span_local_count(s); i++)
+		out[i] = p->tasks[span_locals(s)[i]]->dst + at;
+	return span_local_count(s);
+}
+
+/* ---- Reducing ---- */
+
+static unsigned partial_redop(const struct svc_record *r)
+{
+	return r->redop == NCCLSVC_AVG ? NCCLSVC_SUM : r->redop;
+}
+
+void course_contribute(const struct course *p, const struct stretch *x, char *out)
+{
+	const struct span *s = p->span;
+	const uint32_t n = span_local_count(s), *locals = span_locals(s);
+	const void *src[n];
+	void *dst[1] = {out};
+	for (uint32_t i = 0; i < n; i++)
+		src[i] = course_source(p, x, locals[i]);
+	if (!p->raw) {
+		reduce_block(p->record.type, partial_redop(&p->record), src, n, dst, 1, x->count,
+			     false);
+		return;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		memcpy(out + i * x->bytes, src[i], x->bytes);
+}
+
+#define DIVIDE(ctype)                                                                              \
+	for (uint64_t i = 0; i < n; i++) {                                                         \
+		ctype v; /* buffers need not be aligned */                                         \
+		memcpy(&v, data + i * sizeof(v), sizeof(v));                                       \
+		v /= (ctype)by;                                                                    \
+		memcpy(data + i * sizeof(v), &v, sizeof(v));                                       \
+	}                                                                                          \
+	break
+
+static void divide(unsigned type, char *data, uint64_t n, uint32_t by)
+{
+	switch (type) {
+	case NCCLSVC_FLOAT32:
+		DIVIDE(float);
+	case NCCLSVC_FLOAT64:
+		DIVIDE(double);
+	case NCCLSVC_INT64:
+		DIVIDE(int64_t);
+	case NCCLSVC_UINT64:
+		DIVIDE(uint64_t);
+	}
+}
+
+/* parts[place]: that node's contribution; this node's is its ranks' own memory. */
+void course_reduce_parts(const struct course *p, const struct stretch *x, const char *const *parts)
+{
+	const struct span *s = p->span;
+	const uint32_t nranks = s->comm->nranks;
+	const void *src[nranks];
+	char *targets[span_local_count(s)];
+	uint32_t n = 0, ntargets = course_targets(p, x, targets);
+	for (uint32_t place = 0; place < s->nnodes; place++) {
+		const uint32_t *ranks = s->ranks + s->first[place];
+		bool mine = place == s->me, each = p->raw || mine;
+		for (uint32_t i = 0; i < (each ? s->counts[place] : 1); i++) {
+			const char *at =
+				mine ? course_source(p, x, ranks[i]) : parts[place] + i * x->bytes;
+			/* In the order of ranks, if all of them are here. */
+			src[p->raw ? ranks[i] : n] = at;
+			n++;
+		}
+	}
+	reduce_block(p->record.type, p->raw ? p->record.redop : partial_redop(&p->record), src, n,
+		     (void *const *)targets, ntargets, x->count, false);
+	if (!p->raw && p->record.redop == NCCLSVC_AVG)
+		for (uint32_t i = 0; i < ntargets; i++)
+			divide(p->record.type, targets[i], x->count, nranks);
+}
+
+void course_reduce(const struct course *p, const struct stretch *x, const char *others)
+{
+	const struct span *s = p->span;
+	const char *parts[s->nnodes];
+	for (uint32_t place = 0; place < s->nnodes; place++) {
+		parts[place] = others;
+		if (place != s->me)
+			others += course_contributions(p, place) * x->bytes;
+	}
+	course_reduce_parts(p, x, parts);
+}

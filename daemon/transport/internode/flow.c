@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a piece sends and receives: the credit for it, and what MPI has. */
+#include <stdlib.h>
+#include <utlist.h>
+
+#include "across.h"
+#include "base/no_memory.h"
+#include "channel/mpi_api.h"
+#include "transport/staged/staged.h"
+
+/* ---- Tags ---- */
+
+static int32_t tag_get(struct engine *e)
+{
+	return e->ntags ? e->tags[--e->ntags] : MPI_TAG_DATA + (int32_t)e->fresh_tags++;
+}
+
+void flow_tag_put(struct engine *e, int32_t tag)
+{
+	if (e->ntags == e->tags_room) {
+		uint32_t more = e->tags_room ? e->tags_room * 2 : 256;
+		int32_t *tags = realloc(e->tags, more * sizeof(*tags));
+		if (!tags)
+			return;
+		e->tags = tags;
+		e->tags_room = more;
+	}
+	e->tags[e->ntags++] = tag;
+}
+
+/* ---- Credits ---- */
+
+static bool same(const struct junction_key *a, const struct junction_key *b)
+{
+	return a->a == b->a && a->b == b->b && a->seq == b->seq && a->part == b->part;
+}
+
+void flow_refuse_credits(struct engine *e, struct span *s, const struct junction_key *key,
+			 bool (*those)(const struct junction_key *a, const struct junction_key *b))
+{
+	struct credit *k, *next;
+	DL_FOREACH_SAFE (s->credits, k, next) {
+		if (!those(&k->key, key))
+			continue;
+		span_refuse_credit(e, (int)s->nodes[k->node], k->note.tag);
+		DL_DELETE(s->credits, k);
+		free(k);
+	}
+}
+
+void flow_abort_op(struct engine *e, struct op *op)
+{
+	op->aborted = true;
+	flow_refuse_credits(e, op->comm->span, &op->key, same);
+}
+
+/* ---- Flows ---- */
+
+/* What a node said before it died can still be heard, and met, until the epoch ends. */
+static bool is_lost(struct engine *e, struct flow *f)
+{
+	struct op *op = f->piece->op;
+	if (!e->lost[op->comm->span->nodes[f->node]])
+		return false;
+	f->over = true;
+	flow_abort_op(e, op);
+	return true;
+}
+
+void flow_receive(struct engine *e, struct flow *f)
+{
+	struct op *op = f->piece->op;
+	struct span *s = op->comm->span;
+	f->begun = true;
+	if (is_lost(e, f))
+		return;
+	f->tag = tag_get(e);
+	if (e->config.mpi->receive(f->at, f->bytes, (int)s->nodes[f->node], f->tag, f)) {
+		f->over = true;
+		flow_abort_op(e, op);
+		span_give_up(e, op->comm, NCCLSVC_SYSTEM, f->node);
+		return;
+	}
+	e->flights++;
+	struct credit_note note = {f->piece->index, f->phase, f->tag};
+	span_send(e, s, f->node, SPAN_CREDIT, &op->key, &note, sizeof(note), NULL, 0);
+}
+
+static void send_flow(struct engine *e, struct flow *f, int32_t tag)
+{
+	struct op *op = f->piece->op;
+	f->begun = true;
+	if (is_lost(e, f))
+		return;
+	if (e->config.mpi->send(f->at, f->bytes, (int)op->comm->span->nodes[f->node], tag, f)) {
+		f->over = true;
+		flow_abort_op(e, op);
+		span_give_up(e, op->comm, NCCLSVC_SYSTEM, f->node);
+		return;
+	}
+	e->flights++;
+}
+
+void flow_offer(struct engine *e, struct flow *f)
+{
+	struct op *op = f->piece->op;
+	struct span *s = op->comm->span;
+	struct credit *k;
+	DL_FOREACH (s->credits, k) {
+		if (k->node != f->node || k->note.piece != f->piece->index ||
+		    k->note.phase != f->phase || !same(&k->key, &op->key))
+			continue;
+		int32_t tag = k->note.tag;
+		DL_DELETE(s->credits, k);
+		free(k);
+		send_flow(e, f, tag);
+		return;
+	}
+}
+
+static bool is_ready(const struct piece *p, const struct flow *f)
+{
+	return p->stage == (f->phase == GIVING ? STAGE_GIVE : STAGE_RESULT);
+}
+
+void across_credit(struct engine *e, struct span *s, uint32_t place, const struct junction_key *key,
+		   const struct credit_note *note)
+{
+	struct op *op;
+	DL_FOREACH (s->ops, op) {
+		if (same(&op->key, key))
+			break;
+	}
+	bool late = op ? op->aborted : s->comm->ended;
+	if (!op && s->comm->staged)
+		late = !staged_expects(e, s->comm, key);
+	if (late) {
+		span_refuse_credit(e, (int)s->nodes[place], note->tag);
+		return;
+	}
+	struct piece *p = NULL;
+	if (op)
+		DL_SEARCH_SCALAR(op->pieces, p, index, note->piece);
+	for (uint32_t i = 0; p && i < p->nflows; i++) {
+		struct flow *f = &p->flows[i];
+		if (f->send && !f->begun && f->node == place && (uint32_t)f->phase == note->phase &&
+		    is_ready(p, f)) {
+			send_flow(e, f, note->tag);
+			return;
+		}
+	}
+	struct credit *k = malloc(sizeof(*k));
+	if (!k)
+		no_memory("a credit of another node");
+	*k = (struct credit){.key = *key, .node = place, .note = *note};
+	DL_APPEND(s->credits, k);
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One piece of an operation, from stage to stage: its memory, its flows, and the work on it. */
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "across.h"
+#include "base/no_memory.h"
+#include "transport/host/reduce.h"
+
+#define INLINE_BYTES (64 * 1024) /* more than that is the pool's */
+#define BUFFERS_KEPT 64
+#define BUFFER_BYTES (2 * 1024 * 1024 + 65536)
+
+/* ---- Memory ---- */
+
+static char *buffer_get(struct engine *e, uint64_t bytes)
+{
+	if (bytes <= BUFFER_BYTES && e->nbuffers)
+		return e->buffers[--e->nbuffers];
+	char *p = malloc(bytes <= BUFFER_BYTES ? BUFFER_BYTES : bytes);
+	if (!p)
+		no_memory("a part of an operation that other nodes have begun"); /* the other nodes
+										    have begun */
+	return p;
+}
+
+static void buffer_put(struct engine *e, char *p, uint64_t bytes)
+{
+	if (p && bytes <= BUFFER_BYTES && e->nbuffers < BUFFERS_KEPT)
+		e->buffers[e->nbuffers++] = p;
+	else
+		free(p);
+}
+
+/* ---- The work on it ---- */
+
+/* AllToAll: where one of this node's two ranks has, or wants, the block of the other. */
+static char *swap_at(const struct course *p, const struct stretch *x, bool dst)
+{
+	uint32_t a, b;
+	course_pair(x->block, &a, &b);
+	bool mine_a = x->owner == p->span->me;
+	const struct task *t = p->tasks[mine_a ? a : b];
+	uint64_t at = (mine_a ? b : a) * p->share + x->lo;
+	return (dst ? t->dst : t->src) + at;
+}
+
+static void exchange_here(const struct course *p, const struct stretch *x)
+{
+	char one[4096], other[4096];
+	uint32_t a, b;
+	course_pair(x->block, &a, &b);
+	struct task *ta = p->tasks[a], *tb = p->tasks[b];
+	for (uint64_t i = 0; i < x->bytes; i += sizeof(one)) {
+		size_t n = x->bytes - i < sizeof(one) ? x->bytes - i : sizeof(one);
+		uint64_t at_b = b * p->share + x->lo + i, at_a = a * p->share + x->lo + i;
+		memcpy(one, ta->src + at_b, n);
+		memcpy(other, tb->src + at_a, n);
+		memcpy(tb->dst + at_a, one, n);
+		memcpy(ta->dst + at_b, other, n);
+	}
+}
+
+static void share_result(const struct course *p, const struct stretch *x)
+{
+	const struct span *s = p->span;
+	char *targets[span_local_count(s)];
+	uint32_t n = course_targets(p, x, targets), from = 0;
+	const char *source = targets[0];
+	if (!n)
+		return;
+	/* The owner's ranks have theirs, if it was reduced. */
+	if (x->owner == s->me && !x->reduces)
+		source = course_source(p, x, course_giver(p, x));
+	else
+		from = 1;
+	for (uint32_t i = from; i < n; i++)
+		copy_block(targets[i], source, x->bytes, false);
+}
+
+static void run_stage(struct job *job, uint32_t chunk)
+{
+	struct piece *p = (struct piece *)job;
+	const struct course *course = &p->op->course;
+	(void)chunk;
+	switch (p->stage) {
+	case STAGE_PREPARE:
+		course_contribute(course, &p->x, p->mine);
+		break;
+	case STAGE_REDUCE:
+		course_reduce(course, &p->x, p->others);
+		break;
+	case STAGE_SHARE:
+		if (!p->x.exchanges)
+			share_result(course, &p->x);
+		else if (p->x.owner == p->x.to)
+			exchange_here(course, &p->x);
+		else if (p->others)
+			memcpy(swap_at(course, &p->x, true), p->others, p->x.bytes);
+		break;
+	default:
+		break;
+	}
+}
+
+/* True if there is something for the pool, or to be run, in this stage. */
+static bool has_work(const struct piece *p)
+{
+	const struct course *course = &p->op->course;
+	const struct stretch *x = &p->x;
+	const bool owner = x->owner == course->span->me;
+	switch (p->stage) {
+	case STAGE_PREPARE:
+		return p->mine;
+	case STAGE_REDUCE:
+		return x->reduces && owner;
+	case STAGE_SHARE:
+		if (x->exchanges)
+			return p->others || x->owner == x->to;
+		return x->spreads ? !(x->reduces && owner)
+				  : owner && x->to == x->owner && !x->reduces;
+	default:
+		return false;
+	}
+}
+
+static bool work(struct engine *e, struct piece *p)
+{
+	uint64_t bytes = p->x.bytes * p->op->course.span->nnodes;
+	if (bytes <= INLINE_BYTES || e->config.threads < 2) {
+		run_stage(&p->job, 0);
+		return false;
+	}
+	p->job.run = run_stage;
+	p->job.chunks = 1;
+	p->job.across = true;
+	p->working = true;
+	e->jobs++;
+	pool_submit(e->pool, &p->job);
+	return true;
+}
+
+/* ---- From stage to stage ---- */
+
+/* Are all flows of that phase over? Those of an operation that was given up need not begin. */
+static bool flows_over(const struct piece *p, enum phase phase)
+{
+	for (uint32_t i = 0; i < p->nflows; i++) {
+		const struct flow *f = &p->flows[i];
+		if (f->phase == phase && !f->over && (f->begun || !p->op->aborted))
+			return false;
+	}
+	return true;
+}
+
+static void offer_flows(struct engine *e, struct piece *p, enum phase phase)
+{
+	for (uint32_t i = 0; i < p->nflows; i++) {
+		struct flow *f = &p->flows[i];
+		if (f->phase == phase && f->send && !f->begun && !p->op->aborted)
+			flow_offer(e, f);
+	}
+}
+
+static void finish_piece(struct engine *e, struct piece *p)
+{
+	struct op *op = p->op;
+	DL_DELETE(op->pieces, p);
+	op->under_way--;
+	uint64_t whole = 0;
+	for (uint32_t k = 0; p->x.reduces && k < op->course.span->nnodes; k++)
+		whole += course_contributions(&op->course, k) * p->x.bytes;
+	if (!p->x.reduces)
+		whole = p->x.bytes;
+	buffer_put(e, p->mine, whole);
+	buffer_put(e, p->others, whole);
+	free(p);
+}
+
+bool piece_advance(struct engine *e, struct piece *p)
+{
+	const struct op *op = p->op;
+	while (!p->working) {
+		switch (p->stage) {
+		case STAGE_GIVE:
+			if (!flows_over(p, GIVING))
+				return false;
+			break;
+		case STAGE_RESULT:
+			if (!flows_over(p, RESULT))
+				return false;
+			break;
+		case STAGE_OVER:
+			finish_piece(e, p);
+			return true;
+		default:
+			break;
+		}
+		if (op->aborted) {
+			if (!flows_over(p, GIVING) || !flows_over(p, RESULT))
+				return false;
+			finish_piece(e, p);
+			return true;
+		}
+		p->stage++;
+		if (p->stage == STAGE_GIVE)
+			offer_flows(e, p, GIVING);
+		if (p->stage == STAGE_RESULT)
+			offer_flows(e, p, RESULT);
+		if (has_work(p) && work(e, p))
+			return false;
+	}
+	return false;
+}
+
+/* ---- Its beginning ---- */
+
+static void add_flow(struct piece *p, enum phase phase, bool send, uint32_t node, char *at,
+		     uint64_t bytes)
+{
+	p->flows[p->nflows++] = (struct flow){
+		.kind = FLIES_FLOW,
+		.send = send,
+		.phase = phase,
+		.node = node,
+		.at = at,
+		.bytes = bytes,
+		.piece = p,
+	};
+}
+
+static char *writable(const char *p)
+{
+	return (char *)(uintptr_t)p;
+}
+
+static void course_flows_of_reduction(struct engine *e, struct piece *p)
+{
+	const struct course *course = &p->op->course;
+	const struct span *s = course->span;
+	const struct stretch *x = &p->x;
+	uint64_t all = 0, at = 0;
+	if (x->owner != s->me) {
+		uint64_t n = course_contributions(course, s->me);
+		char *from = writable(course_source(course, x, span_locals(s)[0]));
+		if (span_local_count(s) > 1)
+			from = p->mine = buffer_get(e, n * x->bytes);
+		add_flow(p, GIVING, true, x->owner, from, n * x->bytes);
+		return;
+	}
+	for (uint32_t k = 0; k < s->nnodes; k++)
+		all += k == s->me ? 0 : course_contributions(course, k) * x->bytes;
+	p->others = buffer_get(e, all);
+	for (uint32_t k = 0; k < s->nnodes; k++) {
+		if (k == s->me)
+			continue;
+		uint64_t n = course_contributions(course, k) * x->bytes;
+		add_flow(p, GIVING, false, k, p->others + at, n);
+		at += n;
+	}
+}
+
+static void course_flows_of_exchange(struct engine *e, struct piece *p)
+{
+	const struct course *course = &p->op->course;
+	const struct stretch *x = &p->x;
+	const bool owner = x->owner == course->span->me;
+	uint32_t other = owner ? x->to : x->owner, a, b;
+	if (x->owner == x->to)
+		return;
+	course_pair(x->block, &a, &b);
+	const struct task *t = course->tasks[owner ? a : b];
+	char *to = swap_at(course, x, true);
+	/* In place, what comes must not overwrite what has not gone yet. */
+	if (t->src == t->dst)
+		to = p->others = buffer_get(e, x->bytes);
+	add_flow(p, RESULT, true, other, swap_at(course, x, false), x->bytes);
+	add_flow(p, RESULT, false, other, to, x->bytes);
+}
+
+static void course_flows_of_result(struct piece *p)
+{
+	const struct course *course = &p->op->course;
+	const struct span *s = course->span;
+	const struct stretch *x = &p->x;
+	char *targets[span_local_count(s)];
+	uint32_t ntargets = course_targets(course, x, targets);
+	if (x->owner != s->me) {
+		if (x->spreads || (x->to == s->me && !x->reduces))
+			add_flow(p, RESULT, false, x->owner, targets[0], x->bytes);
+		return;
+	}
+	char *from = x->reduces ? (ntargets ? targets[0] : NULL)
+				: writable(course_source(course, x, course_giver(course, x)));
+	for (uint32_t k = 0; k < s->nnodes; k++)
+		if (k != s->me && (x->spreads || (k == x->to && !x->reduces)))
+			add_flow(p, RESULT, true, k, from, x->bytes);
+}
+
+void piece_begin(struct engine *e, struct op *op, uint64_t index, const struct stretch *x)
+{
+	const struct span *s = op->comm->span;
+	struct piece *p = calloc(1, sizeof(*p) + 2 * s->nnodes * sizeof(p->flows[0]));
+	if (!p)
+		no_memory("a part of an operation that other nodes have begun");
+	p->op = op;
+	p->index = index;
+	p->x = *x;
+	if (x->reduces)
+		course_flows_of_reduction(e, p);
+	if (x->exchanges)
+		course_flows_of_exchange(e, p);
+	else
+		course_flows_of_result(p);
+	op->under_way++;
+	DL_APPEND(op->pieces, p);
+	for (uint32_t i = 0; i < p->nflows; i++)
+		if (!p->flows[i].send)
+			flow_receive(e, &p->flows[i]);
+	if (has_work(p) && work(e, p))
+		return;
+	piece_advance(e, p);
+}

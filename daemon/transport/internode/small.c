@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Operations whose bytes travel with the verdicts: one message from each node to each other. */
+#include <string.h>
+
+#include "names.h"
+#include "sched/span.h"
+#include "task.h"
+
+bool small_fits(const struct span *s, const struct svc_record *r, bool p2p)
+{
+	const uint64_t most = s->most;
+	uint64_t share = 0, vectors = 1;
+	if (svc_operation(r->op)->kind & SVC_OP_HAS_DATA)
+		share = r->count * svc_type_size(r->type);
+	if (!share)
+		return true;
+	if (share > SPAN_EAGER_BYTES)
+		return false;
+	if (svc_op_reduces(r->op) && course_uses_raw(s, r))
+		vectors = most;
+	if (!p2p && svc_op_sends_each(r->op))
+		vectors *= most;
+	if (!p2p && svc_op_receives_each(r->op))
+		vectors *= most;
+	return vectors * share <= SPAN_EAGER_BYTES;
+}
+
+/* The whole block as one stretch. */
+static struct stretch whole(const struct course *p, uint32_t block)
+{
+	uint64_t units = p->unit ? p->share / p->unit : 0;
+	return (struct stretch){.block = block, .count = units, .bytes = p->share};
+}
+
+static void make(struct course *p, const struct span *s, struct task *const *tasks, bool p2p)
+{
+	course_make(p, s, tasks, p2p ? 0 : -1, p2p ? 0 : -1);
+	p->block_units = 0; /* AllReduce: nobody has a slice */
+}
+
+/* Ranks of the node at that place of which this is true: that they send, or that they receive. */
+static uint32_t ranks_that(bool (*is_so)(unsigned op, int32_t root, uint32_t rank),
+			   const struct course *p, uint32_t place)
+{
+	const struct span *s = p->span;
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < s->counts[place]; i++)
+		n += is_so(p->record.op, p->record.peer, s->ranks[s->first[place] + i]);
+	return n;
+}
+
+/* Blocks that one sender, or the node's reduction, has for the ranks at that place. */
+static uint32_t blocks_for(const struct course *p, uint32_t place)
+{
+	const uint32_t n = ranks_that(svc_op_receives, p, place);
+	return svc_op_sends_each(p->record.op) ? n : n > 0;
+}
+
+/* How many bytes go from one node to another. */
+static size_t bytes_between(const struct course *p, uint32_t from, uint32_t to)
+{
+	const size_t each = svc_op_reduces(p->record.op) ? course_contributions(p, from)
+							 : ranks_that(svc_op_sends, p, from);
+	return each * blocks_for(p, to) * p->share;
+}
+
+/* Block i of those for the ranks at that place: whose it is. */
+static uint32_t block_for(const struct course *p, uint32_t place, uint32_t i)
+{
+	const struct span *s = p->span;
+	return svc_op_sends_each(p->record.op) ? s->ranks[s->first[place] + i] : 0;
+}
+
+static void pack_reduced(const struct course *p, uint32_t place, char *out)
+{
+	const uint32_t n = blocks_for(p, place);
+	for (uint32_t i = 0; i < n; i++) {
+		struct stretch x = whole(p, block_for(p, place, i));
+		course_contribute(p, &x, out);
+		out += course_contributions(p, p->span->me) * p->share;
+	}
+}
+
+static void pack_moved(const struct course *p, uint32_t place, char *out)
+{
+	const struct span *s = p->span;
+	const struct svc_record *r = &p->record;
+	const uint32_t *locals = span_locals(s), n = blocks_for(p, place);
+	for (uint32_t k = 0; k < span_local_count(s); k++)
+		for (uint32_t i = 0; svc_op_sends(r->op, r->peer, locals[k]) && i < n; i++) {
+			const uint64_t at = block_for(p, place, i) * p->share;
+			memcpy(out, p->tasks[locals[k]]->src + at, p->share);
+			out += p->share;
+		}
+}
+
+size_t small_pack(const struct span *s, struct task *const *tasks, uint32_t place, bool p2p,
+		  char *out)
+{
+	struct course p;
+	make(&p, s, tasks, p2p);
+	if (!p.share)
+		return 0;
+	if (p2p) {
+		if (p.record.op == NCCLSVC_SEND)
+			memcpy(out, tasks[0]->src, p.share);
+		return p.record.op == NCCLSVC_SEND ? p.share : 0;
+	}
+	if (svc_op_reduces(p.record.op))
+		pack_reduced(&p, place, out);
+	else
+		pack_moved(&p, place, out);
+	return bytes_between(&p, s->me, place);
+}
+
+/* Pairs within this node: either of the two may work in place. */
+static void exchange_locally(const struct course *p)
+{
+	const struct span *s = p->span;
+	const uint32_t n = span_local_count(s), *locals = span_locals(s);
+	char a[SPAN_EAGER_BYTES], b[SPAN_EAGER_BYTES];
+	for (uint32_t i = 0; i < n; i++) {
+		for (uint32_t k = i; k < n; k++) {
+			struct task *one = p->tasks[locals[i]], *other = p->tasks[locals[k]];
+			memcpy(a, one->src + locals[k] * p->share, p->share);
+			memcpy(b, other->src + locals[i] * p->share, p->share);
+			memcpy(other->dst + locals[i] * p->share, a, p->share);
+			memcpy(one->dst + locals[k] * p->share, b, p->share);
+		}
+	}
+}
+
+static void finish_reduced(const struct course *p, const char *const *parts)
+{
+	const struct span *s = p->span;
+	const char *at[s->nnodes];
+	if (!svc_op_sends_each(p->record.op)) {
+		struct stretch x = whole(p, 0);
+		char *targets[span_local_count(s)];
+		if (course_targets(p, &x, targets))
+			course_reduce_parts(p, &x, parts);
+		return;
+	}
+	for (uint32_t i = 0; i < span_local_count(s); i++) {
+		struct stretch x = whole(p, span_locals(s)[i]);
+		for (uint32_t place = 0; place < s->nnodes; place++)
+			at[place] = place == s->me
+					    ? NULL
+					    : parts[place] +
+						      i * course_contributions(p, place) * p->share;
+		course_reduce_parts(p, &x, at);
+	}
+}
+
+/* from: what that node has packed. */
+static void finish_moved(const struct course *p, uint32_t place, const char *from)
+{
+	const struct span *s = p->span;
+	const struct svc_record *r = &p->record;
+	const uint32_t *ranks = s->ranks + s->first[place], *locals = span_locals(s);
+	const bool mine = place == s->me, each = svc_op_sends_each(r->op);
+	if (mine && each && svc_op_receives_each(r->op)) {
+		exchange_locally(p);
+		return;
+	}
+	for (uint32_t i = 0; i < s->counts[place]; i++) {
+		if (!svc_op_sends(r->op, r->peer, ranks[i]))
+			continue;
+		const char *block = mine ? p->tasks[ranks[i]]->src : from;
+		const uint64_t at = svc_op_receives_each(r->op) ? ranks[i] * p->share : 0;
+		for (uint32_t k = 0; k < span_local_count(s); k++) {
+			if (!svc_op_receives(r->op, r->peer, locals[k]))
+				continue;
+			const uint64_t of = !each ? 0 : mine ? locals[k] : k;
+			memmove(p->tasks[locals[k]]->dst + at, block + of * p->share, p->share);
+		}
+		from += blocks_for(p, s->me) * p->share;
+	}
+}
+
+bool small_finish(const struct span *s, struct task *const *tasks, const struct junction *j)
+{
+	const bool p2p = j->key.a >= 0;
+	struct course p;
+	make(&p, s, tasks, p2p);
+	if (!p.share)
+		return true;
+	if (p2p) {
+		if (!tasks[1])
+			return true;
+		if (j->verdicts[0].bytes < p.share)
+			return false;
+		memcpy(tasks[1]->dst, j->verdicts[0].payload, p.share);
+		return true;
+	}
+	const char *parts[s->nnodes];
+	for (uint32_t place = 0; place < s->nnodes; place++) {
+		parts[place] = j->verdicts[place].payload;
+		if (place != s->me && j->verdicts[place].bytes < bytes_between(&p, place, s->me))
+			return false;
+	}
+	if (svc_op_reduces(p.record.op)) {
+		finish_reduced(&p, parts);
+		return true;
+	}
+	for (uint32_t place = 0; place < s->nnodes; place++)
+		finish_moved(&p, place, parts[place]);
+	return true;
+}
