@@ -7,7 +7,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "args.h"
+#include "base/args.h"
 #include "screen.h"
 
 static void passed(int signal)

@@ -11,7 +11,7 @@
 #include "build_config.h"
 #include "deadline.h"
 #include "screen.h"
-#include "view.h"
+#include "views/view.h"
 
 struct program {
 	struct ctl_args args;

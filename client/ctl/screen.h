@@ -3,7 +3,7 @@
 #ifndef CTL_SCREEN_H
 #define CTL_SCREEN_H
 
-#include "text.h"
+#include "base/text.h"
 
 /* Columns of standard output; 0: it is no terminal. */
 unsigned screen_width(void);

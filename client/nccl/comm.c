@@ -7,8 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/internal.h"
 #include "dropin.h"
-#include "internal.h"
 
 #define SWEEP_MS 50
 

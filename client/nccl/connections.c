@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "cuda_connections.h"
 #include "dropin.h"
+#include "proto/cuda_connections.h"
 
 #define MOST CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_MAX)
 

@@ -24,8 +24,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "nccl_abi.h"
 #include "ncclsvc.h"
+#include "proto/nccl_abi.h"
 
 #define NCCL_ABI_VERSION 23203 /* whose nccl.h this is */
 

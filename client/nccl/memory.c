@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "cuda.h"
+#include "cuda/cuda.h"
 #include "dropin.h"
 
 #define FREE_WAIT_NS UINT64_C(10000000000) /* for tasks that still use it */

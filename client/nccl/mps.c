@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda_connections.h"
+#include "core/internal.h"
 #include "dropin.h"
-#include "internal.h"
-#include "mps.h"
+#include "proto/cuda_connections.h"
+#include "proto/mps.h"
 
 #define ASK_MS 1000
 

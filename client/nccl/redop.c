@@ -6,7 +6,7 @@
  * theirs until they are tasks. */
 #include <string.h>
 
-#include "cuda.h"
+#include "cuda/cuda.h"
 #include "dropin.h"
 
 ncclResult_t redop_take(struct job *job, ncclRedOp_t op)

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cuda.h"
+#include "cuda/cuda.h"
 #include "dropin.h"
 
 #define VERSION_WAIT_MS 10000 /* for a daemon whose workers are only just starting */

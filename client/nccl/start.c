@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/internal.h"
 #include "dropin.h"
-#include "internal.h"
 
 #define TIMEOUT_S 600
 

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "cuda.h"
+#include "cuda/cuda.h"
 #include "dropin.h"
-#include "ring.h"
+#include "proto/ring.h"
 
 #define PAUSE_MIN_NS 20000
 #define PAUSE_MAX_NS 1000000

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "gpu.h"
+#include "cuda/gpu.h"
 #include "plan.h"
 
 #define LOOK_NS 20000 /* between questions whether the copy is made */

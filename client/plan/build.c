@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "names.h"
 #include "plan.h"
+#include "proto/names.h"
 
 ncclsvc_result plan_usable(const ncclsvc_plan *p, const char *function)
 {

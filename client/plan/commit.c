@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "fdio.h"
 #include "plan.h"
+#include "proto/fdio.h"
 
 /* The daemon answers by its deadline; this is for the answer's way. */
 #define GRACE_NS UINT64_C(5000000000)

@@ -10,10 +10,10 @@
 #ifndef CLIENT_PLAN_H
 #define CLIENT_PLAN_H
 
-#include "internal.h"
+#include "core/internal.h"
 
 #pragma GCC visibility push(default)
-#include "plan/ncclsvc_plan.h"
+#include "ncclsvc_plan.h"
 #pragma GCC visibility pop
 
 #define PLACE_FREE  UINT64_C(0)

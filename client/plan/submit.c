@@ -2,8 +2,8 @@
  * Submitting a planned task: it takes a place, and is an operation like any other from then on. */
 #include <stdlib.h>
 
-#include "names.h"
 #include "plan.h"
+#include "proto/names.h"
 
 /* The first of `alike` that is not before this operation and peer. */
 static uint32_t lower_bound(const ncclsvc_plan *p, unsigned op, int peer)

@@ -6,7 +6,7 @@
  * between tensors is read or written. */
 #include <stdlib.h>
 
-#include "names.h"
+#include "proto/names.h"
 #include "tensors.h"
 
 /* A call's arguments, which all three have. */

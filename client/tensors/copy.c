@@ -2,7 +2,7 @@
  * Copies between tensors and buffers: by the CPU, or put on the thread's stream. */
 #include <string.h>
 
-#include "gpu.h"
+#include "cuda/gpu.h"
 #include "tensors.h"
 
 #define EVENT_DISABLE_TIMING 2u

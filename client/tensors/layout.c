@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Sizes of tensors and of aggregated buffers, and digests of them. */
-#include "names.h"
+#include "proto/names.h"
 #include "tensors.h"
 
 #define ALIGNMENT ((uint64_t)NCCLSVC_TENSOR_ALIGNMENT)

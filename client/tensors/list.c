@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu.h"
+#include "cuda/gpu.h"
 #include "tensors.h"
 
 ncclsvc_result list_make(struct list *l, size_t n, size_t dims)

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "names.h"
 #include "nvtx.h"
+#include "proto/names.h"
 #include "tensors.h"
 
 enum step { SHAPES_FIRST, SHAPES_REST, DATA };

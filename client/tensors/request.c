@@ -10,8 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "names.h"
 #include "nvtx.h"
+#include "proto/names.h"
 #include "tensors.h"
 
 #define TRIES  1000

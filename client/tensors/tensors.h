@@ -14,7 +14,7 @@
 #pragma GCC visibility push(default)
 #include "ncclsvc_tensors.h"
 #pragma GCC visibility pop
-#include "internal.h"
+#include "core/internal.h"
 
 struct CUevent_st;
 

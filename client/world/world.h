@@ -5,7 +5,7 @@
 #pragma GCC visibility push(default)
 #include "ncclsvc_world.h"
 #pragma GCC visibility pop
-#include "internal.h"
+#include "core/internal.h"
 
 struct ncclsvc_world {
 	ncclsvc_session *session;

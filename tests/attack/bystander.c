@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "client/ncclsvc.h"
+#include "ncclsvc.h"
 
 #define START_MS   20000
 #define PATIENCE   600000 /* ms; who gives up measures nothing */

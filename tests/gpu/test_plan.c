@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/plan/ncclsvc_plan.h"
 #include "crew.h"
+#include "ncclsvc_plan.h"
 
 #define WORDS ((size_t)50000)
 #define BYTES (WORDS * sizeof(uint32_t))

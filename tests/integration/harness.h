@@ -22,7 +22,7 @@
 
 #include <cmocka.h>
 
-#include "client/ncclsvc.h"
+#include "ncclsvc.h"
 
 #define WAIT_MS	  20000 /* for what has to happen: long enough for valgrind */
 #define SETTLE_MS 10000 /* for the daemon to give back what a client left */

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-#include "client/plan/ncclsvc_plan.h"
 #include "harness.h"
+#include "ncclsvc_plan.h"
 
 #define N   1000
 #define ANY NCCLSVC_PLAN_ANY, NCCLSVC_INT8

@@ -3,8 +3,8 @@
 #ifndef TESTS_TENSORS_H
 #define TESTS_TENSORS_H
 
-#include "client/tensors/ncclsvc_tensors.h"
 #include "harness.h"
+#include "ncclsvc_tensors.h"
 
 /* What one rank has. */
 struct side {

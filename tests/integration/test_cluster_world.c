@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/tensors/ncclsvc_tensors.h"
 #include "cluster.h"
+#include "ncclsvc_tensors.h"
 
 #define RANKS 4
 

@@ -3,8 +3,8 @@
  * inspection shows of them. */
 #include <string.h>
 
-#include "client/plan/ncclsvc_plan.h"
 #include "harness.h"
+#include "ncclsvc_plan.h"
 
 #define ANY    NCCLSVC_PLAN_ANY, NCCLSVC_INT8
 #define SECOND UINT64_C(1000000000)

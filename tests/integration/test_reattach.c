@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "client/world/ncclsvc_world.h"
 #include "harness.h"
+#include "ncclsvc_world.h"
 
 enum { READY = 1, GO, DONE };
 

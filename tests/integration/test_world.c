@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/world/ncclsvc_world.h"
 #include "harness.h"
+#include "ncclsvc_world.h"
 
 #define RANKS 4
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "client/world/ncclsvc_world.h"
+#include "ncclsvc_world.h"
 
 struct expected {
 	int id, index, first, step, size;

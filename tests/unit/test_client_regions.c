@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "internal.h"
+#include "core/internal.h"
 
 #define SLOTS  64
 #define STRIDE 256

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "tensors.h"
+#include "tensors/tensors.h"
 
 static void why(const char *text)
 {

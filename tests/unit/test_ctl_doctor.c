@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 
 #include "cuda_abi.h"
-#include "doctor.h"
+#include "doctor/doctor.h"
 
 static struct doctor_facts facts;
 static ncclsvc_device_info devices[2];

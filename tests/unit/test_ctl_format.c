@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "args.h"
+#include "base/args.h"
+#include "base/table.h"
+#include "base/units.h"
 #include "ncclsvc.h"
-#include "table.h"
-#include "units.h"
 
 static void check(struct text *t, const char *expected)
 {

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "view.h"
+#include "views/view.h"
 
 #define MANY 100000
 

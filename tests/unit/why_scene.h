@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "why.h"
+#include "why/why.h"
 
 #define SEC	 UINT64_C(1000000000)
 #define WORLD	 1

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Task groups: operations kept until the thread ends its group. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/internal.h"
+
+struct op *group_room(struct thread_state *t, ncclsvc_result *why)
+{
+	if (t->nops == SVC_GROUP_TASKS) {
+		*why = error_argument("a group has at most %d tasks", SVC_GROUP_TASKS);
+		return NULL;
+	}
+	if (t->nops == t->room) {
+		unsigned room = t->room ? 2 * t->room : 16;
+		struct op *grown = realloc(t->ops, room * sizeof(*grown));
+		if (!grown) {
+			*why = error_set(NCCLSVC_NO_MEMORY, "out of memory");
+			return NULL;
+		}
+		t->ops = grown;
+		t->room = room;
+	}
+	return &t->ops[t->nops];
+}
+
+ncclsvc_result group_add(struct thread_state *t, const struct op *op)
+{
+	ncclsvc_result why = NCCLSVC_OK;
+	struct op *room = group_room(t, &why);
+	if (!room)
+		return why;
+	*room = *op;
+	t->nops++;
+	return NCCLSVC_OK;
+}
+
+void group_refuse(struct thread_state *t, ncclsvc_result why)
+{
+	if (t->refused)
+		return;
+	t->refused = why;
+	snprintf(t->refusal, sizeof(t->refusal), "%s", ncclsvc_last_error());
+}
+
+ncclsvc_result ncclsvc_group_begin(ncclsvc_session *s)
+{
+	if (!s)
+		return error_argument("ncclsvc_group_begin: the session is NULL");
+	struct thread_state *t = thread_own(s);
+	if (!t) {
+		session_lock(s);
+		t = thread_make(s);
+		session_unlock(s);
+	}
+	if (!t)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	if (t->grouping)
+		return error_argument("this thread has begun a group already: groups do not nest");
+	t->grouping = true;
+	t->nops = 0;
+	t->refused = NCCLSVC_OK;
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_group_end(ncclsvc_session *s)
+{
+	if (!s)
+		return error_argument("ncclsvc_group_end: the session is NULL");
+	ncclsvc_result r = NCCLSVC_OK;
+	session_lock(s);
+	struct thread_state *t = thread_find(s);
+	if (!t || !t->grouping) {
+		session_unlock(s);
+		return error_argument("this thread has begun no group");
+	}
+	if (t->refused)
+		r = error_set(t->refused, "%s", t->refusal);
+	else if (t->nops)
+		r = ops_submit(s, t->ops, t->nops);
+	t->grouping = false;
+	t->nops = 0;
+	thread_tidy(s, t);
+	session_unlock(s);
+	return r;
+}

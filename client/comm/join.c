@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Joining, splitting, rejoining and leaving communicators. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "core/internal.h"
+
+/* The daemon answers a JOIN by its deadline; this is for the answer's way. */
+#define GRACE_NS UINT64_C(5000000000)
+
+ncclsvc_result ncclsvc_unique_id_create(ncclsvc_unique_id *id)
+{
+	if (!id)
+		return error_argument("the id is NULL");
+	if (getrandom(id->bytes, sizeof(id->bytes), 0) != (ssize_t)sizeof(id->bytes))
+		return error_set(NCCLSVC_SYSTEM, "getrandom: %m");
+	return NCCLSVC_OK;
+}
+
+static uint64_t answer_deadline(int timeout_ms)
+{
+	return timeout_ms < 0 ? NO_DEADLINE : deadline_in(timeout_ms) + GRACE_NS;
+}
+
+static ncclsvc_comm *comm_new(ncclsvc_session *s)
+{
+	ncclsvc_comm *comm = calloc(1, sizeof(*comm));
+	if (comm) {
+		comm->session = s;
+		comm->device = NCCLSVC_DEVICE_HOST;
+		comm->daemon_device = SVC_DEVICE_HOST;
+	}
+	return comm;
+}
+
+static void label(ncclsvc_comm *comm, const ncclsvc_comm *parent)
+{
+	if (comm->world) {
+		snprintf(comm->label, sizeof(comm->label), "world");
+	} else if (parent) {
+		snprintf(comm->label, sizeof(comm->label), "split of %llu",
+			 (unsigned long long)parent->uid);
+	} else {
+		for (int i = 0; i < 8; i++)
+			snprintf(comm->label + (size_t)2 * i, 3, "%02x", comm->id.bytes[i]);
+	}
+}
+
+/* Fails the call: the daemon's answer makes no sense. */
+static void answer_bad(ncclsvc_session *s, struct call *call)
+{
+	session_lose(s, "the daemon broke the protocol: its answer to %s is out of range",
+		     svc_shape_of(call->opcode)->name);
+	call->result = NCCLSVC_DAEMON_LOST;
+	snprintf(call->text, sizeof(call->text), "%s", s->lost_text);
+}
+
+/* A handle has to be known before the next message, which may be its EVENT_COMM. */
+static void joined(ncclsvc_session *s, struct call *call)
+{
+	struct svc_join_reply reply;
+	ncclsvc_comm *comm = call->arg;
+	memcpy(&reply, call->body, sizeof(reply));
+	if (call->opcode == SVC_SPLIT && !reply.comm)
+		return;
+	if (!join_reply_valid(&reply)) {
+		answer_bad(s, call);
+		return;
+	}
+	ncclsvc_comm *holder = comm_by_handle(s, reply.comm);
+	if (holder) {
+		comm_apply(s, holder, &reply);
+		call->result = NCCLSVC_INVALID_ARGUMENT;
+		snprintf(call->text, sizeof(call->text),
+			 "this session has joined communicator %s already; what was meant is "
+			 "ncclsvc_comm_rejoin",
+			 holder->label);
+		return;
+	}
+	comm_apply(s, comm, &reply);
+	comm->nranks = reply.nranks;
+	comm->rank = reply.rank;
+	memcpy(comm->id.bytes, reply.id, sizeof(comm->id.bytes));
+	comm->key = ++s->comm_keys;
+	comm->next = s->comms;
+	s->comms = comm;
+}
+
+static void rejoined(ncclsvc_session *s, struct call *call)
+{
+	struct svc_join_reply reply;
+	ncclsvc_comm *comm = comm_by_key(s, call->comm_key);
+	memcpy(&reply, call->body, sizeof(reply));
+	if (!comm) { /* left before the request was under way */
+		comm_orphan(s, &reply);
+		call->result = NCCLSVC_CANCELLED;
+		snprintf(call->text, sizeof(call->text),
+			 "the communicator was left before all had joined");
+		return;
+	}
+	const ncclsvc_comm *holder = comm_by_handle(s, reply.comm);
+	if (!join_reply_valid(&reply) || reply.nranks != comm->nranks || reply.rank != comm->rank ||
+	    (holder && holder != comm))
+		answer_bad(s, call);
+	else
+		comm_apply(s, comm, &reply);
+}
+
+/* Runs a JOIN or SPLIT that makes a handle. */
+static ncclsvc_result join(ncclsvc_session *s, ncclsvc_comm *comm, unsigned opcode,
+			   const void *body, int timeout_ms)
+{
+	struct call call = {.on_reply = joined, .arg = comm};
+	session_lock(s);
+	ncclsvc_result r = call_run(s, &call, opcode, body, -1, answer_deadline(timeout_ms));
+	session_unlock(s);
+	return r;
+}
+
+static ncclsvc_result join_new(ncclsvc_session *s, const struct svc_join *request, int device,
+			       int timeout_ms, ncclsvc_comm **out)
+{
+	ncclsvc_comm *comm = comm_new(s);
+	if (!comm)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	comm->world = request->flags & SVC_JOIN_WORLD;
+	comm->device = device;
+	comm->daemon_device = request->device;
+	memcpy(comm->id.bytes, request->id, sizeof(comm->id.bytes));
+	label(comm, NULL);
+	ncclsvc_result r = join(s, comm, SVC_JOIN, request, timeout_ms);
+	if (r)
+		free(comm);
+	else
+		*out = comm;
+	return r;
+}
+
+static void say_mps(int device, struct svc_join *request)
+{
+	if (device != NCCLSVC_DEVICE_HOST)
+		request->mps = mps_of_device(device, &request->mps_server);
+}
+
+/* device: this process's, and the daemon's number for it. */
+static ncclsvc_result join_id(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks, int rank,
+			      int device, int32_t daemon_device, int timeout_ms,
+			      ncclsvc_comm **comm)
+{
+	if (nranks < 1 || nranks > SVC_RANKS_MAX)
+		return error_argument("nranks is %d, 1 to %d are possible", nranks, SVC_RANKS_MAX);
+	if (rank < 0 || rank >= nranks)
+		return error_argument("rank %d is not within 0 to %d", rank, nranks - 1);
+	struct svc_join request = {
+		.nranks = nranks,
+		.rank = rank,
+		.device = daemon_device,
+		.timeout_ns = timeout_on_wire(timeout_ms),
+	};
+	memcpy(request.id, id->bytes, sizeof(request.id));
+	say_mps(device, &request);
+	return join_new(s, &request, device, timeout_ms, comm);
+}
+
+ncclsvc_result ncclsvc_comm_join(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks,
+				 int rank, int timeout_ms, ncclsvc_comm **comm)
+{
+	if (!s || !id || !comm)
+		return error_argument("ncclsvc_comm_join: the session, id or comm is NULL");
+	return join_id(s, id, nranks, rank, NCCLSVC_DEVICE_HOST, SVC_DEVICE_HOST, timeout_ms, comm);
+}
+
+ncclsvc_result ncclsvc_comm_join_device(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks,
+					int rank, int device, int timeout_ms, ncclsvc_comm **comm)
+{
+	int32_t number;
+	if (!s || !id || !comm)
+		return error_argument("ncclsvc_comm_join_device: the session, id or comm is NULL");
+	if (device == NCCLSVC_DEVICE_HOST)
+		return ncclsvc_comm_join(s, id, nranks, rank, timeout_ms, comm);
+	ncclsvc_result r = gpu_usable(s);
+	if (!r)
+		r = device_match(s, device, &number);
+	return r ? r : join_id(s, id, nranks, rank, device, number, timeout_ms, comm);
+}
+
+ncclsvc_result ncclsvc_comm_world(ncclsvc_session *s, int rank, int timeout_ms, ncclsvc_comm **comm)
+{
+	if (!s || !comm)
+		return error_argument("ncclsvc_comm_world: the session or comm is NULL");
+	if (rank < -1)
+		return error_argument("rank is %d: give a rank, or -1 for any free one", rank);
+	struct svc_join request = {
+		.rank = rank,
+		.device = SVC_DEVICE_HOST,
+		.flags = SVC_JOIN_WORLD,
+		.timeout_ns = timeout_on_wire(timeout_ms),
+	};
+	return join_new(s, &request, NCCLSVC_DEVICE_HOST, timeout_ms, comm);
+}
+
+ncclsvc_result split_begin(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
+			   struct splitting *split)
+{
+	ncclsvc_session *s = parent->session;
+	ncclsvc_comm *comm = comm_new(s);
+	if (!comm)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	comm->split = true;
+	comm->device = parent->device;
+	*split = (struct splitting){
+		.session = s,
+		.comm = comm,
+		.call = {.on_reply = joined, .arg = comm},
+		.deadline = answer_deadline(timeout_ms),
+	};
+	session_lock(s);
+	comm->daemon_device = parent->daemon_device;
+	label(comm, parent);
+	ncclsvc_result r = session_check(s);
+	if (!r)
+		r = comm_check(parent);
+	struct svc_split request = {
+		.comm = parent->handle,
+		.colour = colour,
+		.key = key,
+		.timeout_ns = timeout_on_wire(timeout_ms),
+	};
+	if (!r)
+		r = call_begin(s, &split->call, SVC_SPLIT, &request, -1, split->deadline);
+	session_unlock(s);
+	if (r)
+		free(comm);
+	return r;
+}
+
+ncclsvc_result split_finish(struct splitting *split, ncclsvc_comm **newcomm)
+{
+	ncclsvc_comm *comm = split->comm;
+	session_lock(split->session);
+	ncclsvc_result r = call_finish(split->session, &split->call, split->deadline);
+	session_unlock(split->session);
+	bool member = !r && comm->key;
+	if (!r)
+		*newcomm = member ? comm : NULL;
+	if (!member)
+		free(comm);
+	return r;
+}
+
+ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
+				  ncclsvc_comm **newcomm)
+{
+	struct splitting split;
+	if (!parent || !newcomm)
+		return error_argument("ncclsvc_comm_split: a communicator is NULL");
+	ncclsvc_result r = split_begin(parent, colour, key, timeout_ms, &split);
+	return r ? r : split_finish(&split, newcomm);
+}
+
+static struct svc_join rejoin_request(const ncclsvc_comm *comm, uint64_t timeout_ns)
+{
+	struct svc_join request = {
+		.nranks = comm->world ? 0 : comm->nranks,
+		.rank = comm->rank,
+		.device = comm->daemon_device,
+		.flags = comm->world ? SVC_JOIN_WORLD : 0,
+		.timeout_ns = timeout_ns,
+	};
+	if (!comm->world)
+		memcpy(request.id, comm->id.bytes, sizeof(request.id));
+	say_mps(comm->device, &request);
+	return request;
+}
+
+ncclsvc_result ncclsvc_comm_rejoin(ncclsvc_comm *comm, int timeout_ms)
+{
+	if (!comm)
+		return error_argument("ncclsvc_comm_rejoin: the communicator is NULL");
+	ncclsvc_session *s = comm->session;
+	struct call call = {.on_reply = rejoined, .comm_key = comm->key};
+	int32_t number = SVC_DEVICE_HOST;
+	ncclsvc_result r = NCCLSVC_OK;
+	if (comm->device >= 0) /* its number may be new, if the daemon is */
+		r = device_match(s, comm->device, &number);
+	if (r)
+		return r;
+	session_lock(s);
+	comm->daemon_device = number;
+	struct svc_join request = rejoin_request(comm, timeout_on_wire(timeout_ms));
+	r = call_run(s, &call, SVC_JOIN, &request, -1, answer_deadline(timeout_ms));
+	session_unlock(s);
+	return r;
+}
+
+ncclsvc_result comm_renew(ncclsvc_comm *comm, int timeout_ms)
+{
+	ncclsvc_result r = ncclsvc_comm_rejoin(comm, timeout_ms);
+	if (r != NCCLSVC_RANK_TAKEN)
+		return r;
+	/* By this session, if it has heard of no end of the epoch. */
+	session_lock(comm->session);
+	bool whole = !comm->broken;
+	session_unlock(comm->session);
+	return whole ? NCCLSVC_OK : r;
+}
+
+/* Calls for those that are to be rejoined, not begun: what yields may outlive a communicator. NULL:
+ * no memory. */
+static struct call *rejoin_calls(const ncclsvc_session *s, size_t *n)
+{
+	size_t room = 0;
+	*n = 0;
+	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
+		room++;
+	struct call *calls = calloc(room ? room : 1, sizeof(*calls));
+	for (const ncclsvc_comm *c = s->comms; calls && c; c = c->next)
+		if (!c->split && !c->handle)
+			calls[(*n)++] = (struct call){.on_reply = rejoined, .comm_key = c->key};
+	return calls;
+}
+
+ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline)
+{
+	ncclsvc_result first = NCCLSVC_OK;
+	char why[LOST_TEXT] = "";
+	size_t n, begun = 0;
+	uint64_t now = now_ns();
+	uint64_t timeout_ns = deadline == NO_DEADLINE ? 0 : deadline > now ? deadline - now : 1;
+	struct call *calls = rejoin_calls(s, &n);
+	if (!calls)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	if (deadline != NO_DEADLINE)
+		deadline += GRACE_NS;
+	/* All at once: members may have joined their communicators in different orders. */
+	for (; begun < n; begun++) {
+		const ncclsvc_comm *c = comm_by_key(s, calls[begun].comm_key);
+		calls[begun].done = !c || c->handle;
+		if (calls[begun].done)
+			continue;
+		struct svc_join request = rejoin_request(c, timeout_ns);
+		first = call_begin(s, &calls[begun], SVC_JOIN, &request, -1, deadline);
+		if (first)
+			break;
+	}
+	if (first)
+		snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
+	for (size_t i = 0; i < begun; i++) {
+		ncclsvc_result r = call_finish(s, &calls[i], deadline);
+		/* Of one that another thread has left meanwhile nobody wants to hear. */
+		if (r && !first && comm_by_key(s, calls[i].comm_key)) {
+			first = r;
+			snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
+		}
+	}
+	free(calls);
+	return first ? error_set(first, "%s", why) : NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_comm_leave(ncclsvc_comm *comm)
+{
+	if (!comm)
+		return NCCLSVC_OK;
+	ncclsvc_session *s = comm->session;
+	struct call call = {0};
+	ncclsvc_result r = NCCLSVC_OK;
+	session_lock(s);
+	if (!s->lost && comm->handle)
+		r = call_run(s, &call, SVC_LEAVE, &(struct svc_leave){.comm = comm->handle}, -1,
+			     deadline_in(REQUEST_MS));
+	if (s->lost || r == NCCLSVC_NOT_FOUND)
+		r = NCCLSVC_OK;
+	if (!r) {
+		plans_leave(s, comm);
+		comm_unlink(s, comm);
+		calls_give_up(s, comm->key);
+	}
+	session_unlock(s);
+	if (!r)
+		free(comm);
+	return r;
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Opening, reattaching and closing sessions. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/internal.h"
+#include "proto/fdio.h"
+#include "proto/mps.h"
+
+#define SYSTEM_SOCKET	"/run/ncclsvc/ncclsvcd.sock"
+#define USER_SOCKET	"/ncclsvc/ncclsvcd.sock" /* below $XDG_RUNTIME_DIR */
+#define OPEN_TIMEOUT_MS 5000
+
+void session_lock(ncclsvc_session *s)
+{
+	pthread_mutex_lock(&s->lock);
+}
+
+void session_unlock(ncclsvc_session *s)
+{
+	pthread_mutex_unlock(&s->lock);
+}
+
+static ncclsvc_result choose_path(const char *path, struct sockaddr_un *address)
+{
+	char user[sizeof(address->sun_path)];
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	if (!path)
+		path = getenv("NCCLSVC_SOCKET");
+	if (path && !*path)
+		path = NULL;
+	if (!path && runtime && *runtime) {
+		int n = snprintf(user, sizeof(user), "%s%s", runtime, USER_SOCKET);
+		if (n > 0 && (size_t)n < sizeof(user) && !access(user, F_OK))
+			path = user;
+	}
+	if (!path)
+		path = SYSTEM_SOCKET;
+	if (strlen(path) >= sizeof(address->sun_path))
+		return error_argument("the socket's path is longer than %zu bytes: %s",
+				      sizeof(address->sun_path) - 1, path);
+	address->sun_family = AF_UNIX;
+	memcpy(address->sun_path, path, strlen(path) + 1);
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result take_options(const ncclsvc_options *options, struct link_options *link,
+				   int *timeout_ms)
+{
+	ncclsvc_options o = {.size = sizeof(o)};
+	if (options && options->size < sizeof(o))
+		return error_argument("options.size is %zu: set it to sizeof(ncclsvc_options)",
+				      options->size);
+	if (options) {
+		const char *more = (const char *)options + sizeof(o);
+		for (size_t i = 0; i < options->size - sizeof(o); i++)
+			if (more[i])
+				return error_set(
+					NCCLSVC_UNSUPPORTED,
+					"an option is set that this library does not know");
+		o = *options;
+	}
+	if (o.ring_entries && !svc_ring_entries_valid(o.ring_entries))
+		return error_argument("ring_entries is %u: give a power of two from %d to %d",
+				      o.ring_entries, SVC_RING_MIN, SVC_RING_MAX);
+	snprintf(link->name, sizeof(link->name), "%s",
+		 o.name ? o.name : program_invocation_short_name);
+	link->entries = o.ring_entries ? o.ring_entries : SVC_RING_DEFAULT;
+	link->entries_required = o.ring_entries != 0;
+	link->no_ring = o.no_ring;
+	*timeout_ms = o.timeout_ms ? o.timeout_ms : OPEN_TIMEOUT_MS;
+	return choose_path(o.socket, &link->address);
+}
+
+static void make_lock(ncclsvc_session *s)
+{
+	pthread_condattr_t attributes;
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->changed, &attributes);
+	pthread_condattr_destroy(&attributes);
+}
+
+ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **session)
+{
+	static _Atomic uint64_t sessions;
+	int timeout_ms = OPEN_TIMEOUT_MS;
+	if (!session)
+		return error_argument("ncclsvc_open: session is NULL");
+	ncclsvc_session *s = calloc(1, sizeof(*s));
+	if (!s)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	s->id = ++sessions;
+	s->epoll = s->kick = -1;
+	make_lock(s);
+	ncclsvc_result r = take_options(options, &s->options, &timeout_ms);
+	if (!r)
+		r = link_open(&s->options, deadline_in(timeout_ms), &s->link);
+	if (!r)
+		r = tasks_init(&s->tasks, s->link->entries);
+	if (r) {
+		ncclsvc_close(s);
+		return r;
+	}
+	mps_join(s->link);
+	*session = s;
+	return NCCLSVC_OK;
+}
+
+void session_join_mps(int timeout_ms)
+{
+	const ncclsvc_options options = {
+		.size = sizeof(options), .no_ring = true, .timeout_ms = timeout_ms};
+	struct link_options o = {0};
+	struct link *link;
+	if (mps_chosen())
+		return;
+	if (take_options(&options, &o, &timeout_ms) ||
+	    link_open(&o, deadline_in(timeout_ms), &link)) {
+		mps_leave();
+		return;
+	}
+	mps_join(link);
+	link_unref(link);
+}
+
+void ncclsvc_close(ncclsvc_session *s)
+{
+	/* A forked child cannot tell what its parent's other threads were at. */
+	if (!s || (s->link && s->link->foreign))
+		return;
+	dispatch_close(s);
+	gpu_close(s);
+	if (s->link)
+		link_unref(s->link);
+	for (uint32_t i = 0; i < s->tasks.entries; i++)
+		if (s->tasks.slots[i].chunk)
+			chunk_free(s->tasks.slots[i].chunk);
+	free(s->tasks.slots);
+	free(s->tasks.failures);
+	staging_free(s);
+	plans_free(s);
+	comms_free(s);
+	regions_free(&s->regions);
+	threads_free(s);
+	for (int i = 0; i < SVC_TIMELINES; i++)
+		free(s->timelines[i]);
+	pthread_cond_destroy(&s->changed);
+	pthread_mutex_destroy(&s->lock);
+	free(s);
+}
+
+static void carry_timelines(const ncclsvc_session *s, const struct link *new)
+{
+	if (!new->ring || !s->link->ring)
+		return;
+	struct svc_timeline *from = svc_timelines(s->link->ring), *to = svc_timelines(new->ring);
+	for (int i = 1; i < SVC_TIMELINES; i++) {
+		atomic_store(&to[i].ready, atomic_load(&from[i].ready));
+		atomic_store(&to[i].done, atomic_load(&from[i].done));
+	}
+}
+
+/* Locked; yields. */
+static ncclsvc_result install(ncclsvc_session *s, struct link *new)
+{
+	tasks_look(s); /* what had ended, and what has now failed */
+	staging_free(s);
+	regions_unregister(&s->regions);
+	gpu_reattached(s);
+	carry_timelines(s, new);
+	dispatch_unwatch(s);
+	link_unref(s->link);
+	s->link = new;
+	s->generation++;
+	tasks_restart(&s->tasks);
+	s->lost = false;
+	s->unfinished = true;
+	return dispatch_watch(s);
+}
+
+/* Locked, by the only thread that reattaches; yields. */
+static ncclsvc_result connect_again(ncclsvc_session *s, uint64_t deadline)
+{
+	struct link *new = NULL;
+	struct link_options options = s->options;
+	options.entries = s->tasks.entries;
+	options.entries_required = options.retry = true;
+	session_unlock(s);
+	gpu_drop_retired(s);
+	ncclsvc_result r = link_open(&options, deadline, &new);
+	session_lock(s);
+	return r ? r : install(s, new);
+}
+
+ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin)
+{
+	uint64_t deadline = deadline_in(timeout_ms);
+	session_lock(s);
+	socket_pump(s);
+	if (s->reattaching) {
+		session_unlock(s);
+		return error_set(NCCLSVC_BUSY, "another thread reattaches the session");
+	}
+	ncclsvc_result r = session_check(s);
+	if (s->link->foreign || (!r && !s->unfinished)) {
+		session_unlock(s);
+		return r;
+	}
+	s->reattaching = true;
+	r = r ? connect_again(s, deadline) : dispatch_watch(s);
+	if (!r)
+		r = regions_register(s, deadline);
+	if (!r)
+		r = devices_rematch(s);
+	if (!r && rejoin)
+		r = comms_rejoin(s, deadline);
+	if (!r && rejoin) /* else communicators may still be left to do */
+		s->unfinished = false;
+	s->reattaching = false;
+	session_unlock(s);
+	return r;
+}
+
+ncclsvc_result ncclsvc_reattach(ncclsvc_session *s, int timeout_ms)
+{
+	if (!s)
+		return error_argument("ncclsvc_reattach: the session is NULL");
+	return session_reattach(s, timeout_ms, true);
+}

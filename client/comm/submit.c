@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Submission: a single operation is a group of one. */
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+
+#include "core/internal.h"
+
+#define SEND_MS 5000
+
+/* Everything that can refuse the tasks, in an order that leaves nothing to change afterwards. */
+static ncclsvc_result ready(ncclsvc_session *s, const struct op *ops, unsigned n)
+{
+	unsigned limit = s->options.no_ring ? SVC_SOCKET_TASKS : s->tasks.entries;
+	if (limit > s->tasks.entries)
+		limit = s->tasks.entries;
+	if (n > limit)
+		return error_argument("a group of %u tasks does not fit into %u places", n, limit);
+	ncclsvc_result r = tasks_room(s, n); /* yields, hence first */
+	if (!r)
+		r = session_check(s);
+	for (unsigned i = 0; !r && i < n; i++) {
+		uint32_t timeline = ops[i].record.timeline;
+		if (timeline && !s->timelines[timeline])
+			r = error_argument("the timeline has been destroyed");
+		else
+			r = comm_check(ops[i].comm);
+	}
+	return r;
+}
+
+static void release(ncclsvc_session *s, struct op *ops, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		if (ops[i].chunk)
+			staging_put(s, ops[i].chunk);
+		ops[i].chunk = NULL;
+	}
+}
+
+/* Gets the chunks, and copies the sources without the lock. */
+static ncclsvc_result stage(ncclsvc_session *s, struct op *ops, unsigned n)
+{
+	uint32_t generation = s->generation;
+	ncclsvc_result r = NCCLSVC_OK;
+	for (unsigned i = 0; !r && i < n; i++)
+		if (ops[i].chunk_bytes)
+			r = staging_get(s, ops[i].chunk_bytes, &ops[i].chunk);
+	if (r)
+		return r;
+	session_unlock(s);
+	for (unsigned i = 0; i < n; i++)
+		if (ops[i].src_staged)
+			memcpy(ops[i].chunk->base + ops[i].src_at, ops[i].src, ops[i].src_bytes);
+	session_lock(s);
+	r = ready(s, ops, n);
+	if (!r && generation != s->generation)
+		r = error_set(NCCLSVC_DAEMON_LOST, "the daemon was lost while a buffer was copied");
+	return r;
+}
+
+static void finish_record(struct op *op, bool more)
+{
+	struct svc_record *r = &op->record;
+	r->comm = op->comm->handle;
+	r->epoch = op->comm->epoch;
+	r->flags |= op->comm->flags | (more ? SVC_TASK_MORE : 0);
+	if (op->src_staged) {
+		r->src_region = op->chunk->region;
+		r->src_offset = op->src_at;
+	}
+	if (op->dst_staged) {
+		r->dst_region = op->chunk->region;
+		r->dst_offset = op->dst_at;
+	}
+}
+
+/* The slot takes over the chunk. */
+static void enter(ncclsvc_session *s, struct op *op)
+{
+	struct tasks *t = &s->tasks;
+	uint64_t number = t->next++;
+	const struct svc_record *r = &op->record;
+	struct slot *slot = &t->slots[number & (t->entries - 1)];
+	slot->number = number;
+	slot->state = SLOT_PENDING;
+	slot->called_back = op->quiet;
+	slot->quiet = op->quiet;
+	slot->detached = op->detached;
+	slot->spoiled = false;
+	slot->op = r->op;
+	slot->timeline = (uint8_t)r->timeline;
+	slot->timeline_value = r->value;
+	slot->comm_key = op->comm->key;
+	slot->epoch = r->epoch;
+	slot->seq = op->comm->seq++;
+	slot->chunk = op->chunk;
+	slot->out = op->dst;
+	slot->out_at = op->dst_at;
+	slot->out_bytes = op->dst_staged ? op->dst_bytes : 0;
+	slot->place = 0;
+	op->chunk = NULL;
+	op->entered = true;
+	if (r->timeline)
+		s->timelines[r->timeline]->pending++;
+	if (s->options.no_ring)
+		t->running++;
+	if (op->task)
+		*op->task = number;
+}
+
+static int send_record(ncclsvc_session *s, const struct op *op)
+{
+	return frame_send(s->link->sock, SVC_SUBMIT, task_serial(s->tasks.next), &op->record, -1);
+}
+
+/* A group that has begun must be sent to its end, or the session is over. */
+static ncclsvc_result send_all(ncclsvc_session *s, struct op *ops, unsigned n)
+{
+	struct pollfd p = {.fd = s->link->sock, .events = POLLOUT};
+	uint64_t deadline = deadline_in(SEND_MS);
+	for (unsigned i = 0; i < n; i++) {
+		int sent = send_record(s, &ops[i]);
+		if (sent == -EAGAIN && !i)
+			return error_set(NCCLSVC_AGAIN, "the daemon does not read its socket: wait "
+							"for a task");
+		while (sent == -EAGAIN && now_ns() < deadline) {
+			poll(&p, 1, deadline_left_ms(deadline));
+			sent = send_record(s, &ops[i]);
+		}
+		if (sent) {
+			socket_pump(s);
+			session_lose(s, "a task could not be sent to the daemon: %s",
+				     strerrordesc_np(-sent));
+			return session_check(s);
+		}
+		enter(s, &ops[i]);
+	}
+	return NCCLSVC_OK;
+}
+
+static void publish_all(ncclsvc_session *s, struct op *ops, unsigned n)
+{
+	const uint64_t number = s->tasks.next - s->tasks.base;
+	for (unsigned i = 0; i < n; i++)
+		ring_publish(s->link, number + i, &ops[i].record);
+	ring_doorbell(s->link);
+	/* While the daemon works already; nobody looks for their ends without the lock. */
+	for (unsigned i = 0; i < n; i++)
+		enter(s, &ops[i]);
+}
+
+ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
+{
+	bool staged = false, settled = true;
+	uint64_t since = 0;
+	ncclsvc_result r = ready(s, ops, n);
+	for (unsigned i = 0; !r && i < n; i++) {
+		if (ops[i].comm->device >= 0) {
+			settled = false;
+			continue;
+		}
+		r = op_place(s, &ops[i]);
+		staged = staged || ops[i].chunk_bytes;
+	}
+	if (!r && staged)
+		r = stage(s, ops, n);
+	bool on_gpu = !settled;
+	while (!r && !settled) {
+		r = gpu_prepare(s, ops, n, &since, &settled);
+		if (!r && !settled)
+			r = ready(s, ops, n);
+	}
+	for (unsigned i = 0; !r && i < n; i++)
+		finish_record(&ops[i], i + 1 < n);
+	if (!r && s->options.no_ring)
+		r = send_all(s, ops, n);
+	else if (!r)
+		publish_all(s, ops, n);
+	if (!r && on_gpu)
+		r = gpu_submitted(s, ops, n);
+	if (staged)
+		release(s, ops, n);
+	return r;
+}

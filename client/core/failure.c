@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Failed tasks: kept longer than their slots, until they have been reported and pushed out. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "internal.h"
+#include "proto/names.h"
+
+static struct failure *failure_at(const struct tasks *t, uint64_t i)
+{
+	return &t->failures[i % FAILURES_KEPT];
+}
+
+static uint64_t first_kept(const struct tasks *t)
+{
+	return t->nfailures > FAILURES_KEPT ? t->nfailures - FAILURES_KEPT : 0;
+}
+
+void failure_keep(ncclsvc_session *s, const struct slot *slot, const char *text)
+{
+	struct tasks *t = &s->tasks;
+	/* Without the memory, the slot still knows, for as long as it lives. */
+	if (!t->failures && !(t->failures = calloc(FAILURES_KEPT, sizeof(*t->failures))))
+		return;
+	struct failure *f = failure_at(t, t->nfailures++);
+	*f = (struct failure){
+		.reported = slot->quiet,
+		.op = slot->op,
+		.comm_key = slot->comm_key,
+		.seq = slot->seq,
+		.status = slot->status,
+	};
+	snprintf(f->comm, sizeof(f->comm), "%s", comm_label(s, slot->comm_key));
+	snprintf(f->text, sizeof(f->text), "%s", text);
+}
+
+struct failure *failure_find(const struct tasks *t, uint64_t task)
+{
+	for (uint64_t i = t->nfailures; i-- > first_kept(t);)
+		if (failure_at(t, i)->status.number == task)
+			return failure_at(t, i);
+	return NULL;
+}
+
+static ncclsvc_result tell(struct failure *f)
+{
+	char sentence[SVC_TEXT_BYTES];
+	f->reported = true;
+	svc_status_sentence(&f->status, sentence, sizeof(sentence));
+	return error_set((ncclsvc_result)f->status.result, "%s #%llu on communicator %s: %s%s%s",
+			 svc_op_name(f->op), (unsigned long long)f->seq, f->comm, sentence,
+			 f->text[0] ? ": " : "", f->text);
+}
+
+ncclsvc_result task_report(ncclsvc_session *s, uint64_t task)
+{
+	ncclsvc_status status;
+	char sentence[SVC_TEXT_BYTES];
+	if (task_went_well(&s->tasks, task))
+		return NCCLSVC_OK;
+	task_status_of(s, task, &status);
+	if (status.result == NCCLSVC_OK)
+		return NCCLSVC_OK;
+	struct failure *f = failure_find(&s->tasks, task);
+	if (f)
+		return tell(f);
+	return error_set((ncclsvc_result)status.result, "task %llu: %s", (unsigned long long)task,
+			 svc_status_sentence(&status, sentence, sizeof(sentence)));
+}
+
+ncclsvc_result failures_report(ncclsvc_session *s, uint32_t comm_key, uint64_t last)
+{
+	const struct tasks *t = &s->tasks;
+	struct failure *first = NULL;
+	for (uint64_t i = first_kept(t); i < t->nfailures; i++) {
+		struct failure *f = failure_at(t, i);
+		if (f->reported || f->status.number > last || (comm_key && f->comm_key != comm_key))
+			continue;
+		if (!first || f->status.number < first->status.number)
+			first = f;
+		f->reported = !comm_key;
+	}
+	return first ? tell(first) : NCCLSVC_OK;
+}
+
+void failures_forgive(ncclsvc_session *s, uint32_t comm_key)
+{
+	const struct tasks *t = &s->tasks;
+	for (uint64_t i = first_kept(t); i < t->nfailures; i++)
+		if (failure_at(t, i)->comm_key == comm_key)
+			failure_at(t, i)->reported = true;
+}

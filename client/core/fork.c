@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A forked child (a data loader's worker, say) has the connections' sockets as well, and would keep
+ * its parent alive to the daemon for as long as it lives itself. */
+#include "internal.h"
+#include "proto/fdio.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct link *links; /* all of the process */
+
+static void close_fds(struct link *l)
+{
+	int fds[] = {l->sock, l->doorbell, l->completion};
+	svc_close_fds(fds, 3);
+	l->sock = l->doorbell = l->completion = -1;
+}
+
+void fork_watch(struct link *link)
+{
+	pthread_mutex_lock(&lock);
+	link->next = links;
+	link->back = &links;
+	if (links)
+		links->back = &link->next;
+	links = link;
+	pthread_mutex_unlock(&lock);
+}
+
+void fork_unwatch(struct link *link)
+{
+	pthread_mutex_lock(&lock);
+	if (link->back)
+		*link->back = link->next;
+	if (link->back && link->next)
+		link->next->back = link->back;
+	close_fds(link);
+	pthread_mutex_unlock(&lock);
+}
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+static void after_fork_parent(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+static void after_fork_child(void)
+{
+	for (struct link *l = links; l; l = l->next) {
+		l->back = NULL;
+		close_fds(l);
+		l->foreign = true;
+	}
+	links = NULL;
+	pthread_mutex_unlock(&lock);
+}
+
+/* Early: who opens sessions under a lock of its own that it takes before a fork, too, takes that
+ * lock first, if it registered later. */
+__attribute__((constructor(101))) static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A connection: connect, HELLO, ATTACH. Everything here happens before any other thread can see
+ * the connection, so it is one exchange after the other. */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+#include "proto/fdio.h"
+
+#define RETRY_MS 20
+
+static ncclsvc_result connect_error(const char *path)
+{
+	struct stat st;
+	switch (errno) {
+	case ECONNREFUSED:
+		if (!stat(path, &st) && !S_ISSOCK(st.st_mode))
+			return error_set(NCCLSVC_DAEMON_LOST,
+					 "%s is no socket: name ncclsvcd's in NCCLSVC_SOCKET",
+					 path);
+		__attribute__((fallthrough));
+	case ENOENT:
+		return error_set(NCCLSVC_DAEMON_LOST,
+				 "no daemon listens at %s: start ncclsvcd, or name its socket in "
+				 "NCCLSVC_SOCKET",
+				 path);
+	case EACCES:
+	case EPERM:
+		return error_set(NCCLSVC_PERMISSION, "this user may not connect to %s", path);
+	case EPROTOTYPE:
+		return error_set(NCCLSVC_PROTOCOL, "%s is no socket of ncclsvcd", path);
+	default:
+		return error_set(NCCLSVC_SYSTEM, "cannot connect to %s: %m", path);
+	}
+}
+
+static void nap(uint64_t deadline)
+{
+	int left = deadline_left_ms(deadline);
+	poll(NULL, 0, left < 0 || left > RETRY_MS ? RETRY_MS : left);
+}
+
+static ncclsvc_result connect_to(const struct link_options *o, uint64_t deadline, int *sock)
+{
+	for (;;) {
+		*sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		if (*sock < 0)
+			return error_set(NCCLSVC_SYSTEM, "cannot make a socket: %m");
+		if (!connect(*sock, (const struct sockaddr *)&o->address, sizeof(o->address)))
+			return NCCLSVC_OK;
+		int error = errno;
+		int fd = *sock;
+		*sock = -1; /* first: a child forked now must not close what takes its number */
+		close(fd);
+		errno = error;
+		/* EAGAIN: the daemon's backlog is full. */
+		bool nobody = error == ENOENT || error == ECONNREFUSED;
+		if (error != EAGAIN && error != EINTR && !(nobody && o->retry))
+			return connect_error(o->address.sun_path);
+		if (now_ns() >= deadline) {
+			if (nobody)
+				return connect_error(o->address.sun_path);
+			return error_set(NCCLSVC_TIMEOUT, "the daemon at %s accepts no connection",
+					 o->address.sun_path);
+		}
+		nap(deadline);
+	}
+}
+
+struct answer {
+	struct svc_header header;
+	_Alignas(8) unsigned char body[SVC_MESSAGE_MAX];
+	int fds[SVC_FDS_MAX];
+	unsigned nfds;
+};
+
+static ncclsvc_result refused(const struct answer *a)
+{
+	char text[SVC_TEXT_BYTES];
+	struct svc_error e;
+	memcpy(&e, a->body, sizeof(e));
+	if (a->header.result == NCCLSVC_VERSION)
+		return error_set(NCCLSVC_VERSION,
+				 "the daemon speaks protocol versions %u to %u, this library %u to "
+				 "%u: install versions that match",
+				 e.version_min, e.version_max, SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
+	frame_error_text(a->body, a->header.result, text);
+	return error_set((ncclsvc_result)a->header.result, "%s", text);
+}
+
+static ncclsvc_result said_bye(const struct answer *a)
+{
+	struct svc_event_bye bye;
+	memcpy(&bye, a->body, sizeof(bye));
+	bye.text[sizeof(bye.text) - 1] = '\0';
+	return error_set(bye.reason < 0 ? (ncclsvc_result)bye.reason : NCCLSVC_DAEMON_LOST,
+			 "the daemon hung up: %s", bye.text);
+}
+
+static ncclsvc_result receive(int sock, uint64_t deadline, struct answer *a)
+{
+	unsigned char message[SVC_MESSAGE_MAX];
+	char text[SVC_TEXT_BYTES];
+	struct pollfd p = {.fd = sock, .events = POLLIN};
+	for (;;) {
+		int ready = poll(&p, 1, deadline_left_ms(deadline));
+		if (ready == 0)
+			return error_set(NCCLSVC_TIMEOUT, "the daemon does not answer");
+		if (ready < 0 && errno != EINTR)
+			return error_set(NCCLSVC_SYSTEM, "poll: %m");
+		ssize_t n = frame_receive(sock, message, sizeof(message), a->fds, &a->nfds);
+		if (n == -EAGAIN)
+			continue;
+		if (n == -EMSGSIZE)
+			return error_set(NCCLSVC_PROTOCOL, "the daemon sent too long a message");
+		if (n <= 0)
+			return error_set(NCCLSVC_DAEMON_LOST, "the daemon hung up");
+		if (!frame_check(message, (size_t)n, a->nfds, &a->header, text)) {
+			svc_close_fds(a->fds, a->nfds < SVC_FDS_MAX ? a->nfds : SVC_FDS_MAX);
+			return error_set(NCCLSVC_PROTOCOL, "the daemon broke the protocol: %s",
+					 text);
+		}
+		memcpy(a->body, message + sizeof(a->header), (size_t)n - sizeof(a->header));
+		return NCCLSVC_OK;
+	}
+}
+
+static ncclsvc_result exchange(int sock, unsigned opcode, const void *body, uint64_t deadline,
+			       struct answer *a)
+{
+	/* The first messages of a connection always fit into its buffer. */
+	int sent = frame_send(sock, opcode, opcode, body, -1);
+	if (sent < 0 && sent != -EPIPE && sent != -ECONNRESET) {
+		errno = -sent;
+		return error_set(NCCLSVC_SYSTEM, "cannot send to the daemon: %m");
+	}
+	for (;;) {
+		ncclsvc_result r = receive(sock, deadline, a);
+		if (r)
+			return r;
+		if (a->header.opcode == SVC_EVENT_BYE)
+			return said_bye(a);
+		if (!(a->header.opcode & SVC_REPLY))
+			continue;
+		if (a->header.opcode != (opcode | SVC_REPLY) || a->header.serial != opcode) {
+			svc_close_fds(a->fds, a->nfds);
+			return error_set(NCCLSVC_PROTOCOL, "the daemon answered another request");
+		}
+		return a->header.result ? refused(a) : NCCLSVC_OK;
+	}
+}
+
+static ncclsvc_result hello(struct link *l, const struct link_options *o, uint64_t deadline,
+			    uint32_t *ring_max)
+{
+	struct svc_hello hello = {
+		.version_min = SVC_PROTOCOL_MIN,
+		.version_max = SVC_PROTOCOL_MAX,
+	};
+	struct svc_hello_reply reply;
+	struct answer a;
+	memcpy(hello.name, o->name, sizeof(hello.name));
+	ncclsvc_result r = exchange(l->sock, SVC_HELLO, &hello, deadline, &a);
+	if (r)
+		return r;
+	memcpy(&reply, a.body, sizeof(reply));
+	if (reply.version < SVC_PROTOCOL_MIN || reply.version > SVC_PROTOCOL_MAX)
+		return error_set(NCCLSVC_PROTOCOL,
+				 "the daemon chose protocol version %u of %u to %u", reply.version,
+				 SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
+	*ring_max = reply.ring_max;
+	return mps_take_advice(l, &reply);
+}
+
+static ncclsvc_result map_ring(struct link *l, const struct svc_attach_reply *reply, int fd)
+{
+	char text[SVC_TEXT_BYTES];
+	if (reply->entries != l->entries || reply->size < svc_ring_size(reply->entries) ||
+	    reply->size > svc_ring_size(SVC_RING_MAX))
+		return error_set(NCCLSVC_PROTOCOL,
+				 "the daemon gave a ring of %u entries in %llu bytes",
+				 reply->entries, (unsigned long long)reply->size);
+	if (!svc_memfd_trusted(fd, reply->size, text))
+		return error_set(NCCLSVC_PROTOCOL, "the session memory cannot be trusted: %s",
+				 text);
+	void *map = mmap(NULL, reply->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		return error_set(NCCLSVC_NO_MEMORY, "cannot map the session memory: %m");
+	l->ring = map;
+	l->ring_size = reply->size;
+	if (l->ring->magic != SVC_RING_MAGIC || l->ring->entries != l->entries)
+		return error_set(NCCLSVC_PROTOCOL, "the session memory holds no ring");
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result attach(struct link *l, uint64_t deadline)
+{
+	struct svc_attach request = {.entries = l->entries};
+	struct svc_attach_reply reply;
+	struct answer a;
+	ncclsvc_result r = exchange(l->sock, SVC_ATTACH, &request, deadline, &a);
+	if (r)
+		return r;
+	memcpy(&reply, a.body, sizeof(reply));
+	r = map_ring(l, &reply, a.fds[0]);
+	close(a.fds[0]);
+	l->doorbell = a.fds[1];
+	l->completion = a.fds[2];
+	return r;
+}
+
+static ncclsvc_result open_once(const struct link_options *o, uint64_t deadline, struct link **link)
+{
+	uint32_t ring_max = 0;
+	struct link *l = calloc(1, sizeof(*l));
+	if (!l)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	*l = (struct link){
+		.refs = 1, .sock = -1, .doorbell = -1, .completion = -1, .entries = o->entries};
+	fork_watch(l);
+	ncclsvc_result r = connect_to(o, deadline, &l->sock);
+	if (!r)
+		r = hello(l, o, deadline, &ring_max);
+	if (!r && !o->no_ring) {
+		if (!o->entries_required && svc_ring_entries_valid(ring_max) &&
+		    ring_max < l->entries)
+			l->entries = ring_max;
+		r = attach(l, deadline);
+	}
+	if (r) {
+		link_unref(l);
+		return r;
+	}
+	*link = l;
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result link_open(const struct link_options *o, uint64_t deadline, struct link **link)
+{
+	for (;;) {
+		ncclsvc_result r = open_once(o, deadline, link);
+		/* A daemon that is going may still be listening: it is the next that is meant. */
+		bool going = r == NCCLSVC_DAEMON_LOST || r == NCCLSVC_DRAINING;
+		if (!going || !o->retry)
+			return r;
+		nap(deadline);
+		if (now_ns() >= deadline)
+			return r;
+	}
+}
+
+struct link *link_ref(struct link *link)
+{
+	link->refs++;
+	return link;
+}
+
+void link_unref(struct link *l)
+{
+	if (--l->refs)
+		return;
+	if (l->ring)
+		munmap(l->ring, l->ring_size);
+	fork_unwatch(l);
+	free(l);
+}

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The session's socket while several threads wait for different things on it. One of them at a time
+ * reads; it sleeps in poll without the lock, takes in one message under the lock, and tells the
+ * others. Whoever still waits then takes its place. */
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+#include "proto/fdio.h"
+#include "proto/names.h"
+
+#define PUMP_MAX      1024
+#define SERIAL_MAX    UINT32_C(0x7fffffff) /* above: serials of tasks */
+#define SERIAL_FORGET SERIAL_MAX	   /* nobody waits for the answer */
+
+/* Lost, but to this process alone: what it shares with its parent stays untouched. */
+static bool is_foreign(ncclsvc_session *s)
+{
+	if (!s->link->foreign)
+		return false;
+	s->lost = true;
+	snprintf(s->lost_text, sizeof(s->lost_text),
+		 "the session belongs to the process that this one was forked from: open another");
+	return true;
+}
+
+void session_lose(ncclsvc_session *s, const char *format, ...)
+{
+	va_list args;
+	if (s->lost || is_foreign(s))
+		return;
+	s->lost = true;
+	va_start(args, format);
+	vsnprintf(s->lost_text, sizeof(s->lost_text), format, args);
+	va_end(args);
+	for (struct call *c = s->calls; c; c = c->next) {
+		c->done = true;
+		c->result = NCCLSVC_DAEMON_LOST;
+		snprintf(c->text, sizeof(c->text), "%s", s->lost_text);
+	}
+	s->calls = NULL;
+	comms_break(s);
+	tasks_release_timelines(s);
+	/* Wakes whoever polls the socket, and keeps it readable for event loops. */
+	shutdown(s->link->sock, SHUT_RDWR);
+	if (s->link->ring)
+		ring_wake(s->link);
+	dispatch_kick(s);
+	pthread_cond_broadcast(&s->changed);
+}
+
+ncclsvc_result session_over(ncclsvc_session *s)
+{
+	const struct svc_ring *ring = s->link->ring;
+	if (is_foreign(s))
+		return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
+	if (!s->lost && ring && atomic_load_explicit(&ring->ended, memory_order_relaxed)) {
+		socket_pump(s); /* its last words, if they are there */
+		int why = atomic_load(&s->link->ring->ended);
+		session_lose(s, "the daemon ended the session: %s: %s", svc_result_name(why),
+			     svc_result_meaning(why));
+	}
+	if (!s->lost)
+		return NCCLSVC_OK;
+	if (s->gpu) /* again: a worker's last write may have taken a counter back */
+		streams_release(s);
+	return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
+}
+
+/* An answer whose caller has given up: what it made must not be left behind. */
+static void orphan(ncclsvc_session *s, const struct svc_header *h, const void *body)
+{
+	struct svc_join_reply joined;
+	struct svc_region_reply added;
+	struct svc_plan_reply plan;
+	if (h->result || h->serial == SERIAL_FORGET)
+		return;
+	switch (h->opcode & ~SVC_REPLY) {
+	case SVC_JOIN:
+	case SVC_SPLIT:
+		memcpy(&joined, body, sizeof(joined));
+		comm_orphan(s, &joined);
+		break;
+	case SVC_PLAN_COMMIT:
+		memcpy(&plan, body, sizeof(plan));
+		plan_orphan(s, &plan);
+		break;
+	case SVC_REGION_ADD:
+	case SVC_REGION_CUDA:
+	case SVC_REGION_CUDA_FD:
+	case SVC_REGION_SPAN:
+	case SVC_REGION_LEND: /* its reply begins as the others */
+		memcpy(&added, body, sizeof(added));
+		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = added.region});
+		break;
+	}
+}
+
+/* Takes over fds. */
+static void take_reply(ncclsvc_session *s, const struct svc_header *h, const void *body,
+		       size_t length, int *fds, unsigned nfds)
+{
+	struct call **at = &s->calls;
+	while (*at && (*at)->serial != h->serial)
+		at = &(*at)->next;
+	struct call *c = *at;
+	if (!c) {
+		svc_close_fds(fds, nfds);
+		orphan(s, h, body);
+		return;
+	}
+	if (h->opcode != (c->opcode | SVC_REPLY)) {
+		svc_close_fds(fds, nfds);
+		session_lose(s, "the daemon broke the protocol: a reply of another kind came");
+		return;
+	}
+	*at = c->next;
+	c->done = true;
+	c->result = h->result;
+	memcpy(c->piece ? (void *)c->piece : c->body, body, length);
+	if (nfds)
+		c->fd = fds[0];
+	if (h->result)
+		frame_error_text(body, h->result, c->text);
+	else if (c->on_reply)
+		c->on_reply(s, c);
+}
+
+static void take_event(ncclsvc_session *s, const struct svc_header *h, const void *body)
+{
+	if (h->opcode == SVC_EVENT_COMM) {
+		struct svc_event_comm event;
+		memcpy(&event, body, sizeof(event));
+		comm_event(s, &event);
+	} else if (h->opcode == SVC_EVENT_BYE) {
+		struct svc_event_bye bye;
+		memcpy(&bye, body, sizeof(bye));
+		bye.text[sizeof(bye.text) - 1] = '\0';
+		session_lose(s, "the daemon ended the session: %s",
+			     bye.text[0] ? bye.text : svc_result_meaning(bye.reason));
+	}
+}
+
+/* Reads one message. False: there is none now. */
+static bool receive(ncclsvc_session *s)
+{
+	int fds[SVC_FDS_MAX];
+	unsigned nfds;
+	char text[SVC_TEXT_BYTES];
+	struct svc_header h;
+	ssize_t n = frame_receive(s->link->sock, s->message, sizeof(s->message), fds, &nfds);
+	if (n == -EAGAIN)
+		return false;
+	if (n == -EMSGSIZE) {
+		session_lose(s, "the daemon broke the protocol: too long a message");
+		return true;
+	}
+	if (n <= 0) {
+		session_lose(s, "the daemon closed the connection to %s",
+			     s->options.address.sun_path);
+		return true;
+	}
+	unsigned mine = nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX;
+	if (!frame_check(s->message, (size_t)n, nfds, &h, text)) {
+		svc_close_fds(fds, mine);
+		session_lose(s, "the daemon broke the protocol: %s", text);
+		return true;
+	}
+	const void *body = s->message + sizeof(h);
+	size_t length = (size_t)n - sizeof(h);
+	if (!(h.opcode & SVC_REPLY))
+		take_event(s, &h, body);
+	else if (h.serial <= SERIAL_MAX)
+		take_reply(s, &h, body, length, fds, mine);
+	else if (!task_answer(s, h.serial, body, length, h.result))
+		session_lose(s, "the daemon broke the protocol: it answered an unknown task");
+	return true;
+}
+
+unsigned socket_pump(ncclsvc_session *s)
+{
+	unsigned n = 0;
+	if (s->reading)
+		return 0;
+	while (n < PUMP_MAX && !s->lost && receive(s))
+		n++;
+	if (n)
+		pthread_cond_broadcast(&s->changed);
+	return n;
+}
+
+bool session_wait(ncclsvc_session *s, uint64_t deadline)
+{
+	if (deadline == NO_DEADLINE)
+		return pthread_cond_wait(&s->changed, &s->lock) == 0;
+	struct timespec t = {
+		.tv_sec = (time_t)(deadline / 1000000000),
+		.tv_nsec = (long)(deadline % 1000000000),
+	};
+	return pthread_cond_timedwait(&s->changed, &s->lock, &t) != ETIMEDOUT;
+}
+
+bool socket_step(ncclsvc_session *s, uint64_t deadline)
+{
+	/* Without a connection no message will come, but another thread may be finishing. */
+	if (s->reading || s->lost)
+		return session_wait(s, deadline);
+	struct link *l = link_ref(s->link);
+	struct pollfd p = {.fd = l->sock, .events = POLLIN};
+	s->reading = true;
+	session_unlock(s);
+	int ready = poll(&p, 1, deadline_left_ms(deadline));
+	session_lock(s);
+	s->reading = false;
+	if (ready > 0 && l == s->link && !s->lost)
+		receive(s);
+	link_unref(l);
+	pthread_cond_broadcast(&s->changed);
+	return ready != 0;
+}
+
+ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode, const void *body,
+			  int fd, uint64_t deadline)
+{
+	call->opcode = (uint16_t)opcode;
+	call->serial = s->serial = s->serial % (SERIAL_FORGET - 1) + 1;
+	call->done = false;
+	call->result = 0;
+	call->fd = -1;
+	for (;;) {
+		ncclsvc_result r = session_check(s);
+		if (r)
+			return r;
+		int sent = frame_send(s->link->sock, opcode, call->serial, body, fd);
+		if (!sent)
+			break;
+		if (sent == -EPIPE || sent == -ECONNRESET) {
+			socket_pump(s);
+			session_lose(s, "the daemon closed the connection to %s",
+				     s->options.address.sun_path);
+			continue;
+		}
+		if (sent != -EAGAIN) {
+			errno = -sent;
+			return error_set(NCCLSVC_SYSTEM, "cannot send to the daemon: %m");
+		}
+		if (now_ns() >= deadline)
+			return error_set(NCCLSVC_TIMEOUT, "the daemon does not read its socket");
+		struct link *l = link_ref(s->link);
+		struct pollfd p = {.fd = l->sock, .events = POLLOUT};
+		int left = deadline_left_ms(deadline);
+		session_unlock(s);
+		poll(&p, 1, left < 0 || left > 100 ? 100 : left);
+		session_lock(s);
+		link_unref(l);
+	}
+	call->next = s->calls;
+	s->calls = call;
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result call_finish(ncclsvc_session *s, struct call *call, uint64_t deadline)
+{
+	while (!call->done) {
+		if (socket_step(s, deadline) || call->done)
+			continue;
+		struct call **at = &s->calls;
+		while (*at != call)
+			at = &(*at)->next;
+		*at = call->next;
+		return error_set(NCCLSVC_TIMEOUT, "the daemon did not answer %s in time",
+				 svc_shape_of(call->opcode)->name);
+	}
+	if (call->result)
+		return error_set((ncclsvc_result)call->result, "%s", call->text);
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result call_run(ncclsvc_session *s, struct call *call, unsigned opcode, const void *body,
+			int fd, uint64_t deadline)
+{
+	ncclsvc_result r = call_begin(s, call, opcode, body, fd, deadline);
+	return r ? r : call_finish(s, call, deadline);
+}
+
+void calls_give_up(ncclsvc_session *s, uint32_t comm_key)
+{
+	bool any = false;
+	for (struct call **at = &s->calls; *at;) {
+		struct call *c = *at;
+		if (c->comm_key != comm_key) {
+			at = &c->next;
+			continue;
+		}
+		*at = c->next;
+		c->done = any = true;
+		c->result = NCCLSVC_CANCELLED;
+		snprintf(c->text, sizeof(c->text),
+			 "the communicator was left before all had joined");
+	}
+	pthread_cond_broadcast(&s->changed);
+	/* One of them may be the reader, asleep in poll: an answer wakes it. */
+	if (any && s->reading)
+		call_forget(s, SVC_DAEMON_INFO, &(struct svc_daemon_info_request){0});
+}
+
+void call_forget(ncclsvc_session *s, unsigned opcode, const void *body)
+{
+	/* If the buffer is full, what was to be freed lives until the session ends. */
+	if (!s->lost)
+		frame_send(s->link->sock, opcode, SERIAL_FORGET, body, -1);
+}

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The driver, NCCL, and the GPUs of both sides. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "doctor.h"
+#include "proto/names.h"
+#include "proto/nccl_abi.h"
+
+#define DRIVER_NEEDED 12000
+
+int doctor_find_gpu(const struct doctor_facts *f, const ncclsvc_device_info *d)
+{
+	for (int i = 0; i < f->driver.ngpus; i++)
+		if (!memcmp(f->driver.gpus[i].uuid, d->uuid, sizeof(d->uuid)))
+			return i;
+	return -1;
+}
+
+static const ncclsvc_device_info *find_device(const struct doctor_facts *f,
+					      const struct doctor_gpu *g)
+{
+	for (size_t i = 0; i < f->ndevices; i++)
+		if (!memcmp(f->devices[i].uuid, g->uuid, sizeof(g->uuid)))
+			return &f->devices[i];
+	return NULL;
+}
+
+static void judge_files(const struct doctor_facts *f, struct doctor_report *r)
+{
+	bool uvm = false, control = false, kept = f->ndevices && !f->driver.ngpus;
+	size_t bad = 0;
+	for (size_t i = 0; i < f->nfiles; i++) {
+		const struct doctor_file *x = &f->files[i];
+		uvm |= !strcmp(x->path, "/dev/nvidia-uvm");
+		control |= !strcmp(x->path, "/dev/nvidiactl");
+		if (!x->error)
+			continue;
+		bad++;
+		doctor_say(r, "device-files", DOCTOR_PROBLEM, "%s cannot be opened: %s. %s",
+			   x->path, strerror(x->error),
+			   x->error == EPERM ? "A control group forbids it: DeviceAllow= of the "
+					       "service, or the container's device list."
+					     : "Give this user access: its mode comes from the "
+					       "driver's NVreg_DeviceFileMode, or a udev rule.");
+	}
+	if (!f->nfiles && f->driver.ngpus)
+		return; /* a driver that needs none */
+	if (!f->nfiles)
+		doctor_say(
+			r, "device-files", kept ? DOCTOR_PROBLEM : DOCTOR_NOTE,
+			"There is no /dev/nvidia*: %s",
+			kept ? "this process is kept from the GPUs that the daemon has. In a "
+			       "container, pass them in; in a service, PrivateDevices=no."
+			     : "this machine has no NVIDIA GPU, its module is not loaded, or this "
+			       "is a container without it.");
+	else if (!uvm || !control)
+		doctor_say(
+			r, "device-files", DOCTOR_WARNING,
+			"%s is missing, which CUDA needs: load it with `nvidia-modprobe -u -c 0`, "
+			"or run nvidia-persistenced.",
+			uvm ? "/dev/nvidiactl" : "/dev/nvidia-uvm");
+	else if (!bad)
+		doctor_say(r, "device-files", DOCTOR_OK, "%zu files of /dev/nvidia* can be opened.",
+			   f->nfiles);
+}
+
+static void judge_visible(const struct doctor_facts *f, struct doctor_report *r)
+{
+	if (!f->visible)
+		return;
+	if (!*f->visible || !strcmp(f->visible, "-1") || !strcmp(f->visible, "NoDevFiles"))
+		doctor_say(r, "visible", f->ndevices ? DOCTOR_WARNING : DOCTOR_NOTE,
+			   "CUDA_VISIBLE_DEVICES is \"%s\": it hides every GPU from this process.",
+			   f->visible);
+	else
+		doctor_say(
+			r, "visible", DOCTOR_OK,
+			"CUDA_VISIBLE_DEVICES is \"%s\": ordinals count these alone. The daemon's "
+			"devices have numbers of their own, and are found by UUID.",
+			f->visible);
+}
+
+static bool judge_end(const struct doctor_facts *f, struct doctor_report *r)
+{
+	switch (f->end) {
+	case DOCTOR_ENDED:
+		return true;
+	case DOCTOR_NOT_RUN:
+		doctor_say(
+			r, "driver", DOCTOR_WARNING,
+			"The process that tries the driver could not be started: is there memory, "
+			"and is /proc mounted?");
+		return false;
+	case DOCTOR_CRASHED:
+		doctor_say(
+			r, "driver", DOCTOR_PROBLEM,
+			"A process that only starts the driver was ended by signal %d: driver and "
+			"libcuda.so.1 may be of different versions; see dmesg for Xid lines.",
+			f->end_signal);
+		return false;
+	case DOCTOR_HUNG:
+		break;
+	}
+	if (f->mps.state == MPS_RUNNING)
+		doctor_say(r, "driver", DOCTOR_PROBLEM,
+			   "The driver did not start within 10 s, and an MPS control daemon is at "
+			   "%s. MPS serves one user at a time: this one waits while another's "
+			   "processes run, such as the daemon's workers (uid %u here, %u the "
+			   "daemon's). Run them as one user, or MPS with -multiuser-server.",
+			   f->mps.directory, f->uid, f->daemon.uid);
+	else
+		doctor_say(
+			r, "driver", DOCTOR_PROBLEM,
+			"The driver did not start within 10 s: a GPU may hang. See dmesg for Xid "
+			"lines, and `nvidia-smi`.");
+	return false;
+}
+
+/* False: there is no driver to go on with. */
+static bool judge_driver(const struct doctor_facts *f, struct doctor_report *r)
+{
+	const struct doctor_driver *d = &f->driver;
+	enum doctor_level level = f->ndevices ? DOCTOR_PROBLEM : DOCTOR_NOTE;
+	bool ended = judge_end(f, r);
+	if (!ended && !d->listed)
+		return false;
+	if (!d->cuda_open) {
+		doctor_say(r, "driver", level, "%s. %s", d->cuda_text,
+			   f->ndevices ? "Without it this process can use host communicators only: "
+					 "install the driver's libcuda1, or pass it into the "
+					 "container."
+				       : "Host communicators do not need it.");
+		return false;
+	}
+	if (d->cuda_version && d->cuda_version < DRIVER_NEEDED) {
+		doctor_say(r, "driver", DOCTOR_PROBLEM,
+			   "The driver is for CUDA %d.%d, and 12.0 is needed: install a newer one.",
+			   d->cuda_version / 1000, d->cuda_version % 1000 / 10);
+		return false;
+	}
+	if (!d->cuda_init || !d->listed) {
+		doctor_say(r, "driver", level, "libcuda.so.1 is there, but does not start: %s.",
+			   d->cuda_text[0] ? d->cuda_text : "unknown error");
+		return false;
+	}
+	doctor_say(r, "driver", DOCTOR_OK, "The driver is for CUDA %d.%d (12.0 is needed).",
+		   d->cuda_version / 1000, d->cuda_version % 1000 / 10);
+	return true;
+}
+
+static void judge_nccl(const struct doctor_facts *f, struct doctor_report *r)
+{
+	const struct doctor_driver *d = &f->driver;
+	if (f->end != DOCTOR_ENDED || (!d->cuda_open && !f->ndevices))
+		return;
+	if (!d->nccl_open)
+		doctor_say(r, "nccl", DOCTOR_NOTE,
+			   "%s. Trainers need none; the daemon does, and looks in its own library "
+			   "path.",
+			   d->nccl_text);
+	else if (d->nccl_version < NCCL_VERSION_NEEDED)
+		doctor_say(r, "nccl", f->ndevices ? DOCTOR_NOTE : DOCTOR_WARNING,
+			   "libnccl.so.2 here is %d.%d.%d; a daemon needs %d.%d.",
+			   d->nccl_version / 10000, d->nccl_version / 100 % 100,
+			   d->nccl_version % 100, NCCL_VERSION_NEEDED / 10000,
+			   NCCL_VERSION_NEEDED / 100 % 100);
+	else
+		doctor_say(r, "nccl", DOCTOR_OK, "libnccl.so.2 here is %d.%d.%d.",
+			   d->nccl_version / 10000, d->nccl_version / 100 % 100,
+			   d->nccl_version % 100);
+}
+
+static void judge_daemons(const struct doctor_facts *f, struct doctor_report *r)
+{
+	if (!f->connected)
+		return;
+	if (!f->ndevices && f->driver.ngpus)
+		doctor_say(r, "devices", DOCTOR_WARNING,
+			   "The daemon uses no GPU, and this process sees %d. Its log says why at "
+			   "its start (\"no GPU is used\"): device = host, no libcuda.so.1 in "
+			   "its library path, or no access to /dev/nvidia*.",
+			   f->driver.ngpus);
+	else if (!f->ndevices)
+		doctor_say(r, "devices", DOCTOR_OK,
+			   "The daemon serves host memory; no GPU is in "
+			   "sight on either side.");
+	for (size_t i = 0; i < f->ndevices; i++) {
+		const ncclsvc_device_info *d = &f->devices[i];
+		int gpu = doctor_find_gpu(f, d);
+		char here[64] = "this process does not see it";
+		if (gpu >= 0)
+			snprintf(here, sizeof(here), "this process's GPU %d", gpu);
+		if (d->transport == NCCLSVC_TRANSPORT_MPI && !d->nccl_version)
+			doctor_say(
+				r, "transport", DOCTOR_WARNING,
+				"The daemon has no NCCL that it can use, so the memory of device "
+				"%d (%s) is staged through the host's, which is slower by far. Its "
+				"log says why (\"NCCL cannot be used\").",
+				d->device, d->name);
+		else if (d->transport == NCCLSVC_TRANSPORT_MPI)
+			doctor_say(r, "transport", DOCTOR_NOTE,
+				   "The memory of device %d (%s) is staged through the host's: "
+				   "transport = mpi in the daemon's configuration.",
+				   d->device, d->name);
+		switch (d->state) {
+		case NCCLSVC_DEVICE_READY:
+			doctor_say(r, "devices", gpu >= 0 || f->visible ? DOCTOR_OK : DOCTOR_NOTE,
+				   "Device %d (%s) is ready: %s.", d->device, d->name, here);
+			break;
+		case NCCLSVC_DEVICE_FAILED:
+			doctor_say(r, "devices", DOCTOR_PROBLEM,
+				   "Device %d (%s; %s) cannot be used: %s.", d->device, d->name,
+				   here, d->text);
+			break;
+		default:
+			doctor_say(r, "devices", DOCTOR_WARNING,
+				   "The worker of device %d (%s; %s) is %s%s%s. Work for it waits; "
+				   "look again in some seconds, then at the daemon's log.",
+				   d->device, d->name, here,
+				   d->state == NCCLSVC_DEVICE_LOST ? "lost" : "starting",
+				   d->text[0] ? ": " : "", d->text);
+		}
+	}
+}
+
+/* Those whose mode keeps two processes off one GPU; MPS makes them one. */
+static void judge_mode(const struct doctor_gpu *g, int i, struct doctor_report *r)
+{
+	if (g->mode == CU_COMPUTEMODE_PROHIBITED)
+		doctor_say(r, "compute-mode", DOCTOR_PROBLEM,
+			   "GPU %d (%s) prohibits compute: `nvidia-smi -i %d -c DEFAULT`.", i,
+			   g->name, i);
+	else if (g->mode == CU_COMPUTEMODE_EXCLUSIVE_PROCESS && g->mps != NCCLSVC_MPS_ACTIVE)
+		doctor_say(
+			r, "compute-mode", DOCTOR_PROBLEM,
+			"GPU %d (%s) is for one process at a time, and the daemon's worker and a "
+			"trainer are two: run MPS, or `nvidia-smi -i %d -c DEFAULT`.",
+			i, g->name, i);
+	else if (g->mode == CU_COMPUTEMODE_EXCLUSIVE_PROCESS)
+		doctor_say(r, "compute-mode", DOCTOR_OK,
+			   "GPU %d (%s) is for one process at a time: the MPS server is that one.",
+			   i, g->name);
+}
+
+static void judge_own(const struct doctor_facts *f, struct doctor_report *r)
+{
+	char uuid[SVC_UUID_TEXT];
+	for (int i = 0; i < f->driver.ngpus; i++) {
+		const struct doctor_gpu *g = &f->driver.gpus[i];
+		if (f->ndevices && !find_device(f, g)) {
+			svc_uuid_text(g->uuid, uuid);
+			doctor_say(r, "devices", DOCTOR_WARNING,
+				   "This process's GPU %d (%s, %s) is none of the daemon's: it "
+				   "cannot join with it. Restart the daemon without "
+				   "CUDA_VISIBLE_DEVICES, or with all GPUs in it.",
+				   i, g->name, uuid);
+		}
+		judge_mode(g, i, r);
+	}
+}
+
+static void judge_peers(const struct doctor_facts *f, struct doctor_report *r)
+{
+	struct text pairs = TEXT_INIT(-1);
+	size_t bad = 0;
+	const int n = f->driver.ngpus;
+	for (int a = 0; a < n; a++)
+		for (int b = a + 1; b < n; b++) {
+			if (f->driver.gpus[a].peers >> b & 1 && f->driver.gpus[b].peers >> a & 1)
+				continue;
+			if (bad++ < 4)
+				text_printf(&pairs, "%s%d and %d", bad > 1 ? ", " : "", a, b);
+		}
+	char *text = text_steal(&pairs);
+	if (bad)
+		doctor_say(
+			r, "peers", DOCTOR_WARNING,
+			"GPUs %s%s cannot reach each other's memory (of %d pairs, %zu): NCCL goes "
+			"through host memory between them. See `nvidia-smi topo -p2p r`; IOMMU "
+			"and ACS settings forbid it, too.",
+			text, bad > 4 ? ", ..." : "", n * (n - 1) / 2, bad);
+	else if (n > 1)
+		doctor_say(r, "peers", DOCTOR_OK, "All %d GPUs reach each other's memory.", n);
+	free(text);
+}
+
+void doctor_judge_gpus(const struct doctor_facts *f, struct doctor_report *r)
+{
+	judge_files(f, r);
+	judge_visible(f, r);
+	bool driver = judge_driver(f, r);
+	judge_nccl(f, r);
+	judge_daemons(f, r);
+	if (!driver)
+		return;
+	judge_own(f, r);
+	judge_peers(f, r);
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * MPS: whether trainers and workers meet at one server, and what follows from it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "doctor.h"
+#include "proto/cuda_connections.h"
+
+#define TRADE_WITHOUT                                                                              \
+	"kernels of trainers and of the daemon take turns on the GPU, so communication does not "  \
+	"overlap with compute: a step of 19.5 ms with 5 ms of AllReduce beside it ended after 28 " \
+	"to 29 ms, where MPS, and NCCL in the trainer, took 21 to 22 ms. For it, a trainer that "  \
+	"faults or is killed harms nobody else."
+#define TRADE_WITH                                                                                 \
+	"communication overlaps with compute as with NCCL in the trainer. For it, a trainer that " \
+	"is killed inside a kernel takes the worker's context on that GPU along: tasks there end " \
+	"with WORKER_LOST, and the worker is replaced in 2 to 4 s."
+
+#define ASKED_FOR CUDA_CONNECTIONS_VARIABLE "=" CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_MAX)
+
+static void judge_own(const struct doctor_facts *f, struct doctor_report *r)
+{
+	if (f->mps.state == MPS_STALE)
+		doctor_say(
+			r, "mps", DOCTOR_NOTE,
+			"%s/control is the socket of an MPS control daemon that has ended: it is "
+			"as if there were none.",
+			f->mps.directory);
+	else if (f->mps.state == MPS_REFUSED)
+		doctor_say(r, "mps", DOCTOR_WARNING,
+			   "User %u may not connect to the MPS control daemon at %s: its processes "
+			   "use the GPUs beside MPS, or not at all. Open the directory, or set "
+			   "CUDA_MPS_PIPE_DIRECTORY to one that is open.",
+			   f->uid, f->mps.directory);
+}
+
+/* The MPS of the daemon's workers, and how a process comes to it. */
+static void judge_daemons(const struct doctor_facts *f, bool shared, struct doctor_report *r)
+{
+	const ncclsvc_daemon_info *d = &f->daemon;
+	if (d->mps == NCCLSVC_MPS_NOBODY)
+		doctor_say(r, "mps",
+			   strcmp(d->mps_text, "mps = off") != 0 ? DOCTOR_WARNING : DOCTOR_NOTE,
+			   "The daemon's workers use no MPS: %s (mps in ncclsvcd.conf(5)).",
+			   d->mps_text);
+	else if (f->uid != d->uid && !shared)
+		doctor_say(r, "mps", DOCTOR_WARNING,
+			   "The daemon's workers use MPS, which serves one user, and that is user "
+			   "%u: processes of user %u are not led there. Run trainers and daemon as "
+			   "one user, or MPS for several (ncclsvcd(8), SYSTEMD).",
+			   d->uid, f->uid);
+	else if (f->mps_chosen && strcmp(f->mps_chosen, d->mps_text) != 0)
+		doctor_say(
+			r, "mps", DOCTOR_WARNING,
+			"CUDA_MPS_PIPE_DIRECTORY is %s, and the workers use the MPS in %s: unset "
+			"it, for the library knows.",
+			f->mps_chosen, d->mps_text);
+	else
+		doctor_say(
+			r, "mps", DOCTOR_OK,
+			"The daemon's workers use MPS, and there is nothing to set: a process "
+			"that has the drop-in preloaded, or opens a session before it "
+			"initializes CUDA, is led there. For others, CUDA_MPS_PIPE_DIRECTORY=%s.",
+			d->mps_text);
+}
+
+static void judge_device(const struct doctor_facts *f, const ncclsvc_device_info *d,
+			 const struct doctor_gpu *g, bool *told, struct doctor_report *r)
+{
+	bool here = g->mps == NCCLSVC_MPS_ACTIVE, there = d->mps == NCCLSVC_MPS_ACTIVE;
+	if (d->mps == NCCLSVC_MPS_UNKNOWN) {
+		doctor_say(r, "mps", DOCTOR_NOTE,
+			   "Whether the worker of device %d uses MPS is not known.", d->device);
+	} else if (!here && !there) {
+		doctor_say(r, "mps", DOCTOR_NOTE, "Device %d, without MPS%s%s", d->device,
+			   *told ? ": as above." : ": ", *told ? "" : TRADE_WITHOUT);
+		*told = true;
+	} else if (here && there && g->mps_server == d->mps_server) {
+		doctor_say(r, "mps", DOCTOR_OK,
+			   "Device %d: this process and the worker share one MPS server%s%s",
+			   d->device, *told ? ": as above." : ": ", *told ? "" : TRADE_WITH);
+		*told = true;
+	} else if (here && there) {
+		doctor_say(r, "mps", DOCTOR_WARNING,
+			   "Device %d: this process and the worker use different MPS servers, "
+			   "which take turns on the GPU.",
+			   d->device);
+	} else if (there) {
+		doctor_say(r, "mps", DOCTOR_WARNING,
+			   "Device %d: the worker uses MPS and this process does not, so they take "
+			   "turns on the GPU.",
+			   d->device);
+	} else {
+		doctor_say(r, "mps", DOCTOR_WARNING,
+			   "Device %d: this process uses MPS and the worker does not, so they take "
+			   "turns on the GPU. %s",
+			   d->device,
+			   f->mps_chosen
+				   ? "Unset CUDA_MPS_PIPE_DIRECTORY, or name that directory as mps "
+				     "in ncclsvcd.conf(5) and restart the daemon."
+				   : "The worker was started while there was none: restart the "
+				     "daemon when nobody needs it.");
+	}
+}
+
+static bool uses_mps(const struct doctor_facts *f)
+{
+	for (int i = 0; i < f->driver.ngpus; i++)
+		if (f->driver.gpus[i].mps == NCCLSVC_MPS_ACTIVE)
+			return true;
+	return false;
+}
+
+/* Each stream that waits for a task holds one of the process's connections to its GPU. */
+static void judge_connections(const struct doctor_facts *f, struct doctor_report *r)
+{
+	const bool mps = uses_mps(f);
+	const int set = f->connections ? atoi(f->connections) : 0;
+	const int n = set > 0 ? set : mps ? CUDA_CONNECTIONS_MPS : CUDA_CONNECTIONS_DEFAULT;
+	if (n >= CUDA_CONNECTIONS_DEFAULT) {
+		doctor_say(r, "connections", DOCTOR_OK,
+			   "%d streams of a process may wait for tasks without holding up others.",
+			   n > CUDA_CONNECTIONS_MAX ? CUDA_CONNECTIONS_MAX : n);
+		return;
+	}
+	doctor_say(r, "connections", DOCTOR_WARNING,
+		   "%s%s: when %d of a process's streams wait for tasks, all others are held up; "
+		   "compute does not overlap with communication then, and ranks may wait for each "
+		   "other. Set " ASKED_FOR
+		   " for the trainers (the drop-in libnccl.so.2, and a session "
+		   "that leads a process to MPS, do so where it is not set).",
+		   set > 0 ? CUDA_CONNECTIONS_VARIABLE "=" : CUDA_CONNECTIONS_VARIABLE,
+		   set > 0 ? f->connections : " is not set, and this process uses MPS", n);
+}
+
+static bool shares(const struct doctor_facts *f, const ncclsvc_device_info *d)
+{
+	const int gpu = doctor_find_gpu(f, d);
+	return gpu >= 0 && d->mps == NCCLSVC_MPS_ACTIVE &&
+	       f->driver.gpus[gpu].mps == NCCLSVC_MPS_ACTIVE &&
+	       f->driver.gpus[gpu].mps_server == d->mps_server;
+}
+
+void doctor_judge_mps(const struct doctor_facts *f, struct doctor_report *r)
+{
+	bool told = false, shared = false;
+	if (!doctor_gpus_matter(f))
+		return;
+	judge_own(f, r);
+	judge_connections(f, r);
+	for (size_t i = 0; i < f->ndevices; i++)
+		shared |= shares(f, &f->devices[i]);
+	if (f->connected && f->ndevices)
+		judge_daemons(f, shared, r);
+	for (size_t i = 0; i < f->ndevices; i++) {
+		const int gpu = doctor_find_gpu(f, &f->devices[i]);
+		if (gpu >= 0)
+			judge_device(f, &f->devices[i], &f->driver.gpus[gpu], &told, r);
+	}
+	if (shared && f->uid != f->daemon.uid)
+		doctor_say(
+			r, "mps", DOCTOR_NOTE,
+			"This process's user (%u) and the daemon's (%u) differ: MPS must have been "
+			"started with -multiuser-server, as it otherwise serves one user at a "
+			"time. Users are then not kept apart on the GPUs.",
+			f->uid, f->daemon.uid);
+}

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "base/table.h"
+#include "base/units.h"
+#include "view.h"
+
+#define NOT_KNOWN "?"
+
+static const struct table_column columns[] = {
+	{"COMM", true},	    {"LABEL", false},	   {"STATE", false}, {"EPOCH", true},
+	{"JOINED", false},  {"TASKS", true},	   {"UID", true},    {"AGE", true},
+	{"DEVICES", false}, {"NOT JOINED", false},
+};
+
+static const struct table_column member_columns[] = {
+	{"COMM", true},	   {"LABEL", false},	{"RANK", true},	     {"STATE", false},
+	{"SESSION", true}, {"PID", true},	{"NAME", false},     {"EPOCH", true},
+	{"DEVICE", false}, {"SUBMITTED", true}, {"COMPLETED", true}, {"WAITING", true},
+	{"WINDOWS", true},
+};
+
+static enum table_style comm_style(unsigned state)
+{
+	switch (state) {
+	case NCCLSVC_COMM_READY:
+		return TABLE_GOOD;
+	case NCCLSVC_COMM_FORMING:
+		return TABLE_WARN;
+	case NCCLSVC_COMM_BROKEN:
+		return TABLE_BAD;
+	}
+	return TABLE_PLAIN;
+}
+
+static enum table_style member_style(unsigned state)
+{
+	switch (state) {
+	case NCCLSVC_MEMBER_JOINING:
+	case NCCLSVC_MEMBER_BROKEN:
+		return TABLE_WARN;
+	case NCCLSVC_MEMBER_DEAD:
+		return TABLE_BAD;
+	}
+	return TABLE_PLAIN;
+}
+
+static bool wanted(const struct ctl_args *args, const ncclsvc_comm_info *x)
+{
+	return view_comm_wanted(args, x->comm, x) &&
+	       (args->all || args->comm || x->state != NCCLSVC_COMM_IDLE);
+}
+
+static bool is_in(unsigned state)
+{
+	return state == NCCLSVC_MEMBER_JOINED || state == NCCLSVC_MEMBER_JOINING;
+}
+
+/* The ranks that a communicator lacks, the first of them named. */
+static void not_joined(const struct snapshot *s, const ncclsvc_comm_info *x, struct text *out)
+{
+	size_t n, at = 0;
+	const ncclsvc_member_info *m = snapshot_members(s, x->comm, &n);
+	int32_t ranks[NCCLSVC_MISSING_SHOWN];
+	uint32_t shown = 0, total = 0, unknown = 0;
+	if (x->state == NCCLSVC_COMM_READY || x->state == NCCLSVC_COMM_IDLE) {
+		text_char(out, '-');
+		return;
+	}
+	for (uint32_t rank = 0; rank < x->nranks; rank++) {
+		while (at < n && m[at].rank < (int32_t)rank)
+			at++;
+		bool listed = at < n && m[at].rank == (int32_t)rank;
+		if (listed && m[at].state == NCCLSVC_MEMBER_UNKNOWN)
+			unknown++;
+		if (listed && (is_in(m[at].state) || m[at].state == NCCLSVC_MEMBER_UNKNOWN))
+			continue;
+		if (shown < NCCLSVC_MISSING_SHOWN)
+			ranks[shown++] = (int32_t)rank;
+		total++;
+	}
+	if (total || !unknown)
+		units_waits(out, ranks, shown, total);
+	if (unknown && x->home) {
+		text_add(out, total ? "; ask " : "ask ");
+		units_node(out, s, x->home - 1);
+	}
+}
+
+/* Of its members that are on GPUs; NULL: none is. */
+static const char *transport(const struct snapshot *s, const ncclsvc_comm_info *x)
+{
+	size_t n;
+	const ncclsvc_member_info *m = snapshot_members(s, x->comm, &n);
+	for (size_t i = 0; i < n; i++)
+		if (m[i].device >= 0)
+			return view_transport(m[i].transport);
+	return NULL;
+}
+
+/* "host", or GPUs in the order of the ranks, "?" for one that has not joined; and "mpi" if not NCCL
+ * carries their memory. */
+static void devices(const struct snapshot *s, const ncclsvc_comm_info *x, struct text *out)
+{
+	size_t n;
+	const ncclsvc_member_info *m = snapshot_members(s, x->comm, &n);
+	const char *carrier = transport(s, x);
+	if (!carrier) {
+		text_add(out, n ? "host" : "-");
+		return;
+	}
+	for (size_t i = 0; i < n && i < NCCLSVC_MISSING_SHOWN; i++) {
+		if (i)
+			text_add(out, ", ");
+		if (m[i].device < 0)
+			text_char(out, '?');
+		else
+			text_i64(out, m[i].device);
+		if (m[i].device >= 0 && m[i].elsewhere)
+			text_printf(out, " of node %u", m[i].elsewhere - 1);
+	}
+	if (n > NCCLSVC_MISSING_SHOWN)
+		text_printf(out, " (+%zu)", n - NCCLSVC_MISSING_SHOWN);
+	if (strcmp(carrier, "nccl") != 0)
+		text_printf(out, " by %s", carrier);
+}
+
+static void row(const struct view *v, struct table *t, const ncclsvc_comm_info *x)
+{
+	table_u64(t, x->comm);
+	view_label(table_cell(t), x);
+	table_end(t, TABLE_PLAIN);
+	text_add(table_cell(t), comm_state_name(x->state));
+	table_end(t, comm_style(x->state));
+	table_u64(t, x->epoch);
+	text_printf(table_cell(t), "%u of %u", x->joined, x->nranks);
+	table_end(t, TABLE_PLAIN);
+	table_u64(t, x->pending);
+	table_u64(t, x->uid);
+	units_age(table_cell(t), x->age_ns);
+	table_end(t, TABLE_PLAIN);
+	devices(v->s, x, table_cell(t));
+	table_end(t, TABLE_PLAIN);
+	not_joined(v->s, x, table_cell(t));
+	table_end(t, TABLE_PLAIN);
+}
+
+static void member_row(const struct view *v, struct table *t, const ncclsvc_comm_info *x,
+		       const ncclsvc_member_info *m)
+{
+	const ncclsvc_session_info *session = snapshot_session(v->s, m->session);
+	table_u64(t, m->comm);
+	view_label(table_cell(t), x);
+	table_end(t, TABLE_PLAIN);
+	table_i64(t, m->rank);
+	text_add(table_cell(t), member_state_name(m->state));
+	table_end(t, member_style(m->state));
+	if (m->elsewhere) {
+		text_printf(table_cell(t), "%snode %u",
+			    m->state == NCCLSVC_MEMBER_UNKNOWN ? "ask " : "", m->elsewhere - 1);
+		table_end(t, TABLE_PLAIN);
+	} else {
+		table_u64(t, m->session);
+	}
+	table_i64(t, m->pid);
+	if (session)
+		text_name(table_cell(t), session->name, sizeof(session->name));
+	else
+		text_char(table_cell(t), '-');
+	table_end(t, TABLE_PLAIN);
+	table_u64(t, m->epoch);
+	if (m->device < 0)
+		text_add(table_cell(t), "host");
+	else
+		text_i64(table_cell(t), m->device);
+	table_end(t, TABLE_PLAIN);
+	if (m->elsewhere) {
+		table_add(t, NOT_KNOWN);
+		table_add(t, NOT_KNOWN);
+	} else {
+		table_u64(t, m->submitted);
+		table_u64(t, m->completed);
+	}
+	if (m->waiting_ns)
+		units_age(table_cell(t), m->waiting_ns);
+	else
+		text_add(table_cell(t), m->elsewhere ? NOT_KNOWN : "-");
+	table_end(t, TABLE_PLAIN);
+	if (m->device < 0)
+		text_char(table_cell(t), '-');
+	else if (m->elsewhere)
+		text_add(table_cell(t), NOT_KNOWN);
+	else
+		text_u64(table_cell(t), m->windows);
+	table_end(t, TABLE_PLAIN);
+}
+
+/* Counts that only the member's own node has. */
+static void own_number(struct json *j, const char *key, const ncclsvc_member_info *m, uint64_t n)
+{
+	if (m->elsewhere && !n)
+		put_null(j, key);
+	else
+		put_u64(j, key, n);
+}
+
+static void member_element(struct json *j, const ncclsvc_member_info *m)
+{
+	put_object(j, NULL);
+	put_i64(j, "rank", m->rank);
+	put_string(j, "state", member_state_name(m->state), SIZE_MAX);
+	put_u64(j, "session", m->session);
+	put_i64(j, "pid", m->pid);
+	put_u64(j, "epoch", m->epoch);
+	put_i64(j, "device", m->device);
+	if (m->elsewhere)
+		put_u64(j, "node", m->elsewhere - 1);
+	else
+		put_null(j, "node");
+	own_number(j, "submitted", m, m->submitted);
+	own_number(j, "completed", m, m->completed);
+	own_number(j, "waiting_ns", m, m->waiting_ns);
+	own_number(j, "windows", m, m->windows);
+	put_object_end(j);
+	text_flush(j->out, false);
+}
+
+static void element(const struct view *v, struct json *j, const ncclsvc_comm_info *x)
+{
+	size_t n;
+	const ncclsvc_member_info *m = snapshot_members(v->s, x->comm, &n);
+	put_object(j, NULL);
+	put_u64(j, "comm", x->comm);
+	view_json_label(j, "label", x);
+	put_string(j, "state", comm_state_name(x->state), SIZE_MAX);
+	put_u64(j, "epoch", x->epoch);
+	put_u64(j, "nranks", x->nranks);
+	put_u64(j, "joined", x->joined);
+	put_u64(j, "pending", x->pending);
+	if (x->home)
+		put_u64(j, "ask_node", x->home - 1);
+	else
+		put_null(j, "ask_node");
+	put_u64(j, "uid", x->uid);
+	put_u64(j, "age_ns", x->age_ns);
+	put_string(j, "memory", transport(v->s, x) ? "cuda" : "host", SIZE_MAX);
+	put_string(j, "transport", transport(v->s, x), SIZE_MAX);
+	if (x->refused[0]) {
+		put_object(j, "refused");
+		put_i64(j, "rank", x->refused_rank);
+		put_i64(j, "pid", x->refused_pid);
+		put_string(j, "text", x->refused, sizeof(x->refused));
+		put_object_end(j);
+	} else {
+		put_null(j, "refused");
+	}
+	put_array(j, "members");
+	for (size_t i = 0; i < n; i++)
+		member_element(j, &m[i]);
+	put_array_end(j);
+	put_object_end(j);
+	text_flush(j->out, false);
+}
+
+static void comms_table(const struct view *v)
+{
+	const struct snapshot *s = v->s;
+	bool members = v->args->members;
+	struct table *t =
+		members ? table_new(member_columns, sizeof(member_columns) / sizeof(columns[0]))
+			: table_new(columns, sizeof(columns) / sizeof(columns[0]));
+	size_t shown = 0, idle = 0;
+	bool elsewhere = false;
+	for (size_t i = 0; i < s->ncomms; i++) {
+		const ncclsvc_comm_info *x = &s->comms[i];
+		if (!wanted(v->args, x)) {
+			idle += x->state == NCCLSVC_COMM_IDLE;
+			continue;
+		}
+		shown++;
+		size_t n = 0;
+		const ncclsvc_member_info *m = members ? snapshot_members(s, x->comm, &n) : NULL;
+		for (size_t k = 0; k < n; k++) {
+			member_row(v, t, x, &m[k]);
+			elsewhere |= m[k].elsewhere;
+		}
+		if (!members)
+			row(v, t, x);
+	}
+	if (shown)
+		table_print(t, v->out, v->colour);
+	else
+		text_add(v->out, v->args->comm ? "No such communicator.\n" : "No communicators.\n");
+	if (elsewhere)
+		text_add(v->out, NOT_KNOWN ": not known here; ask on the member's node.\n");
+	if (idle && !v->args->comm)
+		text_printf(v->out, "%zu idle, shown with --all.\n", idle);
+	table_free(t);
+}
+
+void view_comms(const struct view *v)
+{
+	const struct snapshot *s = v->s;
+	if (!v->args->json) {
+		comms_table(v);
+		return;
+	}
+	struct json j = view_json_begin(v);
+	put_array(&j, "comms");
+	for (size_t i = 0; i < s->ncomms; i++)
+		if (wanted(v->args, &s->comms[i]))
+			element(v, &j, &s->comms[i]);
+	put_array_end(&j);
+	view_json_end(&j);
+}

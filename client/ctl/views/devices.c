@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+
+#include "base/table.h"
+#include "base/units.h"
+#include "proto/names.h"
+#include "view.h"
+
+static const struct table_column columns[] = {
+	{"DEVICE", true},  {"NAME", false},    {"STATE", false},     {"FOR", true},
+	{"WORKER", true},  {"RESTARTS", true}, {"MEMORY", true},     {"TAKEN", true},
+	{"IMPORTS", true}, {"IMPORTED", true}, {"LENT", true},	     {"COMMS", true},
+	{"IDLE", true},	   {"MPS", false},     {"TRANSPORT", false}, {"UUID", false},
+};
+
+static enum table_style style(unsigned state)
+{
+	switch (state) {
+	case NCCLSVC_DEVICE_READY:
+		return TABLE_GOOD;
+	case NCCLSVC_DEVICE_STARTING:
+		return TABLE_WARN;
+	}
+	return TABLE_BAD;
+}
+
+const char *view_transport(unsigned transport)
+{
+	return transport == NCCLSVC_TRANSPORT_MPI ? "mpi" : "nccl";
+}
+
+void view_nccl_version(int version, char text[VIEW_VERSION])
+{
+	snprintf(text, VIEW_VERSION, "%d.%d.%d", version / 10000, version / 100 % 100,
+		 version % 100);
+}
+
+void view_driver_version(int version, char text[VIEW_VERSION])
+{
+	snprintf(text, VIEW_VERSION, "%d.%d", version / 1000, version % 1000 / 10);
+}
+
+static void bytes_cell(struct table *t, uint64_t bytes)
+{
+	units_bytes(table_cell(t), bytes);
+	table_end(t, TABLE_PLAIN);
+}
+
+static void row(struct table *t, const ncclsvc_device_info *x)
+{
+	char uuid[SVC_UUID_TEXT];
+	svc_uuid_text(x->uuid, uuid);
+	table_i64(t, x->device);
+	text_name(table_cell(t), x->name, sizeof(x->name));
+	table_end(t, TABLE_PLAIN);
+	text_add(table_cell(t), device_state_name(x->state));
+	table_end(t, style(x->state));
+	units_age(table_cell(t), x->age_ns);
+	table_end(t, TABLE_PLAIN);
+	if (x->pid)
+		table_i64(t, x->pid);
+	else
+		table_add(t, "-");
+	text_u64(table_cell(t), x->restarts);
+	table_end(t, x->restarts ? TABLE_WARN : TABLE_PLAIN);
+	bytes_cell(t, x->memory_bytes);
+	bytes_cell(t, x->worker_bytes);
+	table_u64(t, x->imports);
+	bytes_cell(t, x->import_bytes);
+	bytes_cell(t, x->lent_bytes);
+	table_u64(t, x->nccl_comms);
+	table_u64(t, x->nccl_comms_idle);
+	table_add(t, mps_name(x->mps));
+	table_add(t, view_transport(x->transport));
+	table_add(t, uuid);
+}
+
+static bool versions_differ(const ncclsvc_device_info *a, const ncclsvc_device_info *b)
+{
+	return a->driver_version != b->driver_version || a->nccl_version != b->nccl_version;
+}
+
+/* Workers open the same libraries, and say the same but while one is exchanged. */
+static void versions(const struct view *v)
+{
+	const struct snapshot *s = v->s;
+	char driver[VIEW_VERSION], nccl[VIEW_VERSION];
+	for (size_t i = 0; i < s->ndevices; i++) {
+		const ncclsvc_device_info *x = &s->devices[i];
+		bool told = i && !versions_differ(x, &s->devices[i - 1]);
+		if (told || !x->driver_version)
+			continue;
+		view_driver_version(x->driver_version, driver);
+		if (i)
+			text_printf(v->out, "From device %d on: ", x->device);
+		text_printf(v->out, "CUDA driver %s, ", driver);
+		if (x->nccl_version) {
+			view_nccl_version(x->nccl_version, nccl);
+			text_printf(v->out, "NCCL %s.\n", nccl);
+		} else if (x->transport == NCCLSVC_TRANSPORT_MPI) {
+			text_add(v->out, "no NCCL: memory goes through the host's.\n");
+		} else {
+			text_add(v->out, "NCCL not known yet.\n");
+		}
+	}
+}
+
+static void troubles(const struct view *v)
+{
+	const struct snapshot *s = v->s;
+	for (size_t i = 0; i < s->ndevices; i++) {
+		const ncclsvc_device_info *x = &s->devices[i];
+		if (!x->text[0])
+			continue;
+		text_printf(v->out, "Device %d, last trouble: ", x->device);
+		text_name(v->out, x->text, sizeof(x->text));
+		text_char(v->out, '\n');
+	}
+}
+
+static void element(struct json *j, const ncclsvc_device_info *x)
+{
+	char text[SVC_UUID_TEXT];
+	put_object(j, NULL);
+	put_i64(j, "device", x->device);
+	put_string(j, "name", x->name, sizeof(x->name));
+	svc_uuid_text(x->uuid, text);
+	put_string(j, "uuid", text, SIZE_MAX);
+	put_string(j, "state", device_state_name(x->state), SIZE_MAX);
+	put_u64(j, "state_ns", x->age_ns);
+	if (x->pid)
+		put_i64(j, "pid", x->pid);
+	else
+		put_null(j, "pid");
+	put_u64(j, "restarts", x->restarts);
+	put_u64(j, "memory_bytes", x->memory_bytes);
+	put_u64(j, "worker_bytes", x->worker_bytes);
+	put_u64(j, "imports", x->imports);
+	put_u64(j, "import_bytes", x->import_bytes);
+	put_u64(j, "lent", x->lent);
+	put_u64(j, "lent_bytes", x->lent_bytes);
+	put_u64(j, "nccl_comms", x->nccl_comms);
+	put_u64(j, "nccl_comms_idle", x->nccl_comms_idle);
+	view_driver_version(x->driver_version, text);
+	put_string(j, "driver_version", x->driver_version ? text : NULL, SIZE_MAX);
+	view_nccl_version(x->nccl_version, text);
+	put_string(j, "nccl_version", x->nccl_version ? text : NULL, SIZE_MAX);
+	put_string(j, "transport", view_transport(x->transport), SIZE_MAX);
+	put_string(j, "mps", mps_name(x->mps), SIZE_MAX);
+	if (x->mps_server)
+		put_u64(j, "mps_server", x->mps_server);
+	else
+		put_null(j, "mps_server");
+	put_string(j, "text", x->text[0] ? x->text : NULL, sizeof(x->text));
+	put_object_end(j);
+	text_flush(j->out, false);
+}
+
+void view_devices(const struct view *v)
+{
+	const struct snapshot *s = v->s;
+	if (v->args->json) {
+		struct json j = view_json_begin(v);
+		put_array(&j, "devices");
+		for (size_t i = 0; i < s->ndevices; i++)
+			element(&j, &s->devices[i]);
+		put_array_end(&j);
+		view_json_end(&j);
+		return;
+	}
+	if (!s->ndevices) {
+		text_add(v->out, "No devices: this daemon serves host memory. "
+				 "`ncclsvc-ctl doctor` tells what GPUs lack.\n");
+		return;
+	}
+	struct table *t = table_new(columns, sizeof(columns) / sizeof(columns[0]));
+	for (size_t i = 0; i < s->ndevices; i++)
+		row(t, &s->devices[i]);
+	table_print(t, v->out, v->colour);
+	table_free(t);
+	versions(v);
+	troubles(v);
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int order_u64(uint64_t a, uint64_t b)
+{
+	return (a > b) - (a < b);
+}
+
+static int order_place(uint64_t comm_a, int32_t rank_a, uint64_t comm_b, int32_t rank_b)
+{
+	int order = order_u64(comm_a, comm_b);
+	return order ? order : (rank_a > rank_b) - (rank_a < rank_b);
+}
+
+static int by_queue(const void *pa, const void *pb)
+{
+	const ncclsvc_task_info *a = *(const ncclsvc_task_info *const *)pa;
+	const ncclsvc_task_info *b = *(const ncclsvc_task_info *const *)pb;
+	int order = order_place(a->comm, a->rank, b->comm, b->rank);
+	if (!order)
+		order = order_u64(a->seq, b->seq);
+	return order ? order : order_u64(a->task, b->task);
+}
+
+static int by_session(const void *pa, const void *pb)
+{
+	const ncclsvc_member_info *a = *(const ncclsvc_member_info *const *)pa;
+	const ncclsvc_member_info *b = *(const ncclsvc_member_info *const *)pb;
+	int order = order_u64(a->session, b->session);
+	return order ? order : order_place(a->comm, a->rank, b->comm, b->rank);
+}
+
+void why_index(struct why *w, const struct why_input *in)
+{
+	const struct snapshot *s = in->s;
+	*w = (struct why){.in = in, .s = s};
+	w->tasks = ctl_calloc(s->ntasks, sizeof(w->tasks[0]));
+	for (size_t i = 0; i < s->ntasks; i++)
+		if (task_is_pending(&s->tasks[i]))
+			w->tasks[w->ntasks++] = &s->tasks[i];
+	qsort(w->tasks, w->ntasks, sizeof(w->tasks[0]), by_queue);
+	w->by_session = ctl_calloc(s->nmembers, sizeof(w->by_session[0]));
+	for (size_t i = 0; i < s->nmembers; i++)
+		w->by_session[i] = &s->members[i];
+	qsort(w->by_session, s->nmembers, sizeof(w->by_session[0]), by_session);
+	w->seen = ctl_calloc(s->nmembers, sizeof(w->seen[0]));
+}
+
+void why_index_free(struct why *w)
+{
+	free(w->tasks);
+	free(w->by_session);
+	free(w->seen);
+}
+
+const ncclsvc_task_info **why_tasks(const struct why *w, uint64_t comm, int32_t rank, size_t *n)
+{
+	size_t low = 0, high = w->ntasks;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		const ncclsvc_task_info *t = w->tasks[middle];
+		if (order_place(t->comm, t->rank, comm, rank) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	size_t end = low;
+	while (end < w->ntasks && w->tasks[end]->comm == comm && w->tasks[end]->rank == rank &&
+	       (end == low || w->tasks[end]->state != NCCLSVC_QUEUED))
+		end++;
+	*n = end - low;
+	return w->tasks + low;
+}
+
+const ncclsvc_member_info **why_memberships(const struct why *w, uint32_t session, size_t *n)
+{
+	size_t low = 0, high = w->s->nmembers;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		if (w->by_session[middle]->session < session)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	size_t end = low;
+	while (end < w->s->nmembers && w->by_session[end]->session == session)
+		end++;
+	*n = end - low;
+	return w->by_session + low;
+}
+
+bool why_session_has_tasks(const struct why *w, uint32_t session)
+{
+	size_t n, ntasks;
+	const ncclsvc_member_info **m = why_memberships(w, session, &n);
+	for (size_t i = 0; i < n; i++) {
+		why_tasks(w, m[i]->comm, m[i]->rank, &ntasks);
+		if (ntasks)
+			return true;
+	}
+	return false;
+}
+
+char why_process(const struct why *w, int32_t pid)
+{
+	return w->in->proc_state && pid > 0 ? w->in->proc_state(pid, w->in->arg) : '\0';
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * CUDA's driver, opened when a GPU is first asked for. */
+#ifndef CLIENT_CUDA_H
+#define CLIENT_CUDA_H
+
+#include "core/internal.h"
+#include "proto/cuda_abi.h"
+
+#define CUDA_POINTER(function, name, parameters) CUresult(*function) parameters;
+struct cuda {
+	/* Only those that cuda.c looks up are set. */
+	CUDA_FUNCTIONS(CUDA_POINTER)
+};
+#undef CUDA_POINTER
+
+/* NULL, with the error set (UNSUPPORTED), if there is no driver to use. The same each time. */
+const struct cuda *cuda_open(void);
+/* By whoever it was: by this library, or before. */
+bool cuda_is_initialized(void);
+/* Sets the error: what failed, and CUDA's name and words for why. */
+ncclsvc_result cuda_error(const struct cuda *cuda, CUresult error, const char *what);
+/* OK or INVALID_ARGUMENT. */
+ncclsvc_result cuda_device(const struct cuda *cuda, int ordinal, CUdevice *device);
+
+/* Makes the context current, unless it is NULL. If that succeeds, cuda_pop undoes it. */
+static inline CUresult cuda_push(const struct cuda *cuda, CUcontext context)
+{
+	return context ? cuda->cuCtxPushCurrent(context) : CUDA_SUCCESS;
+}
+
+static inline void cuda_pop(const struct cuda *cuda, CUcontext context)
+{
+	if (context)
+		cuda->cuCtxPopCurrent(&context);
+}
+
+#endif

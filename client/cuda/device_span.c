@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Buffers that lie across several mappings of cuMemCreate's memory, as those of expandable segments
+ * do. Each mapping is a region of its own, at its first use; those that a buffer needs are made one
+ * more region, a span, which the daemon maps without gaps. A span goes with the first of its parts.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu.h"
+#include "proto/names.h"
+
+void span_unlink(struct gpu *g, const struct device_region *span)
+{
+	struct device_region **at = &g->spans;
+	while (*at != span)
+		at = &(*at)->next_span;
+	*at = span->next_span;
+}
+
+static bool has_part(const struct gpu *g, const struct device_region *span,
+		     const struct device_region *part)
+{
+	for (unsigned i = 0; i < span->nparts; i++)
+		if (&g->regions[span->parts[i]] == part)
+			return true;
+	return false;
+}
+
+void spans_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part)
+{
+	struct device_region *span = g->spans;
+	while (span) {
+		if (part->base - span->base < span->bytes && has_part(g, span, part)) {
+			device_region_drop(s, g, span); /* and what that is a part of */
+			span = g->spans;
+		} else {
+			span = span->next_span;
+		}
+	}
+}
+
+bool spans_hold(const struct gpu *g, const struct device_region *part)
+{
+	for (const struct device_region *span = g->spans; span; span = span->next_span)
+		if (part->base - span->base < span->bytes && has_part(g, span, part) &&
+		    (span->busy || spans_hold(g, span)))
+			return true;
+	return false;
+}
+
+static bool is_device(const struct gpu *g, uint64_t at)
+{
+	int type = 0;
+	return !g->cuda->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) &&
+	       type == CU_MEMORYTYPE_DEVICE;
+}
+
+/* The mappings under the buffer, all of them alive and registered: *n of them, in parts. */
+static ncclsvc_result collect(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
+			      uint64_t since, uint16_t *parts, unsigned *n, bool *yielded)
+{
+	struct device_region *r = NULL, *before;
+	*n = 0;
+	for (uint64_t at = b->at; at - b->at < b->bytes; at = r->base + r->bytes) {
+		const struct buffer rest = {b->op, b->name, at, 1};
+		before = r;
+		ncclsvc_result result = device_locate(s, g, &rest, since, &r, yielded);
+		if (result && before && !is_device(g, at))
+			return device_too_long(b, before);
+		if (result || *yielded)
+			return result;
+		if (!r->mapping)
+			return device_too_long(b, before);
+		parts[(*n)++] = (uint16_t)(r - g->regions);
+	}
+	return NCCLSVC_OK;
+}
+
+/* One that has been made of these parts, and perhaps (unless exact) of others around them. */
+static struct device_region *find(const struct gpu *g, const uint16_t *parts, unsigned n,
+				  bool exact)
+{
+	for (struct device_region *span = g->spans; span; span = span->next_span) {
+		if (exact && span->nparts != n)
+			continue;
+		for (unsigned i = 0; i + n <= span->nparts; i++)
+			if (!memcmp(span->parts + i, parts, n * sizeof(*parts)))
+				return span;
+	}
+	return NULL;
+}
+
+static ncclsvc_result make(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
+			   uint64_t since, const uint16_t *parts, unsigned n)
+{
+	const struct device_region *first = &g->regions[parts[0]];
+	struct device_region span = {
+		.base = first->base,
+		.clock = g->clock,
+		.device = first->device,
+		.busy = true,
+		.parts = malloc(n * sizeof(*parts)),
+		.nparts = n,
+	};
+	struct svc_region_span request = {
+		.base = first->base, .device = b->op->comm->daemon_device, .count = n};
+	if (!span.parts)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	memcpy(span.parts, parts, n * sizeof(*parts));
+	for (unsigned i = 0; i < n; i++) {
+		request.parts[i] = g->regions[parts[i]].id;
+		span.bytes += g->regions[parts[i]].bytes;
+	}
+	request.bytes = span.bytes;
+	struct device_region *region = device_region_insert(s, g, since, &span);
+	if (!region) {
+		free(span.parts);
+		return NCCLSVC_LIMIT;
+	}
+	return device_introduce(s, g, region, SVC_REGION_SPAN, &request, -1);
+}
+
+/* A span of the parts, 2 to SVC_SPAN_PARTS: found, or made (*yielded). */
+static ncclsvc_result span_of(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
+			      uint64_t since, const uint16_t *parts, unsigned n, bool exact,
+			      struct device_region **found, bool *yielded)
+{
+	struct device_region *span = find(g, parts, n, exact);
+	*yielded = !span || span->busy;
+	if (!span)
+		return make(s, g, b, since, parts, n);
+	if (span->busy && !session_wait(s, deadline_in(REQUEST_MS)))
+		return error_set(NCCLSVC_TIMEOUT, "the daemon does not answer");
+	if (*yielded)
+		return NCCLSVC_OK;
+	span->clock = g->clock;
+	*found = span;
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result span_locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
+			   uint64_t since, struct device_region **found, bool *yielded)
+{
+	uint16_t parts[DEVICE_REGIONS];
+	unsigned n;
+	ncclsvc_result r = collect(s, g, b, since, parts, &n, yielded);
+	/* A message has room for so many: of more, it is a span of spans. */
+	while (!r && !*yielded && n > SVC_SPAN_PARTS) {
+		unsigned made = 0;
+		for (unsigned i = 0; !r && !*yielded && i < n; i += SVC_SPAN_PARTS) {
+			unsigned take = n - i < SVC_SPAN_PARTS ? n - i : SVC_SPAN_PARTS;
+			struct device_region *part = &g->regions[parts[i]];
+			if (take > 1)
+				r = span_of(s, g, b, since, &parts[i], take, true, &part, yielded);
+			parts[made++] = (uint16_t)(part - g->regions);
+		}
+		n = made;
+	}
+	return r || *yielded ? r : span_of(s, g, b, since, parts, n, false, found, yielded);
+}

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The order between streams and tasks. Each pair of a stream and a communicator has a timeline of
+ * its own. A task takes its next value n; its stream writes ready = n and waits for done >= n, and
+ * the worker's stream does the opposite.
+ *
+ * A timeline's counters never go back while its page lives, not even when another pair takes it
+ * over: some stream may still have to wait for an old value. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "gpu.h"
+#include "proto/names.h"
+
+#define CAPTURING                                                                                  \
+	"the stream is being captured into a CUDA graph: tasks cannot be captured, submit them "   \
+	"outside the capture"
+
+/* On one stream. The driver blocks whoever puts more on a stream than it has room for (about a
+ * thousand), and what the stream waits for may need this session's lock. */
+#define PENDING_MAX 512
+
+#define WORKERS_END_NS UINT64_C(500000000) /* without a daemon; ORPHAN_STILL_NS and some more */
+
+#define LAST_DEFAULT 2 /* NULL, legacy, per-thread: these handles mean the current context's */
+
+/* A default stream is the current context's if that is of the device, else the primary one's. And a
+ * thread without a context gets that one while it asks. */
+static ncclsvc_result choose_context(struct gpu *g, int device, struct stream *st)
+{
+	CUcontext current = NULL;
+	CUdevice now, cu;
+	bool is_default = (uintptr_t)st->handle <= LAST_DEFAULT;
+	g->cuda->cuCtxGetCurrent(&current);
+	if (current && !is_default)
+		return NCCLSVC_OK;
+	ncclsvc_result r = cuda_device(g->cuda, device, &cu);
+	if (!r && (!current || g->cuda->cuCtxGetDevice(&now) || now != cu))
+		r = gpu_primary(g, device, &st->push);
+	if (is_default)
+		st->context = st->push ? st->push : current;
+	return r;
+}
+
+ncclsvc_result stream_context(struct gpu *g, int device, CUstream handle, CUcontext *push)
+{
+	struct stream st = {.handle = handle};
+	ncclsvc_result r = choose_context(g, device, &st);
+	*push = st.push;
+	return r;
+}
+
+static ncclsvc_result identify(struct gpu *g, int device, CUstream handle, struct stream *st)
+{
+	int capture = CU_STREAM_CAPTURE_STATUS_NONE;
+	*st = (struct stream){.handle = handle};
+	ncclsvc_result r = choose_context(g, device, st);
+	if (r)
+		return r;
+	CUresult e = cuda_push(g->cuda, st->push);
+	if (!e) {
+		e = g->cuda->cuStreamIsCapturing(handle, &capture);
+		/* To ask more of a capturing stream would spoil the capture. */
+		if (!e && capture == CU_STREAM_CAPTURE_STATUS_NONE)
+			e = g->cuda->cuStreamGetId(handle, &st->id);
+		cuda_pop(g->cuda, st->push);
+	}
+	if (capture != CU_STREAM_CAPTURE_STATUS_NONE || e == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+		return error_set(NCCLSVC_UNSUPPORTED, CAPTURING);
+	return e ? cuda_error(g->cuda, e, "the stream cannot be used") : NCCLSVC_OK;
+}
+
+/* ---- pairs ---- */
+
+struct svc_timeline *stream_counters(const struct gpu *g, uint32_t index)
+{
+	return &svc_timelines(g->page.link->ring)[index];
+}
+
+/* Planned tasks run in another order than the others, and need a timeline of their own. */
+static struct pair *pair_find(struct gpu *g, const struct stream *st, const struct op *op)
+{
+	for (uint32_t n = 0; n < SVC_TIMELINES; n++) {
+		uint32_t i = (g->recent + n) % SVC_TIMELINES;
+		struct pair *p = &g->pairs[i];
+		if (p->used && p->stream_id == st->id && p->comm_key == op->comm->key &&
+		    p->context == st->context && !p->planned == !op->planned) {
+			g->recent = i;
+			return p;
+		}
+	}
+	return NULL;
+}
+
+/* The least recently used one that nothing depends on. 0: none. Its stream has written the last
+ * value: a late write would take `ready` back under its next owner. */
+static uint32_t idle_pair(const ncclsvc_session *s, const struct gpu *g, uint64_t since)
+{
+	uint32_t best = 0;
+	for (uint32_t i = 1; i < SVC_TIMELINES; i++) {
+		const struct pair *p = &g->pairs[i];
+		if (p->used && !s->timelines[i]->pending && p->clock < since &&
+		    atomic_load(&stream_counters(g, i)->ready) >= p->last &&
+		    (!best || p->clock < g->pairs[best].clock))
+			best = i;
+	}
+	return best;
+}
+
+/* A place for one more pair. */
+static ncclsvc_result pair_room(ncclsvc_session *s, struct gpu *g, uint64_t since, uint32_t *index,
+				bool *yielded)
+{
+	uint32_t i = 1;
+	while (i < SVC_TIMELINES && s->timelines[i])
+		i++;
+	if (i < SVC_TIMELINES) {
+		ncclsvc_timeline *t = calloc(1, sizeof(*t));
+		if (!t)
+			return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+		*t = (ncclsvc_timeline){.session = s, .index = i, .of_stream = true};
+		s->timelines[i] = t;
+		atomic_store(&stream_counters(g, i)->ready, 0);
+		atomic_store(&stream_counters(g, i)->done, 0);
+		atomic_store(&stream_counters(g, i)->echoed, 0);
+		g->pairs[i] = (struct pair){0};
+		*index = i;
+		return NCCLSVC_OK;
+	}
+	*index = idle_pair(s, g, since);
+	if (*index)
+		return NCCLSVC_OK;
+	tasks_look(s);
+	*yielded = true;
+	if (g->page.link == s->link && !idle_pair(s, g, since))
+		return error_set(NCCLSVC_LIMIT,
+				 "the session's %d timelines are all in use: wait for tasks, or "
+				 "use fewer streams and communicators at once",
+				 SVC_TIMELINES - 1);
+	return NCCLSVC_OK;
+}
+
+static bool stands_alone(const struct gpu *g, const struct stream *st)
+{
+	unsigned flags = 0;
+	CUresult e = st->context ? CUDA_ERROR_INVALID_VALUE : cuda_push(g->cuda, st->push);
+	if (e)
+		return false;
+	e = g->cuda->cuStreamGetFlags(st->handle, &flags);
+	cuda_pop(g->cuda, st->push);
+	return !e && flags & CU_STREAM_NON_BLOCKING;
+}
+
+ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
+			   bool *yielded)
+{
+	struct stream st;
+	CUdevice device;
+	CUdeviceptr address;
+	uint32_t index;
+	const ncclsvc_comm *comm = op->comm;
+	ncclsvc_result r = identify(g, comm->device, op->stream, &st);
+	if (r)
+		return r;
+	struct pair *p = pair_find(g, &st, op);
+	if (!p) {
+		r = page_register(s, g, comm->device);
+		if (!r)
+			r = page_address(g, &st, &device, &address);
+		CUdevice due;
+		if (!r)
+			r = cuda_device(g->cuda, comm->device, &due);
+		if (!r && device != due)
+			r = error_argument("the stream is of GPU %d, the communicator %s of GPU "
+					   "%d: set a stream of the communicator's GPU",
+					   device, comm->label, comm->device);
+		CUcontext unused;
+		if (!r) /* it is asked again when the page goes */
+			r = gpu_primary(g, device, &unused);
+		if (!r)
+			r = pair_room(s, g, since, &index, yielded);
+		if (r || *yielded)
+			return r;
+		p = &g->pairs[index];
+		*p = (struct pair){
+			.used = true,
+			.stream_id = st.id,
+			.context = st.context,
+			.comm_key = comm->key,
+			.planned = op->planned,
+			.device = comm->device,
+			.last = p->last,
+			.alone = stands_alone(g, &st),
+			.ready = address + index * sizeof(struct svc_timeline),
+		};
+	}
+	if (p->planned > op->planned)
+		return error_argument("%s: a task of a later group was submitted on this stream: "
+				      "on one stream, follow the order of the plan's groups",
+				      svc_op_name(op->record.op));
+	if (p->last - atomic_load(&stream_counters(g, (uint32_t)(p - g->pairs))->done) >=
+	    PENDING_MAX)
+		return error_set(NCCLSVC_AGAIN,
+				 "the stream has %d tasks pending on %s: wait for one", PENDING_MAX,
+				 comm->label);
+	p->clock = g->clock;
+	p->stream = st.handle;
+	p->push = st.push;
+	p->touched = false;
+	p->wait_to = 0;
+	op->record.timeline = (uint32_t)(p - g->pairs);
+	return NCCLSVC_OK;
+}
+
+void streams_number(struct gpu *g, struct op *op)
+{
+	struct pair *p = &g->pairs[op->record.timeline];
+	if (!p->touched)
+		p->rested = p->alone &&
+			    atomic_load(&stream_counters(g, op->record.timeline)->done) >= p->last;
+	op->record.flags |= SVC_TASK_TIMELINE;
+	op->record.value = ++p->last;
+	p->planned = op->planned;
+	p->touched = true;
+	if (!op->detached)
+		p->wait_to = p->last;
+}
+
+static bool streams_wait(const struct gpu *g)
+{
+	for (uint32_t i = 1; i < SVC_TIMELINES; i++)
+		if (g->pairs[i].used &&
+		    atomic_load(&stream_counters(g, i)->done) < g->pairs[i].last)
+			return true;
+	return false;
+}
+
+void streams_await_workers(ncclsvc_session *s)
+{
+	const struct timespec nap = {.tv_nsec = 200000};
+	const uint64_t end = now_ns() + WORKERS_END_NS;
+	while (s->gpu->page.link && streams_wait(s->gpu) && now_ns() < end)
+		nanosleep(&nap, NULL);
+}
+
+void streams_release(ncclsvc_session *s)
+{
+	const struct gpu *g = s->gpu;
+	for (uint32_t i = 1; g->page.link && i < SVC_TIMELINES; i++)
+		if (g->pairs[i].used)
+			timeline_raise(&stream_counters(g, i)->done, g->pairs[i].last);
+}
+
+void streams_forget(ncclsvc_session *s)
+{
+	struct gpu *g = s->gpu;
+	streams_release(s);
+	for (uint32_t i = 1; i < SVC_TIMELINES; i++) {
+		if (!s->timelines[i] || !s->timelines[i]->of_stream)
+			continue;
+		free(s->timelines[i]);
+		s->timelines[i] = NULL;
+		g->pairs[i] = (struct pair){0};
+	}
+}
+
+/* ---- the user's calls ---- */
+
+ncclsvc_result stream_choose(struct op *op, const struct thread_state *t)
+{
+	if (!t)
+		return NCCLSVC_OK;
+	if (t->timeline)
+		return error_set(NCCLSVC_UNSUPPORTED,
+				 "a timeline is set on this thread, but tasks of GPUs are ordered "
+				 "by their stream: set it to NULL first");
+	op->stream = t->stream;
+	op->detached = t->stream_flags & NCCLSVC_STREAM_DETACHED;
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_stream_set(ncclsvc_session *s, CUstream stream, unsigned flags)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	if (!s)
+		return error_argument("ncclsvc_stream_set: the session is NULL");
+	if (flags & ~NCCLSVC_STREAM_DETACHED)
+		return error_argument("ncclsvc_stream_set: flags are %#x, which this library does "
+				      "not know",
+				      flags);
+	struct thread_state *t = thread_own(s);
+	bool clears = t && !stream && !flags && (t->stream || t->stream_flags);
+	if (t && !clears) { /* what is cleared may have to go */
+		t->stream = stream;
+		t->stream_flags = flags;
+		return NCCLSVC_OK;
+	}
+	session_lock(s);
+	t = stream || flags ? thread_make(s) : thread_find(s);
+	if (t) {
+		t->stream = stream;
+		t->stream_flags = flags;
+		thread_tidy(s, t);
+	} else if (stream || flags) {
+		r = error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	}
+	session_unlock(s);
+	return r;
+}
+
+/* Locked. */
+static ncclsvc_result wait_on(ncclsvc_session *s, CUstream handle, ncclsvc_task task)
+{
+	struct gpu *g = s->gpu;
+	const struct slot *slot = &s->tasks.slots[task & (s->tasks.entries - 1)];
+	enum task_state state = task_look(s, task);
+	if (state == TASK_FORGOTTEN)
+		return NCCLSVC_OK;
+	const ncclsvc_timeline *timeline = s->timelines[slot->timeline];
+	if (!slot->timeline || (timeline && !timeline->of_stream))
+		return error_argument(
+			"task %llu is of a communicator in host memory: no stream can "
+			"wait for it",
+			(unsigned long long)task);
+	if (state == TASK_ENDED || !timeline)
+		return NCCLSVC_OK;
+	const struct pair *p = &g->pairs[slot->timeline];
+	struct stream st;
+	CUdevice device;
+	CUdeviceptr page;
+	ncclsvc_result r = identify(g, p->device, handle, &st);
+	if (!r)
+		r = page_address(g, &st, &device, &page);
+	if (r)
+		return r;
+	CUdeviceptr at = page + slot->timeline * sizeof(struct svc_timeline) +
+			 offsetof(struct svc_timeline, done);
+	CUresult e = cuda_push(g->cuda, st.push);
+	if (!e) {
+		e = g->cuda->cuStreamWaitValue64(handle, at, slot->timeline_value,
+						 CU_STREAM_WAIT_VALUE_GEQ);
+		cuda_pop(g->cuda, st.push);
+	}
+	return e ? cuda_error(g->cuda, e, "the stream cannot wait for the task") : NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_stream_wait(ncclsvc_session *s, CUstream stream, ncclsvc_task task)
+{
+	ncclsvc_result r;
+	if (!s)
+		return error_argument("ncclsvc_stream_wait: the session is NULL");
+	if (!task)
+		return NCCLSVC_OK;
+	session_lock(s);
+	if (task >= s->tasks.next)
+		r = error_set(NCCLSVC_NOT_FOUND, "task %llu was never submitted in this session",
+			      (unsigned long long)task);
+	else
+		r = wait_on(s, stream, task);
+	session_unlock(s);
+	return r;
+}
