@@ -290,8 +290,11 @@ struct control_plan_verdict {
 	char text[SVC_TEXT_BYTES];
 };
 
-#define CONTROL_BODY_MAX                                                                           \
-	(sizeof(struct control_parts) + SVC_HOST_RANKS_MAX * sizeof(struct control_part_of))
+/* The longest body. */
+#define CONTROL_BODY_MAX (SVC_HOST_RANKS_MAX * 160)
+_Static_assert(sizeof(struct control_parts) + SVC_HOST_RANKS_MAX * sizeof(struct control_part_of) <=
+		       CONTROL_BODY_MAX,
+	       "every rank's part fits");
 
 /* ---- start.c ---- */
 
