@@ -12,7 +12,8 @@
 #include "base/log.h"
 #include "base/no_memory.h"
 #include "base/timings.h"
-#include "cluster.h"
+#include "comm/remote.h"
+#include "link.h"
 #include "server/server_state.h"
 
 #define LINK_MAGIC    UINT32_C(0x6e6f6465)

@@ -21,6 +21,9 @@
 #include "base/timings.h"
 #include "build_config.h"
 #include "cluster.h"
+#include "coord/home.h"
+#include "coord/registrar.h"
+#include "link.h"
 #include "server/config.h"
 
 #define CARD_MAGIC UINT32_C(0x63617264)

@@ -14,9 +14,10 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "channel/cluster.h"
+#include "coord/home.h"
 #include "gpu/gpu.h"
 #include "names.h"
+#include "remote.h"
 #include "server/report.h"
 
 #define LANDING_NS_MAX UINT64_C(10000000000) /* for launched tasks, once their epoch is over */

@@ -5,9 +5,10 @@
 #include <string.h>
 
 #include "base/no_memory.h"
-#include "channel/cluster.h"
 #include "comm.h"
+#include "coord/messages.h"
 #include "gpu/gpu.h"
+#include "remote.h"
 #include "server/report.h"
 
 bool comm_sits_here(const struct communicator *m, uint32_t k)

@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "base/timings.h"
-#include "channel/cluster.h"
 #include "comm.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
+#include "remote.h"
 #include "server/report.h"
 
 void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,

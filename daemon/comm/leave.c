@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Communicators: members that leave, and those whose client is gone. */
-#include "channel/cluster.h"
 #include "comm.h"
+#include "remote.h"
 
 /* Its seat is free already. What waits for the GPUs cannot begin without it. */
 static void left_while_joining(struct server *s, struct communicator *m, int32_t rank)

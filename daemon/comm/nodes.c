@@ -6,8 +6,9 @@
 
 #include "base/log.h"
 #include "base/no_memory.h"
-#include "channel/cluster.h"
 #include "comm.h"
+#include "coord/messages.h"
+#include "remote.h"
 
 void comm_gathered(struct communicator *m, const struct control_start *start)
 {

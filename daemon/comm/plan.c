@@ -10,10 +10,11 @@
 #include <utlist.h>
 
 #include "base/timings.h"
-#include "channel/cluster.h"
 #include "comm.h"
+#include "coord/messages.h"
 #include "fdio.h"
 #include "names.h"
+#include "remote.h"
 #include "server/report.h"
 
 /* ---- Quota ---- */

@@ -8,10 +8,12 @@
 #include "base/log.h"
 #include "base/no_memory.h"
 #include "base/timings.h"
-#include "channel/cluster.h"
 #include "comm.h"
+#include "coord/home.h"
+#include "coord/registrar.h"
 #include "gpu/gpu.h"
 #include "names.h"
+#include "remote.h"
 #include "server/server_state.h"
 
 static struct cluster *cluster_of(const struct communicator *m)

@@ -3,9 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "channel/cluster.h"
 #include "comm.h"
+#include "coord/home.h"
 #include "plan.h"
+#include "remote.h"
 #include "server/server_state.h"
 
 bool remote_plan(struct communicator *m, uint32_t rank)

@@ -6,8 +6,9 @@
 #include <sys/random.h>
 
 #include "base/timings.h"
-#include "channel/cluster.h"
 #include "comm.h"
+#include "coord/messages.h"
+#include "remote.h"
 #include "server/report.h"
 
 int comm_random_id(uint8_t id[NCCLSVC_ID_BYTES])

@@ -3,7 +3,7 @@
 #ifndef CLUSTER_GATHERING_H
 #define CLUSTER_GATHERING_H
 
-#include "channel/cluster.h"
+#include "home.h"
 #include "server/server_state.h"
 
 struct planning;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "channel/cluster.h"
+#include "registrar.h"
 #include "server/server_state.h"
 
 #define SERIAL_NODE_SHIFT 40

@@ -7,8 +7,9 @@
 #include <utlist.h>
 
 #include "base/no_memory.h"
-#include "channel/cluster.h"
 #include "comm/comm.h"
+#include "comm/remote.h"
+#include "coord/registrar.h"
 #include "gpu.h"
 #include "names.h"
 

@@ -14,6 +14,7 @@
 #include "base/timings.h"
 #include "channel/cluster.h"
 #include "comm/comm.h"
+#include "comm/remote.h"
 #include "gpu.h"
 
 #define USER_LANES (WORKER_LANES * 3 / 4) /* of one user's communicators */

@@ -15,6 +15,8 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "channel/cluster.h"
+#include "coord/home.h"
+#include "coord/registrar.h"
 #include "fdio.h"
 #include "gpu/gpu.h"
 #include "report.h"

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the messages between daemons say (their kinds are in channel/link.h). */
+#ifndef COORD_MESSAGES_H
+#define COORD_MESSAGES_H
+
+#include "channel/link.h"
+#include "ncclsvc_types.h"
+#include "svc_limits.h"
+#include "wire.h"
+
+struct control_join {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t nranks, rank;
+	int32_t pid;
+	uint32_t uid, session;
+	uint32_t cuda;
+	uint32_t epoch; /* the last that this node knows of */
+	uint32_t world, split;
+	int32_t device;
+	uint32_t transport; /* ncclsvc_transport, of GPUs' memory */
+	uint32_t serial;    /* of the client's request */
+	char label[NCCLSVC_NAME_BYTES];
+};
+
+enum unjoin { UNJOIN_GONE = 1, UNJOIN_LATE };
+
+struct control_unjoin {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t rank, session;
+	uint32_t why; /* enum unjoin */
+	uint32_t reserved;
+};
+
+struct control_refuse {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t rank, session;
+	int32_t result;
+	int32_t pid;
+	uint32_t serial; /* as in control_join */
+	char text[SVC_TEXT_BYTES];
+};
+
+struct control_member {
+	uint32_t node, session;
+	int32_t pid;
+	int32_t device;
+};
+
+struct control_start {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint64_t span;
+	uint32_t epoch, nranks;
+	struct control_member members[];
+};
+
+struct control_break {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch;
+	int32_t result, rank, pid;
+	int32_t node; /* that is gone, or does not answer; -1: none */
+	uint32_t reserved;
+};
+
+struct control_split {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, rank;
+	int32_t colour, key;
+};
+
+struct control_split_failed {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch;
+	int32_t result;
+	char text[SVC_TEXT_BYTES];
+};
+
+/* A rank of the communicator that is split: what it joins. */
+struct control_part {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t nranks, rank; /* nranks 0: nothing */
+};
+
+struct control_parts {
+	uint8_t id[NCCLSVC_ID_BYTES]; /* of the communicator that is split */
+	uint32_t epoch, count;
+	struct control_part_of {
+		uint32_t rank; /* in the communicator that is split */
+		uint32_t reserved;
+		struct control_part part;
+	} parts[];
+};
+
+/* Of the registrar, nodes talk about GPUs by node and index. */
+struct control_gpu {
+	uint32_t node;
+	int32_t device;
+};
+
+struct control_nccl_ready {
+	uint8_t id[NCCLSVC_ID_BYTES]; /* the communicator's, as in what follows */
+	uint32_t epoch, nranks;
+	int32_t result, rank; /* why it cannot begin, and because of whom (-1: nobody) */
+	uint32_t again;	      /* it could before */
+	uint32_t reserved;
+	struct control_gpu gpus[]; /* by rank */
+};
+
+struct control_nccl_id {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch;
+	int32_t result;
+	uint8_t unique[NCCLSVC_ID_BYTES]; /* NCCL's */
+};
+
+struct control_nccl_use {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch;
+	int32_t result, rank; /* as in control_nccl_ready */
+	uint32_t fresh;	      /* it is to be made, with that id */
+	uint64_t serial;      /* NCCL's communicator, on all nodes */
+	uint8_t unique[NCCLSVC_ID_BYTES];
+};
+
+struct control_nccl_free {
+	uint64_t serial;
+	int32_t result, rank; /* why it is broken, and whose; 0: it is whole */
+};
+
+struct control_nccl_drop {
+	uint64_t serial;
+	int32_t result, rank, node; /* 0: nobody has used it for long */
+	uint32_t reserved;
+};
+
+struct control_plan {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, round;
+	uint32_t rank, groups, tasks;
+	uint32_t at, count; /* of this piece */
+	uint32_t reserved;
+	struct svc_plan_task piece[];
+};
+
+#define CONTROL_PLAN_PIECE 4096 /* tasks */
+
+/* Of LATE, LEFT and GONE. */
+struct control_plan_member {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, rank;
+	uint32_t round; /* of LEFT and GONE: the plan's number */
+};
+
+struct control_plan_verdict {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, round; /* from 0 */
+	int32_t result;	       /* 0: the plan is in force, and its number is the round's plus 1 */
+	uint32_t reserved;
+	uint64_t uid;
+	char text[SVC_TEXT_BYTES];
+};
+
+_Static_assert(sizeof(struct control_parts) + SVC_HOST_RANKS_MAX * sizeof(struct control_part_of) <=
+		       CONTROL_BODY_MAX,
+	       "every rank's part fits");
+
+#endif
