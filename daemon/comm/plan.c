@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Plans on their way through the supervisor: members commit them, and learn alike what came of it;
  * each terminates its own. */
-#include "plan.h"
+#include "coord/plan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How far each member has come in its plan, read while the executor goes on. */
-#include "plan.h"
+#include "coord/plan.h"
 
 /* In the iteration that is under way. */
 struct progress {

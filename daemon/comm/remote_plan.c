@@ -5,7 +5,7 @@
 
 #include "comm.h"
 #include "coord/home.h"
-#include "plan.h"
+#include "coord/plan.h"
 #include "remote.h"
 #include "server/server_state.h"
 

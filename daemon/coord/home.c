@@ -9,8 +9,8 @@
 
 #include "base/log.h"
 #include "comm/comm.h"
-#include "comm/plan.h"
 #include "gathering.h"
+#include "plan.h"
 #include "server/server_state.h"
 
 #define GATHERINGS_MAX SVC_COMMS_MAX

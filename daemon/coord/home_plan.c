@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "comm/plan.h"
 #include "gathering.h"
+#include "plan.h"
 
 /* Of one round. */
 struct planning {

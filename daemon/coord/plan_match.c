@@ -3,7 +3,7 @@
  * Matching the members' plans. The k-th Send from a to b meets the k-th Recv at b from a, counted
  * in plan order. Then the plan is run dry: a group starts when its member's former one has ended,
  * and ends when all its tasks have met; what cannot end never will. */
-#include "comm/plan.h"
+#include "plan.h"
 
 #include <stdarg.h>
 #include <stdio.h>

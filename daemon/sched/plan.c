@@ -5,7 +5,7 @@
  * as one task group: from there on nothing is special. A task that fails while it is held stays in
  * its place as a ghost, so that the group can still become whole.
  */
-#include "comm/plan.h"
+#include "coord/plan.h"
 
 #include <utlist.h>
 

@@ -9,10 +9,10 @@
 
 #include "build_config.h"
 #include "channel/cluster.h"
-#include "comm/plan.h"
 #include "comm/remote.h"
 #include "coord/gathering.h"
 #include "coord/home.h"
+#include "coord/plan.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "names.h"

@@ -18,6 +18,7 @@
 #include <uthash.h>
 
 #include "account/account.h"
+#include "coord/missing.h"
 #include "account/task_table.h"
 #include "ring.h"
 #include "sched/executor.h"
@@ -68,12 +69,6 @@ struct seat {
 	bool fresh;	 /* this JOIN made the handle: it goes if the JOIN fails */
 	bool overdue;	 /* its home was asked who is late */
 	bool late;	 /* its JOIN's deadline has passed in this attempt of the members to join */
-};
-
-/* A JOIN that was refused while others wait for its rank. */
-struct refusal {
-	int32_t rank, pid; /* pid 0: none was */
-	char text[SVC_TEXT_BYTES];
 };
 
 struct split_request {

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "comm/plan.h"
+#include "coord/plan.h"
 
 #define RANKS	  4
 #define TASKS_MAX 64

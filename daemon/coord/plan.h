@@ -4,11 +4,11 @@
  * first of them runs. The supervisor gathers and matches it, then lends it to the executor, which
  * holds tasks until their group is whole (sched/plan.c), up to EVENT_PLAN_GONE.
  *
- *   plan.c        requests and answers; plan_list.c: for inspection
- *   plan_make.c   one member's plan; plan_match.c: whether all fit
+ *   plan_make.c        one member's plan; plan_match.c: whether all fit
+ *   comm/plan.c        requests and answers; comm/plan_list.c: for inspection
  */
-#ifndef DAEMON_PLAN_H
-#define DAEMON_PLAN_H
+#ifndef COORD_PLAN_H
+#define COORD_PLAN_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -79,7 +79,7 @@ void plan_unset(struct plan *p, uint32_t rank);
 /* Do the members' plans, all set, fit each other, and can they be carried out? As plan_set. */
 int plan_match(const struct plan *p, char text[PLAN_TEXT]);
 
-/* plan_list.c: where a member is. Fills what the plan knows. */
+/* comm/plan_list.c: where a member is. Fills what the plan knows. */
 void plan_info(const struct plan *p, uint32_t rank, ncclsvc_plan_info *info);
 /* Its i-th task. False: there is none. */
 bool plan_task_info(const struct plan *p, uint32_t rank, uint32_t i, ncclsvc_plan_task_info *info);
