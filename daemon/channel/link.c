@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/no_memory.h"
 #include "base/timings.h"
@@ -72,7 +73,7 @@ static void lose(struct link *l, const char *why)
 	if (c->closing)
 		return;
 	n->gone = true;
-	n->lost_ns = uv_hrtime();
+	n->lost_ns = clock_now();
 	if (n->left)
 		log_info("node %d (%s, pid %d) has ended", l->node, n->card.host, n->card.pid);
 	else
@@ -209,7 +210,7 @@ static void take_hello(struct link *l, const struct control_hello *h)
 	}
 	l->node = (int)h->node;
 	c->nodes[h->node].link = l;
-	c->nodes[h->node].heard_ns = uv_hrtime();
+	c->nodes[h->node].heard_ns = clock_now();
 	c->connected++;
 	if (!l->told)
 		say_hello(l);
@@ -278,7 +279,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 		return;
 	}
 	if (l->node >= 0)
-		l->cluster->nodes[l->node].heard_ns = uv_hrtime();
+		l->cluster->nodes[l->node].heard_ns = clock_now();
 	l->used += (size_t)n;
 	take_frames(l);
 }
@@ -458,7 +459,7 @@ int link_all(struct cluster *c)
 static void on_beat(uv_timer_t *timer)
 {
 	struct cluster *c = timer->data;
-	const uint64_t now = uv_hrtime(), passed = now - c->beat_ns;
+	const uint64_t now = clock_now(), passed = now - c->beat_ns;
 	/* While this process did not run, it could not hear the others either. */
 	const bool slept = passed > 2 * NODE_BEAT_MS * UINT64_C(1000000);
 	for (uint32_t i = 0; i < c->n; i++) {
@@ -471,7 +472,7 @@ static void on_beat(uv_timer_t *timer)
 
 void link_start_beats(struct cluster *c)
 {
-	c->beat_ns = uv_hrtime();
+	c->beat_ns = clock_now();
 	uv_timer_start(&c->timer, on_beat, NODE_BEAT_MS, NODE_BEAT_MS);
 }
 

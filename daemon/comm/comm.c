@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "coord/home.h"
 #include "gpu/gpu.h"
@@ -126,7 +127,7 @@ struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t n
 	m->nranks = nranks;
 	m->owner = a->uid;
 	m->state = NCCLSVC_COMM_IDLE;
-	m->since_ns = m->idle_ns = server_now();
+	m->since_ns = m->idle_ns = clock_now();
 	set_label(m);
 	s->comm_by_slot[m->slot] = m;
 	s->ncomms++;
@@ -199,7 +200,7 @@ void comm_check_idle(struct server *s, struct communicator *m)
 	if (m->occupied)
 		return;
 	m->state = NCCLSVC_COMM_IDLE;
-	m->idle_ns = server_now();
+	m->idle_ns = clock_now();
 	if (!m->world)
 		server_deadline(s,
 				m->idle_ns + (uint64_t)s->config->comm_idle_seconds * 1000000000);
@@ -404,7 +405,7 @@ void comm_end_epoch(struct server *s, struct communicator *m, int result, int32_
 		return;
 	m->ended = true;
 	m->plan = NULL; /* the executor gives it back */
-	m->ended_ns = server_now();
+	m->ended_ns = clock_now();
 	if (m->cuda)
 		server_deadline(s, m->ended_ns + landing_ns(s));
 	struct command cmd = {.kind = COMMAND_EPOCH_END};

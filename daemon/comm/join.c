@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/timings.h"
 #include "comm.h"
 #include "gpu/gpu.h"
@@ -176,7 +177,7 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 	seat->device = j->device;
 	m->reply_opcode = SVC_JOIN;
 	seat->serial = serial;
-	seat->since_ns = server_now();
+	seat->since_ns = clock_now();
 	seat->deadline_ns = j->timeout_ns ? seat->since_ns + j->timeout_ns : 0;
 	m->joining++;
 	if (seat->deadline_ns)
@@ -288,7 +289,7 @@ static bool ask_home(struct server *s, struct communicator *m, uint32_t rank)
 	if (!s->cluster || seat->overdue || m->start)
 		return false;
 	seat->overdue = true;
-	seat->deadline_ns = server_now() + NODE_ANSWER_NS;
+	seat->deadline_ns = clock_now() + NODE_ANSWER_NS;
 	server_deadline(s, seat->deadline_ns);
 	remote_unjoin(m, rank, seat->client->id, true);
 	return true;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Communicators: members that leave, and those whose client is gone. */
+#include "base/clock.h"
 #include "comm.h"
 #include "remote.h"
 
@@ -57,7 +58,7 @@ bool comm_client_gone(struct client *c, uint64_t until_ns)
 		struct communicator *m = at->comm;
 		if (!m)
 			continue;
-		if (server_now() > until_ns)
+		if (clock_now() > until_ns)
 			return false;
 		int32_t rank = at->rank;
 		struct seat *seat = &m->seats[rank];

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/timings.h"
 #include "comm.h"
 #include "coord/messages.h"
@@ -123,7 +124,7 @@ static void put_in_force(struct server *s, struct communicator *m, uint64_t plan
 	m->plan = p;
 	p->uid = plan_uid ? plan_uid : ++s->last_plan;
 	p->nheld = m->committing;
-	p->since_ns = server_now();
+	p->since_ns = clock_now();
 	p->account = m->account;
 	p->comm = m->slot;
 	m->committing = 0;
@@ -317,7 +318,7 @@ void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit
 	m->commits[rank] = (struct commit){
 		.here = true,
 		.serial = serial,
-		.deadline_ns = r->timeout_ns ? server_now() + r->timeout_ns : 0,
+		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
 	};
 	if (r->timeout_ns)
 		server_deadline(s, m->commits[rank].deadline_ns);

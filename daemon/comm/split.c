@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/clock.h"
 #include "base/timings.h"
 #include "comm.h"
 #include "coord/messages.h"
@@ -119,7 +120,7 @@ static struct communicator *make_part(struct server *s, struct communicator *m,
 			.handle = handle,
 			.serial = m->split[order[k].rank].serial,
 			.deadline_ns = m->split[order[k].rank].deadline_ns,
-			.since_ns = server_now(),
+			.since_ns = clock_now(),
 			.pid = from->pid,
 			.device = from->device,
 			.fresh = true,
@@ -223,7 +224,7 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 		.colour = r->colour,
 		.key = r->key,
 		.serial = serial,
-		.deadline_ns = r->timeout_ns ? server_now() + r->timeout_ns : 0,
+		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
 	};
 	if (r->timeout_ns)
 		server_deadline(c->server, m->split[rank].deadline_ns);
@@ -263,7 +264,7 @@ static bool join_part(struct server *s, struct communicator *m, uint32_t rank,
 		.handle = handle,
 		.serial = r->serial,
 		.deadline_ns = r->deadline_ns,
-		.since_ns = server_now(),
+		.since_ns = clock_now(),
 		.pid = from->pid,
 		.device = from->device,
 		.node = -1,

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "comm/comm.h"
 #include "gathering.h"
@@ -55,7 +56,7 @@ static struct gathering *create(struct cluster *c, const struct control_join *m)
 	memcpy(g->id, m->id, sizeof(g->id));
 	g->nranks = m->nranks;
 	g->seats = seats;
-	g->since_ns = server_now();
+	g->since_ns = clock_now();
 	g->number = ++c->server->last_comm;
 	HASH_ADD(hh, c->gatherings, id, sizeof(g->id), g);
 	return g;
@@ -82,7 +83,7 @@ static void free_seat(struct gathering *g, struct gathered_seat *s)
 		g->joining--;
 	s->state = SEAT_FREE;
 	if (!--g->held)
-		g->idle_ns = server_now();
+		g->idle_ns = clock_now();
 }
 
 static void note_refusal(struct gathering *g, int32_t rank, int32_t pid, const char *text)
@@ -282,7 +283,7 @@ void home_join(struct cluster *c, uint32_t from, const struct control_join *m)
 				    .pid = m->pid,
 				    .device = m->device,
 				    .split = m->split,
-				    .since_ns = server_now()};
+				    .since_ns = clock_now()};
 	if (++g->joining == g->nranks)
 		start(c, g);
 }
@@ -459,7 +460,7 @@ static void describe_seat(const struct cluster *c, const struct gathered_seat *s
 	i->device = s->device;
 	i->elsewhere = s->node == c->me ? 0 : s->node + 1;
 	if (s->state == SEAT_JOINING)
-		i->waiting_ns = server_now() - s->since_ns;
+		i->waiting_ns = clock_now() - s->since_ns;
 }
 
 struct home_view home_look(struct cluster *c, const uint8_t *id)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "registrar.h"
 #include "server/server_state.h"
@@ -274,7 +275,7 @@ void registrar_free(struct cluster *c, uint32_t from, const struct control_nccl_
 	j->user[from] = false;
 	if (j->users)
 		return;
-	j->idle_ns = server_now();
+	j->idle_ns = clock_now();
 	server_deadline(c->server, j->idle_ns);
 }
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/timings.h"
 #include "channel/cluster.h"
@@ -41,7 +42,7 @@ struct gpu *gpu_find(struct server *s, int32_t device)
 static void set_state(struct gpu *g, uint32_t state)
 {
 	g->info.state = state;
-	g->since_ns = server_now();
+	g->since_ns = clock_now();
 }
 
 /* How far its lanes have come, together. */
@@ -55,7 +56,7 @@ static uint64_t work_done(const struct gpu *g)
 
 static void start_ticking(struct gpu *g)
 {
-	g->ticked_ns = server_now();
+	g->ticked_ns = clock_now();
 	uv_timer_start(&g->timer, on_tick, WORKER_TICK_MS, WORKER_TICK_MS);
 }
 
@@ -133,7 +134,7 @@ void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 	*call = (struct gpu_call){.done = done,
 				  .arg = arg,
 				  .key = keyed.key,
-				  .asked_ns = server_now(),
+				  .asked_ns = clock_now(),
 				  .within_ns = within_ns,
 				  .in_order = m->kind != WORKER_COMM_ABORT,
 				  .patient = m->kind == WORKER_COMM_INIT};
@@ -149,7 +150,7 @@ static void end_call(struct gpu *g, struct gpu_call *call, const struct worker_m
 {
 	DL_DELETE(g->calls, call);
 	if (call->in_order)
-		g->heard_ns = server_now();
+		g->heard_ns = clock_now();
 	call->done(g, call->arg, answer, fd);
 	free(call);
 }
@@ -160,7 +161,7 @@ void gpu_hurry(struct gpu *g, const void *arg, uint64_t within_ns)
 	DL_FOREACH (g->calls, call) {
 		if (call->arg != arg || call->within_ns <= within_ns)
 			continue;
-		call->asked_ns = server_now();
+		call->asked_ns = clock_now();
 		call->within_ns = within_ns;
 	}
 }
@@ -176,7 +177,7 @@ void gpu_kill(struct gpu *g, const char *why)
 {
 	if (!g->alive || g->gone || g->killed_ns)
 		return;
-	g->killed_ns = server_now();
+	g->killed_ns = clock_now();
 	log_error("gpu%d: worker %d is killed: %s", g->index, g->info.pid, why);
 	snprintf(g->info.text, sizeof(g->info.text), "killed: %s", why);
 	kill_process(g);
@@ -271,7 +272,7 @@ static void worker_gone(struct gpu *g)
 		return;
 	g->gone = true;
 	g->of_use = g->served && (work_done(g) != g->done_before ||
-				  server_now() - g->since_ns > WORKER_STEADY_NS);
+				  clock_now() - g->since_ns > WORKER_STEADY_NS);
 	hang_up(g);
 	set_state(g, NCCLSVC_DEVICE_LOST);
 	if (g->served && g->info.mps == NCCLSVC_MPS_ACTIVE && !g->server->closing)
@@ -429,7 +430,7 @@ static void look_for_pause(struct gpu *g, uint64_t now)
 static void on_tick(uv_timer_t *timer)
 {
 	struct gpu *g = timer->data;
-	uint64_t now = server_now();
+	uint64_t now = clock_now();
 	struct gpu_call *call;
 	if (!g->alive)
 		return;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/timings.h"
 #include "gpu.h"
@@ -79,7 +80,7 @@ static void on_end(uv_poll_t *poll, int status, int events)
 	struct gpu_mps *p = s->mps;
 	char how[256], text[384];
 	const pid_t pid = p->control.pid;
-	const bool steady = server_now() - p->since_ns > MPS_STEADY_NS;
+	const bool steady = clock_now() - p->since_ns > MPS_STEADY_NS;
 	(void)status;
 	(void)events;
 	unwatch(p);
@@ -113,7 +114,7 @@ static void begin(struct server *s, bool starting)
 	struct gpu_mps *p = s->mps;
 	p->source = NCCLSVC_MPS_OWN;
 	p->starting = starting;
-	p->since_ns = server_now();
+	p->since_ns = clock_now();
 	if (!watch(s)) {
 		without(p, "no memory to watch the MPS control daemon");
 		mps_control_kill(&p->control);
@@ -145,7 +146,7 @@ static void look_whether_ready(struct server *s)
 		uv_timer_stop(&p->timer);
 		p->starting = false;
 		log_info("MPS: control daemon %d, in %s", p->control.pid, p->control.directory);
-	} else if (server_now() - p->since_ns > MPS_START_NS) {
+	} else if (clock_now() - p->since_ns > MPS_START_NS) {
 		uv_timer_stop(&p->timer);
 		log_error("MPS: control daemon %d takes no connections after %d s", p->control.pid,
 			  (int)(MPS_START_NS / 1000000000));
@@ -197,7 +198,7 @@ static bool answers(const char *found)
 static void take(struct gpu_mps *p, const char *found)
 {
 	p->source = NCCLSVC_MPS_FOUND;
-	p->since_ns = server_now();
+	p->since_ns = clock_now();
 	snprintf(p->found, sizeof(p->found), "%s", found);
 	log_info("MPS: that in %s is used", p->found);
 }
@@ -329,7 +330,7 @@ void gpu_mps_describe(const struct server *s, ncclsvc_daemon_info *info)
 	if (p->source == NCCLSVC_MPS_NOBODY)
 		return;
 	info->mps_pid = p->source == NCCLSVC_MPS_OWN ? p->control.pid : 0;
-	info->mps_age_ns = server_now() - p->since_ns;
+	info->mps_age_ns = clock_now() - p->since_ns;
 }
 
 /* ---- The end ---- */

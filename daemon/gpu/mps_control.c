@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/timings.h"
 #include "mps.h"
 
@@ -361,9 +362,7 @@ void mps_control_reap(struct mps_control *c, char *how, size_t size)
 
 static uint64_t now_ms(void)
 {
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+	return clock_now() / 1000000;
 }
 
 /* Reads a text until its end; -1 if that does not come within ms, or does not fit. */

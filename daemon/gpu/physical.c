@@ -9,6 +9,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/no_memory.h"
 #include "base/timings.h"
@@ -108,7 +109,7 @@ static void settle(struct physical *p)
 		return;
 	}
 	p->ready = true;
-	p->idle_ns = server_now();
+	p->idle_ns = clock_now();
 	physical_recount(p->server);
 	if (m)
 		comm_physical_ready(m, NCCLSVC_OK, NULL);
@@ -236,7 +237,7 @@ uint64_t physical_due(const struct server *s, const struct communicator *m)
 		if (!user)
 			return 0;
 		if (user->state == NCCLSVC_COMM_IDLE &&
-		    user->idle_ns + COMM_LEAVING_NS > server_now())
+		    user->idle_ns + COMM_LEAVING_NS > clock_now())
 			due = earlier(due, user->idle_ns + COMM_LEAVING_NS);
 	}
 	return due;
@@ -363,7 +364,7 @@ void physical_abort(struct physical *p, const char *why)
 	p->bad = p->aborting = true;
 	tell_broken(p);
 	p->released = false;
-	p->abort_ns = server_now();
+	p->abort_ns = clock_now();
 	p->waiting = n;
 	server_deadline(p->server, p->abort_ns + release_ns(p->server));
 	for (uint32_t k = 0; k < n; k++) {
@@ -380,7 +381,7 @@ void physical_release(struct communicator *m)
 	if (!p)
 		return;
 	p->user = NULL;
-	p->idle_ns = server_now();
+	p->idle_ns = clock_now();
 	if (p->bad && !p->aborting && !p->waiting) {
 		if (p->ready)
 			physical_abort(p, NULL);

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/no_memory.h"
 #include "base/timings.h"
@@ -127,8 +128,8 @@ static void run_briefly(uv_loop_t *loop)
 /* It was killed; but a process that the driver holds does not end. */
 static void await_probe(struct probe *p)
 {
-	const uint64_t end = server_now() + WORKER_DIE_NS;
-	while (!p->over && server_now() < end)
+	const uint64_t end = clock_now() + WORKER_DIE_NS;
+	while (!p->over && clock_now() < end)
 		run_briefly(p->server->loop);
 	if (p->over) {
 		free(p);

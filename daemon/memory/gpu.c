@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "comm/comm.h"
 #include "gpu/gpu.h"
@@ -168,7 +169,7 @@ void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_c
 			      .device = r->device,
 			      .bytes = r->bytes,
 			      .buffer_id = r->buffer_id,
-			      .since_ns = server_now(),
+			      .since_ns = clock_now(),
 			      .fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1};
 	memcpy(m->handle, r->handle, sizeof(m->handle));
 	import(g, c, m, call);
@@ -204,7 +205,7 @@ void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_
 					  .kind = SVC_REGION_LENT,
 					  .device = r->device,
 					  .bytes = bytes,
-					  .since_ns = server_now(),
+					  .since_ns = clock_now(),
 					  .fd = -1};
 	gpu_ask(g, &(struct worker_message){.kind = WORKER_LEND, .region.bytes = bytes}, -1,
 		gpu_region_imported, call, gpu_patience_ns(s));

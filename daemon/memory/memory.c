@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "fdio.h"
 #include "gpu/gpu.h"
@@ -260,7 +261,7 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 					  .base = p,
 					  .bytes = r->bytes,
 					  .fault = fault_watch(p, r->bytes, true),
-					  .since_ns = server_now()};
+					  .since_ns = clock_now()};
 	server_command(s, &(struct command){.kind = COMMAND_REGION_ADD,
 					    .session = c->slot,
 					    .region = {.region = i,

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "gpu/gpu.h"
 
 #define PARTS_IN_MESSAGE (sizeof(((struct worker_message *)0)->span.parts) / sizeof(uint64_t))
@@ -122,7 +123,7 @@ void gpu_span_add(struct client *c, uint32_t serial, const struct svc_region_spa
 					  .kind = SVC_REGION_SPANNED,
 					  .device = r->device,
 					  .bytes = r->bytes,
-					  .since_ns = server_now(),
+					  .since_ns = clock_now(),
 					  .fd = -1,
 					  .span = span};
 	gpu_span_map(g, c, &c->mappings[i], gpu_region_imported, call);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "build_config.h"
 #include "channel/cluster.h"
 #include "comm/remote.h"
@@ -514,7 +515,7 @@ void list_send(struct client *c, uint32_t serial, uint32_t what, uint64_t from)
 	}
 	struct piece p;
 	p.reply = (struct svc_list_reply){
-		.what = what, .record_size = lists[what].record_size, .time_ns = server_now()};
+		.what = what, .record_size = lists[what].record_size, .time_ns = clock_now()};
 	p.room = sizeof(p.records) / p.reply.record_size;
 	p.work = PIECE_WORK;
 	p.reply.next = lists[what].list(c, &p, from);
@@ -527,7 +528,7 @@ void list_daemon(struct client *c, uint32_t serial)
 	struct server *s = c->server;
 	const struct task_table *t = s->executor->table(s->executor);
 	struct failure f = s->executor->last_failure(s->executor);
-	uint64_t now = server_now();
+	uint64_t now = clock_now();
 	struct svc_daemon_info_reply r = {
 		.info = {
 			.version = NCCLSVC_VERSION_STRING,

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "channel/cluster.h"
 #include "comm/comm.h"
@@ -15,7 +16,7 @@
 /* The user's share of the log. What was left out is said when the next line may be written. */
 static bool may_write(struct account *a)
 {
-	const uint64_t now = server_now();
+	const uint64_t now = clock_now();
 	if (now - a->report_ns >= USER_WINDOW_NS) {
 		if (a->reports > USER_BURST)
 			log_warning("user %u: %u more failures of communicators were not logged",

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "channel/cluster.h"
@@ -25,13 +25,6 @@
 
 #define ACCEPTS_PER_TURN 256
 #define EVENTS_PER_TURN	 256
-
-uint64_t server_now(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
 
 void server_command(struct server *s, const struct command *c)
 {
@@ -73,7 +66,7 @@ static uint64_t expire_silent(struct server *s, uint64_t now)
 static void on_timer(uv_timer_t *timer)
 {
 	struct server *s = timer->data;
-	uint64_t now = server_now();
+	uint64_t now = clock_now();
 	s->next_deadline_ns = 0;
 	uint64_t next = earlier(expire_silent(s, now), comm_expire(s, now));
 	next = earlier(next, physical_expire(s, now));
@@ -90,7 +83,7 @@ void server_deadline(struct server *s, uint64_t at_ns)
 {
 	if (s->closing || (s->next_deadline_ns && s->next_deadline_ns <= at_ns))
 		return;
-	uint64_t now = server_now();
+	uint64_t now = clock_now();
 	s->next_deadline_ns = at_ns;
 	uv_update_time(s->loop);
 	uv_timer_start(&s->timer, on_timer, at_ns > now ? (at_ns - now + 999999) / 1000000 : 0, 0);
@@ -329,7 +322,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	s->config = config;
 	s->path = path;
 	s->cluster = cluster;
-	s->start_ns = server_now();
+	s->start_ns = clock_now();
 	accounts_init(&s->accounts, config);
 	s->by_slot = calloc(SVC_SESSIONS_MAX, sizeof(*s->by_slot));
 	s->comm_by_slot = calloc(SVC_COMMS_MAX, sizeof(*s->comm_by_slot));

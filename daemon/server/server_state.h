@@ -249,14 +249,7 @@ struct server {
 	void *pong_arg;
 };
 
-/* The earlier of two deadlines; 0 is none. */
-static inline uint64_t earlier(uint64_t a, uint64_t b)
-{
-	return !a || (b && b < a) ? b : a;
-}
-
 /* server.c */
-uint64_t server_now(void);
 void server_command(struct server *s, const struct command *c);
 /* Makes sure that deadlines are looked at by then. */
 void server_deadline(struct server *s, uint64_t at_ns);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/timings.h"
 #include "fdio.h"
@@ -52,7 +53,7 @@ static void spend_time(struct client *c, uint64_t since_ns)
 		a->turn = uv_now(c->server->loop);
 		a->turn_ns = 0;
 	}
-	a->turn_ns += server_now() - since_ns;
+	a->turn_ns += clock_now() - since_ns;
 }
 
 /* ---- Sending ---- */
@@ -159,7 +160,7 @@ static int try_send(struct client *c, const void *message, size_t length, const 
 	/* Sockets hold as many descriptors of this daemon as it may open (ETOOMANYREFS). */
 	if (error != -ETOOMANYREFS && error != -ENOMEM)
 		return error;
-	c->retry_ns = server_now() + SEND_AGAIN_NS;
+	c->retry_ns = clock_now() + SEND_AGAIN_NS;
 	c->server->retries = true;
 	server_deadline(c->server, c->retry_ns);
 	return -EAGAIN;
@@ -298,7 +299,7 @@ static void end_ring(struct client *c, int reason)
  * executor was told. */
 static bool leave(struct client *c)
 {
-	const uint64_t begin = server_now();
+	const uint64_t begin = clock_now();
 	const bool done = comm_client_gone(c, begin + SESSION_END_TURN_NS);
 	spend_time(c, begin);
 	if (!done)
@@ -415,7 +416,7 @@ static void read_messages(struct client *c)
 	for (int i = 0; i < MESSAGES_PER_TURN; i++) {
 		if (c->state == CLIENT_CLOSING || c->lost[0] || c->out || c->events || !has_time(c))
 			return;
-		const uint64_t begin = server_now();
+		const uint64_t begin = clock_now();
 		ssize_t n = svc_recv_all(c->fd, message, sizeof(message), fds, &nfds, MSG_DONTWAIT);
 		if (n == -EAGAIN)
 			return;
@@ -502,7 +503,7 @@ struct client *client_create(struct server *s, int fd, struct account *account,
 	c->mps = NCCLSVC_MPS_UNKNOWN;
 	c->mps_device = SVC_DEVICE_HOST;
 	c->doorbell = c->completion = c->ring_fd = -1;
-	c->since_ns = server_now();
+	c->since_ns = clock_now();
 	c->leaving_at = 1;
 	c->poll.data = c;
 	int error = uv_poll_init(s->loop, &c->poll, fd);
