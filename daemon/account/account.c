@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "base/closer.h"
+#include "base/config.h"
 
 /* For the daemon's own needs: */
 #define MEMORY_RESERVE	 (UINT64_C(8) << 20)

@@ -12,8 +12,9 @@
 #include <stdint.h>
 #include <uthash.h>
 
-#include "server/config.h"
 #include "svc_limits.h"
+
+struct config;
 
 enum share {
 	SHARE_SESSIONS,

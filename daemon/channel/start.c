@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/config.h"
 #include "base/log.h"
 #include "base/paths.h"
 #include "base/timings.h"
@@ -24,7 +25,6 @@
 #include "coord/home.h"
 #include "coord/registrar.h"
 #include "link.h"
-#include "server/config.h"
 
 #define CARD_MAGIC UINT32_C(0x63617264)
 #define MODULE	   "ncclsvc-mpi.so"

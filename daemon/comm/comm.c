@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "coord/home.h"
 #include "gpu/gpu.h"

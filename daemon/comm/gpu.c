@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config.h"
 #include "base/no_memory.h"
 #include "comm.h"
 #include "coord/messages.h"

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/timings.h"
 #include "comm.h"
 #include "gpu/gpu.h"

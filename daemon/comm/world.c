@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a trainer is told of the world before it joins it. */
+#include "base/config.h"
 #include "channel/cluster.h"
 #include "server/server_state.h"
 

@@ -8,6 +8,7 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "comm/comm.h"
 #include "gathering.h"

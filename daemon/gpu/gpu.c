@@ -15,6 +15,7 @@
 #include <utlist.h>
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "base/timings.h"
 #include "channel/cluster.h"

@@ -10,6 +10,7 @@
 #include <utlist.h>
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "base/no_memory.h"
 #include "base/timings.h"

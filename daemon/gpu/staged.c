@@ -9,11 +9,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/config.h"
 #include "base/log.h"
 #include "comm/comm.h"
 #include "fdio.h"
 #include "gpu.h"
-#include "server/config.h"
 
 /* Ordinary memory, for operations between nodes that find no pinned one: as many as a task group
  * may begin on a node. Only what is in use exists. */

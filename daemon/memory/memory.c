@@ -10,6 +10,7 @@
 #include <utlist.h>
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/fault.h"
 #include "fdio.h"
 #include "gpu/gpu.h"

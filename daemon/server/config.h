@@ -2,75 +2,12 @@
  * The daemon's configuration: ini file, command line, environment, the later stronger than the
  * earlier. config_table.c lists every key once; all three sources, the help and --check-config
  * follow from that list. Single-threaded: it uses getopt_long. */
-#ifndef DAEMON_CONFIG_H
-#define DAEMON_CONFIG_H
+#ifndef SERVER_CONFIG_H
+#define SERVER_CONFIG_H
 
-#include <limits.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <sys/un.h>
 
-#include "base/log.h"
-#include "ncclsvc_types.h"
-
-enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CUDA, CONFIG_DEVICE_HOST };
-/* Who may connect. OWNER: the daemon's own user. GROUP: also members of the socket's group. ANY:
- * every user. Root always may. */
-enum config_access { CONFIG_ACCESS_OWNER, CONFIG_ACCESS_GROUP, CONFIG_ACCESS_ANY };
-
-/* How the daemons of several nodes find each other. AUTO: by MPI, if that has started several. */
-enum config_bootstrap { CONFIG_BOOTSTRAP_AUTO, CONFIG_BOOTSTRAP_NONE, CONFIG_BOOTSTRAP_MPI };
-
-/* What carries device memory. MPI: the host engine, which has it staged through pinned memory. */
-enum config_transport { CONFIG_TRANSPORT_NCCL, CONFIG_TRANSPORT_MPI };
-
-enum config_source { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_OPTION, CONFIG_ENVIRONMENT };
-
-/* AUTO: where it can be. */
-enum config_replay { CONFIG_REPLAY_AUTO, CONFIG_REPLAY_OFF };
-/* AUTO: where no MPS server would go down with a worker. */
-enum config_windows { CONFIG_WINDOWS_AUTO, CONFIG_WINDOWS_ON, CONFIG_WINDOWS_OFF };
-
-#define CONFIG_KEYS_MAX 32
-
-struct config {
-	/* Empty only under socket activation, where the socket is inherited. */
-	char socket[sizeof(((struct sockaddr_un *)0)->sun_path)];
-	int device;	    /* enum config_device */
-	int ranks;	    /* host ranks of the world communicator */
-	int engine_threads; /* never 0: auto is resolved */
-	int spin_us;	    /* -1: auto */
-	int log_level;	    /* enum log_level */
-	int log_target;	    /* enum log_target */
-	int sessions_max;
-	int ring_max; /* a power of two */
-	int comms_max;
-	int tasks_max;
-	uint64_t user_region_bytes; /* of one uid */
-	int user_comms_max;	    /* of one uid */
-	int user_sessions_max;	    /* of one uid */
-	int user_tasks_max;	    /* of one uid */
-	int access;		    /* enum config_access */
-	int comm_idle_seconds;
-	int hello_seconds;
-	int drain_seconds;
-	int keepalive_seconds;
-	int worker_seconds;
-	char mps[NCCLSVC_MPS_DIRECTORY_BYTES]; /* "off", or where it is; empty: choose */
-	int windows;			       /* enum config_windows */
-	int replay;			       /* enum config_replay */
-	int transport;			       /* enum config_transport */
-	uint64_t staging_bytes;		       /* of each GPU */
-	int world_data;			       /* 0: what the other two leave of the ranks */
-	int world_horizontal, world_pipeline;
-	int cluster_bootstrap;	    /* enum config_bootstrap */
-	char cluster_interface[64]; /* a name or an address; empty: choose */
-	int cluster_seconds;	    /* for the nodes to meet */
-
-	char file[PATH_MAX];		       /* that was read; empty: none */
-	unsigned char source[CONFIG_KEYS_MAX]; /* enum config_source, by place in the table */
-	int line[CONFIG_KEYS_MAX];	       /* in file, where that is the source */
-};
+#include "base/config.h"
 
 /* Reads all sources into *c. Returns -1: run with it; otherwise the exit code: 0 after --help,
  * --version or --check-config (printed to out), 2 after errors (all of them listed on err). */

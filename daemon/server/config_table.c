@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/paths.h"
 #include "sched/executor.h"
 #include "svc_limits.h"

@@ -8,6 +8,7 @@
 #include <utlist.h>
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "build_config.h"
 #include "channel/cluster.h"
 #include "comm/remote.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/config.h"
 #include "base/log.h"
 #include "build_config.h"
 #include "gpu/gpu.h"

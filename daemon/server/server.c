@@ -12,6 +12,7 @@
 #include <utlist.h>
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "channel/cluster.h"

@@ -9,9 +9,8 @@
 #include <stdint.h>
 #include <uv.h>
 
-#include "config.h"
-
 struct cluster;
+struct config;
 struct server;
 
 /* config is borrowed, and may change between calls where a reload allows; so is path, the socket's.
