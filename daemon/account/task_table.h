@@ -46,6 +46,11 @@ struct task_table {
 	_Atomic uint64_t completed, failed; /* failed ones are completed too */
 };
 
+/* Tasks of one session. The executor writes, inspection reads. */
+struct session_counts {
+	_Atomic uint64_t submitted, completed, failed;
+};
+
 /* Adds to a counter of the one writer. */
 static inline void table_count(_Atomic uint64_t *counter, int64_t by)
 {

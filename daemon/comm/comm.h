@@ -3,8 +3,12 @@
 #ifndef DAEMON_COMM_H
 #define DAEMON_COMM_H
 
+#include "communicator.h"
 #include "coord/missing.h"
-#include "server/server_state.h"
+
+struct control_break;
+struct control_parts;
+struct control_start;
 
 /* Fills the id with random bytes. Returns 0 or -1. */
 int comm_random_id(uint8_t id[NCCLSVC_ID_BYTES]);
@@ -107,5 +111,43 @@ bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
 
 /* The communicator that the session calls so, and its rank there; NULL: none. */
 struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank);
+
+/* ---- For the layers above ---- */
+
+int comm_create_world(struct server *s);
+void comm_join(struct client *c, uint32_t serial, const struct svc_join *j);
+void comm_leave(struct client *c, uint32_t serial, uint32_t handle);
+void comm_split(struct client *c, uint32_t serial, const struct svc_split *r);
+/* Vacates the seats of a client that is gone, until then at the most. True: all of them. */
+bool comm_client_gone(struct client *c, uint64_t until_ns);
+void comm_epoch_gone(struct server *s, uint32_t slot);
+void comm_epoch_dirty(struct server *s, uint32_t slot);
+/* Ends what is overdue; returns the next deadline, 0 for none. */
+uint64_t comm_expire(struct server *s, uint64_t now);
+/* What a communicator of GPUs waited for may be there now. */
+void comm_gpu_ready(struct server *s);
+void comm_session_known(struct client *c);
+/* why: what failed, if result is not OK. */
+void comm_physical_ready(struct communicator *m, int result, const char *why);
+/* A member's GPU, or NCCL, failed: the epoch that runs is over for all. */
+void comm_gpu_lost(struct communicator *m, int result, int32_t rank);
+/* Ends every epoch for this reason, so that no member takes the blame. */
+void comm_close_all(struct server *s, int reason);
+/* Other nodes: all have joined; the epoch was ended by another node; a member there left; the node
+ * is gone; the engine could not go on; the home refuses a JOIN, a SPLIT; or tells who joins what.
+ */
+void comm_gathered(struct communicator *m, const struct control_start *start);
+void comm_broken_elsewhere(struct communicator *m, const struct control_break *b);
+void comm_left_elsewhere(struct communicator *m, int32_t rank);
+void comm_node_lost(struct communicator *m, uint32_t node);
+void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int result, int32_t node);
+void comm_refuse_join(struct server *s, struct communicator *m, uint32_t rank, int result,
+		      const char *text);
+void comm_split_refused(struct communicator *m, int result, const char *text);
+void comm_split_parts(struct communicator *m, const struct control_parts *p);
+void comm_free_all(struct server *s);
+
+/* world.c */
+void world_tell(struct client *c, uint32_t serial);
 
 #endif

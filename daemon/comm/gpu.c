@@ -9,8 +9,10 @@
 #include "comm.h"
 #include "coord/messages.h"
 #include "gpu/gpu.h"
+#include "memory/memory.h"
 #include "remote.h"
 #include "server/report.h"
+#include "server/server_state.h"
 
 bool comm_sits_here(const struct communicator *m, uint32_t k)
 {

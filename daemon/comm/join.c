@@ -12,6 +12,7 @@
 #include "gpu/mps_service.h"
 #include "remote.h"
 #include "server/report.h"
+#include "server/server_state.h"
 
 void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
 		    int result, const char *format, ...)

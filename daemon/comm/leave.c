@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "comm.h"
 #include "remote.h"
+#include "server/server_state.h"
 
 /* Its seat is free already. What waits for the GPUs cannot begin without it. */
 static void left_while_joining(struct server *s, struct communicator *m, int32_t rank)

@@ -9,6 +9,7 @@
 #include "comm.h"
 #include "coord/messages.h"
 #include "remote.h"
+#include "server/server_state.h"
 
 void comm_gathered(struct communicator *m, const struct control_start *start)
 {

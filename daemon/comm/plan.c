@@ -15,8 +15,10 @@
 #include "coord/messages.h"
 #include "fdio.h"
 #include "names.h"
+#include "plans.h"
 #include "remote.h"
 #include "server/report.h"
+#include "server/server_state.h"
 
 /* ---- Quota ---- */
 

@@ -11,6 +11,7 @@
 #include "coord/messages.h"
 #include "remote.h"
 #include "server/report.h"
+#include "server/server_state.h"
 
 int comm_random_id(uint8_t id[NCCLSVC_ID_BYTES])
 {

@@ -2,6 +2,7 @@
  * What a trainer is told of the world before it joins it. */
 #include "base/config.h"
 #include "channel/cluster.h"
+#include "comm.h"
 #include "server/server_state.h"
 
 /* Layouts count on full nodes, but for the last. 0: they are not, and an error was sent. */

@@ -21,8 +21,10 @@
 #include "channel/cluster.h"
 #include "comm/comm.h"
 #include "fdio.h"
+#include "memory/memory.h"
 #include "mps_service.h"
 #include "names.h"
+#include "server/server_state.h"
 
 static void on_tick(uv_timer_t *timer);
 static void on_backoff(uv_timer_t *timer);

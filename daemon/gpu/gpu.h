@@ -7,14 +7,23 @@
 #ifndef DAEMON_GPU_H
 #define DAEMON_GPU_H
 
-#include "server/server_state.h"
+#include <uv.h>
+
+#include "ncclsvc_types.h"
+#include "svc_limits.h"
 #include "worker/protocol.h"
 #include "worker/queue.h"
 
+struct client;
+struct cluster;
+struct communicator;
 struct control_nccl_drop;
 struct control_nccl_id;
 struct control_nccl_use;
 struct gpu;
+struct server;
+
+#define GPUS_MAX 16
 
 /* answer is NULL if the worker is gone. fd is the caller's to close after the call: -1 if none. */
 typedef void gpu_done(struct gpu *g, void *arg, const struct worker_message *answer, int fd);
@@ -181,43 +190,5 @@ void gpu_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add
 void gpu_redop_del(struct client *c, uint32_t serial, const struct svc_redop_del *r);
 /* Another communicator takes it over. */
 void gpu_redops_clear(const struct physical *p);
-
-/* memory/gpu.c */
-void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_cuda *r, int fd);
-void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_lend *r);
-/* memory/span.c */
-void gpu_span_add(struct client *c, uint32_t serial, const struct svc_region_span *r);
-/* Asks the worker to map it. False: a part is not there any more, or not yet. */
-bool gpu_span_map(struct gpu *g, struct client *c, const struct mapping *m, gpu_done *done,
-		  void *arg);
-void gpu_span_free(struct span *span);
-/* A part has been imported again: spans that waited for it may be, too. */
-void gpu_spans_restore(struct gpu *g, struct client *c);
-
-/* A request about a region on its way through a worker. The session may end meanwhile. */
-struct region_call {
-	struct server *server;
-	uint32_t session, serial, region;
-	uint64_t import; /* as the mapping has it, if it still is that */
-	bool again;	 /* for a new worker: nobody waits */
-	unsigned opcode;
-};
-struct region_call *gpu_region_call(struct client *c, unsigned opcode, uint32_t serial,
-				    uint32_t region);
-/* The GPU's worker, or NULL after an error was sent. */
-struct gpu *gpu_usable(struct client *c, unsigned opcode, uint32_t serial, int32_t device);
-/* The answer to such a request: what is a gpu_done. */
-void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *answer, int fd);
-
-/* Lets go what lies behind a mapping of a GPU. */
-void gpu_memory_close(struct client *c, struct mapping *m);
-/* The worker is gone, and with it all that it had imported. */
-void gpu_memory_lost(struct gpu *g);
-/* A new worker is there: what sessions had registered is imported again. */
-void gpu_memory_restore(struct gpu *g);
-/* Makes the session's timelines known to the GPU's worker. True: they are. Else try again when
- * comm_session_known is called. */
-bool gpu_session_known(struct gpu *g, struct client *c);
-void gpu_session_close(struct client *c);
 
 #endif

@@ -14,6 +14,7 @@
 #include "gpu.h"
 #include "mps.h"
 #include "mps_control.h"
+#include "server/server_state.h"
 
 struct gpu_mps {
 	ncclsvc_mps_source source;

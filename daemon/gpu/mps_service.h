@@ -5,7 +5,13 @@
 #ifndef DAEMON_GPU_MPS_H
 #define DAEMON_GPU_MPS_H
 
-#include "server/server_state.h"
+#include <stdbool.h>
+
+#include "ncclsvc_types.h"
+#include "wire.h"
+
+struct client;
+struct server;
 
 /* Chooses, once GPUs were found, and sets this process's environment for the workers that it
  * starts. The loop has to run until gpu_mps_settled says so. */

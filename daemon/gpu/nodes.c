@@ -12,6 +12,7 @@
 #include "coord/registrar.h"
 #include "gpu.h"
 #include "names.h"
+#include "server/server_state.h"
 
 bool nodes_across(const struct communicator *m)
 {

@@ -18,6 +18,7 @@
 #include "comm/comm.h"
 #include "comm/remote.h"
 #include "gpu.h"
+#include "server/server_state.h"
 
 #define USER_LANES (WORKER_LANES * 3 / 4) /* of one user's communicators */
 

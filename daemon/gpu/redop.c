@@ -6,6 +6,7 @@
 #include "comm/comm.h"
 #include "gpu.h"
 #include "names.h"
+#include "server/server_state.h"
 
 struct redop_call {
 	struct server *server;

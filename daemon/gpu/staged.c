@@ -14,6 +14,8 @@
 #include "comm/comm.h"
 #include "fdio.h"
 #include "gpu.h"
+#include "memory/memory.h"
+#include "server/server_state.h"
 
 /* Ordinary memory, for operations between nodes that find no pinned one: as many as a task group
  * may begin on a node. Only what is in use exists. */

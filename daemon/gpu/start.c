@@ -19,6 +19,7 @@
 #include "gpu.h"
 #include "mps.h"
 #include "mps_service.h"
+#include "server/server_state.h"
 
 int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd, int bell,
 	      uv_exit_cb exited, uv_close_cb closed)

@@ -12,7 +12,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "comm/comm.h"
-#include "gpu/gpu.h"
+#include "memory.h"
+#include "server/server_state.h"
 
 #define GPU_PAGE (UINT64_C(2) << 20) /* what the driver rounds lent memory up to */
 

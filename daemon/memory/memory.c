@@ -13,7 +13,7 @@
 #include "base/config.h"
 #include "base/fault.h"
 #include "fdio.h"
-#include "gpu/gpu.h"
+#include "memory.h"
 #include "server/server_state.h"
 
 /* ---- Rings ---- */

@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "gpu/gpu.h"
+#include "memory.h"
+#include "server/server_state.h"
 
 #define PARTS_IN_MESSAGE (sizeof(((struct worker_message *)0)->span.parts) / sizeof(uint64_t))
 

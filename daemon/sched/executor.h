@@ -25,11 +25,7 @@ struct board_entry {
 	_Atomic uint32_t windows;     /* NCCL's, symmetric, in lent memory */
 };
 
-/* Tasks of one session. The executor writes, inspection reads. */
-struct session_counts {
-	_Atomic uint64_t submitted, completed, failed;
-};
-
+struct session_counts;
 struct plan;
 
 enum command_kind {

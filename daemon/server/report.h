@@ -5,7 +5,7 @@
 #ifndef DAEMON_REPORT_H
 #define DAEMON_REPORT_H
 
-#include "server_state.h"
+#include "comm/communicator.h"
 
 /* Tasks have failed with this status; op, rank and seq are the first one's. */
 void report_tasks(struct communicator *m, const ncclsvc_status *st, unsigned op, int32_t rank,

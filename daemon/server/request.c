@@ -9,8 +9,11 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "build_config.h"
+#include "comm/comm.h"
+#include "comm/plans.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
+#include "memory/memory.h"
 #include "names.h"
 #include "server_state.h"
 

@@ -18,7 +18,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/timings.h"
+#include "client.h"
+#include "comm/comm.h"
 #include "fdio.h"
+#include "memory/memory.h"
 #include "names.h"
 #include "server/server_state.h"
 

@@ -26,6 +26,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "base/config.h"
 #include "base/log.h"
 #include "fdio.h"
 #include "ring.h"

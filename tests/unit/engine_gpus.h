@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "account/task_table.h"
 #include "ring.h"
 #include "sched/engine.h"
 #include "sched/executor.h"

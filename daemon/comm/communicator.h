@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A communicator: its members, and its present epoch. */
+#ifndef COMM_COMMUNICATOR_H
+#define COMM_COMMUNICATOR_H
+
+#include <uthash.h>
+
+#include "coord/missing.h"
+#include "session/client.h"
+
+struct board_entry;
+struct control_break;
+struct control_start;
+struct physical;
+struct plan;
+struct server;
+
+struct seat {
+	uint32_t state;	       /* ncclsvc_member_state */
+	struct client *client; /* NULL: absent or dead */
+	uint32_t handle;       /* in client->memberships */
+	uint32_t serial;       /* of the JOIN that waits */
+	uint64_t deadline_ns;  /* of that; 0: none */
+	uint64_t since_ns;     /* when it came */
+	int32_t pid;	       /* the last holder's */
+	int32_t device;
+	int32_t node; /* of the epoch's member, if that is another one; else -1 */
+	int32_t far_pid;
+	uint64_t redops; /* bits: its worker may have made them, and not been told to let them go */
+	bool fresh;	 /* this JOIN made the handle: it goes if the JOIN fails */
+	bool overdue;	 /* its home was asked who is late */
+	bool late;	 /* its JOIN's deadline has passed in this attempt of the members to join */
+};
+
+struct split_request {
+	bool here;
+	int32_t colour, key;
+	uint32_t serial;
+	uint64_t deadline_ns;
+	bool overdue; /* its home was asked who is late */
+};
+
+enum muster_state { MUSTER_NONE, MUSTER_READY, MUSTER_OVER };
+
+/* A plan that waits for the other members'. */
+struct commit {
+	bool here;
+	bool overdue; /* its home was asked who is late */
+	uint32_t serial;
+	uint64_t deadline_ns;
+};
+
+struct communicator {
+	struct server *server;
+	uint32_t slot;
+	uint64_t uid;
+	uint8_t id[NCCLSVC_ID_BYTES];
+	char label[NCCLSVC_NAME_BYTES];
+	bool world;
+	bool cuda;		   /* its members' devices are GPUs */
+	bool acquiring;		   /* waits for its physical communicator */
+	unsigned reply_opcode;	   /* what its members wait for: JOIN or SPLIT */
+	struct physical *physical; /* while an epoch runs or is about to */
+	uint32_t owner;		   /* uid */
+	struct account *account;   /* that its ranks count for */
+	uint32_t nranks, epoch;
+	uint32_t state;	    /* ncclsvc_comm_state */
+	struct seat *seats; /* [nranks] */
+	uint32_t joining, occupied;
+	struct refusal refused; /* the last of this attempt to join */
+	bool late_reported;	/* that this attempt came to nothing in time */
+	bool running;		/* the executor has it, up to EVENT_EPOCH_GONE */
+	bool ended;		/* ... and was told that the epoch is over */
+	uint64_t ended_ns;
+	struct board_entry *board;   /* of the epoch that runs */
+	struct split_request *split; /* [nranks]; NULL: none under way */
+	uint32_t splitting;
+	struct plan *plan;	/* in force, and the executor's; NULL: none */
+	struct plan *forming;	/* NULL: none */
+	struct commit *commits; /* [nranks]; NULL: none waits */
+	uint32_t committing;
+	uint32_t plan_round; /* with other nodes: verdicts heard in this epoch */
+	bool plan_lost;	     /* this round's was given up here, and the verdict has not come */
+	uint64_t since_ns, idle_ns;
+	/* With other nodes: */
+	uint32_t remote;	     /* members of the epoch on other nodes */
+	struct control_start *start; /* all have joined; NULL: not yet, or it has begun */
+	enum muster_state muster;    /* of GPUs across nodes: what the registrar knows of start */
+	struct control_break *start_break; /* that is over already */
+	UT_hash_handle hh;		   /* by id */
+};
+
+#endif

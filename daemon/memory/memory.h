@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What sessions have registered: rings and regions of host memory (memory.c), memory of GPUs
+ * (gpu.c), and spans of it (span.c). */
+#ifndef MEMORY_MEMORY_H
+#define MEMORY_MEMORY_H
+
+#include "gpu/gpu.h"
+#include "session/client.h"
+
+struct span;
+
+struct mapping {
+	bool used;
+	bool leaving;  /* the executor was asked to let it go */
+	bool pending;  /* a GPU's worker was asked to import it */
+	uint32_t kind; /* enum svc_region_kind */
+	int32_t device;
+	int fd;		  /* GPU memory's; -1: none */
+	void *base;	  /* host memory, as mapped here */
+	uint64_t address; /* GPU memory, as the worker mapped it; 0: not there */
+	uint64_t import;  /* of the last request for that: an answer to an older one is late */
+	uint64_t bytes, buffer_id;
+	uint64_t since_ns;
+	uint32_t fault;	    /* number of fault_watch */
+	uint8_t handle[64]; /* CUDA IPC */
+	struct span *span;  /* of a span, else NULL */
+};
+
+/* ---- memory.c ---- */
+
+/* Has the loop make its threads: without memory, later, it would abort. */
+void memory_start(struct server *s);
+void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a);
+void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *r, int fd);
+void memory_remove(struct client *c, uint32_t serial, uint32_t region);
+void memory_removed(struct client *c, uint32_t serial, uint32_t region, bool gone);
+void memory_free_all(struct client *c);
+/* Ends the sessions whose memory has failed (fault.h). */
+void memory_fail(struct server *s);
+/* The number of a free entry of c->mappings; 0: the session has its limit. */
+uint32_t memory_free_region(struct client *c);
+/* Counts a region of this kind, before it is made, for the session and its user. False: an error
+ * was sent. */
+bool memory_take(struct client *c, unsigned opcode, uint32_t serial, uint32_t kind, uint64_t bytes);
+void memory_give(struct client *c, uint32_t kind, uint64_t bytes);
+
+/* ---- gpu.c ---- */
+
+void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_cuda *r, int fd);
+void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_lend *r);
+
+/* ---- span.c ---- */
+
+void gpu_span_add(struct client *c, uint32_t serial, const struct svc_region_span *r);
+/* Asks the worker to map it. False: a part is not there any more, or not yet. */
+bool gpu_span_map(struct gpu *g, struct client *c, const struct mapping *m, gpu_done *done,
+		  void *arg);
+void gpu_span_free(struct span *span);
+/* A part has been imported again: spans that waited for it may be, too. */
+void gpu_spans_restore(struct gpu *g, struct client *c);
+
+/* A request about a region on its way through a worker. The session may end meanwhile. */
+struct region_call {
+	struct server *server;
+	uint32_t session, serial, region;
+	uint64_t import; /* as the mapping has it, if it still is that */
+	bool again;	 /* for a new worker: nobody waits */
+	unsigned opcode;
+};
+struct region_call *gpu_region_call(struct client *c, unsigned opcode, uint32_t serial,
+				    uint32_t region);
+/* The GPU's worker, or NULL after an error was sent. */
+struct gpu *gpu_usable(struct client *c, unsigned opcode, uint32_t serial, int32_t device);
+/* The answer to such a request: what is a gpu_done. */
+void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *answer, int fd);
+
+/* Lets go what lies behind a mapping of a GPU. */
+void gpu_memory_close(struct client *c, struct mapping *m);
+/* The worker is gone, and with it all that it had imported. */
+void gpu_memory_lost(struct gpu *g);
+/* A new worker is there: what sessions had registered is imported again. */
+void gpu_memory_restore(struct gpu *g);
+/* Makes the session's timelines known to the GPU's worker. True: they are. Else try again when
+ * comm_session_known is called. */
+bool gpu_session_known(struct gpu *g, struct client *c);
+void gpu_session_close(struct client *c);
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One connection, and what its process holds here. */
+#ifndef SESSION_CLIENT_H
+#define SESSION_CLIENT_H
+
+#include <sys/socket.h>
+#include <uv.h>
+
+#include "account/account.h"
+#include "account/task_table.h"
+#include "ring.h"
+
+struct communicator;
+struct mapping;
+struct server;
+
+struct membership {
+	struct communicator *comm; /* NULL: free handle */
+	int32_t rank;
+	struct svc_event_comm event; /* that the socket did not take at once; comm 0: none */
+};
+
+/* A message that the socket did not take at once. */
+struct outgoing {
+	struct outgoing *prev, *next;
+	int fds[SVC_FDS_MAX];
+	unsigned nfds;
+	size_t length;
+	char message[];
+};
+
+enum client_state {
+	CLIENT_NEW, /* has not said hello */
+	CLIENT_OPEN,
+	CLIENT_CLOSING,
+};
+
+struct client {
+	struct server *server;
+	uint32_t slot, id;
+	enum client_state state;
+	int fd;
+	int32_t pid;
+	uint32_t uid;
+	bool refused;			   /* may not use this daemon */
+	uint16_t version_min, version_max; /* as it said */
+	char name[NCCLSVC_NAME_BYTES];
+	ncclsvc_mps mps; /* and the next two: as it said when it joined with a GPU last */
+	uint64_t mps_server;
+	int32_t mps_device;
+	struct account *account;
+	uint64_t since_ns;
+	uv_poll_t poll;
+	bool poll_closed, executor_gone;
+	bool known;	 /* at its end: the executor has it */
+	char lost[64];	 /* why it is to be closed; empty: it is not */
+	int lost_reason; /* for its BYE; 0: none, nobody would read it */
+	struct outgoing *out;
+	uint32_t queued;     /* bytes of those */
+	uint64_t retry_ns;   /* when to send them again; 0: when the socket has room */
+	bool events;	     /* some membership has one */
+	uint32_t leaving_at; /* at its end: the next membership to be vacated */
+	struct client *prev_leaving, *next_leaving;
+	unsigned cancels; /* that the executor has not answered */
+	unsigned redops;  /* that a worker has not */
+	struct session_counts counts;
+
+	struct svc_ring *ring; /* NULL: none */
+	size_t ring_size;
+	uint32_t ring_fault; /* number of fault_watch */
+	uint32_t entries;
+	int doorbell, completion;
+	int ring_fd; /* kept for GPUs' workers; else -1 */
+	uint32_t gpu_asked,
+		gpu_known; /* bits: workers that were told of the timelines, and have them */
+
+	struct mapping *mappings; /* [1..nmappings) */
+	uint32_t nmappings, regions;
+	uint64_t region_bytes;
+
+	struct membership *memberships; /* [1..nmemberships) */
+	uint32_t nmemberships, comms;
+	uint32_t last_plan; /* handle */
+	struct client *prev, *next;
+};
+
+/* The account's share of sessions and of fds was taken; the client gives it back. */
+struct client *client_create(struct server *s, int fd, struct account *account,
+			     const struct ucred *cred);
+/* Sends a reply. fds stay the caller's. */
+void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void *body, size_t size,
+		  const int *fds, unsigned nfds);
+void client_error(struct client *c, unsigned opcode, uint32_t serial, int result,
+		  const char *format, ...) __attribute__((format(printf, 5, 6)));
+/* Tells of the epoch's end. At most one event waits for each membership. */
+void client_comm_event(struct client *c, const struct svc_event_comm *event);
+/* Sends again what could not be sent; returns when to call next, 0: when something else fails. */
+uint64_t client_retry(struct server *s, uint64_t now);
+/* Ends the session. A reason other than 0 is told in an event with the text. */
+void client_close(struct client *c, int reason, const char *text);
+void client_executor_gone(struct client *c);
+
+#endif
