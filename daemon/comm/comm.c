@@ -20,7 +20,7 @@
 #include "gpu/gpu.h"
 #include "names.h"
 #include "remote.h"
-#include "server/report.h"
+#include "report.h"
 #include "server/server_state.h"
 
 #define LANDING_NS_MAX UINT64_C(10000000000) /* for launched tasks, once their epoch is over */

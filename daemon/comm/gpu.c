@@ -11,7 +11,7 @@
 #include "gpu/gpu.h"
 #include "memory/memory.h"
 #include "remote.h"
-#include "server/report.h"
+#include "report.h"
 #include "server/server_state.h"
 
 bool comm_sits_here(const struct communicator *m, uint32_t k)

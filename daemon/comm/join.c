@@ -11,7 +11,7 @@
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "remote.h"
-#include "server/report.h"
+#include "report.h"
 #include "server/server_state.h"
 
 void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,

@@ -17,7 +17,7 @@
 #include "names.h"
 #include "plans.h"
 #include "remote.h"
-#include "server/report.h"
+#include "report.h"
 #include "server/server_state.h"
 
 /* ---- Quota ---- */

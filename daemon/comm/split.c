@@ -10,7 +10,7 @@
 #include "comm.h"
 #include "coord/messages.h"
 #include "remote.h"
-#include "server/report.h"
+#include "report.h"
 #include "server/server_state.h"
 
 int comm_random_id(uint8_t id[NCCLSVC_ID_BYTES])

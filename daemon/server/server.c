@@ -18,12 +18,12 @@
 #include "channel/cluster.h"
 #include "comm/comm.h"
 #include "comm/plans.h"
+#include "comm/report.h"
 #include "coord/home.h"
 #include "coord/registrar.h"
 #include "fdio.h"
 #include "gpu/gpu.h"
 #include "memory/memory.h"
-#include "report.h"
 #include "sched/engine.h"
 #include "server_state.h"
 

@@ -2,10 +2,10 @@
  * What fails on a communicator, told to the operator: one log line for a failure, however many
  * tasks and ranks it ends. A user whose communicators fail all the time gets a few lines, so that
  * those of others are seen. */
-#ifndef DAEMON_REPORT_H
-#define DAEMON_REPORT_H
+#ifndef COMM_REPORT_H
+#define COMM_REPORT_H
 
-#include "comm/communicator.h"
+#include "communicator.h"
 
 /* Tasks have failed with this status; op, rank and seq are the first one's. */
 void report_tasks(struct communicator *m, const ncclsvc_status *st, unsigned op, int32_t rank,

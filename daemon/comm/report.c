@@ -7,9 +7,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "channel/cluster.h"
-#include "comm/comm.h"
+#include "comm.h"
 #include "names.h"
-#include "server_state.h"
+#include "server/server_state.h"
 
 #define USER_WINDOW_NS (LOG_WINDOW_SECONDS * UINT64_C(1000000000))
 #define USER_BURST     (LOG_BURST / 2)
