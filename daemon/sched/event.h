@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What an executor reports to the supervisor (executor.h). */
+#ifndef SCHED_EVENT_H
+#define SCHED_EVENT_H
+
+#include "ncclsvc_types.h"
+
+struct plan;
+
+enum event_kind {
+	EVENT_SESSION_GONE = 1,
+	EVENT_SESSION_BROKEN, /* it broke the protocol in its ring, or does not read its socket */
+	EVENT_REGION_GONE,
+	EVENT_REGION_BUSY,
+	EVENT_EPOCH_GONE,
+	EVENT_PLAN_GONE,
+	EVENT_PLAN_DROPPED,
+	EVENT_CANCELLED,
+	EVENT_DRAINED,
+	EVENT_PONG,
+	EVENT_EPOCH_DIRTY,  /* nodes may not have launched alike: its NCCL communicator is done for
+			     */
+	EVENT_TASKS_FAILED, /* of a communicator whose epoch goes on: for the log */
+	EVENT_SPAN_FAILED,  /* an epoch on several nodes can't go on: end it on all of them */
+};
+
+struct event {
+	enum event_kind kind;
+	uint32_t session;
+	union {
+		struct {
+			int32_t result;
+			const char *text; /* static */
+		} broken;
+		struct {
+			uint32_t region, serial;
+		} region;
+		struct {
+			uint32_t comm;
+		} epoch;
+		struct plan *plan;
+		struct {
+			uint32_t comm, epoch;
+			int32_t result;
+			int32_t node; /* whose fault it is; -1: nobody's */
+		} span;
+		struct { /* the first of them */
+			uint32_t comm;
+			int32_t rank;
+			uint32_t op;
+			uint64_t seq;
+			ncclsvc_status status;
+		} tasks;
+		struct {
+			uint32_t asker, serial;
+		} dropped;
+		struct {
+			uint32_t asker, serial;
+			int32_t result;
+			uint64_t count;
+		} cancelled;
+	};
+};
+
+#endif
