@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "coord/home.h"
 #include "gpu/gpu.h"
 #include "names.h"
@@ -204,8 +205,8 @@ void comm_check_idle(struct server *s, struct communicator *m)
 	m->state = NCCLSVC_COMM_IDLE;
 	m->idle_ns = clock_now();
 	if (!m->world)
-		server_deadline(s,
-				m->idle_ns + (uint64_t)s->config->comm_idle_seconds * 1000000000);
+		loop_deadline(&s->loop,
+			      m->idle_ns + (uint64_t)s->config->comm_idle_seconds * 1000000000);
 }
 
 /* ---- Handles ---- */
@@ -364,7 +365,7 @@ static void start_epoch(struct server *s, struct communicator *m)
 	cmd.epoch_start.windows = cmd.epoch_start.cuda && comm_may_window(s, m);
 	cmd.epoch_start.lane = m->physical ? m->physical->lane : 0;
 	cmd.epoch_start.span = m->remote ? start->span : 0;
-	server_command(s, &cmd);
+	executor_command(s->executor, &cmd);
 	/* The command is in the queue: whoever submits now is behind it. A reply that fails may end
 	 * its session, and with it this epoch; the others must still hear that it was. */
 	for (uint32_t k = 0; k < m->nranks; k++)
@@ -409,14 +410,14 @@ void comm_end_epoch(struct server *s, struct communicator *m, int result, int32_
 	m->plan = NULL; /* the executor gives it back */
 	m->ended_ns = clock_now();
 	if (m->cuda)
-		server_deadline(s, m->ended_ns + landing_ns(s));
+		loop_deadline(&s->loop, m->ended_ns + landing_ns(s));
 	struct command cmd = {.kind = COMMAND_EPOCH_END};
 	cmd.epoch_end.comm = m->slot;
 	cmd.epoch_end.result = result;
 	cmd.epoch_end.rank = rank;
 	cmd.epoch_end.pid = pid;
 	cmd.epoch_end.node = node;
-	server_command(s, &cmd);
+	executor_command(s->executor, &cmd);
 }
 
 void comm_end_if_left(struct server *s, struct communicator *m, int32_t rank, int32_t pid)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/config.h"
+#include "base/loop.h"
 #include "base/no_memory.h"
 #include "comm.h"
 #include "coord/messages.h"
@@ -41,7 +42,7 @@ bool comm_gpus_ready(struct server *s, struct communicator *m)
 		return known;
 	uint64_t due = physical_due(s, m);
 	if (due) {
-		server_deadline(s, due);
+		loop_deadline(&s->loop, due);
 		return false;
 	}
 	physical_release(m);

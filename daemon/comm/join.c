@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "base/loop.h"
 #include "base/timings.h"
 #include "comm.h"
 #include "gpu/gpu.h"
@@ -183,7 +184,7 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 	seat->deadline_ns = j->timeout_ns ? seat->since_ns + j->timeout_ns : 0;
 	m->joining++;
 	if (seat->deadline_ns)
-		server_deadline(s, seat->deadline_ns);
+		loop_deadline(&s->loop, seat->deadline_ns);
 	if (s->cluster)
 		remote_join(m, (uint32_t)rank);
 	else
@@ -292,7 +293,7 @@ static bool ask_home(struct server *s, struct communicator *m, uint32_t rank)
 		return false;
 	seat->overdue = true;
 	seat->deadline_ns = clock_now() + NODE_ANSWER_NS;
-	server_deadline(s, seat->deadline_ns);
+	loop_deadline(&s->loop, seat->deadline_ns);
 	remote_unjoin(m, rank, seat->client->id, true);
 	return true;
 }

@@ -36,8 +36,8 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
 		client_error(c, m->reply_opcode, seat->serial, NCCLSVC_CANCELLED,
 			     "the communicator was left before all had joined");
 	} else if (seat->state == NCCLSVC_MEMBER_JOINED) {
-		server_command(
-			s, &(struct command){.kind = COMMAND_MEMBER_LEFT, .left = {m->slot, rank}});
+		executor_command(s->executor, &(struct command){.kind = COMMAND_MEMBER_LEFT,
+								.left = {m->slot, rank}});
 	}
 	if (m->split)
 		comm_split_failed(m, NCCLSVC_PEER_GONE, rank);

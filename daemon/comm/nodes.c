@@ -51,8 +51,8 @@ void comm_left_elsewhere(struct communicator *m, int32_t rank)
 		seat->state = NCCLSVC_MEMBER_ABSENT;
 	m->remote--;
 	if (m->running && !m->ended)
-		server_command(
-			s, &(struct command){.kind = COMMAND_MEMBER_LEFT, .left = {m->slot, rank}});
+		executor_command(s->executor, &(struct command){.kind = COMMAND_MEMBER_LEFT,
+								.left = {m->slot, rank}});
 	if (m->cuda && m->state != NCCLSVC_COMM_READY)
 		comm_end_if_left(s, m, rank, seat->pid);
 	comm_split_failed(m, NCCLSVC_PEER_GONE, rank);

@@ -10,6 +10,7 @@
 #include <utlist.h>
 
 #include "base/clock.h"
+#include "base/loop.h"
 #include "base/timings.h"
 #include "comm.h"
 #include "coord/messages.h"
@@ -138,8 +139,8 @@ static void put_in_force(struct server *s, struct communicator *m, uint64_t plan
 		c->last_plan += c->last_plan == UINT32_MAX ? 2 : 1;
 		p->members[k].handle = c->last_plan;
 	}
-	server_command(s, &(struct command){.kind = COMMAND_PLAN_ADD,
-					    .plan = {.comm = m->slot, .plan = p}});
+	executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_ADD,
+							.plan = {.comm = m->slot, .plan = p}});
 	/* An answer that fails may end its session, and with it the plan. */
 	uint64_t uid = p->uid;
 	for (uint32_t k = 0; k < m->nranks; k++) {
@@ -170,10 +171,10 @@ static void leave_plan(struct server *s, struct communicator *m, uint32_t number
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		if (!m->seats[k].client)
 			continue;
-		server_command(s, &(struct command){.kind = COMMAND_PLAN_DROP,
-						    .plan = {.comm = m->slot,
-							     .rank = (int32_t)k,
-							     .number = number}});
+		executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
+								.plan = {.comm = m->slot,
+									 .rank = (int32_t)k,
+									 .number = number}});
 		remote_plan_left(m, k, number);
 	}
 }
@@ -202,10 +203,10 @@ void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number)
 {
 	struct server *s = m->server;
 	if (m->seats[rank].node >= 0 && m->running && !m->ended)
-		server_command(s, &(struct command){.kind = COMMAND_PLAN_DROP,
-						    .plan = {.comm = m->slot,
-							     .rank = (int32_t)rank,
-							     .number = number}});
+		executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
+								.plan = {.comm = m->slot,
+									 .rank = (int32_t)rank,
+									 .number = number}});
 }
 
 /* ---- Requests ---- */
@@ -323,7 +324,7 @@ void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
 	};
 	if (r->timeout_ns)
-		server_deadline(s, m->commits[rank].deadline_ns);
+		loop_deadline(&s->loop, m->commits[rank].deadline_ns);
 	m->committing++;
 	if (!m->remote && m->committing == m->nranks)
 		match(s, m);
@@ -355,12 +356,12 @@ void plan_terminate(struct client *c, uint32_t serial, const struct svc_plan_dro
 	plan_member_gone(m, rank);
 	if (number)
 		remote_plan_left(m, rank, number);
-	server_command(c->server, &(struct command){.kind = COMMAND_PLAN_DROP,
-						    .plan = {.comm = m->slot,
-							     .rank = (int32_t)rank,
-							     .number = number,
-							     .asker = c->id,
-							     .serial = serial}});
+	executor_command(c->server->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
+								.plan = {.comm = m->slot,
+									 .rank = (int32_t)rank,
+									 .number = number,
+									 .asker = c->id,
+									 .serial = serial}});
 }
 
 /* What was held of it has ended, and what it took has been given back. */

@@ -434,7 +434,7 @@ void remote_node_lost(struct cluster *c, uint32_t node)
 {
 	struct server *s = c->server;
 	struct communicator *m, *next;
-	server_command(s, &(struct command){.kind = COMMAND_NODE_LOST, .node = {node}});
+	executor_command(s->executor, &(struct command){.kind = COMMAND_NODE_LOST, .node = {node}});
 	home_node_lost(c, node);
 	registrar_node_lost(c, node);
 	nodes_registrar_lost(c, node);

@@ -6,6 +6,7 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "base/loop.h"
 #include "base/timings.h"
 #include "comm.h"
 #include "coord/messages.h"
@@ -228,7 +229,7 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
 	};
 	if (r->timeout_ns)
-		server_deadline(c->server, m->split[rank].deadline_ns);
+		loop_deadline(&c->server->loop, m->split[rank].deadline_ns);
 	if (c->server->cluster)
 		remote_split(m, (uint32_t)rank, false);
 	else if (++m->splitting == m->nranks)

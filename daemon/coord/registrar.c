@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "registrar.h"
 #include "server/server_state.h"
 
@@ -277,7 +278,7 @@ void registrar_free(struct cluster *c, uint32_t from, const struct control_nccl_
 	if (j->users)
 		return;
 	j->idle_ns = clock_now();
-	server_deadline(c->server, j->idle_ns);
+	loop_deadline(&c->server->loop, j->idle_ns);
 }
 
 /* ---- The end ---- */

@@ -239,7 +239,7 @@ static void take_message(struct gpu *g, const struct worker_message *m, int fd)
 static void on_poll_closed(uv_handle_t *handle)
 {
 	struct gpu *g = handle->data;
-	g->server->handles--;
+	g->server->loop.handles--;
 	free(handle);
 }
 
@@ -278,7 +278,7 @@ static void worker_gone(struct gpu *g)
 				  clock_now() - g->since_ns > WORKER_STEADY_NS);
 	hang_up(g);
 	set_state(g, NCCLSVC_DEVICE_LOST);
-	if (g->served && g->info.mps == NCCLSVC_MPS_ACTIVE && !g->server->closing)
+	if (g->served && g->info.mps == NCCLSVC_MPS_ACTIVE && !g->server->loop.closing)
 		gpu_mps_worker_lost(g->server);
 	kill_process(g); /* should it live on */
 	staging_worker_lost(g);
@@ -336,10 +336,10 @@ static void start_later(struct gpu *g)
 static void on_process_closed(uv_handle_t *handle)
 {
 	struct gpu *g = handle->data;
-	g->server->handles--;
+	g->server->loop.handles--;
 	g->alive = false;
 	g->info.pid = 0;
-	if (!g->server->closing)
+	if (!g->server->loop.closing)
 		start_later(g);
 }
 
@@ -349,7 +349,7 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 	read_messages(g); /* its last words */
 	worker_gone(g);
 	end_calls(g, true);
-	if (!g->server->closing) {
+	if (!g->server->loop.closing) {
 		if (!g->info.text[0] || g->served)
 			log_error("gpu%d: worker %d %s %d", g->index, g->info.pid,
 				  signal ? "was ended by signal" : "exited with code",
@@ -473,7 +473,7 @@ static void on_tick(uv_timer_t *timer)
 static void on_backoff(uv_timer_t *timer)
 {
 	struct gpu *g = timer->data;
-	if (g->server->closing)
+	if (g->server->loop.closing)
 		return;
 	if (gpu_mps_settled(g->server))
 		gpu_start_worker(g);
@@ -484,7 +484,7 @@ static void on_backoff(uv_timer_t *timer)
 static void on_failed_closed(uv_handle_t *handle)
 {
 	struct gpu *g = handle->data;
-	g->server->handles--;
+	g->server->loop.handles--;
 }
 
 /* The system has no process to give, or no memory: it may have later. */
@@ -529,14 +529,14 @@ void gpu_start_worker(struct gpu *g)
 	g->killed_ns = 0;
 	g->info.pid = g->process.pid;
 	set_state(g, NCCLSVC_DEVICE_STARTING);
-	if (uv_poll_init(s->loop, g->poll, g->sock)) {
+	if (uv_poll_init(s->loop.uv, g->poll, g->sock)) {
 		free(g->poll);
 		g->poll = NULL;
 		gpu_kill(g, "its socket cannot be watched");
 		return;
 	}
 	g->poll->data = g;
-	s->handles++;
+	s->loop.handles++;
 	watch(g);
 }
 
@@ -545,7 +545,7 @@ void gpu_start_worker(struct gpu *g)
 static void on_timer_closed(uv_handle_t *handle)
 {
 	struct gpu *g = handle->data;
-	g->server->handles--;
+	g->server->loop.handles--;
 }
 
 void gpu_stop(struct server *s)

@@ -57,7 +57,7 @@ static void without(struct gpu_mps *p, const char *why)
 static void on_watch_closed(uv_handle_t *handle)
 {
 	struct server *s = handle->data;
-	s->handles--;
+	s->loop.handles--;
 	free(handle);
 }
 
@@ -100,12 +100,12 @@ static bool watch(struct server *s)
 {
 	struct gpu_mps *p = s->mps;
 	p->end = calloc(1, sizeof(*p->end));
-	if (!p->end || uv_poll_init(s->loop, p->end, p->control.pid_fd)) {
+	if (!p->end || uv_poll_init(s->loop.uv, p->end, p->control.pid_fd)) {
 		free(p->end);
 		p->end = NULL;
 		return false;
 	}
-	s->handles++;
+	s->loop.handles++;
 	p->end->data = s;
 	uv_poll_start(p->end, UV_READABLE, on_end);
 	return true;
@@ -239,9 +239,9 @@ void gpu_mps_start(struct server *s)
 		return;
 	s->mps = p;
 	p->control.lock_fd = p->control.pid_fd = -1;
-	uv_timer_init(s->loop, &p->timer);
+	uv_timer_init(s->loop.uv, &p->timer);
 	p->timer.data = s;
-	s->handles++;
+	s->loop.handles++;
 	if (!strcmp(wanted, "off"))
 		snprintf(p->why, sizeof(p->why), "mps = off");
 	else if (wanted[0])
@@ -340,7 +340,7 @@ void gpu_mps_describe(const struct server *s, ncclsvc_daemon_info *info)
 static void on_timer_closed(uv_handle_t *handle)
 {
 	struct server *s = handle->data;
-	s->handles--;
+	s->loop.handles--;
 }
 
 void gpu_mps_stop(struct server *s)

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "channel/cluster.h"
@@ -65,7 +66,7 @@ static void forget(struct physical *p)
 /* The parts on other nodes are of no use any more. */
 static void tell_broken(struct physical *p)
 {
-	if (!p->serial || p->told || p->server->closing)
+	if (!p->serial || p->told || p->server->loop.closing)
 		return;
 	p->told = true;
 	remote_nccl_free(p->server->cluster, p->serial, p->result ? p->result : NCCLSVC_NCCL_ERROR,
@@ -77,8 +78,8 @@ static void cancel_init(const struct physical *p)
 {
 	struct worker_message m = {.kind = WORKER_COMM_CANCEL,
 				   .comm = {.lane = p->lane, .number = p->number}};
-	server_command(p->server,
-		       &(struct command){.kind = COMMAND_MAKE_NOT, .making_number = p->number});
+	executor_command(p->server->executor,
+			 &(struct command){.kind = COMMAND_MAKE_NOT, .making_number = p->number});
 	for (uint32_t k = 0; k < p->n; k++)
 		gpu_tell(gpu_of(p, k), &m);
 }
@@ -118,7 +119,7 @@ static void settle(struct physical *p)
 	else if (p->serial)
 		remote_nccl_free(p->server->cluster, p->serial, NCCLSVC_OK, -1);
 	else
-		server_deadline(p->server, p->idle_ns);
+		loop_deadline(&p->server->loop, p->idle_ns);
 }
 
 /* That a worker is lost is more than what the others then say. */
@@ -192,7 +193,8 @@ void physical_init(struct physical *p)
 		}
 	p->waiting = n;
 	p->number = ++s->makings;
-	server_command(s, &(struct command){.kind = COMMAND_MAKE, .making = making_of(p)});
+	executor_command(s->executor,
+			 &(struct command){.kind = COMMAND_MAKE, .making = making_of(p)});
 	for (uint32_t k = 0; k < n; k++) {
 		struct worker_message m = {.kind = WORKER_COMM_INIT,
 					   .comm = {.lane = p->lane,
@@ -342,8 +344,9 @@ static void on_aborted(struct gpu *g, void *arg, const struct worker_message *an
 		return;
 	/* Nothing of it touches anybody's memory any more. */
 	if (p->user && p->user->running)
-		server_command(p->server, &(struct command){.kind = COMMAND_EPOCH_DEAD,
-							    .epoch_end = {.comm = p->user->slot}});
+		executor_command(p->server->executor,
+				 &(struct command){.kind = COMMAND_EPOCH_DEAD,
+						   .epoch_end = {.comm = p->user->slot}});
 	p->aborting = false;
 	p->ready = false;
 	if (!p->user)
@@ -360,7 +363,7 @@ void physical_abort(struct physical *p, const char *why)
 {
 	if (p->aborting || p->waiting)
 		return; /* while it is made: the makers' answers come first */
-	if (why && !p->server->closing)
+	if (why && !p->server->loop.closing)
 		log_warning("NCCL communicator %u is broken off: %s", p->lane, why);
 	const uint32_t n = p->n; /* the last answer may come at once, and end p */
 	p->bad = p->aborting = true;
@@ -368,7 +371,7 @@ void physical_abort(struct physical *p, const char *why)
 	p->released = false;
 	p->abort_ns = clock_now();
 	p->waiting = n;
-	server_deadline(p->server, p->abort_ns + release_ns(p->server));
+	loop_deadline(&p->server->loop, p->abort_ns + release_ns(p->server));
 	for (uint32_t k = 0; k < n; k++) {
 		struct worker_message m = {.kind = WORKER_COMM_ABORT,
 					   .comm = {.lane = p->lane, .hopeless = p->hopeless}};
@@ -395,7 +398,7 @@ void physical_release(struct communicator *m)
 	if (p->serial && !p->aborting && !p->waiting)
 		remote_nccl_free(p->server->cluster, p->serial, NCCLSVC_OK, -1);
 	else if (!p->serial)
-		server_deadline(p->server, p->idle_ns);
+		loop_deadline(&p->server->loop, p->idle_ns);
 }
 
 /* Ends the epoch that it is used in, and the communicator itself. */
@@ -462,8 +465,9 @@ static uint64_t release_inputs(struct physical *p, uint64_t now)
 	if (at > now)
 		return at;
 	p->released = true;
-	server_command(p->server, &(struct command){.kind = COMMAND_EPOCH_RELEASE,
-						    .epoch_end = {.comm = p->user->slot}});
+	executor_command(p->server->executor,
+			 &(struct command){.kind = COMMAND_EPOCH_RELEASE,
+					   .epoch_end = {.comm = p->user->slot}});
 	return 0;
 }
 

@@ -46,7 +46,7 @@ static int staging_make(struct server *s)
 	cmd.staging.base = st->base;
 	cmd.staging.pinned = (uint32_t)pinned;
 	cmd.staging.slots = (uint32_t)slots;
-	server_command(s, &cmd);
+	executor_command(s->executor, &cmd);
 	return 0;
 }
 
@@ -96,8 +96,9 @@ bool staging_ready(struct server *s, struct communicator *m)
 
 static void tell_engine(struct gpu *g, uint32_t generation)
 {
-	server_command(g->server, &(struct command){.kind = COMMAND_DEVICE_WORKER,
-						    .worker = {(uint32_t)g->index, generation}});
+	executor_command(g->server->executor,
+			 &(struct command){.kind = COMMAND_DEVICE_WORKER,
+					   .worker = {(uint32_t)g->index, generation}});
 }
 
 void staging_worker_ready(struct gpu *g)

@@ -45,9 +45,9 @@ int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd
 			       : s->staging ? 7
 					    : 6,
 	};
-	int error = uv_spawn(s->loop, process, &options);
+	int error = uv_spawn(s->loop.uv, process, &options);
 	close(pair[1]);
-	s->handles++;
+	s->loop.handles++;
 	if (error) {
 		log_error("a worker cannot be started: %s", uv_strerror(error));
 		close(pair[0]);
@@ -84,12 +84,13 @@ static struct gpu *create(struct server *s, const struct worker_message *m)
 		free(g);
 		return NULL;
 	}
-	uv_timer_init(s->loop, &g->timer);
+	uv_timer_init(s->loop.uv, &g->timer);
 	g->timer.data = g;
-	s->handles++;
+	s->loop.handles++;
 	s->gpus[s->ngpus++] = g;
-	server_command(s, &(struct command){.kind = COMMAND_DEVICE_ADD,
-					    .device = {(uint32_t)g->index, g->queue, g->bell}});
+	executor_command(s->executor,
+			 &(struct command){.kind = COMMAND_DEVICE_ADD,
+					   .device = {(uint32_t)g->index, g->queue, g->bell}});
 	return g;
 }
 
@@ -108,7 +109,7 @@ static void on_probe_closed(uv_handle_t *handle)
 	if (p->abandoned)
 		free(p);
 	else
-		p->server->handles--;
+		p->server->loop.handles--;
 }
 
 static void on_probe_exit(uv_process_t *process, int64_t code, int signal)
@@ -132,14 +133,14 @@ static void await_probe(struct probe *p)
 {
 	const uint64_t end = clock_now() + WORKER_DIE_NS;
 	while (!p->over && clock_now() < end)
-		run_briefly(p->server->loop);
+		run_briefly(p->server->loop.uv);
 	if (p->over) {
 		free(p);
 		return;
 	}
 	log_error("the process that looks for GPUs does not end: the driver holds it");
 	p->abandoned = true; /* the daemon's end does not wait for it, either */
-	p->server->handles--;
+	p->server->loop.handles--;
 }
 
 /* Asks the probe; it is waited for: nothing can be decided before. no_nccl: SVC_TEXT_BYTES, why
@@ -201,11 +202,11 @@ int gpu_start(struct server *s)
 	if (s->ngpus)
 		gpu_mps_start(s);
 	while (!gpu_mps_settled(s))
-		run_briefly(s->loop);
+		run_briefly(s->loop.uv);
 	for (uint32_t i = 0; i < s->ngpus; i++)
 		gpu_start_worker(s->gpus[i]);
 	while (starting(s))
-		run_briefly(s->loop);
+		run_briefly(s->loop.uv);
 	bool any = false;
 	for (uint32_t i = 0; i < s->ngpus; i++) {
 		struct gpu *g = s->gpus[i];

@@ -95,8 +95,8 @@ void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *
 	if (good) {
 		m->address = answer->region.address;
 		count_import(g, m, 1);
-		server_command(
-			c->server,
+		executor_command(
+			c->server->executor,
 			&(struct command){.kind = COMMAND_REGION_ADD,
 					  .session = c->slot,
 					  .region = {call->region, (void *)(uintptr_t)m->address,
@@ -233,11 +233,12 @@ void gpu_memory_lost(struct gpu *g)
 			m->address = 0;
 			/* Whatever the next worker has there is not to be touched in its name. */
 			if (c->state == CLIENT_OPEN)
-				server_command(g->server,
-					       &(struct command){.kind = COMMAND_REGION_ADD,
-								 .session = c->slot,
-								 .region = {.region = i,
-									    .device = m->device}});
+				executor_command(
+					g->server->executor,
+					&(struct command){
+						.kind = COMMAND_REGION_ADD,
+						.session = c->slot,
+						.region = {.region = i, .device = m->device}});
 		}
 	g->info.imports = g->info.lent = 0;
 	g->info.import_bytes = g->info.lent_bytes = 0;

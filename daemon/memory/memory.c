@@ -129,7 +129,7 @@ void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a
 	cmd.ring.entries = c->entries;
 	cmd.ring.doorbell = c->doorbell;
 	cmd.ring.completion = c->completion;
-	server_command(c->server, &cmd);
+	executor_command(c->server->executor, &cmd);
 	struct svc_attach_reply r = {.size = c->ring_size, .entries = c->entries};
 	client_reply(c, SVC_ATTACH, serial, &r, sizeof(r), fds, RING_FDS);
 	close(fds[2]);
@@ -263,13 +263,13 @@ void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *
 					  .bytes = r->bytes,
 					  .fault = fault_watch(p, r->bytes, true),
 					  .since_ns = clock_now()};
-	server_command(s, &(struct command){.kind = COMMAND_REGION_ADD,
-					    .session = c->slot,
-					    .region = {.region = i,
-						       .base = p,
-						       .bytes = r->bytes,
-						       .serial = serial,
-						       .device = SVC_DEVICE_HOST}});
+	executor_command(s->executor, &(struct command){.kind = COMMAND_REGION_ADD,
+							.session = c->slot,
+							.region = {.region = i,
+								   .base = p,
+								   .bytes = r->bytes,
+								   .serial = serial,
+								   .device = SVC_DEVICE_HOST}});
 	struct svc_region_reply reply = {.region = i};
 	client_reply(c, SVC_REGION_ADD, serial, &reply, sizeof(reply), NULL, 0);
 }
@@ -324,7 +324,7 @@ static void nothing_done(uv_work_t *work, int status)
 void memory_start(struct server *s)
 {
 	uv_work_t *work = malloc(sizeof(*work));
-	if (!work || uv_queue_work(s->loop, work, nothing, nothing_done))
+	if (!work || uv_queue_work(s->loop.uv, work, nothing, nothing_done))
 		free(work);
 }
 
@@ -335,7 +335,7 @@ static void unmap(struct client *c, struct mapping *m)
 		return;
 	}
 	fault_unwatch(m->fault);
-	unmap_beside(c->server->loop, m->base, m->bytes);
+	unmap_beside(c->server->loop.uv, m->base, m->bytes);
 	memory_give(c, m->kind, m->bytes);
 	*m = (struct mapping){0};
 }
@@ -354,10 +354,10 @@ void memory_remove(struct client *c, uint32_t serial, uint32_t region)
 		return;
 	}
 	c->mappings[region].leaving = true;
-	server_command(c->server,
-		       &(struct command){.kind = COMMAND_REGION_DEL,
-					 .session = c->slot,
-					 .region = {.region = region, .serial = serial}});
+	executor_command(c->server->executor,
+			 &(struct command){.kind = COMMAND_REGION_DEL,
+					   .session = c->slot,
+					   .region = {.region = region, .serial = serial}});
 }
 
 void memory_removed(struct client *c, uint32_t serial, uint32_t region, bool gone)

@@ -47,6 +47,11 @@ struct executor {
 	unsigned threads;
 };
 
+static inline void executor_command(struct executor *x, const struct command *c)
+{
+	x->command(x, c);
+}
+
 typedef void executor_notify(void *arg);
 
 #endif

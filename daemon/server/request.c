@@ -52,10 +52,10 @@ static void hello(struct client *c, uint32_t serial, const struct svc_hello *m)
 	}
 	memcpy(c->name, m->name, sizeof(c->name));
 	c->state = CLIENT_OPEN;
-	server_command(
-		s, &(struct command){.kind = COMMAND_SESSION_ADD,
-				     .session = c->slot,
-				     .session_add = {c->id, c->pid, c->uid, c->fd, &c->counts}});
+	executor_command(s->executor, &(struct command){.kind = COMMAND_SESSION_ADD,
+							.session = c->slot,
+							.session_add = {c->id, c->pid, c->uid,
+									c->fd, &c->counts}});
 	struct svc_hello_reply r = {
 		.version = m->version_max < SVC_PROTOCOL_MAX ? m->version_max : SVC_PROTOCOL_MAX,
 		.version_min = SVC_PROTOCOL_MIN,
@@ -129,15 +129,16 @@ static void cancel(struct client *c, uint32_t serial, const struct svc_cancel *m
 		id = comm->slot;
 	}
 	c->cancels++;
-	server_command(s, &(struct command){
-				  .kind = COMMAND_CANCEL,
-				  .cancel = {.kind = m->kind,
-					     .id = id,
-					     .asker = c->id,
-					     .serial = serial,
-					     .uid = server_allows(c, UINT32_MAX) ? 0 : c->uid,
-					     .pid = c->pid},
-			  });
+	executor_command(s->executor,
+			 &(struct command){
+				 .kind = COMMAND_CANCEL,
+				 .cancel = {.kind = m->kind,
+					    .id = id,
+					    .asker = c->id,
+					    .serial = serial,
+					    .uid = server_allows(c, UINT32_MAX) ? 0 : c->uid,
+					    .pid = c->pid},
+			 });
 }
 
 static void submit(struct client *c, uint32_t serial, const struct svc_record *r)
@@ -145,7 +146,7 @@ static void submit(struct client *c, uint32_t serial, const struct svc_record *r
 	struct command cmd = {.kind = COMMAND_TASK, .session = c->slot};
 	cmd.task.serial = serial;
 	cmd.task.record = *r;
-	server_command(c->server, &cmd);
+	executor_command(c->server->executor, &cmd);
 }
 
 /* The reserved field of the small requests, 4 bytes behind their one argument. */

@@ -15,6 +15,7 @@
 #include "base/config.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "channel/cluster.h"
 #include "comm/comm.h"
 #include "comm/plans.h"
@@ -29,11 +30,6 @@
 
 #define ACCEPTS_PER_TURN 256
 #define EVENTS_PER_TURN	 256
-
-void server_command(struct server *s, const struct command *c)
-{
-	s->executor->command(s->executor, c);
-}
 
 struct client *server_find(struct server *s, uint32_t id)
 {
@@ -67,11 +63,9 @@ static uint64_t expire_silent(struct server *s, uint64_t now)
 	return next;
 }
 
-static void on_timer(uv_timer_t *timer)
+static uint64_t expire(void *arg, uint64_t now)
 {
-	struct server *s = timer->data;
-	uint64_t now = clock_now();
-	s->next_deadline_ns = 0;
+	struct server *s = arg;
 	uint64_t next = earlier(expire_silent(s, now), comm_expire(s, now));
 	next = earlier(next, physical_expire(s, now));
 	next = earlier(next, client_retry(s, now));
@@ -79,18 +73,7 @@ static void on_timer(uv_timer_t *timer)
 		home_expire(s->cluster, now);
 		next = earlier(next, registrar_expire(s->cluster, now));
 	}
-	if (next)
-		server_deadline(s, next);
-}
-
-void server_deadline(struct server *s, uint64_t at_ns)
-{
-	if (s->closing || (s->next_deadline_ns && s->next_deadline_ns <= at_ns))
-		return;
-	uint64_t now = clock_now();
-	s->next_deadline_ns = at_ns;
-	uv_update_time(s->loop);
-	uv_timer_start(&s->timer, on_timer, at_ns > now ? (at_ns - now + 999999) / 1000000 : 0, 0);
+	return next;
 }
 
 /* ---- Accepting ---- */
@@ -136,7 +119,7 @@ void server_adopt(struct server *s, int fd)
 	socklen_t size = sizeof(cred);
 	char text[SVC_TEXT_BYTES];
 	struct account *a = NULL;
-	if (s->closing || has_hung_up(fd)) {
+	if (s->loop.closing || has_hung_up(fd)) {
 		close(fd);
 		return;
 	}
@@ -159,7 +142,7 @@ void server_adopt(struct server *s, int fd)
 		return;
 	}
 	c->refused = s->config->access == CONFIG_ACCESS_OWNER && !server_allows(c, geteuid());
-	server_deadline(s, c->since_ns + (uint64_t)s->config->hello_seconds * 1000000000);
+	loop_deadline(&s->loop, c->since_ns + (uint64_t)s->config->hello_seconds * 1000000000);
 }
 
 /* Out of fds, a connection would stay in the backlog and keep us spinning: turn it away instead. */
@@ -204,13 +187,13 @@ int server_listen(struct server *s, int fd)
 	l->fd = fd;
 	l->server = s;
 	l->poll.data = l;
-	int error = uv_poll_init(s->loop, &l->poll, fd);
+	int error = uv_poll_init(s->loop.uv, &l->poll, fd);
 	if (error) {
 		close(fd);
 		free(l);
 		return error;
 	}
-	s->handles++;
+	s->loop.handles++;
 	l->next = s->listeners;
 	s->listeners = l;
 	return uv_poll_start(&l->poll, UV_READABLE, on_listen);
@@ -322,7 +305,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	struct server *s = calloc(1, sizeof(*s));
 	if (!s)
 		return NULL;
-	s->loop = loop;
+	loop_open(&s->loop, loop, expire, s);
 	s->config = config;
 	s->path = path;
 	s->cluster = cluster;
@@ -331,12 +314,11 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	s->by_slot = calloc(SVC_SESSIONS_MAX, sizeof(*s->by_slot));
 	s->comm_by_slot = calloc(SVC_COMMS_MAX, sizeof(*s->comm_by_slot));
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	s->events.data = s->faults.data = s->timer.data = s->leave.data = s;
+	s->events.data = s->faults.data = s->leave.data = s;
 	uv_async_init(loop, &s->events, on_events);
 	uv_async_init(loop, &s->faults, on_faults);
-	uv_timer_init(loop, &s->timer);
 	uv_idle_init(loop, &s->leave);
-	s->handles = 4;
+	s->loop.handles += 3;
 	struct engine_config ec = {
 		.threads = (unsigned)config->engine_threads,
 		.tasks_max = (uint32_t)config->tasks_max,
@@ -372,14 +354,14 @@ void server_drain(struct server *s, void (*drained)(void *arg), void *arg)
 	s->draining = true;
 	s->drained = drained;
 	s->drained_arg = arg;
-	server_command(s, &(struct command){.kind = COMMAND_DRAIN});
+	executor_command(s->executor, &(struct command){.kind = COMMAND_DRAIN});
 }
 
 void server_ping(struct server *s, void (*pong)(void *arg), void *arg)
 {
 	s->pong = pong;
 	s->pong_arg = arg;
-	server_command(s, &(struct command){.kind = COMMAND_PING});
+	executor_command(s->executor, &(struct command){.kind = COMMAND_PING});
 }
 
 void server_summarize(const struct server *s, struct server_summary *sum)
@@ -395,13 +377,13 @@ void server_summarize(const struct server *s, struct server_summary *sum)
 static void on_handle_closed(uv_handle_t *handle)
 {
 	struct server *s = handle->data;
-	s->handles--;
+	s->loop.handles--;
 }
 
 static void on_listener_closed(uv_handle_t *handle)
 {
 	struct listener *l = handle->data;
-	l->server->handles--;
+	l->server->loop.handles--;
 	close(l->fd);
 	free(l);
 }
@@ -418,9 +400,9 @@ static void let_executor_go(struct server *s)
 void server_close(struct server *s, int reason, const char *text)
 {
 	struct client *c, *next;
-	if (s->closing)
+	if (s->loop.closing)
 		return;
-	s->closing = true;
+	loop_close(&s->loop);
 	comm_close_all(s, reason);
 	DL_FOREACH_SAFE (s->clients, c, next)
 		client_close(c, reason, text);
@@ -429,7 +411,6 @@ void server_close(struct server *s, int reason, const char *text)
 		uv_close((uv_handle_t *)&l->poll, on_listener_closed);
 	}
 	s->listeners = NULL;
-	uv_close((uv_handle_t *)&s->timer, on_handle_closed);
 	if (!s->clients)
 		let_executor_go(s);
 }
@@ -437,11 +418,11 @@ void server_close(struct server *s, int reason, const char *text)
 bool server_closed(const struct server *cs)
 {
 	struct server *s = (struct server *)cs;
-	if (!s->closing)
+	if (!s->loop.closing)
 		return false;
 	if (!s->clients && !uv_is_closing((uv_handle_t *)&s->events))
 		let_executor_go(s);
-	return !s->handles;
+	return !s->loop.handles;
 }
 
 void server_destroy(struct server *s)

@@ -4,6 +4,7 @@
 #define SERVER_SERVER_STATE_H
 
 #include "account/account.h"
+#include "base/loop.h"
 #include "comm/communicator.h"
 #include "gpu/gpu.h"
 #include "sched/executor.h"
@@ -22,13 +23,11 @@ struct listener {
 };
 
 struct server {
-	uv_loop_t *loop;
+	struct loop loop;
 	const struct config *config;
 	const char *path; /* of its socket: what belongs to this daemon alone is beside it */
 	struct executor *executor;
 	uv_async_t events, faults;
-	uv_timer_t timer;
-	uint64_t next_deadline_ns; /* what the timer is set for; 0: nothing */
 	struct listener *listeners;
 	int spare_fd; /* given up for a moment to turn a connection away when fds run out */
 	struct client *clients;
@@ -56,8 +55,7 @@ struct server {
 	struct staging *staging;  /* that device memory goes through; NULL: NCCL carries it */
 	uint64_t last_import;
 	uint64_t start_ns;
-	bool draining, closing;
-	unsigned handles; /* libuv handles still open */
+	bool draining;
 	void (*drained)(void *arg);
 	void *drained_arg;
 	void (*pong)(void *arg);
@@ -65,9 +63,6 @@ struct server {
 };
 
 /* server.c */
-void server_command(struct server *s, const struct command *c);
-/* Makes sure that deadlines are looked at by then. */
-void server_deadline(struct server *s, uint64_t at_ns);
 struct client *server_find(struct server *s, uint32_t id);
 /* May this client act on what belongs to uid? */
 bool server_allows(const struct client *c, uint32_t uid);

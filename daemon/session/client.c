@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/timings.h"
 #include "client.h"
 #include "comm/comm.h"
@@ -46,14 +47,14 @@ static void watch(struct client *c)
 static bool has_time(const struct client *c)
 {
 	const struct account *a = c->account;
-	return a->turn != uv_now(c->server->loop) || a->turn_ns < USER_TURN_NS;
+	return a->turn != uv_now(c->server->loop.uv) || a->turn_ns < USER_TURN_NS;
 }
 
 static void spend_time(struct client *c, uint64_t since_ns)
 {
 	struct account *a = c->account;
-	if (a->turn != uv_now(c->server->loop)) {
-		a->turn = uv_now(c->server->loop);
+	if (a->turn != uv_now(c->server->loop.uv)) {
+		a->turn = uv_now(c->server->loop.uv);
 		a->turn_ns = 0;
 	}
 	a->turn_ns += clock_now() - since_ns;
@@ -165,7 +166,7 @@ static int try_send(struct client *c, const void *message, size_t length, const 
 		return error;
 	c->retry_ns = clock_now() + SEND_AGAIN_NS;
 	c->server->retries = true;
-	server_deadline(c->server, c->retry_ns);
+	loop_deadline(&c->server->loop, c->retry_ns);
 	return -EAGAIN;
 }
 
@@ -278,7 +279,7 @@ static void try_free(struct client *c)
 static void on_poll_closed(uv_handle_t *handle)
 {
 	struct client *c = handle->data;
-	c->server->handles--;
+	c->server->loop.handles--;
 	c->poll_closed = true;
 	try_free(c);
 }
@@ -308,8 +309,8 @@ static bool leave(struct client *c)
 	if (!done)
 		return false;
 	if (c->known)
-		server_command(c->server,
-			       &(struct command){.kind = COMMAND_SESSION_DEL, .session = c->slot});
+		executor_command(c->server->executor, &(struct command){.kind = COMMAND_SESSION_DEL,
+									.session = c->slot});
 	else
 		c->executor_gone = true;
 	return true;
@@ -509,12 +510,12 @@ struct client *client_create(struct server *s, int fd, struct account *account,
 	c->since_ns = clock_now();
 	c->leaving_at = 1;
 	c->poll.data = c;
-	int error = uv_poll_init(s->loop, &c->poll, fd);
+	int error = uv_poll_init(s->loop.uv, &c->poll, fd);
 	if (error) {
 		free(c);
 		return NULL;
 	}
-	s->handles++;
+	s->loop.handles++;
 	s->by_slot[slot] = c;
 	s->nclients++;
 	DL_APPEND(s->clients, c);

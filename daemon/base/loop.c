@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "loop.h"
+
+#include "base/loop.h"
+#include "clock.h"
+
+static void on_timer(uv_timer_t *timer)
+{
+	struct loop *l = timer->data;
+	l->next_deadline_ns = 0;
+	const uint64_t next = l->expire(l->arg, clock_now());
+	if (next)
+		loop_deadline(l, next);
+}
+
+void loop_open(struct loop *l, uv_loop_t *uv, uint64_t (*expire)(void *arg, uint64_t now),
+	       void *arg)
+{
+	l->uv = uv;
+	l->expire = expire;
+	l->arg = arg;
+	l->timer.data = l;
+	uv_timer_init(uv, &l->timer);
+	l->handles = 1;
+}
+
+void loop_deadline(struct loop *l, uint64_t at_ns)
+{
+	if (l->closing || (l->next_deadline_ns && l->next_deadline_ns <= at_ns))
+		return;
+	const uint64_t now = clock_now();
+	l->next_deadline_ns = at_ns;
+	uv_update_time(l->uv);
+	uv_timer_start(&l->timer, on_timer, at_ns > now ? (at_ns - now + 999999) / 1000000 : 0, 0);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+	struct loop *l = handle->data;
+	l->handles--;
+}
+
+void loop_close(struct loop *l)
+{
+	l->closing = true;
+	uv_close((uv_handle_t *)&l->timer, on_timer_closed);
+}
