@@ -28,7 +28,7 @@
 #include "engine.h"
 #include "executor.h"
 #include "spin.h"
-#include "transport/host/pool.h"
+#include "pool.h"
 
 #define ENGINE_DEVICES 16
 

@@ -15,7 +15,7 @@
 
 #include "account/task_table.h"
 #include "sched/deadlines.h"
-#include "transport/host/pool.h"
+#include "sched/pool.h"
 
 #define DEADLINES 1000
 

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "names.h"
-#include "transport/host/reduce_variant.h"
+#include "reduce/reduce_variant.h"
 
 #define PLACES	  9 /* sources, and destinations, at most */
 #define MAX_BYTES 9728

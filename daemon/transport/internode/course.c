@@ -11,9 +11,9 @@
 #include <string.h>
 
 #include "names.h"
+#include "reduce/reduce.h"
 #include "sched/span.h"
 #include "task.h"
-#include "transport/host/reduce.h"
 
 #define PIECE_BYTES	  (256 * 1024)
 #define PIECE_SCRATCH_MAX (2 * 1024 * 1024) /* of contributions, at the owner */

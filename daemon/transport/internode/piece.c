@@ -6,7 +6,7 @@
 
 #include "across.h"
 #include "base/no_memory.h"
-#include "transport/host/reduce.h"
+#include "reduce/reduce.h"
 
 #define INLINE_BYTES (64 * 1024) /* more than that is the pool's */
 #define BUFFERS_KEPT 64

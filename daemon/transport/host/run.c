@@ -8,9 +8,9 @@
 #include "base/fault.h"
 #include "base/timings.h"
 #include "names.h"
-#include "state.h"
+#include "reduce/reduce.h"
+#include "sched/state.h"
 #include "task.h"
-#include "transport/host/reduce.h"
 
 #define PART_BYTES	  (64 * 1024)  /* moved by the engine's thread between looks at the clock */
 #define CHUNK_BYTES_MIN	  (32 * 1024)  /* of one rank's share */
