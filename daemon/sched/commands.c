@@ -8,6 +8,7 @@
 
 #include "base/no_memory.h"
 #include "base/timings.h"
+#include "device.h"
 #include "span.h"
 #include "transport/staged/staged.h"
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <utlist.h>
 
+#include "device.h"
 #include "span.h"
 #include "worker/queue.h"
 

@@ -485,7 +485,6 @@ bool run_small_send(const struct engine *e, struct task *send, struct task *recv
 const ncclsvc_status *run_status(struct task *const *tasks, uint32_t n, ncclsvc_status *st);
 
 /* device.c */
-void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell);
 /* Returns 0 or -ENOMEM. */
 int device_start_member(struct engine *e, struct member *m);
 /* As run_tasks; never BEGUN_DONE. device_launch follows. */
@@ -500,16 +499,10 @@ void device_link_group(struct task *first);
 void device_leave_group(struct engine *e, struct task *t);
 /* Launches what has met, with all that belongs to it. */
 void device_launch(struct engine *e);
-/* The next launch of a device's queue, of which there is room for `wanted` more (device_room); its
- * worker sees it after device_ring. */
-struct launch *device_next_slot(struct device *d);
-bool device_room(const struct device *d, uint32_t wanted);
-void device_ring(struct engine *e);
 /* device_poll is to look at it. */
 void device_watch(struct engine *e, struct comm *c);
 /* For window.c. */
 struct lane_progress *device_progress(const struct engine *e, const struct member *m);
-bool device_has_room(const struct engine *e, const struct member *m);
 /* The next launch of a member: all zero but for its lane and seq. device_ring follows. */
 struct launch *device_next_launch(struct engine *e, struct member *m);
 

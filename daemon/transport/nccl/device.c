@@ -14,23 +14,16 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <utlist.h>
 
 #include "device.h"
+#include "sched/device.h"
 #include "sched/order.h"
 #include "worker/queue.h"
 
 /* Of one member. A launch blocks its worker when the driver's queues are full, and then nothing
  * could be broken off any more. */
 #define FLYING_MAX 64
-
-void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell)
-{
-	e->devices[device] = (struct device){.queue = queue, .doorbell = doorbell};
-	e->devices[device].head = atomic_load(&queue->head);
-	e->cuda = true;
-}
 
 struct lane_progress *device_progress(const struct engine *e, const struct member *m)
 {
@@ -176,12 +169,6 @@ static bool airborne_full(struct engine *e)
 
 enum room { ROOM_YES, ROOM_LATER, ROOM_NEVER };
 
-bool device_room(const struct device *d, uint32_t wanted)
-{
-	uint64_t used = d->head - atomic_load_explicit(&d->queue->tail, memory_order_acquire);
-	return wanted <= WORKER_LAUNCHES - used;
-}
-
 /* For all that is to be launched together. *devices: bits of theirs. */
 static enum room room_for(struct engine *e, uint32_t *devices)
 {
@@ -202,18 +189,6 @@ static enum room room_for(struct engine *e, uint32_t *devices)
 		d->wanted = 0;
 	}
 	return room;
-}
-
-struct launch *device_next_slot(struct device *d)
-{
-	return &d->queue->launches[d->head++ & (WORKER_LAUNCHES - 1)];
-}
-
-bool device_has_room(const struct engine *e, const struct member *m)
-{
-	const struct device *d = &e->devices[m->device];
-	return d->head - atomic_load_explicit(&d->queue->tail, memory_order_acquire) <
-	       WORKER_LAUNCHES;
 }
 
 struct launch *device_next_launch(struct engine *e, struct member *m)
@@ -297,22 +272,6 @@ static void launch_bundle(struct engine *e, struct task *any)
 			last->flags = 0;
 		t = t->next_in_group;
 	} while (t && t != first);
-}
-
-void device_ring(struct engine *e)
-{
-	const uint64_t one = 1;
-	for (uint32_t i = 0; i < ENGINE_DEVICES; i++) {
-		struct device *d = &e->devices[i];
-		if (!d->queue ||
-		    atomic_load_explicit(&d->queue->head, memory_order_relaxed) == d->head)
-			continue;
-		atomic_store(&d->queue->head, d->head);
-		if (!atomic_load(&d->queue->asleep))
-			continue;
-		ssize_t n = write(d->doorbell, &one, sizeof(one));
-		(void)n; /* it fails only when the counter is full, and then it is readable */
-	}
 }
 
 static void forget_meeting(struct engine *e, struct meeting *m)

@@ -4,6 +4,7 @@
 #include <utlist.h>
 
 #include "base/timings.h"
+#include "sched/device.h"
 #include "window.h"
 
 /* ---- Asking the workers ---- */
@@ -24,7 +25,7 @@ static void ask(struct engine *e, struct windows *w, uint8_t what, uint32_t slot
 	const struct window *window = w->slots[slot];
 	device_watch(e, c);
 	for (uint32_t k = 0; k < c->nranks; k++)
-		if (!device_has_room(e, &c->members[k]))
+		if (!device_room(&e->devices[c->members[k].device], 1))
 			return;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct launch *l = device_next_launch(e, &c->members[k]);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "names.h"
+#include "sched/device.h"
 #include "staged.h"
 #include "task.h"
 #include "worker/queue.h"

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The queues of the GPUs' workers, as the engine fills them. */
+#include "device.h"
+
+#include <unistd.h>
+
+#include "worker/queue.h"
+
+void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell)
+{
+	e->devices[device] = (struct device){.queue = queue, .doorbell = doorbell};
+	e->devices[device].head = atomic_load(&queue->head);
+	e->cuda = true;
+}
+
+bool device_room(const struct device *d, uint32_t wanted)
+{
+	uint64_t used = d->head - atomic_load_explicit(&d->queue->tail, memory_order_acquire);
+	return wanted <= WORKER_LAUNCHES - used;
+}
+
+struct launch *device_next_slot(struct device *d)
+{
+	return &d->queue->launches[d->head++ & (WORKER_LAUNCHES - 1)];
+}
+
+void device_ring(struct engine *e)
+{
+	const uint64_t one = 1;
+	for (uint32_t i = 0; i < ENGINE_DEVICES; i++) {
+		struct device *d = &e->devices[i];
+		if (!d->queue ||
+		    atomic_load_explicit(&d->queue->head, memory_order_relaxed) == d->head)
+			continue;
+		atomic_store(&d->queue->head, d->head);
+		if (!atomic_load(&d->queue->asleep))
+			continue;
+		ssize_t n = write(d->doorbell, &one, sizeof(one));
+		(void)n; /* it fails only when the counter is full, and then it is readable */
+	}
+}
