@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The host engine's inner loops. All pointers may be unaligned; a destination may be one of the
  * sources exactly (in place), and may not overlap one otherwise. */
-#ifndef ENGINE_REDUCE_H
-#define ENGINE_REDUCE_H
+#ifndef REDUCE_REDUCE_H
+#define REDUCE_REDUCE_H
 
 #include <stdbool.h>
 #include <stddef.h>

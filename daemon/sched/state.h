@@ -24,11 +24,11 @@
 #include <pthread.h>
 
 #include "account/task_table.h"
-#include "deadlines.h"
+#include "base/deadlines.h"
+#include "base/pool.h"
 #include "engine.h"
 #include "executor.h"
 #include "spin.h"
-#include "pool.h"
 
 #define ENGINE_DEVICES 16
 

@@ -14,8 +14,8 @@
 #include <stdatomic.h>
 
 #include "account/task_table.h"
-#include "sched/deadlines.h"
-#include "sched/pool.h"
+#include "base/deadlines.h"
+#include "base/pool.h"
 
 #define DEADLINES 1000
 

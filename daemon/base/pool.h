@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Helper threads that share large jobs with the engine's thread, chunk by chunk. Jobs run in turn,
  * one chunk each, so that a small one is not stuck behind a large one. */
-#ifndef ENGINE_POOL_H
-#define ENGINE_POOL_H
+#ifndef BASE_POOL_H
+#define BASE_POOL_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A binary heap of deadlines. Each element knows its place, so it can be removed early. */
-#ifndef ENGINE_DEADLINES_H
-#define ENGINE_DEADLINES_H
+#ifndef BASE_DEADLINES_H
+#define BASE_DEADLINES_H
 
 #include <stddef.h>
 #include <stdint.h>
