@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 #include "base/timings.h"
+#include "callbacks.h"
 #include "channel/cluster.h"
 #include "ncclsvc_types.h"
 #include "server/config.h"
@@ -265,7 +266,7 @@ static int start(struct daemon *d)
 	if (fill_node_in(d))
 		return -1;
 	name_inherited(d);
-	d->server = server_create(&d->loop, &d->config, d->path, d->cluster);
+	d->server = server_create(&d->loop, &d->config, d->path, d->cluster, &daemon_callbacks);
 	if (!d->server) {
 		log_error("cannot start: %s", strerror(errno));
 		return -1;

@@ -367,7 +367,7 @@ void plan_terminate(struct client *c, uint32_t serial, const struct svc_plan_dro
 /* What was held of it has ended, and what it took has been given back. */
 void plan_dropped(struct server *s, uint32_t asker, uint32_t serial)
 {
-	struct client *c = server_find(s, asker);
+	struct client *c = sessions_find(&s->sessions, asker);
 	if (c)
 		client_reply(c, SVC_PLAN_DROP, serial, NULL, 0, NULL, 0);
 }

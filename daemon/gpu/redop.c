@@ -23,7 +23,7 @@ static uint64_t bit(uint32_t redop)
 static void on_made(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
 	const struct redop_call call = *(struct redop_call *)arg;
-	struct client *c = server_find(call.server, call.session);
+	struct client *c = sessions_find(&call.server->sessions, call.session);
 	int32_t rank;
 	(void)fd;
 	free(arg);

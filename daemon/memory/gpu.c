@@ -72,7 +72,7 @@ static void count_import(struct gpu *g, const struct mapping *m, int by)
 void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
 	struct region_call *call = arg;
-	struct client *c = server_find(call->server, call->session);
+	struct client *c = sessions_find(&call->server->sessions, call->session);
 	struct mapping *m = NULL;
 	bool good = answer && !answer->result;
 	if (c && c->state == CLIENT_OPEN && c->mappings[call->region].import == call->import)
@@ -225,7 +225,7 @@ void gpu_memory_close(struct client *c, struct mapping *m)
 void gpu_memory_lost(struct gpu *g)
 {
 	struct client *c;
-	DL_FOREACH (g->server->clients, c)
+	DL_FOREACH (g->server->sessions.clients, c)
 		for (uint32_t i = 1; i < c->nmappings; i++) {
 			struct mapping *m = &c->mappings[i];
 			if (!m->address || m->device != g->index)
@@ -247,7 +247,7 @@ void gpu_memory_lost(struct gpu *g)
 void gpu_memory_restore(struct gpu *g)
 {
 	struct client *c;
-	DL_FOREACH (g->server->clients, c) {
+	DL_FOREACH (g->server->sessions.clients, c) {
 		c->gpu_asked &= ~(1u << g->index);
 		c->gpu_known &= ~(1u << g->index);
 		for (uint32_t i = 1; i < c->nmappings; i++) {
@@ -270,7 +270,7 @@ void gpu_memory_restore(struct gpu *g)
 static void on_session(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
 	struct region_call *call = arg;
-	struct client *c = server_find(call->server, call->session);
+	struct client *c = sessions_find(&call->server->sessions, call->session);
 	(void)fd;
 	free(call);
 	if (!c || c->state != CLIENT_OPEN)

@@ -387,7 +387,7 @@ static const char *what_failed(const struct client *c)
 void memory_fail(struct server *s)
 {
 	struct client *c, *next;
-	DL_FOREACH_SAFE (s->clients, c, next) {
+	DL_FOREACH_SAFE (s->sessions.clients, c, next) {
 		const char *text = c->state == CLIENT_OPEN ? what_failed(c) : NULL;
 		if (text)
 			client_close(c, NCCLSVC_NO_MEMORY, text);

@@ -72,7 +72,7 @@ static uint64_t list_sessions(struct client *asker, struct piece *p, uint64_t fr
 {
 	struct server *s = asker->server;
 	for (uint64_t slot = from; slot < SVC_SESSIONS_MAX; slot++) {
-		const struct client *c = s->by_slot[slot];
+		const struct client *c = s->sessions.by_slot[slot];
 		if (!c || c->state != CLIENT_OPEN)
 			continue;
 		ncclsvc_session_info *i = piece_next(p, 1);
@@ -163,7 +163,7 @@ static uint64_t list_gathered_comms(struct client *asker, struct piece *p, uint6
 			.uid = g->uid,
 			.age_ns = since(p->reply.time_ns, g->since_ns),
 		};
-		if (server_allows(asker, g->uid))
+		if (client_allows(asker, g->uid))
 			memcpy(i->id, g->id, sizeof(i->id));
 		memcpy(i->label, g->label, sizeof(i->label));
 		add_refusal(&g->refused, i);
@@ -208,7 +208,7 @@ static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
 		if (m->state == NCCLSVC_COMM_IDLE && v.gathering && v.gathering->held &&
 		    !v.gathering->running)
 			i->state = gathered_state(v.gathering);
-		if (server_allows(asker, m->owner))
+		if (client_allows(asker, m->owner))
 			memcpy(i->id, m->id, sizeof(i->id));
 		memcpy(i->label, m->label, sizeof(i->label));
 		add_refusal(v.gathering ? &v.gathering->refused : &m->refused, i);
@@ -381,7 +381,7 @@ static uint64_t list_regions(struct client *asker, struct piece *p, uint64_t fro
 	struct server *s = asker->server;
 	uint64_t k = (uint32_t)from;
 	for (uint64_t slot = from >> 32; slot < SVC_SESSIONS_MAX; slot++, k = 0) {
-		const struct client *c = s->by_slot[slot];
+		const struct client *c = s->sessions.by_slot[slot];
 		for (; c && k < c->nmappings; k++) {
 			const struct mapping *m = &c->mappings[k];
 			if (!piece_works(p, 1))
@@ -557,7 +557,7 @@ void list_daemon(struct client *c, uint32_t serial)
 			.last_failure_age_ns = f.status.done_ns ? since(now, f.status.done_ns) : 0,
 		}};
 	struct client *other;
-	DL_FOREACH (s->clients, other)
+	DL_FOREACH (s->sessions.clients, other)
 		r.info.sessions += other->state == CLIENT_OPEN;
 	gpu_mps_describe(s, &r.info);
 	client_reply(c, SVC_DAEMON_INFO, serial, &r, sizeof(r), NULL, 0);

@@ -17,9 +17,8 @@
 #include "names.h"
 #include "server_state.h"
 
-static void hello(struct client *c, uint32_t serial, const struct svc_hello *m)
+static void hello(struct server *s, struct client *c, uint32_t serial, const struct svc_hello *m)
 {
-	struct server *s = c->server;
 	if (c->state != CLIENT_NEW) {
 		client_error(c, SVC_HELLO, serial, NCCLSVC_PROTOCOL, "HELLO was said before");
 		return;
@@ -71,15 +70,15 @@ static void hello(struct client *c, uint32_t serial, const struct svc_hello *m)
 	log_debug("session %u: %s, pid %d, user %u", c->id, c->name, c->pid, c->uid);
 }
 
-static void cancel_session(struct client *c, uint32_t serial, uint64_t id)
+static void cancel_session(struct server *s, struct client *c, uint32_t serial, uint64_t id)
 {
-	struct client *target = id <= UINT32_MAX ? server_find(c->server, (uint32_t)id) : NULL;
+	struct client *target = id <= UINT32_MAX ? sessions_find(&s->sessions, (uint32_t)id) : NULL;
 	if (!target || target->state != CLIENT_OPEN) {
 		client_error(c, SVC_CANCEL, serial, NCCLSVC_NOT_FOUND, "there is no session %llu",
 			     (unsigned long long)id);
 		return;
 	}
-	if (!server_allows(c, target->uid)) {
+	if (!client_allows(c, target->uid)) {
 		client_error(c, SVC_CANCEL, serial, NCCLSVC_PERMISSION,
 			     "session %u belongs to user %u", target->id, target->uid);
 		return;
@@ -92,9 +91,8 @@ static void cancel_session(struct client *c, uint32_t serial, uint64_t id)
 	client_close(target, NCCLSVC_CANCELLED, text);
 }
 
-static void cancel(struct client *c, uint32_t serial, const struct svc_cancel *m)
+static void cancel(struct server *s, struct client *c, uint32_t serial, const struct svc_cancel *m)
 {
-	struct server *s = c->server;
 	uint64_t id = m->id;
 	if (m->reserved || m->kind < SVC_CANCEL_TASK || m->kind > SVC_CANCEL_SESSION) {
 		client_error(c, SVC_CANCEL, serial, NCCLSVC_INVALID_ARGUMENT,
@@ -102,7 +100,7 @@ static void cancel(struct client *c, uint32_t serial, const struct svc_cancel *m
 		return;
 	}
 	if (m->kind == SVC_CANCEL_SESSION) {
-		cancel_session(c, serial, id);
+		cancel_session(s, c, serial, id);
 		return;
 	}
 	if (c->cancels >= SVC_CANCELS) {
@@ -120,7 +118,7 @@ static void cancel(struct client *c, uint32_t serial, const struct svc_cancel *m
 				     "there is no communicator %llu", (unsigned long long)id);
 			return;
 		}
-		if (!server_allows(c, comm->owner)) {
+		if (!client_allows(c, comm->owner)) {
 			client_error(c, SVC_CANCEL, serial, NCCLSVC_PERMISSION,
 				     "communicator %llu belongs to user %u", (unsigned long long)id,
 				     comm->owner);
@@ -136,17 +134,17 @@ static void cancel(struct client *c, uint32_t serial, const struct svc_cancel *m
 					    .id = id,
 					    .asker = c->id,
 					    .serial = serial,
-					    .uid = server_allows(c, UINT32_MAX) ? 0 : c->uid,
+					    .uid = client_allows(c, UINT32_MAX) ? 0 : c->uid,
 					    .pid = c->pid},
 			 });
 }
 
-static void submit(struct client *c, uint32_t serial, const struct svc_record *r)
+static void submit(struct server *s, struct client *c, uint32_t serial, const struct svc_record *r)
 {
 	struct command cmd = {.kind = COMMAND_TASK, .session = c->slot};
 	cmd.task.serial = serial;
 	cmd.task.record = *r;
-	executor_command(c->server->executor, &cmd);
+	executor_command(s->executor, &cmd);
 }
 
 /* The reserved field of the small requests, 4 bytes behind their one argument. */
@@ -159,7 +157,8 @@ static bool reserved_is_zero(struct client *c, const struct svc_header *h, uint3
 	return false;
 }
 
-void request_handle(struct client *c, const struct svc_header *h, const void *body, int *fds)
+void request_handle(struct server *s, struct client *c, const struct svc_header *h,
+		    const void *body, int *fds)
 {
 	if (c->state == CLIENT_NEW && h->opcode != SVC_HELLO) {
 		client_error(c, h->opcode, h->serial, NCCLSVC_PROTOCOL, "say HELLO first");
@@ -167,7 +166,7 @@ void request_handle(struct client *c, const struct svc_header *h, const void *bo
 	}
 	switch (h->opcode) {
 	case SVC_HELLO:
-		hello(c, h->serial, body);
+		hello(s, c, h->serial, body);
 		break;
 	case SVC_ATTACH:
 		memory_attach(c, h->serial, body);
@@ -218,7 +217,7 @@ void request_handle(struct client *c, const struct svc_header *h, const void *bo
 		plan_terminate(c, h->serial, body);
 		break;
 	case SVC_SUBMIT:
-		submit(c, h->serial, body);
+		submit(s, c, h->serial, body);
 		break;
 	case SVC_LIST: {
 		const struct svc_list *m = body;
@@ -239,7 +238,7 @@ void request_handle(struct client *c, const struct svc_header *h, const void *bo
 		break;
 	}
 	case SVC_CANCEL:
-		cancel(c, h->serial, body);
+		cancel(s, c, h->serial, body);
 		break;
 	}
 }

@@ -31,28 +31,13 @@
 #define ACCEPTS_PER_TURN 256
 #define EVENTS_PER_TURN	 256
 
-struct client *server_find(struct server *s, uint32_t id)
-{
-	struct client *c;
-	DL_FOREACH (s->clients, c) {
-		if (c->id == id)
-			return c;
-	}
-	return NULL;
-}
-
-bool server_allows(const struct client *c, uint32_t uid)
-{
-	return c->uid == uid || c->uid == 0 || c->uid == geteuid();
-}
-
 /* ---- Deadlines ---- */
 
 static uint64_t expire_silent(struct server *s, uint64_t now)
 {
 	uint64_t limit = (uint64_t)s->config->hello_seconds * 1000000000, next = 0;
 	struct client *c, *after;
-	DL_FOREACH_SAFE (s->clients, c, after) {
+	DL_FOREACH_SAFE (s->sessions.clients, c, after) {
 		if (c->state != CLIENT_NEW)
 			continue;
 		if (c->since_ns + limit <= now)
@@ -68,7 +53,7 @@ static uint64_t expire(void *arg, uint64_t now)
 	struct server *s = arg;
 	uint64_t next = earlier(expire_silent(s, now), comm_expire(s, now));
 	next = earlier(next, physical_expire(s, now));
-	next = earlier(next, client_retry(s, now));
+	next = earlier(next, client_retry(&s->sessions, now));
 	if (s->cluster) {
 		home_expire(s->cluster, now);
 		next = earlier(next, registrar_expire(s->cluster, now));
@@ -134,14 +119,14 @@ void server_adopt(struct server *s, int fd)
 		turn_away(a, fd, NCCLSVC_LIMIT, text);
 		return;
 	}
-	struct client *c = client_create(s, fd, a, &cred);
+	struct client *c = client_create(&s->sessions, fd, a, &cred);
 	if (!c) {
 		account_give(a, SHARE_SESSIONS, 1);
 		account_give(a, SHARE_FDS, 1);
 		turn_away(a, fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");
 		return;
 	}
-	c->refused = s->config->access == CONFIG_ACCESS_OWNER && !server_allows(c, geteuid());
+	c->refused = s->config->access == CONFIG_ACCESS_OWNER && !client_allows(c, geteuid());
 	loop_deadline(&s->loop, c->since_ns + (uint64_t)s->config->hello_seconds * 1000000000);
 }
 
@@ -203,7 +188,7 @@ int server_listen(struct server *s, int fd)
 
 static void on_cancelled(struct server *s, const struct event *ev)
 {
-	struct client *c = server_find(s, ev->cancelled.asker);
+	struct client *c = sessions_find(&s->sessions, ev->cancelled.asker);
 	if (!c)
 		return;
 	c->cancels--;
@@ -221,7 +206,7 @@ static void on_cancelled(struct server *s, const struct event *ev)
 
 static void handle_event(struct server *s, const struct event *ev)
 {
-	struct client *c = s->by_slot[ev->session];
+	struct client *c = s->sessions.by_slot[ev->session];
 	switch (ev->kind) {
 	case EVENT_SESSION_GONE:
 		client_executor_gone(c);
@@ -300,7 +285,7 @@ static void notify_fault(void *arg)
 /* ---- Beginning and end ---- */
 
 struct server *server_create(uv_loop_t *loop, const struct config *config, const char *path,
-			     struct cluster *cluster)
+			     struct cluster *cluster, const struct server_callbacks *callbacks)
 {
 	struct server *s = calloc(1, sizeof(*s));
 	if (!s)
@@ -311,14 +296,12 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	s->cluster = cluster;
 	s->start_ns = clock_now();
 	accounts_init(&s->accounts, config);
-	s->by_slot = calloc(SVC_SESSIONS_MAX, sizeof(*s->by_slot));
 	s->comm_by_slot = calloc(SVC_COMMS_MAX, sizeof(*s->comm_by_slot));
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	s->events.data = s->faults.data = s->leave.data = s;
+	s->events.data = s->faults.data = s;
 	uv_async_init(loop, &s->events, on_events);
 	uv_async_init(loop, &s->faults, on_faults);
-	uv_idle_init(loop, &s->leave);
-	s->loop.handles += 3;
+	s->loop.handles += 2;
 	struct engine_config ec = {
 		.threads = (unsigned)config->engine_threads,
 		.tasks_max = (uint32_t)config->tasks_max,
@@ -330,7 +313,8 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 		.node = cluster ? cluster->me : 0,
 		.nodes = cluster ? cluster->n : 1,
 	};
-	if (s->by_slot && s->comm_by_slot && s->spare_fd >= 0)
+	if (!sessions_open(&s->sessions, &s->loop, callbacks->session, s) && s->comm_by_slot &&
+	    s->spare_fd >= 0)
 		s->executor = engine_create(&ec, notify, s);
 	memory_start(s);
 	const uint32_t mappings = (uint32_t)s->accounts.regions_max + SVC_SESSIONS_MAX;
@@ -367,7 +351,7 @@ void server_ping(struct server *s, void (*pong)(void *arg), void *arg)
 void server_summarize(const struct server *s, struct server_summary *sum)
 {
 	const struct task_table *t = s->executor->table(s->executor);
-	sum->sessions = s->nclients;
+	sum->sessions = s->sessions.nclients;
 	sum->comms = s->ncomms;
 	sum->pending = atomic_load_explicit(&t->pending, memory_order_relaxed);
 	sum->completed = atomic_load_explicit(&t->completed, memory_order_relaxed);
@@ -393,7 +377,7 @@ static void let_executor_go(struct server *s)
 {
 	uv_close((uv_handle_t *)&s->events, on_handle_closed);
 	uv_close((uv_handle_t *)&s->faults, on_handle_closed);
-	uv_close((uv_handle_t *)&s->leave, on_handle_closed);
+	sessions_close(&s->sessions);
 	gpu_stop(s);
 }
 
@@ -404,14 +388,14 @@ void server_close(struct server *s, int reason, const char *text)
 		return;
 	loop_close(&s->loop);
 	comm_close_all(s, reason);
-	DL_FOREACH_SAFE (s->clients, c, next)
+	DL_FOREACH_SAFE (s->sessions.clients, c, next)
 		client_close(c, reason, text);
 	for (struct listener *l = s->listeners, *after; l; l = after) {
 		after = l->next;
 		uv_close((uv_handle_t *)&l->poll, on_listener_closed);
 	}
 	s->listeners = NULL;
-	if (!s->clients)
+	if (!s->sessions.clients)
 		let_executor_go(s);
 }
 
@@ -420,7 +404,7 @@ bool server_closed(const struct server *cs)
 	struct server *s = (struct server *)cs;
 	if (!s->loop.closing)
 		return false;
-	if (!s->clients && !uv_is_closing((uv_handle_t *)&s->events))
+	if (!s->sessions.clients && !uv_is_closing((uv_handle_t *)&s->events))
 		let_executor_go(s);
 	return !s->loop.handles;
 }
@@ -438,7 +422,7 @@ void server_destroy(struct server *s)
 	fault_stop();
 	if (s->spare_fd >= 0)
 		close(s->spare_fd);
-	free(s->by_slot);
+	sessions_free(&s->sessions);
 	free(s->comm_by_slot);
 	free(s);
 }

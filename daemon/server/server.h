@@ -12,11 +12,17 @@
 struct cluster;
 struct config;
 struct server;
+struct session_callbacks;
+
+/* What the lower layers have others do. */
+struct server_callbacks {
+	const struct session_callbacks *session;
+};
 
 /* config is borrowed, and may change between calls where a reload allows; so is path, the socket's.
  * Returns NULL with errno set. */
 struct server *server_create(uv_loop_t *loop, const struct config *config, const char *path,
-			     struct cluster *cluster);
+			     struct cluster *cluster, const struct server_callbacks *callbacks);
 /* Accepts connections from a listening SOCK_SEQPACKET socket. Takes fd. Returns 0 or -errno. */
 int server_listen(struct server *s, int fd);
 /* Takes a connected socket as a new session. */

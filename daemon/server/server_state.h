@@ -10,6 +10,7 @@
 #include "sched/executor.h"
 #include "server.h"
 #include "session/client.h"
+#include "session/sessions.h"
 #include "worker/queue.h"
 
 struct cluster;
@@ -30,13 +31,7 @@ struct server {
 	uv_async_t events, faults;
 	struct listener *listeners;
 	int spare_fd; /* given up for a moment to turn a connection away when fds run out */
-	struct client *clients;
-	struct client **by_slot; /* [SVC_SESSIONS_MAX] */
-	uint32_t nclients;
-	bool retries;		/* some client has retry_ns */
-	struct client *leaving; /* that still hold memberships */
-	uv_idle_t leave;
-	uint32_t last_session;
+	struct sessions sessions;
 	struct accounts accounts;
 	struct communicator *comms;	    /* by id */
 	struct communicator **comm_by_slot; /* [SVC_COMMS_MAX] */
@@ -62,13 +57,9 @@ struct server {
 	void *pong_arg;
 };
 
-/* server.c */
-struct client *server_find(struct server *s, uint32_t id);
-/* May this client act on what belongs to uid? */
-bool server_allows(const struct client *c, uint32_t uid);
-
 /* request.c */
-void request_handle(struct client *c, const struct svc_header *h, const void *body, int *fds);
+void request_handle(struct server *s, struct client *c, const struct svc_header *h,
+		    const void *body, int *fds);
 
 /* list.c */
 void list_send(struct client *c, uint32_t serial, uint32_t what, uint64_t from);

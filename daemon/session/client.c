@@ -20,11 +20,9 @@
 #include "base/loop.h"
 #include "base/timings.h"
 #include "client.h"
-#include "comm/comm.h"
 #include "fdio.h"
-#include "memory/memory.h"
 #include "names.h"
-#include "server/server_state.h"
+#include "sessions.h"
 
 #define MESSAGES_PER_TURN 32 /* read from one session before the others get their turn */
 #define CLOSED		  "its process has closed the connection"
@@ -47,14 +45,14 @@ static void watch(struct client *c)
 static bool has_time(const struct client *c)
 {
 	const struct account *a = c->account;
-	return a->turn != uv_now(c->server->loop.uv) || a->turn_ns < USER_TURN_NS;
+	return a->turn != uv_now(c->sessions->loop->uv) || a->turn_ns < USER_TURN_NS;
 }
 
 static void spend_time(struct client *c, uint64_t since_ns)
 {
 	struct account *a = c->account;
-	if (a->turn != uv_now(c->server->loop.uv)) {
-		a->turn = uv_now(c->server->loop.uv);
+	if (a->turn != uv_now(c->sessions->loop->uv)) {
+		a->turn = uv_now(c->sessions->loop->uv);
 		a->turn_ns = 0;
 	}
 	a->turn_ns += clock_now() - since_ns;
@@ -165,8 +163,8 @@ static int try_send(struct client *c, const void *message, size_t length, const 
 	if (error != -ETOOMANYREFS && error != -ENOMEM)
 		return error;
 	c->retry_ns = clock_now() + SEND_AGAIN_NS;
-	c->server->retries = true;
-	loop_deadline(&c->server->loop, c->retry_ns);
+	c->sessions->retries = true;
+	loop_deadline(c->sessions->loop, c->retry_ns);
 	return -EAGAIN;
 }
 
@@ -257,14 +255,19 @@ void client_error(struct client *c, unsigned opcode, uint32_t serial, int result
 	send_message(c, opcode | SVC_REPLY, serial, result, &error, sizeof(error), NULL, 0);
 }
 
+bool client_allows(const struct client *c, uint32_t uid)
+{
+	return c->uid == uid || c->uid == 0 || c->uid == geteuid();
+}
+
 /* ---- Ending ---- */
 
 static void try_free(struct client *c)
 {
-	struct server *s = c->server;
+	struct sessions *s = c->sessions;
 	if (!c->poll_closed || !c->executor_gone)
 		return;
-	memory_free_all(c);
+	s->callbacks->free_memory(s->owner, c);
 	account_close(c->account, &c->fd, 1); /* unread messages may hold descriptors */
 	account_give(c->account, SHARE_FDS, 1);
 	s->by_slot[c->slot] = NULL;
@@ -279,7 +282,7 @@ static void try_free(struct client *c)
 static void on_poll_closed(uv_handle_t *handle)
 {
 	struct client *c = handle->data;
-	c->server->loop.handles--;
+	c->sessions->loop->handles--;
 	c->poll_closed = true;
 	try_free(c);
 }
@@ -304,13 +307,13 @@ static void end_ring(struct client *c, int reason)
 static bool leave(struct client *c)
 {
 	const uint64_t begin = clock_now();
-	const bool done = comm_client_gone(c, begin + SESSION_END_TURN_NS);
+	const bool done =
+		c->sessions->callbacks->vacate(c->sessions->owner, c, begin + SESSION_END_TURN_NS);
 	spend_time(c, begin);
 	if (!done)
 		return false;
 	if (c->known)
-		executor_command(c->server->executor, &(struct command){.kind = COMMAND_SESSION_DEL,
-									.session = c->slot});
+		c->sessions->callbacks->end_tasks(c->sessions->owner, c);
 	else
 		c->executor_gone = true;
 	return true;
@@ -318,7 +321,7 @@ static bool leave(struct client *c)
 
 static void on_leaving(uv_idle_t *idle)
 {
-	struct server *s = idle->data;
+	struct sessions *s = idle->data;
 	struct client *c, *next;
 	DL_FOREACH_SAFE2 (s->leaving, c, next, next_leaving) {
 		if (!has_time(c) || !leave(c))
@@ -346,7 +349,7 @@ static void log_end(const struct client *c, const char *text)
 
 void client_close(struct client *c, int reason, const char *text)
 {
-	struct server *s = c->server;
+	struct sessions *s = c->sessions;
 	if (c->state == CLIENT_CLOSING)
 		return;
 	if (c->state == CLIENT_OPEN)
@@ -381,7 +384,8 @@ static void judge(struct client *c, const char *message, size_t length, int *fds
 		client_error(c, h.opcode & ~SVC_REPLY, h.serial, NCCLSVC_PROTOCOL, "%s", text);
 		break;
 	case SVC_GOOD:
-		request_handle(c, &h, message + sizeof(h), fds);
+		c->sessions->callbacks->request(c->sessions->owner, c, &h, message + sizeof(h),
+						fds);
 		break;
 	}
 }
@@ -450,7 +454,7 @@ static void write_messages(struct client *c)
 		watch(c);
 }
 
-uint64_t client_retry(struct server *s, uint64_t now)
+uint64_t client_retry(struct sessions *s, uint64_t now)
 {
 	struct client *c, *after;
 	uint64_t next = 0;
@@ -488,7 +492,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
 /* ---- Beginning ---- */
 
-struct client *client_create(struct server *s, int fd, struct account *account,
+struct client *client_create(struct sessions *s, int fd, struct account *account,
 			     const struct ucred *cred)
 {
 	uint32_t slot = 0;
@@ -497,7 +501,8 @@ struct client *client_create(struct server *s, int fd, struct account *account,
 	struct client *c = slot < SVC_SESSIONS_MAX ? calloc(1, sizeof(*c)) : NULL;
 	if (!c)
 		return NULL;
-	c->server = s;
+	c->sessions = s;
+	c->server = s->owner;
 	c->slot = slot;
 	c->id = ++s->last_session;
 	c->fd = fd;
@@ -510,12 +515,12 @@ struct client *client_create(struct server *s, int fd, struct account *account,
 	c->since_ns = clock_now();
 	c->leaving_at = 1;
 	c->poll.data = c;
-	int error = uv_poll_init(s->loop.uv, &c->poll, fd);
+	int error = uv_poll_init(s->loop->uv, &c->poll, fd);
 	if (error) {
 		free(c);
 		return NULL;
 	}
-	s->loop.handles++;
+	s->loop->handles++;
 	s->by_slot[slot] = c;
 	s->nclients++;
 	DL_APPEND(s->clients, c);

@@ -13,6 +13,7 @@
 struct communicator;
 struct mapping;
 struct server;
+struct sessions;
 
 struct membership {
 	struct communicator *comm; /* NULL: free handle */
@@ -36,6 +37,7 @@ enum client_state {
 };
 
 struct client {
+	struct sessions *sessions;
 	struct server *server;
 	uint32_t slot, id;
 	enum client_state state;
@@ -85,7 +87,7 @@ struct client {
 };
 
 /* The account's share of sessions and of fds was taken; the client gives it back. */
-struct client *client_create(struct server *s, int fd, struct account *account,
+struct client *client_create(struct sessions *s, int fd, struct account *account,
 			     const struct ucred *cred);
 /* Sends a reply. fds stay the caller's. */
 void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void *body, size_t size,
@@ -95,9 +97,11 @@ void client_error(struct client *c, unsigned opcode, uint32_t serial, int result
 /* Tells of the epoch's end. At most one event waits for each membership. */
 void client_comm_event(struct client *c, const struct svc_event_comm *event);
 /* Sends again what could not be sent; returns when to call next, 0: when something else fails. */
-uint64_t client_retry(struct server *s, uint64_t now);
+uint64_t client_retry(struct sessions *s, uint64_t now);
 /* Ends the session. A reason other than 0 is told in an event with the text. */
 void client_close(struct client *c, int reason, const char *text);
 void client_executor_gone(struct client *c);
+/* May it act on what belongs to this user? */
+bool client_allows(const struct client *c, uint32_t uid);
 
 #endif

@@ -28,6 +28,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "callbacks.h"
 #include "fdio.h"
 #include "ring.h"
 #include "server/server.h"
@@ -417,7 +418,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	kinds[5] = dup(kinds[0]);
 	kinds[6] = memfd(REGION, true);
 	REQUIRE(uv_loop_init(&loop) == 0);
-	server = server_create(&loop, &config, "/nonexistent", NULL);
+	server = server_create(&loop, &config, "/nonexistent", NULL, &daemon_callbacks);
 	REQUIRE(server);
 	atexit(stop);
 	return 0;

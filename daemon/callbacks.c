@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "callbacks.h"
+
+#include "comm/comm.h"
+#include "memory/memory.h"
+#include "server/server_state.h"
+
+/* ---- Of sessions ---- */
+
+static void on_request(void *owner, struct client *c, const struct svc_header *h, const void *body,
+		       int *fds)
+{
+	request_handle(owner, c, h, body, fds);
+}
+
+static bool on_vacate(void *owner, struct client *c, uint64_t until_ns)
+{
+	(void)owner;
+	return comm_client_gone(c, until_ns);
+}
+
+static void on_end_tasks(void *owner, struct client *c)
+{
+	struct server *s = owner;
+	executor_command(s->executor,
+			 &(struct command){.kind = COMMAND_SESSION_DEL, .session = c->slot});
+}
+
+static void on_free_memory(void *owner, struct client *c)
+{
+	(void)owner;
+	memory_free_all(c);
+}
+
+static const struct session_callbacks session_callbacks = {
+	.request = on_request,
+	.vacate = on_vacate,
+	.end_tasks = on_end_tasks,
+	.free_memory = on_free_memory,
+};
+
+const struct server_callbacks daemon_callbacks = {
+	.session = &session_callbacks,
+};

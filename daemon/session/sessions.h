@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * All sessions, and what the layers above do for them. */
+#ifndef SESSION_SESSIONS_H
+#define SESSION_SESSIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+struct client;
+struct loop;
+struct svc_header;
+
+/* owner is that of struct sessions. */
+struct session_callbacks {
+	/* A request whose frame is sound: its body has the exact length, and the number of fds is
+	 * right. The caller closes the fds that are still in the array on return. */
+	void (*request)(void *owner, struct client *c, const struct svc_header *h, const void *body,
+			int *fds);
+	/* Vacates the communicators' seats that the session holds, until then at the most. True:
+	 * all of them. */
+	bool (*vacate)(void *owner, struct client *c, uint64_t until_ns);
+	/* The session ends: client_executor_gone follows when its tasks are over. */
+	void (*end_tasks)(void *owner, struct client *c);
+	/* Frees the session's registered memory. */
+	void (*free_memory)(void *owner, struct client *c);
+};
+
+struct sessions {
+	struct loop *loop;
+	const struct session_callbacks *callbacks;
+	void *owner; /* the callbacks' argument */
+	struct client *clients;
+	struct client **by_slot; /* [SVC_SESSIONS_MAX] */
+	uint32_t nclients;
+	bool retries;		/* some client has retry_ns */
+	struct client *leaving; /* that still hold memberships */
+	uv_idle_t leave;
+	uint32_t last_session;
+};
+
+/* Returns 0 or -ENOMEM; sessions_close and sessions_free are due then, too. */
+int sessions_open(struct sessions *s, struct loop *loop, const struct session_callbacks *callbacks,
+		  void *owner);
+/* The last session is gone. */
+void sessions_close(struct sessions *s);
+void sessions_free(struct sessions *s);
+/* NULL: there is no session of that id. */
+struct client *sessions_find(struct sessions *s, uint32_t id);
+
+#endif
