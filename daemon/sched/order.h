@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files that order tasks share: order.c, life.c, meet.c and ending.c. */
+ * What the files that order tasks share: order.c, life.c, meet.c and release.c. */
 #ifndef ENGINE_ORDER_H
 #define ENGINE_ORDER_H
 

@@ -4,8 +4,8 @@
  *
  *   engine.c    the thread, its loop and its sleep; commands.c: what the supervisor asks
  *   intake.c    ring and socket records -> tasks
- *   order.c     whose turn it is on a communicator; meet.c: which tasks meet; ending.c: those that
- *               end before they run; life.c: what these share; straight.c: past the queue
+ *   order.c     whose turn it is on a communicator; meet.c: which tasks meet; release.c: those
+ *               that fail; life.c: what these share; straight.c: past the queue
  *   plan.c      planned tasks, held until their group is whole
  *   device.c    tasks of GPUs, which their workers run, to their launch; landing.c: to their end
  *   making.c    when their workers make a communicator
