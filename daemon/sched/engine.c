@@ -539,6 +539,7 @@ static void engine_free(struct engine *e)
 	free(e->tasks);
 	free(e->visited);
 	free(e->published);
+	free(e->decided);
 	free(e->commands);
 	free(e->events);
 	free(e);
@@ -587,10 +588,11 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	while (e->published_mask + 1 < config->tasks_max)
 		e->published_mask = 2 * e->published_mask + 1;
 	e->published = calloc(e->published_mask + 1, sizeof(*e->published));
+	e->decided = calloc(e->published_mask + 1, sizeof(*e->decided));
 	e->lost = calloc(config->nodes + 1, sizeof(*e->lost));
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = EPOLL_COMMANDS};
 	if (e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost || !e->sessions || !e->comms ||
-	    !e->tasks || !e->published || table_init(&e->table, config->tasks_max) ||
+	    !e->tasks || !e->published || !e->decided || table_init(&e->table, config->tasks_max) ||
 	    epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, e->wake_fd, &ev) < 0 ||
 	    !(e->pool = pool_create(config->threads - 1, wake_engine, e))) {
 		engine_free(e);

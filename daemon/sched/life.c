@@ -97,6 +97,7 @@ static void retire(struct engine *e, struct task *t)
 		order_pin(t, -1);
 	if (!t->simple)
 		leave_all(e, t);
+	decision_forget(e, t);
 	if (t->place == POSTED)
 		m->posted--;
 	if (t->place == RUNNING) {
@@ -130,8 +131,10 @@ void order_make_ghost(struct engine *e, struct task *t, const ncclsvc_status *st
 {
 	if (t->ghost)
 		return;
+	const ncclsvc_status *decided = decision_of(e, t);
 	t->ghost = true;
-	t->end = *st;
+	t->end = decided ? *decided : *st;
+	decision_keep(e, t);
 	t->end.done_ns = e->now;
 	complete_task(e, t, &t->end);
 	order_pin(t, -1);

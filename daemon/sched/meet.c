@@ -14,14 +14,17 @@
 /* ---- Collectives ---- */
 
 /* Ends the current collective on every member that has posted it. */
-void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status *how)
 {
+	const ncclsvc_status *decided = how->result ? decision_current(e, c) : NULL;
+	const ncclsvc_status st = decided ? *decided : *how;
 	c->haunted = false;
+	c->misnumbered |= c->collective_here < c->here;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct task *t = c->collective[k];
 		c->collective[k] = NULL;
 		if (t)
-			order_end_task(e, t, st);
+			order_end_task(e, t, &st);
 	}
 	c->collective_here = 0;
 	c->collectives++;
@@ -120,11 +123,12 @@ static void meet_collective(struct engine *e, struct comm *c)
 /* Everybody who has posted the current collective learns now that it cannot run. */
 void order_haunt_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
+	const ncclsvc_status *decided = decision_current(e, c);
+	c->haunted_by = decided ? *decided : *st;
 	c->haunted = true;
-	c->haunted_by = *st;
 	for (uint32_t k = 0; k < c->nranks; k++)
 		if (c->collective[k])
-			order_make_ghost(e, c->collective[k], st);
+			order_make_ghost(e, c->collective[k], &c->haunted_by);
 }
 
 /* With other nodes, they are told first, and then all learn of it. */
@@ -153,10 +157,11 @@ void order_post_collective(struct engine *e, struct task *t)
 	atomic_store_explicit(&m->board->collectives, c->collectives + 1, memory_order_relaxed);
 	if (c->span && !c->haunted)
 		junction_look(e, c);
+	const ncclsvc_status *decided = decision_of(e, t);
 	if (c->haunted) {
 		order_make_ghost(e, t, &c->haunted_by);
-	} else if (t->ghost) {
-		ncclsvc_status st = t->end;
+	} else if (decided) {
+		ncclsvc_status st = *decided;
 		fail_collective(e, c, &st);
 	} else if (svc_record_refuses(&t->record)) {
 		ncclsvc_status st = order_refused_status(t);

@@ -203,6 +203,8 @@ void order_append(struct engine *e, struct task *t)
 {
 	struct member *m = member_of(t);
 	t->place = IN_QUEUE;
+	if (!svc_op_is_p2p(t->record.op))
+		t->nth = m->nth++;
 	DL_APPEND(m->queue, t);
 	order_show_state(e, t);
 	if (!m->head_tasks)

@@ -54,6 +54,16 @@ void order_name_ranks(const struct comm *c, ncclsvc_status *st, int32_t a, int32
 /* PEER_GONE, because of this rank. */
 ncclsvc_status order_gone_status(const struct comm *c, int32_t rank);
 
+/* decision.c */
+/* The status that a collective in a queue already has on some member; NULL: it is open. */
+const ncclsvc_status *decision_of(struct engine *e, const struct task *t);
+/* The same of the communicator's current collective. */
+const ncclsvc_status *decision_current(struct engine *e, struct comm *c);
+/* t has become a ghost: its end is that of its collective. */
+void decision_keep(struct engine *e, struct task *t);
+/* t is over. */
+void decision_forget(struct engine *e, struct task *t);
+
 /* meet.c */
 /* This task says that its member refuses what the others ask for. */
 ncclsvc_status order_refused_status(const struct task *t);

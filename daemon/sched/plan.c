@@ -231,10 +231,8 @@ void plan_member_left(struct engine *e, struct comm *c, int32_t rank, const nccl
 	for (uint32_t k = 0; k < p->nranks; k++) {
 		const struct plan_member *m = &p->members[k];
 		for (uint32_t i = 0; m->held && i < m->ntasks; i++)
-			if (m->slots[i].task && m->tasks[i].peer == rank) {
-				ncclsvc_status copy = *st;
-				order_fail(e, m->slots[i].task, &copy);
-			}
+			if (m->slots[i].task && m->tasks[i].peer == rank)
+				order_fail(e, m->slots[i].task, st);
 	}
 	if (p->members[rank].handle && ++p->nleft == p->nheld)
 		plan_end(e, c);

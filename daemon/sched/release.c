@@ -10,9 +10,10 @@
 #include "task.h"
 #include "transport/staged/staged.h"
 
-void order_fail(struct engine *e, struct task *t, ncclsvc_status *st)
+void order_fail(struct engine *e, struct task *t, const ncclsvc_status *why)
 {
 	struct comm *c = t->comm;
+	const ncclsvc_status *decided = decision_of(e, t), *st = decided ? decided : why;
 	if (t->junction)
 		junction_ask(e, t, st);
 	if (device_may_fail(e, t)) {

@@ -5,7 +5,8 @@
  *   engine.c    the thread, its loop and its sleep; commands.c: what the supervisor asks
  *   intake.c    ring and socket records -> tasks
  *   order.c     whose turn it is on a communicator; meet.c: which tasks meet; release.c: those
- *               that fail; life.c: what these share; straight.c: past the queue
+ *               that fail; decision.c: with which status; life.c: what these share;
+ *               straight.c: past the queue
  *   plan.c      planned tasks, held until their group is whole
  *   device.c    tasks of GPUs, which their workers run, to their launch; landing.c: to their end
  *   making.c    when their workers make a communicator
@@ -95,6 +96,7 @@ struct task {
 	bool by_socket, waits_input, ghost;
 	bool simple;	/* from a ring, of host memory, a Send or Recv without a second half */
 	bool published; /* inspection knows it, and its deadline counts */
+	bool decided;	/* a ghost whose end is that of its collective on every member */
 	uint8_t shown;	/* the state that inspection knows */
 	bool flying;	/* launched on a GPU */
 	uint8_t src_window, dst_window; /* as in struct launch */
@@ -115,6 +117,8 @@ struct task {
 	struct svc_record record;
 	struct task *prev_input, *next_input; /* waits for its timeline */
 	struct task *next_published;	      /* with the same place in the engine's hash */
+	uint64_t nth;			      /* of a collective in a queue: see decision.c */
+	struct task *next_decided;
 	ncclsvc_status end;		      /* of a ghost */
 	uint64_t lane_seq;		      /* of a launched task */
 };
@@ -129,6 +133,7 @@ struct member {
 	bool ready; /* in its user's list */
 	struct member *next_ready;
 	struct task *collective; /* the posted one */
+	uint64_t nth;		 /* of the next collective that enters its queue */
 	/* The head's first collective, and first Send or Recv, that is not posted; or NULL. */
 	struct task *unposted[2];
 	struct board_entry *board;
@@ -175,6 +180,8 @@ struct comm {
 	bool haunted; /* a ghost is among them: it ended so, and so will all */
 	ncclsvc_status haunted_by;
 	uint64_t collectives; /* finished */
+	uint32_t decisions;   /* ghosts of collectives in queues: decision.c */
+	bool misnumbered;     /* such collectives no longer have the right nth */
 	uint32_t blocked, gone;
 	int32_t gone_rank; /* one of them */
 	struct plan *plan; /* NULL: none */
@@ -337,6 +344,7 @@ struct engine {
 	uint32_t fresh;		 /* from here on none was ever used */
 	struct task **published; /* by the low bits of their uid, as many as the mask has */
 	uint32_t published_mask;
+	struct task **decided; /* decision.c: as many places */
 	struct session *leaving;
 	uint64_t uids;
 	uint64_t live; /* tasks whose client does not know yet how they ended */
@@ -429,7 +437,7 @@ void order_check_inputs(struct engine *e);
 void order_expire(struct engine *e);
 /* Ends a task that does not run yet, with this status: now for its client, and for the other
  * members when they meet it. */
-void order_fail(struct engine *e, struct task *t, ncclsvc_status *st);
+void order_fail(struct engine *e, struct task *t, const ncclsvc_status *why);
 void order_finish(struct engine *e, struct work *w);
 /* What its tasks are told. */
 ncclsvc_status order_end_status(const struct epoch_end *end);

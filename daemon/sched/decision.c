@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The first decision about a collective is its only one.
+ *
+ * A collective can fail before all members have posted it, and while it waits behind others in
+ * their queues: by a deadline of one member, a cancellation of another, and both at once. The
+ * member whose task fails first is told at once, and its task stays as a ghost. That ghost is the
+ * decision: all other members' tasks of the same collective get its status, whatever happens to
+ * them.
+ *
+ * Collectives of a communicator are numbered in the order in which they run. A task has its number
+ * (nth) from when it enters its member's queue: the number of the current collective, and of those
+ * of its member before it. Numbers change only when all members are found to wait for each other,
+ * since some then lose a collective that the others have not posted. Ghosts are found by
+ * communicator and number in a table that is as large as the task table: nothing is allocated.
+ *
+ * When a member has left, or the epoch has ended, no collective meets any more, and each task gets
+ * the status of that.
+ */
+#include <utlist.h>
+
+#include "names.h"
+#include "order.h"
+
+static struct task **place_of(const struct engine *e, const struct comm *c, uint64_t nth)
+{
+	const uint64_t mixed = (c->uid + nth) * UINT64_C(0x9e3779b97f4a7c15);
+	return &e->decided[mixed >> 32 & e->published_mask];
+}
+
+static void put(const struct engine *e, struct task *t)
+{
+	struct task **at = place_of(e, t->comm, t->nth);
+	t->next_decided = *at;
+	*at = t;
+}
+
+static void take(const struct engine *e, const struct task *t)
+{
+	struct task **at = place_of(e, t->comm, t->nth);
+	while (*at != t)
+		at = &(*at)->next_decided;
+	*at = t->next_decided;
+}
+
+static bool is_numbered(const struct task *t)
+{
+	return !svc_op_is_p2p(t->record.op) && t->place >= IN_QUEUE && t->place <= POSTED;
+}
+
+static void number_again(struct engine *e, struct comm *c)
+{
+	struct task *t;
+	c->misnumbered = false;
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct member *m = &c->members[k];
+		m->nth = c->collectives;
+		DL_FOREACH (m->queue, t) {
+			e->steps++;
+			if (!is_numbered(t))
+				continue;
+			if (t->decided)
+				take(e, t);
+			t->nth = m->nth++;
+			if (t->decided)
+				put(e, t);
+		}
+	}
+}
+
+static const ncclsvc_status *find(struct engine *e, struct comm *c, uint64_t nth)
+{
+	const struct task *t = c->decisions ? *place_of(e, c, nth) : NULL;
+	while (t && (t->comm != c || t->nth != nth))
+		t = t->next_decided;
+	return t ? &t->end : NULL;
+}
+
+const ncclsvc_status *decision_current(struct engine *e, struct comm *c)
+{
+	if (c->haunted)
+		return &c->haunted_by;
+	if (!c->decisions || c->gone || c->ended)
+		return NULL;
+	if (c->misnumbered)
+		number_again(e, c);
+	return find(e, c, c->collectives);
+}
+
+const ncclsvc_status *decision_of(struct engine *e, const struct task *t)
+{
+	struct comm *c = t->comm;
+	if (!is_numbered(t) || c->gone || c->ended || !(c->decisions || c->haunted))
+		return NULL;
+	if (c->misnumbered)
+		number_again(e, c);
+	return c->haunted && t->nth == c->collectives ? &c->haunted_by : find(e, c, t->nth);
+}
+
+void decision_keep(struct engine *e, struct task *t)
+{
+	struct comm *c = t->comm;
+	if (!is_numbered(t) || c->gone || c->ended)
+		return;
+	if (c->misnumbered)
+		number_again(e, c);
+	t->decided = true;
+	c->decisions++;
+	put(e, t);
+}
+
+void decision_forget(struct engine *e, struct task *t)
+{
+	if (t->decided) {
+		take(e, t);
+		t->decided = false;
+		t->comm->decisions--;
+	}
+	if (is_numbered(t) && t->place < POSTED)
+		t->comm->misnumbered = true;
+}
