@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "coord/home.h"
+#include "coord/split.h"
 #include "gpu/gpu.h"
 #include "names.h"
 #include "remote.h"

@@ -10,8 +10,6 @@ struct control_break;
 struct control_parts;
 struct control_start;
 
-/* Fills the id with random bytes. Returns 0 or -1. */
-int comm_random_id(uint8_t id[NCCLSVC_ID_BYTES]);
 /* The account, its owner's, holds something else already. NULL: over a limit, or out of memory, as
  * text says. */
 struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t nranks,
@@ -29,13 +27,6 @@ void comm_try_start(struct server *s, struct communicator *m);
 void comm_split_failed(struct communicator *m, int result, int32_t rank);
 /* Returns the next deadline of a SPLIT of m; 0: none. */
 uint64_t comm_split_expire(struct communicator *m, uint64_t now);
-
-struct split_order {
-	int32_t colour, key;
-	uint32_t rank;
-};
-/* By colour, and in it as the new ranks are: by key, then by old rank. */
-void split_sort(struct split_order *order, uint32_t n);
 
 /* plan.c: answers everybody who waits for a plan of m; rank: who went, or -1. */
 void plan_commit_failed(struct communicator *m, int result, int32_t rank);

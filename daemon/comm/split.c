@@ -3,21 +3,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/clock.h"
 #include "base/loop.h"
 #include "base/timings.h"
 #include "comm.h"
 #include "coord/messages.h"
+#include "coord/split.h"
 #include "remote.h"
 #include "report.h"
 #include "server/server_state.h"
-
-int comm_random_id(uint8_t id[NCCLSVC_ID_BYTES])
-{
-	return getrandom(id, NCCLSVC_ID_BYTES, 0) == NCCLSVC_ID_BYTES ? 0 : -1;
-}
 
 void comm_split_refused(struct communicator *m, int result, const char *text)
 {
@@ -77,21 +72,6 @@ uint64_t comm_split_expire(struct communicator *m, uint64_t now)
 			next = at;
 	}
 	return next;
-}
-
-static int by_colour_key_rank(const void *pa, const void *pb)
-{
-	const struct split_order *a = pa, *b = pb;
-	if (a->colour != b->colour)
-		return a->colour < b->colour ? -1 : 1;
-	if (a->key != b->key)
-		return a->key < b->key ? -1 : 1;
-	return a->rank < b->rank ? -1 : 1;
-}
-
-void split_sort(struct split_order *order, uint32_t n)
-{
-	qsort(order, n, sizeof(*order), by_colour_key_rank);
 }
 
 /* One colour's communicator, from order[0..n). NULL: over a limit, or out of memory. */

@@ -14,6 +14,7 @@
 #include "gathering.h"
 #include "plan.h"
 #include "server/server_state.h"
+#include "split.h"
 
 #define GATHERINGS_MAX SVC_COMMS_MAX
 
