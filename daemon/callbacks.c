@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "callbacks.h"
 
+#include "channel/cluster.h"
 #include "comm/comm.h"
+#include "comm/remote.h"
 #include "memory/memory.h"
 #include "server/server_state.h"
 
@@ -39,6 +41,26 @@ static const struct session_callbacks session_callbacks = {
 	.free_memory = on_free_memory,
 };
 
+/* ---- Of the other nodes ---- */
+
+static void on_message(struct cluster *c, uint32_t from, unsigned kind, const void *body,
+		       size_t size)
+{
+	remote_handle(c, from, kind, body, size);
+}
+
+static uint64_t on_number(struct cluster *c)
+{
+	return ++c->server->last_comm;
+}
+
+static const struct cluster_callbacks cluster_callbacks = {
+	.message = on_message,
+	.node_lost = remote_node_lost,
+	.number = on_number,
+};
+
 const struct server_callbacks daemon_callbacks = {
 	.session = &session_callbacks,
+	.cluster = &cluster_callbacks,
 };

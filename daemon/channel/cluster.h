@@ -39,8 +39,10 @@
 #define CLUSTER_KEY_BYTES  32
 #define CLUSTER_HOST_BYTES 64
 
+struct cluster;
 struct config;
 struct link;
+struct loop;
 struct server;
 
 /* What each node tells all others when they start. */
@@ -66,8 +68,21 @@ struct node {
 	bool left;	   /* it said that it would go */
 };
 
+/* What the layers above do. */
+struct cluster_callbacks {
+	/* A message came, from another node or from this one itself. */
+	void (*message)(struct cluster *c, uint32_t from, unsigned kind, const void *body,
+			size_t size);
+	void (*node_lost)(struct cluster *c, uint32_t node);
+	/* A new number, by which inspection knows a communicator. */
+	uint64_t (*number)(struct cluster *c);
+};
+
 struct cluster {
-	struct server *server; /* NULL until it is there */
+	const struct cluster_callbacks *callbacks; /* NULL until the server is there, as the next
+						      two */
+	struct server *server;
+	struct loop *deadlines;
 	uv_loop_t *loop;
 	void *module;
 	const struct mpi_api *mpi;
@@ -97,7 +112,8 @@ int cluster_wanted(const struct config *config, char *const envp[]);
 /* Meets the others, which takes as long as they need to start; NULL after a message was logged. */
 struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, char *const envp[]);
 /* The server is there: what the others have said so far is handled. */
-void cluster_attach(struct cluster *c, struct server *s);
+void cluster_attach(struct cluster *c, const struct cluster_callbacks *callbacks, struct server *s,
+		    struct loop *deadlines);
 /* Tells the others, and lets the connections go; the loop must run until cluster_closed. */
 void cluster_close(struct cluster *c);
 bool cluster_closed(const struct cluster *c);

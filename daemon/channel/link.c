@@ -13,9 +13,7 @@
 #include "base/log.h"
 #include "base/no_memory.h"
 #include "base/timings.h"
-#include "comm/remote.h"
 #include "link.h"
-#include "server/server_state.h"
 
 #define LINK_MAGIC    UINT32_C(0x6e6f6465)
 #define STRANGERS_MAX 64	 /* connections that have not said who they are */
@@ -79,8 +77,8 @@ static void lose(struct link *l, const char *why)
 	else
 		log_error("node %d (%s, pid %d) is gone: %s", l->node, n->card.host, n->card.pid,
 			  why);
-	if (c->server)
-		remote_node_lost(c, (uint32_t)l->node);
+	if (c->callbacks)
+		c->callbacks->node_lost(c, (uint32_t)l->node);
 }
 
 /* ---- Sending ---- */
@@ -131,10 +129,10 @@ static void write_frame(struct link *l, enum control_kind kind, const void *body
 void link_handle_kept(struct cluster *c)
 {
 	/* Those that come meanwhile are this turn's too. */
-	while (c->own_messages && c->server) {
+	while (c->own_messages && c->callbacks) {
 		struct own_message *m = c->own_messages;
 		DL_DELETE(c->own_messages, m);
-		remote_handle(c, m->from, m->kind, m->body, m->size);
+		c->callbacks->message(c, m->from, m->kind, m->body, m->size);
 		free(m);
 	}
 }
@@ -218,10 +216,11 @@ static void take_hello(struct link *l, const struct control_hello *h)
 
 static void take_frame(struct link *l, const struct control_header *h, const char *body)
 {
-	if (l->node >= 0 && !l->cluster->server)
+	if (l->node >= 0 && !l->cluster->callbacks)
 		keep(l->cluster, (uint32_t)l->node, h->kind, body, h->length);
 	else if (l->node >= 0)
-		remote_handle(l->cluster, (uint32_t)l->node, h->kind, body, h->length);
+		l->cluster->callbacks->message(l->cluster, (uint32_t)l->node, h->kind, body,
+					       h->length);
 	else if (h->kind == CONTROL_HELLO && h->length == sizeof(struct control_hello))
 		take_hello(l, (const struct control_hello *)(const void *)body);
 	else

@@ -22,8 +22,6 @@
 #include "base/timings.h"
 #include "build_config.h"
 #include "cluster.h"
-#include "coord/home.h"
-#include "coord/registrar.h"
 #include "link.h"
 
 #define CARD_MAGIC UINT32_C(0x63617264)
@@ -320,9 +318,12 @@ struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, cha
 	return c;
 }
 
-void cluster_attach(struct cluster *c, struct server *s)
+void cluster_attach(struct cluster *c, const struct cluster_callbacks *callbacks, struct server *s,
+		    struct loop *deadlines)
 {
+	c->callbacks = callbacks;
 	c->server = s;
+	c->deadlines = deadlines;
 	link_handle_kept(c);
 	link_start_beats(c);
 }
@@ -348,8 +349,6 @@ void cluster_destroy(struct cluster *c, int code)
 		c->mpi->finish(false);
 		watchdog_stop(&w);
 	}
-	home_free(c);
-	registrar_free_all(c);
 	free(c->nodes);
 	free(c);
 }

@@ -3,8 +3,10 @@
 #ifndef CLUSTER_GATHERING_H
 #define CLUSTER_GATHERING_H
 
+#include <uthash.h>
+
 #include "home.h"
-#include "server/server_state.h"
+#include "missing.h"
 
 struct planning;
 

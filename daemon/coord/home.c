@@ -8,12 +8,10 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/log.h"
-#include "comm/comm.h"
 #include "gathering.h"
+#include "missing.h"
 #include "plan.h"
-#include "server/server_state.h"
 #include "split.h"
 
 #define GATHERINGS_MAX SVC_COMMS_MAX
@@ -59,7 +57,7 @@ static struct gathering *create(struct cluster *c, const struct control_join *m)
 	g->nranks = m->nranks;
 	g->seats = seats;
 	g->since_ns = clock_now();
-	g->number = ++c->server->last_comm;
+	g->number = c->callbacks->number(c);
 	HASH_ADD(hh, c->gatherings, id, sizeof(g->id), g);
 	return g;
 }
@@ -501,12 +499,11 @@ void home_node_lost(struct cluster *c, uint32_t node)
 	}
 }
 
-void home_expire(struct cluster *c, uint64_t now)
+void home_expire(struct cluster *c, uint64_t now, uint64_t keep_ns)
 {
 	struct gathering *g, *next;
-	uint64_t limit = (uint64_t)c->server->config->comm_idle_seconds * 1000000000;
 	HASH_ITER (hh, c->gatherings, g, next)
-		if (!g->held && now - g->idle_ns >= limit)
+		if (!g->held && now - g->idle_ns >= keep_ns)
 			forget(c, g);
 }
 

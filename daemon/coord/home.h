@@ -17,7 +17,8 @@ void home_node_lost(struct cluster *c, uint32_t node);
 void home_plan(struct cluster *c, uint32_t from, const struct control_plan *m);
 void home_plan_late(struct cluster *c, const struct control_plan_member *m);
 void home_plan_left(struct cluster *c, uint32_t from, const struct control_plan_member *m);
-void home_expire(struct cluster *c, uint64_t now);
+/* Forgets what nobody has held for so long. */
+void home_expire(struct cluster *c, uint64_t now, uint64_t keep_ns);
 void home_free(struct cluster *c);
 
 #endif

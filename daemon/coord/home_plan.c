@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/comm.h"
 #include "gathering.h"
+#include "missing.h"
 #include "plan.h"
 
 /* Of one round. */

@@ -3,13 +3,12 @@
  * epoch gets. It decides alone, so no two epochs get the same one, and all nodes get the same. */
 #include <stdlib.h>
 #include <string.h>
+#include <uthash.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "registrar.h"
-#include "server/server_state.h"
 
 #define SERIAL_NODE_SHIFT 40
 
@@ -278,7 +277,7 @@ void registrar_free(struct cluster *c, uint32_t from, const struct control_nccl_
 	if (j->users)
 		return;
 	j->idle_ns = clock_now();
-	loop_deadline(&c->server->loop, j->idle_ns);
+	loop_deadline(c->deadlines, j->idle_ns);
 }
 
 /* ---- The end ---- */
@@ -304,17 +303,17 @@ void registrar_node_lost(struct cluster *c, uint32_t node)
 		}
 }
 
-uint64_t registrar_expire(struct cluster *c, uint64_t now)
+uint64_t registrar_expire(struct cluster *c, uint64_t now, uint64_t keep_ns)
 {
-	uint64_t next = 0, keep = (uint64_t)c->server->config->comm_idle_seconds * 1000000000;
+	uint64_t next = 0;
 	struct joint *j, *tmp;
 	HASH_ITER (hh, c->joints, j, tmp) {
 		if (j->users)
 			continue;
-		if (j->idle_ns + keep <= now)
+		if (j->idle_ns + keep_ns <= now)
 			joint_drop(c, j, NCCLSVC_OK, -1, -1);
 		else
-			next = earlier(next, j->idle_ns + keep);
+			next = earlier(next, j->idle_ns + keep_ns);
 	}
 	return next;
 }

@@ -55,8 +55,9 @@ static uint64_t expire(void *arg, uint64_t now)
 	next = earlier(next, physical_expire(s, now));
 	next = earlier(next, client_retry(&s->sessions, now));
 	if (s->cluster) {
-		home_expire(s->cluster, now);
-		next = earlier(next, registrar_expire(s->cluster, now));
+		const uint64_t keep = (uint64_t)s->config->comm_idle_seconds * 1000000000;
+		home_expire(s->cluster, now, keep);
+		next = earlier(next, registrar_expire(s->cluster, now, keep));
 	}
 	return next;
 }
@@ -329,7 +330,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 		return NULL;
 	}
 	if (cluster)
-		cluster_attach(cluster, s);
+		cluster_attach(cluster, callbacks->cluster, s, &s->loop);
 	return s;
 }
 

@@ -10,6 +10,7 @@
 #include <uv.h>
 
 struct cluster;
+struct cluster_callbacks;
 struct config;
 struct server;
 struct session_callbacks;
@@ -17,6 +18,7 @@ struct session_callbacks;
 /* What the lower layers have others do. */
 struct server_callbacks {
 	const struct session_callbacks *session;
+	const struct cluster_callbacks *cluster;
 };
 
 /* config is borrowed, and may change between calls where a reload allows; so is path, the socket's.
