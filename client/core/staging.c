@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/internal.h"
+#include "internal.h"
 
 #define SMALLEST_ORDER 16 /* 64 KiB */
 #define IDLE_BYTES_MAX ((size_t)512 << 20)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/internal.h"
+#include "internal.h"
 #include "proto/names.h"
 
 void id_derive(const ncclsvc_unique_id *from, uint64_t key, ncclsvc_unique_id *to)

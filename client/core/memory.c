@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/internal.h"
+#include "internal.h"
 #include "proto/fdio.h"
 
 /* The first region whose base is beyond ptr. */
