@@ -15,16 +15,6 @@
 #define USER_SOCKET	"/ncclsvc/ncclsvcd.sock" /* below $XDG_RUNTIME_DIR */
 #define OPEN_TIMEOUT_MS 5000
 
-void session_lock(ncclsvc_session *s)
-{
-	pthread_mutex_lock(&s->lock);
-}
-
-void session_unlock(ncclsvc_session *s)
-{
-	pthread_mutex_unlock(&s->lock);
-}
-
 static ncclsvc_result choose_path(const char *path, struct sockaddr_un *address)
 {
 	char user[sizeof(address->sun_path)];
@@ -135,6 +125,9 @@ void ncclsvc_close(ncclsvc_session *s)
 	if (!s || (s->link && s->link->foreign))
 		return;
 	dispatch_close(s);
+	gpu_quiesce(s);
+	if (s->plan_hooks)
+		s->plan_hooks->closing(s);
 	gpu_close(s);
 	if (s->link)
 		link_unref(s->link);
@@ -144,7 +137,6 @@ void ncclsvc_close(ncclsvc_session *s)
 	free(s->tasks.slots);
 	free(s->tasks.failures);
 	staging_free(s);
-	plans_free(s);
 	comms_free(s);
 	regions_free(&s->regions);
 	threads_free(s);

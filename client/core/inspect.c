@@ -3,7 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/plan.h"
+#include "internal.h"
+
+#pragma GCC visibility push(default)
+#include "ncclsvc_plan.h"
+#pragma GCC visibility pop
 
 ncclsvc_result ncclsvc_daemon(ncclsvc_session *s, ncclsvc_daemon_info *info)
 {

@@ -88,8 +88,6 @@ void fork_unwatch(struct link *link);
 
 /* ---- mps.c: the MPS of the daemon's workers ----------------------------------------------- */
 
-/* OK, or PROTOCOL: the daemon's answer makes no sense. */
-ncclsvc_result mps_take_advice(struct link *link, const struct svc_hello_reply *reply);
 /* Sets the environment as the link's daemon advises, if CUDA is not initialized in this process,
  * and the user has not chosen otherwise. */
 void mps_join(const struct link *link);
@@ -337,6 +335,8 @@ struct regions {
 struct region *region_find(const struct regions *r, const void *ptr);
 ncclsvc_result region_insert(struct regions *r, const struct region *region); /* locked */
 void region_remove(struct regions *r, const void *base);		      /* locked */
+/* Gives it back to the daemon and to the system. Locked; yields. */
+ncclsvc_result region_free(ncclsvc_session *s, struct region *region);
 /* Asks the daemon to register. Locked; yields. */
 ncclsvc_result region_register(ncclsvc_session *s, int fd, uint64_t bytes, uint64_t deadline,
 			       uint32_t *id);
@@ -433,25 +433,35 @@ ncclsvc_result group_add(struct thread_state *t, const struct op *op);
 struct op *group_room(struct thread_state *t, ncclsvc_result *why);
 void group_refuse(struct thread_state *t, ncclsvc_result why);
 
-/* ---- plan/ ----------------------------------------------------------------------------------- */
-
-/* Its plans know it no more. Locked. */
-void plans_leave(ncclsvc_session *s, const ncclsvc_comm *comm);
-void plans_free(ncclsvc_session *s);
-/* What they have in GPUs' memory. */
-void plans_free_copies(ncclsvc_session *s);
-/* A reply to PLAN_COMMIT came too late for its caller. Locked. */
-void plan_orphan(ncclsvc_session *s, const struct svc_plan_reply *reply);
+/* What a session tells its plans. */
+struct plan_hooks {
+	void (*comm_left)(ncclsvc_session *s, const ncclsvc_comm *comm); /* locked */
+	void (*closing)(ncclsvc_session *s); /* nothing runs on GPUs any more */
+};
 
 /* timeline.c: never lowers the counter. */
 void timeline_raise(_Atomic uint64_t *counter, uint64_t value);
 
 struct ncclsvc_timeline {
 	ncclsvc_session *session;
-	uint32_t index;	  /* 1..SVC_TIMELINES-1 */
-	uint32_t pending; /* tasks */
-	bool of_stream;	  /* stream.c's */
+	uint32_t index;			      /* 1..SVC_TIMELINES-1 */
+	uint32_t pending;		      /* tasks */
+	const struct stream_hooks *of_stream; /* NULL: it is the user's */
+	uint64_t last;			      /* of a stream: value of the newest task */
 };
+
+/* What is told of the tasks on a stream's timeline. Locked. */
+struct stream_hooks {
+	/* The daemon says that a detached task went well: tasks_spoil may still disagree. */
+	void (*arrived)(ncclsvc_session *s);
+	void (*ended)(ncclsvc_session *s, uint64_t task);
+};
+
+/* The daemon is lost. Its workers outlive it for as long as their kernels write in the tasks'
+ * memory, and let the streams go then; not waited for longer than they could take. Locked. */
+void timelines_await_workers(const ncclsvc_session *s);
+/* Lets every stream go on: raises its timelines' `done`. Locked. */
+void timelines_release(const ncclsvc_session *s);
 
 /* ---- GPUs: gpu.h has what only their files share -------------------------------------------- */
 
@@ -474,17 +484,12 @@ ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const c
 void device_unpin(ncclsvc_session *s, uint64_t task); /* it has ended; locked */
 /* Lets the daemon let go of device memory that has been freed meanwhile. Not locked. */
 void session_sweep(ncclsvc_session *s);
-/* The daemon is lost. Its workers outlive it for as long as their kernels write in the tasks'
- * memory, and let the streams go then; not waited for longer than they could take. Locked. */
-void streams_await_workers(ncclsvc_session *s);
-/* Lets every stream go on: raises its timelines' `done`. Locked. */
-void streams_release(ncclsvc_session *s);
 void gpu_reattached(ncclsvc_session *s); /* before the link changes; locked */
 /* May wait for the GPU. Not locked, by the only thread that reattaches. */
 void gpu_drop_retired(ncclsvc_session *s);
+/* Waits until nothing of the session's runs on GPUs, or will. */
+void gpu_quiesce(ncclsvc_session *s);
 void gpu_close(ncclsvc_session *s);
-/* lend.c: mem_free of lent memory. Locked; yields. */
-ncclsvc_result device_lent_give_back(ncclsvc_session *s, void *ptr);
 
 /* ---- session.c ------------------------------------------------------------------------------ */
 
@@ -508,7 +513,8 @@ struct ncclsvc_session {
 	ncclsvc_comm *comms;
 	uint32_t comm_keys;
 	struct ncclsvc_plan *plans;
-	uint64_t planned_groups; /* ever, of all plans' iterations */
+	const struct plan_hooks *plan_hooks; /* NULL: there never was a plan */
+	uint64_t planned_groups;	     /* ever, of all plans' iterations */
 	struct regions regions;
 	struct staging staging;
 	ncclsvc_timeline *timelines[SVC_TIMELINES];

@@ -157,6 +157,20 @@ static ncclsvc_result exchange(int sock, unsigned opcode, const void *body, uint
 	}
 }
 
+/* PROTOCOL: the answer makes no sense. */
+static ncclsvc_result take_mps_advice(struct link *l, const struct svc_hello_reply *reply)
+{
+	const size_t n = strnlen(reply->mps_directory, sizeof(reply->mps_directory));
+	if (reply->mps == SVC_MPS_JOIN &&
+	    (reply->mps_directory[0] != '/' || n > NCCLSVC_MPS_DIRECTORY_MAX))
+		return error_set(NCCLSVC_PROTOCOL, "the daemon gave a directory of MPS that is %s",
+				 n > NCCLSVC_MPS_DIRECTORY_MAX ? "too long" : "no absolute path");
+	l->mps = (enum svc_mps_advice)reply->mps;
+	if (reply->mps == SVC_MPS_JOIN)
+		memcpy(l->mps_directory, reply->mps_directory, n + 1);
+	return NCCLSVC_OK;
+}
+
 static ncclsvc_result hello(struct link *l, const struct link_options *o, uint64_t deadline,
 			    uint32_t *ring_max)
 {
@@ -176,7 +190,7 @@ static ncclsvc_result hello(struct link *l, const struct link_options *o, uint64
 				 "the daemon chose protocol version %u of %u to %u", reply.version,
 				 SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
 	*ring_max = reply.ring_max;
-	return mps_take_advice(l, &reply);
+	return take_mps_advice(l, &reply);
 }
 
 static ncclsvc_result map_ring(struct link *l, const struct svc_attach_reply *reply, int fd)

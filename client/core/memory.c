@@ -199,24 +199,14 @@ ncclsvc_result ncclsvc_mem_register_fd(ncclsvc_session *s, int fd, size_t bytes,
 	return r;
 }
 
-ncclsvc_result ncclsvc_mem_free(ncclsvc_session *s, void *ptr)
+ncclsvc_result region_free(ncclsvc_session *s, struct region *region)
 {
 	struct call call = {0};
+	void *const ptr = region->base;
 	ncclsvc_result r = NCCLSVC_OK;
-	if (!ptr)
-		return NCCLSVC_OK;
-	if (!s)
-		return error_argument("ncclsvc_mem_free: the session is NULL");
-	session_lock(s);
-	struct region *region = region_find(&s->regions, ptr);
-	if (!region || region->base != ptr || region->busy) {
-		r = region && region->base == ptr
-			    ? error_set(NCCLSVC_BUSY,
-					"%p is being registered or freed by another thread", ptr)
-			    : device_lent_give_back(s, ptr);
-		session_unlock(s);
-		return r;
-	}
+	if (region->busy)
+		return error_set(NCCLSVC_BUSY, "%p is being registered or freed by another thread",
+				 ptr);
 	const uint32_t generation = s->generation;
 	region->busy = true;
 	if (!s->lost && region->id)
@@ -227,15 +217,15 @@ ncclsvc_result ncclsvc_mem_free(ncclsvc_session *s, void *ptr)
 		r = NCCLSVC_OK;
 	region = region_find(&s->regions, ptr);
 	region->busy = false;
-	struct region gone = *region;
-	if (!r)
-		region_remove(&s->regions, ptr);
+	if (r)
+		return r;
+	const struct region gone = *region;
+	region_remove(&s->regions, ptr);
 	session_unlock(s);
-	if (!r) {
-		munmap(gone.base, gone.bytes);
-		close(gone.fd);
-	}
-	return r;
+	munmap(gone.base, gone.bytes);
+	close(gone.fd);
+	session_lock(s);
+	return NCCLSVC_OK;
 }
 
 void regions_unregister(struct regions *r)

@@ -69,8 +69,7 @@ ncclsvc_result session_over(ncclsvc_session *s)
 	}
 	if (!s->lost)
 		return NCCLSVC_OK;
-	if (s->gpu) /* again: a worker's last write may have taken a counter back */
-		streams_release(s);
+	timelines_release(s); /* again: a worker's last write may have taken a counter back */
 	return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
 }
 
@@ -90,7 +89,7 @@ static void orphan(ncclsvc_session *s, const struct svc_header *h, const void *b
 		break;
 	case SVC_PLAN_COMMIT:
 		memcpy(&plan, body, sizeof(plan));
-		plan_orphan(s, &plan);
+		call_forget(s, SVC_PLAN_DROP, &(struct svc_plan_drop){plan.comm, plan.plan});
 		break;
 	case SVC_REGION_ADD:
 	case SVC_REGION_CUDA:

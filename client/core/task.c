@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/gpu.h"
+#include "internal.h"
 
 #define TASK_SERIAL UINT32_C(0x80000000)
 
@@ -45,17 +45,18 @@ static uint64_t window_start(const struct tasks *t)
 	return first > t->oldest ? first : t->oldest;
 }
 
-static bool on_gpu(const ncclsvc_session *s, const struct slot *slot)
+/* NULL: the task is no stream's. */
+static const struct stream_hooks *stream_of(const ncclsvc_session *s, const struct slot *slot)
 {
-	return slot->timeline && s->timelines[slot->timeline] &&
-	       s->timelines[slot->timeline]->of_stream;
+	const ncclsvc_timeline *t = slot->timeline ? s->timelines[slot->timeline] : NULL;
+	return t ? t->of_stream : NULL;
 }
 
 static bool is_spoiled(ncclsvc_session *s, const struct slot *slot)
 {
-	bool restored;
-	if (slot->detached && on_gpu(s, slot))
-		checkpoint_look(s, s->gpu, &restored);
+	const struct stream_hooks *stream = stream_of(s, slot);
+	if (slot->detached && stream)
+		stream->arrived(s);
 	return slot->spoiled;
 }
 
@@ -156,11 +157,11 @@ static void end(ncclsvc_session *s, struct slot *slot)
 {
 	if (slot->chunk)
 		copy_out(s, slot);
-	if (slot->timeline && s->timelines[slot->timeline]) {
-		s->timelines[slot->timeline]->pending--;
-		if (s->timelines[slot->timeline]->of_stream)
-			device_unpin(s, slot->number);
-	}
+	ncclsvc_timeline *t = slot->timeline ? s->timelines[slot->timeline] : NULL;
+	if (t)
+		t->pending--;
+	if (t && t->of_stream)
+		t->of_stream->ended(s, slot->number);
 	slot->called_back = !s->callback || slot->quiet;
 	slot->state = SLOT_ENDED;
 	s->tasks.ended++;
@@ -198,7 +199,7 @@ void tasks_spoil(ncclsvc_session *s, uint64_t from)
 	const struct tasks *t = &s->tasks;
 	for (uint64_t n = window_start(t); n < t->next; n++) {
 		struct slot *slot = task_slot(t, n);
-		if (slot->number == n && slot->state == SLOT_PENDING && on_gpu(s, slot) &&
+		if (slot->number == n && slot->state == SLOT_PENDING && stream_of(s, slot) &&
 		    (slot->detached || n >= from))
 			slot->spoiled = true;
 	}
@@ -257,14 +258,12 @@ void task_status_of(ncclsvc_session *s, uint64_t task, ncclsvc_status *status)
 void tasks_release_timelines(ncclsvc_session *s)
 {
 	const struct tasks *t = &s->tasks;
-	if (s->gpu)
-		streams_await_workers(s);
+	timelines_await_workers(s);
 	for (uint64_t n = window_start(t); s->link->ring && n < t->next; n++) {
 		const struct slot *slot = task_slot(t, n);
 		if (slot->number == n && slot->state == SLOT_PENDING && slot->timeline)
 			timeline_raise(&svc_timelines(s->link->ring)[slot->timeline].done,
 				       slot->timeline_value);
 	}
-	if (s->gpu)
-		streams_release(s);
+	timelines_release(s);
 }

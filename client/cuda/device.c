@@ -252,7 +252,7 @@ void gpu_drop_retired(ncclsvc_session *s)
 	session_unlock(s);
 }
 
-void gpu_close(ncclsvc_session *s)
+void gpu_quiesce(ncclsvc_session *s)
 {
 	struct gpu *g = s->gpu;
 	if (!g)
@@ -263,8 +263,15 @@ void gpu_close(ncclsvc_session *s)
 		shutdown(g->page.link->sock, SHUT_RDWR);
 		page_unregister(g->cuda, &g->page, g->primary);
 		link_unref(g->page.link);
+		g->page.link = NULL;
 	}
-	plans_free_copies(s);
+}
+
+void gpu_close(ncclsvc_session *s)
+{
+	struct gpu *g = s->gpu;
+	if (!g)
+		return;
 	device_lent_free(g);
 	checkpoint_close(g);
 	for (int d = 0; d < GPU_DEVICES; d++) {

@@ -26,12 +26,12 @@ struct stream {
 /* A stream's tasks on one communicator, in order. Its index is its timeline's. */
 struct pair {
 	bool used;
+	ncclsvc_timeline *timeline;
 	unsigned long long stream_id; /* never reused in a process */
 	CUcontext context;	      /* of a default stream, whose id is not enough; else NULL */
 	uint32_t comm_key;
 	uint64_t planned; /* 0: not for planned tasks; else the last one's */
 	int device;
-	uint64_t last; /* value of the newest task */
 	uint64_t clock;
 	bool alone;	   /* a default stream's work does not come before the stream's own */
 	CUdeviceptr ready; /* the counters, as the stream's context sees them */

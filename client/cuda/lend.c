@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Device memory that the daemon lends. */
+ * Device memory that the daemon lends; and freeing, which is the same call for all memory. */
 #include <string.h>
 #include <unistd.h>
 
@@ -144,7 +144,8 @@ ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *s, int device, size_t b
 	return r;
 }
 
-ncclsvc_result device_lent_give_back(ncclsvc_session *s, void *ptr)
+/* Locked; yields. */
+static ncclsvc_result give_back(ncclsvc_session *s, void *ptr)
 {
 	struct call call = {0};
 	struct gpu *g = s->gpu;
@@ -171,6 +172,20 @@ ncclsvc_result device_lent_give_back(ncclsvc_session *s, void *ptr)
 	unmap(g->cuda, gone.base, gone.bytes);
 	session_lock(s);
 	return NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_mem_free(ncclsvc_session *s, void *ptr)
+{
+	if (!ptr)
+		return NCCLSVC_OK;
+	if (!s)
+		return error_argument("ncclsvc_mem_free: the session is NULL");
+	session_lock(s);
+	struct region *region = region_find(&s->regions, ptr);
+	const bool of_host = region && region->base == ptr;
+	ncclsvc_result r = of_host ? region_free(s, region) : give_back(s, ptr);
+	session_unlock(s);
+	return r;
 }
 
 void device_lent_free(struct gpu *g)

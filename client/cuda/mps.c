@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "proto/cuda_connections.h"
@@ -14,19 +13,6 @@
 
 #define STARTED_NS UINT64_C(1000000000)
 #define LOOK_MS	   2
-
-ncclsvc_result mps_take_advice(struct link *l, const struct svc_hello_reply *reply)
-{
-	const size_t n = strnlen(reply->mps_directory, sizeof(reply->mps_directory));
-	if (reply->mps == SVC_MPS_JOIN &&
-	    (reply->mps_directory[0] != '/' || n > NCCLSVC_MPS_DIRECTORY_MAX))
-		return error_set(NCCLSVC_PROTOCOL, "the daemon gave a directory of MPS that is %s",
-				 n > NCCLSVC_MPS_DIRECTORY_MAX ? "too long" : "no absolute path");
-	l->mps = (enum svc_mps_advice)reply->mps;
-	if (reply->mps == SVC_MPS_JOIN)
-		memcpy(l->mps_directory, reply->mps_directory, n + 1);
-	return NCCLSVC_OK;
-}
 
 static bool is_on_its_way(const char *directory)
 {

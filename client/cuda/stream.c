@@ -7,7 +7,6 @@
  * A timeline's counters never go back while its page lives, not even when another pair takes it
  * over: some stream may still have to wait for an old value. */
 #include <stdlib.h>
-#include <time.h>
 
 #include "gpu.h"
 #include "proto/names.h"
@@ -19,8 +18,6 @@
 /* On one stream. The driver blocks whoever puts more on a stream than it has room for (about a
  * thousand), and what the stream waits for may need this session's lock. */
 #define PENDING_MAX 512
-
-#define WORKERS_END_NS UINT64_C(500000000) /* without a daemon; ORPHAN_STILL_NS and some more */
 
 #define LAST_DEFAULT 2 /* NULL, legacy, per-thread: these handles mean the current context's */
 
@@ -94,18 +91,26 @@ static struct pair *pair_find(struct gpu *g, const struct stream *st, const stru
 
 /* The least recently used one that nothing depends on. 0: none. Its stream has written the last
  * value: a late write would take `ready` back under its next owner. */
-static uint32_t idle_pair(const ncclsvc_session *s, const struct gpu *g, uint64_t since)
+static uint32_t idle_pair(const struct gpu *g, uint64_t since)
 {
 	uint32_t best = 0;
 	for (uint32_t i = 1; i < SVC_TIMELINES; i++) {
 		const struct pair *p = &g->pairs[i];
-		if (p->used && !s->timelines[i]->pending && p->clock < since &&
-		    atomic_load(&stream_counters(g, i)->ready) >= p->last &&
+		if (p->used && !p->timeline->pending && p->clock < since &&
+		    atomic_load(&stream_counters(g, i)->ready) >= p->timeline->last &&
 		    (!best || p->clock < g->pairs[best].clock))
 			best = i;
 	}
 	return best;
 }
+
+static void arrived(ncclsvc_session *s)
+{
+	bool restored;
+	checkpoint_look(s, s->gpu, &restored);
+}
+
+static const struct stream_hooks stream_hooks = {.arrived = arrived, .ended = device_unpin};
 
 /* A place for one more pair. */
 static ncclsvc_result pair_room(ncclsvc_session *s, struct gpu *g, uint64_t since, uint32_t *index,
@@ -118,7 +123,7 @@ static ncclsvc_result pair_room(ncclsvc_session *s, struct gpu *g, uint64_t sinc
 		ncclsvc_timeline *t = calloc(1, sizeof(*t));
 		if (!t)
 			return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-		*t = (ncclsvc_timeline){.session = s, .index = i, .of_stream = true};
+		*t = (ncclsvc_timeline){.session = s, .index = i, .of_stream = &stream_hooks};
 		s->timelines[i] = t;
 		atomic_store(&stream_counters(g, i)->ready, 0);
 		atomic_store(&stream_counters(g, i)->done, 0);
@@ -127,12 +132,12 @@ static ncclsvc_result pair_room(ncclsvc_session *s, struct gpu *g, uint64_t sinc
 		*index = i;
 		return NCCLSVC_OK;
 	}
-	*index = idle_pair(s, g, since);
+	*index = idle_pair(g, since);
 	if (*index)
 		return NCCLSVC_OK;
 	tasks_look(s);
 	*yielded = true;
-	if (g->page.link == s->link && !idle_pair(s, g, since))
+	if (g->page.link == s->link && !idle_pair(g, since))
 		return error_set(NCCLSVC_LIMIT,
 				 "the session's %d timelines are all in use: wait for tasks, or "
 				 "use fewer streams and communicators at once",
@@ -184,12 +189,12 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 		p = &g->pairs[index];
 		*p = (struct pair){
 			.used = true,
+			.timeline = s->timelines[index],
 			.stream_id = st.id,
 			.context = st.context,
 			.comm_key = comm->key,
 			.planned = op->planned,
 			.device = comm->device,
-			.last = p->last,
 			.alone = stands_alone(g, &st),
 			.ready = address + index * sizeof(struct svc_timeline),
 		};
@@ -198,7 +203,7 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 		return error_argument("%s: a task of a later group was submitted on this stream: "
 				      "on one stream, follow the order of the plan's groups",
 				      svc_op_name(op->record.op));
-	if (p->last - atomic_load(&stream_counters(g, (uint32_t)(p - g->pairs))->done) >=
+	if (p->timeline->last - atomic_load(&stream_counters(g, (uint32_t)(p - g->pairs))->done) >=
 	    PENDING_MAX)
 		return error_set(NCCLSVC_AGAIN,
 				 "the stream has %d tasks pending on %s: wait for one", PENDING_MAX,
@@ -216,45 +221,21 @@ void streams_number(struct gpu *g, struct op *op)
 {
 	struct pair *p = &g->pairs[op->record.timeline];
 	if (!p->touched)
-		p->rested = p->alone &&
-			    atomic_load(&stream_counters(g, op->record.timeline)->done) >= p->last;
+		p->rested =
+			p->alone && atomic_load(&stream_counters(g, op->record.timeline)->done) >=
+					    p->timeline->last;
 	op->record.flags |= SVC_TASK_TIMELINE;
-	op->record.value = ++p->last;
+	op->record.value = ++p->timeline->last;
 	p->planned = op->planned;
 	p->touched = true;
 	if (!op->detached)
-		p->wait_to = p->last;
-}
-
-static bool streams_wait(const struct gpu *g)
-{
-	for (uint32_t i = 1; i < SVC_TIMELINES; i++)
-		if (g->pairs[i].used &&
-		    atomic_load(&stream_counters(g, i)->done) < g->pairs[i].last)
-			return true;
-	return false;
-}
-
-void streams_await_workers(ncclsvc_session *s)
-{
-	const struct timespec nap = {.tv_nsec = 200000};
-	const uint64_t end = now_ns() + WORKERS_END_NS;
-	while (s->gpu->page.link && streams_wait(s->gpu) && now_ns() < end)
-		nanosleep(&nap, NULL);
-}
-
-void streams_release(ncclsvc_session *s)
-{
-	const struct gpu *g = s->gpu;
-	for (uint32_t i = 1; g->page.link && i < SVC_TIMELINES; i++)
-		if (g->pairs[i].used)
-			timeline_raise(&stream_counters(g, i)->done, g->pairs[i].last);
+		p->wait_to = p->timeline->last;
 }
 
 void streams_forget(ncclsvc_session *s)
 {
 	struct gpu *g = s->gpu;
-	streams_release(s);
+	timelines_release(s);
 	for (uint32_t i = 1; i < SVC_TIMELINES; i++) {
 		if (!s->timelines[i] || !s->timelines[i]->of_stream)
 			continue;

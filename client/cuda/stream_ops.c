@@ -59,7 +59,7 @@ static bool echoes(const struct gpu *g, uint32_t index, unsigned waits)
 {
 	const struct svc_timeline *t = stream_counters(g, index);
 	return waits == 1 && atomic_load_explicit(&t->echo, memory_order_relaxed) &&
-	       g->pairs[index].last - atomic_load(&t->done) < ECHO_PENDING_MAX;
+	       g->pairs[index].timeline->last - atomic_load(&t->done) < ECHO_PENDING_MAX;
 }
 
 /* All pairs of one stream at once, and every write before the first wait: the group's tasks may
@@ -72,7 +72,7 @@ static CUresult enqueue(struct gpu *g, const struct pair *first, const uint32_t 
 	for (unsigned i = 0; i < n; i++) {
 		const struct pair *p = &g->pairs[touched[i]];
 		if (same_stream(p, first) && !p->idle)
-			ops[nops++] = write_value(p->ready, p->last);
+			ops[nops++] = write_value(p->ready, p->timeline->last);
 	}
 	const unsigned writes = nops;
 	for (unsigned i = 0; i < n; i++)
@@ -106,7 +106,7 @@ static ncclsvc_result not_enqueued(ncclsvc_session *s, const struct gpu *g,
 	for (unsigned i = 0; i < n; i++)
 		if (same_stream(&g->pairs[touched[i]], first))
 			timeline_raise(&stream_counters(g, touched[i])->ready,
-				       g->pairs[touched[i]].last);
+				       g->pairs[touched[i]].timeline->last);
 	ring_doorbell(s->link);
 	return cuda_error(g->cuda, e,
 			  "the driver put nothing on the stream: the tasks are submitted and run "
@@ -122,7 +122,7 @@ static void signal_idle(struct gpu *g, uint32_t index)
 	struct pair *p = &g->pairs[index];
 	p->idle = p->rested && !g->cuda->cuStreamQuery(p->stream);
 	if (p->idle)
-		timeline_raise(&stream_counters(g, index)->ready, p->last);
+		timeline_raise(&stream_counters(g, index)->ready, p->timeline->last);
 }
 
 ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigned n)

@@ -40,6 +40,7 @@ ncclsvc_result ncclsvc_plan_start(ncclsvc_comm *comm, ncclsvc_plan **plan)
 	session_lock(s);
 	p->next = s->plans;
 	s->plans = p;
+	s->plan_hooks = &plan_hooks;
 	session_unlock(s);
 	*plan = p;
 	return NCCLSVC_OK;

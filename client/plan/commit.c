@@ -159,20 +159,14 @@ uint64_t ncclsvc_plan_iterations(const ncclsvc_plan *p)
 	return n;
 }
 
-void plans_leave(ncclsvc_session *s, const ncclsvc_comm *comm)
+static void leave(ncclsvc_session *s, const ncclsvc_comm *comm)
 {
 	for (ncclsvc_plan *p = s->plans; p; p = p->next)
 		if (p->comm == comm)
 			p->comm = NULL;
 }
 
-void plans_free_copies(ncclsvc_session *s)
-{
-	for (ncclsvc_plan *p = s->plans; p; p = p->next)
-		bounces_free(p);
-}
-
-void plans_free(ncclsvc_session *s)
+static void free_all(ncclsvc_session *s)
 {
 	while (s->plans) {
 		ncclsvc_plan *p = s->plans;
@@ -181,7 +175,4 @@ void plans_free(ncclsvc_session *s)
 	}
 }
 
-void plan_orphan(ncclsvc_session *s, const struct svc_plan_reply *reply)
-{
-	call_forget(s, SVC_PLAN_DROP, &(struct svc_plan_drop){reply->comm, reply->plan});
-}
+const struct plan_hooks plan_hooks = {.comm_left = leave, .closing = free_all};

@@ -78,7 +78,9 @@ void plan_begin_iteration(ncclsvc_plan *p);
 /* build.c: what plan_end adds. Not locked. */
 ncclsvc_result plan_complete(ncclsvc_plan *p);
 void plan_free(ncclsvc_plan *p);
-/* commit.c. Locked; yields. */
+/* commit.c: what the session tells its plans. */
+extern const struct plan_hooks plan_hooks;
+/* Locked; yields. */
 ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline);
 /* bounce.c: copies what is sent, and sends that. Locked; yields. */
 ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t place, struct op *op, uint64_t deadline);
