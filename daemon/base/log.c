@@ -18,6 +18,8 @@
 #include <systemd/sd-journal.h>
 #endif
 
+#include "timings.h"
+
 #define TEXT_BYTES 1024
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -135,7 +137,7 @@ static void sweep(uint64_t now, bool all)
 	while (*at) {
 		struct log_site *site = *at;
 
-		if (!all && now - site->window_ns < LOG_WINDOW_SECONDS * UINT64_C(1000000000)) {
+		if (!all && now - site->window_ns < LOG_WINDOW_NS) {
 			at = &site->next;
 			continue;
 		}
@@ -148,7 +150,7 @@ static void sweep(uint64_t now, bool all)
 /* Counts one message; false: it is one too many. */
 static bool allowed(struct log_site *site, uint64_t now)
 {
-	if (now - site->window_ns >= LOG_WINDOW_SECONDS * UINT64_C(1000000000)) {
+	if (now - site->window_ns >= LOG_WINDOW_NS) {
 		site->window_ns = now;
 		site->sent = 0;
 	}

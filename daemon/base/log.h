@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Messages to the journal or to stderr. Thread-safe. A call site that repeats itself is limited to
- * LOG_BURST messages in LOG_WINDOW_SECONDS (debug messages are not); how many were left out is said
- * once the window has passed. */
+ * LOG_BURST messages in LOG_WINDOW_NS (debug messages are not); how many were left out is said once
+ * the window has passed. */
 #ifndef DAEMON_LOG_H
 #define DAEMON_LOG_H
 
@@ -13,8 +13,7 @@ enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARNING, LOG_LEVEL_INFO, LOG_LEVEL_D
 /* AUTO: the journal if stderr leads there, else stderr. */
 enum log_target { LOG_TARGET_AUTO, LOG_TARGET_JOURNAL, LOG_TARGET_STDERR };
 
-#define LOG_BURST	   20
-#define LOG_WINDOW_SECONDS 5
+#define LOG_BURST 20
 
 /* One per call site, static; log.c owns its contents. */
 struct log_site {

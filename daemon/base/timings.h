@@ -1,143 +1,188 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Every interval and deadline of the daemon and its workers that is no configuration key, by who
- * waits for whom. (How long threads poll is in spin.h, and what the protocol promises in
- * svc_limits.h.) */
+ *
+ * The table of deadlines and intervals of the daemon and its workers: each says who waits for what,
+ * and what happens then. No other file defines one (tests/unit/test_one_place checks that).
+ *
+ * Not here: deadlines that a user sets (a task's timeout, and the configuration's hello_seconds,
+ * drain_seconds, keepalive_seconds, worker_seconds, comm_idle_seconds, cluster_seconds); how long
+ * threads poll (spin.h, which clients share); what the protocol promises (svc_limits.h). */
 #ifndef DAEMON_TIMINGS_H
 #define DAEMON_TIMINGS_H
 
 #include <stdint.h>
 
-/* ---- The supervisor's loop: nobody may hold it up for the others ---- */
+/* ---- Failing tasks, ending epochs, releasing streams: in the order in which they follow ---- */
 
-/* Requests of one user in a turn of the loop. */
+/* A node waits for another daemon's answer: its vote on an operation that this node wants to fail,
+ * a late member's commit, split or seat. Then the epoch (or the request) ends with TIMEOUT, and the
+ * silent node is named. */
+#define NODE_ANSWER_NS	  UINT64_C(3000000000)
+/* A node that ends an epoch waits for the other nodes to end it too, so that all know which
+ * operations were agreed on before. Then it ends the epoch without them. With GPUs it waits longer:
+ * after an end without agreement, NCCL's communicator is made anew. */
+#define EPOCH_OVER_NS	  UINT64_C(50000000)
+#define EPOCH_CLOSE_NS	  UINT64_C(1000000000)
+/* An epoch that all nodes have ended waits for operations of the host that are under way. Then they
+ * are aborted. */
+#define EPOCH_DRAIN_NS	  UINT64_C(30000000)
+/* The supervisor waits for tasks that were launched on GPUs before their epoch ended, so that
+ * NCCL's communicator can be kept. Then it is aborted. (At most: worker_seconds may be shorter.) */
+#define EPOCH_LAND_NS	  UINT64_C(10000000000)
+/* Streams of an epoch that is over wait for the GPUs, which may still write to their memory. When
+ * no task of it has ended for so long, the streams go on all the same. NCCL's abort takes half of
+ * it. */
+#define STREAM_RELEASE_NS UINT64_C(1000000000)
+/* The scheduler raises the inputs of sessions that have ended again after this interval, while
+ * tasks fly: a dying stream may write its own, smaller value over the one that released the lane.
+ */
+#define INPUTS_LOOK_NS	  UINT64_C(10000000)
+/* A worker that has lost its supervisor lets what is under way go on for so many seconds. */
+#define ORPHAN_SECONDS	  1
+/* Then it releases the streams, until no task has ended for STILL (a task takes less, or will never
+ * end), and for LAST at most. Then it exits. */
+#define ORPHAN_STILL_NS	  UINT64_C(300000000)
+#define ORPHAN_LAST_NS	  UINT64_C(3000000000)
+/* A member has left: its lane is given to another communicator when the scheduler has had so long
+ * to finish with it. */
+#define COMM_LEAVING_NS	  UINT64_C(100000000)
+/* A window of NCCL's that is to go waits for tasks that fly. Then it goes all the same. */
+#define WINDOW_LEAVE_NS	  UINT64_C(3000000000)
+/* Messages of an epoch that has not begun on this node are kept for so long. Then they are dropped,
+ * and the epoch fails with LIMIT should it begin. */
+#define EARLY_KEPT_NS	  UINT64_C(600000000000)
+
+/* ---- Everywhere ---- */
+
+/* A thread that waits for something that nothing announces, and has nothing else to do, looks again
+ * after this interval. */
+#define NAP_NS	      1000000
+/* A process that has run for so long was no failed start: its back-off begins anew. */
+#define STEADY_NS     UINT64_C(10000000000)
+/* Messages of one kind are limited in each window of the log, and so are the supervisor's messages
+ * about failed tasks of one communicator. */
+#define LOG_WINDOW_NS UINT64_C(5000000000)
+
+/* ---- The supervisor's loop: no user delays the others ---- */
+
+/* Requests of one user are handled for so long. Then others have their turn. */
 #define USER_TURN_NS	    UINT64_C(2000000)
-/* Leaving the communicators of one session that ends, in a turn of the loop. */
+/* The communicators of a session that ends are left for so long. Then others have their turn. */
 #define SESSION_END_TURN_NS UINT64_C(1000000)
-/* Until what a socket did not take is sent again: the kernel announces no room for descriptors. */
+/* A message that a socket did not take is sent again after this interval: the kernel does not
+ * announce room for descriptors. */
 #define SEND_AGAIN_NS	    UINT64_C(10000000)
-/* A user's thread that closes descriptors, without any, until it ends. */
+/* A user's thread that closes descriptors ends when it had none for so long. */
 #define CLOSER_IDLE_NS	    UINT64_C(100000000)
-/* All sessions, to be let go at the end of the daemon. */
+/* The daemon's end waits for all sessions to be released. Then it exits, and says so. */
 #define SESSIONS_END_MS	    5000
 
-/* ---- The engine: its rounds ---- */
+/* ---- The scheduler's rounds ---- */
 
-/* Commands of the supervisor in a round, between two looks at the rings. */
-#define COMMANDS_TURN_NS UINT64_C(100000)
-/* Bytes moved by the engine's own thread in a round; then helpers get what takes longer. */
-#define MOVE_TURN_NS	 UINT64_C(100000)
-/* The time that helpers must save: to wake them takes 3 to 25 us. */
-#define HELPERS_WORTH_NS UINT64_C(12000)
-/* Awake without work, between yields of the core. */
-#define ENGINE_YIELD_NS	 UINT64_C(25000)
-/* Awake, between looks at the doorbells: each costs as much as a task. */
-#define ENGINE_LOOK_NS	 UINT64_C(25000)
-/* Between looks for circles of waiting ranks: who is stuck at two of them is worth a message. */
-#define STUCK_LOOK_NS	 UINT64_C(25000000)
-/* Failures of one kind on a communicator are told once in that time. */
-#define FAILURES_TOLD_NS UINT64_C(5000000000)
+/* Commands of the supervisor are run for so long. Then the rings are polled. */
+#define COMMANDS_TURN_NS    UINT64_C(100000)
+/* The scheduler's own thread moves bytes for so long in a round. Helpers get what takes longer. */
+#define MOVE_TURN_NS	    UINT64_C(100000)
+/* Helpers are woken when they save so much: to wake them takes 3 to 25 us. */
+#define HELPERS_WORTH_NS    UINT64_C(12000)
+/* A scheduler that polls without work yields its core after this interval. */
+#define ENGINE_YIELD_NS	    UINT64_C(25000)
+/* A scheduler that polls looks at the doorbells after this interval: a look costs as much as a
+ * task.
+ */
+#define ENGINE_LOOK_NS	    UINT64_C(25000)
+/* A scheduler without a nearer deadline sleeps for so long at most: epoll takes an int. */
+#define ENGINE_SLEEP_MS_MAX 60000
+/* The scheduler looks for members that all wait for each other after this interval; those that wait
+ * at two looks are reported to the other nodes. */
+#define STUCK_LOOK_NS	    UINT64_C(25000000)
 
-/* ---- Trainers' streams ---- */
+/* ---- The supervisor waits for its workers ---- */
 
-/* Between looks at inputs of sessions that have ended: a dying stream may write its own, smaller
- * value over the one that releases the lane. */
-#define INPUTS_LOOK_NS	  UINT64_C(10000000)
-/* Without the end of any task of an epoch that is over, until its streams are released all the
- * same: NCCL's abort takes half of that. */
-#define STREAM_RELEASE_NS UINT64_C(1000000000)
-/* The engine, to be through with a member that has left, before its lane is given away. */
-#define COMM_LEAVING_NS	  UINT64_C(100000000)
-/* Tasks that fly, to end, before a window of NCCL's goes. */
-#define WINDOW_LEAVE_NS	  UINT64_C(3000000000)
-
-/* ---- Workers, as the supervisor sees them ---- */
-
-/* To start: a driver's first start can take long. */
+/* A worker is to start within: a driver's first start can take long. Then it is killed. */
 #define WORKER_START_NS		  UINT64_C(60000000000)
-/* To end after SIGKILL: the driver may hold a process. */
+/* A killed worker is to end within: the driver may hold a process. Then its calls fail, and another
+ * worker is started once it has ended. */
 #define WORKER_DIE_NS		  UINT64_C(5000000000)
-/* Between looks for overdue answers. */
+/* Overdue answers (worker_seconds) are looked for after this interval. */
 #define WORKER_TICK_MS		  200
-/* At least so often a worker has to say something. */
+/* A worker that has said nothing for so long is asked for a sign of life. */
 #define WORKER_PING_NS		  UINT64_C(10000000000)
-/* One that lived so long is no hopeless case. */
-#define WORKER_STEADY_NS	  UINT64_C(10000000000)
-/* Until another is started: behind one that was of use; else, growing up to the last. */
+/* Another worker is started after SOON, if the former was of use; else after AGAIN, which doubles
+ * up to MAX. */
 #define WORKER_AGAIN_SOON_MS	  5
 #define WORKER_AGAIN_MS		  100
 #define WORKER_AGAIN_MS_MAX	  30000
-/* NCCL's initialization without one of its ranks, to notice by itself. */
+/* NCCL's initialization that misses one of its ranks is to fail by itself within. Then the workers
+ * that wait in it are killed. */
 #define COMM_INIT_WITHOUT_PEER_NS UINT64_C(5000000000)
 
-/* ---- Workers, among themselves ---- */
+/* ---- In a worker ---- */
 
-/* Between looks for errors, where nothing announces them. */
-#define WORKER_WATCH_NS	 UINT64_C(50000000)
-/* A lane that has stood still for so long may need what is launched next. */
-#define LANE_STUCK_NS	 UINT64_C(20000000)
-/* A small collective on windows takes far less: another rank's worker is gone. */
-#define WINDOW_STUCK_NS	 UINT64_C(100000000)
-/* Polling for a trainer's input, before the GPU waits for it: less than that wait costs. */
-#define INPUT_POLL_NS	 UINT64_C(1500)
-/* Memory that trainers gave back is let go, though something flies. */
-#define IMPORT_CLOSE_NS	 UINT64_C(10000000000)
-/* An abort in NCCL that lasts so long is worth a word. */
-#define ABORT_LONG_NS	 UINT64_C(30000000000)
-/* An MPS server that has just lost a client refuses new ones for a moment: between tries. */
-#define MPS_NOT_READY_US 50000
-/* Without a supervisor: what is under way may go on; then streams are released until nothing has
- * moved for STILL (a task takes less, or will never end), looking every NAP, for LAST at most. */
-#define ORPHAN_SECONDS	 1
-#define ORPHAN_NAP_NS	 1000000
-#define ORPHAN_STILL_NS	 UINT64_C(300000000)
-#define ORPHAN_LAST_NS	 UINT64_C(3000000000)
-/* Trials of which of a GPU's two queues a trainer's stream hears sooner: one takes TRIAL at most;
- * another follows AGAIN after one without a result, or for another stream, and STALE after one
- * with. A result is clear if the least and the most that it took differ by less than SHARP. */
-#define TWIN_TRIAL_NS	 UINT64_C(4000000000)
-#define TWIN_AGAIN_NS	 UINT64_C(2000000000)
-#define TWIN_STALE_NS	 UINT64_C(20000000000)
-#define TWIN_SHARP_NS	 UINT64_C(500)
+/* Communicators are asked for errors after this interval: NCCL announces none. */
+#define WORKER_WATCH_NS UINT64_C(50000000)
+/* A lane on which no task has ended for so long may need an abort: until it moves again, no memory
+ * is closed, since the driver would wait for the lane. */
+#define LANE_STUCK_NS	UINT64_C(20000000)
+/* Small collectives on windows are to end within, and take far less. Then another rank's worker
+ * counts as gone. */
+#define WINDOW_STUCK_NS UINT64_C(100000000)
+/* A launch polls for the trainer's input for so long: less than a wait of the GPU costs. Then the
+ * GPU waits. */
+#define INPUT_POLL_NS	UINT64_C(1500)
+/* Memory that trainers gave back waits until no task flies. Then it is closed all the same. */
+#define IMPORT_CLOSE_NS UINT64_C(10000000000)
+/* An abort in NCCL that takes longer is logged. */
+#define ABORT_LONG_NS	UINT64_C(30000000000)
+/* A captured launch that was not used for so long gives its place to another. */
+#define REPLAY_STALE_NS UINT64_C(10000000000)
+/* Trials of which of a GPU's two queues a trainer's stream hears sooner. A trial is given up after
+ * TRIAL. The next one follows AGAIN after one without a result, or for another stream, and STALE
+ * after one with a result. A result is clear if its least and most differ by less than SHARP. */
+#define TWIN_TRIAL_NS	UINT64_C(4000000000)
+#define TWIN_AGAIN_NS	UINT64_C(2000000000)
+#define TWIN_STALE_NS	UINT64_C(20000000000)
+#define TWIN_SHARP_NS	UINT64_C(500)
 
-/* ---- The MPS control daemon ---- */
+/* ---- MPS ---- */
 
-/* To take connections after its start, which takes some milliseconds; and between looks. */
+/* MPS is to take connections within: its control daemon after its start, and its server, which
+ * refuses new clients for a moment after it has lost one. Then the start has failed. */
 #define MPS_START_NS	 UINT64_C(5000000000)
+/* The daemon looks whether MPS takes connections, and a worker connects again, after these. */
 #define MPS_LOOK_MS	 5
-/* One that lived so long is started again at once. Others later: the pause doubles. */
-#define MPS_STEADY_NS	 UINT64_C(10000000000)
+#define MPS_NOT_READY_US 50000
+#define MPS_TRIES	 ((int)(MPS_START_NS / 1000 / MPS_NOT_READY_US))
+/* A control daemon that failed is started again after AGAIN, which doubles up to MAX. */
 #define MPS_AGAIN_MS	 1000
 #define MPS_AGAIN_MS_MAX 60000
-/* To say who uses it, and to end. */
+/* The control daemon is to say who uses it within. Then it counts as in use. */
 #define MPS_ANSWER_MS	 2000
+/* The control daemon is to end within. Then it is killed. */
 #define MPS_END_MS	 1000
 
 /* ---- Several nodes ---- */
 
-/* Daemons, to connect with each other at the start. */
+/* Daemons are to connect with each other at the start within. Then they exit. */
 #define NODES_MEET_MS	    30000
-/* Between signs of life. */
+/* Signs of life are sent after this interval. */
 #define NODE_BEAT_MS	    300
-/* Bytes sent to a node are not acknowledged for so long: its machine is gone. */
+/* A connection on which nothing came for IDLE seconds is probed after each IDLE. After so many
+ * PROBES without an answer, or when sent bytes are not acknowledged for UNREACHABLE, the node is
+ * lost. */
+#define NODE_IDLE_SECONDS   2
+#define NODE_PROBES	    3
 #define NODE_UNREACHABLE_MS 10000
-/* A daemon, to answer another: who was late, who has joined, what it knows of a task. */
-#define NODE_ANSWER_NS	    UINT64_C(3000000000)
-/* All nodes, to end an epoch; with GPUs: else NCCL begins anew. */
-#define EPOCH_OVER_NS	    UINT64_C(50000000)
-#define EPOCH_CLOSE_NS	    UINT64_C(1000000000)
-/* What is under way when an epoch ends in good order, to end. */
-#define EPOCH_DRAIN_NS	    UINT64_C(30000000)
-/* Messages of an epoch that has not begun here: it hardly will any more. */
-#define EARLY_KEPT_NS	    UINT64_C(600000000000)
-/* Naps between looks for other nodes' news: while something is waited for; while others may want
- * something; when, for QUIET, nobody has. */
+/* The scheduler looks for other nodes' messages after NAP while it waits for something, after IDLE
+ * while others may want something, and after QUIET when nobody has for NODES_QUIET. */
 #define NODES_NAP_NS	    UINT64_C(1000000)
 #define NODES_NAP_IDLE_NS   UINT64_C(20000000)
 #define NODES_NAP_QUIET_NS  UINT64_C(200000000)
 #define NODES_QUIET_NS	    UINT64_C(5000000000)
-/* What has come of a message when its sender dies may still be written to its place. */
+/* A receive whose sender is lost may still be written to for so long. Then its memory is given
+ * back.
+ */
 #define MPI_DROP_SECONDS    0.05
-/* MPI_Finalize, which waits for daemons that go on. */
+/* MPI_Finalize, which waits for daemons that go on, is to end within. Then the daemon exits. */
 #define MPI_FINISH_SECONDS  3
 
 #endif

@@ -302,7 +302,7 @@ static struct link *new_link(struct cluster *c)
 static void watch_for_silence(struct link *l)
 {
 	uv_os_fd_t fd;
-	int ms = NODE_UNREACHABLE_MS, one = 1, idle = 2, count = 3;
+	int ms = NODE_UNREACHABLE_MS, one = 1, idle = NODE_IDLE_SECONDS, count = NODE_PROBES;
 	uv_tcp_nodelay(&l->tcp, 1);
 	if (uv_fileno((uv_handle_t *)&l->tcp, &fd))
 		return;

@@ -17,6 +17,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/timings.h"
 #include "coord/home.h"
 #include "coord/split.h"
 #include "gpu/gpu.h"
@@ -25,12 +26,10 @@
 #include "report.h"
 #include "server/server_state.h"
 
-#define LANDING_NS_MAX UINT64_C(10000000000) /* for launched tasks, once their epoch is over */
-
 static uint64_t landing_ns(const struct server *s)
 {
 	uint64_t patience = gpu_patience_ns(s);
-	return patience < LANDING_NS_MAX ? patience : LANDING_NS_MAX;
+	return patience < EPOCH_LAND_NS ? patience : EPOCH_LAND_NS;
 }
 
 static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)

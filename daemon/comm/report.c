@@ -6,19 +6,19 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/timings.h"
 #include "channel/cluster.h"
 #include "comm.h"
 #include "names.h"
 #include "server/server_state.h"
 
-#define USER_WINDOW_NS (LOG_WINDOW_SECONDS * UINT64_C(1000000000))
-#define USER_BURST     (LOG_BURST / 2)
+#define USER_BURST (LOG_BURST / 2)
 
 /* The user's share of the log. What was left out is said when the next line may be written. */
 static bool may_write(struct account *a)
 {
 	const uint64_t now = clock_now();
-	if (now - a->report_ns >= USER_WINDOW_NS) {
+	if (now - a->report_ns >= LOG_WINDOW_NS) {
 		if (a->reports > USER_BURST)
 			log_warning("user %u: %u more failures of communicators were not logged",
 				    a->uid, a->reports - USER_BURST);

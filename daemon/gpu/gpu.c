@@ -275,7 +275,7 @@ static void worker_gone(struct gpu *g)
 		return;
 	g->gone = true;
 	g->of_use = g->served && (work_done(g) != g->done_before ||
-				  clock_now() - g->since_ns > WORKER_STEADY_NS);
+				  clock_now() - g->since_ns > STEADY_NS);
 	hang_up(g);
 	set_state(g, NCCLSVC_DEVICE_LOST);
 	if (g->served && g->info.mps == NCCLSVC_MPS_ACTIVE && !g->server->loop.closing)

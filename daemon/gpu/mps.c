@@ -82,7 +82,7 @@ static void on_end(uv_poll_t *poll, int status, int events)
 	struct gpu_mps *p = s->mps;
 	char how[256], text[384];
 	const pid_t pid = p->control.pid;
-	const bool steady = clock_now() - p->since_ns > MPS_STEADY_NS;
+	const bool steady = clock_now() - p->since_ns > STEADY_NS;
 	(void)status;
 	(void)events;
 	unwatch(p);

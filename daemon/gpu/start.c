@@ -123,7 +123,7 @@ static void on_probe_exit(uv_process_t *process, int64_t code, int signal)
  * the loop goes to sleep all the same. */
 static void run_briefly(uv_loop_t *loop)
 {
-	const struct timespec nap = {.tv_nsec = 1000000};
+	const struct timespec nap = {.tv_nsec = NAP_NS};
 	uv_run(loop, UV_RUN_NOWAIT);
 	nanosleep(&nap, NULL);
 }

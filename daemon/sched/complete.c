@@ -92,7 +92,7 @@ static void report(struct engine *e, const struct task *t, const ncclsvc_status 
 	const uint32_t bit = UINT32_C(1) << (-st->result & 31);
 	if (!c || c->ended || c->ending || (st->result == NCCLSVC_CANCELLED && !st->pid_a))
 		return;
-	if (e->now - c->reported_ns >= FAILURES_TOLD_NS) {
+	if (e->now - c->reported_ns >= LOG_WINDOW_NS) {
 		c->reported_ns = e->now;
 		c->reported = 0;
 	}

@@ -7,8 +7,6 @@
 #include "base/timings.h"
 #include "dynlib.h"
 
-#define START_TRIES 100
-
 #define CUDA_ENTRY(function, name, args) {name, offsetof(struct cuda_api, function)},
 #define NCCL_ENTRY(function, type, args) {#function, offsetof(struct nccl_api, function)},
 
@@ -30,9 +28,9 @@ bool gpu_api_open_cuda(int *version, char *text, size_t size)
 		return false;
 	}
 	/* An MPS server that has just lost a client refuses new ones for a moment. */
-	for (int i = 0; !error && i < START_TRIES; i++) {
+	for (int i = 0; !error && i < MPS_TRIES; i++) {
 		error = cu.cuInit(0);
-		if (error != CUDA_ERROR_MPS_SERVER_NOT_READY || i == START_TRIES - 1)
+		if (error != CUDA_ERROR_MPS_SERVER_NOT_READY || i == MPS_TRIES - 1)
 			break;
 		error = CUDA_SUCCESS;
 		usleep(MPS_NOT_READY_US);

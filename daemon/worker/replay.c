@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/timings.h"
 #include "names.h"
 #include "operation.h"
 #include "worker.h"
@@ -23,7 +24,6 @@
 #define WAYS	     4			   /* places that a group may have */
 #define CALLS	     8			   /* until it is captured */
 #define NODES	     32			   /* with more there is more than a kernel */
-#define STALE_NS     UINT64_C(10000000000) /* its place may go to another group */
 
 /* What NCCL is told of a task. */
 struct replay_task {
@@ -117,7 +117,7 @@ static void let_go(struct replay *r)
 /* One that was captured: nobody has asked for it for long, and it does not run. */
 static bool may_go(const struct worker *w, uint32_t lane, const struct replay *r, uint64_t now)
 {
-	return (!r->ntasks || now - r->used_ns >= STALE_NS) && lane_idle(w, lane);
+	return (!r->ntasks || now - r->used_ns >= REPLAY_STALE_NS) && lane_idle(w, lane);
 }
 
 /* The group's place, or one of the few that it may have. NULL: all of them are in use. */

@@ -15,7 +15,6 @@
 #include "base/timings.h"
 #include "worker.h"
 
-#define STUCK_LOOKS 1000 /* us, between looks at it */
 
 bool window_op(const struct launch *l)
 {
@@ -140,7 +139,7 @@ bool window_stuck(const struct worker *w, uint32_t lane)
 	for (uint64_t end = worker_clock() + WINDOW_STUCK_NS; window_pending(w, lane);) {
 		if (worker_clock() > end)
 			return true;
-		usleep(STUCK_LOOKS);
+		usleep(NAP_NS / 1000);
 	}
 	return false;
 }

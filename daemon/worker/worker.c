@@ -81,11 +81,11 @@ static CUresult make_context(struct worker *w)
 {
 	/* An MPS server that has just lost a client refuses new ones for a moment. */
 	CUresult error;
-	for (int i = 0; i < 100; i++) {
+	for (int i = 0; i < MPS_TRIES; i++) {
 		error = cu.cuDevicePrimaryCtxRetain(&w->context, w->device);
 		if (error != CUDA_ERROR_MPS_SERVER_NOT_READY)
 			break;
-		usleep(50000);
+		usleep(MPS_NOT_READY_US);
 	}
 	if (!error)
 		error = cu.cuCtxSetCurrent(w->context);
@@ -230,7 +230,7 @@ struct motion {
 /* After a nap: has something ended within ORPHAN_STILL_NS? */
 static bool still_moves(const struct worker *w, struct motion *m)
 {
-	const struct timespec nap = {.tv_nsec = ORPHAN_NAP_NS};
+	const struct timespec nap = {.tv_nsec = NAP_NS};
 	uint64_t sum = 0;
 	nanosleep(&nap, NULL);
 	for (uint32_t i = 0; i < WORKER_LANES; i++)
