@@ -309,7 +309,7 @@ static int sleep_ms(const struct engine *e)
 	if (d->at_ns <= e->now)
 		return 0;
 	uint64_t ms = (d->at_ns - e->now + 999999) / 1000000;
-	return ms > 60000 ? 60000 : (int)ms;
+	return ms > ENGINE_SLEEP_MS_MAX ? ENGINE_SLEEP_MS_MAX : (int)ms;
 }
 
 /* Is something waited for that a GPU writes, or room in a worker's queue? */
@@ -585,6 +585,7 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->sessions = calloc(config->sessions_max, sizeof(*e->sessions));
 	e->comms = calloc(config->comms_max, sizeof(*e->comms));
 	e->tasks = calloc(config->tasks_max, sizeof(*e->tasks));
+	e->visited = calloc(config->tasks_max, sizeof(*e->visited));
 	while (e->published_mask + 1 < config->tasks_max)
 		e->published_mask = 2 * e->published_mask + 1;
 	e->published = calloc(e->published_mask + 1, sizeof(*e->published));
@@ -592,7 +593,7 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->lost = calloc(config->nodes + 1, sizeof(*e->lost));
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = EPOLL_COMMANDS};
 	if (e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost || !e->sessions || !e->comms ||
-	    !e->tasks || !e->published || !e->decided || table_init(&e->table, config->tasks_max) ||
+	    !e->tasks || !e->visited || !e->published || !e->decided || table_init(&e->table, config->tasks_max) ||
 	    epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, e->wake_fd, &ev) < 0 ||
 	    !(e->pool = pool_create(config->threads - 1, wake_engine, e))) {
 		engine_free(e);

@@ -375,8 +375,8 @@ struct engine {
 	uint64_t launch_round;
 	uint64_t inputs_ns;   /* when launched tasks' were last looked at */
 	uint64_t visit, pass; /* the pass's first visit */
-	struct task **visited;
-	uint32_t nvisited, visited_room;
+	struct task **visited; /* [table.size] */
+	uint32_t nvisited;
 	/* Other nodes: span.h */
 	struct span *spans; /* by id */
 	uint32_t flights;   /* what MPI works on */

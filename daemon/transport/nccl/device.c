@@ -94,21 +94,13 @@ void device_leave_group(struct engine *e, struct task *t)
 
 /* ---- Launching ---- */
 
-/* False: no memory, or t is of what this pass could not launch. */
+/* False: t is of what this pass could not launch. */
 static bool push(struct engine *e, struct task *t)
 {
 	if (t->visit == e->visit)
 		return true;
 	if (t->visit >= e->pass)
 		return false;
-	if (e->nvisited == e->visited_room) {
-		uint32_t room = e->visited_room ? 2 * e->visited_room : 64;
-		struct task **p = realloc(e->visited, room * sizeof(*p));
-		if (!p)
-			return false;
-		e->visited = p;
-		e->visited_room = room;
-	}
 	t->visit = e->visit;
 	e->visited[e->nvisited++] = t;
 	return true;
@@ -335,8 +327,12 @@ static void launch_ordered(struct engine *e)
 	while (sequence_next(e, &m, &k)) {
 		bool room;
 		e->pass = e->visit + 1;
-		if (m && !collect(e, m->tasks[0]))
-			abort(); /* it was whole when it was wished for */
+		/* It was whole when it was wished for. Were it not, the other nodes launch it without
+		 * this one, and its epochs end. */
+		if (m && !collect(e, m->tasks[0])) {
+			sequence_void(e, m->wish);
+			continue;
+		}
 		room = m ? room_for(e, &devices) == ROOM_YES : making_launch(e, k);
 		if (!room) {
 			e->met_new = true;
