@@ -61,6 +61,22 @@ row() {
 	END
 }
 
+# start_row NAME: a row of the table of starts
+start_row() {
+	if ! measure all_reduce -b 8 -e 8 -n 1 -w 0 -c 0 --rounds 1 --baseline nccl; then
+		failure
+		return
+	fi
+	python3 - "$dir/json" "$1" <<-'END'
+		import json, sys
+		with open(sys.argv[1], encoding="utf-8") as f:
+		    r = json.load(f)
+		print(f"| {sys.argv[2]} | {r['start_ms']:.2f} | {r['baseline_start_ms']:.2f} | "
+		      f"{r['start_ms'] / r['baseline_start_ms']:.4f} | {r['start_gpu_bytes'] / 2**20:.1f} | "
+		      f"{r['baseline_start_gpu_bytes'] / 2**20:.1f} |")
+	END
+}
+
 table() {
 	printf '\n### %s\n\n' "$1"
 	printf '| %s | bytes | service us | NCCL us | ratio | busbw GB/s | wrong |\n' "$2"
@@ -80,7 +96,7 @@ own_table() {
 }
 
 bench_cuda() {
-	local op top=1G large=(-b 256M -e 1G -f 4) rounds=(--rounds 5 --time-cap 0.3)
+	local op sync top=1G large=(-b 256M -e 1G -f 4) rounds=(--rounds 5 --time-cap 0.3)
 	! $quick || { top=64M large=(-b 64M -e 64M) rounds=(--rounds 3 --time-cap 0.2); }
 	trap 'stop_cuda; rm -rf "$dir"' EXIT
 	$mps || export NCCLSVCD_MPS=off
@@ -91,8 +107,12 @@ bench_cuda() {
 		"$ranks" "$($mps && echo 'through MPS' || echo 'without MPS')" "${NCCL_NVLS_ENABLE-unset}"
 	printf '\n## GPUs, against plain NCCL\n'
 
-	# First, while the daemon has no communicator yet.
-	own_table 'GPU memory' gpu-memory --baseline nccl
+	printf '\n### From a CUDA context to the end of a first AllReduce\n\n'
+	printf '| daemon | service ms | NCCL ms | ratio | service MiB of each GPU | NCCL MiB |\n'
+	printf '| :--- | ---: | ---: | ---: | ---: | ---: |\n'
+	start_row 'has no communicator yet'
+	start_row 'has one'
+	start_row 'has one'
 	table 'Every operation, `--sync stream`' operation
 	for op in all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv barrier; do
 		row '' "$op" -b 8 -e "$top" -f 512 --rounds 3 --time-cap 0.1
@@ -115,9 +135,13 @@ bench_cuda() {
 	done
 	table '200 small tasks, the last waited for: `-n 200 --sync last`' operation
 	row '' all_reduce -b 1K -e 1K -n 200 --sync last "${rounds[@]}"
-	own_table 'A training step' overlap --baseline nccl --rounds 5
-	own_table 'CPU time of a submission' cpu --baseline nccl --rounds 5
-	own_table 'From a CUDA context to the first AllReduce' start --baseline nccl --rounds 3
-	own_table 'CPU time of the daemon' idle --seconds 2
+	table 'A twentieth of a training step: `-n 20 --compute-ms 20`' operation
+	row '' all_reduce -b 64M -e 64M -n 20 --compute-ms 20 --rounds 5
+	for sync in stream last; do
+		own_table "CPU time of a submission, \`--sync $sync\`" all_reduce -b 1K -e 1K -n 200 -c 0 --rounds 25 \
+			--every 0 --sync "$sync" --baseline nccl
+	done
+	own_table 'CPU time of a busy daemon' all_reduce -b 1K -e 1K -n 40000 -c 0 --rounds 1 --sync each --every 0
+	own_table 'CPU time of an idle daemon' all_reduce -b 1K -e 1K -n 2 -w 0 -c 0 --rounds 1 --every 2000000 --time-cap 60
 	printf '\nThis took %s s.\n' "$SECONDS"
 }

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "collective.h"
-
+/* SPDX-License-Identifier: Apache-2.0
+ * ncclsvc-perf OP: an operation over a range of sizes, and the same by a baseline. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,18 +9,186 @@
 #include "crew.h"
 #include "crews_cuda.h"
 #include "data.h"
+#include "modes.h"
 #include "process.h"
 #include "report.h"
-#include "stat.h"
+
+#define KERNELS	    20 /* with --compute-ms, in a round: another stream's work fits in between them */
+#define FIRST_SPINS 20000
+
+enum { SERVICE, BASELINE, SUBJECTS };
+
+/* What is measured: the service, or the baseline. */
+struct subject {
+	struct crew crew;
+	struct cores cores; /* empty without --every */
+	double us[ROUNDS_MAX], cpu_us[ROUNDS_MAX];
+};
 
 struct bench {
 	const struct options *options;
-	struct crew service, base;
-	struct cores cores, base_cores; /* empty without --every */
+	struct subject subjects[SUBJECTS];
+	unsigned n; /* subjects */
 	struct report report;
-	double *us, *base_us; /* one for each round */
 	uint64_t seed;
+	uint32_t spins; /* with --compute-ms: of a kernel */
+	uint64_t wrong;
+	double busbw_sum;
+	unsigned busbw_n;
 };
+
+/* ---- What is printed ---- */
+
+enum { WITH_BASELINE = 1, WITH_CPU = 2 };
+
+static const struct column work_columns[] = {
+	{"size", "(B)", "bytes", 10, 0, 0}, {"count", "(elements)", "count", 14, 0, 0},
+	{"type", "", "type", 10, 0, 0},	    {"redop", "", "redop", 8, 0, 0},
+	{"root", "", "root", 8, 0, 0},	    {NULL, NULL, "op", 0, 0, 0},
+};
+
+enum figure {
+	TIME,
+	ALGBW,
+	BUSBW,
+	WRONG,
+	BASE,
+	RATIO,
+	CORES, /* one for each part */
+	BASE_CORES = CORES + CORES_PARTS,
+	SUBMIT,
+	BASE_SUBMIT,
+	FIGURES,
+};
+
+static const struct column figure_columns[FIGURES] = {
+	[TIME] = {"time", "(us)", "time_us", 9, DIGITS, 0},
+	[ALGBW] = {"algbw", "(GB/s)", "algbw", 8, DIGITS, 0},
+	[BUSBW] = {"busbw", "(GB/s)", "busbw", 8, DIGITS, 0},
+	[WRONG] = {"#wrong", "", "wrong", 7, 0, 0},
+	[BASE] = {"base", "(us)", "baseline_us", 10, DIGITS, WITH_BASELINE},
+	[RATIO] = {"ratio", "", "ratio", 7, 2, WITH_BASELINE},
+	[CORES + CORES_DAEMON] = {"daemon", "(cores)", "daemon_cores", 9, 5, WITH_CPU},
+	[CORES + CORES_WORKERS] = {"workers", "", "worker_cores", 9, 5, WITH_CPU},
+	[CORES + CORES_RANKS] = {"ranks", "", "rank_cores", 9, 5, WITH_CPU},
+	[BASE_CORES] = {"base", "", "baseline_cores", 9, 5, WITH_CPU | WITH_BASELINE},
+	[SUBMIT] = {"submit", "(us)", "submit_cpu_us", 8, DIGITS, WITH_CPU},
+	[BASE_SUBMIT] = {"base", "(us)", "baseline_submit_cpu_us", 8, DIGITS,
+			 WITH_CPU | WITH_BASELINE},
+};
+
+#define WORK_COLUMNS (sizeof(work_columns) / sizeof(work_columns[0]))
+
+static const char *waiting(const struct options *o)
+{
+	if (o->sync == SYNC_EACH)
+		return o->cuda ? "synchronising after each operation"
+			       : "waiting for each operation";
+	if (o->cuda && o->sync == SYNC_STREAM)
+		return "synchronising at the end; each operation orders the stream";
+	return o->cuda ? "synchronising at the end; the last operation orders the stream"
+		       : "waiting for the last operation";
+}
+
+static void note_start(const struct report *r, const struct crew *crew, const char *who)
+{
+	if (crew->start_bytes)
+		report_note(r, "%s: %.2f ms to join and do a first AllReduce, %.1f MiB of each GPU",
+			    who, crew->start_ms, crew->start_bytes / (1 << 20));
+	else
+		report_note(r, "%s: %.2f ms to join and do a first AllReduce", who, crew->start_ms);
+}
+
+static void show_head(struct bench *b)
+{
+	const struct options *o = b->options;
+	struct report *r = &b->report;
+	report_note(r, "%" PRIu64 " iterations after %" PRIu64 " warm-up, %u rounds, %s", o->iters,
+		    o->warmup, o->rounds, waiting(o));
+	report_note(r, "time: average over the ranks, median of the rounds");
+	if (o->compute_ms)
+		report_note(r,
+			    "beside kernels on another stream, %u ms in each round; time: until "
+			    "both are over",
+			    o->compute_ms);
+	if (o->every_us)
+		report_note(r,
+			    "every %" PRIu64 " us, if the former operation allows; time: "
+			    "without the pauses",
+			    o->every_us);
+	if (o->with_cpu) {
+		report_note(r, "cores: CPU time of all processes of that kind together, by time, "
+			       "in the rounds");
+		report_note(r, "submit: CPU time of a rank's thread for an operation, without the "
+			       "wait at the end");
+	}
+	if (b->n > BASELINE)
+		report_note(r, "baseline: %s, round by round in turn; ratio = time / base",
+			    b->subjects[BASELINE].crew.library);
+	if (b->subjects[SERVICE].crew.start_ms > 0)
+		note_start(r, &b->subjects[SERVICE].crew, "service");
+	if (b->subjects[BASELINE].crew.start_ms > 0)
+		note_start(r, &b->subjects[BASELINE].crew, "baseline");
+	if (!r->table)
+		return;
+	int place = report_width(r, figure_columns, FIGURES);
+	printf("#\n# %*s%*s%*s\n", report_width(r, work_columns, WORK_COLUMNS), "", place / 2 + 6,
+	       "out-of-place", place, "in-place");
+	for (int units = 0; units < 2; units++) {
+		printf("# ");
+		report_title_line(r, work_columns, WORK_COLUMNS, units);
+		report_title_line(r, figure_columns, FIGURES, units);
+		report_title_line(r, figure_columns, FIGURES, units);
+		putchar('\n');
+	}
+	fflush(stdout);
+}
+
+static void set_start(struct report *r, const struct crew *crew, const char *ms, const char *bytes)
+{
+	report_set_number(r, ms, crew->start_ms > 0 ? crew->start_ms : NAN);
+	report_set_number(r, bytes, crew->start_ms > 0 ? crew->start_bytes : NAN);
+}
+
+static void begin_report(struct bench *b)
+{
+	const struct options *o = b->options;
+	struct report *r = &b->report;
+	char what[64];
+	snprintf(what, sizeof(what), "%s, %u ranks", perf_op_name(o->op), o->ranks);
+	report_begin(r, o, what);
+	r->shown = (b->n > BASELINE ? WITH_BASELINE : 0) | (o->with_cpu ? WITH_CPU : 0);
+	report_set(r, "ranks", json_integer(o->ranks));
+	report_set(r, "blocking", json_boolean(o->sync == SYNC_EACH));
+	report_set(r, "sync", json_string(sync_name(o)));
+	report_set(r, "rounds", json_integer(o->rounds));
+	report_set(r, "compute_ms", json_integer(o->compute_ms));
+	report_set(r, "every_us",
+		   o->with_cpu ? json_integer((json_int_t)o->every_us) : json_null());
+	report_set(r, "baseline",
+		   b->n > BASELINE ? json_string(b->subjects[BASELINE].crew.library) : json_null());
+	set_start(r, &b->subjects[SERVICE].crew, "start_ms", "start_gpu_bytes");
+	set_start(r, &b->subjects[BASELINE].crew, "baseline_start_ms", "baseline_start_gpu_bytes");
+	show_head(b);
+}
+
+static bool end_report(struct bench *b)
+{
+	struct report *r = &b->report;
+	double busbw = b->busbw_n ? b->busbw_sum / b->busbw_n : 0;
+	bool checked = b->options->checks > 0;
+	if (checked)
+		report_note(r, "Out of bounds values : %" PRIu64 " %s", b->wrong,
+			    b->wrong ? "FAILED" : "OK");
+	else
+		report_note(r, "Out of bounds values : not checked");
+	report_note(r, "Avg bus bandwidth    : %g", busbw);
+	report_set(r, "wrong", checked ? json_integer((json_int_t)b->wrong) : json_null());
+	report_set_number(r, "avg_busbw", busbw);
+	return report_end(r, true);
+}
+
+/* ---- One row ---- */
 
 static uint64_t fresh_seed(struct bench *b)
 {
@@ -29,41 +196,33 @@ static uint64_t fresh_seed(struct bench *b)
 	return b->seed ^ perf_now_ns() << 20;
 }
 
-static bool run_round(struct crew *crew, const struct job *job, struct cores *cores, double *us)
+static bool run_round(struct subject *s, const struct job *job, unsigned round)
 {
-	cores_start(cores);
-	if (!crew_do(crew, job))
+	cores_start(&s->cores);
+	if (!crew_do(&s->crew, job))
 		return false;
-	cores_stop(cores);
-	*us = crew_ns(crew, job->iters) / 1e3;
-	return true;
-}
-
-static bool run_timed(struct crew *crew, const struct job *job, double *us)
-{
-	if (!crew_do(crew, job))
-		return false;
-	*us = crew_ns(crew, job->iters) / 1e3;
+	cores_stop(&s->cores);
+	s->us[round] = crew_ns(&s->crew, job->iters) / 1e3;
+	s->cpu_us[round] = crew_cpu_ns(&s->crew, job->iters) / 1e3;
 	return true;
 }
 
 /* How many iterations fit into the time of a round: one cold operation, then if that was slow a
  * warm one, tell how long it takes. */
-static bool fit(struct crew *crew, const struct work *w, const struct options *o, uint64_t seed,
-		uint64_t *iters)
+static bool fit(struct bench *b, struct crew *crew, const struct work *w, uint64_t *iters)
 {
+	const struct options *o = b->options;
 	struct job job = {.kind = JOB_TIME,
 			  .fill = 1,
 			  .sync = SYNC_EACH,
 			  .iters = 1,
-			  .seed = seed,
+			  .seed = fresh_seed(b),
 			  .work = *w};
 	double round_us = o->time_cap_s * 1e6 / o->rounds, us;
 	for (int attempt = 0; attempt < 2; attempt++) {
-		if (!run_timed(crew, &job, &us))
+		if (!crew_do(crew, &job))
 			return false;
-		if (us < (double)o->every_us)
-			us = (double)o->every_us;
+		us = fmax(crew_ns(crew, 1) / 1e3, (double)o->every_us);
 		if (us * (double)*iters <= round_us)
 			return true;
 		job.fill = 0;
@@ -73,7 +232,26 @@ static bool fit(struct crew *crew, const struct work *w, const struct options *o
 	return true;
 }
 
-static bool check(struct bench *b, struct crew *crew, const struct work *w, int64_t *wrong)
+/* The subjects take turns, and in turns go first. */
+static bool run_rounds(struct bench *b, const struct job *job, unsigned n)
+{
+	const struct work *w = &job->work;
+	for (unsigned i = 0; i < n; i++)
+		cores_clear(&b->subjects[i].cores);
+	for (unsigned round = 0; round < b->options->rounds; round++) {
+		report_progress(&b->report, "%s %" PRIu64 " B %s: round %u of %u",
+				perf_op_name(w->op), work_bytes(w),
+				w->in_place ? "in place" : "out of place", round + 1,
+				b->options->rounds);
+		for (unsigned i = 0; i < n; i++) {
+			if (!run_round(&b->subjects[(round + i) % n], job, round))
+				return false;
+		}
+	}
+	return true;
+}
+
+static bool check(struct bench *b, struct crew *crew, const struct work *w, uint64_t *wrong)
 {
 	*wrong = 0;
 	for (unsigned i = 0; i < b->options->checks; i++) {
@@ -83,31 +261,50 @@ static bool check(struct bench *b, struct crew *crew, const struct work *w, int6
 				  .work = *w};
 		if (!crew_do(crew, &job))
 			return false;
-		*wrong += (int64_t)crew_wrong(crew);
+		*wrong += crew_wrong(crew);
 	}
 	return true;
 }
 
-/* The sides take turns, and in turns go first. */
-static bool run_rounds(struct bench *b, const struct work *w, const struct job *job, bool based)
+static bool check_all(struct bench *b, const struct work *w, unsigned n, struct value *wrong)
 {
-	cores_clear(&b->cores);
-	cores_clear(&b->base_cores);
-	for (unsigned round = 0; round < b->options->rounds; round++) {
-		report_progress(&b->report, "%s %" PRIu64 " B %s: round %u of %u",
-				perf_op_name(w->op), work_bytes(w),
-				w->in_place ? "in place" : "out of place", round + 1,
-				b->options->rounds);
-		bool base_first = round % 2;
-		double *base_us = &b->base_us[round];
-		if (based && base_first && !run_round(&b->base, job, &b->base_cores, base_us))
-			return false;
-		if (!run_round(&b->service, job, &b->cores, &b->us[round]))
-			return false;
-		if (based && !base_first && !run_round(&b->base, job, &b->base_cores, base_us))
+	uint64_t of[SUBJECTS] = {0};
+	if (!b->options->checks)
+		return true;
+	for (unsigned i = 0; i < n; i++) {
+		if (!check(b, &b->subjects[i].crew, w, &of[i]))
 			return false;
 	}
+	if (of[BASELINE]) {
+		complain("the baseline itself has %" PRIu64 " wrong elements", of[BASELINE]);
+		return false;
+	}
+	*wrong = NUMBER(of[SERVICE]);
+	b->wrong += of[SERVICE];
 	return true;
+}
+
+static void fill_figures(struct bench *b, const struct work *w, unsigned n, struct value *f)
+{
+	const unsigned rounds = b->options->rounds;
+	struct subject *s = &b->subjects[SERVICE], *base = &b->subjects[BASELINE];
+	const double us = median(s->us, rounds);
+	f[TIME] = NUMBER(us);
+	f[ALGBW] = NUMBER(work_algbw(w, us));
+	f[BUSBW] = NUMBER(work_busbw(w, us));
+	f[SUBMIT] = NUMBER(median(s->cpu_us, rounds));
+	for (int part = 0; part < CORES_PARTS; part++)
+		f[CORES + part] = NUMBER(cores_used(&s->cores, (enum cores_part)part));
+	if (n > BASELINE) {
+		f[BASE] = NUMBER(median(base->us, rounds));
+		f[RATIO] = NUMBER(us / f[BASE].number);
+		f[BASE_CORES] = NUMBER(cores_used(&base->cores, CORES_RANKS));
+		f[BASE_SUBMIT] = NUMBER(median(base->cpu_us, rounds));
+	}
+	if (!b->options->with_cpu)
+		f[SUBMIT] = f[BASE_SUBMIT] = UNKNOWN;
+	b->busbw_sum += f[BUSBW].number;
+	b->busbw_n++;
 }
 
 static bool baseline_can(const struct options *o, const struct work *w)
@@ -117,51 +314,74 @@ static bool baseline_can(const struct options *o, const struct work *w)
 	return o->baseline == BASELINE_NCCL && work_nccl_can(w);
 }
 
-static bool measure(struct bench *b, const struct work *w, struct figures *f)
+static bool measure(struct bench *b, const struct work *w, struct value *f)
 {
 	const struct options *o = b->options;
-	bool based = baseline_can(o, w);
-	uint64_t seed = fresh_seed(b), iters = o->iters;
-	if (!fit(&b->service, w, o, seed, &iters) || (based && !fit(&b->base, w, o, seed, &iters)))
-		return false;
+	const unsigned n = baseline_can(o, w) ? SUBJECTS : 1;
+	uint64_t iters = o->iters;
+	for (unsigned i = 0; i < n; i++) {
+		if (!fit(b, &b->subjects[i].crew, w, &iters))
+			return false;
+	}
 	struct job job = {.kind = JOB_TIME,
 			  .sync = (uint8_t)o->sync,
 			  .iters = iters,
 			  .warmup = o->warmup < iters ? o->warmup : iters,
 			  .every_us = (uint32_t)o->every_us,
+			  .kernels = b->spins ? KERNELS : 0,
+			  .spins = b->spins,
 			  .work = *w};
-	if (!run_rounds(b, w, &job, based))
+	if (!run_rounds(b, &job, n))
 		return false;
-	f->measured = true;
-	f->us = median(b->us, o->rounds);
-	f->base_us = based ? median(b->base_us, o->rounds) : 0;
-	for (int part = 0; part < CORES_PARTS; part++)
-		f->cores[part] = cores_used(&b->cores, (enum cores_part)part);
-	f->base_cores = cores_used(&b->base_cores, CORES_RANKS);
-	f->wrong = -1;
-	if (o->checks == 0)
-		return true;
-	int64_t base_wrong = 0;
-	if (!check(b, &b->service, w, &f->wrong) || (based && !check(b, &b->base, w, &base_wrong)))
-		return false;
-	if (base_wrong)
-		complain("the baseline itself has %" PRId64 " wrong elements", base_wrong);
-	return base_wrong == 0;
+	fill_figures(b, w, n, f);
+	return check_all(b, w, n, &f[WRONG]);
+}
+
+static bool can_be_in_place(const struct options *o, const struct work *w)
+{
+	return work_can_be_in_place(w->op) && (!o->cuda || work_nccl_can(w));
+}
+
+static void show_row(struct bench *b, const struct work *w, struct value figures[2][FIGURES],
+		     bool in_place)
+{
+	struct report *r = &b->report;
+	const struct value cells[WORK_COLUMNS] = {
+		NUMBER(work_bytes(w)),
+		NUMBER(w->count),
+		TEXT(w->op == NCCLSVC_BARRIER ? "none" : ncclsvc_type_name(w->type)),
+		TEXT(work_reduces(w->op) ? ncclsvc_redop_name(w->redop) : "none"),
+		NUMBER(work_has_root(w->op) ? w->root : -1),
+		TEXT(perf_op_name(w->op)),
+	};
+	json_t *row = r->rows ? json_object() : NULL;
+	json_t *second = row && in_place ? json_object() : NULL;
+	report_progress(r, "%s", "");
+	if (r->table)
+		printf("  ");
+	report_cells(r, work_columns, WORK_COLUMNS, cells, row);
+	report_cells(r, figure_columns, FIGURES, figures[0], row);
+	report_cells(r, figure_columns, FIGURES, figures[1], second);
+	if (row && json_object_set_new(row, "in_place", second ? second : json_null()) < 0)
+		r->no_memory = true;
+	report_row_end(r, row);
 }
 
 static bool do_row(struct bench *b, struct work w)
 {
-	struct row row = {.work = w};
+	struct value figures[2][FIGURES];
 	for (int place = 0; place < 2; place++) {
 		w.in_place = (uint8_t)place;
-		if (place &&
-		    !(work_can_be_in_place(w.op) && (!b->options->cuda || work_nccl_can(&w))))
-			continue;
-		if (!measure(b, &w, &row.place[place]))
+		for (int f = 0; f < FIGURES; f++)
+			figures[place][f] = UNKNOWN;
+		if ((!place || can_be_in_place(b->options, &w)) && !measure(b, &w, figures[place]))
 			return false;
 	}
-	return report_row(&b->report, &row);
+	show_row(b, &w, figures, can_be_in_place(b->options, &w));
+	return true;
 }
+
+/* ---- All rows ---- */
 
 static uint64_t next_size(const struct options *o, uint64_t size)
 {
@@ -184,35 +404,39 @@ static bool do_sizes(struct bench *b, struct work w)
 	return true;
 }
 
+static bool do_roots(struct bench *b, struct work w)
+{
+	const struct options *o = b->options;
+	const bool all = work_has_root(o->op) && o->root == ROOT_ALL;
+	w.root = all || !work_has_root(o->op) ? 0 : o->root;
+	if (!all)
+		return do_sizes(b, w);
+	for (; w.root < (int)o->ranks; w.root++) {
+		if (!do_sizes(b, w))
+			return false;
+	}
+	return true;
+}
+
 static bool do_everything(struct bench *b)
 {
 	const struct options *o = b->options;
 	uint32_t types = o->op == NCCLSVC_BARRIER ? 1u : o->types;
 	uint32_t redops = work_reduces(o->op) ? o->redops : 1u;
-	int first = o->root, last = o->root;
-	if (!work_has_root(o->op)) {
-		first = last = 0;
-	} else if (o->root == ROOT_ALL) {
-		first = 0;
-		last = (int)o->ranks - 1;
-	}
 	for (unsigned type = 0; type < 32; type++) {
 		for (unsigned redop = 0; redop < 32; redop++) {
-			if (!(types >> type & 1) || !(redops >> redop & 1))
-				continue;
-			for (int root = first; root <= last; root++) {
-				struct work w = {.op = (uint8_t)o->op,
-						 .type = (uint8_t)type,
-						 .redop = (uint8_t)redop,
-						 .root = root,
-						 .nranks = o->ranks};
-				if (!do_sizes(b, w))
-					return false;
-			}
+			struct work w = {.op = (uint8_t)o->op,
+					 .type = (uint8_t)type,
+					 .redop = (uint8_t)redop,
+					 .nranks = o->ranks};
+			if (types >> type & 1 && redops >> redop & 1 && !do_roots(b, w))
+				return false;
 		}
 	}
 	return true;
 }
+
+/* ---- Start ---- */
 
 /* True: the buffers of all ranks fit into the memory that is free. */
 static bool enough_memory(const struct options *o)
@@ -226,8 +450,8 @@ static bool enough_memory(const struct options *o)
 		fclose(f);
 	/* A staged transfer needs the library's copies too; on a GPU there is one to check with. */
 	uint64_t each = (o->cuda ? 1 : 2) * (o->max_bytes + DATA_GUARD);
-	uint64_t sides = o->baseline ? 2 : 1;
-	uint64_t need = each * o->ranks * (sides + o->plain_memory);
+	uint64_t subjects = o->baseline ? 2 : 1;
+	uint64_t need = each * o->ranks * (subjects + (o->memory == MEMORY_PLAIN));
 	if (!available || need / 1024 <= available)
 		return true;
 	complain("%u ranks with buffers of %" PRIu64 " bytes need %" PRIu64 " MiB; %" PRIu64
@@ -239,55 +463,77 @@ static bool enough_memory(const struct options *o)
 static bool start_host(struct bench *b, const char *socket)
 {
 	const struct options *o = b->options;
+	struct crew *service = &b->subjects[SERVICE].crew, *base = &b->subjects[BASELINE].crew;
 	struct rank_options rank = {.socket = socket,
 				    .nodes = o->nodes,
 				    .no_ring = o->no_ring,
-				    .plain_memory = o->plain_memory,
+				    .memory = o->memory,
 				    .planned = o->planned,
 				    .timeout_ms = o->timeout_ms};
-	struct job buffers = {.kind = JOB_BUFFERS, .bytes = o->max_bytes};
-	if (!crew_start(&b->service, &rank, o->ranks) || !crew_do(&b->service, &buffers))
+	if (!crew_start(service, &rank, o->ranks) || !crew_buffers(service, o->max_bytes))
 		return false;
 	return !o->baseline ||
-	       (crew_start_mpi(&b->base, o->ranks, o->timeout_ms) && crew_do(&b->base, &buffers));
+	       (crew_start_mpi(base, o->ranks, o->timeout_ms) && crew_buffers(base, o->max_bytes));
 }
 
 static bool watch_cores(struct bench *b, const char *socket)
 {
-	const struct options *o = b->options;
-	return cores_add_daemons(&b->cores, o, socket) && cores_add_ranks(&b->cores, &b->service) &&
-	       cores_add_ranks(&b->base_cores, &b->base);
+	struct subject *s = &b->subjects[SERVICE], *base = &b->subjects[BASELINE];
+	return cores_add_daemons(&s->cores, b->options, socket) &&
+	       cores_add_ranks(&s->cores, &s->crew) && cores_add_ranks(&base->cores, &base->crew);
+}
+
+/* Finds how long a kernel must be for those of a round to take --compute-ms. Both subjects then run
+ * the same. */
+static bool calibrate(struct bench *b)
+{
+	struct job job = {.kind = JOB_TIME,
+			  .kernels = KERNELS,
+			  .spins = FIRST_SPINS,
+			  .work = {.op = NCCLSVC_BARRIER, .nranks = b->options->ranks}};
+	for (int attempt = 0; attempt < 3; attempt++) { /* the first compiles the kernel */
+		if (!crew_do(&b->subjects[SERVICE].crew, &job))
+			return false;
+		double ms = crew_ns(&b->subjects[SERVICE].crew, 1) / 1e6;
+		double spins = job.spins * b->options->compute_ms / (ms > 0 ? ms : 1);
+		if (attempt)
+			job.spins = spins < 1 ? 1 : spins > 1e9 ? 1000000000 : (uint32_t)spins;
+	}
+	b->spins = job.spins;
+	return b->n == 1 || crew_do(&b->subjects[BASELINE].crew, &job);
 }
 
 static bool start(struct bench *b, const char *socket)
 {
 	const struct options *o = b->options;
-	b->us = calloc(o->rounds, sizeof(*b->us));
-	b->base_us = calloc(o->rounds, sizeof(*b->base_us));
-	if (!b->us || !b->base_us) {
-		complain("out of memory");
-		return false;
-	}
 	if (!enough_memory(o))
 		return false;
-	bool good = o->cuda ? crews_start_cuda(&b->service, &b->base, o, socket, o->max_bytes)
+	bool good = o->cuda ? crews_start_cuda(&b->subjects[SERVICE].crew,
+					       &b->subjects[BASELINE].crew, o, socket, o->max_bytes)
 			    : start_host(b, socket);
-	return good && (!o->every_given || watch_cores(b, socket));
+	return good && (!o->with_cpu || watch_cores(b, socket)) && (!o->compute_ms || calibrate(b));
 }
 
-int collective_run(const struct options *options, const char *socket)
+static int run(struct bench *b)
 {
-	struct bench b = {.options = options, .seed = perf_now_ns()};
-	bool good = start(&b, socket) &&
-		    report_begin(&b.report, options, options->baseline ? b.base.library : NULL) &&
-		    do_everything(&b) && report_end(&b.report);
-	int status = !good ? EXIT_ERROR : b.report.wrong ? EXIT_WRONG : EXIT_GOOD;
-	report_free(&b.report);
-	crew_stop(&b.service);
-	crew_stop(&b.base);
-	cores_free(&b.cores);
-	cores_free(&b.base_cores);
-	free(b.us);
-	free(b.base_us);
+	begin_report(b);
+	if (!do_everything(b)) {
+		(void)report_end(&b->report, false);
+		return EXIT_ERROR;
+	}
+	return !end_report(b) ? EXIT_ERROR : b->wrong ? EXIT_WRONG : EXIT_GOOD;
+}
+
+int collective_run(const struct options *o, const char *socket)
+{
+	static struct bench b;
+	b.options = o;
+	b.n = o->baseline ? SUBJECTS : 1;
+	b.seed = perf_now_ns();
+	int status = start(&b, socket) ? run(&b) : EXIT_ERROR;
+	for (int i = 0; i < SUBJECTS; i++) {
+		crew_stop(&b.subjects[i].crew);
+		cores_free(&b.subjects[i].cores);
+	}
 	return status;
 }

@@ -1,15 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cores.h"
 
+#include <dirent.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "client.h"
 #include "process.h"
 #include "service.h"
-#include "usage.h"
 
-static bool add(struct cores *c, enum cores_part part, pid_t pid, int device)
+/* CPU time of all threads that the process has now, in ns; -1: not kept, or not there. */
+static int64_t run_ns(pid_t pid)
+{
+	char path[320];
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	DIR *d = opendir(path);
+	int64_t sum = d ? 0 : -1;
+	for (struct dirent *e; d && (e = readdir(d));) {
+		int64_t ns = -1;
+		if (e->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof(path), "/proc/%d/task/%s/schedstat", (int)pid, e->d_name);
+		FILE *f = fopen(path, "re");
+		sum = f && fscanf(f, "%" SCNd64, &ns) == 1 && sum >= 0 ? sum + ns : -1;
+		if (f)
+			fclose(f);
+	}
+	if (d)
+		closedir(d);
+	return sum;
+}
+
+static bool add(struct cores *c, enum cores_part part, pid_t pid)
 {
 	struct cores_process *p = realloc(c->processes, (c->n + 1) * sizeof(*p));
 	if (!p) {
@@ -17,7 +41,7 @@ static bool add(struct cores *c, enum cores_part part, pid_t pid, int device)
 		return false;
 	}
 	c->processes = p;
-	p[c->n++] = (struct cores_process){.part = part, .pid = pid, .device = device};
+	p[c->n++] = (struct cores_process){.part = part, .pid = pid};
 	return true;
 }
 
@@ -27,10 +51,10 @@ static bool add_daemon(struct cores *c, ncclsvc_session *session)
 	ncclsvc_device_info *list = NULL;
 	size_t n = 0;
 	if (ncclsvc_daemon(session, &info) || ncclsvc_list_devices(session, &list, &n))
-		return complain_of("can't ask the daemon");
-	bool good = add(c, CORES_DAEMON, info.pid, -1);
+		return service_complain("can't ask the daemon");
+	bool good = add(c, CORES_DAEMON, info.pid);
 	for (size_t i = 0; good && i < n; i++)
-		good = list[i].pid <= 0 || add(c, CORES_WORKERS, list[i].pid, list[i].device);
+		good = list[i].pid <= 0 || add(c, CORES_WORKERS, list[i].pid);
 	ncclsvc_list_free(list);
 	return good;
 }
@@ -46,7 +70,7 @@ bool cores_add_daemons(struct cores *c, const struct options *o, const char *soc
 	for (; good && rank.rank < rank.nranks; rank.rank++) {
 		ncclsvc_session *session;
 		if (service_open(&rank, &session))
-			return complain_of("can't attach");
+			return service_complain("can't attach");
 		good = add_daemon(c, session);
 		ncclsvc_close(session);
 	}
@@ -57,7 +81,7 @@ bool cores_add_ranks(struct cores *c, const struct crew *crew)
 {
 	bool good = true;
 	for (uint32_t i = 0; good && i < crew->n; i++)
-		good = add(c, CORES_RANKS, crew->members[i].pid, -1);
+		good = add(c, CORES_RANKS, crew->members[i].pid);
 	return good;
 }
 
@@ -71,7 +95,7 @@ void cores_clear(struct cores *c)
 void cores_start(struct cores *c)
 {
 	for (size_t i = 0; i < c->n; i++)
-		c->processes[i].before_ns = usage_run_ns(c->processes[i].pid);
+		c->processes[i].before_ns = run_ns(c->processes[i].pid);
 	c->since_ns = perf_now_ns();
 }
 
@@ -80,7 +104,7 @@ void cores_stop(struct cores *c)
 	c->wall_ns += perf_now_ns() - c->since_ns;
 	for (size_t i = 0; i < c->n; i++) {
 		const struct cores_process *p = &c->processes[i];
-		int64_t after_ns = usage_run_ns(p->pid);
+		int64_t after_ns = run_ns(p->pid);
 		if (p->before_ns < 0 || after_ns < p->before_ns)
 			c->unknown[p->part] = true;
 		else
@@ -91,7 +115,7 @@ void cores_stop(struct cores *c)
 double cores_used(const struct cores *c, enum cores_part part)
 {
 	if (!c->n || c->unknown[part] || !c->wall_ns)
-		return -1;
+		return NAN;
 	return (double)c->used_ns[part] / (double)c->wall_ns;
 }
 

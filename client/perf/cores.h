@@ -10,7 +10,6 @@ enum cores_part { CORES_DAEMON, CORES_WORKERS, CORES_RANKS, CORES_PARTS };
 
 struct cores_process {
 	pid_t pid;
-	int device; /* of a worker; else -1 */
 	enum cores_part part;
 	int64_t before_ns;
 };
@@ -34,7 +33,7 @@ bool cores_add_ranks(struct cores *cores, const struct crew *crew);
 void cores_clear(struct cores *cores);
 void cores_start(struct cores *cores);
 void cores_stop(struct cores *cores);
-/* Cores used on average; < 0: unknown. */
+/* Cores used on average; NAN: unknown. */
 double cores_used(const struct cores *cores, enum cores_part part);
 void cores_free(struct cores *cores);
 

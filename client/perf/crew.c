@@ -145,6 +145,14 @@ double crew_ns(const struct crew *crew, uint64_t iters)
 	return sum / crew->n / (double)(iters ? iters : 1);
 }
 
+double crew_cpu_ns(const struct crew *crew, uint64_t iters)
+{
+	double sum = 0;
+	for (uint32_t i = 0; i < crew->n; i++)
+		sum += (double)crew->members[i].reply.cpu_ns;
+	return sum / crew->n / (double)(iters ? iters : 1);
+}
+
 uint64_t crew_wrong(const struct crew *crew)
 {
 	uint64_t wrong = 0;
@@ -206,10 +214,8 @@ static int run_rank(void *arg, uint32_t member, int fd)
 bool crew_start(struct crew *crew, const struct rank_options *options, uint32_t n)
 {
 	struct rank_options o = *options;
-	if (ncclsvc_unique_id_create(&o.id)) {
-		complain("can't make a communicator id: %s", ncclsvc_last_error());
+	if (!crew_new_id(o.id.bytes))
 		return false;
-	}
 	o.nranks = (int)n;
 	return crew_fork(crew, "rank", n, run_rank, &o, options->timeout_ms);
 }
@@ -224,25 +230,39 @@ static int run_rank_cuda(void *arg, uint32_t member, int fd)
 bool crew_start_cuda(struct crew *crew, const struct rank_options *options, uint32_t n)
 {
 	struct rank_options o = *options;
-	ncclsvc_unique_id id;
-	if (ncclsvc_unique_id_create(&id)) {
+	o.nranks = (int)n;
+	bool good = crew_fork(crew, "rank", n, run_rank_cuda, &o, options->timeout_ms);
+	crew->grace_ms = CREW_GPU_GRACE_MS;
+	return good && crew_new_id(crew->id);
+}
+
+bool crew_init(struct crew *crew)
+{
+	struct job job = {.kind = JOB_INIT};
+	memcpy(job.id, crew->id, sizeof(job.id));
+	if (!crew_do(crew, &job))
+		return false;
+	crew->start_ms = crew_ns(crew, 1) / 1e6;
+	for (uint32_t i = 0; i < crew->n; i++)
+		crew->start_bytes += (double)crew->members[i].reply.gpu_bytes / crew->n;
+	return true;
+}
+
+bool crew_buffers(struct crew *crew, uint64_t bytes)
+{
+	struct job buffers = {.kind = JOB_BUFFERS, .bytes = bytes};
+	return crew_do(crew, &buffers);
+}
+
+bool crew_new_id(uint8_t id[NCCLSVC_ID_BYTES])
+{
+	ncclsvc_unique_id made;
+	if (ncclsvc_unique_id_create(&made)) {
 		complain("can't make a communicator id: %s", ncclsvc_last_error());
 		return false;
 	}
-	o.nranks = (int)n;
-	bool good = crew_fork(crew, "rank", n, run_rank_cuda, &o, options->timeout_ms);
-	memcpy(crew->id, id.bytes, sizeof(crew->id));
-	crew->grace_ms = CREW_GPU_GRACE_MS;
-	return good;
-}
-
-bool crew_init(struct crew *crew, const struct work *first)
-{
-	struct job job = {.kind = JOB_INIT};
-	if (first)
-		job.work = *first;
-	memcpy(job.id, crew->id, sizeof(job.id));
-	return crew_do(crew, &job);
+	memcpy(id, made.bytes, NCCLSVC_ID_BYTES);
+	return true;
 }
 
 void crew_stop(struct crew *crew)

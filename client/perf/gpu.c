@@ -97,18 +97,18 @@ static bool create(struct gpu *g, size_t bytes, CUdeviceptr *p)
 	return false;
 }
 
-bool gpu_alloc(struct gpu *g, enum gpu_memory memory, size_t bytes, CUdeviceptr *p)
+bool gpu_alloc(struct gpu *g, enum memory memory, size_t bytes, CUdeviceptr *p)
 {
-	return memory == GPU_VMM ? create(g, bytes, p) : GPU_DO(g, cuMemAlloc, p, bytes);
+	return memory == MEMORY_VMM ? create(g, bytes, p) : GPU_DO(g, cuMemAlloc, p, bytes);
 }
 
-bool gpu_free(struct gpu *g, enum gpu_memory memory, CUdeviceptr p)
+bool gpu_free(struct gpu *g, enum memory memory, CUdeviceptr p)
 {
 	CUdeviceptr base;
 	size_t size;
 	if (!p)
 		return true;
-	if (memory != GPU_VMM)
+	if (memory != MEMORY_VMM)
 		return GPU_DO(g, cuMemFree, p);
 	return GPU_DO(g, cuMemGetAddressRange, &base, &size, p) &&
 	       GPU_DO(g, cuMemUnmap, base, size) && GPU_DO(g, cuMemAddressFree, base, size);

@@ -11,10 +11,15 @@
 
 #include "cuda_abi.h"
 
-enum gpu_memory {
-	GPU_OWN = 0, /* cuMemAlloc */
-	GPU_LENT,    /* the daemon's */
-	GPU_VMM,     /* cuMemCreate, exportable */
+/* Where buffers come from. */
+enum memory {
+	/* On GPUs: */
+	MEMORY_OWN,  /* cuMemAlloc */
+	MEMORY_LENT, /* the daemon's */
+	MEMORY_VMM,  /* cuMemCreate, exportable */
+	/* On the host: */
+	MEMORY_SHARED, /* of the library */
+	MEMORY_PLAIN,  /* malloc */
 };
 
 struct gpu {
@@ -43,10 +48,10 @@ void gpu_close(struct gpu *gpu);
 bool gpu_good(struct gpu *gpu, CUresult result, const char *call);
 #define GPU_DO(gpu, call, ...) gpu_good(gpu, (gpu)->cu.call(__VA_ARGS__), #call)
 
-/* memory: GPU_OWN or GPU_VMM. */
-bool gpu_alloc(struct gpu *gpu, enum gpu_memory memory, size_t bytes, CUdeviceptr *p);
+/* memory: MEMORY_OWN or MEMORY_VMM. */
+bool gpu_alloc(struct gpu *gpu, enum memory memory, size_t bytes, CUdeviceptr *p);
 /* 0 is allowed. */
-bool gpu_free(struct gpu *gpu, enum gpu_memory memory, CUdeviceptr p);
+bool gpu_free(struct gpu *gpu, enum memory memory, CUdeviceptr p);
 
 /* Compiles the kernel, at its first call. */
 bool gpu_prepare_busy(struct gpu *gpu);

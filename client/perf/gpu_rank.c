@@ -4,10 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "data.h"
-#include "stat.h"
 
 #define SPOT_BYTES 64
 
@@ -44,14 +42,14 @@ static bool release(struct gpu_rank *r, CUdeviceptr *p)
 {
 	CUdeviceptr old = *p;
 	*p = 0;
-	if (r->memory == GPU_LENT)
+	if (r->memory == MEMORY_LENT)
 		return !old || r->side->give_back(r, old);
 	return gpu_free(&r->gpu, r->memory, old) || gpu_rank_fail_gpu(r);
 }
 
 static bool allocate(struct gpu_rank *r, size_t bytes, CUdeviceptr *p)
 {
-	if (r->memory == GPU_LENT)
+	if (r->memory == MEMORY_LENT)
 		return r->side->borrow(r, bytes, p);
 	return gpu_alloc(&r->gpu, r->memory, bytes, p) || gpu_rank_fail_gpu(r);
 }
@@ -98,11 +96,11 @@ static bool host_alloc(struct gpu_rank *r, size_t bytes)
 
 void gpu_rank_close(struct gpu_rank *r)
 {
-	if (r->memory != GPU_LENT) { /* those went with the session */
+	if (r->memory != MEMORY_LENT) { /* those went with the session */
 		(void)release(r, &r->send);
 		(void)release(r, &r->recv);
 	}
-	(void)gpu_free(&r->gpu, GPU_OWN, r->spot);
+	(void)gpu_free(&r->gpu, MEMORY_OWN, r->spot);
 	if (r->stream)
 		r->gpu.cu.cuStreamDestroy(r->stream);
 	if (r->compute)
@@ -168,6 +166,7 @@ static bool end(struct gpu_rank *r)
 static bool submit(struct gpu_rank *r, const struct work *w, uint64_t n, struct pace *pace)
 {
 	struct buffers b = buffers_of(r, w);
+	uint64_t cpu = perf_cpu_ns();
 	for (uint64_t i = 0; i < n; i++) {
 		pace_wait(pace);
 		if (!r->side->submit(r, w, b.send, b.recv))
@@ -175,6 +174,7 @@ static bool submit(struct gpu_rank *r, const struct work *w, uint64_t n, struct 
 		if (r->sync == SYNC_EACH && !DO(r, cuStreamSynchronize, r->stream))
 			return false;
 	}
+	r->reply.cpu_ns = perf_cpu_ns() - cpu;
 	return true;
 }
 
@@ -198,11 +198,9 @@ static bool compute_a_little(struct gpu_rank *r)
 	       gpu_rank_fail_gpu(r);
 }
 
-/* The others have come as far: an operation that needs them all. */
-static bool meet(struct gpu_rank *r)
+/* An operation that needs all ranks. */
+static bool add_up(struct gpu_rank *r)
 {
-	if (!compute_a_little(r))
-		return false;
 	struct work w = {.op = NCCLSVC_ALL_REDUCE,
 			 .type = NCCLSVC_INT32,
 			 .redop = NCCLSVC_SUM,
@@ -211,13 +209,40 @@ static bool meet(struct gpu_rank *r)
 	return begin(r, SYNC_EACH) && r->side->submit(r, &w, r->spot, r->spot) && end(r);
 }
 
+/* The others have come as far. */
+static bool meet(struct gpu_rank *r)
+{
+	return compute_a_little(r) && add_up(r);
+}
+
+/* What others do on the GPU meanwhile counts, too. */
+static bool free_bytes(struct gpu_rank *r, size_t *bytes)
+{
+	size_t total;
+	return DO(r, cuMemGetInfo, bytes, &total);
+}
+
 static bool job_init(struct gpu_rank *r, const struct job *job)
 {
+	size_t before, after;
+	if (!free_bytes(r, &before))
+		return false;
 	uint64_t start = perf_now_ns();
-	bool good =
-		r->side->join(r, job) && (!job->work.count || repeat(r, &job->work, 1, SYNC_EACH));
+	bool good = r->side->join(r, job) && add_up(r);
 	r->reply.elapsed_ns = perf_now_ns() - start;
-	return good;
+	if (!good || !free_bytes(r, &after))
+		return false;
+	r->reply.gpu_bytes = (int64_t)before - (int64_t)after;
+	return true;
+}
+
+static bool compute(struct gpu_rank *r, const struct job *job)
+{
+	for (uint32_t i = 0; i < job->kernels; i++) {
+		if (!gpu_be_busy(&r->gpu, r->compute, job->spins))
+			return gpu_rank_fail_gpu(r);
+	}
+	return true;
 }
 
 static bool job_time(struct gpu_rank *r, const struct job *job)
@@ -229,7 +254,9 @@ static bool job_time(struct gpu_rank *r, const struct job *job)
 		return false;
 	uint64_t start = perf_now_ns();
 	pace = pace_start(job->every_us);
-	bool good = repeat_paced(r, w, job->iters, (enum sync)job->sync, &pace);
+	bool good = compute(r, job) &&
+		    repeat_paced(r, w, job->iters, (enum sync)job->sync, &pace) &&
+		    (!job->kernels || DO(r, cuStreamSynchronize, r->compute));
 	r->reply.elapsed_ns = perf_now_ns() - start - pace.paused_ns;
 	return good;
 }
@@ -249,75 +276,6 @@ static bool job_check(struct gpu_rank *r, const struct job *job)
 	return true;
 }
 
-/* ---- Submissions ---- */
-
-static uint64_t thread_cpu_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
-}
-
-/* What the submitting thread spends until it could go on with its own work: nothing is waited for.
- */
-static bool burst(struct gpu_rank *r, const struct job *job, double *ns)
-{
-	if (!meet(r) || !begin(r, (enum sync)job->sync))
-		return false;
-	struct pace none = pace_start(0);
-	uint64_t start = thread_cpu_ns();
-	bool good = submit(r, &job->work, job->iters, &none) &&
-		    (r->sync != SYNC_LAST || !r->side->order || r->side->order(r));
-	*ns = (double)(thread_cpu_ns() - start);
-	return good && DO(r, cuStreamSynchronize, r->stream) && r->side->settle(r);
-}
-
-static bool job_burst(struct gpu_rank *r, const struct job *job)
-{
-	double *ns = calloc(job->bursts ? job->bursts : 1, sizeof(*ns)), ignored;
-	if (!ns)
-		return gpu_rank_fail(r, NCCLSVC_NO_MEMORY, "out of memory");
-	bool good = burst(r, job, &ignored);
-	for (uint32_t i = 0; good && i < job->bursts; i++)
-		good = burst(r, job, &ns[i]);
-	if (good && job->bursts)
-		r->reply.elapsed_ns = (uint64_t)median(ns, job->bursts);
-	free(ns);
-	return good;
-}
-
-/* ---- A training step ---- */
-
-static bool job_step(struct gpu_rank *r, const struct job *job)
-{
-	bool comm = job->parts & STEP_COMM;
-	if (comm && !repeat(r, &job->work, job->warmup, SYNC_STREAM))
-		return false;
-	if (!meet(r) || !begin(r, SYNC_STREAM))
-		return false;
-	struct pace none = pace_start(0);
-	uint64_t start = perf_now_ns();
-	for (uint32_t i = 0; job->parts & STEP_COMPUTE && i < job->kernels; i++) {
-		if (!gpu_be_busy(&r->gpu, r->compute, job->spins))
-			return gpu_rank_fail_gpu(r);
-	}
-	if (comm && !(submit(r, &job->work, job->iters, &none) && end(r)))
-		return false;
-	r->reply.comm_ns = perf_now_ns() - start;
-	bool good = DO(r, cuStreamSynchronize, r->compute);
-	r->reply.elapsed_ns = perf_now_ns() - start;
-	return good;
-}
-
-static bool job_memory(struct gpu_rank *r)
-{
-	size_t unused, total;
-	if (!DO(r, cuMemGetInfo, &unused, &total))
-		return false;
-	r->reply.free_bytes = unused;
-	return true;
-}
-
 static bool perform(struct gpu_rank *r, const struct job *job)
 {
 	if (job->work.count && work_bytes(&job->work) > r->bytes)
@@ -331,12 +289,6 @@ static bool perform(struct gpu_rank *r, const struct job *job)
 		return job_time(r, job);
 	case JOB_CHECK:
 		return job_check(r, job);
-	case JOB_BURST:
-		return job_burst(r, job);
-	case JOB_STEP:
-		return job_step(r, job);
-	case JOB_MEMORY:
-		return job_memory(r);
 	}
 	return gpu_rank_fail(r, NCCLSVC_INVALID_ARGUMENT, "no job %u", job->kind);
 }

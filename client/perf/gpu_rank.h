@@ -25,7 +25,7 @@ struct gpu_side {
 	bool (*fill)(struct gpu_rank *r, const struct work *w, uint64_t seed);
 	/* After r->stream is synchronised: have all operations succeeded? */
 	bool (*settle)(struct gpu_rank *r);
-	/* For GPU_LENT. */
+	/* For MEMORY_LENT. */
 	bool (*borrow)(struct gpu_rank *r, size_t bytes, CUdeviceptr *p);
 	bool (*give_back)(struct gpu_rank *r, CUdeviceptr p);
 };
@@ -34,7 +34,7 @@ struct gpu_rank {
 	const struct gpu_side *side;
 	void *own; /* the side's */
 	int rank, nranks;
-	enum gpu_memory memory;
+	enum memory memory;
 	struct gpu gpu;
 	CUstream stream, compute;
 	CUdeviceptr send, recv, spot; /* spot: for meeting, and for barriers */

@@ -18,10 +18,10 @@ enum job_kind {
 	JOB_QUIT,
 	JOB_JOIN, /* the first work.nranks ranks join communicator `id`, and commit a plan on it */
 	/* On GPUs: */
-	JOB_INIT,   /* join communicator `id`; with a count, then run once */
-	JOB_BURST,  /* CPU time of submitting iters operations, the median of `bursts` */
-	JOB_STEP,   /* `parts` of a training step: kernels, iters operations beside them */
-	JOB_MEMORY, /* the GPU's free memory */
+	JOB_INIT, /* join communicator `id`, and a first AllReduce */
+	/* Of the helpers of queue.h: */
+	JOB_QUEUE, /* join communicators made of `id`, and queue tasks */
+	JOB_DRAIN, /* leave them */
 };
 
 /* When a rank waits for what it has submitted. */
@@ -31,19 +31,15 @@ enum sync {
 	SYNC_LAST,     /* at the end; on a GPU only the last orders the stream */
 };
 
-enum step_part { STEP_COMPUTE = 1, STEP_COMM = 2 };
-
 struct job {
 	uint32_t kind; /* enum job_kind */
 	uint8_t fill;  /* TIME: make inputs first */
 	uint8_t sync;  /* enum sync */
-	uint8_t parts; /* STEP: enum step_part */
-	uint8_t reserved;
+	uint16_t reserved;
 	uint64_t bytes;
 	uint64_t iters, warmup;
 	uint64_t seed;
-	uint32_t bursts;
-	uint32_t kernels; /* STEP: how many, and how long each is */
+	uint32_t kernels; /* TIME: how many run on another stream meanwhile, and how long each is */
 	uint32_t spins;
 	uint32_t every_us; /* TIME: from the begin of an operation to the next one's; 0: no pause */
 	struct work work;
@@ -54,10 +50,12 @@ struct job_reply {
 	int32_t result; /* ncclsvc_result, or 0 */
 	uint32_t reserved;
 	uint64_t elapsed_ns; /* of all iterations, without the pauses between them */
-	uint64_t worst_ns;   /* of one iteration, where a mode asks for it */
-	uint64_t comm_ns;    /* STEP: until the operations had ended; JOIN: to commit the plan */
+	uint64_t cpu_ns;     /* TIME: of the thread, until it had submitted all */
+	uint64_t commit_ns;  /* JOIN: to commit the plan */
+	uint64_t worst_ns;   /* DRAIN: of one list */
+	uint64_t listed;     /* DRAIN: tasks in the last list */
 	uint64_t wrong;
-	uint64_t free_bytes;	   /* MEMORY */
+	int64_t gpu_bytes;	   /* INIT: how much less is free of the GPU's memory */
 	char text[JOB_TEXT_BYTES]; /* why it failed */
 };
 
@@ -73,6 +71,8 @@ struct job_hello {
 };
 
 uint64_t perf_now_ns(void);
+/* CPU time of this thread. */
+uint64_t perf_cpu_ns(void);
 
 /* Submissions at regular times. */
 struct pace {

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collective.h"
 #include "modes.h"
 #include "options.h"
 #include "private_daemon.h"
@@ -32,21 +31,11 @@ static int run(const struct options *o, const char *socket)
 	case MODE_COLLECTIVE:
 		return collective_run(o, socket);
 	case MODE_SUBMIT:
-		return o->while_listing ? listing_run(o, socket) : submit_run(o, socket);
+		return submit_run(o, socket);
 	case MODE_SESSIONS:
 		return sessions_run(o, socket);
-	case MODE_IDLE:
-		return o->cuda ? idle_cuda_run(o, socket) : idle_run(o, socket);
-	case MODE_CPU:
-		return cpu_run(o, socket);
-	case MODE_OVERLAP:
-		return overlap_run(o, socket);
-	case MODE_START:
-		return start_run(o, socket);
 	case MODE_JOIN:
 		return join_run(o, socket);
-	case MODE_GPU_MEMORY:
-		return gpu_memory_run(o, socket);
 	}
 	return EXIT_ERROR;
 }
@@ -74,7 +63,7 @@ int main(int argc, char **argv)
 	o.command_line = line;
 	catch_signals();
 	status = EXIT_ERROR;
-	if (!report_json_possible(&o) || (o.cuda && !has_driver()))
+	if (!report_possible(&o) || (o.cuda && !has_driver()))
 		status = EXIT_ERROR;
 	else if (!o.spawn_daemon)
 		status = run(&o, o.socket);

@@ -212,12 +212,13 @@ static void job_time(struct rank *r, const struct job *job, const struct call *c
 		perform(r, w, c);
 	}
 	MPI_Barrier(MPI_COMM_WORLD);
-	uint64_t start = perf_now_ns();
+	uint64_t start = perf_now_ns(), cpu = perf_cpu_ns();
 	pace = pace_start(job->every_us);
 	for (uint64_t i = 0; i < job->iters; i++) {
 		pace_wait(&pace);
 		perform(r, w, c);
 	}
+	reply->cpu_ns = perf_cpu_ns() - cpu;
 	reply->elapsed_ns = perf_now_ns() - start - pace.paused_ns;
 }
 

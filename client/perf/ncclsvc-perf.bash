@@ -5,9 +5,8 @@ _ncclsvc_perf()
 {
 	local cur prev word words operation=
 	local operations='all_reduce all_gather reduce_scatter broadcast reduce alltoall gather
-		scatter sendrecv barrier submit sessions idle join cpu overlap start gpu-memory'
-	local common='--spawn-daemon --socket --rounds --no-ring --timeout --json --device --help
-		--version'
+		scatter sendrecv barrier submit sessions join'
+	local common='--spawn-daemon --socket --rounds --timeout --json --help --version'
 	cur=${COMP_WORDS[COMP_CWORD]}
 	prev=${COMP_WORDS[COMP_CWORD - 1]}
 	for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
@@ -18,18 +17,13 @@ _ncclsvc_perf()
 
 	case $operation in
 	'') words="$operations $common" ;;
-	submit) words="$common --iters --while-listing --seconds --queued" ;;
-	sessions) words="$common --count" ;;
-	join) words="$common --ranks --nodes" ;;
-	idle) words="$common --count --seconds --ranks --gpus" ;;
-	cpu | overlap | start | gpu-memory)
-		words="$common --ranks --gpus --memory --iters --minbytes --baseline"
-		[ "$operation" != overlap ] || words+=' --compute-ms'
-		;;
+	submit) words="$common --iters --queued" ;;
+	sessions) words="$common --count --no-ring" ;;
+	join) words="$common --ranks --nodes --no-ring" ;;
 	*)
 		words="$common --minbytes --maxbytes --stepbytes --stepfactor --iters --check
 			--warmup_iters --datatype --op --root --blocking --ranks --nodes --time-cap
-			--every --baseline --plain-memory --gpus --memory --sync"
+			--every --baseline --no-ring --device --gpus --memory --sync --compute-ms"
 		[ "$operation" != sendrecv ] || words+=' --plan'
 		[ "$operation" != all_gather ] || words+=' --list'
 		;;
@@ -44,7 +38,7 @@ _ncclsvc_perf()
 	-z | --blocking) words='0 1' ;;
 	--baseline) words='mpi nccl none' ;;
 	--device) words='host cuda' ;;
-	--memory) words='own lent vmm' ;;
+	--memory) words='shared plain own lent vmm' ;;
 	--sync) words='each stream last' ;;
 	--socket | --json)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
@@ -52,7 +46,7 @@ _ncclsvc_perf()
 		;;
 	-[beifnwcr] | --minbytes | --maxbytes | --stepbytes | --stepfactor | --iters | \
 		--warmup_iters | --check | --root | --ranks | --rounds | --time-cap | --timeout | \
-		--count | --seconds | --queued | --gpus | --compute-ms | \
+		--count | --queued | --gpus | --compute-ms | \
 		--every)
 		return
 		;;

@@ -1,7 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * One table of the options: what they are called, take, say in --help, and which modes know them.
+ */
 #include "options.h"
 
 #include <getopt.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,98 +15,175 @@
 #include "values.h"
 #include "work.h"
 
-enum {
-	OPT_SPAWN = 256,
-	OPT_SOCKET,
-	OPT_RANKS,
-	OPT_NODES,
-	OPT_ROUNDS,
-	OPT_TIME_CAP,
-	OPT_BASELINE,
-	OPT_DEVICE,
-	OPT_PLAIN,
-	OPT_NO_RING,
-	OPT_TIMEOUT,
-	OPT_JSON,
-	OPT_COUNT,
-	OPT_SECONDS,
-	OPT_QUEUED,
-	OPT_LISTING,
-	OPT_SYNC,
-	OPT_MEMORY,
-	OPT_GPUS,
-	OPT_COMPUTE,
-	OPT_PLAN,
-	OPT_LIST,
-	OPT_EVERY,
+enum kind {
+	HEADING, /* of the help */
+	FLAG,	 /* bool */
+	NUMBER,	 /* unsigned, min to max */
+	COUNT,	 /* uint64_t, min to max */
+	SIZE,	 /* uint64_t, with a unit */
+	SECONDS, /* double, up to max */
+	CHOICE,	 /* unsigned: which word of `words` */
+	PATH,	 /* const char * */
+	TYPES,
+	REDOPS,
+	ROOT,
+	BLOCKING,
+	DEVICE,
+	GPUS,
+	JSON,
+	HELP,
+	VERSION,
 };
 
-static const struct option long_options[] = {
-	{"minbytes", required_argument, NULL, 'b'},
-	{"maxbytes", required_argument, NULL, 'e'},
-	{"stepbytes", required_argument, NULL, 'i'},
-	{"stepfactor", required_argument, NULL, 'f'},
-	{"iters", required_argument, NULL, 'n'},
-	{"warmup_iters", required_argument, NULL, 'w'},
-	{"warmup-iters", required_argument, NULL, 'w'},
-	{"check", required_argument, NULL, 'c'},
-	{"datatype", required_argument, NULL, 'd'},
-	{"op", required_argument, NULL, 'o'},
-	{"root", required_argument, NULL, 'r'},
-	{"blocking", required_argument, NULL, 'z'},
-	{"spawn-daemon", no_argument, NULL, OPT_SPAWN},
-	{"socket", required_argument, NULL, OPT_SOCKET},
-	{"ranks", required_argument, NULL, OPT_RANKS},
-	{"nodes", required_argument, NULL, OPT_NODES},
-	{"rounds", required_argument, NULL, OPT_ROUNDS},
-	{"time-cap", required_argument, NULL, OPT_TIME_CAP},
-	{"baseline", required_argument, NULL, OPT_BASELINE},
-	{"device", required_argument, NULL, OPT_DEVICE},
-	{"plain-memory", no_argument, NULL, OPT_PLAIN},
-	{"no-ring", no_argument, NULL, OPT_NO_RING},
-	{"timeout", required_argument, NULL, OPT_TIMEOUT},
-	{"json", optional_argument, NULL, OPT_JSON},
-	{"count", required_argument, NULL, OPT_COUNT},
-	{"seconds", required_argument, NULL, OPT_SECONDS},
-	{"queued", required_argument, NULL, OPT_QUEUED},
-	{"while-listing", no_argument, NULL, OPT_LISTING},
-	{"sync", required_argument, NULL, OPT_SYNC},
-	{"memory", required_argument, NULL, OPT_MEMORY},
-	{"gpus", required_argument, NULL, OPT_GPUS},
-	{"compute-ms", required_argument, NULL, OPT_COMPUTE},
-	{"plan", no_argument, NULL, OPT_PLAN},
-	{"list", required_argument, NULL, OPT_LIST},
-	{"every", required_argument, NULL, OPT_EVERY},
-	{"help", no_argument, NULL, 'h'},
-	{"version", no_argument, NULL, 'V'},
-	{NULL, 0, NULL, 0},
+enum { OP = 1 << MODE_COLLECTIVE, SUBMIT = 1 << MODE_SUBMIT, SESSIONS = 1 << MODE_SESSIONS };
+enum { JOIN = 1 << MODE_JOIN, ALL = OP | SUBMIT | SESSIONS | JOIN };
+enum { ANY, HOST, CUDA }; /* devices */
+
+struct option_row {
+	const char *name, *argument; /* argument NULL: it takes none */
+	int letter;
+	unsigned modes;
+	enum kind kind;
+	size_t at; /* in struct options */
+	uint64_t min, max;
+	const char *words;
+	unsigned device, given; /* enum given, or 0 */
+	const char *help;
 };
+
+#define AT(field) offsetof(struct options, field)
+
+static const char sync_words[] = "each stream last";
+static const char memory_words[] = "own lent vmm shared plain";
+
+static const struct option_row rows[] = {
+	{.help = "Which daemon:"},
+	{"spawn-daemon", NULL, 0, ALL, FLAG, AT(spawn_daemon),
+	 .help = "start a daemon for this run and stop it at the end"},
+	{"socket", "PATH", 0, ALL, PATH, AT(socket), .help = "use the daemon that listens there"},
+	{"nodes", "N", 0, OP | JOIN, NUMBER, AT(nodes), 1, 64,
+	 .help = "spread the ranks over N daemons, that mpirun starts, or whose sockets'\n"
+		 "paths have %r for the node's number (1)"},
+	{.help = "What to run, as nccl-tests:"},
+	{"minbytes", "SIZE", 'b', OP, SIZE, AT(min_bytes), .given = GIVEN_MIN,
+	 .help = "smallest size, with K, M or G (32M)"},
+	{"maxbytes", "SIZE", 'e', OP, SIZE, AT(max_bytes), .given = GIVEN_MAX,
+	 .help = "largest size (32M)"},
+	{"stepbytes", "SIZE", 'i', OP, SIZE, AT(step_bytes), .help = "step between sizes (1M)"},
+	{"stepfactor", "N", 'f', OP, COUNT, AT(step_factor), 1, 65536,
+	 .help = "factor between sizes, instead of a step"},
+	{"iters", "N", 'n', OP | SUBMIT, COUNT, AT(iters), 1, 1000000000, .given = GIVEN_ITERS,
+	 .help = "iterations in a round (20; submit: 10000)"},
+	{"warmup_iters", "N", 'w', OP, COUNT, AT(warmup), 0, 1000000000,
+	 .help = "iterations before each round (5)"},
+	{"check", "N", 'c', OP, NUMBER, AT(checks), 0, 1000000,
+	 .help = "checks of every element, at each size (1; 0: none)"},
+	{"datatype", "NAME", 'd', OP, TYPES, .help = "element type, or all (float32)"},
+	{"op", "NAME", 'o', OP, REDOPS, .help = "reduction: sum prod min max avg, or all (sum)"},
+	{"root", "RANK", 'r', OP, ROOT, .help = "root, or all (0)"},
+	{"blocking", "0|1", 'z', OP, BLOCKING, .given = GIVEN_SYNC,
+	 .help = "1: --sync each; 0: --sync stream"},
+	{.help = "How:"},
+	{"ranks", "N", 0, OP | JOIN, NUMBER, AT(ranks), 1, PERF_RANKS_MAX, .given = GIVEN_RANKS,
+	 .help = "client processes (2; join: up to 64)"},
+	{"rounds", "N", 0, ALL, NUMBER, AT(rounds), 1, ROUNDS_MAX,
+	 .help = "rounds of each measurement; the median counts (5)"},
+	{"sync", "each|stream|last", 0, OP, CHOICE, AT(sync), .words = sync_words,
+	 .given = GIVEN_SYNC,
+	 .help = "wait for each operation; at the end; at the end, and only the last\n"
+		 "operation orders the stream (host: each; cuda: stream)"},
+	{"every", "US", 0, OP, COUNT, AT(every_us), 0, 10000000, .given = GIVEN_EVERY,
+	 .help = "an operation every US microseconds (0: one behind the other), and\n"
+		 "the CPU time of the daemon, its workers, the ranks and submissions"},
+	{"time-cap", "SECONDS", 0, OP, SECONDS, AT(time_cap_s), 0, 1000000,
+	 .help = "fewer iterations where a size would take longer (2)"},
+	{"baseline", "mpi|nccl|none", 0, OP, CHOICE, AT(baseline), .words = "none mpi nccl",
+	 .help = "the same with Open MPI, or on GPUs with plain NCCL, alternating"},
+	{"device", "host|cuda", 0, OP, DEVICE, .help = "where the buffers are (host)"},
+	{"memory", "NAME", 0, OP, CHOICE, AT(memory), .words = memory_words, .given = GIVEN_MEMORY,
+	 .help = "host: shared, or plain (malloc: the staged path) (shared);\n"
+		 "cuda: own (cuMemAlloc), lent (the daemon's), vmm (cuMemCreate) (own)"},
+	{"plan", NULL, 0, OP, FLAG, AT(planned), .help = "sendrecv: by the planned service"},
+	{"no-ring", NULL, 0, OP | SESSIONS | JOIN, FLAG, AT(no_ring),
+	 .help = "submit over the socket"},
+	{"timeout", "SECONDS", 0, ALL, SECONDS, AT(timeout_s), 0, 1000000,
+	 .help = "the longest to wait for anything (120)"},
+	{"json", "[FILE|-]", 0, ALL, JSON, .help = "results as JSON; - is standard output"},
+	{"queued", "N", 0, SUBMIT, NUMBER, AT(queued), 1, QUEUED_MAX,
+	 .help = "submit: measure beside N tasks that are queued and listed, too"},
+	{"count", "N", 0, SESSIONS, NUMBER, AT(count), 1, 16000,
+	 .help = "sessions: how many (1000)"},
+	{.help = "On GPUs (--device cuda):"},
+	{"gpus", "LIST", 0, OP, GPUS, .device = CUDA,
+	 .help = "the ranks' CUDA devices, as 0,1 (rank i: i)"},
+	{"list", "N", 0, OP, NUMBER, AT(lists), 1, LISTS_MAX, .device = CUDA,
+	 .help = "all_gather: over lists of N tensors a rank"},
+	{"compute-ms", "MS", 0, OP, NUMBER, AT(compute_ms), 1, 10000, .device = CUDA,
+	 .help = "beside kernels on another stream, MS long in each round, that fill\n"
+		 "the GPU; the time is that until both are over"},
+	{"help", NULL, 'h', ALL, HELP, .help = "this text"},
+	{"version", NULL, 'V', ALL, VERSION, .help = "the version"},
+};
+
+#define ROWS  (sizeof(rows) / sizeof(rows[0]))
+#define FIRST 256 /* getopt's value of row 0 */
+
+/* ---- The help ---- */
+
+static void print_help(void)
+{
+	puts("usage: ncclsvc-perf OP [options]\n"
+	     "       ncclsvc-perf submit [options]\n"
+	     "       ncclsvc-perf sessions [options]\n"
+	     "       ncclsvc-perf join [options]\n"
+	     "\n"
+	     "OP: all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter\n"
+	     "    sendrecv barrier\n");
+	for (size_t i = 0; i < ROWS; i++) {
+		const struct option_row *row = &rows[i];
+		char name[64];
+		if (row->kind == HEADING) {
+			puts(row->help);
+			continue;
+		}
+		snprintf(name, sizeof(name), "--%s %s", row->name,
+			 row->argument ? row->argument : "");
+		if (row->letter)
+			printf("  -%c, %-24s", row->letter, name);
+		else
+			printf("      %-24s", name);
+		if (strlen(name) > 23)
+			printf("\n%30s", "");
+		const char *text = row->help, *end;
+		for (; (end = strchr(text, '\n')); text = end + 1)
+			printf("%.*s\n%30s", (int)(end - text), text, "");
+		puts(text);
+	}
+}
+
+/* ---- One option ---- */
 
 const char *perf_op_name(unsigned op)
 {
 	return op == PERF_SENDRECV ? "SendRecv" : ncclsvc_op_name(op);
 }
 
+const char *sync_name(const struct options *o)
+{
+	return choice_name(sync_words, o->sync);
+}
+
+const char *memory_name(const struct options *o)
+{
+	return choice_name(memory_words, o->memory);
+}
+
 static bool parse_operation(struct options *o, const char *text)
 {
-	static const struct {
-		const char *name;
-		enum mode mode;
-	} modes[] = {
-		{"submit", MODE_SUBMIT},
-		{"sessions", MODE_SESSIONS},
-		{"idle", MODE_IDLE},
-		{"cpu", MODE_CPU},
-		{"overlap", MODE_OVERLAP},
-		{"start", MODE_START},
-		{"gpu-memory", MODE_GPU_MEMORY},
-		{"join", MODE_JOIN},
-	};
-	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
-		if (same_name(text, modes[i].name)) {
-			o->mode = modes[i].mode;
-			return true;
-		}
+	unsigned mode;
+	if (parse_choice(text, "submit sessions join", &mode)) {
+		o->mode = MODE_SUBMIT + mode;
+		return true;
 	}
 	o->mode = MODE_COLLECTIVE;
 	for (o->op = NCCLSVC_ALL_REDUCE; o->op <= NCCLSVC_BARRIER; o->op++) {
@@ -113,147 +193,111 @@ static bool parse_operation(struct options *o, const char *text)
 	return false;
 }
 
-/* Applies one option. False: its argument is bad. */
-static bool apply(struct options *o, int option, const char *arg)
+static bool parse_root(const char *text, int *root)
 {
 	uint64_t n = 0;
+	bool all = same_name(text, "all") || strcmp(text, "-1") == 0;
+	bool good = all || parse_number(text, 0, PERF_RANKS_MAX - 1, &n);
+	*root = all ? ROOT_ALL : (int)n;
+	return good;
+}
+
+/* Applies one option. False: its argument is bad. */
+static bool apply(struct options *o, const struct option_row *row, const char *arg)
+{
+	void *field = (char *)o + row->at;
+	uint64_t n = 0;
 	unsigned choice = 0;
-	double s = 0;
 	bool good = true;
-	switch (option) {
-	case 'b':
-		o->bytes_given = true;
-		return parse_size(arg, &o->min_bytes);
-	case 'e':
-		o->max_given = true;
-		return parse_size(arg, &o->max_bytes);
-	case 'i':
-		return parse_size(arg, &o->step_bytes);
-	case 'f':
-		return parse_number(arg, 1, 65536, &o->step_factor);
-	case 'n':
-		o->iters_given = true;
-		return parse_number(arg, 1, 1000000000, &o->iters);
-	case 'w':
-		return parse_number(arg, 0, 1000000000, &o->warmup);
-	case 'c':
-		good = parse_number(arg, 0, 1000000, &n);
-		o->checks = (unsigned)n;
+	o->given |= row->given;
+	switch (row->kind) {
+	case FLAG:
+		*(bool *)field = true;
+		return true;
+	case NUMBER:
+		good = parse_number(arg, row->min, row->max, &n);
+		*(unsigned *)field = (unsigned)n;
 		return good;
-	case 'd':
+	case COUNT:
+		return parse_number(arg, row->min, row->max, field);
+	case SIZE:
+		return parse_size(arg, field);
+	case SECONDS:
+		return parse_seconds(arg, (double)row->max, field);
+	case CHOICE:
+		return parse_choice(arg, row->words, field);
+	case PATH:
+		*(const char **)field = arg;
+		return *arg;
+	case TYPES:
 		return parse_type(arg, &o->types);
-	case 'o':
+	case REDOPS:
 		return parse_redop(arg, &o->redops);
-	case 'r':
-		if (same_name(arg, "all") || strcmp(arg, "-1") == 0) {
-			o->root = ROOT_ALL;
-			return true;
-		}
-		good = parse_number(arg, 0, PERF_RANKS_MAX - 1, &n);
-		o->root = (int)n;
-		return good;
-	case 'z':
+	case ROOT:
+		return parse_root(arg, &o->root);
+	case BLOCKING:
 		good = parse_number(arg, 0, 1, &n);
 		o->sync = n ? SYNC_EACH : SYNC_STREAM;
-		o->sync_given = true;
 		return good;
-	case OPT_SPAWN:
-		o->spawn_daemon = true;
-		return true;
-	case OPT_SOCKET:
-		o->socket = arg;
-		return *arg;
-	case OPT_RANKS:
-		o->ranks_given = true;
-		good = parse_number(arg, 1, PERF_RANKS_MAX, &n);
-		o->ranks = (uint32_t)n;
-		return good;
-	case OPT_NODES:
-		good = parse_number(arg, 1, 64, &n);
-		o->nodes = (uint32_t)n;
-		return good;
-	case OPT_ROUNDS:
-		good = parse_number(arg, 1, 10000, &n);
-		o->rounds = (unsigned)n;
-		return good;
-	case OPT_TIME_CAP:
-		return parse_seconds(arg, 1e6, &o->time_cap_s);
-	case OPT_BASELINE:
-		good = parse_choice(arg, "none mpi nccl", &choice);
-		o->baseline = (enum baseline)choice;
-		return good;
-	case OPT_DEVICE:
+	case DEVICE:
 		good = parse_choice(arg, "host cuda", &choice);
 		o->cuda = choice;
 		return good;
-	case OPT_SYNC:
-		good = parse_choice(arg, "each stream last", &choice);
-		o->sync = (enum sync)choice;
-		o->sync_given = true;
-		return good;
-	case OPT_MEMORY:
-		good = parse_choice(arg, "own lent vmm", &choice);
-		o->memory = (enum gpu_memory)choice;
-		o->memory_given = true;
-		return good;
-	case OPT_GPUS:
+	case GPUS:
 		return parse_list(arg, PERF_GPUS_MAX - 1, o->gpus, PERF_RANKS_MAX, &o->gpus_n);
-	case OPT_COMPUTE:
-		good = parse_number(arg, 1, 10000, &n);
-		o->compute_ms = (unsigned)n;
-		return good;
-	case OPT_PLAN:
-		o->planned = true;
-		return true;
-	case OPT_LIST:
-		good = parse_number(arg, 1, LISTS_MAX, &n);
-		o->lists = (unsigned)n;
-		return good;
-	case OPT_EVERY:
-		o->every_given = true;
-		return parse_number(arg, 0, 10000000, &o->every_us);
-	case OPT_PLAIN:
-		o->plain_memory = true;
-		return true;
-	case OPT_NO_RING:
-		o->no_ring = true;
-		return true;
-	case OPT_TIMEOUT:
-		good = parse_seconds(arg, 1e6, &s);
-		o->timeout_ms = (int)(s * 1000 < 1 ? 1 : s * 1000);
-		return good;
-	case OPT_JSON:
+	case JSON:
 		o->json = true;
 		o->json_path = arg && strcmp(arg, "-") != 0 ? arg : NULL;
 		return true;
-	case OPT_COUNT:
-		good = parse_number(arg, 1, 16000, &n);
-		o->count = (unsigned)n;
-		return good;
-	case OPT_SECONDS:
-		good = parse_number(arg, 1, 1000000, &n);
-		o->seconds = (unsigned)n;
-		return good;
-	case OPT_QUEUED:
-		good = parse_number(arg, 1, 1 << 24, &n);
-		o->queued = (unsigned)n;
-		return good;
-	case OPT_LISTING:
-		o->while_listing = true;
-		return true;
+	case HEADING:
+	case HELP:
+	case VERSION:
+		break;
 	}
 	return false;
 }
 
-static const char *option_name(int option, char *buf, size_t size)
+/* ---- The command line ---- */
+
+/* getopt's tables, made of ours. */
+struct getopt_tables {
+	struct option longs[ROWS + 2];
+	char shorts[2 * ROWS + 2];
+};
+
+static void make_tables(struct getopt_tables *t)
 {
-	for (const struct option *l = long_options; l->name; l++) {
-		if (l->val == option) {
-			snprintf(buf, size, "--%s", l->name);
-			return buf;
-		}
+	size_t n = 0, at = 0;
+	*t = (struct getopt_tables){0};
+	t->shorts[at++] = '-'; /* words that are no options come in their order */
+	for (size_t i = 0; i < ROWS; i++) {
+		const struct option_row *row = &rows[i];
+		const int takes = !row->argument      ? no_argument
+				  : row->kind == JSON ? optional_argument
+						      : required_argument;
+		if (row->kind == HEADING)
+			continue;
+		t->longs[n++] = (struct option){row->name, takes, NULL, FIRST + (int)i};
+		if (strcmp(row->name, "warmup_iters") == 0)
+			t->longs[n++] =
+				(struct option){"warmup-iters", takes, NULL, FIRST + (int)i};
+		if (!row->letter)
+			continue;
+		t->shorts[at++] = (char)row->letter;
+		if (row->argument)
+			t->shorts[at++] = ':';
 	}
-	return "option";
+}
+
+static const struct option_row *row_of(int c)
+{
+	if (c >= FIRST)
+		return &rows[c - FIRST];
+	for (size_t i = 0; i < ROWS; i++) {
+		if (rows[i].letter == c)
+			return &rows[i];
+	}
+	return NULL;
 }
 
 /* Does the word after --json belong to it? Not if it is the operation, or another option. */
@@ -265,53 +309,103 @@ static bool is_json_file(const char *word, bool have_operation)
 	return have_operation || !parse_operation(&scratch, word);
 }
 
-/* Applies argv[at], or the options in it. Returns -1 to go on. */
-static int next_option(struct options *o, int argc, char **argv, bool *have_operation)
+struct parser {
+	struct options *o;
+	struct getopt_tables tables;
+	bool have_operation;
+	bool seen[ROWS];
+};
+
+static int take_operation(struct parser *p, const char *word)
 {
-	char name[64];
-	int c = getopt_long(argc, argv, "-b:e:i:f:n:w:c:d:o:r:z:hV", long_options, NULL);
-	switch (c) {
-	case -1: /* after "--" */
-		optarg = argv[optind++];
-		__attribute__((fallthrough));
-	case 1:
-		if (*have_operation)
-			return options_refuse("one operation at a time: '%s' is one too many",
-					      optarg);
-		*have_operation = true;
-		if (!parse_operation(o, optarg))
-			return options_refuse("no operation '%s'", optarg);
-		return -1;
-	case 'h':
-		fputs(options_help, stdout);
+	if (p->have_operation)
+		return options_refuse("one operation at a time: '%s' is one too many", word);
+	p->have_operation = true;
+	if (!parse_operation(p->o, word))
+		return options_refuse("no operation '%s'", word);
+	return -1;
+}
+
+static int take_option(struct parser *p, const struct option_row *row, const char *arg)
+{
+	p->seen[row - rows] = true;
+	if (row->kind == HELP) {
+		print_help();
 		return EXIT_GOOD;
-	case 'V':
+	}
+	if (row->kind == VERSION) {
 		printf("ncclsvc-perf %s (libncclsvc %s)\n", NCCLSVC_VERSION_STRING,
 		       ncclsvc_version());
 		return EXIT_GOOD;
-	case '?': /* getopt has said why, and what a shortened name could be */
+	}
+	if (apply(p->o, row, arg))
+		return -1;
+	char format[80];
+	snprintf(format, sizeof(format), "--%s: '%%s' is not allowed", row->name);
+	return options_refuse(format, arg);
+}
+
+/* Takes argv[optind], or the options in it. Returns -1 to go on. */
+static int next(struct parser *p, int argc, char **argv)
+{
+	int c = getopt_long(argc, argv, p->tables.shorts, p->tables.longs, NULL);
+	if (c == -1) /* after "--" */
+		return take_operation(p, argv[optind++]);
+	if (c == 1)
+		return take_operation(p, optarg);
+	const struct option_row *row = row_of(c);
+	if (!row) { /* getopt has said why, and what a shortened name could be */
 		fprintf(stderr, "Try 'ncclsvc-perf --help'.\n");
 		return EXIT_USAGE;
 	}
-	if (c == OPT_JSON && !optarg && is_json_file(argv[optind], *have_operation))
+	if (row->kind == JSON && !optarg && is_json_file(argv[optind], p->have_operation))
 		optarg = argv[optind++];
-	if (apply(o, c, optarg))
-		return -1;
-	complain("%s: '%s' is not allowed", option_name(c, name, sizeof(name)), optarg);
-	fprintf(stderr, "Try 'ncclsvc-perf --help'.\n");
-	return EXIT_USAGE;
+	return take_option(p, row, optarg);
+}
+
+/* Is each option for this mode, and this device? */
+static int check_seen(const struct parser *p)
+{
+	const struct options *o = p->o;
+	static const char *const modes[] = {"an operation", "submit", "sessions", "join"};
+	char format[80];
+	for (size_t i = 0; i < ROWS; i++) {
+		snprintf(format, sizeof(format), "%s does not take --%%s", modes[o->mode]);
+		if (p->seen[i] && !(rows[i].modes >> o->mode & 1))
+			return options_refuse(format, rows[i].name);
+		if (p->seen[i] && rows[i].device == CUDA && !o->cuda)
+			return options_refuse("--%s is for --device cuda", rows[i].name);
+	}
+	return -1;
 }
 
 int options_parse(struct options *o, int argc, char **argv)
 {
-	bool have_operation = false;
-	options_default(o);
+	struct parser p = {.o = o};
+	*o = (struct options){
+		.min_bytes = 32 << 20,
+		.max_bytes = 32 << 20,
+		.step_bytes = 1 << 20,
+		.iters = 20,
+		.warmup = 5,
+		.checks = 1,
+		.types = 1u << NCCLSVC_FLOAT32,
+		.redops = 1u << NCCLSVC_SUM,
+		.ranks = 2,
+		.nodes = 1,
+		.rounds = 5,
+		.time_cap_s = 2,
+		.timeout_s = 120,
+		.count = 1000,
+	};
+	make_tables(&p.tables);
 	while (optind < argc) {
-		int status = next_option(o, argc, argv, &have_operation);
+		int status = next(&p, argc, argv);
 		if (status >= 0)
 			return status;
 	}
-	if (!have_operation)
+	if (!p.have_operation)
 		return options_refuse("%s", "which operation?");
-	return options_check(o);
+	int status = check_seen(&p);
+	return status >= 0 ? status : options_check(o);
 }

@@ -6,30 +6,34 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "gpu.h"
 #include "job.h"
+#include "rank.h"
 
-enum mode {
-	MODE_COLLECTIVE,
-	MODE_SUBMIT,
-	MODE_SESSIONS,
-	MODE_IDLE,
-	MODE_CPU,
-	MODE_OVERLAP,
-	MODE_START,
-	MODE_GPU_MEMORY,
-	MODE_JOIN,
-};
+enum mode { MODE_COLLECTIVE, MODE_SUBMIT, MODE_SESSIONS, MODE_JOIN };
 
 enum baseline { BASELINE_NONE, BASELINE_MPI, BASELINE_NCCL };
 
 enum exit_code { EXIT_GOOD = 0, EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_WRONG = 3 };
 
-#define ROOT_ALL (-1)
+#define ROOT_ALL   (-1)
+#define ROUNDS_MAX 1000
+#define QUEUED_MAX 196608 /* what the daemon lets a user have pending, by default */
+
+/* Those of which it matters whether they were given. */
+enum given {
+	GIVEN_MIN = 1,
+	GIVEN_MAX = 2,
+	GIVEN_ITERS = 4,
+	GIVEN_RANKS = 8,
+	GIVEN_SYNC = 16,
+	GIVEN_MEMORY = 32,
+	GIVEN_EVERY = 64,
+};
 
 struct options {
 	enum mode mode;
-	unsigned op; /* MODE_COLLECTIVE: ncclsvc_op, SendRecv as PERF_SENDRECV */
+	unsigned op;	/* MODE_COLLECTIVE: ncclsvc_op, SendRecv as PERF_SENDRECV */
+	unsigned given; /* enum given */
 	uint64_t min_bytes, max_bytes, step_bytes;
 	uint64_t step_factor; /* 0: steps of step_bytes */
 	uint64_t iters, warmup;
@@ -37,32 +41,30 @@ struct options {
 	uint32_t types, redops; /* sets of bits by number */
 	int root;
 	enum sync sync;
-	bool sync_given;
-	uint32_t ranks;
-	bool ranks_given, iters_given, bytes_given, max_given;
+	unsigned ranks;
 	bool spawn_daemon;
-	uint32_t nodes; /* daemons that the ranks are spread over */
+	unsigned nodes; /* daemons that the ranks are spread over */
 	const char *socket;
 	bool json;
 	const char *json_path; /* NULL: stdout */
 	enum baseline baseline;
 	unsigned rounds;
 	double time_cap_s;
-	bool no_ring, plain_memory;
+	bool no_ring;
 	bool planned;
-	unsigned lists;
-	bool every_given; /* CPU time is told, too */
-	uint64_t every_us;
+	unsigned lists;	   /* 0: none */
+	bool with_cpu;	   /* the CPU time is measured, too: --every was given */
+	uint64_t every_us; /* 0: one operation behind the other */
+	double timeout_s;
 	int timeout_ms;
-	unsigned count, seconds, queued;
+	unsigned count;	 /* of sessions */
+	unsigned queued; /* tasks beside; 0: none */
+	enum memory memory;
 	/* On GPUs: */
 	bool cuda;
-	enum gpu_memory memory;
-	bool memory_given;
 	int gpus[PERF_RANKS_MAX]; /* CUDA ordinals, by rank */
 	unsigned gpus_n;	  /* given with --gpus */
-	unsigned compute_ms;
-	bool while_listing;
+	unsigned compute_ms;	  /* 0: no kernels beside the operations */
 	const char *command_line;
 };
 
@@ -72,12 +74,10 @@ int options_parse(struct options *options, int argc, char **argv);
 
 /* Settles what depends on other options. As options_parse. */
 int options_check(struct options *options);
-void options_default(struct options *options);
 /* Complains of `what`, and returns EXIT_USAGE. */
 int options_refuse(const char *format, const char *what);
-extern const char options_help[];
 
-/* "each", "own", "shared", "nccl": as the options and the JSON call them. */
+/* "each", "own", "shared": as the options and the JSON call them. */
 const char *sync_name(const struct options *options);
 const char *memory_name(const struct options *options);
 

@@ -24,7 +24,7 @@ struct rank {
 
 static ncclsvc_result allocate(struct rank *r, size_t bytes, void **buffer)
 {
-	if (!r->options->plain_memory)
+	if (r->options->memory != MEMORY_PLAIN)
 		return ncclsvc_mem_alloc(r->session, bytes, buffer);
 	*buffer = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
 	return *buffer ? NCCLSVC_OK : NCCLSVC_NO_MEMORY;
@@ -33,7 +33,7 @@ static ncclsvc_result allocate(struct rank *r, size_t bytes, void **buffer)
 static ncclsvc_result release(struct rank *r, void **buffer)
 {
 	ncclsvc_result result = NCCLSVC_OK;
-	if (r->options->plain_memory)
+	if (r->options->memory == MEMORY_PLAIN)
 		free(*buffer);
 	else
 		result = ncclsvc_mem_free(r->session, *buffer);
@@ -91,10 +91,11 @@ static ncclsvc_result submit(struct rank *r, const struct work *w, const struct 
 
 /* Submits n operations with at most `window` in flight, and waits for the last. */
 static ncclsvc_result repeat(struct rank *r, const struct work *w, uint64_t n, unsigned window,
-			     struct pace *pace)
+			     struct pace *pace, uint64_t *cpu_ns)
 {
 	struct buffers b = buffers_of(r, w);
 	ncclsvc_result result = NCCLSVC_OK;
+	uint64_t cpu = perf_cpu_ns();
 	for (uint64_t i = 0; i < n && !result; i++) {
 		if (i >= window)
 			result = finish(r, r->tasks[i % window]);
@@ -102,6 +103,7 @@ static ncclsvc_result repeat(struct rank *r, const struct work *w, uint64_t n, u
 		if (!result)
 			result = submit(r, w, &b, r->tasks[i % window]);
 	}
+	*cpu_ns = perf_cpu_ns() - cpu;
 	uint64_t left = n < window ? n : window;
 	for (uint64_t i = n - left; i < n && !result; i++)
 		result = finish(r, r->tasks[i % window]);
@@ -122,14 +124,14 @@ static ncclsvc_result job_time(struct rank *r, const struct job *job, struct job
 	if (job->fill)
 		data_fill(w, job->seed, (uint32_t)r->options->rank, buffers_of(r, w).send);
 	struct pace pace = pace_start(job->every_us);
-	ncclsvc_result result = repeat(r, w, job->warmup, window, &pace);
+	ncclsvc_result result = repeat(r, w, job->warmup, window, &pace, &reply->cpu_ns);
 	if (!result)
 		result = meet(r);
 	if (result)
 		return result;
 	uint64_t start = perf_now_ns();
 	pace = pace_start(job->every_us);
-	result = repeat(r, w, job->iters, window, &pace);
+	result = repeat(r, w, job->iters, window, &pace, &reply->cpu_ns);
 	reply->elapsed_ns = perf_now_ns() - start - pace.paused_ns;
 	return result;
 }
@@ -143,7 +145,7 @@ static ncclsvc_result job_check(struct rank *r, const struct job *job, struct jo
 	data_poison(r->recv, used);
 	data_fill(w, job->seed, rank, b.send);
 	struct pace pace = pace_start(0);
-	ncclsvc_result result = repeat(r, w, 1, 1, &pace);
+	ncclsvc_result result = repeat(r, w, 1, 1, &pace, &reply->cpu_ns);
 	if (!result)
 		reply->wrong =
 			data_wrong(w, job->seed, rank, b.recv) + data_guard_wrong(r->recv, used);
@@ -178,7 +180,7 @@ static ncclsvc_result job_join(struct rank *r, const struct job *job, struct job
 	start = perf_now_ns();
 	if (!result)
 		result = service_plan_start(&plan, comm, r->options->timeout_ms);
-	reply->comm_ns = perf_now_ns() - start;
+	reply->commit_ns = perf_now_ns() - start;
 	if (!result)
 		result = ncclsvc_barrier(first, &task);
 	if (!result) /* nobody gives up what others still wait for */
@@ -230,7 +232,7 @@ int rank_main(const struct rank_options *options, int fd)
 	while (result && heard && job_receive(fd, &job) && job.kind != JOB_QUIT)
 		;
 	ncclsvc_close(r.session);
-	if (options->plain_memory) {
+	if (options->memory == MEMORY_PLAIN) {
 		free(r.send);
 		free(r.recv);
 	}

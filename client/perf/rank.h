@@ -11,15 +11,14 @@ struct rank_options {
 	uint32_t nodes;	    /* 0, 1: one */
 	bool dealt;	    /* to the nodes in turn, not in blocks */
 	bool no_ring;
-	bool plain_memory;
 	bool planned;	/* SendRecv by a plan */
 	unsigned lists; /* AllGather over lists of so many tensors of each rank; 0: not */
+	enum memory memory;
 	int timeout_ms;
 	int nranks, rank;
 	ncclsvc_unique_id id;
 	/* On GPUs: */
 	const int *gpus; /* CUDA ordinals, by rank */
-	enum gpu_memory memory;
 };
 
 /* Opens a session, joins, says so on fd, and does jobs from there until QUIT or the end of fd.

@@ -1,61 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is printed: the table of nccl-tests, or JSON, and a progress line on a terminal. */
+ * What is printed: a table, or JSON with the same rows, and a progress line on a terminal. */
 #ifndef PERF_REPORT_H
 #define PERF_REPORT_H
 
 #include <jansson.h>
+#include <math.h>
 
-#include "cores.h"
 #include "options.h"
-#include "work.h"
 
-/* One row, out of place or in place. */
-struct figures {
-	bool measured;
-	double us;
-	int64_t wrong;			       /* -1: not checked */
-	double base_us;			       /* 0: no baseline, or none for this work */
-	double cores[CORES_PARTS], base_cores; /* < 0: unknown, or not asked for */
+/* A column of the table, and under `key` a member of the JSON's rows. */
+struct column {
+	const char *title, *unit, *key;
+	int width;     /* in the table, with the gap before it; 0: only in the JSON */
+	int decimals;  /* of a number; 0: an integer; or DIGITS */
+	unsigned when; /* shown in the table if report.shown has all of these bits */
 };
 
-struct row {
-	struct work work;
-	struct figures place[2]; /* out of place, in place */
+/* As many decimals as keep a column aligned over nine orders of magnitude. */
+#define DIGITS (-1)
+
+struct value {
+	double number;	  /* NAN: unknown, which is "n/a" in the table and null in the JSON */
+	const char *text; /* in place of a number; NULL: none */
 };
+
+#define NUMBER(n) ((struct value){.number = (double)(n)})
+#define TEXT(t)	  ((struct value){.text = (t)})
+#define UNKNOWN	  NUMBER(NAN)
 
 struct report {
 	const struct options *options;
-	json_t *json, *rows; /* NULL unless --json */
-	bool table;	     /* unless the JSON goes to stdout */
-	bool progress;
-	const char *baseline; /* "Open MPI v4.1.4", or NULL */
-	uint64_t wrong;
-	double busbw_sum;
-	unsigned busbw_n;
+	bool table, progress;
+	unsigned shown;	     /* see column.when */
+	json_t *json, *rows; /* NULL: without --json */
+	bool no_memory;	     /* for the JSON; report_end says so */
 };
 
-/* Each returns false if memory is short (complained). */
-bool report_begin(struct report *r, const struct options *options, const char *baseline);
-bool report_row(struct report *r, const struct row *row);
-/* Prints the footer and writes the JSON. False: it can't be written (complained). */
-bool report_end(struct report *r);
-void report_free(struct report *r);
+/* Before all is measured in vain: can the JSON be written? False: complained. */
+bool report_possible(const struct options *options);
 
-/* Shows where we are; wiped by the next line of output. */
+/* Prints what is measured and where. report_end is to follow. */
+void report_begin(struct report *r, const struct options *options, const char *what);
+/* A line after "# ", in the table only. */
+void report_note(const struct report *r, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+/* A member of the JSON beside the rows. */
+void report_set(struct report *r, const char *key, json_t *value);
+void report_set_number(struct report *r, const char *key, double value);
+/* The columns' names. */
+void report_titles(const struct report *r, const struct column *columns, size_t n);
+void report_row(struct report *r, const struct column *columns, size_t n,
+		const struct value *values);
+/* Writes the JSON if all went well so far, and frees it. False: something did not (complained). */
+bool report_end(struct report *r, bool good);
+
+/* Parts of the above, for rows that have the same columns twice. */
+void report_title_line(const struct report *r, const struct column *columns, size_t n, bool units);
+/* row: where the values go in the JSON; may be NULL. */
+void report_cells(struct report *r, const struct column *columns, size_t n,
+		  const struct value *values, json_t *row);
+/* The row is the report's then. */
+void report_row_end(struct report *r, json_t *row);
+int report_width(const struct report *r, const struct column *columns, size_t n);
+
+/* Shows where the run is; the next line of output wipes it. */
 void report_progress(const struct report *r, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* For the other modes: an object with "version", "command", "cpus", ... and an empty "rows". NULL:
- * out of memory. */
-json_t *report_json_new(const struct options *options);
-/* Before all is measured in vain: can it be written? False: complained. */
-bool report_json_possible(const struct options *options);
-/* Writes json to where --json says. */
-bool report_json_write(const struct options *options, json_t *json);
-/* The same, if it is asked for and was made, and lets go of it: the end of a report. False: it was
- * not made, for want of memory, or could not be written; both have been complained of. */
-bool report_json_finish(const struct options *options, json_t *json, bool made);
-/* "# ..." lines on stdout: version, machine. */
-void report_header(const struct options *options, const char *what);
+/* Sorts the values. n > 0. */
+double median(double *values, size_t n);
+/* The smallest value that at least `percent` of the sorted values do not exceed. */
+double percentile(const double *sorted, size_t n, double percent);
 
 #endif

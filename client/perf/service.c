@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "process.h"
+
 ncclsvc_result service_open(const struct rank_options *o, ncclsvc_session **session)
 {
 	char path[128];
@@ -117,6 +119,13 @@ ncclsvc_result service_plan_submit(struct service_plan *p, ncclsvc_comm *comm, c
 						  (rank + n - 1) % n, &task[1]);
 	p->at++;
 	return result;
+}
+
+bool service_complain(const char *what)
+{
+	if (!caught_signal())
+		complain("%s: %s", what, ncclsvc_last_error());
+	return false;
 }
 
 void service_explain(struct job_reply *reply, ncclsvc_result result)

@@ -26,6 +26,8 @@ ncclsvc_result service_plan_start(struct service_plan *p, ncclsvc_comm *comm, in
 ncclsvc_result service_plan_submit(struct service_plan *p, ncclsvc_comm *comm, const struct work *w,
 				   void *send, void *recv, int timeout_ms, ncclsvc_task task[2]);
 
+/* "what: SENTENCE" of the thread's last failed call, on stderr. Always false. */
+bool service_complain(const char *what);
 /* The thread's last failure as a reply. */
 void service_explain(struct job_reply *reply, ncclsvc_result result);
 

@@ -1,20 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  * ncclsvc-perf sessions: many attach and leave, over and over; what the daemon keeps of them. */
+#include <dirent.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 
-#include "client.h"
 #include "job.h"
 #include "modes.h"
 #include "process.h"
 #include "report.h"
-#include "usage.h"
+#include "service.h"
 
-#define DEFAULT_COUNT 1000
-#define FDS_EACH      6 /* of a session in this process, at most */
-#define SETTLE_MS     200
+#define FDS_EACH  6 /* of a session in this process, at most */
+#define SETTLE_MS 200
+
+/* What the daemon's process holds, as the kernel counts it. */
+struct usage {
+	int64_t rss, anon, shmem; /* bytes resident */
+	int64_t fds;		  /* -1: not for this user to know */
+};
 
 struct bench {
 	const struct options *options;
@@ -23,36 +30,65 @@ struct bench {
 	ncclsvc_session *watcher; /* asks the daemon how it is */
 	ncclsvc_session **sessions;
 	pid_t pid;
-	uint32_t others; /* sessions that are not ours, the watcher's included */
-	bool table;
-	json_t *rows;
+	uint32_t others;	  /* sessions that are not ours, the watcher's included */
+	struct usage first, last; /* at the ends of rounds */
 };
+
+static int64_t count_fds(pid_t pid)
+{
+	char path[64];
+	int64_t n = 0;
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	DIR *d = opendir(path);
+	if (!d)
+		return -1;
+	for (struct dirent *e; (e = readdir(d));)
+		n += e->d_name[0] != '.';
+	closedir(d);
+	return n;
+}
+
+static bool read_usage(pid_t pid, struct usage *u)
+{
+	char path[64], line[256];
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	*u = (struct usage){.rss = -1, .fds = count_fds(pid)};
+	FILE *f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "VmRSS: %" SCNd64, &u->rss) == 1)
+			u->rss *= 1024;
+		else if (sscanf(line, "RssAnon: %" SCNd64, &u->anon) == 1)
+			u->anon *= 1024;
+		else if (sscanf(line, "RssShmem: %" SCNd64, &u->shmem) == 1)
+			u->shmem *= 1024;
+	}
+	if (f)
+		fclose(f);
+	if (u->rss < 0)
+		complain("can't read %s of the daemon: %s", path, strerror(errno));
+	return u->rss >= 0;
+}
 
 static ncclsvc_result open_session(const struct bench *b, bool no_ring, ncclsvc_session **session)
 {
-	ncclsvc_options options = {.size = sizeof(options),
-				   .socket = b->socket,
-				   .name = "ncclsvc-perf",
-				   .no_ring = no_ring,
-				   .timeout_ms = b->options->timeout_ms};
-	return ncclsvc_open(&options, session);
+	struct rank_options rank = {
+		.socket = b->socket, .no_ring = no_ring, .timeout_ms = b->options->timeout_ms};
+	return service_open(&rank, session);
 }
 
 static bool raise_fd_limit(unsigned sessions)
 {
 	struct rlimit limit;
-	rlim_t need = 64 + (rlim_t)sessions * FDS_EACH;
-	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < need) {
-		limit.rlim_cur = limit.rlim_max < need ? limit.rlim_max : need;
-		setrlimit(RLIMIT_NOFILE, &limit);
-		if (limit.rlim_cur < need) {
-			complain("%u sessions need %llu files; the limit is %llu (ulimit -Hn)",
-				 sessions, (unsigned long long)need,
-				 (unsigned long long)limit.rlim_max);
-			return false;
-		}
-	}
-	return true;
+	const rlim_t need = 64 + (rlim_t)sessions * FDS_EACH;
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= need)
+		return true;
+	limit.rlim_cur = limit.rlim_max < need ? limit.rlim_max : need;
+	setrlimit(RLIMIT_NOFILE, &limit);
+	if (limit.rlim_cur >= need)
+		return true;
+	complain("%u sessions need %llu files; the limit is %llu (ulimit -Hn)", sessions,
+		 (unsigned long long)need, (unsigned long long)limit.rlim_max);
+	return false;
 }
 
 /* Waits until the daemon has that many sessions, and a little for it to tidy up. */
@@ -62,7 +98,7 @@ static bool wait_for_sessions(const struct bench *b, uint32_t n)
 	ncclsvc_daemon_info info;
 	for (;;) {
 		if (ncclsvc_daemon(b->watcher, &info))
-			return complain_of("can't ask the daemon");
+			return service_complain("can't ask the daemon");
 		if (info.sessions == n)
 			break;
 		if (caught_signal())
@@ -96,112 +132,105 @@ static bool open_all(struct bench *b)
 	return !caught_signal();
 }
 
-static bool add_row(struct bench *b, unsigned round, const struct usage *before,
-		    const struct usage *during, const struct usage *after, double open_us,
-		    double close_us)
-{
-	int64_t n = b->n;
-	int64_t anon = (during->anon - before->anon) / n;
-	int64_t shared = (during->shmem - before->shmem) / n;
-	if (b->table) {
-		printf("  %5u  %8.1f  %9.1f  %10" PRId64 "  %8" PRId64 "  %8" PRId64 "  %8" PRId64
-		       "  %8" PRId64 "  %6" PRId64 "  %6" PRId64 "  %6" PRId64 "\n",
-		       round + 1, open_us, close_us, anon, shared, before->rss >> 10,
-		       during->rss >> 10, after->rss >> 10, before->fds, during->fds, after->fds);
-		fflush(stdout);
-	}
-	json_t *row = json_pack(
-		"{s:i, s:i, s:f, s:f, s:I, s:I, s:[III], s:[III], s:[III], s:[III]}", "round",
-		(int)round + 1, "sessions", (int)n, "open_us", open_us, "close_us", close_us,
-		"bytes_each", (json_int_t)anon, "ring_bytes_each", (json_int_t)shared, "rss",
-		(json_int_t)before->rss, (json_int_t)during->rss, (json_int_t)after->rss, "pss",
-		(json_int_t)before->pss, (json_int_t)during->pss, (json_int_t)after->pss, "anon",
-		(json_int_t)before->anon, (json_int_t)during->anon, (json_int_t)after->anon, "fds",
-		(json_int_t)before->fds, (json_int_t)during->fds, (json_int_t)after->fds);
-	if (json_array_append_new(b->rows, row) == 0)
-		return true;
-	complain("out of memory");
-	return false;
-}
+static const struct column columns[] = {
+	{"round", "", "round", 5, 0, 0},
+	{"open", "(us)", "open_us", 10, 1, 0},
+	{"close", "(us)", "close_us", 10, 1, 0},
+	{"each", "(B)", "bytes_each", 10, 0, 0},
+	{"ring", "(B)", "ring_bytes_each", 10, 0, 0},
+	{"rss before", "(B)", "rss_before", 13, 0, 0},
+	{"during", "(B)", "rss_during", 12, 0, 0},
+	{"after", "(B)", "rss_after", 12, 0, 0},
+	{"fds before", "", "fds_before", 12, 0, 0},
+	{"during", "", "fds_during", 8, 0, 0},
+	{"after", "", "fds_after", 8, 0, 0},
+};
+#define COLUMNS (sizeof(columns) / sizeof(columns[0]))
 
-static bool do_round(struct bench *b, unsigned round, struct usage *after)
+static bool do_round(struct bench *b, struct report *r, unsigned round)
 {
-	struct usage before, during;
-	if (!usage_read(b->pid, &before))
+	struct usage before, during, *after = &b->last;
+	if (!read_usage(b->pid, &before))
 		return false;
 	uint64_t start = perf_now_ns();
 	if (!open_all(b))
 		return false;
 	double open_us = (double)(perf_now_ns() - start) / 1e3 / b->n;
-	if (!wait_for_sessions(b, b->others + b->n) || !usage_read(b->pid, &during))
+	if (!wait_for_sessions(b, b->others + b->n) || !read_usage(b->pid, &during))
 		return false;
 	start = perf_now_ns();
 	close_all(b);
 	double close_us = (double)(perf_now_ns() - start) / 1e3 / b->n;
-	return wait_for_sessions(b, b->others) && usage_read(b->pid, after) &&
-	       add_row(b, round, &before, &during, after, open_us, close_us);
-}
-
-static bool do_rounds(struct bench *b, int64_t *growth, int64_t *fd_growth)
-{
-	struct usage first = {0}, after = {0};
-	for (unsigned round = 0; round < b->options->rounds; round++) {
-		if (!do_round(b, round, &after))
-			return false;
-		if (round == 0)
-			first = after;
-	}
-	*growth = after.anon - first.anon;
-	*fd_growth = after.fds - first.fds;
+	if (!wait_for_sessions(b, b->others) || !read_usage(b->pid, after))
+		return false;
+	report_row(r, columns, COLUMNS,
+		   (struct value[COLUMNS]){
+			   NUMBER(round + 1),
+			   NUMBER(open_us),
+			   NUMBER(close_us),
+			   NUMBER((during.anon - before.anon) / b->n),
+			   NUMBER((during.shmem - before.shmem) / b->n),
+			   NUMBER(before.rss),
+			   NUMBER(during.rss),
+			   NUMBER(after->rss),
+			   NUMBER(before.fds),
+			   NUMBER(during.fds),
+			   NUMBER(after->fds),
+		   });
+	if (round == 0)
+		b->first = *after;
 	return true;
 }
 
-static bool start(struct bench *b)
+static bool attach(struct bench *b)
 {
 	ncclsvc_daemon_info info;
 	b->sessions = calloc(b->n, sizeof(*b->sessions));
-	if (!b->sessions || !raise_fd_limit(b->n))
+	if (!b->sessions) {
+		complain("out of memory");
+		return false;
+	}
+	if (!raise_fd_limit(b->n))
 		return false;
 	if (open_session(b, true, &b->watcher) || ncclsvc_daemon(b->watcher, &info))
-		return complain_of("can't attach");
+		return service_complain("can't attach");
 	b->pid = info.pid;
 	b->others = info.sessions;
-	if (b->table) {
-		report_header(b->options, "sessions");
-		printf("# %u sessions attach and leave; each: what one adds to the daemon, beside "
-		       "the ring and of the ring\n#\n",
-		       b->n);
-		printf("# %5s  %8s  %9s  %10s  %8s  %28s  %22s\n", "", "open", "close", "each",
-		       "ring", "daemon's RSS (KiB)", "daemon's fds");
-		printf("# %5s  %8s  %9s  %10s  %8s  %8s  %8s  %8s  %6s  %6s  %6s\n", "round",
-		       "(us)", "(us)", "(B)", "(B)", "before", "during", "after", "before",
-		       "during", "after");
-	}
 	return true;
+}
+
+static bool measure(struct bench *b)
+{
+	struct report r;
+	bool good = true;
+	report_begin(&r, b->options, "sessions");
+	report_note(&r,
+		    "%u sessions attach and leave; each: what one adds to the daemon, beside the "
+		    "ring and of the ring",
+		    b->n);
+	report_titles(&r, columns, COLUMNS);
+	for (unsigned round = 0; good && round < b->options->rounds; round++)
+		good = do_round(b, &r, round);
+	if (good) {
+		const int64_t bytes = b->last.anon - b->first.anon,
+			      fds = b->last.fds - b->first.fds;
+		report_note(&r,
+			    "growth from the first round's end to the last's: %" PRId64
+			    " bytes, %" PRId64 " fds",
+			    bytes, fds);
+		report_set(&r, "growth_bytes", json_integer(bytes));
+		report_set(&r, "growth_fds", json_integer(fds));
+	}
+	return report_end(&r, good);
 }
 
 int sessions_run(const struct options *o, const char *socket)
 {
-	struct bench b = {.options = o,
-			  .socket = socket,
-			  .n = o->count ? o->count : DEFAULT_COUNT,
-			  .table = !o->json || o->json_path};
-	json_t *json = report_json_new(o);
-	int64_t growth, fd_growth;
-	b.rows = json_object_get(json, "rows");
-	bool good = b.rows && start(&b) && do_rounds(&b, &growth, &fd_growth);
-	if (good && b.table)
-		printf("# growth from the first round's end to the last's: %" PRId64
-		       " bytes, %" PRId64 " fds\n",
-		       growth, fd_growth);
-	if (good && o->json)
-		good = json_object_set_new(json, "growth_bytes", json_integer(growth)) == 0 &&
-		       json_object_set_new(json, "growth_fds", json_integer(fd_growth)) == 0 &&
-		       report_json_write(o, json);
+	struct bench b = {.options = o, .socket = socket, .n = o->count};
+	bool good = attach(&b) && measure(&b);
 	if (b.sessions)
 		close_all(&b);
 	ncclsvc_close(b.watcher);
 	free(b.sessions);
-	json_decref(json);
 	return good ? EXIT_GOOD : EXIT_ERROR;
 }

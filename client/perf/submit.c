@@ -9,39 +9,51 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client.h"
 #include "job.h"
 #include "modes.h"
 #include "process.h"
+#include "queue.h"
 #include "report.h"
-#include "stat.h"
+#include "service.h"
 
 #define PING_BYTES    144 /* as long as a task record with its message header */
 #define DEFAULT_ITERS 10000
 #define BATCH	      16
+#define IN_FLIGHT     32
 
-enum path { RING, SOCKET, PINGPONG, PATHS };
+enum path { RING, SOCKET, PINGPONG, QUEUED, PATHS };
 
-static const char *const path_names[PATHS] = {"ring", "socket", "pingpong"};
+/* QUEUED is the ring, while other tasks are queued and listed. */
+static const char *const path_names[PATHS] = {"ring", "socket", "pingpong", "queued"};
+
+/* A session with a communicator of one member, and buffers for an AllReduce of 8 bytes. */
+struct client {
+	ncclsvc_session *session;
+	ncclsvc_comm *comm;
+	uint64_t *send, *recv;
+	int timeout_ms;
+};
+
+struct path_times {
+	double *samples; /* us of each submission */
+	size_t n;
+	/* One for each round: */
+	double cpu_us[ROUNDS_MAX]; /* of a submission and its wait */
+	double rate[ROUNDS_MAX], submit_us[ROUNDS_MAX];
+};
 
 struct bench {
 	const struct options *options;
 	uint64_t iters;
+	unsigned paths;
 	struct client clients[2]; /* RING and SOCKET */
 	int ping_fd;
 	pid_t echo;
-	double *samples[PATHS];
-	uint64_t samples_n[PATHS];
-	double *cpu_us[PATHS]; /* of one submission and its wait, for each round */
-	double *rate[2], *submit_us[2];
+	struct queue queue;
+	struct path_times times[PATHS];
 };
 
-static uint64_t cpu_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-	return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
-}
+/* ---- The ping-pong ---- */
 
 static void echo(int fd)
 {
@@ -71,17 +83,69 @@ static bool start_echo(struct bench *b)
 	return b->echo > 0;
 }
 
-static bool ping_pong(struct bench *b, uint64_t n, double *samples)
+static bool ping_pong(struct bench *b)
 {
 	char message[PING_BYTES] = {0};
+	if (send(b->ping_fd, message, sizeof(message), MSG_NOSIGNAL) == PING_BYTES &&
+	    recv(b->ping_fd, message, sizeof(message), 0) == PING_BYTES)
+		return true;
+	if (!caught_signal())
+		complain("the ping-pong ended: %s", strerror(errno));
+	return false;
+}
+
+/* ---- The service ---- */
+
+static bool open_client(struct bench *b, enum path path, const char *socket)
+{
+	const struct options *o = b->options;
+	struct client *c = &b->clients[path];
+	struct rank_options rank = {.socket = socket,
+				    .no_ring = path == SOCKET,
+				    .nranks = 1,
+				    .timeout_ms = o->timeout_ms};
+	void *memory;
+	c->timeout_ms = o->timeout_ms;
+	if (service_open(&rank, &c->session))
+		return service_complain("can't attach");
+	if (ncclsvc_unique_id_create(&rank.id) ||
+	    service_join(c->session, &rank, NCCLSVC_DEVICE_HOST, &c->comm))
+		return service_complain("can't join");
+	if (ncclsvc_mem_alloc(c->session, 4096, &memory))
+		return service_complain("can't allocate");
+	c->send = memory;
+	c->recv = c->send + 64;
+	c->send[0] = 0x1234567890abcdef + (uint64_t)path;
+	return true;
+}
+
+static bool submit(struct client *c, ncclsvc_task *task)
+{
+	return !ncclsvc_all_reduce(c->send, c->recv, 1, NCCLSVC_UINT64, NCCLSVC_SUM, c->comm,
+				   task) ||
+	       service_complain("can't submit");
+}
+
+static bool wait_for(struct client *c, ncclsvc_task task)
+{
+	return !ncclsvc_wait(c->session, task, c->timeout_ms + 2000) ||
+	       service_complain("a task failed");
+}
+
+static bool once(struct bench *b, enum path path)
+{
+	struct client *c = &b->clients[path == SOCKET];
+	ncclsvc_task task;
+	return path == PINGPONG ? ping_pong(b) : submit(c, &task) && wait_for(c, task);
+}
+
+/* One by one; the time of each goes to samples. */
+static bool one_by_one(struct bench *b, enum path path, uint64_t n, double *samples)
+{
 	uint64_t last = perf_now_ns();
 	for (uint64_t i = 0; i < n; i++) {
-		if (send(b->ping_fd, message, sizeof(message), MSG_NOSIGNAL) != PING_BYTES ||
-		    recv(b->ping_fd, message, sizeof(message), 0) != PING_BYTES) {
-			if (!caught_signal())
-				complain("the ping-pong ended: %s", strerror(errno));
+		if (caught_signal() || !once(b, path))
 			return false;
-		}
 		uint64_t now = perf_now_ns();
 		samples[i] = (double)(now - last) / 1e3;
 		last = now;
@@ -89,12 +153,29 @@ static bool ping_pong(struct bench *b, uint64_t n, double *samples)
 	return true;
 }
 
-static bool exchange(struct bench *b, enum path path, uint64_t n, double *samples)
+static bool pipelined(struct client *c, uint64_t n, double *rate)
 {
-	uint64_t done;
-	if (path == PINGPONG)
-		return ping_pong(b, n, samples);
-	return client_one_by_one(&b->clients[path], n, UINT64_MAX, samples, &done);
+	ncclsvc_task tasks[IN_FLIGHT];
+	uint64_t start = perf_now_ns();
+	for (uint64_t i = 0; i < n; i++) {
+		if (i >= IN_FLIGHT && !wait_for(c, tasks[i % IN_FLIGHT]))
+			return false;
+		if (caught_signal() || !submit(c, &tasks[i % IN_FLIGHT]))
+			return false;
+	}
+	for (uint64_t i = n < IN_FLIGHT ? 0 : n - IN_FLIGHT; i < n; i++) {
+		if (!wait_for(c, tasks[i % IN_FLIGHT]))
+			return false;
+	}
+	*rate = (double)n * 1e9 / (double)(perf_now_ns() - start);
+	return true;
+}
+
+static uint64_t cpu_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
 /* CPU time of the submitting call alone: nothing is waited for in between. */
@@ -102,167 +183,156 @@ static bool time_submits(struct client *c, uint64_t n, double *us)
 {
 	ncclsvc_task tasks[BATCH];
 	uint64_t total = 0, submitted = 0;
-	while (submitted < n) {
+	for (; submitted < n; submitted += BATCH) {
 		uint64_t start = cpu_ns();
 		for (int i = 0; i < BATCH; i++) {
-			if (client_submit(c, &tasks[i]))
-				return complain_of("can't submit");
+			if (!submit(c, &tasks[i]))
+				return false;
 		}
 		total += cpu_ns() - start;
-		submitted += BATCH;
 		for (int i = 0; i < BATCH; i++) {
-			if (client_wait(c, tasks[i]))
-				return complain_of("a task failed");
+			if (!wait_for(c, tasks[i]))
+				return false;
 		}
 	}
 	*us = (double)total / 1e3 / (double)submitted;
 	return true;
 }
 
-static bool do_path(struct bench *b, enum path path, unsigned round)
+/* ---- The measurement ---- */
+
+static bool measure_path(struct bench *b, enum path path, unsigned round)
 {
-	uint64_t n = b->iters, warmup = n / 10 + 1, done;
-	double *samples = b->samples[path] + b->samples_n[path];
-	if (!exchange(b, path, warmup < n ? warmup : n, samples))
+	struct path_times *t = &b->times[path];
+	struct client *c = &b->clients[path == SOCKET];
+	uint64_t n = b->iters, warmup = n / 10 + 1;
+	double *samples = t->samples + t->n;
+	if (!one_by_one(b, path, warmup < n ? warmup : n, samples))
 		return false;
 	uint64_t cpu = cpu_ns();
-	if (!exchange(b, path, n, samples))
+	if (!one_by_one(b, path, n, samples))
 		return false;
-	b->cpu_us[path][round] = (double)(cpu_ns() - cpu) / 1e3 / (double)n;
-	b->samples_n[path] += n;
-	if (path == PINGPONG)
-		return true;
-	struct client *c = &b->clients[path];
-	uint64_t start = perf_now_ns();
-	if (!client_pipeline(c, n, UINT64_MAX, &done))
+	t->cpu_us[round] = (double)(cpu_ns() - cpu) / 1e3 / (double)n;
+	t->n += n;
+	return path == PINGPONG ||
+	       (pipelined(c, n, &t->rate[round]) && time_submits(c, n, &t->submit_us[round]));
+}
+
+static bool do_path(struct bench *b, enum path path, unsigned round)
+{
+	if (caught_signal())
 		return false;
-	b->rate[path][round] = (double)done * 1e9 / (double)(perf_now_ns() - start);
-	return time_submits(c, n, &b->submit_us[path][round]);
+	if (path != QUEUED)
+		return measure_path(b, path, round);
+	return queue_fill(&b->queue) && measure_path(b, path, round) && queue_drain(&b->queue);
 }
 
 static bool allocate(struct bench *b)
 {
-	size_t rounds = b->options->rounds;
-	bool good = true;
-	for (int path = 0; path < PATHS; path++) {
-		good &= (b->samples[path] = calloc(b->iters * rounds, sizeof(double))) != NULL;
-		good &= (b->cpu_us[path] = calloc(rounds, sizeof(double))) != NULL;
+	for (unsigned path = 0; path < b->paths; path++) {
+		b->times[path].samples = calloc(b->iters * b->options->rounds, sizeof(double));
+		if (!b->times[path].samples) {
+			complain("out of memory");
+			return false;
+		}
 	}
-	for (int path = 0; path < 2; path++) {
-		good &= (b->rate[path] = calloc(rounds, sizeof(double))) != NULL;
-		good &= (b->submit_us[path] = calloc(rounds, sizeof(double))) != NULL;
-	}
-	if (!good)
-		complain("out of memory");
-	return good;
+	return true;
 }
 
 static bool measure(struct bench *b, const char *socket)
 {
 	/* Sessions come after fork. */
 	if (!allocate(b) || !start_echo(b) ||
-	    !client_open(&b->clients[RING], b->options, socket, false) ||
-	    !client_open(&b->clients[SOCKET], b->options, socket, true))
+	    (b->paths > QUEUED && !queue_start(&b->queue, b->options, socket)) ||
+	    !open_client(b, RING, socket) || !open_client(b, SOCKET, socket))
 		return false;
-	for (int path = 0; path < 2; path++)
-		b->clients[path].send[0] = 0x1234567890abcdef + (uint64_t)path;
 	for (unsigned round = 0; round < b->options->rounds; round++) {
-		for (unsigned i = 0; i < PATHS; i++) {
-			if (caught_signal() || !do_path(b, (round + i) % PATHS, round))
+		for (unsigned i = 0; i < b->paths; i++) {
+			if (!do_path(b, (round + i) % b->paths, round))
 				return false;
 		}
 	}
 	return true;
 }
 
-static uint64_t wrong_results(const struct bench *b)
-{
-	uint64_t wrong = 0;
-	for (int path = 0; path < 2; path++)
-		wrong += b->clients[path].recv[0] != b->clients[path].send[0];
-	return wrong;
-}
+/* ---- What is printed ---- */
 
-static json_t *row(struct bench *b, enum path path, double base_us)
-{
-	size_t n = b->samples_n[path], rounds = b->options->rounds;
-	double us = median(b->samples[path], n), p99 = percentile(b->samples[path], n, 99);
-	bool ours = path != PINGPONG;
-	return json_pack("{s:s, s:f, s:f, s:f, s:f, s:o, s:o}", "path", path_names[path],
-			 "median_us", us, "p99_us", p99, "cpu_us", median(b->cpu_us[path], rounds),
-			 "ratio", us / base_us, "submit_cpu_us",
-			 ours ? json_real(median(b->submit_us[path], rounds)) : json_null(), "rate",
-			 ours ? json_real(median(b->rate[path], rounds)) : json_null());
-}
+static const struct column columns[] = {
+	{"path", "", "path", 8, 0, 0},
+	{"median", "(us)", "median_us", 12, 2, 0},
+	{"p99", "(us)", "p99_us", 11, 2, 0},
+	{"cpu", "(us)", "cpu_us", 10, 2, 0},
+	{"submit cpu", "(us)", "submit_cpu_us", 13, 2, 0},
+	{"pipelined", "(/s)", "rate", 12, 1, 0},
+	{"ratio", "", "ratio", 8, 2, 0},
+};
+#define COLUMNS (sizeof(columns) / sizeof(columns[0]))
 
-static double field(const json_t *row, const char *name)
+static void show_path(struct report *r, struct bench *b, enum path path, double base_us)
 {
-	return json_real_value(json_object_get(row, name));
-}
-
-static void print_table(const struct bench *b, const json_t *rows)
-{
-	size_t i;
-	json_t *r;
-	report_header(b->options, "submit to done, one member, AllReduce of 8 B");
-	printf("# %" PRIu64
-	       " times in each of %u rounds, in turn; ratio to the ping-pong's median\n",
-	       b->iters, b->options->rounds);
-	printf("# cpu: of this client, for a submission and its wait; submit cpu: without the "
-	       "wait\n#\n");
-	printf("# %8s  %10s  %9s  %8s  %15s  %14s  %6s\n", "path", "median(us)", "p99(us)",
-	       "cpu(us)", "submit cpu(us)", "pipelined(/s)", "ratio");
-	json_array_foreach(rows, i, r)
-	{
-		char submit[32] = "-", rate[32] = "-";
-		if (json_is_real(json_object_get(r, "rate"))) {
-			snprintf(submit, sizeof(submit), "%.2f", field(r, "submit_cpu_us"));
-			snprintf(rate, sizeof(rate), "%.0f", field(r, "rate"));
-		}
-		printf("  %8s  %10.2f  %9.2f  %8.2f  %15s  %14s  %6.2f\n",
-		       json_string_value(json_object_get(r, "path")), field(r, "median_us"),
-		       field(r, "p99_us"), field(r, "cpu_us"), submit, rate, field(r, "ratio"));
-	}
+	struct path_times *t = &b->times[path];
+	const unsigned rounds = b->options->rounds;
+	const double us = median(t->samples, t->n);
+	report_row(r, columns, COLUMNS,
+		   (struct value[COLUMNS]){
+			   TEXT(path_names[path]),
+			   NUMBER(us),
+			   NUMBER(percentile(t->samples, t->n, 99)),
+			   NUMBER(median(t->cpu_us, rounds)),
+			   path == PINGPONG ? UNKNOWN : NUMBER(median(t->submit_us, rounds)),
+			   path == PINGPONG ? UNKNOWN : NUMBER(median(t->rate, rounds)),
+			   NUMBER(us / base_us),
+		   });
 }
 
 static int show(struct bench *b)
 {
-	uint64_t wrong = wrong_results(b);
-	double base_us = median(b->samples[PINGPONG], b->samples_n[PINGPONG]);
-	json_t *json = report_json_new(b->options), *rows = json_object_get(json, "rows");
-	bool good = rows != NULL;
-	for (int path = 0; good && path < PATHS; path++)
-		good = json_array_append_new(rows, row(b, (enum path)path, base_us)) == 0;
-	good = good && json_object_set_new(json, "wrong", json_integer((json_int_t)wrong)) == 0;
-	if (!good)
-		complain("out of memory");
-	if (good && (!b->options->json || b->options->json_path))
-		print_table(b, rows);
-	if (good && b->options->json)
-		good = report_json_write(b->options, json);
-	json_decref(json);
-	if (good && wrong)
+	struct report r;
+	uint64_t wrong = 0;
+	for (int path = 0; path < 2; path++)
+		wrong += b->clients[path].recv[0] != b->clients[path].send[0];
+	report_begin(&r, b->options, "submit to done, one member, AllReduce of 8 B");
+	report_note(&r,
+		    "%" PRIu64 " times in each of %u rounds, in turn; ratio to the ping-pong's "
+		    "median",
+		    b->iters, b->options->rounds);
+	report_note(&r, "cpu: of this client, for a submission and its wait; submit cpu: without "
+			"the wait");
+	report_set(&r, "wrong", json_integer((json_int_t)wrong));
+	report_titles(&r, columns, COLUMNS);
+	const struct path_times *base = &b->times[PINGPONG];
+	const double base_us = median(base->samples, base->n);
+	for (unsigned path = 0; path < b->paths; path++)
+		show_path(&r, b, (enum path)path, base_us);
+	if (b->paths > QUEUED) {
+		report_note(&r,
+			    "queued: the ring beside %" PRIu64 " tasks, listed once a second "
+			    "in %.1f ms, %.1f ms at worst",
+			    b->queue.listed, b->queue.list_ms, b->queue.list_worst_ms);
+		report_set(&r, "listed", json_integer((json_int_t)b->queue.listed));
+		report_set_number(&r, "list_ms", b->queue.list_ms);
+		report_set_number(&r, "list_worst_ms", b->queue.list_worst_ms);
+	}
+	if (wrong)
 		complain("an AllReduce of one member did not return its input");
-	return !good ? EXIT_ERROR : wrong ? EXIT_WRONG : EXIT_GOOD;
+	return !report_end(&r, true) ? EXIT_ERROR : wrong ? EXIT_WRONG : EXIT_GOOD;
 }
 
 int submit_run(const struct options *o, const char *socket)
 {
-	struct bench b = {
-		.options = o, .iters = o->iters_given ? o->iters : DEFAULT_ITERS, .ping_fd = -1};
+	static struct bench b = {.ping_fd = -1};
+	b.options = o;
+	b.iters = o->given & GIVEN_ITERS ? o->iters : DEFAULT_ITERS;
+	b.paths = o->queued ? PATHS : QUEUED;
 	int status = measure(&b, socket) ? show(&b) : EXIT_ERROR;
-	for (int path = 0; path < 2; path++) {
-		client_close(&b.clients[path]);
-		free(b.rate[path]);
-		free(b.submit_us[path]);
-	}
-	for (int path = 0; path < PATHS; path++) {
-		free(b.samples[path]);
-		free(b.cpu_us[path]);
-	}
+	for (int path = 0; path < 2; path++)
+		ncclsvc_close(b.clients[path].session);
+	for (int path = 0; path < PATHS; path++)
+		free(b.times[path].samples);
 	if (b.ping_fd >= 0)
 		close(b.ping_fd);
 	if (b.echo > 0)
 		stop_child(b.echo, false, 1000);
+	queue_stop(&b.queue);
 	return status;
 }

@@ -111,6 +111,15 @@ bool parse_choice(const char *text, const char *choices, unsigned *which)
 	return false;
 }
 
+const char *choice_name(const char *choices, unsigned which)
+{
+	static char word[32];
+	for (; which > 0; which--)
+		choices = strchr(choices, ' ') + 1;
+	snprintf(word, sizeof(word), "%.*s", (int)strcspn(choices, " "), choices);
+	return word;
+}
+
 bool parse_list(const char *text, int max, int *list, unsigned size, unsigned *n)
 {
 	for (*n = 0; *n < size; ++*n, text++) {

@@ -16,6 +16,7 @@ bool parse_type(const char *text, uint32_t *set);
 bool parse_redop(const char *text, uint32_t *set);
 /* Which word of `choices` (one line of them) it is, from 0. */
 bool parse_choice(const char *text, const char *choices, unsigned *which);
+const char *choice_name(const char *choices, unsigned which);
 /* "0,1,3": up to size numbers of 0..max. */
 bool parse_list(const char *text, int max, int *list, unsigned size, unsigned *n);
 /* More than 0, at most max. */

@@ -1,15 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ncclsvc-perf --device cuda with a private daemon, on the stand-ins for CUDA and NCCL.
+"""ncclsvc-perf with a private daemon, on the host and on the stand-ins for CUDA and NCCL.
 
-Environment: NCCLSVC_PERF, NCCLSVCD, NCCLSVC_PERF_NCCL, and FAKE_DIR with the stand-ins."""
+Environment: NCCLSVC_PERF, NCCLSVCD, NCCLSVC_PERF_NCCL, FAKE_DIR with the stand-ins, and
+PERF_MANUAL, the source of the man page."""
 
 import json
 import os
+import re
 import subprocess
 import tempfile
 import unittest
 
 PERF = os.environ["NCCLSVC_PERF"]
+
+
+class PerfHost(unittest.TestCase):
+    def report(self, *arguments):
+        done = subprocess.run([PERF, *arguments, "--spawn-daemon", "--rounds", "2", "--timeout",
+                               "30", "--json"], text=True, capture_output=True, timeout=120,
+                              check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_submit(self):
+        r = self.report("submit", "-n", "500", "--queued", "3000")
+        self.assertEqual([row["path"] for row in r["rows"]],
+                         ["ring", "socket", "pingpong", "queued"])
+        self.assertEqual(r["wrong"], 0)
+        self.assertGreaterEqual(r["listed"], 3000)
+        self.assertGreater(r["list_ms"], 0)
+        for row in r["rows"]:
+            self.assertLessEqual(row["median_us"], row["p99_us"])
+            self.assertEqual(row["rate"] is None, row["path"] == "pingpong")
+
+    def test_sessions(self):
+        r = self.report("sessions", "--count", "50")
+        self.assertEqual([row["round"] for row in r["rows"]], [1, 2])
+        for row in r["rows"]:
+            self.assertGreater(row["ring_bytes_each"], 0)
+            self.assertEqual(row["fds_before"], row["fds_after"])
+            self.assertGreater(row["fds_during"], row["fds_before"])
+        self.assertEqual(r["growth_fds"], 0)
+
+    def test_join(self):
+        r = self.report("join", "--ranks", "9")
+        self.assertEqual([row["ranks"] for row in r["rows"]], [2, 4, 8])
+        self.assertTrue(all(row["join_us"] > 0 and row["commit_us"] > 0 for row in r["rows"]))
+
+    def test_memory(self):
+        for memory in "shared", "plain":
+            r = self.report("all_gather", "-b", "8", "-e", "64K", "-f", "128", "--memory", memory)
+            self.assertEqual((r["memory"], r["wrong"]), (memory, 0))
 
 
 class PerfCuda(unittest.TestCase):
@@ -79,11 +120,11 @@ class PerfCuda(unittest.TestCase):
                               capture_output=True, timeout=120, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         titles, units, row = [line.lstrip("#").split() for line in done.stdout.splitlines()[-5:-2]]
-        self.assertEqual(titles[-7:], ["time", "algbw", "busbw", "#wrong", "daemon", "workers",
-                                       "ranks"])
-        self.assertEqual(units[-1], "(cores)")
-        self.assertEqual(len(row), 5 + 2 * 7)
-        self.assertEqual(row[10], "0.000")  # there are no workers
+        self.assertEqual(titles[-8:], ["time", "algbw", "busbw", "#wrong", "daemon", "workers",
+                                       "ranks", "submit"])
+        self.assertEqual(units[-2:], ["(cores)", "(us)"])
+        self.assertEqual(len(row), 5 + 2 * 8)
+        self.assertEqual(row[10], "0.00000")  # there are no workers
 
     def test_in_one_of_several_tasks_of_slurm(self):
         done = self.run_perf("all_reduce", "-b", "8", "-e", "8", "--rounds", "1",
@@ -113,35 +154,34 @@ class PerfCuda(unittest.TestCase):
         r = self.report("all_reduce", "-b", "8", "-e", "8", "-n", "3000", "-c", "1")
         self.assertEqual(r["wrong"], 0)
 
-    def test_cpu(self):
-        r = self.report("cpu", "--baseline", "nccl")
-        self.assertEqual([row["path"] for row in r["rows"]], ["stream", "last", "nccl"])
-        self.assertEqual(r["rows"][2]["ratio"], 1)
-        self.assertTrue(all(row["submit_cpu_us"] > 0 for row in r["rows"]))
+    def test_cpu_of_a_submission(self):
+        for sync in "stream", "last":
+            row = self.report("all_reduce", "-b", "1K", "-e", "1K", "-n", "200", "--sync", sync,
+                              "--every", "0", "--baseline", "nccl")["rows"][0]
+            for ours, time in ("submit_cpu_us", "time_us"), ("baseline_submit_cpu_us", "baseline_us"):
+                self.assertGreater(row[ours], 0)
+                self.assertLess(row[ours], 2 * row[time])
 
-    def test_overlap(self):
-        r = self.report("overlap", "-b", "64K", "--baseline", "nccl", "--compute-ms", "10")
-        for row in r["rows"]:
-            self.assertGreater(row["compute_ms"], 5)
-            self.assertGreater(row["both_ms"], row["compute_ms"] / 2)
-            self.assertLessEqual(row["both_comm_ms"], row["both_ms"])
+    def test_beside_kernels(self):
+        r = self.report("all_reduce", "-b", "64K", "-e", "64K", "-n", "20", "--baseline", "nccl",
+                        "--compute-ms", "10")
+        self.assertEqual((r["compute_ms"], r["wrong"]), (10, 0))
+        row = r["rows"][0]
+        for key in "time_us", "baseline_us":  # of one of 20: 10 ms are 500 us each
+            self.assertGreater(row[key], 250)
 
-    def test_start(self):
-        r = self.report("start", "--baseline", "nccl")
-        self.assertEqual([row["path"] for row in r["rows"]], ["service", "nccl"])
-        self.assertTrue(all(row["start_ms"] > 0 for row in r["rows"]))
+    def test_the_start(self):
+        r = self.report("all_reduce", "-b", "8", "-e", "8", "--baseline", "nccl")
+        self.assertGreater(r["start_ms"], 0)
+        self.assertGreater(r["baseline_start_ms"], 0)
+        for key in "start_gpu_bytes", "baseline_start_gpu_bytes":
+            self.assertIsInstance(r[key], float)  # the stand-ins take none
 
-    def test_gpu_memory(self):
-        rows = self.report("gpu-memory", "--baseline", "nccl")["rows"]
-        self.assertEqual([row["holder"] for row in rows],
-                         ["daemon", "daemon", "client", "any", "nccl"])
-
-    def test_idle(self):
-        rows = self.report("idle", "--seconds", "1")["rows"]
-        self.assertEqual([(row["phase"], row["process"]) for row in rows],
-                         [(phase, process) for phase in ("idle", "busy")
-                          for process in ("supervisor", "worker 0", "worker 1")])
-        self.assertGreater(rows[-1]["rate"], 0)
+    def test_an_idle_daemon(self):
+        row = self.report("all_reduce", "-b", "8", "-e", "8", "-n", "2", "-w", "0", "--every",
+                          "2000000", "--time-cap", "60")["rows"][0]
+        self.assertLess(row["daemon_cores"], 0.05)
+        self.assertLess(row["worker_cores"], 0.05)
 
     def test_too_few_gpus(self):
         done = self.run_perf("all_reduce", "--ranks", "3")
@@ -158,7 +198,7 @@ class PerfCuda(unittest.TestCase):
             self.assertIn(path, done.stderr)
 
     def test_options_that_are_none(self):
-        for option, *words in (("--pla", "ambiguous", "--plan", "--plain-memory"),
+        for option, *words in (("--ro", "ambiguous", "--root", "--rounds"),
                                ("--plans", "--plans"), ("--plan=3", "--plan", "argument"),
                                ("--nodes", "--nodes", "argument"), ("-kx", "'k'"),
                                ("--every=-1", "--every", "-1"), ("--every=x", "--every"),
@@ -169,11 +209,27 @@ class PerfCuda(unittest.TestCase):
             for word in words:
                 self.assertIn(word, done.stderr)
 
-    def test_only_operations_have_a_pace(self):
-        done = subprocess.run([PERF, "idle", "--every", "5"], env=self.env, text=True,
-                              capture_output=True, timeout=120, check=False)
-        self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("--every", done.stderr)
+    def test_options_that_are_not_for_it(self):
+        for words, option in (("submit --every 5", "--every"), ("sessions --ranks 4", "--ranks"),
+                              ("join --queued 5", "--queued"), ("all_reduce --count 5", "--count"),
+                              ("submit --device cuda", "--device"),
+                              ("all_reduce --compute-ms 5", "--compute-ms"),
+                              ("all_reduce --memory lent", "--memory lent"),
+                              ("all_reduce --memory plain --device cuda", "--memory plain"),
+                              ("idle", "idle"), ("submit --plain-memory", "--plain-memory")):
+            done = subprocess.run([PERF, *words.split()], env=self.env, text=True,
+                                  capture_output=True, timeout=120, check=False)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), words)
+            self.assertIn(option, done.stderr)
+
+    def test_the_help_has_the_options_of_the_manual(self):
+        text = subprocess.run([PERF, "--help"], text=True, capture_output=True, check=True).stdout
+        known = set(re.findall(r"^  (?:-.,|   ) --([a-z_-]+)", text, re.MULTILINE))
+        with open(os.environ["PERF_MANUAL"], encoding="utf-8") as f:
+            written = {name for line in f if re.match(r"\*-", line)
+                       for name in re.findall(r"\*--([a-z_-]+)\*", line)}
+        self.assertEqual(known, written)
+        self.assertGreater(len(known), 30)
 
     def test_no_driver(self):
         known = subprocess.run(["/sbin/ldconfig", "-p"], text=True, capture_output=True,

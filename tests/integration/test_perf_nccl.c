@@ -32,7 +32,7 @@ static int start(void **state)
 		return -1;
 	if (!crew_start_nccl(&crew, gpus, RANKS, TIMEOUT_MS))
 		return -1;
-	return crew_init(&crew, NULL) && crew_buffers(&crew, BYTES) ? 0 : -1;
+	return crew_init(&crew) && crew_buffers(&crew, BYTES) ? 0 : -1;
 }
 
 static int stop(void **state)
@@ -120,33 +120,31 @@ static void test_times(void **state)
 		assert_true(crew_do(&crew, &time));
 		assert_true(crew_ns(&crew, 20) > 100);
 	}
-	struct job burst = {
-		.kind = JOB_BURST, .sync = SYNC_STREAM, .iters = 100, .bursts = 3, .work = w};
-	assert_true(crew_do(&crew, &burst));
-	assert_true(crew_ns(&crew, 100) > 10);
-	struct job memory = {.kind = JOB_MEMORY};
-	assert_true(crew_do(&crew, &memory));
-	assert_true(crew.members[0].reply.free_bytes > 0);
+	assert_true(crew_cpu_ns(&crew, 20) > 10);
+	assert_true(crew_cpu_ns(&crew, 20) <= crew_ns(&crew, 20) * 1.5);
 }
 
-static void test_step(void **state)
+static void test_start(void **state)
 {
 	(void)state;
-	struct job job = {.kind = JOB_STEP,
-			  .parts = STEP_COMPUTE,
-			  .iters = 5,
-			  .warmup = 1,
+	assert_true(crew.start_ms > 0);
+}
+
+/* Kernels on another stream: alone, and beside operations. */
+static void test_compute(void **state)
+{
+	(void)state;
+	struct job job = {.kind = JOB_TIME,
+			  .sync = SYNC_STREAM,
 			  .kernels = 10,
 			  .spins = 100000,
 			  .work = work_of(NCCLSVC_ALL_REDUCE, NCCLSVC_FLOAT32, NCCLSVC_SUM)};
 	assert_true(crew_do(&crew, &job));
 	double compute = crew_ns(&crew, 1);
 	assert_true(compute > 1e6);
-	job.parts = STEP_COMPUTE | STEP_COMM;
+	job.iters = 5;
 	assert_true(crew_do(&crew, &job));
 	assert_true(crew_ns(&crew, 1) > compute / 2);
-	assert_true(crew.members[0].reply.comm_ns > 0);
-	assert_true(crew.members[0].reply.comm_ns <= crew.members[0].reply.elapsed_ns);
 }
 
 /* Last: the crew is over then. */
@@ -166,7 +164,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_operations), cmocka_unit_test(test_types),
 		cmocka_unit_test(test_wrong),	   cmocka_unit_test(test_times),
-		cmocka_unit_test(test_step),	   cmocka_unit_test(test_refusal),
+		cmocka_unit_test(test_start),	   cmocka_unit_test(test_compute),
+		cmocka_unit_test(test_refusal),
 	};
 	return cmocka_run_group_tests_name("perf_nccl", tests, start, stop);
 }
