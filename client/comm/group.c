@@ -3,7 +3,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/internal.h"
+#include "core/error.h"
+#include "core/op.h"
+#include "core/session.h"
+#include "core/thread.h"
+#include "group.h"
+#include "submit.h"
 
 struct op *group_room(struct thread_state *t, ncclsvc_result *why)
 {

@@ -5,7 +5,14 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "core/internal.h"
+#include "core/call.h"
+#include "core/clock.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/session.h"
+#include "cuda/gpu.h"
+#include "cuda/mps.h"
+#include "join.h"
 
 /* The daemon answers a JOIN by its deadline; this is for the answer's way. */
 #define GRACE_NS UINT64_C(5000000000)

@@ -7,7 +7,18 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/internal.h"
+#include "core/clock.h"
+#include "core/comm.h"
+#include "core/dispatch.h"
+#include "core/error.h"
+#include "core/session.h"
+#include "core/socket.h"
+#include "core/thread.h"
+#include "core/timeline.h"
+#include "cuda/gpu.h"
+#include "cuda/mps.h"
+#include "join.h"
+#include "open.h"
 #include "proto/fdio.h"
 #include "proto/mps.h"
 

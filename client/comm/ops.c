@@ -1,7 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The operations: arguments to records. */
-#include "core/internal.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/op.h"
+#include "core/session.h"
+#include "core/thread.h"
+#include "core/timeline.h"
+#include "cuda/gpu.h"
+#include "group.h"
 #include "proto/names.h"
+#include "submit.h"
 
 static ncclsvc_result operate(struct op *op)
 {

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Where an operation's buffers lie: whether they may, and in which region. */
-#include "core/internal.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/op.h"
+#include "core/session.h"
+#include "cuda/gpu.h"
 #include "proto/names.h"
 #include "proto/task.h"
+#include "submit.h"
 
 static bool overlap(const struct op *op)
 {

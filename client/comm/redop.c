@@ -2,7 +2,11 @@
  * Reductions that a member makes. */
 #include <string.h>
 
-#include "core/internal.h"
+#include "core/call.h"
+#include "core/clock.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/session.h"
 #include "proto/names.h"
 
 /* Locked. */

@@ -4,7 +4,17 @@
 #include <poll.h>
 #include <string.h>
 
-#include "core/internal.h"
+#include "core/clock.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/frame.h"
+#include "core/op.h"
+#include "core/ring.h"
+#include "core/session.h"
+#include "core/socket.h"
+#include "core/timeline.h"
+#include "cuda/gpu.h"
+#include "submit.h"
 
 #define SEND_MS 5000
 

@@ -2,7 +2,7 @@
 #include <limits.h>
 #include <time.h>
 
-#include "internal.h"
+#include "clock.h"
 
 uint64_t now_ns(void)
 {

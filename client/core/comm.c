@@ -4,8 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "call.h"
+#include "clock.h"
+#include "comm.h"
+#include "dispatch.h"
+#include "error.h"
+#include "failure.h"
 #include "proto/names.h"
+#include "session.h"
+#include "socket.h"
 
 void id_derive(const ncclsvc_unique_id *from, uint64_t key, ncclsvc_unique_id *to)
 {

@@ -9,7 +9,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "clock.h"
+#include "dispatch.h"
+#include "error.h"
+#include "failure.h"
+#include "ring.h"
+#include "session.h"
+#include "socket.h"
 
 void dispatch_kick(ncclsvc_session *s)
 {

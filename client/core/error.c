@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "build_config.h"
-#include "internal.h"
+#include "error.h"
 #include "proto/names.h"
 
 static _Thread_local char last_error[LOST_TEXT * 2];

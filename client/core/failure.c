@@ -3,8 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "internal.h"
+#include "comm.h"
+#include "error.h"
+#include "failure.h"
 #include "proto/names.h"
+#include "session.h"
 
 static struct failure *failure_at(const struct tasks *t, uint64_t i)
 {

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A forked child (a data loader's worker, say) has the connections' sockets as well, and would keep
  * its parent alive to the daemon for as long as it lives itself. */
-#include "internal.h"
+#include <pthread.h>
+
+#include "fork.h"
+#include "link.h"
 #include "proto/fdio.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "internal.h"
+#include "frame.h"
 #include "proto/fdio.h"
 #include "proto/names.h"
 

@@ -3,11 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
-
-#pragma GCC visibility push(default)
-#include "ncclsvc_plan.h"
-#pragma GCC visibility pop
+#include "call.h"
+#include "clock.h"
+#include "error.h"
+#include "session.h"
 
 ncclsvc_result ncclsvc_daemon(ncclsvc_session *s, ncclsvc_daemon_info *info)
 {

@@ -11,7 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "clock.h"
+#include "error.h"
+#include "fork.h"
+#include "frame.h"
+#include "link.h"
 #include "proto/fdio.h"
 
 #define RETRY_MS 20

@@ -7,8 +7,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "call.h"
+#include "clock.h"
+#include "error.h"
 #include "proto/fdio.h"
+#include "session.h"
 
 /* The first region whose base is beyond ptr. */
 static size_t upper_bound(const struct regions *r, const void *ptr)

@@ -8,7 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "clock.h"
+#include "link.h"
+#include "ring.h"
 
 #define POLLS_PER_CLOCK 16
 #define PAUSE_NS	1000 /* a pause can cost more than an answer takes */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "internal.h"
+#include "session.h"
 
 void session_lock(ncclsvc_session *s)
 {

@@ -12,9 +12,18 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "call.h"
+#include "clock.h"
+#include "comm.h"
+#include "dispatch.h"
+#include "error.h"
+#include "frame.h"
 #include "proto/fdio.h"
 #include "proto/names.h"
+#include "ring.h"
+#include "session.h"
+#include "socket.h"
+#include "timeline.h"
 
 #define PUMP_MAX      1024
 #define SERIAL_MAX    UINT32_C(0x7fffffff) /* above: serials of tasks */

@@ -4,7 +4,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "call.h"
+#include "clock.h"
+#include "error.h"
+#include "session.h"
 
 #define SMALLEST_ORDER 16 /* 64 KiB */
 #define IDLE_BYTES_MAX ((size_t)512 << 20)

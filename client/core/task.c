@@ -6,7 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "clock.h"
+#include "dispatch.h"
+#include "error.h"
+#include "failure.h"
+#include "frame.h"
+#include "ring.h"
+#include "session.h"
+#include "socket.h"
+#include "timeline.h"
 
 #define TASK_SERIAL UINT32_C(0x80000000)
 

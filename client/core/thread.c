@@ -2,7 +2,9 @@
  * What a session knows of single threads: an open group, a timeline. Most threads have neither. */
 #include <stdlib.h>
 
-#include "internal.h"
+#include "error.h"
+#include "session.h"
+#include "thread.h"
 
 #define THREADS_KEPT 64
 

@@ -2,7 +2,12 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "internal.h"
+#include "clock.h"
+#include "error.h"
+#include "ring.h"
+#include "session.h"
+#include "thread.h"
+#include "timeline.h"
 
 #define WORKERS_END_NS UINT64_C(500000000) /* without a daemon; ORPHAN_STILL_NS and some more */
 

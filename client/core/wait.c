@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Waiting for tasks and asking how they ended. */
-#include "internal.h"
+#include "wait.h"
+#include "clock.h"
+#include "error.h"
+#include "failure.h"
+#include "ring.h"
+#include "session.h"
+#include "socket.h"
 
 #define TEST_LOOK_NS UINT64_C(10000000) /* how often a polling test looks at the socket */
 

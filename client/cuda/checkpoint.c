@@ -11,7 +11,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "gpu.h"
+#include "core/session.h"
+#include "state.h"
 
 /* A checkpoint and its restore take longer: 450 ms or more on an H100, with driver 580. */
 #define CHECKPOINT_NS UINT64_C(20000000)

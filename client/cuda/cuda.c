@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+
+#include "core/error.h"
 #include "cuda.h"
+#include "proto/dynlib.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "proto/dynlib.h"
 
 #define SONAME	       "libcuda.so.1"
 #define VERSION_NEEDED 12000

@@ -5,7 +5,11 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "gpu.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/op.h"
+#include "core/session.h"
+#include "state.h"
 
 struct gpu *gpu_get(ncclsvc_session *s)
 {

@@ -8,8 +8,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "gpu.h"
+#include "core/call.h"
+#include "core/clock.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/op.h"
+#include "core/session.h"
 #include "proto/names.h"
+#include "state.h"
 
 /* What CUDA says of a pointer. */
 struct memory {

@@ -7,8 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu.h"
+#include "core/clock.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/session.h"
 #include "proto/names.h"
+#include "state.h"
 
 void span_unlink(struct gpu *g, const struct device_region *span)
 {

@@ -3,7 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu.h"
+#include "core/call.h"
+#include "core/error.h"
+#include "core/op.h"
+#include "core/session.h"
+#include "state.h"
 
 /* How many of the sorted have a base up to p. */
 static unsigned upper_bound(const struct gpu *g, uint64_t p)

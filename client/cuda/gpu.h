@@ -1,178 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a session knows of GPUs: device.c, stream.c, stream_ops.c, device_memory.c. */
-#ifndef CLIENT_GPU_H
-#define CLIENT_GPU_H
+ * GPUs in a session, as the layers above use them; state.h has what this folder's files share. */
+#ifndef CLIENT_CUDA_GPU_H
+#define CLIENT_CUDA_GPU_H
 
-#include "cuda.h"
+#include <stdbool.h>
 
-#define GPU_DEVICES    64
-#define DEVICE_REGIONS 1024
+#include "core/api.h"
 
-/* The timelines of one link, as GPUs see them: the page stays mapped while it is registered. */
-struct page {
-	struct link *link; /* NULL: none */
-	int device;	   /* whose context registered it */
-	bool ours;	   /* to be unregistered */
-};
+struct op;
+struct thread_state;
 
-/* A stream as the driver knows it. */
-struct stream {
-	CUstream handle;
-	unsigned long long id;
-	CUcontext context; /* of a default stream */
-	CUcontext push;	   /* to be current when it is used, or NULL */
-};
-
-/* A stream's tasks on one communicator, in order. Its index is its timeline's. */
-struct pair {
-	bool used;
-	ncclsvc_timeline *timeline;
-	unsigned long long stream_id; /* never reused in a process */
-	CUcontext context;	      /* of a default stream, whose id is not enough; else NULL */
-	uint32_t comm_key;
-	uint64_t planned; /* 0: not for planned tasks; else the last one's */
-	int device;
-	uint64_t clock;
-	bool alone;	   /* a default stream's work does not come before the stream's own */
-	CUdeviceptr ready; /* the counters, as the stream's context sees them */
-	/* While a group is put on its streams: */
-	bool touched;
-	bool rested; /* all its former tasks are over */
-	bool idle;   /* nothing is on the stream: ready is written from here */
-	CUstream stream;
-	CUcontext push;	  /* to be current meanwhile, or NULL */
-	uint64_t wait_to; /* 0: later work does not wait */
-};
-
-struct device_region {
-	uint64_t base, bytes; /* bytes is 0: the place is free */
-	uint64_t buffer;      /* CUDA's id of the allocation: never reused in a process */
-	uint64_t restores;    /* of the process, when it was registered; see checkpoint.c */
-	uint64_t clock;
-	uint32_t id;   /* 0: not registered with the present daemon */
-	uint32_t pins; /* pending tasks */
-	int device;
-	bool busy; /* a call about it is under way */
-	bool lent;
-	bool mapping; /* one of several that a reserved range may have */
-	bool gone;    /* the memory was freed: goes when its tasks are over */
-	/* Of a span, which is several mappings without gaps, for buffers that lie across them: */
-	uint16_t *parts; /* places of their regions, from 0; NULL: no span */
-	unsigned nparts;
-	struct device_region *next_span;
-};
-
-/* An allocation whose IPC handle changes when the driver restores the process from a checkpoint. */
-struct canary {
-	CUdeviceptr at; /* 0: none yet */
-	CUcontext context;
-	CUipcMemHandle handle;
-	uint64_t looked_ns; /* before the present submission */
-	uint64_t proven_ns; /* not restored until then, or not in use */
-};
-
-struct gpu {
-	const struct cuda *cuda;
-	struct canary canary;
-	uint64_t restores;		/* that were noticed */
-	uint64_t clock;			/* counts submissions, to tell what was used last */
-	CUcontext primary[GPU_DEVICES]; /* retained */
-	struct page page, retired;
-	bool no_batch; /* the driver takes single stream operations alone */
-	struct pair pairs[SVC_TIMELINES];
-	uint32_t recent;	       /* pair */
-	struct device_region *regions; /* DEVICE_REGIONS */
-	uint16_t *sorted;	       /* by base; those that are gone are left out */
-	unsigned nsorted;
-	struct device_region *spans; /* of these; they are not sorted, for they overlap */
-	uint16_t (*pins)[2]; /* for each slot of tasks: places of its regions, from 1; 0: none */
-};
-
-/* device.c: the session's GPU part, made when first needed. NULL with the error set. Locked. */
-struct gpu *gpu_get(ncclsvc_session *s);
-/* The device's primary context, retained until the session closes. Locked. */
-ncclsvc_result gpu_primary(struct gpu *g, int device, CUcontext *context);
-/* page.c: the present link's, through the device's context. Locked. */
-ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device);
-/* Frees the streams, and waits until none in these contexts (GPU_DEVICES) can still use the page.
- * Not locked. */
-void page_unregister(const struct cuda *cuda, struct page *page, const CUcontext *contexts);
-/* The stream's device, and where the page is for it. */
-ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *device,
-			    CUdeviceptr *address);
-
-/* checkpoint.c: before the first region is registered. Locked. */
-ncclsvc_result checkpoint_watch(struct gpu *g, int device);
-/* Before a submission: was the process restored from a checkpoint since? Then no region of before
- * is alive, and detached tasks that are pending fail at their ends. Locked. */
-ncclsvc_result checkpoint_look(ncclsvc_session *s, struct gpu *g, bool *restored);
-/* After that, once the n tasks are submitted and on their streams. They may name the memory from
- * before, since the driver lets streams go on when the process is restored: then they fail, too.
- * Locked. */
-ncclsvc_result checkpoint_prove(ncclsvc_session *s, struct gpu *g, unsigned n);
-/* Ends the watch. */
-void checkpoint_close(struct gpu *g);
-
-/* stream.c: finds the stream's timeline, or makes it. *yielded: find everything again. Locked. */
-ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
-			   bool *yielded);
-/* Gives the operation the next value of its stream's timeline. */
-void streams_number(struct gpu *g, struct op *op);
-/* What must be current while the stream is used from here; NULL: what is. */
-ncclsvc_result stream_context(struct gpu *g, int device, CUstream handle, CUcontext *push);
-/* Of a pair, by its index. */
-struct svc_timeline *stream_counters(const struct gpu *g, uint32_t index);
-/* The link is about to change. */
-void streams_forget(ncclsvc_session *s);
-/* stream_ops.c: puts writes and waits on the streams that stream_find found. Locked. */
-ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigned n);
-
-/* device_table.c. Locked. The region that holds p, or NULL. */
-struct device_region *device_region_find(const struct gpu *g, uint64_t p);
-/* True if p lies in the very memory that the region was made for. */
-bool device_region_alive(const struct gpu *g, const struct device_region *r, uint64_t p);
-/* NULL with the error set (LIMIT): regions of submission `since` and later are in use. */
-struct device_region *device_region_insert(ncclsvc_session *s, struct gpu *g, uint64_t since,
-					   const struct device_region *new);
-/* Takes it out: nothing finds it any more, and the daemon forgets it once its tasks are over. */
-void device_region_drop(ncclsvc_session *s, struct gpu *g, struct device_region *r);
-/* Drops what has been freed: it stays the GPU's until the daemon lets it go, too. */
-void device_regions_sweep(ncclsvc_session *s, struct gpu *g);
-/* The daemon that knew them is gone: lent ones stay, without a number. */
-void device_regions_forget(struct gpu *g);
-/* The memory stays known until the task is over. */
-void device_pin(ncclsvc_session *s, const struct op *op, uint64_t task);
-
-/* device_span.c: a buffer that begins in the mapping `first` and does not end there. */
-struct buffer;
-ncclsvc_result span_locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
-			   uint64_t since, struct device_region **found, bool *yielded);
-/* Those that have the mapping among their parts. */
-void spans_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part);
-void span_unlink(struct gpu *g, const struct device_region *span);
-/* One that has it among its parts, or among theirs, is being made: it is not to be dropped. */
-bool spans_hold(const struct gpu *g, const struct device_region *part);
-
-/* device_memory.c, for that: a buffer on its way into a region. */
-struct buffer {
-	const struct op *op;
-	const char *name; /* as the operation calls it */
-	uint64_t at, bytes;
-};
-/* The mapping, or allocation, that holds the buffer's first byte: found, or registered (*yielded).
- */
-ncclsvc_result device_locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
-			     uint64_t since, struct device_region **found, bool *yielded);
-ncclsvc_result device_too_long(const struct buffer *b, const struct device_region *r);
-/* Asks the daemon. Yields; what it registered is in the table, unless that was made anew. */
-ncclsvc_result device_introduce(ncclsvc_session *s, struct gpu *g, struct device_region *region,
-				unsigned opcode, const void *request, int fd);
-
-/* device_memory.c: finds an operation's buffers, or registers them. As stream_find. */
-ncclsvc_result device_place(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
-			    bool *yielded);
-
-/* lend.c: everything that is lent, when the session closes. */
-void device_lent_free(struct gpu *g);
+/* OK if the session can have GPU communicators: there is a ring and a driver. Not locked. */
+ncclsvc_result gpu_usable(ncclsvc_session *s);
+/* The daemon's number for this process's device. Not locked. */
+ncclsvc_result device_match(ncclsvc_session *s, int device, int32_t *number);
+/* After a reattach: finds the communicators' devices again. Locked; yields. */
+ncclsvc_result devices_rematch(ncclsvc_session *s);
+/* The stream that the thread has set. Locked. */
+ncclsvc_result stream_choose(struct op *op, const struct thread_state *t);
+/* Finds streams and buffers of the operations that are on GPUs. Not settled, though OK: it yielded,
+ * and everything is to be checked again. *since is 0 at first. Locked; yields. */
+ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
+			   bool *settled);
+/* The n newest tasks are the operations: puts them on their streams. Locked. */
+ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned n);
+/* OK, or a refusal of device memory on a communicator of the host. Locked. */
+ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const char *buffer);
+/* Lets the daemon let go of device memory that has been freed meanwhile. Not locked. */
+void session_sweep(ncclsvc_session *s);
+void gpu_reattached(ncclsvc_session *s); /* before the link changes; locked */
+/* May wait for the GPU. Not locked, by the only thread that reattaches. */
+void gpu_drop_retired(ncclsvc_session *s);
+/* Waits until nothing of the session's runs on GPUs, or will. */
+void gpu_quiesce(ncclsvc_session *s);
+void gpu_close(ncclsvc_session *s);
 
 #endif

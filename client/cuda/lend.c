@@ -3,7 +3,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "gpu.h"
+#include "core/call.h"
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/session.h"
+#include "state.h"
 
 /* Zeroes it on a stream of its own, so that nobody else's work is waited for. */
 static CUresult zero(const struct cuda *cuda, CUdeviceptr at, size_t bytes)

@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "core/clock.h"
+#include "core/link.h"
+#include "cuda.h"
+#include "mps.h"
 #include "proto/cuda_connections.h"
 #include "proto/mps.h"
-
-#include "cuda.h"
 
 #define STARTED_NS UINT64_C(1000000000)
 #define LOOK_MS	   2

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The page of the session memory that holds the timelines, as GPUs reach it. */
-#include "gpu.h"
+#include "core/session.h"
+#include "core/timeline.h"
+#include "state.h"
 
 #define FOR_GOOD (UINT64_C(1) << 62) /* beyond every value; comparisons are cyclic */
 

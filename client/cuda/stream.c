@@ -8,8 +8,14 @@
  * over: some stream may still have to wait for an old value. */
 #include <stdlib.h>
 
-#include "gpu.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/op.h"
+#include "core/session.h"
+#include "core/thread.h"
+#include "core/timeline.h"
 #include "proto/names.h"
+#include "state.h"
 
 #define CAPTURING                                                                                  \
 	"the stream is being captured into a CUDA graph: tasks cannot be captured, submit them "   \

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a task puts on its streams. */
-#include "gpu.h"
+#include "core/comm.h"
+#include "core/op.h"
+#include "core/ring.h"
+#include "core/session.h"
+#include "core/timeline.h"
+#include "state.h"
 
 #define ECHO_PENDING_MAX 64 /* a stream that holds more tasks has no room for echoes */
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/internal.h"
+#include "cuda/gpu.h"
 #include "dropin.h"
 
 #define SWEEP_MS 50

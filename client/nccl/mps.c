@@ -7,7 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/internal.h"
+#include "comm/open.h"
+#include "core/comm.h"
+#include "core/session.h"
+#include "cuda/mps.h"
 #include "dropin.h"
 #include "proto/cuda_connections.h"
 #include "proto/mps.h"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/internal.h"
+#include "comm/join.h"
 #include "dropin.h"
 
 #define TIMEOUT_S 600

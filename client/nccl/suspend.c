@@ -2,7 +2,7 @@
  * Suspended communicators, and what GPU memory they take. A communicator has none in its process:
  * NCCL's is the daemon's, which shares it among all who use the same GPUs. So there is none to be
  * given back here but what the program has freed and the daemon has still imported. */
-#include "core/internal.h"
+#include "cuda/gpu.h"
 #include "dropin.h"
 
 /* Is it one that could be suspended, or is? */

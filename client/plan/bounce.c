@@ -3,7 +3,12 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "cuda/gpu.h"
+#include "core/clock.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/op.h"
+#include "core/session.h"
+#include "cuda/state.h"
 #include "plan.h"
 
 #define LOOK_NS 20000 /* between questions whether the copy is made */

@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/session.h"
 #include "plan.h"
 #include "proto/names.h"
 

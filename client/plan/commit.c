@@ -4,6 +4,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/call.h"
+#include "core/clock.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/session.h"
 #include "plan.h"
 #include "proto/fdio.h"
 

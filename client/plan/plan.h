@@ -10,11 +10,9 @@
 #ifndef CLIENT_PLAN_H
 #define CLIENT_PLAN_H
 
-#include "core/internal.h"
-
-#pragma GCC visibility push(default)
-#include "ncclsvc_plan.h"
-#pragma GCC visibility pop
+#include "core/op.h"
+#include "core/session.h"
+#include "proto/wire.h"
 
 #define PLACE_FREE  UINT64_C(0)
 #define PLACE_TAKEN UINT64_MAX /* its task is being submitted */

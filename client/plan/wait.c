@@ -3,6 +3,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/call.h"
+#include "core/clock.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/failure.h"
+#include "core/ring.h"
+#include "core/session.h"
+#include "core/socket.h"
+#include "core/wait.h"
 #include "plan.h"
 
 #define LANDING_NS UINT64_C(5000000000) /* at the end, for what already runs */

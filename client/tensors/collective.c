@@ -6,6 +6,9 @@
  * between tensors is read or written. */
 #include <stdlib.h>
 
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/thread.h"
 #include "proto/names.h"
 #include "tensors.h"
 

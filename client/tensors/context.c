@@ -3,6 +3,10 @@
  */
 #include <stdlib.h>
 
+#include "comm/join.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/session.h"
 #include "tensors.h"
 
 #define COMPANION    UINT64_C(0x6c69737473) /* of its id */

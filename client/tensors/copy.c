@@ -2,7 +2,11 @@
  * Copies between tensors and buffers: by the CPU, or put on the thread's stream. */
 #include <string.h>
 
-#include "cuda/gpu.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/session.h"
+#include "core/thread.h"
+#include "cuda/state.h"
 #include "tensors.h"
 
 #define EVENT_DISABLE_TIMING 2u

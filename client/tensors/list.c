@@ -4,7 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/gpu.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/session.h"
+#include "cuda/cuda.h"
+#include "cuda/state.h"
 #include "tensors.h"
 
 ncclsvc_result list_make(struct list *l, size_t n, size_t dims)

@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/thread.h"
 #include "nvtx.h"
 #include "proto/names.h"
 #include "tensors.h"

@@ -10,6 +10,14 @@
 #include <string.h>
 #include <time.h>
 
+#include "comm/submit.h"
+#include "core/clock.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/op.h"
+#include "core/session.h"
+#include "core/thread.h"
+#include "cuda/gpu.h"
 #include "nvtx.h"
 #include "proto/names.h"
 #include "tensors.h"

@@ -11,10 +11,10 @@
 #ifndef CLIENT_TENSORS_H
 #define CLIENT_TENSORS_H
 
-#pragma GCC visibility push(default)
-#include "ncclsvc_tensors.h"
-#pragma GCC visibility pop
-#include "core/internal.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/op.h"
+#include "proto/spin.h"
 
 struct CUevent_st;
 

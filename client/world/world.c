@@ -5,6 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/join.h"
+#include "comm/open.h"
+#include "core/call.h"
+#include "core/clock.h"
+#include "core/comm.h"
+#include "core/error.h"
+#include "core/session.h"
+#include "core/thread.h"
+#include "cuda/gpu.h"
 #include "world.h"
 
 #define ALONE NCCLSVC_GROUP_TYPES /* takes part in ids as if it were a type */

@@ -2,10 +2,7 @@
 #ifndef CLIENT_WORLD_H
 #define CLIENT_WORLD_H
 
-#pragma GCC visibility push(default)
-#include "ncclsvc_world.h"
-#pragma GCC visibility pop
-#include "core/internal.h"
+#include "core/error.h"
 
 struct ncclsvc_world {
 	ncclsvc_session *session;

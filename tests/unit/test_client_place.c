@@ -9,7 +9,10 @@
 
 #include <cmocka.h>
 
-#include "core/internal.h"
+#include "comm/submit.h"
+#include "core/comm.h"
+#include "core/op.h"
+#include "core/session.h"
 
 #define RANKS 4
 #define RANK  2

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "core/internal.h"
+#include "core/memory.h"
 
 #define SLOTS  64
 #define STRIDE 256

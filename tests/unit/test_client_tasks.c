@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tasks in the ring, ended by the test: room, order, failures, staging, groups, event loops. */
 #include "client_peer.h"
+#include "core/session.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#include "core/internal.h"
 
 static void a_full_ring_says_again(void **state)
 {

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "core/comm.h"
 #include "tensors/tensors.h"
 
 static void why(const char *text)

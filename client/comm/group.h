@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Task groups. */
+#ifndef CLIENT_COMM_GROUP_H
+#define CLIENT_COMM_GROUP_H
+
+#include "core/thread.h"
+
+/* Keeps an operation of the thread's open group, or the first refusal in it. */
+ncclsvc_result group_add(struct thread_state *t, const struct op *op);
+/* Room for the group's next operation, not counted yet; NULL: none, and why. */
+struct op *group_room(struct thread_state *t, ncclsvc_result *why);
+void group_refuse(struct thread_state *t, ncclsvc_result why);
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_COMM_SUBMIT_H
+#define CLIENT_COMM_SUBMIT_H
+
+#include "core/op.h"
+
+/* place.c: refuses bad arguments and overlaps, and fills the extents. */
+ncclsvc_result op_check(struct op *op);
+/* Finds the buffers in session memory, or plans their staging. Locked. */
+ncclsvc_result op_place(const ncclsvc_session *s, struct op *op);
+/* submit.c: submits all or nothing. Locked; yields. */
+ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Communicators: the handles, and what the daemon says of them. */
+#ifndef CLIENT_CORE_COMM_H
+#define CLIENT_CORE_COMM_H
+
+#include <stdbool.h>
+
+#include "api.h"
+#include "proto/wire.h"
+
+struct ncclsvc_comm {
+	ncclsvc_session *session;
+	ncclsvc_comm *next;
+	uint32_t key;	 /* in this process: never reused in a session */
+	uint32_t handle; /* in the daemon's session; 0: none yet */
+	uint64_t uid;
+	uint32_t epoch;
+	int nranks, rank;
+	int device;	       /* of this process; NCCLSVC_DEVICE_HOST */
+	int32_t daemon_device; /* the daemon's number for it */
+	bool world, split;
+	ncclsvc_unique_id id;
+	uint64_t timeout_ns;
+	uint8_t flags; /* of its tasks: SVC_TASK_NO_WINDOW */
+	uint64_t seq;  /* of the next task in this epoch */
+	/* Not OK: the epoch is over and why. */
+	ncclsvc_result broken;
+	int32_t broken_rank, broken_pid;
+	bool broken_told;
+	char label[NCCLSVC_NAME_BYTES];
+};
+
+ncclsvc_comm *comm_by_handle(const ncclsvc_session *s, uint32_t handle); /* locked */
+ncclsvc_comm *comm_by_key(const ncclsvc_session *s, uint32_t key);	 /* locked */
+void comm_unlink(ncclsvc_session *s, const ncclsvc_comm *comm);		 /* locked */
+bool join_reply_valid(const struct svc_join_reply *reply);
+/* A new epoch begins. Locked. */
+void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_reply *reply);
+/* OK, or STALE_EPOCH with a sentence. Locked. */
+ncclsvc_result comm_check(const ncclsvc_comm *comm);
+void comm_event(ncclsvc_session *s, const struct svc_event_comm *event); /* locked */
+/* A reply to JOIN or SPLIT came too late for its caller. Locked. */
+void comm_orphan(ncclsvc_session *s, const struct svc_join_reply *reply);
+/* Another id, made of this one: the same for all who make it with the same key. */
+void id_derive(const ncclsvc_unique_id *from, uint64_t key, ncclsvc_unique_id *to);
+const char *comm_label(const ncclsvc_session *s, uint32_t key); /* locked */
+void comms_break(ncclsvc_session *s); /* all: the daemon is lost; locked */
+void comms_free(ncclsvc_session *s);
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CORE_DISPATCH_H
+#define CLIENT_CORE_DISPATCH_H
+
+#include "api.h"
+
+/* Tells the event loop that something is there. Locked. */
+void dispatch_kick(ncclsvc_session *s);
+/* The event loop's fd stays while the link changes. Locked. */
+ncclsvc_result dispatch_watch(ncclsvc_session *s);
+void dispatch_unwatch(ncclsvc_session *s);
+void dispatch_close(ncclsvc_session *s);
+
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Failed tasks: kept longer than their slots, until they have been reported and pushed out. */
+#ifndef CLIENT_CORE_FAILURE_H
+#define CLIENT_CORE_FAILURE_H
+
+#include "error.h"
+#include "task.h"
+
+#define FAILURES_KEPT 4096
+
+/* A failed task, kept longer than its slot. */
+struct failure {
+	bool reported; /* some call has told the user */
+	uint8_t op;
+	uint32_t comm_key;
+	uint64_t seq;
+	ncclsvc_status status;
+	char comm[NCCLSVC_NAME_BYTES];
+	char text[LOST_TEXT]; /* more than the status can say; may be empty */
+};
+
+/* Remembers that the task failed; text says more than the status, or is "". Locked */
+void failure_keep(ncclsvc_session *s, const struct slot *slot, const char *text);
+struct failure *failure_find(const struct tasks *t, uint64_t task);
+/* Returns an ended task's result, leaves its sentence, and counts it as told. Locked. */
+ncclsvc_result task_report(ncclsvc_session *s, uint64_t task);
+/* Returns the result of the first failure nobody was told of, and leaves its sentence: of one
+ * communicator (key), or of any (0) up to a task, in which case all of those count as told. OK:
+ * none. Locked. */
+ncclsvc_result failures_report(ncclsvc_session *s, uint32_t comm_key, uint64_t last);
+void failures_forgive(ncclsvc_session *s, uint32_t comm_key); /* locked */
+
+#endif

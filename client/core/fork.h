@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A child that is forked closes its share of the connections that are watched, so that the daemon
+ * sees the parent's end. */
+#ifndef CLIENT_CORE_FORK_H
+#define CLIENT_CORE_FORK_H
+
+#include "link.h"
+
+void fork_watch(struct link *link);
+/* Closes the fds: a child between the two would keep them. */
+void fork_unwatch(struct link *link);
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Messages: what the daemon may send. */
+#ifndef CLIENT_CORE_FRAME_H
+#define CLIENT_CORE_FRAME_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "proto/wire.h"
+
+/* Judges a datagram. False, with a sentence in text, if it breaks the protocol. */
+bool frame_check(const void *message, size_t length, unsigned nfds, struct svc_header *header,
+		 char *text);
+/* Sends one request. Returns 0 or -errno; never blocks. */
+int frame_send(int sock, unsigned opcode, uint32_t serial, const void *body, int fd);
+/* As svc_recv, of at most SVC_MESSAGE_MAX bytes. Never blocks. */
+ssize_t frame_receive(int sock, void *message, size_t room, int *fds, unsigned *nfds);
+/* The sentence of a reply that carries an error, cleaned for printing. */
+void frame_error_text(const void *body, int result, char *text);
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One connection to the daemon. */
+#ifndef CLIENT_CORE_LINK_H
+#define CLIENT_CORE_LINK_H
+
+#include <stdbool.h>
+#include <sys/un.h>
+
+#include "api.h"
+#include "proto/mps.h"
+#include "proto/ring.h"
+
+struct link_options {
+	struct sockaddr_un address;
+	char name[NCCLSVC_NAME_BYTES];
+	uint32_t entries;      /* of the ring */
+	bool entries_required; /* false: fewer will do if the daemon allows no more */
+	bool no_ring;
+	bool retry; /* while nobody listens, or who does is going, until the deadline */
+};
+
+/* Shared by the session and by the threads that sleep on it, so that a reattach cannot pull the
+ * mapping or the socket from under a sleeper. */
+struct link {
+	struct link *next, **back; /* fork.c's list; NULL: not in it */
+	bool foreign;  /* this process was forked: it is the parent's, and has no fds here */
+	unsigned refs; /* under the session's lock */
+	int sock;
+	int doorbell, completion; /* an eventfd and a socket; -1 without a ring */
+	struct svc_ring *ring;	  /* NULL without a ring */
+	uint32_t entries;	  /* as agreed; without a ring, as asked */
+	size_t ring_size;
+	enum svc_mps_advice mps; /* the daemon's; what it does not advise counts as SVC_MPS_NONE */
+	char mps_directory[NCCLSVC_MPS_DIRECTORY_BYTES]; /* of SVC_MPS_JOIN */
+};
+
+ncclsvc_result link_open(const struct link_options *options, uint64_t deadline, struct link **link);
+struct link *link_ref(struct link *link); /* locked */
+void link_unref(struct link *link);	  /* locked, or nobody else has it */
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CORE_OP_H
+#define CLIENT_CORE_OP_H
+
+#include <stdbool.h>
+
+#include "api.h"
+#include "proto/task.h"
+
+/* An operation on its way into a record. */
+struct op {
+	struct svc_record record;
+	ncclsvc_comm *comm;
+	const char *src;
+	char *dst;
+	uint64_t src_bytes, dst_bytes;
+	ncclsvc_task *task;
+	struct chunk *chunk; /* staging, if any buffer is plain */
+	bool src_staged, dst_staged;
+	bool quiet;
+	size_t src_at, dst_at, chunk_bytes;
+	bool copied;  /* the source, even from session memory */
+	bool entered; /* it is a task now */
+	/* On GPUs: */
+	struct CUstream_st *stream;
+	bool detached;	    /* the stream does not wait for it */
+	uint64_t planned;   /* 0: not; else it grows with the order of groups */
+	uint16_t places[2]; /* of its regions, from 1; 0: none */
+};
+
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The session, and what it is made of. In all of the library, "locked" means: call it with the
+ * session's lock held. "Yields" means: it may drop the lock meanwhile, so what was read before must
+ * be read again. */
+#ifndef CLIENT_CORE_SESSION_H
+#define CLIENT_CORE_SESSION_H
+
+#include <pthread.h>
+
+#include "error.h"
+#include "link.h"
+#include "memory.h"
+#include "proto/spin.h"
+#include "staging.h"
+#include "task.h"
+
+struct call;
+struct thread_state;
+struct gpu;
+
+/* What a session tells its plans. */
+struct plan_hooks {
+	void (*comm_left)(ncclsvc_session *s, const ncclsvc_comm *comm); /* locked */
+	void (*closing)(ncclsvc_session *s); /* nothing runs on GPUs any more */
+};
+
+struct ncclsvc_session {
+	uint64_t id; /* in this process: never reused */
+	pthread_mutex_t lock;
+	pthread_cond_t changed; /* a reply came, a task ended, or the socket's reader stopped */
+	struct link_options options;
+	struct link *link;
+	uint32_t generation; /* of the link */
+	bool lost, reading, reattaching;
+	bool unfinished; /* connected again, but not all is as it was before the loss */
+	char lost_text[LOST_TEXT];
+	_Alignas(8) unsigned char message[SVC_LIST_MESSAGE_MAX]; /* that is being received */
+	uint64_t looked_ns; /* when a test last looked at the socket */
+	struct spin spin;   /* of waits for tasks */
+
+	uint32_t serial;
+	struct call *calls;
+	struct tasks tasks;
+	ncclsvc_comm *comms;
+	uint32_t comm_keys;
+	struct ncclsvc_plan *plans;
+	const struct plan_hooks *plan_hooks; /* NULL: there never was a plan */
+	uint64_t planned_groups;	     /* ever, of all plans' iterations */
+	struct regions regions;
+	struct staging staging;
+	ncclsvc_timeline *timelines[SVC_TIMELINES];
+	struct thread_state *threads;
+	unsigned nthreads;
+	struct gpu *gpu; /* NULL until a GPU is used */
+
+	int epoll, kick; /* -1 until get_fd or a blocking dispatch */
+	ncclsvc_callback *callback;
+	void *callback_arg;
+};
+
+void session_lock(ncclsvc_session *s);
+void session_unlock(ncclsvc_session *s);
+/* socket.c: waits until another thread changed something. False: the deadline passed. Locked;
+ * yields. */
+bool session_wait(ncclsvc_session *s, uint64_t deadline);
+/* The connection is over. Locked. */
+__attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, const char *format,
+							...);
+/* What session_check leaves to it: the session is, or seems to be, lost, or is no longer this
+ * process's. Locked. */
+ncclsvc_result session_over(ncclsvc_session *s);
+/* Sets the error and returns DAEMON_LOST if it is lost. Locked. */
+static inline ncclsvc_result session_check(ncclsvc_session *s)
+{
+	const struct svc_ring *ring = s->link->ring;
+	bool over = s->lost || s->link->foreign ||
+		    (ring && atomic_load_explicit(&ring->ended, memory_order_relaxed));
+	return over ? session_over(s) : NCCLSVC_OK;
+}
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The session's socket. */
+#ifndef CLIENT_CORE_SOCKET_H
+#define CLIENT_CORE_SOCKET_H
+
+#include <stdbool.h>
+
+#include "api.h"
+
+/* Reads one message, or waits while another thread does. False: the deadline passed. Locked;
+ * yields. */
+bool socket_step(ncclsvc_session *s, uint64_t deadline);
+/* Reads what is there, unless another thread is at it. Returns how much it read. Locked. */
+unsigned socket_pump(ncclsvc_session *s);
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The MPS of the daemon's workers. */
+#ifndef CLIENT_CUDA_MPS_H
+#define CLIENT_CUDA_MPS_H
+
+#include "core/link.h"
+
+/* Sets the environment as the link's daemon advises, if CUDA is not initialized in this process,
+ * and the user has not chosen otherwise. */
+void mps_join(const struct link *link);
+/* How CUDA uses the device in this process; *server: as struct mps has it. */
+ncclsvc_mps mps_of_device(int device, uint64_t *server);
+
+#endif
