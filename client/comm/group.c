@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "core/op.h"
 #include "core/session.h"
 #include "core/thread.h"

@@ -5,10 +5,10 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/clock.h"
+#include "base/error.h"
 #include "core/call.h"
-#include "core/clock.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/session.h"
 #include "cuda/gpu.h"
 #include "cuda/mps.h"

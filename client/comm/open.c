@@ -7,10 +7,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
 #include "core/comm.h"
 #include "core/dispatch.h"
-#include "core/error.h"
 #include "core/session.h"
 #include "core/socket.h"
 #include "core/thread.h"

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "core/api.h"
+#include "base/api.h"
 
 /* OK at once if the session is not lost, and nothing is left to do from when it was. rejoin: its
  * communicators, too. Not locked. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The operations: arguments to records. */
+#include "base/error.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/op.h"
 #include "core/session.h"
 #include "core/thread.h"

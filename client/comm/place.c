@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Where an operation's buffers lie: whether they may, and in which region. */
+#include "base/error.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/op.h"
 #include "core/session.h"
 #include "cuda/gpu.h"

@@ -2,10 +2,10 @@
  * Reductions that a member makes. */
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/error.h"
 #include "core/call.h"
-#include "core/clock.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/session.h"
 #include "proto/names.h"
 

@@ -4,12 +4,12 @@
 #include <poll.h>
 #include <string.h>
 
-#include "core/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/frame.h"
+#include "base/ring.h"
 #include "core/comm.h"
-#include "core/error.h"
-#include "core/frame.h"
 #include "core/op.h"
-#include "core/ring.h"
 #include "core/session.h"
 #include "core/socket.h"
 #include "core/timeline.h"

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/error.h"
 #include "call.h"
-#include "clock.h"
 #include "comm.h"
 #include "dispatch.h"
-#include "error.h"
 #include "failure.h"
 #include "proto/names.h"
 #include "session.h"

@@ -9,11 +9,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/ring.h"
 #include "dispatch.h"
-#include "error.h"
 #include "failure.h"
-#include "ring.h"
 #include "session.h"
 #include "socket.h"
 

@@ -2,7 +2,7 @@
 #ifndef CLIENT_CORE_DISPATCH_H
 #define CLIENT_CORE_DISPATCH_H
 
-#include "api.h"
+#include "base/api.h"
 
 /* Tells the event loop that something is there. Locked. */
 void dispatch_kick(ncclsvc_session *s);

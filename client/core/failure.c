@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/error.h"
 #include "comm.h"
-#include "error.h"
 #include "failure.h"
 #include "proto/names.h"
 #include "session.h"

@@ -3,7 +3,7 @@
 #ifndef CLIENT_CORE_FAILURE_H
 #define CLIENT_CORE_FAILURE_H
 
-#include "error.h"
+#include "base/error.h"
 #include "task.h"
 
 #define FAILURES_KEPT 4096

@@ -7,9 +7,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/error.h"
 #include "call.h"
-#include "clock.h"
-#include "error.h"
 #include "proto/fdio.h"
 #include "session.h"
 

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "api.h"
+#include "base/api.h"
 
 struct region {
 	char *base;

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "api.h"
+#include "base/api.h"
 #include "proto/task.h"
 
 /* An operation on its way into a record. */

@@ -8,8 +8,8 @@
 
 #include <pthread.h>
 
-#include "error.h"
-#include "link.h"
+#include "base/error.h"
+#include "base/link.h"
 #include "memory.h"
 #include "proto/spin.h"
 #include "staging.h"

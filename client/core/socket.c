@@ -12,15 +12,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/frame.h"
+#include "base/ring.h"
 #include "call.h"
-#include "clock.h"
 #include "comm.h"
 #include "dispatch.h"
-#include "error.h"
-#include "frame.h"
 #include "proto/fdio.h"
 #include "proto/names.h"
-#include "ring.h"
 #include "session.h"
 #include "socket.h"
 #include "timeline.h"

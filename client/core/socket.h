@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "api.h"
+#include "base/api.h"
 
 /* Reads one message, or waits while another thread does. False: the deadline passed. Locked;
  * yields. */

@@ -4,9 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/error.h"
 #include "call.h"
-#include "clock.h"
-#include "error.h"
 #include "session.h"
 
 #define SMALLEST_ORDER 16 /* 64 KiB */

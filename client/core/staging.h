@@ -3,7 +3,7 @@
 #ifndef CLIENT_CORE_STAGING_H
 #define CLIENT_CORE_STAGING_H
 
-#include "api.h"
+#include "base/api.h"
 
 struct chunk {
 	struct chunk *next;

@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/frame.h"
+#include "base/ring.h"
 #include "dispatch.h"
-#include "error.h"
 #include "failure.h"
-#include "frame.h"
-#include "ring.h"
 #include "session.h"
 #include "socket.h"
 #include "timeline.h"

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "api.h"
+#include "base/api.h"
 
 enum slot_state { SLOT_EMPTY, SLOT_PENDING, SLOT_ARRIVED, SLOT_COPYING, SLOT_ENDED };
 

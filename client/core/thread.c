@@ -2,7 +2,7 @@
  * What a session knows of single threads: an open group, a timeline. Most threads have neither. */
 #include <stdlib.h>
 
-#include "error.h"
+#include "base/error.h"
 #include "session.h"
 #include "thread.h"
 

@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "clock.h"
-#include "error.h"
-#include "ring.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/ring.h"
 #include "session.h"
 #include "thread.h"
 #include "timeline.h"

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "api.h"
+#include "base/api.h"
 
 /* Never lowers the counter. */
 void timeline_raise(_Atomic uint64_t *counter, uint64_t value);

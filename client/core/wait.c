@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Waiting for tasks and asking how they ended. */
 #include "wait.h"
-#include "clock.h"
-#include "error.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/ring.h"
 #include "failure.h"
-#include "ring.h"
 #include "session.h"
 #include "socket.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "cuda.h"
 #include "proto/dynlib.h"
 

@@ -3,7 +3,7 @@
 #ifndef CLIENT_CUDA_H
 #define CLIENT_CUDA_H
 
-#include "core/error.h"
+#include "base/error.h"
 #include "proto/cuda_abi.h"
 
 #define CUDA_POINTER(function, name, parameters) CUresult(*function) parameters;

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/error.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/op.h"
 #include "core/session.h"
 #include "state.h"

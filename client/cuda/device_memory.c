@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/error.h"
 #include "core/call.h"
-#include "core/clock.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/op.h"
 #include "core/session.h"
 #include "proto/names.h"

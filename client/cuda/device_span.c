@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/session.h"
 #include "proto/names.h"
 #include "state.h"

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "core/call.h"
-#include "core/error.h"
 #include "core/op.h"
 #include "core/session.h"
 #include "state.h"

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "core/api.h"
+#include "base/api.h"
 
 struct op;
 struct thread_state;

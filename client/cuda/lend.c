@@ -3,9 +3,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/error.h"
 #include "core/call.h"
-#include "core/clock.h"
-#include "core/error.h"
 #include "core/session.h"
 #include "state.h"
 

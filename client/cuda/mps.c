@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/clock.h"
-#include "core/link.h"
+#include "base/clock.h"
+#include "base/link.h"
 #include "cuda.h"
 #include "mps.h"
 #include "proto/cuda_connections.h"

@@ -3,7 +3,7 @@
 #ifndef CLIENT_CUDA_MPS_H
 #define CLIENT_CUDA_MPS_H
 
-#include "core/link.h"
+#include "base/link.h"
 
 /* Sets the environment as the link's daemon advises, if CUDA is not initialized in this process,
  * and the user has not chosen otherwise. */

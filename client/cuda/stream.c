@@ -8,8 +8,8 @@
  * over: some stream may still have to wait for an old value. */
 #include <stdlib.h>
 
+#include "base/error.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/op.h"
 #include "core/session.h"
 #include "core/thread.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a task puts on its streams. */
+#include "base/ring.h"
 #include "core/comm.h"
 #include "core/op.h"
-#include "core/ring.h"
 #include "core/session.h"
 #include "core/timeline.h"
 #include "state.h"

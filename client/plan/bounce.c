@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "core/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/op.h"
 #include "core/session.h"
 #include "cuda/state.h"

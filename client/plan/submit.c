@@ -2,10 +2,10 @@
  * Submitting a planned task: it takes a place, and is an operation like any other from then on. */
 #include <stdlib.h>
 
+#include "base/clock.h"
+#include "base/error.h"
 #include "comm/submit.h"
-#include "core/clock.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/op.h"
 #include "core/session.h"
 #include "core/thread.h"

@@ -3,12 +3,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/ring.h"
 #include "core/call.h"
-#include "core/clock.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/failure.h"
-#include "core/ring.h"
 #include "core/session.h"
 #include "core/socket.h"
 #include "core/wait.h"

@@ -3,7 +3,7 @@
  * for the tag, 40 for types and shapes. */
 #include <stdio.h>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "tensors.h"
 
 #define TAG_BITS    20

@@ -8,7 +8,7 @@
  * The sender is another process: nothing of it is believed. */
 #include <stdlib.h>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "tensors.h"
 
 #define ANNOUNCE_MAGIC UINT64_C(0x3173726f736e6574) /* "tensors1" */

@@ -6,8 +6,8 @@
  * between tensors is read or written. */
 #include <stdlib.h>
 
+#include "base/error.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/thread.h"
 #include "proto/names.h"
 #include "tensors.h"

@@ -3,9 +3,9 @@
  */
 #include <stdlib.h>
 
+#include "base/error.h"
 #include "comm/join.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/session.h"
 #include "tensors.h"
 

@@ -2,8 +2,8 @@
  * Copies between tensors and buffers: by the CPU, or put on the thread's stream. */
 #include <string.h>
 
+#include "base/error.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/session.h"
 #include "core/thread.h"
 #include "cuda/state.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Sizes of tensors and of aggregated buffers, and digests of them. */
-#include "core/error.h"
+#include "base/error.h"
 #include "proto/names.h"
 #include "tensors.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How a vector is divided among the ranks of a group. */
-#include "core/error.h"
+#include "base/error.h"
 #include "tensors.h"
 
 #define ALIGNMENT 32 /* elements of each rank */

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/thread.h"
 #include "nvtx.h"
 #include "proto/names.h"

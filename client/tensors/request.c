@@ -10,10 +10,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
+#include "base/error.h"
 #include "comm/submit.h"
-#include "core/clock.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/op.h"
 #include "core/session.h"
 #include "core/thread.h"

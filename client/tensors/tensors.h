@@ -11,8 +11,8 @@
 #ifndef CLIENT_TENSORS_H
 #define CLIENT_TENSORS_H
 
+#include "base/error.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/op.h"
 #include "proto/spin.h"
 

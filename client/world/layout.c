@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Which ranks form which groups. Every group is an arithmetic progression of world ranks. */
-#include "core/error.h"
+#include "base/error.h"
 #include "core/session.h"
 #include "world.h"
 

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/error.h"
 #include "comm/join.h"
 #include "comm/open.h"
 #include "core/call.h"
-#include "core/clock.h"
 #include "core/comm.h"
-#include "core/error.h"
 #include "core/session.h"
 #include "core/thread.h"
 #include "cuda/gpu.h"

@@ -2,7 +2,7 @@
 #ifndef CLIENT_WORLD_H
 #define CLIENT_WORLD_H
 
-#include "core/error.h"
+#include "base/error.h"
 
 struct ncclsvc_world {
 	ncclsvc_session *session;

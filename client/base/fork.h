@@ -2,8 +2,8 @@
  *
  * A child that is forked closes its share of the connections that are watched, so that the daemon
  * sees the parent's end. */
-#ifndef CLIENT_CORE_FORK_H
-#define CLIENT_CORE_FORK_H
+#ifndef CLIENT_BASE_FORK_H
+#define CLIENT_BASE_FORK_H
 
 #include "link.h"
 

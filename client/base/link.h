@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One connection to the daemon. */
-#ifndef CLIENT_CORE_LINK_H
-#define CLIENT_CORE_LINK_H
+#ifndef CLIENT_BASE_LINK_H
+#define CLIENT_BASE_LINK_H
 
 #include <stdbool.h>
 #include <sys/un.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Messages: what the daemon may send. */
-#ifndef CLIENT_CORE_FRAME_H
-#define CLIENT_CORE_FRAME_H
+#ifndef CLIENT_BASE_FRAME_H
+#define CLIENT_BASE_FRAME_H
 
 #include <stdbool.h>
 #include <sys/types.h>

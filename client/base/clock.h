@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_CORE_CLOCK_H
-#define CLIENT_CORE_CLOCK_H
+#ifndef CLIENT_BASE_CLOCK_H
+#define CLIENT_BASE_CLOCK_H
 
 #include <stdint.h>
 

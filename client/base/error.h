@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The thread's last error. */
-#ifndef CLIENT_CORE_ERROR_H
-#define CLIENT_CORE_ERROR_H
+#ifndef CLIENT_BASE_ERROR_H
+#define CLIENT_BASE_ERROR_H
 
 #include "api.h"
 #include "proto/wire.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The public headers. Their functions are exported, everything else is hidden. */
-#ifndef CLIENT_CORE_API_H
-#define CLIENT_CORE_API_H
+#ifndef CLIENT_BASE_API_H
+#define CLIENT_BASE_API_H
 
 #pragma GCC visibility push(default)
 #include "ncclsvc.h"

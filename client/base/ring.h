@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The session memory, as link.c maps it. */
-#ifndef CLIENT_CORE_RING_H
-#define CLIENT_CORE_RING_H
+#ifndef CLIENT_BASE_RING_H
+#define CLIENT_BASE_RING_H
 
 #include <stdbool.h>
 
