@@ -10,6 +10,7 @@
 #include "comm.h"
 #include "coord/messages.h"
 #include "gpu/gpu.h"
+#include "gpus.h"
 #include "memory/memory.h"
 #include "remote.h"
 #include "report.h"
@@ -21,6 +22,22 @@ bool comm_sits_here(const struct communicator *m, uint32_t k)
 	return !c || !m->start || m->start->members[k].node == c->me;
 }
 
+/* Every worker of this node's members is there, and knows their timelines. */
+static bool staged_ready(struct server *s, struct communicator *m)
+{
+	bool known = true;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const struct seat *seat = &m->seats[k];
+		if (!comm_alive(seat)) /* on another node */
+			continue;
+		struct gpu *g = s->gpus[seat->device];
+		if (g->info.state != NCCLSVC_DEVICE_READY)
+			return false;
+		known = gpu_session_known(g, seat->client) && known;
+	}
+	return known;
+}
+
 /* True: every worker is there and knows its member's timelines, and NCCL has a communicator. Else
  * whatever is missing has been asked for, and the answer comes back here. */
 bool comm_gpus_ready(struct server *s, struct communicator *m)
@@ -29,7 +46,7 @@ bool comm_gpus_ready(struct server *s, struct communicator *m)
 	if (m->acquiring)
 		return false;
 	if (s->staging)
-		return staging_ready(s, m);
+		return staged_ready(s, m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		if (!comm_sits_here(m, k))
 			continue;
@@ -133,6 +150,27 @@ void comm_physical_ready(struct communicator *m, int result, const char *why)
 		comm_fail_joins(s, m, result, -1, why);
 	else
 		comm_try_start(s, m);
+}
+
+static int32_t staged_rank_on(const struct communicator *m, int32_t device)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (m->seats[k].node < 0 && m->seats[k].device == device)
+			return (int32_t)k;
+	return -1;
+}
+
+void comm_staged_worker_lost(struct gpu *g)
+{
+	struct communicator *m, *next;
+	struct server *s = g->server;
+	if (!s->staging)
+		return;
+	HASH_ITER (hh, s->comms, m, next) {
+		int32_t rank = m->cuda && m->running ? staged_rank_on(m, g->index) : -1;
+		if (rank >= 0)
+			comm_gpu_lost(m, NCCLSVC_WORKER_LOST, rank);
+	}
 }
 
 void comm_epoch_dirty(struct server *s, uint32_t slot)

@@ -12,6 +12,7 @@
 #include "coord/home.h"
 #include "coord/registrar.h"
 #include "gpu/gpu.h"
+#include "gpus.h"
 #include "names.h"
 #include "remote.h"
 #include "server/server_state.h"

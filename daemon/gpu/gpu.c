@@ -20,6 +20,7 @@
 #include "base/timings.h"
 #include "channel/cluster.h"
 #include "comm/comm.h"
+#include "comm/gpus.h"
 #include "fdio.h"
 #include "memory/memory.h"
 #include "mps_service.h"
@@ -282,6 +283,7 @@ static void worker_gone(struct gpu *g)
 		gpu_mps_worker_lost(g->server);
 	kill_process(g); /* should it live on */
 	staging_worker_lost(g);
+	comm_staged_worker_lost(g);
 	physical_gpu_lost(g->server, g);
 	end_calls(g, false);
 	gpu_memory_lost(g);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The supervisor's side of the GPUs: their workers (gpu.c), physical NCCL communicators
- * (physical.c; nodes.c: across nodes) or what does without (staged.c), and trainers' memory
+ * (physical.c) or what does without (staged.c), and trainers' memory
  * there (memory/gpu.c). No CUDA here: workers are asked by message.
  */
 #ifndef DAEMON_GPU_H
@@ -17,9 +17,6 @@
 struct client;
 struct cluster;
 struct communicator;
-struct control_nccl_drop;
-struct control_nccl_id;
-struct control_nccl_use;
 struct gpu;
 struct server;
 
@@ -154,20 +151,6 @@ void physical_lane_failed(struct server *s, struct gpu *g, uint32_t lane, const 
 uint64_t physical_expire(struct server *s, uint64_t now);
 void physical_free_all(struct server *s);
 
-/* nodes.c: parts of NCCL communicators across nodes. */
-bool nodes_across(const struct communicator *m);
-/* How many it has members on. */
-uint32_t nodes_of(const struct communicator *m);
-/* This node is ready for the epoch of m->start; nodes_use follows. */
-void nodes_want(struct communicator *m);
-/* It is not, any more. */
-void nodes_withdraw(struct communicator *m, int result, int32_t rank);
-void nodes_use(struct cluster *c, const struct control_nccl_use *u);
-void nodes_make_id(struct cluster *c, const struct control_nccl_id *asked);
-void nodes_drop(struct cluster *c, const struct control_nccl_drop *d);
-/* Before the next registrar is asked for anything. */
-void nodes_registrar_lost(struct cluster *c, uint32_t node);
-
 /* staged.c: transport = mpi. */
 struct staging {
 	int fd;
@@ -179,16 +162,10 @@ struct staging {
  * message logged. */
 int staging_choose(struct server *s, const char *no_nccl);
 void staging_free(struct server *s);
-/* Every worker of this node's members is there, and knows their timelines. */
-bool staging_ready(struct server *s, struct communicator *m);
 void staging_worker_ready(struct gpu *g);
-/* Ends the epochs that it has a member of. */
 void staging_worker_lost(struct gpu *g);
 
-/* redop.c: reductions that members make. */
-void gpu_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add *r);
-void gpu_redop_del(struct client *c, uint32_t serial, const struct svc_redop_del *r);
-/* Another communicator takes it over. */
+/* Another communicator takes it over: reductions that members have made go. */
 void gpu_redops_clear(const struct physical *p);
 
 #endif

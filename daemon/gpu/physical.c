@@ -17,6 +17,7 @@
 #include "base/timings.h"
 #include "channel/cluster.h"
 #include "comm/comm.h"
+#include "comm/gpus.h"
 #include "comm/remote.h"
 #include "gpu.h"
 #include "server/server_state.h"
@@ -204,6 +205,14 @@ void physical_init(struct physical *p)
 		memcpy(m.comm.id, p->id, sizeof(m.comm.id));
 		gpu_ask(gpu_of(p, k), &m, -1, on_made, p, gpu_patience_ns(s));
 	}
+}
+
+void gpu_redops_clear(const struct physical *p)
+{
+	for (uint32_t k = 0; k < p->n; k++)
+		gpu_tell(p->server->gpus[p->locals[k].device],
+			 &(struct worker_message){.kind = WORKER_REDOPS_CLEAR,
+						  .redop.lane = p->lane});
 }
 
 bool physical_fits(const struct physical *p, const struct communicator *m)

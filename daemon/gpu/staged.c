@@ -11,10 +11,8 @@
 
 #include "base/config.h"
 #include "base/log.h"
-#include "comm/comm.h"
 #include "fdio.h"
 #include "gpu.h"
-#include "memory/memory.h"
 #include "server/server_state.h"
 
 /* Ordinary memory, for operations between nodes that find no pinned one: as many as a task group
@@ -79,21 +77,6 @@ void staging_free(struct server *s)
 	s->staging = NULL;
 }
 
-bool staging_ready(struct server *s, struct communicator *m)
-{
-	bool known = true;
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		const struct seat *seat = &m->seats[k];
-		if (!comm_alive(seat)) /* on another node */
-			continue;
-		struct gpu *g = s->gpus[seat->device];
-		if (g->info.state != NCCLSVC_DEVICE_READY)
-			return false;
-		known = gpu_session_known(g, seat->client) && known;
-	}
-	return known;
-}
-
 static void tell_engine(struct gpu *g, uint32_t generation)
 {
 	executor_command(g->server->executor,
@@ -107,24 +90,8 @@ void staging_worker_ready(struct gpu *g)
 		tell_engine(g, g->generation);
 }
 
-static int32_t rank_on(const struct communicator *m, int32_t device)
-{
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (m->seats[k].node < 0 && m->seats[k].device == device)
-			return (int32_t)k;
-	return -1;
-}
-
 void staging_worker_lost(struct gpu *g)
 {
-	struct communicator *m, *next;
-	struct server *s = g->server;
-	if (!s->staging)
-		return;
-	tell_engine(g, 0);
-	HASH_ITER (hh, s->comms, m, next) {
-		int32_t rank = m->cuda && m->running ? rank_on(m, g->index) : -1;
-		if (rank >= 0)
-			comm_gpu_lost(m, NCCLSVC_WORKER_LOST, rank);
-	}
+	if (g->server->staging)
+		tell_engine(g, 0);
 }

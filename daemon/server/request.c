@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "build_config.h"
 #include "comm/comm.h"
+#include "comm/gpus.h"
 #include "comm/plans.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
@@ -187,10 +188,10 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		gpu_memory_add(c, h->serial, body, fds[0]);
 		break;
 	case SVC_REDOP_ADD:
-		gpu_redop_add(c, h->serial, body);
+		comm_redop_add(c, h->serial, body);
 		break;
 	case SVC_REDOP_DEL:
-		gpu_redop_del(c, h->serial, body);
+		comm_redop_del(c, h->serial, body);
 		break;
 	case SVC_REGION_SPAN:
 		gpu_span_add(c, h->serial, body);

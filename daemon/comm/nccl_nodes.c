@@ -7,11 +7,12 @@
 #include <utlist.h>
 
 #include "base/no_memory.h"
-#include "comm/comm.h"
-#include "comm/remote.h"
+#include "comm.h"
 #include "coord/registrar.h"
-#include "gpu.h"
+#include "gpu/gpu.h"
+#include "gpus.h"
 #include "names.h"
+#include "remote.h"
 #include "server/server_state.h"
 
 bool nodes_across(const struct communicator *m)

@@ -3,8 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/comm.h"
-#include "gpu.h"
+#include "comm.h"
+#include "gpu/gpu.h"
+#include "gpus.h"
 #include "names.h"
 #include "server/server_state.h"
 
@@ -73,7 +74,7 @@ static struct seat *find(struct client *c, unsigned opcode, uint32_t serial, uin
 	return NULL;
 }
 
-void gpu_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add *r)
+void comm_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add *r)
 {
 	static const uint8_t none[sizeof(r->scalar)];
 	struct worker_message w = {.kind = WORKER_REDOP_ADD};
@@ -104,7 +105,7 @@ void gpu_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add
 	gpu_ask(g, &w, -1, on_made, call, gpu_patience_ns(c->server));
 }
 
-void gpu_redop_del(struct client *c, uint32_t serial, const struct svc_redop_del *r)
+void comm_redop_del(struct client *c, uint32_t serial, const struct svc_redop_del *r)
 {
 	struct worker_message w = {.kind = WORKER_REDOP_DEL, .redop.redop = r->redop};
 	if (!svc_redop_made(r->redop)) {
@@ -120,12 +121,4 @@ void gpu_redop_del(struct client *c, uint32_t serial, const struct svc_redop_del
 		gpu_tell(g, &w);
 	seat->redops &= ~bit(r->redop);
 	client_reply(c, SVC_REDOP_DEL, serial, NULL, 0, NULL, 0);
-}
-
-void gpu_redops_clear(const struct physical *p)
-{
-	for (uint32_t k = 0; k < p->n; k++)
-		gpu_tell(p->server->gpus[p->locals[k].device],
-			 &(struct worker_message){.kind = WORKER_REDOPS_CLEAR,
-						  .redop.lane = p->lane});
 }

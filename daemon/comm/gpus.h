@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Communicators of GPUs: gpu.c; across nodes: nccl_nodes.c; their members' reductions: redop.c. */
+#ifndef COMM_GPUS_H
+#define COMM_GPUS_H
+
+#include "communicator.h"
+
+struct cluster;
+struct control_nccl_drop;
+struct control_nccl_id;
+struct control_nccl_use;
+struct gpu;
+
+/* gpu.c: the GPU's worker is gone, and device memory is staged: ends the epochs that it has a member
+ * of. */
+void comm_staged_worker_lost(struct gpu *g);
+
+/* nodes.c: parts of NCCL communicators across nodes. */
+bool nodes_across(const struct communicator *m);
+/* How many it has members on. */
+uint32_t nodes_of(const struct communicator *m);
+/* This node is ready for the epoch of m->start; nodes_use follows. */
+void nodes_want(struct communicator *m);
+/* It is not, any more. */
+void nodes_withdraw(struct communicator *m, int result, int32_t rank);
+void nodes_use(struct cluster *c, const struct control_nccl_use *u);
+void nodes_make_id(struct cluster *c, const struct control_nccl_id *asked);
+void nodes_drop(struct cluster *c, const struct control_nccl_drop *d);
+/* Before the next registrar is asked for anything. */
+void nodes_registrar_lost(struct cluster *c, uint32_t node);
+
+/* redop.c: reductions that members make. */
+void comm_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add *r);
+void comm_redop_del(struct client *c, uint32_t serial, const struct svc_redop_del *r);
+
+#endif
