@@ -3,6 +3,7 @@
 
 #include "channel/cluster.h"
 #include "comm/comm.h"
+#include "comm/gpus.h"
 #include "comm/remote.h"
 #include "memory/memory.h"
 #include "server/server_state.h"
@@ -60,7 +61,38 @@ static const struct cluster_callbacks cluster_callbacks = {
 	.number = on_number,
 };
 
+/* ---- Of GPUs ---- */
+
+static void on_worker_ready(void *owner, struct gpu *g)
+{
+	gpu_memory_restore(owner, g);
+	comm_gpu_ready(owner);
+}
+
+static void on_worker_lost(void *owner, struct gpu *g)
+{
+	comm_staged_worker_lost(owner, g);
+	gpu_memory_lost(owner, g);
+}
+
+static void on_room(void *owner)
+{
+	comm_gpu_ready(owner);
+}
+
+static const struct gpu_callbacks gpu_callbacks = {
+	.worker_ready = on_worker_ready,
+	.worker_lost = on_worker_lost,
+	.has_room = on_room,
+	.made = comm_physical_ready,
+	.broken = comm_physical_broken,
+	.dead = comm_physical_dead,
+	.release = comm_physical_release,
+	.left_until = comm_left_until,
+};
+
 const struct server_callbacks daemon_callbacks = {
 	.session = &session_callbacks,
 	.cluster = &cluster_callbacks,
+	.gpu = &gpu_callbacks,
 };

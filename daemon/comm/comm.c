@@ -21,6 +21,7 @@
 #include "coord/home.h"
 #include "coord/split.h"
 #include "gpu/gpu.h"
+#include "gpu/physical.h"
 #include "names.h"
 #include "remote.h"
 #include "report.h"
@@ -28,7 +29,7 @@
 
 static uint64_t landing_ns(const struct server *s)
 {
-	uint64_t patience = gpu_patience_ns(s);
+	uint64_t patience = gpu_patience_ns(&s->gpus);
 	return patience < EPOCH_LAND_NS ? patience : EPOCH_LAND_NS;
 }
 
@@ -140,7 +141,7 @@ struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t n
 
 void comm_forget(struct server *s, struct communicator *m)
 {
-	physical_release(m);
+	physical_release(&m->physical);
 	plan_forget(m);
 	HASH_DEL(s->comms, m);
 	s->comm_by_slot[m->slot] = NULL;
@@ -360,8 +361,8 @@ static void start_epoch(struct server *s, struct communicator *m)
 	cmd.epoch_start.uid = m->uid;
 	cmd.epoch_start.members = members;
 	cmd.epoch_start.board = board;
-	cmd.epoch_start.cuda = m->cuda && !s->staging;
-	cmd.epoch_start.staged = m->cuda && s->staging;
+	cmd.epoch_start.cuda = m->cuda && !s->gpus.staging;
+	cmd.epoch_start.staged = m->cuda && s->gpus.staging;
 	cmd.epoch_start.windows = cmd.epoch_start.cuda && comm_may_window(s, m);
 	cmd.epoch_start.lane = m->physical ? m->physical->lane : 0;
 	cmd.epoch_start.span = m->remote ? start->span : 0;
@@ -393,7 +394,7 @@ void comm_epoch_gone(struct server *s, uint32_t slot)
 	m->running = false;
 	free(m->board);
 	m->board = NULL;
-	physical_release(m);
+	physical_release(&m->physical);
 	comm_try_start(s, m);
 	if (m->cuda) /* others may have waited for its NCCL communicator */
 		comm_gpu_ready(s);

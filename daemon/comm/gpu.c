@@ -7,9 +7,11 @@
 #include "base/config.h"
 #include "base/loop.h"
 #include "base/no_memory.h"
+#include "base/timings.h"
 #include "comm.h"
 #include "coord/messages.h"
 #include "gpu/gpu.h"
+#include "gpu/physical.h"
 #include "gpus.h"
 #include "memory/memory.h"
 #include "remote.h"
@@ -30,12 +32,25 @@ static bool staged_ready(struct server *s, struct communicator *m)
 		const struct seat *seat = &m->seats[k];
 		if (!comm_alive(seat)) /* on another node */
 			continue;
-		struct gpu *g = s->gpus[seat->device];
+		struct gpu *g = s->gpus.gpu[seat->device];
 		if (g->info.state != NCCLSVC_DEVICE_READY)
 			return false;
 		known = gpu_session_known(g, seat->client) && known;
 	}
 	return known;
+}
+
+struct physical_want comm_want(struct communicator *m)
+{
+	struct physical_want w = {.user = m,
+				  .held = &m->physical,
+				  .account = m->account,
+				  .nranks = m->nranks,
+				  .nnodes = 1};
+	for (uint32_t k = 0; k < m->nranks && w.n < GPUS_MAX; k++)
+		if (comm_sits_here(m, k))
+			w.locals[w.n++] = (struct physical_rank){k, m->seats[k].device};
+	return w;
 }
 
 /* True: every worker is there and knows its member's timelines, and NCCL has a communicator. Else
@@ -45,31 +60,34 @@ bool comm_gpus_ready(struct server *s, struct communicator *m)
 	bool known = true;
 	if (m->acquiring)
 		return false;
-	if (s->staging)
+	if (s->gpus.staging)
 		return staged_ready(s, m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		if (!comm_sits_here(m, k))
 			continue;
-		struct gpu *g = s->gpus[m->seats[k].device];
+		struct gpu *g = s->gpus.gpu[m->seats[k].device];
 		if (g->info.state != NCCLSVC_DEVICE_READY || physical_stuck(g))
 			return false;
 		known = gpu_session_known(g, m->seats[k].client) && known;
 	}
-	if (!known || physical_fits(m->physical, m))
-		return known;
-	uint64_t due = physical_due(s, m);
+	if (!known)
+		return false;
+	const struct physical_want w = comm_want(m);
+	if (physical_fits(m->physical, &w))
+		return true;
+	uint64_t due = physical_due(&s->gpus, &w);
 	if (due) {
 		loop_deadline(&s->loop, due);
 		return false;
 	}
-	physical_release(m);
+	physical_release(&m->physical);
 	m->acquiring = true;
 	if (nodes_across(m)) {
 		nodes_want(m);
 		return false;
 	}
-	physical_acquire(s, m);
-	if (!physical_fits(m->physical, m))
+	physical_acquire(&s->gpus, &w);
+	if (!physical_fits(m->physical, &w))
 		return false;
 	m->acquiring = false;
 	return true;
@@ -102,7 +120,7 @@ static void fail_joins(struct server *s, struct communicator *m, int result, int
 	}
 	if (s->cluster && m->start) { /* its home, and other nodes, believe that it has begun */
 		m->epoch = m->start->epoch;
-		if (!s->staging && nodes_across(m))
+		if (!s->gpus.staging && nodes_across(m))
 			nodes_withdraw(m, result, rank);
 		remote_not_begun(m, result, rank, all);
 		free(m->start);
@@ -123,7 +141,7 @@ bool comm_may_window(struct server *s, const struct communicator *m)
 		return false;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		/* Who has just gone has none, and the epoch ends at once. */
-		const struct gpu *g = gpu_find(s, m->seats[k].device);
+		const struct gpu *g = gpu_find(&s->gpus, m->seats[k].device);
 		if (!g || (s->config->windows == CONFIG_WINDOWS_AUTO &&
 			   g->info.mps == NCCLSVC_MPS_ACTIVE))
 			return false;
@@ -160,11 +178,10 @@ static int32_t staged_rank_on(const struct communicator *m, int32_t device)
 	return -1;
 }
 
-void comm_staged_worker_lost(struct gpu *g)
+void comm_staged_worker_lost(struct server *s, const struct gpu *g)
 {
 	struct communicator *m, *next;
-	struct server *s = g->server;
-	if (!s->staging)
+	if (!s->gpus.staging)
 		return;
 	HASH_ITER (hh, s->comms, m, next) {
 		int32_t rank = m->cuda && m->running ? staged_rank_on(m, g->index) : -1;
@@ -178,6 +195,36 @@ void comm_epoch_dirty(struct server *s, uint32_t slot)
 	const struct communicator *m = s->comm_by_slot[slot];
 	if (m->physical)
 		physical_abort(m->physical, "the nodes did not agree on what was launched");
+}
+
+bool comm_physical_broken(struct communicator *m, int result, int32_t rank)
+{
+	if (m->running)
+		comm_gpu_lost(m, result, rank);
+	return m->running;
+}
+
+/* What the executor is told of the epoch that has ended. */
+static void tell_of_end(const struct communicator *m, enum command_kind kind)
+{
+	if (m->running)
+		executor_command(m->server->executor,
+				 &(struct command){.kind = kind, .epoch_end = {.comm = m->slot}});
+}
+
+void comm_physical_dead(const struct communicator *m)
+{
+	tell_of_end(m, COMMAND_EPOCH_DEAD);
+}
+
+void comm_physical_release(const struct communicator *m)
+{
+	tell_of_end(m, COMMAND_EPOCH_RELEASE);
+}
+
+uint64_t comm_left_until(const struct communicator *m)
+{
+	return m->state == NCCLSVC_COMM_IDLE ? m->idle_ns + COMM_LEAVING_NS : 0;
 }
 
 void comm_gpu_ready(struct server *s)

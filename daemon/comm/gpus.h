@@ -4,16 +4,23 @@
 #define COMM_GPUS_H
 
 #include "communicator.h"
+#include "gpu/physical.h"
 
 struct cluster;
 struct control_nccl_drop;
 struct control_nccl_id;
 struct control_nccl_use;
-struct gpu;
 
-/* gpu.c: the GPU's worker is gone, and device memory is staged: ends the epochs that it has a member
- * of. */
-void comm_staged_worker_lost(struct gpu *g);
+/* gpu.c: what an epoch of m needs, whose members are known. nnodes is 1. */
+struct physical_want comm_want(struct communicator *m);
+/* The GPU's worker is gone: where device memory is staged, ends the epochs that it has a member of.
+ */
+void comm_staged_worker_lost(struct server *s, const struct gpu *g);
+/* The rest are gpu_callbacks of the same names. */
+bool comm_physical_broken(struct communicator *m, int result, int32_t rank);
+void comm_physical_dead(const struct communicator *m);
+void comm_physical_release(const struct communicator *m);
+uint64_t comm_left_until(const struct communicator *m);
 
 /* nodes.c: parts of NCCL communicators across nodes. */
 bool nodes_across(const struct communicator *m);

@@ -49,7 +49,7 @@ static bool check_join(struct client *c, uint32_t serial, const struct svc_join 
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
 		return false;
 	}
-	if (j->device != SVC_DEVICE_HOST && !gpu_find(c->server, j->device)) {
+	if (j->device != SVC_DEVICE_HOST && !gpu_find(&c->server->gpus, j->device)) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
 			     "this daemon has no device %d (host ranks are -1)", j->device);
 		return false;
@@ -60,7 +60,7 @@ static bool check_join(struct client *c, uint32_t serial, const struct svc_join 
 		return false;
 	}
 	const struct cluster *nodes = c->server->cluster;
-	uint32_t most = nodes ? nodes->n * GPUS_MAX : c->server->ngpus;
+	uint32_t most = nodes ? nodes->n * GPUS_MAX : c->server->gpus.ngpus;
 	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > most) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
 			     "nranks is %d: each needs a GPU of its own, and %s %u", j->nranks,
@@ -205,7 +205,7 @@ void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
 	struct server *s = c->server;
 	if (!check_join(c, serial, j))
 		return;
-	gpu_mps_joined(c, j);
+	gpu_mps_joined(&s->gpus, c, j);
 	struct communicator *m = find_or_create(c, serial, j);
 	if (!m)
 		return;
@@ -247,7 +247,7 @@ static bool name_lost_gpu(const struct server *s, const struct communicator *m, 
 	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
 		int32_t device = m->seats[k].device;
 		const struct gpu *g =
-			device < 0 || !comm_alive(&m->seats[k]) ? NULL : s->gpus[device];
+			device < 0 || !comm_alive(&m->seats[k]) ? NULL : s->gpus.gpu[device];
 		if (!g || g->info.state == NCCLSVC_DEVICE_READY)
 			continue;
 		snprintf(text, size,

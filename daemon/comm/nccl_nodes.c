@@ -10,6 +10,7 @@
 #include "comm.h"
 #include "coord/registrar.h"
 #include "gpu/gpu.h"
+#include "gpu/physical.h"
 #include "gpus.h"
 #include "names.h"
 #include "remote.h"
@@ -45,7 +46,7 @@ static struct communicator *find_comm(struct cluster *c, const uint8_t *id, uint
 static struct physical *find_part(struct server *s, uint64_t serial)
 {
 	struct physical *p;
-	DL_FOREACH (s->physicals, p)
+	DL_FOREACH (s->gpus.physicals, p)
 		if (p->serial == serial)
 			return p;
 	return NULL;
@@ -73,14 +74,14 @@ void nodes_withdraw(struct communicator *m, int result, int32_t rank)
 		remote_nccl_ready(m, result, rank, m->muster == MUSTER_READY);
 	m->muster = MUSTER_OVER;
 	m->acquiring = false;
-	physical_release(m);
+	physical_release(&m->physical);
 }
 
 static void lost_before(struct communicator *m, uint64_t serial)
 {
 	struct server *s = m->server;
 	m->acquiring = false;
-	remote_nccl_free(s->cluster, serial, NCCLSVC_WORKER_LOST, a_rank_here(m));
+	physical_give_back(&s->gpus, serial, NCCLSVC_WORKER_LOST, a_rank_here(m));
 	comm_fail_joins(s, m, NCCLSVC_WORKER_LOST, -1,
 			"a worker was lost before the epoch began: join again");
 }
@@ -88,23 +89,23 @@ static void lost_before(struct communicator *m, uint64_t serial)
 static void use_pooled(struct communicator *m, uint64_t serial)
 {
 	struct physical *p = find_part(m->server, serial);
-	if (!p || p->user || !physical_fits(p, m)) {
+	const struct physical_want w = comm_want(m);
+	if (!p || p->user || !physical_fits(p, &w)) {
 		lost_before(m, serial);
 		return;
 	}
-	p->user = m;
-	m->physical = p;
-	gpu_redops_clear(p);
-	physical_recount(m->server);
+	physical_take(p, &w);
 	comm_physical_ready(m, NCCLSVC_OK, NULL);
 }
 
 static void use_fresh(struct communicator *m, const struct control_nccl_use *u)
 {
 	struct server *s = m->server;
-	struct physical *p = physical_make(s, m, u->serial);
+	struct physical_want w = comm_want(m);
+	w.nnodes = nodes_of(m);
+	struct physical *p = physical_make(&s->gpus, &w, u->serial);
 	if (!p) { /* the JOINs have been answered */
-		remote_nccl_free(s->cluster, u->serial, NCCLSVC_LIMIT, -1);
+		physical_give_back(&s->gpus, u->serial, NCCLSVC_LIMIT, -1);
 		return;
 	}
 	memcpy(p->id, u->unique, sizeof(p->id));
@@ -119,8 +120,8 @@ void nodes_use(struct cluster *c, const struct control_nccl_use *u)
 	    m->muster !=
 		    MUSTER_READY) { /* given up meanwhile: a new one will lack this node's part */
 		if (u->serial)
-			remote_nccl_free(c, u->serial, u->fresh ? NCCLSVC_CANCELLED : NCCLSVC_OK,
-					 -1);
+			physical_give_back(&c->server->gpus, u->serial,
+					   u->fresh ? NCCLSVC_CANCELLED : NCCLSVC_OK, -1);
 		return;
 	}
 	m->muster = MUSTER_OVER;
@@ -140,7 +141,7 @@ void nodes_use(struct cluster *c, const struct control_nccl_use *u)
 static void on_id(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
 	struct control_nccl_id *m = arg;
-	struct cluster *c = g->server->cluster;
+	struct cluster *c = g->gpus->cluster;
 	(void)fd;
 	m->result = answer ? answer->result : NCCLSVC_WORKER_LOST;
 	if (answer)
@@ -159,8 +160,8 @@ void nodes_make_id(struct cluster *c, const struct control_nccl_id *asked)
 	if (!copy)
 		no_memory("the id of an NCCL communicator across nodes");
 	*copy = *asked;
-	gpu_ask(s->gpus[m->seats[0].device], &(struct worker_message){.kind = WORKER_UNIQUE_ID}, -1,
-		on_id, copy, gpu_patience_ns(s));
+	gpu_ask(s->gpus.gpu[m->seats[0].device], &(struct worker_message){.kind = WORKER_UNIQUE_ID},
+		-1, on_id, copy, gpu_patience_ns(&s->gpus));
 }
 
 /* ---- Ending ---- */
@@ -181,8 +182,7 @@ static void drop(struct physical *p, int result, int32_t rank, int32_t node, con
 			.epoch = m->epoch, .result = result, .rank = rank, .node = node};
 		comm_broken_elsewhere(m, &b);
 	} else if (m) {
-		m->physical = NULL;
-		p->user = NULL;
+		physical_detach(p);
 	}
 	physical_abort(p, why);
 	if (m && !m->running && m->start)
@@ -209,7 +209,7 @@ void nodes_registrar_lost(struct cluster *c, uint32_t node)
 {
 	struct communicator *m, *next;
 	struct physical *p, *tmp;
-	DL_FOREACH_SAFE (c->server->physicals, p, tmp)
+	DL_FOREACH_SAFE (c->server->gpus.physicals, p, tmp)
 		if (p->serial && registrar_that_made(p->serial) == node)
 			drop(p, NCCLSVC_PEER_GONE, -1, (int32_t)node,
 			     "the node that kept order between the nodes is gone");

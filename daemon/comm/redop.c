@@ -5,6 +5,7 @@
 
 #include "comm.h"
 #include "gpu/gpu.h"
+#include "gpu/physical.h"
 #include "gpus.h"
 #include "names.h"
 #include "server/server_state.h"
@@ -59,10 +60,10 @@ static struct seat *find(struct client *c, unsigned opcode, uint32_t serial, uin
 	}
 	if (m->cuda && m->physical && m->state == NCCLSVC_COMM_READY) {
 		*lane = m->physical->lane;
-		*g = c->server->gpus[m->seats[rank].device];
+		*g = c->server->gpus.gpu[m->seats[rank].device];
 		return &m->seats[rank];
 	}
-	if (m->cuda && c->server->staging) {
+	if (m->cuda && c->server->gpus.staging) {
 		client_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
 			     "premulsum is made by NCCL, and this daemon's transport is mpi");
 		return NULL;
@@ -102,7 +103,7 @@ void comm_redop_add(struct client *c, uint32_t serial, const struct svc_redop_ad
 	c->redops++;
 	w.redop.type = r->type;
 	memcpy(w.redop.scalar, r->scalar, sizeof(w.redop.scalar));
-	gpu_ask(g, &w, -1, on_made, call, gpu_patience_ns(c->server));
+	gpu_ask(g, &w, -1, on_made, call, gpu_patience_ns(&c->server->gpus));
 }
 
 void comm_redop_del(struct client *c, uint32_t serial, const struct svc_redop_del *r)

@@ -57,7 +57,8 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.world = m->world,
 		.split = m->reply_opcode == SVC_SPLIT,
 		.serial = seat->serial,
-		.transport = m->server->staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
+		.transport =
+			m->server->gpus.staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
 	};
 	memcpy(j.id, m->id, sizeof(j.id));
 	memcpy(j.label, m->label, sizeof(j.label));
@@ -139,14 +140,6 @@ void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool ag
 						  m->start->members[k].device};
 	link_send(c, registrar_of(c), CONTROL_NCCL_READY, r, size);
 	free(r);
-}
-
-void remote_nccl_free(struct cluster *c, uint64_t serial, int result, int32_t rank)
-{
-	const struct control_nccl_free m = {serial, result, rank};
-	const uint32_t node = registrar_that_made(serial);
-	if (node < c->n && !c->nodes[node].gone)
-		link_send(c, node, CONTROL_NCCL_FREE, &m, sizeof(m));
 }
 
 void remote_left(struct communicator *m, int32_t rank)

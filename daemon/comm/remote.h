@@ -30,7 +30,6 @@ void remote_split(struct communicator *m, uint32_t rank, bool late);
 void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all);
 /* To the registrar: it can begin, or (a result) not. again: it could before. */
 void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool again);
-void remote_nccl_free(struct cluster *c, uint64_t serial, int result, int32_t rank);
 
 /* ---- remote_plan.c ---- */
 

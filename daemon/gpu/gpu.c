@@ -17,29 +17,28 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/timings.h"
 #include "channel/cluster.h"
-#include "comm/comm.h"
-#include "comm/gpus.h"
 #include "fdio.h"
-#include "memory/memory.h"
 #include "mps_service.h"
 #include "names.h"
-#include "server/server_state.h"
+#include "physical.h"
+#include "sched/executor.h"
 
 static void on_tick(uv_timer_t *timer);
 static void on_backoff(uv_timer_t *timer);
 
-uint64_t gpu_patience_ns(const struct server *s)
+uint64_t gpu_patience_ns(const struct gpus *s)
 {
 	return (uint64_t)s->config->worker_seconds * 1000000000;
 }
 
-struct gpu *gpu_find(struct server *s, int32_t device)
+struct gpu *gpu_find(struct gpus *s, int32_t device)
 {
 	if (device < 0 || (uint32_t)device >= s->ngpus)
 		return NULL;
-	struct gpu *g = s->gpus[device];
+	struct gpu *g = s->gpu[device];
 	return g->info.state == NCCLSVC_DEVICE_FAILED ? NULL : g;
 }
 
@@ -194,7 +193,7 @@ static void on_hello(struct gpu *g, const struct worker_message *m)
 	g->info.memory_bytes = m->device.memory_bytes;
 	g->info.worker_bytes = m->device.worker_bytes;
 	g->info.driver_version = m->device.driver_version;
-	if (!g->server->staging)
+	if (!g->gpus->staging)
 		g->info.nccl_version = m->device.nccl_version;
 	g->info.mps = m->device.mps;
 	g->info.mps_server = m->device.mps_server;
@@ -202,14 +201,13 @@ static void on_hello(struct gpu *g, const struct worker_message *m)
 	g->served = true;
 	g->done_before = work_done(g);
 	char carrier[64] = "staged through host memory";
-	if (!g->server->staging)
+	if (!g->gpus->staging)
 		snprintf(carrier, sizeof(carrier), "NCCL %d.%d.%d", g->info.nccl_version / 10000,
 			 g->info.nccl_version % 10000 / 100, g->info.nccl_version % 100);
 	log_info("gpu%d: %s, worker %d; %s%s", g->index, g->info.name, g->info.pid, carrier,
 		 g->info.mps == NCCLSVC_MPS_ACTIVE ? "; shares the GPU through MPS" : "");
 	staging_worker_ready(g);
-	gpu_memory_restore(g);
-	comm_gpu_ready(g->server);
+	g->gpus->callbacks->worker_ready(g->gpus->owner, g);
 }
 
 static void take_message(struct gpu *g, const struct worker_message *m, int fd)
@@ -226,7 +224,7 @@ static void take_message(struct gpu *g, const struct worker_message *m, int fd)
 		break;
 	case WORKER_LANE_FAILED:
 		snprintf(g->info.text, sizeof(g->info.text), "%.127s", m->text);
-		physical_lane_failed(g->server, g, m->comm.lane, m->text);
+		physical_lane_failed(g->gpus, g, m->comm.lane, m->text);
 		break;
 	default: {
 		struct gpu_call *call;
@@ -240,7 +238,7 @@ static void take_message(struct gpu *g, const struct worker_message *m, int fd)
 static void on_poll_closed(uv_handle_t *handle)
 {
 	struct gpu *g = handle->data;
-	g->server->loop.handles--;
+	g->gpus->loop->handles--;
 	free(handle);
 }
 
@@ -279,14 +277,13 @@ static void worker_gone(struct gpu *g)
 				  clock_now() - g->since_ns > STEADY_NS);
 	hang_up(g);
 	set_state(g, NCCLSVC_DEVICE_LOST);
-	if (g->served && g->info.mps == NCCLSVC_MPS_ACTIVE && !g->server->loop.closing)
-		gpu_mps_worker_lost(g->server);
+	if (g->served && g->info.mps == NCCLSVC_MPS_ACTIVE && !g->gpus->loop->closing)
+		gpu_mps_worker_lost(g->gpus);
 	kill_process(g); /* should it live on */
 	staging_worker_lost(g);
-	comm_staged_worker_lost(g);
-	physical_gpu_lost(g->server, g);
+	physical_gpu_lost(g->gpus, g);
 	end_calls(g, false);
-	gpu_memory_lost(g);
+	g->gpus->callbacks->worker_lost(g->gpus->owner, g);
 	if (g->calls)
 		start_ticking(g);
 }
@@ -338,10 +335,10 @@ static void start_later(struct gpu *g)
 static void on_process_closed(uv_handle_t *handle)
 {
 	struct gpu *g = handle->data;
-	g->server->loop.handles--;
+	g->gpus->loop->handles--;
 	g->alive = false;
 	g->info.pid = 0;
-	if (!g->server->loop.closing)
+	if (!g->gpus->loop->closing)
 		start_later(g);
 }
 
@@ -351,7 +348,7 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 	read_messages(g); /* its last words */
 	worker_gone(g);
 	end_calls(g, true);
-	if (!g->server->loop.closing) {
+	if (!g->gpus->loop->closing) {
 		if (!g->info.text[0] || g->served)
 			log_error("gpu%d: worker %d %s %d", g->index, g->info.pid,
 				  signal ? "was ended by signal" : "exited with code",
@@ -405,7 +402,7 @@ static void on_pong(struct gpu *g, void *arg, const struct worker_message *answe
 
 static uint64_t ping_pause(const struct gpu *g)
 {
-	uint64_t patience = gpu_patience_ns(g->server);
+	uint64_t patience = gpu_patience_ns(g->gpus);
 	return patience / 4 < WORKER_PING_NS ? patience / 4 : WORKER_PING_NS;
 }
 
@@ -418,7 +415,7 @@ static void ping(struct gpu *g, uint64_t now)
 			return;
 	if (now - g->heard_ns >= ping_pause(g))
 		gpu_ask(g, &(struct worker_message){.kind = WORKER_PING}, -1, on_pong, NULL,
-			gpu_patience_ns(g->server));
+			gpu_patience_ns(g->gpus));
 }
 
 /* This process was not let run: nor was the worker, it may be, and what it has answered is still to
@@ -426,7 +423,7 @@ static void ping(struct gpu *g, uint64_t now)
 static void look_for_pause(struct gpu *g, uint64_t now)
 {
 	uint64_t period = uv_timer_get_repeat(&g->timer) * 1000000;
-	if (now - g->ticked_ns > period + gpu_patience_ns(g->server) / 4)
+	if (now - g->ticked_ns > period + gpu_patience_ns(g->gpus) / 4)
 		g->resumed_ns = now;
 	g->ticked_ns = now;
 }
@@ -475,9 +472,9 @@ static void on_tick(uv_timer_t *timer)
 static void on_backoff(uv_timer_t *timer)
 {
 	struct gpu *g = timer->data;
-	if (g->server->loop.closing)
+	if (g->gpus->loop->closing)
 		return;
-	if (gpu_mps_settled(g->server))
+	if (gpu_mps_settled(g->gpus))
 		gpu_start_worker(g);
 	else
 		uv_timer_start(&g->timer, on_backoff, WORKER_AGAIN_SOON_MS, 0);
@@ -486,7 +483,7 @@ static void on_backoff(uv_timer_t *timer)
 static void on_failed_closed(uv_handle_t *handle)
 {
 	struct gpu *g = handle->data;
-	g->server->loop.handles--;
+	g->gpus->loop->handles--;
 }
 
 /* The system has no process to give, or no memory: it may have later. */
@@ -501,7 +498,7 @@ static void not_started(struct gpu *g)
 
 void gpu_start_worker(struct gpu *g)
 {
-	struct server *s = g->server;
+	struct gpus *s = g->gpus;
 	char name[64], uuid[SVC_UUID_TEXT], spin[16], pinned[24];
 	int n = snprintf(name, sizeof(name), "%s gpu%d", WORKER_NAME, g->index);
 	if (s->cluster)
@@ -531,14 +528,14 @@ void gpu_start_worker(struct gpu *g)
 	g->killed_ns = 0;
 	g->info.pid = g->process.pid;
 	set_state(g, NCCLSVC_DEVICE_STARTING);
-	if (uv_poll_init(s->loop.uv, g->poll, g->sock)) {
+	if (uv_poll_init(s->loop->uv, g->poll, g->sock)) {
 		free(g->poll);
 		g->poll = NULL;
 		gpu_kill(g, "its socket cannot be watched");
 		return;
 	}
 	g->poll->data = g;
-	s->loop.handles++;
+	s->loop->handles++;
 	watch(g);
 }
 
@@ -547,14 +544,14 @@ void gpu_start_worker(struct gpu *g)
 static void on_timer_closed(uv_handle_t *handle)
 {
 	struct gpu *g = handle->data;
-	g->server->loop.handles--;
+	g->gpus->loop->handles--;
 }
 
-void gpu_stop(struct server *s)
+void gpu_stop(struct gpus *s)
 {
 	gpu_mps_stop(s);
 	for (uint32_t i = 0; i < s->ngpus; i++) {
-		struct gpu *g = s->gpus[i];
+		struct gpu *g = s->gpu[i];
 		hang_up(g); /* at which it ends; if it cannot: */
 		kill_process(g);
 		uv_timer_stop(&g->timer);
@@ -562,10 +559,10 @@ void gpu_stop(struct server *s)
 	}
 }
 
-void gpu_free(struct server *s)
+void gpu_free(struct gpus *s)
 {
 	for (uint32_t i = 0; i < s->ngpus; i++) {
-		struct gpu *g = s->gpus[i];
+		struct gpu *g = s->gpu[i];
 		munmap(g->queue, sizeof(*g->queue));
 		close(g->queue_fd);
 		close(g->bell);

@@ -18,9 +18,47 @@ struct client;
 struct cluster;
 struct communicator;
 struct gpu;
-struct server;
+struct gpus;
 
 #define GPUS_MAX 16
+
+/* What the layers above do. owner is that of struct gpus. */
+struct gpu_callbacks {
+	/* A new worker is ready: it knows nothing of what the last one had. */
+	void (*worker_ready)(void *owner, struct gpu *g);
+	/* The worker is gone, and with it all that it had. */
+	void (*worker_lost)(void *owner, struct gpu *g);
+	/* Somebody may have waited for what a physical communicator took. */
+	void (*has_room)(void *owner);
+	/* What m has acquired is there; or why not. */
+	void (*made)(struct communicator *m, int result, const char *why);
+	/* m's is broken, because of this rank: ends the epoch that runs. False: none does. */
+	bool (*broken)(struct communicator *m, int result, int32_t rank);
+	/* Nothing of m's runs on GPUs any more; or it waits for input that must not hold it up. */
+	void (*dead)(const struct communicator *m);
+	void (*release)(const struct communicator *m);
+	/* Everybody has left m, and gives its physical communicator back by then. 0: no. */
+	uint64_t (*left_until)(const struct communicator *m);
+};
+
+/* The GPUs of this node. */
+struct gpus {
+	struct loop *loop;
+	const struct config *config;
+	const char *path; /* of the daemon's socket: what belongs to this daemon alone is beside it
+			   */
+	struct executor *executor;
+	struct cluster *cluster; /* NULL: this node is alone */
+	const struct gpu_callbacks *callbacks;
+	void *owner; /* the callbacks' argument */
+	struct gpu *gpu[GPUS_MAX];
+	uint32_t ngpus;
+	struct gpu_mps *mps; /* NULL: there are no GPUs */
+	struct physical *physicals;
+	bool lanes[WORKER_LANES]; /* in use */
+	uint64_t makings;	  /* so far */
+	struct staging *staging;  /* that device memory goes through; NULL: NCCL carries it */
+};
 
 /* answer is NULL if the worker is gone. fd is the caller's to close after the call: -1 if none. */
 typedef void gpu_done(struct gpu *g, void *arg, const struct worker_message *answer, int fd);
@@ -42,7 +80,7 @@ struct gpu_message {
 };
 
 struct gpu {
-	struct server *server;
+	struct gpus *gpus;
 	int32_t index;
 	ncclsvc_device_info info;
 	uint64_t since_ns;
@@ -69,19 +107,19 @@ struct gpu {
 
 /* Looks for GPUs and starts their workers; waits for that, up to a deadline. Returns 0, or -1 with
  * a message logged: GPUs were asked for and there is none. */
-int gpu_start(struct server *s);
+int gpu_start(struct gpus *s);
 /* Ends the workers; the loop must run until server_closed says so. */
-void gpu_stop(struct server *s);
-void gpu_free(struct server *s);
+void gpu_stop(struct gpus *s);
+void gpu_free(struct gpus *s);
 
 /* gpu.c: starts its worker, or tries again later. */
 void gpu_start_worker(struct gpu *g);
 /* start.c: starts this program again as argv[0]. Returns the socket to it, or -1; then `closed`
  * may still come. */
-int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd, int bell,
+int gpu_spawn(struct gpus *s, uv_process_t *process, char **argv, int queue_fd, int bell,
 	      uv_exit_cb exited, uv_close_cb closed);
 /* NULL: no such device, or none that can be used. */
-struct gpu *gpu_find(struct server *s, int32_t device);
+struct gpu *gpu_find(struct gpus *s, int32_t device);
 /* Sends a request. fd (or -1) stays the caller's. done comes exactly once. */
 void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *done, void *arg,
 	     uint64_t within_ns);
@@ -92,64 +130,7 @@ void gpu_hurry(struct gpu *g, const void *arg, uint64_t within_ns);
 /* It does not do what it should: its end is noticed as any other. */
 void gpu_kill(struct gpu *g, const char *why);
 /* How long a worker may take for an answer. */
-uint64_t gpu_patience_ns(const struct server *s);
-
-struct physical_rank {
-	uint32_t rank;
-	int32_t device;
-};
-
-/* physical.c: physical communicators. Of one across nodes, what is here. */
-struct physical {
-	struct physical *prev, *next;
-	struct server *server;
-	struct communicator *user; /* NULL: in the pool, or on its way there */
-	uint32_t lane, nranks;
-	uint32_t n;	  /* ranks on this node */
-	uint64_t serial;  /* its parts on other nodes have the same; 0: there are none */
-	bool told;	  /* the registrar knows that it is broken */
-	int32_t lost;	  /* rank because of which; -1: none */
-	uint32_t waiting; /* answers still to come */
-	uint64_t number;  /* of its making; 0: it is not asked for yet */
-	bool ready, bad, aborting;
-	bool released; /* while aborting: nothing waits for input any more */
-	bool hopeless; /* a rank is lost */
-	uint64_t idle_ns, abort_ns;
-	int32_t result; /* and text: why it could not be made */
-	char text[SVC_TEXT_BYTES];
-	uint8_t id[NCCLSVC_ID_BYTES];
-	struct physical_rank locals[]; /* [n]: those here, in their order */
-};
-
-/* Gives m->physical, now or by comm_physical_ready. */
-void physical_acquire(struct server *s, struct communicator *m);
-/* Has it the GPUs of m's members on this node, and is it good? p may be NULL. */
-bool physical_fits(const struct physical *p, const struct communicator *m);
-/* A new one for m, with a lane but nothing behind it; NULL: there is no room. */
-struct physical *physical_make(struct server *s, struct communicator *m, uint64_t serial);
-/* NCCL makes it, by p->id; comm_physical_ready follows. */
-void physical_init(struct physical *p);
-/* It is not to be, while it is made. */
-void physical_doom(struct physical *p, int result, const char *why);
-/* Says with each GPU how many it has. */
-void physical_recount(struct server *s);
-/* Its worker makes a communicator that is not to be, for another's part of it has failed: it may
- * have to be killed. */
-bool physical_stuck(const struct gpu *g);
-/* Nobody uses it: it goes in good order. */
-void physical_destroy(struct physical *p);
-/* Everybody has left one that fits, and it will be free in a moment: until when to wait for it.
- * 0: do not wait. */
-uint64_t physical_due(const struct server *s, const struct communicator *m);
-/* The epoch is over and nothing runs. m->physical is NULL afterwards. */
-void physical_release(struct communicator *m);
-/* The epoch ended, and what still runs may never end by itself: break it off. */
-void physical_abort(struct physical *p, const char *why);
-void physical_gpu_lost(struct server *s, const struct gpu *g);
-void physical_lane_failed(struct server *s, struct gpu *g, uint32_t lane, const char *text);
-/* Destroys what was idle too long, and hurries aborts on; returns the next deadline. */
-uint64_t physical_expire(struct server *s, uint64_t now);
-void physical_free_all(struct server *s);
+uint64_t gpu_patience_ns(const struct gpus *s);
 
 /* staged.c: transport = mpi. */
 struct staging {
@@ -160,12 +141,9 @@ struct staging {
 
 /* The GPUs are known. no_nccl: why it cannot be used; empty: it can. Returns 0, or -1 with a
  * message logged. */
-int staging_choose(struct server *s, const char *no_nccl);
-void staging_free(struct server *s);
+int staging_choose(struct gpus *s, const char *no_nccl);
+void staging_free(struct gpus *s);
 void staging_worker_ready(struct gpu *g);
 void staging_worker_lost(struct gpu *g);
-
-/* Another communicator takes it over: reductions that members have made go. */
-void gpu_redops_clear(const struct physical *p);
 
 #endif

@@ -10,11 +10,13 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/timings.h"
 #include "gpu.h"
 #include "mps.h"
 #include "mps_control.h"
-#include "server/server_state.h"
+#include "sched/executor.h"
+#include "session/client.h"
 
 struct gpu_mps {
 	ncclsvc_mps_source source;
@@ -39,7 +41,7 @@ static const char *directory(const struct gpu_mps *p)
 
 /* ---- One of the daemon's own ---- */
 
-static void try_later(struct server *s)
+static void try_later(struct gpus *s)
 {
 	struct gpu_mps *p = s->mps;
 	const uint64_t next = p->again_ms ? p->again_ms * 2 : MPS_AGAIN_MS;
@@ -56,8 +58,8 @@ static void without(struct gpu_mps *p, const char *why)
 
 static void on_watch_closed(uv_handle_t *handle)
 {
-	struct server *s = handle->data;
-	s->loop.handles--;
+	struct gpus *s = handle->data;
+	s->loop->handles--;
 	free(handle);
 }
 
@@ -69,16 +71,16 @@ static void unwatch(struct gpu_mps *p)
 }
 
 /* Their contexts have ended with it, and an idle one would be the last to notice. */
-static void end_workers(struct server *s)
+static void end_workers(struct gpus *s)
 {
 	for (uint32_t i = 0; i < s->ngpus; i++)
-		if (s->gpus[i]->alive && s->gpus[i]->info.mps == NCCLSVC_MPS_ACTIVE)
-			gpu_kill(s->gpus[i], "its MPS control daemon has ended");
+		if (s->gpu[i]->alive && s->gpu[i]->info.mps == NCCLSVC_MPS_ACTIVE)
+			gpu_kill(s->gpu[i], "its MPS control daemon has ended");
 }
 
 static void on_end(uv_poll_t *poll, int status, int events)
 {
-	struct server *s = poll->data;
+	struct gpus *s = poll->data;
 	struct gpu_mps *p = s->mps;
 	char how[256], text[384];
 	const pid_t pid = p->control.pid;
@@ -96,22 +98,22 @@ static void on_end(uv_poll_t *poll, int status, int events)
 	try_later(s);
 }
 
-static bool watch(struct server *s)
+static bool watch(struct gpus *s)
 {
 	struct gpu_mps *p = s->mps;
 	p->end = calloc(1, sizeof(*p->end));
-	if (!p->end || uv_poll_init(s->loop.uv, p->end, p->control.pid_fd)) {
+	if (!p->end || uv_poll_init(s->loop->uv, p->end, p->control.pid_fd)) {
 		free(p->end);
 		p->end = NULL;
 		return false;
 	}
-	s->loop.handles++;
+	s->loop->handles++;
 	p->end->data = s;
 	uv_poll_start(p->end, UV_READABLE, on_end);
 	return true;
 }
 
-static void begin(struct server *s, bool starting)
+static void begin(struct gpus *s, bool starting)
 {
 	struct gpu_mps *p = s->mps;
 	p->source = NCCLSVC_MPS_OWN;
@@ -123,7 +125,7 @@ static void begin(struct server *s, bool starting)
 	}
 }
 
-static void start_own(struct server *s)
+static void start_own(struct gpus *s)
 {
 	struct gpu_mps *p = s->mps;
 	char text[128];
@@ -141,7 +143,7 @@ static void start_own(struct server *s)
 	uv_timer_start(&p->timer, on_timer, MPS_LOOK_MS, MPS_LOOK_MS);
 }
 
-static void look_whether_ready(struct server *s)
+static void look_whether_ready(struct gpus *s)
 {
 	struct gpu_mps *p = s->mps;
 	if (mps_control_ready(&p->control)) {
@@ -159,7 +161,7 @@ static void look_whether_ready(struct server *s)
 
 static void on_timer(uv_timer_t *timer)
 {
-	struct server *s = timer->data;
+	struct gpus *s = timer->data;
 	if (s->mps->closing)
 		return;
 	if (s->mps->starting)
@@ -168,7 +170,7 @@ static void on_timer(uv_timer_t *timer)
 		start_own(s);
 }
 
-static void choose_own(struct server *s)
+static void choose_own(struct gpus *s)
 {
 	struct gpu_mps *p = s->mps;
 	if (mps_control_open(&p->control, s->path, p->why, sizeof(p->why))) {
@@ -231,7 +233,7 @@ static void choose_given(struct gpu_mps *p, const char *given)
 
 /* ---- For the rest of the daemon ---- */
 
-void gpu_mps_start(struct server *s)
+void gpu_mps_start(struct gpus *s)
 {
 	const char *wanted = s->config->mps;
 	struct gpu_mps *p = calloc(1, sizeof(*p));
@@ -239,9 +241,9 @@ void gpu_mps_start(struct server *s)
 		return;
 	s->mps = p;
 	p->control.lock_fd = p->control.pid_fd = -1;
-	uv_timer_init(s->loop.uv, &p->timer);
+	uv_timer_init(s->loop->uv, &p->timer);
 	p->timer.data = s;
-	s->loop.handles++;
+	s->loop->handles++;
 	if (!strcmp(wanted, "off"))
 		snprintf(p->why, sizeof(p->why), "mps = off");
 	else if (wanted[0])
@@ -252,7 +254,7 @@ void gpu_mps_start(struct server *s)
 		mps_lead(directory(p)); /* whom this process starts, workers above all */
 }
 
-bool gpu_mps_settled(const struct server *s)
+bool gpu_mps_settled(const struct gpus *s)
 {
 	const struct gpu_mps *p = s->mps;
 	if (!p || p->closing)
@@ -263,13 +265,13 @@ bool gpu_mps_settled(const struct server *s)
 	return !uv_is_active((const uv_handle_t *)&p->timer) || p->again_ms > MPS_AGAIN_MS;
 }
 
-void gpu_mps_worker_lost(struct server *s)
+void gpu_mps_worker_lost(struct gpus *s)
 {
 	if (s->mps)
 		s->mps->losses++;
 }
 
-enum svc_mps_advice gpu_mps_advise(const struct server *s, uint32_t uid,
+enum svc_mps_advice gpu_mps_advise(const struct gpus *s, uint32_t uid,
 				   char to[NCCLSVC_MPS_DIRECTORY_BYTES])
 {
 	const struct gpu_mps *p = s->mps;
@@ -283,16 +285,16 @@ enum svc_mps_advice gpu_mps_advise(const struct server *s, uint32_t uid,
 	return SVC_MPS_JOIN;
 }
 
-ncclsvc_mps gpu_mps_of(const struct client *c)
+ncclsvc_mps gpu_mps_of(struct gpus *s, const struct client *c)
 {
-	const struct gpu *g = gpu_find(c->server, c->mps_device);
+	const struct gpu *g = gpu_find(s, c->mps_device);
 	const bool both = g && g->info.mps == NCCLSVC_MPS_ACTIVE && c->mps == NCCLSVC_MPS_ACTIVE;
 	return both && c->mps_server != g->info.mps_server ? NCCLSVC_MPS_OTHER : c->mps;
 }
 
-void gpu_mps_joined(struct client *c, const struct svc_join *join)
+void gpu_mps_joined(struct gpus *s, struct client *c, const struct svc_join *join)
 {
-	const struct gpu *g = gpu_find(c->server, join->device);
+	const struct gpu *g = gpu_find(s, join->device);
 	const bool first = c->mps == NCCLSVC_MPS_UNKNOWN;
 	if (!g)
 		return;
@@ -303,7 +305,7 @@ void gpu_mps_joined(struct client *c, const struct svc_join *join)
 	 * the server where the trainer is already. */
 	if (!first || g->info.state != NCCLSVC_DEVICE_READY || g->info.mps != NCCLSVC_MPS_ACTIVE)
 		return;
-	const ncclsvc_mps how = gpu_mps_of(c);
+	const ncclsvc_mps how = gpu_mps_of(s, c);
 	if (how == NCCLSVC_MPS_NONE || how == NCCLSVC_MPS_OTHER)
 		log_warning("session %u (%s, pid %d) uses gpu%d %s: its compute and its "
 			    "communication take turns there (ncclsvc-ctl doctor)",
@@ -312,7 +314,7 @@ void gpu_mps_joined(struct client *c, const struct svc_join *join)
 						     : "without MPS, and the worker through it");
 }
 
-void gpu_mps_describe(const struct server *s, ncclsvc_daemon_info *info)
+void gpu_mps_describe(const struct gpus *s, ncclsvc_daemon_info *info)
 {
 	const struct gpu_mps *p = s->mps;
 	if (!p) {
@@ -339,11 +341,11 @@ void gpu_mps_describe(const struct server *s, ncclsvc_daemon_info *info)
 
 static void on_timer_closed(uv_handle_t *handle)
 {
-	struct server *s = handle->data;
-	s->loop.handles--;
+	struct gpus *s = handle->data;
+	s->loop->handles--;
 }
 
-void gpu_mps_stop(struct server *s)
+void gpu_mps_stop(struct gpus *s)
 {
 	struct gpu_mps *p = s->mps;
 	if (!p || p->closing)
@@ -353,7 +355,7 @@ void gpu_mps_stop(struct server *s)
 	uv_close((uv_handle_t *)&p->timer, on_timer_closed);
 }
 
-void gpu_mps_free(struct server *s)
+void gpu_mps_free(struct gpus *s)
 {
 	if (!s->mps)
 		return;

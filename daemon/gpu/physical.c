@@ -9,6 +9,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "account/account.h"
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
@@ -16,18 +17,16 @@
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "channel/cluster.h"
-#include "comm/comm.h"
-#include "comm/gpus.h"
-#include "comm/remote.h"
-#include "gpu.h"
-#include "server/server_state.h"
+#include "coord/registrar.h"
+#include "physical.h"
+#include "sched/executor.h"
 
 #define USER_LANES (WORKER_LANES * 3 / 4) /* of one user's communicators */
 
 /* i: of those here. */
 static struct gpu *gpu_of(const struct physical *p, uint32_t i)
 {
-	return p->server->gpus[p->locals[i].device];
+	return p->gpus->gpu[p->locals[i].device];
 }
 
 /* The rank that this node has on the GPU; -1: none. */
@@ -39,10 +38,11 @@ static int32_t rank_on(const struct physical *p, int32_t device)
 	return -1;
 }
 
-void physical_recount(struct server *s)
+/* Says with each GPU how many it has. */
+static void recount(struct gpus *s)
 {
 	for (uint32_t i = 0; i < s->ngpus; i++)
-		s->gpus[i]->info.nccl_comms = s->gpus[i]->info.nccl_comms_idle = 0;
+		s->gpu[i]->info.nccl_comms = s->gpu[i]->info.nccl_comms_idle = 0;
 	struct physical *p;
 	DL_FOREACH (s->physicals, p)
 		for (uint32_t k = 0; k < p->n; k++) {
@@ -51,15 +51,33 @@ void physical_recount(struct server *s)
 		}
 }
 
+/* ---- Users ---- */
+
+static void attach(struct physical *p, const struct physical_want *w)
+{
+	p->user = w->user;
+	p->held = w->held;
+	p->account = w->account;
+	*p->held = p;
+}
+
+void physical_detach(struct physical *p)
+{
+	if (p->held)
+		*p->held = NULL;
+	p->user = NULL;
+	p->held = NULL;
+	p->account = NULL;
+}
+
 static void forget(struct physical *p)
 {
-	struct server *s = p->server;
-	if (p->user)
-		p->user->physical = NULL;
+	struct gpus *s = p->gpus;
+	physical_detach(p);
 	s->lanes[p->lane] = false;
 	DL_DELETE(s->physicals, p);
 	free(p);
-	physical_recount(s);
+	recount(s);
 }
 
 /* ---- Making ---- */
@@ -67,11 +85,10 @@ static void forget(struct physical *p)
 /* The parts on other nodes are of no use any more. */
 static void tell_broken(struct physical *p)
 {
-	if (!p->serial || p->told || p->server->loop.closing)
+	if (!p->serial || p->told || p->gpus->loop->closing)
 		return;
 	p->told = true;
-	remote_nccl_free(p->server->cluster, p->serial, p->result ? p->result : NCCLSVC_NCCL_ERROR,
-			 p->lost);
+	physical_give_back(p->gpus, p->serial, p->result ? p->result : NCCLSVC_NCCL_ERROR, p->lost);
 }
 
 /* Those that have not begun need not. */
@@ -79,7 +96,7 @@ static void cancel_init(const struct physical *p)
 {
 	struct worker_message m = {.kind = WORKER_COMM_CANCEL,
 				   .comm = {.lane = p->lane, .number = p->number}};
-	executor_command(p->server->executor,
+	executor_command(p->gpus->executor,
 			 &(struct command){.kind = COMMAND_MAKE_NOT, .making_number = p->number});
 	for (uint32_t k = 0; k < p->n; k++)
 		gpu_tell(gpu_of(p, k), &m);
@@ -99,28 +116,26 @@ static void settle(struct physical *p)
 {
 	struct communicator *m = p->user;
 	if (p->bad) {
-		struct server *s = p->server;
+		struct gpus *s = p->gpus;
 		char text[SVC_TEXT_BYTES];
 		snprintf(text, sizeof(text), "%s", p->text);
-		if (m)
-			m->physical = NULL;
-		p->user = NULL;
+		physical_detach(p);
 		int32_t result = p->result;
 		physical_abort(p, NULL);
 		if (m)
-			comm_physical_ready(m, result, text);
-		comm_gpu_ready(s); /* others may have waited for this to be over */
+			s->callbacks->made(m, result, text);
+		s->callbacks->has_room(s->owner); /* others may have waited for this to be over */
 		return;
 	}
 	p->ready = true;
 	p->idle_ns = clock_now();
-	physical_recount(p->server);
+	recount(p->gpus);
 	if (m)
-		comm_physical_ready(m, NCCLSVC_OK, NULL);
+		p->gpus->callbacks->made(m, NCCLSVC_OK, NULL);
 	else if (p->serial)
-		remote_nccl_free(p->server->cluster, p->serial, NCCLSVC_OK, -1);
+		physical_give_back(p->gpus, p->serial, NCCLSVC_OK, -1);
 	else
-		loop_deadline(&p->server->loop, p->idle_ns);
+		loop_deadline(p->gpus->loop, p->idle_ns);
 }
 
 /* That a worker is lost is more than what the others then say. */
@@ -171,7 +186,7 @@ static struct making *making_of(const struct physical *p)
 		no_memory("the making of an NCCL communicator");
 	k->number = p->number;
 	k->serial = p->serial;
-	k->nnodes = p->serial ? nodes_of(p->user) : 1;
+	k->nnodes = p->nnodes;
 	k->lane = p->lane;
 	k->nparts = p->n;
 	for (uint32_t i = 0; i < p->n; i++) {
@@ -184,7 +199,7 @@ static struct making *making_of(const struct physical *p)
 /* The workers are told what to make, and the engine has them do so when it is its turn. */
 void physical_init(struct physical *p)
 {
-	struct server *s = p->server;
+	struct gpus *s = p->gpus;
 	const uint32_t n = p->n; /* the last answer may come at once, and end p */
 	for (uint32_t k = 0; k < n; k++)
 		if (gpu_of(p, k)->sock < 0) {
@@ -207,57 +222,52 @@ void physical_init(struct physical *p)
 	}
 }
 
-void gpu_redops_clear(const struct physical *p)
+/* Reductions that the last user's members have made. */
+static void clear_redops(const struct physical *p)
 {
 	for (uint32_t k = 0; k < p->n; k++)
-		gpu_tell(p->server->gpus[p->locals[k].device],
-			 &(struct worker_message){.kind = WORKER_REDOPS_CLEAR,
-						  .redop.lane = p->lane});
+		gpu_tell(gpu_of(p, k), &(struct worker_message){.kind = WORKER_REDOPS_CLEAR,
+								.redop.lane = p->lane});
 }
 
-bool physical_fits(const struct physical *p, const struct communicator *m)
+bool physical_fits(const struct physical *p, const struct physical_want *w)
 {
-	uint32_t here = 0;
-	if (!p || !p->ready || p->bad || p->aborting || p->nranks != m->nranks)
+	if (!p || !p->ready || p->bad || p->aborting || p->nranks != w->nranks || p->n != w->n)
 		return false;
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		if (!comm_sits_here(m, k))
-			continue;
-		const struct physical_rank *r = here < p->n ? &p->locals[here++] : NULL;
-		if (!r || r->rank != k || r->device != m->seats[k].device)
+	for (uint32_t k = 0; k < p->n; k++)
+		if (p->locals[k].rank != w->locals[k].rank ||
+		    p->locals[k].device != w->locals[k].device)
 			return false;
-	}
-	return here == p->n;
+	return true;
 }
 
 bool physical_stuck(const struct gpu *g)
 {
 	const struct physical *p;
-	DL_FOREACH (g->server->physicals, p)
+	DL_FOREACH (g->gpus->physicals, p)
 		if (p->waiting && p->bad && !p->aborting && rank_on(p, g->index) >= 0)
 			return true;
 	return false;
 }
 
-uint64_t physical_due(const struct server *s, const struct communicator *m)
+uint64_t physical_due(const struct gpus *s, const struct physical_want *w)
 {
 	const struct physical *p;
 	uint64_t due = 0;
 	DL_FOREACH (s->physicals, p) {
-		const struct communicator *user = p->user;
-		if (!physical_fits(p, m) || user == m)
+		if (!physical_fits(p, w) || p->user == w->user)
 			continue;
-		if (!user)
+		if (!p->user)
 			return 0;
-		if (user->state == NCCLSVC_COMM_IDLE &&
-		    user->idle_ns + COMM_LEAVING_NS > clock_now())
-			due = earlier(due, user->idle_ns + COMM_LEAVING_NS);
+		const uint64_t until = s->callbacks->left_until(p->user);
+		if (until > clock_now())
+			due = earlier(due, until);
 	}
 	return due;
 }
 
 /* Of those that nobody uses, the one for the longest time: its lane is free at once. */
-static bool evict(struct server *s)
+static bool evict(struct gpus *s)
 {
 	struct physical *p, *oldest = NULL;
 	DL_FOREACH (s->physicals, p) {
@@ -271,7 +281,7 @@ static bool evict(struct server *s)
 	return oldest;
 }
 
-static uint32_t free_lane(const struct server *s)
+static uint32_t free_lane(const struct gpus *s)
 {
 	uint32_t lane = 0;
 	while (lane < WORKER_LANES && s->lanes[lane])
@@ -280,60 +290,63 @@ static uint32_t free_lane(const struct server *s)
 }
 
 /* How many of a user's communicators have one. Those in the pool are nobody's. */
-static uint32_t lanes_of(const struct server *s, const struct account *a)
+static uint32_t lanes_of(const struct gpus *s, const struct account *a)
 {
 	const struct physical *p;
 	uint32_t n = 0;
 	DL_FOREACH (s->physicals, p)
-		n += p->user && p->user->account == a;
+		n += p->user && p->account == a;
 	return n;
 }
 
-struct physical *physical_make(struct server *s, struct communicator *m, uint64_t serial)
+struct physical *physical_make(struct gpus *s, const struct physical_want *w, uint64_t serial)
 {
 	struct physical *p = NULL;
 	char text[SVC_TEXT_BYTES] = "the daemon has its limit of NCCL communicators";
-	const uint32_t held = lanes_of(s, m->account);
+	const uint32_t held = lanes_of(s, w->account);
 	uint32_t lane = free_lane(s);
 	if (lane == WORKER_LANES && evict(s))
 		lane = free_lane(s);
 	if (held >= USER_LANES)
 		snprintf(text, sizeof(text),
 			 "user %u has %u NCCL communicators in use, the limit for one user",
-			 m->owner, held);
+			 w->account->uid, held);
 	else if (lane < WORKER_LANES)
-		p = calloc(1, sizeof(*p) + m->nranks * sizeof(p->locals[0]));
+		p = calloc(1, sizeof(*p) + w->n * sizeof(p->locals[0]));
 	if (!p) {
-		comm_physical_ready(m, NCCLSVC_LIMIT, text);
+		s->callbacks->made(w->user, NCCLSVC_LIMIT, text);
 		return NULL;
 	}
 	s->lanes[lane] = true;
-	p->server = s;
-	p->user = m;
+	p->gpus = s;
 	p->lane = lane;
-	p->nranks = m->nranks;
+	p->nranks = w->nranks;
+	p->nnodes = w->nnodes;
+	p->n = w->n;
 	p->serial = serial;
 	p->lost = -1;
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (comm_sits_here(m, k))
-			p->locals[p->n++] = (struct physical_rank){k, m->seats[k].device};
+	memcpy(p->locals, w->locals, w->n * sizeof(w->locals[0]));
 	DL_APPEND(s->physicals, p);
-	m->physical = p;
+	attach(p, w);
 	return p;
 }
 
-void physical_acquire(struct server *s, struct communicator *m)
+void physical_take(struct physical *p, const struct physical_want *w)
+{
+	attach(p, w);
+	clear_redops(p);
+	recount(p->gpus);
+}
+
+void physical_acquire(struct gpus *s, const struct physical_want *w)
 {
 	struct physical *p;
 	DL_FOREACH (s->physicals, p)
-		if (!p->user && physical_fits(p, m)) {
-			p->user = m;
-			m->physical = p;
-			gpu_redops_clear(p);
-			physical_recount(s);
+		if (!p->user && physical_fits(p, w)) {
+			physical_take(p, w);
 			return;
 		}
-	p = physical_make(s, m, 0);
+	p = physical_make(s, w, 0);
 	if (!p)
 		return;
 	p->waiting = 1;
@@ -352,10 +365,8 @@ static void on_aborted(struct gpu *g, void *arg, const struct worker_message *an
 	if (--p->waiting)
 		return;
 	/* Nothing of it touches anybody's memory any more. */
-	if (p->user && p->user->running)
-		executor_command(p->server->executor,
-				 &(struct command){.kind = COMMAND_EPOCH_DEAD,
-						   .epoch_end = {.comm = p->user->slot}});
+	if (p->user)
+		p->gpus->callbacks->dead(p->user);
 	p->aborting = false;
 	p->ready = false;
 	if (!p->user)
@@ -363,7 +374,7 @@ static void on_aborted(struct gpu *g, void *arg, const struct worker_message *an
 }
 
 /* A lane cannot end while it waits for a trainer's input, and that may be busy for long. */
-static uint64_t release_ns(const struct server *s)
+static uint64_t release_ns(const struct gpus *s)
 {
 	return gpu_patience_ns(s) / 2;
 }
@@ -372,7 +383,7 @@ void physical_abort(struct physical *p, const char *why)
 {
 	if (p->aborting || p->waiting)
 		return; /* while it is made: the makers' answers come first */
-	if (why && !p->server->loop.closing)
+	if (why && !p->gpus->loop->closing)
 		log_warning("NCCL communicator %u is broken off: %s", p->lane, why);
 	const uint32_t n = p->n; /* the last answer may come at once, and end p */
 	p->bad = p->aborting = true;
@@ -380,21 +391,29 @@ void physical_abort(struct physical *p, const char *why)
 	p->released = false;
 	p->abort_ns = clock_now();
 	p->waiting = n;
-	loop_deadline(&p->server->loop, p->abort_ns + release_ns(p->server));
+	loop_deadline(p->gpus->loop, p->abort_ns + release_ns(p->gpus));
 	for (uint32_t k = 0; k < n; k++) {
 		struct worker_message m = {.kind = WORKER_COMM_ABORT,
 					   .comm = {.lane = p->lane, .hopeless = p->hopeless}};
-		gpu_ask(gpu_of(p, k), &m, -1, on_aborted, p, gpu_patience_ns(p->server));
+		gpu_ask(gpu_of(p, k), &m, -1, on_aborted, p, gpu_patience_ns(p->gpus));
 	}
 }
 
-void physical_release(struct communicator *m)
+void physical_give_back(struct gpus *s, uint64_t serial, int result, int32_t rank)
 {
-	struct physical *p = m->physical;
-	m->physical = NULL;
+	struct cluster *c = s->cluster;
+	const struct control_nccl_free m = {serial, result, rank};
+	const uint32_t node = registrar_that_made(serial);
+	if (node < c->n && !c->nodes[node].gone)
+		link_send(c, node, CONTROL_NCCL_FREE, &m, sizeof(m));
+}
+
+void physical_release(struct physical **held)
+{
+	struct physical *p = *held;
 	if (!p)
 		return;
-	p->user = NULL;
+	physical_detach(p);
 	p->idle_ns = clock_now();
 	if (p->bad && !p->aborting && !p->waiting) {
 		if (p->ready)
@@ -403,29 +422,28 @@ void physical_release(struct communicator *m)
 			forget(p);
 		return;
 	}
-	physical_recount(p->server);
+	recount(p->gpus);
 	if (p->serial && !p->aborting && !p->waiting)
-		remote_nccl_free(p->server->cluster, p->serial, NCCLSVC_OK, -1);
+		physical_give_back(p->gpus, p->serial, NCCLSVC_OK, -1);
 	else if (!p->serial)
-		loop_deadline(&p->server->loop, p->idle_ns);
+		loop_deadline(p->gpus->loop, p->idle_ns);
 }
 
 /* Ends the epoch that it is used in, and the communicator itself. */
 static void break_off(struct physical *p, int result, int32_t device, const char *why)
 {
+	const struct gpu_callbacks *callbacks = p->gpus->callbacks;
+	const bool across = p->serial;
 	struct communicator *m = p->user;
 	p->result = result;
 	p->lost = rank_on(p, device);
-	if (m && m->running) {
-		comm_gpu_lost(m, result, p->lost);
-	} else if (m) {
-		m->physical = NULL;
-		p->user = NULL;
-	}
+	const bool ran = m && callbacks->broken(m, result, p->lost);
+	if (m && !ran)
+		physical_detach(p);
 	p->hopeless = true;
-	physical_abort(p, why);
-	if (m && !m->running && nodes_across(m)) /* the others may have begun */
-		comm_physical_ready(m, result, why);
+	physical_abort(p, why);	 /* which may free p */
+	if (m && !ran && across) /* the others may have begun */
+		callbacks->made(m, result, why);
 }
 
 void physical_doom(struct physical *p, int result, const char *why)
@@ -438,7 +456,7 @@ void physical_doom(struct physical *p, int result, const char *why)
 	hurry(p);
 }
 
-void physical_gpu_lost(struct server *s, const struct gpu *g)
+void physical_gpu_lost(struct gpus *s, const struct gpu *g)
 {
 	struct physical *p, *tmp;
 	DL_FOREACH_SAFE (s->physicals, p, tmp) {
@@ -454,7 +472,7 @@ void physical_gpu_lost(struct server *s, const struct gpu *g)
 	}
 }
 
-void physical_lane_failed(struct server *s, struct gpu *g, uint32_t lane, const char *text)
+void physical_lane_failed(struct gpus *s, struct gpu *g, uint32_t lane, const char *text)
 {
 	struct physical *p;
 	DL_FOREACH (s->physicals, p) {
@@ -468,15 +486,13 @@ void physical_lane_failed(struct server *s, struct gpu *g, uint32_t lane, const 
 /* Returns the next deadline. */
 static uint64_t release_inputs(struct physical *p, uint64_t now)
 {
-	uint64_t at = p->abort_ns + release_ns(p->server);
-	if (p->released || !p->user || !p->user->running)
+	uint64_t at = p->abort_ns + release_ns(p->gpus);
+	if (p->released || !p->user)
 		return 0;
 	if (at > now)
 		return at;
 	p->released = true;
-	executor_command(p->server->executor,
-			 &(struct command){.kind = COMMAND_EPOCH_RELEASE,
-					   .epoch_end = {.comm = p->user->slot}});
+	p->gpus->callbacks->release(p->user);
 	return 0;
 }
 
@@ -488,7 +504,7 @@ void physical_destroy(struct physical *p)
 	forget(p);
 }
 
-uint64_t physical_expire(struct server *s, uint64_t now)
+uint64_t physical_expire(struct gpus *s, uint64_t now)
 {
 	uint64_t next = 0;
 	struct physical *p, *tmp;
@@ -507,7 +523,7 @@ uint64_t physical_expire(struct server *s, uint64_t now)
 	return next;
 }
 
-void physical_free_all(struct server *s)
+void physical_free_all(struct gpus *s)
 {
 	while (s->physicals)
 		forget(s->physicals);

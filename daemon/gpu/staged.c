@@ -11,15 +11,16 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "fdio.h"
 #include "gpu.h"
-#include "server/server_state.h"
+#include "sched/executor.h"
 
 /* Ordinary memory, for operations between nodes that find no pinned one: as many as a task group
  * may begin on a node. Only what is in use exists. */
 #define MORE_SLOTS (2 * SVC_GROUP_TASKS)
 
-static int staging_make(struct server *s)
+static int staging_make(struct gpus *s)
 {
 	const uint64_t slot = STAGING_SLOT_BYTES;
 	struct staging *st = calloc(1, sizeof(*st));
@@ -48,7 +49,7 @@ static int staging_make(struct server *s)
 	return 0;
 }
 
-int staging_choose(struct server *s, const char *no_nccl)
+int staging_choose(struct gpus *s, const char *no_nccl)
 {
 	if (s->config->transport == CONFIG_TRANSPORT_NCCL && !no_nccl[0])
 		return 0;
@@ -62,11 +63,11 @@ int staging_choose(struct server *s, const char *no_nccl)
 		return -1;
 	}
 	for (uint32_t i = 0; i < s->ngpus; i++)
-		s->gpus[i]->info.transport = NCCLSVC_TRANSPORT_MPI;
+		s->gpu[i]->info.transport = NCCLSVC_TRANSPORT_MPI;
 	return 0;
 }
 
-void staging_free(struct server *s)
+void staging_free(struct gpus *s)
 {
 	struct staging *st = s->staging;
 	if (!st)
@@ -79,19 +80,19 @@ void staging_free(struct server *s)
 
 static void tell_engine(struct gpu *g, uint32_t generation)
 {
-	executor_command(g->server->executor,
+	executor_command(g->gpus->executor,
 			 &(struct command){.kind = COMMAND_DEVICE_WORKER,
 					   .worker = {(uint32_t)g->index, generation}});
 }
 
 void staging_worker_ready(struct gpu *g)
 {
-	if (g->server->staging)
+	if (g->gpus->staging)
 		tell_engine(g, g->generation);
 }
 
 void staging_worker_lost(struct gpu *g)
 {
-	if (g->server->staging)
+	if (g->gpus->staging)
 		tell_engine(g, 0);
 }

@@ -13,15 +13,16 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "fdio.h"
 #include "gpu.h"
 #include "mps.h"
 #include "mps_service.h"
-#include "server/server_state.h"
+#include "sched/executor.h"
 
-int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd, int bell,
+int gpu_spawn(struct gpus *s, uv_process_t *process, char **argv, int queue_fd, int bell,
 	      uv_exit_cb exited, uv_close_cb closed)
 {
 	int pair[2];
@@ -45,9 +46,9 @@ int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd
 			       : s->staging ? 7
 					    : 6,
 	};
-	int error = uv_spawn(s->loop.uv, process, &options);
+	int error = uv_spawn(s->loop->uv, process, &options);
 	close(pair[1]);
-	s->loop.handles++;
+	s->loop->handles++;
 	if (error) {
 		log_error("a worker cannot be started: %s", uv_strerror(error));
 		close(pair[0]);
@@ -57,12 +58,12 @@ int gpu_spawn(struct server *s, uv_process_t *process, char **argv, int queue_fd
 	return pair[0];
 }
 
-static struct gpu *create(struct server *s, const struct worker_message *m)
+static struct gpu *create(struct gpus *s, const struct worker_message *m)
 {
 	struct gpu *g = calloc(1, sizeof(*g));
 	if (!g)
 		return NULL;
-	g->server = s;
+	g->gpus = s;
 	g->index = (int32_t)s->ngpus;
 	g->sock = -1;
 	g->backoff_ms = WORKER_AGAIN_MS;
@@ -84,10 +85,10 @@ static struct gpu *create(struct server *s, const struct worker_message *m)
 		free(g);
 		return NULL;
 	}
-	uv_timer_init(s->loop.uv, &g->timer);
+	uv_timer_init(s->loop->uv, &g->timer);
 	g->timer.data = g;
-	s->loop.handles++;
-	s->gpus[s->ngpus++] = g;
+	s->loop->handles++;
+	s->gpu[s->ngpus++] = g;
 	executor_command(s->executor,
 			 &(struct command){.kind = COMMAND_DEVICE_ADD,
 					   .device = {(uint32_t)g->index, g->queue, g->bell}});
@@ -98,7 +99,7 @@ static struct gpu *create(struct server *s, const struct worker_message *m)
 
 struct probe {
 	uv_process_t process;
-	struct server *server;
+	struct gpus *gpus;
 	bool over, abandoned;
 };
 
@@ -109,7 +110,7 @@ static void on_probe_closed(uv_handle_t *handle)
 	if (p->abandoned)
 		free(p);
 	else
-		p->server->loop.handles--;
+		p->gpus->loop->handles--;
 }
 
 static void on_probe_exit(uv_process_t *process, int64_t code, int signal)
@@ -133,19 +134,19 @@ static void await_probe(struct probe *p)
 {
 	const uint64_t end = clock_now() + WORKER_DIE_NS;
 	while (!p->over && clock_now() < end)
-		run_briefly(p->server->loop.uv);
+		run_briefly(p->gpus->loop->uv);
 	if (p->over) {
 		free(p);
 		return;
 	}
 	log_error("the process that looks for GPUs does not end: the driver holds it");
 	p->abandoned = true; /* the daemon's end does not wait for it, either */
-	p->server->loop.handles--;
+	p->gpus->loop->handles--;
 }
 
 /* Asks the probe; it is waited for: nothing can be decided before. no_nccl: SVC_TEXT_BYTES, why
  * there is none. */
-static void probe(struct server *s, char *text, size_t size, char *no_nccl)
+static void probe(struct gpus *s, char *text, size_t size, char *no_nccl)
 {
 	struct probe *p = calloc(1, sizeof(*p));
 	struct worker_message m;
@@ -154,7 +155,7 @@ static void probe(struct server *s, char *text, size_t size, char *no_nccl)
 	struct timeval limit = {.tv_sec = (time_t)(WORKER_START_NS / 1000000000)};
 	if (!p)
 		no_memory("the process that looks for GPUs");
-	p->server = s;
+	p->gpus = s;
 	p->process.data = p;
 	int sock = gpu_spawn(s, &p->process, argv, -1, -1, on_probe_exit, on_probe_closed);
 	if (sock < 0) {
@@ -182,15 +183,15 @@ static void probe(struct server *s, char *text, size_t size, char *no_nccl)
 	await_probe(p);
 }
 
-static bool starting(const struct server *s)
+static bool starting(const struct gpus *s)
 {
 	for (uint32_t i = 0; i < s->ngpus; i++)
-		if (s->gpus[i]->info.state == NCCLSVC_DEVICE_STARTING)
+		if (s->gpu[i]->info.state == NCCLSVC_DEVICE_STARTING)
 			return true;
 	return false;
 }
 
-int gpu_start(struct server *s)
+int gpu_start(struct gpus *s)
 {
 	char text[SVC_TEXT_BYTES] = "", no_nccl[SVC_TEXT_BYTES] = "";
 	if (s->config->device == CONFIG_DEVICE_HOST)
@@ -202,14 +203,14 @@ int gpu_start(struct server *s)
 	if (s->ngpus)
 		gpu_mps_start(s);
 	while (!gpu_mps_settled(s))
-		run_briefly(s->loop.uv);
+		run_briefly(s->loop->uv);
 	for (uint32_t i = 0; i < s->ngpus; i++)
-		gpu_start_worker(s->gpus[i]);
+		gpu_start_worker(s->gpu[i]);
 	while (starting(s))
-		run_briefly(s->loop.uv);
+		run_briefly(s->loop->uv);
 	bool any = false;
 	for (uint32_t i = 0; i < s->ngpus; i++) {
-		struct gpu *g = s->gpus[i];
+		struct gpu *g = s->gpu[i];
 		any = any || g->info.state == NCCLSVC_DEVICE_READY;
 		if (g->info.state == NCCLSVC_DEVICE_LOST)
 			snprintf(text, sizeof(text), "gpu%d: %s", g->index, g->info.text);

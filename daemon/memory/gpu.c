@@ -33,7 +33,7 @@ struct region_call *gpu_region_call(struct client *c, unsigned opcode, uint32_t 
 
 struct gpu *gpu_usable(struct client *c, unsigned opcode, uint32_t serial, int32_t device)
 {
-	struct gpu *g = gpu_find(c->server, device);
+	struct gpu *g = gpu_find(&c->server->gpus, device);
 	if (!g)
 		client_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
 			     "the daemon has no worker for device %d", device);
@@ -136,7 +136,7 @@ static void import(struct gpu *g, const struct client *c, const struct mapping *
 			   /* A process that cannot be seen from here is nobody else's. */
 			   .pid = c->pid > 0 ? c->pid : -(int32_t)c->id}};
 	memcpy(w.region.handle, m->handle, sizeof(w.region.handle));
-	gpu_ask(g, &w, m->fd, gpu_region_imported, call, gpu_patience_ns(c->server));
+	gpu_ask(g, &w, m->fd, gpu_region_imported, call, gpu_patience_ns(&c->server->gpus));
 }
 
 void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_cuda *r, int fd)
@@ -209,12 +209,12 @@ void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_
 					  .since_ns = clock_now(),
 					  .fd = -1};
 	gpu_ask(g, &(struct worker_message){.kind = WORKER_LEND, .region.bytes = bytes}, -1,
-		gpu_region_imported, call, gpu_patience_ns(s));
+		gpu_region_imported, call, gpu_patience_ns(&s->gpus));
 }
 
 void gpu_memory_close(struct client *c, struct mapping *m)
 {
-	struct gpu *g = c->server->gpus[m->device];
+	struct gpu *g = c->server->gpus.gpu[m->device];
 	if (m->address) {
 		count_import(g, m, -1);
 		close_address(g, m->address);
@@ -222,10 +222,10 @@ void gpu_memory_close(struct client *c, struct mapping *m)
 	forget(c, m);
 }
 
-void gpu_memory_lost(struct gpu *g)
+void gpu_memory_lost(struct server *s, struct gpu *g)
 {
 	struct client *c;
-	DL_FOREACH (g->server->sessions.clients, c)
+	DL_FOREACH (s->sessions.clients, c)
 		for (uint32_t i = 1; i < c->nmappings; i++) {
 			struct mapping *m = &c->mappings[i];
 			if (!m->address || m->device != g->index)
@@ -234,7 +234,7 @@ void gpu_memory_lost(struct gpu *g)
 			/* Whatever the next worker has there is not to be touched in its name. */
 			if (c->state == CLIENT_OPEN)
 				executor_command(
-					g->server->executor,
+					s->executor,
 					&(struct command){
 						.kind = COMMAND_REGION_ADD,
 						.session = c->slot,
@@ -244,10 +244,10 @@ void gpu_memory_lost(struct gpu *g)
 	g->info.import_bytes = g->info.lent_bytes = 0;
 }
 
-void gpu_memory_restore(struct gpu *g)
+void gpu_memory_restore(struct server *s, struct gpu *g)
 {
 	struct client *c;
-	DL_FOREACH (g->server->sessions.clients, c) {
+	DL_FOREACH (s->sessions.clients, c) {
 		c->gpu_asked &= ~(1u << g->index);
 		c->gpu_known &= ~(1u << g->index);
 		for (uint32_t i = 1; i < c->nmappings; i++) {
@@ -302,15 +302,15 @@ bool gpu_session_known(struct gpu *g, struct client *c)
 	gpu_ask(g,
 		&(struct worker_message){.kind = WORKER_SESSION,
 					 .session = {c->slot, c->entries, c->ring_size}},
-		c->ring_fd, on_session, call, gpu_patience_ns(c->server));
+		c->ring_fd, on_session, call, gpu_patience_ns(&c->server->gpus));
 	return false;
 }
 
 void gpu_session_close(struct client *c)
 {
-	for (uint32_t i = 0; i < c->server->ngpus; i++)
+	for (uint32_t i = 0; i < c->server->gpus.ngpus; i++)
 		if (c->gpu_asked & 1u << i)
-			gpu_tell(c->server->gpus[i],
+			gpu_tell(c->server->gpus.gpu[i],
 				 &(struct worker_message){.kind = WORKER_SESSION_CLOSE,
 							  .session.slot = c->slot});
 }

@@ -133,7 +133,7 @@ void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a
 	struct svc_attach_reply r = {.size = c->ring_size, .entries = c->entries};
 	client_reply(c, SVC_ATTACH, serial, &r, sizeof(r), fds, RING_FDS);
 	close(fds[2]);
-	if (c->server->ngpus)
+	if (c->server->gpus.ngpus)
 		c->ring_fd = fds[0]; /* a worker will need it, and the next one too */
 	else
 		close(fds[0]);

@@ -77,9 +77,9 @@ void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *
 /* Lets go what lies behind a mapping of a GPU. */
 void gpu_memory_close(struct client *c, struct mapping *m);
 /* The worker is gone, and with it all that it had imported. */
-void gpu_memory_lost(struct gpu *g);
+void gpu_memory_lost(struct server *s, struct gpu *g);
 /* A new worker is there: what sessions had registered is imported again. */
-void gpu_memory_restore(struct gpu *g);
+void gpu_memory_restore(struct server *s, struct gpu *g);
 /* Makes the session's timelines known to the GPU's worker. True: they are. Else try again when
  * comm_session_known is called. */
 bool gpu_session_known(struct gpu *g, struct client *c);

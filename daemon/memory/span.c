@@ -47,7 +47,7 @@ bool gpu_span_map(struct gpu *g, struct client *c, const struct mapping *m, gpu_
 		gpu_tell(g, &w);
 	}
 	gpu_ask(g, &(struct worker_message){.kind = WORKER_SPAN, .region.bytes = m->bytes}, -1,
-		done, arg, gpu_patience_ns(c->server));
+		done, arg, gpu_patience_ns(&c->server->gpus));
 	return true;
 }
 

@@ -90,7 +90,7 @@ static uint64_t list_sessions(struct client *asker, struct piece *p, uint64_t fr
 			.comms = c->comms,
 			.regions = c->regions,
 			.region_bytes = c->region_bytes,
-			.mps = gpu_mps_of(c),
+			.mps = gpu_mps_of(&s->gpus, c),
 		};
 		memcpy(i->name, c->name, sizeof(i->name));
 	}
@@ -254,7 +254,8 @@ static bool list_one_member(struct server *s, struct piece *p, const struct comm
 		.epoch = m->epoch,
 		.device = seat->device,
 		.elsewhere = seat->client ? 0 : (uint32_t)(seat->node + 1),
-		.transport = m->cuda && s->staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
+		.transport =
+			m->cuda && s->gpus.staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
 	};
 	if (seat->state == NCCLSVC_MEMBER_JOINING)
 		i->waiting_ns = since(p->reply.time_ns, seat->since_ns);
@@ -408,12 +409,12 @@ static uint64_t list_regions(struct client *asker, struct piece *p, uint64_t fro
 static uint64_t list_devices(struct client *asker, struct piece *p, uint64_t from)
 {
 	struct server *s = asker->server;
-	for (uint64_t i = from; i < s->ngpus; i++) {
+	for (uint64_t i = from; i < s->gpus.ngpus; i++) {
 		ncclsvc_device_info *info = piece_next(p, 1);
 		if (!info)
 			return i;
-		*info = s->gpus[i]->info;
-		info->age_ns = since(p->reply.time_ns, s->gpus[i]->since_ns);
+		*info = s->gpus.gpu[i]->info;
+		info->age_ns = since(p->reply.time_ns, s->gpus.gpu[i]->since_ns);
 	}
 	return 0;
 }
@@ -559,6 +560,6 @@ void list_daemon(struct client *c, uint32_t serial)
 	struct client *other;
 	DL_FOREACH (s->sessions.clients, other)
 		r.info.sessions += other->state == CLIENT_OPEN;
-	gpu_mps_describe(s, &r.info);
+	gpu_mps_describe(&s->gpus, &r.info);
 	client_reply(c, SVC_DAEMON_INFO, serial, &r, sizeof(r), NULL, 0);
 }

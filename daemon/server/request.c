@@ -66,7 +66,7 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 		.region_bytes_max = s->config->user_region_bytes,
 		.daemon_version = NCCLSVC_VERSION_STRING,
 	};
-	r.mps = gpu_mps_advise(s, c->uid, r.mps_directory);
+	r.mps = gpu_mps_advise(&s->gpus, c->uid, r.mps_directory);
 	client_reply(c, SVC_HELLO, serial, &r, sizeof(r), NULL, 0);
 	log_debug("session %u: %s, pid %d, user %u", c->id, c->name, c->pid, c->uid);
 }

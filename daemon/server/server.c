@@ -24,6 +24,7 @@
 #include "coord/registrar.h"
 #include "fdio.h"
 #include "gpu/gpu.h"
+#include "gpu/physical.h"
 #include "memory/memory.h"
 #include "sched/engine.h"
 #include "server_state.h"
@@ -52,7 +53,7 @@ static uint64_t expire(void *arg, uint64_t now)
 {
 	struct server *s = arg;
 	uint64_t next = earlier(expire_silent(s, now), comm_expire(s, now));
-	next = earlier(next, physical_expire(s, now));
+	next = earlier(next, physical_expire(&s->gpus, now));
 	next = earlier(next, client_retry(&s->sessions, now));
 	if (s->cluster) {
 		const uint64_t keep = (uint64_t)s->config->comm_idle_seconds * 1000000000;
@@ -298,6 +299,12 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	s->start_ns = clock_now();
 	accounts_init(&s->accounts, config);
 	s->comm_by_slot = calloc(SVC_COMMS_MAX, sizeof(*s->comm_by_slot));
+	s->gpus = (struct gpus){.loop = &s->loop,
+				.config = config,
+				.path = path,
+				.cluster = cluster,
+				.callbacks = callbacks->gpu,
+				.owner = s};
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	s->events.data = s->faults.data = s;
 	uv_async_init(loop, &s->events, on_events);
@@ -316,11 +323,11 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	};
 	if (!sessions_open(&s->sessions, &s->loop, callbacks->session, s) && s->comm_by_slot &&
 	    s->spare_fd >= 0)
-		s->executor = engine_create(&ec, notify, s);
+		s->executor = s->gpus.executor = engine_create(&ec, notify, s);
 	memory_start(s);
 	const uint32_t mappings = (uint32_t)s->accounts.regions_max + SVC_SESSIONS_MAX;
 	if (!s->executor || fault_start(mappings, notify_fault, s) || comm_create_world(s) ||
-	    gpu_start(s)) {
+	    gpu_start(&s->gpus)) {
 		int error = errno ? errno : ENOMEM;
 		server_close(s, 0, NULL);
 		while (!server_closed(s))
@@ -379,7 +386,7 @@ static void let_executor_go(struct server *s)
 	uv_close((uv_handle_t *)&s->events, on_handle_closed);
 	uv_close((uv_handle_t *)&s->faults, on_handle_closed);
 	sessions_close(&s->sessions);
-	gpu_stop(s);
+	gpu_stop(&s->gpus);
 }
 
 void server_close(struct server *s, int reason, const char *text)
@@ -414,11 +421,11 @@ void server_destroy(struct server *s)
 {
 	if (s->executor)
 		s->executor->destroy(s->executor);
-	physical_free_all(s);
+	physical_free_all(&s->gpus);
 	plan_free_all(s);
 	comm_free_all(s);
-	gpu_free(s);
-	staging_free(s);
+	gpu_free(&s->gpus);
+	staging_free(&s->gpus);
 	accounts_fini(&s->accounts);
 	fault_stop();
 	if (s->spare_fd >= 0)

@@ -12,6 +12,7 @@
 struct cluster;
 struct cluster_callbacks;
 struct config;
+struct gpu_callbacks;
 struct server;
 struct session_callbacks;
 
@@ -19,6 +20,7 @@ struct session_callbacks;
 struct server_callbacks {
 	const struct session_callbacks *session;
 	const struct cluster_callbacks *cluster;
+	const struct gpu_callbacks *gpu;
 };
 
 /* config is borrowed, and may change between calls where a reload allows; so is path, the socket's.

@@ -14,7 +14,6 @@
 #include "worker/queue.h"
 
 struct cluster;
-struct staging;
 
 struct listener {
 	uv_poll_t poll;
@@ -41,13 +40,7 @@ struct server {
 	struct communicator *world;
 	struct cluster *cluster; /* NULL: this node is alone */
 	uint32_t world_first;	 /* this node's first rank in the world */
-	struct gpu *gpus[GPUS_MAX];
-	uint32_t ngpus;
-	struct gpu_mps *mps; /* NULL: there are no GPUs */
-	struct physical *physicals;
-	bool lanes[WORKER_LANES]; /* in use */
-	uint64_t makings;	  /* so far */
-	struct staging *staging;  /* that device memory goes through; NULL: NCCL carries it */
+	struct gpus gpus;
 	uint64_t last_import;
 	uint64_t start_ns;
 	bool draining;
