@@ -31,8 +31,8 @@ static void on_end_tasks(void *owner, struct client *c)
 
 static void on_free_memory(void *owner, struct client *c)
 {
-	(void)owner;
-	memory_free_all(c);
+	struct server *s = owner;
+	memory_free_all(&s->memory, c);
 }
 
 static const struct session_callbacks session_callbacks = {
@@ -65,14 +65,16 @@ static const struct cluster_callbacks cluster_callbacks = {
 
 static void on_worker_ready(void *owner, struct gpu *g)
 {
-	gpu_memory_restore(owner, g);
-	comm_gpu_ready(owner);
+	struct server *s = owner;
+	gpu_memory_restore(&s->memory, g);
+	comm_gpu_ready(s);
 }
 
 static void on_worker_lost(void *owner, struct gpu *g)
 {
-	comm_staged_worker_lost(owner, g);
-	gpu_memory_lost(owner, g);
+	struct server *s = owner;
+	comm_staged_worker_lost(s, g);
+	gpu_memory_lost(&s->memory, g);
 }
 
 static void on_room(void *owner)
@@ -91,8 +93,22 @@ static const struct gpu_callbacks gpu_callbacks = {
 	.left_until = comm_left_until,
 };
 
+/* ---- Of registered memory ---- */
+
+static void on_session_known(void *owner, struct client *c)
+{
+	(void)owner;
+	comm_session_known(c);
+}
+
+static const struct memory_callbacks memory_callbacks = {
+	.session_known = on_session_known,
+	.uses_gpus = comm_uses_gpus,
+};
+
 const struct server_callbacks daemon_callbacks = {
 	.session = &session_callbacks,
 	.cluster = &cluster_callbacks,
 	.gpu = &gpu_callbacks,
+	.memory = &memory_callbacks,
 };

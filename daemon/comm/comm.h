@@ -118,6 +118,8 @@ uint64_t comm_expire(struct server *s, uint64_t now);
 /* What a communicator of GPUs waited for may be there now. */
 void comm_gpu_ready(struct server *s);
 void comm_session_known(struct client *c);
+/* Has it joined a communicator of GPUs? */
+bool comm_uses_gpus(const struct client *c);
 /* why: what failed, if result is not OK. */
 void comm_physical_ready(struct communicator *m, int result, const char *why);
 /* A member's GPU, or NCCL, failed: the epoch that runs is over for all. */

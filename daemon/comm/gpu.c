@@ -35,7 +35,7 @@ static bool staged_ready(struct server *s, struct communicator *m)
 		struct gpu *g = s->gpus.gpu[seat->device];
 		if (g->info.state != NCCLSVC_DEVICE_READY)
 			return false;
-		known = gpu_session_known(g, seat->client) && known;
+		known = gpu_session_known(&s->memory, g, seat->client) && known;
 	}
 	return known;
 }
@@ -68,7 +68,7 @@ bool comm_gpus_ready(struct server *s, struct communicator *m)
 		struct gpu *g = s->gpus.gpu[m->seats[k].device];
 		if (g->info.state != NCCLSVC_DEVICE_READY || physical_stuck(g))
 			return false;
-		known = gpu_session_known(g, m->seats[k].client) && known;
+		known = gpu_session_known(&s->memory, g, m->seats[k].client) && known;
 	}
 	if (!known)
 		return false;
@@ -233,6 +233,14 @@ void comm_gpu_ready(struct server *s)
 	HASH_ITER (hh, s->comms, m, tmp)
 		if (m->cuda)
 			comm_try_start(s, m);
+}
+
+bool comm_uses_gpus(const struct client *c)
+{
+	for (uint32_t i = 1; i < c->nmemberships; i++)
+		if (c->memberships[i].comm && c->memberships[i].comm->cuda)
+			return true;
+	return false;
 }
 
 void comm_session_known(struct client *c)

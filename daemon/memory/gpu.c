@@ -11,29 +11,30 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "comm/comm.h"
 #include "memory.h"
-#include "server/server_state.h"
+#include "sched/executor.h"
+#include "session/sessions.h"
 
 #define GPU_PAGE (UINT64_C(2) << 20) /* what the driver rounds lent memory up to */
 
-struct region_call *gpu_region_call(struct client *c, unsigned opcode, uint32_t serial,
-				    uint32_t region)
+struct region_call *gpu_region_call(struct memory *s, struct client *c, unsigned opcode,
+				    uint32_t serial, uint32_t region)
 {
 	struct region_call *call = calloc(1, sizeof(*call));
 	if (call)
-		*call = (struct region_call){.server = c->server,
+		*call = (struct region_call){.memory = s,
 					     .session = c->id,
 					     .serial = serial,
 					     .region = region,
-					     .import = ++c->server->last_import,
+					     .import = ++s->last_import,
 					     .opcode = opcode};
 	return call;
 }
 
-struct gpu *gpu_usable(struct client *c, unsigned opcode, uint32_t serial, int32_t device)
+struct gpu *gpu_usable(struct memory *s, struct client *c, unsigned opcode, uint32_t serial,
+		       int32_t device)
 {
-	struct gpu *g = gpu_find(&c->server->gpus, device);
+	struct gpu *g = gpu_find(s->gpus, device);
 	if (!g)
 		client_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
 			     "the daemon has no worker for device %d", device);
@@ -72,7 +73,8 @@ static void count_import(struct gpu *g, const struct mapping *m, int by)
 void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
 	struct region_call *call = arg;
-	struct client *c = sessions_find(&call->server->sessions, call->session);
+	struct memory *s = call->memory;
+	struct client *c = sessions_find(s->sessions, call->session);
 	struct mapping *m = NULL;
 	bool good = answer && !answer->result;
 	if (c && c->state == CLIENT_OPEN && c->mappings[call->region].import == call->import)
@@ -96,7 +98,7 @@ void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *
 		m->address = answer->region.address;
 		count_import(g, m, 1);
 		executor_command(
-			c->server->executor,
+			s->executor,
 			&(struct command){.kind = COMMAND_REGION_ADD,
 					  .session = c->slot,
 					  .region = {call->region, (void *)(uintptr_t)m->address,
@@ -104,7 +106,7 @@ void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *
 						     call->opcode == SVC_REGION_LEND}});
 		if (call->again) {
 			free(call);
-			gpu_spans_restore(g, c);
+			gpu_spans_restore(s, g, c);
 			return;
 		}
 		struct svc_region_lend_reply lent = {.region = call->region, .bytes = m->bytes};
@@ -125,7 +127,7 @@ void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *
 	free(call);
 }
 
-static void import(struct gpu *g, const struct client *c, const struct mapping *m,
+static void import(struct memory *s, struct gpu *g, const struct client *c, const struct mapping *m,
 		   struct region_call *call)
 {
 	struct worker_message w = {
@@ -136,13 +138,14 @@ static void import(struct gpu *g, const struct client *c, const struct mapping *
 			   /* A process that cannot be seen from here is nobody else's. */
 			   .pid = c->pid > 0 ? c->pid : -(int32_t)c->id}};
 	memcpy(w.region.handle, m->handle, sizeof(w.region.handle));
-	gpu_ask(g, &w, m->fd, gpu_region_imported, call, gpu_patience_ns(&c->server->gpus));
+	gpu_ask(g, &w, m->fd, gpu_region_imported, call, gpu_patience_ns(s->gpus));
 }
 
-void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_cuda *r, int fd)
+void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
+		    const struct svc_region_cuda *r, int fd)
 {
 	unsigned opcode = fd >= 0 ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA;
-	struct gpu *g = gpu_usable(c, opcode, serial, r->device);
+	struct gpu *g = gpu_usable(s, c, opcode, serial, r->device);
 	if (!g)
 		return;
 	if (r->reserved || !r->bytes || r->bytes > SVC_REGION_MAX) {
@@ -151,7 +154,7 @@ void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_c
 		return;
 	}
 	uint32_t i = memory_free_region(c);
-	struct region_call *call = i ? gpu_region_call(c, opcode, serial, i) : NULL;
+	struct region_call *call = i ? gpu_region_call(s, c, opcode, serial, i) : NULL;
 	if (!call) {
 		client_error(c, opcode, serial, NCCLSVC_LIMIT, "a session has at most %d regions",
 			     SVC_SESSION_REGIONS - 1);
@@ -173,13 +176,13 @@ void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_c
 			      .since_ns = clock_now(),
 			      .fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1};
 	memcpy(m->handle, r->handle, sizeof(m->handle));
-	import(g, c, m, call);
+	import(s, g, c, m, call);
 }
 
-void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_lend *r)
+void gpu_memory_lend(struct memory *s, struct client *c, uint32_t serial,
+		     const struct svc_region_lend *r)
 {
-	struct server *s = c->server;
-	struct gpu *g = gpu_usable(c, SVC_REGION_LEND, serial, r->device);
+	struct gpu *g = gpu_usable(s, c, SVC_REGION_LEND, serial, r->device);
 	if (!g)
 		return;
 	if (r->reserved || !r->bytes || r->bytes > SVC_REGION_MAX) {
@@ -188,7 +191,7 @@ void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_
 		return;
 	}
 	uint32_t i = memory_free_region(c);
-	struct region_call *call = i ? gpu_region_call(c, SVC_REGION_LEND, serial, i) : NULL;
+	struct region_call *call = i ? gpu_region_call(s, c, SVC_REGION_LEND, serial, i) : NULL;
 	if (!call) {
 		client_error(c, SVC_REGION_LEND, serial, NCCLSVC_LIMIT,
 			     "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
@@ -209,12 +212,12 @@ void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_
 					  .since_ns = clock_now(),
 					  .fd = -1};
 	gpu_ask(g, &(struct worker_message){.kind = WORKER_LEND, .region.bytes = bytes}, -1,
-		gpu_region_imported, call, gpu_patience_ns(&s->gpus));
+		gpu_region_imported, call, gpu_patience_ns(s->gpus));
 }
 
-void gpu_memory_close(struct client *c, struct mapping *m)
+void gpu_memory_close(struct memory *s, struct client *c, struct mapping *m)
 {
-	struct gpu *g = c->server->gpus.gpu[m->device];
+	struct gpu *g = s->gpus->gpu[m->device];
 	if (m->address) {
 		count_import(g, m, -1);
 		close_address(g, m->address);
@@ -222,10 +225,10 @@ void gpu_memory_close(struct client *c, struct mapping *m)
 	forget(c, m);
 }
 
-void gpu_memory_lost(struct server *s, struct gpu *g)
+void gpu_memory_lost(struct memory *s, struct gpu *g)
 {
 	struct client *c;
-	DL_FOREACH (s->sessions.clients, c)
+	DL_FOREACH (s->sessions->clients, c)
 		for (uint32_t i = 1; i < c->nmappings; i++) {
 			struct mapping *m = &c->mappings[i];
 			if (!m->address || m->device != g->index)
@@ -244,10 +247,10 @@ void gpu_memory_lost(struct server *s, struct gpu *g)
 	g->info.import_bytes = g->info.lent_bytes = 0;
 }
 
-void gpu_memory_restore(struct server *s, struct gpu *g)
+void gpu_memory_restore(struct memory *s, struct gpu *g)
 {
 	struct client *c;
-	DL_FOREACH (s->sessions.clients, c) {
+	DL_FOREACH (s->sessions->clients, c) {
 		c->gpu_asked &= ~(1u << g->index);
 		c->gpu_known &= ~(1u << g->index);
 		for (uint32_t i = 1; i < c->nmappings; i++) {
@@ -255,12 +258,12 @@ void gpu_memory_restore(struct server *s, struct gpu *g)
 			if (!m->used || m->kind == SVC_REGION_MEMFD || m->device != g->index ||
 			    m->pending || m->span || c->state != CLIENT_OPEN)
 				continue;
-			struct region_call *call = gpu_region_call(c, SVC_REGION_CUDA, 0, i);
+			struct region_call *call = gpu_region_call(s, c, SVC_REGION_CUDA, 0, i);
 			if (!call)
 				continue;
 			call->again = m->pending = true;
 			m->import = call->import;
-			import(g, c, m, call);
+			import(s, g, c, m, call);
 		}
 	}
 }
@@ -270,7 +273,8 @@ void gpu_memory_restore(struct server *s, struct gpu *g)
 static void on_session(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
 	struct region_call *call = arg;
-	struct client *c = sessions_find(&call->server->sessions, call->session);
+	struct memory *s = call->memory;
+	struct client *c = sessions_find(s->sessions, call->session);
 	(void)fd;
 	free(call);
 	if (!c || c->state != CLIENT_OPEN)
@@ -285,32 +289,32 @@ static void on_session(struct gpu *g, void *arg, const struct worker_message *an
 		return; /* the next worker will be asked */
 	}
 	c->gpu_known |= 1u << g->index;
-	comm_session_known(c);
+	s->callbacks->session_known(s->owner, c);
 }
 
-bool gpu_session_known(struct gpu *g, struct client *c)
+bool gpu_session_known(struct memory *s, struct gpu *g, struct client *c)
 {
 	uint32_t bit = 1u << g->index;
 	if (!c->ring || c->gpu_known & bit)
 		return true;
 	if (c->gpu_asked & bit || g->sock < 0)
 		return false;
-	struct region_call *call = gpu_region_call(c, 0, 0, 0);
+	struct region_call *call = gpu_region_call(s, c, 0, 0, 0);
 	if (!call)
 		return false;
 	c->gpu_asked |= bit;
 	gpu_ask(g,
 		&(struct worker_message){.kind = WORKER_SESSION,
 					 .session = {c->slot, c->entries, c->ring_size}},
-		c->ring_fd, on_session, call, gpu_patience_ns(&c->server->gpus));
+		c->ring_fd, on_session, call, gpu_patience_ns(s->gpus));
 	return false;
 }
 
-void gpu_session_close(struct client *c)
+void gpu_session_close(struct memory *s, struct client *c)
 {
-	for (uint32_t i = 0; i < c->server->gpus.ngpus; i++)
+	for (uint32_t i = 0; i < s->gpus->ngpus; i++)
 		if (c->gpu_asked & 1u << i)
-			gpu_tell(c->server->gpus.gpu[i],
+			gpu_tell(s->gpus->gpu[i],
 				 &(struct worker_message){.kind = WORKER_SESSION_CLOSE,
 							  .session.slot = c->slot});
 }

@@ -12,9 +12,11 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/fault.h"
+#include "base/loop.h"
 #include "fdio.h"
 #include "memory.h"
-#include "server/server_state.h"
+#include "sched/executor.h"
+#include "session/sessions.h"
 
 /* ---- Rings ---- */
 
@@ -84,7 +86,7 @@ static void give_ring(struct client *c, uint64_t bytes)
 	account_give(c->account, SHARE_FDS, RING_FDS);
 }
 
-void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a)
+void memory_attach(struct memory *s, struct client *c, uint32_t serial, const struct svc_attach *a)
 {
 	char text[SVC_TEXT_BYTES];
 	if (c->ring) {
@@ -92,10 +94,7 @@ void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a
 			     "this session has a ring already");
 		return;
 	}
-	for (uint32_t i = 1; i < c->nmemberships; i++) {
-		const struct communicator *m = c->memberships[i].comm;
-		if (!m || !m->cuda)
-			continue;
+	if (s->callbacks->uses_gpus(c)) {
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_PROTOCOL,
 			     "attach before joining a communicator of GPUs: their workers know the "
 			     "session as it was then");
@@ -104,13 +103,13 @@ void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a
 	if (a->reserved || !svc_ring_entries_valid(a->entries)) {
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_INVALID_ARGUMENT,
 			     "a ring has a power of two of entries, %d to %d", SVC_RING_MIN,
-			     c->server->config->ring_max);
+			     s->config->ring_max);
 		return;
 	}
-	if (a->entries > (uint32_t)c->server->config->ring_max) {
+	if (a->entries > (uint32_t)s->config->ring_max) {
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT,
 			     "a ring of %u entries is over the limit of %d (ring_max)", a->entries,
-			     c->server->config->ring_max);
+			     s->config->ring_max);
 		return;
 	}
 	if (!take_ring(c, svc_ring_size(a->entries), text)) {
@@ -129,11 +128,11 @@ void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a
 	cmd.ring.entries = c->entries;
 	cmd.ring.doorbell = c->doorbell;
 	cmd.ring.completion = c->completion;
-	executor_command(c->server->executor, &cmd);
+	executor_command(s->executor, &cmd);
 	struct svc_attach_reply r = {.size = c->ring_size, .entries = c->entries};
 	client_reply(c, SVC_ATTACH, serial, &r, sizeof(r), fds, RING_FDS);
 	close(fds[2]);
-	if (c->server->gpus.ngpus)
+	if (s->gpus->ngpus)
 		c->ring_fd = fds[0]; /* a worker will need it, and the next one too */
 	else
 		close(fds[0]);
@@ -216,9 +215,9 @@ static void *map_region(const struct account *a, int fd, uint64_t bytes)
 	return MAP_FAILED;
 }
 
-void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *r, int fd)
+void memory_add(struct memory *s, struct client *c, uint32_t serial, const struct svc_region_add *r,
+		int fd)
 {
-	struct server *s = c->server;
 	char text[SVC_TEXT_BYTES];
 	if (r->reserved || r->kind != SVC_REGION_MEMFD) {
 		client_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
@@ -321,26 +320,26 @@ static void nothing_done(uv_work_t *work, int status)
 	free(work);
 }
 
-void memory_start(struct server *s)
+void memory_start(struct memory *s)
 {
 	uv_work_t *work = malloc(sizeof(*work));
-	if (!work || uv_queue_work(s->loop.uv, work, nothing, nothing_done))
+	if (!work || uv_queue_work(s->loop->uv, work, nothing, nothing_done))
 		free(work);
 }
 
-static void unmap(struct client *c, struct mapping *m)
+static void unmap(struct memory *s, struct client *c, struct mapping *m)
 {
 	if (m->kind != SVC_REGION_MEMFD) {
-		gpu_memory_close(c, m);
+		gpu_memory_close(s, c, m);
 		return;
 	}
 	fault_unwatch(m->fault);
-	unmap_beside(c->server->loop.uv, m->base, m->bytes);
+	unmap_beside(s->loop->uv, m->base, m->bytes);
 	memory_give(c, m->kind, m->bytes);
 	*m = (struct mapping){0};
 }
 
-void memory_remove(struct client *c, uint32_t serial, uint32_t region)
+void memory_remove(struct memory *s, struct client *c, uint32_t serial, uint32_t region)
 {
 	if (!region || region >= c->nmappings || !c->mappings[region].used ||
 	    c->mappings[region].leaving) {
@@ -354,13 +353,13 @@ void memory_remove(struct client *c, uint32_t serial, uint32_t region)
 		return;
 	}
 	c->mappings[region].leaving = true;
-	executor_command(c->server->executor,
+	executor_command(s->executor,
 			 &(struct command){.kind = COMMAND_REGION_DEL,
 					   .session = c->slot,
 					   .region = {.region = region, .serial = serial}});
 }
 
-void memory_removed(struct client *c, uint32_t serial, uint32_t region, bool gone)
+void memory_removed(struct memory *s, struct client *c, uint32_t serial, uint32_t region, bool gone)
 {
 	if (!gone) {
 		c->mappings[region].leaving = false;
@@ -368,7 +367,7 @@ void memory_removed(struct client *c, uint32_t serial, uint32_t region, bool gon
 			     "a pending task, or an open task group, uses region %u", region);
 		return;
 	}
-	unmap(c, &c->mappings[region]);
+	unmap(s, c, &c->mappings[region]);
 	client_reply(c, SVC_REGION_DEL, serial, NULL, 0, NULL, 0);
 }
 
@@ -384,23 +383,23 @@ static const char *what_failed(const struct client *c)
 	return NULL;
 }
 
-void memory_fail(struct server *s)
+void memory_fail(struct memory *s)
 {
 	struct client *c, *next;
-	DL_FOREACH_SAFE (s->sessions.clients, c, next) {
+	DL_FOREACH_SAFE (s->sessions->clients, c, next) {
 		const char *text = c->state == CLIENT_OPEN ? what_failed(c) : NULL;
 		if (text)
 			client_close(c, NCCLSVC_NO_MEMORY, text);
 	}
 }
 
-void memory_free_all(struct client *c)
+void memory_free_all(struct memory *s, struct client *c)
 {
 	for (uint32_t i = 1; i < c->nmappings; i++)
 		if (c->mappings[i].used)
-			unmap(c, &c->mappings[i]);
+			unmap(s, c, &c->mappings[i]);
 	free(c->mappings);
-	gpu_session_close(c);
+	gpu_session_close(s, c);
 	if (c->ring_fd >= 0)
 		close(c->ring_fd);
 	if (c->ring) {

@@ -9,6 +9,25 @@
 
 struct span;
 
+/* What the layers above do. */
+struct memory_callbacks {
+	/* A GPU's worker knows the session's timelines now. */
+	void (*session_known)(void *owner, struct client *c);
+	/* Has the session joined a communicator of GPUs? */
+	bool (*uses_gpus)(const struct client *c);
+};
+
+struct memory {
+	struct loop *loop;
+	const struct config *config;
+	struct executor *executor;
+	struct sessions *sessions;
+	struct gpus *gpus;
+	const struct memory_callbacks *callbacks;
+	void *owner; /* the callbacks' argument */
+	uint64_t last_import;
+};
+
 struct mapping {
 	bool used;
 	bool leaving;  /* the executor was asked to let it go */
@@ -29,14 +48,16 @@ struct mapping {
 /* ---- memory.c ---- */
 
 /* Has the loop make its threads: without memory, later, it would abort. */
-void memory_start(struct server *s);
-void memory_attach(struct client *c, uint32_t serial, const struct svc_attach *a);
-void memory_add(struct client *c, uint32_t serial, const struct svc_region_add *r, int fd);
-void memory_remove(struct client *c, uint32_t serial, uint32_t region);
-void memory_removed(struct client *c, uint32_t serial, uint32_t region, bool gone);
-void memory_free_all(struct client *c);
+void memory_start(struct memory *s);
+void memory_attach(struct memory *s, struct client *c, uint32_t serial, const struct svc_attach *a);
+void memory_add(struct memory *s, struct client *c, uint32_t serial, const struct svc_region_add *r,
+		int fd);
+void memory_remove(struct memory *s, struct client *c, uint32_t serial, uint32_t region);
+void memory_removed(struct memory *s, struct client *c, uint32_t serial, uint32_t region,
+		    bool gone);
+void memory_free_all(struct memory *s, struct client *c);
 /* Ends the sessions whose memory has failed (fault.h). */
-void memory_fail(struct server *s);
+void memory_fail(struct memory *s);
 /* The number of a free entry of c->mappings; 0: the session has its limit. */
 uint32_t memory_free_region(struct client *c);
 /* Counts a region of this kind, before it is made, for the session and its user. False: an error
@@ -46,43 +67,47 @@ void memory_give(struct client *c, uint32_t kind, uint64_t bytes);
 
 /* ---- gpu.c ---- */
 
-void gpu_memory_add(struct client *c, uint32_t serial, const struct svc_region_cuda *r, int fd);
-void gpu_memory_lend(struct client *c, uint32_t serial, const struct svc_region_lend *r);
+void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
+		    const struct svc_region_cuda *r, int fd);
+void gpu_memory_lend(struct memory *s, struct client *c, uint32_t serial,
+		     const struct svc_region_lend *r);
 
 /* ---- span.c ---- */
 
-void gpu_span_add(struct client *c, uint32_t serial, const struct svc_region_span *r);
+void gpu_span_add(struct memory *s, struct client *c, uint32_t serial,
+		  const struct svc_region_span *r);
 /* Asks the worker to map it. False: a part is not there any more, or not yet. */
-bool gpu_span_map(struct gpu *g, struct client *c, const struct mapping *m, gpu_done *done,
-		  void *arg);
+bool gpu_span_map(struct memory *s, struct gpu *g, struct client *c, const struct mapping *m,
+		  gpu_done *done, void *arg);
 void gpu_span_free(struct span *span);
 /* A part has been imported again: spans that waited for it may be, too. */
-void gpu_spans_restore(struct gpu *g, struct client *c);
+void gpu_spans_restore(struct memory *s, struct gpu *g, struct client *c);
 
 /* A request about a region on its way through a worker. The session may end meanwhile. */
 struct region_call {
-	struct server *server;
+	struct memory *memory;
 	uint32_t session, serial, region;
 	uint64_t import; /* as the mapping has it, if it still is that */
 	bool again;	 /* for a new worker: nobody waits */
 	unsigned opcode;
 };
-struct region_call *gpu_region_call(struct client *c, unsigned opcode, uint32_t serial,
-				    uint32_t region);
+struct region_call *gpu_region_call(struct memory *s, struct client *c, unsigned opcode,
+				    uint32_t serial, uint32_t region);
 /* The GPU's worker, or NULL after an error was sent. */
-struct gpu *gpu_usable(struct client *c, unsigned opcode, uint32_t serial, int32_t device);
+struct gpu *gpu_usable(struct memory *s, struct client *c, unsigned opcode, uint32_t serial,
+		       int32_t device);
 /* The answer to such a request: what is a gpu_done. */
 void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *answer, int fd);
 
 /* Lets go what lies behind a mapping of a GPU. */
-void gpu_memory_close(struct client *c, struct mapping *m);
+void gpu_memory_close(struct memory *s, struct client *c, struct mapping *m);
 /* The worker is gone, and with it all that it had imported. */
-void gpu_memory_lost(struct server *s, struct gpu *g);
+void gpu_memory_lost(struct memory *s, struct gpu *g);
 /* A new worker is there: what sessions had registered is imported again. */
-void gpu_memory_restore(struct server *s, struct gpu *g);
+void gpu_memory_restore(struct memory *s, struct gpu *g);
 /* Makes the session's timelines known to the GPU's worker. True: they are. Else try again when
  * comm_session_known is called. */
-bool gpu_session_known(struct gpu *g, struct client *c);
-void gpu_session_close(struct client *c);
+bool gpu_session_known(struct memory *s, struct gpu *g, struct client *c);
+void gpu_session_close(struct memory *s, struct client *c);
 
 #endif

@@ -6,7 +6,6 @@
 
 #include "base/clock.h"
 #include "memory.h"
-#include "server/server_state.h"
 
 #define PARTS_IN_MESSAGE (sizeof(((struct worker_message *)0)->span.parts) / sizeof(uint64_t))
 
@@ -33,8 +32,8 @@ static const struct mapping *part_of(const struct client *c, const struct span *
 	return same ? m : NULL;
 }
 
-bool gpu_span_map(struct gpu *g, struct client *c, const struct mapping *m, gpu_done *done,
-		  void *arg)
+bool gpu_span_map(struct memory *s, struct gpu *g, struct client *c, const struct mapping *m,
+		  gpu_done *done, void *arg)
 {
 	const struct span *span = m->span;
 	for (uint32_t i = 0; i < span->n; i++)
@@ -47,7 +46,7 @@ bool gpu_span_map(struct gpu *g, struct client *c, const struct mapping *m, gpu_
 		gpu_tell(g, &w);
 	}
 	gpu_ask(g, &(struct worker_message){.kind = WORKER_SPAN, .region.bytes = m->bytes}, -1,
-		done, arg, gpu_patience_ns(&c->server->gpus));
+		done, arg, gpu_patience_ns(s->gpus));
 	return true;
 }
 
@@ -96,9 +95,10 @@ static struct span *make(const struct client *c, const struct svc_region_span *r
 	return span;
 }
 
-void gpu_span_add(struct client *c, uint32_t serial, const struct svc_region_span *r)
+void gpu_span_add(struct memory *s, struct client *c, uint32_t serial,
+		  const struct svc_region_span *r)
 {
-	struct gpu *g = gpu_usable(c, SVC_REGION_SPAN, serial, r->device);
+	struct gpu *g = gpu_usable(s, c, SVC_REGION_SPAN, serial, r->device);
 	const char *wrong = g ? check(c, r) : NULL;
 	if (wrong)
 		client_error(c, SVC_REGION_SPAN, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
@@ -106,7 +106,7 @@ void gpu_span_add(struct client *c, uint32_t serial, const struct svc_region_spa
 		return;
 	uint32_t i = memory_free_region(c);
 	struct span *span = i ? make(c, r) : NULL;
-	struct region_call *call = span ? gpu_region_call(c, SVC_REGION_SPAN, serial, i) : NULL;
+	struct region_call *call = span ? gpu_region_call(s, c, SVC_REGION_SPAN, serial, i) : NULL;
 	if (!call) {
 		free(span);
 		client_error(c, SVC_REGION_SPAN, serial, NCCLSVC_LIMIT,
@@ -127,21 +127,21 @@ void gpu_span_add(struct client *c, uint32_t serial, const struct svc_region_spa
 					  .since_ns = clock_now(),
 					  .fd = -1,
 					  .span = span};
-	gpu_span_map(g, c, &c->mappings[i], gpu_region_imported, call);
+	gpu_span_map(s, g, c, &c->mappings[i], gpu_region_imported, call);
 }
 
-void gpu_spans_restore(struct gpu *g, struct client *c)
+void gpu_spans_restore(struct memory *s, struct gpu *g, struct client *c)
 {
 	for (uint32_t i = 1; i < c->nmappings; i++) {
 		struct mapping *m = &c->mappings[i];
 		if (!m->used || !m->span || m->pending || m->address || m->device != g->index)
 			continue;
-		struct region_call *call = gpu_region_call(c, SVC_REGION_SPAN, 0, i);
+		struct region_call *call = gpu_region_call(s, c, SVC_REGION_SPAN, 0, i);
 		if (!call)
 			continue;
 		call->again = m->pending = true;
 		m->import = call->import;
-		if (!gpu_span_map(g, c, m, gpu_region_imported, call)) {
+		if (!gpu_span_map(s, g, c, m, gpu_region_imported, call)) {
 			m->pending = false;
 			free(call);
 		}

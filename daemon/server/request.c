@@ -170,22 +170,22 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		hello(s, c, h->serial, body);
 		break;
 	case SVC_ATTACH:
-		memory_attach(c, h->serial, body);
+		memory_attach(&s->memory, c, h->serial, body);
 		break;
 	case SVC_REGION_ADD:
-		memory_add(c, h->serial, body, fds[0]);
+		memory_add(&s->memory, c, h->serial, body, fds[0]);
 		break;
 	case SVC_REGION_DEL: {
 		const struct svc_region_del *m = body;
 		if (reserved_is_zero(c, h, m->reserved))
-			memory_remove(c, h->serial, m->region);
+			memory_remove(&s->memory, c, h->serial, m->region);
 		break;
 	}
 	case SVC_REGION_CUDA:
-		gpu_memory_add(c, h->serial, body, -1);
+		gpu_memory_add(&s->memory, c, h->serial, body, -1);
 		break;
 	case SVC_REGION_CUDA_FD:
-		gpu_memory_add(c, h->serial, body, fds[0]);
+		gpu_memory_add(&s->memory, c, h->serial, body, fds[0]);
 		break;
 	case SVC_REDOP_ADD:
 		comm_redop_add(c, h->serial, body);
@@ -194,10 +194,10 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		comm_redop_del(c, h->serial, body);
 		break;
 	case SVC_REGION_SPAN:
-		gpu_span_add(c, h->serial, body);
+		gpu_span_add(&s->memory, c, h->serial, body);
 		break;
 	case SVC_REGION_LEND:
-		gpu_memory_lend(c, h->serial, body);
+		gpu_memory_lend(&s->memory, c, h->serial, body);
 		break;
 	case SVC_JOIN:
 		comm_join(c, h->serial, body);

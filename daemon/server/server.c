@@ -218,7 +218,7 @@ static void handle_event(struct server *s, const struct event *ev)
 		break;
 	case EVENT_REGION_GONE:
 	case EVENT_REGION_BUSY:
-		memory_removed(c, ev->region.serial, ev->region.region,
+		memory_removed(&s->memory, c, ev->region.serial, ev->region.region,
 			       ev->kind == EVENT_REGION_GONE);
 		break;
 	case EVENT_EPOCH_GONE:
@@ -275,7 +275,8 @@ static void notify(void *arg)
 
 static void on_faults(uv_async_t *async)
 {
-	memory_fail(async->data);
+	struct server *s = async->data;
+	memory_fail(&s->memory);
 }
 
 static void notify_fault(void *arg)
@@ -305,6 +306,12 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 				.cluster = cluster,
 				.callbacks = callbacks->gpu,
 				.owner = s};
+	s->memory = (struct memory){.loop = &s->loop,
+				    .config = config,
+				    .sessions = &s->sessions,
+				    .gpus = &s->gpus,
+				    .callbacks = callbacks->memory,
+				    .owner = s};
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	s->events.data = s->faults.data = s;
 	uv_async_init(loop, &s->events, on_events);
@@ -323,8 +330,9 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	};
 	if (!sessions_open(&s->sessions, &s->loop, callbacks->session, s) && s->comm_by_slot &&
 	    s->spare_fd >= 0)
-		s->executor = s->gpus.executor = engine_create(&ec, notify, s);
-	memory_start(s);
+		s->executor = engine_create(&ec, notify, s);
+	s->gpus.executor = s->memory.executor = s->executor;
+	memory_start(&s->memory);
 	const uint32_t mappings = (uint32_t)s->accounts.regions_max + SVC_SESSIONS_MAX;
 	if (!s->executor || fault_start(mappings, notify_fault, s) || comm_create_world(s) ||
 	    gpu_start(&s->gpus)) {

@@ -13,6 +13,7 @@ struct cluster;
 struct cluster_callbacks;
 struct config;
 struct gpu_callbacks;
+struct memory_callbacks;
 struct server;
 struct session_callbacks;
 
@@ -21,6 +22,7 @@ struct server_callbacks {
 	const struct session_callbacks *session;
 	const struct cluster_callbacks *cluster;
 	const struct gpu_callbacks *gpu;
+	const struct memory_callbacks *memory;
 };
 
 /* config is borrowed, and may change between calls where a reload allows; so is path, the socket's.

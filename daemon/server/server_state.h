@@ -7,6 +7,7 @@
 #include "base/loop.h"
 #include "comm/communicator.h"
 #include "gpu/gpu.h"
+#include "memory/memory.h"
 #include "sched/executor.h"
 #include "server.h"
 #include "session/client.h"
@@ -41,7 +42,7 @@ struct server {
 	struct cluster *cluster; /* NULL: this node is alone */
 	uint32_t world_first;	 /* this node's first rank in the world */
 	struct gpus gpus;
-	uint64_t last_import;
+	struct memory memory;
 	uint64_t start_ns;
 	bool draining;
 	void (*drained)(void *arg);
