@@ -7,8 +7,8 @@
 #include <utlist.h>
 
 #include "base/timings.h"
-#include "order.h"
-#include "transport/nccl/device.h"
+#include "device.h"
+#include "sched/order.h"
 #include "worker/queue.h"
 
 static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
