@@ -12,7 +12,7 @@
 struct job {
 	void (*run)(struct job *job, uint32_t chunk);
 	uint32_t chunks;
-	bool across; /* of a piece between nodes */
+	void (*over)(struct job *job, void *arg); /* for whoever collects it */
 	/* The pool's. Each thread has a share of the chunks of its own, and takes others' when that
 	 * is done: who works on the same buffers again finds them in its own core's cache. */
 	uint32_t next[POOL_THREADS_MAX];

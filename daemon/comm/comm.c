@@ -330,6 +330,13 @@ static int32_t fill_members(struct server *s, struct communicator *m, struct epo
 	return vanished;
 }
 
+static enum transport_kind transport_of(const struct server *s, const struct communicator *m)
+{
+	if (!m->cuda)
+		return m->remote ? TRANSPORT_INTERNODE : TRANSPORT_HOST;
+	return s->gpus.staging ? TRANSPORT_STAGED : TRANSPORT_NCCL;
+}
+
 static void start_epoch(struct server *s, struct communicator *m)
 {
 	struct epoch_member *members = calloc(m->nranks, sizeof(*members));
@@ -361,9 +368,9 @@ static void start_epoch(struct server *s, struct communicator *m)
 	cmd.epoch_start.uid = m->uid;
 	cmd.epoch_start.members = members;
 	cmd.epoch_start.board = board;
-	cmd.epoch_start.cuda = m->cuda && !s->gpus.staging;
-	cmd.epoch_start.staged = m->cuda && s->gpus.staging;
-	cmd.epoch_start.windows = cmd.epoch_start.cuda && comm_may_window(s, m);
+	cmd.epoch_start.transport = transport_of(s, m);
+	cmd.epoch_start.windows =
+		cmd.epoch_start.transport == TRANSPORT_NCCL && comm_may_window(s, m);
 	cmd.epoch_start.lane = m->physical ? m->physical->lane : 0;
 	cmd.epoch_start.span = m->remote ? start->span : 0;
 	executor_command(s->executor, &cmd);

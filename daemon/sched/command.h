@@ -42,6 +42,14 @@ enum command_kind {
 
 #define EPOCH_ELSEWHERE UINT32_MAX
 
+enum transport_kind {
+	TRANSPORT_HOST,
+	TRANSPORT_INTERNODE, /* host memory, of several nodes */
+	TRANSPORT_STAGED,    /* GPUs without NCCL */
+	TRANSPORT_NCCL,
+	TRANSPORTS,
+};
+
 struct epoch_member {
 	uint32_t session; /* slot; EPOCH_ELSEWHERE: on another node, or gone */
 	uint32_t handle;  /* what the session's records call the communicator */
@@ -93,8 +101,7 @@ struct command {
 			uint64_t uid;
 			struct epoch_member *members; /* [nranks]; the executor frees it */
 			struct board_entry *board;    /* [nranks]; until EVENT_EPOCH_GONE */
-			bool cuda;
-			bool staged;   /* GPUs without NCCL; then not cuda */
+			enum transport_kind transport;
 			bool windows;  /* NCCL may use lent memory as symmetric windows */
 			uint32_t lane; /* of every member's worker */
 			uint64_t span; /* 0: all members are on this node; else its name on all */

@@ -9,8 +9,8 @@
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "device.h"
+#include "set.h"
 #include "span.h"
-#include "transport/staged/staged.h"
 
 /* Between two looks at the rings */
 #define COMMANDS_PER_ROUND  64
@@ -167,14 +167,21 @@ bool engine_let_session_go(struct engine *e, struct session *s)
 	return true;
 }
 
+static void region_gone(struct engine *e, const struct region *r)
+{
+	for (unsigned i = 0; i < TRANSPORTS; i++)
+		if (e->config.transports[i]->region_gone)
+			e->config.transports[i]->region_gone(e, r);
+}
+
 static void remove_session(struct engine *e, struct session *s)
 {
 	s->broken = true;
 	s->leaving = true;
 	intake_drop_group(e, s);
-	device_session_dead(e, s);
+	e->inputs_ns = 0; /* what it does not signal any more is looked for at once */
 	for (uint32_t i = 0; i < s->nregions; i++)
-		window_region_gone(e, &s->regions[i]);
+		region_gone(e, &s->regions[i]);
 	if (s->active)
 		engine_session_idle(e, s);
 	if (s->ring)
@@ -198,7 +205,7 @@ static int add_region(struct engine *e, struct session *s, const struct command 
 	}
 	/* A new worker may have imported it again, while tasks that failed still hold it. */
 	struct region *r = &s->regions[i];
-	window_region_gone(e, r);
+	region_gone(e, r);
 	*r = (struct region){.base = c->region.base,
 			     .bytes = c->region.bytes,
 			     .pins = r->pins,
@@ -220,7 +227,7 @@ static void remove_region(struct engine *e, struct session *s, uint32_t region, 
 	/* A group that is not closed yet holds no pins. */
 	const bool busy = r->pins || s->group;
 	if (!busy) {
-		window_region_gone(e, r);
+		region_gone(e, r);
 		*r = (struct region){0};
 	}
 	answer_region(e, s, busy ? EVENT_REGION_BUSY : EVENT_REGION_GONE, region, serial);
@@ -279,6 +286,14 @@ static int set_handle(struct session *s, uint32_t handle, struct comm *c, int32_
 	return 0;
 }
 
+/* What streams wait for. */
+static int make_lines(struct session *s)
+{
+	if (!s->lines)
+		s->lines = calloc(SVC_TIMELINES, sizeof(*s->lines));
+	return s->lines ? 0 : -ENOMEM;
+}
+
 static int start_epoch(struct engine *e, const struct command *cmd)
 {
 	uint32_t n = cmd->epoch_start.nranks;
@@ -293,8 +308,7 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 	c->nranks = n;
 	c->epoch = cmd->epoch_start.epoch;
 	c->uid = cmd->epoch_start.uid;
-	c->cuda = cmd->epoch_start.cuda;
-	c->staged = cmd->epoch_start.staged;
+	c->transport = e->config.transports[cmd->epoch_start.transport];
 	c->may_window = cmd->epoch_start.windows;
 	c->lane = cmd->epoch_start.lane;
 	for (uint32_t k = 0; k < n; k++) {
@@ -320,15 +334,15 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 		m->device = em->device;
 		if (set_handle(m->session, em->handle, c, (int32_t)k))
 			return -ENOMEM;
-		if (c->cuda && device_start_member(e, m))
-			return -ENOMEM;
-		if (c->staged && staged_start_member(e, m))
+		if (m->device >= 0 && make_lines(m->session))
 			return -ENOMEM;
 	}
 	if (cmd->epoch_start.span && span_create(e, c, cmd))
 		return -ENOMEM;
 	free(cmd->epoch_start.members);
 	e->comms[c->slot] = c;
+	if (c->transport->epoch_begin)
+		c->transport->epoch_begin(e, c);
 	if (c->span)
 		early_hear(e, c->span);
 	return 0;
@@ -345,7 +359,7 @@ static void cancel_task(struct engine *e, const struct command *c, struct task *
 		return;
 	}
 	at->found = true;
-	if ((t->place == RUNNING && !t->junction && !device_may_fail(e, t)) || t->ghost)
+	if ((t->place == RUNNING && !t->junction && !set_may_fail(e, t)) || t->ghost)
 		return;
 	st.pid_a = c->cancel.pid;
 	const uint64_t live = e->live;
@@ -444,6 +458,28 @@ static bool end_epoch(struct engine *e, const struct command *cmd)
 	return true;
 }
 
+/* c is NULL: all of it has ended already. */
+static void release_epoch(struct engine *e, struct comm *c)
+{
+	if (c && c->ended && c->transport->release)
+		c->transport->release(e, c);
+}
+
+static void epoch_dead(struct engine *e, struct comm *c)
+{
+	if (c && c->transport->dead)
+		c->transport->dead(e, c);
+}
+
+static int tell_transports(struct engine *e, const struct command *c)
+{
+	int error = 0;
+	for (unsigned i = 0; i < TRANSPORTS && !error; i++)
+		if (e->config.transports[i]->command)
+			error = e->config.transports[i]->command(e, c);
+	return error;
+}
+
 /* False: there is more to do. It goes on in the next round, before any other command. */
 static bool run_command(struct engine *e, const struct command *c)
 {
@@ -495,10 +531,8 @@ static bool run_command(struct engine *e, const struct command *c)
 		device_add(e, c->device.device, c->device.queue, c->device.doorbell);
 		break;
 	case COMMAND_STAGING:
-		error = staged_add_memory(e, c);
-		break;
 	case COMMAND_DEVICE_WORKER:
-		staged_worker(e, c->worker.device, c->worker.generation);
+		error = tell_transports(e, c);
 		break;
 	case COMMAND_PLAN_ADD:
 		plan_add(e, e->comms[c->plan.comm], c->plan.plan);
@@ -510,7 +544,7 @@ static bool run_command(struct engine *e, const struct command *c)
 		span_node_lost(e, c->node.node);
 		break;
 	case COMMAND_EPOCH_RELEASE:
-		device_release_inputs(e->comms[c->epoch_end.comm]);
+		release_epoch(e, e->comms[c->epoch_end.comm]);
 		break;
 	case COMMAND_MAKE:
 		making_add(e, c->making);
@@ -519,7 +553,7 @@ static bool run_command(struct engine *e, const struct command *c)
 		making_cancel(e, c->making_number);
 		break;
 	case COMMAND_EPOCH_DEAD:
-		device_epoch_dead(e, e->comms[c->epoch_end.comm]);
+		epoch_dead(e, e->comms[c->epoch_end.comm]);
 		break;
 	}
 	/* Small allocations only: without them nothing can be kept consistent. */

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "base/fault.h"
 #include "base/timings.h"
 #include "fdio.h"
 #include "state.h"
@@ -19,6 +20,20 @@ const ncclsvc_status complete_ok = {.rank_a = -1, .rank_b = -1};
 ncclsvc_status status_of(int result)
 {
 	return (ncclsvc_status){.result = result, .rank_a = -1, .rank_b = -1};
+}
+
+const ncclsvc_status *complete_ran(struct task *const *tasks, uint32_t n, ncclsvc_status *st)
+{
+	for (uint32_t k = 0; fault_any() && k < n; k++) {
+		const struct task *t = tasks[k];
+		if (!fault_at(t->src) && !fault_at(t->dst))
+			continue;
+		*st = status_of(NCCLSVC_PEER_GONE);
+		st->rank_a = t->rank;
+		st->pid_a = t->session->pid;
+		return st;
+	}
+	return &complete_ok;
 }
 
 void complete_break_session(struct engine *e, struct session *s, int result, const char *text)
@@ -180,11 +195,18 @@ static void raise_staged(const struct session *s, const struct svc_record *r,
 	raise_done(s, r->timeline, up_to);
 }
 
+/* Is its memory a GPU's, but its tasks not work of its streams? */
+static bool is_staged(const struct member *m)
+{
+	return m->device >= 0 && !(m->comm->transport->flags & TRANSPORT_ON_STREAMS);
+}
+
 /* Who submits so; NULL: nobody on a staged communicator. */
 static const struct member *staged_member(const struct session *s, const struct svc_record *r)
 {
 	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
-	return h && h->comm && h->comm->staged ? &h->comm->members[h->rank] : NULL;
+	const struct member *m = h && h->comm ? &h->comm->members[h->rank] : NULL;
+	return m && is_staged(m) ? m : NULL;
 }
 
 /* By socket, on a stream, or with more to say than that it is over. */
@@ -192,7 +214,7 @@ static __attribute__((noinline)) void complete_in_full(struct engine *e, struct 
 						       const ncclsvc_status *how)
 {
 	struct session *s = t->session;
-	if (t->record.timeline && t->comm && t->comm->staged)
+	if (t->record.timeline && t->comm && is_staged(t->member))
 		raise_staged(s, &t->record, t->member, t);
 	else if (t->record.timeline && s->ring && !(t->flying && t->ghost))
 		complete_timeline(s, &t->record, t->flying, false);

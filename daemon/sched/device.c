@@ -10,7 +10,6 @@ void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, i
 {
 	e->devices[device] = (struct device){.queue = queue, .doorbell = doorbell};
 	e->devices[device].head = atomic_load(&queue->head);
-	e->cuda = true;
 }
 
 bool device_room(const struct device *d, uint32_t wanted)

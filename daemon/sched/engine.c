@@ -17,8 +17,8 @@
 #include <utlist.h>
 
 #include "base/timings.h"
+#include "set.h"
 #include "span.h"
-#include "transport/staged/staged.h"
 
 #define EPOLL_COMMANDS		UINT64_MAX /* else the session's slot */
 #define EPOLL_EVENTS		64
@@ -253,12 +253,7 @@ static bool collect_jobs(struct engine *e)
 		e->jobs--;
 		e->now = engine_clock();
 		any = true;
-		if (job->across) {
-			across_job_done(e, job);
-			continue;
-		}
-		DL_DELETE(e->running, (struct work *)job);
-		order_finish(e, (struct work *)job);
+		job->over(job, e);
 	}
 	return any;
 }
@@ -315,14 +310,22 @@ static int sleep_ms(const struct engine *e)
 /* Is something waited for that a GPU writes, or room in a worker's queue? */
 static bool waits_for_gpus(const struct engine *e)
 {
-	return e->launched || e->staged || e->staged_inputs || e->makings;
+	return e->polled || e->gpu_inputs || e->makings;
+}
+
+/* No interrupt tells of a counter that a GPU writes. What lasts long may be seen late. ms: at most
+ * so long; negative: for ever. */
+static uint64_t nap_ns(const struct engine *e, int ms)
+{
+	const uint64_t ns = spin_nap_ns(e->now - e->busy_ns, SPIN_NAP_SHARE);
+	return ms >= 0 && (uint64_t)ms * 1000000 < ns ? (uint64_t)ms * 1000000 : ns;
 }
 
 /* Of those who will not wake us: GPUs, and other nodes. */
 static uint64_t sleep_ns(struct engine *e)
 {
 	int ms = sleep_ms(e);
-	uint64_t ns = waits_for_gpus(e) ? device_sleep_ns(e, ms)
+	uint64_t ns = waits_for_gpus(e) ? nap_ns(e, ms)
 		      : ms < 0		? UINT64_MAX
 					: (uint64_t)ms * 1000000;
 	uint64_t nodes = e->config.mpi ? span_sleep_ns(e) : UINT64_MAX;
@@ -434,6 +437,15 @@ static void read_clock(struct engine *e, unsigned rounds)
 		spin_looked(&e->spin, e->now - before, e->now);
 }
 
+static bool poll_transports(struct engine *e)
+{
+	bool any = false;
+	for (unsigned i = 0; i < TRANSPORTS; i++)
+		if (e->polled & 1u << i)
+			any |= e->config.transports[i]->poll(e);
+	return any;
+}
+
 static void *engine_main(void *arg)
 {
 	struct engine *e = arg;
@@ -457,11 +469,9 @@ static void *engine_main(void *arg)
 		order_run_ready(e);
 		busy |= e->ready || e->inputs_due;
 		if (e->met_new)
-			device_launch(e);
-		if (e->launched)
-			busy |= device_poll(e);
-		if (e->staged)
-			busy |= staged_poll(e);
+			set_launch(e);
+		if (e->polled)
+			busy |= poll_transports(e);
 		/* Who waits for other nodes looks at once; else their news can wait a little. */
 		if (e->config.mpi &&
 		    (e->committed || e->ops || e->now - e->heard_ns >= ENGINE_LOOK_NS))
@@ -517,9 +527,11 @@ static void engine_free(struct engine *e)
 			engine_free_session(e->sessions[i]);
 	DL_FOREACH_SAFE (e->users, u, next)
 		free(u);
+	for (unsigned i = 0; i < TRANSPORTS; i++)
+		if (e->config.transports[i]->finish)
+			e->config.transports[i]->finish(e);
 	for (uint32_t i = 0; e->comms && i < e->config.comms_max; i++)
 		if (e->comms[i]) {
-			window_free(e, e->comms[i]);
 			free(e->comms[i]->members);
 			free(e->comms[i]->collective);
 			free(e->comms[i]);
@@ -530,7 +542,6 @@ static void engine_free(struct engine *e)
 		close(e->epoll_fd);
 	makings_finish(e);
 	span_finish_all(e);
-	staged_finish_all(e);
 	deadlines_fini(&e->deadlines);
 	table_fini(&e->table);
 	pthread_mutex_destroy(&e->lock);
@@ -552,14 +563,10 @@ static void engine_destroy(struct executor *x)
 	pthread_join(e->thread, NULL);
 	/* Jobs still hold memory that is about to be unmapped. */
 	while (e->jobs) {
-		struct job *job = pool_collect(e->pool);
-		if (job) {
-			if (!job->across) /* else it is its operation's */
-				free(job);
+		if (pool_collect(e->pool))
 			e->jobs--;
-		} else if (!pool_help(e->pool)) {
+		else if (!pool_help(e->pool))
 			sched_yield();
-		}
 	}
 	engine_free(e);
 }

@@ -9,6 +9,8 @@
 
 #include "executor.h"
 
+struct transport;
+
 struct engine_config {
 	unsigned threads;	 /* that move data, the engine's own included; >= 1 */
 	uint32_t tasks_max;	 /* alive at once */
@@ -17,6 +19,7 @@ struct engine_config {
 	uint32_t sessions_max, comms_max;
 	const struct mpi_api *mpi; /* NULL: one node */
 	uint32_t node, nodes;
+	const struct transport *const *transports; /* [TRANSPORTS] */
 };
 
 /* Returns NULL with errno set. */

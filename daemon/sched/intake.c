@@ -5,7 +5,7 @@
 #include <utlist.h>
 
 #include "names.h"
-#include "state.h"
+#include "set.h"
 #include "task.h"
 
 /* Records taken from one ring before the others get their turn. */
@@ -87,14 +87,17 @@ static __attribute__((noinline)) int check_more(struct engine *e, const struct t
 		*text = "source and destination overlap, and not as the operation works in place";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
-	if (!c->cuda && svc_op_reduces(r->op) && svc_redop_made(r->redop)) {
-		*text = c->staged ? "premulsum is made by NCCL, and this daemon's transport is mpi"
-				  : "premulsum is made on communicators of GPUs only";
+	const bool limited =
+		svc_op_reduces(r->op) && !(c->transport->flags & TRANSPORT_REDUCES_ALL);
+	const bool on_gpu = t->member->device >= 0;
+	if (limited && svc_redop_made(r->redop)) {
+		*text = on_gpu ? "premulsum is made by NCCL, and this daemon's transport is mpi"
+			       : "premulsum is made on communicators of GPUs only";
 		return NCCLSVC_UNSUPPORTED;
 	}
-	if (!c->cuda && r->type >= NCCLSVC_FLOAT8E4M3 && svc_op_reduces(r->op)) {
-		*text = c->staged ? "float8 is reduced by NCCL, and this daemon's transport is mpi"
-				  : "float8 is reduced on GPUs only";
+	if (limited && r->type >= NCCLSVC_FLOAT8E4M3) {
+		*text = on_gpu ? "float8 is reduced by NCCL, and this daemon's transport is mpi"
+			       : "float8 is reduced on GPUs only";
 		return NCCLSVC_UNSUPPORTED;
 	}
 	if (r->timeline && !t->session->ring) {
@@ -194,8 +197,8 @@ static void close_group(struct engine *e, struct session *s)
 		straight = straight && t->simple && t->member == first->member &&
 			   t->comm->members[t->record.peer].head_tasks <= STRAIGHT_HEAD;
 	}
-	if (n > 1 && e->cuda)
-		device_link_group(first);
+	if (n > 1 && !straight)
+		set_link(first);
 	s->group = NULL;
 	s->group_tasks = 0;
 	if (straight && straight_may(first, n))

@@ -11,7 +11,6 @@
 #include "names.h"
 #include "order.h"
 #include "task.h"
-#include "transport/staged/staged.h"
 
 #define JUNCTIONS_MAX 65536 /* in one span: others may be ahead by so much */
 
@@ -192,24 +191,10 @@ static void conclude_failed_here(struct engine *e, struct junction *j)
 		order_end_collective(e, c, &st);
 }
 
-/* It is launched when the sequencer says so. */
-static void start_on_gpus(struct engine *e, struct junction *j)
-{
-	struct comm *c = j->comm;
-	const struct crossing at = {.span = c->span->id, .key = j->key, .nparts = j->nparts};
-	uint32_t here = 0, n = j->key.a < 0 ? c->nranks : 2;
-	for (uint32_t k = 0; k < n; k++)
-		if (j->tasks[k])
-			j->tasks[here++] = j->tasks[k];
-	if (device_meet_across(e, c, j->tasks, here, &at) == BEGUN_NO_MEMORY)
-		no_memory("an operation that other nodes have begun"); /* the others have begun */
-	junction_free(e, c->span, j);
-}
-
-/* Do its bytes, if any, come with the verdicts? Those of GPUs never do. */
+/* Do its bytes, if any, come with the verdicts? */
 static bool comes_along(const struct comm *c, const struct svc_record *r, bool p2p)
 {
-	return small_fits(c->span, r, p2p) && (!c->staged || staged_is_empty(r));
+	return c->transport->eager && c->transport->eager(c->span, r, p2p);
 }
 
 static void start(struct engine *e, struct junction *j)
@@ -226,12 +211,8 @@ static void start(struct engine *e, struct junction *j)
 		tasks[k]->started_ns = e->now;
 		order_show_state(e, tasks[k]);
 	}
-	if (c->cuda) {
-		start_on_gpus(e, j);
-		return;
-	}
 	if (comes_along(c, &j->verdicts[j->mine].record, p2p)) {
-		if (!small_finish(c->span, tasks, j)) {
+		if (c->transport->unpack && !c->transport->unpack(c->span, tasks, j)) {
 			/* Another version of this program? */
 			st = status_of(NCCLSVC_PROTOCOL);
 			span_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
@@ -243,9 +224,11 @@ static void start(struct engine *e, struct junction *j)
 	struct junction_key key = j->key;
 	j->tasks = NULL;
 	junction_free(e, c->span, j);
+	const struct match match = {.comm = c, .tasks = tasks, .ntasks = n, .at = &key};
 	/* The others have begun: without memory for it, nothing can be kept in order. */
-	if (!(c->staged ? staged_start(e, c, &key, tasks) : across_start(e, c, &key, tasks, NULL)))
+	if (c->transport->start(e, &match) == BEGUN_NO_MEMORY)
 		no_memory("an operation that other nodes have begun");
+	free(tasks);
 }
 
 bool junction_unknown_leaver(const struct comm *c, const ncclsvc_status *st)
@@ -352,12 +335,14 @@ void junction_say_ready(struct engine *e, struct junction *j, const struct svc_r
 {
 	struct span *s = j->comm->span;
 	char payload[SPAN_EAGER_BYTES];
-	bool p2p = j->key.a >= 0, small = !s->comm->cuda && comes_along(j->comm, record, p2p);
+	const struct transport *transport = s->comm->transport;
+	const bool p2p = j->key.a >= 0;
+	const bool packs = transport->pack && comes_along(j->comm, record, p2p);
 	for (uint32_t i = 0; i < j->nparts; i++) {
 		if (i == j->mine)
 			continue;
 		uint32_t place = junction_place_of(j, i);
-		size_t n = small ? small_pack(s, j->tasks, place, p2p, payload) : 0;
+		size_t n = packs ? transport->pack(s, j->tasks, place, p2p, payload) : 0;
 		span_send(e, s, place, SPAN_READY, &j->key, record, sizeof(*record), payload, n);
 	}
 	j->verdicts[j->mine].record = *record;
@@ -399,8 +384,8 @@ void junction_post_collective(struct engine *e, struct comm *c)
 		c->collective[k] = NULL;
 		c->members[k].collective = NULL;
 		junction_commit(e, j, t);
-		/* On GPUs, a group's next collective is launched together with it. */
-		if (c->cuda && t->next_in_group)
+		/* A set's next collective is launched together with it. */
+		if (t->next_in_group)
 			order_make_ready(e, &c->members[k]);
 	}
 	c->collective_here = 0;

@@ -5,7 +5,7 @@
 #include <utlist.h>
 
 #include "names.h"
-#include "order.h"
+#include "set.h"
 #include "task.h"
 
 void order_make_ready(struct engine *e, struct member *m)
@@ -71,7 +71,7 @@ void order_stop_input_wait(struct engine *e, struct task *t)
 	t->waits_input = false;
 	t->session->inputs--;
 	member_of(t)->inputs--;
-	e->staged_inputs -= t->comm->staged;
+	e->gpu_inputs -= t->member->device >= 0;
 }
 
 /* What no simple task has part in. */
@@ -79,7 +79,7 @@ static void leave_all(struct engine *e, struct task *t)
 {
 	struct member *m = member_of(t);
 	if (t->next_in_group)
-		device_leave_group(e, t);
+		set_leave(e, t);
 	if (t->waits_input)
 		order_stop_input_wait(e, t);
 	if (m->collective == t)
@@ -139,7 +139,7 @@ void order_make_ghost(struct engine *e, struct task *t, const ncclsvc_status *st
 	complete_task(e, t, &t->end);
 	order_pin(t, -1);
 	if (t->next_in_group)
-		device_leave_group(e, t);
+		set_leave(e, t);
 	if (t->waits_input) {
 		order_stop_input_wait(e, t);
 		order_make_ready(e, member_of(t));

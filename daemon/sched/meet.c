@@ -9,7 +9,6 @@
 #include "order.h"
 #include "span.h"
 #include "task.h"
-#include "transport/staged/staged.h"
 
 /* ---- Collectives ---- */
 
@@ -74,9 +73,7 @@ static void set_running(struct task *t)
 
 static enum begun begin(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t n)
 {
-	if (c->staged)
-		return staged_meet(e, c, tasks, n);
-	return c->cuda ? device_meet(e, c, tasks, n) : run_tasks(e, c, tasks, n, NULL);
+	return c->transport->start(e, &(struct match){.comm = c, .tasks = tasks, .ntasks = n});
 }
 
 static void meet_collective(struct engine *e, struct comm *c)
@@ -99,7 +96,7 @@ static void meet_collective(struct engine *e, struct comm *c)
 	}
 	switch (begin(e, c, c->collective, c->nranks)) {
 	case BEGUN_DONE:
-		order_end_collective(e, c, run_status(c->collective, c->nranks, &st));
+		order_end_collective(e, c, complete_ran(c->collective, c->nranks, &st));
 		break;
 	case BEGUN_NO_MEMORY:
 		st = status_of(NCCLSVC_NO_MEMORY);
@@ -108,8 +105,8 @@ static void meet_collective(struct engine *e, struct comm *c)
 	case BEGUN_RUNNING:
 		for (uint32_t k = 0; k < c->nranks; k++) {
 			set_running(c->collective[k]);
-			/* On GPUs, a group's next collective is launched together with it. */
-			if (c->cuda && c->collective[k]->next_in_group)
+			/* A set's next collective is launched together with it. */
+			if (c->collective[k]->next_in_group)
 				order_make_ready(e, &c->members[k]);
 			c->collective[k] = NULL;
 			c->members[k].collective = NULL;
@@ -221,7 +218,7 @@ void order_meet_pair(struct engine *e, struct task *t, struct task *u)
 	}
 	switch (begin(e, t->comm, pair, 2)) {
 	case BEGUN_DONE:
-		end_pair(e, send, recv, run_status(pair, 2, &st));
+		end_pair(e, send, recv, complete_ran(pair, 2, &st));
 		break;
 	case BEGUN_NO_MEMORY:
 		st = status_of(NCCLSVC_NO_MEMORY);

@@ -12,16 +12,14 @@
 #include <utlist.h>
 
 #include "names.h"
-#include "order.h"
+#include "set.h"
 #include "task.h"
-#include "transport/staged/staged.h"
 
 #define INPUTS_PER_ROUND 256
 
 static bool input_ready(const struct task *t)
 {
-	/* A GPU waits for its inputs itself. */
-	if (!t->record.timeline || t->ghost || t->comm->cuda)
+	if (!t->record.timeline || t->ghost || t->comm->transport->flags & TRANSPORT_ON_STREAMS)
 		return true;
 	return atomic_load(&svc_timelines(t->session->ring)[t->record.timeline].ready) >=
 	       t->record.value;
@@ -34,7 +32,7 @@ static void wait_for_input(struct engine *e, struct task *t)
 	e->ninputs++;
 	t->session->inputs++;
 	member_of(t)->inputs++;
-	e->staged_inputs += t->comm->staged;
+	e->gpu_inputs += t->member->device >= 0;
 	order_show_state(e, t);
 }
 
@@ -156,7 +154,7 @@ static void take_turn(struct engine *e, struct user *u)
 	c->pending--;
 	if (!c->ended)
 		move_queue(e, m);
-	else if (!c->pending && !c->windows)
+	else if (!c->pending && !c->launched)
 		order_free_comm(e, c);
 }
 
@@ -171,7 +169,7 @@ void order_move_ready(struct engine *e)
 			continue;
 		take_turn(e, u);
 		if (e->met_new && !e->ready)
-			device_launch(e);
+			set_launch(e);
 	}
 	e->turn = u;
 }
@@ -219,23 +217,4 @@ void order_enqueue(struct engine *e, struct task *first, uint32_t n)
 		order_admit(e, t);
 		order_append(e, t);
 	}
-}
-
-void order_finish(struct engine *e, struct work *w)
-{
-	if (w->staged) {
-		staged_moved(w->staged, false);
-		free(w);
-		return;
-	}
-	/* Tasks that ran when their epoch ended were broken off. */
-	ncclsvc_status failed;
-	const ncclsvc_status st =
-		w->comm->ended ? w->comm->end : *run_status(w->tasks, w->move.ntasks, &failed);
-	for (uint32_t k = 0; k < w->move.ntasks; k++)
-		order_end_task(e, w->tasks[k], &st);
-	struct comm *c = w->comm;
-	free(w);
-	if (c->ended && !c->pending)
-		order_free_comm(e, c);
 }

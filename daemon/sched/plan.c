@@ -10,8 +10,7 @@
 #include <utlist.h>
 
 #include "names.h"
-#include "order.h"
-#include "span.h"
+#include "set.h"
 
 _Static_assert(PLAN_NUMBER_MAX <= UINT64_MAX >> PLAN_SHIFT, "a key has room for a plan's number");
 
@@ -92,13 +91,13 @@ static void link_group(struct engine *e, struct task *first)
 	const uint32_t id = ++e->groups;
 	DL_FOREACH (first, t)
 		t->group = id;
-	if (!first->comm->cuda)
+	if (!(first->comm->transport->flags & TRANSPORT_GROUPS))
 		return;
 	level_values(first);
-	device_link_group(first);
+	set_link(first);
 	DL_FOREACH (first, t)
 		if (t->ghost && t->next_in_group)
-			device_leave_group(e, t);
+			set_leave(e, t);
 }
 
 static void release_group(struct engine *e, struct plan_member *m)

@@ -5,10 +5,8 @@
 #include <utlist.h>
 
 #include "names.h"
-#include "order.h"
-#include "span.h"
+#include "set.h"
 #include "task.h"
-#include "transport/staged/staged.h"
 
 void order_fail(struct engine *e, struct task *t, const ncclsvc_status *why)
 {
@@ -16,8 +14,8 @@ void order_fail(struct engine *e, struct task *t, const ncclsvc_status *why)
 	const ncclsvc_status *decided = decision_of(e, t), *st = decided ? decided : why;
 	if (t->junction)
 		junction_ask(e, t, st);
-	if (device_may_fail(e, t)) {
-		device_fail(e, t, st);
+	if (set_may_fail(e, t)) {
+		set_fail(e, t, st);
 		return;
 	}
 	if (t->place == RUNNING || t->ghost)
@@ -138,11 +136,6 @@ static void close_epoch(struct engine *e, struct comm *c, const struct epoch_end
 	c->end = order_end_status(end);
 	c->moved_ns = e->now;
 	c->pending++; /* so that it outlives its end */
-	struct work *w;
-	DL_FOREACH (e->running, w) {
-		if (w->comm == c)
-			atomic_store_explicit(&w->aborted, true, memory_order_relaxed);
-	}
 	c->haunted = false;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct member *m = &c->members[k];
@@ -158,8 +151,9 @@ static void close_epoch(struct engine *e, struct comm *c, const struct epoch_end
 			spoil_group(s, c, -1, &h->end);
 		s->spoiled = e->ends;
 	}
-	if (c->cuda)
-		device_drop_met(e, c, -1, &c->end);
+	set_drop(e, c, -1, &c->end);
+	if (c->transport->epoch_end)
+		c->transport->epoch_end(e, c);
 }
 
 bool order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *end)
@@ -174,13 +168,9 @@ bool order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *e
 			return false;
 	}
 	plan_end(e, c);
-	if (c->cuda)
-		device_end_epoch(e, c);
-	if (c->staged)
-		staged_end_epoch(e, c);
 	if (c->span)
 		span_end_epoch(e, c);
-	if (!--c->pending && !c->windows)
+	if (!--c->pending && !c->launched)
 		order_free_comm(e, c);
 	return true;
 }
@@ -206,9 +196,9 @@ bool order_member_left(struct engine *e, struct comm *c, int32_t rank)
 	ncclsvc_status st = order_gone_status(c, rank);
 	if (m->gone)
 		return true;
-	if (c->cuda)
-		device_drop_met(e, c, rank, &st);
-	window_leave(e, c);
+	set_drop(e, c, rank, &st);
+	if (c->transport->member_left)
+		c->transport->member_left(e, c);
 	if (m->session) {
 		struct session *s = m->session;
 		struct handle *h = &s->handles[m->handle];

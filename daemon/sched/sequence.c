@@ -6,7 +6,7 @@
 #include <utlist.h>
 
 #include "base/no_memory.h"
-#include "transport/nccl/device.h"
+#include "set.h"
 
 #define CROSSINGS_SENT ((SPAN_EAGER_BYTES - 256) / sizeof(struct crossing)) /* in one message */
 
@@ -270,7 +270,7 @@ static void sequencer_lost(struct engine *e, uint32_t node)
 	while (e->wishes)
 		wish_forget(e, e->wishes);
 	HASH_ITER (hh, e->spans, s, next) {
-		if (!s->comm->cuda)
+		if (!(s->comm->transport->flags & TRANSPORT_GROUPS))
 			continue;
 		s->unled = true;
 		if (s->comm->ended || s->comm->span_failed)

@@ -9,14 +9,14 @@
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "channel/mpi_api.h"
-#include "order.h"
+#include "set.h"
 
 #define MESSAGES_PER_TURN 64
 #define DONE_PER_TURN	  32
 #define ENDED_KEPT	  4096
 
 struct message {
-	enum in_flight kind; /* first: what MPI gives back */
+	struct flight flight; /* first */
 	struct message *prev, *next;
 	int node;
 	size_t bytes;
@@ -132,7 +132,6 @@ void span_end_epoch(struct engine *e, struct comm *c)
 		}
 		junction_free(e, s, j);
 	}
-	across_end(e, s);
 }
 
 /* Have all that live said so? Then all know alike what was agreed on before. */
@@ -151,22 +150,28 @@ static bool all_closed(struct engine *e, struct span *s)
 		return false;
 	if (!s->left) {
 		if (e->met_new) /* what has met by now is wished for before */
-			device_launch(e);
+			set_launch(e);
 		s->left = true;
 		sequence_leave(e, s);
 	}
 	return sequence_closed(e, s);
 }
 
+/* Are its tasks launched in the sequencer's order? */
+static bool is_sequenced(const struct span *s)
+{
+	return s->comm->transport->flags & TRANSPORT_GROUPS;
+}
+
 static bool agreed(struct engine *e, struct span *s)
 {
-	return s->comm->cuda ? all_closed(e, s) : all_over(e, s);
+	return is_sequenced(s) ? all_closed(e, s) : all_over(e, s);
 }
 
 static void end_now(struct engine *e, struct span *s, bool in_order)
 {
 	s->due_ns = e->now + (in_order ? EPOCH_DRAIN_NS : 0);
-	if (s->comm->cuda && s->wished && !in_order)
+	if (s->wished && !in_order)
 		engine_event(e,
 			     &(struct event){.kind = EVENT_EPOCH_DIRTY, .epoch = {s->comm->slot}});
 	order_run_ready(e); /* members that have their turn go on */
@@ -197,9 +202,15 @@ void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *en
 	s->end = *end;
 	c->end = order_end_status(end);
 	c->ending = true;
-	s->due_ns = e->now + (c->cuda ? EPOCH_CLOSE_NS : EPOCH_OVER_NS);
+	s->due_ns = e->now + (is_sequenced(s) ? EPOCH_CLOSE_NS : EPOCH_OVER_NS);
 	DL_APPEND2(e->endings, s, prev_ending, next_ending);
 	try_end(e, s);
+}
+
+static void abort_flights(struct engine *e, struct span *s)
+{
+	if (s->comm->transport->abort)
+		s->comm->transport->abort(e, s->comm, NULL);
 }
 
 /* Ends what is due. */
@@ -212,7 +223,7 @@ static void check_endings(struct engine *e)
 		else if (s->comm->cleared < s->comm->nranks)
 			order_end_epoch(e, s->comm, &s->end);
 		else if (e->now >= s->due_ns)
-			across_abort(e, s);
+			abort_flights(e, s);
 	}
 }
 
@@ -238,6 +249,15 @@ void span_give_up(struct engine *e, struct comm *c, int result, uint32_t place)
 
 /* ---- Sending ---- */
 
+static void message_over(struct engine *e, struct flight *f, size_t bytes, bool failed)
+{
+	struct message *m = (struct message *)f;
+	(void)bytes;
+	(void)failed;
+	DL_DELETE(e->messages, m);
+	free(m);
+}
+
 /* What did not go is missed by nobody for long: its node's death, or the deadline, tells. */
 static void keep_until_sent(struct engine *e, struct message *m, int sent)
 {
@@ -261,7 +281,7 @@ void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind 
 	struct message *m = malloc(sizeof(*m) + bytes + more_bytes);
 	if (!m)
 		no_memory("a message to another node"); /* the nodes would disagree for good */
-	m->kind = FLIES_MESSAGE;
+	m->flight.over = message_over;
 	m->node = (int)s->nodes[place];
 	m->bytes = sizeof(m->header) + bytes + more_bytes;
 	m->header = (struct span_header){.magic = SPAN_MAGIC,
@@ -281,7 +301,7 @@ void span_send_node(struct engine *e, uint32_t node, const struct span_header *h
 	struct message *m = malloc(sizeof(*m) + h->bytes);
 	if (!m)
 		no_memory("a message to another node");
-	m->kind = FLIES_MESSAGE;
+	m->flight.over = message_over;
 	m->node = (int)node;
 	m->bytes = sizeof(m->header) + h->bytes;
 	m->header = *h;
@@ -296,7 +316,7 @@ void span_refuse_credit(struct engine *e, int node, int32_t tag)
 	struct message *m = malloc(sizeof(*m));
 	if (!m)
 		no_memory("a message to another node");
-	m->kind = FLIES_MESSAGE;
+	m->flight.over = message_over;
 	m->node = node;
 	m->bytes = 0;
 	keep_until_sent(e, m, e->config.mpi->send(NULL, 0, node, tag, m));
@@ -348,8 +368,8 @@ void span_dispatch(struct engine *e, const struct span_header *h, const char *bo
 	else if (s)
 		s->heard_messages += h->kind <= SPAN_CREDIT;
 	if (h->kind == SPAN_CREDIT) {
-		if (s && place != UINT32_MAX)
-			across_credit(e, s, place, &h->key, &note);
+		if (s && place != UINT32_MAX && s->comm->transport->credit)
+			s->comm->transport->credit(e, s, place, &h->key, &note);
 		else
 			span_refuse_credit(e, node, note.tag);
 		return;
@@ -358,7 +378,7 @@ void span_dispatch(struct engine *e, const struct span_header *h, const char *bo
 		return;
 	if (h->kind == SPAN_OVER) {
 		s->overs[place] = true;
-		if (s->comm->cuda && !s->over && all_left(s)) /* nobody here will end it */
+		if (is_sequenced(s) && !s->over && all_left(s)) /* nobody here will end it */
 			span_give_up(e, s->comm, NCCLSVC_CANCELLED, UINT32_MAX);
 	}
 	if (h->kind == SPAN_OVER || s->comm->ended)
@@ -394,14 +414,9 @@ static bool collect(struct engine *e)
 	struct mpi_done done[DONE_PER_TURN];
 	unsigned n = e->flights ? e->config.mpi->poll(done, DONE_PER_TURN) : 0;
 	for (unsigned i = 0; i < n; i++) {
-		if (*(enum in_flight *)done[i].cookie == FLIES_FLOW) {
-			across_flow_done(e, done[i].cookie, done[i].bytes, done[i].failed);
-			continue;
-		}
-		struct message *m = done[i].cookie;
-		DL_DELETE(e->messages, m);
+		struct flight *f = done[i].cookie;
 		e->flights--;
-		free(m);
+		f->over(e, f, done[i].bytes, done[i].failed);
 	}
 	return n > 0;
 }
@@ -417,8 +432,6 @@ bool span_poll(struct engine *e)
 		junction_expire(e);
 	if (e->endings)
 		check_endings(e);
-	if (e->op_scans)
-		across_continue(e);
 	if (e->spans)
 		stuck_look(e);
 	if (any)
@@ -443,6 +456,12 @@ uint64_t span_sleep_ns(struct engine *e)
 
 /* ---- A node is gone ---- */
 
+static void lose_flights(struct engine *e, struct span *s, uint32_t place)
+{
+	if (s->comm->transport->node_lost)
+		s->comm->transport->node_lost(e, s->comm, place);
+}
+
 void span_node_lost(struct engine *e, uint32_t node)
 {
 	struct span *s, *next_span;
@@ -460,7 +479,7 @@ void span_node_lost(struct engine *e, uint32_t node)
 	HASH_ITER (hh, e->spans, s, next_span) {
 		uint32_t place = span_place(s, (int)node);
 		if (place != UINT32_MAX)
-			across_node_lost(e, s, place);
+			lose_flights(e, s, place);
 	}
 	sequence_node_lost(e, node, led);
 }
@@ -474,8 +493,5 @@ void span_finish_all(struct engine *e)
 		free(m);
 	}
 	sequence_finish(e);
-	while (e->nbuffers)
-		free(e->buffers[--e->nbuffers]);
-	free(e->tags);
 	free(e->lost);
 }

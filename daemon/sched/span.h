@@ -207,8 +207,10 @@ struct span {
 	bool unled;	   /* the sequencer is gone: nobody knows what was launched */
 };
 
-/* Something that MPI works on. */
-enum in_flight { FLIES_MESSAGE, FLIES_FLOW };
+/* Something that MPI works on: the first member of what MPI gives back when it is over. */
+struct flight {
+	void (*over)(struct engine *e, struct flight *f, size_t bytes, bool failed);
+};
 
 static inline uint32_t span_local_count(const struct span *s)
 {
@@ -281,7 +283,7 @@ void stuck_hear(struct engine *e, struct span *s, uint32_t place, enum span_kind
 
 /* ---- sequence.c ---- */
 
-/* What device_launch has collected is to be launched when the sequencer says so. fits: or it never
+/* What set_launch has collected is to be launched when the sequencer says so. fits: or it never
  * can, and its epochs end. */
 void sequence_wish(struct engine *e, bool fits);
 /* It cannot be any more: something of it ends before. */
@@ -353,89 +355,5 @@ void junction_plan_begins(const struct comm *c);
 void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
 void junction_expire(struct engine *e);
 void junction_free(struct engine *e, struct span *s, struct junction *j);
-
-/* ---- across.c ---- */
-
-/* Runs what met; false if out of memory. tasks: by rank, NULL elsewhere; of a pair, the Send and
- * the Recv. Takes the array. chunk: whose part it is, which is told at its end, and not the tasks;
- * NULL: none's. */
-bool across_start(struct engine *e, struct comm *c, const struct junction_key *key,
-		  struct task **tasks, struct chunk *chunk);
-/* Breaks off all parts of this operation, those too that have not begun. */
-void across_give_up(struct engine *e, struct span *s, const struct junction_key *key);
-/* A send or receive of a piece has ended. */
-void across_flow_done(struct engine *e, void *flow, size_t bytes, bool failed);
-void across_job_done(struct engine *e, struct job *job);
-/* The epoch is over: what is under way ends in this time, or is broken off. c may be freed. */
-void across_end(struct engine *e, struct span *s);
-void across_abort(struct engine *e, struct span *s);
-void across_continue(struct engine *e);
-void across_node_lost(struct engine *e, struct span *s, uint32_t place);
-
-/* ---- transport/internode/flow.c ---- */
-
-void across_credit(struct engine *e, struct span *s, uint32_t place, const struct junction_key *key,
-		   const struct credit_note *note);
-
-/* ---- transport/internode/small.c ---- */
-
-/* Do the bytes of such tasks fit into the verdicts, on every node? */
-bool small_fits(const struct span *s, const struct svc_record *r, bool p2p);
-/* What this node has for the one at that place: at most SPAN_EAGER_BYTES. Returns how many. */
-size_t small_pack(const struct span *s, struct task *const *tasks, uint32_t place, bool p2p,
-		  char *out);
-/* Ends it with everybody's bytes. False: somebody sent too few. */
-bool small_finish(const struct span *s, struct task *const *tasks, const struct junction *j);
-
-/* ---- transport/internode/course.c ---- */
-
-/* One piece of an operation: count units, from lo on in its block. */
-struct stretch {
-	bool reduces;	    /* every node contributes, and the owner reduces */
-	bool spreads;	    /* then every node gets it; else only the node `to` */
-	bool exchanges;	    /* AllToAll: owner and `to` swap; within a node: by itself */
-	uint32_t owner, to; /* places */
-	uint32_t block;
-	uint64_t lo, count, bytes;
-};
-
-struct course {
-	const struct span *span;
-	struct task *const *tasks;
-	struct svc_record record;
-	bool p2p;
-	int32_t a, b;	       /* of a pair */
-	bool raw;	       /* each rank's bytes go to the owner, none are reduced before */
-	uint64_t unit;	       /* bytes */
-	uint64_t share;	       /* bytes of count elements */
-	uint32_t blocks, wide; /* wide: blocks that are worked on side by side */
-	uint64_t block_units, chunk_units;
-	uint64_t pieces;
-};
-
-void course_make(struct course *p, const struct span *s, struct task *const *tasks, int32_t a,
-		 int32_t b);
-/* AllToAll: which two ranks a block is for; the first is the lower. */
-void course_pair(uint32_t pair, uint32_t *a, uint32_t *b);
-/* False: nothing to do in this piece. */
-bool course_stretch(const struct course *p, uint64_t piece, struct stretch *x);
-/* Has this node a part in it? */
-bool course_involved(const struct course *p, const struct stretch *x);
-/* Vectors that the node at that place contributes to what is reduced. */
-uint32_t course_contributions(const struct course *p, uint32_t place);
-/* Where this rank has its part of what is reduced, or the owner what it gives away. */
-const char *course_source(const struct course *p, const struct stretch *x, uint32_t rank);
-/* The rank that has it, if nothing is reduced. */
-uint32_t course_giver(const struct course *p, const struct stretch *x);
-/* Where this node's ranks want it; returns how many. out: room for all local ranks. */
-uint32_t course_targets(const struct course *p, const struct stretch *x, char **out);
-/* This node's contribution, into one place. */
-void course_contribute(const struct course *p, const struct stretch *x, char *out);
-/* others: of each node but this one its contribution, in order of places. */
-void course_reduce(const struct course *p, const struct stretch *x, const char *others);
-/* The same with each node's contribution where it is; this node's entry is not used. */
-void course_reduce_parts(const struct course *p, const struct stretch *x, const char *const *parts);
-/* Are the ranks' own vectors sent, not their node's reduction? That would round twice. */
-bool course_uses_raw(const struct span *s, const struct svc_record *r);
 
 #endif

@@ -8,11 +8,9 @@
  *               that fail; decision.c: with which status; life.c: what these share;
  *               straight.c: past the queue
  *   plan.c      planned tasks, held until their group is whole
- *   device.c    tasks of GPUs, which their workers run, to their launch; landing.c: to their end
- *   making.c    when their workers make a communicator
- *   window.c    small collectives of GPUs on lent memory: NCCL's symmetric windows; window_life.c
- *   staged.h    tasks of GPUs without NCCL, which are staged through host memory
- *   run.c       moving and reducing the bytes of tasks that met, in chunks: pool.c
+ *   set.c       what is launched as one, for transports that do so
+ *   making.c    when GPUs' workers make a communicator
+ *   transport.h what moves the bytes
  *   complete.c  telling the clients
  *   span.h      communicators on several nodes; sequence.c: launched on all of them in one order
  *
@@ -30,6 +28,7 @@
 #include "engine.h"
 #include "executor.h"
 #include "spin.h"
+#include "transport.h"
 
 #define ENGINE_DEVICES 16
 
@@ -39,7 +38,6 @@
 #define STEP_SLICE  8192  /* of one member, session or command before others have their turn */
 #define STEP_ROUND  16384 /* of all members before rings are polled again */
 
-struct chunk;
 struct comm;
 struct crossing;
 struct departure;
@@ -52,7 +50,9 @@ struct sequencer;
 struct span;
 struct windows;
 struct wish;
+struct work;
 struct staged;
+struct transport;
 struct user;
 struct worker_queue;
 
@@ -100,9 +100,9 @@ struct task {
 	uint8_t shown;	/* the state that inspection knows */
 	bool flying;	/* launched on a GPU */
 	uint8_t src_window, dst_window; /* as in struct launch */
-	struct meeting *meeting;	/* on a GPU's communicator: RUNNING, and not launched yet */
+	struct meeting *meeting;	/* of a set: RUNNING, and not launched yet */
 	struct junction *junction;	/* RUNNING, and waits for other nodes */
-	struct task *next_in_group;	/* a circle, on GPUs' communicators; NULL: alone */
+	struct task *next_in_group;	/* a circle, if they are launched as one; NULL: alone */
 	uint64_t visit;
 	uint64_t uid;
 	struct task *prev, *next; /* in a member's queue, a session's open group, or free */
@@ -161,13 +161,12 @@ struct comm {
 	uint32_t here;	   /* members on this node */
 	struct span *span; /* NULL: all of them are */
 	bool span_failed;  /* the supervisor was asked to end the epoch */
-	bool cuda;
-	bool staged;	   /* its members' memory is GPUs', and staged; then not cuda */
-	bool launched;	   /* in the engine's list */
+	const struct transport *transport;
+	bool launched;	   /* in the engine's list: its transport polls it, and frees it at last */
 	bool dead;	   /* nothing of it runs on GPUs any more */
 	bool released;	   /* its streams wait for no GPU any more */
 	uint64_t moved_ns; /* on GPUs: when one of its tasks ended last, or the epoch did */
-	uint64_t held;	   /* the round of device_launch in which its tasks have to wait */
+	uint64_t held;	   /* the round of set_launch in which its tasks have to wait */
 	uint32_t lane;
 	struct comm *prev_launched, *next_launched;
 	bool may_window;	 /* small collectives on lent memory, in NCCL's symmetric windows */
@@ -193,30 +192,6 @@ struct comm {
 	ncclsvc_status end;   /* what its tasks are told since */
 	uint64_t reported_ns; /* when the first of these was: */
 	uint32_t reported;    /* bits: results that the supervisor has been told of */
-};
-
-/* What tasks that met do to memory, as one. */
-struct move {
-	struct task *const *tasks; /* by rank; a Send and its Recv */
-	uint32_t ntasks;
-	bool streaming;
-	uint64_t share; /* bytes that count elements have */
-	uint64_t units; /* what is cut into chunks: elements, or bytes where nothing is reduced */
-	uint64_t unit_bytes; /* in one rank's buffers */
-	uint64_t bytes;	     /* written in all; or read by reductions, which is no less */
-};
-
-/* Such tasks in the pool. */
-struct work {
-	struct job job;
-	struct comm *comm;
-	struct work *prev, *next;
-	struct move move;
-	uint64_t first;	      /* unit of the first chunk */
-	uint64_t chunk;	      /* units in one chunk */
-	struct chunk *staged; /* whose work it is; NULL: its tasks' own */
-	_Atomic bool aborted; /* chunks not begun are skipped */
-	struct task *tasks[];
 };
 
 /* A timeline of tasks on GPUs. */
@@ -351,6 +326,7 @@ struct engine {
 	uint32_t groups;
 	uint32_t jobs; /* in the pool */
 	struct work *running;
+	uint32_t polled; /* bits: transports that have something under way */
 	struct spin spin;
 	uint64_t round_ns;  /* when the loop's round began */
 	uint64_t busy_ns;   /* when there last was work */
@@ -359,20 +335,20 @@ struct engine {
 	struct device devices[ENGINE_DEVICES];
 	struct slots slots;
 	struct staged *staged;	/* under way, in the order in which they began */
-	uint32_t staged_inputs; /* tasks of staged communicators that wait for their timelines */
+	uint32_t gpu_inputs;	/* tasks that wait for what a GPU writes: their timelines */
 	struct meeting *met;	/* in the order in which they met */
 	struct comm *launched;	/* with tasks that fly, or windows that come or go */
 	struct windows *windowed;
 	struct making *makings;	      /* of this node alone, whose turn has not come */
 	uint64_t lent;		      /* regions of that kind, ever */
 	uint32_t windows_failed;      /* to be registered, since one was; with too many, none is */
-	bool cuda;		      /* there are GPUs */
 	bool met_new;		      /* something may be launched */
 	struct wish *wishes, *orders; /* for other nodes; and those that are due */
 	uint64_t nwishes;	      /* so far */
 	struct sequencer *sequencer;  /* NULL: nobody has wished for anything here yet */
 	uint64_t sequenced_ns;	      /* when somebody last did */
-	uint64_t launch_round;
+	uint64_t launch_round, full_round;
+	uint32_t full_devices; /* bits, in that round: what has no room there is not overtaken */
 	uint64_t inputs_ns;   /* when launched tasks' were last looked at */
 	uint64_t visit, pass; /* the pass's first visit */
 	struct task **visited; /* [table.size] */
@@ -382,7 +358,6 @@ struct engine {
 	uint32_t flights;   /* what MPI works on */
 	uint32_t ops;	    /* that move bytes between nodes */
 	uint32_t committed; /* tasks that wait for other nodes */
-	bool op_scans;	    /* some have not begun all that they may */
 	uint64_t span_ns;   /* when another node was last heard of */
 	uint64_t heard_ns;  /* when it was last listened for */
 	uint64_t stuck_ns;  /* when to look for members that wait for each other */
@@ -438,7 +413,6 @@ void order_expire(struct engine *e);
 /* Ends a task that does not run yet, with this status: now for its client, and for the other
  * members when they meet it. */
 void order_fail(struct engine *e, struct task *t, const ncclsvc_status *why);
-void order_finish(struct engine *e, struct work *w);
 /* What its tasks are told. */
 ncclsvc_status order_end_status(const struct epoch_end *end);
 /* False: there is more to do; to be called again. */
@@ -474,65 +448,6 @@ ncclsvc_status plan_left_status(const struct comm *c, int32_t rank);
 /* Nobody need wait for its planned tasks. */
 void plan_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
 
-/* run.c */
-enum begun {
-	BEGUN_DONE,    /* it was small, and is over */
-	BEGUN_RUNNING, /* the pool has it: order_finish follows */
-	BEGUN_NO_MEMORY,
-};
-
-/* Runs tasks that met, by rank, or a Send and its Recv. The array is not kept. staged: whose work
- * it is, which is told at its end, and not the tasks; NULL: nobody's. */
-enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks,
-		     struct chunk *staged);
-
-/* Runs a Send and its Recv if they are small: what most are. */
-bool run_small_send(const struct engine *e, struct task *send, struct task *recv);
-/* How tasks that have run ended: well, unless the memory of one failed under it (fault.h); then st
- * is filled. */
-const ncclsvc_status *run_status(struct task *const *tasks, uint32_t n, ncclsvc_status *st);
-
-/* device.c */
-/* Returns 0 or -ENOMEM. */
-int device_start_member(struct engine *e, struct member *m);
-/* As run_tasks; never BEGUN_DONE. device_launch follows. */
-enum begun device_meet(struct engine *e, struct comm *c, struct task *const *tasks,
-		       uint32_t ntasks);
-/* The same for what nodes have agreed on. */
-enum begun device_meet_across(struct engine *e, struct comm *c, struct task *const *tasks,
-			      uint32_t ntasks, const struct crossing *at);
-/* first: a list of tasks that are one task group. */
-void device_link_group(struct task *first);
-/* t is in one: t->next_in_group. */
-void device_leave_group(struct engine *e, struct task *t);
-/* Launches what has met, with all that belongs to it. */
-void device_launch(struct engine *e);
-/* device_poll is to look at it. */
-void device_watch(struct engine *e, struct comm *c);
-/* For window.c. */
-struct lane_progress *device_progress(const struct engine *e, const struct member *m);
-/* The next launch of a member: all zero but for its lane and seq. device_ring follows. */
-struct launch *device_next_launch(struct engine *e, struct member *m);
-
-/* landing.c */
-/* Ends what the GPUs have done. True if there was any. */
-bool device_poll(struct engine *e);
-/* It has met the others, but something of its group, or of theirs, has not. All that it met ends
- * with it. */
-bool device_may_fail(struct engine *e, struct task *t);
-void device_fail(struct engine *e, struct task *t, const ncclsvc_status *st);
-/* Ends what has met but was not launched: of one member, or of all (-1). */
-void device_drop_met(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
-void device_end_epoch(struct engine *e, struct comm *c);
-/* Nothing of it runs on any GPU any more. c may be NULL. */
-void device_epoch_dead(struct engine *e, struct comm *c);
-/* Its epoch is over: the GPUs need not wait for inputs. c may be NULL. */
-void device_release_inputs(struct comm *c);
-/* Nobody will signal its inputs any more: the GPUs need not wait for them. */
-void device_session_dead(struct engine *e, const struct session *s);
-/* How long to sleep while tasks fly, at most ms (negative: for ever). */
-uint64_t device_sleep_ns(const struct engine *e, int ms);
-
 /* making.c */
 /* Takes it. */
 void making_add(struct engine *e, struct making *k);
@@ -542,22 +457,11 @@ bool making_launch(struct engine *e, const struct making *k);
 void makings_launch(struct engine *e);
 void makings_finish(struct engine *e);
 
-/* window.c */
-/* Tasks that met, by rank, are about to be launched: sets their windows. */
-void window_choose(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks);
-void window_land(const struct task *t);
-
-/* window_life.c */
-/* Lets windows come and go. flying: tasks are. True: it is not over. */
-bool window_step(struct engine *e, struct comm *c, bool flying);
-void window_region_gone(struct engine *e, const struct region *r);
-/* No collective of all members will come any more. */
-void window_leave(struct engine *e, struct comm *c);
-/* They are gone, with NCCL's communicator if with nothing else. */
-void window_free(struct engine *e, struct comm *c);
-
 /* complete.c */
 extern const ncclsvc_status complete_ok;
+/* How tasks that have run ended: well, unless the memory of one failed under it (fault.h); then st
+ * is filled. */
+const ncclsvc_status *complete_ran(struct task *const *tasks, uint32_t n, ncclsvc_status *st);
 void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how);
 void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,
 		      uint32_t serial, bool by_socket, const ncclsvc_status *why, const char *text);

@@ -8,6 +8,7 @@
  * order.c leaves it; whatever is not plain goes its way. */
 #include <utlist.h>
 
+#include "names.h"
 #include "order.h"
 
 #define STRAIGHT_TASKS 64 /* of one group; more are taken in slices */
@@ -16,7 +17,7 @@ bool straight_may(const struct task *first, uint32_t n)
 {
 	const struct member *m = first->member;
 	const struct comm *c = m->comm;
-	return n <= STRAIGHT_TASKS && !m->queue && !c->span && !c->gone;
+	return n <= STRAIGHT_TASKS && !m->queue && c->transport->at_once_bytes && !c->gone;
 }
 
 /* True if they agree and are small: both are over then. u is posted. */
@@ -24,11 +25,14 @@ static bool meet_at_once(struct engine *e, struct task *t, struct task *u)
 {
 	const struct svc_record *a = &t->record, *b = &u->record;
 	const bool sends = a->op == NCCLSVC_SEND;
+	const struct transport *transport = t->comm->transport;
+	struct task *const pair[] = {sends ? t : u, sends ? u : t};
 	if (!u->simple || u->ghost || a->type != b->type || a->count != b->count ||
-	    !run_small_send(e, sends ? t : u, sends ? u : t))
+	    a->count * svc_type_size(a->type) > transport->at_once_bytes)
 		return false;
 	ncclsvc_status failed;
-	const ncclsvc_status *st = run_status((struct task *[]){t, u}, 2, &failed);
+	transport->start(e, &(struct match){.comm = t->comm, .tasks = pair, .ntasks = 2});
+	const ncclsvc_status *st = complete_ran(pair, 2, &failed);
 	struct member *m = t->member;
 	m->submitted++;
 	m->completed++;

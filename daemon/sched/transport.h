@@ -35,6 +35,9 @@ struct task;
  * too, in the same order on all nodes. Its start is set_add; reserve and launch follow (set.h). */
 #define TRANSPORT_GROUPS     2u
 
+/* It reduces float8, too, and with what premulsum makes. */
+#define TRANSPORT_REDUCES_ALL 4u
+
 /* ---- Starting ---- */
 
 /* Tasks that matched. */
@@ -92,8 +95,6 @@ struct transport {
 
 	/* ---- Tasks ---- */
 
-	/* Why such a record cannot be run, as a sentence; NULL: it can. */
-	const char *(*refuses)(const struct svc_record *r);
 	/* Runs what matched. */
 	enum begun (*start)(struct engine *e, const struct match *m);
 	/* Is there room for these tasks, launched together? promised: other nodes have been told that
@@ -131,8 +132,9 @@ struct transport {
 	/* Is there to be a part of that key that it has not started yet? */
 	bool (*expects)(const struct engine *e, const struct comm *c,
 			const struct junction_key *key);
-	/* What goes on between nodes has had its time: it is broken off. */
-	void (*abort)(struct engine *e, struct comm *c);
+	/* What goes on between nodes is broken off: the operation of that key with all its parts,
+	 * or everything (NULL). */
+	void (*abort)(struct engine *e, struct comm *c, const struct junction_key *key);
 	/* The node at that place is lost: what is in flight to or from it never ends. */
 	void (*node_lost)(struct engine *e, struct comm *c, uint32_t place);
 };

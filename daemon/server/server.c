@@ -28,6 +28,7 @@
 #include "memory/memory.h"
 #include "sched/engine.h"
 #include "server_state.h"
+#include "transport/transports.h"
 
 #define ACCEPTS_PER_TURN 256
 #define EVENTS_PER_TURN	 256
@@ -327,6 +328,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 		.mpi = cluster ? cluster->mpi : NULL,
 		.node = cluster ? cluster->me : 0,
 		.nodes = cluster ? cluster->n : 1,
+		.transports = transports,
 	};
 	if (!sessions_open(&s->sessions, &s->loop, callbacks->session, s) && s->comm_by_slot &&
 	    s->spare_fd >= 0)

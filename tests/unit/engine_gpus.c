@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "transport/transports.h"
+
 struct executor *engine;
 const struct mpi_api *engine_mpi;
 uint32_t engine_nodes;
@@ -111,7 +113,7 @@ void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *d
 	c.epoch_start.uid = comm + 1;
 	c.epoch_start.members = members;
 	c.epoch_start.board = boards[comm];
-	c.epoch_start.cuda = true;
+	c.epoch_start.transport = TRANSPORT_NCCL;
 	c.epoch_start.windows = true;
 	c.epoch_start.lane = comm;
 	command(c);
@@ -132,7 +134,8 @@ int setup(void **state)
 				       .sessions_max = SESSIONS,
 				       .comms_max = COMMS,
 				       .mpi = engine_mpi,
-				       .nodes = engine_nodes};
+				       .nodes = engine_nodes,
+				       .transports = transports};
 	(void)state;
 	engine = engine_create(&config, notify, NULL);
 	assert_non_null(engine);

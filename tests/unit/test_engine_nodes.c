@@ -209,6 +209,7 @@ static void begin_epoch(void)
 	c.epoch_start.members = members;
 	c.epoch_start.board = boards[0];
 	c.epoch_start.span = SPAN;
+	c.epoch_start.transport = TRANSPORT_INTERNODE;
 	command(c);
 }
 

@@ -134,11 +134,11 @@ static void what_was_computed_from_it_is_no_result(void **state)
 		{.session = &session, .rank = 1, .src = bad.base, .dst = bad.base}};
 	struct task *both[] = {&tasks[0], &tasks[1]};
 	ncclsvc_status st;
-	assert_int_equal(run_status(both, 2, &st)->result, NCCLSVC_OK);
+	assert_int_equal(complete_ran(both, 2, &st)->result, NCCLSVC_OK);
 	assert_int_equal(ftruncate(bad.fd, 0), 0);
 	bad.base[0] = 1;
-	assert_int_equal(run_status(both, 1, &st)->result, NCCLSVC_OK);
-	const ncclsvc_status *how = run_status(both, 2, &st);
+	assert_int_equal(complete_ran(both, 1, &st)->result, NCCLSVC_OK);
+	const ncclsvc_status *how = complete_ran(both, 2, &st);
 	assert_int_equal(how->result, NCCLSVC_PEER_GONE);
 	assert_int_equal(how->rank_a, 1);
 	assert_int_equal(how->pid_a, 77);

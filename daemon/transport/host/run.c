@@ -5,12 +5,12 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "base/fault.h"
 #include "base/timings.h"
 #include "names.h"
 #include "reduce/reduce.h"
-#include "sched/state.h"
+#include "sched/order.h"
 #include "task.h"
+#include "transport/transports.h"
 
 #define PART_BYTES	  (64 * 1024)  /* moved by the engine's thread between looks at the clock */
 #define CHUNK_BYTES_MIN	  (32 * 1024)  /* of one rank's share */
@@ -19,6 +19,30 @@
 #define STREAM_BYTES	  (32 * 1024 * 1024) /* what no last-level cache that was measured holds */
 #define CHUNKS_PER_THREAD 16 /* the last chunk is the time one thread waits for another */
 #define BOUNCE_BYTES	  4096
+
+/* What tasks that met do to memory, as one. */
+struct move {
+	struct task *const *tasks; /* by rank; a Send and its Recv */
+	uint32_t ntasks;
+	bool streaming;
+	uint64_t share; /* bytes that count elements have */
+	uint64_t units; /* what is cut into chunks: elements, or bytes where nothing is reduced */
+	uint64_t unit_bytes; /* in one rank's buffers */
+	uint64_t bytes;	     /* written in all; or read by reductions, which is no less */
+};
+
+/* Such tasks in the pool. */
+struct work {
+	struct job job;
+	struct comm *comm;
+	struct work *prev, *next;
+	struct move move;
+	uint64_t first;	      /* unit of the first chunk */
+	uint64_t chunk;	      /* units in one chunk */
+	struct part *part;    /* as in a match */
+	_Atomic bool aborted; /* chunks not begun are skipped */
+	struct task *tasks[];
+};
 
 /* The first task stands for all that they agree on. */
 static const struct svc_record *record_of(const struct move *m)
@@ -211,17 +235,41 @@ static void cut(const struct engine *e, struct work *w)
 	w->job.chunks = (uint32_t)((left + w->chunk - 1) / w->chunk);
 }
 
+/* The pool is through with it. */
+static void finish(struct job *job, void *arg)
+{
+	struct engine *e = arg;
+	struct work *w = (struct work *)job;
+	struct comm *c = w->comm;
+	ncclsvc_status failed;
+	DL_DELETE(e->running, w);
+	if (w->part) {
+		w->part->over(e, w->part, false);
+		free(w);
+		return;
+	}
+	/* Tasks that ran when their epoch ended were broken off. */
+	const ncclsvc_status st =
+		c->ended ? c->end : *complete_ran(w->tasks, w->move.ntasks, &failed);
+	for (uint32_t k = 0; k < w->move.ntasks; k++)
+		order_end_task(e, w->tasks[k], &st);
+	free(w);
+	if (c->ended && !c->pending)
+		order_free_comm(e, c);
+}
+
 /* The rest, from unit `first` on. */
-static bool give_to_pool(struct engine *e, struct comm *c, const struct move *m, uint64_t first,
-			 struct chunk *staged)
+static bool give_to_pool(struct engine *e, const struct match *match, const struct move *m,
+			 uint64_t first)
 {
 	struct work *w = calloc(1, sizeof(*w) + m->ntasks * sizeof(w->tasks[0]));
 	if (!w)
 		return false;
 	memcpy(w->tasks, m->tasks, m->ntasks * sizeof(w->tasks[0]));
 	w->job.run = run_chunk;
-	w->comm = c;
-	w->staged = staged;
+	w->job.over = finish;
+	w->comm = match->comm;
+	w->part = match->part;
 	w->first = first;
 	w->move = *m;
 	w->move.tasks = w->tasks;
@@ -235,7 +283,7 @@ static bool give_to_pool(struct engine *e, struct comm *c, const struct move *m,
 	return true;
 }
 
-bool run_small_send(const struct engine *e, struct task *send, struct task *recv)
+static bool run_small_send(const struct engine *e, struct task *send, struct task *recv)
 {
 	const struct svc_record *r = &send->record;
 	const uint64_t bytes = r->count * svc_type_size(r->type);
@@ -244,20 +292,6 @@ bool run_small_send(const struct engine *e, struct task *send, struct task *recv
 	send->started_ns = recv->started_ns = e->now;
 	memmove(recv->dst, send->src, bytes);
 	return true;
-}
-
-const ncclsvc_status *run_status(struct task *const *tasks, uint32_t n, ncclsvc_status *st)
-{
-	for (uint32_t k = 0; fault_any() && k < n; k++) {
-		const struct task *t = tasks[k];
-		if (!fault_at(t->src) && !fault_at(t->dst))
-			continue;
-		*st = status_of(NCCLSVC_PEER_GONE);
-		st->rank_a = t->rank;
-		st->pid_a = t->session->pid;
-		return st;
-	}
-	return &complete_ok;
 }
 
 /* Is the rest better given to the pool: for its helpers, or since others have waited enough? */
@@ -286,17 +320,41 @@ static uint64_t run_alone(struct engine *e, struct move *m)
 	return done;
 }
 
-enum begun run_tasks(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks,
-		     struct chunk *staged)
+static enum begun start(struct engine *e, const struct match *match)
 {
+	struct task *const *tasks = match->tasks;
 	if (tasks[0]->record.op == NCCLSVC_SEND && run_small_send(e, tasks[0], tasks[1]))
 		return BEGUN_DONE;
-	struct move m = {.tasks = tasks, .ntasks = ntasks};
+	struct move m = {.tasks = tasks, .ntasks = match->ntasks};
 	measure(&m);
-	for (uint32_t k = 0; k < ntasks; k++)
+	for (uint32_t k = 0; k < m.ntasks; k++)
 		tasks[k]->started_ns = e->now;
 	const uint64_t done = m.units ? run_alone(e, &m) : 0;
 	if (done == m.units)
 		return BEGUN_DONE;
-	return give_to_pool(e, c, &m, done, staged) ? BEGUN_RUNNING : BEGUN_NO_MEMORY;
+	return give_to_pool(e, match, &m, done) ? BEGUN_RUNNING : BEGUN_NO_MEMORY;
 }
+
+/* Chunks that have not begun are skipped. */
+static void epoch_end(struct engine *e, struct comm *c)
+{
+	struct work *w;
+	DL_FOREACH (e->running, w)
+		if (w->comm == c)
+			atomic_store_explicit(&w->aborted, true, memory_order_relaxed);
+}
+
+static void finish_all(struct engine *e)
+{
+	struct work *w, *next;
+	DL_FOREACH_SAFE (e->running, w, next)
+		free(w);
+}
+
+const struct transport host_transport = {
+	.name = "host",
+	.at_once_bytes = PART_BYTES,
+	.epoch_end = epoch_end,
+	.start = start,
+	.finish = finish_all,
+};

@@ -2,12 +2,13 @@
  * Moving the bytes of tasks that met on several nodes, piece by piece: some are on their way while
  * others are reduced or copied. The engine's thread never waits for any of it. */
 #include <stdlib.h>
+#include <string.h>
 #include <utlist.h>
 
 #include "across.h"
 #include "channel/mpi_api.h"
 #include "sched/order.h"
-#include "transport/staged/staged.h"
+#include "transport/transports.h"
 
 #define WINDOW	       8 /* pieces of one operation that are under way */
 #define SCANS_PER_TURN 65536
@@ -15,22 +16,20 @@
 static void finish_op(struct engine *e, struct op *op)
 {
 	struct comm *c = op->comm;
-	uint32_t n = op->course.p2p ? 2 : c->nranks;
-	struct chunk *chunk = op->chunk;
+	const uint32_t n = op->course.p2p ? 2 : c->nranks;
+	struct part *part = op->part;
 	ncclsvc_status st = op->aborted ? c->end : complete_ok;
 	DL_DELETE(c->span->ops, op);
 	e->ops--;
-	if (chunk) {
-		bool aborted = op->aborted;
-		free(op->tasks);
+	if (part) {
+		const bool aborted = op->aborted;
 		free(op);
-		staged_moved(chunk, aborted);
+		part->over(e, part, aborted);
 		return;
 	}
 	for (uint32_t k = 0; k < n; k++)
 		if (op->tasks[k])
 			order_end_task(e, op->tasks[k], &st);
-	free(op->tasks);
 	free(op);
 	if (c->ended && !c->pending)
 		order_free_comm(e, c);
@@ -52,27 +51,30 @@ static void advance_op(struct engine *e, struct op *op)
 	}
 	op->advancing = false;
 	bool all = op->next_piece == op->course.pieces;
-	e->op_scans |= !all && op->under_way < WINDOW && !op->aborted;
+	if (!all && op->under_way < WINDOW && !op->aborted)
+		e->polled |= 1u << TRANSPORT_INTERNODE;
 	/* What was given up ends with its epoch, which says why. */
 	if (!op->under_way && (op->aborted ? op->comm->ended : all))
 		finish_op(e, op);
 }
 
-bool across_start(struct engine *e, struct comm *c, const struct junction_key *key,
-		  struct task **tasks, struct chunk *chunk)
+static enum begun start(struct engine *e, const struct match *m)
 {
-	struct op *op = calloc(1, sizeof(*op));
+	/* All of a match is here: a Send and its Recv. */
+	if (!m->at)
+		return e->config.transports[TRANSPORT_HOST]->start(e, m);
+	struct op *op = calloc(1, sizeof(*op) + m->ntasks * sizeof(op->tasks[0]));
 	if (!op)
-		return false;
-	op->comm = c;
-	op->key = *key;
-	op->tasks = tasks;
-	op->chunk = chunk;
-	course_make(&op->course, c->span, tasks, key->a, key->b);
-	DL_APPEND(c->span->ops, op);
+		return BEGUN_NO_MEMORY;
+	op->comm = m->comm;
+	op->key = *m->at;
+	op->part = m->part;
+	memcpy(op->tasks, m->tasks, m->ntasks * sizeof(op->tasks[0]));
+	course_make(&op->course, op->comm->span, op->tasks, op->key.a, op->key.b);
+	DL_APPEND(op->comm->span->ops, op);
 	e->ops++;
 	advance_op(e, op);
-	return true;
+	return BEGUN_RUNNING;
 }
 
 static void advance_all(struct engine *e, struct piece *p)
@@ -82,10 +84,9 @@ static void advance_all(struct engine *e, struct piece *p)
 	advance_op(e, op);
 }
 
-void across_flow_done(struct engine *e, void *flow, size_t bytes, bool failed)
+void across_flow_over(struct engine *e, struct flight *flight, size_t bytes, bool failed)
 {
-	struct flow *f = flow;
-	e->flights--;
+	struct flow *f = (struct flow *)flight;
 	f->over = true;
 	if (!f->send) {
 		if (!failed)
@@ -96,23 +97,24 @@ void across_flow_done(struct engine *e, void *flow, size_t bytes, bool failed)
 	advance_all(e, f->piece);
 }
 
-void across_job_done(struct engine *e, struct job *job)
+void across_work_over(struct job *job, void *engine)
 {
 	struct piece *p = (struct piece *)job;
 	p->working = false;
-	advance_all(e, p);
+	advance_all(engine, p);
 }
 
 /* Operations that had too much to look at in one turn. */
-void across_continue(struct engine *e)
+static bool poll(struct engine *e)
 {
 	struct span *s, *next_span;
-	e->op_scans = false;
+	e->polled &= ~(1u << TRANSPORT_INTERNODE);
 	HASH_ITER (hh, e->spans, s, next_span) {
 		struct op *op, *next;
 		DL_FOREACH_SAFE (s->ops, op, next)
 			advance_op(e, op);
 	}
+	return false;
 }
 
 /* ---- Ends ---- */
@@ -126,59 +128,77 @@ static void poke(struct engine *e, struct op *op)
 }
 
 /* Those that could not go on; the others may, for a little while. */
-void across_end(struct engine *e, struct span *s)
+static void epoch_end(struct engine *e, struct comm *c)
 {
 	struct op *op, *next;
-	DL_FOREACH_SAFE (s->ops, op, next)
+	e->config.transports[TRANSPORT_HOST]->epoch_end(e, c);
+	DL_FOREACH_SAFE (c->span->ops, op, next)
 		if (op->aborted)
 			advance_op(e, op);
 }
 
-void across_abort(struct engine *e, struct span *s)
+/* One operation is to be broken off with all its parts, those too that have not begun. */
+static void abort_some(struct engine *e, struct comm *c, const struct junction_key *key)
 {
 	struct op *op, *next;
-	staged_abort(e, s->comm);
-	DL_FOREACH_SAFE (s->ops, op, next) {
-		flow_abort_op(e, op);
-		poke(e, op);
-		advance_op(e, op);
-	}
-}
-
-void across_give_up(struct engine *e, struct span *s, const struct junction_key *key)
-{
-	struct op *op, *next;
-	DL_FOREACH_SAFE (s->ops, op, next) {
-		if (!junction_same_operation(&op->key, key))
+	DL_FOREACH_SAFE (c->span->ops, op, next) {
+		if (key && !junction_same_operation(&op->key, key))
 			continue;
 		flow_abort_op(e, op);
 		poke(e, op);
 		advance_op(e, op);
 	}
-	flow_refuse_credits(e, s, key, junction_same_operation);
+	if (key)
+		flow_refuse_credits(e, c->span, key, junction_same_operation);
 }
 
-void across_node_lost(struct engine *e, struct span *s, uint32_t place)
+/* What is in flight to or from that node never ends. */
+static void drop_flows(struct engine *e, struct piece *p, uint32_t place)
+{
+	for (uint32_t i = 0; i < p->nflows; i++) {
+		struct flow *f = &p->flows[i];
+		if (f->node != place || !f->begun || f->over)
+			continue;
+		e->config.mpi->drop(f);
+		if (f->send) { /* forgotten: nobody reads it */
+			f->over = true;
+			e->flights--;
+		}
+	}
+}
+
+static void node_lost(struct engine *e, struct comm *c, uint32_t place)
 {
 	struct op *op, *next;
-	staged_abort(e, s->comm);
-	DL_FOREACH_SAFE (s->ops, op, next) {
+	DL_FOREACH_SAFE (c->span->ops, op, next) {
 		struct piece *p, *after;
 		flow_abort_op(e, op);
 		DL_FOREACH_SAFE (op->pieces, p, after) {
-			for (uint32_t i = 0; i < p->nflows; i++) {
-				struct flow *f = &p->flows[i];
-				if (f->node != place || !f->begun || f->over)
-					continue;
-				e->config.mpi->drop(f);
-				if (f->send) { /* forgotten: nobody reads it */
-					f->over = true;
-					e->flights--;
-				}
-			}
+			drop_flows(e, p, place);
 			if (!p->working)
 				piece_advance(e, p);
 		}
 		advance_op(e, op);
 	}
 }
+
+static void finish(struct engine *e)
+{
+	while (e->nbuffers)
+		free(e->buffers[--e->nbuffers]);
+	free(e->tags);
+}
+
+const struct transport internode_transport = {
+	.name = "internode",
+	.epoch_end = epoch_end,
+	.start = start,
+	.poll = poll,
+	.finish = finish,
+	.eager = small_fits,
+	.pack = small_pack,
+	.unpack = small_finish,
+	.credit = flow_credit,
+	.abort = abort_some,
+	.node_lost = node_lost,
+};

@@ -1,9 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What across.c, flow.c and piece.c share. */
-#ifndef ENGINE_ACROSS_H
-#define ENGINE_ACROSS_H
+#ifndef INTERNODE_ACROSS_H
+#define INTERNODE_ACROSS_H
 
 #include "sched/span.h"
+#include "sched/transport.h"
+
+/* ---- course.c ---- */
+
+/* One piece of an operation: count units, from lo on in its block. */
+struct stretch {
+	bool reduces;	    /* every node contributes, and the owner reduces */
+	bool spreads;	    /* then every node gets it; else only the node `to` */
+	bool exchanges;	    /* AllToAll: owner and `to` swap; within a node: by itself */
+	uint32_t owner, to; /* places */
+	uint32_t block;
+	uint64_t lo, count, bytes;
+};
+
+struct course {
+	const struct span *span;
+	struct task *const *tasks;
+	struct svc_record record;
+	bool p2p;
+	int32_t a, b;	       /* of a pair */
+	bool raw;	       /* each rank's bytes go to the owner, none are reduced before */
+	uint64_t unit;	       /* bytes */
+	uint64_t share;	       /* bytes of count elements */
+	uint32_t blocks, wide; /* wide: blocks that are worked on side by side */
+	uint64_t block_units, chunk_units;
+	uint64_t pieces;
+};
+
+void course_make(struct course *p, const struct span *s, struct task *const *tasks, int32_t a,
+		 int32_t b);
+/* AllToAll: which two ranks a block is for; the first is the lower. */
+void course_pair(uint32_t pair, uint32_t *a, uint32_t *b);
+/* False: nothing to do in this piece. */
+bool course_stretch(const struct course *p, uint64_t piece, struct stretch *x);
+/* Has this node a part in it? */
+bool course_involved(const struct course *p, const struct stretch *x);
+/* Vectors that the node at that place contributes to what is reduced. */
+uint32_t course_contributions(const struct course *p, uint32_t place);
+/* Where this rank has its part of what is reduced, or the owner what it gives away. */
+const char *course_source(const struct course *p, const struct stretch *x, uint32_t rank);
+/* The rank that has it, if nothing is reduced. */
+uint32_t course_giver(const struct course *p, const struct stretch *x);
+/* Where this node's ranks want it; returns how many. out: room for all local ranks. */
+uint32_t course_targets(const struct course *p, const struct stretch *x, char **out);
+/* This node's contribution, into one place. */
+void course_contribute(const struct course *p, const struct stretch *x, char *out);
+/* others: of each node but this one its contribution, in order of places. */
+void course_reduce(const struct course *p, const struct stretch *x, const char *others);
+/* The same with each node's contribution where it is; this node's entry is not used. */
+void course_reduce_parts(const struct course *p, const struct stretch *x, const char *const *parts);
+/* Are the ranks' own vectors sent, not their node's reduction? That would round twice. */
+bool course_uses_raw(const struct span *s, const struct svc_record *r);
+
+/* ---- Operations ---- */
 
 enum phase { GIVING = 1, RESULT };
 
@@ -17,7 +71,7 @@ enum stage {
 };
 
 struct flow {
-	enum in_flight kind; /* first: what MPI gives back */
+	struct flight flight; /* first */
 	bool send, begun, over;
 	enum phase phase;
 	uint32_t node; /* place */
@@ -44,17 +98,27 @@ struct piece {
 struct op {
 	struct comm *comm;
 	struct junction_key key;
-	struct task **tasks;
-	struct chunk *chunk; /* that it is part of; NULL: none */
+	struct part *part; /* as in a match */
 	struct course course;
 	uint64_t next_piece;
 	uint32_t under_way;
 	bool aborted, advancing;
 	struct piece *pieces;
 	struct op *prev, *next;
+	struct task *tasks[]; /* as in a match */
 };
 
+/* ---- across.c ---- */
+
+/* A send or receive of a piece has ended. */
+void across_flow_over(struct engine *e, struct flight *flight, size_t bytes, bool failed);
+/* The pool is through with a piece's work. */
+void across_work_over(struct job *job, void *engine);
+
 /* ---- flow.c ---- */
+
+void flow_credit(struct engine *e, struct span *s, uint32_t place, const struct junction_key *key,
+		 const struct credit_note *note);
 
 /* Has MPI receive it, and gives credit for it. */
 void flow_receive(struct engine *e, struct flow *f);
@@ -73,5 +137,15 @@ void flow_abort_op(struct engine *e, struct op *op);
 void piece_begin(struct engine *e, struct op *op, uint64_t index, const struct stretch *x);
 /* Takes it as far as it goes now. True if it is over, and freed. */
 bool piece_advance(struct engine *e, struct piece *p);
+
+/* ---- small.c ---- */
+
+/* Do the bytes of such tasks fit into the verdicts, on every node? */
+bool small_fits(const struct span *s, const struct svc_record *r, bool p2p);
+/* What this node has for the one at that place: at most SPAN_EAGER_BYTES. Returns how many. */
+size_t small_pack(const struct span *s, struct task *const *tasks, uint32_t place, bool p2p,
+		  char *out);
+/* Ends it with everybody's bytes. False: somebody sent too few. */
+bool small_finish(const struct span *s, struct task *const *tasks, const struct junction *j);
 
 #endif

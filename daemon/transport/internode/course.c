@@ -10,9 +10,9 @@
  */
 #include <string.h>
 
+#include "across.h"
 #include "names.h"
 #include "reduce/reduce.h"
-#include "sched/span.h"
 #include "task.h"
 
 #define PIECE_BYTES	  (256 * 1024)

@@ -6,7 +6,6 @@
 #include "across.h"
 #include "base/no_memory.h"
 #include "channel/mpi_api.h"
-#include "transport/staged/staged.h"
 
 /* ---- Tags ---- */
 
@@ -123,8 +122,8 @@ static bool is_ready(const struct piece *p, const struct flow *f)
 	return p->stage == (f->phase == GIVING ? STAGE_GIVE : STAGE_RESULT);
 }
 
-void across_credit(struct engine *e, struct span *s, uint32_t place, const struct junction_key *key,
-		   const struct credit_note *note)
+void flow_credit(struct engine *e, struct span *s, uint32_t place, const struct junction_key *key,
+		 const struct credit_note *note)
 {
 	struct op *op;
 	DL_FOREACH (s->ops, op) {
@@ -132,8 +131,8 @@ void across_credit(struct engine *e, struct span *s, uint32_t place, const struc
 			break;
 	}
 	bool late = op ? op->aborted : s->comm->ended;
-	if (!op && s->comm->staged)
-		late = !staged_expects(e, s->comm, key);
+	if (!op && s->comm->transport->expects)
+		late = !s->comm->transport->expects(e, s->comm, key);
 	if (late) {
 		span_refuse_credit(e, (int)s->nodes[place], note->tag);
 		return;

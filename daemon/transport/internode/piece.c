@@ -134,7 +134,7 @@ static bool work(struct engine *e, struct piece *p)
 	}
 	p->job.run = run_stage;
 	p->job.chunks = 1;
-	p->job.across = true;
+	p->job.over = across_work_over;
 	p->working = true;
 	e->jobs++;
 	pool_submit(e->pool, &p->job);
@@ -220,7 +220,7 @@ static void add_flow(struct piece *p, enum phase phase, bool send, uint32_t node
 		     uint64_t bytes)
 {
 	p->flows[p->nflows++] = (struct flow){
-		.kind = FLIES_FLOW,
+		.flight = {across_flow_over},
 		.send = send,
 		.phase = phase,
 		.node = node,

@@ -2,8 +2,8 @@
  * Operations whose bytes travel with the verdicts: one message from each node to each other. */
 #include <string.h>
 
+#include "across.h"
 #include "names.h"
-#include "sched/span.h"
 #include "task.h"
 
 bool small_fits(const struct span *s, const struct svc_record *r, bool p2p)

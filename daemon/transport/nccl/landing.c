@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tasks of GPUs after their launch (device.c): how far they are the lanes' counters say. Or they
+ * Tasks of GPUs after their launch (launch.c): how far they are the lanes' counters say. Or they
  * end with their epoch: their clients hear of it at once. Their streams go on when the GPU is
  * through with them, for what it is broken off in may still write; but not for ever. */
 #include <stdlib.h>
 #include <utlist.h>
 
 #include "base/timings.h"
-#include "device.h"
+#include "nccl.h"
 #include "sched/order.h"
 #include "worker/queue.h"
 
@@ -15,7 +15,7 @@ static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
 	struct member *m = t->member;
 	window_land(t);
-	device_land(e, m);
+	nccl_land(e, m);
 	if (t->record.timeline) {
 		t->session->lines[t->record.timeline].flying--;
 		/* What the GPU wrote just now may have been less than its stream was told. */
@@ -29,6 +29,8 @@ static void stop_watching(struct engine *e, struct comm *c)
 {
 	c->launched = false;
 	DL_DELETE2(e->launched, c, prev_launched, next_launched);
+	if (!e->launched)
+		e->polled &= ~(1u << TRANSPORT_NCCL);
 	if (c->ended && !c->pending)
 		order_free_comm(e, c);
 }
@@ -72,7 +74,7 @@ static void release_streams(struct comm *c)
 				complete_timeline(t->session, &t->record, true, true);
 }
 
-bool device_poll(struct engine *e)
+bool nccl_poll(struct engine *e)
 {
 	bool any = false;
 	if (e->now - e->inputs_ns > INPUTS_LOOK_NS)
@@ -82,7 +84,7 @@ bool device_poll(struct engine *e)
 		bool left = false;
 		next = c->next_launched;
 		if (c->dead && c->ended) {
-			device_epoch_dead(e, c);
+			nccl_dead(e, c);
 			any = true;
 			continue;
 		}
@@ -90,7 +92,7 @@ bool device_poll(struct engine *e)
 			struct member *m = &c->members[k];
 			if (!m->flying)
 				continue;
-			uint64_t done = atomic_load_explicit(&device_progress(e, m)->completed,
+			uint64_t done = atomic_load_explicit(&nccl_progress(e, m)->completed,
 							     memory_order_acquire);
 			if (done >= m->flying->lane_seq && !any) {
 				any = true;
@@ -110,39 +112,8 @@ bool device_poll(struct engine *e)
 	return any;
 }
 
-static void take_apart(struct engine *e, struct meeting *m, const ncclsvc_status *st)
+void nccl_epoch_end(struct engine *e, struct comm *c)
 {
-	if (m->wish)
-		sequence_void(e, m->wish);
-	DL_DELETE(e->met, m);
-	for (uint32_t i = 0; i < m->ntasks; i++) {
-		m->tasks[i]->meeting = NULL;
-		order_end_task(e, m->tasks[i], st);
-	}
-	free(m);
-}
-
-void device_fail(struct engine *e, struct task *t, const ncclsvc_status *st)
-{
-	take_apart(e, t->meeting, st);
-}
-
-void device_drop_met(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
-{
-	struct meeting *m, *next;
-	DL_FOREACH_SAFE (e->met, m, next) {
-		bool concerned = m->comm == c && rank < 0;
-		/* What other nodes may launch cannot be taken back because of one member. */
-		for (uint32_t i = 0; i < m->ntasks && m->comm == c && !m->at.span && !m->wish; i++)
-			concerned = concerned || m->tasks[i]->rank == rank;
-		if (concerned)
-			take_apart(e, m, st);
-	}
-}
-
-void device_end_epoch(struct engine *e, struct comm *c)
-{
-	device_drop_met(e, c, -1, &c->end);
 	window_leave(e, c);
 	c->moved_ns = e->now;
 	for (uint32_t k = 0; k < c->nranks; k++) {
@@ -158,10 +129,8 @@ void device_end_epoch(struct engine *e, struct comm *c)
 	}
 }
 
-void device_epoch_dead(struct engine *e, struct comm *c)
+void nccl_dead(struct engine *e, struct comm *c)
 {
-	if (!c)
-		return;
 	c->dead = true; /* with other nodes, its end may take a moment */
 	if (!c->ended)
 		return;
@@ -173,34 +142,11 @@ void device_epoch_dead(struct engine *e, struct comm *c)
 		stop_watching(e, c);
 }
 
-/* s: whose; NULL: everybody's. */
-static void release_inputs(struct comm *c, const struct session *s)
+void nccl_release(struct engine *e, struct comm *c)
 {
-	for (uint32_t k = 0; k < c->nranks; k++) {
-		struct task *t;
-		DL_FOREACH (c->members[k].flying, t) {
-			if (!s || t->session == s)
-				release_input(t);
-		}
-	}
-}
-
-void device_release_inputs(struct comm *c)
-{
-	if (c && c->ended)
-		release_inputs(c, NULL);
-}
-
-void device_session_dead(struct engine *e, const struct session *s)
-{
-	struct comm *c;
-	DL_FOREACH2 (e->launched, c, next_launched)
-		release_inputs(c, s);
-}
-
-uint64_t device_sleep_ns(const struct engine *e, int ms)
-{
-	/* No interrupt tells of a counter that a GPU writes. What lasts long may be seen late. */
-	const uint64_t ns = spin_nap_ns(e->now - e->busy_ns, SPIN_NAP_SHARE);
-	return ms >= 0 && (uint64_t)ms * 1000000 < ns ? (uint64_t)ms * 1000000 : ns;
+	struct task *t;
+	(void)e;
+	for (uint32_t k = 0; k < c->nranks; k++)
+		DL_FOREACH (c->members[k].flying, t)
+			release_input(t);
 }

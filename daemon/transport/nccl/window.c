@@ -116,7 +116,7 @@ static struct window **make_seen(struct windows *w, struct task *const *tasks, b
 	window->bytes = region_of(tasks[0], dst)->bytes;
 	for (uint32_t k = 0; k < n; k++) {
 		const struct region *r = region_of(tasks[k], dst);
-		window->parts[k] = (struct part){r->lent, (uint64_t)(uintptr_t)r->base};
+		window->parts[k] = (struct window_part){r->lent, (uint64_t)(uintptr_t)r->base};
 	}
 	return &w->seen[oldest];
 }

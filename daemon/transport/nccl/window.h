@@ -3,7 +3,7 @@
 #ifndef ENGINE_WINDOW_H
 #define ENGINE_WINDOW_H
 
-#include "sched/state.h"
+#include "nccl.h"
 #include "worker/queue.h"
 
 #define WINDOWS_SEEN	32 /* that are counted */
@@ -25,7 +25,7 @@ struct window {
 	uint64_t since, used; /* in choices of the communicator */
 	uint64_t left_ns;     /* since when it is leaving */
 	uint64_t bytes;
-	struct part {
+	struct window_part {
 		uint64_t lent; /* as in struct region */
 		uint64_t base;
 	} parts[]; /* by rank */

@@ -23,12 +23,12 @@ static void ask(struct engine *e, struct windows *w, uint8_t what, uint32_t slot
 {
 	struct comm *c = w->comm;
 	const struct window *window = w->slots[slot];
-	device_watch(e, c);
+	nccl_watch(e, c);
 	for (uint32_t k = 0; k < c->nranks; k++)
 		if (!device_room(&e->devices[c->members[k].device], 1))
 			return;
 	for (uint32_t k = 0; k < c->nranks; k++) {
-		struct launch *l = device_next_launch(e, &c->members[k]);
+		struct launch *l = nccl_next_launch(e, &c->members[k]);
 		l->op = what;
 		l->src = window->parts[k].base;
 		l->count = window->bytes;
@@ -43,7 +43,7 @@ static void ask(struct engine *e, struct windows *w, uint8_t what, uint32_t slot
 static bool all_have_done(const struct engine *e, const struct windows *w)
 {
 	for (uint32_t k = 0; k < w->comm->nranks; k++)
-		if (atomic_load_explicit(&device_progress(e, &w->comm->members[k])->completed,
+		if (atomic_load_explicit(&nccl_progress(e, &w->comm->members[k])->completed,
 					 memory_order_acquire) < w->seqs[k])
 			return false;
 	return true;
@@ -52,7 +52,7 @@ static bool all_have_done(const struct engine *e, const struct windows *w)
 static bool all_could(const struct engine *e, const struct windows *w)
 {
 	for (uint32_t k = 0; k < w->comm->nranks; k++)
-		if (atomic_load(&device_progress(e, &w->comm->members[k])->window) != WINDOW_GOOD)
+		if (atomic_load(&nccl_progress(e, &w->comm->members[k])->window) != WINDOW_GOOD)
 			return false;
 	return true;
 }
@@ -185,7 +185,7 @@ void window_leave(struct engine *e, struct comm *c)
 	for (uint32_t i = 0; i < WORKER_WINDOWS; i++)
 		any = any || w->slots[i];
 	if (any)
-		device_watch(e, c);
+		nccl_watch(e, c);
 	else if (c->ended)
 		window_free(e, c);
 }
@@ -213,8 +213,14 @@ void window_region_gone(struct engine *e, const struct region *r)
 		for (uint32_t i = 0; i < WORKER_WINDOWS; i++)
 			if (has_part(w->slots[i], n, r->lent)) {
 				window_go(e, w->slots[i]);
-				device_watch(e, w->comm);
+				nccl_watch(e, w->comm);
 			}
 		count_ready(w);
 	}
+}
+
+void window_finish(struct engine *e)
+{
+	while (e->windowed)
+		window_free(e, e->windowed->comm);
 }

@@ -12,7 +12,7 @@ static char *address(const struct engine *e, uint32_t slot)
 	return e->slots.base + (size_t)slot * STAGING_SLOT_BYTES;
 }
 
-int staged_add_memory(struct engine *e, const struct command *c)
+int slots_add(struct engine *e, const struct command *c)
 {
 	struct slots *s = &e->slots;
 	const uint32_t pinned = c->staging.pinned, all = c->staging.slots;

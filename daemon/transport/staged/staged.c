@@ -10,17 +10,26 @@
 #include "names.h"
 #include "operation.h"
 #include "sched/order.h"
+#include "transport/transports.h"
 #include "worker/queue.h"
 
 #define CHUNKS_MAX 4 /* of one operation under way */
 
-int staged_start_member(struct engine *e, struct member *m)
+/* Those that move and reduce what has been copied to the host. */
+static const struct transport *host(const struct engine *e)
 {
-	struct session *s = m->session;
-	m->generation = e->devices[m->device].generation;
-	if (!s->lines && !(s->lines = calloc(SVC_TIMELINES, sizeof(*s->lines))))
-		return -ENOMEM;
-	return 0;
+	return e->config.transports[TRANSPORT_HOST];
+}
+
+static const struct transport *internode(const struct engine *e)
+{
+	return e->config.transports[TRANSPORT_INTERNODE];
+}
+
+/* Nothing is to be copied. */
+static bool is_empty(const struct svc_record *r)
+{
+	return r->op == NCCLSVC_BARRIER || !r->count;
 }
 
 /* ---- Chunks ---- */
@@ -106,53 +115,33 @@ static void end_chunk(struct engine *e, struct chunk *k)
 	free_chunk(k);
 }
 
-void staged_moved(struct chunk *k, bool aborted)
+static void moved(struct engine *e, struct part *part, bool aborted)
 {
+	struct chunk *k = (struct chunk *)part;
+	(void)e;
 	k->moving = false;
 	k->op->aborted |= aborted;
-}
-
-static bool move_across(struct engine *e, struct chunk *k)
-{
-	struct staged *op = k->op;
-	struct task **tasks = calloc(op->ntasks, sizeof(struct task *));
-	struct junction_key key = op->key;
-	key.part = k->part;
-	for (uint32_t i = 0; tasks && i < op->ntasks; i++)
-		tasks[i] = op->tasks[i] ? &k->shadows[i] : NULL;
-	k->moving = true; /* it may be over at once */
-	if (tasks && across_start(e, op->comm, &key, tasks, k))
-		return true;
-	free(tasks);
-	return false;
-}
-
-/* False: out of memory. */
-static bool reduce_here(struct engine *e, struct chunk *k)
-{
-	const struct staged *op = k->op;
-	struct task *tasks[op->ntasks];
-	for (uint32_t i = 0; i < op->ntasks; i++)
-		tasks[i] = &k->shadows[i];
-	k->moving = true;
-	enum begun begun = run_tasks(e, op->comm, tasks, op->ntasks, k);
-	k->moving = begun == BEGUN_RUNNING;
-	return begun != BEGUN_NO_MEMORY;
 }
 
 static void move(struct engine *e, struct chunk *k)
 {
 	struct staged *op = k->op;
-	bool good = true;
+	struct task *tasks[op->ntasks];
+	struct junction_key key = op->key;
 	copy_make_shadows(k);
-	if (op->across)
-		good = move_across(e, k);
-	else if (svc_op_reduces(op->record.op))
-		good = reduce_here(e, k);
-	if (good)
+	if (!op->across && !svc_op_reduces(op->record.op))
 		return;
-	k->moving = false;
-	give_up(e, op, NCCLSVC_NO_MEMORY);
+	for (uint32_t i = 0; i < op->ntasks; i++)
+		tasks[i] = op->tasks[i] ? &k->shadows[i] : NULL;
+	key.part = k->part;
+	k->in.over = moved;
+	k->moving = true; /* it may be over at once */
+	const struct match match = {op->comm, tasks, op->ntasks, op->across ? &key : NULL, &k->in};
+	const enum begun begun = (op->across ? internode(e) : host(e))->start(e, &match);
+	if (begun != BEGUN_RUNNING)
+		k->moving = false;
+	if (begun == BEGUN_NO_MEMORY)
+		give_up(e, op, NCCLSVC_NO_MEMORY);
 }
 
 /* Takes it as far as it goes now; true if that is any further. It may be freed. */
@@ -201,7 +190,7 @@ static bool advance(struct engine *e, struct staged *op, bool *full)
 	/* Not where it was noticed, which may be in the midst of them. */
 	if (op->aborted && op->across && !op->given_up) {
 		op->given_up = true;
-		across_give_up(e, op->comm->span, &op->key);
+		internode(e)->abort(e, op->comm, &op->key);
 	}
 	DL_FOREACH_SAFE (op->chunks, k, next)
 		any |= advance_chunk(e, k);
@@ -224,7 +213,7 @@ static bool advance(struct engine *e, struct staged *op, bool *full)
 	return any;
 }
 
-bool staged_poll(struct engine *e)
+static bool poll(struct engine *e)
 {
 	bool any = false, full = false;
 	struct staged *op, *next;
@@ -232,6 +221,8 @@ bool staged_poll(struct engine *e)
 		any |= advance(e, op, &full);
 	if (any)
 		e->now = engine_clock();
+	if (!e->staged)
+		e->polled &= ~(1u << TRANSPORT_STAGED);
 	return any;
 }
 
@@ -245,19 +236,25 @@ static bool worker_gone(const struct engine *e, const struct staged *op)
 	return false;
 }
 
-static bool create(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks,
-		   const struct junction_key *key)
+static enum begun start(struct engine *e, const struct match *m)
 {
+	struct comm *c = m->comm;
+	const uint32_t ntasks = m->ntasks;
+	if (!m->at && is_empty(&m->tasks[0]->record)) {
+		for (uint32_t i = 0; i < ntasks; i++)
+			m->tasks[i]->started_ns = e->now;
+		return BEGUN_DONE;
+	}
 	struct staged *op = calloc(1, sizeof(*op) + ntasks * sizeof(op->tasks[0]));
 	if (!op)
-		return false;
+		return BEGUN_NO_MEMORY;
 	op->comm = c;
 	op->ntasks = ntasks;
-	op->across = key != NULL;
-	if (key)
-		op->key = *key;
+	op->across = m->at;
+	if (m->at)
+		op->key = *m->at;
 	for (uint32_t i = ntasks; i-- > 0;) {
-		struct task *t = tasks[i];
+		struct task *t = m->tasks[i];
 		op->tasks[i] = t;
 		if (!t)
 			continue;
@@ -271,31 +268,13 @@ static bool create(struct engine *e, struct comm *c, struct task *const *tasks, 
 	op->step = staged_step(op);
 	op->aborted = worker_gone(e, op);
 	DL_APPEND(e->staged, op);
-	return true;
-}
-
-enum begun staged_meet(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks)
-{
-	if (staged_is_empty(&tasks[0]->record)) {
-		for (uint32_t i = 0; i < ntasks; i++)
-			tasks[i]->started_ns = e->now;
-		return BEGUN_DONE;
-	}
-	return create(e, c, tasks, ntasks, NULL) ? BEGUN_RUNNING : BEGUN_NO_MEMORY;
-}
-
-bool staged_start(struct engine *e, struct comm *c, const struct junction_key *key,
-		  struct task **tasks)
-{
-	if (!create(e, c, tasks, key->a >= 0 ? 2 : c->nranks, key))
-		return false;
-	free(tasks);
-	return true;
+	e->polled |= 1u << TRANSPORT_STAGED;
+	return BEGUN_RUNNING;
 }
 
 /* ---- Ends ---- */
 
-bool staged_expects(const struct engine *e, const struct comm *c, const struct junction_key *key)
+static bool expects(const struct engine *e, const struct comm *c, const struct junction_key *key)
 {
 	const struct staged *op;
 	DL_FOREACH (e->staged, op)
@@ -304,15 +283,24 @@ bool staged_expects(const struct engine *e, const struct comm *c, const struct j
 	return !c->ended;
 }
 
-void staged_end_epoch(struct engine *e, struct comm *c)
+static void begin(struct engine *e, struct comm *c)
+{
+	for (uint32_t k = 0; k < c->nranks; k++)
+		if (c->members[k].session)
+			c->members[k].generation = e->devices[c->members[k].device].generation;
+}
+
+/* What is between nodes may end, for a little while. */
+static void epoch_end(struct engine *e, struct comm *c)
 {
 	struct staged *op;
 	DL_FOREACH (e->staged, op)
 		if (op->comm == c && !op->across)
 			op->aborted = true;
+	(c->span ? internode(e) : host(e))->epoch_end(e, c);
 }
 
-void staged_abort(struct engine *e, struct comm *c)
+static void abort_ops(const struct engine *e, const struct comm *c)
 {
 	struct staged *op;
 	DL_FOREACH (e->staged, op)
@@ -320,7 +308,35 @@ void staged_abort(struct engine *e, struct comm *c)
 			op->aborted = true;
 }
 
-void staged_worker(struct engine *e, uint32_t device, uint32_t generation)
+static void abort_all(struct engine *e, struct comm *c, const struct junction_key *key)
+{
+	(void)key; /* all */
+	abort_ops(e, c);
+	internode(e)->abort(e, c, NULL);
+}
+
+static void node_lost(struct engine *e, struct comm *c, uint32_t place)
+{
+	abort_ops(e, c);
+	internode(e)->node_lost(e, c, place);
+}
+
+static void credit(struct engine *e, struct span *s, uint32_t place, const struct junction_key *key,
+		   const struct credit_note *note)
+{
+	internode(e)->credit(e, s, place, key, note);
+}
+
+/* Those without bytes: what is copied comes later. */
+static bool eager(const struct span *s, const struct svc_record *r, bool p2p)
+{
+	(void)s;
+	(void)p2p;
+	return is_empty(r);
+}
+
+/* A GPU's worker is there, or gone (0). */
+static void set_worker(struct engine *e, uint32_t device, uint32_t generation)
 {
 	struct staged *op;
 	struct device *d = &e->devices[device];
@@ -332,7 +348,16 @@ void staged_worker(struct engine *e, uint32_t device, uint32_t generation)
 			op->aborted = true;
 }
 
-void staged_finish_all(struct engine *e)
+static int command(struct engine *e, const struct command *cmd)
+{
+	if (cmd->kind == COMMAND_STAGING)
+		return slots_add(e, cmd);
+	if (cmd->kind == COMMAND_DEVICE_WORKER)
+		set_worker(e, cmd->worker.device, cmd->worker.generation);
+	return 0;
+}
+
+static void finish_all(struct engine *e)
 {
 	struct staged *op, *next;
 	struct chunk *k, *after;
@@ -343,3 +368,18 @@ void staged_finish_all(struct engine *e)
 	}
 	slots_free(e);
 }
+
+const struct transport staged_transport = {
+	.name = "staged",
+	.epoch_begin = begin,
+	.epoch_end = epoch_end,
+	.start = start,
+	.poll = poll,
+	.command = command,
+	.finish = finish_all,
+	.eager = eager,
+	.credit = credit,
+	.expects = expects,
+	.abort = abort_all,
+	.node_lost = node_lost,
+};

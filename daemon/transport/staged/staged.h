@@ -11,7 +11,7 @@
  * A chunk has a slot of staging memory for each member of this node that gives it something. If all
  * members are here, the others' workers copy out of that slot, and the host only reduces. Else
  * every member has a slot, that shadows of the tasks name as their memory, and the shadows go the
- * way of the host's tasks between nodes (across.c). All nodes cut alike, for the records agree.
+ * way of the host's tasks between nodes. All nodes cut alike, for the records agree.
  *
  * Slots are held for what ends by itself, except while other nodes are waited for. So that nodes
  * which give their last slots to different operations do not wait for each other for ever, the
@@ -20,22 +20,24 @@
  * When an epoch ends, what is being copied ends its copying; nothing else begins. A worker that is
  * gone copies nothing any more.
  */
-#ifndef ENGINE_STAGED_H
-#define ENGINE_STAGED_H
+#ifndef TRANSPORT_STAGED_H
+#define TRANSPORT_STAGED_H
 
 #include "sched/span.h"
 #include "sched/state.h"
+#include "sched/transport.h"
 
 enum chunk_stage { CHUNK_IN, CHUNK_MOVE, CHUNK_OUT, CHUNK_OVER };
 
 struct chunk {
+	struct part in; /* first: of the transport that moves or reduces it */
 	struct staged *op;
 	struct chunk *prev, *next;
 	uint64_t part; /* from 1 */
 	uint64_t lo, count;
 	enum chunk_stage stage;
 	bool begun;	      /* this stage: its copies are launched, or its work is under way */
-	bool moving;	      /* staged_moved follows */
+	bool moving;	      /* in.over follows */
 	uint64_t *awaited;    /* [op->ntasks]: seq of the last copy; 0: none */
 	char **slots;	      /* [op->ntasks]; NULL: none */
 	struct task *shadows; /* [op->ntasks] */
@@ -61,35 +63,6 @@ struct staged {
 	struct task *tasks[]; /* by rank, NULL elsewhere; of a pair, the Send and the Recv */
 };
 
-/* ---- staged.c ---- */
-
-/* Nothing is to be copied. */
-static inline bool staged_is_empty(const struct svc_record *r)
-{
-	return r->op == NCCLSVC_BARRIER || !r->count;
-}
-
-/* Returns 0 or -ENOMEM. */
-int staged_start_member(struct engine *e, struct member *m);
-/* As run_tasks, for members of this node. */
-enum begun staged_meet(struct engine *e, struct comm *c, struct task *const *tasks,
-		       uint32_t ntasks);
-/* As across_start, for what is not empty. */
-bool staged_start(struct engine *e, struct comm *c, const struct junction_key *key,
-		  struct task **tasks);
-/* Moves everything on. True if anything happened. */
-bool staged_poll(struct engine *e);
-/* The work on a chunk is over. */
-void staged_moved(struct chunk *k, bool aborted);
-/* Will there be a part of that key, that has not begun yet? */
-bool staged_expects(const struct engine *e, const struct comm *c, const struct junction_key *key);
-void staged_end_epoch(struct engine *e, struct comm *c);
-/* The time for what goes on between nodes is up. */
-void staged_abort(struct engine *e, struct comm *c);
-/* A GPU's worker is there, or gone (0). */
-void staged_worker(struct engine *e, uint32_t device, uint32_t generation);
-void staged_finish_all(struct engine *e);
-
 /* ---- copy.c ---- */
 
 /* How many elements make a chunk. */
@@ -106,7 +79,7 @@ void copy_make_shadows(struct chunk *k);
 /* ---- slots.c ---- */
 
 /* Returns 0 or -ENOMEM. */
-int staged_add_memory(struct engine *e, const struct command *c);
+int slots_add(struct engine *e, const struct command *c);
 /* n slots; ordinary memory too, if any is true. False: there are not so many. */
 bool slots_take(struct engine *e, uint32_t n, bool any, char **out);
 void slots_give(struct engine *e, char *slot);

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sets of tasks that are launched as one, for transports that start a task group as one.
+ *
+ * What has matched waits until all that hangs together with it through task groups has matched too:
+ * nothing is launched that would wait on a GPU for a task that has not come. A launched task leaves
+ * its member's queue, which goes on at once: the transport keeps the order.
+ */
+#include "set.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "device.h"
+
+/* ---- Matches ---- */
+
+enum begun set_add(struct engine *e, const struct match *match)
+{
+	struct meeting *m = calloc(1, sizeof(*m) + match->ntasks * sizeof(m->tasks[0]));
+	if (!m)
+		return BEGUN_NO_MEMORY;
+	m->comm = match->comm;
+	if (match->at)
+		m->at = (struct crossing){.span = m->comm->span->id,
+					  .key = *match->at,
+					  .nparts = match->at->a < 0 ? m->comm->span->nnodes : 2};
+	for (uint32_t i = 0; i < match->ntasks; i++) {
+		struct task *t = match->tasks[i];
+		if (!t)
+			continue;
+		m->tasks[m->ntasks++] = t;
+		t->meeting = m;
+		if (match->at) /* it cannot be taken back alone */
+			deadlines_remove(&e->deadlines, &t->deadline);
+	}
+	DL_APPEND(e->met, m);
+	e->met_new = true;
+	return BEGUN_RUNNING;
+}
+
+/* ---- Task groups ---- */
+
+void set_link(struct task *first)
+{
+	struct task *t, *begin = NULL, *last = NULL;
+	DL_FOREACH (first, t) {
+		if (!(t->comm->transport->flags & TRANSPORT_GROUPS))
+			continue;
+		if (last)
+			last->next_in_group = t;
+		else
+			begin = t;
+		last = t;
+	}
+	if (last != begin)
+		last->next_in_group = begin;
+}
+
+void set_leave(struct engine *e, struct task *t)
+{
+	struct task *before = t->next_in_group;
+	while (before->next_in_group != t)
+		before = before->next_in_group;
+	before->next_in_group = t->next_in_group == before ? NULL : t->next_in_group;
+	t->next_in_group = NULL;
+	e->met_new = true; /* the rest may be complete without it */
+}
+
+/* ---- What is launched together ---- */
+
+/* False: t is of what this pass could not launch. */
+static bool push(struct engine *e, struct task *t)
+{
+	if (t->visit == e->visit)
+		return true;
+	if (t->visit >= e->pass)
+		return false;
+	t->visit = e->visit;
+	e->visited[e->nvisited++] = t;
+	return true;
+}
+
+/* Collects everything that must be launched with t. False: some of it has not met. */
+static bool collect(struct engine *e, struct task *t)
+{
+	e->visit++;
+	e->nvisited = 0;
+	bool good = push(e, t);
+	for (uint32_t i = 0; good && i < e->nvisited; i++) {
+		const struct task *at = e->visited[i];
+		if (!at->meeting)
+			return false;
+		if (at->next_in_group)
+			good = push(e, at->next_in_group);
+		for (uint32_t k = 0; good && k < at->meeting->ntasks; k++)
+			good = push(e, at->meeting->tasks[k]);
+	}
+	return good;
+}
+
+bool set_may_fail(struct engine *e, struct task *t)
+{
+	if (!t->meeting || t->flying || t->meeting->at.span || t->meeting->wish)
+		return false;
+	e->pass = e->visit + 1;
+	return !collect(e, t);
+}
+
+/* What is behind must not overtake it, on its communicator: it may need its result. */
+static void hold(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->nvisited; i++)
+		e->visited[i]->comm->held = e->launch_round;
+}
+
+static bool any_held(const struct engine *e)
+{
+	for (uint32_t i = 0; i < e->nvisited; i++)
+		if (e->visited[i]->comm->held == e->launch_round)
+			return true;
+	return false;
+}
+
+static void take_apart(struct engine *e, struct meeting *m, const ncclsvc_status *st)
+{
+	if (m->wish)
+		sequence_void(e, m->wish);
+	DL_DELETE(e->met, m);
+	for (uint32_t i = 0; i < m->ntasks; i++) {
+		m->tasks[i]->meeting = NULL;
+		order_end_task(e, m->tasks[i], st);
+	}
+	free(m);
+}
+
+void set_fail(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	take_apart(e, t->meeting, st);
+}
+
+void set_drop(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
+{
+	struct meeting *m, *next;
+	DL_FOREACH_SAFE (e->met, m, next) {
+		bool concerned = m->comm == c && rank < 0;
+		/* What other nodes may launch cannot be taken back because of one member. */
+		for (uint32_t i = 0; i < m->ntasks && m->comm == c && !m->at.span && !m->wish; i++)
+			concerned = concerned || m->tasks[i]->rank == rank;
+		if (concerned)
+			take_apart(e, m, st);
+	}
+}
+
+/* ---- Launching ---- */
+
+void set_fly(struct engine *e, struct task *t)
+{
+	struct member *m = t->member;
+	DL_DELETE(m->queue, t);
+	m->head_tasks--;
+	DL_APPEND(m->flying, t);
+	deadlines_remove(&e->deadlines, &t->deadline);
+	t->flying = true;
+	t->started_ns = e->now;
+	if (t->record.timeline) {
+		complete_line_rests(t->session, t->record.timeline);
+		t->session->lines[t->record.timeline].flying++;
+	}
+	order_show_state(e, t);
+	if (m->queue)
+		order_make_ready(e, m);
+}
+
+static void forget_meeting(struct engine *e, struct meeting *m)
+{
+	DL_DELETE(e->met, m);
+	free(m);
+}
+
+/* What hung together does so no more. */
+static void part_visited(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->nvisited; i++) {
+		struct task *t = e->visited[i];
+		struct meeting *m = t->meeting;
+		t->next_in_group = NULL;
+		if (!m)
+			continue;
+		for (uint32_t k = 0; k < m->ntasks; k++)
+			m->tasks[k]->meeting = NULL;
+		forget_meeting(e, m);
+	}
+}
+
+/* No queue would ever hold them, and whatever came behind would wait for ever. */
+static void refuse_visited(struct engine *e)
+{
+	ncclsvc_status st = status_of(NCCLSVC_LIMIT);
+	part_visited(e);
+	for (uint32_t i = 0; i < e->nvisited; i++)
+		order_end_task(e, e->visited[i], &st);
+}
+
+static bool crosses(const struct engine *e)
+{
+	for (uint32_t i = 0; i < e->nvisited; i++)
+		if (e->visited[i]->meeting->at.span)
+			return true;
+	return false;
+}
+
+static const struct transport *transport_of_visited(const struct engine *e)
+{
+	return e->visited[0]->comm->transport;
+}
+
+static enum room reserve(struct engine *e, bool promised)
+{
+	return transport_of_visited(e)->reserve(e, e->visited, e->nvisited, promised);
+}
+
+static void launch_visited(struct engine *e)
+{
+	transport_of_visited(e)->launch(e, e->visited, e->nvisited);
+	part_visited(e);
+}
+
+/* What other nodes launch too, in the order that all of them were told: nobody overtakes, and
+ * nobody waits for what may only come behind it. The workers take what is in their queues. */
+static void launch_ordered(struct engine *e)
+{
+	struct meeting *m;
+	const struct making *k;
+	while (sequence_next(e, &m, &k)) {
+		e->pass = e->visit + 1;
+		/* It was whole when it was wished for. Were it not, the other nodes launch it without
+		 * this one, and its epochs end. */
+		if (m && !collect(e, m->tasks[0])) {
+			sequence_void(e, m->wish);
+			continue;
+		}
+		if (m ? reserve(e, true) != ROOM_NOW : !making_launch(e, k)) {
+			e->met_new = true;
+			return;
+		}
+		if (m)
+			launch_visited(e);
+		sequence_launched(e);
+	}
+}
+
+/* What is whole, and may be launched now; else it is looked at again. */
+static void launch_or_wait(struct engine *e)
+{
+	const enum room room = any_held(e) ? ROOM_HELD : reserve(e, false);
+	if (room == ROOM_HELD) {
+		hold(e);
+	} else if (crosses(e)) {
+		sequence_wish(e, room != ROOM_NEVER);
+	} else if (room == ROOM_NOW) {
+		launch_visited(e);
+	} else if (room == ROOM_NEVER) {
+		refuse_visited(e);
+	} else {
+		e->met_new = true;
+	}
+}
+
+void set_launch(struct engine *e)
+{
+	struct meeting *m, *next;
+	e->met_new = false;
+	e->launch_round++;
+	makings_launch(e);
+	launch_ordered(e);
+	e->pass = e->visit + 1;
+	for (m = e->met; m; m = next) {
+		next = m->next;
+		if (m->comm->held == e->launch_round || m->wish)
+			continue;
+		bool whole = m->tasks[0]->visit < e->pass && collect(e, m->tasks[0]);
+		/* Other meetings go with it. */
+		while (next && whole && next->tasks[0]->visit == e->visit)
+			next = next->next;
+		if (whole)
+			launch_or_wait(e);
+	}
+	launch_ordered(e); /* the sequencer may be this engine */
+	device_ring(e);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tasks that are launched as one: what matched, and all that hangs together with it through task
+ * groups. For transports with TRANSPORT_GROUPS. */
+#ifndef SCHED_SET_H
+#define SCHED_SET_H
+
+#include "order.h"
+#include "span.h"
+#include "transport.h"
+
+/* Tasks that have matched, and are not launched yet. */
+struct meeting {
+	struct meeting *prev, *next;
+	struct comm *comm;
+	struct crossing at; /* where, if with other nodes */
+	struct wish *wish;  /* the sequencer knows; NULL: not yet, or it need not */
+	uint32_t ntasks;
+	struct task *tasks[];
+};
+
+/* A transport's start: the tasks are launched when all that belongs to them has matched. Never
+ * BEGUN_DONE. */
+enum begun set_add(struct engine *e, const struct match *match);
+/* first: a list of tasks that are one task group. Links those whose transport starts groups. */
+void set_link(struct task *first);
+/* t is in one: t->next_in_group. */
+void set_leave(struct engine *e, struct task *t);
+/* It has matched, but something of its group, or of its peers', has not: it may still fail, and all
+ * that it matched with it. */
+bool set_may_fail(struct engine *e, struct task *t);
+void set_fail(struct engine *e, struct task *t, const ncclsvc_status *st);
+/* Ends what has matched but was not launched: of one member, or of all (-1). */
+void set_drop(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
+/* Launches what it may of what has matched. */
+void set_launch(struct engine *e);
+/* For transports, while they launch: the task goes from its member's queue to what is in flight. */
+void set_fly(struct engine *e, struct task *t);
+
+#endif

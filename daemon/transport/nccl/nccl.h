@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the files of the NCCL transport share. */
+#ifndef TRANSPORT_NCCL_H
+#define TRANSPORT_NCCL_H
+
+#include "sched/state.h"
+
+struct lane_progress;
+struct launch;
+
+/* launch.c */
+struct lane_progress *nccl_progress(const struct engine *e, const struct member *m);
+/* The next launch of a member: all zero but for its lane and seq. device_ring follows. */
+struct launch *nccl_next_launch(struct engine *e, struct member *m);
+/* nccl_poll is to look at it. */
+void nccl_watch(struct engine *e, struct comm *c);
+/* One of its launched tasks is over. */
+void nccl_land(struct engine *e, struct member *m);
+
+/* landing.c: as in struct transport. */
+/* Ends what the GPUs have done. */
+bool nccl_poll(struct engine *e);
+void nccl_epoch_end(struct engine *e, struct comm *c);
+void nccl_dead(struct engine *e, struct comm *c);
+void nccl_release(struct engine *e, struct comm *c);
+
+/* window.c */
+/* Tasks that met, by rank, are about to be launched: sets their windows. */
+void window_choose(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks);
+void window_land(const struct task *t);
+
+/* window_life.c */
+/* Lets windows come and go. flying: tasks are. True: it is not over. */
+bool window_step(struct engine *e, struct comm *c, bool flying);
+void window_region_gone(struct engine *e, const struct region *r);
+/* No collective of all members will come any more. */
+void window_leave(struct engine *e, struct comm *c);
+/* They are gone, with NCCL's communicator if with nothing else. */
+void window_free(struct engine *e, struct comm *c);
+void window_finish(struct engine *e);
+
+#endif

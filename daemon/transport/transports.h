@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * All transports there are. */
+#ifndef TRANSPORT_TRANSPORTS_H
+#define TRANSPORT_TRANSPORTS_H
+
+#include "sched/transport.h"
+
+extern const struct transport host_transport, internode_transport, staged_transport, nccl_transport;
+
+/* For struct engine_config. */
+extern const struct transport *const transports[TRANSPORTS];
+
+#endif
