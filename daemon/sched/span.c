@@ -207,10 +207,10 @@ void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *en
 	try_end(e, s);
 }
 
-static void abort_flights(struct engine *e, struct span *s)
+static void break_off_flights(struct engine *e, struct span *s)
 {
-	if (s->comm->transport->abort)
-		s->comm->transport->abort(e, s->comm, NULL);
+	if (s->comm->transport->break_off)
+		s->comm->transport->break_off(e, s->comm, NULL);
 }
 
 /* Ends what is due. */
@@ -223,7 +223,7 @@ static void check_endings(struct engine *e)
 		else if (s->comm->cleared < s->comm->nranks)
 			order_end_epoch(e, s->comm, &s->end);
 		else if (e->now >= s->due_ns)
-			abort_flights(e, s);
+			break_off_flights(e, s);
 	}
 }
 

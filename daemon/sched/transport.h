@@ -134,7 +134,7 @@ struct transport {
 			const struct junction_key *key);
 	/* What goes on between nodes is broken off: the operation of that key with all its parts,
 	 * or everything (NULL). */
-	void (*abort)(struct engine *e, struct comm *c, const struct junction_key *key);
+	void (*break_off)(struct engine *e, struct comm *c, const struct junction_key *key);
 	/* The node at that place is lost: what is in flight to or from it never ends. */
 	void (*node_lost)(struct engine *e, struct comm *c, uint32_t place);
 };

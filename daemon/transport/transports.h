@@ -5,8 +5,6 @@
 
 #include "sched/transport.h"
 
-extern const struct transport host_transport, internode_transport, staged_transport, nccl_transport;
-
 /* For struct engine_config. */
 extern const struct transport *const transports[TRANSPORTS];
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The bytes of tasks that met. Every operation is cut into chunks that touch disjoint destinations,
  * so they run in any order, on any thread, with the same result. */
+#include "host.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -10,7 +12,6 @@
 #include "reduce/reduce.h"
 #include "sched/order.h"
 #include "task.h"
-#include "transport/transports.h"
 
 #define PART_BYTES	  (64 * 1024)  /* moved by the engine's thread between looks at the clock */
 #define CHUNK_BYTES_MIN	  (32 * 1024)  /* of one rank's share */

@@ -8,7 +8,6 @@
 #include "across.h"
 #include "channel/mpi_api.h"
 #include "sched/order.h"
-#include "transport/transports.h"
 
 #define WINDOW	       8 /* pieces of one operation that are under way */
 #define SCANS_PER_TURN 65536
@@ -199,6 +198,6 @@ const struct transport internode_transport = {
 	.pack = small_pack,
 	.unpack = small_finish,
 	.credit = flow_credit,
-	.abort = abort_some,
+	.break_off = abort_some,
 	.node_lost = node_lost,
 };

@@ -59,6 +59,8 @@ bool course_uses_raw(const struct span *s, const struct svc_record *r);
 
 /* ---- Operations ---- */
 
+extern const struct transport internode_transport;
+
 enum phase { GIVING = 1, RESULT };
 
 enum stage {

@@ -13,7 +13,6 @@
 #include "nccl.h"
 #include "sched/device.h"
 #include "sched/set.h"
-#include "transport/transports.h"
 #include "worker/queue.h"
 
 /* Of one member. A launch blocks its worker when the driver's queues are full, and then nothing

@@ -8,6 +8,8 @@
 struct lane_progress;
 struct launch;
 
+extern const struct transport nccl_transport;
+
 /* launch.c */
 struct lane_progress *nccl_progress(const struct engine *e, const struct member *m);
 /* The next launch of a member: all zero but for its lane and seq. device_ring follows. */

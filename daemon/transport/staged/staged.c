@@ -10,7 +10,6 @@
 #include "names.h"
 #include "operation.h"
 #include "sched/order.h"
-#include "transport/transports.h"
 #include "worker/queue.h"
 
 #define CHUNKS_MAX 4 /* of one operation under way */
@@ -190,7 +189,7 @@ static bool advance(struct engine *e, struct staged *op, bool *full)
 	/* Not where it was noticed, which may be in the midst of them. */
 	if (op->aborted && op->across && !op->given_up) {
 		op->given_up = true;
-		internode(e)->abort(e, op->comm, &op->key);
+		internode(e)->break_off(e, op->comm, &op->key);
 	}
 	DL_FOREACH_SAFE (op->chunks, k, next)
 		any |= advance_chunk(e, k);
@@ -312,7 +311,7 @@ static void abort_all(struct engine *e, struct comm *c, const struct junction_ke
 {
 	(void)key; /* all */
 	abort_ops(e, c);
-	internode(e)->abort(e, c, NULL);
+	internode(e)->break_off(e, c, NULL);
 }
 
 static void node_lost(struct engine *e, struct comm *c, uint32_t place)
@@ -380,6 +379,6 @@ const struct transport staged_transport = {
 	.eager = eager,
 	.credit = credit,
 	.expects = expects,
-	.abort = abort_all,
+	.break_off = abort_all,
 	.node_lost = node_lost,
 };

@@ -27,6 +27,8 @@
 #include "sched/state.h"
 #include "sched/transport.h"
 
+extern const struct transport staged_transport;
+
 enum chunk_stage { CHUNK_IN, CHUNK_MOVE, CHUNK_OUT, CHUNK_OVER };
 
 struct chunk {
