@@ -20,7 +20,6 @@
 #include "join.h"
 #include "open.h"
 #include "proto/fdio.h"
-#include "proto/mps.h"
 
 #define SYSTEM_SOCKET	"/run/ncclsvc/ncclsvcd.sock"
 #define USER_SOCKET	"/ncclsvc/ncclsvcd.sock" /* below $XDG_RUNTIME_DIR */
@@ -111,23 +110,6 @@ ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **se
 	mps_join(s->link);
 	*session = s;
 	return NCCLSVC_OK;
-}
-
-void session_join_mps(int timeout_ms)
-{
-	const ncclsvc_options options = {
-		.size = sizeof(options), .no_ring = true, .timeout_ms = timeout_ms};
-	struct link_options o = {0};
-	struct link *link;
-	if (mps_chosen())
-		return;
-	if (take_options(&options, &o, &timeout_ms) ||
-	    link_open(&o, deadline_in(timeout_ms), &link)) {
-		mps_leave();
-		return;
-	}
-	mps_join(link);
-	link_unref(link);
 }
 
 void ncclsvc_close(ncclsvc_session *s)

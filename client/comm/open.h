@@ -9,7 +9,5 @@
 /* OK at once if the session is not lost, and nothing is left to do from when it was. rejoin: its
  * communicators, too. Not locked. */
 ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin);
-/* mps_join without a session: asks the daemon that ncclsvc_open would take. */
-void session_join_mps(int timeout_ms);
 
 #endif

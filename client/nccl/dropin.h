@@ -87,7 +87,7 @@ void connections_check(void);
 
 /* Tells, once, whether this process uses the communicator's GPU through the MPS server of the
  * worker there: warns if only one of both does. */
-void mps_check(ncclsvc_comm *comm);
+void mps_check(ncclComm_t comm);
 
 /* ---- session.c ---- */
 

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "cuda/cuda.h"
-#include "dropin.h"
+#include "driver.h"
 
 #define FREE_WAIT_NS UINT64_C(10000000000) /* for tasks that still use it */
 
@@ -142,8 +141,11 @@ static ncclResult_t register_with(const char *function, bool window, ncclComm_t 
 	if (r)
 		return r;
 	handle_exit(comm);
-	const struct cuda *cuda = cuda_open();
-	if (!handle || !bytes || !cuda ||
+	const struct driver *cuda;
+	r = driver_open(&cuda);
+	if (r)
+		return r;
+	if (!handle || !bytes ||
 	    cuda->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (uintptr_t)p) ||
 	    type != CU_MEMORYTYPE_DEVICE)
 		return fail(ncclInvalidArgument,

@@ -6,35 +6,44 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "comm/open.h"
-#include "core/comm.h"
-#include "core/session.h"
-#include "cuda/mps.h"
-#include "dropin.h"
+#include "driver.h"
 #include "proto/cuda_connections.h"
 #include "proto/mps.h"
 
 #define ASK_MS 1000
 
+/* A session sets the environment as its daemon advises, and this process has it from then on. */
+static void ask_daemon(void)
+{
+	const ncclsvc_options options = {
+		.size = sizeof(options), .no_ring = true, .timeout_ms = ASK_MS};
+	ncclsvc_session *session;
+	if (ncclsvc_open(&options, &session))
+		mps_leave();
+	else
+		ncclsvc_close(session);
+}
+
 __attribute__((constructor)) static void join_workers(void)
 {
 	const int error = errno;
-	if (!process_is_daemon())
-		session_join_mps(ASK_MS);
+	if (!process_is_daemon() && !mps_chosen())
+		ask_daemon();
 	errno = error;
 }
 
 /* False: it is not known. */
-static bool find_worker(ncclsvc_comm *comm, ncclsvc_device_info *worker)
+static bool find_worker(ncclsvc_session *session, const CUuuid *uuid, ncclsvc_device_info *worker)
 {
 	ncclsvc_device_info *list;
 	size_t n;
 	bool found = false;
-	if (ncclsvc_list_devices(comm->session, &list, &n))
+	if (ncclsvc_list_devices(session, &list, &n))
 		return false;
 	for (size_t i = 0; i < n && !found; i++) {
-		found = list[i].device == comm->daemon_device;
+		found = !memcmp(list[i].uuid, uuid->bytes, sizeof(list[i].uuid));
 		*worker = list[i];
 	}
 	ncclsvc_list_free(list);
@@ -42,48 +51,66 @@ static bool find_worker(ncclsvc_comm *comm, ncclsvc_device_info *worker)
 }
 
 /* Why a process is without the MPS of the workers, and what to do. */
-static void explain(const struct link *l, char *text, size_t size)
+static void explain(const ncclsvc_daemon_info *d, char *text, size_t size)
 {
 	const char *set = getenv(MPS_VARIABLE);
-	if (l->mps == SVC_MPS_OTHER_USER)
+	if (d->mps == NCCLSVC_MPS_NOBODY)
+		snprintf(text, size, "restart this process once ncclsvc-ctl status shows it again");
+	else if (d->uid != geteuid())
 		snprintf(text, size,
 			 "it serves the daemon's user alone, and this process is another's: run "
 			 "both as one user, or MPS for several (ncclsvcd(8), SYSTEMD)");
-	else if (l->mps != SVC_MPS_JOIN)
-		snprintf(text, size, "restart this process once ncclsvc-ctl status shows it again");
 	else if (!set || !*set)
 		snprintf(text, size,
 			 "CUDA was initialized before this library was loaded: preload it, or "
 			 "set " MPS_VARIABLE "=%s and " CUDA_CONNECTIONS_VARIABLE
 			 "=" CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_MAX) " for the process",
-			 l->mps_directory);
-	else if (strcmp(set, l->mps_directory) != 0)
+			 d->mps_text);
+	else if (strcmp(set, d->mps_text) != 0)
 		snprintf(text, size, "unset " MPS_VARIABLE ", which is %s and not %s", set,
-			 l->mps_directory);
+			 d->mps_text);
 	else
 		snprintf(text, size,
 			 MPS_VARIABLE " was set after CUDA was initialized, or MPS came "
 				      "later: restart this process");
 }
 
-void mps_check(ncclsvc_comm *comm)
+/* How the GPU is used here, and by its worker. False: it is not known. */
+static bool look(ncclComm_t comm, bool *here, uint64_t *server, ncclsvc_device_info *worker)
+{
+	const struct driver *cuda;
+	CUuuid uuid;
+	CUdevice device;
+	int enabled = 0;
+	if (driver_open(&cuda) || cuda->cuDeviceGet(&device, comm->device) ||
+	    cuda->cuDeviceGetUuid(&uuid, device) ||
+	    !find_worker(comm->session->service, &uuid, worker))
+		return false;
+	CUresult e = cuda->cuDeviceGetAttribute(&enabled, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
+	*here = mps_in_use(e, enabled, server) == NCCLSVC_MPS_ACTIVE;
+	return true;
+}
+
+void mps_check(ncclComm_t comm)
 {
 	static atomic_bool checked;
 	ncclsvc_device_info worker;
+	ncclsvc_daemon_info daemon;
 	uint64_t server;
+	bool here;
 	char why[512];
-	if (atomic_exchange(&checked, true) || !find_worker(comm, &worker))
+	if (atomic_exchange(&checked, true) || !look(comm, &here, &server, &worker))
 		return;
 	const bool there = worker.mps == NCCLSVC_MPS_ACTIVE;
-	const bool here = mps_of_device(comm->device, &server) == NCCLSVC_MPS_ACTIVE;
 	if (there == here && server == worker.mps_server) {
 		inform("GPU %d: this process and the daemon's worker use %s", comm->device,
 		       here ? "it through one MPS server" : "no MPS");
 		return;
 	}
-	session_lock(comm->session);
-	explain(comm->session->link, why, sizeof(why));
-	session_unlock(comm->session);
+	if (ncclsvc_daemon(comm->session->service, &daemon))
+		return;
+	daemon.mps_text[sizeof(daemon.mps_text) - 1] = '\0';
+	explain(&daemon, why, sizeof(why));
 	if (!there)
 		snprintf(why, sizeof(why), "%s",
 			 mps_chosen() ? "unset " MPS_VARIABLE

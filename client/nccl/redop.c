@@ -6,8 +6,7 @@
  * theirs until they are tasks. */
 #include <string.h>
 
-#include "cuda/cuda.h"
-#include "dropin.h"
+#include "driver.h"
 
 ncclResult_t redop_take(struct job *job, ncclRedOp_t op)
 {
@@ -50,20 +49,23 @@ void redop_release(const struct job *job)
  * this communicator, and who aborts that waits for those who are. */
 static ncclResult_t read_device(int device, const void *scalar, size_t bytes, void *to)
 {
-	const struct cuda *cuda = cuda_open();
+	const struct driver *cuda;
 	CUcontext context;
 	CUdevice cu;
-	if (!cuda || cuda_device(cuda, device, &cu))
-		return fail_service(NCCLSVC_UNSUPPORTED);
-	CUresult e = cuda->cuDevicePrimaryCtxRetain(&context, cu);
+	ncclResult_t r = driver_open(&cuda);
+	if (r)
+		return r;
+	CUresult e = cuda->cuDeviceGet(&cu, device);
+	if (!e)
+		e = cuda->cuDevicePrimaryCtxRetain(&context, cu);
 	if (e)
 		return fail(ncclUnhandledCudaError, "the GPU's context cannot be had: error %d", e);
-	e = cuda_push(cuda, context);
+	e = cuda->cuCtxPushCurrent(context);
 	if (!e) {
 		e = cuda->cuCtxSynchronize();
 		if (!e)
 			e = cuda->cuMemcpyDtoH(to, (uintptr_t)scalar, bytes);
-		cuda_pop(cuda, context);
+		cuda->cuCtxPopCurrent(&context);
 	}
 	cuda->cuDevicePrimaryCtxRelease(cu);
 	return e ? fail(ncclUnhandledCudaError,

@@ -6,8 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cuda/cuda.h"
-#include "dropin.h"
+#include "driver.h"
 
 #define VERSION_WAIT_MS 10000 /* for a daemon whose workers are only just starting */
 
@@ -45,11 +44,12 @@ unsigned process_generation(void)
 
 ncclResult_t device_current(int *device)
 {
-	const struct cuda *cuda = cuda_open();
+	const struct driver *cuda;
 	CUdevice current = 0;
 	CUcontext context = NULL;
-	if (!cuda)
-		return fail_service(NCCLSVC_UNSUPPORTED);
+	ncclResult_t r = driver_open(&cuda);
+	if (r)
+		return r;
 	*device = 0; /* the runtime's choice before any other is made */
 	if (!cuda->cuCtxGetCurrent(&context) && context && !cuda->cuCtxGetDevice(&current))
 		*device = current;

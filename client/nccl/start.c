@@ -114,7 +114,7 @@ static void ready(ncclComm_t comm, struct gpu_session *session, ncclsvc_comm *se
 	inform("communicator %p: rank %d of %d on GPU %d%s%s", (void *)comm, comm->rank,
 	       comm->nranks, comm->device, comm->name[0] ? ", " : "", comm->name);
 	connections_check();
-	mps_check(service);
+	mps_check(comm);
 	if (unwanted)
 		handle_leave(comm);
 }

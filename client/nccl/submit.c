@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "cuda/cuda.h"
-#include "dropin.h"
+#include "driver.h"
 #include "proto/ring.h"
 
 #define PAUSE_MIN_NS 20000
@@ -175,9 +174,11 @@ static ncclResult_t record_launches(const struct job *jobs, unsigned n)
 	for (unsigned i = 0; i < n; i++) {
 		if (!jobs[i].launched)
 			continue;
-		const struct cuda *cuda = cuda_open();
-		CUresult e = cuda ? cuda->cuEventRecord(jobs[i].launched, jobs[i].stream)
-				  : CUDA_ERROR_NOT_INITIALIZED;
+		const struct driver *cuda;
+		ncclResult_t r = driver_open(&cuda);
+		if (r)
+			return r;
+		CUresult e = cuda->cuEventRecord(jobs[i].launched, jobs[i].stream);
 		if (e)
 			return fail(ncclUnhandledCudaError,
 				    "config.launchCompletionEvent cannot be recorded: error %d", e);
