@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "cuda/gpu.h"
-#include "dropin.h"
+#include "handle.h"
 
 #define SWEEP_MS 50
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "dropin.h"
+#include "config.h"
 
 struct field {
 	const char *name;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The device API: kernels of the user's that reach other GPUs' memory. The communicators are in the
  * daemon's processes, so there is nothing here that a kernel of this process could use. */
-#include "dropin.h"
+#include "handle.h"
 
 static ncclResult_t refuse(const char *function)
 {

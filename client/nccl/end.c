@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The functions that end communicators. */
-#include "dropin.h"
+#include "group.h"
 
 /* What was submitted ends first. With nonblocking communicators, in the background. */
 static void *finalize(void *arg)

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "build_config.h"
-#include "dropin.h"
+#include "group.h"
 
 #define SENTENCE sizeof(((struct own *)0)->sentence)
 

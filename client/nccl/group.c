@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "dropin.h"
+#include "group.h"
 
 struct group {
 	unsigned depth;

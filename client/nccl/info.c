@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "dropin.h"
+#include "handle.h"
 
 ncclResult_t ncclGetVersion(int *version)
 {

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dropin.h"
+#include "config.h"
+#include "group.h"
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "driver.h"
+#include "handle.h"
 
 #define FREE_WAIT_NS UINT64_C(10000000000) /* for tasks that still use it */
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "driver.h"
+#include "handle.h"
 #include "proto/cuda_connections.h"
 #include "proto/mps.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One-sided operations: writes into another rank's window, and signals. A task of the service needs
  * all of its members, so these are refused. */
-#include "dropin.h"
+#include "handle.h"
 
 static ncclResult_t refuse(ncclComm_t comm, const char *function)
 {

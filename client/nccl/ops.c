@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The operations. What they must not be is told by the service, when they are submitted. */
-#include "dropin.h"
+#include "config.h"
+#include "group.h"
 
 static ncclResult_t operate(const char *function, unsigned op, const void *src, void *dst,
 			    size_t count, ncclDataType_t type, ncclRedOp_t redop, int peer,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "driver.h"
+#include "group.h"
 
 ncclResult_t redop_take(struct job *job, ncclRedOp_t op)
 {

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "driver.h"
+#include "session.h"
 
 #define VERSION_WAIT_MS 10000 /* for a daemon whose workers are only just starting */
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "comm/join.h"
-#include "dropin.h"
+#include "group.h"
 
 #define TIMEOUT_S 600
 

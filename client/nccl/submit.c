@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "driver.h"
+#include "group.h"
 #include "proto/ring.h"
 
 #define PAUSE_MIN_NS 20000

@@ -3,7 +3,7 @@
  * NCCL's is the daemon's, which shares it among all who use the same GPUs. So there is none to be
  * given back here but what the program has freed and the daemon has still imported. */
 #include "cuda/gpu.h"
-#include "dropin.h"
+#include "handle.h"
 
 /* Is it one that could be suspended, or is? */
 static ncclResult_t check_ready(ncclComm_t comm, const char *function)

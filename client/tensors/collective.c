@@ -10,7 +10,7 @@
 #include "core/comm.h"
 #include "core/thread.h"
 #include "proto/names.h"
-#include "tensors.h"
+#include "request.h"
 
 /* A call's arguments, which all three have. */
 struct call_of {

@@ -7,7 +7,7 @@
 #include "comm/join.h"
 #include "core/comm.h"
 #include "core/session.h"
-#include "tensors.h"
+#include "request.h"
 
 #define COMPANION    UINT64_C(0x6c69737473) /* of its id */
 #define SMALLEST     ((uint64_t)64 << 10)

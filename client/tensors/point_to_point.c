@@ -15,7 +15,7 @@
 #include "core/thread.h"
 #include "nvtx.h"
 #include "proto/names.h"
-#include "tensors.h"
+#include "request.h"
 
 enum step { SHAPES_FIRST, SHAPES_REST, DATA };
 

@@ -20,7 +20,7 @@
 #include "cuda/gpu.h"
 #include "nvtx.h"
 #include "proto/names.h"
-#include "tensors.h"
+#include "request.h"
 
 #define TRIES  1000
 #define NAP_NS 1000000

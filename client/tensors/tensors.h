@@ -13,12 +13,11 @@
 
 #include "base/error.h"
 #include "core/comm.h"
-#include "core/op.h"
 #include "proto/spin.h"
 
 struct CUevent_st;
 
-/* ---- list.c ---------------------------------------------------------------------------------- */
+/* ---- list.c ---- */
 
 struct list {
 	size_t n;
@@ -49,15 +48,13 @@ char *list_in_place(const ncclsvc_tensors *lists, const struct list *list, bool 
  * NULL. *bytes: of all of them. */
 char *list_in_a_row(const ncclsvc_tensors *lists, const struct list *list, uint64_t *bytes);
 
-/* ---- layout.c: FNV-1a --------------------------------------------------------------------------
- */
+/* ---- layout.c: FNV-1a ---- */
 
 #define DIGEST_START UINT64_C(0xcbf29ce484222325)
 uint64_t digest_add(uint64_t digest, uint64_t word);
 uint64_t digest_tensors(const ncclsvc_tensor *tensors, size_t n);
 
-/* ---- agree.c -----------------------------------------------------------------------------------
- */
+/* ---- agree.c ---- */
 
 enum agreed {
 	AGREED_STATIC = 1,
@@ -73,8 +70,7 @@ uint64_t agreement(enum agreed what, int64_t tag, uint64_t digest);
 /* If that was why the task failed, says so in words. Returns result. */
 ncclsvc_result agreement_explain(ncclsvc_session *s, ncclsvc_task task, ncclsvc_result result);
 
-/* ---- announce.c ---------------------------------------------------------------------------------
- */
+/* ---- announce.c ---- */
 
 #define ANNOUNCE_FIRST 128 /* words in the first message; the rest, if any, is a second one */
 
@@ -87,8 +83,7 @@ ncclsvc_result announce_read(const uint64_t *words, size_t nwords, struct list *
 /* OK if the list is one that `allowed` allows. */
 ncclsvc_result announce_allowed(const struct list *list, const struct list *allowed);
 
-/* ---- context.c
- * ----------------------------------------------------------------------------------- */
+/* ---- context.c ---- */
 
 struct stage_buffer {
 	struct stage_buffer *next;
@@ -118,8 +113,7 @@ static inline bool on_gpu(const ncclsvc_tensors *lists)
 ncclsvc_result buffer_get(ncclsvc_tensors *lists, uint64_t bytes, struct stage_buffer **buffer);
 void buffer_put(struct stage_buffer *buffer); /* NULL is allowed */
 
-/* ---- copy.c: host memory at once, GPU memory on the thread's stream
- * ---------------------------------- */
+/* ---- copy.c: host memory at once, GPU memory on the thread's stream ---- */
 
 struct part {
 	char *at;	 /* the tensor's */
@@ -142,74 +136,5 @@ ncclsvc_result copy_through(ncclsvc_tensors *lists, const struct part *from, cha
 			    size_t n);
 /* IN_PROGRESS, OK or an error. Frees the event unless it is IN_PROGRESS. */
 ncclsvc_result copy_done(ncclsvc_tensors *lists, struct CUevent_st **event);
-
-/* ---- request.c
- * ------------------------------------------------------------------------------------ */
-
-#define OPS_MAX 3
-
-struct ncclsvc_request {
-	ncclsvc_tensors *lists;
-	struct ncclsvc_request *next;
-	/* Called when all its tasks have ended well: prepares the next ones, or calls request_end.
-	 */
-	ncclsvc_result (*proceed)(struct ncclsvc_request *r);
-	unsigned step;	/* proceed's own */
-	bool undecided; /* which tasks it still needs, what comes will tell */
-	bool ended;
-	ncclsvc_result result;
-	char why[LOST_TEXT * 2];
-	uint64_t deadline; /* of tasks to come */
-	bool has_deadline;
-	/* Prepared and not yet submitted. */
-	struct op ops[OPS_MAX];
-	unsigned nops;
-	/* Submitted and not yet seen to have ended. */
-	ncclsvc_task tasks[OPS_MAX];
-	unsigned ntasks, nseen;
-	/* Turns of the operation that are not taken yet, on lists->host and lists->comm; and what
-	 * is left of them once what is prepared has been submitted. */
-	unsigned due_host, due_data, left_host, left_data;
-	uint8_t op; /* ncclsvc_op of data */
-	int peer;   /* -1: a collective */
-	int64_t tag;
-	ncclsvc_shapes shapes;
-	unsigned flags;
-	ncclsvc_redop redop;
-	ncclsvc_allocate *allocate;
-	void *arg;
-	struct list list, outputs, allowed;
-	struct part *parts; /* copied out in the end */
-	size_t nparts;
-	bool copies_out;      /* what is prepared brings them */
-	struct part *through; /* copied from tensor to tensor in the end */
-	char **through_to;
-	size_t nthrough;
-	char *at; /* the aggregated buffer */
-	struct stage_buffer *buffer;
-	uint64_t *words; /* an announcement */
-	size_t nwords;
-	struct CUevent_st *event;
-	uint64_t range; /* for profilers */
-	bool waited;	/* its caller does nothing else meanwhile */
-};
-
-/* Zeroed, in lists. NULL with the error set. */
-struct ncclsvc_request *request_new(ncclsvc_tensors *lists, uint8_t op, int peer, int timeout_ms);
-/* BUSY if a request with this peer, or any (-1), has tasks to come that others must not overtake.
- */
-ncclsvc_result requests_settled(ncclsvc_tensors *lists, int peer);
-/* Adds an operation to be submitted next; count 0 needs no buffers. */
-void request_op(struct ncclsvc_request *r, ncclsvc_comm *comm, unsigned op, const void *src,
-		void *dst, uint64_t count, ncclsvc_type type, uint64_t word);
-/* The first submission. Frees the request if it fails, after the peers were told if need be. */
-ncclsvc_result request_begin(struct ncclsvc_request *r, ncclsvc_result prepared);
-/* What was brought, to where it belongs. On a GPU, go_on sees to the end of it. */
-ncclsvc_result request_copy_out(struct ncclsvc_request *r, ncclsvc_task after);
-void request_end(struct ncclsvc_request *r, ncclsvc_result result);
-/* For calls that wait: frees it. */
-ncclsvc_result request_finish(struct ncclsvc_request *r);
-/* Only when it has ended. */
-void request_drop(struct ncclsvc_request *r);
 
 #endif

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * ncclConfig_t. */
+#ifndef NCCL_CONFIG_H
+#define NCCL_CONFIG_H
+
+#include "handle.h"
+
+struct config {
+	bool blocking;
+	char name[64];
+};
+
+/* config may be NULL: then as `parent`, or NCCL's defaults if that is NULL, too. */
+ncclResult_t config_read(const ncclConfig_t *config, const struct ncclComm *parent,
+			 const char *function, struct config *out);
+/* config may be NULL. *launched: to be recorded when the operation is launched; NULL: none. */
+ncclResult_t coll_config_read(const ncclCollConfig_t *config, const char *function,
+			      CUevent *launched);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Operations and starts that wait for ncclGroupEnd. */
+#ifndef NCCL_GROUP_H
+#define NCCL_GROUP_H
+
+#include "start.h"
+
+/* An operation: a reference to its communicator, and what will be submitted. */
+struct job {
+	ncclComm_t comm;
+	CUstream stream;
+	unsigned op; /* ncclsvc_op */
+	const void *src;
+	void *dst;
+	size_t count;
+	int type, redop, peer;
+	int made;	  /* the place of a reduction that was made, from 1; 0: none */
+	CUevent launched; /* of its configuration; NULL: none */
+	ncclsvc_task task;
+	bool done;
+};
+
+struct group;
+bool group_is_open(void);
+void group_free(struct group *group);
+/* Keeps it for ncclGroupEnd. */
+ncclResult_t group_add_job(const struct job *job);
+void group_add_start(struct start *start);
+/* The open group has failed: ncclGroupEnd says so. */
+void group_note(ncclResult_t result);
+
+/* submit.c: enters the communicators, submits everything, and waits for room if there is none. */
+ncclResult_t jobs_submit(struct job *jobs, unsigned n);
+/* Until everything that was submitted on it has ended, or it is over. */
+void handle_flush(ncclComm_t comm);
+
+/* redop.c: gives the job the service's number for the reduction, which is its own until it is
+ * released. */
+ncclResult_t redop_take(struct job *job, ncclRedOp_t op);
+void redop_release(const struct job *job);
+
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef NCCL_SESSION_H
+#define NCCL_SESSION_H
+
+#include "dropin.h"
+
+/* A session of this process: all its communicators and memory on one GPU. It lives as long as the
+ * process, unless its daemon is lost; what is joined afterwards has a new one. */
+struct gpu_session {
+	ncclsvc_session *service;
+	int device;
+	atomic_bool lost;
+	_Atomic ncclsvc_task newest;
+	atomic_long swept_ms;
+	struct gpu_session *next;
+};
+
+#define RING_ENTRIES 4096 /* also the largest task group */
+
+/* The device that is current on this thread, as cudaGetDevice says it. */
+ncclResult_t device_current(int *device);
+ncclResult_t session_get(int device, struct gpu_session **session);
+/* NCCL's version behind the daemon. */
+ncclResult_t session_nccl_version(int *version);
+/* The daemon, or one of its workers: it would ask itself. */
+bool process_is_daemon(void);
+/* Which process this is: a forked one is another. */
+unsigned process_generation(void);
+
+#endif
