@@ -30,6 +30,8 @@ NAME_FUNCTION(svc_op_name, unsigned, op, NCCLSVC_OPS)
 NAME_FUNCTION(svc_type_name, unsigned, type, NCCLSVC_TYPES)
 NAME_FUNCTION(svc_state_name, unsigned, state, NCCLSVC_STATES)
 NAME_FUNCTION(svc_field_name, unsigned, field, NCCLSVC_FIELDS)
+NAME_FUNCTION(svc_epoch_state_name, unsigned, state, NCCLSVC_EPOCH_STATES)
+NAME_FUNCTION(svc_epoch_cause_name, unsigned, cause, NCCLSVC_EPOCH_CAUSES)
 
 static const char *known_redop_name(unsigned redop)
 {

@@ -16,6 +16,8 @@ const char *svc_type_name(unsigned type);
 const char *svc_redop_name(unsigned redop);
 const char *svc_state_name(unsigned state);
 const char *svc_field_name(unsigned field);
+const char *svc_epoch_state_name(unsigned state);
+const char *svc_epoch_cause_name(unsigned cause);
 
 /* Bytes of one element; 0: unknown type. Inline: every submission asks. */
 static inline size_t svc_type_size(unsigned type)

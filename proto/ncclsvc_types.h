@@ -106,6 +106,39 @@ extern "C" {
 	X(NCCLSVC_FIELD_USER_TASKS, 13, "user_tasks_max")                                          \
 	X(NCCLSVC_FIELD_TASKS, 14, "tasks_max")
 
+/* X(name, value, "name"): the states of a communicator's epoch on its node. comm/epoch.h of the daemon
+ * has the table of their transitions. */
+#define NCCLSVC_EPOCH_STATES(X)                                                                    \
+	X(NCCLSVC_EPOCH_IDLE, 1, "idle")	   /* no member here, and nothing runs */              \
+	X(NCCLSVC_EPOCH_FORMING, 2, "forming")	   /* all members here wait in JOIN */                 \
+	X(NCCLSVC_EPOCH_BROKEN, 3, "broken")	   /* members keep their ranks, and must JOIN again */ \
+	X(NCCLSVC_EPOCH_ACQUIRING, 4, "acquiring") /* all have joined; the GPUs are made ready */      \
+	X(NCCLSVC_EPOCH_RUNNING, 5, "running")	   /* the scheduler runs its tasks */                  \
+	X(NCCLSVC_EPOCH_LEFT, 6, "left")	   /* only members of other nodes go on */             \
+	X(NCCLSVC_EPOCH_DRAINING, 7, "draining")   /* over; the scheduler ends its tasks */            \
+	X(NCCLSVC_EPOCH_GONE, 8, "gone")	   /* forgotten, or the daemon ends */
+
+/* X(name, value, "name"): why an epoch's state changes */
+#define NCCLSVC_EPOCH_CAUSES(X)                                                                    \
+	X(NCCLSVC_CAUSE_JOINED, 1, "joined")		  /* a member */                               \
+	X(NCCLSVC_CAUSE_GATHERED, 2, "gathered")	  /* other nodes: all ranks have joined */     \
+	X(NCCLSVC_CAUSE_GPUS_AWAITED, 3, "gpus-awaited")  /* all ranks have joined, with GPUs */       \
+	X(NCCLSVC_CAUSE_STARTED, 4, "started")		  /* the scheduler has it */                   \
+	X(NCCLSVC_CAUSE_LEFT, 5, "left")		  /* a member */                               \
+	X(NCCLSVC_CAUSE_MEMBER_DIED, 6, "member-died")	  /* its session ended */                      \
+	X(NCCLSVC_CAUSE_REFUSED, 7, "refused")		  /* a JOIN */                                 \
+	X(NCCLSVC_CAUSE_DEADLINE, 8, "deadline")	  /* of a JOIN, of idleness, of draining */    \
+	X(NCCLSVC_CAUSE_START_FAILED, 9, "start-failed")  /* NCCL, a worker, or another node */        \
+	X(NCCLSVC_CAUSE_NODE_LOST, 10, "node-lost")	  /* that members are on */                    \
+	X(NCCLSVC_CAUSE_GPU_LOST, 11, "gpu-lost")	  /* a member's worker, or NCCL there */       \
+	X(NCCLSVC_CAUSE_ENDED_ELSEWHERE, 12, "ended-elsewhere") /* by another node */                  \
+	X(NCCLSVC_CAUSE_NODES_FAILED, 13, "nodes-failed") /* the nodes cannot go on together */        \
+	X(NCCLSVC_CAUSE_RENEWED, 14, "renewed")		  /* a member joins beside one that left */    \
+	X(NCCLSVC_CAUSE_RELEASED, 15, "released")	  /* the scheduler has let it go */            \
+	X(NCCLSVC_CAUSE_FORGOTTEN, 16, "forgotten")	  /* for another communicator's sake */        \
+	X(NCCLSVC_CAUSE_DAEMON_ENDS, 17, "daemon-ends")                                            \
+	X(NCCLSVC_CAUSE_FAULT, 18, "fault") /* a transition that is not in the table */
+
 #define NCCLSVC_ENUM4(name, value, ...) name = (value),
 typedef enum ncclsvc_result { NCCLSVC_RESULTS(NCCLSVC_ENUM4) } ncclsvc_result;
 typedef enum ncclsvc_op { NCCLSVC_OPS(NCCLSVC_ENUM4) } ncclsvc_op;
@@ -113,12 +146,15 @@ typedef enum ncclsvc_type { NCCLSVC_TYPES(NCCLSVC_ENUM4) } ncclsvc_type;
 typedef enum ncclsvc_redop { NCCLSVC_REDOPS(NCCLSVC_ENUM4) } ncclsvc_redop;
 typedef enum ncclsvc_state { NCCLSVC_STATES(NCCLSVC_ENUM4) } ncclsvc_state;
 typedef enum ncclsvc_field { NCCLSVC_FIELDS(NCCLSVC_ENUM4) } ncclsvc_field;
+typedef enum ncclsvc_epoch_state { NCCLSVC_EPOCH_STATES(NCCLSVC_ENUM4) } ncclsvc_epoch_state;
+typedef enum ncclsvc_epoch_cause { NCCLSVC_EPOCH_CAUSES(NCCLSVC_ENUM4) } ncclsvc_epoch_cause;
 #undef NCCLSVC_ENUM4
 
 #define NCCLSVC_ID_BYTES      128 /* as ncclUniqueId */
 #define NCCLSVC_NAME_BYTES    48  /* NUL included */
 #define NCCLSVC_REFUSED_BYTES 256 /* NUL included */
 #define NCCLSVC_MISSING_SHOWN 8	  /* ranks named one by one in a status */
+#define NCCLSVC_EPOCH_STEPS   8	  /* transitions of an epoch's state that are remembered */
 
 /* How a task ended, in full. `missing` holds the first of missing_count ranks; of a MISMATCH, the
  * one rank that differs from all others, if there is such a one: rank_b. A pid of 0 means unknown.

@@ -17,7 +17,6 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "base/timings.h"
 #include "coord/home.h"
 #include "coord/split.h"
 #include "gpu/gpu.h"
@@ -26,12 +25,6 @@
 #include "remote.h"
 #include "report.h"
 #include "server/server_state.h"
-
-static uint64_t landing_ns(const struct server *s)
-{
-	uint64_t patience = gpu_patience_ns(&s->gpus);
-	return patience < EPOCH_LAND_NS ? patience : EPOCH_LAND_NS;
-}
 
 static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 {
@@ -58,7 +51,7 @@ static void set_label(struct communicator *m)
 /* Nobody sits there, nor runs anything. */
 static bool forgettable(const struct communicator *m)
 {
-	return m->state == NCCLSVC_COMM_IDLE && !m->world && !m->running;
+	return m->life.state == NCCLSVC_EPOCH_IDLE && !m->world;
 }
 
 /* An idle communicator gives its place to a new one, unless it was only just made. of: whose it
@@ -130,8 +123,8 @@ struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t n
 	memcpy(m->id, id, sizeof(m->id));
 	m->nranks = nranks;
 	m->owner = a->uid;
-	m->state = NCCLSVC_COMM_IDLE;
 	m->since_ns = m->idle_ns = clock_now();
+	epoch_begin(&m->life, m->since_ns);
 	set_label(m);
 	s->comm_by_slot[m->slot] = m;
 	s->ncomms++;
@@ -141,6 +134,7 @@ struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t n
 
 void comm_forget(struct server *s, struct communicator *m)
 {
+	comm_event(m, NCCLSVC_CAUSE_FORGOTTEN);
 	physical_release(&m->physical);
 	plan_forget(m);
 	HASH_DEL(s->comms, m);
@@ -196,18 +190,6 @@ void comm_free_all(struct server *s)
 	struct communicator *m, *tmp;
 	HASH_ITER (hh, s->comms, m, tmp)
 		comm_forget(s, m);
-}
-
-/* Nobody sits there any more: kept for comm_idle_seconds, so that a restart finds it. */
-void comm_check_idle(struct server *s, struct communicator *m)
-{
-	if (m->occupied)
-		return;
-	m->state = NCCLSVC_COMM_IDLE;
-	m->idle_ns = clock_now();
-	if (!m->world)
-		loop_deadline(&s->loop,
-			      m->idle_ns + (uint64_t)s->config->comm_idle_seconds * 1000000000);
 }
 
 /* ---- Handles ---- */
@@ -351,10 +333,8 @@ static void start_epoch(struct server *s, struct communicator *m)
 		return;
 	}
 	m->epoch = start ? start->epoch : m->epoch + 1;
-	m->state = NCCLSVC_COMM_READY;
+	comm_event(m, NCCLSVC_CAUSE_STARTED);
 	m->joining = 0;
-	m->running = true;
-	m->ended = false;
 	m->plan_round = 0;
 	m->plan_lost = false;
 	m->board = board;
@@ -380,7 +360,7 @@ static void start_epoch(struct server *s, struct communicator *m)
 		if (comm_alive(&m->seats[k]))
 			reply_joined(m, k, m->reply_opcode);
 	if (vanished >= 0)
-		comm_break_epoch(s, m, vanished);
+		comm_break_epoch(s, m, NCCLSVC_CAUSE_MEMBER_DIED, vanished);
 	if (over)
 		comm_broken_elsewhere(m, over);
 	free(start);
@@ -389,8 +369,10 @@ static void start_epoch(struct server *s, struct communicator *m)
 
 void comm_try_start(struct server *s, struct communicator *m)
 {
-	if (m->running || (s->cluster ? !m->start : m->joining != m->nranks))
+	if (s->loop.closing || epoch_held(&m->life) || !comm_all_joined(m))
 		return;
+	if (m->cuda && m->life.state == NCCLSVC_EPOCH_FORMING)
+		comm_event(m, NCCLSVC_CAUSE_GPUS_AWAITED);
 	if (!m->cuda || comm_gpus_ready(s, m))
 		start_epoch(s, m);
 }
@@ -398,67 +380,35 @@ void comm_try_start(struct server *s, struct communicator *m)
 void comm_epoch_gone(struct server *s, uint32_t slot)
 {
 	struct communicator *m = s->comm_by_slot[slot];
-	m->running = false;
+	comm_event(m, NCCLSVC_CAUSE_RELEASED);
 	free(m->board);
 	m->board = NULL;
 	physical_release(&m->physical);
 	comm_try_start(s, m);
 	if (m->cuda) /* others may have waited for its NCCL communicator */
 		comm_gpu_ready(s);
-	if (m->state == NCCLSVC_COMM_IDLE)
-		comm_check_idle(s, m);
-}
-
-void comm_end_epoch(struct server *s, struct communicator *m, int result, int32_t rank, int32_t pid,
-		    int32_t node)
-{
-	if (!m->running || m->ended)
-		return;
-	m->ended = true;
-	m->plan = NULL; /* the executor gives it back */
-	m->ended_ns = clock_now();
-	if (m->cuda)
-		loop_deadline(&s->loop, m->ended_ns + landing_ns(s));
-	struct command cmd = {.kind = COMMAND_EPOCH_END};
-	cmd.epoch_end.comm = m->slot;
-	cmd.epoch_end.result = result;
-	cmd.epoch_end.rank = rank;
-	cmd.epoch_end.pid = pid;
-	cmd.epoch_end.node = node;
-	executor_command(s->executor, &cmd);
-}
-
-void comm_end_if_left(struct server *s, struct communicator *m, int32_t rank, int32_t pid)
-{
-	if (!m->occupied && !(m->cuda && m->remote))
-		comm_end_epoch(s, m, NCCLSVC_CANCELLED, rank, pid, -1);
-}
-
-void comm_left_behind(struct communicator *m)
-{
-	comm_end_epoch(m->server, m, NCCLSVC_CANCELLED, -1, 0, -1);
 }
 
 void comm_close_all(struct server *s, int reason)
 {
 	struct communicator *m, *tmp;
 	HASH_ITER (hh, s->comms, m, tmp) {
-		comm_end_epoch(s, m, reason, -1, 0, -1);
-		m->state = NCCLSVC_COMM_BROKEN;
-		if (m->physical && m->running) /* nothing may be left that never ends */
+		comm_event_for(m, NCCLSVC_CAUSE_DAEMON_ENDS,
+			       &(struct epoch_loss){.result = reason, .rank = -1, .node = -1});
+		if (m->physical && epoch_held(&m->life)) /* nothing may be left that never ends */
 			physical_abort(m->physical, NULL);
 	}
 }
 
-void comm_break_for(struct server *s, struct communicator *m, int reason, int32_t rank,
+void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
 		    int32_t node)
 {
 	int32_t pid = rank >= 0 ? m->seats[rank].pid : 0;
-	if (m->state != NCCLSVC_COMM_READY) {
-		if (m->cuda) /* those here had left, and others had not */
-			comm_end_epoch(s, m, reason, rank, pid, node);
+	const struct epoch_loss loss = {.result = reason, .rank = rank, .pid = pid, .node = node};
+	if (m->life.state == NCCLSVC_EPOCH_LEFT)
+		comm_event_for(m, cause, &loss);
+	if (!epoch_runs(&m->life))
 		return;
-	}
 	const ncclsvc_status st = {.result = reason,
 				   .field = node >= 0 ? NCCLSVC_FIELD_NODE : NCCLSVC_FIELD_NONE,
 				   .value_a = node >= 0 ? (uint64_t)node : 0,
@@ -466,8 +416,7 @@ void comm_break_for(struct server *s, struct communicator *m, int reason, int32_
 				   .pid_a = pid,
 				   .rank_b = -1};
 	report_epoch(m, &st);
-	m->state = NCCLSVC_COMM_BROKEN;
-	comm_end_epoch(s, m, reason, rank, pid, node);
+	comm_event_for(m, cause, &loss);
 	comm_split_failed(m, reason, rank);
 	plan_commit_failed(m, reason, rank);
 	for (uint32_t k = 0; k < m->nranks; k++) {
@@ -491,10 +440,11 @@ void comm_break_for(struct server *s, struct communicator *m, int reason, int32_
 	}
 }
 
-void comm_break_epoch(struct server *s, struct communicator *m, int32_t rank)
+void comm_break_epoch(struct server *s, struct communicator *m, ncclsvc_epoch_cause cause,
+		      int32_t rank)
 {
-	bool tell = s->cluster && m->state == NCCLSVC_COMM_READY;
-	comm_break_for(s, m, NCCLSVC_PEER_GONE, rank, -1);
+	bool tell = s->cluster && epoch_runs(&m->life);
+	comm_break_for(m, cause, NCCLSVC_PEER_GONE, rank, -1);
 	if (tell)
 		remote_break(m, NCCLSVC_PEER_GONE, rank, -1);
 }
@@ -502,14 +452,14 @@ void comm_break_epoch(struct server *s, struct communicator *m, int32_t rank)
 void comm_gpu_lost(struct communicator *m, int result, int32_t rank)
 {
 	struct server *s = m->server;
-	bool tell = s->cluster && m->state == NCCLSVC_COMM_READY;
-	comm_break_for(s, m, result, rank, -1);
+	bool tell = s->cluster && epoch_runs(&m->life);
+	comm_break_for(m, NCCLSVC_CAUSE_GPU_LOST, result, rank, -1);
 	if (tell)
 		remote_break(m, result, rank, -1);
 }
 
 /* A part of a split that lost a member before it began. */
-void comm_abandon(struct server *s, struct communicator *m)
+void comm_abandon(struct communicator *m)
 {
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct client *c = m->seats[k].client;
@@ -521,7 +471,7 @@ void comm_abandon(struct server *s, struct communicator *m)
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_PEER_GONE,
 			     "a member went before the split was done");
 	}
-	comm_check_idle(s, m);
+	comm_event(m, NCCLSVC_CAUSE_START_FAILED);
 }
 
 struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank)
@@ -533,6 +483,19 @@ struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *
 }
 
 /* ---- Deadlines ---- */
+
+/* What still runs on GPUs may never end by itself. Returns the next deadline; 0: none. */
+static uint64_t expire_draining(struct communicator *m, uint64_t now)
+{
+	const uint64_t end = m->life.since_ns + comm_landing_ns(m->server);
+	if (m->life.state != NCCLSVC_EPOCH_DRAINING || !m->physical || m->physical->aborting)
+		return 0;
+	if (end > now)
+		return end;
+	comm_event(m, NCCLSVC_CAUSE_DEADLINE);
+	physical_abort(m->physical, "tasks of a past epoch do not end");
+	return 0;
+}
 
 uint64_t comm_expire(struct server *s, uint64_t now)
 {
@@ -552,19 +515,16 @@ uint64_t comm_expire(struct server *s, uint64_t now)
 		next = earlier(next, plan_expire(m, now));
 		if (m->cuda && (m->start || m->joining == m->nranks))
 			comm_try_start(s, m);
-		if (m->cuda && m->running && m->ended && m->physical) {
-			if (m->ended_ns + landing_ns(s) <= now)
-				physical_abort(m->physical, "tasks of a past epoch do not end");
-			else
-				next = earlier(next, m->ended_ns + landing_ns(s));
-		}
+		next = earlier(next, expire_draining(m, now));
 		if (!forgettable(m))
 			continue;
 		uint64_t end = m->idle_ns + (uint64_t)s->config->comm_idle_seconds * 1000000000;
-		if (end <= now)
+		if (end <= now) {
+			comm_event(m, NCCLSVC_CAUSE_DEADLINE);
 			comm_forget(s, m);
-		else
+		} else {
 			next = earlier(next, end);
+		}
 	}
 	return next;
 }

@@ -19,7 +19,7 @@ uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank)
 /* Forgets a communicator that no epoch has run on. */
 void comm_discard(struct server *s, struct communicator *m);
 /* Fails the JOINs of a part of a split that lost a member before it began. */
-void comm_abandon(struct server *s, struct communicator *m);
+void comm_abandon(struct communicator *m);
 /* If every seat is taken, and its GPU ready: starts the epoch and answers every member. */
 void comm_try_start(struct server *s, struct communicator *m);
 
@@ -52,25 +52,30 @@ static inline bool comm_alive(const struct seat *seat)
 /* Why a request that all members make together has ended, if that is no rank's fault. */
 void comm_blameless_text(const struct communicator *m, int result, char text[SVC_TEXT_BYTES]);
 void comm_vacate(struct communicator *m, struct seat *seat, uint32_t state);
-/* Nobody sits there any more: kept for comm_idle_seconds, so that a restart finds it. */
-void comm_check_idle(struct server *s, struct communicator *m);
-/* All have left here, and somebody comes: what others may still do in that epoch is over. */
-void comm_left_behind(struct communicator *m);
 void comm_forget(struct server *s, struct communicator *m);
-/* Ends the epoch because of one member; the others are told to rejoin. */
-void comm_break_epoch(struct server *s, struct communicator *m, int32_t rank);
+/* Ends the epoch, on all nodes, because of one member; the others are told to rejoin. */
+void comm_break_epoch(struct server *s, struct communicator *m, ncclsvc_epoch_cause cause,
+		      int32_t rank);
+/* Ends the epoch here because of one member (-1: none), of its GPU, or of a node (-1: none); the
+ * others are told to rejoin. */
+void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
+		    int32_t node);
 
-/* Tells the executor, once; the epoch's end is told nobody else. rank, node: whose fault it is; -1:
- * nobody's. */
-void comm_end_epoch(struct server *s, struct communicator *m, int result, int32_t rank, int32_t pid,
-		    int32_t node);
-/* Ends the epoch because of one member (-1: none), of its GPU, or of a node (-1: none); the others
- * are told to rejoin. */
-void comm_break_for(struct server *s, struct communicator *m, int reason, int32_t rank,
-		    int32_t node);
-/* The last of this node has left. On GPUs, what is launched goes on until those of other nodes have
- * left, too. */
-void comm_end_if_left(struct server *s, struct communicator *m, int32_t rank, int32_t pid);
+/* state.c: what pending tasks are told of the end of their epoch. rank, node: whose fault it is;
+ * -1: nobody's. */
+struct epoch_loss {
+	int32_t result, rank, pid, node;
+};
+/* This has happened to the communicator, and its seats are as they are since: makes the transition
+ * of epoch.h. loss: for an epoch that ends by it. */
+void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause,
+		    const struct epoch_loss *loss);
+/* The same of what is nobody's fault. */
+void comm_event(struct communicator *m, ncclsvc_epoch_cause cause);
+/* An epoch can begin: all ranks have joined. */
+bool comm_all_joined(const struct communicator *m);
+/* For launched tasks, once their epoch is over. */
+uint64_t comm_landing_ns(const struct server *s);
 /* nodes.c. The home can do nothing for this epoch: it is ended on all nodes, so that all can
  * rejoin. */
 void comm_home_forgot(struct communicator *m);
@@ -92,7 +97,7 @@ bool comm_may_window(struct server *s, const struct communicator *m);
 void comm_fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
 		     const char *why);
 /* The same, when another node has told this one. */
-void comm_not_begun(struct communicator *m, int result, const char *why);
+void comm_not_begun(struct communicator *m, ncclsvc_epoch_cause cause, int result, const char *why);
 /* The epoch that is about to begin, or any of a daemon that is alone: is this member of this node?
  */
 bool comm_sits_here(const struct communicator *m, uint32_t k);
@@ -111,6 +116,8 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle);
 void comm_split(struct client *c, uint32_t serial, const struct svc_split *r);
 /* Vacates the seats of a client that is gone, until then at the most. True: all of them. */
 bool comm_client_gone(struct client *c, uint64_t until_ns);
+/* What inspection shows: ncclsvc_comm_state. */
+uint32_t comm_state(const struct communicator *m);
 void comm_epoch_gone(struct server *s, uint32_t slot);
 void comm_epoch_dirty(struct server *s, uint32_t slot);
 /* Ends what is overdue; returns the next deadline, 0 for none. */
@@ -134,8 +141,7 @@ void comm_broken_elsewhere(struct communicator *m, const struct control_break *b
 void comm_left_elsewhere(struct communicator *m, int32_t rank);
 void comm_node_lost(struct communicator *m, uint32_t node);
 void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int result, int32_t node);
-void comm_refuse_join(struct server *s, struct communicator *m, uint32_t rank, int result,
-		      const char *text);
+void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const char *text);
 void comm_split_refused(struct communicator *m, int result, const char *text);
 void comm_split_parts(struct communicator *m, const struct control_parts *p);
 void comm_free_all(struct server *s);

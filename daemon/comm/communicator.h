@@ -6,6 +6,7 @@
 #include <uthash.h>
 
 #include "coord/missing.h"
+#include "epoch.h"
 #include "session/client.h"
 
 struct board_entry;
@@ -58,20 +59,16 @@ struct communicator {
 	char label[NCCLSVC_NAME_BYTES];
 	bool world;
 	bool cuda;		   /* its members' devices are GPUs */
-	bool acquiring;		   /* waits for its physical communicator */
 	unsigned reply_opcode;	   /* what its members wait for: JOIN or SPLIT */
 	struct physical *physical; /* while an epoch runs or is about to */
 	uint32_t owner;		   /* uid */
 	struct account *account;   /* that its ranks count for */
 	uint32_t nranks, epoch;
-	uint32_t state;	    /* ncclsvc_comm_state */
+	struct epoch_life life;
 	struct seat *seats; /* [nranks] */
 	uint32_t joining, occupied;
 	struct refusal refused; /* the last of this attempt to join */
 	bool late_reported;	/* that this attempt came to nothing in time */
-	bool running;		/* the executor has it, up to EVENT_EPOCH_GONE */
-	bool ended;		/* ... and was told that the epoch is over */
-	uint64_t ended_ns;
 	struct board_entry *board;   /* of the epoch that runs */
 	struct split_request *split; /* [nranks]; NULL: none under way */
 	uint32_t splitting;
@@ -81,7 +78,8 @@ struct communicator {
 	uint32_t committing;
 	uint32_t plan_round; /* with other nodes: verdicts heard in this epoch */
 	bool plan_lost;	     /* this round's was given up here, and the verdict has not come */
-	uint64_t since_ns, idle_ns;
+	uint64_t since_ns;
+	uint64_t idle_ns; /* when the last member here went */
 	/* With other nodes: */
 	uint32_t remote;	     /* members of the epoch on other nodes */
 	struct control_start *start; /* all have joined; NULL: not yet, or it has begun */

@@ -53,12 +53,18 @@ struct physical_want comm_want(struct communicator *m)
 	return w;
 }
 
+/* Its NCCL communicator is on the way: comm_physical_ready follows. */
+static bool being_acquired(const struct communicator *m)
+{
+	return m->muster == MUSTER_READY || (m->physical && m->physical->waiting);
+}
+
 /* True: every worker is there and knows its member's timelines, and NCCL has a communicator. Else
  * whatever is missing has been asked for, and the answer comes back here. */
 bool comm_gpus_ready(struct server *s, struct communicator *m)
 {
 	bool known = true;
-	if (m->acquiring)
+	if (being_acquired(m))
 		return false;
 	if (s->gpus.staging)
 		return staged_ready(s, m);
@@ -81,21 +87,17 @@ bool comm_gpus_ready(struct server *s, struct communicator *m)
 		return false;
 	}
 	physical_release(&m->physical);
-	m->acquiring = true;
 	if (nodes_across(m)) {
 		nodes_want(m);
 		return false;
 	}
 	physical_acquire(&s->gpus, &w);
-	if (!physical_fits(m->physical, &w))
-		return false;
-	m->acquiring = false;
-	return true;
+	return physical_fits(m->physical, &w);
 }
 
 /* all: the other nodes do not know yet. */
-static void fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
-		       const char *why, bool all)
+static void fail_joins(struct server *s, struct communicator *m, ncclsvc_epoch_cause cause,
+		       int result, int32_t rank, const char *why, bool all)
 {
 	uint32_t *sessions = calloc(m->nranks, sizeof(*sessions)); /* that held a seat */
 	if (m->joining)
@@ -132,7 +134,7 @@ static void fail_joins(struct server *s, struct communicator *m, int result, int
 				remote_unjoin(m, k, sessions[k], false);
 	}
 	free(sessions);
-	comm_check_idle(s, m);
+	comm_event(m, cause);
 }
 
 bool comm_may_window(struct server *s, const struct communicator *m)
@@ -152,18 +154,19 @@ bool comm_may_window(struct server *s, const struct communicator *m)
 void comm_fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
 		     const char *why)
 {
-	fail_joins(s, m, result, rank, why, true);
+	fail_joins(s, m,
+		   result == NCCLSVC_TIMEOUT ? NCCLSVC_CAUSE_DEADLINE : NCCLSVC_CAUSE_START_FAILED,
+		   result, rank, why, true);
 }
 
-void comm_not_begun(struct communicator *m, int result, const char *why)
+void comm_not_begun(struct communicator *m, ncclsvc_epoch_cause cause, int result, const char *why)
 {
-	fail_joins(m->server, m, result, -1, why, false);
+	fail_joins(m->server, m, cause, result, -1, why, false);
 }
 
 void comm_physical_ready(struct communicator *m, int result, const char *why)
 {
 	struct server *s = m->server;
-	m->acquiring = false;
 	if (result)
 		comm_fail_joins(s, m, result, -1, why);
 	else
@@ -184,7 +187,7 @@ void comm_staged_worker_lost(struct server *s, const struct gpu *g)
 	if (!s->gpus.staging)
 		return;
 	HASH_ITER (hh, s->comms, m, next) {
-		int32_t rank = m->cuda && m->running ? staged_rank_on(m, g->index) : -1;
+		int32_t rank = m->cuda && epoch_held(&m->life) ? staged_rank_on(m, g->index) : -1;
 		if (rank >= 0)
 			comm_gpu_lost(m, NCCLSVC_WORKER_LOST, rank);
 	}
@@ -199,15 +202,15 @@ void comm_epoch_dirty(struct server *s, uint32_t slot)
 
 bool comm_physical_broken(struct communicator *m, int result, int32_t rank)
 {
-	if (m->running)
+	if (epoch_held(&m->life))
 		comm_gpu_lost(m, result, rank);
-	return m->running;
+	return epoch_held(&m->life);
 }
 
 /* What the executor is told of the epoch that has ended. */
 static void tell_of_end(const struct communicator *m, enum command_kind kind)
 {
-	if (m->running)
+	if (epoch_held(&m->life))
 		executor_command(m->server->executor,
 				 &(struct command){.kind = kind, .epoch_end = {.comm = m->slot}});
 }
@@ -224,7 +227,7 @@ void comm_physical_release(const struct communicator *m)
 
 uint64_t comm_left_until(const struct communicator *m)
 {
-	return m->state == NCCLSVC_COMM_IDLE ? m->idle_ns + COMM_LEAVING_NS : 0;
+	return m->occupied ? 0 : m->idle_ns + COMM_LEAVING_NS;
 }
 
 void comm_gpu_ready(struct server *s)
@@ -254,7 +257,7 @@ void comm_session_known(struct client *c)
 bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
 		      const struct svc_join *j, int32_t rank)
 {
-	if (!m->occupied && !m->running)
+	if (!m->occupied && !epoch_held(&m->life))
 		m->cuda = j->device != SVC_DEVICE_HOST;
 	if (m->cuda != (j->device != SVC_DEVICE_HOST)) {
 		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,

@@ -95,7 +95,7 @@ static struct communicator *find_or_create(struct client *c, uint32_t serial,
 		return NULL;
 	}
 	if (m && !(j->flags & SVC_JOIN_WORLD) && m->nranks != (uint32_t)j->nranks) {
-		if (m->occupied || m->running || m->world) {
+		if (m->occupied || epoch_held(&m->life) || m->world) {
 			comm_turn_away(c, m, serial, j->rank, NCCLSVC_MISMATCH,
 				       "nranks differs: rank %d (pid %d) says %d, the members of "
 				       "communicator %s said %u",
@@ -160,16 +160,14 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 	}
 	/* Someone left while the others went on: a newcomer needs an epoch with all of them. With
 	 * other nodes, the home sees to it. */
-	if (m->state == NCCLSVC_COMM_READY && !s->cluster)
-		comm_break_epoch(s, m, rank);
+	if (epoch_runs(&m->life) && !s->cluster)
+		comm_break_epoch(s, m, NCCLSVC_CAUSE_RENEWED, rank);
+	if (m->life.state == NCCLSVC_EPOCH_LEFT)
+		comm_event(m, NCCLSVC_CAUSE_RENEWED);
 	seat->fresh = !comm_alive(seat);
 	m->occupied += seat->fresh;
 	seat->client = c;
 	seat->handle = handle;
-	if (m->state == NCCLSVC_COMM_IDLE && s->cluster)
-		comm_left_behind(m);
-	if (m->state == NCCLSVC_COMM_IDLE)
-		m->state = NCCLSVC_COMM_FORMING;
 	if (!m->joining)
 		begin_attempt(m);
 	if (m->refused.rank == rank)
@@ -183,6 +181,7 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 	seat->since_ns = clock_now();
 	seat->deadline_ns = j->timeout_ns ? seat->since_ns + j->timeout_ns : 0;
 	m->joining++;
+	comm_event(m, NCCLSVC_CAUSE_JOINED);
 	if (seat->deadline_ns)
 		loop_deadline(&s->loop, seat->deadline_ns);
 	if (s->cluster)
@@ -227,7 +226,7 @@ void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
 	/* Somebody left, so the epoch can do little more: its member may ask for the next. */
 	if (seat->client == c && seat->state == NCCLSVC_MEMBER_JOINED &&
 	    m->occupied + m->remote < m->nranks)
-		comm_break_epoch(s, m, a_missing_rank(m));
+		comm_break_epoch(s, m, NCCLSVC_CAUSE_RENEWED, a_missing_rank(m));
 	if (comm_alive(seat) && !(seat->client == c && seat->state == NCCLSVC_MEMBER_BROKEN)) {
 		comm_turn_away(c, m, serial, rank, NCCLSVC_RANK_TAKEN,
 			       "rank %d of communicator %s is held by pid %d, session %u", rank,
@@ -262,8 +261,7 @@ static bool name_lost_gpu(const struct server *s, const struct communicator *m, 
 	return false;
 }
 
-void comm_refuse_join(struct server *s, struct communicator *m, uint32_t rank, int result,
-		      const char *text)
+void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const char *text)
 {
 	struct seat *seat = &m->seats[rank];
 	struct client *c = seat->client;
@@ -277,11 +275,11 @@ void comm_refuse_join(struct server *s, struct communicator *m, uint32_t rank, i
 	m->joining--;
 	if (seat->fresh)
 		comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
-	if (!comm_alive(seat) && seat->node >= 0 && m->state == NCCLSVC_COMM_READY) {
+	if (!comm_alive(seat) && seat->node >= 0 && epoch_runs(&m->life)) {
 		seat->state = NCCLSVC_MEMBER_JOINED; /* another node's, as before */
 		seat->pid = seat->far_pid;
 	}
-	comm_check_idle(s, m);
+	comm_event(m, seat->late ? NCCLSVC_CAUSE_DEADLINE : NCCLSVC_CAUSE_REFUSED);
 	client_error(c, m->reply_opcode, serial, result, "%s", text);
 }
 
@@ -322,5 +320,5 @@ void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
 	}
 	if (s->cluster && m->seats[rank].client)
 		remote_unjoin(m, rank, m->seats[rank].client->id, false);
-	comm_refuse_join(s, m, rank, NCCLSVC_TIMEOUT, text);
+	comm_refuse_join(m, rank, NCCLSVC_TIMEOUT, text);
 }

@@ -12,7 +12,7 @@ static void left_while_joining(struct server *s, struct communicator *m, int32_t
 		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, rank,
 				"a member went before the epoch began");
 	else if (!s->cluster && m->reply_opcode == SVC_SPLIT)
-		comm_abandon(s, m);
+		comm_abandon(m);
 }
 
 void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
@@ -44,10 +44,10 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
 	plan_commit_failed(m, NCCLSVC_PEER_GONE, rank);
 	plan_member_gone(m, (uint32_t)rank);
 	comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
+	comm_event_for(m, NCCLSVC_CAUSE_LEFT,
+		       &(struct epoch_loss){NCCLSVC_CANCELLED, rank, c->pid, -1});
 	if (joining)
 		left_while_joining(s, m, rank);
-	comm_end_if_left(s, m, rank, c->pid);
-	comm_check_idle(s, m);
 	client_reply(c, SVC_LEAVE, serial, NULL, 0, NULL, 0);
 }
 
@@ -72,10 +72,12 @@ bool comm_client_gone(struct client *c, uint64_t until_ns)
 			    was == NCCLSVC_MEMBER_JOINING ? NCCLSVC_MEMBER_ABSENT
 							  : NCCLSVC_MEMBER_DEAD);
 		if (was == NCCLSVC_MEMBER_JOINED)
-			comm_break_epoch(s, m, rank);
-		else if (was == NCCLSVC_MEMBER_JOINING)
+			comm_break_epoch(s, m, NCCLSVC_CAUSE_MEMBER_DIED, rank);
+		/* An epoch that still runs is not what the client had a part in. */
+		comm_event(m,
+			   epoch_runs(&m->life) ? NCCLSVC_CAUSE_LEFT : NCCLSVC_CAUSE_MEMBER_DIED);
+		if (was == NCCLSVC_MEMBER_JOINING)
 			left_while_joining(s, m, rank);
-		comm_check_idle(s, m);
 	}
 	return true;
 }

@@ -73,14 +73,12 @@ void nodes_withdraw(struct communicator *m, int result, int32_t rank)
 	if (m->muster != MUSTER_OVER)
 		remote_nccl_ready(m, result, rank, m->muster == MUSTER_READY);
 	m->muster = MUSTER_OVER;
-	m->acquiring = false;
 	physical_release(&m->physical);
 }
 
 static void lost_before(struct communicator *m, uint64_t serial)
 {
 	struct server *s = m->server;
-	m->acquiring = false;
 	physical_give_back(&s->gpus, serial, NCCLSVC_WORKER_LOST, a_rank_here(m));
 	comm_fail_joins(s, m, NCCLSVC_WORKER_LOST, -1,
 			"a worker was lost before the epoch began: join again");
@@ -130,7 +128,7 @@ void nodes_use(struct cluster *c, const struct control_nccl_use *u)
 			 "the epoch could not begin on another node (%s%s): join again",
 			 svc_result_name(u->result),
 			 u->result == NCCLSVC_PEER_GONE ? ", a member or its node has gone" : "");
-		comm_not_begun(m, u->result, text);
+		comm_not_begun(m, NCCLSVC_CAUSE_START_FAILED, u->result, text);
 	} else if (u->fresh) {
 		use_fresh(m, u);
 	} else {
@@ -177,7 +175,7 @@ static void drop(struct physical *p, int result, int32_t rank, int32_t node, con
 		physical_doom(p, result, why);
 		return;
 	}
-	if (m && m->running) {
+	if (m && epoch_held(&m->life)) {
 		struct control_break b = {
 			.epoch = m->epoch, .result = result, .rank = rank, .node = node};
 		comm_broken_elsewhere(m, &b);
@@ -185,7 +183,7 @@ static void drop(struct physical *p, int result, int32_t rank, int32_t node, con
 		physical_detach(p);
 	}
 	physical_abort(p, why);
-	if (m && !m->running && m->start)
+	if (m && !epoch_held(&m->life) && m->start)
 		comm_fail_joins(m->server, m, result, -1, why);
 }
 

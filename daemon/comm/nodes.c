@@ -24,6 +24,7 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	if (!m->start)
 		no_memory("the start of a communicator across nodes");
 	memcpy(m->start, start, size);
+	comm_event(m, NCCLSVC_CAUSE_GATHERED);
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (start->members[k].node == s->cluster->me &&
 		    m->seats[k].state != NCCLSVC_MEMBER_JOINING)
@@ -37,24 +38,25 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b)
 {
-	comm_break_for(m->server, m, b->result, b->rank, b->node);
+	comm_break_for(m, NCCLSVC_CAUSE_ENDED_ELSEWHERE, b->result, b->rank, b->node);
 }
 
 void comm_left_elsewhere(struct communicator *m, int32_t rank)
 {
 	struct server *s = m->server;
 	struct seat *seat = &m->seats[rank];
-	if ((m->state != NCCLSVC_COMM_READY && !m->cuda) || seat->node < 0)
+	if ((!epoch_runs(&m->life) && !m->cuda) || seat->node < 0)
 		return;
 	seat->node = -1;
 	if (!comm_alive(seat))
 		seat->state = NCCLSVC_MEMBER_ABSENT;
 	m->remote--;
-	if (m->running && !m->ended)
+	if (epoch_lives(&m->life))
 		executor_command(s->executor, &(struct command){.kind = COMMAND_MEMBER_LEFT,
 								.left = {m->slot, rank}});
-	if (m->cuda && m->state != NCCLSVC_COMM_READY)
-		comm_end_if_left(s, m, rank, seat->pid);
+	if (m->life.state == NCCLSVC_EPOCH_LEFT)
+		comm_event_for(m, NCCLSVC_CAUSE_LEFT,
+			       &(struct epoch_loss){NCCLSVC_CANCELLED, rank, seat->pid, -1});
 	comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
 }
 
@@ -65,13 +67,16 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 		if (m->seats[k].node == (int32_t)node)
 			rank = (int32_t)k;
 	if (rank >= 0)
-		comm_break_for(m->server, m, NCCLSVC_PEER_GONE, rank, (int32_t)node);
+		comm_break_for(m, NCCLSVC_CAUSE_NODE_LOST, NCCLSVC_PEER_GONE, rank, (int32_t)node);
 	/* It may have been about to begin. */
 	for (uint32_t k = 0; m->start && k < m->nranks; k++) {
 		if (m->start->members[k].node != node || m->start_break)
 			continue;
 		if (m->cuda) {
-			comm_not_begun(m, NCCLSVC_PEER_GONE,
+			comm_not_begun(m,
+				       epoch_held(&m->life) ? NCCLSVC_CAUSE_START_FAILED
+							    : NCCLSVC_CAUSE_NODE_LOST,
+				       NCCLSVC_PEER_GONE,
 				       "a member's node went before the epoch began");
 			return;
 		}
@@ -91,20 +96,20 @@ void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int resul
 	int32_t rank = -1;
 	if (!m || m->epoch != epoch)
 		return;
-	if (m->state != NCCLSVC_COMM_READY) {
-		if (m->cuda)
-			comm_end_epoch(s, m, result, -1, 0, node);
+	if (m->life.state == NCCLSVC_EPOCH_LEFT)
+		comm_event_for(m, NCCLSVC_CAUSE_NODES_FAILED,
+			       &(struct epoch_loss){result, -1, 0, node});
+	if (!epoch_runs(&m->life))
 		return;
-	}
 	for (uint32_t k = m->nranks; node >= 0 && k-- > 0;)
 		if (m->seats[k].node == node)
 			rank = (int32_t)k;
-	comm_break_for(s, m, result, rank, node);
+	comm_break_for(m, NCCLSVC_CAUSE_NODES_FAILED, result, rank, node);
 	remote_break(m, result, rank, node);
 }
 
 void comm_home_forgot(struct communicator *m)
 {
-	if (m->state == NCCLSVC_COMM_READY)
+	if (epoch_runs(&m->life))
 		comm_span_failed(m->server, m->slot, m->epoch, NCCLSVC_STALE_EPOCH, -1);
 }

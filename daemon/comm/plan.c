@@ -202,7 +202,7 @@ void plan_verdict(struct communicator *m, const struct control_plan_verdict *v)
 void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number)
 {
 	struct server *s = m->server;
-	if (m->seats[rank].node >= 0 && m->running && !m->ended)
+	if (m->seats[rank].node >= 0 && epoch_lives(&m->life))
 		executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
 								.plan = {.comm = m->slot,
 									 .rank = (int32_t)rank,
@@ -235,7 +235,7 @@ static bool may_commit(struct client *c, uint32_t serial, const struct communica
 	} else if (r->groups > SVC_PLAN_TASKS || r->tasks > SVC_PLAN_TASKS) {
 		result = NCCLSVC_LIMIT;
 		wrong = "a plan has at most 65536 groups and as many tasks";
-	} else if (m->state != NCCLSVC_COMM_READY || m->occupied + m->remote != m->nranks ||
+	} else if (!epoch_runs(&m->life) || m->occupied + m->remote != m->nranks ||
 		   m->epoch != r->epoch) {
 		result = NCCLSVC_STALE_EPOCH;
 		wrong = "the communicator's epoch is over, or it lacks members: rejoin it first";

@@ -58,7 +58,7 @@ static struct seat *find(struct client *c, unsigned opcode, uint32_t serial, uin
 			     "there is no communicator %u in this session", comm);
 		return NULL;
 	}
-	if (m->cuda && m->physical && m->state == NCCLSVC_COMM_READY) {
+	if (m->cuda && m->physical && epoch_runs(&m->life)) {
 		*lane = m->physical->lane;
 		*g = c->server->gpus.gpu[m->seats[rank].device];
 		return &m->seats[rank];

@@ -53,7 +53,7 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.session = seat->client->id,
 		.cuda = m->cuda,
 		.device = seat->device,
-		.epoch = m->state == NCCLSVC_COMM_READY ? 0 : m->epoch,
+		.epoch = epoch_runs(&m->life) ? 0 : m->epoch,
 		.world = m->world,
 		.split = m->reply_opcode == SVC_SPLIT,
 		.serial = seat->serial,
@@ -181,7 +181,7 @@ static void on_refuse(struct cluster *c, const struct control_refuse *r)
 	struct seat *seat = &m->seats[r->rank];
 	if (seat->state == NCCLSVC_MEMBER_JOINING && seat->client &&
 	    seat->client->id == r->session && seat->serial == r->serial)
-		comm_refuse_join(c->server, m, r->rank, r->result, r->text);
+		comm_refuse_join(m, r->rank, r->result, r->text);
 }
 
 static void on_start(struct cluster *c, const struct control_start *s, size_t size)
@@ -224,7 +224,7 @@ static void on_break(struct cluster *c, uint32_t from, const struct control_brea
 	if (m->start && m->start->epoch == b->epoch && m->cuda && nodes_across(m)) {
 		snprintf(text, sizeof(text), "the epoch could not begin on node %u (%s): %s", from,
 			 c->nodes[from].card.host, svc_result_name(b->result));
-		comm_not_begun(m, b->result, text);
+		comm_not_begun(m, NCCLSVC_CAUSE_START_FAILED, b->result, text);
 	} else if (m->start && m->start->epoch == b->epoch) {
 		if (!m->start_break && (m->start_break = malloc(sizeof(*b))))
 			*m->start_break = *b;

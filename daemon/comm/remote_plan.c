@@ -73,7 +73,7 @@ bool remote_plan_fits(enum control_kind kind, const void *body, size_t size)
 static struct communicator *find(struct cluster *c, const uint8_t *id, uint32_t epoch)
 {
 	struct communicator *m = remote_find(c, id);
-	return m && m->epoch == epoch && m->state == NCCLSVC_COMM_READY ? m : NULL;
+	return m && m->epoch == epoch && epoch_runs(&m->life) ? m : NULL;
 }
 
 void remote_plan_handle(struct cluster *c, uint32_t from, enum control_kind kind, const void *body)

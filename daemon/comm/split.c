@@ -84,7 +84,6 @@ static struct communicator *make_part(struct server *s, struct communicator *m,
 	if (!part)
 		return NULL;
 	snprintf(part->label, sizeof(part->label), "split of %llu", (unsigned long long)m->uid);
-	part->state = NCCLSVC_COMM_FORMING;
 	part->cuda = m->cuda;
 	part->reply_opcode = SVC_SPLIT;
 	for (uint32_t k = 0; k < n; k++) {
@@ -110,6 +109,7 @@ static struct communicator *make_part(struct server *s, struct communicator *m,
 		part->occupied++;
 		part->joining++;
 	}
+	comm_event(part, NCCLSVC_CAUSE_JOINED);
 	return part;
 }
 
@@ -162,7 +162,7 @@ static void finish_split(struct server *s, struct communicator *m)
 		if (parts[i]->joining == parts[i]->nranks)
 			comm_try_start(s, parts[i]);
 		else
-			comm_abandon(s, parts[i]);
+			comm_abandon(parts[i]);
 	}
 	free(split);
 	free(order);
@@ -185,7 +185,7 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 			     "the timeout is out of range, or a reserved field is not zero");
 		return;
 	}
-	if (m->state != NCCLSVC_COMM_READY || m->occupied + m->remote != m->nranks) {
+	if (!epoch_runs(&m->life) || m->occupied + m->remote != m->nranks) {
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_STALE_EPOCH,
 			     "communicator %s lacks members: rejoin it first", m->label);
 		return;
@@ -233,11 +233,10 @@ static bool join_part(struct server *s, struct communicator *m, uint32_t rank,
 	if (!handle) {
 		snprintf(text, SVC_TEXT_BYTES, "a session has at most %d communicators",
 			 SVC_SESSION_COMMS - 1);
-		comm_check_idle(s, part);
+		comm_event(part, NCCLSVC_CAUSE_START_FAILED);
 		return false;
 	}
 	snprintf(part->label, sizeof(part->label), "split of %llu", (unsigned long long)m->uid);
-	part->state = NCCLSVC_COMM_FORMING;
 	part->cuda = m->cuda;
 	part->reply_opcode = SVC_SPLIT;
 	part->seats[p->rank] = (struct seat){
@@ -254,6 +253,7 @@ static bool join_part(struct server *s, struct communicator *m, uint32_t rank,
 	};
 	part->occupied++;
 	part->joining++;
+	comm_event(part, NCCLSVC_CAUSE_JOINED);
 	remote_join(part, p->rank);
 	return true;
 }

@@ -100,7 +100,7 @@ static uint64_t list_sessions(struct client *asker, struct piece *p, uint64_t fr
 /* Members of other nodes: of an epoch that does not run, its home knows them. */
 static struct home_view look(struct server *s, const struct communicator *m)
 {
-	if (s->cluster && m->state != NCCLSVC_COMM_READY && !m->start)
+	if (s->cluster && !epoch_runs(&m->life) && !m->start)
 		return home_look(s->cluster, m->id);
 	return (struct home_view){.home = s->cluster ? s->cluster->me : 0};
 }
@@ -191,7 +191,7 @@ static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
 			.comm = m->uid,
 			.nranks = m->nranks,
 			.epoch = m->epoch,
-			.state = m->state,
+			.state = comm_state(m),
 			.uid = m->owner,
 			.age_ns = since(p->reply.time_ns, m->since_ns),
 			.home = s->cluster && v.home != s->cluster->me ? v.home + 1 : 0,
@@ -205,7 +205,7 @@ static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
 				i->pending += (uint32_t)(load(&m->board[k].submitted) -
 							 load(&m->board[k].completed));
 		}
-		if (m->state == NCCLSVC_COMM_IDLE && v.gathering && v.gathering->held &&
+		if (i->state == NCCLSVC_COMM_IDLE && v.gathering && v.gathering->held &&
 		    !v.gathering->running)
 			i->state = gathered_state(v.gathering);
 		if (client_allows(asker, m->owner))

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The life of a communicator's epoch on this node, as a table: in which state, which cause leads to
+ * which state. An epoch is all ranks together from the last JOIN to the first loss. The states'
+ * numbers and names are NCCLSVC_EPOCH_STATES of ncclsvc_types.h, the causes' NCCLSVC_EPOCH_CAUSES.
+ *
+ * The table as a Mermaid diagram, which tests/unit/test_epoch.c compares with it. "Given up" and
+ * "lost" are the groups of causes below. Who holds the ranks decides between two arrows of one
+ * cause: enum epoch_seats.
+ *
+ *     stateDiagram-v2
+ *         [*] --> idle
+ *         idle --> forming: joined, gathered
+ *         idle --> gone: deadline, forgotten, daemon-ends
+ *         forming --> idle: given up
+ *         forming --> broken: given up
+ *         forming --> acquiring: gpus-awaited
+ *         forming --> running: started
+ *         forming --> gone: forgotten, daemon-ends
+ *         broken --> idle: given up
+ *         broken --> forming: given up, joined, gathered
+ *         broken --> gone: daemon-ends
+ *         acquiring --> idle: given up
+ *         acquiring --> forming: given up, gathered
+ *         acquiring --> broken: given up
+ *         acquiring --> running: started
+ *         acquiring --> gone: daemon-ends
+ *         running --> left: left, refused, deadline, start-failed
+ *         running --> draining: given up, lost, renewed, daemon-ends, fault
+ *         left --> draining: given up, lost, renewed, daemon-ends, fault
+ *         draining --> idle: released
+ *         draining --> forming: released
+ *         draining --> broken: released
+ *         draining --> gone: released, forgotten
+ *         gone --> [*]
+ *
+ * RUNNING leads to DRAINING by "given up" if nobody is left, and to LEFT if members are left on
+ * GPUs of other nodes alone. DRAINING leads to the state that fits those who hold ranks by then.
+ */
+#ifndef DAEMON_EPOCH_H
+#define DAEMON_EPOCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ncclsvc_types.h"
+
+/* Who holds the ranks of this node, as far as a transition depends on it: bits, of which one is so
+ * at a time. While an epoch runs, members that wait in JOIN for the next one hold theirs, too. */
+enum epoch_seats {
+	SEATS_EMPTY = 1 << 0,	/* nobody does */
+	SEATS_AWAY = 1 << 1,	/* nobody does, while GPUs of other nodes go on */
+	SEATS_HELD = 1 << 2,	/* a member does, and does not wait in JOIN */
+	SEATS_WAITING = 1 << 3, /* those who do wait in JOIN for others */
+	SEATS_FULL = 1 << 4,	/* all ranks of the communicator have joined */
+	SEATS_CLOSED = 1 << 5,	/* the daemon ends */
+};
+
+#define EPOCH_CAUSE(cause) (UINT32_C(1) << NCCLSVC_CAUSE_##cause)
+/* A member, or its JOIN, is not there any more. */
+#define EPOCH_GIVEN_UP                                                                             \
+	(EPOCH_CAUSE(LEFT) | EPOCH_CAUSE(MEMBER_DIED) | EPOCH_CAUSE(REFUSED) |                     \
+	 EPOCH_CAUSE(DEADLINE) | EPOCH_CAUSE(START_FAILED) | EPOCH_CAUSE(NODE_LOST))
+/* An epoch that runs cannot go on. */
+#define EPOCH_LOSS                                                                                 \
+	(EPOCH_CAUSE(MEMBER_DIED) | EPOCH_CAUSE(NODE_LOST) | EPOCH_CAUSE(GPU_LOST) |               \
+	 EPOCH_CAUSE(ENDED_ELSEWHERE) | EPOCH_CAUSE(NODES_FAILED))
+
+/* A row of the table. */
+struct epoch_transition {
+	ncclsvc_epoch_state from;
+	uint32_t causes; /* bits */
+	uint32_t seats;	 /* bits */
+	ncclsvc_epoch_state to;
+	const char *meaning;
+};
+extern const struct epoch_transition epoch_table[];
+extern const size_t epoch_table_rows;
+
+/* The row for this; NULL: the table has none. */
+const struct epoch_transition *epoch_find(ncclsvc_epoch_state from, ncclsvc_epoch_cause cause,
+					  enum epoch_seats seats);
+
+struct epoch_step {
+	ncclsvc_epoch_state to;
+	ncclsvc_epoch_cause cause;
+	uint64_t at_ns;
+};
+
+struct epoch_life {
+	ncclsvc_epoch_state state;
+	uint64_t since_ns;
+	uint32_t nsteps; /* changes of the state so far */
+	struct epoch_step steps[NCCLSVC_EPOCH_STEPS];
+};
+
+void epoch_begin(struct epoch_life *e, uint64_t now_ns);
+/* Makes the transition. False: the table has none, and nothing was changed. */
+bool epoch_step(struct epoch_life *e, ncclsvc_epoch_cause cause, enum epoch_seats seats,
+		uint64_t now_ns);
+/* The last changes of the state, the latest first. Returns how many there are. */
+uint32_t epoch_last_steps(const struct epoch_life *e, struct epoch_step steps[NCCLSVC_EPOCH_STEPS]);
+
+/* Members here have a part in it. */
+static inline bool epoch_runs(const struct epoch_life *e)
+{
+	return e->state == NCCLSVC_EPOCH_RUNNING;
+}
+
+/* The scheduler has it, and was not told to end it. */
+static inline bool epoch_lives(const struct epoch_life *e)
+{
+	return e->state == NCCLSVC_EPOCH_RUNNING || e->state == NCCLSVC_EPOCH_LEFT;
+}
+
+/* The scheduler has it: it runs its tasks, or ends them. */
+static inline bool epoch_held(const struct epoch_life *e)
+{
+	return epoch_lives(e) || e->state == NCCLSVC_EPOCH_DRAINING;
+}
+
+#endif

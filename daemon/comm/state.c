@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Communicators: what happens to a communicator's epoch, by the table of epoch.h. */
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/timings.h"
+#include "comm.h"
+#include "gpu/gpu.h"
+#include "names.h"
+#include "server/server_state.h"
+
+uint64_t comm_landing_ns(const struct server *s)
+{
+	uint64_t patience = gpu_patience_ns(&s->gpus);
+	return patience < EPOCH_LAND_NS ? patience : EPOCH_LAND_NS;
+}
+
+bool comm_all_joined(const struct communicator *m)
+{
+	return m->server->cluster ? m->start != NULL : m->joining == m->nranks;
+}
+
+static enum epoch_seats seats_of(const struct communicator *m)
+{
+	const bool runs = epoch_lives(&m->life);
+	if (m->server->loop.closing)
+		return SEATS_CLOSED;
+	if (runs && !m->occupied)
+		return m->cuda && m->remote ? SEATS_AWAY : SEATS_EMPTY;
+	if (runs)
+		return SEATS_HELD;
+	if (comm_all_joined(m))
+		return SEATS_FULL;
+	if (!m->occupied)
+		return SEATS_EMPTY;
+	return m->joining < m->occupied ? SEATS_HELD : SEATS_WAITING;
+}
+
+uint32_t comm_state(const struct communicator *m)
+{
+	switch (m->life.state) {
+	case NCCLSVC_EPOCH_FORMING:
+	case NCCLSVC_EPOCH_ACQUIRING:
+		return NCCLSVC_COMM_FORMING;
+	case NCCLSVC_EPOCH_BROKEN:
+		return NCCLSVC_COMM_BROKEN;
+	case NCCLSVC_EPOCH_RUNNING:
+		return NCCLSVC_COMM_READY;
+	case NCCLSVC_EPOCH_DRAINING:
+		if (m->occupied)
+			return m->joining < m->occupied ? NCCLSVC_COMM_BROKEN
+							: NCCLSVC_COMM_FORMING;
+		return NCCLSVC_COMM_IDLE;
+	case NCCLSVC_EPOCH_IDLE:
+	case NCCLSVC_EPOCH_LEFT:
+	case NCCLSVC_EPOCH_GONE:
+		break;
+	}
+	return NCCLSVC_COMM_IDLE;
+}
+
+/* Tells the scheduler, once for each epoch. */
+static void drain(struct communicator *m, const struct epoch_loss *loss)
+{
+	struct server *s = m->server;
+	m->plan = NULL; /* the executor gives it back */
+	if (m->cuda)
+		loop_deadline(&s->loop, m->life.since_ns + comm_landing_ns(s));
+	struct command cmd = {.kind = COMMAND_EPOCH_END};
+	cmd.epoch_end.comm = m->slot;
+	cmd.epoch_end.result = loss->result;
+	cmd.epoch_end.rank = loss->rank;
+	cmd.epoch_end.pid = loss->pid;
+	cmd.epoch_end.node = loss->node;
+	executor_command(s->executor, &cmd);
+}
+
+/* A defect of the daemon. Its members are told that the epoch is over, and may JOIN again. */
+static void not_in_table(struct communicator *m, ncclsvc_epoch_cause cause, enum epoch_seats seats)
+{
+	m->server->epoch_faults++;
+	log_error(
+		"communicator %s, epoch %u: a defect of the daemon: the cause \"%s\" in the state "
+		"\"%s\" (members: %d) is not in the table of transitions; the epoch is ended",
+		m->label, m->epoch, svc_epoch_cause_name(cause),
+		svc_epoch_state_name(m->life.state), seats);
+	if (cause == NCCLSVC_CAUSE_RELEASED)
+		return; /* the scheduler has nothing to end */
+	if (epoch_lives(&m->life))
+		comm_break_for(m, NCCLSVC_CAUSE_FAULT, NCCLSVC_SYSTEM, -1, -1);
+	else if (m->joining && cause != NCCLSVC_CAUSE_START_FAILED)
+		comm_fail_joins(m->server, m, NCCLSVC_SYSTEM, -1,
+				"a defect of the daemon: see its log; join again");
+}
+
+void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause,
+		    const struct epoch_loss *loss)
+{
+	struct server *s = m->server;
+	const enum epoch_seats seats = seats_of(m);
+	const ncclsvc_epoch_state was = m->life.state;
+	const uint64_t now = clock_now();
+	if (!epoch_step(&m->life, cause, seats, now)) {
+		not_in_table(m, cause, seats);
+		return;
+	}
+	if (was != m->life.state)
+		log_debug("communicator %s, epoch %u: %s -> %s (%s)", m->label, m->epoch,
+			  svc_epoch_state_name(was), svc_epoch_state_name(m->life.state),
+			  svc_epoch_cause_name(cause));
+	if (!m->occupied) {
+		m->idle_ns = now;
+		if (!m->world)
+			loop_deadline(&s->loop,
+				      now + (uint64_t)s->config->comm_idle_seconds * 1000000000);
+	}
+	if (was != m->life.state && m->life.state == NCCLSVC_EPOCH_DRAINING)
+		drain(m, loss);
+}
+
+void comm_event(struct communicator *m, ncclsvc_epoch_cause cause)
+{
+	comm_event_for(m, cause,
+		       &(struct epoch_loss){.result = NCCLSVC_CANCELLED, .rank = -1, .node = -1});
+}
