@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cores.h"
-#include "crew.h"
+#include "ranks.h"
 #include "crews_cuda.h"
 #include "data.h"
 #include "modes.h"

@@ -3,7 +3,7 @@
 #ifndef PERF_CORES_H
 #define PERF_CORES_H
 
-#include "crew.h"
+#include "ranks.h"
 #include "options.h"
 
 enum cores_part { CORES_DAEMON, CORES_WORKERS, CORES_RANKS, CORES_PARTS };

@@ -3,7 +3,7 @@
 #ifndef PERF_CREWS_CUDA_H
 #define PERF_CREWS_CUDA_H
 
-#include "crew.h"
+#include "ranks.h"
 #include "options.h"
 
 /* The service, and the baseline if there is one: joined, with buffers. Complains and returns false

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "crew.h"
+#include "ranks.h"
 #include "modes.h"
 #include "process.h"
 #include "report.h"

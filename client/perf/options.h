@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "job.h"
+#include "command.h"
 #include "rank.h"
 
 enum mode { MODE_COLLECTIVE, MODE_SUBMIT, MODE_SESSIONS, MODE_JOIN };

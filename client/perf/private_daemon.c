@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "build_config.h"
-#include "job.h"
+#include "command.h"
 #include "process.h"
 
 #define GRACE_MS 8000 /* for an orderly end */

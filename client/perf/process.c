@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "job.h"
+#include "command.h"
 
 static volatile sig_atomic_t caught;
 

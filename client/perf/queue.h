@@ -3,7 +3,7 @@
 #ifndef PERF_QUEUE_H
 #define PERF_QUEUE_H
 
-#include "crew.h"
+#include "ranks.h"
 #include "options.h"
 
 /* Two processes: one queues tasks as rank 0 of communicators of two members; the other is their

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "job.h"
+#include "command.h"
 #include "modes.h"
 #include "process.h"
 #include "report.h"

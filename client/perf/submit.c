@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "job.h"
+#include "command.h"
 #include "modes.h"
 #include "process.h"
 #include "queue.h"

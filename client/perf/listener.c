@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "door.h"
+#include "listener.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -5,7 +5,7 @@
 
 #include <sys/types.h>
 
-#include "job.h"
+#include "command.h"
 #include "rank.h"
 
 struct crew_member {

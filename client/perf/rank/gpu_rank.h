@@ -6,7 +6,7 @@
 #define PERF_GPU_RANK_H
 
 #include "gpu.h"
-#include "job.h"
+#include "command.h"
 
 struct gpu_rank;
 

@@ -3,7 +3,7 @@
 #ifndef PERF_SERVICE_H
 #define PERF_SERVICE_H
 
-#include "job.h"
+#include "command.h"
 #include "ncclsvc_plan.h"
 #include "rank.h"
 

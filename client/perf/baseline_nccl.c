@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "build_config.h"
-#include "door.h"
+#include "listener.h"
 #include "process.h"
 
 static bool run_rank(struct crew *crew, uint32_t rank, int gpu, const char *program,

@@ -3,7 +3,7 @@
 #ifndef PERF_DOOR_H
 #define PERF_DOOR_H
 
-#include "crew.h"
+#include "ranks.h"
 
 struct door {
 	int listener;

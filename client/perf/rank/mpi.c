@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "data.h"
-#include "job.h"
+#include "command.h"
 
 #define FINALIZE_S 10
 

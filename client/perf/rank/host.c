@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "data.h"
-#include "job.h"
+#include "command.h"
 #include "service.h"
 
 /* With -z 0, operations in flight: within what a session without a ring may have pending. */

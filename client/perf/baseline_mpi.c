@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "build_config.h"
-#include "door.h"
+#include "listener.h"
 #include "process.h"
 
 static bool run_mpirun(struct crew *crew, const char *program, const char *socket, uint32_t n,
