@@ -6,11 +6,9 @@
 #include <string.h>
 
 #include "cores.h"
-#include "ranks.h"
-#include "crews_cuda.h"
-#include "data.h"
 #include "modes.h"
 #include "process.h"
+#include "ranks.h"
 #include "report.h"
 
 #define KERNELS	    20 /* with --compute-ms, in a round: another stream's work fits in between them */
@@ -20,7 +18,7 @@ enum { SERVICE, BASELINE, SUBJECTS };
 
 /* What is measured: the service, or the baseline. */
 struct subject {
-	struct crew crew;
+	struct ranks ranks;
 	struct cores cores; /* empty without --every */
 	double us[ROUNDS_MAX], cpu_us[ROUNDS_MAX];
 };
@@ -90,13 +88,23 @@ static const char *waiting(const struct options *o)
 		       : "waiting for the last operation";
 }
 
-static void note_start(const struct report *r, const struct crew *crew, const char *who)
+/* Open MPI's ranks have joined when they connect: what that took is not known. */
+static bool start_known(const struct subject *s)
 {
-	if (crew->start_bytes)
-		report_note(r, "%s: %.2f ms to join and do a first AllReduce, %.1f MiB of each GPU",
-			    who, crew->start_ms, crew->start_bytes / (1 << 20));
+	return s->ranks.start_ms > 0;
+}
+
+static void note_start(struct bench *b, const struct subject *s, const char *who)
+{
+	const double ms = s->ranks.start_ms, mib = s->ranks.start_bytes / (1 << 20);
+	if (!start_known(s))
+		return;
+	if (b->options->cuda)
+		report_note(&b->report,
+			    "%s: %.2f ms to join and do a first operation, %.1f MiB of each GPU",
+			    who, ms, mib);
 	else
-		report_note(r, "%s: %.2f ms to join and do a first AllReduce", who, crew->start_ms);
+		report_note(&b->report, "%s: %.2f ms to join and do a first operation", who, ms);
 }
 
 static void show_head(struct bench *b)
@@ -124,11 +132,9 @@ static void show_head(struct bench *b)
 	}
 	if (b->n > BASELINE)
 		report_note(r, "baseline: %s, round by round in turn; ratio = time / base",
-			    b->subjects[BASELINE].crew.library);
-	if (b->subjects[SERVICE].crew.start_ms > 0)
-		note_start(r, &b->subjects[SERVICE].crew, "service");
-	if (b->subjects[BASELINE].crew.start_ms > 0)
-		note_start(r, &b->subjects[BASELINE].crew, "baseline");
+			    b->subjects[BASELINE].ranks.library);
+	note_start(b, &b->subjects[SERVICE], "service");
+	note_start(b, &b->subjects[BASELINE], "baseline");
 	if (!r->table)
 		return;
 	int place = report_width(r, figure_columns, FIGURES);
@@ -144,10 +150,12 @@ static void show_head(struct bench *b)
 	fflush(stdout);
 }
 
-static void set_start(struct report *r, const struct crew *crew, const char *ms, const char *bytes)
+static void set_start(struct bench *b, const struct subject *s, const char *ms, const char *bytes)
 {
-	report_set_number(r, ms, crew->start_ms > 0 ? crew->start_ms : NAN);
-	report_set_number(r, bytes, crew->start_ms > 0 ? crew->start_bytes : NAN);
+	const bool known = start_known(s);
+	report_set_number(&b->report, ms, known ? s->ranks.start_ms : NAN);
+	report_set_number(&b->report, bytes,
+			  known && b->options->cuda ? s->ranks.start_bytes : NAN);
 }
 
 static void begin_report(struct bench *b)
@@ -166,9 +174,10 @@ static void begin_report(struct bench *b)
 	report_set(r, "every_us",
 		   o->with_cpu ? json_integer((json_int_t)o->every_us) : json_null());
 	report_set(r, "baseline",
-		   b->n > BASELINE ? json_string(b->subjects[BASELINE].crew.library) : json_null());
-	set_start(r, &b->subjects[SERVICE].crew, "start_ms", "start_gpu_bytes");
-	set_start(r, &b->subjects[BASELINE].crew, "baseline_start_ms", "baseline_start_gpu_bytes");
+		   b->n > BASELINE ? json_string(b->subjects[BASELINE].ranks.library)
+				   : json_null());
+	set_start(b, &b->subjects[SERVICE], "start_ms", "start_gpu_bytes");
+	set_start(b, &b->subjects[BASELINE], "baseline_start_ms", "baseline_start_gpu_bytes");
 	show_head(b);
 }
 
@@ -196,36 +205,36 @@ static uint64_t fresh_seed(struct bench *b)
 	return b->seed ^ perf_now_ns() << 20;
 }
 
-static bool run_round(struct subject *s, const struct job *job, unsigned round)
+static bool run_round(struct subject *s, const struct command *command, unsigned round)
 {
 	cores_start(&s->cores);
-	if (!crew_do(&s->crew, job))
+	if (!ranks_do(&s->ranks, command))
 		return false;
 	cores_stop(&s->cores);
-	s->us[round] = crew_ns(&s->crew, job->iters) / 1e3;
-	s->cpu_us[round] = crew_cpu_ns(&s->crew, job->iters) / 1e3;
+	s->us[round] = ranks_ns(&s->ranks, command->iters) / 1e3;
+	s->cpu_us[round] = ranks_cpu_ns(&s->ranks, command->iters) / 1e3;
 	return true;
 }
 
 /* How many iterations fit into the time of a round: one cold operation, then if that was slow a
  * warm one, tell how long it takes. */
-static bool fit(struct bench *b, struct crew *crew, const struct work *w, uint64_t *iters)
+static bool fit(struct bench *b, struct ranks *ranks, const struct work *w, uint64_t *iters)
 {
 	const struct options *o = b->options;
-	struct job job = {.kind = JOB_TIME,
-			  .fill = 1,
-			  .sync = SYNC_EACH,
-			  .iters = 1,
-			  .seed = fresh_seed(b),
-			  .work = *w};
+	struct command command = {.kind = COMMAND_TIME,
+				  .fill = 1,
+				  .sync = SYNC_EACH,
+				  .iters = 1,
+				  .seed = fresh_seed(b),
+				  .work = *w};
 	double round_us = o->time_cap_s * 1e6 / o->rounds, us;
 	for (int attempt = 0; attempt < 2; attempt++) {
-		if (!crew_do(crew, &job))
+		if (!ranks_do(ranks, &command))
 			return false;
-		us = fmax(crew_ns(crew, 1) / 1e3, (double)o->every_us);
+		us = fmax(ranks_ns(ranks, 1) / 1e3, (double)o->every_us);
 		if (us * (double)*iters <= round_us)
 			return true;
-		job.fill = 0;
+		command.fill = 0;
 	}
 	uint64_t fitting = (uint64_t)(round_us / us);
 	*iters = fitting ? fitting : 1;
@@ -233,9 +242,9 @@ static bool fit(struct bench *b, struct crew *crew, const struct work *w, uint64
 }
 
 /* The subjects take turns, and in turns go first. */
-static bool run_rounds(struct bench *b, const struct job *job, unsigned n)
+static bool run_rounds(struct bench *b, const struct command *command, unsigned n)
 {
-	const struct work *w = &job->work;
+	const struct work *w = &command->work;
 	for (unsigned i = 0; i < n; i++)
 		cores_clear(&b->subjects[i].cores);
 	for (unsigned round = 0; round < b->options->rounds; round++) {
@@ -244,24 +253,24 @@ static bool run_rounds(struct bench *b, const struct job *job, unsigned n)
 				w->in_place ? "in place" : "out of place", round + 1,
 				b->options->rounds);
 		for (unsigned i = 0; i < n; i++) {
-			if (!run_round(&b->subjects[(round + i) % n], job, round))
+			if (!run_round(&b->subjects[(round + i) % n], command, round))
 				return false;
 		}
 	}
 	return true;
 }
 
-static bool check(struct bench *b, struct crew *crew, const struct work *w, uint64_t *wrong)
+static bool check(struct bench *b, struct ranks *ranks, const struct work *w, uint64_t *wrong)
 {
 	*wrong = 0;
 	for (unsigned i = 0; i < b->options->checks; i++) {
-		struct job job = {.kind = JOB_CHECK,
-				  .sync = (uint8_t)b->options->sync,
-				  .seed = fresh_seed(b),
-				  .work = *w};
-		if (!crew_do(crew, &job))
+		struct command command = {.kind = COMMAND_CHECK,
+					  .sync = (uint8_t)b->options->sync,
+					  .seed = fresh_seed(b),
+					  .work = *w};
+		if (!ranks_do(ranks, &command))
 			return false;
-		*wrong += crew_wrong(crew);
+		*wrong += ranks_wrong(ranks);
 	}
 	return true;
 }
@@ -272,7 +281,7 @@ static bool check_all(struct bench *b, const struct work *w, unsigned n, struct 
 	if (!b->options->checks)
 		return true;
 	for (unsigned i = 0; i < n; i++) {
-		if (!check(b, &b->subjects[i].crew, w, &of[i]))
+		if (!check(b, &b->subjects[i].ranks, w, &of[i]))
 			return false;
 	}
 	if (of[BASELINE]) {
@@ -320,18 +329,18 @@ static bool measure(struct bench *b, const struct work *w, struct value *f)
 	const unsigned n = baseline_can(o, w) ? SUBJECTS : 1;
 	uint64_t iters = o->iters;
 	for (unsigned i = 0; i < n; i++) {
-		if (!fit(b, &b->subjects[i].crew, w, &iters))
+		if (!fit(b, &b->subjects[i].ranks, w, &iters))
 			return false;
 	}
-	struct job job = {.kind = JOB_TIME,
-			  .sync = (uint8_t)o->sync,
-			  .iters = iters,
-			  .warmup = o->warmup < iters ? o->warmup : iters,
-			  .every_us = (uint32_t)o->every_us,
-			  .kernels = b->spins ? KERNELS : 0,
-			  .spins = b->spins,
-			  .work = *w};
-	if (!run_rounds(b, &job, n))
+	struct command command = {.kind = COMMAND_TIME,
+				  .sync = (uint8_t)o->sync,
+				  .iters = iters,
+				  .warmup = o->warmup < iters ? o->warmup : iters,
+				  .every_us = (uint32_t)o->every_us,
+				  .kernels = b->spins ? KERNELS : 0,
+				  .spins = b->spins,
+				  .work = *w};
+	if (!run_rounds(b, &command, n))
 		return false;
 	fill_figures(b, w, n, f);
 	return check_all(b, w, n, &f[WRONG]);
@@ -460,47 +469,58 @@ static bool enough_memory(const struct options *o)
 	return false;
 }
 
-static bool start_host(struct bench *b, const char *socket)
+static bool start_service(struct bench *b, const char *socket)
 {
 	const struct options *o = b->options;
-	struct crew *service = &b->subjects[SERVICE].crew, *base = &b->subjects[BASELINE].crew;
-	struct rank_options rank = {.socket = socket,
-				    .nodes = o->nodes,
-				    .no_ring = o->no_ring,
-				    .memory = o->memory,
-				    .planned = o->planned,
-				    .timeout_ms = o->timeout_ms};
-	if (!crew_start(service, &rank, o->ranks) || !crew_buffers(service, o->max_bytes))
-		return false;
-	return !o->baseline ||
-	       (crew_start_mpi(base, o->ranks, o->timeout_ms) && crew_buffers(base, o->max_bytes));
+	struct ranks *ranks = &b->subjects[SERVICE].ranks;
+	const struct service_options service = {.socket = socket,
+						.nodes = o->nodes,
+						.no_ring = o->no_ring,
+						.planned = o->planned,
+						.lists = o->lists,
+						.memory = o->memory,
+						.gpus = o->cuda ? o->gpus : NULL,
+						.timeout_ms = o->timeout_ms};
+	return ranks_start_service(ranks, &service, o->ranks) && ranks_join(ranks) &&
+	       ranks_buffers(ranks, o->max_bytes);
+}
+
+static bool start_baseline(struct bench *b)
+{
+	const struct options *o = b->options;
+	struct ranks *ranks = &b->subjects[BASELINE].ranks;
+	bool good = o->baseline == BASELINE_NCCL
+			    ? ranks_start_nccl(ranks, o->gpus, o->ranks, o->timeout_ms) &&
+				      ranks_join(ranks)
+			    : ranks_start_mpi(ranks, o->ranks, o->timeout_ms);
+	return good && ranks_buffers(ranks, o->max_bytes);
 }
 
 static bool watch_cores(struct bench *b, const char *socket)
 {
 	struct subject *s = &b->subjects[SERVICE], *base = &b->subjects[BASELINE];
 	return cores_add_daemons(&s->cores, b->options, socket) &&
-	       cores_add_ranks(&s->cores, &s->crew) && cores_add_ranks(&base->cores, &base->crew);
+	       cores_add_ranks(&s->cores, &s->ranks) && cores_add_ranks(&base->cores, &base->ranks);
 }
 
 /* Finds how long a kernel must be for those of a round to take --compute-ms. Both subjects then run
  * the same. */
 static bool calibrate(struct bench *b)
 {
-	struct job job = {.kind = JOB_TIME,
-			  .kernels = KERNELS,
-			  .spins = FIRST_SPINS,
-			  .work = {.op = NCCLSVC_BARRIER, .nranks = b->options->ranks}};
+	struct command command = {.kind = COMMAND_TIME,
+				  .kernels = KERNELS,
+				  .spins = FIRST_SPINS,
+				  .work = {.op = NCCLSVC_BARRIER, .nranks = b->options->ranks}};
 	for (int attempt = 0; attempt < 3; attempt++) { /* the first compiles the kernel */
-		if (!crew_do(&b->subjects[SERVICE].crew, &job))
+		if (!ranks_do(&b->subjects[SERVICE].ranks, &command))
 			return false;
-		double ms = crew_ns(&b->subjects[SERVICE].crew, 1) / 1e6;
-		double spins = job.spins * b->options->compute_ms / (ms > 0 ? ms : 1);
+		double ms = ranks_ns(&b->subjects[SERVICE].ranks, 1) / 1e6;
+		double spins = command.spins * b->options->compute_ms / (ms > 0 ? ms : 1);
 		if (attempt)
-			job.spins = spins < 1 ? 1 : spins > 1e9 ? 1000000000 : (uint32_t)spins;
+			command.spins = spins < 1 ? 1 : spins > 1e9 ? 1000000000 : (uint32_t)spins;
 	}
-	b->spins = job.spins;
-	return b->n == 1 || crew_do(&b->subjects[BASELINE].crew, &job);
+	b->spins = command.spins;
+	return b->n == 1 || ranks_do(&b->subjects[BASELINE].ranks, &command);
 }
 
 static bool start(struct bench *b, const char *socket)
@@ -508,10 +528,8 @@ static bool start(struct bench *b, const char *socket)
 	const struct options *o = b->options;
 	if (!enough_memory(o))
 		return false;
-	bool good = o->cuda ? crews_start_cuda(&b->subjects[SERVICE].crew,
-					       &b->subjects[BASELINE].crew, o, socket, o->max_bytes)
-			    : start_host(b, socket);
-	return good && (!o->with_cpu || watch_cores(b, socket)) && (!o->compute_ms || calibrate(b));
+	return start_service(b, socket) && (!o->baseline || start_baseline(b)) &&
+	       (!o->with_cpu || watch_cores(b, socket)) && (!o->compute_ms || calibrate(b));
 }
 
 static int run(struct bench *b)
@@ -532,7 +550,7 @@ int collective_run(const struct options *o, const char *socket)
 	b.seed = perf_now_ns();
 	int status = start(&b, socket) ? run(&b) : EXIT_ERROR;
 	for (int i = 0; i < SUBJECTS; i++) {
-		crew_stop(&b.subjects[i].crew);
+		ranks_stop(&b.subjects[i].ranks);
 		cores_free(&b.subjects[i].cores);
 	}
 	return status;

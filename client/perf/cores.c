@@ -51,7 +51,7 @@ static bool add_daemon(struct cores *c, ncclsvc_session *session)
 	ncclsvc_device_info *list = NULL;
 	size_t n = 0;
 	if (ncclsvc_daemon(session, &info) || ncclsvc_list_devices(session, &list, &n))
-		return service_complain("can't ask the daemon");
+		return complain_of("can't ask the daemon");
 	bool good = add(c, CORES_DAEMON, info.pid);
 	for (size_t i = 0; good && i < n; i++)
 		good = list[i].pid <= 0 || add(c, CORES_WORKERS, list[i].pid);
@@ -61,27 +61,27 @@ static bool add_daemon(struct cores *c, ncclsvc_session *session)
 
 bool cores_add_daemons(struct cores *c, const struct options *o, const char *socket)
 {
-	struct rank_options rank = {.socket = socket,
-				    .nodes = o->nodes,
-				    .nranks = (int)o->nodes,
-				    .no_ring = true,
-				    .timeout_ms = o->timeout_ms};
+	struct service_options rank = {.socket = socket,
+				       .nodes = o->nodes,
+				       .nranks = (int)o->nodes,
+				       .no_ring = true,
+				       .timeout_ms = o->timeout_ms};
 	bool good = true;
 	for (; good && rank.rank < rank.nranks; rank.rank++) {
 		ncclsvc_session *session;
 		if (service_open(&rank, &session))
-			return service_complain("can't attach");
+			return complain_of("can't attach");
 		good = add_daemon(c, session);
 		ncclsvc_close(session);
 	}
 	return good;
 }
 
-bool cores_add_ranks(struct cores *c, const struct crew *crew)
+bool cores_add_ranks(struct cores *c, const struct ranks *ranks)
 {
 	bool good = true;
-	for (uint32_t i = 0; good && i < crew->n; i++)
-		good = add(c, CORES_RANKS, crew->members[i].pid);
+	for (uint32_t i = 0; good && i < ranks->n; i++)
+		good = add(c, CORES_RANKS, ranks->members[i].pid);
 	return good;
 }
 

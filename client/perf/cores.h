@@ -3,8 +3,8 @@
 #ifndef PERF_CORES_H
 #define PERF_CORES_H
 
-#include "ranks.h"
 #include "options.h"
+#include "ranks.h"
 
 enum cores_part { CORES_DAEMON, CORES_WORKERS, CORES_RANKS, CORES_PARTS };
 
@@ -27,7 +27,7 @@ struct cores {
 
 /* The daemons that the ranks use, and the workers that they have now. */
 bool cores_add_daemons(struct cores *cores, const struct options *options, const char *socket);
-bool cores_add_ranks(struct cores *cores, const struct crew *crew);
+bool cores_add_ranks(struct cores *cores, const struct ranks *ranks);
 
 /* Time counts between start and stop, and adds up until it is cleared. */
 void cores_clear(struct cores *cores);

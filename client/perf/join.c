@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ranks.h"
 #include "modes.h"
 #include "process.h"
+#include "ranks.h"
 #include "report.h"
 
 struct size {
@@ -16,23 +16,23 @@ struct size {
 
 struct bench {
 	const struct options *options;
-	struct crew crew;
+	struct ranks ranks;
 	double join_us[ROUNDS_MAX], commit_us[ROUNDS_MAX];
 	struct size first, last;
 };
 
 /* Of the slowest rank. */
-static bool once(struct bench *b, uint32_t ranks, double *join_us, double *commit_us)
+static bool once(struct bench *b, uint32_t n, double *join_us, double *commit_us)
 {
-	struct job job = {.kind = JOB_JOIN, .work.nranks = ranks};
-	if (!crew_new_id(job.id))
+	struct command command = {.kind = COMMAND_JOIN_AND_PLAN, .work.nranks = n};
+	if (!ranks_new_id(command.id))
 		return false;
-	crew_tell(&b->crew, 0, ranks, &job);
-	if (!crew_collect(&b->crew))
+	ranks_tell(&b->ranks, 0, n, &command);
+	if (!ranks_collect(&b->ranks))
 		return false;
 	*join_us = *commit_us = 0;
-	for (uint32_t k = 0; k < ranks; k++) {
-		const struct job_reply *r = &b->crew.members[k].reply;
+	for (uint32_t k = 0; k < n; k++) {
+		const struct reply *r = &b->ranks.members[k].reply;
 		*join_us = fmax(*join_us, (double)r->elapsed_ns / 1e3);
 		*commit_us = fmax(*commit_us, (double)r->commit_ns / 1e3);
 	}
@@ -111,13 +111,13 @@ static bool measure_all(struct bench *b)
 int join_run(const struct options *o, const char *socket)
 {
 	static struct bench b;
-	struct rank_options rank = {.socket = socket,
-				    .nodes = o->nodes,
-				    .dealt = true,
-				    .no_ring = o->no_ring,
-				    .timeout_ms = o->timeout_ms};
+	const struct service_options service = {.socket = socket,
+						.nodes = o->nodes,
+						.dealt = true,
+						.no_ring = o->no_ring,
+						.timeout_ms = o->timeout_ms};
 	b.options = o;
-	bool good = crew_start(&b.crew, &rank, o->ranks) && measure_all(&b);
-	crew_stop(&b.crew);
+	bool good = ranks_start_service(&b.ranks, &service, o->ranks) && measure_all(&b);
+	ranks_stop(&b.ranks);
 	return good ? EXIT_GOOD : EXIT_ERROR;
 }

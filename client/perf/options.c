@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "build_config.h"
-#include "lists.h"
 #include "ncclsvc.h"
 #include "process.h"
 #include "values.h"

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "command.h"
-#include "rank.h"
+#include "service.h"
 
 enum mode { MODE_COLLECTIVE, MODE_SUBMIT, MODE_SESSIONS, MODE_JOIN };
 

@@ -90,8 +90,8 @@ bool private_daemon_start(const struct options *o)
 		return false;
 	}
 	/* An empty configuration: this machine's own is for its own daemon. mpirun is to stay on
-	 * this machine, whatever Slurm has given the job; and one daemon is alone, whatever started
-	 * us. */
+	 * this machine, whatever Slurm has given the command; and one daemon is alone, whatever
+	 * started us. */
 	const char *device = o->cuda ? "cuda" : "host";
 	const char *bootstrap = o->nodes > 1 ? "mpi" : "none";
 	const char *argv[] = {"mpirun",

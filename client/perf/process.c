@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "command.h"
+#include "ncclsvc.h"
 
 static volatile sig_atomic_t caught;
 
@@ -25,6 +26,13 @@ void complain(const char *format, ...)
 	vfprintf(stderr, format, args);
 	fputc('\n', stderr);
 	va_end(args);
+}
+
+bool complain_of(const char *what)
+{
+	if (!caught_signal())
+		complain("%s: %s", what, ncclsvc_last_error());
+	return false;
 }
 
 static void on_signal(int signal)

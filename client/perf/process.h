@@ -11,6 +11,9 @@
 /* Prints "ncclsvc-perf: ..." and a newline to stderr, past the progress line. */
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* The same of the library's last failed call: "what: SENTENCE". Always false. */
+bool complain_of(const char *what);
+
 /* SIGINT, SIGTERM and SIGHUP only set a flag from now on. */
 void catch_signals(void);
 /* The signal that came, or 0. Loops that wait look here. */

@@ -32,11 +32,11 @@ static unsigned comms_of(const struct options *o)
 }
 
 /* Joins a session of its own to communicator i. */
-static ncclsvc_result join(struct helper *h, const struct job *job, unsigned i, int rank,
+static ncclsvc_result join(struct helper *h, const struct command *command, unsigned i, int rank,
 			   ncclsvc_session *session, ncclsvc_comm **comm)
 {
 	ncclsvc_unique_id id;
-	memcpy(id.bytes, job->id, sizeof(id.bytes));
+	memcpy(id.bytes, command->id, sizeof(id.bytes));
 	id.bytes[0] ^= (uint8_t)i;
 	id.bytes[1] ^= (uint8_t)(i >> 8);
 	return ncclsvc_comm_join(session, &id, 2, rank, h->options->timeout_ms, comm);
@@ -66,7 +66,7 @@ static ncclsvc_result submit(ncclsvc_session *session, ncclsvc_comm *comm, uint6
 }
 
 /* Rank 0 of every communicator, in a session of its own. */
-static ncclsvc_result queue_tasks(struct helper *h, const struct job *job)
+static ncclsvc_result queue_tasks(struct helper *h, const struct command *command)
 {
 	uint64_t left = h->options->queued;
 	ncclsvc_result result = NCCLSVC_OK;
@@ -75,7 +75,7 @@ static ncclsvc_result queue_tasks(struct helper *h, const struct job *job)
 		const uint64_t n = left < TASKS_EACH ? left : TASKS_EACH;
 		result = open_session(h, RING_ENTRIES);
 		if (!result)
-			result = join(h, job, i, 0, h->sessions[i], &comm);
+			result = join(h, command, i, 0, h->sessions[i], &comm);
 		if (!result)
 			result = submit(h->sessions[i], comm, n);
 		left -= n;
@@ -83,7 +83,7 @@ static ncclsvc_result queue_tasks(struct helper *h, const struct job *job)
 	return result;
 }
 
-static ncclsvc_result list_once(struct helper *h, struct job_reply *reply)
+static ncclsvc_result list_once(struct helper *h, struct reply *reply)
 {
 	ncclsvc_task_info *list;
 	size_t n;
@@ -102,13 +102,14 @@ static ncclsvc_result list_once(struct helper *h, struct job_reply *reply)
 }
 
 /* Rank 1 of every communicator, in one session. Returns when all tasks are queued. */
-static ncclsvc_result keep_waiting(struct helper *h, const struct job *job, struct job_reply *reply)
+static ncclsvc_result keep_waiting(struct helper *h, const struct command *command,
+				   struct reply *reply)
 {
 	ncclsvc_comm *comm;
 	uint64_t end = perf_now_ns() + (uint64_t)h->options->timeout_ms * 1000000;
 	ncclsvc_result result = open_session(h, 0);
 	for (unsigned i = 0; i < comms_of(h->options) && !result; i++)
-		result = join(h, job, i, 1, h->sessions[0], &comm);
+		result = join(h, command, i, 1, h->sessions[0], &comm);
 	while (!result && reply->listed < h->options->queued) {
 		sleep_ms(10);
 		result = perf_now_ns() < end ? list_once(h, reply) : NCCLSVC_TIMEOUT;
@@ -116,8 +117,8 @@ static ncclsvc_result keep_waiting(struct helper *h, const struct job *job, stru
 	return result;
 }
 
-/* Once a second, until there is another job. */
-static ncclsvc_result list_on(struct helper *h, int fd, struct job_reply *reply)
+/* Once a second, until there is another command. */
+static ncclsvc_result list_on(struct helper *h, int fd, struct reply *reply)
 {
 	struct pollfd next = {.fd = fd, .events = POLLIN};
 	ncclsvc_result result;
@@ -139,20 +140,20 @@ static int helper_main(void *arg, uint32_t who, int fd)
 {
 	const struct queue *q = arg;
 	struct helper h = {.options = q->options, .socket = q->socket};
-	struct job_reply reply = {0};
-	struct job job;
+	struct reply reply = {0};
+	struct command command;
 	ncclsvc_result result = NCCLSVC_OK;
-	while (job_send(fd, &reply, sizeof(reply))) {
-		reply = (struct job_reply){0};
+	while (message_send(fd, &reply, sizeof(reply))) {
+		reply = (struct reply){0};
 		if (h.n && who == LISTER)
 			result = list_on(&h, fd, &reply);
-		if (!job_receive(fd, &job) || job.kind == JOB_QUIT)
+		if (!command_receive(fd, &command) || command.kind == COMMAND_QUIT)
 			break;
-		if (!result && job.kind == JOB_DRAIN)
+		if (!result && command.kind == COMMAND_DRAIN)
 			result = drain(&h);
 		else if (!result)
-			result = who == QUEUER ? queue_tasks(&h, &job)
-					       : keep_waiting(&h, &job, &reply);
+			result = who == QUEUER ? queue_tasks(&h, &command)
+					       : keep_waiting(&h, &command, &reply);
 		if (result)
 			service_explain(&reply, result);
 	}
@@ -166,26 +167,26 @@ bool queue_start(struct queue *q, const struct options *o, const char *socket)
 {
 	q->options = o;
 	q->socket = socket;
-	return crew_fork(&q->crew, "helper", HELPERS, helper_main, q, o->timeout_ms);
+	return ranks_fork(&q->ranks, "helper", HELPERS, helper_main, q, o->timeout_ms);
 }
 
 bool queue_fill(struct queue *q)
 {
-	struct job job = {.kind = JOB_QUEUE};
-	return crew_new_id(job.id) && crew_do(&q->crew, &job);
+	struct command command = {.kind = COMMAND_QUEUE};
+	return ranks_new_id(command.id) && ranks_do(&q->ranks, &command);
 }
 
 bool queue_drain(struct queue *q)
 {
-	struct job job = {.kind = JOB_DRAIN};
+	struct command command = {.kind = COMMAND_DRAIN};
 	/* First the one that lists: its last list is as long as the others. */
-	crew_tell(&q->crew, LISTER, 1, &job);
-	if (!crew_collect(&q->crew))
+	ranks_tell(&q->ranks, LISTER, 1, &command);
+	if (!ranks_collect(&q->ranks))
 		return false;
-	crew_tell(&q->crew, QUEUER, 1, &job);
-	if (!crew_collect(&q->crew))
+	ranks_tell(&q->ranks, QUEUER, 1, &command);
+	if (!ranks_collect(&q->ranks))
 		return false;
-	const struct job_reply *reply = &q->crew.members[LISTER].reply;
+	const struct reply *reply = &q->ranks.members[LISTER].reply;
 	q->list_ms = (double)reply->elapsed_ns / 1e6;
 	q->list_worst_ms = fmax(q->list_worst_ms, (double)reply->worst_ns / 1e6);
 	q->listed = reply->listed;
@@ -194,5 +195,5 @@ bool queue_drain(struct queue *q)
 
 void queue_stop(struct queue *q)
 {
-	crew_stop(&q->crew);
+	ranks_stop(&q->ranks);
 }

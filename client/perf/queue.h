@@ -3,15 +3,15 @@
 #ifndef PERF_QUEUE_H
 #define PERF_QUEUE_H
 
-#include "ranks.h"
 #include "options.h"
+#include "ranks.h"
 
 /* Two processes: one queues tasks as rank 0 of communicators of two members; the other is their
  * rank 1, submits nothing, and lists all tasks once a second. */
 struct queue {
 	const struct options *options;
 	const char *socket;
-	struct crew crew;
+	struct ranks ranks;
 	double list_ms, list_worst_ms; /* of the last time */
 	uint64_t listed;	       /* tasks */
 };

@@ -1,70 +1,71 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The ranks of one side, seen from the coordinator: one socket for each. */
-#ifndef PERF_CREW_H
-#define PERF_CREW_H
+ * The ranks of the service or of a baseline, seen from ncclsvc-perf: one socket for each. */
+#ifndef PERF_RANKS_H
+#define PERF_RANKS_H
 
 #include <sys/types.h>
 
 #include "command.h"
-#include "rank.h"
+#include "service.h"
 
-struct crew_member {
+struct member {
 	int fd;
 	pid_t pid;
 	bool replied;
-	struct job_reply reply;
+	struct reply reply;
 };
 
-struct crew {
+/* Zero at first. */
+struct ranks {
 	const char *what; /* "rank" or "baseline rank" */
 	uint32_t n;
-	struct crew_member *members;
-	pid_t leader; /* mpirun; 0: the members are this process's children */
-	char library[JOB_TEXT_BYTES];
-	uint8_t id[NCCLSVC_ID_BYTES]; /* for JOB_INIT */
-	double start_ms;	      /* to join and do a first AllReduce; 0: not known */
-	double start_bytes;	      /* of each GPU's memory, that was free before */
+	struct member *members;
+	pid_t mpirun; /* 0: the members are this process's children */
+	char library[COMMAND_TEXT_BYTES];
+	uint8_t id[NCCLSVC_ID_BYTES]; /* for COMMAND_JOIN */
+	double start_ms;	      /* to join and do a first operation; 0: not known */
+	double start_bytes;	      /* of each GPU's memory that was free before; on the host 0 */
 	char log[96];		      /* what other programs printed; empty: there are none */
 	int timeout_ms;
 	int grace_ms; /* to end in */
 };
 
 /* Tearing a CUDA context down takes a while. */
-#define CREW_GPU_GRACE_MS 5000
+#define GPU_GRACE_MS 5000
 
 /* Runs in a member's process; returns its exit status. */
-typedef int crew_main(void *arg, uint32_t member, int fd);
+typedef int rank_main(void *arg, uint32_t member, int fd);
 
-/* Each complains and returns false on failure; crew_stop is then still to be called. */
+/* Each complains and returns false on failure; ranks_stop is then still to be called. */
 
 /* Forks n processes that run `run` and waits for each one's first reply. */
-bool crew_fork(struct crew *crew, const char *what, uint32_t n, crew_main *run, void *arg,
-	       int timeout_ms);
-/* Forks n ranks of the service and waits until all have joined. */
-bool crew_start(struct crew *crew, const struct rank_options *options, uint32_t n);
-/* The same on GPUs; they are still to join, with crew_init. */
-bool crew_start_cuda(struct crew *crew, const struct rank_options *options, uint32_t n);
-/* Starts the baseline under mpirun. */
-bool crew_start_mpi(struct crew *crew, uint32_t n, int timeout_ms);
-/* Starts the baseline on GPUs; crew_init makes its communicator. */
-bool crew_start_nccl(struct crew *crew, const int *gpus, uint32_t n, int timeout_ms);
-/* The members of a crew on GPUs join. */
-bool crew_init(struct crew *crew);
-/* Buffers of so many bytes in each rank. */
-bool crew_buffers(struct crew *crew, uint64_t bytes);
+bool ranks_fork(struct ranks *ranks, const char *what, uint32_t n, rank_main *run, void *arg,
+		int timeout_ms);
+/* Forks n ranks of the service; they have yet to join. */
+bool ranks_start_service(struct ranks *ranks, const struct service_options *options, uint32_t n);
+/* Starts Open MPI's ranks under mpirun. They have joined. */
+bool ranks_start_mpi(struct ranks *ranks, uint32_t n, int timeout_ms);
+/* Starts NCCL's ranks on GPUs; they have yet to join. */
+bool ranks_start_nccl(struct ranks *ranks, const int *gpus, uint32_t n, int timeout_ms);
+/* All members join. */
+bool ranks_join(struct ranks *ranks);
+/* Buffers of so many bytes in each member. */
+bool ranks_buffers(struct ranks *ranks, uint64_t bytes);
 /* Of a new communicator of the service. */
-bool crew_new_id(uint8_t id[NCCLSVC_ID_BYTES]);
-/* Gives the job to members first..first+n, to be collected. */
-void crew_tell(struct crew *crew, uint32_t first, uint32_t n, const struct job *job);
-/* Gives every member the job and collects the replies, within the crew's timeout. */
-bool crew_do(struct crew *crew, const struct job *job);
-/* Nanoseconds of one iteration, averaged over the ranks, and wrong elements of the last job. */
-double crew_ns(const struct crew *crew, uint64_t iters);
-/* The same of the CPU time of the thread that submits. */
-double crew_cpu_ns(const struct crew *crew, uint64_t iters);
-uint64_t crew_wrong(const struct crew *crew);
+bool ranks_new_id(uint8_t id[NCCLSVC_ID_BYTES]);
+
+/* Gives the command to members first..first+n, to be collected. */
+void ranks_tell(struct ranks *ranks, uint32_t first, uint32_t n, const struct command *command);
 /* Collects the replies that are due. */
-bool crew_collect(struct crew *crew);
-void crew_stop(struct crew *crew);
+bool ranks_collect(struct ranks *ranks);
+/* Gives every member the command and collects the replies, within the ranks' timeout. */
+bool ranks_do(struct ranks *ranks, const struct command *command);
+/* Nanoseconds of one iteration, averaged over the ranks, of the last command. */
+double ranks_ns(const struct ranks *ranks, uint64_t iters);
+/* The same of the CPU time of the thread that submits. */
+double ranks_cpu_ns(const struct ranks *ranks, uint64_t iters);
+/* Wrong elements. */
+uint64_t ranks_wrong(const struct ranks *ranks);
+void ranks_stop(struct ranks *ranks);
 
 #endif

@@ -71,9 +71,9 @@ static bool read_usage(pid_t pid, struct usage *u)
 
 static ncclsvc_result open_session(const struct bench *b, bool no_ring, ncclsvc_session **session)
 {
-	struct rank_options rank = {
+	const struct service_options service = {
 		.socket = b->socket, .no_ring = no_ring, .timeout_ms = b->options->timeout_ms};
-	return service_open(&rank, session);
+	return service_open(&service, session);
 }
 
 static bool raise_fd_limit(unsigned sessions)
@@ -98,7 +98,7 @@ static bool wait_for_sessions(const struct bench *b, uint32_t n)
 	ncclsvc_daemon_info info;
 	for (;;) {
 		if (ncclsvc_daemon(b->watcher, &info))
-			return service_complain("can't ask the daemon");
+			return complain_of("can't ask the daemon");
 		if (info.sessions == n)
 			break;
 		if (caught_signal())
@@ -193,7 +193,7 @@ static bool attach(struct bench *b)
 	if (!raise_fd_limit(b->n))
 		return false;
 	if (open_session(b, true, &b->watcher) || ncclsvc_daemon(b->watcher, &info))
-		return service_complain("can't attach");
+		return complain_of("can't attach");
 	b->pid = info.pid;
 	b->others = info.sessions;
 	return true;

@@ -100,19 +100,20 @@ static bool open_client(struct bench *b, enum path path, const char *socket)
 {
 	const struct options *o = b->options;
 	struct client *c = &b->clients[path];
-	struct rank_options rank = {.socket = socket,
-				    .no_ring = path == SOCKET,
-				    .nranks = 1,
-				    .timeout_ms = o->timeout_ms};
+	const struct service_options service = {.socket = socket,
+						.no_ring = path == SOCKET,
+						.nranks = 1,
+						.timeout_ms = o->timeout_ms};
+	ncclsvc_unique_id id;
 	void *memory;
 	c->timeout_ms = o->timeout_ms;
-	if (service_open(&rank, &c->session))
-		return service_complain("can't attach");
-	if (ncclsvc_unique_id_create(&rank.id) ||
-	    service_join(c->session, &rank, NCCLSVC_DEVICE_HOST, &c->comm))
-		return service_complain("can't join");
+	if (service_open(&service, &c->session))
+		return complain_of("can't attach");
+	if (ncclsvc_unique_id_create(&id) ||
+	    service_join(c->session, &service, id.bytes, NCCLSVC_DEVICE_HOST, &c->comm))
+		return complain_of("can't join");
 	if (ncclsvc_mem_alloc(c->session, 4096, &memory))
-		return service_complain("can't allocate");
+		return complain_of("can't allocate");
 	c->send = memory;
 	c->recv = c->send + 64;
 	c->send[0] = 0x1234567890abcdef + (uint64_t)path;
@@ -123,13 +124,13 @@ static bool submit(struct client *c, ncclsvc_task *task)
 {
 	return !ncclsvc_all_reduce(c->send, c->recv, 1, NCCLSVC_UINT64, NCCLSVC_SUM, c->comm,
 				   task) ||
-	       service_complain("can't submit");
+	       complain_of("can't submit");
 }
 
 static bool wait_for(struct client *c, ncclsvc_task task)
 {
 	return !ncclsvc_wait(c->session, task, c->timeout_ms + 2000) ||
-	       service_complain("a task failed");
+	       complain_of("a task failed");
 }
 
 static bool once(struct bench *b, enum path path)

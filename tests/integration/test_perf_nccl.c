@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ncclsvc-perf's baseline on GPUs, as the coordinator sees it: the processes of ncclsvc-perf-nccl,
+ * ncclsvc-perf's baseline on GPUs, as ncclsvc-perf sees it: the processes of ncclsvc-perf-nccl,
  * on the stand-ins for CUDA and NCCL. Environment: NCCLSVC_PERF_NCCL, LD_LIBRARY_PATH. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,15 +13,15 @@
 
 #include <cmocka.h>
 
-#include "crews_cuda.h"
 #include "process.h"
+#include "ranks.h"
 
 #define RANKS	   3
 #define BYTES	   (1 << 20)
 #define TIMEOUT_MS 20000
 
 static const int gpus[RANKS] = {0, 1, 2};
-static struct crew crew;
+static struct ranks ranks;
 
 static int start(void **state)
 {
@@ -30,15 +30,15 @@ static int start(void **state)
 	const char *dir = private_dir();
 	if (!dir || setenv("NCCLSVC_FAKE_DIR", dir, 1) || setenv("NCCLSVC_FAKE_GPUS", "3", 1))
 		return -1;
-	if (!crew_start_nccl(&crew, gpus, RANKS, TIMEOUT_MS))
+	if (!ranks_start_nccl(&ranks, gpus, RANKS, TIMEOUT_MS))
 		return -1;
-	return crew_init(&crew) && crew_buffers(&crew, BYTES) ? 0 : -1;
+	return ranks_join(&ranks) && ranks_buffers(&ranks, BYTES) ? 0 : -1;
 }
 
 static int stop(void **state)
 {
 	(void)state;
-	crew_stop(&crew);
+	ranks_stop(&ranks);
 	remove_private_dir();
 	return 0;
 }
@@ -60,15 +60,15 @@ static void check(struct work w)
 		if (place && !(work_can_be_in_place(w.op) && work_nccl_can(&w)))
 			continue;
 		for (uint8_t sync = SYNC_EACH; sync <= SYNC_LAST; sync++) {
-			struct job job = {
-				.kind = JOB_CHECK, .sync = sync, .seed = 7 + sync, .work = w};
-			if (!crew_do(&crew, &job))
+			struct command command = {
+				.kind = COMMAND_CHECK, .sync = sync, .seed = 7 + sync, .work = w};
+			if (!ranks_do(&ranks, &command))
 				fail_msg("op %u type %u redop %u place %d failed", w.op, w.type,
 					 w.redop, place);
-			if (crew_wrong(&crew))
+			if (ranks_wrong(&ranks))
 				fail_msg("op %u type %u redop %u place %d: %llu wrong", w.op,
 					 w.type, w.redop, place,
-					 (unsigned long long)crew_wrong(&crew));
+					 (unsigned long long)ranks_wrong(&ranks));
 		}
 	}
 }
@@ -100,63 +100,65 @@ static void test_types(void **state)
 static void test_wrong(void **state)
 {
 	(void)state;
-	struct job job = {.kind = JOB_CHECK,
-			  .seed = 1,
-			  .work = work_of(NCCLSVC_ALL_GATHER, NCCLSVC_INT32, NCCLSVC_SUM)};
-	crew_tell(&crew, 1, RANKS - 1, &job);
-	job.seed = 2;
-	crew_tell(&crew, 0, 1, &job);
-	assert_true(crew_collect(&crew));
-	assert_true(crew_wrong(&crew) > job.work.count);
+	struct command command = {.kind = COMMAND_CHECK,
+				  .seed = 1,
+				  .work = work_of(NCCLSVC_ALL_GATHER, NCCLSVC_INT32, NCCLSVC_SUM)};
+	ranks_tell(&ranks, 1, RANKS - 1, &command);
+	command.seed = 2;
+	ranks_tell(&ranks, 0, 1, &command);
+	assert_true(ranks_collect(&ranks));
+	assert_true(ranks_wrong(&ranks) > command.work.count);
 }
 
 static void test_times(void **state)
 {
 	(void)state;
 	struct work w = work_of(NCCLSVC_ALL_REDUCE, NCCLSVC_FLOAT32, NCCLSVC_SUM);
-	struct job time = {.kind = JOB_TIME, .fill = 1, .iters = 20, .warmup = 2, .work = w};
+	struct command time = {
+		.kind = COMMAND_TIME, .fill = 1, .iters = 20, .warmup = 2, .work = w};
 	for (uint8_t sync = SYNC_EACH; sync <= SYNC_LAST; sync++) {
 		time.sync = sync;
-		assert_true(crew_do(&crew, &time));
-		assert_true(crew_ns(&crew, 20) > 100);
+		assert_true(ranks_do(&ranks, &time));
+		assert_true(ranks_ns(&ranks, 20) > 100);
 	}
-	assert_true(crew_cpu_ns(&crew, 20) > 10);
-	assert_true(crew_cpu_ns(&crew, 20) <= crew_ns(&crew, 20) * 1.5);
+	assert_true(ranks_cpu_ns(&ranks, 20) > 10);
+	assert_true(ranks_cpu_ns(&ranks, 20) <= ranks_ns(&ranks, 20) * 1.5);
 }
 
 static void test_start(void **state)
 {
 	(void)state;
-	assert_true(crew.start_ms > 0);
+	assert_true(ranks.start_ms > 0);
 }
 
 /* Kernels on another stream: alone, and beside operations. */
 static void test_compute(void **state)
 {
 	(void)state;
-	struct job job = {.kind = JOB_TIME,
-			  .sync = SYNC_STREAM,
-			  .kernels = 10,
-			  .spins = 100000,
-			  .work = work_of(NCCLSVC_ALL_REDUCE, NCCLSVC_FLOAT32, NCCLSVC_SUM)};
-	assert_true(crew_do(&crew, &job));
-	double compute = crew_ns(&crew, 1);
+	struct command command = {
+		.kind = COMMAND_TIME,
+		.sync = SYNC_STREAM,
+		.kernels = 10,
+		.spins = 100000,
+		.work = work_of(NCCLSVC_ALL_REDUCE, NCCLSVC_FLOAT32, NCCLSVC_SUM)};
+	assert_true(ranks_do(&ranks, &command));
+	double compute = ranks_ns(&ranks, 1);
 	assert_true(compute > 1e6);
-	job.iters = 5;
-	assert_true(crew_do(&crew, &job));
-	assert_true(crew_ns(&crew, 1) > compute / 2);
+	command.iters = 5;
+	assert_true(ranks_do(&ranks, &command));
+	assert_true(ranks_ns(&ranks, 1) > compute / 2);
 }
 
-/* Last: the crew is over then. */
+/* Last: the ranks are over then. */
 static void test_refusal(void **state)
 {
 	(void)state;
-	struct job job = {.kind = JOB_TIME,
-			  .iters = 1,
-			  .work = work_of(NCCLSVC_ALL_REDUCE, NCCLSVC_INT8, NCCLSVC_SUM)};
-	job.work.count = BYTES + 1;
-	assert_false(crew_do(&crew, &job));
-	assert_non_null(strstr(crew.members[0].reply.text, "too small"));
+	struct command command = {.kind = COMMAND_TIME,
+				  .iters = 1,
+				  .work = work_of(NCCLSVC_ALL_REDUCE, NCCLSVC_INT8, NCCLSVC_SUM)};
+	command.work.count = BYTES + 1;
+	assert_false(ranks_do(&ranks, &command));
+	assert_non_null(strstr(ranks.members[0].reply.text, "too small"));
 }
 
 int main(void)

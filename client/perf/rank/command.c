@@ -2,9 +2,12 @@
 #include "command.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
 
 uint64_t perf_now_ns(void)
 {
@@ -44,21 +47,47 @@ void pace_wait(struct pace *p)
 	p->next_ns += p->every_ns;
 }
 
-/* Waits for as long as the coordinator lives: it owns the deadline and closes the socket. */
-bool job_receive(int fd, struct job *job)
+/* Waits for as long as ncclsvc-perf lives: it owns the deadline and closes the socket. */
+bool command_receive(int fd, struct command *command)
 {
 	ssize_t n;
 	do
-		n = recv(fd, job, sizeof(*job), 0);
+		n = recv(fd, command, sizeof(*command), 0);
 	while (n < 0 && errno == EINTR);
-	return n == (ssize_t)sizeof(*job);
+	return n == (ssize_t)sizeof(*command);
 }
 
-bool job_send(int fd, const void *message, size_t size)
+bool message_send(int fd, const void *message, size_t size)
 {
 	ssize_t n;
 	do
 		n = send(fd, message, size, MSG_NOSIGNAL);
 	while (n < 0 && errno == EINTR);
 	return n == (ssize_t)size;
+}
+
+int command_connect(const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	if (snprintf(address.sun_path, sizeof(address.sun_path), "%s", path) >=
+	    (int)sizeof(address.sun_path)) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+		int error = errno;
+		close(fd);
+		errno = error;
+		return -1;
+	}
+	return fd;
+}
+
+bool hello_send(int fd, struct hello *hello)
+{
+	hello->magic = HELLO_MAGIC;
+	hello->command_size = sizeof(struct command);
+	hello->pid = getpid();
+	return message_send(fd, hello, sizeof(*hello));
 }

@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the coordinator says to a rank and what the rank answers, over a SOCK_SEQPACKET socket of
- * its own. Ranks of the service and of the baseline speak the same; between jobs they sleep in
+ * What ncclsvc-perf tells a rank and what the rank answers, over a SOCK_SEQPACKET socket of its
+ * own. Ranks of the service and of the baselines speak the same; between commands they sleep in
  * recv. */
-#ifndef PERF_JOB_H
-#define PERF_JOB_H
+#ifndef PERF_COMMAND_H
+#define PERF_COMMAND_H
 
 #include "work.h"
 
-#define JOB_MAGIC      UINT32_C(0x66726570)
-#define JOB_TEXT_BYTES 256
+#define COMMAND_TEXT_BYTES 256
 
-enum job_kind {
-	JOB_BUFFERS = 1, /* allocate and touch both buffers: bytes */
-	JOB_TIME,	 /* warm up, meet the others, run iters times */
-	JOB_CHECK,	 /* fresh inputs, one run, compare */
-	JOB_QUIT,
-	JOB_JOIN, /* the first work.nranks ranks join communicator `id`, and commit a plan on it */
-	/* On GPUs: */
-	JOB_INIT, /* join communicator `id`, and a first AllReduce */
+enum command_kind {
+	COMMAND_JOIN = 1, /* join communicator `id`, and do a first operation */
+	COMMAND_BUFFERS,  /* allocate and touch both buffers: bytes */
+	COMMAND_TIME,	  /* warm up, wait for the others, run iters times */
+	COMMAND_CHECK,	  /* fresh inputs, one run, compare */
+	COMMAND_QUIT,
+	/* Of the service's ranks on the host: */
+	COMMAND_JOIN_AND_PLAN, /* the first work.nranks ranks join others, and commit a plan */
 	/* Of the helpers of queue.h: */
-	JOB_QUEUE, /* join communicators made of `id`, and queue tasks */
-	JOB_DRAIN, /* leave them */
+	COMMAND_QUEUE, /* join communicators made of `id`, and queue tasks */
+	COMMAND_DRAIN, /* leave them */
 };
 
 /* When a rank waits for what it has submitted. */
@@ -31,8 +30,8 @@ enum sync {
 	SYNC_LAST,     /* at the end; on a GPU only the last orders the stream */
 };
 
-struct job {
-	uint32_t kind; /* enum job_kind */
+struct command {
+	uint32_t kind; /* enum command_kind */
 	uint8_t fill;  /* TIME: make inputs first */
 	uint8_t sync;  /* enum sync */
 	uint16_t reserved;
@@ -42,33 +41,36 @@ struct job {
 	uint32_t kernels; /* TIME: how many run on another stream meanwhile, and how long each is */
 	uint32_t spins;
 	uint32_t every_us; /* TIME: from the begin of an operation to the next one's; 0: no pause */
+	uint32_t reserved2;
 	struct work work;
 	uint8_t id[NCCLSVC_ID_BYTES];
 };
 
-struct job_reply {
+struct reply {
 	int32_t result; /* ncclsvc_result, or 0 */
 	uint32_t reserved;
 	uint64_t elapsed_ns; /* of all iterations, without the pauses between them */
 	uint64_t cpu_ns;     /* TIME: of the thread, until it had submitted all */
-	uint64_t commit_ns;  /* JOIN: to commit the plan */
+	uint64_t commit_ns;  /* JOIN_AND_PLAN: to commit the plan */
 	uint64_t worst_ns;   /* DRAIN: of one list */
 	uint64_t listed;     /* DRAIN: tasks in the last list */
 	uint64_t wrong;
-	int64_t gpu_bytes;	   /* INIT: how much less is free of the GPU's memory */
-	char text[JOB_TEXT_BYTES]; /* why it failed */
+	int64_t gpu_bytes;	       /* JOIN: how much less is free of the GPU's memory */
+	char text[COMMAND_TEXT_BYTES]; /* why it failed */
 };
 
-/* A baseline rank's first message. */
-struct job_hello {
+/* The first message of a baseline's rank. */
+struct hello {
 	uint32_t magic;
-	uint32_t job_size; /* both programs must be of one build */
+	uint32_t command_size; /* both programs must be of one build */
 	int32_t rank, nranks;
 	int32_t pid;
 	uint32_t reserved;
-	char library[JOB_TEXT_BYTES];
+	char library[COMMAND_TEXT_BYTES];
 	uint8_t id[NCCLSVC_ID_BYTES]; /* rank 0 of NCCL: of the communicator to come */
 };
+
+#define HELLO_MAGIC UINT32_C(0x66726570)
 
 uint64_t perf_now_ns(void);
 /* CPU time of this thread. */
@@ -84,9 +86,14 @@ struct pace pace_start(uint64_t every_us);
 /* Sleeps until the next submission is due. One that is late does not hasten those after it. */
 void pace_wait(struct pace *p);
 
-/* Receives one job. False: the coordinator is gone. */
-bool job_receive(int fd, struct job *job);
-/* Sends one message. False: the coordinator is gone. */
-bool job_send(int fd, const void *message, size_t size);
+/* Receives one command. False: ncclsvc-perf is gone. */
+bool command_receive(int fd, struct command *command);
+/* Sends one message. False: the other side is gone. */
+bool message_send(int fd, const void *message, size_t size);
+
+/* Connects a baseline's rank to ncclsvc-perf. -1: it can't, with errno. */
+int command_connect(const char *path);
+/* Says who it is: fills magic, command_size and pid. */
+bool hello_send(int fd, struct hello *hello);
 
 #endif

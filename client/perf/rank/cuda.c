@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A rank of the service on a GPU. */
-#include <stdio.h>
-#include <string.h>
-
-#include "data.h"
 #include "gpu_rank.h"
-#include "lists.h"
 #include "service.h"
 
 /* Where a full ring is waited for: this many tasks back. */
 #define RECENT 512
 
-struct own {
-	struct rank_options options;
+struct cuda_rank {
+	struct gpu_rank gpu;
+	const struct service_options *options;
 	ncclsvc_session *session;
 	ncclsvc_comm *comm;
 	struct service_plan plan;
@@ -22,167 +18,164 @@ struct own {
 	uint64_t submitted;
 };
 
-static bool failed(struct gpu_rank *r, ncclsvc_result result)
+static struct cuda_rank *own(struct rank *r)
 {
-	service_explain(&r->reply, result);
-	return false;
+	return (struct cuda_rank *)r;
 }
 
-static bool join(struct gpu_rank *r, const struct job *job)
+static bool succeeded(struct rank *r, ncclsvc_result result)
 {
-	struct own *own = r->own;
-	memcpy(own->options.id.bytes, job->id, sizeof(job->id));
+	if (result)
+		service_explain(&r->reply, result);
+	return !result;
+}
+
+static bool join(struct rank *r, const struct command *command)
+{
+	struct cuda_rank *c = own(r);
+	const struct service_options *o = c->options;
 	ncclsvc_result result =
-		service_join(own->session, &own->options, r->gpu.ordinal, &own->comm);
-	if (!result && own->options.planned)
-		result = service_plan_start(&own->plan, own->comm, own->options.timeout_ms);
-	if (!result && own->options.lists)
-		result = lists_open(&own->lists, own->comm, own->options.lists,
-				    own->options.timeout_ms);
-	return !result || failed(r, result);
+		service_join(c->session, o, command->id, c->gpu.gpu.ordinal, &c->comm);
+	if (!result && o->planned)
+		result = service_plan_start(&c->plan, c->comm, o->timeout_ms);
+	if (!result && o->lists)
+		result = lists_open(&c->lists, c->comm, o->lists, o->timeout_ms);
+	return succeeded(r, result);
 }
 
-static bool begin(struct gpu_rank *r)
+static bool allocate(struct rank *r, size_t bytes, char **p)
 {
-	struct own *own = r->own;
-	unsigned flags = r->sync == SYNC_LAST ? NCCLSVC_STREAM_DETACHED : 0;
-	ncclsvc_result result = ncclsvc_stream_set(own->session, r->stream, flags);
-	return !result || failed(r, result);
-}
-
-/* Planned tasks leave the stream alone: it is ordered when their group is whole. */
-static bool submit_planned(struct gpu_rank *r, const struct work *w, CUdeviceptr send,
-			   CUdeviceptr recv)
-{
-	struct own *own = r->own;
+	struct cuda_rank *c = own(r);
+	void *pointer = NULL;
+	if (c->options->memory != MEMORY_LENT)
+		return gpu_rank_allocate(r, bytes, p);
 	ncclsvc_result result =
-		service_plan_submit(&own->plan, own->comm, w, (void *)(uintptr_t)send,
-				    (void *)(uintptr_t)recv, own->options.timeout_ms, own->last);
-	if (!result && r->sync != SYNC_LAST)
-		result = ncclsvc_stream_wait(own->session, r->stream, own->last[1]);
-	return !result || failed(r, result);
+		ncclsvc_mem_alloc_device(c->session, c->gpu.gpu.ordinal, bytes, &pointer);
+	*p = pointer;
+	return succeeded(r, result);
+}
+
+static bool release(struct rank *r, char *p)
+{
+	struct cuda_rank *c = own(r);
+	if (c->options->memory != MEMORY_LENT)
+		return gpu_rank_release(r, p);
+	return !p || succeeded(r, ncclsvc_mem_free(c->session, p));
 }
 
 /* In place, all is in the one buffer, which is where the result begins. */
-static CUdeviceptr given(const struct work *w, CUdeviceptr send, CUdeviceptr recv)
+static char *given(const struct work *w, char *send, char *recv)
 {
 	return w->in_place ? recv : send;
 }
 
-static bool submit_list(struct gpu_rank *r, const struct work *w, CUdeviceptr send,
-			CUdeviceptr recv)
-{
-	struct own *own = r->own;
-	ncclsvc_result result =
-		lists_submit(&own->lists, w, (void *)(uintptr_t)given(w, send, recv),
-			     (void *)(uintptr_t)recv, own->options.timeout_ms);
-	return !result || failed(r, result);
-}
-
 /* The result is a plain AllGather's; but a list's tensors are not divided among the ranks at the
  * same places. */
-static bool fill_list(struct gpu_rank *r, const struct work *w, uint64_t seed)
+static bool fill_list(struct rank *r, const struct work *w, uint64_t seed)
 {
 	const size_t size = work_type_size(w->type);
-	struct own *own = r->own;
 	uint64_t first, end;
 	for (uint32_t k = 0; k < w->nranks; k++)
-		data_fill(w, seed, k, (char *)r->host + k * w->count * size);
-	lists_own(&own->lists, w, &first, &end);
-	return gpu_rank_put(r, given(w, r->send, r->recv) + first * size, first * size,
-			    (end - first) * size);
+		data_fill(w, seed, k, r->host + k * w->count * size);
+	lists_own(&own(r)->lists, w, &first, &end);
+	return first == end || gpu_rank_put(r, given(w, r->send, r->recv) + first * size,
+					    r->host + first * size, (end - first) * size);
 }
 
-static bool submit(struct gpu_rank *r, const struct work *w, CUdeviceptr send, CUdeviceptr recv)
+/* ---- Operations ---- */
+
+static bool begin(struct rank *r, const struct work *w)
 {
-	struct own *own = r->own;
+	struct cuda_rank *c = own(r);
+	(void)w;
+	unsigned flags = r->sync == SYNC_LAST ? NCCLSVC_STREAM_DETACHED : 0;
+	return succeeded(r, ncclsvc_stream_set(c->session, c->gpu.stream, flags));
+}
+
+/* Planned tasks leave the stream alone: it is ordered when their group is whole. */
+static ncclsvc_result submit_planned(struct rank *r, const struct work *w, char *send, char *recv)
+{
+	struct cuda_rank *c = own(r);
+	ncclsvc_result result = service_plan_submit(&c->plan, c->comm, w, send, recv,
+						    c->options->timeout_ms, c->last);
+	if (!result && r->sync != SYNC_LAST)
+		result = ncclsvc_stream_wait(c->session, c->gpu.stream, c->last[1]);
+	return result;
+}
+
+static ncclsvc_result submit_plain(struct cuda_rank *c, const struct work *w, char *send,
+				   char *recv)
+{
 	ncclsvc_result result;
-	if (own->plan.plan && w->op == PERF_SENDRECV)
-		return submit_planned(r, w, send, recv);
-	if (own->lists.lists && w->op == NCCLSVC_ALL_GATHER)
-		return submit_list(r, w, send, recv);
-	while ((result = service_submit(own->session, own->comm, w, (void *)(uintptr_t)send,
-					(void *)(uintptr_t)recv, own->last)) == NCCLSVC_AGAIN) {
-		ncclsvc_task old = own->submitted >= RECENT ? own->recent[own->submitted % RECENT]
-							    : own->recent[0];
-		if ((result = ncclsvc_wait(own->session, old, own->options.timeout_ms)))
-			break;
+	while ((result = service_submit(c->session, c->comm, w, send, recv, c->last)) ==
+	       NCCLSVC_AGAIN) {
+		ncclsvc_task old =
+			c->submitted >= RECENT ? c->recent[c->submitted % RECENT] : c->recent[0];
+		if ((result = ncclsvc_wait(c->session, old, c->options->timeout_ms)))
+			return result;
 	}
-	if (result)
-		return failed(r, result);
-	own->recent[own->submitted++ % RECENT] = own->last[0];
-	return true;
-}
-
-static bool order(struct gpu_rank *r)
-{
-	struct own *own = r->own;
-	ncclsvc_result result = NCCLSVC_OK;
-	for (int i = 0; i < 2 && !result && own->last[i]; i++)
-		result = ncclsvc_stream_wait(own->session, r->stream, own->last[i]);
-	return !result || failed(r, result);
-}
-
-/* The stream goes on past a task that failed, so it is asked for. */
-static bool settle(struct gpu_rank *r)
-{
-	struct own *own = r->own;
-	ncclsvc_result result =
-		own->lists.lists ? lists_settle(&own->lists, own->options.timeout_ms) : NCCLSVC_OK;
 	if (!result)
-		result = ncclsvc_comm_error(own->comm);
-	return !result || failed(r, result);
+		c->recent[c->submitted++ % RECENT] = c->last[0];
+	return result;
 }
 
-static bool borrow(struct gpu_rank *r, size_t bytes, CUdeviceptr *p)
+static bool submit(struct rank *r, const struct work *w, char *send, char *recv)
 {
-	struct own *own = r->own;
-	void *pointer;
+	struct cuda_rank *c = own(r);
+	if (c->plan.plan && w->op == PERF_SENDRECV)
+		return succeeded(r, submit_planned(r, w, send, recv));
+	if (c->lists.lists && w->op == NCCLSVC_ALL_GATHER)
+		return succeeded(r, lists_submit(&c->lists, w, given(w, send, recv), recv,
+						 c->options->timeout_ms));
+	return succeeded(r, submit_plain(c, w, send, recv));
+}
+
+/* With SYNC_LAST, the stream is ordered behind what was submitted last. */
+static ncclsvc_result order(struct cuda_rank *c)
+{
+	ncclsvc_result result = NCCLSVC_OK;
+	for (int i = 0; i < 2 && !result && c->last[i]; i++)
+		result = ncclsvc_stream_wait(c->session, c->gpu.stream, c->last[i]);
+	return result;
+}
+
+/* The stream goes on past a task that failed, so the communicator is asked. */
+static bool finish(struct rank *r)
+{
+	struct cuda_rank *c = own(r);
+	if (r->sync == SYNC_LAST && !succeeded(r, order(c)))
+		return false;
+	if (!gpu_rank_wait(r))
+		return false;
 	ncclsvc_result result =
-		ncclsvc_mem_alloc_device(own->session, r->gpu.ordinal, bytes, &pointer);
-	if (result)
-		return failed(r, result);
-	*p = (CUdeviceptr)(uintptr_t)pointer;
-	return true;
+		c->lists.lists ? lists_finish(&c->lists, c->options->timeout_ms) : NCCLSVC_OK;
+	return succeeded(r, result ? result : ncclsvc_comm_error(c->comm));
 }
 
-static bool give_back(struct gpu_rank *r, CUdeviceptr p)
+int service_cuda_main(const struct service_options *options, int fd)
 {
-	struct own *own = r->own;
-	ncclsvc_result result = ncclsvc_mem_free(own->session, (void *)(uintptr_t)p);
-	return !result || failed(r, result);
-}
-
-int rank_cuda_main(const struct rank_options *options, int fd)
-{
-	static const struct gpu_side side = {.join = join,
-					     .submit = submit,
-					     .begin = begin,
-					     .order = order,
-					     .settle = settle,
-					     .borrow = borrow,
-					     .give_back = give_back};
-	static const struct gpu_side list_side = {.join = join,
-						  .submit = submit,
-						  .begin = begin,
-						  .order = order,
-						  .fill = fill_list,
-						  .settle = settle,
-						  .borrow = borrow,
-						  .give_back = give_back};
-	struct own own = {.options = *options};
-	struct gpu_rank r = {.side = options->lists ? &list_side : &side,
-			     .own = &own,
-			     .rank = options->rank,
-			     .nranks = options->nranks,
-			     .memory = options->memory};
+	const struct backend backend = {
+		GPU_RANK_BACKEND,
+		.join = join,
+		.allocate = allocate,
+		.release = release,
+		.fill_all_gather = options->lists ? fill_list : NULL,
+		.begin = begin,
+		.submit = submit,
+		.finish = finish,
+	};
+	struct cuda_rank c = {.gpu = {.rank = {.backend = &backend,
+					       .rank = options->rank,
+					       .nranks = options->nranks},
+				      .memory = options->memory},
+			      .options = options};
+	struct rank *r = &c.gpu.rank;
 	/* First the session: it leads CUDA to the daemon's MPS. */
-	const ncclsvc_result attached = service_open(&own.options, &own.session);
-	bool good =
-		attached ? failed(&r, attached) : gpu_rank_open(&r, options->gpus[options->rank]);
-	good = job_send(fd, &r.reply, sizeof(r.reply)) && good && gpu_rank_serve(&r, fd);
-	lists_close(&own.lists);
-	ncclsvc_close(own.session);
-	gpu_rank_close(&r);
+	bool good = succeeded(r, service_open(options, &c.session)) &&
+		    gpu_rank_open(&c.gpu, options->gpus[options->rank]);
+	good = message_send(fd, &r->reply, sizeof(r->reply)) && good && rank_serve(r, fd);
+	lists_close(&c.lists);
+	ncclsvc_close(c.session);
+	gpu_rank_close(&c.gpu);
 	return good ? 0 : 1;
 }

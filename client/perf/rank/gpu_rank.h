@@ -1,62 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0
- *
- * A rank on a GPU, and the jobs it does: the same for the service and for the NCCL baseline, which
- * differ in how they join and submit. */
+ * What ranks of the service and of NCCL have in common on a GPU. */
 #ifndef PERF_GPU_RANK_H
 #define PERF_GPU_RANK_H
 
 #include "gpu.h"
-#include "command.h"
+#include "rank.h"
 
-struct gpu_rank;
-
-/* Each fails with gpu_rank_fail or gpu_rank_fail_gpu, and returns false. */
-struct gpu_side {
-	/* Joins the communicator job->id. */
-	bool (*join)(struct gpu_rank *r, const struct job *job);
-	/* Puts the work on r->stream, or submits it detached if r->sync says so. */
-	bool (*submit)(struct gpu_rank *r, const struct work *w, CUdeviceptr send,
-		       CUdeviceptr recv);
-	/* May be NULL: before a series of submissions, for r->sync. */
-	bool (*begin)(struct gpu_rank *r);
-	/* May be NULL: orders r->stream after what was submitted last, after SYNC_LAST. */
-	bool (*order)(struct gpu_rank *r);
-	/* May be NULL: puts what this rank gives elsewhere than it is put for a plain buffer. */
-	bool (*fill)(struct gpu_rank *r, const struct work *w, uint64_t seed);
-	/* After r->stream is synchronised: have all operations succeeded? */
-	bool (*settle)(struct gpu_rank *r);
-	/* For MEMORY_LENT. */
-	bool (*borrow)(struct gpu_rank *r, size_t bytes, CUdeviceptr *p);
-	bool (*give_back)(struct gpu_rank *r, CUdeviceptr p);
-};
-
+/* Backends have it as the first member of theirs. */
 struct gpu_rank {
-	const struct gpu_side *side;
-	void *own; /* the side's */
-	int rank, nranks;
-	enum memory memory;
+	struct rank rank;
 	struct gpu gpu;
 	CUstream stream, compute;
-	CUdeviceptr send, recv, spot; /* spot: for meeting, and for barriers */
-	void *host;		      /* where data are made and compared */
-	bool pinned;
-	uint64_t bytes;
-	enum sync sync;
-	struct job_reply reply;
+	char *spot;  /* 64 bytes, for barriers */
+	bool pinned; /* rank.host is */
+	enum memory memory;
 };
 
-/* Opens the GPU and the streams. On failure r->reply says why. */
-bool gpu_rank_open(struct gpu_rank *r, int ordinal);
-/* Does jobs from fd until QUIT or its end; after a failure only waits for that. False: a job
- * failed. */
-bool gpu_rank_serve(struct gpu_rank *r, int fd);
-void gpu_rank_close(struct gpu_rank *r);
+/* Opens the GPU and the streams. On failure rank.reply says why. */
+bool gpu_rank_open(struct gpu_rank *g, int ordinal);
+/* Frees all, but for buffers of MEMORY_LENT. */
+void gpu_rank_close(struct gpu_rank *g);
 
-bool gpu_rank_fail(struct gpu_rank *r, ncclsvc_result result, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
-/* Copies from r->host + at to the device, and waits for it. */
-bool gpu_rank_put(struct gpu_rank *r, CUdeviceptr to, uint64_t at, uint64_t bytes);
-/* Why is in r->gpu.text. */
-bool gpu_rank_fail_gpu(struct gpu_rank *r);
+/* Functions of a backend. */
+bool gpu_rank_allocate(struct rank *r, size_t bytes, char **p);
+bool gpu_rank_release(struct rank *r, char *p);
+bool gpu_rank_stage(struct rank *r, size_t bytes);
+bool gpu_rank_put(struct rank *r, char *to, const char *from, uint64_t bytes);
+bool gpu_rank_get(struct rank *r, char *to, const char *from, uint64_t bytes);
+bool gpu_rank_wait(struct rank *r);
+bool gpu_rank_barrier(struct rank *r);
+bool gpu_rank_prepare(struct rank *r);
+bool gpu_rank_compute(struct rank *r, uint32_t kernels, uint32_t spins);
+bool gpu_rank_compute_wait(struct rank *r);
+bool gpu_rank_free_memory(struct rank *r, size_t *bytes);
+
+/* Those that are the same for all backends on GPUs. */
+#define GPU_RANK_BACKEND                                                                           \
+	.stage = gpu_rank_stage, .put = gpu_rank_put, .get = gpu_rank_get, .wait = gpu_rank_wait,  \
+	.barrier = gpu_rank_barrier, .prepare = gpu_rank_prepare, .compute = gpu_rank_compute,     \
+	.compute_wait = gpu_rank_compute_wait, .free_memory = gpu_rank_free_memory
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "lists.h"
+#include "service.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -83,7 +83,7 @@ ncclsvc_result lists_submit(struct service_lists *l, const struct work *w, void 
 	return result;
 }
 
-ncclsvc_result lists_settle(struct service_lists *l, int timeout_ms)
+ncclsvc_result lists_finish(struct service_lists *l, int timeout_ms)
 {
 	ncclsvc_result result = NCCLSVC_OK;
 	for (uint64_t i = l->begun; i < l->begun + UNDER_WAY; i++) {
@@ -96,7 +96,7 @@ ncclsvc_result lists_settle(struct service_lists *l, int timeout_ms)
 void lists_close(struct service_lists *l)
 {
 	if (l->lists) {
-		(void)lists_settle(l, 1000);
+		(void)lists_finish(l, 1000);
 		(void)ncclsvc_tensors_close(l->lists);
 	}
 	free(l->tensors);

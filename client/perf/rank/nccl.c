@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ncclsvc-perf-nccl: the baseline of ncclsvc-perf on GPUs, a plain NCCL program with a process for
- * each. Run by ncclsvc-perf; its arguments are the coordinator's socket, its rank, how many there
+ * each. Run by ncclsvc-perf; its arguments are ncclsvc-perf's socket, its rank, how many there
  * are, and its GPU. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "dynlib.h"
@@ -25,6 +23,21 @@ struct nccl {
 	ncclComm_t comm;
 };
 
+struct nccl_rank {
+	struct gpu_rank gpu;
+	struct nccl nccl;
+};
+
+static struct nccl *nccl_of(struct rank *r)
+{
+	return &((struct nccl_rank *)r)->nccl;
+}
+
+static CUstream stream_of(const struct rank *r)
+{
+	return ((const struct gpu_rank *)r)->stream;
+}
+
 #define SYMBOL(function, type, parameters)                                                         \
 	{.name = #function, .offset = offsetof(struct nccl, function)},
 
@@ -35,49 +48,49 @@ static bool load(struct nccl *n, char *text, size_t size)
 			   size);
 }
 
-static bool good(struct gpu_rank *r, ncclResult_t result, const char *call)
+static bool good(struct rank *r, ncclResult_t result, const char *call)
 {
-	const struct nccl *n = r->own;
+	const struct nccl *n = nccl_of(r);
 	if (result == ncclSuccess)
 		return true;
 	const char *more = n->ncclGetLastError(n->comm);
-	return gpu_rank_fail(r, NCCLSVC_SYSTEM, "%s: %s%s%s", call, n->ncclGetErrorString(result),
-			     more && *more ? ": " : "", more ? more : "");
+	return rank_fail(r, NCCLSVC_SYSTEM, "%s: %s%s%s", call, n->ncclGetErrorString(result),
+			 more && *more ? ": " : "", more ? more : "");
 }
 
-#define DO(r, n, call, ...) good(r, (n)->call(__VA_ARGS__), #call)
+#define DO(r, call, ...) good(r, nccl_of(r)->call(__VA_ARGS__), #call)
 
-static bool join(struct gpu_rank *r, const struct job *job)
+static bool join(struct rank *r, const struct command *c)
 {
-	struct nccl *n = r->own;
 	ncclUniqueId id;
-	_Static_assert(sizeof(id) == sizeof(job->id), "an id of either fits into a job");
-	memcpy(&id, job->id, sizeof(id));
+	_Static_assert(sizeof(id) == sizeof(c->id), "an id of either fits into a command");
+	memcpy(&id, c->id, sizeof(id));
 	/* NULL: NCCL's own configuration. */
-	return DO(r, n, ncclCommInitRankConfig, &n->comm, r->nranks, id, r->rank, NULL);
+	return DO(r, ncclCommInitRankConfig, &nccl_of(r)->comm, r->nranks, id, r->rank, NULL);
 }
 
-static ncclResult_t send_and_receive(const struct gpu_rank *r, const struct nccl *n,
+static ncclResult_t send_and_receive(const struct rank *r, const struct nccl *n,
 				     const struct work *w, const void *from, void *to)
 {
 	int next = (r->rank + 1) % r->nranks, before = (r->rank + r->nranks - 1) % r->nranks;
 	ncclResult_t result = n->ncclGroupStart();
 	if (result)
 		return result;
-	result = n->ncclSend(from, w->count, w->type, next, n->comm, r->stream);
+	result = n->ncclSend(from, w->count, w->type, next, n->comm, stream_of(r));
 	if (!result)
-		result = n->ncclRecv(to, w->count, w->type, before, n->comm, r->stream);
+		result = n->ncclRecv(to, w->count, w->type, before, n->comm, stream_of(r));
 	ncclResult_t end = n->ncclGroupEnd();
 	return result ? result : end;
 }
 
-static ncclResult_t call(const struct gpu_rank *r, const struct nccl *n, const struct work *w,
-			 const void *from, void *to)
+static ncclResult_t call(struct rank *r, const struct work *w, const char *from, char *to)
 {
+	const struct nccl *n = nccl_of(r);
+	char *spot = ((struct gpu_rank *)r)->spot;
 	size_t count = w->count;
 	int type = w->type, redop = w->redop; /* numbered alike */
 	ncclComm_t comm = n->comm;
-	CUstream stream = r->stream;
+	CUstream stream = stream_of(r);
 	switch (w->op) {
 	case NCCLSVC_ALL_REDUCE:
 		return n->ncclAllReduce(from, to, count, type, redop, comm, stream);
@@ -98,108 +111,90 @@ static ncclResult_t call(const struct gpu_rank *r, const struct nccl *n, const s
 	case PERF_SENDRECV:
 		return send_and_receive(r, n, w, from, to);
 	case NCCLSVC_BARRIER: /* NCCL has none; this is how its users make one */
-		return n->ncclAllReduce(from, to, 1, NCCLSVC_INT8, NCCLSVC_SUM, comm, stream);
+		return n->ncclAllReduce(spot, spot, 1, NCCLSVC_INT8, NCCLSVC_SUM, comm, stream);
 	}
 	return ncclInvalidUsage;
 }
 
-static bool submit(struct gpu_rank *r, const struct work *w, CUdeviceptr send, CUdeviceptr recv)
+static bool submit(struct rank *r, const struct work *w, char *send, char *recv)
 {
-	const struct nccl *n = r->own;
-	return good(r, call(r, n, w, (void *)(uintptr_t)send, (void *)(uintptr_t)recv),
-		    "the NCCL call");
+	return good(r, call(r, w, send, recv), "the NCCL call");
 }
 
-static bool settle(struct gpu_rank *r)
+static bool finish(struct rank *r)
 {
-	struct nccl *n = r->own;
 	ncclResult_t error = ncclSuccess;
-	return DO(r, n, ncclCommGetAsyncError, n->comm, &error) && good(r, error, "communicator");
-}
-
-static int connect_to(const char *path)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	if (snprintf(address.sun_path, sizeof(address.sun_path), "%s", path) >=
-	    (int)sizeof(address.sun_path))
-		return -1;
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
-		close(fd);
-		return -1;
-	}
-	return fd;
+	return gpu_rank_wait(r) && DO(r, ncclCommGetAsyncError, nccl_of(r)->comm, &error) &&
+	       good(r, error, "communicator");
 }
 
 /* NCCL listens for a communicator in the process that made its id: rank 0, which lives on. */
-static bool say_hello(struct gpu_rank *r, int fd)
+static bool say_hello(struct rank *r, int fd)
 {
-	struct nccl *n = r->own;
-	struct job_hello hello = {.magic = JOB_MAGIC,
-				  .job_size = sizeof(struct job),
-				  .rank = r->rank,
-				  .nranks = r->nranks,
-				  .pid = getpid()};
+	struct hello hello = {.rank = r->rank, .nranks = r->nranks};
 	int version;
 	ncclUniqueId id;
-	if (!DO(r, n, ncclGetVersion, &version))
+	if (!DO(r, ncclGetVersion, &version))
 		return false;
 	if (r->rank == 0) {
-		if (!DO(r, n, ncclGetUniqueId, &id))
+		if (!DO(r, ncclGetUniqueId, &id))
 			return false;
 		memcpy(hello.id, &id, sizeof(hello.id));
 	}
 	snprintf(hello.library, sizeof(hello.library), "NCCL %d.%d.%d", version / 10000,
 		 version / 100 % 100, version % 100);
-	if (job_send(fd, &hello, sizeof(hello)))
-		return true;
-	return gpu_rank_fail(r, NCCLSVC_SYSTEM, "the coordinator is gone");
+	return hello_send(fd, &hello) || rank_fail(r, NCCLSVC_SYSTEM, "ncclsvc-perf is gone");
 }
 
-static int run(struct gpu_rank *r, const char *socket, int gpu)
+static int complain(const struct rank *r, const char *text)
 {
-	struct nccl *n = r->own;
-	char text[JOB_TEXT_BYTES];
-	if (!load(n, text, sizeof(text))) {
-		fprintf(stderr, "ncclsvc-perf-nccl: %s\n", text);
-		return 1;
-	}
+	fprintf(stderr, "ncclsvc-perf-nccl: rank %d: %s\n", r->rank, text);
+	return 1;
+}
+
+static int run(struct nccl_rank *own, const char *socket, int gpu)
+{
+	struct rank *r = &own->gpu.rank;
+	struct nccl *n = &own->nccl;
+	char text[COMMAND_TEXT_BYTES];
+	if (!load(n, text, sizeof(text)))
+		return complain(r, text);
 	mps_leave(); /* that of the daemon beside it is not NCCL's */
-	/* First: the coordinator expects a hello as soon as somebody connects. */
-	if (!gpu_rank_open(r, gpu)) {
-		fprintf(stderr, "ncclsvc-perf-nccl: rank %d: %s\n", r->rank, r->reply.text);
-		return 1;
-	}
-	int fd = connect_to(socket);
-	if (fd < 0) {
-		fprintf(stderr, "ncclsvc-perf-nccl: can't connect to %s: %s\n", socket,
-			strerror(errno));
-		return 1;
-	}
+	/* First: ncclsvc-perf expects a hello as soon as a rank connects. */
+	if (!gpu_rank_open(&own->gpu, gpu))
+		return complain(r, r->reply.text);
+	int fd = command_connect(socket);
+	if (fd < 0)
+		return complain(r, strerror(errno));
 	if (!say_hello(r, fd)) {
-		fprintf(stderr, "ncclsvc-perf-nccl: rank %d: %s\n", r->rank, r->reply.text);
 		close(fd);
-		return 1;
+		return complain(r, r->reply.text);
 	}
-	bool well = gpu_rank_serve(r, fd);
+	bool well = rank_serve(r, fd);
 	close(fd);
 	/* A rank that failed leaves the others waiting in there. */
 	alarm(DESTROY_S);
 	if (n->comm)
 		(void)(well ? n->ncclCommDestroy(n->comm) : n->ncclCommAbort(n->comm));
-	gpu_rank_close(r);
+	gpu_rank_close(&own->gpu);
 	return well ? 0 : 1;
 }
 
 int main(int argc, char **argv)
 {
-	static const struct gpu_side side = {.join = join, .submit = submit, .settle = settle};
-	struct nccl nccl = {0};
+	static const struct backend backend = {
+		GPU_RANK_BACKEND,
+		.join = join,
+		.allocate = gpu_rank_allocate,
+		.release = gpu_rank_release,
+		.submit = submit,
+		.finish = finish,
+	};
 	if (argc != 5) {
 		fprintf(stderr, "ncclsvc-perf-nccl is run by ncclsvc-perf --baseline nccl\n");
 		return 2;
 	}
-	struct gpu_rank r = {
-		.side = &side, .own = &nccl, .rank = atoi(argv[2]), .nranks = atoi(argv[3])};
+	struct nccl_rank r = {
+		.gpu.rank = {.backend = &backend, .rank = atoi(argv[2]), .nranks = atoi(argv[3])}};
 	return run(&r, argv[1], atoi(argv[4]));
 }

@@ -1,30 +1,71 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A rank of the service: a process of its own with its own session. */
+ *
+ * A rank: a process that does what ncclsvc-perf tells it. The commands are the same for all ranks;
+ * a backend joins, submits and waits: the service on the host and on GPUs, MPI, NCCL. */
 #ifndef PERF_RANK_H
 #define PERF_RANK_H
 
-#include "gpu.h"
-#include "ncclsvc.h"
+#include "command.h"
 
-struct rank_options {
-	const char *socket; /* NULL: the library's default; %r in it is the rank's node */
-	uint32_t nodes;	    /* 0, 1: one */
-	bool dealt;	    /* to the nodes in turn, not in blocks */
-	bool no_ring;
-	bool planned;	/* SendRecv by a plan */
-	unsigned lists; /* AllGather over lists of so many tensors of each rank; 0: not */
-	enum memory memory;
-	int timeout_ms;
-	int nranks, rank;
-	ncclsvc_unique_id id;
-	/* On GPUs: */
-	const int *gpus; /* CUDA ordinals, by rank */
+struct rank;
+
+/* Each fails with rank_fail and returns false. NULL where nothing is to be done. */
+struct backend {
+	/* Joins the communicator command->id. */
+	bool (*join)(struct rank *r, const struct command *command);
+
+	bool (*allocate)(struct rank *r, size_t bytes, char **p);
+	/* 0 is allowed. */
+	bool (*release)(struct rank *r, char *p);
+	/* Where the processor does not reach the buffers, r->host is made by `stage`, and these
+	 * copy from it and to it. */
+	bool (*stage)(struct rank *r, size_t bytes);
+	bool (*put)(struct rank *r, char *to, const char *from, uint64_t bytes);
+	bool (*get)(struct rank *r, char *to, const char *from, uint64_t bytes);
+	/* Makes what this rank gives to an AllGather, if it lies elsewhere than for a plain one. */
+	bool (*fill_all_gather)(struct rank *r, const struct work *w, uint64_t seed);
+	/* Where the result is, if it is elsewhere than the service leaves it. */
+	char *(*result)(struct rank *r, const struct work *w, char *send, char *recv);
+
+	/* Before a series of the same work, for r->sync. */
+	bool (*begin)(struct rank *r, const struct work *w);
+	bool (*submit)(struct rank *r, const struct work *w, char *send, char *recv);
+	/* With SYNC_EACH, after each operation. */
+	bool (*wait)(struct rank *r);
+	/* After a series: waits for all of it. Have all operations succeeded? */
+	bool (*finish)(struct rank *r);
+	/* A small operation that needs all ranks. */
+	bool (*barrier)(struct rank *r);
+
+	/* Before the barrier before a round. */
+	bool (*prepare)(struct rank *r);
+	/* Starts kernels on another stream; and waits for them. */
+	bool (*compute)(struct rank *r, uint32_t kernels, uint32_t spins);
+	bool (*compute_wait)(struct rank *r);
+	/* Of the GPU. */
+	bool (*free_memory)(struct rank *r, size_t *bytes);
+
+	/* Does a command that is this backend's alone. */
+	bool (*perform)(struct rank *r, const struct command *command);
 };
 
-/* Opens a session, joins, says so on fd, and does jobs from there until QUIT or the end of fd.
- * Returns the process's exit status. Called after fork. */
-int rank_main(const struct rank_options *options, int fd);
-/* The same on a GPU, but joins with JOB_INIT, which brings the id. */
-int rank_cuda_main(const struct rank_options *options, int fd);
+/* Backends have it as the first member of theirs. */
+struct rank {
+	const struct backend *backend;
+	int rank, nranks;
+	char *send, *recv; /* the backend's memory: device pointers on a GPU */
+	char *host;	   /* see backend->stage */
+	uint64_t bytes;
+	enum sync sync;
+	struct reply reply;
+};
+
+/* Does commands from fd until QUIT or its end; after a failure only waits for that. False: one has
+ * failed. */
+bool rank_serve(struct rank *r, int fd);
+
+/* Always false. */
+bool rank_fail(struct rank *r, ncclsvc_result result, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
 
 #endif

@@ -4,9 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "process.h"
-
-ncclsvc_result service_open(const struct rank_options *o, ncclsvc_session **session)
+ncclsvc_result service_open(const struct service_options *o, ncclsvc_session **session)
 {
 	char path[128];
 	const char *here = o->nodes > 1 ? strstr(o->socket, "%r") : NULL;
@@ -22,15 +20,16 @@ ncclsvc_result service_open(const struct rank_options *o, ncclsvc_session **sess
 	return ncclsvc_open(&options, session);
 }
 
-ncclsvc_result service_join(ncclsvc_session *session, const struct rank_options *o, int device,
-			    ncclsvc_comm **comm)
+ncclsvc_result service_join(ncclsvc_session *session, const struct service_options *o,
+			    const uint8_t bytes[NCCLSVC_ID_BYTES], int device, ncclsvc_comm **comm)
 {
+	ncclsvc_unique_id id;
 	ncclsvc_result result;
+	memcpy(id.bytes, bytes, sizeof(id.bytes));
 	if (device == NCCLSVC_DEVICE_HOST)
-		result =
-			ncclsvc_comm_join(session, &o->id, o->nranks, o->rank, o->timeout_ms, comm);
+		result = ncclsvc_comm_join(session, &id, o->nranks, o->rank, o->timeout_ms, comm);
 	else
-		result = ncclsvc_comm_join_device(session, &o->id, o->nranks, o->rank, device,
+		result = ncclsvc_comm_join_device(session, &id, o->nranks, o->rank, device,
 						  o->timeout_ms, comm);
 	return result ? result : ncclsvc_comm_set_timeout(*comm, o->timeout_ms);
 }
@@ -121,14 +120,7 @@ ncclsvc_result service_plan_submit(struct service_plan *p, ncclsvc_comm *comm, c
 	return result;
 }
 
-bool service_complain(const char *what)
-{
-	if (!caught_signal())
-		complain("%s: %s", what, ncclsvc_last_error());
-	return false;
-}
-
-void service_explain(struct job_reply *reply, ncclsvc_result result)
+void service_explain(struct reply *reply, ncclsvc_result result)
 {
 	reply->result = result;
 	const char *why = ncclsvc_last_error(), *name = ncclsvc_result_name(result);
