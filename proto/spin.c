@@ -10,7 +10,9 @@
 #define LOST_SHARE  16		       /* so many times what was lost passes without polling */
 #define LOST_MAX_NS UINT64_C(10000000) /* more is a thread that was stopped, not a scarce core */
 
-uint64_t spin_worth_ns(unsigned cores)
+/* What a wake-up is worth on a machine with so many cores. 0 with one: whoever could end the wait
+ * needs that core. */
+static uint64_t worth_ns(unsigned cores)
 {
 	const uint64_t ns = cores ? (cores - 1) * WORTH_NS : 0;
 	return ns < WORTH_MAX_NS ? ns : WORTH_MAX_NS;
@@ -45,7 +47,7 @@ void spin_init(struct spin *s, int us, unsigned cores)
 	if (s->always)
 		s->worth_ns = s->budget_ns = (uint64_t)us * 1000;
 	else
-		spin_value(s, spin_worth_ns(cores));
+		spin_value(s, worth_ns(cores));
 }
 
 void spin_value(struct spin *s, uint64_t worth_ns)

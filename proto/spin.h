@@ -44,10 +44,6 @@ struct spin {
 	bool always; /* poll for worth_ns in every wait */
 };
 
-/* What a wake-up is worth on a machine with so many cores. 0 with one: whoever could end the wait
- * needs that core. */
-uint64_t spin_worth_ns(unsigned cores);
-
 /* us: how long to poll in every wait, or SPIN_AUTO: the rule above. */
 void spin_init(struct spin *s, int us, unsigned cores);
 

@@ -35,7 +35,6 @@
 #define SVC_USER_PLAN_TASKS	262144 /* tasks and groups in all plans of one user */
 #define SVC_REGION_MAX		(UINT64_C(1) << 46)
 
-#define SVC_HELLO_NS	   UINT64_C(5000000000) /* to say hello before the daemon hangs up */
 #define SVC_TIMEOUT_MAX_NS (UINT64_C(1) << 62)
 
 #endif

@@ -87,13 +87,6 @@ int svc_record_check_half(const struct svc_record *r, char *text)
 	return 0;
 }
 
-int svc_record_check(const struct svc_record *r, uint32_t nranks, int32_t rank, char *text)
-{
-	uint64_t src_bytes, dst_bytes;
-	int result = svc_record_check_half(r, text);
-	return result ? result : svc_record_measure(r, nranks, rank, &src_bytes, &dst_bytes, text);
-}
-
 int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank,
 		       uint64_t *src_bytes, uint64_t *dst_bytes, char *text)
 {

@@ -20,16 +20,14 @@ bool svc_task_in_place(const struct svc_record *r, uint32_t rank, uint64_t src, 
 /* Bytes as inspection and benchmarks count them: the larger of both sides. */
 uint64_t svc_task_bytes(const struct svc_record *r, uint32_t nranks);
 
-/* Checks what can be known without tables: operation, type, reduction, root or peer, flags,
- * reserved fields, overflow. Returns 0 or a negative result with a sentence in text
- * (SVC_TEXT_BYTES; may be NULL). */
-int svc_record_check(const struct svc_record *r, uint32_t nranks, int32_t rank, char *text);
-
-/* The second half alone: each field against its flag. */
+/* Checks each field of the second half against its flag. Returns 0 or a negative result with a
+ * sentence in text (SVC_TEXT_BYTES; may be NULL). */
 int svc_record_check_half(const struct svc_record *r, char *text);
 
-/* As svc_record_check, and the task's extent, in one go. Without its flags the second half is not
- * looked at: who copies a record from a ring has made it zero. */
+/* Checks all else that can be known without tables: operation, type, reduction, root or peer,
+ * flags, overflow; and finds the task's extent. Returns as svc_record_check_half, which it calls if
+ * a flag asks for the second half: without, a record that was copied from a ring has zeros there.
+ */
 int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank,
 		       uint64_t *src_bytes, uint64_t *dst_bytes, char *text);
 

@@ -11,7 +11,8 @@
 #include "core/session.h"
 #include "state.h"
 
-struct gpu *gpu_get(ncclsvc_session *s)
+/* The session's GPU part, made when first needed. NULL with the error set. Locked. */
+static struct gpu *gpu_get(ncclsvc_session *s)
 {
 	if (s->gpu)
 		return s->gpu;

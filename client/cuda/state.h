@@ -90,9 +90,7 @@ struct gpu {
 	uint16_t (*pins)[2]; /* for each slot of tasks: places of its regions, from 1; 0: none */
 };
 
-/* device.c: the session's GPU part, made when first needed. NULL with the error set. Locked. */
-struct gpu *gpu_get(ncclsvc_session *s);
-/* The device's primary context, retained until the session closes. Locked. */
+/* device.c: the device's primary context, retained until the session closes. Locked. */
 ncclsvc_result gpu_primary(struct gpu *g, int device, CUcontext *context);
 /* page.c: the present link's, through the device's context. Locked. */
 ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device);

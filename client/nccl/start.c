@@ -13,7 +13,8 @@
 
 #define TIMEOUT_S 600
 
-int start_timeout_ms(void)
+/* Milliseconds for joins. */
+static int timeout_ms(void)
 {
 	const char *text = getenv("NCCLSVC_INIT_TIMEOUT");
 	char *end;
@@ -50,7 +51,7 @@ static ncclResult_t join(const struct start *s, int device, struct gpu_session *
 		if (result)
 			return result;
 		r = ncclsvc_comm_join_device((*session)->service, &id, s->nranks, s->rank, device,
-					     start_timeout_ms(), service);
+					     timeout_ms(), service);
 		if (r == NCCLSVC_DAEMON_LOST)
 			(*session)->lost = true;
 	}
@@ -67,7 +68,7 @@ static ncclResult_t split(const struct start *s, struct gpu_session **session,
 		return result;
 	*session = s->parent->session;
 	ncclsvc_result r = split_begin(s->parent->service, s->comm ? s->colour : -1, s->key,
-				       start_timeout_ms(), &splitting);
+				       timeout_ms(), &splitting);
 	handle_exit(s->parent);
 	if (!r)
 		r = split_finish(&splitting, service);
@@ -82,8 +83,8 @@ static ncclResult_t split_anew(const struct start *s, struct gpu_session **sessi
 	ncclResult_t result = join(s, s->parent->device, session, &all);
 	if (result)
 		return result;
-	ncclsvc_result r = ncclsvc_comm_split(all, s->comm ? s->colour : -1, s->key,
-					      start_timeout_ms(), service);
+	ncclsvc_result r =
+		ncclsvc_comm_split(all, s->comm ? s->colour : -1, s->key, timeout_ms(), service);
 	result = r ? fail_service(r) : ncclSuccess;
 	ncclsvc_comm_leave(all);
 	return result;

@@ -30,8 +30,6 @@ ncclResult_t start_begin(struct start *start);
 ncclResult_t starts_run(struct start *list);
 /* Of a group that failed before: its communicator, if it is one that its user keeps, has failed. */
 void start_drop(struct start *start, ncclResult_t why, const char *text);
-/* Milliseconds for joins. */
-int start_timeout_ms(void);
 /* A thread that takes no signals. False: there can be none. */
 bool thread_run(void *(*main)(void *), void *arg, pthread_t *thread);
 

@@ -86,9 +86,7 @@ void bounces_free(ncclsvc_plan *p);
 /* "Send to rank 1 in group 3" of a place. */
 #define PLACE_TEXT 64
 const char *place_text(const ncclsvc_plan *p, uint32_t place, char text[PLACE_TEXT]);
-/* wait.c: TIMEOUT, and which task lacks, up to this group. Locked. */
-ncclsvc_result plan_timeout(const ncclsvc_plan *p, uint32_t group, const char *what);
-/* Waits for a whole group; own is the place of one that was submitted. Locked; yields. */
+/* wait.c: waits for a whole group; own is the place of one that was submitted. Locked; yields. */
 ncclsvc_result group_wait(ncclsvc_plan *p, uint32_t own, uint64_t deadline);
 
 #endif

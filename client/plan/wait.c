@@ -18,7 +18,8 @@
 
 /* ---- What lacks ---- */
 
-ncclsvc_result plan_timeout(const ncclsvc_plan *p, uint32_t group, const char *what)
+/* TIMEOUT, and which task lacks, up to this group. Locked. */
+static ncclsvc_result plan_timeout(const ncclsvc_plan *p, uint32_t group, const char *what)
 {
 	char text[PLACE_TEXT];
 	uint32_t n = 0, first = 0;

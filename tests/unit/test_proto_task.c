@@ -111,6 +111,14 @@ static void extents_are_those_of_nccl(void **state)
 	}
 }
 
+/* As the daemon checks a record that came through the socket. */
+static int check(const struct svc_record *r, uint32_t nranks, int32_t rank, char *why)
+{
+	uint64_t src, dst;
+	const int result = svc_record_check_half(r, why);
+	return result ? result : svc_record_measure(r, nranks, rank, &src, &dst, why);
+}
+
 static void overflowing_counts_are_refused(void **state)
 {
 	(void)state;
@@ -122,12 +130,11 @@ static void overflowing_counts_are_refused(void **state)
 					   UINT64_MAX / 4 / RANKS + 1};
 		for (size_t k = 0; k < 3; k++) {
 			r.count = counts[k];
-			assert_int_equal(svc_record_check(&r, RANKS, 0, text),
-					 NCCLSVC_INVALID_ARGUMENT);
+			assert_int_equal(check(&r, RANKS, 0, text), NCCLSVC_INVALID_ARGUMENT);
 			assert_non_null(strstr(text, "overflow"));
 		}
 		r.count = UINT64_MAX / 4 / RANKS;
-		assert_int_equal(svc_record_check(&r, RANKS, 0, text), 0);
+		assert_int_equal(check(&r, RANKS, 0, text), 0);
 	}
 }
 
@@ -140,19 +147,19 @@ static void valid_records_pass(void **state)
 				struct svc_record r = record(extents[i].op);
 				r.type = (uint8_t)type;
 				r.redop = (uint8_t)redop;
-				assert_int_equal(svc_record_check(&r, RANKS, 1, text), 0);
+				assert_int_equal(check(&r, RANKS, 1, text), 0);
 				r.flags = SVC_TASK_MORE;
 				r.count = 0;
-				assert_int_equal(svc_record_check(&r, RANKS, 1, NULL), 0);
+				assert_int_equal(check(&r, RANKS, 1, NULL), 0);
 			}
 }
 
 static void refused(struct svc_record r, const char *why)
 {
 	text[0] = '\0';
-	assert_int_equal(svc_record_check(&r, RANKS, 0, text), NCCLSVC_INVALID_ARGUMENT);
+	assert_int_equal(check(&r, RANKS, 0, text), NCCLSVC_INVALID_ARGUMENT);
 	assert_non_null(strstr(text, why));
-	assert_int_equal(svc_record_check(&r, RANKS, 0, NULL), NCCLSVC_INVALID_ARGUMENT);
+	assert_int_equal(check(&r, RANKS, 0, NULL), NCCLSVC_INVALID_ARGUMENT);
 }
 
 static void bad_fields_are_named(void **state)
@@ -220,7 +227,7 @@ static void bad_fields_are_named(void **state)
 	r.flags = SVC_TASK_PLAN;
 	refused(r, "plan");
 	r.plan = 1;
-	assert_int_equal(svc_record_check(&r, RANKS, 0, text), 0);
+	assert_int_equal(check(&r, RANKS, 0, text), 0);
 	r.flags |= SVC_TASK_MORE;
 	refused(r, "planned");
 	r = record(NCCLSVC_RECV);
@@ -300,7 +307,7 @@ static void agreement_words_must_be_equal(void **state)
 		struct svc_record a = record(extents[i].op), b = a;
 		a.flags = SVC_TASK_AGREE;
 		a.agreement = 5;
-		assert_int_equal(svc_record_check(&a, RANKS, 1, text), 0);
+		assert_int_equal(check(&a, RANKS, 1, text), 0);
 		/* Before anything but the operation, and also against a record without a word. */
 		b.count = 99;
 		assert_int_equal(svc_record_differs(&a, &b, &va, &vb), NCCLSVC_FIELD_AGREEMENT);
@@ -309,7 +316,7 @@ static void agreement_words_must_be_equal(void **state)
 		b = a;
 		assert_int_equal(svc_record_differs(&a, &b, &va, &vb), NCCLSVC_FIELD_NONE);
 		b.agreement = SVC_AGREEMENT_REFUSED;
-		assert_int_equal(svc_record_check(&b, RANKS, 1, text), 0);
+		assert_int_equal(check(&b, RANKS, 1, text), 0);
 		assert_true(svc_record_refuses(&b));
 		assert_false(svc_record_refuses(&a));
 	}

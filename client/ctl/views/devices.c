@@ -29,15 +29,19 @@ const char *view_transport(unsigned transport)
 	return transport == NCCLSVC_TRANSPORT_MPI ? "mpi" : "nccl";
 }
 
-void view_nccl_version(int version, char text[VIEW_VERSION])
+#define VERSION_TEXT 41
+
+/* 22809 is "2.28.9" */
+static void nccl_version(int version, char text[VERSION_TEXT])
 {
-	snprintf(text, VIEW_VERSION, "%d.%d.%d", version / 10000, version / 100 % 100,
+	snprintf(text, VERSION_TEXT, "%d.%d.%d", version / 10000, version / 100 % 100,
 		 version % 100);
 }
 
-void view_driver_version(int version, char text[VIEW_VERSION])
+/* 13000 is "13.0" */
+static void driver_version(int version, char text[VERSION_TEXT])
 {
-	snprintf(text, VIEW_VERSION, "%d.%d", version / 1000, version % 1000 / 10);
+	snprintf(text, VERSION_TEXT, "%d.%d", version / 1000, version % 1000 / 10);
 }
 
 static void bytes_cell(struct table *t, uint64_t bytes)
@@ -84,18 +88,18 @@ static bool versions_differ(const ncclsvc_device_info *a, const ncclsvc_device_i
 static void versions(const struct view *v)
 {
 	const struct snapshot *s = v->s;
-	char driver[VIEW_VERSION], nccl[VIEW_VERSION];
+	char driver[VERSION_TEXT], nccl[VERSION_TEXT];
 	for (size_t i = 0; i < s->ndevices; i++) {
 		const ncclsvc_device_info *x = &s->devices[i];
 		bool told = i && !versions_differ(x, &s->devices[i - 1]);
 		if (told || !x->driver_version)
 			continue;
-		view_driver_version(x->driver_version, driver);
+		driver_version(x->driver_version, driver);
 		if (i)
 			text_printf(v->out, "From device %d on: ", x->device);
 		text_printf(v->out, "CUDA driver %s, ", driver);
 		if (x->nccl_version) {
-			view_nccl_version(x->nccl_version, nccl);
+			nccl_version(x->nccl_version, nccl);
 			text_printf(v->out, "NCCL %s.\n", nccl);
 		} else if (x->transport == NCCLSVC_TRANSPORT_MPI) {
 			text_add(v->out, "no NCCL: memory goes through the host's.\n");
@@ -141,9 +145,9 @@ static void element(struct json *j, const ncclsvc_device_info *x)
 	put_u64(j, "lent_bytes", x->lent_bytes);
 	put_u64(j, "nccl_comms", x->nccl_comms);
 	put_u64(j, "nccl_comms_idle", x->nccl_comms_idle);
-	view_driver_version(x->driver_version, text);
+	driver_version(x->driver_version, text);
 	put_string(j, "driver_version", x->driver_version ? text : NULL, SIZE_MAX);
-	view_nccl_version(x->nccl_version, text);
+	nccl_version(x->nccl_version, text);
 	put_string(j, "nccl_version", x->nccl_version ? text : NULL, SIZE_MAX);
 	put_string(j, "transport", view_transport(x->transport), SIZE_MAX);
 	put_string(j, "mps", mps_name(x->mps), SIZE_MAX);

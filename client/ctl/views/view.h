@@ -11,7 +11,6 @@
 
 #define CTL_SCHEMA    1
 #define VIEW_SENTENCE 512 /* room for how a task ended, in words */
-#define VIEW_VERSION  41  /* of the driver, of NCCL */
 
 struct view {
 	const struct ctl_args *args;
@@ -37,11 +36,8 @@ void view_cancelled(const struct view *v, uint64_t cancelled);
 /* False: the parameters make no world, ncclsvc_last_error says why. */
 bool view_groups(const struct view *v);
 
-/* 13000 is "13.0", 22809 is "2.28.9" */
-void view_driver_version(int version, char text[VIEW_VERSION]);
 /* "nccl" or "mpi" */
 const char *view_transport(unsigned transport);
-void view_nccl_version(int version, char text[VIEW_VERSION]);
 
 /* "yes", "no", "other" or "unknown" */
 const char *mps_name(unsigned mps);
