@@ -198,6 +198,13 @@ typedef enum ncclsvc_comm_state {
 	NCCLSVC_COMM_IDLE = 4,	  /* no member; kept warm for the next JOIN */
 } ncclsvc_comm_state;
 
+/* A change of an epoch's state. */
+typedef struct ncclsvc_epoch_step {
+	uint32_t state; /* ncclsvc_epoch_state, since then */
+	uint32_t cause; /* ncclsvc_epoch_cause */
+	uint64_t age_ns;
+} ncclsvc_epoch_step;
+
 typedef struct ncclsvc_comm_info {
 	uint64_t comm; /* unique in the daemon's life */
 	uint32_t nranks, joined;
@@ -211,7 +218,12 @@ typedef struct ncclsvc_comm_info {
 	uint32_t home; /* 1 + the node that knows who has joined, if it is another one; else 0 */
 	int32_t refused_rank, refused_pid;   /* whose JOIN was refused last, for whom others wait */
 	char refused[NCCLSVC_REFUSED_BYTES]; /* why; empty: nobody's was */
-	uint32_t reserved;
+	/* On this node. 0: not known here, or the daemon is too old to say. */
+	uint32_t epoch_state;	 /* ncclsvc_epoch_state */
+	uint64_t epoch_state_ns; /* age of that */
+	uint32_t epoch_faults;	 /* causes that its state did not allow: defects of the daemon */
+	uint32_t epoch_step_count;
+	ncclsvc_epoch_step epoch_steps[NCCLSVC_EPOCH_STEPS]; /* the latest first */
 } ncclsvc_comm_info;
 
 /* What carries a GPU's memory. */

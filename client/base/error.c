@@ -61,6 +61,16 @@ const char *ncclsvc_state_name(unsigned state)
 	return svc_state_name(state);
 }
 
+const char *ncclsvc_epoch_state_name(unsigned state)
+{
+	return svc_epoch_state_name(state);
+}
+
+const char *ncclsvc_epoch_cause_name(unsigned cause)
+{
+	return svc_epoch_cause_name(cause);
+}
+
 const char *ncclsvc_field_name(unsigned field)
 {
 	return svc_field_name(field);

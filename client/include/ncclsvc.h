@@ -55,6 +55,8 @@ const char *ncclsvc_op_name(unsigned op);
 const char *ncclsvc_type_name(unsigned type);
 const char *ncclsvc_redop_name(unsigned redop);
 const char *ncclsvc_state_name(unsigned state);
+const char *ncclsvc_epoch_state_name(unsigned state);
+const char *ncclsvc_epoch_cause_name(unsigned cause);
 const char *ncclsvc_field_name(unsigned field);
 /* Bytes of one element; 0 if unknown. */
 size_t ncclsvc_type_size(unsigned type);

@@ -108,7 +108,9 @@ bool epoch_step(struct epoch_life *e, ncclsvc_epoch_cause cause, enum epoch_seat
 	if (e->state == NCCLSVC_EPOCH_GONE)
 		return true;
 	const struct epoch_transition *row = epoch_find(e->state, cause, seats);
-	if (row && row->to != e->state)
+	if (!row)
+		e->faults++;
+	else if (row->to != e->state)
 		enter(e, row->to, cause, now_ns);
 	return row;
 }

@@ -92,11 +92,12 @@ struct epoch_life {
 	ncclsvc_epoch_state state;
 	uint64_t since_ns;
 	uint32_t nsteps; /* changes of the state so far */
+	uint32_t faults; /* causes for which the table has no row */
 	struct epoch_step steps[NCCLSVC_EPOCH_STEPS];
 };
 
 void epoch_begin(struct epoch_life *e, uint64_t now_ns);
-/* Makes the transition. False: the table has none, and nothing was changed. */
+/* Makes the transition. False: the table has none, which is counted, and the state is as before. */
 bool epoch_step(struct epoch_life *e, ncclsvc_epoch_cause cause, enum epoch_seats seats,
 		uint64_t now_ns);
 /* The last changes of the state, the latest first. Returns how many there are. */

@@ -79,7 +79,6 @@ static void drain(struct communicator *m, const struct epoch_loss *loss)
 /* A defect of the daemon. Its members are told that the epoch is over, and may JOIN again. */
 static void not_in_table(struct communicator *m, ncclsvc_epoch_cause cause, enum epoch_seats seats)
 {
-	m->server->epoch_faults++;
 	log_error(
 		"communicator %s, epoch %u: a defect of the daemon: the cause \"%s\" in the state "
 		"\"%s\" (members: %d) is not in the table of transitions; the epoch is ended",
@@ -88,9 +87,9 @@ static void not_in_table(struct communicator *m, ncclsvc_epoch_cause cause, enum
 	if (cause == NCCLSVC_CAUSE_RELEASED)
 		return; /* the scheduler has nothing to end */
 	if (epoch_lives(&m->life))
-		comm_break_for(m, NCCLSVC_CAUSE_FAULT, NCCLSVC_SYSTEM, -1, -1);
+		comm_break_for(m, NCCLSVC_CAUSE_FAULT, NCCLSVC_STALE_EPOCH, -1, -1);
 	else if (m->joining && cause != NCCLSVC_CAUSE_START_FAILED)
-		comm_fail_joins(m->server, m, NCCLSVC_SYSTEM, -1,
+		comm_fail_joins(m->server, m, NCCLSVC_STALE_EPOCH, -1,
 				"a defect of the daemon: see its log; join again");
 }
 

@@ -176,6 +176,18 @@ static bool is_in(uint32_t member_state)
 	return member_state == NCCLSVC_MEMBER_JOINED || member_state == NCCLSVC_MEMBER_JOINING;
 }
 
+static void add_life(const struct epoch_life *e, uint64_t now, ncclsvc_comm_info *i)
+{
+	struct epoch_step steps[NCCLSVC_EPOCH_STEPS];
+	i->epoch_state = e->state;
+	i->epoch_state_ns = since(now, e->since_ns);
+	i->epoch_faults = e->faults;
+	i->epoch_step_count = epoch_last_steps(e, steps);
+	for (uint32_t k = 0; k < i->epoch_step_count; k++)
+		i->epoch_steps[k] = (ncclsvc_epoch_step){steps[k].to, steps[k].cause,
+							 since(now, steps[k].at_ns)};
+}
+
 static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
 {
 	struct server *s = asker->server;
@@ -211,6 +223,7 @@ static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
 		if (client_allows(asker, m->owner))
 			memcpy(i->id, m->id, sizeof(i->id));
 		memcpy(i->label, m->label, sizeof(i->label));
+		add_life(&m->life, p->reply.time_ns, i);
 		add_refusal(v.gathering ? &v.gathering->refused : &m->refused, i);
 	}
 	return list_gathered_comms(asker, p, from < SVC_COMMS_MAX ? SVC_COMMS_MAX : from);

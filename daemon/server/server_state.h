@@ -43,7 +43,6 @@ struct server {
 	uint32_t world_first;	 /* this node's first rank in the world */
 	struct gpus gpus;
 	struct memory memory;
-	uint64_t epoch_faults; /* transitions that are not in the table of comm/epoch.h */
 	uint64_t start_ns;
 	bool draining;
 	void (*drained)(void *arg);

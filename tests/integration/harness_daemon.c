@@ -220,7 +220,8 @@ void daemon_restart(struct daemon *d, ...)
 
 static void check_log(const struct daemon *d)
 {
-	static const char *const complaints[] = {"Sanitizer", "runtime error:", "assertion"};
+	static const char *const complaints[] = {"Sanitizer", "runtime error:", "assertion",
+						 "a defect of the daemon"};
 	static char text[1 << 20];
 	read_file(d->log, text, sizeof(text));
 	for (size_t i = 0; i < sizeof(complaints) / sizeof(complaints[0]); i++)

@@ -43,7 +43,17 @@ static const ncclsvc_comm_info comms[] = {
 	 .age_ns = 2000000000,
 	 .label = "world"},
 	{.comm = 6, .nranks = 2, .state = NCCLSVC_COMM_IDLE, .label = "idle one"},
-	{.comm = 7, .nranks = 2, .joined = 2, .state = NCCLSVC_COMM_READY, .label = "gpus"},
+	{.comm = 7,
+	 .nranks = 2,
+	 .joined = 2,
+	 .state = NCCLSVC_COMM_READY,
+	 .epoch_state = NCCLSVC_EPOCH_RUNNING,
+	 .epoch_state_ns = 5,
+	 .epoch_faults = 3,
+	 .epoch_step_count = 2,
+	 .epoch_steps = {{NCCLSVC_EPOCH_RUNNING, NCCLSVC_CAUSE_STARTED, 5},
+			 {NCCLSVC_EPOCH_ACQUIRING, NCCLSVC_CAUSE_GPUS_AWAITED, 6}},
+	 .label = "gpus"},
 };
 static const ncclsvc_member_info members[] = {
 	{.comm = 5,
@@ -336,9 +346,10 @@ static void test_comms(void **state)
 	char *s = shown(view_comms, args);
 
 	(void)state;
-	assert_non_null(strstr(s, "world  broken      2  2 of 3"));
+	assert_non_null(strstr(s, "world  broken       2  2 of 3"));
 	assert_non_null(strstr(s, "host         1, 2\n"));
 	assert_non_null(strstr(s, "1, 0 by mpi  -\n"));
+	assert_non_null(strstr(s, "gpus   running "));
 	assert_non_null(strstr(s, "1 idle, shown with --all.\n"));
 	assert_null(strstr(s, "idle one"));
 	free(s);
@@ -361,6 +372,16 @@ static void test_comms(void **state)
 	assert_string_equal(str(json_array_get(list, 2), "memory"), "cuda");
 	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "transport")));
 	assert_string_equal(str(json_array_get(list, 2), "transport"), "mpi");
+	/* A daemon that does not say, and one that does. */
+	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "epoch_state")));
+	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "transitions")));
+	assert_string_equal(str(json_array_get(list, 2), "epoch_state"), "running");
+	assert_int_equal(num(json_array_get(list, 2), "epoch_state_ns"), 5);
+	json_t *steps = json_object_get(json_array_get(list, 2), "transitions");
+	assert_int_equal(json_array_size(steps), 2);
+	assert_string_equal(str(json_array_get(steps, 1), "to"), "acquiring");
+	assert_string_equal(str(json_array_get(steps, 1), "cause"), "gpus-awaited");
+	assert_int_equal(num(json_array_get(steps, 1), "age_ns"), 6);
 	json_decref(root);
 }
 
@@ -465,6 +486,7 @@ static void test_status(void **state)
 	assert_true(json_is_false(json_object_get(s, "draining")));
 	assert_int_equal(num(s, "devices"), 2);
 	assert_int_equal(num(s, "devices_ready"), 1);
+	assert_int_equal(num(s, "epoch_faults"), 3);
 	assert_true(json_is_null(json_object_get(s, "nodes")));
 	assert_string_equal(str(m, "source"), "own");
 	assert_string_equal(str(m, "directory"), "/run/m");

@@ -125,12 +125,21 @@ static void devices(const struct snapshot *s, const ncclsvc_comm_info *x, struct
 		text_printf(out, " by %s", carrier);
 }
 
+/* The epoch's on this node, or what the members of other nodes make of the communicator. */
+static const char *state_word(const ncclsvc_comm_info *x)
+{
+	const bool waits = x->state == NCCLSVC_COMM_FORMING || x->state == NCCLSVC_COMM_BROKEN;
+	if (!x->epoch_state || (x->epoch_state == NCCLSVC_EPOCH_IDLE && waits))
+		return comm_state_name(x->state);
+	return ncclsvc_epoch_state_name(x->epoch_state);
+}
+
 static void row(const struct view *v, struct table *t, const ncclsvc_comm_info *x)
 {
 	table_u64(t, x->comm);
 	view_label(table_cell(t), x);
 	table_end(t, TABLE_PLAIN);
-	text_add(table_cell(t), comm_state_name(x->state));
+	text_add(table_cell(t), state_word(x));
 	table_end(t, comm_style(x->state));
 	table_u64(t, x->epoch);
 	text_printf(table_cell(t), "%u of %u", x->joined, x->nranks);
@@ -225,6 +234,30 @@ static void member_element(struct json *j, const ncclsvc_member_info *m)
 	text_flush(j->out, false);
 }
 
+/* The epoch's state, and its last changes, the latest first. */
+static void put_life(struct json *j, const ncclsvc_comm_info *x)
+{
+	const uint32_t n = x->epoch_step_count < NCCLSVC_EPOCH_STEPS ? x->epoch_step_count
+								     : NCCLSVC_EPOCH_STEPS;
+	if (!x->epoch_state) {
+		put_null(j, "epoch_state");
+		put_null(j, "epoch_state_ns");
+		put_null(j, "transitions");
+		return;
+	}
+	put_string(j, "epoch_state", ncclsvc_epoch_state_name(x->epoch_state), SIZE_MAX);
+	put_u64(j, "epoch_state_ns", x->epoch_state_ns);
+	put_array(j, "transitions");
+	for (uint32_t i = 0; i < n; i++) {
+		put_object(j, NULL);
+		put_string(j, "to", ncclsvc_epoch_state_name(x->epoch_steps[i].state), SIZE_MAX);
+		put_string(j, "cause", ncclsvc_epoch_cause_name(x->epoch_steps[i].cause), SIZE_MAX);
+		put_u64(j, "age_ns", x->epoch_steps[i].age_ns);
+		put_object_end(j);
+	}
+	put_array_end(j);
+}
+
 static void element(const struct view *v, struct json *j, const ncclsvc_comm_info *x)
 {
 	size_t n;
@@ -233,6 +266,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	put_u64(j, "comm", x->comm);
 	view_json_label(j, "label", x);
 	put_string(j, "state", comm_state_name(x->state), SIZE_MAX);
+	put_life(j, x);
 	put_u64(j, "epoch", x->epoch);
 	put_u64(j, "nranks", x->nranks);
 	put_u64(j, "joined", x->joined);

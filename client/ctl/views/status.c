@@ -145,6 +145,14 @@ static void status_text(const struct view *v)
 	text_add(out, " ago\n");
 }
 
+static uint64_t epoch_faults(const struct snapshot *s)
+{
+	uint64_t n = 0;
+	for (size_t i = 0; i < s->ncomms; i++)
+		n += s->comms[i].epoch_faults;
+	return n;
+}
+
 static void status_json(const struct view *v)
 {
 	const ncclsvc_daemon_info *d = &v->s->daemon;
@@ -172,6 +180,7 @@ static void status_json(const struct view *v)
 	put_u64(&j, "tasks_pending", d->tasks_pending);
 	put_u64(&j, "tasks_completed", d->tasks_completed);
 	put_u64(&j, "tasks_failed", d->tasks_failed);
+	put_u64(&j, "epoch_faults", epoch_faults(v->s));
 	nodes_json(v, &j);
 	view_json_failure(&j, d);
 	put_object_end(&j);

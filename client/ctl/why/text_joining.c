@@ -51,6 +51,8 @@ static void tell_complete(const struct why *w, const struct why_group *g,
 	text_add(out, " for its beginning: all ranks have joined, and ");
 	if (bad)
 		why_tell_device(w, bad, out);
+	else if (g->comm->epoch_state == NCCLSVC_EPOCH_DRAINING)
+		text_add(out, "the daemon has yet to end what ran before (draining).");
 	else if (why_on_gpus(w, g->comm->comm))
 		text_add(out, "NCCL connects their GPUs. That takes up to seconds at the first "
 			      "time; if longer, see the daemon's log.");
