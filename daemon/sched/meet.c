@@ -61,7 +61,7 @@ static bool find_mismatch(const struct comm *c, ncclsvc_status *st)
 	return order_mismatch_status(c, &m, st);
 }
 
-static void set_running(struct task *t)
+void order_set_running(struct task *t)
 {
 	struct member *m = member_of(t);
 	m->posted--;
@@ -104,7 +104,7 @@ static void meet_collective(struct engine *e, struct comm *c)
 		break;
 	case BEGUN_RUNNING:
 		for (uint32_t k = 0; k < c->nranks; k++) {
-			set_running(c->collective[k]);
+			order_set_running(c->collective[k]);
 			/* A set's next collective is launched together with it. */
 			if (c->collective[k]->next_in_group)
 				order_make_ready(e, &c->members[k]);
@@ -225,8 +225,8 @@ void order_meet_pair(struct engine *e, struct task *t, struct task *u)
 		end_pair(e, send, recv, &st);
 		break;
 	case BEGUN_RUNNING:
-		set_running(send);
-		set_running(recv);
+		order_set_running(send);
+		order_set_running(recv);
 		break;
 	}
 }

@@ -73,6 +73,8 @@ void order_collect_records(const struct comm *c, struct mismatch *m);
 bool order_mismatch_status(const struct comm *c, const struct mismatch *m, ncclsvc_status *st);
 void order_post_collective(struct engine *e, struct task *t);
 void order_post_p2p(struct engine *e, struct task *t);
+/* A posted task runs: its transport has it. */
+void order_set_running(struct task *t);
 /* The posted task that this one may meet, or NULL; and what comes of it once both are posted. */
 struct task *order_find_peer(struct engine *e, const struct task *t);
 void order_meet_pair(struct engine *e, struct task *t, struct task *u);

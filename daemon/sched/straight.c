@@ -8,7 +8,6 @@
  * order.c leaves it; whatever is not plain goes its way. */
 #include <utlist.h>
 
-#include "names.h"
 #include "order.h"
 
 #define STRAIGHT_TASKS 64 /* of one group; more are taken in slices */
@@ -17,32 +16,10 @@ bool straight_may(const struct task *first, uint32_t n)
 {
 	const struct member *m = first->member;
 	const struct comm *c = m->comm;
-	return n <= STRAIGHT_TASKS && !m->queue && c->transport->at_once_bytes && !c->gone;
+	return n <= STRAIGHT_TASKS && !m->queue && !c->span && !c->gone;
 }
 
-/* True if they agree and are small: both are over then. u is posted. */
-static bool meet_at_once(struct engine *e, struct task *t, struct task *u)
-{
-	const struct svc_record *a = &t->record, *b = &u->record;
-	const bool sends = a->op == NCCLSVC_SEND;
-	const struct transport *transport = t->comm->transport;
-	struct task *const pair[] = {sends ? t : u, sends ? u : t};
-	if (!u->simple || u->ghost || a->type != b->type || a->count != b->count ||
-	    a->count * svc_type_size(a->type) > transport->at_once_bytes)
-		return false;
-	ncclsvc_status failed;
-	transport->start(e, &(struct match){.comm = t->comm, .tasks = pair, .ntasks = 2});
-	const ncclsvc_status *st = complete_ran(pair, 2, &failed);
-	struct member *m = t->member;
-	m->submitted++;
-	m->completed++;
-	complete_task(e, t, st);
-	task_free(e, t);
-	order_end_task(e, u, st);
-	return true;
-}
-
-static void post(struct engine *e, struct task *t, struct task *u)
+static void post(struct engine *e, struct task *t)
 {
 	struct member *m = t->member;
 	order_admit(e, t);
@@ -50,8 +27,31 @@ static void post(struct engine *e, struct task *t, struct task *u)
 	m->posted++;
 	m->head_tasks++;
 	DL_APPEND(m->queue, t);
-	if (u)
-		order_meet_pair(e, t, u);
+}
+
+/* Both are over: t was never queued, and u is posted. */
+static void end_at_once(struct engine *e, struct task *t, struct task *u)
+{
+	ncclsvc_status failed;
+	const ncclsvc_status *st = complete_ran((struct task *[]){t, u}, 2, &failed);
+	struct member *m = t->member;
+	m->submitted++;
+	m->completed++;
+	complete_task(e, t, st);
+	task_free(e, t);
+	order_end_task(e, u, st);
+}
+
+/* u is posted. BEGUN_NO_MEMORY: nothing has come of it, for whatever reason. */
+static enum begun start_at_once(struct engine *e, struct task *t, struct task *u)
+{
+	const struct svc_record *a = &t->record, *b = &u->record;
+	const bool sends = a->op == NCCLSVC_SEND;
+	if (!u->simple || u->ghost || a->type != b->type || a->count != b->count)
+		return BEGUN_NO_MEMORY;
+	struct task *const pair[] = {sends ? t : u, sends ? u : t};
+	const struct match match = {.comm = t->comm, .tasks = pair, .ntasks = 2};
+	return t->comm->transport->start(e, &match);
 }
 
 void straight_post(struct engine *e, struct task *first, uint32_t n)
@@ -61,8 +61,18 @@ void straight_post(struct engine *e, struct task *first, uint32_t n)
 	for (uint32_t i = 0; i < n; i++, t = next) {
 		next = t->next;
 		u = order_find_peer(e, t);
-		if (!u || !meet_at_once(e, t, u))
-			post(e, t, u);
+		const enum begun begun = u ? start_at_once(e, t, u) : BEGUN_NO_MEMORY;
+		if (begun == BEGUN_DONE) {
+			end_at_once(e, t, u);
+			continue;
+		}
+		post(e, t);
+		if (begun == BEGUN_RUNNING) {
+			order_set_running(t);
+			order_set_running(u);
+		} else if (u) {
+			order_meet_pair(e, t, u);
+		}
 	}
 	struct board_entry *b = m->board;
 	atomic_store_explicit(&b->submitted, m->submitted, memory_order_relaxed);

@@ -75,8 +75,6 @@ enum room {
 struct transport {
 	const char *name;
 	unsigned flags; /* TRANSPORT_ */
-	/* A Send and its Recv of at most so many bytes are over when start returns. */
-	uint64_t at_once_bytes;
 
 	/* ---- A communicator's epoch ---- */
 

@@ -321,19 +321,24 @@ static uint64_t run_alone(struct engine *e, struct move *m)
 	return done;
 }
 
+static __attribute__((noinline)) enum begun run(struct engine *e, const struct match *match)
+{
+	struct move m = {.tasks = match->tasks, .ntasks = match->ntasks};
+	measure(&m);
+	for (uint32_t k = 0; k < m.ntasks; k++)
+		m.tasks[k]->started_ns = e->now;
+	const uint64_t done = m.units ? run_alone(e, &m) : 0;
+	if (done == m.units)
+		return BEGUN_DONE;
+	return give_to_pool(e, match, &m, done) ? BEGUN_RUNNING : BEGUN_NO_MEMORY;
+}
+
 static enum begun start(struct engine *e, const struct match *match)
 {
 	struct task *const *tasks = match->tasks;
 	if (tasks[0]->record.op == NCCLSVC_SEND && run_small_send(e, tasks[0], tasks[1]))
 		return BEGUN_DONE;
-	struct move m = {.tasks = tasks, .ntasks = match->ntasks};
-	measure(&m);
-	for (uint32_t k = 0; k < m.ntasks; k++)
-		tasks[k]->started_ns = e->now;
-	const uint64_t done = m.units ? run_alone(e, &m) : 0;
-	if (done == m.units)
-		return BEGUN_DONE;
-	return give_to_pool(e, match, &m, done) ? BEGUN_RUNNING : BEGUN_NO_MEMORY;
+	return run(e, match);
 }
 
 /* Chunks that have not begun are skipped. */
@@ -354,7 +359,6 @@ static void finish_all(struct engine *e)
 
 const struct transport host_transport = {
 	.name = "host",
-	.at_once_bytes = PART_BYTES,
 	.epoch_end = epoch_end,
 	.start = start,
 	.finish = finish_all,
