@@ -8,6 +8,7 @@
 #include "cores.h"
 #include "modes.h"
 #include "process.h"
+#include "queue.h"
 #include "ranks.h"
 #include "report.h"
 
@@ -16,17 +17,21 @@
 
 enum { SERVICE, BASELINE, SUBJECTS };
 
+/* Of one operation, in us. */
+enum measure { MEAN, SUBMIT, MEDIAN, P99, MEASURES };
+
 /* What is measured: the service, or the baseline. */
 struct subject {
 	struct ranks ranks;
 	struct cores cores; /* empty without --every */
-	double us[ROUNDS_MAX], cpu_us[ROUNDS_MAX];
+	double us[MEASURES][ROUNDS_MAX];
 };
 
 struct bench {
 	const struct options *options;
 	struct subject subjects[SUBJECTS];
-	unsigned n; /* subjects */
+	unsigned n;	    /* subjects */
+	struct queue queue; /* empty without --queued */
 	struct report report;
 	uint64_t seed;
 	uint32_t spins; /* with --compute-ms: of a kernel */
@@ -37,7 +42,7 @@ struct bench {
 
 /* ---- What is printed ---- */
 
-enum { WITH_BASELINE = 1, WITH_CPU = 2 };
+enum { WITH_BASELINE = 1, WITH_CPU = 2, WITH_LATENCY = 4 };
 
 static const struct column work_columns[] = {
 	{"size", "(B)", "bytes", 10, 0, 0}, {"count", "(elements)", "count", 14, 0, 0},
@@ -52,10 +57,12 @@ enum figure {
 	WRONG,
 	BASE,
 	RATIO,
-	CORES, /* one for each part */
+	LATENCIES, /* median and p99 */
+	BASE_LATENCIES = LATENCIES + 2,
+	CORES = BASE_LATENCIES + 2, /* one for each part */
 	BASE_CORES = CORES + CORES_PARTS,
-	SUBMIT,
-	BASE_SUBMIT,
+	CPU,
+	BASE_CPU,
 	FIGURES,
 };
 
@@ -66,13 +73,19 @@ static const struct column figure_columns[FIGURES] = {
 	[WRONG] = {"#wrong", "", "wrong", 7, 0, 0},
 	[BASE] = {"base", "(us)", "baseline_us", 10, DIGITS, WITH_BASELINE},
 	[RATIO] = {"ratio", "", "ratio", 7, 2, WITH_BASELINE},
+	[LATENCIES] = {"median", "(us)", "median_us", 9, DIGITS, WITH_LATENCY},
+	[LATENCIES + 1] = {"p99", "(us)", "p99_us", 9, DIGITS, WITH_LATENCY},
+	[BASE_LATENCIES] = {"base", "median", "baseline_median_us", 9, DIGITS,
+			    WITH_LATENCY | WITH_BASELINE},
+	[BASE_LATENCIES + 1] = {"base", "p99", "baseline_p99_us", 9, DIGITS,
+				WITH_LATENCY | WITH_BASELINE},
 	[CORES + CORES_DAEMON] = {"daemon", "(cores)", "daemon_cores", 9, 5, WITH_CPU},
 	[CORES + CORES_WORKERS] = {"workers", "", "worker_cores", 9, 5, WITH_CPU},
 	[CORES + CORES_RANKS] = {"ranks", "", "rank_cores", 9, 5, WITH_CPU},
 	[BASE_CORES] = {"base", "", "baseline_cores", 9, 5, WITH_CPU | WITH_BASELINE},
-	[SUBMIT] = {"submit", "(us)", "submit_cpu_us", 8, DIGITS, WITH_CPU},
-	[BASE_SUBMIT] = {"base", "(us)", "baseline_submit_cpu_us", 8, DIGITS,
-			 WITH_CPU | WITH_BASELINE},
+	[CPU] = {"submit", "(us)", "submit_cpu_us", 8, DIGITS, WITH_CPU},
+	[BASE_CPU] = {"base", "(us)", "baseline_submit_cpu_us", 8, DIGITS,
+		      WITH_CPU | WITH_BASELINE},
 };
 
 #define WORK_COLUMNS (sizeof(work_columns) / sizeof(work_columns[0]))
@@ -165,7 +178,8 @@ static void begin_report(struct bench *b)
 	char what[64];
 	snprintf(what, sizeof(what), "%s, %u ranks", perf_op_name(o->op), o->ranks);
 	report_begin(r, o, what);
-	r->shown = (b->n > BASELINE ? WITH_BASELINE : 0) | (o->with_cpu ? WITH_CPU : 0);
+	r->shown = (b->n > BASELINE ? WITH_BASELINE : 0) | (o->with_cpu ? WITH_CPU : 0) |
+		   (o->latency ? WITH_LATENCY : 0);
 	report_set(r, "ranks", json_integer(o->ranks));
 	report_set(r, "blocking", json_boolean(o->sync == SYNC_EACH));
 	report_set(r, "sync", json_string(sync_name(o)));
@@ -192,6 +206,17 @@ static bool end_report(struct bench *b)
 	else
 		report_note(r, "Out of bounds values : not checked");
 	report_note(r, "Avg bus bandwidth    : %g", busbw);
+	if (b->options->queued) {
+		if (!queue_figures(&b->queue))
+			return report_end(r, false);
+		report_note(r,
+			    "%" PRIu64 " tasks were listed once a second, in %.1f ms, %.1f ms at "
+			    "worst",
+			    b->queue.listed, b->queue.list_ms, b->queue.list_worst_ms);
+		report_set(r, "listed", json_integer((json_int_t)b->queue.listed));
+		report_set_number(r, "list_ms", b->queue.list_ms);
+		report_set_number(r, "list_worst_ms", b->queue.list_worst_ms);
+	}
 	report_set(r, "wrong", checked ? json_integer((json_int_t)b->wrong) : json_null());
 	report_set_number(r, "avg_busbw", busbw);
 	return report_end(r, true);
@@ -211,8 +236,14 @@ static bool run_round(struct subject *s, const struct command *command, unsigned
 	if (!ranks_do(&s->ranks, command))
 		return false;
 	cores_stop(&s->cores);
-	s->us[round] = ranks_ns(&s->ranks, command->iters) / 1e3;
-	s->cpu_us[round] = ranks_cpu_ns(&s->ranks, command->iters) / 1e3;
+	static const size_t fields[MEASURES] = {[MEAN] = REPLY(elapsed_ns),
+						[SUBMIT] = REPLY(cpu_ns),
+						[MEDIAN] = REPLY(median_ns),
+						[P99] = REPLY(p99_ns)};
+	for (int m = 0; m < MEASURES; m++) {
+		const double of = m == MEAN || m == SUBMIT ? (double)command->iters : 1;
+		s->us[m][round] = ranks_mean(&s->ranks, fields[m]) / 1e3 / of;
+	}
 	return true;
 }
 
@@ -231,7 +262,7 @@ static bool fit(struct bench *b, struct ranks *ranks, const struct work *w, uint
 	for (int attempt = 0; attempt < 2; attempt++) {
 		if (!ranks_do(ranks, &command))
 			return false;
-		us = fmax(ranks_ns(ranks, 1) / 1e3, (double)o->every_us);
+		us = fmax(ranks_mean(ranks, REPLY(elapsed_ns)) / 1e3, (double)o->every_us);
 		if (us * (double)*iters <= round_us)
 			return true;
 		command.fill = 0;
@@ -280,6 +311,8 @@ static bool check_all(struct bench *b, const struct work *w, unsigned n, struct 
 	uint64_t of[SUBJECTS] = {0};
 	if (!b->options->checks)
 		return true;
+	if (b->options->baseline == BASELINE_PINGPONG)
+		n = 1; /* it has no results */
 	for (unsigned i = 0; i < n; i++) {
 		if (!check(b, &b->subjects[i].ranks, w, &of[i]))
 			return false;
@@ -293,34 +326,50 @@ static bool check_all(struct bench *b, const struct work *w, unsigned n, struct 
 	return true;
 }
 
+static struct value median_of(struct bench *b, unsigned subject, enum measure m)
+{
+	return NUMBER(median(b->subjects[subject].us[m], b->options->rounds));
+}
+
+static void fill_latencies(struct bench *b, unsigned subject, struct value *f)
+{
+	f[0] = median_of(b, subject, MEDIAN);
+	f[1] = median_of(b, subject, P99);
+}
+
 static void fill_figures(struct bench *b, const struct work *w, unsigned n, struct value *f)
 {
-	const unsigned rounds = b->options->rounds;
-	struct subject *s = &b->subjects[SERVICE], *base = &b->subjects[BASELINE];
-	const double us = median(s->us, rounds);
+	const struct options *o = b->options;
+	const double us = median_of(b, SERVICE, MEAN).number;
 	f[TIME] = NUMBER(us);
 	f[ALGBW] = NUMBER(work_algbw(w, us));
 	f[BUSBW] = NUMBER(work_busbw(w, us));
-	f[SUBMIT] = NUMBER(median(s->cpu_us, rounds));
 	for (int part = 0; part < CORES_PARTS; part++)
-		f[CORES + part] = NUMBER(cores_used(&s->cores, (enum cores_part)part));
-	if (n > BASELINE) {
-		f[BASE] = NUMBER(median(base->us, rounds));
-		f[RATIO] = NUMBER(us / f[BASE].number);
-		f[BASE_CORES] = NUMBER(cores_used(&base->cores, CORES_RANKS));
-		f[BASE_SUBMIT] = NUMBER(median(base->cpu_us, rounds));
-	}
-	if (!b->options->with_cpu)
-		f[SUBMIT] = f[BASE_SUBMIT] = UNKNOWN;
+		f[CORES + part] =
+			NUMBER(cores_used(&b->subjects[SERVICE].cores, (enum cores_part)part));
+	if (o->with_cpu)
+		f[CPU] = median_of(b, SERVICE, SUBMIT);
+	if (o->latency)
+		fill_latencies(b, SERVICE, &f[LATENCIES]);
 	b->busbw_sum += f[BUSBW].number;
 	b->busbw_n++;
+	if (n == 1)
+		return;
+	f[BASE] = median_of(b, BASELINE, MEAN);
+	f[RATIO] = NUMBER(us / f[BASE].number);
+	f[BASE_CORES] = NUMBER(cores_used(&b->subjects[BASELINE].cores, CORES_RANKS));
+	if (o->with_cpu)
+		f[BASE_CPU] = median_of(b, BASELINE, SUBMIT);
+	if (o->latency)
+		fill_latencies(b, BASELINE, &f[BASE_LATENCIES]);
 }
 
 static bool baseline_can(const struct options *o, const struct work *w)
 {
 	if (o->baseline == BASELINE_MPI)
 		return work_mpi_can(w);
-	return o->baseline == BASELINE_NCCL && work_nccl_can(w);
+	return o->baseline == BASELINE_PINGPONG ||
+	       (o->baseline == BASELINE_NCCL && work_nccl_can(w));
 }
 
 static bool measure(struct bench *b, const struct work *w, struct value *f)
@@ -337,6 +386,7 @@ static bool measure(struct bench *b, const struct work *w, struct value *f)
 				  .iters = iters,
 				  .warmup = o->warmup < iters ? o->warmup : iters,
 				  .every_us = (uint32_t)o->every_us,
+				  .latency = o->latency,
 				  .kernels = b->spins ? KERNELS : 0,
 				  .spins = b->spins,
 				  .work = *w};
@@ -489,10 +539,21 @@ static bool start_baseline(struct bench *b)
 {
 	const struct options *o = b->options;
 	struct ranks *ranks = &b->subjects[BASELINE].ranks;
-	bool good = o->baseline == BASELINE_NCCL
-			    ? ranks_start_nccl(ranks, o->gpus, o->ranks, o->timeout_ms) &&
-				      ranks_join(ranks)
-			    : ranks_start_mpi(ranks, o->ranks, o->timeout_ms);
+	bool good = false;
+	switch (o->baseline) {
+	case BASELINE_NONE:
+		return true;
+	case BASELINE_MPI:
+		good = ranks_start_mpi(ranks, o->ranks, o->timeout_ms);
+		break;
+	case BASELINE_NCCL:
+		good = ranks_start_nccl(ranks, o->gpus, o->ranks, o->timeout_ms) &&
+		       ranks_join(ranks);
+		break;
+	case BASELINE_PINGPONG:
+		good = ranks_start_pingpong(ranks, o->ranks, o->timeout_ms);
+		break;
+	}
 	return good && ranks_buffers(ranks, o->max_bytes);
 }
 
@@ -514,7 +575,7 @@ static bool calibrate(struct bench *b)
 	for (int attempt = 0; attempt < 3; attempt++) { /* the first compiles the kernel */
 		if (!ranks_do(&b->subjects[SERVICE].ranks, &command))
 			return false;
-		double ms = ranks_ns(&b->subjects[SERVICE].ranks, 1) / 1e6;
+		double ms = ranks_mean(&b->subjects[SERVICE].ranks, REPLY(elapsed_ns)) / 1e6;
 		double spins = command.spins * b->options->compute_ms / (ms > 0 ? ms : 1);
 		if (attempt)
 			command.spins = spins < 1 ? 1 : spins > 1e9 ? 1000000000 : (uint32_t)spins;
@@ -528,8 +589,9 @@ static bool start(struct bench *b, const char *socket)
 	const struct options *o = b->options;
 	if (!enough_memory(o))
 		return false;
-	return start_service(b, socket) && (!o->baseline || start_baseline(b)) &&
-	       (!o->with_cpu || watch_cores(b, socket)) && (!o->compute_ms || calibrate(b));
+	return (!o->queued || queue_start(&b->queue, o, socket)) && start_service(b, socket) &&
+	       start_baseline(b) && (!o->with_cpu || watch_cores(b, socket)) &&
+	       (!o->compute_ms || calibrate(b));
 }
 
 static int run(struct bench *b)
@@ -553,5 +615,6 @@ int collective_run(const struct options *o, const char *socket)
 		ranks_stop(&b.subjects[i].ranks);
 		cores_free(&b.subjects[i].cores);
 	}
+	queue_stop(&b.queue);
 	return status;
 }

@@ -30,8 +30,6 @@ static int run(const struct options *o, const char *socket)
 	switch (o->mode) {
 	case MODE_COLLECTIVE:
 		return collective_run(o, socket);
-	case MODE_SUBMIT:
-		return submit_run(o, socket);
 	case MODE_SESSIONS:
 		return sessions_run(o, socket);
 	case MODE_JOIN:

@@ -7,7 +7,6 @@
 #include "options.h"
 
 int collective_run(const struct options *options, const char *socket);
-int submit_run(const struct options *options, const char *socket);
 int sessions_run(const struct options *options, const char *socket);
 int join_run(const struct options *options, const char *socket);
 

@@ -5,7 +5,7 @@ _ncclsvc_perf()
 {
 	local cur prev word words operation=
 	local operations='all_reduce all_gather reduce_scatter broadcast reduce alltoall gather
-		scatter sendrecv barrier submit sessions join'
+		scatter sendrecv barrier sessions join'
 	local common='--spawn-daemon --socket --rounds --timeout --json --help --version'
 	cur=${COMP_WORDS[COMP_CWORD]}
 	prev=${COMP_WORDS[COMP_CWORD - 1]}
@@ -17,13 +17,12 @@ _ncclsvc_perf()
 
 	case $operation in
 	'') words="$operations $common" ;;
-	submit) words="$common --iters --queued" ;;
 	sessions) words="$common --count --no-ring" ;;
 	join) words="$common --ranks --nodes --no-ring" ;;
 	*)
 		words="$common --minbytes --maxbytes --stepbytes --stepfactor --iters --check
 			--warmup_iters --datatype --op --root --blocking --ranks --nodes --time-cap
-			--every --baseline --no-ring --device --gpus --memory --sync --compute-ms"
+			--every --latency --queued --baseline --no-ring --device --gpus --memory --sync --compute-ms"
 		[ "$operation" != sendrecv ] || words+=' --plan'
 		[ "$operation" != all_gather ] || words+=' --list'
 		;;
@@ -36,7 +35,7 @@ _ncclsvc_perf()
 		;;
 	-o | --op) words='sum prod min max avg all' ;;
 	-z | --blocking) words='0 1' ;;
-	--baseline) words='mpi nccl none' ;;
+	--baseline) words='mpi nccl pingpong none' ;;
 	--device) words='host cuda' ;;
 	--memory) words='shared plain own lent vmm' ;;
 	--sync) words='each stream last' ;;

@@ -34,8 +34,8 @@ enum kind {
 	VERSION,
 };
 
-enum { OP = 1 << MODE_COLLECTIVE, SUBMIT = 1 << MODE_SUBMIT, SESSIONS = 1 << MODE_SESSIONS };
-enum { JOIN = 1 << MODE_JOIN, ALL = OP | SUBMIT | SESSIONS | JOIN };
+enum { OP = 1 << MODE_COLLECTIVE, SESSIONS = 1 << MODE_SESSIONS, JOIN = 1 << MODE_JOIN };
+enum { ALL = OP | SESSIONS | JOIN };
 enum { ANY, HOST, CUDA }; /* devices */
 
 struct option_row {
@@ -71,8 +71,8 @@ static const struct option_row rows[] = {
 	{"stepbytes", "SIZE", 'i', OP, SIZE, AT(step_bytes), .help = "step between sizes (1M)"},
 	{"stepfactor", "N", 'f', OP, COUNT, AT(step_factor), 1, 65536,
 	 .help = "factor between sizes, instead of a step"},
-	{"iters", "N", 'n', OP | SUBMIT, COUNT, AT(iters), 1, 1000000000, .given = GIVEN_ITERS,
-	 .help = "iterations in a round (20; submit: 10000)"},
+	{"iters", "N", 'n', OP, COUNT, AT(iters), 1, 1000000000,
+	 .help = "iterations in a round (20)"},
 	{"warmup_iters", "N", 'w', OP, COUNT, AT(warmup), 0, 1000000000,
 	 .help = "iterations before each round (5)"},
 	{"check", "N", 'c', OP, NUMBER, AT(checks), 0, 1000000,
@@ -94,10 +94,15 @@ static const struct option_row rows[] = {
 	{"every", "US", 0, OP, COUNT, AT(every_us), 0, 10000000, .given = GIVEN_EVERY,
 	 .help = "an operation every US microseconds (0: one behind the other), and\n"
 		 "the CPU time of the daemon, its workers, the ranks and submissions"},
+	{"latency", NULL, 0, OP, FLAG, AT(latency),
+	 .help = "the median and the 99th percentile of single operations, too"},
+	{"queued", "N", 0, OP, NUMBER, AT(queued), 1, QUEUED_MAX,
+	 .help = "beside N tasks that wait, and are listed once a second"},
 	{"time-cap", "SECONDS", 0, OP, SECONDS, AT(time_cap_s), 0, 1000000,
 	 .help = "fewer iterations where a size would take longer (2)"},
-	{"baseline", "mpi|nccl|none", 0, OP, CHOICE, AT(baseline), .words = "none mpi nccl",
-	 .help = "the same with Open MPI, or on GPUs with plain NCCL, alternating"},
+	{"baseline", "NAME", 0, OP, CHOICE, AT(baseline), .words = "none mpi nccl pingpong",
+	 .help = "the same in turn by Open MPI (mpi), on GPUs by plain NCCL (nccl);\n"
+		 "or messages to a process and back (pingpong)"},
 	{"device", "host|cuda", 0, OP, DEVICE, .help = "where the buffers are (host)"},
 	{"memory", "NAME", 0, OP, CHOICE, AT(memory), .words = memory_words, .given = GIVEN_MEMORY,
 	 .help = "host: shared, or plain (malloc: the staged path) (shared);\n"
@@ -108,8 +113,6 @@ static const struct option_row rows[] = {
 	{"timeout", "SECONDS", 0, ALL, SECONDS, AT(timeout_s), 0, 1000000,
 	 .help = "the longest to wait for anything (120)"},
 	{"json", "[FILE|-]", 0, ALL, JSON, .help = "results as JSON; - is standard output"},
-	{"queued", "N", 0, SUBMIT, NUMBER, AT(queued), 1, QUEUED_MAX,
-	 .help = "submit: measure beside N tasks that are queued and listed, too"},
 	{"count", "N", 0, SESSIONS, NUMBER, AT(count), 1, 16000,
 	 .help = "sessions: how many (1000)"},
 	{.help = "On GPUs (--device cuda):"},
@@ -132,7 +135,6 @@ static const struct option_row rows[] = {
 static void print_help(void)
 {
 	puts("usage: ncclsvc-perf OP [options]\n"
-	     "       ncclsvc-perf submit [options]\n"
 	     "       ncclsvc-perf sessions [options]\n"
 	     "       ncclsvc-perf join [options]\n"
 	     "\n"
@@ -180,8 +182,8 @@ const char *memory_name(const struct options *o)
 static bool parse_operation(struct options *o, const char *text)
 {
 	unsigned mode;
-	if (parse_choice(text, "submit sessions join", &mode)) {
-		o->mode = MODE_SUBMIT + mode;
+	if (parse_choice(text, "sessions join", &mode)) {
+		o->mode = MODE_SESSIONS + mode;
 		return true;
 	}
 	o->mode = MODE_COLLECTIVE;
@@ -366,7 +368,7 @@ static int next(struct parser *p, int argc, char **argv)
 static int check_seen(const struct parser *p)
 {
 	const struct options *o = p->o;
-	static const char *const modes[] = {"an operation", "submit", "sessions", "join"};
+	static const char *const modes[] = {"an operation", "sessions", "join"};
 	char format[80];
 	for (size_t i = 0; i < ROWS; i++) {
 		snprintf(format, sizeof(format), "%s does not take --%%s", modes[o->mode]);

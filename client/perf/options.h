@@ -9,25 +9,24 @@
 #include "command.h"
 #include "service.h"
 
-enum mode { MODE_COLLECTIVE, MODE_SUBMIT, MODE_SESSIONS, MODE_JOIN };
+enum mode { MODE_COLLECTIVE, MODE_SESSIONS, MODE_JOIN };
 
-enum baseline { BASELINE_NONE, BASELINE_MPI, BASELINE_NCCL };
+enum baseline { BASELINE_NONE, BASELINE_MPI, BASELINE_NCCL, BASELINE_PINGPONG };
 
 enum exit_code { EXIT_GOOD = 0, EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_WRONG = 3 };
 
 #define ROOT_ALL   (-1)
 #define ROUNDS_MAX 1000
-#define QUEUED_MAX 196608 /* what the daemon lets a user have pending, by default */
+#define QUEUED_MAX 190000 /* less than the daemon lets a user have pending, by default */
 
 /* Those of which it matters whether they were given. */
 enum given {
 	GIVEN_MIN = 1,
 	GIVEN_MAX = 2,
-	GIVEN_ITERS = 4,
-	GIVEN_RANKS = 8,
-	GIVEN_SYNC = 16,
-	GIVEN_MEMORY = 32,
-	GIVEN_EVERY = 64,
+	GIVEN_RANKS = 4,
+	GIVEN_SYNC = 8,
+	GIVEN_MEMORY = 16,
+	GIVEN_EVERY = 32,
 };
 
 struct options {
@@ -53,6 +52,7 @@ struct options {
 	bool no_ring;
 	bool planned;
 	unsigned lists;	   /* 0: none */
+	bool latency;	   /* the time of single operations, too */
 	bool with_cpu;	   /* the CPU time is measured, too: --every was given */
 	uint64_t every_us; /* 0: one operation behind the other */
 	double timeout_s;

@@ -16,7 +16,7 @@ int options_refuse(const char *format, const char *what)
 
 static int check_cuda(struct options *o)
 {
-	if (o->baseline == BASELINE_MPI)
+	if (o->baseline && o->baseline != BASELINE_NCCL)
 		return options_refuse("--device cuda has %s for a baseline", "nccl");
 	if (!(o->given & GIVEN_MEMORY))
 		o->memory = MEMORY_OWN;
@@ -72,7 +72,7 @@ static int check_sizes(struct options *o)
 	return -1;
 }
 
-/* Plans and lists. */
+/* Plans, lists and latencies. */
 static int check_kinds(const struct options *o)
 {
 	if (o->planned && o->op != PERF_SENDRECV)
@@ -84,6 +84,10 @@ static int check_kinds(const struct options *o)
 	if (o->lists && o->sync == SYNC_LAST)
 		return options_refuse("%s: a list always orders its stream",
 				      "--list and --sync last");
+	if (o->latency && o->sync != SYNC_EACH)
+		return options_refuse("%s needs --sync each", "--latency");
+	if (o->queued && o->nodes > 1)
+		return options_refuse("%s is for one node", "--queued");
 	return -1;
 }
 

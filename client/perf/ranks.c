@@ -137,25 +137,12 @@ bool ranks_do(struct ranks *ranks, const struct command *command)
 	return ranks_collect(ranks);
 }
 
-static double per_iteration(const struct ranks *ranks, double sum, uint64_t iters)
-{
-	return sum / ranks->n / (double)(iters ? iters : 1);
-}
-
-double ranks_ns(const struct ranks *ranks, uint64_t iters)
+double ranks_mean(const struct ranks *ranks, size_t field)
 {
 	double sum = 0;
 	for (uint32_t i = 0; i < ranks->n; i++)
-		sum += (double)ranks->members[i].reply.elapsed_ns;
-	return per_iteration(ranks, sum, iters);
-}
-
-double ranks_cpu_ns(const struct ranks *ranks, uint64_t iters)
-{
-	double sum = 0;
-	for (uint32_t i = 0; i < ranks->n; i++)
-		sum += (double)ranks->members[i].reply.cpu_ns;
-	return per_iteration(ranks, sum, iters);
+		sum += (double)*(const uint64_t *)((const char *)&ranks->members[i].reply + field);
+	return sum / ranks->n;
 }
 
 uint64_t ranks_wrong(const struct ranks *ranks)
@@ -226,13 +213,26 @@ bool ranks_start_service(struct ranks *ranks, const struct service_options *opti
 	return good && ranks_new_id(ranks->id);
 }
 
+static int run_pingpong(void *arg, uint32_t member, int fd)
+{
+	(void)arg, (void)member;
+	return pingpong_main(fd);
+}
+
+bool ranks_start_pingpong(struct ranks *ranks, uint32_t n, int timeout_ms)
+{
+	bool good = ranks_fork(ranks, "ping-pong", n, run_pingpong, NULL, timeout_ms);
+	snprintf(ranks->library, sizeof(ranks->library), "SOCK_SEQPACKET ping-pong");
+	return good;
+}
+
 bool ranks_join(struct ranks *ranks)
 {
 	struct command command = {.kind = COMMAND_JOIN};
 	memcpy(command.id, ranks->id, sizeof(command.id));
 	if (!ranks_do(ranks, &command))
 		return false;
-	ranks->start_ms = ranks_ns(ranks, 1) / 1e6;
+	ranks->start_ms = ranks_mean(ranks, REPLY(elapsed_ns)) / 1e6;
 	for (uint32_t i = 0; i < ranks->n; i++)
 		ranks->start_bytes += (double)ranks->members[i].reply.gpu_bytes / ranks->n;
 	return true;

@@ -3,6 +3,7 @@
 #ifndef PERF_RANKS_H
 #define PERF_RANKS_H
 
+#include <stddef.h>
 #include <sys/types.h>
 
 #include "command.h"
@@ -47,6 +48,8 @@ bool ranks_start_service(struct ranks *ranks, const struct service_options *opti
 bool ranks_start_mpi(struct ranks *ranks, uint32_t n, int timeout_ms);
 /* Starts NCCL's ranks on GPUs; they have yet to join. */
 bool ranks_start_nccl(struct ranks *ranks, const int *gpus, uint32_t n, int timeout_ms);
+/* Forks ranks that know no operation, but a message to a process and back. */
+bool ranks_start_pingpong(struct ranks *ranks, uint32_t n, int timeout_ms);
 /* All members join. */
 bool ranks_join(struct ranks *ranks);
 /* Buffers of so many bytes in each member. */
@@ -60,10 +63,9 @@ void ranks_tell(struct ranks *ranks, uint32_t first, uint32_t n, const struct co
 bool ranks_collect(struct ranks *ranks);
 /* Gives every member the command and collects the replies, within the ranks' timeout. */
 bool ranks_do(struct ranks *ranks, const struct command *command);
-/* Nanoseconds of one iteration, averaged over the ranks, of the last command. */
-double ranks_ns(const struct ranks *ranks, uint64_t iters);
-/* The same of the CPU time of the thread that submits. */
-double ranks_cpu_ns(const struct ranks *ranks, uint64_t iters);
+/* A field of the last replies, a uint64_t, averaged over the ranks. */
+double ranks_mean(const struct ranks *ranks, size_t field);
+#define REPLY(field) offsetof(struct reply, field)
 /* Wrong elements. */
 uint64_t ranks_wrong(const struct ranks *ranks);
 void ranks_stop(struct ranks *ranks);

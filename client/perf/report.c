@@ -273,9 +273,3 @@ double median(double *values, size_t n)
 	qsort(values, n, sizeof(*values), compare);
 	return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
-
-double percentile(const double *sorted, size_t n, double percent)
-{
-	size_t rank = (size_t)ceil(percent / 100 * (double)n);
-	return sorted[rank ? rank - 1 : 0];
-}

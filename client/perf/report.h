@@ -69,7 +69,4 @@ void report_progress(const struct report *r, const char *format, ...)
 
 /* Sorts the values. n > 0. */
 double median(double *values, size_t n);
-/* The smallest value that at least `percent` of the sorted values do not exceed. */
-double percentile(const double *sorted, size_t n, double percent);
-
 #endif

@@ -22,16 +22,24 @@ class PerfHost(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
 
-    def test_submit(self):
-        r = self.report("submit", "-n", "500", "--queued", "3000")
-        self.assertEqual([row["path"] for row in r["rows"]],
-                         ["ring", "socket", "pingpong", "queued"])
+    def test_latency_against_a_ping_pong(self):
+        r = self.report("all_reduce", "--ranks", "1", "-b", "8", "-e", "8", "-n", "500",
+                        "--latency", "--baseline", "pingpong")
+        self.assertEqual((r["wrong"], r["baseline"]), (0, "SOCK_SEQPACKET ping-pong"))
+        for row in r["rows"] + [r["rows"][0]["in_place"]]:
+            for median, p99, mean in (("median_us", "p99_us", "time_us"),
+                                      ("baseline_median_us", "baseline_p99_us", "baseline_us")):
+                self.assertGreater(row[median], 0)
+                self.assertLessEqual(row[median], row[p99])
+                self.assertLess(row[median], 1.5 * row[mean])
+
+    def test_beside_queued_tasks(self):
+        r = self.report("all_reduce", "--ranks", "1", "-b", "8", "-e", "8", "-n", "500", "--queued",
+                        "3000")
         self.assertEqual(r["wrong"], 0)
         self.assertGreaterEqual(r["listed"], 3000)
+        self.assertGreaterEqual(r["list_worst_ms"], r["list_ms"])
         self.assertGreater(r["list_ms"], 0)
-        for row in r["rows"]:
-            self.assertLessEqual(row["median_us"], row["p99_us"])
-            self.assertEqual(row["rate"] is None, row["path"] == "pingpong")
 
     def test_sessions(self):
         r = self.report("sessions", "--count", "50")
@@ -224,13 +232,15 @@ class PerfCuda(unittest.TestCase):
                 self.assertIn(word, done.stderr)
 
     def test_options_that_are_not_for_it(self):
-        for words, option in (("submit --every 5", "--every"), ("sessions --ranks 4", "--ranks"),
+        for words, option in (("sessions --every 5", "--every"), ("sessions --ranks 4", "--ranks"),
                               ("join --queued 5", "--queued"), ("all_reduce --count 5", "--count"),
-                              ("submit --device cuda", "--device"),
+                              ("join --device cuda", "--device"),
+                              ("all_reduce --latency -z 0", "--latency"),
+                              ("all_reduce --device cuda --baseline pingpong", "nccl"),
                               ("all_reduce --compute-ms 5", "--compute-ms"),
                               ("all_reduce --memory lent", "--memory lent"),
                               ("all_reduce --memory plain --device cuda", "--memory plain"),
-                              ("idle", "idle"), ("submit --plain-memory", "--plain-memory")):
+                              ("idle", "idle"), ("join --plain-memory", "--plain-memory")):
             done = subprocess.run([PERF, *words.split()], env=self.env, text=True,
                                   capture_output=True, timeout=120, check=False)
             self.assertEqual((done.returncode, done.stdout), (2, ""), words)

@@ -18,9 +18,8 @@ enum command_kind {
 	COMMAND_QUIT,
 	/* Of the service's ranks on the host: */
 	COMMAND_JOIN_AND_PLAN, /* the first work.nranks ranks join others, and commit a plan */
-	/* Of the helpers of queue.h: */
-	COMMAND_QUEUE, /* join communicators made of `id`, and queue tasks */
-	COMMAND_DRAIN, /* leave them */
+	/* Of the helper of queue.h: */
+	COMMAND_FIGURES, /* how long listing took */
 };
 
 /* When a rank waits for what it has submitted. */
@@ -31,10 +30,11 @@ enum sync {
 };
 
 struct command {
-	uint32_t kind; /* enum command_kind */
-	uint8_t fill;  /* TIME: make inputs first */
-	uint8_t sync;  /* enum sync */
-	uint16_t reserved;
+	uint32_t kind;	 /* enum command_kind */
+	uint8_t fill;	 /* TIME: make inputs first */
+	uint8_t sync;	 /* enum sync */
+	uint8_t latency; /* TIME: the time of each operation, with SYNC_EACH */
+	uint8_t reserved;
 	uint64_t bytes;
 	uint64_t iters, warmup;
 	uint64_t seed;
@@ -51,9 +51,11 @@ struct reply {
 	uint32_t reserved;
 	uint64_t elapsed_ns; /* of all iterations, without the pauses between them */
 	uint64_t cpu_ns;     /* TIME: of the thread, until it had submitted all */
+	uint64_t median_ns;  /* TIME with latency: of one operation */
+	uint64_t p99_ns;     /* the time that 99 % of them do not exceed */
 	uint64_t commit_ns;  /* JOIN_AND_PLAN: to commit the plan */
-	uint64_t worst_ns;   /* DRAIN: of one list */
-	uint64_t listed;     /* DRAIN: tasks in the last list */
+	uint64_t worst_ns;   /* FIGURES: of one list */
+	uint64_t listed;     /* FIGURES: tasks in the last list */
 	uint64_t wrong;
 	int64_t gpu_bytes;	       /* JOIN: how much less is free of the GPU's memory */
 	char text[COMMAND_TEXT_BYTES]; /* why it failed */

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 bool rank_fail(struct rank *r, ncclsvc_result result, const char *format, ...)
 {
@@ -82,10 +83,13 @@ static bool submit_all(struct rank *r, const struct work *w, uint64_t n, struct 
 	const uint64_t cpu = perf_cpu_ns();
 	for (uint64_t i = 0; i < n; i++) {
 		pace_wait(pace);
+		const uint64_t start = r->samples ? perf_now_ns() : 0;
 		if (!backend->submit(r, w, b.send, b.recv))
 			return false;
 		if (r->sync == SYNC_EACH && backend->wait && !backend->wait(r))
 			return false;
+		if (r->samples)
+			r->samples[i] = perf_now_ns() - start;
 	}
 	r->reply.cpu_ns = perf_cpu_ns() - cpu;
 	return true;
@@ -117,21 +121,45 @@ static bool join(struct rank *r, const struct command *c)
 	return true;
 }
 
+static bool warm_up(struct rank *r, const struct command *c)
+{
+	const struct backend *backend = r->backend;
+	struct pace pace = pace_start(c->every_us);
+	return (!c->fill || fill(r, &c->work, c->seed)) &&
+	       run_series(r, &c->work, c->warmup, (enum sync)c->sync, &pace) &&
+	       (!backend->prepare || backend->prepare(r)) && backend->barrier(r);
+}
+
 static bool time_series(struct rank *r, const struct command *c)
 {
 	const struct backend *backend = r->backend;
-	const struct work *w = &c->work;
+	const uint64_t start = perf_now_ns();
 	struct pace pace = pace_start(c->every_us);
-	if ((c->fill && !fill(r, w, c->seed)) ||
-	    !run_series(r, w, c->warmup, (enum sync)c->sync, &pace) ||
-	    (backend->prepare && !backend->prepare(r)) || !backend->barrier(r))
-		return false;
-	uint64_t start = perf_now_ns();
-	pace = pace_start(c->every_us);
 	bool good = (!c->kernels || backend->compute(r, c->kernels, c->spins)) &&
-		    run_series(r, w, c->iters, (enum sync)c->sync, &pace) &&
+		    run_series(r, &c->work, c->iters, (enum sync)c->sync, &pace) &&
 		    (!c->kernels || backend->compute_wait(r));
 	r->reply.elapsed_ns = perf_now_ns() - start - pace.paused_ns;
+	return good;
+}
+
+static int compare(const void *a, const void *b)
+{
+	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	return (x > y) - (x < y);
+}
+
+static bool time_each(struct rank *r, const struct command *c)
+{
+	const uint64_t n = c->iters;
+	r->samples = calloc(n, sizeof(*r->samples));
+	if (!r->samples)
+		return rank_fail(r, NCCLSVC_NO_MEMORY, "out of memory");
+	bool good = time_series(r, c);
+	qsort(r->samples, n, sizeof(*r->samples), compare);
+	r->reply.median_ns = r->samples[n / 2];
+	r->reply.p99_ns = r->samples[(n * 99 + 99) / 100 - 1];
+	free(r->samples);
+	r->samples = NULL;
 	return good;
 }
 
@@ -163,7 +191,8 @@ static bool perform(struct rank *r, const struct command *c)
 	case COMMAND_BUFFERS:
 		return make_buffers(r, c);
 	case COMMAND_TIME:
-		return time_series(r, c);
+		return warm_up(r, c) &&
+		       (c->latency && c->iters ? time_each(r, c) : time_series(r, c));
 	case COMMAND_CHECK:
 		return check(r, c);
 	}

@@ -57,12 +57,17 @@ struct rank {
 	char *host;	   /* see backend->stage */
 	uint64_t bytes;
 	enum sync sync;
+	uint64_t *samples; /* of each operation, in ns; NULL: not wanted */
 	struct reply reply;
 };
 
 /* Does commands from fd until QUIT or its end; after a failure only waits for that. False: one has
  * failed. */
 bool rank_serve(struct rank *r, int fd);
+
+/* The program of a rank whose operations are messages to a process and back. Called after fork;
+ * returns its exit status. */
+int pingpong_main(int fd);
 
 /* Always false. */
 bool rank_fail(struct rank *r, ncclsvc_result result, const char *format, ...)
