@@ -188,7 +188,7 @@ typedef struct ncclsvc_session_info {
 	uint64_t region_bytes;
 	char name[NCCLSVC_NAME_BYTES];
 	uint32_t mps; /* ncclsvc_mps, once it has joined with a GPU; before that UNKNOWN */
-	uint32_t reserved;
+	uint32_t protocol; /* the version that it speaks; 0: the daemon is too old to say */
 } ncclsvc_session_info;
 
 typedef enum ncclsvc_comm_state {

@@ -4,37 +4,50 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SHAPE(op, request, reply, fds_in, fds_out)                                                 \
-	[SVC_##op] = {#op, sizeof(struct request), sizeof(struct reply), fds_in, fds_out}
-
 struct svc_empty {
 	char nothing[0];
 };
 
-static const struct svc_shape shapes[SVC_OPCODE_END] = {
-	SHAPE(HELLO, svc_hello, svc_hello_reply, 0, 0),
-	SHAPE(ATTACH, svc_attach, svc_attach_reply, 0, 3),
-	SHAPE(REGION_ADD, svc_region_add, svc_region_reply, 1, 0),
-	SHAPE(REGION_DEL, svc_region_del, svc_empty, 0, 0),
-	SHAPE(JOIN, svc_join, svc_join_reply, 0, 0),
-	SHAPE(LEAVE, svc_leave, svc_empty, 0, 0),
-	SHAPE(SPLIT, svc_split, svc_join_reply, 0, 0),
-	SHAPE(SUBMIT, svc_record, svc_submit_reply, 0, 0),
-	SHAPE(LIST, svc_list, svc_list_reply, 0, 0),
-	SHAPE(DAEMON_INFO, svc_daemon_info_request, svc_daemon_info_reply, 0, 0),
-	SHAPE(CANCEL, svc_cancel, svc_cancel_reply, 0, 0),
-	SHAPE(REGION_CUDA, svc_region_cuda, svc_region_reply, 0, 0),
-	SHAPE(REGION_CUDA_FD, svc_region_cuda, svc_region_reply, 1, 0),
-	SHAPE(REGION_LEND, svc_region_lend, svc_region_lend_reply, 0, 1),
-	SHAPE(REDOP_ADD, svc_redop_add, svc_redop_reply, 0, 0),
-	SHAPE(REDOP_DEL, svc_redop_del, svc_empty, 0, 0),
-	SHAPE(REGION_SPAN, svc_region_span, svc_region_reply, 0, 0),
-	SHAPE(PLAN_COMMIT, svc_plan_commit, svc_plan_reply, 1, 0),
-	SHAPE(PLAN_DROP, svc_plan_drop, svc_empty, 0, 0),
-	SHAPE(WORLD, svc_world, svc_world_reply, 0, 0),
+/* One row for each opcode, as the newest version that changed it has it. A row that changes names
+ * the former one in `before`. */
+#define SHAPE(first, op, request, reply, fds_in, fds_out, ...)                                     \
+	[SVC_##op] = {#op,     sizeof(struct request), sizeof(struct reply), fds_in,               \
+		      fds_out, ##__VA_ARGS__,	       .since = first}
+
+static const struct svc_shape requests[SVC_OPCODE_END] = {
+	SHAPE(1, HELLO, svc_hello, svc_hello_reply, 0, 0),
+	SHAPE(1, ATTACH, svc_attach, svc_attach_reply, 0, 3),
+	SHAPE(1, REGION_ADD, svc_region_add, svc_region_reply, 1, 0),
+	SHAPE(1, REGION_DEL, svc_region_del, svc_empty, 0, 0),
+	SHAPE(1, JOIN, svc_join, svc_join_reply, 0, 0),
+	SHAPE(1, LEAVE, svc_leave, svc_empty, 0, 0),
+	SHAPE(1, SPLIT, svc_split, svc_join_reply, 0, 0),
+	SHAPE(1, SUBMIT, svc_record, svc_submit_reply, 0, 0),
+	SHAPE(1, LIST, svc_list, svc_list_reply, 0, 0, .records = true),
+	SHAPE(1, DAEMON_INFO, svc_daemon_info_request, svc_daemon_info_reply, 0, 0),
+	SHAPE(1, CANCEL, svc_cancel, svc_cancel_reply, 0, 0),
+	SHAPE(1, REGION_CUDA, svc_region_cuda, svc_region_reply, 0, 0),
+	SHAPE(1, REGION_CUDA_FD, svc_region_cuda, svc_region_reply, 1, 0),
+	SHAPE(1, REGION_LEND, svc_region_lend, svc_region_lend_reply, 0, 1),
+	SHAPE(1, PLAN_COMMIT, svc_plan_commit, svc_plan_reply, 1, 0),
+	SHAPE(1, PLAN_DROP, svc_plan_drop, svc_empty, 0, 0),
+	SHAPE(1, WORLD, svc_world, svc_world_reply, 0, 0),
+	SHAPE(1, REGION_SPAN, svc_region_span, svc_region_reply, 0, 0),
+	SHAPE(1, REDOP_ADD, svc_redop_add, svc_redop_reply, 0, 0),
+	SHAPE(1, REDOP_DEL, svc_redop_del, svc_empty, 0, 0),
+	SHAPE(2, JOIN_CANCEL, svc_join_cancel, svc_empty, 0, 0),
 };
 
-/* The layouts are the protocol: a change of size is a change of version. */
+static const struct svc_shape event_comm_1 = {
+	.name = "EVENT_COMM", .reply = offsetof(struct svc_event_comm, lost_node), .since = 1};
+
+static const struct svc_shape events[SVC_EVENT_END - SVC_EVENT_COMM] = {
+	{"EVENT_COMM", .reply = sizeof(struct svc_event_comm), .since = 2, .before = &event_comm_1},
+	{"EVENT_BYE", .reply = sizeof(struct svc_event_bye), .since = 1},
+};
+
+/* The layouts are the protocol: a change of size is a change of version. test_proto_wire.c has the
+ * lengths of every version. */
 _Static_assert(sizeof(struct svc_header) == 16, "header");
 _Static_assert(sizeof(struct svc_error) == 264, "error");
 _Static_assert(sizeof(struct svc_hello) == 56, "hello");
@@ -52,11 +65,34 @@ _Static_assert(offsetof(struct svc_record, timeline) == SVC_HALF, "record halves
 _Static_assert(offsetof(ncclsvc_status, value_a) == SVC_HALF, "status halves");
 _Static_assert(sizeof(struct svc_daemon_info_reply) + 16 <= SVC_MESSAGE_MAX, "largest message");
 
-const struct svc_shape *svc_shape_of(unsigned opcode)
+static const struct svc_shape *in_version(const struct svc_shape *shape, unsigned version)
 {
-	if (opcode >= SVC_OPCODE_END || !shapes[opcode].name)
+	while (shape && shape->since > version)
+		shape = shape->before;
+	return shape && shape->name ? shape : NULL;
+}
+
+const struct svc_shape *svc_shape_of(unsigned version, unsigned opcode)
+{
+	return opcode < SVC_OPCODE_END ? in_version(&requests[opcode], version) : NULL;
+}
+
+const struct svc_shape *svc_event_of(unsigned version, unsigned opcode)
+{
+	if (opcode < SVC_EVENT_COMM || opcode >= SVC_EVENT_END)
 		return NULL;
-	return &shapes[opcode];
+	return in_version(&events[opcode - SVC_EVENT_COMM], version);
+}
+
+size_t svc_shape_cut(const struct svc_shape *shape, size_t size)
+{
+	return size > shape->reply && !shape->records ? shape->reply : size;
+}
+
+unsigned svc_version_choose(unsigned min, unsigned max)
+{
+	const unsigned version = max < SVC_PROTOCOL_MAX ? max : SVC_PROTOCOL_MAX;
+	return version >= min && version >= SVC_PROTOCOL_MIN ? version : 0;
 }
 
 bool svc_text_ends(const char *text, size_t size)
@@ -64,8 +100,8 @@ bool svc_text_ends(const char *text, size_t size)
 	return memchr(text, '\0', size) != NULL;
 }
 
-enum svc_verdict svc_check_request(const void *message, size_t length, unsigned nfds,
-				   struct svc_header *header, char *text)
+enum svc_verdict svc_check_request(unsigned version, const void *message, size_t length,
+				   unsigned nfds, struct svc_header *header, char *text)
 {
 	memset(header, 0, sizeof(*header));
 	if (length < sizeof(*header)) {
@@ -79,9 +115,10 @@ enum svc_verdict svc_check_request(const void *message, size_t length, unsigned 
 			 header->length, length);
 		return SVC_MALFORMED;
 	}
-	const struct svc_shape *shape = svc_shape_of(header->opcode);
+	const struct svc_shape *shape = svc_shape_of(version, header->opcode);
 	if (!shape) {
-		snprintf(text, SVC_TEXT_BYTES, "unknown opcode %u", header->opcode);
+		snprintf(text, SVC_TEXT_BYTES, "protocol version %u has no opcode %u", version,
+			 header->opcode);
 		return SVC_BAD;
 	}
 	if (header->reserved || header->result) {

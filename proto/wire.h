@@ -7,6 +7,30 @@
  * Every request gets exactly one reply, which carries its serial: opcode | SVC_REPLY and either
  * result 0 and the reply's struct, or a negative result and struct svc_error. Replies may come
  * in another order than requests. Events come unasked, with serial 0.
+ *
+ * Versions. A build speaks all versions from SVC_PROTOCOL_MIN to SVC_PROTOCOL_MAX (svc_limits.h).
+ * HELLO agrees on the highest that both sides speak: struct client of the daemon and struct link of
+ * the client library keep it, and the session memory shows it (struct svc_ring). The tables in
+ * wire.c, read by svc_shape_of and svc_event_of, say what each version's messages look like.
+ * A struct here is that of the newest version. It grows at its end only, and zero in a new field
+ * means what was true before the field existed: a sender cuts the struct to the length that the
+ * session's version has, a receiver fills what is missing with zeros. The code that handles a
+ * message therefore never asks for the version. HELLO, struct svc_error and struct svc_event_bye
+ * are the same in all versions, as they are read before there is one.
+ *
+ * How to add a version:
+ * 1. Raise SVC_PROTOCOL_MAX.
+ * 2. A new message: its opcode and structs here, a row with its first version in wire.c, a case in
+ *    request_handle (daemon/server/request.c). A client that sends it to an older daemon gets
+ *    UNSUPPORTED from call_begin, and sends nothing.
+ *    A longer message: the field here, and in wire.c the new row, which points to the former one.
+ *    A longer record or status: svc_ring_size, svc_record_slot and svc_status_slot in ring.h are
+ * the only ones that know where these lie; they then need the session's version.
+ * 3. ncclsvc-protocol(7): the table of opcodes, the message, HISTORY. CHANGELOG.md.
+ * 4. tests/unit/test_proto_wire.c: a table of the new version's lengths; those of older versions
+ *    never change. tests/integration/test_versions.c: what differs, with the real daemon; its
+ *    other tests then run the new version by themselves. tests/fuzz/make_corpus.py: a seed of the
+ *    new message. tests/python/ncclsvc_client.py stays a client of version 1.
  */
 #ifndef PROTO_WIRE_H
 #define PROTO_WIRE_H
@@ -47,10 +71,12 @@ enum svc_opcode {
 	SVC_REGION_SPAN = 24,
 	SVC_REDOP_ADD = 25,
 	SVC_REDOP_DEL = 26,
+	SVC_JOIN_CANCEL = 27, /* from version 2 */
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,
 	SVC_EVENT_BYE = 0x4002,
+	SVC_EVENT_END,
 
 	SVC_REPLY = 0x8000,
 };
@@ -199,6 +225,13 @@ struct svc_join_reply {
 	uint32_t epoch;
 	int32_t nranks, rank;
 	uint8_t id[NCCLSVC_ID_BYTES];
+};
+
+/* Takes back a JOIN of this session that has not been answered: the rank is free at once, and the
+ * JOIN is answered with CANCELLED. NOT_FOUND: no JOIN with this serial waits. From version 2. */
+struct svc_join_cancel {
+	uint32_t serial;
+	uint32_t reserved;
 };
 
 struct svc_leave {
@@ -390,6 +423,9 @@ struct svc_event_comm {
 	int32_t reason; /* ncclsvc_result */
 	int32_t rank, pid;
 	uint32_t reserved;
+	/* From version 2: */
+	uint32_t lost_node; /* 1 + the node whose daemon is gone, and rank with it; 0: none */
+	uint32_t reserved2;
 };
 
 /* Last words before the daemon closes the connection. */
@@ -402,12 +438,23 @@ struct svc_event_bye {
 /* What one opcode looks like on the wire. */
 struct svc_shape {
 	const char *name;
-	uint16_t request, reply; /* exact body lengths */
+	uint16_t request, reply; /* exact body lengths; an event's is that of a reply */
 	uint8_t request_fds, reply_fds;
+	bool records; /* the reply says how many records follow it */
+	uint8_t since;
+	const struct svc_shape *before; /* in versions before `since`; NULL: those lack it */
 };
 
-/* NULL: no such request. Thread-safe. */
-const struct svc_shape *svc_shape_of(unsigned opcode);
+/* NULL: the version has no such request, no such event. Thread-safe. */
+const struct svc_shape *svc_shape_of(unsigned version, unsigned opcode);
+const struct svc_shape *svc_event_of(unsigned version, unsigned opcode);
+
+/* How much of a body of the newest version the session's version has. */
+size_t svc_shape_cut(const struct svc_shape *shape, size_t size);
+
+/* The highest version that a peer which speaks min to max has in common with this build; 0: none.
+ */
+unsigned svc_version_choose(unsigned min, unsigned max);
 
 enum svc_verdict {
 	SVC_GOOD,      /* hand the body on */
@@ -415,10 +462,11 @@ enum svc_verdict {
 	SVC_MALFORMED, /* not a frame at all: end the session */
 };
 
-/* Judges a datagram a client sent: frame, opcode, body length, number of fds, reserved fields of
- * the header. On SVC_BAD and SVC_MALFORMED, text (SVC_TEXT_BYTES long) holds a sentence. */
-enum svc_verdict svc_check_request(const void *message, size_t length, unsigned nfds,
-				   struct svc_header *header, char *text);
+/* Judges a datagram that a client of this version sent: frame, opcode, body length, number of fds,
+ * reserved fields of the header. On SVC_BAD and SVC_MALFORMED, text (SVC_TEXT_BYTES long) holds a
+ * sentence. */
+enum svc_verdict svc_check_request(unsigned version, const void *message, size_t length,
+				   unsigned nfds, struct svc_header *header, char *text);
 
 /* True if a NUL stands in text[0..size). */
 bool svc_text_ends(const char *text, size_t size);

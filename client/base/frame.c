@@ -7,26 +7,30 @@
 #include <sys/socket.h>
 
 #include "frame.h"
+#include "link.h"
 #include "proto/fdio.h"
 #include "proto/names.h"
 
-/* The bytes of records that follow the reply to LIST. */
-static size_t records_due(const struct svc_header *h, const void *body, size_t length)
+/* The bytes of records that follow a reply. */
+static size_t records_due(const struct svc_shape *shape, const struct svc_header *h,
+			  const void *body, size_t length)
 {
 	struct svc_list_reply list;
-	if ((h->opcode & ~SVC_REPLY) != SVC_LIST || h->result || length < sizeof(list))
+	if (!shape->records || h->result || length < sizeof(list))
 		return 0;
 	memcpy(&list, body, sizeof(list));
 	return (size_t)list.count * list.record_size;
 }
 
-static bool check_reply(const struct svc_header *h, const void *body, size_t length, unsigned nfds,
-			char *text)
+static bool check_reply(unsigned version, const struct svc_header *h, const void *body,
+			size_t length, unsigned nfds, char *text)
 {
-	const struct svc_shape *shape = svc_shape_of(h->opcode & ~(unsigned)SVC_REPLY);
+	const unsigned opcode = h->opcode & ~(unsigned)SVC_REPLY;
+	const struct svc_shape *shape = svc_shape_of(version, opcode);
 	if (!shape) {
-		snprintf(text, SVC_TEXT_BYTES, "a reply to unknown opcode %u came",
-			 h->opcode & ~(unsigned)SVC_REPLY);
+		snprintf(text, SVC_TEXT_BYTES,
+			 "a reply to opcode %u came, which protocol version %u lacks", opcode,
+			 version);
 		return false;
 	}
 	if (h->result > 0 || !h->serial) {
@@ -34,9 +38,10 @@ static bool check_reply(const struct svc_header *h, const void *body, size_t len
 			 shape->name, h->result, h->serial);
 		return false;
 	}
-	bool submit = (h->opcode & ~SVC_REPLY) == SVC_SUBMIT;
+	bool submit = opcode == SVC_SUBMIT;
 	bool error = h->result < 0 && !(submit && length == sizeof(struct svc_submit_reply));
-	size_t due = error ? sizeof(struct svc_error) : shape->reply + records_due(h, body, length);
+	size_t due = error ? sizeof(struct svc_error)
+			   : shape->reply + records_due(shape, h, body, length);
 	unsigned fds_due = h->result < 0 ? 0 : shape->reply_fds;
 	if (length != due || nfds != fds_due) {
 		snprintf(
@@ -48,21 +53,19 @@ static bool check_reply(const struct svc_header *h, const void *body, size_t len
 	return true;
 }
 
-static bool check_event(const struct svc_header *h, size_t body, unsigned nfds, char *text)
+/* Events that the version lacks are of any length, and ignored. */
+static bool check_event(unsigned version, const struct svc_header *h, size_t length, unsigned nfds,
+			char *text)
 {
-	size_t due = body;
-	if (h->opcode == SVC_EVENT_COMM)
-		due = sizeof(struct svc_event_comm);
-	else if (h->opcode == SVC_EVENT_BYE)
-		due = sizeof(struct svc_event_bye);
-	if (body == due && !nfds && !h->serial)
+	const struct svc_shape *shape = svc_event_of(version, h->opcode);
+	if ((!shape || length == shape->reply) && !nfds && !h->serial)
 		return true;
 	snprintf(text, SVC_TEXT_BYTES, "event %#x is malformed", h->opcode);
 	return false;
 }
 
-bool frame_check(const void *message, size_t length, unsigned nfds, struct svc_header *header,
-		 char *text)
+bool frame_check(const struct link *l, const void *message, size_t length, unsigned nfds,
+		 struct svc_header *header, char *text)
 {
 	memset(header, 0, sizeof(*header));
 	if (length < sizeof(*header)) {
@@ -75,15 +78,18 @@ bool frame_check(const void *message, size_t length, unsigned nfds, struct svc_h
 		return false;
 	}
 	if (header->opcode & SVC_REPLY)
-		return check_reply(header, (const char *)message + sizeof(*header),
+		return check_reply(l->version, header, (const char *)message + sizeof(*header),
 				   length - sizeof(*header), nfds, text);
-	return check_event(header, length - sizeof(*header), nfds, text);
+	return check_event(l->version, header, length - sizeof(*header), nfds, text);
 }
 
-int frame_send(int sock, unsigned opcode, uint32_t serial, const void *body, int fd)
+int frame_send(const struct link *l, unsigned opcode, uint32_t serial, const void *body, int fd)
 {
 	_Alignas(8) unsigned char message[SVC_MESSAGE_MAX];
-	size_t size = svc_shape_of(opcode)->request;
+	const struct svc_shape *shape = svc_shape_of(l->version, opcode);
+	if (!shape)
+		return -EOPNOTSUPP;
+	const size_t size = shape->request;
 	struct svc_header h = {
 		.length = (uint32_t)(sizeof(h) + size),
 		.opcode = (uint16_t)opcode,
@@ -91,15 +97,18 @@ int frame_send(int sock, unsigned opcode, uint32_t serial, const void *body, int
 	};
 	memcpy(message, &h, sizeof(h));
 	memcpy(message + sizeof(h), body, size);
-	return svc_send(sock, message, h.length, &fd, fd >= 0, MSG_DONTWAIT);
+	return svc_send(l->sock, message, h.length, &fd, fd >= 0, MSG_DONTWAIT);
 }
 
-ssize_t frame_receive(int sock, void *message, size_t room, int *fds, unsigned *nfds)
+ssize_t frame_receive(const struct link *l, void *message, size_t room, int *fds, unsigned *nfds)
 {
-	ssize_t n = svc_recv(sock, message, room, fds, nfds, MSG_DONTWAIT);
+	ssize_t n = svc_recv(l->sock, message, room, fds, nfds, MSG_DONTWAIT);
 	/* Said once when the daemon closed without reading all: its last words are still there. */
 	if (n == -ECONNRESET)
-		n = svc_recv(sock, message, room, fds, nfds, MSG_DONTWAIT);
+		n = svc_recv(l->sock, message, room, fds, nfds, MSG_DONTWAIT);
+	/* Fields that the session's version lacks are zero. */
+	if (n > 0 && n < SVC_MESSAGE_MAX)
+		memset((char *)message + n, 0, SVC_MESSAGE_MAX - (size_t)n);
 	return n;
 }
 

@@ -108,45 +108,45 @@ static ncclsvc_result said_bye(const struct answer *a)
 			 "the daemon hung up: %s", bye.text);
 }
 
-static ncclsvc_result receive(int sock, uint64_t deadline, struct answer *a)
+static ncclsvc_result receive(const struct link *l, uint64_t deadline, struct answer *a)
 {
 	unsigned char message[SVC_MESSAGE_MAX];
 	char text[SVC_TEXT_BYTES];
-	struct pollfd p = {.fd = sock, .events = POLLIN};
+	struct pollfd p = {.fd = l->sock, .events = POLLIN};
 	for (;;) {
 		int ready = poll(&p, 1, deadline_left_ms(deadline));
 		if (ready == 0)
 			return error_set(NCCLSVC_TIMEOUT, "the daemon does not answer");
 		if (ready < 0 && errno != EINTR)
 			return error_set(NCCLSVC_SYSTEM, "poll: %m");
-		ssize_t n = frame_receive(sock, message, sizeof(message), a->fds, &a->nfds);
+		ssize_t n = frame_receive(l, message, sizeof(message), a->fds, &a->nfds);
 		if (n == -EAGAIN)
 			continue;
 		if (n == -EMSGSIZE)
 			return error_set(NCCLSVC_PROTOCOL, "the daemon sent too long a message");
 		if (n <= 0)
 			return error_set(NCCLSVC_DAEMON_LOST, "the daemon hung up");
-		if (!frame_check(message, (size_t)n, a->nfds, &a->header, text)) {
+		if (!frame_check(l, message, (size_t)n, a->nfds, &a->header, text)) {
 			svc_close_fds(a->fds, a->nfds < SVC_FDS_MAX ? a->nfds : SVC_FDS_MAX);
 			return error_set(NCCLSVC_PROTOCOL, "the daemon broke the protocol: %s",
 					 text);
 		}
-		memcpy(a->body, message + sizeof(a->header), (size_t)n - sizeof(a->header));
+		memcpy(a->body, message + sizeof(a->header), sizeof(message) - sizeof(a->header));
 		return NCCLSVC_OK;
 	}
 }
 
-static ncclsvc_result exchange(int sock, unsigned opcode, const void *body, uint64_t deadline,
-			       struct answer *a)
+static ncclsvc_result exchange(const struct link *l, unsigned opcode, const void *body,
+			       uint64_t deadline, struct answer *a)
 {
 	/* The first messages of a connection always fit into its buffer. */
-	int sent = frame_send(sock, opcode, opcode, body, -1);
+	int sent = frame_send(l, opcode, opcode, body, -1);
 	if (sent < 0 && sent != -EPIPE && sent != -ECONNRESET) {
 		errno = -sent;
 		return error_set(NCCLSVC_SYSTEM, "cannot send to the daemon: %m");
 	}
 	for (;;) {
-		ncclsvc_result r = receive(sock, deadline, a);
+		ncclsvc_result r = receive(l, deadline, a);
 		if (r)
 			return r;
 		if (a->header.opcode == SVC_EVENT_BYE)
@@ -185,7 +185,7 @@ static ncclsvc_result hello(struct link *l, const struct link_options *o, uint64
 	struct svc_hello_reply reply;
 	struct answer a;
 	memcpy(hello.name, o->name, sizeof(hello.name));
-	ncclsvc_result r = exchange(l->sock, SVC_HELLO, &hello, deadline, &a);
+	ncclsvc_result r = exchange(l, SVC_HELLO, &hello, deadline, &a);
 	if (r)
 		return r;
 	memcpy(&reply, a.body, sizeof(reply));
@@ -193,6 +193,7 @@ static ncclsvc_result hello(struct link *l, const struct link_options *o, uint64
 		return error_set(NCCLSVC_PROTOCOL,
 				 "the daemon chose protocol version %u of %u to %u", reply.version,
 				 SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
+	l->version = reply.version;
 	*ring_max = reply.ring_max;
 	return take_mps_advice(l, &reply);
 }
@@ -215,6 +216,10 @@ static ncclsvc_result map_ring(struct link *l, const struct svc_attach_reply *re
 	l->ring_size = reply->size;
 	if (l->ring->magic != SVC_RING_MAGIC || l->ring->entries != l->entries)
 		return error_set(NCCLSVC_PROTOCOL, "the session memory holds no ring");
+	if (l->ring->version != l->version)
+		return error_set(NCCLSVC_PROTOCOL,
+				 "the session memory is of protocol version %u, the session of %u",
+				 l->ring->version, l->version);
 	return NCCLSVC_OK;
 }
 
@@ -223,7 +228,7 @@ static ncclsvc_result attach(struct link *l, uint64_t deadline)
 	struct svc_attach request = {.entries = l->entries};
 	struct svc_attach_reply reply;
 	struct answer a;
-	ncclsvc_result r = exchange(l->sock, SVC_ATTACH, &request, deadline, &a);
+	ncclsvc_result r = exchange(l, SVC_ATTACH, &request, deadline, &a);
 	if (r)
 		return r;
 	memcpy(&reply, a.body, sizeof(reply));
@@ -240,8 +245,12 @@ static ncclsvc_result open_once(const struct link_options *o, uint64_t deadline,
 	struct link *l = calloc(1, sizeof(*l));
 	if (!l)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	*l = (struct link){
-		.refs = 1, .sock = -1, .doorbell = -1, .completion = -1, .entries = o->entries};
+	*l = (struct link){.refs = 1,
+			   .sock = -1,
+			   .version = SVC_PROTOCOL_MIN,
+			   .doorbell = -1,
+			   .completion = -1,
+			   .entries = o->entries};
 	fork_watch(l);
 	ncclsvc_result r = connect_to(o, deadline, &l->sock);
 	if (!r)

@@ -26,6 +26,7 @@ struct link {
 	bool foreign;  /* this process was forked: it is the parent's, and has no fds here */
 	unsigned refs; /* under the session's lock */
 	int sock;
+	unsigned version;	  /* of the protocol; before HELLO's reply the lowest */
 	int doorbell, completion; /* an eventfd and a socket; -1 without a ring */
 	struct svc_ring *ring;	  /* NULL without a ring */
 	uint32_t entries;	  /* as agreed; without a ring, as asked */

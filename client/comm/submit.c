@@ -121,7 +121,7 @@ static void enter(ncclsvc_session *s, struct op *op)
 
 static int send_record(ncclsvc_session *s, const struct op *op)
 {
-	return frame_send(s->link->sock, SVC_SUBMIT, task_serial(s->tasks.next), &op->record, -1);
+	return frame_send(s->link, SVC_SUBMIT, task_serial(s->tasks.next), &op->record, -1);
 }
 
 /* A group that has begun must be sent to its end, or the session is over. */

@@ -39,7 +39,7 @@ ncclsvc_result call_run(ncclsvc_session *s, struct call *call, unsigned opcode, 
 			int fd, uint64_t deadline);
 /* Ends the calls that would rejoin the communicator; a late answer is nobody's. Locked. */
 void calls_give_up(ncclsvc_session *s, uint32_t comm_key);
-/* A request whose answer nobody needs. Locked. */
-void call_forget(ncclsvc_session *s, unsigned opcode, const void *body);
+/* A request whose answer nobody needs. False: it was not sent. Locked. */
+bool call_forget(ncclsvc_session *s, unsigned opcode, const void *body);
 
 #endif

@@ -92,6 +92,7 @@ void comm_event(ncclsvc_session *s, const struct svc_event_comm *event)
 	comm->broken = event->reason < 0 ? (ncclsvc_result)event->reason : NCCLSVC_PEER_GONE;
 	comm->broken_rank = event->rank;
 	comm->broken_pid = event->pid;
+	comm->broken_node = event->lost_node;
 	comm->broken_told = false;
 	dispatch_kick(s);
 }
@@ -116,6 +117,8 @@ static ncclsvc_result broken_error(const ncclsvc_comm *comm, ncclsvc_result resu
 		.rank_a = comm->broken_rank,
 		.pid_a = comm->broken_pid,
 		.rank_b = -1,
+		.field = comm->broken_node ? NCCLSVC_FIELD_NODE : NCCLSVC_FIELD_NONE,
+		.value_a = comm->broken_node ? comm->broken_node - 1 : 0,
 	};
 	char sentence[SVC_TEXT_BYTES];
 	svc_status_sentence(&st, sentence, sizeof(sentence));

@@ -26,6 +26,7 @@ struct ncclsvc_comm {
 	/* Not OK: the epoch is over and why. */
 	ncclsvc_result broken;
 	int32_t broken_rank, broken_pid;
+	uint32_t broken_node; /* 1 + the node whose daemon is the reason; 0: none */
 	bool broken_told;
 	char label[NCCLSVC_NAME_BYTES];
 };

@@ -163,7 +163,7 @@ static bool receive(ncclsvc_session *s)
 	unsigned nfds;
 	char text[SVC_TEXT_BYTES];
 	struct svc_header h;
-	ssize_t n = frame_receive(s->link->sock, s->message, sizeof(s->message), fds, &nfds);
+	ssize_t n = frame_receive(s->link, s->message, sizeof(s->message), fds, &nfds);
 	if (n == -EAGAIN)
 		return false;
 	if (n == -EMSGSIZE) {
@@ -176,7 +176,7 @@ static bool receive(ncclsvc_session *s)
 		return true;
 	}
 	unsigned mine = nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX;
-	if (!frame_check(s->message, (size_t)n, nfds, &h, text)) {
+	if (!frame_check(s->link, s->message, (size_t)n, nfds, &h, text)) {
 		svc_close_fds(fds, mine);
 		session_lose(s, "the daemon broke the protocol: %s", text);
 		return true;
@@ -246,7 +246,7 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 		ncclsvc_result r = session_check(s);
 		if (r)
 			return r;
-		int sent = frame_send(s->link->sock, opcode, call->serial, body, fd);
+		int sent = frame_send(s->link, opcode, call->serial, body, fd);
 		if (!sent)
 			break;
 		if (sent == -EPIPE || sent == -ECONNRESET) {
@@ -255,6 +255,11 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 				     s->options.address.sun_path);
 			continue;
 		}
+		if (sent == -EOPNOTSUPP)
+			return error_set(NCCLSVC_UNSUPPORTED,
+					 "the daemon speaks protocol version %u, which has no "
+					 "request %u: install a newer ncclsvcd",
+					 s->link->version, opcode);
 		if (sent != -EAGAIN) {
 			errno = -sent;
 			return error_set(NCCLSVC_SYSTEM, "cannot send to the daemon: %m");
@@ -284,7 +289,7 @@ ncclsvc_result call_finish(ncclsvc_session *s, struct call *call, uint64_t deadl
 			at = &(*at)->next;
 		*at = call->next;
 		return error_set(NCCLSVC_TIMEOUT, "the daemon did not answer %s in time",
-				 svc_shape_of(call->opcode)->name);
+				 svc_shape_of(s->link->version, call->opcode)->name);
 	}
 	if (call->result)
 		return error_set((ncclsvc_result)call->result, "%s", call->text);
@@ -300,7 +305,7 @@ ncclsvc_result call_run(ncclsvc_session *s, struct call *call, unsigned opcode, 
 
 void calls_give_up(ncclsvc_session *s, uint32_t comm_key)
 {
-	bool any = false;
+	bool woken = true;
 	for (struct call **at = &s->calls; *at;) {
 		struct call *c = *at;
 		if (c->comm_key != comm_key) {
@@ -308,20 +313,22 @@ void calls_give_up(ncclsvc_session *s, uint32_t comm_key)
 			continue;
 		}
 		*at = c->next;
-		c->done = any = true;
+		c->done = true;
 		c->result = NCCLSVC_CANCELLED;
 		snprintf(c->text, sizeof(c->text),
 			 "the communicator was left before all had joined");
+		woken = call_forget(s, SVC_JOIN_CANCEL,
+				    &(struct svc_join_cancel){.serial = c->serial});
 	}
 	pthread_cond_broadcast(&s->changed);
-	/* One of them may be the reader, asleep in poll: an answer wakes it. */
-	if (any && s->reading)
+	/* One of them may be the reader, asleep in poll: the answer to JOIN_CANCEL wakes it, or, of
+	 * a daemon of version 1, another one. There, the late answer to JOIN is orphaned. */
+	if (!woken && s->reading)
 		call_forget(s, SVC_DAEMON_INFO, &(struct svc_daemon_info_request){0});
 }
 
-void call_forget(ncclsvc_session *s, unsigned opcode, const void *body)
+bool call_forget(ncclsvc_session *s, unsigned opcode, const void *body)
 {
 	/* If the buffer is full, what was to be freed lives until the session ends. */
-	if (!s->lost)
-		frame_send(s->link->sock, opcode, SERIAL_FORGET, body, -1);
+	return !s->lost && !frame_send(s->link, opcode, SERIAL_FORGET, body, -1);
 }

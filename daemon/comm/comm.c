@@ -435,6 +435,7 @@ void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reaso
 			.reason = reason,
 			.rank = rank,
 			.pid = pid,
+			.lost_node = (uint32_t)(node + 1),
 		};
 		client_comm_event(seat->client, &ev);
 	}

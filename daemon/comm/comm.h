@@ -113,6 +113,8 @@ struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *
 int comm_create_world(struct server *s);
 void comm_join(struct client *c, uint32_t serial, const struct svc_join *j);
 void comm_leave(struct client *c, uint32_t serial, uint32_t handle);
+/* join: the serial of the request that is taken back. */
+void comm_join_cancel(struct client *c, uint32_t serial, uint32_t join);
 void comm_split(struct client *c, uint32_t serial, const struct svc_split *r);
 /* Vacates the seats of a client that is gone, until then at the most. True: all of them. */
 bool comm_client_gone(struct client *c, uint64_t until_ns);

@@ -15,16 +15,9 @@ static void left_while_joining(struct server *s, struct communicator *m, int32_t
 		comm_abandon(m);
 }
 
-void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
+static void leave(struct client *c, struct communicator *m, int32_t rank)
 {
 	struct server *s = c->server;
-	int32_t rank = -1;
-	struct communicator *m = comm_of_handle(c, handle, &rank);
-	if (!m) {
-		client_error(c, SVC_LEAVE, serial, NCCLSVC_NOT_FOUND,
-			     "there is no communicator %u in this session", handle);
-		return;
-	}
 	struct seat *seat = &m->seats[rank];
 	if (s->cluster && seat->state == NCCLSVC_MEMBER_JOINED)
 		remote_left(m, rank);
@@ -48,7 +41,40 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
 		       &(struct epoch_loss){NCCLSVC_CANCELLED, rank, c->pid, -1});
 	if (joining)
 		left_while_joining(s, m, rank);
+}
+
+void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
+{
+	int32_t rank = -1;
+	struct communicator *m = comm_of_handle(c, handle, &rank);
+	if (!m) {
+		client_error(c, SVC_LEAVE, serial, NCCLSVC_NOT_FOUND,
+			     "there is no communicator %u in this session", handle);
+		return;
+	}
+	leave(c, m, rank);
 	client_reply(c, SVC_LEAVE, serial, NULL, 0, NULL, 0);
+}
+
+static bool waits_to_join(const struct membership *at, uint32_t serial)
+{
+	const struct communicator *m = at->comm;
+	return m && m->reply_opcode == SVC_JOIN && m->seats[at->rank].serial == serial &&
+	       m->seats[at->rank].state == NCCLSVC_MEMBER_JOINING;
+}
+
+void comm_join_cancel(struct client *c, uint32_t serial, uint32_t join)
+{
+	for (uint32_t i = 1; i < c->nmemberships; i++) {
+		const struct membership at = c->memberships[i];
+		if (!waits_to_join(&at, join))
+			continue;
+		leave(c, at.comm, at.rank);
+		client_reply(c, SVC_JOIN_CANCEL, serial, NULL, 0, NULL, 0);
+		return;
+	}
+	client_error(c, SVC_JOIN_CANCEL, serial, NCCLSVC_NOT_FOUND,
+		     "no JOIN of this session with serial %u waits for an answer", join);
 }
 
 bool comm_client_gone(struct client *c, uint64_t until_ns)

@@ -63,7 +63,7 @@ static bool make_ring(struct client *c, uint32_t entries, int fds[RING_FDS])
 	c->doorbell = doorbell;
 	c->completion = completion[0];
 	c->ring->magic = SVC_RING_MAGIC;
-	c->ring->version = SVC_PROTOCOL_MAX;
+	c->ring->version = c->version;
 	c->ring->entries = entries;
 	c->ring->timelines = SVC_TIMELINES;
 	c->ring->size = size;

@@ -91,6 +91,7 @@ static uint64_t list_sessions(struct client *asker, struct piece *p, uint64_t fr
 			.regions = c->regions,
 			.region_bytes = c->region_bytes,
 			.mps = gpu_mps_of(&s->gpus, c),
+			.protocol = c->version,
 		};
 		memcpy(i->name, c->name, sizeof(i->name));
 	}

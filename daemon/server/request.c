@@ -26,8 +26,8 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 	}
 	c->version_min = m->version_min;
 	c->version_max = m->version_max;
-	if (m->version_min > SVC_PROTOCOL_MAX || m->version_max < SVC_PROTOCOL_MIN ||
-	    m->version_min > m->version_max) {
+	const unsigned version = svc_version_choose(m->version_min, m->version_max);
+	if (!version) {
 		client_error(c, SVC_HELLO, serial, NCCLSVC_VERSION,
 			     "the client speaks protocol versions %u to %u, this daemon %d to %d",
 			     m->version_min, m->version_max, SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
@@ -51,13 +51,14 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 		return;
 	}
 	memcpy(c->name, m->name, sizeof(c->name));
+	c->version = (uint16_t)version;
 	c->state = CLIENT_OPEN;
 	executor_command(s->executor, &(struct command){.kind = COMMAND_SESSION_ADD,
 							.session = c->slot,
 							.session_add = {c->id, c->pid, c->uid,
 									c->fd, &c->counts}});
 	struct svc_hello_reply r = {
-		.version = m->version_max < SVC_PROTOCOL_MAX ? m->version_max : SVC_PROTOCOL_MAX,
+		.version = c->version,
 		.version_min = SVC_PROTOCOL_MIN,
 		.version_max = SVC_PROTOCOL_MAX,
 		.session = c->id,
@@ -68,7 +69,8 @@ static void hello(struct server *s, struct client *c, uint32_t serial, const str
 	};
 	r.mps = gpu_mps_advise(&s->gpus, c->uid, r.mps_directory);
 	client_reply(c, SVC_HELLO, serial, &r, sizeof(r), NULL, 0);
-	log_debug("session %u: %s, pid %d, user %u", c->id, c->name, c->pid, c->uid);
+	log_debug("session %u: %s, pid %d, user %u, protocol version %u", c->id, c->name, c->pid,
+		  c->uid, c->version);
 }
 
 static void cancel_session(struct server *s, struct client *c, uint32_t serial, uint64_t id)
@@ -202,6 +204,12 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 	case SVC_JOIN:
 		comm_join(c, h->serial, body);
 		break;
+	case SVC_JOIN_CANCEL: {
+		const struct svc_join_cancel *m = body;
+		if (reserved_is_zero(c, h, m->reserved))
+			comm_join_cancel(c, h->serial, m->serial);
+		break;
+	}
 	case SVC_LEAVE: {
 		const struct svc_leave *m = body;
 		if (reserved_is_zero(c, h, m->reserved))

@@ -197,8 +197,10 @@ static int try_event(struct client *c, const struct svc_event_comm *event)
 	struct {
 		struct svc_header header;
 		struct svc_event_comm event;
-	} m = {.header = {.length = sizeof(m), .opcode = SVC_EVENT_COMM}, .event = *event};
-	return try_send(c, &m, sizeof(m), NULL, 0);
+	} m = {.header = {.opcode = SVC_EVENT_COMM}, .event = *event};
+	const struct svc_shape *shape = svc_event_of(c->version, SVC_EVENT_COMM);
+	m.header.length = (uint32_t)(sizeof(m.header) + svc_shape_cut(shape, sizeof(m.event)));
+	return try_send(c, &m, m.header.length, NULL, 0);
 }
 
 /* Events wait in the memberships, not in the queue: there is at most one for each. */
@@ -235,6 +237,7 @@ static int send_events(struct client *c)
 void client_reply(struct client *c, unsigned opcode, uint32_t serial, const void *body, size_t size,
 		  const int *fds, unsigned nfds)
 {
+	size = svc_shape_cut(svc_shape_of(c->version, opcode), size);
 	send_message(c, opcode | SVC_REPLY, serial, NCCLSVC_OK, body, size, fds, nfds);
 }
 
@@ -249,9 +252,9 @@ void client_error(struct client *c, unsigned opcode, uint32_t serial, int result
 	va_start(args, format);
 	vsnprintf(error.text, sizeof(error.text), format, args);
 	va_end(args);
-	log_debug("session %u (pid %d): %s: %s: %s", c->id, c->pid,
-		  svc_shape_of(opcode) ? svc_shape_of(opcode)->name : "?", svc_result_name(result),
-		  error.text);
+	const struct svc_shape *shape = svc_shape_of(c->version, opcode);
+	log_debug("session %u (pid %d): %s: %s: %s", c->id, c->pid, shape ? shape->name : "?",
+		  svc_result_name(result), error.text);
 	send_message(c, opcode | SVC_REPLY, serial, result, &error, sizeof(error), NULL, 0);
 }
 
@@ -376,7 +379,7 @@ static void judge(struct client *c, const char *message, size_t length, int *fds
 {
 	struct svc_header h;
 	char text[SVC_TEXT_BYTES];
-	switch (svc_check_request(message, length, nfds, &h, text)) {
+	switch (svc_check_request(c->version, message, length, nfds, &h, text)) {
 	case SVC_MALFORMED:
 		client_close(c, NCCLSVC_PROTOCOL, text);
 		break;
@@ -428,6 +431,8 @@ static void read_messages(struct client *c)
 		ssize_t n = svc_recv_all(c->fd, message, sizeof(message), fds, &nfds, MSG_DONTWAIT);
 		if (n == -EAGAIN)
 			return;
+		if (n > 0) /* fields that the session's version lacks are zero */
+			memset(message + n, 0, sizeof(message) - (size_t)n);
 		if (nfds)
 			take_with_fds(c, message, n, fds, nfds);
 		else
@@ -508,6 +513,7 @@ struct client *client_create(struct sessions *s, int fd, struct account *account
 	c->fd = fd;
 	c->pid = cred->pid;
 	c->uid = cred->uid;
+	c->version = SVC_PROTOCOL_MIN;
 	c->account = account;
 	c->mps = NCCLSVC_MPS_UNKNOWN;
 	c->mps_device = SVC_DEVICE_HOST;

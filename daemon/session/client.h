@@ -46,6 +46,7 @@ struct client {
 	uint32_t uid;
 	bool refused;			   /* may not use this daemon */
 	uint16_t version_min, version_max; /* as it said */
+	uint16_t version;		   /* of the protocol; before HELLO the lowest */
 	char name[NCCLSVC_NAME_BYTES];
 	ncclsvc_mps mps; /* and the next two: as it said when it joined with a GPU last */
 	uint64_t mps_server;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Everything that judges a message before anything is done with it. Input: number of fds, number of
- * ranks, rank, then the datagram. */
+ * Everything that judges a message before anything is done with it, in all versions. Input: number
+ * of fds, number of ranks, rank, then the datagram. */
 #include <stdint.h>
 #include <string.h>
 
@@ -44,26 +44,21 @@ static void check_record(const void *body, uint32_t nranks, int32_t rank)
 	REQUIRE(r.op == NCCLSVC_BARRIER ? !field : field == NCCLSVC_FIELD_COUNT);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void check_message(unsigned version, const uint8_t *message, size_t size, unsigned nfds,
+			  uint32_t nranks, int32_t rank)
 {
 	struct svc_header header;
 	char text[SVC_TEXT_BYTES];
-	if (size < 3)
-		return 0;
-	unsigned nfds = data[0];
-	uint32_t nranks = 1 + data[1];
-	int32_t rank = data[2] % (int32_t)nranks;
-	const uint8_t *message = data + 3;
-	size -= 3;
 	memset(text, 'x', sizeof(text));
-	enum svc_verdict verdict = svc_check_request(message, size, nfds, &header, text);
+	enum svc_verdict verdict = svc_check_request(version, message, size, nfds, &header, text);
 	if (verdict != SVC_GOOD) {
 		REQUIRE(svc_text_ends(text, sizeof(text)));
 		REQUIRE(verdict == SVC_MALFORMED || header.length == size);
-		return 0;
+		return;
 	}
-	const struct svc_shape *shape = svc_shape_of(header.opcode);
+	const struct svc_shape *shape = svc_shape_of(version, header.opcode);
 	REQUIRE(shape && shape->request == size - sizeof(header) && shape->request_fds == nfds);
+	REQUIRE(shape->since <= version);
 	const uint8_t *body = message + sizeof(header);
 	if (header.opcode == SVC_SUBMIT) {
 		ncclsvc_status status;
@@ -74,5 +69,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		REQUIRE(svc_status_sentence(&status, sentence, sizeof(sentence)) == sentence);
 		REQUIRE(svc_text_ends(sentence, sizeof(sentence)));
 	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	if (size < 3)
+		return 0;
+	const uint32_t nranks = 1 + data[1];
+	for (unsigned version = SVC_PROTOCOL_MIN; version <= SVC_PROTOCOL_MAX; version++)
+		check_message(version, data + 3, size - 3, data[0], nranks,
+			      data[2] % (int32_t)nranks);
 	return 0;
 }

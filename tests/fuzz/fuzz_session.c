@@ -3,11 +3,12 @@
  * Two whole sessions of a real server, in this process, driven by a script of actions. Each starts
  * with a byte:
  *
- *   0 HELLO                              4 a task into the ring: 128 bytes of record
+ *   0 HELLO of the highest version       4 a task into the ring: 128 bytes of record
  *   1 a request: opcode, fds, fd kind,   5 bytes into the session memory: offset, length, bytes
  *     body of the right length           6 the other session acts from here on
  *   2 a datagram: length, fds, bytes     7 the session hangs up; the next action opens a new one
  *   3 read what the server says          8 into the plans' file: place, number, entries
+ *                                        9 HELLO of the lowest version
  *
  * Whatever comes, in the end all is closed, and no fd may be left.
  */
@@ -215,13 +216,13 @@ static void peer_read(struct peer *p)
 
 /* ---- Actions ---- */
 
-static void do_hello(struct peer *p)
+static void do_hello(struct peer *p, uint16_t version)
 {
 	struct {
 		struct svc_header h;
 		struct svc_hello b;
 	} m = {{sizeof(m), SVC_HELLO, 0, ++p->serial, 0},
-	       {.version_min = 1, .version_max = 1, .name = "fuzz"}};
+	       {.version_min = version, .version_max = version, .name = "fuzz"}};
 	peer_send(p, &m, sizeof(m), 0, 0);
 }
 
@@ -254,7 +255,7 @@ static void do_request(struct peer *p, struct input *in)
 	} m;
 	unsigned opcode = take_byte(in) % (SVC_OPCODE_END + 1);
 	unsigned nfds = take_byte(in) % (SVC_FDS_MAX + 1), kind = take_byte(in);
-	const struct svc_shape *shape = svc_shape_of(opcode);
+	const struct svc_shape *shape = svc_shape_of(SVC_PROTOCOL_MAX, opcode);
 	size_t length = shape ? shape->request : 8;
 	take_bytes(in, m.body, length);
 	/* These spare the fuzzer guesses. */
@@ -328,7 +329,7 @@ static void do_scribble(struct peer *p, struct input *in)
 static void act(struct peer *peers, unsigned *who, struct input *in)
 {
 	struct peer *p = &peers[*who];
-	unsigned action = take_byte(in) % 9;
+	unsigned action = take_byte(in) % 10;
 	if (action == 6) {
 		*who ^= 1;
 		return;
@@ -341,7 +342,10 @@ static void act(struct peer *peers, unsigned *who, struct input *in)
 		peer_open(p);
 	switch (action) {
 	case 0:
-		do_hello(p);
+		do_hello(p, SVC_PROTOCOL_MAX);
+		break;
+	case 9:
+		do_hello(p, SVC_PROTOCOL_MIN);
 		break;
 	case 1:
 		do_request(p, in);

@@ -10,6 +10,7 @@
 struct raw {
 	int sock;
 	uint32_t serial;
+	unsigned version; /* of the protocol; 0 before HELLO */
 	uint32_t session;
 	struct svc_ring *ring; /* NULL before raw_attach */
 	size_t ring_size;
@@ -69,6 +70,7 @@ void raw_ends(struct raw *r, ncclsvc_result reason);
 
 void raw_hello(struct raw *r);
 void raw_open(struct raw *r, const struct daemon *d); /* connect and hello */
+void raw_open_version(struct raw *r, const struct daemon *d, unsigned version);
 void raw_attach(struct raw *r, uint32_t entries);
 struct raw_region raw_region(struct raw *r, size_t bytes);
 void raw_region_close(struct raw_region *region);

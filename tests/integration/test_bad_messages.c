@@ -102,9 +102,9 @@ static void wrong_lengths_are_refused(void **state)
 	(void)state;
 	scene_start(&s);
 	for (unsigned op = SVC_HELLO; op < SVC_OPCODE_END; op++) {
-		if (!svc_shape_of(op))
+		if (!svc_shape_of(SVC_PROTOCOL_MAX, op))
 			continue;
-		size_t right = svc_shape_of(op)->request;
+		size_t right = svc_shape_of(SVC_PROTOCOL_MAX, op)->request;
 		const size_t wrong[] = {0, right - 1, right + 1, right + 8,
 					SVC_MESSAGE_MAX - sizeof(struct svc_header)};
 		for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
@@ -183,7 +183,7 @@ static void the_first_message_is_hello(void **state)
 	raw_close(&s.r);
 	raw_connect(&s.r, &s.d);
 	for (unsigned op = SVC_HELLO + 1; op < SVC_OPCODE_END; op++) {
-		const struct svc_shape *shape = svc_shape_of(op);
+		const struct svc_shape *shape = svc_shape_of(SVC_PROTOCOL_MIN, op);
 		if (!shape)
 			continue;
 		raw_refused(&s.r, op, body, shape->request, &fd, shape->request_fds,
@@ -200,7 +200,8 @@ static void the_first_message_is_hello(void **state)
 static void versions_that_do_not_meet_are_both_named(void **state)
 {
 	struct scene s;
-	static const uint16_t ranges[][2] = {{2, 7}, {900, 901}, {0, 0}, {7, 2}, {65535, 65535}};
+	static const uint16_t ranges[][2] = {
+		{SVC_PROTOCOL_MAX + 1, 7}, {900, 901}, {0, 0}, {7, 2}, {65535, 65535}};
 	(void)state;
 	scene_start(&s);
 	for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++) {
@@ -217,14 +218,29 @@ static void versions_that_do_not_meet_are_both_named(void **state)
 		CHECK_EQ(reply.error.client_version_max, ranges[i][1]);
 		raw_ends(&s.r, NCCLSVC_VERSION);
 	}
-	/* A range that includes ours gives ours. */
-	struct svc_hello hello = {.version_min = 0, .version_max = 999, .name = "newer"};
-	struct raw_reply reply;
-	raw_close(&s.r);
-	raw_connect(&s.r, &s.d);
-	raw_call(&s.r, SVC_HELLO, &hello, sizeof(hello), NULL, 0, &reply);
-	CHECK_EQ(reply.header.result, 0);
-	CHECK_EQ(reply.hello.version, SVC_PROTOCOL_MAX);
+	scene_end(&s);
+}
+
+static void the_highest_common_version_is_spoken(void **state)
+{
+	struct scene s;
+	static const uint16_t cases[][3] = {
+		{0, 999, SVC_PROTOCOL_MAX},
+		{SVC_PROTOCOL_MAX, 65535, SVC_PROTOCOL_MAX},
+		{0, SVC_PROTOCOL_MIN, SVC_PROTOCOL_MIN},
+	};
+	(void)state;
+	scene_start(&s);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct svc_hello hello = {
+			.version_min = cases[i][0], .version_max = cases[i][1], .name = "wide"};
+		struct raw_reply reply;
+		raw_close(&s.r);
+		raw_connect(&s.r, &s.d);
+		raw_call(&s.r, SVC_HELLO, &hello, sizeof(hello), NULL, 0, &reply);
+		CHECK_EQ(reply.header.result, 0);
+		CHECK_EQ(reply.hello.version, cases[i][2]);
+	}
 	scene_end(&s);
 }
 
@@ -261,7 +277,7 @@ static void stray_and_missing_fds_are_refused_and_closed(void **state)
 		fds[i] = pipefd[i % 2];
 	static const unsigned numbers[] = {0, 1, 2, 3, 4, 5, 16, 100, 253};
 	for (unsigned op = SVC_HELLO; op < SVC_OPCODE_END; op++) {
-		const struct svc_shape *shape = svc_shape_of(op);
+		const struct svc_shape *shape = svc_shape_of(SVC_PROTOCOL_MAX, op);
 		for (size_t i = 0; shape && i < sizeof(numbers) / sizeof(numbers[0]); i++)
 			if (numbers[i] != shape->request_fds)
 				raw_refused(&s.r, op, body, shape->request, fds, numbers[i],
@@ -386,6 +402,7 @@ int main(void)
 		TEST(reserved_body_fields_are_refused),
 		TEST(the_first_message_is_hello),
 		TEST(versions_that_do_not_meet_are_both_named),
+		TEST(the_highest_common_version_is_spoken),
 		TEST(a_bad_hello_may_be_said_again),
 		TEST(stray_and_missing_fds_are_refused_and_closed),
 		TEST(regions_that_could_fault_are_refused),

@@ -187,6 +187,13 @@ static void check_inspection(ncclsvc_session *s, const ncclsvc_comm *comm)
 	ncclsvc_list_free(members);
 }
 
+static void check_names_the_node(void)
+{
+	if (!strstr(ncclsvc_last_error(), "node 2's daemon is gone"))
+		check_failed(__FILE__, __LINE__, "'%s' does not name the node",
+			     ncclsvc_last_error());
+}
+
 static void beside_a_dead_node(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -209,9 +216,12 @@ static void beside_a_dead_node(struct client *me)
 	CHECK_EQ(st.rank_a, 2);
 	CHECK_EQ(st.field, NCCLSVC_FIELD_NODE);
 	CHECK_EQ(st.value_a, 2);
-	if (!strstr(ncclsvc_last_error(), "node 2"))
-		check_failed(__FILE__, __LINE__, "'%s' does not name the node",
-			     ncclsvc_last_error());
+	check_names_the_node();
+	/* What is submitted from now on is told the same. */
+	while (ncclsvc_comm_error(comm) != NCCLSVC_PEER_GONE)
+		sleep_ms(1);
+	CHECK_RESULT(ncclsvc_barrier(comm, NULL), NCCLSVC_STALE_EPOCH);
+	check_names_the_node();
 	/* Inspection knows of it. */
 	ncclsvc_node_info *nodes;
 	size_t n;

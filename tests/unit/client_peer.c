@@ -51,11 +51,23 @@ static void refuse(struct peer *p, const struct svc_header *to, int result, cons
 	put(p, to, result, &e, sizeof(e), NULL, 0);
 }
 
-static void hello(struct peer *p, const struct svc_header *h)
+static unsigned newest(const struct peer *p)
 {
-	struct svc_hello_reply reply = {.version = 1,
+	return p->version_max ? p->version_max : SVC_PROTOCOL_MAX;
+}
+
+static void hello(struct peer *p, const struct svc_header *h, const struct svc_hello *theirs)
+{
+	REQUIRE(theirs->version_min == SVC_PROTOCOL_MIN);
+	REQUIRE(theirs->version_max == SVC_PROTOCOL_MAX);
+	p->version = newest(p);
+	if (p->fault == CHOOSES_VERSION_0)
+		p->version = 0;
+	if (p->fault == CHOOSES_VERSION_3)
+		p->version = 3;
+	struct svc_hello_reply reply = {.version = (uint16_t)p->version,
 					.version_min = 1,
-					.version_max = 1,
+					.version_max = (uint16_t)newest(p),
 					.session = 1,
 					.host_ranks = 2,
 					.ring_max = 1024};
@@ -101,7 +113,7 @@ static void attach(struct peer *p, const struct svc_header *h, const struct svc_
 	p->ring = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	REQUIRE(p->ring != MAP_FAILED);
 	p->ring->magic = p->fault == NO_MAGIC ? 0 : SVC_RING_MAGIC;
-	p->ring->version = 1;
+	p->ring->version = p->version + (p->fault == OTHER_RING_VERSION);
 	p->ring->entries = a->entries;
 	p->ring->timelines = SVC_TIMELINES;
 	p->ring->size = size;
@@ -250,7 +262,7 @@ static void answer(struct peer *p, const struct svc_header *h, const void *body)
 			p->drains--;
 			refuse(p, h, NCCLSVC_DRAINING, "the daemon is shutting down");
 		} else {
-			hello(p, h);
+			hello(p, h, body);
 		}
 		break;
 	case SVC_ATTACH:
@@ -316,7 +328,7 @@ static void serve(struct peer *p)
 		p->conn = -1;
 		return;
 	}
-	REQUIRE(svc_check_request(message, (size_t)n, nfds, &h, text) == SVC_GOOD);
+	REQUIRE(svc_check_request(p->version, message, (size_t)n, nfds, &h, text) == SVC_GOOD);
 	REQUIRE(h.serial != 0);
 	p->opcodes[h.opcode]++;
 	svc_close_fds(fds, nfds);
@@ -345,6 +357,7 @@ static void *run(void *arg)
 				close(p->conn);
 			p->conn = accept4(p->listener, NULL, NULL, SOCK_CLOEXEC);
 			p->regions = p->joins = 0;
+			p->version = SVC_PROTOCOL_MIN;
 			if (p->fault == HANGS_UP_UNREAD) {
 				struct svc_event_bye bye = {.reason = NCCLSVC_LIMIT,
 							    .text = "full"};
@@ -439,11 +452,28 @@ void peer_answer_submit(struct peer *p, unsigned i, int result, bool as_error)
 		put(p, &p->submits[i], result, &st, sizeof(st), NULL, 0);
 }
 
+static void put_event(struct peer *p, const struct svc_event_comm *e)
+{
+	put(p, &(struct svc_header){.opcode = SVC_EVENT_COMM}, 0, e, p->version == 1 ? 24 : 32,
+	    NULL, 0);
+}
+
 void peer_event_comm(struct peer *p, uint32_t comm, uint32_t epoch, int reason, int rank, int pid)
 {
-	struct svc_event_comm e = {
-		.comm = comm, .epoch = epoch, .reason = reason, .rank = rank, .pid = pid};
-	put(p, &(struct svc_header){.opcode = SVC_EVENT_COMM}, 0, &e, sizeof(e), NULL, 0);
+	put_event(
+		p,
+		&(struct svc_event_comm){
+			.comm = comm, .epoch = epoch, .reason = reason, .rank = rank, .pid = pid});
+}
+
+void peer_event_node_lost(struct peer *p, uint32_t comm, uint32_t node)
+{
+	put_event(p, &(struct svc_event_comm){.comm = comm,
+					      .epoch = 1,
+					      .reason = NCCLSVC_PEER_GONE,
+					      .rank = 1,
+					      .pid = 77,
+					      .lost_node = node + 1});
 }
 
 void peer_hang_up(struct peer *p)

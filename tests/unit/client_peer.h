@@ -30,6 +30,9 @@ enum fault {
 	SMALL_RING,
 	OTHER_ENTRIES,
 	NO_MAGIC,
+	OTHER_RING_VERSION,
+	CHOOSES_VERSION_0,
+	CHOOSES_VERSION_3,
 	LIST_LONGER,
 	LIST_SHORTER,
 	LIST_OVERFLOWS,
@@ -49,6 +52,8 @@ struct peer {
 	pthread_t thread;
 	_Atomic enum fault fault;
 	_Atomic int conn;
+	_Atomic unsigned version;     /* that the session speaks */
+	_Atomic unsigned version_max; /* the newest it knows; 0: as the library */
 	struct svc_ring *ring;
 	uint32_t entries;
 	int doorbell, completion;
@@ -95,6 +100,8 @@ void peer_answer_submit(struct peer *p, unsigned i, int result, bool as_error);
 /* Answers the REGION_SPAN that was held back. */
 void peer_answer_span(struct peer *p);
 void peer_event_comm(struct peer *p, uint32_t comm, uint32_t epoch, int reason, int rank, int pid);
+/* Of comm's first epoch: node was lost, and rank 1 with it. */
+void peer_event_node_lost(struct peer *p, uint32_t comm, uint32_t node);
 void peer_hang_up(struct peer *p);
 /* Waits until everything sent so far has been handled. */
 void peer_sync(ncclsvc_session *s);

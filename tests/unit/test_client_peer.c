@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The library against a peer that misbehaves, answers out of order, or goes away. */
+#include "base/clock.h"
 #include "client_peer.h"
+#include "core/call.h"
+#include "core/session.h"
 
 #include <dirent.h>
 #include <string.h>
@@ -23,7 +26,8 @@ static void bad_daemons_are_refused_and_nothing_leaks(void **state)
 		ncclsvc_result result;
 		const char *says;
 	} cases[] = {
-		{SAYS_VERSION, NCCLSVC_VERSION, "7 to 9"},
+		{SAYS_VERSION, NCCLSVC_VERSION,
+		 "speaks protocol versions 7 to 9, this library 1 to 2"},
 		{SAYS_BYE, NCCLSVC_LIMIT, "too many sessions"},
 		{SAYS_NOTHING, NCCLSVC_TIMEOUT, "does not answer"},
 		{HANGS_UP_UNREAD, NCCLSVC_LIMIT, "full"},
@@ -35,6 +39,10 @@ static void bad_daemons_are_refused_and_nothing_leaks(void **state)
 		{SMALL_RING, NCCLSVC_PROTOCOL, "ring"},
 		{OTHER_ENTRIES, NCCLSVC_PROTOCOL, "ring"},
 		{NO_MAGIC, NCCLSVC_PROTOCOL, "no ring"},
+		{OTHER_RING_VERSION, NCCLSVC_PROTOCOL,
+		 "is of protocol version 3, the session of 2"},
+		{CHOOSES_VERSION_0, NCCLSVC_PROTOCOL, "chose protocol version 0 of 1 to 2"},
+		{CHOOSES_VERSION_3, NCCLSVC_PROTOCOL, "chose protocol version 3 of 1 to 2"},
 	};
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -123,6 +131,58 @@ static void an_event_breaks_the_communicator(void **state)
 	assert_int_equal(ncclsvc_barrier(comm, NULL), NCCLSVC_STALE_EPOCH);
 	says("rank 1 (pid 77)");
 	ncclsvc_close(s);
+}
+
+/* Version 1 cannot say it. */
+static void a_lost_node_is_named_from_version_2_on(void **state)
+{
+	(void)state;
+	for (unsigned version = 1; version <= 2; version++) {
+		peer.version_max = version;
+		ncclsvc_session *s = session(version == 1);
+		ncclsvc_comm *comm = world(s);
+		peer_event_node_lost(&peer, 1, 4);
+		peer_sync(s);
+		assert_int_equal(ncclsvc_comm_error(comm), NCCLSVC_PEER_GONE);
+		assert_int_equal(ncclsvc_barrier(comm, NULL), NCCLSVC_STALE_EPOCH);
+		says(version == 1 ? "rank 1 (pid 77) died or left"
+				  : "node 4's daemon is gone, and with it rank 1 (pid 77)");
+		ncclsvc_close(s);
+	}
+}
+
+static void a_request_that_the_daemon_lacks_is_not_sent(void **state)
+{
+	struct call call = {0};
+	(void)state;
+	peer.version_max = 1;
+	ncclsvc_session *s = session(false);
+	session_lock(s);
+	ncclsvc_result r = call_run(s, &call, SVC_JOIN_CANCEL, &(struct svc_join_cancel){0}, -1,
+				    deadline_in(WAIT_MS));
+	session_unlock(s);
+	assert_int_equal(r, NCCLSVC_UNSUPPORTED);
+	says("speaks protocol version 1, which has no request 27");
+	peer_sync(s);
+	assert_int_equal(peer.opcodes[SVC_JOIN_CANCEL], 0);
+	ncclsvc_close(s);
+}
+
+/* An event of another version's length breaks the protocol. */
+static void an_event_of_another_version_ends_the_session(void **state)
+{
+	(void)state;
+	for (unsigned version = 1; version <= 2; version++) {
+		peer.version_max = version;
+		ncclsvc_session *s = session(false);
+		ncclsvc_comm *comm = world(s);
+		peer.version = 3 - version;
+		peer_event_node_lost(&peer, 1, 4);
+		assert_int_equal(ncclsvc_dispatch(s, WAIT_MS), NCCLSVC_DAEMON_LOST);
+		says("event 0x4001 is malformed");
+		assert_int_equal(ncclsvc_barrier(comm, NULL), NCCLSVC_DAEMON_LOST);
+		ncclsvc_close(s);
+	}
 }
 
 static void socket_tasks_end_in_any_order(void **state)
@@ -313,6 +373,9 @@ int main(void)
 		TEST(replies_find_their_threads_in_any_order),
 		TEST(an_error_reply_leaves_its_sentence),
 		TEST(an_event_breaks_the_communicator),
+		TEST(a_lost_node_is_named_from_version_2_on),
+		TEST(a_request_that_the_daemon_lacks_is_not_sent),
+		TEST(an_event_of_another_version_ends_the_session),
 		TEST(socket_tasks_end_in_any_order),
 		TEST(nonsense_on_the_socket_ends_the_session),
 		TEST(lists_of_other_daemons),

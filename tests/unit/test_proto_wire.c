@@ -23,17 +23,122 @@ static size_t compose(unsigned opcode, size_t body)
 	return h.length;
 }
 
+static unsigned version;
+
+/* The tests of the judge run once in each version. */
+#define FOR_EACH_VERSION for (version = SVC_PROTOCOL_MIN; version <= SVC_PROTOCOL_MAX; version++)
+
 static enum svc_verdict judge(size_t length, unsigned nfds)
 {
 	memset(text, 'x', sizeof(text));
-	return svc_check_request(message, length, nfds, &header, text);
+	return svc_check_request(version, message, length, nfds, &header, text);
 }
+
+/* ---- What each version looks like. These tables never change; a new version gets one. ---- */
+
+struct lengths {
+	unsigned opcode, request, request_fds, reply, reply_fds;
+};
+
+static const struct lengths version_1[] = {
+	{1, 56, 0, 176, 0},    {2, 8, 0, 16, 3},       {3, 16, 1, 8, 0},   {4, 8, 0, 0, 0},
+	{5, 168, 0, 152, 0},   {6, 8, 0, 0, 0},	       {7, 24, 0, 152, 0}, {8, 128, 0, 128, 0},
+	{9, 16, 0, 32, 0},     {10, 8, 0, 432, 0},     {11, 16, 0, 8, 0},  {12, 96, 0, 8, 0},
+	{13, 96, 1, 8, 0},     {14, 16, 0, 16, 1},     {15, 32, 1, 16, 0}, {16, 8, 0, 0, 0},
+	{19, 8, 0, 64, 0},     {24, 472, 0, 8, 0},     {25, 16, 0, 8, 0},  {26, 8, 0, 0, 0},
+	{0x4001, 0, 0, 24, 0}, {0x4002, 0, 0, 264, 0},
+};
+
+/* What it changed. */
+static const struct lengths version_2[] = {{27, 8, 0, 0, 0}, {0x4001, 0, 0, 32, 0}};
+
+static const struct {
+	const struct lengths *rows;
+	size_t n;
+} versions[] = {
+	{version_1, sizeof(version_1) / sizeof(version_1[0])},
+	{version_2, sizeof(version_2) / sizeof(version_2[0])},
+};
+
+/* As the newest table up to that version has it; NULL: none has. */
+static const struct lengths *lengths_of(unsigned opcode)
+{
+	for (unsigned v = version; v >= SVC_PROTOCOL_MIN; v--)
+		for (size_t i = 0; i < versions[v - 1].n; i++)
+			if (versions[v - 1].rows[i].opcode == opcode)
+				return &versions[v - 1].rows[i];
+	return NULL;
+}
+
+static void every_version_is_as_it_was(void **state)
+{
+	(void)state;
+	assert_int_equal(SVC_PROTOCOL_MIN, 1);
+	assert_int_equal(SVC_PROTOCOL_MAX, sizeof(versions) / sizeof(versions[0]));
+	FOR_EACH_VERSION for (unsigned op = 0; op <= UINT16_MAX; op++)
+	{
+		const struct svc_shape *shape =
+			op & 0x4000 ? svc_event_of(version, op) : svc_shape_of(version, op);
+		const struct lengths *due = lengths_of(op);
+		assert_true(!shape == !due);
+		if (!shape)
+			continue;
+		assert_int_equal(shape->request, due->request);
+		assert_int_equal(shape->request_fds, due->request_fds);
+		assert_int_equal(shape->reply, due->reply);
+		assert_int_equal(shape->reply_fds, due->reply_fds);
+		assert_int_equal(shape->records, op == SVC_LIST);
+	}
+	assert_int_equal(sizeof(struct svc_header), 16);
+	assert_int_equal(sizeof(struct svc_error), 264);
+	assert_int_equal(sizeof(struct svc_record), 128);
+	assert_int_equal(sizeof(ncclsvc_status), 128);
+}
+
+/* The sender cuts at the end, the receiver fills with zeros: the structs only grow there. */
+static void a_changed_message_begins_as_before(void **state)
+{
+	(void)state;
+	for (unsigned op = 0; op <= UINT16_MAX; op++) {
+		unsigned request = 0, reply = 0;
+		FOR_EACH_VERSION
+		{
+			const struct svc_shape *shape =
+				op & 0x4000 ? svc_event_of(version, op) : svc_shape_of(version, op);
+			if (!shape)
+				continue;
+			assert_true(shape->request >= request && shape->reply >= reply);
+			request = shape->request;
+			reply = shape->reply;
+			if (op == SVC_HELLO || op == SVC_EVENT_BYE)
+				assert_int_equal(shape->since, 1);
+		}
+	}
+	assert_int_equal(offsetof(struct svc_event_comm, lost_node), 24);
+	assert_int_equal(svc_shape_cut(svc_event_of(1, SVC_EVENT_COMM), 32), 24);
+	assert_int_equal(svc_shape_cut(svc_event_of(2, SVC_EVENT_COMM), 32), 32);
+	assert_int_equal(svc_shape_cut(svc_shape_of(1, SVC_LIST), 32 + 5 * 128), 32 + 5 * 128);
+}
+
+static void the_highest_common_version_is_chosen(void **state)
+{
+	static const unsigned cases[][3] = {
+		{1, 1, 1}, {1, 2, 2}, {2, 2, 2}, {0, 999, 2}, {2, 3, 2},	 {0, 1, 1},
+		{3, 3, 0}, {7, 9, 0}, {0, 0, 0}, {2, 1, 0},   {65535, 65535, 0},
+	};
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		assert_int_equal(svc_version_choose(cases[i][0], cases[i][1]), cases[i][2]);
+}
+
+/* ---- The judge ---- */
 
 static void every_opcode_is_accepted_as_its_shape_says(void **state)
 {
 	(void)state;
-	for (unsigned op = SVC_HELLO; op < SVC_OPCODE_END; op++) {
-		const struct svc_shape *shape = svc_shape_of(op);
+	FOR_EACH_VERSION for (unsigned op = SVC_HELLO; op < SVC_OPCODE_END; op++)
+	{
+		const struct svc_shape *shape = svc_shape_of(version, op);
 		if (!shape) /* numbers are not handed out in order */
 			continue;
 		size_t n = compose(op, shape->request);
@@ -48,8 +153,9 @@ static void every_opcode_is_accepted_as_its_shape_says(void **state)
 static void a_body_of_another_length_is_refused(void **state)
 {
 	(void)state;
-	for (unsigned op = SVC_HELLO; op < SVC_OPCODE_END; op++) {
-		const struct svc_shape *shape = svc_shape_of(op);
+	FOR_EACH_VERSION for (unsigned op = SVC_HELLO; op < SVC_OPCODE_END; op++)
+	{
+		const struct svc_shape *shape = svc_shape_of(version, op);
 		for (size_t body = 0; shape && body + sizeof(header) <= SVC_MESSAGE_MAX; body++) {
 			if (body == shape->request)
 				continue;
@@ -64,8 +170,9 @@ static void a_body_of_another_length_is_refused(void **state)
 static void another_number_of_fds_is_refused(void **state)
 {
 	(void)state;
-	for (unsigned op = SVC_HELLO; op < SVC_OPCODE_END; op++) {
-		const struct svc_shape *shape = svc_shape_of(op);
+	FOR_EACH_VERSION for (unsigned op = SVC_HELLO; op < SVC_OPCODE_END; op++)
+	{
+		const struct svc_shape *shape = svc_shape_of(version, op);
 		if (!shape)
 			continue;
 		size_t n = compose(op, shape->request);
@@ -78,6 +185,7 @@ static void another_number_of_fds_is_refused(void **state)
 static void what_is_no_frame_is_malformed(void **state)
 {
 	(void)state;
+	version = SVC_PROTOCOL_MIN;
 	size_t n = compose(SVC_LEAVE, sizeof(struct svc_leave));
 	for (size_t cut = 0; cut < n; cut++)
 		assert_int_equal(judge(cut, 0), SVC_MALFORMED);
@@ -88,20 +196,22 @@ static void what_is_no_frame_is_malformed(void **state)
 static void unknown_opcodes_are_refused(void **state)
 {
 	(void)state;
-	for (unsigned op = 0; op <= UINT16_MAX; op++) {
-		if (op < SVC_OPCODE_END && svc_shape_of(op))
+	FOR_EACH_VERSION for (unsigned op = 0; op <= UINT16_MAX; op++)
+	{
+		if (op < SVC_OPCODE_END && svc_shape_of(version, op))
 			continue;
-		assert_null(svc_shape_of(op));
+		assert_null(svc_shape_of(version, op));
 		size_t n = compose(op, 0);
 		assert_int_equal(judge(n, 0), SVC_BAD);
 		assert_int_equal(header.serial, 7);
 	}
-	assert_null(svc_shape_of(UINT32_MAX));
+	assert_null(svc_shape_of(SVC_PROTOCOL_MAX, UINT32_MAX));
 }
 
 static void reserved_header_fields_are_checked(void **state)
 {
 	(void)state;
+	version = SVC_PROTOCOL_MIN;
 	size_t n = compose(SVC_LEAVE, sizeof(struct svc_leave));
 	message[offsetof(struct svc_header, reserved)] = 1;
 	assert_int_equal(judge(n, 0), SVC_BAD);
@@ -124,6 +234,9 @@ static void texts_end_within_their_field(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_version_is_as_it_was),
+		cmocka_unit_test(a_changed_message_begins_as_before),
+		cmocka_unit_test(the_highest_common_version_is_chosen),
 		cmocka_unit_test(every_opcode_is_accepted_as_its_shape_says),
 		cmocka_unit_test(a_body_of_another_length_is_refused),
 		cmocka_unit_test(another_number_of_fds_is_refused),

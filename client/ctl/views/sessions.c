@@ -50,6 +50,7 @@ static void element(struct json *j, const ncclsvc_session_info *x)
 	put_u64(j, "regions", x->regions);
 	put_u64(j, "region_bytes", x->region_bytes);
 	put_string(j, "mps", x->mps == NCCLSVC_MPS_UNKNOWN ? NULL : mps_name(x->mps), SIZE_MAX);
+	put_u64(j, "protocol", x->protocol);
 	put_object_end(j);
 	text_flush(j->out, false);
 }

@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Protocol versions: the real daemon speaks the lowest and the highest at once, through socket and
+ * ring, and the library works with a daemon that speaks the lowest alone. */
+#include <pthread.h>
+#include <string.h>
+
+#include "harness_raw.h"
+#include "relay.h"
+
+enum { READY = 1, GO, DONE };
+
+#define ENTRIES 16
+#define COUNT	1000
+
+/* A rank of a communicator of two, by hand. */
+struct rank {
+	struct raw r;
+	struct raw_region region;
+	struct svc_join_reply comm;
+};
+
+static void open_rank(struct rank *k, const struct daemon *d, unsigned version)
+{
+	raw_open_version(&k->r, d, version);
+	raw_attach(&k->r, ENTRIES);
+	k->region = raw_region(&k->r, (size_t)2 * COUNT * sizeof(int32_t));
+}
+
+static void join_both(struct rank k[2])
+{
+	ncclsvc_unique_id id;
+	uint32_t serials[2];
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	for (int i = 0; i < 2; i++) {
+		struct svc_join join = raw_join_request(&id, 2, i);
+		serials[i] = raw_send(&k[i].r, SVC_JOIN, &join, sizeof(join), NULL, 0);
+	}
+	for (int i = 0; i < 2; i++) {
+		struct raw_reply reply;
+		raw_reply_to(&k[i].r, serials[i], &reply);
+		CHECK_EQ(reply.header.result, 0);
+		k[i].comm = reply.join;
+	}
+}
+
+static void open_pair(struct rank k[2], const struct daemon *d, unsigned first, unsigned second)
+{
+	open_rank(&k[0], d, first);
+	open_rank(&k[1], d, second);
+	join_both(k);
+}
+
+static void close_rank(struct rank *k)
+{
+	raw_close(&k->r);
+	raw_region_close(&k->region);
+}
+
+static struct svc_record sum_of(struct rank *k, int32_t value)
+{
+	int32_t *v = k->region.base;
+	for (int i = 0; i < COUNT; i++)
+		v[i] = value + i;
+	return (struct svc_record){
+		.comm = k->comm.comm,
+		.epoch = k->comm.epoch,
+		.op = NCCLSVC_ALL_REDUCE,
+		.type = NCCLSVC_INT32,
+		.redop = NCCLSVC_SUM,
+		.peer = -1,
+		.count = COUNT,
+		.src_region = k->region.id,
+		.dst_region = k->region.id,
+		.dst_offset = COUNT * sizeof(int32_t),
+	};
+}
+
+static void check_sum(const struct rank *k, const ncclsvc_status *st)
+{
+	const int32_t *v = k->region.base;
+	CHECK_EQ(st->result, 0);
+	CHECK_EQ(st->epoch, k->comm.epoch);
+	for (int i = 0; i < COUNT; i++)
+		CHECK_EQ(v[COUNT + i], 30 + 2 * i);
+}
+
+static void sum_by_ring(struct rank k[2])
+{
+	uint64_t n[2];
+	for (int i = 0; i < 2; i++)
+		n[i] = raw_ring_submit(&k[i].r, sum_of(&k[i], 10 * (i + 1)));
+	for (int i = 0; i < 2; i++) {
+		const ncclsvc_status st = raw_ring_wait(&k[i].r, n[i]);
+		check_sum(&k[i], &st);
+	}
+}
+
+static void sum_by_socket(struct rank k[2])
+{
+	uint32_t serials[2];
+	for (int i = 0; i < 2; i++) {
+		const struct svc_record record = sum_of(&k[i], 10 * (i + 1));
+		serials[i] = raw_send(&k[i].r, SVC_SUBMIT, &record, sizeof(record), NULL, 0);
+	}
+	for (int i = 0; i < 2; i++) {
+		struct raw_reply reply;
+		raw_reply_to(&k[i].r, serials[i], &reply);
+		CHECK_EQ(reply.body, sizeof(struct svc_submit_reply));
+		check_sum(&k[i], &reply.submit.status);
+	}
+}
+
+static unsigned listed_version(ncclsvc_session *s, const struct raw *r)
+{
+	ncclsvc_session_info *list;
+	unsigned version = 0;
+	size_t n;
+	CHECK_OK(ncclsvc_list_sessions(s, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		if (list[i].session == r->session)
+			version = list[i].protocol;
+	ncclsvc_list_free(list);
+	return version;
+}
+
+static void tasks_run_between_all_versions(void **state)
+{
+	struct daemon d;
+	(void)state;
+	daemon_start(&d, NULL);
+	ncclsvc_session *watch = session_open(&d);
+	for (unsigned first = SVC_PROTOCOL_MIN; first <= SVC_PROTOCOL_MAX; first++) {
+		for (unsigned second = SVC_PROTOCOL_MIN; second <= SVC_PROTOCOL_MAX; second++) {
+			struct rank k[2];
+			open_pair(k, &d, first, second);
+			for (int i = 0; i < 2 * ENTRIES; i++)
+				sum_by_ring(k);
+			sum_by_socket(k);
+			CHECK_EQ(listed_version(watch, &k[0].r), first);
+			CHECK_EQ(listed_version(watch, &k[1].r), second);
+			close_rank(&k[0]);
+			close_rank(&k[1]);
+		}
+	}
+	ncclsvc_close(watch);
+	daemon_stop(&d);
+}
+
+/* ---- What differs ---- */
+
+static void the_end_of_an_epoch_is_longer_in_version_2(void **state)
+{
+	static const size_t lengths[] = {0, 24, 32};
+	struct daemon d;
+	(void)state;
+	daemon_start(&d, NULL);
+	for (unsigned v = SVC_PROTOCOL_MIN; v <= SVC_PROTOCOL_MAX; v++) {
+		struct rank k[2];
+		struct raw_reply reply;
+		open_pair(k, &d, v, SVC_PROTOCOL_MAX);
+		close_rank(&k[1]);
+		CHECK(raw_next(&k[0].r, &reply));
+		CHECK_EQ(reply.header.opcode, SVC_EVENT_COMM);
+		CHECK_EQ(reply.body, lengths[v]);
+		CHECK_EQ(reply.event.reason, NCCLSVC_PEER_GONE);
+		CHECK_EQ(reply.event.rank, 1);
+		CHECK_EQ(reply.event.lost_node, 0);
+		close_rank(&k[0]);
+	}
+	daemon_stop(&d);
+}
+
+static uint32_t join_alone_of_two(struct raw *r, const ncclsvc_unique_id *id)
+{
+	const struct svc_join join = raw_join_request(id, 2, 0);
+	return raw_send(r, SVC_JOIN, &join, sizeof(join), NULL, 0);
+}
+
+static void version_1_has_no_join_cancel(void **state)
+{
+	struct daemon d;
+	struct raw r;
+	(void)state;
+	daemon_start(&d, NULL);
+	raw_open_version(&r, &d, 1);
+	raw_refused(&r, SVC_JOIN_CANCEL, &(struct svc_join_cancel){.serial = 1},
+		    sizeof(struct svc_join_cancel), NULL, 0, NCCLSVC_PROTOCOL,
+		    "version 1 has no opcode 27");
+	raw_join_alone(&r);
+	raw_close(&r);
+	daemon_stop(&d);
+}
+
+static void a_join_that_waits_is_taken_back(void **state)
+{
+	struct daemon d;
+	struct raw r, other;
+	struct raw_reply reply;
+	ncclsvc_unique_id id;
+	(void)state;
+	daemon_start(&d, NULL);
+	raw_open_version(&r, &d, 2);
+	raw_open(&other, &d);
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	const uint32_t join = join_alone_of_two(&r, &id);
+	const struct svc_join again = raw_join_request(&id, 2, 0);
+	struct svc_join_cancel cancel = {.serial = join + 100};
+	raw_refused(&r, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_NOT_FOUND,
+		    "no JOIN");
+	cancel = (struct svc_join_cancel){.serial = join, .reserved = 1};
+	raw_refused(&r, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
+		    "reserved");
+	/* Serials are each session's own. */
+	cancel.reserved = 0;
+	raw_refused(&other, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_NOT_FOUND,
+		    "no JOIN");
+	raw_refused(&other, SVC_JOIN, &again, sizeof(again), NULL, 0, NCCLSVC_RANK_TAKEN, "rank 0");
+	const uint32_t serial = raw_send(&r, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0);
+	CHECK(raw_next(&r, &reply));
+	CHECK_EQ(reply.header.serial, join);
+	CHECK_EQ(reply.header.result, NCCLSVC_CANCELLED);
+	raw_reply_to(&r, serial, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	raw_refused(&r, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_NOT_FOUND,
+		    "no JOIN");
+	/* The rank is free. */
+	const uint32_t taken = join_alone_of_two(&other, &id);
+	struct svc_join second = raw_join_request(&id, 2, 1);
+	raw_call(&r, SVC_JOIN, &second, sizeof(second), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	raw_reply_to(&other, taken, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	raw_close(&r);
+	raw_close(&other);
+	daemon_stop(&d);
+}
+
+/* ---- No version in common ---- */
+
+static void a_future_client_is_told_both_ranges(void **state)
+{
+	struct daemon d;
+	struct relay relay;
+	struct raw r;
+	struct raw_reply reply;
+	ncclsvc_session *s = NULL;
+	(void)state;
+	daemon_start(&d, NULL);
+	const struct svc_hello hello = {.version_min = 7, .version_max = 9, .name = "future"};
+	raw_connect(&r, &d);
+	raw_call(&r, SVC_HELLO, &hello, sizeof(hello), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, NCCLSVC_VERSION);
+	CHECK_EQ(reply.error.client_version_min, 7);
+	CHECK_EQ(reply.error.client_version_max, 9);
+	CHECK(strstr(reply.error.text, "versions 7 to 9, this daemon 1 to 2"));
+	raw_ends(&r, NCCLSVC_VERSION);
+	raw_close(&r);
+	relay_start(&relay, &d, 7, 9);
+	const ncclsvc_options o = {.size = sizeof(o), .socket = relay.behind.socket};
+	CHECK_RESULT(ncclsvc_open(&o, &s), NCCLSVC_VERSION);
+	CHECK(strstr(ncclsvc_last_error(), "daemon speaks protocol versions 1 to 2, this library"));
+	relay_stop(&relay);
+	daemon_stop(&d);
+}
+
+/* ---- The library and a daemon of the lowest version ---- */
+
+static void work(struct client *me)
+{
+	ncclsvc_session *s = NULL;
+	const ncclsvc_options o = {
+		.size = sizeof(o), .socket = me->daemon->socket, .no_ring = me->arg != NULL};
+	CHECK_OK(ncclsvc_open(&o, &s));
+	ncclsvc_comm *comm = comm_join(me, s), *half;
+	int32_t *v = shared(s, 4096);
+	ncclsvc_task task;
+	check_usable(s, comm);
+	CHECK_OK(ncclsvc_comm_split(comm, me->rank, 0, WAIT_MS, &half));
+	check_usable(s, half);
+	if (me->rank == 0) {
+		say(me, READY);
+		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 1, comm, &task));
+		wait_for(s, task, NCCLSVC_PEER_GONE);
+		/* The event comes by the socket, later than the ring's status. */
+		while (ncclsvc_comm_error(comm) != NCCLSVC_PEER_GONE)
+			sleep_ms(1);
+		CHECK_RESULT(ncclsvc_barrier(comm, NULL), NCCLSVC_STALE_EPOCH);
+		CHECK(strstr(ncclsvc_last_error(), "rank 1"));
+		CHECK_OK(ncclsvc_comm_rejoin(comm, WAIT_MS));
+		check_usable(s, comm);
+	} else if (me->nranks == 2) {
+		CHECK_EQ(hear(me), GO); /* and is killed */
+	}
+	ncclsvc_close(s);
+}
+
+static void restarted(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	check_usable(s, comm_join(me, s));
+	ncclsvc_close(s);
+}
+
+static void the_library_works_with_the_lowest(void **state)
+{
+	struct daemon d;
+	struct relay relay;
+	struct client clients[2];
+	(void)state;
+	daemon_start(&d, "--log-level", "debug", NULL);
+	relay_start(&relay, &d, SVC_PROTOCOL_MIN, SVC_PROTOCOL_MIN);
+	for (int no_ring = 0; no_ring < 2; no_ring++) {
+		clients_start(clients, 2, &relay.behind, work, no_ring ? &d : NULL);
+		CHECK_EQ(hear(&clients[0]), READY);
+		client_kill(&clients[1]);
+		client_start(&clients[1], restarted);
+		clients_end(clients, 2);
+	}
+	CHECK(daemon_logged(&d, "protocol version 1"));
+	relay_stop(&relay);
+	daemon_stop(&d);
+}
+
+/* ---- A communicator is left while a reattach waits for its other members ---- */
+
+static void *reattaches(void *session)
+{
+	CHECK_OK(ncclsvc_reattach(session, WAIT_MS));
+	return NULL;
+}
+
+static void leave_during_reattach(struct client *me, ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	pthread_t thread;
+	ncclsvc_session *watch = session_open(me->daemon);
+	CHECK_EQ(pthread_create(&thread, NULL, reattaches, s), 0);
+	members_reach(watch, NCCLSVC_MEMBER_JOINING, 1);
+	CHECK_OK(ncclsvc_comm_leave(comm));
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	ncclsvc_close(watch);
+}
+
+/* A daemon of version 1 keeps the rank until the others come; its answer is then given back. */
+static void leaves(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	ncclsvc_task task;
+	say(me, READY);
+	CHECK_RESULT(ncclsvc_dispatch(s, WAIT_MS), NCCLSVC_DAEMON_LOST);
+	CHECK_EQ(hear(me), GO);
+	if (me->rank == 0) {
+		leave_during_reattach(me, s, comm);
+		say(me, DONE);
+		CHECK_EQ(hear(me), GO);
+		CHECK_OK(ncclsvc_dispatch(s, 0));
+		comm = comm_join(me, s);
+	} else {
+		CHECK_EQ(hear(me), DONE);
+		CHECK_OK(ncclsvc_reattach(s, WAIT_MS));
+		CHECK_OK(ncclsvc_barrier(comm, &task));
+		say(me, READY);
+		wait_for(s, task, NCCLSVC_PEER_GONE);
+		CHECK_OK(ncclsvc_comm_rejoin(comm, WAIT_MS));
+	}
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void the_lowest_takes_no_join_back(void **state)
+{
+	struct daemon d;
+	struct relay relay;
+	struct client clients[2];
+	(void)state;
+	daemon_start(&d, NULL);
+	relay_start(&relay, &d, 1, 1);
+	clients_start(clients, 2, &relay.behind, leaves, NULL);
+	hear_all(clients, 2, READY);
+	daemon_kill(&d);
+	daemon_restart(&d, NULL);
+	say_all(clients, 2, GO);
+	CHECK_EQ(hear(&clients[0]), DONE);
+	say(&clients[1], DONE);
+	CHECK_EQ(hear(&clients[1]), READY);
+	say(&clients[0], GO);
+	clients_end(clients, 2);
+	relay_stop(&relay);
+	daemon_stop(&d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(tasks_run_between_all_versions),
+		TEST(the_end_of_an_epoch_is_longer_in_version_2),
+		TEST(version_1_has_no_join_cancel),
+		TEST(a_join_that_waits_is_taken_back),
+		TEST(a_future_client_is_told_both_ranges),
+		TEST(the_library_works_with_the_lowest),
+		TEST(the_lowest_takes_no_join_back),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
