@@ -7,7 +7,7 @@ import struct
 
 HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
-WORLD = 19
+WORLD, JOIN_CANCEL = 19, 27
 REFUSED = 2**64 - 1
 PLAN_COMMIT, PLAN_DROP = 15, 16
 PLAN_FILE = 6  # the kind of fd that holds plans
@@ -33,7 +33,7 @@ def record(op, count=0, peer=-1, dtype=7, redop=0, flags=0, src=(1, 0), dst=(1, 
 
 
 def join(nranks, rank, comm_id=ID, flags=0, timeout=0):
-    return struct.pack("=128siiiIQ", comm_id, nranks, rank, -1, flags, timeout)
+    return struct.pack("=128siiiIQQII", comm_id, nranks, rank, -1, flags, timeout, 0, 0, 0)
 
 
 BODIES = {
@@ -44,6 +44,7 @@ BODIES = {
     "join": (JOIN, join(2, 0)),
     "world": (JOIN, join(0, -1, bytes(128), 1)),
     "world_info": (WORLD, bytes(8)),
+    "join_cancel": (JOIN_CANCEL, struct.pack("=II", 4, 0)),
     "leave": (LEAVE, struct.pack("=II", 1, 0)),
     "split": (SPLIT, struct.pack("=IiiIQ", 1, 0, 0, 0, 0)),
     "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),
@@ -69,7 +70,7 @@ def decoder():
 
 
 # Actions of fuzz_session
-SAY_HELLO, READ, SWITCH, HANG_UP = b"\0", b"\3", b"\6", b"\7"
+SAY_HELLO, SAY_HELLO_1, READ, SWITCH, HANG_UP = b"\0", b"\x09", b"\3", b"\6", b"\7"
 
 
 def request(opcode, body):
@@ -87,6 +88,7 @@ def ring(body):
 OPEN = SAY_HELLO + named("attach") + READ + named("region_add")
 ALONE = OPEN + request(JOIN, join(1, 0)) + READ
 PAIR = OPEN + named("join") + SWITCH + OPEN + request(JOIN, join(2, 1)) + READ + SWITCH + READ
+PAIR_1 = PAIR.replace(SAY_HELLO, SAY_HELLO_1, 1)  # its first session is of version 1
 PEERS = {"broadcast": 1, "reduce": 1, "gather": 0, "scatter": 0}
 
 
@@ -168,6 +170,12 @@ def session():
     write("fuzz_session", "split", PAIR + named("split") + SWITCH
           + request(SPLIT, struct.pack("=IiiIQ", 1, 0, -1, 0, 0)) + READ
           + ring(record(OPS["barrier"])) + SWITCH + READ + ring(record(OPS["barrier"])))
+    write("fuzz_session", "join_cancel", OPEN + named("join") + named("join_cancel") + READ
+          + SWITCH + OPEN + named("join") + SWITCH + request(JOIN, join(2, 1)) + READ)
+    write("fuzz_session", "versions", PAIR_1 + ring(record(OPS["barrier"])) + SWITCH
+          + ring(record(OPS["barrier"])) + request(SUBMIT, record(OPS["barrier"])) + SWITCH
+          + request(SUBMIT, record(OPS["barrier"])) + named("join_cancel") + READ + SWITCH + HANG_UP
+          + SWITCH + READ)
     write("fuzz_session", "world", SAY_HELLO + named("world") + SWITCH + SAY_HELLO + named("world")
           + READ + named("leave"))
     write("fuzz_session", "dies", PAIR + ring(record(OPS["barrier"])) + SWITCH + HANG_UP + SWITCH + READ

@@ -16,6 +16,9 @@ import unittest
 
 import ncclsvc_client as svc
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fuzz"))
+import make_corpus
+
 WAIT = 30
 
 
@@ -267,9 +270,22 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(svc.ServiceError) as caught:
             svc.Session(self.daemon.path, versions=(900, 901))
         self.assertEqual(caught.exception.result, "VERSION")
-        self.assertEqual(caught.exception.versions, ((1, 1), (900, 901)))
+        self.assertEqual(caught.exception.versions, ((1, 2), (900, 901)))
         for version in ("900", "901", "1"):
             self.assertIn(version, caught.exception.text)
+
+    def test_seeds_of_the_fuzzers_have_the_right_lengths(self):
+        with svc.Session(self.daemon.path, versions=(1, 2)) as session:
+            self.assertEqual(session.version, 2)
+            names = {session.send(opcode, body): name for name, (opcode, body) in make_corpus.BODIES.items()}
+            session.call(svc.LIST, struct.pack("=IIQ", svc.LIST_TASKS, 0, 0))
+            for serial, (_, result, body, fds) in session.replies.items():
+                for fd in fds:
+                    os.close(fd)
+                if result < 0:
+                    text = svc.text_of(svc.ERROR.unpack(body)[4])
+                    self.assertNotIn("the body has", text, names[serial])
+                    self.assertNotIn("has no opcode", text, names[serial])
 
     def test_bad_requests_are_answered(self):
         with self.connect() as session:
