@@ -8,6 +8,7 @@
 #include "comm.h"
 #include "gpu/gpu.h"
 #include "names.h"
+#include "remote.h"
 #include "server/server_state.h"
 
 uint64_t comm_landing_ns(const struct server *s)
@@ -76,21 +77,43 @@ static void drain(struct communicator *m, const struct epoch_loss *loss)
 	executor_command(s->executor, &cmd);
 }
 
-/* A defect of the daemon. Its members are told that the epoch is over, and may JOIN again. */
+static const char *seats_name(enum epoch_seats seats)
+{
+	switch (seats) {
+	case SEATS_EMPTY:
+		return "no member here";
+	case SEATS_AWAY:
+		return "members on other nodes alone";
+	case SEATS_HELD:
+		return "a member here does not wait in JOIN";
+	case SEATS_WAITING:
+		return "all members here wait in JOIN";
+	case SEATS_FULL:
+		return "all ranks have joined";
+	case SEATS_CLOSED:
+		return "the daemon ends";
+	}
+	return "?";
+}
+
+/* A defect of the daemon. Members are told that the epoch is over, and may JOIN again. */
 static void not_in_table(struct communicator *m, ncclsvc_epoch_cause cause, enum epoch_seats seats)
 {
 	log_error(
 		"communicator %s, epoch %u: a defect of the daemon: the cause \"%s\" in the state "
-		"\"%s\" (members: %d) is not in the table of transitions; the epoch is ended",
+		"\"%s\" (%s) is not in the table of transitions; the epoch is ended",
 		m->label, m->epoch, svc_epoch_cause_name(cause),
-		svc_epoch_state_name(m->life.state), seats);
+		svc_epoch_state_name(m->life.state), seats_name(seats));
 	if (cause == NCCLSVC_CAUSE_RELEASED)
 		return; /* the scheduler has nothing to end */
+	const bool tell = m->server->cluster && epoch_runs(&m->life);
 	if (epoch_lives(&m->life))
 		comm_break_for(m, NCCLSVC_CAUSE_FAULT, NCCLSVC_STALE_EPOCH, -1, -1);
 	else if (m->joining && cause != NCCLSVC_CAUSE_START_FAILED)
 		comm_fail_joins(m->server, m, NCCLSVC_STALE_EPOCH, -1,
 				"a defect of the daemon: see its log; join again");
+	if (tell)
+		remote_break(m, NCCLSVC_STALE_EPOCH, -1, -1);
 }
 
 void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause,
