@@ -44,21 +44,19 @@ static const struct session_callbacks session_callbacks = {
 
 /* ---- Of the other nodes ---- */
 
-static void on_message(struct cluster *c, uint32_t from, unsigned kind, const void *body,
-		       size_t size)
+static void on_message(void *owner, uint32_t from, unsigned kind, const void *body, size_t size)
 {
-	remote_handle(c, from, kind, body, size);
+	remote_handle(owner, from, kind, body, size);
 }
 
-static uint64_t on_number(struct cluster *c)
+static void on_node_lost(void *owner, uint32_t node)
 {
-	return ++c->server->last_comm;
+	remote_node_lost(owner, node);
 }
 
 static const struct cluster_callbacks cluster_callbacks = {
 	.message = on_message,
-	.node_lost = remote_node_lost,
-	.number = on_number,
+	.node_lost = on_node_lost,
 };
 
 /* ---- Of GPUs ---- */

@@ -19,8 +19,6 @@
 #include "base/timings.h"
 #include "callbacks.h"
 #include "channel/cluster.h"
-#include "coord/home.h"
-#include "coord/registrar.h"
 #include "ncclsvc_types.h"
 #include "server/config.h"
 #include "server/server.h"
@@ -315,11 +313,8 @@ static void stop(struct daemon *d)
 		server_destroy(d->server);
 	socket_close(&d->socket);
 	uv_loop_close(&d->loop);
-	if (d->cluster) {
-		home_free(d->cluster);
-		registrar_free_all(d->cluster);
+	if (d->cluster)
 		cluster_destroy(d->cluster, d->exit_code);
-	}
 }
 
 int main(int argc, char *argv[], char *envp[])

@@ -5,27 +5,9 @@
  *
  *   start.c    MPI, and what the nodes tell each other once
  *   link.c     the connections
- *   home.c     a communicator's home: the node that gathers its members; home_plan.c: their plans
- *   remote.c   what this node tells a home, and what others tell this node; remote_plan.c: of plans
- *   registrar.c the node that knows the NCCL communicators across nodes
- *
- * A communicator's home is a node that its id decides. Every JOIN goes there, also where all
- * members are on one node; when all are there, the home tells the members' nodes, and they start
- * the epoch. The end of an epoch is told by the node on which it has its cause, to all others.
- *
- * The home gathers the members' plans, too, and matches them. Plans are committed in rounds: each
- * ends with one verdict, which the home tells all members' nodes. What was sent for a round that is
- * over when it comes is not heard: its node has failed it, as the verdict said.
  *
  * Each node sends a beat to each other one, so that a node that stands still is seen. That ends
  * nothing: a connection's end, or a deadline, does.
- *
- * GPUs of several nodes need an NCCL communicator, of which each node has a part. One node, the
- * registrar, is the lowest that lives. Each member's node tells it when it is ready for an epoch;
- * when all are, the registrar says which NCCL communicator they use: one from the pool, or a new
- * one, with the id that rank 0's node has made. A node gives its part back whole or broken; once
- * broken, all parts are. So a part is never used with parts of another one's. When the registrar
- * dies, so do the communicators that it knew: their numbers tell whose they were.
  */
 #ifndef CHANNEL_CLUSTER_H
 #define CHANNEL_CLUSTER_H
@@ -42,8 +24,6 @@
 struct cluster;
 struct config;
 struct link;
-struct loop;
-struct server;
 
 /* What each node tells all others when they start. */
 struct node_card {
@@ -70,19 +50,14 @@ struct node {
 
 /* What the layers above do. */
 struct cluster_callbacks {
-	/* A message came, from another node or from this one itself. */
-	void (*message)(struct cluster *c, uint32_t from, unsigned kind, const void *body,
-			size_t size);
-	void (*node_lost)(struct cluster *c, uint32_t node);
-	/* A new number, by which inspection knows a communicator. */
-	uint64_t (*number)(struct cluster *c);
+	/* A message came from another node. */
+	void (*message)(void *owner, uint32_t from, unsigned kind, const void *body, size_t size);
+	void (*node_lost)(void *owner, uint32_t node);
 };
 
 struct cluster {
-	const struct cluster_callbacks *callbacks; /* NULL until the server is there, as the next
-						      two */
-	struct server *server;
-	struct loop *deadlines;
+	const struct cluster_callbacks *callbacks; /* NULL until their owner is there */
+	void *owner;
 	uv_loop_t *loop;
 	void *module;
 	const struct mpi_api *mpi;
@@ -94,16 +69,10 @@ struct cluster {
 	uv_tcp_t listener;
 	uv_timer_t timer; /* of the start's deadline, then of this node's beats */
 	uint64_t beat_ns; /* the last */
-	uv_async_t own;	  /* messages to this node itself */
-	struct own_message *own_messages;
+	uv_async_t kept;  /* there is a message of those, or a connection to be lost */
+	struct kept_message *kept_messages;
 	unsigned handles; /* libuv's, still open */
 	bool closing, late;
-	struct gathering *gatherings; /* of which this node is the home */
-	struct muster *musters;	      /* the registrar's, as the next two */
-	struct joint *joints;
-	uint64_t njoints; /* made so far */
-	uint64_t spans;	  /* started so far */
-	uint64_t plans;	  /* the same */
 };
 
 /* 1: this is one of several daemons, or was asked to be; 0: it is alone; -1 after a message was
@@ -111,9 +80,8 @@ struct cluster {
 int cluster_wanted(const struct config *config, char *const envp[]);
 /* Meets the others, which takes as long as they need to start; NULL after a message was logged. */
 struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, char *const envp[]);
-/* The server is there: what the others have said so far is handled. */
-void cluster_attach(struct cluster *c, const struct cluster_callbacks *callbacks, struct server *s,
-		    struct loop *deadlines);
+/* What the others have said so far is handled, and what they say from now on. */
+void cluster_attach(struct cluster *c, const struct cluster_callbacks *callbacks, void *owner);
 /* Tells the others, and lets the connections go; the loop must run until cluster_closed. */
 void cluster_close(struct cluster *c);
 bool cluster_closed(const struct cluster *c);

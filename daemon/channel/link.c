@@ -38,9 +38,9 @@ struct outgoing_frame {
 	char body[];
 };
 
-/* Of this node's to itself, or before there is a server. */
-struct own_message {
-	struct own_message *prev, *next;
+/* It came before there is a server. */
+struct kept_message {
+	struct kept_message *prev, *next;
 	uint32_t from;
 	enum control_kind kind;
 	size_t size;
@@ -78,7 +78,7 @@ static void lose(struct link *l, const char *why)
 		log_error("node %d (%s, pid %d) is gone: %s", l->node, n->card.host, n->card.pid,
 			  why);
 	if (c->callbacks)
-		c->callbacks->node_lost(c, (uint32_t)l->node);
+		c->callbacks->node_lost(c->owner, (uint32_t)l->node);
 }
 
 /* ---- Sending ---- */
@@ -96,7 +96,7 @@ static void on_written(uv_write_t *request, int status)
 static void doom(struct link *l, const char *why)
 {
 	l->doomed = why;
-	uv_async_send(&l->cluster->own);
+	uv_async_send(&l->cluster->kept);
 }
 
 static void lose_doomed(struct cluster *c)
@@ -128,16 +128,15 @@ static void write_frame(struct link *l, enum control_kind kind, const void *body
 
 void link_handle_kept(struct cluster *c)
 {
-	/* Those that come meanwhile are this turn's too. */
-	while (c->own_messages && c->callbacks) {
-		struct own_message *m = c->own_messages;
-		DL_DELETE(c->own_messages, m);
-		c->callbacks->message(c, m->from, m->kind, m->body, m->size);
+	while (c->kept_messages && c->callbacks) {
+		struct kept_message *m = c->kept_messages;
+		DL_DELETE(c->kept_messages, m);
+		c->callbacks->message(c->owner, m->from, m->kind, m->body, m->size);
 		free(m);
 	}
 }
 
-static void on_own(uv_async_t *async)
+static void on_kept(uv_async_t *async)
 {
 	link_handle_kept(async->data);
 	lose_doomed(async->data);
@@ -146,15 +145,15 @@ static void on_own(uv_async_t *async)
 static void keep(struct cluster *c, uint32_t from, enum control_kind kind, const void *body,
 		 size_t size)
 {
-	struct own_message *m = malloc(sizeof(*m) + size);
+	struct kept_message *m = malloc(sizeof(*m) + size);
 	if (!m)
 		no_memory("a message to another node");
 	m->from = from;
 	m->kind = kind;
 	m->size = size;
 	memcpy(m->body, body, size);
-	DL_APPEND(c->own_messages, m);
-	uv_async_send(&c->own);
+	DL_APPEND(c->kept_messages, m);
+	uv_async_send(&c->kept);
 }
 
 void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const void *body,
@@ -162,9 +161,7 @@ void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const v
 {
 	if (c->closing)
 		return;
-	if (node == c->me)
-		keep(c, c->me, kind, body, size);
-	else if (c->nodes[node].link && !c->nodes[node].link->doomed)
+	if (c->nodes[node].link && !c->nodes[node].link->doomed)
 		write_frame(c->nodes[node].link, kind, body, size);
 }
 
@@ -219,7 +216,7 @@ static void take_frame(struct link *l, const struct control_header *h, const cha
 	if (l->node >= 0 && !l->cluster->callbacks)
 		keep(l->cluster, (uint32_t)l->node, h->kind, body, h->length);
 	else if (l->node >= 0)
-		l->cluster->callbacks->message(l->cluster, (uint32_t)l->node, h->kind, body,
+		l->cluster->callbacks->message(l->cluster->owner, (uint32_t)l->node, h->kind, body,
 					       h->length);
 	else if (h->kind == CONTROL_HELLO && h->length == sizeof(struct control_hello))
 		take_hello(l, (const struct control_hello *)(const void *)body);
@@ -384,10 +381,10 @@ int link_listen(struct cluster *c, const char *address)
 	struct sockaddr_storage at;
 	struct node_card *card = &c->nodes[c->me].card;
 	int size = sizeof(at), error;
-	c->listener.data = c->timer.data = c->own.data = c;
+	c->listener.data = c->timer.data = c->kept.data = c;
 	uv_tcp_init(c->loop, &c->listener);
 	uv_timer_init(c->loop, &c->timer);
-	uv_async_init(c->loop, &c->own, on_own);
+	uv_async_init(c->loop, &c->kept, on_kept);
 	c->handles += 3;
 	if (uv_ip4_addr(address, 0, (struct sockaddr_in *)&at) &&
 	    uv_ip6_addr(address, 0, (struct sockaddr_in6 *)&at)) {
@@ -487,11 +484,11 @@ void link_close_all(struct cluster *c)
 	/* What was written is sent before the close, by the kernel. */
 	DL_FOREACH (c->links, l)
 		lose(l, "");
-	while (c->own_messages) {
-		struct own_message *m = c->own_messages;
-		DL_DELETE(c->own_messages, m);
+	while (c->kept_messages) {
+		struct kept_message *m = c->kept_messages;
+		DL_DELETE(c->kept_messages, m);
 		free(m);
 	}
 	uv_close((uv_handle_t *)&c->timer, on_handle_closed);
-	uv_close((uv_handle_t *)&c->own, on_handle_closed);
+	uv_close((uv_handle_t *)&c->kept, on_handle_closed);
 }

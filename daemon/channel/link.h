@@ -15,27 +15,28 @@ enum control_kind {
 	CONTROL_HELLO = 1,    /* first, from both sides: struct control_hello */
 	CONTROL_BYE,	      /* the daemon ends in good order */
 	CONTROL_BEAT,	      /* -> all: this node is alive */
-	CONTROL_JOIN,	      /* -> home */
-	CONTROL_UNJOIN,	      /* -> home: it died, left, or its time is up */
-	CONTROL_REFUSE,	      /* home -> node: a JOIN's error */
-	CONTROL_REFUSED,      /* -> home: a JOIN's error of the node itself */
-	CONTROL_START,	      /* home -> members' nodes */
-	CONTROL_BREAK,	      /* -> members' nodes and home: the epoch is over */
+	CONTROL_JOIN,	      /* -> rendezvous: the node where members gather */
+	CONTROL_UNJOIN,	      /* -> rendezvous: it died, left, or its time is up */
+	CONTROL_REFUSE,	      /* rendezvous -> node: a JOIN's error */
+	CONTROL_REFUSED,      /* -> rendezvous: a JOIN's error of the node itself */
+	CONTROL_START,	      /* rendezvous -> members' nodes */
+	CONTROL_BREAK,	      /* -> members' nodes and rendezvous: the epoch is over */
 	CONTROL_LEFT,	      /* -> the same: one member has left, the epoch goes on */
-	CONTROL_SPLIT,	      /* -> home */
-	CONTROL_SPLIT_LATE,   /* -> home: this SPLIT's time is up */
-	CONTROL_SPLIT_FAILED, /* home -> members' nodes */
-	CONTROL_PARTS,	      /* home -> members' nodes: who joins what now */
-	CONTROL_NCCL_READY,   /* -> registrar: an epoch may begin here, or cannot */
-	CONTROL_NCCL_ID,      /* registrar -> rank 0's node: make an id; and the answer */
-	CONTROL_NCCL_USE,     /* registrar -> members' nodes: this communicator, or none */
-	CONTROL_NCCL_FREE,    /* -> registrar: a part is used no more, or broken */
-	CONTROL_NCCL_DROP,    /* registrar -> nodes: all parts go */
-	CONTROL_PLAN,	      /* -> home: a member's, in pieces */
-	CONTROL_PLAN_LATE,    /* -> home: its time is up */
-	CONTROL_PLAN_VERDICT, /* home -> members' nodes: it is in force, or not */
-	CONTROL_PLAN_LEFT,    /* -> home: a member is through with it */
-	CONTROL_PLAN_GONE,    /* home -> members' nodes: that one is; it comes behind the verdict */
+	CONTROL_SPLIT,	      /* -> rendezvous */
+	CONTROL_SPLIT_LATE,   /* -> rendezvous: this SPLIT's time is up */
+	CONTROL_SPLIT_FAILED, /* rendezvous -> members' nodes */
+	CONTROL_PARTS,	      /* rendezvous -> members' nodes: who joins what now */
+	CONTROL_NCCL_READY,   /* -> NCCL pool: an epoch may begin here, or cannot */
+	CONTROL_NCCL_ID,      /* NCCL pool -> rank 0's node: make an id; and the answer */
+	CONTROL_NCCL_USE,     /* NCCL pool -> members' nodes: this communicator, or none */
+	CONTROL_NCCL_FREE,    /* -> NCCL pool: a part is used no more, or broken */
+	CONTROL_NCCL_DROP,    /* NCCL pool -> nodes: all parts go */
+	CONTROL_PLAN,	      /* -> rendezvous: a member's, in pieces */
+	CONTROL_PLAN_LATE,    /* -> rendezvous: its time is up */
+	CONTROL_PLAN_VERDICT, /* rendezvous -> members' nodes: it is in force, or not */
+	CONTROL_PLAN_LEFT,    /* -> rendezvous: a member is through with it */
+	CONTROL_PLAN_GONE, /* rendezvous -> members' nodes: that one is; it comes behind the verdict
+			    */
 	CONTROL_END,
 };
 
@@ -58,10 +59,10 @@ struct control_hello {
 int link_listen(struct cluster *c, const char *address);
 /* Connects to all others, and waits for those that connect to this one. */
 int link_all(struct cluster *c);
-/* To this node too: then it is handled soon, not at once. */
+/* To another node. */
 void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const void *body,
 	       size_t size);
-/* Handles what came before there was a server, or from this node itself. */
+/* Handles what came before there was a server. */
 void link_handle_kept(struct cluster *c);
 void link_close_all(struct cluster *c);
 /* Sends beats from now on. */

@@ -318,12 +318,10 @@ struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, cha
 	return c;
 }
 
-void cluster_attach(struct cluster *c, const struct cluster_callbacks *callbacks, struct server *s,
-		    struct loop *deadlines)
+void cluster_attach(struct cluster *c, const struct cluster_callbacks *callbacks, void *owner)
 {
 	c->callbacks = callbacks;
-	c->server = s;
-	c->deadlines = deadlines;
+	c->owner = owner;
 	link_handle_kept(c);
 	link_start_beats(c);
 }

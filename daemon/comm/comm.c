@@ -17,8 +17,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "coord/home.h"
-#include "coord/split.h"
+#include "coord/rendezvous.h"
 #include "gpu/gpu.h"
 #include "gpu/physical.h"
 #include "names.h"
@@ -155,7 +154,7 @@ int comm_create_world(struct server *s)
 {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t ranks = (uint32_t)s->config->ranks;
-	if (comm_random_id(id))
+	if (coord_random_id(id))
 		return -1;
 	if (s->cluster) { /* node 0's id; node by node */
 		memcpy(id, s->cluster->nodes[0].card.world, sizeof(id));
@@ -196,16 +195,16 @@ void comm_free_all(struct server *s)
 
 void comm_blameless_text(const struct communicator *m, int result, char text[SVC_TEXT_BYTES])
 {
-	const struct cluster *c = m->server->cluster;
-	if (!c || result != NCCLSVC_TIMEOUT) {
+	const struct coord *c = &m->server->coord;
+	if (c->n == 1 || result != NCCLSVC_TIMEOUT) {
 		snprintf(text, SVC_TEXT_BYTES, "communicator %s: %s", m->label,
 			 svc_result_meaning(result));
 		return;
 	}
-	const uint32_t home = home_of(c, m->id);
+	const uint32_t node = rendezvous_of(c, m->id);
 	snprintf(text, SVC_TEXT_BYTES,
-		 "node %u (%s), where the members of communicator %s gather, does not answer", home,
-		 c->nodes[home].card.host, m->label);
+		 "node %u (%s), where the members of communicator %s gather, does not answer", node,
+		 coord_host(c, node), m->label);
 }
 
 uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank)
@@ -265,17 +264,16 @@ static bool sits_elsewhere(struct server *s, struct communicator *m, uint32_t k,
 			   struct epoch_member *member)
 {
 	struct seat *seat = &m->seats[k];
-	if (!s->cluster)
-		return false;
 	const struct control_member *who = &m->start->members[k];
-	bool here = who->node == s->cluster->me;
+	bool here = who->node == s->coord.me;
 	*member = (struct epoch_member){
 		.session = EPOCH_ELSEWHERE, .device = -1, .pid = who->pid, .node = who->node};
 	if (here && comm_alive(seat) && seat->state == NCCLSVC_MEMBER_JOINING)
 		return false;
 	if (here)
 		return true;
-	if (comm_alive(seat)) /* its home was lost, and the next one knew nothing of it */
+	if (comm_alive(
+		    seat)) /* where they gathered was lost, and the next node knew nothing of it */
 		comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
 	seat->node = (int32_t)who->node;
 	seat->pid = seat->far_pid = who->pid;
@@ -303,7 +301,7 @@ static int32_t fill_members(struct server *s, struct communicator *m, struct epo
 			.handle = seat->handle,
 			.device = seat->device,
 			.pid = seat->pid,
-			.node = s->cluster ? s->cluster->me : 0,
+			.node = s->coord.me,
 		};
 		seat->state = NCCLSVC_MEMBER_JOINED;
 		seat->deadline_ns = 0;
@@ -332,7 +330,7 @@ static void start_epoch(struct server *s, struct communicator *m)
 				"the daemon has no memory for an epoch");
 		return;
 	}
-	m->epoch = start ? start->epoch : m->epoch + 1;
+	m->epoch = start->epoch;
 	comm_event(m, NCCLSVC_CAUSE_STARTED);
 	m->joining = 0;
 	m->plan_round = 0;
@@ -360,7 +358,7 @@ static void start_epoch(struct server *s, struct communicator *m)
 		if (comm_alive(&m->seats[k]))
 			reply_joined(m, k, m->reply_opcode);
 	if (vanished >= 0)
-		comm_break_epoch(s, m, NCCLSVC_CAUSE_MEMBER_DIED, vanished);
+		comm_break_epoch(m, NCCLSVC_CAUSE_MEMBER_DIED, vanished);
 	if (over)
 		comm_broken_elsewhere(m, over);
 	free(start);
@@ -441,10 +439,10 @@ void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reaso
 	}
 }
 
-void comm_break_epoch(struct server *s, struct communicator *m, ncclsvc_epoch_cause cause,
+void comm_break_epoch(struct communicator *m, ncclsvc_epoch_cause cause,
 		      int32_t rank)
 {
-	bool tell = s->cluster && epoch_runs(&m->life);
+	const bool tell = epoch_runs(&m->life);
 	comm_break_for(m, cause, NCCLSVC_PEER_GONE, rank, -1);
 	if (tell)
 		remote_break(m, NCCLSVC_PEER_GONE, rank, -1);
@@ -452,27 +450,10 @@ void comm_break_epoch(struct server *s, struct communicator *m, ncclsvc_epoch_ca
 
 void comm_gpu_lost(struct communicator *m, int result, int32_t rank)
 {
-	struct server *s = m->server;
-	bool tell = s->cluster && epoch_runs(&m->life);
+	const bool tell = epoch_runs(&m->life);
 	comm_break_for(m, NCCLSVC_CAUSE_GPU_LOST, result, rank, -1);
 	if (tell)
 		remote_break(m, result, rank, -1);
-}
-
-/* A part of a split that lost a member before it began. */
-void comm_abandon(struct communicator *m)
-{
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct client *c = m->seats[k].client;
-		uint32_t serial = m->seats[k].serial;
-		if (!c)
-			continue;
-		m->joining--;
-		comm_vacate(m, &m->seats[k], NCCLSVC_MEMBER_ABSENT);
-		client_error(c, SVC_SPLIT, serial, NCCLSVC_PEER_GONE,
-			     "a member went before the split was done");
-	}
-	comm_event(m, NCCLSVC_CAUSE_START_FAILED);
 }
 
 struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *rank)
@@ -514,7 +495,7 @@ uint64_t comm_expire(struct server *s, uint64_t now)
 		}
 		next = earlier(next, comm_split_expire(m, now));
 		next = earlier(next, plan_expire(m, now));
-		if (m->cuda && (m->start || m->joining == m->nranks))
+		if (m->cuda && m->start)
 			comm_try_start(s, m);
 		next = earlier(next, expire_draining(m, now));
 		if (!forgettable(m))

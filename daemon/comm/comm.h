@@ -18,8 +18,6 @@ struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t n
 uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank);
 /* Forgets a communicator that no epoch has run on. */
 void comm_discard(struct server *s, struct communicator *m);
-/* Fails the JOINs of a part of a split that lost a member before it began. */
-void comm_abandon(struct communicator *m);
 /* If every seat is taken, and its GPU ready: starts the epoch and answers every member. */
 void comm_try_start(struct server *s, struct communicator *m);
 
@@ -34,10 +32,10 @@ void plan_commit_failed(struct communicator *m, int result, int32_t rank);
 uint64_t plan_expire(struct communicator *m, uint64_t now);
 /* The member has left, and its plan with it. */
 void plan_member_gone(struct communicator *m, uint32_t rank);
-/* As plan_commit_failed; the home decides no more. */
+/* As plan_commit_failed; nobody decides any more. */
 void plan_commit_refused(struct communicator *m, int result, const char *text);
 struct control_plan_verdict;
-/* What the home says of this epoch's plans. */
+/* What came of this epoch's plans. */
 void plan_verdict(struct communicator *m, const struct control_plan_verdict *v);
 /* A member of another node is through with the plan of that number. */
 void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number);
@@ -54,7 +52,7 @@ void comm_blameless_text(const struct communicator *m, int result, char text[SVC
 void comm_vacate(struct communicator *m, struct seat *seat, uint32_t state);
 void comm_forget(struct server *s, struct communicator *m);
 /* Ends the epoch, on all nodes, because of one member; the others are told to rejoin. */
-void comm_break_epoch(struct server *s, struct communicator *m, ncclsvc_epoch_cause cause,
+void comm_break_epoch(struct communicator *m, ncclsvc_epoch_cause cause,
 		      int32_t rank);
 /* Ends the epoch here because of one member (-1: none), of its GPU, or of a node (-1: none); the
  * others are told to rejoin. */
@@ -76,9 +74,9 @@ void comm_event(struct communicator *m, ncclsvc_epoch_cause cause);
 bool comm_all_joined(const struct communicator *m);
 /* For launched tasks, once their epoch is over. */
 uint64_t comm_landing_ns(const struct server *s);
-/* nodes.c. The home can do nothing for this epoch: it is ended on all nodes, so that all can
- * rejoin. */
-void comm_home_forgot(struct communicator *m);
+/* nodes.c. Where members gather, nothing is known of this epoch: it is ended on all nodes, so that
+ * all can rejoin. */
+void comm_rendezvous_forgot(struct communicator *m);
 
 /* join.c: this rank's JOIN is overdue. */
 void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank);
@@ -136,7 +134,7 @@ void comm_gpu_lost(struct communicator *m, int result, int32_t rank);
 /* Ends every epoch for this reason, so that no member takes the blame. */
 void comm_close_all(struct server *s, int reason);
 /* Other nodes: all have joined; the epoch was ended by another node; a member there left; the node
- * is gone; the engine could not go on; the home refuses a JOIN, a SPLIT; or tells who joins what.
+ * is gone; the engine could not go on; a JOIN, a SPLIT is refused; who joins what.
  */
 void comm_gathered(struct communicator *m, const struct control_start *start);
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b);

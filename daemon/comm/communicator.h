@@ -29,7 +29,7 @@ struct seat {
 	int32_t far_pid;
 	uint64_t redops; /* bits: its worker may have made them, and not been told to let them go */
 	bool fresh;	 /* this JOIN made the handle: it goes if the JOIN fails */
-	bool overdue;	 /* its home was asked who is late */
+	bool overdue;	 /* it was asked who is missing */
 	bool late;	 /* its JOIN's deadline has passed in this attempt of the members to join */
 };
 
@@ -38,7 +38,7 @@ struct split_request {
 	int32_t colour, key;
 	uint32_t serial;
 	uint64_t deadline_ns;
-	bool overdue; /* its home was asked who is late */
+	bool overdue; /* it was asked who is missing */
 };
 
 enum muster_state { MUSTER_NONE, MUSTER_READY, MUSTER_OVER };
@@ -46,7 +46,7 @@ enum muster_state { MUSTER_NONE, MUSTER_READY, MUSTER_OVER };
 /* A plan that waits for the other members'. */
 struct commit {
 	bool here;
-	bool overdue; /* its home was asked who is late */
+	bool overdue; /* it was asked who is missing */
 	uint32_t serial;
 	uint64_t deadline_ns;
 };
@@ -71,19 +71,17 @@ struct communicator {
 	bool late_reported;	/* that this attempt came to nothing in time */
 	struct board_entry *board;   /* of the epoch that runs */
 	struct split_request *split; /* [nranks]; NULL: none under way */
-	uint32_t splitting;
-	struct plan *plan;	/* in force, and the executor's; NULL: none */
-	struct plan *forming;	/* NULL: none */
-	struct commit *commits; /* [nranks]; NULL: none waits */
+	struct plan *plan;	     /* in force, and the executor's; NULL: none */
+	struct plan *forming;	     /* NULL: none */
+	struct commit *commits;	     /* [nranks]; NULL: none waits */
 	uint32_t committing;
-	uint32_t plan_round; /* with other nodes: verdicts heard in this epoch */
+	uint32_t plan_round; /* verdicts heard in this epoch */
 	bool plan_lost;	     /* this round's was given up here, and the verdict has not come */
 	uint64_t since_ns;
 	uint64_t idle_ns; /* when the last member here went */
-	/* With other nodes: */
 	uint32_t remote;	     /* members of the epoch on other nodes */
 	struct control_start *start; /* all have joined; NULL: not yet, or it has begun */
-	enum muster_state muster;    /* of GPUs across nodes: what the registrar knows of start */
+	enum muster_state muster;    /* of GPUs across nodes: what the NCCL pool knows of start */
 	struct control_break *start_break; /* that is over already */
 	UT_hash_handle hh;		   /* by id */
 };

@@ -20,8 +20,7 @@
 
 bool comm_sits_here(const struct communicator *m, uint32_t k)
 {
-	const struct cluster *c = m->server->cluster;
-	return !c || !m->start || m->start->members[k].node == c->me;
+	return !m->start || m->start->members[k].node == m->server->coord.me;
 }
 
 /* Every worker of this node's members is there, and knows their timelines. */
@@ -95,16 +94,29 @@ bool comm_gpus_ready(struct server *s, struct communicator *m)
 	return physical_fits(m->physical, &w);
 }
 
+/* They believe that it has begun. */
+static void tell_not_begun(struct server *s, struct communicator *m, int result, int32_t rank,
+			   bool all)
+{
+	m->epoch = m->start->epoch;
+	if (!s->gpus.staging && nodes_across(m))
+		nodes_withdraw(m, result, rank);
+	remote_not_begun(m, result, rank, all);
+	free(m->start);
+	free(m->start_break);
+	m->start = NULL;
+	m->start_break = NULL;
+}
+
 /* all: the other nodes do not know yet. */
 static void fail_joins(struct server *s, struct communicator *m, ncclsvc_epoch_cause cause,
 		       int result, int32_t rank, const char *why, bool all)
 {
-	uint32_t *sessions = calloc(m->nranks, sizeof(*sessions)); /* that held a seat */
+	const bool told = m->start != NULL;
 	if (m->joining)
 		report_request(m, "JOIN", result, why);
-	if (s->cluster && !sessions)
-		no_memory("a communicator that could not start on all nodes"); /* other nodes would
-										  wait for ever */
+	if (told)
+		tell_not_begun(s, m, result, rank, all);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct seat *seat = &m->seats[k];
 		struct client *c = seat->client;
@@ -114,26 +126,12 @@ static void fail_joins(struct server *s, struct communicator *m, ncclsvc_epoch_c
 		m->joining--;
 		seat->state = NCCLSVC_MEMBER_BROKEN;
 		seat->deadline_ns = 0;
-		if (s->cluster)
-			sessions[k] = seat->fresh ? c->id : 0;
+		if (seat->fresh && told)
+			remote_unjoin(m, k, c->id, false);
 		if (seat->fresh)
 			comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
 		client_error(c, m->reply_opcode, serial, result, "%s", why);
 	}
-	if (s->cluster && m->start) { /* its home, and other nodes, believe that it has begun */
-		m->epoch = m->start->epoch;
-		if (!s->gpus.staging && nodes_across(m))
-			nodes_withdraw(m, result, rank);
-		remote_not_begun(m, result, rank, all);
-		free(m->start);
-		free(m->start_break);
-		m->start = NULL;
-		m->start_break = NULL;
-		for (uint32_t k = 0; k < m->nranks; k++)
-			if (sessions[k])
-				remote_unjoin(m, k, sessions[k], false);
-	}
-	free(sessions);
 	comm_event(m, cause);
 }
 

@@ -6,7 +6,6 @@
 #include "communicator.h"
 #include "gpu/physical.h"
 
-struct cluster;
 struct control_nccl_drop;
 struct control_nccl_id;
 struct control_nccl_use;
@@ -22,7 +21,7 @@ void comm_physical_dead(const struct communicator *m);
 void comm_physical_release(const struct communicator *m);
 uint64_t comm_left_until(const struct communicator *m);
 
-/* nodes.c: parts of NCCL communicators across nodes. */
+/* nccl_nodes.c: parts of NCCL communicators across nodes. */
 bool nodes_across(const struct communicator *m);
 /* How many it has members on. */
 uint32_t nodes_of(const struct communicator *m);
@@ -30,11 +29,11 @@ uint32_t nodes_of(const struct communicator *m);
 void nodes_want(struct communicator *m);
 /* It is not, any more. */
 void nodes_withdraw(struct communicator *m, int result, int32_t rank);
-void nodes_use(struct cluster *c, const struct control_nccl_use *u);
-void nodes_make_id(struct cluster *c, const struct control_nccl_id *asked);
-void nodes_drop(struct cluster *c, const struct control_nccl_drop *d);
-/* Before the next registrar is asked for anything. */
-void nodes_registrar_lost(struct cluster *c, uint32_t node);
+void nodes_use(struct server *s, const struct control_nccl_use *u);
+void nodes_make_id(struct server *s, const struct control_nccl_id *asked);
+void nodes_drop(struct server *s, const struct control_nccl_drop *d);
+/* Before the next node that keeps the NCCL pool is asked for anything. */
+void nodes_pool_lost(struct server *s, uint32_t node);
 
 /* redop.c: reductions that members make. */
 void comm_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add *r);

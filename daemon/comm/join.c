@@ -25,8 +25,7 @@ void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, i
 	va_end(args);
 	client_error(c, SVC_JOIN, serial, result, "%s", m->refused.text);
 	report_request(m, "JOIN refused", result, m->refused.text);
-	if (c->server->cluster)
-		remote_refused(m, result);
+	remote_refused(m, result);
 }
 
 static bool check_join(struct client *c, uint32_t serial, const struct svc_join *j)
@@ -158,10 +157,6 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 			     "a session has at most %d communicators", SVC_SESSION_COMMS - 1);
 		return;
 	}
-	/* Someone left while the others went on: a newcomer needs an epoch with all of them. With
-	 * other nodes, the home sees to it. */
-	if (epoch_runs(&m->life) && !s->cluster)
-		comm_break_epoch(s, m, NCCLSVC_CAUSE_RENEWED, rank);
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)
 		comm_event(m, NCCLSVC_CAUSE_RENEWED);
 	seat->fresh = !comm_alive(seat);
@@ -184,10 +179,7 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 	comm_event(m, NCCLSVC_CAUSE_JOINED);
 	if (seat->deadline_ns)
 		loop_deadline(&s->loop, seat->deadline_ns);
-	if (s->cluster)
-		remote_join(m, (uint32_t)rank);
-	else
-		comm_try_start(s, m);
+	remote_join(m, (uint32_t)rank);
 }
 
 /* One whose member has left the epoch. */
@@ -226,7 +218,7 @@ void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
 	/* Somebody left, so the epoch can do little more: its member may ask for the next. */
 	if (seat->client == c && seat->state == NCCLSVC_MEMBER_JOINED &&
 	    m->occupied + m->remote < m->nranks)
-		comm_break_epoch(s, m, NCCLSVC_CAUSE_RENEWED, a_missing_rank(m));
+		comm_break_epoch(m, NCCLSVC_CAUSE_RENEWED, a_missing_rank(m));
 	if (comm_alive(seat) && !(seat->client == c && seat->state == NCCLSVC_MEMBER_BROKEN)) {
 		comm_turn_away(c, m, serial, rank, NCCLSVC_RANK_TAKEN,
 			       "rank %d of communicator %s is held by pid %d, session %u", rank,
@@ -283,11 +275,11 @@ void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const c
 	client_error(c, m->reply_opcode, serial, result, "%s", text);
 }
 
-/* The home knows who is missing; it answers soon, if it lives. */
-static bool ask_home(struct server *s, struct communicator *m, uint32_t rank)
+/* Where they gather, it is known who is missing: the answer comes soon. */
+static bool ask_missing(struct server *s, struct communicator *m, uint32_t rank)
 {
 	struct seat *seat = &m->seats[rank];
-	if (!s->cluster || seat->overdue || m->start)
+	if (seat->overdue || m->start)
 		return false;
 	seat->overdue = true;
 	seat->deadline_ns = clock_now() + NODE_ANSWER_NS;
@@ -298,7 +290,7 @@ static bool ask_home(struct server *s, struct communicator *m, uint32_t rank)
 
 void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
 {
-	if (ask_home(s, m, rank))
+	if (ask_missing(s, m, rank))
 		return;
 	struct absent_ranks absent = {0};
 	char text[SVC_TEXT_BYTES];
@@ -306,19 +298,18 @@ void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
 		if (comm_sits_here(m, k) && m->seats[k].state != NCCLSVC_MEMBER_JOINING)
 			absent_add(&absent, k, m->seats[k].late);
 	bool lost = name_lost_gpu(s, m, rank, text, sizeof(text));
-	if (!lost && s->cluster && !m->start)
+	if (!lost && !m->start)
 		comm_blameless_text(m, NCCLSVC_TIMEOUT, text);
 	else if (!lost && absent.never.n + absent.late.n)
 		absent_text(&absent, m->label, rank, &m->refused, text);
 	else if (!lost)
 		snprintf(text, sizeof(text),
 			 "NCCL had not made communicator %s by rank %u's deadline", m->label, rank);
-	if (s->cluster ? m->start != NULL
-		       : m->reply_opcode == SVC_SPLIT) { /* nobody else can ever come */
+	if (m->start) {
 		comm_fail_joins(s, m, NCCLSVC_TIMEOUT, -1, text);
 		return;
 	}
-	if (s->cluster && m->seats[rank].client)
+	if (m->seats[rank].client)
 		remote_unjoin(m, rank, m->seats[rank].client->id, false);
 	comm_refuse_join(m, rank, NCCLSVC_TIMEOUT, text);
 }

@@ -11,17 +11,15 @@ static void left_while_joining(struct server *s, struct communicator *m, int32_t
 	if (m->start && m->cuda)
 		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, rank,
 				"a member went before the epoch began");
-	else if (!s->cluster && m->reply_opcode == SVC_SPLIT)
-		comm_abandon(m);
 }
 
 static void leave(struct client *c, struct communicator *m, int32_t rank)
 {
 	struct server *s = c->server;
 	struct seat *seat = &m->seats[rank];
-	if (s->cluster && seat->state == NCCLSVC_MEMBER_JOINED)
+	if (seat->state == NCCLSVC_MEMBER_JOINED)
 		remote_left(m, rank);
-	else if (s->cluster)
+	else
 		remote_unjoin(m, (uint32_t)rank, c->id, false);
 	const bool joining = seat->state == NCCLSVC_MEMBER_JOINING;
 	if (joining) {
@@ -92,13 +90,13 @@ bool comm_client_gone(struct client *c, uint64_t until_ns)
 		uint32_t was = seat->state;
 		if (was == NCCLSVC_MEMBER_JOINING)
 			m->joining--;
-		if (s->cluster && was != NCCLSVC_MEMBER_JOINED)
+		if (was != NCCLSVC_MEMBER_JOINED)
 			remote_unjoin(m, (uint32_t)rank, c->id, false);
 		comm_vacate(m, seat,
 			    was == NCCLSVC_MEMBER_JOINING ? NCCLSVC_MEMBER_ABSENT
 							  : NCCLSVC_MEMBER_DEAD);
 		if (was == NCCLSVC_MEMBER_JOINED)
-			comm_break_epoch(s, m, NCCLSVC_CAUSE_MEMBER_DIED, rank);
+			comm_break_epoch(m, NCCLSVC_CAUSE_MEMBER_DIED, rank);
 		/* An epoch that still runs is not what the client had a part in. */
 		comm_event(m,
 			   epoch_runs(&m->life) ? NCCLSVC_CAUSE_LEFT : NCCLSVC_CAUSE_MEMBER_DIED);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * NCCL communicators across nodes: what the registrar (coord/registrar.c) is told of this node's
+ * NCCL communicators across nodes: what the pool (coord/nccl_pool.c) is told of this node's
  * parts, and what this node does when it is told something. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "base/no_memory.h"
 #include "comm.h"
-#include "coord/registrar.h"
+#include "coord/nccl_pool.h"
 #include "gpu/gpu.h"
 #include "gpu/physical.h"
 #include "gpus.h"
@@ -36,10 +36,10 @@ uint32_t nodes_of(const struct communicator *m)
 	return n;
 }
 
-static struct communicator *find_comm(struct cluster *c, const uint8_t *id, uint32_t epoch)
+static struct communicator *find_comm(struct server *s, const uint8_t *id, uint32_t epoch)
 {
 	struct communicator *m;
-	HASH_FIND(hh, c->server->comms, id, NCCLSVC_ID_BYTES, m);
+	HASH_FIND(hh, s->comms, id, NCCLSVC_ID_BYTES, m);
 	return m && m->start && m->start->epoch == epoch ? m : NULL;
 }
 
@@ -110,15 +110,15 @@ static void use_fresh(struct communicator *m, const struct control_nccl_use *u)
 	physical_init(p);
 }
 
-void nodes_use(struct cluster *c, const struct control_nccl_use *u)
+void nodes_use(struct server *s, const struct control_nccl_use *u)
 {
-	struct communicator *m = find_comm(c, u->id, u->epoch);
+	struct communicator *m = find_comm(s, u->id, u->epoch);
 	char text[SVC_TEXT_BYTES];
 	if (!m ||
 	    m->muster !=
 		    MUSTER_READY) { /* given up meanwhile: a new one will lack this node's part */
 		if (u->serial)
-			physical_give_back(&c->server->gpus, u->serial,
+			physical_give_back(&s->gpus, u->serial,
 					   u->fresh ? NCCLSVC_CANCELLED : NCCLSVC_OK, -1);
 		return;
 	}
@@ -139,21 +139,20 @@ void nodes_use(struct cluster *c, const struct control_nccl_use *u)
 static void on_id(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
 	struct control_nccl_id *m = arg;
-	struct cluster *c = g->gpus->cluster;
+	struct coord *c = g->gpus->coord;
 	(void)fd;
 	m->result = answer ? answer->result : NCCLSVC_WORKER_LOST;
 	if (answer)
 		memcpy(m->unique, answer->comm.id, sizeof(m->unique));
-	link_send(c, registrar_of(c), CONTROL_NCCL_ID, m, sizeof(*m));
+	coord_send(c, nccl_pool_of(c), CONTROL_NCCL_ID, m, sizeof(*m));
 	free(m);
 }
 
-void nodes_make_id(struct cluster *c, const struct control_nccl_id *asked)
+void nodes_make_id(struct server *s, const struct control_nccl_id *asked)
 {
-	struct server *s = c->server;
-	const struct communicator *m = find_comm(c, asked->id, asked->epoch);
+	const struct communicator *m = find_comm(s, asked->id, asked->epoch);
 	if (!m || m->muster != MUSTER_READY || !comm_sits_here(m, 0))
-		return; /* it was given up, which the registrar hears */
+		return; /* it was given up, which the pool hears */
 	struct control_nccl_id *copy = malloc(sizeof(*copy));
 	if (!copy)
 		no_memory("the id of an NCCL communicator across nodes");
@@ -187,9 +186,9 @@ static void drop(struct physical *p, int result, int32_t rank, int32_t node, con
 		comm_fail_joins(m->server, m, result, -1, why);
 }
 
-void nodes_drop(struct cluster *c, const struct control_nccl_drop *d)
+void nodes_drop(struct server *s, const struct control_nccl_drop *d)
 {
-	struct physical *p = find_part(c->server, d->serial);
+	struct physical *p = find_part(s, d->serial);
 	char why[SVC_TEXT_BYTES];
 	if (!p)
 		return;
@@ -203,17 +202,17 @@ void nodes_drop(struct cluster *c, const struct control_nccl_drop *d)
 	drop(p, d->result, d->rank, d->node, why);
 }
 
-void nodes_registrar_lost(struct cluster *c, uint32_t node)
+void nodes_pool_lost(struct server *s, uint32_t node)
 {
 	struct communicator *m, *next;
 	struct physical *p, *tmp;
-	DL_FOREACH_SAFE (c->server->gpus.physicals, p, tmp)
-		if (p->serial && registrar_that_made(p->serial) == node)
+	DL_FOREACH_SAFE (s->gpus.physicals, p, tmp)
+		if (p->serial && nccl_pool_that_made(p->serial) == node)
 			drop(p, NCCLSVC_PEER_GONE, -1, (int32_t)node,
 			     "the node that kept order between the nodes is gone");
-	if (node > registrar_of(c))
+	if (node > nccl_pool_of(&s->coord))
 		return; /* it was none */
-	HASH_ITER (hh, c->server->comms, m, next)
+	HASH_ITER (hh, s->comms, m, next)
 		if (m->start && m->muster == MUSTER_READY)
 			nodes_want(m);
 }

@@ -26,7 +26,7 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	memcpy(m->start, start, size);
 	comm_event(m, NCCLSVC_CAUSE_GATHERED);
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (start->members[k].node == s->cluster->me &&
+		if (start->members[k].node == s->coord.me &&
 		    m->seats[k].state != NCCLSVC_MEMBER_JOINING)
 			vanished = (int32_t)k;
 	if (m->cuda && vanished >= 0)
@@ -108,7 +108,7 @@ void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int resul
 	remote_break(m, result, rank, node);
 }
 
-void comm_home_forgot(struct communicator *m)
+void comm_rendezvous_forgot(struct communicator *m)
 {
 	if (epoch_runs(&m->life))
 		comm_span_failed(m->server, m->slot, m->epoch, NCCLSVC_STALE_EPOCH, -1);

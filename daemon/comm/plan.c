@@ -76,18 +76,12 @@ static void fail_all(struct communicator *m, int result, const char *text)
 
 void plan_commit_failed(struct communicator *m, int result, int32_t rank)
 {
-	struct rank_names missing = {0};
 	char text[SVC_TEXT_BYTES];
-	for (uint32_t k = 0; m->commits && k < m->nranks; k++)
-		if (!m->commits[k].here)
-			rank_names_add(&missing, k);
 	if (rank >= 0)
 		snprintf(text, sizeof(text), PLAN_GONE_TEXT, rank, m->seats[rank].pid, m->label);
-	else if (result == NCCLSVC_TIMEOUT && !m->remote)
-		snprintf(text, sizeof(text), PLAN_LATE_TEXT, m->label, rank_names_text(&missing));
 	else
 		comm_blameless_text(m, result, text);
-	m->plan_lost = m->commits && m->remote;
+	m->plan_lost = m->commits != NULL;
 	fail_all(m, result, text);
 }
 
@@ -102,8 +96,8 @@ uint64_t plan_expire(struct communicator *m, uint64_t now)
 	uint64_t next = 0;
 	for (uint32_t k = 0; m->commits && k < m->nranks; k++) {
 		uint64_t at = m->commits[k].here ? m->commits[k].deadline_ns : 0;
-		if (at && at <= now && m->remote && !m->commits[k].overdue) {
-			/* Its home knows who is missing; it answers soon, if it lives. */
+		if (at && at <= now && !m->commits[k].overdue) {
+			/* Where they gather, it is known who is missing: the answer comes soon. */
 			m->commits[k].overdue = true;
 			at = m->commits[k].deadline_ns = now + NODE_ANSWER_NS;
 			remote_plan_late(m, k);
@@ -117,7 +111,6 @@ uint64_t plan_expire(struct communicator *m, uint64_t now)
 	return next;
 }
 
-/* uid: 0: all members are here. */
 static void put_in_force(struct server *s, struct communicator *m, uint64_t plan_uid)
 {
 	struct plan *p = m->forming;
@@ -125,7 +118,7 @@ static void put_in_force(struct server *s, struct communicator *m, uint64_t plan
 	m->forming = NULL;
 	m->commits = NULL;
 	m->plan = p;
-	p->uid = plan_uid ? plan_uid : ++s->last_plan;
+	p->uid = plan_uid;
 	p->nheld = m->committing;
 	p->since_ns = clock_now();
 	p->account = m->account;
@@ -152,18 +145,7 @@ static void put_in_force(struct server *s, struct communicator *m, uint64_t plan
 	free(commits);
 }
 
-static void match(struct server *s, struct communicator *m)
-{
-	char text[PLAN_TEXT];
-	m->forming->whole_groups = m->cuda;
-	int result = plan_match(m->forming, text);
-	if (result)
-		fail_all(m, result, text);
-	else
-		put_in_force(s, m, 0);
-}
-
-/* ---- With other nodes: the home decides ---- */
+/* ---- The verdict ---- */
 
 /* It is in force, but was given up here: nobody of this node takes part. */
 static void leave_plan(struct server *s, struct communicator *m, uint32_t number)
@@ -189,7 +171,7 @@ void plan_verdict(struct communicator *m, const struct control_plan_verdict *v)
 	if (v->result) {
 		fail_all(m, v->result, v->text);
 		if (v->result == NCCLSVC_STALE_EPOCH)
-			comm_home_forgot(m);
+			comm_rendezvous_forgot(m);
 	} else if (!m->forming || m->committing != m->occupied) {
 		stop_gathering(m);
 		leave_plan(s, m, number);
@@ -244,8 +226,7 @@ static bool may_commit(struct client *c, uint32_t serial, const struct communica
 		wrong = "this rank has committed a plan that waits for the other ranks'";
 	} else if (m->plan_lost) {
 		result = NCCLSVC_BUSY;
-		wrong = "other nodes have yet to say what came of the plan that failed here: try "
-			"again";
+		wrong = "it has yet to be heard what came of the plan that failed here: try again";
 	} else if (m->plan && !m->plan->members[rank].dropped) {
 		result = NCCLSVC_BUSY;
 		wrong = "this rank has a plan on the communicator: terminate it first";
@@ -303,7 +284,7 @@ void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit
 	}
 	uint32_t before = m->forming->quota;
 	int result = take_plan(m, rank, r, fd, text);
-	if (!result && m->remote && !remote_plan(m, rank)) {
+	if (!result && !remote_plan(m, rank)) {
 		result = NCCLSVC_BUSY;
 		snprintf(text, sizeof(text),
 			 "the node that gathers the members' plans has too much to take: try "
@@ -326,8 +307,6 @@ void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit
 	if (r->timeout_ns)
 		loop_deadline(&s->loop, m->commits[rank].deadline_ns);
 	m->committing++;
-	if (!m->remote && m->committing == m->nranks)
-		match(s, m);
 }
 
 void plan_member_gone(struct communicator *m, uint32_t rank)
@@ -354,8 +333,7 @@ void plan_terminate(struct client *c, uint32_t serial, const struct svc_plan_dro
 	}
 	const uint32_t number = m->plan->number;
 	plan_member_gone(m, rank);
-	if (number)
-		remote_plan_left(m, rank, number);
+	remote_plan_left(m, rank, number);
 	executor_command(c->server->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
 								.plan = {.comm = m->slot,
 									 .rank = (int32_t)rank,

@@ -36,8 +36,8 @@ void world_tell(struct client *c, uint32_t serial)
 	const struct svc_world_reply r = {
 		.ranks = (int32_t)s->world->nranks,
 		.local_ranks = local,
-		.node = s->cluster ? (int32_t)s->cluster->me : 0,
-		.nodes = s->cluster ? (int32_t)s->cluster->n : 1,
+		.node = (int32_t)s->coord.me,
+		.nodes = (int32_t)s->coord.n,
 		.data = s->config->world_data,
 		.horizontal = s->config->world_horizontal,
 		.pipeline = s->config->world_pipeline,

@@ -37,6 +37,8 @@ struct control_refuse {
 	int32_t result;
 	int32_t pid;
 	uint32_t serial; /* as in control_join */
+	uint32_t nranks; /* of REFUSED, as the next */
+	uint32_t part;	 /* of a SPLIT: nobody can join it any more */
 	char text[SVC_TEXT_BYTES];
 };
 
@@ -90,7 +92,7 @@ struct control_parts {
 	} parts[];
 };
 
-/* Of the registrar, nodes talk about GPUs by node and index. */
+/* GPUs are named by node and index. */
 struct control_gpu {
 	uint32_t node;
 	int32_t device;

@@ -1,14 +1,36 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "split.h"
-
+/* SPDX-License-Identifier: Apache-2.0
+ * SPLIT: all members name a colour and a key; those of one colour get a communicator, whose members
+ * then gather as any other's do. */
+#include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
+#include <string.h>
 
-int comm_random_id(uint8_t id[NCCLSVC_ID_BYTES])
+#include "rendezvous.h"
+
+struct split_order {
+	int32_t colour, key;
+	uint32_t rank;
+};
+
+void split_forget(struct rendezvous *r)
 {
-	return getrandom(id, NCCLSVC_ID_BYTES, 0) == NCCLSVC_ID_BYTES ? 0 : -1;
+	free(r->asked);
+	r->asked = NULL;
+	r->splitting = 0;
 }
 
+void split_fail(struct coord *c, struct rendezvous *r, int result, const char *text)
+{
+	struct control_split_failed m = {.epoch = r->epoch, .result = result};
+	if (!r->asked)
+		return;
+	memcpy(m.id, r->id, sizeof(m.id));
+	snprintf(m.text, sizeof(m.text), "%s", text);
+	rendezvous_tell(c, r, CONTROL_SPLIT_FAILED, &m, sizeof(m));
+	split_forget(r);
+}
+
+/* By colour, and in it as the new ranks are: by key, then by old rank. */
 static int by_colour_key_rank(const void *pa, const void *pb)
 {
 	const struct split_order *a = pa, *b = pb;
@@ -19,7 +41,82 @@ static int by_colour_key_rank(const void *pa, const void *pb)
 	return a->rank < b->rank ? -1 : 1;
 }
 
-void split_sort(struct split_order *order, uint32_t n)
+/* Returns 0, or -1: there is nothing random for an id. */
+static int fill_parts(struct coord *c, struct split_order *order, uint32_t n,
+		      struct control_parts *m)
 {
 	qsort(order, n, sizeof(*order), by_colour_key_rank);
+	for (uint32_t lo = 0, hi; lo < n; lo = hi) {
+		uint8_t id[NCCLSVC_ID_BYTES];
+		for (hi = lo + 1; hi < n && order[hi].colour == order[lo].colour; hi++)
+			;
+		if (c->ops->random_id(c->arg, id))
+			return -1;
+		for (uint32_t i = lo; i < hi; i++) {
+			struct control_part_of *p = &m->parts[order[i].rank];
+			p->rank = order[i].rank;
+			memcpy(p->part.id, id, sizeof(id));
+			p->part.nranks = order[i].colour < 0 ? 0 : hi - lo;
+			p->part.rank = i - lo;
+		}
+	}
+	return 0;
+}
+
+/* All have asked: who joins what now? */
+static void finish(struct coord *c, struct rendezvous *r)
+{
+	const uint32_t n = r->nranks;
+	const size_t size = sizeof(struct control_parts) + n * sizeof(struct control_part_of);
+	struct control_parts *m = calloc(1, size);
+	struct split_order *order = calloc(n, sizeof(*order));
+	for (uint32_t k = 0; order && k < n; k++)
+		order[k] = (struct split_order){r->asked[k].colour, r->asked[k].key, k};
+	if (m && order && !fill_parts(c, order, n, m)) {
+		memcpy(m->id, r->id, sizeof(m->id));
+		m->epoch = r->epoch;
+		m->count = n;
+		rendezvous_tell(c, r, CONTROL_PARTS, m, size);
+		split_forget(r);
+	} else {
+		split_fail(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for a split");
+	}
+	free(order);
+	free(m);
+}
+
+void split_take(struct coord *c, uint32_t from, const struct control_split *m)
+{
+	struct rendezvous *r = rendezvous_find(c, m->id);
+	struct control_split_failed failed = {.epoch = m->epoch, .result = NCCLSVC_STALE_EPOCH};
+	if (!r || !r->running || m->epoch != r->epoch || r->held != r->nranks ||
+	    m->rank >= r->nranks || r->members[m->rank].node != from) {
+		memcpy(failed.id, m->id, sizeof(failed.id));
+		snprintf(failed.text, sizeof(failed.text), STALE_TEXT);
+		coord_send(c, from, CONTROL_SPLIT_FAILED, &failed, sizeof(failed));
+		return;
+	}
+	if (!r->asked)
+		r->asked = calloc(r->nranks, sizeof(*r->asked));
+	if (!r->asked || r->asked[m->rank].here)
+		return; /* its node checks; out of memory, the deadline tells */
+	r->asked[m->rank] = (struct asked_split){true, m->colour, m->key};
+	if (++r->splitting == r->nranks)
+		finish(c, r);
+}
+
+void split_late(struct coord *c, const struct control_split *m)
+{
+	struct rendezvous *r = rendezvous_find(c, m->id);
+	struct rank_names missing = {0};
+	char text[SVC_TEXT_BYTES];
+	if (!r || !r->asked || m->epoch != r->epoch)
+		return;
+	for (uint32_t k = 0; k < r->nranks; k++)
+		if (!r->asked[k].here)
+			rank_names_add(&missing, k);
+	snprintf(text, sizeof(text),
+		 "of communicator %s, these ranks had not asked for the split by the deadline: %s",
+		 r->label, rank_names_text(&missing));
+	split_fail(c, r, NCCLSVC_TIMEOUT, text);
 }

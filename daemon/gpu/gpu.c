@@ -19,7 +19,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/timings.h"
-#include "channel/cluster.h"
+#include "coord/coord.h"
 #include "fdio.h"
 #include "mps_service.h"
 #include "names.h"
@@ -501,8 +501,8 @@ void gpu_start_worker(struct gpu *g)
 	struct gpus *s = g->gpus;
 	char name[64], uuid[SVC_UUID_TEXT], spin[16], pinned[24];
 	int n = snprintf(name, sizeof(name), "%s gpu%d", WORKER_NAME, g->index);
-	if (s->cluster)
-		snprintf(name + n, sizeof(name) - (size_t)n, "%s%u", WORKER_NODE, s->cluster->me);
+	if (s->coord->n > 1)
+		snprintf(name + n, sizeof(name) - (size_t)n, "%s%u", WORKER_NODE, s->coord->me);
 	snprintf(spin, sizeof(spin), "%d", s->config->spin_us);
 	svc_uuid_text(g->info.uuid, uuid);
 	char replays[] = WORKER_REPLAYS, none[] = "-";

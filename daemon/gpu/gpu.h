@@ -15,7 +15,7 @@
 #include "worker/queue.h"
 
 struct client;
-struct cluster;
+struct coord;
 struct communicator;
 struct gpu;
 struct gpus;
@@ -48,7 +48,7 @@ struct gpus {
 	const char *path; /* of the daemon's socket: what belongs to this daemon alone is beside it
 			   */
 	struct executor *executor;
-	struct cluster *cluster; /* NULL: this node is alone */
+	struct coord *coord;
 	const struct gpu_callbacks *callbacks;
 	void *owner; /* the callbacks' argument */
 	struct gpu *gpu[GPUS_MAX];

@@ -16,8 +16,7 @@
 #include "base/loop.h"
 #include "base/no_memory.h"
 #include "base/timings.h"
-#include "channel/cluster.h"
-#include "coord/registrar.h"
+#include "coord/nccl_pool.h"
 #include "physical.h"
 #include "sched/executor.h"
 
@@ -401,11 +400,11 @@ void physical_abort(struct physical *p, const char *why)
 
 void physical_give_back(struct gpus *s, uint64_t serial, int result, int32_t rank)
 {
-	struct cluster *c = s->cluster;
+	struct coord *c = s->coord;
 	const struct control_nccl_free m = {serial, result, rank};
-	const uint32_t node = registrar_that_made(serial);
-	if (node < c->n && !c->nodes[node].gone)
-		link_send(c, node, CONTROL_NCCL_FREE, &m, sizeof(m));
+	const uint32_t node = nccl_pool_that_made(serial);
+	if (node < c->n && !coord_is_gone(c, node))
+		coord_send(c, node, CONTROL_NCCL_FREE, &m, sizeof(m));
 }
 
 void physical_release(struct physical **held)

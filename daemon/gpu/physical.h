@@ -32,7 +32,7 @@ struct physical {
 	uint32_t lane, nranks, nnodes;
 	uint32_t n;	  /* ranks on this node */
 	uint64_t serial;  /* its parts on other nodes have the same; 0: there are none */
-	bool told;	  /* the registrar knows that it is broken */
+	bool told;	  /* the NCCL pool knows that it is broken */
 	int32_t lost;	  /* rank because of which; -1: none */
 	uint32_t waiting; /* answers still to come */
 	uint64_t number;  /* of its making; 0: it is not asked for yet */

@@ -12,6 +12,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "coord/coord.h"
 #include "fdio.h"
 #include "gpu.h"
 #include "sched/executor.h"
@@ -27,7 +28,7 @@ static int staging_make(struct gpus *s)
 	if (!st)
 		return -1;
 	uint64_t pinned = (s->config->staging_bytes + slot - 1) / slot * s->ngpus;
-	uint64_t slots = pinned + (s->cluster ? MORE_SLOTS : 0);
+	uint64_t slots = pinned + (s->coord->n > 1 ? MORE_SLOTS : 0);
 	st->pinned = pinned * slot;
 	st->bytes = slots * slot;
 	st->fd = svc_memfd_create("ncclsvc-staging", st->bytes, true);

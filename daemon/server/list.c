@@ -13,9 +13,8 @@
 #include "channel/cluster.h"
 #include "comm/comm.h"
 #include "comm/remote.h"
-#include "coord/gathering.h"
-#include "coord/home.h"
 #include "coord/plan.h"
+#include "coord/rendezvous.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "memory/memory.h"
@@ -98,41 +97,40 @@ static uint64_t list_sessions(struct client *asker, struct piece *p, uint64_t fr
 	return 0;
 }
 
-/* Members of other nodes: of an epoch that does not run, its home knows them. */
-static struct home_view look(struct server *s, const struct communicator *m)
+/* Of an epoch that does not run, members are known where they gather. */
+static struct rendezvous_view look(struct server *s, const struct communicator *m)
 {
-	if (s->cluster && !epoch_runs(&m->life) && !m->start)
-		return home_look(s->cluster, m->id);
-	return (struct home_view){.home = s->cluster ? s->cluster->me : 0};
+	if (!epoch_runs(&m->life) && !m->start)
+		return rendezvous_look(&s->coord, m->id);
+	return (struct rendezvous_view){.node = s->coord.me};
 }
 
 static void describe(const struct server *s, const struct communicator *m,
-		     const struct home_view *v, ncclsvc_member_info *i)
+		     const struct rendezvous_view *v, ncclsvc_member_info *i)
 {
-	if (!s->cluster || m->seats[i->rank].client)
+	if (m->seats[i->rank].client)
 		return;
 	if (m->start) { /* all have joined, and it is about to begin */
 		i->state = NCCLSVC_MEMBER_JOINING;
 		i->pid = m->start->members[i->rank].pid;
 		i->elsewhere = m->start->members[i->rank].node + 1;
 	} else {
-		home_describe(s->cluster, v, i);
+		rendezvous_describe(&s->coord, v, i);
 	}
 }
 
 /* Communicators that gather here, though this node has no member of them; from that number on. */
-static const struct gathering *next_gathered(const struct server *s, uint64_t number)
+static const struct rendezvous *next_unstarted(const struct server *s, uint64_t number)
 {
-	const struct gathering *g = s->cluster ? s->cluster->gatherings : NULL;
-	while (g &&
-	       (g->number < number || !g->held || g->running || remote_find(s->cluster, g->id)))
+	const struct rendezvous *g = s->coord.rendezvous;
+	while (g && (g->number < number || !g->held || g->running || remote_find(s, g->id)))
 		g = g->hh.next;
 	return g;
 }
 
 _Static_assert(sizeof(((struct refusal *)0)->text) == NCCLSVC_REFUSED_BYTES, "one text");
 
-static uint32_t gathered_state(const struct gathering *g)
+static uint32_t unstarted_state(const struct rendezvous *g)
 {
 	return g->joining < g->held ? NCCLSVC_COMM_BROKEN : NCCLSVC_COMM_FORMING;
 }
@@ -148,10 +146,10 @@ static void add_refusal(const struct refusal *r, ncclsvc_comm_info *i)
 }
 
 /* They come behind the slots. */
-static uint64_t list_gathered_comms(struct client *asker, struct piece *p, uint64_t from)
+static uint64_t list_unstarted_comms(struct client *asker, struct piece *p, uint64_t from)
 {
-	const struct gathering *g = next_gathered(asker->server, from - SVC_COMMS_MAX);
-	for (; g; g = next_gathered(asker->server, g->number + 1)) {
+	const struct rendezvous *g = next_unstarted(asker->server, from - SVC_COMMS_MAX);
+	for (; g; g = next_unstarted(asker->server, g->number + 1)) {
 		ncclsvc_comm_info *i = piece_next(p, g->nranks);
 		if (!i)
 			return SVC_COMMS_MAX + g->number;
@@ -160,7 +158,7 @@ static uint64_t list_gathered_comms(struct client *asker, struct piece *p, uint6
 			.nranks = g->nranks,
 			.joined = g->joining,
 			.epoch = g->epoch,
-			.state = gathered_state(g),
+			.state = unstarted_state(g),
 			.uid = g->uid,
 			.age_ns = since(p->reply.time_ns, g->since_ns),
 		};
@@ -199,7 +197,7 @@ static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
 			continue;
 		if (!i)
 			return slot;
-		const struct home_view v = look(s, m);
+		const struct rendezvous_view v = look(s, m);
 		*i = (ncclsvc_comm_info){
 			.comm = m->uid,
 			.nranks = m->nranks,
@@ -207,7 +205,7 @@ static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
 			.state = comm_state(m),
 			.uid = m->owner,
 			.age_ns = since(p->reply.time_ns, m->since_ns),
-			.home = s->cluster && v.home != s->cluster->me ? v.home + 1 : 0,
+			.home = v.node != s->coord.me ? v.node + 1 : 0,
 		};
 		for (uint32_t k = 0; k < m->nranks; k++) {
 			ncclsvc_member_info member = {.rank = (int32_t)k,
@@ -218,16 +216,16 @@ static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
 				i->pending += (uint32_t)(load(&m->board[k].submitted) -
 							 load(&m->board[k].completed));
 		}
-		if (i->state == NCCLSVC_COMM_IDLE && v.gathering && v.gathering->held &&
-		    !v.gathering->running)
-			i->state = gathered_state(v.gathering);
+		if (i->state == NCCLSVC_COMM_IDLE && v.rendezvous && v.rendezvous->held &&
+		    !v.rendezvous->running)
+			i->state = unstarted_state(v.rendezvous);
 		if (client_allows(asker, m->owner))
 			memcpy(i->id, m->id, sizeof(i->id));
 		memcpy(i->label, m->label, sizeof(i->label));
 		add_life(&m->life, p->reply.time_ns, i);
-		add_refusal(v.gathering ? &v.gathering->refused : &m->refused, i);
+		add_refusal(v.rendezvous ? &v.rendezvous->refused : &m->refused, i);
 	}
-	return list_gathered_comms(asker, p, from < SVC_COMMS_MAX ? SVC_COMMS_MAX : from);
+	return list_unstarted_comms(asker, p, from < SVC_COMMS_MAX ? SVC_COMMS_MAX : from);
 }
 
 static uint64_t at_rank(uint64_t slot, uint64_t rank)
@@ -273,7 +271,7 @@ static bool list_one_member(struct server *s, struct piece *p, const struct comm
 	};
 	if (seat->state == NCCLSVC_MEMBER_JOINING)
 		i->waiting_ns = since(p->reply.time_ns, seat->since_ns);
-	const struct home_view v = look(s, m);
+	const struct rendezvous_view v = look(s, m);
 	describe(s, m, &v, i);
 	if (!m->board)
 		return true;
@@ -286,12 +284,12 @@ static bool list_one_member(struct server *s, struct piece *p, const struct comm
 	return true;
 }
 
-static uint64_t list_gathered_members(const struct server *s, struct piece *p, uint64_t from)
+static uint64_t list_unstarted_members(const struct server *s, struct piece *p, uint64_t from)
 {
 	uint64_t k = (uint32_t)from;
-	const struct gathering *g = next_gathered(s, (from >> 32) - SVC_COMMS_MAX);
-	for (; g; g = next_gathered(s, g->number + 1), k = 0) {
-		const struct home_view v = {s->cluster->me, g};
+	const struct rendezvous *g = next_unstarted(s, (from >> 32) - SVC_COMMS_MAX);
+	for (; g; g = next_unstarted(s, g->number + 1), k = 0) {
+		const struct rendezvous_view v = {s->coord.me, g};
 		for (; k < g->nranks; k++) {
 			ncclsvc_member_info *i = piece_next(p, 1);
 			if (!i)
@@ -300,7 +298,7 @@ static uint64_t list_gathered_members(const struct server *s, struct piece *p, u
 						   .rank = (int32_t)k,
 						   .epoch = g->epoch,
 						   .device = SVC_DEVICE_HOST};
-			home_describe(s->cluster, &v, i);
+			rendezvous_describe(&s->coord, &v, i);
 		}
 	}
 	return 0;
@@ -308,10 +306,10 @@ static uint64_t list_gathered_members(const struct server *s, struct piece *p, u
 
 static uint64_t list_members(struct client *asker, struct piece *p, uint64_t from)
 {
-	const uint64_t gathered = at_rank(SVC_COMMS_MAX, 0);
+	const uint64_t unstarted = at_rank(SVC_COMMS_MAX, 0);
 	uint64_t next = list_each_member(asker->server, p, from, list_one_member);
 	return next ? next
-		    : list_gathered_members(asker->server, p, from < gathered ? gathered : from);
+		    : list_unstarted_members(asker->server, p, from < unstarted ? unstarted : from);
 }
 
 /* Only its own node knows what a member has submitted. asked: nodes that stand in i

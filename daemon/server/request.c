@@ -12,6 +12,7 @@
 #include "comm/comm.h"
 #include "comm/gpus.h"
 #include "comm/plans.h"
+#include "comm/remote.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "memory/memory.h"
@@ -167,6 +168,10 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		client_error(c, h->opcode, h->serial, NCCLSVC_PROTOCOL, "say HELLO first");
 		return;
 	}
+	/* It came before this request; and what comes of it may end the session. */
+	remote_handle_own(c->server);
+	if (c->state == CLIENT_CLOSING)
+		return;
 	switch (h->opcode) {
 	case SVC_HELLO:
 		hello(s, c, h->serial, body);

@@ -19,9 +19,8 @@
 #include "channel/cluster.h"
 #include "comm/comm.h"
 #include "comm/plans.h"
+#include "comm/remote.h"
 #include "comm/report.h"
-#include "coord/home.h"
-#include "coord/registrar.h"
 #include "fdio.h"
 #include "gpu/gpu.h"
 #include "gpu/physical.h"
@@ -56,12 +55,7 @@ static uint64_t expire(void *arg, uint64_t now)
 	uint64_t next = earlier(expire_silent(s, now), comm_expire(s, now));
 	next = earlier(next, physical_expire(&s->gpus, now));
 	next = earlier(next, client_retry(&s->sessions, now));
-	if (s->cluster) {
-		const uint64_t keep = (uint64_t)s->config->comm_idle_seconds * 1000000000;
-		home_expire(s->cluster, now, keep);
-		next = earlier(next, registrar_expire(s->cluster, now, keep));
-	}
-	return next;
+	return earlier(next, coord_expire(&s->coord));
 }
 
 /* ---- Accepting ---- */
@@ -304,7 +298,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	s->gpus = (struct gpus){.loop = &s->loop,
 				.config = config,
 				.path = path,
-				.cluster = cluster,
+				.coord = &s->coord,
 				.callbacks = callbacks->gpu,
 				.owner = s};
 	s->memory = (struct memory){.loop = &s->loop,
@@ -318,6 +312,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	uv_async_init(loop, &s->events, on_events);
 	uv_async_init(loop, &s->faults, on_faults);
 	s->loop.handles += 2;
+	remote_start(s);
 	struct engine_config ec = {
 		.threads = (unsigned)config->engine_threads,
 		.tasks_max = (uint32_t)config->tasks_max,
@@ -347,7 +342,7 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 		return NULL;
 	}
 	if (cluster)
-		cluster_attach(cluster, callbacks->cluster, s, &s->loop);
+		cluster_attach(cluster, callbacks->cluster, s);
 	return s;
 }
 
@@ -396,6 +391,7 @@ static void let_executor_go(struct server *s)
 	uv_close((uv_handle_t *)&s->events, on_handle_closed);
 	uv_close((uv_handle_t *)&s->faults, on_handle_closed);
 	sessions_close(&s->sessions);
+	uv_close((uv_handle_t *)&s->own, on_handle_closed);
 	gpu_stop(&s->gpus);
 }
 
@@ -434,6 +430,7 @@ void server_destroy(struct server *s)
 	physical_free_all(&s->gpus);
 	plan_free_all(s);
 	comm_free_all(s);
+	remote_free(s);
 	gpu_free(&s->gpus);
 	staging_free(&s->gpus);
 	accounts_fini(&s->accounts);

@@ -6,6 +6,7 @@
 #include "account/account.h"
 #include "base/loop.h"
 #include "comm/communicator.h"
+#include "coord/coord.h"
 #include "gpu/gpu.h"
 #include "memory/memory.h"
 #include "sched/executor.h"
@@ -39,7 +40,10 @@ struct server {
 	uint64_t last_comm, last_plan;
 	struct plan *plans;
 	struct communicator *world;
-	struct cluster *cluster; /* NULL: this node is alone */
+	struct coord coord; /* what this node decides for all */
+	uv_async_t own;	    /* messages to this node itself */
+	struct own_message *own_messages;
+	struct cluster *cluster; /* the connections to the others; NULL: this node is alone */
 	uint32_t world_first;	 /* this node's first rank in the world */
 	struct gpus gpus;
 	struct memory memory;

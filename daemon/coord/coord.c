@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Messages, checked and given to who they are for. */
+#include "coord.h"
+
+#include <string.h>
+#include <sys/random.h>
+
+#include "nccl_pool.h"
+#include "rendezvous.h"
+
+void coord_init(struct coord *c, const struct coord_ops *ops, void *arg, uint32_t me, uint32_t n)
+{
+	*c = (struct coord){.ops = ops, .arg = arg, .me = me, .n = n};
+}
+
+int coord_random_id(uint8_t id[NCCLSVC_ID_BYTES])
+{
+	return getrandom(id, NCCLSVC_ID_BYTES, 0) == NCCLSVC_ID_BYTES ? 0 : -1;
+}
+
+void coord_free(struct coord *c)
+{
+	rendezvous_free(c);
+	nccl_pool_free(c);
+}
+
+void coord_node_lost(struct coord *c, uint32_t node)
+{
+	rendezvous_node_lost(c, node);
+	nccl_pool_node_lost(c, node);
+}
+
+uint64_t coord_expire(struct coord *c)
+{
+	const uint64_t a = rendezvous_expire(c), b = nccl_pool_expire(c);
+	return !a || (b && b < a) ? b : a;
+}
+
+/* ---- What a message must be ---- */
+
+static bool is_text(const char *text, size_t size)
+{
+	return memchr(text, '\0', size) != NULL;
+}
+
+static bool join_fits(const struct control_join *m)
+{
+	return m->nranks >= 1 && m->nranks <= SVC_HOST_RANKS_MAX && m->rank < m->nranks;
+}
+
+static bool refusal_fits(const struct control_refuse *m)
+{
+	return is_text(m->text, sizeof(m->text)) &&
+	       (!m->part || (m->nranks >= 1 && m->nranks <= SVC_HOST_RANKS_MAX));
+}
+
+static bool start_fits(const struct coord *c, const struct control_start *m, size_t size)
+{
+	if (m->nranks > SVC_HOST_RANKS_MAX ||
+	    size != sizeof(*m) + m->nranks * sizeof(m->members[0]))
+		return false;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (m->members[k].node >= c->n)
+			return false;
+	return true;
+}
+
+static bool parts_fit(const struct control_parts *m, size_t size)
+{
+	if (m->count > SVC_HOST_RANKS_MAX || size != sizeof(*m) + m->count * sizeof(m->parts[0]))
+		return false;
+	for (uint32_t k = 0; k < m->count; k++) {
+		const struct control_part *p = &m->parts[k].part;
+		if (p->nranks > SVC_HOST_RANKS_MAX || (p->nranks && p->rank >= p->nranks))
+			return false;
+	}
+	return true;
+}
+
+static bool ready_fits(const struct coord *c, const struct control_nccl_ready *m, size_t size)
+{
+	if (!m->nranks || m->nranks > SVC_HOST_RANKS_MAX || m->rank >= (int32_t)m->nranks ||
+	    size != sizeof(*m) + m->nranks * sizeof(m->gpus[0]))
+		return false;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (m->gpus[k].node >= c->n)
+			return false;
+	return true;
+}
+
+static bool plan_fits(const struct control_plan *m, size_t size)
+{
+	return m->groups <= SVC_PLAN_TASKS && m->tasks <= SVC_PLAN_TASKS && m->at <= m->tasks &&
+	       m->count <= CONTROL_PLAN_PIECE &&
+	       size == sizeof(*m) + m->count * sizeof(m->piece[0]);
+}
+
+bool coord_fits(const struct coord *c, enum control_kind kind, const void *body, size_t size)
+{
+	static const size_t sizes[CONTROL_END] = {
+		[CONTROL_JOIN] = sizeof(struct control_join),
+		[CONTROL_UNJOIN] = sizeof(struct control_unjoin),
+		[CONTROL_REFUSE] = sizeof(struct control_refuse),
+		[CONTROL_REFUSED] = sizeof(struct control_refuse),
+		[CONTROL_START] = sizeof(struct control_start),
+		[CONTROL_BREAK] = sizeof(struct control_break),
+		[CONTROL_LEFT] = sizeof(struct control_break),
+		[CONTROL_SPLIT] = sizeof(struct control_split),
+		[CONTROL_SPLIT_LATE] = sizeof(struct control_split),
+		[CONTROL_SPLIT_FAILED] = sizeof(struct control_split_failed),
+		[CONTROL_PARTS] = sizeof(struct control_parts),
+		[CONTROL_NCCL_READY] = sizeof(struct control_nccl_ready),
+		[CONTROL_NCCL_ID] = sizeof(struct control_nccl_id),
+		[CONTROL_NCCL_USE] = sizeof(struct control_nccl_use),
+		[CONTROL_NCCL_FREE] = sizeof(struct control_nccl_free),
+		[CONTROL_NCCL_DROP] = sizeof(struct control_nccl_drop),
+		[CONTROL_PLAN] = sizeof(struct control_plan),
+		[CONTROL_PLAN_LATE] = sizeof(struct control_plan_member),
+		[CONTROL_PLAN_VERDICT] = sizeof(struct control_plan_verdict),
+		[CONTROL_PLAN_LEFT] = sizeof(struct control_plan_member),
+		[CONTROL_PLAN_GONE] = sizeof(struct control_plan_member),
+	};
+	if (kind >= CONTROL_END || size < sizes[kind])
+		return false;
+	switch (kind) {
+	case CONTROL_JOIN:
+		return join_fits(body);
+	case CONTROL_REFUSE:
+	case CONTROL_REFUSED:
+		return refusal_fits(body);
+	case CONTROL_START:
+		return start_fits(c, body, size);
+	case CONTROL_SPLIT_FAILED:
+		return is_text(((const struct control_split_failed *)body)->text, SVC_TEXT_BYTES);
+	case CONTROL_PARTS:
+		return parts_fit(body, size);
+	case CONTROL_NCCL_READY:
+		return ready_fits(c, body, size);
+	case CONTROL_PLAN:
+		return plan_fits(body, size);
+	case CONTROL_PLAN_VERDICT:
+		return is_text(((const struct control_plan_verdict *)body)->text, SVC_TEXT_BYTES);
+	default:
+		return size == sizes[kind];
+	}
+}
+
+/* ---- Who it is for ---- */
+
+/* It asks rank 0's node for an id, or answers. */
+static bool is_answer(const struct control_nccl_id *m)
+{
+	static const uint8_t none[sizeof(m->unique)];
+	return m->result || memcmp(m->unique, none, sizeof(none)) != 0;
+}
+
+bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const void *body)
+{
+	switch (kind) {
+	case CONTROL_JOIN:
+		rendezvous_join(c, from, body);
+		return true;
+	case CONTROL_UNJOIN:
+		rendezvous_unjoin(c, from, body);
+		return true;
+	case CONTROL_REFUSED:
+		rendezvous_refused(c, from, body);
+		return true;
+	case CONTROL_BREAK:
+		rendezvous_broken(c, from, body);
+		return false; /* members' nodes hear it, too */
+	case CONTROL_LEFT:
+		rendezvous_left(c, from, body);
+		return false;
+	case CONTROL_SPLIT:
+		split_take(c, from, body);
+		return true;
+	case CONTROL_SPLIT_LATE:
+		split_late(c, body);
+		return true;
+	case CONTROL_NCCL_READY:
+		nccl_pool_ready(c, from, body);
+		return true;
+	case CONTROL_NCCL_ID:
+		if (is_answer(body))
+			nccl_pool_id(c, from, body);
+		return is_answer(body);
+	case CONTROL_NCCL_FREE:
+		nccl_pool_give(c, from, body);
+		return true;
+	case CONTROL_PLAN:
+		plans_take(c, from, body);
+		return true;
+	case CONTROL_PLAN_LATE:
+		plans_late(c, body);
+		return true;
+	case CONTROL_PLAN_LEFT:
+		plans_left(c, from, body);
+		return true;
+	default:
+		return false;
+	}
+}

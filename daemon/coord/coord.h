@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What one node decides for all: state machines that know neither sockets nor clocks nor clients.
+ * Messages come in, from any node, and go out through coord_ops; nothing else happens. So a test
+ * runs as many nodes as it likes, in one thread, and loses, delays and reorders what it likes.
+ *
+ *   rendezvous.c   the members of a communicator gather: JOIN, and what follows until they part
+ *   split.c        SPLIT: who is in which part
+ *   plans.c        the members' plans: gathered, matched (plan_match.c), in force or not
+ *   nccl_pool.c    NCCL communicators across nodes
+ */
+#ifndef COORD_COORD_H
+#define COORD_COORD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "messages.h"
+
+struct barrier;
+struct rendezvous;
+struct shared_comm;
+
+/* Filled in by whoever runs it. Called from within the functions below, in the same thread. */
+struct coord_ops {
+	/* To that node, perhaps this one. The message is copied, and handled later: never from
+	 * within this call. Order holds between two nodes. */
+	void (*send)(void *arg, uint32_t node, enum control_kind kind, const void *body,
+		     size_t size);
+	/* Its daemon has ended: nothing comes from it any more. */
+	bool (*gone)(void *arg, uint32_t node);
+	/* Its host's name, for people. */
+	const char *(*host)(void *arg, uint32_t node);
+	uint64_t (*now_ns)(void *arg);
+	/* coord_expire is to be called by then. */
+	void (*deadline)(void *arg, uint64_t at_ns);
+	/* Returns 0, or -1: there is nothing random to be had. */
+	int (*random_id)(void *arg, uint8_t id[NCCLSVC_ID_BYTES]);
+	/* What inspection calls a communicator of which this node has no member. */
+	uint64_t (*new_uid)(void *arg);
+};
+
+struct coord {
+	const struct coord_ops *ops;
+	void *arg; /* the functions' */
+	uint32_t me, n;
+	uint64_t keep_ns; /* what nobody uses is forgotten after that */
+	/* The machines': */
+	struct rendezvous *rendezvous; /* of communicators whose members gather here */
+	struct barrier *barriers;
+	struct shared_comm *shared;
+	uint64_t nshared, spans, plans; /* made so far */
+};
+
+void coord_init(struct coord *c, const struct coord_ops *ops, void *arg, uint32_t me, uint32_t n);
+void coord_free(struct coord *c);
+/* Has a message of that kind the length, and what its length depends on, that it should have? Also
+ * of those that coord_handle does not take. */
+bool coord_fits(const struct coord *c, enum control_kind kind, const void *body, size_t size);
+/* A message that fits came. False: it is for the members' nodes, or for them as well. */
+bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const void *body);
+void coord_node_lost(struct coord *c, uint32_t node);
+/* Forgets what is idle; returns when to call next, 0: whenever something happens. */
+uint64_t coord_expire(struct coord *c);
+
+/* For ops->random_id. */
+int coord_random_id(uint8_t id[NCCLSVC_ID_BYTES]);
+
+static inline void coord_send(struct coord *c, uint32_t node, enum control_kind kind,
+			      const void *body, size_t size)
+{
+	c->ops->send(c->arg, node, kind, body, size);
+}
+
+static inline bool coord_is_gone(const struct coord *c, uint32_t node)
+{
+	return c->ops->gone(c->arg, node);
+}
+
+static inline const char *coord_host(const struct coord *c, uint32_t node)
+{
+	return c->ops->host(c->arg, node);
+}
+
+static inline uint64_t coord_now(const struct coord *c)
+{
+	return c->ops->now_ns(c->arg);
+}
+
+#endif

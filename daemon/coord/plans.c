@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The plans of a communicator's members: gathered, matched, and in force or not, which all members'
+ * nodes are told. Plans are committed in rounds: each ends with one verdict. What was sent for a
+ * round that is over when it comes is not heard: its node has failed it, as the verdict said. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan.h"
+#include "rendezvous.h"
+
+/* Of one round. */
+struct planning {
+	struct plan *plan;
+	uint32_t whole; /* members whose plans are here */
+	struct planning_member {
+		struct svc_plan_task *tasks; /* NULL: none came yet, or they are the plan's now */
+		uint32_t ntasks, here;
+		bool whole;
+	} members[];
+};
+
+void plans_forget(struct rendezvous *r)
+{
+	struct planning *p = r->planning;
+	for (uint32_t k = 0; p && k < r->nranks; k++)
+		free(p->members[k].tasks);
+	if (p)
+		plan_free(p->plan);
+	free(p);
+	r->planning = NULL;
+}
+
+static struct control_plan_verdict verdict_of(const uint8_t *id, uint32_t epoch, uint32_t round,
+					      int result, const char *text)
+{
+	struct control_plan_verdict v = {.epoch = epoch, .round = round, .result = result};
+	memcpy(v.id, id, sizeof(v.id));
+	snprintf(v.text, sizeof(v.text), "%s", text);
+	return v;
+}
+
+/* The round is over. */
+static void tell_verdict(struct coord *c, struct rendezvous *r, int result, const char *text)
+{
+	struct control_plan_verdict v = verdict_of(r->id, r->epoch, r->plan_round++, result, text);
+	if (!result)
+		v.uid = ((uint64_t)c->me + 1) << 40 | ++c->plans;
+	rendezvous_tell(c, r, CONTROL_PLAN_VERDICT, &v, sizeof(v));
+	plans_forget(r);
+}
+
+void plans_fail(struct coord *c, struct rendezvous *r, int result, const char *text)
+{
+	if (r->planning)
+		tell_verdict(c, r, result, text);
+}
+
+static struct planning *begin(const struct rendezvous *r)
+{
+	struct planning *p = calloc(1, sizeof(*p) + r->nranks * sizeof(p->members[0]));
+	if (!p)
+		return NULL;
+	p->plan = plan_create(r->nranks);
+	if (!p->plan) {
+		free(p);
+		return NULL;
+	}
+	p->plan->whole_groups = r->cuda;
+	return p;
+}
+
+/* False: it is not what follows, or there is no memory. */
+static bool add_piece(struct planning_member *pm, const struct control_plan *m)
+{
+	if (!m->at && !pm->tasks && !pm->whole) {
+		pm->tasks = malloc(m->tasks ? m->tasks * sizeof(m->piece[0]) : 1);
+		pm->ntasks = m->tasks;
+	}
+	if (!pm->tasks || m->tasks != pm->ntasks || m->at != pm->here ||
+	    m->count > m->tasks - m->at)
+		return false;
+	memcpy(pm->tasks + m->at, m->piece, m->count * sizeof(m->piece[0]));
+	pm->here += m->count;
+	pm->whole = pm->here == pm->ntasks;
+	return true;
+}
+
+/* A member's plan is here: perhaps all are. */
+static void member_is_whole(struct coord *c, struct rendezvous *r, const struct control_plan *m)
+{
+	char text[PLAN_TEXT] = "";
+	struct planning *p = r->planning;
+	struct svc_plan_task *tasks = p->members[m->rank].tasks;
+	p->members[m->rank].tasks = NULL;
+	int result = plan_set(p->plan, m->rank, m->groups, m->tasks, tasks, text);
+	if (!result && ++p->whole < r->nranks)
+		return;
+	if (!result)
+		result = plan_match(p->plan, text);
+	tell_verdict(c, r, result, text);
+}
+
+void plans_take(struct coord *c, uint32_t from, const struct control_plan *m)
+{
+	struct rendezvous *r = rendezvous_find(c, m->id);
+	if (!r || !r->running || m->epoch != r->epoch) {
+		const struct control_plan_verdict v =
+			verdict_of(m->id, m->epoch, m->round, NCCLSVC_STALE_EPOCH, STALE_TEXT);
+		coord_send(c, from, CONTROL_PLAN_VERDICT, &v, sizeof(v));
+		return;
+	}
+	if (m->round != r->plan_round || m->rank >= r->nranks || r->members[m->rank].node != from)
+		return; /* the verdict is on its way */
+	if (!r->planning)
+		r->planning = begin(r);
+	if (r->held != r->nranks || r->plan_round >= PLAN_NUMBER_MAX)
+		tell_verdict(c, r, NCCLSVC_STALE_EPOCH, STALE_TEXT);
+	else if (!r->planning || !add_piece(&r->planning->members[m->rank], m))
+		tell_verdict(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for the plans");
+	else if (r->planning->members[m->rank].whole)
+		member_is_whole(c, r, m);
+}
+
+void plans_late(struct coord *c, const struct control_plan_member *m)
+{
+	char text[SVC_TEXT_BYTES];
+	struct rank_names missing = {0};
+	struct rendezvous *r = rendezvous_find(c, m->id);
+	if (!r || !r->planning || m->epoch != r->epoch || m->round != r->plan_round)
+		return;
+	for (uint32_t k = 0; k < r->nranks; k++)
+		if (!r->planning->members[k].whole)
+			rank_names_add(&missing, k);
+	snprintf(text, sizeof(text), PLAN_LATE_TEXT, r->label, rank_names_text(&missing));
+	tell_verdict(c, r, NCCLSVC_TIMEOUT, text);
+}
+
+void plans_left(struct coord *c, uint32_t from, const struct control_plan_member *m)
+{
+	struct rendezvous *r = rendezvous_find(c, m->id);
+	if (r && r->running && m->epoch == r->epoch && m->rank < r->nranks &&
+	    r->members[m->rank].node == from)
+		rendezvous_tell(c, r, CONTROL_PLAN_GONE, m, sizeof(*m));
+}

@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The one node that knows, of all ranks of a communicator, who has joined: it checks what only can
+ * be checked there, and starts the epochs. */
+#include "rendezvous.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "plan.h"
+
+#define RENDEZVOUS_MAX SVC_COMMS_MAX
+
+uint32_t rendezvous_of(const struct coord *c, const uint8_t *id)
+{
+	uint64_t word;
+	memcpy(&word, id, sizeof(word));
+	uint32_t node = (uint32_t)(word % c->n);
+	while (coord_is_gone(c, node))
+		node = (node + 1) % c->n;
+	return node;
+}
+
+struct rendezvous *rendezvous_find(const struct coord *c, const uint8_t *id)
+{
+	struct rendezvous *r;
+	HASH_FIND(hh, c->rendezvous, id, sizeof(r->id), r);
+	return r;
+}
+
+static void forget(struct coord *c, struct rendezvous *r)
+{
+	HASH_DEL(c->rendezvous, r);
+	split_forget(r);
+	plans_forget(r);
+	free(r->members);
+	free(r);
+}
+
+static struct rendezvous *create(struct coord *c, const uint8_t *id, uint32_t nranks)
+{
+	struct rendezvous *r =
+		HASH_COUNT(c->rendezvous) < RENDEZVOUS_MAX ? calloc(1, sizeof(*r)) : NULL;
+	struct member_slot *members = calloc(nranks, sizeof(*members));
+	if (!r || !members) {
+		free(r);
+		free(members);
+		return NULL;
+	}
+	memcpy(r->id, id, sizeof(r->id));
+	r->nranks = nranks;
+	r->members = members;
+	r->since_ns = r->idle_ns = coord_now(c);
+	r->number = c->ops->new_uid(c->arg);
+	HASH_ADD(hh, c->rendezvous, id, sizeof(r->id), r);
+	c->ops->deadline(c->arg, r->idle_ns + c->keep_ns);
+	return r;
+}
+
+void rendezvous_tell(struct coord *c, const struct rendezvous *r, enum control_kind kind,
+		     const void *body, size_t size)
+{
+	bool told[CLUSTER_NODES_MAX] = {false};
+	for (uint32_t k = 0; k < r->nranks; k++) {
+		const struct member_slot *s = &r->members[k];
+		if (s->state == SLOT_FREE || told[s->node])
+			continue;
+		told[s->node] = true;
+		coord_send(c, s->node, kind, body, size);
+	}
+}
+
+static void free_slot(struct coord *c, struct rendezvous *r, struct member_slot *s)
+{
+	if (s->state == SLOT_FREE)
+		return;
+	if (s->state == SLOT_JOINING)
+		r->joining--;
+	s->state = SLOT_FREE;
+	if (--r->held)
+		return;
+	r->idle_ns = coord_now(c);
+	c->ops->deadline(c->arg, r->idle_ns + c->keep_ns);
+}
+
+/* The epoch is over, for whatever reason: members must join again. Their nodes know why. */
+static void end_epoch(struct rendezvous *r)
+{
+	r->running = false;
+	split_forget(r);
+	plans_forget(r);
+	for (uint32_t k = 0; k < r->nranks; k++)
+		if (r->members[k].state == SLOT_JOINED)
+			r->members[k].state = SLOT_BROKEN;
+}
+
+/* ---- Refusing ---- */
+
+static void note_refusal(struct rendezvous *r, uint32_t rank, int32_t pid, const char *text)
+{
+	r->refused = (struct refusal){.rank = (int32_t)rank, .pid = pid};
+	snprintf(r->refused.text, sizeof(r->refused.text), "%s", text);
+}
+
+static void send_refusal(struct coord *c, uint32_t node, const struct control_join *m, int result,
+			 const char *text)
+{
+	struct control_refuse refusal = {
+		.rank = m->rank, .session = m->session, .serial = m->serial, .result = result};
+	memcpy(refusal.id, m->id, sizeof(refusal.id));
+	snprintf(refusal.text, sizeof(refusal.text), "%s", text);
+	coord_send(c, node, CONTROL_REFUSE, &refusal, sizeof(refusal));
+}
+
+/* A JOIN that comes and is not taken, which those hear of who wait for the rank. */
+__attribute__((format(printf, 6, 7))) static void refuse(struct coord *c, uint32_t node,
+							 struct rendezvous *r,
+							 const struct control_join *m, int result,
+							 const char *format, ...)
+{
+	char text[SVC_TEXT_BYTES];
+	va_list args;
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	if (r && r->uid == m->uid)
+		note_refusal(r, m->rank, m->pid, text);
+	send_refusal(c, node, m, result, text);
+}
+
+/* A JOIN that was taken, and fails. */
+static void fail_join(struct coord *c, struct rendezvous *r, uint32_t rank, int result,
+		      const char *text)
+{
+	const struct member_slot *s = &r->members[rank];
+	struct control_join m = {.rank = rank, .session = s->session, .serial = s->serial};
+	memcpy(m.id, r->id, sizeof(m.id));
+	send_refusal(c, s->node, &m, result, text);
+}
+
+static void fail_all_joins(struct coord *c, struct rendezvous *r, int result, const char *text)
+{
+	for (uint32_t k = 0; k < r->nranks; k++) {
+		if (r->members[k].state != SLOT_JOINING)
+			continue;
+		fail_join(c, r, k, result, text);
+		free_slot(c, r, &r->members[k]);
+	}
+}
+
+void rendezvous_refused(struct coord *c, uint32_t from, const struct control_refuse *m)
+{
+	struct rendezvous *r = rendezvous_find(c, m->id);
+	if (!r && m->part)
+		r = create(c, m->id, m->nranks);
+	if (!r || m->rank >= r->nranks)
+		return;
+	if (r->members[m->rank].state != SLOT_FREE && r->members[m->rank].node != from)
+		return;
+	note_refusal(r, m->rank, m->pid, m->text);
+	if (!m->part)
+		return;
+	r->unjoinable = m->result;
+	fail_all_joins(c, r, m->result, m->text);
+}
+
+/* ---- JOIN ---- */
+
+static void begin_attempt(struct rendezvous *r)
+{
+	r->refused.pid = 0;
+	for (uint32_t k = 0; k < r->nranks; k++)
+		r->members[k].late = false;
+}
+
+static void start(struct coord *c, struct rendezvous *r)
+{
+	size_t size = sizeof(struct control_start) + r->nranks * sizeof(struct control_member);
+	struct control_start *m = calloc(1, size);
+	if (!m) {
+		log_error("communicator %s: out of memory", r->label);
+		fail_all_joins(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for an epoch");
+		return;
+	}
+	memcpy(m->id, r->id, sizeof(m->id));
+	m->epoch = ++r->epoch;
+	m->nranks = r->nranks;
+	m->span = ((uint64_t)c->me + 1) << 48 | ++c->spans;
+	for (uint32_t k = 0; k < r->nranks; k++) {
+		struct member_slot *s = &r->members[k];
+		s->state = SLOT_JOINED;
+		m->members[k] = (struct control_member){s->node, s->session, s->pid, s->device};
+	}
+	r->joining = 0;
+	r->running = true;
+	r->split = false;
+	r->plan_round = 0;
+	rendezvous_tell(c, r, CONTROL_START, m, size);
+	free(m);
+}
+
+/* Who asks for a slot that is held? */
+static bool may_take(struct coord *c, uint32_t from, struct rendezvous *r,
+		     const struct control_join *m)
+{
+	struct member_slot *s = &r->members[m->rank];
+	bool same = s->node == from && s->session == m->session;
+	if (s->state == SLOT_JOINED && same && m->epoch >= r->epoch)
+		end_epoch(r); /* its node knew before */
+	if (s->state == SLOT_FREE || (s->state == SLOT_BROKEN && same))
+		return true;
+	refuse(c, from, r, m, NCCLSVC_RANK_TAKEN,
+	       "rank %u of communicator %s is held by pid %d, session %u of node %u (%s)", m->rank,
+	       r->label, s->pid, s->session, s->node, coord_host(c, s->node));
+	return false;
+}
+
+static const char *transport_name(uint32_t transport)
+{
+	return transport == NCCLSVC_TRANSPORT_MPI ? "MPI" : "NCCL";
+}
+
+/* Nobody holds a slot: it is the newcomer's. */
+static void claim(struct rendezvous *r, const struct control_join *m)
+{
+	r->uid = m->uid;
+	r->cuda = m->cuda;
+	r->transport = m->transport;
+	memcpy(r->label, m->label, sizeof(r->label));
+	r->label[sizeof(r->label) - 1] = '\0';
+}
+
+/* False: the JOIN does not fit the other members', and was refused. */
+static bool fits_others(struct coord *c, uint32_t from, struct rendezvous *r,
+			const struct control_join *m)
+{
+	uint32_t k = 0;
+	while (r->members[k].state == SLOT_FREE && k + 1 < r->nranks)
+		k++;
+	if (r->cuda != m->cuda)
+		refuse(c, from, r, m, NCCLSVC_MISMATCH,
+		       "rank %u (pid %d, node %u) joins with %s, the members of communicator %s "
+		       "did with %s",
+		       m->rank, m->pid, from, m->cuda ? "a GPU" : "host memory", r->label,
+		       r->cuda ? "GPUs" : "host memory");
+	else if (r->cuda && r->transport != m->transport)
+		refuse(c, from, r, m, NCCLSVC_MISMATCH,
+		       "device memory is carried by %s on node %u (rank %u, pid %d), and by %s on "
+		       "node %u (rank %u): set transport alike on all nodes",
+		       transport_name(m->transport), from, m->rank, m->pid,
+		       transport_name(r->transport), r->members[k].node, k);
+	else if (r->unjoinable)
+		refuse(c, from, NULL, m, r->unjoinable, "%s", r->refused.text);
+	else
+		return true;
+	return false;
+}
+
+/* The one that a JOIN is for, made if need be; NULL after it was refused. */
+static struct rendezvous *rendezvous_for(struct coord *c, uint32_t from,
+					 const struct control_join *m)
+{
+	struct rendezvous *r = rendezvous_find(c, m->id);
+	if (r && r->held && r->uid != m->uid) {
+		refuse(c, from, r, m, NCCLSVC_PERMISSION, "communicator %s belongs to user %u",
+		       r->label, r->uid);
+		return NULL;
+	}
+	if (r && r->nranks != m->nranks && r->held) {
+		refuse(c, from, r, m, NCCLSVC_MISMATCH,
+		       "nranks differs: rank %u (pid %d, node %u) says %u, the members of "
+		       "communicator %s said %u",
+		       m->rank, m->pid, from, m->nranks, r->label, r->nranks);
+		return NULL;
+	}
+	if (r && r->nranks != m->nranks) {
+		forget(c, r);
+		r = NULL;
+	}
+	if (!r && !(r = create(c, m->id, m->nranks))) {
+		refuse(c, from, NULL, m, NCCLSVC_LIMIT,
+		       "node %u has no room for more communicators", c->me);
+		return NULL;
+	}
+	if (!r->held)
+		claim(r, m);
+	if (r->epoch < m->epoch)
+		r->epoch = m->epoch; /* another node, which is gone, has counted so far */
+	return fits_others(c, from, r, m) ? r : NULL;
+}
+
+/* Someone left while the others went on: a newcomer needs an epoch with all of them. */
+static void break_for_newcomer(struct coord *c, struct rendezvous *r, const struct control_join *m)
+{
+	struct control_break b = {.epoch = r->epoch,
+				  .result = NCCLSVC_PEER_GONE,
+				  .rank = (int32_t)m->rank,
+				  .pid = r->members[m->rank].pid,
+				  .node = -1};
+	memcpy(b.id, r->id, sizeof(b.id));
+	rendezvous_tell(c, r, CONTROL_BREAK, &b, sizeof(b));
+	end_epoch(r);
+}
+
+void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *m)
+{
+	struct rendezvous *r = rendezvous_for(c, from, m);
+	if (!r || !may_take(c, from, r, m))
+		return;
+	struct member_slot *s = &r->members[m->rank];
+	if (r->running)
+		break_for_newcomer(c, r, m);
+	if (!r->joining)
+		begin_attempt(r);
+	if (r->refused.rank == (int32_t)m->rank)
+		r->refused.pid = 0;
+	r->held += s->state == SLOT_FREE;
+	r->split = m->split;
+	*s = (struct member_slot){.state = SLOT_JOINING,
+				  .node = from,
+				  .session = m->session,
+				  .serial = m->serial,
+				  .pid = m->pid,
+				  .device = m->device,
+				  .since_ns = coord_now(c)};
+	if (++r->joining == r->nranks)
+		start(c, r);
+}
+
+/* ---- Giving up, and going ---- */
+
+static void refuse_late(struct coord *c, struct rendezvous *r, uint32_t rank)
+{
+	struct absent_ranks absent = {0};
+	char text[SVC_TEXT_BYTES];
+	for (uint32_t k = 0; k < r->nranks; k++)
+		if (r->members[k].state != SLOT_JOINING)
+			absent_add(&absent, k, r->members[k].late);
+	absent_text(&absent, r->label, rank, &r->refused, text);
+	fail_join(c, r, rank, NCCLSVC_TIMEOUT, text);
+	r->members[rank].late = true;
+}
+
+/* Nobody else can ever take a slot of a split that has not begun. */
+static void fail_part(struct coord *c, struct rendezvous *r, uint32_t rank, bool late)
+{
+	char text[SVC_TEXT_BYTES] = "a member went before the split was done";
+	if (late)
+		snprintf(text, sizeof(text), "the split was not done by rank %u's deadline", rank);
+	fail_all_joins(c, r, late ? NCCLSVC_TIMEOUT : NCCLSVC_PEER_GONE, text);
+}
+
+void rendezvous_unjoin(struct coord *c, uint32_t from, const struct control_unjoin *m)
+{
+	struct rendezvous *r = rendezvous_find(c, m->id);
+	if (!r || m->rank >= r->nranks)
+		return;
+	struct member_slot *s = &r->members[m->rank];
+	const bool late = m->why == UNJOIN_LATE, joining = s->state == SLOT_JOINING;
+	if (s->node != from || s->session != m->session || s->state == SLOT_FREE)
+		return;
+	if (late && !joining)
+		return; /* it has begun meanwhile, or is over */
+	if (s->state == SLOT_JOINED)
+		end_epoch(r); /* its node knew before: who broke it may tell us later */
+	if (late)
+		refuse_late(c, r, m->rank);
+	free_slot(c, r, s);
+	if (joining && r->split)
+		fail_part(c, r, m->rank, late);
+}
+
+void rendezvous_broken(struct coord *c, uint32_t from, const struct control_break *m)
+{
+	struct rendezvous *r = rendezvous_find(c, m->id);
+	if (!r || m->epoch != r->epoch)
+		return;
+	if (r->running)
+		end_epoch(r);
+	if (m->result == NCCLSVC_PEER_GONE && m->node < 0 && m->rank >= 0 &&
+	    (uint32_t)m->rank < r->nranks && r->members[m->rank].state == SLOT_BROKEN &&
+	    r->members[m->rank].node == from)
+		free_slot(c, r, &r->members[m->rank]);
+}
+
+void rendezvous_left(struct coord *c, uint32_t from, const struct control_break *m)
+{
+	struct rendezvous *r = rendezvous_find(c, m->id);
+	if (!r || m->epoch != r->epoch || m->rank < 0 || (uint32_t)m->rank >= r->nranks)
+		return;
+	struct member_slot *s = &r->members[m->rank];
+	if (s->node != from || s->state == SLOT_JOINING)
+		return;
+	char text[SVC_TEXT_BYTES];
+	snprintf(text, sizeof(text), PLAN_GONE_TEXT, m->rank, s->pid, r->label);
+	free_slot(c, r, s);
+	split_fail(c, r, NCCLSVC_PEER_GONE, "a member left before the split was done");
+	plans_fail(c, r, NCCLSVC_PEER_GONE, text);
+	if (!r->held)
+		r->running = false;
+}
+
+void rendezvous_node_lost(struct coord *c, uint32_t node)
+{
+	struct rendezvous *r, *next;
+	HASH_ITER (hh, c->rendezvous, r, next) {
+		bool member = false;
+		for (uint32_t k = 0; k < r->nranks; k++)
+			member |= r->members[k].state != SLOT_FREE && r->members[k].node == node;
+		if (!member)
+			continue;
+		/* The members' nodes have noticed it themselves. */
+		if (r->running)
+			end_epoch(r);
+		const bool waits = r->joining;
+		for (uint32_t k = 0; k < r->nranks; k++)
+			if (r->members[k].node == node)
+				free_slot(c, r, &r->members[k]);
+		if (waits && r->split)
+			fail_part(c, r, 0, false);
+	}
+}
+
+uint64_t rendezvous_expire(struct coord *c)
+{
+	struct rendezvous *r, *tmp;
+	const uint64_t now = coord_now(c);
+	uint64_t next = 0;
+	HASH_ITER (hh, c->rendezvous, r, tmp) {
+		if (r->held)
+			continue;
+		if (now >= r->idle_ns + c->keep_ns)
+			forget(c, r);
+		else if (!next || r->idle_ns + c->keep_ns < next)
+			next = r->idle_ns + c->keep_ns;
+	}
+	return next;
+}
+
+void rendezvous_free(struct coord *c)
+{
+	struct rendezvous *r, *next;
+	HASH_ITER (hh, c->rendezvous, r, next)
+		forget(c, r);
+}
+
+/* ---- Inspection ---- */
+
+static void describe_slot(const struct coord *c, const struct member_slot *s,
+			  ncclsvc_member_info *i)
+{
+	if (s->state == SLOT_FREE)
+		return;
+	i->state = s->state == SLOT_BROKEN ? NCCLSVC_MEMBER_BROKEN : NCCLSVC_MEMBER_JOINING;
+	i->pid = s->pid;
+	i->device = s->device;
+	i->elsewhere = s->node == c->me ? 0 : s->node + 1;
+	if (s->state == SLOT_JOINING)
+		i->waiting_ns = coord_now(c) - s->since_ns;
+}
+
+struct rendezvous_view rendezvous_look(const struct coord *c, const uint8_t *id)
+{
+	const uint32_t node = rendezvous_of(c, id);
+	return (struct rendezvous_view){node, node == c->me ? rendezvous_find(c, id) : NULL};
+}
+
+void rendezvous_describe(const struct coord *c, const struct rendezvous_view *v,
+			 ncclsvc_member_info *i)
+{
+	if (v->rendezvous && (uint32_t)i->rank < v->rendezvous->nranks) {
+		describe_slot(c, &v->rendezvous->members[i->rank], i);
+	} else if (v->node != c->me && i->state != NCCLSVC_MEMBER_DEAD) {
+		i->state = NCCLSVC_MEMBER_UNKNOWN;
+		i->elsewhere = v->node + 1;
+	}
+}
