@@ -90,12 +90,20 @@ bool comm_gpus_ready(struct server *s, struct communicator *m);
 /* May NCCL use lent memory of its members as symmetric windows? Not across nodes. Of an epoch whose
  * members are known. */
 bool comm_may_window(struct server *s, const struct communicator *m);
-/* Answers every JOIN that waits with this error; rank: who went, or -1. Other nodes that were about
+/* Answers every JOIN that waits with this error; rank: whose fault it is, or -1. Other nodes that were about
  * to begin are told. */
 void comm_fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
 		     const char *why);
 /* The same, when another node has told this one. */
 void comm_not_begun(struct communicator *m, ncclsvc_epoch_cause cause, int result, const char *why);
+/* Of the epoch that is about to begin, this rank is missing again: the others wait on, for whoever
+ * comes. all: the other nodes do not know yet. */
+void comm_join_again(struct communicator *m, int32_t rank, bool all);
+/* Of a SPLIT, nobody else can come. */
+static inline bool comm_can_wait(const struct communicator *m)
+{
+	return m->reply_opcode == SVC_JOIN;
+}
 /* The epoch that is about to begin, or any of a daemon that is alone: is this member of this node?
  */
 bool comm_sits_here(const struct communicator *m, uint32_t k);

@@ -108,15 +108,11 @@ static void tell_not_begun(struct server *s, struct communicator *m, int result,
 	m->start_break = NULL;
 }
 
-/* all: the other nodes do not know yet. */
-static void fail_joins(struct server *s, struct communicator *m, ncclsvc_epoch_cause cause,
-		       int result, int32_t rank, const char *why, bool all)
+static void answer_joins(struct communicator *m, ncclsvc_epoch_cause cause, int result,
+			 const char *why, bool told)
 {
-	const bool told = m->start != NULL;
 	if (m->joining)
 		report_request(m, "JOIN", result, why);
-	if (told)
-		tell_not_begun(s, m, result, rank, all);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct seat *seat = &m->seats[k];
 		struct client *c = seat->client;
@@ -135,6 +131,36 @@ static void fail_joins(struct server *s, struct communicator *m, ncclsvc_epoch_c
 	comm_event(m, cause);
 }
 
+void comm_fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
+		     const char *why)
+{
+	const bool told = m->start != NULL;
+	if (told)
+		tell_not_begun(s, m, result, rank, true);
+	answer_joins(m,
+		     result == NCCLSVC_TIMEOUT ? NCCLSVC_CAUSE_DEADLINE
+					       : NCCLSVC_CAUSE_START_FAILED,
+		     result, why, told);
+}
+
+void comm_not_begun(struct communicator *m, ncclsvc_epoch_cause cause, int result, const char *why)
+{
+	const bool told = m->start != NULL;
+	if (told)
+		tell_not_begun(m->server, m, result, -1, false);
+	answer_joins(m, cause, result, why, told);
+}
+
+void comm_join_again(struct communicator *m, int32_t rank, bool all)
+{
+	tell_not_begun(m->server, m, NCCLSVC_PEER_GONE, rank, all);
+	comm_event(m, NCCLSVC_CAUSE_START_FAILED);
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if ((int32_t)k != rank && m->seats[k].client &&
+		    m->seats[k].state == NCCLSVC_MEMBER_JOINING)
+			remote_join(m, k);
+}
+
 bool comm_may_window(struct server *s, const struct communicator *m)
 {
 	if (m->remote || s->config->windows == CONFIG_WINDOWS_OFF)
@@ -147,19 +173,6 @@ bool comm_may_window(struct server *s, const struct communicator *m)
 			return false;
 	}
 	return true;
-}
-
-void comm_fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
-		     const char *why)
-{
-	fail_joins(s, m,
-		   result == NCCLSVC_TIMEOUT ? NCCLSVC_CAUSE_DEADLINE : NCCLSVC_CAUSE_START_FAILED,
-		   result, rank, why, true);
-}
-
-void comm_not_begun(struct communicator *m, ncclsvc_epoch_cause cause, int result, const char *why)
-{
-	fail_joins(m->server, m, cause, result, -1, why, false);
 }
 
 void comm_physical_ready(struct communicator *m, int result, const char *why)

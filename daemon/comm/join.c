@@ -290,14 +290,14 @@ static bool ask_missing(struct server *s, struct communicator *m, uint32_t rank)
 
 void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
 {
-	if (ask_missing(s, m, rank))
-		return;
 	struct absent_ranks absent = {0};
 	char text[SVC_TEXT_BYTES];
+	const bool lost = name_lost_gpu(s, m, rank, text, sizeof(text));
+	if (!lost && ask_missing(s, m, rank))
+		return;
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (comm_sits_here(m, k) && m->seats[k].state != NCCLSVC_MEMBER_JOINING)
 			absent_add(&absent, k, m->seats[k].late);
-	bool lost = name_lost_gpu(s, m, rank, text, sizeof(text));
 	if (!lost && !m->start)
 		comm_blameless_text(m, NCCLSVC_TIMEOUT, text);
 	else if (!lost && absent.never.n + absent.late.n)
@@ -305,10 +305,12 @@ void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
 	else if (!lost)
 		snprintf(text, sizeof(text),
 			 "NCCL had not made communicator %s by rank %u's deadline", m->label, rank);
-	if (m->start) {
+	if (m->start && !comm_can_wait(m)) {
 		comm_fail_joins(s, m, NCCLSVC_TIMEOUT, -1, text);
 		return;
 	}
+	if (m->start)
+		comm_join_again(m, (int32_t)rank, true);
 	if (m->seats[rank].client)
 		remote_unjoin(m, rank, m->seats[rank].client->id, false);
 	comm_refuse_join(m, rank, NCCLSVC_TIMEOUT, text);

@@ -8,9 +8,13 @@
 /* Its seat is free already. What waits for the GPUs cannot begin without it. */
 static void left_while_joining(struct server *s, struct communicator *m, int32_t rank)
 {
-	if (m->start && m->cuda)
+	if (!m->start || !m->cuda)
+		return;
+	if (comm_can_wait(m))
+		comm_join_again(m, rank, true);
+	else
 		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, rank,
-				"a member went before the epoch began");
+				"a member went before the split was done");
 }
 
 static void leave(struct client *c, struct communicator *m, int32_t rank)

@@ -128,7 +128,12 @@ void nodes_use(struct server *s, const struct control_nccl_use *u)
 			 "the epoch could not begin on another node (%s%s): join again",
 			 svc_result_name(u->result),
 			 u->result == NCCLSVC_PEER_GONE ? ", a member or its node has gone" : "");
-		comm_not_begun(m, NCCLSVC_CAUSE_START_FAILED, u->result, text);
+		if (u->result == NCCLSVC_PEER_GONE && comm_can_wait(m) && u->rank >= 0 &&
+		    (uint32_t)u->rank < m->nranks &&
+		    !coord_is_gone(&s->coord, m->start->members[u->rank].node))
+			comm_join_again(m, -1, false);
+		else
+			comm_not_begun(m, NCCLSVC_CAUSE_START_FAILED, u->result, text);
 	} else if (u->fresh) {
 		use_fresh(m, u);
 	} else {

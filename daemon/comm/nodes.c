@@ -29,9 +29,11 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 		if (start->members[k].node == s->coord.me &&
 		    m->seats[k].state != NCCLSVC_MEMBER_JOINING)
 			vanished = (int32_t)k;
-	if (m->cuda && vanished >= 0)
+	if (m->cuda && vanished >= 0 && comm_can_wait(m))
+		comm_join_again(m, vanished, true);
+	else if (m->cuda && vanished >= 0)
 		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, vanished,
-				"a member went before the epoch began");
+				"a member went before the split was done");
 	else
 		comm_try_start(s, m);
 }

@@ -353,7 +353,10 @@ static void on_break(struct server *s, uint32_t from, const struct control_break
 	if (m->start && m->start->epoch == b->epoch && m->cuda && nodes_across(m)) {
 		snprintf(text, sizeof(text), "the epoch could not begin on node %u (%s): %s", from,
 			 coord_host(&s->coord, from), svc_result_name(b->result));
-		comm_not_begun(m, NCCLSVC_CAUSE_START_FAILED, b->result, text);
+		if (b->result == NCCLSVC_PEER_GONE && b->node < 0 && comm_can_wait(m))
+			comm_join_again(m, -1, false);
+		else
+			comm_not_begun(m, NCCLSVC_CAUSE_START_FAILED, b->result, text);
 	} else if (m->start && m->start->epoch == b->epoch) {
 		if (!m->start_break && (m->start_break = malloc(sizeof(*b))))
 			*m->start_break = *b;
