@@ -17,7 +17,6 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "coord/rendezvous.h"
 #include "gpu/gpu.h"
 #include "gpu/physical.h"
 #include "names.h"
@@ -193,18 +192,18 @@ void comm_free_all(struct server *s)
 
 /* ---- Handles ---- */
 
-void comm_blameless_text(const struct communicator *m, int result, char text[SVC_TEXT_BYTES])
+void comm_blameless_text(const struct communicator *m, int result, uint32_t asked,
+			 char text[SVC_TEXT_BYTES])
 {
 	const struct coord *c = &m->server->coord;
-	if (c->n == 1 || result != NCCLSVC_TIMEOUT) {
+	if (c->n == 1 || result != NCCLSVC_TIMEOUT)
 		snprintf(text, SVC_TEXT_BYTES, "communicator %s: %s", m->label,
 			 svc_result_meaning(result));
-		return;
-	}
-	const uint32_t node = rendezvous_of(c, m->id);
-	snprintf(text, SVC_TEXT_BYTES,
-		 "node %u (%s), where the members of communicator %s gather, does not answer", node,
-		 coord_host(c, node), m->label);
+	else
+		snprintf(text, SVC_TEXT_BYTES,
+			 "node %u (%s), which knows who is missing of communicator %s, does not "
+			 "answer",
+			 asked, coord_host(c, asked), m->label);
 }
 
 uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank)
@@ -331,9 +330,10 @@ static void start_epoch(struct server *s, struct communicator *m)
 		return;
 	}
 	m->epoch = start->epoch;
+	m->coordinator = start->members[0].node;
 	comm_event(m, NCCLSVC_CAUSE_STARTED);
 	m->joining = 0;
-	m->plan_round = 0;
+	m->split_round = m->plan_round = 0;
 	m->plan_lost = false;
 	m->board = board;
 	int32_t vanished = fill_members(s, m, members);
@@ -439,8 +439,7 @@ void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reaso
 	}
 }
 
-void comm_break_epoch(struct communicator *m, ncclsvc_epoch_cause cause,
-		      int32_t rank)
+void comm_break_epoch(struct communicator *m, ncclsvc_epoch_cause cause, int32_t rank)
 {
 	const bool tell = epoch_runs(&m->life);
 	comm_break_for(m, cause, NCCLSVC_PEER_GONE, rank, -1);

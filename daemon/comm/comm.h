@@ -48,12 +48,12 @@ static inline bool comm_alive(const struct seat *seat)
 	return seat->client != NULL;
 }
 /* Why a request that all members make together has ended, if that is no rank's fault. */
-void comm_blameless_text(const struct communicator *m, int result, char text[SVC_TEXT_BYTES]);
+void comm_blameless_text(const struct communicator *m, int result, uint32_t asked,
+			 char text[SVC_TEXT_BYTES]);
 void comm_vacate(struct communicator *m, struct seat *seat, uint32_t state);
 void comm_forget(struct server *s, struct communicator *m);
 /* Ends the epoch, on all nodes, because of one member; the others are told to rejoin. */
-void comm_break_epoch(struct communicator *m, ncclsvc_epoch_cause cause,
-		      int32_t rank);
+void comm_break_epoch(struct communicator *m, ncclsvc_epoch_cause cause, int32_t rank);
 /* Ends the epoch here because of one member (-1: none), of its GPU, or of a node (-1: none); the
  * others are told to rejoin. */
 void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
@@ -74,9 +74,6 @@ void comm_event(struct communicator *m, ncclsvc_epoch_cause cause);
 bool comm_all_joined(const struct communicator *m);
 /* For launched tasks, once their epoch is over. */
 uint64_t comm_landing_ns(const struct server *s);
-/* nodes.c. Where members gather, nothing is known of this epoch: it is ended on all nodes, so that
- * all can rejoin. */
-void comm_rendezvous_forgot(struct communicator *m);
 
 /* join.c: this rank's JOIN is overdue. */
 void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank);
@@ -90,8 +87,8 @@ bool comm_gpus_ready(struct server *s, struct communicator *m);
 /* May NCCL use lent memory of its members as symmetric windows? Not across nodes. Of an epoch whose
  * members are known. */
 bool comm_may_window(struct server *s, const struct communicator *m);
-/* Answers every JOIN that waits with this error; rank: whose fault it is, or -1. Other nodes that were about
- * to begin are told. */
+/* Answers every JOIN that waits with this error; rank: whose fault it is, or -1. Other nodes that
+ * were about to begin are told. */
 void comm_fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
 		     const char *why);
 /* The same, when another node has told this one. */

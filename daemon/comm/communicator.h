@@ -67,18 +67,19 @@ struct communicator {
 	struct epoch_life life;
 	struct seat *seats; /* [nranks] */
 	uint32_t joining, occupied;
-	struct refusal refused; /* the last of this attempt to join */
-	bool late_reported;	/* that this attempt came to nothing in time */
+	struct refusal refused;	     /* the last of this attempt to join */
+	bool late_reported;	     /* that this attempt came to nothing in time */
 	struct board_entry *board;   /* of the epoch that runs */
 	struct split_request *split; /* [nranks]; NULL: none under way */
 	struct plan *plan;	     /* in force, and the executor's; NULL: none */
 	struct plan *forming;	     /* NULL: none */
 	struct commit *commits;	     /* [nranks]; NULL: none waits */
 	uint32_t committing;
-	uint32_t plan_round; /* verdicts heard in this epoch */
-	bool plan_lost;	     /* this round's was given up here, and the verdict has not come */
+	uint32_t split_round, plan_round; /* ends of SPLITs, and of plans, heard in this epoch */
+	bool plan_lost; /* this round's was given up here, and the verdict has not come */
 	uint64_t since_ns;
-	uint64_t idle_ns; /* when the last member here went */
+	uint64_t idle_ns;	     /* when the last member here went */
+	uint32_t coordinator;	     /* of the epoch: rank 0's node */
 	uint32_t remote;	     /* members of the epoch on other nodes */
 	struct control_start *start; /* all have joined; NULL: not yet, or it has begun */
 	enum muster_state muster;    /* of GPUs across nodes: what the NCCL pool knows of start */

@@ -137,10 +137,9 @@ void comm_fail_joins(struct server *s, struct communicator *m, int result, int32
 	const bool told = m->start != NULL;
 	if (told)
 		tell_not_begun(s, m, result, rank, true);
-	answer_joins(m,
-		     result == NCCLSVC_TIMEOUT ? NCCLSVC_CAUSE_DEADLINE
-					       : NCCLSVC_CAUSE_START_FAILED,
-		     result, why, told);
+	answer_joins(
+		m, result == NCCLSVC_TIMEOUT ? NCCLSVC_CAUSE_DEADLINE : NCCLSVC_CAUSE_START_FAILED,
+		result, why, told);
 }
 
 void comm_not_begun(struct communicator *m, ncclsvc_epoch_cause cause, int result, const char *why)

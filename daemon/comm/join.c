@@ -9,6 +9,7 @@
 #include "base/loop.h"
 #include "base/timings.h"
 #include "comm.h"
+#include "coord/rendezvous.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "remote.h"
@@ -299,7 +300,7 @@ void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
 		if (comm_sits_here(m, k) && m->seats[k].state != NCCLSVC_MEMBER_JOINING)
 			absent_add(&absent, k, m->seats[k].late);
 	if (!lost && !m->start)
-		comm_blameless_text(m, NCCLSVC_TIMEOUT, text);
+		comm_blameless_text(m, NCCLSVC_TIMEOUT, rendezvous_of(&s->coord, m->id), text);
 	else if (!lost && absent.never.n + absent.late.n)
 		absent_text(&absent, m->label, rank, &m->refused, text);
 	else if (!lost)

@@ -109,9 +109,3 @@ void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int resul
 	comm_break_for(m, NCCLSVC_CAUSE_NODES_FAILED, result, rank, node);
 	remote_break(m, result, rank, node);
 }
-
-void comm_rendezvous_forgot(struct communicator *m)
-{
-	if (epoch_runs(&m->life))
-		comm_span_failed(m->server, m->slot, m->epoch, NCCLSVC_STALE_EPOCH, -1);
-}

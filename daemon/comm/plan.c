@@ -80,7 +80,7 @@ void plan_commit_failed(struct communicator *m, int result, int32_t rank)
 	if (rank >= 0)
 		snprintf(text, sizeof(text), PLAN_GONE_TEXT, rank, m->seats[rank].pid, m->label);
 	else
-		comm_blameless_text(m, result, text);
+		comm_blameless_text(m, result, m->coordinator, text);
 	m->plan_lost = m->commits != NULL;
 	fail_all(m, result, text);
 }
@@ -170,8 +170,6 @@ void plan_verdict(struct communicator *m, const struct control_plan_verdict *v)
 	m->plan_lost = false;
 	if (v->result) {
 		fail_all(m, v->result, v->text);
-		if (v->result == NCCLSVC_STALE_EPOCH)
-			comm_rendezvous_forgot(m);
 	} else if (!m->forming || m->committing != m->occupied) {
 		stop_gathering(m);
 		leave_plan(s, m, number);

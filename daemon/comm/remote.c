@@ -152,22 +152,35 @@ static void tell_rendezvous(const struct communicator *m, enum control_kind kind
 	remote_send(m->server, rendezvous_of_comm(m), kind, body, size);
 }
 
-/* To all nodes of the epoch but this one, and to where its members gather. */
+/* To all nodes of the epoch, its coordinator's too, and to where its members gather. */
 static void tell_epoch(struct communicator *m, enum control_kind kind, const void *body,
 		       size_t size)
 {
 	struct server *s = m->server;
-	const uint32_t last = rendezvous_of_comm(m);
+	const uint32_t others[] = {m->coordinator, rendezvous_of_comm(m)};
 	bool told[CLUSTER_NODES_MAX] = {false};
-	told[s->coord.me] = told[last] = true;
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		int32_t node = m->seats[k].node;
+	bool here = false;
+	for (uint32_t k = 0; k < m->nranks + 2; k++) {
+		const int32_t node =
+			k < m->nranks ? m->seats[k].node : (int32_t)others[k - m->nranks];
 		if (node < 0 || told[node])
 			continue;
 		told[node] = true;
-		remote_send(s, (uint32_t)node, kind, body, size);
+		if ((uint32_t)node != s->coord.me)
+			remote_send(s, (uint32_t)node, kind, body, size);
+		else
+			here = true;
 	}
-	remote_send(s, last, kind, body, size);
+	if (here)
+		remote_send(s, s->coord.me, kind, body, size);
+}
+
+void remote_fill_epoch(struct control_epoch *of, const struct communicator *m)
+{
+	memcpy(of->id, m->id, sizeof(of->id));
+	memcpy(of->label, m->label, sizeof(of->label));
+	of->epoch = m->epoch;
+	of->nranks = m->nranks;
 }
 
 void remote_join(struct communicator *m, uint32_t rank)
@@ -294,12 +307,13 @@ void remote_left(struct communicator *m, int32_t rank)
 
 void remote_split(struct communicator *m, uint32_t rank, bool late)
 {
-	struct control_split s = {.epoch = m->epoch,
-				  .rank = rank,
-				  .colour = m->split[rank].colour,
-				  .key = m->split[rank].key};
-	memcpy(s.id, m->id, sizeof(s.id));
-	tell_rendezvous(m, late ? CONTROL_SPLIT_LATE : CONTROL_SPLIT, &s, sizeof(s));
+	struct control_split split = {.round = m->split_round,
+				      .rank = rank,
+				      .colour = m->split[rank].colour,
+				      .key = m->split[rank].key};
+	remote_fill_epoch(&split.of, m);
+	remote_send(m->server, m->coordinator, late ? CONTROL_SPLIT_LATE : CONTROL_SPLIT, &split,
+		    sizeof(split));
 }
 
 /* ---- What others tell ---- */
@@ -375,18 +389,19 @@ static void on_left(struct server *s, const struct control_break *b)
 static void on_split_failed(struct server *s, const struct control_split_failed *f)
 {
 	struct communicator *m = remote_find(s, f->id);
-	if (!m || m->epoch != f->epoch)
+	if (!m || m->epoch != f->epoch || m->split_round != f->round)
 		return;
+	m->split_round++;
 	comm_split_refused(m, f->result, f->text);
-	if (f->result == NCCLSVC_STALE_EPOCH)
-		comm_rendezvous_forgot(m);
 }
 
 static void on_parts(struct server *s, const struct control_parts *p)
 {
 	struct communicator *m = remote_find(s, p->id);
-	if (m && m->epoch == p->epoch && m->nranks == p->count)
-		comm_split_parts(m, p);
+	if (!m || m->epoch != p->epoch || m->split_round != p->round || m->nranks != p->count)
+		return;
+	m->split_round++;
+	comm_split_parts(m, p);
 }
 
 void remote_handle(struct server *s, uint32_t from, enum control_kind kind, const void *body,
@@ -441,26 +456,17 @@ void remote_handle(struct server *s, uint32_t from, enum control_kind kind, cons
 }
 
 /* JOINs that wait where members gather, on a node that is gone, are asked for again, at the next
- * one. It knows nothing of the epoch, though, and cannot take over what waited there. */
+ * one. */
 static void rendezvous_lost(struct server *s, struct communicator *m, uint32_t lost)
 {
-	static const char why[] = "the node that gathered the members' requests is gone: rejoin "
-				  "the communicator";
-	const bool asked = m->split || m->commits;
 	uint64_t word;
 	memcpy(&word, m->id, sizeof(word));
 	uint32_t node = (uint32_t)(word % s->coord.n);
 	while (coord_is_gone(&s->coord, node) && node != lost)
 		node = (node + 1) % s->coord.n;
-	if (node != lost)
-		return;
-	for (uint32_t k = 0; k < m->nranks; k++)
+	for (uint32_t k = 0; node == lost && k < m->nranks; k++)
 		if (m->seats[k].client && m->seats[k].state == NCCLSVC_MEMBER_JOINING && !m->start)
 			remote_join(m, k);
-	comm_split_refused(m, NCCLSVC_PEER_GONE, why);
-	plan_commit_refused(m, NCCLSVC_PEER_GONE, why);
-	if (asked)
-		comm_span_failed(s, m->slot, m->epoch, NCCLSVC_PEER_GONE, (int32_t)lost);
 }
 
 void remote_node_lost(struct server *s, uint32_t node)

@@ -36,6 +36,8 @@ void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, bool
 /* The epoch is over because of this rank (-1: none), or of that node (-1: none). */
 void remote_break(struct communicator *m, int result, int32_t rank, int32_t node);
 void remote_left(struct communicator *m, int32_t rank);
+/* Names the epoch that runs. */
+void remote_fill_epoch(struct control_epoch *of, const struct communicator *m);
 void remote_split(struct communicator *m, uint32_t rank, bool late);
 /* The epoch that m->start asks for cannot begin here, because of this rank (-1: none). all: or else
  * only where members gather. */

@@ -5,7 +5,6 @@
 
 #include "comm.h"
 #include "coord/plan.h"
-#include "coord/rendezvous.h"
 #include "remote.h"
 #include "server/server_state.h"
 
@@ -13,15 +12,15 @@ bool remote_plan(struct communicator *m, uint32_t rank)
 {
 	struct server *s = m->server;
 	const struct plan_member *pm = &m->forming->members[rank];
-	const uint32_t node = rendezvous_of(&s->coord, m->id);
+	const uint32_t node = m->coordinator;
 	struct control_plan *p =
 		node != s->coord.me && link_is_full(s->cluster, node)
 			? NULL
 			: calloc(1, sizeof(*p) + CONTROL_PLAN_PIECE * sizeof(p->piece[0]));
 	if (!p)
 		return false;
-	memcpy(p->id, m->id, sizeof(p->id));
-	p->epoch = m->epoch;
+	remote_fill_epoch(&p->of, m);
+	p->cuda = m->cuda;
 	p->round = m->plan_round;
 	p->rank = rank;
 	p->groups = pm->ngroups;
@@ -37,23 +36,23 @@ bool remote_plan(struct communicator *m, uint32_t rank)
 	return true;
 }
 
-static void tell_rendezvous(struct communicator *m, enum control_kind kind, uint32_t rank,
-			    uint32_t round)
+static void tell_coordinator(struct communicator *m, enum control_kind kind, uint32_t rank,
+			     uint32_t round)
 {
 	struct server *s = m->server;
 	struct control_plan_member one = {.epoch = m->epoch, .rank = rank, .round = round};
 	memcpy(one.id, m->id, sizeof(one.id));
-	remote_send(s, rendezvous_of(&s->coord, m->id), kind, &one, sizeof(one));
+	remote_send(s, m->coordinator, kind, &one, sizeof(one));
 }
 
 void remote_plan_late(struct communicator *m, uint32_t rank)
 {
-	tell_rendezvous(m, CONTROL_PLAN_LATE, rank, m->plan_round);
+	tell_coordinator(m, CONTROL_PLAN_LATE, rank, m->plan_round);
 }
 
 void remote_plan_left(struct communicator *m, uint32_t rank, uint32_t number)
 {
-	tell_rendezvous(m, CONTROL_PLAN_LEFT, rank, number);
+	tell_coordinator(m, CONTROL_PLAN_LEFT, rank, number);
 }
 
 /* ---- What others tell ---- */

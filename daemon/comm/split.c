@@ -37,7 +37,7 @@ void comm_split_failed(struct communicator *m, int result, int32_t rank)
 			 "rank %d (pid %d) of communicator %s went before the split was done", rank,
 			 m->seats[rank].pid, m->label);
 	else
-		comm_blameless_text(m, result, text);
+		comm_blameless_text(m, result, m->coordinator, text);
 	comm_split_refused(m, result, text);
 }
 

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/clock.h"
+#include "coordinator.h"
 #include "nccl_pool.h"
 #include "rendezvous.h"
 
@@ -21,19 +23,21 @@ int coord_random_id(uint8_t id[NCCLSVC_ID_BYTES])
 void coord_free(struct coord *c)
 {
 	rendezvous_free(c);
+	coordinator_free(c);
 	nccl_pool_free(c);
 }
 
 void coord_node_lost(struct coord *c, uint32_t node)
 {
 	rendezvous_node_lost(c, node);
+	coordinator_node_lost(c, node);
 	nccl_pool_node_lost(c, node);
 }
 
 uint64_t coord_expire(struct coord *c)
 {
-	const uint64_t a = rendezvous_expire(c), b = nccl_pool_expire(c);
-	return !a || (b && b < a) ? b : a;
+	const uint64_t next = earlier(rendezvous_expire(c), coordinator_expire(c));
+	return earlier(next, nccl_pool_expire(c));
 }
 
 /* ---- What a message must be ---- */
@@ -56,7 +60,7 @@ static bool refusal_fits(const struct control_refuse *m)
 
 static bool start_fits(const struct coord *c, const struct control_start *m, size_t size)
 {
-	if (m->nranks > SVC_HOST_RANKS_MAX ||
+	if (!m->nranks || m->nranks > SVC_HOST_RANKS_MAX ||
 	    size != sizeof(*m) + m->nranks * sizeof(m->members[0]))
 		return false;
 	for (uint32_t k = 0; k < m->nranks; k++)
@@ -88,10 +92,20 @@ static bool ready_fits(const struct coord *c, const struct control_nccl_ready *m
 	return true;
 }
 
+static bool epoch_fits(const struct control_epoch *m, uint32_t rank)
+{
+	return m->nranks <= SVC_HOST_RANKS_MAX && rank < m->nranks;
+}
+
+static bool split_fits(const struct control_split *m)
+{
+	return epoch_fits(&m->of, m->rank);
+}
+
 static bool plan_fits(const struct control_plan *m, size_t size)
 {
-	return m->groups <= SVC_PLAN_TASKS && m->tasks <= SVC_PLAN_TASKS && m->at <= m->tasks &&
-	       m->count <= CONTROL_PLAN_PIECE &&
+	return epoch_fits(&m->of, m->rank) && m->groups <= SVC_PLAN_TASKS &&
+	       m->tasks <= SVC_PLAN_TASKS && m->at <= m->tasks && m->count <= CONTROL_PLAN_PIECE &&
 	       size == sizeof(*m) + m->count * sizeof(m->piece[0]);
 }
 
@@ -130,6 +144,9 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 		return refusal_fits(body);
 	case CONTROL_START:
 		return start_fits(c, body, size);
+	case CONTROL_SPLIT:
+	case CONTROL_SPLIT_LATE:
+		return split_fits(body);
 	case CONTROL_SPLIT_FAILED:
 		return is_text(((const struct control_split_failed *)body)->text, SVC_TEXT_BYTES);
 	case CONTROL_PARTS:
@@ -166,11 +183,16 @@ bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const 
 	case CONTROL_REFUSED:
 		rendezvous_refused(c, from, body);
 		return true;
+	case CONTROL_START: /* members' nodes hear it, too, as the next two */
+		coordinator_start(c, body);
+		return false;
 	case CONTROL_BREAK:
 		rendezvous_broken(c, from, body);
-		return false; /* members' nodes hear it, too */
+		coordinator_broken(c, body);
+		return false;
 	case CONTROL_LEFT:
 		rendezvous_left(c, from, body);
+		coordinator_left(c, body);
 		return false;
 	case CONTROL_SPLIT:
 		split_take(c, from, body);
@@ -195,7 +217,7 @@ bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const 
 		plans_late(c, body);
 		return true;
 	case CONTROL_PLAN_LEFT:
-		plans_left(c, from, body);
+		plans_left(c, body);
 		return true;
 	default:
 		return false;

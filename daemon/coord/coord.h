@@ -4,10 +4,11 @@
  * Messages come in, from any node, and go out through coord_ops; nothing else happens. So a test
  * runs as many nodes as it likes, in one thread, and loses, delays and reorders what it likes.
  *
- *   rendezvous.c   the members of a communicator gather: JOIN, and what follows until they part
- *   split.c        SPLIT: who is in which part
- *   plans.c        the members' plans: gathered, matched (plan_match.c), in force or not
- *   nccl_pool.c    NCCL communicators across nodes
+ *   rendezvous.c    where the members of a communicator gather: JOIN. The id decides which node it
+ * is, so all find it; when it is lost, all ask the next one again coordinator.c   of an epoch: rank
+ * 0's node, which START names split.c         SPLIT: who is in which part plans.c         the
+ * members' plans: gathered, matched (plan_match.c), in force or not nccl_pool.c     NCCL
+ * communicators across nodes
  */
 #ifndef COORD_COORD_H
 #define COORD_COORD_H
@@ -19,6 +20,7 @@
 #include "messages.h"
 
 struct barrier;
+struct coordinator;
 struct rendezvous;
 struct shared_comm;
 
@@ -47,7 +49,8 @@ struct coord {
 	uint32_t me, n;
 	uint64_t keep_ns; /* what nobody uses is forgotten after that */
 	/* The machines': */
-	struct rendezvous *rendezvous; /* of communicators whose members gather here */
+	struct rendezvous *rendezvous;	  /* of communicators whose members gather here */
+	struct coordinator *coordinators; /* of epochs whose rank 0 is here */
 	struct barrier *barriers;
 	struct shared_comm *shared;
 	uint64_t nshared, spans, plans; /* made so far */

@@ -48,8 +48,16 @@ struct control_member {
 	int32_t device;
 };
 
+/* Which epoch of which communicator: enough for who has not heard of it yet. */
+struct control_epoch {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	char label[NCCLSVC_NAME_BYTES];
+	uint32_t epoch, nranks;
+};
+
 struct control_start {
 	uint8_t id[NCCLSVC_ID_BYTES];
+	char label[NCCLSVC_NAME_BYTES];
 	uint64_t span;
 	uint32_t epoch, nranks;
 	struct control_member members[];
@@ -64,14 +72,14 @@ struct control_break {
 };
 
 struct control_split {
-	uint8_t id[NCCLSVC_ID_BYTES];
-	uint32_t epoch, rank;
+	struct control_epoch of;
+	uint32_t round, rank;
 	int32_t colour, key;
 };
 
 struct control_split_failed {
 	uint8_t id[NCCLSVC_ID_BYTES];
-	uint32_t epoch;
+	uint32_t epoch, round;
 	int32_t result;
 	char text[SVC_TEXT_BYTES];
 };
@@ -84,7 +92,7 @@ struct control_part {
 
 struct control_parts {
 	uint8_t id[NCCLSVC_ID_BYTES]; /* of the communicator that is split */
-	uint32_t epoch, count;
+	uint32_t epoch, round, count, reserved;
 	struct control_part_of {
 		uint32_t rank; /* in the communicator that is split */
 		uint32_t reserved;
@@ -135,11 +143,11 @@ struct control_nccl_drop {
 };
 
 struct control_plan {
-	uint8_t id[NCCLSVC_ID_BYTES];
-	uint32_t epoch, round;
+	struct control_epoch of;
+	uint32_t round;
 	uint32_t rank, groups, tasks;
 	uint32_t at, count; /* of this piece */
-	uint32_t reserved;
+	uint32_t cuda;	    /* of GPUs, a group starts when all that hangs together with it can */
 	struct svc_plan_task piece[];
 };
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator.h"
 #include "plan.h"
-#include "rendezvous.h"
 
 /* Of one round. */
 struct planning {
@@ -20,7 +20,7 @@ struct planning {
 	} members[];
 };
 
-void plans_forget(struct rendezvous *r)
+void plans_forget(struct coordinator *r)
 {
 	struct planning *p = r->planning;
 	for (uint32_t k = 0; p && k < r->nranks; k++)
@@ -41,22 +41,22 @@ static struct control_plan_verdict verdict_of(const uint8_t *id, uint32_t epoch,
 }
 
 /* The round is over. */
-static void tell_verdict(struct coord *c, struct rendezvous *r, int result, const char *text)
+static void tell_verdict(struct coord *c, struct coordinator *r, int result, const char *text)
 {
 	struct control_plan_verdict v = verdict_of(r->id, r->epoch, r->plan_round++, result, text);
 	if (!result)
 		v.uid = ((uint64_t)c->me + 1) << 40 | ++c->plans;
-	rendezvous_tell(c, r, CONTROL_PLAN_VERDICT, &v, sizeof(v));
+	coordinator_tell(c, r, CONTROL_PLAN_VERDICT, &v, sizeof(v));
 	plans_forget(r);
 }
 
-void plans_fail(struct coord *c, struct rendezvous *r, int result, const char *text)
+void plans_fail(struct coord *c, struct coordinator *r, int result, const char *text)
 {
 	if (r->planning)
 		tell_verdict(c, r, result, text);
 }
 
-static struct planning *begin(const struct rendezvous *r)
+static struct planning *begin(const struct coordinator *r, bool cuda)
 {
 	struct planning *p = calloc(1, sizeof(*p) + r->nranks * sizeof(p->members[0]));
 	if (!p)
@@ -66,7 +66,7 @@ static struct planning *begin(const struct rendezvous *r)
 		free(p);
 		return NULL;
 	}
-	p->plan->whole_groups = r->cuda;
+	p->plan->whole_groups = cuda;
 	return p;
 }
 
@@ -87,7 +87,7 @@ static bool add_piece(struct planning_member *pm, const struct control_plan *m)
 }
 
 /* A member's plan is here: perhaps all are. */
-static void member_is_whole(struct coord *c, struct rendezvous *r, const struct control_plan *m)
+static void member_is_whole(struct coord *c, struct coordinator *r, const struct control_plan *m)
 {
 	char text[PLAN_TEXT] = "";
 	struct planning *p = r->planning;
@@ -101,22 +101,34 @@ static void member_is_whole(struct coord *c, struct rendezvous *r, const struct 
 	tell_verdict(c, r, result, text);
 }
 
+static void refuse(struct coord *c, uint32_t to, const struct control_plan *m, int result,
+		   const char *text)
+{
+	const struct control_plan_verdict v =
+		verdict_of(m->of.id, m->of.epoch, m->round, result, text);
+	coord_send(c, to, CONTROL_PLAN_VERDICT, &v, sizeof(v));
+}
+
 void plans_take(struct coord *c, uint32_t from, const struct control_plan *m)
 {
-	struct rendezvous *r = rendezvous_find(c, m->id);
-	if (!r || !r->running || m->epoch != r->epoch) {
-		const struct control_plan_verdict v =
-			verdict_of(m->id, m->epoch, m->round, NCCLSVC_STALE_EPOCH, STALE_TEXT);
-		coord_send(c, from, CONTROL_PLAN_VERDICT, &v, sizeof(v));
+	struct coordinator *r = coordinator_for(c, from, &m->of);
+	if (!r) {
+		refuse(c, from, m, NCCLSVC_STALE_EPOCH, STALE_TEXT);
 		return;
 	}
-	if (m->round != r->plan_round || m->rank >= r->nranks || r->members[m->rank].node != from)
-		return; /* the verdict is on its way */
+	if (m->round < r->plan_round)
+		return;			/* the verdict is on its way */
+	if (m->round > r->plan_round) { /* members have heard verdicts that this does not know of */
+		plans_forget(r);
+		r->plan_round = m->round;
+	}
 	if (!r->planning)
-		r->planning = begin(r);
-	if (r->held != r->nranks || r->plan_round >= PLAN_NUMBER_MAX)
+		r->planning = begin(r, m->cuda);
+	if (!r->planning)
+		tell_verdict(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for the plans");
+	else if (r->nleft || r->plan_round >= PLAN_NUMBER_MAX)
 		tell_verdict(c, r, NCCLSVC_STALE_EPOCH, STALE_TEXT);
-	else if (!r->planning || !add_piece(&r->planning->members[m->rank], m))
+	else if (!add_piece(&r->planning->members[m->rank], m))
 		tell_verdict(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for the plans");
 	else if (r->planning->members[m->rank].whole)
 		member_is_whole(c, r, m);
@@ -126,8 +138,8 @@ void plans_late(struct coord *c, const struct control_plan_member *m)
 {
 	char text[SVC_TEXT_BYTES];
 	struct rank_names missing = {0};
-	struct rendezvous *r = rendezvous_find(c, m->id);
-	if (!r || !r->planning || m->epoch != r->epoch || m->round != r->plan_round)
+	struct coordinator *r = coordinator_find(c, m->id, m->epoch);
+	if (!r || !r->planning || m->round != r->plan_round)
 		return;
 	for (uint32_t k = 0; k < r->nranks; k++)
 		if (!r->planning->members[k].whole)
@@ -136,10 +148,9 @@ void plans_late(struct coord *c, const struct control_plan_member *m)
 	tell_verdict(c, r, NCCLSVC_TIMEOUT, text);
 }
 
-void plans_left(struct coord *c, uint32_t from, const struct control_plan_member *m)
+void plans_left(struct coord *c, const struct control_plan_member *m)
 {
-	struct rendezvous *r = rendezvous_find(c, m->id);
-	if (r && r->running && m->epoch == r->epoch && m->rank < r->nranks &&
-	    r->members[m->rank].node == from)
-		rendezvous_tell(c, r, CONTROL_PLAN_GONE, m, sizeof(*m));
+	const struct coordinator *r = coordinator_find(c, m->id, m->epoch);
+	if (r && m->rank < r->nranks)
+		coordinator_tell(c, r, CONTROL_PLAN_GONE, m, sizeof(*m));
 }

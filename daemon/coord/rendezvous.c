@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "plan.h"
 
 #define RENDEZVOUS_MAX SVC_COMMS_MAX
 
@@ -33,8 +32,6 @@ struct rendezvous *rendezvous_find(const struct coord *c, const uint8_t *id)
 static void forget(struct coord *c, struct rendezvous *r)
 {
 	HASH_DEL(c->rendezvous, r);
-	split_forget(r);
-	plans_forget(r);
 	free(r->members);
 	free(r);
 }
@@ -59,8 +56,9 @@ static struct rendezvous *create(struct coord *c, const uint8_t *id, uint32_t nr
 	return r;
 }
 
-void rendezvous_tell(struct coord *c, const struct rendezvous *r, enum control_kind kind,
-		     const void *body, size_t size)
+/* To every node that has a member here; each once. */
+static void tell(struct coord *c, const struct rendezvous *r, enum control_kind kind,
+		 const void *body, size_t size)
 {
 	bool told[CLUSTER_NODES_MAX] = {false};
 	for (uint32_t k = 0; k < r->nranks; k++) {
@@ -89,8 +87,6 @@ static void free_slot(struct coord *c, struct rendezvous *r, struct member_slot 
 static void end_epoch(struct rendezvous *r)
 {
 	r->running = false;
-	split_forget(r);
-	plans_forget(r);
 	for (uint32_t k = 0; k < r->nranks; k++)
 		if (r->members[k].state == SLOT_JOINED)
 			r->members[k].state = SLOT_BROKEN;
@@ -185,6 +181,7 @@ static void start(struct coord *c, struct rendezvous *r)
 		return;
 	}
 	memcpy(m->id, r->id, sizeof(m->id));
+	memcpy(m->label, r->label, sizeof(m->label));
 	m->epoch = ++r->epoch;
 	m->nranks = r->nranks;
 	m->span = ((uint64_t)c->me + 1) << 48 | ++c->spans;
@@ -196,8 +193,7 @@ static void start(struct coord *c, struct rendezvous *r)
 	r->joining = 0;
 	r->running = true;
 	r->split = false;
-	r->plan_round = 0;
-	rendezvous_tell(c, r, CONTROL_START, m, size);
+	tell(c, r, CONTROL_START, m, size);
 	free(m);
 }
 
@@ -300,7 +296,7 @@ static void break_for_newcomer(struct coord *c, struct rendezvous *r, const stru
 				  .pid = r->members[m->rank].pid,
 				  .node = -1};
 	memcpy(b.id, r->id, sizeof(b.id));
-	rendezvous_tell(c, r, CONTROL_BREAK, &b, sizeof(b));
+	tell(c, r, CONTROL_BREAK, &b, sizeof(b));
 	end_epoch(r);
 }
 
@@ -393,11 +389,7 @@ void rendezvous_left(struct coord *c, uint32_t from, const struct control_break 
 	struct member_slot *s = &r->members[m->rank];
 	if (s->node != from || s->state == SLOT_JOINING)
 		return;
-	char text[SVC_TEXT_BYTES];
-	snprintf(text, sizeof(text), PLAN_GONE_TEXT, m->rank, s->pid, r->label);
 	free_slot(c, r, s);
-	split_fail(c, r, NCCLSVC_PEER_GONE, "a member left before the split was done");
-	plans_fail(c, r, NCCLSVC_PEER_GONE, text);
 	if (!r->held)
 		r->running = false;
 }

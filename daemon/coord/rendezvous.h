@@ -9,12 +9,6 @@
 #include "coord.h"
 #include "missing.h"
 
-struct planning;
-
-/* Of a request for another epoch than is known here, if any is: it may have begun by a node that is
- * gone. */
-#define STALE_TEXT "the communicator lacks members, or its epoch is over: rejoin it first"
-
 enum slot_state { SLOT_FREE, SLOT_JOINING, SLOT_JOINED, SLOT_BROKEN };
 
 struct member_slot {
@@ -23,11 +17,6 @@ struct member_slot {
 	int32_t pid, device;
 	uint64_t since_ns; /* when its JOIN came */
 	bool late;	   /* its deadline has passed in this attempt of the members to join */
-};
-
-struct asked_split {
-	bool here;
-	int32_t colour, key;
 };
 
 struct rendezvous {
@@ -39,27 +28,18 @@ struct rendezvous {
 	bool split;	    /* part of a SPLIT that is not done: nobody else can take a slot */
 	int unjoinable;	    /* why nobody can join any more, with `refused`; 0: all can */
 	struct member_slot *members;
-	uint32_t joining, held;	   /* held: slots that are not free */
-	struct refusal refused;	   /* the last of this attempt to join */
-	struct asked_split *asked; /* [nranks]; NULL: no SPLIT of it is under way */
-	uint32_t splitting;
-	struct planning *planning; /* NULL: none under way */
-	uint32_t plan_round;	   /* of this epoch: plans that were put in force, or refused */
+	uint32_t joining, held; /* held: slots that are not free */
+	struct refusal refused; /* the last of this attempt to join */
 	uint64_t idle_ns;
 	uint64_t since_ns;
 	uint64_t number; /* what inspection calls it, if this node has no communicator of that id */
 	UT_hash_handle hh;
 };
 
-/* ---- rendezvous.c ---- */
-
 /* Any node that lives: the next one, if the id's own is gone. */
 uint32_t rendezvous_of(const struct coord *c, const uint8_t *id);
 /* NULL: none. */
 struct rendezvous *rendezvous_find(const struct coord *c, const uint8_t *id);
-/* To every node that has a member here; each once. */
-void rendezvous_tell(struct coord *c, const struct rendezvous *r, enum control_kind kind,
-		     const void *body, size_t size);
 void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *m);
 void rendezvous_refused(struct coord *c, uint32_t from, const struct control_refuse *m);
 void rendezvous_unjoin(struct coord *c, uint32_t from, const struct control_unjoin *m);
@@ -78,23 +58,5 @@ struct rendezvous_view rendezvous_look(const struct coord *c, const uint8_t *id)
 /* Fills in the state of i->rank, which nobody of this node holds, or which node knows it. */
 void rendezvous_describe(const struct coord *c, const struct rendezvous_view *v,
 			 ncclsvc_member_info *i);
-
-/* ---- split.c ---- */
-
-void split_take(struct coord *c, uint32_t from, const struct control_split *m);
-void split_late(struct coord *c, const struct control_split *m);
-/* What is under way cannot be: the members' nodes are told. */
-void split_fail(struct coord *c, struct rendezvous *r, int result, const char *text);
-/* The same, and they know why. */
-void split_forget(struct rendezvous *r);
-
-/* ---- plans.c ---- */
-
-void plans_take(struct coord *c, uint32_t from, const struct control_plan *m);
-void plans_late(struct coord *c, const struct control_plan_member *m);
-void plans_left(struct coord *c, uint32_t from, const struct control_plan_member *m);
-/* As split_fail and split_forget. */
-void plans_fail(struct coord *c, struct rendezvous *r, int result, const char *text);
-void plans_forget(struct rendezvous *r);
 
 #endif

@@ -1,33 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0
  * SPLIT: all members name a colour and a key; those of one colour get a communicator, whose members
- * then gather as any other's do. */
+ * then gather as any other's do. Each try is a round, which ends for all nodes with one message.
+ * What was sent for a round that is over when it comes is not heard: its node hears of the end. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous.h"
+#include "coordinator.h"
 
 struct split_order {
 	int32_t colour, key;
 	uint32_t rank;
 };
 
-void split_forget(struct rendezvous *r)
+void split_forget(struct coordinator *r)
 {
 	free(r->asked);
 	r->asked = NULL;
 	r->splitting = 0;
 }
 
-void split_fail(struct coord *c, struct rendezvous *r, int result, const char *text)
+/* The round is over, without a split. */
+static void fail_round(struct coord *c, struct coordinator *r, int result, const char *text)
 {
-	struct control_split_failed m = {.epoch = r->epoch, .result = result};
-	if (!r->asked)
-		return;
+	struct control_split_failed m = {
+		.epoch = r->epoch, .round = r->split_round++, .result = result};
 	memcpy(m.id, r->id, sizeof(m.id));
 	snprintf(m.text, sizeof(m.text), "%s", text);
-	rendezvous_tell(c, r, CONTROL_SPLIT_FAILED, &m, sizeof(m));
+	coordinator_tell(c, r, CONTROL_SPLIT_FAILED, &m, sizeof(m));
 	split_forget(r);
+}
+
+void split_fail(struct coord *c, struct coordinator *r, int result, const char *text)
+{
+	if (r->asked)
+		fail_round(c, r, result, text);
 }
 
 /* By colour, and in it as the new ranks are: by key, then by old rank. */
@@ -64,7 +71,7 @@ static int fill_parts(struct coord *c, struct split_order *order, uint32_t n,
 }
 
 /* All have asked: who joins what now? */
-static void finish(struct coord *c, struct rendezvous *r)
+static void finish(struct coord *c, struct coordinator *r)
 {
 	const uint32_t n = r->nranks;
 	const size_t size = sizeof(struct control_parts) + n * sizeof(struct control_part_of);
@@ -75,8 +82,9 @@ static void finish(struct coord *c, struct rendezvous *r)
 	if (m && order && !fill_parts(c, order, n, m)) {
 		memcpy(m->id, r->id, sizeof(m->id));
 		m->epoch = r->epoch;
+		m->round = r->split_round++;
 		m->count = n;
-		rendezvous_tell(c, r, CONTROL_PARTS, m, size);
+		coordinator_tell(c, r, CONTROL_PARTS, m, size);
 		split_forget(r);
 	} else {
 		split_fail(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for a split");
@@ -85,21 +93,41 @@ static void finish(struct coord *c, struct rendezvous *r)
 	free(m);
 }
 
+/* This node knows of a later epoch. */
+static void refuse(struct coord *c, uint32_t to, const struct control_split *m)
+{
+	struct control_split_failed f = {
+		.epoch = m->of.epoch, .round = m->round, .result = NCCLSVC_STALE_EPOCH};
+	memcpy(f.id, m->of.id, sizeof(f.id));
+	snprintf(f.text, sizeof(f.text), STALE_TEXT);
+	coord_send(c, to, CONTROL_SPLIT_FAILED, &f, sizeof(f));
+}
+
 void split_take(struct coord *c, uint32_t from, const struct control_split *m)
 {
-	struct rendezvous *r = rendezvous_find(c, m->id);
-	struct control_split_failed failed = {.epoch = m->epoch, .result = NCCLSVC_STALE_EPOCH};
-	if (!r || !r->running || m->epoch != r->epoch || r->held != r->nranks ||
-	    m->rank >= r->nranks || r->members[m->rank].node != from) {
-		memcpy(failed.id, m->id, sizeof(failed.id));
-		snprintf(failed.text, sizeof(failed.text), STALE_TEXT);
-		coord_send(c, from, CONTROL_SPLIT_FAILED, &failed, sizeof(failed));
+	struct coordinator *r = coordinator_for(c, from, &m->of);
+	if (!r) {
+		refuse(c, from, m);
+		return;
+	}
+	if (m->round < r->split_round)
+		return;
+	if (m->round > r->split_round) { /* nodes know more than this one, which has just begun */
+		split_forget(r);
+		r->split_round = m->round;
+	}
+	if (r->nleft) {
+		fail_round(c, r, NCCLSVC_STALE_EPOCH, STALE_TEXT);
 		return;
 	}
 	if (!r->asked)
 		r->asked = calloc(r->nranks, sizeof(*r->asked));
-	if (!r->asked || r->asked[m->rank].here)
-		return; /* its node checks; out of memory, the deadline tells */
+	if (!r->asked) {
+		fail_round(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for a split");
+		return;
+	}
+	if (r->asked[m->rank].here)
+		return; /* its node checks */
 	r->asked[m->rank] = (struct asked_split){true, m->colour, m->key};
 	if (++r->splitting == r->nranks)
 		finish(c, r);
@@ -107,10 +135,10 @@ void split_take(struct coord *c, uint32_t from, const struct control_split *m)
 
 void split_late(struct coord *c, const struct control_split *m)
 {
-	struct rendezvous *r = rendezvous_find(c, m->id);
+	struct coordinator *r = coordinator_find(c, m->of.id, m->of.epoch);
 	struct rank_names missing = {0};
 	char text[SVC_TEXT_BYTES];
-	if (!r || !r->asked || m->epoch != r->epoch)
+	if (!r || !r->asked || m->round != r->split_round)
 		return;
 	for (uint32_t k = 0; k < r->nranks; k++)
 		if (!r->asked[k].here)

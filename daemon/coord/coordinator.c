@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The coordinator of an epoch: rank 0's node. Messages of two nodes may overtake each other: what
+ * others ask may come before START, and after the end. */
+#include "coordinator.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan.h"
+
+#define COORDINATORS_MAX SVC_COMMS_MAX
+
+static struct coordinator *find(const struct coord *c, const uint8_t *id)
+{
+	struct coordinator *r;
+	HASH_FIND(hh, c->coordinators, id, sizeof(r->id), r);
+	return r;
+}
+
+struct coordinator *coordinator_find(const struct coord *c, const uint8_t *id, uint32_t epoch)
+{
+	struct coordinator *r = find(c, id);
+	return r && r->epoch == epoch ? r : NULL;
+}
+
+static void forget(struct coord *c, struct coordinator *r)
+{
+	HASH_DEL(c->coordinators, r);
+	split_forget(r);
+	plans_forget(r);
+	free(r);
+}
+
+/* Those whose START has not come may never end otherwise. */
+static void forget_an_unstarted(struct coord *c)
+{
+	struct coordinator *r, *tmp;
+	HASH_ITER (hh, c->coordinators, r, tmp)
+		if (!r->started) {
+			forget(c, r);
+			return;
+		}
+}
+
+static struct coordinator *create(struct coord *c, const struct control_epoch *m)
+{
+	if (HASH_COUNT(c->coordinators) >= COORDINATORS_MAX)
+		forget_an_unstarted(c);
+	struct coordinator *r =
+		HASH_COUNT(c->coordinators) < COORDINATORS_MAX ? calloc(1, sizeof(*r)) : NULL;
+	if (!r)
+		return NULL;
+	memcpy(r->id, m->id, sizeof(r->id));
+	memcpy(r->label, m->label, sizeof(r->label));
+	r->label[sizeof(r->label) - 1] = '\0';
+	r->epoch = m->epoch;
+	r->nranks = m->nranks;
+	r->since_ns = coord_now(c);
+	HASH_ADD(hh, c->coordinators, id, sizeof(r->id), r);
+	c->ops->deadline(c->arg, r->since_ns + c->keep_ns);
+	return r;
+}
+
+/* The epoch's, made if need be. NULL: it is over, or there is no memory. */
+static struct coordinator *get(struct coord *c, const struct control_epoch *m)
+{
+	struct coordinator *r = find(c, m->id);
+	if (r && r->epoch > m->epoch)
+		return NULL;
+	if (r && (r->epoch < m->epoch || r->nranks != m->nranks)) {
+		forget(c, r);
+		r = NULL;
+	}
+	return r ? r : create(c, m);
+}
+
+struct coordinator *coordinator_for(struct coord *c, uint32_t from, const struct control_epoch *m)
+{
+	struct coordinator *r = get(c, m);
+	if (r)
+		r->nodes[from] = true;
+	return r;
+}
+
+void coordinator_tell(struct coord *c, const struct coordinator *r, enum control_kind kind,
+		      const void *body, size_t size)
+{
+	for (uint32_t node = 0; node < c->n; node++)
+		if (r->nodes[node] && !coord_is_gone(c, node))
+			coord_send(c, node, kind, body, size);
+}
+
+void coordinator_start(struct coord *c, const struct control_start *m)
+{
+	struct control_epoch of = {.epoch = m->epoch, .nranks = m->nranks};
+	struct coordinator *r = find(c, m->id);
+	memcpy(of.id, m->id, sizeof(of.id));
+	memcpy(of.label, m->label, sizeof(of.label));
+	if (m->members[0].node != c->me)
+		return;
+	if (r && r->epoch > m->epoch)
+		forget(c, r); /* whatever that was, this is now */
+	r = get(c, &of);
+	if (!r)
+		return; /* requests are answered with that */
+	r->started = true;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		r->nodes[m->members[k].node] = true;
+}
+
+void coordinator_broken(struct coord *c, const struct control_break *m)
+{
+	struct coordinator *r = coordinator_find(c, m->id, m->epoch);
+	if (r)
+		forget(c, r); /* the members' nodes know why */
+}
+
+void coordinator_left(struct coord *c, const struct control_break *m)
+{
+	struct coordinator *r = coordinator_find(c, m->id, m->epoch);
+	char text[SVC_TEXT_BYTES];
+	if (!r)
+		return;
+	if (++r->nleft == r->nranks) {
+		forget(c, r);
+		return;
+	}
+	snprintf(text, sizeof(text), PLAN_GONE_TEXT, m->rank, m->pid, r->label);
+	split_fail(c, r, NCCLSVC_PEER_GONE, "a member left before the split was done");
+	plans_fail(c, r, NCCLSVC_PEER_GONE, text);
+}
+
+void coordinator_node_lost(struct coord *c, uint32_t node)
+{
+	struct coordinator *r, *next;
+	HASH_ITER (hh, c->coordinators, r, next)
+		if (r->nodes[node])
+			forget(c, r); /* the others have noticed it themselves */
+}
+
+uint64_t coordinator_expire(struct coord *c)
+{
+	struct coordinator *r, *tmp;
+	const uint64_t now = coord_now(c);
+	uint64_t next = 0;
+	HASH_ITER (hh, c->coordinators, r, tmp) {
+		const uint64_t end = r->since_ns + c->keep_ns;
+		if (r->started)
+			continue;
+		if (now >= end)
+			forget(c, r);
+		else if (!next || end < next)
+			next = end;
+	}
+	return next;
+}
+
+void coordinator_free(struct coord *c)
+{
+	struct coordinator *r, *next;
+	HASH_ITER (hh, c->coordinators, r, next)
+		forget(c, r);
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a communicator's epoch has one coordinator for, the node of rank 0: SPLIT and plans.
+ * Coord's own header. */
+#ifndef COORD_COORDINATOR_H
+#define COORD_COORDINATOR_H
+
+#include <uthash.h>
+
+#include "coord.h"
+#include "missing.h"
+
+struct planning;
+
+/* A member has left the epoch, or this node knows of a later one. */
+#define STALE_TEXT "the communicator lacks members, or its epoch is over: rejoin it first"
+
+struct asked_split {
+	bool here;
+	int32_t colour, key;
+};
+
+/* Of one epoch, from its START, or from what other nodes ask before that has come, to its end. */
+struct coordinator {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	char label[NCCLSVC_NAME_BYTES];
+	uint32_t epoch, nranks;
+	bool started;	/* START has come. If it never does, the epoch was over before */
+	uint32_t nleft; /* members that have: nothing that needs all can be any more */
+	bool nodes[CLUSTER_NODES_MAX]; /* those with members, as far as they are known */
+	struct asked_split *asked;     /* [nranks]; NULL: no SPLIT is under way */
+	uint32_t splitting;
+	uint32_t split_round;	   /* of this epoch: SPLITs that are done, or failed */
+	struct planning *planning; /* NULL: none under way */
+	uint32_t plan_round;	   /* the same of plans */
+	uint64_t since_ns;
+	UT_hash_handle hh; /* by id */
+};
+
+/* ---- coordinator.c ---- */
+
+/* The one for that request of that node, made if need be. NULL: its epoch is over, or there is no
+ * memory. */
+struct coordinator *coordinator_for(struct coord *c, uint32_t from, const struct control_epoch *m);
+/* NULL: there is none. */
+struct coordinator *coordinator_find(const struct coord *c, const uint8_t *id, uint32_t epoch);
+/* To all nodes with members. */
+void coordinator_tell(struct coord *c, const struct coordinator *r, enum control_kind kind,
+		      const void *body, size_t size);
+void coordinator_start(struct coord *c, const struct control_start *m);
+void coordinator_broken(struct coord *c, const struct control_break *m);
+void coordinator_left(struct coord *c, const struct control_break *m);
+void coordinator_node_lost(struct coord *c, uint32_t node);
+uint64_t coordinator_expire(struct coord *c);
+void coordinator_free(struct coord *c);
+
+/* ---- split.c ---- */
+
+void split_take(struct coord *c, uint32_t from, const struct control_split *m);
+void split_late(struct coord *c, const struct control_split *m);
+/* What is under way cannot be: the members' nodes are told. */
+void split_fail(struct coord *c, struct coordinator *r, int result, const char *text);
+/* The same, and they know why. */
+void split_forget(struct coordinator *r);
+
+/* ---- plans.c ---- */
+
+void plans_take(struct coord *c, uint32_t from, const struct control_plan *m);
+void plans_late(struct coord *c, const struct control_plan_member *m);
+void plans_left(struct coord *c, const struct control_plan_member *m);
+/* As split_fail and split_forget. */
+void plans_fail(struct coord *c, struct coordinator *r, int result, const char *text);
+void plans_forget(struct coordinator *r);
+
+#endif
