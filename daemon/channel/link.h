@@ -26,11 +26,10 @@ enum control_kind {
 	CONTROL_SPLIT_LATE,   /* -> rendezvous: this SPLIT's time is up */
 	CONTROL_SPLIT_FAILED, /* rendezvous -> members' nodes */
 	CONTROL_PARTS,	      /* rendezvous -> members' nodes: who joins what now */
-	CONTROL_NCCL_READY,   /* -> NCCL pool: an epoch may begin here, or cannot */
-	CONTROL_NCCL_ID,      /* NCCL pool -> rank 0's node: make an id; and the answer */
-	CONTROL_NCCL_USE,     /* NCCL pool -> members' nodes: this communicator, or none */
-	CONTROL_NCCL_FREE,    /* -> NCCL pool: a part is used no more, or broken */
-	CONTROL_NCCL_DROP,    /* NCCL pool -> nodes: all parts go */
+	CONTROL_NCCL_READY,   /* -> rank 0's node: an epoch may begin here, or cannot */
+	CONTROL_NCCL_USE,     /* rank 0's node -> members' nodes: this communicator, or none */
+	CONTROL_NCCL_FREE,    /* -> rank 0's node: a part is used no more, or broken */
+	CONTROL_NCCL_DROP,    /* rank 0's node -> nodes: all parts go */
 	CONTROL_PLAN,	      /* -> rendezvous: a member's, in pieces */
 	CONTROL_PLAN_LATE,    /* -> rendezvous: its time is up */
 	CONTROL_PLAN_VERDICT, /* rendezvous -> members' nodes: it is in force, or not */

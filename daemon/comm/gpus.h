@@ -7,7 +7,6 @@
 #include "gpu/physical.h"
 
 struct control_nccl_drop;
-struct control_nccl_id;
 struct control_nccl_use;
 
 /* gpu.c: what an epoch of m needs, whose members are known. nnodes is 1. */
@@ -30,9 +29,10 @@ void nodes_want(struct communicator *m);
 /* It is not, any more. */
 void nodes_withdraw(struct communicator *m, int result, int32_t rank);
 void nodes_use(struct server *s, const struct control_nccl_use *u);
-void nodes_make_id(struct server *s, const struct control_nccl_id *asked);
+/* nccl_pool_id follows, perhaps at once. */
+void nodes_make_id(struct server *s, const uint8_t *id, uint32_t epoch, int32_t device);
 void nodes_drop(struct server *s, const struct control_nccl_drop *d);
-/* Before the next node that keeps the NCCL pool is asked for anything. */
+/* What was its to give goes. */
 void nodes_pool_lost(struct server *s, uint32_t node);
 
 /* redop.c: reductions that members make. */

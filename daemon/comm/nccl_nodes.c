@@ -141,29 +141,34 @@ void nodes_use(struct server *s, const struct control_nccl_use *u)
 	}
 }
 
+struct wanted_id {
+	uint8_t id[NCCLSVC_ID_BYTES]; /* the communicator's */
+	uint32_t epoch;
+};
+
 static void on_id(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
-	struct control_nccl_id *m = arg;
-	struct coord *c = g->gpus->coord;
+	static const uint8_t none[NCCLSVC_ID_BYTES];
+	struct wanted_id *w = arg;
 	(void)fd;
-	m->result = answer ? answer->result : NCCLSVC_WORKER_LOST;
-	if (answer)
-		memcpy(m->unique, answer->comm.id, sizeof(m->unique));
-	coord_send(c, nccl_pool_of(c), CONTROL_NCCL_ID, m, sizeof(*m));
-	free(m);
+	nccl_pool_id(g->gpus->coord, w->id, w->epoch, answer ? answer->result : NCCLSVC_WORKER_LOST,
+		     answer ? answer->comm.id : none);
+	free(w);
 }
 
-void nodes_make_id(struct server *s, const struct control_nccl_id *asked)
+void nodes_make_id(struct server *s, const uint8_t *id, uint32_t epoch, int32_t device)
 {
-	const struct communicator *m = find_comm(s, asked->id, asked->epoch);
-	if (!m || m->muster != MUSTER_READY || !comm_sits_here(m, 0))
-		return; /* it was given up, which the pool hears */
-	struct control_nccl_id *copy = malloc(sizeof(*copy));
-	if (!copy)
-		no_memory("the id of an NCCL communicator across nodes");
-	*copy = *asked;
-	gpu_ask(s->gpus.gpu[m->seats[0].device], &(struct worker_message){.kind = WORKER_UNIQUE_ID},
-		-1, on_id, copy, gpu_patience_ns(&s->gpus));
+	static const uint8_t none[NCCLSVC_ID_BYTES];
+	struct gpu *g = gpu_find(&s->gpus, device);
+	struct wanted_id *w = g ? malloc(sizeof(*w)) : NULL;
+	if (!w) {
+		nccl_pool_id(&s->coord, id, epoch, g ? NCCLSVC_NO_MEMORY : NCCLSVC_NOT_FOUND, none);
+		return;
+	}
+	memcpy(w->id, id, sizeof(w->id));
+	w->epoch = epoch;
+	gpu_ask(g, &(struct worker_message){.kind = WORKER_UNIQUE_ID}, -1, on_id, w,
+		gpu_patience_ns(&s->gpus));
 }
 
 /* ---- Ending ---- */
@@ -209,15 +214,9 @@ void nodes_drop(struct server *s, const struct control_nccl_drop *d)
 
 void nodes_pool_lost(struct server *s, uint32_t node)
 {
-	struct communicator *m, *next;
 	struct physical *p, *tmp;
 	DL_FOREACH_SAFE (s->gpus.physicals, p, tmp)
 		if (p->serial && nccl_pool_that_made(p->serial) == node)
 			drop(p, NCCLSVC_PEER_GONE, -1, (int32_t)node,
-			     "the node that kept order between the nodes is gone");
-	if (node > nccl_pool_of(&s->coord))
-		return; /* it was none */
-	HASH_ITER (hh, s->comms, m, next)
-		if (m->start && m->muster == MUSTER_READY)
-			nodes_want(m);
+			     "the node of its first GPU is gone");
 }

@@ -105,6 +105,11 @@ static int op_random_id(void *arg, uint8_t id[NCCLSVC_ID_BYTES])
 	return coord_random_id(id);
 }
 
+static void op_make_nccl_id(void *arg, const uint8_t *id, uint32_t epoch, int32_t device)
+{
+	nodes_make_id(arg, id, epoch, device);
+}
+
 static uint64_t op_new_uid(void *arg)
 {
 	struct server *s = arg;
@@ -120,6 +125,7 @@ void remote_start(struct server *s)
 		.now_ns = op_now,
 		.deadline = op_deadline,
 		.random_id = op_random_id,
+		.make_nccl_id = op_make_nccl_id,
 		.new_uid = op_new_uid,
 	};
 	coord_init(&s->coord, &ops, s, s->cluster ? s->cluster->me : 0,
@@ -290,7 +296,7 @@ void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool ag
 	for (uint32_t k = 0; k < m->nranks; k++)
 		r->gpus[k] = (struct control_gpu){m->start->members[k].node,
 						  m->start->members[k].device};
-	remote_send(m->server, nccl_pool_of(&m->server->coord), CONTROL_NCCL_READY, r, size);
+	remote_send(m->server, m->start->members[0].node, CONTROL_NCCL_READY, r, size);
 	free(r);
 }
 
@@ -436,9 +442,6 @@ void remote_handle(struct server *s, uint32_t from, enum control_kind kind, cons
 		break;
 	case CONTROL_PARTS:
 		on_parts(s, body);
-		break;
-	case CONTROL_NCCL_ID:
-		nodes_make_id(s, body);
 		break;
 	case CONTROL_NCCL_USE:
 		nodes_use(s, body);

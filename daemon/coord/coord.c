@@ -124,7 +124,6 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 		[CONTROL_SPLIT_FAILED] = sizeof(struct control_split_failed),
 		[CONTROL_PARTS] = sizeof(struct control_parts),
 		[CONTROL_NCCL_READY] = sizeof(struct control_nccl_ready),
-		[CONTROL_NCCL_ID] = sizeof(struct control_nccl_id),
 		[CONTROL_NCCL_USE] = sizeof(struct control_nccl_use),
 		[CONTROL_NCCL_FREE] = sizeof(struct control_nccl_free),
 		[CONTROL_NCCL_DROP] = sizeof(struct control_nccl_drop),
@@ -164,13 +163,6 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 
 /* ---- Who it is for ---- */
 
-/* It asks rank 0's node for an id, or answers. */
-static bool is_answer(const struct control_nccl_id *m)
-{
-	static const uint8_t none[sizeof(m->unique)];
-	return m->result || memcmp(m->unique, none, sizeof(none)) != 0;
-}
-
 bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const void *body)
 {
 	switch (kind) {
@@ -203,10 +195,6 @@ bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const 
 	case CONTROL_NCCL_READY:
 		nccl_pool_ready(c, from, body);
 		return true;
-	case CONTROL_NCCL_ID:
-		if (is_answer(body))
-			nccl_pool_id(c, from, body);
-		return is_answer(body);
 	case CONTROL_NCCL_FREE:
 		nccl_pool_give(c, from, body);
 		return true;

@@ -39,6 +39,8 @@ struct coord_ops {
 	void (*deadline)(void *arg, uint64_t at_ns);
 	/* Returns 0, or -1: there is nothing random to be had. */
 	int (*random_id)(void *arg, uint8_t id[NCCLSVC_ID_BYTES]);
+	/* Has this node make an id of NCCL's, by its GPU; nccl_pool_id follows, perhaps at once. */
+	void (*make_nccl_id)(void *arg, const uint8_t *id, uint32_t epoch, int32_t device);
 	/* What inspection calls a communicator of which this node has no member. */
 	uint64_t (*new_uid)(void *arg);
 };

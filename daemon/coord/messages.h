@@ -115,13 +115,6 @@ struct control_nccl_ready {
 	struct control_gpu gpus[]; /* by rank */
 };
 
-struct control_nccl_id {
-	uint8_t id[NCCLSVC_ID_BYTES];
-	uint32_t epoch;
-	int32_t result;
-	uint8_t unique[NCCLSVC_ID_BYTES]; /* NCCL's */
-};
-
 struct control_nccl_use {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch;

@@ -28,17 +28,9 @@ struct barrier {
 	uint32_t nodes, ready; /* that take part, and of them those that have said something */
 	bool said[CLUSTER_NODES_MAX];
 	int32_t result, rank; /* of the first that cannot; 0: none */
-	bool asked;	      /* rank 0's node makes an id */
+	bool asked;	      /* an id is being made */
 	struct control_gpu gpus[];
 };
-
-uint32_t nccl_pool_of(const struct coord *c)
-{
-	uint32_t node = 0;
-	while (coord_is_gone(c, node))
-		node++;
-	return node;
-}
 
 uint32_t nccl_pool_that_made(uint64_t serial)
 {
@@ -173,10 +165,8 @@ static void decide(struct coord *c, struct barrier *u)
 		barrier_forget(c, u);
 		return;
 	}
-	struct control_nccl_id m = {.epoch = u->epoch};
-	memcpy(m.id, u->id, sizeof(m.id));
 	u->asked = true;
-	coord_send(c, u->gpus[0].node, CONTROL_NCCL_ID, &m, sizeof(m));
+	c->ops->make_nccl_id(c->arg, u->id, u->epoch, u->gpus[0].device);
 }
 
 static struct barrier *barrier_make(struct coord *c, const struct control_nccl_ready *m)
@@ -217,7 +207,7 @@ static void barrier_check(struct coord *c, struct barrier *u)
 void nccl_pool_ready(struct coord *c, uint32_t from, const struct control_nccl_ready *m)
 {
 	struct barrier *u = barrier_find(c, m->id);
-	if (!has_node(m->gpus, m->nranks, from) || (!u && m->again))
+	if (!has_node(m->gpus, m->nranks, from) || m->gpus[0].node != c->me || (!u && m->again))
 		return; /* if it has been decided, the node gives its part back */
 	if (u && u->epoch != m->epoch) {
 		if (u->epoch > m->epoch)
@@ -243,21 +233,22 @@ void nccl_pool_ready(struct coord *c, uint32_t from, const struct control_nccl_r
 	barrier_check(c, u);
 }
 
-void nccl_pool_id(struct coord *c, uint32_t from, const struct control_nccl_id *m)
+void nccl_pool_id(struct coord *c, const uint8_t *id, uint32_t epoch, int result,
+		  const uint8_t unique[NCCLSVC_ID_BYTES])
 {
-	struct barrier *u = barrier_find(c, m->id);
-	if (!u || u->epoch != m->epoch || !u->asked || u->gpus[0].node != from)
+	struct barrier *u = barrier_find(c, id);
+	if (!u || u->epoch != epoch || !u->asked)
 		return;
 	if (u->result) { /* somebody has given up meanwhile */
 		barrier_forget(c, u);
 		return;
 	}
-	struct shared_comm *j = m->result ? NULL : shared_make(c, u);
+	struct shared_comm *j = result ? NULL : shared_make(c, u);
 	if (j) {
 		shared_take(j);
-		answer(c, u, j, m->unique, -1);
+		answer(c, u, j, unique, -1);
 	} else {
-		refuse(c, u, m->result ? m->result : NCCLSVC_NO_MEMORY, 0);
+		refuse(c, u, result ? result : NCCLSVC_NO_MEMORY, 0);
 	}
 	barrier_forget(c, u);
 }

@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The NCCL communicators across nodes: one node, the lowest that lives, knows which there are, who
- * uses them, and which one an epoch gets. It decides alone, so no two epochs get the same one, and
- * all nodes get the same. Each member's node says when it is ready for an epoch; when all are, they
- * hear which communicator they use: an idle one, or a new one, with the id that rank 0's node has
- * made. A node gives its part back whole or broken; once broken, all parts are. So a part is never
- * used with parts of another one's. When that node dies, so do the communicators that it knew:
- * their numbers tell whose they were. */
+ * The NCCL communicators across nodes. Those whose list of GPUs begins with one of this node are
+ * this node's to give: it knows which there are, who uses them, and which one an epoch gets. It
+ * decides alone, so no two epochs get the same one, and all nodes get the same. Each member's node
+ * says when it is ready for an epoch; when all are, they hear which communicator they use: an idle
+ * one, or a new one, with an id that this node has made. A node gives its part back whole or
+ * broken; once broken, all parts are. So a part is never used with parts of another one's. When the
+ * node dies, so do its GPU's communicators: their numbers tell whose they were.
+ */
 #ifndef COORD_NCCL_POOL_H
 #define COORD_NCCL_POOL_H
 
 #include "coord.h"
 
-uint32_t nccl_pool_of(const struct coord *c);
-/* Which node gave this number? */
+/* Whose to give is the one of that number? */
 uint32_t nccl_pool_that_made(uint64_t serial);
 void nccl_pool_ready(struct coord *c, uint32_t from, const struct control_nccl_ready *m);
-void nccl_pool_id(struct coord *c, uint32_t from, const struct control_nccl_id *m);
+/* What ops->make_nccl_id was to make; or why there is none. */
+void nccl_pool_id(struct coord *c, const uint8_t *id, uint32_t epoch, int result,
+		  const uint8_t unique[NCCLSVC_ID_BYTES]);
 void nccl_pool_give(struct coord *c, uint32_t from, const struct control_nccl_free *m);
 void nccl_pool_node_lost(struct coord *c, uint32_t node);
 /* Lets go what was idle for too long; returns the next deadline, 0 for none. */
