@@ -40,7 +40,8 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b)
 {
-	comm_break_for(m, NCCLSVC_CAUSE_ENDED_ELSEWHERE, b->result, b->rank, b->node);
+	comm_break_for(m, b->renewed ? NCCLSVC_CAUSE_RENEWED : NCCLSVC_CAUSE_ENDED_ELSEWHERE,
+		       b->result, b->rank, b->node);
 }
 
 void comm_left_elsewhere(struct communicator *m, int32_t rank)

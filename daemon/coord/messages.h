@@ -67,8 +67,8 @@ struct control_break {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch;
 	int32_t result, rank, pid;
-	int32_t node; /* that is gone, or does not answer; -1: none */
-	uint32_t reserved;
+	int32_t node;	  /* that is gone, or does not answer; -1: none */
+	uint32_t renewed; /* somebody joins beside one that has left */
 };
 
 struct control_split {

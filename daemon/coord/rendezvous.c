@@ -294,7 +294,8 @@ static void break_for_newcomer(struct coord *c, struct rendezvous *r, const stru
 				  .result = NCCLSVC_PEER_GONE,
 				  .rank = (int32_t)m->rank,
 				  .pid = r->members[m->rank].pid,
-				  .node = -1};
+				  .node = -1,
+				  .renewed = true};
 	memcpy(b.id, r->id, sizeof(b.id));
 	tell(c, r, CONTROL_BREAK, &b, sizeof(b));
 	end_epoch(r);
