@@ -88,6 +88,7 @@ static const struct gpu_callbacks gpu_callbacks = {
 	.broken = comm_physical_broken,
 	.dead = comm_physical_dead,
 	.release = comm_physical_release,
+	.aborts = comm_physical_aborts,
 	.left_until = comm_left_until,
 };
 

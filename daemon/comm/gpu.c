@@ -225,6 +225,11 @@ static void tell_of_end(const struct communicator *m, enum command_kind kind)
 				 &(struct command){.kind = kind, .epoch_end = {.comm = m->slot}});
 }
 
+void comm_physical_aborts(const struct communicator *m)
+{
+	tell_of_end(m, COMMAND_EPOCH_BROKEN);
+}
+
 void comm_physical_dead(const struct communicator *m)
 {
 	tell_of_end(m, COMMAND_EPOCH_DEAD);

@@ -17,6 +17,7 @@ void comm_staged_worker_lost(struct server *s, const struct gpu *g);
 /* The rest are gpu_callbacks of the same names. */
 bool comm_physical_broken(struct communicator *m, int result, int32_t rank);
 void comm_physical_dead(const struct communicator *m);
+void comm_physical_aborts(const struct communicator *m);
 void comm_physical_release(const struct communicator *m);
 uint64_t comm_left_until(const struct communicator *m);
 

@@ -34,6 +34,8 @@ struct gpu_callbacks {
 	void (*made)(struct communicator *m, int result, const char *why);
 	/* m's is broken, because of this rank: ends the epoch that runs. False: none does. */
 	bool (*broken)(struct communicator *m, int result, int32_t rank);
+	/* Workers are about to be asked to break off what runs of m's. */
+	void (*aborts)(const struct communicator *m);
 	/* Nothing of m's runs on GPUs any more; or it waits for input that must not hold it up. */
 	void (*dead)(const struct communicator *m);
 	void (*release)(const struct communicator *m);

@@ -391,6 +391,8 @@ void physical_abort(struct physical *p, const char *why)
 	p->abort_ns = clock_now();
 	p->waiting = n;
 	loop_deadline(p->gpus->loop, p->abort_ns + release_ns(p->gpus));
+	if (p->user)
+		p->gpus->callbacks->aborts(p->user);
 	for (uint32_t k = 0; k < n; k++) {
 		struct worker_message m = {.kind = WORKER_COMM_ABORT,
 					   .comm = {.lane = p->lane, .hopeless = p->hopeless}};

@@ -30,7 +30,9 @@ enum command_kind {
 	COMMAND_PLAN_ADD,      /* -> EVENT_PLAN_GONE, at the latest before EVENT_EPOCH_GONE */
 	COMMAND_PLAN_DROP,     /* of one member; -> EVENT_PLAN_DROPPED */
 	COMMAND_NODE_LOST,     /* another node's daemon is gone */
-	COMMAND_EPOCH_DEAD,    /* after EPOCH_END: what still runs on GPUs was broken off */
+	COMMAND_EPOCH_BROKEN,  /* after EPOCH_END: what still runs on GPUs is about to be broken off:
+				* what is over from now on has failed */
+	COMMAND_EPOCH_DEAD,    /* ... and now it was */
 	COMMAND_MAKE,	       /* workers are told of a communicator: it is to be their turn */
 	COMMAND_MAKE_NOT,      /* if it was not yet */
 	COMMAND_STAGING, /* memory that device memory is staged through: for good, before any epoch

@@ -552,6 +552,10 @@ static bool run_command(struct engine *e, const struct command *c)
 	case COMMAND_MAKE_NOT:
 		making_cancel(e, c->making_number);
 		break;
+	case COMMAND_EPOCH_BROKEN:
+		if (e->comms[c->epoch_end.comm])
+			e->comms[c->epoch_end.comm]->broken = true;
+		break;
 	case COMMAND_EPOCH_DEAD:
 		epoch_dead(e, e->comms[c->epoch_end.comm]);
 		break;

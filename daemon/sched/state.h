@@ -147,6 +147,7 @@ struct member {
 	uint32_t nflying;
 	bool full;	     /* no more are launched until half of them have landed */
 	uint64_t lane_seq;   /* of the last launch */
+	uint64_t done;	     /* how far its lane had come, at the last look */
 	uint32_t generation; /* of its GPU's worker, if that only copies */
 	uint32_t plan_left;  /* with other nodes: it has left all plans up to this number */
 };
@@ -163,7 +164,10 @@ struct comm {
 	bool span_failed;  /* the supervisor was asked to end the epoch */
 	const struct transport *transport;
 	bool launched;	   /* in the engine's list: its transport polls it, and frees it at last */
+	bool broken;	   /* what runs on GPUs is broken off: its end is no success */
 	bool dead;	   /* nothing of it runs on GPUs any more */
+	bool looked;	   /* its members' `done` counts as soon as ... */
+	uint64_t told_by;  /* ... so many commands have run */
 	bool released;	   /* its streams wait for no GPU any more */
 	uint64_t moved_ns; /* on GPUs: when one of its tasks ended last, or the epoch did */
 	uint64_t held;	   /* the round of set_launch in which its tasks have to wait */

@@ -14,12 +14,14 @@
 #define ENTRIES	       1024
 #define BATCH	       48 /* collectives of a rank in its queue */
 #define COLLECTIVES    (400 * BATCH)
+#define AHEAD	       8
 #define CANCEL_EACH_US 5000
 
 /* What the ranks learn, for the test to compare. */
 struct board {
 	_Atomic uint32_t ended; /* ranks */
 	_Atomic uint64_t comm_uid;
+	_Atomic uint32_t batches[RANKS]; /* that are over */
 	ncclsvc_status statuses[RANKS][COLLECTIVES];
 };
 
@@ -60,6 +62,15 @@ static ncclsvc_status common_part(ncclsvc_status st)
 	return st;
 }
 
+/* No rank is too many batches before another: tasks that have failed wait for their peers, and only
+ * so many may. */
+static void keep_pace(const struct board *b, uint32_t batches)
+{
+	for (int k = 0; k < RANKS; k++)
+		while (b->batches[k] + AHEAD < batches)
+			sleep_us(100);
+}
+
 /* The deadlines of each rank are its own: some pass while a collective waits behind others. */
 static void submit_barriers(struct client *me)
 {
@@ -80,6 +91,7 @@ static void submit_barriers(struct client *me)
 		for (int i = 0; i < BATCH; i++)
 			b->statuses[me->rank][done + (uint64_t)i] =
 				common_part(raw_ring_wait(&r, first + (uint64_t)i));
+		keep_pace(b, ++b->batches[me->rank]);
 	}
 	b->ended++;
 	/* A member that leaves ends what the others wait for. */

@@ -250,6 +250,39 @@ static void streams_wait_for_what_flies(void **state)
 	assert_int_equal(atomic_load(&line(1, 1)->done), 3);
 }
 
+/* Both devices have had n launches in all. */
+static void launched_soon(uint64_t n)
+{
+	for (uint64_t until = now_ns() + WAIT_NS; head(0) < n || head(1) < n;)
+		assert_true(now_ns() < until);
+}
+
+/* The GPUs break off what flies as soon as the supervisor has told the engine: that it is over must
+ * not be taken for its success. */
+static void what_is_broken_off_has_failed(void **state)
+{
+	(void)state;
+	add_trainer(0);
+	add_trainer(1);
+	for (uint64_t i = 1; i <= 1000; i++) {
+		struct event ev;
+		START(0, 2, LIST(0, 1), LIST(0, 1));
+		uint64_t a = submit_one(0, record(0, NCCLSVC_ALL_REDUCE, 0));
+		uint64_t b = submit_one(1, record(0, NCCLSVC_ALL_REDUCE, 1));
+		launched_soon(i);
+		if (i % 2) /* the engine may be asleep, or awake */
+			pause_ns((long)(i % 64) * 1000);
+		end_epoch(0, NCCLSVC_WORKER_LOST, 1);
+		run_all(0);
+		run_all(1);
+		ends(0, a, NCCLSVC_WORKER_LOST);
+		ends(1, b, NCCLSVC_WORKER_LOST);
+		for (uint64_t until = now_ns() + WAIT_NS;
+		     !engine->next_event(engine, &ev) || ev.kind != EVENT_EPOCH_GONE;)
+			assert_true(now_ns() < until);
+	}
+}
+
 /* But not for ever; and what a GPU writes later is less than what its stream was told. */
 static void streams_do_not_wait_for_ever(void **state)
 {
@@ -532,6 +565,7 @@ int main(void)
 		ENGINE_TEST(an_epoch_ends_what_met_and_was_not_launched),
 		ENGINE_TEST(everybody_is_told_of_a_lost_worker),
 		ENGINE_TEST(streams_wait_for_what_flies),
+		ENGINE_TEST(what_is_broken_off_has_failed),
 		ENGINE_TEST(streams_do_not_wait_for_ever),
 		ENGINE_TEST(inputs_are_released_only_after_the_epoch),
 		ENGINE_TEST(workers_launch_in_one_order),

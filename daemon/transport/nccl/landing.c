@@ -74,6 +74,47 @@ static void release_streams(struct comm *c)
 				complete_timeline(t->session, &t->record, true, true);
 }
 
+/* Has any lane got on? That may be because the supervisor has had it broken off; and then it has
+ * told the engine so before. What the lanes say counts when the commands have run that were queued
+ * by the time of the look. */
+static bool look_at_lanes(struct engine *e, struct comm *c)
+{
+	bool any = false;
+	for (uint32_t k = 0; k < c->nranks && !c->looked; k++) {
+		struct member *m = &c->members[k];
+		if (!m->flying)
+			continue;
+		m->done = atomic_load_explicit(&nccl_progress(e, m)->completed,
+					       memory_order_acquire);
+		any |= m->flying->lane_seq <= m->done;
+	}
+	if (any) {
+		c->looked = true;
+		c->told_by = atomic_load_explicit(&e->commands_queued, memory_order_acquire);
+	}
+	return c->looked && c->told_by <= e->commands_run;
+}
+
+static void land_all(struct engine *e, struct comm *c)
+{
+	const ncclsvc_status *st = c->ended || c->broken ? &c->end : &complete_ok;
+	c->looked = false;
+	c->moved_ns = e->now;
+	for (uint32_t k = 0; k < c->nranks; k++) {
+		struct member *m = &c->members[k];
+		while (m->flying && m->flying->lane_seq <= m->done)
+			land(e, m->flying, st);
+	}
+}
+
+static bool any_flies(const struct comm *c)
+{
+	for (uint32_t k = 0; k < c->nranks; k++)
+		if (c->members[k].flying)
+			return true;
+	return false;
+}
+
 bool nccl_poll(struct engine *e)
 {
 	bool any = false;
@@ -81,29 +122,19 @@ bool nccl_poll(struct engine *e)
 		look_at_inputs(e);
 	struct comm *c, *next;
 	for (c = e->launched; c; c = next) {
-		bool left = false;
 		next = c->next_launched;
 		if (c->dead && c->ended) {
 			nccl_dead(e, c);
 			any = true;
 			continue;
 		}
-		for (uint32_t k = 0; k < c->nranks; k++) {
-			struct member *m = &c->members[k];
-			if (!m->flying)
-				continue;
-			uint64_t done = atomic_load_explicit(&nccl_progress(e, m)->completed,
-							     memory_order_acquire);
-			if (done >= m->flying->lane_seq && !any) {
-				any = true;
+		if (look_at_lanes(e, c)) {
+			if (!any)
 				e->now = engine_clock();
-			}
-			if (m->flying->lane_seq <= done)
-				c->moved_ns = e->now;
-			while (m->flying && m->flying->lane_seq <= done)
-				land(e, m->flying, c->ended ? &c->end : &complete_ok);
-			left = left || m->flying;
+			any = true;
+			land_all(e, c);
 		}
+		const bool left = any_flies(c);
 		if (c->ended && !c->released && e->now - c->moved_ns > STREAM_RELEASE_NS)
 			release_streams(c);
 		if (!window_step(e, c, left) && !left)
