@@ -9,8 +9,10 @@
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "device.h"
+#include "release.h"
 #include "set.h"
 #include "span.h"
+#include "timeline.h"
 
 /* Between two looks at the rings */
 #define COMMANDS_PER_ROUND  64
@@ -287,13 +289,6 @@ static int set_handle(struct session *s, uint32_t handle, struct comm *c, int32_
 }
 
 /* What streams wait for. */
-static int make_lines(struct session *s)
-{
-	if (!s->lines)
-		s->lines = calloc(SVC_TIMELINES, sizeof(*s->lines));
-	return s->lines ? 0 : -ENOMEM;
-}
-
 static int start_epoch(struct engine *e, const struct command *cmd)
 {
 	uint32_t n = cmd->epoch_start.nranks;
@@ -334,7 +329,7 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 		m->device = em->device;
 		if (set_handle(m->session, em->handle, c, (int32_t)k))
 			return -ENOMEM;
-		if (m->device >= 0 && make_lines(m->session))
+		if (m->device >= 0 && timeline_reserve(m->session))
 			return -ENOMEM;
 	}
 	if (cmd->epoch_start.span && span_create(e, c, cmd))
@@ -364,7 +359,7 @@ static void cancel_task(struct engine *e, const struct command *c, struct task *
 	st.pid_a = c->cancel.pid;
 	const uint64_t live = e->live;
 	at->count += t->junction != NULL; /* other nodes are asked, which may have begun */
-	order_fail(e, t, &st);		  /* and with it, others of its collective */
+	release_fail(e, t, &st);	  /* and with it, others of its collective */
 	at->count += live - e->live;
 }
 
@@ -453,13 +448,13 @@ static bool end_epoch(struct engine *e, const struct command *cmd)
 	struct epoch_end end = {cmd->epoch_end.result, cmd->epoch_end.rank, cmd->epoch_end.pid,
 				cmd->epoch_end.node};
 	if (!c->span)
-		return order_end_epoch(e, c, &end);
+		return release_epoch(e, c, &end);
 	span_begin_end(e, c, &end);
 	return true;
 }
 
 /* c is NULL: all of it has ended already. */
-static void release_epoch(struct engine *e, struct comm *c)
+static void let_inputs_go(struct engine *e, struct comm *c)
 {
 	if (c && c->ended && c->transport->release)
 		c->transport->release(e, c);
@@ -509,7 +504,7 @@ static bool run_command(struct engine *e, const struct command *c)
 		over = end_epoch(e, c);
 		break;
 	case COMMAND_MEMBER_LEFT:
-		over = order_member_left(e, e->comms[c->left.comm], c->left.rank);
+		over = release_member(e, e->comms[c->left.comm], c->left.rank);
 		break;
 	case COMMAND_TASK:
 		intake_socket(e, s, c->task.serial, &c->task.record);
@@ -544,7 +539,7 @@ static bool run_command(struct engine *e, const struct command *c)
 		span_node_lost(e, c->node.node);
 		break;
 	case COMMAND_EPOCH_RELEASE:
-		release_epoch(e, e->comms[c->epoch_end.comm]);
+		let_inputs_go(e, e->comms[c->epoch_end.comm]);
 		break;
 	case COMMAND_MAKE:
 		making_add(e, c->making);

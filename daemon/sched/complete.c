@@ -14,6 +14,7 @@
 #include "base/timings.h"
 #include "fdio.h"
 #include "state.h"
+#include "timeline.h"
 
 const ncclsvc_status complete_ok = {.rank_a = -1, .rank_b = -1};
 
@@ -141,84 +142,13 @@ static void tell(struct engine *e, struct task *t, const ncclsvc_status *how)
 	}
 }
 
-static void raise_done(const struct session *s, uint32_t timeline, uint64_t value)
-{
-	_Atomic uint64_t *done = &svc_timelines(s->ring)[timeline].done;
-	if (atomic_load(done) < value)
-		atomic_store(done, value);
-}
-
-/* While nothing of it flies, all that is owed has been raised, or it is another stream's by now. */
-void complete_line_rests(const struct session *s, uint32_t timeline)
-{
-	struct line *l = &s->lines[timeline];
-	if (!l->flying && atomic_load(&svc_timelines(s->ring)[timeline].done) < l->owed)
-		l->owed = 0;
-}
-
-/* A GPU writes done too, in the order of its tasks. One that failed before it could be launched
- * must not overtake those that fly, also at the end of an epoch: they still write to memory that
- * the stream would use for something else. */
-void complete_timeline(const struct session *s, const struct svc_record *r, bool flew, bool at_once)
-{
-	struct line *l = s->lines ? &s->lines[r->timeline] : NULL;
-	if (l && !flew)
-		complete_line_rests(s, r->timeline);
-	if (l && l->owed < r->value)
-		l->owed = r->value;
-	if (!l || at_once || !l->flying)
-		raise_done(s, r->timeline, l ? l->owed : r->value);
-	else if (flew)
-		raise_done(s, r->timeline, r->value);
-}
-
-/* The same for a staged task, or a record that is none (but is NULL). Those of one group end in any
- * order, also while they run on after their epoch: done passes none that has not ended. */
-static void raise_staged(const struct session *s, const struct svc_record *r,
-			 const struct member *m, const struct task *but)
-{
-	struct line *l = &s->lines[r->timeline];
-	const struct task *t, *first = NULL;
-	if (l->owed < r->value)
-		l->owed = r->value;
-	uint64_t up_to = l->owed;
-	DL_FOREACH (m->queue, t) {
-		/* Values go in the order of the queue, but within a planned group. */
-		if (first && (t->group != first->group || !t->record.plan))
-			break;
-		if (t == but || t->ghost || t->record.timeline != r->timeline)
-			continue;
-		if (t->record.value <= up_to)
-			up_to = t->record.value - 1;
-		first = first ? first : t;
-	}
-	raise_done(s, r->timeline, up_to);
-}
-
-/* Is its memory a GPU's, but its tasks not work of its streams? */
-static bool is_staged(const struct member *m)
-{
-	return m->device >= 0 && !(m->comm->transport->flags & TRANSPORT_ON_STREAMS);
-}
-
-/* Who submits so; NULL: nobody on a staged communicator. */
-static const struct member *staged_member(const struct session *s, const struct svc_record *r)
-{
-	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
-	const struct member *m = h && h->comm ? &h->comm->members[h->rank] : NULL;
-	return m && is_staged(m) ? m : NULL;
-}
-
 /* By socket, on a stream, or with more to say than that it is over. */
 static __attribute__((noinline)) void complete_in_full(struct engine *e, struct task *t,
 						       const ncclsvc_status *how)
 {
-	struct session *s = t->session;
-	if (t->record.timeline && t->comm && is_staged(t->member))
-		raise_staged(s, &t->record, t->member, t);
-	else if (t->record.timeline && s->ring && !(t->flying && t->ghost))
-		complete_timeline(s, &t->record, t->flying, false);
 	tell(e, t, how);
+	if (t->record.timeline)
+		timeline_told(t);
 }
 
 void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how)
@@ -256,15 +186,8 @@ void complete_refused(struct engine *e, struct session *s, const struct svc_reco
 	}
 	ncclsvc_status st = *why;
 	st.submitted_ns = st.done_ns = e->now;
-	/* Even then, a stream may wait for it. */
-	if (record->flags & SVC_TASK_TIMELINE && record->timeline < SVC_TIMELINES) {
-		const struct member *m = staged_member(s, record);
-		if (m)
-			raise_staged(s, record, m, NULL);
-		else
-			complete_timeline(s, record, false, false);
-	}
 	write_status(e, s, record->number, &st);
+	timeline_refused(s, record); /* even then, a stream may wait for it */
 }
 
 /* The caller's fence stands between the statuses and this look, as the client's stands between its

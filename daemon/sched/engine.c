@@ -17,6 +17,7 @@
 #include <utlist.h>
 
 #include "base/timings.h"
+#include "release.h"
 #include "set.h"
 #include "span.h"
 
@@ -465,7 +466,7 @@ static void *engine_main(void *arg)
 		if (e->inputs)
 			order_check_inputs(e);
 		if (deadlines_first(&e->deadlines))
-			order_expire(e);
+			release_overdue(e);
 		order_run_ready(e);
 		busy |= e->ready || e->inputs_due;
 		if (e->met_new)

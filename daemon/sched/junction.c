@@ -160,7 +160,7 @@ void junction_end_tasks(struct engine *e, struct junction *j, const ncclsvc_stat
 		if (!t)
 			continue;
 		junction_release(e, t);
-		order_end_task(e, t, st);
+		release_end(e, t, st);
 	}
 }
 
@@ -186,7 +186,7 @@ static void conclude_failed_here(struct engine *e, struct junction *j)
 		order_end_collective(e, c, &st);
 		return;
 	}
-	order_haunt_collective(e, c, &st);
+	release_collective(e, c, &st);
 	if (c->collective_here == c->here)
 		order_end_collective(e, c, &st);
 }

@@ -116,7 +116,7 @@ static void post_to_failed(struct engine *e, struct junction *j, struct task *t,
 	if (!j->verdicts[j->mine].said) /* the other side waits for it */
 		junction_tell_failed(e, j, &(struct failed_note){.status = st});
 	junction_free(e, t->comm->span, j);
-	order_end_task(e, t, &st);
+	release_end(e, t, &st);
 }
 
 static void post_failure(struct engine *e, struct junction *j, struct task *t)
@@ -130,7 +130,7 @@ static void post_failure(struct engine *e, struct junction *j, struct task *t)
 		junction_free(e, s, j);
 	else if (j) /* the other side's word will come: nobody waits for it here */
 		j->resolved = true;
-	order_end_task(e, t, &st);
+	release_end(e, t, &st);
 }
 
 void junction_post_p2p(struct engine *e, struct task *t)
@@ -146,7 +146,7 @@ void junction_post_p2p(struct engine *e, struct task *t)
 	if (!j || !tasks) {
 		ncclsvc_status st = status_of(NCCLSVC_NO_MEMORY);
 		free(tasks);
-		order_end_task(e, t, &st);
+		release_end(e, t, &st);
 		span_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}

@@ -74,88 +74,6 @@ void order_stop_input_wait(struct engine *e, struct task *t)
 	e->gpu_inputs -= t->member->device >= 0;
 }
 
-/* What no simple task has part in. */
-static void leave_all(struct engine *e, struct task *t)
-{
-	struct member *m = member_of(t);
-	if (t->next_in_group)
-		set_leave(e, t);
-	if (t->waits_input)
-		order_stop_input_wait(e, t);
-	if (m->collective == t)
-		m->collective = NULL;
-	if (t->record.plan)
-		plan_task_ended(t);
-}
-
-/* The task is over and its client knows: forget it. */
-static void retire(struct engine *e, struct task *t)
-{
-	struct member *m = member_of(t);
-	struct comm *c = t->comm;
-	if (!t->ghost || t->flying)
-		order_pin(t, -1);
-	if (!t->simple)
-		leave_all(e, t);
-	decision_forget(e, t);
-	if (t->place == POSTED)
-		m->posted--;
-	if (t->place == RUNNING) {
-		m->running--;
-		c->running--;
-	}
-	if (t->place == AT_HEAD)
-		order_skip_unposted(t);
-	if (t->place >= AT_HEAD && !t->flying)
-		m->head_tasks--;
-	deadlines_remove(&e->deadlines, &t->deadline);
-	if (t->flying)
-		DL_DELETE(m->flying, t);
-	else if (t->place != IN_PLAN)
-		DL_DELETE(m->queue, t);
-	c->pending--;
-	atomic_store_explicit(&m->board->completed, ++m->completed, memory_order_relaxed);
-	order_update_blocked(m);
-	/* An empty head makes room for the next; a group's next collective may now be posted; and
-	 * perhaps nobody can go on any more. */
-	if (!m->queue)
-		atomic_store_explicit(&m->board->head_ns, 0, memory_order_relaxed);
-	else if (!c->ended &&
-		 (!m->head_tasks || !svc_op_is_p2p(t->record.op) || c->blocked == c->nranks))
-		order_make_ready(e, m);
-	task_free(e, t);
-}
-
-/* Tells the client; the task stays as a ghost until its peers have met it. */
-void order_make_ghost(struct engine *e, struct task *t, const ncclsvc_status *st)
-{
-	if (t->ghost)
-		return;
-	const ncclsvc_status *decided = decision_of(e, t);
-	t->ghost = true;
-	t->end = decided ? *decided : *st;
-	decision_keep(e, t);
-	t->end.done_ns = e->now;
-	complete_task(e, t, &t->end);
-	order_pin(t, -1);
-	if (t->next_in_group)
-		set_leave(e, t);
-	if (t->waits_input) {
-		order_stop_input_wait(e, t);
-		order_make_ready(e, member_of(t));
-	}
-	deadlines_remove(&e->deadlines, &t->deadline);
-	order_show_state(e, t);
-}
-
-/* Ends a task here and now, ghost or not. */
-void order_end_task(struct engine *e, struct task *t, const ncclsvc_status *st)
-{
-	if (!t->ghost)
-		complete_task(e, t, st);
-	retire(e, t);
-}
-
 void order_name_ranks(const struct comm *c, ncclsvc_status *st, int32_t a, int32_t b)
 {
 	st->rank_a = a;
@@ -201,4 +119,14 @@ void order_publish(struct engine *e, struct task *t)
 	/* Without memory for its deadline, a task has none. */
 	if (r->timeout_ns && !t->ghost)
 		deadlines_add(&e->deadlines, &t->deadline, t->submitted_ns + r->timeout_ns);
+}
+
+void order_free_comm(struct engine *e, struct comm *c)
+{
+	engine_event(e, &(struct event){.kind = EVENT_EPOCH_GONE, .epoch = {c->slot}});
+	e->comms[c->slot] = NULL;
+	span_free(e, c);
+	free(c->members);
+	free(c->collective);
+	free(c);
 }

@@ -23,7 +23,7 @@ void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status
 		struct task *t = c->collective[k];
 		c->collective[k] = NULL;
 		if (t)
-			order_end_task(e, t, &st);
+			release_end(e, t, &st);
 	}
 	c->collective_here = 0;
 	c->collectives++;
@@ -117,24 +117,13 @@ static void meet_collective(struct engine *e, struct comm *c)
 	}
 }
 
-/* Everybody who has posted the current collective learns now that it cannot run. */
-void order_haunt_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
-{
-	const ncclsvc_status *decided = decision_current(e, c);
-	c->haunted_by = decided ? *decided : *st;
-	c->haunted = true;
-	for (uint32_t k = 0; k < c->nranks; k++)
-		if (c->collective[k])
-			order_make_ghost(e, c->collective[k], &c->haunted_by);
-}
-
 /* With other nodes, they are told first, and then all learn of it. */
 static void fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
 	if (c->span)
 		junction_fail_collective(e, c, st);
 	else
-		order_haunt_collective(e, c, st);
+		release_collective(e, c, st);
 }
 
 void order_post_collective(struct engine *e, struct task *t)
@@ -143,7 +132,7 @@ void order_post_collective(struct engine *e, struct task *t)
 	struct member *m = member_of(t);
 	if (c->gone) {
 		ncclsvc_status st = order_gone_status(c, c->gone_rank);
-		order_end_task(e, t, &st);
+		release_end(e, t, &st);
 		return;
 	}
 	t->place = POSTED;
@@ -156,7 +145,7 @@ void order_post_collective(struct engine *e, struct task *t)
 		junction_look(e, c);
 	const ncclsvc_status *decided = decision_of(e, t);
 	if (c->haunted) {
-		order_make_ghost(e, t, &c->haunted_by);
+		release_early(e, t, &c->haunted_by);
 	} else if (decided) {
 		ncclsvc_status st = *decided;
 		fail_collective(e, c, &st);
@@ -185,8 +174,8 @@ struct task *order_find_peer(struct engine *e, const struct task *t)
 
 static void end_pair(struct engine *e, struct task *a, struct task *b, const ncclsvc_status *st)
 {
-	order_end_task(e, a, st);
-	order_end_task(e, b, st);
+	release_end(e, a, st);
+	release_end(e, b, st);
 }
 
 void order_meet_pair(struct engine *e, struct task *t, struct task *u)
@@ -236,12 +225,12 @@ void order_post_p2p(struct engine *e, struct task *t)
 	struct comm *c = t->comm;
 	if (c->members[t->record.peer].gone) {
 		ncclsvc_status st = order_gone_status(c, t->record.peer);
-		order_end_task(e, t, &st);
+		release_end(e, t, &st);
 		return;
 	}
 	if (t->record.plan && plan_peer_left(t)) {
 		ncclsvc_status st = plan_left_status(c, t->record.peer);
-		order_end_task(e, t, &st);
+		release_end(e, t, &st);
 		return;
 	}
 	if (c->span && c->span->node_of[t->record.peer] != c->span->me) {

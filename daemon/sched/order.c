@@ -121,7 +121,7 @@ static void end_deadlock(struct engine *e, struct comm *c)
 		struct member *m = &c->members[k];
 		while (m->head_tasks) {
 			t = m->queue;
-			order_end_task(e, t, &st);
+			release_end(e, t, &st);
 		}
 	}
 }

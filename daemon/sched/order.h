@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files that order tasks share: order.c, life.c, meet.c and release.c. */
+ * What the files that order tasks share: order.c, life.c, meet.c; and release.h. */
 #ifndef ENGINE_ORDER_H
 #define ENGINE_ORDER_H
 
 #include "mismatch.h"
 #include "names.h"
+#include "release.h"
 #include "state.h"
 
 static inline struct member *member_of(const struct task *t)
@@ -46,23 +47,9 @@ static inline void order_show_state(struct engine *e, struct task *t)
 /* Holds, or lets go, the regions of a task. by: 1 or -1. */
 void order_pin(struct task *t, int by);
 void order_stop_input_wait(struct engine *e, struct task *t);
-/* Tells the client; the task stays as a ghost until its peers have met it. */
-void order_make_ghost(struct engine *e, struct task *t, const ncclsvc_status *st);
-/* Ends a task here and now, ghost or not. */
-void order_end_task(struct engine *e, struct task *t, const ncclsvc_status *st);
 void order_name_ranks(const struct comm *c, ncclsvc_status *st, int32_t a, int32_t b);
 /* PEER_GONE, because of this rank. */
 ncclsvc_status order_gone_status(const struct comm *c, int32_t rank);
-
-/* decision.c */
-/* The status that a collective in a queue already has on some member; NULL: it is open. */
-const ncclsvc_status *decision_of(struct engine *e, const struct task *t);
-/* The same of the communicator's current collective. */
-const ncclsvc_status *decision_current(struct engine *e, struct comm *c);
-/* t has become a ghost: its end is that of its collective. */
-void decision_keep(struct engine *e, struct task *t);
-/* t is over. */
-void decision_forget(struct engine *e, struct task *t);
 
 /* meet.c */
 /* This task says that its member refuses what the others ask for. */
@@ -80,7 +67,5 @@ struct task *order_find_peer(struct engine *e, const struct task *t);
 void order_meet_pair(struct engine *e, struct task *t, struct task *u);
 /* Ends the current collective on every member that has posted it. */
 void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
-/* Everybody who has posted the current collective learns now that it cannot run. */
-void order_haunt_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
 
 #endif

@@ -183,7 +183,7 @@ bool plan_clear(struct engine *e, const struct comm *c, int32_t rank, const nccl
 		if (!m->slots[i].task)
 			continue;
 		e->steps += STEP_END;
-		order_end_task(e, m->slots[i].task, st);
+		release_end(e, m->slots[i].task, st);
 		if (e->steps >= enough)
 			return false;
 	}
@@ -231,7 +231,7 @@ void plan_member_left(struct engine *e, struct comm *c, int32_t rank, const nccl
 		const struct plan_member *m = &p->members[k];
 		for (uint32_t i = 0; m->held && i < m->ntasks; i++)
 			if (m->slots[i].task && m->tasks[i].peer == rank)
-				order_fail(e, m->slots[i].task, st);
+				release_fail(e, m->slots[i].task, st);
 	}
 	if (p->members[rank].handle && ++p->nleft == p->nheld)
 		plan_end(e, c);
@@ -252,9 +252,9 @@ static void end_queued(struct engine *e, struct comm *c, int32_t rank, const ncc
 			if (t->place == RUNNING)
 				continue;
 			if (t->rank == rank)
-				order_end_task(e, t, own);
+				release_end(e, t, own);
 			else if (t->place == POSTED && t->record.peer == rank)
-				order_end_task(e, t, others);
+				release_end(e, t, others);
 		}
 }
 

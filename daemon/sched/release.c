@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tasks that end before they run: by deadline, by cancellation, and with their member or epoch. */
+ * Which tasks end by what has happened: release.h. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -8,7 +8,98 @@
 #include "set.h"
 #include "task.h"
 
-void order_fail(struct engine *e, struct task *t, const ncclsvc_status *why)
+/* What no simple task has part in. */
+static void leave_all(struct engine *e, struct task *t)
+{
+	struct member *m = member_of(t);
+	if (t->next_in_group)
+		set_leave(e, t);
+	if (t->waits_input)
+		order_stop_input_wait(e, t);
+	if (m->collective == t)
+		m->collective = NULL;
+	if (t->record.plan)
+		plan_task_ended(t);
+}
+
+/* The task is over and its client knows: forget it. */
+static void retire(struct engine *e, struct task *t)
+{
+	struct member *m = member_of(t);
+	struct comm *c = t->comm;
+	if (!t->ghost || t->flying)
+		order_pin(t, -1);
+	if (!t->simple)
+		leave_all(e, t);
+	decision_forget(e, t);
+	if (t->place == POSTED)
+		m->posted--;
+	if (t->place == RUNNING) {
+		m->running--;
+		c->running--;
+	}
+	if (t->place == AT_HEAD)
+		order_skip_unposted(t);
+	if (t->place >= AT_HEAD && !t->flying)
+		m->head_tasks--;
+	deadlines_remove(&e->deadlines, &t->deadline);
+	if (t->flying)
+		DL_DELETE(m->flying, t);
+	else if (t->place != IN_PLAN)
+		DL_DELETE(m->queue, t);
+	c->pending--;
+	atomic_store_explicit(&m->board->completed, ++m->completed, memory_order_relaxed);
+	order_update_blocked(m);
+	/* An empty head makes room for the next; a group's next collective may now be posted; and
+	 * perhaps nobody can go on any more. */
+	if (!m->queue)
+		atomic_store_explicit(&m->board->head_ns, 0, memory_order_relaxed);
+	else if (!c->ended &&
+		 (!m->head_tasks || !svc_op_is_p2p(t->record.op) || c->blocked == c->nranks))
+		order_make_ready(e, m);
+	task_free(e, t);
+}
+
+void release_early(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	if (t->ghost)
+		return;
+	const ncclsvc_status *decided = decision_of(e, t);
+	t->ghost = true;
+	t->end = decided ? *decided : *st;
+	decision_keep(e, t);
+	t->end.done_ns = e->now;
+	complete_task(e, t, &t->end);
+	if (!t->flying)
+		order_pin(t, -1);
+	if (t->next_in_group)
+		set_leave(e, t);
+	if (t->waits_input) {
+		order_stop_input_wait(e, t);
+		order_make_ready(e, member_of(t));
+	}
+	deadlines_remove(&e->deadlines, &t->deadline);
+	order_show_state(e, t);
+}
+
+void release_end(struct engine *e, struct task *t, const ncclsvc_status *st)
+{
+	if (!t->ghost)
+		complete_task(e, t, st);
+	retire(e, t);
+}
+
+void release_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+{
+	const ncclsvc_status *decided = decision_current(e, c);
+	c->haunted_by = decided ? *decided : *st;
+	c->haunted = true;
+	for (uint32_t k = 0; k < c->nranks; k++)
+		if (c->collective[k])
+			release_early(e, c->collective[k], &c->haunted_by);
+}
+
+void release_fail(struct engine *e, struct task *t, const ncclsvc_status *why)
 {
 	struct comm *c = t->comm;
 	const ncclsvc_status *decided = decision_of(e, t), *st = decided ? decided : why;
@@ -25,10 +116,10 @@ void order_fail(struct engine *e, struct task *t, const ncclsvc_status *why)
 			junction_fail_collective(e, c, st);
 			return;
 		}
-		order_haunt_collective(e, c, st);
+		release_collective(e, c, st);
 		return;
 	}
-	order_make_ghost(e, t, st);
+	release_early(e, t, st);
 }
 
 /* Fills in whom the task waits for. */
@@ -57,7 +148,7 @@ static void name_missing(const struct task *t, ncclsvc_status *st)
 	}
 }
 
-void order_expire(struct engine *e)
+void release_overdue(struct engine *e)
 {
 	struct deadline *d;
 	const uint64_t enough = e->steps + STEP_SLICE;
@@ -68,7 +159,7 @@ void order_expire(struct engine *e)
 		order_name_ranks(t->comm, &st, t->rank, -1);
 		name_missing(t, &st);
 		e->steps += STEP_END + t->comm->nranks;
-		order_fail(e, t, &st);
+		release_fail(e, t, &st);
 	}
 }
 
@@ -88,7 +179,7 @@ static bool clear_member(struct engine *e, struct member *m, const ncclsvc_statu
 			c->collective_here--;
 		}
 		e->steps += STEP_END;
-		order_end_task(e, t, st);
+		release_end(e, t, st);
 		if (e->steps >= enough)
 			return false;
 	}
@@ -108,7 +199,7 @@ static void spoil_group(struct session *s, const struct comm *c, int32_t rank,
 	}
 }
 
-ncclsvc_status order_end_status(const struct epoch_end *end)
+ncclsvc_status release_epoch_status(const struct epoch_end *end)
 {
 	ncclsvc_status st = status_of(end->result);
 	st.rank_a = end->rank;
@@ -133,7 +224,7 @@ static void close_epoch(struct engine *e, struct comm *c, const struct epoch_end
 {
 	e->ends++;
 	c->ended = true;
-	c->end = order_end_status(end);
+	c->end = release_epoch_status(end);
 	c->moved_ns = e->now;
 	c->pending++; /* so that it outlives its end */
 	c->haunted = false;
@@ -156,7 +247,7 @@ static void close_epoch(struct engine *e, struct comm *c, const struct epoch_end
 		c->transport->epoch_end(e, c);
 }
 
-bool order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *end)
+bool release_epoch(struct engine *e, struct comm *c, const struct epoch_end *end)
 {
 	const uint64_t enough = e->steps + STEP_SLICE;
 	if (!c->ended)
@@ -184,12 +275,12 @@ static void end_posted_for(struct engine *e, struct comm *c, int32_t rank, const
 			next = t->next;
 			if (t->place == POSTED && svc_op_is_p2p(t->record.op) &&
 			    t->record.peer == rank)
-				order_end_task(e, t, st);
+				release_end(e, t, st);
 		}
 	}
 }
 
-bool order_member_left(struct engine *e, struct comm *c, int32_t rank)
+bool release_member(struct engine *e, struct comm *c, int32_t rank)
 {
 	struct member *m = &c->members[rank];
 	ncclsvc_status own = status_of(NCCLSVC_CANCELLED);
@@ -222,14 +313,4 @@ bool order_member_left(struct engine *e, struct comm *c, int32_t rank)
 	end_posted_for(e, c, rank, &st);
 	plan_member_left(e, c, rank, &st);
 	return true;
-}
-
-void order_free_comm(struct engine *e, struct comm *c)
-{
-	engine_event(e, &(struct event){.kind = EVENT_EPOCH_GONE, .epoch = {c->slot}});
-	e->comms[c->slot] = NULL;
-	span_free(e, c);
-	free(c->members);
-	free(c->collective);
-	free(c);
 }

@@ -13,6 +13,7 @@
 #include <utlist.h>
 
 #include "device.h"
+#include "timeline.h"
 
 /* ---- Matches ---- */
 
@@ -130,7 +131,7 @@ static void take_apart(struct engine *e, struct meeting *m, const ncclsvc_status
 	DL_DELETE(e->met, m);
 	for (uint32_t i = 0; i < m->ntasks; i++) {
 		m->tasks[i]->meeting = NULL;
-		order_end_task(e, m->tasks[i], st);
+		release_end(e, m->tasks[i], st);
 	}
 	free(m);
 }
@@ -164,10 +165,8 @@ void set_fly(struct engine *e, struct task *t)
 	deadlines_remove(&e->deadlines, &t->deadline);
 	t->flying = true;
 	t->started_ns = e->now;
-	if (t->record.timeline) {
-		complete_line_rests(t->session, t->record.timeline);
-		t->session->lines[t->record.timeline].flying++;
-	}
+	if (t->record.timeline)
+		timeline_flies(t);
 	order_show_state(e, t);
 	if (m->queue)
 		order_make_ready(e, m);
@@ -200,7 +199,7 @@ static void refuse_visited(struct engine *e)
 	ncclsvc_status st = status_of(NCCLSVC_LIMIT);
 	part_visited(e);
 	for (uint32_t i = 0; i < e->nvisited; i++)
-		order_end_task(e, e->visited[i], &st);
+		release_end(e, e->visited[i], &st);
 }
 
 static bool crosses(const struct engine *e)

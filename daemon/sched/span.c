@@ -9,6 +9,7 @@
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "channel/mpi_api.h"
+#include "release.h"
 #include "set.h"
 
 #define MESSAGES_PER_TURN 64
@@ -128,7 +129,7 @@ void span_end_epoch(struct engine *e, struct comm *c)
 			if (!t)
 				continue;
 			junction_release(e, t);
-			order_end_task(e, t, &c->end);
+			release_end(e, t, &c->end);
 		}
 		junction_free(e, s, j);
 	}
@@ -175,7 +176,7 @@ static void end_now(struct engine *e, struct span *s, bool in_order)
 		engine_event(e,
 			     &(struct event){.kind = EVENT_EPOCH_DIRTY, .epoch = {s->comm->slot}});
 	order_run_ready(e); /* members that have their turn go on */
-	order_end_epoch(e, s->comm, &s->end);
+	release_epoch(e, s->comm, &s->end);
 }
 
 /* Returns true if it has ended. */
@@ -200,7 +201,7 @@ void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *en
 				  NULL, 0);
 	s->over = s->overs[s->me] = true;
 	s->end = *end;
-	c->end = order_end_status(end);
+	c->end = release_epoch_status(end);
 	c->ending = true;
 	s->due_ns = e->now + (is_sequenced(s) ? EPOCH_CLOSE_NS : EPOCH_OVER_NS);
 	DL_APPEND2(e->endings, s, prev_ending, next_ending);
@@ -221,7 +222,7 @@ static void check_endings(struct engine *e)
 		if (!s->comm->ended)
 			try_end(e, s);
 		else if (s->comm->cleared < s->comm->nranks)
-			order_end_epoch(e, s->comm, &s->end);
+			release_epoch(e, s->comm, &s->end);
 		else if (e->now >= s->due_ns)
 			break_off_flights(e, s);
 	}

@@ -227,7 +227,7 @@ static inline const uint32_t *span_locals(const struct span *s)
 /* Returns 0 or -ENOMEM. */
 int span_create(struct engine *e, struct comm *c, const struct command *cmd);
 void span_free(struct engine *e, struct comm *c);
-/* Tells the other nodes. order_end_epoch follows, when they have said so too, or soon. */
+/* Tells the other nodes. release_epoch follows, when they have said so too, or soon. */
 void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end);
 /* Lets go of what waits; ops end later. */
 void span_end_epoch(struct engine *e, struct comm *c);

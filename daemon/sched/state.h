@@ -4,14 +4,13 @@
  *
  *   engine.c    the thread, its loop and its sleep; commands.c: what the supervisor asks
  *   intake.c    ring and socket records -> tasks
- *   order.c     whose turn it is on a communicator; meet.c: which tasks meet; release.c: those
- *               that fail; decision.c: with which status; life.c: what these share;
- *               straight.c: past the queue
+ *   order.c     whose turn it is on a communicator; meet.c: which tasks meet; release.h: those
+ *               that fail; life.c: what these share; straight.c: past the queue
  *   plan.c      planned tasks, held until their group is whole
  *   set.c       what is launched as one, for transports that do so
  *   making.c    when GPUs' workers make a communicator
  *   transport.h what moves the bytes
- *   complete.c  telling the clients
+ *   complete.c  telling the clients; timeline.c: what their streams wait for
  *   span.h      communicators on several nodes; sequence.c: launched on all of them in one order
  *
  * A task that failed before its turn stays in its member's queue as a ghost: its client knows, but
@@ -412,16 +411,6 @@ static inline void order_run_ready(struct engine *e)
 }
 /* Some of them, in turn. */
 void order_check_inputs(struct engine *e);
-/* Some of those that are due. */
-void order_expire(struct engine *e);
-/* Ends a task that does not run yet, with this status: now for its client, and for the other
- * members when they meet it. */
-void order_fail(struct engine *e, struct task *t, const ncclsvc_status *why);
-/* What its tasks are told. */
-ncclsvc_status order_end_status(const struct epoch_end *end);
-/* False: there is more to do; to be called again. */
-bool order_end_epoch(struct engine *e, struct comm *c, const struct epoch_end *end);
-bool order_member_left(struct engine *e, struct comm *c, int32_t rank);
 void order_free_comm(struct engine *e, struct comm *c);
 
 /* straight.c */
@@ -469,12 +458,6 @@ const ncclsvc_status *complete_ran(struct task *const *tasks, uint32_t n, ncclsv
 void complete_task(struct engine *e, struct task *t, const ncclsvc_status *how);
 void complete_refused(struct engine *e, struct session *s, const struct svc_record *record,
 		      uint32_t serial, bool by_socket, const ncclsvc_status *why, const char *text);
-/* Before something of the timeline flies. */
-void complete_line_rests(const struct session *s, uint32_t timeline);
-/* Raises done as far as may be: flew if the GPU is through with this task, at_once if nobody is to
- * wait for those that it is not through with yet. */
-void complete_timeline(const struct session *s, const struct svc_record *r, bool flew,
-		       bool at_once);
 void complete_flush(struct engine *e);
 void complete_break_session(struct engine *e, struct session *s, int result, const char *text);
 ncclsvc_status status_of(int result);

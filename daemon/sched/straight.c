@@ -39,7 +39,7 @@ static void end_at_once(struct engine *e, struct task *t, struct task *u)
 	m->completed++;
 	complete_task(e, t, st);
 	task_free(e, t);
-	order_end_task(e, u, st);
+	release_end(e, u, st);
 }
 
 /* u is posted. BEGUN_NO_MEMORY: nothing has come of it, for whatever reason. */

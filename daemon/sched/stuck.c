@@ -214,9 +214,9 @@ static void break_circle(struct engine *e, struct span *s, const ncclsvc_status 
 			/* Nobody else knows of it. */
 			if (t->place == AT_HEAD ||
 			    (t->place == POSTED && svc_op_is_p2p(t->record.op)))
-				order_end_task(e, t, &st);
+				release_end(e, t, &st);
 			else
-				order_fail(e, t, &st);
+				release_fail(e, t, &st);
 		}
 	}
 }

@@ -5,7 +5,7 @@
  *
  * All functions run in the engine's thread, and none of them may block: what takes longer goes on
  * in the pool, on a GPU or in flight, and poll looks after it. A transport ends the tasks that it
- * has started by order_end_task; and what it cannot do without memory, after start has returned, it
+ * has started by release_end; and what it cannot do without memory, after start has returned, it
  * reserves before.
  */
 #ifndef SCHED_TRANSPORT_H

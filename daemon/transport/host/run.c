@@ -253,7 +253,7 @@ static void finish(struct job *job, void *arg)
 	const ncclsvc_status st =
 		c->ended ? c->end : *complete_ran(w->tasks, w->move.ntasks, &failed);
 	for (uint32_t k = 0; k < w->move.ntasks; k++)
-		order_end_task(e, w->tasks[k], &st);
+		release_end(e, w->tasks[k], &st);
 	free(w);
 	if (c->ended && !c->pending)
 		order_free_comm(e, c);

@@ -28,7 +28,7 @@ static void finish_op(struct engine *e, struct op *op)
 	}
 	for (uint32_t k = 0; k < n; k++)
 		if (op->tasks[k])
-			order_end_task(e, op->tasks[k], &st);
+			release_end(e, op->tasks[k], &st);
 	free(op);
 	if (c->ended && !c->pending)
 		order_free_comm(e, c);

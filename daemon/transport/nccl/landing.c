@@ -9,6 +9,7 @@
 #include "base/timings.h"
 #include "nccl.h"
 #include "sched/order.h"
+#include "sched/timeline.h"
 #include "worker/queue.h"
 
 static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
@@ -16,13 +17,9 @@ static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
 	struct member *m = t->member;
 	window_land(t);
 	nccl_land(e, m);
-	if (t->record.timeline) {
-		t->session->lines[t->record.timeline].flying--;
-		/* What the GPU wrote just now may have been less than its stream was told. */
-		if (t->ghost)
-			complete_timeline(t->session, &t->record, true, t->comm->released);
-	}
-	order_end_task(e, t, st);
+	if (t->record.timeline)
+		timeline_landed(t);
+	release_end(e, t, st);
 }
 
 static void stop_watching(struct engine *e, struct comm *c)
@@ -33,17 +30,6 @@ static void stop_watching(struct engine *e, struct comm *c)
 		e->polled &= ~(1u << TRANSPORT_NCCL);
 	if (c->ended && !c->pending)
 		order_free_comm(e, c);
-}
-
-/* Its stream need not say any more that its input is there. */
-static void release_input(struct task *t)
-{
-	_Atomic uint64_t *ready;
-	if (!t->record.timeline)
-		return;
-	ready = &svc_timelines(t->session->ring)[t->record.timeline].ready;
-	if (atomic_load(ready) < t->record.value)
-		atomic_store(ready, t->record.value);
 }
 
 /* Inspection is to see whose stream a launched task waits for. And what a session that has ended
@@ -58,20 +44,9 @@ static void look_at_inputs(struct engine *e)
 		for (uint32_t k = 0; k < c->nranks; k++)
 			DL_FOREACH (c->members[k].flying, t) {
 				if (t->session->leaving)
-					release_input(t);
+					timeline_release_input(t);
 				order_show_state(e, t);
 			}
-}
-
-/* Whatever the GPUs are in. */
-static void release_streams(struct comm *c)
-{
-	struct task *t;
-	c->released = true;
-	for (uint32_t k = 0; k < c->nranks; k++)
-		DL_FOREACH (c->members[k].flying, t)
-			if (t->record.timeline)
-				complete_timeline(t->session, &t->record, true, true);
 }
 
 /* Has any lane got on? That may be because the supervisor has had it broken off; and then it has
@@ -136,7 +111,7 @@ bool nccl_poll(struct engine *e)
 		}
 		const bool left = any_flies(c);
 		if (c->ended && !c->released && e->now - c->moved_ns > STREAM_RELEASE_NS)
-			release_streams(c);
+			timeline_release(c);
 		if (!window_step(e, c, left) && !left)
 			stop_watching(e, c);
 	}
@@ -149,14 +124,8 @@ void nccl_epoch_end(struct engine *e, struct comm *c)
 	c->moved_ns = e->now;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct task *t;
-		DL_FOREACH (c->members[k].flying, t) {
-			if (t->ghost)
-				continue;
-			t->ghost = true;
-			t->end = c->end;
-			complete_task(e, t, &t->end);
-			order_show_state(e, t);
-		}
+		DL_FOREACH (c->members[k].flying, t)
+			release_early(e, t, &c->end);
 	}
 }
 
@@ -179,5 +148,5 @@ void nccl_release(struct engine *e, struct comm *c)
 	(void)e;
 	for (uint32_t k = 0; k < c->nranks; k++)
 		DL_FOREACH (c->members[k].flying, t)
-			release_input(t);
+			timeline_release_input(t);
 }

@@ -175,7 +175,7 @@ static void finish(struct engine *e, struct staged *op)
 	DL_DELETE(e->staged, op);
 	for (uint32_t i = 0; i < op->ntasks; i++)
 		if (op->tasks[i])
-			order_end_task(e, op->tasks[i], &st);
+			release_end(e, op->tasks[i], &st);
 	free(op);
 	if (c->ended && !c->pending)
 		order_free_comm(e, c);

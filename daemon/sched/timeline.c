@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "timeline.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <utlist.h>
+
+int timeline_reserve(struct session *s)
+{
+	if (!s->lines)
+		s->lines = calloc(SVC_TIMELINES, sizeof(*s->lines));
+	return s->lines ? 0 : -ENOMEM;
+}
+
+static void raise(_Atomic uint64_t *word, uint64_t value)
+{
+	if (atomic_load(word) < value)
+		atomic_store(word, value);
+}
+
+static _Atomic uint64_t *done_of(const struct session *s, uint32_t timeline)
+{
+	return &svc_timelines(s->ring)[timeline].done;
+}
+
+/* While nothing of it flies, all that is owed has been raised, or it is another stream's by now. */
+static void forget_owed(const struct session *s, uint32_t timeline)
+{
+	struct line *l = &s->lines[timeline];
+	if (!l->flying && atomic_load(done_of(s, timeline)) < l->owed)
+		l->owed = 0;
+}
+
+/* A task of the timeline is over: flew if the GPU is through with it, at_once if nobody is to wait
+ * for those that it is not through with yet. */
+static void end(const struct session *s, const struct svc_record *r, bool flew, bool at_once)
+{
+	struct line *l = s->lines ? &s->lines[r->timeline] : NULL;
+	if (l && !flew)
+		forget_owed(s, r->timeline);
+	if (l && l->owed < r->value)
+		l->owed = r->value;
+	if (!l || at_once || !l->flying)
+		raise(done_of(s, r->timeline), l ? l->owed : r->value);
+	else if (flew)
+		raise(done_of(s, r->timeline), r->value);
+}
+
+/* The same for a staged task, or a record that is none (but is NULL). Those of one group end in any
+ * order, also while they run on after their epoch: done passes none that has not ended. */
+static void end_staged(const struct session *s, const struct svc_record *r, const struct member *m,
+		       const struct task *but)
+{
+	struct line *l = &s->lines[r->timeline];
+	const struct task *t, *first = NULL;
+	if (l->owed < r->value)
+		l->owed = r->value;
+	uint64_t up_to = l->owed;
+	DL_FOREACH (m->queue, t) {
+		/* Values go in the order of the queue, but within a planned group. */
+		if (first && (t->group != first->group || !t->record.plan))
+			break;
+		if (t == but || t->ghost || t->record.timeline != r->timeline)
+			continue;
+		if (t->record.value <= up_to)
+			up_to = t->record.value - 1;
+		first = first ? first : t;
+	}
+	raise(done_of(s, r->timeline), up_to);
+}
+
+/* Is its memory a GPU's, but its tasks not work of its streams? */
+static bool is_staged(const struct member *m)
+{
+	return m->device >= 0 && !(m->comm->transport->flags & TRANSPORT_ON_STREAMS);
+}
+
+void timeline_flies(const struct task *t)
+{
+	forget_owed(t->session, t->record.timeline);
+	t->session->lines[t->record.timeline].flying++;
+}
+
+void timeline_told(const struct task *t)
+{
+	if (t->comm && is_staged(t->member))
+		end_staged(t->session, &t->record, t->member, t);
+	else if (t->session->ring && !(t->flying && t->ghost))
+		end(t->session, &t->record, t->flying, false);
+}
+
+void timeline_landed(const struct task *t)
+{
+	t->session->lines[t->record.timeline].flying--;
+	/* What the GPU wrote just now may have been less than its stream was told. */
+	if (t->ghost)
+		end(t->session, &t->record, true, t->comm->released);
+}
+
+/* Who submits so; NULL: nobody on a staged communicator. */
+static const struct member *staged_member(const struct session *s, const struct svc_record *r)
+{
+	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
+	const struct member *m = h && h->comm ? &h->comm->members[h->rank] : NULL;
+	return m && is_staged(m) ? m : NULL;
+}
+
+void timeline_refused(const struct session *s, const struct svc_record *r)
+{
+	if (!(r->flags & SVC_TASK_TIMELINE) || r->timeline >= SVC_TIMELINES)
+		return;
+	const struct member *m = staged_member(s, r);
+	if (m)
+		end_staged(s, r, m, NULL);
+	else
+		end(s, r, false, false);
+}
+
+void timeline_release(struct comm *c)
+{
+	const struct task *t;
+	c->released = true;
+	for (uint32_t k = 0; k < c->nranks; k++)
+		DL_FOREACH (c->members[k].flying, t)
+			if (t->record.timeline)
+				end(t->session, &t->record, true, true);
+}
+
+void timeline_release_input(const struct task *t)
+{
+	const struct svc_record *r = &t->record;
+	if (r->timeline)
+		raise(&svc_timelines(t->session->ring)[r->timeline].ready, r->value);
+}
