@@ -81,7 +81,7 @@ bool private_daemon_start(const struct options *o)
 	snprintf(daemon_.socket, sizeof(daemon_.socket), "%s/ncclsvcd%s.sock", dir,
 		 o->nodes > 1 ? "%r" : "");
 	snprintf(daemon_.log, sizeof(daemon_.log), "%s/ncclsvcd.log", dir);
-	/* With several nodes, the world is nobody's here; and it has its limit. */
+	/* With several nodes no rank uses the world, which has fewer ranks at most. */
 	snprintf(ranks_text, sizeof(ranks_text), "%u", o->nodes > 1 ? 1 : o->ranks);
 	snprintf(nodes_text, sizeof(nodes_text), "%u", o->nodes);
 	int log = open(daemon_.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);

@@ -78,7 +78,7 @@ pid_t fork_child(void)
 	pid_t pid = fork();
 	if (pid == 0) {
 		become_child(parent);
-		/* Ctrl-C on the terminal reaches the whole group: the coordinator ends its
+		/* Ctrl-C on the terminal reaches the whole group: ncclsvc-perf ends its
 		 * children in order. */
 		signal(SIGINT, SIG_IGN);
 	}
