@@ -21,15 +21,16 @@ ncclsvc_result service_open(const struct service_options *o, ncclsvc_session **s
 }
 
 ncclsvc_result service_join(ncclsvc_session *session, const struct service_options *o,
-			    const uint8_t bytes[NCCLSVC_ID_BYTES], int device, ncclsvc_comm **comm)
+			    const uint8_t id[NCCLSVC_ID_BYTES], int device, ncclsvc_comm **comm)
 {
-	ncclsvc_unique_id id;
+	ncclsvc_unique_id unique;
 	ncclsvc_result result;
-	memcpy(id.bytes, bytes, sizeof(id.bytes));
+	memcpy(unique.bytes, id, sizeof(unique.bytes));
 	if (device == NCCLSVC_DEVICE_HOST)
-		result = ncclsvc_comm_join(session, &id, o->nranks, o->rank, o->timeout_ms, comm);
+		result = ncclsvc_comm_join(session, &unique, o->nranks, o->rank, o->timeout_ms,
+					   comm);
 	else
-		result = ncclsvc_comm_join_device(session, &id, o->nranks, o->rank, device,
+		result = ncclsvc_comm_join_device(session, &unique, o->nranks, o->rank, device,
 						  o->timeout_ms, comm);
 	return result ? result : ncclsvc_comm_set_timeout(*comm, o->timeout_ms);
 }
