@@ -177,8 +177,10 @@ static void one_leaves(struct client *me)
 		ncclsvc_session *watch = session_open(me->daemon);
 		leave_meanwhile(&r, comm, watch);
 		CHECK_RESULT(r.result, NCCLSVC_OK);
-		/* The rank is free at once: any session may take it. */
+		/* The rank is free before JOIN's deadline: any session may take it. */
+		const uint64_t left = now_ns();
 		members_reach(watch, NCCLSVC_MEMBER_JOINING, 0);
+		CHECK(now_ns() - left < UINT64_C(5000000000));
 		say(me, DONE);
 		comm = comm_join(me, watch);
 		check_usable(watch, comm);
