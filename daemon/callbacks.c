@@ -18,8 +18,8 @@ static void on_request(void *owner, struct client *c, const struct svc_header *h
 
 static bool on_vacate(void *owner, struct client *c, uint64_t until_ns)
 {
-	(void)owner;
-	return comm_client_gone(c, until_ns);
+	struct server *s = owner;
+	return comm_client_gone(&s->comms, c, until_ns);
 }
 
 static void on_end_tasks(void *owner, struct client *c)
@@ -46,12 +46,14 @@ static const struct session_callbacks session_callbacks = {
 
 static void on_message(void *owner, uint32_t from, unsigned kind, const void *body, size_t size)
 {
-	remote_handle(owner, from, kind, body, size);
+	struct server *s = owner;
+	remote_handle(&s->comms, from, kind, body, size);
 }
 
 static void on_node_lost(void *owner, uint32_t node)
 {
-	remote_node_lost(owner, node);
+	struct server *s = owner;
+	remote_node_lost(&s->comms, node);
 }
 
 static const struct cluster_callbacks cluster_callbacks = {
@@ -65,19 +67,20 @@ static void on_worker_ready(void *owner, struct gpu *g)
 {
 	struct server *s = owner;
 	gpu_memory_restore(&s->memory, g);
-	comm_gpu_ready(s);
+	comm_gpu_ready(&s->comms);
 }
 
 static void on_worker_lost(void *owner, struct gpu *g)
 {
 	struct server *s = owner;
-	comm_staged_worker_lost(s, g);
+	comm_staged_worker_lost(&s->comms, g);
 	gpu_memory_lost(&s->memory, g);
 }
 
 static void on_room(void *owner)
 {
-	comm_gpu_ready(owner);
+	struct server *s = owner;
+	comm_gpu_ready(&s->comms);
 }
 
 static const struct gpu_callbacks gpu_callbacks = {

@@ -17,12 +17,12 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "comms.h"
 #include "gpu/gpu.h"
 #include "gpu/physical.h"
 #include "names.h"
 #include "remote.h"
 #include "report.h"
-#include "server/server_state.h"
 
 static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 {
@@ -54,7 +54,7 @@ static bool forgettable(const struct communicator *m)
 
 /* An idle communicator gives its place to a new one, unless it was only just made. of: whose it
  * must be; NULL: anybody's. False: there is none. */
-static bool evict(struct server *s, const struct account *of)
+static bool evict(struct comms *s, const struct account *of)
 {
 	struct communicator *m, *tmp, *oldest = NULL;
 	HASH_ITER (hh, s->comms, m, tmp)
@@ -68,7 +68,7 @@ static bool evict(struct server *s, const struct account *of)
 
 /* A user over the limit makes room among the user's own idle communicators. Only a daemon that is
  * full takes from others. */
-static bool take_place(struct server *s, struct account *a, char *text)
+static bool take_place(struct comms *s, struct account *a, char *text)
 {
 	if (account_take(a, SHARE_COMMS, 1, text))
 		return true;
@@ -78,7 +78,7 @@ static bool take_place(struct server *s, struct account *a, char *text)
 	       account_take(a, SHARE_COMMS, 1, text);
 }
 
-static struct communicator *allocate(struct server *s, const struct account *a, uint32_t nranks)
+static struct communicator *allocate(struct comms *s, const struct account *a, uint32_t nranks)
 {
 	uint32_t slot = 0;
 	while (slot < SVC_COMMS_MAX && s->comm_by_slot[slot])
@@ -95,7 +95,7 @@ static struct communicator *allocate(struct server *s, const struct account *a, 
 	return NULL;
 }
 
-struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t nranks,
+struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nranks,
 				 struct account *a, char text[SVC_TEXT_BYTES])
 {
 	if (!account_take(a, SHARE_RANKS, nranks, text))
@@ -115,7 +115,7 @@ struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t n
 		m->seats[k].device = SVC_DEVICE_HOST;
 		m->seats[k].node = -1;
 	}
-	m->server = s;
+	m->comms = s;
 	m->account = a;
 	m->uid = ++s->last_comm;
 	memcpy(m->id, id, sizeof(m->id));
@@ -130,7 +130,7 @@ struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t n
 	return m;
 }
 
-void comm_forget(struct server *s, struct communicator *m)
+void comm_forget(struct comms *s, struct communicator *m)
 {
 	comm_event(m, NCCLSVC_CAUSE_FORGOTTEN);
 	physical_release(&m->physical);
@@ -149,7 +149,7 @@ void comm_forget(struct server *s, struct communicator *m)
 	free(m);
 }
 
-int comm_create_world(struct server *s)
+int comm_create_world(struct comms *s)
 {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t ranks = (uint32_t)s->config->ranks;
@@ -170,7 +170,7 @@ int comm_create_world(struct server *s)
 		errno = EINVAL;
 		return -1;
 	}
-	struct account *own = account_get(&s->accounts, geteuid());
+	struct account *own = account_get(s->accounts, geteuid());
 	char text[SVC_TEXT_BYTES] = "out of memory";
 	s->world = own ? comm_create(s, id, ranks, own, text) : NULL;
 	if (!s->world) {
@@ -183,7 +183,7 @@ int comm_create_world(struct server *s)
 	return 0;
 }
 
-void comm_free_all(struct server *s)
+void comm_free_all(struct comms *s)
 {
 	struct communicator *m, *tmp;
 	HASH_ITER (hh, s->comms, m, tmp)
@@ -195,7 +195,7 @@ void comm_free_all(struct server *s)
 void comm_blameless_text(const struct communicator *m, int result, uint32_t asked,
 			 char text[SVC_TEXT_BYTES])
 {
-	const struct coord *c = &m->server->coord;
+	const struct coord *c = &m->comms->coord;
 	if (c->n == 1 || result != NCCLSVC_TIMEOUT)
 		snprintf(text, SVC_TEXT_BYTES, "communicator %s: %s", m->label,
 			 svc_result_meaning(result));
@@ -248,7 +248,7 @@ void comm_vacate(struct communicator *m, struct seat *seat, uint32_t state)
 	seat->overdue = false;
 }
 
-void comm_discard(struct server *s, struct communicator *m)
+void comm_discard(struct comms *s, struct communicator *m)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (comm_alive(&m->seats[k]))
@@ -259,7 +259,7 @@ void comm_discard(struct server *s, struct communicator *m)
 /* ---- Epochs ---- */
 
 /* One that is on another node, or has gone since all had joined. False: it is here. */
-static bool sits_elsewhere(struct server *s, struct communicator *m, uint32_t k,
+static bool sits_elsewhere(struct comms *s, struct communicator *m, uint32_t k,
 			   struct epoch_member *member)
 {
 	struct seat *seat = &m->seats[k];
@@ -283,7 +283,7 @@ static bool sits_elsewhere(struct server *s, struct communicator *m, uint32_t k,
 }
 
 /* Returns a rank that has gone since all had joined; -1: none. */
-static int32_t fill_members(struct server *s, struct communicator *m, struct epoch_member *members)
+static int32_t fill_members(struct comms *s, struct communicator *m, struct epoch_member *members)
 {
 	int32_t vanished = -1;
 	m->remote = 0;
@@ -309,14 +309,14 @@ static int32_t fill_members(struct server *s, struct communicator *m, struct epo
 	return vanished;
 }
 
-static enum transport_kind transport_of(const struct server *s, const struct communicator *m)
+static enum transport_kind transport_of(const struct comms *s, const struct communicator *m)
 {
 	if (!m->cuda)
 		return m->remote ? TRANSPORT_INTERNODE : TRANSPORT_HOST;
-	return s->gpus.staging ? TRANSPORT_STAGED : TRANSPORT_NCCL;
+	return s->gpus->staging ? TRANSPORT_STAGED : TRANSPORT_NCCL;
 }
 
-static void start_epoch(struct server *s, struct communicator *m)
+static void start_epoch(struct comms *s, struct communicator *m)
 {
 	struct epoch_member *members = calloc(m->nranks, sizeof(*members));
 	struct board_entry *board = calloc(m->nranks, sizeof(*board));
@@ -365,9 +365,9 @@ static void start_epoch(struct server *s, struct communicator *m)
 	free(over);
 }
 
-void comm_try_start(struct server *s, struct communicator *m)
+void comm_try_start(struct comms *s, struct communicator *m)
 {
-	if (s->loop.closing || epoch_held(&m->life) || !comm_all_joined(m))
+	if (s->loop->closing || epoch_held(&m->life) || !comm_all_joined(m))
 		return;
 	if (m->cuda && m->life.state == NCCLSVC_EPOCH_FORMING)
 		comm_event(m, NCCLSVC_CAUSE_GPUS_AWAITED);
@@ -375,7 +375,7 @@ void comm_try_start(struct server *s, struct communicator *m)
 		start_epoch(s, m);
 }
 
-void comm_epoch_gone(struct server *s, uint32_t slot)
+void comm_epoch_gone(struct comms *s, uint32_t slot)
 {
 	struct communicator *m = s->comm_by_slot[slot];
 	comm_event(m, NCCLSVC_CAUSE_RELEASED);
@@ -387,7 +387,7 @@ void comm_epoch_gone(struct server *s, uint32_t slot)
 		comm_gpu_ready(s);
 }
 
-void comm_close_all(struct server *s, int reason)
+void comm_close_all(struct comms *s, int reason)
 {
 	struct communicator *m, *tmp;
 	HASH_ITER (hh, s->comms, m, tmp) {
@@ -468,7 +468,7 @@ struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *
 /* What still runs on GPUs may never end by itself. Returns the next deadline; 0: none. */
 static uint64_t expire_draining(struct communicator *m, uint64_t now)
 {
-	const uint64_t end = m->life.since_ns + comm_landing_ns(m->server);
+	const uint64_t end = m->life.since_ns + comm_landing_ns(m->comms);
 	if (m->life.state != NCCLSVC_EPOCH_DRAINING || !m->physical || m->physical->aborting)
 		return 0;
 	if (end > now)
@@ -478,7 +478,7 @@ static uint64_t expire_draining(struct communicator *m, uint64_t now)
 	return 0;
 }
 
-uint64_t comm_expire(struct server *s, uint64_t now)
+uint64_t comm_expire(struct comms *s, uint64_t now)
 {
 	uint64_t next = 0;
 	struct communicator *m, *tmp;

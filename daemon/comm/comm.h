@@ -12,14 +12,14 @@ struct control_start;
 
 /* The account, its owner's, holds something else already. NULL: over a limit, or out of memory, as
  * text says. */
-struct communicator *comm_create(struct server *s, const uint8_t *id, uint32_t nranks,
+struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nranks,
 				 struct account *a, char text[SVC_TEXT_BYTES]);
 /* 0: the session has its limit. */
 uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank);
 /* Forgets a communicator that no epoch has run on. */
-void comm_discard(struct server *s, struct communicator *m);
+void comm_discard(struct comms *s, struct communicator *m);
 /* If every seat is taken, and its GPU ready: starts the epoch and answers every member. */
-void comm_try_start(struct server *s, struct communicator *m);
+void comm_try_start(struct comms *s, struct communicator *m);
 
 /* Answers every waiting SPLIT of m with this error; rank: who went, or -1. */
 void comm_split_failed(struct communicator *m, int result, int32_t rank);
@@ -51,7 +51,7 @@ static inline bool comm_alive(const struct seat *seat)
 void comm_blameless_text(const struct communicator *m, int result, uint32_t asked,
 			 char text[SVC_TEXT_BYTES]);
 void comm_vacate(struct communicator *m, struct seat *seat, uint32_t state);
-void comm_forget(struct server *s, struct communicator *m);
+void comm_forget(struct comms *s, struct communicator *m);
 /* Ends the epoch, on all nodes, because of one member; the others are told to rejoin. */
 void comm_break_epoch(struct communicator *m, ncclsvc_epoch_cause cause, int32_t rank);
 /* Ends the epoch here because of one member (-1: none), of its GPU, or of a node (-1: none); the
@@ -73,23 +73,23 @@ void comm_event(struct communicator *m, ncclsvc_epoch_cause cause);
 /* An epoch can begin: all ranks have joined. */
 bool comm_all_joined(const struct communicator *m);
 /* For launched tasks, once their epoch is over. */
-uint64_t comm_landing_ns(const struct server *s);
+uint64_t comm_landing_ns(const struct comms *s);
 
 /* join.c: this rank's JOIN is overdue. */
-void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank);
+void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank);
 /* Answers a JOIN with this error, which those hear of who wait for the rank. */
 void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
 		    int result, const char *format, ...) __attribute__((format(printf, 6, 7)));
 
 /* gpu.c: true if every worker is there and knows its member's timelines, and NCCL has a
  * communicator. Else whatever is missing has been asked for, and comm_try_start follows. */
-bool comm_gpus_ready(struct server *s, struct communicator *m);
+bool comm_gpus_ready(struct comms *s, struct communicator *m);
 /* May NCCL use lent memory of its members as symmetric windows? Not across nodes. Of an epoch whose
  * members are known. */
-bool comm_may_window(struct server *s, const struct communicator *m);
+bool comm_may_window(struct comms *s, const struct communicator *m);
 /* Answers every JOIN that waits with this error; rank: whose fault it is, or -1. Other nodes that
  * were about to begin are told. */
-void comm_fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
+void comm_fail_joins(struct comms *s, struct communicator *m, int result, int32_t rank,
 		     const char *why);
 /* The same, when another node has told this one. */
 void comm_not_begun(struct communicator *m, ncclsvc_epoch_cause cause, int result, const char *why);
@@ -113,22 +113,22 @@ struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *
 
 /* ---- For the layers above ---- */
 
-int comm_create_world(struct server *s);
-void comm_join(struct client *c, uint32_t serial, const struct svc_join *j);
+int comm_create_world(struct comms *s);
+void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct svc_join *j);
 void comm_leave(struct client *c, uint32_t serial, uint32_t handle);
 /* join: the serial of the request that is taken back. */
 void comm_join_cancel(struct client *c, uint32_t serial, uint32_t join);
-void comm_split(struct client *c, uint32_t serial, const struct svc_split *r);
+void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct svc_split *r);
 /* Vacates the seats of a client that is gone, until then at the most. True: all of them. */
-bool comm_client_gone(struct client *c, uint64_t until_ns);
+bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns);
 /* What inspection shows: ncclsvc_comm_state. */
 uint32_t comm_state(const struct communicator *m);
-void comm_epoch_gone(struct server *s, uint32_t slot);
-void comm_epoch_dirty(struct server *s, uint32_t slot);
+void comm_epoch_gone(struct comms *s, uint32_t slot);
+void comm_epoch_dirty(struct comms *s, uint32_t slot);
 /* Ends what is overdue; returns the next deadline, 0 for none. */
-uint64_t comm_expire(struct server *s, uint64_t now);
+uint64_t comm_expire(struct comms *s, uint64_t now);
 /* What a communicator of GPUs waited for may be there now. */
-void comm_gpu_ready(struct server *s);
+void comm_gpu_ready(struct comms *s);
 void comm_session_known(struct client *c);
 /* Has it joined a communicator of GPUs? */
 bool comm_uses_gpus(const struct client *c);
@@ -137,7 +137,7 @@ void comm_physical_ready(struct communicator *m, int result, const char *why);
 /* A member's GPU, or NCCL, failed: the epoch that runs is over for all. */
 void comm_gpu_lost(struct communicator *m, int result, int32_t rank);
 /* Ends every epoch for this reason, so that no member takes the blame. */
-void comm_close_all(struct server *s, int reason);
+void comm_close_all(struct comms *s, int reason);
 /* Other nodes: all have joined; the epoch was ended by another node; a member there left; the node
  * is gone; the engine could not go on; a JOIN, a SPLIT is refused; who joins what.
  */
@@ -145,13 +145,13 @@ void comm_gathered(struct communicator *m, const struct control_start *start);
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b);
 void comm_left_elsewhere(struct communicator *m, int32_t rank);
 void comm_node_lost(struct communicator *m, uint32_t node);
-void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int result, int32_t node);
+void comm_span_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result, int32_t node);
 void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const char *text);
 void comm_split_refused(struct communicator *m, int result, const char *text);
 void comm_split_parts(struct communicator *m, const struct control_parts *p);
-void comm_free_all(struct server *s);
+void comm_free_all(struct comms *s);
 
 /* world.c */
-void world_tell(struct client *c, uint32_t serial);
+void world_tell(struct comms *s, struct client *c, uint32_t serial);
 
 #endif

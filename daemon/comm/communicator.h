@@ -14,7 +14,7 @@ struct control_break;
 struct control_start;
 struct physical;
 struct plan;
-struct server;
+struct comms;
 
 struct seat {
 	uint32_t state;	       /* ncclsvc_member_state */
@@ -52,7 +52,7 @@ struct commit {
 };
 
 struct communicator {
-	struct server *server;
+	struct comms *comms;
 	uint32_t slot;
 	uint64_t uid;
 	uint8_t id[NCCLSVC_ID_BYTES];

@@ -9,6 +9,7 @@
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "comm.h"
+#include "comms.h"
 #include "coord/messages.h"
 #include "gpu/gpu.h"
 #include "gpu/physical.h"
@@ -16,25 +17,24 @@
 #include "memory/memory.h"
 #include "remote.h"
 #include "report.h"
-#include "server/server_state.h"
 
 bool comm_sits_here(const struct communicator *m, uint32_t k)
 {
-	return !m->start || m->start->members[k].node == m->server->coord.me;
+	return !m->start || m->start->members[k].node == m->comms->coord.me;
 }
 
 /* Every worker of this node's members is there, and knows their timelines. */
-static bool staged_ready(struct server *s, struct communicator *m)
+static bool staged_ready(struct comms *s, struct communicator *m)
 {
 	bool known = true;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		const struct seat *seat = &m->seats[k];
 		if (!comm_alive(seat)) /* on another node */
 			continue;
-		struct gpu *g = s->gpus.gpu[seat->device];
+		struct gpu *g = s->gpus->gpu[seat->device];
 		if (g->info.state != NCCLSVC_DEVICE_READY)
 			return false;
-		known = gpu_session_known(&s->memory, g, seat->client) && known;
+		known = gpu_session_known(s->memory, g, seat->client) && known;
 	}
 	return known;
 }
@@ -60,29 +60,29 @@ static bool being_acquired(const struct communicator *m)
 
 /* True: every worker is there and knows its member's timelines, and NCCL has a communicator. Else
  * whatever is missing has been asked for, and the answer comes back here. */
-bool comm_gpus_ready(struct server *s, struct communicator *m)
+bool comm_gpus_ready(struct comms *s, struct communicator *m)
 {
 	bool known = true;
 	if (being_acquired(m))
 		return false;
-	if (s->gpus.staging)
+	if (s->gpus->staging)
 		return staged_ready(s, m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		if (!comm_sits_here(m, k))
 			continue;
-		struct gpu *g = s->gpus.gpu[m->seats[k].device];
+		struct gpu *g = s->gpus->gpu[m->seats[k].device];
 		if (g->info.state != NCCLSVC_DEVICE_READY || physical_stuck(g))
 			return false;
-		known = gpu_session_known(&s->memory, g, m->seats[k].client) && known;
+		known = gpu_session_known(s->memory, g, m->seats[k].client) && known;
 	}
 	if (!known)
 		return false;
 	const struct physical_want w = comm_want(m);
 	if (physical_fits(m->physical, &w))
 		return true;
-	uint64_t due = physical_due(&s->gpus, &w);
+	uint64_t due = physical_due(s->gpus, &w);
 	if (due) {
-		loop_deadline(&s->loop, due);
+		loop_deadline(s->loop, due);
 		return false;
 	}
 	physical_release(&m->physical);
@@ -90,16 +90,16 @@ bool comm_gpus_ready(struct server *s, struct communicator *m)
 		nodes_want(m);
 		return false;
 	}
-	physical_acquire(&s->gpus, &w);
+	physical_acquire(s->gpus, &w);
 	return physical_fits(m->physical, &w);
 }
 
 /* They believe that it has begun. */
-static void tell_not_begun(struct server *s, struct communicator *m, int result, int32_t rank,
+static void tell_not_begun(struct comms *s, struct communicator *m, int result, int32_t rank,
 			   bool all)
 {
 	m->epoch = m->start->epoch;
-	if (!s->gpus.staging && nodes_across(m))
+	if (!s->gpus->staging && nodes_across(m))
 		nodes_withdraw(m, result, rank);
 	remote_not_begun(m, result, rank, all);
 	free(m->start);
@@ -131,7 +131,7 @@ static void answer_joins(struct communicator *m, ncclsvc_epoch_cause cause, int 
 	comm_event(m, cause);
 }
 
-void comm_fail_joins(struct server *s, struct communicator *m, int result, int32_t rank,
+void comm_fail_joins(struct comms *s, struct communicator *m, int result, int32_t rank,
 		     const char *why)
 {
 	const bool told = m->start != NULL;
@@ -146,13 +146,13 @@ void comm_not_begun(struct communicator *m, ncclsvc_epoch_cause cause, int resul
 {
 	const bool told = m->start != NULL;
 	if (told)
-		tell_not_begun(m->server, m, result, -1, false);
+		tell_not_begun(m->comms, m, result, -1, false);
 	answer_joins(m, cause, result, why, told);
 }
 
 void comm_join_again(struct communicator *m, int32_t rank, bool all)
 {
-	tell_not_begun(m->server, m, NCCLSVC_PEER_GONE, rank, all);
+	tell_not_begun(m->comms, m, NCCLSVC_PEER_GONE, rank, all);
 	comm_event(m, NCCLSVC_CAUSE_START_FAILED);
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if ((int32_t)k != rank && m->seats[k].client &&
@@ -160,13 +160,13 @@ void comm_join_again(struct communicator *m, int32_t rank, bool all)
 			remote_join(m, k);
 }
 
-bool comm_may_window(struct server *s, const struct communicator *m)
+bool comm_may_window(struct comms *s, const struct communicator *m)
 {
 	if (m->remote || s->config->windows == CONFIG_WINDOWS_OFF)
 		return false;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		/* Who has just gone has none, and the epoch ends at once. */
-		const struct gpu *g = gpu_find(&s->gpus, m->seats[k].device);
+		const struct gpu *g = gpu_find(s->gpus, m->seats[k].device);
 		if (!g || (s->config->windows == CONFIG_WINDOWS_AUTO &&
 			   g->info.mps == NCCLSVC_MPS_ACTIVE))
 			return false;
@@ -176,7 +176,7 @@ bool comm_may_window(struct server *s, const struct communicator *m)
 
 void comm_physical_ready(struct communicator *m, int result, const char *why)
 {
-	struct server *s = m->server;
+	struct comms *s = m->comms;
 	if (result)
 		comm_fail_joins(s, m, result, -1, why);
 	else
@@ -191,10 +191,10 @@ static int32_t staged_rank_on(const struct communicator *m, int32_t device)
 	return -1;
 }
 
-void comm_staged_worker_lost(struct server *s, const struct gpu *g)
+void comm_staged_worker_lost(struct comms *s, const struct gpu *g)
 {
 	struct communicator *m, *next;
-	if (!s->gpus.staging)
+	if (!s->gpus->staging)
 		return;
 	HASH_ITER (hh, s->comms, m, next) {
 		int32_t rank = m->cuda && epoch_held(&m->life) ? staged_rank_on(m, g->index) : -1;
@@ -203,7 +203,7 @@ void comm_staged_worker_lost(struct server *s, const struct gpu *g)
 	}
 }
 
-void comm_epoch_dirty(struct server *s, uint32_t slot)
+void comm_epoch_dirty(struct comms *s, uint32_t slot)
 {
 	const struct communicator *m = s->comm_by_slot[slot];
 	if (m->physical)
@@ -221,7 +221,7 @@ bool comm_physical_broken(struct communicator *m, int result, int32_t rank)
 static void tell_of_end(const struct communicator *m, enum command_kind kind)
 {
 	if (epoch_held(&m->life))
-		executor_command(m->server->executor,
+		executor_command(m->comms->executor,
 				 &(struct command){.kind = kind, .epoch_end = {.comm = m->slot}});
 }
 
@@ -245,7 +245,7 @@ uint64_t comm_left_until(const struct communicator *m)
 	return m->occupied ? 0 : m->idle_ns + COMM_LEAVING_NS;
 }
 
-void comm_gpu_ready(struct server *s)
+void comm_gpu_ready(struct comms *s)
 {
 	struct communicator *m, *tmp;
 	HASH_ITER (hh, s->comms, m, tmp)
@@ -265,7 +265,7 @@ void comm_session_known(struct client *c)
 {
 	for (uint32_t i = 1; i < c->nmemberships; i++)
 		if (c->memberships[i].comm && c->memberships[i].comm->cuda)
-			comm_try_start(c->server, c->memberships[i].comm);
+			comm_try_start(c->memberships[i].comm->comms, c->memberships[i].comm);
 }
 
 /* Members are all of the host or all of GPUs, each of its own. */

@@ -13,7 +13,7 @@ struct control_nccl_use;
 struct physical_want comm_want(struct communicator *m);
 /* The GPU's worker is gone: where device memory is staged, ends the epochs that it has a member of.
  */
-void comm_staged_worker_lost(struct server *s, const struct gpu *g);
+void comm_staged_worker_lost(struct comms *s, const struct gpu *g);
 /* The rest are gpu_callbacks of the same names. */
 bool comm_physical_broken(struct communicator *m, int result, int32_t rank);
 void comm_physical_dead(const struct communicator *m);
@@ -29,15 +29,17 @@ uint32_t nodes_of(const struct communicator *m);
 void nodes_want(struct communicator *m);
 /* It is not, any more. */
 void nodes_withdraw(struct communicator *m, int result, int32_t rank);
-void nodes_use(struct server *s, const struct control_nccl_use *u);
+void nodes_use(struct comms *s, const struct control_nccl_use *u);
 /* nccl_pool_id follows, perhaps at once. */
-void nodes_make_id(struct server *s, const uint8_t *id, uint32_t epoch, int32_t device);
-void nodes_drop(struct server *s, const struct control_nccl_drop *d);
+void nodes_make_id(struct comms *s, const uint8_t *id, uint32_t epoch, int32_t device);
+void nodes_drop(struct comms *s, const struct control_nccl_drop *d);
 /* What was its to give goes. */
-void nodes_pool_lost(struct server *s, uint32_t node);
+void nodes_pool_lost(struct comms *s, uint32_t node);
 
 /* redop.c: reductions that members make. */
-void comm_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add *r);
-void comm_redop_del(struct client *c, uint32_t serial, const struct svc_redop_del *r);
+void comm_redop_add(struct comms *s, struct client *c, uint32_t serial,
+		    const struct svc_redop_add *r);
+void comm_redop_del(struct comms *s, struct client *c, uint32_t serial,
+		    const struct svc_redop_del *r);
 
 #endif

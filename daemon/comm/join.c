@@ -9,12 +9,12 @@
 #include "base/loop.h"
 #include "base/timings.h"
 #include "comm.h"
+#include "comms.h"
 #include "coord/rendezvous.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "remote.h"
 #include "report.h"
-#include "server/server_state.h"
 
 void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
 		    int result, const char *format, ...)
@@ -29,7 +29,7 @@ void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, i
 	remote_refused(m, result);
 }
 
-static bool check_join(struct client *c, uint32_t serial, const struct svc_join *j)
+static bool check_join(struct comms *s, struct client *c, uint32_t serial, const struct svc_join *j)
 {
 	const char *wrong = NULL;
 	bool world = j->flags & SVC_JOIN_WORLD;
@@ -49,7 +49,7 @@ static bool check_join(struct client *c, uint32_t serial, const struct svc_join 
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
 		return false;
 	}
-	if (j->device != SVC_DEVICE_HOST && !gpu_find(&c->server->gpus, j->device)) {
+	if (j->device != SVC_DEVICE_HOST && !gpu_find(s->gpus, j->device)) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
 			     "this daemon has no device %d (host ranks are -1)", j->device);
 		return false;
@@ -59,8 +59,8 @@ static bool check_join(struct client *c, uint32_t serial, const struct svc_join 
 			     "the world's ranks are the host's (device -1)");
 		return false;
 	}
-	const struct cluster *nodes = c->server->cluster;
-	uint32_t most = nodes ? nodes->n * GPUS_MAX : c->server->gpus.ngpus;
+	const struct cluster *nodes = s->cluster;
+	uint32_t most = nodes ? nodes->n * GPUS_MAX : s->gpus->ngpus;
 	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > most) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
 			     "nranks is %d: each needs a GPU of its own, and %s %u", j->nranks,
@@ -76,10 +76,9 @@ static bool check_join(struct client *c, uint32_t serial, const struct svc_join 
 }
 
 /* The communicator a JOIN names, made if need be; NULL after an error was sent. */
-static struct communicator *find_or_create(struct client *c, uint32_t serial,
+static struct communicator *find_or_create(struct comms *s, struct client *c, uint32_t serial,
 					   const struct svc_join *j)
 {
-	struct server *s = c->server;
 	struct communicator *m = NULL;
 	char text[SVC_TEXT_BYTES];
 	if (j->flags & SVC_JOIN_WORLD)
@@ -114,7 +113,7 @@ static struct communicator *find_or_create(struct client *c, uint32_t serial,
 }
 
 /* One that nobody holds. Of the world's ranks, each node has its own. */
-static int32_t any_free_rank(const struct server *s, const struct communicator *m)
+static int32_t any_free_rank(const struct comms *s, const struct communicator *m)
 {
 	uint32_t first = 0, end = m->nranks;
 	if (m->world && s->cluster) {
@@ -127,9 +126,8 @@ static int32_t any_free_rank(const struct server *s, const struct communicator *
 	return -1;
 }
 
-static bool world_rank_is_ours(struct client *c, uint32_t serial, int32_t rank)
+static bool world_rank_is_ours(struct comms *s, struct client *c, uint32_t serial, int32_t rank)
 {
-	struct server *s = c->server;
 	uint32_t first = s->world_first, n = (uint32_t)s->config->ranks;
 	if (!s->cluster || ((uint32_t)rank >= first && (uint32_t)rank < first + n))
 		return true;
@@ -147,10 +145,9 @@ static void begin_attempt(struct communicator *m)
 		m->seats[k].late = false;
 }
 
-static void take_seat(struct client *c, struct communicator *m, int32_t rank, uint32_t serial,
-		      const struct svc_join *j)
+static void take_seat(struct comms *s, struct client *c, struct communicator *m, int32_t rank,
+		      uint32_t serial, const struct svc_join *j)
 {
-	struct server *s = c->server;
 	struct seat *seat = &m->seats[rank];
 	const uint32_t handle = comm_alive(seat) ? seat->handle : comm_new_handle(c, m, rank);
 	if (!handle) {
@@ -179,7 +176,7 @@ static void take_seat(struct client *c, struct communicator *m, int32_t rank, ui
 	m->joining++;
 	comm_event(m, NCCLSVC_CAUSE_JOINED);
 	if (seat->deadline_ns)
-		loop_deadline(&s->loop, seat->deadline_ns);
+		loop_deadline(s->loop, seat->deadline_ns);
 	remote_join(m, (uint32_t)rank);
 }
 
@@ -192,13 +189,12 @@ static int32_t a_missing_rank(const struct communicator *m)
 	return 0;
 }
 
-void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
+void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct svc_join *j)
 {
-	struct server *s = c->server;
-	if (!check_join(c, serial, j))
+	if (!check_join(s, c, serial, j))
 		return;
-	gpu_mps_joined(&s->gpus, c, j);
-	struct communicator *m = find_or_create(c, serial, j);
+	gpu_mps_joined(s->gpus, c, j);
+	struct communicator *m = find_or_create(s, c, serial, j);
 	if (!m)
 		return;
 	int32_t rank = j->rank >= 0 ? j->rank : any_free_rank(s, m);
@@ -213,7 +209,7 @@ void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
 			     m->nranks);
 		return;
 	}
-	if (m->world && !world_rank_is_ours(c, serial, rank))
+	if (m->world && !world_rank_is_ours(s, c, serial, rank))
 		return;
 	const struct seat *seat = &m->seats[rank];
 	/* Somebody left, so the epoch can do little more: its member may ask for the next. */
@@ -227,19 +223,19 @@ void comm_join(struct client *c, uint32_t serial, const struct svc_join *j)
 		return;
 	}
 	if (comm_device_fits(c, m, serial, j, rank))
-		take_seat(c, m, rank, serial, j);
+		take_seat(s, c, m, rank, serial, j);
 }
 
 /* ---- Deadlines ---- */
 
 /* An epoch on GPUs needs their workers. False: they are all there. */
-static bool name_lost_gpu(const struct server *s, const struct communicator *m, uint32_t rank,
+static bool name_lost_gpu(const struct comms *s, const struct communicator *m, uint32_t rank,
 			  char *text, size_t size)
 {
 	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
 		int32_t device = m->seats[k].device;
 		const struct gpu *g =
-			device < 0 || !comm_alive(&m->seats[k]) ? NULL : s->gpus.gpu[device];
+			device < 0 || !comm_alive(&m->seats[k]) ? NULL : s->gpus->gpu[device];
 		if (!g || g->info.state == NCCLSVC_DEVICE_READY)
 			continue;
 		snprintf(text, size,
@@ -277,19 +273,19 @@ void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const c
 }
 
 /* Where they gather, it is known who is missing: the answer comes soon. */
-static bool ask_missing(struct server *s, struct communicator *m, uint32_t rank)
+static bool ask_missing(struct comms *s, struct communicator *m, uint32_t rank)
 {
 	struct seat *seat = &m->seats[rank];
 	if (seat->overdue || m->start)
 		return false;
 	seat->overdue = true;
 	seat->deadline_ns = clock_now() + NODE_ANSWER_NS;
-	loop_deadline(&s->loop, seat->deadline_ns);
+	loop_deadline(s->loop, seat->deadline_ns);
 	remote_unjoin(m, rank, seat->client->id, true);
 	return true;
 }
 
-void comm_expire_join(struct server *s, struct communicator *m, uint32_t rank)
+void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank)
 {
 	struct absent_ranks absent = {0};
 	char text[SVC_TEXT_BYTES];

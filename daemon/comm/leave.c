@@ -2,11 +2,11 @@
  * Communicators: members that leave, and those whose client is gone. */
 #include "base/clock.h"
 #include "comm.h"
+#include "comms.h"
 #include "remote.h"
-#include "server/server_state.h"
 
 /* Its seat is free already. What waits for the GPUs cannot begin without it. */
-static void left_while_joining(struct server *s, struct communicator *m, int32_t rank)
+static void left_while_joining(struct comms *s, struct communicator *m, int32_t rank)
 {
 	if (!m->start || !m->cuda)
 		return;
@@ -19,7 +19,7 @@ static void left_while_joining(struct server *s, struct communicator *m, int32_t
 
 static void leave(struct client *c, struct communicator *m, int32_t rank)
 {
-	struct server *s = c->server;
+	struct comms *s = m->comms;
 	struct seat *seat = &m->seats[rank];
 	if (seat->state == NCCLSVC_MEMBER_JOINED)
 		remote_left(m, rank);
@@ -79,9 +79,8 @@ void comm_join_cancel(struct client *c, uint32_t serial, uint32_t join)
 		     "no JOIN of this session with serial %u waits for an answer", join);
 }
 
-bool comm_client_gone(struct client *c, uint64_t until_ns)
+bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns)
 {
-	struct server *s = c->server;
 	for (; c->leaving_at < c->nmemberships; c->leaving_at++) {
 		const struct membership *at = &c->memberships[c->leaving_at];
 		struct communicator *m = at->comm;

@@ -8,13 +8,13 @@
 
 #include "base/no_memory.h"
 #include "comm.h"
+#include "comms.h"
 #include "coord/nccl_pool.h"
 #include "gpu/gpu.h"
 #include "gpu/physical.h"
 #include "gpus.h"
 #include "names.h"
 #include "remote.h"
-#include "server/server_state.h"
 
 bool nodes_across(const struct communicator *m)
 {
@@ -36,17 +36,17 @@ uint32_t nodes_of(const struct communicator *m)
 	return n;
 }
 
-static struct communicator *find_comm(struct server *s, const uint8_t *id, uint32_t epoch)
+static struct communicator *find_comm(struct comms *s, const uint8_t *id, uint32_t epoch)
 {
 	struct communicator *m;
 	HASH_FIND(hh, s->comms, id, NCCLSVC_ID_BYTES, m);
 	return m && m->start && m->start->epoch == epoch ? m : NULL;
 }
 
-static struct physical *find_part(struct server *s, uint64_t serial)
+static struct physical *find_part(struct comms *s, uint64_t serial)
 {
 	struct physical *p;
-	DL_FOREACH (s->gpus.physicals, p)
+	DL_FOREACH (s->gpus->physicals, p)
 		if (p->serial == serial)
 			return p;
 	return NULL;
@@ -78,15 +78,15 @@ void nodes_withdraw(struct communicator *m, int result, int32_t rank)
 
 static void lost_before(struct communicator *m, uint64_t serial)
 {
-	struct server *s = m->server;
-	physical_give_back(&s->gpus, serial, NCCLSVC_WORKER_LOST, a_rank_here(m));
+	struct comms *s = m->comms;
+	physical_give_back(s->gpus, serial, NCCLSVC_WORKER_LOST, a_rank_here(m));
 	comm_fail_joins(s, m, NCCLSVC_WORKER_LOST, -1,
 			"a worker was lost before the epoch began: join again");
 }
 
 static void use_pooled(struct communicator *m, uint64_t serial)
 {
-	struct physical *p = find_part(m->server, serial);
+	struct physical *p = find_part(m->comms, serial);
 	const struct physical_want w = comm_want(m);
 	if (!p || p->user || !physical_fits(p, &w)) {
 		lost_before(m, serial);
@@ -98,19 +98,19 @@ static void use_pooled(struct communicator *m, uint64_t serial)
 
 static void use_fresh(struct communicator *m, const struct control_nccl_use *u)
 {
-	struct server *s = m->server;
+	struct comms *s = m->comms;
 	struct physical_want w = comm_want(m);
 	w.nnodes = nodes_of(m);
-	struct physical *p = physical_make(&s->gpus, &w, u->serial);
+	struct physical *p = physical_make(s->gpus, &w, u->serial);
 	if (!p) { /* the JOINs have been answered */
-		physical_give_back(&s->gpus, u->serial, NCCLSVC_LIMIT, -1);
+		physical_give_back(s->gpus, u->serial, NCCLSVC_LIMIT, -1);
 		return;
 	}
 	memcpy(p->id, u->unique, sizeof(p->id));
 	physical_init(p);
 }
 
-void nodes_use(struct server *s, const struct control_nccl_use *u)
+void nodes_use(struct comms *s, const struct control_nccl_use *u)
 {
 	struct communicator *m = find_comm(s, u->id, u->epoch);
 	char text[SVC_TEXT_BYTES];
@@ -118,7 +118,7 @@ void nodes_use(struct server *s, const struct control_nccl_use *u)
 	    m->muster !=
 		    MUSTER_READY) { /* given up meanwhile: a new one will lack this node's part */
 		if (u->serial)
-			physical_give_back(&s->gpus, u->serial,
+			physical_give_back(s->gpus, u->serial,
 					   u->fresh ? NCCLSVC_CANCELLED : NCCLSVC_OK, -1);
 		return;
 	}
@@ -156,10 +156,10 @@ static void on_id(struct gpu *g, void *arg, const struct worker_message *answer,
 	free(w);
 }
 
-void nodes_make_id(struct server *s, const uint8_t *id, uint32_t epoch, int32_t device)
+void nodes_make_id(struct comms *s, const uint8_t *id, uint32_t epoch, int32_t device)
 {
 	static const uint8_t none[NCCLSVC_ID_BYTES];
-	struct gpu *g = gpu_find(&s->gpus, device);
+	struct gpu *g = gpu_find(s->gpus, device);
 	struct wanted_id *w = g ? malloc(sizeof(*w)) : NULL;
 	if (!w) {
 		nccl_pool_id(&s->coord, id, epoch, g ? NCCLSVC_NO_MEMORY : NCCLSVC_NOT_FOUND, none);
@@ -168,7 +168,7 @@ void nodes_make_id(struct server *s, const uint8_t *id, uint32_t epoch, int32_t 
 	memcpy(w->id, id, sizeof(w->id));
 	w->epoch = epoch;
 	gpu_ask(g, &(struct worker_message){.kind = WORKER_UNIQUE_ID}, -1, on_id, w,
-		gpu_patience_ns(&s->gpus));
+		gpu_patience_ns(s->gpus));
 }
 
 /* ---- Ending ---- */
@@ -193,10 +193,10 @@ static void drop(struct physical *p, int result, int32_t rank, int32_t node, con
 	}
 	physical_abort(p, why);
 	if (m && !epoch_held(&m->life) && m->start)
-		comm_fail_joins(m->server, m, result, -1, why);
+		comm_fail_joins(m->comms, m, result, -1, why);
 }
 
-void nodes_drop(struct server *s, const struct control_nccl_drop *d)
+void nodes_drop(struct comms *s, const struct control_nccl_drop *d)
 {
 	struct physical *p = find_part(s, d->serial);
 	char why[SVC_TEXT_BYTES];
@@ -212,10 +212,10 @@ void nodes_drop(struct server *s, const struct control_nccl_drop *d)
 	drop(p, d->result, d->rank, d->node, why);
 }
 
-void nodes_pool_lost(struct server *s, uint32_t node)
+void nodes_pool_lost(struct comms *s, uint32_t node)
 {
 	struct physical *p, *tmp;
-	DL_FOREACH_SAFE (s->gpus.physicals, p, tmp)
+	DL_FOREACH_SAFE (s->gpus->physicals, p, tmp)
 		if (p->serial && nccl_pool_that_made(p->serial) == node)
 			drop(p, NCCLSVC_PEER_GONE, -1, (int32_t)node,
 			     "the node of its first GPU is gone");

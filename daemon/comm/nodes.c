@@ -7,13 +7,13 @@
 #include "base/log.h"
 #include "base/no_memory.h"
 #include "comm.h"
+#include "comms.h"
 #include "coord/messages.h"
 #include "remote.h"
-#include "server/server_state.h"
 
 void comm_gathered(struct communicator *m, const struct control_start *start)
 {
-	struct server *s = m->server;
+	struct comms *s = m->comms;
 	size_t size = sizeof(*start) + start->nranks * sizeof(start->members[0]);
 	int32_t vanished = -1;
 	free(m->start);
@@ -46,7 +46,7 @@ void comm_broken_elsewhere(struct communicator *m, const struct control_break *b
 
 void comm_left_elsewhere(struct communicator *m, int32_t rank)
 {
-	struct server *s = m->server;
+	struct comms *s = m->comms;
 	struct seat *seat = &m->seats[rank];
 	if ((!epoch_runs(&m->life) && !m->cuda) || seat->node < 0)
 		return;
@@ -93,7 +93,7 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 }
 
 /* The engine finds that the nodes can't go on together. */
-void comm_span_failed(struct server *s, uint32_t slot, uint32_t epoch, int result, int32_t node)
+void comm_span_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result, int32_t node)
 {
 	struct communicator *m = s->comm_by_slot[slot];
 	int32_t rank = -1;

@@ -13,13 +13,13 @@
 #include "base/loop.h"
 #include "base/timings.h"
 #include "comm.h"
+#include "comms.h"
 #include "coord/messages.h"
 #include "fdio.h"
 #include "names.h"
 #include "plans.h"
 #include "remote.h"
 #include "report.h"
-#include "server/server_state.h"
 
 /* ---- Quota ---- */
 
@@ -111,7 +111,7 @@ uint64_t plan_expire(struct communicator *m, uint64_t now)
 	return next;
 }
 
-static void put_in_force(struct server *s, struct communicator *m, uint64_t plan_uid)
+static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_uid)
 {
 	struct plan *p = m->forming;
 	struct commit *commits = m->commits;
@@ -148,7 +148,7 @@ static void put_in_force(struct server *s, struct communicator *m, uint64_t plan
 /* ---- The verdict ---- */
 
 /* It is in force, but was given up here: nobody of this node takes part. */
-static void leave_plan(struct server *s, struct communicator *m, uint32_t number)
+static void leave_plan(struct comms *s, struct communicator *m, uint32_t number)
 {
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		if (!m->seats[k].client)
@@ -163,7 +163,7 @@ static void leave_plan(struct server *s, struct communicator *m, uint32_t number
 
 void plan_verdict(struct communicator *m, const struct control_plan_verdict *v)
 {
-	struct server *s = m->server;
+	struct comms *s = m->comms;
 	if (v->round != m->plan_round)
 		return;
 	const uint32_t number = ++m->plan_round;
@@ -181,7 +181,7 @@ void plan_verdict(struct communicator *m, const struct control_plan_verdict *v)
 
 void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number)
 {
-	struct server *s = m->server;
+	struct comms *s = m->comms;
 	if (m->seats[rank].node >= 0 && epoch_lives(&m->life))
 		executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
 								.plan = {.comm = m->slot,
@@ -264,11 +264,11 @@ static int take_plan(struct communicator *m, uint32_t rank, const struct svc_pla
 	return plan_set(m->forming, rank, r->groups, r->tasks, tasks, text);
 }
 
-void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit *r, int fd)
+void plan_commit(struct comms *s, struct client *c, uint32_t serial,
+		 const struct svc_plan_commit *r, int fd)
 {
 	uint32_t rank;
 	char text[PLAN_TEXT];
-	struct server *s = c->server;
 	struct communicator *m = member(c, SVC_PLAN_COMMIT, serial, r->comm, &rank);
 	if (!m || !may_commit(c, serial, m, rank, r))
 		return;
@@ -303,7 +303,7 @@ void plan_commit(struct client *c, uint32_t serial, const struct svc_plan_commit
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
 	};
 	if (r->timeout_ns)
-		loop_deadline(&s->loop, m->commits[rank].deadline_ns);
+		loop_deadline(s->loop, m->commits[rank].deadline_ns);
 	m->committing++;
 }
 
@@ -317,7 +317,8 @@ void plan_member_gone(struct communicator *m, uint32_t rank)
 		m->plan = NULL; /* the executor gives it back */
 }
 
-void plan_terminate(struct client *c, uint32_t serial, const struct svc_plan_drop *r)
+void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
+		    const struct svc_plan_drop *r)
 {
 	uint32_t rank;
 	struct communicator *m = member(c, SVC_PLAN_DROP, serial, r->comm, &rank);
@@ -332,25 +333,25 @@ void plan_terminate(struct client *c, uint32_t serial, const struct svc_plan_dro
 	const uint32_t number = m->plan->number;
 	plan_member_gone(m, rank);
 	remote_plan_left(m, rank, number);
-	executor_command(c->server->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
-								.plan = {.comm = m->slot,
-									 .rank = (int32_t)rank,
-									 .number = number,
-									 .asker = c->id,
-									 .serial = serial}});
+	executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
+							.plan = {.comm = m->slot,
+								 .rank = (int32_t)rank,
+								 .number = number,
+								 .asker = c->id,
+								 .serial = serial}});
 }
 
 /* What was held of it has ended, and what it took has been given back. */
-void plan_dropped(struct server *s, uint32_t asker, uint32_t serial)
+void plan_dropped(struct comms *s, uint32_t asker, uint32_t serial)
 {
-	struct client *c = sessions_find(&s->sessions, asker);
+	struct client *c = sessions_find(s->sessions, asker);
 	if (c)
 		client_reply(c, SVC_PLAN_DROP, serial, NULL, 0, NULL, 0);
 }
 
 /* ---- The end ---- */
 
-void plan_gone(struct server *s, struct plan *p)
+void plan_gone(struct comms *s, struct plan *p)
 {
 	struct communicator *m = s->comm_by_slot[p->comm];
 	if (m && m->plan == p)
@@ -359,7 +360,7 @@ void plan_gone(struct server *s, struct plan *p)
 	discard(p->account, p);
 }
 
-void plan_free_all(struct server *s)
+void plan_free_all(struct comms *s)
 {
 	while (s->plans) {
 		struct plan *p = s->plans;

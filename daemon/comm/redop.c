@@ -4,14 +4,14 @@
 #include <string.h>
 
 #include "comm.h"
+#include "comms.h"
 #include "gpu/gpu.h"
 #include "gpu/physical.h"
 #include "gpus.h"
 #include "names.h"
-#include "server/server_state.h"
 
 struct redop_call {
-	struct server *server;
+	struct comms *comms;
 	uint32_t session, serial, comm;
 };
 
@@ -25,7 +25,7 @@ static uint64_t bit(uint32_t redop)
 static void on_made(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
 	const struct redop_call call = *(struct redop_call *)arg;
-	struct client *c = sessions_find(&call.server->sessions, call.session);
+	struct client *c = sessions_find(call.comms->sessions, call.session);
 	int32_t rank;
 	(void)fd;
 	free(arg);
@@ -48,8 +48,8 @@ static void on_made(struct gpu *g, void *arg, const struct worker_message *answe
 }
 
 /* The member's seat, worker and lane; NULL after an error was sent. */
-static struct seat *find(struct client *c, unsigned opcode, uint32_t serial, uint32_t comm,
-			 struct gpu **g, uint32_t *lane)
+static struct seat *find(struct comms *s, struct client *c, unsigned opcode, uint32_t serial,
+			 uint32_t comm, struct gpu **g, uint32_t *lane)
 {
 	int32_t rank = 0;
 	const struct communicator *m = comm_of_handle(c, comm, &rank);
@@ -60,10 +60,10 @@ static struct seat *find(struct client *c, unsigned opcode, uint32_t serial, uin
 	}
 	if (m->cuda && m->physical && epoch_runs(&m->life)) {
 		*lane = m->physical->lane;
-		*g = c->server->gpus.gpu[m->seats[rank].device];
+		*g = s->gpus->gpu[m->seats[rank].device];
 		return &m->seats[rank];
 	}
-	if (m->cuda && c->server->gpus.staging) {
+	if (m->cuda && s->gpus->staging) {
 		client_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
 			     "premulsum is made by NCCL, and this daemon's transport is mpi");
 		return NULL;
@@ -75,7 +75,8 @@ static struct seat *find(struct client *c, unsigned opcode, uint32_t serial, uin
 	return NULL;
 }
 
-void comm_redop_add(struct client *c, uint32_t serial, const struct svc_redop_add *r)
+void comm_redop_add(struct comms *s, struct client *c, uint32_t serial,
+		    const struct svc_redop_add *r)
 {
 	static const uint8_t none[sizeof(r->scalar)];
 	struct worker_message w = {.kind = WORKER_REDOP_ADD};
@@ -93,20 +94,21 @@ void comm_redop_add(struct client *c, uint32_t serial, const struct svc_redop_ad
 		return;
 	}
 	struct gpu *g;
-	const bool found = find(c, SVC_REDOP_ADD, serial, r->comm, &g, &w.redop.lane);
+	const bool found = find(s, c, SVC_REDOP_ADD, serial, r->comm, &g, &w.redop.lane);
 	struct redop_call *call = found ? malloc(sizeof(*call)) : NULL;
 	if (found && !call)
 		client_error(c, SVC_REDOP_ADD, serial, NCCLSVC_NO_MEMORY, "out of memory");
 	if (!call)
 		return;
-	*call = (struct redop_call){c->server, c->id, serial, r->comm};
+	*call = (struct redop_call){s, c->id, serial, r->comm};
 	c->redops++;
 	w.redop.type = r->type;
 	memcpy(w.redop.scalar, r->scalar, sizeof(w.redop.scalar));
-	gpu_ask(g, &w, -1, on_made, call, gpu_patience_ns(&c->server->gpus));
+	gpu_ask(g, &w, -1, on_made, call, gpu_patience_ns(s->gpus));
 }
 
-void comm_redop_del(struct client *c, uint32_t serial, const struct svc_redop_del *r)
+void comm_redop_del(struct comms *s, struct client *c, uint32_t serial,
+		    const struct svc_redop_del *r)
 {
 	struct worker_message w = {.kind = WORKER_REDOP_DEL, .redop.redop = r->redop};
 	if (!svc_redop_made(r->redop)) {
@@ -115,7 +117,7 @@ void comm_redop_del(struct client *c, uint32_t serial, const struct svc_redop_de
 		return;
 	}
 	struct gpu *g;
-	struct seat *seat = find(c, SVC_REDOP_DEL, serial, r->comm, &g, &w.redop.lane);
+	struct seat *seat = find(s, c, SVC_REDOP_DEL, serial, r->comm, &g, &w.redop.lane);
 	if (!seat)
 		return;
 	if (seat->redops & bit(r->redop)) /* so there are no more of these than of what was made */

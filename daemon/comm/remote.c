@@ -13,13 +13,13 @@
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "comm.h"
+#include "comms.h"
 #include "coord/nccl_pool.h"
 #include "coord/rendezvous.h"
 #include "gpu/gpu.h"
 #include "gpus.h"
 #include "names.h"
 #include "remote.h"
-#include "server/server_state.h"
 
 /* ---- This node's coordinator ---- */
 
@@ -30,7 +30,7 @@ struct own_message {
 	_Alignas(8) char body[];
 };
 
-void remote_handle_own(struct server *s)
+void remote_handle_own(struct comms *s)
 {
 	/* Those that come meanwhile are this turn's too. */
 	while (s->own_messages) {
@@ -47,7 +47,7 @@ static void on_own(uv_async_t *async)
 }
 
 /* To this node: handled soon, not at once, since the sender may be in the middle of something. */
-static void send_own(struct server *s, enum control_kind kind, const void *body, size_t size)
+static void send_own(struct comms *s, enum control_kind kind, const void *body, size_t size)
 {
 	struct own_message *m = malloc(sizeof(*m) + size);
 	if (!m)
@@ -59,10 +59,10 @@ static void send_own(struct server *s, enum control_kind kind, const void *body,
 	uv_async_send(&s->own);
 }
 
-void remote_send(struct server *s, uint32_t node, enum control_kind kind, const void *body,
+void remote_send(struct comms *s, uint32_t node, enum control_kind kind, const void *body,
 		 size_t size)
 {
-	if (s->loop.closing)
+	if (s->loop->closing)
 		return;
 	if (node == s->coord.me)
 		send_own(s, kind, body, size);
@@ -77,13 +77,13 @@ static void op_send(void *arg, uint32_t node, enum control_kind kind, const void
 
 static bool op_gone(void *arg, uint32_t node)
 {
-	const struct server *s = arg;
+	const struct comms *s = arg;
 	return s->cluster && s->cluster->nodes[node].gone;
 }
 
 static const char *op_host(void *arg, uint32_t node)
 {
-	const struct server *s = arg;
+	const struct comms *s = arg;
 	return s->cluster ? s->cluster->nodes[node].card.host : "this one";
 }
 
@@ -95,8 +95,8 @@ static uint64_t op_now(void *arg)
 
 static void op_deadline(void *arg, uint64_t at_ns)
 {
-	struct server *s = arg;
-	loop_deadline(&s->loop, at_ns);
+	struct comms *s = arg;
+	loop_deadline(s->loop, at_ns);
 }
 
 static int op_random_id(void *arg, uint8_t id[NCCLSVC_ID_BYTES])
@@ -112,11 +112,11 @@ static void op_make_nccl_id(void *arg, const uint8_t *id, uint32_t epoch, int32_
 
 static uint64_t op_new_uid(void *arg)
 {
-	struct server *s = arg;
+	struct comms *s = arg;
 	return ++s->last_comm;
 }
 
-void remote_start(struct server *s)
+void remote_start(struct comms *s)
 {
 	static const struct coord_ops ops = {
 		.send = op_send,
@@ -132,11 +132,22 @@ void remote_start(struct server *s)
 		   s->cluster ? s->cluster->n : 1);
 	s->coord.keep_ns = (uint64_t)s->config->comm_idle_seconds * 1000000000;
 	s->own.data = s;
-	uv_async_init(s->loop.uv, &s->own, on_own);
-	s->loop.handles++;
+	uv_async_init(s->loop->uv, &s->own, on_own);
+	s->loop->handles++;
 }
 
-void remote_free(struct server *s)
+static void on_own_closed(uv_handle_t *handle)
+{
+	struct comms *s = handle->data;
+	s->loop->handles--;
+}
+
+void remote_close(struct comms *s)
+{
+	uv_close((uv_handle_t *)&s->own, on_own_closed);
+}
+
+void remote_free(struct comms *s)
 {
 	struct own_message *m, *next;
 	DL_FOREACH_SAFE (s->own_messages, m, next)
@@ -149,20 +160,20 @@ void remote_free(struct server *s)
 
 static uint32_t rendezvous_of_comm(const struct communicator *m)
 {
-	return rendezvous_of(&m->server->coord, m->id);
+	return rendezvous_of(&m->comms->coord, m->id);
 }
 
 static void tell_rendezvous(const struct communicator *m, enum control_kind kind, const void *body,
 			    size_t size)
 {
-	remote_send(m->server, rendezvous_of_comm(m), kind, body, size);
+	remote_send(m->comms, rendezvous_of_comm(m), kind, body, size);
 }
 
 /* To all nodes of the epoch, its coordinator's too, and to where its members gather. */
 static void tell_epoch(struct communicator *m, enum control_kind kind, const void *body,
 		       size_t size)
 {
-	struct server *s = m->server;
+	struct comms *s = m->comms;
 	const uint32_t others[] = {m->coordinator, rendezvous_of_comm(m)};
 	bool told[CLUSTER_NODES_MAX] = {false};
 	bool here = false;
@@ -205,7 +216,7 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.split = m->reply_opcode == SVC_SPLIT,
 		.serial = seat->serial,
 		.transport =
-			m->server->gpus.staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
+			m->comms->gpus->staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
 	};
 	memcpy(j.id, m->id, sizeof(j.id));
 	memcpy(j.label, m->label, sizeof(j.label));
@@ -231,7 +242,7 @@ void remote_part_refused(struct communicator *m, uint32_t rank, const struct con
 				   .part = true};
 	memcpy(r.id, part->id, sizeof(r.id));
 	snprintf(r.text, sizeof(r.text), "%s", text);
-	remote_send(m->server, rendezvous_of(&m->server->coord, part->id), CONTROL_REFUSED, &r,
+	remote_send(m->comms, rendezvous_of(&m->comms->coord, part->id), CONTROL_REFUSED, &r,
 		    sizeof(r));
 }
 
@@ -258,7 +269,7 @@ void remote_break(struct communicator *m, int result, int32_t rank, int32_t node
 
 void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all)
 {
-	struct server *s = m->server;
+	struct comms *s = m->comms;
 	const uint32_t first = rendezvous_of_comm(m);
 	bool told[CLUSTER_NODES_MAX] = {false};
 	struct control_break b = {
@@ -296,7 +307,7 @@ void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool ag
 	for (uint32_t k = 0; k < m->nranks; k++)
 		r->gpus[k] = (struct control_gpu){m->start->members[k].node,
 						  m->start->members[k].device};
-	remote_send(m->server, m->start->members[0].node, CONTROL_NCCL_READY, r, size);
+	remote_send(m->comms, m->start->members[0].node, CONTROL_NCCL_READY, r, size);
 	free(r);
 }
 
@@ -318,20 +329,20 @@ void remote_split(struct communicator *m, uint32_t rank, bool late)
 				      .colour = m->split[rank].colour,
 				      .key = m->split[rank].key};
 	remote_fill_epoch(&split.of, m);
-	remote_send(m->server, m->coordinator, late ? CONTROL_SPLIT_LATE : CONTROL_SPLIT, &split,
+	remote_send(m->comms, m->coordinator, late ? CONTROL_SPLIT_LATE : CONTROL_SPLIT, &split,
 		    sizeof(split));
 }
 
 /* ---- What others tell ---- */
 
-struct communicator *remote_find(const struct server *s, const uint8_t *id)
+struct communicator *remote_find(const struct comms *s, const uint8_t *id)
 {
 	struct communicator *m;
 	HASH_FIND(hh, s->comms, id, NCCLSVC_ID_BYTES, m);
 	return m;
 }
 
-static void on_refuse(struct server *s, const struct control_refuse *r)
+static void on_refuse(struct comms *s, const struct control_refuse *r)
 {
 	struct communicator *m = remote_find(s, r->id);
 	if (!m || r->rank >= m->nranks)
@@ -342,7 +353,7 @@ static void on_refuse(struct server *s, const struct control_refuse *r)
 		comm_refuse_join(m, r->rank, r->result, r->text);
 }
 
-static void on_start(struct server *s, const struct control_start *start)
+static void on_start(struct comms *s, const struct control_start *start)
 {
 	const uint32_t me = s->coord.me;
 	struct communicator *m = remote_find(s, start->id);
@@ -363,7 +374,7 @@ static void on_start(struct server *s, const struct control_start *start)
 		remote_send(s, node, CONTROL_BREAK, &b, sizeof(b));
 }
 
-static void on_break(struct server *s, uint32_t from, const struct control_break *b)
+static void on_break(struct comms *s, uint32_t from, const struct control_break *b)
 {
 	char text[SVC_TEXT_BYTES];
 	struct communicator *m = remote_find(s, b->id);
@@ -385,14 +396,14 @@ static void on_break(struct server *s, uint32_t from, const struct control_break
 	}
 }
 
-static void on_left(struct server *s, const struct control_break *b)
+static void on_left(struct comms *s, const struct control_break *b)
 {
 	struct communicator *m = remote_find(s, b->id);
 	if (m && m->epoch == b->epoch && b->rank >= 0 && b->rank < (int32_t)m->nranks)
 		comm_left_elsewhere(m, b->rank);
 }
 
-static void on_split_failed(struct server *s, const struct control_split_failed *f)
+static void on_split_failed(struct comms *s, const struct control_split_failed *f)
 {
 	struct communicator *m = remote_find(s, f->id);
 	if (!m || m->epoch != f->epoch || m->split_round != f->round)
@@ -401,7 +412,7 @@ static void on_split_failed(struct server *s, const struct control_split_failed 
 	comm_split_refused(m, f->result, f->text);
 }
 
-static void on_parts(struct server *s, const struct control_parts *p)
+static void on_parts(struct comms *s, const struct control_parts *p)
 {
 	struct communicator *m = remote_find(s, p->id);
 	if (!m || m->epoch != p->epoch || m->split_round != p->round || m->nranks != p->count)
@@ -410,10 +421,10 @@ static void on_parts(struct server *s, const struct control_parts *p)
 	comm_split_parts(m, p);
 }
 
-void remote_handle(struct server *s, uint32_t from, enum control_kind kind, const void *body,
+void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
 		   size_t size)
 {
-	if (s->loop.closing)
+	if (s->loop->closing)
 		return;
 	if (!coord_fits(&s->coord, kind, body, size)) {
 		log_warning("node %u sends a message that breaks the protocol", from);
@@ -460,7 +471,7 @@ void remote_handle(struct server *s, uint32_t from, enum control_kind kind, cons
 
 /* JOINs that wait where members gather, on a node that is gone, are asked for again, at the next
  * one. */
-static void rendezvous_lost(struct server *s, struct communicator *m, uint32_t lost)
+static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lost)
 {
 	uint64_t word;
 	memcpy(&word, m->id, sizeof(word));
@@ -472,7 +483,7 @@ static void rendezvous_lost(struct server *s, struct communicator *m, uint32_t l
 			remote_join(m, k);
 }
 
-void remote_node_lost(struct server *s, uint32_t node)
+void remote_node_lost(struct comms *s, uint32_t node)
 {
 	struct communicator *m, *next;
 	executor_command(s->executor, &(struct command){.kind = COMMAND_NODE_LOST, .node = {node}});

@@ -7,24 +7,26 @@
 #include "coord/messages.h"
 
 struct communicator;
-struct server;
+struct comms;
 
 /* ---- remote.c ---- */
 
 /* Sets s->coord up. s->cluster is there, if there are other nodes. */
-void remote_start(struct server *s);
-void remote_free(struct server *s);
+void remote_start(struct comms *s);
+/* No messages of this node to itself any more. */
+void remote_close(struct comms *s);
+void remote_free(struct comms *s);
 /* To any node. This one handles it later, but before anything that comes after it. */
-void remote_send(struct server *s, uint32_t node, enum control_kind kind, const void *body,
+void remote_send(struct comms *s, uint32_t node, enum control_kind kind, const void *body,
 		 size_t size);
 /* What this node has told itself: to be called before anything else is looked at. */
-void remote_handle_own(struct server *s);
+void remote_handle_own(struct comms *s);
 /* A message came. */
-void remote_handle(struct server *s, uint32_t from, enum control_kind kind, const void *body,
+void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
 		   size_t size);
-void remote_node_lost(struct server *s, uint32_t node);
+void remote_node_lost(struct comms *s, uint32_t node);
 /* This node's part of that communicator; NULL: it has none. */
-struct communicator *remote_find(const struct server *s, const uint8_t *id);
+struct communicator *remote_find(const struct comms *s, const uint8_t *id);
 /* To where members gather, and to the nodes of the epoch: what a member of this node does. */
 void remote_join(struct communicator *m, uint32_t rank);
 /* m->refused was, by this node. */
@@ -53,6 +55,6 @@ bool remote_plan(struct communicator *m, uint32_t rank);
 void remote_plan_late(struct communicator *m, uint32_t rank);
 /* It is through with the plan of that number. */
 void remote_plan_left(struct communicator *m, uint32_t rank, uint32_t number);
-void remote_plan_handle(struct server *s, enum control_kind kind, const void *body);
+void remote_plan_handle(struct comms *s, enum control_kind kind, const void *body);
 
 #endif

@@ -4,13 +4,13 @@
 #include <string.h>
 
 #include "comm.h"
+#include "comms.h"
 #include "coord/plan.h"
 #include "remote.h"
-#include "server/server_state.h"
 
 bool remote_plan(struct communicator *m, uint32_t rank)
 {
-	struct server *s = m->server;
+	struct comms *s = m->comms;
 	const struct plan_member *pm = &m->forming->members[rank];
 	const uint32_t node = m->coordinator;
 	struct control_plan *p =
@@ -39,7 +39,7 @@ bool remote_plan(struct communicator *m, uint32_t rank)
 static void tell_coordinator(struct communicator *m, enum control_kind kind, uint32_t rank,
 			     uint32_t round)
 {
-	struct server *s = m->server;
+	struct comms *s = m->comms;
 	struct control_plan_member one = {.epoch = m->epoch, .rank = rank, .round = round};
 	memcpy(one.id, m->id, sizeof(one.id));
 	remote_send(s, m->coordinator, kind, &one, sizeof(one));
@@ -57,13 +57,13 @@ void remote_plan_left(struct communicator *m, uint32_t rank, uint32_t number)
 
 /* ---- What others tell ---- */
 
-static struct communicator *find(struct server *s, const uint8_t *id, uint32_t epoch)
+static struct communicator *find(struct comms *s, const uint8_t *id, uint32_t epoch)
 {
 	struct communicator *m = remote_find(s, id);
 	return m && m->epoch == epoch && epoch_runs(&m->life) ? m : NULL;
 }
 
-void remote_plan_handle(struct server *s, enum control_kind kind, const void *body)
+void remote_plan_handle(struct comms *s, enum control_kind kind, const void *body)
 {
 	const struct control_plan_verdict *v = body;
 	const struct control_plan_member *one = body;

@@ -9,8 +9,8 @@
 #include "base/timings.h"
 #include "channel/cluster.h"
 #include "comm.h"
+#include "comms.h"
 #include "names.h"
-#include "server/server_state.h"
 
 #define USER_BURST (LOG_BURST / 2)
 
@@ -48,7 +48,7 @@ __attribute__((format(printf, 2, 3))) static void add(struct line *l, const char
 /* "; rank 3 is pid 7, on gpu1, on node 2 (host)" */
 static void add_place(struct line *l, const struct communicator *m, int32_t rank)
 {
-	const struct cluster *c = m->server->cluster;
+	const struct cluster *c = m->comms->cluster;
 	if (rank < 0 || (uint32_t)rank >= m->nranks)
 		return;
 	const struct seat *seat = &m->seats[rank];

@@ -8,10 +8,10 @@
 #include "base/loop.h"
 #include "base/timings.h"
 #include "comm.h"
+#include "comms.h"
 #include "coord/messages.h"
 #include "remote.h"
 #include "report.h"
-#include "server/server_state.h"
 
 void comm_split_refused(struct communicator *m, int result, const char *text)
 {
@@ -62,7 +62,7 @@ uint64_t comm_split_expire(struct communicator *m, uint64_t now)
 	return next;
 }
 
-void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
+void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct svc_split *r)
 {
 	struct communicator *m = NULL;
 	if (r->comm && r->comm < c->nmemberships)
@@ -102,14 +102,14 @@ void comm_split(struct client *c, uint32_t serial, const struct svc_split *r)
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
 	};
 	if (r->timeout_ns)
-		loop_deadline(&c->server->loop, m->split[rank].deadline_ns);
+		loop_deadline(s->loop, m->split[rank].deadline_ns);
 	remote_split(m, (uint32_t)rank, false);
 }
 
 /* ---- What comes of it ---- */
 
 /* Takes one member's slot in its part, and joins it. False: over a limit. */
-static bool join_part(struct server *s, struct communicator *m, uint32_t rank,
+static bool join_part(struct comms *s, struct communicator *m, uint32_t rank,
 		      const struct split_request *r, const struct control_part *p, char *text)
 {
 	struct communicator *part = remote_find(s, p->id);
@@ -150,7 +150,7 @@ static bool join_part(struct server *s, struct communicator *m, uint32_t rank,
 /* One by one: an answer that fails may end its session, and with it other members. */
 void comm_split_parts(struct communicator *m, const struct control_parts *p)
 {
-	struct server *s = m->server;
+	struct comms *s = m->comms;
 	struct split_request *split = m->split;
 	const struct svc_join_reply none = {0};
 	if (!split)

@@ -6,14 +6,14 @@
 #include "base/loop.h"
 #include "base/timings.h"
 #include "comm.h"
+#include "comms.h"
 #include "gpu/gpu.h"
 #include "names.h"
 #include "remote.h"
-#include "server/server_state.h"
 
-uint64_t comm_landing_ns(const struct server *s)
+uint64_t comm_landing_ns(const struct comms *s)
 {
-	uint64_t patience = gpu_patience_ns(&s->gpus);
+	uint64_t patience = gpu_patience_ns(s->gpus);
 	return patience < EPOCH_LAND_NS ? patience : EPOCH_LAND_NS;
 }
 
@@ -25,7 +25,7 @@ bool comm_all_joined(const struct communicator *m)
 static enum epoch_seats seats_of(const struct communicator *m)
 {
 	const bool runs = epoch_lives(&m->life);
-	if (m->server->loop.closing)
+	if (m->comms->loop->closing)
 		return SEATS_CLOSED;
 	if (runs && !m->occupied)
 		return m->cuda && m->remote ? SEATS_AWAY : SEATS_EMPTY;
@@ -64,10 +64,10 @@ uint32_t comm_state(const struct communicator *m)
 /* Tells the scheduler, once for each epoch. */
 static void drain(struct communicator *m, const struct epoch_loss *loss)
 {
-	struct server *s = m->server;
+	struct comms *s = m->comms;
 	m->plan = NULL; /* the executor gives it back */
 	if (m->cuda)
-		loop_deadline(&s->loop, m->life.since_ns + comm_landing_ns(s));
+		loop_deadline(s->loop, m->life.since_ns + comm_landing_ns(s));
 	struct command cmd = {.kind = COMMAND_EPOCH_END};
 	cmd.epoch_end.comm = m->slot;
 	cmd.epoch_end.result = loss->result;
@@ -106,11 +106,11 @@ static void not_in_table(struct communicator *m, ncclsvc_epoch_cause cause, enum
 		svc_epoch_state_name(m->life.state), seats_name(seats));
 	if (cause == NCCLSVC_CAUSE_RELEASED)
 		return; /* the scheduler has nothing to end */
-	const bool tell = m->server->cluster && epoch_runs(&m->life);
+	const bool tell = m->comms->cluster && epoch_runs(&m->life);
 	if (epoch_lives(&m->life))
 		comm_break_for(m, NCCLSVC_CAUSE_FAULT, NCCLSVC_STALE_EPOCH, -1, -1);
 	else if (m->joining && cause != NCCLSVC_CAUSE_START_FAILED)
-		comm_fail_joins(m->server, m, NCCLSVC_STALE_EPOCH, -1,
+		comm_fail_joins(m->comms, m, NCCLSVC_STALE_EPOCH, -1,
 				"a defect of the daemon: see its log; join again");
 	if (tell)
 		remote_break(m, NCCLSVC_STALE_EPOCH, -1, -1);
@@ -119,7 +119,7 @@ static void not_in_table(struct communicator *m, ncclsvc_epoch_cause cause, enum
 void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause,
 		    const struct epoch_loss *loss)
 {
-	struct server *s = m->server;
+	struct comms *s = m->comms;
 	const enum epoch_seats seats = seats_of(m);
 	const ncclsvc_epoch_state was = m->life.state;
 	const uint64_t now = clock_now();
@@ -134,7 +134,7 @@ void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause,
 	if (!m->occupied) {
 		m->idle_ns = now;
 		if (!m->world)
-			loop_deadline(&s->loop,
+			loop_deadline(s->loop,
 				      now + (uint64_t)s->config->comm_idle_seconds * 1000000000);
 	}
 	if (was != m->life.state && m->life.state == NCCLSVC_EPOCH_DRAINING)

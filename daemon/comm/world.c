@@ -3,12 +3,11 @@
 #include "base/config.h"
 #include "channel/cluster.h"
 #include "comm.h"
-#include "server/server_state.h"
+#include "comms.h"
 
 /* Layouts count on full nodes, but for the last. 0: they are not, and an error was sent. */
-static int32_t local_ranks(struct client *c, uint32_t serial)
+static int32_t local_ranks(struct comms *s, struct client *c, uint32_t serial)
 {
-	const struct server *s = c->server;
 	const struct cluster *k = s->cluster;
 	if (!k)
 		return s->config->ranks;
@@ -27,10 +26,9 @@ static int32_t local_ranks(struct client *c, uint32_t serial)
 	return (int32_t)full;
 }
 
-void world_tell(struct client *c, uint32_t serial)
+void world_tell(struct comms *s, struct client *c, uint32_t serial)
 {
-	const struct server *s = c->server;
-	const int32_t local = local_ranks(c, serial);
+	const int32_t local = local_ranks(s, c, serial);
 	if (!local)
 		return;
 	const struct svc_world_reply r = {

@@ -25,6 +25,7 @@
 #define PIECE_WORK 32768 /* entries of tables that are looked at for one piece */
 
 struct piece {
+	const struct client *asker;
 	uint32_t room;		     /* for so many records */
 	uint32_t work;		     /* left for this piece */
 	struct svc_list_reply reply; /* the body of the message: this and the records */
@@ -67,9 +68,8 @@ static uint64_t since(uint64_t now, uint64_t then)
 /* ---- The lists: each begins at a place, and returns that of the next piece; 0: it is complete
  * ---- */
 
-static uint64_t list_sessions(struct client *asker, struct piece *p, uint64_t from)
+static uint64_t list_sessions(struct server *s, struct piece *p, uint64_t from)
 {
-	struct server *s = asker->server;
 	for (uint64_t slot = from; slot < SVC_SESSIONS_MAX; slot++) {
 		const struct client *c = s->sessions.by_slot[slot];
 		if (!c || c->state != CLIENT_OPEN)
@@ -101,8 +101,8 @@ static uint64_t list_sessions(struct client *asker, struct piece *p, uint64_t fr
 static struct rendezvous_view look(struct server *s, const struct communicator *m)
 {
 	if (!epoch_runs(&m->life) && !m->start)
-		return rendezvous_look(&s->coord, m->id);
-	return (struct rendezvous_view){.node = s->coord.me};
+		return rendezvous_look(&s->comms.coord, m->id);
+	return (struct rendezvous_view){.node = s->comms.coord.me};
 }
 
 static void describe(const struct server *s, const struct communicator *m,
@@ -115,15 +115,15 @@ static void describe(const struct server *s, const struct communicator *m,
 		i->pid = m->start->members[i->rank].pid;
 		i->elsewhere = m->start->members[i->rank].node + 1;
 	} else {
-		rendezvous_describe(&s->coord, v, i);
+		rendezvous_describe(&s->comms.coord, v, i);
 	}
 }
 
 /* Communicators that gather here, though this node has no member of them; from that number on. */
 static const struct rendezvous *next_unstarted(const struct server *s, uint64_t number)
 {
-	const struct rendezvous *g = s->coord.rendezvous;
-	while (g && (g->number < number || !g->held || g->running || remote_find(s, g->id)))
+	const struct rendezvous *g = s->comms.coord.rendezvous;
+	while (g && (g->number < number || !g->held || g->running || remote_find(&s->comms, g->id)))
 		g = g->hh.next;
 	return g;
 }
@@ -146,10 +146,10 @@ static void add_refusal(const struct refusal *r, ncclsvc_comm_info *i)
 }
 
 /* They come behind the slots. */
-static uint64_t list_unstarted_comms(struct client *asker, struct piece *p, uint64_t from)
+static uint64_t list_unstarted_comms(struct server *s, struct piece *p, uint64_t from)
 {
-	const struct rendezvous *g = next_unstarted(asker->server, from - SVC_COMMS_MAX);
-	for (; g; g = next_unstarted(asker->server, g->number + 1)) {
+	const struct rendezvous *g = next_unstarted(s, from - SVC_COMMS_MAX);
+	for (; g; g = next_unstarted(s, g->number + 1)) {
 		ncclsvc_comm_info *i = piece_next(p, g->nranks);
 		if (!i)
 			return SVC_COMMS_MAX + g->number;
@@ -162,7 +162,7 @@ static uint64_t list_unstarted_comms(struct client *asker, struct piece *p, uint
 			.uid = g->uid,
 			.age_ns = since(p->reply.time_ns, g->since_ns),
 		};
-		if (client_allows(asker, g->uid))
+		if (client_allows(p->asker, g->uid))
 			memcpy(i->id, g->id, sizeof(i->id));
 		memcpy(i->label, g->label, sizeof(i->label));
 		add_refusal(&g->refused, i);
@@ -187,11 +187,10 @@ static void add_life(const struct epoch_life *e, uint64_t now, ncclsvc_comm_info
 							 since(now, steps[k].at_ns)};
 }
 
-static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
+static uint64_t list_comms(struct server *s, struct piece *p, uint64_t from)
 {
-	struct server *s = asker->server;
 	for (uint64_t slot = from; slot < SVC_COMMS_MAX; slot++) {
-		const struct communicator *m = s->comm_by_slot[slot];
+		const struct communicator *m = s->comms.comm_by_slot[slot];
 		ncclsvc_comm_info *i = m ? piece_next(p, m->nranks) : NULL;
 		if (!m)
 			continue;
@@ -205,7 +204,7 @@ static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
 			.state = comm_state(m),
 			.uid = m->owner,
 			.age_ns = since(p->reply.time_ns, m->since_ns),
-			.home = v.node != s->coord.me ? v.node + 1 : 0,
+			.home = v.node != s->comms.coord.me ? v.node + 1 : 0,
 		};
 		for (uint32_t k = 0; k < m->nranks; k++) {
 			ncclsvc_member_info member = {.rank = (int32_t)k,
@@ -219,13 +218,13 @@ static uint64_t list_comms(struct client *asker, struct piece *p, uint64_t from)
 		if (i->state == NCCLSVC_COMM_IDLE && v.rendezvous && v.rendezvous->held &&
 		    !v.rendezvous->running)
 			i->state = unstarted_state(v.rendezvous);
-		if (client_allows(asker, m->owner))
+		if (client_allows(p->asker, m->owner))
 			memcpy(i->id, m->id, sizeof(i->id));
 		memcpy(i->label, m->label, sizeof(i->label));
 		add_life(&m->life, p->reply.time_ns, i);
 		add_refusal(v.rendezvous ? &v.rendezvous->refused : &m->refused, i);
 	}
-	return list_unstarted_comms(asker, p, from < SVC_COMMS_MAX ? SVC_COMMS_MAX : from);
+	return list_unstarted_comms(s, p, from < SVC_COMMS_MAX ? SVC_COMMS_MAX : from);
 }
 
 static uint64_t at_rank(uint64_t slot, uint64_t rank)
@@ -242,7 +241,7 @@ static uint64_t list_each_member(struct server *s, struct piece *p, uint64_t fro
 {
 	uint64_t k = (uint32_t)from;
 	for (uint64_t slot = from >> 32; slot < SVC_COMMS_MAX; slot++, k = 0) {
-		const struct communicator *m = s->comm_by_slot[slot];
+		const struct communicator *m = s->comms.comm_by_slot[slot];
 		for (; m && k < m->nranks; k++)
 			if (!piece_works(p, 1) || !list(s, p, m, (uint32_t)k))
 				return at_rank(slot, k);
@@ -289,7 +288,7 @@ static uint64_t list_unstarted_members(const struct server *s, struct piece *p, 
 	uint64_t k = (uint32_t)from;
 	const struct rendezvous *g = next_unstarted(s, (from >> 32) - SVC_COMMS_MAX);
 	for (; g; g = next_unstarted(s, g->number + 1), k = 0) {
-		const struct rendezvous_view v = {s->coord.me, g};
+		const struct rendezvous_view v = {s->comms.coord.me, g};
 		for (; k < g->nranks; k++) {
 			ncclsvc_member_info *i = piece_next(p, 1);
 			if (!i)
@@ -298,18 +297,17 @@ static uint64_t list_unstarted_members(const struct server *s, struct piece *p, 
 						   .rank = (int32_t)k,
 						   .epoch = g->epoch,
 						   .device = SVC_DEVICE_HOST};
-			rendezvous_describe(&s->coord, &v, i);
+			rendezvous_describe(&s->comms.coord, &v, i);
 		}
 	}
 	return 0;
 }
 
-static uint64_t list_members(struct client *asker, struct piece *p, uint64_t from)
+static uint64_t list_members(struct server *s, struct piece *p, uint64_t from)
 {
 	const uint64_t unstarted = at_rank(SVC_COMMS_MAX, 0);
-	uint64_t next = list_each_member(asker->server, p, from, list_one_member);
-	return next ? next
-		    : list_unstarted_members(asker->server, p, from < unstarted ? unstarted : from);
+	uint64_t next = list_each_member(s, p, from, list_one_member);
+	return next ? next : list_unstarted_members(s, p, from < unstarted ? unstarted : from);
 }
 
 /* Only its own node knows what a member has submitted. asked: nodes that stand in i
@@ -332,7 +330,8 @@ static void add_wait(const struct communicator *m, uint32_t rank, bool *asked, n
 /* The members that have not posted the collective this task is, or the peer of a Send or Recv. */
 static void list_waits(const struct server *s, const struct table_entry *e, ncclsvc_task_info *i)
 {
-	const struct communicator *m = e->comm < SVC_COMMS_MAX ? s->comm_by_slot[e->comm] : NULL;
+	const struct communicator *m =
+		e->comm < SVC_COMMS_MAX ? s->comms.comm_by_slot[e->comm] : NULL;
 	bool asked[CLUSTER_NODES_MAX];
 	if (e->state != NCCLSVC_WAITING_PEERS && e->state != NCCLSVC_FAILED)
 		return;
@@ -350,9 +349,8 @@ static void list_waits(const struct server *s, const struct table_entry *e, nccl
 			add_wait(m, k, asked, i);
 }
 
-static uint64_t list_tasks(struct client *asker, struct piece *p, uint64_t from)
+static uint64_t list_tasks(struct server *s, struct piece *p, uint64_t from)
 {
-	struct server *s = asker->server;
 	const struct task_table *t = s->executor->table(s->executor);
 	uint32_t high = atomic_load_explicit(&t->high, memory_order_acquire);
 	struct table_entry e;
@@ -389,9 +387,8 @@ static uint64_t list_tasks(struct client *asker, struct piece *p, uint64_t from)
 	return 0;
 }
 
-static uint64_t list_regions(struct client *asker, struct piece *p, uint64_t from)
+static uint64_t list_regions(struct server *s, struct piece *p, uint64_t from)
 {
-	struct server *s = asker->server;
 	uint64_t k = (uint32_t)from;
 	for (uint64_t slot = from >> 32; slot < SVC_SESSIONS_MAX; slot++, k = 0) {
 		const struct client *c = s->sessions.by_slot[slot];
@@ -418,9 +415,8 @@ static uint64_t list_regions(struct client *asker, struct piece *p, uint64_t fro
 	return 0;
 }
 
-static uint64_t list_devices(struct client *asker, struct piece *p, uint64_t from)
+static uint64_t list_devices(struct server *s, struct piece *p, uint64_t from)
 {
-	struct server *s = asker->server;
 	for (uint64_t i = from; i < s->gpus.ngpus; i++) {
 		ncclsvc_device_info *info = piece_next(p, 1);
 		if (!info)
@@ -453,19 +449,18 @@ static bool list_one_plan(struct server *s, struct piece *p, const struct commun
 	return true;
 }
 
-static uint64_t list_plans(struct client *asker, struct piece *p, uint64_t from)
+static uint64_t list_plans(struct server *s, struct piece *p, uint64_t from)
 {
-	return list_each_member(asker->server, p, from, list_one_plan);
+	return list_each_member(s, p, from, list_one_plan);
 }
 
 /* The place: communicator, rank, task. */
-static uint64_t list_plan_tasks(struct client *asker, struct piece *p, uint64_t from)
+static uint64_t list_plan_tasks(struct server *s, struct piece *p, uint64_t from)
 {
-	struct server *s = asker->server;
 	ncclsvc_plan_task_info info;
 	uint64_t k = from >> 32 & UINT16_MAX, i = (uint32_t)from;
 	for (uint64_t slot = from >> 48; slot < SVC_COMMS_MAX; slot++, k = i = 0) {
-		const struct communicator *m = s->comm_by_slot[slot];
+		const struct communicator *m = s->comms.comm_by_slot[slot];
 		for (; m && m->plan && k < m->nranks; k++, i = 0) {
 			if (!piece_works(p, 1))
 				return slot << 48 | k << 32 | i;
@@ -480,9 +475,8 @@ static uint64_t list_plan_tasks(struct client *asker, struct piece *p, uint64_t 
 	return 0;
 }
 
-static uint64_t list_nodes(struct client *asker, struct piece *p, uint64_t from)
+static uint64_t list_nodes(struct server *s, struct piece *p, uint64_t from)
 {
-	struct server *s = asker->server;
 	const struct cluster *c = s->cluster;
 	for (uint64_t i = from; c && i < c->n; i++) {
 		const struct node *n = &c->nodes[i];
@@ -508,7 +502,7 @@ static uint64_t list_nodes(struct client *asker, struct piece *p, uint64_t from)
 }
 
 static const struct {
-	uint64_t (*list)(struct client *asker, struct piece *p, uint64_t from);
+	uint64_t (*list)(struct server *s, struct piece *p, uint64_t from);
 	uint32_t record_size;
 } lists[] = {
 	[SVC_LIST_SESSIONS] = {list_sessions, sizeof(ncclsvc_session_info)},
@@ -522,7 +516,7 @@ static const struct {
 	[SVC_LIST_NODES] = {list_nodes, sizeof(ncclsvc_node_info)},
 };
 
-void list_send(struct client *c, uint32_t serial, uint32_t what, uint64_t from)
+void list_send(struct server *s, struct client *c, uint32_t serial, uint32_t what, uint64_t from)
 {
 	if (what >= sizeof(lists) / sizeof(lists[0]) || !lists[what].list) {
 		client_error(c, SVC_LIST, serial, NCCLSVC_INVALID_ARGUMENT, "there is no list %u",
@@ -530,18 +524,18 @@ void list_send(struct client *c, uint32_t serial, uint32_t what, uint64_t from)
 		return;
 	}
 	struct piece p;
+	p.asker = c;
 	p.reply = (struct svc_list_reply){
 		.what = what, .record_size = lists[what].record_size, .time_ns = clock_now()};
 	p.room = sizeof(p.records) / p.reply.record_size;
 	p.work = PIECE_WORK;
-	p.reply.next = lists[what].list(c, &p, from);
+	p.reply.next = lists[what].list(s, &p, from);
 	client_reply(c, SVC_LIST, serial, &p.reply,
 		     sizeof(p.reply) + (size_t)p.reply.count * p.reply.record_size, NULL, 0);
 }
 
-void list_daemon(struct client *c, uint32_t serial)
+void list_daemon(struct server *s, struct client *c, uint32_t serial)
 {
-	struct server *s = c->server;
 	const struct task_table *t = s->executor->table(s->executor);
 	struct failure f = s->executor->last_failure(s->executor);
 	uint64_t now = clock_now();
@@ -557,7 +551,7 @@ void list_daemon(struct client *c, uint32_t serial)
 			.host_ranks = (uint32_t)s->config->ranks,
 			.engine_threads = s->executor->threads,
 			.sessions_max = (uint32_t)s->config->sessions_max,
-			.comms = s->ncomms,
+			.comms = s->comms.ncomms,
 			.comms_max = (uint32_t)s->config->comms_max,
 			.regions = (uint32_t)s->accounts.held[SHARE_REGIONS],
 			.tasks_max = t->size,

@@ -115,8 +115,8 @@ static void cancel(struct server *s, struct client *c, uint32_t serial, const st
 	if (m->kind == SVC_CANCEL_COMM) {
 		struct communicator *comm = NULL;
 		for (uint32_t i = 0; i < SVC_COMMS_MAX && !comm; i++)
-			if (s->comm_by_slot[i] && s->comm_by_slot[i]->uid == id)
-				comm = s->comm_by_slot[i];
+			if (s->comms.comm_by_slot[i] && s->comms.comm_by_slot[i]->uid == id)
+				comm = s->comms.comm_by_slot[i];
 		if (!comm) {
 			client_error(c, SVC_CANCEL, serial, NCCLSVC_NOT_FOUND,
 				     "there is no communicator %llu", (unsigned long long)id);
@@ -169,7 +169,7 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		return;
 	}
 	/* It came before this request; and what comes of it may end the session. */
-	remote_handle_own(c->server);
+	remote_handle_own(&s->comms);
 	if (c->state == CLIENT_CLOSING)
 		return;
 	switch (h->opcode) {
@@ -195,10 +195,10 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		gpu_memory_add(&s->memory, c, h->serial, body, fds[0]);
 		break;
 	case SVC_REDOP_ADD:
-		comm_redop_add(c, h->serial, body);
+		comm_redop_add(&s->comms, c, h->serial, body);
 		break;
 	case SVC_REDOP_DEL:
-		comm_redop_del(c, h->serial, body);
+		comm_redop_del(&s->comms, c, h->serial, body);
 		break;
 	case SVC_REGION_SPAN:
 		gpu_span_add(&s->memory, c, h->serial, body);
@@ -207,7 +207,7 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		gpu_memory_lend(&s->memory, c, h->serial, body);
 		break;
 	case SVC_JOIN:
-		comm_join(c, h->serial, body);
+		comm_join(&s->comms, c, h->serial, body);
 		break;
 	case SVC_JOIN_CANCEL: {
 		const struct svc_join_cancel *m = body;
@@ -222,13 +222,13 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		break;
 	}
 	case SVC_SPLIT:
-		comm_split(c, h->serial, body);
+		comm_split(&s->comms, c, h->serial, body);
 		break;
 	case SVC_PLAN_COMMIT:
-		plan_commit(c, h->serial, body, fds[0]);
+		plan_commit(&s->comms, c, h->serial, body, fds[0]);
 		break;
 	case SVC_PLAN_DROP:
-		plan_terminate(c, h->serial, body);
+		plan_terminate(&s->comms, c, h->serial, body);
 		break;
 	case SVC_SUBMIT:
 		submit(s, c, h->serial, body);
@@ -236,19 +236,19 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 	case SVC_LIST: {
 		const struct svc_list *m = body;
 		if (reserved_is_zero(c, h, m->reserved))
-			list_send(c, h->serial, m->what, m->from);
+			list_send(s, c, h->serial, m->what, m->from);
 		break;
 	}
 	case SVC_DAEMON_INFO: {
 		const struct svc_daemon_info_request *m = body;
 		if (reserved_is_zero(c, h, m->reserved != 0))
-			list_daemon(c, h->serial);
+			list_daemon(s, c, h->serial);
 		break;
 	}
 	case SVC_WORLD: {
 		const struct svc_world *m = body;
 		if (reserved_is_zero(c, h, m->reserved != 0))
-			world_tell(c, h->serial);
+			world_tell(&s->comms, c, h->serial);
 		break;
 	}
 	case SVC_CANCEL:

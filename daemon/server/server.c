@@ -52,10 +52,10 @@ static uint64_t expire_silent(struct server *s, uint64_t now)
 static uint64_t expire(void *arg, uint64_t now)
 {
 	struct server *s = arg;
-	uint64_t next = earlier(expire_silent(s, now), comm_expire(s, now));
+	uint64_t next = earlier(expire_silent(s, now), comm_expire(&s->comms, now));
 	next = earlier(next, physical_expire(&s->gpus, now));
 	next = earlier(next, client_retry(&s->sessions, now));
-	return earlier(next, coord_expire(&s->coord));
+	return earlier(next, coord_expire(&s->comms.coord));
 }
 
 /* ---- Accepting ---- */
@@ -217,13 +217,13 @@ static void handle_event(struct server *s, const struct event *ev)
 			       ev->kind == EVENT_REGION_GONE);
 		break;
 	case EVENT_EPOCH_GONE:
-		comm_epoch_gone(s, ev->epoch.comm);
+		comm_epoch_gone(&s->comms, ev->epoch.comm);
 		break;
 	case EVENT_PLAN_GONE:
-		plan_gone(s, ev->plan);
+		plan_gone(&s->comms, ev->plan);
 		break;
 	case EVENT_PLAN_DROPPED:
-		plan_dropped(s, ev->dropped.asker, ev->dropped.serial);
+		plan_dropped(&s->comms, ev->dropped.asker, ev->dropped.serial);
 		break;
 	case EVENT_CANCELLED:
 		on_cancelled(s, ev);
@@ -233,15 +233,16 @@ static void handle_event(struct server *s, const struct event *ev)
 			s->drained(s->drained_arg);
 		break;
 	case EVENT_EPOCH_DIRTY:
-		comm_epoch_dirty(s, ev->epoch.comm);
+		comm_epoch_dirty(&s->comms, ev->epoch.comm);
 		break;
 	case EVENT_TASKS_FAILED:
-		if (s->comm_by_slot[ev->tasks.comm])
-			report_tasks(s->comm_by_slot[ev->tasks.comm], &ev->tasks.status,
+		if (s->comms.comm_by_slot[ev->tasks.comm])
+			report_tasks(s->comms.comm_by_slot[ev->tasks.comm], &ev->tasks.status,
 				     ev->tasks.op, ev->tasks.rank, ev->tasks.seq);
 		break;
 	case EVENT_SPAN_FAILED:
-		comm_span_failed(s, ev->span.comm, ev->span.epoch, ev->span.result, ev->span.node);
+		comm_span_failed(&s->comms, ev->span.comm, ev->span.epoch, ev->span.result,
+				 ev->span.node);
 		break;
 	case EVENT_PONG:
 		if (s->pong)
@@ -294,11 +295,10 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 	s->cluster = cluster;
 	s->start_ns = clock_now();
 	accounts_init(&s->accounts, config);
-	s->comm_by_slot = calloc(SVC_COMMS_MAX, sizeof(*s->comm_by_slot));
 	s->gpus = (struct gpus){.loop = &s->loop,
 				.config = config,
 				.path = path,
-				.coord = &s->coord,
+				.coord = &s->comms.coord,
 				.callbacks = callbacks->gpu,
 				.owner = s};
 	s->memory = (struct memory){.loop = &s->loop,
@@ -307,12 +307,21 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 				    .gpus = &s->gpus,
 				    .callbacks = callbacks->memory,
 				    .owner = s};
+	s->comms = (struct comms){.loop = &s->loop,
+				  .config = config,
+				  .accounts = &s->accounts,
+				  .sessions = &s->sessions,
+				  .gpus = &s->gpus,
+				  .memory = &s->memory,
+				  .cluster = cluster,
+				  .comm_by_slot =
+					  calloc(SVC_COMMS_MAX, sizeof(struct communicator *))};
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	s->events.data = s->faults.data = s;
 	uv_async_init(loop, &s->events, on_events);
 	uv_async_init(loop, &s->faults, on_faults);
 	s->loop.handles += 2;
-	remote_start(s);
+	remote_start(&s->comms);
 	struct engine_config ec = {
 		.threads = (unsigned)config->engine_threads,
 		.tasks_max = (uint32_t)config->tasks_max,
@@ -325,14 +334,14 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 		.nodes = cluster ? cluster->n : 1,
 		.transports = transports,
 	};
-	if (!sessions_open(&s->sessions, &s->loop, callbacks->session, s) && s->comm_by_slot &&
-	    s->spare_fd >= 0)
+	if (!sessions_open(&s->sessions, &s->loop, callbacks->session, s) &&
+	    s->comms.comm_by_slot && s->spare_fd >= 0)
 		s->executor = engine_create(&ec, notify, s);
-	s->gpus.executor = s->memory.executor = s->executor;
+	s->gpus.executor = s->memory.executor = s->comms.executor = s->executor;
 	memory_start(&s->memory);
 	const uint32_t mappings = (uint32_t)s->accounts.regions_max + SVC_SESSIONS_MAX;
-	if (!s->executor || fault_start(mappings, notify_fault, s) || comm_create_world(s) ||
-	    gpu_start(&s->gpus)) {
+	if (!s->executor || fault_start(mappings, notify_fault, s) ||
+	    comm_create_world(&s->comms) || gpu_start(&s->gpus)) {
 		int error = errno ? errno : ENOMEM;
 		server_close(s, 0, NULL);
 		while (!server_closed(s))
@@ -365,7 +374,7 @@ void server_summarize(const struct server *s, struct server_summary *sum)
 {
 	const struct task_table *t = s->executor->table(s->executor);
 	sum->sessions = s->sessions.nclients;
-	sum->comms = s->ncomms;
+	sum->comms = s->comms.ncomms;
 	sum->pending = atomic_load_explicit(&t->pending, memory_order_relaxed);
 	sum->completed = atomic_load_explicit(&t->completed, memory_order_relaxed);
 	sum->failed = atomic_load_explicit(&t->failed, memory_order_relaxed);
@@ -391,7 +400,7 @@ static void let_executor_go(struct server *s)
 	uv_close((uv_handle_t *)&s->events, on_handle_closed);
 	uv_close((uv_handle_t *)&s->faults, on_handle_closed);
 	sessions_close(&s->sessions);
-	uv_close((uv_handle_t *)&s->own, on_handle_closed);
+	remote_close(&s->comms);
 	gpu_stop(&s->gpus);
 }
 
@@ -401,7 +410,7 @@ void server_close(struct server *s, int reason, const char *text)
 	if (s->loop.closing)
 		return;
 	loop_close(&s->loop);
-	comm_close_all(s, reason);
+	comm_close_all(&s->comms, reason);
 	DL_FOREACH_SAFE (s->sessions.clients, c, next)
 		client_close(c, reason, text);
 	for (struct listener *l = s->listeners, *after; l; l = after) {
@@ -428,9 +437,9 @@ void server_destroy(struct server *s)
 	if (s->executor)
 		s->executor->destroy(s->executor);
 	physical_free_all(&s->gpus);
-	plan_free_all(s);
-	comm_free_all(s);
-	remote_free(s);
+	plan_free_all(&s->comms);
+	comm_free_all(&s->comms);
+	remote_free(&s->comms);
 	gpu_free(&s->gpus);
 	staging_free(&s->gpus);
 	accounts_fini(&s->accounts);
@@ -438,6 +447,6 @@ void server_destroy(struct server *s)
 	if (s->spare_fd >= 0)
 		close(s->spare_fd);
 	sessions_free(&s->sessions);
-	free(s->comm_by_slot);
+	free(s->comms.comm_by_slot);
 	free(s);
 }

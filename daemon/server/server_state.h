@@ -5,7 +5,7 @@
 
 #include "account/account.h"
 #include "base/loop.h"
-#include "comm/communicator.h"
+#include "comm/comms.h"
 #include "coord/coord.h"
 #include "gpu/gpu.h"
 #include "memory/memory.h"
@@ -34,17 +34,8 @@ struct server {
 	int spare_fd; /* given up for a moment to turn a connection away when fds run out */
 	struct sessions sessions;
 	struct accounts accounts;
-	struct communicator *comms;	    /* by id */
-	struct communicator **comm_by_slot; /* [SVC_COMMS_MAX] */
-	uint32_t ncomms;
-	uint64_t last_comm, last_plan;
-	struct plan *plans;
-	struct communicator *world;
-	struct coord coord; /* what this node decides for all */
-	uv_async_t own;	    /* messages to this node itself */
-	struct own_message *own_messages;
+	struct comms comms;
 	struct cluster *cluster; /* the connections to the others; NULL: this node is alone */
-	uint32_t world_first;	 /* this node's first rank in the world */
 	struct gpus gpus;
 	struct memory memory;
 	uint64_t start_ns;
@@ -60,7 +51,7 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		    const void *body, int *fds);
 
 /* list.c */
-void list_send(struct client *c, uint32_t serial, uint32_t what, uint64_t from);
-void list_daemon(struct client *c, uint32_t serial);
+void list_send(struct server *s, struct client *c, uint32_t serial, uint32_t what, uint64_t from);
+void list_daemon(struct server *s, struct client *c, uint32_t serial);
 
 #endif

@@ -507,7 +507,6 @@ struct client *client_create(struct sessions *s, int fd, struct account *account
 	if (!c)
 		return NULL;
 	c->sessions = s;
-	c->server = s->owner;
 	c->slot = slot;
 	c->id = ++s->last_session;
 	c->fd = fd;

@@ -12,7 +12,6 @@
 
 struct communicator;
 struct mapping;
-struct server;
 struct sessions;
 
 struct membership {
@@ -38,7 +37,6 @@ enum client_state {
 
 struct client {
 	struct sessions *sessions;
-	struct server *server;
 	uint32_t slot, id;
 	enum client_state state;
 	int fd;
