@@ -8,7 +8,6 @@
 
 #include "base/no_memory.h"
 #include "base/timings.h"
-#include "device.h"
 #include "release.h"
 #include "set.h"
 #include "span.h"
@@ -523,10 +522,10 @@ static bool run_command(struct engine *e, const struct command *c)
 		e->stop = true;
 		break;
 	case COMMAND_DEVICE_ADD:
-		device_add(e, c->device.device, c->device.queue, c->device.doorbell);
-		break;
-	case COMMAND_STAGING:
 	case COMMAND_DEVICE_WORKER:
+	case COMMAND_STAGING:
+	case COMMAND_MAKE:
+	case COMMAND_MAKE_NOT:
 		error = tell_transports(e, c);
 		break;
 	case COMMAND_PLAN_ADD:
@@ -540,12 +539,6 @@ static bool run_command(struct engine *e, const struct command *c)
 		break;
 	case COMMAND_EPOCH_RELEASE:
 		let_inputs_go(e, e->comms[c->epoch_end.comm]);
-		break;
-	case COMMAND_MAKE:
-		making_add(e, c->making);
-		break;
-	case COMMAND_MAKE_NOT:
-		making_cancel(e, c->making_number);
 		break;
 	case COMMAND_EPOCH_BROKEN:
 		if (e->comms[c->epoch_end.comm])

@@ -311,7 +311,7 @@ static int sleep_ms(const struct engine *e)
 /* Is something waited for that a GPU writes, or room in a worker's queue? */
 static bool waits_for_gpus(const struct engine *e)
 {
-	return e->polled || e->gpu_inputs || e->makings;
+	return e->polled || e->gpu_inputs;
 }
 
 /* No interrupt tells of a counter that a GPU writes. What lasts long may be seen late. ms: at most
@@ -541,7 +541,6 @@ static void engine_free(struct engine *e)
 		close(e->wake_fd);
 	if (e->epoll_fd >= 0)
 		close(e->epoll_fd);
-	makings_finish(e);
 	span_finish_all(e);
 	deadlines_fini(&e->deadlines);
 	table_fini(&e->table);

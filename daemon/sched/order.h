@@ -3,7 +3,7 @@
 #ifndef ENGINE_ORDER_H
 #define ENGINE_ORDER_H
 
-#include "mismatch.h"
+#include "coord/mismatch.h"
 #include "names.h"
 #include "release.h"
 #include "state.h"

@@ -17,6 +17,7 @@ struct wish {
 	uint64_t number;
 	struct meeting *any;   /* or */
 	struct making *making; /* else it is void, which the sequencer does not know yet */
+	making_launch *launch; /* of a making */
 	bool ordered;
 	uint32_t n;
 	struct crossing at[];
@@ -99,13 +100,14 @@ void sequence_wish(struct engine *e, bool fits)
 	send_wish(e, w);
 }
 
-void sequence_wish_making(struct engine *e, struct making *k)
+void sequence_wish_making(struct engine *e, struct making *k, making_launch *launch)
 {
 	struct wish *w = calloc(1, sizeof(*w) + sizeof(w->at[0]));
 	if (!w)
 		no_memory("a place in the order of launches");
 	w->number = ++e->nwishes;
 	w->making = k;
+	w->launch = launch;
 	w->n = 1;
 	w->at[0] = (struct crossing){
 		.span = k->serial, .key = {.part = CROSSING_MAKE}, .nparts = k->nnodes};
@@ -195,11 +197,15 @@ void sequence_be_told(struct engine *e, enum span_kind kind, uint64_t span, uint
 	}
 }
 
-bool sequence_next(const struct engine *e, struct meeting **m, const struct making **k)
+bool sequence_next(const struct engine *e, struct meeting **m)
 {
 	*m = e->orders ? e->orders->any : NULL;
-	*k = e->orders ? e->orders->making : NULL;
 	return e->orders;
+}
+
+bool sequence_launch_making(struct engine *e)
+{
+	return e->orders->launch(e, e->orders->making);
 }
 
 void sequence_launched(struct engine *e)

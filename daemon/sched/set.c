@@ -12,7 +12,6 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "device.h"
 #include "timeline.h"
 
 /* ---- Matches ---- */
@@ -231,8 +230,7 @@ static void launch_visited(struct engine *e)
 static void launch_ordered(struct engine *e)
 {
 	struct meeting *m;
-	const struct making *k;
-	while (sequence_next(e, &m, &k)) {
+	while (sequence_next(e, &m)) {
 		e->pass = e->visit + 1;
 		/* It was whole when it was wished for. Were it not, the other nodes launch it without
 		 * this one, and its epochs end. */
@@ -240,7 +238,7 @@ static void launch_ordered(struct engine *e)
 			sequence_void(e, m->wish);
 			continue;
 		}
-		if (m ? reserve(e, true) != ROOM_NOW : !making_launch(e, k)) {
+		if (m ? reserve(e, true) != ROOM_NOW : !sequence_launch_making(e)) {
 			e->met_new = true;
 			return;
 		}
@@ -272,7 +270,6 @@ void set_launch(struct engine *e)
 	struct meeting *m, *next;
 	e->met_new = false;
 	e->launch_round++;
-	makings_launch(e);
 	launch_ordered(e);
 	e->pass = e->visit + 1;
 	for (m = e->met; m; m = next) {
@@ -287,5 +284,4 @@ void set_launch(struct engine *e)
 			launch_or_wait(e);
 	}
 	launch_ordered(e); /* the sequencer may be this engine */
-	device_ring(e);
 }

@@ -31,7 +31,7 @@ bool set_may_fail(struct engine *e, struct task *t);
 void set_fail(struct engine *e, struct task *t, const ncclsvc_status *st);
 /* Ends what has matched but was not launched: of one member, or of all (-1). */
 void set_drop(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
-/* Launches what it may of what has matched. */
+/* Launches what may be launched of what has matched. */
 void set_launch(struct engine *e);
 /* For transports, while they launch: the task goes from its member's queue to what is in flight. */
 void set_fly(struct engine *e, struct task *t);

@@ -42,7 +42,7 @@
 
 #include <uthash.h>
 
-#include "mismatch.h"
+#include "coord/mismatch.h"
 #include "state.h"
 
 #define SPAN_EAGER_BYTES 8192 /* of one node, for one other */
@@ -288,13 +288,17 @@ void stuck_hear(struct engine *e, struct span *s, uint32_t place, enum span_kind
 void sequence_wish(struct engine *e, bool fits);
 /* It cannot be any more: something of it ends before. */
 void sequence_void(struct engine *e, struct wish *w);
-/* Takes a communicator that several nodes are to make. */
-void sequence_wish_making(struct engine *e, struct making *k);
+/* Tells the workers to make it. False: a queue has no room now. */
+typedef bool making_launch(struct engine *e, const struct making *k);
+/* Takes a communicator that several nodes are to make; launch is called when its turn has come. */
+void sequence_wish_making(struct engine *e, struct making *k, making_launch *launch);
 /* If its turn has not come. */
 void sequence_cancel_making(struct engine *e, uint64_t number);
-/* The launch that is due in the sequencer's order, one of both; false: none. And that it was done.
- */
-bool sequence_next(const struct engine *e, struct meeting **m, const struct making **k);
+/* Is a launch due in the sequencer's order? *m: what is to be launched; NULL: a making is. */
+bool sequence_next(const struct engine *e, struct meeting **m);
+/* False: a queue has no room now. */
+bool sequence_launch_making(struct engine *e);
+/* What was due was done. */
 void sequence_launched(struct engine *e);
 /* No wish of the span follows. */
 void sequence_leave(struct engine *e, struct span *s);

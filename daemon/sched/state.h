@@ -8,7 +8,6 @@
  *               that fail; life.c: what these share; straight.c: past the queue
  *   plan.c      planned tasks, held until their group is whole
  *   set.c       what is launched as one, for transports that do so
- *   making.c    when GPUs' workers make a communicator
  *   transport.h what moves the bytes
  *   complete.c  telling the clients; timeline.c: what their streams wait for
  *   span.h      communicators on several nodes; sequence.c: launched on all of them in one order
@@ -440,15 +439,6 @@ bool plan_peer_left(const struct task *t);
 ncclsvc_status plan_left_status(const struct comm *c, int32_t rank);
 /* Nobody need wait for its planned tasks. */
 void plan_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
-
-/* making.c */
-/* Takes it. */
-void making_add(struct engine *e, struct making *k);
-void making_cancel(struct engine *e, uint64_t number);
-/* False: a queue has no room. device_ring follows. */
-bool making_launch(struct engine *e, const struct making *k);
-void makings_launch(struct engine *e);
-void makings_finish(struct engine *e);
 
 /* complete.c */
 extern const ncclsvc_status complete_ok;

@@ -106,8 +106,8 @@ struct transport {
 	/* Moves everything on, and returns true if anything happened. Called in each round while the
 	 * transport's bit in e->polled is set, which it sets and clears itself. */
 	bool (*poll)(struct engine *e);
-	/* COMMAND_STAGING, COMMAND_DEVICE_WORKER: what the transport has to know of GPUs. Returns 0 or
-	 * -ENOMEM. */
+	/* A command about GPUs and their workers, which the scheduler does not know more of: each
+	 * transport takes its own. Returns 0 or -ENOMEM. */
 	int (*command)(struct engine *e, const struct command *cmd);
 	/* The region's memory, perhaps of tasks that have ended, goes. */
 	void (*region_gone)(struct engine *e, const struct region *r);

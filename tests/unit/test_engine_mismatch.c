@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "sched/mismatch.h"
+#include "coord/mismatch.h"
 
 static struct svc_record all_reduce(uint64_t count)
 {

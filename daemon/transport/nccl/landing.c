@@ -26,8 +26,6 @@ static void stop_watching(struct engine *e, struct comm *c)
 {
 	c->launched = false;
 	DL_DELETE2(e->launched, c, prev_launched, next_launched);
-	if (!e->launched)
-		e->polled &= ~(1u << TRANSPORT_NCCL);
 	if (c->ended && !c->pending)
 		order_free_comm(e, c);
 }
@@ -93,6 +91,8 @@ static bool any_flies(const struct comm *c)
 bool nccl_poll(struct engine *e)
 {
 	bool any = false;
+	if (e->makings)
+		making_poll(e);
 	if (e->now - e->inputs_ns > INPUTS_LOOK_NS)
 		look_at_inputs(e);
 	struct comm *c, *next;
@@ -115,6 +115,8 @@ bool nccl_poll(struct engine *e)
 		if (!window_step(e, c, left) && !left)
 			stop_watching(e, c);
 	}
+	if (!e->launched && !e->makings)
+		e->polled &= ~(1u << TRANSPORT_NCCL);
 	return any;
 }
 

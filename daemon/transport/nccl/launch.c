@@ -11,8 +11,8 @@
 #include <utlist.h>
 
 #include "nccl.h"
-#include "sched/device.h"
 #include "sched/set.h"
+#include "transport/device/device.h"
 #include "worker/queue.h"
 
 /* Of one member. A launch blocks its worker when the driver's queues are full, and then nothing
@@ -161,6 +161,24 @@ static void launch(struct engine *e, struct task *const *tasks, uint32_t n)
 	for (uint32_t i = 0; i < n; i++)
 		if (!tasks[i]->flying)
 			launch_bundle(e, tasks[i]);
+	device_ring(e);
+}
+
+static int command(struct engine *e, const struct command *cmd)
+{
+	if (cmd->kind == COMMAND_DEVICE_ADD)
+		device_add(e, cmd->device.device, cmd->device.queue, cmd->device.doorbell);
+	else if (cmd->kind == COMMAND_MAKE)
+		making_add(e, cmd->making);
+	else if (cmd->kind == COMMAND_MAKE_NOT)
+		making_cancel(e, cmd->making_number);
+	return 0;
+}
+
+static void finish(struct engine *e)
+{
+	making_finish(e);
+	window_finish(e);
 }
 
 void nccl_land(struct engine *e, struct member *m)
@@ -185,5 +203,6 @@ const struct transport nccl_transport = {
 	.launch = launch,
 	.poll = nccl_poll,
 	.region_gone = window_region_gone,
-	.finish = window_finish,
+	.command = command,
+	.finish = finish,
 };

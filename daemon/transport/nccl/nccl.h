@@ -26,6 +26,15 @@ void nccl_epoch_end(struct engine *e, struct comm *c);
 void nccl_dead(struct engine *e, struct comm *c);
 void nccl_release(struct engine *e, struct comm *c);
 
+/* making.c */
+/* Takes it. */
+void making_add(struct engine *e, struct making *k);
+/* If its turn has not come. */
+void making_cancel(struct engine *e, uint64_t number);
+/* Launches those of this node alone. */
+void making_poll(struct engine *e);
+void making_finish(struct engine *e);
+
 /* window.c */
 /* Tasks that met, by rank, are about to be launched: sets their windows. */
 void window_choose(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks);

@@ -4,7 +4,7 @@
 #include <utlist.h>
 
 #include "base/timings.h"
-#include "sched/device.h"
+#include "transport/device/device.h"
 #include "window.h"
 
 /* ---- Asking the workers ---- */

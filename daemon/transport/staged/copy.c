@@ -11,9 +11,9 @@
 #include <string.h>
 
 #include "names.h"
-#include "sched/device.h"
 #include "staged.h"
 #include "task.h"
+#include "transport/device/device.h"
 #include "worker/queue.h"
 
 #define DEPTH_BYTES  (512u << 10) /* a chunk is no smaller, if there is so much */

@@ -10,6 +10,7 @@
 #include "names.h"
 #include "operation.h"
 #include "sched/order.h"
+#include "transport/device/device.h"
 #include "worker/queue.h"
 
 #define CHUNKS_MAX 4 /* of one operation under way */
@@ -349,6 +350,8 @@ static void set_worker(struct engine *e, uint32_t device, uint32_t generation)
 
 static int command(struct engine *e, const struct command *cmd)
 {
+	if (cmd->kind == COMMAND_DEVICE_ADD)
+		device_add(e, cmd->device.device, cmd->device.queue, cmd->device.doorbell);
 	if (cmd->kind == COMMAND_STAGING)
 		return slots_add(e, cmd);
 	if (cmd->kind == COMMAND_DEVICE_WORKER)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The queues of the GPUs' workers, as the engine fills them: transports write launches, and ring
  * once for all of them. */
-#ifndef SCHED_DEVICE_H
-#define SCHED_DEVICE_H
+#ifndef TRANSPORT_DEVICE_H
+#define TRANSPORT_DEVICE_H
 
-#include "state.h"
+#include "sched/state.h"
 
 struct launch;
 
+/* A GPU has a worker's queue, for good. Each transport that uses it says so. */
 void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell);
 /* Is there room for as many more launches? */
 bool device_room(const struct device *d, uint32_t wanted);

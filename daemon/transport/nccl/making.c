@@ -7,21 +7,13 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-#include "device.h"
-#include "span.h"
+#include "nccl.h"
+#include "sched/span.h"
+#include "transport/device/device.h"
 #include "worker/queue.h"
 
-void making_add(struct engine *e, struct making *k)
-{
-	if (k->serial) {
-		sequence_wish_making(e, k);
-		return;
-	}
-	DL_APPEND(e->makings, k);
-	e->met_new = true;
-}
-
-bool making_launch(struct engine *e, const struct making *k)
+/* All workers or none. */
+static bool launch(struct engine *e, const struct making *k)
 {
 	for (uint32_t i = 0; i < k->nparts; i++)
 		if (!device_room(&e->devices[k->parts[i].device], 1))
@@ -32,20 +24,32 @@ bool making_launch(struct engine *e, const struct making *k)
 					.lane = k->lane,
 					.value = k->number,
 					.generation = k->parts[i].generation};
+	device_ring(e);
 	return true;
 }
 
-void makings_launch(struct engine *e)
+void making_add(struct engine *e, struct making *k)
+{
+	if (k->serial) {
+		sequence_wish_making(e, k, launch);
+		return;
+	}
+	DL_APPEND(e->makings, k);
+	e->polled |= 1u << TRANSPORT_NCCL;
+}
+
+static void forget(struct engine *e, struct making *k)
+{
+	DL_DELETE(e->makings, k);
+	free(k);
+}
+
+void making_poll(struct engine *e)
 {
 	struct making *k, *next;
-	DL_FOREACH_SAFE (e->makings, k, next) {
-		if (!making_launch(e, k)) {
-			e->met_new = true; /* a queue is full; not for long */
-			continue;
-		}
-		DL_DELETE(e->makings, k);
-		free(k);
-	}
+	DL_FOREACH_SAFE (e->makings, k, next)
+		if (launch(e, k)) /* else a queue is full; not for long */
+			forget(e, k);
 }
 
 void making_cancel(struct engine *e, uint64_t number)
@@ -53,17 +57,12 @@ void making_cancel(struct engine *e, uint64_t number)
 	struct making *k;
 	sequence_cancel_making(e, number);
 	DL_SEARCH_SCALAR(e->makings, k, number, number);
-	if (!k)
-		return;
-	DL_DELETE(e->makings, k);
-	free(k);
+	if (k)
+		forget(e, k);
 }
 
-void makings_finish(struct engine *e)
+void making_finish(struct engine *e)
 {
-	while (e->makings) {
-		struct making *k = e->makings;
-		DL_DELETE(e->makings, k);
-		free(k);
-	}
+	while (e->makings)
+		forget(e, e->makings);
 }

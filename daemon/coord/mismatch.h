@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the members ask for in one collective, where that differs, and who is the odd one out. */
-#ifndef ENGINE_MISMATCH_H
-#define ENGINE_MISMATCH_H
+#ifndef COORD_MISMATCH_H
+#define COORD_MISMATCH_H
 
 #include "task.h"
 

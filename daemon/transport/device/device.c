@@ -8,6 +8,8 @@
 
 void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell)
 {
+	if (e->devices[device].queue == queue)
+		return;
 	e->devices[device] = (struct device){.queue = queue, .doorbell = doorbell};
 	e->devices[device].head = atomic_load(&queue->head);
 }
