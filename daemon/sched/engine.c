@@ -308,10 +308,10 @@ static int sleep_ms(const struct engine *e)
 	return ms > ENGINE_SLEEP_MS_MAX ? ENGINE_SLEEP_MS_MAX : (int)ms;
 }
 
-/* Is something waited for that a GPU writes, or room in a worker's queue? */
+/* Is something waited for that a GPU writes, or room for a set? */
 static bool waits_for_gpus(const struct engine *e)
 {
-	return e->polled || e->gpu_inputs;
+	return e->polled || e->gpu_inputs || e->met_new;
 }
 
 /* No interrupt tells of a counter that a GPU writes. What lasts long may be seen late. ms: at most

@@ -13,6 +13,7 @@
 struct executor *engine;
 const struct mpi_api *engine_mpi;
 uint32_t engine_nodes;
+enum transport_kind engine_transport = TRANSPORT_NCCL;
 
 struct gpu gpus[DEVICES];
 
@@ -113,7 +114,7 @@ void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *d
 	c.epoch_start.uid = comm + 1;
 	c.epoch_start.members = members;
 	c.epoch_start.board = boards[comm];
-	c.epoch_start.transport = TRANSPORT_NCCL;
+	c.epoch_start.transport = engine_transport;
 	c.epoch_start.windows = true;
 	c.epoch_start.lane = comm;
 	command(c);

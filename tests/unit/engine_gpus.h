@@ -32,6 +32,8 @@ extern struct executor *engine;
 /* Before setup; else there is one node. */
 extern const struct mpi_api *engine_mpi;
 extern uint32_t engine_nodes;
+/* Of what is started; TRANSPORT_NCCL at first. */
+extern enum transport_kind engine_transport;
 
 extern struct gpu {
 	struct worker_queue *queue;
