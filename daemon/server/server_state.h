@@ -13,7 +13,6 @@
 #include "server.h"
 #include "session/client.h"
 #include "session/sessions.h"
-#include "worker/queue.h"
 
 struct cluster;
 
