@@ -24,6 +24,7 @@
 #include "server/server.h"
 #include "session/socket.h"
 #include "worker/worker_main.h"
+#include "worker_protocol.h"
 
 struct daemon {
 	uv_loop_t loop;

@@ -11,8 +11,8 @@
 
 #include "ncclsvc_types.h"
 #include "svc_limits.h"
-#include "worker/protocol.h"
-#include "worker/queue.h"
+#include "worker_protocol.h"
+#include "worker_queue.h"
 
 struct client;
 struct coord;

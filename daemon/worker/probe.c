@@ -8,6 +8,7 @@
 #include "fdio.h"
 #include "gpu_list.h"
 #include "worker.h"
+#include "worker_main.h"
 
 int probe_main(void)
 {

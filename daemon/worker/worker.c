@@ -20,6 +20,7 @@
 #include "cuda_connections.h"
 #include "gpu_list.h"
 #include "names.h"
+#include "worker_main.h"
 
 #define SCRATCH_BYTES	   4096
 #define ROUNDS_PER_CONTROL 64 /* polls of the queue between looks at the socket */

@@ -17,10 +17,10 @@
 #include <stdint.h>
 
 #include "gpu_api.h"
-#include "protocol.h"
-#include "queue.h"
 #include "ring.h"
 #include "spin.h"
+#include "worker_protocol.h"
+#include "worker_queue.h"
 
 struct session_timelines {
 	void *ring; /* the whole session memory; NULL: no such session */

@@ -17,7 +17,7 @@
 #include "ring.h"
 #include "sched/engine.h"
 #include "sched/executor.h"
-#include "worker/queue.h"
+#include "worker_queue.h"
 
 #define DEVICES	 4
 #define SESSIONS 8

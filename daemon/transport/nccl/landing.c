@@ -10,7 +10,7 @@
 #include "nccl.h"
 #include "sched/order.h"
 #include "sched/timeline.h"
-#include "worker/queue.h"
+#include "worker_queue.h"
 
 static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
 {

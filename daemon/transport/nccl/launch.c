@@ -13,7 +13,7 @@
 #include "nccl.h"
 #include "sched/set.h"
 #include "transport/device/device.h"
-#include "worker/queue.h"
+#include "worker_queue.h"
 
 /* Of one member. A launch blocks its worker when the driver's queues are full, and then nothing
  * could be broken off any more. */

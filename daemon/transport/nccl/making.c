@@ -10,7 +10,7 @@
 #include "nccl.h"
 #include "sched/span.h"
 #include "transport/device/device.h"
-#include "worker/queue.h"
+#include "worker_queue.h"
 
 /* All workers or none. */
 static bool launch(struct engine *e, const struct making *k)

@@ -4,7 +4,7 @@
 #define ENGINE_WINDOW_H
 
 #include "nccl.h"
-#include "worker/queue.h"
+#include "worker_queue.h"
 
 #define WINDOWS_SEEN	32 /* that are counted */
 #define WINDOW_FAILURES 3  /* one after the other: then this machine has none */

@@ -14,7 +14,7 @@
 #include "staged.h"
 #include "task.h"
 #include "transport/device/device.h"
-#include "worker/queue.h"
+#include "worker_queue.h"
 
 #define DEPTH_BYTES  (512u << 10) /* a chunk is no smaller, if there is so much */
 #define DEPTH	     4		  /* of an operation: so that it is worth cutting */

@@ -11,7 +11,7 @@
 #include "operation.h"
 #include "sched/order.h"
 #include "transport/device/device.h"
-#include "worker/queue.h"
+#include "worker_queue.h"
 
 #define CHUNKS_MAX 4 /* of one operation under way */
 

@@ -8,7 +8,13 @@
 #include <stdint.h>
 
 #include "wire.h"
-#include "worker_main.h"
+
+/* argv[0] starts so, then " gpuN", and with several nodes " of node N"; the UUID, spin_us,
+ * WORKER_REPLAYS or not, what to pin or nothing */
+#define WORKER_NAME    "ncclsvcd: worker"
+#define WORKER_NODE    " of node "
+#define WORKER_REPLAYS "replays"
+#define WORKER_PROBE   "ncclsvcd: probe"
 
 #define WORKER_FD	  3 /* the socketpair */
 #define WORKER_QUEUE_FD	  4
