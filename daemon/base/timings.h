@@ -14,7 +14,7 @@
 /* ---- Failing tasks, ending epochs, releasing streams: in the order in which they follow ---- */
 
 /* A node waits for another daemon's answer: its vote on an operation that this node wants to fail,
- * a late member's commit, split or seat. Then the epoch (or the request) ends with TIMEOUT, and the
+ * a late member's commit, SPLIT or JOIN. Then the epoch (or the request) ends with TIMEOUT, and the
  * silent node is named. */
 #define NODE_ANSWER_NS	  UINT64_C(3000000000)
 /* A node that ends an epoch waits for the other nodes to end it too, so that all know which

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Communicators: who sits where. A communicator lives through epochs. An epoch starts when every
- * seat is taken by a JOIN, and ends when a member dies: then the survivors must JOIN again, beside
- * whoever takes the empty seat, and count their tasks from 0. The executor knows one epoch at a
- * time. join.c: who takes a seat; leave.c: who gives it back; gpu.c: what GPUs need
- * first; nodes.c: what other nodes say.
+ * Communicators and their members. A communicator lives through epochs. An epoch starts when every
+ * rank has sent JOIN, and ends when a member dies: then the survivors must JOIN again, beside the
+ * process that takes the free rank, and count their tasks from 0. The executor knows one epoch at a
+ * time. join.c: a member takes a rank; leave.c: it gives the rank back; gpu.c: what GPUs need
+ * first; nodes.c: messages from other nodes.
  */
 #include "comm.h"
 
@@ -26,16 +26,16 @@
 
 static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 {
-	struct seat *seat = &m->seats[rank];
+	struct member *member = &m->members[rank];
 	struct svc_join_reply r = {
 		.comm_uid = m->uid,
-		.comm = seat->handle,
+		.comm = member->handle,
 		.epoch = m->epoch,
 		.nranks = (int32_t)m->nranks,
 		.rank = (int32_t)rank,
 	};
 	memcpy(r.id, m->id, sizeof(r.id));
-	client_reply(seat->client, opcode, seat->serial, &r, sizeof(r), NULL, 0);
+	client_reply(member->client, opcode, member->serial, &r, sizeof(r), NULL, 0);
 }
 
 /* ---- Making and forgetting ---- */
@@ -46,7 +46,7 @@ static void set_label(struct communicator *m)
 		 m->id[3]);
 }
 
-/* Nobody sits there, nor runs anything. */
+/* No rank is taken, and no task runs. */
 static bool forgettable(const struct communicator *m)
 {
 	return m->life.state == NCCLSVC_EPOCH_IDLE && !m->world;
@@ -87,10 +87,10 @@ static struct communicator *allocate(struct comms *s, const struct account *a, u
 	if (!m)
 		return NULL;
 	m->slot = slot;
-	m->seats = calloc(nranks, sizeof(*m->seats));
-	if (m->seats && account_memory_left(a))
+	m->members = calloc(nranks, sizeof(*m->members));
+	if (m->members && account_memory_left(a))
 		return m;
-	free(m->seats);
+	free(m->members);
 	free(m);
 	return NULL;
 }
@@ -112,8 +112,8 @@ struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nr
 		return NULL;
 	}
 	for (uint32_t k = 0; k < nranks; k++) {
-		m->seats[k].device = SVC_DEVICE_HOST;
-		m->seats[k].node = -1;
+		m->members[k].device = SVC_DEVICE_HOST;
+		m->members[k].node = -1;
 	}
 	m->comms = s;
 	m->account = a;
@@ -141,7 +141,7 @@ void comm_forget(struct comms *s, struct communicator *m)
 	account_give(m->account, SHARE_RANKS, m->nranks);
 	account_give(m->account, SHARE_COMMS, 1);
 	account_put(m->account);
-	free(m->seats);
+	free(m->members);
 	free(m->split);
 	free(m->board);
 	free(m->start);
@@ -236,48 +236,48 @@ static struct membership *find_handle(struct client *c, uint32_t handle)
 	return &c->memberships[handle];
 }
 
-void comm_vacate(struct communicator *m, struct seat *seat, uint32_t state)
+void comm_vacate(struct communicator *m, struct member *member, uint32_t state)
 {
-	struct client *c = seat->client;
-	c->memberships[seat->handle] = (struct membership){0};
+	struct client *c = member->client;
+	c->memberships[member->handle] = (struct membership){0};
 	c->comms--;
 	m->occupied--;
-	seat->client = NULL;
-	seat->state = state;
-	seat->deadline_ns = 0;
-	seat->overdue = false;
+	member->client = NULL;
+	member->state = state;
+	member->deadline_ns = 0;
+	member->overdue = false;
 }
 
 void comm_discard(struct comms *s, struct communicator *m)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (comm_alive(&m->seats[k]))
-			comm_vacate(m, &m->seats[k], NCCLSVC_MEMBER_ABSENT);
+		if (comm_alive(&m->members[k]))
+			comm_vacate(m, &m->members[k], NCCLSVC_MEMBER_ABSENT);
 	comm_forget(s, m);
 }
 
 /* ---- Epochs ---- */
 
-/* One that is on another node, or has gone since all had joined. False: it is here. */
-static bool sits_elsewhere(struct comms *s, struct communicator *m, uint32_t k,
-			   struct epoch_member *member)
+/* A member that is on another node, or has gone since all had joined. False: it is here. */
+static bool is_elsewhere(struct comms *s, struct communicator *m, uint32_t k,
+			 struct epoch_member *told)
 {
-	struct seat *seat = &m->seats[k];
+	struct member *member = &m->members[k];
 	const struct control_member *who = &m->start->members[k];
 	bool here = who->node == s->coord.me;
-	*member = (struct epoch_member){
+	*told = (struct epoch_member){
 		.session = EPOCH_ELSEWHERE, .device = -1, .pid = who->pid, .node = who->node};
-	if (here && comm_alive(seat) && seat->state == NCCLSVC_MEMBER_JOINING)
+	if (here && comm_alive(member) && member->state == NCCLSVC_MEMBER_JOINING)
 		return false;
 	if (here)
 		return true;
-	if (comm_alive(
-		    seat)) /* where they gathered was lost, and the next node knew nothing of it */
-		comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
-	seat->node = (int32_t)who->node;
-	seat->pid = seat->far_pid = who->pid;
-	seat->device = m->cuda ? who->device : SVC_DEVICE_HOST;
-	seat->state = NCCLSVC_MEMBER_JOINED;
+	/* The coordinator was lost, and the next one does not know of the member here. */
+	if (comm_alive(member))
+		comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
+	member->node = (int32_t)who->node;
+	member->pid = member->far_pid = who->pid;
+	member->device = m->cuda ? who->device : SVC_DEVICE_HOST;
+	member->state = NCCLSVC_MEMBER_JOINED;
 	m->remote++;
 	return true;
 }
@@ -288,23 +288,23 @@ static int32_t fill_members(struct comms *s, struct communicator *m, struct epoc
 	int32_t vanished = -1;
 	m->remote = 0;
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct seat *seat = &m->seats[k];
-		seat->node = -1;
-		if (sits_elsewhere(s, m, k, &members[k])) {
-			if (seat->node < 0)
+		struct member *member = &m->members[k];
+		member->node = -1;
+		if (is_elsewhere(s, m, k, &members[k])) {
+			if (member->node < 0)
 				vanished = (int32_t)k;
 			continue;
 		}
 		members[k] = (struct epoch_member){
-			.session = seat->client->slot,
-			.handle = seat->handle,
-			.device = seat->device,
-			.pid = seat->pid,
+			.session = member->client->slot,
+			.handle = member->handle,
+			.device = member->device,
+			.pid = member->pid,
 			.node = s->coord.me,
 		};
-		seat->state = NCCLSVC_MEMBER_JOINED;
-		seat->deadline_ns = 0;
-		seat->overdue = false;
+		member->state = NCCLSVC_MEMBER_JOINED;
+		member->deadline_ns = 0;
+		member->overdue = false;
 	}
 	return vanished;
 }
@@ -355,7 +355,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	/* The command is in the queue: whoever submits now is behind it. A reply that fails may end
 	 * its session, and with it this epoch; the others must still hear that it was. */
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (comm_alive(&m->seats[k]))
+		if (comm_alive(&m->members[k]))
 			reply_joined(m, k, m->reply_opcode);
 	if (vanished >= 0)
 		comm_break_epoch(m, NCCLSVC_CAUSE_MEMBER_DIED, vanished);
@@ -401,7 +401,7 @@ void comm_close_all(struct comms *s, int reason)
 void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
 		    int32_t node)
 {
-	int32_t pid = rank >= 0 ? m->seats[rank].pid : 0;
+	int32_t pid = rank >= 0 ? m->members[rank].pid : 0;
 	const struct epoch_loss loss = {.result = reason, .rank = rank, .pid = pid, .node = node};
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)
 		comm_event_for(m, cause, &loss);
@@ -418,24 +418,24 @@ void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reaso
 	comm_split_failed(m, reason, rank);
 	plan_commit_failed(m, reason, rank);
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct seat *seat = &m->seats[k];
+		struct member *member = &m->members[k];
 		bool gone = (int32_t)k == rank && reason == NCCLSVC_PEER_GONE && node < 0;
-		if (!comm_alive(seat) && seat->node >= 0) { /* on another node */
-			bool dead = gone || seat->node == node;
-			seat->state = dead ? NCCLSVC_MEMBER_DEAD : NCCLSVC_MEMBER_BROKEN;
+		if (!comm_alive(member) && member->node >= 0) { /* on another node */
+			bool dead = gone || member->node == node;
+			member->state = dead ? NCCLSVC_MEMBER_DEAD : NCCLSVC_MEMBER_BROKEN;
 		}
-		if (!comm_alive(seat) || seat->state != NCCLSVC_MEMBER_JOINED || gone)
+		if (!comm_alive(member) || member->state != NCCLSVC_MEMBER_JOINED || gone)
 			continue;
-		seat->state = NCCLSVC_MEMBER_BROKEN;
+		member->state = NCCLSVC_MEMBER_BROKEN;
 		struct svc_event_comm ev = {
-			.comm = seat->handle,
+			.comm = member->handle,
 			.epoch = m->epoch,
 			.reason = reason,
 			.rank = rank,
 			.pid = pid,
 			.lost_node = (uint32_t)(node + 1),
 		};
-		client_comm_event(seat->client, &ev);
+		client_comm_event(member->client, &ev);
 	}
 }
 
@@ -484,7 +484,7 @@ uint64_t comm_expire(struct comms *s, uint64_t now)
 	struct communicator *m, *tmp;
 	HASH_ITER (hh, s->comms, m, tmp) {
 		for (uint32_t k = 0; k < m->nranks && m->joining; k++) {
-			uint64_t at = m->seats[k].deadline_ns;
+			uint64_t at = m->members[k].deadline_ns;
 			if (!at)
 				continue;
 			if (at <= now)

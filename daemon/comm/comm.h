@@ -18,7 +18,7 @@ struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nr
 uint32_t comm_new_handle(struct client *c, struct communicator *m, int32_t rank);
 /* Forgets a communicator that no epoch has run on. */
 void comm_discard(struct comms *s, struct communicator *m);
-/* If every seat is taken, and its GPU ready: starts the epoch and answers every member. */
+/* If every rank is taken, and its GPU ready: starts the epoch and answers every member. */
 void comm_try_start(struct comms *s, struct communicator *m);
 
 /* Answers every waiting SPLIT of m with this error; rank: who went, or -1. */
@@ -43,14 +43,14 @@ void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number)
 void plan_forget(struct communicator *m);
 
 /* comm.c */
-static inline bool comm_alive(const struct seat *seat)
+static inline bool comm_alive(const struct member *member)
 {
-	return seat->client != NULL;
+	return member->client != NULL;
 }
 /* Why a request that all members make together has ended, if that is no rank's fault. */
 void comm_blameless_text(const struct communicator *m, int result, uint32_t asked,
 			 char text[SVC_TEXT_BYTES]);
-void comm_vacate(struct communicator *m, struct seat *seat, uint32_t state);
+void comm_vacate(struct communicator *m, struct member *member, uint32_t state);
 void comm_forget(struct comms *s, struct communicator *m);
 /* Ends the epoch, on all nodes, because of one member; the others are told to rejoin. */
 void comm_break_epoch(struct communicator *m, ncclsvc_epoch_cause cause, int32_t rank);
@@ -64,8 +64,8 @@ void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reaso
 struct epoch_loss {
 	int32_t result, rank, pid, node;
 };
-/* This has happened to the communicator, and its seats are as they are since: makes the transition
- * of epoch.h. loss: for an epoch that ends by it. */
+/* This has happened to the communicator, and its members are as they are since: makes the
+ * transition of epoch.h. loss: for an epoch that ends by it. */
 void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause,
 		    const struct epoch_loss *loss);
 /* The same of what is nobody's fault. */
@@ -103,7 +103,7 @@ static inline bool comm_can_wait(const struct communicator *m)
 }
 /* The epoch that is about to begin, or any of a daemon that is alone: is this member of this node?
  */
-bool comm_sits_here(const struct communicator *m, uint32_t k);
+bool comm_is_member_here(const struct communicator *m, uint32_t k);
 /* Members are all of the host or all of GPUs, each of its own. False: an error was sent. */
 bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
 		      const struct svc_join *j, int32_t rank);
@@ -119,7 +119,7 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle);
 /* join: the serial of the request that is taken back. */
 void comm_join_cancel(struct client *c, uint32_t serial, uint32_t join);
 void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct svc_split *r);
-/* Vacates the seats of a client that is gone, until then at the most. True: all of them. */
+/* Frees the ranks of a client that is gone, until then at the most. True: all of them. */
 bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns);
 /* What inspection shows: ncclsvc_comm_state. */
 uint32_t comm_state(const struct communicator *m);

@@ -16,7 +16,7 @@ struct physical;
 struct plan;
 struct comms;
 
-struct seat {
+struct member {
 	uint32_t state;	       /* ncclsvc_member_state */
 	struct client *client; /* NULL: absent or dead */
 	uint32_t handle;       /* in client->memberships */
@@ -65,7 +65,7 @@ struct communicator {
 	struct account *account;   /* that its ranks count for */
 	uint32_t nranks, epoch;
 	struct epoch_life life;
-	struct seat *seats; /* [nranks] */
+	struct member *members; /* [nranks] */
 	uint32_t joining, occupied;
 	struct refusal refused;	     /* the last of this attempt to join */
 	bool late_reported;	     /* that this attempt came to nothing in time */

@@ -6,7 +6,7 @@
  *
  * The table as a Mermaid diagram, which tests/unit/test_epoch.c compares with it. "Given up" and
  * "lost" are the groups of causes below. Who holds the ranks decides between two arrows of one
- * cause: enum epoch_seats.
+ * cause: enum members_here.
  *
  *     stateDiagram-v2
  *         [*] --> idle
@@ -46,15 +46,15 @@
 
 #include "ncclsvc_types.h"
 
-/* Who holds the ranks of this node, as far as a transition depends on it: bits, of which one is so
- * at a time. While an epoch runs, members that wait in JOIN for the next one hold theirs, too. */
-enum epoch_seats {
-	SEATS_EMPTY = 1 << 0,	/* nobody does */
-	SEATS_AWAY = 1 << 1,	/* nobody does, while GPUs of other nodes go on */
-	SEATS_HELD = 1 << 2,	/* a member does, and does not wait in JOIN */
-	SEATS_WAITING = 1 << 3, /* those who do wait in JOIN for others */
-	SEATS_FULL = 1 << 4,	/* all ranks of the communicator have joined */
-	SEATS_CLOSED = 1 << 5,	/* the daemon ends */
+/* The members on this node, as far as a transition depends on them: one of these bits is set at a
+ * time. While an epoch runs, members that wait in JOIN for the next one count as HELD. */
+enum members_here {
+	MEMBERS_NONE = 1 << 0,	  /* no rank of this node is taken */
+	MEMBERS_REMOTE = 1 << 1,  /* none is, and GPUs of other nodes go on */
+	MEMBERS_HELD = 1 << 2,	  /* a member holds its rank, and does not wait in JOIN */
+	MEMBERS_WAITING = 1 << 3, /* all members here wait in JOIN */
+	MEMBERS_ALL = 1 << 4,	  /* all ranks of the communicator have joined */
+	MEMBERS_CLOSED = 1 << 5,  /* the daemon ends */
 };
 
 #define EPOCH_CAUSE(cause) (UINT32_C(1) << NCCLSVC_CAUSE_##cause)
@@ -70,8 +70,8 @@ enum epoch_seats {
 /* A row of the table. */
 struct epoch_transition {
 	ncclsvc_epoch_state from;
-	uint32_t causes; /* bits */
-	uint32_t seats;	 /* bits */
+	uint32_t causes;  /* bits */
+	uint32_t members; /* bits */
 	ncclsvc_epoch_state to;
 	const char *meaning;
 };
@@ -80,7 +80,7 @@ extern const size_t epoch_table_rows;
 
 /* The row for this; NULL: the table has none. */
 const struct epoch_transition *epoch_find(ncclsvc_epoch_state from, ncclsvc_epoch_cause cause,
-					  enum epoch_seats seats);
+					  enum members_here members);
 
 struct epoch_step {
 	ncclsvc_epoch_state to;
@@ -98,7 +98,7 @@ struct epoch_life {
 
 void epoch_begin(struct epoch_life *e, uint64_t now_ns);
 /* Makes the transition. False: the table has none, which is counted, and the state is as before. */
-bool epoch_step(struct epoch_life *e, ncclsvc_epoch_cause cause, enum epoch_seats seats,
+bool epoch_step(struct epoch_life *e, ncclsvc_epoch_cause cause, enum members_here members,
 		uint64_t now_ns);
 /* The last changes of the state, the latest first. Returns how many there are. */
 uint32_t epoch_last_steps(const struct epoch_life *e, struct epoch_step steps[NCCLSVC_EPOCH_STEPS]);

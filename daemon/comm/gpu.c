@@ -18,7 +18,7 @@
 #include "remote.h"
 #include "report.h"
 
-bool comm_sits_here(const struct communicator *m, uint32_t k)
+bool comm_is_member_here(const struct communicator *m, uint32_t k)
 {
 	return !m->start || m->start->members[k].node == m->comms->coord.me;
 }
@@ -28,13 +28,13 @@ static bool staged_ready(struct comms *s, struct communicator *m)
 {
 	bool known = true;
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		const struct seat *seat = &m->seats[k];
-		if (!comm_alive(seat)) /* on another node */
+		const struct member *member = &m->members[k];
+		if (!comm_alive(member)) /* on another node */
 			continue;
-		struct gpu *g = s->gpus->gpu[seat->device];
+		struct gpu *g = s->gpus->gpu[member->device];
 		if (g->info.state != NCCLSVC_DEVICE_READY)
 			return false;
-		known = gpu_session_known(s->memory, g, seat->client) && known;
+		known = gpu_session_known(s->memory, g, member->client) && known;
 	}
 	return known;
 }
@@ -47,8 +47,8 @@ struct physical_want comm_want(struct communicator *m)
 				  .nranks = m->nranks,
 				  .nnodes = 1};
 	for (uint32_t k = 0; k < m->nranks && w.n < GPUS_MAX; k++)
-		if (comm_sits_here(m, k))
-			w.locals[w.n++] = (struct physical_rank){k, m->seats[k].device};
+		if (comm_is_member_here(m, k))
+			w.locals[w.n++] = (struct physical_rank){k, m->members[k].device};
 	return w;
 }
 
@@ -68,12 +68,12 @@ bool comm_gpus_ready(struct comms *s, struct communicator *m)
 	if (s->gpus->staging)
 		return staged_ready(s, m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		if (!comm_sits_here(m, k))
+		if (!comm_is_member_here(m, k))
 			continue;
-		struct gpu *g = s->gpus->gpu[m->seats[k].device];
+		struct gpu *g = s->gpus->gpu[m->members[k].device];
 		if (g->info.state != NCCLSVC_DEVICE_READY || physical_stuck(g))
 			return false;
-		known = gpu_session_known(s->memory, g, m->seats[k].client) && known;
+		known = gpu_session_known(s->memory, g, m->members[k].client) && known;
 	}
 	if (!known)
 		return false;
@@ -114,18 +114,18 @@ static void answer_joins(struct communicator *m, ncclsvc_epoch_cause cause, int 
 	if (m->joining)
 		report_request(m, "JOIN", result, why);
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct seat *seat = &m->seats[k];
-		struct client *c = seat->client;
-		uint32_t serial = seat->serial;
-		if (seat->state != NCCLSVC_MEMBER_JOINING)
+		struct member *member = &m->members[k];
+		struct client *c = member->client;
+		uint32_t serial = member->serial;
+		if (member->state != NCCLSVC_MEMBER_JOINING)
 			continue;
 		m->joining--;
-		seat->state = NCCLSVC_MEMBER_BROKEN;
-		seat->deadline_ns = 0;
-		if (seat->fresh && told)
+		member->state = NCCLSVC_MEMBER_BROKEN;
+		member->deadline_ns = 0;
+		if (member->fresh && told)
 			remote_unjoin(m, k, c->id, false);
-		if (seat->fresh)
-			comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
+		if (member->fresh)
+			comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
 		client_error(c, m->reply_opcode, serial, result, "%s", why);
 	}
 	comm_event(m, cause);
@@ -155,8 +155,8 @@ void comm_join_again(struct communicator *m, int32_t rank, bool all)
 	tell_not_begun(m->comms, m, NCCLSVC_PEER_GONE, rank, all);
 	comm_event(m, NCCLSVC_CAUSE_START_FAILED);
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if ((int32_t)k != rank && m->seats[k].client &&
-		    m->seats[k].state == NCCLSVC_MEMBER_JOINING)
+		if ((int32_t)k != rank && m->members[k].client &&
+		    m->members[k].state == NCCLSVC_MEMBER_JOINING)
 			remote_join(m, k);
 }
 
@@ -166,7 +166,7 @@ bool comm_may_window(struct comms *s, const struct communicator *m)
 		return false;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		/* Who has just gone has none, and the epoch ends at once. */
-		const struct gpu *g = gpu_find(s->gpus, m->seats[k].device);
+		const struct gpu *g = gpu_find(s->gpus, m->members[k].device);
 		if (!g || (s->config->windows == CONFIG_WINDOWS_AUTO &&
 			   g->info.mps == NCCLSVC_MPS_ACTIVE))
 			return false;
@@ -186,7 +186,7 @@ void comm_physical_ready(struct communicator *m, int result, const char *why)
 static int32_t staged_rank_on(const struct communicator *m, int32_t device)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (m->seats[k].node < 0 && m->seats[k].device == device)
+		if (m->members[k].node < 0 && m->members[k].device == device)
 			return (int32_t)k;
 	return -1;
 }
@@ -283,13 +283,13 @@ bool comm_device_fits(struct client *c, struct communicator *m, uint32_t serial,
 		return false;
 	}
 	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
-		if ((int32_t)k == rank || !comm_alive(&m->seats[k]) ||
-		    m->seats[k].device != j->device)
+		if ((int32_t)k == rank || !comm_alive(&m->members[k]) ||
+		    m->members[k].device != j->device)
 			continue;
 		comm_turn_away(c, m, serial, rank, NCCLSVC_INVALID_ARGUMENT,
 			       "ranks %u (pid %d) and %d (pid %d) of communicator %s have both "
 			       "taken device %d",
-			       k, m->seats[k].pid, rank, c->pid, m->label, j->device);
+			       k, m->members[k].pid, rank, c->pid, m->label, j->device);
 		return false;
 	}
 	return true;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * JOIN: who may take a seat, and who did not come in time. */
+ * JOIN: which process may take a rank, and which ranks did not come in time. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -121,7 +121,7 @@ static int32_t any_free_rank(const struct comms *s, const struct communicator *m
 		end = first + (uint32_t)s->config->ranks;
 	}
 	for (uint32_t k = first; k < end; k++)
-		if (!comm_alive(&m->seats[k]) && (m->world || m->seats[k].node < 0))
+		if (!comm_alive(&m->members[k]) && (m->world || m->members[k].node < 0))
 			return (int32_t)k;
 	return -1;
 }
@@ -142,14 +142,14 @@ static void begin_attempt(struct communicator *m)
 	m->refused.pid = 0;
 	m->late_reported = false;
 	for (uint32_t k = 0; k < m->nranks; k++)
-		m->seats[k].late = false;
+		m->members[k].late = false;
 }
 
-static void take_seat(struct comms *s, struct client *c, struct communicator *m, int32_t rank,
+static void take_rank(struct comms *s, struct client *c, struct communicator *m, int32_t rank,
 		      uint32_t serial, const struct svc_join *j)
 {
-	struct seat *seat = &m->seats[rank];
-	const uint32_t handle = comm_alive(seat) ? seat->handle : comm_new_handle(c, m, rank);
+	struct member *member = &m->members[rank];
+	const uint32_t handle = comm_alive(member) ? member->handle : comm_new_handle(c, m, rank);
 	if (!handle) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
 			     "a session has at most %d communicators", SVC_SESSION_COMMS - 1);
@@ -157,26 +157,26 @@ static void take_seat(struct comms *s, struct client *c, struct communicator *m,
 	}
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)
 		comm_event(m, NCCLSVC_CAUSE_RENEWED);
-	seat->fresh = !comm_alive(seat);
-	m->occupied += seat->fresh;
-	seat->client = c;
-	seat->handle = handle;
+	member->fresh = !comm_alive(member);
+	m->occupied += member->fresh;
+	member->client = c;
+	member->handle = handle;
 	if (!m->joining)
 		begin_attempt(m);
 	if (m->refused.rank == rank)
 		m->refused.pid = 0;
-	seat->state = NCCLSVC_MEMBER_JOINING;
-	seat->overdue = seat->late = false;
-	seat->pid = c->pid;
-	seat->device = j->device;
+	member->state = NCCLSVC_MEMBER_JOINING;
+	member->overdue = member->late = false;
+	member->pid = c->pid;
+	member->device = j->device;
 	m->reply_opcode = SVC_JOIN;
-	seat->serial = serial;
-	seat->since_ns = clock_now();
-	seat->deadline_ns = j->timeout_ns ? seat->since_ns + j->timeout_ns : 0;
+	member->serial = serial;
+	member->since_ns = clock_now();
+	member->deadline_ns = j->timeout_ns ? member->since_ns + j->timeout_ns : 0;
 	m->joining++;
 	comm_event(m, NCCLSVC_CAUSE_JOINED);
-	if (seat->deadline_ns)
-		loop_deadline(s->loop, seat->deadline_ns);
+	if (member->deadline_ns)
+		loop_deadline(s->loop, member->deadline_ns);
 	remote_join(m, (uint32_t)rank);
 }
 
@@ -184,7 +184,7 @@ static void take_seat(struct comms *s, struct client *c, struct communicator *m,
 static int32_t a_missing_rank(const struct communicator *m)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (!comm_alive(&m->seats[k]) && m->seats[k].node < 0)
+		if (!comm_alive(&m->members[k]) && m->members[k].node < 0)
 			return (int32_t)k;
 	return 0;
 }
@@ -211,19 +211,20 @@ void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct 
 	}
 	if (m->world && !world_rank_is_ours(s, c, serial, rank))
 		return;
-	const struct seat *seat = &m->seats[rank];
+	const struct member *member = &m->members[rank];
 	/* Somebody left, so the epoch can do little more: its member may ask for the next. */
-	if (seat->client == c && seat->state == NCCLSVC_MEMBER_JOINED &&
+	if (member->client == c && member->state == NCCLSVC_MEMBER_JOINED &&
 	    m->occupied + m->remote < m->nranks)
 		comm_break_epoch(m, NCCLSVC_CAUSE_RENEWED, a_missing_rank(m));
-	if (comm_alive(seat) && !(seat->client == c && seat->state == NCCLSVC_MEMBER_BROKEN)) {
+	if (comm_alive(member) &&
+	    !(member->client == c && member->state == NCCLSVC_MEMBER_BROKEN)) {
 		comm_turn_away(c, m, serial, rank, NCCLSVC_RANK_TAKEN,
 			       "rank %d of communicator %s is held by pid %d, session %u", rank,
-			       m->label, seat->client->pid, seat->client->id);
+			       m->label, member->client->pid, member->client->id);
 		return;
 	}
 	if (comm_device_fits(c, m, serial, j, rank))
-		take_seat(s, c, m, rank, serial, j);
+		take_rank(s, c, m, rank, serial, j);
 }
 
 /* ---- Deadlines ---- */
@@ -233,9 +234,9 @@ static bool name_lost_gpu(const struct comms *s, const struct communicator *m, u
 			  char *text, size_t size)
 {
 	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
-		int32_t device = m->seats[k].device;
+		int32_t device = m->members[k].device;
 		const struct gpu *g =
-			device < 0 || !comm_alive(&m->seats[k]) ? NULL : s->gpus->gpu[device];
+			device < 0 || !comm_alive(&m->members[k]) ? NULL : s->gpus->gpu[device];
 		if (!g || g->info.state == NCCLSVC_DEVICE_READY)
 			continue;
 		snprintf(text, size,
@@ -252,36 +253,36 @@ static bool name_lost_gpu(const struct comms *s, const struct communicator *m, u
 
 void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const char *text)
 {
-	struct seat *seat = &m->seats[rank];
-	struct client *c = seat->client;
-	uint32_t serial = seat->serial;
-	seat->state = NCCLSVC_MEMBER_BROKEN;
-	seat->deadline_ns = 0;
-	seat->late = result == NCCLSVC_TIMEOUT;
-	if (!seat->late || !m->late_reported)
+	struct member *member = &m->members[rank];
+	struct client *c = member->client;
+	uint32_t serial = member->serial;
+	member->state = NCCLSVC_MEMBER_BROKEN;
+	member->deadline_ns = 0;
+	member->late = result == NCCLSVC_TIMEOUT;
+	if (!member->late || !m->late_reported)
 		report_request(m, "JOIN", result, text);
-	m->late_reported |= seat->late;
+	m->late_reported |= member->late;
 	m->joining--;
-	if (seat->fresh)
-		comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
-	if (!comm_alive(seat) && seat->node >= 0 && epoch_runs(&m->life)) {
-		seat->state = NCCLSVC_MEMBER_JOINED; /* another node's, as before */
-		seat->pid = seat->far_pid;
+	if (member->fresh)
+		comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
+	if (!comm_alive(member) && member->node >= 0 && epoch_runs(&m->life)) {
+		member->state = NCCLSVC_MEMBER_JOINED; /* another node's, as before */
+		member->pid = member->far_pid;
 	}
-	comm_event(m, seat->late ? NCCLSVC_CAUSE_DEADLINE : NCCLSVC_CAUSE_REFUSED);
+	comm_event(m, member->late ? NCCLSVC_CAUSE_DEADLINE : NCCLSVC_CAUSE_REFUSED);
 	client_error(c, m->reply_opcode, serial, result, "%s", text);
 }
 
 /* Where they gather, it is known who is missing: the answer comes soon. */
 static bool ask_missing(struct comms *s, struct communicator *m, uint32_t rank)
 {
-	struct seat *seat = &m->seats[rank];
-	if (seat->overdue || m->start)
+	struct member *member = &m->members[rank];
+	if (member->overdue || m->start)
 		return false;
-	seat->overdue = true;
-	seat->deadline_ns = clock_now() + NODE_ANSWER_NS;
-	loop_deadline(s->loop, seat->deadline_ns);
-	remote_unjoin(m, rank, seat->client->id, true);
+	member->overdue = true;
+	member->deadline_ns = clock_now() + NODE_ANSWER_NS;
+	loop_deadline(s->loop, member->deadline_ns);
+	remote_unjoin(m, rank, member->client->id, true);
 	return true;
 }
 
@@ -293,8 +294,8 @@ void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank)
 	if (!lost && ask_missing(s, m, rank))
 		return;
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (comm_sits_here(m, k) && m->seats[k].state != NCCLSVC_MEMBER_JOINING)
-			absent_add(&absent, k, m->seats[k].late);
+		if (comm_is_member_here(m, k) && m->members[k].state != NCCLSVC_MEMBER_JOINING)
+			absent_add(&absent, k, m->members[k].late);
 	if (!lost && !m->start)
 		comm_blameless_text(m, NCCLSVC_TIMEOUT, rendezvous_of(&s->coord, m->id), text);
 	else if (!lost && absent.never.n + absent.late.n)
@@ -308,7 +309,7 @@ void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank)
 	}
 	if (m->start)
 		comm_join_again(m, (int32_t)rank, true);
-	if (m->seats[rank].client)
-		remote_unjoin(m, rank, m->seats[rank].client->id, false);
+	if (m->members[rank].client)
+		remote_unjoin(m, rank, m->members[rank].client->id, false);
 	comm_refuse_join(m, rank, NCCLSVC_TIMEOUT, text);
 }

@@ -5,7 +5,7 @@
 #include "comms.h"
 #include "remote.h"
 
-/* Its seat is free already. What waits for the GPUs cannot begin without it. */
+/* The rank is free already. An epoch that waits for the GPUs cannot begin without it. */
 static void left_while_joining(struct comms *s, struct communicator *m, int32_t rank)
 {
 	if (!m->start || !m->cuda)
@@ -20,17 +20,17 @@ static void left_while_joining(struct comms *s, struct communicator *m, int32_t 
 static void leave(struct client *c, struct communicator *m, int32_t rank)
 {
 	struct comms *s = m->comms;
-	struct seat *seat = &m->seats[rank];
-	if (seat->state == NCCLSVC_MEMBER_JOINED)
+	struct member *member = &m->members[rank];
+	if (member->state == NCCLSVC_MEMBER_JOINED)
 		remote_left(m, rank);
 	else
 		remote_unjoin(m, (uint32_t)rank, c->id, false);
-	const bool joining = seat->state == NCCLSVC_MEMBER_JOINING;
+	const bool joining = member->state == NCCLSVC_MEMBER_JOINING;
 	if (joining) {
 		m->joining--;
-		client_error(c, m->reply_opcode, seat->serial, NCCLSVC_CANCELLED,
+		client_error(c, m->reply_opcode, member->serial, NCCLSVC_CANCELLED,
 			     "the communicator was left before all had joined");
-	} else if (seat->state == NCCLSVC_MEMBER_JOINED) {
+	} else if (member->state == NCCLSVC_MEMBER_JOINED) {
 		executor_command(s->executor, &(struct command){.kind = COMMAND_MEMBER_LEFT,
 								.left = {m->slot, rank}});
 	}
@@ -38,7 +38,7 @@ static void leave(struct client *c, struct communicator *m, int32_t rank)
 		comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
 	plan_commit_failed(m, NCCLSVC_PEER_GONE, rank);
 	plan_member_gone(m, (uint32_t)rank);
-	comm_vacate(m, seat, NCCLSVC_MEMBER_ABSENT);
+	comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
 	comm_event_for(m, NCCLSVC_CAUSE_LEFT,
 		       &(struct epoch_loss){NCCLSVC_CANCELLED, rank, c->pid, -1});
 	if (joining)
@@ -61,8 +61,8 @@ void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
 static bool waits_to_join(const struct membership *at, uint32_t serial)
 {
 	const struct communicator *m = at->comm;
-	return m && m->reply_opcode == SVC_JOIN && m->seats[at->rank].serial == serial &&
-	       m->seats[at->rank].state == NCCLSVC_MEMBER_JOINING;
+	return m && m->reply_opcode == SVC_JOIN && m->members[at->rank].serial == serial &&
+	       m->members[at->rank].state == NCCLSVC_MEMBER_JOINING;
 }
 
 void comm_join_cancel(struct client *c, uint32_t serial, uint32_t join)
@@ -89,13 +89,13 @@ bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns)
 		if (clock_now() > until_ns)
 			return false;
 		int32_t rank = at->rank;
-		struct seat *seat = &m->seats[rank];
-		uint32_t was = seat->state;
+		struct member *member = &m->members[rank];
+		uint32_t was = member->state;
 		if (was == NCCLSVC_MEMBER_JOINING)
 			m->joining--;
 		if (was != NCCLSVC_MEMBER_JOINED)
 			remote_unjoin(m, (uint32_t)rank, c->id, false);
-		comm_vacate(m, seat,
+		comm_vacate(m, member,
 			    was == NCCLSVC_MEMBER_JOINING ? NCCLSVC_MEMBER_ABSENT
 							  : NCCLSVC_MEMBER_DEAD);
 		if (was == NCCLSVC_MEMBER_JOINED)

@@ -19,7 +19,7 @@
 bool nodes_across(const struct communicator *m)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (!comm_sits_here(m, k))
+		if (!comm_is_member_here(m, k))
 			return true;
 	return false;
 }
@@ -55,7 +55,7 @@ static struct physical *find_part(struct comms *s, uint64_t serial)
 static int32_t a_rank_here(const struct communicator *m)
 {
 	uint32_t k = 0;
-	while (!comm_sits_here(m, k))
+	while (!comm_is_member_here(m, k))
 		k++;
 	return (int32_t)k;
 }

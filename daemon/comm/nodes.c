@@ -27,7 +27,7 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	comm_event(m, NCCLSVC_CAUSE_GATHERED);
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (start->members[k].node == s->coord.me &&
-		    m->seats[k].state != NCCLSVC_MEMBER_JOINING)
+		    m->members[k].state != NCCLSVC_MEMBER_JOINING)
 			vanished = (int32_t)k;
 	if (m->cuda && vanished >= 0 && comm_can_wait(m))
 		comm_join_again(m, vanished, true);
@@ -47,19 +47,19 @@ void comm_broken_elsewhere(struct communicator *m, const struct control_break *b
 void comm_left_elsewhere(struct communicator *m, int32_t rank)
 {
 	struct comms *s = m->comms;
-	struct seat *seat = &m->seats[rank];
-	if ((!epoch_runs(&m->life) && !m->cuda) || seat->node < 0)
+	struct member *member = &m->members[rank];
+	if ((!epoch_runs(&m->life) && !m->cuda) || member->node < 0)
 		return;
-	seat->node = -1;
-	if (!comm_alive(seat))
-		seat->state = NCCLSVC_MEMBER_ABSENT;
+	member->node = -1;
+	if (!comm_alive(member))
+		member->state = NCCLSVC_MEMBER_ABSENT;
 	m->remote--;
 	if (epoch_lives(&m->life))
 		executor_command(s->executor, &(struct command){.kind = COMMAND_MEMBER_LEFT,
 								.left = {m->slot, rank}});
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)
 		comm_event_for(m, NCCLSVC_CAUSE_LEFT,
-			       &(struct epoch_loss){NCCLSVC_CANCELLED, rank, seat->pid, -1});
+			       &(struct epoch_loss){NCCLSVC_CANCELLED, rank, member->pid, -1});
 	comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
 }
 
@@ -67,7 +67,7 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 {
 	int32_t rank = -1;
 	for (uint32_t k = m->nranks; k-- > 0;)
-		if (m->seats[k].node == (int32_t)node)
+		if (m->members[k].node == (int32_t)node)
 			rank = (int32_t)k;
 	if (rank >= 0)
 		comm_break_for(m, NCCLSVC_CAUSE_NODE_LOST, NCCLSVC_PEER_GONE, rank, (int32_t)node);
@@ -105,7 +105,7 @@ void comm_span_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result
 	if (!epoch_runs(&m->life))
 		return;
 	for (uint32_t k = m->nranks; node >= 0 && k-- > 0;)
-		if (m->seats[k].node == node)
+		if (m->members[k].node == node)
 			rank = (int32_t)k;
 	comm_break_for(m, NCCLSVC_CAUSE_NODES_FAILED, result, rank, node);
 	remote_break(m, result, rank, node);

@@ -67,7 +67,7 @@ static void fail_all(struct communicator *m, int result, const char *text)
 	m->commits = NULL; /* an answer may end a session, and come back here */
 	stop_gathering(m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct client *c = m->seats[k].client;
+		struct client *c = m->members[k].client;
 		if (commits[k].here && c)
 			client_error(c, SVC_PLAN_COMMIT, commits[k].serial, result, "%s", text);
 	}
@@ -78,7 +78,7 @@ void plan_commit_failed(struct communicator *m, int result, int32_t rank)
 {
 	char text[SVC_TEXT_BYTES];
 	if (rank >= 0)
-		snprintf(text, sizeof(text), PLAN_GONE_TEXT, rank, m->seats[rank].pid, m->label);
+		snprintf(text, sizeof(text), PLAN_GONE_TEXT, rank, m->members[rank].pid, m->label);
 	else
 		comm_blameless_text(m, result, m->coordinator, text);
 	m->plan_lost = m->commits != NULL;
@@ -126,7 +126,7 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 	m->committing = 0;
 	DL_APPEND(s->plans, p);
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct client *c = m->seats[k].client;
+		struct client *c = m->members[k].client;
 		if (!c) /* on another node */
 			continue;
 		c->last_plan += c->last_plan == UINT32_MAX ? 2 : 1;
@@ -137,9 +137,9 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 	/* An answer that fails may end its session, and with it the plan. */
 	uint64_t uid = p->uid;
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct svc_plan_reply r = {uid, p->members[k].handle, m->seats[k].handle};
-		if (m->seats[k].client)
-			client_reply(m->seats[k].client, SVC_PLAN_COMMIT, commits[k].serial, &r,
+		struct svc_plan_reply r = {uid, p->members[k].handle, m->members[k].handle};
+		if (m->members[k].client)
+			client_reply(m->members[k].client, SVC_PLAN_COMMIT, commits[k].serial, &r,
 				     sizeof(r), NULL, 0);
 	}
 	free(commits);
@@ -151,7 +151,7 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 static void leave_plan(struct comms *s, struct communicator *m, uint32_t number)
 {
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		if (!m->seats[k].client)
+		if (!m->members[k].client)
 			continue;
 		executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
 								.plan = {.comm = m->slot,
@@ -182,7 +182,7 @@ void plan_verdict(struct communicator *m, const struct control_plan_verdict *v)
 void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number)
 {
 	struct comms *s = m->comms;
-	if (m->seats[rank].node >= 0 && epoch_lives(&m->life))
+	if (m->members[rank].node >= 0 && epoch_lives(&m->life))
 		executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
 								.plan = {.comm = m->slot,
 									 .rank = (int32_t)rank,
@@ -192,8 +192,8 @@ void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number)
 /* ---- Requests ---- */
 
 /* NULL after an error was sent. */
-static struct communicator *member(struct client *c, unsigned opcode, uint32_t serial,
-				   uint32_t handle, uint32_t *rank)
+static struct communicator *comm_of(struct client *c, unsigned opcode, uint32_t serial,
+				    uint32_t handle, uint32_t *rank)
 {
 	if (!handle || handle >= c->nmemberships || !c->memberships[handle].comm) {
 		client_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
@@ -269,7 +269,7 @@ void plan_commit(struct comms *s, struct client *c, uint32_t serial,
 {
 	uint32_t rank;
 	char text[PLAN_TEXT];
-	struct communicator *m = member(c, SVC_PLAN_COMMIT, serial, r->comm, &rank);
+	struct communicator *m = comm_of(c, SVC_PLAN_COMMIT, serial, r->comm, &rank);
 	if (!m || !may_commit(c, serial, m, rank, r))
 		return;
 	if (!m->forming)
@@ -321,7 +321,7 @@ void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
 		    const struct svc_plan_drop *r)
 {
 	uint32_t rank;
-	struct communicator *m = member(c, SVC_PLAN_DROP, serial, r->comm, &rank);
+	struct communicator *m = comm_of(c, SVC_PLAN_DROP, serial, r->comm, &rank);
 	if (!m)
 		return;
 	if (!m->plan || m->plan->members[rank].dropped ||

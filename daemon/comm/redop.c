@@ -15,7 +15,7 @@ struct redop_call {
 	uint32_t session, serial, comm;
 };
 
-_Static_assert(SVC_REDOPS_MADE <= 64, "a seat has a bit for each");
+_Static_assert(SVC_REDOPS_MADE <= 64, "a member has a bit for each");
 
 static uint64_t bit(uint32_t redop)
 {
@@ -42,14 +42,14 @@ static void on_made(struct gpu *g, void *arg, const struct worker_message *answe
 	}
 	const struct communicator *m = comm_of_handle(c, call.comm, &rank);
 	if (m && svc_redop_made(answer->redop.redop))
-		m->seats[rank].redops |= bit(answer->redop.redop);
+		m->members[rank].redops |= bit(answer->redop.redop);
 	struct svc_redop_reply reply = {.redop = answer->redop.redop};
 	client_reply(c, SVC_REDOP_ADD, call.serial, &reply, sizeof(reply), NULL, 0);
 }
 
-/* The member's seat, worker and lane; NULL after an error was sent. */
-static struct seat *find(struct comms *s, struct client *c, unsigned opcode, uint32_t serial,
-			 uint32_t comm, struct gpu **g, uint32_t *lane)
+/* The member, its worker and lane; NULL after an error was sent. */
+static struct member *find(struct comms *s, struct client *c, unsigned opcode, uint32_t serial,
+			   uint32_t comm, struct gpu **g, uint32_t *lane)
 {
 	int32_t rank = 0;
 	const struct communicator *m = comm_of_handle(c, comm, &rank);
@@ -60,8 +60,8 @@ static struct seat *find(struct comms *s, struct client *c, unsigned opcode, uin
 	}
 	if (m->cuda && m->physical && epoch_runs(&m->life)) {
 		*lane = m->physical->lane;
-		*g = s->gpus->gpu[m->seats[rank].device];
-		return &m->seats[rank];
+		*g = s->gpus->gpu[m->members[rank].device];
+		return &m->members[rank];
 	}
 	if (m->cuda && s->gpus->staging) {
 		client_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
@@ -117,11 +117,12 @@ void comm_redop_del(struct comms *s, struct client *c, uint32_t serial,
 		return;
 	}
 	struct gpu *g;
-	struct seat *seat = find(s, c, SVC_REDOP_DEL, serial, r->comm, &g, &w.redop.lane);
-	if (!seat)
+	struct member *member = find(s, c, SVC_REDOP_DEL, serial, r->comm, &g, &w.redop.lane);
+	if (!member)
 		return;
-	if (seat->redops & bit(r->redop)) /* so there are no more of these than of what was made */
+	if (member->redops &
+	    bit(r->redop)) /* so there are no more of these than of what was made */
 		gpu_tell(g, &w);
-	seat->redops &= ~bit(r->redop);
+	member->redops &= ~bit(r->redop);
 	client_reply(c, SVC_REDOP_DEL, serial, NULL, 0, NULL, 0);
 }

@@ -179,7 +179,7 @@ static void tell_epoch(struct communicator *m, enum control_kind kind, const voi
 	bool here = false;
 	for (uint32_t k = 0; k < m->nranks + 2; k++) {
 		const int32_t node =
-			k < m->nranks ? m->seats[k].node : (int32_t)others[k - m->nranks];
+			k < m->nranks ? m->members[k].node : (int32_t)others[k - m->nranks];
 		if (node < 0 || told[node])
 			continue;
 		told[node] = true;
@@ -202,19 +202,19 @@ void remote_fill_epoch(struct control_epoch *of, const struct communicator *m)
 
 void remote_join(struct communicator *m, uint32_t rank)
 {
-	const struct seat *seat = &m->seats[rank];
+	const struct member *member = &m->members[rank];
 	struct control_join j = {
 		.nranks = m->nranks,
 		.rank = rank,
-		.pid = seat->pid,
+		.pid = member->pid,
 		.uid = m->owner,
-		.session = seat->client->id,
+		.session = member->client->id,
 		.cuda = m->cuda,
-		.device = seat->device,
+		.device = member->device,
 		.epoch = epoch_runs(&m->life) ? 0 : m->epoch,
 		.world = m->world,
 		.split = m->reply_opcode == SVC_SPLIT,
-		.serial = seat->serial,
+		.serial = member->serial,
 		.transport =
 			m->comms->gpus->staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
 	};
@@ -237,7 +237,7 @@ void remote_part_refused(struct communicator *m, uint32_t rank, const struct con
 {
 	struct control_refuse r = {.rank = part->rank,
 				   .result = NCCLSVC_LIMIT,
-				   .pid = m->seats[rank].pid,
+				   .pid = m->members[rank].pid,
 				   .nranks = part->nranks,
 				   .part = true};
 	memcpy(r.id, part->id, sizeof(r.id));
@@ -260,7 +260,7 @@ void remote_break(struct communicator *m, int result, int32_t rank, int32_t node
 		.epoch = m->epoch,
 		.result = result,
 		.rank = rank,
-		.pid = rank >= 0 ? m->seats[rank].pid : 0,
+		.pid = rank >= 0 ? m->members[rank].pid : 0,
 		.node = node,
 	};
 	memcpy(b.id, m->id, sizeof(b.id));
@@ -276,7 +276,7 @@ void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all
 		.epoch = m->start->epoch,
 		.result = result,
 		.rank = rank,
-		.pid = rank >= 0 ? m->seats[rank].pid : 0,
+		.pid = rank >= 0 ? m->members[rank].pid : 0,
 		.node = -1,
 	};
 	memcpy(b.id, m->id, sizeof(b.id));
@@ -316,7 +316,7 @@ void remote_left(struct communicator *m, int32_t rank)
 	struct control_break b = {.epoch = m->epoch,
 				  .result = NCCLSVC_PEER_GONE,
 				  .rank = rank,
-				  .pid = m->seats[rank].pid,
+				  .pid = m->members[rank].pid,
 				  .node = -1};
 	memcpy(b.id, m->id, sizeof(b.id));
 	tell_epoch(m, CONTROL_LEFT, &b, sizeof(b));
@@ -347,9 +347,9 @@ static void on_refuse(struct comms *s, const struct control_refuse *r)
 	struct communicator *m = remote_find(s, r->id);
 	if (!m || r->rank >= m->nranks)
 		return;
-	struct seat *seat = &m->seats[r->rank];
-	if (seat->state == NCCLSVC_MEMBER_JOINING && seat->client &&
-	    seat->client->id == r->session && seat->serial == r->serial)
+	struct member *member = &m->members[r->rank];
+	if (member->state == NCCLSVC_MEMBER_JOINING && member->client &&
+	    member->client->id == r->session && member->serial == r->serial)
 		comm_refuse_join(m, r->rank, r->result, r->text);
 }
 
@@ -479,7 +479,8 @@ static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lo
 	while (coord_is_gone(&s->coord, node) && node != lost)
 		node = (node + 1) % s->coord.n;
 	for (uint32_t k = 0; node == lost && k < m->nranks; k++)
-		if (m->seats[k].client && m->seats[k].state == NCCLSVC_MEMBER_JOINING && !m->start)
+		if (m->members[k].client && m->members[k].state == NCCLSVC_MEMBER_JOINING &&
+		    !m->start)
 			remote_join(m, k);
 }
 

@@ -51,13 +51,13 @@ static void add_place(struct line *l, const struct communicator *m, int32_t rank
 	const struct cluster *c = m->comms->cluster;
 	if (rank < 0 || (uint32_t)rank >= m->nranks)
 		return;
-	const struct seat *seat = &m->seats[rank];
-	add(l, "; rank %d is pid %d", rank, seat->pid);
-	if (seat->device >= 0)
-		add(l, ", on gpu%d", seat->device);
+	const struct member *member = &m->members[rank];
+	add(l, "; rank %d is pid %d", rank, member->pid);
+	if (member->device >= 0)
+		add(l, ", on gpu%d", member->device);
 	if (c && c->n > 1) {
 		const uint32_t node =
-			comm_alive(seat) || seat->node < 0 ? c->me : (uint32_t)seat->node;
+			comm_alive(member) || member->node < 0 ? c->me : (uint32_t)member->node;
 		add(l, ", on node %u (%s)", node, c->nodes[node].card.host);
 	}
 }
@@ -125,7 +125,7 @@ static uint64_t pending(const struct communicator *m, int32_t gone)
 {
 	uint64_t n = 0;
 	for (uint32_t k = 0; m->board && k < m->nranks; k++)
-		if ((int32_t)k != gone && comm_alive(&m->seats[k]))
+		if ((int32_t)k != gone && comm_alive(&m->members[k]))
 			n += load(&m->board[k].submitted) - load(&m->board[k].completed);
 	return n;
 }

@@ -21,8 +21,8 @@ void comm_split_refused(struct communicator *m, int result, const char *text)
 	report_request(m, "SPLIT", result, text);
 	m->split = NULL; /* an answer may end a session, and come back here */
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (split[k].here && m->seats[k].client)
-			client_error(m->seats[k].client, SVC_SPLIT, split[k].serial, result, "%s",
+		if (split[k].here && m->members[k].client)
+			client_error(m->members[k].client, SVC_SPLIT, split[k].serial, result, "%s",
 				     text);
 	free(split);
 }
@@ -35,7 +35,7 @@ void comm_split_failed(struct communicator *m, int result, int32_t rank)
 	if (rank >= 0)
 		snprintf(text, sizeof(text),
 			 "rank %d (pid %d) of communicator %s went before the split was done", rank,
-			 m->seats[rank].pid, m->label);
+			 m->members[rank].pid, m->label);
 	else
 		comm_blameless_text(m, result, m->coordinator, text);
 	comm_split_refused(m, result, text);
@@ -117,7 +117,7 @@ static bool join_part(struct comms *s, struct communicator *m, uint32_t rank,
 		part = comm_create(s, p->id, p->nranks, m->account, text);
 	if (!part || part->nranks != p->nranks)
 		return false;
-	const struct seat *from = &m->seats[rank];
+	const struct member *from = &m->members[rank];
 	uint32_t handle = comm_new_handle(from->client, part, (int32_t)p->rank);
 	if (!handle) {
 		snprintf(text, SVC_TEXT_BYTES, "a session has at most %d communicators",
@@ -128,7 +128,7 @@ static bool join_part(struct comms *s, struct communicator *m, uint32_t rank,
 	snprintf(part->label, sizeof(part->label), "split of %llu", (unsigned long long)m->uid);
 	part->cuda = m->cuda;
 	part->reply_opcode = SVC_SPLIT;
-	part->seats[p->rank] = (struct seat){
+	part->members[p->rank] = (struct member){
 		.state = NCCLSVC_MEMBER_JOINING,
 		.client = from->client,
 		.handle = handle,
@@ -158,7 +158,7 @@ void comm_split_parts(struct communicator *m, const struct control_parts *p)
 	m->split = NULL;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		char text[SVC_TEXT_BYTES] = "another communicator has the part's name";
-		struct client *c = m->seats[k].client;
+		struct client *c = m->members[k].client;
 		const struct control_part *part = &p->parts[k].part;
 		if (!split[k].here || !c)
 			continue;

@@ -22,20 +22,20 @@ bool comm_all_joined(const struct communicator *m)
 	return m->start != NULL;
 }
 
-static enum epoch_seats seats_of(const struct communicator *m)
+static enum members_here members_here_of(const struct communicator *m)
 {
 	const bool runs = epoch_lives(&m->life);
 	if (m->comms->loop->closing)
-		return SEATS_CLOSED;
+		return MEMBERS_CLOSED;
 	if (runs && !m->occupied)
-		return m->cuda && m->remote ? SEATS_AWAY : SEATS_EMPTY;
+		return m->cuda && m->remote ? MEMBERS_REMOTE : MEMBERS_NONE;
 	if (runs)
-		return SEATS_HELD;
+		return MEMBERS_HELD;
 	if (comm_all_joined(m))
-		return SEATS_FULL;
+		return MEMBERS_ALL;
 	if (!m->occupied)
-		return SEATS_EMPTY;
-	return m->joining < m->occupied ? SEATS_HELD : SEATS_WAITING;
+		return MEMBERS_NONE;
+	return m->joining < m->occupied ? MEMBERS_HELD : MEMBERS_WAITING;
 }
 
 uint32_t comm_state(const struct communicator *m)
@@ -77,33 +77,34 @@ static void drain(struct communicator *m, const struct epoch_loss *loss)
 	executor_command(s->executor, &cmd);
 }
 
-static const char *seats_name(enum epoch_seats seats)
+static const char *members_name(enum members_here members)
 {
-	switch (seats) {
-	case SEATS_EMPTY:
+	switch (members) {
+	case MEMBERS_NONE:
 		return "no member here";
-	case SEATS_AWAY:
+	case MEMBERS_REMOTE:
 		return "members on other nodes alone";
-	case SEATS_HELD:
+	case MEMBERS_HELD:
 		return "a member here does not wait in JOIN";
-	case SEATS_WAITING:
+	case MEMBERS_WAITING:
 		return "all members here wait in JOIN";
-	case SEATS_FULL:
+	case MEMBERS_ALL:
 		return "all ranks have joined";
-	case SEATS_CLOSED:
+	case MEMBERS_CLOSED:
 		return "the daemon ends";
 	}
 	return "?";
 }
 
 /* A defect of the daemon. Members are told that the epoch is over, and may JOIN again. */
-static void not_in_table(struct communicator *m, ncclsvc_epoch_cause cause, enum epoch_seats seats)
+static void not_in_table(struct communicator *m, ncclsvc_epoch_cause cause,
+			 enum members_here members)
 {
 	log_error(
 		"communicator %s, epoch %u: a defect of the daemon: the cause \"%s\" in the state "
 		"\"%s\" (%s) is not in the table of transitions; the epoch is ended",
 		m->label, m->epoch, svc_epoch_cause_name(cause),
-		svc_epoch_state_name(m->life.state), seats_name(seats));
+		svc_epoch_state_name(m->life.state), members_name(members));
 	if (cause == NCCLSVC_CAUSE_RELEASED)
 		return; /* the scheduler has nothing to end */
 	const bool tell = m->comms->cluster && epoch_runs(&m->life);
@@ -120,11 +121,11 @@ void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause,
 		    const struct epoch_loss *loss)
 {
 	struct comms *s = m->comms;
-	const enum epoch_seats seats = seats_of(m);
+	const enum members_here members = members_here_of(m);
 	const ncclsvc_epoch_state was = m->life.state;
 	const uint64_t now = clock_now();
-	if (!epoch_step(&m->life, cause, seats, now)) {
-		not_in_table(m, cause, seats);
+	if (!epoch_step(&m->life, cause, members, now)) {
+		not_in_table(m, cause, members);
 		return;
 	}
 	if (was != m->life.state)

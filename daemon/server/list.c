@@ -108,7 +108,7 @@ static struct rendezvous_view look(struct server *s, const struct communicator *
 static void describe(const struct server *s, const struct communicator *m,
 		     const struct rendezvous_view *v, ncclsvc_member_info *i)
 {
-	if (m->seats[i->rank].client)
+	if (m->members[i->rank].client)
 		return;
 	if (m->start) { /* all have joined, and it is about to begin */
 		i->state = NCCLSVC_MEMBER_JOINING;
@@ -208,7 +208,7 @@ static uint64_t list_comms(struct server *s, struct piece *p, uint64_t from)
 		};
 		for (uint32_t k = 0; k < m->nranks; k++) {
 			ncclsvc_member_info member = {.rank = (int32_t)k,
-						      .state = m->seats[k].state};
+						      .state = m->members[k].state};
 			describe(s, m, &v, &member);
 			i->joined += is_in(member.state);
 			if (m->board)
@@ -252,24 +252,24 @@ static uint64_t list_each_member(struct server *s, struct piece *p, uint64_t fro
 static bool list_one_member(struct server *s, struct piece *p, const struct communicator *m,
 			    uint32_t k)
 {
-	const struct seat *seat = &m->seats[k];
+	const struct member *member = &m->members[k];
 	ncclsvc_member_info *i = piece_next(p, 1);
 	if (!i)
 		return false;
 	*i = (ncclsvc_member_info){
 		.comm = m->uid,
 		.rank = (int32_t)k,
-		.state = seat->state,
-		.session = seat->client ? seat->client->id : 0,
-		.pid = seat->pid,
+		.state = member->state,
+		.session = member->client ? member->client->id : 0,
+		.pid = member->pid,
 		.epoch = m->epoch,
-		.device = seat->device,
-		.elsewhere = seat->client ? 0 : (uint32_t)(seat->node + 1),
+		.device = member->device,
+		.elsewhere = member->client ? 0 : (uint32_t)(member->node + 1),
 		.transport =
 			m->cuda && s->gpus.staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
 	};
-	if (seat->state == NCCLSVC_MEMBER_JOINING)
-		i->waiting_ns = since(p->reply.time_ns, seat->since_ns);
+	if (member->state == NCCLSVC_MEMBER_JOINING)
+		i->waiting_ns = since(p->reply.time_ns, member->since_ns);
 	const struct rendezvous_view v = look(s, m);
 	describe(s, m, &v, i);
 	if (!m->board)
@@ -314,15 +314,15 @@ static uint64_t list_members(struct server *s, struct piece *p, uint64_t from)
  * already. */
 static void add_wait(const struct communicator *m, uint32_t rank, bool *asked, ncclsvc_task_info *i)
 {
-	const struct seat *seat = &m->seats[rank];
-	if (seat->client || seat->node < 0) {
+	const struct member *member = &m->members[rank];
+	if (member->client || member->node < 0) {
 		if (i->waits_count < NCCLSVC_MISSING_SHOWN)
 			i->waits_for[i->waits_count] = (int32_t)rank;
 		i->waits_count++;
-	} else if (!asked[seat->node]) {
-		asked[seat->node] = true;
+	} else if (!asked[member->node]) {
+		asked[member->node] = true;
 		if (i->ask_count < NCCLSVC_MISSING_SHOWN)
-			i->ask_nodes[i->ask_count] = (uint32_t)seat->node;
+			i->ask_nodes[i->ask_count] = (uint32_t)member->node;
 		i->ask_count++;
 	}
 }
@@ -430,7 +430,7 @@ static uint64_t list_devices(struct server *s, struct piece *p, uint64_t from)
 static bool list_one_plan(struct server *s, struct piece *p, const struct communicator *m,
 			  uint32_t k)
 {
-	const struct seat *seat = &m->seats[k];
+	const struct member *member = &m->members[k];
 	(void)s;
 	if (!m->plan || !m->plan->members[k].handle)
 		return true;
@@ -440,8 +440,8 @@ static bool list_one_plan(struct server *s, struct piece *p, const struct commun
 	*i = (ncclsvc_plan_info){
 		.comm = m->uid,
 		.rank = (int32_t)k,
-		.pid = seat->pid,
-		.session = seat->client ? seat->client->id : 0,
+		.pid = member->pid,
+		.session = member->client ? member->client->id : 0,
 		.epoch = m->epoch,
 		.age_ns = since(p->reply.time_ns, m->plan->since_ns),
 	};

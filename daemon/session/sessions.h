@@ -17,8 +17,7 @@ struct session_callbacks {
 	 * right. The caller closes the fds that are still in the array on return. */
 	void (*request)(void *owner, struct client *c, const struct svc_header *h, const void *body,
 			int *fds);
-	/* Vacates the communicators' seats that the session holds, until then at the most. True:
-	 * all of them. */
+	/* Frees the ranks that the session holds, until then at the most. True: all of them. */
 	bool (*vacate)(void *owner, struct client *c, uint64_t until_ns);
 	/* The session ends: client_executor_gone follows when its tasks are over. */
 	void (*end_tasks)(void *owner, struct client *c);

@@ -103,7 +103,7 @@ static void while_it_splits(void **state)
 	end(&s);
 }
 
-/* A seat is not given to who is gone: the others would have an epoch with nobody. */
+/* A process that is gone gets no rank: the others would have an epoch without a member. */
 static void when_it_rejoins(void **state)
 {
 	struct scene s;

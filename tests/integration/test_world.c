@@ -179,7 +179,7 @@ static void bad_parameters_are_named_before_anything_is_joined(void **state)
 	CHECK_RESULT(ncclsvc_world_init(NULL, &o, 0, &w), NCCLSVC_INVALID_ARGUMENT);
 	CHECK_RESULT(ncclsvc_world_init(s, &o, 0, NULL), NCCLSVC_INVALID_ARGUMENT);
 	CHECK_RESULT(ncclsvc_world_rejoin(NULL, 0), NCCLSVC_INVALID_ARGUMENT);
-	/* None of these took a seat. And the three who are missing are named. */
+	/* None of these took a rank, and the three missing ranks are named. */
 	ncclsvc_member_info *members;
 	size_t n;
 	CHECK_OK(ncclsvc_list_members(s, &members, &n));

@@ -15,18 +15,18 @@
 enum { FIRST = NCCLSVC_EPOCH_IDLE, LAST = NCCLSVC_EPOCH_GONE };
 enum { CAUSE_FIRST = NCCLSVC_CAUSE_JOINED, CAUSE_LAST = NCCLSVC_CAUSE_FAULT };
 
-/* What the seats may be when something happens in the state. */
-static uint32_t possible_seats(ncclsvc_epoch_state state)
+/* What the members may be when something happens in the state. */
+static uint32_t possible_members(ncclsvc_epoch_state state)
 {
 	switch (state) {
 	case NCCLSVC_EPOCH_IDLE:
-		return SEATS_EMPTY;
+		return MEMBERS_NONE;
 	case NCCLSVC_EPOCH_RUNNING:
-		return SEATS_EMPTY | SEATS_AWAY | SEATS_HELD;
+		return MEMBERS_NONE | MEMBERS_REMOTE | MEMBERS_HELD;
 	case NCCLSVC_EPOCH_LEFT:
-		return SEATS_EMPTY | SEATS_AWAY;
+		return MEMBERS_NONE | MEMBERS_REMOTE;
 	default:
-		return SEATS_EMPTY | SEATS_HELD | SEATS_WAITING | SEATS_FULL;
+		return MEMBERS_NONE | MEMBERS_HELD | MEMBERS_WAITING | MEMBERS_ALL;
 	}
 }
 
@@ -36,7 +36,7 @@ static void test_rows_do_not_overlap(void **state)
 	for (size_t i = 0; i < epoch_table_rows; i++)
 		for (size_t k = 0; k < i; k++) {
 			const struct epoch_transition *a = &epoch_table[i], *b = &epoch_table[k];
-			if (a->from == b->from && a->causes & b->causes && a->seats & b->seats)
+			if (a->from == b->from && a->causes & b->causes && a->members & b->members)
 				fail_msg("rows \"%s\" and \"%s\" say different things of one case",
 					 b->meaning, a->meaning);
 		}
@@ -74,7 +74,7 @@ static void test_every_cause_is_used(void **state)
 	(void)state;
 	uint32_t used = 0;
 	for (size_t i = 0; i < epoch_table_rows; i++) {
-		assert_true(epoch_table[i].causes != 0 && epoch_table[i].seats != 0);
+		assert_true(epoch_table[i].causes != 0 && epoch_table[i].members != 0);
 		used |= epoch_table[i].causes;
 	}
 	for (unsigned cause = CAUSE_FIRST; cause <= CAUSE_LAST; cause++) {
@@ -94,15 +94,16 @@ static void test_losses_have_rows(void **state)
 		NCCLSVC_CAUSE_MEMBER_DIED, NCCLSVC_CAUSE_DEADLINE, NCCLSVC_CAUSE_NODE_LOST};
 	(void)state;
 	for (unsigned at = FIRST; at < LAST; at++) {
-		assert_non_null(epoch_find(at, NCCLSVC_CAUSE_DAEMON_ENDS, SEATS_CLOSED));
+		assert_non_null(epoch_find(at, NCCLSVC_CAUSE_DAEMON_ENDS, MEMBERS_CLOSED));
 		for (size_t i = 0; at != NCCLSVC_EPOCH_IDLE && i < 3; i++)
-			for (uint32_t seats = 1; seats < SEATS_CLOSED; seats <<= 1)
-				if (possible_seats(at) & seats && !epoch_find(at, losses[i], seats))
-					fail_msg("%s has no row for %s with seats %u",
+			for (uint32_t members = 1; members < MEMBERS_CLOSED; members <<= 1)
+				if (possible_members(at) & members &&
+				    !epoch_find(at, losses[i], members))
+					fail_msg("%s has no row for %s with members %u",
 						 svc_epoch_state_name(at),
-						 svc_epoch_cause_name(losses[i]), seats);
+						 svc_epoch_cause_name(losses[i]), members);
 	}
-	assert_non_null(epoch_find(NCCLSVC_EPOCH_IDLE, NCCLSVC_CAUSE_DEADLINE, SEATS_EMPTY));
+	assert_non_null(epoch_find(NCCLSVC_EPOCH_IDLE, NCCLSVC_CAUSE_DEADLINE, MEMBERS_NONE));
 }
 
 /* Once nobody is left, nothing waits: each loss leads out of the state. A draining epoch waits for
@@ -118,11 +119,11 @@ static void test_losses_lead_out(void **state)
 			struct epoch_life e = {.state = at};
 			const bool ends = losses[i] == NCCLSVC_CAUSE_DAEMON_ENDS;
 			assert_true(
-				epoch_step(&e, losses[i], ends ? SEATS_CLOSED : SEATS_EMPTY, 1));
+				epoch_step(&e, losses[i], ends ? MEMBERS_CLOSED : MEMBERS_NONE, 1));
 			assert_true(e.state == NCCLSVC_EPOCH_DRAINING || e.state != at);
 			if (e.state == NCCLSVC_EPOCH_DRAINING)
 				assert_true(epoch_step(&e, NCCLSVC_CAUSE_RELEASED,
-						       ends ? SEATS_CLOSED : SEATS_EMPTY, 2));
+						       ends ? MEMBERS_CLOSED : MEMBERS_NONE, 2));
 			assert_int_equal(e.state, ends ? NCCLSVC_EPOCH_GONE : NCCLSVC_EPOCH_IDLE);
 		}
 }
@@ -132,8 +133,8 @@ static void test_only_draining_is_released(void **state)
 {
 	(void)state;
 	for (unsigned at = FIRST; at < LAST; at++)
-		for (uint32_t seats = 1; seats <= SEATS_CLOSED; seats <<= 1) {
-			const bool row = epoch_find(at, NCCLSVC_CAUSE_RELEASED, seats);
+		for (uint32_t members = 1; members <= MEMBERS_CLOSED; members <<= 1) {
+			const bool row = epoch_find(at, NCCLSVC_CAUSE_RELEASED, members);
 			assert_true(!row || at == NCCLSVC_EPOCH_DRAINING);
 		}
 	for (size_t i = 0; i < epoch_table_rows; i++) {
@@ -154,15 +155,15 @@ static void test_what_is_not_in_the_table_changes_nothing(void **state)
 	struct epoch_life e, was;
 	epoch_begin(&e, 5);
 	was = e;
-	assert_false(epoch_step(&e, NCCLSVC_CAUSE_RELEASED, SEATS_EMPTY, 6));
-	assert_false(epoch_step(&e, NCCLSVC_CAUSE_STARTED, SEATS_FULL, 6));
-	assert_false(epoch_step(&e, NCCLSVC_CAUSE_JOINED, SEATS_EMPTY, 6));
+	assert_false(epoch_step(&e, NCCLSVC_CAUSE_RELEASED, MEMBERS_NONE, 6));
+	assert_false(epoch_step(&e, NCCLSVC_CAUSE_STARTED, MEMBERS_ALL, 6));
+	assert_false(epoch_step(&e, NCCLSVC_CAUSE_JOINED, MEMBERS_NONE, 6));
 	assert_int_equal(e.faults, 3);
 	was.faults = e.faults;
 	assert_memory_equal(&e, &was, sizeof(e));
 	/* The end is the end. */
-	assert_true(epoch_step(&e, NCCLSVC_CAUSE_DAEMON_ENDS, SEATS_CLOSED, 7));
-	assert_true(epoch_step(&e, NCCLSVC_CAUSE_JOINED, SEATS_FULL, 8));
+	assert_true(epoch_step(&e, NCCLSVC_CAUSE_DAEMON_ENDS, MEMBERS_CLOSED, 7));
+	assert_true(epoch_step(&e, NCCLSVC_CAUSE_JOINED, MEMBERS_ALL, 8));
 	assert_int_equal(e.state, NCCLSVC_EPOCH_GONE);
 	assert_int_equal(e.since_ns, 7);
 }
@@ -175,9 +176,10 @@ static void test_last_steps(void **state)
 	epoch_begin(&e, 0);
 	assert_int_equal(epoch_last_steps(&e, steps), 0);
 	for (uint64_t t = 1; t <= 21; t += 2) {
-		assert_true(epoch_step(&e, NCCLSVC_CAUSE_JOINED, SEATS_WAITING, t));
-		assert_true(epoch_step(&e, NCCLSVC_CAUSE_JOINED, SEATS_WAITING, t)); /* no change */
-		assert_true(epoch_step(&e, NCCLSVC_CAUSE_LEFT, SEATS_EMPTY, t + 1));
+		assert_true(epoch_step(&e, NCCLSVC_CAUSE_JOINED, MEMBERS_WAITING, t));
+		assert_true(
+			epoch_step(&e, NCCLSVC_CAUSE_JOINED, MEMBERS_WAITING, t)); /* no change */
+		assert_true(epoch_step(&e, NCCLSVC_CAUSE_LEFT, MEMBERS_NONE, t + 1));
 	}
 	assert_int_equal(epoch_last_steps(&e, steps), NCCLSVC_EPOCH_STEPS);
 	for (uint32_t i = 0; i < NCCLSVC_EPOCH_STEPS; i++) {

@@ -27,7 +27,7 @@ static void tell_who(const struct why *w, uint64_t comm, const int32_t *ranks, s
 		text_printf(out, " and %zu more", n - WHY_TOLD);
 }
 
-/* Seats of the dead are also those whose process closed its session, or had it cancelled. */
+/* DEAD are also members whose process closed its session, or had its JOIN cancelled. */
 static bool all_alive(const struct why *w, uint64_t comm, const struct why_census *c)
 {
 	for (size_t i = 0; i < c->ndead; i++) {
