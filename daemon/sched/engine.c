@@ -528,9 +528,12 @@ static void engine_free(struct engine *e)
 			engine_free_session(e->sessions[i]);
 	DL_FOREACH_SAFE (e->users, u, next)
 		free(u);
-	for (unsigned i = 0; i < TRANSPORTS; i++)
-		if (e->config.transports[i]->finish)
-			e->config.transports[i]->finish(e);
+	for (unsigned i = 0; i < TRANSPORTS; i++) {
+		const struct transport *t = e->config.transports[i];
+		if (t->finish && (e->transport_state[i] || !t->state_bytes))
+			t->finish(e);
+		free(e->transport_state[i]);
+	}
 	for (uint32_t i = 0; e->comms && i < e->config.comms_max; i++)
 		if (e->comms[i]) {
 			free(e->comms[i]->members);
@@ -571,6 +574,16 @@ static void engine_destroy(struct executor *x)
 	engine_free(e);
 }
 
+static bool make_transport_states(struct engine *e)
+{
+	for (unsigned i = 0; i < TRANSPORTS; i++) {
+		const size_t bytes = e->config.transports[i]->state_bytes;
+		if (bytes && !(e->transport_state[i] = calloc(1, bytes)))
+			return false;
+	}
+	return true;
+}
+
 struct executor *engine_create(const struct engine_config *config, executor_notify *notify,
 			       void *arg)
 {
@@ -599,8 +612,9 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->decided = calloc(e->published_mask + 1, sizeof(*e->decided));
 	e->lost = calloc(config->nodes + 1, sizeof(*e->lost));
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = EPOLL_COMMANDS};
-	if (e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost || !e->sessions || !e->comms ||
-	    !e->tasks || !e->visited || !e->published || !e->decided || table_init(&e->table, config->tasks_max) ||
+	if (!make_transport_states(e) || e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost ||
+	    !e->sessions || !e->comms || !e->tasks || !e->visited || !e->published || !e->decided ||
+	    table_init(&e->table, config->tasks_max) ||
 	    epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, e->wake_fd, &ev) < 0 ||
 	    !(e->pool = pool_create(config->threads - 1, wake_engine, e))) {
 		engine_free(e);

@@ -48,8 +48,6 @@ struct sequencer;
 struct span;
 struct windows;
 struct wish;
-struct work;
-struct staged;
 struct transport;
 struct user;
 struct worker_queue;
@@ -161,7 +159,7 @@ struct comm {
 	struct span *span; /* NULL: all of them are */
 	bool span_failed;  /* the supervisor was asked to end the epoch */
 	const struct transport *transport;
-	bool launched;	   /* in the engine's list: its transport polls it, and frees it at last */
+	bool launched;	   /* in its transport's list, which frees it at last */
 	bool broken;	   /* what runs on GPUs is broken off: its end is no success */
 	bool dead;	   /* nothing of it runs on GPUs any more */
 	bool looked;	   /* its members' `done` counts as soon as ... */
@@ -210,13 +208,6 @@ struct device {
 	uint64_t head;	     /* of what is written; the queue's own is what the worker may see */
 	uint32_t generation; /* of its worker, if that only copies; 0: there is none */
 	uint64_t copies[2];  /* seq of each lane's last */
-};
-
-/* Memory that workers copy to and from. */
-struct slots {
-	char *base;
-	uint32_t *pinned, *more; /* stacks of those that are free; more: ordinary memory */
-	uint32_t npinned, nmore, all_pinned;
 };
 
 /* All sessions of one uid. Users take turns, so that none waits for more than a turn of each other
@@ -326,31 +317,24 @@ struct engine {
 	uint64_t uids;
 	uint64_t live; /* tasks whose client does not know yet how they ended */
 	uint32_t groups;
-	uint32_t jobs; /* in the pool */
-	struct work *running;
+	uint32_t jobs;	 /* in the pool */
 	uint32_t polled; /* bits: transports that have something under way */
+	void *transport_state[TRANSPORTS]; /* theirs; NULL: it has none */
 	struct spin spin;
 	uint64_t round_ns;  /* when the loop's round began */
 	uint64_t busy_ns;   /* when there last was work */
 	uint64_t looked_ns; /* when the doorbells were last looked at */
 	bool draining, drained, stop;
 	struct device devices[ENGINE_DEVICES];
-	struct slots slots;
-	struct staged *staged;	/* under way, in the order in which they began */
 	uint32_t gpu_inputs;	/* tasks that wait for what a GPU writes: their timelines */
 	struct meeting *met;	/* in the order in which they met */
-	struct comm *launched;	/* with tasks that fly, or windows that come or go */
-	struct windows *windowed;
-	struct making *makings;	      /* of this node alone, whose turn has not come */
-	uint64_t lent;		      /* regions of that kind, ever */
-	uint32_t windows_failed;      /* to be registered, since one was; with too many, none is */
+	uint64_t lent;		/* regions of that kind, ever */
 	bool met_new;		      /* something may be launched */
 	struct wish *wishes, *orders; /* for other nodes; and those that are due */
 	uint64_t nwishes;	      /* so far */
 	struct sequencer *sequencer;  /* NULL: nobody has wished for anything here yet */
 	uint64_t sequenced_ns;	      /* when somebody last did */
-	uint64_t launch_round, full_round;
-	uint32_t full_devices; /* bits, in that round: what has no room there is not overtaken */
+	uint64_t launch_round;
 	uint64_t inputs_ns;   /* when launched tasks' were last looked at */
 	uint64_t visit, pass; /* the pass's first visit */
 	struct task **visited; /* [table.size] */
@@ -374,10 +358,6 @@ struct engine {
 	bool *lost;			   /* [nodes] */
 	uint64_t ended_spans[4096];
 	uint32_t nended;
-	char *buffers[64];
-	uint32_t nbuffers;
-	int32_t *tags; /* stack of those that are free */
-	uint32_t ntags, tags_room, fresh_tags;
 
 	uint32_t nunpublished;
 	/* They may be over before anybody could look, and their places be others'. */

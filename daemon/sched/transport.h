@@ -75,6 +75,8 @@ enum room {
 struct transport {
 	const char *name;
 	unsigned flags; /* TRANSPORT_ */
+	/* Of e->transport_state, all zero at first. */
+	size_t state_bytes;
 
 	/* ---- A communicator's epoch ---- */
 

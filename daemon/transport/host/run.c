@@ -45,6 +45,15 @@ struct work {
 	struct task *tasks[];
 };
 
+struct host {
+	struct work *running; /* in the pool */
+};
+
+static struct host *host_of(const struct engine *e)
+{
+	return e->transport_state[TRANSPORT_HOST];
+}
+
 /* The first task stands for all that they agree on. */
 static const struct svc_record *record_of(const struct move *m)
 {
@@ -243,7 +252,7 @@ static void finish(struct job *job, void *arg)
 	struct work *w = (struct work *)job;
 	struct comm *c = w->comm;
 	ncclsvc_status failed;
-	DL_DELETE(e->running, w);
+	DL_DELETE(host_of(e)->running, w);
 	if (w->part) {
 		w->part->over(e, w->part, false);
 		free(w);
@@ -279,7 +288,7 @@ static bool give_to_pool(struct engine *e, const struct match *match, const stru
 		if (w->tasks[k]->published)
 			table_state(&e->table, w->tasks[k]->slot, NCCLSVC_LAUNCHED, e->now);
 	e->jobs++;
-	DL_APPEND(e->running, w);
+	DL_APPEND(host_of(e)->running, w);
 	pool_submit(e->pool, &w->job);
 	return true;
 }
@@ -345,7 +354,7 @@ static enum begun start(struct engine *e, const struct match *match)
 static void epoch_end(struct engine *e, struct comm *c)
 {
 	struct work *w;
-	DL_FOREACH (e->running, w)
+	DL_FOREACH (host_of(e)->running, w)
 		if (w->comm == c)
 			atomic_store_explicit(&w->aborted, true, memory_order_relaxed);
 }
@@ -353,12 +362,13 @@ static void epoch_end(struct engine *e, struct comm *c)
 static void finish_all(struct engine *e)
 {
 	struct work *w, *next;
-	DL_FOREACH_SAFE (e->running, w, next)
+	DL_FOREACH_SAFE (host_of(e)->running, w, next)
 		free(w);
 }
 
 const struct transport host_transport = {
 	.name = "host",
+	.state_bytes = sizeof(struct host),
 	.epoch_end = epoch_end,
 	.start = start,
 	.finish = finish_all,

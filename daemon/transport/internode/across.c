@@ -183,13 +183,14 @@ static void node_lost(struct engine *e, struct comm *c, uint32_t place)
 
 static void finish(struct engine *e)
 {
-	while (e->nbuffers)
-		free(e->buffers[--e->nbuffers]);
-	free(e->tags);
+	while (internode_of(e)->nbuffers)
+		free(internode_of(e)->buffers[--internode_of(e)->nbuffers]);
+	free(internode_of(e)->tags);
 }
 
 const struct transport internode_transport = {
 	.name = "internode",
+	.state_bytes = sizeof(struct internode),
 	.epoch_end = epoch_end,
 	.start = start,
 	.poll = poll,

@@ -61,6 +61,20 @@ bool course_uses_raw(const struct span *s, const struct svc_record *r);
 
 extern const struct transport internode_transport;
 
+#define BUFFERS_KEPT 64
+
+struct internode {
+	char *buffers[BUFFERS_KEPT];
+	uint32_t nbuffers;
+	int32_t *tags; /* stack of those that are free */
+	uint32_t ntags, tags_room, fresh_tags;
+};
+
+static inline struct internode *internode_of(const struct engine *e)
+{
+	return e->transport_state[TRANSPORT_INTERNODE];
+}
+
 enum phase { GIVING = 1, RESULT };
 
 enum stage {

@@ -11,20 +11,21 @@
 
 static int32_t tag_get(struct engine *e)
 {
-	return e->ntags ? e->tags[--e->ntags] : MPI_TAG_DATA + (int32_t)e->fresh_tags++;
+	return internode_of(e)->ntags ? internode_of(e)->tags[--internode_of(e)->ntags]
+				      : MPI_TAG_DATA + (int32_t)internode_of(e)->fresh_tags++;
 }
 
 void flow_tag_put(struct engine *e, int32_t tag)
 {
-	if (e->ntags == e->tags_room) {
-		uint32_t more = e->tags_room ? e->tags_room * 2 : 256;
-		int32_t *tags = realloc(e->tags, more * sizeof(*tags));
+	if (internode_of(e)->ntags == internode_of(e)->tags_room) {
+		uint32_t more = internode_of(e)->tags_room ? internode_of(e)->tags_room * 2 : 256;
+		int32_t *tags = realloc(internode_of(e)->tags, more * sizeof(*tags));
 		if (!tags)
 			return;
-		e->tags = tags;
-		e->tags_room = more;
+		internode_of(e)->tags = tags;
+		internode_of(e)->tags_room = more;
 	}
-	e->tags[e->ntags++] = tag;
+	internode_of(e)->tags[internode_of(e)->ntags++] = tag;
 }
 
 /* ---- Credits ---- */

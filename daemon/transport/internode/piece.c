@@ -9,15 +9,14 @@
 #include "reduce/reduce.h"
 
 #define INLINE_BYTES (64 * 1024) /* more than that is the pool's */
-#define BUFFERS_KEPT 64
 #define BUFFER_BYTES (2 * 1024 * 1024 + 65536)
 
 /* ---- Memory ---- */
 
 static char *buffer_get(struct engine *e, uint64_t bytes)
 {
-	if (bytes <= BUFFER_BYTES && e->nbuffers)
-		return e->buffers[--e->nbuffers];
+	if (bytes <= BUFFER_BYTES && internode_of(e)->nbuffers)
+		return internode_of(e)->buffers[--internode_of(e)->nbuffers];
 	char *p = malloc(bytes <= BUFFER_BYTES ? BUFFER_BYTES : bytes);
 	if (!p)
 		no_memory("a part of an operation that other nodes have begun"); /* the other nodes
@@ -27,8 +26,8 @@ static char *buffer_get(struct engine *e, uint64_t bytes)
 
 static void buffer_put(struct engine *e, char *p, uint64_t bytes)
 {
-	if (p && bytes <= BUFFER_BYTES && e->nbuffers < BUFFERS_KEPT)
-		e->buffers[e->nbuffers++] = p;
+	if (p && bytes <= BUFFER_BYTES && internode_of(e)->nbuffers < BUFFERS_KEPT)
+		internode_of(e)->buffers[internode_of(e)->nbuffers++] = p;
 	else
 		free(p);
 }

@@ -25,7 +25,7 @@ static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
 static void stop_watching(struct engine *e, struct comm *c)
 {
 	c->launched = false;
-	DL_DELETE2(e->launched, c, prev_launched, next_launched);
+	DL_DELETE2(nccl_of(e)->launched, c, prev_launched, next_launched);
 	if (c->ended && !c->pending)
 		order_free_comm(e, c);
 }
@@ -38,7 +38,7 @@ static void look_at_inputs(struct engine *e)
 	struct comm *c;
 	struct task *t;
 	e->inputs_ns = e->now;
-	DL_FOREACH2 (e->launched, c, next_launched)
+	DL_FOREACH2 (nccl_of(e)->launched, c, next_launched)
 		for (uint32_t k = 0; k < c->nranks; k++)
 			DL_FOREACH (c->members[k].flying, t) {
 				if (t->session->leaving)
@@ -91,12 +91,12 @@ static bool any_flies(const struct comm *c)
 bool nccl_poll(struct engine *e)
 {
 	bool any = false;
-	if (e->makings)
+	if (nccl_of(e)->makings)
 		making_poll(e);
 	if (e->now - e->inputs_ns > INPUTS_LOOK_NS)
 		look_at_inputs(e);
 	struct comm *c, *next;
-	for (c = e->launched; c; c = next) {
+	for (c = nccl_of(e)->launched; c; c = next) {
 		next = c->next_launched;
 		if (c->dead && c->ended) {
 			nccl_dead(e, c);
@@ -115,7 +115,7 @@ bool nccl_poll(struct engine *e)
 		if (!window_step(e, c, left) && !left)
 			stop_watching(e, c);
 	}
-	if (!e->launched && !e->makings)
+	if (!nccl_of(e)->launched && !nccl_of(e)->makings)
 		e->polled &= ~(1u << TRANSPORT_NCCL);
 	return any;
 }

@@ -75,15 +75,15 @@ static enum room reserve(struct engine *e, struct task *const *tasks, uint32_t n
 	if (!promised && too_many_fly(tasks, n))
 		return ROOM_HELD;
 	enum room room = room_for(e, tasks, n, &devices);
-	if (e->full_round != e->launch_round) {
-		e->full_round = e->launch_round;
-		e->full_devices = 0;
+	if (nccl_of(e)->full_round != e->launch_round) {
+		nccl_of(e)->full_round = e->launch_round;
+		nccl_of(e)->full_devices = 0;
 	}
 	/* Nobody overtakes on a device; on others, nobody is held up. */
-	if (room == ROOM_NOW && !promised && devices & e->full_devices)
+	if (room == ROOM_NOW && !promised && devices & nccl_of(e)->full_devices)
 		room = ROOM_LATER;
 	if (room == ROOM_LATER)
-		e->full_devices |= devices;
+		nccl_of(e)->full_devices |= devices;
 	return room;
 }
 
@@ -122,7 +122,7 @@ void nccl_watch(struct engine *e, struct comm *c)
 		return;
 	c->launched = true;
 	e->polled |= 1u << TRANSPORT_NCCL;
-	DL_APPEND2(e->launched, c, prev_launched, next_launched);
+	DL_APPEND2(nccl_of(e)->launched, c, prev_launched, next_launched);
 }
 
 /* One member's group, or its only task: one ncclGroup on each of its GPUs. */
@@ -193,6 +193,7 @@ void nccl_land(struct engine *e, struct member *m)
 const struct transport nccl_transport = {
 	.name = "nccl",
 	.flags = TRANSPORT_ON_STREAMS | TRANSPORT_GROUPS | TRANSPORT_REDUCES_ALL,
+	.state_bytes = sizeof(struct nccl),
 	.epoch_begin = begin,
 	.epoch_end = nccl_epoch_end,
 	.release = nccl_release,

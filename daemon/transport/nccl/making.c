@@ -34,20 +34,20 @@ void making_add(struct engine *e, struct making *k)
 		sequence_wish_making(e, k, launch);
 		return;
 	}
-	DL_APPEND(e->makings, k);
+	DL_APPEND(nccl_of(e)->makings, k);
 	e->polled |= 1u << TRANSPORT_NCCL;
 }
 
 static void forget(struct engine *e, struct making *k)
 {
-	DL_DELETE(e->makings, k);
+	DL_DELETE(nccl_of(e)->makings, k);
 	free(k);
 }
 
 void making_poll(struct engine *e)
 {
 	struct making *k, *next;
-	DL_FOREACH_SAFE (e->makings, k, next)
+	DL_FOREACH_SAFE (nccl_of(e)->makings, k, next)
 		if (launch(e, k)) /* else a queue is full; not for long */
 			forget(e, k);
 }
@@ -56,13 +56,13 @@ void making_cancel(struct engine *e, uint64_t number)
 {
 	struct making *k;
 	sequence_cancel_making(e, number);
-	DL_SEARCH_SCALAR(e->makings, k, number, number);
+	DL_SEARCH_SCALAR(nccl_of(e)->makings, k, number, number);
 	if (k)
 		forget(e, k);
 }
 
 void making_finish(struct engine *e)
 {
-	while (e->makings)
-		forget(e, e->makings);
+	while (nccl_of(e)->makings)
+		forget(e, nccl_of(e)->makings);
 }

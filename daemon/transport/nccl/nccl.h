@@ -10,6 +10,21 @@ struct launch;
 
 extern const struct transport nccl_transport;
 
+struct nccl {
+	struct comm *launched; /* with tasks that fly, or windows that come or go */
+	struct windows *windowed;
+	struct making *makings;	 /* of this node alone, whose turn has not come */
+	uint32_t windows_failed; /* to be registered, since one was; with too many, none is */
+	/* Bits, in that round of set_launch: what has no room there is not overtaken. */
+	uint32_t full_devices;
+	uint64_t full_round;
+};
+
+static inline struct nccl *nccl_of(const struct engine *e)
+{
+	return e->transport_state[TRANSPORT_NCCL];
+}
+
 /* launch.c */
 struct lane_progress *nccl_progress(const struct engine *e, const struct member *m);
 /* The next launch of a member: all zero but for its lane and seq. device_ring follows. */

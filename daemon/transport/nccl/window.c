@@ -95,7 +95,7 @@ static struct windows *make_windows(struct engine *e, struct comm *c)
 		return NULL;
 	w->comm = c;
 	c->windows = w;
-	DL_APPEND(e->windowed, w);
+	DL_APPEND(nccl_of(e)->windowed, w);
 	return w;
 }
 
@@ -167,8 +167,8 @@ static uint8_t find(const struct engine *e, struct windows *w, struct task *cons
 void window_choose(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks)
 {
 	struct windows *w = c->windows;
-	if (!c->may_window || e->windows_failed >= WINDOW_FAILURES || c->span || c->ended ||
-	    ntasks != c->nranks || ntasks < 2 || (w && w->off))
+	if (!c->may_window || nccl_of(e)->windows_failed >= WINDOW_FAILURES || c->span ||
+	    c->ended || ntasks != c->nranks || ntasks < 2 || (w && w->off))
 		return;
 	if (!has_kernel(&tasks[0]->record, ntasks) || any_refuses(tasks, ntasks) ||
 	    !alike(tasks, ntasks, false) || !alike(tasks, ntasks, true) ||

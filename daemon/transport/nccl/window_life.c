@@ -92,7 +92,7 @@ static void finish(struct engine *e, struct windows *w)
 	const bool good = all_could(e, w);
 	w->asked = 0;
 	if (what == LAUNCH_REGISTER)
-		e->windows_failed = good ? 0 : e->windows_failed + 1;
+		nccl_of(e)->windows_failed = good ? 0 : nccl_of(e)->windows_failed + 1;
 	if (what == LAUNCH_REGISTER && !good)
 		leave_all(e, w); /* who knows what the others are worth */
 	if (what == LAUNCH_DROP) {
@@ -164,12 +164,12 @@ void window_free(struct engine *e, struct comm *c)
 	struct windows *w = c->windows;
 	if (!w)
 		return;
-	e->windows_failed += w->asked == LAUNCH_REGISTER; /* it never came to an end */
+	nccl_of(e)->windows_failed += w->asked == LAUNCH_REGISTER; /* it never came to an end */
 	for (uint32_t i = 0; i < WORKER_WINDOWS; i++)
 		free(w->slots[i]);
 	for (uint32_t i = 0; i < WINDOWS_SEEN; i++)
 		free(w->seen[i]);
-	DL_DELETE(e->windowed, w);
+	DL_DELETE(nccl_of(e)->windowed, w);
 	free(w);
 	c->windows = NULL;
 }
@@ -203,7 +203,7 @@ void window_region_gone(struct engine *e, const struct region *r)
 	struct windows *w;
 	if (!r->lent)
 		return;
-	DL_FOREACH (e->windowed, w) {
+	DL_FOREACH (nccl_of(e)->windowed, w) {
 		const uint32_t n = w->comm->nranks;
 		for (uint32_t i = 0; i < WINDOWS_SEEN; i++)
 			if (has_part(w->seen[i], n, r->lent)) {
@@ -221,6 +221,6 @@ void window_region_gone(struct engine *e, const struct region *r)
 
 void window_finish(struct engine *e)
 {
-	while (e->windowed)
-		window_free(e, e->windowed->comm);
+	while (nccl_of(e)->windowed)
+		window_free(e, nccl_of(e)->windowed->comm);
 }

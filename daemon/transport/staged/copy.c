@@ -115,7 +115,7 @@ static void launch(struct engine *e, struct chunk *k, uint32_t i, uint64_t devic
 		.op = k->op->record.op,
 		.blocks = blocks,
 		.generation = t->member->generation,
-		.host = (uint64_t)(host - e->slots.base),
+		.host = (uint64_t)(host - staging_of(e)->slots.base),
 		.stride = k->op->record.count * k->op->size,
 		.host_stride = block_bytes(k),
 	};

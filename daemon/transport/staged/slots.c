@@ -9,12 +9,12 @@
 
 static char *address(const struct engine *e, uint32_t slot)
 {
-	return e->slots.base + (size_t)slot * STAGING_SLOT_BYTES;
+	return staging_of(e)->slots.base + (size_t)slot * STAGING_SLOT_BYTES;
 }
 
 int slots_add(struct engine *e, const struct command *c)
 {
-	struct slots *s = &e->slots;
+	struct slots *s = &staging_of(e)->slots;
 	const uint32_t pinned = c->staging.pinned, all = c->staging.slots;
 	*s = (struct slots){.base = c->staging.base, .all_pinned = pinned};
 	s->pinned = calloc(pinned, sizeof(*s->pinned));
@@ -35,7 +35,7 @@ int slots_add(struct engine *e, const struct command *c)
 
 bool slots_take(struct engine *e, uint32_t n, bool any, char **out)
 {
-	struct slots *s = &e->slots;
+	struct slots *s = &staging_of(e)->slots;
 	if (n > s->npinned && (!any || n > s->npinned + s->nmore))
 		return false;
 	for (uint32_t i = 0; i < n; i++)
@@ -45,7 +45,7 @@ bool slots_take(struct engine *e, uint32_t n, bool any, char **out)
 
 void slots_give(struct engine *e, char *slot)
 {
-	struct slots *s = &e->slots;
+	struct slots *s = &staging_of(e)->slots;
 	uint32_t i = (uint32_t)((size_t)(slot - s->base) / STAGING_SLOT_BYTES);
 	if (i < s->all_pinned) {
 		s->pinned[s->npinned++] = i;
@@ -57,6 +57,6 @@ void slots_give(struct engine *e, char *slot)
 
 void slots_free(struct engine *e)
 {
-	free(e->slots.pinned);
-	free(e->slots.more);
+	free(staging_of(e)->slots.pinned);
+	free(staging_of(e)->slots.more);
 }

@@ -173,7 +173,7 @@ static void finish(struct engine *e, struct staged *op)
 {
 	struct comm *c = op->comm;
 	ncclsvc_status st = op->aborted ? c->end : op->result ? status_of(op->result) : complete_ok;
-	DL_DELETE(e->staged, op);
+	DL_DELETE(staging_of(e)->ops, op);
 	for (uint32_t i = 0; i < op->ntasks; i++)
 		if (op->tasks[i])
 			release_end(e, op->tasks[i], &st);
@@ -217,11 +217,11 @@ static bool poll(struct engine *e)
 {
 	bool any = false, full = false;
 	struct staged *op, *next;
-	DL_FOREACH_SAFE (e->staged, op, next)
+	DL_FOREACH_SAFE (staging_of(e)->ops, op, next)
 		any |= advance(e, op, &full);
 	if (any)
 		e->now = engine_clock();
-	if (!e->staged)
+	if (!staging_of(e)->ops)
 		e->polled &= ~(1u << TRANSPORT_STAGED);
 	return any;
 }
@@ -267,7 +267,7 @@ static enum begun start(struct engine *e, const struct match *m)
 	op->size = svc_type_size(op->record.type);
 	op->step = staged_step(op);
 	op->aborted = worker_gone(e, op);
-	DL_APPEND(e->staged, op);
+	DL_APPEND(staging_of(e)->ops, op);
 	e->polled |= 1u << TRANSPORT_STAGED;
 	return BEGUN_RUNNING;
 }
@@ -277,7 +277,7 @@ static enum begun start(struct engine *e, const struct match *m)
 static bool expects(const struct engine *e, const struct comm *c, const struct junction_key *key)
 {
 	const struct staged *op;
-	DL_FOREACH (e->staged, op)
+	DL_FOREACH (staging_of(e)->ops, op)
 		if (op->comm == c && op->across && junction_same_operation(&op->key, key))
 			return !op->aborted;
 	return !c->ended;
@@ -294,7 +294,7 @@ static void begin(struct engine *e, struct comm *c)
 static void epoch_end(struct engine *e, struct comm *c)
 {
 	struct staged *op;
-	DL_FOREACH (e->staged, op)
+	DL_FOREACH (staging_of(e)->ops, op)
 		if (op->comm == c && !op->across)
 			op->aborted = true;
 	(c->span ? internode(e) : host(e))->epoch_end(e, c);
@@ -303,7 +303,7 @@ static void epoch_end(struct engine *e, struct comm *c)
 static void abort_ops(const struct engine *e, const struct comm *c)
 {
 	struct staged *op;
-	DL_FOREACH (e->staged, op)
+	DL_FOREACH (staging_of(e)->ops, op)
 		if (op->comm == c)
 			op->aborted = true;
 }
@@ -343,7 +343,7 @@ static void set_worker(struct engine *e, uint32_t device, uint32_t generation)
 	d->generation = generation;
 	for (int i = 0; i < COPY_LANES; i++)
 		d->copies[i] = atomic_load(&d->queue->lanes[i].completed);
-	DL_FOREACH (e->staged, op)
+	DL_FOREACH (staging_of(e)->ops, op)
 		if (worker_gone(e, op))
 			op->aborted = true;
 }
@@ -363,7 +363,7 @@ static void finish_all(struct engine *e)
 {
 	struct staged *op, *next;
 	struct chunk *k, *after;
-	DL_FOREACH_SAFE (e->staged, op, next) {
+	DL_FOREACH_SAFE (staging_of(e)->ops, op, next) {
 		DL_FOREACH_SAFE (op->chunks, k, after)
 			free_chunk(k);
 		free(op);
@@ -373,6 +373,7 @@ static void finish_all(struct engine *e)
 
 const struct transport staged_transport = {
 	.name = "staged",
+	.state_bytes = sizeof(struct staging),
 	.epoch_begin = begin,
 	.epoch_end = epoch_end,
 	.start = start,

@@ -65,6 +65,23 @@ struct staged {
 	struct task *tasks[]; /* by rank, NULL elsewhere; of a pair, the Send and the Recv */
 };
 
+/* Memory that workers copy to and from. */
+struct slots {
+	char *base;
+	uint32_t *pinned, *more; /* stacks of those that are free; more: ordinary memory */
+	uint32_t npinned, nmore, all_pinned;
+};
+
+struct staging {
+	struct slots slots;
+	struct staged *ops; /* under way, in the order in which they began */
+};
+
+static inline struct staging *staging_of(const struct engine *e)
+{
+	return e->transport_state[TRANSPORT_STAGED];
+}
+
 /* ---- copy.c ---- */
 
 /* How many elements make a chunk. */
