@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "release.h"
@@ -557,12 +558,12 @@ static bool run_command(struct engine *e, const struct command *c)
 void engine_run_commands(struct engine *e)
 {
 	struct command c;
-	const uint64_t began = engine_clock();
+	const uint64_t began = clock_now();
 	for (unsigned n = 0; n < COMMANDS_PER_ROUND && engine_next_command(e, &c); n++) {
 		if (!run_command(e, &c))
 			return;
 		engine_command_done(e);
-		if (engine_clock() - began >= COMMANDS_TURN_NS)
+		if (clock_now() - began >= COMMANDS_TURN_NS)
 			return;
 	}
 }

@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/timings.h"
 #include "release.h"
 #include "set.h"
@@ -27,13 +28,6 @@
 #define ROUNDS_UNFLUSHED	4   /* with new records, before sleepers are woken */
 #define ROUNDS_UNPUBLISHED	8   /* without any, before inspection sees a task */
 #define ROUNDS_UNPUBLISHED_BUSY 256 /* the same, however much there is to do */
-
-uint64_t engine_clock(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
 
 static void write_eventfd(int fd)
 {
@@ -252,7 +246,7 @@ static bool collect_jobs(struct engine *e)
 	struct job *job;
 	while (e->jobs && (job = pool_collect(e->pool))) {
 		e->jobs--;
-		e->now = engine_clock();
+		e->now = clock_now();
 		any = true;
 		job->over(job, e);
 	}
@@ -280,7 +274,7 @@ static void look(struct engine *e, int timeout)
 	struct epoll_event events[EPOLL_EVENTS];
 	int n = epoll_wait(e->epoll_fd, events, EPOLL_EVENTS, timeout);
 	if (timeout)
-		e->now = engine_clock();
+		e->now = clock_now();
 	e->looked_ns = e->now;
 	hear(e, events, n);
 }
@@ -293,7 +287,7 @@ static void look_ns(struct engine *e, uint64_t ns)
 	int n = epoll_pwait2(e->epoll_fd, events, EPOLL_EVENTS, &t, NULL);
 	if (n < 0 && errno != EINTR) /* an old kernel, or a filter */
 		n = epoll_wait(e->epoll_fd, events, EPOLL_EVENTS, (int)(ns / 1000000) + 1);
-	e->now = engine_clock();
+	e->now = clock_now();
 	hear(e, events, n);
 }
 
@@ -433,7 +427,7 @@ static void finish_drain(struct engine *e)
 static void read_clock(struct engine *e, unsigned rounds)
 {
 	const uint64_t before = e->now;
-	e->now = engine_clock();
+	e->now = clock_now();
 	if (rounds)
 		spin_looked(&e->spin, e->now - before, e->now);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "names.h"
 #include "set.h"
 #include "task.h"
@@ -366,7 +367,7 @@ uint32_t intake_ring(struct engine *e, struct session *s)
 		}
 		/* The time is the round's, but for those that come behind many others. */
 		if (taken % RECORDS_PER_CLOCK == RECORDS_PER_CLOCK - 1)
-			e->now = engine_clock();
+			e->now = clock_now();
 		*busy = 1;
 		s->next = next + 1;
 		__builtin_prefetch(svc_record_slot(s->ring, entries, next + 2));

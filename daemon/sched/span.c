@@ -6,6 +6,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "channel/mpi_api.h"
@@ -398,7 +399,7 @@ static bool hear(struct engine *e)
 	int node, n = 0;
 	for (; n < MESSAGES_PER_TURN && (message = e->config.mpi->hear(&bytes, &node)); n++) {
 		if (!n)
-			e->now = engine_clock();
+			e->now = clock_now();
 		if (bytes < sizeof(h))
 			continue;
 		memcpy(&h, message, sizeof(h));

@@ -460,7 +460,6 @@ static inline void engine_session_active(struct engine *e, struct session *s)
 /* The next command; false: none waits. It stays until engine_command_done. */
 bool engine_next_command(struct engine *e, struct command *c);
 void engine_command_done(struct engine *e);
-uint64_t engine_clock(void);
 void engine_publish_later(struct engine *e, struct task *t);
 /* NULL: the user, or the table, has no room. */
 struct task *task_alloc(struct engine *e, struct session *s);

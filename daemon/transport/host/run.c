@@ -7,6 +7,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/timings.h"
 #include "names.h"
 #include "reduce/reduce.h"
@@ -319,12 +320,12 @@ static uint64_t run_alone(struct engine *e, struct move *m)
 	if (m->bytes <= PART_BYTES)
 		return run_part(m, 0, m->units);
 	const uint64_t part = whole_lines(PART_BYTES / bytes_per_unit(m));
-	const uint64_t start = engine_clock();
+	const uint64_t start = clock_now();
 	uint64_t done = 0;
 	double left_ns;
 	do {
 		done = run_part(m, done, part);
-		e->now = engine_clock();
+		e->now = clock_now();
 		left_ns = (double)(e->now - start) * (double)(m->units - done) / (double)done;
 	} while (done < m->units && !is_long(e, left_ns));
 	return done;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/timings.h"
 #include "nccl.h"
 #include "sched/order.h"
@@ -105,7 +106,7 @@ bool nccl_poll(struct engine *e)
 		}
 		if (look_at_lanes(e, c)) {
 			if (!any)
-				e->now = engine_clock();
+				e->now = clock_now();
 			any = true;
 			land_all(e, c);
 		}

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "names.h"
 #include "operation.h"
 #include "sched/order.h"
@@ -220,7 +221,7 @@ static bool poll(struct engine *e)
 	DL_FOREACH_SAFE (staging_of(e)->ops, op, next)
 		any |= advance(e, op, &full);
 	if (any)
-		e->now = engine_clock();
+		e->now = clock_now();
 	if (!staging_of(e)->ops)
 		e->polled &= ~(1u << TRANSPORT_STAGED);
 	return any;
