@@ -4,35 +4,8 @@
  * which state. An epoch is all ranks together from the last JOIN to the first loss. The states'
  * numbers and names are NCCLSVC_EPOCH_STATES of ncclsvc_types.h, the causes' NCCLSVC_EPOCH_CAUSES.
  *
- * The table as a Mermaid diagram, which tests/unit/test_epoch.c compares with it. "Given up" and
- * "lost" are the groups of causes below. Who holds the ranks decides between two arrows of one
- * cause: enum members_here.
- *
- *     stateDiagram-v2
- *         [*] --> idle
- *         idle --> forming: joined, gathered
- *         idle --> gone: deadline, forgotten, daemon-ends
- *         forming --> idle: given up
- *         forming --> broken: given up
- *         forming --> acquiring: gpus-awaited
- *         forming --> running: started
- *         forming --> gone: forgotten, daemon-ends
- *         broken --> idle: given up
- *         broken --> forming: given up, joined, gathered
- *         broken --> gone: daemon-ends
- *         acquiring --> idle: given up
- *         acquiring --> forming: given up, gathered
- *         acquiring --> broken: given up
- *         acquiring --> running: started
- *         acquiring --> gone: daemon-ends
- *         running --> left: left, refused, deadline, start-failed
- *         running --> draining: given up, lost, renewed, daemon-ends, fault
- *         left --> draining: given up, lost, renewed, daemon-ends, fault
- *         draining --> idle: released
- *         draining --> forming: released
- *         draining --> broken: released
- *         draining --> gone: released, forgotten
- *         gone --> [*]
+ * ARCHITECTURE.md draws it; "given up" and "lost" there are the groups of causes below. Who holds the
+ * ranks decides between two arrows of one cause: enum epoch_members.
  *
  * RUNNING leads to DRAINING by "given up" if nobody is left, and to LEFT if members are left on
  * GPUs of other nodes alone. DRAINING leads to the state that fits those who hold ranks by then.
