@@ -5,7 +5,6 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "base/no_memory.h"
 #include "base/timings.h"
 #include "junction.h"
 #include "names.h"
@@ -225,9 +224,14 @@ static void start(struct engine *e, struct junction *j)
 	j->tasks = NULL;
 	junction_free(e, c->span, j);
 	const struct match match = {.comm = c, .tasks = tasks, .ntasks = n, .at = &key};
-	/* The others have begun: without memory for it, nothing can be kept in order. */
-	if (c->transport->start(e, &match) == BEGUN_NO_MEMORY)
-		no_memory("an operation that other nodes have begun");
+	if (c->transport->start(e, &match) == BEGUN_NO_MEMORY) {
+		/* The others have begun: what they wait for ends with the epoch. */
+		st = status_of(NCCLSVC_NO_MEMORY);
+		for (uint32_t k = 0; k < n; k++)
+			if (tasks[k])
+				release_end(e, tasks[k], &st);
+		span_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
+	}
 	free(tasks);
 }
 

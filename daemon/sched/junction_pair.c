@@ -5,7 +5,6 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "base/no_memory.h"
 #include "junction.h"
 #include "names.h"
 #include "order.h"
@@ -22,15 +21,16 @@ static size_t pairs(const struct span *s)
 	return (size_t)span_local_count(s) * s->comm->nranks;
 }
 
+/* NULL: out of memory. */
 static uint64_t *pair_counter(struct span *s, bool send, int32_t rank, int32_t peer, bool planned)
 {
 	uint32_t i = 0;
-	if (!s->sent) {
+	if (!s->sent)
 		s->sent = calloc(2 * pairs(s), sizeof(*s->sent));
+	if (!s->received)
 		s->received = calloc(2 * pairs(s), sizeof(*s->received));
-		if (!s->sent || !s->received)
-			no_memory("the counts of Sends and Recvs between nodes");
-	}
+	if (!s->sent || !s->received)
+		return NULL;
 	while (span_locals(s)[i] != (uint32_t)rank)
 		i++;
 	return (send ? s->sent : s->received) + (planned ? pairs(s) : 0) +
@@ -90,13 +90,14 @@ static struct junction *next_junction(struct engine *e, struct span *s, const st
 	struct junction_key key = {send ? t->rank : peer, send ? peer : t->rank, 0, 0};
 	uint64_t *next = pair_counter(s, send, t->rank, peer, plan);
 	struct junction *j;
-	for (;;) {
+	while (next) {
 		key.seq = (uint64_t)plan << PLAN_SHIFT | (*next)++;
 		j = junction_get(s, &key);
 		if (!j || !is_skipped(j))
 			return j;
 		junction_free(e, s, j);
 	}
+	return NULL;
 }
 
 /* The other side has failed it, or this one did when it was asked. */
@@ -194,7 +195,7 @@ void junction_plan_left(struct engine *e, struct comm *c, int32_t rank)
 void junction_plan_begins(const struct comm *c)
 {
 	struct span *s = c->span;
-	if (!s->sent)
+	if (!s->sent || !s->received)
 		return;
 	memset(s->sent + pairs(s), 0, pairs(s) * sizeof(*s->sent));
 	memset(s->received + pairs(s), 0, pairs(s) * sizeof(*s->received));

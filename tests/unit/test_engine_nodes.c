@@ -36,6 +36,23 @@ int clock_gettime(clockid_t clock, struct timespec *t)
 	return (int)r;
 }
 
+/* ---- Memory ---- */
+
+static atomic_bool poor; /* there are no large pieces of memory */
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__)
+#define MALLOC_IS_OURS false
+#else
+#define MALLOC_IS_OURS true
+
+extern void *__libc_malloc(size_t bytes);
+
+void *malloc(size_t bytes)
+{
+	return atomic_load(&poor) && bytes > 1u << 20 ? NULL : __libc_malloc(bytes);
+}
+#endif
+
 /* ---- MPI ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -272,6 +289,28 @@ static void what_was_under_way_ends_with_its_node(void **state)
 	ends_under_way(a);
 }
 
+/* The others have begun an operation for which there is no memory here. */
+static void without_memory_the_epoch_ends(void **state)
+{
+	(void)state;
+	if (!MALLOC_IS_OURS)
+		skip();
+	struct svc_record r = broadcast();
+	r.op = NCCLSVC_ALL_REDUCE;
+	r.peer = -1;
+	r.src_region = MEMORY;
+	uint64_t a = submit_one(0, r);
+	says(2, SPAN_READY, 0, &r);
+	pause_ns(QUIET_NS);
+	atomic_store(&poor, true);
+	says(1, SPAN_READY, 0, &r);
+	const struct event ev = next_event(EVENT_SPAN_FAILED);
+	atomic_store(&poor, false);
+	assert_int_equal(ev.span.result, NCCLSVC_NO_MEMORY);
+	end_epoch(0, NCCLSVC_NO_MEMORY, -1);
+	ends(0, a, NCCLSVC_NO_MEMORY);
+}
+
 /* Its last word is heard when its death is known, and before the others have ended the epoch. */
 static void what_a_lost_node_was_ready_for_ends_too(void **state)
 {
@@ -335,6 +374,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(what_was_under_way_ends_with_its_node, begin,
 						teardown),
+		cmocka_unit_test_setup_teardown(without_memory_the_epoch_ends, begin, teardown),
 		cmocka_unit_test_setup_teardown(what_a_lost_node_was_ready_for_ends_too, begin,
 						teardown),
 		cmocka_unit_test_setup_teardown(what_came_before_the_epoch_is_heard, begin_engine,

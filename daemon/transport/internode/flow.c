@@ -4,7 +4,6 @@
 #include <utlist.h>
 
 #include "across.h"
-#include "base/no_memory.h"
 #include "channel/mpi_api.h"
 
 /* ---- Tags ---- */
@@ -150,8 +149,11 @@ void flow_credit(struct engine *e, struct span *s, uint32_t place, const struct 
 		}
 	}
 	struct credit *k = malloc(sizeof(*k));
-	if (!k)
-		no_memory("a credit of another node");
+	if (!k) {
+		span_refuse_credit(e, (int)s->nodes[place], note->tag);
+		span_give_up(e, s->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		return;
+	}
 	*k = (struct credit){.key = *key, .node = place, .note = *note};
 	DL_APPEND(s->credits, k);
 }

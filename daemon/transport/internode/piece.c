@@ -5,7 +5,6 @@
 #include <utlist.h>
 
 #include "across.h"
-#include "base/no_memory.h"
 #include "reduce/reduce.h"
 
 #define INLINE_BYTES (64 * 1024) /* more than that is the pool's */
@@ -13,15 +12,12 @@
 
 /* ---- Memory ---- */
 
+/* NULL: out of memory. */
 static char *buffer_get(struct engine *e, uint64_t bytes)
 {
 	if (bytes <= BUFFER_BYTES && internode_of(e)->nbuffers)
 		return internode_of(e)->buffers[--internode_of(e)->nbuffers];
-	char *p = malloc(bytes <= BUFFER_BYTES ? BUFFER_BYTES : bytes);
-	if (!p)
-		no_memory("a part of an operation that other nodes have begun"); /* the other nodes
-										    have begun */
-	return p;
+	return malloc(bytes <= BUFFER_BYTES ? BUFFER_BYTES : bytes);
 }
 
 static void buffer_put(struct engine *e, char *p, uint64_t bytes)
@@ -234,7 +230,8 @@ static char *writable(const char *p)
 	return (char *)(uintptr_t)p;
 }
 
-static void course_flows_of_reduction(struct engine *e, struct piece *p)
+/* False: out of memory. */
+static bool course_flows_of_reduction(struct engine *e, struct piece *p)
 {
 	const struct course *course = &p->op->course;
 	const struct span *s = course->span;
@@ -246,11 +243,13 @@ static void course_flows_of_reduction(struct engine *e, struct piece *p)
 		if (span_local_count(s) > 1)
 			from = p->mine = buffer_get(e, n * x->bytes);
 		add_flow(p, GIVING, true, x->owner, from, n * x->bytes);
-		return;
+		return from;
 	}
 	for (uint32_t k = 0; k < s->nnodes; k++)
 		all += k == s->me ? 0 : course_contributions(course, k) * x->bytes;
 	p->others = buffer_get(e, all);
+	if (!p->others)
+		return false;
 	for (uint32_t k = 0; k < s->nnodes; k++) {
 		if (k == s->me)
 			continue;
@@ -258,16 +257,18 @@ static void course_flows_of_reduction(struct engine *e, struct piece *p)
 		add_flow(p, GIVING, false, k, p->others + at, n);
 		at += n;
 	}
+	return true;
 }
 
-static void course_flows_of_exchange(struct engine *e, struct piece *p)
+/* The same. */
+static bool course_flows_of_exchange(struct engine *e, struct piece *p)
 {
 	const struct course *course = &p->op->course;
 	const struct stretch *x = &p->x;
 	const bool owner = x->owner == course->span->me;
 	uint32_t other = owner ? x->to : x->owner, a, b;
 	if (x->owner == x->to)
-		return;
+		return true;
 	course_pair(x->block, &a, &b);
 	const struct task *t = course->tasks[owner ? a : b];
 	char *to = swap_at(course, x, true);
@@ -276,6 +277,7 @@ static void course_flows_of_exchange(struct engine *e, struct piece *p)
 		to = p->others = buffer_get(e, x->bytes);
 	add_flow(p, RESULT, true, other, swap_at(course, x, false), x->bytes);
 	add_flow(p, RESULT, false, other, to, x->bytes);
+	return to;
 }
 
 static void course_flows_of_result(struct piece *p)
@@ -297,21 +299,35 @@ static void course_flows_of_result(struct piece *p)
 			add_flow(p, RESULT, true, k, from, x->bytes);
 }
 
-void piece_begin(struct engine *e, struct op *op, uint64_t index, const struct stretch *x)
+/* NULL: out of memory. */
+static struct piece *make(struct engine *e, struct op *op, uint64_t index, const struct stretch *x)
 {
 	const struct span *s = op->comm->span;
 	struct piece *p = calloc(1, sizeof(*p) + 2 * s->nnodes * sizeof(p->flows[0]));
 	if (!p)
-		no_memory("a part of an operation that other nodes have begun");
+		return NULL;
 	p->op = op;
 	p->index = index;
 	p->x = *x;
-	if (x->reduces)
-		course_flows_of_reduction(e, p);
-	if (x->exchanges)
-		course_flows_of_exchange(e, p);
-	else
+	if ((x->reduces && !course_flows_of_reduction(e, p)) ||
+	    (x->exchanges && !course_flows_of_exchange(e, p))) {
+		free(p); /* it has no other memory yet */
+		return NULL;
+	}
+	if (!x->exchanges)
 		course_flows_of_result(p);
+	return p;
+}
+
+void piece_begin(struct engine *e, struct op *op, uint64_t index, const struct stretch *x)
+{
+	struct piece *p = make(e, op, index, x);
+	if (!p) {
+		/* The others have begun: what they wait for ends with the epoch. */
+		flow_abort_op(e, op);
+		span_give_up(e, op->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		return;
+	}
 	op->under_way++;
 	DL_APPEND(op->pieces, p);
 	for (uint32_t i = 0; i < p->nflows; i++)
