@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The supervisor's side of the GPUs: their workers (gpu.c), physical NCCL communicators
- * (physical.c) or what does without (staged.c), and trainers' memory
- * there (memory/gpu.c). No CUDA here: workers are asked by message.
+ * (physical.h), or what does without (staged.c). No CUDA here: workers are asked by message.
  */
 #ifndef DAEMON_GPU_H
 #define DAEMON_GPU_H
