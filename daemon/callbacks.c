@@ -87,11 +87,11 @@ static const struct gpu_callbacks gpu_callbacks = {
 	.worker_ready = on_worker_ready,
 	.worker_lost = on_worker_lost,
 	.has_room = on_room,
-	.made = comm_physical_ready,
-	.broken = comm_physical_broken,
-	.dead = comm_physical_dead,
-	.release = comm_physical_release,
-	.aborts = comm_physical_aborts,
+	.made = comm_nccl_ready,
+	.broken = comm_nccl_broken,
+	.dead = comm_nccl_dead,
+	.release = comm_nccl_release,
+	.aborts = comm_nccl_abort,
 	.left_until = comm_left_until,
 };
 

@@ -106,36 +106,36 @@ extern "C" {
 	X(NCCLSVC_FIELD_USER_TASKS, 13, "user_tasks_max")                                          \
 	X(NCCLSVC_FIELD_TASKS, 14, "tasks_max")
 
-/* X(name, value, "name"): the states of a communicator's epoch on its node. comm/epoch.h of the daemon
- * has the table of their transitions. */
+/* X(name, value, "name"): the states of a communicator's epoch on its node. comm/epoch.h of the
+ * daemon has the table of their transitions. */
 #define NCCLSVC_EPOCH_STATES(X)                                                                    \
-	X(NCCLSVC_EPOCH_IDLE, 1, "idle")	   /* no member here, and nothing runs */              \
-	X(NCCLSVC_EPOCH_FORMING, 2, "forming")	   /* all members here wait in JOIN */                 \
-	X(NCCLSVC_EPOCH_BROKEN, 3, "broken")	   /* members keep their ranks, and must JOIN again */ \
-	X(NCCLSVC_EPOCH_ACQUIRING, 4, "acquiring") /* all have joined; the GPUs are made ready */      \
-	X(NCCLSVC_EPOCH_RUNNING, 5, "running")	   /* the scheduler runs its tasks */                  \
-	X(NCCLSVC_EPOCH_LEFT, 6, "left")	   /* only members of other nodes go on */             \
-	X(NCCLSVC_EPOCH_DRAINING, 7, "draining")   /* over; the scheduler ends its tasks */            \
+	X(NCCLSVC_EPOCH_IDLE, 1, "idle")       /* no member here, and nothing runs */              \
+	X(NCCLSVC_EPOCH_FORMING, 2, "forming") /* all members here wait in JOIN */                 \
+	X(NCCLSVC_EPOCH_BROKEN, 3, "broken")   /* members keep their ranks, and must JOIN again */ \
+	X(NCCLSVC_EPOCH_ACQUIRING, 4, "acquiring") /* all have joined; the GPUs are made ready */  \
+	X(NCCLSVC_EPOCH_RUNNING, 5, "running")	   /* the scheduler runs its tasks */              \
+	X(NCCLSVC_EPOCH_LEFT, 6, "left")	   /* only members of other nodes go on */         \
+	X(NCCLSVC_EPOCH_DRAINING, 7, "draining")   /* over; the scheduler ends its tasks */        \
 	X(NCCLSVC_EPOCH_GONE, 8, "gone")	   /* forgotten, or the daemon ends */
 
 /* X(name, value, "name"): why an epoch's state changes */
 #define NCCLSVC_EPOCH_CAUSES(X)                                                                    \
-	X(NCCLSVC_CAUSE_JOINED, 1, "joined")		  /* a member */                               \
-	X(NCCLSVC_CAUSE_GATHERED, 2, "gathered")	  /* other nodes: all ranks have joined */     \
-	X(NCCLSVC_CAUSE_GPUS_AWAITED, 3, "gpus-awaited")  /* all ranks have joined, with GPUs */       \
-	X(NCCLSVC_CAUSE_STARTED, 4, "started")		  /* the scheduler has it */                   \
-	X(NCCLSVC_CAUSE_LEFT, 5, "left")		  /* a member */                               \
-	X(NCCLSVC_CAUSE_MEMBER_DIED, 6, "member-died")	  /* its session ended */                      \
-	X(NCCLSVC_CAUSE_REFUSED, 7, "refused")		  /* a JOIN */                                 \
-	X(NCCLSVC_CAUSE_DEADLINE, 8, "deadline")	  /* of a JOIN, of idleness, of draining */    \
-	X(NCCLSVC_CAUSE_START_FAILED, 9, "start-failed")  /* NCCL, a worker, or another node */        \
-	X(NCCLSVC_CAUSE_NODE_LOST, 10, "node-lost")	  /* that members are on */                    \
-	X(NCCLSVC_CAUSE_GPU_LOST, 11, "gpu-lost")	  /* a member's worker, or NCCL there */       \
-	X(NCCLSVC_CAUSE_ENDED_ELSEWHERE, 12, "ended-elsewhere") /* by another node */                  \
-	X(NCCLSVC_CAUSE_NODES_FAILED, 13, "nodes-failed") /* the nodes cannot go on together */        \
-	X(NCCLSVC_CAUSE_RENEWED, 14, "renewed")		  /* a member joins beside one that left */    \
-	X(NCCLSVC_CAUSE_RELEASED, 15, "released")	  /* the scheduler has let it go */            \
-	X(NCCLSVC_CAUSE_FORGOTTEN, 16, "forgotten")	  /* for another communicator's sake */        \
+	X(NCCLSVC_CAUSE_JOINED, 1, "joined")		 /* a member */                            \
+	X(NCCLSVC_CAUSE_GATHERED, 2, "gathered")	 /* other nodes: all ranks have joined */  \
+	X(NCCLSVC_CAUSE_GPUS_AWAITED, 3, "gpus-awaited") /* all ranks have joined, with GPUs */    \
+	X(NCCLSVC_CAUSE_STARTED, 4, "started")		 /* the scheduler has it */                \
+	X(NCCLSVC_CAUSE_LEFT, 5, "left")		 /* a member */                            \
+	X(NCCLSVC_CAUSE_MEMBER_DIED, 6, "member-died")	 /* its session ended */                   \
+	X(NCCLSVC_CAUSE_REFUSED, 7, "refused")		 /* a JOIN */                              \
+	X(NCCLSVC_CAUSE_DEADLINE, 8, "deadline")	 /* of a JOIN, of idleness, of draining */ \
+	X(NCCLSVC_CAUSE_START_FAILED, 9, "start-failed") /* NCCL, a worker, or another node */     \
+	X(NCCLSVC_CAUSE_NODE_LOST, 10, "node-lost")	 /* that members are on */                 \
+	X(NCCLSVC_CAUSE_GPU_LOST, 11, "gpu-lost")	 /* a member's worker, or NCCL there */    \
+	X(NCCLSVC_CAUSE_ENDED_ELSEWHERE, 12, "ended-elsewhere") /* by another node */              \
+	X(NCCLSVC_CAUSE_NODES_FAILED, 13, "nodes-failed") /* the nodes cannot go on together */    \
+	X(NCCLSVC_CAUSE_RENEWED, 14, "renewed")	    /* a member joins beside one that left */      \
+	X(NCCLSVC_CAUSE_RELEASED, 15, "released")   /* the scheduler has let it go */              \
+	X(NCCLSVC_CAUSE_FORGOTTEN, 16, "forgotten") /* for another communicator's sake */          \
 	X(NCCLSVC_CAUSE_DAEMON_ENDS, 17, "daemon-ends")                                            \
 	X(NCCLSVC_CAUSE_FAULT, 18, "fault") /* a transition that is not in the table */
 
@@ -187,7 +187,7 @@ typedef struct ncclsvc_session_info {
 	uint32_t comms, regions;
 	uint64_t region_bytes;
 	char name[NCCLSVC_NAME_BYTES];
-	uint32_t mps; /* ncclsvc_mps, once it has joined with a GPU; before that UNKNOWN */
+	uint32_t mps;	   /* ncclsvc_mps, once it has joined with a GPU; before that UNKNOWN */
 	uint32_t protocol; /* the version that it speaks; 0: the daemon is too old to say */
 } ncclsvc_session_info;
 
@@ -357,7 +357,7 @@ typedef struct ncclsvc_device_info {
 	uint64_t worker_bytes; /* that the worker's start took: context, NCCL */
 	uint64_t import_bytes, lent_bytes;
 	uint32_t imports, lent;
-	uint32_t nccl_comms, nccl_comms_idle; /* physical communicators, and those in the pool */
+	uint32_t nccl_comms, nccl_comms_idle; /* NCCL communicators, and those in the pool */
 	int32_t driver_version, nccl_version; /* 13000: 13.0; 22809: 2.28.9 */
 	uint32_t mps;			      /* ncclsvc_mps */
 	uint32_t transport;		      /* ncclsvc_transport */

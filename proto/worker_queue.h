@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The memory that the engine shares with one GPU's worker: launches go in, and the GPU itself
- * writes how far each lane has come. A lane is one physical NCCL communicator and its stream.
+ * writes how far each lane has come. A lane is one NCCL communicator and its stream.
  *
  * The engine writes launches[head % WORKER_LAUNCHES] and then adds to head; the worker takes what
  * lies between tail and head. As in ring.h, the doorbell is rung only if `asleep` is set.

@@ -19,7 +19,7 @@
 #include "base/loop.h"
 #include "comms.h"
 #include "gpu/gpu.h"
-#include "gpu/physical.h"
+#include "gpu/nccl_comm.h"
 #include "names.h"
 #include "remote.h"
 #include "report.h"
@@ -133,7 +133,7 @@ struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nr
 void comm_forget(struct comms *s, struct communicator *m)
 {
 	comm_event(m, NCCLSVC_CAUSE_FORGOTTEN);
-	physical_release(&m->physical);
+	nccl_comm_release(&m->nccl_comm);
 	plan_forget(m);
 	HASH_DEL(s->comms, m);
 	s->comm_by_slot[m->slot] = NULL;
@@ -349,7 +349,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.transport = transport_of(s, m);
 	cmd.epoch_start.windows =
 		cmd.epoch_start.transport == TRANSPORT_NCCL && comm_may_window(s, m);
-	cmd.epoch_start.lane = m->physical ? m->physical->lane : 0;
+	cmd.epoch_start.lane = m->nccl_comm ? m->nccl_comm->lane : 0;
 	cmd.epoch_start.span = m->remote ? start->span : 0;
 	executor_command(s->executor, &cmd);
 	/* The command is in the queue: whoever submits now is behind it. A reply that fails may end
@@ -381,7 +381,7 @@ void comm_epoch_gone(struct comms *s, uint32_t slot)
 	comm_event(m, NCCLSVC_CAUSE_RELEASED);
 	free(m->board);
 	m->board = NULL;
-	physical_release(&m->physical);
+	nccl_comm_release(&m->nccl_comm);
 	comm_try_start(s, m);
 	if (m->cuda) /* others may have waited for its NCCL communicator */
 		comm_gpu_ready(s);
@@ -393,8 +393,8 @@ void comm_close_all(struct comms *s, int reason)
 	HASH_ITER (hh, s->comms, m, tmp) {
 		comm_event_for(m, NCCLSVC_CAUSE_DAEMON_ENDS,
 			       &(struct epoch_loss){.result = reason, .rank = -1, .node = -1});
-		if (m->physical && epoch_held(&m->life)) /* nothing may be left that never ends */
-			physical_abort(m->physical, NULL);
+		if (m->nccl_comm && epoch_held(&m->life)) /* nothing may be left that never ends */
+			nccl_comm_abort(m->nccl_comm, NULL);
 	}
 }
 
@@ -469,12 +469,12 @@ struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *
 static uint64_t expire_draining(struct communicator *m, uint64_t now)
 {
 	const uint64_t end = m->life.since_ns + comm_landing_ns(m->comms);
-	if (m->life.state != NCCLSVC_EPOCH_DRAINING || !m->physical || m->physical->aborting)
+	if (m->life.state != NCCLSVC_EPOCH_DRAINING || !m->nccl_comm || m->nccl_comm->aborting)
 		return 0;
 	if (end > now)
 		return end;
 	comm_event(m, NCCLSVC_CAUSE_DEADLINE);
-	physical_abort(m->physical, "tasks of a past epoch do not end");
+	nccl_comm_abort(m->nccl_comm, "tasks of a past epoch do not end");
 	return 0;
 }
 

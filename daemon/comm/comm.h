@@ -133,7 +133,7 @@ void comm_session_known(struct client *c);
 /* Has it joined a communicator of GPUs? */
 bool comm_uses_gpus(const struct client *c);
 /* why: what failed, if result is not OK. */
-void comm_physical_ready(struct communicator *m, int result, const char *why);
+void comm_nccl_ready(struct communicator *m, int result, const char *why);
 /* A member's GPU, or NCCL, failed: the epoch that runs is over for all. */
 void comm_gpu_lost(struct communicator *m, int result, int32_t rank);
 /* Ends every epoch for this reason, so that no member takes the blame. */

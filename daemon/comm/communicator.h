@@ -12,7 +12,7 @@
 struct board_entry;
 struct control_break;
 struct control_start;
-struct physical;
+struct nccl_comm;
 struct plan;
 struct comms;
 
@@ -58,11 +58,11 @@ struct communicator {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
 	bool world;
-	bool cuda;		   /* its members' devices are GPUs */
-	unsigned reply_opcode;	   /* what its members wait for: JOIN or SPLIT */
-	struct physical *physical; /* while an epoch runs or is about to */
-	uint32_t owner;		   /* uid */
-	struct account *account;   /* that its ranks count for */
+	bool cuda;		     /* its members' devices are GPUs */
+	unsigned reply_opcode;	     /* what its members wait for: JOIN or SPLIT */
+	struct nccl_comm *nccl_comm; /* while an epoch runs or is about to */
+	uint32_t owner;		     /* uid */
+	struct account *account;     /* that its ranks count for */
 	uint32_t nranks, epoch;
 	struct epoch_life life;
 	struct member *members; /* [nranks] */

@@ -12,7 +12,7 @@
 #include "comms.h"
 #include "coord/messages.h"
 #include "gpu/gpu.h"
-#include "gpu/physical.h"
+#include "gpu/nccl_comm.h"
 #include "gpus.h"
 #include "memory/memory.h"
 #include "remote.h"
@@ -39,23 +39,23 @@ static bool staged_ready(struct comms *s, struct communicator *m)
 	return known;
 }
 
-struct physical_want comm_want(struct communicator *m)
+struct nccl_comm_want comm_want(struct communicator *m)
 {
-	struct physical_want w = {.user = m,
-				  .held = &m->physical,
-				  .account = m->account,
-				  .nranks = m->nranks,
-				  .nnodes = 1};
+	struct nccl_comm_want w = {.user = m,
+				   .held = &m->nccl_comm,
+				   .account = m->account,
+				   .nranks = m->nranks,
+				   .nnodes = 1};
 	for (uint32_t k = 0; k < m->nranks && w.n < GPUS_MAX; k++)
 		if (comm_is_member_here(m, k))
-			w.locals[w.n++] = (struct physical_rank){k, m->members[k].device};
+			w.locals[w.n++] = (struct nccl_comm_rank){k, m->members[k].device};
 	return w;
 }
 
-/* Its NCCL communicator is on the way: comm_physical_ready follows. */
+/* Its NCCL communicator is on the way: comm_nccl_ready follows. */
 static bool being_acquired(const struct communicator *m)
 {
-	return m->muster == MUSTER_READY || (m->physical && m->physical->waiting);
+	return m->muster == MUSTER_READY || (m->nccl_comm && m->nccl_comm->waiting);
 }
 
 /* True: every worker is there and knows its member's timelines, and NCCL has a communicator. Else
@@ -71,27 +71,27 @@ bool comm_gpus_ready(struct comms *s, struct communicator *m)
 		if (!comm_is_member_here(m, k))
 			continue;
 		struct gpu *g = s->gpus->gpu[m->members[k].device];
-		if (g->info.state != NCCLSVC_DEVICE_READY || physical_stuck(g))
+		if (g->info.state != NCCLSVC_DEVICE_READY || nccl_comm_stuck(g))
 			return false;
 		known = gpu_session_known(s->memory, g, m->members[k].client) && known;
 	}
 	if (!known)
 		return false;
-	const struct physical_want w = comm_want(m);
-	if (physical_fits(m->physical, &w))
+	const struct nccl_comm_want w = comm_want(m);
+	if (nccl_comm_fits(m->nccl_comm, &w))
 		return true;
-	uint64_t due = physical_due(s->gpus, &w);
+	uint64_t due = nccl_comm_due(s->gpus, &w);
 	if (due) {
 		loop_deadline(s->loop, due);
 		return false;
 	}
-	physical_release(&m->physical);
+	nccl_comm_release(&m->nccl_comm);
 	if (nodes_across(m)) {
 		nodes_want(m);
 		return false;
 	}
-	physical_acquire(s->gpus, &w);
-	return physical_fits(m->physical, &w);
+	nccl_comm_acquire(s->gpus, &w);
+	return nccl_comm_fits(m->nccl_comm, &w);
 }
 
 /* They believe that it has begun. */
@@ -174,7 +174,7 @@ bool comm_may_window(struct comms *s, const struct communicator *m)
 	return true;
 }
 
-void comm_physical_ready(struct communicator *m, int result, const char *why)
+void comm_nccl_ready(struct communicator *m, int result, const char *why)
 {
 	struct comms *s = m->comms;
 	if (result)
@@ -206,11 +206,11 @@ void comm_staged_worker_lost(struct comms *s, const struct gpu *g)
 void comm_epoch_dirty(struct comms *s, uint32_t slot)
 {
 	const struct communicator *m = s->comm_by_slot[slot];
-	if (m->physical)
-		physical_abort(m->physical, "the nodes did not agree on what was launched");
+	if (m->nccl_comm)
+		nccl_comm_abort(m->nccl_comm, "the nodes did not agree on what was launched");
 }
 
-bool comm_physical_broken(struct communicator *m, int result, int32_t rank)
+bool comm_nccl_broken(struct communicator *m, int result, int32_t rank)
 {
 	if (epoch_held(&m->life))
 		comm_gpu_lost(m, result, rank);
@@ -225,17 +225,17 @@ static void tell_of_end(const struct communicator *m, enum command_kind kind)
 				 &(struct command){.kind = kind, .epoch_end = {.comm = m->slot}});
 }
 
-void comm_physical_aborts(const struct communicator *m)
+void comm_nccl_abort(const struct communicator *m)
 {
 	tell_of_end(m, COMMAND_EPOCH_BROKEN);
 }
 
-void comm_physical_dead(const struct communicator *m)
+void comm_nccl_dead(const struct communicator *m)
 {
 	tell_of_end(m, COMMAND_EPOCH_DEAD);
 }
 
-void comm_physical_release(const struct communicator *m)
+void comm_nccl_release(const struct communicator *m)
 {
 	tell_of_end(m, COMMAND_EPOCH_RELEASE);
 }

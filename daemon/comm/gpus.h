@@ -4,21 +4,21 @@
 #define COMM_GPUS_H
 
 #include "communicator.h"
-#include "gpu/physical.h"
+#include "gpu/nccl_comm.h"
 
 struct control_nccl_drop;
 struct control_nccl_use;
 
 /* gpu.c: what an epoch of m needs, whose members are known. nnodes is 1. */
-struct physical_want comm_want(struct communicator *m);
+struct nccl_comm_want comm_want(struct communicator *m);
 /* The GPU's worker is gone: where device memory is staged, ends the epochs that it has a member of.
  */
 void comm_staged_worker_lost(struct comms *s, const struct gpu *g);
 /* The rest are gpu_callbacks of the same names. */
-bool comm_physical_broken(struct communicator *m, int result, int32_t rank);
-void comm_physical_dead(const struct communicator *m);
-void comm_physical_aborts(const struct communicator *m);
-void comm_physical_release(const struct communicator *m);
+bool comm_nccl_broken(struct communicator *m, int result, int32_t rank);
+void comm_nccl_dead(const struct communicator *m);
+void comm_nccl_abort(const struct communicator *m);
+void comm_nccl_release(const struct communicator *m);
 uint64_t comm_left_until(const struct communicator *m);
 
 /* nccl_nodes.c: parts of NCCL communicators across nodes. */

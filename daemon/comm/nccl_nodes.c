@@ -11,7 +11,7 @@
 #include "comms.h"
 #include "coord/nccl_pool.h"
 #include "gpu/gpu.h"
-#include "gpu/physical.h"
+#include "gpu/nccl_comm.h"
 #include "gpus.h"
 #include "names.h"
 #include "remote.h"
@@ -43,10 +43,10 @@ static struct communicator *find_comm(struct comms *s, const uint8_t *id, uint32
 	return m && m->start && m->start->epoch == epoch ? m : NULL;
 }
 
-static struct physical *find_part(struct comms *s, uint64_t serial)
+static struct nccl_comm *find_part(struct comms *s, uint64_t serial)
 {
-	struct physical *p;
-	DL_FOREACH (s->gpus->physicals, p)
+	struct nccl_comm *p;
+	DL_FOREACH (s->gpus->nccl_comms, p)
 		if (p->serial == serial)
 			return p;
 	return NULL;
@@ -73,41 +73,41 @@ void nodes_withdraw(struct communicator *m, int result, int32_t rank)
 	if (m->muster != MUSTER_OVER)
 		remote_nccl_ready(m, result, rank, m->muster == MUSTER_READY);
 	m->muster = MUSTER_OVER;
-	physical_release(&m->physical);
+	nccl_comm_release(&m->nccl_comm);
 }
 
 static void lost_before(struct communicator *m, uint64_t serial)
 {
 	struct comms *s = m->comms;
-	physical_give_back(s->gpus, serial, NCCLSVC_WORKER_LOST, a_rank_here(m));
+	nccl_comm_give_back(s->gpus, serial, NCCLSVC_WORKER_LOST, a_rank_here(m));
 	comm_fail_joins(s, m, NCCLSVC_WORKER_LOST, -1,
 			"a worker was lost before the epoch began: join again");
 }
 
 static void use_pooled(struct communicator *m, uint64_t serial)
 {
-	struct physical *p = find_part(m->comms, serial);
-	const struct physical_want w = comm_want(m);
-	if (!p || p->user || !physical_fits(p, &w)) {
+	struct nccl_comm *p = find_part(m->comms, serial);
+	const struct nccl_comm_want w = comm_want(m);
+	if (!p || p->user || !nccl_comm_fits(p, &w)) {
 		lost_before(m, serial);
 		return;
 	}
-	physical_take(p, &w);
-	comm_physical_ready(m, NCCLSVC_OK, NULL);
+	nccl_comm_take(p, &w);
+	comm_nccl_ready(m, NCCLSVC_OK, NULL);
 }
 
 static void use_fresh(struct communicator *m, const struct control_nccl_use *u)
 {
 	struct comms *s = m->comms;
-	struct physical_want w = comm_want(m);
+	struct nccl_comm_want w = comm_want(m);
 	w.nnodes = nodes_of(m);
-	struct physical *p = physical_make(s->gpus, &w, u->serial);
+	struct nccl_comm *p = nccl_comm_make(s->gpus, &w, u->serial);
 	if (!p) { /* the JOINs have been answered */
-		physical_give_back(s->gpus, u->serial, NCCLSVC_LIMIT, -1);
+		nccl_comm_give_back(s->gpus, u->serial, NCCLSVC_LIMIT, -1);
 		return;
 	}
 	memcpy(p->id, u->unique, sizeof(p->id));
-	physical_init(p);
+	nccl_comm_init(p);
 }
 
 void nodes_use(struct comms *s, const struct control_nccl_use *u)
@@ -118,8 +118,8 @@ void nodes_use(struct comms *s, const struct control_nccl_use *u)
 	    m->muster !=
 		    MUSTER_READY) { /* given up meanwhile: a new one will lack this node's part */
 		if (u->serial)
-			physical_give_back(s->gpus, u->serial,
-					   u->fresh ? NCCLSVC_CANCELLED : NCCLSVC_OK, -1);
+			nccl_comm_give_back(s->gpus, u->serial,
+					    u->fresh ? NCCLSVC_CANCELLED : NCCLSVC_OK, -1);
 		return;
 	}
 	m->muster = MUSTER_OVER;
@@ -174,14 +174,14 @@ void nodes_make_id(struct comms *s, const uint8_t *id, uint32_t epoch, int32_t d
 /* ---- Ending ---- */
 
 /* The part is of no use without the others. */
-static void drop(struct physical *p, int result, int32_t rank, int32_t node, const char *why)
+static void drop(struct nccl_comm *p, int result, int32_t rank, int32_t node, const char *why)
 {
 	struct communicator *m = p->user;
 	p->told = true;
 	if (p->aborting || (p->bad && !p->waiting))
 		return; /* it is broken off already */
 	if (p->waiting) {
-		physical_doom(p, result, why);
+		nccl_comm_fail(p, result, why);
 		return;
 	}
 	if (m && epoch_held(&m->life)) {
@@ -189,22 +189,22 @@ static void drop(struct physical *p, int result, int32_t rank, int32_t node, con
 			.epoch = m->epoch, .result = result, .rank = rank, .node = node};
 		comm_broken_elsewhere(m, &b);
 	} else if (m) {
-		physical_detach(p);
+		nccl_comm_detach(p);
 	}
-	physical_abort(p, why);
+	nccl_comm_abort(p, why);
 	if (m && !epoch_held(&m->life) && m->start)
 		comm_fail_joins(m->comms, m, result, -1, why);
 }
 
 void nodes_drop(struct comms *s, const struct control_nccl_drop *d)
 {
-	struct physical *p = find_part(s, d->serial);
+	struct nccl_comm *p = find_part(s, d->serial);
 	char why[SVC_TEXT_BYTES];
 	if (!p)
 		return;
 	if (!d->result) {
 		if (!p->user && p->ready && !p->aborting)
-			physical_destroy(p);
+			nccl_comm_destroy(p);
 		return;
 	}
 	snprintf(why, sizeof(why), "another node's part of it was lost (%s)",
@@ -214,8 +214,8 @@ void nodes_drop(struct comms *s, const struct control_nccl_drop *d)
 
 void nodes_pool_lost(struct comms *s, uint32_t node)
 {
-	struct physical *p, *tmp;
-	DL_FOREACH_SAFE (s->gpus->physicals, p, tmp)
+	struct nccl_comm *p, *tmp;
+	DL_FOREACH_SAFE (s->gpus->nccl_comms, p, tmp)
 		if (p->serial && nccl_pool_that_made(p->serial) == node)
 			drop(p, NCCLSVC_PEER_GONE, -1, (int32_t)node,
 			     "the node of its first GPU is gone");

@@ -6,7 +6,7 @@
 #include "comm.h"
 #include "comms.h"
 #include "gpu/gpu.h"
-#include "gpu/physical.h"
+#include "gpu/nccl_comm.h"
 #include "gpus.h"
 #include "names.h"
 
@@ -58,8 +58,8 @@ static struct member *find(struct comms *s, struct client *c, unsigned opcode, u
 			     "there is no communicator %u in this session", comm);
 		return NULL;
 	}
-	if (m->cuda && m->physical && epoch_runs(&m->life)) {
-		*lane = m->physical->lane;
+	if (m->cuda && m->nccl_comm && epoch_runs(&m->life)) {
+		*lane = m->nccl_comm->lane;
 		*g = s->gpus->gpu[m->members[rank].device];
 		return &m->members[rank];
 	}

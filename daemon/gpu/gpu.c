@@ -23,7 +23,7 @@
 #include "fdio.h"
 #include "mps_service.h"
 #include "names.h"
-#include "physical.h"
+#include "nccl_comm.h"
 #include "sched/executor.h"
 
 static void on_tick(uv_timer_t *timer);
@@ -224,7 +224,7 @@ static void take_message(struct gpu *g, const struct worker_message *m, int fd)
 		break;
 	case WORKER_LANE_FAILED:
 		snprintf(g->info.text, sizeof(g->info.text), "%.127s", m->text);
-		physical_lane_failed(g->gpus, g, m->comm.lane, m->text);
+		nccl_comm_slot_failed(g->gpus, g, m->comm.lane, m->text);
 		break;
 	default: {
 		struct gpu_call *call;
@@ -281,7 +281,7 @@ static void worker_gone(struct gpu *g)
 		gpu_mps_worker_lost(g->gpus);
 	kill_process(g); /* should it live on */
 	staging_worker_lost(g);
-	physical_gpu_lost(g->gpus, g);
+	nccl_comm_gpu_lost(g->gpus, g);
 	end_calls(g, false);
 	g->gpus->callbacks->worker_lost(g->gpus->owner, g);
 	if (g->calls)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The supervisor's side of the GPUs: their workers (gpu.c), physical NCCL communicators
- * (physical.h), or what does without (staged.c). No CUDA here: workers are asked by message.
+ * The supervisor's side of the GPUs: their workers (gpu.c), NCCL communicators
+ * (nccl_comm.h), or what does without (staged.c). No CUDA here: workers are asked by message.
  */
 #ifndef DAEMON_GPU_H
 #define DAEMON_GPU_H
@@ -27,7 +27,7 @@ struct gpu_callbacks {
 	void (*worker_ready)(void *owner, struct gpu *g);
 	/* The worker is gone, and with it all that it had. */
 	void (*worker_lost)(void *owner, struct gpu *g);
-	/* Somebody may have waited for what a physical communicator took. */
+	/* Somebody may have waited for what an NCCL communicator took. */
 	void (*has_room)(void *owner);
 	/* What m has acquired is there; or why not. */
 	void (*made)(struct communicator *m, int result, const char *why);
@@ -38,7 +38,7 @@ struct gpu_callbacks {
 	/* Nothing of m's runs on GPUs any more; or it waits for input that must not hold it up. */
 	void (*dead)(const struct communicator *m);
 	void (*release)(const struct communicator *m);
-	/* Everybody has left m, and gives its physical communicator back by then. 0: no. */
+	/* Everybody has left m, and gives its NCCL communicator back by then. 0: no. */
 	uint64_t (*left_until)(const struct communicator *m);
 };
 
@@ -55,7 +55,7 @@ struct gpus {
 	struct gpu *gpu[GPUS_MAX];
 	uint32_t ngpus;
 	struct gpu_mps *mps; /* NULL: there are no GPUs */
-	struct physical *physicals;
+	struct nccl_comm *nccl_comms;
 	bool lanes[WORKER_LANES]; /* in use */
 	uint64_t makings;	  /* so far */
 	struct staging *staging;  /* that device memory goes through; NULL: NCCL carries it */

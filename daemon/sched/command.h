@@ -30,11 +30,11 @@ enum command_kind {
 	COMMAND_PLAN_ADD,      /* -> EVENT_PLAN_GONE, at the latest before EVENT_EPOCH_GONE */
 	COMMAND_PLAN_DROP,     /* of one member; -> EVENT_PLAN_DROPPED */
 	COMMAND_NODE_LOST,     /* another node's daemon is gone */
-	COMMAND_EPOCH_BROKEN,  /* after EPOCH_END: what still runs on GPUs is about to be broken off:
-				* what is over from now on has failed */
-	COMMAND_EPOCH_DEAD,    /* ... and now it was */
-	COMMAND_MAKE,	       /* workers are told of a communicator: it is to be their turn */
-	COMMAND_MAKE_NOT,      /* if it was not yet */
+	COMMAND_EPOCH_BROKEN, /* after EPOCH_END: what still runs on GPUs is about to be broken off:
+			       * what is over from now on has failed */
+	COMMAND_EPOCH_DEAD,   /* ... and now it was */
+	COMMAND_MAKE,	      /* workers are told of a communicator: it is to be their turn */
+	COMMAND_MAKE_NOT,     /* if it was not yet */
 	COMMAND_STAGING, /* memory that device memory is staged through: for good, before any epoch
 			  */
 	COMMAND_DEVICE_WORKER, /* a GPU whose memory is staged has a worker, or has lost it */
@@ -60,7 +60,7 @@ struct epoch_member {
 	uint32_t node;
 };
 
-/* A physical NCCL communicator that workers are to make, when its turn has come in the order of
+/* An NCCL communicator that workers are to make, when its turn has come in the order of
  * what they launch: there, too, they wait for each other. */
 struct making {
 	struct making *prev, *next;

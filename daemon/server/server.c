@@ -23,7 +23,7 @@
 #include "comm/report.h"
 #include "fdio.h"
 #include "gpu/gpu.h"
-#include "gpu/physical.h"
+#include "gpu/nccl_comm.h"
 #include "memory/memory.h"
 #include "sched/engine.h"
 #include "server_state.h"
@@ -53,7 +53,7 @@ static uint64_t expire(void *arg, uint64_t now)
 {
 	struct server *s = arg;
 	uint64_t next = earlier(expire_silent(s, now), comm_expire(&s->comms, now));
-	next = earlier(next, physical_expire(&s->gpus, now));
+	next = earlier(next, nccl_comm_expire(&s->gpus, now));
 	next = earlier(next, client_retry(&s->sessions, now));
 	return earlier(next, coord_expire(&s->comms.coord));
 }
@@ -436,7 +436,7 @@ void server_destroy(struct server *s)
 {
 	if (s->executor)
 		s->executor->destroy(s->executor);
-	physical_free_all(&s->gpus);
+	nccl_comm_free_all(&s->gpus);
 	plan_free_all(&s->comms);
 	comm_free_all(&s->comms);
 	remote_free(&s->comms);

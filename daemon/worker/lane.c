@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lanes: a physical NCCL communicator of this GPU's rank, and the stream that its tasks run on. */
+ * Lanes: an NCCL communicator of this GPU's rank, and the stream that its tasks run on. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Physical NCCL communicators: physical.c. */
-#ifndef GPU_PHYSICAL_H
-#define GPU_PHYSICAL_H
+ * NCCL communicators: nccl_comm.c. */
+#ifndef GPU_NCCL_COMM_H
+#define GPU_NCCL_COMM_H
 
 #include "gpu.h"
 
 struct account;
 
-struct physical_rank {
+struct nccl_comm_rank {
 	uint32_t rank;
 	int32_t device;
 };
 
 /* What a communicator needs. */
-struct physical_want {
+struct nccl_comm_want {
 	struct communicator *user;
-	struct physical **held; /* where the user keeps what it has */
+	struct nccl_comm **held; /* where the user keeps what it has */
 	const struct account *account;
 	uint32_t nranks, nnodes;
 	uint32_t n; /* ranks on this node */
-	struct physical_rank locals[GPUS_MAX];
+	struct nccl_comm_rank locals[GPUS_MAX];
 };
 
 /* Of one across nodes, what is here. */
-struct physical {
-	struct physical *prev, *next;
+struct nccl_comm {
+	struct nccl_comm *prev, *next;
 	struct gpus *gpus;
 	struct communicator *user; /* NULL: in the pool, or on its way there */
-	struct physical **held;	   /* the user's, as the next one */
+	struct nccl_comm **held;   /* the user's, as the next one */
 	const struct account *account;
 	uint32_t lane, nranks, nnodes;
 	uint32_t n;	  /* ranks on this node */
@@ -43,42 +43,42 @@ struct physical {
 	int32_t result; /* and text: why it could not be made */
 	char text[SVC_TEXT_BYTES];
 	uint8_t id[NCCLSVC_ID_BYTES];
-	struct physical_rank locals[]; /* [n]: those here, in their order */
+	struct nccl_comm_rank locals[]; /* [n]: those here, in their order */
 };
 
 /* Gives the user one, now or with the callback `made`. */
-void physical_acquire(struct gpus *s, const struct physical_want *w);
+void nccl_comm_acquire(struct gpus *s, const struct nccl_comm_want *w);
 /* Is it what is wanted, and good? p may be NULL. */
-bool physical_fits(const struct physical *p, const struct physical_want *w);
+bool nccl_comm_fits(const struct nccl_comm *p, const struct nccl_comm_want *w);
 /* A new one, with a lane but nothing behind it; NULL: there is no room. */
-struct physical *physical_make(struct gpus *s, const struct physical_want *w, uint64_t serial);
+struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w, uint64_t serial);
 /* NCCL makes it, by p->id; the callback `made` follows. */
-void physical_init(struct physical *p);
+void nccl_comm_init(struct nccl_comm *p);
 /* One of the pool is the user's now. */
-void physical_take(struct physical *p, const struct physical_want *w);
+void nccl_comm_take(struct nccl_comm *p, const struct nccl_comm_want *w);
 /* It is nobody's any more, as it is of no use. */
-void physical_detach(struct physical *p);
+void nccl_comm_detach(struct nccl_comm *p);
 /* It is not to be, while it is made. */
-void physical_doom(struct physical *p, int result, const char *why);
+void nccl_comm_fail(struct nccl_comm *p, int result, const char *why);
 /* Its worker makes a communicator that is not to be, for another's part of it has failed: it may
  * have to be killed. */
-bool physical_stuck(const struct gpu *g);
+bool nccl_comm_stuck(const struct gpu *g);
 /* Nobody uses it: it goes in good order. */
-void physical_destroy(struct physical *p);
+void nccl_comm_destroy(struct nccl_comm *p);
 /* Everybody has left one that fits, and it will be free in a moment: until when to wait for it.
  * 0: do not wait. */
-uint64_t physical_due(const struct gpus *s, const struct physical_want *w);
+uint64_t nccl_comm_due(const struct gpus *s, const struct nccl_comm_want *w);
 /* The epoch is over and nothing runs. *held is NULL afterwards. */
-void physical_release(struct physical **held);
+void nccl_comm_release(struct nccl_comm **held);
 /* The epoch ended, and what still runs may never end by itself: break it off. */
-void physical_abort(struct physical *p, const char *why);
+void nccl_comm_abort(struct nccl_comm *p, const char *why);
 /* To the node that keeps order among the nodes: this node's part is used no more; or why it is
  * broken, and because of which rank (-1: none). */
-void physical_give_back(struct gpus *s, uint64_t serial, int result, int32_t rank);
-void physical_gpu_lost(struct gpus *s, const struct gpu *g);
-void physical_lane_failed(struct gpus *s, struct gpu *g, uint32_t lane, const char *text);
+void nccl_comm_give_back(struct gpus *s, uint64_t serial, int result, int32_t rank);
+void nccl_comm_gpu_lost(struct gpus *s, const struct gpu *g);
+void nccl_comm_slot_failed(struct gpus *s, struct gpu *g, uint32_t lane, const char *text);
 /* Destroys what was idle too long, and hurries aborts on; returns the next deadline. */
-uint64_t physical_expire(struct gpus *s, uint64_t now);
-void physical_free_all(struct gpus *s);
+uint64_t nccl_comm_expire(struct gpus *s, uint64_t now);
+void nccl_comm_free_all(struct gpus *s);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Physical NCCL communicators: made by the workers of their GPUs, and kept in a pool when nobody
+ * NCCL communicators: made by the workers of their GPUs, and kept in a pool when nobody
  * needs them, for the next communicator on the same GPUs in the same order. One that may hang is
  * broken off on every GPU at once and never used again.
  */
@@ -17,19 +17,19 @@
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "coord/nccl_pool.h"
-#include "physical.h"
+#include "nccl_comm.h"
 #include "sched/executor.h"
 
 #define USER_LANES (WORKER_LANES * 3 / 4) /* of one user's communicators */
 
 /* i: of those here. */
-static struct gpu *gpu_of(const struct physical *p, uint32_t i)
+static struct gpu *gpu_of(const struct nccl_comm *p, uint32_t i)
 {
 	return p->gpus->gpu[p->locals[i].device];
 }
 
 /* The rank that this node has on the GPU; -1: none. */
-static int32_t rank_on(const struct physical *p, int32_t device)
+static int32_t rank_on(const struct nccl_comm *p, int32_t device)
 {
 	for (uint32_t k = 0; k < p->n; k++)
 		if (p->locals[k].device == device)
@@ -42,8 +42,8 @@ static void recount(struct gpus *s)
 {
 	for (uint32_t i = 0; i < s->ngpus; i++)
 		s->gpu[i]->info.nccl_comms = s->gpu[i]->info.nccl_comms_idle = 0;
-	struct physical *p;
-	DL_FOREACH (s->physicals, p)
+	struct nccl_comm *p;
+	DL_FOREACH (s->nccl_comms, p)
 		for (uint32_t k = 0; k < p->n; k++) {
 			gpu_of(p, k)->info.nccl_comms += p->ready;
 			gpu_of(p, k)->info.nccl_comms_idle += p->ready && !p->user && !p->aborting;
@@ -52,7 +52,7 @@ static void recount(struct gpus *s)
 
 /* ---- Users ---- */
 
-static void attach(struct physical *p, const struct physical_want *w)
+static void attach(struct nccl_comm *p, const struct nccl_comm_want *w)
 {
 	p->user = w->user;
 	p->held = w->held;
@@ -60,7 +60,7 @@ static void attach(struct physical *p, const struct physical_want *w)
 	*p->held = p;
 }
 
-void physical_detach(struct physical *p)
+void nccl_comm_detach(struct nccl_comm *p)
 {
 	if (p->held)
 		*p->held = NULL;
@@ -69,12 +69,12 @@ void physical_detach(struct physical *p)
 	p->account = NULL;
 }
 
-static void forget(struct physical *p)
+static void forget(struct nccl_comm *p)
 {
 	struct gpus *s = p->gpus;
-	physical_detach(p);
+	nccl_comm_detach(p);
 	s->lanes[p->lane] = false;
-	DL_DELETE(s->physicals, p);
+	DL_DELETE(s->nccl_comms, p);
 	free(p);
 	recount(s);
 }
@@ -82,16 +82,17 @@ static void forget(struct physical *p)
 /* ---- Making ---- */
 
 /* The parts on other nodes are of no use any more. */
-static void tell_broken(struct physical *p)
+static void tell_broken(struct nccl_comm *p)
 {
 	if (!p->serial || p->told || p->gpus->loop->closing)
 		return;
 	p->told = true;
-	physical_give_back(p->gpus, p->serial, p->result ? p->result : NCCLSVC_NCCL_ERROR, p->lost);
+	nccl_comm_give_back(p->gpus, p->serial, p->result ? p->result : NCCLSVC_NCCL_ERROR,
+			    p->lost);
 }
 
 /* Those that have not begun need not. */
-static void cancel_init(const struct physical *p)
+static void cancel_init(const struct nccl_comm *p)
 {
 	struct worker_message m = {.kind = WORKER_COMM_CANCEL,
 				   .comm = {.lane = p->lane, .number = p->number}};
@@ -102,7 +103,7 @@ static void cancel_init(const struct physical *p)
 }
 
 /* A rank will not come, and NCCL may wait for it for ever. */
-static void hurry(struct physical *p)
+static void hurry(struct nccl_comm *p)
 {
 	tell_broken(p);
 	if (p->number)
@@ -111,16 +112,16 @@ static void hurry(struct physical *p)
 		gpu_hurry(gpu_of(p, k), p, COMM_INIT_WITHOUT_PEER_NS);
 }
 
-static void settle(struct physical *p)
+static void settle(struct nccl_comm *p)
 {
 	struct communicator *m = p->user;
 	if (p->bad) {
 		struct gpus *s = p->gpus;
 		char text[SVC_TEXT_BYTES];
 		snprintf(text, sizeof(text), "%s", p->text);
-		physical_detach(p);
+		nccl_comm_detach(p);
 		int32_t result = p->result;
-		physical_abort(p, NULL);
+		nccl_comm_abort(p, NULL);
 		if (m)
 			s->callbacks->made(m, result, text);
 		s->callbacks->has_room(s->owner); /* others may have waited for this to be over */
@@ -132,13 +133,13 @@ static void settle(struct physical *p)
 	if (m)
 		p->gpus->callbacks->made(m, NCCLSVC_OK, NULL);
 	else if (p->serial)
-		physical_give_back(p->gpus, p->serial, NCCLSVC_OK, -1);
+		nccl_comm_give_back(p->gpus, p->serial, NCCLSVC_OK, -1);
 	else
 		loop_deadline(p->gpus->loop, p->idle_ns);
 }
 
 /* That a worker is lost is more than what the others then say. */
-static void note_failure(struct physical *p, const struct gpu *g,
+static void note_failure(struct nccl_comm *p, const struct gpu *g,
 			 const struct worker_message *answer)
 {
 	p->bad = true;
@@ -152,7 +153,7 @@ static void note_failure(struct physical *p, const struct gpu *g,
 
 static void on_made(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
-	struct physical *p = arg;
+	struct nccl_comm *p = arg;
 	(void)fd;
 	p->waiting--;
 	if (!answer || answer->result)
@@ -165,7 +166,7 @@ static void on_made(struct gpu *g, void *arg, const struct worker_message *answe
 
 static void on_id(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
-	struct physical *p = arg;
+	struct nccl_comm *p = arg;
 	(void)fd;
 	p->waiting--;
 	if (!answer || answer->result)
@@ -175,10 +176,10 @@ static void on_id(struct gpu *g, void *arg, const struct worker_message *answer,
 		return;
 	}
 	memcpy(p->id, answer->comm.id, sizeof(p->id));
-	physical_init(p);
+	nccl_comm_init(p);
 }
 
-static struct making *making_of(const struct physical *p)
+static struct making *making_of(const struct nccl_comm *p)
 {
 	struct making *k = calloc(1, sizeof(*k) + p->n * sizeof(k->parts[0]));
 	if (!k)
@@ -196,7 +197,7 @@ static struct making *making_of(const struct physical *p)
 }
 
 /* The workers are told what to make, and the engine has them do so when it is its turn. */
-void physical_init(struct physical *p)
+void nccl_comm_init(struct nccl_comm *p)
 {
 	struct gpus *s = p->gpus;
 	const uint32_t n = p->n; /* the last answer may come at once, and end p */
@@ -222,14 +223,14 @@ void physical_init(struct physical *p)
 }
 
 /* Reductions that the last user's members have made. */
-static void clear_redops(const struct physical *p)
+static void clear_redops(const struct nccl_comm *p)
 {
 	for (uint32_t k = 0; k < p->n; k++)
 		gpu_tell(gpu_of(p, k), &(struct worker_message){.kind = WORKER_REDOPS_CLEAR,
 								.redop.lane = p->lane});
 }
 
-bool physical_fits(const struct physical *p, const struct physical_want *w)
+bool nccl_comm_fits(const struct nccl_comm *p, const struct nccl_comm_want *w)
 {
 	if (!p || !p->ready || p->bad || p->aborting || p->nranks != w->nranks || p->n != w->n)
 		return false;
@@ -240,21 +241,21 @@ bool physical_fits(const struct physical *p, const struct physical_want *w)
 	return true;
 }
 
-bool physical_stuck(const struct gpu *g)
+bool nccl_comm_stuck(const struct gpu *g)
 {
-	const struct physical *p;
-	DL_FOREACH (g->gpus->physicals, p)
+	const struct nccl_comm *p;
+	DL_FOREACH (g->gpus->nccl_comms, p)
 		if (p->waiting && p->bad && !p->aborting && rank_on(p, g->index) >= 0)
 			return true;
 	return false;
 }
 
-uint64_t physical_due(const struct gpus *s, const struct physical_want *w)
+uint64_t nccl_comm_due(const struct gpus *s, const struct nccl_comm_want *w)
 {
-	const struct physical *p;
+	const struct nccl_comm *p;
 	uint64_t due = 0;
-	DL_FOREACH (s->physicals, p) {
-		if (!physical_fits(p, w) || p->user == w->user)
+	DL_FOREACH (s->nccl_comms, p) {
+		if (!nccl_comm_fits(p, w) || p->user == w->user)
 			continue;
 		if (!p->user)
 			return 0;
@@ -268,15 +269,15 @@ uint64_t physical_due(const struct gpus *s, const struct physical_want *w)
 /* Of those that nobody uses, the one for the longest time: its lane is free at once. */
 static bool evict(struct gpus *s)
 {
-	struct physical *p, *oldest = NULL;
-	DL_FOREACH (s->physicals, p) {
+	struct nccl_comm *p, *oldest = NULL;
+	DL_FOREACH (s->nccl_comms, p) {
 		if (p->user || !p->ready || p->waiting || p->aborting || p->serial)
 			continue;
 		if (!oldest || p->idle_ns < oldest->idle_ns)
 			oldest = p;
 	}
 	if (oldest)
-		physical_destroy(oldest);
+		nccl_comm_destroy(oldest);
 	return oldest;
 }
 
@@ -291,16 +292,16 @@ static uint32_t free_lane(const struct gpus *s)
 /* How many of a user's communicators have one. Those in the pool are nobody's. */
 static uint32_t lanes_of(const struct gpus *s, const struct account *a)
 {
-	const struct physical *p;
+	const struct nccl_comm *p;
 	uint32_t n = 0;
-	DL_FOREACH (s->physicals, p)
+	DL_FOREACH (s->nccl_comms, p)
 		n += p->user && p->account == a;
 	return n;
 }
 
-struct physical *physical_make(struct gpus *s, const struct physical_want *w, uint64_t serial)
+struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w, uint64_t serial)
 {
-	struct physical *p = NULL;
+	struct nccl_comm *p = NULL;
 	char text[SVC_TEXT_BYTES] = "the daemon has its limit of NCCL communicators";
 	const uint32_t held = lanes_of(s, w->account);
 	uint32_t lane = free_lane(s);
@@ -325,27 +326,27 @@ struct physical *physical_make(struct gpus *s, const struct physical_want *w, ui
 	p->serial = serial;
 	p->lost = -1;
 	memcpy(p->locals, w->locals, w->n * sizeof(w->locals[0]));
-	DL_APPEND(s->physicals, p);
+	DL_APPEND(s->nccl_comms, p);
 	attach(p, w);
 	return p;
 }
 
-void physical_take(struct physical *p, const struct physical_want *w)
+void nccl_comm_take(struct nccl_comm *p, const struct nccl_comm_want *w)
 {
 	attach(p, w);
 	clear_redops(p);
 	recount(p->gpus);
 }
 
-void physical_acquire(struct gpus *s, const struct physical_want *w)
+void nccl_comm_acquire(struct gpus *s, const struct nccl_comm_want *w)
 {
-	struct physical *p;
-	DL_FOREACH (s->physicals, p)
-		if (!p->user && physical_fits(p, w)) {
-			physical_take(p, w);
+	struct nccl_comm *p;
+	DL_FOREACH (s->nccl_comms, p)
+		if (!p->user && nccl_comm_fits(p, w)) {
+			nccl_comm_take(p, w);
 			return;
 		}
-	p = physical_make(s, w, 0);
+	p = nccl_comm_make(s, w, 0);
 	if (!p)
 		return;
 	p->waiting = 1;
@@ -357,7 +358,7 @@ void physical_acquire(struct gpus *s, const struct physical_want *w)
 
 static void on_aborted(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
 {
-	struct physical *p = arg;
+	struct nccl_comm *p = arg;
 	(void)g;
 	(void)answer; /* a worker that is gone is as good */
 	(void)fd;
@@ -378,7 +379,7 @@ static uint64_t release_ns(const struct gpus *s)
 	return gpu_patience_ns(s) / 2;
 }
 
-void physical_abort(struct physical *p, const char *why)
+void nccl_comm_abort(struct nccl_comm *p, const char *why)
 {
 	if (p->aborting || p->waiting)
 		return; /* while it is made: the makers' answers come first */
@@ -400,7 +401,7 @@ void physical_abort(struct physical *p, const char *why)
 	}
 }
 
-void physical_give_back(struct gpus *s, uint64_t serial, int result, int32_t rank)
+void nccl_comm_give_back(struct gpus *s, uint64_t serial, int result, int32_t rank)
 {
 	struct coord *c = s->coord;
 	const struct control_nccl_free m = {serial, result, rank};
@@ -409,29 +410,29 @@ void physical_give_back(struct gpus *s, uint64_t serial, int result, int32_t ran
 		coord_send(c, node, CONTROL_NCCL_FREE, &m, sizeof(m));
 }
 
-void physical_release(struct physical **held)
+void nccl_comm_release(struct nccl_comm **held)
 {
-	struct physical *p = *held;
+	struct nccl_comm *p = *held;
 	if (!p)
 		return;
-	physical_detach(p);
+	nccl_comm_detach(p);
 	p->idle_ns = clock_now();
 	if (p->bad && !p->aborting && !p->waiting) {
 		if (p->ready)
-			physical_abort(p, NULL);
+			nccl_comm_abort(p, NULL);
 		else
 			forget(p);
 		return;
 	}
 	recount(p->gpus);
 	if (p->serial && !p->aborting && !p->waiting)
-		physical_give_back(p->gpus, p->serial, NCCLSVC_OK, -1);
+		nccl_comm_give_back(p->gpus, p->serial, NCCLSVC_OK, -1);
 	else if (!p->serial)
 		loop_deadline(p->gpus->loop, p->idle_ns);
 }
 
 /* Ends the epoch that it is used in, and the communicator itself. */
-static void break_off(struct physical *p, int result, int32_t device, const char *why)
+static void break_off(struct nccl_comm *p, int result, int32_t device, const char *why)
 {
 	const struct gpu_callbacks *callbacks = p->gpus->callbacks;
 	const bool across = p->serial;
@@ -440,14 +441,14 @@ static void break_off(struct physical *p, int result, int32_t device, const char
 	p->lost = rank_on(p, device);
 	const bool ran = m && callbacks->broken(m, result, p->lost);
 	if (m && !ran)
-		physical_detach(p);
+		nccl_comm_detach(p);
 	p->hopeless = true;
-	physical_abort(p, why);	 /* which may free p */
+	nccl_comm_abort(p, why); /* which may free p */
 	if (m && !ran && across) /* the others may have begun */
 		callbacks->made(m, result, why);
 }
 
-void physical_doom(struct physical *p, int result, const char *why)
+void nccl_comm_fail(struct nccl_comm *p, int result, const char *why)
 {
 	p->bad = true;
 	if (!p->result) {
@@ -457,10 +458,10 @@ void physical_doom(struct physical *p, int result, const char *why)
 	hurry(p);
 }
 
-void physical_gpu_lost(struct gpus *s, const struct gpu *g)
+void nccl_comm_gpu_lost(struct gpus *s, const struct gpu *g)
 {
-	struct physical *p, *tmp;
-	DL_FOREACH_SAFE (s->physicals, p, tmp) {
+	struct nccl_comm *p, *tmp;
+	DL_FOREACH_SAFE (s->nccl_comms, p, tmp) {
 		if (rank_on(p, g->index) < 0 || p->aborting)
 			continue;
 		if (p->waiting) {
@@ -473,10 +474,10 @@ void physical_gpu_lost(struct gpus *s, const struct gpu *g)
 	}
 }
 
-void physical_lane_failed(struct gpus *s, struct gpu *g, uint32_t lane, const char *text)
+void nccl_comm_slot_failed(struct gpus *s, struct gpu *g, uint32_t lane, const char *text)
 {
-	struct physical *p;
-	DL_FOREACH (s->physicals, p) {
+	struct nccl_comm *p;
+	DL_FOREACH (s->nccl_comms, p) {
 		if (p->lane != lane || p->aborting || p->waiting)
 			continue;
 		break_off(p, NCCLSVC_NCCL_ERROR, g->index, text);
@@ -485,7 +486,7 @@ void physical_lane_failed(struct gpus *s, struct gpu *g, uint32_t lane, const ch
 }
 
 /* Returns the next deadline. */
-static uint64_t release_inputs(struct physical *p, uint64_t now)
+static uint64_t release_inputs(struct nccl_comm *p, uint64_t now)
 {
 	uint64_t at = p->abort_ns + release_ns(p->gpus);
 	if (p->released || !p->user)
@@ -497,7 +498,7 @@ static uint64_t release_inputs(struct physical *p, uint64_t now)
 	return 0;
 }
 
-void physical_destroy(struct physical *p)
+void nccl_comm_destroy(struct nccl_comm *p)
 {
 	for (uint32_t k = 0; k < p->n; k++)
 		gpu_tell(gpu_of(p, k), &(struct worker_message){.kind = WORKER_COMM_DESTROY,
@@ -505,11 +506,11 @@ void physical_destroy(struct physical *p)
 	forget(p);
 }
 
-uint64_t physical_expire(struct gpus *s, uint64_t now)
+uint64_t nccl_comm_expire(struct gpus *s, uint64_t now)
 {
 	uint64_t next = 0;
-	struct physical *p, *tmp;
-	DL_FOREACH_SAFE (s->physicals, p, tmp) {
+	struct nccl_comm *p, *tmp;
+	DL_FOREACH_SAFE (s->nccl_comms, p, tmp) {
 		if (p->aborting)
 			next = earlier(next, release_inputs(p, now));
 		if (p->user || p->waiting || p->aborting || !p->ready || p->serial)
@@ -519,13 +520,13 @@ uint64_t physical_expire(struct gpus *s, uint64_t now)
 			next = earlier(next, end);
 			continue;
 		}
-		physical_destroy(p);
+		nccl_comm_destroy(p);
 	}
 	return next;
 }
 
-void physical_free_all(struct gpus *s)
+void nccl_comm_free_all(struct gpus *s)
 {
-	while (s->physicals)
-		forget(s->physicals);
+	while (s->nccl_comms)
+		forget(s->nccl_comms);
 }
