@@ -158,7 +158,7 @@ static void end_call(struct gpu *g, struct gpu_call *call, const struct worker_m
 	free(call);
 }
 
-void gpu_hurry(struct gpu *g, const void *arg, uint64_t within_ns)
+void gpu_shorten_deadline(struct gpu *g, const void *arg, uint64_t within_ns)
 {
 	struct gpu_call *call;
 	DL_FOREACH (g->calls, call) {
@@ -474,7 +474,7 @@ static void on_backoff(uv_timer_t *timer)
 	struct gpu *g = timer->data;
 	if (g->gpus->loop->closing)
 		return;
-	if (gpu_mps_settled(g->gpus))
+	if (gpu_mps_decided(g->gpus))
 		gpu_start_worker(g);
 	else
 		uv_timer_start(&g->timer, on_backoff, WORKER_AGAIN_SOON_MS, 0);

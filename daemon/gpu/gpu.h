@@ -126,9 +126,10 @@ void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 	     uint64_t within_ns);
 /* The same without an answer. */
 void gpu_tell(struct gpu *g, const struct worker_message *m);
-/* What was asked with this arg is to be answered within that time from now, if not before. */
-void gpu_hurry(struct gpu *g, const void *arg, uint64_t within_ns);
-/* It does not do what it should: its end is noticed as any other. */
+/* Requests with this arg must be answered within that time from now, or by their own deadline if
+ * that is sooner. */
+void gpu_shorten_deadline(struct gpu *g, const void *arg, uint64_t within_ns);
+/* Kills a worker that does not do what it should. Its end is handled as any worker's. */
 void gpu_kill(struct gpu *g, const char *why);
 /* How long a worker may take for an answer. */
 uint64_t gpu_patience_ns(const struct gpus *s);

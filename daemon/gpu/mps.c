@@ -254,7 +254,7 @@ void gpu_mps_start(struct gpus *s)
 		mps_lead(directory(p)); /* whom this process starts, workers above all */
 }
 
-bool gpu_mps_settled(const struct gpus *s)
+bool gpu_mps_decided(const struct gpus *s)
 {
 	const struct gpu_mps *p = s->mps;
 	if (!p || p->closing)
@@ -275,7 +275,7 @@ enum svc_mps_advice gpu_mps_advise(const struct gpus *s, uint32_t uid,
 				   char to[NCCLSVC_MPS_DIRECTORY_BYTES])
 {
 	const struct gpu_mps *p = s->mps;
-	const bool coming = !gpu_mps_settled(s);
+	const bool coming = !gpu_mps_decided(s);
 	if (!p || (p->source == NCCLSVC_MPS_NOBODY && !coming) ||
 	    (p->source == NCCLSVC_MPS_FOUND && !answers(p->found)))
 		return SVC_MPS_NONE;

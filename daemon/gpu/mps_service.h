@@ -14,10 +14,10 @@ struct client;
 struct gpus;
 
 /* Chooses, once GPUs were found, and sets this process's environment for the workers that it
- * starts. The loop has to run until gpu_mps_settled says so. */
+ * starts. The loop has to run until gpu_mps_decided says so. */
 void gpu_mps_start(struct gpus *s);
 /* Can a worker be started? Only while MPS is about to come up it should wait, for 5 s at most. */
-bool gpu_mps_settled(const struct gpus *s);
+bool gpu_mps_decided(const struct gpus *s);
 /* A worker that used MPS has ended. */
 void gpu_mps_worker_lost(struct gpus *s);
 

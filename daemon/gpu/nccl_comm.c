@@ -102,17 +102,17 @@ static void cancel_init(const struct nccl_comm *p)
 		gpu_tell(gpu_of(p, k), &m);
 }
 
-/* A rank will not come, and NCCL may wait for it for ever. */
-static void hurry(struct nccl_comm *p)
+/* A rank will not come, and NCCL may wait for it for ever: its workers get less time. */
+static void shorten_deadlines(struct nccl_comm *p)
 {
 	tell_broken(p);
 	if (p->number)
 		cancel_init(p);
 	for (uint32_t k = 0; k < p->n; k++)
-		gpu_hurry(gpu_of(p, k), p, COMM_INIT_WITHOUT_PEER_NS);
+		gpu_shorten_deadline(gpu_of(p, k), p, COMM_INIT_WITHOUT_PEER_NS);
 }
 
-static void settle(struct nccl_comm *p)
+static void finish_creation(struct nccl_comm *p)
 {
 	struct communicator *m = p->user;
 	if (p->bad) {
@@ -159,9 +159,9 @@ static void on_made(struct gpu *g, void *arg, const struct worker_message *answe
 	if (!answer || answer->result)
 		note_failure(p, g, answer);
 	if (!p->waiting)
-		settle(p);
+		finish_creation(p);
 	else if (p->bad)
-		hurry(p); /* the other nodes' workers, too */
+		shorten_deadlines(p); /* the other nodes' workers, too */
 }
 
 static void on_id(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
@@ -172,7 +172,7 @@ static void on_id(struct gpu *g, void *arg, const struct worker_message *answer,
 	if (!answer || answer->result)
 		note_failure(p, g, answer);
 	if (p->bad) {
-		settle(p);
+		finish_creation(p);
 		return;
 	}
 	memcpy(p->id, answer->comm.id, sizeof(p->id));
@@ -204,7 +204,7 @@ void nccl_comm_init(struct nccl_comm *p)
 	for (uint32_t k = 0; k < n; k++)
 		if (gpu_of(p, k)->sock < 0) {
 			note_failure(p, gpu_of(p, k), NULL);
-			settle(p);
+			finish_creation(p);
 			return;
 		}
 	p->waiting = n;
@@ -455,7 +455,7 @@ void nccl_comm_fail(struct nccl_comm *p, int result, const char *why)
 		p->result = result;
 		snprintf(p->text, sizeof(p->text), "%s", why);
 	}
-	hurry(p);
+	shorten_deadlines(p);
 }
 
 void nccl_comm_gpu_lost(struct gpus *s, const struct gpu *g)
@@ -467,7 +467,7 @@ void nccl_comm_gpu_lost(struct gpus *s, const struct gpu *g)
 		if (p->waiting) {
 			/* Its own answer will not come. */
 			note_failure(p, g, NULL);
-			hurry(p);
+			shorten_deadlines(p);
 			continue;
 		}
 		break_off(p, NCCLSVC_WORKER_LOST, g->index, "a worker is lost");

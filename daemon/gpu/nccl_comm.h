@@ -48,36 +48,36 @@ struct nccl_comm {
 
 /* Gives the user one, now or with the callback `made`. */
 void nccl_comm_acquire(struct gpus *s, const struct nccl_comm_want *w);
-/* Is it what is wanted, and good? p may be NULL. */
+/* Whether p is good and has these GPUs in this order. p may be NULL. */
 bool nccl_comm_fits(const struct nccl_comm *p, const struct nccl_comm_want *w);
 /* A new one, with a lane but nothing behind it; NULL: there is no room. */
 struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w, uint64_t serial);
 /* NCCL makes it, by p->id; the callback `made` follows. */
 void nccl_comm_init(struct nccl_comm *p);
-/* One of the pool is the user's now. */
+/* The user takes p from the pool. */
 void nccl_comm_take(struct nccl_comm *p, const struct nccl_comm_want *w);
-/* It is nobody's any more, as it is of no use. */
+/* The user gives up p, which cannot be used again. */
 void nccl_comm_detach(struct nccl_comm *p);
-/* It is not to be, while it is made. */
+/* Its creation has failed; workers that are still busy with it get a shorter deadline. */
 void nccl_comm_fail(struct nccl_comm *p, int result, const char *why);
-/* Its worker makes a communicator that is not to be, for another's part of it has failed: it may
- * have to be killed. */
+/* Whether the GPU's worker is creating a communicator whose other part has failed: such a worker
+ * may have to be killed. */
 bool nccl_comm_stuck(const struct gpu *g);
-/* Nobody uses it: it goes in good order. */
+/* Ends p in good order. No communicator uses it. */
 void nccl_comm_destroy(struct nccl_comm *p);
-/* Everybody has left one that fits, and it will be free in a moment: until when to wait for it.
- * 0: do not wait. */
+/* Until when to wait for an NCCL communicator that fits, and that all members of its user have
+ * left. 0: there is none. */
 uint64_t nccl_comm_due(const struct gpus *s, const struct nccl_comm_want *w);
-/* The epoch is over and nothing runs. *held is NULL afterwards. */
+/* The epoch is over and no task runs: back to the pool. *held is NULL afterwards. */
 void nccl_comm_release(struct nccl_comm **held);
-/* The epoch ended, and what still runs may never end by itself: break it off. */
+/* Aborts p: its epoch has ended, and what the GPUs still run may never end by itself. */
 void nccl_comm_abort(struct nccl_comm *p, const char *why);
-/* To the node that keeps order among the nodes: this node's part is used no more; or why it is
+/* Tells the coordinator of the NCCL pool that this node no longer uses its part; or why the part is
  * broken, and because of which rank (-1: none). */
 void nccl_comm_give_back(struct gpus *s, uint64_t serial, int result, int32_t rank);
 void nccl_comm_gpu_lost(struct gpus *s, const struct gpu *g);
 void nccl_comm_slot_failed(struct gpus *s, struct gpu *g, uint32_t lane, const char *text);
-/* Destroys what was idle too long, and hurries aborts on; returns the next deadline. */
+/* Destroys what was idle for too long, and lets aborts go on; returns the next deadline. */
 uint64_t nccl_comm_expire(struct gpus *s, uint64_t now);
 void nccl_comm_free_all(struct gpus *s);
 

@@ -202,7 +202,7 @@ int gpu_start(struct gpus *s)
 		return -1;
 	if (s->ngpus)
 		gpu_mps_start(s);
-	while (!gpu_mps_settled(s))
+	while (!gpu_mps_decided(s))
 		run_briefly(s->loop->uv);
 	for (uint32_t i = 0; i < s->ngpus; i++)
 		gpu_start_worker(s->gpu[i]);
