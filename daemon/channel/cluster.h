@@ -26,7 +26,7 @@ struct config;
 struct link;
 
 /* What each node tells all others when they start. */
-struct node_card {
+struct node_info {
 	uint32_t magic;
 	uint16_t port;
 	uint16_t reserved;
@@ -40,7 +40,7 @@ struct node_card {
 };
 
 struct node {
-	struct node_card card;
+	struct node_info info;
 	struct link *link; /* NULL: gone, or this node itself */
 	bool gone;
 	uint64_t lost_ns;

@@ -27,8 +27,8 @@ struct link {
 	int node;  /* -1: not known yet */
 	bool told; /* our HELLO is out */
 	bool closing;
-	const char *doomed; /* why it is to be lost; NULL: it is not */
-	size_t used;	    /* of buffer */
+	const char *failure; /* why it is to be lost; NULL: it is not */
+	size_t used;	     /* of buffer */
 	char buffer[sizeof(struct control_header) + CONTROL_BODY_MAX];
 };
 
@@ -73,9 +73,9 @@ static void lose(struct link *l, const char *why)
 	n->gone = true;
 	n->lost_ns = clock_now();
 	if (n->left)
-		log_info("node %d (%s, pid %d) has ended", l->node, n->card.host, n->card.pid);
+		log_info("node %d (%s, pid %d) has ended", l->node, n->info.host, n->info.pid);
 	else
-		log_error("node %d (%s, pid %d) is gone: %s", l->node, n->card.host, n->card.pid,
+		log_error("node %d (%s, pid %d) is gone: %s", l->node, n->info.host, n->info.pid,
 			  why);
 	if (c->callbacks)
 		c->callbacks->node_lost(c->owner, (uint32_t)l->node);
@@ -93,25 +93,25 @@ static void on_written(uv_write_t *request, int status)
 
 /* Who sends may be in the middle of something that the node is part of: it is lost from the loop.
  */
-static void doom(struct link *l, const char *why)
+static void fail(struct link *l, const char *why)
 {
-	l->doomed = why;
+	l->failure = why;
 	uv_async_send(&l->cluster->kept);
 }
 
-static void lose_doomed(struct cluster *c)
+static void lose_failed(struct cluster *c)
 {
 	struct link *l;
 	DL_FOREACH (c->links, l) /* they leave the list later */
-		if (l->doomed)
-			lose(l, l->doomed);
+		if (l->failure)
+			lose(l, l->failure);
 }
 
 static void write_frame(struct link *l, enum control_kind kind, const void *body, size_t size)
 {
 	struct outgoing_frame *f = malloc(sizeof(*f) + size);
 	if (!f) {
-		doom(l, "out of memory");
+		fail(l, "out of memory");
 		return;
 	}
 	f->header = (struct control_header){.length = (uint32_t)size, .kind = (uint16_t)kind};
@@ -120,9 +120,9 @@ static void write_frame(struct link *l, enum control_kind kind, const void *body
 	int error = uv_write(&f->request, (uv_stream_t *)&l->tcp, &buf, 1, on_written);
 	if (error) {
 		free(f);
-		doom(l, uv_strerror(error));
+		fail(l, uv_strerror(error));
 	} else if (uv_stream_get_write_queue_size((uv_stream_t *)&l->tcp) > QUEUE_MAX) {
-		doom(l, "it does not read");
+		fail(l, "it does not read");
 	}
 }
 
@@ -139,7 +139,7 @@ void link_handle_kept(struct cluster *c)
 static void on_kept(uv_async_t *async)
 {
 	link_handle_kept(async->data);
-	lose_doomed(async->data);
+	lose_failed(async->data);
 }
 
 static void keep(struct cluster *c, uint32_t from, enum control_kind kind, const void *body,
@@ -161,7 +161,7 @@ void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const v
 {
 	if (c->closing)
 		return;
-	if (c->nodes[node].link && !c->nodes[node].link->doomed)
+	if (c->nodes[node].link && !c->nodes[node].link->failure)
 		write_frame(c->nodes[node].link, kind, body, size);
 }
 
@@ -175,7 +175,7 @@ static void say_hello(struct link *l)
 {
 	struct cluster *c = l->cluster;
 	struct control_hello h = {.magic = LINK_MAGIC, .node = c->me};
-	memcpy(h.key, c->nodes[0].card.key, sizeof(h.key));
+	memcpy(h.key, c->nodes[0].info.key, sizeof(h.key));
 	l->told = true;
 	write_frame(l, CONTROL_HELLO, &h, sizeof(h));
 }
@@ -196,7 +196,7 @@ static void take_hello(struct link *l, const struct control_hello *h)
 	struct cluster *c = l->cluster;
 	bool expected = l->told ? h->node < c->me && l->connect.data == &c->nodes[h->node]
 				: h->node > c->me && h->node < c->n;
-	if (h->magic != LINK_MAGIC || !expected || !same_key(h->key, c->nodes[0].card.key) ||
+	if (h->magic != LINK_MAGIC || !expected || !same_key(h->key, c->nodes[0].info.key) ||
 	    c->nodes[h->node].link || c->nodes[h->node].gone) {
 		log_warning("a connection to the cluster's port was turned away: it is no node of "
 			    "this cluster");
@@ -348,7 +348,7 @@ static void on_connected(uv_connect_t *request, int status)
 		return;
 	if (status) {
 		log_error("cannot connect to node %d (%s, port %u): %s",
-			  (int)(n - l->cluster->nodes), n->card.address, n->card.port,
+			  (int)(n - l->cluster->nodes), n->info.address, n->info.port,
 			  uv_strerror(status));
 		n->gone = true;
 		l->cluster->late = true;
@@ -367,10 +367,10 @@ static int connect_to(struct cluster *c, struct node *n)
 	if (!l)
 		return -1;
 	l->connect.data = n;
-	if (uv_ip4_addr(n->card.address, n->card.port, (struct sockaddr_in *)&at) &&
-	    uv_ip6_addr(n->card.address, n->card.port, (struct sockaddr_in6 *)&at)) {
+	if (uv_ip4_addr(n->info.address, n->info.port, (struct sockaddr_in *)&at) &&
+	    uv_ip6_addr(n->info.address, n->info.port, (struct sockaddr_in6 *)&at)) {
 		log_error("node %d gave '%s', which is no address", (int)(n - c->nodes),
-			  n->card.address);
+			  n->info.address);
 		return -1;
 	}
 	return uv_tcp_connect(&l->connect, &l->tcp, (struct sockaddr *)&at, on_connected);
@@ -379,7 +379,7 @@ static int connect_to(struct cluster *c, struct node *n)
 int link_listen(struct cluster *c, const char *address)
 {
 	struct sockaddr_storage at;
-	struct node_card *card = &c->nodes[c->me].card;
+	struct node_info *info = &c->nodes[c->me].info;
 	int size = sizeof(at), error;
 	c->listener.data = c->timer.data = c->kept.data = c;
 	uv_tcp_init(c->loop, &c->listener);
@@ -401,9 +401,9 @@ int link_listen(struct cluster *c, const char *address)
 			  uv_strerror(error));
 		return -1;
 	}
-	card->port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+	info->port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
 						    : ((struct sockaddr_in *)&at)->sin_port);
-	snprintf(card->address, sizeof(card->address), "%s", address);
+	snprintf(info->address, sizeof(info->address), "%s", address);
 	return 0;
 }
 
@@ -445,8 +445,8 @@ int link_all(struct cluster *c)
 	for (uint32_t i = 0; i < c->n; i++)
 		if (i != c->me && !c->nodes[i].link)
 			log_error("no connection with node %u (%s, %s port %u) within %d s", i,
-				  c->nodes[i].card.host, c->nodes[i].card.address,
-				  c->nodes[i].card.port, NODES_MEET_MS / 1000);
+				  c->nodes[i].info.host, c->nodes[i].info.address,
+				  c->nodes[i].info.port, NODES_MEET_MS / 1000);
 	return -1;
 }
 

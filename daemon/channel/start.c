@@ -24,10 +24,10 @@
 #include "cluster.h"
 #include "link.h"
 
-#define CARD_MAGIC UINT32_C(0x63617264)
-#define MODULE	   "ncclsvc-mpi.so"
-#define EARS	   64
-#define EAR_BYTES  (16 * 1024)
+#define NODE_INFO_MAGIC UINT32_C(0x63617264)
+#define MODULE		"ncclsvc-mpi.so"
+#define EARS		64
+#define EAR_BYTES	(16 * 1024)
 
 /* ---- Is this one of several? ---- */
 
@@ -219,11 +219,11 @@ static struct reach choose_reach(const struct config *config, bool one_machine)
 	return r;
 }
 
-static int exchange_cards(struct cluster *c, const struct config *config)
+static int exchange_node_info(struct cluster *c, const struct config *config)
 {
-	struct node_card *mine = &c->nodes[c->me].card;
-	struct node_card *all = calloc(c->n, sizeof(*all));
-	mine->magic = CARD_MAGIC;
+	struct node_info *mine = &c->nodes[c->me].info;
+	struct node_info *all = calloc(c->n, sizeof(*all));
+	mine->magic = NODE_INFO_MAGIC;
 	mine->pid = getpid();
 	mine->ranks = (uint32_t)config->ranks;
 	gethostname(mine->host, sizeof(mine->host) - 1);
@@ -236,11 +236,11 @@ static int exchange_cards(struct cluster *c, const struct config *config)
 		return -1;
 	}
 	for (uint32_t i = 0; i < c->n; i++) {
-		c->nodes[i].card = all[i];
-		if (all[i].magic == CARD_MAGIC && !strcmp(all[i].version, mine->version))
+		c->nodes[i].info = all[i];
+		if (all[i].magic == NODE_INFO_MAGIC && !strcmp(all[i].version, mine->version))
 			continue;
 		log_error("node %u runs version '%.47s', this node %s: run one version", i,
-			  all[i].magic == CARD_MAGIC ? all[i].version : "?", mine->version);
+			  all[i].magic == NODE_INFO_MAGIC ? all[i].version : "?", mine->version);
 		free(all);
 		return -1;
 	}
@@ -293,7 +293,7 @@ static int meet(struct cluster *c, const struct config *config, char *const envp
 		log_error("%u nodes: at most %d can be one cluster", c->n, CLUSTER_NODES_MAX);
 	} else {
 		const struct reach reach = choose_reach(config, c->place.locals == c->place.nodes);
-		if (!link_listen(c, reach.address) && !exchange_cards(c, config))
+		if (!link_listen(c, reach.address) && !exchange_node_info(c, config))
 			error = c->mpi->listen(EARS, EAR_BYTES);
 	}
 	watchdog_stop(&w);
@@ -313,8 +313,8 @@ struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, cha
 		_exit(EXIT_FAILURE);
 	}
 	log_info("node %u of %u (%d of %d on this machine), %s, control on %s port %u", c->me, c->n,
-		 c->place.local, c->place.locals, c->place.library, c->nodes[c->me].card.address,
-		 c->nodes[c->me].card.port);
+		 c->place.local, c->place.locals, c->place.library, c->nodes[c->me].info.address,
+		 c->nodes[c->me].info.port);
 	return c;
 }
 

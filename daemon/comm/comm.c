@@ -156,12 +156,12 @@ int comm_create_world(struct comms *s)
 	if (coord_random_id(id))
 		return -1;
 	if (s->cluster) { /* node 0's id; node by node */
-		memcpy(id, s->cluster->nodes[0].card.world, sizeof(id));
+		memcpy(id, s->cluster->nodes[0].info.world, sizeof(id));
 		ranks = 0;
 		for (uint32_t i = 0; i < s->cluster->n; i++) {
 			if (i == s->cluster->me)
 				s->world_first = ranks;
-			ranks += s->cluster->nodes[i].card.ranks;
+			ranks += s->cluster->nodes[i].info.ranks;
 		}
 	}
 	if (ranks > SVC_HOST_RANKS_MAX) {

@@ -84,7 +84,7 @@ static bool op_gone(void *arg, uint32_t node)
 static const char *op_host(void *arg, uint32_t node)
 {
 	const struct comms *s = arg;
-	return s->cluster ? s->cluster->nodes[node].card.host : "this one";
+	return s->cluster ? s->cluster->nodes[node].info.host : "this one";
 }
 
 static uint64_t op_now(void *arg)

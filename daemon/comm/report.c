@@ -58,7 +58,7 @@ static void add_place(struct line *l, const struct communicator *m, int32_t rank
 	if (c && c->n > 1) {
 		const uint32_t node =
 			comm_alive(member) || member->node < 0 ? c->me : (uint32_t)member->node;
-		add(l, ", on node %u (%s)", node, c->nodes[node].card.host);
+		add(l, ", on node %u (%s)", node, c->nodes[node].info.host);
 	}
 }
 

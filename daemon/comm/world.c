@@ -11,9 +11,9 @@ static int32_t local_ranks(struct comms *s, struct client *c, uint32_t serial)
 	const struct cluster *k = s->cluster;
 	if (!k)
 		return s->config->ranks;
-	const uint32_t full = k->nodes[0].card.ranks;
+	const uint32_t full = k->nodes[0].info.ranks;
 	for (uint32_t i = 1; i < k->n; i++) {
-		uint32_t ranks = k->nodes[i].card.ranks;
+		uint32_t ranks = k->nodes[i].info.ranks;
 		if (ranks == full || (i == k->n - 1 && ranks < full))
 			continue;
 		client_error(

@@ -489,14 +489,14 @@ static uint64_t list_nodes(struct server *s, struct piece *p, uint64_t from)
 				 : !n->gone ? NCCLSVC_NODE_ALIVE
 				 : n->left  ? NCCLSVC_NODE_LEFT
 					    : NCCLSVC_NODE_LOST,
-			.pid = n->card.pid,
-			.host_ranks = n->card.ranks,
+			.pid = n->info.pid,
+			.host_ranks = n->info.ranks,
 			.gone_ns = n->gone ? since(p->reply.time_ns, n->lost_ns) : 0,
 			.heard_ns =
 				n->gone || i == c->me ? 0 : since(p->reply.time_ns, n->heard_ns),
 		};
-		memcpy(info->host, n->card.host, sizeof(info->host));
-		memcpy(info->address, n->card.address, sizeof(info->address));
+		memcpy(info->host, n->info.host, sizeof(info->host));
+		memcpy(info->address, n->info.address, sizeof(info->address));
 	}
 	return 0;
 }
