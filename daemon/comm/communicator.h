@@ -41,7 +41,7 @@ struct split_request {
 	bool overdue; /* it was asked who is missing */
 };
 
-enum muster_state { MUSTER_NONE, MUSTER_READY, MUSTER_OVER };
+enum barrier_state { BARRIER_NONE, BARRIER_READY, BARRIER_OVER };
 
 /* A plan that waits for the other members'. */
 struct commit {
@@ -82,7 +82,7 @@ struct communicator {
 	uint32_t coordinator;	     /* of the epoch: rank 0's node */
 	uint32_t remote;	     /* members of the epoch on other nodes */
 	struct control_start *start; /* all have joined; NULL: not yet, or it has begun */
-	enum muster_state muster;    /* of GPUs across nodes: what the NCCL pool knows of start */
+	enum barrier_state barrier;  /* of GPUs across nodes: what the NCCL pool knows of start */
 	struct control_break *start_break; /* that is over already */
 	UT_hash_handle hh;		   /* by id */
 };

@@ -55,7 +55,7 @@ struct nccl_comm_want comm_want(struct communicator *m)
 /* Its NCCL communicator is on the way: comm_nccl_ready follows. */
 static bool being_acquired(const struct communicator *m)
 {
-	return m->muster == MUSTER_READY || (m->nccl_comm && m->nccl_comm->waiting);
+	return m->barrier == BARRIER_READY || (m->nccl_comm && m->nccl_comm->waiting);
 }
 
 /* True: every worker is there and knows its member's timelines, and NCCL has a communicator. Else

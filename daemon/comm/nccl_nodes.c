@@ -64,15 +64,15 @@ static int32_t a_rank_here(const struct communicator *m)
 
 void nodes_want(struct communicator *m)
 {
-	m->muster = MUSTER_READY;
+	m->barrier = BARRIER_READY;
 	remote_nccl_ready(m, NCCLSVC_OK, -1, false);
 }
 
 void nodes_withdraw(struct communicator *m, int result, int32_t rank)
 {
-	if (m->muster != MUSTER_OVER)
-		remote_nccl_ready(m, result, rank, m->muster == MUSTER_READY);
-	m->muster = MUSTER_OVER;
+	if (m->barrier != BARRIER_OVER)
+		remote_nccl_ready(m, result, rank, m->barrier == BARRIER_READY);
+	m->barrier = BARRIER_OVER;
 	nccl_comm_release(&m->nccl_comm);
 }
 
@@ -114,15 +114,15 @@ void nodes_use(struct comms *s, const struct control_nccl_use *u)
 {
 	struct communicator *m = find_comm(s, u->id, u->epoch);
 	char text[SVC_TEXT_BYTES];
-	if (!m ||
-	    m->muster !=
-		    MUSTER_READY) { /* given up meanwhile: a new one will lack this node's part */
+	/* If the epoch was given up meanwhile, a new NCCL communicator will lack this node's part.
+	 */
+	if (!m || m->barrier != BARRIER_READY) {
 		if (u->serial)
 			nccl_comm_give_back(s->gpus, u->serial,
 					    u->fresh ? NCCLSVC_CANCELLED : NCCLSVC_OK, -1);
 		return;
 	}
-	m->muster = MUSTER_OVER;
+	m->barrier = BARRIER_OVER;
 	if (u->result) {
 		snprintf(text, sizeof(text),
 			 "the epoch could not begin on another node (%s%s): join again",

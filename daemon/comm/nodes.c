@@ -19,7 +19,7 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	free(m->start);
 	free(m->start_break);
 	m->start_break = NULL;
-	m->muster = MUSTER_NONE;
+	m->barrier = BARRIER_NONE;
 	m->start = malloc(size);
 	if (!m->start)
 		no_memory("the start of a communicator across nodes");
