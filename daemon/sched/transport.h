@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A transport moves the bytes of tasks that have matched. The scheduler knows transports by this
- * table alone; which one a communicator has, the command that starts its epoch says.
+ * table alone. The command that starts a communicator's epoch names its transport; whoever creates
+ * the engine passes all of them (struct engine_config).
  *
- * All functions run in the engine's thread, and none of them may block: what takes longer goes on
- * in the pool, on a GPU or in flight, and poll looks after it. A transport ends the tasks that it
- * has started by release_end; and what it cannot do without memory, after start has returned, it
- * reserves before.
+ * The engine's thread calls all functions, and none of them blocks: work that takes longer goes on
+ * in the pool, on a GPU or in flight, and poll sees it end. A transport ends the tasks that it has
+ * started by release_end. Memory that a started operation cannot do without is allocated in start,
+ * which may fail; an operation that fails later fails its tasks.
  */
 #ifndef SCHED_TRANSPORT_H
 #define SCHED_TRANSPORT_H
@@ -28,14 +29,14 @@ struct task;
 
 /* ---- What a transport does itself ---- */
 
-/* Its tasks are work of their streams: it waits for their inputs, and raises their timelines, on the
- * GPU. So they are started before their inputs are there. */
+/* Its tasks are work of their streams: the GPU waits for their inputs and raises their timelines.
+ * So they are started before their inputs are there. */
 #define TRANSPORT_ON_STREAMS 1u
-/* It starts the tasks of a task group, and all that matched them, as one; and what other nodes start
- * too, in the same order on all nodes. Its start is set_add; reserve and launch follow (set.h). */
-#define TRANSPORT_GROUPS     2u
-
-/* It reduces float8, too, and with what premulsum makes. */
+/* It launches the tasks of a task group, and all that matched them, as one set; and sets with tasks
+ * on other nodes in one order on all nodes. Its start is set_add (set.h); reserve and launch follow
+ * when the set is whole. */
+#define TRANSPORT_GROUPS      2u
+/* It also reduces float8, and with the operations that premulsum makes. */
 #define TRANSPORT_REDUCES_ALL 4u
 
 /* ---- Starting ---- */
@@ -70,13 +71,11 @@ enum room {
 	ROOM_NEVER, /* it is too large */
 };
 
-/* Functions that a transport does not need are NULL, but for start. c is always a communicator whose
+/* A transport leaves functions that it does not need NULL, but for start. c is a communicator whose
  * epoch has this transport. */
 struct transport {
-	const char *name;
-	unsigned flags; /* TRANSPORT_ */
-	/* Of e->transport_state, all zero at first. */
-	size_t state_bytes;
+	unsigned flags;	    /* TRANSPORT_ */
+	size_t state_bytes; /* what e->transport_state points to, zero at first */
 
 	/* ---- A communicator's epoch ---- */
 
@@ -85,10 +84,10 @@ struct transport {
 	/* It is over, c->end says why: nothing more is started. What runs ends by itself or is broken
 	 * off; all of it before the communicator is freed. */
 	void (*epoch_end)(struct engine *e, struct comm *c);
-	/* What still runs of an ended epoch is not to wait for inputs any more. */
+	/* COMMAND_EPOCH_RELEASE: tasks of an ended epoch that still run wait for inputs no more. */
 	void (*release)(struct engine *e, struct comm *c);
-	/* Workers have broken off what ran: nothing of the communicator runs on any GPU. The epoch
-	 * may end a little later. */
+	/* COMMAND_EPOCH_DEAD: workers have broken off all tasks that ran on GPUs. The epoch may end
+	 * a little later. */
 	void (*dead)(struct engine *e, struct comm *c);
 	/* A member has left: no collective of all members comes any more. */
 	void (*member_left)(struct engine *e, struct comm *c);
@@ -105,35 +104,37 @@ struct transport {
 
 	/* ---- The engine ---- */
 
-	/* Moves everything on, and returns true if anything happened. Called in each round while the
-	 * transport's bit in e->polled is set, which it sets and clears itself. */
+	/* Moves on all that is under way, and returns true if anything happened. Called in each
+	 * round while the bit of the transport's kind is set in e->polled: the transport sets it
+	 * when it has something to look after, and clears it. */
 	bool (*poll)(struct engine *e);
-	/* A command about GPUs and their workers, which the scheduler does not know more of: each
-	 * transport takes its own. Returns 0 or -ENOMEM. */
+	/* A command about GPUs or their workers: all transports get it, and each does its part.
+	 * Returns 0 or -ENOMEM. */
 	int (*command)(struct engine *e, const struct command *cmd);
-	/* The region's memory, perhaps of tasks that have ended, goes. */
+	/* The region is about to be forgotten; no pending task names it, unless its session ends.
+	 */
 	void (*region_gone)(struct engine *e, const struct region *r);
-	/* The engine ends: nothing runs in the pool any more. */
+	/* The engine ends, and its pool has: frees what the state points to. */
 	void (*finish)(struct engine *e);
 
 	/* ---- Several nodes ---- */
 
-	/* Do the bytes of such tasks go along with the nodes' records? p2p: a Send and its Recv. */
+	/* Do the bytes of such tasks travel with the nodes' records? p2p: a Send and its Recv. */
 	bool (*eager)(const struct span *s, const struct svc_record *r, bool p2p);
-	/* Then: what this node has for the one at that place, at most SPAN_EAGER_BYTES; returns how
-	 * many. tasks: as in a match. */
+	/* If so, the bytes that this node has for the one at that place, at most SPAN_EAGER_BYTES;
+	 * returns how many. tasks: as in a match. */
 	size_t (*pack)(const struct span *s, struct task *const *tasks, uint32_t place, bool p2p,
 		       char *out);
-	/* And does the operation with what came from all nodes. False: a node sent too few. */
+	/* Does the operation with the bytes of all nodes. False: a node sent too few. */
 	bool (*unpack)(const struct span *s, struct task *const *tasks, const struct junction *j);
 	/* Another node is ready to receive a part of an operation. */
 	void (*credit)(struct engine *e, struct span *s, uint32_t place,
 		       const struct junction_key *key, const struct credit_note *note);
-	/* Is there to be a part of that key that it has not started yet? */
+	/* Of a transport that has another one send its parts: will it start a part of that key? */
 	bool (*expects)(const struct engine *e, const struct comm *c,
 			const struct junction_key *key);
-	/* What goes on between nodes is broken off: the operation of that key with all its parts,
-	 * or everything (NULL). */
+	/* Breaks off what goes on between nodes: the operation of that key with all its parts, or
+	 * everything (NULL). */
 	void (*break_off)(struct engine *e, struct comm *c, const struct junction_key *key);
 	/* The node at that place is lost: what is in flight to or from it never ends. */
 	void (*node_lost)(struct engine *e, struct comm *c, uint32_t place);

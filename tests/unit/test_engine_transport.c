@@ -115,7 +115,6 @@ static void finish(struct engine *e)
 }
 
 static const struct transport plain = {
-	.name = "plain",
 	.epoch_begin = epoch_begin,
 	.epoch_end = epoch_end,
 	.member_left = member_left,
@@ -127,14 +126,13 @@ static const struct transport plain = {
 };
 
 static const struct transport grouping = {
-	.name = "grouping",
 	.flags = TRANSPORT_ON_STREAMS | TRANSPORT_GROUPS | TRANSPORT_REDUCES_ALL,
 	.start = set_add,
 	.reserve = toy_reserve,
 	.launch = toy_launch,
 };
 
-static const struct transport unused = {.name = "unused", .start = toy_start};
+static const struct transport unused = {.start = toy_start};
 
 const struct transport *const transports[TRANSPORTS] = {
 	[TRANSPORT_HOST] = &unused,

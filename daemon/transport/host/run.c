@@ -368,7 +368,6 @@ static void finish_all(struct engine *e)
 }
 
 const struct transport host_transport = {
-	.name = "host",
 	.state_bytes = sizeof(struct host),
 	.epoch_end = epoch_end,
 	.start = start,

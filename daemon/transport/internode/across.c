@@ -189,7 +189,6 @@ static void finish(struct engine *e)
 }
 
 const struct transport internode_transport = {
-	.name = "internode",
 	.state_bytes = sizeof(struct internode),
 	.epoch_end = epoch_end,
 	.start = start,

@@ -191,7 +191,6 @@ void nccl_land(struct engine *e, struct member *m)
 }
 
 const struct transport nccl_transport = {
-	.name = "nccl",
 	.flags = TRANSPORT_ON_STREAMS | TRANSPORT_GROUPS | TRANSPORT_REDUCES_ALL,
 	.state_bytes = sizeof(struct nccl),
 	.epoch_begin = begin,

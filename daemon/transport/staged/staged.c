@@ -373,7 +373,6 @@ static void finish_all(struct engine *e)
 }
 
 const struct transport staged_transport = {
-	.name = "staged",
 	.state_bytes = sizeof(struct staging),
 	.epoch_begin = begin,
 	.epoch_end = epoch_end,
