@@ -81,7 +81,9 @@ static void on_alive(uv_timer_t *timer)
 	struct daemon *d = timer->data;
 	log_flush();
 	if (!d->answered)
-		log_error("the engine has not answered since the last keep-alive");
+		log_error("the engine thread has not answered since the last keep-alive: tasks may "
+			  "stand "
+			  "still. systemd restarts a daemon whose watchdog expires");
 	d->answered = false;
 	server_ping(d->server, on_pong, d);
 }
@@ -116,7 +118,7 @@ static void finish(struct daemon *d)
 static void on_drained(void *arg)
 {
 	struct daemon *d = arg;
-	log_info("all tasks have ended");
+	log_info("no task is pending any more: the daemon ends");
 	finish(d);
 }
 
@@ -134,12 +136,13 @@ static void on_term(uv_signal_t *handle, int signum)
 {
 	struct daemon *d = handle->data;
 	if (d->ending) {
-		log_warning("signal %d again: ending at once", signum);
+		log_warning("signal %d again: the daemon ends at once", signum);
 		finish(d);
 		return;
 	}
 	d->ending = true;
-	log_info("signal %d: draining, for at most %d s", signum, d->config.drain_seconds);
+	log_info("signal %d: pending tasks may run on for %d s (drain_seconds)", signum,
+		 d->config.drain_seconds);
 	tell_systemd("STOPPING=1");
 	tell_status(d, "");
 	uv_timer_start(&d->end, on_end, (uint64_t)d->config.drain_seconds * 1000, 0);
@@ -253,7 +256,7 @@ static int fill_node_in(struct daemon *d)
 	memcpy(d->path, d->config.socket, sizeof(d->path));
 	if (!cluster_fill_path(d->cluster ? d->cluster : &alone, d->path, sizeof(d->path)))
 		return 0;
-	log_error("the socket's path is too long");
+	log_error("the path of the socket is too long");
 	return -1;
 }
 
@@ -289,7 +292,8 @@ static int start(struct daemon *d)
 static void on_close_deadline(uv_timer_t *timer)
 {
 	(void)timer;
-	log_error("sessions could not be let go within %d ms", SESSIONS_END_MS);
+	log_error("sessions did not end within %d ms: the daemon ends without them",
+		  SESSIONS_END_MS);
 	log_flush();
 	_exit(EXIT_FAILURE);
 }
@@ -328,6 +332,9 @@ int main(int argc, char *argv[], char *envp[])
 		const char *node = strstr(argv[0], WORKER_NODE);
 		if (node)
 			log_set_node((unsigned)atoi(node + sizeof(WORKER_NODE) - 1));
+		const char *gpu = strstr(argv[0], WORKER_GPU);
+		if (gpu)
+			log_set_gpu((unsigned)atoi(gpu + sizeof(WORKER_GPU) - 1));
 		return worker_main(argc, argv);
 	}
 	fill_standard_fds();

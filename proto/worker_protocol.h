@@ -12,6 +12,7 @@
 /* argv[0] starts so, then " gpuN", and with several nodes " of node N"; the UUID, spin_us,
  * WORKER_REPLAYS or not, what to pin or nothing */
 #define WORKER_NAME    "ncclsvcd: worker"
+#define WORKER_GPU     " gpu"
 #define WORKER_NODE    " of node "
 #define WORKER_REPLAYS "replays"
 #define WORKER_PROBE   "ncclsvcd: probe"

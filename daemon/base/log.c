@@ -27,7 +27,7 @@ static _Atomic int threshold = LOG_LEVEL_INFO;
 static bool to_journal;		     /* under lock */
 static uint64_t lost;		     /* under lock: messages for which stderr had no room */
 static struct log_site *suppressing; /* under lock: sites with suppressed messages */
-static char prefix[32];		     /* under lock: "node 2: ", or empty */
+static char prefix[32];		     /* under lock: "node 2: gpu0: ", or empty */
 
 static const char *const words[] = {"error", "warning", "info", "debug"};
 
@@ -192,6 +192,14 @@ void log_set_node(unsigned node)
 {
 	pthread_mutex_lock(&lock);
 	snprintf(prefix, sizeof(prefix), "node %u: ", node);
+	pthread_mutex_unlock(&lock);
+}
+
+void log_set_gpu(unsigned gpu)
+{
+	pthread_mutex_lock(&lock);
+	const size_t n = strlen(prefix);
+	snprintf(prefix + n, sizeof(prefix) - n, "gpu%u: ", gpu);
 	pthread_mutex_unlock(&lock);
 }
 

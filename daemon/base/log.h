@@ -29,8 +29,10 @@ struct log_site {
  * available in this build (then stderr is used). */
 int log_init(enum log_target target, enum log_level level);
 void log_set_level(enum log_level level);
-/* This daemon is one of several: each line begins with its node. */
+/* Each line begins with the node, where there are several, and in a worker with its GPU. To be
+ * called in this order. */
 void log_set_node(unsigned node);
+void log_set_gpu(unsigned gpu);
 bool log_enabled(enum log_level level);
 
 /* Reports what is still suppressed. To be called now and then, and before exit. */

@@ -7,9 +7,7 @@
 
 void no_memory(const char *what)
 {
-	log_error(
-		"out of memory for %s, without which nothing can be kept in order: the daemon ends",
-		what);
+	log_error("out of memory for %s, without which the daemon cannot go on: it ends", what);
 	log_flush();
 	abort();
 }

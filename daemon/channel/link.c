@@ -73,10 +73,12 @@ static void lose(struct link *l, const char *why)
 	n->gone = true;
 	n->lost_ns = clock_now();
 	if (n->left)
-		log_info("node %d (%s, pid %d) has ended", l->node, n->info.host, n->info.pid);
+		log_info("node %d (%s): its daemon (pid %d) has ended", l->node, n->info.host,
+			 n->info.pid);
 	else
-		log_error("node %d (%s, pid %d) is gone: %s", l->node, n->info.host, n->info.pid,
-			  why);
+		log_error("node %d (%s): the connection to its daemon (pid %d) is lost: %s. "
+			  "Restart the daemons of all nodes",
+			  l->node, n->info.host, n->info.pid, why);
 	if (c->callbacks)
 		c->callbacks->node_lost(c->owner, (uint32_t)l->node);
 }
@@ -198,9 +200,9 @@ static void take_hello(struct link *l, const struct control_hello *h)
 				: h->node > c->me && h->node < c->n;
 	if (h->magic != LINK_MAGIC || !expected || !same_key(h->key, c->nodes[0].info.key) ||
 	    c->nodes[h->node].link || c->nodes[h->node].gone) {
-		log_warning("a connection to the cluster's port was turned away: it is no node of "
+		log_warning("refused a connection to the cluster's port: its peer is no node of "
 			    "this cluster");
-		lose(l, "no node");
+		lose(l, "its peer is no node of this cluster");
 		return;
 	}
 	l->node = (int)h->node;
@@ -369,8 +371,8 @@ static int connect_to(struct cluster *c, struct node *n)
 	l->connect.data = n;
 	if (uv_ip4_addr(n->info.address, n->info.port, (struct sockaddr_in *)&at) &&
 	    uv_ip6_addr(n->info.address, n->info.port, (struct sockaddr_in6 *)&at)) {
-		log_error("node %d gave '%s', which is no address", (int)(n - c->nodes),
-			  n->info.address);
+		log_error("node %d says that its address is '%s', which is no IP address",
+			  (int)(n - c->nodes), n->info.address);
 		return -1;
 	}
 	return uv_tcp_connect(&l->connect, &l->tcp, (struct sockaddr *)&at, on_connected);
@@ -388,7 +390,7 @@ int link_listen(struct cluster *c, const char *address)
 	c->handles += 3;
 	if (uv_ip4_addr(address, 0, (struct sockaddr_in *)&at) &&
 	    uv_ip6_addr(address, 0, (struct sockaddr_in6 *)&at)) {
-		log_error("cluster_interface: '%s' is no address", address);
+		log_error("cluster_interface: '%s' is no IP address", address);
 		return -1;
 	}
 	error = uv_tcp_bind(&c->listener, (struct sockaddr *)&at, 0);

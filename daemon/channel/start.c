@@ -65,8 +65,8 @@ int cluster_wanted(const struct config *config, char *const envp[])
 	if (paths_env(envp, "OMPI_COMM_WORLD_SIZE") || paths_env(envp, "PMIX_RANK") ||
 	    paths_env(envp, "PMI_RANK"))
 		return 1;
-	log_error("Slurm started %ld tasks, but without what they need to meet: use srun "
-		  "--mpi=pmix; or, if each daemon is to be alone, --cluster-bootstrap none",
+	log_error("Slurm started %ld tasks without PMIx, by which daemons find each other: use "
+		  "srun --mpi=pmix; or, if each daemon is to be alone, --cluster-bootstrap none",
 		  n);
 	return -1;
 }
@@ -231,7 +231,7 @@ static int exchange_node_info(struct cluster *c, const struct config *config)
 	if (!all || getrandom(mine->key, sizeof(mine->key), 0) != sizeof(mine->key) ||
 	    getrandom(mine->world, sizeof(mine->world), 0) != sizeof(mine->world) ||
 	    c->mpi->allgather(mine, all, sizeof(*mine))) {
-		log_error("the nodes could not tell each other where they are");
+		log_error("MPI: the nodes could not exchange their addresses");
 		free(all);
 		return -1;
 	}
@@ -239,8 +239,9 @@ static int exchange_node_info(struct cluster *c, const struct config *config)
 		c->nodes[i].info = all[i];
 		if (all[i].magic == NODE_INFO_MAGIC && !strcmp(all[i].version, mine->version))
 			continue;
-		log_error("node %u runs version '%.47s', this node %s: run one version", i,
-			  all[i].magic == NODE_INFO_MAGIC ? all[i].version : "?", mine->version);
+		log_error("node %u runs ncclsvcd '%.47s', this node %s: all nodes must run one "
+			  "version",
+			  i, all[i].magic == NODE_INFO_MAGIC ? all[i].version : "?", mine->version);
 		free(all);
 		return -1;
 	}
@@ -269,7 +270,8 @@ static int start_mpi(struct cluster *c, const struct config *config, char *const
 	}
 	if (together < 2 || c->place.nodes > 1)
 		return 0;
-	log_error("%ld were started together, but for MPI this daemon is alone: use %s", together,
+	log_error("%ld daemons were started together, but MPI sees this one alone: use %s",
+		  together,
 		  mpirun ? "the mpirun of the Open MPI that " MODULE " was built with"
 			 : "srun --mpi=pmix, or mpirun");
 	return -1;

@@ -165,8 +165,9 @@ int comm_create_world(struct comms *s)
 		}
 	}
 	if (ranks > SVC_HOST_RANKS_MAX) {
-		log_error("%u host ranks on all nodes together: at most %d (--ranks)", ranks,
-			  SVC_HOST_RANKS_MAX);
+		log_error("all nodes together have %u host ranks, and may have %d: start them with "
+			  "fewer (--ranks)",
+			  ranks, SVC_HOST_RANKS_MAX);
 		errno = EINVAL;
 		return -1;
 	}
@@ -174,7 +175,7 @@ int comm_create_world(struct comms *s)
 	char text[SVC_TEXT_BYTES] = "out of memory";
 	s->world = own ? comm_create(s, id, ranks, own, text) : NULL;
 	if (!s->world) {
-		log_error("the world communicator: %s", text);
+		log_error("the world communicator cannot be made: %s", text);
 		errno = ENOMEM;
 		return -1;
 	}

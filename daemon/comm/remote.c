@@ -427,7 +427,8 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 	if (s->loop->closing)
 		return;
 	if (!coord_fits(&s->coord, kind, body, size)) {
-		log_warning("node %u sends a message that breaks the protocol", from);
+		log_warning("node %u (%s) has sent a message that is not of the protocol: ignored",
+			    from, op_host(s, from));
 		return;
 	}
 	if (coord_handle(&s->coord, from, kind, body))

@@ -74,7 +74,8 @@ static const char *advice(int result)
 {
 	switch (result) {
 	case NCCLSVC_MISMATCH:
-		return ". The ranks' programs must call the same.";
+		return ". The ranks' programs must call the same operation with the same "
+		       "arguments.";
 	case NCCLSVC_TIMEOUT:
 		return ". `ncclsvc-ctl why` shows what is late.";
 	case NCCLSVC_PEER_GONE:

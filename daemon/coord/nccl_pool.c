@@ -216,8 +216,8 @@ void nccl_pool_ready(struct coord *c, uint32_t from, const struct control_nccl_r
 		u = NULL;
 	}
 	if (!u && !(u = barrier_make(c, m))) {
-		log_error("this node has no memory for an NCCL communicator across nodes: a JOIN "
-			  "waits until its deadline");
+		log_error("out of memory for an NCCL communicator of several nodes: the JOINs that "
+			  "need it wait until their deadline");
 		return;
 	}
 	if (!u->said[from])

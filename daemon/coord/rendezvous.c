@@ -176,7 +176,7 @@ static void start(struct coord *c, struct rendezvous *r)
 	size_t size = sizeof(struct control_start) + r->nranks * sizeof(struct control_member);
 	struct control_start *m = calloc(1, size);
 	if (!m) {
-		log_error("communicator %s: out of memory", r->label);
+		log_error("communicator %s: out of memory for an epoch: its JOINs fail", r->label);
 		fail_all_joins(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for an epoch");
 		return;
 	}

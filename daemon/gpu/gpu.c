@@ -181,7 +181,8 @@ void gpu_kill(struct gpu *g, const char *why)
 	if (!g->alive || g->gone || g->killed_ns)
 		return;
 	g->killed_ns = clock_now();
-	log_error("gpu%d: worker %d is killed: %s", g->index, g->info.pid, why);
+	log_error("gpu%d: the daemon kills worker %d, and starts another: %s", g->index,
+		  g->info.pid, why);
 	snprintf(g->info.text, sizeof(g->info.text), "killed: %s", why);
 	kill_process(g);
 }
@@ -445,9 +446,9 @@ static void on_tick(uv_timer_t *timer)
 	if (g->killed_ns) {
 		if (now - g->killed_ns < WORKER_DIE_NS)
 			return;
-		log_error("gpu%d: worker %d does not end: the driver holds it; another is started "
-			  "when "
-			  "it has",
+		log_error("gpu%d: worker %d was killed and does not end: NVIDIA's driver holds it. "
+			  "The GPU gets another worker when this one has ended; if it never does, "
+			  "reset the GPU",
 			  g->index, g->info.pid);
 		worker_gone(g);
 		return;
@@ -500,7 +501,7 @@ void gpu_start_worker(struct gpu *g)
 {
 	struct gpus *s = g->gpus;
 	char name[64], uuid[SVC_UUID_TEXT], spin[16], pinned[24];
-	int n = snprintf(name, sizeof(name), "%s gpu%d", WORKER_NAME, g->index);
+	int n = snprintf(name, sizeof(name), "%s%d", WORKER_NAME WORKER_GPU, g->index);
 	if (s->coord->n > 1)
 		snprintf(name + n, sizeof(name) - (size_t)n, "%s%u", WORKER_NODE, s->coord->me);
 	snprintf(spin, sizeof(spin), "%d", s->config->spin_us);

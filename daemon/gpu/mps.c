@@ -149,7 +149,8 @@ static void look_whether_ready(struct gpus *s)
 	if (mps_control_ready(&p->control)) {
 		uv_timer_stop(&p->timer);
 		p->starting = false;
-		log_info("MPS: control daemon %d, in %s", p->control.pid, p->control.directory);
+		log_info("MPS: started control daemon %d, in %s", p->control.pid,
+			 p->control.directory);
 	} else if (clock_now() - p->since_ns > MPS_START_NS) {
 		uv_timer_stop(&p->timer);
 		log_error("MPS: control daemon %d takes no connections after %d s", p->control.pid,
@@ -186,7 +187,7 @@ static void choose_own(struct gpus *s)
 		return;
 	}
 	begin(s, false);
-	log_info("MPS: control daemon %d, in %s, of a daemon before this one, is taken over",
+	log_info("MPS: using control daemon %d, in %s, which an earlier ncclsvcd has started",
 		 p->control.pid, p->control.directory);
 }
 
@@ -204,7 +205,7 @@ static void take(struct gpu_mps *p, const char *found)
 	p->source = NCCLSVC_MPS_FOUND;
 	p->since_ns = clock_now();
 	snprintf(p->found, sizeof(p->found), "%s", found);
-	log_info("MPS: that in %s is used", p->found);
+	log_info("MPS: using the control daemon in %s", p->found);
 }
 
 /* Where CUDA would look without us. MPS serves one user at a time, so what nobody has pointed to
@@ -226,8 +227,8 @@ static void choose_given(struct gpu_mps *p, const char *given)
 	take(p, given);
 	if (!answers(given))
 		log_warning(
-			"no MPS control daemon answers in %s (mps in ncclsvcd.conf(5)); until one "
-			"does, workers are started without",
+			"MPS: no control daemon answers in %s (mps in ncclsvcd.conf(5)); until one "
+			"does, workers are started without MPS",
 			given);
 }
 
@@ -361,10 +362,9 @@ void gpu_mps_free(struct gpus *s)
 		return;
 	pid_t left = mps_control_close(&s->mps->control);
 	if (left)
-		log_warning(
-			"MPS: other processes still use control daemon %d: it takes no new ones, "
-			"and ends with the last of them",
-			left);
+		log_warning("MPS: other processes still use control daemon %d: it serves no new "
+			    "process, and ends with the last of these",
+			    left);
 	free(s->mps);
 	s->mps = NULL;
 }

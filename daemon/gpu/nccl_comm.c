@@ -384,7 +384,7 @@ void nccl_comm_abort(struct nccl_comm *p, const char *why)
 	if (p->aborting || p->waiting)
 		return; /* while it is made: the makers' answers come first */
 	if (why && !p->gpus->loop->closing)
-		log_warning("NCCL communicator %u is broken off: %s", p->lane, why);
+		log_warning("NCCL communicator %u is aborted: %s", p->lane, why);
 	const uint32_t n = p->n; /* the last answer may come at once, and end p */
 	p->bad = p->aborting = true;
 	tell_broken(p);

@@ -55,11 +55,12 @@ int staging_choose(struct gpus *s, const char *no_nccl)
 	if (s->config->transport == CONFIG_TRANSPORT_NCCL && !no_nccl[0])
 		return 0;
 	if (s->config->transport == CONFIG_TRANSPORT_NCCL)
-		log_warning("NCCL cannot be used: %s. Device memory goes through host memory, as "
-			    "with transport = mpi",
+		log_warning("NCCL cannot be used: %s. GPU memory is staged through host memory, "
+			    "which is slower, as with transport = mpi",
 			    no_nccl);
 	if (staging_make(s)) {
-		log_error("no memory to stage device memory through: lower staging_bytes");
+		log_error("out of host memory to stage GPU memory through: lower staging_bytes in "
+			  "ncclsvcd.conf");
 		errno = ENOMEM;
 		return -1;
 	}

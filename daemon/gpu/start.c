@@ -79,7 +79,8 @@ static struct gpu *create(struct gpus *s, const struct worker_message *m)
 				   : mmap(NULL, sizeof(*g->queue), PROT_READ | PROT_WRITE,
 					  MAP_SHARED, g->queue_fd, 0);
 	if (g->bell < 0 || g->queue == MAP_FAILED) {
-		log_error("gpu%d: no memory for its queue", g->index);
+		log_error("gpu%d: out of memory for the queue to its worker: the GPU is not used",
+			  g->index);
 		int fds[] = {g->queue_fd, g->bell};
 		svc_close_fds(fds, 2);
 		free(g);
@@ -139,7 +140,8 @@ static void await_probe(struct probe *p)
 		free(p);
 		return;
 	}
-	log_error("the process that looks for GPUs does not end: the driver holds it");
+	log_error("the process that looks for GPUs was killed and does not end: NVIDIA's driver "
+		  "holds it");
 	p->abandoned = true; /* the daemon's end does not wait for it, either */
 	p->gpus->loop->handles--;
 }

@@ -116,7 +116,8 @@ void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *
 		else
 			client_reply(c, call->opcode, call->serial, &reply, sizeof(reply), NULL, 0);
 	} else if (call->again) {
-		log_info("session %u: region %u is not there any more: %s", c->id, call->region,
+		log_info("session %u (%s, pid %d): GPU memory region %u is lost: %s", c->id,
+			 c->name, c->pid, call->region,
 			 answer ? answer->text : "the worker is lost");
 	} else {
 		client_error(c, call->opcode, call->serial,
@@ -280,7 +281,8 @@ static void on_session(struct gpu *g, void *arg, const struct worker_message *an
 	if (!c || c->state != CLIENT_OPEN)
 		return;
 	if (answer && answer->result) {
-		log_error("session %u: gpu%d: %s", c->id, g->index, answer->text);
+		log_error("session %u (%s, pid %d) ends: gpu%d: %s", c->id, c->name, c->pid,
+			  g->index, answer->text);
 		client_close(c, answer->result, answer->text);
 		return;
 	}

@@ -112,7 +112,7 @@ void server_adopt(struct server *s, int fd)
 		return;
 	}
 	if (!take_session(a, text)) {
-		log_debug("pid %d was turned away: %s", cred.pid, text);
+		log_debug("refused a connection of pid %d: %s", cred.pid, text);
 		turn_away(a, fd, NCCLSVC_LIMIT, text);
 		return;
 	}
@@ -135,7 +135,7 @@ static void accept_without_fd(struct server *s, int listen_fd)
 	if (fd >= 0)
 		turn_away(NULL, fd, NCCLSVC_LIMIT, "the daemon has run out of file descriptors");
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	log_error("out of file descriptors: connections are turned away (raise LimitNOFILE)");
+	log_error("out of file descriptors: the daemon refuses connections (raise LimitNOFILE)");
 }
 
 static void on_listen(uv_poll_t *poll, int status, int events)

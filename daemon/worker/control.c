@@ -99,7 +99,8 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 			   "the GPU does not answer");
 		break;
 	default:
-		log_error("unknown request %u", m->kind);
+		log_error("the worker ignores a request of the daemon's, of unknown kind %u",
+			  m->kind);
 		return;
 	}
 	worker_send(w, m, lent);

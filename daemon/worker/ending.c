@@ -82,7 +82,8 @@ static void finish(struct lane_ending *n)
 {
 	pthread_join(n->thread, NULL);
 	replays_free(n->replays);
-	log_info("lane %u: %s in %llu ms%s%s", n->lane, n->abort ? "aborted" : "destroyed",
+	log_info("NCCL communicator %u: %s in %llu ms%s%s", n->lane,
+		 n->abort ? "aborted" : "destroyed",
 		 (unsigned long long)(worker_clock() - n->begun_ns) / 1000000,
 		 n->result ? ": " : "", n->result ? nccl.ncclGetErrorString(n->result) : "");
 	free(n);
@@ -105,7 +106,8 @@ void endings_watch(struct worker *w)
 		release(w, n);
 		if (!n->told && worker_clock() - n->begun_ns > ABORT_LONG_NS) {
 			n->told = true;
-			log_warning("lane %u: NCCL does not end its last communicator", n->lane);
+			log_warning("NCCL communicator %u: NCCL has not ended it for %d s", n->lane,
+				    (int)(ABORT_LONG_NS / 1000000000));
 		}
 		if (!atomic_load(&n->over))
 			continue;

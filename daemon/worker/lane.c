@@ -68,8 +68,9 @@ static void make(struct worker *w, struct worker_message *m)
 		l->rank = m->comm.rank;
 		l->enqueued = atomic_load(&w->queue->lanes[m->comm.lane].completed);
 		l->failed = false;
-		log_info("lane %u: rank %d of %d, made in %llu ms", m->comm.lane, l->rank,
-			 l->nranks, (unsigned long long)(worker_clock() - start) / 1000000);
+		log_info("NCCL communicator %u: made in %llu ms, with this GPU as rank %d of %d",
+			 m->comm.lane, (unsigned long long)(worker_clock() - start) / 1000000,
+			 l->rank, l->nranks);
 		if (m->comm.lane >= w->high_lane)
 			w->high_lane = m->comm.lane + 1;
 		return;
@@ -145,7 +146,7 @@ void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t
 	if (w->dying[0])
 		return;
 	complain(&m, what, result);
-	log_error("lane %u: %s", lane, m.text);
+	log_error("NCCL communicator %u has failed: %s", lane, m.text);
 	worker_send(w, &m, -1);
 }
 

@@ -250,7 +250,9 @@ static void capture(struct worker *w, struct replay *r, uint64_t begin, uint64_t
 		error = take_kernel(r, kernel);
 	if (!error && kernel) {
 		if (!l->replays->told)
-			log_info("lane %u: what comes again is launched without NCCL's call", lane);
+			log_info("NCCL communicator %u: repeated operations are launched without "
+				 "NCCL's call (replay in ncclsvcd.conf(5))",
+				 lane);
 		l->replays->told = true;
 		return;
 	}
@@ -259,9 +261,9 @@ static void capture(struct worker *w, struct replay *r, uint64_t begin, uint64_t
 	r->graph = NULL;
 	r->refused = true;
 	if (error)
-		log_info("lane %u: what comes again cannot be launched without NCCL's call: %s",
+		log_info("NCCL communicator %u: repeated operations need NCCL's call each time: %s",
 			 lane,
-			 error == CUDA_ERROR_NOT_SUPPORTED ? "the host has a part in it"
+			 error == CUDA_ERROR_NOT_SUPPORTED ? "NCCL uses the host in them"
 							   : gpu_api_cuda_error(error));
 	l->replays->never = error;
 }
@@ -312,7 +314,8 @@ ncclResult_t replay_call(struct worker *w, uint64_t begin, uint64_t end)
 			return ncclSuccess;
 		if (w->dying[0])
 			return ncclUnhandledCudaError;
-		log_warning("lane %u: from now on NCCL is called each time", first->lane);
+		log_warning("NCCL communicator %u: from now on NCCL is called for each operation",
+			    first->lane);
 		l->replays->never = true;
 	} else if (!r->refused && ++r->calls == CALLS) {
 		capture(w, r, begin, end);

@@ -123,8 +123,9 @@ static void next(struct worker *w)
 		return;
 	}
 	if (ns < t->first_ns / 5 * 3)
-		log_info("lane %u: its other stream is heard of sooner: after %llu ns, not %llu",
-			 t->lane, (unsigned long long)ns, (unsigned long long)t->first_ns);
+		log_info("NCCL communicator %u: uses its second stream (signal after %.1f us "
+			 "instead of %.1f)",
+			 t->lane, (double)ns / 1000, (double)t->first_ns / 1000);
 	else
 		change(l);
 	end(w, TWIN_STALE_NS);

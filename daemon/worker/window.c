@@ -65,11 +65,13 @@ static bool enroll(struct lane *l, const struct launch *ask)
 		at->window = NULL;
 	l->windowless = !at->window;
 	if (result)
-		log_warning("lane %u: no windows: %s", ask->lane, nccl.ncclGetErrorString(result));
+		log_warning("NCCL communicator %u: small collectives go without symmetric windows: "
+			    "%s",
+			    ask->lane, nccl.ncclGetErrorString(result));
 	else
-		log_info("lane %u: window %u of %llu bytes %s in %llu us", ask->lane,
-			 ask->src_window, (unsigned long long)at->import->bytes,
-			 at->window ? "registered" : "not given",
+		log_info("NCCL communicator %u: symmetric window %u of %llu bytes %s in %llu us",
+			 ask->lane, ask->src_window, (unsigned long long)at->import->bytes,
+			 at->window ? "registered" : "refused by NCCL",
 			 (unsigned long long)(worker_clock() - start) / 1000);
 	return at->window;
 }
@@ -80,7 +82,8 @@ static void drop(struct worker *w, const struct lane *l, struct lane_window *at)
 	if (at->window && l->comm) /* else its end was the window's, too */
 		result = nccl.ncclCommWindowDeregister(l->comm, at->window);
 	if (result)
-		log_warning("a window's end: %s", nccl.ncclGetErrorString(result));
+		log_warning("NCCL cannot end a symmetric window: %s",
+			    nccl.ncclGetErrorString(result));
 	if (at->import)
 		import_close(w, at->import->address);
 	*at = (struct lane_window){0};

@@ -144,7 +144,7 @@ static void run(client_main *rank)
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, rank, NULL);
 	crew_end(ranks, n);
-	CHECK(daemon_logged(&d, "is launched without NCCL's call"));
+	CHECK(daemon_logged(&d, "are launched without NCCL's call"));
 	gpu_daemon_stop(&d);
 	if (!setup.fake)
 		return;

@@ -70,7 +70,7 @@ static void one_of_two(const char *variable, const char *advice)
 	CHECK_EQ(setenv(variable, "2", 1), 0);
 	CHECK_EQ(run_program(argv, out, sizeof(out)), 1);
 	CHECK_EQ(unsetenv(variable), 0);
-	if (!strstr(out, "2 were started together, but for MPI this daemon is alone") ||
+	if (!strstr(out, "2 daemons were started together, but MPI sees this one alone") ||
 	    !strstr(out, advice))
 		check_failed(__FILE__, __LINE__, "it says: %s", out);
 }

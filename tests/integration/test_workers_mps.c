@@ -264,7 +264,7 @@ static void a_killed_daemons_is_taken_over(void **state)
 	CHECK(client >= 0);
 	daemon_kill(&c.d);
 	daemon_restart(&c.d, "--device", "cuda", NULL);
-	CHECK(daemon_says(&c.d, "is taken over"));
+	CHECK(daemon_says(&c.d, "which an earlier ncclsvcd has started"));
 	ncclsvc_daemon_info info = started(&c, 0);
 	CHECK_EQ(info.mps_pid, control);
 	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_ACTIVE);
@@ -404,7 +404,7 @@ static void one_that_is_given(void **state)
 	prepare(&c, true);
 	snprintf(directory, sizeof(directory), "%s/pipes", c.fake);
 	crew_daemon(&c, "--mps", directory, NULL);
-	CHECK(daemon_says(&c.d, "no MPS control daemon answers in"));
+	CHECK(daemon_says(&c.d, "no control daemon answers in"));
 	ncclsvc_daemon_info info = info_of(&c);
 	CHECK_EQ(info.mps, NCCLSVC_MPS_NOBODY);
 	says(info.mps_text, "none answers in");

@@ -41,7 +41,7 @@ static void check_kept(struct crew *c)
 		CHECK_EQ(d.nccl_comms_idle, 0);
 		CHECK_EQ(d.restarts, 0);
 	}
-	CHECK(!daemon_says(&c->d, "is broken off"));
+	CHECK(!daemon_says(&c->d, "is aborted"));
 }
 
 static void killed_while_idle(void **state)
