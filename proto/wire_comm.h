@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Messages about communicators (wire.h tells what holds of all): members, reductions, plans, the
+ * world. */
+#ifndef PROTO_WIRE_COMM_H
+#define PROTO_WIRE_COMM_H
+
+#include <stdint.h>
+
+#include "ncclsvc_types.h"
+#include "svc_limits.h"
+
+#define SVC_DEVICE_HOST (-1)
+
+/* device: SVC_DEVICE_HOST, or a number of SVC_LIST_DEVICES: then the communicator is NCCL's, its
+ * members' devices differ, and its tasks move memory of these devices only. All members are of one
+ * kind. As ncclCommInitRank: the reply comes when all nranks have joined. With SVC_JOIN_WORLD, id
+ * and nranks are zero, and rank -1 asks for any free rank. A member of a broken communicator
+ * rejoins it with the same message; its old handle stays valid and is returned again. */
+enum svc_join_flags { SVC_JOIN_WORLD = 1 };
+
+struct svc_join {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	int32_t nranks, rank;
+	int32_t device;
+	uint32_t flags;
+	uint64_t timeout_ns; /* 0: none */
+	/* How CUDA uses the device in this process, for inspection; zeros with SVC_DEVICE_HOST. */
+	uint64_t mps_server; /* as struct mps has it; 0 unless mps is NCCLSVC_MPS_ACTIVE */
+	uint32_t mps;	     /* ncclsvc_mps */
+	uint32_t reserved;
+};
+
+struct svc_join_reply {
+	uint64_t comm_uid; /* as inspection shows it */
+	uint32_t comm;	   /* handle in this session; 0: SPLIT with a negative colour */
+	uint32_t epoch;
+	int32_t nranks, rank;
+	uint8_t id[NCCLSVC_ID_BYTES];
+};
+
+/* Takes back a JOIN of this session that has not been answered: the rank is free at once, and the
+ * JOIN is answered with CANCELLED. NOT_FOUND: no JOIN with this serial waits. From version 2. */
+struct svc_join_cancel {
+	uint32_t serial;
+	uint32_t reserved;
+};
+
+struct svc_leave {
+	uint32_t comm;
+	uint32_t reserved;
+};
+
+struct svc_split {
+	uint32_t comm;
+	int32_t colour; /* negative: takes part, joins nothing */
+	int32_t key;
+	uint32_t reserved;
+	uint64_t timeout_ns; /* 0: none */
+};
+
+/* Makes a reduction of a communicator of GPUs: sums of what each rank has multiplied by its scalar,
+ * as ncclRedOpCreatePreMulSum. It is this member's until its epoch ends; all members of a task name
+ * one of theirs, of whatever number. */
+#define SVC_REDOP_MADE	16 /* the first number of those */
+#define SVC_REDOPS_MADE 48 /* of one member */
+
+struct svc_redop_add {
+	uint32_t comm;
+	uint8_t type;
+	uint8_t reserved[3];
+	uint8_t scalar[8]; /* an element of that type, then zeros */
+};
+
+struct svc_redop_reply {
+	uint32_t redop;
+	uint32_t reserved;
+};
+
+/* Tasks that name it have ended, or will fail. */
+struct svc_redop_del {
+	uint32_t comm;
+	uint32_t redop;
+};
+
+/* Commits one member's plan for the present epoch: one fd, a memfd sealed against shrinking, which
+ * holds `tasks` entries, those of one group together and groups in order. The reply comes when all
+ * members have committed, and their plans fit each other. Tasks of the plan then carry
+ * SVC_TASK_PLAN, and are held until their group is whole. */
+#define SVC_PLAN_ANY UINT64_MAX
+
+struct svc_plan_task {
+	uint32_t group; /* from 0; a group without tasks is allowed */
+	uint8_t op;	/* NCCLSVC_SEND or NCCLSVC_RECV */
+	uint8_t type;	/* 0 if count is SVC_PLAN_ANY */
+	uint16_t reserved;
+	int32_t peer;
+	uint32_t reserved2;
+	uint64_t count; /* elements; SVC_PLAN_ANY: whatever is submitted */
+};
+
+struct svc_plan_commit {
+	uint32_t comm;
+	uint32_t epoch;
+	uint32_t groups, tasks;
+	uint64_t timeout_ns; /* for the other members; 0: none */
+	uint64_t reserved;
+};
+
+struct svc_plan_reply {
+	uint64_t uid;  /* as inspection shows it */
+	uint32_t plan; /* handle in this session */
+	uint32_t comm; /* the request's */
+};
+
+/* The member runs no more of the plan: what is held of it, or waits for it, is cancelled. */
+struct svc_plan_drop {
+	uint32_t comm;
+	uint32_t plan;
+};
+
+/* Asks what the world communicator is like, before joining it. */
+struct svc_world {
+	uint64_t reserved;
+};
+
+struct svc_world_reply {
+	int32_t ranks;			    /* in all */
+	int32_t local_ranks;		    /* of a full node; the last one may have fewer */
+	int32_t node, nodes;		    /* this one, and how many */
+	int32_t data, horizontal, pipeline; /* as configured; data 0: what the others leave */
+	uint32_t reserved;
+	uint64_t reserved2[4];
+};
+
+/* The communicator's epoch is over (result says why, rank and pid who): rejoin it. */
+struct svc_event_comm {
+	uint32_t comm;
+	uint32_t epoch; /* the one that ended */
+	int32_t reason; /* ncclsvc_result */
+	int32_t rank, pid;
+	uint32_t reserved;
+	/* From version 2: */
+	uint32_t lost_node; /* 1 + the node whose daemon is gone, and rank with it; 0: none */
+	uint32_t reserved2;
+};
+
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Messages of inspection (wire.h tells what holds of all): pieces of lists. */
+#ifndef PROTO_WIRE_LIST_H
+#define PROTO_WIRE_LIST_H
+
+#include <stdint.h>
+
+#include "ncclsvc_types.h"
+#include "svc_limits.h"
+
+enum svc_list_what {
+	SVC_LIST_SESSIONS = 1,	 /* ncclsvc_session_info */
+	SVC_LIST_COMMS = 2,	 /* ncclsvc_comm_info */
+	SVC_LIST_MEMBERS = 3,	 /* ncclsvc_member_info */
+	SVC_LIST_TASKS = 4,	 /* ncclsvc_task_info */
+	SVC_LIST_REGIONS = 5,	 /* ncclsvc_region_info */
+	SVC_LIST_DEVICES = 6,	 /* ncclsvc_device_info */
+	SVC_LIST_PLANS = 7,	 /* ncclsvc_plan_info */
+	SVC_LIST_PLAN_TASKS = 8, /* ncclsvc_plan_task_info */
+	SVC_LIST_NODES = 9,	 /* ncclsvc_node_info; empty: this node is alone */
+};
+
+struct svc_list {
+	uint32_t what;
+	uint32_t reserved;
+	uint64_t from; /* 0, or `next` of the piece before */
+};
+
+/* `count` records of `record_size` bytes follow: a piece of the list. This is the one message that
+ * may have SVC_LIST_MESSAGE_MAX bytes. A newer daemon may send longer records: read what you know
+ * and step by record_size. */
+struct svc_list_reply {
+	uint32_t what;
+	uint32_t record_size;
+	uint64_t time_ns; /* CLOCK_MONOTONIC, of this piece */
+	uint64_t next;	  /* where the next piece begins; 0: this was the last */
+	uint32_t count;
+	uint32_t reserved;
+};
+
+struct svc_daemon_info_request {
+	uint64_t reserved;
+};
+
+struct svc_daemon_info_reply {
+	ncclsvc_daemon_info info;
+};
+
+#endif
