@@ -384,6 +384,7 @@ typedef struct ncclsvc_node_info {
 	char host[64];
 	char address[64];  /* of its connections with other daemons */
 	uint64_t heard_ns; /* since its last message, of one that is alive */
+	uint64_t messages; /* sent to others by the node that tells this, but for signs of life */
 } ncclsvc_node_info;
 
 typedef struct ncclsvc_daemon_info {

@@ -44,6 +44,7 @@ struct task_table {
 	uint32_t room;			    /* words of `used` before this one are full */
 	_Atomic uint64_t pending;	    /* tasks, also those that have no entry yet */
 	_Atomic uint64_t completed, failed; /* failed ones are completed too */
+	_Atomic uint64_t messages;	    /* sent to other nodes' schedulers */
 };
 
 /* Tasks of one session. The executor writes, inspection reads. */

@@ -163,8 +163,10 @@ void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const v
 {
 	if (c->closing)
 		return;
-	if (c->nodes[node].link && !c->nodes[node].link->failure)
-		write_frame(c->nodes[node].link, kind, body, size);
+	if (!c->nodes[node].link || c->nodes[node].link->failure)
+		return;
+	c->sent += kind != CONTROL_BEAT;
+	write_frame(c->nodes[node].link, kind, body, size);
 }
 
 bool link_is_full(const struct cluster *c, uint32_t node)

@@ -273,6 +273,7 @@ static void keep_until_sent(struct engine *e, struct message *m, int sent)
 
 static void post_message(struct engine *e, struct message *m)
 {
+	table_count(&e->table.messages, 1);
 	keep_until_sent(e, m, e->config.mpi->say(&m->header, m->bytes, m->node, m));
 }
 
@@ -321,6 +322,7 @@ void span_refuse_credit(struct engine *e, int node, int32_t tag)
 	m->flight.over = message_over;
 	m->node = node;
 	m->bytes = 0;
+	table_count(&e->table.messages, 1);
 	keep_until_sent(e, m, e->config.mpi->send(NULL, 0, node, tag, m));
 }
 

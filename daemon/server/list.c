@@ -478,6 +478,7 @@ static uint64_t list_plan_tasks(struct server *s, struct piece *p, uint64_t from
 static uint64_t list_nodes(struct server *s, struct piece *p, uint64_t from)
 {
 	const struct cluster *c = s->cluster;
+	const struct task_table *t = s->executor->table(s->executor);
 	for (uint64_t i = from; c && i < c->n; i++) {
 		const struct node *n = &c->nodes[i];
 		ncclsvc_node_info *info = piece_next(p, 1);
@@ -494,6 +495,7 @@ static uint64_t list_nodes(struct server *s, struct piece *p, uint64_t from)
 			.gone_ns = n->gone ? since(p->reply.time_ns, n->lost_ns) : 0,
 			.heard_ns =
 				n->gone || i == c->me ? 0 : since(p->reply.time_ns, n->heard_ns),
+			.messages = i == c->me ? c->sent + load(&t->messages) : 0,
 		};
 		memcpy(info->host, n->info.host, sizeof(info->host));
 		memcpy(info->address, n->info.address, sizeof(info->address));

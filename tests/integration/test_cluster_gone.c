@@ -171,6 +171,7 @@ static void check_inspection(ncclsvc_session *s, const ncclsvc_comm *comm)
 	for (uint32_t i = 0; i < 3; i++) {
 		CHECK_EQ(nodes[i].node, i);
 		CHECK_EQ(nodes[i].state, i == self ? NCCLSVC_NODE_SELF : NCCLSVC_NODE_ALIVE);
+		CHECK_EQ(nodes[i].messages > 0, i == self);
 	}
 	ncclsvc_list_free(nodes);
 	CHECK_OK(ncclsvc_list_members(s, &members, &n));

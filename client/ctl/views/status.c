@@ -96,6 +96,10 @@ static void nodes_json(const struct view *v, struct json *j)
 			put_u64(j, "heard_ns", n->heard_ns);
 		else
 			put_null(j, "heard_ns");
+		if (n->state == NCCLSVC_NODE_SELF)
+			put_u64(j, "messages", n->messages);
+		else
+			put_null(j, "messages");
 		put_object_end(j);
 	}
 	put_array_end(j);

@@ -97,6 +97,7 @@ static void send_flow(struct engine *e, struct flow *f, int32_t tag)
 		span_give_up(e, op->comm, NCCLSVC_SYSTEM, f->node);
 		return;
 	}
+	table_count(&e->table.messages, 1);
 	e->flights++;
 }
 
