@@ -239,11 +239,11 @@ class ClientTest(unittest.TestCase):
             self.assertEqual((ring.done(1), ring.status(by_ring)), (0, None))
             ring.raise_ready(1, 7)
             self.assertEqual(ring.wait(by_ring).result, 0)
-            self.assertEqual(ring.done(1), 7)
+            eventually(lambda: ring.done(1) == 7, "end for the stream") # which hears after the client
             eventually(ring.asleep, "sleep of the daemon")
             ring.raise_ready(1, 8)
             self.assertEqual(session.wait(by_socket).result, 0)
-            self.assertEqual(ring.done(1), 8)
+            eventually(lambda: ring.done(1) == 8, "end for the stream")
 
     def test_a_session_that_does_not_read_is_told_why_it_ended(self):
         for attached in False, True:
