@@ -215,7 +215,8 @@ typedef struct ncclsvc_comm_info {
 	uint64_t age_ns;
 	uint8_t id[NCCLSVC_ID_BYTES];	/* a key: zeros unless the owner or root asks */
 	char label[NCCLSVC_NAME_BYTES]; /* "world", "split of 3", or the start of the id in hex */
-	uint32_t home; /* 1 + the node that knows who has joined, if it is another one; else 0 */
+	/* 1 + the node that knows which ranks have joined, if it is another one; else 0. */
+	uint32_t ask_node;
 	int32_t refused_rank, refused_pid;   /* whose JOIN was refused last, for whom others wait */
 	char refused[NCCLSVC_REFUSED_BYTES]; /* why; empty: nobody's was */
 	/* On this node. 0: not known here, or the daemon is too old to say. */

@@ -103,8 +103,8 @@ ncclsvc_result ncclsvc_reattach(ncclsvc_session *session, int timeout_ms);
 
 /* ---- Communicators --------------------------------------------------------------------- */
 
-/* Makes a random id, to be given to the other ranks by the application's own means. Whoever knows
- * it and runs as the same user can join. Asks no daemon. */
+/* Makes a random id, to be given to the other ranks by the application's own means. A process that
+ * knows it and runs as the same user can join. Asks no daemon. */
 ncclsvc_result ncclsvc_unique_id_create(ncclsvc_unique_id *id);
 
 /* As ncclCommInitRank: joins communicator `id` of nranks as `rank`; returns when all have joined.

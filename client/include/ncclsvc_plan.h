@@ -52,9 +52,8 @@ ncclsvc_result ncclsvc_plan_recv(ncclsvc_plan *plan, size_t count, ncclsvc_type 
 
 /* Ends the plan and commits it. Blocks until all members have, for at most timeout_ms; all get the
  * same answer. MISMATCH: the plans do not fit, the sentence names ranks, group and task. TIMEOUT
- * names the ranks that have not committed. PEER_GONE: one went, or the node
- * that gathers the plans of members on several. After an error the plan may be committed again by
- * the same call, or terminated, but no longer changed. */
+ * names the ranks that have not committed. PEER_GONE: a member or its node is gone. After an error
+ * the plan may be committed again by the same call, or terminated, but no longer changed. */
 ncclsvc_result ncclsvc_plan_end(ncclsvc_plan *plan, int timeout_ms);
 
 /* ---- Running ---------------------------------------------------------------------------- */

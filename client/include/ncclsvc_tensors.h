@@ -5,7 +5,7 @@
  *
  * A list call that is refused (a bad argument, no memory) still takes its turn, so that nobody
  * waits for it in vain: its own caller gets the reason at once, and the other members of the
- * operation get INVALID_ARGUMENT with its rank. Nothing moves then. What the members must have in
+ * operation get INVALID_ARGUMENT with its rank. No tensor moves then. What the members must have in
  * common (mode, tag, types, shapes) is compared before anything moves: MISMATCH on all sides, in
  * words.
  *

@@ -81,7 +81,7 @@ const struct config_key config_keys[] = {
 	{"windows", CONFIG_ENUM, false, AT(windows), 0, 0, CONFIG_WINDOWS_AUTO, NO_AUTO, windows,
 	 "whether small collectives on lent GPU memory use NCCL's symmetric windows"},
 	{"replay", CONFIG_ENUM, false, AT(replay), 0, 0, CONFIG_REPLAY_AUTO, NO_AUTO, replay,
-	 "whether what comes again on the same GPU buffers is launched without NCCL's call"},
+	 "whether repeated operations on the same GPU buffers are launched without NCCL's call"},
 	{"transport", CONFIG_ENUM, false, AT(transport), 0, 0, CONFIG_TRANSPORT_NCCL, NO_AUTO,
 	 transports,
 	 "what carries device memory: NCCL, or the host engine (and MPI between nodes), through "

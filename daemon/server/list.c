@@ -204,7 +204,7 @@ static uint64_t list_comms(struct server *s, struct piece *p, uint64_t from)
 			.state = comm_state(m),
 			.uid = m->owner,
 			.age_ns = since(p->reply.time_ns, m->since_ns),
-			.home = v.node != s->comms.coord.me ? v.node + 1 : 0,
+			.ask_node = v.node != s->comms.coord.me ? v.node + 1 : 0,
 		};
 		for (uint32_t k = 0; k < m->nranks; k++) {
 			ncclsvc_member_info member = {.rank = (int32_t)k,

@@ -294,10 +294,10 @@ static void who_has_joined_on_other_nodes_is_known_where_they_gather(void **stat
 	cluster_clients(clients, RANKS, &c, IN_BLOCKS, all_but_one_join, NULL);
 	for (int node = 0; node < NODES; node++)
 		join_here(&c.nodes[node], node == 1 ? 1 : 2);
-	int home = gathered_on(&c);
-	CHECK(home < NODES);
+	int rendezvous = gathered_on(&c);
+	CHECK(rendezvous < NODES);
 	for (int node = 0; node < NODES; node++) {
-		if (node == home) {
+		if (node == rendezvous) {
 			why_reaches(&c.nodes[node], NULL,
 				    "ranks 0, 1, 2, 4 and 5 have joined; rank 3 has not.");
 			continue;

@@ -130,7 +130,7 @@ static ncclsvc_comm_info *forming(void)
 		m->pid = 0;
 	}
 	scene.comms[0].state = NCCLSVC_COMM_FORMING;
-	scene.comms[0].home = 3;
+	scene.comms[0].ask_node = 3;
 	return &scene.comms[0];
 }
 
@@ -156,7 +156,7 @@ static void test_silent_home(void **state)
 	says(f, "node 2 (host-2, ncclsvcd's pid 902) has not been heard of for 5.0 s");
 }
 
-/* Rank 4 died; who has come back since, its home knows. */
+/* Rank 4 died; its rendezvous knows which ranks have come back. */
 static void test_rejoining(void **state)
 {
 	(void)state;

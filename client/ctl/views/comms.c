@@ -81,9 +81,9 @@ static void not_joined(const struct snapshot *s, const ncclsvc_comm_info *x, str
 	}
 	if (total || !unknown)
 		units_waits(out, ranks, shown, total);
-	if (unknown && x->home) {
+	if (unknown && x->ask_node) {
 		text_add(out, total ? "; ask " : "ask ");
-		units_node(out, s, x->home - 1);
+		units_node(out, s, x->ask_node - 1);
 	}
 }
 
@@ -271,8 +271,8 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	put_u64(j, "nranks", x->nranks);
 	put_u64(j, "joined", x->joined);
 	put_u64(j, "pending", x->pending);
-	if (x->home)
-		put_u64(j, "ask_node", x->home - 1);
+	if (x->ask_node)
+		put_u64(j, "ask_node", x->ask_node - 1);
 	else
 		put_null(j, "ask_node");
 	put_u64(j, "uid", x->uid);

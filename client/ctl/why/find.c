@@ -136,7 +136,8 @@ void why_find_joining(struct why *w, const struct why_group *g, struct why_findi
 		      struct text *out)
 {
 	const ncclsvc_comm_info *c = g->comm;
-	const ncclsvc_node_info *home = c->home ? snapshot_node(w->s, c->home - 1) : NULL;
+	const ncclsvc_node_info *rendezvous =
+		c->ask_node ? snapshot_node(w->s, c->ask_node - 1) : NULL;
 	int32_t *ranks = ctl_calloc((size_t)c->nranks * 5, sizeof(*ranks));
 	struct why_census census = {
 		.joined = ranks,
@@ -153,13 +154,13 @@ void why_find_joining(struct why *w, const struct why_group *g, struct why_findi
 		why_blame(w, f, c->comm, census.broken[i], false);
 	for (size_t i = 0; i < census.nabsent; i++)
 		why_blame(w, f, c->comm, census.absent[i], false);
-	if (c->home)
-		why_name_node(f, c->home - 1);
-	f->cause = home && node_is_silent(home)	    ? WHY_SILENT
-		   : why_bad_device(w, c->comm)	    ? WHY_WORKER
-		   : census.ndead || census.nbroken ? WHY_DEAD
-		   : census.nunknown		    ? WHY_ELSEWHERE
-						    : WHY_JOINING;
+	if (c->ask_node)
+		why_name_node(f, c->ask_node - 1);
+	f->cause = rendezvous && node_is_silent(rendezvous) ? WHY_SILENT
+		   : why_bad_device(w, c->comm)		    ? WHY_WORKER
+		   : census.ndead || census.nbroken	    ? WHY_DEAD
+		   : census.nunknown			    ? WHY_ELSEWHERE
+							    : WHY_JOINING;
 	f->nwaiting = census.njoined;
 	f->waiting = ctl_calloc(f->nwaiting, sizeof(*f->waiting));
 	memcpy(f->waiting, census.joined, f->nwaiting * sizeof(*f->waiting));

@@ -71,27 +71,27 @@ static void tell_refused(const ncclsvc_comm_info *c, struct text *out)
 }
 
 /* The node that knows who has joined. */
-static void tell_home(const struct why *w, const struct why_group *g, const ncclsvc_node_info *home,
-		      struct text *out)
+static void tell_node_to_ask(const struct why *w, const struct why_group *g,
+			     const ncclsvc_node_info *rendezvous, struct text *out)
 {
-	if (home && node_is_silent(home)) {
-		why_tell_silent(home, out);
+	if (rendezvous && node_is_silent(rendezvous)) {
+		why_tell_silent(rendezvous, out);
 		text_add(out, ". " WHY_SILENT_ADVICE);
 		return;
 	}
 	text_add(out, "ask on ");
-	units_node(out, w->s, g->comm->home - 1);
+	units_node(out, w->s, g->comm->ask_node - 1);
 	text_add(out, " with `ncclsvc-ctl why`.");
 }
 
 static void tell_unknown(const struct why *w, const struct why_group *g, const struct why_census *c,
-			 const ncclsvc_node_info *home, struct text *out)
+			 const ncclsvc_node_info *rendezvous, struct text *out)
 {
 	text_add(out, "of ");
 	units_ranks(out, c->unknown, c->nunknown, g->comm->nranks);
 	text_add(out, c->nunknown == 1 ? " it is not known here whether it has: "
 				       : " it is not known here whether they have: ");
-	tell_home(w, g, home, out);
+	tell_node_to_ask(w, g, rendezvous, out);
 }
 
 void why_tell_joining(const struct why *w, const struct why_group *g, const struct why_census *c,
@@ -105,8 +105,8 @@ void why_tell_joining(const struct why *w, const struct why_group *g, const stru
 		tell_complete(w, g, bad, out);
 		return;
 	}
-	const ncclsvc_node_info *home =
-		g->comm->home ? snapshot_node(w->s, g->comm->home - 1) : NULL;
+	const ncclsvc_node_info *rendezvous =
+		g->comm->ask_node ? snapshot_node(w->s, g->comm->ask_node - 1) : NULL;
 	text_add(out, "Communicator ");
 	why_add_comm(w, id, nranks, out);
 	if (g->age_known) {
@@ -121,7 +121,7 @@ void why_tell_joining(const struct why *w, const struct why_group *g, const stru
 		text_add(out, c->njoined == 1 ? " has joined; " : " have joined; ");
 		if (c->nunknown) {
 			tell_refused(g->comm, out);
-			tell_unknown(w, g, c, home, out);
+			tell_unknown(w, g, c, rendezvous, out);
 			return;
 		}
 		units_ranks(out, c->absent, c->nabsent, nranks);
@@ -151,9 +151,9 @@ void why_tell_joining(const struct why *w, const struct why_group *g, const stru
 	}
 	sentence(c->absent, c->nabsent, nranks, " left or never came, and must join. ",
 		 " left or never came, and must join. ", out);
-	if (g->comm->home) {
+	if (g->comm->ask_node) {
 		text_add(out, "Who has joined again on other nodes is not known here: ");
-		tell_home(w, g, home, out);
+		tell_node_to_ask(w, g, rendezvous, out);
 		return;
 	}
 	sentence(c->dead, c->ndead, nranks, " must join again.", " must join again.", out);
