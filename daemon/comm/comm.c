@@ -143,7 +143,7 @@ void comm_forget(struct comms *s, struct communicator *m)
 	account_put(m->account);
 	free(m->members);
 	free(m->split);
-	free(m->board);
+	free(m->progress);
 	free(m->start);
 	free(m->start_break);
 	free(m);
@@ -320,12 +320,12 @@ static enum transport_kind transport_of(const struct comms *s, const struct comm
 static void start_epoch(struct comms *s, struct communicator *m)
 {
 	struct epoch_member *members = calloc(m->nranks, sizeof(*members));
-	struct board_entry *board = calloc(m->nranks, sizeof(*board));
+	struct member_progress *progress = calloc(m->nranks, sizeof(*progress));
 	struct control_start *start = m->start;
 	struct control_break *over = m->start_break;
-	if (!members || !board) {
+	if (!members || !progress) {
 		free(members);
-		free(board);
+		free(progress);
 		comm_fail_joins(s, m, NCCLSVC_NO_MEMORY, -1,
 				"the daemon has no memory for an epoch");
 		return;
@@ -336,7 +336,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->joining = 0;
 	m->split_round = m->plan_round = 0;
 	m->plan_lost = false;
-	m->board = board;
+	m->progress = progress;
 	int32_t vanished = fill_members(s, m, members);
 	m->start = NULL;
 	m->start_break = NULL;
@@ -346,7 +346,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.epoch = m->epoch;
 	cmd.epoch_start.uid = m->uid;
 	cmd.epoch_start.members = members;
-	cmd.epoch_start.board = board;
+	cmd.epoch_start.progress = progress;
 	cmd.epoch_start.transport = transport_of(s, m);
 	cmd.epoch_start.windows =
 		cmd.epoch_start.transport == TRANSPORT_NCCL && comm_may_window(s, m);
@@ -380,8 +380,8 @@ void comm_epoch_gone(struct comms *s, uint32_t slot)
 {
 	struct communicator *m = s->comm_by_slot[slot];
 	comm_event(m, NCCLSVC_CAUSE_RELEASED);
-	free(m->board);
-	m->board = NULL;
+	free(m->progress);
+	m->progress = NULL;
 	nccl_comm_release(&m->nccl_comm);
 	comm_try_start(s, m);
 	if (m->cuda) /* others may have waited for its NCCL communicator */

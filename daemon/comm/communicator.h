@@ -9,7 +9,7 @@
 #include "epoch.h"
 #include "session/client.h"
 
-struct board_entry;
+struct member_progress;
 struct control_break;
 struct control_start;
 struct nccl_comm;
@@ -67,13 +67,13 @@ struct communicator {
 	struct epoch_life life;
 	struct member *members; /* [nranks] */
 	uint32_t joining, occupied;
-	struct refusal refused;	     /* the last of this attempt to join */
-	bool late_reported;	     /* that this attempt came to nothing in time */
-	struct board_entry *board;   /* of the epoch that runs */
-	struct split_request *split; /* [nranks]; NULL: none under way */
-	struct plan *plan;	     /* in force, and the executor's; NULL: none */
-	struct plan *forming;	     /* NULL: none */
-	struct commit *commits;	     /* [nranks]; NULL: none waits */
+	struct refusal refused;		  /* the last of this attempt to join */
+	bool late_reported;		  /* that this attempt came to nothing in time */
+	struct member_progress *progress; /* of the epoch that runs */
+	struct split_request *split;	  /* [nranks]; NULL: none under way */
+	struct plan *plan;		  /* in force, and the executor's; NULL: none */
+	struct plan *forming;		  /* NULL: none */
+	struct commit *commits;		  /* [nranks]; NULL: none waits */
 	uint32_t committing;
 	uint32_t split_round, plan_round; /* ends of SPLITs, and of plans, heard in this epoch */
 	bool plan_lost; /* this round's was given up here, and the verdict has not come */

@@ -125,9 +125,9 @@ static uint64_t load(const _Atomic uint64_t *counter)
 static uint64_t pending(const struct communicator *m, int32_t gone)
 {
 	uint64_t n = 0;
-	for (uint32_t k = 0; m->board && k < m->nranks; k++)
+	for (uint32_t k = 0; m->progress && k < m->nranks; k++)
 		if ((int32_t)k != gone && comm_alive(&m->members[k]))
-			n += load(&m->board[k].submitted) - load(&m->board[k].completed);
+			n += load(&m->progress[k].submitted) - load(&m->progress[k].completed);
 	return n;
 }
 

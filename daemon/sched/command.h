@@ -5,7 +5,7 @@
 
 #include "ring.h"
 
-struct board_entry;
+struct member_progress;
 struct plan;
 struct session_counts;
 struct worker_queue;
@@ -101,8 +101,8 @@ struct command {
 			uint32_t nranks;
 			uint32_t epoch;
 			uint64_t uid;
-			struct epoch_member *members; /* [nranks]; the executor frees it */
-			struct board_entry *board;    /* [nranks]; until EVENT_EPOCH_GONE */
+			struct epoch_member *members;	  /* [nranks]; the executor frees it */
+			struct member_progress *progress; /* [nranks]; until EVENT_EPOCH_GONE */
 			enum transport_kind transport;
 			bool windows;  /* NCCL may use lent memory as symmetric windows */
 			uint32_t lane; /* of every member's worker */

@@ -310,7 +310,7 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 		const struct epoch_member *em = &cmd->epoch_start.members[k];
 		struct member *m = &c->members[k];
 		m->comm = c;
-		m->board = &cmd->epoch_start.board[k];
+		m->progress = &cmd->epoch_start.progress[k];
 		m->pid = em->pid;
 		if (em->session == EPOCH_ELSEWHERE) {
 			m->device = -1;

@@ -21,7 +21,7 @@
 struct task_table;
 
 /* How far one member has come in the present epoch. The executor writes, inspection reads. */
-struct board_entry {
+struct member_progress {
 	_Atomic uint64_t submitted, completed;
 	_Atomic uint64_t collectives; /* collectives whose turn has come at this member; of one on
 					 another node: those that its node was ready for */

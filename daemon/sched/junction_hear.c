@@ -54,8 +54,9 @@ static void show_posted(const struct junction *j, uint32_t place)
 	const struct comm *c = j->comm;
 	const struct span *s = c->span;
 	for (uint32_t i = 0; j->key.a < 0 && i < s->counts[place]; i++) {
-		struct board_entry *board = c->members[s->ranks[s->first[place] + i]].board;
-		atomic_store_explicit(&board->collectives, j->key.seq + 1, memory_order_relaxed);
+		struct member_progress *progress =
+			c->members[s->ranks[s->first[place] + i]].progress;
+		atomic_store_explicit(&progress->collectives, j->key.seq + 1, memory_order_relaxed);
 	}
 }
 

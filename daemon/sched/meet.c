@@ -140,7 +140,7 @@ void order_post_collective(struct engine *e, struct task *t)
 	m->collective = t;
 	c->collective[t->rank] = t;
 	c->collective_here++;
-	atomic_store_explicit(&m->board->collectives, c->collectives + 1, memory_order_relaxed);
+	atomic_store_explicit(&m->progress->collectives, c->collectives + 1, memory_order_relaxed);
 	if (c->span && !c->haunted)
 		junction_look(e, c);
 	const ncclsvc_status *decided = decision_of(e, t);

@@ -132,7 +132,7 @@ static void move_queue(struct engine *e, struct member *m)
 	if (!m->head_tasks) {
 		next_head(e, m);
 		if (m->queue)
-			atomic_store_explicit(&m->board->head_ns, m->queue->submitted_ns,
+			atomic_store_explicit(&m->progress->head_ns, m->queue->submitted_ns,
 					      memory_order_relaxed);
 	}
 	post_head(e, m);
@@ -191,7 +191,7 @@ void order_admit(struct engine *e, struct task *t)
 {
 	struct member *m = member_of(t);
 	t->seq = m->submitted++;
-	atomic_store_explicit(&m->board->submitted, m->submitted, memory_order_relaxed);
+	atomic_store_explicit(&m->progress->submitted, m->submitted, memory_order_relaxed);
 	t->comm->pending++;
 	order_pin(t, 1);
 	engine_publish_later(e, t);

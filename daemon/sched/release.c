@@ -48,12 +48,12 @@ static void retire(struct engine *e, struct task *t)
 	else if (t->place != IN_PLAN)
 		DL_DELETE(m->queue, t);
 	c->pending--;
-	atomic_store_explicit(&m->board->completed, ++m->completed, memory_order_relaxed);
+	atomic_store_explicit(&m->progress->completed, ++m->completed, memory_order_relaxed);
 	order_update_blocked(m);
 	/* An empty head makes room for the next; a group's next collective may now be posted; and
 	 * perhaps nobody can go on any more. */
 	if (!m->queue)
-		atomic_store_explicit(&m->board->head_ns, 0, memory_order_relaxed);
+		atomic_store_explicit(&m->progress->head_ns, 0, memory_order_relaxed);
 	else if (!c->ended &&
 		 (!m->head_tasks || !svc_op_is_p2p(t->record.op) || c->blocked == c->nranks))
 		order_make_ready(e, m);

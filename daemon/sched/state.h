@@ -115,8 +115,8 @@ struct task {
 	struct task *next_published;	      /* with the same place in the engine's hash */
 	uint64_t nth;			      /* of a collective in a queue: see decision.c */
 	struct task *next_decided;
-	ncclsvc_status end;		      /* of a ghost */
-	uint64_t lane_seq;		      /* of a launched task */
+	ncclsvc_status end; /* of a ghost */
+	uint64_t lane_seq;  /* of a launched task */
 };
 
 struct member {
@@ -132,7 +132,7 @@ struct member {
 	uint64_t nth;		 /* of the next collective that enters its queue */
 	/* The head's first collective, and first Send or Recv, that is not posted; or NULL. */
 	struct task *unposted[2];
-	struct board_entry *board;
+	struct member_progress *progress;
 	uint64_t submitted, completed;
 	struct session *session; /* NULL: gone, or on another node */
 	struct user *user;	 /* the session's */
@@ -317,8 +317,8 @@ struct engine {
 	uint64_t uids;
 	uint64_t live; /* tasks whose client does not know yet how they ended */
 	uint32_t groups;
-	uint32_t jobs;	 /* in the pool */
-	uint32_t polled; /* bits: transports that have something under way */
+	uint32_t jobs;			   /* in the pool */
+	uint32_t polled;		   /* bits: transports that have something under way */
 	void *transport_state[TRANSPORTS]; /* theirs; NULL: it has none */
 	struct spin spin;
 	uint64_t round_ns;  /* when the loop's round began */
@@ -326,17 +326,17 @@ struct engine {
 	uint64_t looked_ns; /* when the doorbells were last looked at */
 	bool draining, drained, stop;
 	struct device devices[ENGINE_DEVICES];
-	uint32_t gpu_inputs;	/* tasks that wait for what a GPU writes: their timelines */
-	struct meeting *met;	/* in the order in which they met */
-	uint64_t lent;		/* regions of that kind, ever */
+	uint32_t gpu_inputs;	      /* tasks that wait for what a GPU writes: their timelines */
+	struct meeting *met;	      /* in the order in which they met */
+	uint64_t lent;		      /* regions of that kind, ever */
 	bool met_new;		      /* something may be launched */
 	struct wish *wishes, *orders; /* for other nodes; and those that are due */
 	uint64_t nwishes;	      /* so far */
 	struct sequencer *sequencer;  /* NULL: nobody has wished for anything here yet */
 	uint64_t sequenced_ns;	      /* when somebody last did */
 	uint64_t launch_round;
-	uint64_t inputs_ns;   /* when launched tasks' were last looked at */
-	uint64_t visit, pass; /* the pass's first visit */
+	uint64_t inputs_ns;    /* when launched tasks' were last looked at */
+	uint64_t visit, pass;  /* the pass's first visit */
 	struct task **visited; /* [table.size] */
 	uint32_t nvisited;
 	/* Other nodes: span.h */

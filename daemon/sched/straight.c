@@ -74,7 +74,7 @@ void straight_post(struct engine *e, struct task *first, uint32_t n)
 			order_meet_pair(e, t, u);
 		}
 	}
-	struct board_entry *b = m->board;
+	struct member_progress *b = m->progress;
 	atomic_store_explicit(&b->submitted, m->submitted, memory_order_relaxed);
 	atomic_store_explicit(&b->completed, m->completed, memory_order_relaxed);
 	if (m->queue)

@@ -211,9 +211,9 @@ static uint64_t list_comms(struct server *s, struct piece *p, uint64_t from)
 						      .state = m->members[k].state};
 			describe(s, m, &v, &member);
 			i->joined += is_in(member.state);
-			if (m->board)
-				i->pending += (uint32_t)(load(&m->board[k].submitted) -
-							 load(&m->board[k].completed));
+			if (m->progress)
+				i->pending += (uint32_t)(load(&m->progress[k].submitted) -
+							 load(&m->progress[k].completed));
 		}
 		if (i->state == NCCLSVC_COMM_IDLE && v.rendezvous && v.rendezvous->held &&
 		    !v.rendezvous->running)
@@ -272,12 +272,12 @@ static bool list_one_member(struct server *s, struct piece *p, const struct comm
 		i->waiting_ns = since(p->reply.time_ns, member->since_ns);
 	const struct rendezvous_view v = look(s, m);
 	describe(s, m, &v, i);
-	if (!m->board)
+	if (!m->progress)
 		return true;
-	uint64_t head = load(&m->board[k].head_ns);
-	i->windows = atomic_load_explicit(&m->board[k].windows, memory_order_relaxed);
-	i->completed = load(&m->board[k].completed);
-	i->submitted = load(&m->board[k].submitted);
+	uint64_t head = load(&m->progress[k].head_ns);
+	i->windows = atomic_load_explicit(&m->progress[k].windows, memory_order_relaxed);
+	i->completed = load(&m->progress[k].completed);
+	i->submitted = load(&m->progress[k].submitted);
 	if (i->submitted > i->completed && head)
 		i->waiting_ns = since(p->reply.time_ns, head);
 	return true;
@@ -335,7 +335,7 @@ static void list_waits(const struct server *s, const struct table_entry *e, nccl
 	bool asked[CLUSTER_NODES_MAX];
 	if (e->state != NCCLSVC_WAITING_PEERS && e->state != NCCLSVC_FAILED)
 		return;
-	if (!m || m->uid != e->comm_uid || m->epoch != e->epoch || !m->board)
+	if (!m || m->uid != e->comm_uid || m->epoch != e->epoch || !m->progress)
 		return;
 	if (s->cluster)
 		memset(asked, false, s->cluster->n * sizeof(asked[0]));
@@ -343,9 +343,9 @@ static void list_waits(const struct server *s, const struct table_entry *e, nccl
 		add_wait(m, (uint32_t)e->peer, asked, i);
 		return;
 	}
-	uint64_t mine = load(&m->board[e->rank].collectives);
+	uint64_t mine = load(&m->progress[e->rank].collectives);
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (load(&m->board[k].collectives) < mine)
+		if (load(&m->progress[k].collectives) < mine)
 			add_wait(m, k, asked, i);
 }
 

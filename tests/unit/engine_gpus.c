@@ -19,7 +19,7 @@ struct gpu gpus[DEVICES];
 
 struct trainer trainers[SESSIONS];
 
-struct board_entry boards[COMMS][SESSIONS];
+struct member_progress progress_pages[COMMS][SESSIONS];
 
 /* ---- Time ---- */
 
@@ -102,7 +102,7 @@ void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *d
 	struct command c = {.kind = COMMAND_EPOCH_START};
 	struct epoch_member *members = calloc(n, sizeof(*members));
 	assert_non_null(members);
-	memset(boards[comm], 0, sizeof(boards[comm]));
+	memset(progress_pages[comm], 0, sizeof(progress_pages[comm]));
 	for (uint32_t k = 0; k < n; k++) {
 		uint32_t second = k && sessions[k] == sessions[k - 1] ? COMMS : 0;
 		members[k] = (struct epoch_member){
@@ -113,7 +113,7 @@ void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *d
 	c.epoch_start.epoch = 1;
 	c.epoch_start.uid = comm + 1;
 	c.epoch_start.members = members;
-	c.epoch_start.board = boards[comm];
+	c.epoch_start.progress = progress_pages[comm];
 	c.epoch_start.transport = engine_transport;
 	c.epoch_start.windows = true;
 	c.epoch_start.lane = comm;

@@ -50,7 +50,7 @@ extern struct trainer {
 	uint64_t values[SVC_TIMELINES];
 } trainers[SESSIONS];
 
-extern struct board_entry boards[COMMS][SESSIONS];
+extern struct member_progress progress_pages[COMMS][SESSIONS];
 
 uint64_t now_ns(void);
 void pause_ns(long ns);

@@ -224,7 +224,7 @@ static void begin_epoch(void)
 	c.epoch_start.epoch = 1;
 	c.epoch_start.uid = 1;
 	c.epoch_start.members = members;
-	c.epoch_start.board = boards[0];
+	c.epoch_start.progress = progress_pages[0];
 	c.epoch_start.span = SPAN;
 	c.epoch_start.transport = TRANSPORT_INTERNODE;
 	command(c);

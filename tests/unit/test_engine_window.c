@@ -113,7 +113,7 @@ static void get_ready(void)
 	both_asked(6, LAUNCH_REGISTER, 1);
 	run_both();
 	/* When both have, and the engine has seen it. */
-	for (uint64_t until = now_ns() + WAIT_NS; !atomic_load(&boards[0][1].windows);)
+	for (uint64_t until = now_ns() + WAIT_NS; !atomic_load(&progress_pages[0][1].windows);)
 		assert_true(now_ns() < until);
 }
 
@@ -268,7 +268,7 @@ static void memory_that_goes_takes_its_window_along(void **state)
 	run_all(1);
 	both_asked(8, LAUNCH_DROP, 1);
 	run_both();
-	assert_int_equal(atomic_load(&boards[0][0].windows), 0);
+	assert_int_equal(atomic_load(&progress_pages[0][0].windows), 0);
 	/* Another allocation in its place is another window. */
 	lend(0, LENT, 0, base_of(0, LENT), 4 * MIB);
 	for (uint64_t i = 0; i < 4; i++) {

@@ -15,7 +15,8 @@ static void count_ready(const struct windows *w)
 	for (uint32_t i = 0; i < WORKER_WINDOWS; i++)
 		n += w->slots[i] && w->slots[i]->stage == READY;
 	for (uint32_t k = 0; k < w->comm->nranks; k++)
-		atomic_store_explicit(&w->comm->members[k].board->windows, n, memory_order_relaxed);
+		atomic_store_explicit(&w->comm->members[k].progress->windows, n,
+				      memory_order_relaxed);
 }
 
 /* If a queue is full now, it will not be for long. */
