@@ -15,7 +15,7 @@ enum control_kind {
 	CONTROL_HELLO = 1,    /* first, from both sides: struct control_hello */
 	CONTROL_BYE,	      /* the daemon ends in good order */
 	CONTROL_BEAT,	      /* -> all: this node is alive */
-	CONTROL_JOIN,	      /* -> rendezvous: the node where members gather */
+	CONTROL_JOIN,	      /* -> rendezvous: the node that the id decides */
 	CONTROL_UNJOIN,	      /* -> rendezvous: it died, left, or its time is up */
 	CONTROL_REFUSE,	      /* rendezvous -> node: a JOIN's error */
 	CONTROL_REFUSED,      /* -> rendezvous: a JOIN's error of the node itself */
@@ -32,9 +32,9 @@ enum control_kind {
 	CONTROL_NCCL_DROP,    /* rank 0's node -> nodes: all parts go */
 	CONTROL_PLAN,	      /* -> rendezvous: a member's, in pieces */
 	CONTROL_PLAN_LATE,    /* -> rendezvous: its time is up */
-	CONTROL_PLAN_VERDICT, /* rendezvous -> members' nodes: it is in force, or not */
+	CONTROL_PLAN_RESULT,  /* rendezvous -> members' nodes: it is in force, or not */
 	CONTROL_PLAN_LEFT,    /* -> rendezvous: a member is through with it */
-	CONTROL_PLAN_GONE, /* rendezvous -> members' nodes: that one is; it comes behind the verdict
+	CONTROL_PLAN_GONE, /* rendezvous -> members' nodes: that one is; it comes behind the result
 			    */
 	CONTROL_END,
 };

@@ -34,9 +34,9 @@ uint64_t plan_expire(struct communicator *m, uint64_t now);
 void plan_member_gone(struct communicator *m, uint32_t rank);
 /* As plan_commit_failed; nobody decides any more. */
 void plan_commit_refused(struct communicator *m, int result, const char *text);
-struct control_plan_verdict;
+struct control_plan_result;
 /* What came of this epoch's plans. */
-void plan_verdict(struct communicator *m, const struct control_plan_verdict *v);
+void plan_result(struct communicator *m, const struct control_plan_result *v);
 /* A member of another node is through with the plan of that number. */
 void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number);
 /* m is about to be freed. */

@@ -56,7 +56,7 @@ const struct epoch_transition epoch_table[] = {
 	ROW(ACQUIRING, BIT(DAEMON_ENDS), MEMBERS_CLOSED, GONE, "its sessions are closed"),
 
 	ROW(RUNNING, BIT(JOINED) | BIT(GATHERED), MEMBERS_HELD | MEMBERS_REMOTE | MEMBERS_NONE,
-	    RUNNING, "other nodes: the next epoch gathers, and the end of this one will be told"),
+	    RUNNING, "other nodes: the next epoch forms, and the end of this one will be told"),
 	ROW(RUNNING, GIVEN_UP & ~LOSS, MEMBERS_HELD, RUNNING, "one has left, the others go on"),
 	ROW(RUNNING, GIVEN_UP & ~LOSS, MEMBERS_REMOTE, LEFT,
 	    "the last member here has left; what is launched ends on the other nodes"),
@@ -67,7 +67,7 @@ const struct epoch_transition epoch_table[] = {
 
 	ROW(LEFT, GIVEN_UP & ~LOSS, MEMBERS_REMOTE, LEFT, "a member on another node has left, too"),
 	ROW(LEFT, GIVEN_UP & ~LOSS, MEMBERS_NONE, DRAINING, "the last one has"),
-	ROW(LEFT, BIT(GATHERED), MEMBERS_REMOTE | MEMBERS_NONE, LEFT, "the next epoch gathers"),
+	ROW(LEFT, BIT(GATHERED), MEMBERS_REMOTE | MEMBERS_NONE, LEFT, "the next epoch forms"),
 	ROW(LEFT, LOSS | BIT(FAULT), ANY, DRAINING, "it is over for all members"),
 	ROW(LEFT, BIT(RENEWED), ANY, DRAINING, "somebody comes: the old epoch is over here"),
 	ROW(LEFT, BIT(DAEMON_ENDS), MEMBERS_CLOSED, DRAINING, "pending tasks fail"),

@@ -273,7 +273,7 @@ void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const c
 	client_error(c, m->reply_opcode, serial, result, "%s", text);
 }
 
-/* Where they gather, it is known who is missing: the answer comes soon. */
+/* The rendezvous knows which ranks are missing: its answer comes soon. */
 static bool ask_missing(struct comms *s, struct communicator *m, uint32_t rank)
 {
 	struct member *member = &m->members[rank];

@@ -40,7 +40,7 @@ static void discard(struct account *a, struct plan *p)
 	account_put(a);
 }
 
-/* ---- The gathering ---- */
+/* ---- Commits of the members ---- */
 
 static void stop_gathering(struct communicator *m)
 {
@@ -97,7 +97,7 @@ uint64_t plan_expire(struct communicator *m, uint64_t now)
 	for (uint32_t k = 0; m->commits && k < m->nranks; k++) {
 		uint64_t at = m->commits[k].here ? m->commits[k].deadline_ns : 0;
 		if (at && at <= now && !m->commits[k].overdue) {
-			/* Where they gather, it is known who is missing: the answer comes soon. */
+			/* The coordinator knows which ranks are missing: its answer comes soon. */
 			m->commits[k].overdue = true;
 			at = m->commits[k].deadline_ns = now + NODE_ANSWER_NS;
 			remote_plan_late(m, k);
@@ -145,7 +145,7 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 	free(commits);
 }
 
-/* ---- The verdict ---- */
+/* ---- The result ---- */
 
 /* It is in force, but was given up here: nobody of this node takes part. */
 static void leave_plan(struct comms *s, struct communicator *m, uint32_t number)
@@ -161,7 +161,7 @@ static void leave_plan(struct comms *s, struct communicator *m, uint32_t number)
 	}
 }
 
-void plan_verdict(struct communicator *m, const struct control_plan_verdict *v)
+void plan_result(struct communicator *m, const struct control_plan_result *v)
 {
 	struct comms *s = m->comms;
 	if (v->round != m->plan_round)
@@ -285,7 +285,7 @@ void plan_commit(struct comms *s, struct client *c, uint32_t serial,
 	if (!result && !remote_plan(m, rank)) {
 		result = NCCLSVC_BUSY;
 		snprintf(text, sizeof(text),
-			 "the node that gathers the members' plans has too much to take: try "
+			 "the coordinator's node has too many plans to take another: try "
 			 "again");
 	}
 	if (result) {

@@ -169,7 +169,7 @@ static void tell_rendezvous(const struct communicator *m, enum control_kind kind
 	remote_send(m->comms, rendezvous_of_comm(m), kind, body, size);
 }
 
-/* To all nodes of the epoch, its coordinator's too, and to where its members gather. */
+/* To all nodes of the epoch, its coordinator's too, and to the rendezvous. */
 static void tell_epoch(struct communicator *m, enum control_kind kind, const void *body,
 		       size_t size)
 {
@@ -461,7 +461,7 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 	case CONTROL_NCCL_DROP:
 		nodes_drop(s, body);
 		break;
-	case CONTROL_PLAN_VERDICT:
+	case CONTROL_PLAN_RESULT:
 	case CONTROL_PLAN_GONE:
 		remote_plan_handle(s, kind, body);
 		break;
@@ -470,7 +470,7 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 	}
 }
 
-/* JOINs that wait where members gather, on a node that is gone, are asked for again, at the next
+/* JOINs that wait at a rendezvous whose node is gone are sent again, to the next
  * one. */
 static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lost)
 {

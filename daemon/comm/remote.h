@@ -27,7 +27,7 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 void remote_node_lost(struct comms *s, uint32_t node);
 /* This node's part of that communicator; NULL: it has none. */
 struct communicator *remote_find(const struct comms *s, const uint8_t *id);
-/* To where members gather, and to the nodes of the epoch: what a member of this node does. */
+/* Tell the rendezvous and the nodes of the epoch what a member of this node does. */
 void remote_join(struct communicator *m, uint32_t rank);
 /* m->refused was, by this node. */
 void remote_refused(struct communicator *m, int result);
@@ -42,15 +42,15 @@ void remote_left(struct communicator *m, int32_t rank);
 void remote_fill_epoch(struct control_epoch *of, const struct communicator *m);
 void remote_split(struct communicator *m, uint32_t rank, bool late);
 /* The epoch that m->start asks for cannot begin here, because of this rank (-1: none). all: or else
- * only where members gather. */
+ * only the rendezvous is told. */
 void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all);
 /* To the NCCL pool: it can begin, or (a result) not. again: it could before. */
 void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool again);
 
 /* ---- remote_plan.c ---- */
 
-/* This rank's plan, which m->forming has. False: where members gather, so much is not taken now, or
- * there is no memory. */
+/* Sends this rank's plan, which m->forming has, to the coordinator. False: the coordinator takes no
+ * more now, or there is no memory. */
 bool remote_plan(struct communicator *m, uint32_t rank);
 void remote_plan_late(struct communicator *m, uint32_t rank);
 /* It is through with the plan of that number. */

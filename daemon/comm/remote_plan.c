@@ -65,14 +65,14 @@ static struct communicator *find(struct comms *s, const uint8_t *id, uint32_t ep
 
 void remote_plan_handle(struct comms *s, enum control_kind kind, const void *body)
 {
-	const struct control_plan_verdict *v = body;
+	const struct control_plan_result *v = body;
 	const struct control_plan_member *one = body;
 	struct communicator *m =
 		kind == CONTROL_PLAN_GONE ? find(s, one->id, one->epoch) : find(s, v->id, v->epoch);
 	if (!m)
 		return;
-	if (kind == CONTROL_PLAN_VERDICT)
-		plan_verdict(m, v);
+	if (kind == CONTROL_PLAN_RESULT)
+		plan_result(m, v);
 	else if (one->rank < m->nranks)
 		plan_left_elsewhere(m, one->rank, one->round);
 }

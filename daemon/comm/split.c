@@ -47,7 +47,7 @@ uint64_t comm_split_expire(struct communicator *m, uint64_t now)
 	for (uint32_t k = 0; m->split && k < m->nranks; k++) {
 		uint64_t at = m->split[k].here ? m->split[k].deadline_ns : 0;
 		if (at && at <= now && !m->split[k].overdue) {
-			/* Where they gather, it is known who is missing: the answer comes soon. */
+			/* The coordinator knows which ranks are missing: its answer comes soon. */
 			m->split[k].overdue = true;
 			at = m->split[k].deadline_ns = now + NODE_ANSWER_NS;
 			remote_split(m, k, true);

@@ -129,7 +129,7 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 		[CONTROL_NCCL_DROP] = sizeof(struct control_nccl_drop),
 		[CONTROL_PLAN] = sizeof(struct control_plan),
 		[CONTROL_PLAN_LATE] = sizeof(struct control_plan_member),
-		[CONTROL_PLAN_VERDICT] = sizeof(struct control_plan_verdict),
+		[CONTROL_PLAN_RESULT] = sizeof(struct control_plan_result),
 		[CONTROL_PLAN_LEFT] = sizeof(struct control_plan_member),
 		[CONTROL_PLAN_GONE] = sizeof(struct control_plan_member),
 	};
@@ -154,8 +154,8 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 		return ready_fits(c, body, size);
 	case CONTROL_PLAN:
 		return plan_fits(body, size);
-	case CONTROL_PLAN_VERDICT:
-		return is_text(((const struct control_plan_verdict *)body)->text, SVC_TEXT_BYTES);
+	case CONTROL_PLAN_RESULT:
+		return is_text(((const struct control_plan_result *)body)->text, SVC_TEXT_BYTES);
 	default:
 		return size == sizes[kind];
 	}

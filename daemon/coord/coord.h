@@ -51,7 +51,7 @@ struct coord {
 	uint32_t me, n;
 	uint64_t keep_ns; /* what nobody uses is forgotten after that */
 	/* The machines': */
-	struct rendezvous *rendezvous;	  /* of communicators whose members gather here */
+	struct rendezvous *rendezvous;	  /* of communicators whose JOINs come here */
 	struct coordinator *coordinators; /* of epochs whose rank 0 is here */
 	struct barrier *barriers;
 	struct shared_comm *shared;

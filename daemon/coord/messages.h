@@ -153,7 +153,7 @@ struct control_plan_member {
 	uint32_t round; /* of LEFT and GONE: the plan's number */
 };
 
-struct control_plan_verdict {
+struct control_plan_result {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch, round; /* from 0 */
 	int32_t result;	       /* 0: the plan is in force, and its number is the round's plus 1 */

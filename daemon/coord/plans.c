@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The plans of a communicator's members: gathered, matched, and in force or not, which all members'
- * nodes are told. Plans are committed in rounds: each ends with one verdict. What was sent for a
- * round that is over when it comes is not heard: its node has failed it, as the verdict said. */
+ * nodes are told. Plans are committed in rounds: each ends with one result. A message of a
+ * round that is over is ignored: its node has failed the commit, as the result said. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,29 +31,30 @@ void plans_forget(struct coordinator *r)
 	r->planning = NULL;
 }
 
-static struct control_plan_verdict verdict_of(const uint8_t *id, uint32_t epoch, uint32_t round,
-					      int result, const char *text)
+static struct control_plan_result plan_result_of(const uint8_t *id, uint32_t epoch, uint32_t round,
+						 int result, const char *text)
 {
-	struct control_plan_verdict v = {.epoch = epoch, .round = round, .result = result};
+	struct control_plan_result v = {.epoch = epoch, .round = round, .result = result};
 	memcpy(v.id, id, sizeof(v.id));
 	snprintf(v.text, sizeof(v.text), "%s", text);
 	return v;
 }
 
 /* The round is over. */
-static void tell_verdict(struct coord *c, struct coordinator *r, int result, const char *text)
+static void tell_plan_result(struct coord *c, struct coordinator *r, int result, const char *text)
 {
-	struct control_plan_verdict v = verdict_of(r->id, r->epoch, r->plan_round++, result, text);
+	struct control_plan_result v =
+		plan_result_of(r->id, r->epoch, r->plan_round++, result, text);
 	if (!result)
 		v.uid = ((uint64_t)c->me + 1) << 40 | ++c->plans;
-	coordinator_tell(c, r, CONTROL_PLAN_VERDICT, &v, sizeof(v));
+	coordinator_tell(c, r, CONTROL_PLAN_RESULT, &v, sizeof(v));
 	plans_forget(r);
 }
 
 void plans_fail(struct coord *c, struct coordinator *r, int result, const char *text)
 {
 	if (r->planning)
-		tell_verdict(c, r, result, text);
+		tell_plan_result(c, r, result, text);
 }
 
 static struct planning *begin(const struct coordinator *r, bool cuda)
@@ -98,15 +99,15 @@ static void member_is_whole(struct coord *c, struct coordinator *r, const struct
 		return;
 	if (!result)
 		result = plan_match(p->plan, text);
-	tell_verdict(c, r, result, text);
+	tell_plan_result(c, r, result, text);
 }
 
 static void refuse(struct coord *c, uint32_t to, const struct control_plan *m, int result,
 		   const char *text)
 {
-	const struct control_plan_verdict v =
-		verdict_of(m->of.id, m->of.epoch, m->round, result, text);
-	coord_send(c, to, CONTROL_PLAN_VERDICT, &v, sizeof(v));
+	const struct control_plan_result v =
+		plan_result_of(m->of.id, m->of.epoch, m->round, result, text);
+	coord_send(c, to, CONTROL_PLAN_RESULT, &v, sizeof(v));
 }
 
 void plans_take(struct coord *c, uint32_t from, const struct control_plan *m)
@@ -117,19 +118,19 @@ void plans_take(struct coord *c, uint32_t from, const struct control_plan *m)
 		return;
 	}
 	if (m->round < r->plan_round)
-		return;			/* the verdict is on its way */
-	if (m->round > r->plan_round) { /* members have heard verdicts that this does not know of */
+		return;			/* the result is on its way */
+	if (m->round > r->plan_round) { /* members have got results that this node does not know */
 		plans_forget(r);
 		r->plan_round = m->round;
 	}
 	if (!r->planning)
 		r->planning = begin(r, m->cuda);
 	if (!r->planning)
-		tell_verdict(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for the plans");
+		tell_plan_result(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for the plans");
 	else if (r->nleft || r->plan_round >= PLAN_NUMBER_MAX)
-		tell_verdict(c, r, NCCLSVC_STALE_EPOCH, STALE_TEXT);
+		tell_plan_result(c, r, NCCLSVC_STALE_EPOCH, STALE_TEXT);
 	else if (!add_piece(&r->planning->members[m->rank], m))
-		tell_verdict(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for the plans");
+		tell_plan_result(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for the plans");
 	else if (r->planning->members[m->rank].whole)
 		member_is_whole(c, r, m);
 }
@@ -145,7 +146,7 @@ void plans_late(struct coord *c, const struct control_plan_member *m)
 		if (!r->planning->members[k].whole)
 			rank_names_add(&missing, k);
 	snprintf(text, sizeof(text), PLAN_LATE_TEXT, r->label, rank_names_text(&missing));
-	tell_verdict(c, r, NCCLSVC_TIMEOUT, text);
+	tell_plan_result(c, r, NCCLSVC_TIMEOUT, text);
 }
 
 void plans_left(struct coord *c, const struct control_plan_member *m)
