@@ -349,8 +349,8 @@ static void print_help(FILE *out)
 		"The node's collective service: it owns communicators and runs the tasks that\n"
 		"clients submit over its socket.\n\n"
 		"Each option is also a key of the configuration file (with underscores) and an\n"
-		"environment variable (NCCLSVCD_LOG_LEVEL for --log-level). The command line is\n"
-		"stronger than the file, and the environment is stronger than both.\n\n");
+		"environment variable (NCCLSVCD_LOG_LEVEL for --log-level). The command line\n"
+		"overrides the file, and the environment overrides both.\n\n");
 	for (unsigned i = 0; i < config_keys_n; i++) {
 		config_key_reset(&c, i);
 		option_name(config_keys[i].name, option, sizeof(option));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The daemon's configuration: ini file, command line, environment, the later stronger than the
- * earlier. config_table.c lists every key once; all three sources, the help and --check-config
+ * The daemon's configuration: ini file, command line, environment; later sources override earlier
+ * ones. config_table.c lists every key once; all three sources, the help and --check-config
  * follow from that list. Single-threaded: it uses getopt_long. */
 #ifndef SERVER_CONFIG_H
 #define SERVER_CONFIG_H

@@ -18,7 +18,7 @@
 
 const char ctl_help[] =
 	"Usage: ncclsvc-ctl [OPTIONS] COMMAND [ARGUMENTS]\n"
-	"Look into a running ncclsvcd: who waits for whom, and why.\n"
+	"Look into a running ncclsvcd: which process waits for which, and why.\n"
 	"\n"
 	"Commands:\n"
 	"  status                 the daemon in a few lines\n"

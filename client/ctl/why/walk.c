@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Follows who waits for whom, depth first, to a rank that waits for nobody, or round in a circle.
+ * Follows the waits of ranks, depth first, to a rank that waits for no other, or round a circle.
  */
 #include "internal.h"
 
