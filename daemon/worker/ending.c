@@ -13,7 +13,7 @@
 
 struct lane_ending {
 	struct lane_ending *prev, *next; /* of those that have left their lanes */
-	CUstream stream, twin;
+	CUstream stream, second_stream;
 	struct replays *replays; /* NCCL frees nothing before they are */
 	uint32_t lane;
 	bool told; /* that it takes long */
@@ -48,7 +48,7 @@ static void begin(struct worker *w, struct lane *l, uint32_t lane, bool abort)
 		return;
 	}
 	*n = (struct lane_ending){.stream = l->stream,
-				  .twin = l->twin,
+				  .second_stream = l->second_stream,
 				  .replays = l->replays,
 				  .lane = lane,
 				  .context = w->context,
@@ -112,7 +112,7 @@ void endings_watch(struct worker *w)
 		if (!atomic_load(&n->over))
 			continue;
 		DL_DELETE(w->endings, n);
-		twin_destroy(n->stream, n->twin);
+		second_stream_destroy(n->stream, n->second_stream);
 		finish(n);
 	}
 }
@@ -167,7 +167,7 @@ void lane_drain(struct worker *w, uint32_t lane)
 		return;
 	worker_bad(w, error, "the stream of a communicator that has ended");
 	windows_drop(w, l);
-	twin_destroy(l->stream, l->twin);
+	second_stream_destroy(l->stream, l->second_stream);
 	*l = (struct lane){0};
 	worker_send(w, &m, -1);
 }

@@ -89,7 +89,7 @@ static void close_later(struct worker *w)
 
 void session_close(struct worker *w, uint32_t slot)
 {
-	twin_forget(w, slot);
+	second_stream_forget(w, slot);
 	const struct session_timelines was = w->sessions[slot];
 	struct closed_session *c = was.ring ? malloc(sizeof(*c)) : NULL;
 	set_session(&w->sessions[slot], (struct session_timelines){0});

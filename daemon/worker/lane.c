@@ -49,7 +49,7 @@ static void make(struct worker *w, struct worker_message *m)
 	uint64_t start = worker_clock();
 	int least = 0, greatest = 0;
 	cu.cuCtxGetStreamPriorityRange(&least, &greatest);
-	CUresult error = twin_make(w, l, greatest);
+	CUresult error = second_stream_make(w, l, greatest);
 	if (worker_bad(w, error, "stream")) {
 		m->result = NCCLSVC_SYSTEM;
 		snprintf(m->text, sizeof(m->text), "no stream can be made: %s",
@@ -83,7 +83,7 @@ static void make(struct worker *w, struct worker_message *m)
 		lane_end_apart(w, m->comm.lane, true);
 		return;
 	}
-	twin_destroy(l->stream, l->twin);
+	second_stream_destroy(l->stream, l->second_stream);
 	*l = (struct lane){0};
 }
 

@@ -314,7 +314,7 @@ static void launch_group(struct worker *w, uint64_t begin, uint64_t end)
 	CUresult error = CUDA_SUCCESS;
 	ncclResult_t result = ncclSuccess;
 	const struct nvtx_names *names = nvtx_names_of(launch_at(w, begin)->op);
-	twin_before(w, launch_at(w, end - 1));
+	second_stream_before(w, launch_at(w, end - 1));
 	nvtx_begin(names->pre);
 	for (uint64_t i = begin; i < end && !error; i++)
 		if (launch_usable(w, launch_at(w, i)) && first_on_lane(w, begin, i))
@@ -330,7 +330,7 @@ static void launch_group(struct worker *w, uint64_t begin, uint64_t end)
 			error = after(w, begin, end, launch_at(w, i)->lane);
 	nvtx_end();
 	if (!error && !result)
-		twin_after(w, launch_at(w, end - 1));
+		second_stream_after(w, launch_at(w, end - 1));
 	if (worker_bad(w, error, "a task could not be launched"))
 		result = ncclUnhandledCudaError;
 	if (result)

@@ -166,8 +166,8 @@ static void fall_asleep(struct worker *w, uint64_t waited_ns)
 {
 	struct pollfd fds[] = {{.fd = w->sock, .events = POLLIN},
 			       {.fd = w->bell, .events = POLLIN}};
-	/* A trial times its tasks by these looks. */
-	const unsigned share = w->trial.ntasks ? SPIN_NAP_SHARE : NAP_SHARE;
+	/* A stream probe times its tasks by these looks. */
+	const unsigned share = w->stream_probe.ntasks ? SPIN_NAP_SHARE : NAP_SHARE;
 	const struct timespec nap = {.tv_nsec = (long)spin_nap_ns(waited_ns, share)};
 	uint64_t count;
 	atomic_store(&w->queue->asleep, 1);
@@ -192,8 +192,8 @@ static void run(struct worker *w)
 {
 	uint64_t busy_ns = worker_clock(), now = busy_ns;
 	for (unsigned rounds = 1; !w->quit; rounds++) {
-		if (w->trial.ntasks)
-			twin_watch(w);
+		if (w->stream_probe.ntasks)
+			second_stream_watch(w);
 		if (launch_next(w)) {
 			spin_waited(&w->spin, now - busy_ns);
 			busy_ns = now = worker_clock();

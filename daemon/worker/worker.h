@@ -8,7 +8,7 @@
  *   launch.c   from the queue to NCCL, in the order of the queue; replay.c: what comes again
  *   copy.c     the same without NCCL, where device memory is staged
  *   lane.c, ending.c, redop.c   communicators; window.c: lent memory in NCCL's symmetric windows
- *   twin.c     which of its two streams a lane uses
+ *   second_stream.c     which of its two streams a lane uses
  *   import.c, span.c  memory; probe.c: which GPUs there are
  */
 #ifndef WORKER_WORKER_H
@@ -48,7 +48,7 @@ struct lane_window {
 struct lane {
 	ncclComm_t comm; /* NULL: free, or it is being aborted */
 	CUstream stream;
-	CUstream twin; /* through MPS: has no work; see twin.c */
+	CUstream second_stream; /* through MPS: has no work; see second_stream.c */
 	int32_t nranks, rank;
 	uint64_t enqueued;	      /* seq of the last launch */
 	uint64_t completed, moved_ns; /* as seen last; and when it last was more, or all */
@@ -82,25 +82,25 @@ struct lane_init {
 	struct worker_message message;
 };
 
-#define TRIAL_TASKS   8	 /* that may be under way and timed */
-#define TRIAL_SHARP   9	 /* of one stream */
-#define TRIAL_SAMPLES 65 /* if few are sharp: while a worker launches it does not look */
+#define PROBE_TASKS   8	 /* that may be under way and timed */
+#define PROBE_SHARP   9	 /* of one stream */
+#define PROBE_SAMPLES 65 /* if few are sharp: while a worker launches it does not look */
 
 /* How soon a trainer's stream hears of a lane's streams. */
-struct trial {
+struct stream_probe {
 	bool on;
 	uint32_t lane, session, timeline;
-	unsigned side; /* of the two streams, in their order of trial */
+	unsigned side; /* of the two streams, in the order of the probe */
 	uint64_t begun_ns;
 	/* What each task took at most: all, and those of which that is nearly what they took. */
 	unsigned nall, nsharp;
-	uint64_t all[TRIAL_SAMPLES], sharp[TRIAL_SHARP];
+	uint64_t all[PROBE_SAMPLES], sharp[PROBE_SHARP];
 	uint64_t first_ns; /* the first side's median */
 	/* Launched on that side, the first of which is timed. */
 	unsigned ntasks;
 	struct {
 		uint64_t seq, value;
-	} tasks[TRIAL_TASKS];
+	} tasks[PROBE_TASKS];
 	uint64_t before_ns; /* when it was not yet over, at the last look */
 	uint64_t over_ns;   /* when it was, at the first; 0: not yet */
 	uint64_t looked_ns;
@@ -154,7 +154,7 @@ struct worker {
 	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
 	bool may_replay, mps;
 	bool stuck; /* some lane waits for somebody's input, or has not got on for a while */
-	struct trial trial;
+	struct stream_probe stream_probe;
 	uint64_t tail, checked_ns;
 	uint32_t high_lane; /* lanes from here on were never used */
 	uint32_t flying;    /* lanes with launches that have not completed */
@@ -196,17 +196,17 @@ void replays_free(struct replays *all);
 /* They may still run. in_windows: only those that know windows, before one goes. */
 void replays_forget(const struct worker *w, uint32_t lane, bool in_windows);
 
-/* twin.c */
-CUresult twin_make(const struct worker *w, struct lane *l, int priority);
+/* second_stream.c */
+CUresult second_stream_make(const struct worker *w, struct lane *l, int priority);
 /* Each may be NULL. */
-void twin_destroy(CUstream stream, CUstream twin);
+void second_stream_destroy(CUstream stream, CUstream second_stream);
 /* Around the last launch of a group. */
-void twin_before(struct worker *w, const struct launch *l);
-void twin_after(struct worker *w, const struct launch *l);
+void second_stream_before(struct worker *w, const struct launch *l);
+void second_stream_after(struct worker *w, const struct launch *l);
 /* Before the session is closed. */
-void twin_forget(struct worker *w, uint32_t session);
-/* As often as can be while trial.ntasks is not 0. */
-void twin_watch(struct worker *w);
+void second_stream_forget(struct worker *w, uint32_t session);
+/* As often as can be while stream_probe.ntasks is not 0. */
+void second_stream_watch(struct worker *w);
 
 /* copy.c: the same, without NCCL. */
 bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size);

@@ -22,7 +22,7 @@ static CUresult settle(const struct worker *w, CUstream stream)
 	return error ? error : cu.cuStreamSynchronize(stream);
 }
 
-CUresult twin_make(const struct worker *w, struct lane *l, int priority)
+CUresult second_stream_make(const struct worker *w, struct lane *l, int priority)
 {
 	CUresult error =
 		cu.cuStreamCreateWithPriority(&l->stream, CU_STREAM_NON_BLOCKING, priority);
@@ -30,31 +30,32 @@ CUresult twin_make(const struct worker *w, struct lane *l, int priority)
 		return error;
 	error = settle(w, l->stream);
 	if (!error)
-		error = cu.cuStreamCreateWithPriority(&l->twin, CU_STREAM_NON_BLOCKING, priority);
+		error = cu.cuStreamCreateWithPriority(&l->second_stream, CU_STREAM_NON_BLOCKING,
+						      priority);
 	if (!error)
-		error = settle(w, l->twin);
+		error = settle(w, l->second_stream);
 	if (error)
-		twin_destroy(l->stream, l->twin);
+		second_stream_destroy(l->stream, l->second_stream);
 	return error;
 }
 
-void twin_destroy(CUstream stream, CUstream twin)
+void second_stream_destroy(CUstream stream, CUstream second_stream)
 {
 	if (stream)
 		cu.cuStreamDestroy(stream);
-	if (twin)
-		cu.cuStreamDestroy(twin);
+	if (second_stream)
+		cu.cuStreamDestroy(second_stream);
 }
 
 /* While the lane is idle: nothing has to be ordered, and no stream waits for the other. */
 static void change(struct lane *l)
 {
-	CUstream other = l->twin;
-	l->twin = l->stream;
+	CUstream other = l->second_stream;
+	l->second_stream = l->stream;
 	l->stream = other;
 }
 
-static void ask(const struct worker *w, const struct trial *t, bool echo)
+static void ask(const struct worker *w, const struct stream_probe *t, bool echo)
 {
 	const struct session_timelines *s = &w->sessions[t->session];
 	if (s->ring)
@@ -63,30 +64,30 @@ static void ask(const struct worker *w, const struct trial *t, bool echo)
 
 static void end(struct worker *w, uint64_t rest_ns)
 {
-	struct trial *t = &w->trial;
+	struct stream_probe *t = &w->stream_probe;
 	ask(w, t, false);
 	w->lanes[t->lane].tried_ns = worker_clock();
 	w->lanes[t->lane].rest_ns = rest_ns;
-	*t = (struct trial){0};
+	*t = (struct stream_probe){0};
 }
 
 /* Without a result the lane goes back to the stream it had, unless it has work on the other. */
 static void give_up(struct worker *w)
 {
-	struct lane *l = &w->lanes[w->trial.lane];
-	if (w->trial.side && l->comm && lane_idle(w, w->trial.lane))
+	struct lane *l = &w->lanes[w->stream_probe.lane];
+	if (w->stream_probe.side && l->comm && lane_idle(w, w->stream_probe.lane))
 		change(l);
-	end(w, TWIN_AGAIN_NS);
+	end(w, SECOND_STREAM_AGAIN_NS);
 }
 
 static void begin(struct worker *w, const struct launch *l, uint64_t now)
 {
-	w->trial = (struct trial){.on = true,
-				  .lane = l->lane,
-				  .session = l->session,
-				  .timeline = l->timeline,
-				  .begun_ns = now};
-	ask(w, &w->trial, true);
+	w->stream_probe = (struct stream_probe){.on = true,
+						.lane = l->lane,
+						.session = l->session,
+						.timeline = l->timeline,
+						.begun_ns = now};
+	ask(w, &w->stream_probe, true);
 }
 
 static int by_size(const void *a, const void *b)
@@ -96,23 +97,23 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Not the least: sometimes a stream hears of the other queue at once, by chance. */
-static uint64_t median(struct trial *t)
+static uint64_t median(struct stream_probe *t)
 {
-	uint64_t *times = t->nsharp == TRIAL_SHARP ? t->sharp : t->all;
-	const unsigned n = t->nsharp == TRIAL_SHARP ? t->nsharp : t->nall;
+	uint64_t *times = t->nsharp == PROBE_SHARP ? t->sharp : t->all;
+	const unsigned n = t->nsharp == PROBE_SHARP ? t->nsharp : t->nall;
 	qsort(times, n, sizeof(*times), by_size);
 	return times[n / 2];
 }
 
-static bool timed(const struct trial *t)
+static bool timed(const struct stream_probe *t)
 {
-	return t->nsharp == TRIAL_SHARP || t->nall == TRIAL_SAMPLES;
+	return t->nsharp == PROBE_SHARP || t->nall == PROBE_SAMPLES;
 }
 
 /* One stream has been timed. */
 static void next(struct worker *w)
 {
-	struct trial *t = &w->trial;
+	struct stream_probe *t = &w->stream_probe;
 	struct lane *l = &w->lanes[t->lane];
 	const uint64_t ns = median(t);
 	if (t->side == 0) {
@@ -128,24 +129,24 @@ static void next(struct worker *w)
 			 t->lane, (double)ns / 1000, (double)t->first_ns / 1000);
 	else
 		change(l);
-	end(w, TWIN_STALE_NS);
+	end(w, SECOND_STREAM_STALE_NS);
 }
 
-void twin_before(struct worker *w, const struct launch *l)
+void second_stream_before(struct worker *w, const struct launch *l)
 {
-	struct trial *t = &w->trial;
+	struct stream_probe *t = &w->stream_probe;
 	if (!w->mps || !l->timeline || !launch_usable(w, l) || w->lanes[l->lane].nranks == 1)
 		return;
 	struct lane *lane = &w->lanes[l->lane];
 	const uint64_t now = worker_clock();
-	if (t->on && now - t->begun_ns > TWIN_TRIAL_NS)
+	if (t->on && now - t->begun_ns > SECOND_STREAM_PROBE_NS)
 		give_up(w);
 	if (lane->user_session != l->session || lane->user_timeline != l->timeline) {
 		lane->user_session = l->session;
 		lane->user_timeline = l->timeline;
 		lane->row = 0;
-		if (lane->rest_ns > TWIN_AGAIN_NS)
-			lane->rest_ns = TWIN_AGAIN_NS;
+		if (lane->rest_ns > SECOND_STREAM_AGAIN_NS)
+			lane->rest_ns = SECOND_STREAM_AGAIN_NS;
 	}
 	if (t->on) {
 		if (t->lane == l->lane && timed(t) && lane_idle(w, l->lane))
@@ -158,10 +159,10 @@ void twin_before(struct worker *w, const struct launch *l)
 	t->launched_ns = now;
 }
 
-void twin_after(struct worker *w, const struct launch *l)
+void second_stream_after(struct worker *w, const struct launch *l)
 {
-	struct trial *t = &w->trial;
-	if (!t->on || t->ntasks == TRIAL_TASKS || t->lane != l->lane || t->session != l->session ||
+	struct stream_probe *t = &w->stream_probe;
+	if (!t->on || t->ntasks == PROBE_TASKS || t->lane != l->lane || t->session != l->session ||
 	    t->timeline != l->timeline)
 		return;
 	t->tasks[t->ntasks].seq = l->seq;
@@ -172,26 +173,26 @@ void twin_after(struct worker *w, const struct launch *l)
 	}
 }
 
-void twin_forget(struct worker *w, uint32_t session)
+void second_stream_forget(struct worker *w, uint32_t session)
 {
-	if (w->trial.on && w->trial.session == session)
+	if (w->stream_probe.on && w->stream_probe.session == session)
 		give_up(w);
 	for (uint32_t i = 0; i < w->high_lane; i++)
 		if (w->lanes[i].user_session == session)
 			w->lanes[i].user_timeline = w->lanes[i].rest_ns = 0;
 }
 
-static void count(struct trial *t, uint64_t least_ns, uint64_t most_ns)
+static void count(struct stream_probe *t, uint64_t least_ns, uint64_t most_ns)
 {
 	const uint64_t blur = most_ns - least_ns;
 	t->all[t->nall++] = most_ns;
-	if (blur <= TWIN_SHARP_NS || blur <= most_ns / 4)
+	if (blur <= SECOND_STREAM_SHARP_NS || blur <= most_ns / 4)
 		t->sharp[t->nsharp++] = most_ns;
 }
 
-void twin_watch(struct worker *w)
+void second_stream_watch(struct worker *w)
 {
-	struct trial *t = &w->trial;
+	struct stream_probe *t = &w->stream_probe;
 	const struct session_timelines *s = &w->sessions[t->session];
 	if (!s->ring || !w->lanes[t->lane].comm) {
 		give_up(w);
