@@ -136,7 +136,7 @@
 /* A captured launch that was not used for so long gives its place to another. */
 #define REPLAY_STALE_NS	       UINT64_C(10000000000)
 /* Probes of which of a GPU's two queues a trainer's stream hears sooner. A probe is given up after
- * TRIAL. The next one follows AGAIN after one without a result, or for another stream, and STALE
+ * PROBE. The next one follows AGAIN after one without a result, or for another stream, and STALE
  * after one with a result. A result is clear if its least and most differ by less than SHARP. */
 #define SECOND_STREAM_PROBE_NS UINT64_C(4000000000)
 #define SECOND_STREAM_AGAIN_NS UINT64_C(2000000000)
