@@ -528,8 +528,10 @@ static void engine_free(struct engine *e)
 			t->finish(e);
 		free(e->transport_state[i]);
 	}
+	set_finish(e);
 	for (uint32_t i = 0; e->comms && i < e->config.comms_max; i++)
 		if (e->comms[i]) {
+			span_free(e, e->comms[i]);
 			free(e->comms[i]->members);
 			free(e->comms[i]->collective);
 			free(e->comms[i]);

@@ -285,3 +285,10 @@ void set_launch(struct engine *e)
 	}
 	launch_ordered(e); /* the sequencer may be this engine */
 }
+
+void set_finish(struct engine *e)
+{
+	struct meeting *m, *next;
+	DL_FOREACH_SAFE (e->met, m, next)
+		free(m);
+}

@@ -33,6 +33,8 @@ void set_fail(struct engine *e, struct task *t, const ncclsvc_status *st);
 void set_drop(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
 /* Launches what may be launched of what has matched. */
 void set_launch(struct engine *e);
+/* The engine ends. */
+void set_finish(struct engine *e);
 /* For transports, while they launch: the task goes from its member's queue to what is in flight. */
 void set_fly(struct engine *e, struct task *t);
 
