@@ -20,12 +20,12 @@
  *
  * How to add a version:
  * 1. Raise SVC_PROTOCOL_MAX.
- * 2. A new message: its opcode here, its structs in wire_*.h, a row with its first version in wire.c, a case in
- *    request_handle (daemon/server/request.c). A client that sends it to an older daemon gets
- *    UNSUPPORTED from call_begin, and sends nothing.
- *    A longer message: the field, and in wire.c the new row, which points to the former one.
- *    A longer record or status: svc_ring_size, svc_record_slot and svc_status_slot in ring.h are
- * the only ones that know where these lie; they then need the session's version.
+ * 2. A new message: its opcode here, its structs in wire_*.h, a row with its first version in
+ * wire.c, a case in request_handle (daemon/server/request.c). A client that sends it to an older
+ * daemon gets UNSUPPORTED from call_begin, and sends nothing. A longer message: the field, and in
+ * wire.c the new row, which points to the former one. A longer record or status: svc_ring_size,
+ * svc_record_slot and svc_status_slot in ring.h are the only ones that know where these lie; they
+ * then need the session's version.
  * 3. ncclsvc-protocol(7): the table of opcodes, the message, HISTORY. CHANGELOG.md.
  * 4. tests/unit/test_proto_wire.c: a table of the new version's lengths; those of older versions
  *    never change. tests/integration/test_versions.c: what differs, with the real daemon; its

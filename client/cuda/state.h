@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a session knows of GPUs, shared by this folder's files; plans and lists use it for copies. */
+ * What a session knows of GPUs, shared by this folder's files; plans and lists use it for copies.
+ */
 #ifndef CLIENT_CUDA_STATE_H
 #define CLIENT_CUDA_STATE_H
 

@@ -65,7 +65,7 @@ struct cluster {
 	uint32_t me, n;
 	struct node *nodes; /* [n] */
 	uint32_t connected;
-	uint64_t sent; /* messages, but for signs of life */
+	uint64_t sent;	    /* messages, but for signs of life */
 	struct link *links; /* also of those that have not said who they are */
 	uv_tcp_t listener;
 	uv_timer_t timer; /* of the start's deadline, then of this node's beats */

@@ -4,8 +4,8 @@
  * which state. An epoch is all ranks together from the last JOIN to the first loss. The states'
  * numbers and names are NCCLSVC_EPOCH_STATES of ncclsvc_types.h, the causes' NCCLSVC_EPOCH_CAUSES.
  *
- * ARCHITECTURE.md draws it; "given up" and "lost" there are the groups of causes below. Who holds the
- * ranks decides between two arrows of one cause: enum members_here.
+ * ARCHITECTURE.md draws it; "given up" and "lost" there are the groups of causes below. Who holds
+ * the ranks decides between two arrows of one cause: enum members_here.
  *
  * RUNNING leads to DRAINING by "given up" if nobody is left, and to LEFT if members are left on
  * GPUs of other nodes alone. DRAINING leads to the state that fits those who hold ranks by then.

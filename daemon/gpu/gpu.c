@@ -274,8 +274,8 @@ static void worker_gone(struct gpu *g)
 	if (g->gone)
 		return;
 	g->gone = true;
-	g->of_use = g->served && (work_done(g) != g->done_before ||
-				  clock_now() - g->since_ns > STEADY_NS);
+	g->of_use = g->served &&
+		    (work_done(g) != g->done_before || clock_now() - g->since_ns > STEADY_NS);
 	hang_up(g);
 	set_state(g, NCCLSVC_DEVICE_LOST);
 	if (g->served && g->info.mps == NCCLSVC_MPS_ACTIVE && !g->gpus->loop->closing)

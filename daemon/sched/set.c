@@ -232,8 +232,8 @@ static void launch_ordered(struct engine *e)
 	struct meeting *m;
 	while (sequence_next(e, &m)) {
 		e->pass = e->visit + 1;
-		/* It was whole when it was wished for. Were it not, the other nodes launch it without
-		 * this one, and its epochs end. */
+		/* It was whole when it was wished for. Were it not, the other nodes launch it
+		 * without this one, and its epochs end. */
 		if (m && !collect(e, m->tasks[0])) {
 			sequence_void(e, m->wish);
 			continue;

@@ -31,7 +31,7 @@ struct task;
 
 /* Its tasks are work of their streams: the GPU waits for their inputs and raises their timelines.
  * So they are started before their inputs are there. */
-#define TRANSPORT_ON_STREAMS 1u
+#define TRANSPORT_ON_STREAMS  1u
 /* It launches the tasks of a task group, and all that matched them, as one set; and sets with tasks
  * on other nodes in one order on all nodes. Its start is set_add (set.h); reserve and launch follow
  * when the set is whole. */
@@ -81,8 +81,8 @@ struct transport {
 
 	/* It begins: the members of this node are known. */
 	void (*epoch_begin)(struct engine *e, struct comm *c);
-	/* It is over, c->end says why: nothing more is started. What runs ends by itself or is broken
-	 * off; all of it before the communicator is freed. */
+	/* It is over, c->end says why: nothing more is started. What runs ends by itself or is
+	 * broken off; all of it before the communicator is freed. */
 	void (*epoch_end)(struct engine *e, struct comm *c);
 	/* COMMAND_EPOCH_RELEASE: tasks of an ended epoch that still run wait for inputs no more. */
 	void (*release)(struct engine *e, struct comm *c);
@@ -96,8 +96,8 @@ struct transport {
 
 	/* Runs what matched. */
 	enum begun (*start)(struct engine *e, const struct match *m);
-	/* Is there room for these tasks, launched together? promised: other nodes have been told that
-	 * they will be, so only queues count. On ROOM_NOW, launch follows at once. */
+	/* Is there room for these tasks, launched together? promised: other nodes have been told
+	 * that they will be, so only queues count. On ROOM_NOW, launch follows at once. */
 	enum room (*reserve)(struct engine *e, struct task *const *tasks, uint32_t n,
 			     bool promised);
 	void (*launch)(struct engine *e, struct task *const *tasks, uint32_t n);

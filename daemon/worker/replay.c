@@ -19,11 +19,11 @@
 #include "operation.h"
 #include "worker.h"
 
-#define REPLAY_TASKS 16			   /* of one group */
-#define REPLAYS	     256		   /* of one lane */
-#define WAYS	     4			   /* places that a group may have */
-#define CALLS	     8			   /* until it is captured */
-#define NODES	     32			   /* with more there is more than a kernel */
+#define REPLAY_TASKS 16	 /* of one group */
+#define REPLAYS	     256 /* of one lane */
+#define WAYS	     4	 /* places that a group may have */
+#define CALLS	     8	 /* until it is captured */
+#define NODES	     32	 /* with more there is more than a kernel */
 
 /* What NCCL is told of a task. */
 struct replay_task {

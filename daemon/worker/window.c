@@ -3,7 +3,8 @@
  * NCCL's symmetric windows, in memory that is lent: small collectives in them are faster, large
  * ones slower. So each allocation is mapped twice. The second address alone is registered, and
  * which of the two a task gives to NCCL says which kernels it gets. The engine decides, alike for
- * all members (transport/nccl/window.c); what it asks for comes through the queue, in the order of tasks.
+ * all members (transport/nccl/window.c); what it asks for comes through the queue, in the order of
+ * tasks.
  *
  * Registering waits for all members' workers, and one that fails alone might let the others wait
  * for long: what can fail here by itself is done before, by LAUNCH_PREPARE.
@@ -14,7 +15,6 @@
 #include "base/log.h"
 #include "base/timings.h"
 #include "worker.h"
-
 
 bool window_op(const struct launch *l)
 {

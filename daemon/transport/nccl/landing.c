@@ -58,8 +58,8 @@ static bool look_at_lanes(struct engine *e, struct comm *c)
 		struct member *m = &c->members[k];
 		if (!m->flying)
 			continue;
-		m->done = atomic_load_explicit(&nccl_progress(e, m)->completed,
-					       memory_order_acquire);
+		m->done =
+			atomic_load_explicit(&nccl_progress(e, m)->completed, memory_order_acquire);
 		any |= m->flying->lane_seq <= m->done;
 	}
 	if (any) {
