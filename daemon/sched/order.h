@@ -66,6 +66,6 @@ void order_set_running(struct task *t);
 struct task *order_find_peer(struct engine *e, const struct task *t);
 void order_meet_pair(struct engine *e, struct task *t, struct task *u);
 /* Ends the current collective on every member that has posted it. */
-void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
+void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status *how);
 
 #endif
