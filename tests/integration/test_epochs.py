@@ -149,8 +149,9 @@ class Epochs(unittest.TestCase):
         second.reply(serials[1])
         self.comes_to(label, "running:started", "acquiring:gpus-awaited", "forming:joined")
         second.close()
+        self.comes_to(label, "broken:released", "draining:member-died", "running:started")
         first.close()
-        c = self.comes_to(label, "idle:released", "draining:member-died", "running:started")
+        c = self.comes_to(label, "idle:member-died", "broken:released")
         self.assertEqual(c["state"], "idle")
         self.no_faults()
 

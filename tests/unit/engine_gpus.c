@@ -244,6 +244,13 @@ struct svc_timeline *line(uint32_t trainer, uint32_t timeline)
 	return &svc_timelines(trainers[trainer].ring)[timeline];
 }
 
+void goes_on(uint32_t trainer, uint32_t timeline, uint64_t value)
+{
+	const struct svc_timeline *l = line(trainer, timeline);
+	for (uint64_t until = now_ns() + WAIT_NS; atomic_load(&l->done) != value;)
+		assert_true(now_ns() < until);
+}
+
 /* ---- GPUs ---- */
 
 uint64_t head(uint32_t device)

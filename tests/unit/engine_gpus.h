@@ -74,6 +74,8 @@ uint64_t submit_one(uint32_t trainer, struct svc_record r);
 bool over(uint32_t trainer, uint64_t n);
 void ends(uint32_t trainer, uint64_t n, int32_t result);
 struct svc_timeline *line(uint32_t trainer, uint32_t timeline);
+/* The stream that waits there hears that a task has ended, soon after the client has. */
+void goes_on(uint32_t trainer, uint32_t timeline, uint64_t value);
 uint64_t head(uint32_t device);
 /* Waits until the device's queue has had n launches in all. */
 void launched(uint32_t device, uint64_t n);

@@ -107,7 +107,7 @@ static void unmet_mates_do_not_hold_a_group_up_for_good(void **state)
 	ends(0, a + 1, NCCLSVC_TIMEOUT);
 	assert_int_equal(svc_status_slot(trainers[0].ring, ENTRIES, a + 1)->missing_count, 1);
 	assert_int_equal(svc_status_slot(trainers[0].ring, ENTRIES, a + 1)->missing[0], 1);
-	assert_int_equal(atomic_load(&line(0, 2)->done), 1);
+	goes_on(0, 2, 1);
 	launched(0, 1);
 	launched(1, 1);
 	run_all(0);
@@ -157,7 +157,7 @@ static void what_met_has_a_deadline(void **state)
 	half_met(group, other, &a, &b);
 	ends(1, b, NCCLSVC_TIMEOUT);
 	ends(0, a, NCCLSVC_TIMEOUT);
-	assert_int_equal(atomic_load(&line(1, 1)->done), 1);
+	goes_on(1, 1, 1);
 	nothing_comes();
 	other_half_goes_on(a);
 }
@@ -173,8 +173,8 @@ static void an_epoch_ends_what_met_and_was_not_launched(void **state)
 	end_epoch(0, NCCLSVC_WORKER_LOST, 1);
 	ends(0, a, NCCLSVC_WORKER_LOST);
 	ends(1, b, NCCLSVC_WORKER_LOST);
-	assert_int_equal(atomic_load(&line(0, 1)->done), 1);
-	assert_int_equal(atomic_load(&line(1, 1)->done), 1);
+	goes_on(0, 1, 1);
+	goes_on(1, 1, 1);
 	other_half_goes_on(a);
 }
 
