@@ -146,6 +146,7 @@ void comm_forget(struct comms *s, struct communicator *m)
 	free(m->progress);
 	free(m->start);
 	free(m->start_break);
+	remote_forget_early(m);
 	free(m);
 }
 
@@ -259,22 +260,27 @@ void comm_discard(struct comms *s, struct communicator *m)
 
 /* ---- Epochs ---- */
 
-/* A member that is on another node, or has gone since all had joined. False: it is here. */
+bool comm_is_still_there(const struct communicator *m, uint32_t k)
+{
+	const struct member *member = &m->members[k];
+	return comm_alive(member) && member->state == NCCLSVC_MEMBER_JOINING &&
+	       member->client->id == m->start->members[k].session &&
+	       member->serial == m->start->members[k].serial;
+}
+
+/* One that is on another node, or has gone since all had joined. False: it is here. */
 static bool is_elsewhere(struct comms *s, struct communicator *m, uint32_t k,
-			 struct epoch_member *told)
+			   struct epoch_member *told)
 {
 	struct member *member = &m->members[k];
 	const struct control_member *who = &m->start->members[k];
 	bool here = who->node == s->coord.me;
 	*told = (struct epoch_member){
 		.session = EPOCH_ELSEWHERE, .device = -1, .pid = who->pid, .node = who->node};
-	if (here && comm_alive(member) && member->state == NCCLSVC_MEMBER_JOINING)
+	if (here && comm_is_still_there(m, k))
 		return false;
 	if (here)
 		return true;
-	/* The coordinator was lost, and the next one does not know of the member here. */
-	if (comm_alive(member))
-		comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
 	member->node = (int32_t)who->node;
 	member->pid = member->far_pid = who->pid;
 	member->device = m->cuda ? who->device : SVC_DEVICE_HOST;
@@ -306,6 +312,7 @@ static int32_t fill_members(struct comms *s, struct communicator *m, struct epoc
 		member->state = NCCLSVC_MEMBER_JOINED;
 		member->deadline_ns = 0;
 		member->overdue = false;
+		m->joining--;
 	}
 	return vanished;
 }
@@ -315,6 +322,27 @@ static enum transport_kind transport_of(const struct comms *s, const struct comm
 	if (!m->cuda)
 		return m->remote ? TRANSPORT_INTERNODE : TRANSPORT_HOST;
 	return s->gpus->staging ? TRANSPORT_STAGED : TRANSPORT_NCCL;
+}
+
+/* A JOIN here for a rank that is another node's: the JOIN came after all had joined, or where they
+ * gathered was lost, and the next node knew nothing of it. */
+static void turn_away_others(struct communicator *m)
+{
+	char text[SVC_TEXT_BYTES];
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct member *member = &m->members[k];
+		const struct control_member *who = &m->start->members[k];
+		if (comm_is_member_here(m, k) || !comm_alive(member))
+			continue;
+		snprintf(text, sizeof(text),
+			 "rank %u of communicator %s is held by pid %d, session %u of node %u (%s)",
+			 k, m->label, who->pid, who->session, who->node,
+			 coord_host(&m->comms->coord, who->node));
+		if (member->state == NCCLSVC_MEMBER_JOINING)
+			comm_refuse_join(m, k, NCCLSVC_RANK_TAKEN, text);
+		if (comm_alive(member))
+			comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
+	}
 }
 
 static void start_epoch(struct comms *s, struct communicator *m)
@@ -330,10 +358,10 @@ static void start_epoch(struct comms *s, struct communicator *m)
 				"the daemon has no memory for an epoch");
 		return;
 	}
+	turn_away_others(m);
 	m->epoch = start->epoch;
 	m->coordinator = start->members[0].node;
 	comm_event(m, NCCLSVC_CAUSE_STARTED);
-	m->joining = 0;
 	m->split_round = m->plan_round = 0;
 	m->plan_lost = false;
 	m->progress = progress;
@@ -356,7 +384,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	/* The command is in the queue: whoever submits now is behind it. A reply that fails may end
 	 * its session, and with it this epoch; the others must still hear that it was. */
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (comm_alive(&m->members[k]))
+		if (comm_alive(&m->members[k]) && m->members[k].state == NCCLSVC_MEMBER_JOINED)
 			reply_joined(m, k, m->reply_opcode);
 	if (vanished >= 0)
 		comm_break_epoch(m, NCCLSVC_CAUSE_MEMBER_DIED, vanished);
@@ -364,6 +392,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 		comm_broken_elsewhere(m, over);
 	free(start);
 	free(over);
+	remote_handle_early(m);
 }
 
 void comm_try_start(struct comms *s, struct communicator *m)

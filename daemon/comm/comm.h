@@ -81,6 +81,10 @@ void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank);
 void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
 		    int result, const char *format, ...) __attribute__((format(printf, 6, 7)));
 
+/* Of the epoch that is about to begin, this member of this node waits in JOIN as before: it has not
+ * left since, nor has another one taken its place, nor the same with another JOIN. */
+bool comm_is_still_there(const struct communicator *m, uint32_t k);
+
 /* gpu.c: true if every worker is there and knows its member's timelines, and NCCL has a
  * communicator. Else whatever is missing has been asked for, and comm_try_start follows. */
 bool comm_gpus_ready(struct comms *s, struct communicator *m);

@@ -12,6 +12,7 @@
 struct member_progress;
 struct control_break;
 struct control_start;
+struct early_message;
 struct nccl_comm;
 struct plan;
 struct comms;
@@ -84,6 +85,7 @@ struct communicator {
 	struct control_start *start; /* all have joined; NULL: not yet, or it has begun */
 	enum barrier_state barrier;  /* of GPUs across nodes: what the NCCL pool knows of start */
 	struct control_break *start_break; /* that is over already */
+	struct early_message *early;	   /* of an epoch that has not begun here */
 	UT_hash_handle hh;		   /* by id */
 };
 

@@ -99,7 +99,7 @@ static void tell_not_begun(struct comms *s, struct communicator *m, int result, 
 			   bool all)
 {
 	m->epoch = m->start->epoch;
-	if (!s->gpus->staging && nodes_across(m))
+	if (m->cuda && !s->gpus->staging && nodes_across(m))
 		nodes_withdraw(m, result, rank);
 	remote_not_begun(m, result, rank, all);
 	free(m->start);

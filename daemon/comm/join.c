@@ -302,7 +302,10 @@ void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank)
 		absent_text(&absent, m->label, rank, &m->refused, text);
 	else if (!lost)
 		snprintf(text, sizeof(text),
-			 "NCCL had not made communicator %s by rank %u's deadline", m->label, rank);
+			 m->cuda ? "NCCL had not made communicator %s by rank %u's deadline"
+				 : "the last epoch of communicator %s had not ended by rank %u's "
+				   "deadline",
+			 m->label, rank);
 	if (m->start && !comm_can_wait(m)) {
 		comm_fail_joins(s, m, NCCLSVC_TIMEOUT, -1, text);
 		return;

@@ -73,7 +73,8 @@ void nodes_withdraw(struct communicator *m, int result, int32_t rank)
 	if (m->barrier != BARRIER_OVER)
 		remote_nccl_ready(m, result, rank, m->barrier == BARRIER_READY);
 	m->barrier = BARRIER_OVER;
-	nccl_comm_release(&m->nccl_comm);
+	if (!epoch_held(&m->life)) /* else it is the last epoch's still */
+		nccl_comm_release(&m->nccl_comm);
 }
 
 static void lost_before(struct communicator *m, uint64_t serial)

@@ -26,8 +26,7 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	memcpy(m->start, start, size);
 	comm_event(m, NCCLSVC_CAUSE_GATHERED);
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (start->members[k].node == s->coord.me &&
-		    m->members[k].state != NCCLSVC_MEMBER_JOINING)
+		if (start->members[k].node == s->coord.me && !comm_is_still_there(m, k))
 			vanished = (int32_t)k;
 	if (m->cuda && vanished >= 0 && comm_can_wait(m))
 		comm_join_again(m, vanished, true);
@@ -36,6 +35,7 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 				"a member went before the split was done");
 	else
 		comm_try_start(s, m);
+	remote_handle_early(m);
 }
 
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b)

@@ -270,7 +270,7 @@ void remote_break(struct communicator *m, int result, int32_t rank, int32_t node
 void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all)
 {
 	struct comms *s = m->comms;
-	const uint32_t first = rendezvous_of_comm(m);
+	const uint32_t first = rendezvous_of_comm(m), me = s->coord.me;
 	bool told[CLUSTER_NODES_MAX] = {false};
 	struct control_break b = {
 		.epoch = m->start->epoch,
@@ -280,8 +280,10 @@ void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all
 		.node = -1,
 	};
 	memcpy(b.id, m->id, sizeof(b.id));
-	told[s->coord.me] = told[first] = true;
+	told[me] = told[first] = true;
 	remote_send(s, first, CONTROL_BREAK, &b, sizeof(b));
+	if (first != me && m->start->members[0].node == me) /* this node's coordinator */
+		remote_send(s, me, CONTROL_BREAK, &b, sizeof(b));
 	for (uint32_t k = 0; all && k < m->nranks; k++) {
 		const uint32_t node = m->start->members[k].node;
 		if (!told[node])
@@ -421,6 +423,124 @@ static void on_parts(struct comms *s, const struct control_parts *p)
 	comm_split_parts(m, p);
 }
 
+/* ---- Messages that overtake START, which another node sends ---- */
+
+struct early_message {
+	struct early_message *prev, *next;
+	uint32_t from;
+	enum control_kind kind;
+	bool started; /* START had come */
+	_Alignas(8) char body[];
+};
+
+/* How each message about an epoch that has started begins. */
+struct of_epoch {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch;
+};
+
+static uint32_t epoch_of(const void *body)
+{
+	struct of_epoch of;
+	memcpy(&of, body, sizeof(of));
+	return of.epoch;
+}
+
+/* The communicator, if the message is about an epoch that has not begun here. */
+static struct communicator *not_begun(const struct comms *s, enum control_kind kind,
+				      const void *body)
+{
+	struct communicator *m;
+	switch (kind) {
+	case CONTROL_BREAK:
+	case CONTROL_LEFT:
+	case CONTROL_SPLIT_FAILED:
+	case CONTROL_PARTS:
+	case CONTROL_PLAN_VERDICT:
+	case CONTROL_PLAN_GONE:
+		m = remote_find(s, body);
+		return m && epoch_of(body) > m->epoch ? m : NULL;
+	default:
+		return NULL;
+	}
+}
+
+static void forget_early(struct communicator *m, uint32_t before)
+{
+	struct early_message *e, *next;
+	DL_FOREACH_SAFE (m->early, e, next)
+		if (epoch_of(e->body) < before) {
+			DL_DELETE(m->early, e);
+			free(e);
+		}
+}
+
+void remote_forget_early(struct communicator *m)
+{
+	forget_early(m, UINT32_MAX);
+}
+
+static void keep_early(struct communicator *m, uint32_t from, enum control_kind kind,
+		       const void *body, size_t size, bool started)
+{
+	struct early_message *e = malloc(sizeof(*e) + size);
+	if (!e)
+		no_memory("a message about an epoch that has not begun");
+	e->from = from;
+	e->kind = kind;
+	e->started = started;
+	memcpy(e->body, body, size);
+	forget_early(m, epoch_of(body)); /* the START of those will not come any more */
+	DL_APPEND(m->early, e);
+}
+
+static void handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body);
+
+/* False: it is to be kept. BREAK ends what is about to begin; all else waits until it has. */
+static bool handle_early(struct communicator *m, struct early_message *e)
+{
+	struct comms *s = m->comms;
+	const uint32_t epoch = epoch_of(e->body);
+	const bool begun = epoch <= m->epoch, starts = m->start && m->start->epoch == epoch;
+	if (!begun && !starts)
+		return false;
+	if (!e->started)
+		coord_handle_started(&s->coord, e->kind, e->body);
+	e->started = true;
+	if (!begun && e->kind != CONTROL_BREAK)
+		return false;
+	handle(s, e->from, e->kind, e->body);
+	return true;
+}
+
+void remote_handle_early(struct communicator *m)
+{
+	struct early_message *list = m->early, *e, *next;
+	m->early = NULL;
+	DL_FOREACH_SAFE (list, e, next) {
+		DL_DELETE(list, e);
+		if (handle_early(m, e))
+			free(e);
+		else
+			DL_APPEND(m->early, e);
+	}
+}
+
+/* False: it is not early. */
+static bool take_early(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
+		       size_t size)
+{
+	struct communicator *m = not_begun(s, kind, body);
+	const bool started = m && m->start && m->start->epoch == epoch_of(body);
+	if (!m || (started && kind == CONTROL_BREAK))
+		return false;
+	coord_handle_early(&s->coord, from, kind, body);
+	if (started)
+		coord_handle_started(&s->coord, kind, body);
+	keep_early(m, from, kind, body, size, started);
+	return true;
+}
+
 void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
 		   size_t size)
 {
@@ -431,8 +551,14 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 			    from, op_host(s, from));
 		return;
 	}
-	if (coord_handle(&s->coord, from, kind, body))
+	if (take_early(s, from, kind, body, size) || coord_handle(&s->coord, from, kind, body))
 		return;
+	handle(s, from, kind, body);
+}
+
+/* What the members of this node hear. */
+static void handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body)
+{
 	switch (kind) {
 	case CONTROL_BYE:
 		s->cluster->nodes[from].left = true;

@@ -25,6 +25,9 @@ void remote_handle_own(struct comms *s);
 void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
 		   size_t size);
 void remote_node_lost(struct comms *s, uint32_t node);
+/* What other nodes have said of an epoch before it was about to begin, or has begun, here. */
+void remote_handle_early(struct communicator *m);
+void remote_forget_early(struct communicator *m);
 /* This node's part of that communicator; NULL: it has none. */
 struct communicator *remote_find(const struct comms *s, const uint8_t *id);
 /* Tell the rendezvous and the nodes of the epoch what a member of this node does. */

@@ -163,6 +163,22 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 
 /* ---- Who it is for ---- */
 
+void coord_handle_early(struct coord *c, uint32_t from, enum control_kind kind, const void *body)
+{
+	if (kind == CONTROL_BREAK)
+		rendezvous_broken(c, from, body);
+	else if (kind == CONTROL_LEFT)
+		rendezvous_left(c, from, body);
+}
+
+void coord_handle_started(struct coord *c, enum control_kind kind, const void *body)
+{
+	if (kind == CONTROL_BREAK)
+		coordinator_broken(c, body);
+	else if (kind == CONTROL_LEFT)
+		coordinator_left(c, body);
+}
+
 bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const void *body)
 {
 	switch (kind) {
@@ -179,12 +195,9 @@ bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const 
 		coordinator_start(c, body);
 		return false;
 	case CONTROL_BREAK:
-		rendezvous_broken(c, from, body);
-		coordinator_broken(c, body);
-		return false;
 	case CONTROL_LEFT:
-		rendezvous_left(c, from, body);
-		coordinator_left(c, body);
+		coord_handle_early(c, from, kind, body);
+		coord_handle_started(c, kind, body);
 		return false;
 	case CONTROL_SPLIT:
 		split_take(c, from, body);

@@ -43,7 +43,7 @@ struct control_refuse {
 };
 
 struct control_member {
-	uint32_t node, session;
+	uint32_t node, session, serial; /* of its JOIN */
 	int32_t pid;
 	int32_t device;
 };
