@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The connections between nodes: what one node sends to another arrives in order, and late. When a
+ * node is lost, some of what it has sent still arrives; then the others hear of the loss. */
+#include "channel/link.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "comm/remote.h"
+#include "coord/messages.h"
+#include "simulation.h"
+
+enum plant planted;
+
+const char *plant_name(enum plant p)
+{
+	static const char *const names[PLANTS] = {
+		[PLANT_NONE] = "none",
+		[PLANT_LOSE] = "a message is lost",
+		[PLANT_TWICE] = "a message comes twice",
+		[PLANT_OVERTAKE] = "a message overtakes one of the same two nodes",
+		[PLANT_JOIN_EPOCH] = "a JOIN tells of a later epoch",
+		[PLANT_START_EPOCH] = "a START has another epoch",
+		[PLANT_START_MEMBER] = "a START has another member",
+		[PLANT_VERDICT] = "a plan's verdict is another one on one node",
+		[PLANT_UNIQUE_ID] = "NCCL's id is another one on one node",
+		[PLANT_BREAK_RANK] = "the end of an epoch blames another rank",
+	};
+	return names[p];
+}
+
+struct parcel {
+	uint32_t from, to;
+	enum control_kind kind;
+	size_t size;
+	bool to_itself;
+	_Alignas(8) char body[];
+};
+
+static uint64_t last[NODES_MAX][NODES_MAX];  /* when the last one arrives */
+static uint64_t until[NODES_MAX][NODES_MAX]; /* of a lost node: what comes later is lost, too */
+
+void channel_begin(void)
+{
+	memset(last, 0, sizeof(last));
+	memset(until, 0, sizeof(until));
+}
+
+static uint64_t delay(void)
+{
+	return chance(70) ? between(10000, MS) : between(10000, profile.delay);
+}
+
+static const char *const kinds[CONTROL_END] = {
+	[CONTROL_JOIN] = "JOIN",
+	[CONTROL_UNJOIN] = "UNJOIN",
+	[CONTROL_REFUSE] = "REFUSE",
+	[CONTROL_REFUSED] = "REFUSED",
+	[CONTROL_START] = "START",
+	[CONTROL_BREAK] = "BREAK",
+	[CONTROL_LEFT] = "LEFT",
+	[CONTROL_SPLIT] = "SPLIT",
+	[CONTROL_SPLIT_LATE] = "SPLIT_LATE",
+	[CONTROL_SPLIT_FAILED] = "SPLIT_FAILED",
+	[CONTROL_PARTS] = "PARTS",
+	[CONTROL_NCCL_READY] = "NCCL_READY",
+	[CONTROL_NCCL_USE] = "NCCL_USE",
+	[CONTROL_NCCL_FREE] = "NCCL_FREE",
+	[CONTROL_NCCL_DROP] = "NCCL_DROP",
+	[CONTROL_PLAN] = "PLAN",
+	[CONTROL_PLAN_LATE] = "PLAN_LATE",
+	[CONTROL_PLAN_VERDICT] = "PLAN_VERDICT",
+	[CONTROL_PLAN_LEFT] = "PLAN_LEFT",
+	[CONTROL_PLAN_GONE] = "PLAN_GONE",
+};
+
+static void trace_parcel(const struct parcel *p, const char *what)
+{
+	const uint8_t *b = (const uint8_t *)p->body;
+	if (!tracing)
+		return;
+	trace((int)p->to, "%s %s from node %u (%02x%02x)", what, kinds[p->kind], p->from, b[0],
+	      b[1]);
+}
+
+static void arrive(void *arg)
+{
+	struct parcel *p = arg;
+	if (until[p->from][p->to] && clock_now() > until[p->from][p->to])
+		return;
+	trace_parcel(p, "hears");
+	remote_handle(&nodes[p->to].comms, p->from, p->kind, p->body, p->size);
+}
+
+/* ---- Mistakes on purpose ---- */
+
+static void plant_in_start(struct control_start *m)
+{
+	if (planted == PLANT_START_EPOCH)
+		m->epoch++;
+	else
+		m->members[below(m->nranks)].pid++;
+}
+
+static void plant_in_verdict(struct control_plan_verdict *m)
+{
+	m->result = m->result ? 0 : NCCLSVC_MISMATCH;
+}
+
+static bool is_planted_in(enum control_kind kind)
+{
+	switch (planted) {
+	case PLANT_LOSE:
+	case PLANT_TWICE:
+	case PLANT_OVERTAKE:
+		return true;
+	case PLANT_JOIN_EPOCH:
+		return kind == CONTROL_JOIN;
+	case PLANT_START_EPOCH:
+	case PLANT_START_MEMBER:
+		return kind == CONTROL_START;
+	case PLANT_VERDICT:
+		return kind == CONTROL_PLAN_VERDICT;
+	case PLANT_UNIQUE_ID:
+		return kind == CONTROL_NCCL_USE;
+	case PLANT_BREAK_RANK:
+		return kind == CONTROL_BREAK;
+	case PLANT_NONE:
+	case PLANTS:
+		break;
+	}
+	return false;
+}
+
+/* Returns false: it is lost. */
+static bool spoil(struct parcel *p, uint64_t *when)
+{
+	void *body = p->body;
+	struct control_break *b = body;
+	switch (planted) {
+	case PLANT_LOSE:
+		return false;
+	case PLANT_OVERTAKE:
+		*when = clock_now() + 1000;
+		break;
+	case PLANT_JOIN_EPOCH:
+		((struct control_join *)body)->epoch += 2;
+		break;
+	case PLANT_START_EPOCH:
+	case PLANT_START_MEMBER:
+		plant_in_start(body);
+		break;
+	case PLANT_VERDICT:
+		plant_in_verdict(body);
+		break;
+	case PLANT_UNIQUE_ID:
+		((struct control_nccl_use *)body)->unique[0]++;
+		break;
+	case PLANT_BREAK_RANK:
+		b->rank = b->rank == 0 ? 1 : 0;
+		break;
+	default:
+		break;
+	}
+	return true;
+}
+
+/* ---- Instead of daemon/channel/link.c ---- */
+
+static void deliver(struct parcel *p, uint64_t when)
+{
+	at(when, (int)p->to, arrive, p);
+}
+
+void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const void *body,
+	       size_t size)
+{
+	const uint32_t from = c->me;
+	if (c->nodes[node].gone || !nodes[node].alive || !nodes[from].alive)
+		return;
+	struct parcel *p = malloc(sizeof(*p) + size), *again = NULL;
+	if (!p)
+		abort();
+	*p = (struct parcel){from, node, kind, size, false};
+	memcpy(p->body, body, size);
+	uint64_t when = clock_now() + delay();
+	if (when <= last[from][node])
+		when = last[from][node] + 1;
+	trace((int)from, "sends %s to node %u (%02x%02x)", kinds[kind], node,
+	      *(const uint8_t *)body, ((const uint8_t *)body)[1]);
+	if (is_planted_in(kind) && chance(4)) {
+		if (planted == PLANT_TWICE && (again = malloc(sizeof(*p) + size)))
+			memcpy(again, p, sizeof(*p) + size);
+		if (!spoil(p, &when)) {
+			free(p);
+			return;
+		}
+	}
+	if (when > last[from][node])
+		last[from][node] = when;
+	deliver(p, when);
+	if (again)
+		deliver(again, last[from][node] += 1);
+}
+
+bool link_is_full(const struct cluster *c, uint32_t node)
+{
+	(void)c;
+	(void)node;
+	return chance(1);
+}
+
+/* To a node itself: soon. */
+static void on_own(void *arg)
+{
+	const struct comms *const *s = arg;
+	remote_handle_own((struct comms *)*s);
+}
+
+int uv_async_init(uv_loop_t *loop, uv_async_t *async, uv_async_cb f)
+{
+	(void)loop;
+	(void)async;
+	(void)f;
+	return 0;
+}
+
+int uv_async_send(uv_async_t *async)
+{
+	struct comms **s = malloc(sizeof(struct comms *));
+	if (!s)
+		abort();
+	*s = async->data;
+	at(clock_now() + between(0, 50000), (int)node_of(*s), on_own, s);
+	return 0;
+}
+
+void uv_close(uv_handle_t *handle, uv_close_cb f)
+{
+	(void)handle;
+	(void)f;
+}
+
+/* ---- A loss ---- */
+
+struct news {
+	uint32_t lost, node;
+};
+
+static void on_loss(void *arg)
+{
+	const struct news *news = arg;
+	struct node_state *n = &nodes[news->node];
+	trace((int)news->node, "hears that node %u is lost", news->lost);
+	n->cluster.nodes[news->lost].gone = true;
+	remote_node_lost(&n->comms, news->lost);
+}
+
+void channel_lose(uint32_t node)
+{
+	for (uint32_t k = 0; k < nnodes; k++) {
+		if (k == node || !nodes[k].alive)
+			continue;
+		struct news *news = malloc(sizeof(*news));
+		if (!news)
+			abort();
+		*news = (struct news){node, k};
+		until[node][k] = clock_now() + (chance(50) ? profile.delay : delay());
+		uint64_t when = until[node][k] < last[node][k] ? until[node][k] : last[node][k];
+		if (when < clock_now())
+			when = clock_now();
+		at(when + delay(), (int)k, on_loss, news);
+	}
+}

@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What must be so, whatever happens. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "base/clock.h"
+#include "coord/plan.h"
+#include "gpu/physical.h"
+#include "names.h"
+#include "simulation.h"
+
+char failure[512];
+
+void fail(const char *format, ...)
+{
+	va_list args;
+	if (failure[0] || nodes_ended)
+		return;
+	va_start(args, format);
+	vsnprintf(failure, sizeof(failure), format, args);
+	va_end(args);
+	trace(-1, "FAILURE: %s", failure);
+}
+
+/* ---- What has been seen ---- */
+
+struct seen_epoch {
+	struct seen_epoch *prev, *next;
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, nranks;
+	uint64_t span;
+	int32_t pids[RANKS_MAX];
+	uint32_t nodes[RANKS_MAX];
+	uint64_t serial;
+	uint8_t unique[NCCLSVC_ID_BYTES];
+	uint32_t started; /* bits: nodes */
+};
+
+struct seen_number {
+	struct seen_number *prev, *next;
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t node, epoch;
+};
+
+struct seen_part {
+	struct seen_part *prev, *next;
+	uint8_t id[NCCLSVC_ID_BYTES];
+	int32_t colour, key;
+	uint32_t old, rank;
+};
+
+struct seen_plan {
+	struct seen_plan *prev, *next;
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, number;
+	uint64_t uid;
+};
+
+/* An NCCL communicator of several nodes. */
+struct seen_making {
+	struct seen_making *prev, *next;
+	uint64_t serial;
+	uint8_t unique[NCCLSVC_ID_BYTES];
+};
+
+static struct seen_making *makings;
+static struct seen_epoch *epochs;
+static struct seen_number *numbers;
+static struct seen_part *parts;
+static struct seen_plan *plans;
+
+#define FORGET(list, type)                                                                         \
+	do {                                                                                       \
+		struct type *one_, *next_;                                                         \
+		DL_FOREACH_SAFE (list, one_, next_)                                                \
+			free(one_);                                                                \
+		(list) = NULL;                                                                     \
+	} while (0)
+
+void check_begin(void)
+{
+	failure[0] = '\0';
+}
+
+void check_end(void)
+{
+	FORGET(epochs, seen_epoch);
+	FORGET(numbers, seen_number);
+	FORGET(parts, seen_part);
+	FORGET(plans, seen_plan);
+	FORGET(makings, seen_making);
+}
+
+static void *make(size_t size)
+{
+	void *p = calloc(1, size);
+	if (!p)
+		abort();
+	return p;
+}
+
+static bool same_id(const uint8_t *a, const uint8_t *b)
+{
+	return !memcmp(a, b, NCCLSVC_ID_BYTES);
+}
+
+/* Numbers begin anew when everything about a communicator was forgotten. */
+static bool never_forgets(void)
+{
+	return profile.keep >= 1000;
+}
+
+static bool all_live(void)
+{
+	for (uint32_t n = 0; n < nnodes; n++)
+		if (!nodes[n].alive)
+			return false;
+	return true;
+}
+
+/* Else nobody knows of it. */
+static bool somebody_lives(const struct seen_epoch *e)
+{
+	for (uint32_t n = 0; n < nnodes; n++)
+		if (nodes[n].alive && e->started >> n & 1)
+			return true;
+	return false;
+}
+
+static struct seen_epoch *epoch_seen(const uint8_t *id, uint32_t epoch, uint64_t span)
+{
+	struct seen_epoch *e;
+	DL_FOREACH (epochs, e)
+		if (same_id(e->id, id) && e->epoch == epoch && somebody_lives(e) &&
+		    (never_forgets() || (span && e->span == span)))
+			return e;
+	return NULL;
+}
+
+/* ---- Epochs ---- */
+
+static void check_number(uint32_t node, const uint8_t *id, uint32_t epoch)
+{
+	struct seen_number *s;
+	DL_FOREACH (numbers, s)
+		if (same_id(s->id, id) && s->node == node)
+			break;
+	if (s && s->epoch >= epoch && never_forgets())
+		fail("node %u starts epoch %u of %02x%02x after epoch %u", node, epoch, id[0],
+		     id[1], s->epoch);
+	if (!s) {
+		s = make(sizeof(*s));
+		s->node = node;
+		memcpy(s->id, id, sizeof(s->id));
+		DL_APPEND(numbers, s);
+	}
+	s->epoch = epoch;
+}
+
+static struct seen_epoch *note_epoch(const struct communicator *m, const struct command *c)
+{
+	struct seen_epoch *e = make(sizeof(*e));
+	memcpy(e->id, m->id, sizeof(e->id));
+	e->epoch = c->epoch_start.epoch;
+	e->nranks = c->epoch_start.nranks;
+	e->span = c->epoch_start.span;
+	for (uint32_t k = 0; k < e->nranks; k++) {
+		e->pids[k] = c->epoch_start.members[k].pid;
+		e->nodes[k] = c->epoch_start.members[k].node;
+	}
+	if (m->physical) {
+		e->serial = m->physical->serial;
+		memcpy(e->unique, m->physical->id, sizeof(e->unique));
+	}
+	DL_APPEND(epochs, e);
+	return e;
+}
+
+static void compare_epoch(uint32_t node, const struct seen_epoch *e, const struct communicator *m,
+			  const struct command *c)
+{
+	if (e->span != c->epoch_start.span)
+		fail("node %u starts another epoch %u of %02x%02x than other nodes", node, e->epoch,
+		     e->id[0], e->id[1]);
+	for (uint32_t k = 0; k < e->nranks; k++) {
+		const struct epoch_member *w = &c->epoch_start.members[k];
+		if (w->pid != e->pids[k] || w->node != e->nodes[k])
+			fail("epoch %u of %02x%02x: rank %u is pid %d of node %u on node %u, and "
+			     "pid %d of node %u elsewhere",
+			     e->epoch, e->id[0], e->id[1], k, w->pid, w->node, node, e->pids[k],
+			     e->nodes[k]);
+	}
+	if (m->physical && (m->physical->serial != e->serial ||
+			    memcmp(m->physical->id, e->unique, sizeof(e->unique)) != 0))
+		fail("epoch %u of %02x%02x: node %u has another NCCL communicator than others",
+		     e->epoch, e->id[0], e->id[1], node);
+}
+
+/* Is m's NCCL communicator in use by another epoch, on any node? */
+static void check_alone(const struct communicator *m, uint32_t epoch)
+{
+	const struct communicator *other, *next;
+	for (uint32_t n = 0; n < nnodes; n++) {
+		if (!nodes[n].alive)
+			continue;
+		HASH_ITER (hh, nodes[n].comms.comms, other, next) {
+			if (!other->physical || !epoch_held(&other->life) ||
+			    memcmp(other->physical->id, m->physical->id, NCCLSVC_ID_BYTES) != 0)
+				continue;
+			if (!same_id(other->id, m->id) || other->epoch != epoch)
+				fail("epochs %u of %02x%02x and %u of %02x%02x use one NCCL "
+				     "communicator",
+				     epoch, m->id[0], m->id[1], other->epoch, other->id[0],
+				     other->id[1]);
+		}
+	}
+}
+
+void check_start(uint32_t node, const struct command *c)
+{
+	const struct communicator *m = nodes[node].comms.comm_by_slot[c->epoch_start.comm];
+	struct seen_epoch *e = epoch_seen(m->id, c->epoch_start.epoch, c->epoch_start.span);
+	trace((int)node, "starts epoch %u of %02x%02x", c->epoch_start.epoch, m->id[0], m->id[1]);
+	check_number(node, m->id, c->epoch_start.epoch);
+	if (e)
+		compare_epoch(node, e, m, c);
+	else
+		e = note_epoch(m, c);
+	e->started |= UINT32_C(1) << node;
+	if (c->epoch_start.transport != TRANSPORT_NCCL)
+		return;
+	if (!m->physical || !m->physical->ready)
+		fail("node %u starts epoch %u of %02x%02x without an NCCL communicator", node,
+		     c->epoch_start.epoch, m->id[0], m->id[1]);
+	else
+		check_alone(m, c->epoch_start.epoch);
+}
+
+/* ---- Answers ---- */
+
+void check_joined(const struct trainer *t, const struct request *r, const struct svc_join_reply *j)
+{
+	const struct seen_epoch *e;
+	if (!same_id(r->id, j->id) || (uint32_t)j->rank != r->rank ||
+	    (uint32_t)j->nranks != r->nranks)
+		fail("pid %d asked for rank %u and got rank %d", t->client.pid, r->rank, j->rank);
+	DL_FOREACH (epochs, e)
+		if (same_id(e->id, j->id) && e->epoch == j->epoch &&
+		    e->pids[j->rank] == t->client.pid)
+			return;
+	fail("pid %d is in epoch %u of %02x%02x, where another is rank %d", t->client.pid, j->epoch,
+	     j->id[0], j->id[1], j->rank);
+}
+
+/* By key, then by old rank. */
+static bool comes_before(const struct seen_part *a, const struct seen_part *b)
+{
+	return a->key != b->key ? a->key < b->key : a->old < b->old;
+}
+
+void check_part(const struct trainer *t, const struct request *r, const struct svc_join_reply *j)
+{
+	struct seen_part *p = make(sizeof(*p));
+	const struct seen_part *other;
+	*p = (struct seen_part){
+		.colour = r->colour, .key = r->key, .old = r->rank, .rank = (uint32_t)j->rank};
+	if (!j->comm != (r->colour < 0))
+		fail("pid %d: SPLIT with colour %d has handle %u", t->client.pid, r->colour,
+		     j->comm);
+	if (!j->comm) {
+		free(p);
+		return;
+	}
+	memcpy(p->id, j->id, sizeof(p->id));
+	DL_FOREACH (parts, other) {
+		if (!same_id(other->id, p->id))
+			continue;
+		if (other->colour != p->colour || other->rank == p->rank ||
+		    comes_before(p, other) != (p->rank < other->rank))
+			fail("a SPLIT's part has ranks %u (colour %d, key %d, rank %u before) and "
+			     "%u (colour %d, key %d, rank %u before)",
+			     p->rank, p->colour, p->key, p->old, other->rank, other->colour,
+			     other->key, other->old);
+	}
+	DL_APPEND(parts, p);
+}
+
+/* An epoch's end that blames a rank. */
+struct blame {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, rank;
+	int32_t listener, reason;
+};
+
+static void check_blame(void *arg)
+{
+	const struct blame *b = arg;
+	const struct seen_epoch *e;
+	DL_FOREACH (epochs, e) {
+		if (!same_id(e->id, b->id) || e->epoch != b->epoch)
+			continue;
+		const struct trainer *who = trainer_of_pid(e->pids[b->rank]);
+		if (who && trainer_is_in(who, e->id, e->epoch, b->rank))
+			fail("pid %d hears that rank %u (%s) has ended epoch %u of %02x%02x, which "
+			     "is healthy",
+			     b->listener, b->rank, svc_result_name(b->reason), e->epoch, e->id[0],
+			     e->id[1]);
+	}
+}
+
+void check_event(const struct trainer *t, const struct belief *b, const struct svc_event_comm *ev)
+{
+	if (ev->lost_node && nodes[ev->lost_node - 1].alive)
+		fail("pid %d hears that node %u is gone, which lives", t->client.pid,
+		     ev->lost_node - 1);
+	if (ev->rank >= (int32_t)b->nranks)
+		fail("pid %d hears of rank %d of %u", t->client.pid, ev->rank, b->nranks);
+	if (ev->rank < 0 || ev->rank >= (int32_t)b->nranks || ev->lost_node)
+		return;
+	struct blame *blame = make(sizeof(*blame));
+	*blame = (struct blame){.epoch = b->epoch,
+				.rank = (uint32_t)ev->rank,
+				.listener = t->client.pid,
+				.reason = ev->reason};
+	memcpy(blame->id, b->id, sizeof(blame->id));
+	at(clock_now(), -1, check_blame, blame); /* that rank may be about to hear it, too */
+}
+
+/* Somebody has waited for that rank long enough for everybody to know. */
+static bool has_waited(const uint8_t *id, uint32_t nranks, uint32_t rank)
+{
+	const uint64_t known = 4 * profile.delay + 10 * MS;
+	for (uint32_t n = 0; n < nnodes; n++)
+		for (uint32_t k = 0; nodes[n].alive && k < TRAINERS_MAX; k++) {
+			const struct trainer *t = nodes[n].trainers[k];
+			const struct request *r = t ? trainer_request(t, ASK_JOIN, id, rank) : NULL;
+			const struct communicator *m = NULL;
+			if (r)
+				HASH_FIND(hh, nodes[n].comms.comms, id, NCCLSVC_ID_BYTES, m);
+			if (m && m->nranks == nranks && r->since + known < clock_now() &&
+			    m->life.state == NCCLSVC_EPOCH_FORMING &&
+			    m->life.since_ns + known < clock_now())
+				return true;
+		}
+	return false;
+}
+
+/* Those that a JOIN's TIMEOUT names are missing. */
+static void check_missing(const struct trainer *t, const struct request *r, const char *text)
+{
+	const char *list = strstr(text, "deadline: ");
+	if (!strstr(text, "not joined by") || !list)
+		return;
+	list += strlen("deadline: ");
+	while (*list >= '0' && *list <= '9') {
+		char *end;
+		const uint32_t rank = (uint32_t)strtoul(list, &end, 10);
+		if (rank >= r->nranks)
+			fail("pid %d hears that rank %u of %u is missing", t->client.pid, rank,
+			     r->nranks);
+		else if (has_waited(r->id, r->nranks, rank))
+			fail("pid %d hears that rank %u of %02x%02x is missing, which waits",
+			     t->client.pid, rank, r->id[0], r->id[1]);
+		list = !strncmp(end, ", ", 2) ? end + 2 : end;
+	}
+}
+
+void check_error(const struct trainer *t, const struct request *r, int result, const char *text)
+{
+	if (strstr(text, "could not begin on"))
+		return; /* an epoch that the scheduler of another node has ended with TIMEOUT */
+	if (result == NCCLSVC_TIMEOUT && !r->deadline && r->kind == ASK_JOIN)
+		fail("pid %d: a JOIN without a deadline ends with TIMEOUT", t->client.pid);
+	if (result == NCCLSVC_TIMEOUT && r->deadline && clock_now() < r->deadline &&
+	    r->kind == ASK_JOIN)
+		fail("pid %d: a JOIN ends with TIMEOUT before its deadline", t->client.pid);
+	/* Where the epoch was about to begin on GPUs, or where members gathered was lost, all join
+	 * again. */
+	if (result == NCCLSVC_TIMEOUT && r->kind == ASK_JOIN && !r->cuda && all_live())
+		check_missing(t, r, text);
+}
+
+void check_plan(uint32_t node, const struct communicator *m, const struct plan *p)
+{
+	struct seen_plan *s;
+	trace((int)node, "plan %u is in force in epoch %u of %02x%02x", p->number, m->epoch,
+	      m->id[0], m->id[1]);
+	DL_FOREACH (plans, s)
+		if (same_id(s->id, m->id) && s->epoch == m->epoch && s->number == p->number)
+			break;
+	if (s && s->uid != p->uid && never_forgets() && all_live())
+		fail("epoch %u of %02x%02x: plan %u of node %u is another one elsewhere", m->epoch,
+		     m->id[0], m->id[1], p->number, node);
+	if (s)
+		return;
+	s = make(sizeof(*s));
+	memcpy(s->id, m->id, sizeof(s->id));
+	s->epoch = m->epoch;
+	s->number = p->number;
+	s->uid = p->uid;
+	DL_APPEND(plans, s);
+}
+
+void check_making(uint32_t node, const struct making *k)
+{
+	struct physical *p;
+	struct seen_making *s;
+	DL_SEARCH_SCALAR(nodes[node].gpus.physicals, p, number, k->number);
+	if (!p || !k->serial)
+		return;
+	DL_SEARCH_SCALAR(makings, s, serial, k->serial);
+	if (s && !same_id(s->unique, p->id))
+		fail("node %u makes its part of NCCL communicator %#llx with another id", node,
+		     (unsigned long long)k->serial);
+	if (s)
+		return;
+	s = make(sizeof(*s));
+	s->serial = k->serial;
+	memcpy(s->unique, p->id, sizeof(s->unique));
+	DL_APPEND(makings, s);
+}
+
+/* ---- At rest ---- */
+
+/* Somebody in r's epoch has not asked for the same. */
+static bool waits_for_somebody(const struct trainer *t, const struct request *r)
+{
+	const struct seen_epoch *e;
+	DL_FOREACH (epochs, e) {
+		if (!same_id(e->id, r->id) || e->epoch != r->epoch ||
+		    e->pids[r->rank] != t->client.pid)
+			continue;
+		for (uint32_t k = 0; k < e->nranks; k++) {
+			const struct trainer *who = trainer_of_pid(e->pids[k]);
+			if (who && trainer_is_in(who, e->id, e->epoch, k) &&
+			    !trainer_request(who, r->kind, e->id, k))
+				return true;
+		}
+	}
+	return false;
+}
+
+static void check_waiting(const struct trainer *t)
+{
+	const struct request *r;
+	DL_FOREACH (t->requests, r) {
+		const bool may_wait =
+			!r->deadline &&
+			(r->kind == ASK_JOIN || ((r->kind == ASK_SPLIT || r->kind == ASK_PLAN) &&
+						 waits_for_somebody(t, r)));
+		if (!may_wait)
+			fail("pid %d (node %u) waits for ever: request %u (kind %d) on %02x%02x as "
+			     "rank %u, epoch %u%s",
+			     t->client.pid, t->node, r->serial, r->kind, r->id[0], r->id[1],
+			     r->rank, r->epoch, r->deadline ? ", with a deadline" : "");
+	}
+}
+
+void check_rest(void)
+{
+	for (uint32_t n = 0; n < nnodes; n++)
+		for (uint32_t k = 0; nodes[n].alive && k < TRAINERS_MAX; k++)
+			if (nodes[n].trainers[k])
+				check_waiting(nodes[n].trainers[k]);
+}
+
+/* Those of coord begin with the communicator's id. */
+static void check_left(uint32_t node, const char *what, const void *left)
+{
+	const uint8_t *id = left;
+	if (left)
+		fail("%s (%02x%02x) is left on node %u when everybody has gone", what, id[0], id[1],
+		     node);
+}
+
+void check_empty(void)
+{
+	for (uint32_t n = 0; n < nnodes; n++) {
+		const struct comms *s = &nodes[n].comms;
+		if (!nodes[n].alive)
+			continue;
+		check_left(n, "a rendezvous", s->coord.rendezvous);
+		check_left(n, "a coordinator", s->coord.coordinators);
+		check_left(n, "an NCCL communicator of several nodes", s->coord.shared);
+		check_left(n, "a barrier", s->coord.barriers);
+		check_left(n, "a plan", s->plans);
+		check_left(n, "a message to itself", s->own_messages);
+		check_left(n, "an NCCL communicator", nodes[n].gpus.physicals);
+		check_left(n, "an epoch", nodes[n].scheduler.running);
+		check_left(n, "an account", nodes[n].accounts.by_uid);
+		check_left(n, "a communicator", s->comms);
+	}
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A node: what daemon/server's server_create puts together, as far as communicators need it. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "base/timings.h"
+#include "comm/comm.h"
+#include "comm/gpus.h"
+#include "comm/plans.h"
+#include "comm/remote.h"
+#include "coord/coord.h"
+#include "gpu/physical.h"
+#include "simulation.h"
+
+struct node_state nodes[NODES_MAX];
+uint32_t nnodes;
+struct config config;
+bool tracing;
+bool nodes_ended;
+
+uint32_t node_of(const struct comms *s)
+{
+	return (uint32_t)((const struct node_state *)s->loop->arg - nodes);
+}
+
+void trace(int node, const char *format, ...)
+{
+	va_list args;
+	if (!tracing || nodes_ended)
+		return;
+	va_start(args, format);
+	fprintf(stderr, "%12.6f  ", (double)(clock_now() % (100000 * S)) / (double)S);
+	if (node >= 0)
+		fprintf(stderr, "node %d  ", node);
+	vfprintf(stderr, format, args);
+	fputc('\n', stderr);
+	va_end(args);
+}
+
+/* ---- Instead of daemon/base/log.c: a defect that the daemon logs is a failure ---- */
+
+bool log_enabled(enum log_level level)
+{
+	return tracing || level == LOG_LEVEL_ERROR || level == LOG_LEVEL_WARNING;
+}
+
+void log_write(struct log_site *site, enum log_level level, const char *format, ...)
+{
+	char text[1024];
+	va_list args;
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	(void)site;
+	(void)level;
+	trace(time_node(), "log: %s", text);
+	if (strstr(text, "a defect of the daemon") || strstr(text, "breaks the protocol"))
+		fail("the log says: %s", text);
+}
+
+void log_flush(void)
+{
+}
+
+/* ---- As daemon/server/server.c and daemon/callbacks.c ---- */
+
+static uint64_t expire(void *arg, uint64_t now)
+{
+	struct node_state *n = arg;
+	uint64_t next = comm_expire(&n->comms, now);
+	next = earlier(next, physical_expire(&n->gpus, now));
+	return earlier(next, coord_expire(&n->comms.coord));
+}
+
+static void on_worker_ready(void *owner, struct gpu *g)
+{
+	struct node_state *n = owner;
+	(void)g;
+	comm_gpu_ready(&n->comms);
+}
+
+static void on_worker_lost(void *owner, struct gpu *g)
+{
+	struct node_state *n = owner;
+	comm_staged_worker_lost(&n->comms, g);
+}
+
+static void on_room(void *owner)
+{
+	struct node_state *n = owner;
+	comm_gpu_ready(&n->comms);
+}
+
+static const struct gpu_callbacks gpu_callbacks = {
+	.worker_ready = on_worker_ready,
+	.worker_lost = on_worker_lost,
+	.has_room = on_room,
+	.made = comm_physical_ready,
+	.broken = comm_physical_broken,
+	.dead = comm_physical_dead,
+	.release = comm_physical_release,
+	.aborts = comm_physical_aborts,
+	.left_until = comm_left_until,
+};
+
+static void gpus_begin(struct node_state *n)
+{
+	n->gpus = (struct gpus){.loop = &n->loop,
+				.config = &config,
+				.coord = &n->comms.coord,
+				.executor = &n->scheduler.executor,
+				.callbacks = &gpu_callbacks,
+				.owner = n,
+				.ngpus = GPUS_HERE};
+	for (int32_t i = 0; i < GPUS_HERE; i++) {
+		n->gpu[i] = (struct gpu){.gpus = &n->gpus, .index = i, .sock = -1};
+		n->gpus.gpu[i] = &n->gpu[i];
+		worker_start(&n->gpu[i]);
+	}
+}
+
+static void begin(uint32_t k)
+{
+	struct node_state *n = &nodes[k];
+	*n = (struct node_state){.alive = true};
+	n->loop.expire = expire;
+	n->loop.arg = n;
+	accounts_init(&n->accounts, &config);
+	n->cluster = (struct cluster){
+		.me = k, .n = nnodes, .nodes = calloc(nnodes, sizeof(*n->cluster.nodes))};
+	n->comms = (struct comms){
+		.loop = &n->loop,
+		.config = &config,
+		.executor = &n->scheduler.executor,
+		.accounts = &n->accounts,
+		.sessions = &n->sessions,
+		.gpus = &n->gpus,
+		.memory = &n->memory,
+		.cluster = nnodes > 1 ? &n->cluster : NULL,
+		.comm_by_slot = calloc(SVC_COMMS_MAX, sizeof(struct communicator *)),
+	};
+	if (!n->cluster.nodes || !n->comms.comm_by_slot)
+		abort();
+	for (uint32_t i = 0; i < nnodes; i++)
+		snprintf(n->cluster.nodes[i].card.host, CLUSTER_HOST_BYTES, "host%u", i);
+	scheduler_begin(&n->scheduler, k);
+	remote_start(&n->comms);
+	gpus_begin(n);
+}
+
+void nodes_begin(uint32_t n)
+{
+	config = (struct config){
+		.comms_max = 4096,
+		.user_comms_max = 4096,
+		.sessions_max = 64,
+		.comm_idle_seconds = (int)profile.keep,
+		.worker_seconds = 10,
+		.windows = CONFIG_WINDOWS_OFF,
+	};
+	nnodes = n;
+	nodes_ended = false;
+	for (uint32_t k = 0; k < n; k++)
+		begin(k);
+}
+
+static void end(struct node_state *n)
+{
+	struct gpu_call *call;
+	n->loop.closing = true;
+	scheduler_end(&n->scheduler);
+	physical_free_all(&n->gpus);
+	plan_free_all(&n->comms);
+	comm_free_all(&n->comms);
+	remote_free(&n->comms);
+	accounts_fini(&n->accounts);
+	for (uint32_t i = 0; i < GPUS_HERE; i++)
+		while ((call = n->gpu[i].calls)) {
+			n->gpu[i].calls = call->next;
+			free(call);
+		}
+	free(n->cluster.nodes);
+	free(n->comms.comm_by_slot);
+}
+
+void nodes_end(void)
+{
+	nodes_ended = true;
+	for (uint32_t k = 0; k < nnodes; k++)
+		end(&nodes[k]);
+}
+
+void node_lose(uint32_t node)
+{
+	trace((int)node, "IS LOST");
+	nodes[node].alive = false;
+	channel_lose(node);
+}

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Instead of daemon/sched's engine: it carries nothing out, but gives back what it was lent when
+ * the engine would: the epochs that have ended, the plans that nobody holds, the communicators to
+ * be made. */
+#include <stdlib.h>
+#include <utlist.h>
+
+#include "base/clock.h"
+#include "comm/comm.h"
+#include "comm/plans.h"
+#include "coord/plan.h"
+#include "sched/command.h"
+#include "simulation.h"
+
+struct running {
+	struct running *prev, *next;
+	uint32_t slot, epoch;
+	bool across, ends, hangs; /* hangs: until what runs on GPUs was broken off */
+	struct plan *plan;
+	uint32_t left; /* members here that the plan has lost */
+};
+
+struct pending_make {
+	struct pending_make *prev, *next;
+	struct making *making;
+};
+
+static struct running *find(struct scheduler *x, uint32_t slot)
+{
+	struct running *r;
+	DL_SEARCH_SCALAR(x->running, r, slot, slot);
+	return r;
+}
+
+static struct comms *comms_of(const struct scheduler *x)
+{
+	return &nodes[x->node].comms;
+}
+
+struct note {
+	struct scheduler *scheduler;
+	uint32_t slot, epoch, asker, serial;
+	uint64_t number;
+	struct plan *plan;
+};
+
+static void later(struct scheduler *x, uint64_t from, uint64_t to, void (*f)(void *arg),
+		  struct note note)
+{
+	struct note *n = malloc(sizeof(*n));
+	if (!n)
+		abort();
+	*n = note;
+	n->scheduler = x;
+	at(clock_now() + between(from, to), (int)x->node, f, n);
+}
+
+/* ---- Plans ---- */
+
+static void on_plan_gone(void *arg)
+{
+	const struct note *n = arg;
+	plan_gone(comms_of(n->scheduler), n->plan);
+}
+
+static void on_dropped(void *arg)
+{
+	const struct note *n = arg;
+	plan_dropped(comms_of(n->scheduler), n->asker, n->serial);
+}
+
+static void let_plan_go(struct scheduler *x, struct running *r)
+{
+	if (r->plan)
+		later(x, 0, 0, on_plan_gone, (struct note){.plan = r->plan});
+	r->plan = NULL;
+}
+
+static void drop_plan(struct scheduler *x, const struct command *c)
+{
+	struct running *r = find(x, c->plan.comm);
+	if (c->plan.asker)
+		later(x, 1000, MS, on_dropped,
+		      (struct note){.asker = c->plan.asker, .serial = c->plan.serial});
+	if (!r || !r->plan || c->plan.number != r->plan->number)
+		return;
+	const struct communicator *m = comms_of(x)->comm_by_slot[r->slot];
+	if (m->seats[c->plan.rank].client && ++r->left == r->plan->nheld)
+		let_plan_go(x, r);
+}
+
+/* ---- Epochs ---- */
+
+static void on_gone(void *arg)
+{
+	const struct note *n = arg;
+	struct running *r = find(n->scheduler, n->slot);
+	if (!r || r->epoch != n->epoch)
+		return;
+	if (r->plan)
+		plan_gone(comms_of(n->scheduler), r->plan);
+	trace((int)n->scheduler->node, "the scheduler is done with epoch %u of slot %u", r->epoch,
+	      r->slot);
+	DL_DELETE(n->scheduler->running, r);
+	free(r);
+	comm_epoch_gone(comms_of(n->scheduler), n->slot);
+}
+
+static void on_dirty(void *arg)
+{
+	const struct note *n = arg;
+	const struct running *r = find(n->scheduler, n->slot);
+	if (r && r->epoch == n->epoch)
+		comm_epoch_dirty(comms_of(n->scheduler), n->slot);
+}
+
+static void start(struct scheduler *x, const struct command *c)
+{
+	struct running *r = calloc(1, sizeof(*r));
+	if (!r)
+		abort();
+	if (find(x, c->epoch_start.comm))
+		fail("node %u starts an epoch before the last one has ended", x->node);
+	check_start(x->node, c);
+	r->slot = c->epoch_start.comm;
+	r->epoch = c->epoch_start.epoch;
+	r->across = c->epoch_start.span;
+	r->hangs = hunting && c->epoch_start.transport == TRANSPORT_NCCL && chance(15);
+	DL_APPEND(x->running, r);
+	free(c->epoch_start.members);
+}
+
+static void end(struct scheduler *x, const struct command *c)
+{
+	struct running *r = find(x, c->epoch_end.comm);
+	if (!r || r->ends) {
+		fail("node %u ends an epoch that does not run", x->node);
+		return;
+	}
+	const struct note note = {.slot = r->slot, .epoch = r->epoch};
+	const bool cuda = comms_of(x)->comm_by_slot[r->slot]->physical;
+	r->ends = true;
+	if (cuda && r->across && chance(10))
+		later(x, 0, 50 * MS, on_dirty, note);
+	if (!r->hangs)
+		later(x, 1000, chance(80) ? 10 * MS : S, on_gone, note);
+}
+
+/* What ran on GPUs was broken off. */
+static void be_dead(struct scheduler *x, uint32_t slot)
+{
+	struct running *r = find(x, slot);
+	if (!r || !r->hangs || !r->ends)
+		return;
+	r->hangs = false;
+	later(x, 1000, MS, on_gone, (struct note){.slot = slot, .epoch = r->epoch});
+}
+
+void scheduler_fail_one(struct scheduler *x)
+{
+	struct running *r;
+	DL_FOREACH (x->running, r) {
+		if (!r->across || r->ends || chance(50))
+			continue;
+		trace((int)x->node, "the scheduler fails epoch %u of slot %u", r->epoch, r->slot);
+		comm_span_failed(comms_of(x), r->slot, r->epoch, NCCLSVC_TIMEOUT, -1);
+		return;
+	}
+}
+
+/* ---- NCCL's communicators ---- */
+
+static void on_turn(void *arg)
+{
+	const struct note *n = arg;
+	struct pending_make *p;
+	DL_FOREACH (n->scheduler->makings, p)
+		if (p->making->number == n->number)
+			break;
+	if (!p)
+		return;
+	DL_DELETE(n->scheduler->makings, p);
+	for (uint32_t i = 0; i < p->making->nparts; i++) {
+		struct gpu *g = &nodes[n->scheduler->node].gpu[p->making->parts[i].device];
+		if (g->generation == p->making->parts[i].generation)
+			worker_launch_init(g, n->number);
+	}
+	free(p->making);
+	free(p);
+}
+
+static void make(struct scheduler *x, struct making *k)
+{
+	struct pending_make *p = malloc(sizeof(*p));
+	if (!p)
+		abort();
+	p->making = k;
+	check_making(x->node, k);
+	DL_APPEND(x->makings, p);
+	later(x, 1000, chance(80) ? MS : 200 * MS, on_turn, (struct note){.number = k->number});
+}
+
+static void make_not(struct scheduler *x, uint64_t number)
+{
+	struct pending_make *p, *next;
+	DL_FOREACH_SAFE (x->makings, p, next) {
+		if (p->making->number != number)
+			continue;
+		DL_DELETE(x->makings, p);
+		free(p->making);
+		free(p);
+	}
+}
+
+/* ---- Commands ---- */
+
+static void command(struct executor *executor, const struct command *c)
+{
+	struct scheduler *x = (struct scheduler *)executor;
+	struct running *r;
+	switch (c->kind) {
+	case COMMAND_EPOCH_START:
+		start(x, c);
+		break;
+	case COMMAND_EPOCH_END:
+		end(x, c);
+		break;
+	case COMMAND_EPOCH_DEAD:
+		be_dead(x, c->epoch_end.comm);
+		break;
+	case COMMAND_PLAN_ADD:
+		check_plan(x->node, comms_of(x)->comm_by_slot[c->plan.comm], c->plan.plan);
+		r = find(x, c->plan.comm);
+		if (!r || r->plan) {
+			fail("node %u: a plan for no epoch, or beside another", x->node);
+			break;
+		}
+		r->plan = c->plan.plan;
+		r->left = 0;
+		break;
+	case COMMAND_PLAN_DROP:
+		drop_plan(x, c);
+		break;
+	case COMMAND_MAKE:
+		make(x, c->making);
+		break;
+	case COMMAND_MAKE_NOT:
+		make_not(x, c->making_number);
+		break;
+	default: /* what tasks alone need */
+		break;
+	}
+}
+
+void scheduler_begin(struct scheduler *x, uint32_t node)
+{
+	*x = (struct scheduler){.executor.command = command, .node = node};
+}
+
+void scheduler_end(struct scheduler *x)
+{
+	struct running *r, *next;
+	struct pending_make *p, *after;
+	DL_FOREACH_SAFE (x->running, r, next)
+		free(r);
+	DL_FOREACH_SAFE (x->makings, p, after) {
+		free(p->making);
+		free(p);
+	}
+	x->running = NULL;
+	x->makings = NULL;
+}

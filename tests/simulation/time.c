@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Chance, virtual time, and what happens when: instead of daemon/base's clock and loop. */
+#include <stdlib.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/loop.h"
+#include "simulation.h"
+
+#define HAPPENINGS_MAX 400000 /* of one schedule */
+
+struct happening {
+	uint64_t time, order;
+	int node;
+	void (*f)(void *arg);
+	void *arg;
+};
+
+static struct happening *heap;
+static uint32_t n, room;
+static uint64_t now_ns, orders, state;
+static int node_now = -1;
+
+int time_node(void)
+{
+	return node_now;
+}
+
+void time_begin(uint64_t seed)
+{
+	state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+	now_ns = 1000 * S;
+	n = 0;
+	orders = 0;
+}
+
+static uint64_t random_word(void)
+{
+	uint64_t z = (state += UINT64_C(0x9e3779b97f4a7c15));
+	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return z ^ (z >> 31);
+}
+
+/* Instead of the system's: a seed decides on ids, too. */
+ssize_t getrandom(void *to, size_t size, unsigned flags)
+{
+	uint8_t *bytes = to;
+	(void)flags;
+	for (size_t i = 0; i < size; i++)
+		bytes[i] = (uint8_t)random_word();
+	return (ssize_t)size;
+}
+
+uint32_t below(uint32_t limit)
+{
+	return (uint32_t)(random_word() % limit);
+}
+
+bool chance(uint32_t percent)
+{
+	return below(100) < percent;
+}
+
+uint64_t between(uint64_t low, uint64_t high)
+{
+	return low + random_word() % (high - low + 1);
+}
+
+/* ---- What happens when ---- */
+
+static bool is_before(const struct happening *a, const struct happening *b)
+{
+	return a->time != b->time ? a->time < b->time : a->order < b->order;
+}
+
+static void swap(uint32_t i, uint32_t k)
+{
+	const struct happening h = heap[i];
+	heap[i] = heap[k];
+	heap[k] = h;
+}
+
+void at(uint64_t time, int node, void (*f)(void *arg), void *arg)
+{
+	if (n == room) {
+		room = room ? 2 * room : 1024;
+		heap = realloc(heap, room * sizeof(*heap));
+		if (!heap)
+			abort();
+	}
+	heap[n] = (struct happening){time < now_ns ? now_ns : time, ++orders, node, f, arg};
+	for (uint32_t i = n++; i && is_before(&heap[i], &heap[(i - 1) / 2]); i = (i - 1) / 2)
+		swap(i, (i - 1) / 2);
+}
+
+static struct happening next(void)
+{
+	const struct happening first = heap[0];
+	heap[0] = heap[--n];
+	for (uint32_t i = 0, k; (k = 2 * i + 1) < n; i = k) {
+		if (k + 1 < n && is_before(&heap[k + 1], &heap[k]))
+			k++;
+		if (!is_before(&heap[k], &heap[i]))
+			break;
+		swap(i, k);
+	}
+	return first;
+}
+
+bool time_run(uint64_t span)
+{
+	const uint64_t end = orders + HAPPENINGS_MAX, until = span ? now_ns + span : UINT64_MAX;
+	while (n && heap[0].time <= until && !failure[0]) {
+		const struct happening h = next();
+		now_ns = h.time;
+		node_now = h.node;
+		if (h.node < 0 || nodes[h.node].alive)
+			h.f(h.arg);
+		node_now = -1;
+		free(h.arg);
+		if (orders > end)
+			return false;
+	}
+	if (span && !failure[0])
+		now_ns = until;
+	return true;
+}
+
+void time_end(void)
+{
+	while (n)
+		free(heap[--n].arg);
+	free(heap);
+	heap = NULL;
+	room = 0;
+}
+
+/* ---- Instead of daemon/base/clock.c and loop.c ---- */
+
+uint64_t clock_now(void)
+{
+	return now_ns;
+}
+
+struct timer {
+	struct node_state *node;
+	uint64_t number;
+};
+
+static void on_timer(void *arg)
+{
+	const struct timer t = *(struct timer *)arg;
+	struct loop *l = &t.node->loop;
+	if (t.node->timer != t.number)
+		return;
+	l->next_deadline_ns = 0;
+	const uint64_t next_ns = l->expire(l->arg, now_ns);
+	if (next_ns)
+		loop_deadline(l, next_ns);
+}
+
+void loop_deadline(struct loop *l, uint64_t at_ns)
+{
+	struct node_state *node = l->arg;
+	if (l->closing || (l->next_deadline_ns && l->next_deadline_ns <= at_ns))
+		return;
+	l->next_deadline_ns = at_ns;
+	struct timer *t = malloc(sizeof(*t));
+	if (!t)
+		abort();
+	*t = (struct timer){node, ++node->timer};
+	/* To the millisecond, and never at once, as libuv's. */
+	at(at_ns > now_ns ? now_ns + (at_ns - now_ns + MS - 1) / MS * MS : now_ns + 1000,
+	   (int)(node - nodes), on_timer, t);
+}
