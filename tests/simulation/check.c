@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "coord/plan.h"
-#include "gpu/physical.h"
+#include "gpu/nccl_comm.h"
 #include "names.h"
 #include "simulation.h"
 
@@ -171,9 +171,9 @@ static struct seen_epoch *note_epoch(const struct communicator *m, const struct 
 		e->pids[k] = c->epoch_start.members[k].pid;
 		e->nodes[k] = c->epoch_start.members[k].node;
 	}
-	if (m->physical) {
-		e->serial = m->physical->serial;
-		memcpy(e->unique, m->physical->id, sizeof(e->unique));
+	if (m->nccl_comm) {
+		e->serial = m->nccl_comm->serial;
+		memcpy(e->unique, m->nccl_comm->id, sizeof(e->unique));
 	}
 	DL_APPEND(epochs, e);
 	return e;
@@ -193,8 +193,8 @@ static void compare_epoch(uint32_t node, const struct seen_epoch *e, const struc
 			     e->epoch, e->id[0], e->id[1], k, w->pid, w->node, node, e->pids[k],
 			     e->nodes[k]);
 	}
-	if (m->physical && (m->physical->serial != e->serial ||
-			    memcmp(m->physical->id, e->unique, sizeof(e->unique)) != 0))
+	if (m->nccl_comm && (m->nccl_comm->serial != e->serial ||
+			    memcmp(m->nccl_comm->id, e->unique, sizeof(e->unique)) != 0))
 		fail("epoch %u of %02x%02x: node %u has another NCCL communicator than others",
 		     e->epoch, e->id[0], e->id[1], node);
 }
@@ -207,8 +207,8 @@ static void check_alone(const struct communicator *m, uint32_t epoch)
 		if (!nodes[n].alive)
 			continue;
 		HASH_ITER (hh, nodes[n].comms.comms, other, next) {
-			if (!other->physical || !epoch_held(&other->life) ||
-			    memcmp(other->physical->id, m->physical->id, NCCLSVC_ID_BYTES) != 0)
+			if (!other->nccl_comm || !epoch_held(&other->life) ||
+			    memcmp(other->nccl_comm->id, m->nccl_comm->id, NCCLSVC_ID_BYTES) != 0)
 				continue;
 			if (!same_id(other->id, m->id) || other->epoch != epoch)
 				fail("epochs %u of %02x%02x and %u of %02x%02x use one NCCL "
@@ -232,7 +232,7 @@ void check_start(uint32_t node, const struct command *c)
 	e->started |= UINT32_C(1) << node;
 	if (c->epoch_start.transport != TRANSPORT_NCCL)
 		return;
-	if (!m->physical || !m->physical->ready)
+	if (!m->nccl_comm || !m->nccl_comm->ready)
 		fail("node %u starts epoch %u of %02x%02x without an NCCL communicator", node,
 		     c->epoch_start.epoch, m->id[0], m->id[1]);
 	else
@@ -406,9 +406,9 @@ void check_plan(uint32_t node, const struct communicator *m, const struct plan *
 
 void check_making(uint32_t node, const struct making *k)
 {
-	struct physical *p;
+	struct nccl_comm *p;
 	struct seen_making *s;
-	DL_SEARCH_SCALAR(nodes[node].gpus.physicals, p, number, k->number);
+	DL_SEARCH_SCALAR(nodes[node].gpus.nccl_comms, p, number, k->number);
 	if (!p || !k->serial)
 		return;
 	DL_SEARCH_SCALAR(makings, s, serial, k->serial);
@@ -488,7 +488,7 @@ void check_empty(void)
 		check_left(n, "a barrier", s->coord.barriers);
 		check_left(n, "a plan", s->plans);
 		check_left(n, "a message to itself", s->own_messages);
-		check_left(n, "an NCCL communicator", nodes[n].gpus.physicals);
+		check_left(n, "an NCCL communicator", nodes[n].gpus.nccl_comms);
 		check_left(n, "an epoch", nodes[n].scheduler.running);
 		check_left(n, "an account", nodes[n].accounts.by_uid);
 		check_left(n, "a communicator", s->comms);

@@ -14,7 +14,7 @@
 #include "comm/plans.h"
 #include "comm/remote.h"
 #include "coord/coord.h"
-#include "gpu/physical.h"
+#include "gpu/nccl_comm.h"
 #include "simulation.h"
 
 struct node_state nodes[NODES_MAX];
@@ -73,7 +73,7 @@ static uint64_t expire(void *arg, uint64_t now)
 {
 	struct node_state *n = arg;
 	uint64_t next = comm_expire(&n->comms, now);
-	next = earlier(next, physical_expire(&n->gpus, now));
+	next = earlier(next, nccl_comm_expire(&n->gpus, now));
 	return earlier(next, coord_expire(&n->comms.coord));
 }
 
@@ -100,11 +100,11 @@ static const struct gpu_callbacks gpu_callbacks = {
 	.worker_ready = on_worker_ready,
 	.worker_lost = on_worker_lost,
 	.has_room = on_room,
-	.made = comm_physical_ready,
-	.broken = comm_physical_broken,
-	.dead = comm_physical_dead,
-	.release = comm_physical_release,
-	.aborts = comm_physical_aborts,
+	.made = comm_nccl_ready,
+	.broken = comm_nccl_broken,
+	.dead = comm_nccl_dead,
+	.release = comm_nccl_release,
+	.aborts = comm_nccl_aborts,
 	.left_until = comm_left_until,
 };
 
@@ -174,7 +174,7 @@ static void end(struct node_state *n)
 	struct gpu_call *call;
 	n->loop.closing = true;
 	scheduler_end(&n->scheduler);
-	physical_free_all(&n->gpus);
+	nccl_comm_free_all(&n->gpus);
 	plan_free_all(&n->comms);
 	comm_free_all(&n->comms);
 	remote_free(&n->comms);

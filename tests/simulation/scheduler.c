@@ -85,7 +85,7 @@ static void drop_plan(struct scheduler *x, const struct command *c)
 	if (!r || !r->plan || c->plan.number != r->plan->number)
 		return;
 	const struct communicator *m = comms_of(x)->comm_by_slot[r->slot];
-	if (m->seats[c->plan.rank].client && ++r->left == r->plan->nheld)
+	if (m->members[c->plan.rank].client && ++r->left == r->plan->nheld)
 		let_plan_go(x, r);
 }
 
@@ -138,7 +138,7 @@ static void end(struct scheduler *x, const struct command *c)
 		return;
 	}
 	const struct note note = {.slot = r->slot, .epoch = r->epoch};
-	const bool cuda = comms_of(x)->comm_by_slot[r->slot]->physical;
+	const bool cuda = comms_of(x)->comm_by_slot[r->slot]->nccl_comm;
 	r->ends = true;
 	if (cuda && r->across && chance(10))
 		later(x, 0, 50 * MS, on_dirty, note);

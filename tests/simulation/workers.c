@@ -11,7 +11,7 @@
 #include "base/timings.h"
 #include "comm/comm.h"
 #include "gpu/mps_service.h"
-#include "gpu/physical.h"
+#include "gpu/nccl_comm.h"
 #include "simulation.h"
 
 /* A rank that waits in ncclCommInitRank. */
@@ -319,7 +319,7 @@ void worker_lose(struct gpu *g)
 	g->sock = -1;
 	g->info.state = NCCLSVC_DEVICE_LOST;
 	g->since_ns = clock_now();
-	physical_gpu_lost(g->gpus, g);
+	nccl_comm_gpu_lost(g->gpus, g);
 	end_calls(g, false);
 	g->gpus->callbacks->worker_lost(g->gpus->owner, g);
 	at(clock_now() + between(MS, 200 * MS), node_of_gpu(g), on_exit_, e);
