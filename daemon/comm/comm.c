@@ -270,7 +270,7 @@ bool comm_is_still_there(const struct communicator *m, uint32_t k)
 
 /* One that is on another node, or has gone since all had joined. False: it is here. */
 static bool is_elsewhere(struct comms *s, struct communicator *m, uint32_t k,
-			   struct epoch_member *told)
+			 struct epoch_member *told)
 {
 	struct member *member = &m->members[k];
 	const struct control_member *who = &m->start->members[k];

@@ -456,7 +456,7 @@ static struct communicator *not_begun(const struct comms *s, enum control_kind k
 	case CONTROL_LEFT:
 	case CONTROL_SPLIT_FAILED:
 	case CONTROL_PARTS:
-	case CONTROL_PLAN_VERDICT:
+	case CONTROL_PLAN_RESULT:
 	case CONTROL_PLAN_GONE:
 		m = remote_find(s, body);
 		return m && epoch_of(body) > m->epoch ? m : NULL;

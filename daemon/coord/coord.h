@@ -65,8 +65,8 @@ void coord_free(struct coord *c);
 bool coord_fits(const struct coord *c, enum control_kind kind, const void *body, size_t size);
 /* A message that fits came. False: it is for the members' nodes, or for them as well. */
 bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const void *body);
-/* The same in two parts, of a message that has overtaken its epoch's START, which another node sends:
- * at once, and after START. */
+/* The same in two parts, of a message that has overtaken its epoch's START, which another node
+ * sends: at once, and after START. */
 void coord_handle_early(struct coord *c, uint32_t from, enum control_kind kind, const void *body);
 void coord_handle_started(struct coord *c, enum control_kind kind, const void *body);
 void coord_node_lost(struct coord *c, uint32_t node);

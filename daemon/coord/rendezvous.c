@@ -188,8 +188,8 @@ static void start(struct coord *c, struct rendezvous *r)
 	for (uint32_t k = 0; k < r->nranks; k++) {
 		struct member_slot *s = &r->members[k];
 		s->state = SLOT_JOINED;
-		m->members[k] = (struct control_member){s->node, s->session, s->serial,
-							s->pid, s->device};
+		m->members[k] =
+			(struct control_member){s->node, s->session, s->serial, s->pid, s->device};
 	}
 	r->joining = 0;
 	r->running = true;

@@ -70,7 +70,7 @@ static const char *const kinds[CONTROL_END] = {
 	[CONTROL_NCCL_DROP] = "NCCL_DROP",
 	[CONTROL_PLAN] = "PLAN",
 	[CONTROL_PLAN_LATE] = "PLAN_LATE",
-	[CONTROL_PLAN_VERDICT] = "PLAN_VERDICT",
+	[CONTROL_PLAN_RESULT] = "PLAN_VERDICT",
 	[CONTROL_PLAN_LEFT] = "PLAN_LEFT",
 	[CONTROL_PLAN_GONE] = "PLAN_GONE",
 };
@@ -103,7 +103,7 @@ static void plant_in_start(struct control_start *m)
 		m->members[below(m->nranks)].pid++;
 }
 
-static void plant_in_verdict(struct control_plan_verdict *m)
+static void plant_in_verdict(struct control_plan_result *m)
 {
 	m->result = m->result ? 0 : NCCLSVC_MISMATCH;
 }
@@ -121,7 +121,7 @@ static bool is_planted_in(enum control_kind kind)
 	case PLANT_START_MEMBER:
 		return kind == CONTROL_START;
 	case PLANT_VERDICT:
-		return kind == CONTROL_PLAN_VERDICT;
+		return kind == CONTROL_PLAN_RESULT;
 	case PLANT_UNIQUE_ID:
 		return kind == CONTROL_NCCL_USE;
 	case PLANT_BREAK_RANK:

@@ -194,7 +194,7 @@ static void compare_epoch(uint32_t node, const struct seen_epoch *e, const struc
 			     e->nodes[k]);
 	}
 	if (m->nccl_comm && (m->nccl_comm->serial != e->serial ||
-			    memcmp(m->nccl_comm->id, e->unique, sizeof(e->unique)) != 0))
+			     memcmp(m->nccl_comm->id, e->unique, sizeof(e->unique)) != 0))
 		fail("epoch %u of %02x%02x: node %u has another NCCL communicator than others",
 		     e->epoch, e->id[0], e->id[1], node);
 }

@@ -104,7 +104,7 @@ static const struct gpu_callbacks gpu_callbacks = {
 	.broken = comm_nccl_broken,
 	.dead = comm_nccl_dead,
 	.release = comm_nccl_release,
-	.aborts = comm_nccl_aborts,
+	.aborts = comm_nccl_abort,
 	.left_until = comm_left_until,
 };
 
@@ -147,7 +147,7 @@ static void begin(uint32_t k)
 	if (!n->cluster.nodes || !n->comms.comm_by_slot)
 		abort();
 	for (uint32_t i = 0; i < nnodes; i++)
-		snprintf(n->cluster.nodes[i].card.host, CLUSTER_HOST_BYTES, "host%u", i);
+		snprintf(n->cluster.nodes[i].info.host, CLUSTER_HOST_BYTES, "host%u", i);
 	scheduler_begin(&n->scheduler, k);
 	remote_start(&n->comms);
 	gpus_begin(n);

@@ -256,7 +256,7 @@ void gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 	answer_later(g, call->key, &answer);
 }
 
-void gpu_hurry(struct gpu *g, const void *arg, uint64_t within_ns)
+void gpu_shorten_deadline(struct gpu *g, const void *arg, uint64_t within_ns)
 {
 	struct gpu_call *call;
 	DL_FOREACH (g->calls, call) {
