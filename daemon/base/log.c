@@ -137,7 +137,7 @@ static void sweep(uint64_t now, bool all)
 	while (*at) {
 		struct log_site *site = *at;
 
-		if (!all && now - site->window_ns < LOG_WINDOW_NS) {
+		if (!all && now < site->window_ns + LOG_WINDOW_NS) {
 			at = &site->next;
 			continue;
 		}
@@ -150,7 +150,8 @@ static void sweep(uint64_t now, bool all)
 /* Counts one message; false: it is one too many. */
 static bool allowed(struct log_site *site, uint64_t now)
 {
-	if (now - site->window_ns >= LOG_WINDOW_NS) {
+	/* Another thread may have begun the window with a later time. */
+	if (now >= site->window_ns + LOG_WINDOW_NS) {
 		site->window_ns = now;
 		site->sent = 0;
 	}

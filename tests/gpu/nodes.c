@@ -97,9 +97,10 @@ int nodes_inits(const struct nodes *w, int nranks)
 	int n = 0;
 	FILE *f = fopen(w->c.log, "r");
 	CHECK(f);
-	snprintf(text, sizeof(text), " of %d, made in", nranks);
+	snprintf(text, sizeof(text), " of %d\n", nranks);
 	while (fgets(line, sizeof(line), f))
-		n += strstr(line, text) != NULL;
+		n += strstr(line, "NCCL communicator") && strstr(line, ": made in") &&
+		     strstr(line, text);
 	fclose(f);
 	return n;
 }
