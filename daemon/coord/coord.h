@@ -52,6 +52,7 @@ struct coord {
 	uint64_t keep_ns; /* what nobody uses is forgotten after that */
 	/* The machines': */
 	struct rendezvous *rendezvous;	  /* of communicators whose JOINs come here */
+	struct rendezvous *idle;	  /* those that nobody holds, the oldest first */
 	struct coordinator *coordinators; /* of epochs whose rank 0 is here */
 	struct barrier *barriers;
 	struct shared_comm *shared;

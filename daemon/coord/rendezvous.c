@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "base/log.h"
 
@@ -29,15 +30,28 @@ struct rendezvous *rendezvous_find(const struct coord *c, const uint8_t *id)
 	return r;
 }
 
+/* Nobody holds it: it is kept for a restart. */
+static void begin_idle(struct coord *c, struct rendezvous *r)
+{
+	r->idle_ns = coord_now(c);
+	DL_APPEND2(c->idle, r, prev_idle, next_idle);
+	c->ops->deadline(c->arg, r->idle_ns + c->keep_ns);
+}
+
 static void forget(struct coord *c, struct rendezvous *r)
 {
 	HASH_DEL(c->rendezvous, r);
+	if (!r->held)
+		DL_DELETE2(c->idle, r, prev_idle, next_idle);
 	free(r->members);
 	free(r);
 }
 
 static struct rendezvous *create(struct coord *c, const uint8_t *id, uint32_t nranks)
 {
+	/* Those that are held are counted for their users (SHARE_COMMS). The others give way. */
+	if (HASH_COUNT(c->rendezvous) >= RENDEZVOUS_MAX && c->idle)
+		forget(c, c->idle);
 	struct rendezvous *r =
 		HASH_COUNT(c->rendezvous) < RENDEZVOUS_MAX ? calloc(1, sizeof(*r)) : NULL;
 	struct member_slot *members = calloc(nranks, sizeof(*members));
@@ -49,10 +63,10 @@ static struct rendezvous *create(struct coord *c, const uint8_t *id, uint32_t nr
 	memcpy(r->id, id, sizeof(r->id));
 	r->nranks = nranks;
 	r->members = members;
-	r->since_ns = r->idle_ns = coord_now(c);
+	r->since_ns = coord_now(c);
 	r->number = c->ops->new_uid(c->arg);
 	HASH_ADD(hh, c->rendezvous, id, sizeof(r->id), r);
-	c->ops->deadline(c->arg, r->idle_ns + c->keep_ns);
+	begin_idle(c, r);
 	return r;
 }
 
@@ -77,10 +91,8 @@ static void free_slot(struct coord *c, struct rendezvous *r, struct member_slot 
 	if (s->state == SLOT_JOINING)
 		r->joining--;
 	s->state = SLOT_FREE;
-	if (--r->held)
-		return;
-	r->idle_ns = coord_now(c);
-	c->ops->deadline(c->arg, r->idle_ns + c->keep_ns);
+	if (!--r->held)
+		begin_idle(c, r);
 }
 
 /* The epoch is over, for whatever reason: members must join again. Their nodes know why. */
@@ -314,6 +326,8 @@ void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *
 		begin_attempt(r);
 	if (r->refused.rank == (int32_t)m->rank)
 		r->refused.pid = 0;
+	if (!r->held)
+		DL_DELETE2(c->idle, r, prev_idle, next_idle);
 	r->held += s->state == SLOT_FREE;
 	r->split = m->split;
 	*s = (struct member_slot){.state = SLOT_JOINING,
@@ -419,18 +433,10 @@ void rendezvous_node_lost(struct coord *c, uint32_t node)
 
 uint64_t rendezvous_expire(struct coord *c)
 {
-	struct rendezvous *r, *tmp;
 	const uint64_t now = coord_now(c);
-	uint64_t next = 0;
-	HASH_ITER (hh, c->rendezvous, r, tmp) {
-		if (r->held)
-			continue;
-		if (now >= r->idle_ns + c->keep_ns)
-			forget(c, r);
-		else if (!next || r->idle_ns + c->keep_ns < next)
-			next = r->idle_ns + c->keep_ns;
-	}
-	return next;
+	while (c->idle && now >= c->idle->idle_ns + c->keep_ns)
+		forget(c, c->idle);
+	return c->idle ? c->idle->idle_ns + c->keep_ns : 0;
 }
 
 void rendezvous_free(struct coord *c)

@@ -33,6 +33,7 @@ struct rendezvous {
 	uint64_t idle_ns;
 	uint64_t since_ns;
 	uint64_t number; /* what inspection calls it, if this node has no communicator of that id */
+	struct rendezvous *prev_idle, *next_idle; /* while nobody holds it */
 	UT_hash_handle hh;
 };
 

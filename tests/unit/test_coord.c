@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One coordinator by itself. Several of them, with all that they tell each other: tests/simulation.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "coord/coord.h"
+
+static unsigned refused;
+static uint64_t now;
+
+static void take(void *arg, uint32_t node, enum control_kind kind, const void *body, size_t size)
+{
+	(void)arg;
+	(void)node;
+	(void)body;
+	(void)size;
+	refused += kind == CONTROL_REFUSE;
+}
+
+static bool never_gone(void *arg, uint32_t node)
+{
+	(void)arg;
+	(void)node;
+	return false;
+}
+
+static uint64_t clock_of_test(void *arg)
+{
+	(void)arg;
+	return ++now;
+}
+
+static void no_deadline(void *arg, uint64_t at_ns)
+{
+	(void)arg;
+	(void)at_ns;
+}
+
+static uint64_t next_uid(void *arg)
+{
+	(void)arg;
+	return ++now;
+}
+
+static const struct coord_ops ops = {
+	.send = take,
+	.gone = never_gone,
+	.now_ns = clock_of_test,
+	.deadline = no_deadline,
+	.new_uid = next_uid,
+};
+
+/* A member that comes to one of many communicators. */
+static void join(struct coord *c, uint32_t number)
+{
+	struct control_join m = {.nranks = 2, .session = 1, .pid = 1};
+	memcpy(m.id, &number, sizeof(number));
+	coord_handle(c, 0, CONTROL_JOIN, &m);
+}
+
+static void leave(struct coord *c, uint32_t number)
+{
+	struct control_unjoin m = {.session = 1, .why = UNJOIN_GONE};
+	memcpy(m.id, &number, sizeof(number));
+	coord_handle(c, 0, CONTROL_UNJOIN, &m);
+}
+
+static void test_idle_communicators_give_way(void **state)
+{
+	struct coord c;
+	(void)state;
+	coord_init(&c, &ops, NULL, 0, 1);
+	for (uint32_t i = 0; i < 2 * SVC_COMMS_MAX; i++) {
+		join(&c, i);
+		leave(&c, i);
+	}
+	assert_int_equal(refused, 0);
+	for (uint32_t i = 0; i < SVC_COMMS_MAX; i++)
+		join(&c, i);
+	assert_int_equal(refused, 0);
+	join(&c, SVC_COMMS_MAX); /* all are held */
+	assert_int_equal(refused, 1);
+	coord_free(&c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_idle_communicators_give_way),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
