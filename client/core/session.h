@@ -19,7 +19,7 @@ struct call;
 struct thread_state;
 struct gpu;
 
-/* What a session tells its plans. */
+/* Calls by which a session tells the plan layer what happens to it. */
 struct plan_hooks {
 	void (*comm_left)(ncclsvc_session *s, const ncclsvc_comm *comm); /* locked */
 	void (*closing)(ncclsvc_session *s); /* nothing runs on GPUs any more */
@@ -67,8 +67,8 @@ bool session_wait(ncclsvc_session *s, uint64_t deadline);
 /* The connection is over. Locked. */
 __attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, const char *format,
 							...);
-/* What session_check leaves to it: the session is, or seems to be, lost, or is no longer this
- * process's. Locked. */
+/* The slow part of session_check: the session is, or seems to be, lost, or belongs to the process
+ * that this one was forked from. Locked. */
 ncclsvc_result session_over(ncclsvc_session *s);
 /* Sets the error and returns DAEMON_LOST if it is lost. Locked. */
 static inline ncclsvc_result session_check(ncclsvc_session *s)

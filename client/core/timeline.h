@@ -18,7 +18,7 @@ struct ncclsvc_timeline {
 	uint64_t last;			      /* of a stream: value of the newest task */
 };
 
-/* What is told of the tasks on a stream's timeline. Locked. */
+/* Calls that tell the CUDA layer of the tasks on a stream's timeline. Locked. */
 struct stream_hooks {
 	/* The daemon says that a detached task went well: tasks_spoil may still disagree. */
 	void (*arrived)(ncclsvc_session *s);

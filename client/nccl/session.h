@@ -24,7 +24,7 @@ ncclResult_t session_get(int device, struct gpu_session **session);
 ncclResult_t session_nccl_version(int *version);
 /* The daemon, or one of its workers: it would ask itself. */
 bool process_is_daemon(void);
-/* Which process this is: a forked one is another. */
+/* The number of this process among its forebears: it grows with each fork. */
 unsigned process_generation(void);
 
 #endif

@@ -26,9 +26,11 @@ struct start {
 
 /* Runs it, or keeps it for ncclGroupEnd; takes it over. */
 ncclResult_t start_begin(struct start *start);
-/* Those of a group; takes them over. ncclInProgress if one goes on in the background. */
+/* Runs the starts of a group, and owns the list from then on. ncclInProgress if one goes on in the
+ * background. */
 ncclResult_t starts_run(struct start *list);
-/* Of a group that failed before: its communicator, if it is one that its user keeps, has failed. */
+/* Drops a start of a group that failed before: a communicator that its user keeps has failed, too.
+ */
 void start_drop(struct start *start, ncclResult_t why, const char *text);
 /* A thread that takes no signals. False: there can be none. */
 bool thread_run(void *(*main)(void *), void *arg, pthread_t *thread);

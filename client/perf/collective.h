@@ -10,10 +10,10 @@
 
 enum { SERVICE, BASELINE, SUBJECTS };
 
-/* Of one operation, in us. */
+/* The times of one operation, in us. */
 enum measure { MEAN, SUBMIT, MEDIAN, P99, MEASURES };
 
-/* What is measured: the service, or the baseline. */
+/* One side of a comparison: the service, or the baseline. */
 struct subject {
 	struct ranks ranks;
 	struct cores cores; /* empty without --every */
@@ -33,7 +33,7 @@ struct bench {
 	unsigned busbw_n;
 };
 
-/* Of one row, out of place or in place. */
+/* The figures of one row, out of place or in place. */
 enum figure {
 	TIME,
 	ALGBW,

@@ -19,7 +19,7 @@ enum exit_code { EXIT_GOOD = 0, EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_WRONG = 3 }
 #define ROUNDS_MAX 1000
 #define QUEUED_MAX 190000 /* less than the daemon lets a user have pending, by default */
 
-/* Those of which it matters whether they were given. */
+/* The options of which it matters whether they were given: bits. */
 enum given {
 	GIVEN_MIN = 1,
 	GIVEN_MAX = 2,

@@ -20,21 +20,21 @@ enum control_kind {
 	CONTROL_REFUSE,	      /* rendezvous -> node: a JOIN's error */
 	CONTROL_REFUSED,      /* -> rendezvous: a JOIN's error of the node itself */
 	CONTROL_START,	      /* rendezvous -> members' nodes */
-	CONTROL_BREAK,	      /* -> members' nodes and rendezvous: the epoch is over */
+	CONTROL_BREAK,	      /* -> members' nodes, rendezvous, coordinator: the epoch is over */
 	CONTROL_LEFT,	      /* -> the same: one member has left, the epoch goes on */
-	CONTROL_SPLIT,	      /* -> rendezvous */
-	CONTROL_SPLIT_LATE,   /* -> rendezvous: this SPLIT's time is up */
-	CONTROL_SPLIT_FAILED, /* rendezvous -> members' nodes */
-	CONTROL_PARTS,	      /* rendezvous -> members' nodes: who joins what now */
+	CONTROL_SPLIT,	      /* -> coordinator: rank 0's node */
+	CONTROL_SPLIT_LATE,   /* -> coordinator: this SPLIT's time is up */
+	CONTROL_SPLIT_FAILED, /* coordinator -> members' nodes */
+	CONTROL_PARTS,	      /* coordinator -> members' nodes: who joins what now */
 	CONTROL_NCCL_READY,   /* -> rank 0's node: an epoch may begin here, or cannot */
 	CONTROL_NCCL_USE,     /* rank 0's node -> members' nodes: this communicator, or none */
 	CONTROL_NCCL_FREE,    /* -> rank 0's node: a part is used no more, or broken */
 	CONTROL_NCCL_DROP,    /* rank 0's node -> nodes: all parts go */
-	CONTROL_PLAN,	      /* -> rendezvous: a member's, in pieces */
-	CONTROL_PLAN_LATE,    /* -> rendezvous: its time is up */
-	CONTROL_PLAN_RESULT,  /* rendezvous -> members' nodes: it is in force, or not */
-	CONTROL_PLAN_LEFT,    /* -> rendezvous: a member is through with it */
-	CONTROL_PLAN_GONE, /* rendezvous -> members' nodes: that one is; it comes behind the result
+	CONTROL_PLAN,	      /* -> coordinator: a member's, in pieces */
+	CONTROL_PLAN_LATE,    /* -> coordinator: its time is up */
+	CONTROL_PLAN_RESULT,  /* coordinator -> members' nodes: it is in force, or not */
+	CONTROL_PLAN_LEFT,    /* -> coordinator: a member is through with it */
+	CONTROL_PLAN_GONE, /* coordinator -> members' nodes: that one is; it comes behind the result
 			    */
 	CONTROL_END,
 };

@@ -16,9 +16,9 @@ enum command_kind {
 	COMMAND_TIME,	  /* warm up, wait for the others, run iters times */
 	COMMAND_CHECK,	  /* fresh inputs, one run, compare */
 	COMMAND_QUIT,
-	/* Of the service's ranks on the host: */
+	/* Commands for the service's ranks on the host: */
 	COMMAND_JOIN_AND_PLAN, /* the first work.nranks ranks join others, and commit a plan */
-	/* Of the helper of queue.h: */
+	/* A command for the process that queues tasks (queue.h): */
 	COMMAND_FIGURES, /* how long listing took */
 };
 
