@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What this node does when those who decide for all nodes, or the other members' nodes, tell it
+ * something; and messages that overtake the START of their epoch. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <utlist.h>
+
+#include "base/log.h"
+#include "base/no_memory.h"
+#include "comm.h"
+#include "comms.h"
+#include "gpus.h"
+#include "names.h"
+#include "remote.h"
+
+struct communicator *remote_find(const struct comms *s, const uint8_t *id)
+{
+	struct communicator *m;
+	HASH_FIND(hh, s->comms, id, NCCLSVC_ID_BYTES, m);
+	return m;
+}
+
+static void on_refuse(struct comms *s, const struct control_refuse *r)
+{
+	struct communicator *m = remote_find(s, r->id);
+	if (!m || r->rank >= m->nranks)
+		return;
+	struct member *member = &m->members[r->rank];
+	if (member->state == NCCLSVC_MEMBER_JOINING && member->client &&
+	    member->client->id == r->session && member->serial == r->serial)
+		comm_refuse_join(m, r->rank, r->result, r->text);
+}
+
+static void on_start(struct comms *s, const struct control_start *start)
+{
+	const uint32_t me = s->coord.me;
+	struct communicator *m = remote_find(s, start->id);
+	if (m && m->nranks == start->nranks) {
+		comm_gathered(m, start);
+		return;
+	}
+	/* Its last member here has gone, and it was forgotten: the others must not wait. */
+	struct control_break b = {.epoch = start->epoch, .result = NCCLSVC_PEER_GONE, .node = -1};
+	memcpy(b.id, start->id, sizeof(b.id));
+	for (uint32_t k = start->nranks; k-- > 0;) {
+		if (start->members[k].node != me)
+			continue;
+		b.rank = (int32_t)k;
+		b.pid = start->members[k].pid;
+	}
+	for (uint32_t node = 0; node < s->coord.n; node++)
+		remote_send(s, node, CONTROL_BREAK, &b, sizeof(b));
+}
+
+static void on_break(struct comms *s, uint32_t from, const struct control_break *b)
+{
+	char text[SVC_TEXT_BYTES];
+	struct communicator *m = remote_find(s, b->id);
+	if (!m || b->rank >= (int32_t)m->nranks || b->node >= (int32_t)s->coord.n)
+		return;
+	/* It may come before the epoch could begin here: then it ends as soon as it has begun. */
+	if (m->start && m->start->epoch == b->epoch && m->cuda && nodes_across(m)) {
+		snprintf(text, sizeof(text), "the epoch could not begin on node %u (%s): %s", from,
+			 coord_host(&s->coord, from), svc_result_name(b->result));
+		if (b->result == NCCLSVC_PEER_GONE && b->node < 0 && comm_can_wait(m))
+			comm_join_again(m, -1, false);
+		else
+			comm_not_begun(m, NCCLSVC_CAUSE_START_FAILED, b->result, text);
+	} else if (m->start && m->start->epoch == b->epoch) {
+		if (!m->start_break && (m->start_break = malloc(sizeof(*b))))
+			*m->start_break = *b;
+	} else if (m->epoch == b->epoch) {
+		comm_broken_elsewhere(m, b);
+	}
+}
+
+static void on_left(struct comms *s, const struct control_break *b)
+{
+	struct communicator *m = remote_find(s, b->id);
+	if (m && m->epoch == b->epoch && b->rank >= 0 && b->rank < (int32_t)m->nranks)
+		comm_left_elsewhere(m, b->rank);
+}
+
+static void on_split_failed(struct comms *s, const struct control_split_failed *f)
+{
+	struct communicator *m = remote_find(s, f->id);
+	if (!m || m->epoch != f->epoch || m->split_round != f->round)
+		return;
+	m->split_round++;
+	comm_split_refused(m, f->result, f->text);
+}
+
+static void on_parts(struct comms *s, const struct control_parts *p)
+{
+	struct communicator *m = remote_find(s, p->id);
+	if (!m || m->epoch != p->epoch || m->split_round != p->round || m->nranks != p->count)
+		return;
+	m->split_round++;
+	comm_split_parts(m, p);
+}
+
+/* ---- Messages that overtake START, which another node sends ---- */
+
+struct early_message {
+	struct early_message *prev, *next;
+	uint32_t from;
+	enum control_kind kind;
+	bool started; /* START had come */
+	_Alignas(8) char body[];
+};
+
+/* How each message about an epoch that has started begins. */
+struct of_epoch {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch;
+};
+
+static uint32_t epoch_of(const void *body)
+{
+	struct of_epoch of;
+	memcpy(&of, body, sizeof(of));
+	return of.epoch;
+}
+
+/* The communicator, if the message is about an epoch that has not begun here. */
+static struct communicator *not_begun(const struct comms *s, enum control_kind kind,
+				      const void *body)
+{
+	struct communicator *m;
+	switch (kind) {
+	case CONTROL_BREAK:
+	case CONTROL_LEFT:
+	case CONTROL_SPLIT_FAILED:
+	case CONTROL_PARTS:
+	case CONTROL_PLAN_RESULT:
+	case CONTROL_PLAN_GONE:
+		m = remote_find(s, body);
+		return m && epoch_of(body) > m->epoch ? m : NULL;
+	default:
+		return NULL;
+	}
+}
+
+static void forget_early(struct communicator *m, uint32_t before)
+{
+	struct early_message *e, *next;
+	DL_FOREACH_SAFE (m->early, e, next)
+		if (epoch_of(e->body) < before) {
+			DL_DELETE(m->early, e);
+			free(e);
+		}
+}
+
+void remote_forget_early(struct communicator *m)
+{
+	forget_early(m, UINT32_MAX);
+}
+
+static void keep_early(struct communicator *m, uint32_t from, enum control_kind kind,
+		       const void *body, size_t size, bool started)
+{
+	struct early_message *e = malloc(sizeof(*e) + size);
+	if (!e)
+		no_memory("a message about an epoch that has not begun");
+	e->from = from;
+	e->kind = kind;
+	e->started = started;
+	memcpy(e->body, body, size);
+	forget_early(m, epoch_of(body)); /* the START of those will not come any more */
+	DL_APPEND(m->early, e);
+}
+
+static void handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body);
+
+/* False: it is to be kept. BREAK ends what is about to begin; all else waits until it has. */
+static bool handle_early(struct communicator *m, struct early_message *e)
+{
+	struct comms *s = m->comms;
+	const uint32_t epoch = epoch_of(e->body);
+	const bool begun = epoch <= m->epoch, starts = m->start && m->start->epoch == epoch;
+	if (!begun && !starts)
+		return false;
+	if (!e->started)
+		coord_handle_started(&s->coord, e->kind, e->body);
+	e->started = true;
+	if (!begun && e->kind != CONTROL_BREAK)
+		return false;
+	handle(s, e->from, e->kind, e->body);
+	return true;
+}
+
+void remote_handle_early(struct communicator *m)
+{
+	struct early_message *list = m->early, *e, *next;
+	m->early = NULL;
+	DL_FOREACH_SAFE (list, e, next) {
+		DL_DELETE(list, e);
+		if (handle_early(m, e))
+			free(e);
+		else
+			DL_APPEND(m->early, e);
+	}
+}
+
+/* False: it is not early. */
+static bool take_early(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
+		       size_t size)
+{
+	struct communicator *m = not_begun(s, kind, body);
+	const bool started = m && m->start && m->start->epoch == epoch_of(body);
+	if (!m || (started && kind == CONTROL_BREAK))
+		return false;
+	coord_handle_early(&s->coord, from, kind, body);
+	if (started)
+		coord_handle_started(&s->coord, kind, body);
+	keep_early(m, from, kind, body, size, started);
+	return true;
+}
+
+void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
+		   size_t size)
+{
+	if (s->loop->closing)
+		return;
+	if (!coord_fits(&s->coord, kind, body, size)) {
+		log_warning("node %u (%s) has sent a message that is not of the protocol: ignored",
+			    from, coord_host(&s->coord, from));
+		return;
+	}
+	if (take_early(s, from, kind, body, size) || coord_handle(&s->coord, from, kind, body))
+		return;
+	handle(s, from, kind, body);
+}
+
+/* What the members of this node hear. */
+static void handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body)
+{
+	switch (kind) {
+	case CONTROL_BYE:
+		s->cluster->nodes[from].left = true;
+		break;
+	case CONTROL_REFUSE:
+		on_refuse(s, body);
+		break;
+	case CONTROL_START:
+		on_start(s, body);
+		break;
+	case CONTROL_BREAK:
+		on_break(s, from, body);
+		break;
+	case CONTROL_LEFT:
+		on_left(s, body);
+		break;
+	case CONTROL_SPLIT_FAILED:
+		on_split_failed(s, body);
+		break;
+	case CONTROL_PARTS:
+		on_parts(s, body);
+		break;
+	case CONTROL_NCCL_USE:
+		nodes_use(s, body);
+		break;
+	case CONTROL_NCCL_DROP:
+		nodes_drop(s, body);
+		break;
+	case CONTROL_PLAN_RESULT:
+	case CONTROL_PLAN_GONE:
+		remote_plan_handle(s, kind, body);
+		break;
+	default:
+		break;
+	}
+}
+
+/* JOINs that wait at a rendezvous whose node is gone are sent again, to the next
+ * one. */
+static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lost)
+{
+	uint64_t word;
+	memcpy(&word, m->id, sizeof(word));
+	uint32_t node = (uint32_t)(word % s->coord.n);
+	while (coord_is_gone(&s->coord, node) && node != lost)
+		node = (node + 1) % s->coord.n;
+	for (uint32_t k = 0; node == lost && k < m->nranks; k++)
+		if (m->members[k].client && m->members[k].state == NCCLSVC_MEMBER_JOINING &&
+		    !m->start)
+			remote_join(m, k);
+}
+
+void remote_node_lost(struct comms *s, uint32_t node)
+{
+	struct communicator *m, *next;
+	executor_command(s->executor, &(struct command){.kind = COMMAND_NODE_LOST, .node = {node}});
+	coord_node_lost(&s->coord, node);
+	nodes_pool_lost(s, node);
+	HASH_ITER (hh, s->comms, m, next) {
+		comm_node_lost(m, node);
+		rendezvous_lost(s, m, node);
+	}
+}
