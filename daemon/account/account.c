@@ -4,11 +4,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include "base/closer.h"
 #include "base/config.h"
+#include "base/memory_left.h"
 
 /* For the daemon's own needs: */
 #define MEMORY_RESERVE	 (UINT64_C(8) << 20)
@@ -221,15 +221,11 @@ static uint64_t memory_of(const struct account *a)
 	return a->held[SHARE_REGION_BYTES] + a->held[SHARE_RING_BYTES];
 }
 
-bool account_memory_left(const struct account *a)
+bool account_memory_left(const struct account *a, uint64_t bytes)
 {
-	uint64_t bytes = MEMORY_RESERVE + OTHERS_RESERVE;
+	uint64_t reserve = MEMORY_RESERVE + OTHERS_RESERVE;
 	for (const struct account *b = a->all->by_uid; b; b = b->hh.next)
 		if (memory_of(b) > memory_of(a))
-			bytes = MEMORY_RESERVE;
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (p == MAP_FAILED)
-		return false;
-	munmap(p, bytes);
-	return true;
+			reserve = MEMORY_RESERVE;
+	return bytes < UINT64_MAX - reserve && memory_left(bytes + reserve);
 }

@@ -71,9 +71,9 @@ void account_add(struct account *a, enum share share, uint64_t n);
  * count for SHARE_FDS, also beyond the limit: they are there already. */
 void account_close(struct account *a, const int *fds, unsigned n);
 
-/* Would the system still give the daemon a reserve for its own needs? Asked where a request has
- * spent, or is about to spend, memory: RLIMIT_AS and vm.overcommit_memory=2 show here. The user
- * with the most memory must leave a larger reserve than the others. */
-bool account_memory_left(const struct account *a);
+/* If the user's request takes so many bytes, would the system still give the daemon a reserve for
+ * its own needs? RLIMIT_AS and vm.overcommit_memory=2 show here. The user with the most memory must
+ * leave a larger reserve than the others. */
+bool account_memory_left(const struct account *a, uint64_t bytes);
 
 #endif

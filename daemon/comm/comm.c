@@ -87,10 +87,10 @@ static struct communicator *allocate(struct comms *s, const struct account *a, u
 	if (!m)
 		return NULL;
 	m->slot = slot;
-	m->members = calloc(nranks, sizeof(*m->members));
-	if (m->members && account_memory_left(a))
+	const uint64_t bytes = nranks * sizeof(*m->members);
+	m->members = account_memory_left(a, bytes) ? calloc(nranks, sizeof(*m->members)) : NULL;
+	if (m->members)
 		return m;
-	free(m->members);
 	free(m);
 	return NULL;
 }

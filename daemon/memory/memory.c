@@ -117,7 +117,8 @@ void memory_attach(struct memory *s, struct client *c, uint32_t serial, const st
 		return;
 	}
 	int fds[RING_FDS];
-	if (!account_memory_left(c->account) || !make_ring(c, a->entries, fds)) {
+	if (!account_memory_left(c->account, svc_ring_size(a->entries)) ||
+	    !make_ring(c, a->entries, fds)) {
 		give_ring(c, svc_ring_size(a->entries));
 		client_error(c, SVC_ATTACH, serial, NCCLSVC_NO_MEMORY,
 			     "the daemon has no memory, or no file descriptors, for a ring");
@@ -207,10 +208,8 @@ void memory_give(struct client *c, uint32_t kind, uint64_t bytes)
 /* Returns MAP_FAILED, with errno set, also where the region would leave nothing for the daemon. */
 static void *map_region(const struct account *a, int fd, uint64_t bytes)
 {
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (p == MAP_FAILED || account_memory_left(a))
-		return p;
-	munmap(p, bytes);
+	if (account_memory_left(a, bytes))
+		return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	errno = ENOMEM;
 	return MAP_FAILED;
 }

@@ -107,7 +107,7 @@ void server_adopt(struct server *s, int fd)
 	}
 	if (!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size))
 		a = account_get(&s->accounts, cred.uid);
-	if (!a || !account_memory_left(a)) {
+	if (!a || !account_memory_left(a, 0)) {
 		turn_away(a, fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");
 		return;
 	}

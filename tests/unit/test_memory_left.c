@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the system would still give, asked beside a thread that allocates the last of it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/memory_left.h"
+
+#define MIB   (UINT64_C(1) << 20)
+#define SPARE (32 * MIB)
+
+static atomic_bool begun, over;
+
+/* Returns the number of refusals. */
+static void *allocate(void *arg)
+{
+	uintptr_t refused = 0;
+	(void)arg;
+	while (!begun)
+		usleep(100);
+	while (!over) {
+		void *p = mmap(NULL, SPARE / 2, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (p == MAP_FAILED)
+			refused++;
+		else
+			munmap(p, SPARE / 2);
+	}
+	return (void *)refused;
+}
+
+/* False also if it cannot be done. */
+static bool leave(uint64_t bytes)
+{
+	FILE *f = fopen("/proc/self/statm", "r");
+	unsigned long pages = 0;
+	if (!f || fscanf(f, "%lu", &pages) != 1)
+		return false;
+	fclose(f);
+	struct rlimit r = {.rlim_cur = pages * (uint64_t)sysconf(_SC_PAGESIZE) + bytes,
+			   .rlim_max = RLIM_INFINITY};
+	return setrlimit(RLIMIT_AS, &r) == 0;
+}
+
+/* The exit code of a process with SPARE bytes of address space left; 0 is good. */
+static int with_little_left(void)
+{
+	pthread_t thread;
+	void *refused;
+	if (pthread_create(&thread, NULL, allocate, NULL) || !leave(SPARE))
+		return 1;
+	begun = true;
+	for (int i = 0; i < 20000; i++) {
+		if (memory_left(SPARE + MIB) || memory_left(UINT64_MAX))
+			return 2;
+		/* The thread has half of it, or not. */
+		memory_left(SPARE - MIB);
+		if (!memory_left(SPARE / 2 - MIB))
+			return 3;
+	}
+	over = true;
+	pthread_join(thread, &refused);
+	return refused ? 4 : 0;
+}
+
+static void asking_takes_nothing(void **state)
+{
+	int status;
+	(void)state;
+	pid_t pid = fork();
+	if (!pid)
+		_exit(with_little_left());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+static void without_limits_it_is_enough(void **state)
+{
+	(void)state;
+	assert_true(memory_left(SPARE));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(asking_takes_nothing),
+		cmocka_unit_test(without_limits_it_is_enough),
+	};
+	return cmocka_run_group_tests_name("memory_left", tests, NULL, NULL);
+}
