@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * CUDA's driver, opened when a GPU is first asked for. */
+ * CUDA's driver in a session: errors are the library's. */
 #ifndef CLIENT_CUDA_H
 #define CLIENT_CUDA_H
 
 #include "base/error.h"
-#include "proto/cuda_abi.h"
-
-#define CUDA_POINTER(function, name, parameters) CUresult(*function) parameters;
-struct cuda {
-	/* Only those that cuda.c looks up are set. */
-	CUDA_FUNCTIONS(CUDA_POINTER)
-};
-#undef CUDA_POINTER
+#include "proto/cuda_driver.h"
 
 /* NULL, with the error set (UNSUPPORTED), if there is no driver to use. The same each time. */
 const struct cuda *cuda_open(void);

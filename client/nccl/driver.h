@@ -4,15 +4,8 @@
 #define NCCL_DRIVER_H
 
 #include "dropin.h"
-#include "proto/cuda_abi.h"
+#include "proto/cuda_driver.h"
 
-#define DRIVER_POINTER(function, name, parameters) CUresult(*function) parameters;
-struct driver {
-	/* Only those that driver.c looks up are set. */
-	CUDA_FUNCTIONS(DRIVER_POINTER)
-};
-#undef DRIVER_POINTER
-
-ncclResult_t driver_open(const struct driver **cuda);
+ncclResult_t driver_open(const struct cuda **cuda);
 
 #endif

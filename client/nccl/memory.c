@@ -142,7 +142,7 @@ static ncclResult_t register_with(const char *function, bool window, ncclComm_t 
 	if (r)
 		return r;
 	handle_exit(comm);
-	const struct driver *cuda;
+	const struct cuda *cuda;
 	r = driver_open(&cuda);
 	if (r)
 		return r;

@@ -79,7 +79,7 @@ static void explain(const ncclsvc_daemon_info *d, char *text, size_t size)
 /* How the GPU is used here, and by its worker. False: it is not known. */
 static bool look(ncclComm_t comm, bool *here, uint64_t *server, ncclsvc_device_info *worker)
 {
-	const struct driver *cuda;
+	const struct cuda *cuda;
 	CUuuid uuid;
 	CUdevice device;
 	int enabled = 0;

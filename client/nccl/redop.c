@@ -50,7 +50,7 @@ void redop_release(const struct job *job)
  * this communicator, and who aborts that waits for those who are. */
 static ncclResult_t read_device(int device, const void *scalar, size_t bytes, void *to)
 {
-	const struct driver *cuda;
+	const struct cuda *cuda;
 	CUcontext context;
 	CUdevice cu;
 	ncclResult_t r = driver_open(&cuda);

@@ -45,7 +45,7 @@ unsigned process_generation(void)
 
 ncclResult_t device_current(int *device)
 {
-	const struct driver *cuda;
+	const struct cuda *cuda;
 	CUdevice current = 0;
 	CUcontext context = NULL;
 	ncclResult_t r = driver_open(&cuda);

@@ -175,7 +175,7 @@ static ncclResult_t record_launches(const struct job *jobs, unsigned n)
 	for (unsigned i = 0; i < n; i++) {
 		if (!jobs[i].launched)
 			continue;
-		const struct driver *cuda;
+		const struct cuda *cuda;
 		ncclResult_t r = driver_open(&cuda);
 		if (r)
 			return r;

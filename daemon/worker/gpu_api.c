@@ -7,26 +7,16 @@
 #include "base/timings.h"
 #include "dynlib.h"
 
-#define CUDA_ENTRY(function, name, args) {name, offsetof(struct cuda_api, function)},
 #define NCCL_ENTRY(function, type, args) {#function, offsetof(struct nccl_api, function)},
 
-struct cuda_api cu;
+struct cuda cu;
 struct nccl_api nccl;
 
 bool gpu_api_open_cuda(int *version, char *text, size_t size)
 {
-	static const struct dynlib_symbol symbols[] = {CUDA_FUNCTIONS(CUDA_ENTRY)};
-	const size_t n = sizeof(symbols) / sizeof(symbols[0]);
-	if (!dynlib_open("libcuda.so.1", symbols, n, &cu, text, size))
+	CUresult error = CUDA_SUCCESS;
+	if (!cuda_driver_load(&cu, version, text, size))
 		return false;
-	CUresult error = cu.cuDriverGetVersion(version);
-	if (!error && *version < DRIVER_VERSION_NEEDED) {
-		snprintf(text, size,
-			 "the driver supports CUDA %d.%d, %d.%d is needed: install a newer driver",
-			 *version / 1000, *version % 1000 / 10, DRIVER_VERSION_NEEDED / 1000,
-			 DRIVER_VERSION_NEEDED % 1000 / 10);
-		return false;
-	}
 	/* An MPS server that has just lost a client refuses new ones for a moment. */
 	for (int i = 0; !error && i < MPS_TRIES; i++) {
 		error = cu.cuInit(0);
@@ -36,7 +26,8 @@ bool gpu_api_open_cuda(int *version, char *text, size_t size)
 		usleep(MPS_NOT_READY_US);
 	}
 	if (error)
-		snprintf(text, size, "the driver does not start: %s", gpu_api_cuda_error(error));
+		snprintf(text, size, "the NVIDIA driver does not start: %s",
+			 gpu_api_cuda_error(error));
 	return !error;
 }
 
@@ -64,10 +55,6 @@ bool gpu_api_open_nccl(int *version, char *text, size_t size)
 const char *gpu_api_cuda_error(CUresult error)
 {
 	static _Thread_local char text[160];
-	const char *name = NULL, *meaning = NULL;
-	cu.cuGetErrorName(error, &name);
-	cu.cuGetErrorString(error, &meaning);
-	snprintf(text, sizeof(text), "%s (%s)", name ? name : "unknown CUDA error",
-		 meaning ? meaning : "?");
+	cuda_driver_error(&cu, error, text, sizeof(text));
 	return text;
 }

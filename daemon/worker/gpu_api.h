@@ -5,20 +5,15 @@
 
 #include <stdbool.h>
 
+#include "cuda_driver.h"
 #include "nccl_abi.h"
 
-#define DRIVER_VERSION_NEEDED 12000
-
-#define GPU_API_CUDA(function, name, args) CUresult(*function) args;
 #define GPU_API_NCCL(function, type, args) type(*function) args;
-struct cuda_api {
-	CUDA_FUNCTIONS(GPU_API_CUDA)
-};
 struct nccl_api {
 	NCCL_FUNCTIONS(GPU_API_NCCL)
 };
 
-extern struct cuda_api cu;
+extern struct cuda cu;
 extern struct nccl_api nccl;
 
 /* Opens the driver, checks its version and initializes it. False with a sentence in text. */

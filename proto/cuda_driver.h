@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * CUDA's driver, opened at run time. */
+#ifndef PROTO_CUDA_DRIVER_H
+#define PROTO_CUDA_DRIVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "cuda_abi.h"
+
+#define CUDA_DRIVER_SONAME	   "libcuda.so.1"
+#define CUDA_DRIVER_VERSION_NEEDED 12000
+
+#define CUDA_POINTER(function, name, parameters) CUresult(*function) parameters;
+struct cuda {
+	CUDA_FUNCTIONS(CUDA_POINTER)
+};
+#undef CUDA_POINTER
+
+/* Opens the library, fills the table and checks the driver's version; initializes nothing. False,
+ * with a sentence in text, if it is missing or too old. */
+bool cuda_driver_load(struct cuda *cuda, int *version, char *text, size_t size);
+
+/* The driver, loaded and initialized at the process's first call. NULL if it cannot be used; then
+ * *why says why, at every call. */
+const struct cuda *cuda_driver(const char **why);
+
+/* "CUDA_ERROR_OUT_OF_MEMORY (out of memory)". cuda is loaded. */
+void cuda_driver_error(const struct cuda *cuda, CUresult error, char *text, size_t size);
+
+#endif
