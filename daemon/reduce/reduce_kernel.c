@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One variant of every kernel. The build compiles this file once per instruction set, with
  * REDUCE_VARIANT as the name of the table, and without contraction of a * b + c. */
+#include "reduce_average.h"
+#include "reduce_half.h"
 #include "reduce_ops.h"
 #include "reduce_variant.h"
 

@@ -444,7 +444,7 @@ static void drivers_that_do_not_serve(void **state)
 	unlink(path);
 	rmdir(dir);
 	if (fake)
-		again_without_a_driver("NCCLSVC_FAKE_FAULTS", "driver-old", "11.4, 12.0 is needed");
+		again_without_a_driver("NCCLSVC_FAKE_FAULTS", "driver-old", "11.4, and 12.0");
 }
 
 int main(void)
