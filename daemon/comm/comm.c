@@ -260,10 +260,21 @@ void comm_discard(struct comms *s, struct communicator *m)
 
 /* ---- Epochs ---- */
 
+bool comm_is_whole(const struct communicator *m)
+{
+	if (!epoch_runs(&m->life))
+		return false;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (m->members[k].node < 0 && !comm_takes_part(&m->members[k]))
+			return false;
+	return true;
+}
+
 bool comm_is_still_there(const struct communicator *m, uint32_t k)
 {
 	const struct member *member = &m->members[k];
-	return comm_alive(member) && member->state == NCCLSVC_MEMBER_JOINING &&
+	return m->start && comm_is_member_here(m, k) && comm_alive(member) &&
+	       member->state == NCCLSVC_MEMBER_JOINING &&
 	       member->client->id == m->start->members[k].session &&
 	       member->serial == m->start->members[k].serial;
 }
@@ -277,7 +288,7 @@ static bool is_elsewhere(struct comms *s, struct communicator *m, uint32_t k,
 	bool here = who->node == s->coord.me;
 	*told = (struct epoch_member){
 		.session = EPOCH_ELSEWHERE, .device = -1, .pid = who->pid, .node = who->node};
-	if (here && comm_is_still_there(m, k))
+	if (comm_is_still_there(m, k))
 		return false;
 	if (here)
 		return true;

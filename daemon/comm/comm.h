@@ -47,6 +47,14 @@ static inline bool comm_alive(const struct member *member)
 {
 	return member->client != NULL;
 }
+/* It is of this node, and of the epoch that runs. A client that waits in JOIN is not: for a rank
+ * whose member has left, or, until the rendezvous refuses it, for one of another node. */
+static inline bool comm_takes_part(const struct member *member)
+{
+	return comm_alive(member) && member->state == NCCLSVC_MEMBER_JOINED;
+}
+/* An epoch runs, and no member has left it. */
+bool comm_is_whole(const struct communicator *m);
 /* Why a request that all members make together has ended, if that is no rank's fault. */
 void comm_blameless_text(const struct communicator *m, int result, uint32_t asked,
 			 char text[SVC_TEXT_BYTES]);
@@ -81,8 +89,9 @@ void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank);
 void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
 		    int result, const char *format, ...) __attribute__((format(printf, 6, 7)));
 
-/* Of the epoch that is about to begin, this member of this node waits in JOIN as before: it has not
- * left since, nor has another one taken its place, nor the same with another JOIN. */
+/* An epoch is about to begin with this rank, and the rank's member is of this node and waits in JOIN
+ * as before: it has not left since, nor has another one taken its place, nor the same with another
+ * JOIN. */
 bool comm_is_still_there(const struct communicator *m, uint32_t k);
 
 /* gpu.c: true if every worker is there and knows its member's timelines, and NCCL has a

@@ -29,7 +29,7 @@ static bool staged_ready(struct comms *s, struct communicator *m)
 	bool known = true;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		const struct member *member = &m->members[k];
-		if (!comm_alive(member)) /* on another node */
+		if (!comm_is_member_here(m, k) || !comm_alive(member))
 			continue;
 		struct gpu *g = s->gpus->gpu[member->device];
 		if (g->info.state != NCCLSVC_DEVICE_READY)
@@ -152,11 +152,13 @@ void comm_not_begun(struct communicator *m, ncclsvc_epoch_cause cause, int resul
 
 void comm_join_again(struct communicator *m, int32_t rank, bool all)
 {
+	bool again[SVC_HOST_RANKS_MAX];
+	for (uint32_t k = 0; k < m->nranks; k++)
+		again[k] = (int32_t)k != rank && comm_is_still_there(m, k);
 	tell_not_begun(m->comms, m, NCCLSVC_PEER_GONE, rank, all);
 	comm_event(m, NCCLSVC_CAUSE_START_FAILED);
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if ((int32_t)k != rank && m->members[k].client &&
-		    m->members[k].state == NCCLSVC_MEMBER_JOINING)
+		if (again[k])
 			remote_join(m, k);
 }
 

@@ -184,7 +184,7 @@ static void take_rank(struct comms *s, struct client *c, struct communicator *m,
 static int32_t a_missing_rank(const struct communicator *m)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (!comm_alive(&m->members[k]) && m->members[k].node < 0)
+		if (!comm_takes_part(&m->members[k]) && m->members[k].node < 0)
 			return (int32_t)k;
 	return 0;
 }
@@ -213,8 +213,8 @@ void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct 
 		return;
 	const struct member *member = &m->members[rank];
 	/* Somebody left, so the epoch can do little more: its member may ask for the next. */
-	if (member->client == c && member->state == NCCLSVC_MEMBER_JOINED &&
-	    m->occupied + m->remote < m->nranks)
+	if (member->client == c && member->state == NCCLSVC_MEMBER_JOINED && epoch_runs(&m->life) &&
+	    !comm_is_whole(m))
 		comm_break_epoch(m, NCCLSVC_CAUSE_RENEWED, a_missing_rank(m));
 	if (comm_alive(member) &&
 	    !(member->client == c && member->state == NCCLSVC_MEMBER_BROKEN)) {
@@ -277,7 +277,7 @@ void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const c
 static bool ask_missing(struct comms *s, struct communicator *m, uint32_t rank)
 {
 	struct member *member = &m->members[rank];
-	if (member->overdue || m->start)
+	if (member->overdue)
 		return false;
 	member->overdue = true;
 	member->deadline_ns = clock_now() + NODE_ANSWER_NS;
@@ -291,12 +291,13 @@ void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank)
 	struct absent_ranks absent = {0};
 	char text[SVC_TEXT_BYTES];
 	const bool lost = name_lost_gpu(s, m, rank, text, sizeof(text));
-	if (!lost && ask_missing(s, m, rank))
+	const bool starts = comm_is_still_there(m, rank);
+	if (!lost && !starts && ask_missing(s, m, rank))
 		return;
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (comm_is_member_here(m, k) && m->members[k].state != NCCLSVC_MEMBER_JOINING)
 			absent_add(&absent, k, m->members[k].late);
-	if (!lost && !m->start)
+	if (!lost && !starts)
 		comm_blameless_text(m, NCCLSVC_TIMEOUT, rendezvous_of(&s->coord, m->id), text);
 	else if (!lost && absent.never.n + absent.late.n)
 		absent_text(&absent, m->label, rank, &m->refused, text);
@@ -306,11 +307,11 @@ void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank)
 				 : "the last epoch of communicator %s had not ended by rank %u's "
 				   "deadline",
 			 m->label, rank);
-	if (m->start && !comm_can_wait(m)) {
+	if (starts && !comm_can_wait(m)) {
 		comm_fail_joins(s, m, NCCLSVC_TIMEOUT, -1, text);
 		return;
 	}
-	if (m->start)
+	if (starts)
 		comm_join_again(m, (int32_t)rank, true);
 	if (m->members[rank].client)
 		remote_unjoin(m, rank, m->members[rank].client->id, false);

@@ -8,7 +8,7 @@
 /* The rank is free already. An epoch that waits for the GPUs cannot begin without it. */
 static void left_while_joining(struct comms *s, struct communicator *m, int32_t rank)
 {
-	if (!m->start || !m->cuda)
+	if (!m->cuda)
 		return;
 	if (comm_can_wait(m))
 		comm_join_again(m, rank, true);
@@ -26,6 +26,7 @@ static void leave(struct client *c, struct communicator *m, int32_t rank)
 	else
 		remote_unjoin(m, (uint32_t)rank, c->id, false);
 	const bool joining = member->state == NCCLSVC_MEMBER_JOINING;
+	const bool starts = comm_is_still_there(m, (uint32_t)rank);
 	if (joining) {
 		m->joining--;
 		client_error(c, m->reply_opcode, member->serial, NCCLSVC_CANCELLED,
@@ -41,7 +42,7 @@ static void leave(struct client *c, struct communicator *m, int32_t rank)
 	comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
 	comm_event_for(m, NCCLSVC_CAUSE_LEFT,
 		       &(struct epoch_loss){NCCLSVC_CANCELLED, rank, c->pid, -1});
-	if (joining)
+	if (starts)
 		left_while_joining(s, m, rank);
 }
 
@@ -91,6 +92,7 @@ bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns)
 		int32_t rank = at->rank;
 		struct member *member = &m->members[rank];
 		uint32_t was = member->state;
+		const bool starts = comm_is_still_there(m, (uint32_t)rank);
 		if (was == NCCLSVC_MEMBER_JOINING)
 			m->joining--;
 		if (was != NCCLSVC_MEMBER_JOINED)
@@ -103,7 +105,7 @@ bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns)
 		/* An epoch that still runs is not what the client had a part in. */
 		comm_event(m,
 			   epoch_runs(&m->life) ? NCCLSVC_CAUSE_LEFT : NCCLSVC_CAUSE_MEMBER_DIED);
-		if (was == NCCLSVC_MEMBER_JOINING)
+		if (starts)
 			left_while_joining(s, m, rank);
 	}
 	return true;

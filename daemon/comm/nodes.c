@@ -26,7 +26,7 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	memcpy(m->start, start, size);
 	comm_event(m, NCCLSVC_CAUSE_GATHERED);
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (start->members[k].node == s->coord.me && !comm_is_still_there(m, k))
+		if (comm_is_member_here(m, k) && !comm_is_still_there(m, k))
 			vanished = (int32_t)k;
 	if (m->cuda && vanished >= 0 && comm_can_wait(m))
 		comm_join_again(m, vanished, true);

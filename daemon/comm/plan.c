@@ -127,7 +127,7 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 	DL_APPEND(s->plans, p);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct client *c = m->members[k].client;
-		if (!c) /* on another node */
+		if (!comm_takes_part(&m->members[k])) /* on another node */
 			continue;
 		c->last_plan += c->last_plan == UINT32_MAX ? 2 : 1;
 		p->members[k].handle = c->last_plan;
@@ -138,7 +138,7 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 	uint64_t uid = p->uid;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct svc_plan_reply r = {uid, p->members[k].handle, m->members[k].handle};
-		if (m->members[k].client)
+		if (comm_takes_part(&m->members[k]))
 			client_reply(m->members[k].client, SVC_PLAN_COMMIT, commits[k].serial, &r,
 				     sizeof(r), NULL, 0);
 	}
@@ -151,7 +151,7 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 static void leave_plan(struct comms *s, struct communicator *m, uint32_t number)
 {
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		if (!m->members[k].client)
+		if (!comm_takes_part(&m->members[k]))
 			continue;
 		executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
 								.plan = {.comm = m->slot,
@@ -159,6 +159,14 @@ static void leave_plan(struct comms *s, struct communicator *m, uint32_t number)
 									 .number = number}});
 		remote_plan_left(m, k, number);
 	}
+}
+
+static uint32_t members_here(const struct communicator *m)
+{
+	uint32_t n = 0;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		n += comm_takes_part(&m->members[k]);
+	return n;
 }
 
 void plan_result(struct communicator *m, const struct control_plan_result *v)
@@ -170,7 +178,7 @@ void plan_result(struct communicator *m, const struct control_plan_result *v)
 	m->plan_lost = false;
 	if (v->result) {
 		fail_all(m, v->result, v->text);
-	} else if (!m->forming || m->committing != m->occupied) {
+	} else if (!m->forming || m->committing != members_here(m)) {
 		stop_gathering(m);
 		leave_plan(s, m, number);
 	} else {
@@ -215,8 +223,7 @@ static bool may_commit(struct client *c, uint32_t serial, const struct communica
 	} else if (r->groups > SVC_PLAN_TASKS || r->tasks > SVC_PLAN_TASKS) {
 		result = NCCLSVC_LIMIT;
 		wrong = "a plan has at most 65536 groups and as many tasks";
-	} else if (!epoch_runs(&m->life) || m->occupied + m->remote != m->nranks ||
-		   m->epoch != r->epoch) {
+	} else if (!comm_is_whole(m) || m->epoch != r->epoch) {
 		result = NCCLSVC_STALE_EPOCH;
 		wrong = "the communicator's epoch is over, or it lacks members: rejoin it first";
 	} else if (m->commits && m->commits[rank].here) {

@@ -78,7 +78,7 @@ void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct
 			     "the timeout is out of range, or a reserved field is not zero");
 		return;
 	}
-	if (!epoch_runs(&m->life) || m->occupied + m->remote != m->nranks) {
+	if (!comm_is_whole(m)) {
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_STALE_EPOCH,
 			     "communicator %s lacks members: rejoin it first", m->label);
 		return;

@@ -87,7 +87,7 @@ void coordinator_tell(struct coord *c, const struct coordinator *r, enum control
 		      const void *body, size_t size)
 {
 	for (uint32_t node = 0; node < c->n; node++)
-		if (r->nodes[node] && !coord_is_gone(c, node))
+		if ((r->nodes[node] || !r->started) && !coord_is_gone(c, node))
 			coord_send(c, node, kind, body, size);
 }
 

@@ -43,7 +43,7 @@ struct coordinator {
 struct coordinator *coordinator_for(struct coord *c, uint32_t from, const struct control_epoch *m);
 /* NULL: there is none. */
 struct coordinator *coordinator_find(const struct coord *c, const uint8_t *id, uint32_t epoch);
-/* To all nodes with members. */
+/* To all nodes with members. Before START any node may be one: those that are none ignore it. */
 void coordinator_tell(struct coord *c, const struct coordinator *r, enum control_kind kind,
 		      const void *body, size_t size);
 void coordinator_start(struct coord *c, const struct control_start *m);

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "base/clock.h"
 #include "comm/remote.h"
@@ -40,6 +41,43 @@ struct parcel {
 
 static uint64_t last[NODES_MAX][NODES_MAX];  /* when the last one arrives */
 static uint64_t until[NODES_MAX][NODES_MAX]; /* of a lost node: what comes later is lost, too */
+
+/* STARTs, by when they arrive. */
+struct sent_start {
+	struct sent_start *prev, *next;
+	uint32_t to;
+	uint64_t when;
+	uint8_t id[NCCLSVC_ID_BYTES];
+};
+static struct sent_start *starts;
+
+bool channel_brings_start(uint32_t node, const uint8_t *id)
+{
+	const struct sent_start *s;
+	DL_FOREACH (starts, s)
+		if (s->to == node && s->when >= clock_now() && !memcmp(s->id, id, sizeof(s->id)))
+			return true;
+	return false;
+}
+
+static void note_start(uint32_t to, const void *body, uint64_t when)
+{
+	struct sent_start *s = calloc(1, sizeof(*s));
+	if (!s)
+		abort();
+	s->to = to;
+	s->when = when;
+	memcpy(s->id, body, sizeof(s->id));
+	DL_APPEND(starts, s);
+}
+
+void channel_end(void)
+{
+	struct sent_start *s, *next;
+	DL_FOREACH_SAFE (starts, s, next)
+		free(s);
+	starts = NULL;
+}
 
 void channel_begin(void)
 {
@@ -170,6 +208,8 @@ static bool spoil(struct parcel *p, uint64_t *when)
 
 static void deliver(struct parcel *p, uint64_t when)
 {
+	if (p->kind == CONTROL_START)
+		note_start(p->to, p->body, when);
 	at(when, (int)p->to, arrive, p);
 }
 

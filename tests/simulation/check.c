@@ -329,7 +329,8 @@ void check_event(const struct trainer *t, const struct belief *b, const struct s
 	at(clock_now(), -1, check_blame, blame); /* that rank may be about to hear it, too */
 }
 
-/* Somebody has waited for that rank long enough for everybody to know. */
+/* Somebody has waited for that rank long enough for everybody to know, and has time left; and is
+ * not about to hear that an epoch begins, which may have ended again. */
 static bool has_waited(const uint8_t *id, uint32_t nranks, uint32_t rank)
 {
 	const uint64_t known = 4 * profile.delay + 10 * MS;
@@ -338,6 +339,9 @@ static bool has_waited(const uint8_t *id, uint32_t nranks, uint32_t rank)
 			const struct trainer *t = nodes[n].trainers[k];
 			const struct request *r = t ? trainer_request(t, ASK_JOIN, id, rank) : NULL;
 			const struct communicator *m = NULL;
+			if ((r && r->deadline && r->deadline <= clock_now()) ||
+			    channel_brings_start(n, id))
+				continue;
 			if (r)
 				HASH_FIND(hh, nodes[n].comms.comms, id, NCCLSVC_ID_BYTES, m);
 			if (m && m->nranks == nranks && r->since + known < clock_now() &&

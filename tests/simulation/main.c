@@ -12,7 +12,7 @@
 
 static const char usage[] =
 	"usage: simulation [--seed N] [--count N] [--seconds N] [--hunt] [--plant N | --plants] "
-	"[--trace]\n"
+	"[--trace] | --scenarios\n"
 	"Runs schedules of several nodes in virtual time, from the seed on, and says what is "
 	"wrong\n"
 	"after the first that fails.\n"
@@ -21,7 +21,8 @@ static const char usage[] =
 	"  --hunt       loses nodes, splits, and checks recovery and leaks: not all of that holds "
 	"yet\n"
 	"  --plant N    with a mistake on purpose; --plants: with each, which must all be found\n"
-	"  --trace      prints what happens\n";
+	"  --trace      prints what happens\n"
+	"  --scenarios  runs what has gone wrong once instead\n";
 
 static double seconds(void)
 {
@@ -57,13 +58,23 @@ static int find_plants(uint64_t seed)
 	return result;
 }
 
+static void say_scenario(const char *name, uint64_t seed)
+{
+	printf("%s: seed %" PRIu64 " fails: %s\n", name, seed, failure);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"seed", required_argument, NULL, 's'},	   {"count", required_argument, NULL, 'n'},
-		{"seconds", required_argument, NULL, 't'}, {"plant", required_argument, NULL, 'p'},
-		{"hunt", no_argument, NULL, 'h'},	   {"plants", no_argument, NULL, 'P'},
-		{"trace", no_argument, NULL, 'v'},	   {NULL, 0, NULL, 0},
+		{"seed", required_argument, NULL, 's'},
+		{"count", required_argument, NULL, 'n'},
+		{"seconds", required_argument, NULL, 't'},
+		{"plant", required_argument, NULL, 'p'},
+		{"hunt", no_argument, NULL, 'h'},
+		{"plants", no_argument, NULL, 'P'},
+		{"trace", no_argument, NULL, 'v'},
+		{"scenarios", no_argument, NULL, 'S'},
+		{NULL, 0, NULL, 0},
 	};
 	uint64_t seed = 1, count = 1;
 	double until = 0;
@@ -83,6 +94,8 @@ int main(int argc, char **argv)
 			hunting = true;
 		else if (o == 'v')
 			tracing = true;
+		else if (o == 'S')
+			return scenarios_run(say_scenario);
 		else {
 			fputs(usage, stderr);
 			return 2;

@@ -369,13 +369,28 @@ static void everybody_goes(void)
 				trainer_die(nodes[i].trainers[k]);
 }
 
-bool schedule_run(uint64_t seed)
+void schedule_begin(uint64_t seed)
 {
 	time_begin(seed);
 	check_begin();
 	channel_begin();
 	workers_begin();
 	trainers_begin();
+}
+
+void schedule_end(void)
+{
+	nodes_end();
+	trainers_end();
+	workers_end();
+	time_end();
+	channel_end();
+	check_end();
+}
+
+bool schedule_run(uint64_t seed)
+{
+	schedule_begin(seed);
 	set_the_scene();
 	if (run("at first", REST_NS))
 		check_rest();
@@ -386,10 +401,6 @@ bool schedule_run(uint64_t seed)
 		if (run("at the end", 0) && hunting)
 			check_empty();
 	}
-	nodes_end();
-	trainers_end();
-	workers_end();
-	time_end();
-	check_end();
+	schedule_end();
 	return !failure[0];
 }

@@ -59,6 +59,9 @@ extern enum plant planted;
 const char *plant_name(enum plant p);
 
 void channel_begin(void);
+void channel_end(void);
+/* A START of that communicator is on its way there. */
+bool channel_brings_start(uint32_t node, const uint8_t *id);
 void channel_lose(uint32_t node);
 
 /* ---- node.c ---- */
@@ -211,5 +214,13 @@ extern bool hunting;
 
 /* Returns false with `failure` set. */
 bool schedule_run(uint64_t seed);
+/* All but nodes_begin; and the end of all. */
+void schedule_begin(uint64_t seed);
+void schedule_end(void);
+
+/* ---- scenarios.c ---- */
+
+/* Returns 0, or 1 after it has said which one fails, with `failure` set. */
+int scenarios_run(void (*say)(const char *name, uint64_t seed));
 
 #endif

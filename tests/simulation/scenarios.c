@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What has gone wrong once, step by step: each with many seeds, which decide on the delays. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "simulation.h"
+
+#define SEEDS 300
+
+static const uint8_t id[NCCLSVC_ID_BYTES] = {7};
+
+static bool waits(const struct trainer *t, enum asking kind)
+{
+	const struct request *r = t->requests;
+	while (r && r->kind != kind)
+		r = r->next;
+	return r;
+}
+
+static bool is_member(const struct trainer *t, uint32_t rank)
+{
+	for (uint32_t h = 0; h < HANDLES_MAX; h++)
+		if (t->beliefs[h].held && !t->beliefs[h].broken && t->beliefs[h].rank == rank)
+			return true;
+	return false;
+}
+
+static void run(uint64_t span)
+{
+	if (!time_run(span))
+		fail("it does not come to rest");
+}
+
+/* The first handle of each is that of the communicator. */
+static void join_two(struct trainer *a, struct trainer *b)
+{
+	trainer_join(a, id, 2, 0, false, 0);
+	trainer_join(b, id, 2, 1, false, 0);
+	run(S);
+	if (!is_member(a, 0) || !is_member(b, 1))
+		fail("two members do not get an epoch");
+}
+
+/* At times the connection with the coordinator is full: BUSY. */
+static void commit(struct trainer *t, uint64_t timeout)
+{
+	for (int i = 0; i < 10 && !waits(t, ASK_PLAN) && !t->beliefs[1].plan; i++)
+		trainer_commit(t, 1, false, timeout);
+}
+
+/* A client asks for a rank that another node's member holds, while plans are matched. */
+static void rank_of_another_node_during_a_plan(void)
+{
+	struct trainer *a = trainer_start(0, 0), *b = trainer_start(1, 0);
+	struct trainer *stray = trainer_start(0, 1);
+	join_two(a, b);
+	commit(a, 0);
+	trainer_join(stray, id, 2, 1, false, 0);
+	commit(b, 0);
+	run(S);
+	if (!a->beliefs[1].plan || !b->beliefs[1].plan)
+		fail("the plan is not in force");
+}
+
+/* The same while an epoch is about to begin; and the client has a deadline. */
+static void rank_of_another_node_during_a_start(void)
+{
+	struct trainer *a = trainer_start(0, 0), *b = trainer_start(1, 0);
+	struct trainer *stray = trainer_start(0, 1);
+	join_two(a, b);
+	trainer_die(b);
+	run(5 * MS);
+	b = trainer_start(1, 0);
+	trainer_join(a, id, 2, 0, false, 0);
+	trainer_join(b, id, 2, 1, false, 0);
+	run(2 * MS);
+	trainer_join(stray, id, 2, 1, false, MS);
+	run(5 * S);
+	if (!is_member(a, 0) || !is_member(b, 1))
+		fail("the members have lost their epoch");
+}
+
+/* A plan's deadline passes before the coordinator has heard that the epoch has begun. */
+static void plan_before_the_coordinator_starts(void)
+{
+	struct trainer *a = trainer_start(0, 0), *b = trainer_start(1, 0);
+	profile.delay = 50 * MS;
+	trainer_join(a, id, 2, 0, false, 0);
+	trainer_join(b, id, 2, 1, false, 0);
+	for (uint32_t i = 0; i < 1000 && !is_member(b, 1); i++)
+		run(MS / 2);
+	commit(b, MS);
+	run(S);
+	commit(a, 0);
+	commit(b, 0);
+	run(S);
+	if (waits(a, ASK_PLAN) || waits(b, ASK_PLAN))
+		fail("a plan waits for ever");
+}
+
+static const struct scenario {
+	const char *name;
+	uint32_t nodes;
+	void (*run)(void);
+} scenarios[] = {
+	{"a rank of another node is asked for during a plan", 2,
+	 rank_of_another_node_during_a_plan},
+	{"a rank of another node is asked for during a start", 2,
+	 rank_of_another_node_during_a_start},
+	{"a plan's deadline passes before the coordinator starts", 3,
+	 plan_before_the_coordinator_starts},
+};
+
+int scenarios_run(void (*say)(const char *name, uint64_t seed))
+{
+	for (uint32_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++)
+		for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+			schedule_begin(seed);
+			profile = (struct profile){.delay = MS, .keep = 1000};
+			nodes_begin(scenarios[i].nodes);
+			scenarios[i].run();
+			schedule_end();
+			if (failure[0]) {
+				say(scenarios[i].name, seed);
+				return 1;
+			}
+		}
+	return 0;
+}
