@@ -115,19 +115,56 @@ static void rejoined(ncclsvc_session *s, struct call *call)
 		comm_apply(s, comm, &reply);
 }
 
-/* Runs a JOIN or SPLIT that makes a handle. */
-static ncclsvc_result join(ncclsvc_session *s, ncclsvc_comm *comm, unsigned opcode,
-			   const void *body, int timeout_ms)
+/* ---- A JOIN or SPLIT that makes a handle ---- */
+
+struct ncclsvc_joining {
+	ncclsvc_session *session;
+	ncclsvc_comm *comm; /* NULL: it is the caller's, or never became one */
+	struct call call;
+	uint64_t deadline; /* of the answer */
+};
+
+/* Takes comm over. On OK, j has to stay where it is until joining_wait. Locked. */
+static ncclsvc_result joining_begin(ncclsvc_session *s, ncclsvc_comm *comm, unsigned opcode,
+				    const void *body, int timeout_ms, struct ncclsvc_joining *j)
 {
-	struct call call = {.on_reply = joined, .arg = comm};
-	session_lock(s);
-	ncclsvc_result r = call_run(s, &call, opcode, body, -1, answer_deadline(timeout_ms));
-	session_unlock(s);
+	*j = (struct ncclsvc_joining){
+		.session = s,
+		.comm = comm,
+		.call = {.on_reply = joined, .arg = comm},
+		.deadline = answer_deadline(timeout_ms),
+	};
+	ncclsvc_result r = call_begin(s, &j->call, opcode, body, -1, j->deadline);
+	if (r)
+		free(comm);
 	return r;
 }
 
-static ncclsvc_result join_new(ncclsvc_session *s, const struct svc_join *request, int device,
-			       int timeout_ms, ncclsvc_comm **out)
+static ncclsvc_result joining_wait(struct ncclsvc_joining *j, ncclsvc_comm **out)
+{
+	session_lock(j->session);
+	ncclsvc_result r = call_finish(j->session, &j->call, j->deadline);
+	session_unlock(j->session);
+	ncclsvc_comm *comm = j->comm;
+	j->comm = NULL;
+	if (r || !comm->key) { /* refused; or a split that this member has no part in */
+		free(comm);
+		comm = NULL;
+	}
+	if (!r)
+		*out = comm;
+	return r;
+}
+
+static void joining_cancel(struct ncclsvc_joining *j)
+{
+	session_lock(j->session);
+	call_cancel(j->session, &j->call, "the request was cancelled before all had joined");
+	session_unlock(j->session);
+}
+
+static ncclsvc_result begin_join(ncclsvc_session *s, const struct svc_join *request, int device,
+				 int timeout_ms, struct ncclsvc_joining *j)
 {
 	ncclsvc_comm *comm = comm_new(s);
 	if (!comm)
@@ -137,11 +174,9 @@ static ncclsvc_result join_new(ncclsvc_session *s, const struct svc_join *reques
 	comm->daemon_device = request->device;
 	memcpy(comm->id.bytes, request->id, sizeof(comm->id.bytes));
 	label(comm, NULL);
-	ncclsvc_result r = join(s, comm, SVC_JOIN, request, timeout_ms);
-	if (r)
-		free(comm);
-	else
-		*out = comm;
+	session_lock(s);
+	ncclsvc_result r = joining_begin(s, comm, SVC_JOIN, request, timeout_ms, j);
+	session_unlock(s);
 	return r;
 }
 
@@ -151,11 +186,18 @@ static void say_mps(int device, struct svc_join *request)
 		request->mps = mps_of_device(device, &request->mps_server);
 }
 
-/* device: this process's, and the daemon's number for it. */
-static ncclsvc_result join_id(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks, int rank,
-			      int device, int32_t daemon_device, int timeout_ms,
-			      ncclsvc_comm **comm)
+/* device: this process's, or NCCLSVC_DEVICE_HOST. */
+static ncclsvc_result begin_join_id(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks,
+				    int rank, int device, int timeout_ms, struct ncclsvc_joining *j)
 {
+	int32_t number = SVC_DEVICE_HOST;
+	ncclsvc_result r = NCCLSVC_OK;
+	if (device != NCCLSVC_DEVICE_HOST)
+		r = gpu_usable(s);
+	if (!r && device != NCCLSVC_DEVICE_HOST)
+		r = device_match(s, device, &number);
+	if (r)
+		return r;
 	if (nranks < 1 || nranks > SVC_RANKS_MAX)
 		return error_argument("nranks is %d, 1 to %d are possible", nranks, SVC_RANKS_MAX);
 	if (rank < 0 || rank >= nranks)
@@ -163,38 +205,37 @@ static ncclsvc_result join_id(ncclsvc_session *s, const ncclsvc_unique_id *id, i
 	struct svc_join request = {
 		.nranks = nranks,
 		.rank = rank,
-		.device = daemon_device,
+		.device = number,
 		.timeout_ns = timeout_on_wire(timeout_ms),
 	};
 	memcpy(request.id, id->bytes, sizeof(request.id));
 	say_mps(device, &request);
-	return join_new(s, &request, device, timeout_ms, comm);
+	return begin_join(s, &request, device, timeout_ms, j);
 }
 
 ncclsvc_result ncclsvc_comm_join(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks,
 				 int rank, int timeout_ms, ncclsvc_comm **comm)
 {
+	struct ncclsvc_joining j;
 	if (!s || !id || !comm)
 		return error_argument("ncclsvc_comm_join: the session, id or comm is NULL");
-	return join_id(s, id, nranks, rank, NCCLSVC_DEVICE_HOST, SVC_DEVICE_HOST, timeout_ms, comm);
+	ncclsvc_result r = begin_join_id(s, id, nranks, rank, NCCLSVC_DEVICE_HOST, timeout_ms, &j);
+	return r ? r : joining_wait(&j, comm);
 }
 
 ncclsvc_result ncclsvc_comm_join_device(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks,
 					int rank, int device, int timeout_ms, ncclsvc_comm **comm)
 {
-	int32_t number;
+	struct ncclsvc_joining j;
 	if (!s || !id || !comm)
 		return error_argument("ncclsvc_comm_join_device: the session, id or comm is NULL");
-	if (device == NCCLSVC_DEVICE_HOST)
-		return ncclsvc_comm_join(s, id, nranks, rank, timeout_ms, comm);
-	ncclsvc_result r = gpu_usable(s);
-	if (!r)
-		r = device_match(s, device, &number);
-	return r ? r : join_id(s, id, nranks, rank, device, number, timeout_ms, comm);
+	ncclsvc_result r = begin_join_id(s, id, nranks, rank, device, timeout_ms, &j);
+	return r ? r : joining_wait(&j, comm);
 }
 
 ncclsvc_result ncclsvc_comm_world(ncclsvc_session *s, int rank, int timeout_ms, ncclsvc_comm **comm)
 {
+	struct ncclsvc_joining j;
 	if (!s || !comm)
 		return error_argument("ncclsvc_comm_world: the session or comm is NULL");
 	if (rank < -1)
@@ -205,11 +246,12 @@ ncclsvc_result ncclsvc_comm_world(ncclsvc_session *s, int rank, int timeout_ms, 
 		.flags = SVC_JOIN_WORLD,
 		.timeout_ns = timeout_on_wire(timeout_ms),
 	};
-	return join_new(s, &request, NCCLSVC_DEVICE_HOST, timeout_ms, comm);
+	ncclsvc_result r = begin_join(s, &request, NCCLSVC_DEVICE_HOST, timeout_ms, &j);
+	return r ? r : joining_wait(&j, comm);
 }
 
-ncclsvc_result split_begin(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
-			   struct splitting *split)
+static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
+				  struct ncclsvc_joining *j)
 {
 	ncclsvc_session *s = parent->session;
 	ncclsvc_comm *comm = comm_new(s);
@@ -217,18 +259,14 @@ ncclsvc_result split_begin(ncclsvc_comm *parent, int colour, int key, int timeou
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	comm->split = true;
 	comm->device = parent->device;
-	*split = (struct splitting){
-		.session = s,
-		.comm = comm,
-		.call = {.on_reply = joined, .arg = comm},
-		.deadline = answer_deadline(timeout_ms),
-	};
 	session_lock(s);
 	comm->daemon_device = parent->daemon_device;
 	label(comm, parent);
 	ncclsvc_result r = session_check(s);
 	if (!r)
 		r = comm_check(parent);
+	if (r)
+		free(comm);
 	struct svc_split request = {
 		.comm = parent->handle,
 		.colour = colour,
@@ -236,36 +274,93 @@ ncclsvc_result split_begin(ncclsvc_comm *parent, int colour, int key, int timeou
 		.timeout_ns = timeout_on_wire(timeout_ms),
 	};
 	if (!r)
-		r = call_begin(s, &split->call, SVC_SPLIT, &request, -1, split->deadline);
+		r = joining_begin(s, comm, SVC_SPLIT, &request, timeout_ms, j);
 	session_unlock(s);
-	if (r)
-		free(comm);
-	return r;
-}
-
-ncclsvc_result split_finish(struct splitting *split, ncclsvc_comm **newcomm)
-{
-	ncclsvc_comm *comm = split->comm;
-	session_lock(split->session);
-	ncclsvc_result r = call_finish(split->session, &split->call, split->deadline);
-	session_unlock(split->session);
-	bool member = !r && comm->key;
-	if (!r)
-		*newcomm = member ? comm : NULL;
-	if (!member)
-		free(comm);
 	return r;
 }
 
 ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
 				  ncclsvc_comm **newcomm)
 {
-	struct splitting split;
+	struct ncclsvc_joining j;
 	if (!parent || !newcomm)
 		return error_argument("ncclsvc_comm_split: a communicator is NULL");
-	ncclsvc_result r = split_begin(parent, colour, key, timeout_ms, &split);
-	return r ? r : split_finish(&split, newcomm);
+	ncclsvc_result r = begin_split(parent, colour, key, timeout_ms, &j);
+	return r ? r : joining_wait(&j, newcomm);
 }
+
+/* ---- The same in two steps ---- */
+
+static ncclsvc_joining *joining_new(void)
+{
+	ncclsvc_joining *j = malloc(sizeof(*j));
+	if (!j)
+		error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	return j;
+}
+
+static ncclsvc_result joining_begun(ncclsvc_joining *j, ncclsvc_result r, ncclsvc_joining **out)
+{
+	if (r)
+		free(j);
+	else
+		*out = j;
+	return r;
+}
+
+ncclsvc_result ncclsvc_comm_join_begin(ncclsvc_session *s, const ncclsvc_unique_id *id, int nranks,
+				       int rank, int device, int timeout_ms,
+				       ncclsvc_joining **joining)
+{
+	if (!s || !id || !joining)
+		return error_argument(
+			"ncclsvc_comm_join_begin: the session, id or joining is NULL");
+	ncclsvc_joining *j = joining_new();
+	return j ? joining_begun(j, begin_join_id(s, id, nranks, rank, device, timeout_ms, j),
+				 joining)
+		 : NCCLSVC_NO_MEMORY;
+}
+
+ncclsvc_result ncclsvc_comm_split_begin(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
+					ncclsvc_joining **joining)
+{
+	if (!parent || !joining)
+		return error_argument("ncclsvc_comm_split_begin: the parent or joining is NULL");
+	ncclsvc_joining *j = joining_new();
+	return j ? joining_begun(j, begin_split(parent, colour, key, timeout_ms, j), joining)
+		 : NCCLSVC_NO_MEMORY;
+}
+
+ncclsvc_result ncclsvc_joining_wait(ncclsvc_joining *j, ncclsvc_comm **comm)
+{
+	if (!j || !comm)
+		return error_argument("ncclsvc_joining_wait: joining or comm is NULL");
+	if (!j->comm)
+		return error_argument("ncclsvc_joining_wait: this has been waited for");
+	return joining_wait(j, comm);
+}
+
+void ncclsvc_joining_cancel(ncclsvc_joining *j)
+{
+	if (j)
+		joining_cancel(j);
+}
+
+void ncclsvc_joining_free(ncclsvc_joining *j)
+{
+	ncclsvc_comm *comm = NULL;
+	if (!j)
+		return;
+	if (j->comm) {
+		joining_cancel(j);
+		j->deadline = deadline_in(REQUEST_MS);
+		joining_wait(j, &comm);
+		ncclsvc_comm_leave(comm);
+	}
+	free(j);
+}
+
+/* ---- Rejoining ---- */
 
 static struct svc_join rejoin_request(const ncclsvc_comm *comm, uint64_t timeout_ns)
 {

@@ -37,6 +37,9 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 ncclsvc_result call_finish(ncclsvc_session *s, struct call *call, uint64_t deadline);
 ncclsvc_result call_run(ncclsvc_session *s, struct call *call, unsigned opcode, const void *body,
 			int fd, uint64_t deadline);
+/* Ends a call that has not been answered with CANCELLED: a JOIN by the daemon's answer, others, and
+ * where the daemon knows no JOIN_CANCEL, at once, with the text. Locked. */
+void call_cancel(ncclsvc_session *s, struct call *call, const char *text);
 /* Ends the calls that would rejoin the communicator; a late answer is nobody's. Locked. */
 void calls_give_up(ncclsvc_session *s, uint32_t comm_key);
 /* A request whose answer nobody needs. False: it was not sent. Locked. */

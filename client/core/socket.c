@@ -303,28 +303,52 @@ ncclsvc_result call_run(ncclsvc_session *s, struct call *call, unsigned opcode, 
 	return r ? r : call_finish(s, call, deadline);
 }
 
+/* Ends a call at once. What a late answer brings is given back when that is read. */
+static void give_up(struct call **at, const char *text)
+{
+	struct call *c = *at;
+	*at = c->next;
+	c->done = true;
+	c->result = NCCLSVC_CANCELLED;
+	snprintf(c->text, sizeof(c->text), "%s", text);
+}
+
+static bool cancel_join(ncclsvc_session *s, const struct call *c)
+{
+	return c->opcode == SVC_JOIN &&
+	       call_forget(s, SVC_JOIN_CANCEL, &(struct svc_join_cancel){.serial = c->serial});
+}
+
+/* The thread of a call that was given up may be the reader, asleep in poll: an answer wakes it. */
+static void wake_reader(ncclsvc_session *s)
+{
+	pthread_cond_broadcast(&s->changed);
+	if (s->reading)
+		call_forget(s, SVC_DAEMON_INFO, &(struct svc_daemon_info_request){0});
+}
+
+void call_cancel(ncclsvc_session *s, struct call *call, const char *text)
+{
+	struct call **at = &s->calls;
+	while (*at && *at != call)
+		at = &(*at)->next;
+	if (!*at || cancel_join(s, call))
+		return;
+	give_up(at, text);
+	wake_reader(s);
+}
+
 void calls_give_up(ncclsvc_session *s, uint32_t comm_key)
 {
-	bool woken = true;
 	for (struct call **at = &s->calls; *at;) {
-		struct call *c = *at;
-		if (c->comm_key != comm_key) {
-			at = &c->next;
+		if ((*at)->comm_key != comm_key) {
+			at = &(*at)->next;
 			continue;
 		}
-		*at = c->next;
-		c->done = true;
-		c->result = NCCLSVC_CANCELLED;
-		snprintf(c->text, sizeof(c->text),
-			 "the communicator was left before all had joined");
-		woken = call_forget(s, SVC_JOIN_CANCEL,
-				    &(struct svc_join_cancel){.serial = c->serial});
+		cancel_join(s, *at);
+		give_up(at, "the communicator was left before all had joined");
 	}
-	pthread_cond_broadcast(&s->changed);
-	/* One of them may be the reader, asleep in poll: the answer to JOIN_CANCEL wakes it, or, of
-	 * a daemon of version 1, another one. There, the late answer to JOIN is orphaned. */
-	if (!woken && s->reading)
-		call_forget(s, SVC_DAEMON_INFO, &(struct svc_daemon_info_request){0});
+	wake_reader(s);
 }
 
 bool call_forget(ncclsvc_session *s, unsigned opcode, const void *body)

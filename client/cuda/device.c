@@ -223,13 +223,15 @@ void gpu_reattached(ncclsvc_session *s)
 	g->page = (struct page){0};
 }
 
-void session_sweep(ncclsvc_session *s)
+void ncclsvc_mem_sweep(ncclsvc_session *s)
 {
 	CUcontext now = NULL, own = NULL;
+	if (!s)
+		return;
 	session_lock(s);
 	struct gpu *g = s->gpu;
 	/* As in place_all; without a region there is no context either. */
-	if (g && g->nsorted && !s->lost && !g->cuda->cuCtxGetCurrent(&now)) {
+	if (g && g->nsorted && !session_check(s) && !g->cuda->cuCtxGetCurrent(&now)) {
 		ncclsvc_result r =
 			now ? NCCLSVC_OK : gpu_primary(g, g->regions[g->sorted[0]].device, &own);
 		if (!r && !cuda_push(g->cuda, own)) {

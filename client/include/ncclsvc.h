@@ -124,6 +124,28 @@ ncclsvc_result ncclsvc_comm_world(ncclsvc_session *session, int rank, int timeou
 ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
 				  ncclsvc_comm **newcomm);
 
+/* Joining in two steps, for a thread that may have to give up: _begin sends the request, and _wait
+ * waits for its answer, which comes by the timeout given to _begin. */
+typedef struct ncclsvc_joining ncclsvc_joining;
+
+/* As ncclsvc_comm_join_device, or ncclsvc_comm_join if device is NCCLSVC_DEVICE_HOST. On success
+ * *joining is the caller's, to be freed with ncclsvc_joining_free before the session is closed. */
+ncclsvc_result ncclsvc_comm_join_begin(ncclsvc_session *session, const ncclsvc_unique_id *id,
+				       int nranks, int rank, int device, int timeout_ms,
+				       ncclsvc_joining **joining);
+/* As ncclsvc_comm_split. The parent may be left before the answer has come, which ends the split.
+ */
+ncclsvc_result ncclsvc_comm_split_begin(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
+					ncclsvc_joining **joining);
+/* To be called once. */
+ncclsvc_result ncclsvc_joining_wait(ncclsvc_joining *joining, ncclsvc_comm **comm);
+/* From any thread: the wait ends with CANCELLED, unless all have joined before. The rank of a join
+ * is free for whatever joins next. A split goes on without this member, who leaves its part when
+ * the session's next call finds the answer. */
+void ncclsvc_joining_cancel(ncclsvc_joining *joining);
+/* When no thread waits. Cancels what has not been waited for. NULL is allowed. */
+void ncclsvc_joining_free(ncclsvc_joining *joining);
+
 /* After PEER_GONE: joins the communicator's next epoch, same handle, same rank. Returns when all
  * members (the restarted one too) are there. Tasks of the former epoch can no longer run, and its
  * unreported errors are forgotten. */
@@ -275,7 +297,8 @@ uint64_t ncclsvc_timeline_done(const ncclsvc_timeline *timeline);
  * cannot be shared between processes (of cudaMallocAsync's pools, managed, host) is refused
  * by name. A buffer may lie across several cuMemCreate mappings. Freeing an allocation that no
  * pending task uses is always allowed; its memory is the GPU's again when another is used for the
- * first time, or the session closes. ncclsvc_close waits for what is on this process's GPUs. */
+ * first time, at ncclsvc_mem_sweep, or when the session closes. ncclsvc_close waits for what is on
+ * this process's GPUs. */
 
 struct CUstream_st; /* a CUstream, or cudaStream_t */
 
@@ -316,6 +339,10 @@ ncclsvc_result ncclsvc_comm_set_windows(ncclsvc_comm *comm, int allowed);
  * submitted (NOT_FOUND): the daemon that lent it is gone. */
 ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *session, int device, size_t bytes,
 					void **ptr);
+
+/* Has the daemon give back device memory that this process has freed meanwhile. It looks at all of
+ * the session's imported memory: after freeing much, or now and then. Does not wait. */
+void ncclsvc_mem_sweep(ncclsvc_session *session);
 
 /* Makes a reduction of this member's for the communicator, which must be of GPUs (UNSUPPORTED):
  * sums of what each rank has multiplied by its own scalar, as ncclRedOpCreatePreMulSum. scalar

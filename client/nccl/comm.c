@@ -7,7 +7,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "cuda/gpu.h"
 #include "handle.h"
 
 #define SWEEP_MS 50
@@ -163,7 +162,7 @@ static void sweep(struct gpu_session *session)
 	long before = session->swept_ms;
 	if (ms - before >= SWEEP_MS &&
 	    atomic_compare_exchange_strong(&session->swept_ms, &before, ms))
-		session_sweep(session->service);
+		ncclsvc_mem_sweep(session->service);
 }
 
 void handle_look(ncclComm_t comm)
@@ -189,6 +188,15 @@ bool handle_over(ncclComm_t comm)
 	bool over = comm->aborted || comm->revoked || comm->async;
 	pthread_mutex_unlock(&comm->lock);
 	return over;
+}
+
+void handle_cancel_join(ncclComm_t comm)
+{
+	pthread_mutex_lock(&comm->lock);
+	while (comm->joining)
+		pthread_cond_wait(&comm->changed, &comm->lock);
+	ncclsvc_joining_cancel(comm->join);
+	pthread_mutex_unlock(&comm->lock);
 }
 
 ncclResult_t handle_leave(ncclComm_t comm)

@@ -59,7 +59,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 	if (before)
 		return ncclSuccess;
 	inform("communicator %p: aborted", (void *)comm);
-	/* Of one that is being made, the rest is done by the thread that makes it. */
+	/* If the communicator is being made, the thread that makes it does the rest. */
+	handle_cancel_join(comm);
 	r = handle_leave(comm);
 	handle_unref(comm);
 	return r;

@@ -38,6 +38,8 @@ struct ncclComm {
 	int nranks, rank;
 	struct gpu_session *session;
 	ncclsvc_comm *service; /* NULL unless READY */
+	bool joining;	       /* a join of it is on its way to the daemon */
+	ncclsvc_joining *join; /* that waits there; NULL: none */
 	unsigned users;	       /* calls inside, which keep `service` alive */
 	bool buried;	       /* under the graves' lock */
 	unsigned pending;      /* starts and ends under way that it is the parent of */
@@ -71,6 +73,8 @@ void handle_latch(ncclComm_t comm, ncclResult_t result, const char *text);
 void handle_look(ncclComm_t comm);
 /* True once no call is to wait for the communicator any more. */
 bool handle_over(ncclComm_t comm);
+/* Cancels its join, so that another one may have the rank. */
+void handle_cancel_join(ncclComm_t comm);
 /* Waits until everybody is outside, and leaves. The user's reference stays. */
 ncclResult_t handle_leave(ncclComm_t comm);
 

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/join.h"
 #include "group.h"
 
 #define TIMEOUT_S 600
@@ -39,22 +38,69 @@ bool thread_run(void *(*main)(void *), void *arg, pthread_t *thread)
 
 /* ---- One start ---- */
 
+/* False: an abort was faster. Else the abort waits for join_begun. */
+static bool join_wanted(ncclComm_t comm)
+{
+	pthread_mutex_lock(&comm->lock);
+	const bool wanted = comm->joining = !comm->aborted;
+	pthread_mutex_unlock(&comm->lock);
+	return wanted;
+}
+
+/* From now on an abort cancels the join. */
+static void join_begun(ncclComm_t comm, ncclsvc_joining *join)
+{
+	pthread_mutex_lock(&comm->lock);
+	comm->joining = false;
+	comm->join = join;
+	pthread_cond_broadcast(&comm->changed);
+	pthread_mutex_unlock(&comm->lock);
+}
+
+static void join_ended(ncclComm_t comm)
+{
+	pthread_mutex_lock(&comm->lock);
+	comm->join = NULL;
+	pthread_mutex_unlock(&comm->lock);
+}
+
+/* comm: whose abort cancels it; NULL if nobody's. */
+static ncclsvc_result join_once(const struct start *s, ncclComm_t comm, int device,
+				ncclsvc_session *session, ncclsvc_comm **service)
+{
+	ncclsvc_unique_id id;
+	ncclsvc_joining *join = NULL;
+	memcpy(id.bytes, s->id.internal, sizeof(id.bytes));
+	if (comm && !join_wanted(comm))
+		return NCCLSVC_CANCELLED;
+	ncclsvc_result r = ncclsvc_comm_join_begin(session, &id, s->nranks, s->rank, device,
+						   timeout_ms(), &join);
+	if (comm)
+		join_begun(comm, join);
+	if (!r)
+		r = ncclsvc_joining_wait(join, service);
+	if (comm)
+		join_ended(comm);
+	ncclsvc_joining_free(join);
+	return r;
+}
+
 /* Once more if all that was lost is a daemon of earlier. */
 static ncclResult_t join(const struct start *s, int device, struct gpu_session **session,
 			 ncclsvc_comm **service)
 {
-	ncclsvc_unique_id id;
 	ncclsvc_result r = NCCLSVC_DAEMON_LOST;
-	memcpy(id.bytes, s->id.internal, sizeof(id.bytes));
 	for (int tries = 0; r == NCCLSVC_DAEMON_LOST && tries < 2; tries++) {
 		ncclResult_t result = session_get(device, session);
 		if (result)
 			return result;
-		r = ncclsvc_comm_join_device((*session)->service, &id, s->nranks, s->rank, device,
-					     timeout_ms(), service);
+		r = join_once(s, s->comm, device, (*session)->service, service);
 		if (r == NCCLSVC_DAEMON_LOST)
 			(*session)->lost = true;
 	}
+	if (r == NCCLSVC_CANCELLED && s->comm && s->comm->aborted)
+		return fail(ncclInvalidUsage,
+			    "the communicator was aborted before all ranks had joined");
 	return r ? fail_service(r) : ncclSuccess;
 }
 
@@ -62,17 +108,20 @@ static ncclResult_t join(const struct start *s, int device, struct gpu_session *
 static ncclResult_t split(const struct start *s, struct gpu_session **session,
 			  ncclsvc_comm **service)
 {
-	struct splitting splitting;
+	ncclsvc_joining *joining;
 	ncclResult_t result = handle_enter(s->parent, "ncclCommSplit");
 	if (result)
 		return result;
 	*session = s->parent->session;
-	ncclsvc_result r = split_begin(s->parent->service, s->comm ? s->colour : -1, s->key,
-				       timeout_ms(), &splitting);
+	ncclsvc_result r = ncclsvc_comm_split_begin(s->parent->service, s->comm ? s->colour : -1,
+						    s->key, timeout_ms(), &joining);
 	handle_exit(s->parent);
-	if (!r)
-		r = split_finish(&splitting, service);
-	return r ? fail_service(r) : ncclSuccess;
+	if (r)
+		return fail_service(r);
+	r = ncclsvc_joining_wait(joining, service);
+	result = r ? fail_service(r) : ncclSuccess;
+	ncclsvc_joining_free(joining);
+	return result;
 }
 
 /* Of a parent that was revoked. */

@@ -2,7 +2,6 @@
  * Suspended communicators, and what GPU memory they take. A communicator has none in its process:
  * NCCL's is the daemon's, which shares it among all who use the same GPUs. So there is none to be
  * given back here but what the program has freed and the daemon has still imported. */
-#include "cuda/gpu.h"
 #include "handle.h"
 
 /* Is it one that could be suspended, or is? */
@@ -24,7 +23,7 @@ ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
 	ncclResult_t r = check_ready(comm, "ncclCommSuspend");
 	if (r || !flags)
 		return r;
-	session_sweep(comm->session->service);
+	ncclsvc_mem_sweep(comm->session->service);
 	pthread_mutex_lock(&comm->lock);
 	comm->suspended = true;
 	pthread_mutex_unlock(&comm->lock);

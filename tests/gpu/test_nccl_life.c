@@ -276,6 +276,28 @@ static void test_forked(void)
 
 /* ---- Without blocking ---- */
 
+/* An abort takes the join back, before it has reached the daemon or while it waits there: else the
+ * next one is refused, whose id is known with two ranks. */
+static void join_again(struct client *c, ncclConfig_t *config)
+{
+	static const unsigned waits_ms[] = {0, 1, 50};
+	for (int i = 0; i < 3; i++) {
+		ncclUniqueId id = dropin_id_number(c, 20 + 10 * i + c->rank);
+		ncclComm_t comm;
+		stage("a join that is given up after %u ms, and begun again", waits_ms[i]);
+		for (int k = 0; k < 3; k++) {
+			CHECK_NC_IS(nc.ncclCommInitRankConfig(&comm, 2, id, 0, config),
+				    ncclInProgress);
+			sleep_ms(waits_ms[i]);
+			CHECK_NC(nc.ncclCommAbort(comm));
+		}
+		CHECK_NC_IS(nc.ncclCommInitRankConfig(&comm, 1, id, 0, config), ncclInProgress);
+		CHECK_EQ(dropin_settles(comm), ncclSuccess);
+		dropin_check_usable(comm);
+		CHECK_NC(nc.ncclCommDestroy(comm));
+	}
+}
+
 static void nonblocking_rank(struct client *c)
 {
 	ncclConfig_t config = dropin_config();
@@ -327,6 +349,7 @@ static void nonblocking_rank(struct client *c)
 		nc.ncclCommInitRankConfig(&comm, 2, dropin_id_number(c, 10 + c->rank), 0, &config),
 		ncclInProgress);
 	CHECK_NC(nc.ncclCommAbort(comm));
+	join_again(c, &config);
 	stage("a join that cannot be");
 	CHECK_NC_IS(nc.ncclCommInitRankConfig(&comm, 1000, dropin_id_number(c, 3), 0, &config),
 		    ncclInProgress);
