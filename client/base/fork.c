@@ -3,39 +3,39 @@
  * its parent alive to the daemon for as long as it lives itself. */
 #include <pthread.h>
 
+#include "connection.h"
 #include "fork.h"
-#include "link.h"
 #include "proto/fdio.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct link *links; /* all of the process */
+static struct connection *connections; /* all of the process */
 
-static void close_fds(struct link *l)
+static void close_fds(struct connection *l)
 {
 	int fds[] = {l->sock, l->doorbell, l->completion};
 	svc_close_fds(fds, 3);
 	l->sock = l->doorbell = l->completion = -1;
 }
 
-void fork_watch(struct link *link)
+void fork_watch(struct connection *connection)
 {
 	pthread_mutex_lock(&lock);
-	link->next = links;
-	link->back = &links;
-	if (links)
-		links->back = &link->next;
-	links = link;
+	connection->next = connections;
+	connection->back = &connections;
+	if (connections)
+		connections->back = &connection->next;
+	connections = connection;
 	pthread_mutex_unlock(&lock);
 }
 
-void fork_unwatch(struct link *link)
+void fork_unwatch(struct connection *connection)
 {
 	pthread_mutex_lock(&lock);
-	if (link->back)
-		*link->back = link->next;
-	if (link->back && link->next)
-		link->next->back = link->back;
-	close_fds(link);
+	if (connection->back)
+		*connection->back = connection->next;
+	if (connection->back && connection->next)
+		connection->next->back = connection->back;
+	close_fds(connection);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -51,12 +51,12 @@ static void after_fork_parent(void)
 
 static void after_fork_child(void)
 {
-	for (struct link *l = links; l; l = l->next) {
+	for (struct connection *l = connections; l; l = l->next) {
 		l->back = NULL;
 		close_fds(l);
 		l->foreign = true;
 	}
-	links = NULL;
+	connections = NULL;
 	pthread_mutex_unlock(&lock);
 }
 

@@ -5,10 +5,10 @@
 #ifndef CLIENT_BASE_FORK_H
 #define CLIENT_BASE_FORK_H
 
-#include "link.h"
+#include "connection.h"
 
-void fork_watch(struct link *link);
+void fork_watch(struct connection *connection);
 /* Closes the fds: a child between the two would keep them. */
-void fork_unwatch(struct link *link);
+void fork_unwatch(struct connection *connection);
 
 #endif

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "connection.h"
 #include "frame.h"
-#include "link.h"
 #include "proto/fdio.h"
 #include "proto/names.h"
 
@@ -64,7 +64,7 @@ static bool check_event(unsigned version, const struct svc_header *h, size_t len
 	return false;
 }
 
-bool frame_check(const struct link *l, const void *message, size_t length, unsigned nfds,
+bool frame_check(const struct connection *l, const void *message, size_t length, unsigned nfds,
 		 struct svc_header *header, char *text)
 {
 	memset(header, 0, sizeof(*header));
@@ -83,7 +83,8 @@ bool frame_check(const struct link *l, const void *message, size_t length, unsig
 	return check_event(l->version, header, length - sizeof(*header), nfds, text);
 }
 
-int frame_send(const struct link *l, unsigned opcode, uint32_t serial, const void *body, int fd)
+int frame_send(const struct connection *l, unsigned opcode, uint32_t serial, const void *body,
+	       int fd)
 {
 	_Alignas(8) unsigned char message[SVC_MESSAGE_MAX];
 	const struct svc_shape *shape = svc_shape_of(l->version, opcode);
@@ -100,7 +101,8 @@ int frame_send(const struct link *l, unsigned opcode, uint32_t serial, const voi
 	return svc_send(l->sock, message, h.length, &fd, fd >= 0, MSG_DONTWAIT);
 }
 
-ssize_t frame_receive(const struct link *l, void *message, size_t room, int *fds, unsigned *nfds)
+ssize_t frame_receive(const struct connection *l, void *message, size_t room, int *fds,
+		      unsigned *nfds)
 {
 	ssize_t n = svc_recv(l->sock, message, room, fds, nfds, MSG_DONTWAIT);
 	/* Said once when the daemon closed without reading all: its last words are still there. */

@@ -9,21 +9,21 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "link.h"
+#include "connection.h"
 #include "ring.h"
 
 #define POLLS_PER_CLOCK 16
 #define PAUSE_NS	1000 /* a pause can cost more than an answer takes */
 #define YIELD_NS	2000
 
-bool ring_ended(const struct link *l, uint64_t n, bool *bad)
+bool ring_ended(const struct connection *l, uint64_t n, bool *bad)
 {
 	uint64_t now = svc_number_load(&svc_status_slot(l->ring, l->entries, n)->number);
 	*bad = now != n && now != svc_number_before(l->entries, n);
 	return now == n;
 }
 
-void ring_publish(const struct link *l, uint64_t n, const struct svc_record *record)
+void ring_publish(const struct connection *l, uint64_t n, const struct svc_record *record)
 {
 	struct svc_record *slot = svc_record_slot(l->ring, l->entries, n);
 	const size_t first = sizeof(slot->number);
@@ -32,7 +32,7 @@ void ring_publish(const struct link *l, uint64_t n, const struct svc_record *rec
 	svc_number_store(&slot->number, n);
 }
 
-void ring_doorbell(const struct link *l)
+void ring_doorbell(const struct connection *l)
 {
 	const uint64_t one = 1;
 	full_fence();
@@ -43,7 +43,7 @@ void ring_doorbell(const struct link *l)
 	(void)written;
 }
 
-static bool poll_for(const struct link *l, uint64_t n, struct spin *spin, uint64_t start)
+static bool poll_for(const struct connection *l, uint64_t n, struct spin *spin, uint64_t start)
 {
 	const uint64_t *number = &svc_status_slot(l->ring, l->entries, n)->number;
 	/* The engine may wait for this very core: let it have it, at once if cores are scarce. */
@@ -70,7 +70,7 @@ static bool poll_for(const struct link *l, uint64_t n, struct spin *spin, uint64
 	return false;
 }
 
-static bool sleep_for(const struct link *l, uint64_t n, uint64_t now, uint64_t deadline)
+static bool sleep_for(const struct connection *l, uint64_t n, uint64_t now, uint64_t deadline)
 {
 	const uint64_t *number = &svc_status_slot(l->ring, l->entries, n)->number;
 	if (now >= deadline)
@@ -87,7 +87,7 @@ static bool sleep_for(const struct link *l, uint64_t n, uint64_t now, uint64_t d
 	return woken || svc_number_load(number) == n;
 }
 
-bool ring_sleep(const struct link *l, uint64_t n, struct spin *spin, uint64_t deadline)
+bool ring_sleep(const struct connection *l, uint64_t n, struct spin *spin, uint64_t deadline)
 {
 	const uint64_t start = now_ns();
 	if (!spin)
@@ -100,7 +100,7 @@ bool ring_sleep(const struct link *l, uint64_t n, struct spin *spin, uint64_t de
 	return woken;
 }
 
-void ring_wake(const struct link *l)
+void ring_wake(const struct connection *l)
 {
 	atomic_fetch_add(&l->ring->wake, 1);
 	syscall(SYS_futex, &l->ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The session memory, as link.c maps it. */
+ * The session memory, as connection.c maps it. */
 #ifndef CLIENT_BASE_RING_H
 #define CLIENT_BASE_RING_H
 
 #include <stdbool.h>
 
-#include "link.h"
+#include "connection.h"
 #include "proto/spin.h"
 
 #define SLICE_NS UINT64_C(100000000) /* longest sleep without a look at the socket */
@@ -18,14 +18,14 @@ static inline void full_fence(void)
 }
 
 /* True if task number n of the ring has ended. *bad: the slot holds what it cannot hold. */
-bool ring_ended(const struct link *l, uint64_t n, bool *bad);
-void ring_publish(const struct link *l, uint64_t n, const struct svc_record *record);
+bool ring_ended(const struct connection *l, uint64_t n, bool *bad);
+void ring_publish(const struct connection *l, uint64_t n, const struct svc_record *record);
 /* After publishing: wakes the daemon if it sleeps. */
-void ring_doorbell(const struct link *l);
+void ring_doorbell(const struct connection *l);
 /* Sleeps until number n may have ended, at most a slice. First polls as `spin` says, which learns
  * from it; NULL: does not poll. False: a whole slice or the deadline passed. */
-bool ring_sleep(const struct link *l, uint64_t n, struct spin *spin, uint64_t deadline);
+bool ring_sleep(const struct connection *l, uint64_t n, struct spin *spin, uint64_t deadline);
 /* Wakes this process's sleepers. */
-void ring_wake(const struct link *l);
+void ring_wake(const struct connection *l);
 
 #endif

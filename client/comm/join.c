@@ -59,7 +59,7 @@ static void label(ncclsvc_comm *comm, const ncclsvc_comm *parent)
 static void answer_bad(ncclsvc_session *s, struct call *call)
 {
 	session_lose(s, "the daemon broke the protocol: its answer to %s is out of range",
-		     svc_shape_of(s->link->version, call->opcode)->name);
+		     svc_shape_of(s->connection->version, call->opcode)->name);
 	call->result = NCCLSVC_DAEMON_LOST;
 	snprintf(call->text, sizeof(call->text), "%s", s->lost_text);
 }

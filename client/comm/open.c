@@ -48,8 +48,8 @@ static ncclsvc_result choose_path(const char *path, struct sockaddr_un *address)
 	return NCCLSVC_OK;
 }
 
-static ncclsvc_result take_options(const ncclsvc_options *options, struct link_options *link,
-				   int *timeout_ms)
+static ncclsvc_result take_options(const ncclsvc_options *options,
+				   struct connection_options *connection, int *timeout_ms)
 {
 	ncclsvc_options o = {.size = sizeof(o)};
 	if (options && options->size < sizeof(o))
@@ -67,13 +67,13 @@ static ncclsvc_result take_options(const ncclsvc_options *options, struct link_o
 	if (o.ring_entries && !svc_ring_entries_valid(o.ring_entries))
 		return error_argument("ring_entries is %u: give a power of two from %d to %d",
 				      o.ring_entries, SVC_RING_MIN, SVC_RING_MAX);
-	snprintf(link->name, sizeof(link->name), "%s",
+	snprintf(connection->name, sizeof(connection->name), "%s",
 		 o.name ? o.name : program_invocation_short_name);
-	link->entries = o.ring_entries ? o.ring_entries : SVC_RING_DEFAULT;
-	link->entries_required = o.ring_entries != 0;
-	link->no_ring = o.no_ring;
+	connection->entries = o.ring_entries ? o.ring_entries : SVC_RING_DEFAULT;
+	connection->entries_required = o.ring_entries != 0;
+	connection->no_ring = o.no_ring;
 	*timeout_ms = o.timeout_ms ? o.timeout_ms : OPEN_TIMEOUT_MS;
-	return choose_path(o.socket, &link->address);
+	return choose_path(o.socket, &connection->address);
 }
 
 static void make_lock(ncclsvc_session *s)
@@ -100,14 +100,14 @@ ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **se
 	make_lock(s);
 	ncclsvc_result r = take_options(options, &s->options, &timeout_ms);
 	if (!r)
-		r = link_open(&s->options, deadline_in(timeout_ms), &s->link);
+		r = connection_open(&s->options, deadline_in(timeout_ms), &s->connection);
 	if (!r)
-		r = tasks_init(&s->tasks, s->link->entries);
+		r = tasks_init(&s->tasks, s->connection->entries);
 	if (r) {
 		ncclsvc_close(s);
 		return r;
 	}
-	mps_join(s->link);
+	mps_join(s->connection);
 	*session = s;
 	return NCCLSVC_OK;
 }
@@ -115,15 +115,15 @@ ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **se
 void ncclsvc_close(ncclsvc_session *s)
 {
 	/* A forked child cannot tell what its parent's other threads were at. */
-	if (!s || (s->link && s->link->foreign))
+	if (!s || (s->connection && s->connection->foreign))
 		return;
 	dispatch_close(s);
 	gpu_quiesce(s);
 	if (s->plan_hooks)
 		s->plan_hooks->closing(s);
 	gpu_close(s);
-	if (s->link)
-		link_unref(s->link);
+	if (s->connection)
+		connection_unref(s->connection);
 	for (uint32_t i = 0; i < s->tasks.entries; i++)
 		if (s->tasks.slots[i].chunk)
 			chunk_free(s->tasks.slots[i].chunk);
@@ -140,11 +140,12 @@ void ncclsvc_close(ncclsvc_session *s)
 	free(s);
 }
 
-static void carry_timelines(const ncclsvc_session *s, const struct link *new)
+static void carry_timelines(const ncclsvc_session *s, const struct connection *new)
 {
-	if (!new->ring || !s->link->ring)
+	if (!new->ring || !s->connection->ring)
 		return;
-	struct svc_timeline *from = svc_timelines(s->link->ring), *to = svc_timelines(new->ring);
+	struct svc_timeline *from = svc_timelines(s->connection->ring),
+			    *to = svc_timelines(new->ring);
 	for (int i = 1; i < SVC_TIMELINES; i++) {
 		atomic_store(&to[i].ready, atomic_load(&from[i].ready));
 		atomic_store(&to[i].done, atomic_load(&from[i].done));
@@ -152,7 +153,7 @@ static void carry_timelines(const ncclsvc_session *s, const struct link *new)
 }
 
 /* Locked; yields. */
-static ncclsvc_result install(ncclsvc_session *s, struct link *new)
+static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 {
 	tasks_look(s); /* what had ended, and what has now failed */
 	staging_free(s);
@@ -160,8 +161,8 @@ static ncclsvc_result install(ncclsvc_session *s, struct link *new)
 	gpu_reattached(s);
 	carry_timelines(s, new);
 	dispatch_unwatch(s);
-	link_unref(s->link);
-	s->link = new;
+	connection_unref(s->connection);
+	s->connection = new;
 	s->generation++;
 	tasks_restart(&s->tasks);
 	s->lost = false;
@@ -172,13 +173,13 @@ static ncclsvc_result install(ncclsvc_session *s, struct link *new)
 /* Locked, by the only thread that reattaches; yields. */
 static ncclsvc_result connect_again(ncclsvc_session *s, uint64_t deadline)
 {
-	struct link *new = NULL;
-	struct link_options options = s->options;
+	struct connection *new = NULL;
+	struct connection_options options = s->options;
 	options.entries = s->tasks.entries;
 	options.entries_required = options.retry = true;
 	session_unlock(s);
 	gpu_drop_retired(s);
-	ncclsvc_result r = link_open(&options, deadline, &new);
+	ncclsvc_result r = connection_open(&options, deadline, &new);
 	session_lock(s);
 	return r ? r : install(s, new);
 }
@@ -193,7 +194,7 @@ ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin)
 		return error_set(NCCLSVC_BUSY, "another thread reattaches the session");
 	}
 	ncclsvc_result r = session_check(s);
-	if (s->link->foreign || (!r && !s->unfinished)) {
+	if (s->connection->foreign || (!r && !s->unfinished)) {
 		session_unlock(s);
 		return r;
 	}

@@ -121,13 +121,13 @@ static void enter(ncclsvc_session *s, struct op *op)
 
 static int send_record(ncclsvc_session *s, const struct op *op)
 {
-	return frame_send(s->link, SVC_SUBMIT, task_serial(s->tasks.next), &op->record, -1);
+	return frame_send(s->connection, SVC_SUBMIT, task_serial(s->tasks.next), &op->record, -1);
 }
 
 /* A group that has begun must be sent to its end, or the session is over. */
 static ncclsvc_result send_all(ncclsvc_session *s, struct op *ops, unsigned n)
 {
-	struct pollfd p = {.fd = s->link->sock, .events = POLLOUT};
+	struct pollfd p = {.fd = s->connection->sock, .events = POLLOUT};
 	uint64_t deadline = deadline_in(SEND_MS);
 	for (unsigned i = 0; i < n; i++) {
 		int sent = send_record(s, &ops[i]);
@@ -153,8 +153,8 @@ static void publish_all(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	const uint64_t number = s->tasks.next - s->tasks.base;
 	for (unsigned i = 0; i < n; i++)
-		ring_publish(s->link, number + i, &ops[i].record);
-	ring_doorbell(s->link);
+		ring_publish(s->connection, number + i, &ops[i].record);
+	ring_doorbell(s->connection);
 	/* While the daemon works already; nobody looks for their ends without the lock. */
 	for (unsigned i = 0; i < n; i++)
 		enter(s, &ops[i]);

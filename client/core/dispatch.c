@@ -33,22 +33,22 @@ ncclsvc_result dispatch_watch(ncclsvc_session *s)
 {
 	if (s->epoll < 0)
 		return NCCLSVC_OK;
-	if (watch(s, s->link->sock) || watch(s, s->link->completion))
+	if (watch(s, s->connection->sock) || watch(s, s->connection->completion))
 		return error_set(NCCLSVC_SYSTEM, "epoll_ctl: %m");
-	if (s->link->ring)
-		atomic_store(&s->link->ring->armed, 1);
+	if (s->connection->ring)
+		atomic_store(&s->connection->ring->armed, 1);
 	dispatch_kick(s); /* something may have ended before it was armed */
 	return NCCLSVC_OK;
 }
 
 void dispatch_unwatch(ncclsvc_session *s)
 {
-	/* A sleeper may keep the old link's fds open for a while. */
+	/* A sleeper may keep the old connection's fds open for a while. */
 	if (s->epoll < 0)
 		return;
-	epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->link->sock, NULL);
-	if (s->link->completion >= 0)
-		epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->link->completion, NULL);
+	epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->connection->sock, NULL);
+	if (s->connection->completion >= 0)
+		epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->connection->completion, NULL);
 }
 
 /* Makes the fds. Locked. */
@@ -139,9 +139,9 @@ static bool handle(ncclsvc_session *s)
 {
 	if (s->epoll >= 0) {
 		drain(s->kick);
-		drain(s->link->completion);
-		if (s->link->ring)
-			atomic_store(&s->link->ring->armed, 1);
+		drain(s->connection->completion);
+		if (s->connection->ring)
+			atomic_store(&s->connection->ring->armed, 1);
 		full_fence();
 	}
 	unsigned found = socket_pump(s);

@@ -6,7 +6,7 @@
 
 /* Tells the event loop that something is there. Locked. */
 void dispatch_kick(ncclsvc_session *s);
-/* The event loop's fd stays while the link changes. Locked. */
+/* The event loop's fd stays while the connection changes. Locked. */
 ncclsvc_result dispatch_watch(ncclsvc_session *s);
 void dispatch_unwatch(ncclsvc_session *s);
 void dispatch_close(ncclsvc_session *s);

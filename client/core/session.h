@@ -8,8 +8,8 @@
 
 #include <pthread.h>
 
+#include "base/connection.h"
 #include "base/error.h"
-#include "base/link.h"
 #include "memory.h"
 #include "proto/spin.h"
 #include "staging.h"
@@ -29,9 +29,9 @@ struct ncclsvc_session {
 	uint64_t id; /* in this process: never reused */
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* a reply came, a task ended, or the socket's reader stopped */
-	struct link_options options;
-	struct link *link;
-	uint32_t generation; /* of the link */
+	struct connection_options options;
+	struct connection *connection;
+	uint32_t generation; /* of the connection */
 	bool lost, reading, reattaching;
 	bool unfinished; /* connected again, but not all is as it was before the loss */
 	char lost_text[LOST_TEXT];
@@ -73,8 +73,8 @@ ncclsvc_result session_over(ncclsvc_session *s);
 /* Sets the error and returns DAEMON_LOST if it is lost. Locked. */
 static inline ncclsvc_result session_check(ncclsvc_session *s)
 {
-	const struct svc_ring *ring = s->link->ring;
-	bool over = s->lost || s->link->foreign ||
+	const struct svc_ring *ring = s->connection->ring;
+	bool over = s->lost || s->connection->foreign ||
 		    (ring && atomic_load_explicit(&ring->ended, memory_order_relaxed));
 	return over ? session_over(s) : NCCLSVC_OK;
 }

@@ -32,7 +32,7 @@
 /* Lost, but to this process alone: what it shares with its parent stays untouched. */
 static bool is_foreign(ncclsvc_session *s)
 {
-	if (!s->link->foreign)
+	if (!s->connection->foreign)
 		return false;
 	s->lost = true;
 	snprintf(s->lost_text, sizeof(s->lost_text),
@@ -58,21 +58,21 @@ void session_lose(ncclsvc_session *s, const char *format, ...)
 	comms_break(s);
 	tasks_release_timelines(s);
 	/* Wakes whoever polls the socket, and keeps it readable for event loops. */
-	shutdown(s->link->sock, SHUT_RDWR);
-	if (s->link->ring)
-		ring_wake(s->link);
+	shutdown(s->connection->sock, SHUT_RDWR);
+	if (s->connection->ring)
+		ring_wake(s->connection);
 	dispatch_kick(s);
 	pthread_cond_broadcast(&s->changed);
 }
 
 ncclsvc_result session_over(ncclsvc_session *s)
 {
-	const struct svc_ring *ring = s->link->ring;
+	const struct svc_ring *ring = s->connection->ring;
 	if (is_foreign(s))
 		return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
 	if (!s->lost && ring && atomic_load_explicit(&ring->ended, memory_order_relaxed)) {
 		socket_pump(s); /* its last words, if they are there */
-		int why = atomic_load(&s->link->ring->ended);
+		int why = atomic_load(&s->connection->ring->ended);
 		session_lose(s, "the daemon ended the session: %s: %s", svc_result_name(why),
 			     svc_result_meaning(why));
 	}
@@ -163,7 +163,7 @@ static bool receive(ncclsvc_session *s)
 	unsigned nfds;
 	char text[SVC_TEXT_BYTES];
 	struct svc_header h;
-	ssize_t n = frame_receive(s->link, s->message, sizeof(s->message), fds, &nfds);
+	ssize_t n = frame_receive(s->connection, s->message, sizeof(s->message), fds, &nfds);
 	if (n == -EAGAIN)
 		return false;
 	if (n == -EMSGSIZE) {
@@ -176,7 +176,7 @@ static bool receive(ncclsvc_session *s)
 		return true;
 	}
 	unsigned mine = nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX;
-	if (!frame_check(s->link, s->message, (size_t)n, nfds, &h, text)) {
+	if (!frame_check(s->connection, s->message, (size_t)n, nfds, &h, text)) {
 		svc_close_fds(fds, mine);
 		session_lose(s, "the daemon broke the protocol: %s", text);
 		return true;
@@ -220,16 +220,16 @@ bool socket_step(ncclsvc_session *s, uint64_t deadline)
 	/* Without a connection no message will come, but another thread may be finishing. */
 	if (s->reading || s->lost)
 		return session_wait(s, deadline);
-	struct link *l = link_ref(s->link);
+	struct connection *l = connection_ref(s->connection);
 	struct pollfd p = {.fd = l->sock, .events = POLLIN};
 	s->reading = true;
 	session_unlock(s);
 	int ready = poll(&p, 1, deadline_left_ms(deadline));
 	session_lock(s);
 	s->reading = false;
-	if (ready > 0 && l == s->link && !s->lost)
+	if (ready > 0 && l == s->connection && !s->lost)
 		receive(s);
-	link_unref(l);
+	connection_unref(l);
 	pthread_cond_broadcast(&s->changed);
 	return ready != 0;
 }
@@ -246,7 +246,7 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 		ncclsvc_result r = session_check(s);
 		if (r)
 			return r;
-		int sent = frame_send(s->link, opcode, call->serial, body, fd);
+		int sent = frame_send(s->connection, opcode, call->serial, body, fd);
 		if (!sent)
 			break;
 		if (sent == -EPIPE || sent == -ECONNRESET) {
@@ -259,20 +259,20 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 			return error_set(NCCLSVC_UNSUPPORTED,
 					 "the daemon speaks protocol version %u, which has no "
 					 "request %u: install a newer ncclsvcd",
-					 s->link->version, opcode);
+					 s->connection->version, opcode);
 		if (sent != -EAGAIN) {
 			errno = -sent;
 			return error_set(NCCLSVC_SYSTEM, "cannot send to the daemon: %m");
 		}
 		if (now_ns() >= deadline)
 			return error_set(NCCLSVC_TIMEOUT, "the daemon does not read its socket");
-		struct link *l = link_ref(s->link);
+		struct connection *l = connection_ref(s->connection);
 		struct pollfd p = {.fd = l->sock, .events = POLLOUT};
 		int left = deadline_left_ms(deadline);
 		session_unlock(s);
 		poll(&p, 1, left < 0 || left > 100 ? 100 : left);
 		session_lock(s);
-		link_unref(l);
+		connection_unref(l);
 	}
 	call->next = s->calls;
 	s->calls = call;
@@ -289,7 +289,7 @@ ncclsvc_result call_finish(ncclsvc_session *s, struct call *call, uint64_t deadl
 			at = &(*at)->next;
 		*at = call->next;
 		return error_set(NCCLSVC_TIMEOUT, "the daemon did not answer %s in time",
-				 svc_shape_of(s->link->version, call->opcode)->name);
+				 svc_shape_of(s->connection->version, call->opcode)->name);
 	}
 	if (call->result)
 		return error_set((ncclsvc_result)call->result, "%s", call->text);
@@ -354,5 +354,5 @@ void calls_give_up(ncclsvc_session *s, uint32_t comm_key)
 bool call_forget(ncclsvc_session *s, unsigned opcode, const void *body)
 {
 	/* If the buffer is full, what was to be freed lives until the session ends. */
-	return !s->lost && !frame_send(s->link, opcode, SERIAL_FORGET, body, -1);
+	return !s->lost && !frame_send(s->connection, opcode, SERIAL_FORGET, body, -1);
 }

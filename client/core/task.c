@@ -125,7 +125,7 @@ bool task_answer(ncclsvc_session *s, uint32_t serial, const void *body, size_t l
 /* PENDING to ARRIVED, if the ring says so or the daemon is lost. */
 static void look_at_ring(ncclsvc_session *s, struct slot *slot)
 {
-	const struct link *l = s->link;
+	const struct connection *l = s->connection;
 	uint64_t n = slot->number - s->tasks.base;
 	bool bad = false;
 	if (l->ring && ring_ended(l, n, &bad)) {
@@ -267,10 +267,10 @@ void tasks_release_timelines(ncclsvc_session *s)
 {
 	const struct tasks *t = &s->tasks;
 	timelines_await_workers(s);
-	for (uint64_t n = window_start(t); s->link->ring && n < t->next; n++) {
+	for (uint64_t n = window_start(t); s->connection->ring && n < t->next; n++) {
 		const struct slot *slot = task_slot(t, n);
 		if (slot->number == n && slot->state == SLOT_PENDING && slot->timeline)
-			timeline_raise(&svc_timelines(s->link->ring)[slot->timeline].done,
+			timeline_raise(&svc_timelines(s->connection->ring)[slot->timeline].done,
 				       slot->timeline_value);
 	}
 	timelines_release(s);

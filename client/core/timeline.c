@@ -13,7 +13,7 @@
 
 static struct svc_timeline *counters(const ncclsvc_timeline *t)
 {
-	return &svc_timelines(t->session->link->ring)[t->index];
+	return &svc_timelines(t->session->connection->ring)[t->index];
 }
 
 void timeline_raise(_Atomic uint64_t *counter, uint64_t value)
@@ -62,7 +62,7 @@ ncclsvc_result ncclsvc_timeline_create(ncclsvc_session *s, ncclsvc_timeline **ti
 	uint32_t i = 1;
 	while (i < SVC_TIMELINES && s->timelines[i])
 		i++;
-	if (!r && !s->link->ring)
+	if (!r && !s->connection->ring)
 		r = error_set(NCCLSVC_UNSUPPORTED, "timelines need a session with a ring");
 	else if (!r && i == SVC_TIMELINES)
 		r = error_set(NCCLSVC_LIMIT, "the session has %d timelines already", i - 1);
@@ -129,7 +129,7 @@ ncclsvc_result ncclsvc_timeline_signal(ncclsvc_timeline *t, uint64_t value)
 	ncclsvc_result r = session_check(t->session);
 	timeline_raise(&counters(t)->ready, value);
 	if (!r)
-		ring_doorbell(t->session->link); /* tasks may wait for it */
+		ring_doorbell(t->session->connection); /* tasks may wait for it */
 	session_unlock(t->session);
 	return r;
 }

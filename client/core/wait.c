@@ -31,17 +31,17 @@ ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline)
 			session_wait(s, deadline);
 			continue;
 		}
-		if (!s->link->ring) {
+		if (!s->connection->ring) {
 			socket_step(s, deadline);
 			continue;
 		}
-		struct link *l = link_ref(s->link);
+		struct connection *l = connection_ref(s->connection);
 		uint64_t n = task - s->tasks.base;
 		struct spin spin = s->spin;
 		session_unlock(s);
 		bool woken = ring_sleep(l, n, first ? &spin : NULL, deadline);
 		session_lock(s);
-		link_unref(l);
+		connection_unref(l);
 		if (first) /* of threads that wait at the same time, the last one's view counts */
 			s->spin = spin;
 		first = false;
@@ -97,7 +97,7 @@ bool task_over(ncclsvc_session *s, uint64_t task)
 	enum task_state state = task_look(s, task);
 	if (state == TASK_PENDING) {
 		uint64_t now = now_ns();
-		if (s->link->ring && now - s->looked_ns < TEST_LOOK_NS)
+		if (s->connection->ring && now - s->looked_ns < TEST_LOOK_NS)
 			return false;
 		s->looked_ns = now;
 		if (!socket_pump(s))

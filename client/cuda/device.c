@@ -246,7 +246,7 @@ void ncclsvc_mem_sweep(ncclsvc_session *s)
 void gpu_drop_retired(ncclsvc_session *s)
 {
 	struct gpu *g = s->gpu;
-	if (!g || !g->retired.link)
+	if (!g || !g->retired.connection)
 		return;
 	CUcontext contexts[GPU_DEVICES];
 	session_lock(s);
@@ -254,8 +254,8 @@ void gpu_drop_retired(ncclsvc_session *s)
 	session_unlock(s);
 	page_unregister(g->cuda, &g->retired, contexts);
 	session_lock(s);
-	link_unref(g->retired.link);
-	g->retired.link = NULL;
+	connection_unref(g->retired.connection);
+	g->retired.connection = NULL;
 	session_unlock(s);
 }
 
@@ -265,12 +265,12 @@ void gpu_quiesce(ncclsvc_session *s)
 	if (!g)
 		return;
 	gpu_drop_retired(s);
-	if (g->page.link) {
+	if (g->page.connection) {
 		/* The daemon gives up what is pending, and writes to the timelines no more. */
-		shutdown(g->page.link->sock, SHUT_RDWR);
+		shutdown(g->page.connection->sock, SHUT_RDWR);
 		page_unregister(g->cuda, &g->page, g->primary);
-		link_unref(g->page.link);
-		g->page.link = NULL;
+		connection_unref(g->page.connection);
+		g->page.connection = NULL;
 	}
 }
 

@@ -26,7 +26,7 @@ ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint6
 ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned n);
 /* OK, or a refusal of device memory on a communicator of the host. Locked. */
 ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const char *buffer);
-void gpu_reattached(ncclsvc_session *s); /* before the link changes; locked */
+void gpu_reattached(ncclsvc_session *s); /* before the connection changes; locked */
 /* May wait for the GPU. Not locked, by the only thread that reattaches. */
 void gpu_drop_retired(ncclsvc_session *s);
 /* Waits until nothing of the session's runs on GPUs, or will. */

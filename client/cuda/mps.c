@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/link.h"
+#include "base/connection.h"
 #include "cuda.h"
 #include "mps.h"
 #include "proto/cuda_connections.h"
@@ -33,7 +33,7 @@ static void await(const char *directory)
 }
 
 /* CUDA reads both variables when it is initialized. */
-void mps_join(const struct link *l)
+void mps_join(const struct connection *l)
 {
 	if (mps_chosen() || cuda_is_initialized())
 		return;

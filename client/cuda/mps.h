@@ -3,11 +3,11 @@
 #ifndef CLIENT_CUDA_MPS_H
 #define CLIENT_CUDA_MPS_H
 
-#include "base/link.h"
+#include "base/connection.h"
 
-/* Sets the environment as the link's daemon advises, if CUDA is not initialized in this process,
- * and the user has not chosen otherwise. */
-void mps_join(const struct link *link);
+/* Sets the environment as the connection's daemon advises, if CUDA is not initialized in this
+ * process, and the user has not chosen otherwise. */
+void mps_join(const struct connection *connection);
 /* How CUDA uses the device in this process; *server: as struct mps has it. */
 ncclsvc_mps mps_of_device(int device, uint64_t *server);
 

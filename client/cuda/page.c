@@ -9,27 +9,28 @@
 ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device)
 {
 	CUcontext context;
-	if (g->page.link == s->link)
+	if (g->page.connection == s->connection)
 		return NCCLSVC_OK;
 	ncclsvc_result r = gpu_primary(g, device, &context);
 	if (r)
 		return r;
 	CUresult e = cuda_push(g->cuda, context);
 	if (!e) {
-		e = g->cuda->cuMemHostRegister(svc_timelines(s->link->ring), SVC_PAGE,
+		e = g->cuda->cuMemHostRegister(svc_timelines(s->connection->ring), SVC_PAGE,
 					       CU_MEMHOSTREGISTER_PORTABLE |
 						       CU_MEMHOSTREGISTER_DEVICEMAP);
 		cuda_pop(g->cuda, context);
 	}
 	if (e && e != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
 		return cuda_error(g->cuda, e, "the timelines cannot be registered with the GPU");
-	g->page = (struct page){.link = link_ref(s->link), .device = device, .ours = !e};
+	g->page = (struct page){
+		.connection = connection_ref(s->connection), .device = device, .ours = !e};
 	return NCCLSVC_OK;
 }
 
 void page_unregister(const struct cuda *cuda, struct page *page, const CUcontext *contexts)
 {
-	struct svc_timeline *timelines = svc_timelines(page->link->ring);
+	struct svc_timeline *timelines = svc_timelines(page->connection->ring);
 	/* Whatever a stream waits for here, it will not come any more. */
 	for (int i = 1; i < SVC_TIMELINES; i++)
 		timeline_raise(&timelines[i].done, FOR_GOOD);
@@ -59,7 +60,7 @@ ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *de
 		e = g->cuda->cuCtxGetDevice(device);
 		if (!e)
 			e = g->cuda->cuMemHostGetDevicePointer(
-				address, svc_timelines(g->page.link->ring), 0);
+				address, svc_timelines(g->page.connection->ring), 0);
 		cuda_pop(g->cuda, context);
 	}
 	cuda_pop(g->cuda, st->push);

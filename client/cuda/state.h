@@ -11,11 +11,12 @@
 #define GPU_DEVICES    64
 #define DEVICE_REGIONS 1024
 
-/* The timelines of one link, as GPUs see them: the page stays mapped while it is registered. */
+/* The timelines of one connection, as GPUs see them: the page stays mapped while it is registered.
+ */
 struct page {
-	struct link *link; /* NULL: none */
-	int device;	   /* whose context registered it */
-	bool ours;	   /* to be unregistered */
+	struct connection *connection; /* NULL: none */
+	int device;		       /* whose context registered it */
+	bool ours;		       /* to be unregistered */
 };
 
 /* A stream as the driver knows it. */
@@ -93,7 +94,7 @@ struct gpu {
 
 /* device.c: the device's primary context, retained until the session closes. Locked. */
 ncclsvc_result gpu_primary(struct gpu *g, int device, CUcontext *context);
-/* page.c: the present link's, through the device's context. Locked. */
+/* page.c: the present connection's, through the device's context. Locked. */
 ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device);
 /* Frees the streams, and waits until none in these contexts (GPU_DEVICES) can still use the page.
  * Not locked. */
@@ -123,7 +124,7 @@ void streams_number(struct gpu *g, struct op *op);
 ncclsvc_result stream_context(struct gpu *g, int device, CUstream handle, CUcontext *push);
 /* Of a pair, by its index. */
 struct svc_timeline *stream_counters(const struct gpu *g, uint32_t index);
-/* The link is about to change. */
+/* The connection is about to change. */
 void streams_forget(ncclsvc_session *s);
 /* stream_ops.c: puts writes and waits on the streams that stream_find found. Locked. */
 ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigned n);

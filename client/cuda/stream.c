@@ -77,7 +77,7 @@ static ncclsvc_result identify(struct gpu *g, int device, CUstream handle, struc
 
 struct svc_timeline *stream_counters(const struct gpu *g, uint32_t index)
 {
-	return &svc_timelines(g->page.link->ring)[index];
+	return &svc_timelines(g->page.connection->ring)[index];
 }
 
 /* Planned tasks run in another order than the others, and need a timeline of their own. */
@@ -143,7 +143,7 @@ static ncclsvc_result pair_room(ncclsvc_session *s, struct gpu *g, uint64_t sinc
 		return NCCLSVC_OK;
 	tasks_look(s);
 	*yielded = true;
-	if (g->page.link == s->link && !idle_pair(g, since))
+	if (g->page.connection == s->connection && !idle_pair(g, since))
 		return error_set(NCCLSVC_LIMIT,
 				 "the session's %d timelines are all in use: wait for tasks, or "
 				 "use fewer streams and communicators at once",

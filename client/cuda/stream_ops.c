@@ -112,7 +112,7 @@ static ncclsvc_result not_enqueued(ncclsvc_session *s, const struct gpu *g,
 		if (same_stream(&g->pairs[touched[i]], first))
 			timeline_raise(&stream_counters(g, touched[i])->ready,
 				       g->pairs[touched[i]].timeline->last);
-	ring_doorbell(s->link);
+	ring_doorbell(s->connection);
 	return cuda_error(g->cuda, e,
 			  "the driver put nothing on the stream: the tasks are submitted and run "
 			  "without its order, and their buffers will hold anything");

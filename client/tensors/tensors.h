@@ -89,7 +89,7 @@ struct stage_buffer {
 	struct stage_buffer *next;
 	char *at;
 	size_t bytes;
-	uint32_t generation; /* of the link it was made with */
+	uint32_t generation; /* of the connection it was made with */
 	bool busy;
 	uint64_t clean; /* digest of the layout whose gaps are zero; 0: none */
 };

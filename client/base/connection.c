@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "connection.h"
 #include "error.h"
 #include "fork.h"
 #include "frame.h"
-#include "link.h"
 #include "proto/fdio.h"
 
 #define RETRY_MS 20
@@ -51,7 +51,7 @@ static void nap(uint64_t deadline)
 	poll(NULL, 0, left < 0 || left > RETRY_MS ? RETRY_MS : left);
 }
 
-static ncclsvc_result connect_to(const struct link_options *o, uint64_t deadline, int *sock)
+static ncclsvc_result connect_to(const struct connection_options *o, uint64_t deadline, int *sock)
 {
 	for (;;) {
 		*sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -108,7 +108,7 @@ static ncclsvc_result said_bye(const struct answer *a)
 			 "the daemon hung up: %s", bye.text);
 }
 
-static ncclsvc_result receive(const struct link *l, uint64_t deadline, struct answer *a)
+static ncclsvc_result receive(const struct connection *l, uint64_t deadline, struct answer *a)
 {
 	unsigned char message[SVC_MESSAGE_MAX];
 	char text[SVC_TEXT_BYTES];
@@ -136,7 +136,7 @@ static ncclsvc_result receive(const struct link *l, uint64_t deadline, struct an
 	}
 }
 
-static ncclsvc_result exchange(const struct link *l, unsigned opcode, const void *body,
+static ncclsvc_result exchange(const struct connection *l, unsigned opcode, const void *body,
 			       uint64_t deadline, struct answer *a)
 {
 	/* The first messages of a connection always fit into its buffer. */
@@ -162,7 +162,7 @@ static ncclsvc_result exchange(const struct link *l, unsigned opcode, const void
 }
 
 /* PROTOCOL: the answer makes no sense. */
-static ncclsvc_result take_mps_advice(struct link *l, const struct svc_hello_reply *reply)
+static ncclsvc_result take_mps_advice(struct connection *l, const struct svc_hello_reply *reply)
 {
 	const size_t n = strnlen(reply->mps_directory, sizeof(reply->mps_directory));
 	if (reply->mps == SVC_MPS_JOIN &&
@@ -175,8 +175,8 @@ static ncclsvc_result take_mps_advice(struct link *l, const struct svc_hello_rep
 	return NCCLSVC_OK;
 }
 
-static ncclsvc_result hello(struct link *l, const struct link_options *o, uint64_t deadline,
-			    uint32_t *ring_max)
+static ncclsvc_result hello(struct connection *l, const struct connection_options *o,
+			    uint64_t deadline, uint32_t *ring_max)
 {
 	struct svc_hello hello = {
 		.version_min = SVC_PROTOCOL_MIN,
@@ -198,7 +198,7 @@ static ncclsvc_result hello(struct link *l, const struct link_options *o, uint64
 	return take_mps_advice(l, &reply);
 }
 
-static ncclsvc_result map_ring(struct link *l, const struct svc_attach_reply *reply, int fd)
+static ncclsvc_result map_ring(struct connection *l, const struct svc_attach_reply *reply, int fd)
 {
 	char text[SVC_TEXT_BYTES];
 	if (reply->entries != l->entries || reply->size < svc_ring_size(reply->entries) ||
@@ -223,7 +223,7 @@ static ncclsvc_result map_ring(struct link *l, const struct svc_attach_reply *re
 	return NCCLSVC_OK;
 }
 
-static ncclsvc_result attach(struct link *l, uint64_t deadline)
+static ncclsvc_result attach(struct connection *l, uint64_t deadline)
 {
 	struct svc_attach request = {.entries = l->entries};
 	struct svc_attach_reply reply;
@@ -239,18 +239,19 @@ static ncclsvc_result attach(struct link *l, uint64_t deadline)
 	return r;
 }
 
-static ncclsvc_result open_once(const struct link_options *o, uint64_t deadline, struct link **link)
+static ncclsvc_result open_once(const struct connection_options *o, uint64_t deadline,
+				struct connection **connection)
 {
 	uint32_t ring_max = 0;
-	struct link *l = calloc(1, sizeof(*l));
+	struct connection *l = calloc(1, sizeof(*l));
 	if (!l)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	*l = (struct link){.refs = 1,
-			   .sock = -1,
-			   .version = SVC_PROTOCOL_MIN,
-			   .doorbell = -1,
-			   .completion = -1,
-			   .entries = o->entries};
+	*l = (struct connection){.refs = 1,
+				 .sock = -1,
+				 .version = SVC_PROTOCOL_MIN,
+				 .doorbell = -1,
+				 .completion = -1,
+				 .entries = o->entries};
 	fork_watch(l);
 	ncclsvc_result r = connect_to(o, deadline, &l->sock);
 	if (!r)
@@ -262,17 +263,18 @@ static ncclsvc_result open_once(const struct link_options *o, uint64_t deadline,
 		r = attach(l, deadline);
 	}
 	if (r) {
-		link_unref(l);
+		connection_unref(l);
 		return r;
 	}
-	*link = l;
+	*connection = l;
 	return NCCLSVC_OK;
 }
 
-ncclsvc_result link_open(const struct link_options *o, uint64_t deadline, struct link **link)
+ncclsvc_result connection_open(const struct connection_options *o, uint64_t deadline,
+			       struct connection **connection)
 {
 	for (;;) {
-		ncclsvc_result r = open_once(o, deadline, link);
+		ncclsvc_result r = open_once(o, deadline, connection);
 		/* A daemon that is going may still be listening: it is the next that is meant. */
 		bool going = r == NCCLSVC_DAEMON_LOST || r == NCCLSVC_DRAINING;
 		if (!going || !o->retry)
@@ -283,13 +285,13 @@ ncclsvc_result link_open(const struct link_options *o, uint64_t deadline, struct
 	}
 }
 
-struct link *link_ref(struct link *link)
+struct connection *connection_ref(struct connection *connection)
 {
-	link->refs++;
-	return link;
+	connection->refs++;
+	return connection;
 }
 
-void link_unref(struct link *l)
+void connection_unref(struct connection *l)
 {
 	if (--l->refs)
 		return;

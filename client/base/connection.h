@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One connection to the daemon. */
-#ifndef CLIENT_BASE_LINK_H
-#define CLIENT_BASE_LINK_H
+#ifndef CLIENT_BASE_CONNECTION_H
+#define CLIENT_BASE_CONNECTION_H
 
 #include <stdbool.h>
 #include <sys/un.h>
@@ -10,7 +10,7 @@
 #include "proto/mps.h"
 #include "proto/ring.h"
 
-struct link_options {
+struct connection_options {
 	struct sockaddr_un address;
 	char name[NCCLSVC_NAME_BYTES];
 	uint32_t entries;      /* of the ring */
@@ -21,8 +21,8 @@ struct link_options {
 
 /* Shared by the session and by the threads that sleep on it, so that a reattach cannot pull the
  * mapping or the socket from under a sleeper. */
-struct link {
-	struct link *next, **back; /* fork.c's list; NULL: not in it */
+struct connection {
+	struct connection *next, **back; /* fork.c's list; NULL: not in it */
 	bool foreign;  /* this process was forked: it is the parent's, and has no fds here */
 	unsigned refs; /* under the session's lock */
 	int sock;
@@ -35,8 +35,9 @@ struct link {
 	char mps_directory[NCCLSVC_MPS_DIRECTORY_BYTES]; /* of SVC_MPS_JOIN */
 };
 
-ncclsvc_result link_open(const struct link_options *options, uint64_t deadline, struct link **link);
-struct link *link_ref(struct link *link); /* locked */
-void link_unref(struct link *link);	  /* locked, or nobody else has it */
+ncclsvc_result connection_open(const struct connection_options *options, uint64_t deadline,
+			       struct connection **connection);
+struct connection *connection_ref(struct connection *connection); /* locked */
+void connection_unref(struct connection *connection); /* locked, or nobody else has it */
 
 #endif
