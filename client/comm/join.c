@@ -101,7 +101,7 @@ static void rejoined(ncclsvc_session *s, struct call *call)
 	ncclsvc_comm *comm = comm_by_key(s, call->comm_key);
 	memcpy(&reply, call->body, sizeof(reply));
 	if (!comm) { /* left before the request was under way */
-		comm_orphan(s, &reply);
+		comm_give_back(s, &reply);
 		call->result = NCCLSVC_CANCELLED;
 		snprintf(call->text, sizeof(call->text),
 			 "the communicator was left before all had joined");

@@ -75,7 +75,7 @@ bool join_reply_valid(const struct svc_join_reply *r)
 	       r->rank < r->nranks;
 }
 
-void comm_orphan(ncclsvc_session *s, const struct svc_join_reply *reply)
+void comm_give_back(ncclsvc_session *s, const struct svc_join_reply *reply)
 {
 	ncclsvc_comm *comm = comm_by_handle(s, reply->comm);
 	if (comm && join_reply_valid(reply))

@@ -40,8 +40,8 @@ void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_re
 /* OK, or STALE_EPOCH with a sentence. Locked. */
 ncclsvc_result comm_check(const ncclsvc_comm *comm);
 void comm_event(ncclsvc_session *s, const struct svc_event_comm *event); /* locked */
-/* A reply to JOIN or SPLIT came too late for its caller. Locked. */
-void comm_orphan(ncclsvc_session *s, const struct svc_join_reply *reply);
+/* Leaves what a reply to JOIN or SPLIT brought that came too late for its caller. Locked. */
+void comm_give_back(ncclsvc_session *s, const struct svc_join_reply *reply);
 /* Another id, made of this one: the same for all who make it with the same key. */
 void id_derive(const ncclsvc_unique_id *from, uint64_t key, ncclsvc_unique_id *to);
 const char *comm_label(const ncclsvc_session *s, uint32_t key); /* locked */

@@ -83,7 +83,7 @@ ncclsvc_result session_over(ncclsvc_session *s)
 }
 
 /* An answer whose caller has given up: what it made must not be left behind. */
-static void orphan(ncclsvc_session *s, const struct svc_header *h, const void *body)
+static void give_back(ncclsvc_session *s, const struct svc_header *h, const void *body)
 {
 	struct svc_join_reply joined;
 	struct svc_region_reply added;
@@ -94,7 +94,7 @@ static void orphan(ncclsvc_session *s, const struct svc_header *h, const void *b
 	case SVC_JOIN:
 	case SVC_SPLIT:
 		memcpy(&joined, body, sizeof(joined));
-		comm_orphan(s, &joined);
+		comm_give_back(s, &joined);
 		break;
 	case SVC_PLAN_COMMIT:
 		memcpy(&plan, body, sizeof(plan));
@@ -121,7 +121,7 @@ static void take_reply(ncclsvc_session *s, const struct svc_header *h, const voi
 	struct call *c = *at;
 	if (!c) {
 		svc_close_fds(fds, nfds);
-		orphan(s, h, body);
+		give_back(s, h, body);
 		return;
 	}
 	if (h->opcode != (c->opcode | SVC_REPLY)) {

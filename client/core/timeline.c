@@ -9,7 +9,8 @@
 #include "thread.h"
 #include "timeline.h"
 
-#define WORKERS_END_NS UINT64_C(500000000) /* without a daemon; ORPHAN_STILL_NS and some more */
+#define WORKERS_END_NS                                                                             \
+	UINT64_C(500000000) /* without a daemon; SUPERVISOR_LOST_STILL_NS and some more */
 
 static struct svc_timeline *counters(const ncclsvc_timeline *t)
 {

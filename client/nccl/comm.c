@@ -35,26 +35,27 @@ ncclComm_t handle_ref(ncclComm_t comm)
 	return comm;
 }
 
-/* A thread may be about to use what another one aborts: the last ones stay, to say so. */
-#define GRAVES 1024
-static pthread_mutex_t graves_lock = PTHREAD_MUTEX_INITIALIZER;
-static ncclComm_t graves[GRAVES];
-static unsigned next_grave;
-FREE_IN_CHILDREN(graves_lock)
+/* Handles without a user. The last ones stay allocated, so that a thread that still calls with one
+ * of them is refused by name. */
+#define FREED_MAX 1024
+static pthread_mutex_t freed_lock = PTHREAD_MUTEX_INITIALIZER;
+static ncclComm_t freed[FREED_MAX];
+static unsigned next_freed;
+FREE_IN_CHILDREN(freed_lock)
 
 void handle_unref(ncclComm_t comm)
 {
 	if (!comm || --comm->refs)
 		return;
-	pthread_mutex_lock(&graves_lock);
+	pthread_mutex_lock(&freed_lock);
 	ncclComm_t gone = NULL;
-	if (!comm->buried) {
-		comm->buried = true;
-		gone = graves[next_grave];
-		graves[next_grave] = comm;
-		next_grave = (next_grave + 1) % GRAVES;
+	if (!comm->freed) {
+		comm->freed = true;
+		gone = freed[next_freed];
+		freed[next_freed] = comm;
+		next_freed = (next_freed + 1) % FREED_MAX;
 	}
-	pthread_mutex_unlock(&graves_lock);
+	pthread_mutex_unlock(&freed_lock);
 	if (!gone)
 		return;
 	gone->magic = 0;

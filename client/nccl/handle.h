@@ -41,7 +41,7 @@ struct ncclComm {
 	bool joining;	       /* a join of it is on its way to the daemon */
 	ncclsvc_joining *join; /* that waits there; NULL: none */
 	unsigned users;	       /* calls inside, which keep `service` alive */
-	bool buried;	       /* under the graves' lock */
+	bool freed;	       /* it has no user; under freed_lock */
 	unsigned pending;      /* starts and ends under way that it is the parent of */
 	bool revoked, finalized, suspended;
 	atomic_bool aborted;		      /* or destroyed; it is read without the lock, too */

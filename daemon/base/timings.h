@@ -16,40 +16,40 @@
 /* A node waits for another daemon's answer: its vote on an operation that this node wants to fail,
  * a late member's commit, SPLIT or JOIN. Then the epoch (or the request) ends with TIMEOUT, and the
  * silent node is named. */
-#define NODE_ANSWER_NS	  UINT64_C(3000000000)
+#define NODE_ANSWER_NS		 UINT64_C(3000000000)
 /* A node that ends an epoch waits for the other nodes to end it too, so that all know which
  * operations were agreed on before. Then it ends the epoch without them. With GPUs it waits longer:
  * after an end without agreement, NCCL's communicator is made anew. */
-#define EPOCH_OVER_NS	  UINT64_C(50000000)
-#define EPOCH_CLOSE_NS	  UINT64_C(1000000000)
+#define EPOCH_OVER_NS		 UINT64_C(50000000)
+#define EPOCH_CLOSE_NS		 UINT64_C(1000000000)
 /* An epoch that all nodes have ended waits for operations of the host that are under way. Then they
  * are aborted. */
-#define EPOCH_DRAIN_NS	  UINT64_C(30000000)
+#define EPOCH_DRAIN_NS		 UINT64_C(30000000)
 /* The supervisor waits for tasks that were launched on GPUs before their epoch ended, so that
  * NCCL's communicator can be kept. Then it is aborted. (At most: worker_seconds may be shorter.) */
-#define EPOCH_LAND_NS	  UINT64_C(10000000000)
+#define EPOCH_LAND_NS		 UINT64_C(10000000000)
 /* Streams of an epoch that is over wait for the GPUs, which may still write to their memory. When
  * no task of it has ended for so long, the streams go on all the same. NCCL's abort takes half of
  * it. */
-#define STREAM_RELEASE_NS UINT64_C(1000000000)
+#define STREAM_RELEASE_NS	 UINT64_C(1000000000)
 /* The scheduler raises the inputs of sessions that have ended again after this interval, while
  * tasks fly: a dying stream may write its own, smaller value over the one that released the lane.
  */
-#define INPUTS_LOOK_NS	  UINT64_C(10000000)
+#define INPUTS_LOOK_NS		 UINT64_C(10000000)
 /* A worker that has lost its supervisor lets what is under way go on for so many seconds. */
-#define ORPHAN_SECONDS	  1
+#define SUPERVISOR_LOST_SECONDS	 1
 /* Then it releases the streams, until no task has ended for STILL (a task takes less, or will never
  * end), and for LAST at most. Then it exits. */
-#define ORPHAN_STILL_NS	  UINT64_C(300000000)
-#define ORPHAN_LAST_NS	  UINT64_C(3000000000)
+#define SUPERVISOR_LOST_STILL_NS UINT64_C(300000000)
+#define SUPERVISOR_LOST_LAST_NS	 UINT64_C(3000000000)
 /* A member has left: its lane is given to another communicator when the scheduler has had so long
  * to finish with it. */
-#define COMM_LEAVING_NS	  UINT64_C(100000000)
+#define COMM_LEAVING_NS		 UINT64_C(100000000)
 /* A window of NCCL's that is to go waits for tasks that fly. Then it goes all the same. */
-#define WINDOW_LEAVE_NS	  UINT64_C(3000000000)
+#define WINDOW_LEAVE_NS		 UINT64_C(3000000000)
 /* Messages of an epoch that has not begun on this node are kept for so long. Then they are dropped,
  * and the epoch fails with LIMIT should it begin. */
-#define EARLY_KEPT_NS	  UINT64_C(600000000000)
+#define EARLY_KEPT_NS		 UINT64_C(600000000000)
 
 /* ---- Everywhere ---- */
 

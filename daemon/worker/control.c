@@ -14,7 +14,7 @@ void worker_send(struct worker *w, const struct worker_message *m, int fd)
 {
 	int error = svc_send(w->sock, m, sizeof(*m), &fd, fd >= 0, 0);
 	if (error) /* the supervisor is gone, or about to be */
-		w->quit = w->orphan = true;
+		w->quit = w->supervisor_lost = true;
 }
 
 static void make_id(struct worker_message *m)

@@ -121,7 +121,7 @@ void lane_init_cancel(struct worker *w, const struct worker_message *m)
 bool lane_init_run(struct worker *w, const struct launch *l)
 {
 	struct lane_init *init = l->lane < WORKER_LANES ? &w->inits[l->lane] : NULL;
-	if (!init || l->generation != w->generation || w->orphan)
+	if (!init || l->generation != w->generation || w->supervisor_lost)
 		return true;
 	if (init->number < l->value)
 		return false;

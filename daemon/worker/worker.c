@@ -178,7 +178,7 @@ static void fall_asleep(struct worker *w, uint64_t waited_ns)
 	if (fds[1].revents && read(w->bell, &count, sizeof(count)) < 0 && errno != EAGAIN)
 		w->quit = true;
 	if (fds[0].revents && !control_handle(w))
-		w->quit = w->orphan = true;
+		w->quit = w->supervisor_lost = true;
 }
 
 /* What is to be done from time to time. */
@@ -207,7 +207,7 @@ static void run(struct worker *w)
 		}
 		if (rounds % ROUNDS_PER_CONTROL == 0) {
 			if (!control_handle(w)) {
-				w->orphan = true;
+				w->supervisor_lost = true;
 				break;
 			}
 			watch(w, now);
@@ -228,7 +228,7 @@ struct motion {
 	uint64_t completed, moved_ns;
 };
 
-/* After a nap: has something ended within ORPHAN_STILL_NS? */
+/* After a nap: has something ended within SUPERVISOR_LOST_STILL_NS? */
 static bool still_moves(const struct worker *w, struct motion *m)
 {
 	const struct timespec nap = {.tv_nsec = NAP_NS};
@@ -239,14 +239,15 @@ static bool still_moves(const struct worker *w, struct motion *m)
 	const uint64_t now = worker_clock();
 	if (sum != m->completed || !m->moved_ns)
 		*m = (struct motion){sum, now};
-	return now - m->moved_ns < ORPHAN_STILL_NS;
+	return now - m->moved_ns < SUPERVISOR_LOST_STILL_NS;
 }
 
 /* Each task that ends sets its timeline back to its own value, for trainers' streams that go on now
- * give their input to the next. So this goes on until nothing moves, or for ORPHAN_LAST_NS. */
+ * give their input to the next. So this goes on until nothing moves, or for
+ * SUPERVISOR_LOST_LAST_NS. */
 static void release_until_still(struct worker *w)
 {
-	const uint64_t end_ns = worker_clock() + ORPHAN_LAST_NS;
+	const uint64_t end_ns = worker_clock() + SUPERVISOR_LOST_LAST_NS;
 	struct motion m = {0};
 	do
 		sessions_release(w);
@@ -261,7 +262,7 @@ static void *watch_supervisor(void *arg)
 	struct pollfd fd = {.fd = w->sock}; /* hang-ups only */
 	while (poll(&fd, 1, -1) < 0)
 		;
-	sleep(ORPHAN_SECONDS);
+	sleep(SUPERVISOR_LOST_SECONDS);
 	sessions_end(w);
 	release_until_still(w);
 	_exit(EXIT_FAILURE);
@@ -285,8 +286,8 @@ static bool all_completed(const struct worker *w)
 
 /* Clients' streams are let go when no kernel of ours writes in their memory any more: when what was
  * launched is done. Or when it stands still, because another worker was told less: our end is near.
- * watch_supervisor lets them go after ORPHAN_SECONDS, whatever is under way. */
-static void end_orphan(struct worker *w)
+ * watch_supervisor lets them go after SUPERVISOR_LOST_SECONDS, whatever is under way. */
+static void end_without_supervisor(struct worker *w)
 {
 	struct motion m = {0};
 	sessions_end(w);
@@ -335,8 +336,8 @@ int worker_main(int argc, char *argv[])
 		return EXIT_FAILURE;
 	}
 	run(w);
-	if (w->orphan)
-		end_orphan(w);
+	if (w->supervisor_lost)
+		end_without_supervisor(w);
 	/* The driver takes back everything, and unlike us it cannot hang. */
 	_exit(w->dying[0] ? EXIT_FAILURE : EXIT_SUCCESS);
 }

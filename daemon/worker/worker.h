@@ -159,7 +159,7 @@ struct worker {
 	uint32_t high_lane; /* lanes from here on were never used */
 	uint32_t flying;    /* lanes with launches that have not completed */
 	bool quit;
-	bool orphan;		    /* there is no supervisor any more */
+	bool supervisor_lost;
 	char dying[SVC_TEXT_BYTES]; /* not empty: the context is lost, and why */
 };
 

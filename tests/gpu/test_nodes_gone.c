@@ -79,7 +79,7 @@ static void test_worker_inside_4(void)
 
 /* ---- Daemons ---- */
 
-struct orphan {
+struct survivor {
 	struct rank r;
 	CUdeviceptr p;
 	size_t bytes;
@@ -87,7 +87,7 @@ struct orphan {
 
 /* Tasks that wait for others, or (inside) run, and work behind them, which the GPU must come to.
  * Whose daemon lives is told that node `gone` has gone. */
-static void endure(struct orphan *o, bool inside, int gone)
+static void endure(struct survivor *o, bool inside, int gone)
 {
 	ncclsvc_task task = 0;
 	for (int i = 0; i < (inside ? 60 : 1); i++)
@@ -117,7 +117,7 @@ static void endure(struct orphan *o, bool inside, int gone)
 	gpu_check(o->p, 77, 64, "what was put behind the task");
 }
 
-static void orphan_open(struct orphan *o, struct client *c)
+static void survivor_open(struct survivor *o, struct client *c)
 {
 	rank_open(&o->r, c);
 	rank_check_usable(&o->r);
@@ -129,11 +129,11 @@ static void orphan_open(struct orphan *o, struct client *c)
 /* Rank 1's daemon dies. Rank 0 goes on alone, on a communicator of its own node. */
 static void bereaved_rank(struct client *c)
 {
-	struct orphan o;
+	struct survivor o;
 	struct rank *r = &o.r;
 	const bool inside = c->arg != NULL;
 	ncclsvc_unique_id id = c->id;
-	orphan_open(&o, c);
+	survivor_open(&o, c);
 	if (c->rank) {
 		for (int i = 0; inside && i < 60; i++)
 			CHECK_OK(ncclsvc_all_reduce(at(o.p), at(o.p), o.bytes / 4, NCCLSVC_UINT32,
@@ -198,7 +198,7 @@ static void test_daemon_inside(void)
 /* Ranks 1 and 2 have a communicator; node 0, which is none of theirs, kept order for them. */
 static void led_rank(struct client *c)
 {
-	struct orphan o;
+	struct survivor o;
 	if (!c->rank)
 		return;
 	c->rank--;
