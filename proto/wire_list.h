@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages of inspection (wire.h tells what holds of all): pieces of lists. */
+ * Messages of inspection (wire.h tells what holds of all): chunks of lists. */
 #ifndef PROTO_WIRE_LIST_H
 #define PROTO_WIRE_LIST_H
 
@@ -23,17 +23,17 @@ enum svc_list_what {
 struct svc_list {
 	uint32_t what;
 	uint32_t reserved;
-	uint64_t from; /* 0, or `next` of the piece before */
+	uint64_t from; /* 0, or `next` of the chunk before */
 };
 
-/* `count` records of `record_size` bytes follow: a piece of the list. This is the one message that
+/* `count` records of `record_size` bytes follow: a chunk of the list. This is the one message that
  * may have SVC_LIST_MESSAGE_MAX bytes. A newer daemon may send longer records: read what you know
  * and step by record_size. */
 struct svc_list_reply {
 	uint32_t what;
 	uint32_t record_size;
-	uint64_t time_ns; /* CLOCK_MONOTONIC, of this piece */
-	uint64_t next;	  /* where the next piece begins; 0: this was the last */
+	uint64_t time_ns; /* CLOCK_MONOTONIC, of this chunk */
+	uint64_t next;	  /* where the next chunk begins; 0: this was the last */
 	uint32_t count;
 	uint32_t reserved;
 };

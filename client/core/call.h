@@ -21,10 +21,10 @@ struct call {
 	struct call *next;
 	char text[LOST_TEXT]; /* of an error */
 	_Alignas(8) unsigned char body[SVC_MESSAGE_MAX - sizeof(struct svc_header)];
-	struct list_piece *piece; /* of LIST: where the reply goes, instead of body */
+	struct list_chunk *chunk; /* of LIST: where the reply goes, instead of body */
 };
 
-struct list_piece {
+struct list_chunk {
 	struct svc_list_reply head;
 	unsigned char records[SVC_LIST_MESSAGE_MAX - sizeof(struct svc_header) -
 			      sizeof(struct svc_list_reply)];

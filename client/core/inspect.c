@@ -26,14 +26,14 @@ ncclsvc_result ncclsvc_daemon(ncclsvc_session *s, ncclsvc_daemon_info *info)
 	return NCCLSVC_OK;
 }
 
-/* A list as its pieces come. */
+/* A list as its chunks come. */
 struct list {
 	char *records;
 	size_t n, room, record_size; /* ours */
 };
 
 /* Records of the daemon's length become records of ours. */
-static bool append(struct list *l, const struct list_piece *p)
+static bool append(struct list *l, const struct list_chunk *p)
 {
 	const size_t theirs = p->head.record_size, ours = l->record_size;
 	if (p->head.count > l->room - l->n) {
@@ -52,24 +52,24 @@ static bool append(struct list *l, const struct list_piece *p)
 	return true;
 }
 
-static ncclsvc_result get_pieces(ncclsvc_session *s, uint32_t what, struct list *l,
-				 struct list_piece *piece)
+static ncclsvc_result get_chunks(ncclsvc_session *s, uint32_t what, struct list *l,
+				 struct list_chunk *chunk)
 {
 	struct svc_list request = {.what = what};
 	uint64_t deadline = deadline_in(REQUEST_MS);
 	do {
-		struct call call = {.fd = -1, .piece = piece};
+		struct call call = {.fd = -1, .chunk = chunk};
 		ncclsvc_result r = call_run(s, &call, SVC_LIST, &request, -1, deadline);
 		if (r)
 			return r;
-		if (piece->head.what != what || !piece->head.record_size ||
-		    (piece->head.next && piece->head.next <= request.from))
+		if (chunk->head.what != what || !chunk->head.record_size ||
+		    (chunk->head.next && chunk->head.next <= request.from))
 			return error_set(NCCLSVC_PROTOCOL, "the daemon's list %u is malformed",
 					 what);
-		if (!append(l, piece))
+		if (!append(l, chunk))
 			return error_set(NCCLSVC_NO_MEMORY, "no memory for a list of %zu records",
-					 l->n + piece->head.count);
-		request.from = piece->head.next;
+					 l->n + chunk->head.count);
+		request.from = chunk->head.next;
 	} while (request.from);
 	return NCCLSVC_OK;
 }
@@ -80,13 +80,13 @@ static ncclsvc_result get_list(ncclsvc_session *s, uint32_t what, size_t record_
 	struct list l = {.record_size = record_size};
 	if (!s || !list || !n)
 		return error_argument("ncclsvc_list: the session, list or n is NULL");
-	struct list_piece *piece = malloc(sizeof(*piece));
-	if (!piece)
+	struct list_chunk *chunk = malloc(sizeof(*chunk));
+	if (!chunk)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	session_lock(s);
-	ncclsvc_result r = get_pieces(s, what, &l, piece);
+	ncclsvc_result r = get_chunks(s, what, &l, chunk);
 	session_unlock(s);
-	free(piece);
+	free(chunk);
 	if (r) {
 		free(l.records);
 		return r;

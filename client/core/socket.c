@@ -132,7 +132,7 @@ static void take_reply(ncclsvc_session *s, const struct svc_header *h, const voi
 	*at = c->next;
 	c->done = true;
 	c->result = h->result;
-	memcpy(c->piece ? (void *)c->piece : c->body, body, length);
+	memcpy(c->chunk ? (void *)c->chunk : c->body, body, length);
 	if (nfds)
 		c->fd = fds[0];
 	if (h->result)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lists for inspection. A reply holds a piece of a list: as many records as fit a message and as
- * can be read in a fraction of a millisecond, and where the next piece begins. So a list of any
+ * Lists for inspection. A reply holds a chunk of a list: as many records as fit a message and as
+ * can be read in a fraction of a millisecond, and where the next chunk begins. So a list of any
  * length neither holds up the loop nor takes memory. The executor is never asked.
  */
 #include <string.h>
@@ -22,23 +22,23 @@
 #include "operation.h"
 #include "server_state.h"
 
-#define PIECE_WORK 32768 /* entries of tables that are looked at for one piece */
+#define CHUNK_WORK 32768 /* entries of tables that are looked at for one chunk */
 
-struct piece {
+struct chunk {
 	const struct client *asker;
 	uint32_t room;		     /* for so many records */
-	uint32_t work;		     /* left for this piece */
+	uint32_t work;		     /* left for this chunk */
 	struct svc_list_reply reply; /* the body of the message: this and the records */
 	_Alignas(8) char records[SVC_LIST_MESSAGE_MAX - sizeof(struct svc_header) -
 				 sizeof(struct svc_list_reply)];
 };
 
-_Static_assert(offsetof(struct piece, records) ==
-		       offsetof(struct piece, reply) + sizeof(struct svc_list_reply),
+_Static_assert(offsetof(struct chunk, records) ==
+		       offsetof(struct chunk, reply) + sizeof(struct svc_list_reply),
 	       "one body");
 
-/* Looking at so many entries of tables. False: not in this piece. */
-static bool piece_works(struct piece *p, uint32_t entries)
+/* Looking at so many entries of tables. False: not in this chunk. */
+static bool chunk_works(struct chunk *p, uint32_t entries)
 {
 	if (!p->work)
 		return false;
@@ -46,11 +46,11 @@ static bool piece_works(struct piece *p, uint32_t entries)
 	return true;
 }
 
-/* The place of the next record, for which so many entries are looked at. NULL: not in this piece.
+/* The place of the next record, for which so many entries are looked at. NULL: not in this chunk.
  */
-static void *piece_next(struct piece *p, uint32_t entries)
+static void *chunk_next(struct chunk *p, uint32_t entries)
 {
-	if (p->reply.count == p->room || !piece_works(p, entries))
+	if (p->reply.count == p->room || !chunk_works(p, entries))
 		return NULL;
 	return p->records + p->reply.record_size * p->reply.count++;
 }
@@ -65,16 +65,16 @@ static uint64_t since(uint64_t now, uint64_t then)
 	return now > then ? now - then : 0;
 }
 
-/* ---- The lists: each begins at a place, and returns that of the next piece; 0: it is complete
+/* ---- The lists: each begins at a place, and returns that of the next chunk; 0: it is complete
  * ---- */
 
-static uint64_t list_sessions(struct server *s, struct piece *p, uint64_t from)
+static uint64_t list_sessions(struct server *s, struct chunk *p, uint64_t from)
 {
 	for (uint64_t slot = from; slot < SVC_SESSIONS_MAX; slot++) {
 		const struct client *c = s->sessions.by_slot[slot];
 		if (!c || c->state != CLIENT_OPEN)
 			continue;
-		ncclsvc_session_info *i = piece_next(p, 1);
+		ncclsvc_session_info *i = chunk_next(p, 1);
 		if (!i)
 			return slot;
 		*i = (ncclsvc_session_info){
@@ -146,11 +146,11 @@ static void add_refusal(const struct refusal *r, ncclsvc_comm_info *i)
 }
 
 /* They come behind the slots. */
-static uint64_t list_unstarted_comms(struct server *s, struct piece *p, uint64_t from)
+static uint64_t list_unstarted_comms(struct server *s, struct chunk *p, uint64_t from)
 {
 	const struct rendezvous *g = next_unstarted(s, from - SVC_COMMS_MAX);
 	for (; g; g = next_unstarted(s, g->number + 1)) {
-		ncclsvc_comm_info *i = piece_next(p, g->nranks);
+		ncclsvc_comm_info *i = chunk_next(p, g->nranks);
 		if (!i)
 			return SVC_COMMS_MAX + g->number;
 		*i = (ncclsvc_comm_info){
@@ -187,11 +187,11 @@ static void add_life(const struct epoch_life *e, uint64_t now, ncclsvc_comm_info
 							 since(now, steps[k].at_ns)};
 }
 
-static uint64_t list_comms(struct server *s, struct piece *p, uint64_t from)
+static uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 {
 	for (uint64_t slot = from; slot < SVC_COMMS_MAX; slot++) {
 		const struct communicator *m = s->comms.comm_by_slot[slot];
-		ncclsvc_comm_info *i = m ? piece_next(p, m->nranks) : NULL;
+		ncclsvc_comm_info *i = m ? chunk_next(p, m->nranks) : NULL;
 		if (!m)
 			continue;
 		if (!i)
@@ -232,28 +232,28 @@ static uint64_t at_rank(uint64_t slot, uint64_t rank)
 	return slot << 32 | rank;
 }
 
-/* Lists one member; false: not in this piece. */
-typedef bool list_member(struct server *s, struct piece *p, const struct communicator *m,
+/* Lists one member; false: not in this chunk. */
+typedef bool list_member(struct server *s, struct chunk *p, const struct communicator *m,
 			 uint32_t rank);
 
-static uint64_t list_each_member(struct server *s, struct piece *p, uint64_t from,
+static uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t from,
 				 list_member *list)
 {
 	uint64_t k = (uint32_t)from;
 	for (uint64_t slot = from >> 32; slot < SVC_COMMS_MAX; slot++, k = 0) {
 		const struct communicator *m = s->comms.comm_by_slot[slot];
 		for (; m && k < m->nranks; k++)
-			if (!piece_works(p, 1) || !list(s, p, m, (uint32_t)k))
+			if (!chunk_works(p, 1) || !list(s, p, m, (uint32_t)k))
 				return at_rank(slot, k);
 	}
 	return 0;
 }
 
-static bool list_one_member(struct server *s, struct piece *p, const struct communicator *m,
+static bool list_one_member(struct server *s, struct chunk *p, const struct communicator *m,
 			    uint32_t k)
 {
 	const struct member *member = &m->members[k];
-	ncclsvc_member_info *i = piece_next(p, 1);
+	ncclsvc_member_info *i = chunk_next(p, 1);
 	if (!i)
 		return false;
 	*i = (ncclsvc_member_info){
@@ -283,14 +283,14 @@ static bool list_one_member(struct server *s, struct piece *p, const struct comm
 	return true;
 }
 
-static uint64_t list_unstarted_members(const struct server *s, struct piece *p, uint64_t from)
+static uint64_t list_unstarted_members(const struct server *s, struct chunk *p, uint64_t from)
 {
 	uint64_t k = (uint32_t)from;
 	const struct rendezvous *g = next_unstarted(s, (from >> 32) - SVC_COMMS_MAX);
 	for (; g; g = next_unstarted(s, g->number + 1), k = 0) {
 		const struct rendezvous_view v = {s->comms.coord.me, g};
 		for (; k < g->nranks; k++) {
-			ncclsvc_member_info *i = piece_next(p, 1);
+			ncclsvc_member_info *i = chunk_next(p, 1);
 			if (!i)
 				return at_rank(SVC_COMMS_MAX + g->number, k);
 			*i = (ncclsvc_member_info){.comm = g->number,
@@ -303,7 +303,7 @@ static uint64_t list_unstarted_members(const struct server *s, struct piece *p, 
 	return 0;
 }
 
-static uint64_t list_members(struct server *s, struct piece *p, uint64_t from)
+static uint64_t list_members(struct server *s, struct chunk *p, uint64_t from)
 {
 	const uint64_t unstarted = at_rank(SVC_COMMS_MAX, 0);
 	uint64_t next = list_each_member(s, p, from, list_one_member);
@@ -349,17 +349,17 @@ static void list_waits(const struct server *s, const struct table_entry *e, nccl
 			add_wait(m, k, asked, i);
 }
 
-static uint64_t list_tasks(struct server *s, struct piece *p, uint64_t from)
+static uint64_t list_tasks(struct server *s, struct chunk *p, uint64_t from)
 {
 	const struct task_table *t = s->executor->table(s->executor);
 	uint32_t high = atomic_load_explicit(&t->high, memory_order_acquire);
 	struct table_entry e;
 	for (uint64_t slot = from; slot < high; slot++) {
-		if (!piece_works(p, 1))
+		if (!chunk_works(p, 1))
 			return slot;
 		if (!table_get(t, (uint32_t)slot, &e))
 			continue;
-		ncclsvc_task_info *i = piece_next(p, e.nranks);
+		ncclsvc_task_info *i = chunk_next(p, e.nranks);
 		if (!i)
 			return slot;
 		*i = (ncclsvc_task_info){
@@ -387,16 +387,16 @@ static uint64_t list_tasks(struct server *s, struct piece *p, uint64_t from)
 	return 0;
 }
 
-static uint64_t list_regions(struct server *s, struct piece *p, uint64_t from)
+static uint64_t list_regions(struct server *s, struct chunk *p, uint64_t from)
 {
 	uint64_t k = (uint32_t)from;
 	for (uint64_t slot = from >> 32; slot < SVC_SESSIONS_MAX; slot++, k = 0) {
 		const struct client *c = s->sessions.by_slot[slot];
 		for (; c && k < c->nmappings; k++) {
 			const struct mapping *m = &c->mappings[k];
-			if (!piece_works(p, 1))
+			if (!chunk_works(p, 1))
 				return at_rank(slot, k);
-			ncclsvc_region_info *i = m->used ? piece_next(p, 1) : NULL;
+			ncclsvc_region_info *i = m->used ? chunk_next(p, 1) : NULL;
 			if (!m->used)
 				continue;
 			if (!i)
@@ -415,10 +415,10 @@ static uint64_t list_regions(struct server *s, struct piece *p, uint64_t from)
 	return 0;
 }
 
-static uint64_t list_devices(struct server *s, struct piece *p, uint64_t from)
+static uint64_t list_devices(struct server *s, struct chunk *p, uint64_t from)
 {
 	for (uint64_t i = from; i < s->gpus.ngpus; i++) {
-		ncclsvc_device_info *info = piece_next(p, 1);
+		ncclsvc_device_info *info = chunk_next(p, 1);
 		if (!info)
 			return i;
 		*info = s->gpus.gpu[i]->info;
@@ -427,14 +427,14 @@ static uint64_t list_devices(struct server *s, struct piece *p, uint64_t from)
 	return 0;
 }
 
-static bool list_one_plan(struct server *s, struct piece *p, const struct communicator *m,
+static bool list_one_plan(struct server *s, struct chunk *p, const struct communicator *m,
 			  uint32_t k)
 {
 	const struct member *member = &m->members[k];
 	(void)s;
 	if (!m->plan || !m->plan->members[k].handle)
 		return true;
-	ncclsvc_plan_info *i = piece_next(p, m->plan->members[k].ntasks / 16 + 1);
+	ncclsvc_plan_info *i = chunk_next(p, m->plan->members[k].ntasks / 16 + 1);
 	if (!i)
 		return false;
 	*i = (ncclsvc_plan_info){
@@ -449,23 +449,23 @@ static bool list_one_plan(struct server *s, struct piece *p, const struct commun
 	return true;
 }
 
-static uint64_t list_plans(struct server *s, struct piece *p, uint64_t from)
+static uint64_t list_plans(struct server *s, struct chunk *p, uint64_t from)
 {
 	return list_each_member(s, p, from, list_one_plan);
 }
 
 /* The place: communicator, rank, task. */
-static uint64_t list_plan_tasks(struct server *s, struct piece *p, uint64_t from)
+static uint64_t list_plan_tasks(struct server *s, struct chunk *p, uint64_t from)
 {
 	ncclsvc_plan_task_info info;
 	uint64_t k = from >> 32 & UINT16_MAX, i = (uint32_t)from;
 	for (uint64_t slot = from >> 48; slot < SVC_COMMS_MAX; slot++, k = i = 0) {
 		const struct communicator *m = s->comms.comm_by_slot[slot];
 		for (; m && m->plan && k < m->nranks; k++, i = 0) {
-			if (!piece_works(p, 1))
+			if (!chunk_works(p, 1))
 				return slot << 48 | k << 32 | i;
 			for (; plan_task_info(m->plan, (uint32_t)k, (uint32_t)i, &info); i++) {
-				ncclsvc_plan_task_info *next = piece_next(p, 1);
+				ncclsvc_plan_task_info *next = chunk_next(p, 1);
 				if (!next)
 					return slot << 48 | k << 32 | i;
 				*next = info;
@@ -475,13 +475,13 @@ static uint64_t list_plan_tasks(struct server *s, struct piece *p, uint64_t from
 	return 0;
 }
 
-static uint64_t list_nodes(struct server *s, struct piece *p, uint64_t from)
+static uint64_t list_nodes(struct server *s, struct chunk *p, uint64_t from)
 {
 	const struct cluster *c = s->cluster;
 	const struct task_table *t = s->executor->table(s->executor);
 	for (uint64_t i = from; c && i < c->n; i++) {
 		const struct node *n = &c->nodes[i];
-		ncclsvc_node_info *info = piece_next(p, 1);
+		ncclsvc_node_info *info = chunk_next(p, 1);
 		if (!info)
 			return i;
 		*info = (ncclsvc_node_info){
@@ -504,7 +504,7 @@ static uint64_t list_nodes(struct server *s, struct piece *p, uint64_t from)
 }
 
 static const struct {
-	uint64_t (*list)(struct server *s, struct piece *p, uint64_t from);
+	uint64_t (*list)(struct server *s, struct chunk *p, uint64_t from);
 	uint32_t record_size;
 } lists[] = {
 	[SVC_LIST_SESSIONS] = {list_sessions, sizeof(ncclsvc_session_info)},
@@ -525,12 +525,12 @@ void list_send(struct server *s, struct client *c, uint32_t serial, uint32_t wha
 			     what);
 		return;
 	}
-	struct piece p;
+	struct chunk p;
 	p.asker = c;
 	p.reply = (struct svc_list_reply){
 		.what = what, .record_size = lists[what].record_size, .time_ns = clock_now()};
 	p.room = sizeof(p.records) / p.reply.record_size;
-	p.work = PIECE_WORK;
+	p.work = CHUNK_WORK;
 	p.reply.next = lists[what].list(s, &p, from);
 	client_reply(c, SVC_LIST, serial, &p.reply,
 		     sizeof(p.reply) + (size_t)p.reply.count * p.reply.record_size, NULL, 0);

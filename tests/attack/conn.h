@@ -18,7 +18,7 @@ struct conn {
 	uint32_t entries;
 	int doorbell, completion;
 	uint64_t last; /* task submitted by ring */
-	uint64_t from; /* the next piece of a list to ask for, of flood.c */
+	uint64_t from; /* the next chunk of a list to ask for, of flood.c */
 };
 
 struct answer {

@@ -39,11 +39,11 @@ static bool ask(struct attacker *a, struct conn *c, unsigned depth, unsigned opc
 		const void *body, size_t length)
 {
 	while (!depth || c->outstanding < depth) {
-		struct svc_list piece;
+		struct svc_list chunk;
 		if (opcode == SVC_LIST) {
-			memcpy(&piece, body, sizeof(piece));
-			piece.from = c->from;
-			body = &piece;
+			memcpy(&chunk, body, sizeof(chunk));
+			chunk.from = c->from;
+			body = &chunk;
 		}
 		int error = conn_send(c, opcode, body, length, -1, MSG_DONTWAIT);
 		if (error)

@@ -10,7 +10,7 @@
 unsigned open_many(struct attacker *a, struct conn *conns, unsigned n);
 
 /* Every session keeps `depth` requests of this kind under way, and opens again if it is ended. A
- * LIST goes on with the next piece. With depth 0 the sessions read no answer and ask as long as the
+ * LIST goes on with the next chunk. With depth 0 the sessions read no answer and ask as long as the
  * socket takes it. Does not return. */
 void flood(struct attacker *a, struct conn *conns, unsigned n, unsigned depth, unsigned opcode,
 	   const void *body, size_t length) __attribute__((noreturn));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Collectives, in rounds: each rank shows a piece of its input in its box, waits until all have,
+ * Collectives, in rounds: each rank shows a chunk of its input in its box, waits until all have,
  * and takes what it needs from the others' boxes. There are two boxes a rank, so that the fast one
- * need not wait for the slow to have taken all. With the first piece goes what was called, for
+ * need not wait for the slow to have taken all. With the first chunk goes what was called, for
  * comparison.
  */
 #include <string.h>
@@ -52,13 +52,13 @@ static bool rooted_output(int kind)
 	return kind == NCCLSVC_REDUCE || kind == NCCLSVC_GATHER;
 }
 
-/* One piece: `bytes` at offset `at` of every block of `block` bytes; in a box the blocks of a piece
+/* One chunk: `bytes` at offset `at` of every block of `block` bytes; in a box the blocks of a chunk
  * lie `room` bytes apart. */
-struct piece {
+struct chunk {
 	size_t at, bytes, block, room;
 };
 
-static void show(struct launch *l, const struct work *w, const struct piece *p, uint64_t round)
+static void show(struct launch *l, const struct work *w, const struct chunk *p, uint64_t round)
 {
 	struct ncclComm *c = l->comm;
 	if (rooted_input(w->call.kind) && w->call.root != c->rank)
@@ -73,7 +73,7 @@ static void show(struct launch *l, const struct work *w, const struct piece *p, 
 			   w->call.type, w->scalar);
 }
 
-static void take(struct launch *l, const struct work *w, const struct piece *p, uint64_t round)
+static void take(struct launch *l, const struct work *w, const struct chunk *p, uint64_t round)
 {
 	struct ncclComm *c = l->comm;
 	int kind = w->call.kind;
@@ -109,7 +109,7 @@ bool collective_run(struct launch *l, struct work *w)
 {
 	struct ncclComm *c = l->comm;
 	struct seat *self = &c->board->seats[c->rank];
-	struct piece p = {.block = w->call.count * nccl_width(w->call.type)};
+	struct chunk p = {.block = w->call.count * nccl_width(w->call.type)};
 	p.room = splits(w->call.kind) ? BOX / (size_t)c->nranks / 64 * 64 : BOX;
 	for (; p.at < p.block; p.at += p.bytes) {
 		uint64_t round = c->round + 1;

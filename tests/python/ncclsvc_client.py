@@ -348,7 +348,7 @@ class Session:
         return self.wait(self.submit(comm, BARRIER))
 
     def records(self, what):
-        """A list comes in pieces: each reply says where the next one begins."""
+        """A list comes in chunks: each reply says where the next one begins."""
         records, place = [], 0
         while True:
             body, _ = self.call(LIST, struct.pack("=IIQ", what, 0, place))

@@ -159,7 +159,7 @@ static void put_list(struct peer *p, const struct svc_header *h, const struct sv
 	put(p, h, 0, body, sizeof(*head) + size, NULL, 0);
 }
 
-/* Three sessions in two pieces, in records of another length. */
+/* Three sessions in two chunks, in records of another length. */
 static void list(struct peer *p, const struct svc_header *h, const struct svc_list *l)
 {
 	char records[2][512];
