@@ -36,6 +36,8 @@ void junction_end_tasks(struct engine *e, struct junction *j, const ncclsvc_stat
 
 /* ---- junction_pair.c ---- */
 
+/* Has the member here posted its side of the pair, or will it never, as it has left? */
+bool junction_pair_past(struct span *s, const struct junction_key *key);
 /* The other side of a pair is ready, and nobody here has posted it: is another pair posted here
  * that was to meet it, if only both were of the plan, or neither? Then both fail. */
 void junction_check_kind(struct engine *e, struct junction *j);

@@ -152,6 +152,8 @@ void junction_hear(struct engine *e, struct span *s, uint32_t place, const struc
 		memcpy(&failed, body, sizeof(failed));
 	else if (h->kind == SPAN_ASK)
 		memcpy(&st, body, sizeof(st));
+	if (h->kind != SPAN_READY)
+		stuck_break(e, s, body);
 	struct junction *j = junction_find(s, &key);
 	/* Who asks has spoken before: what is not known (any more) is over. */
 	if (!j && (h->kind == SPAN_ASK || is_past(c, &key)))

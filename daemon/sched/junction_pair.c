@@ -5,6 +5,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "coord/plan.h"
 #include "junction.h"
 #include "names.h"
 #include "order.h"
@@ -35,6 +36,21 @@ static uint64_t *pair_counter(struct span *s, bool send, int32_t rank, int32_t p
 		i++;
 	return (send ? s->sent : s->received) + (planned ? pairs(s) : 0) +
 	       (size_t)i * s->comm->nranks + (uint32_t)peer;
+}
+
+bool junction_pair_past(struct span *s, const struct junction_key *key)
+{
+	const struct comm *c = s->comm;
+	const bool send = s->node_of[key->a] == s->me;
+	const int32_t rank = send ? key->a : key->b, peer = send ? key->b : key->a;
+	const struct member *m = &c->members[rank];
+	const uint32_t plan = junction_plan(key);
+	if (s->node_of[rank] != s->me || m->gone)
+		return true;
+	if (plan && (plan <= m->plan_left || !c->plan || c->plan->number != plan))
+		return true;
+	const uint64_t *next = pair_counter(s, send, rank, peer, plan);
+	return !next || ((uint64_t)plan << PLAN_SHIFT | *next) > key->seq;
 }
 
 /* ---- Of the plan, or not ---- */

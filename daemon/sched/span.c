@@ -112,7 +112,7 @@ void span_free(struct engine *e, struct comm *c)
 	free(s->first);
 	free(s->ranks);
 	free(s->node_of);
-	free(s->stuck);
+	stuck_free(s);
 	free(s->sent);
 	free(s->received);
 	free(s);
@@ -295,7 +295,6 @@ void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind 
 	memcpy(m->body, body, bytes);
 	if (more_bytes)
 		memcpy(m->body + bytes, more, more_bytes);
-	s->sent_messages += kind <= SPAN_CREDIT && !stuck_says(kind, body, bytes);
 	post_message(e, m);
 }
 
@@ -367,10 +366,6 @@ void span_dispatch(struct engine *e, const struct span_header *h, const char *bo
 		return;
 	}
 	uint32_t place = s ? span_place(s, node) : UINT32_MAX;
-	if (s && stuck_says(h->kind, body, h->bytes))
-		stuck_break(e, s, body);
-	else if (s)
-		s->heard_messages += h->kind <= SPAN_CREDIT;
 	if (h->kind == SPAN_CREDIT) {
 		if (s && place != UINT32_MAX && s->comm->transport->credit)
 			s->comm->transport->credit(e, s, place, &h->key, &note);
@@ -387,8 +382,8 @@ void span_dispatch(struct engine *e, const struct span_header *h, const char *bo
 	}
 	if (h->kind == SPAN_OVER || s->comm->ended)
 		return;
-	if (h->kind > SPAN_OVER)
-		stuck_hear(e, s, place, h->kind, &h->key, body, h->bytes);
+	if (h->kind == SPAN_STUCK)
+		stuck_hear(e, s, place, body, h->bytes);
 	else
 		junction_hear(e, s, place, h, body);
 }

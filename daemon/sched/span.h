@@ -10,7 +10,7 @@
  *   transport/internode/course.c which bytes a piece is, for each operation
  *   transport/internode/small.c the same for what fits into a message
  *   early.c       what is said of a communicator before it has begun here
- *   stuck.c       members that all wait for each other
+ *   stuck.c       deadlocks: members of several nodes that all wait for each other
  *   sequence.c    on GPUs instead: launching in one order on all nodes, which one node's
  *                 sequencer.c says
  *
@@ -60,9 +60,7 @@ enum span_kind {
 	SPAN_ASK,	/* a status: fail, if nothing has been said */
 	SPAN_CREDIT,	/* a struct credit_note */
 	SPAN_OVER,	/* this node has ended the epoch: no READY follows */
-	SPAN_STUCK,	/* -> first node: all members here wait; and the answer to the next */
-	SPAN_STILL,	/* first node -> node: do they still? */
-	SPAN_CIRCLE,	/* first node -> node: for each other; a status */
+	SPAN_STUCK,	/* between a node and the first: do all members wait? A struct stuck_note */
 	SPAN_WISH,   /* -> sequencer: struct crossings; key.seq is its number, key.a: more follow */
 	SPAN_UNWISH, /* -> sequencer: forget the wish */
 	SPAN_UNWISHED, /* ... it is forgotten */
@@ -192,9 +190,7 @@ struct span {
 	struct junction *junctions;
 	struct op *ops;
 	struct credit *credits;
-	uint64_t sent_messages,
-		heard_messages; /* verdicts, questions and credits, but stuck_says */
-	struct stuck *stuck;	/* NULL: it never was */
+	struct stuck *stuck; /* NULL: it never was */
 	/* The epoch's end, from when the supervisor asks for it: */
 	bool over;   /* this node has said so */
 	bool *overs; /* [nnodes]: they have */
@@ -268,18 +264,17 @@ void early_finish(struct engine *e);
 
 /* From time to time. */
 void stuck_look(struct engine *e);
-/* Is that the status of what was ended because all wait? */
+/* Is that the status of what failed by a deadlock? */
 static inline bool stuck_said(const ncclsvc_status *st)
 {
 	return st->result == NCCLSVC_MISMATCH && st->field == NCCLSVC_FIELD_ORDER;
 }
-/* A message with such a status. It may come before SPAN_CIRCLE, and is as good. */
-bool stuck_says(unsigned kind, const void *body, size_t bytes);
-/* body: a status. Fails what the members here wait for, if they still do. */
+/* body: of a SPAN_FAILED or SPAN_ASK; it begins with a status. If that is of a deadlock which this
+ * node has confirmed, all fails that the members here wait for. */
 void stuck_break(struct engine *e, struct span *s, const void *body);
-/* SPAN_STUCK, SPAN_STILL or SPAN_CIRCLE. */
-void stuck_hear(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
-		const struct junction_key *key, const void *body, size_t bytes);
+/* SPAN_STUCK */
+void stuck_hear(struct engine *e, struct span *s, uint32_t place, const void *body, size_t bytes);
+void stuck_free(struct span *s);
 
 /* ---- sequence.c ---- */
 

@@ -1,50 +1,88 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Members on several nodes that all wait for each other. On one node it is plain to see (order.c);
- * here, each node knows about its own members only, and messages may be under way.
+ * Deadlock detection on a communicator of several nodes: all members wait for each other. On one
+ * node order.c sees that; here each node knows its own members only, and messages may be under way.
  *
- * A node all of whose members have waited for a while tells the span's first node, with how many
- * messages of the span it has sent and heard so far. When all have told that, and as many were
- * heard as sent, the first node asks all once more. If nothing has changed anywhere, then there was
- * a moment at which all waited and no message was under way: between the last node's first word and
- * the first node's second. So nobody can ever go on (Mattern's four counters). All nodes then fail
- * what their members wait for, as if its deadline had passed: should somebody have come meanwhile
- * after all, because a task was cancelled, say, what he meets goes on.
+ * A node whose members have all waited for a while reports to the span's first node which
+ * operations they have posted to other nodes: a collective's number, or the number of a Send or
+ * Recv between two ranks. When all nodes have reported, the first node asks each one: do its
+ * members wait as they did when it reported, and has it still said nothing about the operations
+ * which the other nodes have posted and it has not? If all say yes, this is a deadlock:
+ *
+ *   - A node that is in the same state at two times was in that state all the time, because no task
+ *     comes back. So there was a moment, when the first node began to ask, at which all nodes were
+ *     in the states that they had reported.
+ *   - At that moment each posted operation lacked a node that takes part in it, and a member of
+ * that node had to go on before it could be posted there. All members waited: for such an
+ * operation, or for a member of their own node.
+ *   - No message under way lets a member go on. READY, or a launch, completes only an operation of
+ *     which all nodes have spoken, and then one of them does not say yes. Nor does a node that has
+ *     failed an operation, or waits for the answers to such a failure.
+ *
+ * A node does not wait if something of it is about to fail (a deadline has passed, a member has
+ * left, records differ), moves bytes, waits for memory or a stream, or has matched without having
+ * been launched: a set on GPUs that is not whole.
+ *
+ * The first node then sends all nodes a SPAN_ASK: they fail what their members wait for, as if its
+ * deadline had passed, with one status. Another node's failure with such a status may come before,
+ * and does the same. If two tasks have met after all, because a third was cancelled, say, those two
+ * go on.
  */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
 #include "base/timings.h"
+#include "junction.h"
 #include "names.h"
 #include "operation.h"
 #include "order.h"
-#include "span.h"
 
-/* What a node tells the first. */
+#define KEYS_MAX   256	/* of one message */
+#define REPORT_MAX 4096 /* keys of one report: deadlines end what waits in more */
+
+/* From a node to the first: a part of its report (round 0), or yes to the question of that round.
+ * From the first to a node: that question. */
 struct stuck_note {
-	uint64_t sent, heard;
+	uint32_t round, nkeys;
+	/* Of a report: */
+	uint32_t at, total;   /* keys: the first of this part, and how many the report has */
+	uint64_t entered;     /* collectives that this node is ready for, or that are over */
 	uint64_t collectives; /* that are over, or that some members here have posted */
-	uint32_t round;	      /* which it answers; 0: it tells by itself */
 	int32_t rank;	      /* one of its members, and what that waits in */
-	uint32_t op, reserved;
+	uint32_t op;
+	/* The operations that are posted here to other nodes; or, of a question, those that others
+	 * have posted. */
+	struct junction_key keys[KEYS_MAX];
+};
+
+_Static_assert(sizeof(struct stuck_note) <= SPAN_BODY_MAX, "a note fits into a message");
+
+struct report {
+	bool whole;
+	uint32_t nkeys, total;
+	uint64_t entered, collectives;
+	int32_t rank;
+	uint32_t op;
+	struct junction_key *keys;
 };
 
 struct stuck {
-	bool was, told;	      /* at the last look; and the first node knows */
-	uint64_t sent, heard; /* then */
+	/* States of waiting; 0: none. */
+	uint64_t seen;	    /* at the last look */
+	uint64_t reported;  /* to the first node */
+	uint64_t confirmed; /* when that asked */
 	/* The first node's: */
-	uint32_t round, confirmed;
-	struct told_note {
-		struct stuck_note note;
-		bool valid;
-	} notes[]; /* by place */
+	uint32_t round, awaited; /* answers */
+	struct report reports[]; /* by place */
 };
 
 /* ---- Is this node? ---- */
 
-/* Its head waits for others, and for nobody's memory or stream. */
-static bool member_waits(const struct member *m)
+/* The member's head waits for others, and for nobody's memory or stream. Its tasks are mixed into
+ * the state: a task's uid is never another's, and its place only rises. */
+static bool member_waits(const struct member *m, uint64_t *state)
 {
 	const struct task *t;
 	bool any = false;
@@ -57,113 +95,247 @@ static bool member_waits(const struct member *m)
 		if (t->waits_input || (j && (j->asked || j->withheld)) ||
 		    (t->place == RUNNING && !j))
 			return false;
-		any = any || t->place == POSTED || t->junction;
+		any = any || t->place == POSTED || j;
+		*state = (*state ^ (t->uid << 3 | t->place)) * UINT64_C(0x100000001b3);
 	}
 	return any;
 }
 
-static bool node_waits(const struct span *s)
+/* The state of waiting that this node is in; 0: not all of its members wait. */
+static uint64_t waits(const struct span *s)
 {
+	uint64_t state = UINT64_C(0xcbf29ce484222325);
 	bool any = false;
-	if (s->ops || s->over || s->comm->ended || s->comm->haunted)
-		return false;
+	if (s->ops || s->over || s->comm->ended || s->comm->haunted || junction_spoken(s->comm))
+		return 0;
 	for (uint32_t i = 0; i < span_local_count(s); i++) {
 		const struct member *m = &s->comm->members[span_locals(s)[i]];
 		if (m->gone)
 			continue;
-		if (!member_waits(m))
-			return false;
+		if (!member_waits(m, &state))
+			return 0;
 		any = true;
 	}
-	return any;
+	return any ? state | 1 : 0;
 }
 
-static bool unchanged(const struct span *s)
+/* Has this node said nothing about the operation, and will it not before its members go on? */
+static bool is_open(struct span *s, const struct junction_key *key)
 {
-	return s->stuck && s->stuck->was && s->stuck->sent == s->sent_messages &&
-	       s->stuck->heard == s->heard_messages;
+	const struct comm *c = s->comm;
+	const struct junction *j = junction_find(s, key);
+	if (j && j->verdicts[j->mine].said)
+		return false;
+	if (key->a < 0)
+		return key->seq >= c->collectives && !c->gone;
+	return !junction_pair_past(s, key);
 }
 
-/* ---- The first node ---- */
+/* ---- What nodes tell each other ---- */
 
-static void send_to(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
-		    uint64_t round, const void *body, size_t bytes)
+static size_t note_bytes(const struct stuck_note *n)
 {
-	const struct junction_key key = {-1, -1, round, 0};
-	if (place == s->me)
-		stuck_hear(e, s, place, kind, &key, body, bytes);
-	else
-		span_send(e, s, place, kind, &key, body, bytes, NULL, 0);
+	return offsetof(struct stuck_note, keys) + n->nkeys * sizeof(n->keys[0]);
 }
 
-static void send_all(struct engine *e, struct span *s, enum span_kind kind, uint64_t round,
-		     const void *body, size_t bytes)
+static void send_note(struct engine *e, struct span *s, uint32_t place, const struct stuck_note *n)
 {
-	for (uint32_t p = 0; p < s->nnodes; p++)
-		if (p != s->me)
-			send_to(e, s, p, kind, round, body, bytes);
-	send_to(e, s, s->me, kind, round, body, bytes);
+	const struct junction_key none = {-1, -1, 0, 0};
+	span_send(e, s, place, SPAN_STUCK, &none, n, note_bytes(n), NULL, 0);
 }
 
-/* Of two nodes, by their members that wait in different operations, if there are such. Its number:
- * how many collectives are over then, on all nodes alike. */
-static ncclsvc_status circle_status(const struct span *s)
+static bool note_valid(const struct span *s, const struct stuck_note *note)
 {
-	const struct stuck_note *one = &s->stuck->notes[0].note, *other = &s->stuck->notes[1].note;
-	ncclsvc_status st = status_of(NCCLSVC_MISMATCH);
-	for (uint32_t p = 2; p < s->nnodes && other->op == one->op; p++)
-		other = &s->stuck->notes[p].note;
-	st.field = NCCLSVC_FIELD_ORDER;
-	st.value_a = one->op;
-	st.value_b = other->op;
-	for (uint32_t p = 0; p < s->nnodes; p++)
-		if (s->stuck->notes[p].note.collectives > st.number)
-			st.number = s->stuck->notes[p].note.collectives;
-	order_name_ranks(s->comm, &st, one->rank, other->rank);
-	return st;
-}
-
-static bool all_told(const struct span *s)
-{
-	uint64_t sent = 0, heard = 0;
-	for (uint32_t p = 0; p < s->nnodes; p++) {
-		if (!s->stuck->notes[p].valid)
-			return false;
-		sent += s->stuck->notes[p].note.sent;
-		heard += s->stuck->notes[p].note.heard;
+	const int32_t nranks = (int32_t)s->comm->nranks;
+	bool valid = note->rank >= 0 && note->rank < nranks && note->total <= REPORT_MAX;
+	for (uint32_t i = 0; i < note->nkeys; i++) {
+		const struct junction_key *k = &note->keys[i];
+		valid = valid && ((k->a == -1 && k->b == -1) ||
+				  (k->a >= 0 && k->a < nranks && k->b >= 0 && k->b < nranks));
 	}
-	return sent == heard;
+	return valid;
 }
-
-static void take_note(struct engine *e, struct span *s, uint32_t place,
-		      const struct stuck_note *note)
-{
-	struct stuck *k = s->stuck;
-	struct told_note *known = &k->notes[place];
-	if (note->rank < 0 || (uint32_t)note->rank >= s->comm->nranks)
-		return;
-	if (!note->round) {
-		*known = (struct told_note){*note, true};
-		if (!all_told(s))
-			return;
-		k->confirmed = 0;
-		send_all(e, s, SPAN_STILL, ++k->round, "", 0);
-	} else if (note->round == k->round && known->valid && note->sent == known->note.sent &&
-		   note->heard == known->note.heard && ++k->confirmed == s->nnodes) {
-		const ncclsvc_status st = circle_status(s);
-		for (uint32_t p = 0; p < s->nnodes; p++)
-			k->notes[p].valid = false;
-		send_all(e, s, SPAN_CIRCLE, 0, &st, sizeof(st));
-	}
-}
-
-/* ---- Every node ---- */
 
 static struct stuck *get(struct span *s)
 {
 	if (!s->stuck)
-		s->stuck = calloc(1, sizeof(*s->stuck) + s->nnodes * sizeof(s->stuck->notes[0]));
+		s->stuck = calloc(1, sizeof(*s->stuck) + s->nnodes * sizeof(s->stuck->reports[0]));
 	return s->stuck; /* without memory, deadlines tell */
+}
+
+/* ---- The first node ---- */
+
+/* Of two nodes, by their members that wait in different operations, if there are such. Its number:
+ * how many collectives are over then, on all nodes alike. */
+static ncclsvc_status deadlock_status(const struct span *s)
+{
+	const struct report *reports = s->stuck->reports, *one = &reports[0], *other = &reports[1];
+	ncclsvc_status st = status_of(NCCLSVC_MISMATCH);
+	for (uint32_t p = 2; p < s->nnodes && other->op == one->op; p++)
+		other = &reports[p];
+	st.field = NCCLSVC_FIELD_ORDER;
+	st.value_a = one->op;
+	st.value_b = other->op;
+	for (uint32_t p = 0; p < s->nnodes; p++)
+		if (reports[p].collectives > st.number)
+			st.number = reports[p].collectives;
+	order_name_ranks(s->comm, &st, one->rank, other->rank);
+	return st;
+}
+
+static void forget_reports(const struct span *s)
+{
+	for (uint32_t p = 0; p < s->nnodes; p++) {
+		free(s->stuck->reports[p].keys);
+		s->stuck->reports[p] = (struct report){0};
+	}
+}
+
+/* Without memory it is never whole, and deadlines tell. */
+static void keep_report(struct report *r, const struct stuck_note *part)
+{
+	if (!part->at) {
+		free(r->keys);
+		*r = (struct report){.total = part->total,
+				     .entered = part->entered,
+				     .collectives = part->collectives,
+				     .rank = part->rank,
+				     .op = part->op,
+				     .keys = calloc(part->total + 1, sizeof(*r->keys))};
+	}
+	r->whole = false;
+	if (!r->keys || part->at != r->nkeys || part->nkeys > r->total - r->nkeys)
+		return;
+	memcpy(r->keys + r->nkeys, part->keys, part->nkeys * sizeof(*r->keys));
+	r->nkeys += part->nkeys;
+	r->whole = r->nkeys == r->total;
+}
+
+static void declare(struct engine *e, struct span *s)
+{
+	const struct junction_key all = {-1, -1, UINT64_MAX, 0};
+	const ncclsvc_status st = deadlock_status(s);
+	s->stuck->round++;
+	forget_reports(s);
+	for (uint32_t p = 1; p < s->nnodes; p++)
+		span_send(e, s, p, SPAN_ASK, &all, &st, sizeof(st), NULL, 0);
+	stuck_break(e, s, &st);
+}
+
+static void count_answer(struct engine *e, struct span *s)
+{
+	if (!--s->stuck->awaited)
+		declare(e, s);
+}
+
+/* Does the operation that node `from` has posted wait for node `to`? */
+static bool waits_for(const struct span *s, const struct junction_key *key, uint32_t from,
+		      uint32_t to)
+{
+	if (key->a < 0)
+		return key->seq >= s->stuck->reports[to].entered;
+	return to != from && (s->node_of[key->a] == to || s->node_of[key->b] == to);
+}
+
+/* Does the operation lack a node, as far as the reports tell? */
+static bool lacks_some(const struct span *s, const struct junction_key *key, uint32_t from)
+{
+	for (uint32_t to = 0; to < s->nnodes; to++)
+		if (waits_for(s, key, from, to))
+			return true;
+	return false;
+}
+
+static bool may_be_deadlock(const struct span *s)
+{
+	const struct report *reports = s->stuck->reports;
+	for (uint32_t p = 0; p < s->nnodes; p++)
+		if (!reports[p].whole)
+			return false;
+	for (uint32_t p = 0; p < s->nnodes; p++)
+		for (uint32_t i = 0; i < reports[p].nkeys; i++)
+			if (!lacks_some(s, &reports[p].keys[i], p))
+				return false;
+	return true;
+}
+
+static void answer(struct engine *e, struct span *s, const struct stuck_note *question);
+
+static void ask(struct engine *e, struct span *s, uint32_t place, const struct stuck_note *question)
+{
+	s->stuck->awaited++;
+	if (place == s->me)
+		answer(e, s, question);
+	else
+		send_note(e, s, place, question);
+}
+
+/* About all operations that wait for that node: in as many questions as it takes. */
+static void ask_node(struct engine *e, struct span *s, uint32_t place)
+{
+	struct stuck_note question = {.round = s->stuck->round};
+	for (uint32_t p = 0; p < s->nnodes; p++) {
+		const struct report *report = &s->stuck->reports[p];
+		for (uint32_t i = 0; i < report->nkeys; i++) {
+			if (!waits_for(s, &report->keys[i], p, place))
+				continue;
+			if (question.nkeys == KEYS_MAX) {
+				ask(e, s, place, &question);
+				question.nkeys = 0;
+			}
+			question.keys[question.nkeys++] = report->keys[i];
+		}
+	}
+	ask(e, s, place, &question);
+}
+
+/* A node has reported, or says yes. */
+static void take_note(struct engine *e, struct span *s, uint32_t place,
+		      const struct stuck_note *note)
+{
+	struct stuck *k = get(s);
+	if (!k)
+		return;
+	if (note->round) {
+		if (note->round == k->round && k->awaited)
+			count_answer(e, s);
+		return;
+	}
+	keep_report(&k->reports[place], note);
+	k->round++; /* what was asked before does not count */
+	k->awaited = 0;
+	if (!may_be_deadlock(s))
+		return;
+	k->awaited = 1; /* up to the last question */
+	for (uint32_t p = 0; p < s->nnodes; p++)
+		ask_node(e, s, p);
+	count_answer(e, s);
+}
+
+/* ---- Every node ---- */
+
+static void tell_first(struct engine *e, struct span *s, const struct stuck_note *note)
+{
+	if (s->me)
+		send_note(e, s, 0, note);
+	else
+		take_note(e, s, 0, note);
+}
+
+/* Without a yes, the node reports again. */
+static void answer(struct engine *e, struct span *s, const struct stuck_note *question)
+{
+	struct stuck *k = s->stuck;
+	const uint64_t state = waits(s);
+	bool yes = k && state && state == k->reported;
+	for (uint32_t i = 0; yes && i < question->nkeys; i++)
+		yes = is_open(s, &question->keys[i]);
+	if (k && !yes)
+		k->reported = 0;
+	if (!yes)
+		return;
+	k->confirmed = state;
+	tell_first(e, s, &(struct stuck_note){.round = question->round});
 }
 
 /* That some member here is in, and other nodes may have met in part. */
@@ -183,25 +355,58 @@ static uint64_t collectives_begun(const struct span *s)
 	return most;
 }
 
-static void tell(struct engine *e, struct span *s, uint32_t round)
+/* Do tasks of this node wait there for other nodes? */
+static bool is_posted(const struct junction *j)
+{
+	return j->tasks;
+}
+
+static uint32_t count_posted(const struct span *s)
+{
+	const struct junction *j, *next;
+	uint32_t n = 0;
+	HASH_ITER (hh, s->junctions, j, next)
+		n += is_posted(j);
+	return n;
+}
+
+/* In as many parts as it takes. */
+static void send_report(struct engine *e, struct span *s, struct stuck_note *note)
+{
+	const struct junction *j, *next;
+	HASH_ITER (hh, s->junctions, j, next) {
+		if (!is_posted(j))
+			continue;
+		if (note->nkeys == KEYS_MAX) {
+			tell_first(e, s, note);
+			note->at += note->nkeys;
+			note->nkeys = 0;
+		}
+		note->keys[note->nkeys++] = j->key;
+	}
+	tell_first(e, s, note);
+}
+
+static void report(struct engine *e, struct span *s, uint64_t state)
 {
 	uint32_t i = 0;
 	while (i + 1 < span_local_count(s) && s->comm->members[span_locals(s)[i]].gone)
 		i++;
 	const uint32_t rank = span_locals(s)[i];
-	const struct task *head = s->comm->members[rank].queue;
-	const struct stuck_note note = {
-		.sent = s->stuck->sent,
-		.heard = s->stuck->heard,
+	struct stuck_note note = {
+		.total = count_posted(s),
+		.entered = s->comm->collectives,
 		.collectives = s->comm->collectives + collectives_begun(s),
-		.round = round,
 		.rank = (int32_t)rank,
-		.op = head ? head->record.op : NCCLSVC_BARRIER,
+		.op = s->comm->members[rank].queue->record.op,
 	};
-	send_to(e, s, 0, SPAN_STUCK, 0, &note, sizeof(note));
+	if (note.total > REPORT_MAX)
+		return;
+	s->stuck->reported = state;
+	send_report(e, s, &note);
 }
 
-static void break_circle(struct engine *e, struct span *s, const ncclsvc_status *why)
+static void break_deadlock(struct engine *e, struct span *s, const ncclsvc_status *why)
 {
 	struct comm *c = s->comm;
 	junction_give_up(e, c, why, why->number);
@@ -221,60 +426,39 @@ static void break_circle(struct engine *e, struct span *s, const ncclsvc_status 
 	}
 }
 
-bool stuck_says(unsigned kind, const void *body, size_t bytes)
-{
-	ncclsvc_status st;
-	if ((kind != SPAN_FAILED && kind != SPAN_ASK) || bytes < sizeof(st))
-		return false;
-	memcpy(&st, body, sizeof(st));
-	return stuck_said(&st);
-}
-
 void stuck_break(struct engine *e, struct span *s, const void *body)
 {
 	ncclsvc_status st;
 	memcpy(&st, body, sizeof(st));
-	if (unchanged(s) && s->stuck->told && node_waits(s)) {
-		s->stuck->told = false;
-		break_circle(e, s, &st);
-	}
+	if (stuck_said(&st) && s->stuck && s->stuck->confirmed && s->stuck->confirmed == waits(s))
+		break_deadlock(e, s, &st);
 }
 
-void stuck_hear(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
-		const struct junction_key *key, const void *body, size_t bytes)
+void stuck_hear(struct engine *e, struct span *s, uint32_t place, const void *body, size_t bytes)
 {
 	struct stuck_note note;
-	if (!get(s) || s->over || s->comm->ended)
+	if (s->over || bytes < offsetof(struct stuck_note, keys) || bytes > sizeof(note))
 		return;
-	if (kind == SPAN_STUCK && s->me == 0 && bytes == sizeof(note)) {
-		memcpy(&note, body, sizeof(note));
+	memcpy(&note, body, bytes);
+	if (note.nkeys > KEYS_MAX || bytes != note_bytes(&note) || !note_valid(s, &note))
+		return;
+	if (!s->me)
 		take_note(e, s, place, &note);
-	} else if (kind == SPAN_STILL && place == 0) {
-		if (s->stuck->told && unchanged(s) && node_waits(s))
-			tell(e, s, (uint32_t)key->seq);
-	} else if (kind == SPAN_CIRCLE && place == 0 && bytes == sizeof(ncclsvc_status)) {
-		stuck_break(e, s, body);
-	}
+	else if (!place)
+		answer(e, s, &note);
 }
 
 static void look(struct engine *e, struct span *s)
 {
-	const bool waits = node_waits(s);
-	if (!waits && !s->stuck)
-		return;
-	const bool same = waits && unchanged(s);
-	struct stuck *k = get(s);
+	const uint64_t state = waits(s);
+	struct stuck *k = state ? get(s) : s->stuck;
 	if (!k)
 		return;
-	k->was = waits;
-	k->sent = s->sent_messages;
-	k->heard = s->heard_messages;
-	if (!same)
-		k->told = false;
-	if (!same || k->told)
-		return;
-	k->told = true;
-	tell(e, s, 0);
+	if (!state)
+		k->reported = 0;
+	else if (state == k->seen && state != k->reported)
+		report(e, s, state);
+	k->seen = state;
 }
 
 void stuck_look(struct engine *e)
@@ -286,4 +470,11 @@ void stuck_look(struct engine *e)
 	HASH_ITER (hh, e->spans, s, next)
 		if (s->comm->pending)
 			look(e, s);
+}
+
+void stuck_free(struct span *s)
+{
+	if (s->stuck)
+		forget_reports(s);
+	free(s->stuck);
 }

@@ -47,7 +47,7 @@ void command(struct command c)
 	engine->command(engine, &c);
 }
 
-static void add_device(uint32_t i)
+void add_device(uint32_t i)
 {
 	void *p = mmap(NULL, sizeof(struct worker_queue), PROT_READ | PROT_WRITE,
 		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);

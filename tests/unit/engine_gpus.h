@@ -55,6 +55,7 @@ extern struct member_progress progress_pages[COMMS][SESSIONS];
 uint64_t now_ns(void);
 void pause_ns(long ns);
 void command(struct command c);
+void add_device(uint32_t i);
 /* A session with memory on every device it is told. Regions: REGION + device. */
 void add_trainer(uint32_t i);
 /* Memory of the worker's own, as another region of the trainer. */
