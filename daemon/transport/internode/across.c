@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Moving the bytes of tasks that met on several nodes, piece by piece: some are on their way while
+ * Moving the bytes of tasks that met on several nodes, chunk by chunk: some are on their way while
  * others are reduced or copied. The engine's thread never waits for any of it. */
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "channel/mpi_api.h"
 #include "sched/order.h"
 
-#define WINDOW	       8 /* pieces of one operation that are under way */
+#define WINDOW	       8 /* chunks of one operation that are under way */
 #define SCANS_PER_TURN 65536
 
 static void finish_op(struct engine *e, struct op *op)
@@ -34,22 +34,22 @@ static void finish_op(struct engine *e, struct op *op)
 		order_free_comm(e, c);
 }
 
-/* Begins what pieces it may, and ends it when all are over. */
+/* Begins what chunks it may, and ends it when all are over. */
 static void advance_op(struct engine *e, struct op *op)
 {
 	unsigned scans = 0;
 	if (op->advancing)
 		return;
 	op->advancing = true;
-	while (!op->aborted && op->under_way < WINDOW && op->next_piece < op->course.pieces &&
+	while (!op->aborted && op->under_way < WINDOW && op->next_chunk < op->course.chunks &&
 	       scans++ < SCANS_PER_TURN) {
 		struct stretch x;
-		uint64_t index = op->next_piece++;
+		uint64_t index = op->next_chunk++;
 		if (course_stretch(&op->course, index, &x) && course_involved(&op->course, &x))
-			piece_begin(e, op, index, &x);
+			chunk_begin(e, op, index, &x);
 	}
 	op->advancing = false;
-	bool all = op->next_piece == op->course.pieces;
+	bool all = op->next_chunk == op->course.chunks;
 	if (!all && op->under_way < WINDOW && !op->aborted)
 		e->polled |= 1u << TRANSPORT_INTERNODE;
 	/* What was given up ends with its epoch, which says why. */
@@ -76,10 +76,10 @@ static enum begun start(struct engine *e, const struct match *m)
 	return BEGUN_RUNNING;
 }
 
-static void advance_all(struct engine *e, struct piece *p)
+static void advance_all(struct engine *e, struct block_chunk *p)
 {
 	struct op *op = p->op;
-	piece_advance(e, p);
+	chunk_advance(e, p);
 	advance_op(e, op);
 }
 
@@ -91,14 +91,14 @@ void across_flow_over(struct engine *e, struct flight *flight, size_t bytes, boo
 		if (!failed)
 			flow_tag_put(e, f->tag);
 		if (failed || bytes != f->bytes)
-			flow_abort_op(e, f->piece->op); /* the other side has given up */
+			flow_abort_op(e, f->chunk->op); /* the other side has given up */
 	}
-	advance_all(e, f->piece);
+	advance_all(e, f->chunk);
 }
 
 void across_work_over(struct job *job, void *engine)
 {
-	struct piece *p = (struct piece *)job;
+	struct block_chunk *p = (struct block_chunk *)job;
 	p->working = false;
 	advance_all(engine, p);
 }
@@ -120,10 +120,10 @@ static bool poll(struct engine *e)
 
 static void poke(struct engine *e, struct op *op)
 {
-	struct piece *p, *next;
-	DL_FOREACH_SAFE (op->pieces, p, next)
+	struct block_chunk *p, *next;
+	DL_FOREACH_SAFE (op->chunks, p, next)
 		if (!p->working)
-			piece_advance(e, p);
+			chunk_advance(e, p);
 }
 
 /* Those that could not go on; the others may, for a little while. */
@@ -152,7 +152,7 @@ static void abort_some(struct engine *e, struct comm *c, const struct junction_k
 }
 
 /* What is in flight to or from that node never ends. */
-static void drop_flows(struct engine *e, struct piece *p, uint32_t place)
+static void drop_flows(struct engine *e, struct block_chunk *p, uint32_t place)
 {
 	for (uint32_t i = 0; i < p->nflows; i++) {
 		struct flow *f = &p->flows[i];
@@ -170,12 +170,12 @@ static void node_lost(struct engine *e, struct comm *c, uint32_t place)
 {
 	struct op *op, *next;
 	DL_FOREACH_SAFE (c->span->ops, op, next) {
-		struct piece *p, *after;
+		struct block_chunk *p, *after;
 		flow_abort_op(e, op);
-		DL_FOREACH_SAFE (op->pieces, p, after) {
+		DL_FOREACH_SAFE (op->chunks, p, after) {
 			drop_flows(e, p, place);
 			if (!p->working)
-				piece_advance(e, p);
+				chunk_advance(e, p);
 		}
 		advance_op(e, op);
 	}

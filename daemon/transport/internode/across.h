@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What across.c, flow.c and piece.c share. */
+ * What across.c, flow.c and chunk.c share. */
 #ifndef INTERNODE_ACROSS_H
 #define INTERNODE_ACROSS_H
 
@@ -8,7 +8,7 @@
 
 /* ---- course.c ---- */
 
-/* One piece of an operation: count units, from lo on in its block. */
+/* One chunk of an operation: count units, from lo on in its block. */
 struct stretch {
 	bool reduces;	    /* every node contributes, and the owner reduces */
 	bool spreads;	    /* then every node gets it; else only the node `to` */
@@ -29,15 +29,15 @@ struct course {
 	uint64_t share;	       /* bytes of count elements */
 	uint32_t blocks, wide; /* wide: blocks that are worked on side by side */
 	uint64_t block_units, chunk_units;
-	uint64_t pieces;
+	uint64_t chunks;
 };
 
 void course_make(struct course *p, const struct span *s, struct task *const *tasks, int32_t a,
 		 int32_t b);
 /* AllToAll: which two ranks a block is for; the first is the lower. */
 void course_pair(uint32_t pair, uint32_t *a, uint32_t *b);
-/* False: nothing to do in this piece. */
-bool course_stretch(const struct course *p, uint64_t piece, struct stretch *x);
+/* False: nothing to do in this chunk. */
+bool course_stretch(const struct course *p, uint64_t chunk, struct stretch *x);
 /* Has this node a part in it? */
 bool course_involved(const struct course *p, const struct stretch *x);
 /* Vectors that the node at that place contributes to what is reduced. */
@@ -94,13 +94,13 @@ struct flow {
 	int32_t tag;
 	char *at;
 	uint64_t bytes;
-	struct piece *piece;
+	struct block_chunk *chunk;
 };
 
-struct piece {
+struct block_chunk {
 	struct job job; /* first: what the pool gives back */
 	struct op *op;
-	struct piece *prev, *next;
+	struct block_chunk *prev, *next;
 	uint64_t index;
 	struct stretch x;
 	enum stage stage;
@@ -116,19 +116,19 @@ struct op {
 	struct junction_key key;
 	struct part *part; /* as in a match */
 	struct course course;
-	uint64_t next_piece;
+	uint64_t next_chunk;
 	uint32_t under_way;
 	bool aborted, advancing;
-	struct piece *pieces;
+	struct block_chunk *chunks;
 	struct op *prev, *next;
 	struct task *tasks[]; /* as in a match */
 };
 
 /* ---- across.c ---- */
 
-/* A send or receive of a piece has ended. */
+/* A send or receive of a chunk has ended. */
 void across_flow_over(struct engine *e, struct flight *flight, size_t bytes, bool failed);
-/* The pool is through with a piece's work. */
+/* The pool is through with a chunk's work. */
 void across_work_over(struct job *job, void *engine);
 
 /* ---- flow.c ---- */
@@ -148,11 +148,11 @@ void flow_refuse_credits(struct engine *e, struct span *s, const struct junction
 /* It can't be done: nothing more of it begins, and who has given credit for it is told. */
 void flow_abort_op(struct engine *e, struct op *op);
 
-/* ---- piece.c ---- */
+/* ---- chunk.c ---- */
 
-void piece_begin(struct engine *e, struct op *op, uint64_t index, const struct stretch *x);
+void chunk_begin(struct engine *e, struct op *op, uint64_t index, const struct stretch *x);
 /* Takes it as far as it goes now. True if it is over, and freed. */
-bool piece_advance(struct engine *e, struct piece *p);
+bool chunk_advance(struct engine *e, struct block_chunk *p);
 
 /* ---- small.c ---- */
 

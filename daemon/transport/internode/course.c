@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which bytes a piece of an operation is. An operation is cut into blocks (a rank's share, a node's
- * slice), each block into chunks; a piece is one chunk of one block. All nodes count pieces alike.
+ * Which bytes a chunk of an operation is. An operation is cut into blocks (a rank's share, a node's
+ * slice), each block into chunks. All nodes number the chunks alike.
  *
- * Reduced: each node gives the owner of the piece one vector, the reduction of its ranks', or,
+ * Reduced: each node gives the owner of the chunk one vector, the reduction of its ranks', or,
  * where that would round twice, each rank's vector. The owner reduces what it has, in the order of
  * nodes (of ranks, if it has all of them), so results are the same bits on all ranks and in every
  * run.
@@ -15,8 +15,8 @@
 #include "reduce/reduce.h"
 #include "task.h"
 
-#define PIECE_BYTES	  (256 * 1024)
-#define PIECE_SCRATCH_MAX (2 * 1024 * 1024) /* of contributions, at the owner */
+#define CHUNK_BYTES	  (256 * 1024)
+#define CHUNK_SCRATCH_MAX (2 * 1024 * 1024) /* of contributions, at the owner */
 #define UNITS_ALIGNED	  64
 
 /* Summing in the type itself and dividing at the end gives what an average is. */
@@ -42,18 +42,18 @@ uint32_t course_contributions(const struct course *p, uint32_t place)
 
 static void cut_into_chunks(struct course *p)
 {
-	uint64_t bytes = PIECE_BYTES, all = 0;
+	uint64_t bytes = CHUNK_BYTES, all = 0;
 	if (svc_op_reduces(p->record.op)) {
 		for (uint32_t k = 0; k < p->span->nnodes; k++)
 			all += course_contributions(p, k);
-		if (all * bytes > PIECE_SCRATCH_MAX)
-			bytes = PIECE_SCRATCH_MAX / all;
+		if (all * bytes > CHUNK_SCRATCH_MAX)
+			bytes = CHUNK_SCRATCH_MAX / all;
 		if (bytes < 4096)
 			bytes = 4096;
 	}
 	uint64_t units = (bytes / p->unit + UNITS_ALIGNED - 1) / UNITS_ALIGNED * UNITS_ALIGNED;
 	p->chunk_units = units;
-	p->pieces = (p->block_units + units - 1) / units * p->blocks;
+	p->chunks = (p->block_units + units - 1) / units * p->blocks;
 }
 
 /* All want the one result: each node reduces a slice of it. */
@@ -149,11 +149,11 @@ static void find_owner(const struct course *p, struct stretch *x)
 		x->owner = x->reduces ? x->to : s->node_of[course_giver(p, x)];
 }
 
-bool course_stretch(const struct course *p, uint64_t piece, struct stretch *x)
+bool course_stretch(const struct course *p, uint64_t chunk, struct stretch *x)
 {
-	const uint32_t block = (uint32_t)(piece % p->blocks);
+	const uint32_t block = (uint32_t)(chunk % p->blocks);
 	uint64_t units = p->block_units;
-	*x = (struct stretch){.block = block, .lo = piece / p->blocks * p->chunk_units};
+	*x = (struct stretch){.block = block, .lo = chunk / p->blocks * p->chunk_units};
 	if (p->p2p) {
 		x->owner = p->span->node_of[p->a];
 		x->to = p->span->node_of[p->b];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a piece sends and receives: the credit for it, and what MPI has. */
+ * What a chunk sends and receives: the credit for it, and what MPI has. */
 #include <stdlib.h>
 #include <utlist.h>
 
@@ -58,7 +58,7 @@ void flow_abort_op(struct engine *e, struct op *op)
 /* What a node said before it died can still be heard, and met, until the epoch ends. */
 static bool is_lost(struct engine *e, struct flow *f)
 {
-	struct op *op = f->piece->op;
+	struct op *op = f->chunk->op;
 	if (!e->lost[op->comm->span->nodes[f->node]])
 		return false;
 	f->over = true;
@@ -68,7 +68,7 @@ static bool is_lost(struct engine *e, struct flow *f)
 
 void flow_receive(struct engine *e, struct flow *f)
 {
-	struct op *op = f->piece->op;
+	struct op *op = f->chunk->op;
 	struct span *s = op->comm->span;
 	f->begun = true;
 	if (is_lost(e, f))
@@ -81,13 +81,13 @@ void flow_receive(struct engine *e, struct flow *f)
 		return;
 	}
 	e->flights++;
-	struct credit_note note = {f->piece->index, f->phase, f->tag};
+	struct credit_note note = {f->chunk->index, f->phase, f->tag};
 	span_send(e, s, f->node, SPAN_CREDIT, &op->key, &note, sizeof(note), NULL, 0);
 }
 
 static void send_flow(struct engine *e, struct flow *f, int32_t tag)
 {
-	struct op *op = f->piece->op;
+	struct op *op = f->chunk->op;
 	f->begun = true;
 	if (is_lost(e, f))
 		return;
@@ -103,11 +103,11 @@ static void send_flow(struct engine *e, struct flow *f, int32_t tag)
 
 void flow_offer(struct engine *e, struct flow *f)
 {
-	struct op *op = f->piece->op;
+	struct op *op = f->chunk->op;
 	struct span *s = op->comm->span;
 	struct credit *k;
 	DL_FOREACH (s->credits, k) {
-		if (k->node != f->node || k->note.piece != f->piece->index ||
+		if (k->node != f->node || k->note.piece != f->chunk->index ||
 		    k->note.phase != f->phase || !same(&k->key, &op->key))
 			continue;
 		int32_t tag = k->note.tag;
@@ -118,7 +118,7 @@ void flow_offer(struct engine *e, struct flow *f)
 	}
 }
 
-static bool is_ready(const struct piece *p, const struct flow *f)
+static bool is_ready(const struct block_chunk *p, const struct flow *f)
 {
 	return p->stage == (f->phase == GIVING ? STAGE_GIVE : STAGE_RESULT);
 }
@@ -138,9 +138,9 @@ void flow_credit(struct engine *e, struct span *s, uint32_t place, const struct 
 		span_refuse_credit(e, (int)s->nodes[place], note->tag);
 		return;
 	}
-	struct piece *p = NULL;
+	struct block_chunk *p = NULL;
 	if (op)
-		DL_SEARCH_SCALAR(op->pieces, p, index, note->piece);
+		DL_SEARCH_SCALAR(op->chunks, p, index, note->piece);
 	for (uint32_t i = 0; p && i < p->nflows; i++) {
 		struct flow *f = &p->flows[i];
 		if (f->send && !f->begun && f->node == place && (uint32_t)f->phase == note->phase &&

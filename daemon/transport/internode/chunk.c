@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One piece of an operation, from stage to stage: its memory, its flows, and the work on it. */
+ * One chunk of an operation, from stage to stage: its memory, its flows, and the work on it. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -76,7 +76,7 @@ static void share_result(const struct course *p, const struct stretch *x)
 
 static void run_stage(struct job *job, uint32_t chunk)
 {
-	struct piece *p = (struct piece *)job;
+	struct block_chunk *p = (struct block_chunk *)job;
 	const struct course *course = &p->op->course;
 	(void)chunk;
 	switch (p->stage) {
@@ -100,7 +100,7 @@ static void run_stage(struct job *job, uint32_t chunk)
 }
 
 /* True if there is something for the pool, or to be run, in this stage. */
-static bool has_work(const struct piece *p)
+static bool has_work(const struct block_chunk *p)
 {
 	const struct course *course = &p->op->course;
 	const struct stretch *x = &p->x;
@@ -120,7 +120,7 @@ static bool has_work(const struct piece *p)
 	}
 }
 
-static bool work(struct engine *e, struct piece *p)
+static bool work(struct engine *e, struct block_chunk *p)
 {
 	uint64_t bytes = p->x.bytes * p->op->course.span->nnodes;
 	if (bytes <= INLINE_BYTES || e->config.threads < 2) {
@@ -139,7 +139,7 @@ static bool work(struct engine *e, struct piece *p)
 /* ---- From stage to stage ---- */
 
 /* Are all flows of that phase over? Those of an operation that was given up need not begin. */
-static bool flows_over(const struct piece *p, enum phase phase)
+static bool flows_over(const struct block_chunk *p, enum phase phase)
 {
 	for (uint32_t i = 0; i < p->nflows; i++) {
 		const struct flow *f = &p->flows[i];
@@ -149,7 +149,7 @@ static bool flows_over(const struct piece *p, enum phase phase)
 	return true;
 }
 
-static void offer_flows(struct engine *e, struct piece *p, enum phase phase)
+static void offer_flows(struct engine *e, struct block_chunk *p, enum phase phase)
 {
 	for (uint32_t i = 0; i < p->nflows; i++) {
 		struct flow *f = &p->flows[i];
@@ -158,10 +158,10 @@ static void offer_flows(struct engine *e, struct piece *p, enum phase phase)
 	}
 }
 
-static void finish_piece(struct engine *e, struct piece *p)
+static void finish_chunk(struct engine *e, struct block_chunk *p)
 {
 	struct op *op = p->op;
-	DL_DELETE(op->pieces, p);
+	DL_DELETE(op->chunks, p);
 	op->under_way--;
 	uint64_t whole = 0;
 	for (uint32_t k = 0; p->x.reduces && k < op->course.span->nnodes; k++)
@@ -173,7 +173,7 @@ static void finish_piece(struct engine *e, struct piece *p)
 	free(p);
 }
 
-bool piece_advance(struct engine *e, struct piece *p)
+bool chunk_advance(struct engine *e, struct block_chunk *p)
 {
 	const struct op *op = p->op;
 	while (!p->working) {
@@ -187,7 +187,7 @@ bool piece_advance(struct engine *e, struct piece *p)
 				return false;
 			break;
 		case STAGE_OVER:
-			finish_piece(e, p);
+			finish_chunk(e, p);
 			return true;
 		default:
 			break;
@@ -195,7 +195,7 @@ bool piece_advance(struct engine *e, struct piece *p)
 		if (op->aborted) {
 			if (!flows_over(p, GIVING) || !flows_over(p, RESULT))
 				return false;
-			finish_piece(e, p);
+			finish_chunk(e, p);
 			return true;
 		}
 		p->stage++;
@@ -211,7 +211,7 @@ bool piece_advance(struct engine *e, struct piece *p)
 
 /* ---- Its beginning ---- */
 
-static void add_flow(struct piece *p, enum phase phase, bool send, uint32_t node, char *at,
+static void add_flow(struct block_chunk *p, enum phase phase, bool send, uint32_t node, char *at,
 		     uint64_t bytes)
 {
 	p->flows[p->nflows++] = (struct flow){
@@ -221,7 +221,7 @@ static void add_flow(struct piece *p, enum phase phase, bool send, uint32_t node
 		.node = node,
 		.at = at,
 		.bytes = bytes,
-		.piece = p,
+		.chunk = p,
 	};
 }
 
@@ -231,7 +231,7 @@ static char *writable(const char *p)
 }
 
 /* False: out of memory. */
-static bool course_flows_of_reduction(struct engine *e, struct piece *p)
+static bool course_flows_of_reduction(struct engine *e, struct block_chunk *p)
 {
 	const struct course *course = &p->op->course;
 	const struct span *s = course->span;
@@ -261,7 +261,7 @@ static bool course_flows_of_reduction(struct engine *e, struct piece *p)
 }
 
 /* The same. */
-static bool course_flows_of_exchange(struct engine *e, struct piece *p)
+static bool course_flows_of_exchange(struct engine *e, struct block_chunk *p)
 {
 	const struct course *course = &p->op->course;
 	const struct stretch *x = &p->x;
@@ -280,7 +280,7 @@ static bool course_flows_of_exchange(struct engine *e, struct piece *p)
 	return to;
 }
 
-static void course_flows_of_result(struct piece *p)
+static void course_flows_of_result(struct block_chunk *p)
 {
 	const struct course *course = &p->op->course;
 	const struct span *s = course->span;
@@ -300,10 +300,11 @@ static void course_flows_of_result(struct piece *p)
 }
 
 /* NULL: out of memory. */
-static struct piece *make(struct engine *e, struct op *op, uint64_t index, const struct stretch *x)
+static struct block_chunk *make(struct engine *e, struct op *op, uint64_t index,
+				const struct stretch *x)
 {
 	const struct span *s = op->comm->span;
-	struct piece *p = calloc(1, sizeof(*p) + 2 * s->nnodes * sizeof(p->flows[0]));
+	struct block_chunk *p = calloc(1, sizeof(*p) + 2 * s->nnodes * sizeof(p->flows[0]));
 	if (!p)
 		return NULL;
 	p->op = op;
@@ -319,9 +320,9 @@ static struct piece *make(struct engine *e, struct op *op, uint64_t index, const
 	return p;
 }
 
-void piece_begin(struct engine *e, struct op *op, uint64_t index, const struct stretch *x)
+void chunk_begin(struct engine *e, struct op *op, uint64_t index, const struct stretch *x)
 {
-	struct piece *p = make(e, op, index, x);
+	struct block_chunk *p = make(e, op, index, x);
 	if (!p) {
 		/* The others have begun: what they wait for ends with the epoch. */
 		flow_abort_op(e, op);
@@ -329,11 +330,11 @@ void piece_begin(struct engine *e, struct op *op, uint64_t index, const struct s
 		return;
 	}
 	op->under_way++;
-	DL_APPEND(op->pieces, p);
+	DL_APPEND(op->chunks, p);
 	for (uint32_t i = 0; i < p->nflows; i++)
 		if (!p->flows[i].send)
 			flow_receive(e, &p->flows[i]);
 	if (has_work(p) && work(e, p))
 		return;
-	piece_advance(e, p);
+	chunk_advance(e, p);
 }
