@@ -9,8 +9,8 @@ struct group {
 	unsigned depth;
 	ncclResult_t failed; /* the first refusal, for ncclGroupEnd */
 	char text[1024];
-	struct job *jobs;
-	unsigned njobs, room;
+	struct operation *operations;
+	unsigned noperations, room;
 	struct start *starts, **starts_end;
 };
 
@@ -20,11 +20,11 @@ bool group_is_open(void)
 	return g && g->depth;
 }
 
-static void drop_jobs(const struct job *jobs, unsigned n)
+static void drop_operations(const struct operation *operations, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		redop_release(&jobs[i]);
-		handle_unref(jobs[i].comm);
+		redop_release(&operations[i]);
+		handle_unref(operations[i].comm);
 	}
 }
 
@@ -32,8 +32,8 @@ void group_free(struct group *g)
 {
 	if (!g)
 		return;
-	drop_jobs(g->jobs, g->njobs);
-	free(g->jobs);
+	drop_operations(g->operations, g->noperations);
+	free(g->operations);
 	free(g);
 }
 
@@ -48,22 +48,22 @@ void group_note(ncclResult_t result)
 	snprintf(g->text, sizeof(g->text), "%s", last_sentence());
 }
 
-ncclResult_t group_add_job(const struct job *job)
+ncclResult_t group_add_operation(const struct operation *operation)
 {
 	struct group *g = own()->group;
-	if (g->njobs == RING_ENTRIES)
+	if (g->noperations == RING_ENTRIES)
 		return fail(ncclInvalidUsage, "a group has at most %d operations: end it earlier",
 			    RING_ENTRIES);
-	if (g->njobs == g->room) {
+	if (g->noperations == g->room) {
 		unsigned room = g->room ? 2 * g->room : 16;
-		struct job *grown = realloc(g->jobs, room * sizeof(*grown));
+		struct operation *grown = realloc(g->operations, room * sizeof(*grown));
 		if (!grown)
 			return fail(ncclSystemError, "out of memory");
-		g->jobs = grown;
+		g->operations = grown;
 		g->room = room;
 	}
-	g->jobs[g->njobs] = *job;
-	handle_ref(g->jobs[g->njobs++].comm);
+	g->operations[g->noperations] = *operation;
+	handle_ref(g->operations[g->noperations++].comm);
 	return ncclSuccess;
 }
 
@@ -100,11 +100,11 @@ static void drop_starts(struct start *list, ncclResult_t why, const char *text)
 }
 
 /* The group is closed by now: what fails in here is not its own failure any more. */
-static ncclResult_t run(struct start *starts, struct job *jobs, unsigned n)
+static ncclResult_t run(struct start *starts, struct operation *operations, unsigned n)
 {
 	ncclResult_t r = starts ? starts_run(starts) : ncclSuccess;
 	if (n && (!r || r == ncclInProgress)) {
-		ncclResult_t submitted = jobs_submit(jobs, n);
+		ncclResult_t submitted = operations_submit(operations, n);
 		r = submitted ? submitted : r;
 	}
 	return r;
@@ -118,17 +118,17 @@ ncclResult_t ncclGroupEnd(void)
 	if (--g->depth)
 		return ncclSuccess;
 	struct start *starts = g->starts;
-	unsigned n = g->njobs;
+	unsigned n = g->noperations;
 	ncclResult_t r = g->failed;
 	g->starts = NULL;
-	g->njobs = 0; /* who makes groups makes many: the room is kept */
+	g->noperations = 0; /* who makes groups makes many: the room is kept */
 	if (r) {
 		fail(r, "%s", g->text);
 		drop_starts(starts, r, g->text);
 	} else {
-		r = run(starts, g->jobs, n);
+		r = run(starts, g->operations, n);
 	}
-	drop_jobs(g->jobs, n);
+	drop_operations(g->operations, n);
 	return r;
 }
 NCCL_TWIN(ncclGroupEnd);

@@ -6,7 +6,7 @@
 #include "start.h"
 
 /* An operation: a reference to its communicator, and what will be submitted. */
-struct job {
+struct operation {
 	ncclComm_t comm;
 	CUstream stream;
 	unsigned op; /* ncclsvc_op */
@@ -24,19 +24,19 @@ struct group;
 bool group_is_open(void);
 void group_free(struct group *group);
 /* Keeps it for ncclGroupEnd. */
-ncclResult_t group_add_job(const struct job *job);
+ncclResult_t group_add_operation(const struct operation *operation);
 void group_add_start(struct start *start);
 /* The open group has failed: ncclGroupEnd says so. */
 void group_note(ncclResult_t result);
 
 /* submit.c: enters the communicators, submits everything, and waits for room if there is none. */
-ncclResult_t jobs_submit(struct job *jobs, unsigned n);
+ncclResult_t operations_submit(struct operation *operations, unsigned n);
 /* Until everything that was submitted on it has ended, or it is over. */
 void handle_flush(ncclComm_t comm);
 
-/* redop.c: gives the job the service's number for the reduction, which is its own until it is
+/* redop.c: gives the operation the service's number for the reduction, which is its own until it is
  * released. */
-ncclResult_t redop_take(struct job *job, ncclRedOp_t op);
-void redop_release(const struct job *job);
+ncclResult_t redop_take(struct operation *operation, ncclRedOp_t op);
+void redop_release(const struct operation *operation);
 
 #endif

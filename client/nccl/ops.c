@@ -7,7 +7,7 @@ static ncclResult_t operate(const char *function, unsigned op, const void *src, 
 			    size_t count, ncclDataType_t type, ncclRedOp_t redop, int peer,
 			    ncclComm_t comm, CUstream stream, const ncclCollConfig_t *config)
 {
-	struct job job = {
+	struct operation operation = {
 		.comm = comm,
 		.stream = stream,
 		.op = op,
@@ -21,15 +21,15 @@ static ncclResult_t operate(const char *function, unsigned op, const void *src, 
 	if (!r && (unsigned)type > NCCLSVC_FLOAT8E5M2)
 		r = fail(ncclInvalidArgument, "%s: %d is no data type", function, type);
 	if (!r)
-		r = coll_config_read(config, function, &job.launched);
+		r = coll_config_read(config, function, &operation.launched);
 	if (!r && redop >= 0)
-		r = redop_take(&job, redop);
+		r = redop_take(&operation, redop);
 	if (r)
 		return r;
 	const bool grouped = group_is_open();
-	r = grouped ? group_add_job(&job) : jobs_submit(&job, 1);
+	r = grouped ? group_add_operation(&operation) : operations_submit(&operation, 1);
 	if (r || !grouped)
-		redop_release(&job);
+		redop_release(&operation);
 	return r;
 }
 

@@ -9,10 +9,10 @@
 #include "driver.h"
 #include "group.h"
 
-ncclResult_t redop_take(struct job *job, ncclRedOp_t op)
+ncclResult_t redop_take(struct operation *operation, ncclRedOp_t op)
 {
-	ncclComm_t comm = job->comm;
-	job->redop = op;
+	ncclComm_t comm = operation->comm;
+	operation->redop = op;
 	if (op < NCCL_NUM_OPS && op >= 0)
 		return ncclSuccess;
 	const unsigned i = (unsigned)op - NCCL_NUM_OPS;
@@ -20,7 +20,7 @@ ncclResult_t redop_take(struct job *job, ncclRedOp_t op)
 		return fail(ncclInvalidArgument, "%d is no reduction", op);
 	pthread_mutex_lock(&comm->redops_lock);
 	const struct made made = comm->redops[i];
-	const bool fits = made.users && made.type == job->type;
+	const bool fits = made.users && made.type == operation->type;
 	comm->redops[i].queued += fits;
 	pthread_mutex_unlock(&comm->redops_lock);
 	if (!made.users)
@@ -30,19 +30,19 @@ ncclResult_t redop_take(struct job *job, ncclRedOp_t op)
 		return fail(ncclInvalidArgument,
 			    "reduction %d was made for another data type: %s, not %s", op,
 			    ncclsvc_type_name((unsigned)made.type),
-			    ncclsvc_type_name((unsigned)job->type));
-	job->redop = made.service;
-	job->made = (int)i + 1;
+			    ncclsvc_type_name((unsigned)operation->type));
+	operation->redop = made.service;
+	operation->made = (int)i + 1;
 	return ncclSuccess;
 }
 
-void redop_release(const struct job *job)
+void redop_release(const struct operation *operation)
 {
-	if (!job->made)
+	if (!operation->made)
 		return;
-	pthread_mutex_lock(&job->comm->redops_lock);
-	job->comm->redops[job->made - 1].queued--;
-	pthread_mutex_unlock(&job->comm->redops_lock);
+	pthread_mutex_lock(&operation->comm->redops_lock);
+	operation->comm->redops[operation->made - 1].queued--;
+	pthread_mutex_unlock(&operation->comm->redops_lock);
 }
 
 /* NCCL reads it when it is used, but the daemon is another process: here it is read now, when

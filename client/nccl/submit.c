@@ -19,53 +19,54 @@ static void pause_for(long *ns)
 	*ns = *ns * 2 > PAUSE_MAX_NS ? PAUSE_MAX_NS : *ns * 2;
 }
 
-static ncclsvc_result submit_one(const struct job *j, ncclsvc_task *task)
+static ncclsvc_result submit_one(const struct operation *o, ncclsvc_task *task)
 {
-	ncclsvc_session *s = j->comm->session->service;
-	ncclsvc_comm *c = j->comm->service;
-	ncclsvc_type type = (ncclsvc_type)j->type;
-	ncclsvc_redop redop = (ncclsvc_redop)j->redop;
-	ncclsvc_result r = ncclsvc_stream_set(s, j->stream, 0);
+	ncclsvc_session *s = o->comm->session->service;
+	ncclsvc_comm *c = o->comm->service;
+	ncclsvc_type type = (ncclsvc_type)o->type;
+	ncclsvc_redop redop = (ncclsvc_redop)o->redop;
+	ncclsvc_result r = ncclsvc_stream_set(s, o->stream, 0);
 	if (r)
 		return r;
-	const bool windowed = windows_cover(j->comm, j->src) && windows_cover(j->comm, j->dst);
-	if (windowed != j->comm->windowed) {
+	const bool windowed = windows_cover(o->comm, o->src) && windows_cover(o->comm, o->dst);
+	if (windowed != o->comm->windowed) {
 		ncclsvc_comm_set_windows(c, windowed);
-		j->comm->windowed = windowed;
+		o->comm->windowed = windowed;
 	}
-	switch (j->op) {
+	switch (o->op) {
 	case NCCLSVC_ALL_REDUCE:
-		return ncclsvc_all_reduce(j->src, j->dst, j->count, type, redop, c, task);
+		return ncclsvc_all_reduce(o->src, o->dst, o->count, type, redop, c, task);
 	case NCCLSVC_ALL_GATHER:
-		return ncclsvc_all_gather(j->src, j->dst, j->count, type, c, task);
+		return ncclsvc_all_gather(o->src, o->dst, o->count, type, c, task);
 	case NCCLSVC_REDUCE_SCATTER:
-		return ncclsvc_reduce_scatter(j->src, j->dst, j->count, type, redop, c, task);
+		return ncclsvc_reduce_scatter(o->src, o->dst, o->count, type, redop, c, task);
 	case NCCLSVC_BROADCAST:
-		return ncclsvc_broadcast(j->src, j->dst, j->count, type, j->peer, c, task);
+		return ncclsvc_broadcast(o->src, o->dst, o->count, type, o->peer, c, task);
 	case NCCLSVC_REDUCE:
-		return ncclsvc_reduce(j->src, j->dst, j->count, type, redop, j->peer, c, task);
+		return ncclsvc_reduce(o->src, o->dst, o->count, type, redop, o->peer, c, task);
 	case NCCLSVC_ALL_TO_ALL:
-		return ncclsvc_all_to_all(j->src, j->dst, j->count, type, c, task);
+		return ncclsvc_all_to_all(o->src, o->dst, o->count, type, c, task);
 	case NCCLSVC_GATHER:
-		return ncclsvc_gather(j->src, j->dst, j->count, type, j->peer, c, task);
+		return ncclsvc_gather(o->src, o->dst, o->count, type, o->peer, c, task);
 	case NCCLSVC_SCATTER:
-		return ncclsvc_scatter(j->src, j->dst, j->count, type, j->peer, c, task);
+		return ncclsvc_scatter(o->src, o->dst, o->count, type, o->peer, c, task);
 	case NCCLSVC_SEND:
-		return ncclsvc_send(j->src, j->count, type, j->peer, c, task);
+		return ncclsvc_send(o->src, o->count, type, o->peer, c, task);
 	default:
-		return ncclsvc_recv(j->dst, j->count, type, j->peer, c, task);
+		return ncclsvc_recv(o->dst, o->count, type, o->peer, c, task);
 	}
 }
 
 /* Those of the session, once. */
-static ncclsvc_result submit_once(const struct gpu_session *session, struct job *jobs, unsigned n,
-				  bool grouped)
+static ncclsvc_result submit_once(const struct gpu_session *session, struct operation *operations,
+				  unsigned n, bool grouped)
 {
 	ncclsvc_session *s = session->service;
 	ncclsvc_result r = grouped ? ncclsvc_group_begin(s) : NCCLSVC_OK;
 	for (unsigned i = 0; i < n && (!r || grouped); i++)
-		if (jobs[i].comm->session == session)
-			r = submit_one(&jobs[i], &jobs[i].task); /* group_end says it again */
+		if (operations[i].comm->session == session)
+			r = submit_one(&operations[i],
+				       &operations[i].task); /* group_end says it again */
 	if (grouped)
 		r = ncclsvc_group_end(s);
 	/* What a thread that ends has set would stay. */
@@ -74,11 +75,11 @@ static ncclsvc_result submit_once(const struct gpu_session *session, struct job 
 }
 
 /* The communicator that is not to be waited for any more, or NULL. */
-static const struct job *first_over(const struct job *jobs, unsigned n)
+static const struct operation *first_over(const struct operation *operations, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
-		if (handle_over(jobs[i].comm))
-			return &jobs[i];
+		if (handle_over(operations[i].comm))
+			return &operations[i];
 	return NULL;
 }
 
@@ -96,17 +97,18 @@ static bool wait_for_room(struct gpu_session *session, ncclsvc_result r, long *n
 }
 
 /* The session has been told all, or nothing. */
-static ncclResult_t submit_session(struct gpu_session *session, struct job *jobs, unsigned n)
+static ncclResult_t submit_session(struct gpu_session *session, struct operation *operations,
+				   unsigned n)
 {
 	unsigned mine = 0;
 	long ns = PAUSE_MIN_NS;
 	ncclsvc_result r;
 	for (unsigned i = 0; i < n; i++)
-		mine += jobs[i].comm->session == session;
+		mine += operations[i].comm->session == session;
 	do {
-		r = submit_once(session, jobs, n, mine > 1);
-		const struct job *over =
-			r == NCCLSVC_AGAIN || r == NCCLSVC_LIMIT ? first_over(jobs, n) : NULL;
+		r = submit_once(session, operations, n, mine > 1);
+		const struct operation *over =
+			r == NCCLSVC_AGAIN || r == NCCLSVC_LIMIT ? first_over(operations, n) : NULL;
 		if (over)
 			return handle_usable(over->comm, ncclsvc_op_name(over->op));
 	} while (wait_for_room(session, r, &ns));
@@ -117,33 +119,35 @@ static ncclResult_t submit_session(struct gpu_session *session, struct job *jobs
 	if (r)
 		return fail_service(r);
 	for (unsigned i = 0; i < n; i++) {
-		if (jobs[i].comm->session != session)
+		if (operations[i].comm->session != session)
 			continue;
-		jobs[i].done = true;
-		pthread_mutex_lock(&jobs[i].comm->lock);
-		if (jobs[i].task > jobs[i].comm->newest)
-			jobs[i].comm->newest = jobs[i].task;
-		pthread_mutex_unlock(&jobs[i].comm->lock);
-		session->newest = jobs[i].task;
+		operations[i].done = true;
+		pthread_mutex_lock(&operations[i].comm->lock);
+		if (operations[i].task > operations[i].comm->newest)
+			operations[i].comm->newest = operations[i].task;
+		pthread_mutex_unlock(&operations[i].comm->lock);
+		session->newest = operations[i].task;
 	}
 	return ncclSuccess;
 }
 
 /* A failure that is not the caller's mistake is the communicator's from now on. */
-static void latch_all(const struct job *jobs, unsigned n, ncclResult_t r)
+static void latch_all(const struct operation *operations, unsigned n, ncclResult_t r)
 {
 	for (unsigned i = 0; i < n; i++)
-		if (!jobs[i].done && (r == ncclRemoteError || jobs[i].comm->session->lost))
-			handle_latch(jobs[i].comm, r, last_sentence());
+		if (!operations[i].done &&
+		    (r == ncclRemoteError || operations[i].comm->session->lost))
+			handle_latch(operations[i].comm, r, last_sentence());
 }
 
 /* More than a session has timelines for can never be submitted. */
-static ncclResult_t check_pairs(const struct job *jobs, unsigned n)
+static ncclResult_t check_pairs(const struct operation *operations, unsigned n)
 {
 	unsigned pairs = 0;
 	for (unsigned i = 0; i < n && n >= SVC_TIMELINES; i++) {
 		unsigned k = 0;
-		while (k < i && (jobs[k].comm != jobs[i].comm || jobs[k].stream != jobs[i].stream))
+		while (k < i && (operations[k].comm != operations[i].comm ||
+				 operations[k].stream != operations[i].stream))
 			k++;
 		pairs += k == i;
 		if (pairs == SVC_TIMELINES)
@@ -170,16 +174,16 @@ static ncclResult_t look_back(ncclComm_t comm, unsigned op)
 }
 
 /* Records the events of launches (launchCompletionEvent) just before them: the worker launches. */
-static ncclResult_t record_launches(const struct job *jobs, unsigned n)
+static ncclResult_t record_launches(const struct operation *operations, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		if (!jobs[i].launched)
+		if (!operations[i].launched)
 			continue;
 		const struct cuda *cuda;
 		ncclResult_t r = driver_open(&cuda);
 		if (r)
 			return r;
-		CUresult e = cuda->cuEventRecord(jobs[i].launched, jobs[i].stream);
+		CUresult e = cuda->cuEventRecord(operations[i].launched, operations[i].stream);
 		if (e)
 			return fail(ncclUnhandledCudaError,
 				    "config.launchCompletionEvent cannot be recorded: error %d", e);
@@ -187,26 +191,26 @@ static ncclResult_t record_launches(const struct job *jobs, unsigned n)
 	return ncclSuccess;
 }
 
-ncclResult_t jobs_submit(struct job *jobs, unsigned n)
+ncclResult_t operations_submit(struct operation *operations, unsigned n)
 {
 	unsigned inside = 0;
-	ncclResult_t r = check_pairs(jobs, n);
+	ncclResult_t r = check_pairs(operations, n);
 	while (!r && inside < n) {
-		r = handle_enter(jobs[inside].comm, ncclsvc_op_name(jobs[inside].op));
+		r = handle_enter(operations[inside].comm, ncclsvc_op_name(operations[inside].op));
 		inside += !r;
 	}
 	for (unsigned i = 0; !r && i < n; i++)
-		if (!i || jobs[i].comm != jobs[i - 1].comm)
-			r = look_back(jobs[i].comm, jobs[i].op);
+		if (!i || operations[i].comm != operations[i - 1].comm)
+			r = look_back(operations[i].comm, operations[i].op);
 	if (!r)
-		r = record_launches(jobs, n);
+		r = record_launches(operations, n);
 	for (unsigned i = 0; !r && i < n; i++)
-		if (!jobs[i].done)
-			r = submit_session(jobs[i].comm->session, jobs, n);
+		if (!operations[i].done)
+			r = submit_session(operations[i].comm->session, operations, n);
 	if (r)
-		latch_all(jobs, inside, r);
+		latch_all(operations, inside, r);
 	while (inside)
-		handle_exit(jobs[--inside].comm);
+		handle_exit(operations[--inside].comm);
 	return r;
 }
 
