@@ -145,6 +145,7 @@ void comm_forget(struct comms *s, struct communicator *m)
 	free(m->split);
 	free(m->progress);
 	free(m->start);
+	free(m->begun);
 	free(m->start_break);
 	remote_forget_early(m);
 	free(m);
@@ -349,8 +350,10 @@ static void turn_away_others(struct communicator *m)
 			 "rank %u of communicator %s is held by pid %d, session %u of node %u (%s)",
 			 k, m->label, who->pid, who->session, who->node,
 			 coord_host(&m->comms->coord, who->node));
-		if (member->state == NCCLSVC_MEMBER_JOINING)
+		if (member->state == NCCLSVC_MEMBER_JOINING) {
+			remote_unjoin(m, k, member->client->id, false);
 			comm_refuse_join(m, k, NCCLSVC_RANK_TAKEN, text);
+		}
 		if (comm_alive(member))
 			comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
 	}
@@ -377,6 +380,8 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->plan_lost = false;
 	m->progress = progress;
 	int32_t vanished = fill_members(s, m, members);
+	free(m->begun);
+	m->begun = start;
 	m->start = NULL;
 	m->start_break = NULL;
 	struct command cmd = {.kind = COMMAND_EPOCH_START};
@@ -401,7 +406,6 @@ static void start_epoch(struct comms *s, struct communicator *m)
 		comm_break_epoch(m, NCCLSVC_CAUSE_MEMBER_DIED, vanished);
 	if (over)
 		comm_broken_elsewhere(m, over);
-	free(start);
 	free(over);
 	remote_handle_early(m);
 }
@@ -465,7 +469,7 @@ void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reaso
 			bool dead = gone || member->node == node;
 			member->state = dead ? NCCLSVC_MEMBER_DEAD : NCCLSVC_MEMBER_BROKEN;
 		}
-		if (!comm_alive(member) || member->state != NCCLSVC_MEMBER_JOINED || gone)
+		if (!comm_takes_part(member))
 			continue;
 		member->state = NCCLSVC_MEMBER_BROKEN;
 		struct svc_event_comm ev = {
@@ -490,7 +494,7 @@ void comm_break_epoch(struct communicator *m, ncclsvc_epoch_cause cause, int32_t
 
 void comm_gpu_lost(struct communicator *m, int result, int32_t rank)
 {
-	const bool tell = epoch_runs(&m->life);
+	const bool tell = epoch_lives(&m->life);
 	comm_break_for(m, NCCLSVC_CAUSE_GPU_LOST, result, rank, -1);
 	if (tell)
 		remote_break(m, result, rank, -1);

@@ -161,7 +161,8 @@ void comm_node_lost(struct communicator *m, uint32_t node);
 void comm_span_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result, int32_t node);
 void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const char *text);
 void comm_split_refused(struct communicator *m, int result, const char *text);
-void comm_split_parts(struct communicator *m, const struct control_parts *p);
+/* m: that is split; NULL: its epoch is over here. */
+void comm_split_parts(struct comms *s, struct communicator *m, const struct control_parts *p);
 void comm_free_all(struct comms *s);
 
 /* world.c */

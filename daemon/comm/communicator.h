@@ -83,6 +83,7 @@ struct communicator {
 	uint32_t coordinator;	     /* of the epoch: rank 0's node */
 	uint32_t remote;	     /* members of the epoch on other nodes */
 	struct control_start *start; /* all have joined; NULL: not yet, or it has begun */
+	struct control_start *begun; /* of the epoch that runs, or was the last to */
 	enum barrier_state barrier;  /* of GPUs across nodes: what the NCCL pool knows of start */
 	struct control_break *start_break; /* that is over already */
 	struct early_message *early;	   /* of an epoch that has not begun here */

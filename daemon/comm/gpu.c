@@ -109,7 +109,7 @@ static void tell_not_begun(struct comms *s, struct communicator *m, int result, 
 }
 
 static void answer_joins(struct communicator *m, ncclsvc_epoch_cause cause, int result,
-			 const char *why, bool told)
+			 const char *why)
 {
 	if (m->joining)
 		report_request(m, "JOIN", result, why);
@@ -122,7 +122,7 @@ static void answer_joins(struct communicator *m, ncclsvc_epoch_cause cause, int 
 		m->joining--;
 		member->state = NCCLSVC_MEMBER_BROKEN;
 		member->deadline_ns = 0;
-		if (member->fresh && told)
+		if (member->fresh)
 			remote_unjoin(m, k, c->id, false);
 		if (member->fresh)
 			comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
@@ -134,20 +134,18 @@ static void answer_joins(struct communicator *m, ncclsvc_epoch_cause cause, int 
 void comm_fail_joins(struct comms *s, struct communicator *m, int result, int32_t rank,
 		     const char *why)
 {
-	const bool told = m->start != NULL;
-	if (told)
+	if (m->start)
 		tell_not_begun(s, m, result, rank, true);
 	answer_joins(
 		m, result == NCCLSVC_TIMEOUT ? NCCLSVC_CAUSE_DEADLINE : NCCLSVC_CAUSE_START_FAILED,
-		result, why, told);
+		result, why);
 }
 
 void comm_not_begun(struct communicator *m, ncclsvc_epoch_cause cause, int result, const char *why)
 {
-	const bool told = m->start != NULL;
-	if (told)
+	if (m->start)
 		tell_not_begun(m->comms, m, result, -1, false);
-	answer_joins(m, cause, result, why, told);
+	answer_joins(m, cause, result, why);
 }
 
 void comm_join_again(struct communicator *m, int32_t rank, bool all)

@@ -186,9 +186,10 @@ static void drop(struct nccl_comm *p, int result, int32_t rank, int32_t node, co
 		return;
 	}
 	if (m && epoch_held(&m->life)) {
-		struct control_break b = {
-			.epoch = m->epoch, .result = result, .rank = rank, .node = node};
-		comm_broken_elsewhere(m, &b);
+		const bool tell = epoch_lives(&m->life) && m->coordinator == m->comms->coord.me;
+		comm_break_for(m, NCCLSVC_CAUSE_ENDED_ELSEWHERE, result, rank, node);
+		if (tell)
+			remote_break(m, result, rank, node);
 	} else if (m) {
 		nccl_comm_detach(p);
 	}

@@ -11,6 +11,29 @@
 #include "coord/messages.h"
 #include "remote.h"
 
+/* The epoch that is about to begin lacks that node. */
+static void begin_without(struct communicator *m, uint32_t node)
+{
+	for (uint32_t k = 0; m->start && k < m->nranks; k++) {
+		if (m->start->members[k].node != node || m->start_break)
+			continue;
+		if (m->cuda) {
+			comm_not_begun(m,
+				       epoch_held(&m->life) ? NCCLSVC_CAUSE_START_FAILED
+							    : NCCLSVC_CAUSE_NODE_LOST,
+				       NCCLSVC_PEER_GONE,
+				       "a member's node went before the epoch began");
+			return;
+		}
+		m->start_break = malloc(sizeof(*m->start_break));
+		if (m->start_break)
+			*m->start_break = (struct control_break){.epoch = m->start->epoch,
+								 .result = NCCLSVC_PEER_GONE,
+								 .rank = (int32_t)k,
+								 .node = (int32_t)node};
+	}
+}
+
 void comm_gathered(struct communicator *m, const struct control_start *start)
 {
 	struct comms *s = m->comms;
@@ -28,6 +51,11 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (comm_is_member_here(m, k) && !comm_is_still_there(m, k))
 			vanished = (int32_t)k;
+	for (uint32_t node = 0; node < s->coord.n; node++)
+		if (coord_is_gone(&s->coord, node))
+			begin_without(m, node);
+	if (!m->start)
+		return;
 	if (m->cuda && vanished >= 0 && comm_can_wait(m))
 		comm_join_again(m, vanished, true);
 	else if (m->cuda && vanished >= 0)
@@ -71,25 +99,10 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 			rank = (int32_t)k;
 	if (rank >= 0)
 		comm_break_for(m, NCCLSVC_CAUSE_NODE_LOST, NCCLSVC_PEER_GONE, rank, (int32_t)node);
-	/* It may have been about to begin. */
-	for (uint32_t k = 0; m->start && k < m->nranks; k++) {
-		if (m->start->members[k].node != node || m->start_break)
-			continue;
-		if (m->cuda) {
-			comm_not_begun(m,
-				       epoch_held(&m->life) ? NCCLSVC_CAUSE_START_FAILED
-							    : NCCLSVC_CAUSE_NODE_LOST,
-				       NCCLSVC_PEER_GONE,
-				       "a member's node went before the epoch began");
-			return;
-		}
-		m->start_break = malloc(sizeof(*m->start_break));
-		if (m->start_break)
-			*m->start_break = (struct control_break){.epoch = m->start->epoch,
-								 .result = NCCLSVC_PEER_GONE,
-								 .rank = (int32_t)k,
-								 .node = (int32_t)node};
-	}
+	if (rank >= 0 && m->joining && !m->start && !comm_can_wait(m))
+		comm_fail_joins(m->comms, m, NCCLSVC_PEER_GONE, rank,
+				"a member's node went before the split was done");
+	begin_without(m, node);
 }
 
 /* The engine finds that the nodes can't go on together. */
@@ -97,12 +110,7 @@ void comm_span_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result
 {
 	struct communicator *m = s->comm_by_slot[slot];
 	int32_t rank = -1;
-	if (!m || m->epoch != epoch)
-		return;
-	if (m->life.state == NCCLSVC_EPOCH_LEFT)
-		comm_event_for(m, NCCLSVC_CAUSE_NODES_FAILED,
-			       &(struct epoch_loss){result, -1, 0, node});
-	if (!epoch_runs(&m->life))
+	if (!m || m->epoch != epoch || !epoch_lives(&m->life))
 		return;
 	for (uint32_t k = m->nranks; node >= 0 && k-- > 0;)
 		if (m->members[k].node == node)

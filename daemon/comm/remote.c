@@ -163,7 +163,8 @@ static void tell_rendezvous(const struct communicator *m, enum control_kind kind
 	remote_send(m->comms, rendezvous_of_comm(m), kind, body, size);
 }
 
-/* To all nodes of the epoch, its coordinator's too, and to the rendezvous. */
+/* To all nodes of the epoch, its coordinator's too, and to the rendezvous. Where all members have
+ * left, what is launched on GPUs still waits for the end. */
 static void tell_epoch(struct communicator *m, enum control_kind kind, const void *body,
 		       size_t size)
 {
@@ -172,15 +173,12 @@ static void tell_epoch(struct communicator *m, enum control_kind kind, const voi
 	bool told[CLUSTER_NODES_MAX] = {false};
 	bool here = false;
 	for (uint32_t k = 0; k < m->nranks + 2; k++) {
-		const int32_t node =
-			k < m->nranks ? m->members[k].node : (int32_t)others[k - m->nranks];
-		if (node < 0 || told[node])
-			continue;
+		const uint32_t node =
+			k < m->nranks ? m->begun->members[k].node : others[k - m->nranks];
+		if (node != s->coord.me && !told[node])
+			remote_send(s, node, kind, body, size);
 		told[node] = true;
-		if ((uint32_t)node != s->coord.me)
-			remote_send(s, (uint32_t)node, kind, body, size);
-		else
-			here = true;
+		here |= k >= m->nranks && node == s->coord.me;
 	}
 	if (here)
 		remote_send(s, s->coord.me, kind, body, size);
@@ -197,6 +195,9 @@ void remote_fill_epoch(struct control_epoch *of, const struct communicator *m)
 void remote_join(struct communicator *m, uint32_t rank)
 {
 	const struct member *member = &m->members[rank];
+	const bool starts = comm_is_still_there(m, rank);
+	const uint32_t known = starts ? m->start->epoch : m->epoch;
+	const bool runs = starts || comm_takes_part(member);
 	struct control_join j = {
 		.nranks = m->nranks,
 		.rank = rank,
@@ -205,8 +206,8 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.session = member->client->id,
 		.cuda = m->cuda,
 		.device = member->device,
-		.epoch = epoch_runs(&m->life) ? 0 : m->epoch,
-		.world = m->world,
+		.epoch = epoch_runs(&m->life) && !runs ? 0 : known,
+		.runs = runs,
 		.split = m->reply_opcode == SVC_SPLIT,
 		.serial = member->serial,
 		.transport =
@@ -226,18 +227,17 @@ void remote_refused(struct communicator *m, int result)
 	tell_rendezvous(m, CONTROL_REFUSED, &r, sizeof(r));
 }
 
-void remote_part_refused(struct communicator *m, uint32_t rank, const struct control_part *part,
+void remote_part_refused(struct comms *s, const struct control_part *part, int32_t pid, int result,
 			 const char *text)
 {
 	struct control_refuse r = {.rank = part->rank,
-				   .result = NCCLSVC_LIMIT,
-				   .pid = m->members[rank].pid,
+				   .result = result,
+				   .pid = pid,
 				   .nranks = part->nranks,
 				   .part = true};
 	memcpy(r.id, part->id, sizeof(r.id));
 	snprintf(r.text, sizeof(r.text), "%s", text);
-	remote_send(m->comms, rendezvous_of(&m->comms->coord, part->id), CONTROL_REFUSED, &r,
-		    sizeof(r));
+	remote_send(s, rendezvous_of(&s->coord, part->id), CONTROL_REFUSED, &r, sizeof(r));
 }
 
 void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, bool late)

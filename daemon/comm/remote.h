@@ -30,12 +30,14 @@ void remote_handle_early(struct communicator *m);
 void remote_forget_early(struct communicator *m);
 /* This node's part of that communicator; NULL: it has none. */
 struct communicator *remote_find(const struct comms *s, const uint8_t *id);
-/* Tell the rendezvous and the nodes of the epoch what a member of this node does. */
+/* Tell the rendezvous and the nodes of the epoch what a member of this node does: it waits in JOIN,
+ * or is in an epoch that runs or is about to. */
 void remote_join(struct communicator *m, uint32_t rank);
 /* m->refused was, by this node. */
 void remote_refused(struct communicator *m, int result);
-/* This rank cannot join its part of a SPLIT, nor can the others then. */
-void remote_part_refused(struct communicator *m, uint32_t rank, const struct control_part *part,
+/* A member of this node (pid 0: it has gone) cannot join its part of a SPLIT, nor can the others
+ * then. */
+void remote_part_refused(struct comms *s, const struct control_part *part, int32_t pid, int result,
 			 const char *text);
 void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, bool late);
 /* The epoch is over because of this rank (-1: none), or of that node (-1: none). */

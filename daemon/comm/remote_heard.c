@@ -54,6 +54,13 @@ static void on_start(struct comms *s, const struct control_start *start)
 		remote_send(s, node, CONTROL_BREAK, &b, sizeof(b));
 }
 
+/* It was told by another member's node already. */
+static bool is_known(const struct comms *s, const struct control_start *start)
+{
+	const struct communicator *m = remote_find(s, start->id);
+	return m && (start->epoch <= m->epoch || (m->start && start->epoch <= m->start->epoch));
+}
+
 static void on_break(struct comms *s, uint32_t from, const struct control_break *b)
 {
 	char text[SVC_TEXT_BYTES];
@@ -95,10 +102,11 @@ static void on_split_failed(struct comms *s, const struct control_split_failed *
 static void on_parts(struct comms *s, const struct control_parts *p)
 {
 	struct communicator *m = remote_find(s, p->id);
-	if (!m || m->epoch != p->epoch || m->split_round != p->round || m->nranks != p->count)
-		return;
-	m->split_round++;
-	comm_split_parts(m, p);
+	if (m && (m->epoch != p->epoch || m->split_round != p->round || m->nranks != p->count))
+		m = NULL;
+	if (m)
+		m->split_round++;
+	comm_split_parts(s, m, p);
 }
 
 /* ---- Messages that overtake START, which another node sends ---- */
@@ -229,6 +237,8 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 			    from, coord_host(&s->coord, from));
 		return;
 	}
+	if (kind == CONTROL_START && is_known(s, body))
+		return;
 	if (take_early(s, from, kind, body, size) || coord_handle(&s->coord, from, kind, body))
 		return;
 	handle(s, from, kind, body);
@@ -274,8 +284,33 @@ static void handle(struct comms *s, uint32_t from, enum control_kind kind, const
 	}
 }
 
-/* JOINs that wait at a rendezvous whose node is gone are sent again, to the next
- * one. */
+/* Members of other nodes may not have heard of an epoch that this node has begun. */
+static void tell_begun(struct comms *s, const struct communicator *m)
+{
+	const struct control_start *start = m->begun;
+	const size_t size = sizeof(*start) + m->nranks * sizeof(start->members[0]);
+	bool told[CLUSTER_NODES_MAX] = {false};
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const uint32_t node = start->members[k].node;
+		if (node != s->coord.me && !told[node])
+			remote_send(s, node, CONTROL_START, start, size);
+		told[node] = true;
+	}
+}
+
+/* A client waits for a rank that another node's member holds. */
+static void refuse_stray(struct comms *s, struct communicator *m, uint32_t rank)
+{
+	const struct member *member = &m->members[rank];
+	char text[SVC_TEXT_BYTES];
+	snprintf(text, sizeof(text), "rank %u of communicator %s is held by pid %d of node %d (%s)",
+		 rank, m->label, member->far_pid, member->node,
+		 coord_host(&s->coord, (uint32_t)member->node));
+	comm_refuse_join(m, rank, NCCLSVC_RANK_TAKEN, text);
+}
+
+/* The next rendezvous learns of the members that waited at one whose node is gone, or that this
+ * one had given an epoch. */
 static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lost)
 {
 	uint64_t word;
@@ -283,10 +318,22 @@ static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lo
 	uint32_t node = (uint32_t)(word % s->coord.n);
 	while (coord_is_gone(&s->coord, node) && node != lost)
 		node = (node + 1) % s->coord.n;
-	for (uint32_t k = 0; node == lost && k < m->nranks; k++)
-		if (m->members[k].client && m->members[k].state == NCCLSVC_MEMBER_JOINING &&
-		    !m->start)
+	if (node != lost)
+		return;
+	if (epoch_runs(&m->life))
+		tell_begun(s, m);
+	if (m->joining && !m->start && !comm_can_wait(m))
+		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, -1,
+				"the node where the members gathered went before the split was "
+				"done");
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const struct member *member = &m->members[k];
+		const bool joins = comm_alive(member) && member->state == NCCLSVC_MEMBER_JOINING;
+		if (joins && epoch_runs(&m->life) && member->node >= 0)
+			refuse_stray(s, m, k);
+		else if (joins || comm_takes_part(member))
 			remote_join(m, k);
+	}
 }
 
 void remote_node_lost(struct comms *s, uint32_t node)

@@ -108,26 +108,55 @@ void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct
 
 /* ---- What comes of it ---- */
 
-/* Takes one member's slot in its part, and joins it. False: over a limit. */
-static bool join_part(struct comms *s, struct communicator *m, uint32_t rank,
-		      const struct split_request *r, const struct control_part *p, char *text)
+/* The other members of a part, which may be lost before it begins. */
+static void note_nodes(struct communicator *part, const struct control_parts *p)
 {
+	for (uint32_t k = 0; k < p->count; k++) {
+		const struct control_part_of *other = &p->parts[k];
+		if (!memcmp(other->part.id, part->id, sizeof(part->id)) &&
+		    other->node != part->comms->coord.me && other->part.rank < part->nranks)
+			part->members[other->part.rank].node = (int32_t)other->node;
+	}
+}
+
+static bool part_lacks_node(const struct comms *s, const struct control_parts *p,
+			    const struct control_part *part)
+{
+	for (uint32_t k = 0; k < p->count; k++)
+		if (!memcmp(p->parts[k].part.id, part->id, sizeof(part->id)) &&
+		    coord_is_gone(&s->coord, p->parts[k].node))
+			return true;
+	return false;
+}
+
+/* Takes one member's slot in its part, and joins it. Returns a result, with a sentence. */
+static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
+		     const struct split_request *r, const struct control_parts *all, char *text)
+{
+	const struct control_part *p = &all->parts[rank].part;
 	struct communicator *part = remote_find(s, p->id);
-	if (!part)
-		part = comm_create(s, p->id, p->nranks, m->account, text);
-	if (!part || part->nranks != p->nranks)
-		return false;
+	if (part_lacks_node(s, all, p)) {
+		snprintf(text, SVC_TEXT_BYTES, "a member's node went before the split was done");
+		return NCCLSVC_PEER_GONE;
+	}
+	if (!part && !(part = comm_create(s, p->id, p->nranks, m->account, text)))
+		return NCCLSVC_LIMIT;
+	if (part->nranks != p->nranks) {
+		snprintf(text, SVC_TEXT_BYTES, "another communicator has the part's name");
+		return NCCLSVC_LIMIT;
+	}
 	const struct member *from = &m->members[rank];
 	uint32_t handle = comm_new_handle(from->client, part, (int32_t)p->rank);
 	if (!handle) {
 		snprintf(text, SVC_TEXT_BYTES, "a session has at most %d communicators",
 			 SVC_SESSION_COMMS - 1);
 		comm_event(part, NCCLSVC_CAUSE_START_FAILED);
-		return false;
+		return NCCLSVC_LIMIT;
 	}
 	snprintf(part->label, sizeof(part->label), "split of %llu", (unsigned long long)m->uid);
 	part->cuda = m->cuda;
 	part->reply_opcode = SVC_SPLIT;
+	note_nodes(part, all);
 	part->members[p->rank] = (struct member){
 		.state = NCCLSVC_MEMBER_JOINING,
 		.client = from->client,
@@ -144,30 +173,42 @@ static bool join_part(struct comms *s, struct communicator *m, uint32_t rank,
 	part->joining++;
 	comm_event(part, NCCLSVC_CAUSE_JOINED);
 	remote_join(part, p->rank);
-	return true;
+	return NCCLSVC_OK;
+}
+
+/* What rank k of m, a member of this node, has asked for. */
+static void split_one(struct comms *s, struct communicator *m, uint32_t k,
+		      const struct split_request *r, const struct control_parts *p)
+{
+	const struct control_part *part = &p->parts[k].part;
+	const struct svc_join_reply none = {0};
+	struct client *c = m->members[k].client;
+	char text[SVC_TEXT_BYTES];
+	if (!part->nranks) {
+		client_reply(c, SVC_SPLIT, r->serial, &none, sizeof(none), NULL, 0);
+		return;
+	}
+	const int result = join_part(s, m, k, r, p, text);
+	if (!result)
+		return;
+	remote_part_refused(s, part, m->members[k].pid, result, text);
+	client_error(c, SVC_SPLIT, r->serial, result, "%s", text);
 }
 
 /* One by one: an answer that fails may end its session, and with it other members. */
-void comm_split_parts(struct communicator *m, const struct control_parts *p)
+void comm_split_parts(struct comms *s, struct communicator *m, const struct control_parts *p)
 {
-	struct comms *s = m->comms;
-	struct split_request *split = m->split;
-	const struct svc_join_reply none = {0};
-	if (!split)
-		return;
-	m->split = NULL;
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		char text[SVC_TEXT_BYTES] = "another communicator has the part's name";
-		struct client *c = m->members[k].client;
-		const struct control_part *part = &p->parts[k].part;
-		if (!split[k].here || !c)
+	struct split_request *split = m ? m->split : NULL;
+	if (m)
+		m->split = NULL;
+	for (uint32_t k = 0; k < p->count; k++) {
+		if (p->parts[k].node != s->coord.me)
 			continue;
-		if (!part->nranks) {
-			client_reply(c, SVC_SPLIT, split[k].serial, &none, sizeof(none), NULL, 0);
-		} else if (!join_part(s, m, k, &split[k], part, text)) {
-			remote_part_refused(m, k, part, text);
-			client_error(c, SVC_SPLIT, split[k].serial, NCCLSVC_LIMIT, "%s", text);
-		}
+		if (split && split[k].here && m->members[k].client)
+			split_one(s, m, k, &split[k], p);
+		else if (p->parts[k].part.nranks)
+			remote_part_refused(s, &p->parts[k].part, 0, NCCLSVC_PEER_GONE,
+					    "a member went before the split was done");
 	}
 	free(split);
 }

@@ -69,13 +69,14 @@ static bool start_fits(const struct coord *c, const struct control_start *m, siz
 	return true;
 }
 
-static bool parts_fit(const struct control_parts *m, size_t size)
+static bool parts_fit(const struct coord *c, const struct control_parts *m, size_t size)
 {
 	if (m->count > SVC_HOST_RANKS_MAX || size != sizeof(*m) + m->count * sizeof(m->parts[0]))
 		return false;
 	for (uint32_t k = 0; k < m->count; k++) {
 		const struct control_part *p = &m->parts[k].part;
-		if (p->nranks > SVC_HOST_RANKS_MAX || (p->nranks && p->rank >= p->nranks))
+		if (p->nranks > SVC_HOST_RANKS_MAX || (p->nranks && p->rank >= p->nranks) ||
+		    m->parts[k].node >= c->n)
 			return false;
 	}
 	return true;
@@ -149,7 +150,7 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 	case CONTROL_SPLIT_FAILED:
 		return is_text(((const struct control_split_failed *)body)->text, SVC_TEXT_BYTES);
 	case CONTROL_PARTS:
-		return parts_fit(body, size);
+		return parts_fit(c, body, size);
 	case CONTROL_NCCL_READY:
 		return ready_fits(c, body, size);
 	case CONTROL_PLAN:
@@ -173,9 +174,10 @@ void coord_handle_early(struct coord *c, uint32_t from, enum control_kind kind, 
 
 void coord_handle_started(struct coord *c, enum control_kind kind, const void *body)
 {
-	if (kind == CONTROL_BREAK)
+	if (kind == CONTROL_BREAK) {
 		coordinator_broken(c, body);
-	else if (kind == CONTROL_LEFT)
+		nccl_pool_broken(c, body);
+	} else if (kind == CONTROL_LEFT)
 		coordinator_left(c, body);
 }
 

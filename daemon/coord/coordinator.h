@@ -16,6 +16,7 @@ struct planning;
 
 struct asked_split {
 	bool here;
+	uint32_t node;
 	int32_t colour, key;
 };
 

@@ -15,7 +15,8 @@ struct control_join {
 	uint32_t uid, session;
 	uint32_t cuda;
 	uint32_t epoch; /* the last that this node knows of */
-	uint32_t world, split;
+	uint32_t split;
+	uint32_t runs; /* it is in that epoch already: where members gathered was lost */
 	int32_t device;
 	uint32_t transport; /* ncclsvc_transport, of GPUs' memory */
 	uint32_t serial;    /* of the client's request */
@@ -95,7 +96,7 @@ struct control_parts {
 	uint32_t epoch, round, count, reserved;
 	struct control_part_of {
 		uint32_t rank; /* in the communicator that is split */
-		uint32_t reserved;
+		uint32_t node; /* that the member asked from: it joins the part, or refuses it */
 		struct control_part part;
 	} parts[];
 };

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <uthash.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #define SERIAL_NODE_SHIFT 40
@@ -29,6 +30,7 @@ struct barrier {
 	bool said[CLUSTER_NODES_MAX];
 	int32_t result, rank; /* of the first that cannot; 0: none */
 	bool asked;	      /* an id is being made */
+	uint64_t over_ns;     /* when it was refused */
 	struct control_gpu gpus[];
 };
 
@@ -151,6 +153,8 @@ static void refuse(struct coord *c, struct barrier *u, int result, int32_t rank)
 		return;
 	u->result = result;
 	u->rank = rank;
+	u->over_ns = coord_now(c);
+	c->ops->deadline(c->arg, u->over_ns + c->keep_ns);
 	for (uint32_t node = 0; node < c->n; node++)
 		if (u->said[node] && !coord_is_gone(c, node))
 			answer(c, u, NULL, NULL, (int32_t)node);
@@ -210,7 +214,7 @@ void nccl_pool_ready(struct coord *c, uint32_t from, const struct control_nccl_r
 	if (!has_node(m->gpus, m->nranks, from) || m->gpus[0].node != c->me || (!u && m->again))
 		return; /* if it has been decided, the node gives its part back */
 	if (u && u->epoch != m->epoch) {
-		if (u->epoch > m->epoch)
+		if (u->epoch > m->epoch && !u->result)
 			return; /* late */
 		barrier_forget(c, u);
 		u = NULL;
@@ -272,6 +276,13 @@ void nccl_pool_give(struct coord *c, uint32_t from, const struct control_nccl_fr
 
 /* ---- The end ---- */
 
+void nccl_pool_broken(struct coord *c, const struct control_break *m)
+{
+	struct barrier *u = barrier_find(c, m->id);
+	if (u && u->epoch == m->epoch)
+		refuse(c, u, m->result, m->rank);
+}
+
 void nccl_pool_node_lost(struct coord *c, uint32_t node)
 {
 	struct shared_comm *j, *next;
@@ -297,6 +308,15 @@ uint64_t nccl_pool_expire(struct coord *c)
 {
 	const uint64_t now = coord_now(c), keep = c->keep_ns;
 	uint64_t next = 0;
+	struct barrier *u, *after;
+	HASH_ITER (hh, c->barriers, u, after) {
+		if (!u->result)
+			continue;
+		if (u->over_ns + keep <= now) /* a node has nothing of it, and says nothing */
+			barrier_forget(c, u);
+		else
+			next = earlier(next, u->over_ns + keep);
+	}
 	struct shared_comm *j, *tmp;
 	HASH_ITER (hh, c->shared, j, tmp) {
 		if (j->users)
@@ -304,7 +324,7 @@ uint64_t nccl_pool_expire(struct coord *c)
 		if (j->idle_ns + keep <= now)
 			shared_drop(c, j, NCCLSVC_OK, -1, -1);
 		else
-			next = !next || j->idle_ns + keep < next ? j->idle_ns + keep : next;
+			next = earlier(next, j->idle_ns + keep);
 	}
 	return next;
 }

@@ -20,6 +20,8 @@ void nccl_pool_ready(struct coord *c, uint32_t from, const struct control_nccl_r
 void nccl_pool_id(struct coord *c, const uint8_t *id, uint32_t epoch, int result,
 		  const uint8_t unique[NCCLSVC_ID_BYTES]);
 void nccl_pool_give(struct coord *c, uint32_t from, const struct control_nccl_free *m);
+/* The epoch is over before it has begun. */
+void nccl_pool_broken(struct coord *c, const struct control_break *m);
 void nccl_pool_node_lost(struct coord *c, uint32_t node);
 /* Lets go what was idle for too long; returns the next deadline, 0 for none. */
 uint64_t nccl_pool_expire(struct coord *c);

@@ -99,6 +99,7 @@ static void free_slot(struct coord *c, struct rendezvous *r, struct member_slot 
 static void end_epoch(struct rendezvous *r)
 {
 	r->running = false;
+	r->ended = r->epoch;
 	for (uint32_t k = 0; k < r->nranks; k++)
 		if (r->members[k].state == SLOT_JOINED)
 			r->members[k].state = SLOT_BROKEN;
@@ -158,6 +159,14 @@ static void fail_all_joins(struct coord *c, struct rendezvous *r, int result, co
 	}
 }
 
+/* Nobody else can ever take a slot of a split that has not begun: its JOINs fail, now and later. */
+static void refuse_part(struct coord *c, struct rendezvous *r, int result, const char *text)
+{
+	note_refusal(r, 0, 0, text);
+	r->unjoinable = result;
+	fail_all_joins(c, r, result, text);
+}
+
 void rendezvous_refused(struct coord *c, uint32_t from, const struct control_refuse *m)
 {
 	struct rendezvous *r = rendezvous_find(c, m->id);
@@ -167,11 +176,10 @@ void rendezvous_refused(struct coord *c, uint32_t from, const struct control_ref
 		return;
 	if (r->members[m->rank].state != SLOT_FREE && r->members[m->rank].node != from)
 		return;
-	note_refusal(r, m->rank, m->pid, m->text);
-	if (!m->part)
-		return;
-	r->unjoinable = m->result;
-	fail_all_joins(c, r, m->result, m->text);
+	if (m->part)
+		refuse_part(c, r, m->result, m->text);
+	else
+		note_refusal(r, m->rank, m->pid, m->text);
 }
 
 /* ---- JOIN ---- */
@@ -194,7 +202,7 @@ static void start(struct coord *c, struct rendezvous *r)
 	}
 	memcpy(m->id, r->id, sizeof(m->id));
 	memcpy(m->label, r->label, sizeof(m->label));
-	m->epoch = ++r->epoch;
+	m->epoch = r->epoch = (r->epoch > r->known ? r->epoch : r->known) + 1;
 	m->nranks = r->nranks;
 	m->span = ((uint64_t)c->me + 1) << 48 | ++c->spans;
 	for (uint32_t k = 0; k < r->nranks; k++) {
@@ -295,48 +303,94 @@ static struct rendezvous *rendezvous_for(struct coord *c, uint32_t from,
 	}
 	if (!r->held)
 		claim(r, m);
-	if (r->epoch < m->epoch)
-		r->epoch = m->epoch; /* another node, which is gone, has counted so far */
+	if (r->known < m->epoch)
+		r->known = m->epoch;
 	return fits_others(c, from, r, m) ? r : NULL;
 }
 
-/* Someone left while the others went on: a newcomer needs an epoch with all of them. */
-static void break_for_newcomer(struct coord *c, struct rendezvous *r, const struct control_join *m)
+/* To all nodes that have or had members, and to another one. */
+static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoch, int32_t rank,
+		      uint32_t also)
 {
-	struct control_break b = {.epoch = r->epoch,
-				  .result = NCCLSVC_PEER_GONE,
-				  .rank = (int32_t)m->rank,
-				  .pid = r->members[m->rank].pid,
+	bool told[CLUSTER_NODES_MAX] = {false};
+	const int32_t pid = rank >= 0 ? r->members[rank].pid : 0; /* of the member that has left */
+	struct control_break b = {.epoch = epoch,
+				  .result = pid ? NCCLSVC_PEER_GONE : NCCLSVC_STALE_EPOCH,
+				  .rank = pid ? rank : -1,
+				  .pid = pid,
 				  .node = -1,
 				  .renewed = true};
 	memcpy(b.id, r->id, sizeof(b.id));
-	tell(c, r, CONTROL_BREAK, &b, sizeof(b));
+	for (uint32_t k = 0; k <= r->nranks; k++) {
+		const uint32_t node = k < r->nranks ? r->members[k].node : also;
+		if (k < r->nranks && !r->members[k].pid)
+			continue; /* it never had one */
+		if (!told[node] && !coord_is_gone(c, node))
+			coord_send(c, node, CONTROL_BREAK, &b, sizeof(b));
+		told[node] = true;
+	}
+}
+
+/* Someone left while the others went on: a newcomer needs an epoch with all of them. Its node may
+ * be about to hear that the epoch has begun. */
+static void break_for_newcomer(struct coord *c, struct rendezvous *r, int32_t rank, uint32_t from)
+{
+	tell_over(c, r, r->epoch, rank, from);
 	end_epoch(r);
 }
 
-void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *m)
+static void take(struct coord *c, uint32_t from, struct rendezvous *r, const struct control_join *m,
+		 enum slot_state state)
 {
-	struct rendezvous *r = rendezvous_for(c, from, m);
-	if (!r || !may_take(c, from, r, m))
-		return;
 	struct member_slot *s = &r->members[m->rank];
-	if (r->running)
-		break_for_newcomer(c, r, m);
-	if (!r->joining)
-		begin_attempt(r);
-	if (r->refused.rank == (int32_t)m->rank)
-		r->refused.pid = 0;
 	if (!r->held)
 		DL_DELETE2(c->idle, r, prev_idle, next_idle);
 	r->held += s->state == SLOT_FREE;
-	r->split = m->split;
-	*s = (struct member_slot){.state = SLOT_JOINING,
+	*s = (struct member_slot){.state = state,
 				  .node = from,
 				  .session = m->session,
 				  .serial = m->serial,
 				  .pid = m->pid,
 				  .device = m->device,
 				  .since_ns = coord_now(c)};
+}
+
+/* A member of an epoch that the rendezvous before this one has started. If others know nothing of
+ * it, or that it is over, its node is told. */
+static void take_running(struct coord *c, uint32_t from, struct rendezvous *r,
+			 const struct control_join *m)
+{
+	const bool taken = r->members[m->rank].state != SLOT_FREE;
+	if (r->running && r->epoch < m->epoch)
+		break_for_newcomer(c, r, -1, from);
+	const bool over = taken || r->joining || m->epoch <= r->ended || m->epoch < r->epoch;
+	if (!taken)
+		take(c, from, r, m, over ? SLOT_BROKEN : SLOT_JOINED);
+	if (over) {
+		tell_over(c, r, m->epoch, -1, from);
+		return;
+	}
+	r->epoch = m->epoch;
+	r->running = true;
+}
+
+void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *m)
+{
+	struct rendezvous *r = rendezvous_for(c, from, m);
+	if (r && m->runs) {
+		take_running(c, from, r, m);
+		return;
+	}
+	if (!r || !may_take(c, from, r, m))
+		return;
+	if (!r->joining)
+		begin_attempt(r);
+	if (r->refused.rank == (int32_t)m->rank)
+		r->refused.pid = 0;
+	r->split = m->split;
+	if (r->running)
+		break_for_newcomer(c, r, (int32_t)m->rank, from);
+	take(c, from, r, m, SLOT_JOINING);
 	if (++r->joining == r->nranks)
 		start(c, r);
 }
@@ -355,13 +409,12 @@ static void refuse_late(struct coord *c, struct rendezvous *r, uint32_t rank)
 	r->members[rank].late = true;
 }
 
-/* Nobody else can ever take a slot of a split that has not begun. */
 static void fail_part(struct coord *c, struct rendezvous *r, uint32_t rank, bool late)
 {
 	char text[SVC_TEXT_BYTES] = "a member went before the split was done";
 	if (late)
 		snprintf(text, sizeof(text), "the split was not done by rank %u's deadline", rank);
-	fail_all_joins(c, r, late ? NCCLSVC_TIMEOUT : NCCLSVC_PEER_GONE, text);
+	refuse_part(c, r, late ? NCCLSVC_TIMEOUT : NCCLSVC_PEER_GONE, text);
 }
 
 void rendezvous_unjoin(struct coord *c, uint32_t from, const struct control_unjoin *m)
@@ -389,8 +442,7 @@ void rendezvous_broken(struct coord *c, uint32_t from, const struct control_brea
 	struct rendezvous *r = rendezvous_find(c, m->id);
 	if (!r || m->epoch != r->epoch)
 		return;
-	if (r->running)
-		end_epoch(r);
+	end_epoch(r);
 	if (m->result == NCCLSVC_PEER_GONE && m->node < 0 && m->rank >= 0 &&
 	    (uint32_t)m->rank < r->nranks && r->members[m->rank].state == SLOT_BROKEN &&
 	    r->members[m->rank].node == from)

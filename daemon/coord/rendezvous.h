@@ -22,9 +22,12 @@ struct member_slot {
 struct rendezvous {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
-	uint32_t nranks, uid, cuda, epoch;
+	uint32_t nranks, uid, cuda;
+	uint32_t epoch; /* that runs, or was the last to */
+	uint32_t known; /* the last number that members know of: another node may have counted */
 	uint32_t transport; /* of GPUs' memory */
 	bool running;	    /* an epoch, as far as is known here */
+	uint32_t ended;	    /* the last epoch that is known to be over */
 	bool split;	    /* part of a SPLIT that is not done: nobody else can take a slot */
 	int unjoinable;	    /* why nobody can join any more, with `refused`; 0: all can */
 	struct member_slot *members;

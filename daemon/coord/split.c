@@ -10,7 +10,7 @@
 
 struct split_order {
 	int32_t colour, key;
-	uint32_t rank;
+	uint32_t rank, node;
 };
 
 void split_forget(struct coordinator *r)
@@ -62,6 +62,7 @@ static int fill_parts(struct coord *c, struct split_order *order, uint32_t n,
 		for (uint32_t i = lo; i < hi; i++) {
 			struct control_part_of *p = &m->parts[order[i].rank];
 			p->rank = order[i].rank;
+			p->node = order[i].node;
 			memcpy(p->part.id, id, sizeof(id));
 			p->part.nranks = order[i].colour < 0 ? 0 : hi - lo;
 			p->part.rank = i - lo;
@@ -78,7 +79,8 @@ static void finish(struct coord *c, struct coordinator *r)
 	struct control_parts *m = calloc(1, size);
 	struct split_order *order = calloc(n, sizeof(*order));
 	for (uint32_t k = 0; order && k < n; k++)
-		order[k] = (struct split_order){r->asked[k].colour, r->asked[k].key, k};
+		order[k] = (struct split_order){r->asked[k].colour, r->asked[k].key, k,
+						r->asked[k].node};
 	if (m && order && !fill_parts(c, order, n, m)) {
 		memcpy(m->id, r->id, sizeof(m->id));
 		m->epoch = r->epoch;
@@ -128,7 +130,7 @@ void split_take(struct coord *c, uint32_t from, const struct control_split *m)
 	}
 	if (r->asked[m->rank].here)
 		return; /* its node checks */
-	r->asked[m->rank] = (struct asked_split){true, m->colour, m->key};
+	r->asked[m->rank] = (struct asked_split){true, from, m->colour, m->key};
 	if (++r->splitting == r->nranks)
 		finish(c, r);
 }

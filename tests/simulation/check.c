@@ -110,7 +110,7 @@ static bool same_id(const uint8_t *a, const uint8_t *b)
 /* Numbers begin anew when everything about a communicator was forgotten. */
 static bool never_forgets(void)
 {
-	return profile.keep >= 1000;
+	return profile.keep >= 1000 && clock_now() < 2000 * S;
 }
 
 static bool all_live(void)
@@ -135,7 +135,7 @@ static struct seen_epoch *epoch_seen(const uint8_t *id, uint32_t epoch, uint64_t
 	struct seen_epoch *e;
 	DL_FOREACH (epochs, e)
 		if (same_id(e->id, id) && e->epoch == epoch && somebody_lives(e) &&
-		    (never_forgets() || (span && e->span == span)))
+		    ((never_forgets() && all_live()) || (span && e->span == span)))
 			return e;
 	return NULL;
 }

@@ -11,15 +11,13 @@
 #define PLANT_TRIES 3000 /* schedules in which a planted mistake must be found */
 
 static const char usage[] =
-	"usage: simulation [--seed N] [--count N] [--seconds N] [--hunt] [--plant N | --plants] "
+	"usage: simulation [--seed N] [--count N] [--seconds N] [--plant N | --plants] "
 	"[--trace] | --scenarios\n"
 	"Runs schedules of several nodes in virtual time, from the seed on, and says what is "
 	"wrong\n"
 	"after the first that fails.\n"
 	"  --count N    so many schedules (default: 1)\n"
 	"  --seconds N  as many as there is time for\n"
-	"  --hunt       loses nodes, splits, and checks recovery and leaks: not all of that holds "
-	"yet\n"
 	"  --plant N    with a mistake on purpose; --plants: with each, which must all be found\n"
 	"  --trace      prints what happens\n"
 	"  --scenarios  runs what has gone wrong once instead\n";
@@ -45,8 +43,6 @@ static int find_plants(uint64_t seed)
 {
 	int result = 0;
 	for (planted = PLANT_NONE + 1; planted < PLANTS; planted++) {
-		if (planted == PLANT_OVERTAKE || planted == PLANT_JOIN_EPOCH)
-			continue; /* found by --hunt alone */
 		const uint64_t n = run(seed, PLANT_TRIES, 0);
 		printf("%s: ", plant_name(planted));
 		if (failure[0])
@@ -66,15 +62,10 @@ static void say_scenario(const char *name, uint64_t seed)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"seed", required_argument, NULL, 's'},
-		{"count", required_argument, NULL, 'n'},
-		{"seconds", required_argument, NULL, 't'},
-		{"plant", required_argument, NULL, 'p'},
-		{"hunt", no_argument, NULL, 'h'},
-		{"plants", no_argument, NULL, 'P'},
-		{"trace", no_argument, NULL, 'v'},
-		{"scenarios", no_argument, NULL, 'S'},
-		{NULL, 0, NULL, 0},
+		{"seed", required_argument, NULL, 's'},	   {"count", required_argument, NULL, 'n'},
+		{"seconds", required_argument, NULL, 't'}, {"plant", required_argument, NULL, 'p'},
+		{"plants", no_argument, NULL, 'P'},	   {"trace", no_argument, NULL, 'v'},
+		{"scenarios", no_argument, NULL, 'S'},	   {NULL, 0, NULL, 0},
 	};
 	uint64_t seed = 1, count = 1;
 	double until = 0;
@@ -90,8 +81,6 @@ int main(int argc, char **argv)
 			planted = (enum plant)strtoul(optarg, NULL, 10);
 		else if (o == 'P')
 			plants = true;
-		else if (o == 'h')
-			hunting = true;
 		else if (o == 'v')
 			tracing = true;
 		else if (o == 'S')
@@ -114,6 +103,6 @@ int main(int argc, char **argv)
 	       seed + n - 1);
 	if (planted)
 		printf(" --plant %u", (unsigned)planted);
-	puts(hunting ? " --hunt" : "");
+	putchar('\n');
 	return 1;
 }

@@ -14,7 +14,6 @@
 #define RECOVERY_NS	(20 * S)
 
 struct profile profile;
-bool hunting;
 
 static uint32_t losses, worker_losses; /* still to come */
 static bool plain;		       /* no trainer asks for what it cannot get */
@@ -180,7 +179,7 @@ static void split_one(struct trainer *t, uint32_t handle, uint64_t within)
 	uint32_t n = 0;
 	for (uint32_t h = 1; h < HANDLES_MAX; h++)
 		n += t->beliefs[h].held;
-	if (hunting && n < HANDLES_MAX / 2)
+	if (n < HANDLES_MAX / 2)
 		trainer_split(t, handle, (int32_t)below(3) - 1 + (chance(60) ? 1 : 0),
 			      (int32_t)below(3), within);
 }
@@ -338,7 +337,7 @@ static void recover(struct wanted *w)
 		if (!run("recovering", RECOVERY_NS))
 			return;
 	}
-	if (hunting && !runs(w) && enough_gpus(w))
+	if (!runs(w) && enough_gpus(w))
 		fail("communicator %02x%02x does not run when all its ranks join", w->id[0],
 		     w->id[1]);
 }
@@ -346,9 +345,9 @@ static void recover(struct wanted *w)
 static void set_the_scene(void)
 {
 	static const uint64_t delays[] = {MS, 5 * MS, 50 * MS, 200 * MS, 5 * S};
-	profile.delay = delays[below(hunting && chance(10) ? 5 : 4)];
+	profile.delay = delays[below(chance(10) ? 5 : 4)];
 	profile.keep = chance(80) ? 1000 : 3;
-	losses = chance(50) || !hunting ? 0 : 1 + below(3);
+	losses = chance(50) ? 0 : 1 + below(3);
 	worker_losses = chance(50) ? 0 : 1 + below(3);
 	plain = false;
 	nodes_begin(1 + below(NODES_MAX));
@@ -398,7 +397,7 @@ bool schedule_run(uint64_t seed)
 		recover(&wanted[i]);
 	if (!failure[0]) {
 		everybody_goes();
-		if (run("at the end", 0) && hunting)
+		if (run("at the end", 0))
 			check_empty();
 	}
 	schedule_end();

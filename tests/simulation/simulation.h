@@ -140,7 +140,7 @@ struct belief {
 	uint32_t nranks, rank, epoch;
 };
 
-#define HANDLES_MAX 16
+#define HANDLES_MAX 32
 
 struct trainer {
 	struct client client;
@@ -208,9 +208,6 @@ struct profile {
 	uint64_t keep;	/* seconds */
 };
 extern struct profile profile;
-/* Nodes are lost, SPLITs asked for, messages take seconds; and every communicator must run again
- * when all its ranks join, and nothing be left when all have gone. Not all of that holds yet. */
-extern bool hunting;
 
 /* Returns false with `failure` set. */
 bool schedule_run(uint64_t seed);
@@ -220,7 +217,7 @@ void schedule_end(void);
 
 /* ---- scenarios.c ---- */
 
-/* Returns 0, or 1 after it has said which one fails, with `failure` set. */
+/* Returns 0, or 1 after it has said which ones fail. */
 int scenarios_run(void (*say)(const char *name, uint64_t seed));
 
 #endif
