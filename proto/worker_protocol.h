@@ -34,13 +34,13 @@ enum worker_kind {
 	WORKER_REGION_CLOSE,  /* region */
 	WORKER_UNIQUE_ID,     /* answered with comm.id */
 	WORKER_COMM_INIT,     /* comm; answered after its LAUNCH_INIT in the queue */
-	WORKER_COMM_CANCEL,   /* comm: lane and number; if that has not begun, it is answered */
+	WORKER_COMM_CANCEL,   /* comm: slot and number; if that has not begun, it is answered */
 	WORKER_COMM_ABORT,    /* comm; answered */
 	WORKER_COMM_DESTROY,  /* comm */
 	WORKER_REDOP_ADD,     /* redop; answered with its number */
-	WORKER_REDOP_DEL,     /* redop: lane and number */
-	WORKER_REDOPS_CLEAR,  /* redop: lane */
-	WORKER_LANE_FAILED,   /* from the worker: comm.lane; text */
+	WORKER_REDOP_DEL,     /* redop: slot and number */
+	WORKER_REDOPS_CLEAR,  /* redop: slot */
+	WORKER_COMM_FAILED,   /* from the worker: comm.slot; text */
 	WORKER_PING,	      /* answered */
 	WORKER_DYING,	      /* from the worker: its GPU or driver failed; text. It exits */
 };
@@ -72,7 +72,7 @@ struct worker_message {
 			uint8_t handle[64];
 		} region;
 		struct {
-			uint32_t lane, redop;
+			uint32_t slot, redop;
 			int32_t type;
 			uint8_t scalar[8];
 		} redop;
@@ -81,7 +81,7 @@ struct worker_message {
 			uint64_t parts[16]; /* addresses of imports */
 		} span;
 		struct {
-			uint32_t lane;
+			uint32_t slot;
 			int32_t nranks, rank;
 			uint32_t hopeless; /* of an abort: another rank's part will never come */
 			uint64_t number;   /* of an init: more than any before */

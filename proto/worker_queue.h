@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The memory that the engine shares with one GPU's worker: launches go in, and the GPU itself
- * writes how far each lane has come. A lane is one NCCL communicator and its stream.
+ * writes how far each slot has come. A slot is one NCCL communicator and its stream.
  *
  * The engine writes launches[head % WORKER_LAUNCHES] and then adds to head; the worker takes what
  * lies between tail and head. As in ring.h, the doorbell is rung only if `asleep` is set.
  *
- * Where device memory is staged (transport = mpi), a worker has no NCCL, and two lanes: copies from
+ * Where device memory is staged (transport = mpi), a worker has no NCCL, and two slots: copies from
  * the GPU into pinned host memory, and copies back. What was written for a worker that is gone must
  * not reach the next one, so such launches name the generation that they are for, as does
  * LAUNCH_INIT.
@@ -18,40 +18,40 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define WORKER_LAUNCHES 8192 /* a power of two, more than a task group has tasks */
-#define WORKER_LANES	256
+#define WORKER_LAUNCHES	  8192 /* a power of two, more than a task group has tasks */
+#define WORKER_COMM_SLOTS 256
 
-#define WORKER_WINDOWS 16 /* of a lane */
+#define WORKER_WINDOWS 16 /* of a slot */
 
 enum { LAUNCH_MORE = 1 }; /* the same ncclGroup goes on */
-enum { COPY_IN, COPY_OUT, COPY_LANES };
+enum { COPY_IN, COPY_OUT, COPY_SLOTS };
 
-/* Beside tasks' operations: what becomes of a lane's window. Each alone, not in a group. */
+/* Beside tasks' operations: what becomes of a slot's window. Each alone, not in a group. */
 enum {
 	LAUNCH_PREPARE = 240, /* src: a lent allocation's address, count: its bytes */
 	LAUNCH_REGISTER,      /* what was prepared; waits for the other workers' */
 	LAUNCH_DROP,	      /* registered or prepared */
 };
 
-/* Also alone: NCCL makes the lane's communicator, which the supervisor has told the worker about,
+/* Also alone: NCCL makes the slot's communicator, which the supervisor has told the worker about,
  * or will in a moment; value: its number. Waits for the other workers'. */
 enum { LAUNCH_INIT = 239 };
 
-/* How a lane's last LAUNCH_PREPARE or LAUNCH_REGISTER ended. */
+/* How a slot's last LAUNCH_PREPARE or LAUNCH_REGISTER ended. */
 enum { WINDOW_GOOD = 1, WINDOW_BAD };
 
 struct launch {
 	uint64_t src, dst; /* in the worker's address space */
 	uint64_t count;
-	uint64_t seq;	/* what the lane's `completed` becomes */
+	uint64_t seq;	/* what the slot's `completed` becomes */
 	uint64_t value; /* wait for ready >= value, then done = value */
 	uint64_t task;	/* as inspection shows it */
-	uint32_t lane;
+	uint32_t slot;
 	uint32_t session;  /* slot; whose timelines */
 	uint32_t timeline; /* 0: none */
 	int32_t peer;
 	uint8_t op, type, redop, flags;
-	uint8_t src_window, dst_window; /* 1 + that of the lane in which it lies; 0: in none */
+	uint8_t src_window, dst_window; /* 1 + that of the slot in which it lies; 0: in none */
 	/* A copy: blocks of count bytes, between src or dst and the staging memory. */
 	uint32_t blocks;
 	uint32_t generation;	      /* also of LAUNCH_INIT */
@@ -61,7 +61,7 @@ struct launch {
 };
 static_assert(sizeof(struct launch) == 128, "launch");
 
-struct lane_progress {
+struct slot_progress {
 	_Alignas(64) _Atomic uint64_t completed; /* by the GPU */
 	_Atomic uint32_t window;		 /* by the worker, before the GPU */
 };
@@ -72,7 +72,8 @@ struct worker_queue {
 	_Atomic uint32_t asleep;
 	_Atomic uint32_t
 		generation; /* of the worker; the supervisor writes it before it starts one */
-	_Alignas(4096) struct lane_progress lanes[WORKER_LANES]; /* whole pages: the GPU's too */
+	_Alignas(4096) struct slot_progress
+		slots[WORKER_COMM_SLOTS]; /* whole pages: the GPU's too */
 	struct launch launches[WORKER_LAUNCHES];
 };
 

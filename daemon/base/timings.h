@@ -33,7 +33,7 @@
  * it. */
 #define STREAM_RELEASE_NS	 UINT64_C(1000000000)
 /* The scheduler raises the inputs of sessions that have ended again after this interval, while
- * tasks fly: a dying stream may write its own, smaller value over the one that released the lane.
+ * tasks fly: a dying stream may write its own, smaller value over the one that released the slot.
  */
 #define INPUTS_LOOK_NS		 UINT64_C(10000000)
 /* A worker that has lost its supervisor lets what is under way go on for so many seconds. */
@@ -42,7 +42,7 @@
  * end), and for LAST at most. Then it exits. */
 #define SUPERVISOR_LOST_STILL_NS UINT64_C(300000000)
 #define SUPERVISOR_LOST_LAST_NS	 UINT64_C(3000000000)
-/* A member has left: its lane is given to another communicator when the scheduler has had so long
+/* A member has left: its slot is given to another communicator when the scheduler has had so long
  * to finish with it. */
 #define COMM_LEAVING_NS		 UINT64_C(100000000)
 /* A window of NCCL's that is to go waits for tasks that fly. Then it goes all the same. */
@@ -120,9 +120,9 @@
 
 /* Communicators are asked for errors after this interval: NCCL announces none. */
 #define WORKER_WATCH_NS	       UINT64_C(50000000)
-/* A lane on which no task has ended for so long may need an abort: until it moves again, no memory
- * is closed, since the driver would wait for the lane. */
-#define LANE_STUCK_NS	       UINT64_C(20000000)
+/* A slot on which no task has ended for so long may need an abort: until it moves again, no memory
+ * is closed, since the driver would wait for the slot. */
+#define SLOT_STUCK_NS	       UINT64_C(20000000)
 /* Small collectives on windows are to end within, and take far less. Then another rank's worker
  * counts as gone. */
 #define WINDOW_STUCK_NS	       UINT64_C(100000000)

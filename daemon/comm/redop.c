@@ -47,9 +47,9 @@ static void on_made(struct gpu *g, void *arg, const struct worker_message *answe
 	client_reply(c, SVC_REDOP_ADD, call.serial, &reply, sizeof(reply), NULL, 0);
 }
 
-/* The member, its worker and lane; NULL after an error was sent. */
+/* The member, its worker and slot there; NULL after an error was sent. */
 static struct member *find(struct comms *s, struct client *c, unsigned opcode, uint32_t serial,
-			   uint32_t comm, struct gpu **g, uint32_t *lane)
+			   uint32_t comm, struct gpu **g, uint32_t *slot)
 {
 	int32_t rank = 0;
 	const struct communicator *m = comm_of_handle(c, comm, &rank);
@@ -59,7 +59,7 @@ static struct member *find(struct comms *s, struct client *c, unsigned opcode, u
 		return NULL;
 	}
 	if (m->cuda && m->nccl_comm && epoch_runs(&m->life)) {
-		*lane = m->nccl_comm->lane;
+		*slot = m->nccl_comm->slot;
 		*g = s->gpus->gpu[m->members[rank].device];
 		return &m->members[rank];
 	}
@@ -94,7 +94,7 @@ void comm_redop_add(struct comms *s, struct client *c, uint32_t serial,
 		return;
 	}
 	struct gpu *g;
-	const bool found = find(s, c, SVC_REDOP_ADD, serial, r->comm, &g, &w.redop.lane);
+	const bool found = find(s, c, SVC_REDOP_ADD, serial, r->comm, &g, &w.redop.slot);
 	struct redop_call *call = found ? malloc(sizeof(*call)) : NULL;
 	if (found && !call)
 		client_error(c, SVC_REDOP_ADD, serial, NCCLSVC_NO_MEMORY, "out of memory");
@@ -117,7 +117,7 @@ void comm_redop_del(struct comms *s, struct client *c, uint32_t serial,
 		return;
 	}
 	struct gpu *g;
-	struct member *member = find(s, c, SVC_REDOP_DEL, serial, r->comm, &g, &w.redop.lane);
+	struct member *member = find(s, c, SVC_REDOP_DEL, serial, r->comm, &g, &w.redop.slot);
 	if (!member)
 		return;
 	if (member->redops &

@@ -48,12 +48,12 @@ static void set_state(struct gpu *g, uint32_t state)
 	g->since_ns = clock_now();
 }
 
-/* How far its lanes have come, together. */
+/* How far its slots have come, together. */
 static uint64_t work_done(const struct gpu *g)
 {
 	uint64_t sum = 0;
-	for (int i = 0; i < WORKER_LANES; i++)
-		sum += atomic_load_explicit(&g->queue->lanes[i].completed, memory_order_relaxed);
+	for (int i = 0; i < WORKER_COMM_SLOTS; i++)
+		sum += atomic_load_explicit(&g->queue->slots[i].completed, memory_order_relaxed);
 	return sum;
 }
 
@@ -223,9 +223,9 @@ static void take_message(struct gpu *g, const struct worker_message *m, int fd)
 		if (m->result == NCCLSVC_UNSUPPORTED)
 			g->info.mps = NCCLSVC_MPS_UNKNOWN;
 		break;
-	case WORKER_LANE_FAILED:
+	case WORKER_COMM_FAILED:
 		snprintf(g->info.text, sizeof(g->info.text), "%.127s", m->text);
-		nccl_comm_slot_failed(g->gpus, g, m->comm.lane, m->text);
+		nccl_comm_slot_failed(g->gpus, g, m->comm.slot, m->text);
 		break;
 	default: {
 		struct gpu_call *call;

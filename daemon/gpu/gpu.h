@@ -56,9 +56,9 @@ struct gpus {
 	uint32_t ngpus;
 	struct gpu_mps *mps; /* NULL: there are no GPUs */
 	struct nccl_comm *nccl_comms;
-	bool lanes[WORKER_LANES]; /* in use */
-	uint64_t makings;	  /* so far */
-	struct staging *staging;  /* that device memory goes through; NULL: NCCL carries it */
+	bool slots[WORKER_COMM_SLOTS]; /* in use */
+	uint64_t makings;	       /* so far */
+	struct staging *staging;       /* that device memory goes through; NULL: NCCL carries it */
 };
 
 /* answer is NULL if the worker is gone. fd is the caller's to close after the call: -1 if none. */

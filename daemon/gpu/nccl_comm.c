@@ -20,7 +20,7 @@
 #include "nccl_comm.h"
 #include "sched/executor.h"
 
-#define USER_LANES (WORKER_LANES * 3 / 4) /* of one user's communicators */
+#define USER_COMM_SLOTS (WORKER_COMM_SLOTS * 3 / 4) /* of one user's communicators */
 
 /* i: of those here. */
 static struct gpu *gpu_of(const struct nccl_comm *p, uint32_t i)
@@ -73,7 +73,7 @@ static void forget(struct nccl_comm *p)
 {
 	struct gpus *s = p->gpus;
 	nccl_comm_detach(p);
-	s->lanes[p->lane] = false;
+	s->slots[p->slot] = false;
 	DL_DELETE(s->nccl_comms, p);
 	free(p);
 	recount(s);
@@ -95,7 +95,7 @@ static void tell_broken(struct nccl_comm *p)
 static void cancel_init(const struct nccl_comm *p)
 {
 	struct worker_message m = {.kind = WORKER_COMM_CANCEL,
-				   .comm = {.lane = p->lane, .number = p->number}};
+				   .comm = {.slot = p->slot, .number = p->number}};
 	executor_command(p->gpus->executor,
 			 &(struct command){.kind = COMMAND_MAKE_NOT, .making_number = p->number});
 	for (uint32_t k = 0; k < p->n; k++)
@@ -187,7 +187,7 @@ static struct making *making_of(const struct nccl_comm *p)
 	k->number = p->number;
 	k->serial = p->serial;
 	k->nnodes = p->nnodes;
-	k->lane = p->lane;
+	k->lane = p->slot;
 	k->nparts = p->n;
 	for (uint32_t i = 0; i < p->n; i++) {
 		k->parts[i].device = (uint32_t)p->locals[i].device;
@@ -213,7 +213,7 @@ void nccl_comm_init(struct nccl_comm *p)
 			 &(struct command){.kind = COMMAND_MAKE, .making = making_of(p)});
 	for (uint32_t k = 0; k < n; k++) {
 		struct worker_message m = {.kind = WORKER_COMM_INIT,
-					   .comm = {.lane = p->lane,
+					   .comm = {.slot = p->slot,
 						    .nranks = (int32_t)p->nranks,
 						    .rank = (int32_t)p->locals[k].rank,
 						    .number = p->number}};
@@ -227,7 +227,7 @@ static void clear_redops(const struct nccl_comm *p)
 {
 	for (uint32_t k = 0; k < p->n; k++)
 		gpu_tell(gpu_of(p, k), &(struct worker_message){.kind = WORKER_REDOPS_CLEAR,
-								.redop.lane = p->lane});
+								.redop.slot = p->slot});
 }
 
 bool nccl_comm_fits(const struct nccl_comm *p, const struct nccl_comm_want *w)
@@ -266,7 +266,7 @@ uint64_t nccl_comm_due(const struct gpus *s, const struct nccl_comm_want *w)
 	return due;
 }
 
-/* Of those that nobody uses, the one for the longest time: its lane is free at once. */
+/* Of those that nobody uses, the one for the longest time: its slot is free at once. */
 static bool evict(struct gpus *s)
 {
 	struct nccl_comm *p, *oldest = NULL;
@@ -281,16 +281,16 @@ static bool evict(struct gpus *s)
 	return oldest;
 }
 
-static uint32_t free_lane(const struct gpus *s)
+static uint32_t free_slot(const struct gpus *s)
 {
-	uint32_t lane = 0;
-	while (lane < WORKER_LANES && s->lanes[lane])
-		lane++;
-	return lane;
+	uint32_t slot = 0;
+	while (slot < WORKER_COMM_SLOTS && s->slots[slot])
+		slot++;
+	return slot;
 }
 
 /* How many of a user's communicators have one. Those in the pool are nobody's. */
-static uint32_t lanes_of(const struct gpus *s, const struct account *a)
+static uint32_t slots_of(const struct gpus *s, const struct account *a)
 {
 	const struct nccl_comm *p;
 	uint32_t n = 0;
@@ -303,23 +303,23 @@ struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w,
 {
 	struct nccl_comm *p = NULL;
 	char text[SVC_TEXT_BYTES] = "the daemon has its limit of NCCL communicators";
-	const uint32_t held = lanes_of(s, w->account);
-	uint32_t lane = free_lane(s);
-	if (lane == WORKER_LANES && evict(s))
-		lane = free_lane(s);
-	if (held >= USER_LANES)
+	const uint32_t held = slots_of(s, w->account);
+	uint32_t slot = free_slot(s);
+	if (slot == WORKER_COMM_SLOTS && evict(s))
+		slot = free_slot(s);
+	if (held >= USER_COMM_SLOTS)
 		snprintf(text, sizeof(text),
 			 "user %u has %u NCCL communicators in use, the limit for one user",
 			 w->account->uid, held);
-	else if (lane < WORKER_LANES)
+	else if (slot < WORKER_COMM_SLOTS)
 		p = calloc(1, sizeof(*p) + w->n * sizeof(p->locals[0]));
 	if (!p) {
 		s->callbacks->made(w->user, NCCLSVC_LIMIT, text);
 		return NULL;
 	}
-	s->lanes[lane] = true;
+	s->slots[slot] = true;
 	p->gpus = s;
-	p->lane = lane;
+	p->slot = slot;
 	p->nranks = w->nranks;
 	p->nnodes = w->nnodes;
 	p->n = w->n;
@@ -373,7 +373,7 @@ static void on_aborted(struct gpu *g, void *arg, const struct worker_message *an
 		forget(p);
 }
 
-/* A lane cannot end while it waits for a trainer's input, and that may be busy for long. */
+/* A slot cannot end while it waits for a trainer's input, and that may be busy for long. */
 static uint64_t release_ns(const struct gpus *s)
 {
 	return gpu_patience_ns(s) / 2;
@@ -384,7 +384,7 @@ void nccl_comm_abort(struct nccl_comm *p, const char *why)
 	if (p->aborting || p->waiting)
 		return; /* while it is made: the makers' answers come first */
 	if (why && !p->gpus->loop->closing)
-		log_warning("NCCL communicator %u is aborted: %s", p->lane, why);
+		log_warning("NCCL communicator %u is aborted: %s", p->slot, why);
 	const uint32_t n = p->n; /* the last answer may come at once, and end p */
 	p->bad = p->aborting = true;
 	tell_broken(p);
@@ -396,7 +396,7 @@ void nccl_comm_abort(struct nccl_comm *p, const char *why)
 		p->gpus->callbacks->aborts(p->user);
 	for (uint32_t k = 0; k < n; k++) {
 		struct worker_message m = {.kind = WORKER_COMM_ABORT,
-					   .comm = {.lane = p->lane, .hopeless = p->hopeless}};
+					   .comm = {.slot = p->slot, .hopeless = p->hopeless}};
 		gpu_ask(gpu_of(p, k), &m, -1, on_aborted, p, gpu_patience_ns(p->gpus));
 	}
 }
@@ -474,11 +474,11 @@ void nccl_comm_gpu_lost(struct gpus *s, const struct gpu *g)
 	}
 }
 
-void nccl_comm_slot_failed(struct gpus *s, struct gpu *g, uint32_t lane, const char *text)
+void nccl_comm_slot_failed(struct gpus *s, struct gpu *g, uint32_t slot, const char *text)
 {
 	struct nccl_comm *p;
 	DL_FOREACH (s->nccl_comms, p) {
-		if (p->lane != lane || p->aborting || p->waiting)
+		if (p->slot != slot || p->aborting || p->waiting)
 			continue;
 		break_off(p, NCCLSVC_NCCL_ERROR, g->index, text);
 		return;
@@ -502,7 +502,7 @@ void nccl_comm_destroy(struct nccl_comm *p)
 {
 	for (uint32_t k = 0; k < p->n; k++)
 		gpu_tell(gpu_of(p, k), &(struct worker_message){.kind = WORKER_COMM_DESTROY,
-								.comm.lane = p->lane});
+								.comm.slot = p->slot});
 	forget(p);
 }
 

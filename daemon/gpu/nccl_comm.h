@@ -29,7 +29,7 @@ struct nccl_comm {
 	struct communicator *user; /* NULL: in the pool, or on its way there */
 	struct nccl_comm **held;   /* the user's, as the next one */
 	const struct account *account;
-	uint32_t lane, nranks, nnodes;
+	uint32_t slot, nranks, nnodes;
 	uint32_t n;	  /* ranks on this node */
 	uint64_t serial;  /* its parts on other nodes have the same; 0: there are none */
 	bool told;	  /* the NCCL pool knows that it is broken */
@@ -50,7 +50,7 @@ struct nccl_comm {
 void nccl_comm_acquire(struct gpus *s, const struct nccl_comm_want *w);
 /* Whether p is good and has these GPUs in this order. p may be NULL. */
 bool nccl_comm_fits(const struct nccl_comm *p, const struct nccl_comm_want *w);
-/* A new one, with a lane but nothing behind it; NULL: there is no room. */
+/* A new one, with a slot but nothing behind it; NULL: there is no room. */
 struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w, uint64_t serial);
 /* NCCL makes it, by p->id; the callback `made` follows. */
 void nccl_comm_init(struct nccl_comm *p);
@@ -76,7 +76,7 @@ void nccl_comm_abort(struct nccl_comm *p, const char *why);
  * broken, and because of which rank (-1: none). */
 void nccl_comm_give_back(struct gpus *s, uint64_t serial, int result, int32_t rank);
 void nccl_comm_gpu_lost(struct gpus *s, const struct gpu *g);
-void nccl_comm_slot_failed(struct gpus *s, struct gpu *g, uint32_t lane, const char *text);
+void nccl_comm_slot_failed(struct gpus *s, struct gpu *g, uint32_t slot, const char *text);
 /* Destroys what was idle for too long, and lets aborts go on; returns the next deadline. */
 uint64_t nccl_comm_expire(struct gpus *s, uint64_t now);
 void nccl_comm_free_all(struct gpus *s);

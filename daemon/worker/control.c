@@ -29,9 +29,9 @@ static void make_id(struct worker_message *m)
 	memcpy(m->comm.id, &id, sizeof(m->comm.id));
 }
 
-static bool lane_valid(const struct worker_message *m)
+static bool comm_slot_valid(const struct worker_message *m)
 {
-	return m->comm.lane < WORKER_LANES;
+	return m->comm.slot < WORKER_COMM_SLOTS;
 }
 
 static void handle(struct worker *w, struct worker_message *m, int fd)
@@ -67,21 +67,21 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 		make_id(m);
 		break;
 	case WORKER_COMM_INIT:
-		if (!lane_valid(m))
+		if (!comm_slot_valid(m))
 			break;
-		lane_init_asked(w, m);
+		comm_slot_init_asked(w, m);
 		return;
 	case WORKER_COMM_CANCEL:
-		if (lane_valid(m))
-			lane_init_cancel(w, m);
+		if (comm_slot_valid(m))
+			comm_slot_init_cancel(w, m);
 		return;
 	case WORKER_COMM_ABORT:
-		if (lane_valid(m) && lane_abort(w, m))
+		if (comm_slot_valid(m) && comm_slot_abort(w, m))
 			return;
 		break;
 	case WORKER_COMM_DESTROY:
-		if (lane_valid(m))
-			lane_destroy(w, m->comm.lane);
+		if (comm_slot_valid(m))
+			comm_slot_destroy(w, m->comm.slot);
 		return;
 	case WORKER_REDOP_ADD:
 		redop_add(w, m);

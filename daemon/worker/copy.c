@@ -34,8 +34,8 @@ bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size)
 		return false;
 	}
 	cu.cuCtxGetStreamPriorityRange(&least, &greatest);
-	for (int i = 0; i < COPY_LANES && !error; i++) {
-		w->copies[i].enqueued = atomic_load(&w->queue->lanes[i].completed);
+	for (int i = 0; i < COPY_SLOTS && !error; i++) {
+		w->copies[i].enqueued = atomic_load(&w->queue->slots[i].completed);
 		error = cu.cuStreamCreateWithPriority(&w->copies[i].stream, CU_STREAM_NON_BLOCKING,
 						      greatest);
 	}
@@ -59,12 +59,12 @@ static void copy_failed(struct worker *w, CUresult error)
 
 static CUresult copy(const struct worker *w, const struct launch *l)
 {
-	CUstream stream = w->copies[l->lane].stream;
+	CUstream stream = w->copies[l->slot].stream;
 	CUresult error = CUDA_SUCCESS;
 	for (uint32_t i = 0; i < l->blocks && !error; i++) {
 		char *host = w->staging + l->host + i * l->host_stride;
 		const uint64_t at = i * l->stride;
-		error = l->lane == COPY_IN
+		error = l->slot == COPY_IN
 				? cu.cuMemcpyDtoHAsync(host, l->src + at, l->count, stream)
 				: cu.cuMemcpyHtoDAsync(l->dst + at, host, l->count, stream);
 	}
@@ -75,7 +75,7 @@ static CUresult copy(const struct worker *w, const struct launch *l)
 static bool for_us(const struct worker *w, const struct launch *l)
 {
 	const uint64_t bytes = w->staging_bytes;
-	return l->generation == w->generation && l->lane < COPY_LANES && l->host <= bytes &&
+	return l->generation == w->generation && l->slot < COPY_SLOTS && l->host <= bytes &&
 	       (!l->blocks || (l->count <= bytes - l->host &&
 			       (l->blocks - 1) * l->host_stride <= bytes - l->host - l->count));
 }
@@ -88,15 +88,15 @@ bool copy_next(struct worker *w)
 		return false;
 	if (for_us(w, l)) {
 		const struct nvtx_names *names = nvtx_names_of(l->op);
-		nvtx_begin(l->lane == COPY_IN ? names->pre : names->post);
+		nvtx_begin(l->slot == COPY_IN ? names->pre : names->post);
 		CUresult error = copy(w, l);
 		if (!error)
 			error = cu.cuStreamWriteValue64(
-				w->copies[l->lane].stream,
-				w->progress + l->lane * sizeof(struct lane_progress), l->seq,
+				w->copies[l->slot].stream,
+				w->progress + l->slot * sizeof(struct slot_progress), l->seq,
 				CU_STREAM_WRITE_VALUE_DEFAULT);
 		nvtx_end();
-		w->copies[l->lane].enqueued = l->seq;
+		w->copies[l->slot].enqueued = l->seq;
 		copy_failed(w, error);
 	}
 	atomic_store_explicit(&w->queue->tail, ++w->tail, memory_order_release);
@@ -108,8 +108,8 @@ void copy_watch(struct worker *w)
 	const uint64_t now = worker_clock();
 	const bool look = now - w->checked_ns >= WORKER_WATCH_NS;
 	w->flying = 0;
-	for (int i = 0; i < COPY_LANES; i++) {
-		if (atomic_load(&w->queue->lanes[i].completed) >= w->copies[i].enqueued)
+	for (int i = 0; i < COPY_SLOTS; i++) {
+		if (atomic_load(&w->queue->slots[i].completed) >= w->copies[i].enqueued)
 			continue;
 		w->flying++;
 		CUresult error = look ? cu.cuStreamQuery(w->copies[i].stream) : CUDA_SUCCESS;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How a lane ends. NCCL's ends wait for the other ranks' on the same node, and those may still be
+ * How a slot ends. NCCL's ends wait for the other ranks' on the same node, and those may still be
  * in what waits for this worker: so a thread of their own waits, and ours goes on launching. What
- * is destroyed leaves its lane at once, for the next owner. */
+ * is destroyed leaves its slot at once, for the next owner. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -11,11 +11,11 @@
 #include "base/timings.h"
 #include "worker.h"
 
-struct lane_ending {
-	struct lane_ending *prev, *next; /* of those that have left their lanes */
+struct slot_ending {
+	struct slot_ending *prev, *next; /* of those that have left their slots */
 	CUstream stream, second_stream;
 	struct replays *replays; /* NCCL frees nothing before they are */
-	uint32_t lane;
+	uint32_t slot;
 	bool told; /* that it takes long */
 	pthread_t thread;
 	CUcontext context;
@@ -29,7 +29,7 @@ struct lane_ending {
 
 static void *end_main(void *arg)
 {
-	struct lane_ending *n = arg;
+	struct slot_ending *n = arg;
 	const uint64_t one = 1;
 	const int bell = n->bell;
 	cu.cuCtxSetCurrent(n->context);
@@ -40,17 +40,17 @@ static void *end_main(void *arg)
 	return NULL;
 }
 
-static void begin(struct worker *w, struct lane *l, uint32_t lane, bool abort)
+static void begin(struct worker *w, struct comm_slot *l, uint32_t slot, bool abort)
 {
-	struct lane_ending *n = calloc(1, sizeof(*n));
+	struct slot_ending *n = calloc(1, sizeof(*n));
 	if (!n) {
 		worker_die(w, "out of memory");
 		return;
 	}
-	*n = (struct lane_ending){.stream = l->stream,
+	*n = (struct slot_ending){.stream = l->stream,
 				  .second_stream = l->second_stream,
 				  .replays = l->replays,
-				  .lane = lane,
+				  .slot = slot,
 				  .context = w->context,
 				  .comm = l->comm,
 				  .abort = abort,
@@ -67,7 +67,7 @@ static void begin(struct worker *w, struct lane *l, uint32_t lane, bool abort)
 }
 
 /* NCCL knows of no replay: what it frees may be in use until the stream is idle. */
-static void release(struct worker *w, struct lane_ending *n)
+static void release(struct worker *w, struct slot_ending *n)
 {
 	CUresult error = n->replays ? cu.cuStreamQuery(n->stream) : CUDA_ERROR_NOT_READY;
 	if (error == CUDA_ERROR_NOT_READY)
@@ -78,35 +78,35 @@ static void release(struct worker *w, struct lane_ending *n)
 }
 
 /* NCCL is through with it. */
-static void finish(struct lane_ending *n)
+static void finish(struct slot_ending *n)
 {
 	pthread_join(n->thread, NULL);
 	replays_free(n->replays);
-	log_info("NCCL communicator %u: %s in %llu ms%s%s", n->lane,
+	log_info("NCCL communicator %u: %s in %llu ms%s%s", n->slot,
 		 n->abort ? "aborted" : "destroyed",
 		 (unsigned long long)(worker_clock() - n->begun_ns) / 1000000,
 		 n->result ? ": " : "", n->result ? nccl.ncclGetErrorString(n->result) : "");
 	free(n);
 }
 
-void lane_end_apart(struct worker *w, uint32_t lane, bool abort)
+void comm_slot_end_apart(struct worker *w, uint32_t slot, bool abort)
 {
-	struct lane *l = &w->lanes[lane];
-	begin(w, l, lane, abort);
+	struct comm_slot *l = &w->slots[slot];
+	begin(w, l, slot, abort);
 	if (l->ending)
 		DL_APPEND(w->endings, l->ending);
-	*l = (struct lane){0};
+	*l = (struct comm_slot){0};
 }
 
 void endings_watch(struct worker *w)
 {
-	struct lane_ending *n, *next;
+	struct slot_ending *n, *next;
 	DL_FOREACH_SAFE (w->endings, n, next) {
 		w->flying++;
 		release(w, n);
 		if (!n->told && worker_clock() - n->begun_ns > ABORT_LONG_NS) {
 			n->told = true;
-			log_warning("NCCL communicator %u: NCCL has not ended it for %d s", n->lane,
+			log_warning("NCCL communicator %u: NCCL has not ended it for %d s", n->slot,
 				    (int)(ABORT_LONG_NS / 1000000000));
 		}
 		if (!atomic_load(&n->over))
@@ -117,9 +117,9 @@ void endings_watch(struct worker *w)
 	}
 }
 
-bool lane_abort(struct worker *w, const struct worker_message *m)
+bool comm_slot_abort(struct worker *w, const struct worker_message *m)
 {
-	struct lane *l = &w->lanes[m->comm.lane];
+	struct comm_slot *l = &w->slots[m->comm.slot];
 	if (!l->comm)
 		return false;
 	l->draining = true;
@@ -127,31 +127,31 @@ bool lane_abort(struct worker *w, const struct worker_message *m)
 	/* No abort reaches a symmetric kernel. What has all its ranks ends by itself, if only when
 	 * somebody's input is there. Else ncclCommAbort would not return, and we would be killed.
 	 */
-	if (m->comm.hopeless && window_stuck(w, m->comm.lane))
+	if (m->comm.hopeless && window_stuck(w, m->comm.slot))
 		worker_die(w, "a symmetric kernel waits for a rank that is lost");
-	else if (!window_pending(w, m->comm.lane))
-		begin(w, l, m->comm.lane, true);
+	else if (!window_pending(w, m->comm.slot))
+		begin(w, l, m->comm.slot, true);
 	return true;
 }
 
-void lane_destroy(struct worker *w, uint32_t lane)
+void comm_slot_destroy(struct worker *w, uint32_t slot)
 {
-	struct lane *l = &w->lanes[lane];
+	struct comm_slot *l = &w->slots[slot];
 	if (!l->comm || l->draining)
 		return;
 	windows_drop(w, l);
-	lane_end_apart(w, lane, false);
+	comm_slot_end_apart(w, slot, false);
 }
 
 /* Writes behind the aborted kernels may wait for somebody's input: as long as they are there, a
  * timeline can still be set back to what they say. */
-void lane_drain(struct worker *w, uint32_t lane)
+void comm_slot_drain(struct worker *w, uint32_t slot)
 {
-	struct lane *l = &w->lanes[lane];
+	struct comm_slot *l = &w->slots[slot];
 	struct worker_message m = {
-		.kind = WORKER_COMM_ABORT, .key = l->abort_key, .comm.lane = lane};
-	if (l->comm && !window_pending(w, lane))
-		begin(w, l, lane, true);
+		.kind = WORKER_COMM_ABORT, .key = l->abort_key, .comm.slot = slot};
+	if (l->comm && !window_pending(w, slot))
+		begin(w, l, slot, true);
 	if (w->dying[0])
 		return;
 	if (l->ending)
@@ -168,6 +168,6 @@ void lane_drain(struct worker *w, uint32_t lane)
 	worker_bad(w, error, "the stream of a communicator that has ended");
 	windows_drop(w, l);
 	second_stream_destroy(l->stream, l->second_stream);
-	*l = (struct lane){0};
+	*l = (struct comm_slot){0};
 	worker_send(w, &m, -1);
 }

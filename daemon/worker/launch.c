@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From the queue to the GPU. A task group is, on each of its lanes' streams: wait for the inputs,
- * the NCCL calls as one ncclGroup, and one batch that writes the timelines' done and the lane's
+ * From the queue to the GPU. A task group is, on each of its slots' streams: wait for the inputs,
+ * the NCCL calls as one ncclGroup, and one batch that writes the timelines' done and the slot's
  * progress. The host waits for nothing. */
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +79,7 @@ static CUresult add_wait(struct worker *w, struct batch *b, const struct launch 
 	const struct session_timelines *s = &w->sessions[l->session];
 	if (launch_ready(w, l) || ready_soon(w, l))
 		return CUDA_SUCCESS;
-	w->lanes[l->lane].waits_seq = l->seq;
+	w->slots[l->slot].waits_seq = l->seq;
 	return add(b, CU_STREAM_MEM_OP_WAIT_VALUE_64,
 		   device_address(s, l->timeline, offsetof(struct svc_timeline, ready)), l->value);
 }
@@ -90,7 +90,7 @@ static bool last_on_timeline(const struct worker *w, uint64_t i, uint64_t end)
 	const struct launch *l = launch_at(w, i);
 	for (uint64_t j = i + 1; j < end; j++) {
 		const struct launch *m = launch_at(w, j);
-		if (m->lane == l->lane && m->session == l->session && m->timeline == l->timeline)
+		if (m->slot == l->slot && m->session == l->session && m->timeline == l->timeline)
 			return false;
 	}
 	return true;
@@ -111,7 +111,7 @@ bool launch_copies(const struct launch *l)
 	return l->op == NCCLSVC_ALL_TO_ALL && l->src == l->dst && l->count;
 }
 
-/* A copy of what NCCL sends from, on a lane's stream, until it has been sent. */
+/* A copy of what NCCL sends from, on a slot's stream, until it has been sent. */
 struct sent {
 	struct sent *next;
 	CUdeviceptr at;
@@ -120,25 +120,25 @@ struct sent {
 
 /* AllToAll in place: NCCL would write blocks of others over those that it has still to send. What
  * other ranks do is the same, so each rank decides for itself. */
-static ncclResult_t copy_source(struct lane *lane, const struct launch *l, uint64_t *src,
+static ncclResult_t copy_source(struct comm_slot *slot, const struct launch *l, uint64_t *src,
 				struct sent **list)
 {
-	const uint64_t bytes = l->count * svc_type_size(l->type) * (uint64_t)lane->nranks;
+	const uint64_t bytes = l->count * svc_type_size(l->type) * (uint64_t)slot->nranks;
 	struct sent *s = malloc(sizeof(*s));
 	CUdeviceptr at = 0;
 	if (!s)
 		return ncclSystemError;
-	CUresult error = cu.cuMemAllocAsync(&at, bytes, lane->stream);
+	CUresult error = cu.cuMemAllocAsync(&at, bytes, slot->stream);
 	if (error) {
 		log_error("AllToAll in place needs another %llu bytes of the GPU: %s",
 			  (unsigned long long)bytes, gpu_api_cuda_error(error));
 		free(s);
 		return ncclUnhandledCudaError;
 	}
-	lane->copied = true;
-	*s = (struct sent){*list, at, lane->stream};
+	slot->copied = true;
+	*s = (struct sent){*list, at, slot->stream};
 	*list = s;
-	error = cu.cuMemcpyDtoDAsync(at, *src, bytes, lane->stream);
+	error = cu.cuMemcpyDtoDAsync(at, *src, bytes, slot->stream);
 	*src = at;
 	return error ? ncclUnhandledCudaError : ncclSuccess;
 }
@@ -155,24 +155,24 @@ static void free_sources(struct sent *list)
 
 static ncclResult_t call(struct worker *w, const struct launch *l, struct sent **sent)
 {
-	struct lane *lane = &w->lanes[l->lane];
+	struct comm_slot *slot = &w->slots[l->slot];
 	uint64_t from = l->src, to = l->dst;
 	ncclResult_t result = ncclSuccess;
-	if (!window_address(lane, l->src_window, &from) ||
-	    !window_address(lane, l->dst_window, &to))
+	if (!window_address(slot, l->src_window, &from) ||
+	    !window_address(slot, l->dst_window, &to))
 		return ncclInvalidUsage;
-	if (launch_copies(l) && lane->nranks > 1)
-		result = copy_source(lane, l, &from, sent);
+	if (launch_copies(l) && slot->nranks > 1)
+		result = copy_source(slot, l, &from, sent);
 	if (result)
 		return result;
 	const void *src = (const void *)(uintptr_t)from;
 	void *dst = (void *)(uintptr_t)to, *scratch = (void *)(uintptr_t)w->scratch;
-	ncclComm_t c = lane->comm;
-	CUstream s = lane->stream;
+	ncclComm_t c = slot->comm;
+	CUstream s = slot->stream;
 	ncclRedOp_t redop = NCCLSVC_SUM;
-	if (svc_op_reduces(l->op) && !redop_find(lane, l->redop, l->type, &redop))
+	if (svc_op_reduces(l->op) && !redop_find(slot, l->redop, l->type, &redop))
 		return ncclInvalidArgument;
-	if (lane->nranks == 1 && !svc_op_is_p2p(l->op) && l->redop < SVC_REDOP_MADE)
+	if (slot->nranks == 1 && !svc_op_is_p2p(l->op) && l->redop < SVC_REDOP_MADE)
 		return alone(l, s);
 	switch (l->op) {
 	case NCCLSVC_ALL_REDUCE:
@@ -201,20 +201,20 @@ static ncclResult_t call(struct worker *w, const struct launch *l, struct sent *
 	return ncclInvalidArgument;
 }
 
-/* Waits, calls and writes of the launches [begin, end) that lie on one lane. */
-static CUresult before(struct worker *w, uint64_t begin, uint64_t end, uint32_t lane)
+/* Waits, calls and writes of the launches [begin, end) that lie on one slot. */
+static CUresult before(struct worker *w, uint64_t begin, uint64_t end, uint32_t slot)
 {
-	struct batch b = {.stream = w->lanes[lane].stream};
+	struct batch b = {.stream = w->slots[slot].stream};
 	CUresult error = CUDA_SUCCESS;
 	for (uint64_t i = begin; i < end && !error; i++)
-		if (launch_at(w, i)->lane == lane && last_on_timeline(w, i, end))
+		if (launch_at(w, i)->slot == slot && last_on_timeline(w, i, end))
 			error = add_wait(w, &b, launch_at(w, i));
 	return error ? error : flush(&b);
 }
 
-CUresult launch_tell(struct worker *w, uint32_t lane)
+CUresult launch_tell(struct worker *w, uint32_t slot)
 {
-	struct lane *l = &w->lanes[lane];
+	struct comm_slot *l = &w->slots[slot];
 	struct batch b = {.stream = l->stream};
 	CUresult error = CUDA_SUCCESS;
 	if (!l->due)
@@ -224,7 +224,7 @@ CUresult launch_tell(struct worker *w, uint32_t lane)
 			    l->done[i].value);
 	if (!error)
 		error = add(&b, CU_STREAM_MEM_OP_WRITE_VALUE_64,
-			    w->progress + lane * sizeof(struct lane_progress), l->due);
+			    w->progress + slot * sizeof(struct slot_progress), l->due);
 	if (!error)
 		error = flush(&b);
 	if (!error)
@@ -234,62 +234,62 @@ CUresult launch_tell(struct worker *w, uint32_t lane)
 }
 
 /* The last value of a timeline speaks for those before it. */
-static CUresult owe(struct worker *w, uint32_t lane, CUdeviceptr address, uint64_t value)
+static CUresult owe(struct worker *w, uint32_t slot, CUdeviceptr address, uint64_t value)
 {
-	struct lane *l = &w->lanes[lane];
+	struct comm_slot *l = &w->slots[slot];
 	CUresult error = CUDA_SUCCESS;
 	for (unsigned i = 0; i < l->ntimelines; i++)
 		if (l->done[i].address == address) {
 			l->done[i].value = value;
 			return CUDA_SUCCESS;
 		}
-	if (l->ntimelines == LANE_WRITES)
-		error = launch_tell(w, lane);
+	if (l->ntimelines == SLOT_WRITES)
+		error = launch_tell(w, slot);
 	l->done[l->ntimelines].address = address;
 	l->done[l->ntimelines++].value = value;
 	return error;
 }
 
-static CUresult after(struct worker *w, uint64_t begin, uint64_t end, uint32_t lane)
+static CUresult after(struct worker *w, uint64_t begin, uint64_t end, uint32_t slot)
 {
 	CUresult error = CUDA_SUCCESS;
 	for (uint64_t i = begin; i < end && !error; i++) {
 		const struct launch *l = launch_at(w, i);
-		if (l->lane != lane)
+		if (l->slot != slot)
 			continue;
 		if (l->timeline)
-			error = owe(w, lane,
+			error = owe(w, slot,
 				    device_address(&w->sessions[l->session], l->timeline,
 						   offsetof(struct svc_timeline, done)),
 				    l->value);
-		w->lanes[lane].due = l->seq;
-		w->lanes[lane].ntasks++;
+		w->slots[slot].due = l->seq;
+		w->slots[slot].ntasks++;
 		if (l->src_window)
-			w->lanes[lane].window_seq = l->seq;
+			w->slots[slot].window_seq = l->seq;
 	}
 	/* Each write costs a driver call. While more is to be launched behind it, who waits for
 	 * this task alone would wait little longer for a few. */
 	bool more = end < atomic_load_explicit(&w->queue->head, memory_order_acquire) &&
-		    launch_at(w, end)->lane == lane && !window_op(launch_at(w, end)) &&
-		    launch_ready(w, launch_at(w, end)) && w->lanes[lane].ntasks < LANE_WRITES;
-	return error || more ? error : launch_tell(w, lane);
+		    launch_at(w, end)->slot == slot && !window_op(launch_at(w, end)) &&
+		    launch_ready(w, launch_at(w, end)) && w->slots[slot].ntasks < SLOT_WRITES;
+	return error || more ? error : launch_tell(w, slot);
 }
 
-/* True for the first launch of the group on its lane. */
-static bool first_on_lane(const struct worker *w, uint64_t begin, uint64_t i)
+/* True for the first launch of the group on its slot. */
+static bool first_on_slot(const struct worker *w, uint64_t begin, uint64_t i)
 {
 	for (uint64_t j = begin; j < i; j++)
-		if (launch_at(w, j)->lane == launch_at(w, i)->lane)
+		if (launch_at(w, j)->slot == launch_at(w, i)->slot)
 			return false;
 	return true;
 }
 
-/* Not so on a lane that was aborted meanwhile: its tasks have ended, or will without us. The rest
+/* Not so on a slot that was aborted meanwhile: its tasks have ended, or will without us. The rest
  * of their groups is launched all the same. */
 bool launch_usable(const struct worker *w, const struct launch *l)
 {
-	const struct lane *lane = l->lane < WORKER_LANES ? &w->lanes[l->lane] : NULL;
-	return lane && lane->comm && !lane->failed && !lane->draining &&
+	const struct comm_slot *slot = l->slot < WORKER_COMM_SLOTS ? &w->slots[l->slot] : NULL;
+	return slot && slot->comm && !slot->failed && !slot->draining &&
 	       l->timeline < SVC_TIMELINES && l->session < SVC_SESSIONS_MAX &&
 	       (!l->timeline || w->sessions[l->session].ring);
 }
@@ -317,8 +317,8 @@ static void launch_group(struct worker *w, uint64_t begin, uint64_t end)
 	second_stream_before(w, launch_at(w, end - 1));
 	nvtx_begin(names->pre);
 	for (uint64_t i = begin; i < end && !error; i++)
-		if (launch_usable(w, launch_at(w, i)) && first_on_lane(w, begin, i))
-			error = before(w, begin, end, launch_at(w, i)->lane);
+		if (launch_usable(w, launch_at(w, i)) && first_on_slot(w, begin, i))
+			error = before(w, begin, end, launch_at(w, i)->slot);
 	nvtx_end();
 	nvtx_begin(names->op);
 	if (!error)
@@ -326,8 +326,8 @@ static void launch_group(struct worker *w, uint64_t begin, uint64_t end)
 	nvtx_end();
 	nvtx_begin(names->post);
 	for (uint64_t i = begin; i < end && !error && !result; i++)
-		if (launch_usable(w, launch_at(w, i)) && first_on_lane(w, begin, i))
-			error = after(w, begin, end, launch_at(w, i)->lane);
+		if (launch_usable(w, launch_at(w, i)) && first_on_slot(w, begin, i))
+			error = after(w, begin, end, launch_at(w, i)->slot);
 	nvtx_end();
 	if (!error && !result)
 		second_stream_after(w, launch_at(w, end - 1));
@@ -336,8 +336,8 @@ static void launch_group(struct worker *w, uint64_t begin, uint64_t end)
 	if (result)
 		for (uint64_t i = begin; i < end; i++)
 			if (launch_usable(w, launch_at(w, i)))
-				lane_failed(w, launch_at(w, i)->lane,
-					    svc_op_name(launch_at(w, i)->op), result);
+				comm_slot_failed(w, launch_at(w, i)->slot,
+						 svc_op_name(launch_at(w, i)->op), result);
 }
 
 bool launch_next(struct worker *w)
@@ -352,7 +352,7 @@ bool launch_next(struct worker *w)
 		;
 	const struct launch *first = launch_at(w, w->tail);
 	if (first->op == LAUNCH_INIT) {
-		if (!lane_init_run(w, first))
+		if (!comm_slot_init_run(w, first))
 			return false;
 	} else if (window_op(first)) {
 		window_run(w, first);
@@ -366,17 +366,17 @@ bool launch_next(struct worker *w)
 
 /* Gives the copies of sources back to the GPU. Memory that is freed in stream order goes back when
  * somebody waits for the stream: here the stream is idle, so nothing waits long. */
-static void return_copies(struct worker *w, uint32_t lane)
+static void return_copies(struct worker *w, uint32_t slot)
 {
-	struct lane *l = &w->lanes[lane];
-	if (!l->copied || !l->comm || l->failed || !lane_idle(w, lane))
+	struct comm_slot *l = &w->slots[slot];
+	if (!l->copied || !l->comm || l->failed || !comm_slot_idle(w, slot))
 		return;
 	l->copied = false;
 	worker_bad(w, cu.cuStreamSynchronize(l->stream), "an idle stream");
 }
 
 /* Has it something to do? */
-static bool lane_flies(struct lane *l, uint64_t completed, uint64_t now)
+static bool comm_slot_flies(struct comm_slot *l, uint64_t completed, uint64_t now)
 {
 	const bool flies = completed < l->enqueued;
 	if (!flies || completed != l->completed)
@@ -396,21 +396,21 @@ void launch_watch(struct worker *w)
 	w->stuck = w->flying > 0;
 	uint64_t now = worker_clock();
 	bool look = now - w->checked_ns >= WORKER_WATCH_NS;
-	for (uint32_t i = 0; i < w->high_lane; i++) {
-		struct lane *l = &w->lanes[i];
+	for (uint32_t i = 0; i < w->high_slot; i++) {
+		struct comm_slot *l = &w->slots[i];
 		if (l->draining) {
 			w->flying++;
 			w->stuck = true;
-			lane_drain(w, i);
+			comm_slot_drain(w, i);
 			continue;
 		}
 		return_copies(w, i);
 		if (!l->comm || l->failed ||
-		    !lane_flies(l, atomic_load(&w->queue->lanes[i].completed), now))
+		    !comm_slot_flies(l, atomic_load(&w->queue->slots[i].completed), now))
 			continue;
 		w->flying++;
 		w->stuck = w->stuck || l->completed < l->waits_seq ||
-			   now - l->moved_ns > LANE_STUCK_NS;
+			   now - l->moved_ns > SLOT_STUCK_NS;
 		if (!look)
 			continue;
 		CUresult error = cu.cuStreamQuery(l->stream);
@@ -419,7 +419,7 @@ void launch_watch(struct worker *w)
 			worker_die(w, "a task failed on the GPU");
 		ncclResult_t bad = ncclSuccess;
 		if (!nccl.ncclCommGetAsyncError(l->comm, &bad) && bad && bad != ncclInProgress)
-			lane_failed(w, i, "NCCL reports an asynchronous error", bad);
+			comm_slot_failed(w, i, "NCCL reports an asynchronous error", bad);
 	}
 	if (look)
 		w->checked_ns = now;

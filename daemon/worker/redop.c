@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reductions that trainers make: NCCL's PreMulSum on the lane's communicator. */
+ * Reductions that trainers make: NCCL's PreMulSum on the slot's communicator. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 void redop_add(struct worker *w, struct worker_message *m)
 {
-	struct lane *l = m->redop.lane < WORKER_LANES ? &w->lanes[m->redop.lane] : NULL;
+	struct comm_slot *l = m->redop.slot < WORKER_COMM_SLOTS ? &w->slots[m->redop.slot] : NULL;
 	unsigned i = 0;
 	if (!l || !l->comm || l->failed) {
 		m->result = NCCLSVC_STALE_EPOCH;
@@ -39,10 +39,10 @@ void redop_add(struct worker *w, struct worker_message *m)
 
 void redop_del(struct worker *w, const struct worker_message *m)
 {
-	struct lane *l = m->redop.lane < WORKER_LANES ? &w->lanes[m->redop.lane] : NULL;
+	struct comm_slot *l = m->redop.slot < WORKER_COMM_SLOTS ? &w->slots[m->redop.slot] : NULL;
 	bool all = m->kind == WORKER_REDOPS_CLEAR;
-	if (l && all) /* another communicator takes the lane over */
-		replays_forget(w, m->redop.lane, false);
+	if (l && all) /* another communicator takes the slot over */
+		replays_forget(w, m->redop.slot, false);
 	for (unsigned i = 0; l && l->comm && i < SVC_REDOPS_MADE; i++) {
 		if (!l->redops[i].made || (!all && m->redop.redop != SVC_REDOP_MADE + i))
 			continue;
@@ -51,7 +51,7 @@ void redop_del(struct worker *w, const struct worker_message *m)
 	}
 }
 
-bool redop_find(const struct lane *l, unsigned redop, int type, ncclRedOp_t *op)
+bool redop_find(const struct comm_slot *l, unsigned redop, int type, ncclRedOp_t *op)
 {
 	*op = (ncclRedOp_t)redop;
 	if (redop < SVC_REDOP_MADE)

@@ -20,7 +20,7 @@
 #include "worker.h"
 
 #define REPLAY_TASKS 16	 /* of one group */
-#define REPLAYS	     256 /* of one lane */
+#define REPLAYS	     256 /* of one slot */
 #define WAYS	     4	 /* places that a group may have */
 #define CALLS	     8	 /* until it is captured */
 #define NODES	     32	 /* with more there is more than a kernel */
@@ -84,7 +84,7 @@ static bool describe(const struct worker *w, uint64_t begin, uint64_t end,
 {
 	const struct launch *first = launch_at(w, begin);
 	if (end - begin > REPLAY_TASKS || !launch_usable(w, first) ||
-	    w->lanes[first->lane].nranks == 1)
+	    w->slots[first->slot].nranks == 1)
 		return false;
 	for (uint64_t i = begin; i < end; i++) {
 		const struct launch *l = launch_at(w, i);
@@ -98,10 +98,10 @@ static bool describe(const struct worker *w, uint64_t begin, uint64_t end,
 			.type = l->type,
 			.redop = l->redop,
 			.windows = (uint8_t)(!!l->src_window << 1 | !!l->dst_window)};
-		if (l->lane != first->lane || !launch_usable(w, l) || launch_copies(l) ||
+		if (l->slot != first->slot || !launch_usable(w, l) || launch_copies(l) ||
 		    (svc_op_reduces(l->op) && l->redop >= SVC_REDOP_MADE) ||
-		    !window_address(&w->lanes[l->lane], l->src_window, &t->src) ||
-		    !window_address(&w->lanes[l->lane], l->dst_window, &t->dst))
+		    !window_address(&w->slots[l->slot], l->src_window, &t->src) ||
+		    !window_address(&w->slots[l->slot], l->dst_window, &t->dst))
 			return false;
 	}
 	return true;
@@ -115,16 +115,16 @@ static void let_go(struct replay *r)
 }
 
 /* One that was captured: nobody has asked for it for long, and it does not run. */
-static bool may_go(const struct worker *w, uint32_t lane, const struct replay *r, uint64_t now)
+static bool may_go(const struct worker *w, uint32_t slot, const struct replay *r, uint64_t now)
 {
-	return (!r->ntasks || now - r->used_ns >= REPLAY_STALE_NS) && lane_idle(w, lane);
+	return (!r->ntasks || now - r->used_ns >= REPLAY_STALE_NS) && comm_slot_idle(w, slot);
 }
 
 /* The group's place, or one of the few that it may have. NULL: all of them are in use. */
-static struct replay *place_of(const struct worker *w, uint32_t lane,
+static struct replay *place_of(const struct worker *w, uint32_t slot,
 			       const struct replay_task *tasks, uint32_t n)
 {
-	struct replays *all = w->lanes[lane].replays;
+	struct replays *all = w->slots[slot].replays;
 	const uint64_t now = worker_clock();
 	struct replay *set = &all->places[hash_of(tasks, n) % (REPLAYS / WAYS) * WAYS];
 	struct replay *rare = NULL, *old = NULL; /* not captured, and captured */
@@ -139,7 +139,7 @@ static struct replay *place_of(const struct worker *w, uint32_t lane,
 			rare = rare && rare->calls <= r->calls ? rare : r;
 	}
 	struct replay *place = rare && !rare->calls		  ? rare
-			       : old && may_go(w, lane, old, now) ? old
+			       : old && may_go(w, slot, old, now) ? old
 								  : NULL;
 	if (!place) {
 		/* A miss costs who comes least one call, not all: the others get on, too. */
@@ -161,10 +161,10 @@ void replays_free(struct replays *all)
 	free(all);
 }
 
-void replays_forget(const struct worker *w, uint32_t lane, bool in_windows)
+void replays_forget(const struct worker *w, uint32_t slot, bool in_windows)
 {
-	struct replays *all = w->lanes[lane].replays;
-	const bool now = lane_idle(w, lane);
+	struct replays *all = w->slots[slot].replays;
+	const bool now = comm_slot_idle(w, slot);
 	for (uint32_t i = 0; all && i < REPLAYS; i++) {
 		struct replay *r = &all->places[i];
 		bool forget = !in_windows;
@@ -234,8 +234,8 @@ static CUresult take_kernel(struct replay *r, CUgraphNode kernel)
 
 static void capture(struct worker *w, struct replay *r, uint64_t begin, uint64_t end)
 {
-	const uint32_t lane = launch_at(w, begin)->lane;
-	struct lane *l = &w->lanes[lane];
+	const uint32_t slot = launch_at(w, begin)->slot;
+	struct comm_slot *l = &w->slots[slot];
 	CUresult error = cu.cuStreamBeginCapture(l->stream, CU_STREAM_CAPTURE_MODE_RELAXED);
 	if (!error) {
 		ncclResult_t result = launch_calls(w, begin, end);
@@ -252,7 +252,7 @@ static void capture(struct worker *w, struct replay *r, uint64_t begin, uint64_t
 		if (!l->replays->told)
 			log_info("NCCL communicator %u: repeated operations are launched without "
 				 "NCCL's call (replay in ncclsvcd.conf(5))",
-				 lane);
+				 slot);
 		l->replays->told = true;
 		return;
 	}
@@ -262,7 +262,7 @@ static void capture(struct worker *w, struct replay *r, uint64_t begin, uint64_t
 	r->refused = true;
 	if (error)
 		log_info("NCCL communicator %u: repeated operations need NCCL's call each time: %s",
-			 lane,
+			 slot,
 			 error == CUDA_ERROR_NOT_SUPPORTED ? "NCCL uses the host in them"
 							   : gpu_api_cuda_error(error));
 	l->replays->never = error;
@@ -292,13 +292,13 @@ static struct replay *replay_of(struct worker *w, uint64_t begin, uint64_t end)
 	struct replay_task tasks[REPLAY_TASKS];
 	if (!w->may_replay || !describe(w, begin, end, tasks))
 		return NULL;
-	const uint32_t lane = launch_at(w, begin)->lane;
-	struct lane *l = &w->lanes[lane];
+	const uint32_t slot = launch_at(w, begin)->slot;
+	struct comm_slot *l = &w->slots[slot];
 	if (!l->replays)
 		l->replays = calloc(1, sizeof(*l->replays));
 	if (!l->replays || l->replays->never)
 		return NULL;
-	return place_of(w, lane, tasks, (uint32_t)(end - begin));
+	return place_of(w, slot, tasks, (uint32_t)(end - begin));
 }
 
 ncclResult_t replay_call(struct worker *w, uint64_t begin, uint64_t end)
@@ -307,7 +307,7 @@ ncclResult_t replay_call(struct worker *w, uint64_t begin, uint64_t end)
 	if (!r)
 		return launch_calls(w, begin, end);
 	const struct launch *first = launch_at(w, begin);
-	struct lane *l = &w->lanes[first->lane];
+	struct comm_slot *l = &w->slots[first->slot];
 	if (r->graph) {
 		CUresult error = launch(r, l->stream);
 		if (!worker_bad(w, error, "NCCL's kernel could not be launched"))
@@ -315,7 +315,7 @@ ncclResult_t replay_call(struct worker *w, uint64_t begin, uint64_t end)
 		if (w->dying[0])
 			return ncclUnhandledCudaError;
 		log_warning("NCCL communicator %u: from now on NCCL is called for each operation",
-			    first->lane);
+			    first->slot);
 		l->replays->never = true;
 	} else if (!r->refused && ++r->calls == CALLS) {
 		capture(w, r, begin, end);

@@ -3,7 +3,7 @@
  * Through MPS, a stream that waits for a word goes on 2 us sooner if the stream that wrote it lies
  * in the same of the GPU's two queues; with ready and done, an AllReduce ends 5 us sooner. Which of
  * them a stream lies in CUDA does not tell, and the trainer's stream is not ours to choose. So a
- * lane has two streams, one in each, and tries both: for a few tasks the trainer's stream writes
+ * slot has two streams, one in each, and tries both: for a few tasks the trainer's stream writes
  * down, behind its wait, what it has waited for (echoed). The better one is used from then on, and
  * from time to time it is tried again. Without MPS nothing would be gained: there is one stream. */
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static CUresult settle(const struct worker *w, CUstream stream)
 	return error ? error : cu.cuStreamSynchronize(stream);
 }
 
-CUresult second_stream_make(const struct worker *w, struct lane *l, int priority)
+CUresult second_stream_make(const struct worker *w, struct comm_slot *l, int priority)
 {
 	CUresult error =
 		cu.cuStreamCreateWithPriority(&l->stream, CU_STREAM_NON_BLOCKING, priority);
@@ -47,8 +47,8 @@ void second_stream_destroy(CUstream stream, CUstream second_stream)
 		cu.cuStreamDestroy(second_stream);
 }
 
-/* While the lane is idle: nothing has to be ordered, and no stream waits for the other. */
-static void change(struct lane *l)
+/* While the slot is idle: nothing has to be ordered, and no stream waits for the other. */
+static void change(struct comm_slot *l)
 {
 	CUstream other = l->second_stream;
 	l->second_stream = l->stream;
@@ -66,16 +66,16 @@ static void end(struct worker *w, uint64_t rest_ns)
 {
 	struct stream_probe *t = &w->stream_probe;
 	ask(w, t, false);
-	w->lanes[t->lane].tried_ns = worker_clock();
-	w->lanes[t->lane].rest_ns = rest_ns;
+	w->slots[t->slot].tried_ns = worker_clock();
+	w->slots[t->slot].rest_ns = rest_ns;
 	*t = (struct stream_probe){0};
 }
 
-/* Without a result the lane goes back to the stream it had, unless it has work on the other. */
+/* Without a result the slot goes back to the stream it had, unless it has work on the other. */
 static void give_up(struct worker *w)
 {
-	struct lane *l = &w->lanes[w->stream_probe.lane];
-	if (w->stream_probe.side && l->comm && lane_idle(w, w->stream_probe.lane))
+	struct comm_slot *l = &w->slots[w->stream_probe.slot];
+	if (w->stream_probe.side && l->comm && comm_slot_idle(w, w->stream_probe.slot))
 		change(l);
 	end(w, SECOND_STREAM_AGAIN_NS);
 }
@@ -83,7 +83,7 @@ static void give_up(struct worker *w)
 static void begin(struct worker *w, const struct launch *l, uint64_t now)
 {
 	w->stream_probe = (struct stream_probe){.on = true,
-						.lane = l->lane,
+						.slot = l->slot,
 						.session = l->session,
 						.timeline = l->timeline,
 						.begun_ns = now};
@@ -114,7 +114,7 @@ static bool timed(const struct stream_probe *t)
 static void next(struct worker *w)
 {
 	struct stream_probe *t = &w->stream_probe;
-	struct lane *l = &w->lanes[t->lane];
+	struct comm_slot *l = &w->slots[t->slot];
 	const uint64_t ns = median(t);
 	if (t->side == 0) {
 		change(l);
@@ -126,7 +126,7 @@ static void next(struct worker *w)
 	if (ns < t->first_ns / 5 * 3)
 		log_info("NCCL communicator %u: uses its second stream (signal after %.1f us "
 			 "instead of %.1f)",
-			 t->lane, (double)ns / 1000, (double)t->first_ns / 1000);
+			 t->slot, (double)ns / 1000, (double)t->first_ns / 1000);
 	else
 		change(l);
 	end(w, SECOND_STREAM_STALE_NS);
@@ -135,25 +135,25 @@ static void next(struct worker *w)
 void second_stream_before(struct worker *w, const struct launch *l)
 {
 	struct stream_probe *t = &w->stream_probe;
-	if (!w->mps || !l->timeline || !launch_usable(w, l) || w->lanes[l->lane].nranks == 1)
+	if (!w->mps || !l->timeline || !launch_usable(w, l) || w->slots[l->slot].nranks == 1)
 		return;
-	struct lane *lane = &w->lanes[l->lane];
+	struct comm_slot *slot = &w->slots[l->slot];
 	const uint64_t now = worker_clock();
 	if (t->on && now - t->begun_ns > SECOND_STREAM_PROBE_NS)
 		give_up(w);
-	if (lane->user_session != l->session || lane->user_timeline != l->timeline) {
-		lane->user_session = l->session;
-		lane->user_timeline = l->timeline;
-		lane->row = 0;
-		if (lane->rest_ns > SECOND_STREAM_AGAIN_NS)
-			lane->rest_ns = SECOND_STREAM_AGAIN_NS;
+	if (slot->user_session != l->session || slot->user_timeline != l->timeline) {
+		slot->user_session = l->session;
+		slot->user_timeline = l->timeline;
+		slot->row = 0;
+		if (slot->rest_ns > SECOND_STREAM_AGAIN_NS)
+			slot->rest_ns = SECOND_STREAM_AGAIN_NS;
 	}
 	if (t->on) {
-		if (t->lane == l->lane && timed(t) && lane_idle(w, l->lane))
+		if (t->slot == l->slot && timed(t) && comm_slot_idle(w, l->slot))
 			next(w);
-	} else if (lane->row < ROW) {
-		lane->row++;
-	} else if (now - lane->tried_ns >= lane->rest_ns) {
+	} else if (slot->row < ROW) {
+		slot->row++;
+	} else if (now - slot->tried_ns >= slot->rest_ns) {
 		begin(w, l, now);
 	}
 	t->launched_ns = now;
@@ -162,7 +162,7 @@ void second_stream_before(struct worker *w, const struct launch *l)
 void second_stream_after(struct worker *w, const struct launch *l)
 {
 	struct stream_probe *t = &w->stream_probe;
-	if (!t->on || t->ntasks == PROBE_TASKS || t->lane != l->lane || t->session != l->session ||
+	if (!t->on || t->ntasks == PROBE_TASKS || t->slot != l->slot || t->session != l->session ||
 	    t->timeline != l->timeline)
 		return;
 	t->tasks[t->ntasks].seq = l->seq;
@@ -177,9 +177,9 @@ void second_stream_forget(struct worker *w, uint32_t session)
 {
 	if (w->stream_probe.on && w->stream_probe.session == session)
 		give_up(w);
-	for (uint32_t i = 0; i < w->high_lane; i++)
-		if (w->lanes[i].user_session == session)
-			w->lanes[i].user_timeline = w->lanes[i].rest_ns = 0;
+	for (uint32_t i = 0; i < w->high_slot; i++)
+		if (w->slots[i].user_session == session)
+			w->slots[i].user_timeline = w->slots[i].rest_ns = 0;
 }
 
 static void count(struct stream_probe *t, uint64_t least_ns, uint64_t most_ns)
@@ -194,12 +194,12 @@ void second_stream_watch(struct worker *w)
 {
 	struct stream_probe *t = &w->stream_probe;
 	const struct session_timelines *s = &w->sessions[t->session];
-	if (!s->ring || !w->lanes[t->lane].comm) {
+	if (!s->ring || !w->slots[t->slot].comm) {
 		give_up(w);
 		return;
 	}
 	const uint64_t now = worker_clock(), value = t->tasks[0].value;
-	const bool over = atomic_load_explicit(&w->queue->lanes[t->lane].completed,
+	const bool over = atomic_load_explicit(&w->queue->slots[t->slot].completed,
 					       memory_order_acquire) >= t->tasks[0].seq;
 	const uint64_t echoed =
 		atomic_load_explicit(&s->host[t->timeline].echoed, memory_order_acquire);

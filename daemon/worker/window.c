@@ -36,9 +36,9 @@ static CUresult make_alias(const struct worker *w, struct import *i)
 	return error;
 }
 
-static bool prepare(struct worker *w, struct lane *l, const struct launch *ask)
+static bool prepare(struct worker *w, struct comm_slot *l, const struct launch *ask)
 {
-	struct lane_window *at = &l->windows[ask->src_window - 1];
+	struct slot_window *at = &l->windows[ask->src_window - 1];
 	struct import *i = import_find(w, ask->src);
 	/* NCCL must never see imported memory as a window: it may hang. */
 	if (at->import || l->windowless || !i || i->kind != SVC_REGION_LENT || !i->users ||
@@ -52,9 +52,9 @@ static bool prepare(struct worker *w, struct lane *l, const struct launch *ask)
 }
 
 /* NCCL gives none where the GPUs have no such kernels. */
-static bool enroll(struct lane *l, const struct launch *ask)
+static bool enroll(struct comm_slot *l, const struct launch *ask)
 {
-	struct lane_window *at = &l->windows[ask->src_window - 1];
+	struct slot_window *at = &l->windows[ask->src_window - 1];
 	if (!at->import || at->window)
 		return false;
 	uint64_t start = worker_clock();
@@ -67,16 +67,16 @@ static bool enroll(struct lane *l, const struct launch *ask)
 	if (result)
 		log_warning("NCCL communicator %u: small collectives go without symmetric windows: "
 			    "%s",
-			    ask->lane, nccl.ncclGetErrorString(result));
+			    ask->slot, nccl.ncclGetErrorString(result));
 	else
 		log_info("NCCL communicator %u: symmetric window %u of %llu bytes %s in %llu us",
-			 ask->lane, ask->src_window, (unsigned long long)at->import->bytes,
+			 ask->slot, ask->src_window, (unsigned long long)at->import->bytes,
 			 at->window ? "registered" : "refused by NCCL",
 			 (unsigned long long)(worker_clock() - start) / 1000);
 	return at->window;
 }
 
-static void drop(struct worker *w, const struct lane *l, struct lane_window *at)
+static void drop(struct worker *w, const struct comm_slot *l, struct slot_window *at)
 {
 	ncclResult_t result = ncclSuccess;
 	if (at->window && l->comm) /* else its end was the window's, too */
@@ -86,10 +86,10 @@ static void drop(struct worker *w, const struct lane *l, struct lane_window *at)
 			    nccl.ncclGetErrorString(result));
 	if (at->import)
 		import_close(w, at->import->address);
-	*at = (struct lane_window){0};
+	*at = (struct slot_window){0};
 }
 
-void windows_drop(struct worker *w, struct lane *l)
+void windows_drop(struct worker *w, struct comm_slot *l)
 {
 	for (uint32_t i = 0; i < WORKER_WINDOWS; i++)
 		drop(w, l, &l->windows[i]);
@@ -97,34 +97,34 @@ void windows_drop(struct worker *w, struct lane *l)
 
 void window_run(struct worker *w, const struct launch *ask)
 {
-	struct lane *l = ask->lane < WORKER_LANES ? &w->lanes[ask->lane] : NULL;
+	struct comm_slot *l = ask->slot < WORKER_COMM_SLOTS ? &w->slots[ask->slot] : NULL;
 	bool good = true;
-	/* Who aborts a lane ends what the engine has there, too. */
+	/* Who aborts a slot ends what the engine has there, too. */
 	if (!l || !l->comm || l->failed || l->draining || !ask->src_window ||
 	    ask->src_window > WORKER_WINDOWS)
 		return;
-	CUresult error = launch_tell(w, ask->lane); /* not to wait for the other workers */
+	CUresult error = launch_tell(w, ask->slot); /* not to wait for the other workers */
 	if (ask->op == LAUNCH_PREPARE) {
 		good = prepare(w, l, ask);
 	} else if (ask->op == LAUNCH_REGISTER) {
 		good = enroll(l, ask);
 	} else {
-		replays_forget(w, ask->lane, true);
+		replays_forget(w, ask->slot, true);
 		drop(w, l, &l->windows[ask->src_window - 1]);
 	}
-	atomic_store(&w->queue->lanes[ask->lane].window, good ? WINDOW_GOOD : WINDOW_BAD);
+	atomic_store(&w->queue->slots[ask->slot].window, good ? WINDOW_GOOD : WINDOW_BAD);
 	l->due = ask->seq;
 	if (!error)
-		error = launch_tell(w, ask->lane);
+		error = launch_tell(w, ask->slot);
 	if (worker_bad(w, error, "a window's state cannot be told"))
-		lane_failed(w, ask->lane, "a window", ncclUnhandledCudaError);
+		comm_slot_failed(w, ask->slot, "a window", ncclUnhandledCudaError);
 }
 
-bool window_address(const struct lane *l, uint8_t window, uint64_t *address)
+bool window_address(const struct comm_slot *l, uint8_t window, uint64_t *address)
 {
 	if (!window)
 		return true;
-	const struct lane_window *at = &l->windows[window - 1];
+	const struct slot_window *at = &l->windows[window - 1];
 	if (window > WORKER_WINDOWS || !at->window ||
 	    *address - at->import->address >= at->import->bytes)
 		return false;
@@ -132,14 +132,14 @@ bool window_address(const struct lane *l, uint8_t window, uint64_t *address)
 	return true;
 }
 
-bool window_pending(const struct worker *w, uint32_t lane)
+bool window_pending(const struct worker *w, uint32_t slot)
 {
-	return w->lanes[lane].window_seq > atomic_load(&w->queue->lanes[lane].completed);
+	return w->slots[slot].window_seq > atomic_load(&w->queue->slots[slot].completed);
 }
 
-bool window_stuck(const struct worker *w, uint32_t lane)
+bool window_stuck(const struct worker *w, uint32_t slot)
 {
-	for (uint64_t end = worker_clock() + WINDOW_STUCK_NS; window_pending(w, lane);) {
+	for (uint64_t end = worker_clock() + WINDOW_STUCK_NS; window_pending(w, slot);) {
 		if (worker_clock() > end)
 			return true;
 		usleep(NAP_NS / 1000);

@@ -107,10 +107,10 @@ static CUresult map_queue(struct worker *w)
 	w->queue = p;
 	w->generation = atomic_load(&w->queue->generation);
 	CUresult error =
-		cu.cuMemHostRegister(w->queue->lanes, sizeof(w->queue->lanes),
+		cu.cuMemHostRegister(w->queue->slots, sizeof(w->queue->slots),
 				     CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
 	if (!error)
-		error = cu.cuMemHostGetDevicePointer(&w->progress, w->queue->lanes, 0);
+		error = cu.cuMemHostGetDevicePointer(&w->progress, w->queue->slots, 0);
 	return error;
 }
 
@@ -223,7 +223,7 @@ static void run(struct worker *w)
 	}
 }
 
-/* How far all lanes have come, as seen last. */
+/* How far all slots have come, as seen last. */
 struct motion {
 	uint64_t completed, moved_ns;
 };
@@ -234,8 +234,8 @@ static bool still_moves(const struct worker *w, struct motion *m)
 	const struct timespec nap = {.tv_nsec = NAP_NS};
 	uint64_t sum = 0;
 	nanosleep(&nap, NULL);
-	for (uint32_t i = 0; i < WORKER_LANES; i++)
-		sum += atomic_load(&w->queue->lanes[i].completed);
+	for (uint32_t i = 0; i < WORKER_COMM_SLOTS; i++)
+		sum += atomic_load(&w->queue->slots[i].completed);
 	const uint64_t now = worker_clock();
 	if (sum != m->completed || !m->moved_ns)
 		*m = (struct motion){sum, now};
@@ -277,9 +277,9 @@ static void start_watching(struct worker *w)
 
 static bool all_completed(const struct worker *w)
 {
-	for (uint32_t i = 0; i < w->high_lane; i++)
-		if ((w->lanes[i].comm || w->lanes[i].ending) &&
-		    atomic_load(&w->queue->lanes[i].completed) < w->lanes[i].enqueued)
+	for (uint32_t i = 0; i < w->high_slot; i++)
+		if ((w->slots[i].comm || w->slots[i].ending) &&
+		    atomic_load(&w->queue->slots[i].completed) < w->slots[i].enqueued)
 			return false;
 	return true;
 }
@@ -324,7 +324,7 @@ int worker_main(int argc, char *argv[])
 	/* Trainers' memory is imported, which cannot be registered. And with it a captured kernel
 	 * would not be the one that other ranks call. */
 	setenv("NCCL_GRAPH_REGISTER", "0", 1);
-	/* A lane's stream that waits for a trainer's input holds one: as many through MPS as
+	/* A slot's stream that waits for a trainer's input holds one: as many through MPS as
 	 * without. With 32 a worker's end has been seen to take 0.4 s instead of 0.1. */
 	setenv(CUDA_CONNECTIONS_VARIABLE, CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_DEFAULT), 1);
 	start_watching(w);

@@ -7,9 +7,9 @@
  *   worker.c   start, loop and sleep; control.c: the supervisor's requests
  *   launch.c   from the queue to NCCL, in the order of the queue; replay.c: what comes again
  *   copy.c     the same without NCCL, where device memory is staged
- *   lane.c, ending.c, redop.c   communicators; window.c: lent memory in NCCL's symmetric windows
- *   second_stream.c     which of its two streams a lane uses
- *   import.c, span.c  memory; probe.c: which GPUs there are
+ *   comm_slot.c, ending.c, redop.c   communicators; window.c: lent memory in NCCL's symmetric
+ * windows second_stream.c     which of its two streams a slot uses import.c, span.c  memory;
+ * probe.c: which GPUs there are
  */
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
@@ -30,7 +30,7 @@ struct session_timelines {
 	CUdeviceptr device; /* the same, as the GPU addresses it */
 };
 
-#define LANE_WRITES 16 /* tasks whose end may be told together */
+#define SLOT_WRITES 16 /* tasks whose end may be told together */
 
 /* A reduction that the member has made. */
 struct made_redop {
@@ -40,12 +40,12 @@ struct made_redop {
 };
 
 /* A lent allocation that is one of the communicator's windows. */
-struct lane_window {
+struct slot_window {
 	struct import *import; /* NULL: no such window */
 	ncclWindow_t window;   /* NULL: prepared */
 };
 
-struct lane {
+struct comm_slot {
 	ncclComm_t comm; /* NULL: free, or it is being aborted */
 	CUstream stream;
 	CUstream second_stream; /* through MPS: has no work; see second_stream.c */
@@ -56,10 +56,10 @@ struct lane {
 	bool failed;
 	bool copied;   /* for AllToAll in place, since the stream was last idle */
 	bool draining; /* aborted, or soon; what its stream still holds has to end first */
-	struct lane_ending *ending; /* NCCL is at it; NULL: not yet, or it is over */
+	struct slot_ending *ending; /* NCCL is at it; NULL: not yet, or it is over */
 	uint64_t abort_key;
 	struct made_redop redops[SVC_REDOPS_MADE];
-	struct lane_window windows[WORKER_WINDOWS];
+	struct slot_window windows[WORKER_WINDOWS];
 	struct replays *replays; /* NULL: none yet */
 	bool windowless;	 /* NCCL refused one: never again */
 	uint64_t window_seq;	 /* of the last task in windows */
@@ -72,11 +72,11 @@ struct lane {
 	struct {
 		CUdeviceptr address;
 		uint64_t value;
-	} done[LANE_WRITES];
+	} done[SLOT_WRITES];
 };
 
-/* A communicator that is to be made on a lane. */
-struct lane_init {
+/* A communicator that is to be made on a slot. */
+struct comm_slot_init {
 	uint64_t number; /* the supervisor's last; 0: none yet */
 	bool waits;	 /* for its LAUNCH_INIT */
 	struct worker_message message;
@@ -86,10 +86,10 @@ struct lane_init {
 #define PROBE_SHARP   9	 /* of one stream */
 #define PROBE_SAMPLES 65 /* if few are sharp: while a worker launches it does not look */
 
-/* How soon a trainer's stream hears of a lane's streams. */
+/* How soon a trainer's stream hears of a slot's streams. */
 struct stream_probe {
 	bool on;
-	uint32_t lane, session, timeline;
+	uint32_t slot, session, timeline;
 	unsigned side; /* of the two streams, in the order of the probe */
 	uint64_t begun_ns;
 	/* What each task took at most: all, and those of which that is nearly what they took. */
@@ -104,7 +104,7 @@ struct stream_probe {
 	uint64_t before_ns; /* when it was not yet over, at the last look */
 	uint64_t over_ns;   /* when it was, at the first; 0: not yet */
 	uint64_t looked_ns;
-	uint64_t launched_ns; /* begun to be: whatever lane's launch was last */
+	uint64_t launched_ns; /* begun to be: whatever slot's launch was last */
 };
 
 /* What lies behind an imported or lent address. */
@@ -128,7 +128,7 @@ struct worker {
 	int sock, bell, queue_fd;
 	struct worker_queue *queue;
 	uint32_t generation;  /* this worker's, in the queue */
-	CUdeviceptr progress; /* queue->lanes as the GPU addresses them */
+	CUdeviceptr progress; /* queue->slots as the GPU addresses them */
 	CUdevice device;
 	CUcontext context;
 	int32_t driver_version, nccl_version;
@@ -138,26 +138,26 @@ struct worker {
 	struct spin spin;
 	CUdeviceptr scratch; /* for what has no buffer of its own: barriers, warm-up */
 	struct session_timelines sessions[SVC_SESSIONS_MAX];
-	struct lane lanes[WORKER_LANES];
-	struct lane_init inits[WORKER_LANES];
-	struct lane_ending *endings; /* that have left their lanes */
-	/* Where device memory is staged; then there is no NCCL, and there are no lanes. */
+	struct comm_slot slots[WORKER_COMM_SLOTS];
+	struct comm_slot_init inits[WORKER_COMM_SLOTS];
+	struct slot_ending *endings; /* that have left their slots */
+	/* Where device memory is staged; then there is no NCCL, and there are no slots. */
 	char *staging; /* NULL: it is not */
 	uint64_t staging_bytes;
 	struct {
 		CUstream stream;
 		uint64_t enqueued; /* seq of the last copy */
-	} copies[COPY_LANES];
+	} copies[COPY_SLOTS];
 	struct import *imports;
 	struct import *span; /* that is being put together, or NULL */
 	struct closed_session *closed;
 	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
 	bool may_replay, mps;
-	bool stuck; /* some lane waits for somebody's input, or has not got on for a while */
+	bool stuck; /* some slot waits for somebody's input, or has not got on for a while */
 	struct stream_probe stream_probe;
 	uint64_t tail, checked_ns;
-	uint32_t high_lane; /* lanes from here on were never used */
-	uint32_t flying;    /* lanes with launches that have not completed */
+	uint32_t high_slot; /* slots from here on were never used */
+	uint32_t flying;    /* slots with launches that have not completed */
 	bool quit;
 	bool supervisor_lost;
 	char dying[SVC_TEXT_BYTES]; /* not empty: the context is lost, and why */
@@ -180,24 +180,24 @@ void launch_watch(struct worker *w);
 const struct launch *launch_at(const struct worker *w, uint64_t i);
 /* Its input is there, as far as the host can see. */
 bool launch_ready(const struct worker *w, const struct launch *l);
-/* False on a lane that was aborted meanwhile. */
+/* False on a slot that was aborted meanwhile. */
 bool launch_usable(const struct worker *w, const struct launch *l);
 /* Does it need a copy of its source, which is not NCCL's? */
 bool launch_copies(const struct launch *l);
 /* NCCL's part of the launches [begin, end), one group. */
 ncclResult_t launch_calls(struct worker *w, uint64_t begin, uint64_t end);
-/* Writes what the lane's stream has still to write. */
-CUresult launch_tell(struct worker *w, uint32_t lane);
+/* Writes what the slot's stream has still to write. */
+CUresult launch_tell(struct worker *w, uint32_t slot);
 
 /* replay.c: the same, without NCCL if it came again and again. */
 ncclResult_t replay_call(struct worker *w, uint64_t begin, uint64_t end);
-/* When the lane's stream has ended what it held, and before the communicator is freed. */
+/* When the slot's stream has ended what it held, and before the communicator is freed. */
 void replays_free(struct replays *all);
 /* They may still run. in_windows: only those that know windows, before one goes. */
-void replays_forget(const struct worker *w, uint32_t lane, bool in_windows);
+void replays_forget(const struct worker *w, uint32_t slot, bool in_windows);
 
 /* second_stream.c */
-CUresult second_stream_make(const struct worker *w, struct lane *l, int priority);
+CUresult second_stream_make(const struct worker *w, struct comm_slot *l, int priority);
 /* Each may be NULL. */
 void second_stream_destroy(CUstream stream, CUstream second_stream);
 /* Around the last launch of a group. */
@@ -213,34 +213,34 @@ bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size);
 bool copy_next(struct worker *w);
 void copy_watch(struct worker *w);
 
-/* lane.c */
+/* comm_slot.c */
 /* Its LAUNCH_INIT makes it, and then it is answered; or at once, if it was cancelled before. */
-void lane_init_asked(struct worker *w, const struct worker_message *m);
-void lane_init_cancel(struct worker *w, const struct worker_message *m);
+void comm_slot_init_asked(struct worker *w, const struct worker_message *m);
+void comm_slot_init_cancel(struct worker *w, const struct worker_message *m);
 /* A LAUNCH_INIT's turn. False: the supervisor's message is still to come. */
-bool lane_init_run(struct worker *w, const struct launch *l);
-void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t result);
+bool comm_slot_init_run(struct worker *w, const struct launch *l);
+void comm_slot_failed(struct worker *w, uint32_t slot, const char *what, ncclResult_t result);
 /* What was launched on it is over. */
-bool lane_idle(const struct worker *w, uint32_t lane);
+bool comm_slot_idle(const struct worker *w, uint32_t slot);
 
 /* ending.c */
-/* True: answered later, by lane_drain. */
-bool lane_abort(struct worker *w, const struct worker_message *m);
+/* True: answered later, by comm_slot_drain. */
+bool comm_slot_abort(struct worker *w, const struct worker_message *m);
 /* In good order. */
-void lane_destroy(struct worker *w, uint32_t lane);
-/* The lane is free at once; NCCL ends its communicator apart. */
-void lane_end_apart(struct worker *w, uint32_t lane, bool abort);
+void comm_slot_destroy(struct worker *w, uint32_t slot);
+/* The slot is free at once; NCCL ends its communicator apart. */
+void comm_slot_end_apart(struct worker *w, uint32_t slot, bool abort);
 /* From time to time: those. */
 void endings_watch(struct worker *w);
-/* The same of a lane that is aborted. Answers that once the stream has ended. */
-void lane_drain(struct worker *w, uint32_t lane);
+/* The same of a slot that is aborted. Answers that once the stream has ended. */
+void comm_slot_drain(struct worker *w, uint32_t slot);
 
 /* redop.c */
 void redop_add(struct worker *w, struct worker_message *m);
-/* One of the lane's, or all. */
+/* One of the slot's, or all. */
 void redop_del(struct worker *w, const struct worker_message *m);
 /* NCCL's number for what a task names; false: there is no such reduction. */
-bool redop_find(const struct lane *l, unsigned redop, int type, ncclRedOp_t *op);
+bool redop_find(const struct comm_slot *l, unsigned redop, int type, ncclRedOp_t *op);
 
 /* import.c */
 void session_open(struct worker *w, struct worker_message *m, int fd);
@@ -265,13 +265,13 @@ bool window_op(const struct launch *l);
 /* What the engine asks for with such a launch. */
 void window_run(struct worker *w, const struct launch *ask);
 /* Where the task's memory lies as a window (0: none; it stays). False: there is no such window. */
-bool window_address(const struct lane *l, uint8_t window, uint64_t *address);
-/* The lane's communicator ends, or has ended. */
-void windows_drop(struct worker *w, struct lane *l);
-/* Tasks in windows are on the lane. */
-bool window_pending(const struct worker *w, uint32_t lane);
+bool window_address(const struct comm_slot *l, uint8_t window, uint64_t *address);
+/* The slot's communicator ends, or has ended. */
+void windows_drop(struct worker *w, struct comm_slot *l);
+/* Tasks in windows are on the slot. */
+bool window_pending(const struct worker *w, uint32_t slot);
 /* The same, a moment later. */
-bool window_stuck(const struct worker *w, uint32_t lane);
+bool window_stuck(const struct worker *w, uint32_t slot);
 
 /* span.c: imports mapped once more, one behind the other. */
 void span_parts(struct worker *w, const struct worker_message *m);

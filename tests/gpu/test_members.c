@@ -394,9 +394,9 @@ static void test_pool(void)
 
 /* One user may use three quarters of the communicators that a worker can have. Those that nobody
  * uses any more give their places. */
-static void lanes_rank(struct client *c)
+static void slots_rank(struct client *c)
 {
-	enum { LANES = 256, MINE = LANES * 3 / 4 };
+	enum { SLOTS = 256, MINE = SLOTS * 3 / 4 };
 	static ncclsvc_comm *comms[MINE];
 	struct rank r;
 	ncclsvc_unique_id id = c->id;
@@ -417,7 +417,7 @@ static void lanes_rank(struct client *c)
 	/* Other GPUs for other ranks: no communicator in the pool fits, and the last of these needs
 	 * the place of one. */
 	r.rank = r.n - 1 - r.rank;
-	for (int i = 0; i <= LANES - MINE; i++) {
+	for (int i = 0; i <= SLOTS - MINE; i++) {
 		id.bytes[5]++;
 		stage("another communicator %d", i);
 		CHECK_OK(ncclsvc_comm_join_device(r.session, &id, r.n, r.rank, r.gpu, WAIT_MS,
@@ -427,11 +427,11 @@ static void lanes_rank(struct client *c)
 	rank_close(&r);
 }
 
-static void test_lanes(void)
+static void test_slots(void)
 {
 	if (!setup.fake)
 		skip_test("real ones take 0.3 s and 100 MiB each");
-	crew_run(2, lanes_rank, NULL);
+	crew_run(2, slots_rank, NULL);
 }
 
 const struct gpu_test member_tests[] = {
@@ -443,6 +443,6 @@ const struct gpu_test member_tests[] = {
 	{"members/visible_devices", test_reversed, 2, 60, TEST_QUICK},
 	{"members/split", test_split, 2, 60, 0},
 	{"members/pool", test_pool, 2, 60, TEST_QUICK},
-	{"members/lanes", test_lanes, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"members/slots", test_slots, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

@@ -167,7 +167,7 @@ static void test_again(void)
 	run(again_rank);
 }
 
-/* More groups than a lane has places for. Those of the second half find them taken, until these
+/* More groups than a slot has places for. Those of the second half find them taken, until these
  * have not been used for long. */
 #define MANY  600
 #define STALE 10500 /* ms */

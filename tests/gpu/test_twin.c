@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A lane's two streams: sums are right while they are tried, and the one that the trainer's stream
+ * A slot's two streams: sums are right while they are tried, and the one that the trainer's stream
  * hears sooner is the one that stays. Which that is only the stand-in can say. */
 #include <signal.h>
 #include <stdio.h>
@@ -50,7 +50,7 @@ static void two_streams(struct client *c)
 	rank_open(&r, c);
 	CHECK_CU(cu.cuMemAlloc(&p, 2 * WORDS * 4));
 	use(&r, p, burst, "one");
-	/* In the other queue: one of both is not where the lane's first stream is. */
+	/* In the other queue: one of both is not where the slot's first stream is. */
 	own = r.stream;
 	CHECK_CU(cu.cuStreamCreate(&r.stream, CU_STREAM_NON_BLOCKING));
 	use(&r, p, burst, "another");

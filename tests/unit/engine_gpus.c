@@ -277,9 +277,9 @@ void run_to(uint32_t device, uint64_t n)
 		const struct launch *l = launch(device, i);
 		if (l->timeline)
 			atomic_store(&line(l->session, l->timeline)->done, l->value);
-		atomic_store(&q->lanes[l->lane].window,
+		atomic_store(&q->slots[l->slot].window,
 			     gpus[device].says ? gpus[device].says : WINDOW_GOOD);
-		atomic_store(&q->lanes[l->lane].completed, l->seq);
+		atomic_store(&q->slots[l->slot].completed, l->seq);
 		gpus[device].seen++;
 	}
 	atomic_store(&q->tail, gpus[device].seen);

@@ -83,7 +83,7 @@ static void a_group_is_one_group_on_each_of_its_devices(void **state)
 		launched(d, 4);
 		for (uint64_t i = 0; i < 4; i++) {
 			assert_int_equal(launch(d, i)->flags, i < 3 ? LAUNCH_MORE : 0);
-			assert_int_equal(launch(d, i)->lane, i);
+			assert_int_equal(launch(d, i)->slot, i);
 		}
 		run_all(d);
 	}
@@ -317,7 +317,7 @@ static void inputs_are_released_only_after_the_epoch(void **state)
 	assert_int_equal(atomic_load(&line(0, 1)->ready), 1);
 }
 
-/* Two lanes between the same devices, submitted crosswise: one order for both workers. */
+/* Two slots between the same devices, submitted crosswise: one order for both workers. */
 static void workers_launch_in_one_order(void **state)
 {
 	enum { ROUNDS = 300 };
@@ -351,7 +351,7 @@ static void workers_launch_in_one_order(void **state)
 		run_all(1);
 	}
 	for (uint64_t i = 0; i < 4 * ROUNDS; i++) {
-		assert_int_equal(launch(0, i)->lane, launch(1, i)->lane);
+		assert_int_equal(launch(0, i)->slot, launch(1, i)->slot);
 		assert_int_equal(launch(0, i)->seq, launch(1, i)->seq);
 		assert_int_equal(launch(0, i)->flags, launch(1, i)->flags);
 	}
@@ -381,7 +381,7 @@ static void a_full_queue_holds_up_nobody_else(void **state)
 	atomic_store(&gpus[0].queue->tail, (uint64_t)1 - WORKER_LAUNCHES);
 	submit_one(2, record(1, NCCLSVC_ALL_REDUCE, 2));
 	launched(0, 1);
-	assert_int_equal(launch(0, 0)->lane, 0);
+	assert_int_equal(launch(0, 0)->slot, 0);
 	atomic_store(&gpus[0].queue->tail, 0);
 	submit_one(3, record(1, NCCLSVC_ALL_REDUCE, 3));
 	launched(0, 2);
@@ -477,7 +477,7 @@ static void check_made(uint32_t device, uint64_t i, uint64_t number)
 {
 	const struct launch *l = launch(device, i);
 	assert_int_equal(l->op, LAUNCH_INIT);
-	assert_int_equal(l->lane, 7);
+	assert_int_equal(l->slot, 7);
 	assert_int_equal(l->value, number);
 	assert_int_equal(l->generation, device ? 5 : 3);
 	assert_int_equal(l->flags, 0);

@@ -46,7 +46,7 @@ static void both_asked(uint64_t n, uint8_t op, uint8_t window)
 		launched(i, n);
 		assert_int_equal(last(i)->op, op);
 		assert_int_equal(last(i)->src_window, window);
-		assert_int_equal(last(i)->lane, 0);
+		assert_int_equal(last(i)->slot, 0);
 		assert_int_equal(last(i)->flags, 0);
 	}
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tasks of GPUs after their launch (launch.c): how far they are the lanes' counters say. Or they
+ * Tasks of GPUs after their launch (launch.c): how far they are the slots' counters say. Or they
  * end with their epoch: their clients hear of it at once. Their streams go on when the GPU is
  * through with them, for what it is broken off in may still write; but not for ever. */
 #include <stdlib.h>
@@ -48,10 +48,10 @@ static void look_at_inputs(struct engine *e)
 			}
 }
 
-/* Has any lane got on? That may be because the supervisor has had it broken off; and then it has
- * told the engine so before. What the lanes say counts when the commands have run that were queued
+/* Has any slot got on? That may be because the supervisor has had it broken off; and then it has
+ * told the engine so before. What the slots say counts when the commands have run that were queued
  * by the time of the look. */
-static bool look_at_lanes(struct engine *e, struct comm *c)
+static bool look_at_slots(struct engine *e, struct comm *c)
 {
 	bool any = false;
 	for (uint32_t k = 0; k < c->nranks && !c->looked; k++) {
@@ -104,7 +104,7 @@ bool nccl_poll(struct engine *e)
 			any = true;
 			continue;
 		}
-		if (look_at_lanes(e, c)) {
+		if (look_at_slots(e, c)) {
 			if (!any)
 				e->now = clock_now();
 			any = true;

@@ -4,7 +4,7 @@
  * engine is the one sequencer of a node, so every worker launches what it shares with others in the
  * same order. What a member submitted as one task group is launched as one ncclGroup (sched/set.h).
  *
- * How far a launched task has come the GPU writes into the lane's counter: landing.c.
+ * How far a launched task has come the GPU writes into the slot's counter: landing.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +19,9 @@
  * could be broken off any more. */
 #define FLYING_MAX 64
 
-struct lane_progress *nccl_progress(const struct engine *e, const struct member *m)
+struct slot_progress *nccl_progress(const struct engine *e, const struct member *m)
 {
-	return &e->devices[m->device].queue->lanes[m->comm->lane];
+	return &e->devices[m->device].queue->slots[m->comm->lane];
 }
 
 static void begin(struct engine *e, struct comm *c)
@@ -90,7 +90,7 @@ static enum room reserve(struct engine *e, struct task *const *tasks, uint32_t n
 struct launch *nccl_next_launch(struct engine *e, struct member *m)
 {
 	struct launch *l = device_next_slot(&e->devices[m->device]);
-	*l = (struct launch){.lane = m->comm->lane, .seq = ++m->lane_seq};
+	*l = (struct launch){.slot = m->comm->lane, .seq = ++m->lane_seq};
 	return l;
 }
 

@@ -5,7 +5,7 @@
 
 #include "sched/state.h"
 
-struct lane_progress;
+struct slot_progress;
 struct launch;
 
 extern const struct transport nccl_transport;
@@ -26,8 +26,8 @@ static inline struct nccl *nccl_of(const struct engine *e)
 }
 
 /* launch.c */
-struct lane_progress *nccl_progress(const struct engine *e, const struct member *m);
-/* The next launch of a member: all zero but for its lane and seq. device_ring follows. */
+struct slot_progress *nccl_progress(const struct engine *e, const struct member *m);
+/* The next launch of a member: all zero but for its slot and seq. device_ring follows. */
 struct launch *nccl_next_launch(struct engine *e, struct member *m);
 /* nccl_poll is to look at it. */
 void nccl_watch(struct engine *e, struct comm *c);

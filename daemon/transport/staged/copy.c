@@ -111,7 +111,7 @@ static void launch(struct engine *e, struct chunk *k, uint32_t i, uint64_t devic
 		.count = block_bytes(k),
 		.seq = ++d->copies[k->stage == CHUNK_OUT],
 		.task = t->uid,
-		.lane = k->stage == CHUNK_OUT ? COPY_OUT : COPY_IN,
+		.slot = k->stage == CHUNK_OUT ? COPY_OUT : COPY_IN,
 		.op = k->op->record.op,
 		.blocks = blocks,
 		.generation = t->member->generation,
@@ -188,11 +188,11 @@ bool copy_landed(const struct engine *e, const struct chunk *k)
 			continue;
 		const struct member *m = op->tasks[i]->member;
 		const struct device *d = &e->devices[m->device];
-		const struct lane_progress *lane =
-			&d->queue->lanes[k->stage == CHUNK_OUT ? COPY_OUT : COPY_IN];
+		const struct slot_progress *slot =
+			&d->queue->slots[k->stage == CHUNK_OUT ? COPY_OUT : COPY_IN];
 		/* What its worker left behind when it went will never be done. */
 		if (d->generation == m->generation &&
-		    atomic_load_explicit(&lane->completed, memory_order_acquire) < k->awaited[i])
+		    atomic_load_explicit(&slot->completed, memory_order_acquire) < k->awaited[i])
 			return false;
 	}
 	return true;

@@ -342,8 +342,8 @@ static void set_worker(struct engine *e, uint32_t device, uint32_t generation)
 	struct staged *op;
 	struct device *d = &e->devices[device];
 	d->generation = generation;
-	for (int i = 0; i < COPY_LANES; i++)
-		d->copies[i] = atomic_load(&d->queue->lanes[i].completed);
+	for (int i = 0; i < COPY_SLOTS; i++)
+		d->copies[i] = atomic_load(&d->queue->slots[i].completed);
 	DL_FOREACH (staging_of(e)->ops, op)
 		if (worker_gone(e, op))
 			op->aborted = true;

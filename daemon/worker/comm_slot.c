@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lanes: an NCCL communicator of this GPU's rank, and the stream that its tasks run on. */
+ * Slots: an NCCL communicator of this GPU's rank, and the stream that its tasks run on. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ static void complain(struct worker_message *m, const char *what, ncclResult_t re
 }
 
 /* The first operation pays for connections and kernels: better now than in somebody's step. */
-static ncclResult_t warm_up(struct worker *w, const struct lane *l)
+static ncclResult_t warm_up(struct worker *w, const struct comm_slot *l)
 {
 	void *p = (void *)(uintptr_t)w->scratch;
 	return nccl.ncclAllReduce(p, p, SCRATCH_BYTES / sizeof(float), NCCLSVC_FLOAT32, NCCLSVC_MAX,
@@ -26,7 +26,7 @@ static ncclResult_t warm_up(struct worker *w, const struct lane *l)
 
 static void make(struct worker *w, struct worker_message *m)
 {
-	struct lane *l = &w->lanes[m->comm.lane];
+	struct comm_slot *l = &w->slots[m->comm.slot];
 	ncclUniqueId id;
 	memcpy(&id, m->comm.id, sizeof(id));
 	ncclConfig_t config = {
@@ -54,7 +54,7 @@ static void make(struct worker *w, struct worker_message *m)
 		m->result = NCCLSVC_SYSTEM;
 		snprintf(m->text, sizeof(m->text), "no stream can be made: %s",
 			 gpu_api_cuda_error(error));
-		*l = (struct lane){0};
+		*l = (struct comm_slot){0};
 		return;
 	}
 	ncclResult_t result =
@@ -66,13 +66,13 @@ static void make(struct worker *w, struct worker_message *m)
 	if (!result && !worker_bad(w, error, "warm-up")) {
 		l->nranks = m->comm.nranks;
 		l->rank = m->comm.rank;
-		l->enqueued = atomic_load(&w->queue->lanes[m->comm.lane].completed);
+		l->enqueued = atomic_load(&w->queue->slots[m->comm.slot].completed);
 		l->failed = false;
 		log_info("NCCL communicator %u: made in %llu ms, with this GPU as rank %d of %d",
-			 m->comm.lane, (unsigned long long)(worker_clock() - start) / 1000000,
+			 m->comm.slot, (unsigned long long)(worker_clock() - start) / 1000000,
 			 l->rank, l->nranks);
-		if (m->comm.lane >= w->high_lane)
-			w->high_lane = m->comm.lane + 1;
+		if (m->comm.slot >= w->high_slot)
+			w->high_slot = m->comm.slot + 1;
 		return;
 	}
 	complain(m, "NCCL cannot make the communicator", result);
@@ -80,11 +80,11 @@ static void make(struct worker *w, struct worker_message *m)
 		snprintf(m->text, sizeof(m->text), "the communicator's first operation failed: %s",
 			 gpu_api_cuda_error(error));
 	if (l->comm) {
-		lane_end_apart(w, m->comm.lane, true);
+		comm_slot_end_apart(w, m->comm.slot, true);
 		return;
 	}
 	second_stream_destroy(l->stream, l->second_stream);
-	*l = (struct lane){0};
+	*l = (struct comm_slot){0};
 }
 
 static void answer_cancelled(struct worker *w, const struct worker_message *asked)
@@ -97,18 +97,18 @@ static void answer_cancelled(struct worker *w, const struct worker_message *aske
 
 /* The queue says when: what the engine launches for several workers, all take in the same order,
  * and NCCL's ranks wait for each other here as they do when they first connect. */
-void lane_init_asked(struct worker *w, const struct worker_message *m)
+void comm_slot_init_asked(struct worker *w, const struct worker_message *m)
 {
-	struct lane_init *init = &w->inits[m->comm.lane];
+	struct comm_slot_init *init = &w->inits[m->comm.slot];
 	if (m->comm.number > init->number)
-		*init = (struct lane_init){m->comm.number, true, *m};
+		*init = (struct comm_slot_init){m->comm.number, true, *m};
 	else
 		answer_cancelled(w, m);
 }
 
-void lane_init_cancel(struct worker *w, const struct worker_message *m)
+void comm_slot_init_cancel(struct worker *w, const struct worker_message *m)
 {
-	struct lane_init *init = &w->inits[m->comm.lane];
+	struct comm_slot_init *init = &w->inits[m->comm.slot];
 	const bool waits = init->waits && init->number == m->comm.number;
 	if (init->number > m->comm.number)
 		return;
@@ -118,9 +118,9 @@ void lane_init_cancel(struct worker *w, const struct worker_message *m)
 		answer_cancelled(w, &init->message);
 }
 
-bool lane_init_run(struct worker *w, const struct launch *l)
+bool comm_slot_init_run(struct worker *w, const struct launch *l)
 {
-	struct lane_init *init = l->lane < WORKER_LANES ? &w->inits[l->lane] : NULL;
+	struct comm_slot_init *init = l->slot < WORKER_COMM_SLOTS ? &w->inits[l->slot] : NULL;
 	if (!init || l->generation != w->generation || w->supervisor_lost)
 		return true;
 	if (init->number < l->value)
@@ -133,26 +133,26 @@ bool lane_init_run(struct worker *w, const struct launch *l)
 	return true;
 }
 
-void lane_failed(struct worker *w, uint32_t lane, const char *what, ncclResult_t result)
+void comm_slot_failed(struct worker *w, uint32_t slot, const char *what, ncclResult_t result)
 {
-	struct worker_message m = {.kind = WORKER_LANE_FAILED, .comm.lane = lane};
-	if (w->lanes[lane].failed)
+	struct worker_message m = {.kind = WORKER_COMM_FAILED, .comm.slot = slot};
+	if (w->slots[slot].failed)
 		return;
-	w->lanes[lane].failed = true;
+	w->slots[slot].failed = true;
 	/* NCCL may only have been the first to meet an error of the whole context. */
-	CUresult error = cu.cuStreamQuery(w->lanes[lane].stream);
+	CUresult error = cu.cuStreamQuery(w->slots[slot].stream);
 	if (error != CUDA_ERROR_NOT_READY)
 		worker_bad(w, error, what);
 	if (w->dying[0])
 		return;
 	complain(&m, what, result);
-	log_error("NCCL communicator %u has failed: %s", lane, m.text);
+	log_error("NCCL communicator %u has failed: %s", slot, m.text);
 	worker_send(w, &m, -1);
 }
 
-bool lane_idle(const struct worker *w, uint32_t lane)
+bool comm_slot_idle(const struct worker *w, uint32_t slot)
 {
-	const struct lane *l = &w->lanes[lane];
-	return !l->due && l->enqueued <= atomic_load_explicit(&w->queue->lanes[lane].completed,
+	const struct comm_slot *l = &w->slots[slot];
+	return !l->due && l->enqueued <= atomic_load_explicit(&w->queue->slots[slot].completed,
 							      memory_order_acquire);
 }
