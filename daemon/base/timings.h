@@ -17,6 +17,9 @@
  * a late member's commit, SPLIT or JOIN. Then the epoch (or the request) ends with TIMEOUT, and the
  * silent node is named. */
 #define NODE_ANSWER_NS		 UINT64_C(3000000000)
+/* The sequencer tells the nodes that wait for an operation on GPUs which nodes have requested it, so
+ * that inspection names those that have not, after this interval. */
+#define SEQUENCER_LOOK_NS	 UINT64_C(250000000)
 /* A node that ends an epoch waits for the other nodes to end it too, so that all know which
  * operations were agreed on before. Then it ends the epoch without them. With GPUs it waits longer:
  * after an end without agreement, NCCL's communicator is made anew. */

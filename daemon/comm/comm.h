@@ -158,6 +158,7 @@ void comm_gathered(struct communicator *m, const struct control_start *start);
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b);
 void comm_left_elsewhere(struct communicator *m, int32_t rank);
 void comm_node_lost(struct communicator *m, uint32_t node);
+void comm_member_left(struct comms *s, uint32_t slot, uint32_t epoch, int32_t rank);
 void comm_span_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result, int32_t node);
 void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const char *text);
 void comm_split_refused(struct communicator *m, int result, const char *text);

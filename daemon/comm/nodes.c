@@ -91,6 +91,14 @@ void comm_left_elsewhere(struct communicator *m, int32_t rank)
 	comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
 }
 
+/* The engine has heard of it before the message came that says so. */
+void comm_member_left(struct comms *s, uint32_t slot, uint32_t epoch, int32_t rank)
+{
+	struct communicator *m = s->comm_by_slot[slot];
+	if (m && m->epoch == epoch)
+		comm_left_elsewhere(m, rank);
+}
+
 void comm_node_lost(struct communicator *m, uint32_t node)
 {
 	int32_t rank = -1;

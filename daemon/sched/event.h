@@ -21,6 +21,7 @@ enum event_kind {
 	EVENT_EPOCH_DIRTY,  /* nodes may not have launched alike: its NCCL communicator is done for
 			     */
 	EVENT_TASKS_FAILED, /* of a communicator whose epoch goes on: for the log */
+	EVENT_MEMBER_LEFT,  /* another node has said so of its member, by what it failed */
 	EVENT_SPAN_FAILED,  /* an epoch on several nodes can't go on: end it on all of them */
 };
 
@@ -44,6 +45,10 @@ struct event {
 			int32_t result;
 			int32_t node; /* whose fault it is; -1: nobody's */
 		} span;
+		struct {
+			uint32_t comm, epoch;
+			int32_t rank;
+		} left;
 		struct { /* the first of them */
 			uint32_t comm;
 			int32_t rank;

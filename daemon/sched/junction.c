@@ -9,27 +9,28 @@
 #include "junction.h"
 #include "names.h"
 #include "order.h"
+#include "set.h"
 #include "task.h"
 
 #define JUNCTIONS_MAX 65536 /* in one span: others may be ahead by so much */
 
 /* ---- Finding ---- */
 
-struct junction *junction_find(struct span *s, const struct junction_key *key)
+struct junction *junction_find(struct span *s, const struct operation_key *key)
 {
 	struct junction *j;
 	HASH_FIND(hh, s->junctions, key, sizeof(*key), j);
 	return j;
 }
 
-struct junction *junction_get(struct span *s, const struct junction_key *key)
+struct junction *junction_get(struct span *s, const struct operation_key *key)
 {
 	struct junction *j = junction_find(s, key);
 	if (j)
 		return j;
 	uint32_t n = key->a < 0 ? s->nnodes : 2;
 	j = HASH_COUNT(s->junctions) < JUNCTIONS_MAX
-		    ? calloc(1, sizeof(*j) + n * sizeof(j->verdicts[0]))
+		    ? calloc(1, sizeof(*j) + n * sizeof(j->parts[0]))
 		    : NULL;
 	if (!j)
 		return NULL;
@@ -47,16 +48,16 @@ void junction_free(struct engine *e, struct span *s, struct junction *j)
 		DL_DELETE2(e->asked, j, prev_due, next_due);
 	HASH_DEL(s->junctions, j);
 	for (uint32_t i = 0; i < j->nparts; i++) {
-		free(j->verdicts[i].failed);
-		free(j->verdicts[i].payload);
+		free(j->parts[i].verdict.failed);
+		free(j->parts[i].payload);
 	}
 	free(j->tasks);
 	free(j);
 }
 
-static struct junction_key collective_key(const struct comm *c)
+static struct operation_key collective_key(const struct comm *c)
 {
-	return (struct junction_key){-1, -1, c->collectives, 0};
+	return (struct operation_key){-1, -1, c->collectives, 0};
 }
 
 uint32_t junction_place_of(const struct junction *j, uint32_t part)
@@ -82,71 +83,26 @@ static bool differs_in_records(const struct junction *j, const ncclsvc_status *s
 	return st->result == NCCLSVC_MISMATCH && j->key.a < 0 && !stuck_said(st);
 }
 
-/* The records of the members of all nodes, as far as they are known. */
-static struct mismatch all_records(const struct junction *j)
+/* What all are told, and what members have posted. */
+static struct outcome sum_up(const struct junction *j)
 {
-	const struct span *s = j->comm->span;
-	struct mismatch all = {0};
-	for (uint32_t i = 0; i < j->nparts; i++) {
-		const struct verdict *v = &j->verdicts[i];
-		if (v->said == SAID_READY)
-			mismatch_add(&all, &v->record, (int32_t)s->ranks[s->first[i]],
-				     s->counts[i]);
-		for (uint32_t k = 0; v->failed && k < v->failed->posted.nkinds; k++)
-			mismatch_add(&all, &v->failed->posted.kinds[k].record,
-				     v->failed->posted.kinds[k].rank,
-				     v->failed->posted.kinds[k].count);
-	}
+	struct outcome all = {0};
+	for (uint32_t i = 0; i < j->nparts; i++)
+		outcome_add(&all, &j->parts[i].verdict);
+	if (differs_in_records(j, &all.status))
+		order_mismatch_status(j->comm, &all.posted, &all.status);
 	return all;
 }
 
-/* What all are told: the first node's status that failed, and everybody that any has missed. */
-static ncclsvc_status merge(const struct junction *j)
-{
-	ncclsvc_status st = {0};
-	bool any = false;
-	for (uint32_t i = 0; i < j->nparts; i++) {
-		const struct failed_note *failed = j->verdicts[i].failed;
-		const ncclsvc_status *one = failed ? &failed->status : NULL;
-		if (!one)
-			continue;
-		if (!any) {
-			st = *one;
-			any = true;
-			continue;
-		}
-		if (one->result != st.result || st.result == NCCLSVC_MISMATCH)
-			continue;
-		for (uint32_t k = 0; k < one->missing_count && k < NCCLSVC_MISSING_SHOWN; k++) {
-			bool known = false;
-			for (uint32_t m = 0; m < st.missing_count && m < NCCLSVC_MISSING_SHOWN; m++)
-				known |= st.missing[m] == one->missing[k];
-			if (known)
-				continue;
-			if (st.missing_count < NCCLSVC_MISSING_SHOWN)
-				st.missing[st.missing_count] = one->missing[k];
-			st.missing_count++;
-		}
-		if (one->missing_count > NCCLSVC_MISSING_SHOWN)
-			st.missing_count += one->missing_count - NCCLSVC_MISSING_SHOWN;
-	}
-	if (differs_in_records(j, &st)) {
-		const struct mismatch all = all_records(j);
-		order_mismatch_status(j->comm, &all, &st);
-	}
-	return st;
-}
-
 /* All nodes are ready, for the same? */
-static bool find_mismatch(const struct junction *j, ncclsvc_status *st)
+static bool find_mismatch(const struct junction *j, const struct mismatch *posted,
+			  ncclsvc_status *st)
 {
-	if (j->key.a < 0) {
-		const struct mismatch all = all_records(j);
-		return order_mismatch_status(j->comm, &all, st);
-	}
+	if (j->key.a < 0)
+		return order_mismatch_status(j->comm, posted, st);
 	*st = status_of(NCCLSVC_MISMATCH);
-	st->field = svc_record_differs(&j->verdicts[0].record, &j->verdicts[1].record, &st->value_a,
-				       &st->value_b);
+	st->field = svc_record_differs(&j->parts[0].verdict.record, &j->parts[1].verdict.record,
+				       &st->value_a, &st->value_b);
 	order_name_ranks(j->comm, st, j->key.a, j->key.b);
 	return st->field;
 }
@@ -163,8 +119,7 @@ void junction_end_tasks(struct engine *e, struct junction *j, const ncclsvc_stat
 	}
 }
 
-/* This node said FAILED, or nobody here has posted it yet. */
-static void conclude_failed_here(struct engine *e, struct junction *j)
+void junction_conclude_failed(struct engine *e, struct junction *j)
 {
 	struct comm *c = j->comm;
 	if (j->key.a >= 0) {
@@ -210,7 +165,7 @@ static void start(struct engine *e, struct junction *j)
 		tasks[k]->started_ns = e->now;
 		order_show_state(e, tasks[k]);
 	}
-	if (comes_along(c, &j->verdicts[j->mine].record, p2p)) {
+	if (comes_along(c, &j->parts[j->mine].verdict.record, p2p)) {
 		if (c->transport->unpack && !c->transport->unpack(c->span, tasks, j)) {
 			/* Another version of this program? */
 			st = status_of(NCCLSVC_PROTOCOL);
@@ -220,7 +175,7 @@ static void start(struct engine *e, struct junction *j)
 		junction_free(e, c->span, j);
 		return;
 	}
-	struct junction_key key = j->key;
+	struct operation_key key = j->key;
 	j->tasks = NULL;
 	junction_free(e, c->span, j);
 	const struct match match = {.comm = c, .tasks = tasks, .ntasks = n, .at = &key};
@@ -235,43 +190,41 @@ static void start(struct engine *e, struct junction *j)
 	free(tasks);
 }
 
-bool junction_unknown_leaver(const struct comm *c, const ncclsvc_status *st)
-{
-	return st->result == NCCLSVC_PEER_GONE && st->rank_a >= 0 && !c->members[st->rank_a].gone;
-}
-
 void junction_conclude(struct engine *e, struct junction *j)
 {
-	struct verdict *mine = &j->verdicts[j->mine];
-	ncclsvc_status st;
-	bool failed = false;
+	const struct outcome all = sum_up(j);
+	ncclsvc_status st = all.status;
 	if (j->due_ns) {
 		DL_DELETE2(e->asked, j, prev_due, next_due);
 		j->due_ns = 0;
 	}
-	for (uint32_t i = 0; i < j->nparts; i++)
-		failed |= j->verdicts[i].said == SAID_FAILED;
-	if (failed) {
-		j->status = merge(j);
-		j->withheld = junction_unknown_leaver(j->comm, &j->status);
-		if (j->withheld)
-			return;
-		if (mine->said == SAID_FAILED) {
-			conclude_failed_here(e, j);
-			return;
-		}
-		st = j->status;
-	} else if (!find_mismatch(j, &st)) {
+	if (!all.failed && !find_mismatch(j, &all.posted, &st)) {
 		start(e, j);
+		return;
+	}
+	j->status = st;
+	if (j->parts[j->mine].verdict.said == SAID_FAILED) {
+		junction_conclude_failed(e, j);
 		return;
 	}
 	junction_end_tasks(e, j, &st);
 	junction_free(e, j->comm->span, j);
 }
 
-static void heard(struct engine *e, struct junction *j, uint32_t part, enum said said)
+void junction_ready(struct junction *j, uint32_t part, const struct svc_record *record)
 {
-	j->verdicts[part].said = said;
+	const struct span *s = j->comm->span;
+	const bool pair = j->key.a >= 0;
+	j->parts[part].verdict = (struct verdict){
+		.said = SAID_READY,
+		.rank = pair ? (part ? j->key.b : j->key.a) : (int32_t)s->ranks[s->first[part]],
+		.count = pair ? 1 : s->counts[part],
+		.record = *record,
+	};
+}
+
+static void heard(struct engine *e, struct junction *j)
+{
 	if (++j->heard == j->nparts)
 		junction_conclude(e, j);
 }
@@ -281,6 +234,10 @@ static void heard(struct engine *e, struct junction *j, uint32_t part, enum said
 void junction_tell_failed(struct engine *e, const struct junction *j,
 			  const struct failed_note *failed)
 {
+	if (span_is_sequenced(j->comm->span)) {
+		sequence_withdraw(e, j->comm->span, &j->key, NULL, failed);
+		return;
+	}
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (i != j->mine)
 			span_send(e, j->comm->span, junction_place_of(j, i), SPAN_FAILED, &j->key,
@@ -289,7 +246,7 @@ void junction_tell_failed(struct engine *e, const struct junction *j,
 
 bool junction_keep_failed(struct junction *j, uint32_t part, const struct failed_note *failed)
 {
-	struct verdict *v = &j->verdicts[part];
+	struct verdict *v = &j->parts[part].verdict;
 	v->failed = malloc(sizeof(*v->failed));
 	if (v->failed)
 		*v->failed = *failed;
@@ -323,16 +280,36 @@ void junction_name_missing(const struct comm *c, const struct junction *j, nccls
 void junction_say_failed(struct engine *e, struct junction *j, const ncclsvc_status *st)
 {
 	struct failed_note failed = {.status = *st};
-	if (j->comm->span->over)
+	const struct span *s = j->comm->span;
+	if (s->over)
 		return;
 	if (differs_in_records(j, st) && j->key.seq == j->comm->collectives)
 		order_collect_records(j->comm, &failed.posted);
+	j->status = *st;
+	if (span_is_sequenced(s)) {
+		j->parts[j->mine].verdict.said = SAID_FAILED;
+		junction_tell_failed(e, j, &failed);
+		return;
+	}
 	if (!junction_keep_failed(j, j->mine, &failed)) {
 		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
 	junction_tell_failed(e, j, &failed);
-	heard(e, j, j->mine, SAID_FAILED);
+	j->parts[j->mine].verdict.said = SAID_FAILED;
+	heard(e, j);
+}
+
+/* The sequencer hears of it together with all that it hangs together with here. */
+static void offer(struct engine *e, struct junction *j)
+{
+	const ncclsvc_status st = status_of(NCCLSVC_NO_MEMORY);
+	const struct match match = {.comm = j->comm,
+				    .tasks = j->tasks,
+				    .ntasks = j->key.a < 0 ? j->comm->nranks : 2,
+				    .at = &j->key};
+	if (j->comm->transport->start(e, &match) == BEGUN_NO_MEMORY)
+		junction_say_failed(e, j, &st);
 }
 
 void junction_say_ready(struct engine *e, struct junction *j, const struct svc_record *record)
@@ -342,6 +319,11 @@ void junction_say_ready(struct engine *e, struct junction *j, const struct svc_r
 	const struct transport *transport = s->comm->transport;
 	const bool p2p = j->key.a >= 0;
 	const bool packs = transport->pack && comes_along(j->comm, record, p2p);
+	junction_ready(j, j->mine, record);
+	if (span_is_sequenced(s)) {
+		offer(e, j);
+		return;
+	}
 	for (uint32_t i = 0; i < j->nparts; i++) {
 		if (i == j->mine)
 			continue;
@@ -349,8 +331,7 @@ void junction_say_ready(struct engine *e, struct junction *j, const struct svc_r
 		size_t n = packs ? transport->pack(s, j->tasks, place, p2p, payload) : 0;
 		span_send(e, s, place, SPAN_READY, &j->key, record, sizeof(*record), payload, n);
 	}
-	j->verdicts[j->mine].record = *record;
-	heard(e, j, j->mine, SAID_READY);
+	heard(e, j);
 }
 
 void junction_commit(struct engine *e, struct junction *j, struct task *t)
@@ -367,7 +348,7 @@ void junction_commit(struct engine *e, struct junction *j, struct task *t)
 
 void junction_post_collective(struct engine *e, struct comm *c)
 {
-	struct junction_key key = collective_key(c);
+	struct operation_key key = collective_key(c);
 	if (c->span->over)
 		return; /* its end is near */
 	struct junction *j = junction_get(c->span, &key);
@@ -397,9 +378,19 @@ void junction_post_collective(struct engine *e, struct comm *c)
 	junction_say_ready(e, j, record);
 }
 
+/* Who does not answer does not keep the others waiting. The sequencer waits for nodes, too. */
+static void await_answers(struct engine *e, struct junction *j)
+{
+	const unsigned steps = span_is_sequenced(j->comm->span) ? 2 : 1;
+	if (j->due_ns)
+		DL_DELETE2(e->asked, j, prev_due, next_due);
+	j->due_ns = e->now + steps * NODE_ANSWER_NS;
+	DL_APPEND2(e->asked, j, prev_due, next_due);
+}
+
 void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
-	struct junction_key key = collective_key(c);
+	struct operation_key key = collective_key(c);
 	if (c->span->over)
 		return;
 	struct junction *j = junction_get(c->span, &key);
@@ -407,13 +398,11 @@ void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_st
 		span_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
 		return;
 	}
-	if (j->verdicts[j->mine].said)
+	if (j->parts[j->mine].verdict.said)
 		return;
 	ncclsvc_status own = *st;
 	junction_name_missing(c, j, &own);
-	/* Who does not answer does not keep the others waiting. */
-	j->due_ns = e->now + NODE_ANSWER_NS;
-	DL_APPEND2(e->asked, j, prev_due, next_due);
+	await_answers(e, j);
 	junction_say_failed(e, j, &own);
 }
 
@@ -431,7 +420,7 @@ void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st
 {
 	struct junction *j, *next;
 	HASH_ITER (hh, c->span->junctions, j, next)
-		if (j->key.a >= 0 && !j->verdicts[j->mine].said)
+		if (j->key.a >= 0 && !j->parts[j->mine].verdict.said)
 			junction_say_failed(e, j, st);
 	for (uint64_t seq = c->collectives; seq < collectives && !c->ended; seq++)
 		give_up_collective(e, c, st);
@@ -439,14 +428,14 @@ void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st
 
 bool junction_spoken(struct comm *c)
 {
-	struct junction_key key = collective_key(c);
+	struct operation_key key = collective_key(c);
 	struct junction *j = junction_find(c->span, &key);
-	return j && j->verdicts[j->mine].said;
+	return j && j->parts[j->mine].verdict.said;
 }
 
 void junction_look(struct engine *e, struct comm *c)
 {
-	struct junction_key key = collective_key(c);
+	struct operation_key key = collective_key(c);
 	struct junction *j = junction_find(c->span, &key);
 	if (!j || !j->resolved)
 		return;
@@ -456,18 +445,86 @@ void junction_look(struct engine *e, struct comm *c)
 	c->haunted_by = st;
 }
 
+/* NULL: it has no tasks here, or they are not to be launched. */
+static struct meeting *meeting_of(const struct junction *j)
+{
+	const uint32_t n = j->key.a < 0 ? j->comm->nranks : 2;
+	for (uint32_t k = 0; j->tasks && k < n; k++)
+		if (j->tasks[k])
+			return j->tasks[k]->meeting;
+	return NULL;
+}
+
+struct launch_request *junction_request(const struct junction *j)
+{
+	const struct meeting *m = meeting_of(j);
+	return m ? m->request : NULL;
+}
+
+void junction_call_off(struct engine *e, struct junction *j)
+{
+	struct meeting *m = meeting_of(j);
+	if (m && m->request)
+		sequence_void(e, m->request);
+	if (m)
+		set_dissolve(e, m);
+}
+
+/* Of a TIMEOUT: all members here have posted it. */
+static ncclsvc_status without_missing(const ncclsvc_status *why)
+{
+	ncclsvc_status st = *why;
+	if (st.result == NCCLSVC_TIMEOUT && !st.done_ns) {
+		st.missing_count = 0;
+		memset(st.missing, 0, sizeof(st.missing));
+	}
+	return st;
+}
+
+void junction_withdraw(struct engine *e, struct junction *j)
+{
+	const ncclsvc_status st = without_missing(&j->status);
+	junction_call_off(e, j);
+	junction_say_failed(e, j, &st);
+}
+
+static void ask_sequencer(struct engine *e, struct junction *j)
+{
+	const struct launch_request *r = junction_request(j);
+	const struct failed_note note = {.status = without_missing(&j->status)};
+	if (!r)
+		junction_withdraw(e, j);
+	else
+		sequence_withdraw(e, j->comm->span, &j->key, r, &note);
+}
+
 void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
 	struct junction *j = t->junction;
 	if (j->asked || j->comm->span->over)
 		return;
 	j->asked = true;
-	j->due_ns = e->now + NODE_ANSWER_NS;
-	DL_APPEND2(e->asked, j, prev_due, next_due);
+	j->status = *st;
+	await_answers(e, j);
+	if (span_is_sequenced(j->comm->span)) {
+		ask_sequencer(e, j);
+		return;
+	}
 	for (uint32_t i = 0; i < j->nparts; i++)
-		if (!j->verdicts[i].said)
+		if (!j->parts[i].verdict.said)
 			span_send(e, j->comm->span, junction_place_of(j, i), SPAN_ASK, &j->key, st,
 				  sizeof(*st), NULL, 0);
+}
+
+/* Whose fault is it? */
+static uint32_t silent_place(const struct engine *e, const struct junction *j)
+{
+	uint32_t i = 0;
+	if (span_is_sequenced(j->comm->span))
+		return sequence_place(e, j->comm->span);
+	while (j->parts[i].verdict.said)
+		i++;
+	return junction_place_of(j, i);
 }
 
 void junction_expire(struct engine *e)
@@ -478,11 +535,33 @@ void junction_expire(struct engine *e)
 			continue;
 		DL_DELETE2(e->asked, j, prev_due, next_due);
 		j->due_ns = 0;
-		for (uint32_t i = 0; i < j->nparts; i++) {
-			if (!j->verdicts[i].said) {
-				span_give_up(e, j->comm, NCCLSVC_TIMEOUT, junction_place_of(j, i));
-				break;
-			}
-		}
+		if (j->heard < j->nparts)
+			span_give_up(e, j->comm, NCCLSVC_TIMEOUT, silent_place(e, j));
 	}
+}
+
+/* ---- Requests to the sequencer ---- */
+
+void junction_entry(const struct junction *j, struct request_entry *entry)
+{
+	const struct span *s = j->comm->span;
+	const struct verdict *v = &j->parts[j->mine].verdict;
+	*entry = (struct request_entry){
+		.span = s->id,
+		.key = j->key,
+		.nparts = j->nparts,
+		.place = j->mine,
+		.rank = v->rank,
+		.count = v->count,
+		.record = v->record,
+	};
+}
+
+void junction_launched(struct engine *e, struct junction *j)
+{
+	const uint32_t n = j->key.a < 0 ? j->comm->nranks : 2;
+	for (uint32_t k = 0; k < n; k++)
+		if (j->tasks[k])
+			junction_release(e, j->tasks[k]);
+	junction_free(e, j->comm->span, j);
 }

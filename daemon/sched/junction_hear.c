@@ -5,6 +5,9 @@
 
 #include "junction.h"
 #include "order.h"
+#include "set.h"
+
+#define ANY_PLACE UINT32_MAX
 
 /* Others want to, or will, end it, and this node has not spoken: so it does. */
 static void doom(struct engine *e, struct junction *j, const ncclsvc_status *why)
@@ -17,7 +20,7 @@ static void doom(struct engine *e, struct junction *j, const ncclsvc_status *why
 }
 
 /* A rank without which it can't be; -1: none. */
-static int32_t who_is_gone(const struct comm *c, const struct junction_key *key)
+static int32_t who_is_gone(const struct comm *c, const struct operation_key *key)
 {
 	const struct span *s = c->span;
 	for (uint32_t k = 0; key->a < 0 && c->gone && k < c->nranks; k++)
@@ -31,7 +34,8 @@ static int32_t who_is_gone(const struct comm *c, const struct junction_key *key)
 	return -1;
 }
 
-static bool key_valid(const struct span *s, uint32_t place, const struct junction_key *key)
+/* Is it an operation that this node takes part in, with that place or, of a pair, any other? */
+static bool key_valid(const struct span *s, uint32_t place, const struct operation_key *key)
 {
 	const int32_t n = (int32_t)s->comm->nranks;
 	if (key->a == -1 && key->b == -1)
@@ -39,11 +43,12 @@ static bool key_valid(const struct span *s, uint32_t place, const struct junctio
 	if (key->a < 0 || key->a >= n || key->b < 0 || key->b >= n)
 		return false;
 	uint32_t a = s->node_of[key->a], b = s->node_of[key->b];
-	return (a == place && b == s->me) || (a == s->me && b == place);
+	uint32_t other = a == s->me ? b : a;
+	return a != b && (a == s->me || b == s->me) && (place == ANY_PLACE || other == place);
 }
 
 /* Has this already come to its end here? Then its word is of no use. */
-static bool is_past(const struct comm *c, const struct junction_key *key)
+static bool is_past(const struct comm *c, const struct operation_key *key)
 {
 	return key->a < 0 && key->seq < c->collectives;
 }
@@ -63,20 +68,21 @@ static void show_posted(const struct junction *j, uint32_t place)
 static void hear_ready(struct engine *e, struct junction *j, uint32_t part, const char *body,
 		       size_t bytes)
 {
-	struct verdict *v = &j->verdicts[part];
-	memcpy(&v->record, body, sizeof(v->record));
-	v->bytes = bytes - sizeof(v->record);
+	struct node_verdict *v = &j->parts[part];
+	struct svc_record record;
+	memcpy(&record, body, sizeof(record));
+	v->bytes = bytes - sizeof(record);
 	if (v->bytes) {
 		v->payload = malloc(v->bytes);
 		if (!v->payload) {
 			span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 			return;
 		}
-		memcpy(v->payload, body + sizeof(v->record), v->bytes);
+		memcpy(v->payload, body + sizeof(record), v->bytes);
 	}
-	int32_t gone = j->verdicts[j->mine].said ? -1 : who_is_gone(j->comm, &j->key);
+	int32_t gone = j->parts[j->mine].verdict.said ? -1 : who_is_gone(j->comm, &j->key);
 	bool pair = j->key.a >= 0;
-	v->said = SAID_READY;
+	junction_ready(j, part, &record);
 	j->heard++;
 	show_posted(j, part);
 	if (gone >= 0) {
@@ -103,11 +109,23 @@ static bool note_valid(const struct comm *c, const struct failed_note *failed)
 	return valid;
 }
 
+/* A failure that names a departed rank is the departure: who is told of it may rejoin at once. */
+static void learn_departure(struct engine *e, struct comm *c, const ncclsvc_status *st)
+{
+	const int32_t rank = st->result == NCCLSVC_PEER_GONE ? st->rank_a : -1;
+	if (rank < 0 || (uint32_t)rank >= c->nranks || c->members[rank].gone ||
+	    c->span->node_of[rank] == c->span->me || st->field == NCCLSVC_FIELD_NODE)
+		return;
+	engine_event(e,
+		     &(struct event){.kind = EVENT_MEMBER_LEFT, .left = {c->slot, c->epoch, rank}});
+	release_member(e, c, rank);
+}
+
 static void hear_failed(struct engine *e, struct junction *j, uint32_t part,
 			const struct failed_note *failed)
 {
 	const ncclsvc_status *st = &failed->status;
-	struct verdict *mine = &j->verdicts[j->mine];
+	const struct verdict *mine = &j->parts[j->mine].verdict;
 	bool resolved = j->resolved;
 	if (!junction_keep_failed(j, part, failed)) {
 		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
@@ -119,14 +137,15 @@ static void hear_failed(struct engine *e, struct junction *j, uint32_t part,
 	}
 	if (j->key.a >= 0 && (!mine->said || resolved)) {
 		/* Kept for who posts it; or both sides have failed, and are over. */
-		j->verdicts[part].said = SAID_FAILED;
+		j->parts[part].verdict.said = SAID_FAILED;
 		j->heard++;
 		j->resolved = true;
+		j->status = *st;
 		if (resolved)
 			junction_free(e, j->comm->span, j);
 		return;
 	}
-	j->verdicts[part].said = SAID_FAILED;
+	j->parts[part].verdict.said = SAID_FAILED;
 	j->heard++;
 	if (!mine->said)
 		doom(e, j, st); /* and that may conclude it */
@@ -138,7 +157,7 @@ void junction_hear(struct engine *e, struct span *s, uint32_t place, const struc
 		   const char *body)
 {
 	struct comm *c = s->comm;
-	struct junction_key key = h->key;
+	struct operation_key key = h->key;
 	ncclsvc_status st;
 	struct failed_note failed;
 	size_t least = h->kind == SPAN_READY	? sizeof(struct svc_record)
@@ -148,10 +167,13 @@ void junction_hear(struct engine *e, struct span *s, uint32_t place, const struc
 		span_give_up(e, c, NCCLSVC_PROTOCOL, place);
 		return;
 	}
-	if (h->kind == SPAN_FAILED)
+	if (h->kind == SPAN_FAILED) {
 		memcpy(&failed, body, sizeof(failed));
-	else if (h->kind == SPAN_ASK)
+		learn_departure(e, c, &failed.status);
+	} else if (h->kind == SPAN_ASK) {
 		memcpy(&st, body, sizeof(st));
+		learn_departure(e, c, &st);
+	}
 	if (h->kind != SPAN_READY)
 		stuck_break(e, s, body);
 	struct junction *j = junction_find(s, &key);
@@ -166,9 +188,9 @@ void junction_hear(struct engine *e, struct span *s, uint32_t place, const struc
 	}
 	uint32_t part = junction_part_of(j, place);
 	if (h->kind == SPAN_ASK) {
-		if (!j->verdicts[j->mine].said)
+		if (!j->parts[j->mine].verdict.said)
 			doom(e, j, &st);
-	} else if (j->verdicts[part].said || part == j->mine) {
+	} else if (j->parts[part].verdict.said || part == j->mine) {
 		span_give_up(e, c, NCCLSVC_PROTOCOL, place);
 		return;
 	} else if (h->kind == SPAN_READY) {
@@ -176,32 +198,134 @@ void junction_hear(struct engine *e, struct span *s, uint32_t place, const struc
 	} else {
 		hear_failed(e, j, part, &failed);
 	}
-	j = key.a >= 0 && junction_plan(&key) ? junction_find(s, &key) : NULL;
+	j = key.a >= 0 && operation_plan(&key) ? junction_find(s, &key) : NULL;
+	if (j)
+		junction_forget_left(e, j);
+}
+
+/* ---- The sequencer ---- */
+
+static void show_waiting(const struct junction *j, const char *body, size_t bytes)
+{
+	for (; bytes >= sizeof(uint32_t); body += sizeof(uint32_t), bytes -= sizeof(uint32_t)) {
+		uint32_t part;
+		memcpy(&part, body, sizeof(part));
+		if (part < j->nparts)
+			show_posted(j, part);
+	}
+}
+
+static void be_asked(struct engine *e, struct junction *j, const ncclsvc_status *why)
+{
+	if (!j->parts[j->mine].verdict.said) {
+		doom(e, j, why);
+	} else if (j->parts[j->mine].verdict.said == SAID_READY && !j->asked) {
+		/* What is requested is under way. */
+		j->status = *why;
+		if (!junction_request(j))
+			junction_withdraw(e, j);
+	}
+}
+
+/* It fails on all nodes. */
+static void be_failed(struct engine *e, struct junction *j, const struct failed_note *failed)
+{
+	ncclsvc_status st = failed->status;
+	struct comm *c = j->comm;
+	const bool pair = j->key.a >= 0;
+	if (st.result == NCCLSVC_MISMATCH && !stuck_said(&st)) {
+		if (pair)
+			order_name_ranks(c, &st, st.rank_a, st.rank_b);
+		else
+			order_mismatch_status(c, &failed->posted, &st);
+	}
+	j->status = st;
+	j->heard = j->nparts;
+	if (j->tasks) {
+		junction_call_off(e, j);
+		junction_end_tasks(e, j, &st);
+		junction_free(e, c->span, j);
+	} else if (pair && j->resolved) { /* nobody waits for it */
+		junction_free(e, c->span, j);
+	} else {
+		junction_conclude_failed(e, j);
+	}
+}
+
+void junction_hear_sequencer(struct engine *e, struct span *s, const struct span_header *h,
+			     const char *body)
+{
+	struct comm *c = s->comm;
+	struct failed_note failed = {0};
+	const bool fails = h->kind == SPAN_FAILED;
+	const size_t least = fails		   ? sizeof(failed)
+			     : h->kind == SPAN_ASK ? sizeof(failed.status)
+						   : 0;
+	if (h->bytes < least || !key_valid(s, ANY_PLACE, &h->key)) {
+		span_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
+		return;
+	}
+	memcpy(&failed, body, least);
+	if (failed.ends_epoch) {
+		span_give_up(e, c, failed.status.result,
+			     failed.node < 0 ? UINT32_MAX : span_place(s, failed.node));
+		return;
+	}
+	if (fails && !note_valid(c, &failed)) {
+		span_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
+		return;
+	}
+	learn_departure(e, c, &failed.status);
+	if (h->kind != SPAN_WAITING)
+		stuck_break(e, s, body);
+	struct junction *j = junction_find(s, &h->key);
+	if (!j && h->kind == SPAN_ASK && h->key.seq != STUCK_ALL && !is_past(c, &h->key))
+		j = junction_get(s, &h->key);
+	if (!j)
+		return; /* it is over here */
+	if (h->kind == SPAN_WAITING)
+		show_waiting(j, body, h->bytes);
+	else if (fails)
+		be_failed(e, j, &failed);
+	else
+		be_asked(e, j, &failed.status);
+	j = h->key.a >= 0 && operation_plan(&h->key) ? junction_find(s, &h->key) : NULL;
 	if (j)
 		junction_forget_left(e, j);
 }
 
 /* ---- A member leaves ---- */
 
+/* Does it need that rank, and can this node's word still count? */
+static bool is_concerned(const struct junction *j, int32_t rank)
+{
+	const struct span *s = j->comm->span;
+	const bool known_here = s->node_of[rank] == s->me || span_is_sequenced(s);
+	return j->key.a < 0 || (known_here && (j->key.a == rank || j->key.b == rank));
+}
+
+static struct task *any_task(const struct junction *j)
+{
+	const uint32_t n = j->key.a < 0 ? j->comm->nranks : 2;
+	for (uint32_t k = 0; j->tasks && k < n; k++)
+		if (j->tasks[k])
+			return j->tasks[k];
+	return NULL;
+}
+
 void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
 {
 	struct span *s = c->span;
 	struct junction *j, *next;
-	bool here = s->node_of[rank] == s->me;
-	/* Those that others wait in, and in which this node has not spoken. */
+	/* Those that others wait in, and in which this node has not spoken; on GPUs, it does not
+	 * know who waits. */
 	HASH_ITER (hh, s->junctions, j, next) {
-		bool concerned = j->key.a < 0 || (here && (j->key.a == rank || j->key.b == rank));
-		if (concerned && !j->verdicts[j->mine].said) {
+		if (!is_concerned(j, rank))
+			continue;
+		struct task *t = span_is_sequenced(s) ? any_task(j) : NULL;
+		if (t)
+			junction_ask(e, t, st);
+		else if (!j->parts[j->mine].verdict.said)
 			junction_say_failed(e, j, st);
-		} else if (j->withheld && j->status.rank_a == rank) {
-			ncclsvc_status end = j->status;
-			j->withheld = false;
-			if (j->heard == j->nparts) {
-				junction_conclude(e, j);
-				continue;
-			}
-			junction_end_tasks(e, j, &end);
-			junction_free(e, s, j);
-		}
 	}
 }

@@ -38,13 +38,13 @@ static uint64_t *pair_counter(struct span *s, bool send, int32_t rank, int32_t p
 	       (size_t)i * s->comm->nranks + (uint32_t)peer;
 }
 
-bool junction_pair_past(struct span *s, const struct junction_key *key)
+bool junction_pair_past(struct span *s, const struct operation_key *key)
 {
 	const struct comm *c = s->comm;
 	const bool send = s->node_of[key->a] == s->me;
 	const int32_t rank = send ? key->a : key->b, peer = send ? key->b : key->a;
 	const struct member *m = &c->members[rank];
-	const uint32_t plan = junction_plan(key);
+	const uint32_t plan = operation_plan(key);
 	if (s->node_of[rank] != s->me || m->gone)
 		return true;
 	if (plan && (plan <= m->plan_left || !c->plan || c->plan->number != plan))
@@ -86,9 +86,9 @@ void junction_check_kind(struct engine *e, struct junction *j)
 			return;
 		const struct junction *other = t->junction;
 		if (!other || other->heard > 1 || t->record.op != op || t->record.peer != peer ||
-		    !junction_plan(&other->key) == !junction_plan(&j->key))
+		    !operation_plan(&other->key) == !operation_plan(&j->key))
 			continue;
-		const ncclsvc_status st = kind_status(j, sends, junction_plan(&other->key));
+		const ncclsvc_status st = kind_status(j, sends, operation_plan(&other->key));
 		junction_ask(e, t, &st);
 		junction_say_failed(e, j, &st);
 		return;
@@ -103,7 +103,7 @@ static struct junction *next_junction(struct engine *e, struct span *s, const st
 	const bool send = t->record.op == NCCLSVC_SEND;
 	const int32_t peer = t->record.peer;
 	const uint32_t plan = plan_number(t);
-	struct junction_key key = {send ? t->rank : peer, send ? peer : t->rank, 0, 0};
+	struct operation_key key = {send ? t->rank : peer, send ? peer : t->rank, 0, 0};
 	uint64_t *next = pair_counter(s, send, t->rank, peer, plan);
 	struct junction *j;
 	while (next) {
@@ -117,20 +117,10 @@ static struct junction *next_junction(struct engine *e, struct span *s, const st
 }
 
 /* The other side has failed it, or this one did when it was asked. */
-static void post_to_failed(struct engine *e, struct junction *j, struct task *t,
-			   struct task **tasks)
+static void post_to_failed(struct engine *e, struct junction *j, struct task *t)
 {
-	ncclsvc_status st =
-		(j->verdicts[0].failed ? j->verdicts[0].failed : j->verdicts[1].failed)->status;
-	if (!t->ghost && junction_unknown_leaver(t->comm, &st)) {
-		j->tasks = tasks;
-		j->status = st;
-		j->withheld = true;
-		junction_commit(e, j, t);
-		return;
-	}
-	free(tasks);
-	if (!j->verdicts[j->mine].said) /* the other side waits for it */
+	const ncclsvc_status st = j->status;
+	if (!j->parts[j->mine].verdict.said) /* the other side waits for it */
 		junction_tell_failed(e, j, &(struct failed_note){.status = st});
 	junction_free(e, t->comm->span, j);
 	release_end(e, t, &st);
@@ -140,7 +130,7 @@ static void post_failure(struct engine *e, struct junction *j, struct task *t)
 {
 	const ncclsvc_status st = t->ghost ? t->end : order_refused_status(t);
 	struct span *s = t->comm->span;
-	const struct junction_key key = j->key;
+	const struct operation_key key = j->key;
 	junction_say_failed(e, j, &st);
 	j = junction_find(s, &key);
 	if (j && j->resolved)
@@ -170,8 +160,9 @@ void junction_post_p2p(struct engine *e, struct task *t)
 	t->place = POSTED;
 	member_of(t)->posted++;
 	tasks[t->record.op == NCCLSVC_SEND ? 0 : 1] = t;
-	if (j->verdicts[0].said == SAID_FAILED || j->verdicts[1].said == SAID_FAILED) {
-		post_to_failed(e, j, t, tasks);
+	if (j->parts[0].verdict.said == SAID_FAILED || j->parts[1].verdict.said == SAID_FAILED) {
+		free(tasks);
+		post_to_failed(e, j, t);
 		return;
 	}
 	if (t->ghost || svc_record_refuses(&t->record)) {
@@ -189,8 +180,8 @@ void junction_post_p2p(struct engine *e, struct task *t)
 void junction_forget_left(struct engine *e, struct junction *j)
 {
 	const int32_t rank = local_rank(j);
-	const uint32_t plan = junction_plan(&j->key);
-	const bool said = j->verdicts[j->mine].said;
+	const uint32_t plan = operation_plan(&j->key);
+	const bool said = j->parts[j->mine].verdict.said;
 	if (!plan || plan > j->comm->members[rank].plan_left || j->tasks ||
 	    (said && j->heard < j->nparts))
 		return;

@@ -1,200 +1,221 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is launched on GPUs of several nodes: this node's wishes, and what the sequencer says to
- * them. span.h tells how. */
+ * What is launched on GPUs of several nodes: this node's requests, and what the sequencer
+ * (coord/sequencer.h) says to them. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
 #include "base/no_memory.h"
+#include "channel/cluster.h"
+#include "junction.h"
 #include "set.h"
 
-#define CROSSINGS_SENT ((SPAN_EAGER_BYTES - 256) / sizeof(struct crossing)) /* in one message */
+#define ENTRIES_SENT                                                                               \
+	((SPAN_EAGER_BYTES - 256) / sizeof(struct request_entry)) /* in one message                \
+								   */
 
-/* What hangs together here. */
-struct wish {
-	struct wish *prev, *next;
-	struct wish *prev_order, *next_order;
+/* To be launched together here. */
+struct launch_request {
+	struct launch_request *prev, *next;
+	struct launch_request *prev_order, *next_order;
 	uint64_t number;
 	struct meeting *any;   /* or */
-	struct making *making; /* else it is void, which the sequencer does not know yet */
+	struct making *making; /* that */
 	making_launch *launch; /* of a making */
 	bool ordered;
 	uint32_t n;
-	struct crossing at[];
+	struct request_entry entries[];
 };
 
-/* ---- This node's wishes ---- */
+/* -> sequencer, with SPAN_WITHDRAW */
+struct withdrawal {
+	uint64_t number; /* of the request that it was in; 0: of none */
+	struct failed_note note;
+	uint32_t nnodes, reserved;
+	uint32_t nodes[CLUSTER_NODES_MAX]; /* nnodes are sent */
+};
 
-static void wish_forget(struct engine *e, struct wish *w)
+_Static_assert(sizeof(struct withdrawal) <= SPAN_BODY_MAX, "a withdrawal fits into a message");
+
+static uint32_t sequencer_node(const struct engine *e)
 {
-	if (w->ordered)
-		DL_DELETE2(e->orders, w, prev_order, next_order);
-	else
-		e->committed--;
-	DL_DELETE(e->wishes, w);
-	free(w->making);
-	free(w);
+	uint32_t node = 0;
+	while (node < e->config.nodes - 1 && e->lost[node])
+		node++;
+	return node;
 }
 
-static void send_wish(struct engine *e, const struct wish *w)
+bool sequence_is_by(const struct engine *e, uint32_t node)
 {
-	const uint32_t to = sequencer_of(e);
-	if (to == e->config.node) {
-		sequencer_wish(e, to, w->number, false, w->at, w->n);
-		return;
+	return sequencer_node(e) == node;
+}
+
+uint32_t sequence_place(const struct engine *e, const struct span *s)
+{
+	return span_place(s, (int)sequencer_node(e));
+}
+
+static void say(struct engine *e, const struct span_header *h, const void *body)
+{
+	span_send_node(e, sequencer_node(e), h, body);
+}
+
+/* ---- This node's requests ---- */
+
+static void request_forget(struct engine *e, struct launch_request *r)
+{
+	if (r->ordered)
+		DL_DELETE2(e->orders, r, prev_order, next_order);
+	else
+		e->committed--;
+	DL_DELETE(e->requests, r);
+	free(r->making);
+	free(r);
+}
+
+static void send_request(struct engine *e, const struct launch_request *r)
+{
+	for (uint32_t i = 0; i < r->n; i += ENTRIES_SENT) {
+		uint32_t n = r->n - i < ENTRIES_SENT ? r->n - i : ENTRIES_SENT;
+		const struct span_header h = {.kind = SPAN_REQUEST,
+					      .key = {.a = i + n < r->n, .seq = r->number},
+					      .bytes = n * sizeof(r->entries[0])};
+		say(e, &h, r->entries + i);
 	}
-	for (uint32_t i = 0; i < w->n; i += CROSSINGS_SENT) {
-		uint32_t n = w->n - i < CROSSINGS_SENT ? w->n - i : CROSSINGS_SENT;
-		const struct span_header h = {.kind = SPAN_WISH,
-					      .key = {.a = i + n < w->n, .seq = w->number},
-					      .bytes = n * sizeof(w->at[0])};
-		span_send_node(e, to, &h, w->at + i);
-	}
+}
+
+static void add_request(struct engine *e, struct launch_request *r)
+{
+	r->number = ++e->nrequests;
+	e->committed++;
+	DL_APPEND(e->requests, r);
+	send_request(e, r);
 }
 
 /* Each meeting once. */
 static bool speaks(const struct task *t)
 {
-	return t->meeting->at.span && t->meeting->tasks[0] == t;
+	return t->junction && t->meeting->tasks[0] == t;
 }
 
-/* Of its end, no more is wished for. */
+/* Of its end, nothing more is requested. */
 static bool all_open(const struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nvisited; i++) {
 		const struct span *s = e->visited[i]->comm->span;
-		if (s && (s->left || s->unled))
+		if (s && (s->left || s->unled || s->comm->span_failed))
 			return false;
 	}
 	return true;
 }
 
-void sequence_wish(struct engine *e, bool fits)
+/* Nothing of it is ever launched. */
+static void refuse_visited(struct engine *e, int result)
+{
+	for (uint32_t i = 0; i < e->nvisited; i++)
+		if (e->visited[i]->comm->span)
+			span_give_up(e, e->visited[i]->comm, result, UINT32_MAX);
+}
+
+void sequence_request(struct engine *e, bool fits)
 {
 	uint32_t n = 0;
 	if (!all_open(e))
 		return;
 	for (uint32_t i = 0; i < e->nvisited; i++)
 		n += speaks(e->visited[i]);
-	if (!fits || n > CROSSINGS_MAX) {
-		for (uint32_t i = 0; i < e->nvisited; i++)
-			if (e->visited[i]->comm->span)
-				span_give_up(e, e->visited[i]->comm, NCCLSVC_LIMIT, UINT32_MAX);
+	if (!fits || n > REQUEST_ENTRIES_MAX) {
+		refuse_visited(e, NCCLSVC_LIMIT);
 		return;
 	}
-	struct wish *w = calloc(1, sizeof(*w) + n * sizeof(w->at[0]));
-	if (!w)
-		no_memory("a place in the order of launches"); /* the other nodes wait for it */
-	w->number = ++e->nwishes;
-	w->any = e->visited[0]->meeting;
+	struct launch_request *r = calloc(1, sizeof(*r) + n * sizeof(r->entries[0]));
+	if (!r) {
+		refuse_visited(e, NCCLSVC_NO_MEMORY);
+		return;
+	}
+	r->any = e->visited[0]->meeting;
 	for (uint32_t i = 0; i < e->nvisited; i++) {
 		struct task *t = e->visited[i];
-		t->meeting->wish = w;
+		t->meeting->request = r;
 		if (!speaks(t))
 			continue;
-		w->at[w->n++] = t->meeting->at;
-		t->comm->span->wished = true;
+		junction_entry(t->junction, &r->entries[r->n++]);
+		t->comm->span->requested = true;
 	}
-	e->committed++;
-	DL_APPEND(e->wishes, w);
-	send_wish(e, w);
+	add_request(e, r);
 }
 
-void sequence_wish_making(struct engine *e, struct making *k, making_launch *launch)
+void sequence_request_making(struct engine *e, struct making *k, making_launch *launch)
 {
-	struct wish *w = calloc(1, sizeof(*w) + sizeof(w->at[0]));
-	if (!w)
+	struct launch_request *r = calloc(1, sizeof(*r) + sizeof(r->entries[0]));
+	if (!r)
 		no_memory("a place in the order of launches");
-	w->number = ++e->nwishes;
-	w->making = k;
-	w->launch = launch;
-	w->n = 1;
-	w->at[0] = (struct crossing){
-		.span = k->serial, .key = {.part = CROSSING_MAKE}, .nparts = k->nnodes};
-	e->committed++;
-	DL_APPEND(e->wishes, w);
-	send_wish(e, w);
+	r->making = k;
+	r->launch = launch;
+	r->n = 1;
+	r->entries[0] = (struct request_entry){
+		.span = k->serial, .key = {.part = OPERATION_MAKE}, .nparts = k->nnodes};
+	add_request(e, r);
 }
 
-/* Other nodes have launched what this one has not: NCCL waits there, and must be broken off. */
-static void give_up_on(struct engine *e, const struct wish *w)
+void sequence_withdraw(struct engine *e, const struct span *s, const struct operation_key *key,
+		       const struct launch_request *r, const struct failed_note *note)
 {
-	for (uint32_t i = 0; i < w->n; i++) {
+	struct withdrawal w = {.number = r ? r->number : 0, .note = *note};
+	if (key->a < 0) {
+		w.nnodes = s->nnodes;
+		memcpy(w.nodes, s->nodes, s->nnodes * sizeof(w.nodes[0]));
+	} else {
+		w.nnodes = 2;
+		w.nodes[0] = s->nodes[s->node_of[key->a]];
+		w.nodes[1] = s->nodes[s->node_of[key->b]];
+	}
+	const struct span_header h = {.kind = SPAN_WITHDRAW,
+				      .span = s->id,
+				      .key = *key,
+				      .bytes = offsetof(struct withdrawal, nodes) +
+					       w.nnodes * sizeof(w.nodes[0])};
+	say(e, &h, &w);
+}
+
+void sequence_void(struct engine *e, struct launch_request *r)
+{
+	struct meeting *m;
+	DL_FOREACH (e->met, m)
+		if (m->request == r)
+			m->request = NULL;
+	e->met_new = true; /* the rest of it may be launched without */
+	request_forget(e, r);
+}
+
+void sequence_give_up(struct engine *e, struct launch_request *r)
+{
+	for (uint32_t i = 0; i < r->n; i++) {
 		struct span *s = NULL;
-		if (!crossing_makes(&w->at[i]))
-			HASH_FIND(hh, e->spans, &w->at[i].span, sizeof(s->id), s);
+		if (!entry_makes(&r->entries[i]))
+			HASH_FIND(hh, e->spans, &r->entries[i].span, sizeof(s->id), s);
 		if (!s)
 			continue;
 		s->unled = true;
 		span_give_up(e, s->comm, NCCLSVC_TIMEOUT, UINT32_MAX);
 	}
-}
-
-/* It is void: the sequencer is to forget it, unless it is too late. */
-static void take_back(struct engine *e, struct wish *w)
-{
-	if (w->ordered) {
-		give_up_on(e, w);
-		wish_forget(e, w);
-		return;
-	}
-	const uint32_t to = sequencer_of(e);
-	const struct span_header h = {.kind = SPAN_UNWISH, .key = {.seq = w->number}};
-	if (to == e->config.node)
-		sequencer_unwish(e, to, w->number);
-	else
-		span_send_node(e, to, &h, NULL);
-}
-
-void sequence_void(struct engine *e, struct wish *w)
-{
-	struct meeting *m;
-	DL_FOREACH (e->met, m)
-		if (m->wish == w)
-			m->wish = NULL;
-	e->met_new = true; /* the rest of it may be launched without */
-	w->any = NULL;
-	take_back(e, w);
+	sequence_void(e, r);
 }
 
 void sequence_cancel_making(struct engine *e, uint64_t number)
 {
-	struct wish *w;
-	DL_FOREACH (e->wishes, w)
-		if (w->making && w->making->number == number)
+	struct launch_request *r;
+	DL_FOREACH (e->requests, r)
+		if (r->making && r->making->number == number)
 			break;
-	if (!w)
+	if (!r)
 		return;
-	free(w->making);
-	w->making = NULL;
-	take_back(e, w);
-}
-
-static struct wish *find(struct engine *e, uint64_t number)
-{
-	struct wish *w;
-	DL_SEARCH_SCALAR(e->wishes, w, number, number);
-	return w;
-}
-
-void sequence_be_told(struct engine *e, enum span_kind kind, uint64_t span, uint64_t number)
-{
-	struct span *s;
-	struct wish *w = kind == SPAN_CLOSED ? NULL : find(e, number);
-	if (kind == SPAN_CLOSED) {
-		HASH_FIND(hh, e->spans, &span, sizeof(span), s);
-		if (s)
-			s->closed = true;
-	} else if (w && kind == SPAN_LAUNCH && (w->any || w->making)) {
-		e->committed--;
-		w->ordered = true;
-		DL_APPEND2(e->orders, w, prev_order, next_order);
-		e->met_new = true;
-	} else if (w && !w->any && !w->making) {
-		if (kind == SPAN_LAUNCH)
-			give_up_on(e, w);
-		wish_forget(e, w);
-	}
+	if (!r->ordered)
+		say(e,
+		    &(struct span_header){.kind = SPAN_WITHDRAW,
+					  .key = {.seq = r->number, .part = OPERATION_MAKE}},
+		    NULL);
+	request_forget(e, r);
 }
 
 bool sequence_next(const struct engine *e, struct meeting **m)
@@ -210,73 +231,182 @@ bool sequence_launch_making(struct engine *e)
 
 void sequence_launched(struct engine *e)
 {
-	wish_forget(e, e->orders);
+	request_forget(e, e->orders);
 }
 
-void sequence_leave(struct engine *e, struct span *s)
+/* ---- The end of an epoch ---- */
+
+static bool names(const struct launch_request *r, uint64_t span)
 {
-	const uint32_t to = sequencer_of(e);
+	for (uint32_t i = 0; i < r->n; i++)
+		if (r->entries[i].span == span && !entry_makes(&r->entries[i]))
+			return true;
+	return false;
+}
+
+void sequence_leave(struct engine *e, const struct span *s)
+{
 	const struct span_header h = {
-		.kind = SPAN_LEAVE, .span = s->id, .bytes = s->nnodes * sizeof(s->nodes[0])};
-	if (to == e->config.node) {
-		sequencer_leave(e, to, s->id, s->nodes, s->nnodes);
-	} else {
-		span_send_node(e, to, &h, s->nodes);
-	}
+		.kind = SPAN_OVER, .span = s->id, .bytes = s->nnodes * sizeof(s->nodes[0])};
+	say(e, &h, s->nodes);
 }
 
 bool sequence_closed(const struct engine *e, const struct span *s)
 {
-	const struct wish *w;
-	DL_FOREACH2 (e->orders, w, next_order)
-		for (uint32_t i = 0; i < w->n; i++)
-			if (w->at[i].span == s->id && !crossing_makes(&w->at[i]))
-				return false; /* others launch it, and so will this node */
+	const struct launch_request *r;
+	DL_FOREACH2 (e->orders, r, next_order)
+		if (names(r, s->id))
+			return false; /* others launch it, and so will this node */
 	return s->closed;
 }
 
+/* ---- What the sequencer says ---- */
+
+/* The sequencer has forgotten all that names the span. */
+static void be_closed(struct engine *e, uint64_t id)
+{
+	struct launch_request *r, *next;
+	struct span *s;
+	HASH_FIND(hh, e->spans, &id, sizeof(id), s);
+	if (s)
+		s->closed = true;
+	DL_FOREACH_SAFE (e->requests, r, next)
+		if (!r->ordered && names(r, id))
+			sequence_void(e, r);
+}
+
+static void be_ordered(struct engine *e, uint64_t number)
+{
+	struct launch_request *r;
+	DL_SEARCH_SCALAR(e->requests, r, number, number);
+	if (!r || r->ordered)
+		return;
+	e->committed--;
+	r->ordered = true;
+	DL_APPEND2(e->orders, r, prev_order, next_order);
+	e->met_new = true;
+}
+
+/* ---- What this node's sequencer says ---- */
+
+static void tell_launch(void *arg, uint32_t node, uint64_t number)
+{
+	struct engine *e = arg;
+	if (!e->lost[node])
+		span_send_node(e, node,
+			       &(struct span_header){.kind = SPAN_LAUNCH, .key = {.seq = number}},
+			       NULL);
+}
+
+static void tell_failed(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
+			const struct failed_note *note)
+{
+	const struct span_header h = {
+		.kind = SPAN_FAILED, .span = span, .key = *key, .bytes = sizeof(*note)};
+	span_send_node(arg, node, &h, note);
+}
+
+static void tell_ask(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
+		     const ncclsvc_status *why)
+{
+	const struct span_header h = {
+		.kind = SPAN_ASK, .span = span, .key = *key, .bytes = sizeof(*why)};
+	span_send_node(arg, node, &h, why);
+}
+
+static void tell_closed(void *arg, uint32_t node, uint64_t span)
+{
+	span_send_node(arg, node, &(struct span_header){.kind = SPAN_CLOSED, .span = span}, NULL);
+}
+
+static void tell_waiting(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
+			 const uint32_t *places, uint32_t n)
+{
+	const struct span_header h = {
+		.kind = SPAN_WAITING, .span = span, .key = *key, .bytes = n * sizeof(places[0])};
+	span_send_node(arg, node, &h, places);
+}
+
+const struct sequencer_ops sequence_ops = {
+	.launch = tell_launch,
+	.failed = tell_failed,
+	.ask = tell_ask,
+	.closed = tell_closed,
+	.waiting = tell_waiting,
+};
+
 /* ---- Hearing ---- */
+
+static void hear_withdrawal(struct engine *e, uint32_t from, const struct span_header *h,
+			    const char *body)
+{
+	const size_t fixed = offsetof(struct withdrawal, nodes);
+	struct withdrawal w;
+	if (h->key.part == OPERATION_MAKE) {
+		sequencer_forget(e->sequencer, from, h->key.seq);
+		return;
+	}
+	if (h->bytes < fixed || h->bytes > sizeof(w))
+		return;
+	memcpy(&w, body, h->bytes);
+	if (h->bytes == fixed + w.nnodes * sizeof(w.nodes[0]))
+		sequencer_withdraw(e->sequencer, e->now, from, h->span, &h->key, w.number, &w.note,
+				   w.nodes, w.nnodes);
+}
+
+static void hear_request(struct engine *e, uint32_t from, const struct span_header *h,
+			 const char *body)
+{
+	struct request_entry entries[ENTRIES_SENT];
+	const uint64_t n = h->bytes / sizeof(entries[0]);
+	if (!n || n > ENTRIES_SENT || h->bytes % sizeof(entries[0]))
+		return;
+	memcpy(entries, body, h->bytes);
+	sequencer_request(e->sequencer, e->now, from, h->key.seq, h->key.a, entries, (uint32_t)n);
+}
+
+void sequence_hear_over(struct engine *e, const struct span_header *h, const char *body, int node)
+{
+	uint32_t nodes[CLUSTER_NODES_MAX];
+	if (!h->bytes || h->bytes > sizeof(nodes) || h->bytes % sizeof(nodes[0]))
+		return;
+	e->sequenced_ns = e->now;
+	memcpy(nodes, body, h->bytes);
+	sequencer_leave(e->sequencer, (uint32_t)node, h->span, nodes,
+			(uint32_t)(h->bytes / sizeof(nodes[0])));
+}
 
 void sequence_hear(struct engine *e, const struct span_header *h, const char *body, int node)
 {
 	const uint32_t from = (uint32_t)node;
-	_Alignas(8) char copy[SPAN_BODY_MAX];
-	if (h->bytes > sizeof(copy))
-		return;
-	memcpy(copy, body, h->bytes);
-	switch (h->kind) {
-	case SPAN_WISH:
-		if (h->bytes && h->bytes % sizeof(struct crossing) == 0)
-			sequencer_wish(e, from, h->key.seq, h->key.a,
-				       (struct crossing *)(void *)copy,
-				       (uint32_t)(h->bytes / sizeof(struct crossing)));
-		break;
-	case SPAN_UNWISH:
-		sequencer_unwish(e, from, h->key.seq);
-		break;
-	case SPAN_LEAVE:
-		if (h->bytes && h->bytes % sizeof(uint32_t) == 0)
-			sequencer_leave(e, from, h->span, (uint32_t *)(void *)copy,
-					(uint32_t)(h->bytes / sizeof(uint32_t)));
-		break;
-	default:
-		sequence_be_told(e, h->kind, h->span, h->key.seq);
+	if (h->kind == SPAN_LAUNCH) {
+		be_ordered(e, h->key.seq);
+	} else if (h->kind == SPAN_CLOSED) {
+		be_closed(e, h->span);
+	} else {
+		e->sequenced_ns = e->now;
+		if (h->kind == SPAN_REQUEST)
+			hear_request(e, from, h, body);
+		else
+			hear_withdrawal(e, from, h, body);
 	}
 }
 
 /* ---- A node is gone ---- */
 
-/* What was said last, nobody knows: all begins anew. */
-static void sequencer_lost(struct engine *e, uint32_t node)
+/* What was said last, nobody knows: what is to be made is requested anew, and epochs end. */
+static void lose_sequencer(struct engine *e, uint32_t node)
 {
-	struct meeting *m;
-	struct span *s, *next;
-	DL_FOREACH (e->met, m)
-		m->wish = NULL;
-	while (e->wishes)
-		wish_forget(e, e->wishes);
-	HASH_ITER (hh, e->spans, s, next) {
-		if (!(s->comm->transport->flags & TRANSPORT_GROUPS))
+	struct launch_request *r, *next;
+	struct span *s, *next_span;
+	DL_FOREACH_SAFE (e->requests, r, next) {
+		if (r->making && !r->ordered)
+			send_request(e, r);
+		else if (!r->making)
+			sequence_void(e, r);
+	}
+	HASH_ITER (hh, e->spans, s, next_span) {
+		if (!span_is_sequenced(s))
 			continue;
 		s->unled = true;
 		if (s->comm->ended || s->comm->span_failed)
@@ -291,13 +421,13 @@ static void sequencer_lost(struct engine *e, uint32_t node)
 void sequence_node_lost(struct engine *e, uint32_t node, bool led)
 {
 	if (led)
-		sequencer_lost(e, node);
-	sequencer_node_lost(e, node);
+		lose_sequencer(e, node);
+	sequencer_lose_node(e->sequencer, node);
 }
 
 void sequence_finish(struct engine *e)
 {
-	while (e->wishes)
-		wish_forget(e, e->wishes);
-	sequencer_finish(e);
+	while (e->requests)
+		request_forget(e, e->requests);
+	sequencer_free(e->sequencer);
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "junction.h"
 #include "timeline.h"
 
 /* ---- Matches ---- */
@@ -22,18 +23,13 @@ enum begun set_add(struct engine *e, const struct match *match)
 	if (!m)
 		return BEGUN_NO_MEMORY;
 	m->comm = match->comm;
-	if (match->at)
-		m->at = (struct crossing){.span = m->comm->span->id,
-					  .key = *match->at,
-					  .nparts = match->at->a < 0 ? m->comm->span->nnodes : 2};
 	for (uint32_t i = 0; i < match->ntasks; i++) {
 		struct task *t = match->tasks[i];
 		if (!t)
 			continue;
 		m->tasks[m->ntasks++] = t;
+		m->junction = t->junction;
 		t->meeting = m;
-		if (match->at) /* it cannot be taken back alone */
-			deadlines_remove(&e->deadlines, &t->deadline);
 	}
 	DL_APPEND(e->met, m);
 	e->met_new = true;
@@ -102,7 +98,7 @@ static bool collect(struct engine *e, struct task *t)
 
 bool set_may_fail(struct engine *e, struct task *t)
 {
-	if (!t->meeting || t->flying || t->meeting->at.span || t->meeting->wish)
+	if (!t->meeting || t->flying || t->meeting->junction)
 		return false;
 	e->pass = e->visit + 1;
 	return !collect(e, t);
@@ -125,8 +121,6 @@ static bool any_held(const struct engine *e)
 
 static void take_apart(struct engine *e, struct meeting *m, const ncclsvc_status *st)
 {
-	if (m->wish)
-		sequence_void(e, m->wish);
 	DL_DELETE(e->met, m);
 	for (uint32_t i = 0; i < m->ntasks; i++) {
 		m->tasks[i]->meeting = NULL;
@@ -135,20 +129,42 @@ static void take_apart(struct engine *e, struct meeting *m, const ncclsvc_status
 	free(m);
 }
 
+void set_dissolve(struct engine *e, struct meeting *m)
+{
+	DL_DELETE(e->met, m);
+	for (uint32_t i = 0; i < m->ntasks; i++)
+		m->tasks[i]->meeting = NULL;
+	free(m);
+}
+
 void set_fail(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
 	take_apart(e, t->meeting, st);
+}
+
+/* Of what other nodes know, the span ends the tasks. */
+static void drop_request(struct engine *e, struct meeting *m)
+{
+	if (m->request && m->comm->span->closed)
+		sequence_void(e, m->request);
+	else if (m->request)
+		sequence_give_up(e, m->request);
+	set_dissolve(e, m);
 }
 
 void set_drop(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
 {
 	struct meeting *m, *next;
 	DL_FOREACH_SAFE (e->met, m, next) {
-		bool concerned = m->comm == c && rank < 0;
+		bool concerned = rank < 0;
+		if (m->comm != c)
+			continue;
 		/* What other nodes may launch cannot be taken back because of one member. */
-		for (uint32_t i = 0; i < m->ntasks && m->comm == c && !m->at.span && !m->wish; i++)
+		for (uint32_t i = 0; i < m->ntasks && !m->junction; i++)
 			concerned = concerned || m->tasks[i]->rank == rank;
-		if (concerned)
+		if (concerned && m->junction)
+			drop_request(e, m);
+		else if (concerned)
 			take_apart(e, m, st);
 	}
 }
@@ -204,7 +220,7 @@ static void refuse_visited(struct engine *e)
 static bool crosses(const struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nvisited; i++)
-		if (e->visited[i]->meeting->at.span)
+		if (e->visited[i]->meeting->junction)
 			return true;
 	return false;
 }
@@ -221,6 +237,9 @@ static enum room reserve(struct engine *e, bool promised)
 
 static void launch_visited(struct engine *e)
 {
+	for (uint32_t i = 0; i < e->nvisited; i++)
+		if (e->visited[i]->junction)
+			junction_launched(e, e->visited[i]->junction);
 	transport_of_visited(e)->launch(e, e->visited, e->nvisited);
 	part_visited(e);
 }
@@ -232,10 +251,10 @@ static void launch_ordered(struct engine *e)
 	struct meeting *m;
 	while (sequence_next(e, &m)) {
 		e->pass = e->visit + 1;
-		/* It was whole when it was wished for. Were it not, the other nodes launch it
+		/* It was whole when it was requested. Were it not, the other nodes launch it
 		 * without this one, and its epochs end. */
 		if (m && !collect(e, m->tasks[0])) {
-			sequence_void(e, m->wish);
+			sequence_give_up(e, m->request);
 			continue;
 		}
 		if (m ? reserve(e, true) != ROOM_NOW : !sequence_launch_making(e)) {
@@ -255,7 +274,7 @@ static void launch_or_wait(struct engine *e)
 	if (room == ROOM_HELD) {
 		hold(e);
 	} else if (crosses(e)) {
-		sequence_wish(e, room != ROOM_NEVER);
+		sequence_request(e, room != ROOM_NEVER);
 	} else if (room == ROOM_NOW) {
 		launch_visited(e);
 	} else if (room == ROOM_NEVER) {
@@ -274,7 +293,13 @@ void set_launch(struct engine *e)
 	e->pass = e->visit + 1;
 	for (m = e->met; m; m = next) {
 		next = m->next;
-		if (m->comm->held == e->launch_round || m->wish)
+		if (m->request)
+			continue;
+		if (m->junction && m->junction->asked) {
+			junction_withdraw(e, m->junction);
+			continue;
+		}
+		if (m->comm->held == e->launch_round)
 			continue;
 		bool whole = m->tasks[0]->visit < e->pass && collect(e, m->tasks[0]);
 		/* Other meetings go with it. */

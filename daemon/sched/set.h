@@ -12,8 +12,8 @@
 struct meeting {
 	struct meeting *prev, *next;
 	struct comm *comm;
-	struct crossing at; /* where, if with other nodes */
-	struct wish *wish;  /* the sequencer knows; NULL: not yet, or it need not */
+	struct junction *junction;	/* where, if with other nodes */
+	struct launch_request *request; /* the sequencer knows; NULL: not yet, or it need not */
 	uint32_t ntasks;
 	struct task *tasks[];
 };
@@ -29,6 +29,8 @@ void set_leave(struct engine *e, struct task *t);
  * that it matched with it. */
 bool set_may_fail(struct engine *e, struct task *t);
 void set_fail(struct engine *e, struct task *t, const ncclsvc_status *st);
+/* It is launched no more: its tasks are the caller's to end. */
+void set_dissolve(struct engine *e, struct meeting *m);
 /* Ends what has matched but was not launched: of one member, or of all (-1). */
 void set_drop(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
 /* Launches what may be launched of what has matched. */

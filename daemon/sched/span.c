@@ -145,35 +145,20 @@ static bool all_over(const struct engine *e, const struct span *s)
 	return true;
 }
 
-/* The same for what is launched on GPUs. */
-static bool all_closed(struct engine *e, struct span *s)
-{
-	if (!all_over(e, s) || s->unled)
-		return false;
-	if (!s->left) {
-		if (e->met_new) /* what has met by now is wished for before */
-			set_launch(e);
-		s->left = true;
-		sequence_leave(e, s);
-	}
-	return sequence_closed(e, s);
-}
-
-/* Are its tasks launched in the sequencer's order? */
-static bool is_sequenced(const struct span *s)
+bool span_is_sequenced(const struct span *s)
 {
 	return s->comm->transport->flags & TRANSPORT_GROUPS;
 }
 
 static bool agreed(struct engine *e, struct span *s)
 {
-	return is_sequenced(s) ? all_closed(e, s) : all_over(e, s);
+	return span_is_sequenced(s) ? !s->unled && sequence_closed(e, s) : all_over(e, s);
 }
 
 static void end_now(struct engine *e, struct span *s, bool in_order)
 {
 	s->due_ns = e->now + (in_order ? EPOCH_DRAIN_NS : 0);
-	if (s->wished && !in_order)
+	if (s->requested && !in_order)
 		engine_event(e,
 			     &(struct event){.kind = EVENT_EPOCH_DIRTY, .epoch = {s->comm->slot}});
 	order_run_ready(e); /* members that have their turn go on */
@@ -198,13 +183,19 @@ void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *en
 		return;
 	for (uint32_t p = 0; p < s->nnodes; p++)
 		if (p != s->me)
-			span_send(e, s, p, SPAN_OVER, &(struct junction_key){-1, -1, 0, 0}, "", 0,
+			span_send(e, s, p, SPAN_OVER, &(struct operation_key){-1, -1, 0, 0}, "", 0,
 				  NULL, 0);
+	if (span_is_sequenced(s)) {
+		if (e->met_new) /* what has met by now is requested before */
+			set_launch(e);
+		s->left = true;
+		sequence_leave(e, s);
+	}
 	s->over = s->overs[s->me] = true;
 	s->end = *end;
 	c->end = release_epoch_status(end);
 	c->ending = true;
-	s->due_ns = e->now + (is_sequenced(s) ? EPOCH_CLOSE_NS : EPOCH_OVER_NS);
+	s->due_ns = e->now + (span_is_sequenced(s) ? EPOCH_CLOSE_NS : EPOCH_OVER_NS);
 	DL_APPEND2(e->endings, s, prev_ending, next_ending);
 	try_end(e, s);
 }
@@ -278,7 +269,7 @@ static void post_message(struct engine *e, struct message *m)
 }
 
 void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
-	       const struct junction_key *key, const void *body, size_t bytes, const void *more,
+	       const struct operation_key *key, const void *body, size_t bytes, const void *more,
 	       size_t more_bytes)
 {
 	struct message *m = malloc(sizeof(*m) + bytes + more_bytes);
@@ -310,7 +301,10 @@ void span_send_node(struct engine *e, uint32_t node, const struct span_header *h
 	m->header.magic = SPAN_MAGIC;
 	if (h->bytes)
 		memcpy(m->body, body, h->bytes);
-	post_message(e, m);
+	if (node == e->config.node)
+		DL_APPEND(e->own, m);
+	else
+		post_message(e, m);
 }
 
 void span_refuse_credit(struct engine *e, int node, int32_t tag)
@@ -349,10 +343,12 @@ void span_dispatch(struct engine *e, const struct span_header *h, const char *bo
 {
 	struct span *s;
 	struct credit_note note;
-	if (h->kind >= SPAN_WISH) {
+	if (h->kind >= SPAN_REQUEST && h->kind <= SPAN_CLOSED) {
 		sequence_hear(e, h, body, node);
 		return;
 	}
+	if (h->kind == SPAN_OVER)
+		sequence_hear_over(e, h, body, node);
 	HASH_FIND(hh, e->spans, &h->span, sizeof(h->span), s);
 	if (h->kind == SPAN_CREDIT) {
 		if (h->bytes != sizeof(note))
@@ -373,11 +369,18 @@ void span_dispatch(struct engine *e, const struct span_header *h, const char *bo
 			span_refuse_credit(e, node, note.tag);
 		return;
 	}
+	const bool verdict =
+		h->kind == SPAN_FAILED || h->kind == SPAN_ASK || h->kind == SPAN_WAITING;
+	if (s && verdict && span_is_sequenced(s)) {
+		if (!s->comm->ended && (sequence_is_by(e, (uint32_t)node) || !place))
+			junction_hear_sequencer(e, s, h, body);
+		return;
+	}
 	if (!s || place == UINT32_MAX || place == s->me)
 		return;
 	if (h->kind == SPAN_OVER) {
 		s->overs[place] = true;
-		if (is_sequenced(s) && !s->over && all_left(s)) /* nobody here will end it */
+		if (span_is_sequenced(s) && !s->over && all_left(s)) /* nobody here will end it */
 			span_give_up(e, s->comm, NCCLSVC_CANCELLED, UINT32_MAX);
 	}
 	if (h->kind == SPAN_OVER || s->comm->ended)
@@ -386,6 +389,18 @@ void span_dispatch(struct engine *e, const struct span_header *h, const char *bo
 		stuck_hear(e, s, place, body, h->bytes);
 	else
 		junction_hear(e, s, place, h, body);
+}
+
+static bool hear_own(struct engine *e)
+{
+	struct message *m;
+	bool any = false;
+	for (; (m = e->own); any = true) {
+		DL_DELETE(e->own, m);
+		span_dispatch(e, &m->header, m->body, m->node);
+		free(m);
+	}
+	return any;
 }
 
 static bool hear(struct engine *e)
@@ -424,6 +439,7 @@ bool span_poll(struct engine *e)
 {
 	e->heard_ns = e->now;
 	bool any = hear(e);
+	any |= hear_own(e);
 	any |= collect(e);
 	if (e->early)
 		early_expire(e);
@@ -433,6 +449,9 @@ bool span_poll(struct engine *e)
 		check_endings(e);
 	if (e->spans)
 		stuck_look(e);
+	sequencer_look(e->sequencer, e->now);
+	if (e->own)
+		any = true;
 	if (any)
 		e->span_ns = e->now;
 	return any;
@@ -442,11 +461,14 @@ uint64_t span_sleep_ns(struct engine *e)
 {
 	uint64_t quiet = e->now - e->span_ns, wished = e->now - e->sequenced_ns;
 	const uint64_t nap = spin_nap_ns(e->now - e->busy_ns, SPIN_NAP_SHARE);
+	if (e->own)
+		return 0;
 	/* Nodes may wait for us that we do not wait for. */
-	if (sequencer_awaited(e) && wished < NODES_QUIET_NS && !e->flights && !e->committed)
+	if (sequencer_awaited(e->sequencer) && wished < NODES_QUIET_NS && !e->flights &&
+	    !e->committed)
 		return nap < NODES_NAP_NS ? nap : NODES_NAP_NS;
 	/* Others may still ask for what has ended here. */
-	if (!e->spans && !e->flights && quiet > NODES_QUIET_NS && !sequencer_awaited(e))
+	if (!e->spans && !e->flights && quiet > NODES_QUIET_NS && !sequencer_awaited(e->sequencer))
 		return NODES_NAP_QUIET_NS;
 	if (!e->flights && !e->ops && !e->committed && !e->endings)
 		return NODES_NAP_IDLE_NS;
@@ -465,7 +487,7 @@ void span_node_lost(struct engine *e, uint32_t node)
 {
 	struct span *s, *next_span;
 	struct message *m, *next;
-	const bool led = sequencer_of(e) == node;
+	const bool led = sequence_is_by(e, node);
 	e->lost[node] = true;
 	DL_FOREACH_SAFE (e->messages, m, next) {
 		if (m->node != (int)node)
@@ -489,6 +511,10 @@ void span_finish_all(struct engine *e)
 	early_finish(e);
 	DL_FOREACH_SAFE (e->messages, m, next) {
 		DL_DELETE(e->messages, m);
+		free(m);
+	}
+	while ((m = e->own)) {
+		DL_DELETE(e->own, m);
 		free(m);
 	}
 	sequence_finish(e);

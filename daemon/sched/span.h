@@ -11,8 +11,8 @@
  *   transport/internode/small.c the same for what fits into a message
  *   early.c       what is said of a communicator before it has begun here
  *   stuck.c       deadlocks: members of several nodes that all wait for each other
- *   sequence.c    on GPUs instead: launching in one order on all nodes, which one node's
- *                 sequencer.c says
+ *   sequence.c    on GPUs instead: what this node requests of the sequencer
+ *                 (coord/sequencer.h), which says what is launched, in one order on all nodes
  *
  * A collective of members on several nodes meets on each node first. Then each node sends every
  * other one its verdict: READY, with the record (and the bytes, if they are few), or FAILED, with
@@ -29,20 +29,21 @@
  * then gives credit for it to the sender, who answers every credit with exactly one message: the
  * bytes, or none if it has given up. So nothing is ever sent that nobody waits for.
  *
- * On GPUs, NCCL moves the bytes, and what meets is launched, on all nodes in the same order: NCCL
- * would wait for ever if two nodes launched two operations on the same GPUs in different orders.
- * One engine, of the lowest node that lives, is the sequencer. A node wishes to launch what hangs
- * together there, through meetings and task groups; when the sequencer has all wishes for what
- * hangs together on all nodes, it says so to each of them. At the end of an epoch a node leaves,
- * and when all have left, the sequencer closes the span: nothing of it is launched from then on. So
- * all nodes have launched the same, and NCCL's communicator is as good as new for others.
+ * On GPUs, NCCL moves the bytes, and nodes do not tell each other: what has met here is requested,
+ * with all that hangs together with it through task groups, and the sequencer matches it with the
+ * other nodes' requests and says in which order all launch. A node that fails an operation before
+ * it has requested it tells the sequencer; one that wants to give up afterwards asks it. At the end
+ * of an epoch a node leaves, and when all have left, the sequencer closes the span: nothing of it
+ * is launched from then on. So all nodes have launched the same, and NCCL's communicator is as good
+ * as new for others.
  */
 #ifndef ENGINE_SPAN_H
 #define ENGINE_SPAN_H
 
 #include <uthash.h>
 
-#include "coord/mismatch.h"
+#include "coord/sequencer.h"
+#include "coord/verdict.h"
 #include "state.h"
 
 #define SPAN_EAGER_BYTES 8192 /* of one node, for one other */
@@ -56,27 +57,18 @@ struct stuck;
 
 enum span_kind {
 	SPAN_READY = 1, /* a record, and bytes */
-	SPAN_FAILED,	/* a struct failed_note */
-	SPAN_ASK,	/* a status: fail, if nothing has been said */
-	SPAN_CREDIT,	/* a struct credit_note */
-	SPAN_OVER,	/* this node has ended the epoch: no READY follows */
-	SPAN_STUCK,	/* between a node and the first: do all members wait? A struct stuck_note */
-	SPAN_WISH,   /* -> sequencer: struct crossings; key.seq is its number, key.a: more follow */
-	SPAN_UNWISH, /* -> sequencer: forget the wish */
-	SPAN_UNWISHED, /* ... it is forgotten */
-	SPAN_LAUNCH,   /* sequencer -> node: launch what that wish is about */
-	SPAN_LEAVE,    /* -> sequencer: no wish of the span follows; its nodes */
+	SPAN_FAILED,  /* a struct failed_note; on GPUs, sequencer -> node: it fails on all nodes */
+	SPAN_ASK,     /* a status: fail, if nothing has been said; on GPUs, sequencer -> node */
+	SPAN_CREDIT,  /* a struct credit_note */
+	SPAN_OVER,    /* this node has ended the epoch: no READY follows. -> sequencer: no request;
+		       * its nodes */
+	SPAN_STUCK,   /* between a node and the first: do all members wait? A struct stuck_note */
+	SPAN_REQUEST, /* -> sequencer: request entries; key.seq is its number, key.a: more follow */
+	SPAN_WITHDRAW, /* -> sequencer: one operation is to fail, or a making not to be */
+	SPAN_LAUNCH,   /* sequencer -> node: launch what that request is about */
 	SPAN_CLOSED,   /* sequencer -> node: no launch of the span follows */
+	SPAN_WAITING,  /* sequencer -> node: who has requested it so far: places */
 	SPAN_END,
-};
-
-/* Which collective, or which Send and its Recv: a is the sender, b the receiver, else both -1.
- * Those of a plan count by themselves, so that what one plan leaves undone is not the next one's.
- */
-struct junction_key {
-	int32_t a, b;
-	uint64_t seq;  /* with the plan's number above PLAN_SHIFT */
-	uint64_t part; /* of one that is staged: its chunk, from 1 */
 };
 
 /* Between engines, by MPI. They are one program on one kind of machine. */
@@ -85,7 +77,7 @@ struct span_header {
 	uint16_t kind;
 	uint16_t reserved;
 	uint64_t span;
-	struct junction_key key;
+	struct operation_key key;
 	uint64_t bytes; /* that follow */
 };
 
@@ -95,59 +87,20 @@ struct credit_note {
 	int32_t tag;
 };
 
-#define PLAN_SHIFT 42 /* PLAN_NUMBER_MAX has room above */
-
-static inline uint32_t junction_plan(const struct junction_key *key)
-{
-	return (uint32_t)(key->seq >> PLAN_SHIFT);
-}
-
-/* Whatever part of it. */
-static inline bool junction_same_operation(const struct junction_key *a,
-					   const struct junction_key *b)
-{
-	return a->a == b->a && a->b == b->b && a->seq == b->seq;
-}
-
-#define CROSSINGS_MAX 65536 /* of one wish */
-#define CROSSING_MAKE UINT64_MAX
-
-/* A junction whose tasks are to be launched; nparts nodes have wishes with it. Or, with
- * CROSSING_MAKE as the key's part, a communicator that is to be made; then span is its serial. */
-struct crossing {
-	uint64_t span; /* 0: it is of this node alone */
-	struct junction_key key;
-	uint32_t nparts, reserved;
-};
-
-static inline bool crossing_makes(const struct crossing *at)
-{
-	return at->key.part == CROSSING_MAKE;
-}
-
-/* Why a node fails an operation; of a MISMATCH, with what its members have posted. */
-struct failed_note {
-	ncclsvc_status status;
-	struct mismatch posted;
-};
-
 #define SPAN_BODY_MAX (sizeof(struct svc_record) + SPAN_EAGER_BYTES)
 
 _Static_assert(SPAN_BODY_MAX > sizeof(struct failed_note), "a failure fits into a message");
 
-enum said { SAID_NOTHING, SAID_READY, SAID_FAILED };
-
-struct verdict {
-	enum said said;
-	struct failed_note *failed; /* of FAILED */
-	struct svc_record record;
+/* What one node has said. */
+struct node_verdict {
+	struct verdict verdict;
 	char *payload; /* NULL: none */
 	size_t bytes;
 };
 
 /* One meeting of nodes. */
 struct junction {
-	struct junction_key key;
+	struct operation_key key;
 	struct comm *comm;
 	UT_hash_handle hh;
 	uint32_t nparts; /* nodes that take part */
@@ -155,20 +108,19 @@ struct junction {
 	uint32_t heard;	 /* verdicts, this node's own too */
 	bool resolved; /* all verdicts are there, one of them FAILED: status is for whoever posts */
 	bool asked;
-	bool withheld;	 /* who has left is not known to have left here yet */
-	uint64_t due_ns; /* for answers; 0: none is waited for */
-	ncclsvc_status status;
-	struct task **tasks; /* of this node, that wait here; NULL: none (yet) */
+	uint64_t due_ns;       /* for answers; 0: none is waited for */
+	ncclsvc_status status; /* or for what this node has asked */
+	struct task **tasks;   /* of this node, that wait here; NULL: none (yet) */
 	uint32_t ntasks;
 	struct junction *prev_due, *next_due;
-	struct verdict
-		verdicts[]; /* by place among the span's nodes; of a pair: sender, receiver */
+	struct node_verdict
+		parts[]; /* by place among the span's nodes; of a pair: sender, receiver */
 };
 
 /* A credit that nothing here is ready for yet. */
 struct credit {
 	struct credit *prev, *next;
-	struct junction_key key;
+	struct operation_key key;
 	uint32_t node; /* place */
 	struct credit_note note;
 };
@@ -198,7 +150,7 @@ struct span {
 	uint64_t due_ns; /* for the others to say so, then for ops to end */
 	struct span *prev_ending, *next_ending;
 	/* On GPUs: */
-	bool wished;	   /* something of it may have been launched */
+	bool requested;	   /* something of it may have been launched */
 	bool left, closed; /* the sequencer was told, and has answered */
 	bool unled;	   /* the sequencer is gone: nobody knows what was launched */
 };
@@ -223,6 +175,8 @@ static inline const uint32_t *span_locals(const struct span *s)
 /* Returns 0 or -ENOMEM. */
 int span_create(struct engine *e, struct comm *c, const struct command *cmd);
 void span_free(struct engine *e, struct comm *c);
+/* Are its tasks launched in the sequencer's order? */
+bool span_is_sequenced(const struct span *s);
 /* Tells the other nodes. release_epoch follows, when they have said so too, or soon. */
 void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end);
 /* Lets go of what waits; ops end later. */
@@ -234,7 +188,7 @@ uint32_t span_place(const struct span *s, int node);
 void span_give_up(struct engine *e, struct comm *c, int result, uint32_t place);
 /* Sends a message to the node at that place. */
 void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
-	       const struct junction_key *key, const void *body, size_t bytes, const void *more,
+	       const struct operation_key *key, const void *body, size_t bytes, const void *more,
 	       size_t more_bytes);
 /* What that node says, of a communicator that may not have begun here. */
 void span_dispatch(struct engine *e, const struct span_header *h, const char *body, int node);
@@ -248,7 +202,7 @@ void span_node_lost(struct engine *e, uint32_t node);
 uint64_t span_sleep_ns(struct engine *e);
 void span_finish_all(struct engine *e);
 
-/* As span_send, to any node. */
+/* As span_send, to any node; this one handles it a little later. */
 void span_send_node(struct engine *e, uint32_t node, const struct span_header *h, const void *body);
 
 /* ---- early.c ---- */
@@ -261,6 +215,8 @@ void early_expire(struct engine *e);
 void early_finish(struct engine *e);
 
 /* ---- stuck.c ---- */
+
+#define STUCK_ALL UINT64_MAX /* in an ASK: whatever waits */
 
 /* From time to time. */
 void stuck_look(struct engine *e);
@@ -278,15 +234,26 @@ void stuck_free(struct span *s);
 
 /* ---- sequence.c ---- */
 
+extern const struct sequencer_ops sequence_ops;
+
+/* Does that node run the sequencer? It is the lowest that lives. */
+bool sequence_is_by(const struct engine *e, uint32_t node);
+/* The place of that node in the span; UINT32_MAX: it has no member. */
+uint32_t sequence_place(const struct engine *e, const struct span *s);
 /* What set_launch has collected is to be launched when the sequencer says so. fits: or it never
  * can, and its epochs end. */
-void sequence_wish(struct engine *e, bool fits);
-/* It cannot be any more: something of it ends before. */
-void sequence_void(struct engine *e, struct wish *w);
+void sequence_request(struct engine *e, bool fits);
+/* This node fails the operation; or asks for that, if it has requested it by r. */
+void sequence_withdraw(struct engine *e, const struct span *s, const struct operation_key *key,
+		       const struct launch_request *r, const struct failed_note *note);
+/* The sequencer has forgotten it: the rest of it is to be requested again. */
+void sequence_void(struct engine *e, struct launch_request *r);
+/* The same, though the sequencer may yet launch it: all its epochs end. */
+void sequence_give_up(struct engine *e, struct launch_request *r);
 /* Tells the workers to make it. False: a queue has no room now. */
 typedef bool making_launch(struct engine *e, const struct making *k);
 /* Takes a communicator that several nodes are to make; launch is called when its turn has come. */
-void sequence_wish_making(struct engine *e, struct making *k, making_launch *launch);
+void sequence_request_making(struct engine *e, struct making *k, making_launch *launch);
 /* If its turn has not come. */
 void sequence_cancel_making(struct engine *e, uint64_t number);
 /* Is a launch due in the sequencer's order? *m: what is to be launched; NULL: a making is. */
@@ -295,30 +262,17 @@ bool sequence_next(const struct engine *e, struct meeting **m);
 bool sequence_launch_making(struct engine *e);
 /* What was due was done. */
 void sequence_launched(struct engine *e);
-/* No wish of the span follows. */
-void sequence_leave(struct engine *e, struct span *s);
+/* No request of the span follows. */
+void sequence_leave(struct engine *e, const struct span *s);
 /* Nothing more of the span will be launched. */
 bool sequence_closed(const struct engine *e, const struct span *s);
+/* REQUEST, WITHDRAW, LAUNCH or CLOSED. */
 void sequence_hear(struct engine *e, const struct span_header *h, const char *body, int node);
+/* OVER: this node may be the sequencer. */
+void sequence_hear_over(struct engine *e, const struct span_header *h, const char *body, int node);
 /* led: it was the sequencer. */
 void sequence_node_lost(struct engine *e, uint32_t node, bool led);
-/* LAUNCH, UNWISHED (of a wish's number) or CLOSED (of a span). */
-void sequence_be_told(struct engine *e, enum span_kind kind, uint64_t span, uint64_t number);
 void sequence_finish(struct engine *e);
-
-/* ---- sequencer.c: of this node, if it is the one ---- */
-
-uint32_t sequencer_of(const struct engine *e);
-void sequencer_wish(struct engine *e, uint32_t node, uint64_t number, bool more,
-		    const struct crossing *at, uint32_t n);
-void sequencer_unwish(struct engine *e, uint32_t node, uint64_t number);
-/* nodes: all of the span's. */
-void sequencer_leave(struct engine *e, uint32_t node, uint64_t span, const uint32_t *nodes,
-		     uint32_t n);
-void sequencer_node_lost(struct engine *e, uint32_t node);
-/* Other nodes may have wishes any time. */
-bool sequencer_awaited(const struct engine *e);
-void sequencer_finish(struct engine *e);
 
 /* ---- junction*.c ---- */
 
@@ -346,6 +300,15 @@ bool junction_spoken(struct comm *c);
 void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st);
 void junction_hear(struct engine *e, struct span *s, uint32_t place, const struct span_header *h,
 		   const char *body);
+/* FAILED, ASK or WAITING, from the sequencer. */
+void junction_hear_sequencer(struct engine *e, struct span *s, const struct span_header *h,
+			     const char *body);
+/* What this node requests of it. */
+void junction_entry(const struct junction *j, struct request_entry *entry);
+/* Its request is void, and this node has asked for it to fail: so it does. */
+void junction_withdraw(struct engine *e, struct junction *j);
+/* Its tasks are launched: they wait no more, and it is freed. */
+void junction_launched(struct engine *e, struct junction *j);
 /* A member of this node has left its plan: nothing of it that waits for it comes to be. */
 void junction_plan_left(struct engine *e, struct comm *c, int32_t rank);
 /* A new plan: its pairs count from 0. */

@@ -37,17 +37,16 @@
 #define STEP_ROUND  16384 /* of all members before rings are polled again */
 
 struct comm;
-struct crossing;
 struct departure;
 struct early;
 struct junction;
+struct launch_request;
 struct meeting;
 struct plan;
 struct session;
 struct sequencer;
 struct span;
 struct windows;
-struct wish;
 struct transport;
 struct user;
 struct worker_queue;
@@ -326,14 +325,14 @@ struct engine {
 	uint64_t looked_ns; /* when the doorbells were last looked at */
 	bool draining, drained, stop;
 	struct device devices[ENGINE_DEVICES];
-	uint32_t gpu_inputs;	      /* tasks that wait for what a GPU writes: their timelines */
-	struct meeting *met;	      /* in the order in which they met */
-	uint64_t lent;		      /* regions of that kind, ever */
-	bool met_new;		      /* something may be launched */
-	struct wish *wishes, *orders; /* for other nodes; and those that are due */
-	uint64_t nwishes;	      /* so far */
-	struct sequencer *sequencer;  /* NULL: nobody has wished for anything here yet */
-	uint64_t sequenced_ns;	      /* when somebody last did */
+	uint32_t gpu_inputs; /* tasks that wait for what a GPU writes: their timelines */
+	struct meeting *met; /* in the order in which they met */
+	uint64_t lent;	     /* regions of that kind, ever */
+	bool met_new;	     /* something may be launched */
+	struct launch_request *requests, *orders; /* to the sequencer; and those that are due */
+	uint64_t nrequests;			  /* so far */
+	struct sequencer *sequencer;		  /* this node's, if it has to be the one */
+	uint64_t sequenced_ns;			  /* when somebody last said something to it */
 	uint64_t launch_round;
 	uint64_t inputs_ns;    /* when launched tasks' were last looked at */
 	uint64_t visit, pass;  /* the pass's first visit */
@@ -350,6 +349,7 @@ struct engine {
 	struct junction *asked;
 	struct span *endings;
 	struct message *messages;
+	struct message *own; /* from this node's sequencer to this node, and back */
 	struct early *early; /* by time */
 	size_t early_bytes;
 	struct lost_span lost_spans[1024]; /* something said of them before they began is lost */

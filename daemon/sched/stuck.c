@@ -54,7 +54,7 @@ struct stuck_note {
 	uint32_t op;
 	/* The operations that are posted here to other nodes; or, of a question, those that others
 	 * have posted. */
-	struct junction_key keys[KEYS_MAX];
+	struct operation_key keys[KEYS_MAX];
 };
 
 _Static_assert(sizeof(struct stuck_note) <= SPAN_BODY_MAX, "a note fits into a message");
@@ -65,7 +65,7 @@ struct report {
 	uint64_t entered, collectives;
 	int32_t rank;
 	uint32_t op;
-	struct junction_key *keys;
+	struct operation_key *keys;
 };
 
 struct stuck {
@@ -92,8 +92,7 @@ static bool member_waits(const struct member *m, uint64_t *state)
 		if (t->place < AT_HEAD)
 			break;
 		const struct junction *j = t->junction;
-		if (t->waits_input || (j && (j->asked || j->withheld)) ||
-		    (t->place == RUNNING && !j))
+		if (t->waits_input || (j && j->asked) || (t->place == RUNNING && !j))
 			return false;
 		any = any || t->place == POSTED || j;
 		*state = (*state ^ (t->uid << 3 | t->place)) * UINT64_C(0x100000001b3);
@@ -120,11 +119,11 @@ static uint64_t waits(const struct span *s)
 }
 
 /* Has this node said nothing about the operation, and will it not before its members go on? */
-static bool is_open(struct span *s, const struct junction_key *key)
+static bool is_open(struct span *s, const struct operation_key *key)
 {
 	const struct comm *c = s->comm;
 	const struct junction *j = junction_find(s, key);
-	if (j && j->verdicts[j->mine].said)
+	if (j && j->parts[j->mine].verdict.said)
 		return false;
 	if (key->a < 0)
 		return key->seq >= c->collectives && !c->gone;
@@ -140,7 +139,7 @@ static size_t note_bytes(const struct stuck_note *n)
 
 static void send_note(struct engine *e, struct span *s, uint32_t place, const struct stuck_note *n)
 {
-	const struct junction_key none = {-1, -1, 0, 0};
+	const struct operation_key none = {-1, -1, 0, 0};
 	span_send(e, s, place, SPAN_STUCK, &none, n, note_bytes(n), NULL, 0);
 }
 
@@ -149,7 +148,7 @@ static bool note_valid(const struct span *s, const struct stuck_note *note)
 	const int32_t nranks = (int32_t)s->comm->nranks;
 	bool valid = note->rank >= 0 && note->rank < nranks && note->total <= REPORT_MAX;
 	for (uint32_t i = 0; i < note->nkeys; i++) {
-		const struct junction_key *k = &note->keys[i];
+		const struct operation_key *k = &note->keys[i];
 		valid = valid && ((k->a == -1 && k->b == -1) ||
 				  (k->a >= 0 && k->a < nranks && k->b >= 0 && k->b < nranks));
 	}
@@ -213,7 +212,7 @@ static void keep_report(struct report *r, const struct stuck_note *part)
 
 static void declare(struct engine *e, struct span *s)
 {
-	const struct junction_key all = {-1, -1, UINT64_MAX, 0};
+	const struct operation_key all = {-1, -1, STUCK_ALL, 0};
 	const ncclsvc_status st = deadlock_status(s);
 	s->stuck->round++;
 	forget_reports(s);
@@ -229,7 +228,7 @@ static void count_answer(struct engine *e, struct span *s)
 }
 
 /* Does the operation that node `from` has posted wait for node `to`? */
-static bool waits_for(const struct span *s, const struct junction_key *key, uint32_t from,
+static bool waits_for(const struct span *s, const struct operation_key *key, uint32_t from,
 		      uint32_t to)
 {
 	if (key->a < 0)
@@ -238,7 +237,7 @@ static bool waits_for(const struct span *s, const struct junction_key *key, uint
 }
 
 /* Does the operation lack a node, as far as the reports tell? */
-static bool lacks_some(const struct span *s, const struct junction_key *key, uint32_t from)
+static bool lacks_some(const struct span *s, const struct operation_key *key, uint32_t from)
 {
 	for (uint32_t to = 0; to < s->nnodes; to++)
 		if (waits_for(s, key, from, to))

@@ -21,7 +21,7 @@ struct comm;
 struct credit_note;
 struct engine;
 struct junction;
-struct junction_key;
+struct operation_key;
 struct region;
 struct span;
 struct svc_record;
@@ -47,8 +47,8 @@ struct match {
 	/* By rank, NULL for those of other nodes; or a Send and its Recv. The array is not kept. */
 	struct task *const *tasks;
 	uint32_t ntasks;
-	const struct junction_key *at; /* which operation, if other nodes have tasks of it */
-	struct part *part;	       /* NULL: the tasks themselves are ended */
+	const struct operation_key *at; /* which operation, if other nodes have tasks of it */
+	struct part *part;		/* NULL: the tasks themselves are ended */
 };
 
 /* Tasks that one transport has another one run as part of its own. They are not ended; this is
@@ -129,13 +129,13 @@ struct transport {
 	bool (*unpack)(const struct span *s, struct task *const *tasks, const struct junction *j);
 	/* Another node is ready to receive a part of an operation. */
 	void (*credit)(struct engine *e, struct span *s, uint32_t place,
-		       const struct junction_key *key, const struct credit_note *note);
+		       const struct operation_key *key, const struct credit_note *note);
 	/* Of a transport that has another one send its parts: will it start a part of that key? */
 	bool (*expects)(const struct engine *e, const struct comm *c,
-			const struct junction_key *key);
+			const struct operation_key *key);
 	/* Breaks off what goes on between nodes: the operation of that key with all its parts, or
 	 * everything (NULL). */
-	void (*break_off)(struct engine *e, struct comm *c, const struct junction_key *key);
+	void (*break_off)(struct engine *e, struct comm *c, const struct operation_key *key);
 	/* The node at that place is lost: what is in flight to or from it never ends. */
 	void (*node_lost)(struct engine *e, struct comm *c, uint32_t place);
 };

@@ -169,6 +169,7 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		return;
 	}
 	/* It came before this request; and what comes of it may end the session. */
+	server_handle_events(s);
 	remote_handle_own(&s->comms);
 	if (c->state == CLIENT_CLOSING)
 		return;

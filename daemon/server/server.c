@@ -244,6 +244,9 @@ static void handle_event(struct server *s, const struct event *ev)
 		comm_span_failed(&s->comms, ev->span.comm, ev->span.epoch, ev->span.result,
 				 ev->span.node);
 		break;
+	case EVENT_MEMBER_LEFT:
+		comm_member_left(&s->comms, ev->left.comm, ev->left.epoch, ev->left.rank);
+		break;
 	case EVENT_PONG:
 		if (s->pong)
 			s->pong(s->pong_arg);
@@ -251,16 +254,20 @@ static void handle_event(struct server *s, const struct event *ev)
 	}
 }
 
-static void on_events(uv_async_t *async)
+void server_handle_events(struct server *s)
 {
-	struct server *s = async->data;
 	struct event ev;
 	for (int i = 0; i < EVENTS_PER_TURN; i++) {
 		if (!s->executor->next_event(s->executor, &ev))
 			return;
 		handle_event(s, &ev);
 	}
-	uv_async_send(async); /* for the rest */
+	uv_async_send(&s->events); /* for the rest */
+}
+
+static void on_events(uv_async_t *async)
+{
+	server_handle_events(async->data);
 }
 
 static void notify(void *arg)

@@ -45,6 +45,9 @@ struct server {
 	void *pong_arg;
 };
 
+/* server.c: what the executor has reported. */
+void server_handle_events(struct server *s);
+
 /* request.c */
 void request_handle(struct server *s, struct client *c, const struct svc_header *h,
 		    const void *body, int *fds);

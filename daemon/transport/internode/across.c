@@ -137,18 +137,18 @@ static void epoch_end(struct engine *e, struct comm *c)
 }
 
 /* One operation is to be broken off with all its parts, those too that have not begun. */
-static void abort_some(struct engine *e, struct comm *c, const struct junction_key *key)
+static void abort_some(struct engine *e, struct comm *c, const struct operation_key *key)
 {
 	struct op *op, *next;
 	DL_FOREACH_SAFE (c->span->ops, op, next) {
-		if (key && !junction_same_operation(&op->key, key))
+		if (key && !operation_same(&op->key, key))
 			continue;
 		flow_abort_op(e, op);
 		poke(e, op);
 		advance_op(e, op);
 	}
 	if (key)
-		flow_refuse_credits(e, c->span, key, junction_same_operation);
+		flow_refuse_credits(e, c->span, key, operation_same);
 }
 
 /* What is in flight to or from that node never ends. */

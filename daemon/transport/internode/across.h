@@ -113,7 +113,7 @@ struct block_chunk {
 
 struct op {
 	struct comm *comm;
-	struct junction_key key;
+	struct operation_key key;
 	struct part *part; /* as in a match */
 	struct course course;
 	uint64_t next_chunk;
@@ -133,7 +133,7 @@ void across_work_over(struct job *job, void *engine);
 
 /* ---- flow.c ---- */
 
-void flow_credit(struct engine *e, struct span *s, uint32_t place, const struct junction_key *key,
+void flow_credit(struct engine *e, struct span *s, uint32_t place, const struct operation_key *key,
 		 const struct credit_note *note);
 
 /* Has MPI receive it, and gives credit for it. */
@@ -143,8 +143,8 @@ void flow_offer(struct engine *e, struct flow *f);
 /* Nothing more comes with this tag. */
 void flow_tag_put(struct engine *e, int32_t tag);
 /* Refuses the credits of which those(the credit's key, key) is true. */
-void flow_refuse_credits(struct engine *e, struct span *s, const struct junction_key *key,
-			 bool (*those)(const struct junction_key *a, const struct junction_key *b));
+void flow_refuse_credits(struct engine *e, struct span *s, const struct operation_key *key,
+			 bool (*those)(const struct operation_key *a, const struct operation_key *b));
 /* It can't be done: nothing more of it begins, and who has given credit for it is told. */
 void flow_abort_op(struct engine *e, struct op *op);
 

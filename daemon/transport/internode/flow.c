@@ -29,13 +29,13 @@ void flow_tag_put(struct engine *e, int32_t tag)
 
 /* ---- Credits ---- */
 
-static bool same(const struct junction_key *a, const struct junction_key *b)
+static bool same(const struct operation_key *a, const struct operation_key *b)
 {
 	return a->a == b->a && a->b == b->b && a->seq == b->seq && a->part == b->part;
 }
 
-void flow_refuse_credits(struct engine *e, struct span *s, const struct junction_key *key,
-			 bool (*those)(const struct junction_key *a, const struct junction_key *b))
+void flow_refuse_credits(struct engine *e, struct span *s, const struct operation_key *key,
+			 bool (*those)(const struct operation_key *a, const struct operation_key *b))
 {
 	struct credit *k, *next;
 	DL_FOREACH_SAFE (s->credits, k, next) {
@@ -123,7 +123,7 @@ static bool is_ready(const struct block_chunk *p, const struct flow *f)
 	return p->stage == (f->phase == GIVING ? STAGE_GIVE : STAGE_RESULT);
 }
 
-void flow_credit(struct engine *e, struct span *s, uint32_t place, const struct junction_key *key,
+void flow_credit(struct engine *e, struct span *s, uint32_t place, const struct operation_key *key,
 		 const struct credit_note *note)
 {
 	struct op *op;

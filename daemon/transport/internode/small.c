@@ -188,15 +188,15 @@ bool small_finish(const struct span *s, struct task *const *tasks, const struct 
 	if (p2p) {
 		if (!tasks[1])
 			return true;
-		if (j->verdicts[0].bytes < p.share)
+		if (j->parts[0].bytes < p.share)
 			return false;
-		memcpy(tasks[1]->dst, j->verdicts[0].payload, p.share);
+		memcpy(tasks[1]->dst, j->parts[0].payload, p.share);
 		return true;
 	}
 	const char *parts[s->nnodes];
 	for (uint32_t place = 0; place < s->nnodes; place++) {
-		parts[place] = j->verdicts[place].payload;
-		if (place != s->me && j->verdicts[place].bytes < bytes_between(&p, place, s->me))
+		parts[place] = j->parts[place].payload;
+		if (place != s->me && j->parts[place].bytes < bytes_between(&p, place, s->me))
 			return false;
 	}
 	if (svc_op_reduces(p.record.op)) {

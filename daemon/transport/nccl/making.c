@@ -31,7 +31,7 @@ static bool launch(struct engine *e, const struct making *k)
 void making_add(struct engine *e, struct making *k)
 {
 	if (k->serial) {
-		sequence_wish_making(e, k, launch);
+		sequence_request_making(e, k, launch);
 		return;
 	}
 	DL_APPEND(nccl_of(e)->makings, k);

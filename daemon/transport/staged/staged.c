@@ -128,7 +128,7 @@ static void move(struct engine *e, struct chunk *k)
 {
 	struct staged *op = k->op;
 	struct task *tasks[op->ntasks];
-	struct junction_key key = op->key;
+	struct operation_key key = op->key;
 	copy_make_shadows(k);
 	if (!op->across && !svc_op_reduces(op->record.op))
 		return;
@@ -275,11 +275,11 @@ static enum begun start(struct engine *e, const struct match *m)
 
 /* ---- Ends ---- */
 
-static bool expects(const struct engine *e, const struct comm *c, const struct junction_key *key)
+static bool expects(const struct engine *e, const struct comm *c, const struct operation_key *key)
 {
 	const struct staged *op;
 	DL_FOREACH (staging_of(e)->ops, op)
-		if (op->comm == c && op->across && junction_same_operation(&op->key, key))
+		if (op->comm == c && op->across && operation_same(&op->key, key))
 			return !op->aborted;
 	return !c->ended;
 }
@@ -309,7 +309,7 @@ static void abort_ops(const struct engine *e, const struct comm *c)
 			op->aborted = true;
 }
 
-static void abort_all(struct engine *e, struct comm *c, const struct junction_key *key)
+static void abort_all(struct engine *e, struct comm *c, const struct operation_key *key)
 {
 	(void)key; /* all */
 	abort_ops(e, c);
@@ -322,7 +322,7 @@ static void node_lost(struct engine *e, struct comm *c, uint32_t place)
 	internode(e)->node_lost(e, c, place);
 }
 
-static void credit(struct engine *e, struct span *s, uint32_t place, const struct junction_key *key,
+static void credit(struct engine *e, struct span *s, uint32_t place, const struct operation_key *key,
 		   const struct credit_note *note)
 {
 	internode(e)->credit(e, s, place, key, note);

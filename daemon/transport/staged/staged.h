@@ -47,7 +47,7 @@ struct chunk {
 
 struct staged {
 	struct comm *comm;
-	struct junction_key key; /* between nodes */
+	struct operation_key key; /* between nodes */
 	struct staged *prev, *next;
 	struct svc_record record;
 	bool pair;	/* a Send and its Recv */

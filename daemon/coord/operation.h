@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Operations of members on several nodes: their names, and why a node fails one. Nodes send both to
+ * each other as they are. */
+#ifndef COORD_OPERATION_H
+#define COORD_OPERATION_H
+
+#include "mismatch.h"
+
+/* Which collective of an epoch, or which Send and its Recv: a is the sender, b the receiver, else
+ * both -1. Those of a plan count by themselves, so that what one plan leaves undone is not the next
+ * one's. */
+struct operation_key {
+	int32_t a, b;
+	uint64_t seq;  /* with the plan's number above PLAN_SHIFT */
+	uint64_t part; /* of one that is staged: its chunk, from 1 */
+};
+
+#define PLAN_SHIFT 42 /* PLAN_NUMBER_MAX has room above */
+
+static inline uint32_t operation_plan(const struct operation_key *key)
+{
+	return (uint32_t)(key->seq >> PLAN_SHIFT);
+}
+
+/* Whatever part of it. */
+static inline bool operation_same(const struct operation_key *a, const struct operation_key *b)
+{
+	return a->a == b->a && a->b == b->b && a->seq == b->seq;
+}
+
+/* Why a node, or the sequencer, fails an operation. */
+struct failed_note {
+	ncclsvc_status status;
+	struct mismatch posted; /* of a MISMATCH, with what its members have posted */
+	/* The sequencer's: the epoch cannot go on in order, because that node (-1: none) does not
+	 * answer, or for status.result. */
+	uint32_t ends_epoch;
+	int32_t node;
+};
+
+#endif

@@ -1,0 +1,604 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sequencer.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <uthash.h>
+#include <utlist.h>
+
+#include "base/timings.h"
+#include "verdict.h"
+
+#define UNKNOWN_NODE UINT32_MAX
+
+struct request_key {
+	uint64_t node, number;
+};
+
+/* What a node has requested. */
+struct request {
+	struct request_key key;
+	UT_hash_handle hh;
+	struct request *next; /* in what hangs together */
+	bool whole;	      /* all messages have come */
+	uint64_t visit;
+	uint32_t n;
+	struct request_entry *entries;
+};
+
+/* What one node has said of an operation. */
+struct part {
+	struct verdict verdict;
+	bool asked;
+	uint32_t node; /* UNKNOWN_NODE: nobody has named it yet */
+	struct request *request;
+};
+
+struct operation_id {
+	uint64_t span;
+	struct operation_key key;
+};
+
+/* An operation of which some have spoken. */
+struct operation {
+	struct operation_id id;
+	UT_hash_handle hh;
+	uint64_t since_ns;
+	uint64_t due_ns; /* for the verdicts of who was asked; 0: nobody was */
+	bool withdrawn;	 /* somebody wants it to fail, for: */
+	ncclsvc_status why;
+	uint32_t heard, shown; /* verdicts; and when those who wait were told last */
+	uint32_t nparts;
+	struct part parts[]; /* by place */
+};
+
+/* A span that some have left. */
+struct closing {
+	struct closing *prev, *next;
+	uint64_t span;
+	uint32_t n;
+	struct {
+		uint32_t node;
+		bool left;
+	} nodes[];
+};
+
+/* A span of which somebody will request something again. */
+struct open_span {
+	uint64_t id;
+	UT_hash_handle hh;
+};
+
+struct sequencer {
+	const struct sequencer_ops *ops;
+	void *arg;
+	uint32_t nodes;
+	uint64_t visit, looked_ns;
+	struct open_span *spans;
+	struct request *requests;
+	struct operation *operations;
+	struct closing *closings;
+	bool lost[]; /* [nodes] */
+};
+
+struct sequencer *sequencer_create(const struct sequencer_ops *ops, void *arg, uint32_t nodes)
+{
+	struct sequencer *q = calloc(1, sizeof(*q) + nodes * sizeof(q->lost[0]));
+	if (!q)
+		return NULL;
+	q->ops = ops;
+	q->arg = arg;
+	q->nodes = nodes;
+	return q;
+}
+
+/* ---- Spans ---- */
+
+static bool span_open(struct sequencer *q, uint64_t id)
+{
+	struct open_span *s;
+	HASH_FIND(hh, q->spans, &id, sizeof(id), s);
+	if (s)
+		return true;
+	s = malloc(sizeof(*s));
+	if (!s)
+		return false;
+	s->id = id;
+	HASH_ADD(hh, q->spans, id, sizeof(s->id), s);
+	return true;
+}
+
+static void span_shut(struct sequencer *q, uint64_t id)
+{
+	struct open_span *s;
+	HASH_FIND(hh, q->spans, &id, sizeof(id), s);
+	if (!s)
+		return;
+	HASH_DEL(q->spans, s);
+	free(s);
+}
+
+/* ---- Operations ---- */
+
+static struct operation *find(const struct sequencer *q, uint64_t span,
+			      const struct operation_key *key)
+{
+	const struct operation_id id = {span, *key};
+	struct operation *o;
+	HASH_FIND(hh, q->operations, &id, sizeof(id), o);
+	return o;
+}
+
+/* Made if need be. NULL: no memory, or nodes differ in how many take part in it. */
+static struct operation *get(struct sequencer *q, uint64_t now_ns, uint64_t span,
+			     const struct operation_key *key, uint32_t nparts)
+{
+	struct operation *o = find(q, span, key);
+	if (o)
+		return o->nparts == nparts ? o : NULL;
+	o = calloc(1, sizeof(*o) + nparts * sizeof(o->parts[0]));
+	if (!o)
+		return NULL;
+	o->id = (struct operation_id){span, *key};
+	o->nparts = nparts;
+	o->since_ns = now_ns;
+	for (uint32_t i = 0; i < nparts; i++)
+		o->parts[i].node = UNKNOWN_NODE;
+	HASH_ADD(hh, q->operations, id, sizeof(o->id), o);
+	return o;
+}
+
+static void forget_operation(struct sequencer *q, struct operation *o)
+{
+	HASH_DEL(q->operations, o);
+	for (uint32_t i = 0; i < o->nparts; i++)
+		free(o->parts[i].verdict.failed);
+	free(o);
+}
+
+static void ask(struct sequencer *q, struct operation *o, struct part *p)
+{
+	if (p->verdict.said || p->asked || p->node == UNKNOWN_NODE || q->lost[p->node])
+		return;
+	p->asked = true;
+	q->ops->ask(q->arg, p->node, o->id.span, &o->id.key, &o->why);
+}
+
+/* ---- Requests ---- */
+
+static void unhook(struct sequencer *q, const struct request *r, const struct request_entry *at)
+{
+	struct operation *o = find(q, at->span, &at->key);
+	for (uint32_t i = 0; o && i < o->nparts; i++) {
+		struct part *p = &o->parts[i];
+		if (p->request != r)
+			continue;
+		p->verdict.said = SAID_NOTHING;
+		p->asked = false;
+		p->request = NULL;
+		o->heard--;
+		if (o->withdrawn) /* it has not spoken any more */
+			ask(q, o, p);
+	}
+	if (o && !o->heard && !o->withdrawn)
+		forget_operation(q, o);
+}
+
+static void forget_request(struct sequencer *q, struct request *r)
+{
+	HASH_DEL(q->requests, r);
+	for (uint32_t i = 0; i < r->n && r->whole; i++)
+		unhook(q, r, &r->entries[i]);
+	free(r->entries);
+	free(r);
+}
+
+static struct request *find_request(const struct sequencer *q, uint32_t node, uint64_t number)
+{
+	const struct request_key key = {node, number};
+	struct request *r;
+	HASH_FIND(hh, q->requests, &key, sizeof(key), r);
+	return r;
+}
+
+/* ---- How an operation ends ---- */
+
+/* The operation leaves, and all that was requested together with it is to be requested again. */
+static void fail(struct sequencer *q, struct operation *o, const struct failed_note *note)
+{
+	const struct operation_id id = o->id;
+	for (uint32_t i = 0; i < o->nparts; i++)
+		if (o->parts[i].node != UNKNOWN_NODE && !q->lost[o->parts[i].node])
+			q->ops->failed(q->arg, o->parts[i].node, id.span, &id.key, note);
+	o->withdrawn = false;
+	for (uint32_t i = 0; i < o->nparts; i++)
+		if (o->parts[i].request) {
+			o->heard++; /* so that it outlives the request */
+			forget_request(q, o->parts[i].request);
+			o->heard--;
+		}
+	forget_operation(q, o);
+}
+
+/* All nodes are ready: for the same? */
+static bool records_differ(const struct operation *o, const struct outcome *outcome,
+			   ncclsvc_status *st)
+{
+	if (o->id.key.part == OPERATION_MAKE)
+		return false;
+	*st = (ncclsvc_status){
+		.result = NCCLSVC_MISMATCH, .rank_a = o->id.key.a, .rank_b = o->id.key.b};
+	if (o->id.key.a < 0)
+		return outcome->posted.nkinds > 1;
+	st->field = svc_record_differs(&o->parts[0].verdict.record, &o->parts[1].verdict.record,
+				       &st->value_a, &st->value_b);
+	return st->field;
+}
+
+/* All have spoken. True: it has failed. */
+static bool conclude(struct sequencer *q, struct operation *o)
+{
+	struct failed_note note = {.node = -1};
+	struct outcome outcome = {0};
+	for (uint32_t i = 0; i < o->nparts; i++)
+		outcome_add(&outcome, &o->parts[i].verdict);
+	if (outcome.failed || o->withdrawn)
+		note.status = outcome.failed ? outcome.status : o->why;
+	else if (!records_differ(o, &outcome, &note.status))
+		return false;
+	note.posted = outcome.posted;
+	fail(q, o, &note);
+	return true;
+}
+
+/* ---- What hangs together ---- */
+
+/* The first of all that must be launched with r; NULL: some of it is not here yet. */
+static struct request *gather(struct sequencer *q, struct request *r)
+{
+	struct request *last = r;
+	r->visit = ++q->visit;
+	r->next = NULL;
+	for (const struct request *at = r; at; at = at->next)
+		for (uint32_t k = 0; k < at->n; k++) {
+			struct operation *o = find(q, at->entries[k].span, &at->entries[k].key);
+			if (!o || o->heard < o->nparts)
+				return NULL;
+			for (uint32_t i = 0; i < o->nparts; i++) {
+				struct request *other = o->parts[i].request;
+				if (!other)
+					return NULL;
+				if (other->visit == q->visit)
+					continue;
+				other->visit = q->visit;
+				other->next = NULL;
+				last->next = other;
+				last = other;
+			}
+		}
+	return r;
+}
+
+/* It is too late to take back anything of them. */
+static void keep(struct sequencer *q, const struct request *r)
+{
+	for (; r; r = r->next)
+		for (uint32_t i = 0; i < r->n; i++)
+			find(q, r->entries[i].span, &r->entries[i].key)->withdrawn = false;
+}
+
+static bool try_launch(struct sequencer *q, struct request *r)
+{
+	struct request *at = gather(q, r), *next;
+	if (!at)
+		return false;
+	keep(q, at);
+	for (; at; at = next) {
+		next = at->next;
+		q->ops->launch(q->arg, (uint32_t)at->key.node, at->key.number);
+		forget_request(q, at);
+	}
+	return true;
+}
+
+/* ---- What nodes say ---- */
+
+static void end_epoch(struct sequencer *q, uint32_t node, const struct operation_id *id, int result,
+		      int32_t silent)
+{
+	const struct failed_note note = {
+		.status = {.result = result}, .ends_epoch = true, .node = silent};
+	if (!q->lost[node])
+		q->ops->failed(q->arg, node, id->span, &id->key, &note);
+}
+
+static bool is_valid(const struct sequencer *q, const struct request_entry *at)
+{
+	const bool pair = at->key.a >= 0;
+	return at->nparts && at->nparts <= q->nodes &&
+	       (entry_makes(at) || (at->place < at->nparts && (!pair || at->nparts == 2)));
+}
+
+/* False: no memory. */
+static bool hook(struct sequencer *q, uint64_t now_ns, struct request *r,
+		 const struct request_entry *at)
+{
+	struct operation *o = get(q, now_ns, at->span, &at->key, at->nparts);
+	if (!o || (!entry_makes(at) && !span_open(q, at->span)))
+		return false;
+	uint32_t place = at->place;
+	for (place = entry_makes(at) ? 0 : place; entry_makes(at) && place < o->nparts; place++)
+		if (!o->parts[place].verdict.said)
+			break;
+	/* Another node has this place, or this one has spoken before: it is never launched, and its
+	 * epoch's end is its end. */
+	if (place == o->nparts || o->parts[place].verdict.said)
+		return true;
+	struct part *p = &o->parts[place];
+	p->verdict = (struct verdict){SAID_READY, at->rank, at->count, at->record, NULL};
+	p->node = (uint32_t)r->key.node;
+	p->request = r;
+	o->heard++;
+	return true;
+}
+
+/* Nothing of it can be launched: its epochs end. */
+static void refuse_request(struct sequencer *q, struct request *r)
+{
+	for (uint32_t i = 0; i < r->n; i++)
+		if (!entry_makes(&r->entries[i]))
+			end_epoch(q, (uint32_t)r->key.node,
+				  &(struct operation_id){r->entries[i].span, r->entries[i].key},
+				  NCCLSVC_NO_MEMORY, -1);
+	forget_request(q, r);
+}
+
+static void take_request(struct sequencer *q, uint64_t now_ns, struct request *r)
+{
+	r->whole = true;
+	for (uint32_t i = 0; i < r->n; i++)
+		if (!hook(q, now_ns, r, &r->entries[i])) {
+			refuse_request(q, r);
+			return;
+		}
+	for (uint32_t i = 0; i < r->n; i++) {
+		struct operation *o = find(q, r->entries[i].span, &r->entries[i].key);
+		if (o && o->heard == o->nparts && !o->withdrawn && conclude(q, o))
+			return; /* the request is void */
+	}
+	if (try_launch(q, r))
+		return;
+	/* What was withdrawn, and cannot be launched now, fails. */
+	for (uint32_t i = 0; i < r->n; i++) {
+		struct operation *o = find(q, r->entries[i].span, &r->entries[i].key);
+		if (o && o->heard == o->nparts && o->withdrawn) {
+			conclude(q, o);
+			return;
+		}
+	}
+}
+
+/* NULL: no memory. */
+static struct request *get_request(struct sequencer *q, uint32_t node, uint64_t number)
+{
+	struct request *r = find_request(q, node, number);
+	if (r)
+		return r;
+	r = calloc(1, sizeof(*r));
+	if (!r)
+		return NULL;
+	r->key = (struct request_key){node, number};
+	HASH_ADD(hh, q->requests, key, sizeof(r->key), r);
+	return r;
+}
+
+void sequencer_request(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t number,
+		       bool more, const struct request_entry *entries, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (!is_valid(q, &entries[i]))
+			return;
+	struct request *r = get_request(q, node, number);
+	if (r && (r->whole || n > REQUEST_ENTRIES_MAX - r->n))
+		return;
+	struct request_entry *all = r ? realloc(r->entries, (r->n + n) * sizeof(*entries)) : NULL;
+	if (!all) {
+		for (uint32_t i = 0; i < n; i++)
+			end_epoch(q, node, &(struct operation_id){entries[i].span, entries[i].key},
+				  NCCLSVC_NO_MEMORY, -1);
+		return;
+	}
+	r->entries = all;
+	memcpy(r->entries + r->n, entries, n * sizeof(*entries));
+	r->n += n;
+	if (!more)
+		take_request(q, now_ns, r);
+}
+
+void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t span,
+			const struct operation_key *key, uint64_t number,
+			const struct failed_note *note, const uint32_t *nodes, uint32_t n)
+{
+	uint32_t place = 0;
+	while (place < n && nodes[place] != node)
+		place++;
+	for (uint32_t i = 0; i < n; i++)
+		if (nodes[i] >= q->nodes)
+			return;
+	/* What it had requested was launched, or has failed, and it is about to hear of it. */
+	if (place == n || (number && !find_request(q, node, number)))
+		return;
+	struct operation *o = get(q, now_ns, span, key, n);
+	if (!o || !span_open(q, span)) {
+		end_epoch(q, node, &(struct operation_id){span, *key}, NCCLSVC_NO_MEMORY, -1);
+		return;
+	}
+	struct part *p = &o->parts[place];
+	for (uint32_t i = 0; i < n; i++)
+		o->parts[i].node = nodes[i];
+	if (!p->verdict.said && !number) {
+		p->verdict.failed = malloc(sizeof(*p->verdict.failed));
+		if (!p->verdict.failed) {
+			end_epoch(q, node, &o->id, NCCLSVC_NO_MEMORY, -1);
+			return;
+		}
+		*p->verdict.failed = *note;
+		p->verdict.said = SAID_FAILED;
+		o->heard++;
+	}
+	if (!o->withdrawn) {
+		o->withdrawn = true;
+		o->why = note->status;
+		o->due_ns = now_ns + NODE_ANSWER_NS;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		ask(q, o, &o->parts[i]);
+	if (o->heard == o->nparts)
+		conclude(q, o);
+}
+
+void sequencer_forget(struct sequencer *q, uint32_t node, uint64_t number)
+{
+	struct request *r = find_request(q, node, number);
+	if (r)
+		forget_request(q, r);
+}
+
+/* ---- Ends ---- */
+
+static bool names(const struct request *r, uint64_t span)
+{
+	for (uint32_t i = 0; i < r->n; i++)
+		if (r->entries[i].span == span && !entry_makes(&r->entries[i]))
+			return true;
+	return false;
+}
+
+static void forget_span(struct sequencer *q, uint64_t span)
+{
+	struct request *r, *next;
+	struct operation *o, *after;
+	HASH_ITER (hh, q->requests, r, next)
+		if (names(r, span))
+			forget_request(q, r);
+	HASH_ITER (hh, q->operations, o, after)
+		if (o->id.span == span && o->id.key.part != OPERATION_MAKE)
+			forget_operation(q, o);
+	span_shut(q, span);
+}
+
+/* Have all that live left it? */
+static void try_close(struct sequencer *q, struct closing *c)
+{
+	for (uint32_t i = 0; i < c->n; i++)
+		if (!c->nodes[i].left && !q->lost[c->nodes[i].node])
+			return;
+	forget_span(q, c->span);
+	DL_DELETE(q->closings, c);
+	for (uint32_t i = 0; i < c->n; i++)
+		if (!q->lost[c->nodes[i].node])
+			q->ops->closed(q->arg, c->nodes[i].node, c->span);
+	free(c);
+}
+
+void sequencer_leave(struct sequencer *q, uint32_t node, uint64_t span, const uint32_t *nodes,
+		     uint32_t n)
+{
+	struct closing *c;
+	for (uint32_t i = 0; i < n; i++)
+		if (nodes[i] >= q->nodes)
+			return;
+	DL_SEARCH_SCALAR(q->closings, c, span, span);
+	if (!c) {
+		c = calloc(1, sizeof(*c) + n * sizeof(c->nodes[0]));
+		if (!c)
+			return; /* its nodes wait no longer than EPOCH_CLOSE_NS */
+		c->span = span;
+		c->n = n;
+		for (uint32_t i = 0; i < n; i++)
+			c->nodes[i].node = nodes[i];
+		DL_APPEND(q->closings, c);
+	}
+	for (uint32_t i = 0; i < c->n; i++)
+		if (c->nodes[i].node == node)
+			c->nodes[i].left = true;
+	try_close(q, c);
+}
+
+void sequencer_lose_node(struct sequencer *q, uint32_t node)
+{
+	struct request *r, *next;
+	struct closing *c, *after;
+	q->lost[node] = true;
+	HASH_ITER (hh, q->requests, r, next)
+		if (r->key.node == node)
+			forget_request(q, r);
+	DL_FOREACH_SAFE (q->closings, c, after)
+		try_close(q, c);
+}
+
+/* ---- From time to time ---- */
+
+static void show_waiting(struct sequencer *q, struct operation *o)
+{
+	uint32_t places[o->nparts], n = 0;
+	for (uint32_t i = 0; i < o->nparts; i++)
+		if (o->parts[i].verdict.said == SAID_READY)
+			places[n++] = i;
+	for (uint32_t i = 0; i < n; i++)
+		q->ops->waiting(q->arg, o->parts[places[i]].node, o->id.span, &o->id.key, places,
+				n);
+	o->shown = o->heard;
+}
+
+static void end_overdue(struct sequencer *q, struct operation *o)
+{
+	int32_t silent = -1;
+	for (uint32_t i = 0; i < o->nparts && silent < 0; i++)
+		if (!o->parts[i].verdict.said && o->parts[i].node != UNKNOWN_NODE)
+			silent = (int32_t)o->parts[i].node;
+	o->due_ns = 0;
+	for (uint32_t i = 0; i < o->nparts; i++)
+		if (o->parts[i].node != UNKNOWN_NODE)
+			end_epoch(q, o->parts[i].node, &o->id, NCCLSVC_TIMEOUT, silent);
+}
+
+void sequencer_look(struct sequencer *q, uint64_t now_ns)
+{
+	struct operation *o, *next;
+	if (now_ns - q->looked_ns < SEQUENCER_LOOK_NS)
+		return;
+	q->looked_ns = now_ns;
+	HASH_ITER (hh, q->operations, o, next) {
+		if (o->due_ns && now_ns >= o->due_ns)
+			end_overdue(q, o);
+		else if (o->heard != o->shown && o->id.key.part != OPERATION_MAKE &&
+			 now_ns - o->since_ns >= SEQUENCER_LOOK_NS)
+			show_waiting(q, o);
+	}
+}
+
+bool sequencer_awaited(const struct sequencer *q)
+{
+	return q->spans;
+}
+
+void sequencer_free(struct sequencer *q)
+{
+	struct operation *o, *next;
+	struct request *r, *after;
+	if (!q)
+		return;
+	HASH_ITER (hh, q->operations, o, next)
+		forget_operation(q, o);
+	HASH_ITER (hh, q->requests, r, after)
+		forget_request(q, r);
+	while (q->spans)
+		span_shut(q, q->spans->id);
+	while (q->closings) {
+		struct closing *c = q->closings;
+		DL_DELETE(q->closings, c);
+		free(c);
+	}
+	free(q);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The sequencer: which operations on GPUs of several nodes are launched, and in which order.
+ *
+ * NCCL would wait for ever if two nodes launched two operations on the same GPUs in different
+ * orders, or if one launched what another has not got. So one node says what is launched. A node
+ * requests what is to be launched together there: what its own members have posted and agree on,
+ * with all that hangs together with it through task groups. A request means READY, and takes the
+ * records along. When all nodes' requests are there for what hangs together on all of them, and the
+ * records agree, all are told to launch; else the operation fails on all of them, with one status.
+ *
+ * Who wants to give up an operation (a deadline, say) withdraws it here. Before the node has
+ * requested it, that is its verdict; afterwards it is a wish, which comes true unless the operation
+ * was launched meanwhile. Nodes that have not spoken are asked: they fail it, naming those of their
+ * members that are missing, or have requested it meanwhile. An operation that was withdrawn, and of
+ * which all have spoken, fails.
+ *
+ * A pure state machine: see coord.h. One thread. What it allocates, it allocates when a message
+ * comes; if there is no memory, the epochs that the message is about end, in order.
+ */
+#ifndef COORD_SEQUENCER_H
+#define COORD_SEQUENCER_H
+
+#include "operation.h"
+
+#define REQUEST_ENTRIES_MAX 65536
+#define OPERATION_MAKE	    UINT64_MAX
+
+/* What is to be launched: an operation; or, with OPERATION_MAKE as the key's part, an NCCL
+ * communicator that is to be made, of which span is the serial. */
+struct request_entry {
+	uint64_t span;
+	struct operation_key key;
+	uint32_t nparts; /* nodes that take part, all of which request it */
+	uint32_t place;	 /* of this node among them; any, if it makes */
+	int32_t rank;	 /* the lowest of the node's members */
+	uint32_t count;	 /* members there */
+	struct svc_record record;
+};
+
+static inline bool entry_makes(const struct request_entry *at)
+{
+	return at->key.part == OPERATION_MAKE;
+}
+
+/* Filled in by whoever runs it. Called from within the functions below; they send messages, perhaps
+ * to this very node, and come back: none of the functions below is called meanwhile. Order holds
+ * between two nodes. */
+struct sequencer_ops {
+	/* The node launches what it has requested under that number, after what it was told before.
+	 */
+	void (*launch)(void *arg, uint32_t node, uint64_t number);
+	/* The operation fails. The node's request for it is void: what else was in it is to be
+	 * requested again. */
+	void (*failed)(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
+		       const struct failed_note *note);
+	/* Fail it, if you have not requested it. */
+	void (*ask)(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
+		    const ncclsvc_status *why);
+	/* Nothing of the span is launched any more. */
+	void (*closed)(void *arg, uint32_t node, uint64_t span);
+	/* The operation waits: so far, n nodes have requested it, with these places. */
+	void (*waiting)(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
+			const uint32_t *places, uint32_t n);
+};
+
+struct sequencer;
+
+/* arg is the ops'. nodes: of the cluster. NULL: no memory. */
+struct sequencer *sequencer_create(const struct sequencer_ops *ops, void *arg, uint32_t nodes);
+void sequencer_free(struct sequencer *q);
+
+/* A node requests to launch these together. A long list comes in several messages, all but the last
+ * with more. number: the node's own, ascending. The entries are copied. */
+void sequencer_request(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t number,
+		       bool more, const struct request_entry *entries, uint32_t n);
+/* A node fails the operation (number is 0), or wants it to fail though it has requested it under
+ * that number. nodes: all that take part, by place. */
+void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t span,
+			const struct operation_key *key, uint64_t number,
+			const struct failed_note *note, const uint32_t *nodes, uint32_t n);
+/* A node is not to make what it has requested: it may have been told to meanwhile. */
+void sequencer_forget(struct sequencer *q, uint32_t node, uint64_t number);
+/* The node requests nothing more of the span. nodes: all of the span's. When all that live have
+ * left, they are told that it is closed. */
+void sequencer_leave(struct sequencer *q, uint32_t node, uint64_t span, const uint32_t *nodes,
+		     uint32_t n);
+void sequencer_lose_node(struct sequencer *q, uint32_t node);
+/* Says who waits for whom, and ends what a silent node holds up. From time to time. */
+void sequencer_look(struct sequencer *q, uint64_t now_ns);
+/* Nodes may have requests any time. */
+bool sequencer_awaited(const struct sequencer *q);
+
+#endif

@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The sequencer alone, for 4 nodes. What it would send is kept here. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/timings.h"
+#include "coord/sequencer.h"
+#include "task.h"
+
+#define NODES 4
+
+static struct sequencer *sequencer;
+static uint64_t now;
+
+/* What was said, in order. */
+enum kind { LAUNCH, FAILED, ASK, CLOSED, WAITING };
+
+static struct said_by_it {
+	uint32_t node;
+	enum kind kind;
+	uint64_t of; /* LAUNCH: a request's number; else a span */
+	struct operation_key key;
+	struct failed_note note;
+	uint32_t places[NODES], n;
+} said[32];
+static unsigned nsaid, nheard;
+
+static struct said_by_it *note(uint32_t node, enum kind kind, uint64_t of)
+{
+	assert_true(nsaid < sizeof(said) / sizeof(said[0]));
+	said[nsaid] = (struct said_by_it){.node = node, .kind = kind, .of = of};
+	return &said[nsaid++];
+}
+
+static void note_launch(void *arg, uint32_t node, uint64_t number)
+{
+	(void)arg;
+	note(node, LAUNCH, number);
+}
+
+static void note_failed(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
+			const struct failed_note *why)
+{
+	(void)arg;
+	struct said_by_it *s = note(node, FAILED, span);
+	s->key = *key;
+	s->note = *why;
+}
+
+static void note_ask(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
+		     const ncclsvc_status *why)
+{
+	(void)arg;
+	struct said_by_it *s = note(node, ASK, span);
+	s->key = *key;
+	s->note.status = *why;
+}
+
+static void note_closed(void *arg, uint32_t node, uint64_t span)
+{
+	(void)arg;
+	note(node, CLOSED, span);
+}
+
+static void note_waiting(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
+			 const uint32_t *places, uint32_t n)
+{
+	(void)arg;
+	struct said_by_it *s = note(node, WAITING, span);
+	s->key = *key;
+	s->n = n;
+	memcpy(s->places, places, n * sizeof(places[0]));
+}
+
+static const struct sequencer_ops ops = {note_launch, note_failed, note_ask, note_closed,
+					 note_waiting};
+
+static const struct said_by_it *says(uint32_t node, enum kind kind, uint64_t of)
+{
+	assert_true(nheard < nsaid);
+	const struct said_by_it *s = &said[nheard++];
+	assert_int_equal(s->node, node);
+	assert_int_equal(s->kind, kind);
+	assert_int_equal(s->of, of);
+	return s;
+}
+
+static void says_nothing(void)
+{
+	assert_int_equal(nheard, nsaid);
+}
+
+/* Spans 100 and 200 are of nodes 1 and 2; 300 of 1, 2 and 3. A node has one rank of each. */
+static const uint32_t members[] = {1, 2, 3};
+
+static uint32_t nodes_of(uint64_t span)
+{
+	return span == 300 ? 3 : 2;
+}
+
+static struct svc_record record(uint64_t count)
+{
+	return (struct svc_record){
+		.op = NCCLSVC_ALL_REDUCE, .type = NCCLSVC_FLOAT32, .count = count};
+}
+
+static struct operation_key collective(uint64_t seq)
+{
+	return (struct operation_key){-1, -1, seq, 0};
+}
+
+/* The node's part in the seq-th collective. */
+static struct request_entry at(uint32_t node, uint64_t span, uint64_t seq)
+{
+	return (struct request_entry){.span = span,
+				      .key = collective(seq),
+				      .nparts = nodes_of(span),
+				      .place = node - 1,
+				      .rank = (int32_t)node - 1,
+				      .count = 1,
+				      .record = record(8)};
+}
+
+static void request(uint32_t node, uint64_t number, struct request_entry one)
+{
+	sequencer_request(sequencer, now, node, number, false, &one, 1);
+}
+
+static void request_two(uint32_t node, uint64_t number, struct request_entry a,
+			struct request_entry b)
+{
+	const struct request_entry two[] = {a, b};
+	sequencer_request(sequencer, now, node, number, false, two, 2);
+}
+
+/* number is 0: the node fails it. missing: one of its ranks, or -1. */
+static void withdraw(uint32_t node, uint64_t span, uint64_t seq, uint64_t number, int result,
+		     int32_t missing)
+{
+	struct failed_note why = {.status = {.result = result, .rank_a = -1, .rank_b = -1}};
+	const struct operation_key key = collective(seq);
+	if (missing >= 0)
+		why.status.missing[why.status.missing_count++] = missing;
+	sequencer_withdraw(sequencer, now, node, span, &key, number, &why, members, nodes_of(span));
+}
+
+static void leave(uint32_t node, uint64_t span)
+{
+	sequencer_leave(sequencer, node, span, members, nodes_of(span));
+}
+
+static int begin(void **state)
+{
+	(void)state;
+	now = 1;
+	sequencer = sequencer_create(&ops, NULL, NODES);
+	nsaid = nheard = 0;
+	return sequencer ? 0 : -1;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	says_nothing();
+	sequencer_free(sequencer);
+	return 0;
+}
+
+/* ---- Launching ---- */
+
+static void launches_when_all_have_requested(void **state)
+{
+	(void)state;
+	request(1, 7, at(1, 100, 0));
+	request(1, 8, at(1, 100, 1)); /* another one, of other members */
+	says_nothing();
+	request(2, 3, at(2, 100, 1));
+	says(2, LAUNCH, 3);
+	says(1, LAUNCH, 8);
+	request(2, 4, at(2, 100, 0));
+	says(2, LAUNCH, 4);
+	says(1, LAUNCH, 7);
+}
+
+/* Node 2 has both in one group, node 1 each by itself, node 3 the third collective alone. */
+static void launches_what_hangs_together(void **state)
+{
+	(void)state;
+	request_two(2, 1, at(2, 100, 0), at(2, 300, 0));
+	request(1, 1, at(1, 100, 0));
+	request(3, 1, at(3, 300, 0));
+	says_nothing();
+	request(1, 2, at(1, 300, 0));
+	assert_int_equal(nsaid, 4);
+	for (unsigned i = 0; i < nsaid; i++)
+		assert_int_equal(said[i].kind, LAUNCH);
+	nheard = nsaid;
+}
+
+static void a_request_may_come_in_parts(void **state)
+{
+	(void)state;
+	const struct request_entry a = at(2, 100, 0), b = at(2, 100, 1);
+	request_two(1, 1, at(1, 100, 0), at(1, 100, 1));
+	sequencer_request(sequencer, now, 2, 9, true, &a, 1);
+	says_nothing();
+	sequencer_request(sequencer, now, 2, 9, false, &b, 1);
+	says(2, LAUNCH, 9);
+	says(1, LAUNCH, 1);
+}
+
+/* A communicator with the number of a span is no part of it. */
+static void makes_when_all_have_requested(void **state)
+{
+	const struct request_entry make = {
+		.span = 100, .key = {.part = OPERATION_MAKE}, .nparts = 3};
+	(void)state;
+	sequencer_request(sequencer, now, 1, 1, false, &make, 1);
+	assert_false(sequencer_awaited(sequencer));
+	request(1, 2, at(1, 100, 0));
+	request(2, 1, at(2, 100, 0));
+	says(2, LAUNCH, 1);
+	says(1, LAUNCH, 2);
+	leave(1, 100);
+	leave(2, 100);
+	says(1, CLOSED, 100);
+	says(2, CLOSED, 100);
+	sequencer_request(sequencer, now, 2, 2, false, &make, 1);
+	says_nothing();
+	sequencer_request(sequencer, now, 3, 1, false, &make, 1);
+	says(3, LAUNCH, 1);
+	says(1, LAUNCH, 1);
+	says(2, LAUNCH, 2);
+	/* One that is not to be. */
+	sequencer_request(sequencer, now, 1, 3, false, &make, 1);
+	sequencer_forget(sequencer, 1, 3);
+	sequencer_request(sequencer, now, 2, 3, false, &make, 1);
+	sequencer_request(sequencer, now, 3, 3, false, &make, 1);
+}
+
+/* ---- Failing ---- */
+
+static void records_that_differ_fail_on_all(void **state)
+{
+	(void)state;
+	struct request_entry other = at(2, 300, 0);
+	other.record.count = 9;
+	request(1, 1, at(1, 300, 0));
+	request(2, 1, other);
+	request(3, 1, at(3, 300, 0));
+	for (uint32_t node = 1; node <= 3; node++) {
+		const struct said_by_it *s = says(node, FAILED, 300);
+		ncclsvc_status st;
+		assert_int_equal(s->note.status.result, NCCLSVC_MISMATCH);
+		assert_true(mismatch_status(&s->note.posted, 3, &st));
+		assert_int_equal(st.field, NCCLSVC_FIELD_COUNT);
+		assert_int_equal(st.missing_count, 1);
+		assert_int_equal(st.missing[0], 1);
+	}
+}
+
+static void a_send_and_its_recv_must_agree(void **state)
+{
+	struct request_entry send = {.span = 100,
+				     .key = {.a = 0, .b = 1},
+				     .nparts = 2,
+				     .rank = 0,
+				     .count = 1,
+				     .record = record(8)};
+	struct request_entry receive = send;
+	(void)state;
+	receive.place = 1;
+	receive.rank = 1;
+	receive.record.count = 7;
+	request(1, 1, send);
+	request(2, 1, receive);
+	for (uint32_t node = 1; node <= 2; node++) {
+		const struct said_by_it *s = says(node, FAILED, 100);
+		assert_int_equal(s->note.status.result, NCCLSVC_MISMATCH);
+		assert_int_equal(s->note.status.field, NCCLSVC_FIELD_COUNT);
+		assert_int_equal(s->note.status.value_a, 8);
+		assert_int_equal(s->note.status.value_b, 7);
+	}
+}
+
+/* All are asked, and all that are missing are named. */
+static void who_withdraws_has_all_asked(void **state)
+{
+	(void)state;
+	request(1, 1, at(1, 300, 0));
+	withdraw(1, 300, 0, 1, NCCLSVC_TIMEOUT, -1);
+	says(2, ASK, 300);
+	says(3, ASK, 300);
+	withdraw(3, 300, 0, 0, NCCLSVC_TIMEOUT, 2);
+	withdraw(1, 300, 0, 1, NCCLSVC_TIMEOUT, -1); /* once is enough */
+	says_nothing();
+	withdraw(2, 300, 0, 0, NCCLSVC_TIMEOUT, 1);
+	for (uint32_t node = 1; node <= 3; node++) {
+		const struct said_by_it *s = says(node, FAILED, 300);
+		assert_int_equal(s->note.status.result, NCCLSVC_TIMEOUT);
+		assert_int_equal(s->note.status.missing_count, 2);
+		assert_false(s->note.ends_epoch);
+	}
+	request(1, 2, at(1, 300, 1)); /* and the next one is another */
+	request(2, 1, at(2, 300, 1));
+	says_nothing();
+	request(3, 1, at(3, 300, 1));
+	assert_int_equal(nsaid - nheard, 3);
+	nheard = nsaid;
+}
+
+/* Who was asked has requested it meanwhile: it goes on. */
+static void what_is_whole_is_launched_all_the_same(void **state)
+{
+	(void)state;
+	request(1, 1, at(1, 100, 0));
+	withdraw(1, 100, 0, 1, NCCLSVC_CANCELLED, -1);
+	says(2, ASK, 100);
+	request(2, 1, at(2, 100, 0));
+	says(2, LAUNCH, 1);
+	says(1, LAUNCH, 1);
+	withdraw(1, 100, 0, 1, NCCLSVC_CANCELLED, -1); /* too late */
+	says_nothing();
+}
+
+/* It is there on both nodes, but what hangs together with it is not. */
+static void what_is_not_whole_fails(void **state)
+{
+	(void)state;
+	request_two(1, 1, at(1, 100, 0), at(1, 200, 0));
+	request(2, 1, at(2, 100, 0));
+	says_nothing();
+	withdraw(2, 100, 0, 1, NCCLSVC_TIMEOUT, -1);
+	says(1, FAILED, 100);
+	says(2, FAILED, 100);
+	/* Node 1 requests the rest again. */
+	request(2, 2, at(2, 200, 0));
+	says_nothing();
+	request(1, 2, at(1, 200, 0));
+	says(1, LAUNCH, 2);
+	says(2, LAUNCH, 2);
+}
+
+/* A request that was void because another operation of it failed counts no more; who had asked for
+ * the rest to fail asks again. */
+static void what_was_asked_is_asked_again(void **state)
+{
+	(void)state;
+	request_two(1, 1, at(1, 100, 0), at(1, 200, 0));
+	withdraw(2, 200, 0, 0, NCCLSVC_TIMEOUT, 1); /* node 1 has it: it fails */
+	says(1, FAILED, 200);
+	says(2, FAILED, 200);
+	withdraw(1, 100, 0, 1, NCCLSVC_TIMEOUT, -1); /* of the request that is void */
+	says_nothing();
+	withdraw(1, 100, 0, 0, NCCLSVC_TIMEOUT, -1);
+	says(2, ASK, 100);
+	withdraw(2, 100, 0, 0, NCCLSVC_TIMEOUT, 1);
+	says(1, FAILED, 100);
+	says(2, FAILED, 100);
+}
+
+static void who_is_silent_ends_the_epoch(void **state)
+{
+	(void)state;
+	request(1, 1, at(1, 300, 0));
+	withdraw(1, 300, 0, 1, NCCLSVC_TIMEOUT, -1);
+	says(2, ASK, 300);
+	says(3, ASK, 300);
+	withdraw(2, 300, 0, 0, NCCLSVC_TIMEOUT, 1);
+	now += NODE_ANSWER_NS - 1;
+	sequencer_look(sequencer, now);
+	assert_int_equal(said[nheard].kind, WAITING);
+	nheard = nsaid;
+	now += SEQUENCER_LOOK_NS;
+	sequencer_look(sequencer, now);
+	for (uint32_t node = 1; node <= 3; node++) {
+		const struct said_by_it *s = says(node, FAILED, 300);
+		assert_true(s->note.ends_epoch);
+		assert_int_equal(s->note.node, 3);
+	}
+	now += NODE_ANSWER_NS;
+	sequencer_look(sequencer, now);
+	says_nothing();
+}
+
+/* ---- Who waits ---- */
+
+static void those_who_wait_are_told_who_is_there(void **state)
+{
+	(void)state;
+	request(1, 1, at(1, 300, 0));
+	sequencer_look(sequencer, now += SEQUENCER_LOOK_NS);
+	const struct said_by_it *s = says(1, WAITING, 300);
+	assert_int_equal(s->n, 1);
+	assert_int_equal(s->places[0], 0);
+	sequencer_look(sequencer, now += SEQUENCER_LOOK_NS);
+	says_nothing();
+	request(3, 1, at(3, 300, 0));
+	sequencer_look(sequencer, now += SEQUENCER_LOOK_NS);
+	s = says(1, WAITING, 300);
+	assert_int_equal(s->n, 2);
+	assert_int_equal(s->places[1], 2);
+	says(3, WAITING, 300);
+}
+
+/* ---- Ends ---- */
+
+static void closes_when_all_have_left(void **state)
+{
+	(void)state;
+	request_two(1, 1, at(1, 100, 0), at(1, 200, 0));
+	assert_true(sequencer_awaited(sequencer));
+	leave(1, 100);
+	says_nothing();
+	leave(2, 100);
+	says(1, CLOSED, 100);
+	says(2, CLOSED, 100);
+	/* The request went with it; what is left of it is requested again. */
+	request(2, 1, at(2, 200, 0));
+	says_nothing();
+	request(1, 2, at(1, 200, 0));
+	says(1, LAUNCH, 2);
+	says(2, LAUNCH, 1);
+	leave(1, 200);
+	leave(2, 200);
+	says(1, CLOSED, 200);
+	says(2, CLOSED, 200);
+	assert_false(sequencer_awaited(sequencer));
+}
+
+static void does_not_wait_for_who_is_gone(void **state)
+{
+	(void)state;
+	request(2, 1, at(2, 100, 0));
+	leave(1, 100);
+	sequencer_lose_node(sequencer, 2);
+	says(1, CLOSED, 100);
+	request(1, 1, at(1, 100, 0)); /* and node 2's request went with it */
+	says_nothing();
+}
+
+/* ---- Messages that no node of ours sends ---- */
+
+static void nonsense_is_ignored(void **state)
+{
+	struct request_entry one = at(1, 100, 0);
+	const uint32_t strangers[] = {1, 77};
+	const struct operation_key key = collective(0);
+	const struct failed_note why = {.status = {.result = NCCLSVC_TIMEOUT}};
+	(void)state;
+	one.nparts = NODES + 1;
+	request(1, 1, one);
+	one.nparts = 2;
+	one.place = 2;
+	request(1, 2, one);
+	one = at(1, 100, 0);
+	one.key.a = one.key.b = 1;
+	one.nparts = 3;
+	request(1, 3, one);
+	sequencer_withdraw(sequencer, now, 1, 100, &key, 0, &why, strangers, 2);
+	sequencer_withdraw(sequencer, now, 3, 100, &key, 0, &why, members, 2); /* it has no part */
+	sequencer_leave(sequencer, 1, 100, strangers, 2);
+	sequencer_forget(sequencer, 1, 99);
+	/* One place twice: it is never launched. */
+	request(1, 4, at(1, 100, 0));
+	request(1, 5, at(1, 100, 0));
+	request(3, 1, at(2, 100, 0));
+	request(2, 1, at(2, 100, 0));
+	assert_int_equal(nsaid, 2);
+	nheard = nsaid;
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(launches_when_all_have_requested),
+		TEST(launches_what_hangs_together),
+		TEST(a_request_may_come_in_parts),
+		TEST(makes_when_all_have_requested),
+		TEST(records_that_differ_fail_on_all),
+		TEST(a_send_and_its_recv_must_agree),
+		TEST(who_withdraws_has_all_asked),
+		TEST(what_is_whole_is_launched_all_the_same),
+		TEST(what_is_not_whole_fails),
+		TEST(what_was_asked_is_asked_again),
+		TEST(who_is_silent_ends_the_epoch),
+		TEST(those_who_wait_are_told_who_is_there),
+		TEST(closes_when_all_have_left),
+		TEST(does_not_wait_for_who_is_gone),
+		TEST(nonsense_is_ignored),
+	};
+	return cmocka_run_group_tests_name("sequencer", tests, NULL, NULL);
+}
