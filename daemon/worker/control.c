@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "fdio.h"
+#include "launch.h"
 #include "worker.h"
 
 void worker_send(struct worker *w, const struct worker_message *m, int fd)

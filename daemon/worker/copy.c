@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/timings.h"
+#include "launch.h"
 #include "nvtx.h"
 #include "worker.h"
 

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/timings.h"
+#include "launch.h"
 #include "worker.h"
 
 struct slot_ending {

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/timings.h"
+#include "launch.h"
 #include "names.h"
 #include "nvtx.h"
 #include "operation.h"

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "launch.h"
 #include "worker.h"
 
 void redop_add(struct worker *w, struct worker_message *m)

@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "base/timings.h"
+#include "launch.h"
 #include "names.h"
 #include "operation.h"
 #include "worker.h"

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/timings.h"
+#include "launch.h"
 #include "worker.h"
 
 #define ROW 8 /* tasks in a row on a timeline, before it is tried */

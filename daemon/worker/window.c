@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/timings.h"
+#include "launch.h"
 #include "worker.h"
 
 bool window_op(const struct launch *l)

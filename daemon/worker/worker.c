@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A worker's start, its loop and its sleep. */
 #include "worker.h"
+#include "launch.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Memory of sessions: their timelines, what was imported of trainers, and what they borrow. */
+#ifndef WORKER_IMPORT_H
+#define WORKER_IMPORT_H
+
+#include "gpu_api.h"
+#include "worker_protocol.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct worker;
+
+struct session_timelines {
+	void *ring; /* the whole session memory; NULL: no such session */
+	size_t bytes;
+	uint32_t entries;
+	struct svc_timeline *host;
+	CUdeviceptr device; /* the same, as the GPU addresses it */
+};
+
+/* What lies behind an imported or lent address. */
+struct import {
+	CUdeviceptr address;
+	CUdeviceptr alias; /* lent: the same memory once more, for windows; 0: not yet */
+	uint64_t bytes;
+	uint32_t kind;			     /* enum svc_region_kind */
+	uint32_t users;			     /* 0: to be let go */
+	uint32_t opens;			     /* IPC: how often to close it */
+	CUmemGenericAllocationHandle handle; /* VMM and lent */
+	struct import **parts;		     /* of a span, which uses them */
+	uint32_t nparts;
+	uint64_t buffer_id; /* IPC: of the process pid */
+	uint8_t ipc_handle[sizeof(CUipcMemHandle)];
+	int32_t pid;
+	struct import *prev, *next;
+};
+
+/* import.c */
+void session_open(struct worker *w, struct worker_message *m, int fd);
+void session_close(struct worker *w, uint32_t slot);
+/* Lets go what was closed. The driver then waits for the whole GPU: not while anything flies, which
+ * may be what only an abort can end, unless that takes too long. */
+void imports_sweep(struct worker *w, uint64_t now);
+/* No supervisor is left to do it. Who submits from now on is told that nobody hears it; */
+void sessions_end(struct worker *w);
+/* and nobody's stream may wait for us. */
+void sessions_release(struct worker *w);
+void import_open(struct worker *w, struct worker_message *m, int fd);
+int import_lend(struct worker *w, struct worker_message *m); /* the fd, the caller's; or -1 */
+void import_close(struct worker *w, uint64_t address);
+struct import *import_find(struct worker *w, uint64_t address);
+/* Maps memory at an address of its own. */
+CUresult import_map(const struct worker *w, CUmemGenericAllocationHandle handle, uint64_t bytes,
+		    CUdeviceptr *address);
+
+/* span.c: imports mapped once more, one behind the other. */
+void span_parts(struct worker *w, const struct worker_message *m);
+void span_open(struct worker *w, struct worker_message *m);
+CUresult span_close(struct worker *w, struct import *span);
+
+#endif
