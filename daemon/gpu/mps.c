@@ -91,7 +91,9 @@ static void on_end(uv_poll_t *poll, int status, int events)
 	mps_control_reap(&p->control, how, sizeof(how));
 	snprintf(text, sizeof(text), "the MPS control daemon (pid %d) %s", pid, how);
 	without(p, text);
-	log_error("%s; workers and trainers that used it lose their CUDA contexts", text);
+	log_error("%s: workers and trainers that used it lose their CUDA contexts. The "
+		  "daemon starts it and its workers again; start these trainers again",
+		  text);
 	end_workers(s);
 	if (steady)
 		p->again_ms = 0;

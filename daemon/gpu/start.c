@@ -50,7 +50,7 @@ int gpu_spawn(struct gpus *s, uv_process_t *process, char **argv, int queue_fd, 
 	close(pair[1]);
 	s->loop->handles++;
 	if (error) {
-		log_error("a worker cannot be started: %s", uv_strerror(error));
+		log_error("the process \"%s\" cannot be started: %s", argv[0], uv_strerror(error));
 		close(pair[0]);
 		uv_close((uv_handle_t *)process, closed); /* the loop knows it already */
 		return -1;
@@ -141,7 +141,7 @@ static void await_probe(struct probe *p)
 		return;
 	}
 	log_error("the process that looks for GPUs was killed and does not end: NVIDIA's driver "
-		  "holds it");
+		  "holds it. It ends when the driver lets it, or at the next boot");
 	p->abandoned = true; /* the daemon's end does not wait for it, either */
 	p->gpus->loop->handles--;
 }

@@ -143,7 +143,9 @@ static void on_listen(uv_poll_t *poll, int status, int events)
 	struct listener *l = poll->data;
 	(void)events;
 	if (status < 0) {
-		log_error("the listening socket failed: %s", uv_strerror(status));
+		log_error("the listening socket failed: %s. No new session can be opened: restart "
+			  "the daemon",
+			  uv_strerror(status));
 		return;
 	}
 	for (int i = 0; i < ACCEPTS_PER_TURN; i++) {

@@ -50,7 +50,7 @@ static void make(struct worker *w, struct worker_message *m)
 	int least = 0, greatest = 0;
 	cu.cuCtxGetStreamPriorityRange(&least, &greatest);
 	CUresult error = second_stream_make(w, l, greatest);
-	if (worker_bad(w, error, "stream")) {
+	if (worker_bad(w, error, "no stream can be made for a communicator")) {
 		m->result = NCCLSVC_SYSTEM;
 		snprintf(m->text, sizeof(m->text), "no stream can be made: %s",
 			 gpu_api_cuda_error(error));
@@ -63,7 +63,7 @@ static void make(struct worker *w, struct worker_message *m)
 		result = warm_up(w, l);
 	if (!result)
 		error = cu.cuStreamSynchronize(l->stream);
-	if (!result && !worker_bad(w, error, "warm-up")) {
+	if (!result && !worker_bad(w, error, "the first launch of a new communicator failed")) {
 		l->nranks = m->comm.nranks;
 		l->rank = m->comm.rank;
 		l->enqueued = atomic_load(&w->queue->slots[m->comm.slot].completed);

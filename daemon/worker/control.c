@@ -100,7 +100,7 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 			   "the GPU does not answer");
 		break;
 	default:
-		log_error("the worker ignores a request of the daemon's, of unknown kind %u",
+		log_error("the worker ignores a request of unknown kind %u: a defect of the daemon",
 			  m->kind);
 		return;
 	}

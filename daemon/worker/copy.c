@@ -48,7 +48,7 @@ bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size)
 /* There is nobody to tell which task it was, and a copy that is left out would go unnoticed. */
 static void copy_failed(struct worker *w, CUresult error)
 {
-	if (!worker_bad(w, error, "a copy") || w->dying[0])
+	if (!worker_bad(w, error, "memory cannot be copied between GPU and host") || w->dying[0])
 		return;
 	struct worker_message m = {.kind = WORKER_DYING, .result = NCCLSVC_WORKER_LOST};
 	snprintf(w->dying, sizeof(w->dying), "a copy cannot be done: %s",

@@ -73,7 +73,7 @@ static void release(struct worker *w, struct slot_ending *n)
 	CUresult error = n->replays ? cu.cuStreamQuery(n->stream) : CUDA_ERROR_NOT_READY;
 	if (error == CUDA_ERROR_NOT_READY)
 		return;
-	worker_bad(w, error, "the stream of a communicator that ends");
+	worker_bad(w, error, "the stream of a communicator that ends has failed");
 	replays_free(n->replays);
 	n->replays = NULL;
 }
@@ -166,7 +166,7 @@ void comm_slot_drain(struct worker *w, uint32_t slot)
 	CUresult error = cu.cuStreamQuery(l->stream);
 	if (error == CUDA_ERROR_NOT_READY)
 		return;
-	worker_bad(w, error, "the stream of a communicator that has ended");
+	worker_bad(w, error, "the stream of a communicator that is aborted has failed");
 	windows_drop(w, l);
 	second_stream_destroy(l->stream, l->second_stream);
 	*l = (struct comm_slot){0};

@@ -57,7 +57,7 @@ void session_open(struct worker *w, struct worker_message *m, int fd)
 		t, SVC_PAGE, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
 	if (!error)
 		error = cu.cuMemHostGetDevicePointer(&device, t, 0);
-	if (worker_bad(w, error, "timelines")) {
+	if (worker_bad(w, error, "a session's timelines cannot be mapped for the GPU")) {
 		refuse(m, NCCLSVC_SYSTEM, "timelines cannot be registered", error);
 		munmap(p, m->session.bytes);
 		return;
@@ -77,7 +77,8 @@ struct closed_session {
 
 static void let_session_go(struct worker *w, const struct session_timelines *s)
 {
-	worker_bad(w, cu.cuMemHostUnregister(s->host), "timelines");
+	worker_bad(w, cu.cuMemHostUnregister(s->host),
+		   "a session's timelines cannot be unmapped from the GPU");
 	munmap(s->ring, s->bytes);
 }
 
@@ -245,7 +246,7 @@ void import_open(struct worker *w, struct worker_message *m, int fd)
 	CUresult error = CUDA_SUCCESS;
 	if (!shared)
 		error = i->kind == SVC_REGION_IPC ? open_ipc(i) : open_fd(w, i, fd);
-	if (worker_bad(w, error, "import")) {
+	if (worker_bad(w, error, "a trainer's memory cannot be imported")) {
 		refuse_import(m, error);
 		free(i);
 		return;
@@ -356,7 +357,7 @@ int import_lend(struct worker *w, struct worker_message *m)
 			&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 		cu.cuMemRelease(handle);
 	}
-	if (worker_bad(w, error, "lend")) {
+	if (worker_bad(w, error, "no memory can be lent to a trainer")) {
 		refuse(m, NCCLSVC_UNSUPPORTED, "memory of this GPU cannot be lent", error);
 		free_lent(w, i);
 		free(i);
@@ -402,7 +403,7 @@ static void let_import_go(struct worker *w, struct import *i)
 			error = free_lent(w, i);
 		break;
 	}
-	worker_bad(w, error, "memory cannot be let go");
+	worker_bad(w, error, "imported memory cannot be closed");
 	DL_DELETE(w->imports, i);
 	free(i);
 }

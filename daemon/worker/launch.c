@@ -373,7 +373,7 @@ static void return_copies(struct worker *w, uint32_t slot)
 	if (!l->copied || !l->comm || l->failed || !comm_slot_idle(w, slot))
 		return;
 	l->copied = false;
-	worker_bad(w, cu.cuStreamSynchronize(l->stream), "an idle stream");
+	worker_bad(w, cu.cuStreamSynchronize(l->stream), "an idle stream has failed");
 }
 
 /* Has it something to do? */

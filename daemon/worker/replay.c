@@ -315,8 +315,10 @@ ncclResult_t replay_call(struct worker *w, uint64_t begin, uint64_t end)
 			return ncclSuccess;
 		if (w->dying[0])
 			return ncclUnhandledCudaError;
-		log_warning("NCCL communicator %u: from now on NCCL is called for each operation",
-			    first->slot);
+		log_warning(
+			"NCCL communicator %u: repeated operations cannot be launched without "
+			"NCCL's call (replay in ncclsvcd.conf(5)): from now on NCCL launches each",
+			first->slot);
 		l->replays->never = true;
 	} else if (!r->refused && ++r->calls == CALLS) {
 		capture(w, r, begin, end);

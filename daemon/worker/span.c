@@ -83,7 +83,7 @@ void span_open(struct worker *w, struct worker_message *m)
 	} else {
 		error = map(w, span);
 	}
-	if (worker_bad(w, error, "span")) {
+	if (worker_bad(w, error, "several mappings of a trainer cannot be mapped as one")) {
 		m->result = error == CUDA_ERROR_OUT_OF_MEMORY ? NCCLSVC_NO_MEMORY : NCCLSVC_SYSTEM;
 		snprintf(m->text, sizeof(m->text), "the span cannot be mapped: %s",
 			 gpu_api_cuda_error(error));

@@ -6,11 +6,12 @@
  *
  *   worker.c         start, loop and sleep
  *   control.c        the supervisor's requests
- *   launch.h         from the queue to the GPU, in the order of the queue: launch.c; replay.c for
- * what comes again; window.c for NCCL's symmetric windows; copy.c without NCCL comm_slot.h
- * communicators: comm_slot.c, their ends in ending.c, reductions in redop.c second_stream.h  which
- * of its two streams a communicator uses import.h         memory: import.c; span.c for several
- * mappings as one probe.c          which GPUs there are: a process of its own
+ *   launch.h         from the queue to the GPU, in order: launch.c; replay.c for what comes again;
+ *                    window.c for NCCL's symmetric windows; copy.c without NCCL
+ *   comm_slot.h      communicators: comm_slot.c, their ends in ending.c, reductions in redop.c
+ *   second_stream.h  which of its two streams a communicator uses
+ *   import.h         memory: import.c; span.c for several mappings as one
+ *   probe.c          which GPUs there are: a process of its own
  */
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
