@@ -36,7 +36,7 @@ void cuda_driver_error(const struct cuda *cuda, CUresult error, char *text, size
 	const char *name = NULL, *meaning = NULL;
 	cuda->cuGetErrorName(error, &name);
 	cuda->cuGetErrorString(error, &meaning);
-	snprintf(text, size, "%s (%s)", name ? name : "an unknown error",
+	snprintf(text, size, "%s (%s)", name ? name : "unknown CUDA error",
 		 meaning ? meaning : "no description");
 }
 
