@@ -465,7 +465,8 @@ static void on_beat(uv_timer_t *timer)
 	for (uint32_t i = 0; i < c->n; i++) {
 		c->nodes[i].heard_ns += slept ? passed : 0;
 		if (i != c->me)
-			link_send(c, i, CONTROL_BEAT, "", 0);
+			link_send(c, i, CONTROL_BEAT, &(struct control_beat){0},
+				  sizeof(struct control_beat));
 	}
 	c->beat_ns = now;
 }
@@ -483,7 +484,8 @@ void link_close_all(struct cluster *c)
 	struct link *l;
 	for (uint32_t i = 0; i < c->n; i++)
 		if (c->nodes[i].link)
-			write_frame(c->nodes[i].link, CONTROL_BYE, "", 0);
+			write_frame(c->nodes[i].link, CONTROL_BEAT,
+				    &(struct control_beat){.last = 1}, sizeof(struct control_beat));
 	c->closing = true;
 	/* What was written is sent before the close, by the kernel. */
 	DL_FOREACH (c->links, l)

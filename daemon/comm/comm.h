@@ -32,8 +32,6 @@ void plan_commit_failed(struct communicator *m, int result, int32_t rank);
 uint64_t plan_expire(struct communicator *m, uint64_t now);
 /* The member has left, and its plan with it. */
 void plan_member_gone(struct communicator *m, uint32_t rank);
-/* As plan_commit_failed; nobody decides any more. */
-void plan_commit_refused(struct communicator *m, int result, const char *text);
 struct control_plan_result;
 /* What came of this epoch's plans. */
 void plan_result(struct communicator *m, const struct control_plan_result *v);

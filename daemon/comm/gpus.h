@@ -6,7 +6,7 @@
 #include "communicator.h"
 #include "gpu/nccl_comm.h"
 
-struct control_nccl_drop;
+struct control_nccl_free;
 struct control_nccl_use;
 
 /* gpu.c: what an epoch of m needs, whose members are known. nnodes is 1. */
@@ -32,7 +32,7 @@ void nodes_withdraw(struct communicator *m, int result, int32_t rank);
 void nodes_use(struct comms *s, const struct control_nccl_use *u);
 /* nccl_pool_id follows, perhaps at once. */
 void nodes_make_id(struct comms *s, const uint8_t *id, uint32_t epoch, int32_t device);
-void nodes_drop(struct comms *s, const struct control_nccl_drop *d);
+void nodes_drop(struct comms *s, const struct control_nccl_free *d);
 /* What was its to give goes. */
 void nodes_pool_lost(struct comms *s, uint32_t node);
 

@@ -198,7 +198,7 @@ static void drop(struct nccl_comm *p, int result, int32_t rank, int32_t node, co
 		comm_fail_joins(m->comms, m, result, -1, why);
 }
 
-void nodes_drop(struct comms *s, const struct control_nccl_drop *d)
+void nodes_drop(struct comms *s, const struct control_nccl_free *d)
 {
 	struct nccl_comm *p = find_part(s, d->serial);
 	char why[SVC_TEXT_BYTES];

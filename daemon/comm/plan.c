@@ -85,12 +85,6 @@ void plan_commit_failed(struct communicator *m, int result, int32_t rank)
 	fail_all(m, result, text);
 }
 
-void plan_commit_refused(struct communicator *m, int result, const char *text)
-{
-	m->plan_lost = false;
-	fail_all(m, result, text);
-}
-
 uint64_t plan_expire(struct communicator *m, uint64_t now)
 {
 	uint64_t next = 0;
@@ -100,7 +94,7 @@ uint64_t plan_expire(struct communicator *m, uint64_t now)
 			/* The coordinator knows which ranks are missing: its answer comes soon. */
 			m->commits[k].overdue = true;
 			at = m->commits[k].deadline_ns = now + NODE_ANSWER_NS;
-			remote_plan_late(m, k);
+			remote_late(m, k, m->commits[k].serial);
 		}
 		if (at && at <= now) {
 			plan_commit_failed(m, NCCLSVC_TIMEOUT, -1);
@@ -289,7 +283,7 @@ void plan_commit(struct comms *s, struct client *c, uint32_t serial,
 	}
 	uint32_t before = m->forming->quota;
 	int result = take_plan(m, rank, r, fd, text);
-	if (!result && !remote_plan(m, rank)) {
+	if (!result && !remote_plan(m, rank, serial)) {
 		result = NCCLSVC_BUSY;
 		snprintf(text, sizeof(text),
 			 "the coordinator's node has too many plans to take another: try "

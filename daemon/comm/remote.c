@@ -224,7 +224,7 @@ void remote_refused(struct communicator *m, int result)
 		.rank = (uint32_t)m->refused.rank, .result = result, .pid = m->refused.pid};
 	memcpy(r.id, m->id, sizeof(r.id));
 	memcpy(r.text, m->refused.text, sizeof(r.text));
-	tell_rendezvous(m, CONTROL_REFUSED, &r, sizeof(r));
+	tell_rendezvous(m, CONTROL_REFUSE, &r, sizeof(r));
 }
 
 void remote_part_refused(struct comms *s, const struct control_part *part, int32_t pid, int result,
@@ -237,15 +237,26 @@ void remote_part_refused(struct comms *s, const struct control_part *part, int32
 				   .part = true};
 	memcpy(r.id, part->id, sizeof(r.id));
 	snprintf(r.text, sizeof(r.text), "%s", text);
-	remote_send(s, rendezvous_of(&s->coord, part->id), CONTROL_REFUSED, &r, sizeof(r));
+	remote_send(s, rendezvous_of(&s->coord, part->id), CONTROL_REFUSE, &r, sizeof(r));
 }
 
 void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, bool late)
 {
-	struct control_unjoin u = {
-		.rank = rank, .session = session, .why = late ? UNJOIN_LATE : UNJOIN_GONE};
-	memcpy(u.id, m->id, sizeof(u.id));
-	tell_rendezvous(m, CONTROL_UNJOIN, &u, sizeof(u));
+	struct control_withdraw w = {
+		.rank = rank, .session = session, .serial = m->members[rank].serial, .late = late};
+	memcpy(w.id, m->id, sizeof(w.id));
+	tell_rendezvous(m, CONTROL_WITHDRAW, &w, sizeof(w));
+}
+
+void remote_late(struct communicator *m, uint32_t rank, uint32_t serial)
+{
+	struct control_withdraw w = {.epoch = m->epoch,
+				     .rank = rank,
+				     .session = m->members[rank].client->id,
+				     .serial = serial,
+				     .late = true};
+	memcpy(w.id, m->id, sizeof(w.id));
+	remote_send(m->comms, m->coordinator, CONTROL_WITHDRAW, &w, sizeof(w));
 }
 
 void remote_break(struct communicator *m, int result, int32_t rank, int32_t node)
@@ -318,13 +329,13 @@ void remote_left(struct communicator *m, int32_t rank)
 	tell_epoch(m, CONTROL_LEFT, &b, sizeof(b));
 }
 
-void remote_split(struct communicator *m, uint32_t rank, bool late)
+void remote_split(struct communicator *m, uint32_t rank)
 {
 	struct control_split split = {.round = m->split_round,
 				      .rank = rank,
+				      .serial = m->split[rank].serial,
 				      .colour = m->split[rank].colour,
 				      .key = m->split[rank].key};
 	remote_fill_epoch(&split.of, m);
-	remote_send(m->comms, m->coordinator, late ? CONTROL_SPLIT_LATE : CONTROL_SPLIT, &split,
-		    sizeof(split));
+	remote_send(m->comms, m->coordinator, CONTROL_SPLIT, &split, sizeof(split));
 }

@@ -45,7 +45,9 @@ void remote_break(struct communicator *m, int result, int32_t rank, int32_t node
 void remote_left(struct communicator *m, int32_t rank);
 /* Names the epoch that runs. */
 void remote_fill_epoch(struct control_epoch *of, const struct communicator *m);
-void remote_split(struct communicator *m, uint32_t rank, bool late);
+void remote_split(struct communicator *m, uint32_t rank);
+/* The time is up of a SPLIT or a plan that this rank has asked for. */
+void remote_late(struct communicator *m, uint32_t rank, uint32_t serial);
 /* The epoch that m->start asks for cannot begin here, because of this rank (-1: none). all: or else
  * only the rendezvous is told. */
 void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all);
@@ -56,8 +58,7 @@ void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool ag
 
 /* Sends this rank's plan, which m->forming has, to the coordinator. False: the coordinator takes no
  * more now, or there is no memory. */
-bool remote_plan(struct communicator *m, uint32_t rank);
-void remote_plan_late(struct communicator *m, uint32_t rank);
+bool remote_plan(struct communicator *m, uint32_t rank, uint32_t serial);
 /* It is through with the plan of that number. */
 void remote_plan_left(struct communicator *m, uint32_t rank, uint32_t number);
 void remote_plan_handle(struct comms *s, enum control_kind kind, const void *body);

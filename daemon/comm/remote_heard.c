@@ -248,8 +248,8 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 static void handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body)
 {
 	switch (kind) {
-	case CONTROL_BYE:
-		s->cluster->nodes[from].left = true;
+	case CONTROL_BEAT:
+		s->cluster->nodes[from].left = ((const struct control_beat *)body)->last;
 		break;
 	case CONTROL_REFUSE:
 		on_refuse(s, body);
@@ -272,7 +272,7 @@ static void handle(struct comms *s, uint32_t from, enum control_kind kind, const
 	case CONTROL_NCCL_USE:
 		nodes_use(s, body);
 		break;
-	case CONTROL_NCCL_DROP:
+	case CONTROL_NCCL_FREE:
 		nodes_drop(s, body);
 		break;
 	case CONTROL_PLAN_RESULT:

@@ -8,7 +8,7 @@
 #include "coord/plan.h"
 #include "remote.h"
 
-bool remote_plan(struct communicator *m, uint32_t rank)
+bool remote_plan(struct communicator *m, uint32_t rank, uint32_t serial)
 {
 	struct comms *s = m->comms;
 	const struct plan_member *pm = &m->forming->members[rank];
@@ -23,6 +23,7 @@ bool remote_plan(struct communicator *m, uint32_t rank)
 	p->cuda = m->cuda;
 	p->round = m->plan_round;
 	p->rank = rank;
+	p->serial = serial;
 	p->groups = pm->ngroups;
 	p->tasks = pm->ntasks;
 	do {
@@ -43,11 +44,6 @@ static void tell_coordinator(struct communicator *m, enum control_kind kind, uin
 	struct control_plan_member one = {.epoch = m->epoch, .rank = rank, .round = round};
 	memcpy(one.id, m->id, sizeof(one.id));
 	remote_send(s, m->coordinator, kind, &one, sizeof(one));
-}
-
-void remote_plan_late(struct communicator *m, uint32_t rank)
-{
-	tell_coordinator(m, CONTROL_PLAN_LATE, rank, m->plan_round);
 }
 
 void remote_plan_left(struct communicator *m, uint32_t rank, uint32_t number)

@@ -50,7 +50,7 @@ uint64_t comm_split_expire(struct communicator *m, uint64_t now)
 			/* The coordinator knows which ranks are missing: its answer comes soon. */
 			m->split[k].overdue = true;
 			at = m->split[k].deadline_ns = now + NODE_ANSWER_NS;
-			remote_split(m, k, true);
+			remote_late(m, k, m->split[k].serial);
 		}
 		if (at && at <= now) {
 			comm_split_failed(m, NCCLSVC_TIMEOUT, -1);
@@ -103,7 +103,7 @@ void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct
 	};
 	if (r->timeout_ns)
 		loop_deadline(s->loop, m->split[rank].deadline_ns);
-	remote_split(m, (uint32_t)rank, false);
+	remote_split(m, (uint32_t)rank);
 }
 
 /* ---- What comes of it ---- */

@@ -114,22 +114,19 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 {
 	static const size_t sizes[CONTROL_END] = {
 		[CONTROL_JOIN] = sizeof(struct control_join),
-		[CONTROL_UNJOIN] = sizeof(struct control_unjoin),
+		[CONTROL_BEAT] = sizeof(struct control_beat),
+		[CONTROL_WITHDRAW] = sizeof(struct control_withdraw),
 		[CONTROL_REFUSE] = sizeof(struct control_refuse),
-		[CONTROL_REFUSED] = sizeof(struct control_refuse),
 		[CONTROL_START] = sizeof(struct control_start),
 		[CONTROL_BREAK] = sizeof(struct control_break),
 		[CONTROL_LEFT] = sizeof(struct control_break),
 		[CONTROL_SPLIT] = sizeof(struct control_split),
-		[CONTROL_SPLIT_LATE] = sizeof(struct control_split),
 		[CONTROL_SPLIT_FAILED] = sizeof(struct control_split_failed),
 		[CONTROL_PARTS] = sizeof(struct control_parts),
 		[CONTROL_NCCL_READY] = sizeof(struct control_nccl_ready),
 		[CONTROL_NCCL_USE] = sizeof(struct control_nccl_use),
 		[CONTROL_NCCL_FREE] = sizeof(struct control_nccl_free),
-		[CONTROL_NCCL_DROP] = sizeof(struct control_nccl_drop),
 		[CONTROL_PLAN] = sizeof(struct control_plan),
-		[CONTROL_PLAN_LATE] = sizeof(struct control_plan_member),
 		[CONTROL_PLAN_RESULT] = sizeof(struct control_plan_result),
 		[CONTROL_PLAN_LEFT] = sizeof(struct control_plan_member),
 		[CONTROL_PLAN_GONE] = sizeof(struct control_plan_member),
@@ -140,12 +137,10 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 	case CONTROL_JOIN:
 		return join_fits(body);
 	case CONTROL_REFUSE:
-	case CONTROL_REFUSED:
 		return refusal_fits(body);
 	case CONTROL_START:
 		return start_fits(c, body, size);
 	case CONTROL_SPLIT:
-	case CONTROL_SPLIT_LATE:
 		return split_fits(body);
 	case CONTROL_SPLIT_FAILED:
 		return is_text(((const struct control_split_failed *)body)->text, SVC_TEXT_BYTES);
@@ -187,13 +182,14 @@ bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const 
 	case CONTROL_JOIN:
 		rendezvous_join(c, from, body);
 		return true;
-	case CONTROL_UNJOIN:
-		rendezvous_unjoin(c, from, body);
+	case CONTROL_WITHDRAW:
+		rendezvous_withdrawn(c, from, body);
+		coordinator_withdrawn(c, body);
 		return true;
-	case CONTROL_REFUSED:
+	case CONTROL_REFUSE: /* members' nodes hear it, too, as the next three */
 		rendezvous_refused(c, from, body);
-		return true;
-	case CONTROL_START: /* members' nodes hear it, too, as the next two */
+		return false;
+	case CONTROL_START:
 		coordinator_start(c, body);
 		return false;
 	case CONTROL_BREAK:
@@ -204,20 +200,13 @@ bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const 
 	case CONTROL_SPLIT:
 		split_take(c, from, body);
 		return true;
-	case CONTROL_SPLIT_LATE:
-		split_late(c, body);
-		return true;
 	case CONTROL_NCCL_READY:
 		nccl_pool_ready(c, from, body);
 		return true;
 	case CONTROL_NCCL_FREE:
-		nccl_pool_give(c, from, body);
-		return true;
+		return nccl_pool_give(c, from, body);
 	case CONTROL_PLAN:
 		plans_take(c, from, body);
-		return true;
-	case CONTROL_PLAN_LATE:
-		plans_late(c, body);
 		return true;
 	case CONTROL_PLAN_LEFT:
 		plans_left(c, body);

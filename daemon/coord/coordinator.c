@@ -131,6 +131,15 @@ void coordinator_left(struct coord *c, const struct control_break *m)
 	plans_fail(c, r, NCCLSVC_PEER_GONE, text);
 }
 
+void coordinator_withdrawn(struct coord *c, const struct control_withdraw *m)
+{
+	struct coordinator *r = coordinator_find(c, m->id, m->epoch);
+	if (!r || m->rank >= r->nranks)
+		return;
+	split_withdrawn(c, r, m);
+	plans_withdrawn(c, r, m);
+}
+
 void coordinator_node_lost(struct coord *c, uint32_t node)
 {
 	struct coordinator *r, *next;

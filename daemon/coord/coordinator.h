@@ -16,7 +16,7 @@ struct planning;
 
 struct asked_split {
 	bool here;
-	uint32_t node;
+	uint32_t node, serial;
 	int32_t colour, key;
 };
 
@@ -50,6 +50,8 @@ void coordinator_tell(struct coord *c, const struct coordinator *r, enum control
 void coordinator_start(struct coord *c, const struct control_start *m);
 void coordinator_broken(struct coord *c, const struct control_break *m);
 void coordinator_left(struct coord *c, const struct control_break *m);
+/* The time of a request is up. */
+void coordinator_withdrawn(struct coord *c, const struct control_withdraw *m);
 void coordinator_node_lost(struct coord *c, uint32_t node);
 uint64_t coordinator_expire(struct coord *c);
 void coordinator_free(struct coord *c);
@@ -57,7 +59,8 @@ void coordinator_free(struct coord *c);
 /* ---- split.c ---- */
 
 void split_take(struct coord *c, uint32_t from, const struct control_split *m);
-void split_late(struct coord *c, const struct control_split *m);
+/* If that is its request: it fails for all. */
+void split_withdrawn(struct coord *c, struct coordinator *r, const struct control_withdraw *m);
 /* What is under way cannot be: the members' nodes are told. */
 void split_fail(struct coord *c, struct coordinator *r, int result, const char *text);
 /* The same, and they know why. */
@@ -66,7 +69,8 @@ void split_forget(struct coordinator *r);
 /* ---- plans.c ---- */
 
 void plans_take(struct coord *c, uint32_t from, const struct control_plan *m);
-void plans_late(struct coord *c, const struct control_plan_member *m);
+/* As split_withdrawn. */
+void plans_withdrawn(struct coord *c, struct coordinator *r, const struct control_withdraw *m);
 void plans_left(struct coord *c, const struct control_plan_member *m);
 /* As split_fail and split_forget. */
 void plans_fail(struct coord *c, struct coordinator *r, int result, const char *text);

@@ -23,23 +23,24 @@ struct control_join {
 	char label[NCCLSVC_NAME_BYTES];
 };
 
-enum unjoin { UNJOIN_GONE = 1, UNJOIN_LATE };
-
-struct control_unjoin {
+/* Of the request with that serial. */
+struct control_withdraw {
 	uint8_t id[NCCLSVC_ID_BYTES];
-	uint32_t rank, session;
-	uint32_t why; /* enum unjoin */
+	uint32_t epoch; /* in which a SPLIT or a plan is asked for; 0: a JOIN, or a rank */
+	uint32_t rank, session, serial;
+	uint32_t late; /* its time is up; else its member has gone */
 	uint32_t reserved;
 };
 
 struct control_refuse {
 	uint8_t id[NCCLSVC_ID_BYTES];
-	uint32_t rank, session;
+	uint32_t rank;
+	uint32_t session, serial; /* as in control_join; 0: its node has not sent that */
 	int32_t result;
 	int32_t pid;
-	uint32_t serial; /* as in control_join */
-	uint32_t nranks; /* of REFUSED, as the next */
 	uint32_t part;	 /* of a SPLIT: nobody can join it any more */
+	uint32_t nranks; /* of that */
+	uint32_t reserved;
 	char text[SVC_TEXT_BYTES];
 };
 
@@ -74,7 +75,7 @@ struct control_break {
 
 struct control_split {
 	struct control_epoch of;
-	uint32_t round, rank;
+	uint32_t round, rank, serial;
 	int32_t colour, key;
 };
 
@@ -127,19 +128,15 @@ struct control_nccl_use {
 
 struct control_nccl_free {
 	uint64_t serial;
-	int32_t result, rank; /* why it is broken, and whose; 0: it is whole */
-};
-
-struct control_nccl_drop {
-	uint64_t serial;
-	int32_t result, rank, node; /* 0: nobody has used it for long */
+	int32_t result;	    /* why it is broken; 0: it is whole */
+	int32_t rank, node; /* whose fault that is; -1: nobody's */
 	uint32_t reserved;
 };
 
 struct control_plan {
 	struct control_epoch of;
 	uint32_t round;
-	uint32_t rank, groups, tasks;
+	uint32_t rank, serial, groups, tasks;
 	uint32_t at, count; /* of this piece */
 	uint32_t cuda;	    /* of GPUs, a group starts when all that hangs together with it can */
 	struct svc_plan_task piece[];
@@ -147,11 +144,11 @@ struct control_plan {
 
 #define CONTROL_PLAN_PIECE 4096 /* tasks */
 
-/* Of LATE, LEFT and GONE. */
+/* Of LEFT and GONE. */
 struct control_plan_member {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch, rank;
-	uint32_t round; /* of LEFT and GONE: the plan's number */
+	uint32_t round; /* the plan's number */
 };
 
 struct control_plan_result {

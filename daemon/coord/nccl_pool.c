@@ -84,9 +84,9 @@ static void shared_forget(struct coord *c, struct shared_comm *j)
 static void shared_drop(struct coord *c, struct shared_comm *j, int result, int32_t rank,
 			int32_t node)
 {
-	const struct control_nccl_drop m = {
+	const struct control_nccl_free m = {
 		.serial = j->serial, .result = result, .rank = rank, .node = node};
-	each_node(c, j->gpus, j->nranks, CONTROL_NCCL_DROP, &m, sizeof(m));
+	each_node(c, j->gpus, j->nranks, CONTROL_NCCL_FREE, &m, sizeof(m));
 	shared_forget(c, j);
 }
 
@@ -257,21 +257,24 @@ void nccl_pool_id(struct coord *c, const uint8_t *id, uint32_t epoch, int result
 	barrier_forget(c, u);
 }
 
-void nccl_pool_give(struct coord *c, uint32_t from, const struct control_nccl_free *m)
+bool nccl_pool_give(struct coord *c, uint32_t from, const struct control_nccl_free *m)
 {
 	struct shared_comm *j = shared_find(c, m->serial);
-	if (!j || !has_node(j->gpus, j->nranks, from))
-		return;
+	if (!j)
+		return false;
+	if (!has_node(j->gpus, j->nranks, from))
+		return true;
 	if (m->result) {
 		shared_drop(c, j, m->result, m->rank, -1);
-		return;
+		return true;
 	}
 	j->users -= j->user[from];
 	j->user[from] = false;
 	if (j->users)
-		return;
+		return true;
 	j->idle_ns = coord_now(c);
 	c->ops->deadline(c->arg, j->idle_ns);
+	return true;
 }
 
 /* ---- The end ---- */

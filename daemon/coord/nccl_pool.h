@@ -19,7 +19,8 @@ void nccl_pool_ready(struct coord *c, uint32_t from, const struct control_nccl_r
 /* What ops->make_nccl_id was to make; or why there is none. */
 void nccl_pool_id(struct coord *c, const uint8_t *id, uint32_t epoch, int result,
 		  const uint8_t unique[NCCLSVC_ID_BYTES]);
-void nccl_pool_give(struct coord *c, uint32_t from, const struct control_nccl_free *m);
+/* False: this node has none of that number to give, or not any more: its part goes. */
+bool nccl_pool_give(struct coord *c, uint32_t from, const struct control_nccl_free *m);
 /* The epoch is over before it has begun. */
 void nccl_pool_broken(struct coord *c, const struct control_break *m);
 void nccl_pool_node_lost(struct coord *c, uint32_t node);

@@ -15,7 +15,7 @@ struct planning {
 	uint32_t whole; /* members whose plans are here */
 	struct planning_member {
 		struct svc_plan_task *tasks; /* NULL: none came yet, or they are the plan's now */
-		uint32_t ntasks, here;
+		uint32_t ntasks, here, serial;
 		bool whole;
 	} members[];
 };
@@ -77,6 +77,7 @@ static bool add_piece(struct planning_member *pm, const struct control_plan *m)
 	if (!m->at && !pm->tasks && !pm->whole) {
 		pm->tasks = malloc(m->tasks ? m->tasks * sizeof(m->piece[0]) : 1);
 		pm->ntasks = m->tasks;
+		pm->serial = m->serial;
 	}
 	if (!pm->tasks || m->tasks != pm->ntasks || m->at != pm->here ||
 	    m->count > m->tasks - m->at)
@@ -135,12 +136,11 @@ void plans_take(struct coord *c, uint32_t from, const struct control_plan *m)
 		member_is_whole(c, r, m);
 }
 
-void plans_late(struct coord *c, const struct control_plan_member *m)
+void plans_withdrawn(struct coord *c, struct coordinator *r, const struct control_withdraw *m)
 {
 	char text[SVC_TEXT_BYTES];
 	struct rank_names missing = {0};
-	struct coordinator *r = coordinator_find(c, m->id, m->epoch);
-	if (!r || !r->planning || m->round != r->plan_round)
+	if (!r->planning || r->planning->members[m->rank].serial != m->serial)
 		return;
 	for (uint32_t k = 0; k < r->nranks; k++)
 		if (!r->planning->members[k].whole)

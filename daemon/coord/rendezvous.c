@@ -170,6 +170,8 @@ static void refuse_part(struct coord *c, struct rendezvous *r, int result, const
 void rendezvous_refused(struct coord *c, uint32_t from, const struct control_refuse *m)
 {
 	struct rendezvous *r = rendezvous_find(c, m->id);
+	if (m->session)
+		return; /* it is this node's */
 	if (!r && m->part)
 		r = create(c, m->id, m->nranks);
 	if (!r || m->rank >= r->nranks)
@@ -417,13 +419,13 @@ static void fail_part(struct coord *c, struct rendezvous *r, uint32_t rank, bool
 	refuse_part(c, r, late ? NCCLSVC_TIMEOUT : NCCLSVC_PEER_GONE, text);
 }
 
-void rendezvous_unjoin(struct coord *c, uint32_t from, const struct control_unjoin *m)
+void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_withdraw *m)
 {
 	struct rendezvous *r = rendezvous_find(c, m->id);
-	if (!r || m->rank >= r->nranks)
+	if (!r || m->epoch || m->rank >= r->nranks)
 		return;
 	struct member_slot *s = &r->members[m->rank];
-	const bool late = m->why == UNJOIN_LATE, joining = s->state == SLOT_JOINING;
+	const bool late = m->late, joining = s->state == SLOT_JOINING;
 	if (s->node != from || s->session != m->session || s->state == SLOT_FREE)
 		return;
 	if (late && !joining)

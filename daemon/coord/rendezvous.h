@@ -46,7 +46,7 @@ uint32_t rendezvous_of(const struct coord *c, const uint8_t *id);
 struct rendezvous *rendezvous_find(const struct coord *c, const uint8_t *id);
 void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *m);
 void rendezvous_refused(struct coord *c, uint32_t from, const struct control_refuse *m);
-void rendezvous_unjoin(struct coord *c, uint32_t from, const struct control_unjoin *m);
+void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_withdraw *m);
 void rendezvous_broken(struct coord *c, uint32_t from, const struct control_break *m);
 void rendezvous_left(struct coord *c, uint32_t from, const struct control_break *m);
 void rendezvous_node_lost(struct coord *c, uint32_t node);

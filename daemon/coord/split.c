@@ -130,17 +130,16 @@ void split_take(struct coord *c, uint32_t from, const struct control_split *m)
 	}
 	if (r->asked[m->rank].here)
 		return; /* its node checks */
-	r->asked[m->rank] = (struct asked_split){true, from, m->colour, m->key};
+	r->asked[m->rank] = (struct asked_split){true, from, m->serial, m->colour, m->key};
 	if (++r->splitting == r->nranks)
 		finish(c, r);
 }
 
-void split_late(struct coord *c, const struct control_split *m)
+void split_withdrawn(struct coord *c, struct coordinator *r, const struct control_withdraw *m)
 {
-	struct coordinator *r = coordinator_find(c, m->of.id, m->of.epoch);
 	struct rank_names missing = {0};
 	char text[SVC_TEXT_BYTES];
-	if (!r || !r->asked || m->round != r->split_round)
+	if (!r->asked || !r->asked[m->rank].here || r->asked[m->rank].serial != m->serial)
 		return;
 	for (uint32_t k = 0; k < r->nranks; k++)
 		if (!r->asked[k].here)

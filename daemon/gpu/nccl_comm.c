@@ -404,7 +404,8 @@ void nccl_comm_abort(struct nccl_comm *p, const char *why)
 void nccl_comm_give_back(struct gpus *s, uint64_t serial, int result, int32_t rank)
 {
 	struct coord *c = s->coord;
-	const struct control_nccl_free m = {serial, result, rank};
+	const struct control_nccl_free m = {
+		.serial = serial, .result = result, .rank = rank, .node = -1};
 	const uint32_t node = nccl_pool_that_made(serial);
 	if (node < c->n && !coord_is_gone(c, node))
 		coord_send(c, node, CONTROL_NCCL_FREE, &m, sizeof(m));

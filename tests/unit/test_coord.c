@@ -66,9 +66,9 @@ static void join(struct coord *c, uint32_t number)
 
 static void leave(struct coord *c, uint32_t number)
 {
-	struct control_unjoin m = {.session = 1, .why = UNJOIN_GONE};
+	struct control_withdraw m = {.session = 1};
 	memcpy(m.id, &number, sizeof(number));
-	coord_handle(c, 0, CONTROL_UNJOIN, &m);
+	coord_handle(c, 0, CONTROL_WITHDRAW, &m);
 }
 
 static void test_idle_communicators_give_way(void **state)
