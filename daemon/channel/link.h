@@ -12,26 +12,21 @@
 #include "svc_limits.h"
 
 enum control_kind {
-	CONTROL_HELLO = 1,    /* first, from both sides: struct control_hello */
-	CONTROL_BEAT,	      /* -> all: this node is alive; the last: it ends in good order */
-	CONTROL_JOIN,	      /* -> rendezvous: the node that the id decides */
-	CONTROL_WITHDRAW,     /* -> rendezvous, coordinator: a member has gone, or its time is up */
-	CONTROL_REFUSE,	      /* rendezvous -> node, or node -> rendezvous: a JOIN's error */
-	CONTROL_START,	      /* rendezvous -> members' nodes */
-	CONTROL_BREAK,	      /* -> members' nodes, rendezvous, coordinator: the epoch is over */
-	CONTROL_LEFT,	      /* -> the same: one member has left, the epoch goes on */
-	CONTROL_SPLIT,	      /* -> coordinator: rank 0's node */
-	CONTROL_SPLIT_FAILED, /* coordinator -> members' nodes */
-	CONTROL_PARTS,	      /* coordinator -> members' nodes: who joins what now */
-	CONTROL_NCCL_READY,   /* -> rank 0's node: an epoch may begin here, or cannot */
-	CONTROL_NCCL_USE,     /* rank 0's node -> members' nodes: this communicator, or none */
-	CONTROL_NCCL_FREE, /* -> rank 0's node: a part is used no more, or broken; and back: all go
-			    */
+	CONTROL_HELLO = 1, /* first, from both sides: struct control_hello */
+	CONTROL_BEAT,	   /* -> all: this node is alive; the last: it ends in good order */
+	CONTROL_JOIN,	   /* -> rendezvous: the node that the id decides */
+	CONTROL_WITHDRAW,  /* -> rendezvous, coordinator: a member has gone, or its time is up */
+	CONTROL_REFUSE,	   /* rendezvous -> node, or node -> rendezvous: a JOIN's error */
+	CONTROL_START,	   /* rendezvous -> members' nodes */
+	CONTROL_BREAK,	   /* -> members' nodes, rendezvous, coordinator: the epoch is over */
+	CONTROL_LEFT,	   /* -> the same: one member has left it, or its plan alone */
+	CONTROL_SPLIT,	   /* -> coordinator, rank 0's node: a member's */
 	CONTROL_PLAN,	   /* -> coordinator: a member's, in pieces */
-	CONTROL_PLAN_RESULT, /* coordinator -> members' nodes: it is in force, or not */
-	CONTROL_PLAN_LEFT,   /* -> coordinator: a member is through with it */
-	CONTROL_PLAN_GONE, /* coordinator -> members' nodes: that one is; it comes behind the result
-			    */
+	CONTROL_RESULT, /* coordinator -> members' nodes: what came of all members' SPLIT or plan */
+	CONTROL_NCCL_READY, /* -> rank 0's node: an epoch may begin here, or cannot */
+	CONTROL_NCCL_USE,   /* rank 0's node -> members' nodes: this communicator, or none */
+	CONTROL_NCCL_FREE,  /* -> rank 0's node: a part is used no more, or broken; and back: all go
+			     */
 	CONTROL_END,
 };
 

@@ -7,7 +7,6 @@
 #include "coord/missing.h"
 
 struct control_break;
-struct control_parts;
 struct control_start;
 
 /* The account, its owner's, holds something else already. NULL: over a limit, or out of memory, as
@@ -32,9 +31,9 @@ void plan_commit_failed(struct communicator *m, int result, int32_t rank);
 uint64_t plan_expire(struct communicator *m, uint64_t now);
 /* The member has left, and its plan with it. */
 void plan_member_gone(struct communicator *m, uint32_t rank);
-struct control_plan_result;
+struct control_result;
 /* What came of this epoch's plans. */
-void plan_result(struct communicator *m, const struct control_plan_result *v);
+void plan_result(struct communicator *m, const struct control_result *v);
 /* A member of another node is through with the plan of that number. */
 void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number);
 /* m is about to be freed. */
@@ -87,9 +86,9 @@ void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank);
 void comm_turn_away(struct client *c, struct communicator *m, uint32_t serial, int32_t rank,
 		    int result, const char *format, ...) __attribute__((format(printf, 6, 7)));
 
-/* An epoch is about to begin with this rank, and the rank's member is of this node and waits in JOIN
- * as before: it has not left since, nor has another one taken its place, nor the same with another
- * JOIN. */
+/* An epoch is about to begin with this rank, and the rank's member is of this node and waits in
+ * JOIN as before: it has not left since, nor has another one taken its place, nor the same with
+ * another JOIN. */
 bool comm_is_still_there(const struct communicator *m, uint32_t k);
 
 /* gpu.c: true if every worker is there and knows its member's timelines, and NCCL has a
@@ -161,7 +160,7 @@ void comm_span_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result
 void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const char *text);
 void comm_split_refused(struct communicator *m, int result, const char *text);
 /* m: that is split; NULL: its epoch is over here. */
-void comm_split_parts(struct comms *s, struct communicator *m, const struct control_parts *p);
+void comm_split_parts(struct comms *s, struct communicator *m, const struct control_result *p);
 void comm_free_all(struct comms *s);
 
 /* world.c */

@@ -22,7 +22,7 @@ static void leave(struct client *c, struct communicator *m, int32_t rank)
 	struct comms *s = m->comms;
 	struct member *member = &m->members[rank];
 	if (member->state == NCCLSVC_MEMBER_JOINED)
-		remote_left(m, rank);
+		remote_left(m, (uint32_t)rank, 0);
 	else
 		remote_unjoin(m, (uint32_t)rank, c->id, false);
 	const bool joining = member->state == NCCLSVC_MEMBER_JOINING;

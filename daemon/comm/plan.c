@@ -151,7 +151,7 @@ static void leave_plan(struct comms *s, struct communicator *m, uint32_t number)
 								.plan = {.comm = m->slot,
 									 .rank = (int32_t)k,
 									 .number = number}});
-		remote_plan_left(m, k, number);
+		remote_left(m, k, number);
 	}
 }
 
@@ -163,7 +163,7 @@ static uint32_t members_here(const struct communicator *m)
 	return n;
 }
 
-void plan_result(struct communicator *m, const struct control_plan_result *v)
+void plan_result(struct communicator *m, const struct control_result *v)
 {
 	struct comms *s = m->comms;
 	if (v->round != m->plan_round)
@@ -333,7 +333,7 @@ void plan_terminate(struct comms *s, struct client *c, uint32_t serial,
 	}
 	const uint32_t number = m->plan->number;
 	plan_member_gone(m, rank);
-	remote_plan_left(m, rank, number);
+	remote_left(m, rank, number);
 	executor_command(s->executor, &(struct command){.kind = COMMAND_PLAN_DROP,
 							.plan = {.comm = m->slot,
 								 .rank = (int32_t)rank,

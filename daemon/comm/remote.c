@@ -318,15 +318,12 @@ void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool ag
 	free(r);
 }
 
-void remote_left(struct communicator *m, int32_t rank)
+void remote_left(struct communicator *m, uint32_t rank, uint32_t plan)
 {
-	struct control_break b = {.epoch = m->epoch,
-				  .result = NCCLSVC_PEER_GONE,
-				  .rank = rank,
-				  .pid = m->members[rank].pid,
-				  .node = -1};
-	memcpy(b.id, m->id, sizeof(b.id));
-	tell_epoch(m, CONTROL_LEFT, &b, sizeof(b));
+	struct control_left l = {
+		.epoch = m->epoch, .rank = rank, .pid = m->members[rank].pid, .plan = plan};
+	memcpy(l.id, m->id, sizeof(l.id));
+	tell_epoch(m, CONTROL_LEFT, &l, sizeof(l));
 }
 
 void remote_split(struct communicator *m, uint32_t rank)

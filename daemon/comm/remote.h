@@ -42,7 +42,8 @@ void remote_part_refused(struct comms *s, const struct control_part *part, int32
 void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, bool late);
 /* The epoch is over because of this rank (-1: none), or of that node (-1: none). */
 void remote_break(struct communicator *m, int result, int32_t rank, int32_t node);
-void remote_left(struct communicator *m, int32_t rank);
+/* plan: the number of the one that it is through with; 0: it has left the epoch. */
+void remote_left(struct communicator *m, uint32_t rank, uint32_t plan);
 /* Names the epoch that runs. */
 void remote_fill_epoch(struct control_epoch *of, const struct communicator *m);
 void remote_split(struct communicator *m, uint32_t rank);
@@ -59,8 +60,5 @@ void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool ag
 /* Sends this rank's plan, which m->forming has, to the coordinator. False: the coordinator takes no
  * more now, or there is no memory. */
 bool remote_plan(struct communicator *m, uint32_t rank, uint32_t serial);
-/* It is through with the plan of that number. */
-void remote_plan_left(struct communicator *m, uint32_t rank, uint32_t number);
-void remote_plan_handle(struct comms *s, enum control_kind kind, const void *body);
 
 #endif

@@ -83,33 +83,43 @@ static void on_break(struct comms *s, uint32_t from, const struct control_break 
 	}
 }
 
-static void on_left(struct comms *s, const struct control_break *b)
+static void on_left(struct comms *s, const struct control_left *l)
 {
-	struct communicator *m = remote_find(s, b->id);
-	if (m && m->epoch == b->epoch && b->rank >= 0 && b->rank < (int32_t)m->nranks)
-		comm_left_elsewhere(m, b->rank);
-}
-
-static void on_split_failed(struct comms *s, const struct control_split_failed *f)
-{
-	struct communicator *m = remote_find(s, f->id);
-	if (!m || m->epoch != f->epoch || m->split_round != f->round)
+	struct communicator *m = remote_find(s, l->id);
+	if (!m || m->epoch != l->epoch || l->rank >= m->nranks)
 		return;
-	m->split_round++;
-	comm_split_refused(m, f->result, f->text);
+	if (l->plan)
+		plan_left_elsewhere(m, l->rank, l->plan);
+	else
+		comm_left_elsewhere(m, (int32_t)l->rank);
 }
 
-static void on_parts(struct comms *s, const struct control_parts *p)
+static void on_split_result(struct comms *s, struct communicator *m, const struct control_result *v)
 {
-	struct communicator *m = remote_find(s, p->id);
-	if (m && (m->epoch != p->epoch || m->split_round != p->round || m->nranks != p->count))
-		m = NULL;
-	if (m)
+	const bool current =
+		m && m->split_round == v->round && (v->result || v->count == m->nranks);
+	if (current)
 		m->split_round++;
-	comm_split_parts(s, m, p);
+	if (current && v->result)
+		comm_split_refused(m, v->result, v->text);
+	else if (!v->result)
+		comm_split_parts(s, current ? m : NULL, v);
 }
 
-/* ---- Messages that overtake START, which another node sends ---- */
+static void on_result(struct comms *s, const struct control_result *v)
+{
+	struct communicator *m = remote_find(s, v->id);
+	if (m && m->epoch != v->epoch)
+		m = NULL;
+	if (v->asked == SVC_SPLIT) {
+		on_split_result(s, m, v);
+	} else if (m && epoch_runs(&m->life)) {
+		plan_result(m, v);
+		remote_handle_early(m); /* members that are through with the plan */
+	}
+}
+
+/* ---- Messages that overtake START, or a plan's RESULT, which another node sends ---- */
 
 struct early_message {
 	struct early_message *prev, *next;
@@ -132,7 +142,14 @@ static uint32_t epoch_of(const void *body)
 	return of.epoch;
 }
 
-/* The communicator, if the message is about an epoch that has not begun here. */
+/* It leaves a plan that is not known to be in force here. */
+static bool is_before_plan(const struct communicator *m, enum control_kind kind, const void *body)
+{
+	const struct control_left *l = body;
+	return kind == CONTROL_LEFT && l->epoch == m->epoch && l->plan > m->plan_round;
+}
+
+/* The communicator, if the message is about an epoch or a plan that has not begun here. */
 static struct communicator *not_begun(const struct comms *s, enum control_kind kind,
 				      const void *body)
 {
@@ -140,12 +157,11 @@ static struct communicator *not_begun(const struct comms *s, enum control_kind k
 	switch (kind) {
 	case CONTROL_BREAK:
 	case CONTROL_LEFT:
-	case CONTROL_SPLIT_FAILED:
-	case CONTROL_PARTS:
-	case CONTROL_PLAN_RESULT:
-	case CONTROL_PLAN_GONE:
+	case CONTROL_RESULT:
 		m = remote_find(s, body);
-		return m && epoch_of(body) > m->epoch ? m : NULL;
+		if (m && (epoch_of(body) > m->epoch || is_before_plan(m, kind, body)))
+			return m;
+		return NULL;
 	default:
 		return NULL;
 	}
@@ -193,7 +209,7 @@ static bool handle_early(struct communicator *m, struct early_message *e)
 	if (!e->started)
 		coord_handle_started(&s->coord, e->kind, e->body);
 	e->started = true;
-	if (!begun && e->kind != CONTROL_BREAK)
+	if ((!begun && e->kind != CONTROL_BREAK) || is_before_plan(m, e->kind, e->body))
 		return false;
 	handle(s, e->from, e->kind, e->body);
 	return true;
@@ -263,21 +279,14 @@ static void handle(struct comms *s, uint32_t from, enum control_kind kind, const
 	case CONTROL_LEFT:
 		on_left(s, body);
 		break;
-	case CONTROL_SPLIT_FAILED:
-		on_split_failed(s, body);
-		break;
-	case CONTROL_PARTS:
-		on_parts(s, body);
+	case CONTROL_RESULT:
+		on_result(s, body);
 		break;
 	case CONTROL_NCCL_USE:
 		nodes_use(s, body);
 		break;
 	case CONTROL_NCCL_FREE:
 		nodes_drop(s, body);
-		break;
-	case CONTROL_PLAN_RESULT:
-	case CONTROL_PLAN_GONE:
-		remote_plan_handle(s, kind, body);
 		break;
 	default:
 		break;

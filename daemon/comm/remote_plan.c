@@ -36,39 +36,3 @@ bool remote_plan(struct communicator *m, uint32_t rank, uint32_t serial)
 	free(p);
 	return true;
 }
-
-static void tell_coordinator(struct communicator *m, enum control_kind kind, uint32_t rank,
-			     uint32_t round)
-{
-	struct comms *s = m->comms;
-	struct control_plan_member one = {.epoch = m->epoch, .rank = rank, .round = round};
-	memcpy(one.id, m->id, sizeof(one.id));
-	remote_send(s, m->coordinator, kind, &one, sizeof(one));
-}
-
-void remote_plan_left(struct communicator *m, uint32_t rank, uint32_t number)
-{
-	tell_coordinator(m, CONTROL_PLAN_LEFT, rank, number);
-}
-
-/* ---- What others tell ---- */
-
-static struct communicator *find(struct comms *s, const uint8_t *id, uint32_t epoch)
-{
-	struct communicator *m = remote_find(s, id);
-	return m && m->epoch == epoch && epoch_runs(&m->life) ? m : NULL;
-}
-
-void remote_plan_handle(struct comms *s, enum control_kind kind, const void *body)
-{
-	const struct control_plan_result *v = body;
-	const struct control_plan_member *one = body;
-	struct communicator *m =
-		kind == CONTROL_PLAN_GONE ? find(s, one->id, one->epoch) : find(s, v->id, v->epoch);
-	if (!m)
-		return;
-	if (kind == CONTROL_PLAN_RESULT)
-		plan_result(m, v);
-	else if (one->rank < m->nranks)
-		plan_left_elsewhere(m, one->rank, one->round);
-}

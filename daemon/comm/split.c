@@ -109,7 +109,7 @@ void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct
 /* ---- What comes of it ---- */
 
 /* The other members of a part, which may be lost before it begins. */
-static void note_nodes(struct communicator *part, const struct control_parts *p)
+static void note_nodes(struct communicator *part, const struct control_result *p)
 {
 	for (uint32_t k = 0; k < p->count; k++) {
 		const struct control_part_of *other = &p->parts[k];
@@ -119,7 +119,7 @@ static void note_nodes(struct communicator *part, const struct control_parts *p)
 	}
 }
 
-static bool part_lacks_node(const struct comms *s, const struct control_parts *p,
+static bool part_lacks_node(const struct comms *s, const struct control_result *p,
 			    const struct control_part *part)
 {
 	for (uint32_t k = 0; k < p->count; k++)
@@ -131,7 +131,7 @@ static bool part_lacks_node(const struct comms *s, const struct control_parts *p
 
 /* Takes one member's slot in its part, and joins it. Returns a result, with a sentence. */
 static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
-		     const struct split_request *r, const struct control_parts *all, char *text)
+		     const struct split_request *r, const struct control_result *all, char *text)
 {
 	const struct control_part *p = &all->parts[rank].part;
 	struct communicator *part = remote_find(s, p->id);
@@ -178,7 +178,7 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 
 /* What rank k of m, a member of this node, has asked for. */
 static void split_one(struct comms *s, struct communicator *m, uint32_t k,
-		      const struct split_request *r, const struct control_parts *p)
+		      const struct split_request *r, const struct control_result *p)
 {
 	const struct control_part *part = &p->parts[k].part;
 	const struct svc_join_reply none = {0};
@@ -196,7 +196,7 @@ static void split_one(struct comms *s, struct communicator *m, uint32_t k,
 }
 
 /* One by one: an answer that fails may end its session, and with it other members. */
-void comm_split_parts(struct comms *s, struct communicator *m, const struct control_parts *p)
+void comm_split_parts(struct comms *s, struct communicator *m, const struct control_result *p)
 {
 	struct split_request *split = m ? m->split : NULL;
 	if (m)

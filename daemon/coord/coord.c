@@ -69,9 +69,10 @@ static bool start_fits(const struct coord *c, const struct control_start *m, siz
 	return true;
 }
 
-static bool parts_fit(const struct coord *c, const struct control_parts *m, size_t size)
+static bool result_fits(const struct coord *c, const struct control_result *m, size_t size)
 {
-	if (m->count > SVC_HOST_RANKS_MAX || size != sizeof(*m) + m->count * sizeof(m->parts[0]))
+	if (!is_text(m->text, sizeof(m->text)) || m->count > SVC_HOST_RANKS_MAX ||
+	    size != sizeof(*m) + m->count * sizeof(m->parts[0]))
 		return false;
 	for (uint32_t k = 0; k < m->count; k++) {
 		const struct control_part *p = &m->parts[k].part;
@@ -119,17 +120,13 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 		[CONTROL_REFUSE] = sizeof(struct control_refuse),
 		[CONTROL_START] = sizeof(struct control_start),
 		[CONTROL_BREAK] = sizeof(struct control_break),
-		[CONTROL_LEFT] = sizeof(struct control_break),
+		[CONTROL_LEFT] = sizeof(struct control_left),
 		[CONTROL_SPLIT] = sizeof(struct control_split),
-		[CONTROL_SPLIT_FAILED] = sizeof(struct control_split_failed),
-		[CONTROL_PARTS] = sizeof(struct control_parts),
 		[CONTROL_NCCL_READY] = sizeof(struct control_nccl_ready),
 		[CONTROL_NCCL_USE] = sizeof(struct control_nccl_use),
 		[CONTROL_NCCL_FREE] = sizeof(struct control_nccl_free),
 		[CONTROL_PLAN] = sizeof(struct control_plan),
-		[CONTROL_PLAN_RESULT] = sizeof(struct control_plan_result),
-		[CONTROL_PLAN_LEFT] = sizeof(struct control_plan_member),
-		[CONTROL_PLAN_GONE] = sizeof(struct control_plan_member),
+		[CONTROL_RESULT] = sizeof(struct control_result),
 	};
 	if (kind >= CONTROL_END || size < sizes[kind])
 		return false;
@@ -142,16 +139,12 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 		return start_fits(c, body, size);
 	case CONTROL_SPLIT:
 		return split_fits(body);
-	case CONTROL_SPLIT_FAILED:
-		return is_text(((const struct control_split_failed *)body)->text, SVC_TEXT_BYTES);
-	case CONTROL_PARTS:
-		return parts_fit(c, body, size);
+	case CONTROL_RESULT:
+		return result_fits(c, body, size);
 	case CONTROL_NCCL_READY:
 		return ready_fits(c, body, size);
 	case CONTROL_PLAN:
 		return plan_fits(body, size);
-	case CONTROL_PLAN_RESULT:
-		return is_text(((const struct control_plan_result *)body)->text, SVC_TEXT_BYTES);
 	default:
 		return size == sizes[kind];
 	}
@@ -207,9 +200,6 @@ bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const 
 		return nccl_pool_give(c, from, body);
 	case CONTROL_PLAN:
 		plans_take(c, from, body);
-		return true;
-	case CONTROL_PLAN_LEFT:
-		plans_left(c, body);
 		return true;
 	default:
 		return false;

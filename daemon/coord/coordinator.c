@@ -83,12 +83,30 @@ struct coordinator *coordinator_for(struct coord *c, uint32_t from, const struct
 	return r;
 }
 
-void coordinator_tell(struct coord *c, const struct coordinator *r, enum control_kind kind,
-		      const void *body, size_t size)
+void coordinator_tell(struct coord *c, const struct coordinator *r, const struct control_result *m)
 {
+	const size_t size = sizeof(*m) + m->count * sizeof(m->parts[0]);
 	for (uint32_t node = 0; node < c->n; node++)
 		if ((r->nodes[node] || !r->started) && !coord_is_gone(c, node))
-			coord_send(c, node, kind, body, size);
+			coord_send(c, node, CONTROL_RESULT, m, size);
+}
+
+struct control_result coordinator_result(const uint8_t *id, uint32_t epoch, uint32_t asked,
+					 uint32_t round, int result, const char *text)
+{
+	struct control_result m = {
+		.epoch = epoch, .round = round, .asked = asked, .result = result};
+	memcpy(m.id, id, sizeof(m.id));
+	snprintf(m.text, sizeof(m.text), "%s", text);
+	return m;
+}
+
+void coordinator_refuse(struct coord *c, uint32_t to, const struct control_epoch *of,
+			uint32_t asked, uint32_t round)
+{
+	const struct control_result m = coordinator_result(of->id, of->epoch, asked, round,
+							   NCCLSVC_STALE_EPOCH, STALE_TEXT);
+	coord_send(c, to, CONTROL_RESULT, &m, sizeof(m));
 }
 
 void coordinator_start(struct coord *c, const struct control_start *m)
@@ -116,11 +134,11 @@ void coordinator_broken(struct coord *c, const struct control_break *m)
 		forget(c, r); /* the members' nodes know why */
 }
 
-void coordinator_left(struct coord *c, const struct control_break *m)
+void coordinator_left(struct coord *c, const struct control_left *m)
 {
 	struct coordinator *r = coordinator_find(c, m->id, m->epoch);
 	char text[SVC_TEXT_BYTES];
-	if (!r)
+	if (!r || m->plan)
 		return;
 	if (++r->nleft == r->nranks) {
 		forget(c, r);

@@ -45,11 +45,16 @@ struct coordinator *coordinator_for(struct coord *c, uint32_t from, const struct
 /* NULL: there is none. */
 struct coordinator *coordinator_find(const struct coord *c, const uint8_t *id, uint32_t epoch);
 /* To all nodes with members. Before START any node may be one: those that are none ignore it. */
-void coordinator_tell(struct coord *c, const struct coordinator *r, enum control_kind kind,
-		      const void *body, size_t size);
+void coordinator_tell(struct coord *c, const struct coordinator *r, const struct control_result *m);
+/* What was asked for in that round has failed. */
+struct control_result coordinator_result(const uint8_t *id, uint32_t epoch, uint32_t asked,
+					 uint32_t round, int result, const char *text);
+/* Says so to one node: this one knows of a later epoch, or has no memory. */
+void coordinator_refuse(struct coord *c, uint32_t to, const struct control_epoch *of,
+			uint32_t asked, uint32_t round);
 void coordinator_start(struct coord *c, const struct control_start *m);
 void coordinator_broken(struct coord *c, const struct control_break *m);
-void coordinator_left(struct coord *c, const struct control_break *m);
+void coordinator_left(struct coord *c, const struct control_left *m);
 /* The time of a request is up. */
 void coordinator_withdrawn(struct coord *c, const struct control_withdraw *m);
 void coordinator_node_lost(struct coord *c, uint32_t node);
@@ -71,7 +76,6 @@ void split_forget(struct coordinator *r);
 void plans_take(struct coord *c, uint32_t from, const struct control_plan *m);
 /* As split_withdrawn. */
 void plans_withdrawn(struct coord *c, struct coordinator *r, const struct control_withdraw *m);
-void plans_left(struct coord *c, const struct control_plan_member *m);
 /* As split_fail and split_forget. */
 void plans_fail(struct coord *c, struct coordinator *r, int result, const char *text);
 void plans_forget(struct coordinator *r);

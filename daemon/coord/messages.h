@@ -73,17 +73,18 @@ struct control_break {
 	uint32_t renewed; /* somebody joins beside one that has left */
 };
 
+struct control_left {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, rank;
+	int32_t pid;
+	uint32_t
+		plan; /* the number of the plan that it is through with; 0: it has left the epoch */
+};
+
 struct control_split {
 	struct control_epoch of;
 	uint32_t round, rank, serial;
 	int32_t colour, key;
-};
-
-struct control_split_failed {
-	uint8_t id[NCCLSVC_ID_BYTES];
-	uint32_t epoch, round;
-	int32_t result;
-	char text[SVC_TEXT_BYTES];
 };
 
 /* A rank of the communicator that is split: what it joins. */
@@ -92,9 +93,15 @@ struct control_part {
 	uint32_t nranks, rank; /* nranks 0: nothing */
 };
 
-struct control_parts {
-	uint8_t id[NCCLSVC_ID_BYTES]; /* of the communicator that is split */
-	uint32_t epoch, round, count, reserved;
+/* Of what all members have asked for, round by round. */
+struct control_result {
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t epoch, round; /* from 0 */
+	uint32_t asked;	       /* SVC_SPLIT or SVC_PLAN_COMMIT */
+	int32_t result; /* 0: it is done; a plan is in force, with the round plus 1 as number */
+	uint64_t uid;	/* of the plan */
+	uint32_t count; /* parts of a SPLIT that is done: one for each rank */
+	char text[SVC_TEXT_BYTES]; /* why it has failed */
 	struct control_part_of {
 		uint32_t rank; /* in the communicator that is split */
 		uint32_t node; /* that the member asked from: it joins the part, or refuses it */
@@ -144,23 +151,8 @@ struct control_plan {
 
 #define CONTROL_PLAN_PIECE 4096 /* tasks */
 
-/* Of LEFT and GONE. */
-struct control_plan_member {
-	uint8_t id[NCCLSVC_ID_BYTES];
-	uint32_t epoch, rank;
-	uint32_t round; /* the plan's number */
-};
-
-struct control_plan_result {
-	uint8_t id[NCCLSVC_ID_BYTES];
-	uint32_t epoch, round; /* from 0 */
-	int32_t result;	       /* 0: the plan is in force, and its number is the round's plus 1 */
-	uint32_t reserved;
-	uint64_t uid;
-	char text[SVC_TEXT_BYTES];
-};
-
-_Static_assert(sizeof(struct control_parts) + SVC_HOST_RANKS_MAX * sizeof(struct control_part_of) <=
+_Static_assert(sizeof(struct control_result) +
+			       SVC_HOST_RANKS_MAX * sizeof(struct control_part_of) <=
 		       CONTROL_BODY_MAX,
 	       "every rank's part fits");
 

@@ -31,23 +31,14 @@ void plans_forget(struct coordinator *r)
 	r->planning = NULL;
 }
 
-static struct control_plan_result plan_result_of(const uint8_t *id, uint32_t epoch, uint32_t round,
-						 int result, const char *text)
-{
-	struct control_plan_result v = {.epoch = epoch, .round = round, .result = result};
-	memcpy(v.id, id, sizeof(v.id));
-	snprintf(v.text, sizeof(v.text), "%s", text);
-	return v;
-}
-
 /* The round is over. */
 static void tell_plan_result(struct coord *c, struct coordinator *r, int result, const char *text)
 {
-	struct control_plan_result v =
-		plan_result_of(r->id, r->epoch, r->plan_round++, result, text);
+	struct control_result m =
+		coordinator_result(r->id, r->epoch, SVC_PLAN_COMMIT, r->plan_round++, result, text);
 	if (!result)
-		v.uid = ((uint64_t)c->me + 1) << 40 | ++c->plans;
-	coordinator_tell(c, r, CONTROL_PLAN_RESULT, &v, sizeof(v));
+		m.uid = ((uint64_t)c->me + 1) << 40 | ++c->plans;
+	coordinator_tell(c, r, &m);
 	plans_forget(r);
 }
 
@@ -103,19 +94,11 @@ static void member_is_whole(struct coord *c, struct coordinator *r, const struct
 	tell_plan_result(c, r, result, text);
 }
 
-static void refuse(struct coord *c, uint32_t to, const struct control_plan *m, int result,
-		   const char *text)
-{
-	const struct control_plan_result v =
-		plan_result_of(m->of.id, m->of.epoch, m->round, result, text);
-	coord_send(c, to, CONTROL_PLAN_RESULT, &v, sizeof(v));
-}
-
 void plans_take(struct coord *c, uint32_t from, const struct control_plan *m)
 {
 	struct coordinator *r = coordinator_for(c, from, &m->of);
 	if (!r) {
-		refuse(c, from, m, NCCLSVC_STALE_EPOCH, STALE_TEXT);
+		coordinator_refuse(c, from, &m->of, SVC_PLAN_COMMIT, m->round);
 		return;
 	}
 	if (m->round < r->plan_round)
@@ -147,11 +130,4 @@ void plans_withdrawn(struct coord *c, struct coordinator *r, const struct contro
 			rank_names_add(&missing, k);
 	snprintf(text, sizeof(text), PLAN_LATE_TEXT, r->label, rank_names_text(&missing));
 	tell_plan_result(c, r, NCCLSVC_TIMEOUT, text);
-}
-
-void plans_left(struct coord *c, const struct control_plan_member *m)
-{
-	const struct coordinator *r = coordinator_find(c, m->id, m->epoch);
-	if (r && m->rank < r->nranks)
-		coordinator_tell(c, r, CONTROL_PLAN_GONE, m, sizeof(*m));
 }

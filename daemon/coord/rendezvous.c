@@ -451,10 +451,10 @@ void rendezvous_broken(struct coord *c, uint32_t from, const struct control_brea
 		free_slot(c, r, &r->members[m->rank]);
 }
 
-void rendezvous_left(struct coord *c, uint32_t from, const struct control_break *m)
+void rendezvous_left(struct coord *c, uint32_t from, const struct control_left *m)
 {
 	struct rendezvous *r = rendezvous_find(c, m->id);
-	if (!r || m->epoch != r->epoch || m->rank < 0 || (uint32_t)m->rank >= r->nranks)
+	if (!r || m->plan || m->epoch != r->epoch || m->rank >= r->nranks)
 		return;
 	struct member_slot *s = &r->members[m->rank];
 	if (s->node != from || s->state == SLOT_JOINING)

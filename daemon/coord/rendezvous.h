@@ -48,7 +48,7 @@ void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *
 void rendezvous_refused(struct coord *c, uint32_t from, const struct control_refuse *m);
 void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_withdraw *m);
 void rendezvous_broken(struct coord *c, uint32_t from, const struct control_break *m);
-void rendezvous_left(struct coord *c, uint32_t from, const struct control_break *m);
+void rendezvous_left(struct coord *c, uint32_t from, const struct control_left *m);
 void rendezvous_node_lost(struct coord *c, uint32_t node);
 uint64_t rendezvous_expire(struct coord *c);
 void rendezvous_free(struct coord *c);

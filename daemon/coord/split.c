@@ -23,11 +23,9 @@ void split_forget(struct coordinator *r)
 /* The round is over, without a split. */
 static void fail_round(struct coord *c, struct coordinator *r, int result, const char *text)
 {
-	struct control_split_failed m = {
-		.epoch = r->epoch, .round = r->split_round++, .result = result};
-	memcpy(m.id, r->id, sizeof(m.id));
-	snprintf(m.text, sizeof(m.text), "%s", text);
-	coordinator_tell(c, r, CONTROL_SPLIT_FAILED, &m, sizeof(m));
+	const struct control_result m =
+		coordinator_result(r->id, r->epoch, SVC_SPLIT, r->split_round++, result, text);
+	coordinator_tell(c, r, &m);
 	split_forget(r);
 }
 
@@ -50,7 +48,7 @@ static int by_colour_key_rank(const void *pa, const void *pb)
 
 /* Returns 0, or -1: there is nothing random for an id. */
 static int fill_parts(struct coord *c, struct split_order *order, uint32_t n,
-		      struct control_parts *m)
+		      struct control_result *m)
 {
 	qsort(order, n, sizeof(*order), by_colour_key_rank);
 	for (uint32_t lo = 0, hi; lo < n; lo = hi) {
@@ -75,8 +73,7 @@ static int fill_parts(struct coord *c, struct split_order *order, uint32_t n,
 static void finish(struct coord *c, struct coordinator *r)
 {
 	const uint32_t n = r->nranks;
-	const size_t size = sizeof(struct control_parts) + n * sizeof(struct control_part_of);
-	struct control_parts *m = calloc(1, size);
+	struct control_result *m = calloc(1, sizeof(*m) + n * sizeof(m->parts[0]));
 	struct split_order *order = calloc(n, sizeof(*order));
 	for (uint32_t k = 0; order && k < n; k++)
 		order[k] = (struct split_order){r->asked[k].colour, r->asked[k].key, k,
@@ -84,9 +81,10 @@ static void finish(struct coord *c, struct coordinator *r)
 	if (m && order && !fill_parts(c, order, n, m)) {
 		memcpy(m->id, r->id, sizeof(m->id));
 		m->epoch = r->epoch;
+		m->asked = SVC_SPLIT;
 		m->round = r->split_round++;
 		m->count = n;
-		coordinator_tell(c, r, CONTROL_PARTS, m, size);
+		coordinator_tell(c, r, m);
 		split_forget(r);
 	} else {
 		split_fail(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for a split");
@@ -95,21 +93,11 @@ static void finish(struct coord *c, struct coordinator *r)
 	free(m);
 }
 
-/* This node knows of a later epoch. */
-static void refuse(struct coord *c, uint32_t to, const struct control_split *m)
-{
-	struct control_split_failed f = {
-		.epoch = m->of.epoch, .round = m->round, .result = NCCLSVC_STALE_EPOCH};
-	memcpy(f.id, m->of.id, sizeof(f.id));
-	snprintf(f.text, sizeof(f.text), STALE_TEXT);
-	coord_send(c, to, CONTROL_SPLIT_FAILED, &f, sizeof(f));
-}
-
 void split_take(struct coord *c, uint32_t from, const struct control_split *m)
 {
 	struct coordinator *r = coordinator_for(c, from, &m->of);
 	if (!r) {
-		refuse(c, from, m);
+		coordinator_refuse(c, from, &m->of, SVC_SPLIT, m->round);
 		return;
 	}
 	if (m->round < r->split_round)

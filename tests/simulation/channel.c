@@ -91,14 +91,12 @@ static uint64_t delay(void)
 }
 
 static const char *const kinds[CONTROL_END] = {
-	[CONTROL_JOIN] = "JOIN",	   [CONTROL_WITHDRAW] = "WITHDRAW",
-	[CONTROL_REFUSE] = "REFUSE",	   [CONTROL_START] = "START",
-	[CONTROL_BREAK] = "BREAK",	   [CONTROL_LEFT] = "LEFT",
-	[CONTROL_SPLIT] = "SPLIT",	   [CONTROL_SPLIT_FAILED] = "SPLIT_FAILED",
-	[CONTROL_PARTS] = "PARTS",	   [CONTROL_NCCL_READY] = "NCCL_READY",
-	[CONTROL_NCCL_USE] = "NCCL_USE",   [CONTROL_NCCL_FREE] = "NCCL_FREE",
-	[CONTROL_PLAN] = "PLAN",	   [CONTROL_PLAN_RESULT] = "PLAN_VERDICT",
-	[CONTROL_PLAN_LEFT] = "PLAN_LEFT", [CONTROL_PLAN_GONE] = "PLAN_GONE",
+	[CONTROL_JOIN] = "JOIN",	 [CONTROL_WITHDRAW] = "WITHDRAW",
+	[CONTROL_REFUSE] = "REFUSE",	 [CONTROL_START] = "START",
+	[CONTROL_BREAK] = "BREAK",	 [CONTROL_LEFT] = "LEFT",
+	[CONTROL_SPLIT] = "SPLIT",	 [CONTROL_PLAN] = "PLAN",
+	[CONTROL_RESULT] = "RESULT",	 [CONTROL_NCCL_READY] = "NCCL_READY",
+	[CONTROL_NCCL_USE] = "NCCL_USE", [CONTROL_NCCL_FREE] = "NCCL_FREE",
 };
 
 static void trace_parcel(const struct parcel *p, const char *what)
@@ -129,9 +127,10 @@ static void plant_in_start(struct control_start *m)
 		m->members[below(m->nranks)].pid++;
 }
 
-static void plant_in_verdict(struct control_plan_result *m)
+static void plant_in_verdict(struct control_result *m)
 {
-	m->result = m->result ? 0 : NCCLSVC_MISMATCH;
+	if (m->asked == SVC_PLAN_COMMIT)
+		m->result = m->result ? 0 : NCCLSVC_MISMATCH;
 }
 
 static bool is_planted_in(enum control_kind kind)
@@ -147,7 +146,7 @@ static bool is_planted_in(enum control_kind kind)
 	case PLANT_START_MEMBER:
 		return kind == CONTROL_START;
 	case PLANT_VERDICT:
-		return kind == CONTROL_PLAN_RESULT;
+		return kind == CONTROL_RESULT;
 	case PLANT_UNIQUE_ID:
 		return kind == CONTROL_NCCL_USE;
 	case PLANT_BREAK_RANK:
