@@ -103,7 +103,7 @@ static inline ncclsvc_status *svc_status_slot(struct svc_ring *ring, uint32_t en
 	return (ncclsvc_status *)statuses + (n & (entries - 1));
 }
 
-/* What stands in a slot's `number` until record or status n is written there. */
+/* The value of a slot's `number` until record or status n is written there. */
 static inline uint64_t svc_number_before(uint32_t entries, uint64_t n)
 {
 	return n > entries ? n - entries : 0;

@@ -7,9 +7,8 @@
  * lies between tail and head. As in ring.h, the doorbell is rung only if `asleep` is set.
  *
  * Where device memory is staged (transport = mpi), a worker has no NCCL, and two slots: copies from
- * the GPU into pinned host memory, and copies back. What was written for a worker that is gone must
- * not reach the next one, so such launches name the generation that they are for, as does
- * LAUNCH_INIT.
+ * the GPU into pinned host memory, and copies back. A launch for a worker that is gone must not
+ * reach the next one, so these launches, and LAUNCH_INIT, name the generation of their worker.
  */
 #ifndef WORKER_QUEUE_H
 #define WORKER_QUEUE_H

@@ -53,7 +53,7 @@ static bool poll_for(const struct connection *l, uint64_t n, struct spin *spin, 
 	do {
 		for (int i = 0; i < POLLS_PER_CLOCK; i++) {
 			if (svc_number_load(number) == n) {
-				/* Who waits for one of a group waits for the next. */
+				/* The thread waits for the next task of the group, too. */
 				__builtin_prefetch(svc_status_slot(l->ring, l->entries, n + 1));
 				spin_waited(spin, spent);
 				return true;

@@ -19,7 +19,7 @@ void id_derive(const ncclsvc_unique_id *from, uint64_t key, ncclsvc_unique_id *t
 	uint64_t words[NCCLSVC_ID_BYTES / sizeof(uint64_t)];
 	const size_t last = sizeof(words) / sizeof(words[0]) - 1;
 	memcpy(words, from->bytes, sizeof(words));
-	/* What differs must not be undone by deriving once more. */
+	/* Deriving twice with one key must not give the first id back. */
 	words[last] = (words[last] ^ key) * UINT64_C(0x9e3779b97f4a7c15);
 	words[last] ^= words[last] >> 32;
 	words[0] ^= words[last]; /* its beginning is what people see */

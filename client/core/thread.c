@@ -85,7 +85,8 @@ static void thread_free(struct thread_state *t)
 void thread_tidy(ncclsvc_session *s, struct thread_state *gone)
 {
 	struct thread_state **at = &s->threads;
-	/* Who makes groups makes many; but threads may come and go without end. */
+	/* A thread that makes one group makes more, so some states of ended threads are kept;
+	 * but not all: threads may come and go without end. */
 	if (s->nthreads <= THREADS_KEPT || gone->grouping || gone->timeline || gone->stream ||
 	    gone->stream_flags)
 		return;

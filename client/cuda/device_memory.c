@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Device memory as regions of the daemon. An allocation is registered whole, at its first use, and
- * known by its base and CUDA's id of it: the same address after a free is another allocation. What
- * has been freed is found out when its address is used again or another allocation is registered.
- */
+ * known by its base and CUDA's id of it: the same address after a free is another allocation.
+ * Freed allocations are noticed when their address is used again, when another one is registered,
+ * and by ncclsvc_mem_sweep. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -120,7 +120,7 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 			   bool *yielded);
 /* Gives the operation the next value of its stream's timeline. */
 void streams_number(struct gpu *g, struct op *op);
-/* What must be current while the stream is used from here; NULL: what is. */
+/* The context that has to be current while the stream is used; NULL: the present one. */
 ncclsvc_result stream_context(struct gpu *g, int device, CUstream handle, CUcontext *push);
 /* Of a pair, by its index. */
 struct svc_timeline *stream_counters(const struct gpu *g, uint32_t index);

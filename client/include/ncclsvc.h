@@ -83,8 +83,8 @@ typedef struct ncclsvc_options {
  * is not set (or by an earlier session alone), this sets it, NCCLSVC_MPS_DIRECTORY to the same, and
  * CUDA_DEVICE_MAX_CONNECTIONS to 32 if that is not set; or takes back what an earlier session of
  * another daemon has set. So open the first session before CUDA is initialized, and, as setenv is
- * not thread-safe, before other threads read the environment. Who sets CUDA_MPS_PIPE_DIRECTORY
- * prevents it. */
+ * not thread-safe, before other threads read the environment. A program that sets
+ * CUDA_MPS_PIPE_DIRECTORY itself prevents it. */
 ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **session);
 
 /* Leaves every communicator, abandons pending tasks, frees all memory of the session (pointers from

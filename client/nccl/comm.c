@@ -153,8 +153,8 @@ void handle_latch(ncclComm_t comm, ncclResult_t result, const char *text)
 }
 
 /* Memory that was freed (torch.cuda.empty_cache, say) is the GPU's once the daemon lets go of it,
- * too. Who looks for errors now and then, as PyTorch's watchdog does, has it given back meanwhile.
- */
+ * too. A program that looks for errors now and then, as PyTorch's watchdog does, has it given back
+ * meanwhile. */
 static void sweep(struct gpu_session *session)
 {
 	struct timespec now;

@@ -71,7 +71,7 @@ __attribute__((format(printf, 1, 2))) void warn(const char *format, ...);
 /* A line of NCCL_DEBUG=INFO. */
 __attribute__((format(printf, 1, 2))) void inform(const char *format, ...);
 
-/* What a thread has. In the heap: a library that is opened late has little thread-local room. */
+/* State of a thread. On the heap: a library that is opened late has little thread-local room. */
 struct own {
 	char sentence[1024]; /* of last_sentence */
 	char text[768];	     /* of ncclGetLastError */

@@ -2,7 +2,7 @@
  * The functions that end communicators. */
 #include "group.h"
 
-/* What was submitted ends first. With nonblocking communicators, in the background. */
+/* Waits for all submitted operations; with non-blocking communicators in the background. */
 static void *finalize(void *arg)
 {
 	ncclComm_t comm = arg;
@@ -87,7 +87,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 }
 NCCL_TWIN(ncclCommDestroy);
 
-/* What is pending of this rank's is cancelled, and the others' fails. The handle stays. */
+/* Cancels this rank's pending operations, and fails the other ranks'. The handle stays. */
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
 {
 	if (flags != NCCL_REVOKE_DEFAULT)

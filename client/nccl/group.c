@@ -133,7 +133,7 @@ ncclResult_t ncclGroupEnd(void)
 }
 NCCL_TWIN(ncclGroupEnd);
 
-/* What a group will take is known to the daemon's NCCL alone. */
+/* Only the daemon's NCCL knows how long a group will take. */
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *info)
 {
 	if (!info || info->magic != NCCL_SIM_MAGIC)

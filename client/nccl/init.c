@@ -251,7 +251,7 @@ static ncclResult_t shrink(ncclComm_t comm, const int *exclude, int n, struct st
 	return r;
 }
 
-/* What it needs of its parent is known here: that may be broken, or revoked. */
+/* The parent may be broken, or revoked: all that a shrink needs of it is known in this process. */
 static ncclResult_t check_shrink(ncclComm_t comm, int flags)
 {
 	if (flags & ~NCCL_SHRINK_ABORT)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The operations. What they must not be is told by the service, when they are submitted. */
+ * The operations. The service checks their arguments when they are submitted. */
 #include "config.h"
 #include "group.h"
 

@@ -69,7 +69,7 @@ static ncclsvc_result submit_once(const struct gpu_session *session, struct oper
 				       &operations[i].task); /* group_end says it again */
 	if (grouped)
 		r = ncclsvc_group_end(s);
-	/* What a thread that ends has set would stay. */
+	/* The session would keep what a thread that has ended had set. */
 	ncclsvc_stream_set(s, NULL, 0);
 	return r;
 }
@@ -159,8 +159,8 @@ static ncclResult_t check_pairs(const struct operation *operations, unsigned n)
 	return ncclSuccess;
 }
 
-/* An epoch that is over has failed all tasks of it. Who goes on submitting is told at once: its
- * streams do not wait any more, and what it computes from now on is wrong. */
+/* The end of an epoch fails all of its tasks. The next submission says so at once: streams no
+ * longer wait for these tasks, and what they compute from now on is wrong. */
 static ncclResult_t look_back(ncclComm_t comm, unsigned op)
 {
 	ncclsvc_status last = {0};

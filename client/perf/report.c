@@ -59,7 +59,7 @@ static json_t *new_json(const struct options *o)
 			 "plan", o->planned, "list", (int)o->lists, "rows");
 }
 
-/* 0, or errno. What is there is left as it is, and nothing is made. */
+/* 0, or errno. An existing file stays as it is, and none is made. */
 static int try_file(const char *path)
 {
 	char dir[PATH_MAX] = ".";

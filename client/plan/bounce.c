@@ -31,8 +31,9 @@ static ncclsvc_result allocate(ncclsvc_plan *p, uint64_t needed, uint64_t *wante
 	return e ? cuda_error(g->cuda, e, "no memory for a copy of what is sent") : NCCLSVC_OK;
 }
 
-/* What goes out of use is only put aside: to free it would wait for all streams, and one may wait
- * for a peer that waits for this very Send. So it grows by half at least, not to be many. */
+/* A buffer that is too small is put aside, not freed: cuMemFree would wait for all streams, and one
+ * of them may wait for a peer that waits for this very Send. Buffers grow by half at least, so that
+ * few are put aside. */
 static ncclsvc_result replace(ncclsvc_plan *p, struct bounce *b, uint64_t bytes)
 {
 	CUdeviceptr at = 0;

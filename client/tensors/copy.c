@@ -116,7 +116,7 @@ static CUresult clear(const ncclsvc_tensors *l, const struct use *u, char *at, u
 	return CUDA_SUCCESS;
 }
 
-/* What is left of a former list must not go out with this one. */
+/* Bytes of a former list must not be sent with this one. */
 static CUresult clear_gaps(const ncclsvc_tensors *l, const struct use *u, char *buffer,
 			   const struct part *parts, size_t n, uint64_t at, uint64_t end)
 {

@@ -59,7 +59,7 @@ static uint64_t announced(const struct ncclsvc_request *r, enum agreed what)
 	return agreement(what, r->tag, digest);
 }
 
-/* What says that shapes follow: they are not known to both yet. */
+/* The announcement that shapes follow, which the receiver does not know yet. */
 static uint64_t shapes_follow(const struct ncclsvc_request *r)
 {
 	return agreement(AGREED_SHAPES, r->tag, 0);

@@ -146,7 +146,8 @@ static ncclsvc_result submit_all(struct ncclsvc_request *r)
 	return result;
 }
 
-/* Takes the turns that are left, so that nobody waits for them. Nobody asks how these tasks end. */
+/* Takes the turns that are left, so that no other request waits for them. The results of these
+ * tasks are ignored. */
 static void refuse(struct ncclsvc_request *r)
 {
 	ncclsvc_task former[OPS_MAX];

@@ -64,7 +64,7 @@ static ncclsvc_result compare(const struct claim *claims, int n)
 	return NCCLSVC_OK;
 }
 
-/* What one rank cannot do, no rank begins. */
+/* If one rank cannot make the world, no rank begins to. */
 static ncclsvc_result all_usable(const ncclsvc_world *w, const struct claim *claims, int n)
 {
 	if (w->unusable)

@@ -359,14 +359,15 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 				 signal ? "was ended by signal" : "exited with code",
 				 signal ? signal : (int)code);
 	}
-	/* Who was of use is replaced at once. The pauses are for those that never get that far. */
+	/* A worker that has served tasks is replaced at once. Pauses are for workers that never do.
+	 */
 	if (g->of_use)
 		g->backoff_ms = WORKER_AGAIN_SOON_MS;
 	g->info.restarts++;
 	uv_close((uv_handle_t *)process, on_process_closed);
 }
 
-/* Its time has not come: the worker may be at another. */
+/* The worker may still be at an earlier request. */
 static bool behind_another(const struct gpu *g, const struct gpu_call *call)
 {
 	const struct gpu_call *other;
@@ -379,8 +380,7 @@ static bool behind_another(const struct gpu *g, const struct gpu_call *call)
 	return false;
 }
 
-/* Nobody is asked before he is ready; and one after the other: who has answered just now has begun
- * with the next. */
+/* A worker's deadline starts when it is ready, and restarts with each reply. */
 static bool overdue(const struct gpu *g, const struct gpu_call *call, uint64_t now)
 {
 	if (call->patient && behind_another(g, call))

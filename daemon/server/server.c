@@ -60,7 +60,7 @@ static uint64_t expire(void *arg, uint64_t now)
 
 /* ---- Accepting ---- */
 
-/* a: the user's, NULL: not known. What was sent with the connection may hold descriptors. */
+/* a: of the user; NULL: not known. Messages that wait on the connection may hold descriptors. */
 static void turn_away(struct account *a, int fd, int reason, const char *text)
 {
 	struct {

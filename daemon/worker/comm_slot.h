@@ -47,10 +47,11 @@ struct comm_slot {
 	struct replays *replays; /* NULL: none yet */
 	bool windowless;	 /* NCCL refused one: never again */
 	uint64_t window_seq;	 /* of the last task in windows */
-	/* Whose tasks came last, how many in a row, and when the streams were tried. */
+	/* The timeline of the last tasks, how many of it in a row, and when the streams were tried.
+	 */
 	uint32_t user_session, user_timeline, row;
 	uint64_t tried_ns, rest_ns; /* they are not again before that is over */
-	/* What the stream has still to write: done counters, then progress. */
+	/* Writes that the stream still lacks: done counters, then progress. */
 	uint64_t due; /* seq; 0: nothing */
 	unsigned ntimelines, ntasks;
 	struct {
@@ -73,7 +74,7 @@ void comm_slot_init_cancel(struct worker *w, const struct worker_message *m);
 /* A LAUNCH_INIT's turn. False: the supervisor's message is still to come. */
 bool comm_slot_init_run(struct worker *w, const struct launch *l);
 void comm_slot_failed(struct worker *w, uint32_t slot, const char *what, ncclResult_t result);
-/* What was launched on it is over. */
+/* Nothing that was launched on it is in flight. */
 bool comm_slot_idle(const struct worker *w, uint32_t slot);
 
 /* ending.c */

@@ -89,7 +89,7 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 		break;
 	case WORKER_REDOP_DEL:
 	case WORKER_REDOPS_CLEAR:
-		/* Who was launched before may still name them. */
+		/* Launches that are in the queue already may still name the reduction. */
 		while (launch_next(w))
 			;
 		redop_del(w, m);

@@ -72,7 +72,7 @@ static CUresult copy(const struct worker *w, const struct launch *l)
 	return error;
 }
 
-/* What was written for an earlier worker names addresses that are not ours. */
+/* Launches for an earlier worker of this GPU name its addresses, not those of this one. */
 static bool for_us(const struct worker *w, const struct launch *l)
 {
 	const uint64_t bytes = w->staging_bytes;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How a slot ends. NCCL's ends wait for the other ranks' on the same node, and those may still be
- * in what waits for this worker: so a thread of their own waits, and ours goes on launching. What
- * is destroyed leaves its slot at once, for the next owner. */
+ * How a slot ends. To destroy or abort an NCCL communicator may wait for the other ranks of the
+ * node, whose workers may be waiting for a launch of this one. So a thread of its own makes that
+ * call, and the worker's thread goes on launching. The slot is free for its next owner at once. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -125,9 +125,9 @@ bool comm_slot_abort(struct worker *w, const struct worker_message *m)
 		return false;
 	l->draining = true;
 	l->abort_key = m->key;
-	/* No abort reaches a symmetric kernel. What has all its ranks ends by itself, if only when
-	 * somebody's input is there. Else ncclCommAbort would not return, and we would be killed.
-	 */
+	/* No abort reaches a symmetric kernel. With all of its ranks it ends by itself, once their
+	 * inputs are there. Without one of them ncclCommAbort would not return, and the daemon
+	 * would kill this worker: the worker ends itself. */
 	if (m->comm.hopeless && window_stuck(w, m->comm.slot))
 		worker_die(w, "a symmetric kernel waits for a rank that is lost");
 	else if (!window_pending(w, m->comm.slot))

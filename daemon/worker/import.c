@@ -28,7 +28,8 @@ static void refuse(struct worker_message *m, int result, const char *what, CUres
 
 /* ---- Sessions ---- */
 
-/* Who watches the supervisor looks at them, too. Never held in a call of the driver. */
+/* The thread that watches the supervisor uses the sessions, too. Never held in a call of the
+ * driver. */
 static pthread_mutex_t sessions_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void set_session(struct session_timelines *s, struct session_timelines to)
@@ -110,7 +111,7 @@ static void raise(_Atomic uint64_t *counter, uint64_t value)
 		;
 }
 
-/* Who submits from now on knows that nobody does it; see ring.h. */
+/* Clients that submit from now on learn that the daemon is lost; see ring.h. */
 static void end_ring(struct svc_ring *ring)
 {
 	int32_t none = 0;

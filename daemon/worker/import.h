@@ -18,7 +18,7 @@ struct session_timelines {
 	CUdeviceptr device; /* the same, as the GPU addresses it */
 };
 
-/* What lies behind an imported or lent address. */
+/* Memory behind an imported or lent address. */
 struct import {
 	CUdeviceptr address;
 	CUdeviceptr alias; /* lent: the same memory once more, for windows; 0: not yet */
@@ -38,12 +38,12 @@ struct import {
 /* import.c */
 void session_open(struct worker *w, struct worker_message *m, int fd);
 void session_close(struct worker *w, uint32_t slot);
-/* Lets go what was closed. The driver then waits for the whole GPU: not while anything flies, which
- * may be what only an abort can end, unless that takes too long. */
+/* Frees memory that was closed. The driver waits for the whole GPU then, and a task in flight may
+ * be one that only an abort ends: so not while tasks are in flight, unless that takes too long. */
 void imports_sweep(struct worker *w, uint64_t now);
-/* No supervisor is left to do it. Who submits from now on is told that nobody hears it; */
+/* Without a supervisor: clients that submit from now on learn that the daemon is lost. */
 void sessions_end(struct worker *w);
-/* and nobody's stream may wait for us. */
+/* Without a supervisor: no stream of a client waits for this worker any more. */
 void sessions_release(struct worker *w);
 void import_open(struct worker *w, struct worker_message *m, int fd);
 int import_lend(struct worker *w, struct worker_message *m); /* the fd, the caller's; or -1 */

@@ -55,7 +55,7 @@ static CUdeviceptr device_address(const struct session_timelines *s, uint32_t ti
 	return s->device + timeline * sizeof(struct svc_timeline) + at;
 }
 
-/* What the host can see is there needs no wait on the GPU. */
+/* If the host sees that the input is there, the GPU need not wait for it. */
 bool launch_ready(const struct worker *w, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
@@ -63,7 +63,7 @@ bool launch_ready(const struct worker *w, const struct launch *l)
 	       atomic_load_explicit(&s->host[l->timeline].ready, memory_order_acquire) >= l->value;
 }
 
-/* Whose former task is over may be about to say that its stream is idle. */
+/* If the previous task is done, `ready` is imminent: spin briefly. */
 static bool ready_soon(const struct worker *w, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
@@ -119,8 +119,8 @@ struct sent {
 	CUstream stream;
 };
 
-/* AllToAll in place: NCCL would write blocks of others over those that it has still to send. What
- * other ranks do is the same, so each rank decides for itself. */
+/* AllToAll in place: NCCL would write other ranks' blocks over blocks that it has still to send.
+ * The copy changes nothing for other ranks, so each rank decides for itself. */
 static ncclResult_t copy_source(struct comm_slot *slot, const struct launch *l, uint64_t *src,
 				struct sent **list)
 {

@@ -26,7 +26,7 @@
 #define CALLS	     8	 /* until it is captured */
 #define NODES	     32	 /* with more there is more than a kernel */
 
-/* What NCCL is told of a task. */
+/* A task's arguments to NCCL. */
 struct replay_task {
 	uint64_t src, dst, count;
 	int32_t peer;

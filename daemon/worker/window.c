@@ -100,7 +100,7 @@ void window_run(struct worker *w, const struct launch *ask)
 {
 	struct comm_slot *l = ask->slot < WORKER_COMM_SLOTS ? &w->slots[ask->slot] : NULL;
 	bool good = true;
-	/* Who aborts a slot ends what the engine has there, too. */
+	/* An abort of the slot ends all of its launches, this one too. */
 	if (!l || !l->comm || l->failed || l->draining || !ask->src_window ||
 	    ask->src_window > WORKER_WINDOWS)
 		return;

@@ -182,7 +182,7 @@ static void fall_asleep(struct worker *w, uint64_t waited_ns)
 		w->quit = w->supervisor_lost = true;
 }
 
-/* What is to be done from time to time. */
+/* Periodic work. */
 static void watch(struct worker *w, uint64_t now)
 {
 	launch_watch(w);

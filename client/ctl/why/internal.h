@@ -41,7 +41,7 @@ struct why_step {
 	const ncclsvc_task_info *t;   /* what it is at; NULL: nothing is pending there */
 };
 
-/* Who waits for whom, from step 0 on. The last step is to blame; or, with cycle >= 0, it waits for
+/* A chain of waits, from step 0 on. The last step is to blame; or, with cycle >= 0, it waits for
  * step[cycle]. */
 struct why_path {
 	struct why_step step[WHY_STEPS];

@@ -104,7 +104,7 @@ static bool run_series(struct rank *r, const struct work *w, uint64_t n, enum sy
 		      (!backend->finish || backend->finish(r)));
 }
 
-/* What others do on the GPU meanwhile counts, too. */
+/* The time includes what other processes do on the GPU meanwhile. */
 static bool join(struct rank *r, const struct command *c)
 {
 	const struct backend *backend = r->backend;

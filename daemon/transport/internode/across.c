@@ -52,7 +52,7 @@ static void advance_op(struct engine *e, struct op *op)
 	bool all = op->next_chunk == op->course.chunks;
 	if (!all && op->under_way < WINDOW && !op->aborted)
 		e->polled |= 1u << TRANSPORT_INTERNODE;
-	/* What was given up ends with its epoch, which says why. */
+	/* An aborted operation ends with its epoch, which has the reason. */
 	if (!op->under_way && (op->aborted ? op->comm->ended : all))
 		finish_op(e, op);
 }
@@ -151,7 +151,7 @@ static void abort_some(struct engine *e, struct comm *c, const struct operation_
 		flow_refuse_credits(e, c->span, key, operation_same);
 }
 
-/* What is in flight to or from that node never ends. */
+/* Transfers to and from that node never end. */
 static void drop_flows(struct engine *e, struct block_chunk *p, uint32_t place)
 {
 	for (uint32_t i = 0; i < p->nflows; i++) {

@@ -35,7 +35,8 @@ static bool same(const struct operation_key *a, const struct operation_key *b)
 }
 
 void flow_refuse_credits(struct engine *e, struct span *s, const struct operation_key *key,
-			 bool (*those)(const struct operation_key *a, const struct operation_key *b))
+			 bool (*those)(const struct operation_key *a,
+				       const struct operation_key *b))
 {
 	struct credit *k, *next;
 	DL_FOREACH_SAFE (s->credits, k, next) {
@@ -55,7 +56,7 @@ void flow_abort_op(struct engine *e, struct op *op)
 
 /* ---- Flows ---- */
 
-/* What a node said before it died can still be heard, and met, until the epoch ends. */
+/* Messages that a node sent before it died may still arrive, and match, until the epoch ends. */
 static bool is_lost(struct engine *e, struct flow *f)
 {
 	struct op *op = f->chunk->op;

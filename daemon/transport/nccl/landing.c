@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tasks of GPUs after their launch (launch.c): how far they are the slots' counters say. Or they
- * end with their epoch: their clients hear of it at once. Their streams go on when the GPU is
- * through with them, for what it is broken off in may still write; but not for ever. */
+ * Tasks of GPUs after their launch (launch.c). The slots' counters say which are complete. Tasks
+ * that end with their epoch fail at once, but their streams go on only when the GPU is through with
+ * them, or after a deadline: an aborted operation may still write. */
 #include <stdlib.h>
 #include <utlist.h>
 
@@ -48,9 +48,9 @@ static void look_at_inputs(struct engine *e)
 			}
 }
 
-/* Has any slot got on? That may be because the supervisor has had it broken off; and then it has
- * told the engine so before. What the slots say counts when the commands have run that were queued
- * by the time of the look. */
+/* Has the counter of any slot moved? It also moves when the supervisor has aborted the slot, and
+ * then a command to the engine says so. So counters count once all commands have run that were
+ * queued when they were read. */
 static bool look_at_slots(struct engine *e, struct comm *c)
 {
 	bool any = false;

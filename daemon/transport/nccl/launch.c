@@ -79,7 +79,7 @@ static enum room reserve(struct engine *e, struct task *const *tasks, uint32_t n
 		nccl_of(e)->full_round = e->launch_round;
 		nccl_of(e)->full_devices = 0;
 	}
-	/* Nobody overtakes on a device; on others, nobody is held up. */
+	/* Later sets do not overtake on a full device; on other devices they go on. */
 	if (room == ROOM_NOW && !promised && devices & nccl_of(e)->full_devices)
 		room = ROOM_LATER;
 	if (room == ROOM_LATER)

@@ -123,7 +123,7 @@ static void launch(struct engine *e, struct chunk *k, uint32_t i, uint64_t devic
 	k->awaited[i] = l->seq;
 }
 
-/* Who has, in his slot, the block that this task is to get, and which one of it that is. */
+/* The task whose slot has the block that this task receives; *at is which of its blocks that is. */
 static uint32_t giver(const struct staged *op, uint32_t i, uint32_t block, uint32_t *at)
 {
 	const struct svc_record *r = &op->record;
@@ -190,7 +190,7 @@ bool copy_landed(const struct engine *e, const struct chunk *k)
 		const struct device *d = &e->devices[m->device];
 		const struct slot_progress *slot =
 			&d->queue->slots[k->stage == CHUNK_OUT ? COPY_OUT : COPY_IN];
-		/* What its worker left behind when it went will never be done. */
+		/* Copies of a worker that is gone never complete. */
 		if (d->generation == m->generation &&
 		    atomic_load_explicit(&slot->completed, memory_order_acquire) < k->awaited[i])
 			return false;

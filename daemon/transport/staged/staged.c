@@ -206,7 +206,7 @@ static bool advance(struct engine *e, struct staged *op, bool *full)
 	}
 	if (op->under_way)
 		return any;
-	/* What was broken off ends with its epoch, which says why. */
+	/* An aborted operation ends with its epoch, which has the reason. */
 	if (op->aborted ? op->comm->ended : op->result || op->taken == op->record.count) {
 		finish(e, op);
 		return true;
@@ -291,7 +291,7 @@ static void begin(struct engine *e, struct comm *c)
 			c->members[k].generation = e->devices[c->members[k].device].generation;
 }
 
-/* What is between nodes may end, for a little while. */
+/* Operations between nodes have a short while in which they may still end well. */
 static void epoch_end(struct engine *e, struct comm *c)
 {
 	struct staged *op;
@@ -322,8 +322,8 @@ static void node_lost(struct engine *e, struct comm *c, uint32_t place)
 	internode(e)->node_lost(e, c, place);
 }
 
-static void credit(struct engine *e, struct span *s, uint32_t place, const struct operation_key *key,
-		   const struct credit_note *note)
+static void credit(struct engine *e, struct span *s, uint32_t place,
+		   const struct operation_key *key, const struct credit_note *note)
 {
 	internode(e)->credit(e, s, place, key, note);
 }
