@@ -17,8 +17,8 @@
  * a late member's commit, SPLIT or JOIN. Then the epoch (or the request) ends with TIMEOUT, and the
  * silent node is named. */
 #define NODE_ANSWER_NS		 UINT64_C(3000000000)
-/* The sequencer tells the nodes that wait for an operation on GPUs which nodes have requested it, so
- * that inspection names those that have not, after this interval. */
+/* The sequencer tells the nodes that wait for an operation on GPUs which nodes have requested it,
+ * so that inspection names those that have not, after this interval. */
 #define SEQUENCER_LOOK_NS	 UINT64_C(250000000)
 /* A node that ends an epoch waits for the other nodes to end it too, so that all know which
  * operations were agreed on before. Then it ends the epoch without them. With GPUs it waits longer:
@@ -36,7 +36,8 @@
  * it. */
 #define STREAM_RELEASE_NS	 UINT64_C(1000000000)
 /* The scheduler raises the inputs of sessions that have ended again after this interval, while
- * tasks fly: a dying stream may write its own, smaller value over the one that released the slot.
+ * tasks are in flight: a dying stream may write its own, smaller value over the one that released
+ * the slot.
  */
 #define INPUTS_LOOK_NS		 UINT64_C(10000000)
 /* A worker that has lost its supervisor lets what is under way go on for so many seconds. */
@@ -48,7 +49,7 @@
 /* A member has left: its slot is given to another communicator when the scheduler has had so long
  * to finish with it. */
 #define COMM_LEAVING_NS		 UINT64_C(100000000)
-/* A window of NCCL's that is to go waits for tasks that fly. Then it goes all the same. */
+/* A window of NCCL's that is to go waits for tasks in flight. Then it goes all the same. */
 #define WINDOW_LEAVE_NS		 UINT64_C(3000000000)
 /* Messages of an epoch that has not begun on this node are kept for so long. Then they are dropped,
  * and the epoch fails with LIMIT should it begin. */
@@ -132,7 +133,8 @@
 /* A launch polls for the trainer's input for so long: less than a wait of the GPU costs. Then the
  * GPU waits. */
 #define INPUT_POLL_NS	       UINT64_C(1500)
-/* Memory that trainers gave back waits until no task flies. Then it is closed all the same. */
+/* Memory that trainers gave back waits until no task is in flight. Then it is closed all the same.
+ */
 #define IMPORT_CLOSE_NS	       UINT64_C(10000000000)
 /* An abort in NCCL that takes longer is logged. */
 #define ABORT_LONG_NS	       UINT64_C(30000000000)

@@ -108,11 +108,11 @@ void copy_watch(struct worker *w)
 {
 	const uint64_t now = worker_clock();
 	const bool look = now - w->checked_ns >= WORKER_WATCH_NS;
-	w->flying = 0;
+	w->in_flight = 0;
 	for (int i = 0; i < COPY_SLOTS; i++) {
 		if (atomic_load(&w->queue->slots[i].completed) >= w->copies[i].enqueued)
 			continue;
-		w->flying++;
+		w->in_flight++;
 		CUresult error = look ? cu.cuStreamQuery(w->copies[i].stream) : CUDA_SUCCESS;
 		if (error != CUDA_ERROR_NOT_READY)
 			copy_failed(w, error);

@@ -103,7 +103,7 @@ void endings_watch(struct worker *w)
 {
 	struct slot_ending *n, *next;
 	DL_FOREACH_SAFE (w->endings, n, next) {
-		w->flying++;
+		w->in_flight++;
 		release(w, n);
 		if (!n->told && worker_clock() - n->begun_ns > ABORT_LONG_NS) {
 			n->told = true;

@@ -412,9 +412,10 @@ static void let_import_go(struct worker *w, struct import *i)
 void imports_sweep(struct worker *w, uint64_t now)
 {
 	struct import *i, *tmp;
-	/* The driver waits for all that flies. That may wait for a trainer who waits for what we
-	 * are to launch next: so never while anything lasts. */
-	if (!w->closing_ns || (w->flying && (w->stuck || now < w->closing_ns + IMPORT_CLOSE_NS)))
+	/* The driver waits for all launches in flight, and one of these may wait for a trainer that
+	 * waits for this worker's next launch: so not while any is in flight, unless none is stuck
+	 * and the memory has waited for long. */
+	if (!w->closing_ns || (w->in_flight && (w->stuck || now < w->closing_ns + IMPORT_CLOSE_NS)))
 		return;
 	w->closing_ns = 0;
 	DL_FOREACH_SAFE (w->imports, i, tmp)

@@ -377,13 +377,13 @@ static void return_copies(struct worker *w, uint32_t slot)
 }
 
 /* Has it something to do? */
-static bool comm_slot_flies(struct comm_slot *l, uint64_t completed, uint64_t now)
+static bool comm_slot_in_flight(struct comm_slot *l, uint64_t completed, uint64_t now)
 {
-	const bool flies = completed < l->enqueued;
-	if (!flies || completed != l->completed)
+	const bool in_flight = completed < l->enqueued;
+	if (!in_flight || completed != l->completed)
 		l->moved_ns = now;
 	l->completed = completed;
-	return flies;
+	return in_flight;
 }
 
 void launch_watch(struct worker *w)
@@ -392,24 +392,24 @@ void launch_watch(struct worker *w)
 		copy_watch(w);
 		return;
 	}
-	w->flying = 0;
+	w->in_flight = 0;
 	endings_watch(w);
-	w->stuck = w->flying > 0;
+	w->stuck = w->in_flight > 0;
 	uint64_t now = worker_clock();
 	bool look = now - w->checked_ns >= WORKER_WATCH_NS;
 	for (uint32_t i = 0; i < w->high_slot; i++) {
 		struct comm_slot *l = &w->slots[i];
 		if (l->draining) {
-			w->flying++;
+			w->in_flight++;
 			w->stuck = true;
 			comm_slot_drain(w, i);
 			continue;
 		}
 		return_copies(w, i);
 		if (!l->comm || l->failed ||
-		    !comm_slot_flies(l, atomic_load(&w->queue->slots[i].completed), now))
+		    !comm_slot_in_flight(l, atomic_load(&w->queue->slots[i].completed), now))
 			continue;
-		w->flying++;
+		w->in_flight++;
 		w->stuck = w->stuck || l->completed < l->waits_seq ||
 			   now - l->moved_ns > SLOT_STUCK_NS;
 		if (!look)

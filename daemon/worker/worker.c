@@ -174,7 +174,7 @@ static void fall_asleep(struct worker *w, uint64_t waited_ns)
 	atomic_store(&w->queue->asleep, 1);
 	/* Either the engine sees the flag and rings, or we see its launch. */
 	if (atomic_load(&w->queue->head) == w->tail)
-		ppoll(fds, 2, w->flying ? &nap : NULL, NULL);
+		ppoll(fds, 2, w->in_flight ? &nap : NULL, NULL);
 	atomic_store(&w->queue->asleep, 0);
 	if (fds[1].revents && read(w->bell, &count, sizeof(count)) < 0 && errno != EAGAIN)
 		w->quit = true;
@@ -198,7 +198,7 @@ static void run(struct worker *w)
 		if (launch_next(w)) {
 			spin_waited(&w->spin, now - busy_ns);
 			busy_ns = now = worker_clock();
-			w->flying = 1; /* at least */
+			w->in_flight = 1; /* at least */
 			continue;
 		}
 		if (rounds % ROUNDS_PER_CLOCK == 0) {

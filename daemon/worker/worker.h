@@ -60,7 +60,7 @@ struct worker {
 	struct stream_probe stream_probe;
 	uint64_t tail, checked_ns;
 	uint32_t high_slot; /* slots from here on were never used */
-	uint32_t flying;    /* slots with launches that have not completed */
+	uint32_t in_flight; /* slots with launches that have not completed */
 	bool quit;
 	bool supervisor_lost;
 	char dying[SVC_TEXT_BYTES]; /* not empty: the context is lost, and why */

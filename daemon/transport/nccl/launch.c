@@ -4,7 +4,7 @@
  * engine is the one sequencer of a node, so every worker launches what it shares with others in the
  * same order. What a member submitted as one task group is launched as one ncclGroup (sched/set.h).
  *
- * How far a launched task has come the GPU writes into the slot's counter: landing.c.
+ * How far a launched task has come the GPU writes into the slot's counter: completion.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static void begin(struct engine *e, struct comm *c)
 
 /* ---- Launching ---- */
 
-/* A set that alone is larger than the limit goes when nothing else flies. */
+/* A set that alone is larger than the limit is launched when nothing else is in flight. */
 static bool too_many_fly(struct task *const *tasks, uint32_t n)
 {
 	bool full = false;
@@ -181,7 +181,7 @@ static void finish(struct engine *e)
 	window_finish(e);
 }
 
-void nccl_land(struct engine *e, struct member *m)
+void nccl_completed(struct engine *e, struct member *m)
 {
 	m->nflying--;
 	if (m->full && m->nflying <= FLYING_MAX / 2) {

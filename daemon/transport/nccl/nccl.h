@@ -11,7 +11,7 @@ struct launch;
 extern const struct transport nccl_transport;
 
 struct nccl {
-	struct comm *launched; /* with tasks that fly, or windows that come or go */
+	struct comm *launched; /* with tasks in flight, or windows that come or go */
 	struct windows *windowed;
 	struct making *makings;	 /* of this node alone, whose turn has not come */
 	uint32_t windows_failed; /* to be registered, since one was; with too many, none is */
@@ -32,9 +32,9 @@ struct launch *nccl_next_launch(struct engine *e, struct member *m);
 /* nccl_poll is to look at it. */
 void nccl_watch(struct engine *e, struct comm *c);
 /* One of its launched tasks is over. */
-void nccl_land(struct engine *e, struct member *m);
+void nccl_completed(struct engine *e, struct member *m);
 
-/* landing.c: as in struct transport. */
+/* completion.c: as in struct transport. */
 /* Ends what the GPUs have done. */
 bool nccl_poll(struct engine *e);
 void nccl_epoch_end(struct engine *e, struct comm *c);
@@ -53,11 +53,11 @@ void making_finish(struct engine *e);
 /* window.c */
 /* Tasks that met, by rank, are about to be launched: sets their windows. */
 void window_choose(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks);
-void window_land(const struct task *t);
+void window_completed(const struct task *t);
 
 /* window_life.c */
-/* Lets windows come and go. flying: tasks are. True: it is not over. */
-bool window_step(struct engine *e, struct comm *c, bool flying);
+/* Lets windows come and go. in_flight: tasks are. True: it is not over. */
+bool window_step(struct engine *e, struct comm *c, bool in_flight);
 void window_region_gone(struct engine *e, const struct region *r);
 /* No collective of all members will come any more. */
 void window_leave(struct engine *e, struct comm *c);

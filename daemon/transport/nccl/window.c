@@ -183,15 +183,15 @@ void window_choose(struct engine *e, struct comm *c, struct task *const *tasks, 
 		tasks[k]->src_window = src;
 		tasks[k]->dst_window = dst;
 	}
-	w->slots[src - 1]->flying += ntasks;
-	w->slots[dst - 1]->flying += ntasks;
+	w->slots[src - 1]->in_flight += ntasks;
+	w->slots[dst - 1]->in_flight += ntasks;
 }
 
-void window_land(const struct task *t)
+void window_completed(const struct task *t)
 {
 	struct windows *w = t->comm->windows;
 	if (!t->src_window)
 		return;
-	w->slots[t->src_window - 1]->flying--;
-	w->slots[t->dst_window - 1]->flying--;
+	w->slots[t->src_window - 1]->in_flight--;
+	w->slots[t->dst_window - 1]->in_flight--;
 }

@@ -21,7 +21,7 @@ enum stage {
 struct window {
 	enum stage stage;
 	bool refused; /* while leaving: why */
-	uint32_t uses, flying;
+	uint32_t uses, in_flight;
 	uint64_t since, used; /* in choices of the communicator */
 	uint64_t left_ns;     /* since when it is leaving */
 	uint64_t bytes;

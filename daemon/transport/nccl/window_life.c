@@ -121,25 +121,25 @@ static bool ask_next(struct engine *e, struct windows *w, enum stage stage, uint
 	return false;
 }
 
-/* While nothing flies. False: there is nothing to be done. */
+/* While nothing is in flight. False: there is nothing to be done. */
 static bool do_next(struct engine *e, struct windows *w)
 {
 	return ask_next(e, w, PREPARED, LAUNCH_REGISTER) || ask_next(e, w, LEAVING, LAUNCH_DROP) ||
 	       ask_next(e, w, WANTED, LAUNCH_PREPARE);
 }
 
-/* While others fly, and may do so for long. */
+/* While other tasks are in flight, which may take long. */
 static void drop_overdue(struct engine *e, struct windows *w)
 {
 	for (uint32_t i = 0; i < WORKER_WINDOWS && !w->asked; i++) {
 		const struct window *at = w->slots[i];
-		if (at && at->stage == LEAVING && !at->flying &&
+		if (at && at->stage == LEAVING && !at->in_flight &&
 		    e->now - at->left_ns > WINDOW_LEAVE_NS)
 			ask(e, w, LAUNCH_DROP, i);
 	}
 }
 
-bool window_step(struct engine *e, struct comm *c, bool flying)
+bool window_step(struct engine *e, struct comm *c, bool in_flight)
 {
 	struct windows *w = c->windows;
 	if (!w)
@@ -148,10 +148,10 @@ bool window_step(struct engine *e, struct comm *c, bool flying)
 		return true;
 	if (w->asked)
 		finish(e, w);
-	/* The driver may wait for all that flies. */
-	if (flying)
+	/* The driver may wait for all tasks in flight. */
+	if (in_flight)
 		drop_overdue(e, w);
-	if (flying || do_next(e, w))
+	if (in_flight || do_next(e, w))
 		return true;
 	if (c->ended)
 		window_free(e, c);

@@ -13,11 +13,11 @@
 #include "sched/timeline.h"
 #include "worker_queue.h"
 
-static void land(struct engine *e, struct task *t, const ncclsvc_status *st)
+static void complete(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
 	struct member *m = t->member;
-	window_land(t);
-	nccl_land(e, m);
+	window_completed(t);
+	nccl_completed(e, m);
 	if (t->record.timeline)
 		timeline_landed(t);
 	release_end(e, t, st);
@@ -77,7 +77,7 @@ static void land_all(struct engine *e, struct comm *c)
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct member *m = &c->members[k];
 		while (m->flying && m->flying->lane_seq <= m->done)
-			land(e, m->flying, st);
+			complete(e, m->flying, st);
 	}
 }
 
@@ -139,7 +139,7 @@ void nccl_dead(struct engine *e, struct comm *c)
 		return;
 	for (uint32_t k = 0; k < c->nranks; k++)
 		while (c->members[k].flying)
-			land(e, c->members[k].flying, &c->end);
+			complete(e, c->members[k].flying, &c->end);
 	window_free(e, c);
 	if (c->launched)
 		stop_watching(e, c);
