@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * For tests of engines on several nodes: three of them run in this process, and the test is MPI
+ * between them. It keeps the order of what one node says to another, and may hold that back. Rank k
+ * of the one communicator is trainer k (engine_gpus.h), on the GPU of its node or in host memory.
+ */
+#ifndef TESTS_ENGINE_CLUSTER_H
+#define TESTS_ENGINE_CLUSTER_H
+
+#include "engine_gpus.h"
+#include "sched/span.h"
+
+#define NODES	 3
+#define RANKS	 4
+#define MANY_MAX 2500
+
+extern struct executor *engines[NODES];
+extern uint32_t nranks, node_of[RANKS];
+
+/* ---- Messages ---- */
+
+/* Holds back what one node says to another, or lets all of it come. */
+void hold(int from, int to, bool held);
+/* From the next message of that kind on. */
+void hold_from(int from, int to, enum span_kind kind);
+/* How many messages of that kind all nodes have said. */
+unsigned said_of(enum span_kind kind);
+void await_said(enum span_kind kind, unsigned n);
+
+/* ---- Nodes ---- */
+
+/* A communicator of n ranks on these nodes: TRANSPORT_INTERNODE or TRANSPORT_NCCL. */
+int nodes_begin(enum transport_kind transport, uint32_t n, const uint32_t *nodes);
+int nodes_end(void **state);
+/* To the engine of one node. */
+void command_node(uint32_t node, struct command c);
+
+/* ---- Members ---- */
+
+struct svc_record task_of(uint32_t rank, uint8_t op, int32_t peer);
+/* They submit a task, and return its number. */
+uint64_t sum(uint32_t rank);
+uint64_t send_to(uint32_t rank, int32_t peer);
+uint64_t recv_from(uint32_t rank, int32_t peer);
+/* n <= MANY_MAX tasks as one group; returns the first one's number. */
+uint64_t many(uint32_t rank, uint8_t op, int32_t peer, unsigned n);
+/* GPUs are through with what is launched there as soon as it is. */
+void goes_well(uint32_t rank, uint64_t n);
+/* What the member is told of a task that has ended. */
+ncclsvc_status status_of_task(uint32_t rank, uint64_t n);
+/* Collectives and pairs still go well. */
+void usable(void);
+
+#define CLUSTER_TEST(test, setup)                                                                  \
+	{                                                                                          \
+		.name = #test "/" #setup, .test_func = test, .setup_func = setup,                  \
+		.teardown_func = nodes_end                                                         \
+	}
+
+#endif
