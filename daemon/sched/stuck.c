@@ -20,8 +20,9 @@
  *     failed an operation, or waits for the answers to such a failure.
  *
  * A node does not wait if something of it is about to fail (a deadline has passed, a member has
- * left, records differ), moves bytes, waits for memory or a stream, or has matched without having
- * been launched: a set on GPUs that is not whole.
+ * left, records differ), moves bytes, or waits for memory or a stream. An operation that all nodes
+ * have posted, and that waits on GPUs for the rest of its set, lacks no node: this is no deadlock
+ * here, whatever the set waits for.
  *
  * The first node then sends all nodes a SPAN_ASK: they fail what their members wait for, as if its
  * deadline had passed, with one status. Another node's failure with such a status may come before,

@@ -188,6 +188,7 @@ static void begin_epoch(uint32_t n)
 	struct command c = {.kind = COMMAND_EPOCH_START};
 	struct epoch_member *members = calloc(nranks, sizeof(*members));
 	assert_non_null(members);
+	memset(progress_pages[n], 0, sizeof(progress_pages[n]));
 	for (uint32_t k = 0; k < nranks; k++)
 		members[k] = (struct epoch_member){
 			.session = node_of[k] == n ? k : EPOCH_ELSEWHERE,
@@ -294,6 +295,14 @@ uint64_t many(uint32_t rank, uint8_t op, int32_t peer, unsigned n)
 	for (unsigned i = 0; i < n; i++)
 		records[i] = task_of(rank, op, peer);
 	return submit(rank, records, n);
+}
+
+void await_taken(uint32_t rank, uint64_t n)
+{
+	const struct member_progress *page = &progress_pages[node_of[rank]][rank];
+	for (uint64_t until = now_ns() + WAIT_NS; atomic_load(&page->submitted) < n;
+	     pause_ns(100000))
+		assert_true(now_ns() < until);
 }
 
 /* GPUs are through with what is launched there as soon as it is. */

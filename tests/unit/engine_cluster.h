@@ -44,6 +44,8 @@ uint64_t send_to(uint32_t rank, int32_t peer);
 uint64_t recv_from(uint32_t rank, int32_t peer);
 /* n <= MANY_MAX tasks as one group; returns the first one's number. */
 uint64_t many(uint32_t rank, uint8_t op, int32_t peer, unsigned n);
+/* The engine has the member's first n tasks. */
+void await_taken(uint32_t rank, uint64_t n);
 /* GPUs are through with what is launched there as soon as it is. */
 void goes_well(uint32_t rank, uint64_t n);
 /* What the member is told of a task that has ended. */

@@ -268,7 +268,8 @@ static void a_failure_is_under_way(void **state)
 	(void)state;
 	const uint64_t a = recv_from(0, 1), b = recv_from(1, 0), cancelled = sum(2);
 	await_said(SPAN_STUCK, 1);
-	pause_ns(LOOKS);
+	await_taken(2, 1);
+	pause_ns(LOOKS); /* node 0 has told itself */
 	hold(1, 2, true);
 	hold(2, 0, true);
 	hold(2, 1, true);
