@@ -196,8 +196,8 @@ void remote_join(struct communicator *m, uint32_t rank)
 {
 	const struct member *member = &m->members[rank];
 	const bool starts = comm_is_still_there(m, rank);
-	const uint32_t known = starts ? m->start->epoch : m->epoch;
 	const bool runs = starts || comm_takes_part(member);
+	const uint32_t known = starts ? m->start->epoch : runs ? m->epoch : remote_last_epoch(m);
 	struct control_join j = {
 		.nranks = m->nranks,
 		.rank = rank,

@@ -28,6 +28,8 @@ void remote_node_lost(struct comms *s, uint32_t node);
 /* What other nodes have said of an epoch before it was about to begin, or has begun, here. */
 void remote_handle_early(struct communicator *m);
 void remote_forget_early(struct communicator *m);
+/* The last that this node has heard of, also if it has not begun here. */
+uint32_t remote_last_epoch(const struct communicator *m);
 /* This node's part of that communicator; NULL: it has none. */
 struct communicator *remote_find(const struct comms *s, const uint8_t *id);
 /* Tell the rendezvous and the nodes of the epoch what a member of this node does: it waits in JOIN,

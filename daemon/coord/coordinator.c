@@ -109,6 +109,14 @@ void coordinator_refuse(struct coord *c, uint32_t to, const struct control_epoch
 	coord_send(c, to, CONTROL_RESULT, &m, sizeof(m));
 }
 
+static bool lacks_node(const struct coord *c, const struct control_start *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (coord_is_gone(c, m->members[k].node))
+			return true;
+	return false;
+}
+
 void coordinator_start(struct coord *c, const struct control_start *m)
 {
 	struct control_epoch of = {.epoch = m->epoch, .nranks = m->nranks};
@@ -119,6 +127,8 @@ void coordinator_start(struct coord *c, const struct control_start *m)
 		return;
 	if (r && r->epoch > m->epoch)
 		forget(c, r); /* whatever that was, this is now */
+	if (lacks_node(c, m))
+		return; /* it is over as soon as it has begun */
 	r = get(c, &of);
 	if (!r)
 		return; /* requests are answered with that */

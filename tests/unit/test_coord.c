@@ -23,11 +23,12 @@ static void take(void *arg, uint32_t node, enum control_kind kind, const void *b
 	refused += kind == CONTROL_REFUSE;
 }
 
-static bool never_gone(void *arg, uint32_t node)
+static uint32_t lost_node = UINT32_MAX;
+
+static bool is_lost(void *arg, uint32_t node)
 {
 	(void)arg;
-	(void)node;
-	return false;
+	return node == lost_node;
 }
 
 static uint64_t clock_of_test(void *arg)
@@ -50,7 +51,7 @@ static uint64_t next_uid(void *arg)
 
 static const struct coord_ops ops = {
 	.send = take,
-	.gone = never_gone,
+	.gone = is_lost,
 	.now_ns = clock_of_test,
 	.deadline = no_deadline,
 	.new_uid = next_uid,
@@ -89,10 +90,32 @@ static void test_idle_communicators_give_way(void **state)
 	coord_free(&c);
 }
 
+/* The other member's node was lost before START came: nobody says again that the epoch is over. */
+static void test_start_without_a_node(void **state)
+{
+	struct coord c;
+	struct {
+		struct control_start start;
+		struct control_member members[2];
+	} m = {.start = {.epoch = 1, .nranks = 2}, .members = {{.node = 0}, {.node = 1}}};
+	(void)state;
+	coord_init(&c, &ops, NULL, 0, 2);
+	coord_handle(&c, 0, CONTROL_START, &m);
+	assert_non_null(c.coordinators);
+	coord_node_lost(&c, 1);
+	assert_null(c.coordinators);
+	lost_node = 1;
+	coord_handle(&c, 0, CONTROL_START, &m);
+	assert_null(c.coordinators);
+	lost_node = UINT32_MAX;
+	coord_free(&c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_idle_communicators_give_way),
+		cmocka_unit_test(test_start_without_a_node),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
