@@ -80,7 +80,7 @@ struct communicator {
 	bool plan_lost; /* this round's was given up here, and the result has not come */
 	uint64_t since_ns;
 	uint64_t idle_ns;	     /* when the last member here went */
-	uint32_t coordinator;	     /* of the epoch: rank 0's node */
+	uint32_t coordinator;	     /* of the epoch: rank 0's node; of a part, of the SPLIT before */
 	uint32_t remote;	     /* members of the epoch on other nodes */
 	struct control_start *start; /* all have joined; NULL: not yet, or it has begun */
 	struct control_start *begun; /* of the epoch that runs, or was the last to */

@@ -206,7 +206,7 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.session = member->client->id,
 		.cuda = m->cuda,
 		.device = member->device,
-		.epoch = epoch_runs(&m->life) && !runs ? 0 : known,
+		.epoch = known,
 		.runs = runs,
 		.split = m->reply_opcode == SVC_SPLIT,
 		.serial = member->serial,

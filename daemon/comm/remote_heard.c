@@ -33,20 +33,41 @@ static void on_refuse(struct comms *s, const struct control_refuse *r)
 		comm_refuse_join(m, r->rank, r->result, r->text);
 }
 
-static void on_start(struct comms *s, const struct control_start *start)
+/* A JOIN of this node waits for it. */
+static bool is_awaited(const struct communicator *m, const struct control_start *start)
 {
-	const uint32_t me = s->coord.me;
-	struct communicator *m = remote_find(s, start->id);
-	if (m && m->nranks == start->nranks) {
-		comm_gathered(m, start);
-		return;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const struct member *member = &m->members[k];
+		const struct control_member *who = &start->members[k];
+		if (who->node == m->comms->coord.me && comm_alive(member) &&
+		    member->state == NCCLSVC_MEMBER_JOINING && member->client->id == who->session &&
+		    member->serial == who->serial)
+			return true;
 	}
-	/* Its last member here has gone, and it was forgotten: the others must not wait. */
-	struct control_break b = {.epoch = start->epoch, .result = NCCLSVC_PEER_GONE, .node = -1};
+	return false;
+}
+
+/* It was told by another member's node already. */
+static bool is_known(const struct comms *s, const struct control_start *start)
+{
+	const struct communicator *m = remote_find(s, start->id);
+	if (!m || m->nranks != start->nranks)
+		return false;
+	if (m->start && m->start->epoch == start->epoch)
+		return true;
+	return m->epoch == start->epoch && epoch_lives(&m->life) && !is_awaited(m, start);
+}
+
+/* The others must not wait. */
+static void tell_over(struct comms *s, const struct control_start *start, bool forgotten)
+{
+	struct control_break b = {
+		.epoch = start->epoch, .result = NCCLSVC_STALE_EPOCH, .rank = -1, .node = -1};
 	memcpy(b.id, start->id, sizeof(b.id));
-	for (uint32_t k = start->nranks; k-- > 0;) {
-		if (start->members[k].node != me)
+	for (uint32_t k = start->nranks; forgotten && k-- > 0;) {
+		if (start->members[k].node != s->coord.me)
 			continue;
+		b.result = NCCLSVC_PEER_GONE;
 		b.rank = (int32_t)k;
 		b.pid = start->members[k].pid;
 	}
@@ -54,11 +75,15 @@ static void on_start(struct comms *s, const struct control_start *start)
 		remote_send(s, node, CONTROL_BREAK, &b, sizeof(b));
 }
 
-/* It was told by another member's node already. */
-static bool is_known(const struct comms *s, const struct control_start *start)
+static void on_start(struct comms *s, const struct control_start *start)
 {
-	const struct communicator *m = remote_find(s, start->id);
-	return m && (start->epoch <= m->epoch || (m->start && start->epoch <= m->start->epoch));
+	struct communicator *m = remote_find(s, start->id);
+	if (!m || m->nranks != start->nranks)
+		tell_over(s, start, true); /* its last member here has gone */
+	else if (start->epoch > m->epoch || is_awaited(m, start))
+		comm_gathered(m, start);
+	else
+		tell_over(s, start, false); /* a later one has begun here */
 }
 
 static void on_break(struct comms *s, uint32_t from, const struct control_break *b)
@@ -328,6 +353,19 @@ static void refuse_stray(struct comms *s, struct communicator *m, uint32_t rank)
 	comm_refuse_join(m, rank, NCCLSVC_RANK_TAKEN, text);
 }
 
+/* Members of other nodes may not know yet that the rendezvous is lost, and join at the next one. */
+static void give_part_up(struct comms *s, struct communicator *m)
+{
+	static const char why[] =
+		"the node where the members gathered went before the split was done";
+	struct control_part part = {.nranks = m->nranks};
+	memcpy(part.id, m->id, sizeof(part.id));
+	while (part.rank + 1 < m->nranks && !comm_alive(&m->members[part.rank]))
+		part.rank++;
+	remote_part_refused(s, &part, m->members[part.rank].pid, NCCLSVC_PEER_GONE, why);
+	comm_fail_joins(s, m, NCCLSVC_PEER_GONE, -1, why);
+}
+
 /* The next rendezvous learns of the members that waited at one whose node is gone, or that this
  * one had given an epoch. */
 static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lost)
@@ -342,9 +380,7 @@ static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lo
 	if (epoch_runs(&m->life))
 		tell_begun(s, m);
 	if (m->joining && !m->start && !comm_can_wait(m))
-		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, -1,
-				"the node where the members gathered went before the split was "
-				"done");
+		give_part_up(s, m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		const struct member *member = &m->members[k];
 		const bool joins = comm_alive(member) && member->state == NCCLSVC_MEMBER_JOINING;

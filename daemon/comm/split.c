@@ -156,6 +156,7 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 	snprintf(part->label, sizeof(part->label), "split of %llu", (unsigned long long)m->uid);
 	part->cuda = m->cuda;
 	part->reply_opcode = SVC_SPLIT;
+	part->coordinator = m->coordinator;
 	note_nodes(part, all);
 	part->members[p->rank] = (struct member){
 		.state = NCCLSVC_MEMBER_JOINING,

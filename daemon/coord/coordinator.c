@@ -123,10 +123,10 @@ void coordinator_start(struct coord *c, const struct control_start *m)
 	struct coordinator *r = find(c, m->id);
 	memcpy(of.id, m->id, sizeof(of.id));
 	memcpy(of.label, m->label, sizeof(of.label));
+	if (r && r->epoch != m->epoch)
+		forget(c, r); /* whatever that was, this is now */
 	if (m->members[0].node != c->me)
 		return;
-	if (r && r->epoch > m->epoch)
-		forget(c, r); /* whatever that was, this is now */
 	if (lacks_node(c, m))
 		return; /* it is over as soon as it has begun */
 	r = get(c, &of);

@@ -99,8 +99,9 @@ static void plan_before_the_coordinator_starts(void)
 		fail("a plan waits for ever");
 }
 
-/* One on each of three nodes, with rank 0's as the coordinator of a SPLIT that all ask for. */
-static void split_three(struct trainer *t[3])
+/* One on each of three nodes, with rank 0's as the coordinator of a SPLIT that all ask for; first:
+ * rank 0's colour, where the others' is 0. */
+static void split_three(struct trainer *t[3], int32_t first)
 {
 	for (uint32_t k = 0; k < 3; k++) {
 		t[k] = trainer_start(k, 0);
@@ -108,7 +109,7 @@ static void split_three(struct trainer *t[3])
 	}
 	run(S);
 	for (uint32_t k = 0; k < 3; k++)
-		trainer_split(t[k], 1, 0, 0, 0);
+		trainer_split(t[k], 1, k ? 0 : first, 0, 0);
 	run(between(0, 3 * MS));
 }
 
@@ -123,7 +124,7 @@ static void no_split_waits(struct trainer *const t[3])
 static void member_goes_during_a_split(void)
 {
 	struct trainer *t[3];
-	split_three(t);
+	split_three(t, 0);
 	trainer_die(t[2]);
 	no_split_waits(t);
 }
@@ -131,9 +132,20 @@ static void member_goes_during_a_split(void)
 static void node_goes_during_a_split(void)
 {
 	struct trainer *t[3];
-	split_three(t);
+	split_three(t, 0);
 	node_lose(2);
 	no_split_waits(t);
+}
+
+/* What comes of it may be told to some nodes alone. */
+static void coordinator_goes_during_a_split(void)
+{
+	struct trainer *t[3];
+	split_three(t, -1);
+	node_lose(0);
+	run(5 * S);
+	if (waits(t[1], ASK_SPLIT) || waits(t[2], ASK_SPLIT))
+		fail("a SPLIT waits for ever");
 }
 
 /* The next rendezvous knows of the epoch: its members hear that somebody else has come. */
@@ -197,6 +209,7 @@ static const struct scenario {
 	 plan_before_the_coordinator_starts},
 	{"a member goes during a SPLIT", 3, member_goes_during_a_split},
 	{"a node goes during a SPLIT", 3, node_goes_during_a_split},
+	{"the coordinator goes during a SPLIT", 3, coordinator_goes_during_a_split},
 	{"the rendezvous is lost", 3, rendezvous_is_lost},
 	{"the rendezvous is lost during a start", 3, rendezvous_is_lost_during_a_start},
 	{"the last member on GPUs of other nodes goes", 3, last_member_elsewhere_goes},

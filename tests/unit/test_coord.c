@@ -90,8 +90,9 @@ static void test_idle_communicators_give_way(void **state)
 	coord_free(&c);
 }
 
-/* The other member's node was lost before START came: nobody says again that the epoch is over. */
-static void test_start_without_a_node(void **state)
+/* The other member's node was lost before START came: nobody says again that the epoch is over. Nor
+ * of one that has not begun here before the next START. */
+static void test_coordinator_ends(void **state)
 {
 	struct coord c;
 	struct {
@@ -108,6 +109,11 @@ static void test_start_without_a_node(void **state)
 	coord_handle(&c, 0, CONTROL_START, &m);
 	assert_null(c.coordinators);
 	lost_node = UINT32_MAX;
+	coord_handle(&c, 0, CONTROL_START, &m);
+	m.start.epoch = 2; /* whose coordinator is the other node */
+	m.members[0].node = 1;
+	coord_handle(&c, 0, CONTROL_START, &m);
+	assert_null(c.coordinators);
 	coord_free(&c);
 }
 
@@ -115,7 +121,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_idle_communicators_give_way),
-		cmocka_unit_test(test_start_without_a_node),
+		cmocka_unit_test(test_coordinator_ends),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
