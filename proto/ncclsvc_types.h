@@ -281,7 +281,7 @@ typedef struct ncclsvc_task_info {
 typedef struct ncclsvc_region_info {
 	uint32_t session, region;
 	int32_t pid;
-	uint32_t kind; /* 0: memfd; of a GPU: 1: cuMemAlloc's, 2: cuMemCreate's, 3: lent, 4: a span
+	uint32_t kind; /* 0: memfd; of a GPU: 1: cuMemAlloc's, 2: cuMemCreate's, 3: lent, 4: a range
 			*/
 	uint64_t bytes;
 	uint64_t age_ns;

@@ -32,7 +32,7 @@ static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(1, PLAN_COMMIT, svc_plan_commit, svc_plan_reply, 1, 0),
 	SHAPE(1, PLAN_DROP, svc_plan_drop, svc_empty, 0, 0),
 	SHAPE(1, WORLD, svc_world, svc_world_reply, 0, 0),
-	SHAPE(1, REGION_SPAN, svc_region_span, svc_region_reply, 0, 0),
+	SHAPE(1, REGION_RANGE, svc_region_range, svc_region_reply, 0, 0),
 	SHAPE(1, REDOP_ADD, svc_redop_add, svc_redop_reply, 0, 0),
 	SHAPE(1, REDOP_DEL, svc_redop_del, svc_empty, 0, 0),
 	SHAPE(2, JOIN_CANCEL, svc_join_cancel, svc_empty, 0, 0),
@@ -55,7 +55,7 @@ _Static_assert(sizeof(struct svc_hello_reply) == 176, "hello reply");
 _Static_assert(sizeof(struct svc_join) == 168, "join");
 _Static_assert(sizeof(struct svc_join_reply) == 152, "join reply");
 _Static_assert(sizeof(struct svc_region_cuda) == 96, "device region");
-_Static_assert(sizeof(struct svc_region_span) == 472, "span");
+_Static_assert(sizeof(struct svc_region_range) == 472, "range");
 _Static_assert(sizeof(struct svc_list_reply) == 32, "list reply");
 _Static_assert(sizeof(struct svc_record) == 128, "record");
 _Static_assert(sizeof(struct svc_world_reply) == 64, "world reply");

@@ -72,7 +72,7 @@ enum svc_opcode {
 	SVC_PLAN_COMMIT = 15,
 	SVC_PLAN_DROP = 16,
 	SVC_WORLD = 19,
-	SVC_REGION_SPAN = 24,
+	SVC_REGION_RANGE = 24,
 	SVC_REDOP_ADD = 25,
 	SVC_REDOP_DEL = 26,
 	SVC_JOIN_CANCEL = 27, /* from version 2 */

@@ -28,10 +28,10 @@ struct svc_attach_reply {
 enum svc_region_kind {
 	SVC_REGION_MEMFD = 0,
 	/* Memory of a GPU: */
-	SVC_REGION_IPC = 1,	/* cuMemAlloc's, by CUDA IPC handle */
-	SVC_REGION_VMM = 2,	/* cuMemCreate's, by file descriptor */
-	SVC_REGION_LENT = 3,	/* the daemon's own */
-	SVC_REGION_SPANNED = 4, /* several of cuMemCreate's, one behind the other */
+	SVC_REGION_IPC = 1,	 /* cuMemAlloc's, by CUDA IPC handle */
+	SVC_REGION_VMM = 2,	 /* cuMemCreate's, by file descriptor */
+	SVC_REGION_LENT = 3,	 /* the daemon's own */
+	SVC_REGION_MAPPINGS = 4, /* several of cuMemCreate's, one behind the other */
 };
 
 struct svc_region_add {
@@ -72,17 +72,17 @@ struct svc_region_lend_reply {
 };
 
 /* Several regions of one device as one, mapped one behind the other in the order of parts, for
- * buffers that lie across mappings. Parts are of SVC_REGION_CUDA_FD, or spans themselves; they may
- * be forgotten before the span is. The reply is svc_region_reply. */
-#define SVC_SPAN_PARTS	112
-#define SVC_SPAN_MAPPED 65536 /* in all, with the parts of spans in it */
+ * buffers that lie across mappings. Parts are of SVC_REGION_CUDA_FD, or ranges themselves; they may
+ * be forgotten before the range is. The reply is svc_region_reply. */
+#define SVC_RANGE_PARTS	 112
+#define SVC_RANGE_MAPPED 65536 /* in all, with the parts of ranges in it */
 
-struct svc_region_span {
+struct svc_region_range {
 	uint64_t bytes; /* of all parts together */
 	uint64_t base;	/* the client's address of it, for inspection */
 	int32_t device;
 	uint32_t count; /* of parts, from 2; the rest is zero */
-	uint32_t parts[SVC_SPAN_PARTS];
+	uint32_t parts[SVC_RANGE_PARTS];
 };
 
 /* Forgets a region. BUSY while a pending task names it. */

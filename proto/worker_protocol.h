@@ -29,8 +29,8 @@ enum worker_kind {
 	WORKER_SESSION_CLOSE, /* nothing of it is in use any more */
 	WORKER_IMPORT,	      /* region, fd if VMM; answered with the address */
 	WORKER_LEND,	      /* region.bytes; answered with the address, bytes and an fd */
-	WORKER_SPAN_PARTS,    /* span: more parts of the next span */
-	WORKER_SPAN,	      /* region.bytes; answered with the address */
+	WORKER_RANGE_PARTS,   /* range: more parts of the next range */
+	WORKER_RANGE,	      /* region.bytes; answered with the address */
 	WORKER_REGION_CLOSE,  /* region */
 	WORKER_UNIQUE_ID,     /* answered with comm.id */
 	WORKER_COMM_INIT,     /* comm; answered after its LAUNCH_INIT in the queue */
@@ -79,7 +79,7 @@ struct worker_message {
 		struct {
 			uint32_t count, reserved;
 			uint64_t parts[16]; /* addresses of imports */
-		} span;
+		} range;
 		struct {
 			uint32_t slot;
 			int32_t nranks, rank;

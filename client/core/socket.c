@@ -103,7 +103,7 @@ static void give_back(ncclsvc_session *s, const struct svc_header *h, const void
 	case SVC_REGION_ADD:
 	case SVC_REGION_CUDA:
 	case SVC_REGION_CUDA_FD:
-	case SVC_REGION_SPAN:
+	case SVC_REGION_RANGE:
 	case SVC_REGION_LEND: /* its reply begins as the others */
 		memcpy(&added, body, sizeof(added));
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = added.region});

@@ -211,7 +211,7 @@ ncclsvc_result device_locate(ncclsvc_session *s, struct gpu *g, const struct buf
 	struct device_region *r;
 	bool alive = false;
 	while ((r = device_region_find(g, b->at)) && !r->busy &&
-	       !(alive = device_region_alive(g, r, b->at)) && !spans_hold(g, r))
+	       !(alive = device_region_alive(g, r, b->at)) && !ranges_hold(g, r))
 		device_region_drop(s, g, r);
 	if (!r) {
 		*yielded = true;
@@ -239,7 +239,7 @@ static ncclsvc_result locate(ncclsvc_session *s, struct gpu *g, const struct buf
 	if (result || *yielded)
 		return result;
 	if (b->bytes > r->bytes - (b->at - r->base))
-		return r->mapping ? span_locate(s, g, b, since, found, yielded)
+		return r->mapping ? range_locate(s, g, b, since, found, yielded)
 				  : device_too_long(b, r);
 	if (!r->id)
 		return error_set(NCCLSVC_NOT_FOUND,

@@ -53,9 +53,9 @@ static void let_go(ncclsvc_session *s, struct device_region *r)
 
 void device_region_drop(ncclsvc_session *s, struct gpu *g, struct device_region *r)
 {
-	spans_drop(s, g, r);
+	ranges_drop(s, g, r);
 	if (r->parts)
-		span_unlink(g, r);
+		range_unlink(g, r);
 	else
 		unsort(g, r);
 	r->gone = true;
@@ -76,7 +76,7 @@ void device_regions_sweep(ncclsvc_session *s, struct gpu *g)
 {
 	for (unsigned i = g->nsorted; i-- > 0;) {
 		struct device_region *r = &g->regions[g->sorted[i]];
-		if (!r->busy && !device_region_alive(g, r, r->base) && !spans_hold(g, r))
+		if (!r->busy && !device_region_alive(g, r, r->base) && !ranges_hold(g, r))
 			device_region_drop(s, g, r);
 	}
 }
@@ -90,7 +90,7 @@ static struct device_region *place(ncclsvc_session *s, struct gpu *g, uint64_t s
 		if (!r->bytes)
 			return r;
 		if (!r->busy && !r->lent && !r->gone && !r->pins && r->clock < since &&
-		    (!oldest || r->clock < oldest->clock) && !spans_hold(g, r))
+		    (!oldest || r->clock < oldest->clock) && !ranges_hold(g, r))
 			oldest = r;
 	}
 	if (oldest)
@@ -119,8 +119,8 @@ struct device_region *device_region_insert(ncclsvc_session *s, struct gpu *g, ui
 	}
 	*r = *new;
 	if (r->parts) {
-		r->next_span = g->spans;
-		g->spans = r;
+		r->next_range = g->ranges;
+		g->ranges = r;
 	} else {
 		sort_in(g, r);
 	}
@@ -154,7 +154,7 @@ void device_unpin(ncclsvc_session *s, uint64_t task)
 void device_regions_forget(struct gpu *g)
 {
 	g->nsorted = 0;
-	g->spans = NULL;
+	g->ranges = NULL;
 	for (unsigned i = 0; i < DEVICE_REGIONS; i++) {
 		struct device_region *r = &g->regions[i];
 		if (!r->lent) {

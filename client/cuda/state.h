@@ -58,12 +58,12 @@ struct device_region {
 	int device;
 	bool busy; /* a call about it is under way */
 	bool lent;
-	bool mapping; /* one of several that a reserved range may have */
+	bool mapping; /* one of several in reserved addresses */
 	bool gone;    /* the memory was freed: goes when its tasks are over */
-	/* Of a span, which is several mappings without gaps, for buffers that lie across them: */
-	uint16_t *parts; /* places of their regions, from 0; NULL: no span */
+	/* Of a range, which is several mappings without gaps, for buffers that lie across them: */
+	uint16_t *parts; /* places of their regions, from 0; NULL: no range */
 	unsigned nparts;
-	struct device_region *next_span;
+	struct device_region *next_range;
 };
 
 /* An allocation whose IPC handle changes when the driver restores the process from a checkpoint. */
@@ -88,7 +88,7 @@ struct gpu {
 	struct device_region *regions; /* DEVICE_REGIONS */
 	uint16_t *sorted;	       /* by base; those that are gone are left out */
 	unsigned nsorted;
-	struct device_region *spans; /* of these; they are not sorted, for they overlap */
+	struct device_region *ranges; /* of these; they are not sorted, for they overlap */
 	uint16_t (*pins)[2]; /* for each slot of tasks: places of its regions, from 1; 0: none */
 };
 
@@ -146,15 +146,15 @@ void device_regions_forget(struct gpu *g);
 void device_pin(ncclsvc_session *s, const struct op *op, uint64_t task);
 void device_unpin(ncclsvc_session *s, uint64_t task); /* it has ended */
 
-/* device_span.c: a buffer that begins in the mapping `first` and does not end there. */
+/* device_range.c: a buffer that begins in the mapping `first` and does not end there. */
 struct buffer;
-ncclsvc_result span_locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
-			   uint64_t since, struct device_region **found, bool *yielded);
+ncclsvc_result range_locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
+			    uint64_t since, struct device_region **found, bool *yielded);
 /* Those that have the mapping among their parts. */
-void spans_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part);
-void span_unlink(struct gpu *g, const struct device_region *span);
+void ranges_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part);
+void range_unlink(struct gpu *g, const struct device_region *range);
 /* One that has it among its parts, or among theirs, is being made: it is not to be dropped. */
-bool spans_hold(const struct gpu *g, const struct device_region *part);
+bool ranges_hold(const struct gpu *g, const struct device_region *part);
 
 /* device_memory.c, for that: a buffer on its way into a region. */
 struct buffer {

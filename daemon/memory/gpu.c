@@ -55,14 +55,14 @@ static void forget(struct client *c, struct mapping *m)
 	if (m->fd >= 0)
 		account_close(c->account, &m->fd, 1);
 	memory_give(c, m->kind, m->bytes);
-	gpu_span_free(m->span);
+	gpu_range_free(m->range);
 	*m = (struct mapping){0};
 }
 
 static void count_import(struct gpu *g, const struct mapping *m, int by)
 {
 	bool lent = m->kind == SVC_REGION_LENT;
-	if (m->span) /* its parts are counted */
+	if (m->range) /* its parts are counted */
 		return;
 	uint64_t *bytes = lent ? &g->info.lent_bytes : &g->info.import_bytes;
 	uint32_t *n = lent ? &g->info.lent : &g->info.imports;
@@ -106,7 +106,7 @@ void gpu_region_imported(struct gpu *g, void *arg, const struct worker_message *
 						     call->opcode == SVC_REGION_LEND}});
 		if (call->again) {
 			free(call);
-			gpu_spans_restore(s, g, c);
+			gpu_ranges_restore(s, g, c);
 			return;
 		}
 		struct svc_region_lend_reply lent = {.region = call->region, .bytes = m->bytes};
@@ -257,7 +257,7 @@ void gpu_memory_restore(struct memory *s, struct gpu *g)
 		for (uint32_t i = 1; i < c->nmappings; i++) {
 			struct mapping *m = &c->mappings[i];
 			if (!m->used || m->kind == SVC_REGION_MEMFD || m->device != g->index ||
-			    m->pending || m->span || c->state != CLIENT_OPEN)
+			    m->pending || m->range || c->state != CLIENT_OPEN)
 				continue;
 			struct region_call *call = gpu_region_call(s, c, SVC_REGION_CUDA, 0, i);
 			if (!call)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What sessions have registered: rings and regions of host memory (memory.c), memory of GPUs
- * (gpu.c), and spans of it (span.c). */
+ * (gpu.c), and ranges of it (range.c). */
 #ifndef MEMORY_MEMORY_H
 #define MEMORY_MEMORY_H
 
 #include "gpu/gpu.h"
 #include "session/client.h"
 
-struct span;
+struct range;
 
 /* What the layers above do. */
 struct memory_callbacks {
@@ -40,9 +40,9 @@ struct mapping {
 	uint64_t import;  /* of the last request for that: an answer to an older one is late */
 	uint64_t bytes, buffer_id;
 	uint64_t since_ns;
-	uint32_t fault;	    /* number of fault_watch */
-	uint8_t handle[64]; /* CUDA IPC */
-	struct span *span;  /* of a span, else NULL */
+	uint32_t fault;	     /* number of fault_watch */
+	uint8_t handle[64];  /* CUDA IPC */
+	struct range *range; /* of a range, else NULL */
 };
 
 /* ---- memory.c ---- */
@@ -72,16 +72,16 @@ void gpu_memory_add(struct memory *s, struct client *c, uint32_t serial,
 void gpu_memory_lend(struct memory *s, struct client *c, uint32_t serial,
 		     const struct svc_region_lend *r);
 
-/* ---- span.c ---- */
+/* ---- range.c ---- */
 
-void gpu_span_add(struct memory *s, struct client *c, uint32_t serial,
-		  const struct svc_region_span *r);
+void gpu_range_add(struct memory *s, struct client *c, uint32_t serial,
+		   const struct svc_region_range *r);
 /* Asks the worker to map it. False: a part is not there any more, or not yet. */
-bool gpu_span_map(struct memory *s, struct gpu *g, struct client *c, const struct mapping *m,
-		  gpu_done *done, void *arg);
-void gpu_span_free(struct span *span);
-/* A part has been imported again: spans that waited for it may be, too. */
-void gpu_spans_restore(struct memory *s, struct gpu *g, struct client *c);
+bool gpu_range_map(struct memory *s, struct gpu *g, struct client *c, const struct mapping *m,
+		   gpu_done *done, void *arg);
+void gpu_range_free(struct range *range);
+/* A part has been imported again: ranges that waited for it may be, too. */
+void gpu_ranges_restore(struct memory *s, struct gpu *g, struct client *c);
 
 /* A request about a region on its way through a worker. The session may end meanwhile. */
 struct region_call {

@@ -201,8 +201,8 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 	case SVC_REDOP_DEL:
 		comm_redop_del(&s->comms, c, h->serial, body);
 		break;
-	case SVC_REGION_SPAN:
-		gpu_span_add(&s->memory, c, h->serial, body);
+	case SVC_REGION_RANGE:
+		gpu_range_add(&s->memory, c, h->serial, body);
 		break;
 	case SVC_REGION_LEND:
 		gpu_memory_lend(&s->memory, c, h->serial, body);

@@ -55,11 +55,11 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 	case WORKER_LEND:
 		lent = import_lend(w, m);
 		break;
-	case WORKER_SPAN_PARTS:
-		span_parts(w, m);
+	case WORKER_RANGE_PARTS:
+		range_parts(w, m);
 		return;
-	case WORKER_SPAN:
-		span_open(w, m);
+	case WORKER_RANGE:
+		range_open(w, m);
 		break;
 	case WORKER_REGION_CLOSE:
 		import_close(w, m->region.address);

@@ -392,8 +392,8 @@ static void let_import_go(struct worker *w, struct import *i)
 		error = cu.cuMemUnmap(i->address, i->bytes);
 		unmap_handle(i);
 		break;
-	case SVC_REGION_SPANNED:
-		error = span_close(w, i);
+	case SVC_REGION_MAPPINGS:
+		error = range_close(w, i);
 		break;
 	case SVC_REGION_LENT:
 		if (i->alias) {

@@ -27,7 +27,7 @@ struct import {
 	uint32_t users;			     /* 0: to be let go */
 	uint32_t opens;			     /* IPC: how often to close it */
 	CUmemGenericAllocationHandle handle; /* VMM and lent */
-	struct import **parts;		     /* of a span, which uses them */
+	struct import **parts;		     /* of a range, which uses them */
 	uint32_t nparts;
 	uint64_t buffer_id; /* IPC: of the process pid */
 	uint8_t ipc_handle[sizeof(CUipcMemHandle)];
@@ -53,9 +53,9 @@ struct import *import_find(struct worker *w, uint64_t address);
 CUresult import_map(const struct worker *w, CUmemGenericAllocationHandle handle, uint64_t bytes,
 		    CUdeviceptr *address);
 
-/* span.c: imports mapped once more, one behind the other. */
-void span_parts(struct worker *w, const struct worker_message *m);
-void span_open(struct worker *w, struct worker_message *m);
-CUresult span_close(struct worker *w, struct import *span);
+/* range.c: imports mapped once more, one behind the other. */
+void range_parts(struct worker *w, const struct worker_message *m);
+void range_open(struct worker *w, struct worker_message *m);
+CUresult range_close(struct worker *w, struct import *range);
 
 #endif

@@ -10,7 +10,7 @@
  *                    window.c for NCCL's symmetric windows; copy.c without NCCL
  *   comm_slot.h      communicators: comm_slot.c, their ends in ending.c, reductions in redop.c
  *   second_stream.h  which of its two streams a communicator uses
- *   import.h         memory: import.c; span.c for several mappings as one
+ *   import.h         memory: import.c; range.c for several mappings as one
  *   probe.c          which GPUs there are: a process of its own
  */
 #ifndef WORKER_WORKER_H
@@ -52,7 +52,7 @@ struct worker {
 		uint64_t enqueued; /* seq of the last copy */
 	} copies[COPY_SLOTS];
 	struct import *imports;
-	struct import *span; /* that is being put together, or NULL */
+	struct import *range; /* that is being put together, or NULL */
 	struct closed_session *closed;
 	uint64_t closing_ns; /* since when something is to be let go; 0: nothing is */
 	bool may_replay, mps;

@@ -13,7 +13,7 @@ struct setup setup;
 
 static const struct gpu_test *const tables[] = {
 	values_tests,	   random_tests,     order_tests,	memory_tests,
-	span_tests,	   refused_tests,    member_tests,	failure_tests,
+	range_tests,	   refused_tests,    member_tests,	failure_tests,
 	lost_tests,	   nccl_tests,	     nccl_life_tests,	nccl_part_tests,
 	nccl_gone_tests,   nccl_redop_tests, nccl_window_tests, nccl_newer_tests,
 	list_tests,	   list_world_tests, plan_tests,	window_tests,

@@ -197,10 +197,10 @@ static uint32_t raw_mapping(struct raw *raw, const struct buffer *b)
 	return reply.region.region;
 }
 
-static void span_refused(struct raw *raw, struct svc_region_span request, const char *why)
+static void range_refused(struct raw *raw, struct svc_region_range request, const char *why)
 {
-	stage("a span: %s", why);
-	raw_refused(raw, SVC_REGION_SPAN, &request, sizeof(request), NULL, 0,
+	stage("a range: %s", why);
+	raw_refused(raw, SVC_REGION_RANGE, &request, sizeof(request), NULL, 0,
 		    NCCLSVC_INVALID_ARGUMENT, why);
 }
 
@@ -256,31 +256,31 @@ static void two_names(struct client *c)
 }
 
 /* n times the same, which is of `bytes`. */
-static struct svc_region_span times(uint32_t part, uint32_t n, uint64_t bytes)
+static struct svc_region_range times(uint32_t part, uint32_t n, uint64_t bytes)
 {
-	struct svc_region_span r = {.bytes = n * bytes, .count = n};
+	struct svc_region_range r = {.bytes = n * bytes, .count = n};
 	for (uint32_t i = 0; i < n; i++)
 		r.parts[i] = part;
 	return r;
 }
 
-/* Spans of spans of spans: what a worker maps has a limit. */
-static void deep_spans(struct raw *raw, uint32_t part, uint64_t bytes)
+/* Ranges of ranges of ranges: what a worker maps has a limit. */
+static void deep_ranges(struct raw *raw, uint32_t part, uint64_t bytes)
 {
 	const uint32_t n[] = {100, 10};
 	struct raw_reply reply;
 	for (size_t i = 0; i < sizeof(n) / sizeof(n[0]); i++) {
-		const struct svc_region_span r = times(part, n[i], bytes);
-		raw_call(raw, SVC_REGION_SPAN, &r, sizeof(r), NULL, 0, &reply);
+		const struct svc_region_range r = times(part, n[i], bytes);
+		raw_call(raw, SVC_REGION_RANGE, &r, sizeof(r), NULL, 0, &reply);
 		CHECK_EQ(reply.header.result, 0);
 		part = reply.region.region;
 		bytes = r.bytes;
 	}
-	span_refused(raw, times(part, 100, bytes), "at most 65536 mappings");
+	range_refused(raw, times(part, 100, bytes), "at most 65536 mappings");
 }
 
-/* Spans of what is not there, or of another kind; and one that outlives its parts. */
-static void spans(struct client *c, CUdeviceptr p)
+/* Ranges of what is not there, or of another kind; and one that outlives its parts. */
+static void ranges(struct client *c, CUdeviceptr p)
 {
 	struct raw raw;
 	struct raw_reply reply;
@@ -291,30 +291,30 @@ static void spans(struct client *c, CUdeviceptr p)
 	struct svc_region_cuda ipc = region_request(p, BYTES);
 	raw_call(&raw, SVC_REGION_CUDA, &ipc, sizeof(ipc), NULL, 0, &reply);
 	uint32_t other = reply.region.region;
-	struct svc_region_span r = {.bytes = 2 * b.bytes, .count = 2, .parts = {part, part}}, q;
+	struct svc_region_range r = {.bytes = 2 * b.bytes, .count = 2, .parts = {part, part}}, q;
 	q = r, q.count = 1, q.parts[1] = 0;
-	span_refused(&raw, q, "2 to 112 parts");
-	q = r, q.count = SVC_SPAN_PARTS + 1;
-	span_refused(&raw, q, "2 to 112 parts");
+	range_refused(&raw, q, "2 to 112 parts");
+	q = r, q.count = SVC_RANGE_PARTS + 1;
+	range_refused(&raw, q, "2 to 112 parts");
 	q = r, q.parts[2] = part;
-	span_refused(&raw, q, "not zero");
+	range_refused(&raw, q, "not zero");
 	q = r, q.parts[1] = 4000;
-	span_refused(&raw, q, "no region of this session");
+	range_refused(&raw, q, "no region of this session");
 	q = r, q.parts[1] = 0;
-	span_refused(&raw, q, "no region of this session");
+	range_refused(&raw, q, "no region of this session");
 	q = r, q.parts[1] = other;
-	span_refused(&raw, q, "no memory of cuMemCreate");
+	range_refused(&raw, q, "no memory of cuMemCreate");
 	q = r, q.bytes++;
-	span_refused(&raw, q, "sum of the parts");
-	deep_spans(&raw, part, b.bytes);
-	stage("a span that outlives its part");
-	raw_call(&raw, SVC_REGION_SPAN, &r, sizeof(r), NULL, 0, &reply);
+	range_refused(&raw, q, "sum of the parts");
+	deep_ranges(&raw, part, b.bytes);
+	stage("a range that outlives its part");
+	raw_call(&raw, SVC_REGION_RANGE, &r, sizeof(r), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	struct svc_region_del del = {.region = part};
 	raw_call(&raw, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	q = r;
-	span_refused(&raw, q, "no region of this session");
+	range_refused(&raw, q, "no region of this session");
 	raw_close(&raw);
 	buffer_free(&b);
 }
@@ -456,7 +456,7 @@ static void raw_rank(struct client *c)
 	pid_t worker = device_info(r.session, 0).pid;
 	lies(c, b.p);
 	two_names(c);
-	spans(c, b.p);
+	ranges(c, b.p);
 	redops(c, b.p);
 	many_redops(c, worker);
 	thieves(c, b.p);

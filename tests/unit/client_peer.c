@@ -208,19 +208,19 @@ static void region_cuda(struct peer *p, const struct svc_header *h, const void *
 	put(p, h, 0, &reply, sizeof(reply), NULL, 0);
 }
 
-void peer_answer_span(struct peer *p)
+void peer_answer_range(struct peer *p)
 {
 	struct svc_region_reply reply = {.region = ++p->regions};
-	p->span_id = reply.region;
-	put(p, &p->held_span, 0, &reply, sizeof(reply), NULL, 0);
+	p->range_id = reply.region;
+	put(p, &p->held_range, 0, &reply, sizeof(reply), NULL, 0);
 }
 
-static void region_span(struct peer *p, const struct svc_header *h, const void *body)
+static void region_range(struct peer *p, const struct svc_header *h, const void *body)
 {
-	memcpy(&p->span, body, sizeof(p->span));
-	p->held_span = *h;
-	if (!p->holds_spans)
-		peer_answer_span(p);
+	memcpy(&p->range, body, sizeof(p->range));
+	p->held_range = *h;
+	if (!p->holds_ranges)
+		peer_answer_range(p);
 }
 
 static void region_lend(struct peer *p, const struct svc_header *h)
@@ -298,8 +298,8 @@ static void answer(struct peer *p, const struct svc_header *h, const void *body)
 	case SVC_REGION_CUDA_FD:
 		region_cuda(p, h, body);
 		break;
-	case SVC_REGION_SPAN:
-		region_span(p, h, body);
+	case SVC_REGION_RANGE:
+		region_range(p, h, body);
 		break;
 	case SVC_REGION_LEND:
 		region_lend(p, h);

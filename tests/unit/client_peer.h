@@ -67,10 +67,10 @@ struct peer {
 		cuda[64]; /* the registrations that came, and what they were called */
 	uint32_t cuda_ids[64];
 	_Atomic unsigned ncuda;
-	struct svc_region_span span; /* the last */
-	uint32_t span_id;
-	_Atomic bool holds_spans; /* their answers are the test's */
-	struct svc_header held_span;
+	struct svc_region_range range; /* the last */
+	uint32_t range_id;
+	_Atomic bool holds_ranges; /* their answers are the test's */
+	struct svc_header held_range;
 	int lend_fd; /* what is lent; the test's */
 	uint64_t lend_bytes;
 	_Atomic bool busy;		   /* no region can be deleted */
@@ -97,8 +97,8 @@ ncclsvc_session *peer_session(struct peer *p, bool no_ring, ncclsvc_result *resu
 void peer_end_task(struct peer *p, uint64_t n, int result);
 /* Ends the i-th SUBMIT: with a status, or with an error that came before it was a task. */
 void peer_answer_submit(struct peer *p, unsigned i, int result, bool as_error);
-/* Answers the REGION_SPAN that was held back. */
-void peer_answer_span(struct peer *p);
+/* Answers the REGION_RANGE that was held back. */
+void peer_answer_range(struct peer *p);
 void peer_event_comm(struct peer *p, uint32_t comm, uint32_t epoch, int reason, int rank, int pid);
 /* Of comm's first epoch: node was lost, and rank 1 with it. */
 void peer_event_node_lost(struct peer *p, uint32_t comm, uint32_t node);

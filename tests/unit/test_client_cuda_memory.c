@@ -110,7 +110,7 @@ static void mappings_are_registered_one_by_one(void **state)
 	assert_int_equal(try_reduce(comm, pointer(p + one + 64), pointer(p + one + 64), one / 4),
 			 NCCLSVC_UNSUPPORTED);
 	says("without a POSIX handle type");
-	assert_int_equal(peer.opcodes[SVC_REGION_SPAN], 0);
+	assert_int_equal(peer.opcodes[SVC_REGION_RANGE], 0);
 	assert_int_equal(try_reduce(comm, pointer(p + 2 * one), pointer(p + 2 * one), 1),
 			 NCCLSVC_UNSUPPORTED);
 	says("without a POSIX handle type");
@@ -138,7 +138,7 @@ static void mappings_are_registered_one_by_one(void **state)
 }
 
 /* A buffer that lies across mappings has a region of them all, which goes with any of them. */
-static void mappings_are_spanned(void **state)
+static void mappings_make_a_range(void **state)
 {
 	ncclsvc_comm *comm;
 	CUstream stream;
@@ -152,17 +152,17 @@ static void mappings_are_spanned(void **state)
 	unsigned fds = open_fds();
 	assert_int_equal(try_reduce(comm, pointer(p + 64), pointer(p + 64), one / 4), NCCLSVC_OK);
 	assert_int_equal(peer.opcodes[SVC_REGION_CUDA_FD], 2);
-	assert_int_equal(peer.opcodes[SVC_REGION_SPAN], 1);
-	assert_int_equal(peer.span.count, 2);
-	assert_int_equal(peer.span.bytes, 2 * one);
-	assert_int_equal(peer.span.parts[0], peer.cuda_ids[0]);
-	assert_int_equal(peer.span.parts[1], peer.cuda_ids[1]);
-	assert_int_equal(record(1).src_region, peer.span_id);
+	assert_int_equal(peer.opcodes[SVC_REGION_RANGE], 1);
+	assert_int_equal(peer.range.count, 2);
+	assert_int_equal(peer.range.bytes, 2 * one);
+	assert_int_equal(peer.range.parts[0], peer.cuda_ids[0]);
+	assert_int_equal(peer.range.parts[1], peer.cuda_ids[1]);
+	assert_int_equal(record(1).src_region, peer.range_id);
 	assert_int_equal(record(1).src_offset, 64);
 	assert_int_equal(open_fds(), fds);
 	/* Known, and no part of it is asked for again. */
 	assert_int_equal(try_reduce(comm, pointer(p + 8), pointer(p + 8), one / 4), NCCLSVC_OK);
-	assert_int_equal(peer.opcodes[SVC_REGION_SPAN], 1);
+	assert_int_equal(peer.opcodes[SVC_REGION_RANGE], 1);
 	/* What lies in one mapping is that mapping's. */
 	assert_int_equal(try_reduce(comm, pointer(p + one), pointer(p + one), 4), NCCLSVC_OK);
 	assert_int_equal(record(3).src_region, peer.cuda_ids[1]);
@@ -173,14 +173,14 @@ static void mappings_are_spanned(void **state)
 	for (unsigned i = 1; i <= 3; i++)
 		work(i);
 	assert_int_equal(ncclsvc_wait_all(s, WAIT_MS), NCCLSVC_OK);
-	/* One mapping is another: so is every span that has it. */
-	uint32_t old = peer.span_id;
+	/* One mapping is another: so is every range that has it. */
+	uint32_t old = peer.range_id;
 	GOOD(cu.cuMemUnmap(p + one, one));
 	map_at(p + one, one, create(one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	assert_int_equal(try_reduce(comm, pointer(p + 64), pointer(p + 64), one / 4), NCCLSVC_OK);
-	assert_int_equal(peer.opcodes[SVC_REGION_SPAN], 2);
-	assert_int_not_equal(peer.span_id, old);
-	assert_int_equal(record(4).src_region, peer.span_id);
+	assert_int_equal(peer.opcodes[SVC_REGION_RANGE], 2);
+	assert_int_not_equal(peer.range_id, old);
+	assert_int_equal(record(4).src_region, peer.range_id);
 	peer_sync(s);
 	assert_int_equal(peer.ndeleted, 2);
 	assert_true(peer.deleted[0] == old || peer.deleted[1] == old);
@@ -192,23 +192,23 @@ static void mappings_are_spanned(void **state)
 }
 
 /* More parts than one message has room for. */
-static void many_mappings_are_spans_of_spans(void **state)
+static void many_mappings_are_ranges_of_ranges(void **state)
 {
 	ncclsvc_comm *comm;
 	CUstream stream;
 	CUdeviceptr p;
 	(void)state;
 	ncclsvc_session *s = open_gpu(&comm, &stream);
-	const size_t one = 2 * MiB, n = SVC_SPAN_PARTS + 3;
+	const size_t one = 2 * MiB, n = SVC_RANGE_PARTS + 3;
 	GOOD(cu.cuMemAddressReserve(&p, n * one, 0, 0, 0));
 	for (size_t i = 0; i < n; i++)
 		map_at(p + i * one, one, create(one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	assert_int_equal(try_reduce(comm, pointer(p + 64), pointer(p + 64), (n * one - 64) / 4),
 			 NCCLSVC_OK);
-	assert_int_equal(peer.opcodes[SVC_REGION_SPAN], 3);
-	assert_int_equal(peer.span.count, 2);
-	assert_int_equal(peer.span.bytes, n * one);
-	assert_int_equal(record(1).src_region, peer.span_id);
+	assert_int_equal(peer.opcodes[SVC_REGION_RANGE], 3);
+	assert_int_equal(peer.range.count, 2);
+	assert_int_equal(peer.range.bytes, n * one);
+	assert_int_equal(record(1).src_region, peer.range_id);
 	ncclsvc_close(s);
 	for (size_t i = 0; i < n; i++)
 		GOOD(cu.cuMemUnmap(p + i * one, one));
@@ -369,7 +369,7 @@ static void the_table_is_bounded(void **state)
 	GOOD(cu.cuStreamDestroy(stream));
 }
 
-struct spanning {
+struct submission {
 	ncclsvc_session *session;
 	ncclsvc_comm *comm;
 	CUstream stream;
@@ -378,21 +378,21 @@ struct spanning {
 	ncclsvc_result result;
 };
 
-static void *span(void *arg)
+static void *submit_across(void *arg)
 {
-	struct spanning *w = arg;
+	struct submission *w = arg;
 	ncclsvc_stream_set(w->session, w->stream, NCCLSVC_STREAM_DETACHED);
 	w->result = try_reduce(w->comm, pointer(w->at), pointer(w->at), w->bytes / 4);
 	return NULL;
 }
 
 /* Nor is its place given away before it is answered. */
-static void parts_of_a_span_that_is_being_made_stay(void **state)
+static void parts_of_a_range_that_is_being_made_stay(void **state)
 {
 	enum { MORE = 1024 };
 	static CUdeviceptr p[MORE];
 	static uint32_t ids[MORE];
-	struct spanning w;
+	struct submission w;
 	pthread_t thread;
 	(void)state;
 	const size_t one = 2 * MiB;
@@ -401,9 +401,9 @@ static void parts_of_a_span_that_is_being_made_stay(void **state)
 	GOOD(cu.cuMemAddressReserve(&w.at, w.bytes, 0, 0, 0));
 	for (size_t i = 0; i < 2; i++)
 		map_at(w.at + i * one, one, create(one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-	peer.holds_spans = true;
-	assert_int_equal(pthread_create(&thread, NULL, span, &w), 0);
-	while (!peer.opcodes[SVC_REGION_SPAN])
+	peer.holds_ranges = true;
+	assert_int_equal(pthread_create(&thread, NULL, submit_across, &w), 0);
+	while (!peer.opcodes[SVC_REGION_RANGE])
 		usleep(1000);
 	/* As many as there are places. */
 	for (unsigned i = 0; i < MORE; i++) {
@@ -413,12 +413,12 @@ static void parts_of_a_span_that_is_being_made_stay(void **state)
 		work(i + 1);
 		assert_int_equal(ncclsvc_wait(w.session, task, WAIT_MS), NCCLSVC_OK);
 	}
-	peer.holds_spans = false;
-	peer_answer_span(&peer);
+	peer.holds_ranges = false;
+	peer_answer_range(&peer);
 	pthread_join(thread, NULL);
 	assert_int_equal(w.result, NCCLSVC_OK);
-	assert_int_equal(peer.opcodes[SVC_REGION_SPAN], 1);
-	assert_int_equal(record(MORE + 1).src_region, peer.span_id);
+	assert_int_equal(peer.opcodes[SVC_REGION_RANGE], 1);
+	assert_int_equal(record(MORE + 1).src_region, peer.range_id);
 	work(MORE + 1);
 	for (unsigned i = MORE / 2; i < MORE; i++) {
 		ncclsvc_task task = reduce(w.comm, p[i], 4);
@@ -442,12 +442,12 @@ int main(void)
 		GPU_TEST(an_allocation_is_registered_once),
 		GPU_TEST(freed_memory_is_another_when_it_comes_back),
 		GPU_TEST(mappings_are_registered_one_by_one),
-		GPU_TEST(mappings_are_spanned),
-		GPU_TEST(many_mappings_are_spans_of_spans),
+		GPU_TEST(mappings_make_a_range),
+		GPU_TEST(many_mappings_are_ranges_of_ranges),
 		GPU_TEST(unsharable_memory_is_refused_by_name),
 		GPU_TEST(lent_memory),
 		GPU_TEST(the_table_is_bounded),
-		GPU_TEST(parts_of_a_span_that_is_being_made_stay),
+		GPU_TEST(parts_of_a_range_that_is_being_made_stay),
 	};
 	gpus_open();
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);

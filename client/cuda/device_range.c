@@ -2,7 +2,8 @@
  *
  * Buffers that lie across several mappings of cuMemCreate's memory, as those of expandable segments
  * do. Each mapping is a region of its own, at its first use; those that a buffer needs are made one
- * more region, a span, which the daemon maps without gaps. A span goes with the first of its parts.
+ * more region, a range, which the daemon maps without gaps. A range goes with the first of its
+ * parts.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,41 +15,41 @@
 #include "proto/names.h"
 #include "state.h"
 
-void span_unlink(struct gpu *g, const struct device_region *span)
+void range_unlink(struct gpu *g, const struct device_region *range)
 {
-	struct device_region **at = &g->spans;
-	while (*at != span)
-		at = &(*at)->next_span;
-	*at = span->next_span;
+	struct device_region **at = &g->ranges;
+	while (*at != range)
+		at = &(*at)->next_range;
+	*at = range->next_range;
 }
 
-static bool has_part(const struct gpu *g, const struct device_region *span,
+static bool has_part(const struct gpu *g, const struct device_region *range,
 		     const struct device_region *part)
 {
-	for (unsigned i = 0; i < span->nparts; i++)
-		if (&g->regions[span->parts[i]] == part)
+	for (unsigned i = 0; i < range->nparts; i++)
+		if (&g->regions[range->parts[i]] == part)
 			return true;
 	return false;
 }
 
-void spans_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part)
+void ranges_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part)
 {
-	struct device_region *span = g->spans;
-	while (span) {
-		if (part->base - span->base < span->bytes && has_part(g, span, part)) {
-			device_region_drop(s, g, span); /* and what that is a part of */
-			span = g->spans;
+	struct device_region *range = g->ranges;
+	while (range) {
+		if (part->base - range->base < range->bytes && has_part(g, range, part)) {
+			device_region_drop(s, g, range); /* and what that is a part of */
+			range = g->ranges;
 		} else {
-			span = span->next_span;
+			range = range->next_range;
 		}
 	}
 }
 
-bool spans_hold(const struct gpu *g, const struct device_region *part)
+bool ranges_hold(const struct gpu *g, const struct device_region *part)
 {
-	for (const struct device_region *span = g->spans; span; span = span->next_span)
-		if (part->base - span->base < span->bytes && has_part(g, span, part) &&
-		    (span->busy || spans_hold(g, span)))
+	for (const struct device_region *range = g->ranges; range; range = range->next_range)
+		if (part->base - range->base < range->bytes && has_part(g, range, part) &&
+		    (range->busy || ranges_hold(g, range)))
 			return true;
 	return false;
 }
@@ -85,12 +86,12 @@ static ncclsvc_result collect(ncclsvc_session *s, struct gpu *g, const struct bu
 static struct device_region *find(const struct gpu *g, const uint16_t *parts, unsigned n,
 				  bool exact)
 {
-	for (struct device_region *span = g->spans; span; span = span->next_span) {
-		if (exact && span->nparts != n)
+	for (struct device_region *range = g->ranges; range; range = range->next_range) {
+		if (exact && range->nparts != n)
 			continue;
-		for (unsigned i = 0; i + n <= span->nparts; i++)
-			if (!memcmp(span->parts + i, parts, n * sizeof(*parts)))
-				return span;
+		for (unsigned i = 0; i + n <= range->nparts; i++)
+			if (!memcmp(range->parts + i, parts, n * sizeof(*parts)))
+				return range;
 	}
 	return NULL;
 }
@@ -99,7 +100,7 @@ static ncclsvc_result make(ncclsvc_session *s, struct gpu *g, const struct buffe
 			   uint64_t since, const uint16_t *parts, unsigned n)
 {
 	const struct device_region *first = &g->regions[parts[0]];
-	struct device_region span = {
+	struct device_region range = {
 		.base = first->base,
 		.clock = g->clock,
 		.device = first->device,
@@ -107,59 +108,59 @@ static ncclsvc_result make(ncclsvc_session *s, struct gpu *g, const struct buffe
 		.parts = malloc(n * sizeof(*parts)),
 		.nparts = n,
 	};
-	struct svc_region_span request = {
+	struct svc_region_range request = {
 		.base = first->base, .device = b->op->comm->daemon_device, .count = n};
-	if (!span.parts)
+	if (!range.parts)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	memcpy(span.parts, parts, n * sizeof(*parts));
+	memcpy(range.parts, parts, n * sizeof(*parts));
 	for (unsigned i = 0; i < n; i++) {
 		request.parts[i] = g->regions[parts[i]].id;
-		span.bytes += g->regions[parts[i]].bytes;
+		range.bytes += g->regions[parts[i]].bytes;
 	}
-	request.bytes = span.bytes;
-	struct device_region *region = device_region_insert(s, g, since, &span);
+	request.bytes = range.bytes;
+	struct device_region *region = device_region_insert(s, g, since, &range);
 	if (!region) {
-		free(span.parts);
+		free(range.parts);
 		return NCCLSVC_LIMIT;
 	}
-	return device_introduce(s, g, region, SVC_REGION_SPAN, &request, -1);
+	return device_introduce(s, g, region, SVC_REGION_RANGE, &request, -1);
 }
 
-/* A span of the parts, 2 to SVC_SPAN_PARTS: found, or made (*yielded). */
-static ncclsvc_result span_of(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
-			      uint64_t since, const uint16_t *parts, unsigned n, bool exact,
-			      struct device_region **found, bool *yielded)
+/* A range of the parts, 2 to SVC_RANGE_PARTS: found, or made (*yielded). */
+static ncclsvc_result range_of(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
+			       uint64_t since, const uint16_t *parts, unsigned n, bool exact,
+			       struct device_region **found, bool *yielded)
 {
-	struct device_region *span = find(g, parts, n, exact);
-	*yielded = !span || span->busy;
-	if (!span)
+	struct device_region *range = find(g, parts, n, exact);
+	*yielded = !range || range->busy;
+	if (!range)
 		return make(s, g, b, since, parts, n);
-	if (span->busy && !session_wait(s, deadline_in(REQUEST_MS)))
+	if (range->busy && !session_wait(s, deadline_in(REQUEST_MS)))
 		return error_set(NCCLSVC_TIMEOUT, "the daemon does not answer");
 	if (*yielded)
 		return NCCLSVC_OK;
-	span->clock = g->clock;
-	*found = span;
+	range->clock = g->clock;
+	*found = range;
 	return NCCLSVC_OK;
 }
 
-ncclsvc_result span_locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
-			   uint64_t since, struct device_region **found, bool *yielded)
+ncclsvc_result range_locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
+			    uint64_t since, struct device_region **found, bool *yielded)
 {
 	uint16_t parts[DEVICE_REGIONS];
 	unsigned n;
 	ncclsvc_result r = collect(s, g, b, since, parts, &n, yielded);
-	/* A message has room for so many: of more, it is a span of spans. */
-	while (!r && !*yielded && n > SVC_SPAN_PARTS) {
+	/* A message has room for so many: of more, it is a range of ranges. */
+	while (!r && !*yielded && n > SVC_RANGE_PARTS) {
 		unsigned made = 0;
-		for (unsigned i = 0; !r && !*yielded && i < n; i += SVC_SPAN_PARTS) {
-			unsigned take = n - i < SVC_SPAN_PARTS ? n - i : SVC_SPAN_PARTS;
+		for (unsigned i = 0; !r && !*yielded && i < n; i += SVC_RANGE_PARTS) {
+			unsigned take = n - i < SVC_RANGE_PARTS ? n - i : SVC_RANGE_PARTS;
 			struct device_region *part = &g->regions[parts[i]];
 			if (take > 1)
-				r = span_of(s, g, b, since, &parts[i], take, true, &part, yielded);
+				r = range_of(s, g, b, since, &parts[i], take, true, &part, yielded);
 			parts[made++] = (uint16_t)(part - g->regions);
 		}
 		n = made;
 	}
-	return r || *yielded ? r : span_of(s, g, b, since, parts, n, false, found, yielded);
+	return r || *yielded ? r : range_of(s, g, b, since, parts, n, false, found, yielded);
 }

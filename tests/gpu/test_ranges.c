@@ -67,7 +67,7 @@ static void sum_here(struct rank *r, CUdeviceptr p, uint32_t value, size_t n)
 	gpu_check(p, value * (uint32_t)(r->n * (r->n + 1) / 2), n, "a sum across mappings");
 }
 
-static void spans_rank(struct client *c)
+static void ranges_rank(struct client *c)
 {
 	struct rank r;
 	struct segment s;
@@ -117,12 +117,12 @@ static void spans_rank(struct client *c)
 	rank_close(&r);
 }
 
-static void test_spans(void)
+static void test_ranges(void)
 {
-	crew_run(crew_size(), spans_rank, NULL);
+	crew_run(crew_size(), ranges_rank, NULL);
 }
 
-/* The daemon puts a span together again for the next worker. */
+/* The daemon puts a range together again for the next worker. */
 static void restored_rank(struct client *c)
 {
 	struct rank r;
@@ -159,8 +159,8 @@ static void test_restored(void)
 	gpu_daemon_stop(&d);
 }
 
-const struct gpu_test span_tests[] = {
-	{"memory/spans", test_spans, 1, 300, TEST_QUICK},
-	{"memory/spans_restored", test_restored, 2, 120, TEST_QUICK},
+const struct gpu_test range_tests[] = {
+	{"memory/ranges", test_ranges, 1, 300, TEST_QUICK},
+	{"memory/ranges_restored", test_restored, 2, 120, TEST_QUICK},
 	{0},
 };

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Mapping ranges: regions of a GPU's memory that the worker maps one behind the other, as the
+ * trainer has them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "memory.h"
+
+#define PARTS_IN_MESSAGE (sizeof(((struct worker_message *)0)->range.parts) / sizeof(uint64_t))
+
+/* A part is what was registered then: its number may be another's later. */
+struct range {
+	uint32_t n;
+	uint32_t mapped; /* that the worker makes of it: ranges' parts are mapped each */
+	struct {
+		uint32_t region;
+		uint64_t since_ns;
+	} parts[];
+};
+
+void gpu_range_free(struct range *range)
+{
+	free(range);
+}
+
+/* What it is mapped from, if that is there. */
+static const struct mapping *part_of(const struct client *c, const struct range *range, uint32_t i)
+{
+	const struct mapping *m = &c->mappings[range->parts[i].region];
+	bool same = m->used && !m->pending && m->address && m->since_ns == range->parts[i].since_ns;
+	return same ? m : NULL;
+}
+
+bool gpu_range_map(struct memory *s, struct gpu *g, struct client *c, const struct mapping *m,
+		   gpu_done *done, void *arg)
+{
+	const struct range *range = m->range;
+	for (uint32_t i = 0; i < range->n; i++)
+		if (!part_of(c, range, i))
+			return false;
+	for (uint32_t i = 0; i < range->n;) {
+		struct worker_message w = {.kind = WORKER_RANGE_PARTS};
+		for (; i < range->n && w.range.count < PARTS_IN_MESSAGE; i++)
+			w.range.parts[w.range.count++] = part_of(c, range, i)->address;
+		gpu_tell(g, &w);
+	}
+	gpu_ask(g, &(struct worker_message){.kind = WORKER_RANGE, .region.bytes = m->bytes}, -1,
+		done, arg, gpu_patience_ns(s->gpus));
+	return true;
+}
+
+/* Names what is wrong with the request; NULL if nothing is. */
+static const char *check(const struct client *c, const struct svc_region_range *r)
+{
+	uint64_t bytes = 0;
+	uint32_t mapped = 0;
+	if (r->count < 2 || r->count > SVC_RANGE_PARTS)
+		return "a range has 2 to 112 parts";
+	for (uint32_t i = r->count; i < SVC_RANGE_PARTS; i++)
+		if (r->parts[i])
+			return "what is behind the parts is not zero";
+	for (uint32_t i = 0; i < r->count; i++) {
+		const struct mapping *m = r->parts[i] && r->parts[i] < c->nmappings
+						  ? &c->mappings[r->parts[i]]
+						  : NULL;
+		if (!m || !m->used || m->leaving)
+			return "a part is no region of this session";
+		if (m->device != r->device ||
+		    (m->kind != SVC_REGION_VMM && m->kind != SVC_REGION_MAPPINGS))
+			return "a part is no memory of cuMemCreate on that device";
+		if (m->pending || !m->address)
+			return "a part is being imported";
+		bytes += m->bytes; /* each has 2^46 at most */
+		mapped += m->range ? m->range->mapped : 1;
+	}
+	if (mapped > SVC_RANGE_MAPPED)
+		return "a range is of at most 65536 mappings, with those of the ranges in it";
+	return bytes != r->bytes || bytes > SVC_REGION_MAX ? "bytes is not the sum of the parts'"
+							   : NULL;
+}
+
+static struct range *make(const struct client *c, const struct svc_region_range *r)
+{
+	struct range *range = calloc(1, sizeof(*range) + r->count * sizeof(range->parts[0]));
+	if (!range)
+		return NULL;
+	range->n = r->count;
+	for (uint32_t i = 0; i < range->n; i++) {
+		range->parts[i].region = r->parts[i];
+		const struct mapping *m = &c->mappings[r->parts[i]];
+		range->parts[i].since_ns = m->since_ns;
+		range->mapped += m->range ? m->range->mapped : 1;
+	}
+	return range;
+}
+
+void gpu_range_add(struct memory *s, struct client *c, uint32_t serial,
+		   const struct svc_region_range *r)
+{
+	struct gpu *g = gpu_usable(s, c, SVC_REGION_RANGE, serial, r->device);
+	const char *wrong = g ? check(c, r) : NULL;
+	if (wrong)
+		client_error(c, SVC_REGION_RANGE, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
+	if (!g || wrong)
+		return;
+	uint32_t i = memory_free_region(c);
+	struct range *range = i ? make(c, r) : NULL;
+	struct region_call *call =
+		range ? gpu_region_call(s, c, SVC_REGION_RANGE, serial, i) : NULL;
+	if (!call) {
+		free(range);
+		client_error(c, SVC_REGION_RANGE, serial, NCCLSVC_LIMIT,
+			     "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
+		return;
+	}
+	if (!memory_take(c, SVC_REGION_RANGE, serial, SVC_REGION_MAPPINGS, r->bytes)) {
+		free(call);
+		free(range);
+		return;
+	}
+	c->mappings[i] = (struct mapping){.used = true,
+					  .pending = true,
+					  .import = call->import,
+					  .kind = SVC_REGION_MAPPINGS,
+					  .device = r->device,
+					  .bytes = r->bytes,
+					  .since_ns = clock_now(),
+					  .fd = -1,
+					  .range = range};
+	gpu_range_map(s, g, c, &c->mappings[i], gpu_region_imported, call);
+}
+
+void gpu_ranges_restore(struct memory *s, struct gpu *g, struct client *c)
+{
+	for (uint32_t i = 1; i < c->nmappings; i++) {
+		struct mapping *m = &c->mappings[i];
+		if (!m->used || !m->range || m->pending || m->address || m->device != g->index)
+			continue;
+		struct region_call *call = gpu_region_call(s, c, SVC_REGION_RANGE, 0, i);
+		if (!call)
+			continue;
+		call->again = m->pending = true;
+		m->import = call->import;
+		if (!gpu_range_map(s, g, c, m, gpu_region_imported, call)) {
+			m->pending = false;
+			free(call);
+		}
+	}
+}
