@@ -78,21 +78,32 @@ struct sequencer {
 	struct request *requests;
 	struct operation *operations;
 	struct closing *closings;
-	bool lost[]; /* [nodes] */
+	uint64_t grants; /* the last one's number */
+	bool active;	 /* this is the sequencer */
+	bool succeeds;	 /* ... when all have reported */
+	struct grant *reported;
+	size_t nreported;
+	struct {
+		bool lost, reported;
+	} at[]; /* [nodes] */
 };
 
-struct sequencer *sequencer_create(const struct sequencer_ops *ops, void *arg, uint32_t nodes)
+struct sequencer *sequencer_create(const struct sequencer_ops *ops, void *arg, uint32_t nodes,
+				   bool active)
 {
-	struct sequencer *q = calloc(1, sizeof(*q) + nodes * sizeof(q->lost[0]));
+	struct sequencer *q = calloc(1, sizeof(*q) + nodes * sizeof(q->at[0]));
 	if (!q)
 		return NULL;
 	q->ops = ops;
 	q->arg = arg;
 	q->nodes = nodes;
+	q->active = active;
 	return q;
 }
 
 /* ---- Spans ---- */
+
+static void try_succeed(struct sequencer *q);
 
 static bool span_open(struct sequencer *q, uint64_t id)
 {
@@ -158,10 +169,17 @@ static void forget_operation(struct sequencer *q, struct operation *o)
 
 static void ask(struct sequencer *q, struct operation *o, struct part *p)
 {
-	if (p->verdict.said || p->asked || p->node == UNKNOWN_NODE || q->lost[p->node])
+	if (!q->active || p->verdict.said || p->asked || p->node == UNKNOWN_NODE ||
+	    q->at[p->node].lost)
 		return;
 	p->asked = true;
 	q->ops->ask(q->arg, p->node, o->id.span, &o->id.key, &o->why);
+}
+
+static void ask_all(struct sequencer *q, struct operation *o)
+{
+	for (uint32_t i = 0; i < o->nparts; i++)
+		ask(q, o, &o->parts[i]);
 }
 
 /* ---- Requests ---- */
@@ -208,7 +226,7 @@ static void fail(struct sequencer *q, struct operation *o, const struct failed_n
 {
 	const struct operation_id id = o->id;
 	for (uint32_t i = 0; i < o->nparts; i++)
-		if (o->parts[i].node != UNKNOWN_NODE && !q->lost[o->parts[i].node])
+		if (o->parts[i].node != UNKNOWN_NODE && !q->at[o->parts[i].node].lost)
 			q->ops->failed(q->arg, o->parts[i].node, id.span, &id.key, note);
 	o->withdrawn = false;
 	for (uint32_t i = 0; i < o->nparts; i++)
@@ -287,16 +305,22 @@ static void keep(struct sequencer *q, const struct request *r)
 			find(q, r->entries[i].span, &r->entries[i].key)->withdrawn = false;
 }
 
+static void launch(struct sequencer *q, struct request *r, uint64_t grant)
+{
+	q->ops->launch(q->arg, (uint32_t)r->key.node, r->key.number, grant);
+	forget_request(q, r);
+}
+
 static bool try_launch(struct sequencer *q, struct request *r)
 {
 	struct request *at = gather(q, r), *next;
 	if (!at)
 		return false;
 	keep(q, at);
+	q->grants++;
 	for (; at; at = next) {
 		next = at->next;
-		q->ops->launch(q->arg, (uint32_t)at->key.node, at->key.number);
-		forget_request(q, at);
+		launch(q, at, q->grants);
 	}
 	return true;
 }
@@ -308,7 +332,7 @@ static void end_epoch(struct sequencer *q, uint32_t node, const struct operation
 {
 	const struct failed_note note = {
 		.status = {.result = result}, .ends_epoch = true, .node = silent};
-	if (!q->lost[node])
+	if (!q->at[node].lost)
 		q->ops->failed(q->arg, node, id->span, &id->key, &note);
 }
 
@@ -361,6 +385,8 @@ static void take_request(struct sequencer *q, uint64_t now_ns, struct request *r
 			refuse_request(q, r);
 			return;
 		}
+	if (!q->active)
+		return;
 	for (uint32_t i = 0; i < r->n; i++) {
 		struct operation *o = find(q, r->entries[i].span, &r->entries[i].key);
 		if (o && o->heard == o->nparts && !o->withdrawn && conclude(q, o))
@@ -451,8 +477,9 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 		o->why = note->status;
 		o->due_ns = now_ns + NODE_ANSWER_NS;
 	}
-	for (uint32_t i = 0; i < n; i++)
-		ask(q, o, &o->parts[i]);
+	if (!q->active)
+		return;
+	ask_all(q, o);
 	if (o->heard == o->nparts)
 		conclude(q, o);
 }
@@ -490,13 +517,15 @@ static void forget_span(struct sequencer *q, uint64_t span)
 /* Have all that live left it? */
 static void try_close(struct sequencer *q, struct closing *c)
 {
+	if (!q->active)
+		return;
 	for (uint32_t i = 0; i < c->n; i++)
-		if (!c->nodes[i].left && !q->lost[c->nodes[i].node])
+		if (!c->nodes[i].left && !q->at[c->nodes[i].node].lost)
 			return;
 	forget_span(q, c->span);
 	DL_DELETE(q->closings, c);
 	for (uint32_t i = 0; i < c->n; i++)
-		if (!q->lost[c->nodes[i].node])
+		if (!q->at[c->nodes[i].node].lost)
 			q->ops->closed(q->arg, c->nodes[i].node, c->span);
 	free(c);
 }
@@ -525,16 +554,108 @@ void sequencer_leave(struct sequencer *q, uint32_t node, uint64_t span, const ui
 	try_close(q, c);
 }
 
-void sequencer_lose_node(struct sequencer *q, uint32_t node)
+void sequencer_lose_node(struct sequencer *q, uint32_t node, bool succeeds)
 {
 	struct request *r, *next;
 	struct closing *c, *after;
-	q->lost[node] = true;
+	q->at[node].lost = true;
+	q->succeeds |= succeeds;
 	HASH_ITER (hh, q->requests, r, next)
 		if (r->key.node == node)
 			forget_request(q, r);
 	DL_FOREACH_SAFE (q->closings, c, after)
 		try_close(q, c);
+	try_succeed(q);
+}
+
+/* ---- Succession ---- */
+
+static int by_number(const void *a, const void *b)
+{
+	const struct grant *one = a, *other = b;
+	return one->number < other->number ? -1 : one->number > other->number;
+}
+
+/* Those that were not told to launch it, and must. */
+static void grant_again(struct sequencer *q, const struct grant *g)
+{
+	struct operation *o;
+	uint32_t i = 0;
+	while ((o = find(q, g->span, &g->key))) {
+		while (i < o->nparts && !o->parts[i].request)
+			i++;
+		if (i == o->nparts)
+			return;
+		struct request *r = o->parts[i++].request;
+		r->next = NULL;
+		keep(q, r);
+		launch(q, r, g->number);
+	}
+}
+
+/* Ends or launches one operation of which all have spoken. False: there is none. */
+static bool settle_one(struct sequencer *q)
+{
+	struct operation *o, *next;
+	HASH_ITER (hh, q->operations, o, next) {
+		if (o->heard < o->nparts)
+			continue;
+		if (!o->withdrawn && conclude(q, o))
+			return true;
+		if (o->parts[0].request && try_launch(q, o->parts[0].request))
+			return true;
+		if (o->withdrawn && conclude(q, o))
+			return true;
+	}
+	return false;
+}
+
+static void go_on(struct sequencer *q)
+{
+	struct operation *o, *next;
+	struct closing *c, *after;
+	q->active = true;
+	for (uint32_t node = 0; node < q->nodes; node++)
+		if (!q->at[node].lost)
+			q->ops->goes_on(q->arg, node);
+	while (settle_one(q))
+		;
+	HASH_ITER (hh, q->operations, o, next)
+		if (o->withdrawn)
+			ask_all(q, o);
+	DL_FOREACH_SAFE (q->closings, c, after)
+		try_close(q, c);
+}
+
+static void try_succeed(struct sequencer *q)
+{
+	if (!q->succeeds || q->active)
+		return;
+	for (uint32_t node = 0; node < q->nodes; node++)
+		if (!q->at[node].lost && !q->at[node].reported)
+			return;
+	if (q->nreported)
+		qsort(q->reported, q->nreported, sizeof(q->reported[0]), by_number);
+	for (size_t i = 0; i < q->nreported; i++)
+		grant_again(q, &q->reported[i]);
+	q->grants = q->nreported ? q->reported[q->nreported - 1].number : 0;
+	free(q->reported);
+	q->reported = NULL;
+	q->nreported = 0;
+	go_on(q);
+}
+
+void sequencer_report(struct sequencer *q, uint32_t node, const struct grant *grants, uint32_t n,
+		      bool more)
+{
+	struct grant *all = realloc(q->reported, (q->nreported + n + 1) * sizeof(*all));
+	if (!all)
+		return; /* it never succeeds, and the nodes end their epochs */
+	q->reported = all;
+	memcpy(all + q->nreported, grants, n * sizeof(*all));
+	q->nreported += n;
+	q->at[node].reported |= !more;
+	try_succeed(q);
 }
 
 /* ---- From time to time ---- */
@@ -566,7 +687,7 @@ static void end_overdue(struct sequencer *q, struct operation *o)
 void sequencer_look(struct sequencer *q, uint64_t now_ns)
 {
 	struct operation *o, *next;
-	if (now_ns - q->looked_ns < SEQUENCER_LOOK_NS)
+	if (!q->active || now_ns - q->looked_ns < SEQUENCER_LOOK_NS)
 		return;
 	q->looked_ns = now_ns;
 	HASH_ITER (hh, q->operations, o, next) {
@@ -600,5 +721,6 @@ void sequencer_free(struct sequencer *q)
 		DL_DELETE(q->closings, c);
 		free(c);
 	}
+	free(q->reported);
 	free(q);
 }

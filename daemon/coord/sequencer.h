@@ -15,6 +15,10 @@
  * members that are missing, or have requested it meanwhile. An operation that was withdrawn, and of
  * which all have spoken, fails.
  *
+ * When its node is lost, the next one succeeds it. All that live report what they were last told to
+ * launch: what some were told and others were not, those are told by the successor, in the same
+ * order. Then it goes on. Only epochs with members on the lost node end.
+ *
  * A pure state machine: see coord.h. One thread. What it allocates, it allocates when a message
  * comes; if there is no memory, the epochs that the message is about end, in order.
  */
@@ -48,8 +52,8 @@ static inline bool entry_makes(const struct request_entry *at)
  * between two nodes. */
 struct sequencer_ops {
 	/* The node launches what it has requested under that number, after what it was told before.
-	 */
-	void (*launch)(void *arg, uint32_t node, uint64_t number);
+	 * grant: rises, and is the same for all that hangs together. */
+	void (*launch)(void *arg, uint32_t node, uint64_t number, uint64_t grant);
 	/* The operation fails. The node's request for it is void: what else was in it is to be
 	 * requested again. */
 	void (*failed)(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
@@ -62,12 +66,22 @@ struct sequencer_ops {
 	/* The operation waits: so far, n nodes have requested it, with these places. */
 	void (*waiting)(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
 			const uint32_t *places, uint32_t n);
+	/* This is the sequencer now, and goes on. */
+	void (*goes_on)(void *arg, uint32_t node);
+};
+
+/* A node was told to launch this. */
+struct grant {
+	uint64_t number, span;
+	struct operation_key key;
 };
 
 struct sequencer;
 
-/* arg is the ops'. nodes: of the cluster. NULL: no memory. */
-struct sequencer *sequencer_create(const struct sequencer_ops *ops, void *arg, uint32_t nodes);
+/* arg is the ops'. nodes: of the cluster. active: it is the sequencer; others keep what they are
+ * told until they are. NULL: no memory. */
+struct sequencer *sequencer_create(const struct sequencer_ops *ops, void *arg, uint32_t nodes,
+				   bool active);
 void sequencer_free(struct sequencer *q);
 
 /* A node requests to launch these together. A long list comes in several messages, all but the last
@@ -85,7 +99,13 @@ void sequencer_forget(struct sequencer *q, uint32_t node, uint64_t number);
  * left, they are told that it is closed. */
 void sequencer_leave(struct sequencer *q, uint32_t node, uint64_t span, const uint32_t *nodes,
 		     uint32_t n);
-void sequencer_lose_node(struct sequencer *q, uint32_t node);
+/* succeeds: it was the sequencer, and this is now, when all that live have reported. */
+void sequencer_lose_node(struct sequencer *q, uint32_t node, bool succeeds);
+/* The sequencer is lost: a node says what that has told it to launch, of late. Then it says again
+ * what it has requested and was not told to launch, has withdrawn, or has left; and last, that this
+ * was all: without more. */
+void sequencer_report(struct sequencer *q, uint32_t node, const struct grant *grants, uint32_t n,
+		      bool more);
 /* Says who waits for whom, and ends what a silent node holds up. From time to time. */
 void sequencer_look(struct sequencer *q, uint64_t now_ns);
 /* Nodes may have requests any time. */

@@ -607,7 +607,8 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->published = calloc(e->published_mask + 1, sizeof(*e->published));
 	e->decided = calloc(e->published_mask + 1, sizeof(*e->decided));
 	e->lost = calloc(config->nodes + 1, sizeof(*e->lost));
-	e->sequencer = sequencer_create(&sequence_ops, e, config->nodes + 1);
+	e->sequencer =
+		sequencer_create(&sequence_ops, e, config->nodes + !config->nodes, !config->node);
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = EPOLL_COMMANDS};
 	if (!make_transport_states(e) || e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost ||
 	    !e->sequencer || !e->sessions || !e->comms || !e->tasks || !e->visited ||

@@ -557,6 +557,18 @@ void junction_entry(const struct junction *j, struct request_entry *entry)
 	};
 }
 
+void junction_say_again(struct engine *e, struct span *s)
+{
+	struct junction *j, *next;
+	HASH_ITER (hh, s->junctions, j, next) {
+		const struct failed_note note = {.status = without_missing(&j->status)};
+		if (j->parts[j->mine].verdict.said == SAID_FAILED && !j->resolved)
+			sequence_withdraw(e, s, &j->key, NULL, &note);
+		else if (j->asked && junction_request(j))
+			sequence_withdraw(e, s, &j->key, junction_request(j), &note);
+	}
+}
+
 void junction_launched(struct engine *e, struct junction *j)
 {
 	const uint32_t n = j->key.a < 0 ? j->comm->nranks : 2;

@@ -6,10 +6,13 @@
 #include <utlist.h>
 
 #include "base/no_memory.h"
+#include "base/timings.h"
 #include "channel/cluster.h"
 #include "junction.h"
 #include "set.h"
 
+#define GRANTS_KEPT 4096 /* requests that were launched: no node is so far behind another */
+#define GRANTS_SENT (SPAN_EAGER_BYTES / sizeof(struct grant)) /* in one message */
 #define ENTRIES_SENT                                                                               \
 	((SPAN_EAGER_BYTES - 256) / sizeof(struct request_entry)) /* in one message                \
 								   */
@@ -23,6 +26,7 @@ struct launch_request {
 	struct making *making; /* that */
 	making_launch *launch; /* of a making */
 	bool ordered;
+	uint64_t grant;
 	uint32_t n;
 	struct request_entry entries[];
 };
@@ -229,9 +233,25 @@ bool sequence_launch_making(struct engine *e)
 	return e->orders->launch(e, e->orders->making);
 }
 
+/* A successor of the sequencer asks for them. */
+static void remember(struct engine *e, struct launch_request *r)
+{
+	struct launch_request *oldest = e->granted;
+	DL_DELETE2(e->orders, r, prev_order, next_order);
+	DL_DELETE(e->requests, r);
+	free(r->making);
+	r->making = NULL;
+	DL_APPEND(e->granted, r);
+	if (++e->ngranted <= GRANTS_KEPT)
+		return;
+	DL_DELETE(e->granted, oldest);
+	e->ngranted--;
+	free(oldest);
+}
+
 void sequence_launched(struct engine *e)
 {
-	request_forget(e, e->orders);
+	remember(e, e->orders);
 }
 
 /* ---- The end of an epoch ---- */
@@ -275,7 +295,7 @@ static void be_closed(struct engine *e, uint64_t id)
 			sequence_void(e, r);
 }
 
-static void be_ordered(struct engine *e, uint64_t number)
+static void be_ordered(struct engine *e, uint64_t number, uint64_t grant)
 {
 	struct launch_request *r;
 	DL_SEARCH_SCALAR(e->requests, r, number, number);
@@ -283,19 +303,19 @@ static void be_ordered(struct engine *e, uint64_t number)
 		return;
 	e->committed--;
 	r->ordered = true;
+	r->grant = grant;
 	DL_APPEND2(e->orders, r, prev_order, next_order);
 	e->met_new = true;
 }
 
 /* ---- What this node's sequencer says ---- */
 
-static void tell_launch(void *arg, uint32_t node, uint64_t number)
+static void tell_launch(void *arg, uint32_t node, uint64_t number, uint64_t grant)
 {
 	struct engine *e = arg;
+	const struct span_header h = {.kind = SPAN_LAUNCH, .key = {.seq = number, .part = grant}};
 	if (!e->lost[node])
-		span_send_node(e, node,
-			       &(struct span_header){.kind = SPAN_LAUNCH, .key = {.seq = number}},
-			       NULL);
+		span_send_node(e, node, &h, NULL);
 }
 
 static void tell_failed(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
@@ -327,12 +347,19 @@ static void tell_waiting(void *arg, uint32_t node, uint64_t span, const struct o
 	span_send_node(arg, node, &h, places);
 }
 
+static void tell_goes_on(void *arg, uint32_t node)
+{
+	const struct span_header h = {.kind = SPAN_GRANTED, .key = {.b = true}};
+	span_send_node(arg, node, &h, NULL);
+}
+
 const struct sequencer_ops sequence_ops = {
 	.launch = tell_launch,
 	.failed = tell_failed,
 	.ask = tell_ask,
 	.closed = tell_closed,
 	.waiting = tell_waiting,
+	.goes_on = tell_goes_on,
 };
 
 /* ---- Hearing ---- */
@@ -376,37 +403,95 @@ void sequence_hear_over(struct engine *e, const struct span_header *h, const cha
 			(uint32_t)(h->bytes / sizeof(nodes[0])));
 }
 
+/* From the sequencer it says that it goes on. */
+static void hear_granted(struct engine *e, uint32_t from, const struct span_header *h,
+			 const char *body)
+{
+	struct grant grants[GRANTS_SENT];
+	const uint64_t n = h->bytes / sizeof(grants[0]);
+	if (h->key.b) {
+		e->succession_due_ns = 0;
+		return;
+	}
+	if (n > GRANTS_SENT || h->bytes % sizeof(grants[0]))
+		return;
+	memcpy(grants, body, h->bytes);
+	sequencer_report(e->sequencer, from, grants, (uint32_t)n, h->key.a);
+}
+
 void sequence_hear(struct engine *e, const struct span_header *h, const char *body, int node)
 {
 	const uint32_t from = (uint32_t)node;
-	if (h->kind == SPAN_LAUNCH) {
-		be_ordered(e, h->key.seq);
-	} else if (h->kind == SPAN_CLOSED) {
+	e->sequenced_ns = e->now;
+	switch (h->kind) {
+	case SPAN_LAUNCH:
+		be_ordered(e, h->key.seq, h->key.part);
+		break;
+	case SPAN_CLOSED:
 		be_closed(e, h->span);
-	} else {
-		e->sequenced_ns = e->now;
-		if (h->kind == SPAN_REQUEST)
-			hear_request(e, from, h, body);
-		else
-			hear_withdrawal(e, from, h, body);
+		break;
+	case SPAN_REQUEST:
+		hear_request(e, from, h, body);
+		break;
+	case SPAN_WITHDRAW:
+		hear_withdrawal(e, from, h, body);
+		break;
+	case SPAN_GRANTED:
+		hear_granted(e, from, h, body);
+		break;
 	}
 }
 
-/* ---- A node is gone ---- */
+/* ---- The sequencer is gone ---- */
 
-/* What was said last, nobody knows: what is to be made is requested anew, and epochs end. */
-static void lose_sequencer(struct engine *e, uint32_t node)
+static void send_grants(struct engine *e, const struct grant *grants, uint32_t n, bool more)
 {
-	struct launch_request *r, *next;
-	struct span *s, *next_span;
-	DL_FOREACH_SAFE (e->requests, r, next) {
-		if (r->making && !r->ordered)
+	const struct span_header h = {
+		.kind = SPAN_GRANTED, .key = {.a = more}, .bytes = n * sizeof(*grants)};
+	say(e, &h, grants);
+}
+
+static void report(struct engine *e)
+{
+	struct grant grants[GRANTS_SENT];
+	const struct launch_request *r;
+	uint32_t n = 0;
+	for (int ordered = 0; ordered < 2; ordered++)
+		for (r = ordered ? e->orders : e->granted; r; r = ordered ? r->next_order : r->next)
+			for (uint32_t i = 0; i < r->n; i++) {
+				grants[n++] = (struct grant){r->grant, r->entries[i].span,
+							     r->entries[i].key};
+				if (n < GRANTS_SENT)
+					continue;
+				send_grants(e, grants, n, true);
+				n = 0;
+			}
+	send_grants(e, grants, n, true);
+}
+
+/* To the next one. */
+static void say_again(struct engine *e)
+{
+	const struct launch_request *r;
+	struct span *s, *next;
+	DL_FOREACH (e->requests, r)
+		if (!r->ordered)
 			send_request(e, r);
-		else if (!r->making)
-			sequence_void(e, r);
-	}
-	HASH_ITER (hh, e->spans, s, next_span) {
+	HASH_ITER (hh, e->spans, s, next) {
 		if (!span_is_sequenced(s))
+			continue;
+		junction_say_again(e, s);
+		if (s->left && !s->closed)
+			sequence_leave(e, s);
+	}
+}
+
+/* Epochs with members there end; the supervisor knows by itself, but perhaps later. */
+static void end_those_on(struct engine *e, uint32_t node, bool all)
+{
+	struct span *s, *next;
+	HASH_ITER (hh, e->spans, s, next) {
+		if (!span_is_sequenced(s) || (!all && span_place(s, (int)node) == UINT32_MAX))
 			continue;
 		s->unled = true;
 		if (s->comm->ended || s->comm->span_failed)
@@ -420,14 +505,32 @@ static void lose_sequencer(struct engine *e, uint32_t node)
 
 void sequence_node_lost(struct engine *e, uint32_t node, bool led)
 {
-	if (led)
-		lose_sequencer(e, node);
-	sequencer_lose_node(e->sequencer, node);
+	sequencer_lose_node(e->sequencer, node, led && sequence_is_by(e, e->config.node));
+	if (!led)
+		return;
+	end_those_on(e, node, false);
+	report(e);
+	say_again(e);
+	send_grants(e, NULL, 0, false);
+	e->succession_due_ns = e->now + NODE_ANSWER_NS;
+	e->lost_sequencer = node;
+}
+
+void sequence_poll(struct engine *e)
+{
+	sequencer_look(e->sequencer, e->now);
+	if (!e->succession_due_ns || e->now < e->succession_due_ns)
+		return;
+	e->succession_due_ns = 0;
+	end_those_on(e, e->lost_sequencer, true);
 }
 
 void sequence_finish(struct engine *e)
 {
+	struct launch_request *r, *next;
 	while (e->requests)
 		request_forget(e, e->requests);
+	DL_FOREACH_SAFE (e->granted, r, next)
+		free(r);
 	sequencer_free(e->sequencer);
 }

@@ -169,7 +169,7 @@ static void end_now(struct engine *e, struct span *s, bool in_order)
 static bool try_end(struct engine *e, struct span *s)
 {
 	bool in_order = agreed(e, s);
-	bool hopeless = s->unled && all_over(e, s);
+	bool hopeless = s->unled && sequence_closed(e, s);
 	if (!in_order && !hopeless && e->now < s->due_ns)
 		return false;
 	end_now(e, s, in_order);
@@ -449,7 +449,7 @@ bool span_poll(struct engine *e)
 		check_endings(e);
 	if (e->spans)
 		stuck_look(e);
-	sequencer_look(e->sequencer, e->now);
+	sequence_poll(e);
 	if (e->own)
 		any = true;
 	if (any)

@@ -65,9 +65,12 @@ enum span_kind {
 	SPAN_STUCK,   /* between a node and the first: do all members wait? A struct stuck_note */
 	SPAN_REQUEST, /* -> sequencer: request entries; key.seq is its number, key.a: more follow */
 	SPAN_WITHDRAW, /* -> sequencer: one operation is to fail, or a making not to be */
-	SPAN_LAUNCH,   /* sequencer -> node: launch what that request is about */
-	SPAN_CLOSED,   /* sequencer -> node: no launch of the span follows */
-	SPAN_WAITING,  /* sequencer -> node: who has requested it so far: places */
+	SPAN_GRANTED,  /* -> sequencer that succeeds another: launched of late, grants; key.a: more
+			* follows. sequencer -> node, with key.b: it goes on */
+	SPAN_LAUNCH,  /* sequencer -> node: launch what that request is about; key.part is the grant
+		       */
+	SPAN_CLOSED,  /* sequencer -> node: no launch of the span follows */
+	SPAN_WAITING, /* sequencer -> node: who has requested it so far: places */
 	SPAN_END,
 };
 
@@ -152,7 +155,7 @@ struct span {
 	/* On GPUs: */
 	bool requested;	   /* something of it may have been launched */
 	bool left, closed; /* the sequencer was told, and has answered */
-	bool unled;	   /* the sequencer is gone: nobody knows what was launched */
+	bool unled;	   /* a node is gone: nobody knows what was launched there */
 };
 
 /* Something that MPI works on: the first member of what MPI gives back when it is over. */
@@ -266,12 +269,14 @@ void sequence_launched(struct engine *e);
 void sequence_leave(struct engine *e, const struct span *s);
 /* Nothing more of the span will be launched. */
 bool sequence_closed(const struct engine *e, const struct span *s);
-/* REQUEST, WITHDRAW, LAUNCH or CLOSED. */
+/* REQUEST, WITHDRAW, GRANTED, LAUNCH or CLOSED. */
 void sequence_hear(struct engine *e, const struct span_header *h, const char *body, int node);
 /* OVER: this node may be the sequencer. */
 void sequence_hear_over(struct engine *e, const struct span_header *h, const char *body, int node);
 /* led: it was the sequencer. */
 void sequence_node_lost(struct engine *e, uint32_t node, bool led);
+/* In each round of a loop that has other nodes. */
+void sequence_poll(struct engine *e);
 void sequence_finish(struct engine *e);
 
 /* ---- junction*.c ---- */
@@ -303,6 +308,8 @@ void junction_hear(struct engine *e, struct span *s, uint32_t place, const struc
 /* FAILED, ASK or WAITING, from the sequencer. */
 void junction_hear_sequencer(struct engine *e, struct span *s, const struct span_header *h,
 			     const char *body);
+/* To a new one: what this node has failed, or asked for. */
+void junction_say_again(struct engine *e, struct span *s);
 /* What this node requests of it. */
 void junction_entry(const struct junction *j, struct request_entry *entry);
 /* Its request is void, and this node has asked for it to fail: so it does. */

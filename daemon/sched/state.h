@@ -331,8 +331,12 @@ struct engine {
 	bool met_new;	     /* something may be launched */
 	struct launch_request *requests, *orders; /* to the sequencer; and those that are due */
 	uint64_t nrequests;			  /* so far */
-	struct sequencer *sequencer;		  /* this node's, if it has to be the one */
-	uint64_t sequenced_ns;			  /* when somebody last said something to it */
+	struct launch_request *granted;		  /* launched of late, the oldest first */
+	uint32_t ngranted;
+	uint32_t lost_sequencer;
+	uint64_t succession_due_ns;  /* when the next one is to go on; 0: it does */
+	struct sequencer *sequencer; /* this node's, if it has to be the one */
+	uint64_t sequenced_ns;	     /* when somebody last said something to it */
 	uint64_t launch_round;
 	uint64_t inputs_ns;    /* when launched tasks' were last looked at */
 	uint64_t visit, pass;  /* the pass's first visit */

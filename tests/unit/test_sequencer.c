@@ -18,12 +18,13 @@ static struct sequencer *sequencer;
 static uint64_t now;
 
 /* What was said, in order. */
-enum kind { LAUNCH, FAILED, ASK, CLOSED, WAITING };
+enum kind { LAUNCH, FAILED, ASK, CLOSED, WAITING, GOES_ON };
 
 static struct said_by_it {
 	uint32_t node;
 	enum kind kind;
 	uint64_t of; /* LAUNCH: a request's number; else a span */
+	uint64_t grant;
 	struct operation_key key;
 	struct failed_note note;
 	uint32_t places[NODES], n;
@@ -37,10 +38,10 @@ static struct said_by_it *note(uint32_t node, enum kind kind, uint64_t of)
 	return &said[nsaid++];
 }
 
-static void note_launch(void *arg, uint32_t node, uint64_t number)
+static void note_launch(void *arg, uint32_t node, uint64_t number, uint64_t grant)
 {
 	(void)arg;
-	note(node, LAUNCH, number);
+	note(node, LAUNCH, number)->grant = grant;
 }
 
 static void note_failed(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
@@ -77,8 +78,14 @@ static void note_waiting(void *arg, uint32_t node, uint64_t span, const struct o
 	memcpy(s->places, places, n * sizeof(places[0]));
 }
 
-static const struct sequencer_ops ops = {note_launch, note_failed, note_ask, note_closed,
-					 note_waiting};
+static void note_goes_on(void *arg, uint32_t node)
+{
+	(void)arg;
+	note(node, GOES_ON, 0);
+}
+
+static const struct sequencer_ops ops = {note_launch, note_failed,  note_ask,
+					 note_closed, note_waiting, note_goes_on};
 
 static const struct said_by_it *says(uint32_t node, enum kind kind, uint64_t of)
 {
@@ -158,7 +165,7 @@ static int begin(void **state)
 {
 	(void)state;
 	now = 1;
-	sequencer = sequencer_create(&ops, NULL, NODES);
+	sequencer = sequencer_create(&ops, NULL, NODES, true);
 	nsaid = nheard = 0;
 	return sequencer ? 0 : -1;
 }
@@ -438,10 +445,104 @@ static void does_not_wait_for_who_is_gone(void **state)
 	(void)state;
 	request(2, 1, at(2, 100, 0));
 	leave(1, 100);
-	sequencer_lose_node(sequencer, 2);
+	sequencer_lose_node(sequencer, 2, false);
 	says(1, CLOSED, 100);
 	request(1, 1, at(1, 100, 0)); /* and node 2's request went with it */
 	says_nothing();
+}
+
+/* ---- Succession ---- */
+
+/* This is node 1, and node 0 was the sequencer. */
+static void succeed(void)
+{
+	sequencer_free(sequencer);
+	sequencer = sequencer_create(&ops, NULL, NODES, false);
+	assert_non_null(sequencer);
+}
+
+static void report(uint32_t node, uint64_t number, uint64_t span, uint64_t seq)
+{
+	const struct grant g = {number, span, collective(seq)};
+	sequencer_report(sequencer, node, &g, 1, true);
+}
+
+static void reported(uint32_t node)
+{
+	sequencer_report(sequencer, node, NULL, 0, false);
+}
+
+static void goes_on(void)
+{
+	for (uint32_t node = 1; node < NODES; node++)
+		says(node, GOES_ON, 0);
+}
+
+/* Node 1 was told to launch two, node 2 the first of them, node 3 nothing. */
+static void what_some_were_told_all_are_told(void **state)
+{
+	(void)state;
+	succeed();
+	report(3, 0, 0, 0);
+	request(3, 1, at(3, 300, 0));
+	request(3, 2, at(3, 300, 1));
+	request(3, 3, at(3, 300, 2));
+	reported(3);
+	report(2, 7, 300, 0);
+	request(2, 2, at(2, 300, 1));
+	request(2, 3, at(2, 300, 2));
+	reported(2);
+	says_nothing();
+	sequencer_lose_node(sequencer, 0, true);
+	says_nothing();
+	report(1, 8, 300, 1);
+	report(1, 7, 300, 0);
+	request(1, 3, at(1, 300, 2));
+	reported(1);
+	assert_int_equal(says(3, LAUNCH, 1)->grant, 7);
+	assert_int_equal(says(2, LAUNCH, 2)->grant, 8);
+	assert_int_equal(says(3, LAUNCH, 2)->grant, 8);
+	goes_on();
+	/* What nobody was told is decided now. */
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(said[nheard + (unsigned)i].grant, 9);
+	nheard += 3;
+}
+
+/* What nodes have withdrawn and left they say again. */
+static void what_was_withdrawn_fails_later(void **state)
+{
+	(void)state;
+	succeed();
+	request(1, 1, at(1, 100, 0));
+	withdraw(1, 100, 0, 1, NCCLSVC_TIMEOUT, -1);
+	leave(1, 200);
+	reported(1);
+	sequencer_lose_node(sequencer, 0, true);
+	leave(2, 200);
+	reported(3);
+	says_nothing();
+	reported(2);
+	goes_on();
+	says(2, ASK, 100);
+	says(1, CLOSED, 200);
+	says(2, CLOSED, 200);
+	withdraw(2, 100, 0, 0, NCCLSVC_TIMEOUT, 1);
+	says(1, FAILED, 100);
+	says(2, FAILED, 100);
+}
+
+static void does_not_wait_for_the_report_of_who_is_gone(void **state)
+{
+	(void)state;
+	succeed();
+	sequencer_lose_node(sequencer, 0, true);
+	reported(1);
+	reported(2);
+	says_nothing();
+	sequencer_lose_node(sequencer, 3, false);
+	says(1, GOES_ON, 0);
+	says(2, GOES_ON, 0);
 }
 
 /* ---- Messages that no node of ours sends ---- */
@@ -494,6 +595,9 @@ int main(void)
 		TEST(those_who_wait_are_told_who_is_there),
 		TEST(closes_when_all_have_left),
 		TEST(does_not_wait_for_who_is_gone),
+		TEST(what_some_were_told_all_are_told),
+		TEST(what_was_withdrawn_fails_later),
+		TEST(does_not_wait_for_the_report_of_who_is_gone),
 		TEST(nonsense_is_ignored),
 	};
 	return cmocka_run_group_tests_name("sequencer", tests, NULL, NULL);
