@@ -305,8 +305,7 @@ void await_taken(uint32_t rank, uint64_t n)
 		assert_true(now_ns() < until);
 }
 
-/* GPUs are through with what is launched there as soon as it is. */
-static void is_over(uint32_t rank, uint64_t n)
+void await_over(uint32_t rank, uint64_t n)
 {
 	for (uint64_t until = now_ns() + WAIT_NS; !over(rank, n); pause_ns(100000)) {
 		assert_true(now_ns() < until);
@@ -317,7 +316,7 @@ static void is_over(uint32_t rank, uint64_t n)
 
 void goes_well(uint32_t rank, uint64_t n)
 {
-	is_over(rank, n);
+	await_over(rank, n);
 	ends(rank, n, NCCLSVC_OK);
 }
 

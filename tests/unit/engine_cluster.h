@@ -47,6 +47,7 @@ uint64_t many(uint32_t rank, uint8_t op, int32_t peer, unsigned n);
 /* The engine has the member's first n tasks. */
 void await_taken(uint32_t rank, uint64_t n);
 /* GPUs are through with what is launched there as soon as it is. */
+void await_over(uint32_t rank, uint64_t n);
 void goes_well(uint32_t rank, uint64_t n);
 /* What the member is told of a task that has ended. */
 ncclsvc_status status_of_task(uint32_t rank, uint64_t n);
