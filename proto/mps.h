@@ -16,7 +16,7 @@ enum mps_state {
 
 struct mps {
 	enum mps_state state;
-	uint64_t server;     /* equal for those who meet at one control daemon; 0: there is none */
+	uint64_t server;     /* equal for processes of one control daemon; 0: there is none */
 	uint32_t uid;	     /* of the control daemon; only if there is one */
 	char directory[108]; /* where it was looked for: no longer than a socket's address */
 };

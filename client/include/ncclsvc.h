@@ -237,7 +237,7 @@ ncclsvc_result ncclsvc_gather(const void *sendbuf, void *recvbuf, size_t count, 
 /* sendbuf: nranks * count elements on the root, may be NULL elsewhere; recvbuf: count. */
 ncclsvc_result ncclsvc_scatter(const void *sendbuf, void *recvbuf, size_t count, ncclsvc_type type,
 			       int root, ncclsvc_comm *comm, ncclsvc_task *task);
-/* count elements to or from peer. The k-th Send from a to b meets the k-th Recv at b from a.
+/* count elements to or from peer. The k-th Send from a to b matches the k-th Recv at b from a.
  * Exchange in both directions belongs in one task group, as with NCCL. */
 ncclsvc_result ncclsvc_send(const void *sendbuf, size_t count, ncclsvc_type type, int peer,
 			    ncclsvc_comm *comm, ncclsvc_task *task);

@@ -44,9 +44,10 @@ ncclsvc_result ncclsvc_plan_start(ncclsvc_comm *comm, ncclsvc_plan **plan);
 ncclsvc_result ncclsvc_plan_group_start(ncclsvc_plan *plan);
 ncclsvc_result ncclsvc_plan_group_end(ncclsvc_plan *plan);
 
-/* A task of the open group. The k-th Send from a to b, in plan order, meets the k-th Recv at b from
- * a. Several of one group may be alike. count and type: what will be submitted; NCCLSVC_PLAN_ANY
- * leaves both open (type is ignored then). LIMIT: 65536 tasks in a plan, 4096 in a group. */
+/* A task of the open group. The k-th Send from a to b, in plan order, matches the k-th Recv at b
+ * from a. Several of one group may be alike. count and type: what will be submitted;
+ * NCCLSVC_PLAN_ANY leaves both open (type is ignored then). LIMIT: 65536 tasks in a plan, 4096 in a
+ * group. */
 ncclsvc_result ncclsvc_plan_send(ncclsvc_plan *plan, size_t count, ncclsvc_type type, int peer);
 ncclsvc_result ncclsvc_plan_recv(ncclsvc_plan *plan, size_t count, ncclsvc_type type, int peer);
 

@@ -89,7 +89,7 @@ uint64_t ncclsvc_tensors_copied(const ncclsvc_tensors *lists);
 
 /* ---- Send and Recv ----------------------------------------------------------------------------
  *
- * Both sides give the same tag and mode. Lists from one rank to another meet in order.
+ * Both sides give the same tag and mode. Lists from one rank to another match in order.
  *
  * A list whose tensors already stand at the offsets of ncclsvc_aggregate from the first one's start
  * is sent as it lies. It is received as it lies if there are no gaps between tensors, or if

@@ -168,7 +168,7 @@ static void derived_id(const ncclUniqueId *parent, uint64_t nth, const bool *out
 	memcpy(id->internal, words, sizeof(words));
 }
 
-/* A communicator that was revoked has nothing left to split: its ranks meet in another one first.
+/* A communicator that was revoked has nothing left to split: its ranks join another one first.
  */
 static ncclResult_t enter_to_split(ncclComm_t comm, struct start *s)
 {

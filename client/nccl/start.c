@@ -169,7 +169,7 @@ static void ready(ncclComm_t comm, struct gpu_session *session, ncclsvc_comm *se
 		handle_leave(comm);
 }
 
-/* Takes the next number of its parent's. One that meets by an id of its own needs none. */
+/* Takes the next number of its parent's splits. A split by an id of its own needs none. */
 static void queue_up(struct start *s)
 {
 	if (s->kind != START_SPLIT || s->anew)

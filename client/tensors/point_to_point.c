@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Send and Recv of lists. A list of static shapes is one message. With shapes ahead, the sender
- * first sends them, on the host; when they have met, the data follows.
+ * first sends them, on the host; when they match, the data follows.
  *
- * Which of the two it is must be the same on both sides, so their first messages have to meet. On
+ * Which of the two it is must be the same on both sides, so their first messages have to match. On
  * the host all messages are on one communicator. On GPUs what is ahead goes by a communicator of
  * the host, so a static list says there that it is one, in an empty message; and whoever finds that
  * the peer meant the other mode, takes the turn of the data, too, by refusing it. */

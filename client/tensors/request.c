@@ -4,7 +4,7 @@
  * it goes on whenever its owner looks.
  *
  * Its turns on the communicators are counted. If it ends before it has taken all of them, it takes
- * the rest by saying that it refuses: so the peers' tasks end, and the next lists meet again. */
+ * the rest by saying that it refuses: so the peers' tasks end, and the next lists match again. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

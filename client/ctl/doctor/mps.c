@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * MPS: whether trainers and workers meet at one server, and what follows from it. */
+ * MPS: whether trainers and workers use one server, and what follows from it. */
 #include <stdlib.h>
 #include <string.h>
 

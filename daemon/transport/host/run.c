@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The bytes of tasks that met. Every operation is cut into chunks that touch disjoint destinations,
+ * The bytes of matched tasks. Every operation is cut into chunks that touch disjoint destinations,
  * so they run in any order, on any thread, with the same result. */
 #include "host.h"
 
@@ -22,7 +22,7 @@
 #define CHUNKS_PER_THREAD 16 /* the last chunk is the time one thread waits for another */
 #define BOUNCE_BYTES	  4096
 
-/* What tasks that met do to memory, as one. */
+/* Reads and writes of matched tasks, as one. */
 struct move {
 	struct task *const *tasks; /* by rank; a Send and its Recv */
 	uint32_t ntasks;

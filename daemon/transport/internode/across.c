@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Moving the bytes of tasks that met on several nodes, chunk by chunk: some are on their way while
- * others are reduced or copied. The engine's thread never waits for any of it. */
+ * Moves the bytes of tasks that matched on several nodes, chunk by chunk: some are on their way
+ * while others are reduced or copied. The engine's thread never waits for any of it. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>

@@ -51,7 +51,7 @@ void making_poll(struct engine *e);
 void making_finish(struct engine *e);
 
 /* window.c */
-/* Tasks that met, by rank, are about to be launched: sets their windows. */
+/* Matched tasks, by rank, are about to be launched: sets their windows. */
 void window_choose(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks);
 void window_completed(const struct task *t);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tasks of GPUs without NCCL (transport = mpi): their memory is staged through pinned host memory.
- * They meet as tasks of the host do, inputs included; a copy never waits on the GPU. Then:
+ * They match as tasks of the host do, inputs included; a copy never waits on the GPU. Then:
  *
  *   staged.c       an operation is cut into chunks of its count; some are under way at once, each
  *                  through three stages: copied in, moved or reduced on the host, copied out
