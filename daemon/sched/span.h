@@ -5,10 +5,8 @@
  *   span.c        which nodes and ranks, their messages, and the end
  *   junction.c    where the nodes' tasks meet: verdicts; junction_hear.c: those of other nodes;
  *                 junction_pair.c: a Send and its Recv
- *   across.c      moving the bytes of what met: pieces, in flight by MPI;
- * transport/internode/piece.c: one of them; transport/internode/flow.c: what it sends and receives
- *   transport/internode/course.c which bytes a piece is, for each operation
- *   transport/internode/small.c the same for what fits into a message
+ *   transport/internode  moves the bytes of what matched, in chunks, by MPI; small.c what fits into
+ *                 a message
  *   early.c       what is said of a communicator before it has begun here
  *   stuck.c       deadlocks: members of several nodes that all wait for each other
  *   sequence.c    on GPUs instead: what this node requests of the sequencer

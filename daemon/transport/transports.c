@@ -2,7 +2,7 @@
 #include "transports.h"
 
 #include "host/host.h"
-#include "internode/across.h"
+#include "internode/internode.h"
 #include "nccl/nccl.h"
 #include "staged/staged.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One chunk of an operation, from stage to stage: its memory, its flows, and the work on it. */
+ * One chunk of an operation, from stage to stage: its memory, its transfers, and the work on it. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
-#include "across.h"
+#include "internode.h"
 #include "reduce/reduce.h"
 
 #define INLINE_BYTES (64 * 1024) /* more than that is the pool's */
@@ -31,21 +31,21 @@ static void buffer_put(struct engine *e, char *p, uint64_t bytes)
 /* ---- The work on it ---- */
 
 /* AllToAll: where one of this node's two ranks has, or wants, the block of the other. */
-static char *swap_at(const struct course *p, const struct stretch *x, bool dst)
+static char *swap_at(const struct schedule *p, const struct segment *x, bool dst)
 {
 	uint32_t a, b;
-	course_pair(x->block, &a, &b);
+	schedule_pair(x->block, &a, &b);
 	bool mine_a = x->owner == p->span->me;
 	const struct task *t = p->tasks[mine_a ? a : b];
 	uint64_t at = (mine_a ? b : a) * p->share + x->lo;
 	return (dst ? t->dst : t->src) + at;
 }
 
-static void exchange_here(const struct course *p, const struct stretch *x)
+static void exchange_here(const struct schedule *p, const struct segment *x)
 {
 	char one[4096], other[4096];
 	uint32_t a, b;
-	course_pair(x->block, &a, &b);
+	schedule_pair(x->block, &a, &b);
 	struct task *ta = p->tasks[a], *tb = p->tasks[b];
 	for (uint64_t i = 0; i < x->bytes; i += sizeof(one)) {
 		size_t n = x->bytes - i < sizeof(one) ? x->bytes - i : sizeof(one);
@@ -57,17 +57,17 @@ static void exchange_here(const struct course *p, const struct stretch *x)
 	}
 }
 
-static void share_result(const struct course *p, const struct stretch *x)
+static void share_result(const struct schedule *p, const struct segment *x)
 {
 	const struct span *s = p->span;
 	char *targets[span_local_count(s)];
-	uint32_t n = course_targets(p, x, targets), from = 0;
+	uint32_t n = schedule_targets(p, x, targets), from = 0;
 	const char *source = targets[0];
 	if (!n)
 		return;
 	/* The owner's ranks have theirs, if it was reduced. */
 	if (x->owner == s->me && !x->reduces)
-		source = course_source(p, x, course_giver(p, x));
+		source = schedule_source(p, x, schedule_sender(p, x));
 	else
 		from = 1;
 	for (uint32_t i = from; i < n; i++)
@@ -77,22 +77,22 @@ static void share_result(const struct course *p, const struct stretch *x)
 static void run_stage(struct job *job, uint32_t chunk)
 {
 	struct block_chunk *p = (struct block_chunk *)job;
-	const struct course *course = &p->op->course;
+	const struct schedule *schedule = &p->op->schedule;
 	(void)chunk;
 	switch (p->stage) {
 	case STAGE_PREPARE:
-		course_contribute(course, &p->x, p->mine);
+		schedule_contribute(schedule, &p->x, p->mine);
 		break;
 	case STAGE_REDUCE:
-		course_reduce(course, &p->x, p->others);
+		schedule_reduce(schedule, &p->x, p->others);
 		break;
 	case STAGE_SHARE:
 		if (!p->x.exchanges)
-			share_result(course, &p->x);
+			share_result(schedule, &p->x);
 		else if (p->x.owner == p->x.to)
-			exchange_here(course, &p->x);
+			exchange_here(schedule, &p->x);
 		else if (p->others)
-			memcpy(swap_at(course, &p->x, true), p->others, p->x.bytes);
+			memcpy(swap_at(schedule, &p->x, true), p->others, p->x.bytes);
 		break;
 	default:
 		break;
@@ -102,9 +102,9 @@ static void run_stage(struct job *job, uint32_t chunk)
 /* True if there is something for the pool, or to be run, in this stage. */
 static bool has_work(const struct block_chunk *p)
 {
-	const struct course *course = &p->op->course;
-	const struct stretch *x = &p->x;
-	const bool owner = x->owner == course->span->me;
+	const struct schedule *schedule = &p->op->schedule;
+	const struct segment *x = &p->x;
+	const bool owner = x->owner == schedule->span->me;
 	switch (p->stage) {
 	case STAGE_PREPARE:
 		return p->mine;
@@ -122,14 +122,14 @@ static bool has_work(const struct block_chunk *p)
 
 static bool work(struct engine *e, struct block_chunk *p)
 {
-	uint64_t bytes = p->x.bytes * p->op->course.span->nnodes;
+	uint64_t bytes = p->x.bytes * p->op->schedule.span->nnodes;
 	if (bytes <= INLINE_BYTES || e->config.threads < 2) {
 		run_stage(&p->job, 0);
 		return false;
 	}
 	p->job.run = run_stage;
 	p->job.chunks = 1;
-	p->job.over = across_work_over;
+	p->job.over = internode_work_over;
 	p->working = true;
 	e->jobs++;
 	pool_submit(e->pool, &p->job);
@@ -138,23 +138,23 @@ static bool work(struct engine *e, struct block_chunk *p)
 
 /* ---- From stage to stage ---- */
 
-/* Are all flows of that phase over? Those of an operation that was given up need not begin. */
-static bool flows_over(const struct block_chunk *p, enum phase phase)
+/* Are all transfers of that phase over? Those of an operation that was given up need not begin. */
+static bool transfers_over(const struct block_chunk *p, enum phase phase)
 {
-	for (uint32_t i = 0; i < p->nflows; i++) {
-		const struct flow *f = &p->flows[i];
+	for (uint32_t i = 0; i < p->ntransfers; i++) {
+		const struct transfer *f = &p->transfers[i];
 		if (f->phase == phase && !f->over && (f->begun || !p->op->aborted))
 			return false;
 	}
 	return true;
 }
 
-static void offer_flows(struct engine *e, struct block_chunk *p, enum phase phase)
+static void offer_transfers(struct engine *e, struct block_chunk *p, enum phase phase)
 {
-	for (uint32_t i = 0; i < p->nflows; i++) {
-		struct flow *f = &p->flows[i];
+	for (uint32_t i = 0; i < p->ntransfers; i++) {
+		struct transfer *f = &p->transfers[i];
 		if (f->phase == phase && f->send && !f->begun && !p->op->aborted)
-			flow_offer(e, f);
+			transfer_offer(e, f);
 	}
 }
 
@@ -164,8 +164,8 @@ static void finish_chunk(struct engine *e, struct block_chunk *p)
 	DL_DELETE(op->chunks, p);
 	op->under_way--;
 	uint64_t whole = 0;
-	for (uint32_t k = 0; p->x.reduces && k < op->course.span->nnodes; k++)
-		whole += course_contributions(&op->course, k) * p->x.bytes;
+	for (uint32_t k = 0; p->x.reduces && k < op->schedule.span->nnodes; k++)
+		whole += schedule_contributions(&op->schedule, k) * p->x.bytes;
 	if (!p->x.reduces)
 		whole = p->x.bytes;
 	buffer_put(e, p->mine, whole);
@@ -178,12 +178,12 @@ bool chunk_advance(struct engine *e, struct block_chunk *p)
 	const struct op *op = p->op;
 	while (!p->working) {
 		switch (p->stage) {
-		case STAGE_GIVE:
-			if (!flows_over(p, GIVING))
+		case STAGE_GATHER:
+			if (!transfers_over(p, GATHER))
 				return false;
 			break;
 		case STAGE_RESULT:
-			if (!flows_over(p, RESULT))
+			if (!transfers_over(p, RESULT))
 				return false;
 			break;
 		case STAGE_OVER:
@@ -193,16 +193,16 @@ bool chunk_advance(struct engine *e, struct block_chunk *p)
 			break;
 		}
 		if (op->aborted) {
-			if (!flows_over(p, GIVING) || !flows_over(p, RESULT))
+			if (!transfers_over(p, GATHER) || !transfers_over(p, RESULT))
 				return false;
 			finish_chunk(e, p);
 			return true;
 		}
 		p->stage++;
-		if (p->stage == STAGE_GIVE)
-			offer_flows(e, p, GIVING);
+		if (p->stage == STAGE_GATHER)
+			offer_transfers(e, p, GATHER);
 		if (p->stage == STAGE_RESULT)
-			offer_flows(e, p, RESULT);
+			offer_transfers(e, p, RESULT);
 		if (has_work(p) && work(e, p))
 			return false;
 	}
@@ -211,11 +211,11 @@ bool chunk_advance(struct engine *e, struct block_chunk *p)
 
 /* ---- Its beginning ---- */
 
-static void add_flow(struct block_chunk *p, enum phase phase, bool send, uint32_t node, char *at,
-		     uint64_t bytes)
+static void add_transfer(struct block_chunk *p, enum phase phase, bool send, uint32_t node,
+			 char *at, uint64_t bytes)
 {
-	p->flows[p->nflows++] = (struct flow){
-		.flight = {across_flow_over},
+	p->transfers[p->ntransfers++] = (struct transfer){
+		.flight = {internode_flow_over},
 		.send = send,
 		.phase = phase,
 		.node = node,
@@ -231,109 +231,110 @@ static char *writable(const char *p)
 }
 
 /* False: out of memory. */
-static bool course_flows_of_reduction(struct engine *e, struct block_chunk *p)
+static bool transfers_of_reduction(struct engine *e, struct block_chunk *p)
 {
-	const struct course *course = &p->op->course;
-	const struct span *s = course->span;
-	const struct stretch *x = &p->x;
+	const struct schedule *schedule = &p->op->schedule;
+	const struct span *s = schedule->span;
+	const struct segment *x = &p->x;
 	uint64_t all = 0, at = 0;
 	if (x->owner != s->me) {
-		uint64_t n = course_contributions(course, s->me);
-		char *from = writable(course_source(course, x, span_locals(s)[0]));
+		uint64_t n = schedule_contributions(schedule, s->me);
+		char *from = writable(schedule_source(schedule, x, span_locals(s)[0]));
 		if (span_local_count(s) > 1)
 			from = p->mine = buffer_get(e, n * x->bytes);
-		add_flow(p, GIVING, true, x->owner, from, n * x->bytes);
+		add_transfer(p, GATHER, true, x->owner, from, n * x->bytes);
 		return from;
 	}
 	for (uint32_t k = 0; k < s->nnodes; k++)
-		all += k == s->me ? 0 : course_contributions(course, k) * x->bytes;
+		all += k == s->me ? 0 : schedule_contributions(schedule, k) * x->bytes;
 	p->others = buffer_get(e, all);
 	if (!p->others)
 		return false;
 	for (uint32_t k = 0; k < s->nnodes; k++) {
 		if (k == s->me)
 			continue;
-		uint64_t n = course_contributions(course, k) * x->bytes;
-		add_flow(p, GIVING, false, k, p->others + at, n);
+		uint64_t n = schedule_contributions(schedule, k) * x->bytes;
+		add_transfer(p, GATHER, false, k, p->others + at, n);
 		at += n;
 	}
 	return true;
 }
 
 /* The same. */
-static bool course_flows_of_exchange(struct engine *e, struct block_chunk *p)
+static bool transfers_of_exchange(struct engine *e, struct block_chunk *p)
 {
-	const struct course *course = &p->op->course;
-	const struct stretch *x = &p->x;
-	const bool owner = x->owner == course->span->me;
+	const struct schedule *schedule = &p->op->schedule;
+	const struct segment *x = &p->x;
+	const bool owner = x->owner == schedule->span->me;
 	uint32_t other = owner ? x->to : x->owner, a, b;
 	if (x->owner == x->to)
 		return true;
-	course_pair(x->block, &a, &b);
-	const struct task *t = course->tasks[owner ? a : b];
-	char *to = swap_at(course, x, true);
+	schedule_pair(x->block, &a, &b);
+	const struct task *t = schedule->tasks[owner ? a : b];
+	char *to = swap_at(schedule, x, true);
 	/* In place, what comes must not overwrite what has not gone yet. */
 	if (t->src == t->dst)
 		to = p->others = buffer_get(e, x->bytes);
-	add_flow(p, RESULT, true, other, swap_at(course, x, false), x->bytes);
-	add_flow(p, RESULT, false, other, to, x->bytes);
+	add_transfer(p, RESULT, true, other, swap_at(schedule, x, false), x->bytes);
+	add_transfer(p, RESULT, false, other, to, x->bytes);
 	return to;
 }
 
-static void course_flows_of_result(struct block_chunk *p)
+static void transfers_of_result(struct block_chunk *p)
 {
-	const struct course *course = &p->op->course;
-	const struct span *s = course->span;
-	const struct stretch *x = &p->x;
+	const struct schedule *schedule = &p->op->schedule;
+	const struct span *s = schedule->span;
+	const struct segment *x = &p->x;
 	char *targets[span_local_count(s)];
-	uint32_t ntargets = course_targets(course, x, targets);
+	uint32_t ntargets = schedule_targets(schedule, x, targets);
 	if (x->owner != s->me) {
 		if (x->spreads || (x->to == s->me && !x->reduces))
-			add_flow(p, RESULT, false, x->owner, targets[0], x->bytes);
+			add_transfer(p, RESULT, false, x->owner, targets[0], x->bytes);
 		return;
 	}
-	char *from = x->reduces ? (ntargets ? targets[0] : NULL)
-				: writable(course_source(course, x, course_giver(course, x)));
+	char *from = x->reduces
+			     ? (ntargets ? targets[0] : NULL)
+			     : writable(schedule_source(schedule, x, schedule_sender(schedule, x)));
 	for (uint32_t k = 0; k < s->nnodes; k++)
 		if (k != s->me && (x->spreads || (k == x->to && !x->reduces)))
-			add_flow(p, RESULT, true, k, from, x->bytes);
+			add_transfer(p, RESULT, true, k, from, x->bytes);
 }
 
 /* NULL: out of memory. */
 static struct block_chunk *make(struct engine *e, struct op *op, uint64_t index,
-				const struct stretch *x)
+				const struct segment *x)
 {
 	const struct span *s = op->comm->span;
-	struct block_chunk *p = calloc(1, sizeof(*p) + 2 * s->nnodes * sizeof(p->flows[0]));
+	struct block_chunk *p = calloc(1, sizeof(*p) + 2 * s->nnodes * sizeof(p->transfers[0]));
 	if (!p)
 		return NULL;
 	p->op = op;
 	p->index = index;
 	p->x = *x;
-	if ((x->reduces && !course_flows_of_reduction(e, p)) ||
-	    (x->exchanges && !course_flows_of_exchange(e, p))) {
+	if ((x->reduces && !transfers_of_reduction(e, p)) ||
+	    (x->exchanges && !transfers_of_exchange(e, p))) {
 		free(p); /* it has no other memory yet */
 		return NULL;
 	}
 	if (!x->exchanges)
-		course_flows_of_result(p);
+		transfers_of_result(p);
 	return p;
 }
 
-void chunk_begin(struct engine *e, struct op *op, uint64_t index, const struct stretch *x)
+void chunk_begin(struct engine *e, struct op *op, uint64_t index, const struct segment *x)
 {
 	struct block_chunk *p = make(e, op, index, x);
 	if (!p) {
 		/* The others have begun: what they wait for ends with the epoch. */
-		flow_abort_op(e, op);
+		transfer_abort_op(e, op);
 		span_give_up(e, op->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
 	op->under_way++;
 	DL_APPEND(op->chunks, p);
-	for (uint32_t i = 0; i < p->nflows; i++)
-		if (!p->flows[i].send)
-			flow_receive(e, &p->flows[i]);
+	for (uint32_t i = 0; i < p->ntransfers; i++)
+		if (!p->transfers[i].send)
+			transfer_receive(e, &p->transfers[i]);
 	if (has_work(p) && work(e, p))
 		return;
 	chunk_advance(e, p);

@@ -2,7 +2,7 @@
  * Operations whose bytes travel with the verdicts: one message from each node to each other. */
 #include <string.h>
 
-#include "across.h"
+#include "internode.h"
 #include "names.h"
 #include "task.h"
 
@@ -16,7 +16,7 @@ bool small_fits(const struct span *s, const struct svc_record *r, bool p2p)
 		return true;
 	if (share > SPAN_EAGER_BYTES)
 		return false;
-	if (svc_op_reduces(r->op) && course_uses_raw(s, r))
+	if (svc_op_reduces(r->op) && schedule_uses_raw(s, r))
 		vectors = most;
 	if (!p2p && svc_op_sends_each(r->op))
 		vectors *= most;
@@ -25,22 +25,22 @@ bool small_fits(const struct span *s, const struct svc_record *r, bool p2p)
 	return vectors * share <= SPAN_EAGER_BYTES;
 }
 
-/* The whole block as one stretch. */
-static struct stretch whole(const struct course *p, uint32_t block)
+/* The whole block as one segment. */
+static struct segment whole(const struct schedule *p, uint32_t block)
 {
 	uint64_t units = p->unit ? p->share / p->unit : 0;
-	return (struct stretch){.block = block, .count = units, .bytes = p->share};
+	return (struct segment){.block = block, .count = units, .bytes = p->share};
 }
 
-static void make(struct course *p, const struct span *s, struct task *const *tasks, bool p2p)
+static void make(struct schedule *p, const struct span *s, struct task *const *tasks, bool p2p)
 {
-	course_make(p, s, tasks, p2p ? 0 : -1, p2p ? 0 : -1);
+	schedule_make(p, s, tasks, p2p ? 0 : -1, p2p ? 0 : -1);
 	p->block_units = 0; /* AllReduce: nobody has a slice */
 }
 
 /* Ranks of the node at that place of which this is true: that they send, or that they receive. */
 static uint32_t ranks_that(bool (*is_so)(unsigned op, int32_t root, uint32_t rank),
-			   const struct course *p, uint32_t place)
+			   const struct schedule *p, uint32_t place)
 {
 	const struct span *s = p->span;
 	uint32_t n = 0;
@@ -50,38 +50,38 @@ static uint32_t ranks_that(bool (*is_so)(unsigned op, int32_t root, uint32_t ran
 }
 
 /* Blocks that one sender, or the node's reduction, has for the ranks at that place. */
-static uint32_t blocks_for(const struct course *p, uint32_t place)
+static uint32_t blocks_for(const struct schedule *p, uint32_t place)
 {
 	const uint32_t n = ranks_that(svc_op_receives, p, place);
 	return svc_op_sends_each(p->record.op) ? n : n > 0;
 }
 
 /* How many bytes go from one node to another. */
-static size_t bytes_between(const struct course *p, uint32_t from, uint32_t to)
+static size_t bytes_between(const struct schedule *p, uint32_t from, uint32_t to)
 {
-	const size_t each = svc_op_reduces(p->record.op) ? course_contributions(p, from)
+	const size_t each = svc_op_reduces(p->record.op) ? schedule_contributions(p, from)
 							 : ranks_that(svc_op_sends, p, from);
 	return each * blocks_for(p, to) * p->share;
 }
 
 /* Block i of those for the ranks at that place: whose it is. */
-static uint32_t block_for(const struct course *p, uint32_t place, uint32_t i)
+static uint32_t block_for(const struct schedule *p, uint32_t place, uint32_t i)
 {
 	const struct span *s = p->span;
 	return svc_op_sends_each(p->record.op) ? s->ranks[s->first[place] + i] : 0;
 }
 
-static void pack_reduced(const struct course *p, uint32_t place, char *out)
+static void pack_reduced(const struct schedule *p, uint32_t place, char *out)
 {
 	const uint32_t n = blocks_for(p, place);
 	for (uint32_t i = 0; i < n; i++) {
-		struct stretch x = whole(p, block_for(p, place, i));
-		course_contribute(p, &x, out);
-		out += course_contributions(p, p->span->me) * p->share;
+		struct segment x = whole(p, block_for(p, place, i));
+		schedule_contribute(p, &x, out);
+		out += schedule_contributions(p, p->span->me) * p->share;
 	}
 }
 
-static void pack_moved(const struct course *p, uint32_t place, char *out)
+static void pack_moved(const struct schedule *p, uint32_t place, char *out)
 {
 	const struct span *s = p->span;
 	const struct svc_record *r = &p->record;
@@ -97,7 +97,7 @@ static void pack_moved(const struct course *p, uint32_t place, char *out)
 size_t small_pack(const struct span *s, struct task *const *tasks, uint32_t place, bool p2p,
 		  char *out)
 {
-	struct course p;
+	struct schedule p;
 	make(&p, s, tasks, p2p);
 	if (!p.share)
 		return 0;
@@ -114,7 +114,7 @@ size_t small_pack(const struct span *s, struct task *const *tasks, uint32_t plac
 }
 
 /* Pairs within this node: either of the two may work in place. */
-static void exchange_locally(const struct course *p)
+static void exchange_locally(const struct schedule *p)
 {
 	const struct span *s = p->span;
 	const uint32_t n = span_local_count(s), *locals = span_locals(s);
@@ -130,30 +130,30 @@ static void exchange_locally(const struct course *p)
 	}
 }
 
-static void finish_reduced(const struct course *p, const char *const *parts)
+static void finish_reduced(const struct schedule *p, const char *const *parts)
 {
 	const struct span *s = p->span;
 	const char *at[s->nnodes];
 	if (!svc_op_sends_each(p->record.op)) {
-		struct stretch x = whole(p, 0);
+		struct segment x = whole(p, 0);
 		char *targets[span_local_count(s)];
-		if (course_targets(p, &x, targets))
-			course_reduce_parts(p, &x, parts);
+		if (schedule_targets(p, &x, targets))
+			schedule_reduce_parts(p, &x, parts);
 		return;
 	}
 	for (uint32_t i = 0; i < span_local_count(s); i++) {
-		struct stretch x = whole(p, span_locals(s)[i]);
+		struct segment x = whole(p, span_locals(s)[i]);
 		for (uint32_t place = 0; place < s->nnodes; place++)
 			at[place] = place == s->me
 					    ? NULL
-					    : parts[place] +
-						      i * course_contributions(p, place) * p->share;
-		course_reduce_parts(p, &x, at);
+					    : parts[place] + i * schedule_contributions(p, place) *
+								     p->share;
+		schedule_reduce_parts(p, &x, at);
 	}
 }
 
 /* from: what that node has packed. */
-static void finish_moved(const struct course *p, uint32_t place, const char *from)
+static void finish_moved(const struct schedule *p, uint32_t place, const char *from)
 {
 	const struct span *s = p->span;
 	const struct svc_record *r = &p->record;
@@ -181,7 +181,7 @@ static void finish_moved(const struct course *p, uint32_t place, const char *fro
 bool small_finish(const struct span *s, struct task *const *tasks, const struct junction *j)
 {
 	const bool p2p = j->key.a >= 0;
-	struct course p;
+	struct schedule p;
 	make(&p, s, tasks, p2p);
 	if (!p.share)
 		return true;

@@ -10,7 +10,7 @@
  */
 #include <string.h>
 
-#include "across.h"
+#include "internode.h"
 #include "names.h"
 #include "reduce/reduce.h"
 #include "task.h"
@@ -26,7 +26,7 @@ static bool average_by_sum(unsigned type)
 	       type == NCCLSVC_UINT64;
 }
 
-bool course_uses_raw(const struct span *s, const struct svc_record *r)
+bool schedule_uses_raw(const struct span *s, const struct svc_record *r)
 {
 	bool halves = r->type == NCCLSVC_FLOAT16 || r->type == NCCLSVC_BFLOAT16;
 	bool picks = r->redop == NCCLSVC_MIN || r->redop == NCCLSVC_MAX;
@@ -35,17 +35,17 @@ bool course_uses_raw(const struct span *s, const struct svc_record *r)
 	return r->redop == NCCLSVC_AVG && !average_by_sum(r->type);
 }
 
-uint32_t course_contributions(const struct course *p, uint32_t place)
+uint32_t schedule_contributions(const struct schedule *p, uint32_t place)
 {
 	return p->raw ? p->span->counts[place] : 1;
 }
 
-static void cut_into_chunks(struct course *p)
+static void cut_into_chunks(struct schedule *p)
 {
 	uint64_t bytes = CHUNK_BYTES, all = 0;
 	if (svc_op_reduces(p->record.op)) {
 		for (uint32_t k = 0; k < p->span->nnodes; k++)
-			all += course_contributions(p, k);
+			all += schedule_contributions(p, k);
 		if (all * bytes > CHUNK_SCRATCH_MAX)
 			bytes = CHUNK_SCRATCH_MAX / all;
 		if (bytes < 4096)
@@ -62,11 +62,11 @@ static bool is_sliced(const struct svc_record *r)
 	return svc_op_reduces(r->op) && !svc_op_has_root(r->op) && !svc_op_sends_each(r->op);
 }
 
-void course_make(struct course *p, const struct span *s, struct task *const *tasks, int32_t a,
-		 int32_t b)
+void schedule_make(struct schedule *p, const struct span *s, struct task *const *tasks, int32_t a,
+		   int32_t b)
 {
 	const uint32_t nranks = s->comm->nranks;
-	*p = (struct course){.span = s, .tasks = tasks, .a = a, .b = b, .p2p = a >= 0};
+	*p = (struct schedule){.span = s, .tasks = tasks, .a = a, .b = b, .p2p = a >= 0};
 	if (p->p2p)
 		p->record = tasks[0] ? tasks[0]->record : tasks[1]->record;
 	else
@@ -89,12 +89,12 @@ void course_make(struct course *p, const struct span *s, struct task *const *tas
 		p->block_units =
 			(p->block_units + UNITS_ALIGNED - 1) / UNITS_ALIGNED * UNITS_ALIGNED;
 	}
-	p->raw = !p->p2p && svc_op_reduces(r->op) && course_uses_raw(s, r);
+	p->raw = !p->p2p && svc_op_reduces(r->op) && schedule_uses_raw(s, r);
 	cut_into_chunks(p);
 }
 
 /* Pairs (a <= b) in the order (0,0) (0,1) (1,1) (0,2) ... */
-void course_pair(uint32_t pair, uint32_t *a, uint32_t *b)
+void schedule_pair(uint32_t pair, uint32_t *a, uint32_t *b)
 {
 	uint32_t high = 0;
 	for (uint32_t bit = UINT32_C(1) << 15; bit; bit /= 2) {
@@ -107,7 +107,7 @@ void course_pair(uint32_t pair, uint32_t *a, uint32_t *b)
 }
 
 /* Whether a block is for one rank alone, and for which. Not of AllToAll. */
-static bool one_receives(const struct course *p, uint32_t block, uint32_t *rank)
+static bool one_receives(const struct schedule *p, uint32_t block, uint32_t *rank)
 {
 	const struct svc_record *r = &p->record;
 	if (svc_op_sends_each(r->op))
@@ -120,7 +120,7 @@ static bool one_receives(const struct course *p, uint32_t block, uint32_t *rank)
 }
 
 /* The last nodes' slices may be shorter, or empty. */
-static uint64_t slice_units(const struct course *p, uint32_t block)
+static uint64_t slice_units(const struct schedule *p, uint32_t block)
 {
 	const uint64_t before = block * p->block_units, count = p->record.count;
 	if (before >= count)
@@ -128,13 +128,13 @@ static uint64_t slice_units(const struct course *p, uint32_t block)
 	return count - before < p->block_units ? count - before : p->block_units;
 }
 
-static void find_owner(const struct course *p, struct stretch *x)
+static void find_owner(const struct schedule *p, struct segment *x)
 {
 	const struct span *s = p->span;
 	uint32_t a, b, to;
 	x->reduces = svc_op_reduces(p->record.op);
 	if (svc_op_sends_each(p->record.op) && svc_op_receives_each(p->record.op)) {
-		course_pair(x->block, &a, &b);
+		schedule_pair(x->block, &a, &b);
 		x->exchanges = true;
 		x->owner = s->node_of[a];
 		x->to = s->node_of[b];
@@ -146,14 +146,14 @@ static void find_owner(const struct course *p, struct stretch *x)
 	if (is_sliced(&p->record))
 		x->owner = x->block;
 	else
-		x->owner = x->reduces ? x->to : s->node_of[course_giver(p, x)];
+		x->owner = x->reduces ? x->to : s->node_of[schedule_sender(p, x)];
 }
 
-bool course_stretch(const struct course *p, uint64_t chunk, struct stretch *x)
+bool schedule_segment(const struct schedule *p, uint64_t chunk, struct segment *x)
 {
 	const uint32_t block = (uint32_t)(chunk % p->blocks);
 	uint64_t units = p->block_units;
-	*x = (struct stretch){.block = block, .lo = chunk / p->blocks * p->chunk_units};
+	*x = (struct segment){.block = block, .lo = chunk / p->blocks * p->chunk_units};
 	if (p->p2p) {
 		x->owner = p->span->node_of[p->a];
 		x->to = p->span->node_of[p->b];
@@ -169,18 +169,18 @@ bool course_stretch(const struct course *p, uint64_t chunk, struct stretch *x)
 	return true;
 }
 
-bool course_involved(const struct course *p, const struct stretch *x)
+bool schedule_involved(const struct schedule *p, const struct segment *x)
 {
 	return x->reduces || x->spreads || x->owner == p->span->me || x->to == p->span->me;
 }
 
-uint32_t course_giver(const struct course *p, const struct stretch *x)
+uint32_t schedule_sender(const struct schedule *p, const struct segment *x)
 {
 	const struct svc_record *r = &p->record;
 	return svc_op_sends(r->op, r->peer, x->block) ? x->block : (uint32_t)r->peer;
 }
 
-const char *course_source(const struct course *p, const struct stretch *x, uint32_t rank)
+const char *schedule_source(const struct schedule *p, const struct segment *x, uint32_t rank)
 {
 	uint64_t at = x->lo * p->unit;
 	if (p->p2p)
@@ -192,7 +192,7 @@ const char *course_source(const struct course *p, const struct stretch *x, uint3
 	return p->tasks[rank]->src + at;
 }
 
-uint32_t course_targets(const struct course *p, const struct stretch *x, char **out)
+uint32_t schedule_targets(const struct schedule *p, const struct segment *x, char **out)
 {
 	const struct span *s = p->span;
 	uint64_t at = x->lo * p->unit;
@@ -225,14 +225,14 @@ static unsigned partial_redop(const struct svc_record *r)
 	return r->redop == NCCLSVC_AVG ? NCCLSVC_SUM : r->redop;
 }
 
-void course_contribute(const struct course *p, const struct stretch *x, char *out)
+void schedule_contribute(const struct schedule *p, const struct segment *x, char *out)
 {
 	const struct span *s = p->span;
 	const uint32_t n = span_local_count(s), *locals = span_locals(s);
 	const void *src[n];
 	void *dst[1] = {out};
 	for (uint32_t i = 0; i < n; i++)
-		src[i] = course_source(p, x, locals[i]);
+		src[i] = schedule_source(p, x, locals[i]);
 	if (!p->raw) {
 		reduce_block(p->record.type, partial_redop(&p->record), src, n, dst, 1, x->count,
 			     false);
@@ -266,19 +266,20 @@ static void divide(unsigned type, char *data, uint64_t n, uint32_t by)
 }
 
 /* parts[place]: that node's contribution; this node's is its ranks' own memory. */
-void course_reduce_parts(const struct course *p, const struct stretch *x, const char *const *parts)
+void schedule_reduce_parts(const struct schedule *p, const struct segment *x,
+			   const char *const *parts)
 {
 	const struct span *s = p->span;
 	const uint32_t nranks = s->comm->nranks;
 	const void *src[nranks];
 	char *targets[span_local_count(s)];
-	uint32_t n = 0, ntargets = course_targets(p, x, targets);
+	uint32_t n = 0, ntargets = schedule_targets(p, x, targets);
 	for (uint32_t place = 0; place < s->nnodes; place++) {
 		const uint32_t *ranks = s->ranks + s->first[place];
 		bool mine = place == s->me, each = p->raw || mine;
 		for (uint32_t i = 0; i < (each ? s->counts[place] : 1); i++) {
-			const char *at =
-				mine ? course_source(p, x, ranks[i]) : parts[place] + i * x->bytes;
+			const char *at = mine ? schedule_source(p, x, ranks[i])
+					      : parts[place] + i * x->bytes;
 			/* In the order of ranks, if all of them are here. */
 			src[p->raw ? ranks[i] : n] = at;
 			n++;
@@ -291,14 +292,14 @@ void course_reduce_parts(const struct course *p, const struct stretch *x, const 
 			divide(p->record.type, targets[i], x->count, nranks);
 }
 
-void course_reduce(const struct course *p, const struct stretch *x, const char *others)
+void schedule_reduce(const struct schedule *p, const struct segment *x, const char *others)
 {
 	const struct span *s = p->span;
 	const char *parts[s->nnodes];
 	for (uint32_t place = 0; place < s->nnodes; place++) {
 		parts[place] = others;
 		if (place != s->me)
-			others += course_contributions(p, place) * x->bytes;
+			others += schedule_contributions(p, place) * x->bytes;
 	}
-	course_reduce_parts(p, x, parts);
+	schedule_reduce_parts(p, x, parts);
 }

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "across.h"
 #include "channel/mpi_api.h"
+#include "internode.h"
 #include "sched/order.h"
 
 #define WINDOW	       8 /* chunks of one operation that are under way */
@@ -15,7 +15,7 @@
 static void finish_op(struct engine *e, struct op *op)
 {
 	struct comm *c = op->comm;
-	const uint32_t n = op->course.p2p ? 2 : c->nranks;
+	const uint32_t n = op->schedule.p2p ? 2 : c->nranks;
 	struct part *part = op->part;
 	ncclsvc_status st = op->aborted ? c->end : complete_ok;
 	DL_DELETE(c->span->ops, op);
@@ -41,15 +41,16 @@ static void advance_op(struct engine *e, struct op *op)
 	if (op->advancing)
 		return;
 	op->advancing = true;
-	while (!op->aborted && op->under_way < WINDOW && op->next_chunk < op->course.chunks &&
+	while (!op->aborted && op->under_way < WINDOW && op->next_chunk < op->schedule.chunks &&
 	       scans++ < SCANS_PER_TURN) {
-		struct stretch x;
+		struct segment x;
 		uint64_t index = op->next_chunk++;
-		if (course_stretch(&op->course, index, &x) && course_involved(&op->course, &x))
+		if (schedule_segment(&op->schedule, index, &x) &&
+		    schedule_involved(&op->schedule, &x))
 			chunk_begin(e, op, index, &x);
 	}
 	op->advancing = false;
-	bool all = op->next_chunk == op->course.chunks;
+	bool all = op->next_chunk == op->schedule.chunks;
 	if (!all && op->under_way < WINDOW && !op->aborted)
 		e->polled |= 1u << TRANSPORT_INTERNODE;
 	/* An aborted operation ends with its epoch, which has the reason. */
@@ -69,7 +70,7 @@ static enum begun start(struct engine *e, const struct match *m)
 	op->key = *m->at;
 	op->part = m->part;
 	memcpy(op->tasks, m->tasks, m->ntasks * sizeof(op->tasks[0]));
-	course_make(&op->course, op->comm->span, op->tasks, op->key.a, op->key.b);
+	schedule_make(&op->schedule, op->comm->span, op->tasks, op->key.a, op->key.b);
 	DL_APPEND(op->comm->span->ops, op);
 	e->ops++;
 	advance_op(e, op);
@@ -83,20 +84,20 @@ static void advance_all(struct engine *e, struct block_chunk *p)
 	advance_op(e, op);
 }
 
-void across_flow_over(struct engine *e, struct flight *flight, size_t bytes, bool failed)
+void internode_flow_over(struct engine *e, struct flight *flight, size_t bytes, bool failed)
 {
-	struct flow *f = (struct flow *)flight;
+	struct transfer *f = (struct transfer *)flight;
 	f->over = true;
 	if (!f->send) {
 		if (!failed)
-			flow_tag_put(e, f->tag);
+			transfer_tag_put(e, f->tag);
 		if (failed || bytes != f->bytes)
-			flow_abort_op(e, f->chunk->op); /* the other side has given up */
+			transfer_abort_op(e, f->chunk->op); /* the other side has given up */
 	}
 	advance_all(e, f->chunk);
 }
 
-void across_work_over(struct job *job, void *engine)
+void internode_work_over(struct job *job, void *engine)
 {
 	struct block_chunk *p = (struct block_chunk *)job;
 	p->working = false;
@@ -143,19 +144,19 @@ static void abort_some(struct engine *e, struct comm *c, const struct operation_
 	DL_FOREACH_SAFE (c->span->ops, op, next) {
 		if (key && !operation_same(&op->key, key))
 			continue;
-		flow_abort_op(e, op);
+		transfer_abort_op(e, op);
 		poke(e, op);
 		advance_op(e, op);
 	}
 	if (key)
-		flow_refuse_credits(e, c->span, key, operation_same);
+		transfer_refuse_credits(e, c->span, key, operation_same);
 }
 
 /* Transfers to and from that node never end. */
-static void drop_flows(struct engine *e, struct block_chunk *p, uint32_t place)
+static void drop_transfers(struct engine *e, struct block_chunk *p, uint32_t place)
 {
-	for (uint32_t i = 0; i < p->nflows; i++) {
-		struct flow *f = &p->flows[i];
+	for (uint32_t i = 0; i < p->ntransfers; i++) {
+		struct transfer *f = &p->transfers[i];
 		if (f->node != place || !f->begun || f->over)
 			continue;
 		e->config.mpi->drop(f);
@@ -171,9 +172,9 @@ static void node_lost(struct engine *e, struct comm *c, uint32_t place)
 	struct op *op, *next;
 	DL_FOREACH_SAFE (c->span->ops, op, next) {
 		struct block_chunk *p, *after;
-		flow_abort_op(e, op);
+		transfer_abort_op(e, op);
 		DL_FOREACH_SAFE (op->chunks, p, after) {
-			drop_flows(e, p, place);
+			drop_transfers(e, p, place);
 			if (!p->working)
 				chunk_advance(e, p);
 		}
@@ -197,7 +198,7 @@ const struct transport internode_transport = {
 	.eager = small_fits,
 	.pack = small_pack,
 	.unpack = small_finish,
-	.credit = flow_credit,
+	.credit = transfer_credit,
 	.break_off = abort_some,
 	.node_lost = node_lost,
 };

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What across.c, flow.c and chunk.c share. */
-#ifndef INTERNODE_ACROSS_H
-#define INTERNODE_ACROSS_H
+ * Operations on host memory between nodes: their schedules, chunks, and transfers by MPI. */
+#ifndef INTERNODE_H
+#define INTERNODE_H
 
 #include "sched/span.h"
 #include "sched/transport.h"
 
-/* ---- course.c ---- */
+/* ---- schedule.c ---- */
 
 /* One chunk of an operation: count units, from lo on in its block. */
-struct stretch {
+struct segment {
 	bool reduces;	    /* every node contributes, and the owner reduces */
 	bool spreads;	    /* then every node gets it; else only the node `to` */
 	bool exchanges;	    /* AllToAll: owner and `to` swap; within a node: by itself */
@@ -18,7 +18,7 @@ struct stretch {
 	uint64_t lo, count, bytes;
 };
 
-struct course {
+struct schedule {
 	const struct span *span;
 	struct task *const *tasks;
 	struct svc_record record;
@@ -32,30 +32,31 @@ struct course {
 	uint64_t chunks;
 };
 
-void course_make(struct course *p, const struct span *s, struct task *const *tasks, int32_t a,
-		 int32_t b);
+void schedule_make(struct schedule *p, const struct span *s, struct task *const *tasks, int32_t a,
+		   int32_t b);
 /* AllToAll: which two ranks a block is for; the first is the lower. */
-void course_pair(uint32_t pair, uint32_t *a, uint32_t *b);
+void schedule_pair(uint32_t pair, uint32_t *a, uint32_t *b);
 /* False: nothing to do in this chunk. */
-bool course_stretch(const struct course *p, uint64_t chunk, struct stretch *x);
+bool schedule_segment(const struct schedule *p, uint64_t chunk, struct segment *x);
 /* Has this node a part in it? */
-bool course_involved(const struct course *p, const struct stretch *x);
+bool schedule_involved(const struct schedule *p, const struct segment *x);
 /* Vectors that the node at that place contributes to what is reduced. */
-uint32_t course_contributions(const struct course *p, uint32_t place);
+uint32_t schedule_contributions(const struct schedule *p, uint32_t place);
 /* Where this rank has its part of what is reduced, or the owner what it gives away. */
-const char *course_source(const struct course *p, const struct stretch *x, uint32_t rank);
+const char *schedule_source(const struct schedule *p, const struct segment *x, uint32_t rank);
 /* The rank that has it, if nothing is reduced. */
-uint32_t course_giver(const struct course *p, const struct stretch *x);
+uint32_t schedule_sender(const struct schedule *p, const struct segment *x);
 /* Where this node's ranks want it; returns how many. out: room for all local ranks. */
-uint32_t course_targets(const struct course *p, const struct stretch *x, char **out);
+uint32_t schedule_targets(const struct schedule *p, const struct segment *x, char **out);
 /* This node's contribution, into one place. */
-void course_contribute(const struct course *p, const struct stretch *x, char *out);
+void schedule_contribute(const struct schedule *p, const struct segment *x, char *out);
 /* others: of each node but this one its contribution, in order of places. */
-void course_reduce(const struct course *p, const struct stretch *x, const char *others);
+void schedule_reduce(const struct schedule *p, const struct segment *x, const char *others);
 /* The same with each node's contribution where it is; this node's entry is not used. */
-void course_reduce_parts(const struct course *p, const struct stretch *x, const char *const *parts);
+void schedule_reduce_parts(const struct schedule *p, const struct segment *x,
+			   const char *const *parts);
 /* Are the ranks' own vectors sent, not their node's reduction? That would round twice. */
-bool course_uses_raw(const struct span *s, const struct svc_record *r);
+bool schedule_uses_raw(const struct span *s, const struct svc_record *r);
 
 /* ---- Operations ---- */
 
@@ -75,18 +76,18 @@ static inline struct internode *internode_of(const struct engine *e)
 	return e->transport_state[TRANSPORT_INTERNODE];
 }
 
-enum phase { GIVING = 1, RESULT };
+enum phase { GATHER = 1, RESULT };
 
 enum stage {
 	STAGE_PREPARE, /* this node's contribution is put together */
-	STAGE_GIVE,    /* contributions go to the owner */
+	STAGE_GATHER,  /* contributions go to the owner */
 	STAGE_REDUCE,
 	STAGE_RESULT, /* what the owner has goes to whom it is for */
 	STAGE_SHARE,  /* it is copied to this node's other ranks */
 	STAGE_OVER,
 };
 
-struct flow {
+struct transfer {
 	struct flight flight; /* first */
 	bool send, begun, over;
 	enum phase phase;
@@ -102,20 +103,20 @@ struct block_chunk {
 	struct op *op;
 	struct block_chunk *prev, *next;
 	uint64_t index;
-	struct stretch x;
+	struct segment x;
 	enum stage stage;
 	bool working; /* the pool has it */
 	char *mine;   /* this node's contribution, or what it swaps; NULL: not needed */
 	char *others; /* the others' contributions, or what came to swap */
-	uint32_t nflows;
-	struct flow flows[];
+	uint32_t ntransfers;
+	struct transfer transfers[];
 };
 
 struct op {
 	struct comm *comm;
 	struct operation_key key;
 	struct part *part; /* as in a match */
-	struct course course;
+	struct schedule schedule;
 	uint64_t next_chunk;
 	uint32_t under_way;
 	bool aborted, advancing;
@@ -124,33 +125,34 @@ struct op {
 	struct task *tasks[]; /* as in a match */
 };
 
-/* ---- across.c ---- */
+/* ---- internode.c ---- */
 
 /* A send or receive of a chunk has ended. */
-void across_flow_over(struct engine *e, struct flight *flight, size_t bytes, bool failed);
+void internode_flow_over(struct engine *e, struct flight *flight, size_t bytes, bool failed);
 /* The pool is through with a chunk's work. */
-void across_work_over(struct job *job, void *engine);
+void internode_work_over(struct job *job, void *engine);
 
-/* ---- flow.c ---- */
+/* ---- transfer.c ---- */
 
-void flow_credit(struct engine *e, struct span *s, uint32_t place, const struct operation_key *key,
-		 const struct credit_note *note);
+void transfer_credit(struct engine *e, struct span *s, uint32_t place,
+		     const struct operation_key *key, const struct credit_note *note);
 
 /* Has MPI receive it, and gives credit for it. */
-void flow_receive(struct engine *e, struct flow *f);
+void transfer_receive(struct engine *e, struct transfer *f);
 /* Sends it if the receiver has given credit already. */
-void flow_offer(struct engine *e, struct flow *f);
+void transfer_offer(struct engine *e, struct transfer *f);
 /* Nothing more comes with this tag. */
-void flow_tag_put(struct engine *e, int32_t tag);
+void transfer_tag_put(struct engine *e, int32_t tag);
 /* Refuses the credits of which those(the credit's key, key) is true. */
-void flow_refuse_credits(struct engine *e, struct span *s, const struct operation_key *key,
-			 bool (*those)(const struct operation_key *a, const struct operation_key *b));
+void transfer_refuse_credits(struct engine *e, struct span *s, const struct operation_key *key,
+			     bool (*those)(const struct operation_key *a,
+					   const struct operation_key *b));
 /* It can't be done: nothing more of it begins, and who has given credit for it is told. */
-void flow_abort_op(struct engine *e, struct op *op);
+void transfer_abort_op(struct engine *e, struct op *op);
 
 /* ---- chunk.c ---- */
 
-void chunk_begin(struct engine *e, struct op *op, uint64_t index, const struct stretch *x);
+void chunk_begin(struct engine *e, struct op *op, uint64_t index, const struct segment *x);
 /* Takes it as far as it goes now. True if it is over, and freed. */
 bool chunk_advance(struct engine *e, struct block_chunk *p);
 

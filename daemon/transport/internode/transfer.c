@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-#include "across.h"
 #include "channel/mpi_api.h"
+#include "internode.h"
 
 /* ---- Tags ---- */
 
@@ -14,7 +14,7 @@ static int32_t tag_get(struct engine *e)
 				      : MPI_TAG_DATA + (int32_t)internode_of(e)->fresh_tags++;
 }
 
-void flow_tag_put(struct engine *e, int32_t tag)
+void transfer_tag_put(struct engine *e, int32_t tag)
 {
 	if (internode_of(e)->ntags == internode_of(e)->tags_room) {
 		uint32_t more = internode_of(e)->tags_room ? internode_of(e)->tags_room * 2 : 256;
@@ -34,9 +34,9 @@ static bool same(const struct operation_key *a, const struct operation_key *b)
 	return a->a == b->a && a->b == b->b && a->seq == b->seq && a->part == b->part;
 }
 
-void flow_refuse_credits(struct engine *e, struct span *s, const struct operation_key *key,
-			 bool (*those)(const struct operation_key *a,
-				       const struct operation_key *b))
+void transfer_refuse_credits(struct engine *e, struct span *s, const struct operation_key *key,
+			     bool (*those)(const struct operation_key *a,
+					   const struct operation_key *b))
 {
 	struct credit *k, *next;
 	DL_FOREACH_SAFE (s->credits, k, next) {
@@ -48,26 +48,26 @@ void flow_refuse_credits(struct engine *e, struct span *s, const struct operatio
 	}
 }
 
-void flow_abort_op(struct engine *e, struct op *op)
+void transfer_abort_op(struct engine *e, struct op *op)
 {
 	op->aborted = true;
-	flow_refuse_credits(e, op->comm->span, &op->key, same);
+	transfer_refuse_credits(e, op->comm->span, &op->key, same);
 }
 
-/* ---- Flows ---- */
+/* ---- Transfers ---- */
 
 /* Messages that a node sent before it died may still arrive, and match, until the epoch ends. */
-static bool is_lost(struct engine *e, struct flow *f)
+static bool is_lost(struct engine *e, struct transfer *f)
 {
 	struct op *op = f->chunk->op;
 	if (!e->lost[op->comm->span->nodes[f->node]])
 		return false;
 	f->over = true;
-	flow_abort_op(e, op);
+	transfer_abort_op(e, op);
 	return true;
 }
 
-void flow_receive(struct engine *e, struct flow *f)
+void transfer_receive(struct engine *e, struct transfer *f)
 {
 	struct op *op = f->chunk->op;
 	struct span *s = op->comm->span;
@@ -77,7 +77,7 @@ void flow_receive(struct engine *e, struct flow *f)
 	f->tag = tag_get(e);
 	if (e->config.mpi->receive(f->at, f->bytes, (int)s->nodes[f->node], f->tag, f)) {
 		f->over = true;
-		flow_abort_op(e, op);
+		transfer_abort_op(e, op);
 		span_give_up(e, op->comm, NCCLSVC_SYSTEM, f->node);
 		return;
 	}
@@ -86,7 +86,7 @@ void flow_receive(struct engine *e, struct flow *f)
 	span_send(e, s, f->node, SPAN_CREDIT, &op->key, &note, sizeof(note), NULL, 0);
 }
 
-static void send_flow(struct engine *e, struct flow *f, int32_t tag)
+static void send_flow(struct engine *e, struct transfer *f, int32_t tag)
 {
 	struct op *op = f->chunk->op;
 	f->begun = true;
@@ -94,7 +94,7 @@ static void send_flow(struct engine *e, struct flow *f, int32_t tag)
 		return;
 	if (e->config.mpi->send(f->at, f->bytes, (int)op->comm->span->nodes[f->node], tag, f)) {
 		f->over = true;
-		flow_abort_op(e, op);
+		transfer_abort_op(e, op);
 		span_give_up(e, op->comm, NCCLSVC_SYSTEM, f->node);
 		return;
 	}
@@ -102,7 +102,7 @@ static void send_flow(struct engine *e, struct flow *f, int32_t tag)
 	e->flights++;
 }
 
-void flow_offer(struct engine *e, struct flow *f)
+void transfer_offer(struct engine *e, struct transfer *f)
 {
 	struct op *op = f->chunk->op;
 	struct span *s = op->comm->span;
@@ -119,13 +119,13 @@ void flow_offer(struct engine *e, struct flow *f)
 	}
 }
 
-static bool is_ready(const struct block_chunk *p, const struct flow *f)
+static bool is_ready(const struct block_chunk *p, const struct transfer *f)
 {
-	return p->stage == (f->phase == GIVING ? STAGE_GIVE : STAGE_RESULT);
+	return p->stage == (f->phase == GATHER ? STAGE_GATHER : STAGE_RESULT);
 }
 
-void flow_credit(struct engine *e, struct span *s, uint32_t place, const struct operation_key *key,
-		 const struct credit_note *note)
+void transfer_credit(struct engine *e, struct span *s, uint32_t place,
+		     const struct operation_key *key, const struct credit_note *note)
 {
 	struct op *op;
 	DL_FOREACH (s->ops, op) {
@@ -142,8 +142,8 @@ void flow_credit(struct engine *e, struct span *s, uint32_t place, const struct 
 	struct block_chunk *p = NULL;
 	if (op)
 		DL_SEARCH_SCALAR(op->chunks, p, index, note->piece);
-	for (uint32_t i = 0; p && i < p->nflows; i++) {
-		struct flow *f = &p->flows[i];
+	for (uint32_t i = 0; p && i < p->ntransfers; i++) {
+		struct transfer *f = &p->transfers[i];
 		if (f->send && !f->begun && f->node == place && (uint32_t)f->phase == note->phase &&
 		    is_ready(p, f)) {
 			send_flow(e, f, note->tag);
