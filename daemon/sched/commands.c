@@ -338,8 +338,7 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 	e->comms[c->slot] = c;
 	if (c->transport->epoch_begin)
 		c->transport->epoch_begin(e, c);
-	if (c->span)
-		early_hear(e, c->span);
+	early_hear(e, c);
 	return 0;
 }
 
@@ -447,10 +446,7 @@ static bool end_epoch(struct engine *e, const struct command *cmd)
 	struct comm *c = e->comms[cmd->epoch_end.comm];
 	struct epoch_end end = {cmd->epoch_end.result, cmd->epoch_end.rank, cmd->epoch_end.pid,
 				cmd->epoch_end.node};
-	if (!c->span)
-		return release_epoch(e, c, &end);
-	span_begin_end(e, c, &end);
-	return true;
+	return span_begin_end(e, c, &end) || release_epoch(e, c, &end);
 }
 
 /* c is NULL: all of it has ended already. */

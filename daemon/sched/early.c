@@ -82,12 +82,14 @@ void early_keep(struct engine *e, const struct span_header *h, const char *body,
 	DL_APPEND(e->early, m);
 }
 
-void early_hear(struct engine *e, const struct span *s)
+void early_hear(struct engine *e, struct comm *c)
 {
 	struct early *m, *next;
-	const uint64_t id = s->id;
+	if (!c->span)
+		return;
+	const uint64_t id = c->span->id;
 	if (is_lost(e, id) || e->now < e->lost_all_ns)
-		span_give_up(e, s->comm, NCCLSVC_LIMIT, UINT32_MAX);
+		span_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
 	DL_FOREACH_SAFE (e->early, m, next) {
 		if (m->header.span != id)
 			continue;

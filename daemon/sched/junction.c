@@ -346,17 +346,19 @@ void junction_commit(struct engine *e, struct junction *j, struct task *t)
 	order_update_blocked(m);
 }
 
-void junction_post_collective(struct engine *e, struct comm *c)
+bool junction_post_collective(struct engine *e, struct comm *c)
 {
 	struct operation_key key = collective_key(c);
+	if (!c->span)
+		return false;
 	if (c->span->over)
-		return; /* its end is near */
+		return true; /* its end is near */
 	struct junction *j = junction_get(c->span, &key);
 	struct task **tasks = calloc(c->nranks, sizeof(struct task *));
 	if (!j || !tasks) {
 		free(tasks);
 		span_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
-		return;
+		return true;
 	}
 	const struct svc_record *record = NULL;
 	j->tasks = tasks;
@@ -376,6 +378,7 @@ void junction_post_collective(struct engine *e, struct comm *c)
 	c->collective_here = 0;
 	c->collectives++;
 	junction_say_ready(e, j, record);
+	return true;
 }
 
 /* Who does not answer does not keep the others waiting. The sequencer waits for nodes, too. */
@@ -388,22 +391,25 @@ static void await_answers(struct engine *e, struct junction *j)
 	DL_APPEND2(e->asked, j, prev_due, next_due);
 }
 
-void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+bool junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
 	struct operation_key key = collective_key(c);
+	if (!c->span)
+		return false;
 	if (c->span->over)
-		return;
+		return true;
 	struct junction *j = junction_get(c->span, &key);
 	if (!j) {
 		span_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
-		return;
+		return true;
 	}
 	if (j->parts[j->mine].verdict.said)
-		return;
+		return true;
 	ncclsvc_status own = *st;
 	junction_name_missing(c, j, &own);
 	await_answers(e, j);
 	junction_say_failed(e, j, &own);
+	return true;
 }
 
 /* Those that have posted it, and those that have not: what they post next is another. */
@@ -429,6 +435,8 @@ void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st
 bool junction_spoken(struct comm *c)
 {
 	struct operation_key key = collective_key(c);
+	if (!c->span)
+		return false;
 	struct junction *j = junction_find(c->span, &key);
 	return j && j->parts[j->mine].verdict.said;
 }
@@ -436,6 +444,8 @@ bool junction_spoken(struct comm *c)
 void junction_look(struct engine *e, struct comm *c)
 {
 	struct operation_key key = collective_key(c);
+	if (!c->span || c->haunted)
+		return;
 	struct junction *j = junction_find(c->span, &key);
 	if (!j || !j->resolved)
 		return;

@@ -317,6 +317,8 @@ void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const 
 {
 	struct span *s = c->span;
 	struct junction *j, *next;
+	if (!s)
+		return;
 	/* Those that others wait in, and in which this node has not spoken; on GPUs, it does not
 	 * know who waits. */
 	HASH_ITER (hh, s->junctions, j, next) {
@@ -328,4 +330,6 @@ void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const 
 		else if (!j->parts[j->mine].verdict.said)
 			junction_say_failed(e, j, st);
 	}
+	if (c->collective_here && !c->haunted)
+		junction_fail_collective(e, c, st);
 }

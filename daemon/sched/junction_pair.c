@@ -202,7 +202,7 @@ void junction_plan_left(struct engine *e, struct comm *c, int32_t rank)
 void junction_plan_begins(const struct comm *c)
 {
 	struct span *s = c->span;
-	if (!s->sent || !s->received)
+	if (!s || !s->sent || !s->received)
 		return;
 	memset(s->sent + pairs(s), 0, pairs(s) * sizeof(*s->sent));
 	memset(s->received + pairs(s), 0, pairs(s) * sizeof(*s->received));

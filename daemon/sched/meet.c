@@ -84,16 +84,15 @@ static void meet_collective(struct engine *e, struct comm *c)
 		order_end_collective(e, c, &st);
 		return;
 	}
-	if (c->span && junction_spoken(c))
+	if (junction_spoken(c))
 		return; /* others have yet to say how it ends */
 	if (find_mismatch(c, &st)) {
-		c->span ? junction_fail_collective(e, c, &st) : order_end_collective(e, c, &st);
+		if (!junction_fail_collective(e, c, &st))
+			order_end_collective(e, c, &st);
 		return;
 	}
-	if (c->span) {
-		junction_post_collective(e, c);
+	if (junction_post_collective(e, c))
 		return;
-	}
 	switch (begin(e, c, c->collective, c->nranks)) {
 	case BEGUN_DONE:
 		order_end_collective(e, c, complete_ran(c->collective, c->nranks, &st));
@@ -120,9 +119,7 @@ static void meet_collective(struct engine *e, struct comm *c)
 /* With other nodes, they are told first, and then all learn of it. */
 static void fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
-	if (c->span)
-		junction_fail_collective(e, c, st);
-	else
+	if (!junction_fail_collective(e, c, st))
 		release_collective(e, c, st);
 }
 
@@ -141,8 +138,7 @@ void order_post_collective(struct engine *e, struct task *t)
 	c->collective[t->rank] = t;
 	c->collective_here++;
 	atomic_store_explicit(&m->progress->collectives, c->collectives + 1, memory_order_relaxed);
-	if (c->span && !c->haunted)
-		junction_look(e, c);
+	junction_look(e, c);
 	const ncclsvc_status *decided = decision_of(e, t);
 	if (c->haunted) {
 		release_early(e, t, &c->haunted_by);
@@ -233,7 +229,7 @@ void order_post_p2p(struct engine *e, struct task *t)
 		release_end(e, t, &st);
 		return;
 	}
-	if (c->span && c->span->node_of[t->record.peer] != c->span->me) {
+	if (!span_is_here(c, t->record.peer)) {
 		junction_post_p2p(e, t);
 		return;
 	}

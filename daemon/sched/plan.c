@@ -30,8 +30,7 @@ void plan_add(struct engine *e, struct comm *c, struct plan *p)
 {
 	plan_end(e, c);
 	c->plan = p;
-	if (c->span)
-		junction_plan_begins(c);
+	junction_plan_begins(c);
 	for (uint32_t k = 0; k < p->nranks; k++)
 		skip_empty(&p->members[k]);
 }
@@ -266,7 +265,7 @@ static void drop(struct engine *e, struct comm *c, int32_t rank, uint32_t number
 		plan_clear(e, c, rank, &st, UINT64_MAX);
 		end_queued(e, c, rank, &st, &st);
 	}
-	if (c->span && number && c->members[rank].session) {
+	if (c->here < c->nranks && number && c->members[rank].session) {
 		c->members[rank].plan_left = number;
 		junction_plan_left(e, c, rank);
 	}

@@ -112,11 +112,8 @@ void release_fail(struct engine *e, struct task *t, const ncclsvc_status *why)
 	if (t->place == RUNNING || t->ghost)
 		return;
 	if (c->collective[t->rank] == t) {
-		if (c->span && !c->haunted) {
-			junction_fail_collective(e, c, st);
-			return;
-		}
-		release_collective(e, c, st);
+		if (c->haunted || !junction_fail_collective(e, c, st))
+			release_collective(e, c, st);
 		return;
 	}
 	release_early(e, t, st);
@@ -140,7 +137,7 @@ static void name_missing(const struct task *t, ncclsvc_status *st)
 	}
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		/* The records of other nodes' ranks are not known here. */
-		if (c->collective[k] || (c->span && c->span->node_of[k] != c->span->me))
+		if (c->collective[k] || !span_is_here(c, (int32_t)k))
 			continue;
 		if (st->missing_count < NCCLSVC_MISSING_SHOWN)
 			st->missing[st->missing_count] = (int32_t)k;
@@ -259,8 +256,7 @@ bool release_epoch(struct engine *e, struct comm *c, const struct epoch_end *end
 			return false;
 	}
 	plan_end(e, c);
-	if (c->span)
-		span_end_epoch(e, c);
+	span_end_epoch(e, c);
 	if (!--c->pending && !c->launched)
 		order_free_comm(e, c);
 	return true;
@@ -303,11 +299,7 @@ bool release_member(struct engine *e, struct comm *c, int32_t rank)
 	m->gone = true;
 	c->gone++;
 	c->gone_rank = rank;
-	if (c->span) {
-		junction_member_left(e, c, rank, &st);
-		if (c->collective_here && !c->haunted)
-			junction_fail_collective(e, c, &st);
-	}
+	junction_member_left(e, c, rank, &st);
 	if (c->collective_here)
 		order_end_collective(e, c, &st);
 	end_posted_for(e, c, rank, &st);

@@ -280,6 +280,11 @@ bool sequence_closed(const struct engine *e, const struct span *s)
 	return s->closed;
 }
 
+bool sequence_was_closed(const struct comm *c)
+{
+	return c->span->closed;
+}
+
 /* ---- What the sequencer says ---- */
 
 /* The sequencer has forgotten all that names the span. */

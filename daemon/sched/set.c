@@ -145,7 +145,7 @@ void set_fail(struct engine *e, struct task *t, const ncclsvc_status *st)
 /* Of what other nodes know, the span ends the tasks. */
 static void drop_request(struct engine *e, struct meeting *m)
 {
-	if (m->request && m->comm->span->closed)
+	if (m->request && sequence_was_closed(m->comm))
 		sequence_void(e, m->request);
 	else if (m->request)
 		sequence_give_up(e, m->request);

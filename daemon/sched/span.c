@@ -123,6 +123,8 @@ void span_end_epoch(struct engine *e, struct comm *c)
 {
 	struct span *s = c->span;
 	struct junction *j, *next;
+	if (!s)
+		return;
 	HASH_ITER (hh, s->junctions, j, next) {
 		uint32_t n = j->key.a < 0 ? c->nranks : 2;
 		for (uint32_t k = 0; j->tasks && k < n; k++) {
@@ -143,6 +145,11 @@ static bool all_over(const struct engine *e, const struct span *s)
 		if (!s->overs[p] && !e->lost[s->nodes[p]])
 			return false;
 	return true;
+}
+
+bool span_is_here(const struct comm *c, int32_t rank)
+{
+	return !c->span || c->span->node_of[rank] == c->span->me;
 }
 
 bool span_is_sequenced(const struct span *s)
@@ -176,11 +183,13 @@ static bool try_end(struct engine *e, struct span *s)
 	return true;
 }
 
-void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end)
+bool span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end)
 {
 	struct span *s = c->span;
+	if (!s)
+		return false;
 	if (s->over)
-		return;
+		return true;
 	for (uint32_t p = 0; p < s->nnodes; p++)
 		if (p != s->me)
 			span_send(e, s, p, SPAN_OVER, &(struct operation_key){-1, -1, 0, 0}, "", 0,
@@ -198,6 +207,7 @@ void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *en
 	s->due_ns = e->now + (span_is_sequenced(s) ? EPOCH_CLOSE_NS : EPOCH_OVER_NS);
 	DL_APPEND2(e->endings, s, prev_ending, next_ending);
 	try_end(e, s);
+	return true;
 }
 
 static void break_off_flights(struct engine *e, struct span *s)

@@ -176,10 +176,13 @@ static inline const uint32_t *span_locals(const struct span *s)
 /* Returns 0 or -ENOMEM. */
 int span_create(struct engine *e, struct comm *c, const struct command *cmd);
 void span_free(struct engine *e, struct comm *c);
+/* Is it a member of this node? */
+bool span_is_here(const struct comm *c, int32_t rank);
 /* Are its tasks launched in the sequencer's order? */
 bool span_is_sequenced(const struct span *s);
-/* Tells the other nodes. release_epoch follows, when they have said so too, or soon. */
-void span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end);
+/* Tells the other nodes. release_epoch follows, when they have said so too, or soon. False: there
+ * are none. */
+bool span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end);
 /* Lets go of what waits; ops end later. */
 void span_end_epoch(struct engine *e, struct comm *c);
 /* The place of a cluster's node; UINT32_MAX: none of it. */
@@ -211,7 +214,7 @@ void span_send_node(struct engine *e, uint32_t node, const struct span_header *h
 /* For a communicator that this node is about to hear of. */
 void early_keep(struct engine *e, const struct span_header *h, const char *body, int node);
 /* Takes what came before the communicator did, and gives it up if something of that is lost. */
-void early_hear(struct engine *e, const struct span *s);
+void early_hear(struct engine *e, struct comm *c);
 void early_expire(struct engine *e);
 void early_finish(struct engine *e);
 
@@ -265,7 +268,9 @@ bool sequence_launch_making(struct engine *e);
 void sequence_launched(struct engine *e);
 /* No request of the span follows. */
 void sequence_leave(struct engine *e, const struct span *s);
-/* Nothing more of the span will be launched. */
+/* Has the sequencer said that nothing of it is launched any more? */
+bool sequence_was_closed(const struct comm *c);
+/* The same, and all that was to be launched is. */
 bool sequence_closed(const struct engine *e, const struct span *s);
 /* REQUEST, WITHDRAW, GRANTED, LAUNCH or CLOSED. */
 void sequence_hear(struct engine *e, const struct span_header *h, const char *body, int node);
@@ -286,11 +291,14 @@ static inline void junction_release(struct engine *e, struct task *t)
 	e->committed--;
 }
 
+/* In what follows, a communicator whose members are all of this node has nothing to do with it:
+ * false, where something else is to be done then. */
+
 /* All local members have posted the collective, and agree. */
-void junction_post_collective(struct engine *e, struct comm *c);
+bool junction_post_collective(struct engine *e, struct comm *c);
 void junction_post_p2p(struct engine *e, struct task *t);
 /* The current collective cannot run, for this node's reasons. */
-void junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
+bool junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
 /* Members of all nodes wait for each other: this node fails what others have begun, until so many
  * collectives are over. */
 void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st,

@@ -16,7 +16,7 @@ bool straight_may(const struct task *first, uint32_t n)
 {
 	const struct member *m = first->member;
 	const struct comm *c = m->comm;
-	return n <= STRAIGHT_TASKS && !m->queue && !c->span && !c->gone;
+	return n <= STRAIGHT_TASKS && !m->queue && c->here == c->nranks && !c->gone;
 }
 
 static void post(struct engine *e, struct task *t)
