@@ -52,5 +52,5 @@ ncclsvc_result cuda_device(const struct cuda *c, int ordinal, CUdevice *device)
 				      ordinal, count);
 	if (!e)
 		e = c->cuDeviceGet(device, ordinal);
-	return e ? cuda_error(c, e, "the GPU cannot be asked for") : NCCLSVC_OK;
+	return e ? cuda_error(c, e, "CUDA cannot find the GPU") : NCCLSVC_OK;
 }

@@ -48,8 +48,8 @@ static void start_free(struct start *s)
 static ncclResult_t check_ranks(const char *function, int nranks, int rank)
 {
 	if (nranks < 1 || rank < 0 || rank >= nranks)
-		return fail(ncclInvalidArgument, "%s: rank %d of %d is none", function, rank,
-			    nranks);
+		return fail(ncclInvalidArgument, "%s: rank %d is not one of %d ranks", function,
+			    rank, nranks);
 	return ncclSuccess;
 }
 
@@ -233,7 +233,8 @@ static ncclResult_t shrink(ncclComm_t comm, const int *exclude, int n, struct st
 	for (int i = 0; !r && i < n; i++) {
 		if (exclude[i] < 0 || exclude[i] >= comm->nranks || out[exclude[i]])
 			r = fail(ncclInvalidArgument,
-				 "ncclCommShrink: rank %d is excluded twice, or none of %d",
+				 "ncclCommShrink: rank %d is excluded twice, or is not one of %d "
+				 "ranks",
 				 exclude[i], comm->nranks);
 		else if (exclude[i] == comm->rank)
 			r = fail(ncclInvalidArgument,
@@ -355,8 +356,8 @@ static ncclResult_t check_grow(ncclComm_t comm, int nranks, int rank)
 			 rank);
 	if (!r && nranks <= comm->nranks)
 		r = fail(ncclInvalidArgument,
-			 "ncclCommGrow: %d ranks are no more than the %d there are", nranks,
-			 comm->nranks);
+			 "ncclCommGrow: %d ranks are not more than the %d of the communicator",
+			 nranks, comm->nranks);
 	return r;
 }
 

@@ -181,8 +181,8 @@ static ncclResult_t deregister(const char *function, bool window, ncclComm_t com
 	}
 	pthread_mutex_unlock(&comm->lock);
 	if (!found)
-		return fail(ncclInvalidArgument, "%s: %p is none of the communicator's", function,
-			    handle);
+		return fail(ncclInvalidArgument, "%s: %p is not registered with the communicator",
+			    function, handle);
 	free(found);
 	return ncclSuccess;
 }
@@ -265,7 +265,7 @@ ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **p)
 	pthread_mutex_unlock(&comm->lock);
 	if (!found)
 		return fail(ncclInvalidArgument,
-			    "ncclWinGetUserPtr: %p is none of the communicator's windows",
+			    "ncclWinGetUserPtr: %p is not a window of the communicator",
 			    (void *)window);
 	return ncclSuccess;
 }

@@ -147,7 +147,7 @@ ncclResult_t session_nccl_version(int *version)
 	}
 	ncclsvc_result r = ncclsvc_open(&options, &service);
 	if (r)
-		return fail(ncclSystemError, "the daemon cannot be asked for NCCL's version: %s",
+		return fail(ncclSystemError, "the daemon does not tell NCCL's version: %s",
 			    ncclsvc_last_error());
 	int found = 0;
 	for (int ms = 0; !r && !found && starting && ms < VERSION_WAIT_MS; ms += 20) {

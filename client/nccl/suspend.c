@@ -49,7 +49,7 @@ ncclResult_t ncclCommMemStats(ncclComm_t comm, int stat, uint64_t *value)
 	if (!r && !value)
 		r = fail(ncclInvalidArgument, "ncclCommMemStats: the result is NULL");
 	if (!r && (stat < ncclStatGpuMemSuspend || stat > ncclStatGpuMemTotal))
-		r = fail(ncclInvalidArgument, "ncclCommMemStats: %d is no statistic", stat);
+		r = fail(ncclInvalidArgument, "ncclCommMemStats: %d is not a statistic", stat);
 	if (r)
 		return r;
 	pthread_mutex_lock(&comm->lock);

@@ -102,7 +102,7 @@ const struct config_key config_keys[] = {
 	{"cluster_interface", CONFIG_TEXT, false, AT(cluster_interface), 0,
 	 sizeof(((struct config *)0)->cluster_interface), 0, NO_AUTO, NULL,
 	 "the network interface, or this node's address, for connections between daemons; auto: "
-	 "the loopback if all share a machine, else the first that is none"},
+	 "the loopback if all share a machine, else the first other one"},
 	{"cluster_seconds", CONFIG_INT, false, AT(cluster_seconds), 1, 3600, 60, NO_AUTO, NULL,
 	 "how long the nodes' daemons may take to meet"},
 };

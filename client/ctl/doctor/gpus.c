@@ -253,7 +253,7 @@ static void judge_own(const struct doctor_facts *f, struct doctor_report *r)
 		if (f->ndevices && !find_device(f, g)) {
 			svc_uuid_text(g->uuid, uuid);
 			doctor_say(r, "devices", DOCTOR_WARNING,
-				   "This process's GPU %d (%s, %s) is none of the daemon's: it "
+				   "This process's GPU %d (%s, %s) is not one of the daemon's: it "
 				   "cannot join with it. Restart the daemon without "
 				   "CUDA_VISIBLE_DEVICES, or with all GPUs in it.",
 				   i, g->name, uuid);
