@@ -11,7 +11,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/no_memory.h"
 #include "base/timings.h"
 #include "link.h"
 
@@ -144,13 +143,15 @@ static void on_kept(uv_async_t *async)
 	lose_failed(async->data);
 }
 
-static void keep(struct cluster *c, uint32_t from, enum control_kind kind, const void *body,
-		 size_t size)
+static void keep(struct link *l, enum control_kind kind, const void *body, size_t size)
 {
-	struct kept_message *m = malloc(sizeof(*m) + size);
-	if (!m)
-		no_memory("a message to another node");
-	m->from = from;
+	struct cluster *c = l->cluster;
+	struct kept_message *m = l->failure ? NULL : malloc(sizeof(*m) + size);
+	if (!m) {
+		fail(l, "out of memory");
+		return;
+	}
+	m->from = (uint32_t)l->node;
 	m->kind = kind;
 	m->size = size;
 	memcpy(m->body, body, size);
@@ -218,7 +219,7 @@ static void take_hello(struct link *l, const struct control_hello *h)
 static void take_frame(struct link *l, const struct control_header *h, const char *body)
 {
 	if (l->node >= 0 && !l->cluster->callbacks)
-		keep(l->cluster, (uint32_t)l->node, h->kind, body, h->length);
+		keep(l, h->kind, body, h->length);
 	else if (l->node >= 0)
 		l->cluster->callbacks->message(l->cluster->owner, (uint32_t)l->node, h->kind, body,
 					       h->length);

@@ -87,10 +87,18 @@ static struct communicator *allocate(struct comms *s, const struct account *a, u
 	if (!m)
 		return NULL;
 	m->slot = slot;
-	const uint64_t bytes = nranks * sizeof(*m->members);
-	m->members = account_memory_left(a, bytes) ? calloc(nranks, sizeof(*m->members)) : NULL;
-	if (m->members)
+	const uint64_t start = sizeof(*m->start) + nranks * sizeof(m->start->members[0]);
+	const uint64_t bytes = nranks * sizeof(*m->members) + 2 * start;
+	if (account_memory_left(a, bytes)) {
+		m->members = calloc(nranks, sizeof(*m->members));
+		m->starts[0] = calloc(1, start);
+		m->starts[1] = calloc(1, start);
+	}
+	if (m->members && m->starts[0] && m->starts[1])
 		return m;
+	free(m->members);
+	free(m->starts[0]);
+	free(m->starts[1]);
 	free(m);
 	return NULL;
 }
@@ -144,9 +152,8 @@ void comm_forget(struct comms *s, struct communicator *m)
 	free(m->members);
 	free(m->split);
 	free(m->progress);
-	free(m->start);
-	free(m->begun);
-	free(m->start_break);
+	free(m->starts[0]);
+	free(m->starts[1]);
 	remote_forget_early(m);
 	free(m);
 }
@@ -364,7 +371,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	struct epoch_member *members = calloc(m->nranks, sizeof(*members));
 	struct member_progress *progress = calloc(m->nranks, sizeof(*progress));
 	struct control_start *start = m->start;
-	struct control_break *over = m->start_break;
+	const bool over = m->start_is_over;
 	if (!members || !progress) {
 		free(members);
 		free(progress);
@@ -380,10 +387,9 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->plan_lost = false;
 	m->progress = progress;
 	int32_t vanished = fill_members(s, m, members);
-	free(m->begun);
 	m->begun = start;
 	m->start = NULL;
-	m->start_break = NULL;
+	m->start_is_over = false;
 	struct command cmd = {.kind = COMMAND_EPOCH_START};
 	cmd.epoch_start.comm = m->slot;
 	cmd.epoch_start.nranks = m->nranks;
@@ -405,8 +411,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	if (vanished >= 0)
 		comm_break_epoch(m, NCCLSVC_CAUSE_MEMBER_DIED, vanished);
 	if (over)
-		comm_broken_elsewhere(m, over);
-	free(over);
+		comm_broken_elsewhere(m, &m->start_break);
 	remote_handle_early(m);
 }
 

@@ -5,13 +5,12 @@
 
 #include <uthash.h>
 
+#include "coord/messages.h"
 #include "coord/missing.h"
 #include "epoch.h"
 #include "session/client.h"
 
 struct member_progress;
-struct control_break;
-struct control_start;
 struct early_message;
 struct nccl_comm;
 struct plan;
@@ -79,15 +78,17 @@ struct communicator {
 	uint32_t split_round, plan_round; /* ends of SPLITs, and of plans, heard in this epoch */
 	bool plan_lost; /* this round's was given up here, and the result has not come */
 	uint64_t since_ns;
-	uint64_t idle_ns;	     /* when the last member here went */
-	uint32_t coordinator;	     /* of the epoch: rank 0's node; of a part, of the SPLIT before */
-	uint32_t remote;	     /* members of the epoch on other nodes */
-	struct control_start *start; /* all have joined; NULL: not yet, or it has begun */
-	struct control_start *begun; /* of the epoch that runs, or was the last to */
+	uint64_t idle_ns;     /* when the last member here went */
+	uint32_t coordinator; /* of the epoch: rank 0's node; of a part, of the SPLIT before */
+	uint32_t remote;      /* members of the epoch on other nodes */
+	struct control_start *starts[2]; /* room for the next two */
+	struct control_start *start;	 /* all have joined; NULL: not yet, or it has begun */
+	struct control_start *begun; /* of the epoch that runs, or was the last to; NULL: none */
 	enum barrier_state barrier;  /* of GPUs across nodes: what the NCCL pool knows of start */
-	struct control_break *start_break; /* that is over already */
-	struct early_message *early;	   /* of an epoch that has not begun here */
-	UT_hash_handle hh;		   /* by id */
+	bool start_is_over;	     /* it is to end as soon as it has begun */
+	struct control_break start_break; /* because of this */
+	struct early_message *early;	  /* of an epoch that has not begun here */
+	UT_hash_handle hh;		  /* by id */
 };
 
 #endif

@@ -102,10 +102,8 @@ static void tell_not_begun(struct comms *s, struct communicator *m, int result, 
 	if (m->cuda && !s->gpus->staging && nodes_across(m))
 		nodes_withdraw(m, result, rank);
 	remote_not_begun(m, result, rank, all);
-	free(m->start);
-	free(m->start_break);
 	m->start = NULL;
-	m->start_break = NULL;
+	m->start_is_over = false;
 }
 
 static void answer_joins(struct communicator *m, ncclsvc_epoch_cause cause, int result,

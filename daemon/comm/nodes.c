@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/no_memory.h"
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
@@ -15,7 +14,7 @@
 static void begin_without(struct communicator *m, uint32_t node)
 {
 	for (uint32_t k = 0; m->start && k < m->nranks; k++) {
-		if (m->start->members[k].node != node || m->start_break)
+		if (m->start->members[k].node != node || m->start_is_over)
 			continue;
 		if (m->cuda) {
 			comm_not_begun(m,
@@ -25,12 +24,11 @@ static void begin_without(struct communicator *m, uint32_t node)
 				       "a member's node went before the epoch began");
 			return;
 		}
-		m->start_break = malloc(sizeof(*m->start_break));
-		if (m->start_break)
-			*m->start_break = (struct control_break){.epoch = m->start->epoch,
-								 .result = NCCLSVC_PEER_GONE,
-								 .rank = (int32_t)k,
-								 .node = (int32_t)node};
+		m->start_is_over = true;
+		m->start_break = (struct control_break){.epoch = m->start->epoch,
+							.result = NCCLSVC_PEER_GONE,
+							.rank = (int32_t)k,
+							.node = (int32_t)node};
 	}
 }
 
@@ -39,13 +37,9 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	struct comms *s = m->comms;
 	size_t size = sizeof(*start) + start->nranks * sizeof(start->members[0]);
 	int32_t vanished = -1;
-	free(m->start);
-	free(m->start_break);
-	m->start_break = NULL;
+	m->start_is_over = false;
 	m->barrier = BARRIER_NONE;
-	m->start = malloc(size);
-	if (!m->start)
-		no_memory("the start of a communicator across nodes");
+	m->start = m->starts[m->begun == m->starts[0]];
 	memcpy(m->start, start, size);
 	comm_event(m, NCCLSVC_CAUSE_GATHERED);
 	for (uint32_t k = 0; k < m->nranks; k++)

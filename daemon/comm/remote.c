@@ -299,12 +299,13 @@ void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all
 
 void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool again)
 {
+	/* The others wait for it: it must not lack memory. */
+	static _Alignas(8) char room[sizeof(struct control_nccl_ready) +
+				     SVC_HOST_RANKS_MAX * sizeof(struct control_gpu)];
 	const size_t size =
 		sizeof(struct control_nccl_ready) + m->nranks * sizeof(struct control_gpu);
-	struct control_nccl_ready *r = calloc(1, size);
-	if (!r)
-		no_memory("the start of a communicator across nodes"); /* the other nodes would wait
-									  for ever */
+	struct control_nccl_ready *r = (void *)room;
+	*r = (struct control_nccl_ready){0};
 	memcpy(r->id, m->id, sizeof(r->id));
 	r->epoch = m->start->epoch;
 	r->nranks = m->nranks;
@@ -315,7 +316,6 @@ void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool ag
 		r->gpus[k] = (struct control_gpu){m->start->members[k].node,
 						  m->start->members[k].device};
 	remote_send(m->comms, m->start->members[0].node, CONTROL_NCCL_READY, r, size);
-	free(r);
 }
 
 void remote_left(struct communicator *m, uint32_t rank, uint32_t plan)

@@ -101,8 +101,9 @@ static void on_break(struct comms *s, uint32_t from, const struct control_break 
 		else
 			comm_not_begun(m, NCCLSVC_CAUSE_START_FAILED, b->result, text);
 	} else if (m->start && m->start->epoch == b->epoch) {
-		if (!m->start_break && (m->start_break = malloc(sizeof(*b))))
-			*m->start_break = *b;
+		if (!m->start_is_over)
+			m->start_break = *b;
+		m->start_is_over = true;
 	} else if (m->epoch == b->epoch) {
 		comm_broken_elsewhere(m, b);
 	}
