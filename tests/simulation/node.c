@@ -171,19 +171,15 @@ void nodes_begin(uint32_t n)
 
 static void end(struct node_state *n)
 {
-	struct gpu_call *call;
 	n->loop.closing = true;
+	for (uint32_t i = 0; i < GPUS_HERE; i++)
+		worker_end(&n->gpu[i]);
 	scheduler_end(&n->scheduler);
 	nccl_comm_free_all(&n->gpus);
 	plan_free_all(&n->comms);
 	comm_free_all(&n->comms);
 	remote_free(&n->comms);
 	accounts_fini(&n->accounts);
-	for (uint32_t i = 0; i < GPUS_HERE; i++)
-		while ((call = n->gpu[i].calls)) {
-			n->gpu[i].calls = call->next;
-			free(call);
-		}
 	free(n->cluster.nodes);
 	free(n->comms.comm_by_slot);
 }

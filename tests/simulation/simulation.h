@@ -114,6 +114,8 @@ void workers_begin(void);
 void workers_end(void);
 void worker_start(struct gpu *g);
 void worker_lose(struct gpu *g);
+/* With its node: whatever it was asked fails. */
+void worker_end(struct gpu *g);
 /* It is its turn. */
 void worker_launch_init(struct gpu *g, uint64_t number);
 

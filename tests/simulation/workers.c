@@ -325,6 +325,14 @@ void worker_lose(struct gpu *g)
 	at(clock_now() + between(MS, 200 * MS), node_of_gpu(g), on_exit_, e);
 }
 
+void worker_end(struct gpu *g)
+{
+	g->sock = -1;
+	g->alive = false;
+	while (g->calls)
+		end_call(g, g->calls, NULL);
+}
+
 void workers_begin(void)
 {
 	inits = NULL;
