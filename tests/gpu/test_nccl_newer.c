@@ -28,7 +28,7 @@ static void refused_growths(ncclComm_t parent, int n)
 	CHECK_NC_IS(nc.ncclCommGrow(parent, n, NULL, -1, NULL, NULL), ncclInvalidArgument);
 	CHECK_NC_IS(nc.ncclCommGrow(parent, n - 1, NULL, -1, &grown, NULL), ncclInvalidArgument);
 	CHECK(!grown);
-	CHECK_SAYS(NULL, "no more than");
+	CHECK_SAYS(NULL, "not more than");
 	CHECK_NC_IS(nc.ncclCommGrow(parent, n, NULL, 0, &grown, NULL), ncclInvalidArgument);
 	CHECK_SAYS(NULL, "-1");
 	CHECK_NC_IS(nc.ncclCommGrow(parent, n, &id, -1, &grown, NULL), ncclInvalidArgument);
