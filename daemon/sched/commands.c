@@ -9,9 +9,9 @@
 #include "base/clock.h"
 #include "base/no_memory.h"
 #include "base/timings.h"
+#include "internode/span.h"
 #include "release.h"
 #include "set.h"
-#include "span.h"
 #include "timeline.h"
 
 /* Between two looks at the rings */

@@ -18,9 +18,9 @@
 
 #include "base/clock.h"
 #include "base/timings.h"
+#include "internode/span.h"
 #include "release.h"
 #include "set.h"
-#include "span.h"
 
 #define EPOLL_COMMANDS		UINT64_MAX /* else the session's slot */
 #define EPOLL_EVENTS		64

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "internode/span.h"
 #include "names.h"
 #include "order.h"
-#include "span.h"
 #include "task.h"
 
 /* ---- Collectives ---- */

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "junction.h"
+#include "internode/junction.h"
 #include "timeline.h"
 
 /* ---- Matches ---- */

@@ -4,8 +4,8 @@
 #ifndef SCHED_SET_H
 #define SCHED_SET_H
 
+#include "internode/span.h"
 #include "order.h"
-#include "span.h"
 #include "transport.h"
 
 /* Tasks that have matched, and are not launched yet. */

@@ -10,7 +10,7 @@
  *   set.c       what is launched as one, for transports that do so
  *   transport.h what moves the bytes
  *   complete.c  telling the clients; timeline.c: what their streams wait for
- *   span.h      communicators on several nodes; sequence.c: launched on all of them in one order
+ *   internode/  communicators on several nodes: span.h
  *
  * A task that failed before its turn stays in its member's queue as a ghost: its client knows, but
  * the other members' matching tasks must still meet it, fail alike, and so stay aligned.

@@ -8,7 +8,7 @@
 #define TESTS_ENGINE_CLUSTER_H
 
 #include "engine_gpus.h"
-#include "sched/span.h"
+#include "sched/internode/span.h"
 
 #define NODES	 3
 #define RANKS	 4

@@ -16,7 +16,7 @@
 
 #include "channel/mpi_api.h"
 #include "engine_gpus.h"
-#include "sched/span.h"
+#include "sched/internode/span.h"
 
 #define NODES  3
 #define COUNT  (64u << 10) /* bytes: more than a message takes along */

@@ -3,7 +3,7 @@
 #ifndef INTERNODE_H
 #define INTERNODE_H
 
-#include "sched/span.h"
+#include "sched/internode/span.h"
 #include "sched/transport.h"
 
 /* ---- schedule.c ---- */

@@ -8,7 +8,7 @@
 #include "coord/plan.h"
 #include "junction.h"
 #include "names.h"
-#include "order.h"
+#include "sched/order.h"
 #include "task.h"
 
 static int32_t local_rank(const struct junction *j)

@@ -10,8 +10,8 @@
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "channel/mpi_api.h"
-#include "release.h"
-#include "set.h"
+#include "sched/release.h"
+#include "sched/set.h"
 
 #define MESSAGES_PER_TURN 64
 #define DONE_PER_TURN	  32

@@ -38,7 +38,7 @@
 #include "junction.h"
 #include "names.h"
 #include "operation.h"
-#include "order.h"
+#include "sched/order.h"
 
 #define KEYS_MAX   256	/* of one message */
 #define REPORT_MAX 4096 /* keys of one report: deadlines end what waits in more */

@@ -42,7 +42,7 @@
 
 #include "coord/sequencer.h"
 #include "coord/verdict.h"
-#include "state.h"
+#include "sched/state.h"
 
 #define SPAN_EAGER_BYTES 8192 /* of one node, for one other */
 #define SPAN_MAGIC	 UINT32_C(0x6e617073)

@@ -8,8 +8,8 @@
 #include "base/timings.h"
 #include "junction.h"
 #include "names.h"
-#include "order.h"
-#include "set.h"
+#include "sched/order.h"
+#include "sched/set.h"
 #include "task.h"
 
 #define JUNCTIONS_MAX 65536 /* in one span: others may be ahead by so much */

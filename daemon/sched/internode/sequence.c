@@ -9,7 +9,7 @@
 #include "base/timings.h"
 #include "channel/cluster.h"
 #include "junction.h"
-#include "set.h"
+#include "sched/set.h"
 
 #define GRANTS_KEPT 4096 /* requests that were launched: no node is so far behind another */
 #define GRANTS_SENT (SPAN_EAGER_BYTES / sizeof(struct grant)) /* in one message */

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "junction.h"
-#include "order.h"
-#include "set.h"
+#include "sched/order.h"
+#include "sched/set.h"
 
 #define ANY_PLACE UINT32_MAX
 
