@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/timings.h"
+#include "internode/sequence.h"
 #include "internode/span.h"
 #include "release.h"
 #include "set.h"

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "internode/junction.h"
 #include "internode/span.h"
 #include "names.h"
 #include "order.h"

@@ -9,6 +9,7 @@
 
 #include <utlist.h>
 
+#include "internode/junction.h"
 #include "names.h"
 #include "set.h"
 

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "internode/junction.h"
 #include "names.h"
 #include "set.h"
 #include "task.h"

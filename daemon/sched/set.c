@@ -13,6 +13,7 @@
 #include <utlist.h>
 
 #include "internode/junction.h"
+#include "internode/sequence.h"
 #include "timeline.h"
 
 /* ---- Matches ---- */

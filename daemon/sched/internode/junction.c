@@ -10,6 +10,8 @@
 #include "names.h"
 #include "sched/order.h"
 #include "sched/set.h"
+#include "sequence.h"
+#include "stuck.h"
 #include "task.h"
 
 #define JUNCTIONS_MAX 65536 /* in one span: others may be ahead by so much */

@@ -1,11 +1,87 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What junction.c, junction_hear.c and junction_pair.c share. */
-#ifndef ENGINE_JUNCTION_H
-#define ENGINE_JUNCTION_H
+ * Where the tasks of several nodes match: span.h tells how the nodes agree. */
+#ifndef SCHED_JUNCTION_H
+#define SCHED_JUNCTION_H
 
+#include "coord/sequencer.h"
 #include "span.h"
 
-/* ---- junction.c ---- */
+/* What one node has said. */
+struct node_verdict {
+	struct verdict verdict;
+	char *payload; /* NULL: none */
+	size_t bytes;
+};
+
+/* One meeting of nodes. */
+struct junction {
+	struct operation_key key;
+	struct comm *comm;
+	UT_hash_handle hh;
+	uint32_t nparts; /* nodes that take part */
+	uint32_t mine;	 /* this one among them */
+	uint32_t heard;	 /* verdicts, this node's own too */
+	bool resolved; /* all verdicts are there, one of them FAILED: status is for whoever posts */
+	bool asked;
+	uint64_t due_ns;       /* for answers; 0: none is waited for */
+	ncclsvc_status status; /* or for what this node has asked */
+	struct task **tasks;   /* of this node, that wait here; NULL: none (yet) */
+	uint32_t ntasks;
+	struct junction *prev_due, *next_due;
+	struct node_verdict
+		parts[]; /* by place among the span's nodes; of a pair: sender, receiver */
+};
+
+/* ---- For the scheduler ---- */
+
+/* The task waits for other nodes no more. */
+static inline void junction_release(struct engine *e, struct task *t)
+{
+	t->junction = NULL;
+	e->committed--;
+}
+
+/* In what follows, a communicator whose members are all of this node has nothing to do with it:
+ * false, where something else is to be done then. */
+
+/* All local members have posted the collective, and agree. */
+bool junction_post_collective(struct engine *e, struct comm *c);
+void junction_post_p2p(struct engine *e, struct task *t);
+/* The current collective cannot run, for this node's reasons. */
+bool junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
+/* Members of all nodes wait for each other: this node fails what others have begun, until so many
+ * collectives are over. */
+void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st,
+		      uint64_t collectives);
+/* The current collective is over already, as others have decided: haunt it. */
+void junction_look(struct engine *e, struct comm *c);
+/* True if this node has spoken about the current collective. */
+bool junction_spoken(struct comm *c);
+/* A task that waits for other nodes is to fail: ask them. */
+void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st);
+void junction_hear(struct engine *e, struct span *s, uint32_t place, const struct span_header *h,
+		   const char *body);
+/* FAILED, ASK or WAITING, from the sequencer. */
+void junction_hear_sequencer(struct engine *e, struct span *s, const struct span_header *h,
+			     const char *body);
+/* To a new one: what this node has failed, or asked for. */
+void junction_say_again(struct engine *e, struct span *s);
+/* What this node requests of it. */
+void junction_entry(const struct junction *j, struct request_entry *entry);
+/* Its request is void, and this node has asked for it to fail: so it does. */
+void junction_withdraw(struct engine *e, struct junction *j);
+/* Its tasks are launched: they wait no more, and it is freed. */
+void junction_launched(struct engine *e, struct junction *j);
+/* A member of this node has left its plan: nothing of it that waits for it comes to be. */
+void junction_plan_left(struct engine *e, struct comm *c, int32_t rank);
+/* A new plan: its pairs count from 0. */
+void junction_plan_begins(const struct comm *c);
+/* A member of this node left: nothing that waits for it comes to be. */
+void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
+void junction_expire(struct engine *e);
+void junction_free(struct engine *e, struct span *s, struct junction *j);
+
+/* ---- Between junction.c, junction_hear.c and junction_pair.c ---- */
 
 /* NULL: none. */
 struct junction *junction_find(struct span *s, const struct operation_key *key);

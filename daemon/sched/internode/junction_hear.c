@@ -6,6 +6,7 @@
 #include "junction.h"
 #include "sched/order.h"
 #include "sched/set.h"
+#include "stuck.h"
 
 #define ANY_PLACE UINT32_MAX
 

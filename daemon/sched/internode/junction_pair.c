@@ -9,6 +9,7 @@
 #include "junction.h"
 #include "names.h"
 #include "sched/order.h"
+#include "stuck.h"
 #include "task.h"
 
 static int32_t local_rank(const struct junction *j)

@@ -10,6 +10,7 @@
 #include "channel/cluster.h"
 #include "junction.h"
 #include "sched/set.h"
+#include "sequence.h"
 
 #define GRANTS_KEPT 4096 /* requests that were launched: no node is so far behind another */
 #define GRANTS_SENT (SPAN_EAGER_BYTES / sizeof(struct grant)) /* in one message */

@@ -10,8 +10,11 @@
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "channel/mpi_api.h"
+#include "junction.h"
 #include "sched/release.h"
 #include "sched/set.h"
+#include "sequence.h"
+#include "stuck.h"
 
 #define MESSAGES_PER_TURN 64
 #define DONE_PER_TURN	  32

@@ -40,7 +40,6 @@
 
 #include <uthash.h>
 
-#include "coord/sequencer.h"
 #include "coord/verdict.h"
 #include "sched/state.h"
 
@@ -49,6 +48,7 @@
 
 struct chunk;
 struct mpi_api;
+struct junction;
 struct span;
 struct op;
 struct stuck;
@@ -91,32 +91,6 @@ struct credit_note {
 #define SPAN_BODY_MAX (sizeof(struct svc_record) + SPAN_EAGER_BYTES)
 
 _Static_assert(SPAN_BODY_MAX > sizeof(struct failed_note), "a failure fits into a message");
-
-/* What one node has said. */
-struct node_verdict {
-	struct verdict verdict;
-	char *payload; /* NULL: none */
-	size_t bytes;
-};
-
-/* One meeting of nodes. */
-struct junction {
-	struct operation_key key;
-	struct comm *comm;
-	UT_hash_handle hh;
-	uint32_t nparts; /* nodes that take part */
-	uint32_t mine;	 /* this one among them */
-	uint32_t heard;	 /* verdicts, this node's own too */
-	bool resolved; /* all verdicts are there, one of them FAILED: status is for whoever posts */
-	bool asked;
-	uint64_t due_ns;       /* for answers; 0: none is waited for */
-	ncclsvc_status status; /* or for what this node has asked */
-	struct task **tasks;   /* of this node, that wait here; NULL: none (yet) */
-	uint32_t ntasks;
-	struct junction *prev_due, *next_due;
-	struct node_verdict
-		parts[]; /* by place among the span's nodes; of a pair: sender, receiver */
-};
 
 /* A credit that nothing here is ready for yet. */
 struct credit {
@@ -217,118 +191,5 @@ void early_keep(struct engine *e, const struct span_header *h, const char *body,
 void early_hear(struct engine *e, struct comm *c);
 void early_expire(struct engine *e);
 void early_finish(struct engine *e);
-
-/* ---- stuck.c ---- */
-
-#define STUCK_ALL UINT64_MAX /* in an ASK: whatever waits */
-
-/* From time to time. */
-void stuck_look(struct engine *e);
-/* Is that the status of what failed by a deadlock? */
-static inline bool stuck_said(const ncclsvc_status *st)
-{
-	return st->result == NCCLSVC_MISMATCH && st->field == NCCLSVC_FIELD_ORDER;
-}
-/* body: of a SPAN_FAILED or SPAN_ASK; it begins with a status. If that is of a deadlock which this
- * node has confirmed, all fails that the members here wait for. */
-void stuck_break(struct engine *e, struct span *s, const void *body);
-/* SPAN_STUCK */
-void stuck_hear(struct engine *e, struct span *s, uint32_t place, const void *body, size_t bytes);
-void stuck_free(struct span *s);
-
-/* ---- sequence.c ---- */
-
-extern const struct sequencer_ops sequence_ops;
-
-/* Does that node run the sequencer? It is the lowest that lives. */
-bool sequence_is_by(const struct engine *e, uint32_t node);
-/* The place of that node in the span; UINT32_MAX: it has no member. */
-uint32_t sequence_place(const struct engine *e, const struct span *s);
-/* What set_launch has collected is to be launched when the sequencer says so. fits: or it never
- * can, and its epochs end. */
-void sequence_request(struct engine *e, bool fits);
-/* This node fails the operation; or asks for that, if it has requested it by r. */
-void sequence_withdraw(struct engine *e, const struct span *s, const struct operation_key *key,
-		       const struct launch_request *r, const struct failed_note *note);
-/* The sequencer has forgotten it: the rest of it is to be requested again. */
-void sequence_void(struct engine *e, struct launch_request *r);
-/* The same, though the sequencer may yet launch it: all its epochs end. */
-void sequence_give_up(struct engine *e, struct launch_request *r);
-/* Tells the workers to make it. False: a queue has no room now. */
-typedef bool making_launch(struct engine *e, const struct making *k);
-/* Takes a communicator that several nodes are to make; launch is called when its turn has come. */
-void sequence_request_making(struct engine *e, struct making *k, making_launch *launch);
-/* If its turn has not come. */
-void sequence_cancel_making(struct engine *e, uint64_t number);
-/* Is a launch due in the sequencer's order? *m: what is to be launched; NULL: a making is. */
-bool sequence_next(const struct engine *e, struct meeting **m);
-/* False: a queue has no room now. */
-bool sequence_launch_making(struct engine *e);
-/* What was due was done. */
-void sequence_launched(struct engine *e);
-/* No request of the span follows. */
-void sequence_leave(struct engine *e, const struct span *s);
-/* Has the sequencer said that nothing of it is launched any more? */
-bool sequence_was_closed(const struct comm *c);
-/* The same, and all that was to be launched is. */
-bool sequence_closed(const struct engine *e, const struct span *s);
-/* REQUEST, WITHDRAW, GRANTED, LAUNCH or CLOSED. */
-void sequence_hear(struct engine *e, const struct span_header *h, const char *body, int node);
-/* OVER: this node may be the sequencer. */
-void sequence_hear_over(struct engine *e, const struct span_header *h, const char *body, int node);
-/* led: it was the sequencer. */
-void sequence_node_lost(struct engine *e, uint32_t node, bool led);
-/* In each round of a loop that has other nodes. */
-void sequence_poll(struct engine *e);
-void sequence_finish(struct engine *e);
-
-/* ---- junction*.c ---- */
-
-/* The task waits for other nodes no more. */
-static inline void junction_release(struct engine *e, struct task *t)
-{
-	t->junction = NULL;
-	e->committed--;
-}
-
-/* In what follows, a communicator whose members are all of this node has nothing to do with it:
- * false, where something else is to be done then. */
-
-/* All local members have posted the collective, and agree. */
-bool junction_post_collective(struct engine *e, struct comm *c);
-void junction_post_p2p(struct engine *e, struct task *t);
-/* The current collective cannot run, for this node's reasons. */
-bool junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
-/* Members of all nodes wait for each other: this node fails what others have begun, until so many
- * collectives are over. */
-void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st,
-		      uint64_t collectives);
-/* The current collective is over already, as others have decided: haunt it. */
-void junction_look(struct engine *e, struct comm *c);
-/* True if this node has spoken about the current collective. */
-bool junction_spoken(struct comm *c);
-/* A task that waits for other nodes is to fail: ask them. */
-void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st);
-void junction_hear(struct engine *e, struct span *s, uint32_t place, const struct span_header *h,
-		   const char *body);
-/* FAILED, ASK or WAITING, from the sequencer. */
-void junction_hear_sequencer(struct engine *e, struct span *s, const struct span_header *h,
-			     const char *body);
-/* To a new one: what this node has failed, or asked for. */
-void junction_say_again(struct engine *e, struct span *s);
-/* What this node requests of it. */
-void junction_entry(const struct junction *j, struct request_entry *entry);
-/* Its request is void, and this node has asked for it to fail: so it does. */
-void junction_withdraw(struct engine *e, struct junction *j);
-/* Its tasks are launched: they wait no more, and it is freed. */
-void junction_launched(struct engine *e, struct junction *j);
-/* A member of this node has left its plan: nothing of it that waits for it comes to be. */
-void junction_plan_left(struct engine *e, struct comm *c, int32_t rank);
-/* A new plan: its pairs count from 0. */
-void junction_plan_begins(const struct comm *c);
-/* A member of this node left: nothing that waits for it comes to be. */
-void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
-void junction_expire(struct engine *e);
-void junction_free(struct engine *e, struct span *s, struct junction *j);
 
 #endif

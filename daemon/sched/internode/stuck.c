@@ -39,6 +39,7 @@
 #include "names.h"
 #include "operation.h"
 #include "sched/order.h"
+#include "stuck.h"
 
 #define KEYS_MAX   256	/* of one message */
 #define REPORT_MAX 4096 /* keys of one report: deadlines end what waits in more */

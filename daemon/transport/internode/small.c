@@ -4,6 +4,7 @@
 
 #include "internode.h"
 #include "names.h"
+#include "sched/internode/junction.h"
 #include "task.h"
 
 bool small_fits(const struct span *s, const struct svc_record *r, bool p2p)

@@ -8,7 +8,7 @@
 #include <utlist.h>
 
 #include "nccl.h"
-#include "sched/internode/span.h"
+#include "sched/internode/sequence.h"
 #include "transport/device/device.h"
 #include "worker_queue.h"
 

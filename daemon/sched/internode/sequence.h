@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What this node requests of the sequencer, and launches when that says so; and the sequencer, if
+ * this node runs it. */
+#ifndef SCHED_SEQUENCE_H
+#define SCHED_SEQUENCE_H
+
+#include "coord/sequencer.h"
+#include "span.h"
+
+extern const struct sequencer_ops sequence_ops;
+
+/* Does that node run the sequencer? It is the lowest that lives. */
+bool sequence_is_by(const struct engine *e, uint32_t node);
+/* The place of that node in the span; UINT32_MAX: it has no member. */
+uint32_t sequence_place(const struct engine *e, const struct span *s);
+/* What set_launch has collected is to be launched when the sequencer says so. fits: or it never
+ * can, and its epochs end. */
+void sequence_request(struct engine *e, bool fits);
+/* This node fails the operation; or asks for that, if it has requested it by r. */
+void sequence_withdraw(struct engine *e, const struct span *s, const struct operation_key *key,
+		       const struct launch_request *r, const struct failed_note *note);
+/* The sequencer has forgotten it: the rest of it is to be requested again. */
+void sequence_void(struct engine *e, struct launch_request *r);
+/* The same, though the sequencer may yet launch it: all its epochs end. */
+void sequence_give_up(struct engine *e, struct launch_request *r);
+/* Tells the workers to make it. False: a queue has no room now. */
+typedef bool making_launch(struct engine *e, const struct making *k);
+/* Takes a communicator that several nodes are to make; launch is called when its turn has come. */
+void sequence_request_making(struct engine *e, struct making *k, making_launch *launch);
+/* If its turn has not come. */
+void sequence_cancel_making(struct engine *e, uint64_t number);
+/* Is a launch due in the sequencer's order? *m: what is to be launched; NULL: a making is. */
+bool sequence_next(const struct engine *e, struct meeting **m);
+/* False: a queue has no room now. */
+bool sequence_launch_making(struct engine *e);
+/* What was due was done. */
+void sequence_launched(struct engine *e);
+/* No request of the span follows. */
+void sequence_leave(struct engine *e, const struct span *s);
+/* Has the sequencer said that nothing of it is launched any more? */
+bool sequence_was_closed(const struct comm *c);
+/* The same, and all that was to be launched is. */
+bool sequence_closed(const struct engine *e, const struct span *s);
+/* REQUEST, WITHDRAW, GRANTED, LAUNCH or CLOSED. */
+void sequence_hear(struct engine *e, const struct span_header *h, const char *body, int node);
+/* OVER: this node may be the sequencer. */
+void sequence_hear_over(struct engine *e, const struct span_header *h, const char *body, int node);
+/* led: it was the sequencer. */
+void sequence_node_lost(struct engine *e, uint32_t node, bool led);
+/* In each round of a loop that has other nodes. */
+void sequence_poll(struct engine *e);
+void sequence_finish(struct engine *e);
+
+#endif
