@@ -379,12 +379,23 @@ static uint64_t release_ns(const struct gpus *s)
 	return gpu_patience_ns(s) / 2;
 }
 
+static void log_abort(const struct nccl_comm *p, const char *why)
+{
+	char gpus[GPUS_MAX * sizeof("gpu00, ")] = "";
+	for (uint32_t i = 0, n = 0; i < p->n && n < sizeof(gpus); i++)
+		n += (uint32_t)snprintf(gpus + n, sizeof(gpus) - n, "%sgpu%d", i ? ", " : "",
+					p->locals[i].device);
+	log_warning("%s: NCCL communicator %u is aborted: %s. The next epoch on these GPUs has a "
+		    "new one",
+		    gpus, p->slot, why);
+}
+
 void nccl_comm_abort(struct nccl_comm *p, const char *why)
 {
 	if (p->aborting || p->waiting)
 		return; /* while it is made: the makers' answers come first */
 	if (why && !p->gpus->loop->closing)
-		log_warning("NCCL communicator %u is aborted: %s", p->slot, why);
+		log_abort(p, why);
 	const uint32_t n = p->n; /* the last answer may come at once, and end p */
 	p->bad = p->aborting = true;
 	tell_broken(p);

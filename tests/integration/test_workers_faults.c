@@ -276,7 +276,7 @@ static void hang_of_a_dead_trainer(void **state)
 	for (int i = 0; i < 2; i++)
 		crew_ended(&c, i, NCCLSVC_OK);
 	crew_try(&c, 3, 0);
-	CHECK(daemon_says(&c.d, "is aborted"));
+	CHECK(daemon_says(&c.d, "gpu0, gpu1: NCCL communicator 0 is aborted"));
 	for (int i = 0; i < 2; i++)
 		CHECK_EQ(device_of(&c, i).restarts, 0);
 	crew_stop(&c);
