@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The engine's thread: it takes commands, polls the rings of busy sessions, and sleeps when none
- * is. */
+ * The engine's beginning and end, its queues to and from the supervisor, and the memory of tasks.
+ */
 #include "engine.h"
-#include "base/no_memory.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -11,24 +10,13 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
-#include <time.h>
 #include <unistd.h>
 #include <utlist.h>
 
-#include "base/clock.h"
-#include "base/timings.h"
+#include "base/no_memory.h"
 #include "internode/sequence.h"
 #include "internode/span.h"
-#include "release.h"
 #include "set.h"
-
-#define EPOLL_COMMANDS		UINT64_MAX /* else the session's slot */
-#define EPOLL_EVENTS		64
-#define ROUNDS_PER_CLOCK	4   /* without work; after work it is read at once */
-#define ROUNDS_UNFLUSHED	4   /* with new records, before sleepers are woken */
-#define ROUNDS_UNPUBLISHED	8   /* without any, before inspection sees a task */
-#define ROUNDS_UNPUBLISHED_BUSY 256 /* the same, however much there is to do */
 
 static void write_eventfd(int fd)
 {
@@ -208,7 +196,7 @@ void task_free(struct engine *e, struct task *t)
 }
 
 /* Most tasks are over at once: only those that wait are worth showing, and have a deadline. */
-static void publish_tasks(struct engine *e)
+void engine_publish(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nunpublished; i++) {
 		struct task *t = e->unpublished[i].task;
@@ -222,296 +210,12 @@ void engine_publish_later(struct engine *e, struct task *t)
 {
 	const uint32_t room = sizeof(e->unpublished) / sizeof(e->unpublished[0]);
 	if (e->nunpublished == room)
-		publish_tasks(e);
+		engine_publish(e);
 	e->unpublished[e->nunpublished].task = t;
 	e->unpublished[e->nunpublished++].uid = t->uid;
 }
 
-/* ---- The loop ---- */
-
-static void free_leaving(struct engine *e)
-{
-	struct session **at = &e->leaving, *next;
-	while (*at) {
-		next = (*at)->next_leaving;
-		if (engine_let_session_go(e, *at))
-			*at = next;
-		else
-			at = &(*at)->next_leaving;
-	}
-}
-
-static bool collect_jobs(struct engine *e)
-{
-	bool any = false;
-	struct job *job;
-	while (e->jobs && (job = pool_collect(e->pool))) {
-		e->jobs--;
-		e->now = clock_now();
-		any = true;
-		job->over(job, e);
-	}
-	return any;
-}
-
-static void hear(struct engine *e, const struct epoll_event *events, int n)
-{
-	uint64_t count;
-	for (int i = 0; i < n; i++) {
-		if (events[i].data.u64 == EPOLL_COMMANDS) {
-			if (read(e->wake_fd, &count, sizeof(count)) < 0)
-				continue;
-			continue;
-		}
-		struct session *s = e->sessions[events[i].data.u64];
-		if (s && !s->leaving)
-			engine_session_active(e, s);
-	}
-}
-
-/* Looks at the doorbells and the command eventfd, waiting up to timeout (epoll's). */
-static void look(struct engine *e, int timeout)
-{
-	struct epoll_event events[EPOLL_EVENTS];
-	int n = epoll_wait(e->epoll_fd, events, EPOLL_EVENTS, timeout);
-	if (timeout)
-		e->now = clock_now();
-	e->looked_ns = e->now;
-	hear(e, events, n);
-}
-
-/* The same, with a finer timeout. */
-static void look_ns(struct engine *e, uint64_t ns)
-{
-	struct epoll_event events[EPOLL_EVENTS];
-	struct timespec t = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-	int n = epoll_pwait2(e->epoll_fd, events, EPOLL_EVENTS, &t, NULL);
-	if (n < 0 && errno != EINTR) /* an old kernel, or a filter */
-		n = epoll_wait(e->epoll_fd, events, EPOLL_EVENTS, (int)(ns / 1000000) + 1);
-	e->now = clock_now();
-	hear(e, events, n);
-}
-
-static int sleep_ms(const struct engine *e)
-{
-	const struct deadline *d = deadlines_first(&e->deadlines);
-	if (!d)
-		return -1;
-	if (d->at_ns <= e->now)
-		return 0;
-	uint64_t ms = (d->at_ns - e->now + 999999) / 1000000;
-	return ms > ENGINE_SLEEP_MS_MAX ? ENGINE_SLEEP_MS_MAX : (int)ms;
-}
-
-/* Is something waited for that a GPU writes, or room for a set? */
-static bool waits_for_gpus(const struct engine *e)
-{
-	return e->polled || e->gpu_inputs || e->met_new;
-}
-
-/* No interrupt tells of a counter that a GPU writes. What lasts long may be seen late. ms: at most
- * so long; negative: for ever. */
-static uint64_t nap_ns(const struct engine *e, int ms)
-{
-	const uint64_t ns = spin_nap_ns(e->now - e->busy_ns, SPIN_NAP_SHARE);
-	return ms >= 0 && (uint64_t)ms * 1000000 < ns ? (uint64_t)ms * 1000000 : ns;
-}
-
-/* Of those who will not wake us: GPUs, and other nodes. */
-static uint64_t sleep_ns(struct engine *e)
-{
-	int ms = sleep_ms(e);
-	uint64_t ns = waits_for_gpus(e) ? nap_ns(e, ms)
-		      : ms < 0		? UINT64_MAX
-					: (uint64_t)ms * 1000000;
-	uint64_t nodes = e->config.mpi ? span_sleep_ns(e) : UINT64_MAX;
-	return ns < nodes ? ns : nodes;
-}
-
-/* Sessions whose rings are polled are to ring from now on. False: one of them has a record. */
-static bool sessions_idle(struct engine *e)
-{
-	struct user *u;
-	DL_FOREACH (e->users, u) {
-		while (u->active) {
-			struct session *s = u->active;
-			if (s->departures)
-				return false;
-			engine_session_idle(e, s);
-			if (s->active)
-				return false;
-		}
-	}
-	return true;
-}
-
-static void fall_asleep(struct engine *e)
-{
-	if (!sessions_idle(e))
-		return;
-	publish_tasks(e);
-	atomic_store(&e->asleep, true);
-	/* Either they see the flag and write the eventfd, or we see what they left. */
-	if (atomic_load(&e->commands_queued) == e->commands_run && !collect_jobs(e) &&
-	    !(e->config.mpi && span_poll(e)) && !e->ready && !e->nactive && !e->dirty &&
-	    !e->inputs_due) {
-		if (waits_for_gpus(e) || e->config.mpi)
-			look_ns(e, sleep_ns(e));
-		else
-			look(e, sleep_ms(e));
-	}
-	atomic_store(&e->asleep, false);
-}
-
-/* The user's next turn begins with this session. */
-static void begin_with(struct user *u, struct session *s)
-{
-	u->active->prev_active->next_active = u->active;
-	s->prev_active->next_active = NULL;
-	u->active = s;
-}
-
-static bool poll_rings_of(struct engine *e, struct user *u)
-{
-	bool any = false;
-	struct session *s, *next;
-	const uint64_t enough = e->steps + STEP_SLICE;
-	for (s = u->active; s; s = next) {
-		next = s->next_active;
-		/* Who submits together comes together. */
-		if (next)
-			__builtin_prefetch(svc_record_slot(next->ring, next->entries, next->next));
-		uint32_t n = intake_ring(e, s);
-		if (n) {
-			any = true;
-			order_run_ready(e);
-		}
-		if (s->departures)
-			engine_regions_depart(e, s);
-		else if (!n && (s->broken || e->now - s->active_ns > e->spin.worth_ns))
-			engine_session_idle(e, s);
-		if (e->steps >= enough && next) {
-			begin_with(u, next);
-			return true;
-		}
-	}
-	return any;
-}
-
-static bool poll_rings(struct engine *e)
-{
-	bool any = false;
-	struct user *u;
-	DL_FOREACH (e->users, u)
-		any |= poll_rings_of(e, u);
-	return any;
-}
-
-/* Rings have been polled and those members had their turn that were ready when it was asked. */
-static void answer_ping(struct engine *e)
-{
-	if (!e->pinged || e->turns < e->ping_turns)
-		return;
-	e->pinged = false;
-	engine_event(e, &(struct event){.kind = EVENT_PONG});
-}
-
-static void finish_drain(struct engine *e)
-{
-	if (!e->draining || e->drained || e->live)
-		return;
-	e->drained = true;
-	engine_event(e, &(struct event){.kind = EVENT_DRAINED});
-}
-
-/* rounds: without work, so far */
-static void read_clock(struct engine *e, unsigned rounds)
-{
-	const uint64_t before = e->now;
-	e->now = clock_now();
-	if (rounds)
-		spin_looked(&e->spin, e->now - before, e->now);
-}
-
-static bool poll_transports(struct engine *e)
-{
-	bool any = false;
-	for (unsigned i = 0; i < TRANSPORTS; i++)
-		if (e->polled & 1u << i)
-			any |= e->config.transports[i]->poll(e);
-	return any;
-}
-
-static void *engine_main(void *arg)
-{
-	struct engine *e = arg;
-	unsigned rounds = 0, unflushed = 0, streak = 0;
-	uint64_t yielded_ns = 0;
-	prctl(PR_SET_TIMERSLACK, SPIN_SLACK_NS);
-	while (!e->stop) {
-		/* Between rounds, where nobody waits for it */
-		if (rounds % ROUNDS_PER_CLOCK == 0)
-			read_clock(e, rounds);
-		e->round_ns = e->now;
-		bool busy = engine_commands_wait(e);
-		if (busy)
-			engine_run_commands(e);
-		bool took = poll_rings(e);
-		busy |= took;
-		if (e->inputs)
-			order_check_inputs(e);
-		if (deadlines_first(&e->deadlines))
-			release_overdue(e);
-		order_run_ready(e);
-		busy |= e->ready || e->inputs_due;
-		if (e->met_new)
-			set_launch(e);
-		if (e->polled)
-			busy |= poll_transports(e);
-		/* Who waits for other nodes looks at once; else their news can wait a little. */
-		if (e->config.mpi &&
-		    (e->committed || e->ops || e->now - e->heard_ns >= ENGINE_LOOK_NS))
-			busy |= span_poll(e);
-		/* To look for sleepers is to wait until the statuses are out. Who polls sees them
-		 * without; so first see whether there is more to do. */
-		unflushed = e->dirty ? unflushed + 1 : 0;
-		if (unflushed && (!took || e->jobs || unflushed == ROUNDS_UNFLUSHED)) {
-			complete_flush(e);
-			unflushed = 0;
-		}
-		free_leaving(e);
-		finish_drain(e);
-		answer_ping(e);
-		/* Busy with others, it must not forget that a deadline is to be kept. */
-		if (e->nunpublished && (e->jobs || rounds >= ROUNDS_UNPUBLISHED ||
-					streak % ROUNDS_UNPUBLISHED_BUSY == 0))
-			publish_tasks(e);
-		if (e->jobs) {
-			busy |= pool_help(e->pool);
-			busy |= collect_jobs(e);
-		}
-		/* Who is busy with some must not be deaf to others' doorbells. */
-		if ((busy && e->jobs) || e->now - e->looked_ns >= ENGINE_LOOK_NS)
-			look(e, 0);
-		if (busy) {
-			if (rounds)
-				spin_waited(&e->spin, e->now - e->busy_ns);
-			streak++;
-			rounds = 0;
-			e->busy_ns = e->now;
-			continue;
-		}
-		if (e->now - e->busy_ns >= spin_budget_ns(&e->spin, e->now))
-			fall_asleep(e);
-		/* Whom we wait for may wait for this very core. */
-		if (e->crowded || e->now - yielded_ns >= ENGINE_YIELD_NS) {
-			sched_yield();
-			yielded_ns = e->now;
-		}
-		rounds++;
-	}
-	return NULL;
-}
+/* ---- Beginning and end ---- */
 
 static void engine_free(struct engine *e)
 {
@@ -610,7 +314,7 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->lost = calloc(config->nodes + 1, sizeof(*e->lost));
 	e->sequencer =
 		sequencer_create(&sequence_ops, e, config->nodes + !config->nodes, !config->node);
-	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = EPOLL_COMMANDS};
+	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = ENGINE_WAKES};
 	if (!make_transport_states(e) || e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost ||
 	    !e->sequencer || !e->sessions || !e->comms || !e->tasks || !e->visited ||
 	    !e->published || !e->decided || table_init(&e->table, config->tasks_max) ||

@@ -2,7 +2,8 @@
  *
  * The host engine's own data. Everything here belongs to the engine's thread.
  *
- *   engine.c    the thread, its loop and its sleep; commands.c: what the supervisor asks
+ *   loop.c      the thread, its rounds and its sleep; commands.c: what the supervisor asks
+ *   engine.c    beginning and end, queues to and from the supervisor, the memory of tasks
  *   intake.c    ring and socket records -> tasks
  *   order.c     whose turn it is on a communicator; meet.c: which tasks meet; release.h: those
  *               that fail; life.c: what these share; straight.c: past the queue
@@ -460,11 +461,19 @@ static inline void engine_session_active(struct engine *e, struct session *s)
 		engine_session_poll(e, s);
 }
 
+/* loop.c */
+/* Of the eventfd in epoll's data; else a session's slot. */
+#define ENGINE_WAKES UINT64_MAX
+/* The thread, until COMMAND_STOP. Returns NULL. */
+void *engine_main(void *engine);
+
 /* engine.c */
 /* The next command; false: none waits. It stays until engine_command_done. */
 bool engine_next_command(struct engine *e, struct command *c);
 void engine_command_done(struct engine *e);
+/* Inspection is to see the task, if it is not over soon; and now it sees all those. */
 void engine_publish_later(struct engine *e, struct task *t);
+void engine_publish(struct engine *e);
 /* NULL: the user, or the table, has no room. */
 struct task *task_alloc(struct engine *e, struct session *s);
 void task_free(struct engine *e, struct task *t);
