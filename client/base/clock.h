@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define NO_DEADLINE UINT64_MAX
-#define REQUEST_MS  10000 /* for an answer that needs nobody but the daemon */
+#define REQUEST_MS  10000 /* for an answer that the daemon gives alone */
 
 uint64_t now_ns(void);
 /* Negative: NO_DEADLINE. */

@@ -16,7 +16,7 @@ struct connection_options {
 	uint32_t entries;      /* of the ring */
 	bool entries_required; /* false: fewer will do if the daemon allows no more */
 	bool no_ring;
-	bool retry; /* while nobody listens, or who does is going, until the deadline */
+	bool retry; /* until the deadline, while no daemon listens or the one that does is going */
 };
 
 /* Shared by the session and by the threads that sleep on it, so that a reattach cannot pull the
@@ -38,6 +38,6 @@ struct connection {
 ncclsvc_result connection_open(const struct connection_options *options, uint64_t deadline,
 			       struct connection **connection);
 struct connection *connection_ref(struct connection *connection); /* locked */
-void connection_unref(struct connection *connection); /* locked, or nobody else has it */
+void connection_unref(struct connection *connection);		  /* locked, or by the only owner */
 
 #endif

@@ -451,7 +451,7 @@ ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline)
 		snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
 	for (size_t i = 0; i < begun; i++) {
 		ncclsvc_result r = call_finish(s, &calls[i], deadline);
-		/* Of one that another thread has left meanwhile nobody wants to hear. */
+		/* Another thread may have left the communicator meanwhile: not a failure. */
 		if (r && !first && comm_by_key(s, calls[i].comm_key)) {
 			first = r;
 			snprintf(why, sizeof(why), "%s", ncclsvc_last_error());

@@ -40,9 +40,9 @@ ncclsvc_result call_run(ncclsvc_session *s, struct call *call, unsigned opcode, 
 /* Ends a call that has not been answered with CANCELLED: a JOIN by the daemon's answer, others, and
  * where the daemon knows no JOIN_CANCEL, at once, with the text. Locked. */
 void call_cancel(ncclsvc_session *s, struct call *call, const char *text);
-/* Ends the calls that would rejoin the communicator; a late answer is nobody's. Locked. */
+/* Ends the calls that would rejoin the communicator; late answers are given back. Locked. */
 void calls_give_up(ncclsvc_session *s, uint32_t comm_key);
-/* A request whose answer nobody needs. False: it was not sent. Locked. */
+/* A request without a caller: its answer is dropped. False: it was not sent. Locked. */
 bool call_forget(ncclsvc_session *s, unsigned opcode, const void *body);
 
 #endif

@@ -27,7 +27,7 @@
 
 #define PUMP_MAX      1024
 #define SERIAL_MAX    UINT32_C(0x7fffffff) /* above: serials of tasks */
-#define SERIAL_FORGET SERIAL_MAX	   /* nobody waits for the answer */
+#define SERIAL_FORGET SERIAL_MAX	   /* the answer is dropped */
 
 /* Lost, but to this process alone: what it shares with its parent stays untouched. */
 static bool is_foreign(ncclsvc_session *s)

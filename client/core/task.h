@@ -15,7 +15,7 @@ struct slot {
 	uint64_t number; /* the task's handle */
 	uint8_t state;
 	bool called_back; /* nothing is left for dispatch to do */
-	bool quiet;	  /* its failure is what was meant: nobody is told */
+	bool quiet;	  /* its failure is intended, and not reported */
 	bool detached;	  /* no stream waits for it: it may be pending while streams are idle */
 	bool spoiled;	  /* the process was restored from a checkpoint before its end was seen */
 	uint8_t op;
@@ -74,7 +74,7 @@ static inline bool task_went_well(const struct tasks *t, uint64_t task)
 }
 /* Writes the status of an ended task; zeros with result OK for a forgotten one. Locked. */
 void task_status_of(ncclsvc_session *s, uint64_t task, ncclsvc_status *status);
-/* Raises `done` of pending tasks' timelines, so that nobody waits for a lost daemon. Locked. */
+/* Raises `done` of pending tasks' timelines, so that no stream waits for a lost daemon. Locked. */
 void tasks_release_timelines(ncclsvc_session *s);
 
 #endif

@@ -21,7 +21,7 @@ bool cuda_is_initialized(void)
 	int n;
 	void *library = dlopen(CUDA_DRIVER_SONAME, RTLD_LAZY | RTLD_NOLOAD);
 	if (!library) {
-		dlerror(); /* it is nobody's */
+		dlerror(); /* clears the error */
 		return false;
 	}
 	void *symbol = dlsym(library, "cuDeviceGetCount");

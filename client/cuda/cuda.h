@@ -8,7 +8,7 @@
 
 /* NULL, with the error set (UNSUPPORTED), if there is no driver to use. The same each time. */
 const struct cuda *cuda_open(void);
-/* By whoever it was: by this library, or before. */
+/* By this library, or by the program before. */
 bool cuda_is_initialized(void);
 /* Sets the error: what failed, and CUDA's name and words for why. */
 ncclsvc_result cuda_error(const struct cuda *cuda, CUresult error, const char *what);

@@ -9,7 +9,7 @@
 #include "core/session.h"
 #include "state.h"
 
-/* Zeroes it on a stream of its own, so that nobody else's work is waited for. */
+/* Zeroes it on a stream of its own, so as not to wait for other work. */
 static CUresult zero(const struct cuda *cuda, CUdeviceptr at, size_t bytes)
 {
 	CUstream stream;

@@ -95,7 +95,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 }
 NCCL_TWIN(ncclCommInitRankConfig);
 
-/* All ranks give the same ids, and the first is enough: nobody listens behind any of them. */
+/* All ranks give the same ids, and the first is enough: an id is a name, without a listener. */
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int nids,
 				      ncclUniqueId *ids, ncclConfig_t *config)
 {

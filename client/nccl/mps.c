@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * MPS as the daemon's workers use it. CUDA reads the environment when it is initialized, which is
  * before the first communicator, so the daemon is asked when this library is loaded. Not every
- * process that loads it is a trainer: it costs little, and nobody notices. */
+ * process that loads it is a trainer: it costs little, and prints nothing. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

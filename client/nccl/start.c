@@ -64,7 +64,7 @@ static void join_ended(ncclComm_t comm)
 	pthread_mutex_unlock(&comm->lock);
 }
 
-/* comm: whose abort cancels it; NULL if nobody's. */
+/* comm: its abort cancels the join; may be NULL. */
 static ncclsvc_result join_once(const struct start *s, ncclComm_t comm, int device,
 				ncclsvc_session *session, ncclsvc_comm **service)
 {
@@ -85,7 +85,7 @@ static ncclsvc_result join_once(const struct start *s, ncclComm_t comm, int devi
 	return r;
 }
 
-/* Once more if all that was lost is a daemon of earlier. */
+/* Tries again if the session's daemon is gone: another one may run. */
 static ncclResult_t join(const struct start *s, int device, struct gpu_session **session,
 			 ncclsvc_comm **service)
 {
@@ -104,7 +104,7 @@ static ncclResult_t join(const struct start *s, int device, struct gpu_session *
 	return r ? fail_service(r) : ncclSuccess;
 }
 
-/* Only its beginning needs the parent: who aborts that ends the split. */
+/* Only its beginning uses the parent. An abort of the parent ends the split. */
 static ncclResult_t split(const struct start *s, struct gpu_session **session,
 			  ncclsvc_comm **service)
 {

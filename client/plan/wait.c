@@ -235,7 +235,7 @@ static ncclsvc_result wait_whole_groups(ncclsvc_plan *p, uint64_t deadline)
 	return NCCLSVC_OK;
 }
 
-/* All of it has ended, or soon will: nobody is told of it later. Locked; yields. */
+/* All of its tasks have ended, or soon will; their results are dropped. Locked; yields. */
 static void let_land(ncclsvc_plan *p)
 {
 	uint64_t deadline = now_ns() + LANDING_NS;

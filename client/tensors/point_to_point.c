@@ -93,7 +93,7 @@ static ncclsvc_result check_call(ncclsvc_tensors *l, const ncclsvc_message *m)
 	return thread_plain(l->session);
 }
 
-/* Without a peer there is nobody to be told. */
+/* Without a valid peer no refusal can be sent. */
 static ncclsvc_result check_peer(const ncclsvc_tensors *l, const ncclsvc_message *m, bool send)
 {
 	const ncclsvc_comm *comm = l->comm;

@@ -2,7 +2,7 @@
  *
  * Closes file descriptors that came from a client, in a thread. The last close of a socket with
  * SO_LINGER, of a file of the client's own file system (FUSE), or of a memfd of gigabytes takes as
- * long as the client likes: that must hold up nobody else. Each user has a closer.
+ * long as the client likes: that must not delay other users. Each user has a closer.
  */
 #ifndef DAEMON_CLOSER_H
 #define DAEMON_CLOSER_H

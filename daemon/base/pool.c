@@ -54,7 +54,7 @@ static bool give(struct pool *p, struct job *job)
 }
 
 /* Where clients poll on every other core, the scheduler may leave a helper behind the submitting
- * thread on one core, where it helps nobody. */
+ * thread on one core, where it does not help. */
 static void keep_away(struct pool *p)
 {
 	int cpu = atomic_load_explicit(&p->busy_cpu, memory_order_relaxed);

@@ -136,7 +136,7 @@ static void import(struct memory *s, struct gpu *g, const struct client *c, cons
 		.region = {.kind = m->kind == SVC_REGION_LENT ? SVC_REGION_VMM : m->kind,
 			   .bytes = m->bytes,
 			   .buffer_id = m->buffer_id,
-			   /* A process that cannot be seen from here is nobody else's. */
+			   /* A process of another pid namespace shares its memory with no other. */
 			   .pid = c->pid > 0 ? c->pid : -(int32_t)c->id}};
 	memcpy(w.region.handle, m->handle, sizeof(w.region.handle));
 	gpu_ask(g, &w, m->fd, gpu_region_imported, call, gpu_patience_ns(s->gpus));

@@ -88,7 +88,7 @@ struct region_call {
 	struct memory *memory;
 	uint32_t session, serial, region;
 	uint64_t import; /* as the mapping has it, if it still is that */
-	bool again;	 /* for a new worker: nobody waits */
+	bool again;	 /* for a new worker: no client waits for it */
 	unsigned opcode;
 };
 struct region_call *gpu_region_call(struct memory *s, struct client *c, unsigned opcode,

@@ -490,7 +490,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 		write_messages(c);
 	if (c->state != CLIENT_CLOSING && (events & UV_READABLE))
 		read_messages(c);
-	/* Gone while its answers waited: nobody will read them. */
+	/* The client has closed its end while answers waited: drop them. */
 	if (c->state != CLIENT_CLOSING && (events & UV_DISCONNECT) && (c->out || c->events))
 		client_close(c, 0, CLOSED);
 }

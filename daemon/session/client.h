@@ -55,7 +55,7 @@ struct client {
 	bool poll_closed, executor_gone;
 	bool known;	 /* at its end: the executor has it */
 	char lost[64];	 /* why it is to be closed; empty: it is not */
-	int lost_reason; /* for its BYE; 0: none, nobody would read it */
+	int lost_reason; /* for its BYE; 0: none, the client has closed its end */
 	struct outgoing *out;
 	uint32_t queued;     /* bytes of those */
 	uint64_t retry_ns;   /* when to send them again; 0: when the socket has room */

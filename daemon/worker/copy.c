@@ -45,7 +45,8 @@ bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size)
 	return !error;
 }
 
-/* There is nobody to tell which task it was, and a copy that is left out would go unnoticed. */
+/* The task of a failed copy is not known here, and a missing copy would go unnoticed: the worker
+ * ends. */
 static void copy_failed(struct worker *w, CUresult error)
 {
 	if (!worker_bad(w, error, "memory cannot be copied between GPU and host") || w->dying[0])

@@ -58,7 +58,7 @@ static void begin(struct worker *w, struct comm_slot *l, uint32_t slot, bool abo
 				  .bell = w->bell,
 				  .begun_ns = worker_clock()};
 	l->ending = n;
-	l->comm = NULL; /* nobody else's any more */
+	l->comm = NULL; /* from here on the ending's alone */
 	l->replays = NULL;
 	if (pthread_create(&n->thread, NULL, end_main, n)) {
 		l->ending = NULL;

@@ -115,7 +115,7 @@ static void let_go(struct replay *r)
 	memset(r, 0, sizeof(*r));
 }
 
-/* One that was captured: nobody has asked for it for long, and it does not run. */
+/* A captured one that has not been used for long, and is not in flight. */
 static bool may_go(const struct worker *w, uint32_t slot, const struct replay *r, uint64_t now)
 {
 	return (!r->ntasks || now - r->used_ns >= REPLAY_STALE_NS) && comm_slot_idle(w, slot);

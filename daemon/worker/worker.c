@@ -256,7 +256,7 @@ static void release_until_still(struct worker *w)
 	sessions_release(w);
 }
 
-/* Without a supervisor nobody would end a worker that is stuck in the driver. */
+/* Without a supervisor, a worker that is stuck in the driver has to end itself. */
 static void *watch_supervisor(void *arg)
 {
 	struct worker *w = arg;

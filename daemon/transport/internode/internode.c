@@ -160,7 +160,7 @@ static void drop_transfers(struct engine *e, struct block_chunk *p, uint32_t pla
 		if (f->node != place || !f->begun || f->over)
 			continue;
 		e->config.mpi->drop(f);
-		if (f->send) { /* forgotten: nobody reads it */
+		if (f->send) { /* forgotten: no node reads it */
 			f->over = true;
 			e->flights--;
 		}

@@ -36,7 +36,7 @@ static struct segment whole(const struct schedule *p, uint32_t block)
 static void make(struct schedule *p, const struct span *s, struct task *const *tasks, bool p2p)
 {
 	schedule_make(p, s, tasks, p2p ? 0 : -1, p2p ? 0 : -1);
-	p->block_units = 0; /* AllReduce: nobody has a slice */
+	p->block_units = 0; /* AllReduce: no node has a slice */
 }
 
 /* Ranks of the node at that place of which this is true: that they send, or that they receive. */
