@@ -384,7 +384,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->coordinator = start->members[0].node;
 	comm_event(m, NCCLSVC_CAUSE_STARTED);
 	m->split_round = m->plan_round = 0;
-	m->plan_lost = false;
+	m->split_lost = m->plan_lost = false;
 	m->progress = progress;
 	int32_t vanished = fill_members(s, m, members);
 	m->begun = start;

@@ -76,7 +76,8 @@ struct communicator {
 	struct commit *commits;		  /* [nranks]; NULL: none waits */
 	uint32_t committing;
 	uint32_t split_round, plan_round; /* ends of SPLITs, and of plans, heard in this epoch */
-	bool plan_lost; /* this round's was given up here, and the result has not come */
+	bool split_lost,
+		plan_lost; /* this round's was given up here, and its result has not come */
 	uint64_t since_ns;
 	uint64_t idle_ns;     /* when the last member here went */
 	uint32_t coordinator; /* of the epoch: rank 0's node; of a part, of the SPLIT before */

@@ -124,8 +124,10 @@ static void on_split_result(struct comms *s, struct communicator *m, const struc
 {
 	const bool current =
 		m && m->split_round == v->round && (v->result || v->count == m->nranks);
-	if (current)
+	if (current) {
 		m->split_round++;
+		m->split_lost = false;
+	}
 	if (current && v->result)
 		comm_split_refused(m, v->result, v->text);
 	else if (!v->result)

@@ -38,6 +38,7 @@ void comm_split_failed(struct communicator *m, int result, int32_t rank)
 			 m->members[rank].pid, m->label);
 	else
 		comm_blameless_text(m, result, m->coordinator, text);
+	m->split_lost = true;
 	comm_split_refused(m, result, text);
 }
 
@@ -81,6 +82,12 @@ void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct
 	if (!comm_is_whole(m)) {
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_STALE_EPOCH,
 			     "communicator %s lacks members: rejoin it first", m->label);
+		return;
+	}
+	if (m->split_lost) {
+		client_error(c, SVC_SPLIT, serial, NCCLSVC_BUSY,
+			     "it has yet to be heard what came of the split that failed here: try "
+			     "again");
 		return;
 	}
 	if (!m->split)

@@ -148,6 +148,21 @@ static void coordinator_goes_during_a_split(void)
 		fail("a SPLIT waits for ever");
 }
 
+/* Its node has given it up when the result comes: that is no answer to the next one, which asks for
+ * something else. */
+static void result_comes_after_a_split_was_given_up(void)
+{
+	struct trainer *a = trainer_start(0, 0), *b = trainer_start(1, 0);
+	join_two(a, b);
+	profile.delay = 10 * S;
+	trainer_split(b, 1, 0, 0, MS);
+	trainer_split(a, 1, 0, 0, 0);
+	for (uint32_t i = 0; i < 100 && waits(b, ASK_SPLIT); i++)
+		run(S / 10);
+	trainer_split(b, 1, -1, 0, 0); /* check.c compares the answer with the colour */
+	run(60 * S);
+}
+
 /* The next rendezvous knows of the epoch: its members hear that somebody else has come. */
 static void rendezvous_is_lost(void)
 {
@@ -210,6 +225,8 @@ static const struct scenario {
 	{"a member goes during a SPLIT", 3, member_goes_during_a_split},
 	{"a node goes during a SPLIT", 3, node_goes_during_a_split},
 	{"the coordinator goes during a SPLIT", 3, coordinator_goes_during_a_split},
+	{"a SPLIT's result comes after it was given up", 2,
+	 result_comes_after_a_split_was_given_up},
 	{"the rendezvous is lost", 3, rendezvous_is_lost},
 	{"the rendezvous is lost during a start", 3, rendezvous_is_lost_during_a_start},
 	{"the last member on GPUs of other nodes goes", 3, last_member_elsewhere_goes},
