@@ -150,7 +150,7 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 	}
 }
 
-/* ---- Who it is for ---- */
+/* ---- To the state machines ---- */
 
 void coord_handle_early(struct coord *c, uint32_t from, enum control_kind kind, const void *body)
 {

@@ -4,11 +4,13 @@
  * Messages come in, from any node, and go out through coord_ops; nothing else happens. So a test
  * runs as many nodes as it likes, in one thread, and loses, delays and reorders what it likes.
  *
- *   rendezvous.c    where the members of a communicator gather: JOIN. The id decides which node it
- * is, so all find it; when it is lost, all ask the next one again coordinator.c   of an epoch: rank
- * 0's node, which START names split.c         SPLIT: who is in which part plans.c         the
- * members' plans: gathered, matched (plan_match.c), in force or not nccl_pool.c     NCCL
- * communicators across nodes
+ * - rendezvous.c: where the members of a communicator gather: JOIN. The id decides which node it
+ *   is, so all find it. When that is lost, all ask the next one again, and tell it of the epochs
+ *   that run.
+ * - coordinator.c: of an epoch: rank 0's node, which START names.
+ * - split.c: SPLIT: which member is in which part.
+ * - plans.c: the members' plans: gathered, matched (plan_match.c), in force or not.
+ * - nccl_pool.c: NCCL communicators across nodes.
  */
 #ifndef COORD_COORD_H
 #define COORD_COORD_H
@@ -66,7 +68,7 @@ void coord_free(struct coord *c);
 bool coord_fits(const struct coord *c, enum control_kind kind, const void *body, size_t size);
 /* A message that fits came. False: it is for the members' nodes, or for them as well. */
 bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const void *body);
-/* The same in two parts, of a message that has overtaken its epoch's START, which another node
+/* The same in two parts, of BREAK or LEFT that has overtaken its epoch's START, which another node
  * sends: at once, and after START. */
 void coord_handle_early(struct coord *c, uint32_t from, enum control_kind kind, const void *body);
 void coord_handle_started(struct coord *c, enum control_kind kind, const void *body);

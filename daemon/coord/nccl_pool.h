@@ -13,7 +13,7 @@
 
 #include "coord.h"
 
-/* Whose to give is the one of that number? */
+/* The node that has made the one of that number, and gives it to epochs. */
 uint32_t nccl_pool_that_made(uint64_t serial);
 void nccl_pool_ready(struct coord *c, uint32_t from, const struct control_nccl_ready *m);
 /* What ops->make_nccl_id was to make; or why there is none. */

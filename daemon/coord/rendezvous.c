@@ -30,7 +30,7 @@ struct rendezvous *rendezvous_find(const struct coord *c, const uint8_t *id)
 	return r;
 }
 
-/* Nobody holds it: it is kept for a restart. */
+/* No slot is held: it is kept for a restart. */
 static void begin_idle(struct coord *c, struct rendezvous *r)
 {
 	r->idle_ns = coord_now(c);
@@ -159,7 +159,7 @@ static void fail_all_joins(struct coord *c, struct rendezvous *r, int result, co
 	}
 }
 
-/* Nobody else can ever take a slot of a split that has not begun: its JOINs fail, now and later. */
+/* No other client can ever take a slot of a SPLIT's part: its JOINs fail, now and later. */
 static void refuse_part(struct coord *c, struct rendezvous *r, int result, const char *text)
 {
 	note_refusal(r, 0, 0, text);
@@ -220,7 +220,7 @@ static void start(struct coord *c, struct rendezvous *r)
 	free(m);
 }
 
-/* Who asks for a slot that is held? */
+/* A slot that is held is given to its holder alone, once its epoch is over. */
 static bool may_take(struct coord *c, uint32_t from, struct rendezvous *r,
 		     const struct control_join *m)
 {
@@ -241,7 +241,7 @@ static const char *transport_name(uint32_t transport)
 	return transport == NCCLSVC_TRANSPORT_MPI ? "MPI" : "NCCL";
 }
 
-/* Nobody holds a slot: it is the newcomer's. */
+/* No slot is held: it is the newcomer's. */
 static void claim(struct rendezvous *r, const struct control_join *m)
 {
 	r->uid = m->uid;

@@ -24,7 +24,7 @@ const char *plant_name(enum plant p)
 		[PLANT_JOIN_EPOCH] = "a JOIN tells of a later epoch",
 		[PLANT_START_EPOCH] = "a START has another epoch",
 		[PLANT_START_MEMBER] = "a START has another member",
-		[PLANT_VERDICT] = "a plan's verdict is another one on one node",
+		[PLANT_RESULT] = "the result of a plan is another one on one node",
 		[PLANT_UNIQUE_ID] = "NCCL's id is another one on one node",
 		[PLANT_BREAK_RANK] = "the end of an epoch blames another rank",
 	};
@@ -127,7 +127,7 @@ static void plant_in_start(struct control_start *m)
 		m->members[below(m->nranks)].pid++;
 }
 
-static void plant_in_verdict(struct control_result *m)
+static void plant_in_result(struct control_result *m)
 {
 	if (m->asked == SVC_PLAN_COMMIT)
 		m->result = m->result ? 0 : NCCLSVC_MISMATCH;
@@ -145,7 +145,7 @@ static bool is_planted_in(enum control_kind kind)
 	case PLANT_START_EPOCH:
 	case PLANT_START_MEMBER:
 		return kind == CONTROL_START;
-	case PLANT_VERDICT:
+	case PLANT_RESULT:
 		return kind == CONTROL_RESULT;
 	case PLANT_UNIQUE_ID:
 		return kind == CONTROL_NCCL_USE;
@@ -176,8 +176,8 @@ static bool spoil(struct parcel *p, uint64_t *when)
 	case PLANT_START_MEMBER:
 		plant_in_start(body);
 		break;
-	case PLANT_VERDICT:
-		plant_in_verdict(body);
+	case PLANT_RESULT:
+		plant_in_result(body);
 		break;
 	case PLANT_UNIQUE_ID:
 		((struct control_nccl_use *)body)->unique[0]++;
