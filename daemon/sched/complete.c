@@ -12,6 +12,8 @@
 
 #include "base/fault.h"
 #include "base/timings.h"
+#include "commands.h"
+#include "complete.h"
 #include "fdio.h"
 #include "state.h"
 #include "timeline.h"

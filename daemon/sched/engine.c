@@ -14,6 +14,7 @@
 #include <utlist.h>
 
 #include "base/no_memory.h"
+#include "commands.h"
 #include "internode/sequence.h"
 #include "internode/span.h"
 #include "set.h"

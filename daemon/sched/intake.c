@@ -5,7 +5,9 @@
 #include <utlist.h>
 
 #include "base/clock.h"
+#include "complete.h"
 #include "names.h"
+#include "plan.h"
 #include "set.h"
 #include "task.h"
 

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "complete.h"
 #include "names.h"
 #include "set.h"
 #include "task.h"

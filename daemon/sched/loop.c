@@ -11,6 +11,8 @@
 
 #include "base/clock.h"
 #include "base/timings.h"
+#include "commands.h"
+#include "complete.h"
 #include "internode/span.h"
 #include "release.h"
 #include "set.h"

@@ -5,10 +5,12 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "complete.h"
 #include "internode/junction.h"
 #include "internode/span.h"
 #include "names.h"
 #include "order.h"
+#include "plan.h"
 #include "task.h"
 
 /* ---- Collectives ---- */

@@ -23,7 +23,33 @@ static inline void order_update_blocked(struct member *m)
 	m->comm->blocked += blocked ? 1 : -1;
 }
 
-/* life.c */
+/* ---- order.c ---- */
+
+/* The task counts as its member's from now on. */
+void order_admit(struct engine *e, struct task *t);
+/* Into its member's queue. */
+void order_append(struct engine *e, struct task *t);
+void order_enqueue(struct engine *e, struct task *first, uint32_t n);
+void order_publish(struct engine *e, struct task *t);
+void order_move_ready(struct engine *e);
+/* In most rounds nobody is. Some may be left for the next round. */
+static inline void order_run_ready(struct engine *e)
+{
+	if (e->ready)
+		order_move_ready(e);
+}
+/* Some of them, in turn. */
+void order_check_inputs(struct engine *e);
+void order_free_comm(struct engine *e, struct comm *c);
+
+/* ---- straight.c ---- */
+
+/* May a group of n simple tasks of this one's member be posted at once? Else order_enqueue. */
+bool straight_may(const struct task *first, uint32_t n);
+void straight_post(struct engine *e, struct task *first, uint32_t n);
+
+/* ---- life.c ---- */
+
 /* Its queue may move: order_run_ready looks at it. */
 void order_make_ready(struct engine *e, struct member *m);
 /* t is posted, or over: what is behind it is its member's next to be posted. */
@@ -51,7 +77,8 @@ void order_name_ranks(const struct comm *c, ncclsvc_status *st, int32_t a, int32
 /* PEER_GONE, because of this rank. */
 ncclsvc_status order_gone_status(const struct comm *c, int32_t rank);
 
-/* meet.c */
+/* ---- meet.c ---- */
+
 /* This task says that its member refuses what the others ask for. */
 ncclsvc_status order_refused_status(const struct task *t);
 /* The records that the members here have posted. */

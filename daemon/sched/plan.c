@@ -9,8 +9,10 @@
 
 #include <utlist.h>
 
+#include "complete.h"
 #include "internode/junction.h"
 #include "names.h"
+#include "plan.h"
 #include "set.h"
 
 _Static_assert(PLAN_NUMBER_MAX <= UINT64_MAX >> PLAN_SHIFT, "a key has room for a plan's number");

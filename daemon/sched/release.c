@@ -4,8 +4,10 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "complete.h"
 #include "internode/junction.h"
 #include "names.h"
+#include "plan.h"
 #include "set.h"
 #include "task.h"
 

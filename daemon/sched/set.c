@@ -12,6 +12,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "complete.h"
 #include "internode/junction.h"
 #include "internode/sequence.h"
 #include "timeline.h"

@@ -8,6 +8,7 @@
  * order.c leaves it; whatever is not plain goes its way. */
 #include <utlist.h>
 
+#include "complete.h"
 #include "order.h"
 
 #define STRAIGHT_TASKS 64 /* of one group; more are taken in slices */

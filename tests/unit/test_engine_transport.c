@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "engine_gpus.h"
+#include "sched/complete.h"
 #include "sched/release.h"
 #include "sched/set.h"
 

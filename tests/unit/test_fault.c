@@ -14,6 +14,7 @@
 
 #include "base/fault.h"
 #include "fdio.h"
+#include "sched/complete.h"
 #include "sched/state.h"
 
 #define BYTES ((size_t)1 << 20)

@@ -8,6 +8,7 @@
 #include "base/timings.h"
 #include "junction.h"
 #include "names.h"
+#include "sched/complete.h"
 #include "sched/order.h"
 #include "sched/set.h"
 #include "sequence.h"

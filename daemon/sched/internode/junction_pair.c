@@ -8,7 +8,9 @@
 #include "coord/plan.h"
 #include "junction.h"
 #include "names.h"
+#include "sched/complete.h"
 #include "sched/order.h"
+#include "sched/plan.h"
 #include "stuck.h"
 #include "task.h"
 

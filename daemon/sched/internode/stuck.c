@@ -38,6 +38,7 @@
 #include "junction.h"
 #include "names.h"
 #include "operation.h"
+#include "sched/complete.h"
 #include "sched/order.h"
 #include "stuck.h"
 

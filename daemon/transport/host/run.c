@@ -11,6 +11,7 @@
 #include "base/timings.h"
 #include "names.h"
 #include "reduce/reduce.h"
+#include "sched/complete.h"
 #include "sched/order.h"
 #include "task.h"
 

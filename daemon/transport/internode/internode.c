@@ -7,6 +7,7 @@
 
 #include "channel/mpi_api.h"
 #include "internode.h"
+#include "sched/complete.h"
 #include "sched/order.h"
 
 #define WINDOW	       8 /* chunks of one operation that are under way */

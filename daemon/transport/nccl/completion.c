@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/timings.h"
 #include "nccl.h"
+#include "sched/complete.h"
 #include "sched/order.h"
 #include "sched/timeline.h"
 #include "worker_queue.h"

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "names.h"
 #include "operation.h"
+#include "sched/complete.h"
 #include "sched/order.h"
 #include "transport/device/device.h"
 #include "worker_queue.h"

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tasks, the queues of members that they wait in, and the communicators of these.
+ *
+ * A task that failed before its turn stays in its member's queue as a ghost: its client knows, but
+ * the other members' matching tasks must still meet it, fail alike, and so stay aligned.
+ */
+#ifndef SCHED_MEMBER_H
+#define SCHED_MEMBER_H
+
+#include "base/deadlines.h"
+#include "executor.h"
+
+struct engine;
+struct junction;
+struct meeting;
+struct plan;
+struct session;
+struct span;
+struct transport;
+struct user;
+struct windows;
+
+enum place {
+	IN_GROUP, /* of an unfinished task group */
+	IN_PLAN,  /* of a planned group that is not whole, or behind such a one */
+	IN_QUEUE, /* behind its member's head */
+	AT_HEAD,  /* its turn has come: waits for input or for an earlier collective of its group */
+	POSTED,	  /* offered to the other members */
+	RUNNING,
+};
+
+struct task {
+	/* Up to `uid`, zero at first; what follows is set before it is read. */
+	struct comm *comm;
+	struct deadline deadline;
+	uint64_t started_ns;
+	uint32_t group; /* 0: none */
+	uint8_t place;	/* enum place */
+	bool by_socket, waits_input, ghost;
+	bool simple;	/* from a ring, of host memory, a Send or Recv without a second half */
+	bool published; /* inspection knows it, and its deadline counts */
+	bool decided;	/* a ghost whose end is that of its collective on every member */
+	uint8_t shown;	/* the state that inspection knows */
+	bool flying;	/* launched on a GPU */
+	uint8_t src_window, dst_window; /* as in struct launch */
+	struct meeting *meeting;	/* of a set: RUNNING, and not launched yet */
+	struct junction *junction;	/* RUNNING, and waits for other nodes */
+	struct task *next_in_group;	/* a circle, if they are launched as one; NULL: alone */
+	uint64_t visit;
+	uint64_t uid;
+	struct task *prev, *next; /* in a member's queue, a session's open group, or free */
+	struct session *session;
+	struct member *member;
+	char *src, *dst;
+	uint64_t submitted_ns;
+	uint64_t seq;
+	uint32_t slot; /* in the task table, once it is published */
+	uint32_t serial;
+	int32_t rank;
+	struct svc_record record;
+	struct task *prev_input, *next_input; /* waits for its timeline */
+	struct task *next_published;	      /* with the same place in the engine's hash */
+	uint64_t nth;			      /* of a collective in a queue: see decision.c */
+	struct task *next_decided;
+	ncclsvc_status end; /* of a ghost */
+	uint64_t lane_seq;  /* of a launched task */
+};
+
+struct member {
+	struct comm *comm;
+	struct task *queue;
+	uint32_t head_tasks; /* tasks of the queue's head whose turn it is */
+	uint32_t posted, running, inputs;
+	bool blocked; /* its turn, all posted, nothing runs: only others can help */
+	bool gone;
+	bool ready; /* in its user's list */
+	struct member *next_ready;
+	struct task *collective; /* the posted one */
+	uint64_t nth;		 /* of the next collective that enters its queue */
+	/* The head's first collective, and first Send or Recv, that is not posted; or NULL. */
+	struct task *unposted[2];
+	struct member_progress *progress;
+	uint64_t submitted, completed;
+	struct session *session; /* NULL: gone, or on another node */
+	struct user *user;	 /* the session's */
+	uint32_t handle;
+	int32_t pid;
+	int32_t device;	     /* -1: host */
+	struct task *flying; /* in the order of their launch */
+	uint32_t nflying;
+	bool full;	     /* no more are launched until half of them have landed */
+	uint64_t lane_seq;   /* of the last launch */
+	uint64_t done;	     /* how far its lane had come, at the last look */
+	uint32_t generation; /* of its GPU's worker, if that only copies */
+	uint32_t plan_left;  /* with other nodes: it has left all plans up to this number */
+};
+
+/* Why an epoch ends. */
+struct epoch_end {
+	int32_t result, rank, pid, node;
+};
+
+struct comm {
+	uint32_t slot, nranks, epoch;
+	uint32_t here;	   /* members on this node */
+	struct span *span; /* NULL: all of them are */
+	bool span_failed;  /* the supervisor was asked to end the epoch */
+	const struct transport *transport;
+	bool launched;	   /* in its transport's list, which frees it at last */
+	bool broken;	   /* what runs on GPUs is broken off: its end is no success */
+	bool dead;	   /* nothing of it runs on GPUs any more */
+	bool looked;	   /* its members' `done` counts as soon as ... */
+	uint64_t told_by;  /* ... so many commands have run */
+	bool released;	   /* its streams wait for no GPU any more */
+	uint64_t moved_ns; /* on GPUs: when one of its tasks ended last, or the epoch did */
+	uint64_t held;	   /* the round of set_launch in which its tasks have to wait */
+	uint32_t lane;
+	struct comm *prev_launched, *next_launched;
+	bool may_window;	 /* small collectives on lent memory, in NCCL's symmetric windows */
+	struct windows *windows; /* NULL: none was thought of */
+	uint64_t uid;
+	struct member *members;
+	struct task *
+		*collective; /* [nranks]: the current collective's tasks, NULL if not there yet */
+	uint32_t collective_here;
+	bool haunted; /* a ghost is among them: it ended so, and so will all */
+	ncclsvc_status haunted_by;
+	uint64_t collectives; /* finished */
+	uint32_t decisions;   /* ghosts of collectives in queues: decision.c */
+	bool misnumbered;     /* such collectives no longer have the right nth */
+	uint32_t blocked, gone;
+	int32_t gone_rank; /* one of them */
+	struct plan *plan; /* NULL: none */
+	uint32_t pending;  /* tasks alive, and members that are ready */
+	uint32_t running;
+	bool ended;
+	bool ending;	      /* the other nodes were told, and may need a moment */
+	uint32_t cleared;     /* members whose tasks have ended with the epoch */
+	ncclsvc_status end;   /* what its tasks are told since */
+	uint64_t reported_ns; /* when the first of these was: */
+	uint32_t reported;    /* bits: results that the supervisor has been told of */
+};
+
+#endif

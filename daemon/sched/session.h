@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Trainers, as the scheduler knows them: their rings, and what they have registered. */
+#ifndef SCHED_SESSION_H
+#define SCHED_SESSION_H
+
+#include "executor.h"
+
+struct comm;
+struct departure;
+struct engine;
+struct member;
+struct session_counts;
+struct task;
+
+struct region {
+	char *base; /* NULL: no such region; of a GPU: its worker's address */
+	uint64_t bytes;
+	uint32_t pins;	/* pending tasks that name it */
+	int32_t device; /* -1: host */
+	uint64_t lent;	/* its worker's own memory: never the same again; 0: it is not */
+};
+
+struct handle {
+	struct comm *comm; /* NULL: its epoch is over, or (known false) it never was */
+	int32_t rank;
+	bool known;
+	uint32_t ended; /* the epoch that ended last: what came too late for it is told the same */
+	ncclsvc_status end; /* as its tasks were */
+};
+
+/* A timeline of tasks on GPUs. */
+struct line {
+	uint32_t flying; /* tasks */
+	uint64_t owed;	 /* what done must come to, once nothing flies */
+};
+
+/* All sessions of one uid. Users take turns, so that none waits for more than a turn of each other
+ * user, whatever that one has in the engine. */
+struct user {
+	struct user *prev, *next; /* the engine's */
+	uint32_t uid, sessions;
+	uint32_t tasks;			   /* alive, ghosts too */
+	struct session *active;		   /* whose rings are polled */
+	struct member *ready, **ready_end; /* whose queues may move */
+};
+
+struct session {
+	/* What every record needs comes first. */
+	struct svc_ring *ring; /* NULL: socket only */
+	uint64_t next;	       /* number of the next record */
+	uint8_t *busy;	       /* [entries]: this slot's task has not ended */
+	uint64_t after;	       /* the next record waits until as many commands have run */
+	uint32_t entries;
+	bool active; /* its ring is polled; else its doorbell is watched */
+	bool dirty;  /* tasks ended since its waiters were woken */
+	bool broken; /* no longer served */
+	bool leaving;
+	uint64_t active_ns;	      /* last time a record came */
+	struct departure *departures; /* regions that are to be let go */
+	struct session *next_active, *next_dirty;
+	struct user *user;
+	struct session_counts *counts;
+	struct task *group; /* open */
+	uint32_t group_tasks;
+	ncclsvc_status group_end; /* why it is refused; result 0: it is not */
+	uint32_t tasks;		  /* alive, ghosts too */
+	uint32_t socket_tasks;
+	struct handle *handles;
+	struct region *regions;
+	uint32_t nhandles, nregions;
+	uint32_t members; /* handles that have a communicator */
+	uint64_t spoiled; /* the end of an epoch that has looked at its group */
+
+	uint64_t waited; /* the number of the record that has waited for commands */
+	uint32_t slot, id;
+	int32_t pid;
+	int fd, doorbell, completion;
+	struct session *prev_active, *next_leaving;
+	uint32_t inputs;
+	struct line *lines; /* [SVC_TIMELINES]; NULL: no communicator of GPUs yet */
+};
+
+/* ---- intake.c ---- */
+
+/* Takes records of its ring, not too many; returns how many. */
+uint32_t intake_ring(struct engine *e, struct session *s);
+void intake_socket(struct engine *e, struct session *s, uint32_t serial,
+		   const struct svc_record *record);
+void intake_drop_group(struct engine *e, struct session *s);
+
+#endif
