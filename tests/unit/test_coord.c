@@ -95,24 +95,26 @@ static void test_idle_communicators_give_way(void **state)
 static void test_coordinator_ends(void **state)
 {
 	struct coord c;
-	struct {
-		struct control_start start;
-		struct control_member members[2];
-	} m = {.start = {.epoch = 1, .nranks = 2}, .members = {{.node = 0}, {.node = 1}}};
+	_Alignas(8) char room[sizeof(struct control_start) + 2 * sizeof(struct control_member)] = {
+		0};
+	struct control_start *m = (void *)room;
+	m->epoch = 1;
+	m->nranks = 2;
+	m->members[1].node = 1;
 	(void)state;
 	coord_init(&c, &ops, NULL, 0, 2);
-	coord_handle(&c, 0, CONTROL_START, &m);
+	coord_handle(&c, 0, CONTROL_START, m);
 	assert_non_null(c.coordinators);
 	coord_node_lost(&c, 1);
 	assert_null(c.coordinators);
 	lost_node = 1;
-	coord_handle(&c, 0, CONTROL_START, &m);
+	coord_handle(&c, 0, CONTROL_START, m);
 	assert_null(c.coordinators);
 	lost_node = UINT32_MAX;
-	coord_handle(&c, 0, CONTROL_START, &m);
-	m.start.epoch = 2; /* whose coordinator is the other node */
-	m.members[0].node = 1;
-	coord_handle(&c, 0, CONTROL_START, &m);
+	coord_handle(&c, 0, CONTROL_START, m);
+	m->epoch = 2; /* whose coordinator is the other node */
+	m->members[0].node = 1;
+	coord_handle(&c, 0, CONTROL_START, m);
 	assert_null(c.coordinators);
 	coord_free(&c);
 }
