@@ -208,7 +208,7 @@ static void forget_early(struct communicator *m, uint32_t before)
 uint32_t remote_last_epoch(const struct communicator *m)
 {
 	const struct early_message *e;
-	uint32_t last = m->epoch;
+	uint32_t last = m->start && m->start->epoch > m->epoch ? m->start->epoch : m->epoch;
 	DL_FOREACH (m->early, e)
 		if (epoch_of(e->body) > last)
 			last = epoch_of(e->body);

@@ -158,6 +158,11 @@ static void hold(struct trainer *t, uint32_t handle, bool cuda, const struct svc
 		fail("pid %d: handle %u", t->client.pid, handle);
 		return;
 	}
+	/* Its rank of a past epoch went to another process meanwhile: that handle is of no use. */
+	for (uint32_t h = 0; h < HANDLES_MAX; h++)
+		if (t->beliefs[h].rank == (uint32_t)j->rank &&
+		    !memcmp(t->beliefs[h].id, j->id, sizeof(j->id)))
+			t->beliefs[h].held = false;
 	struct belief *b = &t->beliefs[handle];
 	*b = (struct belief){.held = true,
 			     .cuda = cuda,
