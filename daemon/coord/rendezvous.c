@@ -368,12 +368,14 @@ static void take_running(struct coord *c, uint32_t from, struct rendezvous *r,
 	const bool over = taken || r->joining || m->epoch <= r->ended || m->epoch < r->epoch;
 	if (!taken)
 		take(c, from, r, m, over ? SLOT_BROKEN : SLOT_JOINED);
-	if (over) {
+	if (over)
 		tell_over(c, r, m->epoch, -1, from);
-		return;
-	}
-	r->epoch = m->epoch;
-	r->running = true;
+	if (r->epoch < m->epoch)
+		r->epoch = m->epoch;
+	if (over && r->epoch == m->epoch)
+		end_epoch(r);
+	else if (!over)
+		r->running = true;
 }
 
 void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *m)
