@@ -288,6 +288,27 @@ static void a_failure_is_under_way(void **state)
 	assert_false(over(0, a) || over(1, b) || over(3, d));
 }
 
+/* Ranks 0 and 1 have a pair, which is launched together with a collective that rank 1 has behind
+ * it: deadlines end that. Nodes tell each other once that they wait, not for ever. */
+static void a_set_is_not_whole(void **state)
+{
+	(void)state;
+	uint64_t n[NODES];
+	const struct svc_record set[] = {task_of(0, NCCLSVC_SEND, 1),
+					 task_of(0, NCCLSVC_ALL_REDUCE, -1)};
+	n[0] = submit(0, set, 2);
+	n[1] = recv_from(1, 0);
+	sum(1);
+	n[2] = sum(2);
+	none_is_found();
+	const unsigned said = said_of(SPAN_STUCK);
+	assert_true(said >= NODES - 1);
+	none_is_found();
+	assert_int_equal(said_of(SPAN_STUCK), said);
+	for (uint32_t k = 0; k < NODES; k++)
+		assert_false(over(k, n[k]));
+}
+
 /* Only deadlines end what waits in so much. */
 static void too_many_wait(void **state)
 {
@@ -326,6 +347,7 @@ int main(void)
 		CLUSTER_TEST(a_report_is_old, begin_gpus),
 		CLUSTER_TEST(a_question_is_old, begin),
 		CLUSTER_TEST(a_failure_is_under_way, begin_pair),
+		CLUSTER_TEST(a_set_is_not_whole, begin_gpus),
 		CLUSTER_TEST(too_many_wait, begin_four),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

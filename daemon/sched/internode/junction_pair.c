@@ -48,10 +48,13 @@ bool junction_pair_past(struct span *s, const struct operation_key *key)
 	const int32_t rank = send ? key->a : key->b, peer = send ? key->b : key->a;
 	const struct member *m = &c->members[rank];
 	const uint32_t plan = operation_plan(key);
+	const uint32_t known = c->plan ? c->plan->number : 0;
 	if (s->node_of[rank] != s->me || m->gone)
 		return true;
-	if (plan && (plan <= m->plan_left || !c->plan || c->plan->number != plan))
+	if (plan && (plan <= m->plan_left || plan < known))
 		return true;
+	if (plan > known)
+		return false;
 	const uint64_t *next = pair_counter(s, send, rank, peer, plan);
 	return !next || ((uint64_t)plan << PLAN_SHIFT | *next) > key->seq;
 }

@@ -324,18 +324,19 @@ static void tell_first(struct engine *e, struct span *s, const struct stuck_note
 		take_note(e, s, 0, note);
 }
 
-/* Without a yes, the node reports again. */
+/* A node that does not wait, or no longer as it did, reports again when it does. */
 static void answer(struct engine *e, struct span *s, const struct stuck_note *question)
 {
 	struct stuck *k = s->stuck;
 	const uint64_t state = waits(s);
-	bool yes = k && state && state == k->reported;
-	for (uint32_t i = 0; yes && i < question->nkeys; i++)
-		yes = is_open(s, &question->keys[i]);
-	if (k && !yes)
-		k->reported = 0;
-	if (!yes)
+	if (!k || !state || state != k->reported) {
+		if (k)
+			k->reported = 0;
 		return;
+	}
+	for (uint32_t i = 0; i < question->nkeys; i++)
+		if (!is_open(s, &question->keys[i]))
+			return; /* the node that waits there will hear of that, and report again */
 	k->confirmed = state;
 	tell_first(e, s, &(struct stuck_note){.round = question->round});
 }
