@@ -56,6 +56,7 @@ struct operation {
 struct closing {
 	struct closing *prev, *next;
 	uint64_t span;
+	uint64_t due_ns; /* when it is closed without those that have not left; 0: not known yet */
 	uint32_t n;
 	struct {
 		uint32_t node;
@@ -514,6 +515,16 @@ static void forget_span(struct sequencer *q, uint64_t span)
 	span_shut(q, span);
 }
 
+static void close_span(struct sequencer *q, struct closing *c)
+{
+	forget_span(q, c->span);
+	DL_DELETE(q->closings, c);
+	for (uint32_t i = 0; i < c->n; i++)
+		if (!q->at[c->nodes[i].node].lost)
+			q->ops->closed(q->arg, c->nodes[i].node, c->span);
+	free(c);
+}
+
 /* Have all that live left it? */
 static void try_close(struct sequencer *q, struct closing *c)
 {
@@ -522,12 +533,7 @@ static void try_close(struct sequencer *q, struct closing *c)
 	for (uint32_t i = 0; i < c->n; i++)
 		if (!c->nodes[i].left && !q->at[c->nodes[i].node].lost)
 			return;
-	forget_span(q, c->span);
-	DL_DELETE(q->closings, c);
-	for (uint32_t i = 0; i < c->n; i++)
-		if (!q->at[c->nodes[i].node].lost)
-			q->ops->closed(q->arg, c->nodes[i].node, c->span);
-	free(c);
+	close_span(q, c);
 }
 
 void sequencer_leave(struct sequencer *q, uint32_t node, uint64_t span, const uint32_t *nodes,
@@ -684,6 +690,19 @@ static void end_overdue(struct sequencer *q, struct operation *o)
 			end_epoch(q, o->parts[i].node, &o->id, NCCLSVC_TIMEOUT, silent);
 }
 
+/* A node may have left a span, and forgotten it, when a former sequencer was lost: it does not say
+ * so again. The others wait no longer than EPOCH_CLOSE_NS, so nothing of the span is launched. */
+static void close_overdue(struct sequencer *q, uint64_t now_ns)
+{
+	struct closing *c, *next;
+	DL_FOREACH_SAFE (q->closings, c, next) {
+		if (!c->due_ns)
+			c->due_ns = now_ns + EPOCH_CLOSE_NS;
+		else if (now_ns >= c->due_ns)
+			close_span(q, c);
+	}
+}
+
 void sequencer_look(struct sequencer *q, uint64_t now_ns)
 {
 	struct operation *o, *next;
@@ -697,6 +716,7 @@ void sequencer_look(struct sequencer *q, uint64_t now_ns)
 			 now_ns - o->since_ns >= SEQUENCER_LOOK_NS)
 			show_waiting(q, o);
 	}
+	close_overdue(q, now_ns);
 }
 
 bool sequencer_awaited(const struct sequencer *q)

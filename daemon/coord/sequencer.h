@@ -96,7 +96,7 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 /* A node is not to make what it has requested: it may have been told to meanwhile. */
 void sequencer_forget(struct sequencer *q, uint32_t node, uint64_t number);
 /* The node requests nothing more of the span. nodes: all of the span's. When all that live have
- * left, they are told that it is closed. */
+ * left, or the others have waited EPOCH_CLOSE_NS, they are told that it is closed. */
 void sequencer_leave(struct sequencer *q, uint32_t node, uint64_t span, const uint32_t *nodes,
 		     uint32_t n);
 /* succeeds: it was the sequencer, and this is now, when all that live have reported. */

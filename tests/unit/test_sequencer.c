@@ -545,6 +545,22 @@ static void does_not_wait_for_the_report_of_who_is_gone(void **state)
 	says(2, GOES_ON, 0);
 }
 
+/* Node 2 has told a former sequencer that it leaves, and forgotten the span. */
+static void closes_without_a_node_that_does_not_leave(void **state)
+{
+	(void)state;
+	request(1, 1, at(1, 100, 0));
+	leave(1, 100);
+	sequencer_look(sequencer, now += SEQUENCER_LOOK_NS);
+	says(1, WAITING, 100);
+	sequencer_look(sequencer, now += EPOCH_CLOSE_NS - 1);
+	says_nothing();
+	sequencer_look(sequencer, now += SEQUENCER_LOOK_NS);
+	says(1, CLOSED, 100);
+	says(2, CLOSED, 100);
+	assert_false(sequencer_awaited(sequencer));
+}
+
 /* ---- Messages that no node of ours sends ---- */
 
 static void nonsense_is_ignored(void **state)
@@ -598,6 +614,7 @@ int main(void)
 		TEST(what_some_were_told_all_are_told),
 		TEST(what_was_withdrawn_fails_later),
 		TEST(does_not_wait_for_the_report_of_who_is_gone),
+		TEST(closes_without_a_node_that_does_not_leave),
 		TEST(nonsense_is_ignored),
 	};
 	return cmocka_run_group_tests_name("sequencer", tests, NULL, NULL);
