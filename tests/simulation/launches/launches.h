@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Launches on GPUs of several nodes, in one thread and virtual time. The sequencers
+ * (daemon/coord/sequencer.c) are the daemon's own; node.c and order.c model what daemon/sched does
+ * on each node: which operations it posts, requests, withdraws and launches. Random programs of
+ * several processes on each node (program.c) run over channels that delay messages (channel.c).
+ * check.c says whether what came of it is right.
+ */
+#ifndef LAUNCHES_H
+#define LAUNCHES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "coord/sequencer.h"
+#include "coord/verdict.h"
+
+#define NODES_MAX 5
+#define PROCESSES 2 /* of a node */
+#define RANKS_MAX (NODES_MAX * PROCESSES)
+#define SPANS_MAX 6
+#define TASKS_MAX 2048
+
+#define MS UINT64_C(1000000)
+#define S  UINT64_C(1000000000)
+
+/* ---- time.c ---- */
+
+extern uint64_t now_ns;
+void time_begin(uint64_t seed);
+uint32_t below(uint32_t n);
+bool chance(uint32_t percent);
+uint64_t between(uint64_t low, uint64_t high);
+/* Calls f with arg then, and frees arg. */
+void at(uint64_t time, void (*f)(void *arg), void *arg);
+/* Runs what is due until then. */
+void time_run(uint64_t until);
+void time_end(void);
+void *make(size_t size);
+
+/* ---- What the model does wrong on purpose ---- */
+
+enum plant {
+	PLANT_NONE,
+	PLANT_LOSE_LAUNCH,
+	PLANT_LOSE_FAILED,
+	PLANT_LOSE_ASK,
+	PLANT_LOSE_CLOSED,
+	PLANT_LOSE_WITHDRAW,
+	PLANT_LOSE_LEAVE,
+	PLANT_OVERTAKE,
+	PLANT_STATUS,
+	PLANT_MISSING,
+	PLANT_NO_NEW_REQUEST,
+	PLANT_NO_GROUP,
+	PLANT_LATE_WITHDRAW,
+	PLANTS,
+};
+extern enum plant planted;
+/* It is this one, and it happens now. */
+bool plant_now(enum plant p);
+const char *plant_name(enum plant p);
+
+/* ---- program.c ---- */
+
+/* A communicator across nodes. */
+struct span_plan {
+	uint64_t id;
+	uint32_t nnodes, nodes[NODES_MAX]; /* by place: in the order of their first ranks */
+	uint32_t nranks, place_of[RANKS_MAX], process_of[RANKS_MAX];
+};
+
+enum place { UNSENT, IN_QUEUE, AT_HEAD, POSTED, RUNNING, LAUNCHED, ENDED };
+
+struct match;
+
+struct task {
+	struct task *prev, *next; /* in its member's queue */
+	struct task *next_in_group;
+	uint32_t node, span, rank, process, group;
+	bool pair, sends;
+	uint32_t peer;
+	struct svc_record record;
+	enum place place;
+	bool ghost;   /* it has ended, and keeps its turn */
+	bool told;    /* its status is that of the operation on all nodes */
+	bool has_key; /* it was posted, as: */
+	struct operation_key key;
+	uint64_t deadline;
+	struct match *match;
+	ncclsvc_status status;
+};
+
+struct profile {
+	uint64_t delay;		    /* of messages, at most */
+	bool strays;		    /* processes leave out, swap or change tasks */
+	bool deadlines, cancels;    /* and have */
+	bool leaves, dies, regular; /* regular: none of all these */
+};
+extern struct profile profile;
+extern struct span_plan spans[SPANS_MAX];
+extern uint32_t nspans, nnodes;
+extern struct task tasks[TASKS_MAX];
+extern uint32_t ntasks;
+extern bool tracing;
+
+/* Returns false with `failure` set. */
+bool schedule_run(uint64_t seed);
+void trace(uint32_t node, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool same_key(const struct operation_key *a, const struct operation_key *b);
+/* Ends the span on all nodes, soon. */
+void program_end_span(uint32_t span);
+
+/* ---- channel.c ---- */
+
+enum message_kind { REQUEST, WITHDRAW, LEAVE, GRANTED, OVER, LAUNCH, FAILED, ASK, CLOSED, GOES_ON };
+
+struct message {
+	uint32_t from, to;
+	enum message_kind kind;
+	uint64_t span; /* its id */
+	struct operation_key key;
+	uint64_t number, grant;
+	bool more;
+	struct failed_note note; /* or only its status */
+	uint32_t n, nodes[NODES_MAX];
+	struct request_entry entries[]; /* of GRANTED: record.number is the grant */
+};
+
+void channel_begin(void);
+struct message *message_make(uint32_t from, uint32_t to, enum message_kind kind, uint32_t nentries);
+/* Takes it. */
+void channel_send(struct message *m);
+void channel_lose(uint32_t node);
+
+/* ---- node.c ---- */
+
+struct launch_request {
+	struct launch_request *prev, *next;
+	uint64_t number, grant;
+	bool ordered;
+	uint32_t n;
+	struct request_entry entries[];
+};
+
+/* Where the tasks of several nodes meet. */
+struct match {
+	struct match *prev, *next;
+	struct local_span *at;
+	struct operation_key key;
+	enum said said;
+	bool asked, resolved;
+	bool met; /* it may be launched, with what hangs together with it */
+	struct launch_request *request;
+	uint64_t visit;
+	bool heard; /* the sequencer has said that it fails */
+	ncclsvc_status status;
+	struct failed_note note; /* of SAID_FAILED */
+	uint32_t ntasks;
+	struct task *tasks[PROCESSES];
+};
+
+struct member {
+	struct task *queue;
+	uint32_t head; /* tasks that have their turn */
+	struct task *collective;
+};
+
+/* A span on one node. */
+struct local_span {
+	const struct span_plan *plan;
+	uint32_t index, node, me, here; /* here: ranks */
+	struct member members[RANKS_MAX];
+	uint64_t collectives, sent[RANKS_MAX][RANKS_MAX], received[RANKS_MAX][RANKS_MAX];
+	struct task *collective[RANKS_MAX];
+	uint32_t collective_here;
+	bool haunted; /* the current collective has failed: who posts it is told */
+	ncclsvc_status haunted_by;
+	struct match *matches;
+	bool begun, over, closed, unled, failed, ended;
+	bool overs[NODES_MAX];
+	uint64_t due_ns;
+	uint32_t nearly; /* messages that came before it began */
+	struct message *early[256];
+};
+
+struct node {
+	bool alive, lost[NODES_MAX];
+	struct sequencer *sequencer;
+	struct local_span spans[SPANS_MAX];
+	struct launch_request *requests; /* in order of their numbers */
+	struct launch_request *granted;	 /* launched */
+	struct launch_request *orders[TASKS_MAX];
+	uint32_t first_order, norders;
+	uint64_t nrequests, visit;
+	bool met_new, succession;
+};
+
+extern struct node nodes[NODES_MAX];
+/* What it told some nodes last, others may not know: then spans may end. */
+extern bool sequencer_died;
+/* Nobody knows what was launched there: the sequencer was lost with it. */
+bool span_is_lost(uint32_t span);
+
+void nodes_begin(uint32_t n);
+void nodes_end(void);
+uint32_t sequencer_of(const struct node *n);
+void node_hear(const struct message *m);
+void node_span_begin(uint32_t node, uint32_t span);
+void node_span_end(uint32_t node, uint32_t span);
+void node_span_look(struct local_span *s);
+void node_hear_loss(uint32_t node, uint32_t lost);
+void node_launch(struct node *n);
+struct match *match_find(const struct local_span *s, const struct operation_key *key);
+struct match *match_get(struct local_span *s, const struct operation_key *key);
+void match_forget(struct match *m);
+void match_ready(struct match *m);
+void match_fail(struct match *m, const ncclsvc_status *st);
+void match_ask(struct match *m, const ncclsvc_status *st);
+
+/* ---- order.c ---- */
+
+void order_post(struct task *t); /* its process has posted it */
+void order_move(struct local_span *s);
+/* A deadline, or a cancel. */
+void order_fail(struct task *t, const ncclsvc_status *st);
+void order_end(struct task *t, const ncclsvc_status *st, bool told);
+void order_launched(struct task *t);
+void order_fail_collective(struct local_span *s, const ncclsvc_status *st);
+/* The sequencer's word on what has no tasks here, or has not been posted by all. */
+void order_conclude_failed(struct match *m);
+
+/* ---- sequencers.c ---- */
+
+/* What a sequencer does, with what it allocates counted. */
+void sequencers_begin(void);
+void sequencers_hear(uint32_t node, const struct message *m);
+void sequencers_lose(uint32_t node, uint32_t lost, bool succeeds);
+void sequencers_look(uint32_t node);
+void sequencers_end(void);
+/* Pieces of memory that a node's sequencer holds, but for itself. */
+int64_t sequencers_held(uint32_t node);
+
+/* ---- check.c ---- */
+
+extern char failure[512]; /* empty: none */
+void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void check_begin(void);
+void check_posted(const struct task *t);
+/* The node fails the operation of itself. ghost: with the status of a task that ended before. */
+void check_says_failed(const struct match *m, bool ghost);
+void check_failed(uint32_t node, const struct match *m, const struct failed_note *note);
+void check_launched(uint32_t node, const struct launch_request *r);
+/* At rest. */
+void check_rest(void);
+/* All spans have ended. */
+void check_end(void);
+
+#endif
