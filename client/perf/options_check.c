@@ -22,8 +22,8 @@ static int check_cuda(struct options *o)
 		o->memory = MEMORY_OWN;
 	if (o->memory >= MEMORY_SHARED)
 		return options_refuse("--memory %s is for --device host", memory_name(o));
-	if (o->nodes > 1)
-		return options_refuse("%s is for --device host", "--nodes");
+	if (o->nodes > 1 && o->spawn_daemon)
+		return options_refuse("on GPUs, %s needs daemons that run (--socket)", "--nodes");
 	if (o->gpus_n && !(o->given & GIVEN_RANKS))
 		o->ranks = o->gpus_n;
 	if (o->gpus_n && o->gpus_n < o->ranks)

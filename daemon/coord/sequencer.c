@@ -70,6 +70,12 @@ struct open_span {
 	UT_hash_handle hh;
 };
 
+struct failure {
+	struct failure *next;
+	struct operation_id id;
+	struct failed_note note;
+};
+
 struct sequencer {
 	const struct sequencer_ops *ops;
 	void *arg;
@@ -84,6 +90,7 @@ struct sequencer {
 	bool succeeds;	 /* ... when all have reported */
 	struct grant *reported;
 	size_t nreported;
+	struct failure *failures; /* that a former one has told some nodes */
 	struct {
 		bool lost, reported;
 	} at[]; /* [nodes] */
@@ -312,17 +319,29 @@ static void launch(struct sequencer *q, struct request *r, uint64_t grant)
 	forget_request(q, r);
 }
 
-static bool try_launch(struct sequencer *q, struct request *r)
+static int by_request(const struct request *a, const struct request *b)
 {
-	struct request *at = gather(q, r), *next;
-	if (!at)
-		return false;
+	return a->key.number < b->key.number ? -1 : a->key.number > b->key.number;
+}
+
+/* Each node in the order of its own requests, as NCCL in its members' processes would. */
+static void launch_all(struct sequencer *q, struct request *at, uint64_t grant)
+{
+	struct request *next;
 	keep(q, at);
-	q->grants++;
+	LL_SORT(at, by_request);
 	for (; at; at = next) {
 		next = at->next;
-		launch(q, at, q->grants);
+		launch(q, at, grant);
 	}
+}
+
+static bool try_launch(struct sequencer *q, struct request *r)
+{
+	struct request *at = gather(q, r);
+	if (!at)
+		return false;
+	launch_all(q, at, ++q->grants);
 	return true;
 }
 
@@ -442,6 +461,18 @@ void sequencer_request(struct sequencer *q, uint64_t now_ns, uint32_t node, uint
 		take_request(q, now_ns, r);
 }
 
+/* Without memory, who waits for it waits on, and NODE_ANSWER_NS ends that epoch. */
+static void keep_failure(struct sequencer *q, const struct operation_id *id,
+			 const struct failed_note *note)
+{
+	struct failure *f = q->active ? NULL : malloc(sizeof(*f));
+	if (!f)
+		return;
+	f->id = *id;
+	f->note = *note;
+	LL_PREPEND(q->failures, f);
+}
+
 void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t span,
 			const struct operation_key *key, uint64_t number,
 			const struct failed_note *note, const uint32_t *nodes, uint32_t n)
@@ -452,6 +483,10 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 	for (uint32_t i = 0; i < n; i++)
 		if (nodes[i] >= q->nodes)
 			return;
+	if (number == FAILED_BEFORE) {
+		keep_failure(q, &(struct operation_id){span, *key}, note);
+		return;
+	}
 	/* What it had requested was launched, or has failed, and it is about to hear of it. */
 	if (place == n || (number && !find_request(q, node, number)))
 		return;
@@ -582,21 +617,38 @@ static int by_number(const void *a, const void *b)
 	return one->number < other->number ? -1 : one->number > other->number;
 }
 
-/* Those that were not told to launch it, and must. */
-static void grant_again(struct sequencer *q, const struct grant *g)
+/* Those that were not told to launch what some were, and must. Returns how many grants these are,
+ * of one number. */
+static size_t grant_again(struct sequencer *q, const struct grant *g, size_t n)
 {
-	struct operation *o;
-	uint32_t i = 0;
-	while ((o = find(q, g->span, &g->key))) {
-		while (i < o->nparts && !o->parts[i].request)
-			i++;
-		if (i == o->nparts)
-			return;
-		struct request *r = o->parts[i++].request;
-		r->next = NULL;
-		keep(q, r);
-		launch(q, r, g->number);
+	struct request *all = NULL;
+	size_t k = 0;
+	q->visit++;
+	for (; k < n && g[k].number == g->number; k++) {
+		const struct operation *o = find(q, g[k].span, &g[k].key);
+		for (uint32_t i = 0; o && i < o->nparts; i++) {
+			struct request *r = o->parts[i].request;
+			if (!r || r->visit == q->visit)
+				continue;
+			r->visit = q->visit;
+			LL_APPEND(all, r);
+		}
 	}
+	launch_all(q, all, g->number);
+	return k;
+}
+
+/* Those that were not told that it has failed, and wait for it. */
+static void fail_again(struct sequencer *q)
+{
+	struct failure *f, *next;
+	LL_FOREACH_SAFE (q->failures, f, next) {
+		struct operation *o = find(q, f->id.span, &f->id.key);
+		if (o)
+			fail(q, o, &f->note);
+		free(f);
+	}
+	q->failures = NULL;
 }
 
 /* Ends or launches one operation of which all have spoken. False: there is none. */
@@ -642,8 +694,9 @@ static void try_succeed(struct sequencer *q)
 			return;
 	if (q->nreported)
 		qsort(q->reported, q->nreported, sizeof(q->reported[0]), by_number);
-	for (size_t i = 0; i < q->nreported; i++)
-		grant_again(q, &q->reported[i]);
+	for (size_t i = 0; i < q->nreported;)
+		i += grant_again(q, &q->reported[i], q->nreported - i);
+	fail_again(q);
 	q->grants = q->nreported ? q->reported[q->nreported - 1].number : 0;
 	free(q->reported);
 	q->reported = NULL;
@@ -740,6 +793,11 @@ void sequencer_free(struct sequencer *q)
 		struct closing *c = q->closings;
 		DL_DELETE(q->closings, c);
 		free(c);
+	}
+	while (q->failures) {
+		struct failure *f = q->failures;
+		q->failures = f->next;
+		free(f);
 	}
 	free(q->reported);
 	free(q);

@@ -286,21 +286,27 @@ static void launch_or_wait(struct engine *e)
 	}
 }
 
+/* Their requests were void, and who has asked for them to fail asks no more. */
+static void withdraw_asked(struct engine *e)
+{
+	struct meeting *m, *next;
+	DL_FOREACH_SAFE (e->met, m, next)
+		if (m->junction && m->junction->asked && !m->request)
+			junction_withdraw(e, m->junction);
+}
+
 void set_launch(struct engine *e)
 {
 	struct meeting *m, *next;
 	e->met_new = false;
 	e->launch_round++;
+	withdraw_asked(e);
 	launch_ordered(e);
 	e->pass = e->visit + 1;
 	for (m = e->met; m; m = next) {
 		next = m->next;
 		if (m->request)
 			continue;
-		if (m->junction && m->junction->asked) {
-			junction_withdraw(e, m->junction);
-			continue;
-		}
 		if (m->comm->held == e->launch_round)
 			continue;
 		bool whole = m->tasks[0]->visit < e->pass && collect(e, m->tasks[0]);

@@ -37,6 +37,7 @@
 #define STEP_ROUND  16384 /* of all members before rings are polled again */
 
 struct early;
+struct failed_operation;
 struct launch_request;
 struct message;
 struct sequencer;
@@ -135,6 +136,8 @@ struct engine {
 	uint64_t nrequests;			  /* so far */
 	struct launch_request *granted;		  /* launched of late, the oldest first */
 	uint32_t ngranted;
+	struct failed_operation *failed; /* of late, the oldest first */
+	uint32_t nfailed;
 	uint32_t lost_sequencer;
 	uint64_t succession_due_ns;  /* when the next one is to go on; 0: it does */
 	struct sequencer *sequencer; /* this node's, if it has to be the one */

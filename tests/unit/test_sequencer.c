@@ -209,6 +209,36 @@ static void launches_what_hangs_together(void **state)
 	nheard = nsaid;
 }
 
+/* Each node launches in the order of its own requests, whichever of the others comes last: node 1
+ * has 100 and 300 in one group and then 200, node 2 has 100 first, and then 200 and 400 in one;
+ * node 3 has 300 and 400 in one. */
+static void launches_in_the_order_of_requests(void **state)
+{
+	struct request_entry x1 = at(1, 100, 0), x2 = at(2, 100, 0), y1 = at(1, 200, 0),
+			     y2 = at(2, 200, 0);
+	struct request_entry z1 = at(1, 500, 0), z3 = at(1, 500, 0), w2 = at(1, 600, 0),
+			     w3 = at(1, 600, 0);
+	(void)state;
+	z3.place = w3.place = 1;
+	request_two(1, 1, x1, z1);
+	request(1, 2, y1);
+	request(2, 1, x2);
+	request_two(2, 2, y2, w2);
+	says_nothing();
+	request_two(3, 1, z3, w3);
+	assert_int_equal(nsaid, 5);
+	for (uint32_t node = 1; node <= 2; node++) {
+		uint64_t last = 0;
+		for (unsigned i = 0; i < nsaid; i++)
+			if (said[i].node == node) {
+				assert_int_equal(said[i].of, last + 1);
+				last = said[i].of;
+			}
+		assert_int_equal(last, 2);
+	}
+	nheard = nsaid;
+}
+
 static void a_request_may_come_in_parts(void **state)
 {
 	(void)state;
@@ -217,8 +247,8 @@ static void a_request_may_come_in_parts(void **state)
 	sequencer_request(sequencer, now, 2, 9, true, &a, 1);
 	says_nothing();
 	sequencer_request(sequencer, now, 2, 9, false, &b, 1);
-	says(2, LAUNCH, 9);
 	says(1, LAUNCH, 1);
+	says(2, LAUNCH, 9);
 }
 
 /* A communicator with the number of a span is no part of it. */
@@ -431,8 +461,8 @@ static void closes_when_all_have_left(void **state)
 	request(2, 1, at(2, 200, 0));
 	says_nothing();
 	request(1, 2, at(1, 200, 0));
-	says(1, LAUNCH, 2);
 	says(2, LAUNCH, 1);
+	says(1, LAUNCH, 2);
 	leave(1, 200);
 	leave(2, 200);
 	says(1, CLOSED, 200);
@@ -532,6 +562,27 @@ static void what_was_withdrawn_fails_later(void **state)
 	says(2, FAILED, 100);
 }
 
+/* Node 1 was told that it had failed, and knows it no more; node 2 has requested it, node 3 has
+ * failed it. */
+static void what_had_failed_fails_again(void **state)
+{
+	const struct failed_note before = {.status = {.result = NCCLSVC_MISMATCH}, .node = -1};
+	const struct operation_key key = collective(0), other = collective(1);
+	(void)state;
+	succeed();
+	sequencer_lose_node(sequencer, 0, true);
+	sequencer_withdraw(sequencer, now, 1, 300, &key, FAILED_BEFORE, &before, NULL, 0);
+	sequencer_withdraw(sequencer, now, 1, 300, &other, FAILED_BEFORE, &before, NULL, 0);
+	reported(1);
+	request(2, 1, at(2, 300, 0));
+	reported(2);
+	withdraw(3, 300, 0, 0, NCCLSVC_TIMEOUT, 2);
+	reported(3);
+	for (uint32_t node = 1; node <= 3; node++)
+		assert_int_equal(says(node, FAILED, 300)->note.status.result, NCCLSVC_MISMATCH);
+	goes_on();
+}
+
 static void does_not_wait_for_the_report_of_who_is_gone(void **state)
 {
 	(void)state;
@@ -599,6 +650,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(launches_when_all_have_requested),
 		TEST(launches_what_hangs_together),
+		TEST(launches_in_the_order_of_requests),
 		TEST(a_request_may_come_in_parts),
 		TEST(makes_when_all_have_requested),
 		TEST(records_that_differ_fail_on_all),
@@ -613,6 +665,7 @@ int main(void)
 		TEST(does_not_wait_for_who_is_gone),
 		TEST(what_some_were_told_all_are_told),
 		TEST(what_was_withdrawn_fails_later),
+		TEST(what_had_failed_fails_again),
 		TEST(does_not_wait_for_the_report_of_who_is_gone),
 		TEST(closes_without_a_node_that_does_not_leave),
 		TEST(nonsense_is_ignored),

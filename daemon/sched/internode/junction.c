@@ -289,16 +289,15 @@ void junction_say_failed(struct engine *e, struct junction *j, const ncclsvc_sta
 	if (differs_in_records(j, st) && j->key.seq == j->comm->collectives)
 		order_collect_records(j->comm, &failed.posted);
 	j->status = *st;
-	if (span_is_sequenced(s)) {
-		j->parts[j->mine].verdict.said = SAID_FAILED;
-		junction_tell_failed(e, j, &failed);
-		return;
-	}
 	if (!junction_keep_failed(j, j->mine, &failed)) {
 		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
 	junction_tell_failed(e, j, &failed);
+	if (span_is_sequenced(s)) {
+		j->parts[j->mine].verdict.said = SAID_FAILED;
+		return;
+	}
 	j->parts[j->mine].verdict.said = SAID_FAILED;
 	heard(e, j);
 }
@@ -497,6 +496,7 @@ static ncclsvc_status without_missing(const ncclsvc_status *why)
 void junction_withdraw(struct engine *e, struct junction *j)
 {
 	const ncclsvc_status st = without_missing(&j->status);
+	j->asked = true; /* once is enough */
 	junction_call_off(e, j);
 	junction_say_failed(e, j, &st);
 }
@@ -574,9 +574,10 @@ void junction_say_again(struct engine *e, struct span *s)
 {
 	struct junction *j, *next;
 	HASH_ITER (hh, s->junctions, j, next) {
+		const struct verdict *mine = &j->parts[j->mine].verdict;
 		const struct failed_note note = {.status = without_missing(&j->status)};
-		if (j->parts[j->mine].verdict.said == SAID_FAILED && !j->resolved)
-			sequence_withdraw(e, s, &j->key, NULL, &note);
+		if (mine->said == SAID_FAILED && j->heard < j->nparts)
+			sequence_withdraw(e, s, &j->key, NULL, mine->failed);
 		else if (j->asked && junction_request(j))
 			sequence_withdraw(e, s, &j->key, junction_request(j), &note);
 	}

@@ -6,6 +6,7 @@
 #include "junction.h"
 #include "sched/order.h"
 #include "sched/set.h"
+#include "sequence.h"
 #include "stuck.h"
 
 #define ANY_PLACE UINT32_MAX
@@ -242,6 +243,7 @@ static void be_failed(struct engine *e, struct junction *j, const struct failed_
 	}
 	j->status = st;
 	j->heard = j->nparts;
+	sequence_remember_failed(e, c->span, &j->key, failed);
 	if (j->tasks) {
 		junction_call_off(e, j);
 		junction_end_tasks(e, j, &st);
@@ -277,14 +279,14 @@ void junction_hear_sequencer(struct engine *e, struct span *s, const struct span
 		return;
 	}
 	learn_departure(e, c, &failed.status);
-	if (h->kind != SPAN_WAITING)
+	if (h->kind != SPAN_READY)
 		stuck_break(e, s, body);
 	struct junction *j = junction_find(s, &h->key);
 	if (!j && h->kind == SPAN_ASK && h->key.seq != STUCK_ALL && !is_past(c, &h->key))
 		j = junction_get(s, &h->key);
 	if (!j)
 		return; /* it is over here */
-	if (h->kind == SPAN_WAITING)
+	if (h->kind == SPAN_READY)
 		show_waiting(j, body, h->bytes);
 	else if (fails)
 		be_failed(e, j, &failed);

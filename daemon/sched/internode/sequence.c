@@ -13,6 +13,7 @@
 #include "sequence.h"
 
 #define GRANTS_KEPT 4096 /* requests that were launched: no node is so far behind another */
+#define FAILED_KEPT 256
 #define GRANTS_SENT (SPAN_EAGER_BYTES / sizeof(struct grant)) /* in one message */
 #define ENTRIES_SENT                                                                               \
 	((SPAN_EAGER_BYTES - 256) / sizeof(struct request_entry)) /* in one message                \
@@ -30,6 +31,13 @@ struct launch_request {
 	uint64_t grant;
 	uint32_t n;
 	struct request_entry entries[];
+};
+
+struct failed_operation {
+	struct failed_operation *prev, *next;
+	uint64_t span;
+	struct operation_key key;
+	struct failed_note note;
 };
 
 /* -> sequencer, with SPAN_WITHDRAW */
@@ -181,6 +189,21 @@ void sequence_withdraw(struct engine *e, const struct span *s, const struct oper
 				      .bytes = offsetof(struct withdrawal, nodes) +
 					       w.nnodes * sizeof(w.nodes[0])};
 	say(e, &h, &w);
+}
+
+void sequence_remember_failed(struct engine *e, const struct span *s,
+			      const struct operation_key *key, const struct failed_note *note)
+{
+	struct failed_operation *oldest = e->failed, *f = malloc(sizeof(*f));
+	if (!f)
+		return; /* those who were not told end their epoch */
+	*f = (struct failed_operation){.span = s->id, .key = *key, .note = *note};
+	DL_APPEND(e->failed, f);
+	if (++e->nfailed <= FAILED_KEPT)
+		return;
+	DL_DELETE(e->failed, oldest);
+	e->nfailed--;
+	free(oldest);
 }
 
 void sequence_void(struct engine *e, struct launch_request *r)
@@ -349,7 +372,7 @@ static void tell_waiting(void *arg, uint32_t node, uint64_t span, const struct o
 			 const uint32_t *places, uint32_t n)
 {
 	const struct span_header h = {
-		.kind = SPAN_WAITING, .span = span, .key = *key, .bytes = n * sizeof(places[0])};
+		.kind = SPAN_READY, .span = span, .key = *key, .bytes = n * sizeof(places[0])};
 	span_send_node(arg, node, &h, places);
 }
 
@@ -475,11 +498,25 @@ static void report(struct engine *e)
 	send_grants(e, grants, n, true);
 }
 
+static void say_failed_before(struct engine *e)
+{
+	const struct failed_operation *f;
+	DL_FOREACH (e->failed, f) {
+		const struct withdrawal w = {.number = FAILED_BEFORE, .note = f->note};
+		const struct span_header h = {.kind = SPAN_WITHDRAW,
+					      .span = f->span,
+					      .key = f->key,
+					      .bytes = offsetof(struct withdrawal, nodes)};
+		say(e, &h, &w);
+	}
+}
+
 /* To the next one. */
 static void say_again(struct engine *e)
 {
 	const struct launch_request *r;
 	struct span *s, *next;
+	say_failed_before(e);
 	DL_FOREACH (e->requests, r)
 		if (!r->ordered)
 			send_request(e, r);
@@ -538,5 +575,8 @@ void sequence_finish(struct engine *e)
 		request_forget(e, e->requests);
 	DL_FOREACH_SAFE (e->granted, r, next)
 		free(r);
+	struct failed_operation *f, *after;
+	DL_FOREACH_SAFE (e->failed, f, after)
+		free(f);
 	sequencer_free(e->sequencer);
 }

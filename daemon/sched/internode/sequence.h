@@ -19,6 +19,9 @@ void sequence_request(struct engine *e, bool fits);
 /* This node fails the operation; or asks for that, if it has requested it by r. */
 void sequence_withdraw(struct engine *e, const struct span *s, const struct operation_key *key,
 		       const struct launch_request *r, const struct failed_note *note);
+/* The sequencer has failed it: a successor may have to tell other nodes. */
+void sequence_remember_failed(struct engine *e, const struct span *s,
+			      const struct operation_key *key, const struct failed_note *note);
 /* The sequencer has forgotten it: the rest of it is to be requested again. */
 void sequence_void(struct engine *e, struct launch_request *r);
 /* The same, though the sequencer may yet launch it: all its epochs end. */

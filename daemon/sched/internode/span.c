@@ -382,8 +382,7 @@ void span_dispatch(struct engine *e, const struct span_header *h, const char *bo
 			span_refuse_credit(e, node, note.tag);
 		return;
 	}
-	const bool verdict =
-		h->kind == SPAN_FAILED || h->kind == SPAN_ASK || h->kind == SPAN_WAITING;
+	const bool verdict = h->kind == SPAN_FAILED || h->kind == SPAN_ASK || h->kind == SPAN_READY;
 	if (s && verdict && span_is_sequenced(s)) {
 		if (!s->comm->ended && (sequence_is_by(e, (uint32_t)node) || !place))
 			junction_hear_sequencer(e, s, h, body);
@@ -425,7 +424,7 @@ static bool hear(struct engine *e)
 	for (; n < MESSAGES_PER_TURN && (message = e->config.mpi->hear(&bytes, &node)); n++) {
 		if (!n)
 			e->now = clock_now();
-		if (bytes < sizeof(h))
+		if (bytes < sizeof(h) || e->lost[node])
 			continue;
 		memcpy(&h, message, sizeof(h));
 		if (h.magic != SPAN_MAGIC || h.bytes != bytes - sizeof(h) || h.kind < SPAN_READY ||

@@ -54,7 +54,9 @@ struct op;
 struct stuck;
 
 enum span_kind {
-	SPAN_READY = 1, /* a record, and bytes */
+	SPAN_READY =
+		1, /* a record, and bytes; on GPUs, sequencer -> node: the places of those that are
+		    */
 	SPAN_FAILED,  /* a struct failed_note; on GPUs, sequencer -> node: it fails on all nodes */
 	SPAN_ASK,     /* a status: fail, if nothing has been said; on GPUs, sequencer -> node */
 	SPAN_CREDIT,  /* a struct credit_note */
@@ -65,10 +67,9 @@ enum span_kind {
 	SPAN_WITHDRAW, /* -> sequencer: one operation is to fail, or a making not to be */
 	SPAN_GRANTED,  /* -> sequencer that succeeds another: launched of late, grants; key.a: more
 			* follows. sequencer -> node, with key.b: it goes on */
-	SPAN_LAUNCH,  /* sequencer -> node: launch what that request is about; key.part is the grant
-		       */
-	SPAN_CLOSED,  /* sequencer -> node: no launch of the span follows */
-	SPAN_WAITING, /* sequencer -> node: who has requested it so far: places */
+	SPAN_LAUNCH, /* sequencer -> node: launch what that request is about; key.part is the grant
+		      */
+	SPAN_CLOSED, /* sequencer -> node: no launch of the span follows */
 	SPAN_END,
 };
 
