@@ -617,23 +617,30 @@ static int by_number(const void *a, const void *b)
 	return one->number < other->number ? -1 : one->number > other->number;
 }
 
-/* Those that were not told to launch what some were, and must. Returns how many grants these are,
- * of one number. */
+/* Adds all requests of that operation which the list does not have yet. */
+static void add_requests(struct sequencer *q, struct request **all, const struct operation *o)
+{
+	for (uint32_t i = 0; o && i < o->nparts; i++) {
+		struct request *r = o->parts[i].request;
+		if (!r || r->visit == q->visit)
+			continue;
+		r->visit = q->visit;
+		LL_APPEND(*all, r);
+	}
+}
+
+/* Those that were not told to launch what some were, and must, with all that hangs together with it
+ * on nodes that none of those know of. Returns how many grants these are, of one number. */
 static size_t grant_again(struct sequencer *q, const struct grant *g, size_t n)
 {
 	struct request *all = NULL;
 	size_t k = 0;
 	q->visit++;
-	for (; k < n && g[k].number == g->number; k++) {
-		const struct operation *o = find(q, g[k].span, &g[k].key);
-		for (uint32_t i = 0; o && i < o->nparts; i++) {
-			struct request *r = o->parts[i].request;
-			if (!r || r->visit == q->visit)
-				continue;
-			r->visit = q->visit;
-			LL_APPEND(all, r);
-		}
-	}
+	for (; k < n && g[k].number == g->number; k++)
+		add_requests(q, &all, find(q, g[k].span, &g[k].key));
+	for (const struct request *r = all; r; r = r->next)
+		for (uint32_t i = 0; i < r->n; i++)
+			add_requests(q, &all, find(q, r->entries[i].span, &r->entries[i].key));
 	launch_all(q, all, g->number);
 	return k;
 }

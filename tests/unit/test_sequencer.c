@@ -539,6 +539,27 @@ static void what_some_were_told_all_are_told(void **state)
 	nheard += 3;
 }
 
+/* Of two that hung together on node 1, node 3 was told the one that it takes part in. */
+static void what_hangs_together_is_told_again_together(void **state)
+{
+	(void)state;
+	succeed();
+	sequencer_lose_node(sequencer, 0, true);
+	report(3, 7, 300, 0);
+	reported(3);
+	request_two(1, 1, at(1, 100, 0), at(1, 300, 0));
+	reported(1);
+	request(2, 1, at(2, 300, 0));
+	request(2, 2, at(2, 100, 0));
+	reported(2);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(said[i].kind, LAUNCH);
+		assert_int_equal(said[i].grant, 7);
+	}
+	nheard = 3;
+	goes_on();
+}
+
 /* What nodes have withdrawn and left they say again. */
 static void what_was_withdrawn_fails_later(void **state)
 {
@@ -664,6 +685,7 @@ int main(void)
 		TEST(closes_when_all_have_left),
 		TEST(does_not_wait_for_who_is_gone),
 		TEST(what_some_were_told_all_are_told),
+		TEST(what_hangs_together_is_told_again_together),
 		TEST(what_was_withdrawn_fails_later),
 		TEST(what_had_failed_fails_again),
 		TEST(does_not_wait_for_the_report_of_who_is_gone),
