@@ -21,6 +21,7 @@ struct seen {
 	bool ghost;
 	uint32_t failed;	      /* nodes that heard so, as bits; with: */
 	uint64_t launched[NODES_MAX]; /* the order of launches there; 0: not */
+	uint64_t grant;
 	struct failed_note note;
 };
 
@@ -98,6 +99,7 @@ void check_launched(uint32_t node, const struct launch_request *r)
 		if (o->failed && !span_is_lost(o->span))
 			fail("node %u launches " NAME ", which has failed", node, NAME_OF(o));
 		o->launched[node] = launches[node];
+		o->grant = r->grant;
 	}
 }
 
@@ -140,12 +142,8 @@ static void check_mismatch(const struct seen *o, const struct failed_note *note)
 		     st.rank_a, st.rank_b);
 }
 
-/* A failure that some nodes have heard of from a sequencer that was lost may have others missing on
- * the rest. */
 static bool same_status(const ncclsvc_status *a, const ncclsvc_status *b)
 {
-	if (sequencer_died)
-		return true;
 	const uint32_t n =
 		a->missing_count < NCCLSVC_MISSING_SHOWN ? a->missing_count : NCCLSVC_MISSING_SHOWN;
 	return a->result == b->result && a->field == b->field && a->rank_a == b->rank_a &&
@@ -160,7 +158,8 @@ void check_failed(uint32_t node, const struct match *m, const struct failed_note
 	if (o->failed && !same_status(&o->note.status, &note->status))
 		fail(NAME " fails with %d on node %u, and with %d on others", NAME_OF(o),
 		     note->status.result, node, o->note.status.result);
-	if (!o->failed && note->status.result == NCCLSVC_TIMEOUT && !o->ghost && !sequencer_died)
+	if (!o->failed && note->status.result == NCCLSVC_TIMEOUT && !o->ghost &&
+	    !span_is_lost(o->span))
 		check_timeout(o, &note->status);
 	if (!o->failed && note->status.result == NCCLSVC_MISMATCH)
 		check_mismatch(o, note);
@@ -266,9 +265,12 @@ static bool share_gpu(const struct seen *x, const struct seen *y, uint32_t node)
 	return false;
 }
 
+/* What hangs together is launched by each node in the order of its own requests. */
 static void check_order(const struct seen *x, const struct seen *y)
 {
 	int one = -1;
+	if (x->grant == y->grant)
+		return;
 	for (uint32_t k = 0; k < nnodes; k++) {
 		if (!x->launched[k] || !y->launched[k] || x->launched[k] == y->launched[k] ||
 		    !share_gpu(x, y, k))

@@ -184,6 +184,13 @@ struct local_span {
 	struct message *early[256];
 };
 
+/* The sequencer has failed it: a successor may have to tell others. */
+struct failed_operation {
+	uint64_t span;
+	struct operation_key key;
+	struct failed_note note;
+};
+
 struct node {
 	bool alive, lost[NODES_MAX];
 	struct sequencer *sequencer;
@@ -193,6 +200,8 @@ struct node {
 	struct launch_request *orders[TASKS_MAX];
 	uint32_t first_order, norders;
 	uint64_t nrequests, visit;
+	struct failed_operation failed[TASKS_MAX];
+	uint32_t nfailed;
 	bool met_new, succession;
 };
 

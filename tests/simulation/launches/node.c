@@ -220,7 +220,7 @@ static void on_overdue(void *arg)
 	const struct match *m = s->begun && !s->ended ? match_find(s, &w->key) : NULL;
 	if (!nodes[w->node].alive || !m || m->resolved || s->over)
 		return;
-	if (!sequencer_died)
+	if (!span_is_lost(w->span))
 		fail("node %u waits for the sequencer's answer on span %u", w->node, w->span);
 	give_up(s);
 }
@@ -462,6 +462,9 @@ static void be_failed(struct match *m, const struct failed_note *note)
 		mismatch_status(&note->posted, m->at->plan->nranks, &st);
 	m->status = st;
 	m->heard = true;
+	if (node_of(m)->nfailed < TASKS_MAX)
+		node_of(m)->failed[node_of(m)->nfailed++] =
+			(struct failed_operation){m->at->plan->id, m->key, *note};
 	if (m->ntasks) {
 		call_off(m);
 		for (uint32_t k = 0; k < m->ntasks; k++)
@@ -500,7 +503,7 @@ static void hear_of_span(struct local_span *s, const struct message *h)
 	trace(s->node, "is told %s for %d-%d %d of span %d: %d", h->kind == ASK ? "ASK" : "FAILED",
 	      h->key.a, h->key.b, (int)h->key.seq, (int)h->span, h->note.status.result);
 	if (h->note.ends_epoch) {
-		if (!sequencer_died)
+		if (!span_is_lost(s->index))
 			fail("the sequencer ends span %d on node %u", (int)h->span, s->node);
 		give_up(s);
 		return;
@@ -678,11 +681,24 @@ static void report_one(uint32_t node, const struct launch_request *r)
 	channel_send(m);
 }
 
+static void say_failed_before(const struct node *n)
+{
+	for (uint32_t i = 0; i < n->nfailed; i++) {
+		struct message *w = to_sequencer((uint32_t)(n - nodes), WITHDRAW, 0);
+		w->span = n->failed[i].span;
+		w->key = n->failed[i].key;
+		w->number = FAILED_BEFORE;
+		w->note = n->failed[i].note;
+		channel_send(w);
+	}
+}
+
 /* To the next sequencer. */
 static void say_again(struct node *n)
 {
 	const uint32_t node = (uint32_t)(n - nodes);
 	const struct launch_request *r;
+	say_failed_before(n);
 	DL_FOREACH (n->granted, r)
 		report_one(node, r);
 	for (uint32_t i = n->first_order; i < n->norders; i++)
@@ -750,9 +766,10 @@ void node_hear_loss(uint32_t node, uint32_t lost)
 void nodes_begin(uint32_t count)
 {
 	sequencer_died = false;
-	memset(nodes, 0, sizeof(nodes));
-	for (uint32_t k = 0; k < count; k++)
+	for (uint32_t k = 0; k < count; k++) {
+		memset(&nodes[k], 0, sizeof(nodes[k]));
 		nodes[k].alive = true;
+	}
 }
 
 void nodes_end(void)
