@@ -41,7 +41,9 @@ static void put(struct peer *p, const struct svc_header *to, int result, const v
 	memcpy(message, &h, sizeof(h));
 	if (size)
 		memcpy(message + sizeof(h), body, size);
+	pthread_mutex_lock(&p->lock);
 	svc_send(p->conn, message, h.length, fds, nfds, 0);
+	pthread_mutex_unlock(&p->lock);
 }
 
 static void refuse(struct peer *p, const struct svc_header *to, int result, const char *text)
@@ -353,9 +355,11 @@ static void *run(void *arg)
 		if (fds[0].revents)
 			return NULL;
 		if (fds[1].revents) {
+			pthread_mutex_lock(&p->lock);
 			if (p->conn >= 0)
 				close(p->conn);
 			p->conn = accept4(p->listener, NULL, NULL, SOCK_CLOEXEC);
+			pthread_mutex_unlock(&p->lock);
 			p->regions = p->joins = 0;
 			p->version = SVC_PROTOCOL_MIN;
 			if (p->fault == HANGS_UP_UNREAD) {
@@ -380,6 +384,7 @@ void peer_start(struct peer *p)
 	static unsigned count;
 	memset(p, 0, sizeof(*p));
 	p->conn = -1;
+	pthread_mutex_init(&p->lock, NULL);
 	snprintf(p->path, sizeof(p->path), "/tmp/ncclsvc-peer-%d-%u", (int)getpid(), count++);
 	snprintf(a.sun_path, sizeof(a.sun_path), "%s", p->path);
 	p->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);

@@ -50,6 +50,7 @@ struct peer {
 	char path[64];
 	int listener, stop[2];
 	pthread_t thread;
+	pthread_mutex_t lock; /* of conn: tests send events from their own thread */
 	_Atomic enum fault fault;
 	_Atomic int conn;
 	_Atomic unsigned version;     /* that the session speaks */

@@ -60,7 +60,7 @@ static int with_little_left(void)
 		return 1;
 	begun = true;
 	for (int i = 0; i < 20000; i++) {
-		if (memory_left(SPARE + MIB) || memory_left(UINT64_MAX))
+		if (memory_left(64 * SPARE) || memory_left(UINT64_MAX))
 			return 2;
 		/* The thread has half of it, or not. */
 		memory_left(SPARE - MIB);
