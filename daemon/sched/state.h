@@ -180,7 +180,7 @@ struct engine {
 /* Of the eventfd in epoll's data; else a session's slot. */
 #define ENGINE_WAKES UINT64_MAX
 /* The thread, until COMMAND_STOP. Returns NULL. */
-void *engine_main(void *engine);
+void *engine_main(void *arg);
 
 /* engine.c */
 /* The next command; false: none waits. It stays until engine_command_done. */
