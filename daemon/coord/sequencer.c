@@ -22,6 +22,7 @@ struct request {
 	struct request *next; /* in what hangs together */
 	bool whole;	      /* all messages have come */
 	uint64_t visit;
+	uint64_t order; /* of its first entry */
 	uint32_t n;
 	struct request_entry *entries;
 };
@@ -319,17 +320,19 @@ static void launch(struct sequencer *q, struct request *r, uint64_t grant)
 	forget_request(q, r);
 }
 
-static int by_request(const struct request *a, const struct request *b)
+static int by_order(const struct request *a, const struct request *b)
 {
+	if (a->order != b->order)
+		return a->order < b->order ? -1 : 1;
 	return a->key.number < b->key.number ? -1 : a->key.number > b->key.number;
 }
 
-/* Each node in the order of its own requests, as NCCL in its members' processes would. */
+/* Each node in the order in which its members have posted it, as NCCL in their processes would. */
 static void launch_all(struct sequencer *q, struct request *at, uint64_t grant)
 {
 	struct request *next;
 	keep(q, at);
-	LL_SORT(at, by_request);
+	LL_SORT(at, by_order);
 	for (; at; at = next) {
 		next = at->next;
 		launch(q, at, grant);
@@ -457,6 +460,9 @@ void sequencer_request(struct sequencer *q, uint64_t now_ns, uint32_t node, uint
 	r->entries = all;
 	memcpy(r->entries + r->n, entries, n * sizeof(*entries));
 	r->n += n;
+	for (uint32_t i = 0; i < n; i++)
+		if (!r->order || entries[i].order < r->order)
+			r->order = entries[i].order;
 	if (!more)
 		take_request(q, now_ns, r);
 }

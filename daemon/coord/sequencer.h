@@ -39,6 +39,9 @@ struct request_entry {
 	uint32_t place;	 /* of this node among them; any, if it makes */
 	int32_t rank;	 /* the lowest of the node's members */
 	uint32_t count;	 /* members there */
+	/* Rises with what the node's members post, also where a request was void and comes again.
+	 */
+	uint64_t order;
 	struct svc_record record;
 };
 

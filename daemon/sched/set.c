@@ -25,6 +25,7 @@ enum begun set_add(struct engine *e, const struct match *match)
 	if (!m)
 		return BEGUN_NO_MEMORY;
 	m->comm = match->comm;
+	m->order = ++e->nmatched;
 	for (uint32_t i = 0; i < match->ntasks; i++) {
 		struct task *t = match->tasks[i];
 		if (!t)

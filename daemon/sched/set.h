@@ -14,6 +14,7 @@ struct meeting {
 	struct comm *comm;
 	struct junction *junction;	/* where, if with other nodes */
 	struct launch_request *request; /* the sequencer knows; NULL: not yet, or it need not */
+	uint64_t order;			/* of what has matched on this node */
 	uint32_t ntasks;
 	struct task *tasks[];
 };

@@ -131,6 +131,7 @@ struct engine {
 	uint32_t gpu_inputs; /* tasks that wait for what a GPU writes: their timelines */
 	struct meeting *met; /* in the order in which they met */
 	uint64_t lent;	     /* regions of that kind, ever */
+	uint64_t nmatched;   /* so far: their order */
 	bool met_new;	     /* something may be launched */
 	struct launch_request *requests, *orders; /* to the sequencer; and those that are due */
 	uint64_t nrequests;			  /* so far */

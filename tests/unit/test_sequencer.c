@@ -239,6 +239,25 @@ static void launches_in_the_order_of_requests(void **state)
 	nheard = nsaid;
 }
 
+/* Also where a request was void, and came again behind a later one. */
+static void a_new_number_is_no_later_order(void **state)
+{
+	struct request_entry x1 = at(1, 100, 0), y1 = at(1, 200, 0), x2 = at(2, 100, 0),
+			     y2 = at(2, 200, 0);
+	(void)state;
+	x1.order = x2.order = 1;
+	y1.order = y2.order = 2;
+	request(1, 1, y1);
+	request(1, 2, x1);
+	says_nothing();
+	request_two(2, 1, x2, y2);
+	assert_int_equal(nsaid, 3);
+	for (unsigned i = 0, next = 2; i < nsaid; i++)
+		if (said[i].node == 1)
+			assert_int_equal(said[i].of, next--);
+	nheard = nsaid;
+}
+
 static void a_request_may_come_in_parts(void **state)
 {
 	(void)state;
@@ -672,6 +691,7 @@ int main(void)
 		TEST(launches_when_all_have_requested),
 		TEST(launches_what_hangs_together),
 		TEST(launches_in_the_order_of_requests),
+		TEST(a_new_number_is_no_later_order),
 		TEST(a_request_may_come_in_parts),
 		TEST(makes_when_all_have_requested),
 		TEST(records_that_differ_fail_on_all),

@@ -566,6 +566,7 @@ void junction_entry(const struct junction *j, struct request_entry *entry)
 		.place = j->mine,
 		.rank = v->rank,
 		.count = v->count,
+		.order = meeting_of(j)->order,
 		.record = v->record,
 	};
 }

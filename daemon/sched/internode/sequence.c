@@ -167,7 +167,11 @@ void sequence_request_making(struct engine *e, struct making *k, making_launch *
 	r->launch = launch;
 	r->n = 1;
 	r->entries[0] = (struct request_entry){
-		.span = k->serial, .key = {.part = OPERATION_MAKE}, .nparts = k->nnodes};
+		.span = k->serial,
+		.key = {.part = OPERATION_MAKE},
+		.nparts = k->nnodes,
+		.order = ++e->nmatched,
+	};
 	add_request(e, r);
 }
 
