@@ -108,25 +108,25 @@ static ncclsvc_result said_bye(const struct answer *a)
 			 "the daemon hung up: %s", bye.text);
 }
 
-static ncclsvc_result receive(const struct connection *l, uint64_t deadline, struct answer *a)
+static ncclsvc_result receive(const struct connection *c, uint64_t deadline, struct answer *a)
 {
 	unsigned char message[SVC_MESSAGE_MAX];
 	char text[SVC_TEXT_BYTES];
-	struct pollfd p = {.fd = l->sock, .events = POLLIN};
+	struct pollfd p = {.fd = c->sock, .events = POLLIN};
 	for (;;) {
 		int ready = poll(&p, 1, deadline_left_ms(deadline));
 		if (ready == 0)
 			return error_set(NCCLSVC_TIMEOUT, "the daemon does not answer");
 		if (ready < 0 && errno != EINTR)
 			return error_set(NCCLSVC_SYSTEM, "poll: %m");
-		ssize_t n = frame_receive(l, message, sizeof(message), a->fds, &a->nfds);
+		ssize_t n = frame_receive(c, message, sizeof(message), a->fds, &a->nfds);
 		if (n == -EAGAIN)
 			continue;
 		if (n == -EMSGSIZE)
 			return error_set(NCCLSVC_PROTOCOL, "the daemon sent too long a message");
 		if (n <= 0)
 			return error_set(NCCLSVC_DAEMON_LOST, "the daemon hung up");
-		if (!frame_check(l, message, (size_t)n, a->nfds, &a->header, text)) {
+		if (!frame_check(c, message, (size_t)n, a->nfds, &a->header, text)) {
 			svc_close_fds(a->fds, a->nfds < SVC_FDS_MAX ? a->nfds : SVC_FDS_MAX);
 			return error_set(NCCLSVC_PROTOCOL, "the daemon broke the protocol: %s",
 					 text);
@@ -136,17 +136,17 @@ static ncclsvc_result receive(const struct connection *l, uint64_t deadline, str
 	}
 }
 
-static ncclsvc_result exchange(const struct connection *l, unsigned opcode, const void *body,
+static ncclsvc_result exchange(const struct connection *c, unsigned opcode, const void *body,
 			       uint64_t deadline, struct answer *a)
 {
 	/* The first messages of a connection always fit into its buffer. */
-	int sent = frame_send(l, opcode, opcode, body, -1);
+	int sent = frame_send(c, opcode, opcode, body, -1);
 	if (sent < 0 && sent != -EPIPE && sent != -ECONNRESET) {
 		errno = -sent;
 		return error_set(NCCLSVC_SYSTEM, "cannot send to the daemon: %m");
 	}
 	for (;;) {
-		ncclsvc_result r = receive(l, deadline, a);
+		ncclsvc_result r = receive(c, deadline, a);
 		if (r)
 			return r;
 		if (a->header.opcode == SVC_EVENT_BYE)
@@ -162,20 +162,20 @@ static ncclsvc_result exchange(const struct connection *l, unsigned opcode, cons
 }
 
 /* PROTOCOL: the answer makes no sense. */
-static ncclsvc_result take_mps_advice(struct connection *l, const struct svc_hello_reply *reply)
+static ncclsvc_result take_mps_advice(struct connection *c, const struct svc_hello_reply *reply)
 {
 	const size_t n = strnlen(reply->mps_directory, sizeof(reply->mps_directory));
 	if (reply->mps == SVC_MPS_JOIN &&
 	    (reply->mps_directory[0] != '/' || n > NCCLSVC_MPS_DIRECTORY_MAX))
 		return error_set(NCCLSVC_PROTOCOL, "the daemon gave a directory of MPS that is %s",
 				 n > NCCLSVC_MPS_DIRECTORY_MAX ? "too long" : "no absolute path");
-	l->mps = (enum svc_mps_advice)reply->mps;
+	c->mps = (enum svc_mps_advice)reply->mps;
 	if (reply->mps == SVC_MPS_JOIN)
-		memcpy(l->mps_directory, reply->mps_directory, n + 1);
+		memcpy(c->mps_directory, reply->mps_directory, n + 1);
 	return NCCLSVC_OK;
 }
 
-static ncclsvc_result hello(struct connection *l, const struct connection_options *o,
+static ncclsvc_result hello(struct connection *c, const struct connection_options *o,
 			    uint64_t deadline, uint32_t *ring_max)
 {
 	struct svc_hello hello = {
@@ -185,7 +185,7 @@ static ncclsvc_result hello(struct connection *l, const struct connection_option
 	struct svc_hello_reply reply;
 	struct answer a;
 	memcpy(hello.name, o->name, sizeof(hello.name));
-	ncclsvc_result r = exchange(l, SVC_HELLO, &hello, deadline, &a);
+	ncclsvc_result r = exchange(c, SVC_HELLO, &hello, deadline, &a);
 	if (r)
 		return r;
 	memcpy(&reply, a.body, sizeof(reply));
@@ -193,15 +193,15 @@ static ncclsvc_result hello(struct connection *l, const struct connection_option
 		return error_set(NCCLSVC_PROTOCOL,
 				 "the daemon chose protocol version %u of %u to %u", reply.version,
 				 SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
-	l->version = reply.version;
+	c->version = reply.version;
 	*ring_max = reply.ring_max;
-	return take_mps_advice(l, &reply);
+	return take_mps_advice(c, &reply);
 }
 
-static ncclsvc_result map_ring(struct connection *l, const struct svc_attach_reply *reply, int fd)
+static ncclsvc_result map_ring(struct connection *c, const struct svc_attach_reply *reply, int fd)
 {
 	char text[SVC_TEXT_BYTES];
-	if (reply->entries != l->entries || reply->size < svc_ring_size(reply->entries) ||
+	if (reply->entries != c->entries || reply->size < svc_ring_size(reply->entries) ||
 	    reply->size > svc_ring_size(SVC_RING_MAX))
 		return error_set(NCCLSVC_PROTOCOL,
 				 "the daemon gave a ring of %u entries in %llu bytes",
@@ -212,30 +212,30 @@ static ncclsvc_result map_ring(struct connection *l, const struct svc_attach_rep
 	void *map = mmap(NULL, reply->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)
 		return error_set(NCCLSVC_NO_MEMORY, "cannot map the session memory: %m");
-	l->ring = map;
-	l->ring_size = reply->size;
-	if (l->ring->magic != SVC_RING_MAGIC || l->ring->entries != l->entries)
+	c->ring = map;
+	c->ring_size = reply->size;
+	if (c->ring->magic != SVC_RING_MAGIC || c->ring->entries != c->entries)
 		return error_set(NCCLSVC_PROTOCOL, "the session memory holds no ring");
-	if (l->ring->version != l->version)
+	if (c->ring->version != c->version)
 		return error_set(NCCLSVC_PROTOCOL,
 				 "the session memory is of protocol version %u, the session of %u",
-				 l->ring->version, l->version);
+				 c->ring->version, c->version);
 	return NCCLSVC_OK;
 }
 
-static ncclsvc_result attach(struct connection *l, uint64_t deadline)
+static ncclsvc_result attach(struct connection *c, uint64_t deadline)
 {
-	struct svc_attach request = {.entries = l->entries};
+	struct svc_attach request = {.entries = c->entries};
 	struct svc_attach_reply reply;
 	struct answer a;
-	ncclsvc_result r = exchange(l, SVC_ATTACH, &request, deadline, &a);
+	ncclsvc_result r = exchange(c, SVC_ATTACH, &request, deadline, &a);
 	if (r)
 		return r;
 	memcpy(&reply, a.body, sizeof(reply));
-	r = map_ring(l, &reply, a.fds[0]);
+	r = map_ring(c, &reply, a.fds[0]);
 	close(a.fds[0]);
-	l->doorbell = a.fds[1];
-	l->completion = a.fds[2];
+	c->doorbell = a.fds[1];
+	c->completion = a.fds[2];
 	return r;
 }
 
@@ -243,30 +243,30 @@ static ncclsvc_result open_once(const struct connection_options *o, uint64_t dea
 				struct connection **connection)
 {
 	uint32_t ring_max = 0;
-	struct connection *l = calloc(1, sizeof(*l));
-	if (!l)
+	struct connection *c = calloc(1, sizeof(*c));
+	if (!c)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	*l = (struct connection){.refs = 1,
+	*c = (struct connection){.refs = 1,
 				 .sock = -1,
 				 .version = SVC_PROTOCOL_MIN,
 				 .doorbell = -1,
 				 .completion = -1,
 				 .entries = o->entries};
-	fork_watch(l);
-	ncclsvc_result r = connect_to(o, deadline, &l->sock);
+	fork_watch(c);
+	ncclsvc_result r = connect_to(o, deadline, &c->sock);
 	if (!r)
-		r = hello(l, o, deadline, &ring_max);
+		r = hello(c, o, deadline, &ring_max);
 	if (!r && !o->no_ring) {
 		if (!o->entries_required && svc_ring_entries_valid(ring_max) &&
-		    ring_max < l->entries)
-			l->entries = ring_max;
-		r = attach(l, deadline);
+		    ring_max < c->entries)
+			c->entries = ring_max;
+		r = attach(c, deadline);
 	}
 	if (r) {
-		connection_unref(l);
+		connection_unref(c);
 		return r;
 	}
-	*connection = l;
+	*connection = c;
 	return NCCLSVC_OK;
 }
 
@@ -291,12 +291,12 @@ struct connection *connection_ref(struct connection *connection)
 	return connection;
 }
 
-void connection_unref(struct connection *l)
+void connection_unref(struct connection *c)
 {
-	if (--l->refs)
+	if (--c->refs)
 		return;
-	if (l->ring)
-		munmap(l->ring, l->ring_size);
-	fork_unwatch(l);
-	free(l);
+	if (c->ring)
+		munmap(c->ring, c->ring_size);
+	fork_unwatch(c);
+	free(c);
 }

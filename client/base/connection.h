@@ -37,7 +37,7 @@ struct connection {
 
 ncclsvc_result connection_open(const struct connection_options *options, uint64_t deadline,
 			       struct connection **connection);
-struct connection *connection_ref(struct connection *connection); /* locked */
-void connection_unref(struct connection *connection);		  /* locked, or by the only owner */
+struct connection *connection_ref(struct connection *c); /* locked */
+void connection_unref(struct connection *c);		 /* locked, or by the only owner */
 
 #endif

@@ -10,11 +10,11 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct connection *connections; /* all of the process */
 
-static void close_fds(struct connection *l)
+static void close_fds(struct connection *c)
 {
-	int fds[] = {l->sock, l->doorbell, l->completion};
+	int fds[] = {c->sock, c->doorbell, c->completion};
 	svc_close_fds(fds, 3);
-	l->sock = l->doorbell = l->completion = -1;
+	c->sock = c->doorbell = c->completion = -1;
 }
 
 void fork_watch(struct connection *connection)
@@ -51,10 +51,10 @@ static void after_fork_parent(void)
 
 static void after_fork_child(void)
 {
-	for (struct connection *l = connections; l; l = l->next) {
-		l->back = NULL;
-		close_fds(l);
-		l->foreign = true;
+	for (struct connection *c = connections; c; c = c->next) {
+		c->back = NULL;
+		close_fds(c);
+		c->foreign = true;
 	}
 	connections = NULL;
 	pthread_mutex_unlock(&lock);

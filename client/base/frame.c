@@ -64,7 +64,7 @@ static bool check_event(unsigned version, const struct svc_header *h, size_t len
 	return false;
 }
 
-bool frame_check(const struct connection *l, const void *message, size_t length, unsigned nfds,
+bool frame_check(const struct connection *c, const void *message, size_t length, unsigned nfds,
 		 struct svc_header *header, char *text)
 {
 	memset(header, 0, sizeof(*header));
@@ -78,16 +78,16 @@ bool frame_check(const struct connection *l, const void *message, size_t length,
 		return false;
 	}
 	if (header->opcode & SVC_REPLY)
-		return check_reply(l->version, header, (const char *)message + sizeof(*header),
+		return check_reply(c->version, header, (const char *)message + sizeof(*header),
 				   length - sizeof(*header), nfds, text);
-	return check_event(l->version, header, length - sizeof(*header), nfds, text);
+	return check_event(c->version, header, length - sizeof(*header), nfds, text);
 }
 
-int frame_send(const struct connection *l, unsigned opcode, uint32_t serial, const void *body,
+int frame_send(const struct connection *c, unsigned opcode, uint32_t serial, const void *body,
 	       int fd)
 {
 	_Alignas(8) unsigned char message[SVC_MESSAGE_MAX];
-	const struct svc_shape *shape = svc_shape_of(l->version, opcode);
+	const struct svc_shape *shape = svc_shape_of(c->version, opcode);
 	if (!shape)
 		return -EOPNOTSUPP;
 	const size_t size = shape->request;
@@ -98,16 +98,16 @@ int frame_send(const struct connection *l, unsigned opcode, uint32_t serial, con
 	};
 	memcpy(message, &h, sizeof(h));
 	memcpy(message + sizeof(h), body, size);
-	return svc_send(l->sock, message, h.length, &fd, fd >= 0, MSG_DONTWAIT);
+	return svc_send(c->sock, message, h.length, &fd, fd >= 0, MSG_DONTWAIT);
 }
 
-ssize_t frame_receive(const struct connection *l, void *message, size_t room, int *fds,
+ssize_t frame_receive(const struct connection *c, void *message, size_t room, int *fds,
 		      unsigned *nfds)
 {
-	ssize_t n = svc_recv(l->sock, message, room, fds, nfds, MSG_DONTWAIT);
+	ssize_t n = svc_recv(c->sock, message, room, fds, nfds, MSG_DONTWAIT);
 	/* Said once when the daemon closed without reading all: its last words are still there. */
 	if (n == -ECONNRESET)
-		n = svc_recv(l->sock, message, room, fds, nfds, MSG_DONTWAIT);
+		n = svc_recv(c->sock, message, room, fds, nfds, MSG_DONTWAIT);
 	/* Fields that the session's version lacks are zero. */
 	if (n > 0 && n < SVC_MESSAGE_MAX)
 		memset((char *)message + n, 0, SVC_MESSAGE_MAX - (size_t)n);

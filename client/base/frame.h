@@ -11,15 +11,15 @@
 struct connection;
 
 /* Judges a datagram. False, with a sentence in text, if it breaks the protocol. */
-bool frame_check(const struct connection *connection, const void *message, size_t length,
-		 unsigned nfds, struct svc_header *header, char *text);
+bool frame_check(const struct connection *c, const void *message, size_t length, unsigned nfds,
+		 struct svc_header *header, char *text);
 /* Sends one request. Returns 0 or -errno, of which -EOPNOTSUPP means that the daemon's protocol
  * version has no such request. Never blocks. */
-int frame_send(const struct connection *connection, unsigned opcode, uint32_t serial,
-	       const void *body, int fd);
+int frame_send(const struct connection *c, unsigned opcode, uint32_t serial, const void *body,
+	       int fd);
 /* As svc_recv. There is room for SVC_MESSAGE_MAX bytes at least: zeros follow a shorter message.
  * Never blocks. */
-ssize_t frame_receive(const struct connection *connection, void *message, size_t room, int *fds,
+ssize_t frame_receive(const struct connection *c, void *message, size_t room, int *fds,
 		      unsigned *nfds);
 /* The sentence of a reply that carries an error, cleaned for printing. */
 void frame_error_text(const void *body, int result, char *text);

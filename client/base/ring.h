@@ -18,14 +18,14 @@ static inline void full_fence(void)
 }
 
 /* True if task number n of the ring has ended. *bad: the slot holds what it cannot hold. */
-bool ring_ended(const struct connection *l, uint64_t n, bool *bad);
-void ring_publish(const struct connection *l, uint64_t n, const struct svc_record *record);
+bool ring_ended(const struct connection *c, uint64_t n, bool *bad);
+void ring_publish(const struct connection *c, uint64_t n, const struct svc_record *record);
 /* After publishing: wakes the daemon if it sleeps. */
-void ring_doorbell(const struct connection *l);
+void ring_doorbell(const struct connection *c);
 /* Sleeps until number n may have ended, at most a slice. First polls as `spin` says, which learns
  * from it; NULL: does not poll. False: a whole slice or the deadline passed. */
-bool ring_sleep(const struct connection *l, uint64_t n, struct spin *spin, uint64_t deadline);
+bool ring_sleep(const struct connection *c, uint64_t n, struct spin *spin, uint64_t deadline);
 /* Wakes this process's sleepers. */
-void ring_wake(const struct connection *l);
+void ring_wake(const struct connection *c);
 
 #endif

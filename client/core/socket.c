@@ -220,16 +220,16 @@ bool socket_step(ncclsvc_session *s, uint64_t deadline)
 	/* Without a connection no message will come, but another thread may be finishing. */
 	if (s->reading || s->lost)
 		return session_wait(s, deadline);
-	struct connection *l = connection_ref(s->connection);
-	struct pollfd p = {.fd = l->sock, .events = POLLIN};
+	struct connection *c = connection_ref(s->connection);
+	struct pollfd p = {.fd = c->sock, .events = POLLIN};
 	s->reading = true;
 	session_unlock(s);
 	int ready = poll(&p, 1, deadline_left_ms(deadline));
 	session_lock(s);
 	s->reading = false;
-	if (ready > 0 && l == s->connection && !s->lost)
+	if (ready > 0 && c == s->connection && !s->lost)
 		receive(s);
-	connection_unref(l);
+	connection_unref(c);
 	pthread_cond_broadcast(&s->changed);
 	return ready != 0;
 }
@@ -266,13 +266,13 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 		}
 		if (now_ns() >= deadline)
 			return error_set(NCCLSVC_TIMEOUT, "the daemon does not read its socket");
-		struct connection *l = connection_ref(s->connection);
-		struct pollfd p = {.fd = l->sock, .events = POLLOUT};
+		struct connection *c = connection_ref(s->connection);
+		struct pollfd p = {.fd = c->sock, .events = POLLOUT};
 		int left = deadline_left_ms(deadline);
 		session_unlock(s);
 		poll(&p, 1, left < 0 || left > 100 ? 100 : left);
 		session_lock(s);
-		connection_unref(l);
+		connection_unref(c);
 	}
 	call->next = s->calls;
 	s->calls = call;

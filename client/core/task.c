@@ -125,11 +125,11 @@ bool task_answer(ncclsvc_session *s, uint32_t serial, const void *body, size_t l
 /* PENDING to ARRIVED, if the ring says so or the daemon is lost. */
 static void look_at_ring(ncclsvc_session *s, struct slot *slot)
 {
-	const struct connection *l = s->connection;
+	const struct connection *c = s->connection;
 	uint64_t n = slot->number - s->tasks.base;
 	bool bad = false;
-	if (l->ring && ring_ended(l, n, &bad)) {
-		const ncclsvc_status *from = svc_status_slot(l->ring, l->entries, n);
+	if (c->ring && ring_ended(c, n, &bad)) {
+		const ncclsvc_status *from = svc_status_slot(c->ring, c->entries, n);
 		memcpy(&slot->status, from, SVC_HALF);
 		memset((char *)&slot->status + SVC_HALF, 0, SVC_HALF);
 		if (slot->status.result)

@@ -35,13 +35,13 @@ ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline)
 			socket_step(s, deadline);
 			continue;
 		}
-		struct connection *l = connection_ref(s->connection);
+		struct connection *c = connection_ref(s->connection);
 		uint64_t n = task - s->tasks.base;
 		struct spin spin = s->spin;
 		session_unlock(s);
-		bool woken = ring_sleep(l, n, first ? &spin : NULL, deadline);
+		bool woken = ring_sleep(c, n, first ? &spin : NULL, deadline);
 		session_lock(s);
-		connection_unref(l);
+		connection_unref(c);
 		if (first) /* of threads that wait at the same time, the last one's view counts */
 			s->spin = spin;
 		first = false;

@@ -33,16 +33,16 @@ static void await(const char *directory)
 }
 
 /* CUDA reads both variables when it is initialized. */
-void mps_join(const struct connection *l)
+void mps_join(const struct connection *c)
 {
 	if (mps_chosen() || cuda_is_initialized())
 		return;
-	if (l->mps != SVC_MPS_JOIN) {
+	if (c->mps != SVC_MPS_JOIN) {
 		mps_leave();
 		return;
 	}
-	mps_lead(l->mps_directory);
-	await(l->mps_directory);
+	mps_lead(c->mps_directory);
+	await(c->mps_directory);
 	setenv(CUDA_CONNECTIONS_VARIABLE, CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_MAX), 0);
 }
 

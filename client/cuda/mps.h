@@ -7,7 +7,7 @@
 
 /* Sets the environment as the connection's daemon advises, if CUDA is not initialized in this
  * process, and the user has not chosen otherwise. */
-void mps_join(const struct connection *connection);
+void mps_join(const struct connection *c);
 /* How CUDA uses the device in this process; *server: as struct mps has it. */
 ncclsvc_mps mps_of_device(int device, uint64_t *server);
 
