@@ -724,7 +724,8 @@ void sequencer_report(struct sequencer *q, uint32_t node, const struct grant *gr
 	if (!all)
 		return; /* it never succeeds, and the nodes end their epochs */
 	q->reported = all;
-	memcpy(all + q->nreported, grants, n * sizeof(*all));
+	if (n)
+		memcpy(all + q->nreported, grants, n * sizeof(*all));
 	q->nreported += n;
 	q->at[node].reported |= !more;
 	try_succeed(q);
