@@ -313,12 +313,15 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 	e->published = calloc(e->published_mask + 1, sizeof(*e->published));
 	e->decided = calloc(e->published_mask + 1, sizeof(*e->decided));
 	e->lost = calloc(config->nodes + 1, sizeof(*e->lost));
+	if (config->mpi)
+		e->granted = calloc(config->tasks_max, sizeof(*e->granted));
 	e->sequencer =
 		sequencer_create(&sequence_ops, e, config->nodes + !config->nodes, !config->node);
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = ENGINE_WAKES};
 	if (!make_transport_states(e) || e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost ||
-	    !e->sequencer || !e->sessions || !e->comms || !e->tasks || !e->visited ||
-	    !e->published || !e->decided || table_init(&e->table, config->tasks_max) ||
+	    !e->sequencer || (config->mpi && !e->granted) || !e->sessions || !e->comms ||
+	    !e->tasks || !e->visited || !e->published || !e->decided ||
+	    table_init(&e->table, config->tasks_max) ||
 	    epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, e->wake_fd, &ev) < 0 ||
 	    !(e->pool = pool_create(config->threads - 1, wake_engine, e))) {
 		engine_free(e);

@@ -38,6 +38,7 @@
 
 struct early;
 struct failed_operation;
+struct grant;
 struct launch_request;
 struct message;
 struct sequencer;
@@ -135,9 +136,9 @@ struct engine {
 	bool met_new;	     /* something may be launched */
 	struct launch_request *requests, *orders; /* to the sequencer; and those that are due */
 	uint64_t nrequests;			  /* so far */
-	struct launch_request *granted;		  /* launched of late, the oldest first */
-	uint32_t ngranted;
-	struct failed_operation *failed; /* of late, the oldest first */
+	struct grant *granted;			  /* [tasks_max]: launched of late */
+	uint64_t ngranted;			  /* so far */
+	struct failed_operation *failed;	  /* of late, the oldest first */
 	uint32_t nfailed;
 	uint32_t lost_sequencer;
 	uint64_t succession_due_ns;  /* when the next one is to go on; 0: it does */
@@ -177,8 +178,7 @@ struct engine {
 	} unpublished[256];
 };
 
-/* loop.c */
-/* Of the eventfd in epoll's data; else a session's slot. */
+/* loop.c; the number is the eventfd's in epoll's data, where others are sessions' slots */
 #define ENGINE_WAKES UINT64_MAX
 /* The thread, until COMMAND_STOP. Returns NULL. */
 void *engine_main(void *arg);

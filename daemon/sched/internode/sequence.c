@@ -12,7 +12,6 @@
 #include "sched/set.h"
 #include "sequence.h"
 
-#define GRANTS_KEPT 4096 /* requests that were launched: no node is so far behind another */
 #define FAILED_KEPT 256
 #define GRANTS_SENT (SPAN_EAGER_BYTES / sizeof(struct grant)) /* in one message */
 #define ENTRIES_SENT                                                                               \
@@ -261,25 +260,15 @@ bool sequence_launch_making(struct engine *e)
 	return e->orders->launch(e, e->orders->making);
 }
 
-/* A successor of the sequencer asks for them. */
-static void remember(struct engine *e, struct launch_request *r)
-{
-	struct launch_request *oldest = e->granted;
-	DL_DELETE2(e->orders, r, prev_order, next_order);
-	DL_DELETE(e->requests, r);
-	free(r->making);
-	r->making = NULL;
-	DL_APPEND(e->granted, r);
-	if (++e->ngranted <= GRANTS_KEPT)
-		return;
-	DL_DELETE(e->granted, oldest);
-	e->ngranted--;
-	free(oldest);
-}
-
+/* A successor of the sequencer asks for what was launched here, and not yet on all nodes. Such a
+ * task has not ended: there are never more of them than there is room for tasks. */
 void sequence_launched(struct engine *e)
 {
-	remember(e, e->orders);
+	struct launch_request *r = e->orders;
+	for (uint32_t i = 0; i < r->n; i++)
+		e->granted[e->ngranted++ % e->config.tasks_max] =
+			(struct grant){r->grant, r->entries[i].span, r->entries[i].key};
+	request_forget(e, r);
 }
 
 /* ---- The end of an epoch ---- */
@@ -436,7 +425,7 @@ void sequence_hear_over(struct engine *e, const struct span_header *h, const cha
 			(uint32_t)(h->bytes / sizeof(nodes[0])));
 }
 
-/* From the sequencer it says that it goes on. */
+/* What a node was told to launch; or, with key.b, that the sequencer, a successor, goes on. */
 static void hear_granted(struct engine *e, uint32_t from, const struct span_header *h,
 			 const char *body)
 {
@@ -484,22 +473,20 @@ static void send_grants(struct engine *e, const struct grant *grants, uint32_t n
 	say(e, &h, grants);
 }
 
+/* What was launched of late, in as many messages as it takes; and what is about to be. */
 static void report(struct engine *e)
 {
-	struct grant grants[GRANTS_SENT];
+	const uint64_t room = e->config.tasks_max, n = e->ngranted < room ? e->ngranted : room;
 	const struct launch_request *r;
-	uint32_t n = 0;
-	for (int ordered = 0; ordered < 2; ordered++)
-		for (r = ordered ? e->orders : e->granted; r; r = ordered ? r->next_order : r->next)
-			for (uint32_t i = 0; i < r->n; i++) {
-				grants[n++] = (struct grant){r->grant, r->entries[i].span,
-							     r->entries[i].key};
-				if (n < GRANTS_SENT)
-					continue;
-				send_grants(e, grants, n, true);
-				n = 0;
-			}
-	send_grants(e, grants, n, true);
+	for (uint64_t i = 0; i < n; i += GRANTS_SENT) {
+		const uint64_t some = n - i < GRANTS_SENT ? n - i : GRANTS_SENT;
+		send_grants(e, e->granted + i, (uint32_t)some, true);
+	}
+	DL_FOREACH2 (e->orders, r, next_order)
+		for (uint32_t i = 0; i < r->n; i++)
+			send_grants(
+				e, &(struct grant){r->grant, r->entries[i].span, r->entries[i].key},
+				1, true);
 }
 
 static void say_failed_before(struct engine *e)
@@ -541,12 +528,7 @@ static void end_those_on(struct engine *e, uint32_t node, bool all)
 		if (!span_is_sequenced(s) || (!all && span_place(s, (int)node) == UINT32_MAX))
 			continue;
 		s->unled = true;
-		if (s->comm->ended || s->comm->span_failed)
-			continue;
-		s->comm->span_failed = true;
-		engine_event(e, &(struct event){.kind = EVENT_SPAN_FAILED,
-						.span = {s->comm->slot, s->comm->epoch,
-							 NCCLSVC_PEER_GONE, (int32_t)node}});
+		span_give_up_for(e, s->comm, NCCLSVC_PEER_GONE, (int32_t)node);
 	}
 }
 
@@ -574,11 +556,9 @@ void sequence_poll(struct engine *e)
 
 void sequence_finish(struct engine *e)
 {
-	struct launch_request *r, *next;
 	while (e->requests)
 		request_forget(e, e->requests);
-	DL_FOREACH_SAFE (e->granted, r, next)
-		free(r);
+	free(e->granted);
 	struct failed_operation *f, *after;
 	DL_FOREACH_SAFE (e->failed, f, after)
 		free(f);

@@ -241,16 +241,18 @@ uint32_t span_place(const struct span *s, int node)
 	return UINT32_MAX;
 }
 
-void span_give_up(struct engine *e, struct comm *c, int result, uint32_t place)
+void span_give_up_for(struct engine *e, struct comm *c, int result, int32_t node)
 {
 	if (c->span_failed || c->ended)
 		return;
 	c->span_failed = true;
-	engine_event(e, &(struct event){
-				.kind = EVENT_SPAN_FAILED,
-				.span = {c->slot, c->epoch, result,
-					 place == UINT32_MAX ? -1 : (int32_t)c->span->nodes[place]},
-			});
+	engine_event(e, &(struct event){.kind = EVENT_SPAN_FAILED,
+					.span = {c->slot, c->epoch, result, node}});
+}
+
+void span_give_up(struct engine *e, struct comm *c, int result, uint32_t place)
+{
+	span_give_up_for(e, c, result, place == UINT32_MAX ? -1 : (int32_t)c->span->nodes[place]);
 }
 
 /* ---- Sending ---- */

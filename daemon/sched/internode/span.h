@@ -23,7 +23,7 @@
  * The end of an epoch is told in the same order: what all nodes were READY for before their OVERs
  * still happens, on all of them. So nobody loses what others have got, because a process ended.
  *
- * Bytes that do not fit into the verdict go in pieces. Who receives one posts the receive, and
+ * Bytes that do not fit into the verdict go in chunks. Who receives one posts the receive, and
  * then gives credit for it to the sender, who answers every credit with exactly one message: the
  * bytes, or none if it has given up. So nothing is ever sent that nobody waits for.
  *
@@ -165,6 +165,8 @@ uint32_t span_place(const struct span *s, int node);
 /* The epoch can't go on in order: the supervisor ends it on all nodes. place: whose fault it is;
  * UINT32_MAX: nobody's. */
 void span_give_up(struct engine *e, struct comm *c, int result, uint32_t place);
+/* The same; node: its number in the cluster, -1: nobody's fault. */
+void span_give_up_for(struct engine *e, struct comm *c, int result, int32_t node);
 /* Sends a message to the node at that place. */
 void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
 	       const struct operation_key *key, const void *body, size_t bytes, const void *more,
