@@ -60,7 +60,7 @@ struct device_region {
 	bool lent;
 	bool mapping; /* one of several in reserved addresses */
 	bool gone;    /* the memory was freed: goes when its tasks are over */
-	/* Of a range, which is several mappings without gaps, for buffers that lie across them: */
+	/* A range is several mappings without gaps, for buffers that lie across them. Its own: */
 	uint16_t *parts; /* places of their regions, from 0; NULL: no range */
 	unsigned nparts;
 	struct device_region *next_range;

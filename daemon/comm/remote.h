@@ -25,7 +25,7 @@ void remote_handle_own(struct comms *s);
 void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
 		   size_t size);
 void remote_node_lost(struct comms *s, uint32_t node);
-/* What other nodes have said of an epoch before it was about to begin, or has begun, here. */
+/* Messages of other nodes about an epoch, kept until it is about to begin, or has begun, here. */
 void remote_handle_early(struct communicator *m);
 void remote_forget_early(struct communicator *m);
 /* The last that this node has heard of, also if it has not begun here. */

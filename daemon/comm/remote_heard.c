@@ -298,7 +298,7 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 	handle(s, from, kind, body);
 }
 
-/* What the members of this node hear. */
+/* A message to the members of this node. */
 static void handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body)
 {
 	switch (kind) {

@@ -184,7 +184,7 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 	return NCCLSVC_OK;
 }
 
-/* What rank k of m, a member of this node, has asked for. */
+/* The request of rank k of m, a member of this node. */
 static void split_one(struct comms *s, struct communicator *m, uint32_t k,
 		      const struct split_request *r, const struct control_result *p)
 {

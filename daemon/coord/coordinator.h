@@ -46,7 +46,7 @@ struct coordinator *coordinator_for(struct coord *c, uint32_t from, const struct
 struct coordinator *coordinator_find(const struct coord *c, const uint8_t *id, uint32_t epoch);
 /* To all nodes with members. Before START any node may be one: those that are none ignore it. */
 void coordinator_tell(struct coord *c, const struct coordinator *r, const struct control_result *m);
-/* What was asked for in that round has failed. */
+/* The request of that round has failed. */
 struct control_result coordinator_result(const uint8_t *id, uint32_t epoch, uint32_t asked,
 					 uint32_t round, int result, const char *text);
 /* Says so to one node: this one knows of a later epoch, or has no memory. */

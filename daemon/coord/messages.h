@@ -23,7 +23,7 @@ struct control_join {
 	char label[NCCLSVC_NAME_BYTES];
 };
 
-/* Of the request with that serial. */
+/* Takes back the request with that serial. */
 struct control_withdraw {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch; /* in which a SPLIT or a plan is asked for; 0: a JOIN, or a rank */
@@ -93,7 +93,7 @@ struct control_part {
 	uint32_t nranks, rank; /* nranks 0: nothing */
 };
 
-/* Of what all members have asked for, round by round. */
+/* The result of a request of all members; rounds count these requests. */
 struct control_result {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch, round; /* from 0 */

@@ -6,9 +6,9 @@
 
 #include "mismatch.h"
 
-/* Which collective of an epoch, or which Send and its Recv: a is the sender, b the receiver, else
- * both -1. Those of a plan count by themselves, so that what one plan leaves undone is not the next
- * one's. */
+/* The name of a collective in its epoch, or of a Send and its Recv: a is the sender, b the
+ * receiver, else both -1. Those of a plan count by themselves, so that what one plan leaves undone
+ * is not the next one's. */
 struct operation_key {
 	int32_t a, b;
 	uint64_t seq;  /* with the plan's number above PLAN_SHIFT */
@@ -22,7 +22,7 @@ static inline uint32_t operation_plan(const struct operation_key *key)
 	return (uint32_t)(key->seq >> PLAN_SHIFT);
 }
 
-/* Whatever part of it. */
+/* The same operation, perhaps another part of it? */
 static inline bool operation_same(const struct operation_key *a, const struct operation_key *b)
 {
 	return a->a == b->a && a->b == b->b && a->seq == b->seq;

@@ -49,7 +49,8 @@ static void forget(struct coord *c, struct rendezvous *r)
 
 static struct rendezvous *create(struct coord *c, const uint8_t *id, uint32_t nranks)
 {
-	/* Those that are held are counted for their users (SHARE_COMMS). The others give way. */
+	/* Communicators that are held are counted for their users (SHARE_COMMS). The others give
+	 * way. */
 	if (HASH_COUNT(c->rendezvous) >= RENDEZVOUS_MAX && c->idle)
 		forget(c, c->idle);
 	struct rendezvous *r =

@@ -15,7 +15,7 @@ struct request_key {
 	uint64_t node, number;
 };
 
-/* What a node has requested. */
+/* One request of a node. */
 struct request {
 	struct request_key key;
 	UT_hash_handle hh;
@@ -27,7 +27,7 @@ struct request {
 	struct request_entry *entries;
 };
 
-/* What one node has said of an operation. */
+/* One node's part in an operation. */
 struct part {
 	struct verdict verdict;
 	bool asked;

@@ -6,7 +6,7 @@
 #include "coord/sequencer.h"
 #include "span.h"
 
-/* What one node has said. */
+/* One node's verdict, and the bytes that came with it. */
 struct node_verdict {
 	struct verdict verdict;
 	char *payload; /* NULL: none */
