@@ -1,101 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sequencer.h"
+#include "sequencer_state.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <uthash.h>
 #include <utlist.h>
 
 #include "base/timings.h"
-#include "verdict.h"
-
-#define UNKNOWN_NODE UINT32_MAX
-
-struct request_key {
-	uint64_t node, number;
-};
-
-/* One request of a node. */
-struct request {
-	struct request_key key;
-	UT_hash_handle hh;
-	struct request *next; /* in what hangs together */
-	bool whole;	      /* all messages have come */
-	uint64_t visit;
-	uint64_t order; /* of its first entry */
-	uint32_t n;
-	struct request_entry *entries;
-};
-
-/* One node's part in an operation. */
-struct part {
-	struct verdict verdict;
-	bool asked;
-	uint32_t node; /* UNKNOWN_NODE: nobody has named it yet */
-	struct request *request;
-};
-
-struct operation_id {
-	uint64_t span;
-	struct operation_key key;
-};
-
-/* An operation of which some have spoken. */
-struct operation {
-	struct operation_id id;
-	UT_hash_handle hh;
-	uint64_t since_ns;
-	uint64_t due_ns; /* for the verdicts of who was asked; 0: nobody was */
-	bool withdrawn;	 /* somebody wants it to fail, for: */
-	ncclsvc_status why;
-	uint32_t heard, shown; /* verdicts; and when those who wait were told last */
-	uint32_t nparts;
-	struct part parts[]; /* by place */
-};
-
-/* A span that some have left. */
-struct closing {
-	struct closing *prev, *next;
-	uint64_t span;
-	uint64_t due_ns; /* when it is closed without those that have not left; 0: not known yet */
-	uint32_t n;
-	struct {
-		uint32_t node;
-		bool left;
-	} nodes[];
-};
-
-/* A span of which somebody will request something again. */
-struct open_span {
-	uint64_t id;
-	UT_hash_handle hh;
-};
-
-struct failure {
-	struct failure *next;
-	struct operation_id id;
-	struct failed_note note;
-};
-
-struct sequencer {
-	const struct sequencer_ops *ops;
-	void *arg;
-	uint32_t nodes;
-	uint64_t visit, looked_ns;
-	struct open_span *spans;
-	struct request *requests;
-	struct operation *operations;
-	struct closing *closings;
-	uint64_t grants; /* the last one's number */
-	bool active;	 /* this is the sequencer */
-	bool succeeds;	 /* ... when all have reported */
-	struct grant *reported;
-	size_t nreported;
-	struct failure *failures; /* that a former one has told some nodes */
-	struct {
-		bool lost, reported;
-	} at[]; /* [nodes] */
-};
 
 struct sequencer *sequencer_create(const struct sequencer_ops *ops, void *arg, uint32_t nodes,
 				   bool active)
@@ -111,8 +21,6 @@ struct sequencer *sequencer_create(const struct sequencer_ops *ops, void *arg, u
 }
 
 /* ---- Spans ---- */
-
-static void try_succeed(struct sequencer *q);
 
 static bool span_open(struct sequencer *q, uint64_t id)
 {
@@ -140,8 +48,8 @@ static void span_shut(struct sequencer *q, uint64_t id)
 
 /* ---- Operations ---- */
 
-static struct operation *find(const struct sequencer *q, uint64_t span,
-			      const struct operation_key *key)
+struct operation *sequencer_find(const struct sequencer *q, uint64_t span,
+				 const struct operation_key *key)
 {
 	const struct operation_id id = {span, *key};
 	struct operation *o;
@@ -153,7 +61,7 @@ static struct operation *find(const struct sequencer *q, uint64_t span,
 static struct operation *get(struct sequencer *q, uint64_t now_ns, uint64_t span,
 			     const struct operation_key *key, uint32_t nparts)
 {
-	struct operation *o = find(q, span, key);
+	struct operation *o = sequencer_find(q, span, key);
 	if (o)
 		return o->nparts == nparts ? o : NULL;
 	o = calloc(1, sizeof(*o) + nparts * sizeof(o->parts[0]));
@@ -185,7 +93,7 @@ static void ask(struct sequencer *q, struct operation *o, struct part *p)
 	q->ops->ask(q->arg, p->node, o->id.span, &o->id.key, &o->why);
 }
 
-static void ask_all(struct sequencer *q, struct operation *o)
+void sequencer_ask_all(struct sequencer *q, struct operation *o)
 {
 	for (uint32_t i = 0; i < o->nparts; i++)
 		ask(q, o, &o->parts[i]);
@@ -195,7 +103,7 @@ static void ask_all(struct sequencer *q, struct operation *o)
 
 static void unhook(struct sequencer *q, const struct request *r, const struct request_entry *at)
 {
-	struct operation *o = find(q, at->span, &at->key);
+	struct operation *o = sequencer_find(q, at->span, &at->key);
 	for (uint32_t i = 0; o && i < o->nparts; i++) {
 		struct part *p = &o->parts[i];
 		if (p->request != r)
@@ -231,7 +139,7 @@ static struct request *find_request(const struct sequencer *q, uint32_t node, ui
 /* ---- How an operation ends ---- */
 
 /* The operation leaves, and all that was requested together with it is to be requested again. */
-static void fail(struct sequencer *q, struct operation *o, const struct failed_note *note)
+void sequencer_fail(struct sequencer *q, struct operation *o, const struct failed_note *note)
 {
 	const struct operation_id id = o->id;
 	for (uint32_t i = 0; i < o->nparts; i++)
@@ -263,7 +171,7 @@ static bool records_differ(const struct operation *o, const struct outcome *outc
 }
 
 /* All have spoken. True: it has failed. */
-static bool conclude(struct sequencer *q, struct operation *o)
+bool sequencer_conclude(struct sequencer *q, struct operation *o)
 {
 	struct failed_note note = {.node = -1};
 	struct outcome outcome = {0};
@@ -274,7 +182,7 @@ static bool conclude(struct sequencer *q, struct operation *o)
 	else if (!records_differ(o, &outcome, &note.status))
 		return false;
 	note.posted = outcome.posted;
-	fail(q, o, &note);
+	sequencer_fail(q, o, &note);
 	return true;
 }
 
@@ -288,7 +196,8 @@ static struct request *gather(struct sequencer *q, struct request *r)
 	r->next = NULL;
 	for (const struct request *at = r; at; at = at->next)
 		for (uint32_t k = 0; k < at->n; k++) {
-			struct operation *o = find(q, at->entries[k].span, &at->entries[k].key);
+			struct operation *o =
+				sequencer_find(q, at->entries[k].span, &at->entries[k].key);
 			if (!o || o->heard < o->nparts)
 				return NULL;
 			for (uint32_t i = 0; i < o->nparts; i++) {
@@ -311,7 +220,8 @@ static void keep(struct sequencer *q, const struct request *r)
 {
 	for (; r; r = r->next)
 		for (uint32_t i = 0; i < r->n; i++)
-			find(q, r->entries[i].span, &r->entries[i].key)->withdrawn = false;
+			sequencer_find(q, r->entries[i].span, &r->entries[i].key)->withdrawn =
+				false;
 }
 
 static void launch(struct sequencer *q, struct request *r, uint64_t grant)
@@ -328,7 +238,7 @@ static int by_order(const struct request *a, const struct request *b)
 }
 
 /* Each node in the order in which its members have posted it, as NCCL in their processes would. */
-static void launch_all(struct sequencer *q, struct request *at, uint64_t grant)
+void sequencer_launch_all(struct sequencer *q, struct request *at, uint64_t grant)
 {
 	struct request *next;
 	keep(q, at);
@@ -339,12 +249,12 @@ static void launch_all(struct sequencer *q, struct request *at, uint64_t grant)
 	}
 }
 
-static bool try_launch(struct sequencer *q, struct request *r)
+bool sequencer_try_launch(struct sequencer *q, struct request *r)
 {
 	struct request *at = gather(q, r);
 	if (!at)
 		return false;
-	launch_all(q, at, ++q->grants);
+	sequencer_launch_all(q, at, ++q->grants);
 	return true;
 }
 
@@ -411,17 +321,17 @@ static void take_request(struct sequencer *q, uint64_t now_ns, struct request *r
 	if (!q->active)
 		return;
 	for (uint32_t i = 0; i < r->n; i++) {
-		struct operation *o = find(q, r->entries[i].span, &r->entries[i].key);
-		if (o && o->heard == o->nparts && !o->withdrawn && conclude(q, o))
+		struct operation *o = sequencer_find(q, r->entries[i].span, &r->entries[i].key);
+		if (o && o->heard == o->nparts && !o->withdrawn && sequencer_conclude(q, o))
 			return; /* the request is void */
 	}
-	if (try_launch(q, r))
+	if (sequencer_try_launch(q, r))
 		return;
 	/* What was withdrawn, and cannot be launched now, fails. */
 	for (uint32_t i = 0; i < r->n; i++) {
-		struct operation *o = find(q, r->entries[i].span, &r->entries[i].key);
+		struct operation *o = sequencer_find(q, r->entries[i].span, &r->entries[i].key);
 		if (o && o->heard == o->nparts && o->withdrawn) {
-			conclude(q, o);
+			sequencer_conclude(q, o);
 			return;
 		}
 	}
@@ -467,18 +377,6 @@ void sequencer_request(struct sequencer *q, uint64_t now_ns, uint32_t node, uint
 		take_request(q, now_ns, r);
 }
 
-/* Without memory, who waits for it waits on, and NODE_ANSWER_NS ends that epoch. */
-static void keep_failure(struct sequencer *q, const struct operation_id *id,
-			 const struct failed_note *note)
-{
-	struct failure *f = q->active ? NULL : malloc(sizeof(*f));
-	if (!f)
-		return;
-	f->id = *id;
-	f->note = *note;
-	LL_PREPEND(q->failures, f);
-}
-
 void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t span,
 			const struct operation_key *key, uint64_t number,
 			const struct failed_note *note, const uint32_t *nodes, uint32_t n)
@@ -490,7 +388,7 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 		if (nodes[i] >= q->nodes)
 			return;
 	if (number == FAILED_BEFORE) {
-		keep_failure(q, &(struct operation_id){span, *key}, note);
+		succession_keep_failure(q, &(struct operation_id){span, *key}, note);
 		return;
 	}
 	/* What it had requested was launched, or has failed, and it is about to hear of it. */
@@ -521,9 +419,9 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 	}
 	if (!q->active)
 		return;
-	ask_all(q, o);
+	sequencer_ask_all(q, o);
 	if (o->heard == o->nparts)
-		conclude(q, o);
+		sequencer_conclude(q, o);
 }
 
 void sequencer_forget(struct sequencer *q, uint32_t node, uint64_t number)
@@ -567,7 +465,7 @@ static void close_span(struct sequencer *q, struct closing *c)
 }
 
 /* Have all that live left it? */
-static void try_close(struct sequencer *q, struct closing *c)
+void sequencer_try_close(struct sequencer *q, struct closing *c)
 {
 	if (!q->active)
 		return;
@@ -598,7 +496,7 @@ void sequencer_leave(struct sequencer *q, uint32_t node, uint64_t span, const ui
 	for (uint32_t i = 0; i < c->n; i++)
 		if (c->nodes[i].node == node)
 			c->nodes[i].left = true;
-	try_close(q, c);
+	sequencer_try_close(q, c);
 }
 
 void sequencer_lose_node(struct sequencer *q, uint32_t node, bool succeeds)
@@ -611,124 +509,8 @@ void sequencer_lose_node(struct sequencer *q, uint32_t node, bool succeeds)
 		if (r->key.node == node)
 			forget_request(q, r);
 	DL_FOREACH_SAFE (q->closings, c, after)
-		try_close(q, c);
-	try_succeed(q);
-}
-
-/* ---- Succession ---- */
-
-static int by_number(const void *a, const void *b)
-{
-	const struct grant *one = a, *other = b;
-	return one->number < other->number ? -1 : one->number > other->number;
-}
-
-/* Adds all requests of that operation which the list does not have yet. */
-static void add_requests(struct sequencer *q, struct request **all, const struct operation *o)
-{
-	for (uint32_t i = 0; o && i < o->nparts; i++) {
-		struct request *r = o->parts[i].request;
-		if (!r || r->visit == q->visit)
-			continue;
-		r->visit = q->visit;
-		LL_APPEND(*all, r);
-	}
-}
-
-/* Those that were not told to launch what some were, and must, with all that hangs together with it
- * on nodes that none of those know of. Returns how many grants these are, of one number. */
-static size_t grant_again(struct sequencer *q, const struct grant *g, size_t n)
-{
-	struct request *all = NULL;
-	size_t k = 0;
-	q->visit++;
-	for (; k < n && g[k].number == g->number; k++)
-		add_requests(q, &all, find(q, g[k].span, &g[k].key));
-	for (const struct request *r = all; r; r = r->next)
-		for (uint32_t i = 0; i < r->n; i++)
-			add_requests(q, &all, find(q, r->entries[i].span, &r->entries[i].key));
-	launch_all(q, all, g->number);
-	return k;
-}
-
-/* Those that were not told that it has failed, and wait for it. */
-static void fail_again(struct sequencer *q)
-{
-	struct failure *f, *next;
-	LL_FOREACH_SAFE (q->failures, f, next) {
-		struct operation *o = find(q, f->id.span, &f->id.key);
-		if (o)
-			fail(q, o, &f->note);
-		free(f);
-	}
-	q->failures = NULL;
-}
-
-/* Ends or launches one operation of which all have spoken. False: there is none. */
-static bool settle_one(struct sequencer *q)
-{
-	struct operation *o, *next;
-	HASH_ITER (hh, q->operations, o, next) {
-		if (o->heard < o->nparts)
-			continue;
-		if (!o->withdrawn && conclude(q, o))
-			return true;
-		if (o->parts[0].request && try_launch(q, o->parts[0].request))
-			return true;
-		if (o->withdrawn && conclude(q, o))
-			return true;
-	}
-	return false;
-}
-
-static void go_on(struct sequencer *q)
-{
-	struct operation *o, *next;
-	struct closing *c, *after;
-	q->active = true;
-	for (uint32_t node = 0; node < q->nodes; node++)
-		if (!q->at[node].lost)
-			q->ops->goes_on(q->arg, node);
-	while (settle_one(q))
-		;
-	HASH_ITER (hh, q->operations, o, next)
-		if (o->withdrawn)
-			ask_all(q, o);
-	DL_FOREACH_SAFE (q->closings, c, after)
-		try_close(q, c);
-}
-
-static void try_succeed(struct sequencer *q)
-{
-	if (!q->succeeds || q->active)
-		return;
-	for (uint32_t node = 0; node < q->nodes; node++)
-		if (!q->at[node].lost && !q->at[node].reported)
-			return;
-	if (q->nreported)
-		qsort(q->reported, q->nreported, sizeof(q->reported[0]), by_number);
-	for (size_t i = 0; i < q->nreported;)
-		i += grant_again(q, &q->reported[i], q->nreported - i);
-	fail_again(q);
-	q->grants = q->nreported ? q->reported[q->nreported - 1].number : 0;
-	free(q->reported);
-	q->reported = NULL;
-	q->nreported = 0;
-	go_on(q);
-}
-
-void sequencer_report(struct sequencer *q, uint32_t node, const struct grant *grants, uint32_t n,
-		      bool more)
-{
-	struct grant *all = realloc(q->reported, (q->nreported + n + 1) * sizeof(*all));
-	if (!all)
-		return; /* it never succeeds, and the nodes end their epochs */
-	q->reported = all;
-	if (n)
-		memcpy(all + q->nreported, grants, n * sizeof(*all));
-	q->nreported += n;
-	q->at[node].reported |= !more;
-	try_succeed(q);
+		sequencer_try_close(q, c);
+	succession_try(q);
 }
 
 /* ---- From time to time ---- */
@@ -808,11 +590,6 @@ void sequencer_free(struct sequencer *q)
 		DL_DELETE(q->closings, c);
 		free(c);
 	}
-	while (q->failures) {
-		struct failure *f = q->failures;
-		q->failures = f->next;
-		free(f);
-	}
-	free(q->reported);
+	succession_free(q);
 	free(q);
 }

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The sequencer succeeds one that is lost: sequencer.h tells how. */
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "sequencer_state.h"
+
+/* Without memory, who waits for it waits on, and NODE_ANSWER_NS ends that epoch. */
+void succession_keep_failure(struct sequencer *q, const struct operation_id *id,
+			     const struct failed_note *note)
+{
+	struct failure *f = q->active ? NULL : malloc(sizeof(*f));
+	if (!f)
+		return;
+	f->id = *id;
+	f->note = *note;
+	LL_PREPEND(q->failures, f);
+}
+
+static int by_number(const void *a, const void *b)
+{
+	const struct grant *one = a, *other = b;
+	return one->number < other->number ? -1 : one->number > other->number;
+}
+
+/* Adds all requests of that operation which the list does not have yet. */
+static void add_requests(struct sequencer *q, struct request **all, const struct operation *o)
+{
+	for (uint32_t i = 0; o && i < o->nparts; i++) {
+		struct request *r = o->parts[i].request;
+		if (!r || r->visit == q->visit)
+			continue;
+		r->visit = q->visit;
+		LL_APPEND(*all, r);
+	}
+}
+
+/* Those that were not told to launch what some were, and must, with all that hangs together with it
+ * on nodes that none of those know of. Returns how many grants these are, of one number. */
+static size_t grant_again(struct sequencer *q, const struct grant *g, size_t n)
+{
+	struct request *all = NULL;
+	size_t k = 0;
+	q->visit++;
+	for (; k < n && g[k].number == g->number; k++)
+		add_requests(q, &all, sequencer_find(q, g[k].span, &g[k].key));
+	for (const struct request *r = all; r; r = r->next)
+		for (uint32_t i = 0; i < r->n; i++)
+			add_requests(q, &all,
+				     sequencer_find(q, r->entries[i].span, &r->entries[i].key));
+	sequencer_launch_all(q, all, g->number);
+	return k;
+}
+
+/* Those that were not told that it has failed, and wait for it. */
+static void fail_again(struct sequencer *q)
+{
+	struct failure *f, *next;
+	LL_FOREACH_SAFE (q->failures, f, next) {
+		struct operation *o = sequencer_find(q, f->id.span, &f->id.key);
+		if (o)
+			sequencer_fail(q, o, &f->note);
+		free(f);
+	}
+	q->failures = NULL;
+}
+
+/* Ends or launches one operation of which all have spoken. False: there is none. */
+static bool settle_one(struct sequencer *q)
+{
+	struct operation *o, *next;
+	HASH_ITER (hh, q->operations, o, next) {
+		if (o->heard < o->nparts)
+			continue;
+		if (!o->withdrawn && sequencer_conclude(q, o))
+			return true;
+		if (o->parts[0].request && sequencer_try_launch(q, o->parts[0].request))
+			return true;
+		if (o->withdrawn && sequencer_conclude(q, o))
+			return true;
+	}
+	return false;
+}
+
+static void go_on(struct sequencer *q)
+{
+	struct operation *o, *next;
+	struct closing *c, *after;
+	q->active = true;
+	for (uint32_t node = 0; node < q->nodes; node++)
+		if (!q->at[node].lost)
+			q->ops->goes_on(q->arg, node);
+	while (settle_one(q))
+		;
+	HASH_ITER (hh, q->operations, o, next)
+		if (o->withdrawn)
+			sequencer_ask_all(q, o);
+	DL_FOREACH_SAFE (q->closings, c, after)
+		sequencer_try_close(q, c);
+}
+
+void succession_try(struct sequencer *q)
+{
+	if (!q->succeeds || q->active)
+		return;
+	for (uint32_t node = 0; node < q->nodes; node++)
+		if (!q->at[node].lost && !q->at[node].reported)
+			return;
+	if (q->nreported)
+		qsort(q->reported, q->nreported, sizeof(q->reported[0]), by_number);
+	for (size_t i = 0; i < q->nreported;)
+		i += grant_again(q, &q->reported[i], q->nreported - i);
+	fail_again(q);
+	q->grants = q->nreported ? q->reported[q->nreported - 1].number : 0;
+	free(q->reported);
+	q->reported = NULL;
+	q->nreported = 0;
+	go_on(q);
+}
+
+void sequencer_report(struct sequencer *q, uint32_t node, const struct grant *grants, uint32_t n,
+		      bool more)
+{
+	struct grant *all = realloc(q->reported, (q->nreported + n + 1) * sizeof(*all));
+	if (!all)
+		return; /* it never succeeds, and the nodes end their epochs */
+	q->reported = all;
+	if (n)
+		memcpy(all + q->nreported, grants, n * sizeof(*all));
+	q->nreported += n;
+	q->at[node].reported |= !more;
+	succession_try(q);
+}
+
+void succession_free(struct sequencer *q)
+{
+	while (q->failures) {
+		struct failure *f = q->failures;
+		q->failures = f->next;
+		free(f);
+	}
+	free(q->reported);
+}
