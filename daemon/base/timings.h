@@ -22,7 +22,8 @@
 #define SEQUENCER_LOOK_NS	 UINT64_C(250000000)
 /* A node that ends an epoch waits for the other nodes to end it too, so that all know which
  * operations were agreed on before. Then it ends the epoch without them. With GPUs it waits longer:
- * after an end without agreement, NCCL's communicator is made anew. */
+ * after an end without agreement, NCCL's communicator is made anew. For so long after that end, it
+ * tells a sequencer that succeeds a lost one that it has ended: the others may wait for that. */
 #define EPOCH_OVER_NS		 UINT64_C(50000000)
 #define EPOCH_CLOSE_NS		 UINT64_C(1000000000)
 /* An epoch that all nodes have ended waits for operations of the host that are under way. Then they

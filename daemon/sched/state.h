@@ -158,7 +158,7 @@ struct engine {
 	uint64_t heard_ns;  /* when it was last listened for */
 	uint64_t stuck_ns;  /* when to look for members that wait for each other */
 	struct junction *asked;
-	struct span *endings;
+	struct span *endings, *ended; /* ended: on GPUs, for EPOCH_CLOSE_NS */
 	struct message *messages;
 	struct message *own; /* from this node's sequencer to this node, and back */
 	struct early *early; /* by time */

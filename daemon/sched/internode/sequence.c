@@ -288,6 +288,30 @@ void sequence_leave(struct engine *e, const struct span *s)
 	say(e, &h, s->nodes);
 }
 
+static void span_forget(struct span *s)
+{
+	free(s->nodes);
+	free(s);
+}
+
+/* Other nodes had left it when it was closed, and wait no longer than that for their own end. */
+void sequence_ended(struct engine *e, struct span *s)
+{
+	if (!s->left) {
+		span_forget(s);
+		return;
+	}
+	s->due_ns = e->now + EPOCH_CLOSE_NS;
+	DL_APPEND2(e->ended, s, prev_ending, next_ending);
+}
+
+static void forget_ended(struct engine *e)
+{
+	struct span *s = e->ended;
+	DL_DELETE2(e->ended, s, prev_ending, next_ending);
+	span_forget(s);
+}
+
 bool sequence_closed(const struct engine *e, const struct span *s)
 {
 	const struct launch_request *r;
@@ -515,9 +539,11 @@ static void say_again(struct engine *e)
 		if (!span_is_sequenced(s))
 			continue;
 		junction_say_again(e, s);
-		if (s->left && !s->closed)
+		if (s->left)
 			sequence_leave(e, s);
 	}
+	DL_FOREACH2 (e->ended, s, next_ending)
+		sequence_leave(e, s);
 }
 
 /* Epochs with members there end; the supervisor knows by itself, but perhaps later. */
@@ -548,6 +574,8 @@ void sequence_node_lost(struct engine *e, uint32_t node, bool led)
 void sequence_poll(struct engine *e)
 {
 	sequencer_look(e->sequencer, e->now);
+	while (e->ended && e->now >= e->ended->due_ns)
+		forget_ended(e);
 	if (!e->succession_due_ns || e->now < e->succession_due_ns)
 		return;
 	e->succession_due_ns = 0;
@@ -558,6 +586,8 @@ void sequence_finish(struct engine *e)
 {
 	while (e->requests)
 		request_forget(e, e->requests);
+	while (e->ended)
+		forget_ended(e);
 	free(e->granted);
 	struct failed_operation *f, *after;
 	DL_FOREACH_SAFE (e->failed, f, after)

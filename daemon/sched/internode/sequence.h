@@ -40,6 +40,9 @@ bool sequence_launch_making(struct engine *e);
 void sequence_launched(struct engine *e);
 /* No request of the span follows. */
 void sequence_leave(struct engine *e, const struct span *s);
+/* Takes a span that has ended here, of which only the nodes are left: when the sequencer is lost
+ * before it has closed it for all, this node leaves again at the successor. */
+void sequence_ended(struct engine *e, struct span *s);
 /* Has the sequencer said that nothing of it is launched any more? */
 bool sequence_was_closed(const struct comm *c);
 /* The same, and all that was to be launched is. */

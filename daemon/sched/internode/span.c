@@ -110,7 +110,6 @@ void span_free(struct engine *e, struct comm *c)
 	if (s->due_ns)
 		DL_DELETE2(e->endings, s, prev_ending, next_ending);
 	free(s->overs);
-	free(s->nodes);
 	free(s->counts);
 	free(s->first);
 	free(s->ranks);
@@ -118,8 +117,8 @@ void span_free(struct engine *e, struct comm *c)
 	stuck_free(s);
 	free(s->sent);
 	free(s->received);
-	free(s);
 	c->span = NULL;
+	sequence_ended(e, s);
 }
 
 void span_end_epoch(struct engine *e, struct comm *c)

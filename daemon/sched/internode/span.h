@@ -123,8 +123,8 @@ struct span {
 	bool over;   /* this node has said so */
 	bool *overs; /* [nnodes]: they have */
 	struct epoch_end end;
-	uint64_t due_ns; /* for the others to say so, then for ops to end */
-	struct span *prev_ending, *next_ending;
+	uint64_t due_ns;			/* for the others to say so, then for ops to end */
+	struct span *prev_ending, *next_ending; /* in the engine's endings, then in ended */
 	/* On GPUs: */
 	bool requested;	   /* something of it may have been launched */
 	bool left, closed; /* the sequencer was told, and has answered */

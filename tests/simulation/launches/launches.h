@@ -180,6 +180,7 @@ struct local_span {
 	bool begun, over, closed, unled, failed, ended;
 	bool overs[NODES_MAX];
 	uint64_t due_ns;
+	uint64_t ended_ns;
 	uint32_t nearly; /* messages that came before it began */
 	struct message *early[256];
 };

@@ -596,6 +596,7 @@ static void span_end(struct node *n, struct local_span *s)
 {
 	const ncclsvc_status st = {.result = NCCLSVC_PEER_GONE};
 	s->ended = true;
+	s->ended_ns = now_ns;
 	drop_matches(n, s);
 	for (uint32_t k = 0; k < s->plan->nranks; k++)
 		while (s->members[k].queue)
@@ -611,7 +612,7 @@ void node_span_look(struct local_span *s)
 	const bool in_order = !s->unled && is_closed(n, s);
 	if (!in_order && !(s->unled && is_closed(n, s)) && now_ns < s->due_ns)
 		return;
-	if (!in_order && !sequencer_died)
+	if (!in_order && !span_is_lost(s->index))
 		fail("node %u ends span %u without the sequencer's word", s->node, s->index);
 	trace(s->node, "ends span %d", (int)s->plan->id);
 	span_end(n, s);
@@ -716,7 +717,7 @@ static void say_again(struct node *n)
 			else if (m->asked && m->request)
 				withdraw(m, m->request, &note);
 		}
-		if (s->over && !s->ended && !s->closed)
+		if (s->over && (!s->ended || now_ns - s->ended_ns < EPOCH_CLOSE_NS))
 			leave(s);
 	}
 	channel_send(to_sequencer(node, GRANTED, 0));

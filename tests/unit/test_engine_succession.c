@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The sequencer's node is lost when it has told one node something, and another one not yet. Node 0
+ * is the sequencer, without members; nodes 1 and 2 have one each. */
+#include "base/timings.h"
+#include "engine_cluster.h"
+
+static int begin(void **state)
+{
+	(void)state;
+	return nodes_begin(TRANSPORT_NCCL, 2, (const uint32_t[])LIST(1, 2));
+}
+
+/* Node 2 hears nothing of it. */
+static void lose_sequencer(void)
+{
+	for (uint32_t node = 1; node < NODES; node++)
+		command_node(node, (struct command){.kind = COMMAND_NODE_LOST, .node = {0}});
+}
+
+static void end_on(uint32_t node)
+{
+	engine = engines[node];
+	end_epoch(0, NCCLSVC_PEER_GONE, 0);
+}
+
+/* Waits for the epoch's end on that node. */
+static bool ends_in_order(uint32_t node)
+{
+	struct event ev = {0};
+	bool dirty = false;
+	for (uint64_t until = now_ns() + WAIT_NS; ev.kind != EVENT_EPOCH_GONE;) {
+		assert_true(now_ns() < until);
+		if (!engines[node]->next_event(engines[node], &ev))
+			pause_ns(100000);
+		else
+			dirty |= ev.kind == EVENT_EPOCH_DIRTY;
+	}
+	return !dirty;
+}
+
+/* ---- The end of an epoch ---- */
+
+/* Node 1 knows that all have left, and has forgotten the span. */
+static void what_was_closed_for_one_is_closed_for_all(void **state)
+{
+	uint64_t n[2];
+	(void)state;
+	for (uint32_t k = 0; k < nranks; k++)
+		n[k] = sum(k);
+	for (uint32_t k = 0; k < nranks; k++)
+		goes_well(k, n[k]);
+	hold_from(0, 2, SPAN_CLOSED);
+	end_on(1);
+	end_on(2);
+	assert_true(ends_in_order(1));
+	const uint64_t since = now_ns();
+	lose_sequencer();
+	assert_true(ends_in_order(2));
+	assert_true(now_ns() - since < EPOCH_CLOSE_NS);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CLUSTER_TEST(what_was_closed_for_one_is_closed_for_all, begin),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
