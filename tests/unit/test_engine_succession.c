@@ -59,10 +59,36 @@ static void what_was_closed_for_one_is_closed_for_all(void **state)
 	assert_true(now_ns() - since < EPOCH_CLOSE_NS);
 }
 
+/* ---- Failures ---- */
+
+static uint64_t recv_within(uint32_t rank, int32_t peer, uint64_t timeout_ns)
+{
+	struct svc_record r = task_of(rank, NCCLSVC_RECV, peer);
+	r.timeout_ns = timeout_ns;
+	return submit_one(rank, r);
+}
+
+/* Node 1, which has not posted its Send, is told twice that the pair has failed. */
+static void what_has_failed_twice_is_remembered_once(void **state)
+{
+	(void)state;
+	hold_from(0, 2, SPAN_FAILED);
+	const uint64_t received = recv_within(1, 0, QUIET_NS);
+	await_said(SPAN_FAILED, 2);
+	pause_ns(QUIET_NS); /* node 1 hears it */
+	lose_sequencer();
+	ends(1, received, NCCLSVC_TIMEOUT);
+	pause_ns(QUIET_NS);
+	const uint64_t sent = send_to(0, 1);
+	ends(0, sent, NCCLSVC_TIMEOUT);
+	usable();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CLUSTER_TEST(what_was_closed_for_one_is_closed_for_all, begin),
+		CLUSTER_TEST(what_has_failed_twice_is_remembered_once, begin),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

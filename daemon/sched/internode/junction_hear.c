@@ -235,6 +235,8 @@ static void be_failed(struct engine *e, struct junction *j, const struct failed_
 	ncclsvc_status st = failed->status;
 	struct comm *c = j->comm;
 	const bool pair = j->key.a >= 0;
+	if (j->heard == j->nparts)
+		return; /* a successor tells all nodes, as some do not know */
 	if (st.result == NCCLSVC_MISMATCH && !stuck_said(&st)) {
 		if (pair)
 			order_name_ranks(c, &st, st.rank_a, st.rank_b);

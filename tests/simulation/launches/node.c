@@ -458,6 +458,8 @@ static void be_failed(struct match *m, const struct failed_note *note)
 {
 	ncclsvc_status st = note->status;
 	check_failed(m->at->node, m, note);
+	if (m->heard)
+		return;
 	if (st.result == NCCLSVC_MISMATCH && m->key.a < 0)
 		mismatch_status(&note->posted, m->at->plan->nranks, &st);
 	m->status = st;
