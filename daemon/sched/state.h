@@ -37,7 +37,6 @@
 #define STEP_ROUND  16384 /* of all members before rings are polled again */
 
 struct early;
-struct failed_operation;
 struct grant;
 struct launch_request;
 struct message;
@@ -138,8 +137,6 @@ struct engine {
 	uint64_t nrequests;			  /* so far */
 	struct grant *granted;			  /* [tasks_max]: launched of late */
 	uint64_t ngranted;			  /* so far */
-	struct failed_operation *failed;	  /* of late, the oldest first */
-	uint32_t nfailed;
 	uint32_t lost_sequencer;
 	uint64_t succession_due_ns;  /* when the next one is to go on; 0: it does */
 	struct sequencer *sequencer; /* this node's, if it has to be the one */

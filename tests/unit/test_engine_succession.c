@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The sequencer's node is lost when it has told one node something, and another one not yet. Node 0
  * is the sequencer, without members; nodes 1 and 2 have one each. */
+#include <stdlib.h>
+
 #include "base/timings.h"
 #include "engine_cluster.h"
 
@@ -84,11 +86,59 @@ static void what_has_failed_twice_is_remembered_once(void **state)
 	usable();
 }
 
+/* Another communicator, of rank 0's trainer on node 1 and of a member on node 0 that has gone. */
+static void begin_another(uint32_t comm)
+{
+	for (uint32_t node = 0; node < 2; node++) {
+		struct command c = {.kind = COMMAND_EPOCH_START};
+		struct epoch_member *members = calloc(2, sizeof(*members));
+		assert_non_null(members);
+		for (uint32_t k = 0; k < 2; k++)
+			members[k] =
+				(struct epoch_member){.session = k && node ? 0 : EPOCH_ELSEWHERE,
+						      .handle = comm + 1,
+						      .device = (int32_t)k,
+						      .node = k};
+		c.epoch_start.comm = comm;
+		c.epoch_start.nranks = 2;
+		c.epoch_start.epoch = 1;
+		c.epoch_start.uid = 2;
+		c.epoch_start.members = members;
+		c.epoch_start.progress = progress_pages[NODES + node];
+		c.epoch_start.span = 1000 + comm;
+		c.epoch_start.transport = engine_transport;
+		command_node(node, c);
+	}
+}
+
+/* Node 1 hears of one communicator's failure, and then of many of another. */
+static void failures_of_one_epoch_push_out_no_others(void **state)
+{
+	struct svc_record other = p2p(1, NCCLSVC_RECV, 1, 0);
+	const unsigned others = 300;
+	(void)state;
+	begin_another(1);
+	other.timeout_ns = QUIET_NS;
+	hold_from(0, 2, SPAN_FAILED);
+	const uint64_t received = recv_within(1, 0, QUIET_NS);
+	await_said(SPAN_FAILED, 2);
+	for (unsigned i = 0; i < others; i++)
+		submit_one(0, other);
+	await_said(SPAN_FAILED, 2 + others);
+	pause_ns(QUIET_NS); /* node 1 hears it */
+	lose_sequencer();
+	ends(1, received, NCCLSVC_TIMEOUT);
+	const uint64_t sent = send_to(0, 1);
+	ends(0, sent, NCCLSVC_TIMEOUT);
+	usable();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CLUSTER_TEST(what_was_closed_for_one_is_closed_for_all, begin),
 		CLUSTER_TEST(what_has_failed_twice_is_remembered_once, begin),
+		CLUSTER_TEST(failures_of_one_epoch_push_out_no_others, begin),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -245,7 +245,7 @@ static void be_failed(struct engine *e, struct junction *j, const struct failed_
 	}
 	j->status = st;
 	j->heard = j->nparts;
-	sequence_remember_failed(e, c->span, &j->key, failed);
+	sequence_remember_failed(c->span, &j->key, failed);
 	if (j->tasks) {
 		junction_call_off(e, j);
 		junction_end_tasks(e, j, &st);

@@ -12,7 +12,7 @@
 #include "sched/set.h"
 #include "sequence.h"
 
-#define FAILED_KEPT 256
+#define FAILED_KEPT 256					      /* of one epoch */
 #define GRANTS_SENT (SPAN_EAGER_BYTES / sizeof(struct grant)) /* in one message */
 #define ENTRIES_SENT                                                                               \
 	((SPAN_EAGER_BYTES - 256) / sizeof(struct request_entry)) /* in one message                \
@@ -34,7 +34,6 @@ struct launch_request {
 
 struct failed_operation {
 	struct failed_operation *prev, *next;
-	uint64_t span;
 	struct operation_key key;
 	struct failed_note note;
 };
@@ -194,19 +193,24 @@ void sequence_withdraw(struct engine *e, const struct span *s, const struct oper
 	say(e, &h, &w);
 }
 
-void sequence_remember_failed(struct engine *e, const struct span *s,
-			      const struct operation_key *key, const struct failed_note *note)
+static void forget_failed(struct span *s)
 {
-	struct failed_operation *oldest = e->failed, *f = malloc(sizeof(*f));
+	struct failed_operation *oldest = s->failed;
+	DL_DELETE(s->failed, oldest);
+	s->nfailed--;
+	free(oldest);
+}
+
+void sequence_remember_failed(struct span *s, const struct operation_key *key,
+			      const struct failed_note *note)
+{
+	struct failed_operation *f = malloc(sizeof(*f));
 	if (!f)
 		return; /* those who were not told end their epoch */
-	*f = (struct failed_operation){.span = s->id, .key = *key, .note = *note};
-	DL_APPEND(e->failed, f);
-	if (++e->nfailed <= FAILED_KEPT)
-		return;
-	DL_DELETE(e->failed, oldest);
-	e->nfailed--;
-	free(oldest);
+	*f = (struct failed_operation){.key = *key, .note = *note};
+	DL_APPEND(s->failed, f);
+	if (++s->nfailed > FAILED_KEPT)
+		forget_failed(s);
 }
 
 void sequence_void(struct engine *e, struct launch_request *r)
@@ -290,6 +294,8 @@ void sequence_leave(struct engine *e, const struct span *s)
 
 static void span_forget(struct span *s)
 {
+	while (s->failed)
+		forget_failed(s);
 	free(s->nodes);
 	free(s);
 }
@@ -513,13 +519,13 @@ static void report(struct engine *e)
 				1, true);
 }
 
-static void say_failed_before(struct engine *e)
+static void say_failed_before(struct engine *e, const struct span *s)
 {
 	const struct failed_operation *f;
-	DL_FOREACH (e->failed, f) {
+	DL_FOREACH (s->failed, f) {
 		const struct withdrawal w = {.number = FAILED_BEFORE, .note = f->note};
 		const struct span_header h = {.kind = SPAN_WITHDRAW,
-					      .span = f->span,
+					      .span = s->id,
 					      .key = f->key,
 					      .bytes = offsetof(struct withdrawal, nodes)};
 		say(e, &h, &w);
@@ -531,19 +537,21 @@ static void say_again(struct engine *e)
 {
 	const struct launch_request *r;
 	struct span *s, *next;
-	say_failed_before(e);
 	DL_FOREACH (e->requests, r)
 		if (!r->ordered)
 			send_request(e, r);
 	HASH_ITER (hh, e->spans, s, next) {
 		if (!span_is_sequenced(s))
 			continue;
+		say_failed_before(e, s);
 		junction_say_again(e, s);
 		if (s->left)
 			sequence_leave(e, s);
 	}
-	DL_FOREACH2 (e->ended, s, next_ending)
+	DL_FOREACH2 (e->ended, s, next_ending) {
+		say_failed_before(e, s);
 		sequence_leave(e, s);
+	}
 }
 
 /* Epochs with members there end; the supervisor knows by itself, but perhaps later. */
@@ -589,8 +597,5 @@ void sequence_finish(struct engine *e)
 	while (e->ended)
 		forget_ended(e);
 	free(e->granted);
-	struct failed_operation *f, *after;
-	DL_FOREACH_SAFE (e->failed, f, after)
-		free(f);
 	sequencer_free(e->sequencer);
 }

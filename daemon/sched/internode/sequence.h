@@ -20,8 +20,8 @@ void sequence_request(struct engine *e, bool fits);
 void sequence_withdraw(struct engine *e, const struct span *s, const struct operation_key *key,
 		       const struct launch_request *r, const struct failed_note *note);
 /* The sequencer has failed it: a successor may have to tell other nodes. */
-void sequence_remember_failed(struct engine *e, const struct span *s,
-			      const struct operation_key *key, const struct failed_note *note);
+void sequence_remember_failed(struct span *s, const struct operation_key *key,
+			      const struct failed_note *note);
 /* The sequencer has forgotten it: the rest of it is to be requested again. */
 void sequence_void(struct engine *e, struct launch_request *r);
 /* The same, though the sequencer may yet launch it: all its epochs end. */
@@ -40,8 +40,8 @@ bool sequence_launch_making(struct engine *e);
 void sequence_launched(struct engine *e);
 /* No request of the span follows. */
 void sequence_leave(struct engine *e, const struct span *s);
-/* Takes a span that has ended here, of which only the nodes are left: when the sequencer is lost
- * before it has closed it for all, this node leaves again at the successor. */
+/* Takes a span that has ended here, of which only its nodes and failures are left: when the
+ * sequencer is lost before it has told all nodes of them, this node tells the successor. */
 void sequence_ended(struct engine *e, struct span *s);
 /* Has the sequencer said that nothing of it is launched any more? */
 bool sequence_was_closed(const struct comm *c);

@@ -47,6 +47,7 @@
 #define SPAN_MAGIC	 UINT32_C(0x6e617073)
 
 struct chunk;
+struct failed_operation;
 struct mpi_api;
 struct junction;
 struct span;
@@ -126,9 +127,11 @@ struct span {
 	uint64_t due_ns;			/* for the others to say so, then for ops to end */
 	struct span *prev_ending, *next_ending; /* in the engine's endings, then in ended */
 	/* On GPUs: */
-	bool requested;	   /* something of it may have been launched */
-	bool left, closed; /* the sequencer was told, and has answered */
-	bool unled;	   /* a node is gone: nobody knows what was launched there */
+	bool requested;			 /* something of it may have been launched */
+	bool left, closed;		 /* the sequencer was told, and has answered */
+	bool unled;			 /* a node is gone: nobody knows what was launched there */
+	struct failed_operation *failed; /* by the sequencer, of late; the oldest first */
+	uint32_t nfailed;
 };
 
 /* Something that MPI works on: the first member of what MPI gives back when it is over. */
