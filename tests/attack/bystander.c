@@ -53,6 +53,7 @@ bool gauge_close(struct gauge *g)
 {
 	uint64_t begun = g->begun, took = begun ? clock_ns() - begun : 0;
 	bool longest = took > g->worst;
+	g->closed = true;
 	gauge_worst(g, took);
 	return longest;
 }
@@ -70,20 +71,28 @@ double gauge_percentile_ms(const struct gauge *g, double part)
 
 static void fail(struct gauge *g, ncclsvc_result result)
 {
-	if (!g->failure[0])
+	if (!g->closed && !g->failure[0])
 		snprintf(g->failure, sizeof(g->failure), "%s: %s: %.100s", g->now_of,
 			 ncclsvc_result_name(result), ncclsvc_last_error());
 }
 
-/* True if that call, which was measured, went well. */
-#define MEASURED(gauge, name, call)                                                                \
+/* True if the call succeeded; otherwise the gauge keeps its error. */
+#define SUCCEEDS(gauge, name, call)                                                                \
 	({                                                                                         \
-		gauge_begin(gauge, name);                                                          \
+		(gauge)->now_of = (name);                                                          \
 		ncclsvc_result result_ = (call);                                                   \
 		if (result_)                                                                       \
 			fail(gauge, result_);                                                      \
-		gauge_end(gauge);                                                                  \
 		result_ == NCCLSVC_OK;                                                             \
+	})
+
+/* The same, and the gauge measures the call. */
+#define MEASURED(gauge, name, call)                                                                \
+	({                                                                                         \
+		gauge_begin(gauge, name);                                                          \
+		bool good_ = SUCCEEDS(gauge, name, call);                                          \
+		gauge_end(gauge);                                                                  \
+		good_;                                                                             \
 	})
 
 /* ---- The processes ---- */
@@ -115,8 +124,9 @@ static void reduces(struct bystanders *b, int rank)
 	struct gauge *g = &b->reduce;
 	void *v;
 	memcpy(id.bytes, b->id, sizeof(id.bytes));
-	if (open_session(b, &s) || ncclsvc_comm_join(s, &id, 2, rank, PATIENCE, &comm) ||
-	    ncclsvc_mem_alloc(s, 16, &v))
+	if (!SUCCEEDS(g, "open", open_session(b, &s)) ||
+	    !SUCCEEDS(g, "JOIN", ncclsvc_comm_join(s, &id, 2, rank, PATIENCE, &comm)) ||
+	    !SUCCEEDS(g, "REGION_ADD", ncclsvc_mem_alloc(s, 16, &v)))
 		return;
 	memset(v, 0, 16);
 	b->ready++;
@@ -202,7 +212,11 @@ bool bystanders_start(struct bystanders *b, const char *socket)
 	for (uint64_t end = clock_ns() + START_MS * UINT64_C(1000000);
 	     b->ready < 3 || b->reduce.done < 10 || b->request.done < 10; pause_ms(2))
 		if (clock_ns() > end || b->reduce.failure[0] || b->request.failure[0]) {
-			fprintf(stderr, "the bystanders do not start: %s%s\n", b->reduce.failure,
+			fprintf(stderr,
+				"the bystanders do not start: %u of 3 ready, %lu AllReduces, %lu "
+				"requests; %s%s\n",
+				(unsigned)b->ready, (unsigned long)b->reduce.done,
+				(unsigned long)b->request.done, b->reduce.failure,
 				b->request.failure);
 			return false;
 		}

@@ -13,9 +13,10 @@ struct gauge {
 	_Atomic uint64_t begun; /* of the one under way; 0: none */
 	_Atomic uint64_t done, worst;
 	_Atomic uint32_t buckets[BUCKETS];
-	char worst_of[32];  /* its name */
-	char failure[160];  /* the first; "": none */
-	const char *now_of; /* the name of what is under way */
+	char worst_of[32];   /* its name */
+	char failure[160];   /* the first; "": none */
+	_Atomic bool closed; /* the end of one bystander is no failure of another */
+	const char *now_of;  /* the name of what is under way */
 };
 
 /* In memory that the processes share. */
@@ -33,8 +34,8 @@ bool bystanders_start(struct bystanders *b, const char *socket);
 void bystanders_reset(struct bystanders *b);
 /* Is an operation under way that began before that time? */
 bool bystanders_held_up(const struct bystanders *b, uint64_t before_ns);
-/* Counts what is still under way. True if that is the longest.
- */
+/* Ends the measurement: counts the operation that is still under way, and keeps no later failure.
+ * True if that operation is the longest. */
 bool gauge_close(struct gauge *g);
 double gauge_percentile_ms(const struct gauge *g, double part);
 void bystanders_stop(struct bystanders *b);

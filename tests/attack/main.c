@@ -220,6 +220,7 @@ static struct outcome try_attack(const struct attack *attack, struct shared *s,
 	how.unprivileged |= o->unprivileged;
 	if (!target_start(&t, o->daemon, &how) || !bystanders_start(&s->bystanders, t.socket)) {
 		judge(&r, "the daemon or the bystanders did not start");
+		target_show_log(&t);
 		target_stop(&t);
 		bystanders_stop(&s->bystanders);
 		return r;
