@@ -18,6 +18,8 @@
 	((SPAN_EAGER_BYTES - 256) / sizeof(struct request_entry)) /* in one message                \
 								   */
 
+#define WITHDRAW_ALL (OPERATION_MAKE - 1) /* nothing of the span is requested any more */
+
 /* To be launched together here. */
 struct launch_request {
 	struct launch_request *prev, *next;
@@ -38,7 +40,8 @@ struct failed_operation {
 	struct failed_note note;
 };
 
-/* -> sequencer, with SPAN_WITHDRAW */
+/* -> sequencer, with SPAN_WITHDRAW of an operation. (Of a making, key.seq is the request's number;
+ * of all of the span, its nodes follow.) */
 struct withdrawal {
 	uint64_t number; /* of the request that it was in; 0: of none */
 	struct failed_note note;
@@ -287,8 +290,10 @@ static bool names(const struct launch_request *r, uint64_t span)
 
 void sequence_leave(struct engine *e, const struct span *s)
 {
-	const struct span_header h = {
-		.kind = SPAN_OVER, .span = s->id, .bytes = s->nnodes * sizeof(s->nodes[0])};
+	const struct span_header h = {.kind = SPAN_WITHDRAW,
+				      .span = s->id,
+				      .key = {.part = WITHDRAW_ALL},
+				      .bytes = s->nnodes * sizeof(s->nodes[0])};
 	say(e, &h, s->nodes);
 }
 
@@ -401,7 +406,7 @@ static void tell_waiting(void *arg, uint32_t node, uint64_t span, const struct o
 
 static void tell_goes_on(void *arg, uint32_t node)
 {
-	const struct span_header h = {.kind = SPAN_GRANTED, .key = {.b = true}};
+	const struct span_header h = {.kind = SPAN_SUCCESSION, .key = {.a = SUCCESSION_GOES_ON}};
 	span_send_node(arg, node, &h, NULL);
 }
 
@@ -416,6 +421,18 @@ const struct sequencer_ops sequence_ops = {
 
 /* ---- Hearing ---- */
 
+/* It takes part in the span no more. */
+static void hear_leave(struct engine *e, uint32_t from, const struct span_header *h,
+		       const char *body)
+{
+	uint32_t nodes[CLUSTER_NODES_MAX];
+	if (!h->bytes || h->bytes > sizeof(nodes) || h->bytes % sizeof(nodes[0]))
+		return;
+	memcpy(nodes, body, h->bytes);
+	sequencer_leave(e->sequencer, from, h->span, nodes,
+			(uint32_t)(h->bytes / sizeof(nodes[0])));
+}
+
 static void hear_withdrawal(struct engine *e, uint32_t from, const struct span_header *h,
 			    const char *body)
 {
@@ -423,6 +440,10 @@ static void hear_withdrawal(struct engine *e, uint32_t from, const struct span_h
 	struct withdrawal w;
 	if (h->key.part == OPERATION_MAKE) {
 		sequencer_forget(e->sequencer, from, h->key.seq);
+		return;
+	}
+	if (h->key.part == WITHDRAW_ALL) {
+		hear_leave(e, from, h, body);
 		return;
 	}
 	if (h->bytes < fixed || h->bytes > sizeof(w))
@@ -444,31 +465,20 @@ static void hear_request(struct engine *e, uint32_t from, const struct span_head
 	sequencer_request(e->sequencer, e->now, from, h->key.seq, h->key.a, entries, (uint32_t)n);
 }
 
-void sequence_hear_over(struct engine *e, const struct span_header *h, const char *body, int node)
-{
-	uint32_t nodes[CLUSTER_NODES_MAX];
-	if (!h->bytes || h->bytes > sizeof(nodes) || h->bytes % sizeof(nodes[0]))
-		return;
-	e->sequenced_ns = e->now;
-	memcpy(nodes, body, h->bytes);
-	sequencer_leave(e->sequencer, (uint32_t)node, h->span, nodes,
-			(uint32_t)(h->bytes / sizeof(nodes[0])));
-}
-
-/* What a node was told to launch; or, with key.b, that the sequencer, a successor, goes on. */
-static void hear_granted(struct engine *e, uint32_t from, const struct span_header *h,
-			 const char *body)
+static void hear_succession(struct engine *e, uint32_t from, const struct span_header *h,
+			    const char *body)
 {
 	struct grant grants[GRANTS_SENT];
 	const uint64_t n = h->bytes / sizeof(grants[0]);
-	if (h->key.b) {
-		e->succession_due_ns = 0;
-		return;
-	}
 	if (n > GRANTS_SENT || h->bytes % sizeof(grants[0]))
 		return;
 	memcpy(grants, body, h->bytes);
-	sequencer_report(e->sequencer, from, grants, (uint32_t)n, h->key.a);
+	if (h->key.a == SUCCESSION_GRANTS)
+		sequencer_report(e->sequencer, from, grants, (uint32_t)n, true);
+	else if (h->key.a == SUCCESSION_SAID)
+		sequencer_report(e->sequencer, from, NULL, 0, false);
+	else if (h->key.a == SUCCESSION_GOES_ON)
+		e->succession_due_ns = 0;
 }
 
 void sequence_hear(struct engine *e, const struct span_header *h, const char *body, int node)
@@ -488,18 +498,19 @@ void sequence_hear(struct engine *e, const struct span_header *h, const char *bo
 	case SPAN_WITHDRAW:
 		hear_withdrawal(e, from, h, body);
 		break;
-	case SPAN_GRANTED:
-		hear_granted(e, from, h, body);
+	case SPAN_SUCCESSION:
+		hear_succession(e, from, h, body);
 		break;
 	}
 }
 
 /* ---- The sequencer is gone ---- */
 
-static void send_grants(struct engine *e, const struct grant *grants, uint32_t n, bool more)
+static void say_succession(struct engine *e, enum succession_step step, const struct grant *grants,
+			   uint32_t n)
 {
 	const struct span_header h = {
-		.kind = SPAN_GRANTED, .key = {.a = more}, .bytes = n * sizeof(*grants)};
+		.kind = SPAN_SUCCESSION, .key = {.a = step}, .bytes = n * sizeof(*grants)};
 	say(e, &h, grants);
 }
 
@@ -510,13 +521,14 @@ static void report(struct engine *e)
 	const struct launch_request *r;
 	for (uint64_t i = 0; i < n; i += GRANTS_SENT) {
 		const uint64_t some = n - i < GRANTS_SENT ? n - i : GRANTS_SENT;
-		send_grants(e, e->granted + i, (uint32_t)some, true);
+		say_succession(e, SUCCESSION_GRANTS, e->granted + i, (uint32_t)some);
 	}
 	DL_FOREACH2 (e->orders, r, next_order)
 		for (uint32_t i = 0; i < r->n; i++)
-			send_grants(
-				e, &(struct grant){r->grant, r->entries[i].span, r->entries[i].key},
-				1, true);
+			say_succession(
+				e, SUCCESSION_GRANTS,
+				&(struct grant){r->grant, r->entries[i].span, r->entries[i].key},
+				1);
 }
 
 static void say_failed_before(struct engine *e, const struct span *s)
@@ -574,7 +586,7 @@ void sequence_node_lost(struct engine *e, uint32_t node, bool led)
 	end_those_on(e, node, false);
 	report(e);
 	say_again(e);
-	send_grants(e, NULL, 0, false);
+	say_succession(e, SUCCESSION_SAID, NULL, 0);
 	e->succession_due_ns = e->now + NODE_ANSWER_NS;
 	e->lost_sequencer = node;
 }

@@ -47,10 +47,8 @@ void sequence_ended(struct engine *e, struct span *s);
 bool sequence_was_closed(const struct comm *c);
 /* The same, and all that was to be launched is. */
 bool sequence_closed(const struct engine *e, const struct span *s);
-/* REQUEST, WITHDRAW, GRANTED, LAUNCH or CLOSED. */
+/* REQUEST, WITHDRAW, LAUNCH, CLOSED or SUCCESSION. */
 void sequence_hear(struct engine *e, const struct span_header *h, const char *body, int node);
-/* OVER: this node may be the sequencer. */
-void sequence_hear_over(struct engine *e, const struct span_header *h, const char *body, int node);
 /* led: it was the sequencer. */
 void sequence_node_lost(struct engine *e, uint32_t node, bool led);
 /* In each round of a loop that has other nodes. */

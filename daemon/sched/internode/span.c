@@ -357,12 +357,10 @@ void span_dispatch(struct engine *e, const struct span_header *h, const char *bo
 {
 	struct span *s;
 	struct credit_note note;
-	if (h->kind >= SPAN_REQUEST && h->kind <= SPAN_CLOSED) {
+	if (h->kind >= SPAN_REQUEST && h->kind <= SPAN_SUCCESSION) {
 		sequence_hear(e, h, body, node);
 		return;
 	}
-	if (h->kind == SPAN_OVER)
-		sequence_hear_over(e, h, body, node);
 	HASH_FIND(hh, e->spans, &h->span, sizeof(h->span), s);
 	if (h->kind == SPAN_CREDIT) {
 		if (h->bytes != sizeof(note))

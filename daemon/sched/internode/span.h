@@ -55,23 +55,29 @@ struct op;
 struct stuck;
 
 enum span_kind {
-	SPAN_READY =
-		1, /* a record, and bytes; on GPUs, sequencer -> node: the places of those that are
-		    */
-	SPAN_FAILED,  /* a struct failed_note; on GPUs, sequencer -> node: it fails on all nodes */
-	SPAN_ASK,     /* a status: fail, if nothing has been said; on GPUs, sequencer -> node */
-	SPAN_CREDIT,  /* a struct credit_note */
-	SPAN_OVER,    /* this node has ended the epoch: no READY follows. -> sequencer: no request;
-		       * its nodes */
-	SPAN_STUCK,   /* between a node and the first: do all members wait? A struct stuck_note */
-	SPAN_REQUEST, /* -> sequencer: request entries; key.seq is its number, key.a: more follow */
-	SPAN_WITHDRAW, /* -> sequencer: one operation is to fail, or a making not to be */
-	SPAN_GRANTED,  /* -> sequencer that succeeds another: launched of late, grants; key.a: more
-			* follows. sequencer -> node, with key.b: it goes on */
-	SPAN_LAUNCH, /* sequencer -> node: launch what that request is about; key.part is the grant
-		      */
-	SPAN_CLOSED, /* sequencer -> node: no launch of the span follows */
+	/* Between the nodes of a span; on GPUs, the sequencer tells them READY, FAILED and ASK. */
+	SPAN_READY = 1, /* a record, and bytes; the sequencer's: the places of those that are */
+	SPAN_FAILED,	/* a struct failed_note; the sequencer's: it fails on all nodes */
+	SPAN_ASK,	/* a status: fail, if nothing has been said */
+	SPAN_CREDIT,	/* a struct credit_note */
+	SPAN_OVER,	/* the sender has ended the epoch: it says READY no more */
+	SPAN_STUCK,	/* between a node and the first: do all members wait? A struct stuck_note */
+	/* Node -> sequencer */
+	SPAN_REQUEST,  /* request entries; key.seq is its number, key.a: more follow */
+	SPAN_WITHDRAW, /* of what key.part says: an operation, a making, or all of the span */
+	/* Sequencer -> node */
+	SPAN_LAUNCH, /* what the request key.seq is about; key.part is the grant */
+	SPAN_CLOSED, /* no launch of the span follows */
+	/* Node -> the sequencer that succeeds a lost one, and its answer; key.a says which */
+	SPAN_SUCCESSION,
 	SPAN_END,
+};
+
+/* The steps of a succession, in their order. */
+enum succession_step {
+	SUCCESSION_GRANTS = 1, /* what the node was told to launch of late: struct grants */
+	SUCCESSION_SAID,       /* the node has said all again */
+	SUCCESSION_GOES_ON,    /* the successor: all nodes have, and it goes on */
 };
 
 /* Between engines, by MPI. They are one program on one kind of machine. */
