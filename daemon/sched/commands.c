@@ -11,6 +11,7 @@
 #include "base/timings.h"
 #include "commands.h"
 #include "complete.h"
+#include "internode/early.h"
 #include "internode/span.h"
 #include "plan.h"
 #include "release.h"

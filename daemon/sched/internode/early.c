@@ -7,7 +7,7 @@
 #include <utlist.h>
 
 #include "base/timings.h"
-#include "span.h"
+#include "early.h"
 
 #define EARLY_MAX  (64 * 1024 * 1024) /* bytes */
 #define EARLY_LOST (sizeof(((struct engine *)0)->lost_spans) / sizeof(struct lost_span))

@@ -10,6 +10,7 @@
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "channel/mpi_api.h"
+#include "early.h"
 #include "junction.h"
 #include "sched/release.h"
 #include "sched/set.h"

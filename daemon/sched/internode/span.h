@@ -195,13 +195,4 @@ void span_finish_all(struct engine *e);
 /* As span_send, to any node; this one handles it a little later. */
 void span_send_node(struct engine *e, uint32_t node, const struct span_header *h, const void *body);
 
-/* ---- early.c ---- */
-
-/* For a communicator that this node is about to hear of. */
-void early_keep(struct engine *e, const struct span_header *h, const char *body, int node);
-/* Takes what came before the communicator did, and gives it up if something of that is lost. */
-void early_hear(struct engine *e, struct comm *c);
-void early_expire(struct engine *e);
-void early_finish(struct engine *e);
-
 #endif
