@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 #define CUDA_DRIVER_SONAME	   "libcuda.so.1"
 #define CUDA_DRIVER_VERSION_NEEDED 12000

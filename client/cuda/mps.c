@@ -10,7 +10,7 @@
 #include "base/connection.h"
 #include "cuda.h"
 #include "mps.h"
-#include "proto/cuda_connections.h"
+#include "proto/abi/cuda_connections.h"
 #include "proto/mps.h"
 
 #define STARTED_NS UINT64_C(1000000000)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "dropin.h"
-#include "proto/cuda_connections.h"
+#include "proto/abi/cuda_connections.h"
 
 #define MOST CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_MAX)
 

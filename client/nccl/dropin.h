@@ -26,7 +26,7 @@
 #include <stdbool.h>
 
 #include "ncclsvc.h"
-#include "proto/nccl_abi.h"
+#include "proto/abi/nccl_abi.h"
 
 #define NCCL_ABI_VERSION 23203 /* whose nccl.h this is */
 

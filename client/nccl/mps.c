@@ -10,7 +10,7 @@
 
 #include "driver.h"
 #include "handle.h"
-#include "proto/cuda_connections.h"
+#include "proto/abi/cuda_connections.h"
 #include "proto/mps.h"
 
 #define ASK_MS 1000

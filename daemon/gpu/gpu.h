@@ -8,10 +8,10 @@
 
 #include <uv.h>
 
+#include "abi/worker_queue.h"
 #include "ncclsvc_types.h"
 #include "svc_limits.h"
 #include "worker_protocol.h"
-#include "worker_queue.h"
 
 struct client;
 struct coord;

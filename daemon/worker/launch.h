@@ -3,8 +3,8 @@
 #ifndef WORKER_LAUNCH_H
 #define WORKER_LAUNCH_H
 
+#include "abi/worker_queue.h"
 #include "gpu_api.h"
-#include "worker_queue.h"
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -16,9 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "abi/cuda_connections.h"
 #include "base/log.h"
 #include "base/timings.h"
-#include "cuda_connections.h"
 #include "gpu_list.h"
 #include "names.h"
 #include "worker_main.h"

@@ -18,6 +18,7 @@
 
 #include <stdint.h>
 
+#include "abi/worker_queue.h"
 #include "comm_slot.h"
 #include "gpu_api.h"
 #include "import.h"
@@ -25,7 +26,6 @@
 #include "second_stream.h"
 #include "spin.h"
 #include "worker_protocol.h"
-#include "worker_queue.h"
 
 struct worker {
 	int sock, bell, queue_fd;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "cuda_connections.h"
+#include "abi/cuda_connections.h"
 #include "fake.h"
 
 #define LOOK_NS 20000000 /* for a context that has failed */

@@ -16,7 +16,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 #define FAKE_GPUS_MAX 16
 

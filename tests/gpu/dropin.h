@@ -4,7 +4,7 @@
 #define TESTS_GPU_DROPIN_H
 
 #include "crew.h"
-#include "proto/nccl_abi.h"
+#include "proto/abi/nccl_abi.h"
 #include "values.h"
 
 #define NCCL_POINTER(function, type, parameters) type(*function) parameters;

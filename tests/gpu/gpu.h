@@ -5,7 +5,7 @@
 #ifndef TESTS_GPU_H
 #define TESTS_GPU_H
 
-#include "proto/cuda_abi.h"
+#include "proto/abi/cuda_abi.h"
 #include "tests/integration/harness.h"
 
 #define DRIVER_POINTER(function, name, parameters) CUresult(*function) parameters;

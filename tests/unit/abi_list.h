@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What test_abi.c compares: everything of proto/cuda_abi.h and proto/nccl_abi.h that has a number.
- * Compiled twice, in abi_ours.c and in abi_real.c, against either world's headers. */
+ * What test_abi.c compares: everything of proto/abi/cuda_abi.h and proto/abi/nccl_abi.h that has a
+ * number. Compiled twice, in abi_ours.c and in abi_real.c, against either world's headers. */
 #ifndef TESTS_ABI_LIST_H
 #define TESTS_ABI_LIST_H
 

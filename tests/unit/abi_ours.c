@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "abi/nccl_abi.h"
 #include "abi_list.h"
-#include "nccl_abi.h"
 #include "ncclsvc_types.h"
 
 #define OURS(ours, real)		       {#real, (long long)(ours)},

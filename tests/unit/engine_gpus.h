@@ -13,11 +13,11 @@
 
 #include <cmocka.h>
 
+#include "abi/worker_queue.h"
 #include "account/task_table.h"
 #include "ring.h"
 #include "sched/engine.h"
 #include "sched/executor.h"
-#include "worker_queue.h"
 
 #define DEVICES	 4
 #define SESSIONS 8

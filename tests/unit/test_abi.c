@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * proto/cuda_abi.h and proto/nccl_abi.h say what NVIDIA's own headers say, where those are
+ * proto/abi/cuda_abi.h and proto/abi/nccl_abi.h say what NVIDIA's own headers say, where those are
  * installed. */
 #include <setjmp.h>
 #include <stdarg.h>

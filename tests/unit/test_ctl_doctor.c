@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 #include "doctor/doctor.h"
 
 static struct doctor_facts facts;

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "doctor.h"
+#include "proto/abi/nccl_abi.h"
 #include "proto/dynlib.h"
-#include "proto/nccl_abi.h"
 
 #define CUDA_POINTER(function, name, parameters) CUresult(*function) parameters;
 #define NCCL_POINTER(function, type, parameters) type(*function) parameters;

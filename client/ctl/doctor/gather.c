@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "doctor.h"
-#include "proto/cuda_connections.h"
+#include "proto/abi/cuda_connections.h"
 
 #define DRIVER_MS 10000 /* that the driver has to start */
 #define REAP_MS	  1000	/* one in the middle of a system call may not even die */

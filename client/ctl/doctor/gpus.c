@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "doctor.h"
+#include "proto/abi/nccl_abi.h"
 #include "proto/names.h"
-#include "proto/nccl_abi.h"
 
 #define DRIVER_NEEDED 12000
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "doctor.h"
-#include "proto/cuda_connections.h"
+#include "proto/abi/cuda_connections.h"
 
 #define TRADE_WITHOUT                                                                              \
 	"kernels of trainers and of the daemon take turns on the GPU, so communication does not "  \

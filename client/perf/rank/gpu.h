@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 /* Where buffers come from. */
 enum memory {

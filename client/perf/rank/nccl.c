@@ -9,10 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "abi/nccl_abi.h"
 #include "dynlib.h"
 #include "gpu_rank.h"
 #include "mps.h"
-#include "nccl_abi.h"
 
 #define DESTROY_S 10
 

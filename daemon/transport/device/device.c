@@ -4,7 +4,7 @@
 
 #include <unistd.h>
 
-#include "worker_queue.h"
+#include "abi/worker_queue.h"
 
 void device_add(struct engine *e, uint32_t device, struct worker_queue *queue, int doorbell)
 {

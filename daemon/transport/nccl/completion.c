@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <utlist.h>
 
+#include "abi/worker_queue.h"
 #include "base/clock.h"
 #include "base/timings.h"
 #include "nccl.h"
 #include "sched/complete.h"
 #include "sched/order.h"
 #include "sched/timeline.h"
-#include "worker_queue.h"
 
 static void complete(struct engine *e, struct task *t, const ncclsvc_status *st)
 {

@@ -10,10 +10,10 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "abi/worker_queue.h"
 #include "nccl.h"
 #include "sched/set.h"
 #include "transport/device/device.h"
-#include "worker_queue.h"
 
 /* Of one member. A launch blocks its worker when the driver's queues are full, and then nothing
  * could be broken off any more. */

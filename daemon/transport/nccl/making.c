@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <utlist.h>
 
+#include "abi/worker_queue.h"
 #include "nccl.h"
 #include "sched/internode/sequence.h"
 #include "transport/device/device.h"
-#include "worker_queue.h"
 
 /* All workers or none. */
 static bool launch(struct engine *e, const struct making *k)

@@ -3,8 +3,8 @@
 #ifndef ENGINE_WINDOW_H
 #define ENGINE_WINDOW_H
 
+#include "abi/worker_queue.h"
 #include "nccl.h"
-#include "worker_queue.h"
 
 #define WINDOWS_SEEN	32 /* that are counted */
 #define WINDOW_FAILURES 3  /* one after the other: then this machine has none */

@@ -10,11 +10,11 @@
  * would have it in place; AllToAll has both, one behind the other. */
 #include <string.h>
 
+#include "abi/worker_queue.h"
 #include "names.h"
 #include "staged.h"
 #include "task.h"
 #include "transport/device/device.h"
-#include "worker_queue.h"
 
 #define DEPTH_BYTES  (512u << 10) /* a chunk is no smaller, if there is so much */
 #define DEPTH	     4		  /* of an operation: so that it is worth cutting */

@@ -7,13 +7,13 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "abi/worker_queue.h"
 #include "base/clock.h"
 #include "names.h"
 #include "operation.h"
 #include "sched/complete.h"
 #include "sched/order.h"
 #include "transport/device/device.h"
-#include "worker_queue.h"
 
 #define CHUNKS_MAX 4 /* of one operation under way */
 
