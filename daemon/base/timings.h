@@ -17,6 +17,9 @@
  * a late member's commit, SPLIT or JOIN. Then the epoch (or the request) ends with TIMEOUT, and the
  * silent node is named. */
 #define NODE_ANSWER_NS		 UINT64_C(3000000000)
+/* After the loss of a node, the new rendezvous of its communicators waits for each living node to
+ * register its members of the epochs that run. Then it handles JOINs without. */
+#define NODES_REGISTER_NS	 UINT64_C(3000000000)
 /* The sequencer tells the nodes that wait for an operation on GPUs which nodes have requested it,
  * so that inspection names those that have not, after this interval. */
 #define SEQUENCER_LOOK_NS	 UINT64_C(250000000)

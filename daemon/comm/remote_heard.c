@@ -11,6 +11,7 @@
 #include "base/no_memory.h"
 #include "comm.h"
 #include "comms.h"
+#include "coord/rendezvous.h"
 #include "gpus.h"
 #include "names.h"
 #include "remote.h"
@@ -373,9 +374,7 @@ static void give_part_up(struct comms *s, struct communicator *m)
  * one had given an epoch. */
 static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lost)
 {
-	uint64_t word;
-	memcpy(&word, m->id, sizeof(word));
-	uint32_t node = (uint32_t)(word % s->coord.n);
+	uint32_t node = rendezvous_home(&s->coord, m->id);
 	while (coord_is_gone(&s->coord, node) && node != lost)
 		node = (node + 1) % s->coord.n;
 	if (node != lost)
@@ -394,6 +393,15 @@ static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lo
 	}
 }
 
+/* To the rendezvous of all communicators that was on that node: this node's members are known. */
+static void tell_registered(struct comms *s, uint32_t lost)
+{
+	const struct control_registered r = {.lost = lost};
+	for (uint32_t node = 0; node < s->coord.n; node++)
+		if (!coord_is_gone(&s->coord, node))
+			remote_send(s, node, CONTROL_REGISTERED, &r, sizeof(r));
+}
+
 void remote_node_lost(struct comms *s, uint32_t node)
 {
 	struct communicator *m, *next;
@@ -404,4 +412,5 @@ void remote_node_lost(struct comms *s, uint32_t node)
 		comm_node_lost(m, node);
 		rendezvous_lost(s, m, node);
 	}
+	tell_registered(s, node);
 }

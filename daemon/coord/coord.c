@@ -9,6 +9,7 @@
 #include "coordinator.h"
 #include "nccl_pool.h"
 #include "rendezvous.h"
+#include "takeover.h"
 
 void coord_init(struct coord *c, const struct coord_ops *ops, void *arg, uint32_t me, uint32_t n)
 {
@@ -22,6 +23,7 @@ int coord_random_id(uint8_t id[NCCLSVC_ID_BYTES])
 
 void coord_free(struct coord *c)
 {
+	takeover_free(c);
 	rendezvous_free(c);
 	coordinator_free(c);
 	nccl_pool_free(c);
@@ -32,11 +34,14 @@ void coord_node_lost(struct coord *c, uint32_t node)
 	rendezvous_node_lost(c, node);
 	coordinator_node_lost(c, node);
 	nccl_pool_node_lost(c, node);
+	takeover_node_lost(c, node);
 }
 
 uint64_t coord_expire(struct coord *c)
 {
-	const uint64_t next = earlier(rendezvous_expire(c), coordinator_expire(c));
+	uint64_t next = takeover_expire(c);
+	next = earlier(next, rendezvous_expire(c));
+	next = earlier(next, coordinator_expire(c));
 	return earlier(next, nccl_pool_expire(c));
 }
 
@@ -111,6 +116,11 @@ static bool plan_fits(const struct control_plan *m, size_t size)
 	       size == sizeof(*m) + m->count * sizeof(m->piece[0]);
 }
 
+static bool registered_fits(const struct coord *c, const struct control_registered *m, size_t size)
+{
+	return size == sizeof(*m) && m->lost < c->n;
+}
+
 bool coord_fits(const struct coord *c, enum control_kind kind, const void *body, size_t size)
 {
 	static const size_t sizes[CONTROL_END] = {
@@ -127,6 +137,7 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 		[CONTROL_NCCL_FREE] = sizeof(struct control_nccl_free),
 		[CONTROL_PLAN] = sizeof(struct control_plan),
 		[CONTROL_RESULT] = sizeof(struct control_result),
+		[CONTROL_REGISTERED] = sizeof(struct control_registered),
 	};
 	if (kind >= CONTROL_END || size < sizes[kind])
 		return false;
@@ -145,6 +156,8 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 		return ready_fits(c, body, size);
 	case CONTROL_PLAN:
 		return plan_fits(body, size);
+	case CONTROL_REGISTERED:
+		return registered_fits(c, body, size);
 	default:
 		return size == sizes[kind];
 	}
@@ -173,10 +186,10 @@ bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const 
 {
 	switch (kind) {
 	case CONTROL_JOIN:
-		rendezvous_join(c, from, body);
+		takeover_join(c, from, body);
 		return true;
 	case CONTROL_WITHDRAW:
-		rendezvous_withdrawn(c, from, body);
+		takeover_withdrawn(c, from, body);
 		coordinator_withdrawn(c, body);
 		return true;
 	case CONTROL_REFUSE: /* members' nodes hear it, too, as the next three */
@@ -200,6 +213,9 @@ bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const 
 		return nccl_pool_give(c, from, body);
 	case CONTROL_PLAN:
 		plans_take(c, from, body);
+		return true;
+	case CONTROL_REGISTERED:
+		takeover_registered(c, from, body);
 		return true;
 	default:
 		return false;

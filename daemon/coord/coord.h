@@ -7,6 +7,7 @@
  * - rendezvous.c: where the members of a communicator gather: JOIN. The id decides which node it
  *   is, so all find it. When that is lost, all ask the next one again, and tell it of the epochs
  *   that run.
+ * - takeover.c: JOINs that come to the next one before it knows of those epochs.
  * - coordinator.c: of an epoch: rank 0's node, which START names.
  * - split.c: SPLIT: which member is in which part.
  * - plans.c: the members' plans: gathered, matched (plan_match.c), in force or not.
@@ -23,6 +24,8 @@
 
 struct barrier;
 struct coordinator;
+struct kept_join;
+struct lost_node;
 struct rendezvous;
 struct shared_comm;
 
@@ -55,6 +58,8 @@ struct coord {
 	/* The machines': */
 	struct rendezvous *rendezvous;	  /* of communicators whose JOINs come here */
 	struct rendezvous *idle;	  /* those that nobody holds, the oldest first */
+	struct lost_node *lost;
+	struct kept_join *kept_joins;	  /* until all nodes have told of the epochs that run */
 	struct coordinator *coordinators; /* of epochs whose rank 0 is here */
 	struct barrier *barriers;
 	struct shared_comm *shared;

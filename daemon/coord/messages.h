@@ -140,6 +140,10 @@ struct control_nccl_free {
 	uint32_t reserved;
 };
 
+struct control_registered {
+	uint32_t lost;
+};
+
 struct control_plan {
 	struct control_epoch of;
 	uint32_t round;

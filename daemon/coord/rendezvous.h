@@ -40,6 +40,8 @@ struct rendezvous {
 	UT_hash_handle hh;
 };
 
+/* The id's own. */
+uint32_t rendezvous_home(const struct coord *c, const uint8_t *id);
 /* Any node that lives: the next one, if the id's own is gone. */
 uint32_t rendezvous_of(const struct coord *c, const uint8_t *id);
 /* NULL: none. */

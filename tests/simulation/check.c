@@ -292,7 +292,7 @@ void check_part(const struct trainer *t, const struct request *r, const struct s
 struct blame {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch, rank;
-	int32_t listener, reason;
+	int32_t pid, listener, reason;
 };
 
 static void check_blame(void *arg)
@@ -300,9 +300,9 @@ static void check_blame(void *arg)
 	const struct blame *b = arg;
 	const struct seen_epoch *e;
 	DL_FOREACH (epochs, e) {
-		if (!same_id(e->id, b->id) || e->epoch != b->epoch)
+		if (!same_id(e->id, b->id) || e->epoch != b->epoch || e->pids[b->rank] != b->pid)
 			continue;
-		const struct trainer *who = trainer_of_pid(e->pids[b->rank]);
+		const struct trainer *who = trainer_of_pid(b->pid);
 		if (who && trainer_is_in(who, e->id, e->epoch, b->rank))
 			fail("pid %d hears that rank %u (%s) has ended epoch %u of %02x%02x, which "
 			     "is healthy",
@@ -323,6 +323,7 @@ void check_event(const struct trainer *t, const struct belief *b, const struct s
 	struct blame *blame = make(sizeof(*blame));
 	*blame = (struct blame){.epoch = b->epoch,
 				.rank = (uint32_t)ev->rank,
+				.pid = ev->pid,
 				.listener = t->client.pid,
 				.reason = ev->reason};
 	memcpy(blame->id, b->id, sizeof(blame->id));

@@ -178,6 +178,23 @@ static void rendezvous_is_lost(void)
 		fail("a member is not told that it must join again");
 }
 
+/* A newcomer's JOIN comes to the next one before it knows of that epoch: the members keep it. */
+static void newcomer_is_first_where_the_rendezvous_was_lost(void)
+{
+	struct trainer *a = trainer_start(0, 0), *b = trainer_start(2, 0);
+	join_two(a, b);
+	profile.delay = 500 * MS;
+	node_lose(id[0] % 3);
+	run(between(0, 600 * MS));
+	struct trainer *stray = trainer_start(chance(50) ? 0 : 2, 1);
+	trainer_join(stray, id, 2, chance(50) ? 0 : 1, false, 0);
+	run(10 * S);
+	if (!is_member(a, 0) || !is_member(b, 1))
+		fail("members have lost their epoch to a newcomer");
+	if (waits(stray, ASK_JOIN))
+		fail("the newcomer is not told that the rank is taken");
+}
+
 /* Of START, which the rendezvous sends as its last, some nodes hear: all members, or none, get an
  * epoch. */
 static void rendezvous_is_lost_during_a_start(void)
@@ -228,6 +245,8 @@ static const struct scenario {
 	{"a SPLIT's result comes after it was given up", 2,
 	 result_comes_after_a_split_was_given_up},
 	{"the rendezvous is lost", 3, rendezvous_is_lost},
+	{"a newcomer is the first where the rendezvous was lost", 3,
+	 newcomer_is_first_where_the_rendezvous_was_lost},
 	{"the rendezvous is lost during a start", 3, rendezvous_is_lost_during_a_start},
 	{"the last member on GPUs of other nodes goes", 3, last_member_elsewhere_goes},
 };
