@@ -106,6 +106,8 @@ void comm_not_begun(struct communicator *m, ncclsvc_epoch_cause cause, int resul
 /* Of the epoch that is about to begin, this rank is missing again: the others wait on, for whoever
  * comes. all: the other nodes do not know yet. */
 void comm_join_again(struct communicator *m, int32_t rank, bool all);
+/* An epoch that waits for the GPUs cannot begin without this rank, which is free already. */
+void comm_left_while_joining(struct comms *s, struct communicator *m, int32_t rank);
 /* Of a SPLIT, nobody else can come. */
 static inline bool comm_can_wait(const struct communicator *m)
 {

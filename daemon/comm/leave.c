@@ -5,8 +5,7 @@
 #include "comms.h"
 #include "remote.h"
 
-/* The rank is free already. An epoch that waits for the GPUs cannot begin without it. */
-static void left_while_joining(struct comms *s, struct communicator *m, int32_t rank)
+void comm_left_while_joining(struct comms *s, struct communicator *m, int32_t rank)
 {
 	if (!m->cuda)
 		return;
@@ -43,7 +42,7 @@ static void leave(struct client *c, struct communicator *m, int32_t rank)
 	comm_event_for(m, NCCLSVC_CAUSE_LEFT,
 		       &(struct epoch_loss){NCCLSVC_CANCELLED, rank, c->pid, -1});
 	if (starts)
-		left_while_joining(s, m, rank);
+		comm_left_while_joining(s, m, rank);
 }
 
 void comm_leave(struct client *c, uint32_t serial, uint32_t handle)
@@ -106,7 +105,7 @@ bool comm_client_gone(struct comms *s, struct client *c, uint64_t until_ns)
 		comm_event(m,
 			   epoch_runs(&m->life) ? NCCLSVC_CAUSE_LEFT : NCCLSVC_CAUSE_MEMBER_DIED);
 		if (starts)
-			left_while_joining(s, m, rank);
+			comm_left_while_joining(s, m, rank);
 	}
 	return true;
 }

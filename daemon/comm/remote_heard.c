@@ -29,9 +29,13 @@ static void on_refuse(struct comms *s, const struct control_refuse *r)
 	if (!m || r->rank >= m->nranks)
 		return;
 	struct member *member = &m->members[r->rank];
-	if (member->state == NCCLSVC_MEMBER_JOINING && member->client &&
-	    member->client->id == r->session && member->serial == r->serial)
-		comm_refuse_join(m, r->rank, r->result, r->text);
+	const bool starts = comm_is_still_there(m, r->rank);
+	if (member->state != NCCLSVC_MEMBER_JOINING || !member->client ||
+	    member->client->id != r->session || member->serial != r->serial)
+		return;
+	comm_refuse_join(m, r->rank, r->result, r->text);
+	if (starts)
+		comm_left_while_joining(s, m, (int32_t)r->rank);
 }
 
 /* A JOIN of this node waits for it. */

@@ -111,6 +111,37 @@ static void end_epoch(struct rendezvous *r)
 			r->members[k].state = SLOT_BROKEN;
 }
 
+/* To all nodes that have or had members, and to another one. */
+static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoch, int32_t rank,
+		      uint32_t also)
+{
+	bool told[CLUSTER_NODES_MAX] = {false};
+	const int32_t pid = rank >= 0 ? r->members[rank].pid : 0; /* of the member that has left */
+	struct control_break b = {.epoch = epoch,
+				  .result = pid ? NCCLSVC_PEER_GONE : NCCLSVC_STALE_EPOCH,
+				  .rank = pid ? rank : -1,
+				  .pid = pid,
+				  .node = -1,
+				  .renewed = true};
+	memcpy(b.id, r->id, sizeof(b.id));
+	for (uint32_t k = 0; k <= r->nranks; k++) {
+		const uint32_t node = k < r->nranks ? r->members[k].node : also;
+		if (k < r->nranks && !r->members[k].pid)
+			continue; /* it never had one */
+		if (!told[node] && !coord_is_gone(c, node))
+			coord_send(c, node, CONTROL_BREAK, &b, sizeof(b));
+		told[node] = true;
+	}
+}
+
+/* A newcomer needs an epoch with all members, or not all nodes know of this one. That of the
+ * newcomer may be about to hear that the epoch has begun. */
+static void break_epoch(struct coord *c, struct rendezvous *r, int32_t rank, uint32_t from)
+{
+	tell_over(c, r, r->epoch, rank, from);
+	end_epoch(r);
+}
+
 /* ---- Refusing ---- */
 
 static void note_refusal(struct rendezvous *r, uint32_t rank, int32_t pid, const char *text)
@@ -165,12 +196,15 @@ static void fail_all_joins(struct coord *c, struct rendezvous *r, int result, co
 	}
 }
 
-/* No other client can ever take a slot of a SPLIT's part: its JOINs fail, now and later. */
+/* No other client can ever take a slot of a SPLIT's part: its JOINs fail, now and later, and its
+ * epoch cannot begin. */
 static void refuse_part(struct coord *c, struct rendezvous *r, int result, const char *text)
 {
 	note_refusal(r, 0, 0, text);
 	r->unjoinable = result;
 	fail_all_joins(c, r, result, text);
+	if (r->running) /* an epoch that not all members' nodes have heard of */
+		break_epoch(c, r, -1, c->me);
 }
 
 void rendezvous_refused(struct coord *c, uint32_t from, const struct control_refuse *m)
@@ -316,37 +350,6 @@ static struct rendezvous *rendezvous_for(struct coord *c, uint32_t from,
 	return fits_others(c, from, r, m) ? r : NULL;
 }
 
-/* To all nodes that have or had members, and to another one. */
-static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoch, int32_t rank,
-		      uint32_t also)
-{
-	bool told[CLUSTER_NODES_MAX] = {false};
-	const int32_t pid = rank >= 0 ? r->members[rank].pid : 0; /* of the member that has left */
-	struct control_break b = {.epoch = epoch,
-				  .result = pid ? NCCLSVC_PEER_GONE : NCCLSVC_STALE_EPOCH,
-				  .rank = pid ? rank : -1,
-				  .pid = pid,
-				  .node = -1,
-				  .renewed = true};
-	memcpy(b.id, r->id, sizeof(b.id));
-	for (uint32_t k = 0; k <= r->nranks; k++) {
-		const uint32_t node = k < r->nranks ? r->members[k].node : also;
-		if (k < r->nranks && !r->members[k].pid)
-			continue; /* it never had one */
-		if (!told[node] && !coord_is_gone(c, node))
-			coord_send(c, node, CONTROL_BREAK, &b, sizeof(b));
-		told[node] = true;
-	}
-}
-
-/* Someone left while the others went on: a newcomer needs an epoch with all of them. Its node may
- * be about to hear that the epoch has begun. */
-static void break_for_newcomer(struct coord *c, struct rendezvous *r, int32_t rank, uint32_t from)
-{
-	tell_over(c, r, r->epoch, rank, from);
-	end_epoch(r);
-}
-
 static void take(struct coord *c, uint32_t from, struct rendezvous *r, const struct control_join *m,
 		 enum slot_state state)
 {
@@ -370,7 +373,7 @@ static void take_running(struct coord *c, uint32_t from, struct rendezvous *r,
 {
 	const bool taken = r->members[m->rank].state != SLOT_FREE;
 	if (r->running && r->epoch < m->epoch)
-		break_for_newcomer(c, r, -1, from);
+		break_epoch(c, r, -1, from);
 	const bool over = taken || r->joining || m->epoch <= r->ended || m->epoch < r->epoch;
 	if (!taken)
 		take(c, from, r, m, over ? SLOT_BROKEN : SLOT_JOINED);
@@ -399,7 +402,7 @@ void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *
 		r->refused.pid = 0;
 	r->split = m->split;
 	if (r->running)
-		break_for_newcomer(c, r, (int32_t)m->rank, from);
+		break_epoch(c, r, (int32_t)m->rank, from);
 	take(c, from, r, m, SLOT_JOINING);
 	if (++r->joining == r->nranks)
 		start(c, r);

@@ -129,6 +129,28 @@ static void member_goes_during_a_split(void)
 	no_split_waits(t);
 }
 
+/* It is the rendezvous of a part, about which the others have heard different things. */
+static void other_node_goes_during_a_split_of_gpus(void)
+{
+	struct trainer *t[2] = {trainer_start(0, 0), trainer_start(2, 0)};
+	for (uint32_t k = 0; k < 2; k++)
+		trainer_join(t[k], id, 2, k, true, 0);
+	run(10 * S);
+	if (!is_member(t[0], 0) || !is_member(t[1], 1))
+		return; /* NCCL fails at times */
+	profile.delay = 50 * MS;
+	for (uint32_t k = 0; k < 2; k++)
+		trainer_split(t[k], 1, 0, 0, 0);
+	run(between(0, 60 * MS));
+	node_lose(1);
+	run(20 * S);
+	if (waits(t[0], ASK_SPLIT) || waits(t[1], ASK_SPLIT))
+		fail("a SPLIT waits for ever");
+	everybody_goes();
+	run(0);
+	check_empty();
+}
+
 static void node_goes_during_a_split(void)
 {
 	struct trainer *t[3];
@@ -240,6 +262,7 @@ static const struct scenario {
 	{"a plan's deadline passes before the coordinator starts", 3,
 	 plan_before_the_coordinator_starts},
 	{"a member goes during a SPLIT", 3, member_goes_during_a_split},
+	{"another node goes during a SPLIT of GPUs", 3, other_node_goes_during_a_split_of_gpus},
 	{"a node goes during a SPLIT", 3, node_goes_during_a_split},
 	{"the coordinator goes during a SPLIT", 3, coordinator_goes_during_a_split},
 	{"a SPLIT's result comes after it was given up", 2,

@@ -360,7 +360,7 @@ static void set_the_scene(void)
 		at(clock_now() + between(0, length), -1, on_step, NULL);
 }
 
-static void everybody_goes(void)
+void everybody_goes(void)
 {
 	for (uint32_t i = 0; i < nnodes; i++)
 		for (uint32_t k = 0; nodes[i].alive && k < TRAINERS_MAX; k++)

@@ -213,6 +213,8 @@ extern struct profile profile;
 
 /* Returns false with `failure` set. */
 bool schedule_run(uint64_t seed);
+/* All trainers end. */
+void everybody_goes(void);
 /* All but nodes_begin; and the end of all. */
 void schedule_begin(uint64_t seed);
 void schedule_end(void);
