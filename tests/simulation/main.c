@@ -8,7 +8,7 @@
 
 #include "simulation.h"
 
-#define PLANT_TRIES 3000 /* schedules in which a planted mistake must be found */
+#define PLANT_TRIES 10000 /* schedules in which a planted mistake must be found */
 
 static const char usage[] =
 	"usage: simulation [--seed N] [--count N] [--seconds N] [--plant N | --plants] "
