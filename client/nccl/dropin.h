@@ -16,7 +16,7 @@
  *   connections.c, mps.c  what CUDA reads in the environment when it is initialized
  *   driver.c   CUDA's driver
  *
- * Every exported function is weak and has a twin whose name begins with p, as in NCCL, for tools
+ * Every exported function is weak and has an alias whose name begins with p, as in NCCL, for tools
  * that wrap the one and call the other. */
 #ifndef DROPIN_H
 #define DROPIN_H

@@ -187,7 +187,7 @@ static struct making *making_of(const struct nccl_comm *p)
 	k->number = p->number;
 	k->serial = p->serial;
 	k->nnodes = p->nnodes;
-	k->lane = p->slot;
+	k->comm_slot = p->slot;
 	k->nparts = p->n;
 	for (uint32_t i = 0; i < p->n; i++) {
 		k->parts[i].device = (uint32_t)p->locals[i].device;

@@ -66,7 +66,7 @@ struct making {
 	struct making *prev, *next;
 	uint64_t number; /* more than any before */
 	uint64_t serial; /* 0: all of it is on this node; else the same on all `nnodes` */
-	uint32_t nnodes, lane, nparts;
+	uint32_t nnodes, comm_slot, nparts;
 	struct {
 		uint32_t device, generation; /* of its worker */
 	} parts[];
@@ -104,8 +104,8 @@ struct command {
 			struct epoch_member *members;	  /* [nranks]; the executor frees it */
 			struct member_progress *progress; /* [nranks]; until EVENT_EPOCH_GONE */
 			enum transport_kind transport;
-			bool windows;  /* NCCL may use lent memory as symmetric windows */
-			uint32_t lane; /* of every member's worker */
+			bool windows;	    /* NCCL may use lent memory as symmetric windows */
+			uint32_t comm_slot; /* of every member's worker */
 			uint64_t span; /* 0: all members are on this node; else its name on all */
 		} epoch_start;
 		struct {

@@ -184,7 +184,7 @@ static void remove_session(struct engine *e, struct session *s)
 {
 	s->broken = true;
 	s->leaving = true;
-	intake_drop_group(e, s);
+	ingest_drop_group(e, s);
 	e->inputs_ns = 0; /* what it does not signal any more is looked for at once */
 	for (uint32_t i = 0; i < s->nregions; i++)
 		region_gone(e, &s->regions[i]);
@@ -309,7 +309,7 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 	c->uid = cmd->epoch_start.uid;
 	c->transport = e->config.transports[cmd->epoch_start.transport];
 	c->may_window = cmd->epoch_start.windows;
-	c->lane = cmd->epoch_start.lane;
+	c->comm_slot = cmd->epoch_start.comm_slot;
 	for (uint32_t k = 0; k < n; k++) {
 		const struct epoch_member *em = &cmd->epoch_start.members[k];
 		struct member *m = &c->members[k];
@@ -357,7 +357,7 @@ static void cancel_task(struct engine *e, const struct command *c, struct task *
 		return;
 	}
 	at->found = true;
-	if ((t->place == RUNNING && !t->junction && !set_may_fail(e, t)) || t->ghost)
+	if ((t->place == RUNNING && !t->junction && !set_may_fail(e, t)) || t->tombstone)
 		return;
 	st.pid_a = c->cancel.pid;
 	const uint64_t live = e->live;
@@ -507,7 +507,7 @@ static bool run_command(struct engine *e, const struct command *c)
 		over = release_member(e, e->comms[c->left.comm], c->left.rank);
 		break;
 	case COMMAND_TASK:
-		intake_socket(e, s, c->task.serial, &c->task.record);
+		ingest_socket(e, s, c->task.serial, &c->task.record);
 		break;
 	case COMMAND_CANCEL:
 		over = cancel(e, c);

@@ -4,14 +4,14 @@
  *
  * A collective can fail before all members have posted it, and while it waits behind others in
  * their queues: by a deadline of one member, a cancellation of another, and both at once. The
- * member whose task fails first is told at once, and its task stays as a ghost. That ghost is the
- * decision: all other members' tasks of the same collective get its status, whatever happens to
- * them.
+ * member whose task fails first is told at once, and its task stays as a tombstone. That tombstone
+ * is the decision: all other members' tasks of the same collective get its status, whatever happens
+ * to them.
  *
  * Collectives of a communicator are numbered in the order in which they run. A task has its number
  * (nth) from when it enters its member's queue: the number of the current collective, and of those
  * of its member before it. Numbers change only when all members are found to wait for each other,
- * since some then lose a collective that the others have not posted. Ghosts are found by
+ * since some then lose a collective that the others have not posted. Tombstones are found by
  * communicator and number in a table that is as large as the task table: nothing is allocated.
  *
  * When a member has left, or the epoch has ended, no collective meets any more, and each task gets
@@ -78,8 +78,8 @@ static const ncclsvc_status *find(struct engine *e, struct comm *c, uint64_t nth
 
 const ncclsvc_status *decision_current(struct engine *e, struct comm *c)
 {
-	if (c->haunted)
-		return &c->haunted_by;
+	if (c->poisoned)
+		return &c->poison;
 	if (!c->decisions || c->gone || c->ended)
 		return NULL;
 	if (c->misnumbered)
@@ -90,11 +90,11 @@ const ncclsvc_status *decision_current(struct engine *e, struct comm *c)
 const ncclsvc_status *decision_of(struct engine *e, const struct task *t)
 {
 	struct comm *c = t->comm;
-	if (!is_numbered(t) || c->gone || c->ended || !(c->decisions || c->haunted))
+	if (!is_numbered(t) || c->gone || c->ended || !(c->decisions || c->poisoned))
 		return NULL;
 	if (c->misnumbered)
 		number_again(e, c);
-	return c->haunted && t->nth == c->collectives ? &c->haunted_by : find(e, c, t->nth);
+	return c->poisoned && t->nth == c->collectives ? &c->poison : find(e, c, t->nth);
 }
 
 void decision_keep(struct engine *e, struct task *t)

@@ -34,13 +34,13 @@ static bool input_there(const struct task *t)
 
 static uint32_t state_of(const struct task *t)
 {
-	if (t->ghost)
+	if (t->tombstone)
 		return NCCLSVC_FAILED;
 	if (t->place == IN_PLAN)
 		return NCCLSVC_WAITING_GROUP;
-	if (t->waits_input || (t->flying && !input_there(t)))
+	if (t->waits_input || (t->in_flight && !input_there(t)))
 		return NCCLSVC_WAITING_INPUT;
-	if (t->place == RUNNING && !t->junction && (!t->meeting || t->flying))
+	if (t->place == RUNNING && !t->junction && (!t->meeting || t->in_flight))
 		return NCCLSVC_LAUNCHED;
 	return t->place < AT_HEAD ? NCCLSVC_QUEUED : NCCLSVC_WAITING_PEERS;
 }
@@ -58,7 +58,7 @@ void order_pin(struct task *t, int by)
 {
 	const struct svc_record *r = &t->record;
 	struct session *s = t->session;
-	/* Intake found them, or made them 0. */
+	/* ingest.c found them, or made them 0. */
 	if (r->src_region)
 		s->regions[r->src_region].pins += (uint32_t)by;
 	if (r->dst_region)
@@ -118,7 +118,7 @@ void order_publish(struct engine *e, struct task *t)
 	t->shown = (uint8_t)entry.state;
 	t->slot = table_put(&e->table, &entry);
 	/* Without memory for its deadline, a task has none. */
-	if (r->timeout_ns && !t->ghost)
+	if (r->timeout_ns && !t->tombstone)
 		deadlines_add(&e->deadlines, &t->deadline, t->submitted_ns + r->timeout_ns);
 }
 

@@ -175,7 +175,7 @@ static bool poll_rings_of(struct engine *e, struct user *u)
 		/* Who submits together comes together. */
 		if (next)
 			__builtin_prefetch(svc_record_slot(next->ring, next->entries, next->next));
-		uint32_t n = intake_ring(e, s);
+		uint32_t n = ingest_ring(e, s);
 		if (n) {
 			any = true;
 			order_run_ready(e);

@@ -20,7 +20,7 @@ void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status
 {
 	const ncclsvc_status *decided = how->result ? decision_current(e, c) : NULL;
 	const ncclsvc_status st = decided ? *decided : *how;
-	c->haunted = false;
+	c->poisoned = false;
 	c->misnumbered |= c->collective_here < c->here;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct task *t = c->collective[k];
@@ -82,8 +82,8 @@ static enum begun begin(struct engine *e, struct comm *c, struct task *const *ta
 static void meet_collective(struct engine *e, struct comm *c)
 {
 	ncclsvc_status st;
-	if (c->haunted) {
-		st = c->haunted_by;
+	if (c->poisoned) {
+		st = c->poison;
 		order_end_collective(e, c, &st);
 		return;
 	}
@@ -143,8 +143,8 @@ void order_post_collective(struct engine *e, struct task *t)
 	atomic_store_explicit(&m->progress->collectives, c->collectives + 1, memory_order_relaxed);
 	junction_look(e, c);
 	const ncclsvc_status *decided = decision_of(e, t);
-	if (c->haunted) {
-		release_early(e, t, &c->haunted_by);
+	if (c->poisoned) {
+		release_early(e, t, &c->poison);
 	} else if (decided) {
 		ncclsvc_status st = *decided;
 		fail_collective(e, c, &st);
@@ -183,8 +183,8 @@ void order_meet_pair(struct engine *e, struct task *t, struct task *u)
 	struct task *const pair[] = {send, recv};
 	uint64_t a = send->record.plan != 0, b = recv->record.plan != 0;
 	ncclsvc_status st;
-	if (t->ghost || u->ghost) {
-		st = t->ghost ? t->end : u->end;
+	if (t->tombstone || u->tombstone) {
+		st = t->tombstone ? t->end : u->end;
 		end_pair(e, send, recv, &st);
 		return;
 	}

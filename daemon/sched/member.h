@@ -2,8 +2,8 @@
  *
  * Tasks, the queues of members that they wait in, and the communicators of these.
  *
- * A task that failed before its turn stays in its member's queue as a ghost: its client knows, but
- * the other members' matching tasks must still meet it, fail alike, and so stay aligned.
+ * A task that failed before its turn stays in its member's queue as a tombstone: its client knows,
+ * but the other members' matching tasks must still meet it, fail alike, and so stay aligned.
  */
 #ifndef SCHED_MEMBER_H
 #define SCHED_MEMBER_H
@@ -37,12 +37,12 @@ struct task {
 	uint64_t started_ns;
 	uint32_t group; /* 0: none */
 	uint8_t place;	/* enum place */
-	bool by_socket, waits_input, ghost;
+	bool by_socket, waits_input, tombstone;
 	bool simple;	/* from a ring, of host memory, a Send or Recv without a second half */
 	bool published; /* inspection knows it, and its deadline counts */
-	bool decided;	/* a ghost whose end is that of its collective on every member */
+	bool decided;	/* a tombstone whose end is that of its collective on every member */
 	uint8_t shown;	/* the state that inspection knows */
-	bool flying;	/* launched on a GPU */
+	bool in_flight; /* launched on a GPU */
 	uint8_t src_window, dst_window; /* as in struct launch */
 	struct meeting *meeting;	/* of a set: RUNNING, and not launched yet */
 	struct junction *junction;	/* RUNNING, and waits for other nodes */
@@ -63,8 +63,8 @@ struct task {
 	struct task *next_published;	      /* with the same place in the engine's hash */
 	uint64_t nth;			      /* of a collective in a queue: see decision.c */
 	struct task *next_decided;
-	ncclsvc_status end; /* of a ghost */
-	uint64_t lane_seq;  /* of a launched task */
+	ncclsvc_status end; /* of a tombstone */
+	uint64_t slot_seq;  /* of a launched task */
 };
 
 struct member {
@@ -86,12 +86,12 @@ struct member {
 	struct user *user;	 /* the session's */
 	uint32_t handle;
 	int32_t pid;
-	int32_t device;	     /* -1: host */
-	struct task *flying; /* in the order of their launch */
-	uint32_t nflying;
+	int32_t device;		/* -1: host */
+	struct task *in_flight; /* in the order of their launch */
+	uint32_t n_in_flight;
 	bool full;	     /* no more are launched until half of them have landed */
-	uint64_t lane_seq;   /* of the last launch */
-	uint64_t done;	     /* how far its lane had come, at the last look */
+	uint64_t slot_seq;   /* of the last launch */
+	uint64_t done;	     /* how far its slot had come, at the last look */
 	uint32_t generation; /* of its GPU's worker, if that only copies */
 	uint32_t plan_left;  /* with other nodes: it has left all plans up to this number */
 };
@@ -115,7 +115,7 @@ struct comm {
 	bool released;	   /* its streams wait for no GPU any more */
 	uint64_t moved_ns; /* on GPUs: when one of its tasks ended last, or the epoch did */
 	uint64_t held;	   /* the round of set_launch in which its tasks have to wait */
-	uint32_t lane;
+	uint32_t comm_slot;
 	struct comm *prev_launched, *next_launched;
 	bool may_window;	 /* small collectives on lent memory, in NCCL's symmetric windows */
 	struct windows *windows; /* NULL: none was thought of */
@@ -124,10 +124,10 @@ struct comm {
 	struct task *
 		*collective; /* [nranks]: the current collective's tasks, NULL if not there yet */
 	uint32_t collective_here;
-	bool haunted; /* a ghost is among them: it ended so, and so will all */
-	ncclsvc_status haunted_by;
+	bool poisoned; /* a tombstone is among them: it ended so, and so will all */
+	ncclsvc_status poison;
 	uint64_t collectives; /* finished */
-	uint32_t decisions;   /* ghosts of collectives in queues: decision.c */
+	uint32_t decisions;   /* tombstones of collectives in queues: decision.c */
 	bool misnumbered;     /* such collectives no longer have the right nth */
 	uint32_t blocked, gone;
 	int32_t gone_rank; /* one of them */

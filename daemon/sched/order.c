@@ -20,7 +20,7 @@
 
 static bool input_ready(const struct task *t)
 {
-	if (!t->record.timeline || t->ghost || t->comm->transport->flags & TRANSPORT_ON_STREAMS)
+	if (!t->record.timeline || t->tombstone || t->comm->transport->flags & TRANSPORT_ON_STREAMS)
 		return true;
 	return atomic_load(&svc_timelines(t->session->ring)[t->record.timeline].ready) >=
 	       t->record.value;

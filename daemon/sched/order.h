@@ -42,11 +42,11 @@ static inline void order_run_ready(struct engine *e)
 void order_check_inputs(struct engine *e);
 void order_free_comm(struct engine *e, struct comm *c);
 
-/* ---- straight.c ---- */
+/* ---- fast_path.c ---- */
 
 /* May a group of n simple tasks of this one's member be posted at once? Else order_enqueue. */
-bool straight_may(const struct task *first, uint32_t n);
-void straight_post(struct engine *e, struct task *first, uint32_t n);
+bool fast_path_may(const struct task *first, uint32_t n);
+void fast_path_post(struct engine *e, struct task *first, uint32_t n);
 
 /* ---- life.c ---- */
 

@@ -3,7 +3,7 @@
  * Planned tasks. A member's may come in any order; each is held in its place until its group, and
  * all groups before it, are whole. Then the group goes into the member's queue, in plan order and
  * as one task group: from there on nothing is special. A task that fails while it is held stays in
- * its place as a ghost, so that the group can still become whole.
+ * its place as a tombstone, so that the group can still become whole.
  */
 #include "coord/plan.h"
 
@@ -98,7 +98,7 @@ static void link_group(struct engine *e, struct task *first)
 	level_values(first);
 	set_link(first);
 	DL_FOREACH (first, t)
-		if (t->ghost && t->next_in_group)
+		if (t->tombstone && t->next_in_group)
 			set_leave(e, t);
 }
 

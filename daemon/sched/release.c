@@ -30,7 +30,7 @@ static void retire(struct engine *e, struct task *t)
 {
 	struct member *m = member_of(t);
 	struct comm *c = t->comm;
-	if (!t->ghost || t->flying)
+	if (!t->tombstone || t->in_flight)
 		order_pin(t, -1);
 	if (!t->simple)
 		leave_all(e, t);
@@ -43,11 +43,11 @@ static void retire(struct engine *e, struct task *t)
 	}
 	if (t->place == AT_HEAD)
 		order_skip_unposted(t);
-	if (t->place >= AT_HEAD && !t->flying)
+	if (t->place >= AT_HEAD && !t->in_flight)
 		m->head_tasks--;
 	deadlines_remove(&e->deadlines, &t->deadline);
-	if (t->flying)
-		DL_DELETE(m->flying, t);
+	if (t->in_flight)
+		DL_DELETE(m->in_flight, t);
 	else if (t->place != IN_PLAN)
 		DL_DELETE(m->queue, t);
 	c->pending--;
@@ -65,15 +65,15 @@ static void retire(struct engine *e, struct task *t)
 
 void release_early(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
-	if (t->ghost)
+	if (t->tombstone)
 		return;
 	const ncclsvc_status *decided = decision_of(e, t);
-	t->ghost = true;
+	t->tombstone = true;
 	t->end = decided ? *decided : *st;
 	decision_keep(e, t);
 	t->end.done_ns = e->now;
 	complete_task(e, t, &t->end);
-	if (!t->flying)
+	if (!t->in_flight)
 		order_pin(t, -1);
 	if (t->next_in_group)
 		set_leave(e, t);
@@ -87,7 +87,7 @@ void release_early(struct engine *e, struct task *t, const ncclsvc_status *st)
 
 void release_end(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
-	if (!t->ghost)
+	if (!t->tombstone)
 		complete_task(e, t, st);
 	retire(e, t);
 }
@@ -95,11 +95,11 @@ void release_end(struct engine *e, struct task *t, const ncclsvc_status *st)
 void release_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
 	const ncclsvc_status *decided = decision_current(e, c);
-	c->haunted_by = decided ? *decided : *st;
-	c->haunted = true;
+	c->poison = decided ? *decided : *st;
+	c->poisoned = true;
 	for (uint32_t k = 0; k < c->nranks; k++)
 		if (c->collective[k])
-			release_early(e, c->collective[k], &c->haunted_by);
+			release_early(e, c->collective[k], &c->poison);
 }
 
 void release_fail(struct engine *e, struct task *t, const ncclsvc_status *why)
@@ -112,10 +112,10 @@ void release_fail(struct engine *e, struct task *t, const ncclsvc_status *why)
 		set_fail(e, t, st);
 		return;
 	}
-	if (t->place == RUNNING || t->ghost)
+	if (t->place == RUNNING || t->tombstone)
 		return;
 	if (c->collective[t->rank] == t) {
-		if (c->haunted || !junction_fail_collective(e, c, st))
+		if (c->poisoned || !junction_fail_collective(e, c, st))
 			release_collective(e, c, st);
 		return;
 	}
@@ -227,7 +227,7 @@ static void close_epoch(struct engine *e, struct comm *c, const struct epoch_end
 	c->end = release_epoch_status(end);
 	c->moved_ns = e->now;
 	c->pending++; /* so that it outlives its end */
-	c->haunted = false;
+	c->poisoned = false;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct member *m = &c->members[k];
 		if (m->gone || !m->session)

@@ -21,15 +21,15 @@
  *     EPOCH_LAND; raises the inputs that GPUs wait for after half of worker_seconds; and kills
  *     workers that have not answered within worker_seconds.
  *   - A session ends. The inputs of what it has launched are raised, again at each INPUTS_LOOK.
- *   - A record is refused (intake.c). Its stream goes on behind what it has launched.
+ *   - A record is refused (ingest.c). Its stream goes on behind what it has launched.
  *   - The supervisor is lost. Its workers release all streams: worker/worker.c.
  *
  * What holds:
  *
  *   - The client of a task is told once, and before this process lets its stream go on.
  *   - All members of a collective get one status, the first (decision.c).
- *   - A task that has failed stays in its queue as a ghost until it has met the tasks of the other
- *     members, so that what follows meets what it is meant for.
+ *   - A task that has failed stays in its queue as a tombstone until it has met the tasks of the
+ * other members, so that what follows meets what it is meant for.
  *   - A task that runs, or waits for other nodes, is not ended by a deadline or a cancellation: its
  *     operation is asked to fail, and ends it.
  *   - Nothing is allocated.
@@ -41,10 +41,10 @@
 
 /* ---- release.c ---- */
 
-/* The task is over, well or not, and forgotten; its client is told, unless it is a ghost. */
+/* The task is over, well or not, and forgotten; its client is told, unless it is a tombstone. */
 void release_end(struct engine *e, struct task *t, const ncclsvc_status *st);
-/* Its client is told that it has failed; the task stays as a ghost until its peers have met it, or,
- * on a GPU, until it has landed. */
+/* Its client is told that it has failed; the task stays as a tombstone until its peers have met it,
+ * or, on a GPU, until it has landed. */
 void release_early(struct engine *e, struct task *t, const ncclsvc_status *st);
 /* A task is to fail, if it does not run yet: now for its client, and for the other members now or
  * when they meet it. */
@@ -66,7 +66,7 @@ bool release_member(struct engine *e, struct comm *c, int32_t rank);
 const ncclsvc_status *decision_of(struct engine *e, const struct task *t);
 /* The same of the communicator's current collective. */
 const ncclsvc_status *decision_current(struct engine *e, struct comm *c);
-/* t has become a ghost: its end is that of its collective. */
+/* t has become a tombstone: its end is that of its collective. */
 void decision_keep(struct engine *e, struct task *t);
 /* t is over. */
 void decision_forget(struct engine *e, struct task *t);

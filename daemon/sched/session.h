@@ -30,8 +30,8 @@ struct handle {
 
 /* A timeline of tasks on GPUs. */
 struct line {
-	uint32_t flying; /* tasks */
-	uint64_t owed;	 /* what done must come to, once nothing flies */
+	uint32_t in_flight; /* tasks */
+	uint64_t owed;	    /* what done must come to, once nothing flies */
 };
 
 /* All sessions of one uid. Users take turns, so that none waits for more than a turn of each other
@@ -39,7 +39,7 @@ struct line {
 struct user {
 	struct user *prev, *next; /* the engine's */
 	uint32_t uid, sessions;
-	uint32_t tasks;			   /* alive, ghosts too */
+	uint32_t tasks;			   /* alive, tombstones too */
 	struct session *active;		   /* whose rings are polled */
 	struct member *ready, **ready_end; /* whose queues may move */
 };
@@ -63,7 +63,7 @@ struct session {
 	struct task *group; /* open */
 	uint32_t group_tasks;
 	ncclsvc_status group_end; /* why it is refused; result 0: it is not */
-	uint32_t tasks;		  /* alive, ghosts too */
+	uint32_t tasks;		  /* alive, tombstones too */
 	uint32_t socket_tasks;
 	struct handle *handles;
 	struct region *regions;
@@ -80,12 +80,12 @@ struct session {
 	struct line *lines; /* [SVC_TIMELINES]; NULL: no communicator of GPUs yet */
 };
 
-/* ---- intake.c ---- */
+/* ---- ingest.c ---- */
 
 /* Takes records of its ring, not too many; returns how many. */
-uint32_t intake_ring(struct engine *e, struct session *s);
-void intake_socket(struct engine *e, struct session *s, uint32_t serial,
+uint32_t ingest_ring(struct engine *e, struct session *s);
+void ingest_socket(struct engine *e, struct session *s, uint32_t serial,
 		   const struct svc_record *record);
-void intake_drop_group(struct engine *e, struct session *s);
+void ingest_drop_group(struct engine *e, struct session *s);
 
 #endif

@@ -101,7 +101,7 @@ static bool collect(struct engine *e, struct task *t)
 
 bool set_may_fail(struct engine *e, struct task *t)
 {
-	if (!t->meeting || t->flying || t->meeting->junction)
+	if (!t->meeting || t->in_flight || t->meeting->junction)
 		return false;
 	e->pass = e->visit + 1;
 	return !collect(e, t);
@@ -174,14 +174,14 @@ void set_drop(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_stat
 
 /* ---- Launching ---- */
 
-void set_fly(struct engine *e, struct task *t)
+void set_launched(struct engine *e, struct task *t)
 {
 	struct member *m = t->member;
 	DL_DELETE(m->queue, t);
 	m->head_tasks--;
-	DL_APPEND(m->flying, t);
+	DL_APPEND(m->in_flight, t);
 	deadlines_remove(&e->deadlines, &t->deadline);
-	t->flying = true;
+	t->in_flight = true;
 	t->started_ns = e->now;
 	if (t->record.timeline)
 		timeline_flies(t);

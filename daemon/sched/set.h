@@ -39,6 +39,6 @@ void set_launch(struct engine *e);
 /* The engine ends. */
 void set_finish(struct engine *e);
 /* For transports, while they launch: the task goes from its member's queue to what is in flight. */
-void set_fly(struct engine *e, struct task *t);
+void set_launched(struct engine *e, struct task *t);
 
 #endif

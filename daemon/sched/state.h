@@ -5,9 +5,9 @@
  *   member.h    tasks, members and communicators; session.h: trainers
  *   loop.c      the thread, its rounds and its sleep; commands.c: what the supervisor asks
  *   engine.c    beginning and end, queues to and from the supervisor, the memory of tasks
- *   intake.c    ring and socket records -> tasks
+ *   ingest.c    ring and socket records -> tasks
  *   order.c     whose turn it is on a communicator; meet.c: which tasks meet; release.h: those
- *               that fail; life.c: what these share; straight.c: past the queue
+ *               that fail; life.c: what these share; fast_path.c: past the queue
  *   plan.c      planned tasks, held until their group is whole
  *   set.c       what is launched as one, for transports that do so
  *   transport.h what moves the bytes
@@ -55,7 +55,7 @@ struct device {
 	uint32_t wanted;
 	uint64_t head;	     /* of what is written; the queue's own is what the worker may see */
 	uint32_t generation; /* of its worker, if that only copies; 0: there is none */
-	uint64_t copies[2];  /* seq of each lane's last */
+	uint64_t copies[2];  /* seq of each slot's last */
 };
 
 /* How far the cancellation under way has come. */

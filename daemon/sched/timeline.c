@@ -27,7 +27,7 @@ static _Atomic uint64_t *done_of(const struct session *s, uint32_t timeline)
 static void forget_owed(const struct session *s, uint32_t timeline)
 {
 	struct line *l = &s->lines[timeline];
-	if (!l->flying && atomic_load(done_of(s, timeline)) < l->owed)
+	if (!l->in_flight && atomic_load(done_of(s, timeline)) < l->owed)
 		l->owed = 0;
 }
 
@@ -40,7 +40,7 @@ static void end(const struct session *s, const struct svc_record *r, bool flew, 
 		forget_owed(s, r->timeline);
 	if (l && l->owed < r->value)
 		l->owed = r->value;
-	if (!l || at_once || !l->flying)
+	if (!l || at_once || !l->in_flight)
 		raise(done_of(s, r->timeline), l ? l->owed : r->value);
 	else if (flew)
 		raise(done_of(s, r->timeline), r->value);
@@ -60,7 +60,7 @@ static void end_staged(const struct session *s, const struct svc_record *r, cons
 		/* Values go in the order of the queue, but within a planned group. */
 		if (first && (t->group != first->group || !t->record.plan))
 			break;
-		if (t == but || t->ghost || t->record.timeline != r->timeline)
+		if (t == but || t->tombstone || t->record.timeline != r->timeline)
 			continue;
 		if (t->record.value <= up_to)
 			up_to = t->record.value - 1;
@@ -78,22 +78,22 @@ static bool is_staged(const struct member *m)
 void timeline_flies(const struct task *t)
 {
 	forget_owed(t->session, t->record.timeline);
-	t->session->lines[t->record.timeline].flying++;
+	t->session->lines[t->record.timeline].in_flight++;
 }
 
 void timeline_told(const struct task *t)
 {
 	if (t->comm && is_staged(t->member))
 		end_staged(t->session, &t->record, t->member, t);
-	else if (t->session->ring && !(t->flying && t->ghost))
-		end(t->session, &t->record, t->flying, false);
+	else if (t->session->ring && !(t->in_flight && t->tombstone))
+		end(t->session, &t->record, t->in_flight, false);
 }
 
 void timeline_landed(const struct task *t)
 {
-	t->session->lines[t->record.timeline].flying--;
+	t->session->lines[t->record.timeline].in_flight--;
 	/* What the GPU wrote just now may have been less than its stream was told. */
-	if (t->ghost)
+	if (t->tombstone)
 		end(t->session, &t->record, true, t->comm->released);
 }
 
@@ -121,7 +121,7 @@ void timeline_release(struct comm *c)
 	const struct task *t;
 	c->released = true;
 	for (uint32_t k = 0; k < c->nranks; k++)
-		DL_FOREACH (c->members[k].flying, t)
+		DL_FOREACH (c->members[k].in_flight, t)
 			if (t->record.timeline)
 				end(t->session, &t->record, true, true);
 }

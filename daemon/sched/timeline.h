@@ -4,11 +4,11 @@
  *
  *   done is raised, never set back, and passes a task's value only once nothing that the stream
  *   waits for with it can still write to its memory. So the value of a task that fails before it is
- *   launched is owed while others of its timeline fly, and raised behind the last of them; only a
- *   release (below) does not wait for them.
- *   done is raised once for a task: when its client is told, or, of a task that was launched, when
- *   it lands. A smaller value that the GPU wrote meanwhile is raised again then.
- *   ready is raised only of a task whose trainer does not do it any more. */
+ *   launched is owed while others of its timeline are in flight, and raised behind the last of
+ * them; only a release (below) does not wait for them. done is raised once for a task: when its
+ * client is told, or, of a task that was launched, when it lands. A smaller value that the GPU
+ * wrote meanwhile is raised again then. ready is raised only of a task whose trainer does not do it
+ * any more. */
 #ifndef SCHED_TIMELINE_H
 #define SCHED_TIMELINE_H
 

@@ -116,7 +116,7 @@ void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *d
 	c.epoch_start.progress = progress_pages[comm];
 	c.epoch_start.transport = engine_transport;
 	c.epoch_start.windows = true;
-	c.epoch_start.lane = comm;
+	c.epoch_start.comm_slot = comm;
 	command(c);
 }
 

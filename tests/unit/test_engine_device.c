@@ -200,7 +200,7 @@ static void comes_to(uint32_t trainer, uint64_t value)
 }
 
 /* Two trainers' first three tasks, launched. Returns the last of trainer 0. */
-static uint64_t three_fly(void)
+static uint64_t three_in_flight(void)
 {
 	uint64_t a = 0;
 	add_trainer(0);
@@ -215,7 +215,7 @@ static uint64_t three_fly(void)
 	return a;
 }
 
-/* One that is refused while they fly must not overtake them. */
+/* One that is refused while they are in flight must not overtake them. */
 static void refuse_one(void)
 {
 	struct svc_record bad = on_timeline(record(0, NCCLSVC_ALL_REDUCE, 0), 0, 1);
@@ -228,7 +228,7 @@ static void refuse_one(void)
 static void streams_wait_for_what_flies(void **state)
 {
 	(void)state;
-	uint64_t a = three_fly();
+	uint64_t a = three_in_flight();
 	refuse_one();
 	/* Nor must one that ends with the epoch. */
 	uint64_t c = submit_one(0, on_timeline(record(0, NCCLSVC_ALL_REDUCE, 0), 0, 1));
@@ -287,7 +287,7 @@ static void what_is_broken_off_has_failed(void **state)
 static void streams_do_not_wait_for_ever(void **state)
 {
 	(void)state;
-	uint64_t a = three_fly(), begin = now_ns();
+	uint64_t a = three_in_flight(), begin = now_ns();
 	refuse_one();
 	end_epoch(0, NCCLSVC_PEER_GONE, 1);
 	ends(0, a, NCCLSVC_PEER_GONE);
@@ -466,7 +466,7 @@ static void make(uint64_t number)
 {
 	struct making *k = calloc(1, sizeof(*k) + 2 * sizeof(k->parts[0]));
 	assert_non_null(k);
-	*k = (struct making){.number = number, .lane = 7, .nnodes = 1, .nparts = 2};
+	*k = (struct making){.number = number, .comm_slot = 7, .nnodes = 1, .nparts = 2};
 	k->parts[0].generation = 3;
 	k->parts[1].device = 1;
 	k->parts[1].generation = 5;

@@ -91,7 +91,7 @@ static enum room toy_reserve(struct engine *e, struct task *const *tasks, uint32
 static void toy_launch(struct engine *e, struct task *const *tasks, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
-		set_fly(e, tasks[i]);
+		set_launched(e, tasks[i]);
 	seen.launches++;
 }
 

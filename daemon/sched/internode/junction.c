@@ -446,15 +446,15 @@ bool junction_spoken(struct comm *c)
 void junction_look(struct engine *e, struct comm *c)
 {
 	struct operation_key key = collective_key(c);
-	if (!c->span || c->haunted)
+	if (!c->span || c->poisoned)
 		return;
 	struct junction *j = junction_find(c->span, &key);
 	if (!j || !j->resolved)
 		return;
 	ncclsvc_status st = j->status;
 	junction_free(e, c->span, j);
-	c->haunted = true;
-	c->haunted_by = st;
+	c->poisoned = true;
+	c->poison = st;
 }
 
 /* NULL: it has no tasks here, or they are not to be launched. */

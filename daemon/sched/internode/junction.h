@@ -53,7 +53,7 @@ bool junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_st
  * collectives are over. */
 void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st,
 		      uint64_t collectives);
-/* The current collective is over already, as others have decided: haunt it. */
+/* The current collective is over already, as others have decided: poison it. */
 void junction_look(struct engine *e, struct comm *c);
 /* True if this node has spoken about the current collective. */
 bool junction_spoken(struct comm *c);

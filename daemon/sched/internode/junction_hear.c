@@ -335,6 +335,6 @@ void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const 
 		else if (!j->parts[j->mine].verdict.said)
 			junction_say_failed(e, j, st);
 	}
-	if (c->collective_here && !c->haunted)
+	if (c->collective_here && !c->poisoned)
 		junction_fail_collective(e, c, st);
 }

@@ -134,7 +134,7 @@ static void post_to_failed(struct engine *e, struct junction *j, struct task *t)
 
 static void post_failure(struct engine *e, struct junction *j, struct task *t)
 {
-	const ncclsvc_status st = t->ghost ? t->end : order_refused_status(t);
+	const ncclsvc_status st = t->tombstone ? t->end : order_refused_status(t);
 	struct span *s = t->comm->span;
 	const struct operation_key key = j->key;
 	junction_say_failed(e, j, &st);
@@ -171,7 +171,7 @@ void junction_post_p2p(struct engine *e, struct task *t)
 		post_to_failed(e, j, t);
 		return;
 	}
-	if (t->ghost || svc_record_refuses(&t->record)) {
+	if (t->tombstone || svc_record_refuses(&t->record)) {
 		free(tasks);
 		post_failure(e, j, t);
 		return;

@@ -108,7 +108,7 @@ static uint64_t waits(const struct span *s)
 {
 	uint64_t state = UINT64_C(0xcbf29ce484222325);
 	bool any = false;
-	if (s->ops || s->over || s->comm->ended || s->comm->haunted || junction_spoken(s->comm))
+	if (s->ops || s->over || s->comm->ended || s->comm->poisoned || junction_spoken(s->comm))
 		return 0;
 	for (uint32_t i = 0; i < span_local_count(s); i++) {
 		const struct member *m = &s->comm->members[span_locals(s)[i]];

@@ -42,7 +42,7 @@ static void look_at_inputs(struct engine *e)
 	e->inputs_ns = e->now;
 	DL_FOREACH2 (nccl_of(e)->launched, c, next_launched)
 		for (uint32_t k = 0; k < c->nranks; k++)
-			DL_FOREACH (c->members[k].flying, t) {
+			DL_FOREACH (c->members[k].in_flight, t) {
 				if (t->session->leaving)
 					timeline_release_input(t);
 				order_show_state(e, t);
@@ -57,11 +57,11 @@ static bool look_at_slots(struct engine *e, struct comm *c)
 	bool any = false;
 	for (uint32_t k = 0; k < c->nranks && !c->looked; k++) {
 		struct member *m = &c->members[k];
-		if (!m->flying)
+		if (!m->in_flight)
 			continue;
 		m->done =
 			atomic_load_explicit(&nccl_progress(e, m)->completed, memory_order_acquire);
-		any |= m->flying->lane_seq <= m->done;
+		any |= m->in_flight->slot_seq <= m->done;
 	}
 	if (any) {
 		c->looked = true;
@@ -77,15 +77,15 @@ static void land_all(struct engine *e, struct comm *c)
 	c->moved_ns = e->now;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct member *m = &c->members[k];
-		while (m->flying && m->flying->lane_seq <= m->done)
-			complete(e, m->flying, st);
+		while (m->in_flight && m->in_flight->slot_seq <= m->done)
+			complete(e, m->in_flight, st);
 	}
 }
 
 static bool any_flies(const struct comm *c)
 {
 	for (uint32_t k = 0; k < c->nranks; k++)
-		if (c->members[k].flying)
+		if (c->members[k].in_flight)
 			return true;
 	return false;
 }
@@ -128,7 +128,7 @@ void nccl_epoch_end(struct engine *e, struct comm *c)
 	c->moved_ns = e->now;
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		struct task *t;
-		DL_FOREACH (c->members[k].flying, t)
+		DL_FOREACH (c->members[k].in_flight, t)
 			release_early(e, t, &c->end);
 	}
 }
@@ -139,8 +139,8 @@ void nccl_dead(struct engine *e, struct comm *c)
 	if (!c->ended)
 		return;
 	for (uint32_t k = 0; k < c->nranks; k++)
-		while (c->members[k].flying)
-			complete(e, c->members[k].flying, &c->end);
+		while (c->members[k].in_flight)
+			complete(e, c->members[k].in_flight, &c->end);
 	window_free(e, c);
 	if (c->launched)
 		stop_watching(e, c);
@@ -151,6 +151,6 @@ void nccl_release(struct engine *e, struct comm *c)
 	struct task *t;
 	(void)e;
 	for (uint32_t k = 0; k < c->nranks; k++)
-		DL_FOREACH (c->members[k].flying, t)
+		DL_FOREACH (c->members[k].in_flight, t)
 			timeline_release_input(t);
 }

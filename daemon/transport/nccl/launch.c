@@ -17,30 +17,30 @@
 
 /* Of one member. A launch blocks its worker when the driver's queues are full, and then nothing
  * could be broken off any more. */
-#define FLYING_MAX 64
+#define IN_FLIGHT_MAX 64
 
 struct slot_progress *nccl_progress(const struct engine *e, const struct member *m)
 {
-	return &e->devices[m->device].queue->slots[m->comm->lane];
+	return &e->devices[m->device].queue->slots[m->comm->comm_slot];
 }
 
 static void begin(struct engine *e, struct comm *c)
 {
 	for (uint32_t k = 0; k < c->nranks; k++)
 		if (c->members[k].session)
-			c->members[k].lane_seq =
+			c->members[k].slot_seq =
 				atomic_load(&nccl_progress(e, &c->members[k])->completed);
 }
 
 /* ---- Launching ---- */
 
 /* A set that alone is larger than the limit is launched when nothing else is in flight. */
-static bool too_many_fly(struct task *const *tasks, uint32_t n)
+static bool too_many_in_flight(struct task *const *tasks, uint32_t n)
 {
 	bool full = false;
 	for (uint32_t i = 0; i < n; i++) {
 		struct member *m = tasks[i]->member;
-		if (m->nflying >= FLYING_MAX)
+		if (m->n_in_flight >= IN_FLIGHT_MAX)
 			full = m->full = true;
 	}
 	return full;
@@ -72,7 +72,7 @@ static enum room room_for(struct engine *e, struct task *const *tasks, uint32_t 
 static enum room reserve(struct engine *e, struct task *const *tasks, uint32_t n, bool promised)
 {
 	uint32_t devices;
-	if (!promised && too_many_fly(tasks, n))
+	if (!promised && too_many_in_flight(tasks, n))
 		return ROOM_HELD;
 	enum room room = room_for(e, tasks, n, &devices);
 	if (nccl_of(e)->full_round != e->launch_round) {
@@ -90,7 +90,7 @@ static enum room reserve(struct engine *e, struct task *const *tasks, uint32_t n
 struct launch *nccl_next_launch(struct engine *e, struct member *m)
 {
 	struct launch *l = device_next_slot(&e->devices[m->device]);
-	*l = (struct launch){.slot = m->comm->lane, .seq = ++m->lane_seq};
+	*l = (struct launch){.slot = m->comm->comm_slot, .seq = ++m->slot_seq};
 	return l;
 }
 
@@ -98,7 +98,7 @@ static struct launch *write_launch(struct engine *e, struct task *t)
 {
 	const struct svc_record *r = &t->record;
 	struct launch *l = nccl_next_launch(e, t->member);
-	t->lane_seq = l->seq;
+	t->slot_seq = l->seq;
 	l->src = (uint64_t)(uintptr_t)t->src;
 	l->dst = (uint64_t)(uintptr_t)t->dst;
 	l->count = r->count;
@@ -138,12 +138,12 @@ static void launch_bundle(struct engine *e, struct task *any)
 		const int32_t device = t->member->device;
 		for (struct task *u = t; u;
 		     u = u->next_in_group == first ? NULL : u->next_in_group) {
-			if (u->flying || u->member->device != device)
+			if (u->in_flight || u->member->device != device)
 				continue;
 			last = write_launch(e, u);
-			u->member->nflying++;
+			u->member->n_in_flight++;
 			nccl_watch(e, u->comm);
-			set_fly(e, u);
+			set_launched(e, u);
 		}
 		if (last)
 			last->flags = 0;
@@ -159,7 +159,7 @@ static void launch(struct engine *e, struct task *const *tasks, uint32_t n)
 			window_choose(e, m->comm, m->tasks, m->ntasks);
 	}
 	for (uint32_t i = 0; i < n; i++)
-		if (!tasks[i]->flying)
+		if (!tasks[i]->in_flight)
 			launch_bundle(e, tasks[i]);
 	device_ring(e);
 }
@@ -183,8 +183,8 @@ static void finish(struct engine *e)
 
 void nccl_completed(struct engine *e, struct member *m)
 {
-	m->nflying--;
-	if (m->full && m->nflying <= FLYING_MAX / 2) {
+	m->n_in_flight--;
+	if (m->full && m->n_in_flight <= IN_FLIGHT_MAX / 2) {
 		m->full = false;
 		e->met_new = true;
 	}

@@ -21,7 +21,7 @@ static bool launch(struct engine *e, const struct making *k)
 	for (uint32_t i = 0; i < k->nparts; i++)
 		*device_next_slot(&e->devices[k->parts[i].device]) =
 			(struct launch){.op = LAUNCH_INIT,
-					.slot = k->lane,
+					.slot = k->comm_slot,
 					.value = k->number,
 					.generation = k->parts[i].generation};
 	device_ring(e);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Where the blocks of a chunk lie. A task reads, and writes, one block or one for each rank: parts
- * of count elements, of which a chunk has the same stretch each. In a slot they lie one behind the
+ * of count elements, of which a chunk has an equal segment each. In a slot they lie one behind the
  * other.
  *
  * If all members are here, a slot has what its member gives, and members copy out of the others'

@@ -18,7 +18,7 @@ struct seen {
 	struct svc_record records[RANKS_MAX];
 	uint64_t said_failed[NODES_MAX]; /* by node */
 	int said_result[NODES_MAX];
-	bool ghost;
+	bool tombstone;
 	uint32_t failed;	      /* nodes that heard so, as bits; with: */
 	uint64_t launched[NODES_MAX]; /* the order of launches there; 0: not */
 	uint64_t grant;
@@ -80,12 +80,12 @@ void check_posted(const struct task *t)
 	o->records[t->rank] = t->record;
 }
 
-void check_says_failed(const struct match *m, bool ghost)
+void check_says_failed(const struct match *m, bool tombstone)
 {
 	struct seen *o = get(m->at->index, &m->key);
 	o->said_failed[m->at->node] = ++events;
 	o->said_result[m->at->node] = m->status.result;
-	o->ghost |= ghost;
+	o->tombstone |= tombstone;
 }
 
 void check_launched(uint32_t node, const struct launch_request *r)
@@ -158,7 +158,7 @@ void check_failed(uint32_t node, const struct match *m, const struct failed_note
 	if (o->failed && !same_status(&o->note.status, &note->status))
 		fail(NAME " fails with %d on node %u, and with %d on others", NAME_OF(o),
 		     note->status.result, node, o->note.status.result);
-	if (!o->failed && note->status.result == NCCLSVC_TIMEOUT && !o->ghost &&
+	if (!o->failed && note->status.result == NCCLSVC_TIMEOUT && !o->tombstone &&
 	    !span_is_lost(o->span))
 		check_timeout(o, &note->status);
 	if (!o->failed && note->status.result == NCCLSVC_MISMATCH)
@@ -214,7 +214,7 @@ static bool is_whole(struct task *t)
 static void check_waiting(struct task *t)
 {
 	const struct local_span *s = &nodes[t->node].spans[t->span];
-	if (s->failed || s->over || t->ghost)
+	if (s->failed || s->over || t->tombstone)
 		return;
 	if (profile.regular)
 		fail("rank %u of span %d on node %u waits for ever", t->rank,

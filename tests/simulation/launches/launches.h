@@ -82,9 +82,9 @@ struct task {
 	uint32_t peer;
 	struct svc_record record;
 	enum place place;
-	bool ghost;   /* it has ended, and keeps its turn */
-	bool told;    /* its status is that of the operation on all nodes */
-	bool has_key; /* it was posted, as: */
+	bool tombstone; /* it has ended, and keeps its turn */
+	bool told;	/* its status is that of the operation on all nodes */
+	bool has_key;	/* it was posted, as: */
 	struct operation_key key;
 	uint64_t deadline;
 	struct match *match;
@@ -174,8 +174,8 @@ struct local_span {
 	uint64_t collectives, sent[RANKS_MAX][RANKS_MAX], received[RANKS_MAX][RANKS_MAX];
 	struct task *collective[RANKS_MAX];
 	uint32_t collective_here;
-	bool haunted; /* the current collective has failed: who posts it is told */
-	ncclsvc_status haunted_by;
+	bool poisoned; /* the current collective has failed: who posts it is told */
+	ncclsvc_status poison;
 	struct match *matches;
 	bool begun, over, closed, unled, failed, ended;
 	bool overs[NODES_MAX];
@@ -257,8 +257,9 @@ extern char failure[512]; /* empty: none */
 void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void check_begin(void);
 void check_posted(const struct task *t);
-/* The node fails the operation of itself. ghost: with the status of a task that ended before. */
-void check_says_failed(const struct match *m, bool ghost);
+/* The node fails the operation of itself. tombstone: with the status of a task that ended before.
+ */
+void check_says_failed(const struct match *m, bool tombstone);
 void check_failed(uint32_t node, const struct match *m, const struct failed_note *note);
 void check_launched(uint32_t node, const struct launch_request *r);
 /* At rest. */

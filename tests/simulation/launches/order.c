@@ -41,9 +41,9 @@ static void leave_queue(struct task *t, enum place place)
 
 static void end_early(struct task *t, const ncclsvc_status *st, bool told)
 {
-	if (t->ghost)
+	if (t->tombstone)
 		return;
-	t->ghost = true;
+	t->tombstone = true;
 	t->told = told;
 	t->status = *st;
 	leave_group(t);
@@ -71,7 +71,7 @@ void order_launched(struct task *t)
 /* Ends the current one on all that have posted it. */
 static void end_collective(struct local_span *s, const ncclsvc_status *st)
 {
-	s->haunted = false;
+	s->poisoned = false;
 	for (uint32_t k = 0; k < s->plan->nranks; k++)
 		if (s->collective[k])
 			order_end(s->collective[k], st, true);
@@ -89,14 +89,14 @@ void order_conclude_failed(struct match *m)
 		m->resolved = true;
 		return;
 	}
-	s->haunted_by = m->status;
-	s->haunted = true;
+	s->poison = m->status;
+	s->poisoned = true;
 	match_forget(m);
 	for (uint32_t k = 0; k < s->plan->nranks; k++)
 		if (s->collective[k])
-			end_early(s->collective[k], &s->haunted_by, true);
+			end_early(s->collective[k], &s->poison, true);
 	if (s->collective_here == s->here)
-		end_collective(s, &s->haunted_by);
+		end_collective(s, &s->poison);
 }
 
 static void commit(struct match *m, struct task *t)
@@ -139,8 +139,8 @@ static void meet(struct local_span *s)
 	const struct operation_key key = {-1, -1, s->collectives, 0};
 	const struct match *m = match_find(s, &key);
 	ncclsvc_status st;
-	if (s->haunted) {
-		st = s->haunted_by;
+	if (s->poisoned) {
+		st = s->poison;
 		end_collective(s, &st);
 	} else if (m && m->said) {
 		return; /* how it ends, others have yet to say */
@@ -154,23 +154,23 @@ static void meet(struct local_span *s)
 static void post_collective(struct local_span *s, struct task *t)
 {
 	const struct operation_key key = {-1, -1, s->collectives, 0};
-	struct match *m = s->haunted ? NULL : match_find(s, &key);
+	struct match *m = s->poisoned ? NULL : match_find(s, &key);
 	t->place = POSTED;
 	t->has_key = true;
 	t->key = key;
-	if (!t->ghost)
+	if (!t->tombstone)
 		check_posted(t);
 	s->members[t->rank].collective = t;
 	s->collective[t->rank] = t;
 	s->collective_here++;
 	if (m && m->resolved) {
-		s->haunted = true;
-		s->haunted_by = m->status;
+		s->poisoned = true;
+		s->poison = m->status;
 		match_forget(m);
 	}
-	if (s->haunted)
-		end_early(t, &s->haunted_by, true);
-	else if (t->ghost)
+	if (s->poisoned)
+		end_early(t, &s->poison, true);
+	else if (t->tombstone)
 		order_fail_collective(s, &t->status);
 	if (s->collective_here == s->here)
 		meet(s);
@@ -195,7 +195,7 @@ static void post_pair(struct local_span *s, struct task *t)
 		const ncclsvc_status st = m->status;
 		match_forget(m);
 		order_end(t, &st, true);
-	} else if (t->ghost) {
+	} else if (t->tombstone) {
 		match_fail(m, &t->status);
 		m->resolved = true;
 		order_end(t, &t->status, false);
@@ -254,7 +254,7 @@ void order_post(struct task *t)
 	struct local_span *s = span_of(t);
 	if (s->ended) {
 		t->place = ENDED;
-		t->ghost = true;
+		t->tombstone = true;
 		t->status.result = NCCLSVC_PEER_GONE;
 		return;
 	}
@@ -266,14 +266,14 @@ void order_post(struct task *t)
 void order_fail(struct task *t, const ncclsvc_status *why)
 {
 	struct local_span *s = span_of(t);
-	if (t->place == UNSENT || t->place >= LAUNCHED || t->ghost)
+	if (t->place == UNSENT || t->place >= LAUNCHED || t->tombstone)
 		return;
 	if (t->match)
 		match_ask(t->match, why);
 	if (t->place == RUNNING)
 		return;
 	if (s->collective[t->rank] == t) {
-		if (!s->haunted)
+		if (!s->poisoned)
 			order_fail_collective(s, why);
 		return;
 	}

@@ -11,13 +11,13 @@
 #include "complete.h"
 #include "order.h"
 
-#define STRAIGHT_TASKS 64 /* of one group; more are taken in slices */
+#define FAST_PATH_TASKS 64 /* of one group; more are taken in slices */
 
-bool straight_may(const struct task *first, uint32_t n)
+bool fast_path_may(const struct task *first, uint32_t n)
 {
 	const struct member *m = first->member;
 	const struct comm *c = m->comm;
-	return n <= STRAIGHT_TASKS && !m->queue && c->here == c->nranks && !c->gone;
+	return n <= FAST_PATH_TASKS && !m->queue && c->here == c->nranks && !c->gone;
 }
 
 static void post(struct engine *e, struct task *t)
@@ -48,14 +48,14 @@ static enum begun start_at_once(struct engine *e, struct task *t, struct task *u
 {
 	const struct svc_record *a = &t->record, *b = &u->record;
 	const bool sends = a->op == NCCLSVC_SEND;
-	if (!u->simple || u->ghost || a->type != b->type || a->count != b->count)
+	if (!u->simple || u->tombstone || a->type != b->type || a->count != b->count)
 		return BEGUN_NO_MEMORY;
 	struct task *const pair[] = {sends ? t : u, sends ? u : t};
 	const struct match match = {.comm = t->comm, .tasks = pair, .ntasks = 2};
 	return t->comm->transport->start(e, &match);
 }
 
-void straight_post(struct engine *e, struct task *first, uint32_t n)
+void fast_path_post(struct engine *e, struct task *first, uint32_t n)
 {
 	struct member *m = first->member;
 	struct task *t = first, *next, *u;

@@ -14,7 +14,7 @@
 /* Records taken from one ring before the others get their turn. */
 #define BATCH		  64
 #define RECORDS_PER_CLOCK 8
-#define STRAIGHT_HEAD	  64 /* tasks among which a peer is looked for at once */
+#define FAST_PATH_HEAD	  64 /* tasks among which a peer is looked for at once */
 
 /* A client may submit before the engine has run the command that made its communicator, its region
  * or its plan. That command is in the queue by then: a record that names what is not there waits
@@ -178,7 +178,7 @@ static void refuse_group(struct engine *e, struct session *s, const ncclsvc_stat
 	s->group_end.result = NCCLSVC_OK;
 }
 
-void intake_drop_group(struct engine *e, struct session *s)
+void ingest_drop_group(struct engine *e, struct session *s)
 {
 	ncclsvc_status st = status_of(NCCLSVC_CANCELLED);
 	refuse_group(e, s, &st);
@@ -193,19 +193,19 @@ static void close_group(struct engine *e, struct session *s)
 		return;
 	}
 	uint32_t id = n > 1 ? ++e->groups : 0;
-	bool straight = true;
+	bool simple = true;
 	struct task *t;
 	DL_FOREACH (first, t) {
 		t->group = id;
-		straight = straight && t->simple && t->member == first->member &&
-			   t->comm->members[t->record.peer].head_tasks <= STRAIGHT_HEAD;
+		simple = simple && t->simple && t->member == first->member &&
+			 t->comm->members[t->record.peer].head_tasks <= FAST_PATH_HEAD;
 	}
-	if (n > 1 && !straight)
+	if (n > 1 && !simple)
 		set_link(first);
 	s->group = NULL;
 	s->group_tasks = 0;
-	if (straight && straight_may(first, n))
-		straight_post(e, first, n);
+	if (simple && fast_path_may(first, n))
+		fast_path_post(e, first, n);
 	else
 		order_enqueue(e, first, n);
 }
@@ -344,7 +344,7 @@ static void break_ring(struct engine *e, struct session *s, uint64_t number)
 				       : "a record in the ring has a number that cannot be");
 }
 
-uint32_t intake_ring(struct engine *e, struct session *s)
+uint32_t ingest_ring(struct engine *e, struct session *s)
 {
 	const uint32_t entries = s->entries;
 	const uint64_t enough = e->steps + STEP_SLICE;
@@ -385,7 +385,7 @@ uint32_t intake_ring(struct engine *e, struct session *s)
 	return taken;
 }
 
-void intake_socket(struct engine *e, struct session *s, uint32_t serial,
+void ingest_socket(struct engine *e, struct session *s, uint32_t serial,
 		   const struct svc_record *record)
 {
 	struct task *t = admit(e, s, true);

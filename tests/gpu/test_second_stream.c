@@ -105,8 +105,8 @@ static void test_ahead(void)
 	choose(10);
 }
 
-const struct gpu_test twin_tests[] = {
-	{"twin/chosen", test_chosen, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"twin/ahead", test_ahead, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+const struct gpu_test second_stream_tests[] = {
+	{"second_stream/chosen", test_chosen, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"second_stream/ahead", test_ahead, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };
