@@ -32,7 +32,7 @@ struct attack {
 	void (*run)(struct attacker *a);
 	bool unprivileged;    /* the daemon is not root's */
 	unsigned files;	      /* its RLIMIT_NOFILE; 0: as it is */
-	unsigned address_mib; /* its RLIMIT_AS, set once it serves; 0: none */
+	unsigned address_mib; /* what its RLIMIT_AS leaves it, once the bystanders work; 0: none */
 	unsigned pinned_mib;  /* memory that the attack may cost; 0: not judged */
 };
 

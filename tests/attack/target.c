@@ -138,15 +138,14 @@ bool target_start(struct target *t, const char *program, const struct attack *at
 	t->pid = fork();
 	if (!t->pid)
 		become_daemon(t, program, attack);
-	if (t->pid < 0 || !wait_until_it_serves(t))
-		return false;
-	if (attack->address_mib) {
-		rlim_t bytes = ((rlim_t)status_of(t, "VmSize") << 10) +
-			       ((rlim_t)attack->address_mib << 20);
-		struct rlimit r = {bytes, bytes};
-		return prlimit(t->pid, RLIMIT_AS, &r, NULL) == 0;
-	}
-	return true;
+	return t->pid > 0 && wait_until_it_serves(t);
+}
+
+bool target_limit(struct target *t, const struct attack *attack)
+{
+	rlim_t bytes = ((rlim_t)status_of(t, "VmSize") << 10) + ((rlim_t)attack->address_mib << 20);
+	struct rlimit r = {bytes, bytes};
+	return !attack->address_mib || prlimit(t->pid, RLIMIT_AS, &r, NULL) == 0;
 }
 
 static void hear_beats(struct target *t, uint64_t now)

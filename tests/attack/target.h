@@ -20,6 +20,9 @@ struct target {
 
 /* Starts the daemon as this attack wants it, and waits until it serves; else complains. */
 bool target_start(struct target *t, const char *program, const struct attack *attack);
+/* Limits the growth of the daemon's address space, if the attack says so. Call it when the daemon
+ * has done some work: each of its threads reserves address space when it first allocates. */
+bool target_limit(struct target *t, const struct attack *attack);
 /* Notes beats and use; from now on if `first`. False: it has ended. */
 bool target_watch(struct target *t, bool first);
 /* Ends it. */
