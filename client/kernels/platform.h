@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The few things that differ between a GPU and the kernels' twin in C, which is one thread that
+ * does the work of all. For GPUs: what nvcc and clang both take without CUDA's headers. */
+#ifndef KERNELS_PLATFORM_H
+#define KERNELS_PLATFORM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/abi/peer.h"
+
+#ifdef __CUDA__
+#define ON_GPU 1
+#elif defined(__CUDACC__)
+#define ON_GPU 1
+#else
+#define ON_GPU 0
+#endif
+
+#if ON_GPU
+
+#define KERNEL extern "C" __attribute__((global)) void
+#define DEVICE static __attribute__((device)) inline __attribute__((always_inline))
+#define SHARED static __attribute__((shared))
+
+#define SREG(name)                                                                                 \
+	({                                                                                         \
+		uint32_t v_;                                                                       \
+		asm volatile("mov.u32 %0, %%" name ";" : "=r"(v_));                                \
+		v_;                                                                                \
+	})
+
+DEVICE uint32_t thread(void)
+{
+	return SREG("tid.x");
+}
+DEVICE uint32_t threads(void)
+{
+	return SREG("ntid.x");
+}
+DEVICE uint32_t block(void)
+{
+	return SREG("ctaid.x");
+}
+DEVICE uint32_t blocks(void)
+{
+	return SREG("nctaid.x");
+}
+DEVICE void block_sync(void)
+{
+	asm volatile("bar.sync 0;" ::: "memory");
+}
+DEVICE void warp_sync(void)
+{
+	asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
+}
+#define WARP   32u
+/* Before a loop that would make too much code. */
+#define ROLLED _Pragma("unroll 1")
+
+/* Between looks at what is not there yet. */
+DEVICE void rest(void)
+{
+}
+
+DEVICE uint64_t clock_ns(void)
+{
+	uint64_t t;
+	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+	return t;
+}
+
+/* Lines: both halves at a time. */
+DEVICE void line_store(uint64_t to, uint64_t a, uint64_t b)
+{
+	asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(a), "l"(b)
+		     : "memory");
+}
+
+DEVICE void line_load(uint64_t from, uint64_t *a, uint64_t *b)
+{
+	asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+		     : "=l"(*a), "=l"(*b)
+		     : "l"(from)
+		     : "memory");
+}
+
+/* Words that others write, too: in global memory, on whichever side of a bus. */
+DEVICE uint32_t load32(const uint32_t *from)
+{
+	uint32_t v;
+	asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+	return v;
+}
+
+DEVICE void store32(uint32_t *to, uint32_t v)
+{
+	asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
+}
+
+DEVICE void store64(uint64_t *to, uint64_t v)
+{
+	asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory");
+}
+
+/* Of this GPU alone; returns what was there. */
+DEVICE uint32_t add32(uint32_t *to, uint32_t v)
+{
+	uint32_t old;
+	asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"
+		     : "=r"(old)
+		     : "l"(to), "r"(v)
+		     : "memory");
+	return old;
+}
+
+/* The first words of this rank's state. */
+DEVICE void state_load(const struct peer_state *s, uint32_t *a, uint32_t *b, uint32_t *c,
+		       uint32_t *d)
+{
+	asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(*a), "=r"(*b), "=r"(*c), "=r"(*d)
+		     : "l"(s)
+		     : "memory");
+}
+
+/* Words of the block. */
+DEVICE void add_shared(volatile uint32_t *to)
+{
+	asm volatile("red.relaxed.cta.add.u32 [%0], 1;" ::"l"(to) : "memory");
+}
+
+DEVICE float half_float(uint16_t h)
+{
+	float f;
+	asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+	return f;
+}
+
+DEVICE uint16_t float_half(float f)
+{
+	uint16_t h;
+	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+	return h;
+}
+
+#else
+#include "platform_twin.h"
+#endif
+
+#endif

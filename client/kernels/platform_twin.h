@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * platform.h for the twin: one thread of the CPU, which does the work of all. */
+#ifndef KERNELS_PLATFORM_TWIN_H
+#define KERNELS_PLATFORM_TWIN_H
+
+#include <sched.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#include "proto/abi/peer.h"
+
+#define KERNEL void
+#define DEVICE static inline
+#define SHARED
+#define WARP 1u
+#define ROLLED
+
+DEVICE uint32_t thread(void)
+{
+	return 0;
+}
+DEVICE uint32_t threads(void)
+{
+	return 1;
+}
+DEVICE uint32_t block(void)
+{
+	return 0;
+}
+DEVICE uint32_t blocks(void)
+{
+	return 1;
+}
+DEVICE void block_sync(void)
+{
+}
+DEVICE void warp_sync(void)
+{
+}
+
+DEVICE void rest(void)
+{
+	sched_yield();
+}
+
+DEVICE uint64_t clock_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+DEVICE void line_store(uint64_t to, uint64_t a, uint64_t b)
+{
+	__atomic_store_n((uint64_t *)to, a, __ATOMIC_RELEASE);
+	__atomic_store_n((uint64_t *)to + 1, b, __ATOMIC_RELEASE);
+}
+
+DEVICE void line_load(uint64_t from, uint64_t *a, uint64_t *b)
+{
+	*a = __atomic_load_n((uint64_t *)from, __ATOMIC_ACQUIRE);
+	*b = __atomic_load_n((uint64_t *)from + 1, __ATOMIC_ACQUIRE);
+}
+
+DEVICE uint32_t load32(const uint32_t *from)
+{
+	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+}
+
+DEVICE void store32(uint32_t *to, uint32_t v)
+{
+	__atomic_store_n(to, v, __ATOMIC_RELEASE);
+}
+
+DEVICE void store64(uint64_t *to, uint64_t v)
+{
+	__atomic_store_n(to, v, __ATOMIC_RELEASE);
+}
+
+DEVICE uint32_t add32(uint32_t *to, uint32_t v)
+{
+	return __atomic_fetch_add(to, v, __ATOMIC_ACQ_REL);
+}
+
+DEVICE void state_load(const struct peer_state *s, uint32_t *a, uint32_t *b, uint32_t *c,
+		       uint32_t *d)
+{
+	*a = load32(&s->sequence);
+	*b = load32(&s->dead);
+	*c = load32(&s->blocks);
+	*d = load32(&s->arrived);
+}
+
+DEVICE void add_shared(volatile uint32_t *to)
+{
+	*to += 1;
+}
+
+DEVICE uint32_t float_bits(float f)
+{
+	uint32_t u;
+	memcpy(&u, &f, sizeof(u));
+	return u;
+}
+
+DEVICE float bits_float(uint32_t u)
+{
+	float f;
+	memcpy(&f, &u, sizeof(f));
+	return f;
+}
+
+DEVICE float half_float(uint16_t h)
+{
+	const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
+	if (rest >= 0x7c00)
+		return bits_float(sign | 0x7f800000 | rest << 13);
+	/* 2^112 times what these bits say as a float. */
+	return bits_float(sign | float_bits(bits_float(rest << 13) * 0x1p112f));
+}
+
+/* Rounds to the nearest, and to the even one between two. */
+DEVICE uint16_t float_half(float f)
+{
+	const uint32_t u = float_bits(f), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
+	if (rest > 0x7f800000)
+		return (uint16_t)(sign | 0x7fff);
+	if (rest >= 0x477ff000)
+		return (uint16_t)(sign | 0x7c00);
+	if (rest < 0x38800000) /* below 2^-14: the sum's lowest bit is the half's */
+		return (uint16_t)(sign | (float_bits(bits_float(rest) + 0.5f) - 0x3f000000));
+	return (uint16_t)(sign | (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13);
+}
+
+#endif

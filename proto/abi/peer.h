@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the kernels of the peer transport share: with each other (the staging memory, on the GPUs)
+ * and with the daemon and the library (a page of host memory for each member). Also compiled for
+ * GPUs, hence no includes but these.
+ *
+ * Sequences count a communicator's operations, and are never 0. Two slots take turns, which needs
+ * no acknowledgement: every kernel waits for the headers of all ranks. So who begins operation n +
+ * 2 knows that all have begun n + 1, and with that ended n. */
+#ifndef PROTO_PEER_H
+#define PROTO_PEER_H
+
+#include <stdint.h>
+
+#define PEER_RANKS   8
+#define PEER_BLOCKS  32
+#define PEER_THREADS 512 /* of a block, that move data */
+
+/* ---- Staging memory: one for each rank and epoch, on that rank's GPU ---- */
+
+/* Eight bytes of data, in two halves with the sequence above each: a 64-bit store is never torn, so
+ * data that has its sequence is there. */
+struct peer_line {
+	uint64_t half[2];
+};
+
+#define PEER_LINE_DATA 8
+
+/* Written by the rank's own kernels, which read the first four words at a time. */
+struct peer_state {
+	uint32_t sequence; /* of the newest kernel all of whose blocks have begun */
+	uint32_t dead;	   /* enum peer_end; but for PEER_GOOD all later operations fail, too */
+	uint32_t blocks;   /* of that kernel */
+	uint32_t arrived;  /* blocks of the next one */
+	uint32_t stopped;  /* the sequence of one that failed */
+	uint32_t pad[3];
+	uint32_t ended[PEER_BLOCKS]; /* by block: the sequence of the last kernel that it ended */
+};
+
+#define PEER_HEADERS 1024		 /* offset of struct peer_line [2][PEER_RANKS] */
+#define PEER_LINES   4096		 /* of the slots: [2][nranks][lines] */
+#define PEER_STAGING (UINT64_C(4) << 20) /* bytes of it all */
+
+/* How many lines one rank's data may have in another's slot. */
+#define PEER_SLOT_LINES(nranks)                                                                    \
+	((uint32_t)((PEER_STAGING - PEER_LINES) / sizeof(struct peer_line) / 2 / (nranks)))
+
+/* ---- The page of a member ---- */
+
+enum peer_end {
+	PEER_GOOD,
+	PEER_MISMATCH, /* another rank's header differs */
+	PEER_ABORTED,  /* the page's abort word is set */
+	PEER_ORPHANED, /* the daemon is gone */
+	PEER_OVERLAP,  /* the communicator's former kernel was still running */
+};
+
+struct peer_page {
+	/* The daemon, and the library for its own member, write these. */
+	uint32_t abort;
+	uint32_t heartbeat; /* counts on while kernels run */
+	uint32_t pad0[14];
+	/* Kernels write these. begun and ended: a sequence, and above it the operation's record. */
+	uint64_t begun; /* only by one that waits for longer than PEER_LOOK_NS */
+	uint64_t ended;
+	uint64_t failed; /* a sequence, and above it enum peer_end */
+	uint64_t other;	 /* after a mismatch: the other's header */
+	uint32_t other_rank;
+	uint32_t pad1[7];
+};
+
+/* How often a kernel that waits looks at its page; and after how long without a heartbeat it takes
+ * the daemon for dead. */
+#define PEER_LOOK_NS   50000
+#define PEER_ORPHAN_NS UINT64_C(10000000000)
+
+/* ---- One operation, as a kernel's argument: nothing of it changes from call to call ---- */
+
+struct peer_call {
+	uint64_t staging[PEER_RANKS]; /* by rank, as this process maps them */
+	uint64_t page;		      /* as the GPU sees it */
+	uint64_t src, dst;
+	uint64_t bytes;	   /* from one rank to another */
+	uint64_t src_each; /* from receiver to receiver; 0: all get the same */
+	uint64_t dst_each; /* from sender to sender */
+	uint64_t header;   /* what all ranks must agree on */
+	uint32_t record;   /* tells it apart for inspection */
+	uint8_t rank, nranks;
+	uint8_t sends_to, receives_from; /* masks of ranks, this one among them if it copies */
+	uint8_t reduces;		 /* what is received becomes one result */
+	uint8_t type, redop;
+	uint8_t pad;
+};
+
+#endif

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The collective kernel's twin: one thread for each rank, as many kernels run at a time. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "kernels/twin.h"
+#include "proto/ncclsvc_types.h"
+
+#define BYTES_MAX  700
+#define NEAR_WRAP  UINT32_C(0xfffffffe) /* the second operation has sequence 2 */
+#define ROUNDS	   400
+#define ABOVE(v)   ((uint32_t)((v) >> 32))
+#define GUARD	   0xa5
+#define BUFFER	   (BYTES_MAX * PEER_RANKS + 64)
+#define ALL(ranks) ((uint8_t)((1u << (ranks)) - 1))
+
+struct rank {
+	unsigned number, nranks;
+	pthread_t thread;
+	char *staging;
+	struct peer_page page;
+	uint8_t src[BUFFER], dst[BUFFER];
+	struct world *world;
+};
+
+struct world {
+	unsigned nranks;
+	struct rank ranks[PEER_RANKS];
+	pthread_barrier_t round;
+	void (*work)(struct rank *);
+};
+
+static struct peer_state *state(struct rank *r)
+{
+	return (struct peer_state *)r->staging;
+}
+
+static void *rank_main(void *arg)
+{
+	struct rank *r = arg;
+	r->world->work(r);
+	return NULL;
+}
+
+/* All ranks do the work, each in a thread. */
+static struct world *world_run(unsigned nranks, void (*work)(struct rank *))
+{
+	struct world *w = calloc(1, sizeof(*w));
+	assert_non_null(w);
+	w->nranks = nranks;
+	w->work = work;
+	pthread_barrier_init(&w->round, NULL, nranks);
+	for (unsigned i = 0; i < nranks; i++) {
+		struct rank *r = &w->ranks[i];
+		*r = (struct rank){.number = i, .nranks = nranks, .world = w};
+		r->staging = aligned_alloc(4096, PEER_STAGING);
+		assert_non_null(r->staging);
+		memset(r->staging, 0, PEER_STAGING);
+		state(r)->sequence = NEAR_WRAP;
+	}
+	for (unsigned i = 0; i < nranks; i++)
+		assert_int_equal(pthread_create(&w->ranks[i].thread, NULL, rank_main, &w->ranks[i]),
+				 0);
+	for (unsigned i = 0; i < nranks; i++)
+		pthread_join(w->ranks[i].thread, NULL);
+	return w;
+}
+
+static void world_free(struct world *w)
+{
+	for (unsigned i = 0; i < w->nranks; i++)
+		free(w->ranks[i].staging);
+	pthread_barrier_destroy(&w->round);
+	free(w);
+}
+
+static struct peer_call call_of(struct rank *r, uint64_t bytes)
+{
+	struct peer_call c = {
+		.page = (uintptr_t)&r->page,
+		.src = (uintptr_t)r->src,
+		.dst = (uintptr_t)r->dst,
+		.bytes = bytes,
+		.header = bytes,
+		.rank = (uint8_t)r->number,
+		.nranks = (uint8_t)r->nranks,
+		.sends_to = ALL(r->nranks),
+		.receives_from = ALL(r->nranks),
+		.type = NCCLSVC_UINT8,
+		.redop = NCCLSVC_SUM,
+	};
+	for (unsigned i = 0; i < r->nranks; i++)
+		c.staging[i] = (uintptr_t)r->world->ranks[i].staging;
+	return c;
+}
+
+/* ---- Random collectives ---- */
+
+enum shape { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, ALL_TO_ALL, SHAPES };
+
+static uint8_t input(unsigned rank, uint64_t i, unsigned round)
+{
+	return (uint8_t)(rank * 31 + i * 7 + round);
+}
+
+static void shape_call(struct peer_call *c, enum shape shape, unsigned root)
+{
+	const uint8_t self = (uint8_t)(1u << c->rank), all = ALL(c->nranks);
+	c->reduces = shape == ALL_REDUCE || shape == REDUCE_SCATTER || shape == REDUCE;
+	if (shape == REDUCE_SCATTER || shape == ALL_TO_ALL)
+		c->src_each = c->bytes;
+	if (shape == ALL_GATHER || shape == ALL_TO_ALL)
+		c->dst_each = c->bytes;
+	if (shape == BROADCAST) {
+		c->sends_to = c->rank == root ? all : 0;
+		c->receives_from = (uint8_t)(1u << root);
+	} else if (shape == REDUCE) {
+		c->sends_to = (uint8_t)(self | 1u << root);
+		c->receives_from = c->rank == root ? all : 0;
+	}
+	c->header |= (uint64_t)shape << 32 | (uint64_t)root << 40;
+}
+
+static uint8_t expected(const struct peer_call *c, enum shape shape, unsigned root, uint64_t i,
+			unsigned round)
+{
+	const uint64_t mine = c->rank * c->bytes;
+	uint8_t sum = 0;
+	switch (shape) {
+	case ALL_GATHER:
+		return input((unsigned)(i / c->bytes), i % c->bytes, round);
+	case ALL_TO_ALL:
+		return input((unsigned)(i / c->bytes), mine + i % c->bytes, round);
+	case BROADCAST:
+		return input(root, i, round);
+	default:
+		for (unsigned p = 0; p < c->nranks; p++)
+			sum = (uint8_t)(sum +
+					input(p, shape == REDUCE_SCATTER ? mine + i : i, round));
+		return sum;
+	}
+}
+
+static void check(const struct peer_call *c, enum shape shape, unsigned root, unsigned round)
+{
+	const uint8_t *dst = (const uint8_t *)(uintptr_t)c->dst;
+	const uint64_t bytes = c->dst_each ? c->bytes * c->nranks : c->bytes;
+	const bool receives = c->receives_from;
+	for (uint64_t i = 0; i < bytes; i++) {
+		const uint8_t due = receives ? expected(c, shape, root, i, round) : GUARD;
+		if (dst[i] != due)
+			fail_msg("shape %d, rank %u of %u, round %u, byte %d of %d: %u, due %u",
+				 shape, c->rank, c->nranks, round, (int)i, (int)bytes, dst[i], due);
+	}
+	assert_int_equal(dst[bytes], GUARD);
+}
+
+static void random_work(struct rank *r)
+{
+	unsigned seed = r->nranks;
+	for (unsigned round = 0; round < ROUNDS; round++) {
+		struct peer_call c = call_of(r, 1 + (unsigned)rand_r(&seed) % BYTES_MAX);
+		const enum shape shape = (unsigned)rand_r(&seed) % SHAPES;
+		const unsigned root = (unsigned)rand_r(&seed) % r->nranks;
+		c.src += (unsigned)rand_r(&seed) % 16;
+		c.dst += (unsigned)rand_r(&seed) % 16;
+		shape_call(&c, shape, root);
+		for (uint64_t i = 0; i < c.bytes * r->nranks; i++)
+			((uint8_t *)(uintptr_t)c.src)[i] = input(r->number, i, round);
+		memset(r->dst, GUARD, sizeof(r->dst));
+		ncclsvc_peer_collective(c);
+		assert_int_equal(r->page.failed, 0);
+		check(&c, shape, root, round);
+	}
+}
+
+static void random_collectives(void **unused)
+{
+	(void)unused;
+	for (unsigned nranks = 1; nranks <= PEER_RANKS; nranks *= 2)
+		world_free(world_run(nranks, random_work));
+	world_free(world_run(3, random_work));
+}
+
+/* ---- In place ---- */
+
+static void in_place_work(struct rank *r)
+{
+	struct peer_call c = call_of(r, 501);
+	c.header |= (uint64_t)ALL_TO_ALL << 32;
+	c.src_each = c.dst_each = c.bytes;
+	c.dst = c.src;
+	for (uint64_t i = 0; i < c.bytes * r->nranks; i++)
+		r->src[i] = input(r->number, i, 0);
+	r->src[c.bytes * r->nranks] = GUARD;
+	ncclsvc_peer_collective(c);
+	check(&c, ALL_TO_ALL, 0, 0);
+	c = call_of(r, 333);
+	c.reduces = 1;
+	c.dst = c.src;
+	for (uint64_t i = 0; i < c.bytes; i++)
+		r->src[i] = input(r->number, i, 1);
+	r->src[c.bytes] = GUARD;
+	ncclsvc_peer_collective(c);
+	check(&c, ALL_REDUCE, 0, 1);
+}
+
+static void in_place(void **unused)
+{
+	(void)unused;
+	world_free(world_run(4, in_place_work));
+}
+
+/* ---- Types ---- */
+
+/* Of ranks 0 to 2, as bits of the type: 1.5, 2.5, -8, and what comes of it. */
+static const struct {
+	unsigned type, redop, size;
+	uint64_t in[3], out;
+} types[] = {
+	{NCCLSVC_FLOAT16, NCCLSVC_SUM, 2, {0x3e00, 0x4100, 0xc800}, 0xc400},
+	{NCCLSVC_FLOAT16, NCCLSVC_MAX, 2, {0x3e00, 0x4100, 0xc800}, 0x4100},
+	{NCCLSVC_BFLOAT16, NCCLSVC_SUM, 2, {0x3fc0, 0x4020, 0xc100}, 0xc080},
+	{NCCLSVC_BFLOAT16, NCCLSVC_PROD, 2, {0x3fc0, 0x4020, 0xc100}, 0xc1f0},
+	{NCCLSVC_FLOAT32, NCCLSVC_MIN, 4, {0x3fc00000, 0x40200000, 0xc1000000}, 0xc1000000},
+	{NCCLSVC_FLOAT64,
+	 NCCLSVC_SUM,
+	 8,
+	 {0x3ff8000000000000, 0x4004000000000000, 0xc020000000000000},
+	 0xc010000000000000},
+	{NCCLSVC_INT8, NCCLSVC_AVG, 1, {0x7f, 2, 0x80}, 0},
+	{NCCLSVC_INT8, NCCLSVC_MIN, 1, {1, 0xff, 5}, 0xff},
+	{NCCLSVC_UINT8, NCCLSVC_MAX, 1, {1, 0xff, 5}, 0xff},
+	{NCCLSVC_INT32, NCCLSVC_AVG, 4, {0xffffffff, 0xfffffffe, 0xfffffffa}, 0xfffffffd},
+	{NCCLSVC_UINT32, NCCLSVC_PROD, 4, {0x10000, 0x10001, 3}, 0x30000},
+	{NCCLSVC_INT64, NCCLSVC_MIN, 8, {5, UINT64_MAX, 7}, UINT64_MAX},
+	{NCCLSVC_UINT64, NCCLSVC_MIN, 8, {5, UINT64_MAX, 7}, 5},
+};
+
+static void types_work(struct rank *r)
+{
+	const unsigned n = 11;
+	for (unsigned t = 0; t < sizeof(types) / sizeof(*types); t++) {
+		const unsigned size = types[t].size;
+		struct peer_call c = call_of(r, (uint64_t)n * size);
+		c.reduces = 1;
+		c.type = (uint8_t)types[t].type;
+		c.redop = (uint8_t)types[t].redop;
+		for (unsigned i = 0; i < n; i++)
+			memcpy(r->src + i * size, &types[t].in[r->number], size);
+		ncclsvc_peer_collective(c);
+		for (unsigned i = 0; i < n; i++)
+			if (memcmp(r->dst + i * size, &types[t].out, size))
+				fail_msg("row %u, element %u of rank %u", t, i, r->number);
+	}
+}
+
+static void all_types(void **unused)
+{
+	(void)unused;
+	world_free(world_run(3, types_work));
+}
+
+/* ---- Failures ---- */
+
+/* The last rank sends less; afterwards all is well again. */
+static void mismatch_work(struct rank *r)
+{
+	struct peer_call c = call_of(r, r->number + 1 == r->nranks ? 8 : 640);
+	c.reduces = 1;
+	ncclsvc_peer_collective(c);
+	assert_int_equal(ABOVE(r->page.failed), PEER_MISMATCH);
+	assert_int_equal((uint32_t)r->page.failed, NEAR_WRAP + 1);
+	assert_int_equal(r->page.other, r->number + 1 == r->nranks ? 640 : 8);
+	if (r->number + 1 < r->nranks)
+		assert_int_equal(r->page.other_rank, r->nranks - 1);
+	pthread_barrier_wait(&r->world->round);
+	r->page.failed = 0;
+	memset(r->src, 1, 640);
+	c = call_of(r, 640);
+	c.reduces = 1;
+	ncclsvc_peer_collective(c);
+	assert_int_equal(r->page.failed, 0);
+	assert_int_equal(r->dst[639], r->nranks);
+}
+
+static void mismatch(void **unused)
+{
+	(void)unused;
+	world_free(world_run(3, mismatch_work));
+}
+
+static void abort_soon(struct rank *r)
+{
+	while (!__atomic_load_n(&r->page.begun, __ATOMIC_ACQUIRE))
+		usleep(100);
+	__atomic_store_n(&r->page.abort, 1, __ATOMIC_RELEASE);
+}
+
+/* Rank 1 never comes, but aborts rank 0's kernel, which has said that it waits. */
+static void abort_work(struct rank *r)
+{
+	struct peer_call c = call_of(r, 64);
+	c.record = 77;
+	if (r->number) {
+		abort_soon(&r->world->ranks[0]);
+		return;
+	}
+	ncclsvc_peer_collective(c);
+	assert_int_equal(ABOVE(r->page.begun), 77);
+	assert_true(r->page.begun == r->page.ended);
+	assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+	ncclsvc_peer_collective(c); /* nobody aborts this one: the rank is dead */
+	assert_int_equal((uint32_t)r->page.failed, 2);
+	assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+}
+
+static void aborted(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, abort_work));
+}
+
+/* A kernel that waits, and another one of the same rank beside it. */
+static void overlap_work(struct rank *r)
+{
+	struct rank *waits = &r->world->ranks[0];
+	struct peer_call c = call_of(waits, 64);
+	if (!r->number) {
+		ncclsvc_peer_collective(c);
+		return;
+	}
+	while (!__atomic_load_n(&waits->page.begun, __ATOMIC_ACQUIRE))
+		usleep(100);
+	ncclsvc_peer_collective(c);
+	assert_int_equal(ABOVE(__atomic_load_n(&waits->page.failed, __ATOMIC_ACQUIRE)),
+			 PEER_OVERLAP);
+}
+
+static void overlap(void **unused)
+{
+	(void)unused;
+	struct world *w = world_run(2, overlap_work);
+	assert_int_equal(state(&w->ranks[0])->dead, PEER_OVERLAP);
+	world_free(w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(random_collectives),
+		cmocka_unit_test(in_place),
+		cmocka_unit_test(all_types),
+		cmocka_unit_test(mismatch),
+		cmocka_unit_test(aborted),
+		cmocka_unit_test(overlap),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
