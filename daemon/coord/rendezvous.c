@@ -10,6 +10,7 @@
 #include <utlist.h>
 
 #include "base/log.h"
+#include "base/timings.h"
 
 #define RENDEZVOUS_MAX SVC_COMMS_MAX
 
@@ -35,12 +36,18 @@ struct rendezvous *rendezvous_find(const struct coord *c, const uint8_t *id)
 	return r;
 }
 
+/* When it is forgotten, if no slot is held until then. */
+static uint64_t idle_end(const struct coord *c, const struct rendezvous *r)
+{
+	return r->idle_ns + (c->keep_ns > RENDEZVOUS_KEPT_NS ? c->keep_ns : RENDEZVOUS_KEPT_NS);
+}
+
 /* No slot is held: it is kept for a restart. */
 static void begin_idle(struct coord *c, struct rendezvous *r)
 {
 	r->idle_ns = coord_now(c);
 	DL_APPEND2(c->idle, r, prev_idle, next_idle);
-	c->ops->deadline(c->arg, r->idle_ns + c->keep_ns);
+	c->ops->deadline(c->arg, idle_end(c, r));
 }
 
 static void forget(struct coord *c, struct rendezvous *r)
@@ -499,9 +506,9 @@ void rendezvous_node_lost(struct coord *c, uint32_t node)
 uint64_t rendezvous_expire(struct coord *c)
 {
 	const uint64_t now = coord_now(c);
-	while (c->idle && now >= c->idle->idle_ns + c->keep_ns)
+	while (c->idle && now >= idle_end(c, c->idle))
 		forget(c, c->idle);
-	return c->idle ? c->idle->idle_ns + c->keep_ns : 0;
+	return c->idle ? idle_end(c, c->idle) : 0;
 }
 
 void rendezvous_free(struct coord *c)

@@ -129,6 +129,14 @@ static void member_goes_during_a_split(void)
 	no_split_waits(t);
 }
 
+/* The same with comm_idle_seconds = 0: a JOIN of its part may come after that was refused. */
+static void member_goes_during_a_split_and_nothing_is_kept(void)
+{
+	for (uint32_t k = 0; k < nnodes; k++)
+		nodes[k].comms.coord.keep_ns = 0;
+	member_goes_during_a_split();
+}
+
 /* It is the rendezvous of a part, about which the others have heard different things. */
 static void other_node_goes_during_a_split_of_gpus(void)
 {
@@ -262,6 +270,8 @@ static const struct scenario {
 	{"a plan's deadline passes before the coordinator starts", 3,
 	 plan_before_the_coordinator_starts},
 	{"a member goes during a SPLIT", 3, member_goes_during_a_split},
+	{"a member goes during a SPLIT, and nothing is kept", 3,
+	 member_goes_during_a_split_and_nothing_is_kept},
 	{"another node goes during a SPLIT of GPUs", 3, other_node_goes_during_a_split_of_gpus},
 	{"a node goes during a SPLIT", 3, node_goes_during_a_split},
 	{"the coordinator goes during a SPLIT", 3, coordinator_goes_during_a_split},
