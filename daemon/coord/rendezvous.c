@@ -118,6 +118,23 @@ static void end_epoch(struct rendezvous *r)
 			r->members[k].state = SLOT_BROKEN;
 }
 
+/* False: the rendezvous before this one has started the epoch, whose other members may be on any
+ * node. */
+static bool knows_all_members(const struct rendezvous *r)
+{
+	for (uint32_t k = 0; k < r->nranks; k++)
+		if (!r->members[k].pid)
+			return false;
+	return true;
+}
+
+static void tell_once(struct coord *c, uint32_t node, const struct control_break *b, bool *told)
+{
+	if (!told[node] && !coord_is_gone(c, node))
+		coord_send(c, node, CONTROL_BREAK, b, sizeof(*b));
+	told[node] = true;
+}
+
 /* To all nodes that have or had members, and to another one. */
 static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoch, int32_t rank,
 		      uint32_t also)
@@ -131,14 +148,11 @@ static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoc
 				  .node = -1,
 				  .renewed = true};
 	memcpy(b.id, r->id, sizeof(b.id));
-	for (uint32_t k = 0; k <= r->nranks; k++) {
-		const uint32_t node = k < r->nranks ? r->members[k].node : also;
-		if (k < r->nranks && !r->members[k].pid)
-			continue; /* it never had one */
-		if (!told[node] && !coord_is_gone(c, node))
-			coord_send(c, node, CONTROL_BREAK, &b, sizeof(b));
-		told[node] = true;
-	}
+	tell_once(c, also, &b, told);
+	for (uint32_t node = 0; node < c->n && !knows_all_members(r); node++)
+		tell_once(c, node, &b, told);
+	for (uint32_t k = 0; k < r->nranks; k++)
+		tell_once(c, r->members[k].node, &b, told);
 }
 
 /* A newcomer needs an epoch with all members, or not all nodes know of this one. That of the

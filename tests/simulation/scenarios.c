@@ -241,6 +241,28 @@ static void rendezvous_is_lost_during_a_start(void)
 		fail("a member is not told that the other has gone");
 }
 
+/* Some members are in the epoch, others join at the next rendezvous: all hear that it is over. */
+static void three_join_where_the_rendezvous_is_lost(void)
+{
+	struct trainer *t[3];
+	for (uint32_t k = 0; k < 3; k++) {
+		t[k] = trainer_start(k, 0);
+		trainer_join(t[k], id, 3, k, false, 0);
+	}
+	profile.delay = 20 * MS;
+	run(between(0, 3 * MS));
+	node_lose(id[0] % 4);
+	run(10 * S);
+	for (uint32_t round = 0; round < 5; round++) {
+		for (uint32_t k = 0; k < 3; k++)
+			if (!is_member(t[k], k) && !waits(t[k], ASK_JOIN))
+				trainer_join(t[k], id, 3, k, false, 0);
+		run(S);
+	}
+	if (!is_member(t[0], 0) || !is_member(t[1], 1) || !is_member(t[2], 2))
+		fail("three members do not get an epoch");
+}
+
 /* Its GPU waits for what the others have launched. */
 static void last_member_elsewhere_goes(void)
 {
@@ -281,6 +303,8 @@ static const struct scenario {
 	{"a newcomer is the first where the rendezvous was lost", 3,
 	 newcomer_is_first_where_the_rendezvous_was_lost},
 	{"the rendezvous is lost during a start", 3, rendezvous_is_lost_during_a_start},
+	{"three join where the rendezvous is lost during a start", 4,
+	 three_join_where_the_rendezvous_is_lost},
 	{"the last member on GPUs of other nodes goes", 3, last_member_elsewhere_goes},
 };
 
