@@ -225,6 +225,52 @@ static void newcomer_is_first_where_the_rendezvous_was_lost(void)
 		fail("the newcomer is not told that the rank is taken");
 }
 
+/* The rendezvous and the one after it, with so much time in between at most: the members keep their
+ * epoch, to which a newcomer comes; and get another one when one has left. */
+static void two_are_lost(uint64_t apart)
+{
+	static const uint32_t homes[] = {0, 1, 4};
+	struct trainer *t[3], *stray;
+	for (uint32_t k = 0; k < 3; k++) {
+		t[k] = trainer_start(homes[k], 0);
+		trainer_join(t[k], id, 3, k, false, 0);
+	}
+	run(S);
+	profile.delay = 200 * MS;
+	const uint32_t first = id[0] % 5, swapped = below(2);
+	node_lose(first + swapped);
+	run(between(1, apart));
+	node_lose(first + 1 - swapped);
+	run(between(1, 300 * MS));
+	stray = trainer_start(homes[below(3)], 1);
+	trainer_join(stray, id, 3, below(3), false, 0);
+	run(10 * S);
+	for (uint32_t k = 0; k < 3; k++)
+		if (!is_member(t[k], k))
+			fail("rank %u has lost its epoch", k);
+	if (waits(stray, ASK_JOIN))
+		fail("the newcomer is not told that the rank is taken");
+	trainer_die(t[2]);
+	run(S);
+	t[2] = trainer_start(4, 2);
+	for (uint32_t k = 0; k < 3; k++)
+		trainer_join(t[k], id, 3, k, false, 0);
+	run(10 * S);
+	for (uint32_t k = 0; k < 3; k++)
+		if (!is_member(t[k], k))
+			fail("rank %u gets no new epoch", k);
+}
+
+static void two_nodes_are_lost_together(void)
+{
+	two_are_lost(1);
+}
+
+static void two_nodes_are_lost_in_turn(void)
+{
+	two_are_lost(500 * MS);
+}
+
 /* Of START, which the rendezvous sends as its last, some nodes hear: all members, or none, get an
  * epoch. */
 static void rendezvous_is_lost_during_a_start(void)
@@ -302,6 +348,8 @@ static const struct scenario {
 	{"the rendezvous is lost", 3, rendezvous_is_lost},
 	{"a newcomer is the first where the rendezvous was lost", 3,
 	 newcomer_is_first_where_the_rendezvous_was_lost},
+	{"two nodes are lost together", 5, two_nodes_are_lost_together},
+	{"two nodes are lost in turn", 5, two_nodes_are_lost_in_turn},
 	{"the rendezvous is lost during a start", 3, rendezvous_is_lost_during_a_start},
 	{"three join where the rendezvous is lost during a start", 4,
 	 three_join_where_the_rendezvous_is_lost},
