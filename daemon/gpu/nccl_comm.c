@@ -14,7 +14,6 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "base/no_memory.h"
 #include "base/timings.h"
 #include "coord/nccl_pool.h"
 #include "nccl_comm.h"
@@ -75,6 +74,7 @@ static void forget(struct nccl_comm *p)
 	nccl_comm_detach(p);
 	s->slots[p->slot] = false;
 	DL_DELETE(s->nccl_comms, p);
+	free(p->making);
 	free(p);
 	recount(s);
 }
@@ -179,20 +179,14 @@ static void on_id(struct gpu *g, void *arg, const struct worker_message *answer,
 	nccl_comm_init(p);
 }
 
-static struct making *making_of(const struct nccl_comm *p)
+/* The engine's, from now on. */
+static struct making *take_making(struct nccl_comm *p)
 {
-	struct making *k = calloc(1, sizeof(*k) + p->n * sizeof(k->parts[0]));
-	if (!k)
-		no_memory("the making of an NCCL communicator");
+	struct making *k = p->making;
+	p->making = NULL;
 	k->number = p->number;
-	k->serial = p->serial;
-	k->nnodes = p->nnodes;
-	k->comm_slot = p->slot;
-	k->nparts = p->n;
-	for (uint32_t i = 0; i < p->n; i++) {
-		k->parts[i].device = (uint32_t)p->locals[i].device;
+	for (uint32_t i = 0; i < p->n; i++)
 		k->parts[i].generation = gpu_of(p, i)->generation;
-	}
 	return k;
 }
 
@@ -210,7 +204,7 @@ void nccl_comm_init(struct nccl_comm *p)
 	p->waiting = n;
 	p->number = ++s->makings;
 	executor_command(s->executor,
-			 &(struct command){.kind = COMMAND_MAKE, .making = making_of(p)});
+			 &(struct command){.kind = COMMAND_MAKE, .making = take_making(p)});
 	for (uint32_t k = 0; k < n; k++) {
 		struct worker_message m = {.kind = WORKER_COMM_INIT,
 					   .comm = {.slot = p->slot,
@@ -299,9 +293,34 @@ static uint32_t slots_of(const struct gpus *s, const struct account *a)
 	return n;
 }
 
+/* With all that its creation needs later. NULL: there is no memory. */
+static struct nccl_comm *allocate(const struct nccl_comm_want *w)
+{
+	struct nccl_comm *p = calloc(1, sizeof(*p) + w->n * sizeof(p->locals[0]));
+	if (!p)
+		return NULL;
+	p->making = calloc(1, sizeof(*p->making) + w->n * sizeof(p->making->parts[0]));
+	if (p->making)
+		return p;
+	free(p);
+	return NULL;
+}
+
+static void describe_making(struct nccl_comm *p)
+{
+	struct making *k = p->making;
+	k->serial = p->serial;
+	k->nnodes = p->nnodes;
+	k->comm_slot = p->slot;
+	k->nparts = p->n;
+	for (uint32_t i = 0; i < p->n; i++)
+		k->parts[i].device = (uint32_t)p->locals[i].device;
+}
+
 struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w, uint64_t serial)
 {
 	struct nccl_comm *p = NULL;
+	int32_t result = NCCLSVC_LIMIT;
 	char text[SVC_TEXT_BYTES] = "the daemon has its limit of NCCL communicators";
 	const uint32_t held = slots_of(s, w->account);
 	uint32_t slot = free_slot(s);
@@ -311,10 +330,12 @@ struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w,
 		snprintf(text, sizeof(text),
 			 "user %u has %u NCCL communicators in use, the limit for one user",
 			 w->account->uid, held);
-	else if (slot < WORKER_COMM_SLOTS)
-		p = calloc(1, sizeof(*p) + w->n * sizeof(p->locals[0]));
+	else if (slot < WORKER_COMM_SLOTS && !(p = allocate(w))) {
+		result = NCCLSVC_NO_MEMORY;
+		snprintf(text, sizeof(text), "the daemon has no memory for an NCCL communicator");
+	}
 	if (!p) {
-		s->callbacks->made(w->user, NCCLSVC_LIMIT, text);
+		s->callbacks->made(w->user, result, text);
 		return NULL;
 	}
 	s->slots[slot] = true;
@@ -326,6 +347,7 @@ struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w,
 	p->serial = serial;
 	p->lost = -1;
 	memcpy(p->locals, w->locals, w->n * sizeof(w->locals[0]));
+	describe_making(p);
 	DL_APPEND(s->nccl_comms, p);
 	attach(p, w);
 	return p;

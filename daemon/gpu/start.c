@@ -14,7 +14,6 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "base/no_memory.h"
 #include "base/timings.h"
 #include "fdio.h"
 #include "gpu.h"
@@ -155,8 +154,10 @@ static void probe(struct gpus *s, char *text, size_t size, char *no_nccl)
 	char name[] = WORKER_PROBE;
 	char *argv[] = {name, NULL};
 	struct timeval limit = {.tv_sec = (time_t)(WORKER_START_NS / 1000000000)};
-	if (!p)
-		no_memory("the process that looks for GPUs");
+	if (!p) {
+		snprintf(text, size, "there is no memory for the process that looks for GPUs");
+		return;
+	}
 	p->gpus = s;
 	p->process.data = p;
 	int sock = gpu_spawn(s, &p->process, argv, -1, -1, on_probe_exit, on_probe_closed);
