@@ -106,6 +106,9 @@ extern bool tracing;
 
 /* Returns false with `failure` set. */
 bool schedule_run(uint64_t seed);
+/* The same, of two nodes that group operations so that no order suits both: as long as the groups
+ * wait, deadlines end them. */
+bool circle_run(uint64_t seed);
 void trace(uint32_t node, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool same_key(const struct operation_key *a, const struct operation_key *b);
 /* Ends the span on all nodes, soon. */

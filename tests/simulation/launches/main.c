@@ -11,12 +11,14 @@
 #define PLANT_TRIES 3000 /* schedules in which a planted mistake must be found */
 
 static const char usage[] =
-	"usage: launches [--seed N] [--count N] [--seconds N] [--plant N | --plants] [--trace]\n"
+	"usage: launches [--seed N] [--count N] [--seconds N] [--plant N | --plants] [--circle]\n"
+	"                [--trace]\n"
 	"Runs schedules of launches on GPUs of several nodes in virtual time, from the seed on,\n"
 	"and says what is wrong after the first that fails.\n"
 	"  --count N    so many schedules (default: 1)\n"
 	"  --seconds N  as many as there is time for\n"
 	"  --plant N    with a mistake on purpose; --plants: with each, which must all be found\n"
+	"  --circle     of groups that wait for each other through two communicators\n"
 	"  --trace      prints what happens\n";
 
 static double seconds(void)
@@ -26,11 +28,13 @@ static double seconds(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
+static bool (*one_run)(uint64_t seed) = schedule_run;
+
 /* Returns how many have run; the last one failed if failure is set. */
 static uint64_t run(uint64_t seed, uint64_t count, double until)
 {
 	uint64_t n = 0;
-	while ((until > 0 ? seconds() < until : n < count) && schedule_run(seed + n++))
+	while ((until > 0 ? seconds() < until : n < count) && one_run(seed + n++))
 		;
 	return n;
 }
@@ -54,13 +58,10 @@ static int find_plants(uint64_t seed)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"seed", required_argument, NULL, 's'},
-		{"count", required_argument, NULL, 'n'},
-		{"seconds", required_argument, NULL, 't'},
-		{"plant", required_argument, NULL, 'p'},
-		{"plants", no_argument, NULL, 'P'},
-		{"trace", no_argument, NULL, 'v'},
-		{NULL, 0, NULL, 0},
+		{"seed", required_argument, NULL, 's'},	   {"count", required_argument, NULL, 'n'},
+		{"seconds", required_argument, NULL, 't'}, {"plant", required_argument, NULL, 'p'},
+		{"plants", no_argument, NULL, 'P'},	   {"circle", no_argument, NULL, 'c'},
+		{"trace", no_argument, NULL, 'v'},	   {NULL, 0, NULL, 0},
 	};
 	uint64_t seed = 1, count = 1;
 	double until = 0;
@@ -76,6 +77,8 @@ int main(int argc, char **argv)
 			planted = (enum plant)strtoul(optarg, NULL, 10);
 		else if (o == 'P')
 			plants = true;
+		else if (o == 'c')
+			one_run = circle_run;
 		else if (o == 'v')
 			tracing = true;
 		else {
@@ -92,8 +95,8 @@ int main(int argc, char **argv)
 	}
 	printf("seed %" PRIu64 " fails, after %" PRIu64 " schedules: %s\n", seed + n - 1, n,
 	       failure);
-	printf("again, with all that happens: %s --seed %" PRIu64 " --trace", argv[0],
-	       seed + n - 1);
+	printf("again, with all that happens: %s --seed %" PRIu64 " --trace%s", argv[0],
+	       seed + n - 1, one_run == circle_run ? " --circle" : "");
 	if (planted)
 		printf(" --plant %u", (unsigned)planted);
 	putchar('\n');

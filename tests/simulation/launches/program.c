@@ -342,11 +342,10 @@ static void begin(uint64_t seed)
 	failure[0] = 0;
 	ntasks = ngroups = 0;
 	memset(ending, 0, sizeof(ending));
-	choose_profile();
-	nnodes = 2 + below(NODES_MAX - 1);
-	nspans = 1 + below(SPANS_MAX);
-	for (uint32_t i = 0; i < nspans; i++)
-		choose_span(&spans[i], 100 + i);
+}
+
+static void begin_nodes(void)
+{
 	channel_begin();
 	check_begin();
 	nodes_begin(nnodes);
@@ -375,10 +374,8 @@ static void plan_all(void)
 		at_node(now_ns + between(0, 200 * MS), on_death, chance(40) ? 0 : below(nnodes), 0);
 }
 
-bool schedule_run(uint64_t seed)
+static bool run_to_end(void)
 {
-	begin(seed);
-	plan_all();
 	time_run(begin_ns + REST_NS);
 	if (!failure[0])
 		check_rest();
@@ -392,4 +389,73 @@ bool schedule_run(uint64_t seed)
 	sequencers_end();
 	time_end();
 	return !failure[0];
+}
+
+bool schedule_run(uint64_t seed)
+{
+	begin(seed);
+	choose_profile();
+	nnodes = 2 + below(NODES_MAX - 1);
+	nspans = 1 + below(SPANS_MAX);
+	for (uint32_t i = 0; i < nspans; i++)
+		choose_span(&spans[i], 100 + i);
+	begin_nodes();
+	plan_all();
+	return run_to_end();
+}
+
+/* ---- A circle ---- */
+
+static void circle_post(uint32_t node, uint32_t span, uint32_t group)
+{
+	const struct step s = {
+		.span = span,
+		.record = {
+			.op = NCCLSVC_ALL_REDUCE, .type = NCCLSVC_FLOAT32, .count = 8, .peer = -1}};
+	add_task(&s, node, group);
+	tasks[ntasks - 1].deadline = 100 * MS;
+	if (ntasks == 1 || tasks[ntasks - 2].group != group)
+		at_for(begin_ns + (20 + group) * MS, on_post, &tasks[ntasks - 1]);
+}
+
+/* Node 0 has the first operations of both spans in one group, and then the second ones; node 1 has
+ * the first of one span together with the second of the other. */
+static void circle_plan(void)
+{
+	profile = (struct profile){.delay = 2 * MS};
+	nnodes = nspans = 2;
+	for (uint32_t i = 0; i < nspans; i++)
+		spans[i] = (struct span_plan){.id = 100 + i,
+					      .nnodes = 2,
+					      .nodes = {0, 1},
+					      .nranks = 2,
+					      .place_of = {0, 1}};
+	begin_nodes();
+	for (uint32_t i = 0; i < nspans; i++)
+		for (uint32_t node = 0; node < nnodes; node++)
+			at_node(begin_ns, on_begin, node, i);
+	circle_post(0, 0, 1);
+	circle_post(0, 1, 1);
+	circle_post(0, 0, 2);
+	circle_post(0, 1, 2);
+	circle_post(1, 1, 3);
+	circle_post(1, 0, 4);
+	circle_post(1, 1, 4);
+	circle_post(1, 0, 5);
+	for (uint32_t node = 0; node < nnodes; node++)
+		at_node(begin_ns, on_look, node, 0);
+}
+
+bool circle_run(uint64_t seed)
+{
+	uint32_t overdue = 0;
+	begin(seed);
+	circle_plan();
+	if (!run_to_end())
+		return false;
+	for (uint32_t i = 0; i < ntasks; i++)
+		overdue += tasks[i].status.result == NCCLSVC_TIMEOUT;
+	if (!overdue)
+		fail("no deadline has ended anything");
+	return overdue;
 }
