@@ -174,7 +174,10 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 			break;
 		}
 		add(&t, "the deadline passed");
-		if (st->missing_count) {
+		if (st->field == NCCLSVC_FIELD_GROUP) {
+			add(&t, ": all ranks have submitted it, but not all that is in one task "
+				"group with it");
+		} else if (st->missing_count) {
 			add(&t, " waiting for ");
 			add_missing(&t, st);
 		} else if (st->started_ns) {

@@ -104,7 +104,9 @@ extern "C" {
 	/* of LIMIT: user value_a has value_b tasks pending, all that it may have; or, of a full   \
 	 * daemon, more than other users have */                                                   \
 	X(NCCLSVC_FIELD_USER_TASKS, 13, "user_tasks_max")                                          \
-	X(NCCLSVC_FIELD_TASKS, 14, "tasks_max")
+	X(NCCLSVC_FIELD_TASKS, 14, "tasks_max")                                                    \
+	/* of TIMEOUT: all ranks have submitted it, but not all of their task groups */            \
+	X(NCCLSVC_FIELD_GROUP, 15, "group")
 
 /* X(name, value, "name"): the states of a communicator's epoch on its node. comm/epoch.h of the
  * daemon has the table of their transitions. */

@@ -170,6 +170,15 @@ static bool records_differ(const struct operation *o, const struct outcome *outc
 	return st->field;
 }
 
+/* A deadline has passed, and no rank is missing: what hangs together with the operation is. */
+static ncclsvc_status failed_status(const struct operation *o, const struct outcome *outcome)
+{
+	ncclsvc_status st = outcome->failed ? outcome->status : o->why;
+	if (st.result == NCCLSVC_TIMEOUT && !st.field && !st.missing_count && !st.done_ns)
+		st.field = NCCLSVC_FIELD_GROUP;
+	return st;
+}
+
 /* All have spoken. True: it has failed. */
 bool sequencer_conclude(struct sequencer *q, struct operation *o)
 {
@@ -178,7 +187,7 @@ bool sequencer_conclude(struct sequencer *q, struct operation *o)
 	for (uint32_t i = 0; i < o->nparts; i++)
 		outcome_add(&outcome, &o->parts[i].verdict);
 	if (outcome.failed || o->withdrawn)
-		note.status = outcome.failed ? outcome.status : o->why;
+		note.status = failed_status(o, &outcome);
 	else if (!records_differ(o, &outcome, &note.status))
 		return false;
 	note.posted = outcome.posted;

@@ -90,6 +90,12 @@ static void sentences_name_ranks_pids_and_values(void **state)
 	assert_non_null(strstr(sentence(&st), "rank 1 "));
 	st.missing_count = UINT32_MAX;
 	assert_true(strlen(sentence(&st)) > 0);
+	st.missing_count = 0;
+	st.field = NCCLSVC_FIELD_GROUP;
+	s = sentence(&st);
+	assert_non_null(strstr(s, "all ranks have submitted it"));
+	assert_non_null(strstr(s, "task group"));
+	assert_non_null(strstr(s, "rank 0 (pid 5)"));
 }
 
 static void sentences_fit_any_buffer(void **state)

@@ -392,8 +392,8 @@ static void what_is_not_whole_fails(void **state)
 	request(2, 1, at(2, 100, 0));
 	says_nothing();
 	withdraw(2, 100, 0, 1, NCCLSVC_TIMEOUT, -1);
-	says(1, FAILED, 100);
-	says(2, FAILED, 100);
+	assert_int_equal(says(1, FAILED, 100)->note.status.field, NCCLSVC_FIELD_GROUP);
+	assert_int_equal(says(2, FAILED, 100)->note.status.field, NCCLSVC_FIELD_GROUP);
 	/* Node 1 requests the rest again. */
 	request(2, 2, at(2, 200, 0));
 	says_nothing();
