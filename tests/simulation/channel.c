@@ -12,9 +12,7 @@
 #include "coord/messages.h"
 #include "simulation.h"
 
-enum plant planted;
-
-const char *plant_name(enum plant p)
+static const char *plant_name(unsigned p)
 {
 	static const char *const names[PLANTS] = {
 		[PLANT_NONE] = "none",
@@ -30,6 +28,13 @@ const char *plant_name(enum plant p)
 	};
 	return names[p];
 }
+
+const struct simulated simulated = {
+	.about = "Runs schedules of several nodes",
+	.plants = PLANTS,
+	.plant_name = plant_name,
+	.scenarios_run = scenarios_run,
+};
 
 struct parcel {
 	uint32_t from, to;
@@ -136,7 +141,7 @@ static void plant_in_result(struct control_result *m)
 
 static bool is_planted_in(enum control_kind kind)
 {
-	switch (planted) {
+	switch ((enum plant)planted) {
 	case PLANT_LOSE:
 	case PLANT_TWICE:
 	case PLANT_OVERTAKE:
@@ -164,7 +169,7 @@ static bool spoil(struct parcel *p, uint64_t *when)
 {
 	void *body = p->body;
 	struct control_break *b = body;
-	switch (planted) {
+	switch ((enum plant)planted) {
 	case PLANT_LOSE:
 		return false;
 	case PLANT_OVERTAKE:

@@ -6,21 +6,34 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "simulation.h"
+#include "schedules.h"
 
 #define PLANT_TRIES 10000 /* schedules in which a planted mistake must be found */
 
-static const char usage[] =
-	"usage: simulation [--seed N] [--count N] [--seconds N] [--plant N | --plants] "
-	"[--trace] | --scenarios\n"
-	"Runs schedules of several nodes in virtual time, from the seed on, and says what is "
-	"wrong\n"
-	"after the first that fails.\n"
-	"  --count N    so many schedules (default: 1)\n"
-	"  --seconds N  as many as there is time for\n"
-	"  --plant N    with a mistake on purpose; --plants: with each, which must all be found\n"
-	"  --trace      prints what happens\n"
-	"  --scenarios  runs what has gone wrong once instead\n";
+bool tracing;
+unsigned planted;
+
+static int usage(const char *program)
+{
+	fprintf(stderr,
+		"usage: %s [--seed N] [--count N] [--seconds N] [--plant N | --plants] "
+		"[--trace]\n"
+		"%s in virtual time, from the seed on, and says what is wrong after the first\n"
+		"that fails.\n"
+		"  --count N    so many schedules (default: 1)\n"
+		"  --seconds N  as many as there is time for\n"
+		"  --plant N    with a mistake on purpose; --plants: with each, which must all be "
+		"found\n"
+		"  --trace      prints what happens\n",
+		program, simulated.about);
+	if (simulated.scenarios_run)
+		fputs("  --scenarios  runs what has gone wrong once instead\n", stderr);
+	if (simulated.circle_run)
+		fputs("  --circle     of groups that wait for each other through two "
+		      "communicators\n",
+		      stderr);
+	return 2;
+}
 
 static double seconds(void)
 {
@@ -29,11 +42,13 @@ static double seconds(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
+static bool (*one_run)(uint64_t seed) = schedule_run;
+
 /* Returns how many have run; the last one failed if failure is set. */
 static uint64_t run(uint64_t seed, uint64_t count, double until)
 {
 	uint64_t n = 0;
-	while ((until > 0 ? seconds() < until : n < count) && schedule_run(seed + n++))
+	while ((until > 0 ? seconds() < until : n < count) && one_run(seed + n++))
 		;
 	return n;
 }
@@ -42,9 +57,9 @@ static uint64_t run(uint64_t seed, uint64_t count, double until)
 static int find_plants(uint64_t seed)
 {
 	int result = 0;
-	for (planted = PLANT_NONE + 1; planted < PLANTS; planted++) {
+	for (planted = 1; planted < simulated.plants; planted++) {
 		const uint64_t n = run(seed, PLANT_TRIES, 0);
-		printf("%s: ", plant_name(planted));
+		printf("%s: ", simulated.plant_name(planted));
 		if (failure[0])
 			printf("found after %" PRIu64 " schedules: %s\n", n, failure);
 		else
@@ -62,10 +77,15 @@ static void say_scenario(const char *name, uint64_t seed)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"seed", required_argument, NULL, 's'},	   {"count", required_argument, NULL, 'n'},
-		{"seconds", required_argument, NULL, 't'}, {"plant", required_argument, NULL, 'p'},
-		{"plants", no_argument, NULL, 'P'},	   {"trace", no_argument, NULL, 'v'},
-		{"scenarios", no_argument, NULL, 'S'},	   {NULL, 0, NULL, 0},
+		{"seed", required_argument, NULL, 's'},
+		{"count", required_argument, NULL, 'n'},
+		{"seconds", required_argument, NULL, 't'},
+		{"plant", required_argument, NULL, 'p'},
+		{"plants", no_argument, NULL, 'P'},
+		{"trace", no_argument, NULL, 'v'},
+		{"scenarios", no_argument, NULL, 'S'},
+		{"circle", no_argument, NULL, 'c'},
+		{NULL, 0, NULL, 0},
 	};
 	uint64_t seed = 1, count = 1;
 	double until = 0;
@@ -78,17 +98,17 @@ int main(int argc, char **argv)
 		else if (o == 't')
 			until = seconds() + strtod(optarg, NULL);
 		else if (o == 'p')
-			planted = (enum plant)strtoul(optarg, NULL, 10);
+			planted = (unsigned)strtoul(optarg, NULL, 10);
 		else if (o == 'P')
 			plants = true;
 		else if (o == 'v')
 			tracing = true;
-		else if (o == 'S')
-			return scenarios_run(say_scenario);
-		else {
-			fputs(usage, stderr);
-			return 2;
-		}
+		else if (o == 'S' && simulated.scenarios_run)
+			return simulated.scenarios_run(say_scenario);
+		else if (o == 'c' && simulated.circle_run)
+			one_run = simulated.circle_run;
+		else
+			return usage(argv[0]);
 	}
 	if (plants)
 		return find_plants(seed);
@@ -99,10 +119,10 @@ int main(int argc, char **argv)
 	}
 	printf("seed %" PRIu64 " fails, after %" PRIu64 " schedules: %s\n", seed + n - 1, n,
 	       failure);
-	printf("again, with all that happens: %s --seed %" PRIu64 " --trace", argv[0],
-	       seed + n - 1);
+	printf("again, with all that happens: %s --seed %" PRIu64 " --trace%s", argv[0],
+	       seed + n - 1, one_run == schedule_run ? "" : " --circle");
 	if (planted)
-		printf(" --plant %u", (unsigned)planted);
+		printf(" --plant %u", planted);
 	putchar('\n');
 	return 1;
 }

@@ -20,8 +20,12 @@
 struct node_state nodes[NODES_MAX];
 uint32_t nnodes;
 struct config config;
-bool tracing;
 bool nodes_ended;
+
+bool node_lives(int node)
+{
+	return nodes[node].alive;
+}
 
 uint32_t node_of(const struct comms *s)
 {

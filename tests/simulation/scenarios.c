@@ -371,7 +371,7 @@ static uint64_t failing_seed(const struct scenario *s)
 	return 0;
 }
 
-int scenarios_run(void (*say)(const char *name, uint64_t seed))
+int scenarios_run(scenario_failed *say)
 {
 	int result = 0;
 	for (uint32_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {

@@ -2,7 +2,7 @@
  *
  * Several nodes in one thread, in virtual time. On each node, the daemon's own communicators
  * (daemon/comm), coordinators (daemon/coord) and NCCL communicators (daemon/gpu/physical.c) run.
- * What lies below them is replaced: the clock and the loop (time.c), the connections between nodes
+ * What lies below them is replaced: the clock and the loop (time.c, loop.c), the connections between nodes
  * (channel.c), sessions (trainers.c), the scheduler (scheduler.c) and workers with NCCL
  * (workers.c). A schedule is what one seed makes of all that (schedule.c); check.c says whether
  * what came of it is right.
@@ -15,29 +15,13 @@
 
 #include "comm/comms.h"
 #include "comm/communicator.h"
+#include "schedules.h"
 
 #define NODES_MAX    6
 #define GPUS_HERE    3
 #define TRAINERS_MAX 5 /* of a node, at a time */
 #define RANKS_MAX    6
 #define IDS_MAX	     4
-
-#define MS UINT64_C(1000000)
-#define S  UINT64_C(1000000000)
-
-/* ---- time.c ---- */
-
-void time_begin(uint64_t seed);
-uint32_t below(uint32_t n);
-bool chance(uint32_t percent);
-uint64_t between(uint64_t low, uint64_t high);
-/* Calls f with arg then, unless the node (-1: none) is lost by then; and frees arg. */
-void at(uint64_t time, int node, void (*f)(void *arg), void *arg);
-/* Runs what is due in that time; 0: until nothing is due any more. False: there was too much. */
-bool time_run(uint64_t span);
-/* On which node something happens; -1: not known. */
-int time_node(void);
-void time_end(void);
 
 /* ---- channel.c ---- */
 
@@ -55,8 +39,6 @@ enum plant {
 	PLANT_BREAK_RANK,
 	PLANTS,
 };
-extern enum plant planted;
-const char *plant_name(enum plant p);
 
 void channel_begin(void);
 void channel_end(void);
@@ -91,7 +73,6 @@ struct node_state {
 extern struct node_state nodes[NODES_MAX];
 extern uint32_t nnodes;
 extern struct config config;
-extern bool tracing;
 extern bool nodes_ended; /* what happens while they are freed does not count */
 
 void nodes_begin(uint32_t n);
@@ -187,7 +168,6 @@ bool trainer_is_in(const struct trainer *t, const uint8_t *id, uint32_t epoch, u
 
 /* ---- check.c ---- */
 
-extern char failure[512]; /* empty: none */
 void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void check_begin(void);
 void check_end(void);
@@ -211,8 +191,6 @@ struct profile {
 };
 extern struct profile profile;
 
-/* Returns false with `failure` set. */
-bool schedule_run(uint64_t seed);
 /* All trainers end. */
 void everybody_goes(void);
 /* All but nodes_begin; and the end of all. */
@@ -221,7 +199,6 @@ void schedule_end(void);
 
 /* ---- scenarios.c ---- */
 
-/* Returns 0, or 1 after it has said which ones fail. */
-int scenarios_run(void (*say)(const char *name, uint64_t seed));
+int scenarios_run(scenario_failed *say);
 
 #endif

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Chance, virtual time, and what happens when: instead of daemon/base's clock and loop. */
+ * Chance, virtual time, and what happens when. */
 #include <stdlib.h>
-#include <sys/random.h>
 
-#include "base/clock.h"
-#include "base/loop.h"
-#include "simulation.h"
+#include "schedules.h"
 
 #define HAPPENINGS_MAX 400000 /* of one schedule */
 
@@ -16,9 +13,10 @@ struct happening {
 	void *arg;
 };
 
+uint64_t now_ns;
 static struct happening *heap;
 static uint32_t n, room;
-static uint64_t now_ns, orders, state;
+static uint64_t orders, state;
 static int node_now = -1;
 
 int time_node(void)
@@ -40,16 +38,6 @@ static uint64_t random_word(void)
 	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
 	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
 	return z ^ (z >> 31);
-}
-
-/* Instead of the system's: a seed decides on ids, too. */
-ssize_t getrandom(void *to, size_t size, unsigned flags)
-{
-	uint8_t *bytes = to;
-	(void)flags;
-	for (size_t i = 0; i < size; i++)
-		bytes[i] = (uint8_t)random_word();
-	return (ssize_t)size;
 }
 
 uint32_t below(uint32_t limit)
@@ -115,7 +103,7 @@ bool time_run(uint64_t span)
 		const struct happening h = next();
 		now_ns = h.time;
 		node_now = h.node;
-		if (h.node < 0 || nodes[h.node].alive)
+		if (h.node < 0 || node_lives(h.node))
 			h.f(h.arg);
 		node_now = -1;
 		free(h.arg);
@@ -134,43 +122,4 @@ void time_end(void)
 	free(heap);
 	heap = NULL;
 	room = 0;
-}
-
-/* ---- Instead of daemon/base/clock.c and loop.c ---- */
-
-uint64_t clock_now(void)
-{
-	return now_ns;
-}
-
-struct timer {
-	struct node_state *node;
-	uint64_t number;
-};
-
-static void on_timer(void *arg)
-{
-	const struct timer t = *(struct timer *)arg;
-	struct loop *l = &t.node->loop;
-	if (t.node->timer != t.number)
-		return;
-	l->next_deadline_ns = 0;
-	const uint64_t next_ns = l->expire(l->arg, now_ns);
-	if (next_ns)
-		loop_deadline(l, next_ns);
-}
-
-void loop_deadline(struct loop *l, uint64_t at_ns)
-{
-	struct node_state *node = l->arg;
-	if (l->closing || (l->next_deadline_ns && l->next_deadline_ns <= at_ns))
-		return;
-	l->next_deadline_ns = at_ns;
-	struct timer *t = malloc(sizeof(*t));
-	if (!t)
-		abort();
-	*t = (struct timer){node, ++node->timer};
-	/* To the millisecond, and never at once, as libuv's. */
-	at(at_ns > now_ns ? now_ns + (at_ns - now_ns + MS - 1) / MS * MS : now_ns + 1000,
-	   (int)(node - nodes), on_timer, t);
 }

@@ -9,9 +9,7 @@
 static uint64_t last[NODES_MAX][NODES_MAX];  /* when the last one arrives */
 static uint64_t until[NODES_MAX][NODES_MAX]; /* of a lost node: what comes later is lost, too */
 
-enum plant planted;
-
-const char *plant_name(enum plant p)
+static const char *plant_name(unsigned p)
 {
 	static const char *const names[PLANTS] = {
 		[PLANT_NONE] = "none",
@@ -31,6 +29,13 @@ const char *plant_name(enum plant p)
 	return names[p];
 }
 
+const struct simulated simulated = {
+	.about = "Runs schedules of launches on GPUs of several nodes",
+	.plants = PLANTS,
+	.plant_name = plant_name,
+	.circle_run = circle_run,
+};
+
 bool plant_now(enum plant p)
 {
 	return planted == p && chance(10);
@@ -48,6 +53,14 @@ void channel_lose(uint32_t node)
 		until[node][k] = now_ns + between(0, profile.delay);
 }
 
+void *make(size_t size)
+{
+	void *p = calloc(1, size);
+	if (!p)
+		abort();
+	return p;
+}
+
 struct message *message_make(uint32_t from, uint32_t to, enum message_kind kind, uint32_t nentries)
 {
 	struct message *m = make(sizeof(*m) + nentries * sizeof(m->entries[0]));
@@ -62,7 +75,7 @@ static void arrive(void *arg)
 {
 	const struct message *m = arg;
 	const uint64_t end = until[m->from][m->to];
-	if (nodes[m->to].alive && !nodes[m->to].lost[m->from] && (!end || now_ns <= end))
+	if (!nodes[m->to].lost[m->from] && (!end || now_ns <= end))
 		node_hear(m);
 }
 
@@ -96,5 +109,5 @@ void channel_send(struct message *m)
 		when = *to + 1;
 	if (when > *to)
 		*to = when;
-	at(when, arrive, m);
+	at(when, (int)m->to, arrive, m);
 }

@@ -14,29 +14,13 @@
 
 #include "coord/sequencer.h"
 #include "coord/verdict.h"
+#include "schedules.h"
 
 #define NODES_MAX 5
 #define PROCESSES 2 /* of a node */
 #define RANKS_MAX (NODES_MAX * PROCESSES)
 #define SPANS_MAX 6
 #define TASKS_MAX 2048
-
-#define MS UINT64_C(1000000)
-#define S  UINT64_C(1000000000)
-
-/* ---- time.c ---- */
-
-extern uint64_t now_ns;
-void time_begin(uint64_t seed);
-uint32_t below(uint32_t n);
-bool chance(uint32_t percent);
-uint64_t between(uint64_t low, uint64_t high);
-/* Calls f with arg then, and frees arg. */
-void at(uint64_t time, void (*f)(void *arg), void *arg);
-/* Runs what is due until then. */
-void time_run(uint64_t until);
-void time_end(void);
-void *make(size_t size);
 
 /* ---- What the model does wrong on purpose ---- */
 
@@ -56,10 +40,8 @@ enum plant {
 	PLANT_LATE_WITHDRAW,
 	PLANTS,
 };
-extern enum plant planted;
 /* It is this one, and it happens now. */
 bool plant_now(enum plant p);
-const char *plant_name(enum plant p);
 
 /* ---- program.c ---- */
 
@@ -102,12 +84,9 @@ extern struct span_plan spans[SPANS_MAX];
 extern uint32_t nspans, nnodes;
 extern struct task tasks[TASKS_MAX];
 extern uint32_t ntasks;
-extern bool tracing;
 
-/* Returns false with `failure` set. */
-bool schedule_run(uint64_t seed);
-/* The same, of two nodes that group operations so that no order suits both: as long as the groups
- * wait, deadlines end them. */
+/* As schedule_run, of two nodes that group operations so that no order suits both: as long as the
+ * groups wait, deadlines end them. */
 bool circle_run(uint64_t seed);
 void trace(uint32_t node, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool same_key(const struct operation_key *a, const struct operation_key *b);
@@ -116,6 +95,7 @@ void program_end_span(uint32_t span);
 
 /* ---- channel.c ---- */
 
+void *make(size_t size);
 enum message_kind { REQUEST, WITHDRAW, LEAVE, GRANTED, OVER, LAUNCH, FAILED, ASK, CLOSED, GOES_ON };
 
 struct message {
@@ -256,7 +236,6 @@ int64_t sequencers_held(uint32_t node);
 
 /* ---- check.c ---- */
 
-extern char failure[512]; /* empty: none */
 void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void check_begin(void);
 void check_posted(const struct task *t);

@@ -213,12 +213,17 @@ struct waiting {
 	struct operation_key key;
 };
 
+bool node_lives(int node)
+{
+	return nodes[node].alive;
+}
+
 static void on_overdue(void *arg)
 {
 	const struct waiting *w = arg;
 	struct local_span *s = &nodes[w->node].spans[w->span];
 	const struct match *m = s->begun && !s->ended ? match_find(s, &w->key) : NULL;
-	if (!nodes[w->node].alive || !m || m->resolved || s->over)
+	if (!m || m->resolved || s->over)
 		return;
 	if (!span_is_lost(w->span))
 		fail("node %u waits for the sequencer's answer on span %u", w->node, w->span);
@@ -229,7 +234,7 @@ static void await_answers(const struct match *m)
 {
 	struct waiting *w = make(sizeof(*w));
 	*w = (struct waiting){m->at->node, m->at->index, m->key};
-	at(now_ns + 2 * NODE_ANSWER_NS, on_overdue, w);
+	at(now_ns + 2 * NODE_ANSWER_NS, (int)w->node, on_overdue, w);
 }
 
 void order_fail_collective(struct local_span *s, const ncclsvc_status *st)
@@ -420,8 +425,6 @@ void node_launch(struct node *n)
 static void on_launch(void *arg)
 {
 	struct node *n = &nodes[*(uint32_t *)arg];
-	if (!n->alive)
-		return;
 	launch_ordered(n);
 	node_launch(n);
 }
@@ -438,7 +441,7 @@ static void be_ordered(struct node *n, uint64_t number, uint64_t grant)
 	n->orders[n->norders++] = r;
 	uint32_t *arg = make(sizeof(*arg));
 	*arg = (uint32_t)(n - nodes);
-	at(now_ns + (chance(50) ? 0 : between(0, MS)), on_launch, arg);
+	at(now_ns + (chance(50) ? 0 : between(0, MS)), (int)*arg, on_launch, arg);
 }
 
 /* ---- What the sequencer says ---- */
@@ -729,7 +732,7 @@ static void on_succession_overdue(void *arg)
 {
 	const struct waiting *w = arg;
 	struct node *n = &nodes[w->node];
-	if (!n->alive || !n->succession)
+	if (!n->succession)
 		return;
 	fail("nobody succeeds the sequencer that node %u has lost", w->node);
 	end_those_on(n, 0, true);
@@ -742,7 +745,7 @@ static void lose_sequencer(struct node *n, uint32_t lost)
 	say_again(n);
 	n->succession = true;
 	w->node = (uint32_t)(n - nodes);
-	at(now_ns + NODE_ANSWER_NS, on_succession_overdue, w);
+	at(now_ns + NODE_ANSWER_NS, (int)w->node, on_succession_overdue, w);
 }
 
 void node_hear_loss(uint32_t node, uint32_t lost)

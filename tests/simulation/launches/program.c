@@ -19,7 +19,6 @@ struct span_plan spans[SPANS_MAX];
 uint32_t nspans, nnodes;
 struct task tasks[TASKS_MAX];
 uint32_t ntasks;
-bool tracing;
 
 static uint64_t begin_ns;
 static uint32_t ngroups;
@@ -167,7 +166,7 @@ static void at_for(uint64_t time, void (*f)(void *arg), struct task *t)
 {
 	struct task **arg = make(sizeof(struct task *));
 	*arg = t;
-	at(time, f, arg);
+	at(time, -1, f, arg);
 }
 
 /* Posts the group that begins there. */
@@ -243,7 +242,7 @@ static void at_node(uint64_t time, void (*f)(void *arg), uint32_t node, uint32_t
 {
 	struct on_node *o = make(sizeof(*o));
 	*o = (struct on_node){node, what};
-	at(time, f, o);
+	at(time, -1, f, o);
 }
 
 static void on_begin(void *arg)
@@ -374,15 +373,21 @@ static void plan_all(void)
 		at_node(now_ns + between(0, 200 * MS), on_death, chance(40) ? 0 : below(nnodes), 0);
 }
 
+static void run_until(uint64_t time)
+{
+	if (!time_run(time - now_ns))
+		fail("it does not come to rest");
+}
+
 static bool run_to_end(void)
 {
-	time_run(begin_ns + REST_NS);
+	run_until(begin_ns + REST_NS);
 	if (!failure[0])
 		check_rest();
 	for (uint32_t i = 0; i < nspans; i++)
 		program_end_span(i);
 	if (!failure[0])
-		time_run(begin_ns + END_NS);
+		run_until(begin_ns + END_NS);
 	if (!failure[0])
 		check_end();
 	nodes_end();
