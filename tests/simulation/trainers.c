@@ -54,6 +54,7 @@ static struct request *find(const struct trainer *t, uint32_t serial)
 static struct request *ask(struct trainer *t, enum asking kind, const struct belief *of_what,
 			   uint32_t handle, uint64_t timeout)
 {
+	remote_handle_own(comms_of(t)); /* as request_handle; the epoch may begin */
 	struct request *r = calloc(1, sizeof(*r));
 	if (!r)
 		abort();
@@ -68,7 +69,6 @@ static struct request *ask(struct trainer *t, enum asking kind, const struct bel
 	r->since = clock_now();
 	r->deadline = timeout ? r->since + timeout : 0;
 	DL_APPEND(t->requests, r);
-	remote_handle_own(comms_of(t)); /* as request_handle */
 	return r;
 }
 
