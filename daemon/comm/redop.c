@@ -90,7 +90,8 @@ void comm_redop_add(struct comms *s, struct client *c, uint32_t serial,
 	/* A worker that is busy would have all of them kept for it. */
 	if (c->redops >= SVC_REDOPS_ASKED) {
 		client_error(c, SVC_REDOP_ADD, serial, NCCLSVC_BUSY,
-			     "%d reductions of this session are being made", SVC_REDOPS_ASKED);
+			     "%d REDOP_ADDs of this session have no answer yet: try again",
+			     SVC_REDOPS_ASKED);
 		return;
 	}
 	struct gpu *g;
@@ -113,7 +114,7 @@ void comm_redop_del(struct comms *s, struct client *c, uint32_t serial,
 	struct worker_message w = {.kind = WORKER_REDOP_DEL, .redop.redop = r->redop};
 	if (!svc_redop_made(r->redop)) {
 		client_error(c, SVC_REDOP_DEL, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "reduction %u was not made by anybody", r->redop);
+			     "reduction %u is none of REDOP_ADD (16 to 63)", r->redop);
 		return;
 	}
 	struct gpu *g;

@@ -292,7 +292,8 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 	if (s->loop->closing)
 		return;
 	if (!coord_fits(&s->coord, kind, body, size)) {
-		log_warning("node %u (%s) has sent a message that is not of the protocol: ignored",
+		log_warning("node %u (%s) has sent a message that this daemon does not know, which "
+			    "is ignored: all daemons must be of one version",
 			    from, coord_host(&s->coord, from));
 		return;
 	}

@@ -95,7 +95,8 @@ static void send_message(struct gpu *g, const struct worker_message *m, int fd)
 		return;
 	struct gpu_message *o = is_full(error) ? calloc(1, sizeof(*o)) : NULL;
 	if (!o) {
-		gpu_kill(g, "its socket takes no message");
+		gpu_kill(g, "it takes no message: its socket failed, or the daemon has no memory "
+			    "to keep the message");
 		return;
 	}
 	o->message = *m;
@@ -351,9 +352,12 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 	end_calls(g, true);
 	if (!g->gpus->loop->closing) {
 		if (!g->info.text[0] || g->served)
-			log_error("gpu%d: worker %d %s %d", g->index, g->info.pid,
-				  signal ? "was ended by signal" : "exited with code",
-				  signal ? signal : (int)code);
+			log_error(
+				"gpu%d: worker %d %s %d; epochs with members on this GPU end, and "
+				"the daemon starts another worker",
+				g->index, g->info.pid,
+				signal ? "was ended by signal" : "exited with code",
+				signal ? signal : (int)code);
 		if (!g->info.text[0])
 			snprintf(g->info.text, sizeof(g->info.text), "the worker %s %d",
 				 signal ? "was ended by signal" : "exited with code",
@@ -532,7 +536,8 @@ void gpu_start_worker(struct gpu *g)
 	if (uv_poll_init(s->loop->uv, g->poll, g->sock)) {
 		free(g->poll);
 		g->poll = NULL;
-		gpu_kill(g, "its socket cannot be watched");
+		gpu_kill(g,
+			 "the daemon cannot watch its socket: out of memory or file descriptors");
 		return;
 	}
 	g->poll->data = g;

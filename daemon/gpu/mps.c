@@ -155,8 +155,9 @@ static void look_whether_ready(struct gpus *s)
 			 p->control.directory);
 	} else if (clock_now() - p->since_ns > MPS_START_NS) {
 		uv_timer_stop(&p->timer);
-		log_error("MPS: control daemon %d takes no connections after %d s", p->control.pid,
-			  (int)(MPS_START_NS / 1000000000));
+		log_error("MPS: control daemon %d takes no connections after %d s: the daemon "
+			  "kills it, and starts another",
+			  p->control.pid, (int)(MPS_START_NS / 1000000000));
 		p->starting = false;
 		mps_control_kill(&p->control); /* its end is noticed as any other */
 	}

@@ -407,7 +407,7 @@ static void log_abort(const struct nccl_comm *p, const char *why)
 	for (uint32_t i = 0, n = 0; i < p->n && n < sizeof(gpus); i++)
 		n += (uint32_t)snprintf(gpus + n, sizeof(gpus) - n, "%sgpu%d", i ? ", " : "",
 					p->locals[i].device);
-	log_warning("%s: NCCL communicator %u is aborted: %s. The next epoch on these GPUs has a "
+	log_warning("%s: NCCL communicator %u is aborted: %s. The next epoch on these GPUs gets a "
 		    "new one",
 		    gpus, p->slot, why);
 }

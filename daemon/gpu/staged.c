@@ -59,8 +59,8 @@ int staging_choose(struct gpus *s, const char *no_nccl)
 			    "which is slower, as with transport = mpi",
 			    no_nccl);
 	if (staging_make(s)) {
-		log_error("out of host memory to stage GPU memory through: lower staging_bytes in "
-			  "ncclsvcd.conf");
+		log_error("there is too little host memory to stage GPU memory: lower "
+			  "staging_bytes in ncclsvcd.conf(5)");
 		errno = ENOMEM;
 		return -1;
 	}

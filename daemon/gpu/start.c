@@ -222,9 +222,9 @@ int gpu_start(struct gpus *s)
 		return 0;
 	if (s->config->device == CONFIG_DEVICE_CUDA)
 		log_error("device = cuda, but no GPU can be used: %s",
-			  text[0] ? text : "the driver shows none");
+			  text[0] ? text : "the driver finds none");
 	else
-		log_info("no GPU is used: %s", text[0] ? text : "the driver shows none");
+		log_info("no GPU is used: %s", text[0] ? text : "the driver finds none");
 	errno = ENODEV;
 	return s->config->device == CONFIG_DEVICE_CUDA ? -1 : 0;
 }

@@ -112,7 +112,7 @@ void server_adopt(struct server *s, int fd)
 		return;
 	}
 	if (!take_session(a, text)) {
-		log_debug("refused a connection of pid %d: %s", cred.pid, text);
+		log_debug("a connection of pid %d was refused: %s", cred.pid, text);
 		turn_away(a, fd, NCCLSVC_LIMIT, text);
 		return;
 	}
