@@ -14,14 +14,21 @@ struct svc_empty {
 	[SVC_##op] = {#op,     sizeof(struct request), sizeof(struct reply), fds_in,               \
 		      fds_out, ##__VA_ARGS__,	       .since = first}
 
+#define JOINED_1 offsetof(struct svc_join_reply, peer)
+
+static const struct svc_shape join_1 = {
+	.name = "JOIN", .request = sizeof(struct svc_join), .reply = JOINED_1, .since = 1};
+static const struct svc_shape split_1 = {
+	.name = "SPLIT", .request = sizeof(struct svc_split), .reply = JOINED_1, .since = 1};
+
 static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(1, HELLO, svc_hello, svc_hello_reply, 0, 0),
 	SHAPE(1, ATTACH, svc_attach, svc_attach_reply, 0, 3),
 	SHAPE(1, REGION_ADD, svc_region_add, svc_region_reply, 1, 0),
 	SHAPE(1, REGION_DEL, svc_region_del, svc_empty, 0, 0),
-	SHAPE(1, JOIN, svc_join, svc_join_reply, 0, 0),
+	SHAPE(2, JOIN, svc_join, svc_join_reply, 0, 0, .before = &join_1),
 	SHAPE(1, LEAVE, svc_leave, svc_empty, 0, 0),
-	SHAPE(1, SPLIT, svc_split, svc_join_reply, 0, 0),
+	SHAPE(2, SPLIT, svc_split, svc_join_reply, 0, 0, .before = &split_1),
 	SHAPE(1, SUBMIT, svc_record, svc_submit_reply, 0, 0),
 	SHAPE(1, LIST, svc_list, svc_list_reply, 0, 0, .records = true),
 	SHAPE(1, DAEMON_INFO, svc_daemon_info_request, svc_daemon_info_reply, 0, 0),
@@ -36,6 +43,7 @@ static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(1, REDOP_ADD, svc_redop_add, svc_redop_reply, 0, 0),
 	SHAPE(1, REDOP_DEL, svc_redop_del, svc_empty, 0, 0),
 	SHAPE(2, JOIN_CANCEL, svc_join_cancel, svc_empty, 0, 0),
+	SHAPE(2, STAGING, svc_staging, svc_empty, 0, 1),
 };
 
 static const struct svc_shape event_comm_1 = {
@@ -53,7 +61,7 @@ _Static_assert(sizeof(struct svc_error) == 264, "error");
 _Static_assert(sizeof(struct svc_hello) == 56, "hello");
 _Static_assert(sizeof(struct svc_hello_reply) == 176, "hello reply");
 _Static_assert(sizeof(struct svc_join) == 168, "join");
-_Static_assert(sizeof(struct svc_join_reply) == 152, "join reply");
+_Static_assert(sizeof(struct svc_join_reply) == 160, "join reply");
 _Static_assert(sizeof(struct svc_region_cuda) == 96, "device region");
 _Static_assert(sizeof(struct svc_region_range) == 472, "range");
 _Static_assert(sizeof(struct svc_list_reply) == 32, "list reply");

@@ -27,7 +27,9 @@ struct svc_join {
 	/* How CUDA uses the device in this process, for inspection; zeros with SVC_DEVICE_HOST. */
 	uint64_t mps_server; /* as struct mps has it; 0 unless mps is NCCLSVC_MPS_ACTIVE */
 	uint32_t mps;	     /* ncclsvc_mps */
-	uint32_t reserved;
+	/* 0, or a lent region of the member's GPU, zeroed and of PEER_STAGING bytes at least
+	 * (abi/peer.h). If all members have one, their kernels may use it. From version 2. */
+	uint32_t staging;
 };
 
 struct svc_join_reply {
@@ -36,6 +38,16 @@ struct svc_join_reply {
 	uint32_t epoch;
 	int32_t nranks, rank;
 	uint8_t id[NCCLSVC_ID_BYTES];
+	/* From version 2: */
+	uint32_t peer; /* 1: all members have staging memory, and STAGING hands it out */
+	uint32_t reserved;
+};
+
+/* The staging memory of a rank, as a handle of CUDA's VMM; or (rank -1) the pages of all members:
+ * one memfd, with a struct peer_page each PEER_PAGE bytes. While the epoch runs. From version 2. */
+struct svc_staging {
+	uint32_t comm;
+	int32_t rank;
 };
 
 /* Takes back a JOIN of this session that has not been answered: the rank is free at once, and the
@@ -54,7 +66,7 @@ struct svc_split {
 	uint32_t comm;
 	int32_t colour; /* negative: takes part, joins nothing */
 	int32_t key;
-	uint32_t reserved;
+	uint32_t staging;    /* as in JOIN, of the part's member */
 	uint64_t timeout_ns; /* 0: none */
 };
 

@@ -21,6 +21,7 @@
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
 #include "names.h"
+#include "peer.h"
 #include "remote.h"
 #include "report.h"
 
@@ -35,6 +36,7 @@ static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 		.rank = (int32_t)rank,
 	};
 	memcpy(r.id, m->id, sizeof(r.id));
+	r.peer = m->peer != NULL;
 	client_reply(member->client, opcode, member->serial, &r, sizeof(r), NULL, 0);
 }
 
@@ -122,6 +124,7 @@ struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nr
 	for (uint32_t k = 0; k < nranks; k++) {
 		m->members[k].device = SVC_DEVICE_HOST;
 		m->members[k].node = -1;
+		m->members[k].staging_fd = -1;
 	}
 	m->comms = s;
 	m->account = a;
@@ -249,6 +252,7 @@ static struct membership *find_handle(struct client *c, uint32_t handle)
 void comm_vacate(struct communicator *m, struct member *member, uint32_t state)
 {
 	struct client *c = member->client;
+	peer_staging_drop(member);
 	c->memberships[member->handle] = (struct membership){0};
 	c->comms--;
 	m->occupied--;
@@ -387,6 +391,8 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->split_lost = m->plan_lost = false;
 	m->progress = progress;
 	int32_t vanished = fill_members(s, m, members);
+	if (vanished < 0)
+		peer_begin(m);
 	m->begun = start;
 	m->start = NULL;
 	m->start_is_over = false;

@@ -13,6 +13,7 @@
 struct member_progress;
 struct early_message;
 struct nccl_comm;
+struct peer_pages;
 struct plan;
 struct comms;
 
@@ -25,7 +26,8 @@ struct member {
 	uint64_t since_ns;     /* when it came */
 	int32_t pid;	       /* the last holder's */
 	int32_t device;
-	int32_t node; /* of the epoch's member, if that is another one; else -1 */
+	int staging_fd; /* that came with its JOIN; -1: none */
+	int32_t node;	/* of the epoch's member, if that is another one; else -1 */
 	int32_t far_pid;
 	uint64_t redops; /* bits: its worker may have made them, and not been told to let them go */
 	bool fresh;	 /* this JOIN made the handle: it goes if the JOIN fails */
@@ -36,6 +38,7 @@ struct member {
 struct split_request {
 	bool here;
 	int32_t colour, key;
+	uint32_t staging; /* region */
 	uint32_t serial;
 	uint64_t deadline_ns;
 	bool overdue; /* it was asked who is missing */
@@ -67,8 +70,10 @@ struct communicator {
 	struct epoch_life life;
 	struct member *members; /* [nranks] */
 	uint32_t joining, occupied;
-	struct refusal refused;		  /* the last of this attempt to join */
-	bool late_reported;		  /* that this attempt came to nothing in time */
+	struct refusal refused; /* the last of this attempt to join */
+	bool late_reported;	/* that this attempt came to nothing in time */
+	struct peer_pages
+		*peer; /* while an epoch runs whose members have staging memory; else NULL */
 	struct member_progress *progress; /* of the epoch that runs */
 	struct split_request *split;	  /* [nranks]; NULL: none under way */
 	struct plan *plan;		  /* in force, and the executor's; NULL: none */

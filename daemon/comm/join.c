@@ -13,6 +13,7 @@
 #include "coord/rendezvous.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
+#include "peer.h"
 #include "remote.h"
 #include "report.h"
 
@@ -43,8 +44,8 @@ static bool check_join(struct comms *s, struct client *c, uint32_t serial, const
 		wrong = "nranks must be at least 1";
 	else if (!world && (j->rank < 0 || j->rank >= j->nranks))
 		wrong = "the rank must be from 0 to nranks - 1";
-	else if (j->mps > NCCLSVC_MPS_UNKNOWN || j->reserved)
-		wrong = "mps has no such value, or a reserved field is not zero";
+	else if (j->mps > NCCLSVC_MPS_UNKNOWN)
+		wrong = "mps has no such value";
 	if (wrong) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
 		return false;
@@ -72,7 +73,7 @@ static bool check_join(struct comms *s, struct client *c, uint32_t serial, const
 			     "a communicator has at most %d ranks", SVC_HOST_RANKS_MAX);
 		return false;
 	}
-	return true;
+	return peer_staging_fits(c, SVC_JOIN, serial, j->device, j->staging);
 }
 
 /* The communicator a JOIN names, made if need be; NULL after an error was sent. */
@@ -169,6 +170,7 @@ static void take_rank(struct comms *s, struct client *c, struct communicator *m,
 	member->overdue = member->late = false;
 	member->pid = c->pid;
 	member->device = j->device;
+	peer_staging_take(member, j->staging);
 	m->reply_opcode = SVC_JOIN;
 	member->serial = serial;
 	member->since_ns = clock_now();

@@ -10,6 +10,7 @@
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
+#include "peer.h"
 #include "remote.h"
 #include "report.h"
 
@@ -74,11 +75,13 @@ void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct
 		return;
 	}
 	int32_t rank = c->memberships[r->comm].rank;
-	if (r->reserved || r->timeout_ns > SVC_TIMEOUT_MAX_NS) {
+	if (r->timeout_ns > SVC_TIMEOUT_MAX_NS) {
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "the timeout is out of range, or a reserved field is not zero");
+			     "the timeout is out of range");
 		return;
 	}
+	if (!peer_staging_fits(c, SVC_SPLIT, serial, m->members[rank].device, r->staging))
+		return;
 	if (!comm_is_whole(m)) {
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_STALE_EPOCH,
 			     "communicator %s lacks members: rejoin it first", m->label);
@@ -105,6 +108,7 @@ void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct
 		.here = true,
 		.colour = r->colour,
 		.key = r->key,
+		.staging = r->staging,
 		.serial = serial,
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
 	};
@@ -174,9 +178,11 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 		.since_ns = clock_now(),
 		.pid = from->pid,
 		.device = from->device,
+		.staging_fd = -1,
 		.node = -1,
 		.fresh = true,
 	};
+	peer_staging_take(&part->members[p->rank], r->staging);
 	part->occupied++;
 	part->joining++;
 	comm_event(part, NCCLSVC_CAUSE_JOINED);

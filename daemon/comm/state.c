@@ -9,6 +9,7 @@
 #include "comms.h"
 #include "gpu/gpu.h"
 #include "names.h"
+#include "peer.h"
 #include "remote.h"
 
 uint64_t comm_landing_ns(const struct comms *s)
@@ -66,6 +67,7 @@ static void drain(struct communicator *m, const struct epoch_loss *loss)
 {
 	struct comms *s = m->comms;
 	m->plan = NULL; /* the executor gives it back */
+	peer_end(m);
 	if (m->cuda)
 		loop_deadline(s->loop, m->life.since_ns + comm_landing_ns(s));
 	struct command cmd = {.kind = COMMAND_EPOCH_END};

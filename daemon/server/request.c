@@ -11,6 +11,7 @@
 #include "build_config.h"
 #include "comm/comm.h"
 #include "comm/gpus.h"
+#include "comm/peer.h"
 #include "comm/plans.h"
 #include "comm/remote.h"
 #include "gpu/gpu.h"
@@ -222,6 +223,9 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 			comm_leave(c, h->serial, m->comm);
 		break;
 	}
+	case SVC_STAGING:
+		peer_staging_give(c, h->serial, body);
+		break;
 	case SVC_SPLIT:
 		comm_split(&s->comms, c, h->serial, body);
 		break;

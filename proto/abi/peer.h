@@ -47,6 +47,8 @@ struct peer_state {
 
 /* ---- The page of a member ---- */
 
+#define PEER_PAGE 4096
+
 enum peer_end {
 	PEER_GOOD,
 	PEER_MISMATCH, /* another rank's header differs */

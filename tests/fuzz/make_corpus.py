@@ -7,7 +7,7 @@ import struct
 
 HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
-WORLD, JOIN_CANCEL = 19, 27
+WORLD, JOIN_CANCEL, STAGING = 19, 27, 28
 REFUSED = 2**64 - 1
 PLAN_COMMIT, PLAN_DROP = 15, 16
 PLAN_FILE = 6  # the kind of fd that holds plans
@@ -45,6 +45,7 @@ BODIES = {
     "world": (JOIN, join(0, -1, bytes(128), 1)),
     "world_info": (WORLD, bytes(8)),
     "join_cancel": (JOIN_CANCEL, struct.pack("=II", 4, 0)),
+    "staging": (STAGING, struct.pack("=Ii", 1, -1)),
     "leave": (LEAVE, struct.pack("=II", 1, 0)),
     "split": (SPLIT, struct.pack("=IiiIQ", 1, 0, 0, 0, 0)),
     "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),

@@ -19,7 +19,7 @@ static const struct gpu_test *const tables[] = {
 	list_tests,	   list_world_tests, plan_tests,	  window_tests,
 	window_lost_tests, replay_tests,     second_stream_tests, making_tests,
 	node_tests,	   node_gone_tests,  staged_tests,	  staged_again_tests,
-	staged_gone_tests, checkpoint_tests, mps_tests,
+	staged_gone_tests, checkpoint_tests, mps_tests,		  peer_tests,
 };
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 

@@ -186,6 +186,8 @@ static void version_1_has_no_join_cancel(void **state)
 	raw_refused(&r, SVC_JOIN_CANCEL, &(struct svc_join_cancel){.serial = 1},
 		    sizeof(struct svc_join_cancel), NULL, 0, NCCLSVC_PROTOCOL,
 		    "version 1 has no opcode 27");
+	raw_refused(&r, SVC_STAGING, &(struct svc_staging){.comm = 1}, sizeof(struct svc_staging),
+		    NULL, 0, NCCLSVC_PROTOCOL, "version 1 has no opcode 28");
 	raw_join_alone(&r);
 	raw_close(&r);
 	daemon_stop(&d);
