@@ -207,8 +207,7 @@ void comm_join(struct comms *s, struct client *c, uint32_t serial, const struct 
 	}
 	if ((uint32_t)rank >= m->nranks) {
 		client_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "rank %d is none of the %u ranks of the world (--ranks)", rank,
-			     m->nranks);
+			     "the world has no rank %d, but %u ranks (--ranks)", rank, m->nranks);
 		return;
 	}
 	if (m->world && !world_rank_is_ours(s, c, serial, rank))

@@ -89,8 +89,7 @@ void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct
 	}
 	if (m->split_lost) {
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_BUSY,
-			     "it has yet to be heard what came of the split that failed here: try "
-			     "again");
+			     "the nodes have yet to agree how the former split ended: try again");
 		return;
 	}
 	if (!m->split)

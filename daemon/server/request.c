@@ -23,7 +23,8 @@
 static void hello(struct server *s, struct client *c, uint32_t serial, const struct svc_hello *m)
 {
 	if (c->state != CLIENT_NEW) {
-		client_error(c, SVC_HELLO, serial, NCCLSVC_PROTOCOL, "HELLO was said before");
+		client_error(c, SVC_HELLO, serial, NCCLSVC_PROTOCOL,
+			     "the session has sent HELLO before");
 		return;
 	}
 	c->version_min = m->version_min;
@@ -166,7 +167,8 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 		    const void *body, int *fds)
 {
 	if (c->state == CLIENT_NEW && h->opcode != SVC_HELLO) {
-		client_error(c, h->opcode, h->serial, NCCLSVC_PROTOCOL, "say HELLO first");
+		client_error(c, h->opcode, h->serial, NCCLSVC_PROTOCOL,
+			     "the first message must be HELLO");
 		return;
 	}
 	/* It came before this request; and what comes of it may end the session. */
