@@ -90,7 +90,7 @@ const ncclsvc_status *decision_current(struct engine *e, struct comm *c)
 const ncclsvc_status *decision_of(struct engine *e, const struct task *t)
 {
 	struct comm *c = t->comm;
-	if (!is_numbered(t) || c->gone || c->ended || !(c->decisions || c->poisoned))
+	if (!(c->decisions || c->poisoned) || !is_numbered(t) || c->gone || c->ended)
 		return NULL;
 	if (c->misnumbered)
 		number_again(e, c);

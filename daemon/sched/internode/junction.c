@@ -350,11 +350,11 @@ void junction_commit(struct engine *e, struct junction *j, struct task *t)
 
 bool junction_post_collective(struct engine *e, struct comm *c)
 {
-	struct operation_key key = collective_key(c);
 	if (!c->span)
 		return false;
 	if (c->span->over)
 		return true; /* its end is near */
+	const struct operation_key key = collective_key(c);
 	struct junction *j = junction_get(c->span, &key);
 	struct task **tasks = calloc(c->nranks, sizeof(struct task *));
 	if (!j || !tasks) {
@@ -436,18 +436,18 @@ void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st
 
 bool junction_spoken(struct comm *c)
 {
-	struct operation_key key = collective_key(c);
 	if (!c->span)
 		return false;
+	const struct operation_key key = collective_key(c);
 	struct junction *j = junction_find(c->span, &key);
 	return j && j->parts[j->mine].verdict.said;
 }
 
 void junction_look(struct engine *e, struct comm *c)
 {
-	struct operation_key key = collective_key(c);
 	if (!c->span || c->poisoned)
 		return;
+	const struct operation_key key = collective_key(c);
 	struct junction *j = junction_find(c->span, &key);
 	if (!j || !j->resolved)
 		return;
