@@ -20,8 +20,8 @@
 /* After the loss of a node, the new rendezvous of its communicators waits for each living node to
  * register its members of the epochs that run. Then it handles JOINs without. */
 #define NODES_REGISTER_NS	 UINT64_C(3000000000)
-/* A rendezvous without members is kept for so long at least (comm_idle_seconds may be shorter): that
- * of a SPLIT's part that cannot begin refuses JOINs that are still under way. */
+/* A rendezvous without members is kept for so long at least (comm_idle_seconds may be shorter):
+ * that of a SPLIT's part that cannot begin refuses JOINs that are still under way. */
 #define RENDEZVOUS_KEPT_NS	 UINT64_C(60000000000)
 /* The sequencer tells the nodes that wait for an operation on GPUs which nodes have requested it,
  * so that inspection names those that have not, after this interval. */
@@ -175,7 +175,7 @@
 /* ---- Several nodes ---- */
 
 /* Daemons are to connect with each other at the start within. Then they exit. */
-#define NODES_MEET_MS	    30000
+#define NODES_CONNECT_MS    30000
 /* Signs of life are sent after this interval. */
 #define NODE_BEAT_MS	    300
 /* A connection on which nothing came for IDLE seconds is probed after each IDLE. After so many

@@ -439,7 +439,7 @@ int link_all(struct cluster *c)
 	for (uint32_t i = 0; i < c->me; i++)
 		if (connect_to(c, &c->nodes[i]))
 			return -1;
-	uv_timer_start(&c->timer, on_deadline, NODES_MEET_MS, 0);
+	uv_timer_start(&c->timer, on_deadline, NODES_CONNECT_MS, 0);
 	while (c->connected < c->n - 1 && !c->late)
 		uv_run(c->loop, UV_RUN_ONCE);
 	uv_timer_stop(&c->timer);
@@ -451,7 +451,7 @@ int link_all(struct cluster *c)
 		if (i != c->me && !c->nodes[i].link)
 			log_error("no connection with node %u (%s, %s port %u) within %d s", i,
 				  c->nodes[i].info.host, c->nodes[i].info.address,
-				  c->nodes[i].info.port, NODES_MEET_MS / 1000);
+				  c->nodes[i].info.port, NODES_CONNECT_MS / 1000);
 	return -1;
 }
 

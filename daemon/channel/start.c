@@ -277,10 +277,10 @@ static int start_mpi(struct cluster *c, const struct config *config, char *const
 	return -1;
 }
 
-static int meet(struct cluster *c, const struct config *config, char *const envp[])
+static int connect_nodes(struct cluster *c, const struct config *config, char *const envp[])
 {
 	struct watchdog w;
-	if (!watchdog_start(&w, config->cluster_seconds, "meeting the other nodes by MPI"))
+	if (!watchdog_start(&w, config->cluster_seconds, "connecting to the other nodes by MPI"))
 		return -1;
 	if (start_mpi(c, config, envp)) {
 		watchdog_stop(&w);
@@ -309,7 +309,7 @@ struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, cha
 		return NULL;
 	c->loop = loop;
 	c->mpi = open_module(&c->module);
-	if (!c->mpi || meet(c, config, envp) || link_all(c)) {
+	if (!c->mpi || connect_nodes(c, config, envp) || link_all(c)) {
 		log_flush();
 		/* MPI's own threads and its launcher must not wait for the others. */
 		_exit(EXIT_FAILURE);

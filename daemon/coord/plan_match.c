@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Matching the members' plans. The k-th Send from a to b meets the k-th Recv at b from a, counted
+ * Matching the members' plans. The k-th Send from a to b matches the k-th Recv at b from a, counted
  * in plan order. Then the plan is run dry: a group starts when its member's former one has ended,
- * and ends when all its tasks have met; what cannot end never will. */
+ * and ends when all its tasks have matched; what cannot end never will. */
 #include "plan.h"
 
 #include <stdarg.h>
@@ -156,7 +156,7 @@ static int pair_up(const struct matching *m, char *text)
 struct node {
 	uint32_t rank, group;
 	uint32_t unit;	  /* index of another node, or its own */
-	uint32_t waiting; /* of the unit's first: groups not started; on the host: tasks not met */
+	uint32_t waiting; /* of the unit's first: groups not started; on the host: unmatched tasks */
 	uint32_t next;	  /* of the same unit, circular */
 	bool started, over;
 };
@@ -286,7 +286,7 @@ static const struct end *waits_at(const struct dry_run *d, uint32_t rank)
 	return NULL;
 }
 
-/* On GPUs, whose own tasks have all met: somebody it hangs together with waits. */
+/* On GPUs, whose own tasks have all matched: somebody it hangs together with waits. */
 static const struct end *waits_through(struct dry_run *d, uint32_t rank)
 {
 	uint32_t begin = (uint32_t)d->base[rank] + d->at[rank], i = begin;

@@ -357,12 +357,12 @@ static void cancel_task(struct engine *e, const struct command *c, struct task *
 		return;
 	}
 	at->found = true;
-	if ((t->place == RUNNING && !t->junction && !set_may_fail(e, t)) || t->tombstone)
+	if ((t->place == RUNNING && !t->node_match && !set_may_fail(e, t)) || t->tombstone)
 		return;
 	st.pid_a = c->cancel.pid;
 	const uint64_t live = e->live;
-	at->count += t->junction != NULL; /* other nodes are asked, which may have begun */
-	release_fail(e, t, &st);	  /* and with it, others of its collective */
+	at->count += t->node_match != NULL; /* other nodes are asked, which may have begun */
+	release_fail(e, t, &st);	    /* and with it, others of its collective */
 	at->count += live - e->live;
 }
 

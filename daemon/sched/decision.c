@@ -14,8 +14,8 @@
  * since some then lose a collective that the others have not posted. Tombstones are found by
  * communicator and number in a table that is as large as the task table: nothing is allocated.
  *
- * When a member has left, or the epoch has ended, no collective meets any more, and each task gets
- * the status of that.
+ * When a member has left, or the epoch has ended, no collective matches any more, and each task
+ * gets the status of that.
  */
 #include <utlist.h>
 

@@ -6,7 +6,7 @@
  * to until the executor's matching event, or as noted.
  *
  * The supervisor names sessions and communicators by slot: small integers that it reuses only after
- * the executor's GONE event for them. So a command never meets a stale pointer.
+ * the executor's GONE event for them. So a command never sees a stale pointer.
  */
 #ifndef SCHED_EXECUTOR_H
 #define SCHED_EXECUTOR_H

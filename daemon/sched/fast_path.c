@@ -3,7 +3,7 @@
  *
  * So are those of most small transfers: a task group of nothing else, of a member with nothing
  * before it, on a communicator of this host's memory. order.c would queue them, find at once that
- * it is their turn, post them, and let them meet. Here they are posted as they come, and what is
+ * it is their turn, post them, and let them match. Here they are posted as they come, and what is
  * small and finds its peer posted is over without ever having been queued. What stays is left as
  * order.c leaves it; whatever is not plain goes its way. */
 #include <utlist.h>
@@ -72,7 +72,7 @@ void fast_path_post(struct engine *e, struct task *first, uint32_t n)
 			order_set_running(t);
 			order_set_running(u);
 		} else if (u) {
-			order_meet_pair(e, t, u);
+			order_match_pair(e, t, u);
 		}
 	}
 	struct member_progress *b = m->progress;

@@ -69,7 +69,7 @@ static bool locate(const struct task *t, int32_t device, uint32_t *region, uint6
 	return true;
 }
 
-/* Where source and destination may meet: nowhere, or exactly as the operation works in place. */
+/* Where source and destination may overlap: nowhere, or exactly as the operation works in place. */
 static bool overlap_allowed(const struct task *t, uint64_t src_bytes, uint64_t dst_bytes)
 {
 	const struct svc_record *r = &t->record;

@@ -40,7 +40,7 @@ static uint32_t state_of(const struct task *t)
 		return NCCLSVC_WAITING_GROUP;
 	if (t->waits_input || (t->in_flight && !input_there(t)))
 		return NCCLSVC_WAITING_INPUT;
-	if (t->place == RUNNING && !t->junction && (!t->meeting || t->in_flight))
+	if (t->place == RUNNING && !t->node_match && (!t->match || t->in_flight))
 		return NCCLSVC_LAUNCHED;
 	return t->place < AT_HEAD ? NCCLSVC_QUEUED : NCCLSVC_WAITING_PEERS;
 }

@@ -100,7 +100,7 @@ static int sleep_ms(const struct engine *e)
 /* Is something waited for that a GPU writes, or room for a set? */
 static bool waits_for_gpus(const struct engine *e)
 {
-	return e->polled || e->gpu_inputs || e->met_new;
+	return e->polled || e->gpu_inputs || e->matched_new;
 }
 
 /* No interrupt tells of a counter that a GPU writes. What lasts long may be seen late. ms: at most
@@ -258,7 +258,7 @@ void *engine_main(void *arg)
 			release_overdue(e);
 		order_run_ready(e);
 		busy |= e->ready || e->inputs_due;
-		if (e->met_new)
+		if (e->matched_new)
 			set_launch(e);
 		if (e->polled)
 			busy |= poll_transports(e);

@@ -3,7 +3,7 @@
  * Tasks, the queues of members that they wait in, and the communicators of these.
  *
  * A task that failed before its turn stays in its member's queue as a tombstone: its client knows,
- * but the other members' matching tasks must still meet it, fail alike, and so stay aligned.
+ * but the other members' matching tasks must still match it, fail alike, and so stay aligned.
  */
 #ifndef SCHED_MEMBER_H
 #define SCHED_MEMBER_H
@@ -12,8 +12,8 @@
 #include "executor.h"
 
 struct engine;
-struct junction;
-struct meeting;
+struct node_match;
+struct set_match;
 struct plan;
 struct session;
 struct span;
@@ -44,8 +44,8 @@ struct task {
 	uint8_t shown;	/* the state that inspection knows */
 	bool in_flight; /* launched on a GPU */
 	uint8_t src_window, dst_window; /* as in struct launch */
-	struct meeting *meeting;	/* of a set: RUNNING, and not launched yet */
-	struct junction *junction;	/* RUNNING, and waits for other nodes */
+	struct set_match *match;	/* of a set: RUNNING, and not launched yet */
+	struct node_match *node_match;	/* RUNNING, and waits for other nodes */
 	struct task *next_in_group;	/* a circle, if they are launched as one; NULL: alone */
 	uint64_t visit;
 	uint64_t uid;

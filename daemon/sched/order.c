@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whose turn it is on a communicator, and which tasks meet.
+ * Whose turn it is on a communicator, and which tasks match.
  *
  * Each member has a queue. The tasks at its head (one, or those of one task group) have their turn:
- * they are posted, in order, and meet the other members' posted tasks: a collective when all
+ * they are posted, in order, and match the other members' posted tasks: a collective when all
  * members have posted theirs, a Send when its Recv is posted. When all tasks of the head are over,
  * the next have their turn. Only `order_run_ready` moves a queue on, so nothing here recurses.
  */
@@ -38,7 +38,7 @@ static void wait_for_input(struct engine *e, struct task *t)
 }
 
 /* False: the task waits for its input. A waiting collective blocks later collectives, but not
- * point-to-point, and the reverse: other members meet them in the order of their calls. */
+ * point-to-point, and the reverse: other members match them in the order of their calls. */
 static bool may_post(struct engine *e, struct task *t)
 {
 	if (input_ready(t))
@@ -97,7 +97,7 @@ static void next_head(struct engine *e, struct member *m)
 	e->steps += m->head_tasks;
 }
 
-/* Every member has its turn, all is posted, and nothing meets: nobody can ever go on. */
+/* Every member has its turn, all is posted, and nothing matches: nobody can ever go on. */
 static void end_deadlock(struct engine *e, struct comm *c)
 {
 	ncclsvc_status st = status_of(NCCLSVC_MISMATCH);
@@ -169,7 +169,7 @@ void order_move_ready(struct engine *e)
 		if (!u->ready)
 			continue;
 		take_turn(e, u);
-		if (e->met_new && !e->ready)
+		if (e->matched_new && !e->ready)
 			set_launch(e);
 	}
 	e->turn = u;

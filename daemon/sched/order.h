@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files that order tasks share: order.c, life.c, meet.c; and release.h. */
+ * What the files that order tasks share: order.c, life.c, match.c; and release.h. */
 #ifndef ENGINE_ORDER_H
 #define ENGINE_ORDER_H
 
@@ -77,7 +77,7 @@ void order_name_ranks(const struct comm *c, ncclsvc_status *st, int32_t a, int32
 /* PEER_GONE, because of this rank. */
 ncclsvc_status order_gone_status(const struct comm *c, int32_t rank);
 
-/* ---- meet.c ---- */
+/* ---- match.c ---- */
 
 /* This task says that its member refuses what the others ask for. */
 ncclsvc_status order_refused_status(const struct task *t);
@@ -89,9 +89,9 @@ void order_post_collective(struct engine *e, struct task *t);
 void order_post_p2p(struct engine *e, struct task *t);
 /* A posted task runs: its transport has it. */
 void order_set_running(struct task *t);
-/* The posted task that this one may meet, or NULL; and what comes of it once both are posted. */
+/* The posted task that this one may match, or NULL; and what comes of it once both are posted. */
 struct task *order_find_peer(struct engine *e, const struct task *t);
-void order_meet_pair(struct engine *e, struct task *t, struct task *u);
+void order_match_pair(struct engine *e, struct task *t, struct task *u);
 /* Ends the current collective on every member that has posted it. */
 void order_end_collective(struct engine *e, struct comm *c, const ncclsvc_status *how);
 

@@ -10,7 +10,7 @@
 #include <utlist.h>
 
 #include "complete.h"
-#include "internode/junction.h"
+#include "internode/node_match.h"
 #include "names.h"
 #include "plan.h"
 #include "set.h"
@@ -33,7 +33,7 @@ void plan_add(struct engine *e, struct comm *c, struct plan *p)
 {
 	plan_end(e, c);
 	c->plan = p;
-	junction_plan_begins(c);
+	node_match_plan_begins(c);
 	for (uint32_t k = 0; k < p->nranks; k++)
 		skip_empty(&p->members[k]);
 }
@@ -239,8 +239,8 @@ void plan_member_left(struct engine *e, struct comm *c, int32_t rank, const nccl
 		plan_end(e, c);
 }
 
-/* Its own tasks that have not met; and, of the others, those that would have met them. Of what
- * waits for another node, that node has the say. */
+/* Its own tasks that have not matched; and, of the others, those that would have matched them. Of
+ * what waits for another node, that node has the say. */
 static void end_queued(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *own,
 		       const ncclsvc_status *others)
 {
@@ -249,8 +249,8 @@ static void end_queued(struct engine *e, struct comm *c, int32_t rank, const ncc
 		DL_FOREACH_SAFE (c->members[k].queue, t, next) {
 			if (!member_plan(t))
 				continue;
-			if (t->junction && t->rank == rank)
-				junction_ask(e, t, own);
+			if (t->node_match && t->rank == rank)
+				node_match_ask(e, t, own);
 			if (t->place == RUNNING)
 				continue;
 			if (t->rank == rank)
@@ -270,7 +270,7 @@ static void drop(struct engine *e, struct comm *c, int32_t rank, uint32_t number
 	}
 	if (c->here < c->nranks && number && c->members[rank].session) {
 		c->members[rank].plan_left = number;
-		junction_plan_left(e, c, rank);
+		node_match_plan_left(e, c, rank);
 	}
 	if (here)
 		plan_member_left(e, c, rank, &st);

@@ -5,7 +5,7 @@
 #include <utlist.h>
 
 #include "complete.h"
-#include "internode/junction.h"
+#include "internode/node_match.h"
 #include "names.h"
 #include "plan.h"
 #include "set.h"
@@ -106,8 +106,8 @@ void release_fail(struct engine *e, struct task *t, const ncclsvc_status *why)
 {
 	struct comm *c = t->comm;
 	const ncclsvc_status *decided = decision_of(e, t), *st = decided ? decided : why;
-	if (t->junction)
-		junction_ask(e, t, st);
+	if (t->node_match)
+		node_match_ask(e, t, st);
 	if (set_may_fail(e, t)) {
 		set_fail(e, t, st);
 		return;
@@ -115,7 +115,7 @@ void release_fail(struct engine *e, struct task *t, const ncclsvc_status *why)
 	if (t->place == RUNNING || t->tombstone)
 		return;
 	if (c->collective[t->rank] == t) {
-		if (c->poisoned || !junction_fail_collective(e, c, st))
+		if (c->poisoned || !node_match_fail_collective(e, c, st))
 			release_collective(e, c, st);
 		return;
 	}
@@ -302,7 +302,7 @@ bool release_member(struct engine *e, struct comm *c, int32_t rank)
 	m->gone = true;
 	c->gone++;
 	c->gone_rank = rank;
-	junction_member_left(e, c, rank, &st);
+	node_match_member_left(e, c, rank, &st);
 	if (c->collective_here)
 		order_end_collective(e, c, &st);
 	end_posted_for(e, c, rank, &st);

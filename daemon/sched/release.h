@@ -7,8 +7,8 @@
  *   - A task's deadline passes (release_overdue), or it is cancelled (commands.c). If it waits, it
  *     ends at once; of a collective, with all members. Once its node has said READY to others, it
  *     ends when they have answered, or NODE_ANSWER later, with its epoch.
- *   - Records disagree (meet.c, junction.c), or all members wait (order.c, stuck.c). What met ends
- *     before anything runs.
+ *   - Records disagree (match.c, node_match.c), or all members wait (order.c, stuck.c). What
+ * matched ends before anything runs.
  *   - A member leaves (release_member), or leaves its plan (plan.c). Its own tasks end at once, and
  *     so do those that wait for them.
  *   - An epoch ends (release_epoch): a process, worker or node is lost, or an operation failed on
@@ -28,8 +28,8 @@
  *
  *   - The client of a task is told once, and before this process lets its stream go on.
  *   - All members of a collective get one status, the first (decision.c).
- *   - A task that has failed stays in its queue as a tombstone until it has met the tasks of the
- * other members, so that what follows meets what it is meant for.
+ *   - A task that has failed stays in its queue as a tombstone until it has matched the tasks of
+ * the other members, so that what follows matches what it is meant for.
  *   - A task that runs, or waits for other nodes, is not ended by a deadline or a cancellation: its
  *     operation is asked to fail, and ends it.
  *   - Nothing is allocated.
@@ -43,11 +43,11 @@
 
 /* The task is over, well or not, and forgotten; its client is told, unless it is a tombstone. */
 void release_end(struct engine *e, struct task *t, const ncclsvc_status *st);
-/* Its client is told that it has failed; the task stays as a tombstone until its peers have met it,
- * or, on a GPU, until it has landed. */
+/* Its client is told that it has failed; the task stays as a tombstone until its peers have matched
+ * it, or, on a GPU, until it has landed. */
 void release_early(struct engine *e, struct task *t, const ncclsvc_status *st);
 /* A task is to fail, if it does not run yet: now for its client, and for the other members now or
- * when they meet it. */
+ * when they match it. */
 void release_fail(struct engine *e, struct task *t, const ncclsvc_status *why);
 /* The current collective cannot run: members that have posted it learn of it now, the others
  * when they post it. */

@@ -13,7 +13,7 @@
 #include <utlist.h>
 
 #include "complete.h"
-#include "internode/junction.h"
+#include "internode/node_match.h"
 #include "internode/sequence.h"
 #include "timeline.h"
 
@@ -21,7 +21,7 @@
 
 enum begun set_add(struct engine *e, const struct match *match)
 {
-	struct meeting *m = calloc(1, sizeof(*m) + match->ntasks * sizeof(m->tasks[0]));
+	struct set_match *m = calloc(1, sizeof(*m) + match->ntasks * sizeof(m->tasks[0]));
 	if (!m)
 		return BEGUN_NO_MEMORY;
 	m->comm = match->comm;
@@ -31,11 +31,11 @@ enum begun set_add(struct engine *e, const struct match *match)
 		if (!t)
 			continue;
 		m->tasks[m->ntasks++] = t;
-		m->junction = t->junction;
-		t->meeting = m;
+		m->node_match = t->node_match;
+		t->match = m;
 	}
-	DL_APPEND(e->met, m);
-	e->met_new = true;
+	DL_APPEND(e->matched, m);
+	e->matched_new = true;
 	return BEGUN_RUNNING;
 }
 
@@ -64,7 +64,7 @@ void set_leave(struct engine *e, struct task *t)
 		before = before->next_in_group;
 	before->next_in_group = t->next_in_group == before ? NULL : t->next_in_group;
 	t->next_in_group = NULL;
-	e->met_new = true; /* the rest may be complete without it */
+	e->matched_new = true; /* the rest may be complete without it */
 }
 
 /* ---- What is launched together ---- */
@@ -81,7 +81,7 @@ static bool push(struct engine *e, struct task *t)
 	return true;
 }
 
-/* Collects everything that must be launched with t. False: some of it has not met. */
+/* Collects everything that must be launched with t. False: some of it has not matched. */
 static bool collect(struct engine *e, struct task *t)
 {
 	e->visit++;
@@ -89,19 +89,19 @@ static bool collect(struct engine *e, struct task *t)
 	bool good = push(e, t);
 	for (uint32_t i = 0; good && i < e->nvisited; i++) {
 		const struct task *at = e->visited[i];
-		if (!at->meeting)
+		if (!at->match)
 			return false;
 		if (at->next_in_group)
 			good = push(e, at->next_in_group);
-		for (uint32_t k = 0; good && k < at->meeting->ntasks; k++)
-			good = push(e, at->meeting->tasks[k]);
+		for (uint32_t k = 0; good && k < at->match->ntasks; k++)
+			good = push(e, at->match->tasks[k]);
 	}
 	return good;
 }
 
 bool set_may_fail(struct engine *e, struct task *t)
 {
-	if (!t->meeting || t->in_flight || t->meeting->junction)
+	if (!t->match || t->in_flight || t->match->node_match)
 		return false;
 	e->pass = e->visit + 1;
 	return !collect(e, t);
@@ -122,31 +122,31 @@ static bool any_held(const struct engine *e)
 	return false;
 }
 
-static void take_apart(struct engine *e, struct meeting *m, const ncclsvc_status *st)
+static void take_apart(struct engine *e, struct set_match *m, const ncclsvc_status *st)
 {
-	DL_DELETE(e->met, m);
+	DL_DELETE(e->matched, m);
 	for (uint32_t i = 0; i < m->ntasks; i++) {
-		m->tasks[i]->meeting = NULL;
+		m->tasks[i]->match = NULL;
 		release_end(e, m->tasks[i], st);
 	}
 	free(m);
 }
 
-void set_dissolve(struct engine *e, struct meeting *m)
+void set_dissolve(struct engine *e, struct set_match *m)
 {
-	DL_DELETE(e->met, m);
+	DL_DELETE(e->matched, m);
 	for (uint32_t i = 0; i < m->ntasks; i++)
-		m->tasks[i]->meeting = NULL;
+		m->tasks[i]->match = NULL;
 	free(m);
 }
 
 void set_fail(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
-	take_apart(e, t->meeting, st);
+	take_apart(e, t->match, st);
 }
 
 /* Of what other nodes know, the span ends the tasks. */
-static void drop_request(struct engine *e, struct meeting *m)
+static void drop_request(struct engine *e, struct set_match *m)
 {
 	if (m->request && sequence_was_closed(m->comm))
 		sequence_void(e, m->request);
@@ -157,15 +157,15 @@ static void drop_request(struct engine *e, struct meeting *m)
 
 void set_drop(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
 {
-	struct meeting *m, *next;
-	DL_FOREACH_SAFE (e->met, m, next) {
+	struct set_match *m, *next;
+	DL_FOREACH_SAFE (e->matched, m, next) {
 		bool concerned = rank < 0;
 		if (m->comm != c)
 			continue;
 		/* What other nodes may launch cannot be taken back because of one member. */
-		for (uint32_t i = 0; i < m->ntasks && !m->junction; i++)
+		for (uint32_t i = 0; i < m->ntasks && !m->node_match; i++)
 			concerned = concerned || m->tasks[i]->rank == rank;
-		if (concerned && m->junction)
+		if (concerned && m->node_match)
 			drop_request(e, m);
 		else if (concerned)
 			take_apart(e, m, st);
@@ -190,9 +190,9 @@ void set_launched(struct engine *e, struct task *t)
 		order_make_ready(e, m);
 }
 
-static void forget_meeting(struct engine *e, struct meeting *m)
+static void forget_match(struct engine *e, struct set_match *m)
 {
-	DL_DELETE(e->met, m);
+	DL_DELETE(e->matched, m);
 	free(m);
 }
 
@@ -201,13 +201,13 @@ static void part_visited(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nvisited; i++) {
 		struct task *t = e->visited[i];
-		struct meeting *m = t->meeting;
+		struct set_match *m = t->match;
 		t->next_in_group = NULL;
 		if (!m)
 			continue;
 		for (uint32_t k = 0; k < m->ntasks; k++)
-			m->tasks[k]->meeting = NULL;
-		forget_meeting(e, m);
+			m->tasks[k]->match = NULL;
+		forget_match(e, m);
 	}
 }
 
@@ -223,7 +223,7 @@ static void refuse_visited(struct engine *e)
 static bool crosses(const struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nvisited; i++)
-		if (e->visited[i]->meeting->junction)
+		if (e->visited[i]->match->node_match)
 			return true;
 	return false;
 }
@@ -241,8 +241,8 @@ static enum room reserve(struct engine *e, bool promised)
 static void launch_visited(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nvisited; i++)
-		if (e->visited[i]->junction)
-			junction_launched(e, e->visited[i]->junction);
+		if (e->visited[i]->node_match)
+			node_match_launched(e, e->visited[i]->node_match);
 	transport_of_visited(e)->launch(e, e->visited, e->nvisited);
 	part_visited(e);
 }
@@ -251,7 +251,7 @@ static void launch_visited(struct engine *e)
  * nobody waits for what may only come behind it. The workers take what is in their queues. */
 static void launch_ordered(struct engine *e)
 {
-	struct meeting *m;
+	struct set_match *m;
 	while (sequence_next(e, &m)) {
 		e->pass = e->visit + 1;
 		/* It was whole when it was requested. Were it not, the other nodes launch it
@@ -261,7 +261,7 @@ static void launch_ordered(struct engine *e)
 			continue;
 		}
 		if (m ? reserve(e, true) != ROOM_NOW : !sequence_launch_making(e)) {
-			e->met_new = true;
+			e->matched_new = true;
 			return;
 		}
 		if (m)
@@ -283,35 +283,35 @@ static void launch_or_wait(struct engine *e)
 	} else if (room == ROOM_NEVER) {
 		refuse_visited(e);
 	} else {
-		e->met_new = true;
+		e->matched_new = true;
 	}
 }
 
 /* Their requests were void, and who has asked for them to fail asks no more. */
 static void withdraw_asked(struct engine *e)
 {
-	struct meeting *m, *next;
-	DL_FOREACH_SAFE (e->met, m, next)
-		if (m->junction && m->junction->asked && !m->request)
-			junction_withdraw(e, m->junction);
+	struct set_match *m, *next;
+	DL_FOREACH_SAFE (e->matched, m, next)
+		if (m->node_match && m->node_match->asked && !m->request)
+			node_match_withdraw(e, m->node_match);
 }
 
 void set_launch(struct engine *e)
 {
-	struct meeting *m, *next;
-	e->met_new = false;
+	struct set_match *m, *next;
+	e->matched_new = false;
 	e->launch_round++;
 	withdraw_asked(e);
 	launch_ordered(e);
 	e->pass = e->visit + 1;
-	for (m = e->met; m; m = next) {
+	for (m = e->matched; m; m = next) {
 		next = m->next;
 		if (m->request)
 			continue;
 		if (m->comm->held == e->launch_round)
 			continue;
 		bool whole = m->tasks[0]->visit < e->pass && collect(e, m->tasks[0]);
-		/* Other meetings go with it. */
+		/* Other matches go with it. */
 		while (next && whole && next->tasks[0]->visit == e->visit)
 			next = next->next;
 		if (whole)
@@ -322,7 +322,7 @@ void set_launch(struct engine *e)
 
 void set_finish(struct engine *e)
 {
-	struct meeting *m, *next;
-	DL_FOREACH_SAFE (e->met, m, next)
+	struct set_match *m, *next;
+	DL_FOREACH_SAFE (e->matched, m, next)
 		free(m);
 }

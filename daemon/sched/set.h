@@ -9,10 +9,10 @@
 #include "transport.h"
 
 /* Tasks that have matched, and are not launched yet. */
-struct meeting {
-	struct meeting *prev, *next;
+struct set_match {
+	struct set_match *prev, *next;
 	struct comm *comm;
-	struct junction *junction;	/* where, if with other nodes */
+	struct node_match *node_match;	/* where, if with other nodes */
 	struct launch_request *request; /* the sequencer knows; NULL: not yet, or it need not */
 	uint64_t order;			/* of what has matched on this node */
 	uint32_t ntasks;
@@ -31,7 +31,7 @@ void set_leave(struct engine *e, struct task *t);
 bool set_may_fail(struct engine *e, struct task *t);
 void set_fail(struct engine *e, struct task *t, const ncclsvc_status *st);
 /* It is launched no more: its tasks are the caller's to end. */
-void set_dissolve(struct engine *e, struct meeting *m);
+void set_dissolve(struct engine *e, struct set_match *m);
 /* Ends what has matched but was not launched: of one member, or of all (-1). */
 void set_drop(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st);
 /* Launches what may be launched of what has matched. */

@@ -6,7 +6,7 @@
  *   loop.c      the thread, its rounds and its sleep; commands.c: what the supervisor asks
  *   engine.c    beginning and end, queues to and from the supervisor, the memory of tasks
  *   ingest.c    ring and socket records -> tasks
- *   order.c     whose turn it is on a communicator; meet.c: which tasks meet; release.h: those
+ *   order.c     whose turn it is on a communicator; match.c: which tasks match; release.h: those
  *               that fail; life.c: what these share; fast_path.c: past the queue
  *   plan.c      planned tasks, held until their group is whole
  *   set.c       what is launched as one, for transports that do so
@@ -128,11 +128,11 @@ struct engine {
 	uint64_t looked_ns; /* when the doorbells were last looked at */
 	bool draining, drained, stop;
 	struct device devices[ENGINE_DEVICES];
-	uint32_t gpu_inputs; /* tasks that wait for what a GPU writes: their timelines */
-	struct meeting *met; /* in the order in which they met */
-	uint64_t lent;	     /* regions of that kind, ever */
-	uint64_t nmatched;   /* so far: their order */
-	bool met_new;	     /* something may be launched */
+	uint32_t gpu_inputs;	   /* tasks that wait for what a GPU writes: their timelines */
+	struct set_match *matched; /* in the order in which they matched */
+	uint64_t lent;		   /* regions of that kind, ever */
+	uint64_t nmatched;	   /* so far: their order */
+	bool matched_new;	   /* something may be launched */
 	struct launch_request *requests, *orders; /* to the sequencer; and those that are due */
 	uint64_t nrequests;			  /* so far */
 	struct grant *granted;			  /* [tasks_max]: launched of late */
@@ -154,7 +154,7 @@ struct engine {
 	uint64_t span_ns;   /* when another node was last heard of */
 	uint64_t heard_ns;  /* when it was last listened for */
 	uint64_t stuck_ns;  /* when to look for members that wait for each other */
-	struct junction *asked;
+	struct node_match *asked;
 	struct span *endings, *ended; /* ended: on GPUs, for EPOCH_CLOSE_NS */
 	struct message *messages;
 	struct message *own; /* from this node's sequencer to this node, and back */

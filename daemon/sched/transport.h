@@ -20,7 +20,7 @@
 struct comm;
 struct credit_note;
 struct engine;
-struct junction;
+struct node_match;
 struct operation_key;
 struct region;
 struct span;
@@ -126,7 +126,7 @@ struct transport {
 	size_t (*pack)(const struct span *s, struct task *const *tasks, uint32_t place, bool p2p,
 		       char *out);
 	/* Does the operation with the bytes of all nodes. False: a node sent too few. */
-	bool (*unpack)(const struct span *s, struct task *const *tasks, const struct junction *j);
+	bool (*unpack)(const struct span *s, struct task *const *tasks, const struct node_match *j);
 	/* Another node is ready to receive a part of an operation. */
 	void (*credit)(struct engine *e, struct span *s, uint32_t place,
 		       const struct operation_key *key, const struct credit_note *note);

@@ -232,7 +232,7 @@ static void peer_dies(struct attacker *a)
 
 const struct attack comm_attacks[] = {
 	{"comms", "as many communicators as the user may have", .run = all_comms},
-	{"comms-large", "64 JOINs of 4,096 ranks that nobody meets", .run = all_ranks},
+	{"comms-large", "64 JOINs of 4,096 ranks that no peer joins", .run = all_ranks},
 	{"join-storm", "4 sessions JOIN and LEAVE without pause", .run = join_and_leave},
 	{"join-expire", "JOINs of 4,096 ranks that time out after a millisecond",
 	 .run = join_and_expire},

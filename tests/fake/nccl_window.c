@@ -61,7 +61,7 @@ static bool alive(const struct seat *s)
 }
 
 /* All ranks have come as far. */
-static ncclResult_t meet(struct ncclComm *c)
+static ncclResult_t barrier(struct ncclComm *c)
 {
 	unsigned round = 0, looks = 0;
 	for (int r = 0; r < c->nranks; r++) {
@@ -107,7 +107,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t c, void *p, size_t bytes, ncclWin
 	struct seat *self = &c->board->seats[c->rank];
 	self->window_calls[++c->registrations % 2] = call;
 	atomic_store(&self->windows, c->registrations);
-	error = meet(c);
+	error = barrier(c);
 	if (!error && !agree(c))
 		error = broken(c, "ranks register windows of different sizes, or in another order");
 	if (!error && fake_fault("window-fail"))

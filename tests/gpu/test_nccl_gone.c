@@ -47,7 +47,7 @@ static void make_reduction(ncclComm_t comm, CUdeviceptr scalar)
 /* Calls until the watchdog ends it. */
 static void abort_inside(struct client *c, ncclComm_t comm, enum inside where)
 {
-	static const char *const stages[INSIDES] = {"finalizing what nobody meets",
+	static const char *const stages[INSIDES] = {"finalizing what no peer joins",
 						    "filling the ring", "reading a scalar",
 						    "reading a scalar, revoked"};
 	pthread_t thread;
@@ -86,7 +86,7 @@ static void abort_rank(struct client *c)
 			abort_inside(c, comm, (enum inside)i);
 		} else {
 			CHECK_EQ(hear(c), GO);
-			stage("meeting who has left, %d", i);
+			stage("joining a rank that has left, %d", i);
 			CHECK_NC(dropin_sum(p, comm, s));
 			CHECK_EQ(dropin_fails(comm, WAIT_MS), ncclRemoteError);
 			CHECK_SAYS(comm, "rank 0");

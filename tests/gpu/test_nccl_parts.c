@@ -37,7 +37,7 @@ static void parts_rank(struct client *c)
 	stage("revoking");
 	CUdeviceptr p = dropin_words(1);
 	CUstream s = gpu_stream();
-	if (c->rank == 0) /* nobody meets it: it is let go */
+	if (c->rank == 0) /* no peer joins it: it is let go */
 		CHECK_NC(dropin_sum(p, part, s));
 	CHECK_NC(nc.ncclCommRevoke(part, NCCL_REVOKE_DEFAULT));
 	CHECK(gpu_stream_ends(s, WAIT_MS));
@@ -121,7 +121,7 @@ static void splits_rank(struct client *c)
 	dropin_check_usable(last);
 	CHECK_NC(nc.ncclCommDestroy(last));
 	CHECK_NC(nc.ncclCommDestroy(part));
-	stage("some that nobody meets");
+	stage("some that no peer joins");
 	if (c->rank == 0)
 		for (int i = 0; i < 2; i++)
 			CHECK_NC_IS(nc.ncclCommSplit(comm, 0, 0, i ? &last : &part, &config),

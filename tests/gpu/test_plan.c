@@ -193,7 +193,7 @@ struct pipe {
 	CUdeviceptr word;
 };
 
-static void meet(struct pipe *p)
+static void barrier(struct pipe *p)
 {
 	CHECK_OK(ncclsvc_stream_set(p->d.r.session, p->stuck, 0));
 	CHECK_OK(ncclsvc_all_reduce(at(p->word), at(p->word), 1, NCCLSVC_UINT32, NCCLSVC_SUM,
@@ -246,25 +246,25 @@ static void beside_rank(struct client *c)
 	for (size_t n = WORDS / 4; n <= GROUPS * WORDS; n *= 3) {
 		stage("%zu words", n);
 		if (r->rank == 0)
-			meet(&p);
+			barrier(&p);
 		CHECK_OK(send_words(&p, r->stream, p.d.out, n, WAIT_MS));
 		recv_words(&p, n);
 		if (r->rank != 0)
-			meet(&p);
+			barrier(&p);
 		CHECK(gpu_stream_ends(p.stuck, WAIT_MS));
 		gpu_check(p.d.in, word_of(p.d.last, 0, 0), n < WORDS ? n : WORDS, "what came");
 		CHECK_OK(ncclsvc_plan_reset(p.d.plan, WAIT_MS));
 	}
 	stage("a copy that comes late");
 	if (r->rank == 0) {
-		meet(&p);
+		barrier(&p);
 		for (int i = 0; i < 2; i++)
 			CHECK_RESULT(send_words(&p, p.stuck, p.d.out, WORDS, 50), NCCLSVC_TIMEOUT);
 		CHECK_OK(send_words(&p, r->stream, part(p.d.out, 1), WORDS, WAIT_MS));
 		say(c, READY);
 	} else {
 		CHECK_EQ(hear(c), GO);
-		meet(&p);
+		barrier(&p);
 		CHECK_OK(send_words(&p, r->stream, part(p.d.out, 1), WORDS, WAIT_MS));
 	}
 	CHECK(gpu_stream_ends(p.stuck, WAIT_MS));
@@ -306,7 +306,7 @@ static void ending_rank(struct client *c)
 	CHECK_OK(ncclsvc_plan_reset(p.d.plan, WAIT_MS));
 	if (p.d.r.rank != 0)
 		CHECK_EQ(hear(c), GO);
-	meet(&p);
+	barrier(&p);
 	CHECK_OK(ncclsvc_plan_terminate(p.d.plan, WAIT_MS));
 	if (p.d.r.rank == 0)
 		say(c, READY);

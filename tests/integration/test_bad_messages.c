@@ -197,7 +197,7 @@ static void the_first_message_is_hello(void **state)
 	scene_end(&s);
 }
 
-static void versions_that_do_not_meet_are_both_named(void **state)
+static void versions_without_overlap_are_both_named(void **state)
 {
 	struct scene s;
 	static const uint16_t ranges[][2] = {
@@ -401,7 +401,7 @@ int main(void)
 		TEST(unknown_opcodes_and_reserved_header_fields_are_refused),
 		TEST(reserved_body_fields_are_refused),
 		TEST(the_first_message_is_hello),
-		TEST(versions_that_do_not_meet_are_both_named),
+		TEST(versions_without_overlap_are_both_named),
 		TEST(the_highest_common_version_is_spoken),
 		TEST(a_bad_hello_may_be_said_again),
 		TEST(stray_and_missing_fds_are_refused_and_closed),

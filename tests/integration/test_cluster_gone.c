@@ -346,7 +346,7 @@ static void late(struct client *me)
 	}
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
-	if (missing) { /* it meets what has failed, and fails alike */
+	if (missing) { /* it matches what has failed, and fails alike */
 		CHECK_OK(ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task));
 		wait_for(s, task, NCCLSVC_TIMEOUT);
 	}

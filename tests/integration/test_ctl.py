@@ -106,7 +106,7 @@ class CtlTest(unittest.TestCase):
         self.assertEqual((answer["target"], answer["id"], answer["cancelled"]),
                          ("task", task["task"], 1))
         self.fails(self.first, self.serial, "CANCELLED")
-        # It is kept until rank 1 has met it, and shown as what it is.
+        # It is kept until rank 1 has matched it, and shown as what it is.
         self.assertEqual([t["state"] for t in self.json("tasks")["tasks"]], ["failed"])
         self.ctl("cancel", "task", "999999999", code=5)
 

@@ -489,7 +489,8 @@ static void cancelled(struct client *me)
 		say(me, DONE);
 	} else {
 		CHECK_EQ(hear(me), GO);
-		/* The last one may still have been met, just before its session was taken down. */
+		/* The last one may still have been matched, just before its session was taken down.
+		 */
 		for (int i = 0; i < 2 && result == NCCLSVC_OK; i++) {
 			result = ncclsvc_barrier(comm, &tasks[i]);
 			if (result == NCCLSVC_OK)
@@ -534,7 +535,8 @@ static void tasks_communicators_and_sessions_can_be_cancelled(void **state)
 	CHECK_OK(ncclsvc_cancel_task(s, head.task, &n));
 	CHECK_EQ(n, 1);
 	CHECK_EQ(hear(&clients[0]), DONE);
-	/* It has failed, and is kept until its peers have met it: there is nothing left to end. */
+	/* It has failed, and is kept until its peers have matched it: there is nothing left to end.
+	 */
 	CHECK_OK(ncclsvc_cancel_task(s, head.task, &n));
 	CHECK_EQ(n, 0);
 	say(&clients[1], GO);

@@ -113,7 +113,7 @@ static void victim_waits(struct client *me)
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
 	uint32_t epoch = ncclsvc_comm_epoch(comm);
-	/* The dead rank's task is gone with it: it must not be met. */
+	/* The dead rank's task is gone with it: it must not be matched. */
 	ncclsvc_result result =
 		ncclsvc_all_reduce(v, v, 1, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task);
 	if (result == NCCLSVC_OK)

@@ -157,7 +157,7 @@ static void a_large_group_is_mixed(void **state)
 			struct svc_record r = p.barrier;
 			r.flags = i < SVC_GROUP_TASKS - 1 ? SVC_TASK_MORE : 0;
 			if (i % 3) {
-				/* The last Recv meets the first Send. */
+				/* The last Recv matches the first Send. */
 				r.op = i % 3 == 1 ? NCCLSVC_SEND : NCCLSVC_RECV;
 				r.peer = 1 - k;
 			}

@@ -156,7 +156,7 @@ static void without_ring(struct client *me)
 	ncclsvc_close(s);
 }
 
-static void a_session_without_ring_meets_one_with(void **state)
+static void a_session_without_ring_matches_one_with(void **state)
 {
 	struct daemon d;
 	struct client clients[2];
@@ -270,7 +270,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(no_completion_is_lost),
 		TEST(sleepers_are_woken),
-		TEST(a_session_without_ring_meets_one_with),
+		TEST(a_session_without_ring_matches_one_with),
 		TEST(threads_share_a_session),
 		TEST(a_process_has_several_sessions),
 	};

@@ -182,7 +182,7 @@ static uint64_t queued_task(const struct daemon *d, int rank, uint64_t seq)
 }
 
 /* All ranks wait for each other, and a collective of rank 0 is lost that the others have not
- * posted: what follows meets with other places in their queues. */
+ * posted: what follows matches at other places in their queues. */
 static void a_deadlock_moves_the_queues(void **state)
 {
 	enum { N = 3 };

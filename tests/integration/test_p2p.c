@@ -54,7 +54,7 @@ static void send_or_receive(struct client *me)
 	ncclsvc_close(s);
 }
 
-static void a_send_meets_its_recv(void **state)
+static void a_send_matches_its_recv(void **state)
 {
 	(void)state;
 	run_clients(2, send_or_receive);
@@ -116,7 +116,7 @@ static void in_order(struct client *me)
 			CHECK_OK(ncclsvc_send(&buf[i], 1, NCCLSVC_INT32, 1, comm, &task));
 	}
 	if (me->rank == 1) {
-		/* Half of them one by one, half in a group: the k-th meets the k-th. */
+		/* Half of them one by one, half in a group: the k-th matches the k-th. */
 		for (int i = 0; i < SENDS / 2; i++)
 			CHECK_OK(ncclsvc_recv(&buf[i], 1, NCCLSVC_INT32, 0, comm, &task));
 		CHECK_OK(ncclsvc_group_begin(s));
@@ -130,7 +130,7 @@ static void in_order(struct client *me)
 	ncclsvc_close(s);
 }
 
-static void the_kth_send_meets_the_kth_recv(void **state)
+static void the_kth_send_matches_the_kth_recv(void **state)
 {
 	(void)state;
 	run_clients(2, in_order);
@@ -191,7 +191,7 @@ static void refused_group(struct client *me)
 		CHECK_RESULT(ncclsvc_group_end(s), NCCLSVC_INVALID_ARGUMENT);
 		CHECK_RESULT(ncclsvc_group_end(s), NCCLSVC_INVALID_ARGUMENT);
 	}
-	/* Nothing of the group was submitted: the next tasks meet. */
+	/* Nothing of the group was submitted: the next tasks match. */
 	check_usable(s, comm);
 	CHECK_RESULT(ncclsvc_group_begin(s), NCCLSVC_OK);
 	CHECK_RESULT(ncclsvc_group_begin(s), NCCLSVC_INVALID_ARGUMENT);
@@ -249,7 +249,7 @@ static void crossed(struct client *me)
 	int32_t *v = shared(s, 64);
 	ncclsvc_task task;
 	for (int round = 0; round < 4; round++) {
-		/* A group's second one, which no other node has heard of, must not meet what
+		/* A group's second one, which no other node has heard of, must not match what
 		 * follows. */
 		CHECK_OK(ncclsvc_group_begin(s));
 		for (int i = 0; i <= round % 2 && me->rank == 0; i++)
@@ -332,13 +332,13 @@ static void too_late(struct client *me)
 	CHECK_OK(ncclsvc_comm_split(comm, 0, me->rank, WAIT_MS, &other));
 	int32_t *v = shared(s, 64);
 	for (int round = 0; round < 3; round++) {
-		ncclsvc_task tasks[2], met;
+		ncclsvc_task tasks[2], matched;
 		v[0] = me->rank;
 		v[1] = -1;
 		/* The other rank comes when the deadline has passed. */
 		if (me->rank == 1) {
-			CHECK_OK(ncclsvc_barrier(other, &met));
-			wait_for(s, met, NCCLSVC_OK);
+			CHECK_OK(ncclsvc_barrier(other, &matched));
+			wait_for(s, matched, NCCLSVC_OK);
 		}
 		CHECK_OK(ncclsvc_comm_set_timeout(comm, me->rank == 0 ? 50 : NCCLSVC_NO_TIMEOUT));
 		CHECK_OK(ncclsvc_group_begin(s));
@@ -350,8 +350,8 @@ static void too_late(struct client *me)
 			CHECK_EQ(status_of(s, tasks[i]).rank_a, 0);
 		}
 		if (me->rank == 0) {
-			CHECK_OK(ncclsvc_barrier(other, &met));
-			wait_for(s, met, NCCLSVC_OK);
+			CHECK_OK(ncclsvc_barrier(other, &matched));
+			wait_for(s, matched, NCCLSVC_OK);
 		}
 		CHECK_EQ(v[1], -1);
 		CHECK_OK(ncclsvc_comm_set_timeout(comm, NCCLSVC_NO_TIMEOUT));
@@ -464,9 +464,9 @@ static void a_ring_runs_for_long(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_send_meets_its_recv),
+		TEST(a_send_matches_its_recv),
 		TEST(all_pairs_exchange_in_a_group),
-		TEST(the_kth_send_meets_the_kth_recv),
+		TEST(the_kth_send_matches_the_kth_recv),
 		TEST(a_group_spans_communicators),
 		TEST(a_refused_group_submits_nothing),
 		TEST(two_sends_head_to_head_are_found),

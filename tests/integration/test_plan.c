@@ -333,7 +333,7 @@ static void beside(struct client *me)
 							   WAIT_MS));
 		CHECK_OK(ncclsvc_plan_reset(d.plan, WAIT_MS));
 	}
-	/* A planned task never meets one that is not. */
+	/* A planned task never matches one that is not. */
 	if (d.me == 0) {
 		CHECK_OK(ncclsvc_plan_submit_recv(d.plan, &in, 1, NCCLSVC_INT32, 1, NULL));
 		CHECK_OK(ncclsvc_plan_submit_send(d.plan, &out, 1, NCCLSVC_INT32, 1, &task));

@@ -221,7 +221,7 @@ static void tell_of_slurm(const char *job_tasks, const char *step_tasks)
 		CHECK_EQ(values[i] ? setenv(names[i], values[i], 1) : unsetenv(names[i]), 0);
 }
 
-static void tasks_of_slurm_that_cannot_meet_are_refused(void **state)
+static void tasks_of_slurm_that_cannot_connect_are_refused(void **state)
 {
 	static const char *const mpi[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
 	struct daemon d;
@@ -256,7 +256,7 @@ int main(void)
 		TEST(a_file_or_another_program_in_the_way_is_left_alone),
 		TEST(sighup_rereads_the_configuration),
 		TEST(an_idle_daemon_sleeps),
-		TEST(tasks_of_slurm_that_cannot_meet_are_refused),
+		TEST(tasks_of_slurm_that_cannot_connect_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,7 +154,7 @@ static void plain_peer(struct client *me)
 	side_close(&x);
 }
 
-static void a_list_does_not_meet_a_plain_recv(void **state)
+static void a_list_does_not_match_a_plain_recv(void **state)
 {
 	(void)state;
 	run_pair(plain_peer);
@@ -238,7 +238,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_deadline_ends_it_on_both_sides), TEST(a_peer_that_dies_is_an_error),
-		TEST(lists_outlive_the_daemon),		TEST(a_list_does_not_meet_a_plain_recv),
+		TEST(lists_outlive_the_daemon),		TEST(a_list_does_not_match_a_plain_recv),
 		TEST(lies_do_not_reach_the_receiver),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

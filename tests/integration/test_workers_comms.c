@@ -157,7 +157,7 @@ static void leaves_with_tasks_in_flight(void **state)
 	for (int i = 0; i < 2; i++)
 		crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, i + 1);
 	tasks_come(&c, NCCLSVC_LAUNCHED, 2);
-	/* One more that nobody meets any more. */
+	/* One more that nobody matches any more. */
 	crew_must(&c, 1, ORDER_LEAVE, NCCLSVC_OK, 0);
 	crew_must(&c, 1, ORDER_UNBLOCK, NCCLSVC_OK, 0);
 	for (int i = 0; i < 2; i++) {

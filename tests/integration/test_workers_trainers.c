@@ -87,7 +87,7 @@ static void killed_with_a_task_that_waits_for_peers(void **state)
 	tasks_come(&c, NCCLSVC_WAITING_PEERS, 1);
 	crew_kill(&c, 1);
 	tasks_come(&c, NCCLSVC_WAITING_PEERS, 0);
-	/* The dead one's task must not be met. */
+	/* The dead one's task must not be matched. */
 	ncclsvc_result r = crew_ask(&c, 0, ORDER_SUM, 0, WORDS, 1);
 	if (r == NCCLSVC_OK)
 		r = crew_ask(&c, 0, ORDER_WAIT, WAIT_MS);

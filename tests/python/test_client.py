@@ -266,7 +266,7 @@ class ClientTest(unittest.TestCase):
                     self.assertEqual(svc.RESULTS[ring.ended()], "CANCELLED")
                     ring.close()
 
-    def test_versions_that_do_not_meet_are_both_named(self):
+    def test_versions_without_overlap_are_both_named(self):
         with self.assertRaises(svc.ServiceError) as caught:
             svc.Session(self.daemon.path, versions=(900, 901))
         self.assertEqual(caught.exception.result, "VERSION")

@@ -103,7 +103,7 @@ static void unmet_mates_do_not_hold_a_group_up_for_good(void **state)
 	group[1].timeout_ns = 50000000;
 	uint64_t a = submit(0, group, 2);
 	uint64_t b = submit_one(1, record(0, NCCLSVC_ALL_REDUCE, 1));
-	/* It met its peer, and its mate in the group did not, and runs out of time. */
+	/* It matched its peer, and its mate in the group did not, and runs out of time. */
 	ends(0, a + 1, NCCLSVC_TIMEOUT);
 	assert_int_equal(svc_status_slot(trainers[0].ring, ENTRIES, a + 1)->missing_count, 1);
 	assert_int_equal(svc_status_slot(trainers[0].ring, ENTRIES, a + 1)->missing[0], 1);
@@ -145,7 +145,7 @@ static void other_half_goes_on(uint64_t a)
 	ends(2, c, 0);
 }
 
-/* Nobody who met a group that is not whole need wait for ever. */
+/* Nobody who matched a group that is not whole need wait for ever. */
 static void what_met_has_a_deadline(void **state)
 {
 	(void)state;

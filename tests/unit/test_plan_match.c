@@ -136,7 +136,7 @@ struct random_task {
 struct random_plan {
 	struct random_task tasks[2 * TASKS_MAX];
 	int n, groups[RANKS], at[RANKS];
-	bool met[2 * TASKS_MAX];
+	bool matched[2 * TASKS_MAX];
 	char text[RANKS][8 * TASKS_MAX];
 };
 
@@ -189,7 +189,7 @@ static bool may_start(const struct random_plan *r, int rank)
 static bool group_met(const struct random_plan *r, int rank)
 {
 	for (int i = 0; i < r->n; i++)
-		if (r->tasks[i].rank == rank && current(r, i) && !r->met[i])
+		if (r->tasks[i].rank == rank && current(r, i) && !r->matched[i])
 			return false;
 	return true;
 }
@@ -198,13 +198,13 @@ static bool simulate(struct random_plan *r, bool whole)
 {
 	bool moved = true, all = true;
 	memset(r->at, 0, sizeof(r->at));
-	memset(r->met, 0, sizeof(r->met));
+	memset(r->matched, 0, sizeof(r->matched));
 	while (moved) {
 		moved = false;
 		for (int i = 0; i < r->n; i++)
-			if (!r->met[i] && current(r, i) && current(r, r->tasks[i].other) &&
+			if (!r->matched[i] && current(r, i) && current(r, r->tasks[i].other) &&
 			    (!whole || may_start(r, r->tasks[i].rank)))
-				r->met[i] = r->met[r->tasks[i].other] = true;
+				r->matched[i] = r->matched[r->tasks[i].other] = true;
 		for (int k = 0; k < RANKS; k++)
 			if (r->at[k] < r->groups[k] && group_met(r, k)) {
 				r->at[k]++;

@@ -8,7 +8,7 @@
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "channel/cluster.h"
-#include "junction.h"
+#include "node_match.h"
 #include "sched/set.h"
 #include "sequence.h"
 
@@ -25,7 +25,7 @@ struct launch_request {
 	struct launch_request *prev, *next;
 	struct launch_request *prev_order, *next_order;
 	uint64_t number;
-	struct meeting *any;   /* or */
+	struct set_match *any; /* or */
 	struct making *making; /* that */
 	making_launch *launch; /* of a making */
 	bool ordered;
@@ -106,10 +106,10 @@ static void add_request(struct engine *e, struct launch_request *r)
 	send_request(e, r);
 }
 
-/* Each meeting once. */
+/* Each match once. */
 static bool speaks(const struct task *t)
 {
-	return t->junction && t->meeting->tasks[0] == t;
+	return t->node_match && t->match->tasks[0] == t;
 }
 
 /* Of its end, nothing more is requested. */
@@ -147,13 +147,13 @@ void sequence_request(struct engine *e, bool fits)
 		refuse_visited(e, NCCLSVC_NO_MEMORY);
 		return;
 	}
-	r->any = e->visited[0]->meeting;
+	r->any = e->visited[0]->match;
 	for (uint32_t i = 0; i < e->nvisited; i++) {
 		struct task *t = e->visited[i];
-		t->meeting->request = r;
+		t->match->request = r;
 		if (!speaks(t))
 			continue;
-		junction_entry(t->junction, &r->entries[r->n++]);
+		node_match_entry(t->node_match, &r->entries[r->n++]);
 		t->comm->span->requested = true;
 	}
 	add_request(e, r);
@@ -218,11 +218,11 @@ void sequence_remember_failed(struct span *s, const struct operation_key *key,
 
 void sequence_void(struct engine *e, struct launch_request *r)
 {
-	struct meeting *m;
-	DL_FOREACH (e->met, m)
+	struct set_match *m;
+	DL_FOREACH (e->matched, m)
 		if (m->request == r)
 			m->request = NULL;
-	e->met_new = true; /* the rest of it may be launched without */
+	e->matched_new = true; /* the rest of it may be launched without */
 	request_forget(e, r);
 }
 
@@ -256,7 +256,7 @@ void sequence_cancel_making(struct engine *e, uint64_t number)
 	request_forget(e, r);
 }
 
-bool sequence_next(const struct engine *e, struct meeting **m)
+bool sequence_next(const struct engine *e, struct set_match **m)
 {
 	*m = e->orders ? e->orders->any : NULL;
 	return e->orders;
@@ -362,7 +362,7 @@ static void be_ordered(struct engine *e, uint64_t number, uint64_t grant)
 	r->ordered = true;
 	r->grant = grant;
 	DL_APPEND2(e->orders, r, prev_order, next_order);
-	e->met_new = true;
+	e->matched_new = true;
 }
 
 /* ---- What this node's sequencer says ---- */
@@ -556,7 +556,7 @@ static void say_again(struct engine *e)
 		if (!span_is_sequenced(s))
 			continue;
 		say_failed_before(e, s);
-		junction_say_again(e, s);
+		node_match_say_again(e, s);
 		if (s->left)
 			sequence_leave(e, s);
 	}

@@ -33,7 +33,7 @@ void sequence_request_making(struct engine *e, struct making *k, making_launch *
 /* If its turn has not come. */
 void sequence_cancel_making(struct engine *e, uint64_t number);
 /* Is a launch due in the sequencer's order? *m: what is to be launched; NULL: a making is. */
-bool sequence_next(const struct engine *e, struct meeting **m);
+bool sequence_next(const struct engine *e, struct set_match **m);
 /* False: a queue has no room now. */
 bool sequence_launch_making(struct engine *e);
 /* What was due was done. */

@@ -11,7 +11,7 @@
 #include "base/timings.h"
 #include "channel/mpi_api.h"
 #include "early.h"
-#include "junction.h"
+#include "node_match.h"
 #include "sched/release.h"
 #include "sched/set.h"
 #include "sequence.h"
@@ -100,12 +100,12 @@ static void free_credits(struct engine *e, struct span *s)
 void span_free(struct engine *e, struct comm *c)
 {
 	struct span *s = c->span;
-	struct junction *j, *next;
+	struct node_match *j, *next;
 	if (!s)
 		return;
 	free_credits(e, s);
-	HASH_ITER (hh, s->junctions, j, next)
-		junction_free(e, s, j);
+	HASH_ITER (hh, s->matches, j, next)
+		node_match_free(e, s, j);
 	HASH_DEL(e->spans, s);
 	e->ended_spans[e->nended++ % ENDED_KEPT] = s->id;
 	if (s->due_ns)
@@ -125,19 +125,19 @@ void span_free(struct engine *e, struct comm *c)
 void span_end_epoch(struct engine *e, struct comm *c)
 {
 	struct span *s = c->span;
-	struct junction *j, *next;
+	struct node_match *j, *next;
 	if (!s)
 		return;
-	HASH_ITER (hh, s->junctions, j, next) {
+	HASH_ITER (hh, s->matches, j, next) {
 		uint32_t n = j->key.a < 0 ? c->nranks : 2;
 		for (uint32_t k = 0; j->tasks && k < n; k++) {
 			struct task *t = j->tasks[k];
 			if (!t)
 				continue;
-			junction_release(e, t);
+			node_match_release(e, t);
 			release_end(e, t, &c->end);
 		}
-		junction_free(e, s, j);
+		node_match_free(e, s, j);
 	}
 }
 
@@ -198,7 +198,7 @@ bool span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *en
 			span_send(e, s, p, SPAN_OVER, &(struct operation_key){-1, -1, 0, 0}, "", 0,
 				  NULL, 0);
 	if (span_is_sequenced(s)) {
-		if (e->met_new) /* what has met by now is requested before */
+		if (e->matched_new) /* what has matched by now is requested before */
 			set_launch(e);
 		s->left = true;
 		sequence_leave(e, s);
@@ -385,7 +385,7 @@ void span_dispatch(struct engine *e, const struct span_header *h, const char *bo
 	const bool verdict = h->kind == SPAN_FAILED || h->kind == SPAN_ASK || h->kind == SPAN_READY;
 	if (s && verdict && span_is_sequenced(s)) {
 		if (!s->comm->ended && (sequence_is_by(e, (uint32_t)node) || !place))
-			junction_hear_sequencer(e, s, h, body);
+			node_match_take_decision(e, s, h, body);
 		return;
 	}
 	if (!s || place == UINT32_MAX || place == s->me)
@@ -400,7 +400,7 @@ void span_dispatch(struct engine *e, const struct span_header *h, const char *bo
 	if (h->kind == SPAN_STUCK)
 		stuck_hear(e, s, place, body, h->bytes);
 	else
-		junction_hear(e, s, place, h, body);
+		node_match_take_message(e, s, place, h, body);
 }
 
 static bool hear_own(struct engine *e)
@@ -456,7 +456,7 @@ bool span_poll(struct engine *e)
 	if (e->early)
 		early_expire(e);
 	if (e->asked)
-		junction_expire(e);
+		node_match_expire(e);
 	if (e->endings)
 		check_endings(e);
 	if (e->spans)

@@ -3,16 +3,14 @@
  * Communicators whose members are on several nodes.
  *
  *   span.c        which nodes and ranks, their messages, and the end
- *   junction.c    where the nodes' tasks meet: verdicts; junction_hear.c: those of other nodes;
- *                 junction_pair.c: a Send and its Recv
- *   transport/internode  moves the bytes of what matched, in chunks, by MPI; small.c what fits into
- *                 a message
- *   early.c       what is said of a communicator before it has begun here
- *   stuck.c       deadlocks: members of several nodes that all wait for each other
- *   sequence.c    on GPUs instead: what this node requests of the sequencer
+ *   node_match.c    where the nodes' tasks match: verdicts; node_match_messages.c: those of other
+ * nodes; node_match_pair.c: a Send and its Recv transport/internode  moves the bytes of what
+ * matched, in chunks, by MPI; small.c what fits into a message early.c       what is said of a
+ * communicator before it has begun here stuck.c       deadlocks: members of several nodes that all
+ * wait for each other sequence.c    on GPUs instead: what this node requests of the sequencer
  *                 (coord/sequencer.h), which says what is launched, in one order on all nodes
  *
- * A collective of members on several nodes meets on each node first. Then each node sends every
+ * A collective of members on several nodes matches on each node first. Then each node sends every
  * other one its verdict: READY, with the record (and the bytes, if they are few), or FAILED, with
  * the status. A node that has said READY can take nothing back: its tasks run. A collective
  * happens if all nodes have said READY and the records agree; if any has said FAILED, it fails on
@@ -27,13 +25,13 @@
  * then gives credit for it to the sender, who answers every credit with exactly one message: the
  * bytes, or none if it has given up. So nothing is ever sent that nobody waits for.
  *
- * On GPUs, NCCL moves the bytes, and nodes do not tell each other: what has met here is requested,
- * with all that hangs together with it through task groups, and the sequencer matches it with the
- * other nodes' requests and says in which order all launch. A node that fails an operation before
- * it has requested it tells the sequencer; one that wants to give up afterwards asks it. At the end
- * of an epoch a node leaves, and when all have left, the sequencer closes the span: nothing of it
- * is launched from then on. So all nodes have launched the same, and NCCL's communicator is as good
- * as new for others.
+ * On GPUs, NCCL moves the bytes, and nodes do not tell each other: what has matched here is
+ * requested, with all that hangs together with it through task groups, and the sequencer matches it
+ * with the other nodes' requests and says in which order all launch. A node that fails an operation
+ * before it has requested it tells the sequencer; one that wants to give up afterwards asks it. At
+ * the end of an epoch a node leaves, and when all have left, the sequencer closes the span: nothing
+ * of it is launched from then on. So all nodes have launched the same, and NCCL's communicator is
+ * as good as new for others.
  */
 #ifndef ENGINE_SPAN_H
 #define ENGINE_SPAN_H
@@ -49,7 +47,7 @@
 struct chunk;
 struct failed_operation;
 struct mpi_api;
-struct junction;
+struct node_match;
 struct span;
 struct op;
 struct stuck;
@@ -122,7 +120,7 @@ struct span {
 	/* [2 * counts[me] * nranks]: pairs begun, and then those of the plan; NULL before the first
 	 */
 	uint64_t *sent, *received;
-	struct junction *junctions;
+	struct node_match *matches;
 	struct op *ops;
 	struct credit *credits;
 	struct stuck *stuck; /* NULL: it never was */

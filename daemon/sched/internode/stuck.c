@@ -26,8 +26,8 @@
  *
  * The first node then sends all nodes a SPAN_ASK: they fail what their members wait for, as if its
  * deadline had passed, with one status. Another node's failure with such a status may come before,
- * and does the same. If two tasks have met after all, because a third was cancelled, say, those two
- * go on.
+ * and does the same. If two tasks have matched after all, because a third was cancelled, say, those
+ * two go on.
  */
 #include <stddef.h>
 #include <stdlib.h>
@@ -35,8 +35,8 @@
 #include <utlist.h>
 
 #include "base/timings.h"
-#include "junction.h"
 #include "names.h"
+#include "node_match.h"
 #include "operation.h"
 #include "sched/complete.h"
 #include "sched/order.h"
@@ -94,7 +94,7 @@ static bool member_waits(const struct member *m, uint64_t *state)
 	DL_FOREACH (m->queue, t) {
 		if (t->place < AT_HEAD)
 			break;
-		const struct junction *j = t->junction;
+		const struct node_match *j = t->node_match;
 		if (t->waits_input || (j && j->asked) || (t->place == RUNNING && !j))
 			return false;
 		any = any || t->place == POSTED || j;
@@ -108,7 +108,7 @@ static uint64_t waits(const struct span *s)
 {
 	uint64_t state = UINT64_C(0xcbf29ce484222325);
 	bool any = false;
-	if (s->ops || s->over || s->comm->ended || s->comm->poisoned || junction_spoken(s->comm))
+	if (s->ops || s->over || s->comm->ended || s->comm->poisoned || node_match_spoken(s->comm))
 		return 0;
 	for (uint32_t i = 0; i < span_local_count(s); i++) {
 		const struct member *m = &s->comm->members[span_locals(s)[i]];
@@ -125,12 +125,12 @@ static uint64_t waits(const struct span *s)
 static bool is_open(struct span *s, const struct operation_key *key)
 {
 	const struct comm *c = s->comm;
-	const struct junction *j = junction_find(s, key);
+	const struct node_match *j = node_match_find(s, key);
 	if (j && j->parts[j->mine].verdict.said)
 		return false;
 	if (key->a < 0)
 		return key->seq >= c->collectives && !c->gone;
-	return !junction_pair_past(s, key);
+	return !node_match_pair_past(s, key);
 }
 
 /* ---- What nodes tell each other ---- */
@@ -341,7 +341,7 @@ static void answer(struct engine *e, struct span *s, const struct stuck_note *qu
 	tell_first(e, s, &(struct stuck_note){.round = question->round});
 }
 
-/* That some member here is in, and other nodes may have met in part. */
+/* That some member here is in, and other nodes may have matched in part. */
 static uint64_t collectives_begun(const struct span *s)
 {
 	uint64_t most = 0;
@@ -351,7 +351,7 @@ static uint64_t collectives_begun(const struct span *s)
 		DL_FOREACH (s->comm->members[span_locals(s)[i]].queue, t) {
 			if (t->place < AT_HEAD)
 				break;
-			n += !svc_op_is_p2p(t->record.op) && !t->junction;
+			n += !svc_op_is_p2p(t->record.op) && !t->node_match;
 		}
 		most = n > most ? n : most;
 	}
@@ -359,16 +359,16 @@ static uint64_t collectives_begun(const struct span *s)
 }
 
 /* Do tasks of this node wait there for other nodes? */
-static bool is_posted(const struct junction *j)
+static bool is_posted(const struct node_match *j)
 {
 	return j->tasks;
 }
 
 static uint32_t count_posted(const struct span *s)
 {
-	const struct junction *j, *next;
+	const struct node_match *j, *next;
 	uint32_t n = 0;
-	HASH_ITER (hh, s->junctions, j, next)
+	HASH_ITER (hh, s->matches, j, next)
 		n += is_posted(j);
 	return n;
 }
@@ -376,8 +376,8 @@ static uint32_t count_posted(const struct span *s)
 /* In as many parts as it takes. */
 static void send_report(struct engine *e, struct span *s, struct stuck_note *note)
 {
-	const struct junction *j, *next;
-	HASH_ITER (hh, s->junctions, j, next) {
+	const struct node_match *j, *next;
+	HASH_ITER (hh, s->matches, j, next) {
 		if (!is_posted(j))
 			continue;
 		if (note->nkeys == KEYS_MAX) {
@@ -412,7 +412,7 @@ static void report(struct engine *e, struct span *s, uint64_t state)
 static void break_deadlock(struct engine *e, struct span *s, const ncclsvc_status *why)
 {
 	struct comm *c = s->comm;
-	junction_give_up(e, c, why, why->number);
+	node_match_give_up(e, c, why, why->number);
 	for (uint32_t i = 0; i < span_local_count(s); i++) {
 		struct task *t, *next;
 		DL_FOREACH_SAFE (c->members[span_locals(s)[i]].queue, t, next) {

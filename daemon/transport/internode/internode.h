@@ -164,6 +164,6 @@ bool small_fits(const struct span *s, const struct svc_record *r, bool p2p);
 size_t small_pack(const struct span *s, struct task *const *tasks, uint32_t place, bool p2p,
 		  char *out);
 /* Ends it with everybody's bytes. False: somebody sent too few. */
-bool small_finish(const struct span *s, struct task *const *tasks, const struct junction *j);
+bool small_finish(const struct span *s, struct task *const *tasks, const struct node_match *j);
 
 #endif

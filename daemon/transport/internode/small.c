@@ -4,7 +4,7 @@
 
 #include "internode.h"
 #include "names.h"
-#include "sched/internode/junction.h"
+#include "sched/internode/node_match.h"
 #include "task.h"
 
 bool small_fits(const struct span *s, const struct svc_record *r, bool p2p)
@@ -179,7 +179,7 @@ static void finish_moved(const struct schedule *p, uint32_t place, const char *f
 	}
 }
 
-bool small_finish(const struct span *s, struct task *const *tasks, const struct junction *j)
+bool small_finish(const struct span *s, struct task *const *tasks, const struct node_match *j)
 {
 	const bool p2p = j->key.a >= 0;
 	struct schedule p;

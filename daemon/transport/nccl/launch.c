@@ -154,7 +154,7 @@ static void launch_bundle(struct engine *e, struct task *any)
 static void launch(struct engine *e, struct task *const *tasks, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
-		const struct meeting *m = tasks[i]->meeting;
+		const struct set_match *m = tasks[i]->match;
 		if (m && m->tasks[0] == tasks[i])
 			window_choose(e, m->comm, m->tasks, m->ntasks);
 	}
@@ -186,7 +186,7 @@ void nccl_completed(struct engine *e, struct member *m)
 	m->n_in_flight--;
 	if (m->full && m->n_in_flight <= IN_FLIGHT_MAX / 2) {
 		m->full = false;
-		e->met_new = true;
+		e->matched_new = true;
 	}
 }
 

@@ -126,14 +126,14 @@ struct launch_request {
 	struct request_entry entries[];
 };
 
-/* Where the tasks of several nodes meet. */
+/* Where the tasks of several nodes match. */
 struct match {
 	struct match *prev, *next;
 	struct local_span *at;
 	struct operation_key key;
 	enum said said;
 	bool asked, resolved;
-	bool met; /* it may be launched, with what hangs together with it */
+	bool matched; /* it may be launched, with what hangs together with it */
 	struct launch_request *request;
 	uint64_t visit;
 	bool heard; /* the sequencer has said that it fails */
@@ -186,7 +186,7 @@ struct node {
 	uint64_t nrequests, visit;
 	struct failed_operation failed[TASKS_MAX];
 	uint32_t nfailed;
-	bool met_new, succession;
+	bool matched_new, succession;
 };
 
 extern struct node nodes[NODES_MAX];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a node requests, withdraws and launches: as daemon/sched/sequence.c, set.c, junction.c,
- * junction_hear.c and span.c do. */
+ * What a node requests, withdraws and launches: as daemon/sched/sequence.c, set.c, node_match.c,
+ * node_match_messages.c and span.c do. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -93,8 +93,8 @@ void match_forget(struct match *m)
 void match_ready(struct match *m)
 {
 	m->said = SAID_READY;
-	m->met = true;
-	node_of(m)->met_new = true;
+	m->matched = true;
+	node_of(m)->matched_new = true;
 }
 
 /* The local ranks that have not posted it. */
@@ -157,10 +157,10 @@ static void request_void(struct node *n, struct launch_request *r)
 		DL_FOREACH (n->spans[i].matches, m)
 			if (m->request == r) {
 				m->request = NULL;
-				m->met &= !plant_now(PLANT_NO_NEW_REQUEST);
+				m->matched &= !plant_now(PLANT_NO_NEW_REQUEST);
 			}
 	}
-	n->met_new = true;
+	n->matched_new = true;
 	trace((uint32_t)(n - nodes), "request %d is void", (int)r->number);
 	request_forget(n, r);
 }
@@ -196,7 +196,7 @@ static void call_off(struct match *m)
 {
 	if (m->request)
 		request_void(node_of(m), m->request);
-	m->met = false;
+	m->matched = false;
 }
 
 static void match_withdraw(struct match *m)
@@ -274,7 +274,7 @@ struct together {
 
 static bool push(struct node *n, struct together *all, struct match *m)
 {
-	if (!m || !m->met)
+	if (!m || !m->matched)
 		return false;
 	if (m->visit == n->visit)
 		return true;
@@ -391,12 +391,12 @@ static void launch_ordered(struct node *n)
 		node_span_look(&n->spans[i]);
 }
 
-static void request_met(struct node *n, struct local_span *s)
+static void request_matched(struct node *n, struct local_span *s)
 {
 	static struct together all;
 	struct match *m;
 	DL_FOREACH (s->matches, m)
-		if (m->met && !m->request && collect(n, &all, m))
+		if (m->matched && !m->request && collect(n, &all, m))
 			request(n, &all);
 }
 
@@ -405,21 +405,21 @@ static void withdraw_asked(struct local_span *s)
 {
 	struct match *m;
 	DL_FOREACH (s->matches, m)
-		if (m->met && !m->request && m->asked)
+		if (m->matched && !m->request && m->asked)
 			match_withdraw(m);
 }
 
 void node_launch(struct node *n)
 {
 	do {
-		n->met_new = false;
+		n->matched_new = false;
 		for (uint32_t i = 0; i < nspans; i++)
 			order_move(&n->spans[i]);
 		for (uint32_t i = 0; i < nspans; i++)
 			withdraw_asked(&n->spans[i]);
 		for (uint32_t i = 0; i < nspans; i++)
-			request_met(n, &n->spans[i]);
-	} while (n->met_new);
+			request_matched(n, &n->spans[i]);
+	} while (n->matched_new);
 }
 
 static void on_launch(void *arg)
@@ -587,11 +587,11 @@ static void drop_matches(struct node *n, struct local_span *s)
 {
 	struct match *m, *next;
 	DL_FOREACH (s->matches, m) {
-		if (m->met && m->request && s->closed)
+		if (m->matched && m->request && s->closed)
 			request_void(n, m->request);
-		else if (m->met && m->request)
+		else if (m->matched && m->request)
 			request_give_up(n, m->request);
-		m->met = false;
+		m->matched = false;
 	}
 	DL_FOREACH_SAFE (s->matches, m, next)
 		match_forget(m);
@@ -606,7 +606,7 @@ static void span_end(struct node *n, struct local_span *s)
 	for (uint32_t k = 0; k < s->plan->nranks; k++)
 		while (s->members[k].queue)
 			order_end(s->members[k].queue, &st, false);
-	n->met_new = true;
+	n->matched_new = true;
 }
 
 void node_span_look(struct local_span *s)

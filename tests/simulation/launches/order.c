@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Members' queues, and which tasks of one node meet: as daemon/sched/order.c, meet.c, release.c and
- * junction_pair.c do. */
+ * Members' queues, and which tasks of one node match: as daemon/sched/order.c, match.c, release.c
+ * and node_match_pair.c do. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -23,7 +23,7 @@ static void leave_group(struct task *t)
 		before = before->next_in_group;
 	before->next_in_group = t->next_in_group == before ? NULL : t->next_in_group;
 	t->next_in_group = NULL;
-	nodes[t->node].met_new = true;
+	nodes[t->node].matched_new = true;
 }
 
 static void leave_queue(struct task *t, enum place place)
@@ -36,7 +36,7 @@ static void leave_queue(struct task *t, enum place place)
 	DL_DELETE(m->queue, t);
 	t->place = place;
 	t->match = NULL;
-	nodes[t->node].met_new = true;
+	nodes[t->node].matched_new = true;
 }
 
 static void end_early(struct task *t, const ncclsvc_status *st, bool told)
@@ -134,7 +134,7 @@ static bool find_mismatch(const struct local_span *s, ncclsvc_status *st)
 	return mismatch_status(&m, s->plan->nranks, st);
 }
 
-static void meet(struct local_span *s)
+static void check_collective(struct local_span *s)
 {
 	const struct operation_key key = {-1, -1, s->collectives, 0};
 	const struct match *m = match_find(s, &key);
@@ -173,7 +173,7 @@ static void post_collective(struct local_span *s, struct task *t)
 	else if (t->tombstone)
 		order_fail_collective(s, &t->status);
 	if (s->collective_here == s->here)
-		meet(s);
+		check_collective(s);
 }
 
 /* ---- Pairs ---- */
@@ -260,7 +260,7 @@ void order_post(struct task *t)
 	}
 	t->place = IN_QUEUE;
 	DL_APPEND(s->members[t->rank].queue, t);
-	nodes[t->node].met_new = true;
+	nodes[t->node].matched_new = true;
 }
 
 void order_fail(struct task *t, const ncclsvc_status *why)

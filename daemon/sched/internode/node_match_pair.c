@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where a Send of one node and a Recv of another meet. Those of a plan count by themselves: what a
+ * Where a Send of one node and a Recv of another match. Those of a plan count by themselves: what a
  * plan that was left has not done is nobody's. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
 #include "coord/plan.h"
-#include "junction.h"
 #include "names.h"
+#include "node_match.h"
 #include "sched/complete.h"
 #include "sched/order.h"
 #include "sched/plan.h"
 #include "stuck.h"
 #include "task.h"
 
-static int32_t local_rank(const struct junction *j)
+static int32_t local_rank(const struct node_match *j)
 {
 	return j->mine ? j->key.b : j->key.a;
 }
@@ -41,7 +41,7 @@ static uint64_t *pair_counter(struct span *s, bool send, int32_t rank, int32_t p
 	       (size_t)i * s->comm->nranks + (uint32_t)peer;
 }
 
-bool junction_pair_past(struct span *s, const struct operation_key *key)
+bool node_match_pair_past(struct span *s, const struct operation_key *key)
 {
 	const struct comm *c = s->comm;
 	const bool send = s->node_of[key->a] == s->me;
@@ -62,7 +62,7 @@ bool junction_pair_past(struct span *s, const struct operation_key *key)
 /* ---- Of the plan, or not ---- */
 
 /* What nodes say when one side is of the plan and the other is not. */
-static ncclsvc_status kind_status(const struct junction *j, bool sends, bool planned)
+static ncclsvc_status kind_status(const struct node_match *j, bool sends, bool planned)
 {
 	ncclsvc_status st = status_of(NCCLSVC_MISMATCH);
 	st.field = NCCLSVC_FIELD_PLAN;
@@ -72,16 +72,16 @@ static ncclsvc_status kind_status(const struct junction *j, bool sends, bool pla
 	return st;
 }
 
-/* It has failed without anybody here: what would have met it has met another, or all have waited
- * for each other. Who comes now does not mean that one. */
-static bool is_skipped(const struct junction *j)
+/* It has failed without anybody here: what would have matched it has matched another, or all have
+ * waited for each other. Who comes now does not mean that one. */
+static bool is_skipped(const struct node_match *j)
 {
 	return j->resolved && j->heard == j->nparts &&
 	       (stuck_said(&j->status) ||
 		(j->status.result == NCCLSVC_MISMATCH && j->status.field == NCCLSVC_FIELD_PLAN));
 }
 
-void junction_check_kind(struct engine *e, struct junction *j)
+void node_match_check_kind(struct engine *e, struct node_match *j)
 {
 	const bool sends = !j->mine;
 	const unsigned op = sends ? NCCLSVC_SEND : NCCLSVC_RECV;
@@ -90,13 +90,13 @@ void junction_check_kind(struct engine *e, struct junction *j)
 	DL_FOREACH (j->comm->members[local_rank(j)].queue, t) {
 		if (t->place < AT_HEAD)
 			return;
-		const struct junction *other = t->junction;
+		const struct node_match *other = t->node_match;
 		if (!other || other->heard > 1 || t->record.op != op || t->record.peer != peer ||
 		    !operation_plan(&other->key) == !operation_plan(&j->key))
 			continue;
 		const ncclsvc_status st = kind_status(j, sends, operation_plan(&other->key));
-		junction_ask(e, t, &st);
-		junction_say_failed(e, j, &st);
+		node_match_ask(e, t, &st);
+		node_match_say_failed(e, j, &st);
 		return;
 	}
 }
@@ -104,49 +104,49 @@ void junction_check_kind(struct engine *e, struct junction *j)
 /* ---- Posting ---- */
 
 /* NULL: out of memory. */
-static struct junction *next_junction(struct engine *e, struct span *s, const struct task *t)
+static struct node_match *next_match(struct engine *e, struct span *s, const struct task *t)
 {
 	const bool send = t->record.op == NCCLSVC_SEND;
 	const int32_t peer = t->record.peer;
 	const uint32_t plan = plan_number(t);
 	struct operation_key key = {send ? t->rank : peer, send ? peer : t->rank, 0, 0};
 	uint64_t *next = pair_counter(s, send, t->rank, peer, plan);
-	struct junction *j;
+	struct node_match *j;
 	while (next) {
 		key.seq = (uint64_t)plan << PLAN_SHIFT | (*next)++;
-		j = junction_get(s, &key);
+		j = node_match_get(s, &key);
 		if (!j || !is_skipped(j))
 			return j;
-		junction_free(e, s, j);
+		node_match_free(e, s, j);
 	}
 	return NULL;
 }
 
 /* The other side has failed it, or this one did when it was asked. */
-static void post_to_failed(struct engine *e, struct junction *j, struct task *t)
+static void post_to_failed(struct engine *e, struct node_match *j, struct task *t)
 {
 	const ncclsvc_status st = j->status;
 	if (!j->parts[j->mine].verdict.said) /* the other side waits for it */
-		junction_tell_failed(e, j, &(struct failed_note){.status = st});
-	junction_free(e, t->comm->span, j);
+		node_match_tell_failed(e, j, &(struct failed_note){.status = st});
+	node_match_free(e, t->comm->span, j);
 	release_end(e, t, &st);
 }
 
-static void post_failure(struct engine *e, struct junction *j, struct task *t)
+static void post_failure(struct engine *e, struct node_match *j, struct task *t)
 {
 	const ncclsvc_status st = t->tombstone ? t->end : order_refused_status(t);
 	struct span *s = t->comm->span;
 	const struct operation_key key = j->key;
-	junction_say_failed(e, j, &st);
-	j = junction_find(s, &key);
+	node_match_say_failed(e, j, &st);
+	j = node_match_find(s, &key);
 	if (j && j->resolved)
-		junction_free(e, s, j);
+		node_match_free(e, s, j);
 	else if (j) /* the other side's word will come: nobody waits for it here */
 		j->resolved = true;
 	release_end(e, t, &st);
 }
 
-void junction_post_p2p(struct engine *e, struct task *t)
+void node_match_post_p2p(struct engine *e, struct task *t)
 {
 	struct comm *c = t->comm;
 	if (c->span->over) { /* its end is near */
@@ -154,7 +154,7 @@ void junction_post_p2p(struct engine *e, struct task *t)
 		member_of(t)->posted++;
 		return;
 	}
-	struct junction *j = next_junction(e, c->span, t);
+	struct node_match *j = next_match(e, c->span, t);
 	struct task **tasks = calloc(2, sizeof(struct task *));
 	if (!j || !tasks) {
 		ncclsvc_status st = status_of(NCCLSVC_NO_MEMORY);
@@ -177,13 +177,13 @@ void junction_post_p2p(struct engine *e, struct task *t)
 		return;
 	}
 	j->tasks = tasks;
-	junction_commit(e, j, t);
-	junction_say_ready(e, j, &t->record);
+	node_match_commit(e, j, t);
+	node_match_say_ready(e, j, &t->record);
 }
 
 /* ---- Plans that are over ---- */
 
-void junction_forget_left(struct engine *e, struct junction *j)
+void node_match_forget_left(struct engine *e, struct node_match *j)
 {
 	const int32_t rank = local_rank(j);
 	const uint32_t plan = operation_plan(&j->key);
@@ -193,19 +193,19 @@ void junction_forget_left(struct engine *e, struct junction *j)
 		return;
 	const ncclsvc_status st = plan_left_status(j->comm, rank);
 	if (!said && !j->comm->span->over)
-		junction_tell_failed(e, j, &(struct failed_note){.status = st});
-	junction_free(e, j->comm->span, j);
+		node_match_tell_failed(e, j, &(struct failed_note){.status = st});
+	node_match_free(e, j->comm->span, j);
 }
 
-void junction_plan_left(struct engine *e, struct comm *c, int32_t rank)
+void node_match_plan_left(struct engine *e, struct comm *c, int32_t rank)
 {
-	struct junction *j, *next;
-	HASH_ITER (hh, c->span->junctions, j, next)
+	struct node_match *j, *next;
+	HASH_ITER (hh, c->span->matches, j, next)
 		if (j->key.a >= 0 && local_rank(j) == rank)
-			junction_forget_left(e, j);
+			node_match_forget_left(e, j);
 }
 
-void junction_plan_begins(const struct comm *c)
+void node_match_plan_begins(const struct comm *c)
 {
 	struct span *s = c->span;
 	if (!s || !s->sent || !s->received)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where the members' tasks meet: collectives of all members, Sends and Recvs of two. What meets and
- * agrees is run; what disagrees ends on every side alike. */
+ * Where the members' tasks match: collectives of all members, Sends and Recvs of two. What matches
+ * and agrees is run; what disagrees ends on every side alike. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
 #include "complete.h"
-#include "internode/junction.h"
+#include "internode/node_match.h"
 #include "internode/span.h"
 #include "names.h"
 #include "order.h"
@@ -79,7 +79,7 @@ static enum begun begin(struct engine *e, struct comm *c, struct task *const *ta
 	return c->transport->start(e, &(struct match){.comm = c, .tasks = tasks, .ntasks = n});
 }
 
-static void meet_collective(struct engine *e, struct comm *c)
+static void match_collective(struct engine *e, struct comm *c)
 {
 	ncclsvc_status st;
 	if (c->poisoned) {
@@ -87,14 +87,14 @@ static void meet_collective(struct engine *e, struct comm *c)
 		order_end_collective(e, c, &st);
 		return;
 	}
-	if (junction_spoken(c))
+	if (node_match_spoken(c))
 		return; /* others have yet to say how it ends */
 	if (find_mismatch(c, &st)) {
-		if (!junction_fail_collective(e, c, &st))
+		if (!node_match_fail_collective(e, c, &st))
 			order_end_collective(e, c, &st);
 		return;
 	}
-	if (junction_post_collective(e, c))
+	if (node_match_post_collective(e, c))
 		return;
 	switch (begin(e, c, c->collective, c->nranks)) {
 	case BEGUN_DONE:
@@ -122,7 +122,7 @@ static void meet_collective(struct engine *e, struct comm *c)
 /* With other nodes, they are told first, and then all learn of it. */
 static void fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
-	if (!junction_fail_collective(e, c, st))
+	if (!node_match_fail_collective(e, c, st))
 		release_collective(e, c, st);
 }
 
@@ -141,7 +141,7 @@ void order_post_collective(struct engine *e, struct task *t)
 	c->collective[t->rank] = t;
 	c->collective_here++;
 	atomic_store_explicit(&m->progress->collectives, c->collectives + 1, memory_order_relaxed);
-	junction_look(e, c);
+	node_match_look(e, c);
 	const ncclsvc_status *decided = decision_of(e, t);
 	if (c->poisoned) {
 		release_early(e, t, &c->poison);
@@ -153,7 +153,7 @@ void order_post_collective(struct engine *e, struct task *t)
 		fail_collective(e, c, &st);
 	}
 	if (c->collective_here == c->here)
-		meet_collective(e, c);
+		match_collective(e, c);
 }
 
 /* ---- Point-to-point ---- */
@@ -177,7 +177,7 @@ static void end_pair(struct engine *e, struct task *a, struct task *b, const ncc
 	release_end(e, b, st);
 }
 
-void order_meet_pair(struct engine *e, struct task *t, struct task *u)
+void order_match_pair(struct engine *e, struct task *t, struct task *u)
 {
 	struct task *send = t->record.op == NCCLSVC_SEND ? t : u, *recv = send == t ? u : t;
 	struct task *const pair[] = {send, recv};
@@ -233,12 +233,12 @@ void order_post_p2p(struct engine *e, struct task *t)
 		return;
 	}
 	if (!span_is_here(c, t->record.peer)) {
-		junction_post_p2p(e, t);
+		node_match_post_p2p(e, t);
 		return;
 	}
 	t->place = POSTED;
 	member_of(t)->posted++;
 	struct task *u = order_find_peer(e, t);
 	if (u)
-		order_meet_pair(e, t, u);
+		order_match_pair(e, t, u);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What other nodes say about junctions, and what their members' leaving means for them. */
+ * What other nodes say about matches, and what their members' leaving means for them. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "junction.h"
+#include "node_match.h"
 #include "sched/order.h"
 #include "sched/set.h"
 #include "sequence.h"
@@ -12,13 +12,13 @@
 #define ANY_PLACE UINT32_MAX
 
 /* Others want to, or will, end it, and this node has not spoken: so it does. */
-static void doom(struct engine *e, struct junction *j, const ncclsvc_status *why)
+static void doom(struct engine *e, struct node_match *j, const ncclsvc_status *why)
 {
 	ncclsvc_status st = *why;
 	if (j->comm->span->over)
 		return;
-	junction_name_missing(j->comm, j, &st);
-	junction_say_failed(e, j, &st);
+	node_match_name_missing(j->comm, j, &st);
+	node_match_say_failed(e, j, &st);
 }
 
 /* A rank without which it can't be; -1: none. */
@@ -56,7 +56,7 @@ static bool is_past(const struct comm *c, const struct operation_key *key)
 }
 
 /* Inspection learns that all members of that node have posted the collective. */
-static void show_posted(const struct junction *j, uint32_t place)
+static void show_posted(const struct node_match *j, uint32_t place)
 {
 	const struct comm *c = j->comm;
 	const struct span *s = c->span;
@@ -67,7 +67,7 @@ static void show_posted(const struct junction *j, uint32_t place)
 	}
 }
 
-static void hear_ready(struct engine *e, struct junction *j, uint32_t part, const char *body,
+static void hear_ready(struct engine *e, struct node_match *j, uint32_t part, const char *body,
 		       size_t bytes)
 {
 	struct node_verdict *v = &j->parts[part];
@@ -84,19 +84,19 @@ static void hear_ready(struct engine *e, struct junction *j, uint32_t part, cons
 	}
 	int32_t gone = j->parts[j->mine].verdict.said ? -1 : who_is_gone(j->comm, &j->key);
 	bool pair = j->key.a >= 0;
-	junction_ready(j, part, &record);
+	node_match_ready(j, part, &record);
 	j->heard++;
 	show_posted(j, part);
 	if (gone >= 0) {
 		ncclsvc_status st = order_gone_status(j->comm, gone);
-		junction_say_failed(e, j, &st);
+		node_match_say_failed(e, j, &st);
 	} else if (j->heard == j->nparts) {
 		if (pair && j->resolved) /* this side failed, and nobody waits */
-			junction_free(e, j->comm->span, j);
+			node_match_free(e, j->comm->span, j);
 		else
-			junction_conclude(e, j);
+			node_match_conclude(e, j);
 	} else if (pair && j->comm->plan) {
-		junction_check_kind(e, j);
+		node_match_check_kind(e, j);
 	}
 }
 
@@ -123,18 +123,18 @@ static void learn_departure(struct engine *e, struct comm *c, const ncclsvc_stat
 	release_member(e, c, rank);
 }
 
-static void hear_failed(struct engine *e, struct junction *j, uint32_t part,
+static void hear_failed(struct engine *e, struct node_match *j, uint32_t part,
 			const struct failed_note *failed)
 {
 	const ncclsvc_status *st = &failed->status;
 	const struct verdict *mine = &j->parts[j->mine].verdict;
 	bool resolved = j->resolved;
-	if (!junction_keep_failed(j, part, failed)) {
+	if (!node_match_keep_failed(j, part, failed)) {
 		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
 	if (!note_valid(j->comm, failed)) {
-		span_give_up(e, j->comm, NCCLSVC_PROTOCOL, junction_place_of(j, part));
+		span_give_up(e, j->comm, NCCLSVC_PROTOCOL, node_match_place_of(j, part));
 		return;
 	}
 	if (j->key.a >= 0 && (!mine->said || resolved)) {
@@ -144,7 +144,7 @@ static void hear_failed(struct engine *e, struct junction *j, uint32_t part,
 		j->resolved = true;
 		j->status = *st;
 		if (resolved)
-			junction_free(e, j->comm->span, j);
+			node_match_free(e, j->comm->span, j);
 		return;
 	}
 	j->parts[part].verdict.said = SAID_FAILED;
@@ -152,11 +152,11 @@ static void hear_failed(struct engine *e, struct junction *j, uint32_t part,
 	if (!mine->said)
 		doom(e, j, st); /* and that may conclude it */
 	else if (j->heard == j->nparts)
-		junction_conclude(e, j);
+		node_match_conclude(e, j);
 }
 
-void junction_hear(struct engine *e, struct span *s, uint32_t place, const struct span_header *h,
-		   const char *body)
+void node_match_take_message(struct engine *e, struct span *s, uint32_t place,
+			     const struct span_header *h, const char *body)
 {
 	struct comm *c = s->comm;
 	struct operation_key key = h->key;
@@ -178,17 +178,17 @@ void junction_hear(struct engine *e, struct span *s, uint32_t place, const struc
 	}
 	if (h->kind != SPAN_READY)
 		stuck_break(e, s, body);
-	struct junction *j = junction_find(s, &key);
+	struct node_match *j = node_match_find(s, &key);
 	/* Who asks has spoken before: what is not known (any more) is over. */
 	if (!j && (h->kind == SPAN_ASK || is_past(c, &key)))
 		return;
 	if (!j)
-		j = junction_get(s, &key);
+		j = node_match_get(s, &key);
 	if (!j) {
 		span_give_up(e, c, NCCLSVC_LIMIT, place);
 		return;
 	}
-	uint32_t part = junction_part_of(j, place);
+	uint32_t part = node_match_part_of(j, place);
 	if (h->kind == SPAN_ASK) {
 		if (!j->parts[j->mine].verdict.said)
 			doom(e, j, &st);
@@ -200,14 +200,14 @@ void junction_hear(struct engine *e, struct span *s, uint32_t place, const struc
 	} else {
 		hear_failed(e, j, part, &failed);
 	}
-	j = key.a >= 0 && operation_plan(&key) ? junction_find(s, &key) : NULL;
+	j = key.a >= 0 && operation_plan(&key) ? node_match_find(s, &key) : NULL;
 	if (j)
-		junction_forget_left(e, j);
+		node_match_forget_left(e, j);
 }
 
 /* ---- The sequencer ---- */
 
-static void show_waiting(const struct junction *j, const char *body, size_t bytes)
+static void show_waiting(const struct node_match *j, const char *body, size_t bytes)
 {
 	for (; bytes >= sizeof(uint32_t); body += sizeof(uint32_t), bytes -= sizeof(uint32_t)) {
 		uint32_t part;
@@ -217,20 +217,20 @@ static void show_waiting(const struct junction *j, const char *body, size_t byte
 	}
 }
 
-static void be_asked(struct engine *e, struct junction *j, const ncclsvc_status *why)
+static void be_asked(struct engine *e, struct node_match *j, const ncclsvc_status *why)
 {
 	if (!j->parts[j->mine].verdict.said) {
 		doom(e, j, why);
 	} else if (j->parts[j->mine].verdict.said == SAID_READY && !j->asked) {
 		/* What is requested is under way. */
 		j->status = *why;
-		if (!junction_request(j))
-			junction_withdraw(e, j);
+		if (!node_match_request(j))
+			node_match_withdraw(e, j);
 	}
 }
 
 /* It fails on all nodes. */
-static void be_failed(struct engine *e, struct junction *j, const struct failed_note *failed)
+static void be_failed(struct engine *e, struct node_match *j, const struct failed_note *failed)
 {
 	ncclsvc_status st = failed->status;
 	struct comm *c = j->comm;
@@ -247,18 +247,18 @@ static void be_failed(struct engine *e, struct junction *j, const struct failed_
 	j->heard = j->nparts;
 	sequence_remember_failed(c->span, &j->key, failed);
 	if (j->tasks) {
-		junction_call_off(e, j);
-		junction_end_tasks(e, j, &st);
-		junction_free(e, c->span, j);
+		node_match_call_off(e, j);
+		node_match_end_tasks(e, j, &st);
+		node_match_free(e, c->span, j);
 	} else if (pair && j->resolved) { /* nobody waits for it */
-		junction_free(e, c->span, j);
+		node_match_free(e, c->span, j);
 	} else {
-		junction_conclude_failed(e, j);
+		node_match_conclude_failed(e, j);
 	}
 }
 
-void junction_hear_sequencer(struct engine *e, struct span *s, const struct span_header *h,
-			     const char *body)
+void node_match_take_decision(struct engine *e, struct span *s, const struct span_header *h,
+			      const char *body)
 {
 	struct comm *c = s->comm;
 	struct failed_note failed = {0};
@@ -283,9 +283,9 @@ void junction_hear_sequencer(struct engine *e, struct span *s, const struct span
 	learn_departure(e, c, &failed.status);
 	if (h->kind != SPAN_READY)
 		stuck_break(e, s, body);
-	struct junction *j = junction_find(s, &h->key);
+	struct node_match *j = node_match_find(s, &h->key);
 	if (!j && h->kind == SPAN_ASK && h->key.seq != STUCK_ALL && !is_past(c, &h->key))
-		j = junction_get(s, &h->key);
+		j = node_match_get(s, &h->key);
 	if (!j)
 		return; /* it is over here */
 	if (h->kind == SPAN_READY)
@@ -294,22 +294,22 @@ void junction_hear_sequencer(struct engine *e, struct span *s, const struct span
 		be_failed(e, j, &failed);
 	else
 		be_asked(e, j, &failed.status);
-	j = h->key.a >= 0 && operation_plan(&h->key) ? junction_find(s, &h->key) : NULL;
+	j = h->key.a >= 0 && operation_plan(&h->key) ? node_match_find(s, &h->key) : NULL;
 	if (j)
-		junction_forget_left(e, j);
+		node_match_forget_left(e, j);
 }
 
 /* ---- A member leaves ---- */
 
 /* Does it need that rank, and can this node's word still count? */
-static bool is_concerned(const struct junction *j, int32_t rank)
+static bool is_concerned(const struct node_match *j, int32_t rank)
 {
 	const struct span *s = j->comm->span;
 	const bool known_here = s->node_of[rank] == s->me || span_is_sequenced(s);
 	return j->key.a < 0 || (known_here && (j->key.a == rank || j->key.b == rank));
 }
 
-static struct task *any_task(const struct junction *j)
+static struct task *any_task(const struct node_match *j)
 {
 	const uint32_t n = j->key.a < 0 ? j->comm->nranks : 2;
 	for (uint32_t k = 0; j->tasks && k < n; k++)
@@ -318,23 +318,24 @@ static struct task *any_task(const struct junction *j)
 	return NULL;
 }
 
-void junction_member_left(struct engine *e, struct comm *c, int32_t rank, const ncclsvc_status *st)
+void node_match_member_left(struct engine *e, struct comm *c, int32_t rank,
+			    const ncclsvc_status *st)
 {
 	struct span *s = c->span;
-	struct junction *j, *next;
+	struct node_match *j, *next;
 	if (!s)
 		return;
 	/* Those that others wait in, and in which this node has not spoken; on GPUs, it does not
 	 * know who waits. */
-	HASH_ITER (hh, s->junctions, j, next) {
+	HASH_ITER (hh, s->matches, j, next) {
 		if (!is_concerned(j, rank))
 			continue;
 		struct task *t = span_is_sequenced(s) ? any_task(j) : NULL;
 		if (t)
-			junction_ask(e, t, st);
+			node_match_ask(e, t, st);
 		else if (!j->parts[j->mine].verdict.said)
-			junction_say_failed(e, j, st);
+			node_match_say_failed(e, j, st);
 	}
 	if (c->collective_here && !c->poisoned)
-		junction_fail_collective(e, c, st);
+		node_match_fail_collective(e, c, st);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where the tasks of several nodes meet: each node says READY or FAILED once, and all draw the same
- * conclusion. span.h tells how. */
+ * Where the tasks of several nodes match: each node says READY or FAILED once, and all draw the
+ * same conclusion. span.h tells how. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
 #include "base/timings.h"
-#include "junction.h"
 #include "names.h"
+#include "node_match.h"
 #include "sched/complete.h"
 #include "sched/order.h"
 #include "sched/set.h"
@@ -15,41 +15,40 @@
 #include "stuck.h"
 #include "task.h"
 
-#define JUNCTIONS_MAX 65536 /* in one span: others may be ahead by so much */
+#define MATCHES_MAX 65536 /* in one span: others may be ahead by so much */
 
 /* ---- Finding ---- */
 
-struct junction *junction_find(struct span *s, const struct operation_key *key)
+struct node_match *node_match_find(struct span *s, const struct operation_key *key)
 {
-	struct junction *j;
-	HASH_FIND(hh, s->junctions, key, sizeof(*key), j);
+	struct node_match *j;
+	HASH_FIND(hh, s->matches, key, sizeof(*key), j);
 	return j;
 }
 
-struct junction *junction_get(struct span *s, const struct operation_key *key)
+struct node_match *node_match_get(struct span *s, const struct operation_key *key)
 {
-	struct junction *j = junction_find(s, key);
+	struct node_match *j = node_match_find(s, key);
 	if (j)
 		return j;
 	uint32_t n = key->a < 0 ? s->nnodes : 2;
-	j = HASH_COUNT(s->junctions) < JUNCTIONS_MAX
-		    ? calloc(1, sizeof(*j) + n * sizeof(j->parts[0]))
-		    : NULL;
+	j = HASH_COUNT(s->matches) < MATCHES_MAX ? calloc(1, sizeof(*j) + n * sizeof(j->parts[0]))
+						 : NULL;
 	if (!j)
 		return NULL;
 	j->key = *key;
 	j->comm = s->comm;
 	j->nparts = n;
 	j->mine = key->a < 0 ? s->me : s->node_of[key->a] == s->me ? 0 : 1;
-	HASH_ADD(hh, s->junctions, key, sizeof(j->key), j);
+	HASH_ADD(hh, s->matches, key, sizeof(j->key), j);
 	return j;
 }
 
-void junction_free(struct engine *e, struct span *s, struct junction *j)
+void node_match_free(struct engine *e, struct span *s, struct node_match *j)
 {
 	if (j->due_ns)
 		DL_DELETE2(e->asked, j, prev_due, next_due);
-	HASH_DEL(s->junctions, j);
+	HASH_DEL(s->matches, j);
 	for (uint32_t i = 0; i < j->nparts; i++) {
 		free(j->parts[i].verdict.failed);
 		free(j->parts[i].payload);
@@ -63,7 +62,7 @@ static struct operation_key collective_key(const struct comm *c)
 	return (struct operation_key){-1, -1, c->collectives, 0};
 }
 
-uint32_t junction_place_of(const struct junction *j, uint32_t part)
+uint32_t node_match_place_of(const struct node_match *j, uint32_t part)
 {
 	const struct span *s = j->comm->span;
 	if (j->key.a < 0)
@@ -71,7 +70,7 @@ uint32_t junction_place_of(const struct junction *j, uint32_t part)
 	return s->node_of[part ? j->key.b : j->key.a];
 }
 
-uint32_t junction_part_of(const struct junction *j, uint32_t place)
+uint32_t node_match_part_of(const struct node_match *j, uint32_t place)
 {
 	if (j->key.a < 0)
 		return place;
@@ -81,13 +80,13 @@ uint32_t junction_part_of(const struct junction *j, uint32_t place)
 /* ---- Drawing the conclusion ---- */
 
 /* Not because all wait for each other, nor between a Send and its Recv. */
-static bool differs_in_records(const struct junction *j, const ncclsvc_status *st)
+static bool differs_in_records(const struct node_match *j, const ncclsvc_status *st)
 {
 	return st->result == NCCLSVC_MISMATCH && j->key.a < 0 && !stuck_said(st);
 }
 
 /* What all are told, and what members have posted. */
-static struct outcome sum_up(const struct junction *j)
+static struct outcome sum_up(const struct node_match *j)
 {
 	struct outcome all = {0};
 	for (uint32_t i = 0; i < j->nparts; i++)
@@ -98,7 +97,7 @@ static struct outcome sum_up(const struct junction *j)
 }
 
 /* All nodes are ready, for the same? */
-static bool find_mismatch(const struct junction *j, const struct mismatch *posted,
+static bool find_mismatch(const struct node_match *j, const struct mismatch *posted,
 			  ncclsvc_status *st)
 {
 	if (j->key.a < 0)
@@ -110,19 +109,19 @@ static bool find_mismatch(const struct junction *j, const struct mismatch *poste
 	return st->field;
 }
 
-void junction_end_tasks(struct engine *e, struct junction *j, const ncclsvc_status *st)
+void node_match_end_tasks(struct engine *e, struct node_match *j, const ncclsvc_status *st)
 {
 	uint32_t n = j->key.a < 0 ? j->comm->nranks : 2;
 	for (uint32_t k = 0; j->tasks && k < n; k++) {
 		struct task *t = j->tasks[k];
 		if (!t)
 			continue;
-		junction_release(e, t);
+		node_match_release(e, t);
 		release_end(e, t, st);
 	}
 }
 
-void junction_conclude_failed(struct engine *e, struct junction *j)
+void node_match_conclude_failed(struct engine *e, struct node_match *j)
 {
 	struct comm *c = j->comm;
 	if (j->key.a >= 0) {
@@ -130,7 +129,7 @@ void junction_conclude_failed(struct engine *e, struct junction *j)
 		return;
 	}
 	if (j->key.seq < c->collectives) { /* and nobody will */
-		junction_free(e, c->span, j);
+		node_match_free(e, c->span, j);
 		return;
 	}
 	if (j->key.seq > c->collectives) {
@@ -138,7 +137,7 @@ void junction_conclude_failed(struct engine *e, struct junction *j)
 		return;
 	}
 	ncclsvc_status st = j->status;
-	junction_free(e, c->span, j);
+	node_match_free(e, c->span, j);
 	if (stuck_said(&st)) { /* who posts one now does not mean this */
 		order_end_collective(e, c, &st);
 		return;
@@ -154,7 +153,7 @@ static bool comes_along(const struct comm *c, const struct svc_record *r, bool p
 	return c->transport->eager && c->transport->eager(c->span, r, p2p);
 }
 
-static void start(struct engine *e, struct junction *j)
+static void start(struct engine *e, struct node_match *j)
 {
 	struct comm *c = j->comm;
 	struct task **tasks = j->tasks;
@@ -164,7 +163,7 @@ static void start(struct engine *e, struct junction *j)
 	for (uint32_t k = 0; k < n; k++) {
 		if (!tasks[k])
 			continue;
-		junction_release(e, tasks[k]);
+		node_match_release(e, tasks[k]);
 		tasks[k]->started_ns = e->now;
 		order_show_state(e, tasks[k]);
 	}
@@ -174,13 +173,13 @@ static void start(struct engine *e, struct junction *j)
 			st = status_of(NCCLSVC_PROTOCOL);
 			span_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
 		}
-		junction_end_tasks(e, j, &st);
-		junction_free(e, c->span, j);
+		node_match_end_tasks(e, j, &st);
+		node_match_free(e, c->span, j);
 		return;
 	}
 	struct operation_key key = j->key;
 	j->tasks = NULL;
-	junction_free(e, c->span, j);
+	node_match_free(e, c->span, j);
 	const struct match match = {.comm = c, .tasks = tasks, .ntasks = n, .at = &key};
 	if (c->transport->start(e, &match) == BEGUN_NO_MEMORY) {
 		/* The others have begun: what they wait for ends with the epoch. */
@@ -193,7 +192,7 @@ static void start(struct engine *e, struct junction *j)
 	free(tasks);
 }
 
-void junction_conclude(struct engine *e, struct junction *j)
+void node_match_conclude(struct engine *e, struct node_match *j)
 {
 	const struct outcome all = sum_up(j);
 	ncclsvc_status st = all.status;
@@ -207,14 +206,14 @@ void junction_conclude(struct engine *e, struct junction *j)
 	}
 	j->status = st;
 	if (j->parts[j->mine].verdict.said == SAID_FAILED) {
-		junction_conclude_failed(e, j);
+		node_match_conclude_failed(e, j);
 		return;
 	}
-	junction_end_tasks(e, j, &st);
-	junction_free(e, j->comm->span, j);
+	node_match_end_tasks(e, j, &st);
+	node_match_free(e, j->comm->span, j);
 }
 
-void junction_ready(struct junction *j, uint32_t part, const struct svc_record *record)
+void node_match_ready(struct node_match *j, uint32_t part, const struct svc_record *record)
 {
 	const struct span *s = j->comm->span;
 	const bool pair = j->key.a >= 0;
@@ -226,16 +225,16 @@ void junction_ready(struct junction *j, uint32_t part, const struct svc_record *
 	};
 }
 
-static void heard(struct engine *e, struct junction *j)
+static void heard(struct engine *e, struct node_match *j)
 {
 	if (++j->heard == j->nparts)
-		junction_conclude(e, j);
+		node_match_conclude(e, j);
 }
 
 /* ---- Speaking ---- */
 
-void junction_tell_failed(struct engine *e, const struct junction *j,
-			  const struct failed_note *failed)
+void node_match_tell_failed(struct engine *e, const struct node_match *j,
+			    const struct failed_note *failed)
 {
 	if (span_is_sequenced(j->comm->span)) {
 		sequence_withdraw(e, j->comm->span, &j->key, NULL, failed);
@@ -243,11 +242,11 @@ void junction_tell_failed(struct engine *e, const struct junction *j,
 	}
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (i != j->mine)
-			span_send(e, j->comm->span, junction_place_of(j, i), SPAN_FAILED, &j->key,
+			span_send(e, j->comm->span, node_match_place_of(j, i), SPAN_FAILED, &j->key,
 				  failed, sizeof(*failed), NULL, 0);
 }
 
-bool junction_keep_failed(struct junction *j, uint32_t part, const struct failed_note *failed)
+bool node_match_keep_failed(struct node_match *j, uint32_t part, const struct failed_note *failed)
 {
 	struct verdict *v = &j->parts[part].verdict;
 	v->failed = malloc(sizeof(*v->failed));
@@ -258,7 +257,7 @@ bool junction_keep_failed(struct junction *j, uint32_t part, const struct failed
 
 /* The local ranks that have not posted the current collective. (A task that ended before its turn
  * came has named them when it ended.) */
-void junction_name_missing(const struct comm *c, const struct junction *j, ncclsvc_status *st)
+void node_match_name_missing(const struct comm *c, const struct node_match *j, ncclsvc_status *st)
 {
 	const struct span *s = c->span;
 	if (st->result != NCCLSVC_TIMEOUT || st->done_ns)
@@ -280,7 +279,7 @@ void junction_name_missing(const struct comm *c, const struct junction *j, nccls
 	}
 }
 
-void junction_say_failed(struct engine *e, struct junction *j, const ncclsvc_status *st)
+void node_match_say_failed(struct engine *e, struct node_match *j, const ncclsvc_status *st)
 {
 	struct failed_note failed = {.status = *st};
 	const struct span *s = j->comm->span;
@@ -289,11 +288,11 @@ void junction_say_failed(struct engine *e, struct junction *j, const ncclsvc_sta
 	if (differs_in_records(j, st) && j->key.seq == j->comm->collectives)
 		order_collect_records(j->comm, &failed.posted);
 	j->status = *st;
-	if (!junction_keep_failed(j, j->mine, &failed)) {
+	if (!node_match_keep_failed(j, j->mine, &failed)) {
 		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
-	junction_tell_failed(e, j, &failed);
+	node_match_tell_failed(e, j, &failed);
 	if (span_is_sequenced(s)) {
 		j->parts[j->mine].verdict.said = SAID_FAILED;
 		return;
@@ -303,7 +302,7 @@ void junction_say_failed(struct engine *e, struct junction *j, const ncclsvc_sta
 }
 
 /* The sequencer hears of it together with all that it hangs together with here. */
-static void offer(struct engine *e, struct junction *j)
+static void offer(struct engine *e, struct node_match *j)
 {
 	const ncclsvc_status st = status_of(NCCLSVC_NO_MEMORY);
 	const struct match match = {.comm = j->comm,
@@ -311,17 +310,17 @@ static void offer(struct engine *e, struct junction *j)
 				    .ntasks = j->key.a < 0 ? j->comm->nranks : 2,
 				    .at = &j->key};
 	if (j->comm->transport->start(e, &match) == BEGUN_NO_MEMORY)
-		junction_say_failed(e, j, &st);
+		node_match_say_failed(e, j, &st);
 }
 
-void junction_say_ready(struct engine *e, struct junction *j, const struct svc_record *record)
+void node_match_say_ready(struct engine *e, struct node_match *j, const struct svc_record *record)
 {
 	struct span *s = j->comm->span;
 	char payload[SPAN_EAGER_BYTES];
 	const struct transport *transport = s->comm->transport;
 	const bool p2p = j->key.a >= 0;
 	const bool packs = transport->pack && comes_along(j->comm, record, p2p);
-	junction_ready(j, j->mine, record);
+	node_match_ready(j, j->mine, record);
 	if (span_is_sequenced(s)) {
 		offer(e, j);
 		return;
@@ -329,17 +328,17 @@ void junction_say_ready(struct engine *e, struct junction *j, const struct svc_r
 	for (uint32_t i = 0; i < j->nparts; i++) {
 		if (i == j->mine)
 			continue;
-		uint32_t place = junction_place_of(j, i);
+		uint32_t place = node_match_place_of(j, i);
 		size_t n = packs ? transport->pack(s, j->tasks, place, p2p, payload) : 0;
 		span_send(e, s, place, SPAN_READY, &j->key, record, sizeof(*record), payload, n);
 	}
 	heard(e, j);
 }
 
-void junction_commit(struct engine *e, struct junction *j, struct task *t)
+void node_match_commit(struct engine *e, struct node_match *j, struct task *t)
 {
 	struct member *m = member_of(t);
-	t->junction = j;
+	t->node_match = j;
 	e->committed++;
 	m->posted--;
 	m->running++;
@@ -348,14 +347,14 @@ void junction_commit(struct engine *e, struct junction *j, struct task *t)
 	order_update_blocked(m);
 }
 
-bool junction_post_collective(struct engine *e, struct comm *c)
+bool node_match_post_collective(struct engine *e, struct comm *c)
 {
 	if (!c->span)
 		return false;
 	if (c->span->over)
 		return true; /* its end is near */
 	const struct operation_key key = collective_key(c);
-	struct junction *j = junction_get(c->span, &key);
+	struct node_match *j = node_match_get(c->span, &key);
 	struct task **tasks = calloc(c->nranks, sizeof(struct task *));
 	if (!j || !tasks) {
 		free(tasks);
@@ -372,19 +371,19 @@ bool junction_post_collective(struct engine *e, struct comm *c)
 		record = &t->record;
 		c->collective[k] = NULL;
 		c->members[k].collective = NULL;
-		junction_commit(e, j, t);
+		node_match_commit(e, j, t);
 		/* A set's next collective is launched together with it. */
 		if (t->next_in_group)
 			order_make_ready(e, &c->members[k]);
 	}
 	c->collective_here = 0;
 	c->collectives++;
-	junction_say_ready(e, j, record);
+	node_match_say_ready(e, j, record);
 	return true;
 }
 
 /* Who does not answer does not keep the others waiting. The sequencer waits for nodes, too. */
-static void await_answers(struct engine *e, struct junction *j)
+static void await_answers(struct engine *e, struct node_match *j)
 {
 	const unsigned steps = span_is_sequenced(j->comm->span) ? 2 : 1;
 	if (j->due_ns)
@@ -393,14 +392,14 @@ static void await_answers(struct engine *e, struct junction *j)
 	DL_APPEND2(e->asked, j, prev_due, next_due);
 }
 
-bool junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
+bool node_match_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
 	struct operation_key key = collective_key(c);
 	if (!c->span)
 		return false;
 	if (c->span->over)
 		return true;
-	struct junction *j = junction_get(c->span, &key);
+	struct node_match *j = node_match_get(c->span, &key);
 	if (!j) {
 		span_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
 		return true;
@@ -408,9 +407,9 @@ bool junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_st
 	if (j->parts[j->mine].verdict.said)
 		return true;
 	ncclsvc_status own = *st;
-	junction_name_missing(c, j, &own);
+	node_match_name_missing(c, j, &own);
 	await_answers(e, j);
-	junction_say_failed(e, j, &own);
+	node_match_say_failed(e, j, &own);
 	return true;
 }
 
@@ -418,64 +417,64 @@ bool junction_fail_collective(struct engine *e, struct comm *c, const ncclsvc_st
 static void give_up_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
 	const uint64_t seq = c->collectives;
-	junction_fail_collective(e, c, st);
+	node_match_fail_collective(e, c, st);
 	if (c->collectives == seq)
 		order_end_collective(e, c, st);
 }
 
-void junction_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st,
-		      uint64_t collectives)
+void node_match_give_up(struct engine *e, struct comm *c, const ncclsvc_status *st,
+			uint64_t collectives)
 {
-	struct junction *j, *next;
-	HASH_ITER (hh, c->span->junctions, j, next)
+	struct node_match *j, *next;
+	HASH_ITER (hh, c->span->matches, j, next)
 		if (j->key.a >= 0 && !j->parts[j->mine].verdict.said)
-			junction_say_failed(e, j, st);
+			node_match_say_failed(e, j, st);
 	for (uint64_t seq = c->collectives; seq < collectives && !c->ended; seq++)
 		give_up_collective(e, c, st);
 }
 
-bool junction_spoken(struct comm *c)
+bool node_match_spoken(struct comm *c)
 {
 	if (!c->span)
 		return false;
 	const struct operation_key key = collective_key(c);
-	struct junction *j = junction_find(c->span, &key);
+	struct node_match *j = node_match_find(c->span, &key);
 	return j && j->parts[j->mine].verdict.said;
 }
 
-void junction_look(struct engine *e, struct comm *c)
+void node_match_look(struct engine *e, struct comm *c)
 {
 	if (!c->span || c->poisoned)
 		return;
 	const struct operation_key key = collective_key(c);
-	struct junction *j = junction_find(c->span, &key);
+	struct node_match *j = node_match_find(c->span, &key);
 	if (!j || !j->resolved)
 		return;
 	ncclsvc_status st = j->status;
-	junction_free(e, c->span, j);
+	node_match_free(e, c->span, j);
 	c->poisoned = true;
 	c->poison = st;
 }
 
 /* NULL: it has no tasks here, or they are not to be launched. */
-static struct meeting *meeting_of(const struct junction *j)
+static struct set_match *match_of(const struct node_match *j)
 {
 	const uint32_t n = j->key.a < 0 ? j->comm->nranks : 2;
 	for (uint32_t k = 0; j->tasks && k < n; k++)
 		if (j->tasks[k])
-			return j->tasks[k]->meeting;
+			return j->tasks[k]->match;
 	return NULL;
 }
 
-struct launch_request *junction_request(const struct junction *j)
+struct launch_request *node_match_request(const struct node_match *j)
 {
-	const struct meeting *m = meeting_of(j);
+	const struct set_match *m = match_of(j);
 	return m ? m->request : NULL;
 }
 
-void junction_call_off(struct engine *e, struct junction *j)
+void node_match_call_off(struct engine *e, struct node_match *j)
 {
-	struct meeting *m = meeting_of(j);
+	struct set_match *m = match_of(j);
 	if (m && m->request)
 		sequence_void(e, m->request);
 	if (m)
@@ -493,27 +492,27 @@ static ncclsvc_status without_missing(const ncclsvc_status *why)
 	return st;
 }
 
-void junction_withdraw(struct engine *e, struct junction *j)
+void node_match_withdraw(struct engine *e, struct node_match *j)
 {
 	const ncclsvc_status st = without_missing(&j->status);
 	j->asked = true; /* once is enough */
-	junction_call_off(e, j);
-	junction_say_failed(e, j, &st);
+	node_match_call_off(e, j);
+	node_match_say_failed(e, j, &st);
 }
 
-static void ask_sequencer(struct engine *e, struct junction *j)
+static void ask_sequencer(struct engine *e, struct node_match *j)
 {
-	const struct launch_request *r = junction_request(j);
+	const struct launch_request *r = node_match_request(j);
 	const struct failed_note note = {.status = without_missing(&j->status)};
 	if (!r)
-		junction_withdraw(e, j);
+		node_match_withdraw(e, j);
 	else
 		sequence_withdraw(e, j->comm->span, &j->key, r, &note);
 }
 
-void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
+void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
-	struct junction *j = t->junction;
+	struct node_match *j = t->node_match;
 	if (j->asked || j->comm->span->over)
 		return;
 	j->asked = true;
@@ -525,24 +524,24 @@ void junction_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
 	}
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (!j->parts[i].verdict.said)
-			span_send(e, j->comm->span, junction_place_of(j, i), SPAN_ASK, &j->key, st,
-				  sizeof(*st), NULL, 0);
+			span_send(e, j->comm->span, node_match_place_of(j, i), SPAN_ASK, &j->key,
+				  st, sizeof(*st), NULL, 0);
 }
 
 /* Whose fault is it? */
-static uint32_t silent_place(const struct engine *e, const struct junction *j)
+static uint32_t silent_place(const struct engine *e, const struct node_match *j)
 {
 	uint32_t i = 0;
 	if (span_is_sequenced(j->comm->span))
 		return sequence_place(e, j->comm->span);
 	while (j->parts[i].verdict.said)
 		i++;
-	return junction_place_of(j, i);
+	return node_match_place_of(j, i);
 }
 
-void junction_expire(struct engine *e)
+void node_match_expire(struct engine *e)
 {
-	struct junction *j, *next;
+	struct node_match *j, *next;
 	DL_FOREACH_SAFE2 (e->asked, j, next, next_due) {
 		if (j->due_ns > e->now)
 			continue;
@@ -555,7 +554,7 @@ void junction_expire(struct engine *e)
 
 /* ---- Requests to the sequencer ---- */
 
-void junction_entry(const struct junction *j, struct request_entry *entry)
+void node_match_entry(const struct node_match *j, struct request_entry *entry)
 {
 	const struct span *s = j->comm->span;
 	const struct verdict *v = &j->parts[j->mine].verdict;
@@ -566,29 +565,29 @@ void junction_entry(const struct junction *j, struct request_entry *entry)
 		.place = j->mine,
 		.rank = v->rank,
 		.count = v->count,
-		.order = meeting_of(j)->order,
+		.order = match_of(j)->order,
 		.record = v->record,
 	};
 }
 
-void junction_say_again(struct engine *e, struct span *s)
+void node_match_say_again(struct engine *e, struct span *s)
 {
-	struct junction *j, *next;
-	HASH_ITER (hh, s->junctions, j, next) {
+	struct node_match *j, *next;
+	HASH_ITER (hh, s->matches, j, next) {
 		const struct verdict *mine = &j->parts[j->mine].verdict;
 		const struct failed_note note = {.status = without_missing(&j->status)};
 		if (mine->said == SAID_FAILED && j->heard < j->nparts)
 			sequence_withdraw(e, s, &j->key, NULL, mine->failed);
-		else if (j->asked && junction_request(j))
-			sequence_withdraw(e, s, &j->key, junction_request(j), &note);
+		else if (j->asked && node_match_request(j))
+			sequence_withdraw(e, s, &j->key, node_match_request(j), &note);
 	}
 }
 
-void junction_launched(struct engine *e, struct junction *j)
+void node_match_launched(struct engine *e, struct node_match *j)
 {
 	const uint32_t n = j->key.a < 0 ? j->comm->nranks : 2;
 	for (uint32_t k = 0; k < n; k++)
 		if (j->tasks[k])
-			junction_release(e, j->tasks[k]);
-	junction_free(e, j->comm->span, j);
+			node_match_release(e, j->tasks[k]);
+	node_match_free(e, j->comm->span, j);
 }
