@@ -27,8 +27,6 @@ enum control_kind {
 	CONTROL_NCCL_USE,   /* rank 0's node -> members' nodes: this communicator, or none */
 	CONTROL_NCCL_FREE,  /* -> rank 0's node: a part is used no more, or broken; and back: all go
 			     */
-	CONTROL_REGISTERED, /* -> all: a node is lost, and this node's members of epochs that run are
-			     * registered with the new rendezvous */
 	CONTROL_END,
 };
 

@@ -401,10 +401,10 @@ static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lo
 /* To the rendezvous of all communicators that was on that node: this node's members are known. */
 static void tell_registered(struct comms *s, uint32_t lost)
 {
-	const struct control_registered r = {.lost = lost};
+	const struct control_join r = {.registered = 1 + lost};
 	for (uint32_t node = 0; node < s->coord.n; node++)
 		if (!coord_is_gone(&s->coord, node))
-			remote_send(s, node, CONTROL_REGISTERED, &r, sizeof(r));
+			remote_send(s, node, CONTROL_JOIN, &r, sizeof(r));
 }
 
 void remote_node_lost(struct comms *s, uint32_t node)

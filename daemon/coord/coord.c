@@ -52,8 +52,10 @@ static bool is_text(const char *text, size_t size)
 	return memchr(text, '\0', size) != NULL;
 }
 
-static bool join_fits(const struct control_join *m)
+static bool join_fits(const struct coord *c, const struct control_join *m)
 {
+	if (m->registered)
+		return m->registered <= c->n;
 	return m->nranks >= 1 && m->nranks <= SVC_HOST_RANKS_MAX && m->rank < m->nranks;
 }
 
@@ -116,11 +118,6 @@ static bool plan_fits(const struct control_plan *m, size_t size)
 	       size == sizeof(*m) + m->count * sizeof(m->piece[0]);
 }
 
-static bool registered_fits(const struct coord *c, const struct control_registered *m, size_t size)
-{
-	return size == sizeof(*m) && m->lost < c->n;
-}
-
 bool coord_fits(const struct coord *c, enum control_kind kind, const void *body, size_t size)
 {
 	static const size_t sizes[CONTROL_END] = {
@@ -137,13 +134,12 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 		[CONTROL_NCCL_FREE] = sizeof(struct control_nccl_free),
 		[CONTROL_PLAN] = sizeof(struct control_plan),
 		[CONTROL_RESULT] = sizeof(struct control_result),
-		[CONTROL_REGISTERED] = sizeof(struct control_registered),
 	};
 	if (kind >= CONTROL_END || size < sizes[kind])
 		return false;
 	switch (kind) {
 	case CONTROL_JOIN:
-		return join_fits(body);
+		return join_fits(c, body);
 	case CONTROL_REFUSE:
 		return refusal_fits(body);
 	case CONTROL_START:
@@ -156,8 +152,6 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 		return ready_fits(c, body, size);
 	case CONTROL_PLAN:
 		return plan_fits(body, size);
-	case CONTROL_REGISTERED:
-		return registered_fits(c, body, size);
 	default:
 		return size == sizes[kind];
 	}
@@ -213,9 +207,6 @@ bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const 
 		return nccl_pool_give(c, from, body);
 	case CONTROL_PLAN:
 		plans_take(c, from, body);
-		return true;
-	case CONTROL_REGISTERED:
-		takeover_registered(c, from, body);
 		return true;
 	default:
 		return false;

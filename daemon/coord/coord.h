@@ -56,8 +56,8 @@ struct coord {
 	uint32_t me, n;
 	uint64_t keep_ns; /* what nobody uses is forgotten after that */
 	/* The machines': */
-	struct rendezvous *rendezvous;	  /* of communicators whose JOINs come here */
-	struct rendezvous *idle;	  /* those that nobody holds, the oldest first */
+	struct rendezvous *rendezvous; /* of communicators whose JOINs come here */
+	struct rendezvous *idle;       /* those that nobody holds, the oldest first */
 	struct lost_node *lost;
 	struct kept_join *kept_joins;	  /* until all nodes have told of the epochs that run */
 	struct coordinator *coordinators; /* of epochs whose rank 0 is here */

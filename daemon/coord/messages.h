@@ -20,6 +20,9 @@ struct control_join {
 	int32_t device;
 	uint32_t transport; /* ncclsvc_transport, of GPUs' memory */
 	uint32_t serial;    /* of the client's request */
+	/* 1 + the number of a lost node: this node has told the new rendezvous of all its members
+	 * in epochs that run. It goes to all nodes, and there is nothing else in it. */
+	uint32_t registered;
 	char label[NCCLSVC_NAME_BYTES];
 };
 
@@ -138,10 +141,6 @@ struct control_nccl_free {
 	int32_t result;	    /* why it is broken; 0: it is whole */
 	int32_t rank, node; /* whose fault that is; -1: nobody's */
 	uint32_t reserved;
-};
-
-struct control_registered {
-	uint32_t lost;
 };
 
 struct control_plan {

@@ -155,9 +155,10 @@ static int pair_up(const struct matching *m, char *text)
  * first; on the host each is one of its own. */
 struct node {
 	uint32_t rank, group;
-	uint32_t unit;	  /* index of another node, or its own */
-	uint32_t waiting; /* of the unit's first: groups not started; on the host: unmatched tasks */
-	uint32_t next;	  /* of the same unit, circular */
+	uint32_t unit; /* index of another node, or its own */
+	uint32_t
+		waiting; /* of the unit's first: groups not started; on the host: unmatched tasks */
+	uint32_t next;	 /* of the same unit, circular */
 	bool started, over;
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Each node that hears of a loss registers its members with the new rendezvous, and then tells all
- * nodes that it has (REGISTERED). Messages of two nodes come in their order, so that message comes
- * after its registrations. */
+ * nodes that it has. Messages of two nodes come in their order, so that one comes after its
+ * registrations. */
 #include "takeover.h"
 
 #include <stdlib.h>
@@ -74,12 +74,6 @@ static bool keep(struct coord *c, uint32_t from, const struct control_join *m)
 	return true;
 }
 
-void takeover_join(struct coord *c, uint32_t from, const struct control_join *m)
-{
-	if (m->runs || !is_being_taken_over(c, m->id) || !keep(c, from, m))
-		rendezvous_join(c, from, m);
-}
-
 static void drop(struct coord *c, struct kept_join *k)
 {
 	DL_DELETE(c->kept_joins, k);
@@ -121,12 +115,20 @@ static uint64_t handle_kept(struct coord *c)
 	return next_ns;
 }
 
-void takeover_registered(struct coord *c, uint32_t from, const struct control_registered *m)
+static void registered(struct coord *c, uint32_t from, uint32_t lost)
 {
-	struct lost_node *l = lost_node(c, m->lost);
+	struct lost_node *l = lost_node(c, lost);
 	if (l)
 		l->registered[from] = true;
 	handle_kept(c);
+}
+
+void takeover_join(struct coord *c, uint32_t from, const struct control_join *m)
+{
+	if (m->registered)
+		registered(c, from, m->registered - 1);
+	else if (m->runs || !is_being_taken_over(c, m->id) || !keep(c, from, m))
+		rendezvous_join(c, from, m);
 }
 
 void takeover_node_lost(struct coord *c, uint32_t node)

@@ -10,7 +10,6 @@
 /* Handles the JOIN, or keeps it back. */
 void takeover_join(struct coord *c, uint32_t from, const struct control_join *m);
 void takeover_withdrawn(struct coord *c, uint32_t from, const struct control_withdraw *m);
-void takeover_registered(struct coord *c, uint32_t from, const struct control_registered *m);
 void takeover_node_lost(struct coord *c, uint32_t node);
 uint64_t takeover_expire(struct coord *c);
 void takeover_free(struct coord *c);

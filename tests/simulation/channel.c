@@ -102,7 +102,6 @@ static const char *const kinds[CONTROL_END] = {
 	[CONTROL_SPLIT] = "SPLIT",	 [CONTROL_PLAN] = "PLAN",
 	[CONTROL_RESULT] = "RESULT",	 [CONTROL_NCCL_READY] = "NCCL_READY",
 	[CONTROL_NCCL_USE] = "NCCL_USE", [CONTROL_NCCL_FREE] = "NCCL_FREE",
-	[CONTROL_REGISTERED] = "REGISTERED",
 };
 
 static void trace_parcel(const struct parcel *p, const char *what)

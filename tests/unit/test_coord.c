@@ -130,8 +130,8 @@ static void join_from(struct coord *c, uint32_t from, bool runs)
 
 static void say_registered(struct coord *c, uint32_t from)
 {
-	const struct control_registered m = {.lost = 0};
-	coord_handle(c, from, CONTROL_REGISTERED, &m);
+	const struct control_join m = {.registered = 1};
+	coord_handle(c, from, CONTROL_JOIN, &m);
 }
 
 /* Node 0 is lost: node 1 waits for node 2, whose member holds rank 1. */
