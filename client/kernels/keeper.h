@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the keepers (work.h) of all kernels do: read the sequence, exchange headers, end. */
+#ifndef KERNELS_KEEPER_H
+#define KERNELS_KEEPER_H
+
+#include "work.h"
+
+DEVICE void headers_put(struct work *w)
+{
+	const struct peer_call *c = w->call;
+	FOR_KEEPERS (p, c->nranks)
+		if (p != c->rank)
+			line_put(w, header_at(w, p, c->rank), c->header);
+}
+
+/* Waits for them, and so for all ranks. */
+DEVICE void headers_take(struct work *w)
+{
+	const struct peer_call *c = w->call;
+	FOR_KEEPERS (p, c->nranks) {
+		if (p != c->rank)
+			header_compare(w, p, line_take(w, header_at(w, c->rank, p)));
+		add_shared(&w->words->finished);
+	}
+}
+
+DEVICE void begin(struct work *w)
+{
+	volatile struct block_words *words = w->words;
+	uint32_t former, dead, blocks_before, arrived;
+	state_load(w->state, &former, &dead, &blocks_before, &arrived);
+	words->former = former;
+	words->former_blocks = blocks_before;
+	words->sequence =
+		former + 1 ? former + 1 : 2; /* 0 is none, and the slots go on taking turns */
+	words->stop = dead;
+	words->finished = 0;
+}
+
+/* The sequence may go on once all blocks have read it: the next kernel is the next to ask. */
+DEVICE void arrive(struct work *w)
+{
+	const uint32_t before = add32(&w->state->arrived, 1);
+	if (before >= blocks())
+		w->words->stop = PEER_OVERLAP;
+	if (before != blocks() - 1)
+		return;
+	store32(&w->state->blocks, blocks());
+	store32(&w->state->sequence, w->sequence);
+	store32(&w->state->arrived, 0);
+}
+
+/* All blocks of the former kernel have ended, unless two run at a time; some of this one may have.
+ */
+DEVICE void former_look(struct work *w)
+{
+	FOR_KEEPERS (i, w->words->former_blocks) {
+		const uint32_t ended = load32(&w->state->ended[i]);
+		if (ended != w->words->former && ended != w->sequence)
+			w->words->stop = PEER_OVERLAP;
+	}
+}
+
+DEVICE void end(struct work *w)
+{
+	const uint32_t stop = w->words->stop;
+	if (stop == PEER_MISMATCH)
+		store32(&w->state->stopped, w->sequence);
+	else if (stop)
+		store32(&w->state->dead, stop);
+	if (stop)
+		post(&w->page->failed, w, stop);
+	if (w->heard && !block())
+		post(&w->page->ended, w, w->call->record);
+	store32(&w->state->ended[block()], w->sequence);
+}
+
+/* ---- The kernel's first and last steps ---- */
+
+DEVICE void work_begin(struct work *w, const struct peer_call *call,
+		       volatile struct block_words *words)
+{
+	w->call = call;
+	w->state = (struct peer_state *)call->staging[call->rank];
+	w->page = (struct peer_page *)call->page;
+	w->words = words;
+	w->spins = 0;
+	w->looked = w->heard = 0;
+	if (keeps(LOOKER))
+		begin(w);
+	block_sync();
+	w->sequence = words->sequence;
+	if (keeps(LOOKER))
+		arrive(w);
+	if (!block() && !words->stop) {
+		headers_put(w);
+		former_look(w);
+	}
+}
+
+/* Each warp that moves data calls it once. */
+DEVICE void work_moved(struct work *w)
+{
+	warp_sync();
+	if (thread() % WARP == 0)
+		add_shared(&w->words->finished);
+}
+
+DEVICE void work_end(struct work *w)
+{
+	if (!block())
+		headers_take(w);
+	if (!keeps(LOOKER))
+		return;
+	const uint32_t parts = movers() / WARP + (block() ? 0 : w->call->nranks);
+	while (w->words->finished != parts)
+		waited(w);
+	end(w);
+}
+
+#endif

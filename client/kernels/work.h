@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One thread's part of an operation of the peer transport: headers, lines, and the wait for them.
+ *
+ * The last warp of each block, the keeper, moves no data. While the block waits, the keeper reads
+ * the member's page from time to time, and stops the block when the daemon asks for that. */
+#ifndef KERNELS_WORK_H
+#define KERNELS_WORK_H
+
+#include "platform.h"
+
+#include "proto/abi/peer.h"
+
+struct block_words {
+	uint32_t sequence;
+	uint32_t former, former_blocks; /* the kernel before: its sequence, and how many blocks */
+	uint32_t stop;			/* enum peer_end */
+	uint32_t finished;		/* warps that moved their data, and headers that came */
+};
+
+/* One thread's view. */
+struct work {
+	const struct peer_call *call;
+	struct peer_state *state; /* of this rank */
+	struct peer_page *page;
+	volatile struct block_words *words;
+	uint32_t sequence;
+	uint32_t spins;
+	uint32_t heartbeat;
+	uint64_t looked, heard; /* ns; 0: not yet */
+};
+
+DEVICE void post(uint64_t *to, const struct work *w, uint32_t above)
+{
+	store64(to, (uint64_t)above << 32 | w->sequence);
+}
+
+/* ---- Who does what ---- */
+
+#define LOOKER (WARP - 1) /* the keeper's thread that speaks for the block */
+
+DEVICE uint32_t movers(void)
+{
+	return threads() > WARP ? threads() - WARP : 1;
+}
+
+/* Is this thread the keeper's of that number? */
+DEVICE bool keeps(uint32_t lane)
+{
+	return thread() + WARP - lane == threads();
+}
+
+/* Is it one of the keeper's, from the first with steps of a warp? */
+#define FOR_KEEPERS(i, n)                                                                          \
+	for (uint32_t i = thread() + WARP - threads(); (int32_t)i >= 0 && i < (n); i += WARP)
+
+/* ---- Headers and lines ---- */
+
+DEVICE uint64_t header_at(const struct work *w, unsigned owner, unsigned sender)
+{
+	return w->call->staging[owner] + PEER_HEADERS +
+	       ((w->sequence & 1) * PEER_RANKS + sender) * sizeof(struct peer_line);
+}
+
+DEVICE bool line_there(const struct work *w, uint64_t from, uint64_t *data)
+{
+	uint64_t a, b;
+	line_load(from, &a, &b);
+	*data = (uint32_t)a | b << 32;
+	return a >> 32 == w->sequence && b >> 32 == w->sequence;
+}
+
+/* ---- Waiting ---- */
+
+DEVICE void header_compare(struct work *w, unsigned rank, uint64_t header)
+{
+	if (header == w->call->header || w->words->stop)
+		return;
+	w->words->stop = PEER_MISMATCH;
+	store32(&w->state->stopped, w->sequence);
+	store64(&w->page->other, header);
+	store32(&w->page->other_rank, rank);
+}
+
+/* Of who has sent less than is waited for, the header is there. */
+DEVICE void headers_look(struct work *w)
+{
+	uint64_t header;
+	for (unsigned p = 0; p < w->call->nranks; p++)
+		if (p != w->call->rank && line_there(w, header_at(w, w->call->rank, p), &header))
+			header_compare(w, p, header);
+}
+
+DEVICE void look(struct work *w)
+{
+	const uint64_t now = clock_ns();
+	if (!w->looked)
+		w->looked = now;
+	if (now - w->looked < PEER_LOOK_NS)
+		return;
+	w->looked = now;
+	if (!block())
+		headers_look(w);
+	const uint32_t dead = load32(&w->page->abort) ? PEER_ABORTED : load32(&w->state->dead);
+	if (dead)
+		w->words->stop = dead;
+	else if (load32(&w->state->stopped) == w->sequence)
+		w->words->stop = PEER_MISMATCH;
+	const uint32_t heartbeat = load32(&w->page->heartbeat);
+	if (!w->heard && !block())
+		post(&w->page->begun, w, w->call->record);
+	if (!w->heard || heartbeat != w->heartbeat)
+		w->heard = now;
+	else if (now - w->heard > PEER_ORPHAN_NS)
+		w->words->stop = PEER_ORPHANED;
+	w->heartbeat = heartbeat;
+}
+
+/* Called while something is not there yet. True: it will not come. */
+DEVICE bool waited(struct work *w)
+{
+	if (++w->spins % 64)
+		return false;
+	rest();
+	if (keeps(LOOKER))
+		look(w);
+	return w->words->stop;
+}
+
+/* ---- Lines ---- */
+
+DEVICE void line_put(const struct work *w, uint64_t to, uint64_t data)
+{
+	const uint64_t sequence = (uint64_t)w->sequence << 32;
+	line_store(to, (uint32_t)data | sequence, data >> 32 | sequence);
+}
+
+DEVICE uint64_t line_take(struct work *w, uint64_t from)
+{
+	uint64_t data;
+	while (!line_there(w, from, &data) && !waited(w))
+		;
+	return data;
+}
+
+#endif
