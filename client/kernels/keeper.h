@@ -14,13 +14,18 @@ DEVICE void headers_put(struct work *w)
 			line_put(w, header_at(w, p, c->rank), c->header);
 }
 
-/* Waits for them, and so for all ranks. */
+/* Waits for the headers, and so for all ranks: after a mismatch, too. A kernel that ended before
+ * would let its rank begin the next operation but one, and overwrite what others still read. */
 DEVICE void headers_take(struct work *w)
 {
 	const struct peer_call *c = w->call;
 	FOR_KEEPERS (p, c->nranks) {
-		if (p != c->rank)
-			header_compare(w, p, line_take(w, header_at(w, c->rank, p)));
+		const uint64_t from = header_at(w, c->rank, p);
+		uint64_t header = c->header;
+		while (p != c->rank && !line_there(w, from, &header))
+			if (waited(w) && w->words->stop != PEER_MISMATCH)
+				break;
+		header_compare(w, p, header);
 		add_shared(&w->words->finished);
 	}
 }

@@ -299,6 +299,26 @@ static void mismatch(void **unused)
 	world_free(world_run(3, mismatch_work));
 }
 
+/* Rank 0's kernel has found that the last rank's header differs, but rank 1 comes late. */
+static void late_work(struct rank *r)
+{
+	struct peer_call c = call_of(r, r->number + 1 == r->nranks ? 8 : 640);
+	uint32_t *came = &r->world->ranks[1].page.heartbeat;
+	if (r->number == 1) {
+		usleep(20000);
+		__atomic_store_n(came, 1, __ATOMIC_RELEASE);
+	}
+	ncclsvc_peer_collective(c);
+	assert_int_equal(ABOVE(r->page.failed), PEER_MISMATCH);
+	assert_int_equal(__atomic_load_n(came, __ATOMIC_ACQUIRE), 1);
+}
+
+static void mismatch_waits_for_all(void **unused)
+{
+	(void)unused;
+	world_free(world_run(3, late_work));
+}
+
 static void abort_soon(struct rank *r)
 {
 	while (!__atomic_load_n(&r->page.begun, __ATOMIC_ACQUIRE))
@@ -361,6 +381,7 @@ int main(void)
 		cmocka_unit_test(in_place),
 		cmocka_unit_test(all_types),
 		cmocka_unit_test(mismatch),
+		cmocka_unit_test(mismatch_waits_for_all),
 		cmocka_unit_test(aborted),
 		cmocka_unit_test(overlap),
 	};
