@@ -58,9 +58,9 @@
 #define COMM_LEAVING_NS		 UINT64_C(100000000)
 /* A window of NCCL's that is to go waits for tasks in flight. Then it goes all the same. */
 #define WINDOW_LEAVE_NS		 UINT64_C(3000000000)
-/* Messages of an epoch that has not begun on this node are kept for so long. Then they are dropped,
- * and the epoch fails with LIMIT should it begin. */
-#define EARLY_KEPT_NS		 UINT64_C(600000000000)
+/* The rendezvous of epochs across nodes was lost: what is said of those that are not announced here
+ * is kept for so long, while other nodes may announce them. Then it is dropped. */
+#define EARLY_KEPT_NS		 UINT64_C(60000000000)
 
 /* ---- Everywhere ---- */
 

@@ -75,6 +75,9 @@ void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause,
 		    const struct epoch_loss *loss);
 /* The same of what is nobody's fault. */
 void comm_event(struct communicator *m, ncclsvc_epoch_cause cause);
+/* The scheduler expects the epoch across nodes with this name in that slot (UINT32_MAX: in none);
+ * 0: not any more. */
+void comm_name_epoch(struct comms *s, uint32_t slot, uint64_t span);
 /* An epoch can begin: all ranks have joined. */
 bool comm_all_joined(const struct communicator *m);
 /* For launched tasks, once their epoch is over. */

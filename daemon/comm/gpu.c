@@ -102,6 +102,7 @@ static void tell_not_begun(struct comms *s, struct communicator *m, int result, 
 	if (m->cuda && !s->gpus->staging && nodes_across(m))
 		nodes_withdraw(m, result, rank);
 	remote_not_begun(m, result, rank, all);
+	comm_name_epoch(s, m->slot, 0);
 	m->start = NULL;
 	m->start_is_over = false;
 }

@@ -41,6 +41,7 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	m->barrier = BARRIER_NONE;
 	m->start = m->starts[m->begun == m->starts[0]];
 	memcpy(m->start, start, size);
+	comm_name_epoch(s, m->slot, start->span);
 	comm_event(m, NCCLSVC_CAUSE_GATHERED);
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (comm_is_member_here(m, k) && !comm_is_still_there(m, k))

@@ -23,6 +23,13 @@ bool comm_all_joined(const struct communicator *m)
 	return m->start != NULL;
 }
 
+void comm_name_epoch(struct comms *s, uint32_t slot, uint64_t span)
+{
+	struct command cmd = {.kind = COMMAND_EPOCH_NAMED, .epoch_named = {slot, span}};
+	if (s->cluster)
+		executor_command(s->executor, &cmd);
+}
+
 static enum members_here members_here_of(const struct communicator *m)
 {
 	const bool runs = epoch_lives(&m->life);

@@ -8,6 +8,8 @@
 #include "svc_limits.h"
 #include "wire.h"
 
+#define EPOCH_GIVER_SHIFT 48
+
 struct control_join {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t nranks, rank;
@@ -63,7 +65,8 @@ struct control_epoch {
 struct control_start {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
-	uint64_t span;
+	uint64_t span; /* its name: 1 + the rendezvous << EPOCH_GIVER_SHIFT, and a number above all
+			  before */
 	uint32_t epoch, nranks;
 	struct control_member members[];
 };

@@ -29,6 +29,7 @@ enum command_kind {
 				*/
 	COMMAND_PLAN_ADD,      /* -> EVENT_PLAN_GONE, at the latest before EVENT_EPOCH_GONE */
 	COMMAND_PLAN_DROP,     /* of one member; -> EVENT_PLAN_DROPPED */
+	COMMAND_EPOCH_NAMED,   /* all have joined: EPOCH_START follows, or this with span 0 */
 	COMMAND_NODE_LOST,     /* another node's daemon is gone */
 	COMMAND_EPOCH_BROKEN, /* after EPOCH_END: what still runs on GPUs is about to be broken off:
 			       * what is over from now on has failed */
@@ -108,6 +109,10 @@ struct command {
 			uint32_t comm_slot; /* of every member's worker */
 			uint64_t span; /* 0: all members are on this node; else its name on all */
 		} epoch_start;
+		struct {
+			uint32_t comm; /* slot; UINT32_MAX: it begins on other nodes alone */
+			uint64_t span; /* 0: it does not begin here */
+		} epoch_named;
 		struct {
 			uint32_t device;
 			struct worker_queue *queue; /* borrowed for good, as the doorbell */

@@ -535,6 +535,9 @@ static bool run_command(struct engine *e, const struct command *c)
 	case COMMAND_PLAN_DROP:
 		plan_drop(e, c);
 		break;
+	case COMMAND_EPOCH_NAMED:
+		early_announce(e, c->epoch_named.comm, c->epoch_named.span);
+		break;
 	case COMMAND_NODE_LOST:
 		span_node_lost(e, c->node.node);
 		break;

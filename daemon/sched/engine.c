@@ -15,6 +15,7 @@
 
 #include "base/no_memory.h"
 #include "commands.h"
+#include "internode/early.h"
 #include "internode/sequence.h"
 #include "internode/span.h"
 #include "set.h"
@@ -319,8 +320,8 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 		sequencer_create(&sequence_ops, e, config->nodes + !config->nodes, !config->node);
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = ENGINE_WAKES};
 	if (!make_transport_states(e) || e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost ||
-	    !e->sequencer || (config->mpi && !e->granted) || !e->sessions || !e->comms ||
-	    !e->tasks || !e->visited || !e->published || !e->decided ||
+	    !early_init(e) || !e->sequencer || (config->mpi && !e->granted) || !e->sessions ||
+	    !e->comms || !e->tasks || !e->visited || !e->published || !e->decided ||
 	    table_init(&e->table, config->tasks_max) ||
 	    epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, e->wake_fd, &ev) < 0 ||
 	    !(e->pool = pool_create(config->threads - 1, wake_engine, e))) {

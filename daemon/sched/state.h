@@ -36,17 +36,14 @@
 #define STEP_SLICE  8192  /* of one member, session or command before others have their turn */
 #define STEP_ROUND  16384 /* of all members before rings are polled again */
 
+struct announced;
 struct early;
+struct giver;
 struct grant;
 struct launch_request;
 struct message;
 struct sequencer;
 struct worker_queue;
-
-struct lost_span {
-	uint64_t id;
-	uint64_t ns; /* when; 0: none */
-};
 
 /* A GPU, as its worker is reached. */
 struct device {
@@ -160,12 +157,10 @@ struct engine {
 	struct message *own; /* from this node's sequencer to this node, and back */
 	struct early *early; /* by time */
 	size_t early_bytes;
-	struct lost_span lost_spans[1024]; /* something said of them before they began is lost */
-	uint32_t nlost_spans;		   /* ever */
-	uint64_t lost_all_ns;		   /* up to then, of any: there were more */
-	bool *lost;			   /* [nodes] */
-	uint64_t ended_spans[4096];
-	uint32_t nended;
+	struct announced *announced; /* early.c */
+	struct announced *expected;
+	struct giver *givers;
+	bool *lost; /* [nodes] */
 
 	uint32_t nunpublished;
 	/* They may be over before anybody could look, and their places be others'. */

@@ -345,7 +345,7 @@ static void redops(struct client *c, CUdeviceptr p)
 	redop_refused(&raw, r, NCCLSVC_INVALID_ARGUMENT, "not zero");
 	struct svc_redop_del del = {.comm = good.comm, .redop = 3};
 	raw_refused(&raw, SVC_REDOP_DEL, &del, sizeof(del), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
-		    "not made");
+		    "none of REDOP_ADD");
 	for (int i = 0; i < SVC_REDOPS_MADE; i++) {
 		raw_call(&raw, SVC_REDOP_ADD, &good, sizeof(good), NULL, 0, &reply);
 		CHECK_EQ(reply.header.result, 0);

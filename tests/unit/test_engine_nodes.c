@@ -15,6 +15,7 @@
 #include <pthread.h>
 
 #include "channel/mpi_api.h"
+#include "coord/messages.h"
 #include "engine_gpus.h"
 #include "sched/internode/span.h"
 
@@ -70,13 +71,15 @@ static struct message_from {
 	struct svc_record record;
 } said[16];
 
+/* Empty messages for credits that were not used. */
+static atomic_uint refused[NODES];
+
 static int take_send(const void *from, size_t bytes, int node, int tag, void *cookie)
 {
 	(void)tag;
 	(void)from;
-	(void)bytes;
-	(void)node;
 	(void)cookie;
+	refused[node] += !bytes;
 	return -1; /* only who has given credit is sent to */
 }
 
@@ -170,6 +173,15 @@ static void says(int node, enum span_kind kind, uint64_t seq, const struct svc_r
 	say(node, SPAN, kind, seq, r, r ? sizeof(*r) : 0);
 }
 
+/* Node is ready to receive something of that epoch: it gets an answer, or the bytes. */
+static void gives_credit(int node, uint64_t span)
+{
+	const struct credit_note note = {.tag = MPI_TAG_DATA};
+	struct svc_record r = {0};
+	memcpy(&r, &note, sizeof(note));
+	say(node, span, SPAN_CREDIT, 0, &r, sizeof(note));
+}
+
 static void all_is_heard(void)
 {
 	unsigned waiting = 1;
@@ -198,6 +210,8 @@ static char memory[COUNT];
 static int begin_engine(void **state)
 {
 	nflows = nsaid = nheard = 0;
+	for (int i = 0; i < NODES; i++)
+		refused[i] = 0;
 	ahead = 0;
 	engine_mpi = &mpi;
 	engine_nodes = NODES;
@@ -356,17 +370,84 @@ static void what_was_too_much_to_keep_gives_the_epoch_up(void **state)
 	is_given_up(NCCLSVC_LIMIT);
 }
 
-static void what_was_too_old_gives_the_epoch_up(void **state)
+/* So many credits of that node are answered, and no more. */
+static void is_refused(int node, unsigned n)
+{
+	for (uint64_t until = now_ns() + WAIT_NS; refused[node] < n; pause_ns(100000))
+		assert_true(now_ns() < until);
+	assert_int_equal(refused[node], n);
+}
+
+static void announce(uint32_t slot, uint64_t span)
+{
+	command((struct command){.kind = COMMAND_EPOCH_NAMED, .epoch_named = {slot, span}});
+	pause_ns(QUIET_NS);
+}
+
+/* The names of a rendezvous come in order. */
+static void what_is_passed_over_is_not_kept(void **state)
 {
 	(void)state;
-	const struct svc_record r = broadcast();
-	says(1, SPAN_READY, 0, &r);
+	gives_credit(1, SPAN);
 	all_is_heard();
-	ahead = 600;
-	says(2, SPAN_READY, 0, &r);
+	ahead = 100000;
+	pause_ns(QUIET_NS);
+	assert_int_equal(refused[1], 0);
+	announce(UINT32_MAX, SPAN + 1);
+	is_refused(1, 1);
+	gives_credit(2, SPAN);
+	gives_credit(2, SPAN + 1);
+	gives_credit(2, SPAN + 2);
 	all_is_heard();
-	begin_epoch();
-	is_given_up(NCCLSVC_LIMIT);
+	is_refused(2, 2);
+}
+
+static void what_is_announced_is_kept(void **state)
+{
+	(void)state;
+	announce(0, SPAN);
+	announce(UINT32_MAX, SPAN + 1);
+	gives_credit(1, SPAN);
+	all_is_heard();
+	ahead = 100000;
+	pause_ns(QUIET_NS);
+	assert_int_equal(refused[1], 0);
+	announce(0, 0);
+	is_refused(1, 1);
+	gives_credit(1, SPAN);
+	all_is_heard();
+	is_refused(1, 2);
+}
+
+/* What is over is not kept, nor is what comes of it late. */
+static void what_is_over_is_not_kept(void **state)
+{
+	(void)state;
+	end_epoch(0, NCCLSVC_CANCELLED, -1);
+	next_event(EVENT_EPOCH_GONE);
+	gives_credit(1, SPAN);
+	all_is_heard();
+	is_refused(1, 1);
+}
+
+/* Names of a node that is lost may still be announced by others, in any order; but soon. */
+static void names_of_a_lost_node_are_kept_for_a_while(void **state)
+{
+	(void)state;
+	const uint64_t first = UINT64_C(2) << EPOCH_GIVER_SHIFT | 5;
+	gives_credit(2, first);
+	all_is_heard();
+	command((struct command){.kind = COMMAND_NODE_LOST, .node = {1}});
+	announce(UINT32_MAX, first + 1);
+	gives_credit(2, first);
+	all_is_heard();
+	assert_int_equal(refused[2], 0);
+	ahead = 60;
+	pause_ns(QUIET_NS);
+	is_refused(2, 2);
+	gives_credit(2, first + 2);
+	all_is_heard();
+	is_refused(2, 3);
 }
 
 int main(void)
@@ -381,8 +462,12 @@ int main(void)
 						teardown),
 		cmocka_unit_test_setup_teardown(what_was_too_much_to_keep_gives_the_epoch_up,
 						begin_engine, teardown),
-		cmocka_unit_test_setup_teardown(what_was_too_old_gives_the_epoch_up, begin_engine,
+		cmocka_unit_test_setup_teardown(what_is_passed_over_is_not_kept, begin_engine,
 						teardown),
+		cmocka_unit_test_setup_teardown(what_is_announced_is_kept, begin_engine, teardown),
+		cmocka_unit_test_setup_teardown(what_is_over_is_not_kept, begin, teardown),
+		cmocka_unit_test_setup_teardown(names_of_a_lost_node_are_kept_for_a_while,
+						begin_engine, teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

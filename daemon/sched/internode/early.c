@@ -1,33 +1,80 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What other nodes say of a communicator before this one has begun it. Some never begin here, and
- * there is not room for everything: what is let go is remembered, because whoever began it without
- * what he was told would wait for ever. */
+ * What other nodes say of a communicator before its epoch has begun here.
+ *
+ * The names of epochs across nodes are given by their rendezvous, which counts them, and announces
+ * them in that order to each node. So a name beyond the last that it has announced here is to come;
+ * one that was announced is about to begin, or runs, or is over. When the rendezvous is lost, other
+ * nodes announce what they know of it, in any order, but soon.
+ *
+ * There is not room for everything: that something was let go is remembered, because an epoch that
+ * began without it would wait for ever. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
 #include "base/timings.h"
+#include "coord/messages.h"
 #include "early.h"
 
-#define EARLY_MAX  (64 * 1024 * 1024) /* bytes */
-#define EARLY_LOST (sizeof(((struct engine *)0)->lost_spans) / sizeof(struct lost_span))
+#define EARLY_MAX (64 * 1024 * 1024) /* bytes */
 
 struct early {
 	struct early *prev, *next;
 	int node;
 	size_t bytes;
-	uint64_t heard_ns;
 	struct span_header header;
 	char body[];
 };
 
+/* ---- Names ---- */
+
+/* The epoch that a communicator across nodes is about to begin. */
+struct announced {
+	uint64_t id; /* 0: none */
+	bool lost;   /* something said of it is */
+	UT_hash_handle hh;
+};
+
+/* A rendezvous, by the names that it gives to epochs, in their order. */
+struct giver {
+	uint64_t announced; /* the last here, while the node lives */
+	uint64_t lost;	    /* up to this one, something said of those not announced is */
+	uint64_t lost_ns;   /* when the node was; 0: it lives */
+};
+
+/* The place of the rendezvous that has given it: 1 + the node; 0: none, in tests. */
+static uint32_t giver_of(const struct engine *e, uint64_t id)
+{
+	const uint64_t giver = id >> EPOCH_GIVER_SHIFT;
+	return giver <= e->config.nodes ? (uint32_t)giver : 0;
+}
+
+static struct announced *announced_as(const struct engine *e, uint64_t id)
+{
+	struct announced *a;
+	HASH_FIND(hh, e->expected, &id, sizeof(id), a);
+	return a;
+}
+
+static bool is_to_come(const struct engine *e, uint64_t id)
+{
+	const struct giver *giver = &e->givers[giver_of(e, id)];
+	return id > giver->announced &&
+	       (!giver->lost_ns || e->now - giver->lost_ns < EARLY_KEPT_NS);
+}
+
+bool early_is_expected(const struct engine *e, uint64_t id)
+{
+	return is_to_come(e, id) || announced_as(e, id);
+}
+
 static bool is_lost(const struct engine *e, uint64_t id)
 {
-	for (uint32_t i = 0; i < EARLY_LOST; i++)
-		if (e->lost_spans[i].id == id && e->lost_spans[i].ns)
-			return true;
-	return false;
+	const struct announced *a = announced_as(e, id);
+	return a ? a->lost : id <= e->givers[giver_of(e, id)].lost;
 }
+
+/* ---- Messages ---- */
 
 /* Nobody waits for what it says; but a credit is always answered. */
 static void refuse(struct engine *e, const struct span_header *h, const char *body, int node)
@@ -45,22 +92,32 @@ static void take(struct engine *e, struct early *m)
 	e->early_bytes -= m->bytes;
 }
 
-/* Lets go of all that was said of it, which is not enough any more. */
-static void lose(struct engine *e, uint64_t id)
+static void drop(struct engine *e, struct early *m)
+{
+	take(e, m);
+	refuse(e, &m->header, m->body, m->node);
+	free(m);
+}
+
+static void drop_all(struct engine *e, uint64_t id)
 {
 	struct early *m, *next;
-	struct lost_span *at = &e->lost_spans[e->nlost_spans++ % EARLY_LOST];
-	if (at->ns &&
-	    e->now - at->ns < EARLY_KEPT_NS) /* it may begin yet, and is not known any more */
-		e->lost_all_ns = e->now + EARLY_KEPT_NS;
-	*at = (struct lost_span){id, e->now};
-	DL_FOREACH_SAFE (e->early, m, next) {
-		if (m->header.span != id)
-			continue;
-		take(e, m);
-		refuse(e, &m->header, m->body, m->node);
-		free(m);
-	}
+	DL_FOREACH_SAFE (e->early, m, next)
+		if (m->header.span == id)
+			drop(e, m);
+}
+
+/* Lets go of all that was said of it, which is not enough any more. Of what is not announced yet,
+ * this may be thought of others, too. */
+static void lose(struct engine *e, uint64_t id)
+{
+	struct announced *a = announced_as(e, id);
+	struct giver *giver = &e->givers[giver_of(e, id)];
+	if (a)
+		a->lost = true;
+	else if (id > giver->lost)
+		giver->lost = id;
+	drop_all(e, id);
 }
 
 void early_keep(struct engine *e, const struct span_header *h, const char *body, int node)
@@ -76,19 +133,68 @@ void early_keep(struct engine *e, const struct span_header *h, const char *body,
 		refuse(e, h, body, node);
 		return;
 	}
-	*m = (struct early){.node = node, .bytes = size, .heard_ns = e->now, .header = *h};
+	*m = (struct early){.node = node, .bytes = size, .header = *h};
 	memcpy(m->body, body, h->bytes);
 	e->early_bytes += size;
 	DL_APPEND(e->early, m);
 }
 
+/* ---- Epochs ---- */
+
+/* Those that are not to come any more go. */
+static void sweep(struct engine *e)
+{
+	struct early *m, *next;
+	DL_FOREACH_SAFE (e->early, m, next)
+		if (!early_is_expected(e, m->header.span))
+			drop(e, m);
+}
+
+static void note_name(struct engine *e, uint64_t id)
+{
+	struct giver *giver = &e->givers[giver_of(e, id)];
+	if (giver->lost_ns || id <= giver->announced)
+		return;
+	giver->announced = id;
+	sweep(e);
+}
+
+static void forget_name(struct engine *e, struct announced *a)
+{
+	if (a->id)
+		HASH_DEL(e->expected, a);
+	*a = (struct announced){0};
+}
+
+static void expect(struct engine *e, struct announced *a, uint64_t id)
+{
+	if (a->id && a->id != id)
+		drop_all(e, a->id);
+	forget_name(e, a);
+	if (!id || announced_as(e, id))
+		return;
+	a->lost = is_lost(e, id);
+	a->id = id;
+	HASH_ADD(hh, e->expected, id, sizeof(a->id), a);
+}
+
+void early_announce(struct engine *e, uint32_t slot, uint64_t id)
+{
+	if (slot < e->config.comms_max)
+		expect(e, &e->announced[slot], id);
+	if (id)
+		note_name(e, id);
+}
+
 void early_hear(struct engine *e, struct comm *c)
 {
 	struct early *m, *next;
-	if (!c->span)
+	const uint64_t id = c->span ? c->span->id : 0;
+	const bool lost = id && is_lost(e, id);
+	forget_name(e, &e->announced[c->slot]);
+	if (!id)
 		return;
-	const uint64_t id = c->span->id;
-	if (is_lost(e, id) || e->now < e->lost_all_ns)
+	if (lost)
 		span_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
 	DL_FOREACH_SAFE (e->early, m, next) {
 		if (m->header.span != id)
@@ -97,16 +203,34 @@ void early_hear(struct engine *e, struct comm *c)
 		span_dispatch(e, &m->header, m->body, m->node);
 		free(m);
 	}
+	note_name(e, id);
+}
+
+void early_node_lost(struct engine *e, uint32_t node)
+{
+	e->givers[1 + node].lost_ns = e->now;
 }
 
 void early_expire(struct engine *e)
 {
-	while (e->early && e->now - e->early->heard_ns >= EARLY_KEPT_NS)
-		lose(e, e->early->header.span);
+	const struct early *m = e->early; /* the oldest */
+	const uint64_t lost_ns = e->givers[giver_of(e, m->header.span)].lost_ns;
+	if (lost_ns && e->now - lost_ns >= EARLY_KEPT_NS)
+		sweep(e);
+}
+
+bool early_init(struct engine *e)
+{
+	e->givers = calloc(1 + e->config.nodes, sizeof(*e->givers)); /* [0]: of names without one */
+	e->announced = calloc(e->config.comms_max, sizeof(*e->announced)); /* by slot */
+	return e->givers && e->announced;
 }
 
 void early_finish(struct engine *e)
 {
+	HASH_CLEAR(hh, e->expected);
+	free(e->announced);
+	free(e->givers);
 	while (e->early) {
 		struct early *m = e->early;
 		take(e, m);

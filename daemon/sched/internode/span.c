@@ -19,7 +19,6 @@
 
 #define MESSAGES_PER_TURN 64
 #define DONE_PER_TURN	  32
-#define ENDED_KEPT	  4096
 
 struct message {
 	struct flight flight; /* first */
@@ -107,7 +106,6 @@ void span_free(struct engine *e, struct comm *c)
 	HASH_ITER (hh, s->matches, j, next)
 		node_match_free(e, s, j);
 	HASH_DEL(e->spans, s);
-	e->ended_spans[e->nended++ % ENDED_KEPT] = s->id;
 	if (s->due_ns)
 		DL_DELETE2(e->endings, s, prev_ending, next_ending);
 	free(s->overs);
@@ -336,15 +334,6 @@ void span_refuse_credit(struct engine *e, int node, int32_t tag)
 
 /* ---- Hearing ---- */
 
-static bool has_ended(const struct engine *e, uint64_t id)
-{
-	uint32_t n = e->nended < ENDED_KEPT ? e->nended : ENDED_KEPT;
-	for (uint32_t i = 0; i < n; i++)
-		if (e->ended_spans[i] == id)
-			return true;
-	return false;
-}
-
 /* Have all members of this node left? */
 static bool all_left(const struct span *s)
 {
@@ -370,7 +359,7 @@ void span_dispatch(struct engine *e, const struct span_header *h, const char *bo
 		if (note.tag < MPI_TAG_DATA)
 			return;
 	}
-	if (!s && !has_ended(e, h->span)) {
+	if (!s && early_is_expected(e, h->span)) {
 		early_keep(e, h, body, node);
 		return;
 	}
@@ -514,6 +503,7 @@ void span_node_lost(struct engine *e, uint32_t node)
 		if (place != UINT32_MAX)
 			lose_flights(e, s, place);
 	}
+	early_node_lost(e, node);
 	sequence_node_lost(e, node, led);
 }
 
