@@ -14,6 +14,8 @@
 #define CUDA_POINTER(function, name, parameters) CUresult(*function) parameters;
 struct cuda {
 	CUDA_FUNCTIONS(CUDA_POINTER)
+	CUDA_KERNEL_FUNCTIONS(CUDA_POINTER)
+	CUDA_OPTIONAL_FUNCTIONS(CUDA_POINTER) /* NULL: the driver has none */
 };
 #undef CUDA_POINTER
 

@@ -25,3 +25,11 @@ void *dynlib_open(const char *soname, const struct dynlib_symbol *symbols, size_
 	}
 	return library;
 }
+
+void dynlib_optional(void *library, const struct dynlib_symbol *symbols, size_t n, void *table)
+{
+	for (size_t i = 0; i < n; i++) {
+		void *symbol = dlsym(library, symbols[i].name);
+		memcpy((char *)table + symbols[i].offset, &symbol, sizeof(symbol));
+	}
+}

@@ -14,5 +14,7 @@ struct dynlib_symbol {
  * survive dlclose), or NULL with a sentence in text that names what is missing. */
 void *dynlib_open(const char *soname, const struct dynlib_symbol *symbols, size_t n, void *table,
 		  char *text, size_t size);
+/* Fills the table with what the library has of these, and with NULL. */
+void dynlib_optional(void *library, const struct dynlib_symbol *symbols, size_t n, void *table);
 
 #endif

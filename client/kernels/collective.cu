@@ -11,9 +11,6 @@
 
 #include "proto/abi/peer.h"
 #include "proto/ncclsvc_types.h"
-#if !ON_GPU
-#include "twin.h"
-#endif
 
 /* ---- Places in staging memory ---- */
 

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "proto/abi/peer.h"
+#include "twin.h"
 
 #define KERNEL void
 #define DEVICE static inline
@@ -41,6 +42,8 @@ DEVICE void warp_sync(void)
 
 DEVICE void rest(void)
 {
+	if (ncclsvc_peer_rest)
+		ncclsvc_peer_rest();
 	sched_yield();
 }
 

@@ -1,3 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The kernels as C: see platform.h. */
 #include "collective.cu"
+
+_Thread_local void (*ncclsvc_peer_rest)(void);

@@ -7,4 +7,8 @@
 
 void ncclsvc_peer_collective(struct peer_call call);
 
+/* Called by a kernel of this thread that waits, now and then; it may leave the kernel by longjmp.
+ * NULL: nothing is called. */
+extern _Thread_local void (*ncclsvc_peer_rest)(void);
+
 #endif

@@ -18,6 +18,7 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef unsigned long long CUmemGenericAllocationHandle;
@@ -302,7 +303,7 @@ typedef struct CUmemAccessDesc_st {
 	X(cuEventElapsedTime, "cuEventElapsedTime", (float *ms, CUevent from, CUevent to))         \
 	X(cuEventDestroy, "cuEventDestroy_v2", (CUevent event))
 
-/* For programs with kernels of their own. */
+/* Kernels of one's own. */
 #define CUDA_KERNEL_FUNCTIONS(X)                                                                   \
 	X(cuModuleLoadData, "cuModuleLoadData", (CUmodule * module, const void *image))            \
 	X(cuModuleUnload, "cuModuleUnload", (CUmodule module))                                     \
@@ -312,5 +313,15 @@ typedef struct CUmemAccessDesc_st {
 	  (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,                 \
 	   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,            \
 	   CUstream stream, void **parameters, void **extra))
+
+/* Drivers older than CUDA 12.4 do not have these. */
+#define CUDA_OPTIONAL_FUNCTIONS(X) X(cuFuncLoad, "cuFuncLoad", (CUfunction function))
+
+/* For programs that launch graphs. */
+#define CUDA_GRAPH_FUNCTIONS(X)                                                                    \
+	X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags",                              \
+	  (CUgraphExec * exec, CUgraph graph, unsigned long long flags))                           \
+	X(cuGraphLaunch, "cuGraphLaunch", (CUgraphExec exec, CUstream stream))                     \
+	X(cuGraphExecDestroy, "cuGraphExecDestroy", (CUgraphExec exec))
 
 #endif

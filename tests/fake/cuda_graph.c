@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Graphs: what the stand-in for NCCL was asked to do while a stream was captured, as one kernel
- * that can be launched. Nothing else can be captured. As NCCL's, each has a wait for an event and a
- * record of one beside its kernels, which do nothing here. */
+ * that can be launched, and launches of kernels. Nothing else can be captured. As NCCL's, each has
+ * a wait for an event and a record of one beside its kernels, which do nothing here. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "fake.h"
+
+#pragma GCC visibility push(default)
+#define DECLARE(function, exported, parameters) CUresult function parameters __asm__(exported);
+CUDA_GRAPH_FUNCTIONS(DECLARE)
+#undef DECLARE
+#pragma GCC visibility pop
 
 #define DOMAIN_REMOTE 1 /* every kernel's attribute */
 
@@ -18,13 +24,16 @@ struct CUgraphNode_st {
 struct CUgraph_st {
 	struct CUgraphNode_st *nodes, **tail;
 	size_t n;
+	atomic_uint users; /* the graph itself, and what was instantiated from it */
 };
 
 struct CUgraph_st *graph_new(void)
 {
 	struct CUgraph_st *g = calloc(1, sizeof(*g));
-	if (g)
-		g->tail = &g->nodes;
+	if (!g)
+		return NULL;
+	g->tail = &g->nodes;
+	atomic_init(&g->users, 1);
 	return g;
 }
 
@@ -50,11 +59,10 @@ CUresult graph_add(struct CUgraph_st *g, const struct fake_node *node)
 	return add(g, CU_GRAPH_NODE_TYPE_KERNEL, node);
 }
 
-CUresult cuGraphDestroy(CUgraph graph)
+static void unref(struct CUgraph_st *graph)
 {
-	CUresult error = enter();
-	if (error)
-		return error;
+	if (atomic_fetch_sub(&graph->users, 1) > 1)
+		return;
 	for (struct CUgraphNode_st *n = graph->nodes, *next; n; n = next) {
 		next = n->next;
 		if (n->node.drop)
@@ -62,7 +70,47 @@ CUresult cuGraphDestroy(CUgraph graph)
 		free(n);
 	}
 	free(graph);
+}
+
+CUresult cuGraphDestroy(CUgraph graph)
+{
+	CUresult error = enter();
+	if (!error)
+		unref(graph);
+	return error;
+}
+
+/* Captured graphs do not change: the handle of one that was instantiated is its own. */
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+	CUresult error = enter();
+	if (error)
+		return error;
+	if (!graph || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	atomic_fetch_add(&graph->users, 1);
+	*exec = (CUgraphExec)graph;
 	return CUDA_SUCCESS;
+}
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+	const struct CUgraph_st *graph = (const struct CUgraph_st *)exec;
+	CUresult error;
+	if (!stream_enter(stream, &error))
+		return error;
+	for (const struct CUgraphNode_st *n = graph->nodes; !error && n; n = n->next)
+		if (n->type == CU_GRAPH_NODE_TYPE_KERNEL)
+			error = n->node.fire(n->node.arg, stream);
+	return error;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+	CUresult error = enter();
+	if (!error)
+		unref((struct CUgraph_st *)exec);
+	return error;
 }
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *n)

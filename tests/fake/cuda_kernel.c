@@ -1,52 +1,81 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Kernels: whatever their code is, they take time on their stream, and do nothing else. */
+ * Kernels: the collective one runs as its twin; all others, whatever their code is, take time on
+ * their stream, and do nothing else. */
+#include <ctype.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "fake.h"
+#include "proto/abi/peer.h"
 
-#define NS_EACH UINT64_C(20) /* of what the kernel's second parameter counts */
+#define NS_EACH	   UINT64_C(20) /* of what the kernel's second parameter counts */
+#define COLLECTIVE "ncclsvc_peer_collective"
+#define WARP	   32
 
 #pragma GCC visibility push(default)
 #define DECLARE(function, exported, parameters) CUresult function parameters __asm__(exported);
 CUDA_KERNEL_FUNCTIONS(DECLARE)
+CUDA_OPTIONAL_FUNCTIONS(DECLARE)
 #undef DECLARE
 #pragma GCC visibility pop
 
-struct kernel {
-	uint64_t ns;
+/* ---- Modules ---- */
+
+struct CUfunc_st {
+	struct CUfunc_st *next; /* of the module */
+	bool collective;
 };
 
-static void kernel_run(void *arg, const atomic_int *stop)
-{
-	struct kernel *k = arg;
-	for (uint64_t left = k->ns, part; left && !atomic_load(stop); left -= part) {
-		part = left < 1000000 ? left : 1000000;
-		nanosleep(&(struct timespec){.tv_nsec = (long)part}, NULL);
-	}
-	free(k);
-}
+struct CUmod_st {
+	struct CUfunc_st *functions;
+	char image[];
+};
 
+/* Only PTX is known. */
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
 	if (error)
 		return error;
-	if (!image || !strstr(image, ".entry"))
+	if (!image || !strstr(image, ".version") || !strstr(image, ".entry"))
 		return CUDA_ERROR_INVALID_VALUE;
-	*module = malloc(1);
-	return *module ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	const size_t bytes = strlen(image) + 1;
+	*module = malloc(sizeof(**module) + bytes);
+	if (!*module)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	(*module)->functions = NULL;
+	memcpy((*module)->image, image, bytes);
+	return CUDA_SUCCESS;
 }
 
 CUresult cuModuleUnload(CUmodule module)
 {
 	CUresult error = enter();
-	if (!error)
-		free(module);
-	return error;
+	if (error)
+		return error;
+	for (struct CUfunc_st *f = module->functions, *next; f; f = next) {
+		next = f->next;
+		free(f);
+	}
+	free(module);
+	return CUDA_SUCCESS;
+}
+
+static bool has_entry(const char *image, const char *name)
+{
+	const size_t length = strlen(name);
+	while ((image = strstr(image, ".entry"))) {
+		image += strlen(".entry");
+		while (isspace((unsigned char)*image))
+			image++;
+		if (length && strncmp(image, name, length) == 0 &&
+		    (image[length] == '(' || isspace((unsigned char)image[length])))
+			return true;
+	}
+	return false;
 }
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
@@ -56,8 +85,84 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 		return error;
 	if (!module || !name)
 		return CUDA_ERROR_INVALID_HANDLE;
-	*function = (CUfunction)module;
+	if (!has_entry(module->image, name))
+		return CUDA_ERROR_NOT_FOUND;
+	struct CUfunc_st *f = malloc(sizeof(*f));
+	if (!f)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*f = (struct CUfunc_st){module->functions, strcmp(name, COLLECTIVE) == 0};
+	module->functions = f;
+	*function = f;
 	return CUDA_SUCCESS;
+}
+
+CUresult cuFuncLoad(CUfunction function)
+{
+	CUresult error = enter();
+	return error ? error : function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* ---- Launches ---- */
+
+struct kernel {
+	struct CUctx_st *context;
+	bool collective;
+	struct peer_call call;
+	uint64_t ns; /* of another one */
+};
+
+static void take_time(uint64_t ns, const atomic_int *stop)
+{
+	for (uint64_t left = ns, part; left && !atomic_load(stop); left -= part) {
+		part = left < 1000000 ? left : 1000000;
+		nanosleep(&(struct timespec){.tv_nsec = (long)part}, NULL);
+	}
+}
+
+static void kernel_run(void *arg, const atomic_int *stop)
+{
+	struct kernel *k = arg;
+	if (k->collective)
+		collective_run(k->context, &k->call, stop);
+	else
+		take_time(k->ns, stop);
+	free(k);
+}
+
+/* Puts a copy on the stream. */
+static CUresult kernel_fire(void *arg, CUstream handle)
+{
+	CUresult error;
+	struct CUstream_st *stream = stream_enter(handle, &error);
+	if (!stream)
+		return error;
+	struct kernel *k = malloc(sizeof(*k));
+	if (!k)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*k = *(const struct kernel *)arg;
+	k->context = stream_context(stream);
+	error = stream_put(stream, kernel_run, k);
+	if (error)
+		free(k);
+	return error;
+}
+
+static CUresult kernel_put(const struct kernel *kernel, CUstream stream)
+{
+	bool captured = false;
+	struct kernel *k = malloc(sizeof(*k));
+	if (!k)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*k = *kernel;
+	CUresult error = fake_stream_capture(
+		stream, &(struct fake_node){.fire = kernel_fire, .drop = free, .arg = k},
+		&captured);
+	if (!error && captured)
+		return CUDA_SUCCESS;
+	if (!error)
+		error = kernel_fire(k, stream);
+	free(k);
+	return error;
 }
 
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -68,13 +173,15 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 	if (!function || !grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z ||
 	    shared_bytes > 48 << 10 || !parameters || extra)
 		return CUDA_ERROR_INVALID_VALUE;
-	struct kernel *k = malloc(sizeof(*k));
-	if (!k)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	memcpy(&n, parameters[1], sizeof(n));
-	k->ns = n * NS_EACH;
-	CUresult error = fake_stream_enqueue(stream, kernel_run, k);
-	if (error)
-		free(k);
-	return error;
+	struct kernel k = {.collective = function->collective};
+	if (k.collective) {
+		if (grid_x > PEER_BLOCKS || grid_y * grid_z * block_y * block_z > 1 ||
+		    block_x % WARP || block_x < 2 * WARP || block_x > PEER_THREADS + WARP)
+			fake_die("a collective kernel of more blocks or threads than it has");
+		memcpy(&k.call, parameters[0], sizeof(k.call));
+	} else {
+		memcpy(&n, parameters[1], sizeof(n));
+		k.ns = n * NS_EACH;
+	}
+	return kernel_put(&k, stream);
 }

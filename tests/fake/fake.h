@@ -157,6 +157,14 @@ unsigned stream_queue(const struct CUstream_st *stream);
 struct CUgraph_st *graph_new(void);
 CUresult graph_add(struct CUgraph_st *graph, const struct fake_node *node);
 
+/* ---- cuda_collective.c --------------------------------------------------------------------- */
+
+struct peer_call;
+
+/* Runs the collective kernel's twin. An address that is not mapped fails the context, and *stop
+ * ends a kernel that waits. */
+void collective_run(struct CUctx_st *context, const struct peer_call *call, const atomic_int *stop);
+
 /* ---- cuda_memory.c ------------------------------------------------------------------------- */
 
 CUresult memory_new(struct CUctx_st *context, size_t bytes, enum range_kind kind, CUdeviceptr *p);

@@ -164,7 +164,8 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	F(cuStreamWaitValue64) F(cuStreamWriteValue64) F(cuStreamBatchMemOp)                       \
 	F(cuStreamWaitEvent) F(cuEventCreate) F(cuEventRecord) F(cuEventQuery)                     \
 	F(cuEventSynchronize) F(cuEventElapsedTime) F(cuEventDestroy)                              \
-	F(cuModuleLoadData) F(cuModuleUnload) F(cuModuleGetFunction) F(cuLaunchKernel)
+	F(cuModuleLoadData) F(cuModuleUnload) F(cuModuleGetFunction) F(cuLaunchKernel)        \
+	F(cuFuncLoad) F(cuGraphInstantiateWithFlags) F(cuGraphLaunch) F(cuGraphExecDestroy)
 
 #define ABI_C(name) {#name, (long long)(name)},
 #define ABI_S(type) {"sizeof " #type, sizeof(type)},

@@ -1,0 +1,488 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The stand-in for libcuda runs the collective kernel. The first argument is the file of its PTX.
+ */
+#include <dirent.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+#include "crew.h"
+#include "cuda_driver.h"
+#include "dynlib.h"
+#include "fdio.h"
+#include "ncclsvc_types.h"
+#include "proto/abi/peer.h"
+
+#define ROUNDS	  1000
+#define REPLAYS	  20
+#define BYTES_MAX 700
+#define BUFFER	  (BYTES_MAX * CREW_MAX + 64)
+#define GUARD	  0xa5
+#define PAGE_EACH 512 /* of the crew's page, by communicator and rank */
+#define THREADS	  64
+#define ALL(n)	  ((uint8_t)((1u << (n)) - 1))
+#define ABOVE(v)  ((uint32_t)((v) >> 32))
+
+/* What the driver has beside CUDA_FUNCTIONS. */
+#define POINTER(function, exported, parameters) CUresult(*function) parameters;
+#define SYMBOL(function, exported, parameters)	{exported, offsetof(struct graphs, function)},
+static struct cuda cuda;
+static struct graphs {
+	CUDA_GRAPH_FUNCTIONS(POINTER)
+} graphs;
+
+static const char *ptx_path;
+
+/* ---- A communicator ---- */
+
+struct comm {
+	struct peer_page *page;
+	unsigned rank, n;
+	uint64_t staging[CREW_MAX];
+	CUstream stream;
+	CUfunction kernel;
+	CUdeviceptr src, dst;
+	uint8_t in[BUFFER], out[BUFFER];
+};
+
+static void *host(CUdeviceptr p)
+{
+	return (void *)(uintptr_t)p;
+}
+
+static struct peer_page *page_of(struct crew *crew, unsigned comm, unsigned rank)
+{
+	return (struct peer_page *)(void *)(crew->scratch + (comm * CREW_MAX + rank) * PAGE_EACH);
+}
+
+static char *ptx_read(void)
+{
+	FILE *file = fopen(ptx_path, "r");
+	CHECK(file);
+	const size_t room = (size_t)16 << 20;
+	char *text = calloc(1, room);
+	CHECK(text);
+	const size_t got = fread(text, 1, room - 1, file);
+	CHECK(got > 0 && got < room - 1);
+	fclose(file);
+	return text;
+}
+
+static CUfunction kernel_load(void)
+{
+	CUmodule module;
+	CUfunction kernel, other;
+	char *text = ptx_read(), why[256];
+	int version;
+	CHECK(cuda_driver_load(&cuda, &version, why, sizeof(why)));
+	OK(cuda.cuModuleLoadData(&module, text));
+	free(text);
+	OK(cuda.cuModuleGetFunction(&kernel, module, "ncclsvc_peer_collective"));
+	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, "ncclsvc_peer"), CUDA_ERROR_NOT_FOUND);
+	CHECK_EQ(cuda.cuModuleLoadData(&module, ".entry without a version"),
+		 CUDA_ERROR_INVALID_VALUE);
+	OK(cuda.cuFuncLoad(kernel));
+	return kernel;
+}
+
+static uint64_t staging_map(CUmemGenericAllocationHandle handle, unsigned device)
+{
+	CUdeviceptr p;
+	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, (int)device},
+				  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	OK(cuMemAddressReserve(&p, PEER_STAGING, 0, 0, 0));
+	OK(cuMemMap(p, PEER_STAGING, 0, handle, 0));
+	OK(cuMemSetAccess(p, PEER_STAGING, &access, 1));
+	OK(cuMemRelease(handle));
+	return p;
+}
+
+/* All processes call it, each for its own GPU. */
+static void staging_exchange(struct crew *crew, struct comm *c)
+{
+	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+					  .requestedHandleTypes =
+						  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)c->rank}};
+	CUmemGenericAllocationHandle handle;
+	int fd;
+	OK(cuMemCreate(&handle, PEER_STAGING, &prop, 0));
+	OK(cuMemExportToShareableHandle(&fd, handle, 1, 0));
+	c->staging[c->rank] = staging_map(handle, c->rank);
+	const uint8_t own = (uint8_t)c->rank;
+	for (unsigned p = 0; p < c->n; p++)
+		if (p != c->rank)
+			OK(svc_send(crew->socks[p][1], &own, 1, &fd, 1, 0));
+	close(fd);
+	for (unsigned left = c->n - 1; left; left--) {
+		uint8_t from;
+		unsigned nfds;
+		CHECK_EQ(svc_recv(crew->socks[c->rank][0], &from, 1, &fd, &nfds, 0), 1);
+		OK(cuMemImportFromShareableHandle(&handle, host((CUdeviceptr)fd), 1));
+		close(fd);
+		c->staging[from] = staging_map(handle, c->rank);
+	}
+	crew_meet(crew, (int)c->n);
+}
+
+static struct comm *comm_make(struct crew *crew, unsigned number, unsigned rank, unsigned n,
+			      CUfunction kernel)
+{
+	struct comm *c = calloc(1, sizeof(*c));
+	CHECK(c);
+	c->page = page_of(crew, number, rank);
+	c->rank = rank;
+	c->n = n;
+	c->kernel = kernel;
+	c->stream = stream_open();
+	c->src = gpu_alloc(BUFFER);
+	c->dst = gpu_alloc(BUFFER);
+	staging_exchange(crew, c);
+	return c;
+}
+
+static CUfunction process_open(struct crew *crew, int rank)
+{
+	gpu_open(rank);
+	OK(cuMemHostRegister(crew->scratch, sizeof(crew->scratch), CU_MEMHOSTREGISTER_DEVICEMAP));
+	return kernel_load();
+}
+
+/* ---- Operations ---- */
+
+static struct peer_call call_of(const struct comm *c, uint64_t bytes)
+{
+	struct peer_call call = {.page = (uintptr_t)c->page,
+				 .src = c->src,
+				 .dst = c->dst,
+				 .bytes = bytes,
+				 .header = bytes,
+				 .rank = (uint8_t)c->rank,
+				 .nranks = (uint8_t)c->n,
+				 .sends_to = ALL(c->n),
+				 .receives_from = ALL(c->n),
+				 .type = NCCLSVC_UINT8,
+				 .redop = NCCLSVC_SUM};
+	memcpy(call.staging, c->staging, sizeof(c->staging));
+	return call;
+}
+
+enum { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, BROADCAST, SHAPES };
+
+static struct peer_call shape(struct peer_call call, unsigned shape, unsigned root)
+{
+	call.reduces = shape == ALL_REDUCE || shape == REDUCE_SCATTER;
+	call.src_each = shape == REDUCE_SCATTER || shape == ALL_TO_ALL ? call.bytes : 0;
+	call.dst_each = shape == ALL_GATHER || shape == ALL_TO_ALL ? call.bytes : 0;
+	if (shape == BROADCAST) {
+		call.sends_to = call.rank == root ? call.sends_to : 0;
+		call.receives_from = (uint8_t)(1u << root);
+	}
+	call.header |= (uint64_t)shape << 32 | (uint64_t)root << 40;
+	return call;
+}
+
+static CUresult launch(const struct comm *c, struct peer_call *call)
+{
+	void *parameters[] = {call};
+	CUresult error = cuda.cuLaunchKernel(c->kernel, 1, 1, 1, THREADS, 1, 1, 0, c->stream,
+					     parameters, NULL);
+	memset(call, 0xff, sizeof(*call)); /* it is the launch that reads it */
+	return error;
+}
+
+static uint8_t input(unsigned rank, uint64_t i, unsigned round)
+{
+	return (uint8_t)(rank * 31 + i * 7 + round);
+}
+
+static void input_fill(struct comm *c, unsigned round)
+{
+	for (unsigned i = 0; i < BUFFER; i++)
+		c->in[i] = input(c->rank, i, round);
+	OK(cuMemcpyHtoDAsync(c->src, c->in, BUFFER, c->stream));
+	OK(cuMemsetD8Async(c->dst, GUARD, BUFFER, c->stream));
+}
+
+static uint8_t expected(const struct peer_call *call, unsigned root, uint64_t i, unsigned round)
+{
+	const uint64_t from = call->rank * call->src_each;
+	if (!call->reduces)
+		return input(call->dst_each ? (unsigned)(i / call->bytes) : root,
+			     from + i % call->bytes, round);
+	uint8_t sum = 0;
+	for (unsigned p = 0; p < call->nranks; p++)
+		sum = (uint8_t)(sum + input(p, from + i, round));
+	return sum;
+}
+
+/* What lies at the call's dst. */
+static void output_check(struct comm *c, const struct peer_call *call, unsigned root,
+			 unsigned round)
+{
+	const uint64_t bytes = call->dst_each ? call->bytes * c->n : call->bytes;
+	OK(cuMemcpyDtoHAsync(c->out, call->dst, bytes + 1, c->stream));
+	OK(cuStreamSynchronize(c->stream));
+	CHECK_EQ(c->page->failed, 0);
+	for (uint64_t i = 0; i < bytes; i++)
+		CHECK_EQ(c->out[i], expected(call, root, i, round));
+	CHECK_EQ(c->out[bytes], GUARD);
+}
+
+/* ---- Eager ---- */
+
+static void eager(struct crew *crew, int rank, unsigned n)
+{
+	struct comm *c = comm_make(crew, 0, (unsigned)rank, n, process_open(crew, rank));
+	unsigned seed = n;
+	for (unsigned round = 0; round < ROUNDS; round++) {
+		struct peer_call call = call_of(c, 1 + (unsigned)rand_r(&seed) % BYTES_MAX);
+		const unsigned root = (unsigned)rand_r(&seed) % n;
+		call.src += (unsigned)rand_r(&seed) % 16;
+		call = shape(call, (unsigned)rand_r(&seed) % SHAPES, root);
+		const unsigned shift = (unsigned)(call.src - c->src);
+		input_fill(c, round);
+		struct peer_call given = call;
+		OK(launch(c, &given));
+		output_check(c, &call, root, round + 7 * shift);
+	}
+	crew_meet(crew, (int)n);
+}
+
+static void eager2(struct crew *crew, int rank)
+{
+	eager(crew, rank, 2);
+}
+
+static void eager4(struct crew *crew, int rank)
+{
+	eager(crew, rank, 4);
+}
+
+static void eager_test(void **state)
+{
+	(void)state;
+	crew_run(2, eager2, -1);
+	crew_run(4, eager4, -1);
+}
+
+/* ---- Captured ---- */
+
+static void captured(struct crew *crew, int rank)
+{
+	static const struct dynlib_symbol symbols[] = {CUDA_GRAPH_FUNCTIONS(SYMBOL)};
+	char why[256];
+	CHECK(dynlib_open(CUDA_DRIVER_SONAME, symbols, sizeof(symbols) / sizeof(symbols[0]),
+			  &graphs, why, sizeof(why)));
+	struct comm *c = comm_make(crew, 0, (unsigned)rank, 2, process_open(crew, rank));
+	struct peer_call calls[SHAPES];
+	CUgraph graph;
+	CUgraphExec exec;
+	OK(cuStreamBeginCapture(c->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+	for (unsigned i = 0; i < SHAPES; i++) {
+		calls[i] = shape(call_of(c, 100 + i), i, 1);
+		calls[i].dst += i * 500;
+		struct peer_call given = calls[i];
+		OK(launch(c, &given));
+	}
+	OK(cuStreamEndCapture(c->stream, &graph));
+	OK(graphs.cuGraphInstantiateWithFlags(&exec, graph, 0));
+	OK(cuGraphDestroy(graph));
+	CHECK_EQ(((struct peer_state *)host(c->staging[rank]))->sequence, 0);
+	for (unsigned replay = 0; replay < REPLAYS; replay++) {
+		input_fill(c, replay);
+		OK(graphs.cuGraphLaunch(exec, c->stream));
+		for (unsigned i = 0; i < SHAPES; i++)
+			output_check(c, &calls[i], 1, replay);
+	}
+	CHECK_EQ(((struct peer_state *)host(c->staging[rank]))->sequence, REPLAYS * SHAPES);
+	OK(graphs.cuGraphExecDestroy(exec));
+	crew_meet(crew, 2);
+}
+
+static void captured_test(void **state)
+{
+	(void)state;
+	crew_run(2, captured, -1);
+}
+
+/* ---- Two communicators ---- */
+
+/* Each rank waits for one before it launches the other, in different orders: one kernel waits while
+ * the other runs. */
+static void two_communicators(struct crew *crew, int rank)
+{
+	CUfunction kernel = process_open(crew, rank);
+	struct comm *comms[2];
+	for (unsigned i = 0; i < 2; i++)
+		comms[i] = comm_make(crew, i, (unsigned)rank, 2, kernel);
+	struct peer_call a = call_of(comms[0], 64), b = call_of(comms[1], 64);
+	if (rank == 0)
+		OK(launch(comms[0], &a));
+	OK(launch(comms[1], &b));
+	OK(cuStreamSynchronize(comms[1]->stream));
+	if (rank == 0)
+		CHECK_EQ(cuStreamQuery(comms[0]->stream), CUDA_ERROR_NOT_READY);
+	crew_meet(crew, 2);
+	if (rank == 1)
+		OK(launch(comms[0], &a));
+	OK(cuStreamSynchronize(comms[0]->stream));
+	CHECK_EQ(comms[0]->page->failed | comms[1]->page->failed, 0);
+	crew_meet(crew, 2);
+}
+
+static void two_communicators_test(void **state)
+{
+	(void)state;
+	crew_run(2, two_communicators, -1);
+}
+
+/* ---- A peer that dies ---- */
+
+#define MORTALS 3
+
+static bool waits(void *page)
+{
+	return __atomic_load_n(&((struct peer_page *)page)->begun, __ATOMIC_ACQUIRE);
+}
+
+static void peer_killed(struct crew *crew, int rank)
+{
+	struct comm *c = comm_make(crew, 0, (unsigned)rank, MORTALS, process_open(crew, rank));
+	struct peer_call call = call_of(c, 640);
+	call.reduces = 1;
+	call.record = 7;
+	if (rank == MORTALS - 1) {
+		for (unsigned p = 0; p < MORTALS - 1; p++)
+			CHECK(soon(waits, page_of(crew, 0, p)));
+		atomic_store(&crew->step, 1);
+		raise(SIGKILL);
+	}
+	OK(launch(c, &call));
+	crew_wait(crew, 1);
+	snooze(20);
+	CHECK_EQ(cuStreamQuery(c->stream), CUDA_ERROR_NOT_READY);
+	__atomic_store_n(&c->page->abort, 1, __ATOMIC_RELEASE);
+	OK(cuStreamSynchronize(c->stream));
+	CHECK_EQ(ABOVE(c->page->failed), PEER_ABORTED);
+	CHECK_EQ(ABOVE(c->page->ended), 7);
+	gpu_alloc(8); /* the context is as good as before */
+}
+
+static void peer_killed_test(void **state)
+{
+	(void)state;
+	crew_run(MORTALS, peer_killed, MORTALS - 1);
+}
+
+/* ---- Addresses that are not mapped ---- */
+
+/* Each process by itself. */
+static void wrong_address(struct crew *crew, int rank)
+{
+	char stack[64] = "";
+	CUfunction kernel = process_open(crew, rank);
+	crew_meet(crew, CREW_MAX);
+	struct comm *c = calloc(1, sizeof(*c));
+	CHECK(c);
+	*c = (struct comm){.page = page_of(crew, 0, (unsigned)rank),
+			   .n = 1,
+			   .kernel = kernel,
+			   .stream = stream_open(),
+			   .src = gpu_alloc(64),
+			   .dst = gpu_alloc(64)};
+	c->staging[0] = gpu_alloc(PEER_STAGING);
+	struct peer_call call = call_of(c, 64);
+	OK(launch(c, &call));
+	OK(cuStreamSynchronize(c->stream));
+	call = call_of(c, 64);
+	if (rank == 0)
+		call.src = (uintptr_t)stack;
+	else if (rank == 1)
+		call.dst += 8192;
+	else if (rank == 2)
+		call.page = (uintptr_t)stack;
+	else
+		OK(cuMemFree(call.staging[0]));
+	OK(launch(c, &call));
+	CHECK_EQ(cuStreamSynchronize(c->stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+	call = call_of(c, 64);
+	CHECK_EQ(launch(c, &call), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+static void wrong_address_test(void **state)
+{
+	(void)state;
+	crew_run(CREW_MAX, wrong_address, -1);
+}
+
+/* ---- A context that fails ---- */
+
+static int tasks(void)
+{
+	int n = 0;
+	DIR *d = opendir("/proc/self/task");
+	CHECK(d);
+	for (struct dirent *e; (e = readdir(d));)
+		n += e->d_name[0] != '.';
+	closedir(d);
+	return n;
+}
+
+static bool alone(void *before)
+{
+	return tasks() == *(int *)before;
+}
+
+/* Its kernel, which waits for nobody, ends, and has said nothing. */
+static void torn_down(struct crew *crew, int rank)
+{
+	CUfunction kernel = process_open(crew, rank);
+	int before = tasks();
+	struct comm c = {.page = page_of(crew, 0, 0),
+			 .n = 2,
+			 .kernel = kernel,
+			 .stream = stream_open(),
+			 .src = gpu_alloc(64),
+			 .dst = gpu_alloc(64)};
+	c.staging[0] = gpu_alloc(PEER_STAGING);
+	c.staging[1] = gpu_alloc(PEER_STAGING);
+	struct peer_call call = call_of(&c, 64);
+	OK(launch(&c, &call));
+	CHECK(soon(waits, c.page));
+	CHECK_EQ(tasks(), before + 1);
+	CUcontext context;
+	OK(cuCtxGetCurrent(&context));
+	fake_context_fault(context);
+	CHECK_EQ(cuStreamDestroy(c.stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+	CHECK(soon(alone, &before));
+	CHECK_EQ(c.page->failed, 0);
+	CHECK_EQ(c.page->ended, 0);
+}
+
+static void torn_down_test(void **state)
+{
+	(void)state;
+	crew_run(1, torn_down, -1);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(eager_test),
+		cmocka_unit_test(captured_test),
+		cmocka_unit_test(two_communicators_test),
+		cmocka_unit_test(peer_killed_test),
+		cmocka_unit_test(wrong_address_test),
+		cmocka_unit_test(torn_down_test),
+	};
+	if (argc != 2)
+		return 1;
+	ptx_path = argv[1];
+	setenv("NCCLSVC_FAKE_GPUS", "4", 1);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
