@@ -29,9 +29,13 @@ struct CUfunc_st {
 };
 
 struct CUmod_st {
+	struct CUmod_st *next;
 	struct CUfunc_st *functions;
 	char image[];
 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct CUmod_st *modules;
 
 /* Only PTX is known. */
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
@@ -48,12 +52,27 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	(*module)->functions = NULL;
 	memcpy((*module)->image, image, bytes);
+	pthread_mutex_lock(&lock);
+	(*module)->next = modules;
+	modules = *module;
+	pthread_mutex_unlock(&lock);
 	return CUDA_SUCCESS;
 }
 
 CUresult cuModuleUnload(CUmodule module)
 {
 	CUresult error = enter();
+	if (error)
+		return error;
+	pthread_mutex_lock(&lock);
+	struct CUmod_st **link = &modules;
+	while (*link && *link != module)
+		link = &(*link)->next;
+	if (*link)
+		*link = module->next;
+	else
+		error = CUDA_ERROR_INVALID_HANDLE;
+	pthread_mutex_unlock(&lock);
 	if (error)
 		return error;
 	for (struct CUfunc_st *f = module->functions, *next; f; f = next) {
@@ -90,8 +109,10 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 	struct CUfunc_st *f = malloc(sizeof(*f));
 	if (!f)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	pthread_mutex_lock(&lock);
 	*f = (struct CUfunc_st){module->functions, strcmp(name, COLLECTIVE) == 0};
 	module->functions = f;
+	pthread_mutex_unlock(&lock);
 	*function = f;
 	return CUDA_SUCCESS;
 }

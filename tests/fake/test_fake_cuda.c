@@ -26,7 +26,8 @@ static void every_function_is_there(void **state)
 	(void)state;
 #define SYMBOL(function, exported, parameters)	  {exported, 0},
 #define NCCL_SYMBOL(function, result, parameters) {#function, 0},
-	static const struct dynlib_symbol cuda[] = {CUDA_FUNCTIONS(SYMBOL)};
+	static const struct dynlib_symbol cuda[] = {CUDA_FUNCTIONS(SYMBOL) CUDA_KERNEL_FUNCTIONS(
+		SYMBOL) CUDA_OPTIONAL_FUNCTIONS(SYMBOL) CUDA_GRAPH_FUNCTIONS(SYMBOL)};
 	static const struct dynlib_symbol nccl[] = {NCCL_FUNCTIONS(NCCL_SYMBOL)};
 	void *table[1];
 	char text[256] = "";
