@@ -386,7 +386,7 @@ static void many_redops(struct client *c, pid_t worker)
 	CHECK_EQ(kill(worker, SIGSTOP), 0);
 	for (int i = 0; i < SVC_REDOPS_ASKED; i++)
 		serials[i] = raw_send(&raw, SVC_REDOP_ADD, &add, sizeof(add), NULL, 0);
-	redop_refused(&raw, add, NCCLSVC_BUSY, "being made");
+	redop_refused(&raw, add, NCCLSVC_BUSY, "no answer yet");
 	CHECK_EQ(kill(worker, SIGCONT), 0);
 	for (int i = 0; i < SVC_REDOPS_ASKED; i++) {
 		raw_reply_to(&raw, serials[i], &reply);
