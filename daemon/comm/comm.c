@@ -407,7 +407,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.windows =
 		cmd.epoch_start.transport == TRANSPORT_NCCL && comm_may_window(s, m);
 	cmd.epoch_start.comm_slot = m->nccl_comm ? m->nccl_comm->slot : 0;
-	cmd.epoch_start.span = m->remote ? start->span : 0;
+	cmd.epoch_start.internode_id = m->remote ? start->internode_id : 0;
 	executor_command(s->executor, &cmd);
 	/* The command is in the queue: whoever submits now is behind it. A reply that fails may end
 	 * its session, and with it this epoch; the others must still hear that it was. */

@@ -77,7 +77,7 @@ void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause,
 void comm_event(struct communicator *m, ncclsvc_epoch_cause cause);
 /* The scheduler expects the epoch across nodes with this name in that slot (UINT32_MAX: in none);
  * 0: not any more. */
-void comm_name_epoch(struct comms *s, uint32_t slot, uint64_t span);
+void comm_name_epoch(struct comms *s, uint32_t slot, uint64_t internode_id);
 /* An epoch can begin: all ranks have joined. */
 bool comm_all_joined(const struct communicator *m);
 /* For launched tasks, once their epoch is over. */
@@ -161,7 +161,8 @@ void comm_broken_elsewhere(struct communicator *m, const struct control_break *b
 void comm_left_elsewhere(struct communicator *m, int32_t rank);
 void comm_node_lost(struct communicator *m, uint32_t node);
 void comm_member_left(struct comms *s, uint32_t slot, uint32_t epoch, int32_t rank);
-void comm_span_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result, int32_t node);
+void comm_internode_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result,
+			   int32_t node);
 void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const char *text);
 void comm_split_refused(struct communicator *m, int result, const char *text);
 /* m: that is split; NULL: its epoch is over here. */

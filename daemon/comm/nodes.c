@@ -41,7 +41,7 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	m->barrier = BARRIER_NONE;
 	m->start = m->starts[m->begun == m->starts[0]];
 	memcpy(m->start, start, size);
-	comm_name_epoch(s, m->slot, start->span);
+	comm_name_epoch(s, m->slot, start->internode_id);
 	comm_event(m, NCCLSVC_CAUSE_GATHERED);
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (comm_is_member_here(m, k) && !comm_is_still_there(m, k))
@@ -111,7 +111,7 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 }
 
 /* The engine finds that the nodes can't go on together. */
-void comm_span_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result, int32_t node)
+void comm_internode_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result, int32_t node)
 {
 	struct communicator *m = s->comm_by_slot[slot];
 	int32_t rank = -1;

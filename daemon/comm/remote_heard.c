@@ -68,7 +68,7 @@ static void tell_over(struct comms *s, const struct control_start *start, bool f
 {
 	struct control_break b = {
 		.epoch = start->epoch, .result = NCCLSVC_STALE_EPOCH, .rank = -1, .node = -1};
-	comm_name_epoch(s, UINT32_MAX, start->span);
+	comm_name_epoch(s, UINT32_MAX, start->internode_id);
 	memcpy(b.id, start->id, sizeof(b.id));
 	for (uint32_t k = start->nranks; forgotten && k-- > 0;) {
 		if (start->members[k].node != s->coord.me)

@@ -23,9 +23,9 @@ bool comm_all_joined(const struct communicator *m)
 	return m->start != NULL;
 }
 
-void comm_name_epoch(struct comms *s, uint32_t slot, uint64_t span)
+void comm_name_epoch(struct comms *s, uint32_t slot, uint64_t internode_id)
 {
-	struct command cmd = {.kind = COMMAND_EPOCH_NAMED, .epoch_named = {slot, span}};
+	struct command cmd = {.kind = COMMAND_EPOCH_NAMED, .epoch_named = {slot, internode_id}};
 	if (s->cluster)
 		executor_command(s->executor, &cmd);
 }

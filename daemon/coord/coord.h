@@ -63,7 +63,7 @@ struct coord {
 	struct coordinator *coordinators; /* of epochs whose rank 0 is here */
 	struct barrier *barriers;
 	struct shared_comm *shared;
-	uint64_t nshared, spans, plans; /* made so far */
+	uint64_t nshared, internode_comms, plans; /* made so far */
 };
 
 void coord_init(struct coord *c, const struct coord_ops *ops, void *arg, uint32_t me, uint32_t n);

@@ -65,8 +65,8 @@ struct control_epoch {
 struct control_start {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
-	uint64_t span; /* its name: 1 + the rendezvous << EPOCH_GIVER_SHIFT, and a number above all
-			  before */
+	uint64_t internode_id; /* its name: 1 + the rendezvous << EPOCH_GIVER_SHIFT, and a number
+			  above all before */
 	uint32_t epoch, nranks;
 	struct control_member members[];
 };

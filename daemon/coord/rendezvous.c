@@ -267,7 +267,7 @@ static void start(struct coord *c, struct rendezvous *r)
 	memcpy(m->label, r->label, sizeof(m->label));
 	m->epoch = r->epoch = (r->epoch > r->known ? r->epoch : r->known) + 1;
 	m->nranks = r->nranks;
-	m->span = ((uint64_t)c->me + 1) << EPOCH_GIVER_SHIFT | ++c->spans;
+	m->internode_id = ((uint64_t)c->me + 1) << EPOCH_GIVER_SHIFT | ++c->internode_comms;
 	for (uint32_t k = 0; k < r->nranks; k++) {
 		struct member_slot *s = &r->members[k];
 		s->state = SLOT_JOINED;

@@ -20,54 +20,54 @@ struct sequencer *sequencer_create(const struct sequencer_ops *ops, void *arg, u
 	return q;
 }
 
-/* ---- Spans ---- */
+/* ---- Internode communicators ---- */
 
-static bool span_open(struct sequencer *q, uint64_t id)
+static bool internode_comm_open(struct sequencer *q, uint64_t id)
 {
-	struct open_span *s;
-	HASH_FIND(hh, q->spans, &id, sizeof(id), s);
+	struct open_internode_comm *s;
+	HASH_FIND(hh, q->internode_comms, &id, sizeof(id), s);
 	if (s)
 		return true;
 	s = malloc(sizeof(*s));
 	if (!s)
 		return false;
 	s->id = id;
-	HASH_ADD(hh, q->spans, id, sizeof(s->id), s);
+	HASH_ADD(hh, q->internode_comms, id, sizeof(s->id), s);
 	return true;
 }
 
-static void span_shut(struct sequencer *q, uint64_t id)
+static void internode_comm_shut(struct sequencer *q, uint64_t id)
 {
-	struct open_span *s;
-	HASH_FIND(hh, q->spans, &id, sizeof(id), s);
+	struct open_internode_comm *s;
+	HASH_FIND(hh, q->internode_comms, &id, sizeof(id), s);
 	if (!s)
 		return;
-	HASH_DEL(q->spans, s);
+	HASH_DEL(q->internode_comms, s);
 	free(s);
 }
 
 /* ---- Operations ---- */
 
-struct operation *sequencer_find(const struct sequencer *q, uint64_t span,
+struct operation *sequencer_find(const struct sequencer *q, uint64_t internode_id,
 				 const struct operation_key *key)
 {
-	const struct operation_id id = {span, *key};
+	const struct operation_id id = {internode_id, *key};
 	struct operation *o;
 	HASH_FIND(hh, q->operations, &id, sizeof(id), o);
 	return o;
 }
 
 /* Made if need be. NULL: no memory, or nodes differ in how many take part in it. */
-static struct operation *get(struct sequencer *q, uint64_t now_ns, uint64_t span,
+static struct operation *get(struct sequencer *q, uint64_t now_ns, uint64_t internode_id,
 			     const struct operation_key *key, uint32_t nparts)
 {
-	struct operation *o = sequencer_find(q, span, key);
+	struct operation *o = sequencer_find(q, internode_id, key);
 	if (o)
 		return o->nparts == nparts ? o : NULL;
 	o = calloc(1, sizeof(*o) + nparts * sizeof(o->parts[0]));
 	if (!o)
 		return NULL;
-	o->id = (struct operation_id){span, *key};
+	o->id = (struct operation_id){internode_id, *key};
 	o->nparts = nparts;
 	o->since_ns = now_ns;
 	for (uint32_t i = 0; i < nparts; i++)
@@ -90,7 +90,7 @@ static void ask(struct sequencer *q, struct operation *o, struct part *p)
 	    q->at[p->node].lost)
 		return;
 	p->asked = true;
-	q->ops->ask(q->arg, p->node, o->id.span, &o->id.key, &o->why);
+	q->ops->ask(q->arg, p->node, o->id.internode_id, &o->id.key, &o->why);
 }
 
 void sequencer_ask_all(struct sequencer *q, struct operation *o)
@@ -103,7 +103,7 @@ void sequencer_ask_all(struct sequencer *q, struct operation *o)
 
 static void unhook(struct sequencer *q, const struct request *r, const struct request_entry *at)
 {
-	struct operation *o = sequencer_find(q, at->span, &at->key);
+	struct operation *o = sequencer_find(q, at->internode_id, &at->key);
 	for (uint32_t i = 0; o && i < o->nparts; i++) {
 		struct part *p = &o->parts[i];
 		if (p->request != r)
@@ -144,7 +144,7 @@ void sequencer_fail(struct sequencer *q, struct operation *o, const struct faile
 	const struct operation_id id = o->id;
 	for (uint32_t i = 0; i < o->nparts; i++)
 		if (o->parts[i].node != UNKNOWN_NODE && !q->at[o->parts[i].node].lost)
-			q->ops->failed(q->arg, o->parts[i].node, id.span, &id.key, note);
+			q->ops->failed(q->arg, o->parts[i].node, id.internode_id, &id.key, note);
 	o->withdrawn = false;
 	for (uint32_t i = 0; i < o->nparts; i++)
 		if (o->parts[i].request) {
@@ -206,7 +206,7 @@ static struct request *gather(struct sequencer *q, struct request *r)
 	for (const struct request *at = r; at; at = at->next)
 		for (uint32_t k = 0; k < at->n; k++) {
 			struct operation *o =
-				sequencer_find(q, at->entries[k].span, &at->entries[k].key);
+				sequencer_find(q, at->entries[k].internode_id, &at->entries[k].key);
 			if (!o || o->heard < o->nparts)
 				return NULL;
 			for (uint32_t i = 0; i < o->nparts; i++) {
@@ -229,8 +229,8 @@ static void keep(struct sequencer *q, const struct request *r)
 {
 	for (; r; r = r->next)
 		for (uint32_t i = 0; i < r->n; i++)
-			sequencer_find(q, r->entries[i].span, &r->entries[i].key)->withdrawn =
-				false;
+			sequencer_find(q, r->entries[i].internode_id, &r->entries[i].key)
+				->withdrawn = false;
 }
 
 static void launch(struct sequencer *q, struct request *r, uint64_t grant)
@@ -275,7 +275,7 @@ static void end_epoch(struct sequencer *q, uint32_t node, const struct operation
 	const struct failed_note note = {
 		.status = {.result = result}, .ends_epoch = true, .node = silent};
 	if (!q->at[node].lost)
-		q->ops->failed(q->arg, node, id->span, &id->key, &note);
+		q->ops->failed(q->arg, node, id->internode_id, &id->key, &note);
 }
 
 static bool is_valid(const struct sequencer *q, const struct request_entry *at)
@@ -289,8 +289,8 @@ static bool is_valid(const struct sequencer *q, const struct request_entry *at)
 static bool hook(struct sequencer *q, uint64_t now_ns, struct request *r,
 		 const struct request_entry *at)
 {
-	struct operation *o = get(q, now_ns, at->span, &at->key, at->nparts);
-	if (!o || (!entry_makes(at) && !span_open(q, at->span)))
+	struct operation *o = get(q, now_ns, at->internode_id, &at->key, at->nparts);
+	if (!o || (!entry_makes(at) && !internode_comm_open(q, at->internode_id)))
 		return false;
 	uint32_t place = at->place;
 	for (place = entry_makes(at) ? 0 : place; entry_makes(at) && place < o->nparts; place++)
@@ -314,7 +314,8 @@ static void refuse_request(struct sequencer *q, struct request *r)
 	for (uint32_t i = 0; i < r->n; i++)
 		if (!entry_makes(&r->entries[i]))
 			end_epoch(q, (uint32_t)r->key.node,
-				  &(struct operation_id){r->entries[i].span, r->entries[i].key},
+				  &(struct operation_id){r->entries[i].internode_id,
+							 r->entries[i].key},
 				  NCCLSVC_NO_MEMORY, -1);
 	forget_request(q, r);
 }
@@ -330,7 +331,8 @@ static void take_request(struct sequencer *q, uint64_t now_ns, struct request *r
 	if (!q->active)
 		return;
 	for (uint32_t i = 0; i < r->n; i++) {
-		struct operation *o = sequencer_find(q, r->entries[i].span, &r->entries[i].key);
+		struct operation *o =
+			sequencer_find(q, r->entries[i].internode_id, &r->entries[i].key);
 		if (o && o->heard == o->nparts && !o->withdrawn && sequencer_conclude(q, o))
 			return; /* the request is void */
 	}
@@ -338,7 +340,8 @@ static void take_request(struct sequencer *q, uint64_t now_ns, struct request *r
 		return;
 	/* What was withdrawn, and cannot be launched now, fails. */
 	for (uint32_t i = 0; i < r->n; i++) {
-		struct operation *o = sequencer_find(q, r->entries[i].span, &r->entries[i].key);
+		struct operation *o =
+			sequencer_find(q, r->entries[i].internode_id, &r->entries[i].key);
 		if (o && o->heard == o->nparts && o->withdrawn) {
 			sequencer_conclude(q, o);
 			return;
@@ -372,7 +375,8 @@ void sequencer_request(struct sequencer *q, uint64_t now_ns, uint32_t node, uint
 	struct request_entry *all = r ? realloc(r->entries, (r->n + n) * sizeof(*entries)) : NULL;
 	if (!all) {
 		for (uint32_t i = 0; i < n; i++)
-			end_epoch(q, node, &(struct operation_id){entries[i].span, entries[i].key},
+			end_epoch(q, node,
+				  &(struct operation_id){entries[i].internode_id, entries[i].key},
 				  NCCLSVC_NO_MEMORY, -1);
 		return;
 	}
@@ -386,7 +390,7 @@ void sequencer_request(struct sequencer *q, uint64_t now_ns, uint32_t node, uint
 		take_request(q, now_ns, r);
 }
 
-void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t span,
+void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t internode_id,
 			const struct operation_key *key, uint64_t number,
 			const struct failed_note *note, const uint32_t *nodes, uint32_t n)
 {
@@ -397,15 +401,16 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 		if (nodes[i] >= q->nodes)
 			return;
 	if (number == FAILED_BEFORE) {
-		succession_keep_failure(q, &(struct operation_id){span, *key}, note);
+		succession_keep_failure(q, &(struct operation_id){internode_id, *key}, note);
 		return;
 	}
 	/* What it had requested was launched, or has failed, and it is about to hear of it. */
 	if (place == n || (number && !find_request(q, node, number)))
 		return;
-	struct operation *o = get(q, now_ns, span, key, n);
-	if (!o || !span_open(q, span)) {
-		end_epoch(q, node, &(struct operation_id){span, *key}, NCCLSVC_NO_MEMORY, -1);
+	struct operation *o = get(q, now_ns, internode_id, key, n);
+	if (!o || !internode_comm_open(q, internode_id)) {
+		end_epoch(q, node, &(struct operation_id){internode_id, *key}, NCCLSVC_NO_MEMORY,
+			  -1);
 		return;
 	}
 	struct part *p = &o->parts[place];
@@ -442,34 +447,34 @@ void sequencer_forget(struct sequencer *q, uint32_t node, uint64_t number)
 
 /* ---- Ends ---- */
 
-static bool names(const struct request *r, uint64_t span)
+static bool names(const struct request *r, uint64_t internode_id)
 {
 	for (uint32_t i = 0; i < r->n; i++)
-		if (r->entries[i].span == span && !entry_makes(&r->entries[i]))
+		if (r->entries[i].internode_id == internode_id && !entry_makes(&r->entries[i]))
 			return true;
 	return false;
 }
 
-static void forget_span(struct sequencer *q, uint64_t span)
+static void forget_internode_comm(struct sequencer *q, uint64_t internode_id)
 {
 	struct request *r, *next;
 	struct operation *o, *after;
 	HASH_ITER (hh, q->requests, r, next)
-		if (names(r, span))
+		if (names(r, internode_id))
 			forget_request(q, r);
 	HASH_ITER (hh, q->operations, o, after)
-		if (o->id.span == span && o->id.key.part != OPERATION_MAKE)
+		if (o->id.internode_id == internode_id && o->id.key.part != OPERATION_MAKE)
 			forget_operation(q, o);
-	span_shut(q, span);
+	internode_comm_shut(q, internode_id);
 }
 
-static void close_span(struct sequencer *q, struct closing *c)
+static void close_internode_comm(struct sequencer *q, struct closing *c)
 {
-	forget_span(q, c->span);
+	forget_internode_comm(q, c->internode_id);
 	DL_DELETE(q->closings, c);
 	for (uint32_t i = 0; i < c->n; i++)
 		if (!q->at[c->nodes[i].node].lost)
-			q->ops->closed(q->arg, c->nodes[i].node, c->span);
+			q->ops->closed(q->arg, c->nodes[i].node, c->internode_id);
 	free(c);
 }
 
@@ -481,22 +486,22 @@ void sequencer_try_close(struct sequencer *q, struct closing *c)
 	for (uint32_t i = 0; i < c->n; i++)
 		if (!c->nodes[i].left && !q->at[c->nodes[i].node].lost)
 			return;
-	close_span(q, c);
+	close_internode_comm(q, c);
 }
 
-void sequencer_leave(struct sequencer *q, uint32_t node, uint64_t span, const uint32_t *nodes,
-		     uint32_t n)
+void sequencer_leave(struct sequencer *q, uint32_t node, uint64_t internode_id,
+		     const uint32_t *nodes, uint32_t n)
 {
 	struct closing *c;
 	for (uint32_t i = 0; i < n; i++)
 		if (nodes[i] >= q->nodes)
 			return;
-	DL_SEARCH_SCALAR(q->closings, c, span, span);
+	DL_SEARCH_SCALAR(q->closings, c, internode_id, internode_id);
 	if (!c) {
 		c = calloc(1, sizeof(*c) + n * sizeof(c->nodes[0]));
 		if (!c)
 			return; /* its nodes wait no longer than EPOCH_CLOSE_NS */
-		c->span = span;
+		c->internode_id = internode_id;
 		c->n = n;
 		for (uint32_t i = 0; i < n; i++)
 			c->nodes[i].node = nodes[i];
@@ -531,8 +536,8 @@ static void show_waiting(struct sequencer *q, struct operation *o)
 		if (o->parts[i].verdict.said == SAID_READY)
 			places[n++] = i;
 	for (uint32_t i = 0; i < n; i++)
-		q->ops->waiting(q->arg, o->parts[places[i]].node, o->id.span, &o->id.key, places,
-				n);
+		q->ops->waiting(q->arg, o->parts[places[i]].node, o->id.internode_id, &o->id.key,
+				places, n);
 	o->shown = o->heard;
 }
 
@@ -548,8 +553,9 @@ static void end_overdue(struct sequencer *q, struct operation *o)
 			end_epoch(q, o->parts[i].node, &o->id, NCCLSVC_TIMEOUT, silent);
 }
 
-/* A node may have left a span, and forgotten it, when a former sequencer was lost: it does not say
- * so again. The others wait no longer than EPOCH_CLOSE_NS, so nothing of the span is launched. */
+/* A node may have left a communicator, and forgotten it, when a former sequencer was lost: it does
+ * not say so again. The others wait no longer than EPOCH_CLOSE_NS, so nothing of the communicator
+ * is launched. */
 static void close_overdue(struct sequencer *q, uint64_t now_ns)
 {
 	struct closing *c, *next;
@@ -557,7 +563,7 @@ static void close_overdue(struct sequencer *q, uint64_t now_ns)
 		if (!c->due_ns)
 			c->due_ns = now_ns + EPOCH_CLOSE_NS;
 		else if (now_ns >= c->due_ns)
-			close_span(q, c);
+			close_internode_comm(q, c);
 	}
 }
 
@@ -579,7 +585,7 @@ void sequencer_look(struct sequencer *q, uint64_t now_ns)
 
 bool sequencer_awaited(const struct sequencer *q)
 {
-	return q->spans;
+	return q->internode_comms;
 }
 
 void sequencer_free(struct sequencer *q)
@@ -592,8 +598,8 @@ void sequencer_free(struct sequencer *q)
 		forget_operation(q, o);
 	HASH_ITER (hh, q->requests, r, after)
 		forget_request(q, r);
-	while (q->spans)
-		span_shut(q, q->spans->id);
+	while (q->internode_comms)
+		internode_comm_shut(q, q->internode_comms->id);
 	while (q->closings) {
 		struct closing *c = q->closings;
 		DL_DELETE(q->closings, c);

@@ -31,9 +31,9 @@
 #define OPERATION_MAKE	    UINT64_MAX
 
 /* What is to be launched: an operation; or, with OPERATION_MAKE as the key's part, an NCCL
- * communicator that is to be made, of which span is the serial. */
+ * communicator that is to be made, of which internode_id is the serial. */
 struct request_entry {
-	uint64_t span;
+	uint64_t internode_id;
 	struct operation_key key;
 	uint32_t nparts; /* nodes that take part, all of which request it */
 	uint32_t place;	 /* of this node among them; any, if it makes */
@@ -59,23 +59,23 @@ struct sequencer_ops {
 	void (*launch)(void *arg, uint32_t node, uint64_t number, uint64_t grant);
 	/* The operation fails. The node's request for it is void: what else was in it is to be
 	 * requested again. */
-	void (*failed)(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
-		       const struct failed_note *note);
+	void (*failed)(void *arg, uint32_t node, uint64_t internode_id,
+		       const struct operation_key *key, const struct failed_note *note);
 	/* Fail it, if you have not requested it. */
-	void (*ask)(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
-		    const ncclsvc_status *why);
-	/* Nothing of the span is launched any more. */
-	void (*closed)(void *arg, uint32_t node, uint64_t span);
+	void (*ask)(void *arg, uint32_t node, uint64_t internode_id,
+		    const struct operation_key *key, const ncclsvc_status *why);
+	/* Nothing of the communicator is launched any more. */
+	void (*closed)(void *arg, uint32_t node, uint64_t internode_id);
 	/* The operation waits: so far, n nodes have requested it, with these places. */
-	void (*waiting)(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
-			const uint32_t *places, uint32_t n);
+	void (*waiting)(void *arg, uint32_t node, uint64_t internode_id,
+			const struct operation_key *key, const uint32_t *places, uint32_t n);
 	/* This is the sequencer now, and goes on. */
 	void (*goes_on)(void *arg, uint32_t node);
 };
 
 /* A node was told to launch this. */
 struct grant {
-	uint64_t number, span;
+	uint64_t number, internode_id;
 	struct operation_key key;
 };
 
@@ -96,15 +96,16 @@ void sequencer_request(struct sequencer *q, uint64_t now_ns, uint32_t node, uint
 /* A node fails the operation (number is 0), or wants it to fail though it has requested it under
  * that number. With FAILED_BEFORE, a sequencer that was lost since has failed it. nodes: all that
  * take part, by place. */
-void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t span,
+void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t internode_id,
 			const struct operation_key *key, uint64_t number,
 			const struct failed_note *note, const uint32_t *nodes, uint32_t n);
 /* A node is not to make what it has requested: it may have been told to meanwhile. */
 void sequencer_forget(struct sequencer *q, uint32_t node, uint64_t number);
-/* The node requests nothing more of the span. nodes: all of the span's. When all that live have
- * left, or the others have waited EPOCH_CLOSE_NS, they are told that it is closed. */
-void sequencer_leave(struct sequencer *q, uint32_t node, uint64_t span, const uint32_t *nodes,
-		     uint32_t n);
+/* The node requests nothing more of the communicator. nodes: all of the communicator's. When all
+ * that live have left, or the others have waited EPOCH_CLOSE_NS, they are told that it is closed.
+ */
+void sequencer_leave(struct sequencer *q, uint32_t node, uint64_t internode_id,
+		     const uint32_t *nodes, uint32_t n);
 /* succeeds: it was the sequencer, and this is now, when all that live have reported. */
 void sequencer_lose_node(struct sequencer *q, uint32_t node, bool succeeds);
 /* The sequencer is lost: a node says what that has told it to launch, of late. Then it says again

@@ -35,7 +35,7 @@ struct part {
 };
 
 struct operation_id {
-	uint64_t span;
+	uint64_t internode_id;
 	struct operation_key key;
 };
 
@@ -52,10 +52,10 @@ struct operation {
 	struct part parts[]; /* by place */
 };
 
-/* A span that some have left. */
+/* A communicator that some have left. */
 struct closing {
 	struct closing *prev, *next;
-	uint64_t span;
+	uint64_t internode_id;
 	uint64_t due_ns; /* when it is closed without those that have not left; 0: not known yet */
 	uint32_t n;
 	struct {
@@ -64,8 +64,8 @@ struct closing {
 	} nodes[];
 };
 
-/* A span of which somebody will request something again. */
-struct open_span {
+/* A communicator of which somebody will request something again. */
+struct open_internode_comm {
 	uint64_t id;
 	UT_hash_handle hh;
 };
@@ -81,7 +81,7 @@ struct sequencer {
 	void *arg;
 	uint32_t nodes;
 	uint64_t visit, looked_ns;
-	struct open_span *spans;
+	struct open_internode_comm *internode_comms;
 	struct request *requests;
 	struct operation *operations;
 	struct closing *closings;
@@ -98,7 +98,7 @@ struct sequencer {
 
 /* ---- sequencer.c ---- */
 
-struct operation *sequencer_find(const struct sequencer *q, uint64_t span,
+struct operation *sequencer_find(const struct sequencer *q, uint64_t internode_id,
 				 const struct operation_key *key);
 /* Asks all nodes that have not spoken. */
 void sequencer_ask_all(struct sequencer *q, struct operation *o);

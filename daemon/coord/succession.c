@@ -44,11 +44,12 @@ static size_t grant_again(struct sequencer *q, const struct grant *g, size_t n)
 	size_t k = 0;
 	q->visit++;
 	for (; k < n && g[k].number == g->number; k++)
-		add_requests(q, &all, sequencer_find(q, g[k].span, &g[k].key));
+		add_requests(q, &all, sequencer_find(q, g[k].internode_id, &g[k].key));
 	for (const struct request *r = all; r; r = r->next)
 		for (uint32_t i = 0; i < r->n; i++)
-			add_requests(q, &all,
-				     sequencer_find(q, r->entries[i].span, &r->entries[i].key));
+			add_requests(
+				q, &all,
+				sequencer_find(q, r->entries[i].internode_id, &r->entries[i].key));
 	sequencer_launch_all(q, all, g->number);
 	return k;
 }
@@ -58,7 +59,7 @@ static void fail_again(struct sequencer *q)
 {
 	struct failure *f, *next;
 	LL_FOREACH_SAFE (q->failures, f, next) {
-		struct operation *o = sequencer_find(q, f->id.span, &f->id.key);
+		struct operation *o = sequencer_find(q, f->id.internode_id, &f->id.key);
 		if (o)
 			sequencer_fail(q, o, &f->note);
 		free(f);

@@ -29,8 +29,8 @@ enum command_kind {
 				*/
 	COMMAND_PLAN_ADD,      /* -> EVENT_PLAN_GONE, at the latest before EVENT_EPOCH_GONE */
 	COMMAND_PLAN_DROP,     /* of one member; -> EVENT_PLAN_DROPPED */
-	COMMAND_EPOCH_NAMED,   /* all have joined: EPOCH_START follows, or this with span 0 */
-	COMMAND_NODE_LOST,     /* another node's daemon is gone */
+	COMMAND_EPOCH_NAMED, /* all have joined: EPOCH_START follows, or this with internode_id 0 */
+	COMMAND_NODE_LOST,   /* another node's daemon is gone */
 	COMMAND_EPOCH_BROKEN, /* after EPOCH_END: what still runs on GPUs is about to be broken off:
 			       * what is over from now on has failed */
 	COMMAND_EPOCH_DEAD,   /* ... and now it was */
@@ -105,13 +105,13 @@ struct command {
 			struct epoch_member *members;	  /* [nranks]; the executor frees it */
 			struct member_progress *progress; /* [nranks]; until EVENT_EPOCH_GONE */
 			enum transport_kind transport;
-			bool windows;	    /* NCCL may use lent memory as symmetric windows */
-			uint32_t comm_slot; /* of every member's worker */
-			uint64_t span; /* 0: all members are on this node; else its name on all */
+			bool windows;	       /* NCCL may use lent memory as symmetric windows */
+			uint32_t comm_slot;    /* of every member's worker */
+			uint64_t internode_id; /* 0: all members are on this node */
 		} epoch_start;
 		struct {
 			uint32_t comm; /* slot; UINT32_MAX: it begins on other nodes alone */
-			uint64_t span; /* 0: it does not begin here */
+			uint64_t internode_id; /* 0: it does not begin here */
 		} epoch_named;
 		struct {
 			uint32_t device;

@@ -12,7 +12,7 @@
 #include "commands.h"
 #include "complete.h"
 #include "internode/early.h"
-#include "internode/span.h"
+#include "internode/internode_comm.h"
 #include "plan.h"
 #include "release.h"
 #include "set.h"
@@ -336,7 +336,7 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 		if (m->device >= 0 && timeline_reserve(m->session))
 			return -ENOMEM;
 	}
-	if (cmd->epoch_start.span && span_create(e, c, cmd))
+	if (cmd->epoch_start.internode_id && internode_comm_create(e, c, cmd))
 		return -ENOMEM;
 	free(cmd->epoch_start.members);
 	e->comms[c->slot] = c;
@@ -450,7 +450,7 @@ static bool end_epoch(struct engine *e, const struct command *cmd)
 	struct comm *c = e->comms[cmd->epoch_end.comm];
 	struct epoch_end end = {cmd->epoch_end.result, cmd->epoch_end.rank, cmd->epoch_end.pid,
 				cmd->epoch_end.node};
-	return span_begin_end(e, c, &end) || release_epoch(e, c, &end);
+	return internode_comm_begin_end(e, c, &end) || release_epoch(e, c, &end);
 }
 
 /* c is NULL: all of it has ended already. */
@@ -536,10 +536,10 @@ static bool run_command(struct engine *e, const struct command *c)
 		plan_drop(e, c);
 		break;
 	case COMMAND_EPOCH_NAMED:
-		early_announce(e, c->epoch_named.comm, c->epoch_named.span);
+		early_announce(e, c->epoch_named.comm, c->epoch_named.internode_id);
 		break;
 	case COMMAND_NODE_LOST:
-		span_node_lost(e, c->node.node);
+		internode_comm_node_lost(e, c->node.node);
 		break;
 	case COMMAND_EPOCH_RELEASE:
 		let_inputs_go(e, e->comms[c->epoch_end.comm]);

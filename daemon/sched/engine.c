@@ -16,8 +16,8 @@
 #include "base/no_memory.h"
 #include "commands.h"
 #include "internode/early.h"
+#include "internode/internode_comm.h"
 #include "internode/sequence.h"
-#include "internode/span.h"
 #include "set.h"
 
 static void write_eventfd(int fd)
@@ -238,7 +238,7 @@ static void engine_free(struct engine *e)
 	set_finish(e);
 	for (uint32_t i = 0; e->comms && i < e->config.comms_max; i++)
 		if (e->comms[i]) {
-			span_free(e, e->comms[i]);
+			internode_comm_free(e, e->comms[i]);
 			free(e->comms[i]->members);
 			free(e->comms[i]->collective);
 			free(e->comms[i]);
@@ -247,7 +247,7 @@ static void engine_free(struct engine *e)
 		close(e->wake_fd);
 	if (e->epoll_fd >= 0)
 		close(e->epoll_fd);
-	span_finish_all(e);
+	internode_comm_finish_all(e);
 	deadlines_fini(&e->deadlines);
 	table_fini(&e->table);
 	pthread_mutex_destroy(&e->lock);

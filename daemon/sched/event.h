@@ -22,7 +22,7 @@ enum event_kind {
 			     */
 	EVENT_TASKS_FAILED, /* of a communicator whose epoch goes on: for the log */
 	EVENT_MEMBER_LEFT,  /* another node has said so of its member, by what it failed */
-	EVENT_SPAN_FAILED,  /* an epoch on several nodes can't go on: end it on all of them */
+	EVENT_INTERNODE_FAILED, /* an epoch on several nodes can't go on: end it on all of them */
 };
 
 struct event {
@@ -44,7 +44,7 @@ struct event {
 			uint32_t comm, epoch;
 			int32_t result;
 			int32_t node; /* whose fault it is; -1: nobody's */
-		} span;
+		} internode;
 		struct {
 			uint32_t comm, epoch;
 			int32_t rank;

@@ -126,7 +126,7 @@ void order_free_comm(struct engine *e, struct comm *c)
 {
 	engine_event(e, &(struct event){.kind = EVENT_EPOCH_GONE, .epoch = {c->slot}});
 	e->comms[c->slot] = NULL;
-	span_free(e, c);
+	internode_comm_free(e, c);
 	free(c->members);
 	free(c->collective);
 	free(c);

@@ -13,7 +13,7 @@
 #include "base/timings.h"
 #include "commands.h"
 #include "complete.h"
-#include "internode/span.h"
+#include "internode/internode_comm.h"
 #include "release.h"
 #include "set.h"
 
@@ -118,7 +118,7 @@ static uint64_t sleep_ns(struct engine *e)
 	uint64_t ns = waits_for_gpus(e) ? nap_ns(e, ms)
 		      : ms < 0		? UINT64_MAX
 					: (uint64_t)ms * 1000000;
-	uint64_t nodes = e->config.mpi ? span_sleep_ns(e) : UINT64_MAX;
+	uint64_t nodes = e->config.mpi ? internode_comm_sleep_ns(e) : UINT64_MAX;
 	return ns < nodes ? ns : nodes;
 }
 
@@ -147,7 +147,7 @@ static void fall_asleep(struct engine *e)
 	atomic_store(&e->asleep, true);
 	/* Either they see the flag and write the eventfd, or we see what they left. */
 	if (atomic_load(&e->commands_queued) == e->commands_run && !collect_jobs(e) &&
-	    !(e->config.mpi && span_poll(e)) && !e->ready && !e->nactive && !e->dirty &&
+	    !(e->config.mpi && internode_comm_poll(e)) && !e->ready && !e->nactive && !e->dirty &&
 	    !e->inputs_due) {
 		if (waits_for_gpus(e) || e->config.mpi)
 			look_ns(e, sleep_ns(e));
@@ -265,7 +265,7 @@ void *engine_main(void *arg)
 		/* Who waits for other nodes looks at once; else their news can wait a little. */
 		if (e->config.mpi &&
 		    (e->committed || e->ops || e->now - e->heard_ns >= ENGINE_LOOK_NS))
-			busy |= span_poll(e);
+			busy |= internode_comm_poll(e);
 		/* To look for sleepers is to wait until the statuses are out. Who polls sees them
 		 * without; so first see whether there is more to do. */
 		unflushed = e->dirty ? unflushed + 1 : 0;

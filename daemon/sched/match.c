@@ -6,8 +6,8 @@
 #include <utlist.h>
 
 #include "complete.h"
+#include "internode/internode_comm.h"
 #include "internode/node_match.h"
-#include "internode/span.h"
 #include "names.h"
 #include "order.h"
 #include "plan.h"
@@ -232,7 +232,7 @@ void order_post_p2p(struct engine *e, struct task *t)
 		release_end(e, t, &st);
 		return;
 	}
-	if (!span_is_here(c, t->record.peer)) {
+	if (!internode_comm_is_here(c, t->record.peer)) {
 		node_match_post_p2p(e, t);
 		return;
 	}

@@ -16,7 +16,7 @@ struct node_match;
 struct set_match;
 struct plan;
 struct session;
-struct span;
+struct internode_comm;
 struct transport;
 struct user;
 struct windows;
@@ -103,9 +103,9 @@ struct epoch_end {
 
 struct comm {
 	uint32_t slot, nranks, epoch;
-	uint32_t here;	   /* members on this node */
-	struct span *span; /* NULL: all of them are */
-	bool span_failed;  /* the supervisor was asked to end the epoch */
+	uint32_t here;			  /* members on this node */
+	struct internode_comm *internode; /* NULL: all of them are */
+	bool internode_comm_failed;	  /* the supervisor was asked to end the epoch */
 	const struct transport *transport;
 	bool launched;	   /* in its transport's list, which frees it at last */
 	bool broken;	   /* what runs on GPUs is broken off: its end is no success */

@@ -140,7 +140,7 @@ static void name_missing(const struct task *t, ncclsvc_status *st)
 	}
 	for (uint32_t k = 0; k < c->nranks; k++) {
 		/* The records of other nodes' ranks are not known here. */
-		if (c->collective[k] || !span_is_here(c, (int32_t)k))
+		if (c->collective[k] || !internode_comm_is_here(c, (int32_t)k))
 			continue;
 		if (st->missing_count < NCCLSVC_MISSING_SHOWN)
 			st->missing[st->missing_count] = (int32_t)k;
@@ -259,7 +259,7 @@ bool release_epoch(struct engine *e, struct comm *c, const struct epoch_end *end
 			return false;
 	}
 	plan_end(e, c);
-	span_end_epoch(e, c);
+	internode_comm_end_epoch(e, c);
 	if (!--c->pending && !c->launched)
 		order_free_comm(e, c);
 	return true;

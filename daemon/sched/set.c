@@ -145,7 +145,7 @@ void set_fail(struct engine *e, struct task *t, const ncclsvc_status *st)
 	take_apart(e, t->match, st);
 }
 
-/* Of what other nodes know, the span ends the tasks. */
+/* Of what other nodes know, the communicator ends the tasks. */
 static void drop_request(struct engine *e, struct set_match *m)
 {
 	if (m->request && sequence_was_closed(m->comm))

@@ -4,7 +4,7 @@
 #ifndef SCHED_SET_H
 #define SCHED_SET_H
 
-#include "internode/span.h"
+#include "internode/internode_comm.h"
 #include "order.h"
 #include "transport.h"
 

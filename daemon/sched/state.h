@@ -12,7 +12,7 @@
  *   set.c       what is launched as one, for transports that do so
  *   transport.h what moves the bytes
  *   complete.c  telling the clients; timeline.c: what their streams wait for
- *   internode/  communicators on several nodes: span.h
+ *   internode/  communicators on several nodes: internode_comm.h
  */
 #ifndef SCHED_STATE_H
 #define SCHED_STATE_H
@@ -143,16 +143,16 @@ struct engine {
 	uint64_t visit, pass;  /* the pass's first visit */
 	struct task **visited; /* [table.size] */
 	uint32_t nvisited;
-	/* Other nodes: span.h */
-	struct span *spans; /* by id */
-	uint32_t flights;   /* what MPI works on */
-	uint32_t ops;	    /* that move bytes between nodes */
-	uint32_t committed; /* tasks that wait for other nodes */
-	uint64_t span_ns;   /* when another node was last heard of */
-	uint64_t heard_ns;  /* when it was last listened for */
-	uint64_t stuck_ns;  /* when to look for members that wait for each other */
+	/* Other nodes: internode_comm.h */
+	struct internode_comm *internode_comms; /* by id */
+	uint32_t flights;			/* what MPI works on */
+	uint32_t ops;				/* that move bytes between nodes */
+	uint32_t committed;			/* tasks that wait for other nodes */
+	uint64_t nodes_ns;			/* when another node was last heard of */
+	uint64_t heard_ns;			/* when it was last listened for */
+	uint64_t stuck_ns; /* when to look for members that wait for each other */
 	struct node_match *asked;
-	struct span *endings, *ended; /* ended: on GPUs, for EPOCH_CLOSE_NS */
+	struct internode_comm *endings, *ended; /* ended: on GPUs, for EPOCH_CLOSE_NS */
 	struct message *messages;
 	struct message *own; /* from this node's sequencer to this node, and back */
 	struct early *early; /* by time */

@@ -23,7 +23,7 @@ struct engine;
 struct node_match;
 struct operation_key;
 struct region;
-struct span;
+struct internode_comm;
 struct svc_record;
 struct task;
 
@@ -120,15 +120,16 @@ struct transport {
 	/* ---- Several nodes ---- */
 
 	/* Do the bytes of such tasks travel with the nodes' records? p2p: a Send and its Recv. */
-	bool (*eager)(const struct span *s, const struct svc_record *r, bool p2p);
-	/* If so, the bytes that this node has for the one at that place, at most SPAN_EAGER_BYTES;
-	 * returns how many. tasks: as in a match. */
-	size_t (*pack)(const struct span *s, struct task *const *tasks, uint32_t place, bool p2p,
-		       char *out);
+	bool (*eager)(const struct internode_comm *s, const struct svc_record *r, bool p2p);
+	/* If so, the bytes that this node has for the one at that place, at most
+	 * INTERNODE_EAGER_BYTES; returns how many. tasks: as in a match. */
+	size_t (*pack)(const struct internode_comm *s, struct task *const *tasks, uint32_t place,
+		       bool p2p, char *out);
 	/* Does the operation with the bytes of all nodes. False: a node sent too few. */
-	bool (*unpack)(const struct span *s, struct task *const *tasks, const struct node_match *j);
+	bool (*unpack)(const struct internode_comm *s, struct task *const *tasks,
+		       const struct node_match *j);
 	/* Another node is ready to receive a part of an operation. */
-	void (*credit)(struct engine *e, struct span *s, uint32_t place,
+	void (*credit)(struct engine *e, struct internode_comm *s, uint32_t place,
 		       const struct operation_key *key, const struct credit_note *note);
 	/* Of a transport that has another one send its parts: will it start a part of that key? */
 	bool (*expects)(const struct engine *e, const struct comm *c,

@@ -242,9 +242,9 @@ static void handle_event(struct server *s, const struct event *ev)
 			report_tasks(s->comms.comm_by_slot[ev->tasks.comm], &ev->tasks.status,
 				     ev->tasks.op, ev->tasks.rank, ev->tasks.seq);
 		break;
-	case EVENT_SPAN_FAILED:
-		comm_span_failed(&s->comms, ev->span.comm, ev->span.epoch, ev->span.result,
-				 ev->span.node);
+	case EVENT_INTERNODE_FAILED:
+		comm_internode_failed(&s->comms, ev->internode.comm, ev->internode.epoch,
+				      ev->internode.result, ev->internode.node);
 		break;
 	case EVENT_MEMBER_LEFT:
 		comm_member_left(&s->comms, ev->left.comm, ev->left.epoch, ev->left.rank);

@@ -31,7 +31,7 @@ struct seen_epoch {
 	struct seen_epoch *prev, *next;
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch, nranks;
-	uint64_t span;
+	uint64_t internode_id;
 	int32_t pids[RANKS_MAX];
 	uint32_t nodes[RANKS_MAX];
 	uint64_t serial;
@@ -130,12 +130,13 @@ static bool somebody_lives(const struct seen_epoch *e)
 	return false;
 }
 
-static struct seen_epoch *epoch_seen(const uint8_t *id, uint32_t epoch, uint64_t span)
+static struct seen_epoch *epoch_seen(const uint8_t *id, uint32_t epoch, uint64_t internode_id)
 {
 	struct seen_epoch *e;
 	DL_FOREACH (epochs, e)
 		if (same_id(e->id, id) && e->epoch == epoch && somebody_lives(e) &&
-		    ((never_forgets() && all_live()) || (span && e->span == span)))
+		    ((never_forgets() && all_live()) ||
+		     (internode_id && e->internode_id == internode_id)))
 			return e;
 	return NULL;
 }
@@ -166,7 +167,7 @@ static struct seen_epoch *note_epoch(const struct communicator *m, const struct 
 	memcpy(e->id, m->id, sizeof(e->id));
 	e->epoch = c->epoch_start.epoch;
 	e->nranks = c->epoch_start.nranks;
-	e->span = c->epoch_start.span;
+	e->internode_id = c->epoch_start.internode_id;
 	for (uint32_t k = 0; k < e->nranks; k++) {
 		e->pids[k] = c->epoch_start.members[k].pid;
 		e->nodes[k] = c->epoch_start.members[k].node;
@@ -182,7 +183,7 @@ static struct seen_epoch *note_epoch(const struct communicator *m, const struct 
 static void compare_epoch(uint32_t node, const struct seen_epoch *e, const struct communicator *m,
 			  const struct command *c)
 {
-	if (e->span != c->epoch_start.span)
+	if (e->internode_id != c->epoch_start.internode_id)
 		fail("node %u starts another epoch %u of %02x%02x than other nodes", node, e->epoch,
 		     e->id[0], e->id[1]);
 	for (uint32_t k = 0; k < e->nranks; k++) {
@@ -222,7 +223,7 @@ static void check_alone(const struct communicator *m, uint32_t epoch)
 void check_start(uint32_t node, const struct command *c)
 {
 	const struct communicator *m = nodes[node].comms.comm_by_slot[c->epoch_start.comm];
-	struct seen_epoch *e = epoch_seen(m->id, c->epoch_start.epoch, c->epoch_start.span);
+	struct seen_epoch *e = epoch_seen(m->id, c->epoch_start.epoch, c->epoch_start.internode_id);
 	trace((int)node, "starts epoch %u of %02x%02x", c->epoch_start.epoch, m->id[0], m->id[1]);
 	check_number(node, m->id, c->epoch_start.epoch);
 	if (e)

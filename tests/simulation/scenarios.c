@@ -26,9 +26,9 @@ static bool is_member(const struct trainer *t, uint32_t rank)
 	return false;
 }
 
-static void run(uint64_t span)
+static void run(uint64_t duration)
 {
-	if (!time_run(span))
+	if (!time_run(duration))
 		fail("it does not come to rest");
 }
 

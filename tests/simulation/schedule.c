@@ -273,9 +273,9 @@ static void on_step(void *arg)
 
 /* ---- What comes of it ---- */
 
-static bool run(const char *when, uint64_t span)
+static bool run(const char *when, uint64_t duration)
 {
-	if (!time_run(span))
+	if (!time_run(duration))
 		fail("%s: it does not come to rest", when);
 	return !failure[0];
 }

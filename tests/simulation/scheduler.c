@@ -124,7 +124,7 @@ static void start(struct scheduler *x, const struct command *c)
 	check_start(x->node, c);
 	r->slot = c->epoch_start.comm;
 	r->epoch = c->epoch_start.epoch;
-	r->across = c->epoch_start.span;
+	r->across = c->epoch_start.internode_id;
 	r->hangs = c->epoch_start.transport == TRANSPORT_NCCL && chance(15);
 	DL_APPEND(x->running, r);
 	free(c->epoch_start.members);
@@ -163,7 +163,7 @@ void scheduler_fail_one(struct scheduler *x)
 		if (!r->across || r->ends || chance(50))
 			continue;
 		trace((int)x->node, "the scheduler fails epoch %u of slot %u", r->epoch, r->slot);
-		comm_span_failed(comms_of(x), r->slot, r->epoch, NCCLSVC_TIMEOUT, -1);
+		comm_internode_failed(comms_of(x), r->slot, r->epoch, NCCLSVC_TIMEOUT, -1);
 		return;
 	}
 }

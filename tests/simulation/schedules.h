@@ -21,7 +21,7 @@ uint64_t between(uint64_t low, uint64_t high);
 /* Calls f with arg then, unless the node (-1: none) is lost by then; and frees arg. */
 void at(uint64_t time, int node, void (*f)(void *arg), void *arg);
 /* Runs what is due in that time; 0: until nothing is due any more. False: there was too much. */
-bool time_run(uint64_t span);
+bool time_run(uint64_t duration);
 /* On which node something happens; -1: not known. */
 int time_node(void);
 void time_end(void);

@@ -96,9 +96,10 @@ static struct happening next(void)
 	return first;
 }
 
-bool time_run(uint64_t span)
+bool time_run(uint64_t duration)
 {
-	const uint64_t end = orders + HAPPENINGS_MAX, until = span ? now_ns + span : UINT64_MAX;
+	const uint64_t end = orders + HAPPENINGS_MAX,
+		       until = duration ? now_ns + duration : UINT64_MAX;
 	while (n && heap[0].time <= until && !failure[0]) {
 		const struct happening h = next();
 		now_ns = h.time;
@@ -110,7 +111,7 @@ bool time_run(uint64_t span)
 		if (orders > end)
 			return false;
 	}
-	if (span && !failure[0])
+	if (duration && !failure[0])
 		now_ns = until;
 	return true;
 }

@@ -12,8 +12,8 @@
 #include "channel/mpi_api.h"
 #include "transport/transports.h"
 
-#define SPAN   77
-#define MEMORY 9 /* a trainer's region on the host */
+#define INTERNODE_ID 77
+#define MEMORY	     9 /* a trainer's region on the host */
 
 /* ---- MPI ---- */
 
@@ -29,16 +29,16 @@ struct message {
 static struct channel {
 	struct message *messages;
 	bool held;
-	enum span_kind holds; /* held as soon as such a message is said */
+	enum internode_kind holds; /* held as soon as such a message is said */
 } channels[NODES][NODES];
 static struct message *given[NODES]; /* the last that the node has heard */
-static unsigned said[SPAN_END];	     /* by kind */
+static unsigned said[INTERNODE_END]; /* by kind */
 
 static int say(int from, const void *body, size_t bytes, int to)
 {
 	struct message *m = malloc(sizeof(*m) + bytes);
 	struct channel *c = &channels[from][to];
-	struct span_header h;
+	struct internode_header h;
 	assert_non_null(m);
 	assert_true(bytes >= sizeof(h));
 	m->bytes = bytes;
@@ -123,14 +123,14 @@ void hold(int from, int to, bool held)
 }
 
 /* From when such a message is said. */
-void hold_from(int from, int to, enum span_kind kind)
+void hold_from(int from, int to, enum internode_kind kind)
 {
 	pthread_mutex_lock(&lock);
 	channels[from][to].holds = kind;
 	pthread_mutex_unlock(&lock);
 }
 
-unsigned said_of(enum span_kind kind)
+unsigned said_of(enum internode_kind kind)
 {
 	pthread_mutex_lock(&lock);
 	const unsigned n = said[kind];
@@ -138,7 +138,7 @@ unsigned said_of(enum span_kind kind)
 	return n;
 }
 
-void await_said(enum span_kind kind, unsigned n)
+void await_said(enum internode_kind kind, unsigned n)
 {
 	for (uint64_t until = now_ns() + WAIT_NS; said_of(kind) < n; pause_ns(100000))
 		assert_true(now_ns() < until);
@@ -201,7 +201,7 @@ static void begin_epoch(uint32_t n)
 	c.epoch_start.uid = 1;
 	c.epoch_start.members = members;
 	c.epoch_start.progress = progress_pages[n];
-	c.epoch_start.span = SPAN;
+	c.epoch_start.internode_id = INTERNODE_ID;
 	c.epoch_start.transport = engine_transport;
 	command_node(n, c);
 }

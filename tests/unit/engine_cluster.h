@@ -8,7 +8,7 @@
 #define TESTS_ENGINE_CLUSTER_H
 
 #include "engine_gpus.h"
-#include "sched/internode/span.h"
+#include "sched/internode/internode_comm.h"
 
 #define NODES	 3
 #define RANKS	 4
@@ -22,10 +22,10 @@ extern uint32_t nranks, node_of[RANKS];
 /* Holds back what one node says to another, or lets all of it come. */
 void hold(int from, int to, bool held);
 /* From the next message of that kind on. */
-void hold_from(int from, int to, enum span_kind kind);
+void hold_from(int from, int to, enum internode_kind kind);
 /* How many messages of that kind all nodes have said. */
-unsigned said_of(enum span_kind kind);
-void await_said(enum span_kind kind, unsigned n);
+unsigned said_of(enum internode_kind kind);
+void await_said(enum internode_kind kind, unsigned n);
 
 /* ---- Nodes ---- */
 

@@ -17,14 +17,14 @@
 #include "channel/mpi_api.h"
 #include "coord/messages.h"
 #include "engine_gpus.h"
-#include "sched/internode/span.h"
+#include "sched/internode/internode_comm.h"
 
-#define NODES  3
-#define COUNT  (64u << 10) /* bytes: more than a message takes along */
-#define FLOWS  64
-#define SPAN   77
-#define MEMORY 9	   /* the trainer's region on the host */
-#define LARGE  (22u << 20) /* bytes: three are more than an engine keeps */
+#define NODES	     3
+#define COUNT	     (64u << 10) /* bytes: more than a message takes along */
+#define FLOWS	     64
+#define INTERNODE_ID 77
+#define MEMORY	     9		 /* the trainer's region on the host */
+#define LARGE	     (22u << 20) /* bytes: three are more than an engine keeps */
 
 /* ---- Time ---- */
 
@@ -67,7 +67,7 @@ static struct posted {
 static unsigned nflows, nsaid, nheard;
 static struct message_from {
 	int node;
-	struct span_header header;
+	struct internode_header header;
 	struct svc_record record;
 } said[16];
 
@@ -151,35 +151,35 @@ static const struct mpi_api mpi = {.version = MPI_API_VERSION,
 				   .drop = drop,
 				   .hear = hear};
 
-static void say(int node, uint64_t span, enum span_kind kind, uint64_t seq,
+static void say(int node, uint64_t internode_id, enum internode_kind kind, uint64_t seq,
 		const struct svc_record *r, size_t bytes)
 {
 	pthread_mutex_lock(&lock);
 	struct message_from *m = &said[nsaid++];
 	*m = (struct message_from){.node = node};
-	m->header = (struct span_header){.magic = SPAN_MAGIC,
-					 .kind = (uint16_t)kind,
-					 .span = span,
-					 .key = {-1, -1, seq, 0},
-					 .bytes = bytes};
+	m->header = (struct internode_header){.magic = INTERNODE_MAGIC,
+					      .kind = (uint16_t)kind,
+					      .internode_id = internode_id,
+					      .key = {-1, -1, seq, 0},
+					      .bytes = bytes};
 	if (r)
 		m->record = *r;
 	pthread_mutex_unlock(&lock);
 }
 
 /* Node says so of the seq-th collective. */
-static void says(int node, enum span_kind kind, uint64_t seq, const struct svc_record *r)
+static void says(int node, enum internode_kind kind, uint64_t seq, const struct svc_record *r)
 {
-	say(node, SPAN, kind, seq, r, r ? sizeof(*r) : 0);
+	say(node, INTERNODE_ID, kind, seq, r, r ? sizeof(*r) : 0);
 }
 
 /* Node is ready to receive something of that epoch: it gets an answer, or the bytes. */
-static void gives_credit(int node, uint64_t span)
+static void gives_credit(int node, uint64_t internode_id)
 {
 	const struct credit_note note = {.tag = MPI_TAG_DATA};
 	struct svc_record r = {0};
 	memcpy(&r, &note, sizeof(note));
-	say(node, span, SPAN_CREDIT, 0, &r, sizeof(note));
+	say(node, internode_id, INTERNODE_CREDIT, 0, &r, sizeof(note));
 }
 
 static void all_is_heard(void)
@@ -239,7 +239,7 @@ static void begin_epoch(void)
 	c.epoch_start.uid = 1;
 	c.epoch_start.members = members;
 	c.epoch_start.progress = progress_pages[0];
-	c.epoch_start.span = SPAN;
+	c.epoch_start.internode_id = INTERNODE_ID;
 	c.epoch_start.transport = TRANSPORT_INTERNODE;
 	command(c);
 }
@@ -264,9 +264,9 @@ static struct event next_event(enum event_kind kind)
 /* The engine wants the epoch to end on all nodes, and says why. */
 static void is_given_up(int32_t result)
 {
-	const struct event ev = next_event(EVENT_SPAN_FAILED);
-	assert_int_equal(ev.span.result, result);
-	assert_int_equal(ev.span.node, -1);
+	const struct event ev = next_event(EVENT_INTERNODE_FAILED);
+	assert_int_equal(ev.internode.result, result);
+	assert_int_equal(ev.internode.node, -1);
 	end_epoch(0, result, -1);
 	next_event(EVENT_EPOCH_GONE);
 }
@@ -298,8 +298,8 @@ static void what_was_under_way_ends_with_its_node(void **state)
 	(void)state;
 	const struct svc_record r = broadcast();
 	uint64_t a = submit_one(0, r);
-	says(1, SPAN_READY, 0, &r);
-	says(2, SPAN_READY, 0, &r);
+	says(1, INTERNODE_READY, 0, &r);
+	says(2, INTERNODE_READY, 0, &r);
 	ends_under_way(a);
 }
 
@@ -314,13 +314,13 @@ static void without_memory_the_epoch_ends(void **state)
 	r.peer = -1;
 	r.src_region = MEMORY;
 	uint64_t a = submit_one(0, r);
-	says(2, SPAN_READY, 0, &r);
+	says(2, INTERNODE_READY, 0, &r);
 	pause_ns(QUIET_NS);
 	atomic_store(&poor, true);
-	says(1, SPAN_READY, 0, &r);
-	const struct event ev = next_event(EVENT_SPAN_FAILED);
+	says(1, INTERNODE_READY, 0, &r);
+	const struct event ev = next_event(EVENT_INTERNODE_FAILED);
 	atomic_store(&poor, false);
-	assert_int_equal(ev.span.result, NCCLSVC_NO_MEMORY);
+	assert_int_equal(ev.internode.result, NCCLSVC_NO_MEMORY);
 	end_epoch(0, NCCLSVC_NO_MEMORY, -1);
 	ends(0, a, NCCLSVC_NO_MEMORY);
 }
@@ -331,11 +331,11 @@ static void what_a_lost_node_was_ready_for_ends_too(void **state)
 	(void)state;
 	const struct svc_record r = broadcast();
 	uint64_t a = submit_one(0, r);
-	says(2, SPAN_READY, 0, &r);
+	says(2, INTERNODE_READY, 0, &r);
 	pause_ns(QUIET_NS);
 	command((struct command){.kind = COMMAND_NODE_LOST, .node = {1}});
 	pause_ns(QUIET_NS);
-	says(1, SPAN_READY, 0, &r);
+	says(1, INTERNODE_READY, 0, &r);
 	pause_ns(QUIET_NS);
 	assert_int_equal(receives(1), 0);
 	end_epoch(0, NCCLSVC_PEER_GONE, 1);
@@ -346,8 +346,8 @@ static void what_came_before_the_epoch_is_heard(void **state)
 {
 	(void)state;
 	const struct svc_record r = broadcast();
-	says(1, SPAN_READY, 0, &r);
-	says(2, SPAN_READY, 0, &r);
+	says(1, INTERNODE_READY, 0, &r);
+	says(2, INTERNODE_READY, 0, &r);
 	all_is_heard();
 	ahead = 60;
 	pause_ns(QUIET_NS);
@@ -361,10 +361,11 @@ static void what_was_too_much_to_keep_gives_the_epoch_up(void **state)
 {
 	(void)state;
 	const struct svc_record r = broadcast();
-	says(1, SPAN_READY, 0, &r);
-	for (uint64_t span = SPAN + 1; span < SPAN + 4; span++)
-		say(2, span, SPAN_READY, 0, &r, LARGE);
-	says(2, SPAN_READY, 0, &r);
+	says(1, INTERNODE_READY, 0, &r);
+	for (uint64_t internode_id = INTERNODE_ID + 1; internode_id < INTERNODE_ID + 4;
+	     internode_id++)
+		say(2, internode_id, INTERNODE_READY, 0, &r, LARGE);
+	says(2, INTERNODE_READY, 0, &r);
 	all_is_heard();
 	begin_epoch();
 	is_given_up(NCCLSVC_LIMIT);
@@ -378,9 +379,9 @@ static void is_refused(int node, unsigned n)
 	assert_int_equal(refused[node], n);
 }
 
-static void announce(uint32_t slot, uint64_t span)
+static void announce(uint32_t slot, uint64_t internode_id)
 {
-	command((struct command){.kind = COMMAND_EPOCH_NAMED, .epoch_named = {slot, span}});
+	command((struct command){.kind = COMMAND_EPOCH_NAMED, .epoch_named = {slot, internode_id}});
 	pause_ns(QUIET_NS);
 }
 
@@ -388,16 +389,16 @@ static void announce(uint32_t slot, uint64_t span)
 static void what_is_passed_over_is_not_kept(void **state)
 {
 	(void)state;
-	gives_credit(1, SPAN);
+	gives_credit(1, INTERNODE_ID);
 	all_is_heard();
 	ahead = 100000;
 	pause_ns(QUIET_NS);
 	assert_int_equal(refused[1], 0);
-	announce(UINT32_MAX, SPAN + 1);
+	announce(UINT32_MAX, INTERNODE_ID + 1);
 	is_refused(1, 1);
-	gives_credit(2, SPAN);
-	gives_credit(2, SPAN + 1);
-	gives_credit(2, SPAN + 2);
+	gives_credit(2, INTERNODE_ID);
+	gives_credit(2, INTERNODE_ID + 1);
+	gives_credit(2, INTERNODE_ID + 2);
 	all_is_heard();
 	is_refused(2, 2);
 }
@@ -405,16 +406,16 @@ static void what_is_passed_over_is_not_kept(void **state)
 static void what_is_announced_is_kept(void **state)
 {
 	(void)state;
-	announce(0, SPAN);
-	announce(UINT32_MAX, SPAN + 1);
-	gives_credit(1, SPAN);
+	announce(0, INTERNODE_ID);
+	announce(UINT32_MAX, INTERNODE_ID + 1);
+	gives_credit(1, INTERNODE_ID);
 	all_is_heard();
 	ahead = 100000;
 	pause_ns(QUIET_NS);
 	assert_int_equal(refused[1], 0);
 	announce(0, 0);
 	is_refused(1, 1);
-	gives_credit(1, SPAN);
+	gives_credit(1, INTERNODE_ID);
 	all_is_heard();
 	is_refused(1, 2);
 }
@@ -425,7 +426,7 @@ static void what_is_over_is_not_kept(void **state)
 	(void)state;
 	end_epoch(0, NCCLSVC_CANCELLED, -1);
 	next_event(EVENT_EPOCH_GONE);
-	gives_credit(1, SPAN);
+	gives_credit(1, INTERNODE_ID);
 	all_is_heard();
 	is_refused(1, 1);
 }

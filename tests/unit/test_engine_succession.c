@@ -42,7 +42,7 @@ static bool ends_in_order(uint32_t node)
 
 /* ---- The end of an epoch ---- */
 
-/* Node 1 knows that all have left, and has forgotten the span. */
+/* Node 1 knows that all have left, and has forgotten the communicator. */
 static void what_was_closed_for_one_is_closed_for_all(void **state)
 {
 	uint64_t n[2];
@@ -51,7 +51,7 @@ static void what_was_closed_for_one_is_closed_for_all(void **state)
 		n[k] = sum(k);
 	for (uint32_t k = 0; k < nranks; k++)
 		goes_well(k, n[k]);
-	hold_from(0, 2, SPAN_CLOSED);
+	hold_from(0, 2, INTERNODE_CLOSED);
 	end_on(1);
 	end_on(2);
 	assert_true(ends_in_order(1));
@@ -74,9 +74,9 @@ static uint64_t recv_within(uint32_t rank, int32_t peer, uint64_t timeout_ns)
 static void what_has_failed_twice_is_remembered_once(void **state)
 {
 	(void)state;
-	hold_from(0, 2, SPAN_FAILED);
+	hold_from(0, 2, INTERNODE_FAILED);
 	const uint64_t received = recv_within(1, 0, QUIET_NS);
-	await_said(SPAN_FAILED, 2);
+	await_said(INTERNODE_FAILED, 2);
 	pause_ns(QUIET_NS); /* node 1 hears it */
 	lose_sequencer();
 	ends(1, received, NCCLSVC_TIMEOUT);
@@ -105,7 +105,7 @@ static void begin_another(uint32_t comm)
 		c.epoch_start.uid = 2;
 		c.epoch_start.members = members;
 		c.epoch_start.progress = progress_pages[NODES + node];
-		c.epoch_start.span = 1000 + comm;
+		c.epoch_start.internode_id = 1000 + comm;
 		c.epoch_start.transport = engine_transport;
 		command_node(node, c);
 	}
@@ -119,12 +119,12 @@ static void failures_of_one_epoch_push_out_no_others(void **state)
 	(void)state;
 	begin_another(1);
 	other.timeout_ns = QUIET_NS;
-	hold_from(0, 2, SPAN_FAILED);
+	hold_from(0, 2, INTERNODE_FAILED);
 	const uint64_t received = recv_within(1, 0, QUIET_NS);
-	await_said(SPAN_FAILED, 2);
+	await_said(INTERNODE_FAILED, 2);
 	for (unsigned i = 0; i < others; i++)
 		submit_one(0, other);
-	await_said(SPAN_FAILED, 2 + others);
+	await_said(INTERNODE_FAILED, 2 + others);
 	pause_ns(QUIET_NS); /* node 1 hears it */
 	lose_sequencer();
 	ends(1, received, NCCLSVC_TIMEOUT);

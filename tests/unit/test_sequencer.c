@@ -23,7 +23,7 @@ enum kind { LAUNCH, FAILED, ASK, CLOSED, WAITING, GOES_ON };
 static struct said_by_it {
 	uint32_t node;
 	enum kind kind;
-	uint64_t of; /* LAUNCH: a request's number; else a span */
+	uint64_t of; /* LAUNCH: a request's number; else a communicator */
 	uint64_t grant;
 	struct operation_key key;
 	struct failed_note note;
@@ -44,35 +44,35 @@ static void note_launch(void *arg, uint32_t node, uint64_t number, uint64_t gran
 	note(node, LAUNCH, number)->grant = grant;
 }
 
-static void note_failed(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
-			const struct failed_note *why)
+static void note_failed(void *arg, uint32_t node, uint64_t internode_id,
+			const struct operation_key *key, const struct failed_note *why)
 {
 	(void)arg;
-	struct said_by_it *s = note(node, FAILED, span);
+	struct said_by_it *s = note(node, FAILED, internode_id);
 	s->key = *key;
 	s->note = *why;
 }
 
-static void note_ask(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
-		     const ncclsvc_status *why)
+static void note_ask(void *arg, uint32_t node, uint64_t internode_id,
+		     const struct operation_key *key, const ncclsvc_status *why)
 {
 	(void)arg;
-	struct said_by_it *s = note(node, ASK, span);
+	struct said_by_it *s = note(node, ASK, internode_id);
 	s->key = *key;
 	s->note.status = *why;
 }
 
-static void note_closed(void *arg, uint32_t node, uint64_t span)
+static void note_closed(void *arg, uint32_t node, uint64_t internode_id)
 {
 	(void)arg;
-	note(node, CLOSED, span);
+	note(node, CLOSED, internode_id);
 }
 
-static void note_waiting(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
-			 const uint32_t *places, uint32_t n)
+static void note_waiting(void *arg, uint32_t node, uint64_t internode_id,
+			 const struct operation_key *key, const uint32_t *places, uint32_t n)
 {
 	(void)arg;
-	struct said_by_it *s = note(node, WAITING, span);
+	struct said_by_it *s = note(node, WAITING, internode_id);
 	s->key = *key;
 	s->n = n;
 	memcpy(s->places, places, n * sizeof(places[0]));
@@ -102,12 +102,13 @@ static void says_nothing(void)
 	assert_int_equal(nheard, nsaid);
 }
 
-/* Spans 100 and 200 are of nodes 1 and 2; 300 of 1, 2 and 3. A node has one rank of each. */
+/* Communicators 100 and 200 are of nodes 1 and 2; 300 of 1, 2 and 3. A node has one rank of each.
+ */
 static const uint32_t members[] = {1, 2, 3};
 
-static uint32_t nodes_of(uint64_t span)
+static uint32_t nodes_of(uint64_t internode_id)
 {
-	return span == 300 ? 3 : 2;
+	return internode_id == 300 ? 3 : 2;
 }
 
 static struct svc_record record(uint64_t count)
@@ -122,11 +123,11 @@ static struct operation_key collective(uint64_t seq)
 }
 
 /* The node's part in the seq-th collective. */
-static struct request_entry at(uint32_t node, uint64_t span, uint64_t seq)
+static struct request_entry at(uint32_t node, uint64_t internode_id, uint64_t seq)
 {
-	return (struct request_entry){.span = span,
+	return (struct request_entry){.internode_id = internode_id,
 				      .key = collective(seq),
-				      .nparts = nodes_of(span),
+				      .nparts = nodes_of(internode_id),
 				      .place = node - 1,
 				      .rank = (int32_t)node - 1,
 				      .count = 1,
@@ -146,19 +147,20 @@ static void request_two(uint32_t node, uint64_t number, struct request_entry a,
 }
 
 /* number is 0: the node fails it. missing: one of its ranks, or -1. */
-static void withdraw(uint32_t node, uint64_t span, uint64_t seq, uint64_t number, int result,
-		     int32_t missing)
+static void withdraw(uint32_t node, uint64_t internode_id, uint64_t seq, uint64_t number,
+		     int result, int32_t missing)
 {
 	struct failed_note why = {.status = {.result = result, .rank_a = -1, .rank_b = -1}};
 	const struct operation_key key = collective(seq);
 	if (missing >= 0)
 		why.status.missing[why.status.missing_count++] = missing;
-	sequencer_withdraw(sequencer, now, node, span, &key, number, &why, members, nodes_of(span));
+	sequencer_withdraw(sequencer, now, node, internode_id, &key, number, &why, members,
+			   nodes_of(internode_id));
 }
 
-static void leave(uint32_t node, uint64_t span)
+static void leave(uint32_t node, uint64_t internode_id)
 {
-	sequencer_leave(sequencer, node, span, members, nodes_of(span));
+	sequencer_leave(sequencer, node, internode_id, members, nodes_of(internode_id));
 }
 
 static int begin(void **state)
@@ -270,11 +272,11 @@ static void a_request_may_come_in_parts(void **state)
 	says(2, LAUNCH, 9);
 }
 
-/* A communicator with the number of a span is no part of it. */
+/* A communicator to be made is no part of the internode communicator with the same number. */
 static void makes_when_all_have_requested(void **state)
 {
 	const struct request_entry make = {
-		.span = 100, .key = {.part = OPERATION_MAKE}, .nparts = 3};
+		.internode_id = 100, .key = {.part = OPERATION_MAKE}, .nparts = 3};
 	(void)state;
 	sequencer_request(sequencer, now, 1, 1, false, &make, 1);
 	assert_false(sequencer_awaited(sequencer));
@@ -322,7 +324,7 @@ static void records_that_differ_fail_on_all(void **state)
 
 static void a_send_and_its_recv_must_agree(void **state)
 {
-	struct request_entry send = {.span = 100,
+	struct request_entry send = {.internode_id = 100,
 				     .key = {.a = 0, .b = 1},
 				     .nparts = 2,
 				     .rank = 0,
@@ -510,9 +512,9 @@ static void succeed(void)
 	assert_non_null(sequencer);
 }
 
-static void report(uint32_t node, uint64_t number, uint64_t span, uint64_t seq)
+static void report(uint32_t node, uint64_t number, uint64_t internode_id, uint64_t seq)
 {
-	const struct grant g = {number, span, collective(seq)};
+	const struct grant g = {number, internode_id, collective(seq)};
 	sequencer_report(sequencer, node, &g, 1, true);
 }
 
@@ -636,7 +638,7 @@ static void does_not_wait_for_the_report_of_who_is_gone(void **state)
 	says(2, GOES_ON, 0);
 }
 
-/* Node 2 has told a former sequencer that it leaves, and forgotten the span. */
+/* Node 2 has told a former sequencer that it leaves, and forgotten the communicator. */
 static void closes_without_a_node_that_does_not_leave(void **state)
 {
 	(void)state;

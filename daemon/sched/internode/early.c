@@ -22,7 +22,7 @@ struct early {
 	struct early *prev, *next;
 	int node;
 	size_t bytes;
-	struct span_header header;
+	struct internode_header header;
 	char body[];
 };
 
@@ -77,13 +77,13 @@ static bool is_lost(const struct engine *e, uint64_t id)
 /* ---- Messages ---- */
 
 /* Nobody waits for what it says; but a credit is always answered. */
-static void refuse(struct engine *e, const struct span_header *h, const char *body, int node)
+static void refuse(struct engine *e, const struct internode_header *h, const char *body, int node)
 {
 	struct credit_note note;
-	if (h->kind != SPAN_CREDIT || e->lost[node])
+	if (h->kind != INTERNODE_CREDIT || e->lost[node])
 		return;
 	memcpy(&note, body, sizeof(note));
-	span_refuse_credit(e, node, note.tag);
+	internode_comm_refuse_credit(e, node, note.tag);
 }
 
 static void take(struct engine *e, struct early *m)
@@ -103,7 +103,7 @@ static void drop_all(struct engine *e, uint64_t id)
 {
 	struct early *m, *next;
 	DL_FOREACH_SAFE (e->early, m, next)
-		if (m->header.span == id)
+		if (m->header.internode_id == id)
 			drop(e, m);
 }
 
@@ -120,15 +120,15 @@ static void lose(struct engine *e, uint64_t id)
 	drop_all(e, id);
 }
 
-void early_keep(struct engine *e, const struct span_header *h, const char *body, int node)
+void early_keep(struct engine *e, const struct internode_header *h, const char *body, int node)
 {
 	size_t size = sizeof(struct early) + h->bytes;
 	struct early *m = NULL;
 	/* The oldest is the likeliest not to begin. */
-	while (e->early && e->early_bytes + size > EARLY_MAX && !is_lost(e, h->span))
-		lose(e, e->early->header.span);
-	if (!is_lost(e, h->span) && !(m = malloc(size)))
-		lose(e, h->span);
+	while (e->early && e->early_bytes + size > EARLY_MAX && !is_lost(e, h->internode_id))
+		lose(e, e->early->header.internode_id);
+	if (!is_lost(e, h->internode_id) && !(m = malloc(size)))
+		lose(e, h->internode_id);
 	if (!m) {
 		refuse(e, h, body, node);
 		return;
@@ -146,7 +146,7 @@ static void sweep(struct engine *e)
 {
 	struct early *m, *next;
 	DL_FOREACH_SAFE (e->early, m, next)
-		if (!early_is_expected(e, m->header.span))
+		if (!early_is_expected(e, m->header.internode_id))
 			drop(e, m);
 }
 
@@ -189,18 +189,18 @@ void early_announce(struct engine *e, uint32_t slot, uint64_t id)
 void early_hear(struct engine *e, struct comm *c)
 {
 	struct early *m, *next;
-	const uint64_t id = c->span ? c->span->id : 0;
+	const uint64_t id = c->internode ? c->internode->id : 0;
 	const bool lost = id && is_lost(e, id);
 	forget_name(e, &e->announced[c->slot]);
 	if (!id)
 		return;
 	if (lost)
-		span_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
+		internode_comm_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
 	DL_FOREACH_SAFE (e->early, m, next) {
-		if (m->header.span != id)
+		if (m->header.internode_id != id)
 			continue;
 		take(e, m);
-		span_dispatch(e, &m->header, m->body, m->node);
+		internode_comm_dispatch(e, &m->header, m->body, m->node);
 		free(m);
 	}
 	note_name(e, id);
@@ -214,7 +214,7 @@ void early_node_lost(struct engine *e, uint32_t node)
 void early_expire(struct engine *e)
 {
 	const struct early *m = e->early; /* the oldest */
-	const uint64_t lost_ns = e->givers[giver_of(e, m->header.span)].lost_ns;
+	const uint64_t lost_ns = e->givers[giver_of(e, m->header.internode_id)].lost_ns;
 	if (lost_ns && e->now - lost_ns >= EARLY_KEPT_NS)
 		sweep(e);
 }

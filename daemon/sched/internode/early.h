@@ -3,12 +3,12 @@
 #ifndef SCHED_EARLY_H
 #define SCHED_EARLY_H
 
-#include "span.h"
+#include "internode_comm.h"
 
 /* False: out of memory; early_finish frees. */
 bool early_init(struct engine *e);
 /* For an epoch that this node has yet to begin. */
-void early_keep(struct engine *e, const struct span_header *h, const char *body, int node);
+void early_keep(struct engine *e, const struct internode_header *h, const char *body, int node);
 /* Will such an epoch begin here, as far as this node knows? Else it is over, or never began. */
 bool early_is_expected(const struct engine *e, uint64_t id);
 /* The communicator in that slot is about to begin this epoch; 0: it is not, any more. Slot

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Where the tasks of several nodes match: each node says READY or FAILED once, and all draw the
- * same conclusion. span.h tells how. */
+ * same conclusion. internode_comm.h tells how. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -15,18 +15,18 @@
 #include "stuck.h"
 #include "task.h"
 
-#define MATCHES_MAX 65536 /* in one span: others may be ahead by so much */
+#define MATCHES_MAX 65536 /* in one communicator: others may be ahead by so much */
 
 /* ---- Finding ---- */
 
-struct node_match *node_match_find(struct span *s, const struct operation_key *key)
+struct node_match *node_match_find(struct internode_comm *s, const struct operation_key *key)
 {
 	struct node_match *j;
 	HASH_FIND(hh, s->matches, key, sizeof(*key), j);
 	return j;
 }
 
-struct node_match *node_match_get(struct span *s, const struct operation_key *key)
+struct node_match *node_match_get(struct internode_comm *s, const struct operation_key *key)
 {
 	struct node_match *j = node_match_find(s, key);
 	if (j)
@@ -44,7 +44,7 @@ struct node_match *node_match_get(struct span *s, const struct operation_key *ke
 	return j;
 }
 
-void node_match_free(struct engine *e, struct span *s, struct node_match *j)
+void node_match_free(struct engine *e, struct internode_comm *s, struct node_match *j)
 {
 	if (j->due_ns)
 		DL_DELETE2(e->asked, j, prev_due, next_due);
@@ -64,7 +64,7 @@ static struct operation_key collective_key(const struct comm *c)
 
 uint32_t node_match_place_of(const struct node_match *j, uint32_t part)
 {
-	const struct span *s = j->comm->span;
+	const struct internode_comm *s = j->comm->internode;
 	if (j->key.a < 0)
 		return part;
 	return s->node_of[part ? j->key.b : j->key.a];
@@ -74,7 +74,7 @@ uint32_t node_match_part_of(const struct node_match *j, uint32_t place)
 {
 	if (j->key.a < 0)
 		return place;
-	return j->comm->span->node_of[j->key.a] == place ? 0 : 1;
+	return j->comm->internode->node_of[j->key.a] == place ? 0 : 1;
 }
 
 /* ---- Drawing the conclusion ---- */
@@ -129,7 +129,7 @@ void node_match_conclude_failed(struct engine *e, struct node_match *j)
 		return;
 	}
 	if (j->key.seq < c->collectives) { /* and nobody will */
-		node_match_free(e, c->span, j);
+		node_match_free(e, c->internode, j);
 		return;
 	}
 	if (j->key.seq > c->collectives) {
@@ -137,7 +137,7 @@ void node_match_conclude_failed(struct engine *e, struct node_match *j)
 		return;
 	}
 	ncclsvc_status st = j->status;
-	node_match_free(e, c->span, j);
+	node_match_free(e, c->internode, j);
 	if (stuck_said(&st)) { /* who posts one now does not mean this */
 		order_end_collective(e, c, &st);
 		return;
@@ -150,7 +150,7 @@ void node_match_conclude_failed(struct engine *e, struct node_match *j)
 /* Do its bytes, if any, come with the verdicts? */
 static bool comes_along(const struct comm *c, const struct svc_record *r, bool p2p)
 {
-	return c->transport->eager && c->transport->eager(c->span, r, p2p);
+	return c->transport->eager && c->transport->eager(c->internode, r, p2p);
 }
 
 static void start(struct engine *e, struct node_match *j)
@@ -168,18 +168,18 @@ static void start(struct engine *e, struct node_match *j)
 		order_show_state(e, tasks[k]);
 	}
 	if (comes_along(c, &j->parts[j->mine].verdict.record, p2p)) {
-		if (c->transport->unpack && !c->transport->unpack(c->span, tasks, j)) {
+		if (c->transport->unpack && !c->transport->unpack(c->internode, tasks, j)) {
 			/* Another version of this program? */
 			st = status_of(NCCLSVC_PROTOCOL);
-			span_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
+			internode_comm_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
 		}
 		node_match_end_tasks(e, j, &st);
-		node_match_free(e, c->span, j);
+		node_match_free(e, c->internode, j);
 		return;
 	}
 	struct operation_key key = j->key;
 	j->tasks = NULL;
-	node_match_free(e, c->span, j);
+	node_match_free(e, c->internode, j);
 	const struct match match = {.comm = c, .tasks = tasks, .ntasks = n, .at = &key};
 	if (c->transport->start(e, &match) == BEGUN_NO_MEMORY) {
 		/* The others have begun: what they wait for ends with the epoch. */
@@ -187,7 +187,7 @@ static void start(struct engine *e, struct node_match *j)
 		for (uint32_t k = 0; k < n; k++)
 			if (tasks[k])
 				release_end(e, tasks[k], &st);
-		span_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		internode_comm_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
 	}
 	free(tasks);
 }
@@ -210,12 +210,12 @@ void node_match_conclude(struct engine *e, struct node_match *j)
 		return;
 	}
 	node_match_end_tasks(e, j, &st);
-	node_match_free(e, j->comm->span, j);
+	node_match_free(e, j->comm->internode, j);
 }
 
 void node_match_ready(struct node_match *j, uint32_t part, const struct svc_record *record)
 {
-	const struct span *s = j->comm->span;
+	const struct internode_comm *s = j->comm->internode;
 	const bool pair = j->key.a >= 0;
 	j->parts[part].verdict = (struct verdict){
 		.said = SAID_READY,
@@ -236,14 +236,15 @@ static void heard(struct engine *e, struct node_match *j)
 void node_match_tell_failed(struct engine *e, const struct node_match *j,
 			    const struct failed_note *failed)
 {
-	if (span_is_sequenced(j->comm->span)) {
-		sequence_withdraw(e, j->comm->span, &j->key, NULL, failed);
+	if (internode_comm_is_sequenced(j->comm->internode)) {
+		sequence_withdraw(e, j->comm->internode, &j->key, NULL, failed);
 		return;
 	}
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (i != j->mine)
-			span_send(e, j->comm->span, node_match_place_of(j, i), SPAN_FAILED, &j->key,
-				  failed, sizeof(*failed), NULL, 0);
+			internode_comm_send(e, j->comm->internode, node_match_place_of(j, i),
+					    INTERNODE_FAILED, &j->key, failed, sizeof(*failed),
+					    NULL, 0);
 }
 
 bool node_match_keep_failed(struct node_match *j, uint32_t part, const struct failed_note *failed)
@@ -259,7 +260,7 @@ bool node_match_keep_failed(struct node_match *j, uint32_t part, const struct fa
  * came has named them when it ended.) */
 void node_match_name_missing(const struct comm *c, const struct node_match *j, ncclsvc_status *st)
 {
-	const struct span *s = c->span;
+	const struct internode_comm *s = c->internode;
 	if (st->result != NCCLSVC_TIMEOUT || st->done_ns)
 		return;
 	st->missing_count = 0;
@@ -268,8 +269,8 @@ void node_match_name_missing(const struct comm *c, const struct node_match *j, n
 		st->missing[st->missing_count++] = j->mine ? j->key.b : j->key.a;
 		return;
 	}
-	for (uint32_t i = 0; i < span_local_count(s); i++) {
-		uint32_t rank = span_locals(s)[i];
+	for (uint32_t i = 0; i < internode_comm_local_count(s); i++) {
+		uint32_t rank = internode_comm_locals(s)[i];
 		/* Of a later collective, nobody here has. */
 		if (j->key.seq == c->collectives && c->collective[rank])
 			continue;
@@ -282,18 +283,18 @@ void node_match_name_missing(const struct comm *c, const struct node_match *j, n
 void node_match_say_failed(struct engine *e, struct node_match *j, const ncclsvc_status *st)
 {
 	struct failed_note failed = {.status = *st};
-	const struct span *s = j->comm->span;
+	const struct internode_comm *s = j->comm->internode;
 	if (s->over)
 		return;
 	if (differs_in_records(j, st) && j->key.seq == j->comm->collectives)
 		order_collect_records(j->comm, &failed.posted);
 	j->status = *st;
 	if (!node_match_keep_failed(j, j->mine, &failed)) {
-		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		internode_comm_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
 	node_match_tell_failed(e, j, &failed);
-	if (span_is_sequenced(s)) {
+	if (internode_comm_is_sequenced(s)) {
 		j->parts[j->mine].verdict.said = SAID_FAILED;
 		return;
 	}
@@ -315,13 +316,13 @@ static void offer(struct engine *e, struct node_match *j)
 
 void node_match_say_ready(struct engine *e, struct node_match *j, const struct svc_record *record)
 {
-	struct span *s = j->comm->span;
-	char payload[SPAN_EAGER_BYTES];
+	struct internode_comm *s = j->comm->internode;
+	char payload[INTERNODE_EAGER_BYTES];
 	const struct transport *transport = s->comm->transport;
 	const bool p2p = j->key.a >= 0;
 	const bool packs = transport->pack && comes_along(j->comm, record, p2p);
 	node_match_ready(j, j->mine, record);
-	if (span_is_sequenced(s)) {
+	if (internode_comm_is_sequenced(s)) {
 		offer(e, j);
 		return;
 	}
@@ -330,7 +331,8 @@ void node_match_say_ready(struct engine *e, struct node_match *j, const struct s
 			continue;
 		uint32_t place = node_match_place_of(j, i);
 		size_t n = packs ? transport->pack(s, j->tasks, place, p2p, payload) : 0;
-		span_send(e, s, place, SPAN_READY, &j->key, record, sizeof(*record), payload, n);
+		internode_comm_send(e, s, place, INTERNODE_READY, &j->key, record, sizeof(*record),
+				    payload, n);
 	}
 	heard(e, j);
 }
@@ -349,16 +351,16 @@ void node_match_commit(struct engine *e, struct node_match *j, struct task *t)
 
 bool node_match_post_collective(struct engine *e, struct comm *c)
 {
-	if (!c->span)
+	if (!c->internode)
 		return false;
-	if (c->span->over)
+	if (c->internode->over)
 		return true; /* its end is near */
 	const struct operation_key key = collective_key(c);
-	struct node_match *j = node_match_get(c->span, &key);
+	struct node_match *j = node_match_get(c->internode, &key);
 	struct task **tasks = calloc(c->nranks, sizeof(struct task *));
 	if (!j || !tasks) {
 		free(tasks);
-		span_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		internode_comm_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return true;
 	}
 	const struct svc_record *record = NULL;
@@ -385,7 +387,7 @@ bool node_match_post_collective(struct engine *e, struct comm *c)
 /* Who does not answer does not keep the others waiting. The sequencer waits for nodes, too. */
 static void await_answers(struct engine *e, struct node_match *j)
 {
-	const unsigned steps = span_is_sequenced(j->comm->span) ? 2 : 1;
+	const unsigned steps = internode_comm_is_sequenced(j->comm->internode) ? 2 : 1;
 	if (j->due_ns)
 		DL_DELETE2(e->asked, j, prev_due, next_due);
 	j->due_ns = e->now + steps * NODE_ANSWER_NS;
@@ -395,13 +397,13 @@ static void await_answers(struct engine *e, struct node_match *j)
 bool node_match_fail_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
 	struct operation_key key = collective_key(c);
-	if (!c->span)
+	if (!c->internode)
 		return false;
-	if (c->span->over)
+	if (c->internode->over)
 		return true;
-	struct node_match *j = node_match_get(c->span, &key);
+	struct node_match *j = node_match_get(c->internode, &key);
 	if (!j) {
-		span_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
+		internode_comm_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
 		return true;
 	}
 	if (j->parts[j->mine].verdict.said)
@@ -426,7 +428,7 @@ void node_match_give_up(struct engine *e, struct comm *c, const ncclsvc_status *
 			uint64_t collectives)
 {
 	struct node_match *j, *next;
-	HASH_ITER (hh, c->span->matches, j, next)
+	HASH_ITER (hh, c->internode->matches, j, next)
 		if (j->key.a >= 0 && !j->parts[j->mine].verdict.said)
 			node_match_say_failed(e, j, st);
 	for (uint64_t seq = c->collectives; seq < collectives && !c->ended; seq++)
@@ -435,23 +437,23 @@ void node_match_give_up(struct engine *e, struct comm *c, const ncclsvc_status *
 
 bool node_match_spoken(struct comm *c)
 {
-	if (!c->span)
+	if (!c->internode)
 		return false;
 	const struct operation_key key = collective_key(c);
-	struct node_match *j = node_match_find(c->span, &key);
+	struct node_match *j = node_match_find(c->internode, &key);
 	return j && j->parts[j->mine].verdict.said;
 }
 
 void node_match_look(struct engine *e, struct comm *c)
 {
-	if (!c->span || c->poisoned)
+	if (!c->internode || c->poisoned)
 		return;
 	const struct operation_key key = collective_key(c);
-	struct node_match *j = node_match_find(c->span, &key);
+	struct node_match *j = node_match_find(c->internode, &key);
 	if (!j || !j->resolved)
 		return;
 	ncclsvc_status st = j->status;
-	node_match_free(e, c->span, j);
+	node_match_free(e, c->internode, j);
 	c->poisoned = true;
 	c->poison = st;
 }
@@ -507,33 +509,33 @@ static void ask_sequencer(struct engine *e, struct node_match *j)
 	if (!r)
 		node_match_withdraw(e, j);
 	else
-		sequence_withdraw(e, j->comm->span, &j->key, r, &note);
+		sequence_withdraw(e, j->comm->internode, &j->key, r, &note);
 }
 
 void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
 {
 	struct node_match *j = t->node_match;
-	if (j->asked || j->comm->span->over)
+	if (j->asked || j->comm->internode->over)
 		return;
 	j->asked = true;
 	j->status = *st;
 	await_answers(e, j);
-	if (span_is_sequenced(j->comm->span)) {
+	if (internode_comm_is_sequenced(j->comm->internode)) {
 		ask_sequencer(e, j);
 		return;
 	}
 	for (uint32_t i = 0; i < j->nparts; i++)
 		if (!j->parts[i].verdict.said)
-			span_send(e, j->comm->span, node_match_place_of(j, i), SPAN_ASK, &j->key,
-				  st, sizeof(*st), NULL, 0);
+			internode_comm_send(e, j->comm->internode, node_match_place_of(j, i),
+					    INTERNODE_ASK, &j->key, st, sizeof(*st), NULL, 0);
 }
 
 /* Whose fault is it? */
 static uint32_t silent_place(const struct engine *e, const struct node_match *j)
 {
 	uint32_t i = 0;
-	if (span_is_sequenced(j->comm->span))
-		return sequence_place(e, j->comm->span);
+	if (internode_comm_is_sequenced(j->comm->internode))
+		return sequence_place(e, j->comm->internode);
 	while (j->parts[i].verdict.said)
 		i++;
 	return node_match_place_of(j, i);
@@ -548,7 +550,7 @@ void node_match_expire(struct engine *e)
 		DL_DELETE2(e->asked, j, prev_due, next_due);
 		j->due_ns = 0;
 		if (j->heard < j->nparts)
-			span_give_up(e, j->comm, NCCLSVC_TIMEOUT, silent_place(e, j));
+			internode_comm_give_up(e, j->comm, NCCLSVC_TIMEOUT, silent_place(e, j));
 	}
 }
 
@@ -556,10 +558,10 @@ void node_match_expire(struct engine *e)
 
 void node_match_entry(const struct node_match *j, struct request_entry *entry)
 {
-	const struct span *s = j->comm->span;
+	const struct internode_comm *s = j->comm->internode;
 	const struct verdict *v = &j->parts[j->mine].verdict;
 	*entry = (struct request_entry){
-		.span = s->id,
+		.internode_id = s->id,
 		.key = j->key,
 		.nparts = j->nparts,
 		.place = j->mine,
@@ -570,7 +572,7 @@ void node_match_entry(const struct node_match *j, struct request_entry *entry)
 	};
 }
 
-void node_match_say_again(struct engine *e, struct span *s)
+void node_match_say_again(struct engine *e, struct internode_comm *s)
 {
 	struct node_match *j, *next;
 	HASH_ITER (hh, s->matches, j, next) {
@@ -589,5 +591,5 @@ void node_match_launched(struct engine *e, struct node_match *j)
 	for (uint32_t k = 0; k < n; k++)
 		if (j->tasks[k])
 			node_match_release(e, j->tasks[k]);
-	node_match_free(e, j->comm->span, j);
+	node_match_free(e, j->comm->internode, j);
 }

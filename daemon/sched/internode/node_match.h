@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where the tasks of several nodes match: span.h tells how the nodes agree. */
+ * Where the tasks of several nodes match: internode_comm.h tells how the nodes agree. */
 #ifndef SCHED_NODE_MATCH_H
 #define SCHED_NODE_MATCH_H
 
 #include "coord/sequencer.h"
-#include "span.h"
+#include "internode_comm.h"
 
 /* One node's verdict, and the bytes that came with it. */
 struct node_verdict {
@@ -29,7 +29,7 @@ struct node_match {
 	uint32_t ntasks;
 	struct node_match *prev_due, *next_due;
 	struct node_verdict
-		parts[]; /* by place among the span's nodes; of a pair: sender, receiver */
+		parts[]; /* by place among the communicator's nodes; of a pair: sender, receiver */
 };
 
 /* ---- For the scheduler ---- */
@@ -59,13 +59,13 @@ void node_match_look(struct engine *e, struct comm *c);
 bool node_match_spoken(struct comm *c);
 /* A task that waits for other nodes is to fail: ask them. */
 void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st);
-void node_match_take_message(struct engine *e, struct span *s, uint32_t place,
-			     const struct span_header *h, const char *body);
+void node_match_take_message(struct engine *e, struct internode_comm *s, uint32_t place,
+			     const struct internode_header *h, const char *body);
 /* FAILED, ASK or WAITING, from the sequencer. */
-void node_match_take_decision(struct engine *e, struct span *s, const struct span_header *h,
-			      const char *body);
+void node_match_take_decision(struct engine *e, struct internode_comm *s,
+			      const struct internode_header *h, const char *body);
 /* To a new one: what this node has failed, or asked for. */
-void node_match_say_again(struct engine *e, struct span *s);
+void node_match_say_again(struct engine *e, struct internode_comm *s);
 /* What this node requests of it. */
 void node_match_entry(const struct node_match *j, struct request_entry *entry);
 /* Its request is void, and this node has asked for it to fail: so it does. */
@@ -80,14 +80,14 @@ void node_match_plan_begins(const struct comm *c);
 void node_match_member_left(struct engine *e, struct comm *c, int32_t rank,
 			    const ncclsvc_status *st);
 void node_match_expire(struct engine *e);
-void node_match_free(struct engine *e, struct span *s, struct node_match *j);
+void node_match_free(struct engine *e, struct internode_comm *s, struct node_match *j);
 
 /* ---- Between node_match.c, node_match_messages.c and node_match_pair.c ---- */
 
 /* NULL: none. */
-struct node_match *node_match_find(struct span *s, const struct operation_key *key);
+struct node_match *node_match_find(struct internode_comm *s, const struct operation_key *key);
 /* Made if need be; NULL: out of memory, or the others are too far ahead. */
-struct node_match *node_match_get(struct span *s, const struct operation_key *key);
+struct node_match *node_match_get(struct internode_comm *s, const struct operation_key *key);
 /* t waits for other nodes: from now on nothing takes it back. */
 void node_match_commit(struct engine *e, struct node_match *j, struct task *t);
 /* To all others that take part. */
@@ -98,7 +98,7 @@ void node_match_ready(struct node_match *j, uint32_t part, const struct svc_reco
 /* This node's word, which may conclude it. */
 void node_match_say_ready(struct engine *e, struct node_match *j, const struct svc_record *record);
 void node_match_say_failed(struct engine *e, struct node_match *j, const ncclsvc_status *st);
-/* The place among the span's nodes of one that takes part; and the reverse. */
+/* The place among the communicator's nodes of one that takes part; and the reverse. */
 uint32_t node_match_place_of(const struct node_match *j, uint32_t part);
 uint32_t node_match_part_of(const struct node_match *j, uint32_t place);
 /* What that part has failed with. False: no memory. */
@@ -119,7 +119,7 @@ void node_match_call_off(struct engine *e, struct node_match *j);
 /* ---- node_match_pair.c ---- */
 
 /* Has the member here posted its side of the pair, or will it never, as it has left? */
-bool node_match_pair_past(struct span *s, const struct operation_key *key);
+bool node_match_pair_past(struct internode_comm *s, const struct operation_key *key);
 /* The other side of a pair is ready, and nobody here has posted it: is another pair posted here
  * that was to match it, if only both were of the plan, or neither? Then both fail. */
 void node_match_check_kind(struct engine *e, struct node_match *j);

@@ -15,7 +15,7 @@
 static void doom(struct engine *e, struct node_match *j, const ncclsvc_status *why)
 {
 	ncclsvc_status st = *why;
-	if (j->comm->span->over)
+	if (j->comm->internode->over)
 		return;
 	node_match_name_missing(j->comm, j, &st);
 	node_match_say_failed(e, j, &st);
@@ -24,7 +24,7 @@ static void doom(struct engine *e, struct node_match *j, const ncclsvc_status *w
 /* A rank without which it can't be; -1: none. */
 static int32_t who_is_gone(const struct comm *c, const struct operation_key *key)
 {
-	const struct span *s = c->span;
+	const struct internode_comm *s = c->internode;
 	for (uint32_t k = 0; key->a < 0 && c->gone && k < c->nranks; k++)
 		if (c->members[k].gone)
 			return (int32_t)k;
@@ -37,7 +37,8 @@ static int32_t who_is_gone(const struct comm *c, const struct operation_key *key
 }
 
 /* Is it an operation that this node takes part in, with that place or, of a pair, any other? */
-static bool key_valid(const struct span *s, uint32_t place, const struct operation_key *key)
+static bool key_valid(const struct internode_comm *s, uint32_t place,
+		      const struct operation_key *key)
 {
 	const int32_t n = (int32_t)s->comm->nranks;
 	if (key->a == -1 && key->b == -1)
@@ -59,7 +60,7 @@ static bool is_past(const struct comm *c, const struct operation_key *key)
 static void show_posted(const struct node_match *j, uint32_t place)
 {
 	const struct comm *c = j->comm;
-	const struct span *s = c->span;
+	const struct internode_comm *s = c->internode;
 	for (uint32_t i = 0; j->key.a < 0 && i < s->counts[place]; i++) {
 		struct member_progress *progress =
 			c->members[s->ranks[s->first[place] + i]].progress;
@@ -77,7 +78,7 @@ static void hear_ready(struct engine *e, struct node_match *j, uint32_t part, co
 	if (v->bytes) {
 		v->payload = malloc(v->bytes);
 		if (!v->payload) {
-			span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+			internode_comm_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 			return;
 		}
 		memcpy(v->payload, body + sizeof(record), v->bytes);
@@ -92,7 +93,7 @@ static void hear_ready(struct engine *e, struct node_match *j, uint32_t part, co
 		node_match_say_failed(e, j, &st);
 	} else if (j->heard == j->nparts) {
 		if (pair && j->resolved) /* this side failed, and nobody waits */
-			node_match_free(e, j->comm->span, j);
+			node_match_free(e, j->comm->internode, j);
 		else
 			node_match_conclude(e, j);
 	} else if (pair && j->comm->plan) {
@@ -116,7 +117,7 @@ static void learn_departure(struct engine *e, struct comm *c, const ncclsvc_stat
 {
 	const int32_t rank = st->result == NCCLSVC_PEER_GONE ? st->rank_a : -1;
 	if (rank < 0 || (uint32_t)rank >= c->nranks || c->members[rank].gone ||
-	    c->span->node_of[rank] == c->span->me || st->field == NCCLSVC_FIELD_NODE)
+	    c->internode->node_of[rank] == c->internode->me || st->field == NCCLSVC_FIELD_NODE)
 		return;
 	engine_event(e,
 		     &(struct event){.kind = EVENT_MEMBER_LEFT, .left = {c->slot, c->epoch, rank}});
@@ -130,11 +131,11 @@ static void hear_failed(struct engine *e, struct node_match *j, uint32_t part,
 	const struct verdict *mine = &j->parts[j->mine].verdict;
 	bool resolved = j->resolved;
 	if (!node_match_keep_failed(j, part, failed)) {
-		span_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		internode_comm_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
 	if (!note_valid(j->comm, failed)) {
-		span_give_up(e, j->comm, NCCLSVC_PROTOCOL, node_match_place_of(j, part));
+		internode_comm_give_up(e, j->comm, NCCLSVC_PROTOCOL, node_match_place_of(j, part));
 		return;
 	}
 	if (j->key.a >= 0 && (!mine->said || resolved)) {
@@ -144,7 +145,7 @@ static void hear_failed(struct engine *e, struct node_match *j, uint32_t part,
 		j->resolved = true;
 		j->status = *st;
 		if (resolved)
-			node_match_free(e, j->comm->span, j);
+			node_match_free(e, j->comm->internode, j);
 		return;
 	}
 	j->parts[part].verdict.said = SAID_FAILED;
@@ -155,47 +156,47 @@ static void hear_failed(struct engine *e, struct node_match *j, uint32_t part,
 		node_match_conclude(e, j);
 }
 
-void node_match_take_message(struct engine *e, struct span *s, uint32_t place,
-			     const struct span_header *h, const char *body)
+void node_match_take_message(struct engine *e, struct internode_comm *s, uint32_t place,
+			     const struct internode_header *h, const char *body)
 {
 	struct comm *c = s->comm;
 	struct operation_key key = h->key;
 	ncclsvc_status st;
 	struct failed_note failed;
-	size_t least = h->kind == SPAN_READY	? sizeof(struct svc_record)
-		       : h->kind == SPAN_FAILED ? sizeof(failed)
-						: sizeof(st);
+	size_t least = h->kind == INTERNODE_READY    ? sizeof(struct svc_record)
+		       : h->kind == INTERNODE_FAILED ? sizeof(failed)
+						     : sizeof(st);
 	if (h->bytes < least || !key_valid(s, place, &key)) {
-		span_give_up(e, c, NCCLSVC_PROTOCOL, place);
+		internode_comm_give_up(e, c, NCCLSVC_PROTOCOL, place);
 		return;
 	}
-	if (h->kind == SPAN_FAILED) {
+	if (h->kind == INTERNODE_FAILED) {
 		memcpy(&failed, body, sizeof(failed));
 		learn_departure(e, c, &failed.status);
-	} else if (h->kind == SPAN_ASK) {
+	} else if (h->kind == INTERNODE_ASK) {
 		memcpy(&st, body, sizeof(st));
 		learn_departure(e, c, &st);
 	}
-	if (h->kind != SPAN_READY)
+	if (h->kind != INTERNODE_READY)
 		stuck_break(e, s, body);
 	struct node_match *j = node_match_find(s, &key);
 	/* Who asks has spoken before: what is not known (any more) is over. */
-	if (!j && (h->kind == SPAN_ASK || is_past(c, &key)))
+	if (!j && (h->kind == INTERNODE_ASK || is_past(c, &key)))
 		return;
 	if (!j)
 		j = node_match_get(s, &key);
 	if (!j) {
-		span_give_up(e, c, NCCLSVC_LIMIT, place);
+		internode_comm_give_up(e, c, NCCLSVC_LIMIT, place);
 		return;
 	}
 	uint32_t part = node_match_part_of(j, place);
-	if (h->kind == SPAN_ASK) {
+	if (h->kind == INTERNODE_ASK) {
 		if (!j->parts[j->mine].verdict.said)
 			doom(e, j, &st);
 	} else if (j->parts[part].verdict.said || part == j->mine) {
-		span_give_up(e, c, NCCLSVC_PROTOCOL, place);
+		internode_comm_give_up(e, c, NCCLSVC_PROTOCOL, place);
 		return;
-	} else if (h->kind == SPAN_READY) {
+	} else if (h->kind == INTERNODE_READY) {
 		hear_ready(e, j, part, body, h->bytes);
 	} else {
 		hear_failed(e, j, part, &failed);
@@ -245,50 +246,51 @@ static void be_failed(struct engine *e, struct node_match *j, const struct faile
 	}
 	j->status = st;
 	j->heard = j->nparts;
-	sequence_remember_failed(c->span, &j->key, failed);
+	sequence_remember_failed(c->internode, &j->key, failed);
 	if (j->tasks) {
 		node_match_call_off(e, j);
 		node_match_end_tasks(e, j, &st);
-		node_match_free(e, c->span, j);
+		node_match_free(e, c->internode, j);
 	} else if (pair && j->resolved) { /* nobody waits for it */
-		node_match_free(e, c->span, j);
+		node_match_free(e, c->internode, j);
 	} else {
 		node_match_conclude_failed(e, j);
 	}
 }
 
-void node_match_take_decision(struct engine *e, struct span *s, const struct span_header *h,
-			      const char *body)
+void node_match_take_decision(struct engine *e, struct internode_comm *s,
+			      const struct internode_header *h, const char *body)
 {
 	struct comm *c = s->comm;
 	struct failed_note failed = {0};
-	const bool fails = h->kind == SPAN_FAILED;
-	const size_t least = fails		   ? sizeof(failed)
-			     : h->kind == SPAN_ASK ? sizeof(failed.status)
-						   : 0;
+	const bool fails = h->kind == INTERNODE_FAILED;
+	const size_t least = fails			? sizeof(failed)
+			     : h->kind == INTERNODE_ASK ? sizeof(failed.status)
+							: 0;
 	if (h->bytes < least || !key_valid(s, ANY_PLACE, &h->key)) {
-		span_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
+		internode_comm_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
 		return;
 	}
 	memcpy(&failed, body, least);
 	if (failed.ends_epoch) {
-		span_give_up(e, c, failed.status.result,
-			     failed.node < 0 ? UINT32_MAX : span_place(s, failed.node));
+		internode_comm_give_up(e, c, failed.status.result,
+				       failed.node < 0 ? UINT32_MAX
+						       : internode_comm_place(s, failed.node));
 		return;
 	}
 	if (fails && !note_valid(c, &failed)) {
-		span_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
+		internode_comm_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
 		return;
 	}
 	learn_departure(e, c, &failed.status);
-	if (h->kind != SPAN_READY)
+	if (h->kind != INTERNODE_READY)
 		stuck_break(e, s, body);
 	struct node_match *j = node_match_find(s, &h->key);
-	if (!j && h->kind == SPAN_ASK && h->key.seq != STUCK_ALL && !is_past(c, &h->key))
+	if (!j && h->kind == INTERNODE_ASK && h->key.seq != STUCK_ALL && !is_past(c, &h->key))
 		j = node_match_get(s, &h->key);
 	if (!j)
 		return; /* it is over here */
-	if (h->kind == SPAN_READY)
+	if (h->kind == INTERNODE_READY)
 		show_waiting(j, body, h->bytes);
 	else if (fails)
 		be_failed(e, j, &failed);
@@ -304,8 +306,8 @@ void node_match_take_decision(struct engine *e, struct span *s, const struct spa
 /* Does it need that rank, and can this node's word still count? */
 static bool is_concerned(const struct node_match *j, int32_t rank)
 {
-	const struct span *s = j->comm->span;
-	const bool known_here = s->node_of[rank] == s->me || span_is_sequenced(s);
+	const struct internode_comm *s = j->comm->internode;
+	const bool known_here = s->node_of[rank] == s->me || internode_comm_is_sequenced(s);
 	return j->key.a < 0 || (known_here && (j->key.a == rank || j->key.b == rank));
 }
 
@@ -321,7 +323,7 @@ static struct task *any_task(const struct node_match *j)
 void node_match_member_left(struct engine *e, struct comm *c, int32_t rank,
 			    const ncclsvc_status *st)
 {
-	struct span *s = c->span;
+	struct internode_comm *s = c->internode;
 	struct node_match *j, *next;
 	if (!s)
 		return;
@@ -330,7 +332,7 @@ void node_match_member_left(struct engine *e, struct comm *c, int32_t rank,
 	HASH_ITER (hh, s->matches, j, next) {
 		if (!is_concerned(j, rank))
 			continue;
-		struct task *t = span_is_sequenced(s) ? any_task(j) : NULL;
+		struct task *t = internode_comm_is_sequenced(s) ? any_task(j) : NULL;
 		if (t)
 			node_match_ask(e, t, st);
 		else if (!j->parts[j->mine].verdict.said)

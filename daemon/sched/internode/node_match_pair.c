@@ -20,13 +20,14 @@ static int32_t local_rank(const struct node_match *j)
 }
 
 /* How many pairs of ranks there are, one of them of this node. */
-static size_t pairs(const struct span *s)
+static size_t pairs(const struct internode_comm *s)
 {
-	return (size_t)span_local_count(s) * s->comm->nranks;
+	return (size_t)internode_comm_local_count(s) * s->comm->nranks;
 }
 
 /* NULL: out of memory. */
-static uint64_t *pair_counter(struct span *s, bool send, int32_t rank, int32_t peer, bool planned)
+static uint64_t *pair_counter(struct internode_comm *s, bool send, int32_t rank, int32_t peer,
+			      bool planned)
 {
 	uint32_t i = 0;
 	if (!s->sent)
@@ -35,13 +36,13 @@ static uint64_t *pair_counter(struct span *s, bool send, int32_t rank, int32_t p
 		s->received = calloc(2 * pairs(s), sizeof(*s->received));
 	if (!s->sent || !s->received)
 		return NULL;
-	while (span_locals(s)[i] != (uint32_t)rank)
+	while (internode_comm_locals(s)[i] != (uint32_t)rank)
 		i++;
 	return (send ? s->sent : s->received) + (planned ? pairs(s) : 0) +
 	       (size_t)i * s->comm->nranks + (uint32_t)peer;
 }
 
-bool node_match_pair_past(struct span *s, const struct operation_key *key)
+bool node_match_pair_past(struct internode_comm *s, const struct operation_key *key)
 {
 	const struct comm *c = s->comm;
 	const bool send = s->node_of[key->a] == s->me;
@@ -104,7 +105,8 @@ void node_match_check_kind(struct engine *e, struct node_match *j)
 /* ---- Posting ---- */
 
 /* NULL: out of memory. */
-static struct node_match *next_match(struct engine *e, struct span *s, const struct task *t)
+static struct node_match *next_match(struct engine *e, struct internode_comm *s,
+				     const struct task *t)
 {
 	const bool send = t->record.op == NCCLSVC_SEND;
 	const int32_t peer = t->record.peer;
@@ -128,14 +130,14 @@ static void post_to_failed(struct engine *e, struct node_match *j, struct task *
 	const ncclsvc_status st = j->status;
 	if (!j->parts[j->mine].verdict.said) /* the other side waits for it */
 		node_match_tell_failed(e, j, &(struct failed_note){.status = st});
-	node_match_free(e, t->comm->span, j);
+	node_match_free(e, t->comm->internode, j);
 	release_end(e, t, &st);
 }
 
 static void post_failure(struct engine *e, struct node_match *j, struct task *t)
 {
 	const ncclsvc_status st = t->tombstone ? t->end : order_refused_status(t);
-	struct span *s = t->comm->span;
+	struct internode_comm *s = t->comm->internode;
 	const struct operation_key key = j->key;
 	node_match_say_failed(e, j, &st);
 	j = node_match_find(s, &key);
@@ -149,18 +151,18 @@ static void post_failure(struct engine *e, struct node_match *j, struct task *t)
 void node_match_post_p2p(struct engine *e, struct task *t)
 {
 	struct comm *c = t->comm;
-	if (c->span->over) { /* its end is near */
+	if (c->internode->over) { /* its end is near */
 		t->place = POSTED;
 		member_of(t)->posted++;
 		return;
 	}
-	struct node_match *j = next_match(e, c->span, t);
+	struct node_match *j = next_match(e, c->internode, t);
 	struct task **tasks = calloc(2, sizeof(struct task *));
 	if (!j || !tasks) {
 		ncclsvc_status st = status_of(NCCLSVC_NO_MEMORY);
 		free(tasks);
 		release_end(e, t, &st);
-		span_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		internode_comm_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
 	t->place = POSTED;
@@ -192,22 +194,22 @@ void node_match_forget_left(struct engine *e, struct node_match *j)
 	    (said && j->heard < j->nparts))
 		return;
 	const ncclsvc_status st = plan_left_status(j->comm, rank);
-	if (!said && !j->comm->span->over)
+	if (!said && !j->comm->internode->over)
 		node_match_tell_failed(e, j, &(struct failed_note){.status = st});
-	node_match_free(e, j->comm->span, j);
+	node_match_free(e, j->comm->internode, j);
 }
 
 void node_match_plan_left(struct engine *e, struct comm *c, int32_t rank)
 {
 	struct node_match *j, *next;
-	HASH_ITER (hh, c->span->matches, j, next)
+	HASH_ITER (hh, c->internode->matches, j, next)
 		if (j->key.a >= 0 && local_rank(j) == rank)
 			node_match_forget_left(e, j);
 }
 
 void node_match_plan_begins(const struct comm *c)
 {
-	struct span *s = c->span;
+	struct internode_comm *s = c->internode;
 	if (!s || !s->sent || !s->received)
 		return;
 	memset(s->sent + pairs(s), 0, pairs(s) * sizeof(*s->sent));

@@ -12,13 +12,12 @@
 #include "sched/set.h"
 #include "sequence.h"
 
-#define FAILED_KEPT 256					      /* of one epoch */
-#define GRANTS_SENT (SPAN_EAGER_BYTES / sizeof(struct grant)) /* in one message */
-#define ENTRIES_SENT                                                                               \
-	((SPAN_EAGER_BYTES - 256) / sizeof(struct request_entry)) /* in one message                \
-								   */
+#define FAILED_KEPT  256 /* of one epoch */
+/* In one message: */
+#define GRANTS_SENT  (INTERNODE_EAGER_BYTES / sizeof(struct grant))
+#define ENTRIES_SENT ((INTERNODE_EAGER_BYTES - 256) / sizeof(struct request_entry))
 
-#define WITHDRAW_ALL (OPERATION_MAKE - 1) /* nothing of the span is requested any more */
+#define WITHDRAW_ALL (OPERATION_MAKE - 1) /* nothing of the communicator is requested any more */
 
 /* To be launched together here. */
 struct launch_request {
@@ -40,8 +39,8 @@ struct failed_operation {
 	struct failed_note note;
 };
 
-/* -> sequencer, with SPAN_WITHDRAW of an operation. (Of a making, key.seq is the request's number;
- * of all of the span, its nodes follow.) */
+/* -> sequencer, with INTERNODE_WITHDRAW of an operation. (Of a making, key.seq is the request's
+ * number; of all of the communicator, its nodes follow.) */
 struct withdrawal {
 	uint64_t number; /* of the request that it was in; 0: of none */
 	struct failed_note note;
@@ -49,7 +48,7 @@ struct withdrawal {
 	uint32_t nodes[CLUSTER_NODES_MAX]; /* nnodes are sent */
 };
 
-_Static_assert(sizeof(struct withdrawal) <= SPAN_BODY_MAX, "a withdrawal fits into a message");
+_Static_assert(sizeof(struct withdrawal) <= INTERNODE_BODY_MAX, "a withdrawal fits into a message");
 
 static uint32_t sequencer_node(const struct engine *e)
 {
@@ -64,14 +63,14 @@ bool sequence_is_by(const struct engine *e, uint32_t node)
 	return sequencer_node(e) == node;
 }
 
-uint32_t sequence_place(const struct engine *e, const struct span *s)
+uint32_t sequence_place(const struct engine *e, const struct internode_comm *s)
 {
-	return span_place(s, (int)sequencer_node(e));
+	return internode_comm_place(s, (int)sequencer_node(e));
 }
 
-static void say(struct engine *e, const struct span_header *h, const void *body)
+static void say(struct engine *e, const struct internode_header *h, const void *body)
 {
-	span_send_node(e, sequencer_node(e), h, body);
+	internode_comm_send_node(e, sequencer_node(e), h, body);
 }
 
 /* ---- This node's requests ---- */
@@ -91,9 +90,9 @@ static void send_request(struct engine *e, const struct launch_request *r)
 {
 	for (uint32_t i = 0; i < r->n; i += ENTRIES_SENT) {
 		uint32_t n = r->n - i < ENTRIES_SENT ? r->n - i : ENTRIES_SENT;
-		const struct span_header h = {.kind = SPAN_REQUEST,
-					      .key = {.a = i + n < r->n, .seq = r->number},
-					      .bytes = n * sizeof(r->entries[0])};
+		const struct internode_header h = {.kind = INTERNODE_REQUEST,
+						   .key = {.a = i + n < r->n, .seq = r->number},
+						   .bytes = n * sizeof(r->entries[0])};
 		say(e, &h, r->entries + i);
 	}
 }
@@ -116,8 +115,8 @@ static bool speaks(const struct task *t)
 static bool all_open(const struct engine *e)
 {
 	for (uint32_t i = 0; i < e->nvisited; i++) {
-		const struct span *s = e->visited[i]->comm->span;
-		if (s && (s->left || s->unled || s->comm->span_failed))
+		const struct internode_comm *s = e->visited[i]->comm->internode;
+		if (s && (s->left || s->unled || s->comm->internode_comm_failed))
 			return false;
 	}
 	return true;
@@ -127,8 +126,8 @@ static bool all_open(const struct engine *e)
 static void refuse_visited(struct engine *e, int result)
 {
 	for (uint32_t i = 0; i < e->nvisited; i++)
-		if (e->visited[i]->comm->span)
-			span_give_up(e, e->visited[i]->comm, result, UINT32_MAX);
+		if (e->visited[i]->comm->internode)
+			internode_comm_give_up(e, e->visited[i]->comm, result, UINT32_MAX);
 }
 
 void sequence_request(struct engine *e, bool fits)
@@ -154,7 +153,7 @@ void sequence_request(struct engine *e, bool fits)
 		if (!speaks(t))
 			continue;
 		node_match_entry(t->node_match, &r->entries[r->n++]);
-		t->comm->span->requested = true;
+		t->comm->internode->requested = true;
 	}
 	add_request(e, r);
 }
@@ -168,7 +167,7 @@ void sequence_request_making(struct engine *e, struct making *k, making_launch *
 	r->launch = launch;
 	r->n = 1;
 	r->entries[0] = (struct request_entry){
-		.span = k->serial,
+		.internode_id = k->serial,
 		.key = {.part = OPERATION_MAKE},
 		.nparts = k->nnodes,
 		.order = ++e->nmatched,
@@ -176,8 +175,9 @@ void sequence_request_making(struct engine *e, struct making *k, making_launch *
 	add_request(e, r);
 }
 
-void sequence_withdraw(struct engine *e, const struct span *s, const struct operation_key *key,
-		       const struct launch_request *r, const struct failed_note *note)
+void sequence_withdraw(struct engine *e, const struct internode_comm *s,
+		       const struct operation_key *key, const struct launch_request *r,
+		       const struct failed_note *note)
 {
 	struct withdrawal w = {.number = r ? r->number : 0, .note = *note};
 	if (key->a < 0) {
@@ -188,15 +188,15 @@ void sequence_withdraw(struct engine *e, const struct span *s, const struct oper
 		w.nodes[0] = s->nodes[s->node_of[key->a]];
 		w.nodes[1] = s->nodes[s->node_of[key->b]];
 	}
-	const struct span_header h = {.kind = SPAN_WITHDRAW,
-				      .span = s->id,
-				      .key = *key,
-				      .bytes = offsetof(struct withdrawal, nodes) +
-					       w.nnodes * sizeof(w.nodes[0])};
+	const struct internode_header h = {.kind = INTERNODE_WITHDRAW,
+					   .internode_id = s->id,
+					   .key = *key,
+					   .bytes = offsetof(struct withdrawal, nodes) +
+						    w.nnodes * sizeof(w.nodes[0])};
 	say(e, &h, &w);
 }
 
-static void forget_failed(struct span *s)
+static void forget_failed(struct internode_comm *s)
 {
 	struct failed_operation *oldest = s->failed;
 	DL_DELETE(s->failed, oldest);
@@ -204,7 +204,7 @@ static void forget_failed(struct span *s)
 	free(oldest);
 }
 
-void sequence_remember_failed(struct span *s, const struct operation_key *key,
+void sequence_remember_failed(struct internode_comm *s, const struct operation_key *key,
 			      const struct failed_note *note)
 {
 	struct failed_operation *f = malloc(sizeof(*f));
@@ -229,13 +229,14 @@ void sequence_void(struct engine *e, struct launch_request *r)
 void sequence_give_up(struct engine *e, struct launch_request *r)
 {
 	for (uint32_t i = 0; i < r->n; i++) {
-		struct span *s = NULL;
+		struct internode_comm *s = NULL;
 		if (!entry_makes(&r->entries[i]))
-			HASH_FIND(hh, e->spans, &r->entries[i].span, sizeof(s->id), s);
+			HASH_FIND(hh, e->internode_comms, &r->entries[i].internode_id,
+				  sizeof(s->id), s);
 		if (!s)
 			continue;
 		s->unled = true;
-		span_give_up(e, s->comm, NCCLSVC_TIMEOUT, UINT32_MAX);
+		internode_comm_give_up(e, s->comm, NCCLSVC_TIMEOUT, UINT32_MAX);
 	}
 	sequence_void(e, r);
 }
@@ -250,8 +251,8 @@ void sequence_cancel_making(struct engine *e, uint64_t number)
 		return;
 	if (!r->ordered)
 		say(e,
-		    &(struct span_header){.kind = SPAN_WITHDRAW,
-					  .key = {.seq = r->number, .part = OPERATION_MAKE}},
+		    &(struct internode_header){.kind = INTERNODE_WITHDRAW,
+					       .key = {.seq = r->number, .part = OPERATION_MAKE}},
 		    NULL);
 	request_forget(e, r);
 }
@@ -274,30 +275,30 @@ void sequence_launched(struct engine *e)
 	struct launch_request *r = e->orders;
 	for (uint32_t i = 0; i < r->n; i++)
 		e->granted[e->ngranted++ % e->config.tasks_max] =
-			(struct grant){r->grant, r->entries[i].span, r->entries[i].key};
+			(struct grant){r->grant, r->entries[i].internode_id, r->entries[i].key};
 	request_forget(e, r);
 }
 
 /* ---- The end of an epoch ---- */
 
-static bool names(const struct launch_request *r, uint64_t span)
+static bool names(const struct launch_request *r, uint64_t internode_id)
 {
 	for (uint32_t i = 0; i < r->n; i++)
-		if (r->entries[i].span == span && !entry_makes(&r->entries[i]))
+		if (r->entries[i].internode_id == internode_id && !entry_makes(&r->entries[i]))
 			return true;
 	return false;
 }
 
-void sequence_leave(struct engine *e, const struct span *s)
+void sequence_leave(struct engine *e, const struct internode_comm *s)
 {
-	const struct span_header h = {.kind = SPAN_WITHDRAW,
-				      .span = s->id,
-				      .key = {.part = WITHDRAW_ALL},
-				      .bytes = s->nnodes * sizeof(s->nodes[0])};
+	const struct internode_header h = {.kind = INTERNODE_WITHDRAW,
+					   .internode_id = s->id,
+					   .key = {.part = WITHDRAW_ALL},
+					   .bytes = s->nnodes * sizeof(s->nodes[0])};
 	say(e, &h, s->nodes);
 }
 
-static void span_forget(struct span *s)
+static void internode_comm_forget(struct internode_comm *s)
 {
 	while (s->failed)
 		forget_failed(s);
@@ -306,10 +307,10 @@ static void span_forget(struct span *s)
 }
 
 /* Other nodes had left it when it was closed, and wait no longer than that for their own end. */
-void sequence_ended(struct engine *e, struct span *s)
+void sequence_ended(struct engine *e, struct internode_comm *s)
 {
 	if (!s->left) {
-		span_forget(s);
+		internode_comm_forget(s);
 		return;
 	}
 	s->due_ns = e->now + EPOCH_CLOSE_NS;
@@ -318,12 +319,12 @@ void sequence_ended(struct engine *e, struct span *s)
 
 static void forget_ended(struct engine *e)
 {
-	struct span *s = e->ended;
+	struct internode_comm *s = e->ended;
 	DL_DELETE2(e->ended, s, prev_ending, next_ending);
-	span_forget(s);
+	internode_comm_forget(s);
 }
 
-bool sequence_closed(const struct engine *e, const struct span *s)
+bool sequence_closed(const struct engine *e, const struct internode_comm *s)
 {
 	const struct launch_request *r;
 	DL_FOREACH2 (e->orders, r, next_order)
@@ -334,17 +335,17 @@ bool sequence_closed(const struct engine *e, const struct span *s)
 
 bool sequence_was_closed(const struct comm *c)
 {
-	return c->span->closed;
+	return c->internode->closed;
 }
 
 /* ---- What the sequencer says ---- */
 
-/* The sequencer has forgotten all that names the span. */
+/* The sequencer has forgotten all that names the communicator. */
 static void be_closed(struct engine *e, uint64_t id)
 {
 	struct launch_request *r, *next;
-	struct span *s;
-	HASH_FIND(hh, e->spans, &id, sizeof(id), s);
+	struct internode_comm *s;
+	HASH_FIND(hh, e->internode_comms, &id, sizeof(id), s);
 	if (s)
 		s->closed = true;
 	DL_FOREACH_SAFE (e->requests, r, next)
@@ -370,44 +371,55 @@ static void be_ordered(struct engine *e, uint64_t number, uint64_t grant)
 static void tell_launch(void *arg, uint32_t node, uint64_t number, uint64_t grant)
 {
 	struct engine *e = arg;
-	const struct span_header h = {.kind = SPAN_LAUNCH, .key = {.seq = number, .part = grant}};
+	const struct internode_header h = {.kind = INTERNODE_LAUNCH,
+					   .key = {.seq = number, .part = grant}};
 	if (!e->lost[node])
-		span_send_node(e, node, &h, NULL);
+		internode_comm_send_node(e, node, &h, NULL);
 }
 
-static void tell_failed(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
-			const struct failed_note *note)
+static void tell_failed(void *arg, uint32_t node, uint64_t internode_id,
+			const struct operation_key *key, const struct failed_note *note)
 {
-	const struct span_header h = {
-		.kind = SPAN_FAILED, .span = span, .key = *key, .bytes = sizeof(*note)};
-	span_send_node(arg, node, &h, note);
+	const struct internode_header h = {.kind = INTERNODE_FAILED,
+					   .internode_id = internode_id,
+					   .key = *key,
+					   .bytes = sizeof(*note)};
+	internode_comm_send_node(arg, node, &h, note);
 }
 
-static void tell_ask(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
-		     const ncclsvc_status *why)
+static void tell_ask(void *arg, uint32_t node, uint64_t internode_id,
+		     const struct operation_key *key, const ncclsvc_status *why)
 {
-	const struct span_header h = {
-		.kind = SPAN_ASK, .span = span, .key = *key, .bytes = sizeof(*why)};
-	span_send_node(arg, node, &h, why);
+	const struct internode_header h = {.kind = INTERNODE_ASK,
+					   .internode_id = internode_id,
+					   .key = *key,
+					   .bytes = sizeof(*why)};
+	internode_comm_send_node(arg, node, &h, why);
 }
 
-static void tell_closed(void *arg, uint32_t node, uint64_t span)
+static void tell_closed(void *arg, uint32_t node, uint64_t internode_id)
 {
-	span_send_node(arg, node, &(struct span_header){.kind = SPAN_CLOSED, .span = span}, NULL);
+	internode_comm_send_node(
+		arg, node,
+		&(struct internode_header){.kind = INTERNODE_CLOSED, .internode_id = internode_id},
+		NULL);
 }
 
-static void tell_waiting(void *arg, uint32_t node, uint64_t span, const struct operation_key *key,
-			 const uint32_t *places, uint32_t n)
+static void tell_waiting(void *arg, uint32_t node, uint64_t internode_id,
+			 const struct operation_key *key, const uint32_t *places, uint32_t n)
 {
-	const struct span_header h = {
-		.kind = SPAN_READY, .span = span, .key = *key, .bytes = n * sizeof(places[0])};
-	span_send_node(arg, node, &h, places);
+	const struct internode_header h = {.kind = INTERNODE_READY,
+					   .internode_id = internode_id,
+					   .key = *key,
+					   .bytes = n * sizeof(places[0])};
+	internode_comm_send_node(arg, node, &h, places);
 }
 
 static void tell_goes_on(void *arg, uint32_t node)
 {
-	const struct span_header h = {.kind = SPAN_SUCCESSION, .key = {.a = SUCCESSION_GOES_ON}};
-	span_send_node(arg, node, &h, NULL);
+	const struct internode_header h = {.kind = INTERNODE_SUCCESSION,
+					   .key = {.a = SUCCESSION_GOES_ON}};
+	internode_comm_send_node(arg, node, &h, NULL);
 }
 
 const struct sequencer_ops sequence_ops = {
@@ -421,19 +433,19 @@ const struct sequencer_ops sequence_ops = {
 
 /* ---- Hearing ---- */
 
-/* It takes part in the span no more. */
-static void hear_leave(struct engine *e, uint32_t from, const struct span_header *h,
+/* It takes part in the communicator no more. */
+static void hear_leave(struct engine *e, uint32_t from, const struct internode_header *h,
 		       const char *body)
 {
 	uint32_t nodes[CLUSTER_NODES_MAX];
 	if (!h->bytes || h->bytes > sizeof(nodes) || h->bytes % sizeof(nodes[0]))
 		return;
 	memcpy(nodes, body, h->bytes);
-	sequencer_leave(e->sequencer, from, h->span, nodes,
+	sequencer_leave(e->sequencer, from, h->internode_id, nodes,
 			(uint32_t)(h->bytes / sizeof(nodes[0])));
 }
 
-static void hear_withdrawal(struct engine *e, uint32_t from, const struct span_header *h,
+static void hear_withdrawal(struct engine *e, uint32_t from, const struct internode_header *h,
 			    const char *body)
 {
 	const size_t fixed = offsetof(struct withdrawal, nodes);
@@ -450,11 +462,11 @@ static void hear_withdrawal(struct engine *e, uint32_t from, const struct span_h
 		return;
 	memcpy(&w, body, h->bytes);
 	if (h->bytes == fixed + w.nnodes * sizeof(w.nodes[0]))
-		sequencer_withdraw(e->sequencer, e->now, from, h->span, &h->key, w.number, &w.note,
-				   w.nodes, w.nnodes);
+		sequencer_withdraw(e->sequencer, e->now, from, h->internode_id, &h->key, w.number,
+				   &w.note, w.nodes, w.nnodes);
 }
 
-static void hear_request(struct engine *e, uint32_t from, const struct span_header *h,
+static void hear_request(struct engine *e, uint32_t from, const struct internode_header *h,
 			 const char *body)
 {
 	struct request_entry entries[ENTRIES_SENT];
@@ -465,7 +477,7 @@ static void hear_request(struct engine *e, uint32_t from, const struct span_head
 	sequencer_request(e->sequencer, e->now, from, h->key.seq, h->key.a, entries, (uint32_t)n);
 }
 
-static void hear_succession(struct engine *e, uint32_t from, const struct span_header *h,
+static void hear_succession(struct engine *e, uint32_t from, const struct internode_header *h,
 			    const char *body)
 {
 	struct grant grants[GRANTS_SENT];
@@ -481,24 +493,24 @@ static void hear_succession(struct engine *e, uint32_t from, const struct span_h
 		e->succession_due_ns = 0;
 }
 
-void sequence_hear(struct engine *e, const struct span_header *h, const char *body, int node)
+void sequence_hear(struct engine *e, const struct internode_header *h, const char *body, int node)
 {
 	const uint32_t from = (uint32_t)node;
 	e->sequenced_ns = e->now;
 	switch (h->kind) {
-	case SPAN_LAUNCH:
+	case INTERNODE_LAUNCH:
 		be_ordered(e, h->key.seq, h->key.part);
 		break;
-	case SPAN_CLOSED:
-		be_closed(e, h->span);
+	case INTERNODE_CLOSED:
+		be_closed(e, h->internode_id);
 		break;
-	case SPAN_REQUEST:
+	case INTERNODE_REQUEST:
 		hear_request(e, from, h, body);
 		break;
-	case SPAN_WITHDRAW:
+	case INTERNODE_WITHDRAW:
 		hear_withdrawal(e, from, h, body);
 		break;
-	case SPAN_SUCCESSION:
+	case INTERNODE_SUCCESSION:
 		hear_succession(e, from, h, body);
 		break;
 	}
@@ -509,8 +521,8 @@ void sequence_hear(struct engine *e, const struct span_header *h, const char *bo
 static void say_succession(struct engine *e, enum succession_step step, const struct grant *grants,
 			   uint32_t n)
 {
-	const struct span_header h = {
-		.kind = SPAN_SUCCESSION, .key = {.a = step}, .bytes = n * sizeof(*grants)};
+	const struct internode_header h = {
+		.kind = INTERNODE_SUCCESSION, .key = {.a = step}, .bytes = n * sizeof(*grants)};
 	say(e, &h, grants);
 }
 
@@ -525,21 +537,21 @@ static void report(struct engine *e)
 	}
 	DL_FOREACH2 (e->orders, r, next_order)
 		for (uint32_t i = 0; i < r->n; i++)
-			say_succession(
-				e, SUCCESSION_GRANTS,
-				&(struct grant){r->grant, r->entries[i].span, r->entries[i].key},
-				1);
+			say_succession(e, SUCCESSION_GRANTS,
+				       &(struct grant){r->grant, r->entries[i].internode_id,
+						       r->entries[i].key},
+				       1);
 }
 
-static void say_failed_before(struct engine *e, const struct span *s)
+static void say_failed_before(struct engine *e, const struct internode_comm *s)
 {
 	const struct failed_operation *f;
 	DL_FOREACH (s->failed, f) {
 		const struct withdrawal w = {.number = FAILED_BEFORE, .note = f->note};
-		const struct span_header h = {.kind = SPAN_WITHDRAW,
-					      .span = s->id,
-					      .key = f->key,
-					      .bytes = offsetof(struct withdrawal, nodes)};
+		const struct internode_header h = {.kind = INTERNODE_WITHDRAW,
+						   .internode_id = s->id,
+						   .key = f->key,
+						   .bytes = offsetof(struct withdrawal, nodes)};
 		say(e, &h, &w);
 	}
 }
@@ -548,12 +560,12 @@ static void say_failed_before(struct engine *e, const struct span *s)
 static void say_again(struct engine *e)
 {
 	const struct launch_request *r;
-	struct span *s, *next;
+	struct internode_comm *s, *next;
 	DL_FOREACH (e->requests, r)
 		if (!r->ordered)
 			send_request(e, r);
-	HASH_ITER (hh, e->spans, s, next) {
-		if (!span_is_sequenced(s))
+	HASH_ITER (hh, e->internode_comms, s, next) {
+		if (!internode_comm_is_sequenced(s))
 			continue;
 		say_failed_before(e, s);
 		node_match_say_again(e, s);
@@ -569,12 +581,13 @@ static void say_again(struct engine *e)
 /* Epochs with members there end; the supervisor knows by itself, but perhaps later. */
 static void end_those_on(struct engine *e, uint32_t node, bool all)
 {
-	struct span *s, *next;
-	HASH_ITER (hh, e->spans, s, next) {
-		if (!span_is_sequenced(s) || (!all && span_place(s, (int)node) == UINT32_MAX))
+	struct internode_comm *s, *next;
+	HASH_ITER (hh, e->internode_comms, s, next) {
+		if (!internode_comm_is_sequenced(s) ||
+		    (!all && internode_comm_place(s, (int)node) == UINT32_MAX))
 			continue;
 		s->unled = true;
-		span_give_up_for(e, s->comm, NCCLSVC_PEER_GONE, (int32_t)node);
+		internode_comm_give_up_for(e, s->comm, NCCLSVC_PEER_GONE, (int32_t)node);
 	}
 }
 

@@ -5,22 +5,23 @@
 #define SCHED_SEQUENCE_H
 
 #include "coord/sequencer.h"
-#include "span.h"
+#include "internode_comm.h"
 
 extern const struct sequencer_ops sequence_ops;
 
 /* Does that node run the sequencer? It is the lowest that lives. */
 bool sequence_is_by(const struct engine *e, uint32_t node);
-/* The place of that node in the span; UINT32_MAX: it has no member. */
-uint32_t sequence_place(const struct engine *e, const struct span *s);
+/* The place of that node in the communicator; UINT32_MAX: it has no member. */
+uint32_t sequence_place(const struct engine *e, const struct internode_comm *s);
 /* What set_launch has collected is to be launched when the sequencer says so. fits: or it never
  * can, and its epochs end. */
 void sequence_request(struct engine *e, bool fits);
 /* This node fails the operation; or asks for that, if it has requested it by r. */
-void sequence_withdraw(struct engine *e, const struct span *s, const struct operation_key *key,
-		       const struct launch_request *r, const struct failed_note *note);
+void sequence_withdraw(struct engine *e, const struct internode_comm *s,
+		       const struct operation_key *key, const struct launch_request *r,
+		       const struct failed_note *note);
 /* The sequencer has failed it: a successor may have to tell other nodes. */
-void sequence_remember_failed(struct span *s, const struct operation_key *key,
+void sequence_remember_failed(struct internode_comm *s, const struct operation_key *key,
 			      const struct failed_note *note);
 /* The sequencer has forgotten it: the rest of it is to be requested again. */
 void sequence_void(struct engine *e, struct launch_request *r);
@@ -38,17 +39,17 @@ bool sequence_next(const struct engine *e, struct set_match **m);
 bool sequence_launch_making(struct engine *e);
 /* What was due was done. */
 void sequence_launched(struct engine *e);
-/* No request of the span follows. */
-void sequence_leave(struct engine *e, const struct span *s);
-/* Takes a span that has ended here, of which only its nodes and failures are left: when the
+/* No request of the communicator follows. */
+void sequence_leave(struct engine *e, const struct internode_comm *s);
+/* Takes a communicator that has ended here, of which only its nodes and failures are left: when the
  * sequencer is lost before it has told all nodes of them, this node tells the successor. */
-void sequence_ended(struct engine *e, struct span *s);
+void sequence_ended(struct engine *e, struct internode_comm *s);
 /* Has the sequencer said that nothing of it is launched any more? */
 bool sequence_was_closed(const struct comm *c);
 /* The same, and all that was to be launched is. */
-bool sequence_closed(const struct engine *e, const struct span *s);
+bool sequence_closed(const struct engine *e, const struct internode_comm *s);
 /* REQUEST, WITHDRAW, LAUNCH, CLOSED or SUCCESSION. */
-void sequence_hear(struct engine *e, const struct span_header *h, const char *body, int node);
+void sequence_hear(struct engine *e, const struct internode_header *h, const char *body, int node);
 /* led: it was the sequencer. */
 void sequence_node_lost(struct engine *e, uint32_t node, bool led);
 /* In each round of a loop that has other nodes. */

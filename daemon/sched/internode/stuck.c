@@ -3,7 +3,7 @@
  * Deadlock detection on a communicator of several nodes: all members wait for each other. On one
  * node order.c sees that; here each node knows its own members only, and messages may be under way.
  *
- * A node whose members have all waited for a while reports to the span's first node which
+ * A node whose members have all waited for a while reports to the communicator's first node which
  * operations they have posted to other nodes: a collective's number, or the number of a Send or
  * Recv between two ranks. When all nodes have reported, the first node asks each one: do its
  * members wait as they did when it reported, and has it still said nothing about the operations
@@ -24,10 +24,10 @@
  * have posted, and that waits on GPUs for the rest of its set, lacks no node: this is no deadlock
  * here, whatever the set waits for.
  *
- * The first node then sends all nodes a SPAN_ASK: they fail what their members wait for, as if its
- * deadline had passed, with one status. Another node's failure with such a status may come before,
- * and does the same. If two tasks have matched after all, because a third was cancelled, say, those
- * two go on.
+ * The first node then sends all nodes a INTERNODE_ASK: they fail what their members wait for, as if
+ * its deadline had passed, with one status. Another node's failure with such a status may come
+ * before, and does the same. If two tasks have matched after all, because a third was cancelled,
+ * say, those two go on.
  */
 #include <stddef.h>
 #include <stdlib.h>
@@ -60,7 +60,7 @@ struct stuck_note {
 	struct operation_key keys[KEYS_MAX];
 };
 
-_Static_assert(sizeof(struct stuck_note) <= SPAN_BODY_MAX, "a note fits into a message");
+_Static_assert(sizeof(struct stuck_note) <= INTERNODE_BODY_MAX, "a note fits into a message");
 
 struct report {
 	bool whole;
@@ -104,14 +104,14 @@ static bool member_waits(const struct member *m, uint64_t *state)
 }
 
 /* The state of waiting that this node is in; 0: not all of its members wait. */
-static uint64_t waits(const struct span *s)
+static uint64_t waits(const struct internode_comm *s)
 {
 	uint64_t state = UINT64_C(0xcbf29ce484222325);
 	bool any = false;
 	if (s->ops || s->over || s->comm->ended || s->comm->poisoned || node_match_spoken(s->comm))
 		return 0;
-	for (uint32_t i = 0; i < span_local_count(s); i++) {
-		const struct member *m = &s->comm->members[span_locals(s)[i]];
+	for (uint32_t i = 0; i < internode_comm_local_count(s); i++) {
+		const struct member *m = &s->comm->members[internode_comm_locals(s)[i]];
 		if (m->gone)
 			continue;
 		if (!member_waits(m, &state))
@@ -122,7 +122,7 @@ static uint64_t waits(const struct span *s)
 }
 
 /* Has this node said nothing about the operation, and will it not before its members go on? */
-static bool is_open(struct span *s, const struct operation_key *key)
+static bool is_open(struct internode_comm *s, const struct operation_key *key)
 {
 	const struct comm *c = s->comm;
 	const struct node_match *j = node_match_find(s, key);
@@ -140,13 +140,14 @@ static size_t note_bytes(const struct stuck_note *n)
 	return offsetof(struct stuck_note, keys) + n->nkeys * sizeof(n->keys[0]);
 }
 
-static void send_note(struct engine *e, struct span *s, uint32_t place, const struct stuck_note *n)
+static void send_note(struct engine *e, struct internode_comm *s, uint32_t place,
+		      const struct stuck_note *n)
 {
 	const struct operation_key none = {-1, -1, 0, 0};
-	span_send(e, s, place, SPAN_STUCK, &none, n, note_bytes(n), NULL, 0);
+	internode_comm_send(e, s, place, INTERNODE_STUCK, &none, n, note_bytes(n), NULL, 0);
 }
 
-static bool note_valid(const struct span *s, const struct stuck_note *note)
+static bool note_valid(const struct internode_comm *s, const struct stuck_note *note)
 {
 	const int32_t nranks = (int32_t)s->comm->nranks;
 	bool valid = note->rank >= 0 && note->rank < nranks && note->total <= REPORT_MAX;
@@ -158,7 +159,7 @@ static bool note_valid(const struct span *s, const struct stuck_note *note)
 	return valid;
 }
 
-static struct stuck *get(struct span *s)
+static struct stuck *get(struct internode_comm *s)
 {
 	if (!s->stuck)
 		s->stuck = calloc(1, sizeof(*s->stuck) + s->nnodes * sizeof(s->stuck->reports[0]));
@@ -169,7 +170,7 @@ static struct stuck *get(struct span *s)
 
 /* Of two nodes, by their members that wait in different operations, if there are such. Its number:
  * how many collectives are over then, on all nodes alike. */
-static ncclsvc_status deadlock_status(const struct span *s)
+static ncclsvc_status deadlock_status(const struct internode_comm *s)
 {
 	const struct report *reports = s->stuck->reports, *one = &reports[0], *other = &reports[1];
 	ncclsvc_status st = status_of(NCCLSVC_MISMATCH);
@@ -185,7 +186,7 @@ static ncclsvc_status deadlock_status(const struct span *s)
 	return st;
 }
 
-static void forget_reports(const struct span *s)
+static void forget_reports(const struct internode_comm *s)
 {
 	for (uint32_t p = 0; p < s->nnodes; p++) {
 		free(s->stuck->reports[p].keys);
@@ -213,26 +214,26 @@ static void keep_report(struct report *r, const struct stuck_note *part)
 	r->whole = r->nkeys == r->total;
 }
 
-static void declare(struct engine *e, struct span *s)
+static void declare(struct engine *e, struct internode_comm *s)
 {
 	const struct operation_key all = {-1, -1, STUCK_ALL, 0};
 	const ncclsvc_status st = deadlock_status(s);
 	s->stuck->round++;
 	forget_reports(s);
 	for (uint32_t p = 1; p < s->nnodes; p++)
-		span_send(e, s, p, SPAN_ASK, &all, &st, sizeof(st), NULL, 0);
+		internode_comm_send(e, s, p, INTERNODE_ASK, &all, &st, sizeof(st), NULL, 0);
 	stuck_break(e, s, &st);
 }
 
-static void count_answer(struct engine *e, struct span *s)
+static void count_answer(struct engine *e, struct internode_comm *s)
 {
 	if (!--s->stuck->awaited)
 		declare(e, s);
 }
 
 /* Does the operation that node `from` has posted wait for node `to`? */
-static bool waits_for(const struct span *s, const struct operation_key *key, uint32_t from,
-		      uint32_t to)
+static bool waits_for(const struct internode_comm *s, const struct operation_key *key,
+		      uint32_t from, uint32_t to)
 {
 	if (key->a < 0)
 		return key->seq >= s->stuck->reports[to].entered;
@@ -240,7 +241,8 @@ static bool waits_for(const struct span *s, const struct operation_key *key, uin
 }
 
 /* Does the operation lack a node, as far as the reports tell? */
-static bool lacks_some(const struct span *s, const struct operation_key *key, uint32_t from)
+static bool lacks_some(const struct internode_comm *s, const struct operation_key *key,
+		       uint32_t from)
 {
 	for (uint32_t to = 0; to < s->nnodes; to++)
 		if (waits_for(s, key, from, to))
@@ -248,7 +250,7 @@ static bool lacks_some(const struct span *s, const struct operation_key *key, ui
 	return false;
 }
 
-static bool may_be_deadlock(const struct span *s)
+static bool may_be_deadlock(const struct internode_comm *s)
 {
 	const struct report *reports = s->stuck->reports;
 	for (uint32_t p = 0; p < s->nnodes; p++)
@@ -261,9 +263,10 @@ static bool may_be_deadlock(const struct span *s)
 	return true;
 }
 
-static void answer(struct engine *e, struct span *s, const struct stuck_note *question);
+static void answer(struct engine *e, struct internode_comm *s, const struct stuck_note *question);
 
-static void ask(struct engine *e, struct span *s, uint32_t place, const struct stuck_note *question)
+static void ask(struct engine *e, struct internode_comm *s, uint32_t place,
+		const struct stuck_note *question)
 {
 	s->stuck->awaited++;
 	if (place == s->me)
@@ -273,7 +276,7 @@ static void ask(struct engine *e, struct span *s, uint32_t place, const struct s
 }
 
 /* About all operations that wait for that node: in as many questions as it takes. */
-static void ask_node(struct engine *e, struct span *s, uint32_t place)
+static void ask_node(struct engine *e, struct internode_comm *s, uint32_t place)
 {
 	struct stuck_note question = {.round = s->stuck->round};
 	for (uint32_t p = 0; p < s->nnodes; p++) {
@@ -292,7 +295,7 @@ static void ask_node(struct engine *e, struct span *s, uint32_t place)
 }
 
 /* A node has reported, or says yes. */
-static void take_note(struct engine *e, struct span *s, uint32_t place,
+static void take_note(struct engine *e, struct internode_comm *s, uint32_t place,
 		      const struct stuck_note *note)
 {
 	struct stuck *k = get(s);
@@ -316,7 +319,7 @@ static void take_note(struct engine *e, struct span *s, uint32_t place,
 
 /* ---- Every node ---- */
 
-static void tell_first(struct engine *e, struct span *s, const struct stuck_note *note)
+static void tell_first(struct engine *e, struct internode_comm *s, const struct stuck_note *note)
 {
 	if (s->me)
 		send_note(e, s, 0, note);
@@ -325,7 +328,7 @@ static void tell_first(struct engine *e, struct span *s, const struct stuck_note
 }
 
 /* A node that does not wait, or no longer as it did, reports again when it does. */
-static void answer(struct engine *e, struct span *s, const struct stuck_note *question)
+static void answer(struct engine *e, struct internode_comm *s, const struct stuck_note *question)
 {
 	struct stuck *k = s->stuck;
 	const uint64_t state = waits(s);
@@ -342,13 +345,13 @@ static void answer(struct engine *e, struct span *s, const struct stuck_note *qu
 }
 
 /* That some member here is in, and other nodes may have matched in part. */
-static uint64_t collectives_begun(const struct span *s)
+static uint64_t collectives_begun(const struct internode_comm *s)
 {
 	uint64_t most = 0;
-	for (uint32_t i = 0; i < span_local_count(s); i++) {
+	for (uint32_t i = 0; i < internode_comm_local_count(s); i++) {
 		const struct task *t;
 		uint64_t n = 0;
-		DL_FOREACH (s->comm->members[span_locals(s)[i]].queue, t) {
+		DL_FOREACH (s->comm->members[internode_comm_locals(s)[i]].queue, t) {
 			if (t->place < AT_HEAD)
 				break;
 			n += !svc_op_is_p2p(t->record.op) && !t->node_match;
@@ -364,7 +367,7 @@ static bool is_posted(const struct node_match *j)
 	return j->tasks;
 }
 
-static uint32_t count_posted(const struct span *s)
+static uint32_t count_posted(const struct internode_comm *s)
 {
 	const struct node_match *j, *next;
 	uint32_t n = 0;
@@ -374,7 +377,7 @@ static uint32_t count_posted(const struct span *s)
 }
 
 /* In as many parts as it takes. */
-static void send_report(struct engine *e, struct span *s, struct stuck_note *note)
+static void send_report(struct engine *e, struct internode_comm *s, struct stuck_note *note)
 {
 	const struct node_match *j, *next;
 	HASH_ITER (hh, s->matches, j, next) {
@@ -390,12 +393,13 @@ static void send_report(struct engine *e, struct span *s, struct stuck_note *not
 	tell_first(e, s, note);
 }
 
-static void report(struct engine *e, struct span *s, uint64_t state)
+static void report(struct engine *e, struct internode_comm *s, uint64_t state)
 {
 	uint32_t i = 0;
-	while (i + 1 < span_local_count(s) && s->comm->members[span_locals(s)[i]].gone)
+	while (i + 1 < internode_comm_local_count(s) &&
+	       s->comm->members[internode_comm_locals(s)[i]].gone)
 		i++;
-	const uint32_t rank = span_locals(s)[i];
+	const uint32_t rank = internode_comm_locals(s)[i];
 	struct stuck_note note = {
 		.total = count_posted(s),
 		.entered = s->comm->collectives,
@@ -409,13 +413,13 @@ static void report(struct engine *e, struct span *s, uint64_t state)
 	send_report(e, s, &note);
 }
 
-static void break_deadlock(struct engine *e, struct span *s, const ncclsvc_status *why)
+static void break_deadlock(struct engine *e, struct internode_comm *s, const ncclsvc_status *why)
 {
 	struct comm *c = s->comm;
 	node_match_give_up(e, c, why, why->number);
-	for (uint32_t i = 0; i < span_local_count(s); i++) {
+	for (uint32_t i = 0; i < internode_comm_local_count(s); i++) {
 		struct task *t, *next;
-		DL_FOREACH_SAFE (c->members[span_locals(s)[i]].queue, t, next) {
+		DL_FOREACH_SAFE (c->members[internode_comm_locals(s)[i]].queue, t, next) {
 			ncclsvc_status st = *why;
 			if (t->place < AT_HEAD)
 				break;
@@ -429,7 +433,7 @@ static void break_deadlock(struct engine *e, struct span *s, const ncclsvc_statu
 	}
 }
 
-void stuck_break(struct engine *e, struct span *s, const void *body)
+void stuck_break(struct engine *e, struct internode_comm *s, const void *body)
 {
 	ncclsvc_status st;
 	memcpy(&st, body, sizeof(st));
@@ -437,7 +441,8 @@ void stuck_break(struct engine *e, struct span *s, const void *body)
 		break_deadlock(e, s, &st);
 }
 
-void stuck_hear(struct engine *e, struct span *s, uint32_t place, const void *body, size_t bytes)
+void stuck_hear(struct engine *e, struct internode_comm *s, uint32_t place, const void *body,
+		size_t bytes)
 {
 	struct stuck_note note;
 	if (s->over || bytes < offsetof(struct stuck_note, keys) || bytes > sizeof(note))
@@ -451,7 +456,7 @@ void stuck_hear(struct engine *e, struct span *s, uint32_t place, const void *bo
 		answer(e, s, &note);
 }
 
-static void look(struct engine *e, struct span *s)
+static void look(struct engine *e, struct internode_comm *s)
 {
 	const uint64_t state = waits(s);
 	struct stuck *k = state ? get(s) : s->stuck;
@@ -466,16 +471,16 @@ static void look(struct engine *e, struct span *s)
 
 void stuck_look(struct engine *e)
 {
-	struct span *s, *next;
+	struct internode_comm *s, *next;
 	if (e->now < e->stuck_ns)
 		return;
 	e->stuck_ns = e->now + STUCK_LOOK_NS;
-	HASH_ITER (hh, e->spans, s, next)
+	HASH_ITER (hh, e->internode_comms, s, next)
 		if (s->comm->pending)
 			look(e, s);
 }
 
-void stuck_free(struct span *s)
+void stuck_free(struct internode_comm *s)
 {
 	if (s->stuck)
 		forget_reports(s);

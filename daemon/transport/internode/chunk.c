@@ -35,7 +35,7 @@ static char *swap_at(const struct schedule *p, const struct segment *x, bool dst
 {
 	uint32_t a, b;
 	schedule_pair(x->block, &a, &b);
-	bool mine_a = x->owner == p->span->me;
+	bool mine_a = x->owner == p->internode->me;
 	const struct task *t = p->tasks[mine_a ? a : b];
 	uint64_t at = (mine_a ? b : a) * p->share + x->lo;
 	return (dst ? t->dst : t->src) + at;
@@ -59,8 +59,8 @@ static void exchange_here(const struct schedule *p, const struct segment *x)
 
 static void share_result(const struct schedule *p, const struct segment *x)
 {
-	const struct span *s = p->span;
-	char *targets[span_local_count(s)];
+	const struct internode_comm *s = p->internode;
+	char *targets[internode_comm_local_count(s)];
 	uint32_t n = schedule_targets(p, x, targets), from = 0;
 	const char *source = targets[0];
 	if (!n)
@@ -104,7 +104,7 @@ static bool has_work(const struct block_chunk *p)
 {
 	const struct schedule *schedule = &p->op->schedule;
 	const struct segment *x = &p->x;
-	const bool owner = x->owner == schedule->span->me;
+	const bool owner = x->owner == schedule->internode->me;
 	switch (p->stage) {
 	case STAGE_PREPARE:
 		return p->mine;
@@ -122,7 +122,7 @@ static bool has_work(const struct block_chunk *p)
 
 static bool work(struct engine *e, struct block_chunk *p)
 {
-	uint64_t bytes = p->x.bytes * p->op->schedule.span->nnodes;
+	uint64_t bytes = p->x.bytes * p->op->schedule.internode->nnodes;
 	if (bytes <= INLINE_BYTES || e->config.threads < 2) {
 		run_stage(&p->job, 0);
 		return false;
@@ -164,7 +164,7 @@ static void finish_chunk(struct engine *e, struct block_chunk *p)
 	DL_DELETE(op->chunks, p);
 	op->under_way--;
 	uint64_t whole = 0;
-	for (uint32_t k = 0; p->x.reduces && k < op->schedule.span->nnodes; k++)
+	for (uint32_t k = 0; p->x.reduces && k < op->schedule.internode->nnodes; k++)
 		whole += schedule_contributions(&op->schedule, k) * p->x.bytes;
 	if (!p->x.reduces)
 		whole = p->x.bytes;
@@ -234,13 +234,13 @@ static char *writable(const char *p)
 static bool transfers_of_reduction(struct engine *e, struct block_chunk *p)
 {
 	const struct schedule *schedule = &p->op->schedule;
-	const struct span *s = schedule->span;
+	const struct internode_comm *s = schedule->internode;
 	const struct segment *x = &p->x;
 	uint64_t all = 0, at = 0;
 	if (x->owner != s->me) {
 		uint64_t n = schedule_contributions(schedule, s->me);
-		char *from = writable(schedule_source(schedule, x, span_locals(s)[0]));
-		if (span_local_count(s) > 1)
+		char *from = writable(schedule_source(schedule, x, internode_comm_locals(s)[0]));
+		if (internode_comm_local_count(s) > 1)
 			from = p->mine = buffer_get(e, n * x->bytes);
 		add_transfer(p, GATHER, true, x->owner, from, n * x->bytes);
 		return from;
@@ -265,7 +265,7 @@ static bool transfers_of_exchange(struct engine *e, struct block_chunk *p)
 {
 	const struct schedule *schedule = &p->op->schedule;
 	const struct segment *x = &p->x;
-	const bool owner = x->owner == schedule->span->me;
+	const bool owner = x->owner == schedule->internode->me;
 	uint32_t other = owner ? x->to : x->owner, a, b;
 	if (x->owner == x->to)
 		return true;
@@ -283,9 +283,9 @@ static bool transfers_of_exchange(struct engine *e, struct block_chunk *p)
 static void transfers_of_result(struct block_chunk *p)
 {
 	const struct schedule *schedule = &p->op->schedule;
-	const struct span *s = schedule->span;
+	const struct internode_comm *s = schedule->internode;
 	const struct segment *x = &p->x;
-	char *targets[span_local_count(s)];
+	char *targets[internode_comm_local_count(s)];
 	uint32_t ntargets = schedule_targets(schedule, x, targets);
 	if (x->owner != s->me) {
 		if (x->spreads || (x->to == s->me && !x->reduces))
@@ -304,7 +304,7 @@ static void transfers_of_result(struct block_chunk *p)
 static struct block_chunk *make(struct engine *e, struct op *op, uint64_t index,
 				const struct segment *x)
 {
-	const struct span *s = op->comm->span;
+	const struct internode_comm *s = op->comm->internode;
 	struct block_chunk *p = calloc(1, sizeof(*p) + 2 * s->nnodes * sizeof(p->transfers[0]));
 	if (!p)
 		return NULL;
@@ -327,7 +327,7 @@ void chunk_begin(struct engine *e, struct op *op, uint64_t index, const struct s
 	if (!p) {
 		/* The others have begun: what they wait for ends with the epoch. */
 		transfer_abort_op(e, op);
-		span_give_up(e, op->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		internode_comm_give_up(e, op->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
 	op->under_way++;

@@ -19,7 +19,7 @@ static void finish_op(struct engine *e, struct op *op)
 	const uint32_t n = op->schedule.p2p ? 2 : c->nranks;
 	struct part *part = op->part;
 	ncclsvc_status st = op->aborted ? c->end : complete_ok;
-	DL_DELETE(c->span->ops, op);
+	DL_DELETE(c->internode->ops, op);
 	e->ops--;
 	if (part) {
 		const bool aborted = op->aborted;
@@ -71,8 +71,8 @@ static enum begun start(struct engine *e, const struct match *m)
 	op->key = *m->at;
 	op->part = m->part;
 	memcpy(op->tasks, m->tasks, m->ntasks * sizeof(op->tasks[0]));
-	schedule_make(&op->schedule, op->comm->span, op->tasks, op->key.a, op->key.b);
-	DL_APPEND(op->comm->span->ops, op);
+	schedule_make(&op->schedule, op->comm->internode, op->tasks, op->key.a, op->key.b);
+	DL_APPEND(op->comm->internode->ops, op);
 	e->ops++;
 	advance_op(e, op);
 	return BEGUN_RUNNING;
@@ -108,9 +108,9 @@ void internode_work_over(struct job *job, void *engine)
 /* Operations that had too much to look at in one turn. */
 static bool poll(struct engine *e)
 {
-	struct span *s, *next_span;
+	struct internode_comm *s, *next_comm;
 	e->polled &= ~(1u << TRANSPORT_INTERNODE);
-	HASH_ITER (hh, e->spans, s, next_span) {
+	HASH_ITER (hh, e->internode_comms, s, next_comm) {
 		struct op *op, *next;
 		DL_FOREACH_SAFE (s->ops, op, next)
 			advance_op(e, op);
@@ -133,7 +133,7 @@ static void epoch_end(struct engine *e, struct comm *c)
 {
 	struct op *op, *next;
 	e->config.transports[TRANSPORT_HOST]->epoch_end(e, c);
-	DL_FOREACH_SAFE (c->span->ops, op, next)
+	DL_FOREACH_SAFE (c->internode->ops, op, next)
 		if (op->aborted)
 			advance_op(e, op);
 }
@@ -142,7 +142,7 @@ static void epoch_end(struct engine *e, struct comm *c)
 static void abort_some(struct engine *e, struct comm *c, const struct operation_key *key)
 {
 	struct op *op, *next;
-	DL_FOREACH_SAFE (c->span->ops, op, next) {
+	DL_FOREACH_SAFE (c->internode->ops, op, next) {
 		if (key && !operation_same(&op->key, key))
 			continue;
 		transfer_abort_op(e, op);
@@ -150,7 +150,7 @@ static void abort_some(struct engine *e, struct comm *c, const struct operation_
 		advance_op(e, op);
 	}
 	if (key)
-		transfer_refuse_credits(e, c->span, key, operation_same);
+		transfer_refuse_credits(e, c->internode, key, operation_same);
 }
 
 /* Transfers to and from that node never end. */
@@ -171,7 +171,7 @@ static void drop_transfers(struct engine *e, struct block_chunk *p, uint32_t pla
 static void node_lost(struct engine *e, struct comm *c, uint32_t place)
 {
 	struct op *op, *next;
-	DL_FOREACH_SAFE (c->span->ops, op, next) {
+	DL_FOREACH_SAFE (c->internode->ops, op, next) {
 		struct block_chunk *p, *after;
 		transfer_abort_op(e, op);
 		DL_FOREACH_SAFE (op->chunks, p, after) {

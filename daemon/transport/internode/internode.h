@@ -3,7 +3,7 @@
 #ifndef INTERNODE_H
 #define INTERNODE_H
 
-#include "sched/internode/span.h"
+#include "sched/internode/internode_comm.h"
 #include "sched/transport.h"
 
 /* ---- schedule.c ---- */
@@ -19,7 +19,7 @@ struct segment {
 };
 
 struct schedule {
-	const struct span *span;
+	const struct internode_comm *internode;
 	struct task *const *tasks;
 	struct svc_record record;
 	bool p2p;
@@ -32,8 +32,8 @@ struct schedule {
 	uint64_t chunks;
 };
 
-void schedule_make(struct schedule *p, const struct span *s, struct task *const *tasks, int32_t a,
-		   int32_t b);
+void schedule_make(struct schedule *p, const struct internode_comm *s, struct task *const *tasks,
+		   int32_t a, int32_t b);
 /* AllToAll: which two ranks a block is for; the first is the lower. */
 void schedule_pair(uint32_t pair, uint32_t *a, uint32_t *b);
 /* False: nothing to do in this chunk. */
@@ -56,7 +56,7 @@ void schedule_reduce(const struct schedule *p, const struct segment *x, const ch
 void schedule_reduce_parts(const struct schedule *p, const struct segment *x,
 			   const char *const *parts);
 /* Are the ranks' own vectors sent, not their node's reduction? That would round twice. */
-bool schedule_uses_raw(const struct span *s, const struct svc_record *r);
+bool schedule_uses_raw(const struct internode_comm *s, const struct svc_record *r);
 
 /* ---- Operations ---- */
 
@@ -134,7 +134,7 @@ void internode_work_over(struct job *job, void *engine);
 
 /* ---- transfer.c ---- */
 
-void transfer_credit(struct engine *e, struct span *s, uint32_t place,
+void transfer_credit(struct engine *e, struct internode_comm *s, uint32_t place,
 		     const struct operation_key *key, const struct credit_note *note);
 
 /* Has MPI receive it, and gives credit for it. */
@@ -144,7 +144,8 @@ void transfer_offer(struct engine *e, struct transfer *f);
 /* Nothing more comes with this tag. */
 void transfer_tag_put(struct engine *e, int32_t tag);
 /* Refuses the credits of which those(the credit's key, key) is true. */
-void transfer_refuse_credits(struct engine *e, struct span *s, const struct operation_key *key,
+void transfer_refuse_credits(struct engine *e, struct internode_comm *s,
+			     const struct operation_key *key,
 			     bool (*those)(const struct operation_key *a,
 					   const struct operation_key *b));
 /* It can't be done: nothing more of it begins, and who has given credit for it is told. */
@@ -159,11 +160,12 @@ bool chunk_advance(struct engine *e, struct block_chunk *p);
 /* ---- small.c ---- */
 
 /* Do the bytes of such tasks fit into the verdicts, on every node? */
-bool small_fits(const struct span *s, const struct svc_record *r, bool p2p);
-/* What this node has for the one at that place: at most SPAN_EAGER_BYTES. Returns how many. */
-size_t small_pack(const struct span *s, struct task *const *tasks, uint32_t place, bool p2p,
-		  char *out);
+bool small_fits(const struct internode_comm *s, const struct svc_record *r, bool p2p);
+/* What this node has for the one at that place: at most INTERNODE_EAGER_BYTES. Returns how many. */
+size_t small_pack(const struct internode_comm *s, struct task *const *tasks, uint32_t place,
+		  bool p2p, char *out);
 /* Ends it with everybody's bytes. False: somebody sent too few. */
-bool small_finish(const struct span *s, struct task *const *tasks, const struct node_match *j);
+bool small_finish(const struct internode_comm *s, struct task *const *tasks,
+		  const struct node_match *j);
 
 #endif

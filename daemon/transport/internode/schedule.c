@@ -26,7 +26,7 @@ static bool average_by_sum(unsigned type)
 	       type == NCCLSVC_UINT64;
 }
 
-bool schedule_uses_raw(const struct span *s, const struct svc_record *r)
+bool schedule_uses_raw(const struct internode_comm *s, const struct svc_record *r)
 {
 	bool halves = r->type == NCCLSVC_FLOAT16 || r->type == NCCLSVC_BFLOAT16;
 	bool picks = r->redop == NCCLSVC_MIN || r->redop == NCCLSVC_MAX;
@@ -37,14 +37,14 @@ bool schedule_uses_raw(const struct span *s, const struct svc_record *r)
 
 uint32_t schedule_contributions(const struct schedule *p, uint32_t place)
 {
-	return p->raw ? p->span->counts[place] : 1;
+	return p->raw ? p->internode->counts[place] : 1;
 }
 
 static void cut_into_chunks(struct schedule *p)
 {
 	uint64_t bytes = CHUNK_BYTES, all = 0;
 	if (svc_op_reduces(p->record.op)) {
-		for (uint32_t k = 0; k < p->span->nnodes; k++)
+		for (uint32_t k = 0; k < p->internode->nnodes; k++)
 			all += schedule_contributions(p, k);
 		if (all * bytes > CHUNK_SCRATCH_MAX)
 			bytes = CHUNK_SCRATCH_MAX / all;
@@ -62,15 +62,15 @@ static bool is_sliced(const struct svc_record *r)
 	return svc_op_reduces(r->op) && !svc_op_has_root(r->op) && !svc_op_sends_each(r->op);
 }
 
-void schedule_make(struct schedule *p, const struct span *s, struct task *const *tasks, int32_t a,
-		   int32_t b)
+void schedule_make(struct schedule *p, const struct internode_comm *s, struct task *const *tasks,
+		   int32_t a, int32_t b)
 {
 	const uint32_t nranks = s->comm->nranks;
-	*p = (struct schedule){.span = s, .tasks = tasks, .a = a, .b = b, .p2p = a >= 0};
+	*p = (struct schedule){.internode = s, .tasks = tasks, .a = a, .b = b, .p2p = a >= 0};
 	if (p->p2p)
 		p->record = tasks[0] ? tasks[0]->record : tasks[1]->record;
 	else
-		p->record = tasks[span_locals(s)[0]]->record;
+		p->record = tasks[internode_comm_locals(s)[0]]->record;
 	const struct svc_record *r = &p->record;
 	const size_t element = svc_type_size(r->type);
 	const bool sends_each = svc_op_sends_each(r->op),
@@ -130,7 +130,7 @@ static uint64_t slice_units(const struct schedule *p, uint32_t block)
 
 static void find_owner(const struct schedule *p, struct segment *x)
 {
-	const struct span *s = p->span;
+	const struct internode_comm *s = p->internode;
 	uint32_t a, b, to;
 	x->reduces = svc_op_reduces(p->record.op);
 	if (svc_op_sends_each(p->record.op) && svc_op_receives_each(p->record.op)) {
@@ -155,8 +155,8 @@ bool schedule_segment(const struct schedule *p, uint64_t chunk, struct segment *
 	uint64_t units = p->block_units;
 	*x = (struct segment){.block = block, .lo = chunk / p->blocks * p->chunk_units};
 	if (p->p2p) {
-		x->owner = p->span->node_of[p->a];
-		x->to = p->span->node_of[p->b];
+		x->owner = p->internode->node_of[p->a];
+		x->to = p->internode->node_of[p->b];
 	} else {
 		find_owner(p, x);
 		if (is_sliced(&p->record))
@@ -171,7 +171,8 @@ bool schedule_segment(const struct schedule *p, uint64_t chunk, struct segment *
 
 bool schedule_involved(const struct schedule *p, const struct segment *x)
 {
-	return x->reduces || x->spreads || x->owner == p->span->me || x->to == p->span->me;
+	return x->reduces || x->spreads || x->owner == p->internode->me ||
+	       x->to == p->internode->me;
 }
 
 uint32_t schedule_sender(const struct schedule *p, const struct segment *x)
@@ -194,7 +195,7 @@ const char *schedule_source(const struct schedule *p, const struct segment *x, u
 
 uint32_t schedule_targets(const struct schedule *p, const struct segment *x, char **out)
 {
-	const struct span *s = p->span;
+	const struct internode_comm *s = p->internode;
 	uint64_t at = x->lo * p->unit;
 	uint32_t only;
 	if (p->p2p) {
@@ -213,9 +214,9 @@ uint32_t schedule_targets(const struct schedule *p, const struct segment *x, cha
 		out[0] = p->tasks[only]->dst + at;
 		return 1;
 	}
-	for (uint32_t i = 0; i < span_local_count(s); i++)
-		out[i] = p->tasks[span_locals(s)[i]]->dst + at;
-	return span_local_count(s);
+	for (uint32_t i = 0; i < internode_comm_local_count(s); i++)
+		out[i] = p->tasks[internode_comm_locals(s)[i]]->dst + at;
+	return internode_comm_local_count(s);
 }
 
 /* ---- Reducing ---- */
@@ -227,8 +228,8 @@ static unsigned partial_redop(const struct svc_record *r)
 
 void schedule_contribute(const struct schedule *p, const struct segment *x, char *out)
 {
-	const struct span *s = p->span;
-	const uint32_t n = span_local_count(s), *locals = span_locals(s);
+	const struct internode_comm *s = p->internode;
+	const uint32_t n = internode_comm_local_count(s), *locals = internode_comm_locals(s);
 	const void *src[n];
 	void *dst[1] = {out};
 	for (uint32_t i = 0; i < n; i++)
@@ -269,10 +270,10 @@ static void divide(unsigned type, char *data, uint64_t n, uint32_t by)
 void schedule_reduce_parts(const struct schedule *p, const struct segment *x,
 			   const char *const *parts)
 {
-	const struct span *s = p->span;
+	const struct internode_comm *s = p->internode;
 	const uint32_t nranks = s->comm->nranks;
 	const void *src[nranks];
-	char *targets[span_local_count(s)];
+	char *targets[internode_comm_local_count(s)];
 	uint32_t n = 0, ntargets = schedule_targets(p, x, targets);
 	for (uint32_t place = 0; place < s->nnodes; place++) {
 		const uint32_t *ranks = s->ranks + s->first[place];
@@ -294,7 +295,7 @@ void schedule_reduce_parts(const struct schedule *p, const struct segment *x,
 
 void schedule_reduce(const struct schedule *p, const struct segment *x, const char *others)
 {
-	const struct span *s = p->span;
+	const struct internode_comm *s = p->internode;
 	const char *parts[s->nnodes];
 	for (uint32_t place = 0; place < s->nnodes; place++) {
 		parts[place] = others;

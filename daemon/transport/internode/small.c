@@ -7,7 +7,7 @@
 #include "sched/internode/node_match.h"
 #include "task.h"
 
-bool small_fits(const struct span *s, const struct svc_record *r, bool p2p)
+bool small_fits(const struct internode_comm *s, const struct svc_record *r, bool p2p)
 {
 	const uint64_t most = s->most;
 	uint64_t share = 0, vectors = 1;
@@ -15,7 +15,7 @@ bool small_fits(const struct span *s, const struct svc_record *r, bool p2p)
 		share = r->count * svc_type_size(r->type);
 	if (!share)
 		return true;
-	if (share > SPAN_EAGER_BYTES)
+	if (share > INTERNODE_EAGER_BYTES)
 		return false;
 	if (svc_op_reduces(r->op) && schedule_uses_raw(s, r))
 		vectors = most;
@@ -23,7 +23,7 @@ bool small_fits(const struct span *s, const struct svc_record *r, bool p2p)
 		vectors *= most;
 	if (!p2p && svc_op_receives_each(r->op))
 		vectors *= most;
-	return vectors * share <= SPAN_EAGER_BYTES;
+	return vectors * share <= INTERNODE_EAGER_BYTES;
 }
 
 /* The whole block as one segment. */
@@ -33,7 +33,8 @@ static struct segment whole(const struct schedule *p, uint32_t block)
 	return (struct segment){.block = block, .count = units, .bytes = p->share};
 }
 
-static void make(struct schedule *p, const struct span *s, struct task *const *tasks, bool p2p)
+static void make(struct schedule *p, const struct internode_comm *s, struct task *const *tasks,
+		 bool p2p)
 {
 	schedule_make(p, s, tasks, p2p ? 0 : -1, p2p ? 0 : -1);
 	p->block_units = 0; /* AllReduce: no node has a slice */
@@ -43,7 +44,7 @@ static void make(struct schedule *p, const struct span *s, struct task *const *t
 static uint32_t ranks_that(bool (*is_so)(unsigned op, int32_t root, uint32_t rank),
 			   const struct schedule *p, uint32_t place)
 {
-	const struct span *s = p->span;
+	const struct internode_comm *s = p->internode;
 	uint32_t n = 0;
 	for (uint32_t i = 0; i < s->counts[place]; i++)
 		n += is_so(p->record.op, p->record.peer, s->ranks[s->first[place] + i]);
@@ -68,7 +69,7 @@ static size_t bytes_between(const struct schedule *p, uint32_t from, uint32_t to
 /* Block i of those for the ranks at that place: whose it is. */
 static uint32_t block_for(const struct schedule *p, uint32_t place, uint32_t i)
 {
-	const struct span *s = p->span;
+	const struct internode_comm *s = p->internode;
 	return svc_op_sends_each(p->record.op) ? s->ranks[s->first[place] + i] : 0;
 }
 
@@ -78,16 +79,16 @@ static void pack_reduced(const struct schedule *p, uint32_t place, char *out)
 	for (uint32_t i = 0; i < n; i++) {
 		struct segment x = whole(p, block_for(p, place, i));
 		schedule_contribute(p, &x, out);
-		out += schedule_contributions(p, p->span->me) * p->share;
+		out += schedule_contributions(p, p->internode->me) * p->share;
 	}
 }
 
 static void pack_moved(const struct schedule *p, uint32_t place, char *out)
 {
-	const struct span *s = p->span;
+	const struct internode_comm *s = p->internode;
 	const struct svc_record *r = &p->record;
-	const uint32_t *locals = span_locals(s), n = blocks_for(p, place);
-	for (uint32_t k = 0; k < span_local_count(s); k++)
+	const uint32_t *locals = internode_comm_locals(s), n = blocks_for(p, place);
+	for (uint32_t k = 0; k < internode_comm_local_count(s); k++)
 		for (uint32_t i = 0; svc_op_sends(r->op, r->peer, locals[k]) && i < n; i++) {
 			const uint64_t at = block_for(p, place, i) * p->share;
 			memcpy(out, p->tasks[locals[k]]->src + at, p->share);
@@ -95,8 +96,8 @@ static void pack_moved(const struct schedule *p, uint32_t place, char *out)
 		}
 }
 
-size_t small_pack(const struct span *s, struct task *const *tasks, uint32_t place, bool p2p,
-		  char *out)
+size_t small_pack(const struct internode_comm *s, struct task *const *tasks, uint32_t place,
+		  bool p2p, char *out)
 {
 	struct schedule p;
 	make(&p, s, tasks, p2p);
@@ -117,9 +118,9 @@ size_t small_pack(const struct span *s, struct task *const *tasks, uint32_t plac
 /* Pairs within this node: either of the two may work in place. */
 static void exchange_locally(const struct schedule *p)
 {
-	const struct span *s = p->span;
-	const uint32_t n = span_local_count(s), *locals = span_locals(s);
-	char a[SPAN_EAGER_BYTES], b[SPAN_EAGER_BYTES];
+	const struct internode_comm *s = p->internode;
+	const uint32_t n = internode_comm_local_count(s), *locals = internode_comm_locals(s);
+	char a[INTERNODE_EAGER_BYTES], b[INTERNODE_EAGER_BYTES];
 	for (uint32_t i = 0; i < n; i++) {
 		for (uint32_t k = i; k < n; k++) {
 			struct task *one = p->tasks[locals[i]], *other = p->tasks[locals[k]];
@@ -133,17 +134,17 @@ static void exchange_locally(const struct schedule *p)
 
 static void finish_reduced(const struct schedule *p, const char *const *parts)
 {
-	const struct span *s = p->span;
+	const struct internode_comm *s = p->internode;
 	const char *at[s->nnodes];
 	if (!svc_op_sends_each(p->record.op)) {
 		struct segment x = whole(p, 0);
-		char *targets[span_local_count(s)];
+		char *targets[internode_comm_local_count(s)];
 		if (schedule_targets(p, &x, targets))
 			schedule_reduce_parts(p, &x, parts);
 		return;
 	}
-	for (uint32_t i = 0; i < span_local_count(s); i++) {
-		struct segment x = whole(p, span_locals(s)[i]);
+	for (uint32_t i = 0; i < internode_comm_local_count(s); i++) {
+		struct segment x = whole(p, internode_comm_locals(s)[i]);
 		for (uint32_t place = 0; place < s->nnodes; place++)
 			at[place] = place == s->me
 					    ? NULL
@@ -156,9 +157,9 @@ static void finish_reduced(const struct schedule *p, const char *const *parts)
 /* from: what that node has packed. */
 static void finish_moved(const struct schedule *p, uint32_t place, const char *from)
 {
-	const struct span *s = p->span;
+	const struct internode_comm *s = p->internode;
 	const struct svc_record *r = &p->record;
-	const uint32_t *ranks = s->ranks + s->first[place], *locals = span_locals(s);
+	const uint32_t *ranks = s->ranks + s->first[place], *locals = internode_comm_locals(s);
 	const bool mine = place == s->me, each = svc_op_sends_each(r->op);
 	if (mine && each && svc_op_receives_each(r->op)) {
 		exchange_locally(p);
@@ -169,7 +170,7 @@ static void finish_moved(const struct schedule *p, uint32_t place, const char *f
 			continue;
 		const char *block = mine ? p->tasks[ranks[i]]->src : from;
 		const uint64_t at = svc_op_receives_each(r->op) ? ranks[i] * p->share : 0;
-		for (uint32_t k = 0; k < span_local_count(s); k++) {
+		for (uint32_t k = 0; k < internode_comm_local_count(s); k++) {
 			if (!svc_op_receives(r->op, r->peer, locals[k]))
 				continue;
 			const uint64_t of = !each ? 0 : mine ? locals[k] : k;
@@ -179,7 +180,8 @@ static void finish_moved(const struct schedule *p, uint32_t place, const char *f
 	}
 }
 
-bool small_finish(const struct span *s, struct task *const *tasks, const struct node_match *j)
+bool small_finish(const struct internode_comm *s, struct task *const *tasks,
+		  const struct node_match *j)
 {
 	const bool p2p = j->key.a >= 0;
 	struct schedule p;

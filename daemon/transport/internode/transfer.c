@@ -34,7 +34,8 @@ static bool same(const struct operation_key *a, const struct operation_key *b)
 	return a->a == b->a && a->b == b->b && a->seq == b->seq && a->part == b->part;
 }
 
-void transfer_refuse_credits(struct engine *e, struct span *s, const struct operation_key *key,
+void transfer_refuse_credits(struct engine *e, struct internode_comm *s,
+			     const struct operation_key *key,
 			     bool (*those)(const struct operation_key *a,
 					   const struct operation_key *b))
 {
@@ -42,7 +43,7 @@ void transfer_refuse_credits(struct engine *e, struct span *s, const struct oper
 	DL_FOREACH_SAFE (s->credits, k, next) {
 		if (!those(&k->key, key))
 			continue;
-		span_refuse_credit(e, (int)s->nodes[k->node], k->note.tag);
+		internode_comm_refuse_credit(e, (int)s->nodes[k->node], k->note.tag);
 		DL_DELETE(s->credits, k);
 		free(k);
 	}
@@ -51,7 +52,7 @@ void transfer_refuse_credits(struct engine *e, struct span *s, const struct oper
 void transfer_abort_op(struct engine *e, struct op *op)
 {
 	op->aborted = true;
-	transfer_refuse_credits(e, op->comm->span, &op->key, same);
+	transfer_refuse_credits(e, op->comm->internode, &op->key, same);
 }
 
 /* ---- Transfers ---- */
@@ -60,7 +61,7 @@ void transfer_abort_op(struct engine *e, struct op *op)
 static bool is_lost(struct engine *e, struct transfer *f)
 {
 	struct op *op = f->chunk->op;
-	if (!e->lost[op->comm->span->nodes[f->node]])
+	if (!e->lost[op->comm->internode->nodes[f->node]])
 		return false;
 	f->over = true;
 	transfer_abort_op(e, op);
@@ -70,7 +71,7 @@ static bool is_lost(struct engine *e, struct transfer *f)
 void transfer_receive(struct engine *e, struct transfer *f)
 {
 	struct op *op = f->chunk->op;
-	struct span *s = op->comm->span;
+	struct internode_comm *s = op->comm->internode;
 	f->begun = true;
 	if (is_lost(e, f))
 		return;
@@ -78,12 +79,13 @@ void transfer_receive(struct engine *e, struct transfer *f)
 	if (e->config.mpi->receive(f->at, f->bytes, (int)s->nodes[f->node], f->tag, f)) {
 		f->over = true;
 		transfer_abort_op(e, op);
-		span_give_up(e, op->comm, NCCLSVC_SYSTEM, f->node);
+		internode_comm_give_up(e, op->comm, NCCLSVC_SYSTEM, f->node);
 		return;
 	}
 	e->flights++;
 	struct credit_note note = {f->chunk->index, f->phase, f->tag};
-	span_send(e, s, f->node, SPAN_CREDIT, &op->key, &note, sizeof(note), NULL, 0);
+	internode_comm_send(e, s, f->node, INTERNODE_CREDIT, &op->key, &note, sizeof(note), NULL,
+			    0);
 }
 
 static void send_flow(struct engine *e, struct transfer *f, int32_t tag)
@@ -92,10 +94,11 @@ static void send_flow(struct engine *e, struct transfer *f, int32_t tag)
 	f->begun = true;
 	if (is_lost(e, f))
 		return;
-	if (e->config.mpi->send(f->at, f->bytes, (int)op->comm->span->nodes[f->node], tag, f)) {
+	if (e->config.mpi->send(f->at, f->bytes, (int)op->comm->internode->nodes[f->node], tag,
+				f)) {
 		f->over = true;
 		transfer_abort_op(e, op);
-		span_give_up(e, op->comm, NCCLSVC_SYSTEM, f->node);
+		internode_comm_give_up(e, op->comm, NCCLSVC_SYSTEM, f->node);
 		return;
 	}
 	table_count(&e->table.messages, 1);
@@ -105,7 +108,7 @@ static void send_flow(struct engine *e, struct transfer *f, int32_t tag)
 void transfer_offer(struct engine *e, struct transfer *f)
 {
 	struct op *op = f->chunk->op;
-	struct span *s = op->comm->span;
+	struct internode_comm *s = op->comm->internode;
 	struct credit *k;
 	DL_FOREACH (s->credits, k) {
 		if (k->node != f->node || k->note.piece != f->chunk->index ||
@@ -124,7 +127,7 @@ static bool is_ready(const struct block_chunk *p, const struct transfer *f)
 	return p->stage == (f->phase == GATHER ? STAGE_GATHER : STAGE_RESULT);
 }
 
-void transfer_credit(struct engine *e, struct span *s, uint32_t place,
+void transfer_credit(struct engine *e, struct internode_comm *s, uint32_t place,
 		     const struct operation_key *key, const struct credit_note *note)
 {
 	struct op *op;
@@ -136,7 +139,7 @@ void transfer_credit(struct engine *e, struct span *s, uint32_t place,
 	if (!op && s->comm->transport->expects)
 		late = !s->comm->transport->expects(e, s->comm, key);
 	if (late) {
-		span_refuse_credit(e, (int)s->nodes[place], note->tag);
+		internode_comm_refuse_credit(e, (int)s->nodes[place], note->tag);
 		return;
 	}
 	struct block_chunk *p = NULL;
@@ -152,8 +155,8 @@ void transfer_credit(struct engine *e, struct span *s, uint32_t place,
 	}
 	struct credit *k = malloc(sizeof(*k));
 	if (!k) {
-		span_refuse_credit(e, (int)s->nodes[place], note->tag);
-		span_give_up(e, s->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
+		internode_comm_refuse_credit(e, (int)s->nodes[place], note->tag);
+		internode_comm_give_up(e, s->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
 	*k = (struct credit){.key = *key, .node = place, .note = *note};

@@ -167,7 +167,7 @@ static uint8_t find(const struct engine *e, struct windows *w, struct task *cons
 void window_choose(struct engine *e, struct comm *c, struct task *const *tasks, uint32_t ntasks)
 {
 	struct windows *w = c->windows;
-	if (!c->may_window || nccl_of(e)->windows_failed >= WINDOW_FAILURES || c->span ||
+	if (!c->may_window || nccl_of(e)->windows_failed >= WINDOW_FAILURES || c->internode ||
 	    c->ended || ntasks != c->nranks || ntasks < 2 || (w && w->off))
 		return;
 	if (!has_kernel(&tasks[0]->record, ntasks) || any_refuses(tasks, ntasks) ||

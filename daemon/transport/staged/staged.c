@@ -79,7 +79,7 @@ static void give_up(struct engine *e, struct staged *op, int result)
 {
 	if (op->across) {
 		op->aborted = true;
-		span_give_up(e, op->comm, result, UINT32_MAX);
+		internode_comm_give_up(e, op->comm, result, UINT32_MAX);
 	}
 	op->result = result;
 }
@@ -299,7 +299,7 @@ static void epoch_end(struct engine *e, struct comm *c)
 	DL_FOREACH (staging_of(e)->ops, op)
 		if (op->comm == c && !op->across)
 			op->aborted = true;
-	(c->span ? internode(e) : host(e))->epoch_end(e, c);
+	(c->internode ? internode(e) : host(e))->epoch_end(e, c);
 }
 
 static void abort_ops(const struct engine *e, const struct comm *c)
@@ -323,14 +323,14 @@ static void node_lost(struct engine *e, struct comm *c, uint32_t place)
 	internode(e)->node_lost(e, c, place);
 }
 
-static void credit(struct engine *e, struct span *s, uint32_t place,
+static void credit(struct engine *e, struct internode_comm *s, uint32_t place,
 		   const struct operation_key *key, const struct credit_note *note)
 {
 	internode(e)->credit(e, s, place, key, note);
 }
 
 /* Those without bytes: what is copied comes later. */
-static bool eager(const struct span *s, const struct svc_record *r, bool p2p)
+static bool eager(const struct internode_comm *s, const struct svc_record *r, bool p2p)
 {
 	(void)s;
 	(void)p2p;

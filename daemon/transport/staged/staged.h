@@ -23,7 +23,7 @@
 #ifndef TRANSPORT_STAGED_H
 #define TRANSPORT_STAGED_H
 
-#include "sched/internode/span.h"
+#include "sched/internode/internode_comm.h"
 #include "sched/state.h"
 #include "sched/transport.h"
 

@@ -12,7 +12,7 @@ char failure[512];
 
 /* An operation, as all nodes together have had it. */
 struct seen {
-	uint32_t span;
+	uint32_t comm;
 	struct operation_key key;
 	uint64_t posted[RANKS_MAX]; /* in the order of all that is noted; 0: not */
 	struct svc_record records[RANKS_MAX];
@@ -46,19 +46,19 @@ void check_begin(void)
 	memset(launches, 0, sizeof(launches));
 }
 
-static struct seen *get(uint32_t span, const struct operation_key *key)
+static struct seen *get(uint32_t comm, const struct operation_key *key)
 {
 	for (uint32_t i = 0; i < nseen; i++)
-		if (seen[i].span == span && same_key(&seen[i].key, key))
+		if (seen[i].comm == comm && same_key(&seen[i].key, key))
 			return &seen[i];
 	if (nseen == TASKS_MAX)
 		abort();
-	seen[nseen] = (struct seen){.span = span, .key = *key};
+	seen[nseen] = (struct seen){.comm = comm, .key = *key};
 	return &seen[nseen++];
 }
 
-#define NAME	   "%d-%d %d of span %d"
-#define NAME_OF(o) (o)->key.a, (o)->key.b, (int)(o)->key.seq, (int)spans[(o)->span].id
+#define NAME	   "%d-%d %d of communicator %d"
+#define NAME_OF(o) (o)->key.a, (o)->key.b, (int)(o)->key.seq, (int)comms[(o)->comm].id
 
 static bool takes_part(const struct seen *o, uint32_t rank)
 {
@@ -67,7 +67,7 @@ static bool takes_part(const struct seen *o, uint32_t rank)
 
 static uint32_t node_of(const struct seen *o, uint32_t rank)
 {
-	const struct span_plan *p = &spans[o->span];
+	const struct comm_plan *p = &comms[o->comm];
 	return p->nodes[p->place_of[rank]];
 }
 
@@ -75,7 +75,7 @@ static uint32_t node_of(const struct seen *o, uint32_t rank)
 
 void check_posted(const struct task *t)
 {
-	struct seen *o = get(t->span, &t->key);
+	struct seen *o = get(t->comm, &t->key);
 	o->posted[t->rank] = ++events;
 	o->records[t->rank] = t->record;
 }
@@ -92,11 +92,12 @@ void check_launched(uint32_t node, const struct launch_request *r)
 {
 	launches[node]++;
 	for (uint32_t i = 0; i < r->n; i++) {
-		struct seen *o = get((uint32_t)(r->entries[i].span - 100), &r->entries[i].key);
+		struct seen *o =
+			get((uint32_t)(r->entries[i].internode_id - 100), &r->entries[i].key);
 		trace(node, "launches " NAME, NAME_OF(o));
 		if (o->launched[node])
 			fail("node %u launches " NAME " twice", node, NAME_OF(o));
-		if (o->failed && !span_is_lost(o->span))
+		if (o->failed && !comm_is_lost(o->comm))
 			fail("node %u launches " NAME ", which has failed", node, NAME_OF(o));
 		o->launched[node] = launches[node];
 		o->grant = r->grant;
@@ -115,7 +116,7 @@ static void check_timeout(const struct seen *o, const ncclsvc_status *st)
 	for (uint32_t k = 0; k < nnodes; k++)
 		if (o->said_failed[k] && o->said_result[k] != NCCLSVC_TIMEOUT)
 			return; /* what it had not posted is not named */
-	for (uint32_t k = 0; k < spans[o->span].nranks; k++)
+	for (uint32_t k = 0; k < comms[o->comm].nranks; k++)
 		n += is_missing(o, k);
 	if (n != st->missing_count)
 		fail("TIMEOUT of " NAME " names %u ranks, but %u are missing", NAME_OF(o),
@@ -130,7 +131,7 @@ static void check_mismatch(const struct seen *o, const struct failed_note *note)
 {
 	ncclsvc_status st = note->status;
 	uint64_t a, b;
-	if (o->key.a < 0 && !mismatch_status(&note->posted, spans[o->span].nranks, &st)) {
+	if (o->key.a < 0 && !mismatch_status(&note->posted, comms[o->comm].nranks, &st)) {
 		fail("MISMATCH of " NAME ", but its records agree", NAME_OF(o));
 		return;
 	}
@@ -159,11 +160,11 @@ void check_failed(uint32_t node, const struct match *m, const struct failed_note
 		fail(NAME " fails with %d on node %u, and with %d on others", NAME_OF(o),
 		     note->status.result, node, o->note.status.result);
 	if (!o->failed && note->status.result == NCCLSVC_TIMEOUT && !o->tombstone &&
-	    !span_is_lost(o->span))
+	    !comm_is_lost(o->comm))
 		check_timeout(o, &note->status);
 	if (!o->failed && note->status.result == NCCLSVC_MISMATCH)
 		check_mismatch(o, note);
-	for (uint32_t k = 0; k < nnodes && !span_is_lost(o->span); k++)
+	for (uint32_t k = 0; k < nnodes && !comm_is_lost(o->comm); k++)
 		if (o->launched[k])
 			fail(NAME " fails on node %u, and was launched on node %u", NAME_OF(o),
 			     node, k);
@@ -184,7 +185,7 @@ static bool is_whole(struct task *t)
 	in[t - tasks] = true;
 	for (uint32_t i = 0; i < n; i++) {
 		struct task *u = all[i]->next_in_group;
-		const struct span_plan *p = &spans[all[i]->span];
+		const struct comm_plan *p = &comms[all[i]->comm];
 		uint32_t posted = 0;
 		if (all[i]->place != RUNNING)
 			return false;
@@ -194,8 +195,8 @@ static bool is_whole(struct task *t)
 		}
 		for (uint32_t k = 0; k < ntasks; k++) {
 			u = &tasks[k];
-			const struct local_span *s = &nodes[u->node].spans[u->span];
-			if (u->span != all[i]->span || u->place != RUNNING ||
+			const struct local_comm *s = &nodes[u->node].comms[u->comm];
+			if (u->comm != all[i]->comm || u->place != RUNNING ||
 			    !same_key(&u->key, &all[i]->key) || s->over || s->failed ||
 			    !nodes[u->node].alive)
 				continue;
@@ -213,18 +214,18 @@ static bool is_whole(struct task *t)
 
 static void check_waiting(struct task *t)
 {
-	const struct local_span *s = &nodes[t->node].spans[t->span];
+	const struct local_comm *s = &nodes[t->node].comms[t->comm];
 	if (s->failed || s->over || t->tombstone)
 		return;
 	if (profile.regular)
-		fail("rank %u of span %d on node %u waits for ever", t->rank,
-		     (int)spans[t->span].id, t->node);
+		fail("rank %u of communicator %d on node %u waits for ever", t->rank,
+		     (int)comms[t->comm].id, t->node);
 	if (t->deadline)
-		fail("rank %u of span %d on node %u waits, with a deadline", t->rank,
-		     (int)spans[t->span].id, t->node);
+		fail("rank %u of communicator %d on node %u waits, with a deadline", t->rank,
+		     (int)comms[t->comm].id, t->node);
 	if (t->place == RUNNING && is_whole(t))
-		fail("%d-%d %d of span %d is whole, and not launched on node %u", t->key.a,
-		     t->key.b, (int)t->key.seq, (int)spans[t->span].id, t->node);
+		fail("%d-%d %d of communicator %d is whole, and not launched on node %u", t->key.a,
+		     t->key.b, (int)t->key.seq, (int)comms[t->comm].id, t->node);
 }
 
 void check_rest(void)
@@ -240,7 +241,7 @@ void check_rest(void)
 static void check_all_launched(const struct seen *o)
 {
 	int with = -1, without = -1;
-	for (uint32_t k = 0; k < spans[o->span].nranks; k++) {
+	for (uint32_t k = 0; k < comms[o->comm].nranks; k++) {
 		const uint32_t node = node_of(o, k);
 		if (!takes_part(o, k) || !nodes[node].alive)
 			continue;
@@ -256,7 +257,7 @@ static void check_all_launched(const struct seen *o)
 /* On one GPU: one process has a rank in both. */
 static bool share_gpu(const struct seen *x, const struct seen *y, uint32_t node)
 {
-	const struct span_plan *p = &spans[x->span], *q = &spans[y->span];
+	const struct comm_plan *p = &comms[x->comm], *q = &comms[y->comm];
 	for (uint32_t i = 0; i < p->nranks; i++)
 		for (uint32_t k = 0; k < q->nranks; k++)
 			if (takes_part(x, i) && takes_part(y, k) && node_of(x, i) == node &&
@@ -288,11 +289,12 @@ static void check_statuses(void)
 	for (uint32_t i = 0; i < ntasks; i++)
 		for (uint32_t k = 0; k < i; k++) {
 			const struct task *t = &tasks[i], *u = &tasks[k];
-			if (t->told && u->told && t->has_key && u->has_key && t->span == u->span &&
+			if (t->told && u->told && t->has_key && u->has_key && t->comm == u->comm &&
 			    same_key(&t->key, &u->key) && !same_status(&t->status, &u->status))
-				fail("%d-%d %d of span %d ends with %d on node %u, and with %d on "
+				fail("%d-%d %d of communicator %d ends with %d on node %u, and "
+				     "with %d on "
 				     "node %u",
-				     t->key.a, t->key.b, (int)t->key.seq, (int)spans[t->span].id,
+				     t->key.a, t->key.b, (int)t->key.seq, (int)comms[t->comm].id,
 				     t->status.result, t->node, u->status.result, u->node);
 		}
 }
@@ -303,9 +305,10 @@ static void check_sequencers(void)
 		if (!nodes[k].alive)
 			continue;
 		if (sequencer_awaited(nodes[k].sequencer))
-			fail("node %u's sequencer knows of a span when all have ended", k);
+			fail("node %u's sequencer knows of a communicator when all have ended", k);
 		if (sequencers_held(k))
-			fail("node %u's sequencer holds %d pieces of memory when all spans have "
+			fail("node %u's sequencer holds %d pieces of memory when all communicators "
+			     "have "
 			     "ended",
 			     k, (int)sequencers_held(k));
 	}
@@ -315,10 +318,11 @@ void check_end(void)
 {
 	for (uint32_t i = 0; i < ntasks; i++)
 		if (nodes[tasks[i].node].alive && tasks[i].place < LAUNCHED)
-			fail("rank %u of span %d on node %u waits when all spans have ended",
-			     tasks[i].rank, (int)spans[tasks[i].span].id, tasks[i].node);
+			fail("rank %u of communicator %d on node %u waits when all communicators "
+			     "have ended",
+			     tasks[i].rank, (int)comms[tasks[i].comm].id, tasks[i].node);
 	for (uint32_t i = 0; i < nseen; i++) {
-		if (!span_is_lost(seen[i].span))
+		if (!comm_is_lost(seen[i].comm))
 			check_all_launched(&seen[i]);
 		for (uint32_t k = 0; k < i; k++)
 			check_order(&seen[i], &seen[k]);

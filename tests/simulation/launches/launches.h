@@ -19,7 +19,7 @@
 #define NODES_MAX 5
 #define PROCESSES 2 /* of a node */
 #define RANKS_MAX (NODES_MAX * PROCESSES)
-#define SPANS_MAX 6
+#define COMMS_MAX 6
 #define TASKS_MAX 2048
 
 /* ---- What the model does wrong on purpose ---- */
@@ -46,7 +46,7 @@ bool plant_now(enum plant p);
 /* ---- program.c ---- */
 
 /* A communicator across nodes. */
-struct span_plan {
+struct comm_plan {
 	uint64_t id;
 	uint32_t nnodes, nodes[NODES_MAX]; /* by place: in the order of their first ranks */
 	uint32_t nranks, place_of[RANKS_MAX], process_of[RANKS_MAX];
@@ -59,7 +59,7 @@ struct match;
 struct task {
 	struct task *prev, *next; /* in its member's queue */
 	struct task *next_in_group;
-	uint32_t node, span, rank, process, group;
+	uint32_t node, comm, rank, process, group;
 	bool pair, sends;
 	uint32_t peer;
 	struct svc_record record;
@@ -80,8 +80,8 @@ struct profile {
 	bool leaves, dies, regular; /* regular: none of all these */
 };
 extern struct profile profile;
-extern struct span_plan spans[SPANS_MAX];
-extern uint32_t nspans, nnodes;
+extern struct comm_plan comms[COMMS_MAX];
+extern uint32_t ncomms, nnodes;
 extern struct task tasks[TASKS_MAX];
 extern uint32_t ntasks;
 
@@ -90,8 +90,8 @@ extern uint32_t ntasks;
 bool circle_run(uint64_t seed);
 void trace(uint32_t node, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool same_key(const struct operation_key *a, const struct operation_key *b);
-/* Ends the span on all nodes, soon. */
-void program_end_span(uint32_t span);
+/* Ends the communicator on all nodes, soon. */
+void program_end_comm(uint32_t comm);
 
 /* ---- channel.c ---- */
 
@@ -101,7 +101,7 @@ enum message_kind { REQUEST, WITHDRAW, LEAVE, GRANTED, OVER, LAUNCH, FAILED, ASK
 struct message {
 	uint32_t from, to;
 	enum message_kind kind;
-	uint64_t span; /* its id */
+	uint64_t internode_id; /* its id */
 	struct operation_key key;
 	uint64_t number, grant;
 	bool more;
@@ -129,7 +129,7 @@ struct launch_request {
 /* Where the tasks of several nodes match. */
 struct match {
 	struct match *prev, *next;
-	struct local_span *at;
+	struct local_comm *at;
 	struct operation_key key;
 	enum said said;
 	bool asked, resolved;
@@ -149,9 +149,9 @@ struct member {
 	struct task *collective;
 };
 
-/* A span on one node. */
-struct local_span {
-	const struct span_plan *plan;
+/* A communicator on one node. */
+struct local_comm {
+	const struct comm_plan *plan;
 	uint32_t index, node, me, here; /* here: ranks */
 	struct member members[RANKS_MAX];
 	uint64_t collectives, sent[RANKS_MAX][RANKS_MAX], received[RANKS_MAX][RANKS_MAX];
@@ -170,7 +170,7 @@ struct local_span {
 
 /* The sequencer has failed it: a successor may have to tell others. */
 struct failed_operation {
-	uint64_t span;
+	uint64_t internode_id;
 	struct operation_key key;
 	struct failed_note note;
 };
@@ -178,7 +178,7 @@ struct failed_operation {
 struct node {
 	bool alive, lost[NODES_MAX];
 	struct sequencer *sequencer;
-	struct local_span spans[SPANS_MAX];
+	struct local_comm comms[COMMS_MAX];
 	struct launch_request *requests; /* in order of their numbers */
 	struct launch_request *granted;	 /* launched */
 	struct launch_request *orders[TASKS_MAX];
@@ -190,22 +190,22 @@ struct node {
 };
 
 extern struct node nodes[NODES_MAX];
-/* What it told some nodes last, others may not know: then spans may end. */
+/* What it told some nodes last, others may not know: then communicators may end. */
 extern bool sequencer_died;
 /* Nobody knows what was launched there: the sequencer was lost with it. */
-bool span_is_lost(uint32_t span);
+bool comm_is_lost(uint32_t comm);
 
 void nodes_begin(uint32_t n);
 void nodes_end(void);
 uint32_t sequencer_of(const struct node *n);
 void node_hear(const struct message *m);
-void node_span_begin(uint32_t node, uint32_t span);
-void node_span_end(uint32_t node, uint32_t span);
-void node_span_look(struct local_span *s);
+void node_comm_begin(uint32_t node, uint32_t comm);
+void node_comm_end(uint32_t node, uint32_t comm);
+void node_comm_look(struct local_comm *s);
 void node_hear_loss(uint32_t node, uint32_t lost);
 void node_launch(struct node *n);
-struct match *match_find(const struct local_span *s, const struct operation_key *key);
-struct match *match_get(struct local_span *s, const struct operation_key *key);
+struct match *match_find(const struct local_comm *s, const struct operation_key *key);
+struct match *match_get(struct local_comm *s, const struct operation_key *key);
 void match_forget(struct match *m);
 void match_ready(struct match *m);
 void match_fail(struct match *m, const ncclsvc_status *st);
@@ -214,12 +214,12 @@ void match_ask(struct match *m, const ncclsvc_status *st);
 /* ---- order.c ---- */
 
 void order_post(struct task *t); /* its process has posted it */
-void order_move(struct local_span *s);
+void order_move(struct local_comm *s);
 /* A deadline, or a cancel. */
 void order_fail(struct task *t, const ncclsvc_status *st);
 void order_end(struct task *t, const ncclsvc_status *st, bool told);
 void order_launched(struct task *t);
-void order_fail_collective(struct local_span *s, const ncclsvc_status *st);
+void order_fail_collective(struct local_comm *s, const ncclsvc_status *st);
 /* The sequencer's word on what has no tasks here, or has not been posted by all. */
 void order_conclude_failed(struct match *m);
 
@@ -246,7 +246,7 @@ void check_failed(uint32_t node, const struct match *m, const struct failed_note
 void check_launched(uint32_t node, const struct launch_request *r);
 /* At rest. */
 void check_rest(void);
-/* All spans have ended. */
+/* All communicators have ended. */
 void check_end(void);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a node requests, withdraws and launches: as daemon/sched/sequence.c, set.c, node_match.c,
- * node_match_messages.c and span.c do. */
+ * node_match_messages.c and internode_comm.c do. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -11,10 +11,10 @@
 struct node nodes[NODES_MAX];
 bool sequencer_died;
 
-bool span_is_lost(uint32_t span)
+bool comm_is_lost(uint32_t comm)
 {
-	for (uint32_t p = 0; p < spans[span].nnodes; p++)
-		if (sequencer_died && !nodes[spans[span].nodes[p]].alive)
+	for (uint32_t p = 0; p < comms[comm].nnodes; p++)
+		if (sequencer_died && !nodes[comms[comm].nodes[p]].alive)
 			return true;
 	return false;
 }
@@ -42,9 +42,9 @@ static struct message *to_sequencer(uint32_t node, enum message_kind kind, uint3
 static void withdraw(const struct match *m, const struct launch_request *r,
 		     const struct failed_note *note)
 {
-	const struct span_plan *p = m->at->plan;
+	const struct comm_plan *p = m->at->plan;
 	struct message *w = to_sequencer(m->at->node, WITHDRAW, 0);
-	w->span = p->id;
+	w->internode_id = p->id;
 	w->key = m->key;
 	w->number = r ? r->number : 0;
 	w->note = *note;
@@ -56,14 +56,15 @@ static void withdraw(const struct match *m, const struct launch_request *r,
 		w->nodes[0] = p->nodes[p->place_of[m->key.a]];
 		w->nodes[1] = p->nodes[p->place_of[m->key.b]];
 	}
-	trace(m->at->node, "withdraws %d-%d %d of span %d, number %d, with %d", (int)m->key.a,
-	      (int)m->key.b, (int)m->key.seq, (int)p->id, (int)w->number, note->status.result);
+	trace(m->at->node, "withdraws %d-%d %d of communicator %d, number %d, with %d",
+	      (int)m->key.a, (int)m->key.b, (int)m->key.seq, (int)p->id, (int)w->number,
+	      note->status.result);
 	channel_send(w);
 }
 
 /* ---- Matches ---- */
 
-struct match *match_find(const struct local_span *s, const struct operation_key *key)
+struct match *match_find(const struct local_comm *s, const struct operation_key *key)
 {
 	struct match *m;
 	DL_FOREACH (s->matches, m)
@@ -72,7 +73,7 @@ struct match *match_find(const struct local_span *s, const struct operation_key 
 	return NULL;
 }
 
-struct match *match_get(struct local_span *s, const struct operation_key *key)
+struct match *match_get(struct local_comm *s, const struct operation_key *key)
 {
 	struct match *m = match_find(s, key);
 	if (m)
@@ -100,7 +101,7 @@ void match_ready(struct match *m)
 /* The local ranks that have not posted it. */
 static void name_missing(const struct match *m, ncclsvc_status *st)
 {
-	const struct local_span *s = m->at;
+	const struct local_comm *s = m->at;
 	if (st->result != NCCLSVC_TIMEOUT || st->done_ns)
 		return;
 	st->missing_count = 0;
@@ -125,7 +126,7 @@ static ncclsvc_status without_missing(const ncclsvc_status *why)
 
 void match_fail(struct match *m, const ncclsvc_status *st)
 {
-	const struct local_span *s = m->at;
+	const struct local_comm *s = m->at;
 	struct failed_note note = {.status = *st};
 	if (s->over)
 		return;
@@ -152,9 +153,9 @@ static void request_forget(struct node *n, struct launch_request *r)
 /* Its matches may be requested again. */
 static void request_void(struct node *n, struct launch_request *r)
 {
-	for (uint32_t i = 0; i < nspans; i++) {
+	for (uint32_t i = 0; i < ncomms; i++) {
 		struct match *m;
-		DL_FOREACH (n->spans[i].matches, m)
+		DL_FOREACH (n->comms[i].matches, m)
 			if (m->request == r) {
 				m->request = NULL;
 				m->matched &= !plant_now(PLANT_NO_NEW_REQUEST);
@@ -165,18 +166,18 @@ static void request_void(struct node *n, struct launch_request *r)
 	request_forget(n, r);
 }
 
-static void give_up(struct local_span *s)
+static void give_up(struct local_comm *s)
 {
 	if (s->failed || s->ended)
 		return;
 	s->failed = true;
-	program_end_span(s->index);
+	program_end_comm(s->index);
 }
 
-static bool names(const struct launch_request *r, uint64_t span)
+static bool names(const struct launch_request *r, uint64_t internode_id)
 {
 	for (uint32_t i = 0; i < r->n; i++)
-		if (r->entries[i].span == span)
+		if (r->entries[i].internode_id == internode_id)
 			return true;
 	return false;
 }
@@ -184,10 +185,10 @@ static bool names(const struct launch_request *r, uint64_t span)
 /* The sequencer may yet launch it. */
 static void request_give_up(struct node *n, struct launch_request *r)
 {
-	for (uint32_t i = 0; i < nspans; i++)
-		if (names(r, n->spans[i].plan->id)) {
-			n->spans[i].unled = true;
-			give_up(&n->spans[i]);
+	for (uint32_t i = 0; i < ncomms; i++)
+		if (names(r, n->comms[i].plan->id)) {
+			n->comms[i].unled = true;
+			give_up(&n->comms[i]);
 		}
 	request_void(n, r);
 }
@@ -209,7 +210,7 @@ static void match_withdraw(struct match *m)
 
 /* When it still waits then, its answer is overdue. */
 struct waiting {
-	uint32_t node, span;
+	uint32_t node, comm;
 	struct operation_key key;
 };
 
@@ -221,12 +222,13 @@ bool node_lives(int node)
 static void on_overdue(void *arg)
 {
 	const struct waiting *w = arg;
-	struct local_span *s = &nodes[w->node].spans[w->span];
+	struct local_comm *s = &nodes[w->node].comms[w->comm];
 	const struct match *m = s->begun && !s->ended ? match_find(s, &w->key) : NULL;
 	if (!m || m->resolved || s->over)
 		return;
-	if (!span_is_lost(w->span))
-		fail("node %u waits for the sequencer's answer on span %u", w->node, w->span);
+	if (!comm_is_lost(w->comm))
+		fail("node %u waits for the sequencer's answer on communicator %u", w->node,
+		     w->comm);
 	give_up(s);
 }
 
@@ -237,7 +239,7 @@ static void await_answers(const struct match *m)
 	at(now_ns + 2 * NODE_ANSWER_NS, (int)w->node, on_overdue, w);
 }
 
-void order_fail_collective(struct local_span *s, const ncclsvc_status *st)
+void order_fail_collective(struct local_comm *s, const ncclsvc_status *st)
 {
 	const struct operation_key key = {-1, -1, s->collectives, 0};
 	if (s->over)
@@ -313,10 +315,10 @@ static void send_request(uint32_t node, const struct launch_request *r)
 
 static struct request_entry entry_of(const struct match *m)
 {
-	const struct local_span *s = m->at;
+	const struct local_comm *s = m->at;
 	const bool pair = m->key.a >= 0;
 	return (struct request_entry){
-		.span = s->plan->id,
+		.internode_id = s->plan->id,
 		.key = m->key,
 		.nparts = pair ? 2 : s->plan->nnodes,
 		.place = pair ? !m->tasks[0]->sends : s->me,
@@ -330,7 +332,7 @@ static void request(struct node *n, const struct together *all)
 {
 	const uint32_t node = (uint32_t)(n - nodes);
 	for (uint32_t i = 0; i < all->n; i++) {
-		const struct local_span *s = all->matches[i]->at;
+		const struct local_comm *s = all->matches[i]->at;
 		if (s->over || s->unled || s->failed)
 			return;
 	}
@@ -340,9 +342,9 @@ static void request(struct node *n, const struct together *all)
 	for (uint32_t i = 0; i < all->n; i++) {
 		r->entries[i] = entry_of(all->matches[i]);
 		all->matches[i]->request = r;
-		trace(node, "requests %d-%d %d of span %d in request %d", (int)r->entries[i].key.a,
-		      (int)r->entries[i].key.b, (int)r->entries[i].key.seq, (int)r->entries[i].span,
-		      (int)r->number);
+		trace(node, "requests %d-%d %d of communicator %d in request %d",
+		      (int)r->entries[i].key.a, (int)r->entries[i].key.b,
+		      (int)r->entries[i].key.seq, (int)r->entries[i].internode_id, (int)r->number);
 	}
 	DL_APPEND(n->requests, r);
 	send_request(node, r);
@@ -352,9 +354,9 @@ static void request(struct node *n, const struct together *all)
 
 static struct match *match_of(const struct node *n, const struct launch_request *r)
 {
-	for (uint32_t i = 0; i < nspans; i++) {
+	for (uint32_t i = 0; i < ncomms; i++) {
 		struct match *m;
-		DL_FOREACH (n->spans[i].matches, m)
+		DL_FOREACH (n->comms[i].matches, m)
 			if (m->request == r)
 				return m;
 	}
@@ -366,7 +368,7 @@ static void launch_order(struct node *n, struct launch_request *r)
 	static struct together all;
 	struct match *m = match_of(n, r);
 	if (!m || !collect(n, &all, m) || all.n != r->n) {
-		if (!m || !span_is_lost(m->at->index))
+		if (!m || !comm_is_lost(m->at->index))
 			fail("node %d: request %d is not whole when it is launched",
 			     (int)(n - nodes), (int)r->number);
 		request_give_up(n, r);
@@ -387,11 +389,11 @@ static void launch_ordered(struct node *n)
 {
 	while (n->first_order < n->norders)
 		launch_order(n, n->orders[n->first_order++]);
-	for (uint32_t i = 0; i < nspans; i++)
-		node_span_look(&n->spans[i]);
+	for (uint32_t i = 0; i < ncomms; i++)
+		node_comm_look(&n->comms[i]);
 }
 
-static void request_matched(struct node *n, struct local_span *s)
+static void request_matched(struct node *n, struct local_comm *s)
 {
 	static struct together all;
 	struct match *m;
@@ -401,7 +403,7 @@ static void request_matched(struct node *n, struct local_span *s)
 }
 
 /* What was to fail in a request that is void. */
-static void withdraw_asked(struct local_span *s)
+static void withdraw_asked(struct local_comm *s)
 {
 	struct match *m;
 	DL_FOREACH (s->matches, m)
@@ -413,12 +415,12 @@ void node_launch(struct node *n)
 {
 	do {
 		n->matched_new = false;
-		for (uint32_t i = 0; i < nspans; i++)
-			order_move(&n->spans[i]);
-		for (uint32_t i = 0; i < nspans; i++)
-			withdraw_asked(&n->spans[i]);
-		for (uint32_t i = 0; i < nspans; i++)
-			request_matched(n, &n->spans[i]);
+		for (uint32_t i = 0; i < ncomms; i++)
+			order_move(&n->comms[i]);
+		for (uint32_t i = 0; i < ncomms; i++)
+			withdraw_asked(&n->comms[i]);
+		for (uint32_t i = 0; i < ncomms; i++)
+			request_matched(n, &n->comms[i]);
 	} while (n->matched_new);
 }
 
@@ -446,14 +448,14 @@ static void be_ordered(struct node *n, uint64_t number, uint64_t grant)
 
 /* ---- What the sequencer says ---- */
 
-static void be_closed(struct node *n, uint64_t span)
+static void be_closed(struct node *n, uint64_t internode_id)
 {
 	struct launch_request *r, *next;
-	for (uint32_t i = 0; i < nspans; i++)
-		if (n->spans[i].plan->id == span)
-			n->spans[i].closed = true;
+	for (uint32_t i = 0; i < ncomms; i++)
+		if (n->comms[i].plan->id == internode_id)
+			n->comms[i].closed = true;
 	DL_FOREACH_SAFE (n->requests, r, next)
-		if (!r->ordered && names(r, span))
+		if (!r->ordered && names(r, internode_id))
 			request_void(n, r);
 }
 
@@ -495,21 +497,23 @@ static void be_asked(struct match *m, const ncclsvc_status *why)
 	}
 }
 
-static void hear_of_span(struct local_span *s, const struct message *h)
+static void hear_of_comm(struct local_comm *s, const struct message *h)
 {
 	if (s->ended)
 		return;
 	if (h->kind == OVER) {
 		for (uint32_t p = 0; p < s->plan->nnodes; p++)
 			s->overs[p] |= s->plan->nodes[p] == h->from;
-		node_span_look(s);
+		node_comm_look(s);
 		return;
 	}
-	trace(s->node, "is told %s for %d-%d %d of span %d: %d", h->kind == ASK ? "ASK" : "FAILED",
-	      h->key.a, h->key.b, (int)h->key.seq, (int)h->span, h->note.status.result);
+	trace(s->node, "is told %s for %d-%d %d of communicator %d: %d",
+	      h->kind == ASK ? "ASK" : "FAILED", h->key.a, h->key.b, (int)h->key.seq,
+	      (int)h->internode_id, h->note.status.result);
 	if (h->note.ends_epoch) {
-		if (!span_is_lost(s->index))
-			fail("the sequencer ends span %d on node %u", (int)h->span, s->node);
+		if (!comm_is_lost(s->index))
+			fail("the sequencer ends communicator %d on node %u", (int)h->internode_id,
+			     s->node);
 		give_up(s);
 		return;
 	}
@@ -525,7 +529,7 @@ static void hear_of_span(struct local_span *s, const struct message *h)
 		be_asked(m, &h->note.status);
 }
 
-static void keep_early(struct local_span *s, const struct message *h)
+static void keep_early(struct local_comm *s, const struct message *h)
 {
 	if (s->nearly == sizeof(s->early) / sizeof(s->early[0]))
 		abort();
@@ -545,22 +549,22 @@ void node_hear(const struct message *h)
 	} else if (h->kind == GOES_ON) {
 		n->succession = false;
 	} else if (h->kind == CLOSED) {
-		be_closed(n, h->span);
+		be_closed(n, h->internode_id);
 		launch_ordered(n);
 	} else {
-		for (uint32_t i = 0; i < nspans; i++)
-			if (n->spans[i].plan->id == h->span)
-				n->spans[i].begun ? hear_of_span(&n->spans[i], h)
-						  : keep_early(&n->spans[i], h);
+		for (uint32_t i = 0; i < ncomms; i++)
+			if (n->comms[i].plan->id == h->internode_id)
+				n->comms[i].begun ? hear_of_comm(&n->comms[i], h)
+						  : keep_early(&n->comms[i], h);
 	}
 	node_launch(n);
 }
 
 /* ---- Begin and end ---- */
 
-void node_span_begin(uint32_t node, uint32_t span)
+void node_comm_begin(uint32_t node, uint32_t comm)
 {
-	struct local_span *s = &nodes[node].spans[span];
+	struct local_comm *s = &nodes[node].comms[comm];
 	if (s->begun || !nodes[node].alive)
 		return;
 	s->begun = true;
@@ -569,13 +573,13 @@ void node_span_begin(uint32_t node, uint32_t span)
 	for (uint32_t k = 0; k < s->plan->nranks; k++)
 		s->here += s->plan->place_of[k] == s->me;
 	for (uint32_t i = 0; i < s->nearly; i++) {
-		hear_of_span(s, s->early[i]);
+		hear_of_comm(s, s->early[i]);
 		free(s->early[i]);
 	}
 	s->nearly = 0;
 }
 
-static bool is_closed(const struct node *n, const struct local_span *s)
+static bool is_closed(const struct node *n, const struct local_comm *s)
 {
 	for (uint32_t i = n->first_order; i < n->norders; i++)
 		if (names(n->orders[i], s->plan->id))
@@ -583,7 +587,7 @@ static bool is_closed(const struct node *n, const struct local_span *s)
 	return s->closed;
 }
 
-static void drop_matches(struct node *n, struct local_span *s)
+static void drop_matches(struct node *n, struct local_comm *s)
 {
 	struct match *m, *next;
 	DL_FOREACH (s->matches, m) {
@@ -597,7 +601,7 @@ static void drop_matches(struct node *n, struct local_span *s)
 		match_forget(m);
 }
 
-static void span_end(struct node *n, struct local_span *s)
+static void comm_end(struct node *n, struct local_comm *s)
 {
 	const ncclsvc_status st = {.result = NCCLSVC_PEER_GONE};
 	s->ended = true;
@@ -609,7 +613,7 @@ static void span_end(struct node *n, struct local_span *s)
 	n->matched_new = true;
 }
 
-void node_span_look(struct local_span *s)
+void node_comm_look(struct local_comm *s)
 {
 	struct node *n = &nodes[s->node];
 	if (!s->over || s->ended)
@@ -617,45 +621,46 @@ void node_span_look(struct local_span *s)
 	const bool in_order = !s->unled && is_closed(n, s);
 	if (!in_order && !(s->unled && is_closed(n, s)) && now_ns < s->due_ns)
 		return;
-	if (!in_order && !span_is_lost(s->index))
-		fail("node %u ends span %u without the sequencer's word", s->node, s->index);
-	trace(s->node, "ends span %d", (int)s->plan->id);
-	span_end(n, s);
+	if (!in_order && !comm_is_lost(s->index))
+		fail("node %u ends communicator %u without the sequencer's word", s->node,
+		     s->index);
+	trace(s->node, "ends communicator %d", (int)s->plan->id);
+	comm_end(n, s);
 }
 
-static void leave(const struct local_span *s)
+static void leave(const struct local_comm *s)
 {
 	struct message *m = to_sequencer(s->node, LEAVE, 0);
-	trace(s->node, "leaves span %d", (int)s->plan->id);
-	m->span = s->plan->id;
+	trace(s->node, "leaves communicator %d", (int)s->plan->id);
+	m->internode_id = s->plan->id;
 	m->n = s->plan->nnodes;
 	memcpy(m->nodes, s->plan->nodes, sizeof(m->nodes));
 	channel_send(m);
 }
 
-void node_span_end(uint32_t node, uint32_t span)
+void node_comm_end(uint32_t node, uint32_t comm)
 {
 	struct node *n = &nodes[node];
-	struct local_span *s = &n->spans[span];
+	struct local_comm *s = &n->comms[comm];
 	if (!n->alive || s->over)
 		return;
-	node_span_begin(node, span);
+	node_comm_begin(node, comm);
 	for (uint32_t p = 0; p < s->plan->nnodes; p++) {
 		if (p == s->me)
 			continue;
 		struct message *m = message_make(node, s->plan->nodes[p], OVER, 0);
-		m->span = s->plan->id;
+		m->internode_id = s->plan->id;
 		channel_send(m);
 	}
 	node_launch(n);
 	leave(s);
 	s->over = s->overs[s->me] = true;
 	s->due_ns = now_ns + EPOCH_CLOSE_NS;
-	node_span_look(s);
+	node_comm_look(s);
 	node_launch(n);
 }
 
-static bool takes_part(const struct local_span *s)
+static bool takes_part(const struct local_comm *s)
 {
 	for (uint32_t p = 0; p < s->plan->nnodes; p++)
 		if (s->plan->nodes[p] == s->node)
@@ -665,8 +670,8 @@ static bool takes_part(const struct local_span *s)
 
 static void end_those_on(struct node *n, uint32_t lost, bool all)
 {
-	for (uint32_t i = 0; i < nspans; i++) {
-		struct local_span *s = &n->spans[i];
+	for (uint32_t i = 0; i < ncomms; i++) {
+		struct local_comm *s = &n->comms[i];
 		bool concerned = all;
 		for (uint32_t p = 0; p < s->plan->nnodes; p++)
 			concerned |= s->plan->nodes[p] == lost;
@@ -691,7 +696,7 @@ static void say_failed_before(const struct node *n)
 {
 	for (uint32_t i = 0; i < n->nfailed; i++) {
 		struct message *w = to_sequencer((uint32_t)(n - nodes), WITHDRAW, 0);
-		w->span = n->failed[i].span;
+		w->internode_id = n->failed[i].internode_id;
 		w->key = n->failed[i].key;
 		w->number = FAILED_BEFORE;
 		w->note = n->failed[i].note;
@@ -712,8 +717,8 @@ static void say_again(struct node *n)
 	DL_FOREACH (n->requests, r)
 		if (!r->ordered)
 			send_request(node, r);
-	for (uint32_t i = 0; i < nspans; i++) {
-		const struct local_span *s = &n->spans[i];
+	for (uint32_t i = 0; i < ncomms; i++) {
+		const struct local_comm *s = &n->comms[i];
 		const struct match *m;
 		DL_FOREACH (s->matches, m) {
 			const struct failed_note note = {.status = without_missing(&m->status)};
@@ -759,12 +764,12 @@ void node_hear_loss(uint32_t node, uint32_t lost)
 	if (led)
 		lose_sequencer(n, lost);
 	sequencers_lose(node, lost, led && sequencer_of(n) == node);
-	for (uint32_t i = 0; i < nspans; i++) {
-		struct local_span *s = &n->spans[i];
+	for (uint32_t i = 0; i < ncomms; i++) {
+		struct local_comm *s = &n->comms[i];
 		for (uint32_t p = 0; p < s->plan->nnodes; p++)
 			if (s->plan->nodes[p] == lost && takes_part(s))
-				program_end_span(i);
-		node_span_look(s);
+				program_end_comm(i);
+		node_comm_look(s);
 	}
 	node_launch(n);
 }
@@ -788,8 +793,8 @@ void nodes_end(void)
 		}
 		while (nodes[k].requests)
 			request_forget(&nodes[k], nodes[k].requests);
-		for (uint32_t i = 0; i < nspans; i++) {
-			struct local_span *s = &nodes[k].spans[i];
+		for (uint32_t i = 0; i < ncomms; i++) {
+			struct local_comm *s = &nodes[k].comms[i];
 			while (s->matches)
 				match_forget(s->matches);
 			while (s->nearly)

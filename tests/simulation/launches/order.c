@@ -7,9 +7,9 @@
 
 #include "launches.h"
 
-static struct local_span *span_of(const struct task *t)
+static struct local_comm *comm_of(const struct task *t)
 {
-	return &nodes[t->node].spans[t->span];
+	return &nodes[t->node].comms[t->comm];
 }
 
 /* ---- The end of a task ---- */
@@ -28,7 +28,7 @@ static void leave_group(struct task *t)
 
 static void leave_queue(struct task *t, enum place place)
 {
-	struct member *m = &span_of(t)->members[t->rank];
+	struct member *m = &comm_of(t)->members[t->rank];
 	if (t->place >= AT_HEAD)
 		m->head--;
 	if (m->collective == t)
@@ -51,7 +51,7 @@ static void end_early(struct task *t, const ncclsvc_status *st, bool told)
 
 void order_end(struct task *t, const ncclsvc_status *st, bool told)
 {
-	struct local_span *s = span_of(t);
+	struct local_comm *s = comm_of(t);
 	end_early(t, st, told);
 	if (s->collective[t->rank] == t) {
 		s->collective[t->rank] = NULL;
@@ -69,7 +69,7 @@ void order_launched(struct task *t)
 /* ---- Collectives ---- */
 
 /* Ends the current one on all that have posted it. */
-static void end_collective(struct local_span *s, const ncclsvc_status *st)
+static void end_collective(struct local_comm *s, const ncclsvc_status *st)
 {
 	s->poisoned = false;
 	for (uint32_t k = 0; k < s->plan->nranks; k++)
@@ -80,7 +80,7 @@ static void end_collective(struct local_span *s, const ncclsvc_status *st)
 
 void order_conclude_failed(struct match *m)
 {
-	struct local_span *s = m->at;
+	struct local_comm *s = m->at;
 	if (m->key.a < 0 && m->key.seq < s->collectives) {
 		match_forget(m);
 		return;
@@ -107,7 +107,7 @@ static void commit(struct match *m, struct task *t)
 }
 
 /* All members here have posted it, and agree. */
-static void match_collective(struct local_span *s)
+static void match_collective(struct local_comm *s)
 {
 	const struct operation_key key = {-1, -1, s->collectives, 0};
 	if (s->over)
@@ -125,7 +125,7 @@ static void match_collective(struct local_span *s)
 	match_ready(m);
 }
 
-static bool find_mismatch(const struct local_span *s, ncclsvc_status *st)
+static bool find_mismatch(const struct local_comm *s, ncclsvc_status *st)
 {
 	struct mismatch m = {0};
 	for (uint32_t k = 0; k < s->plan->nranks; k++)
@@ -134,7 +134,7 @@ static bool find_mismatch(const struct local_span *s, ncclsvc_status *st)
 	return mismatch_status(&m, s->plan->nranks, st);
 }
 
-static void check_collective(struct local_span *s)
+static void check_collective(struct local_comm *s)
 {
 	const struct operation_key key = {-1, -1, s->collectives, 0};
 	const struct match *m = match_find(s, &key);
@@ -151,7 +151,7 @@ static void check_collective(struct local_span *s)
 	}
 }
 
-static void post_collective(struct local_span *s, struct task *t)
+static void post_collective(struct local_comm *s, struct task *t)
 {
 	const struct operation_key key = {-1, -1, s->collectives, 0};
 	struct match *m = s->poisoned ? NULL : match_find(s, &key);
@@ -178,7 +178,7 @@ static void post_collective(struct local_span *s, struct task *t)
 
 /* ---- Pairs ---- */
 
-static void post_pair(struct local_span *s, struct task *t)
+static void post_pair(struct local_comm *s, struct task *t)
 {
 	const uint32_t a = t->sends ? t->rank : t->peer, b = t->sends ? t->peer : t->rank;
 	if (s->over) {
@@ -228,7 +228,7 @@ static struct task *postable(const struct member *m)
 	return NULL;
 }
 
-static bool move_member(struct local_span *s, struct member *m)
+static bool move_member(struct local_comm *s, struct member *m)
 {
 	if (!m->head && m->queue)
 		next_head(m);
@@ -239,7 +239,7 @@ static bool move_member(struct local_span *s, struct member *m)
 	return true;
 }
 
-void order_move(struct local_span *s)
+void order_move(struct local_comm *s)
 {
 	bool any = s->begun && !s->ended;
 	while (any) {
@@ -251,7 +251,7 @@ void order_move(struct local_span *s)
 
 void order_post(struct task *t)
 {
-	struct local_span *s = span_of(t);
+	struct local_comm *s = comm_of(t);
 	if (s->ended) {
 		t->place = ENDED;
 		t->tombstone = true;
@@ -265,7 +265,7 @@ void order_post(struct task *t)
 
 void order_fail(struct task *t, const ncclsvc_status *why)
 {
-	struct local_span *s = span_of(t);
+	struct local_comm *s = comm_of(t);
 	if (t->place == UNSENT || t->place >= LAUNCHED || t->tombstone)
 		return;
 	if (t->match)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What one seed makes: nodes, spans, what their processes post in which task groups, and what goes
- * wrong. */
+ * What one seed makes: nodes, communicators, what their processes post in which task groups, and
+ * what goes wrong. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,14 +15,14 @@
 #define END_NS	     (20 * S)
 
 struct profile profile;
-struct span_plan spans[SPANS_MAX];
-uint32_t nspans, nnodes;
+struct comm_plan comms[COMMS_MAX];
+uint32_t ncomms, nnodes;
 struct task tasks[TASKS_MAX];
 uint32_t ntasks;
 
 static uint64_t begin_ns;
 static uint32_t ngroups;
-static bool ending[SPANS_MAX];
+static bool ending[COMMS_MAX];
 
 void trace(uint32_t node, const char *format, ...)
 {
@@ -41,9 +41,9 @@ bool same_key(const struct operation_key *a, const struct operation_key *b)
 	return operation_same(a, b);
 }
 
-/* ---- Spans ---- */
+/* ---- Communicators ---- */
 
-static void choose_span(struct span_plan *p, uint64_t id)
+static void choose_comm(struct comm_plan *p, uint64_t id)
 {
 	uint32_t all[NODES_MAX];
 	memset(p, 0, sizeof(*p));
@@ -72,7 +72,7 @@ static void choose_span(struct span_plan *p, uint64_t id)
 
 /* An operation of the program that all follow. */
 struct step {
-	uint32_t span;
+	uint32_t comm;
 	bool pair;
 	uint32_t a, b; /* ranks */
 	struct svc_record record;
@@ -80,8 +80,8 @@ struct step {
 
 static struct step choose_step(uint32_t first, uint32_t count)
 {
-	struct step s = {.span = first + below(count)};
-	const struct span_plan *p = &spans[s.span];
+	struct step s = {.comm = first + below(count)};
+	const struct comm_plan *p = &comms[s.comm];
 	s.pair = chance(30);
 	s.record = (struct svc_record){.op = NCCLSVC_ALL_REDUCE,
 				       .type = NCCLSVC_FLOAT32,
@@ -99,10 +99,10 @@ static struct step choose_step(uint32_t first, uint32_t count)
 
 static void add_task(const struct step *s, uint32_t rank, uint32_t group)
 {
-	const struct span_plan *p = &spans[s->span];
+	const struct comm_plan *p = &comms[s->comm];
 	struct task *t = &tasks[ntasks++];
 	*t = (struct task){.node = p->nodes[p->place_of[rank]],
-			   .span = s->span,
+			   .comm = s->comm,
 			   .rank = rank,
 			   .process = p->process_of[rank],
 			   .group = group,
@@ -121,7 +121,7 @@ static void add_task(const struct step *s, uint32_t rank, uint32_t group)
 /* Of the process: -1, or its rank in the step. */
 static int rank_in(const struct step *s, uint32_t node, uint32_t process)
 {
-	const struct span_plan *p = &spans[s->span];
+	const struct comm_plan *p = &comms[s->comm];
 	for (uint32_t k = 0; k < p->nranks; k++)
 		if (p->nodes[p->place_of[k]] == node && p->process_of[k] == process &&
 		    (!s->pair || k == s->a || k == s->b))
@@ -211,7 +211,7 @@ static void post_program(uint32_t from, uint64_t time, uint64_t gap)
 		at_for(time += between(0, gap), on_post, &tasks[starts[i]]);
 }
 
-/* For the spans first .. first + count - 1. */
+/* For the communicators first .. first + count - 1. */
 static void make_program(uint32_t first, uint32_t count, uint64_t time)
 {
 	struct step steps[64][4];
@@ -248,39 +248,39 @@ static void at_node(uint64_t time, void (*f)(void *arg), uint32_t node, uint32_t
 static void on_begin(void *arg)
 {
 	const struct on_node *o = arg;
-	node_span_begin(o->node, o->what);
+	node_comm_begin(o->node, o->what);
 	node_launch(&nodes[o->node]);
 }
 
-static void on_span_look(void *arg)
+static void on_comm_look(void *arg)
 {
 	const struct on_node *o = arg;
 	if (!nodes[o->node].alive)
 		return;
-	node_span_look(&nodes[o->node].spans[o->what]);
+	node_comm_look(&nodes[o->node].comms[o->what]);
 	node_launch(&nodes[o->node]);
 }
 
 static void on_end(void *arg)
 {
 	const struct on_node *o = arg;
-	node_span_end(o->node, o->what);
-	at_node(now_ns + EPOCH_CLOSE_NS, on_span_look, o->node, o->what);
+	node_comm_end(o->node, o->what);
+	at_node(now_ns + EPOCH_CLOSE_NS, on_comm_look, o->node, o->what);
 }
 
-void program_end_span(uint32_t span)
+void program_end_comm(uint32_t comm)
 {
-	const struct span_plan *p = &spans[span];
-	if (ending[span])
+	const struct comm_plan *p = &comms[comm];
+	if (ending[comm])
 		return;
-	ending[span] = true;
+	ending[comm] = true;
 	for (uint32_t i = 0; i < p->nnodes; i++)
-		at_node(now_ns + between(0, 50 * MS), on_end, p->nodes[i], span);
+		at_node(now_ns + between(0, 50 * MS), on_end, p->nodes[i], comm);
 }
 
 static void on_end_early(void *arg)
 {
-	program_end_span(((struct on_node *)arg)->what);
+	program_end_comm(((struct on_node *)arg)->what);
 }
 
 static void on_hear_loss(void *arg)
@@ -312,11 +312,11 @@ static void on_look(void *arg)
 		at_node(now_ns + LOOK_NS, on_look, node, 0);
 }
 
-static void begin_spans(uint32_t first, uint32_t count, uint64_t time)
+static void begin_comms(uint32_t first, uint32_t count, uint64_t time)
 {
 	for (uint32_t i = first; i < first + count; i++)
-		for (uint32_t p = 0; p < spans[i].nnodes; p++)
-			at_node(time + between(0, 20 * MS), on_begin, spans[i].nodes[p], i);
+		for (uint32_t p = 0; p < comms[i].nnodes; p++)
+			at_node(time + between(0, 20 * MS), on_begin, comms[i].nodes[p], i);
 	make_program(first, count, time + 20 * MS);
 }
 
@@ -349,26 +349,26 @@ static void begin_nodes(void)
 	check_begin();
 	nodes_begin(nnodes);
 	for (uint32_t k = 0; k < nnodes; k++)
-		for (uint32_t i = 0; i < nspans; i++) {
-			struct local_span *s = &nodes[k].spans[i];
-			s->plan = &spans[i];
+		for (uint32_t i = 0; i < ncomms; i++) {
+			struct local_comm *s = &nodes[k].comms[i];
+			s->plan = &comms[i];
 			s->index = i;
 			s->node = k;
 		}
 	sequencers_begin();
 }
 
-/* Some spans begin later, perhaps after a loss. */
+/* Some communicators begin later, perhaps after a loss. */
 static void plan_all(void)
 {
-	const uint32_t early = nspans > 1 && chance(50) ? 1 + below(nspans - 1) : nspans;
-	begin_spans(0, early, begin_ns);
-	if (early < nspans)
-		begin_spans(early, nspans - early, begin_ns + between(0, 300 * MS));
+	const uint32_t early = ncomms > 1 && chance(50) ? 1 + below(ncomms - 1) : ncomms;
+	begin_comms(0, early, begin_ns);
+	if (early < ncomms)
+		begin_comms(early, ncomms - early, begin_ns + between(0, 300 * MS));
 	for (uint32_t k = 0; k < nnodes; k++)
 		at_node(now_ns + between(0, LOOK_NS), on_look, k, 0);
 	if (profile.leaves)
-		at_node(now_ns + between(0, 100 * MS), on_end_early, 0, below(nspans));
+		at_node(now_ns + between(0, 100 * MS), on_end_early, 0, below(ncomms));
 	if (profile.dies)
 		at_node(now_ns + between(0, 200 * MS), on_death, chance(40) ? 0 : below(nnodes), 0);
 }
@@ -384,8 +384,8 @@ static bool run_to_end(void)
 	run_until(begin_ns + REST_NS);
 	if (!failure[0])
 		check_rest();
-	for (uint32_t i = 0; i < nspans; i++)
-		program_end_span(i);
+	for (uint32_t i = 0; i < ncomms; i++)
+		program_end_comm(i);
 	if (!failure[0])
 		run_until(begin_ns + END_NS);
 	if (!failure[0])
@@ -401,9 +401,9 @@ bool schedule_run(uint64_t seed)
 	begin(seed);
 	choose_profile();
 	nnodes = 2 + below(NODES_MAX - 1);
-	nspans = 1 + below(SPANS_MAX);
-	for (uint32_t i = 0; i < nspans; i++)
-		choose_span(&spans[i], 100 + i);
+	ncomms = 1 + below(COMMS_MAX);
+	for (uint32_t i = 0; i < ncomms; i++)
+		choose_comm(&comms[i], 100 + i);
 	begin_nodes();
 	plan_all();
 	return run_to_end();
@@ -411,10 +411,10 @@ bool schedule_run(uint64_t seed)
 
 /* ---- A circle ---- */
 
-static void circle_post(uint32_t node, uint32_t span, uint32_t group)
+static void circle_post(uint32_t node, uint32_t comm, uint32_t group)
 {
 	const struct step s = {
-		.span = span,
+		.comm = comm,
 		.record = {
 			.op = NCCLSVC_ALL_REDUCE, .type = NCCLSVC_FLOAT32, .count = 8, .peer = -1}};
 	add_task(&s, node, group);
@@ -423,20 +423,20 @@ static void circle_post(uint32_t node, uint32_t span, uint32_t group)
 		at_for(begin_ns + (20 + group) * MS, on_post, &tasks[ntasks - 1]);
 }
 
-/* Node 0 has the first operations of both spans in one group, and then the second ones; node 1 has
- * the first of one span together with the second of the other. */
+/* Node 0 has the first operations of both communicators in one group, and then the second ones;
+ * node 1 has the first of one communicator together with the second of the other. */
 static void circle_plan(void)
 {
 	profile = (struct profile){.delay = 2 * MS};
-	nnodes = nspans = 2;
-	for (uint32_t i = 0; i < nspans; i++)
-		spans[i] = (struct span_plan){.id = 100 + i,
+	nnodes = ncomms = 2;
+	for (uint32_t i = 0; i < ncomms; i++)
+		comms[i] = (struct comm_plan){.id = 100 + i,
 					      .nnodes = 2,
 					      .nodes = {0, 1},
 					      .nranks = 2,
 					      .place_of = {0, 1}};
 	begin_nodes();
-	for (uint32_t i = 0; i < nspans; i++)
+	for (uint32_t i = 0; i < ncomms; i++)
 		for (uint32_t node = 0; node < nnodes; node++)
 			at_node(begin_ns, on_begin, node, i);
 	circle_post(0, 0, 1);

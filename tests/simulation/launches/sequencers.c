@@ -51,9 +51,9 @@ void __wrap_free(void *p)
 /* ---- What it says ---- */
 
 /* Sends what f has filled in. */
-static void say(struct message *m, uint64_t span, const struct operation_key *key)
+static void say(struct message *m, uint64_t internode_id, const struct operation_key *key)
 {
-	m->span = span;
+	m->internode_id = internode_id;
 	if (key)
 		m->key = *key;
 	channel_send(m);
@@ -70,42 +70,42 @@ static void tell_launch(void *arg, uint32_t to, uint64_t number, uint64_t grant)
 	inside = (int)me;
 }
 
-static void tell_failed(void *arg, uint32_t to, uint64_t span, const struct operation_key *key,
-			const struct failed_note *note)
+static void tell_failed(void *arg, uint32_t to, uint64_t internode_id,
+			const struct operation_key *key, const struct failed_note *note)
 {
 	const uint32_t me = *(uint32_t *)arg;
 	inside = -1;
 	struct message *m = message_make(me, to, FAILED, 0);
 	m->note = *note;
-	say(m, span, key);
+	say(m, internode_id, key);
 	inside = (int)me;
 }
 
-static void tell_ask(void *arg, uint32_t to, uint64_t span, const struct operation_key *key,
+static void tell_ask(void *arg, uint32_t to, uint64_t internode_id, const struct operation_key *key,
 		     const ncclsvc_status *why)
 {
 	const uint32_t me = *(uint32_t *)arg;
 	inside = -1;
 	struct message *m = message_make(me, to, ASK, 0);
 	m->note.status = *why;
-	say(m, span, key);
+	say(m, internode_id, key);
 	inside = (int)me;
 }
 
-static void tell_closed(void *arg, uint32_t to, uint64_t span)
+static void tell_closed(void *arg, uint32_t to, uint64_t internode_id)
 {
 	const uint32_t me = *(uint32_t *)arg;
 	inside = -1;
-	say(message_make(me, to, CLOSED, 0), span, NULL);
+	say(message_make(me, to, CLOSED, 0), internode_id, NULL);
 	inside = (int)me;
 }
 
-static void tell_waiting(void *arg, uint32_t to, uint64_t span, const struct operation_key *key,
-			 const uint32_t *places, uint32_t n)
+static void tell_waiting(void *arg, uint32_t to, uint64_t internode_id,
+			 const struct operation_key *key, const uint32_t *places, uint32_t n)
 {
 	(void)arg;
 	(void)to;
-	(void)span;
+	(void)internode_id;
 	(void)key;
 	if (!n || places[n - 1] >= nnodes)
 		fail("WAITING names %u nodes", n);
@@ -140,7 +140,7 @@ static void hear_granted(struct sequencer *q, const struct message *m)
 {
 	struct grant grants[TASKS_MAX];
 	for (uint32_t i = 0; i < m->n; i++)
-		grants[i] = (struct grant){m->entries[i].record.number, m->entries[i].span,
+		grants[i] = (struct grant){m->entries[i].record.number, m->entries[i].internode_id,
 					   m->entries[i].key};
 	sequencer_report(q, m->from, grants, m->n, m->more);
 }
@@ -152,12 +152,12 @@ void sequencers_hear(uint32_t node, const struct message *m)
 	if (m->kind == REQUEST)
 		sequencer_request(q, now_ns, m->from, m->number, m->more, m->entries, m->n);
 	else if (m->kind == WITHDRAW)
-		sequencer_withdraw(q, now_ns, m->from, m->span, &m->key, m->number, &m->note,
-				   m->nodes, m->n);
+		sequencer_withdraw(q, now_ns, m->from, m->internode_id, &m->key, m->number,
+				   &m->note, m->nodes, m->n);
 	else if (m->kind == GRANTED)
 		hear_granted(q, m);
 	else
-		sequencer_leave(q, m->from, m->span, m->nodes, m->n);
+		sequencer_leave(q, m->from, m->internode_id, m->nodes, m->n);
 	inside = -1;
 }
 

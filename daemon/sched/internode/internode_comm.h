@@ -2,13 +2,15 @@
  *
  * Communicators whose members are on several nodes.
  *
- *   span.c        which nodes and ranks, their messages, and the end
- *   node_match.c    where the nodes' tasks match: verdicts; node_match_messages.c: those of other
- * nodes; node_match_pair.c: a Send and its Recv transport/internode  moves the bytes of what
- * matched, in chunks, by MPI; small.c what fits into a message early.c       what is said of a
- * communicator before it has begun here stuck.c       deadlocks: members of several nodes that all
- * wait for each other sequence.c    on GPUs instead: what this node requests of the sequencer
- *                 (coord/sequencer.h), which says what is launched, in one order on all nodes
+ *   internode_comm.c which nodes and ranks, their messages, and the end
+ *   node_match.c     where the nodes' tasks match: votes; node_match_messages.c: other nodes'
+ *                    votes; node_match_pair.c: a Send and its Recv
+ *   transport/internode moves the bytes of what matched, in chunks, by MPI; small.c: what fits
+ *                    into a message
+ *   early.c          messages about a communicator before it has begun here
+ *   stuck.c          deadlocks: members of several nodes that all wait for each other
+ *   sequence.c       on GPUs instead: what this node requests of the sequencer
+ *                    (coord/sequencer.h), which launches in one order on all nodes
  *
  * A collective of members on several nodes matches on each node first. Then each node sends every
  * other one its verdict: READY, with the record (and the bytes, if they are few), or FAILED, with
@@ -29,46 +31,45 @@
  * requested, with all that hangs together with it through task groups, and the sequencer matches it
  * with the other nodes' requests and says in which order all launch. A node that fails an operation
  * before it has requested it tells the sequencer; one that wants to give up afterwards asks it. At
- * the end of an epoch a node leaves, and when all have left, the sequencer closes the span: nothing
- * of it is launched from then on. So all nodes have launched the same, and NCCL's communicator is
- * as good as new for others.
+ * the end of an epoch a node leaves, and when all have left, the sequencer closes the communicator:
+ * nothing of it is launched from then on. So all nodes have launched the same, and NCCL's
+ * communicator is as good as new for others.
  */
-#ifndef ENGINE_SPAN_H
-#define ENGINE_SPAN_H
+#ifndef SCHED_INTERNODE_COMM_H
+#define SCHED_INTERNODE_COMM_H
 
 #include <uthash.h>
 
 #include "coord/verdict.h"
 #include "sched/state.h"
 
-#define SPAN_EAGER_BYTES 8192 /* of one node, for one other */
-#define SPAN_MAGIC	 UINT32_C(0x6e617073)
+#define INTERNODE_EAGER_BYTES 8192 /* of one node, for one other */
+#define INTERNODE_MAGIC	      UINT32_C(0x6e617073)
 
 struct chunk;
 struct failed_operation;
 struct mpi_api;
 struct node_match;
-struct span;
 struct op;
 struct stuck;
 
-enum span_kind {
-	/* Between the nodes of a span; on GPUs, the sequencer tells them READY, FAILED and ASK. */
-	SPAN_READY = 1, /* a record, and bytes; the sequencer's: the places of those that are */
-	SPAN_FAILED,	/* a struct failed_note; the sequencer's: it fails on all nodes */
-	SPAN_ASK,	/* a status: fail, if nothing has been said */
-	SPAN_CREDIT,	/* a struct credit_note */
-	SPAN_OVER,	/* the sender has ended the epoch: it says READY no more */
-	SPAN_STUCK,	/* between a node and the first: do all members wait? A struct stuck_note */
+enum internode_kind {
+	/* Between nodes; on GPUs, the sequencer tells them READY, FAILED and ASK. */
+	INTERNODE_READY = 1, /* a record, and bytes; the sequencer's: which places are ready */
+	INTERNODE_FAILED,    /* a struct failed_note; the sequencer's: it fails on all nodes */
+	INTERNODE_ASK,	     /* a status: fail, if nothing has been said */
+	INTERNODE_CREDIT,    /* a struct credit_note */
+	INTERNODE_OVER,	     /* the sender has ended the epoch: it says READY no more */
+	INTERNODE_STUCK,     /* a node and the first: do all members wait? A struct stuck_note */
 	/* Node -> sequencer */
-	SPAN_REQUEST,  /* request entries; key.seq is its number, key.a: more follow */
-	SPAN_WITHDRAW, /* of what key.part says: an operation, a making, or all of the span */
+	INTERNODE_REQUEST,  /* request entries; key.seq is its number, key.a: more follow */
+	INTERNODE_WITHDRAW, /* of what key.part says: an operation, a making, or all */
 	/* Sequencer -> node */
-	SPAN_LAUNCH, /* what the request key.seq is about; key.part is the grant */
-	SPAN_CLOSED, /* no launch of the span follows */
+	INTERNODE_LAUNCH, /* what the request key.seq is about; key.part is the grant */
+	INTERNODE_CLOSED, /* no launch of the communicator follows */
 	/* Node -> the sequencer that succeeds a lost one, and its answer; key.a says which */
-	SPAN_SUCCESSION,
-	SPAN_END,
+	INTERNODE_SUCCESSION,
+	INTERNODE_END,
 };
 
 /* The steps of a succession, in their order. */
@@ -79,11 +80,11 @@ enum succession_step {
 };
 
 /* Between engines, by MPI. They are one program on one kind of machine. */
-struct span_header {
+struct internode_header {
 	uint32_t magic;
 	uint16_t kind;
 	uint16_t reserved;
-	uint64_t span;
+	uint64_t internode_id;
 	struct operation_key key;
 	uint64_t bytes; /* that follow */
 };
@@ -94,9 +95,9 @@ struct credit_note {
 	int32_t tag;
 };
 
-#define SPAN_BODY_MAX (sizeof(struct svc_record) + SPAN_EAGER_BYTES)
+#define INTERNODE_BODY_MAX (sizeof(struct svc_record) + INTERNODE_EAGER_BYTES)
 
-_Static_assert(SPAN_BODY_MAX > sizeof(struct failed_note), "a failure fits into a message");
+_Static_assert(INTERNODE_BODY_MAX > sizeof(struct failed_note), "a failure fits into a message");
 
 /* A credit that nothing here is ready for yet. */
 struct credit {
@@ -106,7 +107,7 @@ struct credit {
 	struct credit_note note;
 };
 
-struct span {
+struct internode_comm {
 	uint64_t id;
 	struct comm *comm;
 	UT_hash_handle hh;
@@ -117,8 +118,7 @@ struct span {
 	uint32_t *ranks;   /* [nranks]: node by node */
 	uint32_t *node_of; /* [nranks]: place of its node */
 	uint32_t most;	   /* the largest of counts */
-	/* [2 * counts[me] * nranks]: pairs begun, and then those of the plan; NULL before the first
-	 */
+	/* [2 * counts[me] * nranks]: pairs begun, then the plan's; NULL before the first */
 	uint64_t *sent, *received;
 	struct node_match *matches;
 	struct op *ops;
@@ -128,8 +128,9 @@ struct span {
 	bool over;   /* this node has said so */
 	bool *overs; /* [nnodes]: they have */
 	struct epoch_end end;
-	uint64_t due_ns;			/* for the others to say so, then for ops to end */
-	struct span *prev_ending, *next_ending; /* in the engine's endings, then in ended */
+	uint64_t due_ns; /* for the others to say so, then for ops to end */
+	/* In the engine's endings, then in ended. */
+	struct internode_comm *prev_ending, *next_ending;
 	/* On GPUs: */
 	bool requested;			 /* something of it may have been launched */
 	bool left, closed;		 /* the sequencer was told, and has answered */
@@ -143,54 +144,56 @@ struct flight {
 	void (*over)(struct engine *e, struct flight *f, size_t bytes, bool failed);
 };
 
-static inline uint32_t span_local_count(const struct span *s)
+static inline uint32_t internode_comm_local_count(const struct internode_comm *s)
 {
 	return s->counts[s->me];
 }
 
-static inline const uint32_t *span_locals(const struct span *s)
+static inline const uint32_t *internode_comm_locals(const struct internode_comm *s)
 {
 	return s->ranks + s->first[s->me];
 }
 
-/* ---- span.c ---- */
+/* ---- internode_comm.c ---- */
 
 /* Returns 0 or -ENOMEM. */
-int span_create(struct engine *e, struct comm *c, const struct command *cmd);
-void span_free(struct engine *e, struct comm *c);
+int internode_comm_create(struct engine *e, struct comm *c, const struct command *cmd);
+void internode_comm_free(struct engine *e, struct comm *c);
 /* Is it a member of this node? */
-bool span_is_here(const struct comm *c, int32_t rank);
+bool internode_comm_is_here(const struct comm *c, int32_t rank);
 /* Are its tasks launched in the sequencer's order? */
-bool span_is_sequenced(const struct span *s);
+bool internode_comm_is_sequenced(const struct internode_comm *s);
 /* Tells the other nodes. release_epoch follows, when they have said so too, or soon. False: there
  * are none. */
-bool span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end);
+bool internode_comm_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end);
 /* Lets go of what waits; ops end later. */
-void span_end_epoch(struct engine *e, struct comm *c);
+void internode_comm_end_epoch(struct engine *e, struct comm *c);
 /* The place of a cluster's node; UINT32_MAX: none of it. */
-uint32_t span_place(const struct span *s, int node);
+uint32_t internode_comm_place(const struct internode_comm *s, int node);
 /* The epoch can't go on in order: the supervisor ends it on all nodes. place: whose fault it is;
  * UINT32_MAX: nobody's. */
-void span_give_up(struct engine *e, struct comm *c, int result, uint32_t place);
+void internode_comm_give_up(struct engine *e, struct comm *c, int result, uint32_t place);
 /* The same; node: its number in the cluster, -1: nobody's fault. */
-void span_give_up_for(struct engine *e, struct comm *c, int result, int32_t node);
+void internode_comm_give_up_for(struct engine *e, struct comm *c, int result, int32_t node);
 /* Sends a message to the node at that place. */
-void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
-	       const struct operation_key *key, const void *body, size_t bytes, const void *more,
-	       size_t more_bytes);
+void internode_comm_send(struct engine *e, struct internode_comm *s, uint32_t place,
+			 enum internode_kind kind, const struct operation_key *key,
+			 const void *body, size_t bytes, const void *more, size_t more_bytes);
 /* What that node says, of a communicator that may not have begun here. */
-void span_dispatch(struct engine *e, const struct span_header *h, const char *body, int node);
+void internode_comm_dispatch(struct engine *e, const struct internode_header *h, const char *body,
+			     int node);
 /* An empty message for a credit that is not used. */
-void span_refuse_credit(struct engine *e, int node, int32_t tag);
+void internode_comm_refuse_credit(struct engine *e, int node, int32_t tag);
 /* Moves everything on. True if anything happened. */
-bool span_poll(struct engine *e);
+bool internode_comm_poll(struct engine *e);
 /* What is sent to or received from that node never ends. */
-void span_node_lost(struct engine *e, uint32_t node);
+void internode_comm_node_lost(struct engine *e, uint32_t node);
 /* A loop that has nothing to do may sleep that long. */
-uint64_t span_sleep_ns(struct engine *e);
-void span_finish_all(struct engine *e);
+uint64_t internode_comm_sleep_ns(struct engine *e);
+void internode_comm_finish_all(struct engine *e);
 
-/* As span_send, to any node; this one handles it a little later. */
-void span_send_node(struct engine *e, uint32_t node, const struct span_header *h, const void *body);
+/* As internode_comm_send, to any node; this one handles it a little later. */
+void internode_comm_send_node(struct engine *e, uint32_t node, const struct internode_header *h,
+			      const void *body);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Communicators on several nodes: who is where, and the messages between the engines. */
-#include "span.h"
+#include "internode_comm.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,14 +25,14 @@ struct message {
 	struct message *prev, *next;
 	int node;
 	size_t bytes;
-	struct span_header header;
+	struct internode_header header;
 	char body[];
 };
 
 /* ---- Beginning and end ---- */
 
 /* Fills nodes (in the order of their first ranks), node_of, counts, first and ranks. */
-static bool lay_out(struct span *s, const struct epoch_member *members, uint32_t nranks,
+static bool lay_out(struct internode_comm *s, const struct epoch_member *members, uint32_t nranks,
 		    uint32_t nodes_max)
 {
 	uint32_t *place = malloc(nodes_max * sizeof(*place));
@@ -61,15 +61,15 @@ static bool lay_out(struct span *s, const struct epoch_member *members, uint32_t
 	return good;
 }
 
-int span_create(struct engine *e, struct comm *c, const struct command *cmd)
+int internode_comm_create(struct engine *e, struct comm *c, const struct command *cmd)
 {
 	const uint32_t n = c->nranks;
-	struct span *s = calloc(1, sizeof(*s));
+	struct internode_comm *s = calloc(1, sizeof(*s));
 	if (!s)
 		return -1;
-	c->span = s;
+	c->internode = s;
 	s->comm = c;
-	s->id = cmd->epoch_start.span;
+	s->id = cmd->epoch_start.internode_id;
 	s->nodes = calloc(n, sizeof(*s->nodes));
 	s->counts = calloc(n, sizeof(*s->counts));
 	s->first = calloc(n, sizeof(*s->first));
@@ -81,31 +81,31 @@ int span_create(struct engine *e, struct comm *c, const struct command *cmd)
 	s->overs = calloc(s->nnodes, sizeof(*s->overs));
 	if (!s->overs)
 		return -1;
-	s->me = span_place(s, (int)e->config.node);
-	HASH_ADD(hh, e->spans, id, sizeof(s->id), s);
+	s->me = internode_comm_place(s, (int)e->config.node);
+	HASH_ADD(hh, e->internode_comms, id, sizeof(s->id), s);
 	return 0;
 }
 
-static void free_credits(struct engine *e, struct span *s)
+static void free_credits(struct engine *e, struct internode_comm *s)
 {
 	struct credit *k, *next;
 	DL_FOREACH_SAFE (s->credits, k, next) {
-		span_refuse_credit(e, (int)s->nodes[k->node], k->note.tag);
+		internode_comm_refuse_credit(e, (int)s->nodes[k->node], k->note.tag);
 		DL_DELETE(s->credits, k);
 		free(k);
 	}
 }
 
-void span_free(struct engine *e, struct comm *c)
+void internode_comm_free(struct engine *e, struct comm *c)
 {
-	struct span *s = c->span;
+	struct internode_comm *s = c->internode;
 	struct node_match *j, *next;
 	if (!s)
 		return;
 	free_credits(e, s);
 	HASH_ITER (hh, s->matches, j, next)
 		node_match_free(e, s, j);
-	HASH_DEL(e->spans, s);
+	HASH_DEL(e->internode_comms, s);
 	if (s->due_ns)
 		DL_DELETE2(e->endings, s, prev_ending, next_ending);
 	free(s->overs);
@@ -116,13 +116,13 @@ void span_free(struct engine *e, struct comm *c)
 	stuck_free(s);
 	free(s->sent);
 	free(s->received);
-	c->span = NULL;
+	c->internode = NULL;
 	sequence_ended(e, s);
 }
 
-void span_end_epoch(struct engine *e, struct comm *c)
+void internode_comm_end_epoch(struct engine *e, struct comm *c)
 {
-	struct span *s = c->span;
+	struct internode_comm *s = c->internode;
 	struct node_match *j, *next;
 	if (!s)
 		return;
@@ -140,7 +140,7 @@ void span_end_epoch(struct engine *e, struct comm *c)
 }
 
 /* Have all that live said so? Then all know alike what was agreed on before. */
-static bool all_over(const struct engine *e, const struct span *s)
+static bool all_over(const struct engine *e, const struct internode_comm *s)
 {
 	for (uint32_t p = 0; p < s->nnodes; p++)
 		if (!s->overs[p] && !e->lost[s->nodes[p]])
@@ -148,22 +148,22 @@ static bool all_over(const struct engine *e, const struct span *s)
 	return true;
 }
 
-bool span_is_here(const struct comm *c, int32_t rank)
+bool internode_comm_is_here(const struct comm *c, int32_t rank)
 {
-	return !c->span || c->span->node_of[rank] == c->span->me;
+	return !c->internode || c->internode->node_of[rank] == c->internode->me;
 }
 
-bool span_is_sequenced(const struct span *s)
+bool internode_comm_is_sequenced(const struct internode_comm *s)
 {
 	return s->comm->transport->flags & TRANSPORT_GROUPS;
 }
 
-static bool agreed(struct engine *e, struct span *s)
+static bool agreed(struct engine *e, struct internode_comm *s)
 {
-	return span_is_sequenced(s) ? !s->unled && sequence_closed(e, s) : all_over(e, s);
+	return internode_comm_is_sequenced(s) ? !s->unled && sequence_closed(e, s) : all_over(e, s);
 }
 
-static void end_now(struct engine *e, struct span *s, bool in_order)
+static void end_now(struct engine *e, struct internode_comm *s, bool in_order)
 {
 	s->due_ns = e->now + (in_order ? EPOCH_DRAIN_NS : 0);
 	if (s->requested && !in_order)
@@ -174,7 +174,7 @@ static void end_now(struct engine *e, struct span *s, bool in_order)
 }
 
 /* Returns true if it has ended. */
-static bool try_end(struct engine *e, struct span *s)
+static bool try_end(struct engine *e, struct internode_comm *s)
 {
 	bool in_order = agreed(e, s);
 	bool hopeless = s->unled && sequence_closed(e, s);
@@ -184,18 +184,18 @@ static bool try_end(struct engine *e, struct span *s)
 	return true;
 }
 
-bool span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end)
+bool internode_comm_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end)
 {
-	struct span *s = c->span;
+	struct internode_comm *s = c->internode;
 	if (!s)
 		return false;
 	if (s->over)
 		return true;
 	for (uint32_t p = 0; p < s->nnodes; p++)
 		if (p != s->me)
-			span_send(e, s, p, SPAN_OVER, &(struct operation_key){-1, -1, 0, 0}, "", 0,
-				  NULL, 0);
-	if (span_is_sequenced(s)) {
+			internode_comm_send(e, s, p, INTERNODE_OVER,
+					    &(struct operation_key){-1, -1, 0, 0}, "", 0, NULL, 0);
+	if (internode_comm_is_sequenced(s)) {
 		if (e->matched_new) /* what has matched by now is requested before */
 			set_launch(e);
 		s->left = true;
@@ -205,13 +205,13 @@ bool span_begin_end(struct engine *e, struct comm *c, const struct epoch_end *en
 	s->end = *end;
 	c->end = release_epoch_status(end);
 	c->ending = true;
-	s->due_ns = e->now + (span_is_sequenced(s) ? EPOCH_CLOSE_NS : EPOCH_OVER_NS);
+	s->due_ns = e->now + (internode_comm_is_sequenced(s) ? EPOCH_CLOSE_NS : EPOCH_OVER_NS);
 	DL_APPEND2(e->endings, s, prev_ending, next_ending);
 	try_end(e, s);
 	return true;
 }
 
-static void break_off_flights(struct engine *e, struct span *s)
+static void break_off_flights(struct engine *e, struct internode_comm *s)
 {
 	if (s->comm->transport->break_off)
 		s->comm->transport->break_off(e, s->comm, NULL);
@@ -220,7 +220,7 @@ static void break_off_flights(struct engine *e, struct span *s)
 /* Ends what is due. */
 static void check_endings(struct engine *e)
 {
-	struct span *s, *next;
+	struct internode_comm *s, *next;
 	DL_FOREACH_SAFE2 (e->endings, s, next, next_ending) {
 		if (!s->comm->ended)
 			try_end(e, s);
@@ -231,7 +231,7 @@ static void check_endings(struct engine *e)
 	}
 }
 
-uint32_t span_place(const struct span *s, int node)
+uint32_t internode_comm_place(const struct internode_comm *s, int node)
 {
 	for (uint32_t p = 0; p < s->nnodes; p++)
 		if (s->nodes[p] == (uint32_t)node)
@@ -239,18 +239,19 @@ uint32_t span_place(const struct span *s, int node)
 	return UINT32_MAX;
 }
 
-void span_give_up_for(struct engine *e, struct comm *c, int result, int32_t node)
+void internode_comm_give_up_for(struct engine *e, struct comm *c, int result, int32_t node)
 {
-	if (c->span_failed || c->ended)
+	if (c->internode_comm_failed || c->ended)
 		return;
-	c->span_failed = true;
-	engine_event(e, &(struct event){.kind = EVENT_SPAN_FAILED,
-					.span = {c->slot, c->epoch, result, node}});
+	c->internode_comm_failed = true;
+	engine_event(e, &(struct event){.kind = EVENT_INTERNODE_FAILED,
+					.internode = {c->slot, c->epoch, result, node}});
 }
 
-void span_give_up(struct engine *e, struct comm *c, int result, uint32_t place)
+void internode_comm_give_up(struct engine *e, struct comm *c, int result, uint32_t place)
 {
-	span_give_up_for(e, c, result, place == UINT32_MAX ? -1 : (int32_t)c->span->nodes[place]);
+	internode_comm_give_up_for(e, c, result,
+				   place == UINT32_MAX ? -1 : (int32_t)c->internode->nodes[place]);
 }
 
 /* ---- Sending ---- */
@@ -281,9 +282,9 @@ static void post_message(struct engine *e, struct message *m)
 	keep_until_sent(e, m, e->config.mpi->say(&m->header, m->bytes, m->node, m));
 }
 
-void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind kind,
-	       const struct operation_key *key, const void *body, size_t bytes, const void *more,
-	       size_t more_bytes)
+void internode_comm_send(struct engine *e, struct internode_comm *s, uint32_t place,
+			 enum internode_kind kind, const struct operation_key *key,
+			 const void *body, size_t bytes, const void *more, size_t more_bytes)
 {
 	struct message *m = malloc(sizeof(*m) + bytes + more_bytes);
 	if (!m)
@@ -291,18 +292,19 @@ void span_send(struct engine *e, struct span *s, uint32_t place, enum span_kind 
 	m->flight.over = message_over;
 	m->node = (int)s->nodes[place];
 	m->bytes = sizeof(m->header) + bytes + more_bytes;
-	m->header = (struct span_header){.magic = SPAN_MAGIC,
-					 .kind = (uint16_t)kind,
-					 .span = s->id,
-					 .key = *key,
-					 .bytes = bytes + more_bytes};
+	m->header = (struct internode_header){.magic = INTERNODE_MAGIC,
+					      .kind = (uint16_t)kind,
+					      .internode_id = s->id,
+					      .key = *key,
+					      .bytes = bytes + more_bytes};
 	memcpy(m->body, body, bytes);
 	if (more_bytes)
 		memcpy(m->body + bytes, more, more_bytes);
 	post_message(e, m);
 }
 
-void span_send_node(struct engine *e, uint32_t node, const struct span_header *h, const void *body)
+void internode_comm_send_node(struct engine *e, uint32_t node, const struct internode_header *h,
+			      const void *body)
 {
 	struct message *m = malloc(sizeof(*m) + h->bytes);
 	if (!m)
@@ -311,7 +313,7 @@ void span_send_node(struct engine *e, uint32_t node, const struct span_header *h
 	m->node = (int)node;
 	m->bytes = sizeof(m->header) + h->bytes;
 	m->header = *h;
-	m->header.magic = SPAN_MAGIC;
+	m->header.magic = INTERNODE_MAGIC;
 	if (h->bytes)
 		memcpy(m->body, body, h->bytes);
 	if (node == e->config.node)
@@ -320,7 +322,7 @@ void span_send_node(struct engine *e, uint32_t node, const struct span_header *h
 		post_message(e, m);
 }
 
-void span_refuse_credit(struct engine *e, int node, int32_t tag)
+void internode_comm_refuse_credit(struct engine *e, int node, int32_t tag)
 {
 	struct message *m = malloc(sizeof(*m));
 	if (!m)
@@ -335,58 +337,61 @@ void span_refuse_credit(struct engine *e, int node, int32_t tag)
 /* ---- Hearing ---- */
 
 /* Have all members of this node left? */
-static bool all_left(const struct span *s)
+static bool all_left(const struct internode_comm *s)
 {
-	for (uint32_t i = 0; i < span_local_count(s); i++)
-		if (!s->comm->members[span_locals(s)[i]].gone)
+	for (uint32_t i = 0; i < internode_comm_local_count(s); i++)
+		if (!s->comm->members[internode_comm_locals(s)[i]].gone)
 			return false;
 	return true;
 }
 
-void span_dispatch(struct engine *e, const struct span_header *h, const char *body, int node)
+void internode_comm_dispatch(struct engine *e, const struct internode_header *h, const char *body,
+			     int node)
 {
-	struct span *s;
+	struct internode_comm *s;
 	struct credit_note note;
-	if (h->kind >= SPAN_REQUEST && h->kind <= SPAN_SUCCESSION) {
+	if (h->kind >= INTERNODE_REQUEST && h->kind <= INTERNODE_SUCCESSION) {
 		sequence_hear(e, h, body, node);
 		return;
 	}
-	HASH_FIND(hh, e->spans, &h->span, sizeof(h->span), s);
-	if (h->kind == SPAN_CREDIT) {
+	HASH_FIND(hh, e->internode_comms, &h->internode_id, sizeof(h->internode_id), s);
+	if (h->kind == INTERNODE_CREDIT) {
 		if (h->bytes != sizeof(note))
 			return;
 		memcpy(&note, body, sizeof(note));
 		if (note.tag < MPI_TAG_DATA)
 			return;
 	}
-	if (!s && early_is_expected(e, h->span)) {
+	if (!s && early_is_expected(e, h->internode_id)) {
 		early_keep(e, h, body, node);
 		return;
 	}
-	uint32_t place = s ? span_place(s, node) : UINT32_MAX;
-	if (h->kind == SPAN_CREDIT) {
+	uint32_t place = s ? internode_comm_place(s, node) : UINT32_MAX;
+	if (h->kind == INTERNODE_CREDIT) {
 		if (s && place != UINT32_MAX && s->comm->transport->credit)
 			s->comm->transport->credit(e, s, place, &h->key, &note);
 		else
-			span_refuse_credit(e, node, note.tag);
+			internode_comm_refuse_credit(e, node, note.tag);
 		return;
 	}
-	const bool verdict = h->kind == SPAN_FAILED || h->kind == SPAN_ASK || h->kind == SPAN_READY;
-	if (s && verdict && span_is_sequenced(s)) {
+	const bool verdict = h->kind == INTERNODE_FAILED || h->kind == INTERNODE_ASK ||
+			     h->kind == INTERNODE_READY;
+	if (s && verdict && internode_comm_is_sequenced(s)) {
 		if (!s->comm->ended && (sequence_is_by(e, (uint32_t)node) || !place))
 			node_match_take_decision(e, s, h, body);
 		return;
 	}
 	if (!s || place == UINT32_MAX || place == s->me)
 		return;
-	if (h->kind == SPAN_OVER) {
+	if (h->kind == INTERNODE_OVER) {
 		s->overs[place] = true;
-		if (span_is_sequenced(s) && !s->over && all_left(s)) /* nobody here will end it */
-			span_give_up(e, s->comm, NCCLSVC_CANCELLED, UINT32_MAX);
+		if (internode_comm_is_sequenced(s) && !s->over &&
+		    all_left(s)) /* nobody here will end it */
+			internode_comm_give_up(e, s->comm, NCCLSVC_CANCELLED, UINT32_MAX);
 	}
-	if (h->kind == SPAN_OVER || s->comm->ended)
+	if (h->kind == INTERNODE_OVER || s->comm->ended)
 		return;
-	if (h->kind == SPAN_STUCK)
+	if (h->kind == INTERNODE_STUCK)
 		stuck_hear(e, s, place, body, h->bytes);
 	else
 		node_match_take_message(e, s, place, h, body);
@@ -398,7 +403,7 @@ static bool hear_own(struct engine *e)
 	bool any = false;
 	for (; (m = e->own); any = true) {
 		DL_DELETE(e->own, m);
-		span_dispatch(e, &m->header, m->body, m->node);
+		internode_comm_dispatch(e, &m->header, m->body, m->node);
 		free(m);
 	}
 	return any;
@@ -406,7 +411,7 @@ static bool hear_own(struct engine *e)
 
 static bool hear(struct engine *e)
 {
-	struct span_header h;
+	struct internode_header h;
 	const char *message;
 	size_t bytes;
 	int node, n = 0;
@@ -416,10 +421,10 @@ static bool hear(struct engine *e)
 		if (bytes < sizeof(h) || e->lost[node])
 			continue;
 		memcpy(&h, message, sizeof(h));
-		if (h.magic != SPAN_MAGIC || h.bytes != bytes - sizeof(h) || h.kind < SPAN_READY ||
-		    h.kind >= SPAN_END)
+		if (h.magic != INTERNODE_MAGIC || h.bytes != bytes - sizeof(h) ||
+		    h.kind < INTERNODE_READY || h.kind >= INTERNODE_END)
 			continue;
-		span_dispatch(e, &h, message + sizeof(h), node);
+		internode_comm_dispatch(e, &h, message + sizeof(h), node);
 	}
 	return n > 0;
 }
@@ -436,7 +441,7 @@ static bool collect(struct engine *e)
 	return n > 0;
 }
 
-bool span_poll(struct engine *e)
+bool internode_comm_poll(struct engine *e)
 {
 	e->heard_ns = e->now;
 	bool any = hear(e);
@@ -448,19 +453,19 @@ bool span_poll(struct engine *e)
 		node_match_expire(e);
 	if (e->endings)
 		check_endings(e);
-	if (e->spans)
+	if (e->internode_comms)
 		stuck_look(e);
 	sequence_poll(e);
 	if (e->own)
 		any = true;
 	if (any)
-		e->span_ns = e->now;
+		e->nodes_ns = e->now;
 	return any;
 }
 
-uint64_t span_sleep_ns(struct engine *e)
+uint64_t internode_comm_sleep_ns(struct engine *e)
 {
-	uint64_t quiet = e->now - e->span_ns, wished = e->now - e->sequenced_ns;
+	uint64_t quiet = e->now - e->nodes_ns, wished = e->now - e->sequenced_ns;
 	const uint64_t nap = spin_nap_ns(e->now - e->busy_ns, SPIN_NAP_SHARE);
 	if (e->own)
 		return 0;
@@ -469,7 +474,8 @@ uint64_t span_sleep_ns(struct engine *e)
 	    !e->committed)
 		return nap < NODES_NAP_NS ? nap : NODES_NAP_NS;
 	/* Others may still ask for what has ended here. */
-	if (!e->spans && !e->flights && quiet > NODES_QUIET_NS && !sequencer_awaited(e->sequencer))
+	if (!e->internode_comms && !e->flights && quiet > NODES_QUIET_NS &&
+	    !sequencer_awaited(e->sequencer))
 		return NODES_NAP_QUIET_NS;
 	if (!e->flights && !e->ops && !e->committed && !e->endings)
 		return NODES_NAP_IDLE_NS;
@@ -478,15 +484,15 @@ uint64_t span_sleep_ns(struct engine *e)
 
 /* ---- A node is gone ---- */
 
-static void lose_flights(struct engine *e, struct span *s, uint32_t place)
+static void lose_flights(struct engine *e, struct internode_comm *s, uint32_t place)
 {
 	if (s->comm->transport->node_lost)
 		s->comm->transport->node_lost(e, s->comm, place);
 }
 
-void span_node_lost(struct engine *e, uint32_t node)
+void internode_comm_node_lost(struct engine *e, uint32_t node)
 {
-	struct span *s, *next_span;
+	struct internode_comm *s, *next_comm;
 	struct message *m, *next;
 	const bool led = sequence_is_by(e, node);
 	e->lost[node] = true;
@@ -498,8 +504,8 @@ void span_node_lost(struct engine *e, uint32_t node)
 		e->flights--;
 		/* Its memory is MPI's for good. */
 	}
-	HASH_ITER (hh, e->spans, s, next_span) {
-		uint32_t place = span_place(s, (int)node);
+	HASH_ITER (hh, e->internode_comms, s, next_comm) {
+		uint32_t place = internode_comm_place(s, (int)node);
 		if (place != UINT32_MAX)
 			lose_flights(e, s, place);
 	}
@@ -507,7 +513,7 @@ void span_node_lost(struct engine *e, uint32_t node)
 	sequence_node_lost(e, node, led);
 }
 
-void span_finish_all(struct engine *e)
+void internode_comm_finish_all(struct engine *e)
 {
 	struct message *m, *next;
 	early_finish(e);
