@@ -108,8 +108,8 @@ bool svc_text_ends(const char *text, size_t size)
 	return memchr(text, '\0', size) != NULL;
 }
 
-enum svc_verdict svc_check_request(unsigned version, const void *message, size_t length,
-				   unsigned nfds, struct svc_header *header, char *text)
+enum svc_validity svc_check_request(unsigned version, const void *message, size_t length,
+				    unsigned nfds, struct svc_header *header, char *text)
 {
 	memset(header, 0, sizeof(*header));
 	if (length < sizeof(*header)) {

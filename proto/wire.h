@@ -148,7 +148,7 @@ size_t svc_shape_cut(const struct svc_shape *shape, size_t size);
  */
 unsigned svc_version_choose(unsigned min, unsigned max);
 
-enum svc_verdict {
+enum svc_validity {
 	SVC_GOOD,      /* hand the body on */
 	SVC_BAD,       /* answer with the error, go on with the session */
 	SVC_MALFORMED, /* not a frame at all: end the session */
@@ -157,8 +157,8 @@ enum svc_verdict {
 /* Judges a datagram that a client of this version sent: frame, opcode, body length, number of fds,
  * reserved fields of the header. On SVC_BAD and SVC_MALFORMED, text (SVC_TEXT_BYTES long) holds a
  * sentence. */
-enum svc_verdict svc_check_request(unsigned version, const void *message, size_t length,
-				   unsigned nfds, struct svc_header *header, char *text);
+enum svc_validity svc_check_request(unsigned version, const void *message, size_t length,
+				    unsigned nfds, struct svc_header *header, char *text);
 
 /* True if a NUL stands in text[0..size). */
 bool svc_text_ends(const char *text, size_t size);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What this node tells those who decide for all nodes, on this node or another, and the other
- * members' nodes. remote_heard.c: what they tell it. */
+ * members' nodes. remote_messages.c: what they tell it. */
 #include <stdlib.h>
 #include <string.h>
 

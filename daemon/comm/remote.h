@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What this node tells those who decide for all nodes (coord/), on this node or another, and what
- * it is told: remote.c and remote_heard.c; remote_plan.c for plans. */
+ * it is told: remote.c and remote_messages.c; remote_plan.c for plans. */
 #ifndef COMM_REMOTE_H
 #define COMM_REMOTE_H
 

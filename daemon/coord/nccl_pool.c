@@ -27,7 +27,7 @@ struct barrier {
 	UT_hash_handle hh;
 	uint32_t epoch, nranks;
 	uint32_t nodes, ready; /* that take part, and of them those that have said something */
-	bool said[CLUSTER_NODES_MAX];
+	bool arrived[CLUSTER_NODES_MAX];
 	int32_t result, rank; /* of the first that cannot; 0: none */
 	bool asked;	      /* an id is being made */
 	uint64_t over_ns;     /* when it was refused */
@@ -156,7 +156,7 @@ static void refuse(struct coord *c, struct barrier *u, int result, int32_t rank)
 	u->over_ns = coord_now(c);
 	c->ops->deadline(c->arg, u->over_ns + c->keep_ns);
 	for (uint32_t node = 0; node < c->n; node++)
-		if (u->said[node] && !coord_is_gone(c, node))
+		if (u->arrived[node] && !coord_is_gone(c, node))
 			answer(c, u, NULL, NULL, (int32_t)node);
 }
 
@@ -200,7 +200,7 @@ static void barrier_check(struct coord *c, struct barrier *u)
 {
 	uint32_t silent = 0;
 	for (uint32_t node = 0; node < c->n; node++)
-		silent += !u->said[node] && coord_is_gone(c, node) &&
+		silent += !u->arrived[node] && coord_is_gone(c, node) &&
 			  has_node(u->gpus, u->nranks, node);
 	if (u->result && u->ready + silent == u->nodes)
 		barrier_forget(c, u);
@@ -224,9 +224,9 @@ void nccl_pool_ready(struct coord *c, uint32_t from, const struct control_nccl_r
 			  "need it wait until their deadline");
 		return;
 	}
-	if (!u->said[from])
+	if (!u->arrived[from])
 		u->ready++;
-	u->said[from] = true;
+	u->arrived[from] = true;
 	for (uint32_t k = 0; k < u->nranks && !u->result; k++)
 		if (coord_is_gone(c, u->gpus[k].node))
 			refuse(c, u, NCCLSVC_PEER_GONE, (int32_t)k);

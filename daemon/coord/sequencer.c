@@ -80,13 +80,13 @@ static void forget_operation(struct sequencer *q, struct operation *o)
 {
 	HASH_DEL(q->operations, o);
 	for (uint32_t i = 0; i < o->nparts; i++)
-		free(o->parts[i].verdict.failed);
+		free(o->parts[i].vote.failed);
 	free(o);
 }
 
 static void ask(struct sequencer *q, struct operation *o, struct part *p)
 {
-	if (!q->active || p->verdict.said || p->asked || p->node == UNKNOWN_NODE ||
+	if (!q->active || p->vote.kind || p->asked || p->node == UNKNOWN_NODE ||
 	    q->at[p->node].lost)
 		return;
 	p->asked = true;
@@ -108,14 +108,14 @@ static void unhook(struct sequencer *q, const struct request *r, const struct re
 		struct part *p = &o->parts[i];
 		if (p->request != r)
 			continue;
-		p->verdict.said = SAID_NOTHING;
+		p->vote.kind = VOTE_NONE;
 		p->asked = false;
 		p->request = NULL;
-		o->heard--;
+		o->votes--;
 		if (o->withdrawn) /* it has not spoken any more */
 			ask(q, o, p);
 	}
-	if (o && !o->heard && !o->withdrawn)
+	if (o && !o->votes && !o->withdrawn)
 		forget_operation(q, o);
 }
 
@@ -148,9 +148,9 @@ void sequencer_fail(struct sequencer *q, struct operation *o, const struct faile
 	o->withdrawn = false;
 	for (uint32_t i = 0; i < o->nparts; i++)
 		if (o->parts[i].request) {
-			o->heard++; /* so that it outlives the request */
+			o->votes++; /* so that it outlives the request */
 			forget_request(q, o->parts[i].request);
-			o->heard--;
+			o->votes--;
 		}
 	forget_operation(q, o);
 }
@@ -165,7 +165,7 @@ static bool records_differ(const struct operation *o, const struct outcome *outc
 		.result = NCCLSVC_MISMATCH, .rank_a = o->id.key.a, .rank_b = o->id.key.b};
 	if (o->id.key.a < 0)
 		return outcome->posted.nkinds > 1;
-	st->field = svc_record_differs(&o->parts[0].verdict.record, &o->parts[1].verdict.record,
+	st->field = svc_record_differs(&o->parts[0].vote.record, &o->parts[1].vote.record,
 				       &st->value_a, &st->value_b);
 	return st->field;
 }
@@ -185,7 +185,7 @@ bool sequencer_conclude(struct sequencer *q, struct operation *o)
 	struct failed_note note = {.node = -1};
 	struct outcome outcome = {0};
 	for (uint32_t i = 0; i < o->nparts; i++)
-		outcome_add(&outcome, &o->parts[i].verdict);
+		outcome_add(&outcome, &o->parts[i].vote);
 	if (outcome.failed || o->withdrawn)
 		note.status = failed_status(o, &outcome);
 	else if (!records_differ(o, &outcome, &note.status))
@@ -207,7 +207,7 @@ static struct request *gather(struct sequencer *q, struct request *r)
 		for (uint32_t k = 0; k < at->n; k++) {
 			struct operation *o =
 				sequencer_find(q, at->entries[k].internode_id, &at->entries[k].key);
-			if (!o || o->heard < o->nparts)
+			if (!o || o->votes < o->nparts)
 				return NULL;
 			for (uint32_t i = 0; i < o->nparts; i++) {
 				struct request *other = o->parts[i].request;
@@ -294,17 +294,17 @@ static bool hook(struct sequencer *q, uint64_t now_ns, struct request *r,
 		return false;
 	uint32_t place = at->place;
 	for (place = entry_makes(at) ? 0 : place; entry_makes(at) && place < o->nparts; place++)
-		if (!o->parts[place].verdict.said)
+		if (!o->parts[place].vote.kind)
 			break;
 	/* Another node has this place, or this one has spoken before: it is never launched, and its
 	 * epoch's end is its end. */
-	if (place == o->nparts || o->parts[place].verdict.said)
+	if (place == o->nparts || o->parts[place].vote.kind)
 		return true;
 	struct part *p = &o->parts[place];
-	p->verdict = (struct verdict){SAID_READY, at->rank, at->count, at->record, NULL};
+	p->vote = (struct vote){VOTE_READY, at->rank, at->count, at->record, NULL};
 	p->node = (uint32_t)r->key.node;
 	p->request = r;
-	o->heard++;
+	o->votes++;
 	return true;
 }
 
@@ -333,7 +333,7 @@ static void take_request(struct sequencer *q, uint64_t now_ns, struct request *r
 	for (uint32_t i = 0; i < r->n; i++) {
 		struct operation *o =
 			sequencer_find(q, r->entries[i].internode_id, &r->entries[i].key);
-		if (o && o->heard == o->nparts && !o->withdrawn && sequencer_conclude(q, o))
+		if (o && o->votes == o->nparts && !o->withdrawn && sequencer_conclude(q, o))
 			return; /* the request is void */
 	}
 	if (sequencer_try_launch(q, r))
@@ -342,7 +342,7 @@ static void take_request(struct sequencer *q, uint64_t now_ns, struct request *r
 	for (uint32_t i = 0; i < r->n; i++) {
 		struct operation *o =
 			sequencer_find(q, r->entries[i].internode_id, &r->entries[i].key);
-		if (o && o->heard == o->nparts && o->withdrawn) {
+		if (o && o->votes == o->nparts && o->withdrawn) {
 			sequencer_conclude(q, o);
 			return;
 		}
@@ -416,15 +416,15 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 	struct part *p = &o->parts[place];
 	for (uint32_t i = 0; i < n; i++)
 		o->parts[i].node = nodes[i];
-	if (!p->verdict.said && !number) {
-		p->verdict.failed = malloc(sizeof(*p->verdict.failed));
-		if (!p->verdict.failed) {
+	if (!p->vote.kind && !number) {
+		p->vote.failed = malloc(sizeof(*p->vote.failed));
+		if (!p->vote.failed) {
 			end_epoch(q, node, &o->id, NCCLSVC_NO_MEMORY, -1);
 			return;
 		}
-		*p->verdict.failed = *note;
-		p->verdict.said = SAID_FAILED;
-		o->heard++;
+		*p->vote.failed = *note;
+		p->vote.kind = VOTE_FAILED;
+		o->votes++;
 	}
 	if (!o->withdrawn) {
 		o->withdrawn = true;
@@ -434,7 +434,7 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 	if (!q->active)
 		return;
 	sequencer_ask_all(q, o);
-	if (o->heard == o->nparts)
+	if (o->votes == o->nparts)
 		sequencer_conclude(q, o);
 }
 
@@ -533,19 +533,19 @@ static void show_waiting(struct sequencer *q, struct operation *o)
 {
 	uint32_t places[o->nparts], n = 0;
 	for (uint32_t i = 0; i < o->nparts; i++)
-		if (o->parts[i].verdict.said == SAID_READY)
+		if (o->parts[i].vote.kind == VOTE_READY)
 			places[n++] = i;
 	for (uint32_t i = 0; i < n; i++)
 		q->ops->waiting(q->arg, o->parts[places[i]].node, o->id.internode_id, &o->id.key,
 				places, n);
-	o->shown = o->heard;
+	o->shown = o->votes;
 }
 
 static void end_overdue(struct sequencer *q, struct operation *o)
 {
 	int32_t silent = -1;
 	for (uint32_t i = 0; i < o->nparts && silent < 0; i++)
-		if (!o->parts[i].verdict.said && o->parts[i].node != UNKNOWN_NODE)
+		if (!o->parts[i].vote.kind && o->parts[i].node != UNKNOWN_NODE)
 			silent = (int32_t)o->parts[i].node;
 	o->due_ns = 0;
 	for (uint32_t i = 0; i < o->nparts; i++)
@@ -576,7 +576,7 @@ void sequencer_look(struct sequencer *q, uint64_t now_ns)
 	HASH_ITER (hh, q->operations, o, next) {
 		if (o->due_ns && now_ns >= o->due_ns)
 			end_overdue(q, o);
-		else if (o->heard != o->shown && o->id.key.part != OPERATION_MAKE &&
+		else if (o->votes != o->shown && o->id.key.part != OPERATION_MAKE &&
 			 now_ns - o->since_ns >= SEQUENCER_LOOK_NS)
 			show_waiting(q, o);
 	}

@@ -10,7 +10,7 @@
  * records agree, all are told to launch; else the operation fails on all of them, with one status.
  *
  * Who wants to give up an operation (a deadline, say) withdraws it here. Before the node has
- * requested it, that is its verdict; afterwards it is a wish, which comes true unless the operation
+ * requested it, that is its vote; afterwards it asks for that, which happens unless the operation
  * was launched meanwhile. Nodes that have not spoken are asked: they fail it, naming those of their
  * members that are missing, or have requested it meanwhile. An operation that was withdrawn, and of
  * which all have spoken, fails.

@@ -6,7 +6,7 @@
 #include <uthash.h>
 
 #include "sequencer.h"
-#include "verdict.h"
+#include "vote.h"
 
 #define UNKNOWN_NODE UINT32_MAX
 
@@ -28,7 +28,7 @@ struct request {
 
 /* One node's part in an operation. */
 struct part {
-	struct verdict verdict;
+	struct vote vote;
 	bool asked;
 	uint32_t node; /* UNKNOWN_NODE: nobody has named it yet */
 	struct request *request;
@@ -44,10 +44,10 @@ struct operation {
 	struct operation_id id;
 	UT_hash_handle hh;
 	uint64_t since_ns;
-	uint64_t due_ns; /* for the verdicts of who was asked; 0: nobody was */
+	uint64_t due_ns; /* for the votes of who was asked; 0: nobody was */
 	bool withdrawn;	 /* somebody wants it to fail, for: */
 	ncclsvc_status why;
-	uint32_t heard, shown; /* verdicts; and when those who wait were told last */
+	uint32_t votes, shown; /* so far; and when those who wait were told last */
 	uint32_t nparts;
 	struct part parts[]; /* by place */
 };

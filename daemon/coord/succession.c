@@ -72,7 +72,7 @@ static bool settle_one(struct sequencer *q)
 {
 	struct operation *o, *next;
 	HASH_ITER (hh, q->operations, o, next) {
-		if (o->heard < o->nparts)
+		if (o->votes < o->nparts)
 			continue;
 		if (!o->withdrawn && sequencer_conclude(q, o))
 			return true;

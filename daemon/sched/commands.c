@@ -342,7 +342,7 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 	e->comms[c->slot] = c;
 	if (c->transport->epoch_begin)
 		c->transport->epoch_begin(e, c);
-	early_hear(e, c);
+	early_deliver(e, c);
 	return 0;
 }
 

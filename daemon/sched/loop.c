@@ -48,7 +48,7 @@ static bool collect_jobs(struct engine *e)
 	return any;
 }
 
-static void hear(struct engine *e, const struct epoll_event *events, int n)
+static void handle(struct engine *e, const struct epoll_event *events, int n)
 {
 	uint64_t count;
 	for (int i = 0; i < n; i++) {
@@ -71,7 +71,7 @@ static void look(struct engine *e, int timeout)
 	if (timeout)
 		e->now = clock_now();
 	e->looked_ns = e->now;
-	hear(e, events, n);
+	handle(e, events, n);
 }
 
 /* The same, with a finer timeout. */
@@ -83,7 +83,7 @@ static void look_ns(struct engine *e, uint64_t ns)
 	if (n < 0 && errno != EINTR) /* an old kernel, or a filter */
 		n = epoll_wait(e->epoll_fd, events, EPOLL_EVENTS, (int)(ns / 1000000) + 1);
 	e->now = clock_now();
-	hear(e, events, n);
+	handle(e, events, n);
 }
 
 static int sleep_ms(const struct engine *e)
@@ -264,7 +264,7 @@ void *engine_main(void *arg)
 			busy |= poll_transports(e);
 		/* Who waits for other nodes looks at once; else their news can wait a little. */
 		if (e->config.mpi &&
-		    (e->committed || e->ops || e->now - e->heard_ns >= ENGINE_LOOK_NS))
+		    (e->committed || e->ops || e->now - e->listened_ns >= ENGINE_LOOK_NS))
 			busy |= internode_comm_poll(e);
 		/* To look for sleepers is to wait until the statuses are out. Who polls sees them
 		 * without; so first see whether there is more to do. */

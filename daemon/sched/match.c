@@ -87,7 +87,7 @@ static void match_collective(struct engine *e, struct comm *c)
 		order_end_collective(e, c, &st);
 		return;
 	}
-	if (node_match_spoken(c))
+	if (node_match_voted(c))
 		return; /* others have yet to say how it ends */
 	if (find_mismatch(c, &st)) {
 		if (!node_match_fail_collective(e, c, &st))

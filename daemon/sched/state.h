@@ -149,7 +149,7 @@ struct engine {
 	uint32_t ops;				/* that move bytes between nodes */
 	uint32_t committed;			/* tasks that wait for other nodes */
 	uint64_t nodes_ns;			/* when another node was last heard of */
-	uint64_t heard_ns;			/* when it was last listened for */
+	uint64_t listened_ns;			/* when it was last listened for */
 	uint64_t stuck_ns; /* when to look for members that wait for each other */
 	struct node_match *asked;
 	struct internode_comm *endings, *ended; /* ended: on GPUs, for EPOCH_CLOSE_NS */

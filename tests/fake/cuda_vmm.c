@@ -130,7 +130,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 CUresult cuMemAddressReserve(CUdeviceptr *p, size_t bytes, size_t alignment, CUdeviceptr at,
 			     unsigned long long flags)
 {
-	(void)at; /* a wish */
+	(void)at; /* only a hint */
 	CUresult error = enter();
 	if (error)
 		return error;

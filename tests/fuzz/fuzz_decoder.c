@@ -58,10 +58,10 @@ static void check_message(unsigned version, const uint8_t *message, size_t size,
 	struct svc_header header;
 	char text[SVC_TEXT_BYTES];
 	memset(text, 'x', sizeof(text));
-	enum svc_verdict verdict = svc_check_request(version, message, size, nfds, &header, text);
-	if (verdict != SVC_GOOD) {
+	enum svc_validity validity = svc_check_request(version, message, size, nfds, &header, text);
+	if (validity != SVC_GOOD) {
 		REQUIRE(svc_text_ends(text, sizeof(text)));
-		REQUIRE(verdict == SVC_MALFORMED || header.length == size);
+		REQUIRE(validity == SVC_MALFORMED || header.length == size);
 		return;
 	}
 	const struct svc_shape *shape = svc_shape_of(version, header.opcode);

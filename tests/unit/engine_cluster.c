@@ -32,7 +32,7 @@ static struct channel {
 	enum internode_kind holds; /* held as soon as such a message is said */
 } channels[NODES][NODES];
 static struct message *given[NODES]; /* the last that the node has heard */
-static unsigned said[INTERNODE_END]; /* by kind */
+static unsigned sent[INTERNODE_END]; /* by kind */
 
 static int say(int from, const void *body, size_t bytes, int to)
 {
@@ -45,7 +45,7 @@ static int say(int from, const void *body, size_t bytes, int to)
 	memcpy(m->body, body, bytes);
 	memcpy(&h, body, sizeof(h));
 	pthread_mutex_lock(&lock);
-	said[h.kind]++;
+	sent[h.kind]++;
 	c->held = c->held || h.kind == c->holds;
 	DL_APPEND(c->messages, m);
 	pthread_mutex_unlock(&lock);
@@ -130,17 +130,17 @@ void hold_from(int from, int to, enum internode_kind kind)
 	pthread_mutex_unlock(&lock);
 }
 
-unsigned said_of(enum internode_kind kind)
+unsigned sent_of(enum internode_kind kind)
 {
 	pthread_mutex_lock(&lock);
-	const unsigned n = said[kind];
+	const unsigned n = sent[kind];
 	pthread_mutex_unlock(&lock);
 	return n;
 }
 
-void await_said(enum internode_kind kind, unsigned n)
+void await_sent(enum internode_kind kind, unsigned n)
 {
-	for (uint64_t until = now_ns() + WAIT_NS; said_of(kind) < n; pause_ns(100000))
+	for (uint64_t until = now_ns() + WAIT_NS; sent_of(kind) < n; pause_ns(100000))
 		assert_true(now_ns() < until);
 }
 
@@ -220,7 +220,7 @@ int nodes_begin(enum transport_kind transport, uint32_t n, const uint32_t *nodes
 	nranks = n;
 	memcpy(node_of, nodes, n * sizeof(*nodes));
 	memset(channels, 0, sizeof(channels));
-	memset(said, 0, sizeof(said));
+	memset(sent, 0, sizeof(sent));
 	for (uint32_t i = 0; i < NODES; i++)
 		begin_node(i);
 	for (uint32_t k = 0; k < n; k++)

@@ -24,8 +24,8 @@ void hold(int from, int to, bool held);
 /* From the next message of that kind on. */
 void hold_from(int from, int to, enum internode_kind kind);
 /* How many messages of that kind all nodes have said. */
-unsigned said_of(enum internode_kind kind);
-void await_said(enum internode_kind kind, unsigned n);
+unsigned sent_of(enum internode_kind kind);
+void await_sent(enum internode_kind kind, unsigned n);
 
 /* ---- Nodes ---- */
 

@@ -67,12 +67,12 @@ static void two_give_up(int first, int32_t result)
 	hold(1, 2, true);
 	n[0] = sum_within(0, QUIET_NS);
 	n[1] = sum(1);
-	await_said(INTERNODE_READY, 2 * (NODES - 1));
+	await_sent(INTERNODE_READY, 2 * (NODES - 1));
 	cancel(1);
-	await_said(INTERNODE_ASK, 2);
+	await_sent(INTERNODE_ASK, 2);
 	assert_false(over(0, n[0]) || over(1, n[1]));
 	hold(first, 2, false);
-	await_said(INTERNODE_FAILED, NODES - 1);
+	await_sent(INTERNODE_FAILED, NODES - 1);
 	hold(1 - first, 2, false);
 	n[2] = sum(2);
 	all_end_alike(n, result);
@@ -99,13 +99,13 @@ static void a_deadline_and_a_cancellation(void **state)
 	hold(0, 2, true);
 	n[0] = sum_within(0, QUIET_NS);
 	n[1] = sum(1);
-	await_said(INTERNODE_REQUEST, 1);
+	await_sent(INTERNODE_REQUEST, 1);
 	cancel(1);
-	await_said(INTERNODE_WITHDRAW, 1);
+	await_sent(INTERNODE_WITHDRAW, 1);
 	pause_ns(2 * QUIET_NS);
 	assert_false(over(0, n[0]) || over(1, n[1]));
 	hold(0, 2, false);
-	await_said(INTERNODE_WITHDRAW, 2);
+	await_sent(INTERNODE_WITHDRAW, 2);
 	n[2] = sum(2);
 	for (uint64_t until = now_ns() + WAIT_NS; !over(0, n[0]); pause_ns(100000))
 		assert_true(now_ns() < until);
@@ -126,7 +126,7 @@ static void both_have_failed_it(void **state)
 	n[1] = sum(1);
 	await_taken(1, 1);
 	cancel(1);
-	await_said(INTERNODE_FAILED, 2);
+	await_sent(INTERNODE_FAILED, 2);
 	hold(0, 1, false);
 	hold(1, 0, false);
 	n[2] = sum(2);
@@ -146,9 +146,9 @@ static void a_cancellation_comes_too_late(void **state)
 	hold(1, 2, true);
 	for (uint32_t k = 0; k < NODES; k++)
 		n[k] = sum(k);
-	await_said(INTERNODE_READY, NODES * (NODES - 1));
+	await_sent(INTERNODE_READY, NODES * (NODES - 1));
 	cancel(0);
-	await_said(INTERNODE_ASK, 1);
+	await_sent(INTERNODE_ASK, 1);
 	pause_ns(QUIET_NS);
 	assert_false(over(0, n[0]) || over(1, n[1]));
 	hold(2, 0, false);
@@ -167,12 +167,12 @@ static void a_cancellation_comes_too_late_for_the_sequencer(void **state)
 	hold(0, 2, true);
 	n[0] = sum(0);
 	n[1] = sum(1);
-	await_said(INTERNODE_REQUEST, 1);
+	await_sent(INTERNODE_REQUEST, 1);
 	cancel(1);
-	await_said(INTERNODE_WITHDRAW, 1);
+	await_sent(INTERNODE_WITHDRAW, 1);
 	pause_ns(QUIET_NS);
 	n[2] = sum(2);
-	await_said(INTERNODE_REQUEST, 2);
+	await_sent(INTERNODE_REQUEST, 2);
 	goes_well(0, n[0]);
 	goes_well(1, n[1]);
 	hold(0, 2, false);
@@ -291,12 +291,12 @@ static void what_all_were_ready_for_is_done(void **state)
 		first[k] = sum(k);
 	second[0] = sum(0);
 	second[1] = sum(1);
-	await_said(INTERNODE_READY, NODES * (NODES - 1));
+	await_sent(INTERNODE_READY, NODES * (NODES - 1));
 	for (uint32_t k = NODES; k-- > 0;) {
 		engine = engines[k];
 		end_epoch(0, NCCLSVC_PEER_GONE, 2);
 	}
-	await_said(INTERNODE_OVER, NODES * (NODES - 1));
+	await_sent(INTERNODE_OVER, NODES * (NODES - 1));
 	hold(1, 2, false);
 	hold(1, 0, false);
 	for (uint32_t k = 0; k < NODES; k++)

@@ -56,10 +56,10 @@ static void all_told_alike(const uint64_t *n)
 /* Nobody is told of a deadlock. */
 static void none_is_found(void)
 {
-	const unsigned asked = said_of(INTERNODE_ASK), failed = said_of(INTERNODE_FAILED);
+	const unsigned asked = sent_of(INTERNODE_ASK), failed = sent_of(INTERNODE_FAILED);
 	pause_ns(LOOKS);
-	assert_int_equal(said_of(INTERNODE_ASK), asked);
-	assert_int_equal(said_of(INTERNODE_FAILED), failed);
+	assert_int_equal(sent_of(INTERNODE_ASK), asked);
+	assert_int_equal(sent_of(INTERNODE_FAILED), failed);
 }
 
 /* ---- Deadlocks ---- */
@@ -228,7 +228,7 @@ static void a_report_is_old(void **state)
 {
 	(void)state;
 	const uint64_t old = recv_from(1, 0);
-	await_said(INTERNODE_STUCK, 1);
+	await_sent(INTERNODE_STUCK, 1);
 	const uint64_t sent = send_to(0, 1);
 	goes_well(1, old);
 	goes_well(0, sent);
@@ -249,7 +249,7 @@ static void a_question_is_old(void **state)
 	hold_from(0, 1, INTERNODE_STUCK);
 	for (uint32_t k = 0; k < NODES; k++)
 		n[k] = recv_from(k, (int32_t)(k + 1) % NODES);
-	await_said(INTERNODE_STUCK, 2 * (NODES - 1)); /* reports, and questions */
+	await_sent(INTERNODE_STUCK, 2 * (NODES - 1)); /* reports, and questions */
 	command_node(1,
 		     (struct command){.kind = COMMAND_CANCEL, .cancel = {.kind = SVC_CANCEL_COMM}});
 	ends(1, n[1], NCCLSVC_CANCELLED);
@@ -267,7 +267,7 @@ static void a_failure_is_under_way(void **state)
 {
 	(void)state;
 	const uint64_t a = recv_from(0, 1), b = recv_from(1, 0), cancelled = sum(2);
-	await_said(INTERNODE_STUCK, 1);
+	await_sent(INTERNODE_STUCK, 1);
 	await_taken(2, 1);
 	pause_ns(LOOKS); /* node 0 has told itself */
 	hold(1, 2, true);
@@ -275,11 +275,11 @@ static void a_failure_is_under_way(void **state)
 	hold(2, 1, true);
 	command_node(2,
 		     (struct command){.kind = COMMAND_CANCEL, .cancel = {.kind = SVC_CANCEL_COMM}});
-	await_said(INTERNODE_FAILED, NODES - 1);
+	await_sent(INTERNODE_FAILED, NODES - 1);
 	const uint64_t d = recv_from(3, 0);
 	pause_ns(LOOKS);
 	hold(2, 0, false);
-	await_said(INTERNODE_FAILED, NODES * (NODES - 1));
+	await_sent(INTERNODE_FAILED, NODES * (NODES - 1));
 	none_is_found();
 	hold(1, 2, false);
 	hold(2, 1, false);
@@ -301,10 +301,10 @@ static void a_set_is_not_whole(void **state)
 	sum(1);
 	n[2] = sum(2);
 	none_is_found();
-	const unsigned said = said_of(INTERNODE_STUCK);
-	assert_true(said >= NODES - 1);
+	const unsigned sent = sent_of(INTERNODE_STUCK);
+	assert_true(sent >= NODES - 1);
 	none_is_found();
-	assert_int_equal(said_of(INTERNODE_STUCK), said);
+	assert_int_equal(sent_of(INTERNODE_STUCK), sent);
 	for (uint32_t k = 0; k < NODES; k++)
 		assert_false(over(k, n[k]));
 }

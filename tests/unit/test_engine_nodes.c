@@ -64,12 +64,12 @@ static struct posted {
 	int node;
 	bool dropped;
 } flows[FLOWS];
-static unsigned nflows, nsaid, nheard;
+static unsigned nflows, nsent, nread;
 static struct message_from {
 	int node;
 	struct internode_header header;
 	struct svc_record record;
-} said[16];
+} sent[16];
 
 /* Empty messages for credits that were not used. */
 static atomic_uint refused[NODES];
@@ -128,16 +128,16 @@ static void drop(void *cookie)
 static const void *hear(size_t *bytes, int *node)
 {
 	static struct {
-		struct message_from said;
+		struct message_from sent;
 		char more[LARGE];
 	} one;
 	const void *p = NULL;
 	pthread_mutex_lock(&lock);
-	if (nheard < nsaid) {
-		one.said = said[nheard++];
-		*node = one.said.node;
-		*bytes = sizeof(one.said.header) + one.said.header.bytes;
-		p = &one.said.header;
+	if (nread < nsent) {
+		one.sent = sent[nread++];
+		*node = one.sent.node;
+		*bytes = sizeof(one.sent.header) + one.sent.header.bytes;
+		p = &one.sent.header;
 	}
 	pthread_mutex_unlock(&lock);
 	return p;
@@ -155,7 +155,7 @@ static void say(int node, uint64_t internode_id, enum internode_kind kind, uint6
 		const struct svc_record *r, size_t bytes)
 {
 	pthread_mutex_lock(&lock);
-	struct message_from *m = &said[nsaid++];
+	struct message_from *m = &sent[nsent++];
 	*m = (struct message_from){.node = node};
 	m->header = (struct internode_header){.magic = INTERNODE_MAGIC,
 					      .kind = (uint16_t)kind,
@@ -182,13 +182,13 @@ static void gives_credit(int node, uint64_t internode_id)
 	say(node, internode_id, INTERNODE_CREDIT, 0, &r, sizeof(note));
 }
 
-static void all_is_heard(void)
+static void all_is_received(void)
 {
 	unsigned waiting = 1;
 	for (uint64_t until = now_ns() + WAIT_NS; waiting; pause_ns(QUIET_NS)) {
 		assert_true(now_ns() < until);
 		pthread_mutex_lock(&lock);
-		waiting = nsaid - nheard;
+		waiting = nsent - nread;
 		pthread_mutex_unlock(&lock);
 	}
 }
@@ -209,7 +209,7 @@ static char memory[COUNT];
 
 static int begin_engine(void **state)
 {
-	nflows = nsaid = nheard = 0;
+	nflows = nsent = nread = 0;
 	for (int i = 0; i < NODES; i++)
 		refused[i] = 0;
 	ahead = 0;
@@ -342,13 +342,13 @@ static void what_a_lost_node_was_ready_for_ends_too(void **state)
 	ends(0, a, NCCLSVC_PEER_GONE);
 }
 
-static void what_came_before_the_epoch_is_heard(void **state)
+static void what_came_before_the_epoch_is_received(void **state)
 {
 	(void)state;
 	const struct svc_record r = broadcast();
 	says(1, INTERNODE_READY, 0, &r);
 	says(2, INTERNODE_READY, 0, &r);
-	all_is_heard();
+	all_is_received();
 	ahead = 60;
 	pause_ns(QUIET_NS);
 	begin_epoch();
@@ -366,7 +366,7 @@ static void what_was_too_much_to_keep_gives_the_epoch_up(void **state)
 	     internode_id++)
 		say(2, internode_id, INTERNODE_READY, 0, &r, LARGE);
 	says(2, INTERNODE_READY, 0, &r);
-	all_is_heard();
+	all_is_received();
 	begin_epoch();
 	is_given_up(NCCLSVC_LIMIT);
 }
@@ -390,7 +390,7 @@ static void what_is_passed_over_is_not_kept(void **state)
 {
 	(void)state;
 	gives_credit(1, INTERNODE_ID);
-	all_is_heard();
+	all_is_received();
 	ahead = 100000;
 	pause_ns(QUIET_NS);
 	assert_int_equal(refused[1], 0);
@@ -399,7 +399,7 @@ static void what_is_passed_over_is_not_kept(void **state)
 	gives_credit(2, INTERNODE_ID);
 	gives_credit(2, INTERNODE_ID + 1);
 	gives_credit(2, INTERNODE_ID + 2);
-	all_is_heard();
+	all_is_received();
 	is_refused(2, 2);
 }
 
@@ -409,14 +409,14 @@ static void what_is_announced_is_kept(void **state)
 	announce(0, INTERNODE_ID);
 	announce(UINT32_MAX, INTERNODE_ID + 1);
 	gives_credit(1, INTERNODE_ID);
-	all_is_heard();
+	all_is_received();
 	ahead = 100000;
 	pause_ns(QUIET_NS);
 	assert_int_equal(refused[1], 0);
 	announce(0, 0);
 	is_refused(1, 1);
 	gives_credit(1, INTERNODE_ID);
-	all_is_heard();
+	all_is_received();
 	is_refused(1, 2);
 }
 
@@ -427,7 +427,7 @@ static void what_is_over_is_not_kept(void **state)
 	end_epoch(0, NCCLSVC_CANCELLED, -1);
 	next_event(EVENT_EPOCH_GONE);
 	gives_credit(1, INTERNODE_ID);
-	all_is_heard();
+	all_is_received();
 	is_refused(1, 1);
 }
 
@@ -437,17 +437,17 @@ static void names_of_a_lost_node_are_kept_for_a_while(void **state)
 	(void)state;
 	const uint64_t first = UINT64_C(2) << EPOCH_GIVER_SHIFT | 5;
 	gives_credit(2, first);
-	all_is_heard();
+	all_is_received();
 	command((struct command){.kind = COMMAND_NODE_LOST, .node = {1}});
 	announce(UINT32_MAX, first + 1);
 	gives_credit(2, first);
-	all_is_heard();
+	all_is_received();
 	assert_int_equal(refused[2], 0);
 	ahead = 60;
 	pause_ns(QUIET_NS);
 	is_refused(2, 2);
 	gives_credit(2, first + 2);
-	all_is_heard();
+	all_is_received();
 	is_refused(2, 3);
 }
 
@@ -459,8 +459,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(without_memory_the_epoch_ends, begin, teardown),
 		cmocka_unit_test_setup_teardown(what_a_lost_node_was_ready_for_ends_too, begin,
 						teardown),
-		cmocka_unit_test_setup_teardown(what_came_before_the_epoch_is_heard, begin_engine,
-						teardown),
+		cmocka_unit_test_setup_teardown(what_came_before_the_epoch_is_received,
+						begin_engine, teardown),
 		cmocka_unit_test_setup_teardown(what_was_too_much_to_keep_gives_the_epoch_up,
 						begin_engine, teardown),
 		cmocka_unit_test_setup_teardown(what_is_passed_over_is_not_kept, begin_engine,

@@ -76,7 +76,7 @@ static void what_has_failed_twice_is_remembered_once(void **state)
 	(void)state;
 	hold_from(0, 2, INTERNODE_FAILED);
 	const uint64_t received = recv_within(1, 0, QUIET_NS);
-	await_said(INTERNODE_FAILED, 2);
+	await_sent(INTERNODE_FAILED, 2);
 	pause_ns(QUIET_NS); /* node 1 hears it */
 	lose_sequencer();
 	ends(1, received, NCCLSVC_TIMEOUT);
@@ -121,10 +121,10 @@ static void failures_of_one_epoch_push_out_no_others(void **state)
 	other.timeout_ns = QUIET_NS;
 	hold_from(0, 2, INTERNODE_FAILED);
 	const uint64_t received = recv_within(1, 0, QUIET_NS);
-	await_said(INTERNODE_FAILED, 2);
+	await_sent(INTERNODE_FAILED, 2);
 	for (unsigned i = 0; i < others; i++)
 		submit_one(0, other);
-	await_said(INTERNODE_FAILED, 2 + others);
+	await_sent(INTERNODE_FAILED, 2 + others);
 	pause_ns(QUIET_NS); /* node 1 hears it */
 	lose_sequencer();
 	ends(1, received, NCCLSVC_TIMEOUT);

@@ -28,7 +28,7 @@ static unsigned version;
 /* The tests of the judge run once in each version. */
 #define FOR_EACH_VERSION for (version = SVC_PROTOCOL_MIN; version <= SVC_PROTOCOL_MAX; version++)
 
-static enum svc_verdict judge(size_t length, unsigned nfds)
+static enum svc_validity judge(size_t length, unsigned nfds)
 {
 	memset(text, 'x', sizeof(text));
 	return svc_check_request(version, message, length, nfds, &header, text);

@@ -20,7 +20,7 @@ static uint64_t now;
 /* What was said, in order. */
 enum kind { LAUNCH, FAILED, ASK, CLOSED, WAITING, GOES_ON };
 
-static struct said_by_it {
+static struct sent_message {
 	uint32_t node;
 	enum kind kind;
 	uint64_t of; /* LAUNCH: a request's number; else a communicator */
@@ -28,14 +28,14 @@ static struct said_by_it {
 	struct operation_key key;
 	struct failed_note note;
 	uint32_t places[NODES], n;
-} said[32];
-static unsigned nsaid, nheard;
+} sent[32];
+static unsigned nsent, nread;
 
-static struct said_by_it *note(uint32_t node, enum kind kind, uint64_t of)
+static struct sent_message *note(uint32_t node, enum kind kind, uint64_t of)
 {
-	assert_true(nsaid < sizeof(said) / sizeof(said[0]));
-	said[nsaid] = (struct said_by_it){.node = node, .kind = kind, .of = of};
-	return &said[nsaid++];
+	assert_true(nsent < sizeof(sent) / sizeof(sent[0]));
+	sent[nsent] = (struct sent_message){.node = node, .kind = kind, .of = of};
+	return &sent[nsent++];
 }
 
 static void note_launch(void *arg, uint32_t node, uint64_t number, uint64_t grant)
@@ -48,7 +48,7 @@ static void note_failed(void *arg, uint32_t node, uint64_t internode_id,
 			const struct operation_key *key, const struct failed_note *why)
 {
 	(void)arg;
-	struct said_by_it *s = note(node, FAILED, internode_id);
+	struct sent_message *s = note(node, FAILED, internode_id);
 	s->key = *key;
 	s->note = *why;
 }
@@ -57,7 +57,7 @@ static void note_ask(void *arg, uint32_t node, uint64_t internode_id,
 		     const struct operation_key *key, const ncclsvc_status *why)
 {
 	(void)arg;
-	struct said_by_it *s = note(node, ASK, internode_id);
+	struct sent_message *s = note(node, ASK, internode_id);
 	s->key = *key;
 	s->note.status = *why;
 }
@@ -72,7 +72,7 @@ static void note_waiting(void *arg, uint32_t node, uint64_t internode_id,
 			 const struct operation_key *key, const uint32_t *places, uint32_t n)
 {
 	(void)arg;
-	struct said_by_it *s = note(node, WAITING, internode_id);
+	struct sent_message *s = note(node, WAITING, internode_id);
 	s->key = *key;
 	s->n = n;
 	memcpy(s->places, places, n * sizeof(places[0]));
@@ -87,10 +87,10 @@ static void note_goes_on(void *arg, uint32_t node)
 static const struct sequencer_ops ops = {note_launch, note_failed,  note_ask,
 					 note_closed, note_waiting, note_goes_on};
 
-static const struct said_by_it *says(uint32_t node, enum kind kind, uint64_t of)
+static const struct sent_message *says(uint32_t node, enum kind kind, uint64_t of)
 {
-	assert_true(nheard < nsaid);
-	const struct said_by_it *s = &said[nheard++];
+	assert_true(nread < nsent);
+	const struct sent_message *s = &sent[nread++];
 	assert_int_equal(s->node, node);
 	assert_int_equal(s->kind, kind);
 	assert_int_equal(s->of, of);
@@ -99,7 +99,7 @@ static const struct said_by_it *says(uint32_t node, enum kind kind, uint64_t of)
 
 static void says_nothing(void)
 {
-	assert_int_equal(nheard, nsaid);
+	assert_int_equal(nread, nsent);
 }
 
 /* Communicators 100 and 200 are of nodes 1 and 2; 300 of 1, 2 and 3. A node has one rank of each.
@@ -168,7 +168,7 @@ static int begin(void **state)
 	(void)state;
 	now = 1;
 	sequencer = sequencer_create(&ops, NULL, NODES, true);
-	nsaid = nheard = 0;
+	nsent = nread = 0;
 	return sequencer ? 0 : -1;
 }
 
@@ -205,10 +205,10 @@ static void launches_what_hangs_together(void **state)
 	request(3, 1, at(3, 300, 0));
 	says_nothing();
 	request(1, 2, at(1, 300, 0));
-	assert_int_equal(nsaid, 4);
-	for (unsigned i = 0; i < nsaid; i++)
-		assert_int_equal(said[i].kind, LAUNCH);
-	nheard = nsaid;
+	assert_int_equal(nsent, 4);
+	for (unsigned i = 0; i < nsent; i++)
+		assert_int_equal(sent[i].kind, LAUNCH);
+	nread = nsent;
 }
 
 /* Each node launches in the order of its own requests, whichever of the others comes last: node 1
@@ -228,17 +228,17 @@ static void launches_in_the_order_of_requests(void **state)
 	request_two(2, 2, y2, w2);
 	says_nothing();
 	request_two(3, 1, z3, w3);
-	assert_int_equal(nsaid, 5);
+	assert_int_equal(nsent, 5);
 	for (uint32_t node = 1; node <= 2; node++) {
 		uint64_t last = 0;
-		for (unsigned i = 0; i < nsaid; i++)
-			if (said[i].node == node) {
-				assert_int_equal(said[i].of, last + 1);
-				last = said[i].of;
+		for (unsigned i = 0; i < nsent; i++)
+			if (sent[i].node == node) {
+				assert_int_equal(sent[i].of, last + 1);
+				last = sent[i].of;
 			}
 		assert_int_equal(last, 2);
 	}
-	nheard = nsaid;
+	nread = nsent;
 }
 
 /* Also where a request was void, and came again behind a later one. */
@@ -253,11 +253,11 @@ static void a_new_number_is_no_later_order(void **state)
 	request(1, 2, x1);
 	says_nothing();
 	request_two(2, 1, x2, y2);
-	assert_int_equal(nsaid, 3);
-	for (unsigned i = 0, next = 2; i < nsaid; i++)
-		if (said[i].node == 1)
-			assert_int_equal(said[i].of, next--);
-	nheard = nsaid;
+	assert_int_equal(nsent, 3);
+	for (unsigned i = 0, next = 2; i < nsent; i++)
+		if (sent[i].node == 1)
+			assert_int_equal(sent[i].of, next--);
+	nread = nsent;
 }
 
 static void a_request_may_come_in_parts(void **state)
@@ -312,7 +312,7 @@ static void records_that_differ_fail_on_all(void **state)
 	request(2, 1, other);
 	request(3, 1, at(3, 300, 0));
 	for (uint32_t node = 1; node <= 3; node++) {
-		const struct said_by_it *s = says(node, FAILED, 300);
+		const struct sent_message *s = says(node, FAILED, 300);
 		ncclsvc_status st;
 		assert_int_equal(s->note.status.result, NCCLSVC_MISMATCH);
 		assert_true(mismatch_status(&s->note.posted, 3, &st));
@@ -338,7 +338,7 @@ static void a_send_and_its_recv_must_agree(void **state)
 	request(1, 1, send);
 	request(2, 1, receive);
 	for (uint32_t node = 1; node <= 2; node++) {
-		const struct said_by_it *s = says(node, FAILED, 100);
+		const struct sent_message *s = says(node, FAILED, 100);
 		assert_int_equal(s->note.status.result, NCCLSVC_MISMATCH);
 		assert_int_equal(s->note.status.field, NCCLSVC_FIELD_COUNT);
 		assert_int_equal(s->note.status.value_a, 8);
@@ -359,7 +359,7 @@ static void who_withdraws_has_all_asked(void **state)
 	says_nothing();
 	withdraw(2, 300, 0, 0, NCCLSVC_TIMEOUT, 1);
 	for (uint32_t node = 1; node <= 3; node++) {
-		const struct said_by_it *s = says(node, FAILED, 300);
+		const struct sent_message *s = says(node, FAILED, 300);
 		assert_int_equal(s->note.status.result, NCCLSVC_TIMEOUT);
 		assert_int_equal(s->note.status.missing_count, 2);
 		assert_false(s->note.ends_epoch);
@@ -368,8 +368,8 @@ static void who_withdraws_has_all_asked(void **state)
 	request(2, 1, at(2, 300, 1));
 	says_nothing();
 	request(3, 1, at(3, 300, 1));
-	assert_int_equal(nsaid - nheard, 3);
-	nheard = nsaid;
+	assert_int_equal(nsent - nread, 3);
+	nread = nsent;
 }
 
 /* Who was asked has requested it meanwhile: it goes on. */
@@ -432,12 +432,12 @@ static void who_is_silent_ends_the_epoch(void **state)
 	withdraw(2, 300, 0, 0, NCCLSVC_TIMEOUT, 1);
 	now += NODE_ANSWER_NS - 1;
 	sequencer_look(sequencer, now);
-	assert_int_equal(said[nheard].kind, WAITING);
-	nheard = nsaid;
+	assert_int_equal(sent[nread].kind, WAITING);
+	nread = nsent;
 	now += SEQUENCER_LOOK_NS;
 	sequencer_look(sequencer, now);
 	for (uint32_t node = 1; node <= 3; node++) {
-		const struct said_by_it *s = says(node, FAILED, 300);
+		const struct sent_message *s = says(node, FAILED, 300);
 		assert_true(s->note.ends_epoch);
 		assert_int_equal(s->note.node, 3);
 	}
@@ -453,7 +453,7 @@ static void those_who_wait_are_told_who_is_there(void **state)
 	(void)state;
 	request(1, 1, at(1, 300, 0));
 	sequencer_look(sequencer, now += SEQUENCER_LOOK_NS);
-	const struct said_by_it *s = says(1, WAITING, 300);
+	const struct sent_message *s = says(1, WAITING, 300);
 	assert_int_equal(s->n, 1);
 	assert_int_equal(s->places[0], 0);
 	sequencer_look(sequencer, now += SEQUENCER_LOOK_NS);
@@ -556,8 +556,8 @@ static void what_some_were_told_all_are_told(void **state)
 	goes_on();
 	/* What nobody was told is decided now. */
 	for (int i = 0; i < 3; i++)
-		assert_int_equal(said[nheard + (unsigned)i].grant, 9);
-	nheard += 3;
+		assert_int_equal(sent[nread + (unsigned)i].grant, 9);
+	nread += 3;
 }
 
 /* Of two that hung together on node 1, node 3 was told the one that it takes part in. */
@@ -574,10 +574,10 @@ static void what_hangs_together_is_told_again_together(void **state)
 	request(2, 2, at(2, 100, 0));
 	reported(2);
 	for (int i = 0; i < 3; i++) {
-		assert_int_equal(said[i].kind, LAUNCH);
-		assert_int_equal(said[i].grant, 7);
+		assert_int_equal(sent[i].kind, LAUNCH);
+		assert_int_equal(sent[i].grant, 7);
 	}
-	nheard = 3;
+	nread = 3;
 	goes_on();
 }
 
@@ -681,8 +681,8 @@ static void nonsense_is_ignored(void **state)
 	request(1, 5, at(1, 100, 0));
 	request(3, 1, at(2, 100, 0));
 	request(2, 1, at(2, 100, 0));
-	assert_int_equal(nsaid, 2);
-	nheard = nsaid;
+	assert_int_equal(nsent, 2);
+	nread = nsent;
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)

@@ -186,7 +186,7 @@ void early_announce(struct engine *e, uint32_t slot, uint64_t id)
 		note_name(e, id);
 }
 
-void early_hear(struct engine *e, struct comm *c)
+void early_deliver(struct engine *e, struct comm *c)
 {
 	struct early *m, *next;
 	const uint64_t id = c->internode ? c->internode->id : 0;

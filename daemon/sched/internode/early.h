@@ -15,7 +15,7 @@ bool early_is_expected(const struct engine *e, uint64_t id);
  * UINT32_MAX: none here begins it. */
 void early_announce(struct engine *e, uint32_t slot, uint64_t id);
 /* Takes what came before the epoch began, and gives it up if something of that is lost. */
-void early_hear(struct engine *e, struct comm *c);
+void early_deliver(struct engine *e, struct comm *c);
 /* Others announce what that node has not. */
 void early_node_lost(struct engine *e, uint32_t node);
 /* Something is kept: what nobody has announced in time goes. */

@@ -351,7 +351,7 @@ void internode_comm_dispatch(struct engine *e, const struct internode_header *h,
 	struct internode_comm *s;
 	struct credit_note note;
 	if (h->kind >= INTERNODE_REQUEST && h->kind <= INTERNODE_SUCCESSION) {
-		sequence_hear(e, h, body, node);
+		sequence_take_message(e, h, body, node);
 		return;
 	}
 	HASH_FIND(hh, e->internode_comms, &h->internode_id, sizeof(h->internode_id), s);
@@ -374,9 +374,9 @@ void internode_comm_dispatch(struct engine *e, const struct internode_header *h,
 			internode_comm_refuse_credit(e, node, note.tag);
 		return;
 	}
-	const bool verdict = h->kind == INTERNODE_FAILED || h->kind == INTERNODE_ASK ||
-			     h->kind == INTERNODE_READY;
-	if (s && verdict && internode_comm_is_sequenced(s)) {
+	const bool vote = h->kind == INTERNODE_FAILED || h->kind == INTERNODE_ASK ||
+			  h->kind == INTERNODE_READY;
+	if (s && vote && internode_comm_is_sequenced(s)) {
 		if (!s->comm->ended && (sequence_is_by(e, (uint32_t)node) || !place))
 			node_match_take_decision(e, s, h, body);
 		return;
@@ -392,12 +392,12 @@ void internode_comm_dispatch(struct engine *e, const struct internode_header *h,
 	if (h->kind == INTERNODE_OVER || s->comm->ended)
 		return;
 	if (h->kind == INTERNODE_STUCK)
-		stuck_hear(e, s, place, body, h->bytes);
+		stuck_take_message(e, s, place, body, h->bytes);
 	else
 		node_match_take_message(e, s, place, h, body);
 }
 
-static bool hear_own(struct engine *e)
+static bool receive_own(struct engine *e)
 {
 	struct message *m;
 	bool any = false;
@@ -409,7 +409,7 @@ static bool hear_own(struct engine *e)
 	return any;
 }
 
-static bool hear(struct engine *e)
+static bool receive(struct engine *e)
 {
 	struct internode_header h;
 	const char *message;
@@ -443,9 +443,9 @@ static bool collect(struct engine *e)
 
 bool internode_comm_poll(struct engine *e)
 {
-	e->heard_ns = e->now;
-	bool any = hear(e);
-	any |= hear_own(e);
+	e->listened_ns = e->now;
+	bool any = receive(e);
+	any |= receive_own(e);
 	any |= collect(e);
 	if (e->early)
 		early_expire(e);

@@ -13,7 +13,7 @@
  *                    (coord/sequencer.h), which launches in one order on all nodes
  *
  * A collective of members on several nodes matches on each node first. Then each node sends every
- * other one its verdict: READY, with the record (and the bytes, if they are few), or FAILED, with
+ * other one its vote: READY, with the record (and the bytes, if they are few), or FAILED, with
  * the status. A node that has said READY can take nothing back: its tasks run. A collective
  * happens if all nodes have said READY and the records agree; if any has said FAILED, it fails on
  * all nodes, with the same status. Who wants to give up (a deadline, say) after READY asks those
@@ -23,7 +23,7 @@
  * The end of an epoch is told in the same order: what all nodes were READY for before their OVERs
  * still happens, on all of them. So nobody loses what others have got, because a process ended.
  *
- * Bytes that do not fit into the verdict go in chunks. Who receives one posts the receive, and
+ * Bytes that do not fit into the vote go in chunks. Who receives one posts the receive, and
  * then gives credit for it to the sender, who answers every credit with exactly one message: the
  * bytes, or none if it has given up. So nothing is ever sent that nobody waits for.
  *
@@ -40,7 +40,7 @@
 
 #include <uthash.h>
 
-#include "coord/verdict.h"
+#include "coord/vote.h"
 #include "sched/state.h"
 
 #define INTERNODE_EAGER_BYTES 8192 /* of one node, for one other */
@@ -75,7 +75,7 @@ enum internode_kind {
 /* The steps of a succession, in their order. */
 enum succession_step {
 	SUCCESSION_GRANTS = 1, /* what the node was told to launch of late: struct grants */
-	SUCCESSION_SAID,       /* the node has said all again */
+	SUCCESSION_REPORTED,   /* the node has said all again */
 	SUCCESSION_GOES_ON,    /* the successor: all nodes have, and it goes on */
 };
 

@@ -50,7 +50,7 @@ void node_match_free(struct engine *e, struct internode_comm *s, struct node_mat
 		DL_DELETE2(e->asked, j, prev_due, next_due);
 	HASH_DEL(s->matches, j);
 	for (uint32_t i = 0; i < j->nparts; i++) {
-		free(j->parts[i].verdict.failed);
+		free(j->parts[i].vote.failed);
 		free(j->parts[i].payload);
 	}
 	free(j->tasks);
@@ -82,7 +82,7 @@ uint32_t node_match_part_of(const struct node_match *j, uint32_t place)
 /* Not because all wait for each other, nor between a Send and its Recv. */
 static bool differs_in_records(const struct node_match *j, const ncclsvc_status *st)
 {
-	return st->result == NCCLSVC_MISMATCH && j->key.a < 0 && !stuck_said(st);
+	return st->result == NCCLSVC_MISMATCH && j->key.a < 0 && !stuck_status(st);
 }
 
 /* What all are told, and what members have posted. */
@@ -90,7 +90,7 @@ static struct outcome sum_up(const struct node_match *j)
 {
 	struct outcome all = {0};
 	for (uint32_t i = 0; i < j->nparts; i++)
-		outcome_add(&all, &j->parts[i].verdict);
+		outcome_add(&all, &j->parts[i].vote);
 	if (differs_in_records(j, &all.status))
 		order_mismatch_status(j->comm, &all.posted, &all.status);
 	return all;
@@ -103,7 +103,7 @@ static bool find_mismatch(const struct node_match *j, const struct mismatch *pos
 	if (j->key.a < 0)
 		return order_mismatch_status(j->comm, posted, st);
 	*st = status_of(NCCLSVC_MISMATCH);
-	st->field = svc_record_differs(&j->parts[0].verdict.record, &j->parts[1].verdict.record,
+	st->field = svc_record_differs(&j->parts[0].vote.record, &j->parts[1].vote.record,
 				       &st->value_a, &st->value_b);
 	order_name_ranks(j->comm, st, j->key.a, j->key.b);
 	return st->field;
@@ -138,7 +138,7 @@ void node_match_conclude_failed(struct engine *e, struct node_match *j)
 	}
 	ncclsvc_status st = j->status;
 	node_match_free(e, c->internode, j);
-	if (stuck_said(&st)) { /* who posts one now does not mean this */
+	if (stuck_status(&st)) { /* who posts one now does not mean this */
 		order_end_collective(e, c, &st);
 		return;
 	}
@@ -147,7 +147,7 @@ void node_match_conclude_failed(struct engine *e, struct node_match *j)
 		order_end_collective(e, c, &st);
 }
 
-/* Do its bytes, if any, come with the verdicts? */
+/* Do its bytes, if any, come with the votes? */
 static bool comes_along(const struct comm *c, const struct svc_record *r, bool p2p)
 {
 	return c->transport->eager && c->transport->eager(c->internode, r, p2p);
@@ -167,7 +167,7 @@ static void start(struct engine *e, struct node_match *j)
 		tasks[k]->started_ns = e->now;
 		order_show_state(e, tasks[k]);
 	}
-	if (comes_along(c, &j->parts[j->mine].verdict.record, p2p)) {
+	if (comes_along(c, &j->parts[j->mine].vote.record, p2p)) {
 		if (c->transport->unpack && !c->transport->unpack(c->internode, tasks, j)) {
 			/* Another version of this program? */
 			st = status_of(NCCLSVC_PROTOCOL);
@@ -205,7 +205,7 @@ void node_match_conclude(struct engine *e, struct node_match *j)
 		return;
 	}
 	j->status = st;
-	if (j->parts[j->mine].verdict.said == SAID_FAILED) {
+	if (j->parts[j->mine].vote.kind == VOTE_FAILED) {
 		node_match_conclude_failed(e, j);
 		return;
 	}
@@ -217,17 +217,17 @@ void node_match_ready(struct node_match *j, uint32_t part, const struct svc_reco
 {
 	const struct internode_comm *s = j->comm->internode;
 	const bool pair = j->key.a >= 0;
-	j->parts[part].verdict = (struct verdict){
-		.said = SAID_READY,
+	j->parts[part].vote = (struct vote){
+		.kind = VOTE_READY,
 		.rank = pair ? (part ? j->key.b : j->key.a) : (int32_t)s->ranks[s->first[part]],
 		.count = pair ? 1 : s->counts[part],
 		.record = *record,
 	};
 }
 
-static void heard(struct engine *e, struct node_match *j)
+static void count_vote(struct engine *e, struct node_match *j)
 {
-	if (++j->heard == j->nparts)
+	if (++j->votes == j->nparts)
 		node_match_conclude(e, j);
 }
 
@@ -249,7 +249,7 @@ void node_match_tell_failed(struct engine *e, const struct node_match *j,
 
 bool node_match_keep_failed(struct node_match *j, uint32_t part, const struct failed_note *failed)
 {
-	struct verdict *v = &j->parts[part].verdict;
+	struct vote *v = &j->parts[part].vote;
 	v->failed = malloc(sizeof(*v->failed));
 	if (v->failed)
 		*v->failed = *failed;
@@ -280,7 +280,7 @@ void node_match_name_missing(const struct comm *c, const struct node_match *j, n
 	}
 }
 
-void node_match_say_failed(struct engine *e, struct node_match *j, const ncclsvc_status *st)
+void node_match_vote_failed(struct engine *e, struct node_match *j, const ncclsvc_status *st)
 {
 	struct failed_note failed = {.status = *st};
 	const struct internode_comm *s = j->comm->internode;
@@ -295,11 +295,11 @@ void node_match_say_failed(struct engine *e, struct node_match *j, const ncclsvc
 	}
 	node_match_tell_failed(e, j, &failed);
 	if (internode_comm_is_sequenced(s)) {
-		j->parts[j->mine].verdict.said = SAID_FAILED;
+		j->parts[j->mine].vote.kind = VOTE_FAILED;
 		return;
 	}
-	j->parts[j->mine].verdict.said = SAID_FAILED;
-	heard(e, j);
+	j->parts[j->mine].vote.kind = VOTE_FAILED;
+	count_vote(e, j);
 }
 
 /* The sequencer hears of it together with all that it hangs together with here. */
@@ -311,10 +311,10 @@ static void offer(struct engine *e, struct node_match *j)
 				    .ntasks = j->key.a < 0 ? j->comm->nranks : 2,
 				    .at = &j->key};
 	if (j->comm->transport->start(e, &match) == BEGUN_NO_MEMORY)
-		node_match_say_failed(e, j, &st);
+		node_match_vote_failed(e, j, &st);
 }
 
-void node_match_say_ready(struct engine *e, struct node_match *j, const struct svc_record *record)
+void node_match_vote_ready(struct engine *e, struct node_match *j, const struct svc_record *record)
 {
 	struct internode_comm *s = j->comm->internode;
 	char payload[INTERNODE_EAGER_BYTES];
@@ -334,7 +334,7 @@ void node_match_say_ready(struct engine *e, struct node_match *j, const struct s
 		internode_comm_send(e, s, place, INTERNODE_READY, &j->key, record, sizeof(*record),
 				    payload, n);
 	}
-	heard(e, j);
+	count_vote(e, j);
 }
 
 void node_match_commit(struct engine *e, struct node_match *j, struct task *t)
@@ -380,7 +380,7 @@ bool node_match_post_collective(struct engine *e, struct comm *c)
 	}
 	c->collective_here = 0;
 	c->collectives++;
-	node_match_say_ready(e, j, record);
+	node_match_vote_ready(e, j, record);
 	return true;
 }
 
@@ -406,12 +406,12 @@ bool node_match_fail_collective(struct engine *e, struct comm *c, const ncclsvc_
 		internode_comm_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
 		return true;
 	}
-	if (j->parts[j->mine].verdict.said)
+	if (j->parts[j->mine].vote.kind)
 		return true;
 	ncclsvc_status own = *st;
 	node_match_name_missing(c, j, &own);
 	await_answers(e, j);
-	node_match_say_failed(e, j, &own);
+	node_match_vote_failed(e, j, &own);
 	return true;
 }
 
@@ -429,19 +429,19 @@ void node_match_give_up(struct engine *e, struct comm *c, const ncclsvc_status *
 {
 	struct node_match *j, *next;
 	HASH_ITER (hh, c->internode->matches, j, next)
-		if (j->key.a >= 0 && !j->parts[j->mine].verdict.said)
-			node_match_say_failed(e, j, st);
+		if (j->key.a >= 0 && !j->parts[j->mine].vote.kind)
+			node_match_vote_failed(e, j, st);
 	for (uint64_t seq = c->collectives; seq < collectives && !c->ended; seq++)
 		give_up_collective(e, c, st);
 }
 
-bool node_match_spoken(struct comm *c)
+bool node_match_voted(struct comm *c)
 {
 	if (!c->internode)
 		return false;
 	const struct operation_key key = collective_key(c);
 	struct node_match *j = node_match_find(c->internode, &key);
-	return j && j->parts[j->mine].verdict.said;
+	return j && j->parts[j->mine].vote.kind;
 }
 
 void node_match_look(struct engine *e, struct comm *c)
@@ -499,7 +499,7 @@ void node_match_withdraw(struct engine *e, struct node_match *j)
 	const ncclsvc_status st = without_missing(&j->status);
 	j->asked = true; /* once is enough */
 	node_match_call_off(e, j);
-	node_match_say_failed(e, j, &st);
+	node_match_vote_failed(e, j, &st);
 }
 
 static void ask_sequencer(struct engine *e, struct node_match *j)
@@ -525,7 +525,7 @@ void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st)
 		return;
 	}
 	for (uint32_t i = 0; i < j->nparts; i++)
-		if (!j->parts[i].verdict.said)
+		if (!j->parts[i].vote.kind)
 			internode_comm_send(e, j->comm->internode, node_match_place_of(j, i),
 					    INTERNODE_ASK, &j->key, st, sizeof(*st), NULL, 0);
 }
@@ -536,7 +536,7 @@ static uint32_t silent_place(const struct engine *e, const struct node_match *j)
 	uint32_t i = 0;
 	if (internode_comm_is_sequenced(j->comm->internode))
 		return sequence_place(e, j->comm->internode);
-	while (j->parts[i].verdict.said)
+	while (j->parts[i].vote.kind)
 		i++;
 	return node_match_place_of(j, i);
 }
@@ -549,7 +549,7 @@ void node_match_expire(struct engine *e)
 			continue;
 		DL_DELETE2(e->asked, j, prev_due, next_due);
 		j->due_ns = 0;
-		if (j->heard < j->nparts)
+		if (j->votes < j->nparts)
 			internode_comm_give_up(e, j->comm, NCCLSVC_TIMEOUT, silent_place(e, j));
 	}
 }
@@ -559,7 +559,7 @@ void node_match_expire(struct engine *e)
 void node_match_entry(const struct node_match *j, struct request_entry *entry)
 {
 	const struct internode_comm *s = j->comm->internode;
-	const struct verdict *v = &j->parts[j->mine].verdict;
+	const struct vote *v = &j->parts[j->mine].vote;
 	*entry = (struct request_entry){
 		.internode_id = s->id,
 		.key = j->key,
@@ -572,13 +572,13 @@ void node_match_entry(const struct node_match *j, struct request_entry *entry)
 	};
 }
 
-void node_match_say_again(struct engine *e, struct internode_comm *s)
+void node_match_vote_again(struct engine *e, struct internode_comm *s)
 {
 	struct node_match *j, *next;
 	HASH_ITER (hh, s->matches, j, next) {
-		const struct verdict *mine = &j->parts[j->mine].verdict;
+		const struct vote *mine = &j->parts[j->mine].vote;
 		const struct failed_note note = {.status = without_missing(&j->status)};
-		if (mine->said == SAID_FAILED && j->heard < j->nparts)
+		if (mine->kind == VOTE_FAILED && j->votes < j->nparts)
 			sequence_withdraw(e, s, &j->key, NULL, mine->failed);
 		else if (j->asked && node_match_request(j))
 			sequence_withdraw(e, s, &j->key, node_match_request(j), &note);

@@ -6,9 +6,9 @@
 #include "coord/sequencer.h"
 #include "internode_comm.h"
 
-/* One node's verdict, and the bytes that came with it. */
-struct node_verdict {
-	struct verdict verdict;
+/* One node's vote, and the bytes that came with it. */
+struct node_vote {
+	struct vote vote;
 	char *payload; /* NULL: none */
 	size_t bytes;
 };
@@ -20,15 +20,15 @@ struct node_match {
 	UT_hash_handle hh;
 	uint32_t nparts; /* nodes that take part */
 	uint32_t mine;	 /* this one among them */
-	uint32_t heard;	 /* verdicts, this node's own too */
-	bool resolved; /* all verdicts are there, one of them FAILED: status is for whoever posts */
+	uint32_t votes;	 /* this node's own too */
+	bool resolved;	 /* all votes are there, one of them FAILED: status is for whoever posts */
 	bool asked;
 	uint64_t due_ns;       /* for answers; 0: none is waited for */
 	ncclsvc_status status; /* or for what this node has asked */
 	struct task **tasks;   /* of this node, that wait here; NULL: none (yet) */
 	uint32_t ntasks;
 	struct node_match *prev_due, *next_due;
-	struct node_verdict
+	struct node_vote
 		parts[]; /* by place among the communicator's nodes; of a pair: sender, receiver */
 };
 
@@ -56,7 +56,7 @@ void node_match_give_up(struct engine *e, struct comm *c, const ncclsvc_status *
 /* The current collective is over already, as others have decided: poison it. */
 void node_match_look(struct engine *e, struct comm *c);
 /* True if this node has spoken about the current collective. */
-bool node_match_spoken(struct comm *c);
+bool node_match_voted(struct comm *c);
 /* A task that waits for other nodes is to fail: ask them. */
 void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st);
 void node_match_take_message(struct engine *e, struct internode_comm *s, uint32_t place,
@@ -65,7 +65,7 @@ void node_match_take_message(struct engine *e, struct internode_comm *s, uint32_
 void node_match_take_decision(struct engine *e, struct internode_comm *s,
 			      const struct internode_header *h, const char *body);
 /* To a new one: what this node has failed, or asked for. */
-void node_match_say_again(struct engine *e, struct internode_comm *s);
+void node_match_vote_again(struct engine *e, struct internode_comm *s);
 /* What this node requests of it. */
 void node_match_entry(const struct node_match *j, struct request_entry *entry);
 /* Its request is void, and this node has asked for it to fail: so it does. */
@@ -96,8 +96,8 @@ void node_match_tell_failed(struct engine *e, const struct node_match *j,
 /* That part is ready, for this. */
 void node_match_ready(struct node_match *j, uint32_t part, const struct svc_record *record);
 /* This node's word, which may conclude it. */
-void node_match_say_ready(struct engine *e, struct node_match *j, const struct svc_record *record);
-void node_match_say_failed(struct engine *e, struct node_match *j, const ncclsvc_status *st);
+void node_match_vote_ready(struct engine *e, struct node_match *j, const struct svc_record *record);
+void node_match_vote_failed(struct engine *e, struct node_match *j, const ncclsvc_status *st);
 /* The place among the communicator's nodes of one that takes part; and the reverse. */
 uint32_t node_match_place_of(const struct node_match *j, uint32_t part);
 uint32_t node_match_part_of(const struct node_match *j, uint32_t place);

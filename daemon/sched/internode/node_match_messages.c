@@ -18,7 +18,7 @@ static void doom(struct engine *e, struct node_match *j, const ncclsvc_status *w
 	if (j->comm->internode->over)
 		return;
 	node_match_name_missing(j->comm, j, &st);
-	node_match_say_failed(e, j, &st);
+	node_match_vote_failed(e, j, &st);
 }
 
 /* A rank without which it can't be; -1: none. */
@@ -68,10 +68,10 @@ static void show_posted(const struct node_match *j, uint32_t place)
 	}
 }
 
-static void hear_ready(struct engine *e, struct node_match *j, uint32_t part, const char *body,
+static void take_ready(struct engine *e, struct node_match *j, uint32_t part, const char *body,
 		       size_t bytes)
 {
-	struct node_verdict *v = &j->parts[part];
+	struct node_vote *v = &j->parts[part];
 	struct svc_record record;
 	memcpy(&record, body, sizeof(record));
 	v->bytes = bytes - sizeof(record);
@@ -83,15 +83,15 @@ static void hear_ready(struct engine *e, struct node_match *j, uint32_t part, co
 		}
 		memcpy(v->payload, body + sizeof(record), v->bytes);
 	}
-	int32_t gone = j->parts[j->mine].verdict.said ? -1 : who_is_gone(j->comm, &j->key);
+	int32_t gone = j->parts[j->mine].vote.kind ? -1 : who_is_gone(j->comm, &j->key);
 	bool pair = j->key.a >= 0;
 	node_match_ready(j, part, &record);
-	j->heard++;
+	j->votes++;
 	show_posted(j, part);
 	if (gone >= 0) {
 		ncclsvc_status st = order_gone_status(j->comm, gone);
-		node_match_say_failed(e, j, &st);
-	} else if (j->heard == j->nparts) {
+		node_match_vote_failed(e, j, &st);
+	} else if (j->votes == j->nparts) {
 		if (pair && j->resolved) /* this side failed, and nobody waits */
 			node_match_free(e, j->comm->internode, j);
 		else
@@ -124,11 +124,11 @@ static void learn_departure(struct engine *e, struct comm *c, const ncclsvc_stat
 	release_member(e, c, rank);
 }
 
-static void hear_failed(struct engine *e, struct node_match *j, uint32_t part,
+static void take_failed(struct engine *e, struct node_match *j, uint32_t part,
 			const struct failed_note *failed)
 {
 	const ncclsvc_status *st = &failed->status;
-	const struct verdict *mine = &j->parts[j->mine].verdict;
+	const struct vote *mine = &j->parts[j->mine].vote;
 	bool resolved = j->resolved;
 	if (!node_match_keep_failed(j, part, failed)) {
 		internode_comm_give_up(e, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
@@ -138,21 +138,21 @@ static void hear_failed(struct engine *e, struct node_match *j, uint32_t part,
 		internode_comm_give_up(e, j->comm, NCCLSVC_PROTOCOL, node_match_place_of(j, part));
 		return;
 	}
-	if (j->key.a >= 0 && (!mine->said || resolved)) {
+	if (j->key.a >= 0 && (!mine->kind || resolved)) {
 		/* Kept for who posts it; or both sides have failed, and are over. */
-		j->parts[part].verdict.said = SAID_FAILED;
-		j->heard++;
+		j->parts[part].vote.kind = VOTE_FAILED;
+		j->votes++;
 		j->resolved = true;
 		j->status = *st;
 		if (resolved)
 			node_match_free(e, j->comm->internode, j);
 		return;
 	}
-	j->parts[part].verdict.said = SAID_FAILED;
-	j->heard++;
-	if (!mine->said)
+	j->parts[part].vote.kind = VOTE_FAILED;
+	j->votes++;
+	if (!mine->kind)
 		doom(e, j, st); /* and that may conclude it */
-	else if (j->heard == j->nparts)
+	else if (j->votes == j->nparts)
 		node_match_conclude(e, j);
 }
 
@@ -191,15 +191,15 @@ void node_match_take_message(struct engine *e, struct internode_comm *s, uint32_
 	}
 	uint32_t part = node_match_part_of(j, place);
 	if (h->kind == INTERNODE_ASK) {
-		if (!j->parts[j->mine].verdict.said)
+		if (!j->parts[j->mine].vote.kind)
 			doom(e, j, &st);
-	} else if (j->parts[part].verdict.said || part == j->mine) {
+	} else if (j->parts[part].vote.kind || part == j->mine) {
 		internode_comm_give_up(e, c, NCCLSVC_PROTOCOL, place);
 		return;
 	} else if (h->kind == INTERNODE_READY) {
-		hear_ready(e, j, part, body, h->bytes);
+		take_ready(e, j, part, body, h->bytes);
 	} else {
-		hear_failed(e, j, part, &failed);
+		take_failed(e, j, part, &failed);
 	}
 	j = key.a >= 0 && operation_plan(&key) ? node_match_find(s, &key) : NULL;
 	if (j)
@@ -220,9 +220,9 @@ static void show_waiting(const struct node_match *j, const char *body, size_t by
 
 static void be_asked(struct engine *e, struct node_match *j, const ncclsvc_status *why)
 {
-	if (!j->parts[j->mine].verdict.said) {
+	if (!j->parts[j->mine].vote.kind) {
 		doom(e, j, why);
-	} else if (j->parts[j->mine].verdict.said == SAID_READY && !j->asked) {
+	} else if (j->parts[j->mine].vote.kind == VOTE_READY && !j->asked) {
 		/* What is requested is under way. */
 		j->status = *why;
 		if (!node_match_request(j))
@@ -236,16 +236,16 @@ static void be_failed(struct engine *e, struct node_match *j, const struct faile
 	ncclsvc_status st = failed->status;
 	struct comm *c = j->comm;
 	const bool pair = j->key.a >= 0;
-	if (j->heard == j->nparts)
+	if (j->votes == j->nparts)
 		return; /* a successor tells all nodes, as some do not know */
-	if (st.result == NCCLSVC_MISMATCH && !stuck_said(&st)) {
+	if (st.result == NCCLSVC_MISMATCH && !stuck_status(&st)) {
 		if (pair)
 			order_name_ranks(c, &st, st.rank_a, st.rank_b);
 		else
 			order_mismatch_status(c, &failed->posted, &st);
 	}
 	j->status = st;
-	j->heard = j->nparts;
+	j->votes = j->nparts;
 	sequence_remember_failed(c->internode, &j->key, failed);
 	if (j->tasks) {
 		node_match_call_off(e, j);
@@ -335,8 +335,8 @@ void node_match_member_left(struct engine *e, struct comm *c, int32_t rank,
 		struct task *t = internode_comm_is_sequenced(s) ? any_task(j) : NULL;
 		if (t)
 			node_match_ask(e, t, st);
-		else if (!j->parts[j->mine].verdict.said)
-			node_match_say_failed(e, j, st);
+		else if (!j->parts[j->mine].vote.kind)
+			node_match_vote_failed(e, j, st);
 	}
 	if (c->collective_here && !c->poisoned)
 		node_match_fail_collective(e, c, st);

@@ -77,8 +77,8 @@ static ncclsvc_status kind_status(const struct node_match *j, bool sends, bool p
  * waited for each other. Who comes now does not mean that one. */
 static bool is_skipped(const struct node_match *j)
 {
-	return j->resolved && j->heard == j->nparts &&
-	       (stuck_said(&j->status) ||
+	return j->resolved && j->votes == j->nparts &&
+	       (stuck_status(&j->status) ||
 		(j->status.result == NCCLSVC_MISMATCH && j->status.field == NCCLSVC_FIELD_PLAN));
 }
 
@@ -92,12 +92,12 @@ void node_match_check_kind(struct engine *e, struct node_match *j)
 		if (t->place < AT_HEAD)
 			return;
 		const struct node_match *other = t->node_match;
-		if (!other || other->heard > 1 || t->record.op != op || t->record.peer != peer ||
+		if (!other || other->votes > 1 || t->record.op != op || t->record.peer != peer ||
 		    !operation_plan(&other->key) == !operation_plan(&j->key))
 			continue;
 		const ncclsvc_status st = kind_status(j, sends, operation_plan(&other->key));
 		node_match_ask(e, t, &st);
-		node_match_say_failed(e, j, &st);
+		node_match_vote_failed(e, j, &st);
 		return;
 	}
 }
@@ -128,7 +128,7 @@ static struct node_match *next_match(struct engine *e, struct internode_comm *s,
 static void post_to_failed(struct engine *e, struct node_match *j, struct task *t)
 {
 	const ncclsvc_status st = j->status;
-	if (!j->parts[j->mine].verdict.said) /* the other side waits for it */
+	if (!j->parts[j->mine].vote.kind) /* the other side waits for it */
 		node_match_tell_failed(e, j, &(struct failed_note){.status = st});
 	node_match_free(e, t->comm->internode, j);
 	release_end(e, t, &st);
@@ -139,7 +139,7 @@ static void post_failure(struct engine *e, struct node_match *j, struct task *t)
 	const ncclsvc_status st = t->tombstone ? t->end : order_refused_status(t);
 	struct internode_comm *s = t->comm->internode;
 	const struct operation_key key = j->key;
-	node_match_say_failed(e, j, &st);
+	node_match_vote_failed(e, j, &st);
 	j = node_match_find(s, &key);
 	if (j && j->resolved)
 		node_match_free(e, s, j);
@@ -168,7 +168,7 @@ void node_match_post_p2p(struct engine *e, struct task *t)
 	t->place = POSTED;
 	member_of(t)->posted++;
 	tasks[t->record.op == NCCLSVC_SEND ? 0 : 1] = t;
-	if (j->parts[0].verdict.said == SAID_FAILED || j->parts[1].verdict.said == SAID_FAILED) {
+	if (j->parts[0].vote.kind == VOTE_FAILED || j->parts[1].vote.kind == VOTE_FAILED) {
 		free(tasks);
 		post_to_failed(e, j, t);
 		return;
@@ -180,7 +180,7 @@ void node_match_post_p2p(struct engine *e, struct task *t)
 	}
 	j->tasks = tasks;
 	node_match_commit(e, j, t);
-	node_match_say_ready(e, j, &t->record);
+	node_match_vote_ready(e, j, &t->record);
 }
 
 /* ---- Plans that are over ---- */
@@ -189,12 +189,12 @@ void node_match_forget_left(struct engine *e, struct node_match *j)
 {
 	const int32_t rank = local_rank(j);
 	const uint32_t plan = operation_plan(&j->key);
-	const bool said = j->parts[j->mine].verdict.said;
+	const bool voted = j->parts[j->mine].vote.kind;
 	if (!plan || plan > j->comm->members[rank].plan_left || j->tasks ||
-	    (said && j->heard < j->nparts))
+	    (voted && j->votes < j->nparts))
 		return;
 	const ncclsvc_status st = plan_left_status(j->comm, rank);
-	if (!said && !j->comm->internode->over)
+	if (!voted && !j->comm->internode->over)
 		node_match_tell_failed(e, j, &(struct failed_note){.status = st});
 	node_match_free(e, j->comm->internode, j);
 }

@@ -434,7 +434,7 @@ const struct sequencer_ops sequence_ops = {
 /* ---- Hearing ---- */
 
 /* It takes part in the communicator no more. */
-static void hear_leave(struct engine *e, uint32_t from, const struct internode_header *h,
+static void take_leave(struct engine *e, uint32_t from, const struct internode_header *h,
 		       const char *body)
 {
 	uint32_t nodes[CLUSTER_NODES_MAX];
@@ -445,7 +445,7 @@ static void hear_leave(struct engine *e, uint32_t from, const struct internode_h
 			(uint32_t)(h->bytes / sizeof(nodes[0])));
 }
 
-static void hear_withdrawal(struct engine *e, uint32_t from, const struct internode_header *h,
+static void take_withdrawal(struct engine *e, uint32_t from, const struct internode_header *h,
 			    const char *body)
 {
 	const size_t fixed = offsetof(struct withdrawal, nodes);
@@ -455,7 +455,7 @@ static void hear_withdrawal(struct engine *e, uint32_t from, const struct intern
 		return;
 	}
 	if (h->key.part == WITHDRAW_ALL) {
-		hear_leave(e, from, h, body);
+		take_leave(e, from, h, body);
 		return;
 	}
 	if (h->bytes < fixed || h->bytes > sizeof(w))
@@ -466,7 +466,7 @@ static void hear_withdrawal(struct engine *e, uint32_t from, const struct intern
 				   &w.note, w.nodes, w.nnodes);
 }
 
-static void hear_request(struct engine *e, uint32_t from, const struct internode_header *h,
+static void take_request(struct engine *e, uint32_t from, const struct internode_header *h,
 			 const char *body)
 {
 	struct request_entry entries[ENTRIES_SENT];
@@ -477,7 +477,7 @@ static void hear_request(struct engine *e, uint32_t from, const struct internode
 	sequencer_request(e->sequencer, e->now, from, h->key.seq, h->key.a, entries, (uint32_t)n);
 }
 
-static void hear_succession(struct engine *e, uint32_t from, const struct internode_header *h,
+static void take_succession(struct engine *e, uint32_t from, const struct internode_header *h,
 			    const char *body)
 {
 	struct grant grants[GRANTS_SENT];
@@ -487,13 +487,14 @@ static void hear_succession(struct engine *e, uint32_t from, const struct intern
 	memcpy(grants, body, h->bytes);
 	if (h->key.a == SUCCESSION_GRANTS)
 		sequencer_report(e->sequencer, from, grants, (uint32_t)n, true);
-	else if (h->key.a == SUCCESSION_SAID)
+	else if (h->key.a == SUCCESSION_REPORTED)
 		sequencer_report(e->sequencer, from, NULL, 0, false);
 	else if (h->key.a == SUCCESSION_GOES_ON)
 		e->succession_due_ns = 0;
 }
 
-void sequence_hear(struct engine *e, const struct internode_header *h, const char *body, int node)
+void sequence_take_message(struct engine *e, const struct internode_header *h, const char *body,
+			   int node)
 {
 	const uint32_t from = (uint32_t)node;
 	e->sequenced_ns = e->now;
@@ -505,13 +506,13 @@ void sequence_hear(struct engine *e, const struct internode_header *h, const cha
 		be_closed(e, h->internode_id);
 		break;
 	case INTERNODE_REQUEST:
-		hear_request(e, from, h, body);
+		take_request(e, from, h, body);
 		break;
 	case INTERNODE_WITHDRAW:
-		hear_withdrawal(e, from, h, body);
+		take_withdrawal(e, from, h, body);
 		break;
 	case INTERNODE_SUCCESSION:
-		hear_succession(e, from, h, body);
+		take_succession(e, from, h, body);
 		break;
 	}
 }
@@ -568,7 +569,7 @@ static void say_again(struct engine *e)
 		if (!internode_comm_is_sequenced(s))
 			continue;
 		say_failed_before(e, s);
-		node_match_say_again(e, s);
+		node_match_vote_again(e, s);
 		if (s->left)
 			sequence_leave(e, s);
 	}
@@ -599,7 +600,7 @@ void sequence_node_lost(struct engine *e, uint32_t node, bool led)
 	end_those_on(e, node, false);
 	report(e);
 	say_again(e);
-	say_succession(e, SUCCESSION_SAID, NULL, 0);
+	say_succession(e, SUCCESSION_REPORTED, NULL, 0);
 	e->succession_due_ns = e->now + NODE_ANSWER_NS;
 	e->lost_sequencer = node;
 }

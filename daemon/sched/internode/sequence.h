@@ -49,7 +49,8 @@ bool sequence_was_closed(const struct comm *c);
 /* The same, and all that was to be launched is. */
 bool sequence_closed(const struct engine *e, const struct internode_comm *s);
 /* REQUEST, WITHDRAW, LAUNCH, CLOSED or SUCCESSION. */
-void sequence_hear(struct engine *e, const struct internode_header *h, const char *body, int node);
+void sequence_take_message(struct engine *e, const struct internode_header *h, const char *body,
+			   int node);
 /* led: it was the sequencer. */
 void sequence_node_lost(struct engine *e, uint32_t node, bool led);
 /* In each round of a loop that has other nodes. */

@@ -108,7 +108,7 @@ static uint64_t waits(const struct internode_comm *s)
 {
 	uint64_t state = UINT64_C(0xcbf29ce484222325);
 	bool any = false;
-	if (s->ops || s->over || s->comm->ended || s->comm->poisoned || node_match_spoken(s->comm))
+	if (s->ops || s->over || s->comm->ended || s->comm->poisoned || node_match_voted(s->comm))
 		return 0;
 	for (uint32_t i = 0; i < internode_comm_local_count(s); i++) {
 		const struct member *m = &s->comm->members[internode_comm_locals(s)[i]];
@@ -126,7 +126,7 @@ static bool is_open(struct internode_comm *s, const struct operation_key *key)
 {
 	const struct comm *c = s->comm;
 	const struct node_match *j = node_match_find(s, key);
-	if (j && j->parts[j->mine].verdict.said)
+	if (j && j->parts[j->mine].vote.kind)
 		return false;
 	if (key->a < 0)
 		return key->seq >= c->collectives && !c->gone;
@@ -437,12 +437,12 @@ void stuck_break(struct engine *e, struct internode_comm *s, const void *body)
 {
 	ncclsvc_status st;
 	memcpy(&st, body, sizeof(st));
-	if (stuck_said(&st) && s->stuck && s->stuck->confirmed && s->stuck->confirmed == waits(s))
+	if (stuck_status(&st) && s->stuck && s->stuck->confirmed && s->stuck->confirmed == waits(s))
 		break_deadlock(e, s, &st);
 }
 
-void stuck_hear(struct engine *e, struct internode_comm *s, uint32_t place, const void *body,
-		size_t bytes)
+void stuck_take_message(struct engine *e, struct internode_comm *s, uint32_t place,
+			const void *body, size_t bytes)
 {
 	struct stuck_note note;
 	if (s->over || bytes < offsetof(struct stuck_note, keys) || bytes > sizeof(note))

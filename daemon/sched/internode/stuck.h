@@ -13,7 +13,7 @@
 /* From time to time. */
 void stuck_look(struct engine *e);
 /* Is that the status of what failed by a deadlock? */
-static inline bool stuck_said(const ncclsvc_status *st)
+static inline bool stuck_status(const ncclsvc_status *st)
 {
 	return st->result == NCCLSVC_MISMATCH && st->field == NCCLSVC_FIELD_ORDER;
 }
@@ -21,8 +21,8 @@ static inline bool stuck_said(const ncclsvc_status *st)
  * which this node has confirmed, all fails that the members here wait for. */
 void stuck_break(struct engine *e, struct internode_comm *s, const void *body);
 /* INTERNODE_STUCK */
-void stuck_hear(struct engine *e, struct internode_comm *s, uint32_t place, const void *body,
-		size_t bytes);
+void stuck_take_message(struct engine *e, struct internode_comm *s, uint32_t place,
+			const void *body, size_t bytes);
 void stuck_free(struct internode_comm *s);
 
 #endif

@@ -159,7 +159,7 @@ bool chunk_advance(struct engine *e, struct block_chunk *p);
 
 /* ---- small.c ---- */
 
-/* Do the bytes of such tasks fit into the verdicts, on every node? */
+/* Do the bytes of such tasks fit into the votes, on every node? */
 bool small_fits(const struct internode_comm *s, const struct svc_record *r, bool p2p);
 /* What this node has for the one at that place: at most INTERNODE_EAGER_BYTES. Returns how many. */
 size_t small_pack(const struct internode_comm *s, struct task *const *tasks, uint32_t place,

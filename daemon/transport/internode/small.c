@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations whose bytes travel with the verdicts: one message from each node to each other. */
+ * Operations whose bytes travel with the votes: one message from each node to each other. */
 #include <string.h>
 
 #include "internode.h"

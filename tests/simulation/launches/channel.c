@@ -76,7 +76,7 @@ static void arrive(void *arg)
 	const struct message *m = arg;
 	const uint64_t end = until[m->from][m->to];
 	if (!nodes[m->to].lost[m->from] && (!end || now_ns <= end))
-		node_hear(m);
+		node_receive(m);
 }
 
 static bool is_lost(const struct message *m)

@@ -16,8 +16,8 @@ struct seen {
 	struct operation_key key;
 	uint64_t posted[RANKS_MAX]; /* in the order of all that is noted; 0: not */
 	struct svc_record records[RANKS_MAX];
-	uint64_t said_failed[NODES_MAX]; /* by node */
-	int said_result[NODES_MAX];
+	uint64_t voted_failed[NODES_MAX]; /* by node */
+	int voted_result[NODES_MAX];
 	bool tombstone;
 	uint32_t failed;	      /* nodes that heard so, as bits; with: */
 	uint64_t launched[NODES_MAX]; /* the order of launches there; 0: not */
@@ -80,11 +80,11 @@ void check_posted(const struct task *t)
 	o->records[t->rank] = t->record;
 }
 
-void check_says_failed(const struct match *m, bool tombstone)
+void check_votes_failed(const struct match *m, bool tombstone)
 {
 	struct seen *o = get(m->at->index, &m->key);
-	o->said_failed[m->at->node] = ++events;
-	o->said_result[m->at->node] = m->status.result;
+	o->voted_failed[m->at->node] = ++events;
+	o->voted_result[m->at->node] = m->status.result;
 	o->tombstone |= tombstone;
 }
 
@@ -106,15 +106,15 @@ void check_launched(uint32_t node, const struct launch_request *r)
 
 static bool is_missing(const struct seen *o, uint32_t rank)
 {
-	const uint64_t said = o->said_failed[node_of(o, rank)];
-	return takes_part(o, rank) && (!o->posted[rank] || (said && o->posted[rank] > said));
+	const uint64_t voted = o->voted_failed[node_of(o, rank)];
+	return takes_part(o, rank) && (!o->posted[rank] || (voted && o->posted[rank] > voted));
 }
 
 static void check_timeout(const struct seen *o, const ncclsvc_status *st)
 {
 	uint32_t n = 0;
 	for (uint32_t k = 0; k < nnodes; k++)
-		if (o->said_failed[k] && o->said_result[k] != NCCLSVC_TIMEOUT)
+		if (o->voted_failed[k] && o->voted_result[k] != NCCLSVC_TIMEOUT)
 			return; /* what it had not posted is not named */
 	for (uint32_t k = 0; k < comms[o->comm].nranks; k++)
 		n += is_missing(o, k);

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "coord/sequencer.h"
-#include "coord/verdict.h"
+#include "coord/vote.h"
 #include "schedules.h"
 
 #define NODES_MAX 5
@@ -131,14 +131,14 @@ struct match {
 	struct match *prev, *next;
 	struct local_comm *at;
 	struct operation_key key;
-	enum said said;
+	enum vote_kind vote;
 	bool asked, resolved;
 	bool matched; /* it may be launched, with what hangs together with it */
 	struct launch_request *request;
 	uint64_t visit;
-	bool heard; /* the sequencer has said that it fails */
+	bool known_failed; /* the sequencer has said that it fails */
 	ncclsvc_status status;
-	struct failed_note note; /* of SAID_FAILED */
+	struct failed_note note; /* of VOTE_FAILED */
 	uint32_t ntasks;
 	struct task *tasks[PROCESSES];
 };
@@ -198,11 +198,11 @@ bool comm_is_lost(uint32_t comm);
 void nodes_begin(uint32_t n);
 void nodes_end(void);
 uint32_t sequencer_of(const struct node *n);
-void node_hear(const struct message *m);
+void node_receive(const struct message *m);
 void node_comm_begin(uint32_t node, uint32_t comm);
 void node_comm_end(uint32_t node, uint32_t comm);
 void node_comm_look(struct local_comm *s);
-void node_hear_loss(uint32_t node, uint32_t lost);
+void node_learn_loss(uint32_t node, uint32_t lost);
 void node_launch(struct node *n);
 struct match *match_find(const struct local_comm *s, const struct operation_key *key);
 struct match *match_get(struct local_comm *s, const struct operation_key *key);
@@ -227,7 +227,7 @@ void order_conclude_failed(struct match *m);
 
 /* What a sequencer does, with what it allocates counted. */
 void sequencers_begin(void);
-void sequencers_hear(uint32_t node, const struct message *m);
+void sequencers_receive(uint32_t node, const struct message *m);
 void sequencers_lose(uint32_t node, uint32_t lost, bool succeeds);
 void sequencers_look(uint32_t node);
 void sequencers_end(void);
@@ -241,7 +241,7 @@ void check_begin(void);
 void check_posted(const struct task *t);
 /* The node fails the operation of itself. tombstone: with the status of a task that ended before.
  */
-void check_says_failed(const struct match *m, bool tombstone);
+void check_votes_failed(const struct match *m, bool tombstone);
 void check_failed(uint32_t node, const struct match *m, const struct failed_note *note);
 void check_launched(uint32_t node, const struct launch_request *r);
 /* At rest. */

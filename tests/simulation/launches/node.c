@@ -93,7 +93,7 @@ void match_forget(struct match *m)
 
 void match_ready(struct match *m)
 {
-	m->said = SAID_READY;
+	m->vote = VOTE_READY;
 	m->matched = true;
 	node_of(m)->matched_new = true;
 }
@@ -136,8 +136,8 @@ void match_fail(struct match *m, const ncclsvc_status *st)
 				mismatch_add(&note.posted, &s->collective[k]->record, (int32_t)k,
 					     1);
 	m->status = *st;
-	m->said = SAID_FAILED;
-	check_says_failed(m, st->done_ns);
+	m->vote = VOTE_FAILED;
+	check_votes_failed(m, st->done_ns);
 	m->note = note;
 	withdraw(m, NULL, &note);
 }
@@ -245,7 +245,7 @@ void order_fail_collective(struct local_comm *s, const ncclsvc_status *st)
 	if (s->over)
 		return;
 	struct match *m = match_get(s, &key);
-	if (m->said)
+	if (m->vote)
 		return;
 	ncclsvc_status own = *st;
 	name_missing(m, &own);
@@ -463,12 +463,12 @@ static void be_failed(struct match *m, const struct failed_note *note)
 {
 	ncclsvc_status st = note->status;
 	check_failed(m->at->node, m, note);
-	if (m->heard)
+	if (m->known_failed)
 		return;
 	if (st.result == NCCLSVC_MISMATCH && m->key.a < 0)
 		mismatch_status(&note->posted, m->at->plan->nranks, &st);
 	m->status = st;
-	m->heard = true;
+	m->known_failed = true;
 	if (node_of(m)->nfailed < TASKS_MAX)
 		node_of(m)->failed[node_of(m)->nfailed++] =
 			(struct failed_operation){m->at->plan->id, m->key, *note};
@@ -487,17 +487,17 @@ static void be_failed(struct match *m, const struct failed_note *note)
 static void be_asked(struct match *m, const ncclsvc_status *why)
 {
 	ncclsvc_status st = *why;
-	if (!m->said) {
+	if (!m->vote) {
 		name_missing(m, &st);
 		match_fail(m, &st);
-	} else if (m->said == SAID_READY && !m->asked) {
+	} else if (m->vote == VOTE_READY && !m->asked) {
 		m->status = *why;
 		if (!m->request)
 			match_withdraw(m);
 	}
 }
 
-static void hear_of_comm(struct local_comm *s, const struct message *h)
+static void comm_receive(struct local_comm *s, const struct message *h)
 {
 	if (s->ended)
 		return;
@@ -537,11 +537,11 @@ static void keep_early(struct local_comm *s, const struct message *h)
 	*s->early[s->nearly++] = *h;
 }
 
-void node_hear(const struct message *h)
+void node_receive(const struct message *h)
 {
 	struct node *n = &nodes[h->to];
 	if (h->kind == REQUEST || h->kind == WITHDRAW || h->kind == LEAVE || h->kind == GRANTED) {
-		sequencers_hear(h->to, h);
+		sequencers_receive(h->to, h);
 		return;
 	}
 	if (h->kind == LAUNCH) {
@@ -554,7 +554,7 @@ void node_hear(const struct message *h)
 	} else {
 		for (uint32_t i = 0; i < ncomms; i++)
 			if (n->comms[i].plan->id == h->internode_id)
-				n->comms[i].begun ? hear_of_comm(&n->comms[i], h)
+				n->comms[i].begun ? comm_receive(&n->comms[i], h)
 						  : keep_early(&n->comms[i], h);
 	}
 	node_launch(n);
@@ -573,7 +573,7 @@ void node_comm_begin(uint32_t node, uint32_t comm)
 	for (uint32_t k = 0; k < s->plan->nranks; k++)
 		s->here += s->plan->place_of[k] == s->me;
 	for (uint32_t i = 0; i < s->nearly; i++) {
-		hear_of_comm(s, s->early[i]);
+		comm_receive(s, s->early[i]);
 		free(s->early[i]);
 	}
 	s->nearly = 0;
@@ -722,7 +722,7 @@ static void say_again(struct node *n)
 		const struct match *m;
 		DL_FOREACH (s->matches, m) {
 			const struct failed_note note = {.status = without_missing(&m->status)};
-			if (m->said == SAID_FAILED && !m->heard)
+			if (m->vote == VOTE_FAILED && !m->known_failed)
 				withdraw(m, NULL, &m->note);
 			else if (m->asked && m->request)
 				withdraw(m, m->request, &note);
@@ -753,7 +753,7 @@ static void lose_sequencer(struct node *n, uint32_t lost)
 	at(now_ns + NODE_ANSWER_NS, (int)w->node, on_succession_overdue, w);
 }
 
-void node_hear_loss(uint32_t node, uint32_t lost)
+void node_learn_loss(uint32_t node, uint32_t lost)
 {
 	struct node *n = &nodes[node];
 	const bool led = sequencer_of(n) == lost;

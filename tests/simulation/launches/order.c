@@ -142,7 +142,7 @@ static void check_collective(struct local_comm *s)
 	if (s->poisoned) {
 		st = s->poison;
 		end_collective(s, &st);
-	} else if (m && m->said) {
+	} else if (m && m->vote) {
 		return; /* how it ends, others have yet to say */
 	} else if (find_mismatch(s, &st)) {
 		order_fail_collective(s, &st);
@@ -191,7 +191,7 @@ static void post_pair(struct local_comm *s, struct task *t)
 	t->place = POSTED;
 	t->has_key = true;
 	t->key = m->key;
-	if (m->said == SAID_FAILED) {
+	if (m->vote == VOTE_FAILED) {
 		const ncclsvc_status st = m->status;
 		match_forget(m);
 		order_end(t, &st, true);

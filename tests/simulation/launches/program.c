@@ -283,10 +283,10 @@ static void on_end_early(void *arg)
 	program_end_comm(((struct on_node *)arg)->what);
 }
 
-static void on_hear_loss(void *arg)
+static void on_learn_loss(void *arg)
 {
 	const struct on_node *o = arg;
-	node_hear_loss(o->node, o->what);
+	node_learn_loss(o->node, o->what);
 }
 
 static void on_death(void *arg)
@@ -299,7 +299,7 @@ static void on_death(void *arg)
 	channel_lose(lost);
 	for (uint32_t k = 0; k < nnodes; k++)
 		if (k != lost)
-			at_node(now_ns + between(MS, 150 * MS), on_hear_loss, k, lost);
+			at_node(now_ns + between(MS, 150 * MS), on_learn_loss, k, lost);
 }
 
 static void on_look(void *arg)

@@ -136,7 +136,7 @@ void sequencers_begin(void)
 	}
 }
 
-static void hear_granted(struct sequencer *q, const struct message *m)
+static void take_granted(struct sequencer *q, const struct message *m)
 {
 	struct grant grants[TASKS_MAX];
 	for (uint32_t i = 0; i < m->n; i++)
@@ -145,7 +145,7 @@ static void hear_granted(struct sequencer *q, const struct message *m)
 	sequencer_report(q, m->from, grants, m->n, m->more);
 }
 
-void sequencers_hear(uint32_t node, const struct message *m)
+void sequencers_receive(uint32_t node, const struct message *m)
 {
 	struct sequencer *q = nodes[node].sequencer;
 	inside = (int)node;
@@ -155,7 +155,7 @@ void sequencers_hear(uint32_t node, const struct message *m)
 		sequencer_withdraw(q, now_ns, m->from, m->internode_id, &m->key, m->number,
 				   &m->note, m->nodes, m->n);
 	else if (m->kind == GRANTED)
-		hear_granted(q, m);
+		take_granted(q, m);
 	else
 		sequencer_leave(q, m->from, m->internode_id, m->nodes, m->n);
 	inside = -1;

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What nodes say of one operation, and what comes of it. */
-#ifndef COORD_VERDICT_H
-#define COORD_VERDICT_H
+ * The nodes' votes on one operation, and the outcome. */
+#ifndef COORD_VOTE_H
+#define COORD_VOTE_H
 
 #include "operation.h"
 
-enum said { SAID_NOTHING, SAID_READY, SAID_FAILED };
+enum vote_kind { VOTE_NONE, VOTE_READY, VOTE_FAILED };
 
-/* One node's. */
-struct verdict {
-	enum said said;
+/* One node's vote. */
+struct vote {
+	enum vote_kind kind;
 	int32_t rank;	/* of READY: the lowest of its members */
 	uint32_t count; /* and how many they are */
 	struct svc_record record;
-	struct failed_note *failed; /* of FAILED; owned by whoever keeps the verdict */
+	struct failed_note *failed; /* of FAILED; owned by whoever keeps the vote */
 };
 
-/* What comes of the verdicts that were added to it. It begins as zero. */
+/* What comes of the votes that were added to it. It begins as zero. */
 struct outcome {
 	bool failed;
 	ncclsvc_status status;	/* of the first that failed, and everybody that any has missed */
@@ -24,6 +24,6 @@ struct outcome {
 };
 
 /* In the order of the nodes' places. */
-void outcome_add(struct outcome *o, const struct verdict *v);
+void outcome_add(struct outcome *o, const struct vote *v);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "verdict.h"
+#include "vote.h"
 
 static bool names(const ncclsvc_status *st, int32_t rank)
 {
@@ -34,9 +34,9 @@ static void add_failed(struct outcome *o, const struct failed_note *failed)
 			     failed->posted.kinds[k].rank, failed->posted.kinds[k].count);
 }
 
-void outcome_add(struct outcome *o, const struct verdict *v)
+void outcome_add(struct outcome *o, const struct vote *v)
 {
-	if (v->said == SAID_READY)
+	if (v->kind == VOTE_READY)
 		mismatch_add(&o->posted, &v->record, v->rank, v->count);
 	if (v->failed)
 		add_failed(o, v->failed);
