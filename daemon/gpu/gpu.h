@@ -57,7 +57,7 @@ struct gpus {
 	struct gpu_mps *mps; /* NULL: there are no GPUs */
 	struct nccl_comm *nccl_comms;
 	bool slots[WORKER_COMM_SLOTS]; /* in use */
-	uint64_t makings;	       /* so far */
+	uint64_t creations;	       /* so far */
 	struct staging *staging;       /* that device memory goes through; NULL: NCCL carries it */
 };
 

@@ -74,7 +74,7 @@ static void forget(struct nccl_comm *p)
 	nccl_comm_detach(p);
 	s->slots[p->slot] = false;
 	DL_DELETE(s->nccl_comms, p);
-	free(p->making);
+	free(p->creation);
 	free(p);
 	recount(s);
 }
@@ -97,7 +97,7 @@ static void cancel_init(const struct nccl_comm *p)
 	struct worker_message m = {.kind = WORKER_COMM_CANCEL,
 				   .comm = {.slot = p->slot, .number = p->number}};
 	executor_command(p->gpus->executor,
-			 &(struct command){.kind = COMMAND_MAKE_NOT, .making_number = p->number});
+			 &(struct command){.kind = COMMAND_MAKE_NOT, .creation_number = p->number});
 	for (uint32_t k = 0; k < p->n; k++)
 		gpu_tell(gpu_of(p, k), &m);
 }
@@ -180,10 +180,10 @@ static void on_id(struct gpu *g, void *arg, const struct worker_message *answer,
 }
 
 /* The engine's, from now on. */
-static struct making *take_making(struct nccl_comm *p)
+static struct creation *take_creation(struct nccl_comm *p)
 {
-	struct making *k = p->making;
-	p->making = NULL;
+	struct creation *k = p->creation;
+	p->creation = NULL;
 	k->number = p->number;
 	for (uint32_t i = 0; i < p->n; i++)
 		k->parts[i].generation = gpu_of(p, i)->generation;
@@ -202,9 +202,9 @@ void nccl_comm_init(struct nccl_comm *p)
 			return;
 		}
 	p->waiting = n;
-	p->number = ++s->makings;
+	p->number = ++s->creations;
 	executor_command(s->executor,
-			 &(struct command){.kind = COMMAND_MAKE, .making = take_making(p)});
+			 &(struct command){.kind = COMMAND_MAKE, .creation = take_creation(p)});
 	for (uint32_t k = 0; k < n; k++) {
 		struct worker_message m = {.kind = WORKER_COMM_INIT,
 					   .comm = {.slot = p->slot,
@@ -299,16 +299,16 @@ static struct nccl_comm *allocate(const struct nccl_comm_want *w)
 	struct nccl_comm *p = calloc(1, sizeof(*p) + w->n * sizeof(p->locals[0]));
 	if (!p)
 		return NULL;
-	p->making = calloc(1, sizeof(*p->making) + w->n * sizeof(p->making->parts[0]));
-	if (p->making)
+	p->creation = calloc(1, sizeof(*p->creation) + w->n * sizeof(p->creation->parts[0]));
+	if (p->creation)
 		return p;
 	free(p);
 	return NULL;
 }
 
-static void describe_making(struct nccl_comm *p)
+static void describe_creation(struct nccl_comm *p)
 {
-	struct making *k = p->making;
+	struct creation *k = p->creation;
 	k->serial = p->serial;
 	k->nnodes = p->nnodes;
 	k->comm_slot = p->slot;
@@ -347,7 +347,7 @@ struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w,
 	p->serial = serial;
 	p->lost = -1;
 	memcpy(p->locals, w->locals, w->n * sizeof(w->locals[0]));
-	describe_making(p);
+	describe_creation(p);
 	DL_APPEND(s->nccl_comms, p);
 	attach(p, w);
 	return p;

@@ -30,13 +30,13 @@ struct nccl_comm {
 	struct nccl_comm **held;   /* the user's, as the next one */
 	const struct account *account;
 	uint32_t slot, nranks, nnodes;
-	uint32_t n;	       /* ranks on this node */
-	uint64_t serial;       /* its parts on other nodes have the same; 0: there are none */
-	bool told;	       /* the NCCL pool knows that it is broken */
-	int32_t lost;	       /* rank because of which; -1: none */
-	uint32_t waiting;      /* answers still to come */
-	uint64_t number;       /* of its making; 0: it is not asked for yet */
-	struct making *making; /* until the engine gets it */
+	uint32_t n;		   /* ranks on this node */
+	uint64_t serial;	   /* its parts on other nodes have the same; 0: there are none */
+	bool told;		   /* the NCCL pool knows that it is broken */
+	int32_t lost;		   /* rank because of which; -1: none */
+	uint32_t waiting;	   /* answers still to come */
+	uint64_t number;	   /* of its creation; 0: it is not asked for yet */
+	struct creation *creation; /* until the engine gets it */
 	bool ready, bad, aborting;
 	bool released; /* while aborting: nothing waits for input any more */
 	bool hopeless; /* a rank is lost */

@@ -63,8 +63,8 @@ struct epoch_member {
 
 /* An NCCL communicator that workers are to make, when its turn has come in the order of
  * what they launch: there, too, they wait for each other. */
-struct making {
-	struct making *prev, *next;
+struct creation {
+	struct creation *prev, *next;
 	uint64_t number; /* more than any before */
 	uint64_t serial; /* 0: all of it is on this node; else the same on all `nnodes` */
 	uint32_t nnodes, comm_slot, nparts;
@@ -142,8 +142,8 @@ struct command {
 			uint32_t number;	/* the plan's, with other nodes; else 0 */
 			uint32_t asker, serial; /* as in cancel; 0: nobody here */
 		} plan;
-		struct making *making; /* the executor frees it */
-		uint64_t making_number;
+		struct creation *creation; /* the executor frees it */
+		uint64_t creation_number;
 		struct {
 			uint32_t node;
 		} node;

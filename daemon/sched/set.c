@@ -260,7 +260,7 @@ static void launch_ordered(struct engine *e)
 			sequence_give_up(e, m->request);
 			continue;
 		}
-		if (m ? reserve(e, true) != ROOM_NOW : !sequence_launch_making(e)) {
+		if (m ? reserve(e, true) != ROOM_NOW : !sequence_launch_creation(e)) {
 			e->matched_new = true;
 			return;
 		}

@@ -17,7 +17,7 @@ static const struct gpu_test *const tables[] = {
 	lost_tests,	   nccl_tests,	     nccl_life_tests,	  nccl_part_tests,
 	nccl_gone_tests,   nccl_redop_tests, nccl_window_tests,	  nccl_newer_tests,
 	list_tests,	   list_world_tests, plan_tests,	  window_tests,
-	window_lost_tests, replay_tests,     second_stream_tests, making_tests,
+	window_lost_tests, replay_tests,     second_stream_tests, creation_tests,
 	node_tests,	   node_gone_tests,  staged_tests,	  staged_again_tests,
 	staged_gone_tests, checkpoint_tests, mps_tests,		  peer_tests,
 };

@@ -60,13 +60,13 @@ struct seen_plan {
 };
 
 /* An NCCL communicator of several nodes. */
-struct seen_making {
-	struct seen_making *prev, *next;
+struct seen_creation {
+	struct seen_creation *prev, *next;
 	uint64_t serial;
 	uint8_t unique[NCCLSVC_ID_BYTES];
 };
 
-static struct seen_making *makings;
+static struct seen_creation *creations;
 static struct seen_epoch *epochs;
 static struct seen_number *numbers;
 static struct seen_part *parts;
@@ -91,7 +91,7 @@ void check_end(void)
 	FORGET(numbers, seen_number);
 	FORGET(parts, seen_part);
 	FORGET(plans, seen_plan);
-	FORGET(makings, seen_making);
+	FORGET(creations, seen_creation);
 }
 
 static void *make(size_t size)
@@ -410,14 +410,14 @@ void check_plan(uint32_t node, const struct communicator *m, const struct plan *
 	DL_APPEND(plans, s);
 }
 
-void check_making(uint32_t node, const struct making *k)
+void check_creation(uint32_t node, const struct creation *k)
 {
 	struct nccl_comm *p;
-	struct seen_making *s;
+	struct seen_creation *s;
 	DL_SEARCH_SCALAR(nodes[node].gpus.nccl_comms, p, number, k->number);
 	if (!p || !k->serial)
 		return;
-	DL_SEARCH_SCALAR(makings, s, serial, k->serial);
+	DL_SEARCH_SCALAR(creations, s, serial, k->serial);
 	if (s && !same_id(s->unique, p->id))
 		fail("node %u makes its part of NCCL communicator %#llx with another id", node,
 		     (unsigned long long)k->serial);
@@ -426,7 +426,7 @@ void check_making(uint32_t node, const struct making *k)
 	s = make(sizeof(*s));
 	s->serial = k->serial;
 	memcpy(s->unique, p->id, sizeof(s->unique));
-	DL_APPEND(makings, s);
+	DL_APPEND(creations, s);
 }
 
 /* ---- At rest ---- */

@@ -20,9 +20,9 @@ struct running {
 	uint32_t left; /* members here that the plan has lost */
 };
 
-struct pending_make {
-	struct pending_make *prev, *next;
-	struct making *making;
+struct pending_creation {
+	struct pending_creation *prev, *next;
+	struct creation *creation;
 };
 
 static struct running *find(struct scheduler *x, uint32_t slot)
@@ -173,41 +173,41 @@ void scheduler_fail_one(struct scheduler *x)
 static void on_turn(void *arg)
 {
 	const struct note *n = arg;
-	struct pending_make *p;
-	DL_FOREACH (n->scheduler->makings, p)
-		if (p->making->number == n->number)
+	struct pending_creation *p;
+	DL_FOREACH (n->scheduler->creations, p)
+		if (p->creation->number == n->number)
 			break;
 	if (!p)
 		return;
-	DL_DELETE(n->scheduler->makings, p);
-	for (uint32_t i = 0; i < p->making->nparts; i++) {
-		struct gpu *g = &nodes[n->scheduler->node].gpu[p->making->parts[i].device];
-		if (g->generation == p->making->parts[i].generation)
+	DL_DELETE(n->scheduler->creations, p);
+	for (uint32_t i = 0; i < p->creation->nparts; i++) {
+		struct gpu *g = &nodes[n->scheduler->node].gpu[p->creation->parts[i].device];
+		if (g->generation == p->creation->parts[i].generation)
 			worker_launch_init(g, n->number);
 	}
-	free(p->making);
+	free(p->creation);
 	free(p);
 }
 
-static void make(struct scheduler *x, struct making *k)
+static void make(struct scheduler *x, struct creation *k)
 {
-	struct pending_make *p = malloc(sizeof(*p));
+	struct pending_creation *p = malloc(sizeof(*p));
 	if (!p)
 		abort();
-	p->making = k;
-	check_making(x->node, k);
-	DL_APPEND(x->makings, p);
+	p->creation = k;
+	check_creation(x->node, k);
+	DL_APPEND(x->creations, p);
 	later(x, 1000, chance(80) ? MS : 200 * MS, on_turn, (struct note){.number = k->number});
 }
 
 static void make_not(struct scheduler *x, uint64_t number)
 {
-	struct pending_make *p, *next;
-	DL_FOREACH_SAFE (x->makings, p, next) {
-		if (p->making->number != number)
+	struct pending_creation *p, *next;
+	DL_FOREACH_SAFE (x->creations, p, next) {
+		if (p->creation->number != number)
 			continue;
-		DL_DELETE(x->makings, p);
-		free(p->making);
+		DL_DELETE(x->creations, p);
+		free(p->creation);
 		free(p);
 	}
 }
@@ -242,10 +242,10 @@ static void command(struct executor *executor, const struct command *c)
 		drop_plan(x, c);
 		break;
 	case COMMAND_MAKE:
-		make(x, c->making);
+		make(x, c->creation);
 		break;
 	case COMMAND_MAKE_NOT:
-		make_not(x, c->making_number);
+		make_not(x, c->creation_number);
 		break;
 	default: /* what tasks alone need */
 		break;
@@ -260,13 +260,13 @@ void scheduler_begin(struct scheduler *x, uint32_t node)
 void scheduler_end(struct scheduler *x)
 {
 	struct running *r, *next;
-	struct pending_make *p, *after;
+	struct pending_creation *p, *after;
 	DL_FOREACH_SAFE (x->running, r, next)
 		free(r);
-	DL_FOREACH_SAFE (x->makings, p, after) {
-		free(p->making);
+	DL_FOREACH_SAFE (x->creations, p, after) {
+		free(p->creation);
 		free(p);
 	}
 	x->running = NULL;
-	x->makings = NULL;
+	x->creations = NULL;
 }

@@ -2,10 +2,10 @@
  *
  * Several nodes in one thread, in virtual time. On each node, the daemon's own communicators
  * (daemon/comm), coordinators (daemon/coord) and NCCL communicators (daemon/gpu/physical.c) run.
- * What lies below them is replaced: the clock and the loop (time.c, loop.c), the connections between nodes
- * (channel.c), sessions (trainers.c), the scheduler (scheduler.c) and workers with NCCL
- * (workers.c). A schedule is what one seed makes of all that (schedule.c); check.c says whether
- * what came of it is right.
+ * What lies below them is replaced: the clock and the loop (time.c, loop.c), the connections
+ * between nodes (channel.c), sessions (trainers.c), the scheduler (scheduler.c) and workers with
+ * NCCL (workers.c). A schedule is what one seed makes of all that (schedule.c); check.c says
+ * whether what came of it is right.
  */
 #ifndef SIMULATION_H
 #define SIMULATION_H
@@ -52,7 +52,7 @@ struct scheduler {
 	struct executor executor; /* first */
 	uint32_t node;
 	struct running *running; /* epochs that it has, by slot */
-	struct pending_make *makings;
+	struct pending_creation *creations;
 };
 
 struct node_state {
@@ -177,7 +177,7 @@ void check_part(const struct trainer *t, const struct request *r, const struct s
 void check_event(const struct trainer *t, const struct belief *b, const struct svc_event_comm *e);
 void check_error(const struct trainer *t, const struct request *r, int result, const char *text);
 void check_plan(uint32_t node, const struct communicator *m, const struct plan *p);
-void check_making(uint32_t node, const struct making *k);
+void check_creation(uint32_t node, const struct creation *k);
 /* At rest: who still waits, and may? */
 void check_rest(void);
 /* Everybody has gone, and everything that is kept for a while has been forgotten. */

@@ -464,13 +464,13 @@ static void a_dead_trainers_input_is_there(void **state)
 /* A communicator that the workers of devices 0 and 1 make, which are their 3rd and 5th. */
 static void make(uint64_t number)
 {
-	struct making *k = calloc(1, sizeof(*k) + 2 * sizeof(k->parts[0]));
+	struct creation *k = calloc(1, sizeof(*k) + 2 * sizeof(k->parts[0]));
 	assert_non_null(k);
-	*k = (struct making){.number = number, .comm_slot = 7, .nnodes = 1, .nparts = 2};
+	*k = (struct creation){.number = number, .comm_slot = 7, .nnodes = 1, .nparts = 2};
 	k->parts[0].generation = 3;
 	k->parts[1].device = 1;
 	k->parts[1].generation = 5;
-	command((struct command){.kind = COMMAND_MAKE, .making = k});
+	command((struct command){.kind = COMMAND_MAKE, .creation = k});
 }
 
 static void check_made(uint32_t device, uint64_t i, uint64_t number)
@@ -519,8 +519,8 @@ static void none_is_made_where_a_queue_is_full(void **state)
 	make(1);
 	make(2);
 	nothing_comes();
-	command((struct command){.kind = COMMAND_MAKE_NOT, .making_number = 1});
-	command((struct command){.kind = COMMAND_MAKE_NOT, .making_number = 3}); /* unheard of */
+	command((struct command){.kind = COMMAND_MAKE_NOT, .creation_number = 1});
+	command((struct command){.kind = COMMAND_MAKE_NOT, .creation_number = 3}); /* unheard of */
 	nothing_comes();
 	atomic_store(tail, head(1));
 	for (uint32_t i = 0; i < 2; i++) {

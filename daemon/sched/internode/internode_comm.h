@@ -63,7 +63,7 @@ enum internode_kind {
 	INTERNODE_STUCK,     /* a node and the first: do all members wait? A struct stuck_note */
 	/* Node -> sequencer */
 	INTERNODE_REQUEST,  /* request entries; key.seq is its number, key.a: more follow */
-	INTERNODE_WITHDRAW, /* of what key.part says: an operation, a making, or all */
+	INTERNODE_WITHDRAW, /* of what key.part says: an operation, a creation, or all */
 	/* Sequencer -> node */
 	INTERNODE_LAUNCH, /* what the request key.seq is about; key.part is the grant */
 	INTERNODE_CLOSED, /* no launch of the communicator follows */

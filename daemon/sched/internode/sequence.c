@@ -24,9 +24,9 @@ struct launch_request {
 	struct launch_request *prev, *next;
 	struct launch_request *prev_order, *next_order;
 	uint64_t number;
-	struct set_match *any; /* or */
-	struct making *making; /* that */
-	making_launch *launch; /* of a making */
+	struct set_match *any;	   /* or */
+	struct creation *creation; /* that */
+	creation_launch *launch;   /* of a creation */
 	bool ordered;
 	uint64_t grant;
 	uint32_t n;
@@ -39,7 +39,7 @@ struct failed_operation {
 	struct failed_note note;
 };
 
-/* -> sequencer, with INTERNODE_WITHDRAW of an operation. (Of a making, key.seq is the request's
+/* -> sequencer, with INTERNODE_WITHDRAW of an operation. (Of a creation, key.seq is the request's
  * number; of all of the communicator, its nodes follow.) */
 struct withdrawal {
 	uint64_t number; /* of the request that it was in; 0: of none */
@@ -82,7 +82,7 @@ static void request_forget(struct engine *e, struct launch_request *r)
 	else
 		e->committed--;
 	DL_DELETE(e->requests, r);
-	free(r->making);
+	free(r->creation);
 	free(r);
 }
 
@@ -158,12 +158,12 @@ void sequence_request(struct engine *e, bool fits)
 	add_request(e, r);
 }
 
-void sequence_request_making(struct engine *e, struct making *k, making_launch *launch)
+void sequence_request_creation(struct engine *e, struct creation *k, creation_launch *launch)
 {
 	struct launch_request *r = calloc(1, sizeof(*r) + sizeof(r->entries[0]));
 	if (!r)
 		no_memory("a place in the order of launches");
-	r->making = k;
+	r->creation = k;
 	r->launch = launch;
 	r->n = 1;
 	r->entries[0] = (struct request_entry){
@@ -241,11 +241,11 @@ void sequence_give_up(struct engine *e, struct launch_request *r)
 	sequence_void(e, r);
 }
 
-void sequence_cancel_making(struct engine *e, uint64_t number)
+void sequence_cancel_creation(struct engine *e, uint64_t number)
 {
 	struct launch_request *r;
 	DL_FOREACH (e->requests, r)
-		if (r->making && r->making->number == number)
+		if (r->creation && r->creation->number == number)
 			break;
 	if (!r)
 		return;
@@ -263,9 +263,9 @@ bool sequence_next(const struct engine *e, struct set_match **m)
 	return e->orders;
 }
 
-bool sequence_launch_making(struct engine *e)
+bool sequence_launch_creation(struct engine *e)
 {
-	return e->orders->launch(e, e->orders->making);
+	return e->orders->launch(e, e->orders->creation);
 }
 
 /* A successor of the sequencer asks for what was launched here, and not yet on all nodes. Such a

@@ -28,15 +28,15 @@ void sequence_void(struct engine *e, struct launch_request *r);
 /* The same, though the sequencer may yet launch it: all its epochs end. */
 void sequence_give_up(struct engine *e, struct launch_request *r);
 /* Tells the workers to make it. False: a queue has no room now. */
-typedef bool making_launch(struct engine *e, const struct making *k);
+typedef bool creation_launch(struct engine *e, const struct creation *k);
 /* Takes a communicator that several nodes are to make; launch is called when its turn has come. */
-void sequence_request_making(struct engine *e, struct making *k, making_launch *launch);
+void sequence_request_creation(struct engine *e, struct creation *k, creation_launch *launch);
 /* If its turn has not come. */
-void sequence_cancel_making(struct engine *e, uint64_t number);
-/* Is a launch due in the sequencer's order? *m: what is to be launched; NULL: a making is. */
+void sequence_cancel_creation(struct engine *e, uint64_t number);
+/* Is a launch due in the sequencer's order? *m: what is to be launched; NULL: a creation is. */
 bool sequence_next(const struct engine *e, struct set_match **m);
 /* False: a queue has no room now. */
-bool sequence_launch_making(struct engine *e);
+bool sequence_launch_creation(struct engine *e);
 /* What was due was done. */
 void sequence_launched(struct engine *e);
 /* No request of the communicator follows. */

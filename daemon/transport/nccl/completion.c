@@ -93,8 +93,8 @@ static bool any_flies(const struct comm *c)
 bool nccl_poll(struct engine *e)
 {
 	bool any = false;
-	if (nccl_of(e)->makings)
-		making_poll(e);
+	if (nccl_of(e)->creations)
+		creation_poll(e);
 	if (e->now - e->inputs_ns > INPUTS_LOOK_NS)
 		look_at_inputs(e);
 	struct comm *c, *next;
@@ -117,7 +117,7 @@ bool nccl_poll(struct engine *e)
 		if (!window_step(e, c, left) && !left)
 			stop_watching(e, c);
 	}
-	if (!nccl_of(e)->launched && !nccl_of(e)->makings)
+	if (!nccl_of(e)->launched && !nccl_of(e)->creations)
 		e->polled &= ~(1u << TRANSPORT_NCCL);
 	return any;
 }

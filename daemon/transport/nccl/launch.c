@@ -169,15 +169,15 @@ static int command(struct engine *e, const struct command *cmd)
 	if (cmd->kind == COMMAND_DEVICE_ADD)
 		device_add(e, cmd->device.device, cmd->device.queue, cmd->device.doorbell);
 	else if (cmd->kind == COMMAND_MAKE)
-		making_add(e, cmd->making);
+		creation_add(e, cmd->creation);
 	else if (cmd->kind == COMMAND_MAKE_NOT)
-		making_cancel(e, cmd->making_number);
+		creation_cancel(e, cmd->creation_number);
 	return 0;
 }
 
 static void finish(struct engine *e)
 {
-	making_finish(e);
+	creation_finish(e);
 	window_finish(e);
 }
 

@@ -13,8 +13,8 @@ extern const struct transport nccl_transport;
 struct nccl {
 	struct comm *launched; /* with tasks in flight, or windows that come or go */
 	struct windows *windowed;
-	struct making *makings;	 /* of this node alone, whose turn has not come */
-	uint32_t windows_failed; /* to be registered, since one was; with too many, none is */
+	struct creation *creations; /* of this node alone, whose turn has not come */
+	uint32_t windows_failed;    /* to be registered, since one was; with too many, none is */
 	/* Bits, in that round of set_launch: what has no room there is not overtaken. */
 	uint32_t full_devices;
 	uint64_t full_round;
@@ -41,14 +41,14 @@ void nccl_epoch_end(struct engine *e, struct comm *c);
 void nccl_dead(struct engine *e, struct comm *c);
 void nccl_release(struct engine *e, struct comm *c);
 
-/* making.c */
+/* creation.c */
 /* Takes it. */
-void making_add(struct engine *e, struct making *k);
+void creation_add(struct engine *e, struct creation *k);
 /* If its turn has not come. */
-void making_cancel(struct engine *e, uint64_t number);
+void creation_cancel(struct engine *e, uint64_t number);
 /* Launches those of this node alone. */
-void making_poll(struct engine *e);
-void making_finish(struct engine *e);
+void creation_poll(struct engine *e);
+void creation_finish(struct engine *e);
 
 /* window.c */
 /* Matched tasks, by rank, are about to be launched: sets their windows. */

@@ -13,7 +13,7 @@
 #include "transport/device/device.h"
 
 /* All workers or none. */
-static bool launch(struct engine *e, const struct making *k)
+static bool launch(struct engine *e, const struct creation *k)
 {
 	for (uint32_t i = 0; i < k->nparts; i++)
 		if (!device_room(&e->devices[k->parts[i].device], 1))
@@ -28,41 +28,41 @@ static bool launch(struct engine *e, const struct making *k)
 	return true;
 }
 
-void making_add(struct engine *e, struct making *k)
+void creation_add(struct engine *e, struct creation *k)
 {
 	if (k->serial) {
-		sequence_request_making(e, k, launch);
+		sequence_request_creation(e, k, launch);
 		return;
 	}
-	DL_APPEND(nccl_of(e)->makings, k);
+	DL_APPEND(nccl_of(e)->creations, k);
 	e->polled |= 1u << TRANSPORT_NCCL;
 }
 
-static void forget(struct engine *e, struct making *k)
+static void forget(struct engine *e, struct creation *k)
 {
-	DL_DELETE(nccl_of(e)->makings, k);
+	DL_DELETE(nccl_of(e)->creations, k);
 	free(k);
 }
 
-void making_poll(struct engine *e)
+void creation_poll(struct engine *e)
 {
-	struct making *k, *next;
-	DL_FOREACH_SAFE (nccl_of(e)->makings, k, next)
+	struct creation *k, *next;
+	DL_FOREACH_SAFE (nccl_of(e)->creations, k, next)
 		if (launch(e, k)) /* else a queue is full; not for long */
 			forget(e, k);
 }
 
-void making_cancel(struct engine *e, uint64_t number)
+void creation_cancel(struct engine *e, uint64_t number)
 {
-	struct making *k;
-	sequence_cancel_making(e, number);
-	DL_SEARCH_SCALAR(nccl_of(e)->makings, k, number, number);
+	struct creation *k;
+	sequence_cancel_creation(e, number);
+	DL_SEARCH_SCALAR(nccl_of(e)->creations, k, number, number);
 	if (k)
 		forget(e, k);
 }
 
-void making_finish(struct engine *e)
+void creation_finish(struct engine *e)
 {
-	while (nccl_of(e)->makings)
-		forget(e, nccl_of(e)->makings);
+	while (nccl_of(e)->creations)
+		forget(e, nccl_of(e)->creations);
 }

@@ -314,14 +314,14 @@ static void test_left_nodes(void)
 	nodes_stop(&w);
 }
 
-const struct gpu_test making_tests[] = {
-	{"making/late", test_late, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"making/late_nodes", test_late_nodes, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"making/abandoned", test_abandoned, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"making/ends", test_ends, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"making/many", test_many, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"making/many_nodes/2", test_many_nodes_2, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"making/left_nodes", test_left_nodes, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"making/many_nodes/4", test_many_nodes_4, 4, 120, TEST_QUICK | TEST_ONE_NODE},
+const struct gpu_test creation_tests[] = {
+	{"creation/late", test_late, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"creation/late_nodes", test_late_nodes, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"creation/abandoned", test_abandoned, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"creation/ends", test_ends, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"creation/many", test_many, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"creation/many_nodes/2", test_many_nodes_2, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"creation/left_nodes", test_left_nodes, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"creation/many_nodes/4", test_many_nodes_4, 4, 120, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };
