@@ -107,7 +107,7 @@ void sequencer_fail(struct sequencer *q, struct operation *o, const struct faile
 /* All have spoken. True: it has failed. */
 bool sequencer_conclude(struct sequencer *q, struct operation *o);
 /* Each node launches in the order in which its members have posted it. */
-void sequencer_launch_all(struct sequencer *q, struct request *first, uint64_t grant);
+void sequencer_launch_all(struct sequencer *q, struct request *at, uint64_t grant);
 /* With all that hangs together with it. False: some of that is not here yet. */
 bool sequencer_try_launch(struct sequencer *q, struct request *r);
 /* Have all that live left it? Then it is closed. */
