@@ -12,7 +12,7 @@
 /* All ranks posted (or took) up to this round. False: the launch is over. */
 static bool all_at(struct launch *l, uint64_t round, bool taken)
 {
-	struct board *b = l->comm->board;
+	struct shared *b = l->comm->shared;
 	unsigned n = 0;
 	for (int r = 0; r < l->comm->nranks; r++) {
 		_Atomic uint64_t *at = taken ? &b->seats[r].taken : &b->seats[r].posted;
@@ -27,7 +27,7 @@ static bool all_at(struct launch *l, uint64_t round, bool taken)
 
 static bool agree(const struct launch *l, uint64_t round)
 {
-	const struct board *b = l->comm->board;
+	const struct shared *b = l->comm->shared;
 	const struct call *mine = &b->seats[l->comm->rank].calls[round % 2];
 	for (int r = 0; r < l->comm->nranks; r++) {
 		if (memcmp(&b->seats[r].calls[round % 2], mine, sizeof(*mine)) != 0)
@@ -63,7 +63,7 @@ static void show(struct launch *l, const struct work *w, const struct chunk *p, 
 	struct ncclComm *c = l->comm;
 	if (rooted_input(w->call.kind) && w->call.root != c->rank)
 		return;
-	char *box = board_box(c, c->rank, round);
+	char *box = shared_box(c, c->rank, round);
 	int blocks = splits(w->call.kind) ? c->nranks : 1;
 	for (int i = 0; i < blocks; i++)
 		memcpy(box + (size_t)i * p->room, w->src_pin.at + (size_t)i * p->block + p->at,
@@ -81,7 +81,7 @@ static void take(struct launch *l, const struct work *w, const struct chunk *p, 
 		return;
 	char *boxes[RANKS_MAX];
 	for (int r = 0; r < c->nranks; r++)
-		boxes[r] = board_box(c, r, round) + (splits(kind) ? (size_t)c->rank * p->room : 0);
+		boxes[r] = shared_box(c, r, round) + (splits(kind) ? (size_t)c->rank * p->room : 0);
 	char *to = w->dst_pin.at + p->at;
 	switch (kind) {
 	case NCCLSVC_ALL_REDUCE:
@@ -108,7 +108,7 @@ static void take(struct launch *l, const struct work *w, const struct chunk *p, 
 bool collective_run(struct launch *l, struct work *w)
 {
 	struct ncclComm *c = l->comm;
-	struct seat *self = &c->board->seats[c->rank];
+	struct seat *self = &c->shared->seats[c->rank];
 	struct chunk p = {.block = w->call.count * nccl_width(w->call.type)};
 	p.room = splits(w->call.kind) ? BOX / (size_t)c->nranks / 64 * 64 : BOX;
 	for (; p.at < p.block; p.at += p.bytes) {

@@ -13,7 +13,7 @@
 
 #include "nccl_fake.h"
 
-#define BOARD_MAGIC  UINT64_C(0x66616b656e63636c)
+#define SHARED_MAGIC UINT64_C(0x66616b656e63636c)
 #define JOIN_SECONDS 20
 #define PATH_BYTES   640
 
@@ -60,35 +60,35 @@ ncclResult_t ncclGetVersion(int *version)
 	return ncclSuccess;
 }
 
-/* ---- The board ----------------------------------------------------------------------------- */
+/* ---- Shared memory ---- */
 
-static size_t board_size(int nranks)
+static size_t shared_size(int nranks)
 {
 	size_t n = (size_t)nranks;
-	return sizeof(struct board) + n * n * (sizeof(struct pipe) + PIPE) + 2 * n * BOX;
+	return sizeof(struct shared) + n * n * (sizeof(struct pipe) + PIPE) + 2 * n * BOX;
 }
 
-static char *board_after(const struct ncclComm *c)
+static char *shared_after(const struct ncclComm *c)
 {
-	return (char *)(c->board + 1);
+	return (char *)(c->shared + 1);
 }
 
-struct pipe *board_pipe(const struct ncclComm *c, int from, int to)
+struct pipe *shared_pipe(const struct ncclComm *c, int from, int to)
 {
-	struct pipe *pipes = (void *)board_after(c);
+	struct pipe *pipes = (void *)shared_after(c);
 	return pipes + (size_t)from * (size_t)c->nranks + (size_t)to;
 }
 
-char *board_box(const struct ncclComm *c, int rank, uint64_t round)
+char *shared_box(const struct ncclComm *c, int rank, uint64_t round)
 {
 	size_t n = (size_t)c->nranks;
-	return board_after(c) + n * n * sizeof(struct pipe) + (2 * (size_t)rank + round % 2) * BOX;
+	return shared_after(c) + n * n * sizeof(struct pipe) + (2 * (size_t)rank + round % 2) * BOX;
 }
 
-char *board_pipe_bytes(const struct ncclComm *c, int from, int to)
+char *shared_pipe_bytes(const struct ncclComm *c, int from, int to)
 {
 	size_t n = (size_t)c->nranks;
-	return board_after(c) + n * n * sizeof(struct pipe) + 2 * n * BOX +
+	return shared_after(c) + n * n * sizeof(struct pipe) + 2 * n * BOX +
 	       ((size_t)from * n + (size_t)to) * PIPE;
 }
 
@@ -104,10 +104,10 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 	char path[PATH_BYTES];
 	snprintf(path, sizeof(path), "%s/%s", dir, id->internal);
 	int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	struct board *b = calloc(1, sizeof(*b));
+	struct shared *b = calloc(1, sizeof(*b));
 	bool made = fd >= 0 && b;
 	if (made) {
-		b->magic = BOARD_MAGIC;
+		b->magic = SHARED_MAGIC;
 		b->maker = getpid();
 		b->maker_start = fake_process_start(b->maker);
 		made = write(fd, b, sizeof(*b)) == sizeof(*b);
@@ -132,9 +132,9 @@ struct join {
 };
 
 /* Takes the seat. The file is locked. */
-static ncclResult_t seat_take(const struct join *j, struct board *b, int fd)
+static ncclResult_t seat_take(const struct join *j, struct shared *b, int fd)
 {
-	if (b->magic != BOARD_MAGIC)
+	if (b->magic != SHARED_MAGIC)
 		return nccl_error(ncclInvalidArgument, "this is no unique id");
 	if (fake_process_start(b->maker) != b->maker_start)
 		return nccl_error(ncclSystemError, "connect to the id's process %d: refused",
@@ -153,7 +153,7 @@ static ncclResult_t seat_take(const struct join *j, struct board *b, int fd)
 		return nccl_error(ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d",
 				  j->rank, r);
 	}
-	if (!b->nranks && ftruncate(fd, (off_t)board_size(j->nranks)))
+	if (!b->nranks && ftruncate(fd, (off_t)shared_size(j->nranks)))
 		return nccl_error(ncclSystemError, "ftruncate: %s", strerror(errno));
 	b->nranks = j->nranks;
 	b->seats[j->rank].gpu = j->gpu;
@@ -171,7 +171,7 @@ static double seconds(void)
 }
 
 /* Until all ranks are there. */
-static ncclResult_t seats_wait(struct board *b, int nranks)
+static ncclResult_t seats_wait(struct shared *b, int nranks)
 {
 	double end = seconds() + JOIN_SECONDS, look = 0;
 	unsigned round = 0;
@@ -195,11 +195,11 @@ static ncclResult_t seats_wait(struct board *b, int nranks)
 	return ncclSuccess;
 }
 
-static ncclResult_t join_board(const struct join *j, int fd, struct board **board)
+static ncclResult_t join_shared(const struct join *j, int fd, struct shared **shared)
 {
-	size_t size = board_size(j->nranks);
+	size_t size = shared_size(j->nranks);
 	flock(fd, LOCK_EX);
-	struct board *b = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	struct shared *b = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (b == MAP_FAILED) {
 		flock(fd, LOCK_UN);
 		return nccl_error(ncclSystemError, "mmap: %s", strerror(errno));
@@ -214,7 +214,7 @@ static ncclResult_t join_board(const struct join *j, int fd, struct board **boar
 	if (error)
 		munmap(b, size);
 	else
-		*board = b;
+		*shared = b;
 	return error;
 }
 
@@ -228,14 +228,14 @@ static ncclResult_t join_run(struct join *j)
 	if (fd < 0)
 		return nccl_error(ncclSystemError, "connect to the id's process: refused");
 	struct ncclComm *c = calloc(1, sizeof(*c));
-	ncclResult_t error = c ? join_board(j, fd, &c->board) : ncclSystemError;
+	ncclResult_t error = c ? join_shared(j, fd, &c->shared) : ncclSystemError;
 	close(fd);
 	unlink(path); /* all are there, or it has failed */
 	if (error) {
 		free(c);
 		return error;
 	}
-	c->size = board_size(j->nranks);
+	c->size = shared_size(j->nranks);
 	c->nranks = j->nranks;
 	c->rank = j->rank;
 	c->context = j->context;
@@ -326,7 +326,7 @@ static void await_graphs(struct ncclComm *c)
  * whether it ends or aborts. */
 static void await_others(const struct ncclComm *c)
 {
-	const struct seat *seats = c->board->seats;
+	const struct seat *seats = c->shared->seats;
 	unsigned round = 0;
 	for (int r = 0; r < c->nranks; r++)
 		if (seats[r].pid == getpid() && !atomic_load(&seats[r].gone))
@@ -339,9 +339,9 @@ static void await_others(const struct ncclComm *c)
 
 static void comm_free(struct ncclComm *c)
 {
-	atomic_store(&c->board->seats[c->rank].gone, 1);
+	atomic_store(&c->shared->seats[c->rank].gone, 1);
 	await_others(c);
-	munmap(c->board, c->size);
+	munmap(c->shared, c->size);
 	redops_forget(c);
 	windows_forget(c);
 	free(c);
@@ -380,6 +380,6 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error)
 {
 	if (!c || !error)
 		return nccl_error(ncclInvalidArgument, "argument is NULL");
-	*error = fake_fault("async-error") ? ncclSystemError : atomic_load(&c->board->error);
+	*error = fake_fault("async-error") ? ncclSystemError : atomic_load(&c->shared->error);
 	return ncclSuccess;
 }

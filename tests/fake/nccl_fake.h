@@ -55,7 +55,7 @@ struct pipe {
 
 enum { PIPE_SENDER = 1, PIPE_RECEIVER = 2 };
 
-struct board {
+struct shared {
 	uint64_t magic;
 	int maker;
 	int nranks; /* 0 before the first rank */
@@ -70,7 +70,7 @@ struct board {
 /* ---- Of this process ---- */
 
 struct ncclComm {
-	struct board *board;
+	struct shared *shared;
 	size_t size;
 	int nranks, rank;
 	CUcontext context;
@@ -112,9 +112,9 @@ struct launch {
 };
 
 /* nccl_comm.c */
-struct pipe *board_pipe(const struct ncclComm *c, int from, int to);
-char *board_pipe_bytes(const struct ncclComm *c, int from, int to);
-char *board_box(const struct ncclComm *c, int rank, uint64_t round);
+struct pipe *shared_pipe(const struct ncclComm *c, int from, int to);
+char *shared_pipe_bytes(const struct ncclComm *c, int from, int to);
+char *shared_box(const struct ncclComm *c, int rank, uint64_t round);
 __attribute__((format(printf, 2, 3))) ncclResult_t nccl_error(ncclResult_t result,
 							      const char *format, ...);
 

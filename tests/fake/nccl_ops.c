@@ -30,7 +30,7 @@ bool launch_on(const struct launch *l)
 void launch_fail(struct launch *l, ncclResult_t error)
 {
 	int none = ncclSuccess;
-	atomic_compare_exchange_strong(&l->comm->board->error, &none, error);
+	atomic_compare_exchange_strong(&l->comm->shared->error, &none, error);
 }
 
 static void hang(const struct launch *l)
@@ -115,7 +115,7 @@ static bool launch_works(struct launch *l)
 		fake_note("hangs");
 		return false;
 	}
-	if (atomic_load(&l->comm->board->error) || fake_fault("async-error") || !p2p_run(l))
+	if (atomic_load(&l->comm->shared->error) || fake_fault("async-error") || !p2p_run(l))
 		return false;
 	for (struct work *w = l->works; w; w = w->next) {
 		bool p2p = w->call.kind == NCCLSVC_SEND || w->call.kind == NCCLSVC_RECV;

@@ -28,7 +28,7 @@ static void ring_copy(char *ring, uint64_t at, char *data, size_t bytes, bool in
 static bool send_step(struct launch *l, struct work *w)
 {
 	struct ncclComm *c = l->comm;
-	struct pipe *p = board_pipe(c, c->rank, w->call.root);
+	struct pipe *p = shared_pipe(c, c->rank, w->call.root);
 	size_t bytes = bytes_of(w);
 	if (!w->begun) {
 		uint64_t n = atomic_load(&p->announced);
@@ -43,7 +43,7 @@ static bool send_step(struct launch *l, struct work *w)
 	size_t room =
 		PIPE - (size_t)(written - atomic_load_explicit(&p->read, memory_order_acquire));
 	size_t n = bytes - w->at < room ? bytes - w->at : room;
-	ring_copy(board_pipe_bytes(c, c->rank, w->call.root), written, w->src_pin.at + w->at, n,
+	ring_copy(shared_pipe_bytes(c, c->rank, w->call.root), written, w->src_pin.at + w->at, n,
 		  true);
 	w->at += n;
 	atomic_store_explicit(&p->written, written + n, memory_order_release);
@@ -54,7 +54,7 @@ static bool send_step(struct launch *l, struct work *w)
 static bool receive_step(struct launch *l, struct work *w)
 {
 	struct ncclComm *c = l->comm;
-	struct pipe *p = board_pipe(c, w->call.root, c->rank);
+	struct pipe *p = shared_pipe(c, w->call.root, c->rank);
 	size_t bytes = bytes_of(w);
 	uint64_t number = atomic_load(&p->acknowledged) + 1;
 	if (!w->begun) {
@@ -69,7 +69,7 @@ static bool receive_step(struct launch *l, struct work *w)
 	uint64_t read = atomic_load(&p->read);
 	size_t there = (size_t)(atomic_load_explicit(&p->written, memory_order_acquire) - read);
 	size_t n = bytes - w->at < there ? bytes - w->at : there;
-	ring_copy(board_pipe_bytes(c, w->call.root, c->rank), read, w->dst_pin.at + w->at, n,
+	ring_copy(shared_pipe_bytes(c, w->call.root, c->rank), read, w->dst_pin.at + w->at, n,
 		  false);
 	w->at += n;
 	atomic_store_explicit(&p->read, read + n, memory_order_release);
@@ -87,7 +87,7 @@ static struct pipe *pipe_of(const struct launch *l, const struct work *w, int *m
 	*mine = send ? PIPE_SENDER : PIPE_RECEIVER;
 	if ((!send && w->call.kind != NCCLSVC_RECV) || w->call.root == c->rank)
 		return NULL;
-	return send ? board_pipe(c, c->rank, w->call.root) : board_pipe(c, w->call.root, c->rank);
+	return send ? shared_pipe(c, c->rank, w->call.root) : shared_pipe(c, w->call.root, c->rank);
 }
 
 void p2p_connect(const struct launch *l)
@@ -105,7 +105,7 @@ ncclResult_t p2p_connected(const struct launch *l)
 	int mine;
 	for (const struct work *w = l->works; w; w = w->next) {
 		const struct pipe *p = pipe_of(l, w, &mine);
-		const struct seat *peer = &l->comm->board->seats[w->call.root];
+		const struct seat *peer = &l->comm->shared->seats[w->call.root];
 		for (unsigned round = 0;
 		     p && atomic_load(&p->connected) != (PIPE_SENDER | PIPE_RECEIVER);) {
 			if (atomic_load(&peer->gone) ||

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
 #include "dynlib.h"
 #include "fdio.h"
+#include "ranks.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -39,9 +39,9 @@ static void every_function_is_there(void **state)
 		fail_msg("%s", text);
 }
 
-static void devices(struct crew *crew, int rank)
+static void devices(struct ranks *ranks, int rank)
 {
-	(void)crew;
+	(void)ranks;
 	(void)rank;
 	int n;
 	char name[64], id[16];
@@ -71,22 +71,22 @@ static void devices(struct crew *crew, int rank)
 static void devices_test(void **state)
 {
 	(void)state;
-	crew_run(1, devices, -1);
+	ranks_run(1, devices, -1);
 }
 
-static void visible(struct crew *crew, int rank)
+static void visible(struct ranks *ranks, int rank)
 {
 	/* The uuid of GPU 3 in the second process comes from the first. */
 	int n;
 	CUuuid uuid;
 	if (rank == 0) {
 		OK(cuInit(0));
-		OK(cuDeviceGetUuid((CUuuid *)(void *)crew->scratch, 3));
-		atomic_store(&crew->step, 1);
+		OK(cuDeviceGetUuid((CUuuid *)(void *)ranks->scratch, 3));
+		atomic_store(&ranks->step, 1);
 		return;
 	}
-	crew_wait(crew, 1);
-	const unsigned char *u = (const unsigned char *)crew->scratch;
+	ranks_wait(ranks, 1);
+	const unsigned char *u = (const unsigned char *)ranks->scratch;
 	char list[128];
 	int at = snprintf(list, sizeof(list), "1, GPU-");
 	for (int i = 0; i < 16; i++)
@@ -107,7 +107,7 @@ static void visible_test(void **state)
 {
 	(void)state;
 	setenv("NCCLSVC_FAKE_GPUS", "4", 1);
-	crew_run(2, visible, -1);
+	ranks_run(2, visible, -1);
 	unsetenv("NCCLSVC_FAKE_GPUS");
 }
 
@@ -120,9 +120,9 @@ static uint64_t buffer_id(CUdeviceptr p)
 	return id;
 }
 
-static void addresses(struct crew *crew, int rank)
+static void addresses(struct ranks *ranks, int rank)
 {
-	(void)crew;
+	(void)ranks;
 	(void)rank;
 	int stack = 0, ordinal = -1, type = 0;
 	unsigned char capable = 9;
@@ -175,7 +175,7 @@ static void addresses(struct crew *crew, int rank)
 static void addresses_test(void **state)
 {
 	(void)state;
-	crew_run(1, addresses, -1);
+	ranks_run(1, addresses, -1);
 }
 
 static size_t unused(void)
@@ -192,21 +192,21 @@ static bool all_unused(void *arg)
 	return unused() == 64 * MIB;
 }
 
-static void limits(struct crew *crew, int rank)
+static void limits(struct ranks *ranks, int rank)
 {
 	CUdeviceptr p;
 	gpu_open(0);
 	if (rank == 1) {
 		gpu_alloc(40 * MIB);
-		atomic_store(&crew->step, 1);
+		atomic_store(&ranks->step, 1);
 		pause();
 	}
-	crew_wait(crew, 1);
+	ranks_wait(ranks, 1);
 	CHECK_EQ(unused(), 24 * MIB);
 	CHECK_EQ(cuMemAlloc(&p, 25 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
 	OK(cuMemAlloc(&p, 20 * MIB));
 	CHECK_EQ(unused(), 4 * MIB);
-	kill(crew->pids[1], SIGKILL);
+	kill(ranks->pids[1], SIGKILL);
 	OK(cuMemFree(p));
 	CHECK(soon(all_unused, NULL));
 	OK(cuMemAlloc(&p, 64 * MIB));
@@ -219,7 +219,7 @@ static void limits_test(void **state)
 {
 	(void)state;
 	setenv("NCCLSVC_FAKE_MEMORY", "67108864", 1);
-	crew_run(2, limits, 1);
+	ranks_run(2, limits, 1);
 	unsetenv("NCCLSVC_FAKE_MEMORY");
 }
 
@@ -231,7 +231,7 @@ static int open_fds(void)
 	return n;
 }
 
-static void ipc(struct crew *crew, int rank)
+static void ipc(struct ranks *ranks, int rank)
 {
 	CUdeviceptr p, q;
 	CUipcMemHandle old;
@@ -239,21 +239,21 @@ static void ipc(struct crew *crew, int rank)
 	if (rank == 0) {
 		p = gpu_alloc(MIB + 5);
 		strcpy(host(p), "hello");
-		OK(cuIpcGetMemHandle(&crew->handle, p + 100));
-		CHECK_EQ(cuIpcOpenMemHandle(&q, crew->handle, 1), CUDA_ERROR_INVALID_CONTEXT);
-		atomic_store(&crew->step, 1);
-		crew_wait(crew, 2);
+		OK(cuIpcGetMemHandle(&ranks->handle, p + 100));
+		CHECK_EQ(cuIpcOpenMemHandle(&q, ranks->handle, 1), CUDA_ERROR_INVALID_CONTEXT);
+		atomic_store(&ranks->step, 1);
+		ranks_wait(ranks, 2);
 		CHECK(strcmp(host(p + MIB), "back") == 0);
 		OK(cuMemFree(p));
 		CHECK_EQ(gpu_alloc(MIB + 5), p);
-		OK(cuIpcGetMemHandle(&crew->handle, p));
-		atomic_store(&crew->step, 3);
-		crew_wait(crew, 4);
+		OK(cuIpcGetMemHandle(&ranks->handle, p));
+		atomic_store(&ranks->step, 3);
+		ranks_wait(ranks, 4);
 		return;
 	}
-	crew_wait(crew, 1);
+	ranks_wait(ranks, 1);
 	int fds = open_fds();
-	old = crew->handle;
+	old = ranks->handle;
 	OK(cuIpcOpenMemHandle(&p, old, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 	OK(cuIpcOpenMemHandle(&q, old, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 	CHECK_EQ(p, q);
@@ -261,14 +261,14 @@ static void ipc(struct crew *crew, int rank)
 	CHECK(strcmp(host(p), "hello") == 0);
 	strcpy(host(p + MIB), "back");
 	/* What was imported cannot be exported. */
-	CHECK_EQ(cuIpcGetMemHandle(&crew->handle, p), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuIpcGetMemHandle(&ranks->handle, p), CUDA_ERROR_INVALID_VALUE);
 	CHECK_EQ(cuMemFree(p), CUDA_ERROR_INVALID_VALUE);
 	CHECK_EQ(fake_memory_imported(p), 1);
-	atomic_store(&crew->step, 2);
-	crew_wait(crew, 3);
+	atomic_store(&ranks->step, 2);
+	ranks_wait(ranks, 3);
 	/* It is freed, and another has its address: the old import keeps the old memory. */
 	CHECK(strcmp(host(p), "hello") == 0);
-	OK(cuIpcOpenMemHandle(&q, crew->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+	OK(cuIpcOpenMemHandle(&q, ranks->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 	CHECK(q != p);
 	CHECK_EQ(*(char *)host(q), 0);
 	OK(cuIpcCloseMemHandle(p));
@@ -277,13 +277,13 @@ static void ipc(struct crew *crew, int rank)
 	OK(cuIpcCloseMemHandle(q));
 	CHECK_EQ(cuIpcCloseMemHandle(q), CUDA_ERROR_INVALID_VALUE);
 	CHECK_EQ(open_fds(), fds);
-	atomic_store(&crew->step, 4);
+	atomic_store(&ranks->step, 4);
 }
 
 static void ipc_test(void **state)
 {
 	(void)state;
-	crew_run(2, ipc, -1);
+	ranks_run(2, ipc, -1);
 }
 
 static CUdeviceptr vmm_map(CUmemGenericAllocationHandle handle, size_t bytes, int device)
@@ -297,7 +297,7 @@ static CUdeviceptr vmm_map(CUmemGenericAllocationHandle handle, size_t bytes, in
 	return p;
 }
 
-static void vmm(struct crew *crew, int rank)
+static void vmm(struct ranks *ranks, int rank)
 {
 	CUmemGenericAllocationHandle handle, again;
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -323,7 +323,7 @@ static void vmm(struct crew *crew, int rank)
 		OK(cuMemRetainAllocationHandle(&again, host(p + 5)));
 		OK(cuMemExportToShareableHandle(&fd, again, 1, 0));
 		OK(cuMemRelease(again));
-		OK(svc_send(crew->socks[1][1], "x", 1, &fd, 1, 0));
+		OK(svc_send(ranks->socks[1][1], "x", 1, &fd, 1, 0));
 		close(fd);
 		OK(cuMemUnmap(p, bytes));
 		OK(cuMemAddressFree(p, bytes));
@@ -337,7 +337,7 @@ static void vmm(struct crew *crew, int rank)
 		CHECK_EQ(cuMemExportToShareableHandle(&fd, handle, 1, 0), CUDA_ERROR_INVALID_VALUE);
 		return;
 	}
-	CHECK_EQ(svc_recv(crew->socks[1][0], &c, 1, &fd, &nfds, 0), 1);
+	CHECK_EQ(svc_recv(ranks->socks[1][0], &c, 1, &fd, &nfds, 0), 1);
 	OK(cuMemImportFromShareableHandle(&handle, host((CUdeviceptr)fd),
 					  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	close(fd);
@@ -359,7 +359,7 @@ static void vmm(struct crew *crew, int rank)
 static void vmm_test(void **state)
 {
 	(void)state;
-	crew_run(2, vmm, -1);
+	ranks_run(2, vmm, -1);
 }
 
 int main(void)

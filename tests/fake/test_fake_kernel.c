@@ -10,19 +10,19 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
 #include "cuda_driver.h"
 #include "dynlib.h"
 #include "fdio.h"
 #include "ncclsvc_types.h"
 #include "proto/abi/peer.h"
+#include "ranks.h"
 
 #define ROUNDS	  1000
 #define REPLAYS	  20
 #define BYTES_MAX 700
-#define BUFFER	  (BYTES_MAX * CREW_MAX + 64)
+#define BUFFER	  (BYTES_MAX * PROCESSES_MAX + 64)
 #define GUARD	  0xa5
-#define PAGE_EACH 512 /* of the crew's page, by communicator and rank */
+#define PAGE_EACH 512 /* of the ranks' page, by communicator and rank */
 #define THREADS	  64
 #define ALL(n)	  ((uint8_t)((1u << (n)) - 1))
 #define ABOVE(v)  ((uint32_t)((v) >> 32))
@@ -42,7 +42,7 @@ static const char *ptx_path;
 struct comm {
 	struct peer_page *page;
 	unsigned rank, n;
-	uint64_t staging[CREW_MAX];
+	uint64_t staging[PROCESSES_MAX];
 	CUstream stream;
 	CUfunction kernel;
 	CUdeviceptr src, dst;
@@ -54,9 +54,10 @@ static void *host(CUdeviceptr p)
 	return (void *)(uintptr_t)p;
 }
 
-static struct peer_page *page_of(struct crew *crew, unsigned comm, unsigned rank)
+static struct peer_page *page_of(struct ranks *ranks, unsigned comm, unsigned rank)
 {
-	return (struct peer_page *)(void *)(crew->scratch + (comm * CREW_MAX + rank) * PAGE_EACH);
+	return (struct peer_page *)(void *)(ranks->scratch +
+					    (comm * PROCESSES_MAX + rank) * PAGE_EACH);
 }
 
 static char *ptx_read(void)
@@ -102,7 +103,7 @@ static uint64_t staging_map(CUmemGenericAllocationHandle handle, unsigned device
 }
 
 /* All processes call it, each for its own GPU. */
-static void staging_exchange(struct crew *crew, struct comm *c)
+static void staging_exchange(struct ranks *ranks, struct comm *c)
 {
 	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 					  .requestedHandleTypes =
@@ -116,39 +117,39 @@ static void staging_exchange(struct crew *crew, struct comm *c)
 	const uint8_t own = (uint8_t)c->rank;
 	for (unsigned p = 0; p < c->n; p++)
 		if (p != c->rank)
-			OK(svc_send(crew->socks[p][1], &own, 1, &fd, 1, 0));
+			OK(svc_send(ranks->socks[p][1], &own, 1, &fd, 1, 0));
 	close(fd);
 	for (unsigned left = c->n - 1; left; left--) {
 		uint8_t from;
 		unsigned nfds;
-		CHECK_EQ(svc_recv(crew->socks[c->rank][0], &from, 1, &fd, &nfds, 0), 1);
+		CHECK_EQ(svc_recv(ranks->socks[c->rank][0], &from, 1, &fd, &nfds, 0), 1);
 		OK(cuMemImportFromShareableHandle(&handle, host((CUdeviceptr)fd), 1));
 		close(fd);
 		c->staging[from] = staging_map(handle, c->rank);
 	}
-	crew_meet(crew, (int)c->n);
+	ranks_barrier(ranks, (int)c->n);
 }
 
-static struct comm *comm_make(struct crew *crew, unsigned number, unsigned rank, unsigned n,
+static struct comm *comm_make(struct ranks *ranks, unsigned number, unsigned rank, unsigned n,
 			      CUfunction kernel)
 {
 	static struct comm comms[2];
 	struct comm *c = &comms[number];
-	c->page = page_of(crew, number, rank);
+	c->page = page_of(ranks, number, rank);
 	c->rank = rank;
 	c->n = n;
 	c->kernel = kernel;
 	c->stream = stream_open();
 	c->src = gpu_alloc(BUFFER);
 	c->dst = gpu_alloc(BUFFER);
-	staging_exchange(crew, c);
+	staging_exchange(ranks, c);
 	return c;
 }
 
-static CUfunction process_open(struct crew *crew, int rank)
+static CUfunction process_open(struct ranks *ranks, int rank)
 {
 	gpu_open(rank);
-	OK(cuMemHostRegister(crew->scratch, sizeof(crew->scratch), CU_MEMHOSTREGISTER_DEVICEMAP));
+	OK(cuMemHostRegister(ranks->scratch, sizeof(ranks->scratch), CU_MEMHOSTREGISTER_DEVICEMAP));
 	return kernel_load();
 }
 
@@ -235,9 +236,9 @@ static void output_check(struct comm *c, const struct peer_call *call, unsigned 
 
 /* ---- Eager ---- */
 
-static void eager(struct crew *crew, int rank, unsigned n)
+static void eager(struct ranks *ranks, int rank, unsigned n)
 {
-	struct comm *c = comm_make(crew, 0, (unsigned)rank, n, process_open(crew, rank));
+	struct comm *c = comm_make(ranks, 0, (unsigned)rank, n, process_open(ranks, rank));
 	unsigned seed = n;
 	for (unsigned round = 0; round < ROUNDS; round++) {
 		struct peer_call call = call_of(c, 1 + (unsigned)rand_r(&seed) % BYTES_MAX);
@@ -250,35 +251,35 @@ static void eager(struct crew *crew, int rank, unsigned n)
 		OK(launch(c, &given));
 		output_check(c, &call, root, round + 7 * shift);
 	}
-	crew_meet(crew, (int)n);
+	ranks_barrier(ranks, (int)n);
 }
 
-static void eager2(struct crew *crew, int rank)
+static void eager2(struct ranks *ranks, int rank)
 {
-	eager(crew, rank, 2);
+	eager(ranks, rank, 2);
 }
 
-static void eager4(struct crew *crew, int rank)
+static void eager4(struct ranks *ranks, int rank)
 {
-	eager(crew, rank, 4);
+	eager(ranks, rank, 4);
 }
 
 static void eager_test(void **state)
 {
 	(void)state;
-	crew_run(2, eager2, -1);
-	crew_run(4, eager4, -1);
+	ranks_run(2, eager2, -1);
+	ranks_run(4, eager4, -1);
 }
 
 /* ---- Captured ---- */
 
-static void captured(struct crew *crew, int rank)
+static void captured(struct ranks *ranks, int rank)
 {
 	static const struct dynlib_symbol symbols[] = {CUDA_GRAPH_FUNCTIONS(SYMBOL)};
 	char why[256];
 	CHECK(dynlib_open(CUDA_DRIVER_SONAME, symbols, sizeof(symbols) / sizeof(symbols[0]),
 			  &graphs, why, sizeof(why)));
-	struct comm *c = comm_make(crew, 0, (unsigned)rank, 2, process_open(crew, rank));
+	struct comm *c = comm_make(ranks, 0, (unsigned)rank, 2, process_open(ranks, rank));
 	struct peer_call calls[SHAPES];
 	CUgraph graph;
 	CUgraphExec exec;
@@ -301,25 +302,25 @@ static void captured(struct crew *crew, int rank)
 	}
 	CHECK_EQ(((struct peer_state *)host(c->staging[rank]))->sequence, REPLAYS * SHAPES);
 	OK(graphs.cuGraphExecDestroy(exec));
-	crew_meet(crew, 2);
+	ranks_barrier(ranks, 2);
 }
 
 static void captured_test(void **state)
 {
 	(void)state;
-	crew_run(2, captured, -1);
+	ranks_run(2, captured, -1);
 }
 
 /* ---- Two communicators ---- */
 
 /* Each rank waits for one before it launches the other, in different orders: one kernel waits while
  * the other runs. */
-static void two_communicators(struct crew *crew, int rank)
+static void two_communicators(struct ranks *ranks, int rank)
 {
-	CUfunction kernel = process_open(crew, rank);
+	CUfunction kernel = process_open(ranks, rank);
 	struct comm *comms[2];
 	for (unsigned i = 0; i < 2; i++)
-		comms[i] = comm_make(crew, i, (unsigned)rank, 2, kernel);
+		comms[i] = comm_make(ranks, i, (unsigned)rank, 2, kernel);
 	struct peer_call a = call_of(comms[0], 64), b = call_of(comms[1], 64);
 	if (rank == 0)
 		OK(launch(comms[0], &a));
@@ -327,18 +328,18 @@ static void two_communicators(struct crew *crew, int rank)
 	OK(cuStreamSynchronize(comms[1]->stream));
 	if (rank == 0)
 		CHECK_EQ(cuStreamQuery(comms[0]->stream), CUDA_ERROR_NOT_READY);
-	crew_meet(crew, 2);
+	ranks_barrier(ranks, 2);
 	if (rank == 1)
 		OK(launch(comms[0], &a));
 	OK(cuStreamSynchronize(comms[0]->stream));
 	CHECK_EQ(comms[0]->page->failed | comms[1]->page->failed, 0);
-	crew_meet(crew, 2);
+	ranks_barrier(ranks, 2);
 }
 
 static void two_communicators_test(void **state)
 {
 	(void)state;
-	crew_run(2, two_communicators, -1);
+	ranks_run(2, two_communicators, -1);
 }
 
 /* ---- A peer that dies ---- */
@@ -350,20 +351,20 @@ static bool waits(void *page)
 	return __atomic_load_n(&((struct peer_page *)page)->begun, __ATOMIC_ACQUIRE);
 }
 
-static void peer_killed(struct crew *crew, int rank)
+static void peer_killed(struct ranks *ranks, int rank)
 {
-	struct comm *c = comm_make(crew, 0, (unsigned)rank, MORTALS, process_open(crew, rank));
+	struct comm *c = comm_make(ranks, 0, (unsigned)rank, MORTALS, process_open(ranks, rank));
 	struct peer_call call = call_of(c, 640);
 	call.reduces = 1;
 	call.record = 7;
 	if (rank == MORTALS - 1) {
 		for (unsigned p = 0; p < MORTALS - 1; p++)
-			CHECK(soon(waits, page_of(crew, 0, p)));
-		atomic_store(&crew->step, 1);
+			CHECK(soon(waits, page_of(ranks, 0, p)));
+		atomic_store(&ranks->step, 1);
 		raise(SIGKILL);
 	}
 	OK(launch(c, &call));
-	crew_wait(crew, 1);
+	ranks_wait(ranks, 1);
 	snooze(20);
 	CHECK_EQ(cuStreamQuery(c->stream), CUDA_ERROR_NOT_READY);
 	__atomic_store_n(&c->page->abort, 1, __ATOMIC_RELEASE);
@@ -376,20 +377,20 @@ static void peer_killed(struct crew *crew, int rank)
 static void peer_killed_test(void **state)
 {
 	(void)state;
-	crew_run(MORTALS, peer_killed, MORTALS - 1);
+	ranks_run(MORTALS, peer_killed, MORTALS - 1);
 }
 
 /* ---- Addresses that are not mapped ---- */
 
 /* Each process by itself. */
-static void wrong_address(struct crew *crew, int rank)
+static void wrong_address(struct ranks *ranks, int rank)
 {
 	char stack[64] = "";
-	CUfunction kernel = process_open(crew, rank);
-	crew_meet(crew, CREW_MAX);
+	CUfunction kernel = process_open(ranks, rank);
+	ranks_barrier(ranks, PROCESSES_MAX);
 	static struct comm comm;
 	struct comm *c = &comm;
-	comm = (struct comm){.page = page_of(crew, 0, (unsigned)rank),
+	comm = (struct comm){.page = page_of(ranks, 0, (unsigned)rank),
 			     .n = 1,
 			     .kernel = kernel,
 			     .stream = stream_open(),
@@ -417,7 +418,7 @@ static void wrong_address(struct crew *crew, int rank)
 static void wrong_address_test(void **state)
 {
 	(void)state;
-	crew_run(CREW_MAX, wrong_address, -1);
+	ranks_run(PROCESSES_MAX, wrong_address, -1);
 }
 
 /* ---- A context that fails ---- */
@@ -439,11 +440,11 @@ static bool alone(void *before)
 }
 
 /* Its kernel, which waits for nobody, ends, and has said nothing. */
-static void torn_down(struct crew *crew, int rank)
+static void torn_down(struct ranks *ranks, int rank)
 {
-	CUfunction kernel = process_open(crew, rank);
+	CUfunction kernel = process_open(ranks, rank);
 	int before = tasks();
-	struct comm c = {.page = page_of(crew, 0, 0),
+	struct comm c = {.page = page_of(ranks, 0, 0),
 			 .n = 2,
 			 .kernel = kernel,
 			 .stream = stream_open(),
@@ -467,7 +468,7 @@ static void torn_down(struct crew *crew, int rank)
 static void torn_down_test(void **state)
 {
 	(void)state;
-	crew_run(1, torn_down, -1);
+	ranks_run(1, torn_down, -1);
 }
 
 int main(int argc, char **argv)

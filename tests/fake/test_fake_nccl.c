@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
 #include "ncclsvc_types.h"
+#include "ranks.h"
 
 #define N 3 /* ranks */
 
@@ -41,9 +41,9 @@ static void check(CUdeviceptr p, size_t at, int from, size_t first, size_t n)
 		CHECK_EQ(((int32_t *)host(p))[at + i], word(from, first + i));
 }
 
-static void collectives(struct crew *crew, int rank)
+static void collectives(struct ranks *ranks, int rank)
 {
-	ncclComm_t comm = comm_open(crew, rank, N);
+	ncclComm_t comm = comm_open(ranks, rank, N);
 	CUstream s = stream_open();
 	size_t all = N * COUNT;
 	CUdeviceptr src = gpu_alloc(all * 4), dst = gpu_alloc(all * 4);
@@ -95,12 +95,12 @@ static void collectives(struct crew *crew, int rank)
 static void collectives_test(void **state)
 {
 	(void)state;
-	crew_run(N, collectives, -1);
+	ranks_run(N, collectives, -1);
 }
 
-static void exchange(struct crew *crew, int rank)
+static void exchange(struct ranks *ranks, int rank)
 {
-	ncclComm_t comm = comm_open(crew, rank, N);
+	ncclComm_t comm = comm_open(ranks, rank, N);
 	CUstream s = stream_open(), t = stream_open();
 	CUdeviceptr src = gpu_alloc(2 * N * COUNT * 4), dst = gpu_alloc(2 * N * COUNT * 4);
 	int32_t *from = host(src), *to = host(dst);
@@ -157,20 +157,20 @@ static void exchange(struct crew *crew, int rank)
 static void exchange_test(void **state)
 {
 	(void)state;
-	crew_run(N, exchange, -1);
+	ranks_run(N, exchange, -1);
 }
 
 /* ---- Failures ------------------------------------------------------------------------------ */
 
-static void killed_peer(struct crew *crew, int rank)
+static void killed_peer(struct ranks *ranks, int rank)
 {
-	ncclComm_t comm = comm_open(crew, rank, N);
+	ncclComm_t comm = comm_open(ranks, rank, N);
 	CUstream s = stream_open();
 	ncclResult_t error;
 	CUdeviceptr p = gpu_alloc(4096), mark = gpu_alloc(64);
 	OK(ncclAllReduce(host(p), host(p), 16, NCCLSVC_INT32, NCCLSVC_SUM, comm, s));
 	OK(cuStreamSynchronize(s));
-	crew_meet(crew, N);
+	ranks_barrier(ranks, N);
 	if (rank == 2)
 		raise(SIGKILL);
 	OK(ncclAllReduce(host(p), host(p), 16, NCCLSVC_INT32, NCCLSVC_SUM, comm, s));
@@ -184,7 +184,7 @@ static void killed_peer(struct crew *crew, int rank)
 	OK(cuStreamSynchronize(s));
 	CHECK_EQ(*(uint64_t *)host(mark), 1);
 	/* The two that are left go on with a new one. */
-	comm = comm_open(crew, rank, 2);
+	comm = comm_open(ranks, rank, 2);
 	OK(ncclBroadcast(host(p), host(p), 16, NCCLSVC_INT32, 1, comm, s));
 	OK(cuStreamSynchronize(s));
 	OK(ncclCommDestroy(comm));
@@ -193,7 +193,7 @@ static void killed_peer(struct crew *crew, int rank)
 static void killed_peer_test(void **state)
 {
 	(void)state;
-	crew_run(N, killed_peer, 2);
+	ranks_run(N, killed_peer, 2);
 }
 
 static bool is_invalid_usage(void *arg)
@@ -203,12 +203,12 @@ static bool is_invalid_usage(void *arg)
 	return error == ncclInvalidUsage;
 }
 
-static void mismatch(struct crew *crew, int rank)
+static void mismatch(struct ranks *ranks, int rank)
 {
 	CUdeviceptr p;
 	CUstream s;
 	for (int what = 0; what < 4; what++) {
-		ncclComm_t comm = comm_open(crew, rank, 2);
+		ncclComm_t comm = comm_open(ranks, rank, 2);
 		if (what == 0) {
 			p = gpu_alloc(1 << 20);
 			s = stream_open();
@@ -232,51 +232,51 @@ static void mismatch(struct crew *crew, int rank)
 static void mismatch_test(void **state)
 {
 	(void)state;
-	crew_run(2, mismatch, -1);
+	ranks_run(2, mismatch, -1);
 }
 
-static void bad_joins(struct crew *crew, int rank)
+static void bad_joins(struct ranks *ranks, int rank)
 {
 	ncclComm_t comm;
 	ncclConfig_t config = {0};
 	gpu_open(0);
 	if (rank == 0)
-		OK(ncclGetUniqueId(&crew->id));
-	crew_meet(crew, 2);
+		OK(ncclGetUniqueId(&ranks->id));
+	ranks_barrier(ranks, 2);
 	/* The one GPU twice. */
 	if (rank == 1) {
-		CHECK_EQ(ncclCommInitRankConfig(&comm, 2, crew->id, 1, &config),
+		CHECK_EQ(ncclCommInitRankConfig(&comm, 2, ranks->id, 1, &config),
 			 ncclInvalidArgument);
-		CHECK_EQ(ncclCommInitRankConfig(&comm, 2, crew->id, 2, NULL), ncclInvalidArgument);
-		ncclResult_t error = ncclCommInitRankConfig(&comm, 2, crew->id, 1, NULL);
+		CHECK_EQ(ncclCommInitRankConfig(&comm, 2, ranks->id, 2, NULL), ncclInvalidArgument);
+		ncclResult_t error = ncclCommInitRankConfig(&comm, 2, ranks->id, 1, NULL);
 		CHECK(error == ncclInvalidUsage || error == ncclSystemError);
 	} else {
-		ncclResult_t error = ncclCommInitRankConfig(&comm, 2, crew->id, 0, NULL);
+		ncclResult_t error = ncclCommInitRankConfig(&comm, 2, ranks->id, 0, NULL);
 		CHECK(error == ncclInvalidUsage || error == ncclSystemError);
 	}
 	CHECK(strlen(ncclGetLastError(NULL)) > 10);
-	crew_meet(crew, 2);
+	ranks_barrier(ranks, 2);
 	/* Somebody never joins: the others do not wait for good. */
 	if (rank == 0) {
-		OK(ncclGetUniqueId(&crew->id));
-		atomic_store(&crew->step, 1);
-		CHECK_EQ(ncclCommInitRankConfig(&comm, 2, crew->id, 0, NULL), ncclSystemError);
+		OK(ncclGetUniqueId(&ranks->id));
+		atomic_store(&ranks->step, 1);
+		CHECK_EQ(ncclCommInitRankConfig(&comm, 2, ranks->id, 0, NULL), ncclSystemError);
 		return;
 	}
-	crew_wait(crew, 1);
+	ranks_wait(ranks, 1);
 }
 
 static void bad_joins_test(void **state)
 {
 	(void)state;
-	crew_run(2, bad_joins, -1);
+	ranks_run(2, bad_joins, -1);
 }
 
-static void fault_parts(struct crew *crew, int rank)
+static void fault_parts(struct ranks *ranks, int rank)
 {
 	int version;
 	ncclResult_t error;
-	ncclComm_t comm = comm_open(crew, rank, 2);
+	ncclComm_t comm = comm_open(ranks, rank, 2);
 	CUstream s = stream_open();
 	CUdeviceptr p = gpu_alloc(4096);
 	if (rank == 0) {
@@ -286,12 +286,12 @@ static void fault_parts(struct crew *crew, int rank)
 		fault_off("nccl-old");
 		fault_on("init-fail", 0);
 		ncclComm_t none;
-		CHECK_EQ(ncclCommInitRankConfig(&none, 2, crew->id, rank, NULL), ncclSystemError);
+		CHECK_EQ(ncclCommInitRankConfig(&none, 2, ranks->id, rank, NULL), ncclSystemError);
 		CHECK(strstr(ncclGetLastError(NULL), "init-fail"));
 		fault_off("init-fail");
 		fault_on("async-error", 0);
 	}
-	crew_meet(crew, 2); /* the faults are everybody's */
+	ranks_barrier(ranks, 2); /* the faults are everybody's */
 	OK(ncclGetVersion(&version));
 	CHECK(version >= NCCL_VERSION_NEEDED);
 	OK(ncclAllReduce(host(p), host(p), 16, NCCLSVC_INT32, NCCLSVC_SUM, comm, s));
@@ -301,23 +301,23 @@ static void fault_parts(struct crew *crew, int rank)
 	CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
 	OK(ncclCommAbort(comm));
 	OK(cuStreamSynchronize(s));
-	crew_meet(crew, 2);
+	ranks_barrier(ranks, 2);
 	if (rank == 0)
 		fault_off("async-error");
-	comm = comm_open(crew, rank, 2);
+	comm = comm_open(ranks, rank, 2);
 	/* Not even an abort ends it: the process has to. */
 	if (rank == 0)
-		fault_on("kernel-hang", crew->pids[0]);
-	crew_meet(crew, 2);
+		fault_on("kernel-hang", ranks->pids[0]);
+	ranks_barrier(ranks, 2);
 	OK(ncclAllReduce(host(p), host(p), 16, NCCLSVC_INT32, NCCLSVC_SUM, comm, s));
 	if (rank == 0) {
-		atomic_store(&crew->step, 1);
+		atomic_store(&ranks->step, 1);
 		ncclCommAbort(comm);
 		CHECK(false);
 	}
-	crew_wait(crew, 1);
+	ranks_wait(ranks, 1);
 	snooze(200);
-	kill(crew->pids[0], SIGKILL);
+	kill(ranks->pids[0], SIGKILL);
 	OK(ncclCommAbort(comm));
 	OK(cuStreamSynchronize(s));
 }
@@ -325,12 +325,12 @@ static void fault_parts(struct crew *crew, int rank)
 static void faults_test(void **state)
 {
 	(void)state;
-	crew_run(2, fault_parts, 0);
+	ranks_run(2, fault_parts, 0);
 }
 
-static void illegal(struct crew *crew, int rank)
+static void illegal(struct ranks *ranks, int rank)
 {
-	ncclComm_t comm = comm_open(crew, rank, 2);
+	ncclComm_t comm = comm_open(ranks, rank, 2);
 	CUstream s = stream_open();
 	CUdeviceptr p = gpu_alloc(4096);
 	/* One rank's buffer ends too early: its context fails, the other rank hangs. */
@@ -339,9 +339,9 @@ static void illegal(struct crew *crew, int rank)
 	if (rank == 0) {
 		CHECK_EQ(cuStreamSynchronize(s), CUDA_ERROR_ILLEGAL_ADDRESS);
 		CHECK_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
-		atomic_store(&crew->step, 1);
+		atomic_store(&ranks->step, 1);
 	} else {
-		crew_wait(crew, 1);
+		ranks_wait(ranks, 1);
 		CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
 	}
 	OK(ncclCommAbort(comm));
@@ -350,14 +350,14 @@ static void illegal(struct crew *crew, int rank)
 static void illegal_test(void **state)
 {
 	(void)state;
-	crew_run(2, illegal, -1);
+	ranks_run(2, illegal, -1);
 }
 
 /* ---- Memory -------------------------------------------------------------------------------- */
 
-static void windows(struct crew *crew, int rank)
+static void windows(struct ranks *ranks, int rank)
 {
-	ncclComm_t comm = comm_open(crew, rank, 2);
+	ncclComm_t comm = comm_open(ranks, rank, 2);
 	ncclWindow_t window;
 	CUmemGenericAllocationHandle handle;
 	CUdeviceptr imported;
@@ -377,22 +377,22 @@ static void windows(struct crew *crew, int rank)
 	OK(ncclCommWindowDeregister(comm, window));
 	OK(ncclMemFree(p));
 	if (rank == 0)
-		OK(cuIpcGetMemHandle(&crew->handle, gpu_alloc(4096)));
-	crew_meet(crew, 2);
+		OK(cuIpcGetMemHandle(&ranks->handle, gpu_alloc(4096)));
+	ranks_barrier(ranks, 2);
 	if (rank == 1) {
-		OK(cuIpcOpenMemHandle(&imported, crew->handle, 1));
+		OK(cuIpcOpenMemHandle(&imported, ranks->handle, 1));
 		CHECK_EQ(ncclCommWindowRegister(comm, host(imported), 4096, &window, 0),
 			 ncclUnhandledCudaError);
 		OK(cuIpcCloseMemHandle(imported));
 	}
-	crew_meet(crew, 2);
+	ranks_barrier(ranks, 2);
 	OK(ncclCommDestroy(comm));
 }
 
 static void windows_test(void **state)
 {
 	(void)state;
-	crew_run(2, windows, -1);
+	ranks_run(2, windows, -1);
 }
 
 static void *window_open(ncclComm_t comm, ncclWindow_t *window)
@@ -412,9 +412,9 @@ static void await_error(ncclComm_t comm)
 }
 
 /* What the real library does not notice, and computes with other memory or hangs. */
-static void unlike_windows(struct crew *crew, int rank)
+static void unlike_windows(struct ranks *ranks, int rank)
 {
-	ncclComm_t comm = comm_open(crew, rank, 2), other = comm_open(crew, rank, 2);
+	ncclComm_t comm = comm_open(ranks, rank, 2), other = comm_open(ranks, rank, 2);
 	ncclWindow_t window, second;
 	CUstream s = stream_open();
 	float *p = window_open(comm, &window);
@@ -431,12 +431,12 @@ static void unlike_windows(struct crew *crew, int rank)
 	OK(ncclAllReduce(p + rank, p + rank, 1000, NCCLSVC_FLOAT32, NCCLSVC_SUM, comm, s));
 	await_error(comm);
 	CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
-	crew_meet(crew, 2);
+	ranks_barrier(ranks, 2);
 }
 
-static void used_windows(struct crew *crew, int rank)
+static void used_windows(struct ranks *ranks, int rank)
 {
-	ncclComm_t comm = comm_open(crew, rank, 2);
+	ncclComm_t comm = comm_open(ranks, rank, 2);
 	ncclWindow_t window;
 	CUstream s = stream_open();
 	float *p = window_open(comm, &window);
@@ -445,24 +445,24 @@ static void used_windows(struct crew *crew, int rank)
 		CHECK_EQ(ncclCommWindowDeregister(comm, window), ncclInvalidUsage);
 	}
 	await_error(comm);
-	crew_meet(crew, 2);
+	ranks_barrier(ranks, 2);
 }
 
-static void unmapped_windows(struct crew *crew, int rank)
+static void unmapped_windows(struct ranks *ranks, int rank)
 {
-	ncclComm_t comm = comm_open(crew, rank, 2);
+	ncclComm_t comm = comm_open(ranks, rank, 2);
 	ncclWindow_t window;
 	OK(ncclMemFree(window_open(comm, &window)));
 	CHECK_EQ(ncclCommWindowDeregister(comm, window), ncclInvalidUsage);
-	crew_meet(crew, 2);
+	ranks_barrier(ranks, 2);
 }
 
 static void bad_windows_test(void **state)
 {
 	(void)state;
-	crew_run(2, unlike_windows, -1);
-	crew_run(2, used_windows, -1);
-	crew_run(2, unmapped_windows, -1);
+	ranks_run(2, unlike_windows, -1);
+	ranks_run(2, used_windows, -1);
+	ranks_run(2, unmapped_windows, -1);
 }
 
 int main(void)

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
 #include "ncclsvc_types.h"
+#include "ranks.h"
 
 #define N 3 /* ranks */
 
@@ -158,10 +158,10 @@ static bool near(double v, double want, int type)
 	return fabs(v - want) <= fabs(want) * pow(2, -mantissa - 1);
 }
 
-static void reductions(struct crew *crew, int rank)
+static void reductions(struct ranks *ranks, int rank)
 {
 	enum { COUNT = 131 };
-	ncclComm_t comm = comm_open(crew, rank, N);
+	ncclComm_t comm = comm_open(ranks, rank, N);
 	CUstream s = stream_open();
 	CUdeviceptr src = gpu_alloc(COUNT * 8), dst = gpu_alloc(COUNT * 8);
 	for (int type = 0; type <= NCCLSVC_FLOAT8E5M2; type++) {
@@ -189,7 +189,7 @@ static void reductions(struct crew *crew, int rank)
 static void reductions_test(void **state)
 {
 	(void)state;
-	crew_run(N, reductions, -1);
+	ranks_run(N, reductions, -1);
 }
 
 int main(void)

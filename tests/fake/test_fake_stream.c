@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
+#include "ranks.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -20,9 +20,9 @@ static void *host(CUdeviceptr p)
 
 /* ---- Streams ------------------------------------------------------------------------------- */
 
-static void host_memory(struct crew *crew, int rank)
+static void host_memory(struct ranks *ranks, int rank)
 {
-	(void)crew;
+	(void)ranks;
 	(void)rank;
 	char *p = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CUdeviceptr device;
@@ -54,15 +54,15 @@ static void host_memory(struct crew *crew, int rank)
 static void host_memory_test(void **state)
 {
 	(void)state;
-	crew_run(1, host_memory, -1);
+	ranks_run(1, host_memory, -1);
 }
 
-static void timelines(struct crew *crew, int rank)
+static void timelines(struct ranks *ranks, int rank)
 {
 	/* As ncclsvc: one process's stream waits for the other's, through words in shared memory.
 	 */
-	_Atomic uint64_t *ready = (_Atomic uint64_t *)(void *)crew->scratch, *done = ready + 1;
-	char *page = (char *)((uintptr_t)crew->scratch / 4096 * 4096);
+	_Atomic uint64_t *ready = (_Atomic uint64_t *)(void *)ranks->scratch, *done = ready + 1;
+	char *page = (char *)((uintptr_t)ranks->scratch / 4096 * 4096);
 	gpu_open(rank);
 	OK(cuMemHostRegister(page, 4096, 0));
 	CUdeviceptr r = (uintptr_t)ready, d = (uintptr_t)done;
@@ -79,16 +79,16 @@ static void timelines(struct crew *crew, int rank)
 	}
 	OK(cuStreamSynchronize(s));
 	CHECK_EQ(atomic_load(done), 200);
-	crew_meet(crew, 2);
+	ranks_barrier(ranks, 2);
 	/* Woken by a CPU's store in the other process, which may be cyclically behind. */
 	if (rank == 0) {
 		atomic_store(ready, UINT64_MAX - 1);
 		OK(cuStreamWaitValue64(s, r, 3, 0));
-		crew_meet(crew, 2);
+		ranks_barrier(ranks, 2);
 		OK(cuStreamSynchronize(s));
 		CHECK_EQ(atomic_load(ready), 3);
 	} else {
-		crew_meet(crew, 2);
+		ranks_barrier(ranks, 2);
 		snooze(20);
 		atomic_store(ready, 3);
 	}
@@ -98,12 +98,12 @@ static void timelines(struct crew *crew, int rank)
 static void timelines_test(void **state)
 {
 	(void)state;
-	crew_run(2, timelines, -1);
+	ranks_run(2, timelines, -1);
 }
 
-static void streams(struct crew *crew, int rank)
+static void streams(struct ranks *ranks, int rank)
 {
-	(void)crew;
+	(void)ranks;
 	(void)rank;
 	CUstream s, t, u;
 	CUevent never, event, start;
@@ -192,12 +192,12 @@ static void streams(struct crew *crew, int rank)
 static void streams_test(void **state)
 {
 	(void)state;
-	crew_run(1, streams, -1);
+	ranks_run(1, streams, -1);
 }
 
 /* ---- Faults -------------------------------------------------------------------------------- */
 
-static void faults(struct crew *crew, int rank)
+static void faults(struct ranks *ranks, int rank)
 {
 	CUdeviceptr p, word;
 	CUmemGenericAllocationHandle handle;
@@ -207,21 +207,21 @@ static void faults(struct crew *crew, int rank)
 	int version;
 	gpu_open(0);
 	if (rank == 0) {
-		OK(cuIpcGetMemHandle(&crew->handle, gpu_alloc(MIB)));
-		atomic_store(&crew->step, 1);
-		crew_wait(crew, 2);
+		OK(cuIpcGetMemHandle(&ranks->handle, gpu_alloc(MIB)));
+		atomic_store(&ranks->step, 1);
+		ranks_wait(ranks, 2);
 		OK(cuCtxSynchronize()); /* the other one's fault is its own */
 		fault_on("wedge", getpid());
-		atomic_store(&crew->step, 3);
+		atomic_store(&ranks->step, 3);
 		cuCtxSynchronize();
 		CHECK(false);
 	}
-	crew_wait(crew, 1);
+	ranks_wait(ranks, 1);
 	fault_on("ipc-open", 0);
-	CHECK_EQ(cuIpcOpenMemHandle(&p, crew->handle, 1), CUDA_ERROR_MAP_FAILED);
+	CHECK_EQ(cuIpcOpenMemHandle(&p, ranks->handle, 1), CUDA_ERROR_MAP_FAILED);
 	fault_off("ipc-open");
-	OK(cuIpcOpenMemHandle(&p, crew->handle, 1));
-	fault_on("memory", crew->pids[0]);
+	OK(cuIpcOpenMemHandle(&p, ranks->handle, 1));
+	fault_on("memory", ranks->pids[0]);
 	word = gpu_alloc(64);
 	fault_on("memory", getpid());
 	CHECK_EQ(cuMemAlloc(&p, 1), CUDA_ERROR_OUT_OF_MEMORY);
@@ -246,23 +246,23 @@ static void faults(struct crew *crew, int rank)
 	CHECK_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
 	CHECK_EQ(cuMemAlloc(&p, 1), CUDA_ERROR_ILLEGAL_ADDRESS);
 	CHECK_EQ(cuStreamDestroy(s), CUDA_ERROR_ILLEGAL_ADDRESS);
-	atomic_store(&crew->step, 2);
-	crew_wait(crew, 3);
+	atomic_store(&ranks->step, 2);
+	ranks_wait(ranks, 3);
 	snooze(50);
-	kill(crew->pids[0], SIGKILL);
+	kill(ranks->pids[0], SIGKILL);
 }
 
 static void faults_test(void **state)
 {
 	(void)state;
-	crew_run(2, faults, 0);
+	ranks_run(2, faults, 0);
 }
 
-static void listed(struct crew *crew, int rank)
+static void listed(struct ranks *ranks, int rank)
 {
 	CUdeviceptr p;
 	int version;
-	(void)crew;
+	(void)ranks;
 	(void)rank;
 	setenv("NCCLSVC_FAKE_FAULTS", "nothing,memory:3:fake_stream,driver-old:1:no-such-word", 1);
 	gpu_open(0);
@@ -276,12 +276,12 @@ static void listed(struct crew *crew, int rank)
 static void listed_test(void **state)
 {
 	(void)state;
-	crew_run(1, listed, -1);
+	ranks_run(1, listed, -1);
 }
 
-static void forked(struct crew *crew, int rank)
+static void forked(struct ranks *ranks, int rank)
 {
-	(void)crew;
+	(void)ranks;
 	(void)rank;
 	gpu_open(0);
 	int pid = fork(), n, status = -1;
@@ -295,7 +295,7 @@ static void forked(struct crew *crew, int rank)
 static void forked_test(void **state)
 {
 	(void)state;
-	crew_run(1, forked, -1);
+	ranks_run(1, forked, -1);
 }
 
 int main(void)

@@ -3,8 +3,8 @@
 #ifndef TESTS_GPU_DROPIN_H
 #define TESTS_GPU_DROPIN_H
 
-#include "crew.h"
 #include "proto/abi/nccl_abi.h"
+#include "ranks.h"
 #include "values.h"
 
 #define NCCL_POINTER(function, type, parameters) type(*function) parameters;

@@ -3,8 +3,8 @@
 #ifndef TESTS_GPU_LISTS_H
 #define TESTS_GPU_LISTS_H
 
-#include "crew.h"
 #include "ncclsvc_tensors.h"
+#include "ranks.h"
 
 #define TENSORS 3
 #define SCRATCH ((size_t)1 << 20)

@@ -87,7 +87,7 @@ void nodes_run(int n, int each, client_main *main, void *arg)
 	CHECK(n <= CLUSTER_NODES);
 	nodes_start(&w, n, each);
 	nodes_clients(&w, ranks, main, arg);
-	crew_end(ranks, n * each);
+	ranks_end(ranks, n * each);
 	nodes_stop(&w);
 }
 

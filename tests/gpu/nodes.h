@@ -3,7 +3,7 @@
 #ifndef TESTS_GPU_NODES_H
 #define TESTS_GPU_NODES_H
 
-#include "crew.h"
+#include "ranks.h"
 #include "tests/integration/cluster.h"
 
 struct nodes {
@@ -18,7 +18,7 @@ void nodes_stop(struct nodes *w);
 struct daemon *node_of(struct nodes *w, int gpu);
 /* Starts a rank on each GPU. */
 void nodes_clients(struct nodes *w, struct client *clients, client_main *main, void *arg);
-/* As crew_run. */
+/* As ranks_run. */
 void nodes_run(int n, int each, client_main *main, void *arg);
 /* How often NCCL has made a communicator of so many ranks, counted by rank. */
 int nodes_inits(const struct nodes *w, int nranks);

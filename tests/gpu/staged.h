@@ -3,7 +3,7 @@
 #ifndef TESTS_GPU_STAGED_H
 #define TESTS_GPU_STAGED_H
 
-#include "crew.h"
+#include "ranks.h"
 #include "tests/integration/cluster.h"
 
 #define MIB ((size_t)1 << 20)

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "crew.h"
+#include "ranks.h"
 
 #define MIB   ((size_t)1 << 20)
 #define BYTES (4 * MIB)
@@ -99,7 +99,7 @@ static void restored_rank(struct client *c)
 
 static void test_restored(void)
 {
-	crew_run(crew_size(), restored_rank, NULL);
+	ranks_run(ranks_count(), restored_rank, NULL);
 }
 
 const struct gpu_test checkpoint_tests[] = {

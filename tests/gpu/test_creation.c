@@ -83,7 +83,7 @@ static void run_late(bool nodes)
 	if (nodes)
 		nodes_run(2, 1, late_rank, NULL);
 	else
-		crew_run(2, late_rank, NULL);
+		ranks_run(2, late_rank, NULL);
 	unsetenv("NCCLSVC_FAKE_FAULTS");
 }
 
@@ -147,7 +147,7 @@ static void test_abandoned(void)
 	uint64_t ms = (hear(&ranks[0]) - killed) / 1000000;
 	report("told after %llu ms", (unsigned long long)ms);
 	CHECK(ms <= limit_ms(2000));
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	CHECK_EQ(device_info(session, 0).pid, worker);
 	ncclsvc_close(session);
 	nodes_stop(&w);
@@ -247,18 +247,18 @@ static void test_ends(void)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	const int n = crew_size() / 2 * 2;
+	const int n = ranks_count() / 2 * 2;
 	/* What is left is destroyed at once. */
 	daemon_start(&d, "--device", "cuda", "--comm-idle-seconds", "0", NULL);
 	watch_daemon(&d);
 	clients_start(ranks, n, &d, leaving_rank, NULL);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }
 
 static void test_many(void)
 {
-	crew_run(crew_size() / 2 * 2, many_rank, NULL);
+	ranks_run(ranks_count() / 2 * 2, many_rank, NULL);
 }
 
 static void test_many_nodes_2(void)

@@ -278,7 +278,7 @@ static void begin_ranks(struct scene *s)
 static void end_ranks(struct scene *s)
 {
 	say_all(s->ranks, s->n, END);
-	crew_end(s->ranks, s->n);
+	ranks_end(s->ranks, s->n);
 	for (int i = 0; i < (s->w.n ? s->w.n : 1); i++) {
 		workers_settle(s->w.n ? &s->w.c.nodes[i] : &s->d);
 		daemon_settles(s->w.n ? &s->w.c.nodes[i] : &s->d);
@@ -348,7 +348,7 @@ static void unused_memory(struct scene *s, uint64_t *unused)
 	clients_start(ranks, s->n, s->w.n ? &s->w.c.nodes[0] : &s->d, unused_rank, NULL);
 	for (int i = 0; i < s->n; i++)
 		unused[i] = hear(&ranks[i]);
-	crew_end(ranks, s->n);
+	ranks_end(ranks, s->n);
 }
 
 static void check_remains(struct scene *s, const uint64_t *before)
@@ -368,7 +368,7 @@ static void check_remains(struct scene *s, const uint64_t *before)
 
 void failure_rounds(int nodes, int each, enum when when, bool worker)
 {
-	struct scene s = {.n = nodes ? nodes * each : crew_size()};
+	struct scene s = {.n = nodes ? nodes * each : ranks_count()};
 	struct worker_fds fds[CLUSTER_NODES];
 	uint64_t unused[RANKS_MAX], random = setup.seed;
 	int n = setup.repeat ? setup.repeat : 2;

@@ -59,7 +59,7 @@ static void send_rank(struct client *c)
 
 static void test_send(void)
 {
-	crew_run(crew_size(), send_rank, NULL);
+	ranks_run(ranks_count(), send_rank, NULL);
 }
 
 /* Nobody on the host waits: the GPU does. */
@@ -94,7 +94,7 @@ static void stream_order_rank(struct client *c)
 
 static void test_stream_order(void)
 {
-	crew_run(2, stream_order_rank, NULL);
+	ranks_run(2, stream_order_rank, NULL);
 }
 
 /* ---- Disagreement ---- */
@@ -182,7 +182,7 @@ static void clash_rank(struct client *c)
 
 static void test_clash(void)
 {
-	crew_run(2, clash_rank, NULL);
+	ranks_run(2, clash_rank, NULL);
 }
 
 /* What is no device memory is refused here, and the peer is told. */
@@ -211,7 +211,7 @@ static void host_memory_rank(struct client *c)
 
 static void test_host_memory(void)
 {
-	crew_run(2, host_memory_rank, NULL);
+	ranks_run(2, host_memory_rank, NULL);
 }
 
 /* ---- Collectives ---- */
@@ -314,7 +314,7 @@ static void collective_rank(struct client *c)
 
 static void test_collectives(void)
 {
-	crew_run(crew_size(), collective_rank, NULL);
+	ranks_run(ranks_count(), collective_rank, NULL);
 }
 
 static void refused_rank(struct client *c)
@@ -337,7 +337,7 @@ static void refused_rank(struct client *c)
 
 static void test_refused(void)
 {
-	crew_run(crew_size(), refused_rank, NULL);
+	ranks_run(ranks_count(), refused_rank, NULL);
 }
 
 /* ---- More than an int counts ---- */
@@ -383,7 +383,7 @@ static void large_rank(struct client *c)
 
 static void test_large(void)
 {
-	crew_run(2, large_rank, NULL);
+	ranks_run(2, large_rank, NULL);
 }
 
 const struct gpu_test list_tests[] = {

@@ -56,14 +56,14 @@ static void test_world(void)
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
 	char n[16];
-	snprintf(n, sizeof(n), "%d", crew_size());
+	snprintf(n, sizeof(n), "%d", ranks_count());
 	stage("starting the daemon");
 	daemon_start(&d, "--device", "cuda", "--log-level", "debug", "--ranks", n, NULL);
 	watch_daemon(&d);
-	clients_start(ranks, crew_size(), &d, world_rank, NULL);
-	hear_all(ranks, crew_size(), 1);
-	say_all(ranks, crew_size(), 2);
-	crew_end(ranks, crew_size());
+	clients_start(ranks, ranks_count(), &d, world_rank, NULL);
+	hear_all(ranks, ranks_count(), 1);
+	say_all(ranks, ranks_count(), 2);
+	ranks_end(ranks, ranks_count());
 	gpu_daemon_stop(&d);
 }
 
@@ -125,7 +125,7 @@ static void test_recover(void)
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
 	char text[16];
-	int n = crew_size();
+	int n = ranks_count();
 	snprintf(text, sizeof(text), "%d", n);
 	stage("starting the daemon");
 	daemon_start(&d, "--device", "cuda", "--log-level", "debug", "--ranks", text, NULL);
@@ -137,7 +137,7 @@ static void test_recover(void)
 	say_all(ranks, n - 1, GO);
 	hear_all(ranks, n, READY);
 	say_all(ranks, n, GO);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }
 
@@ -169,7 +169,7 @@ static void test_reattach(void)
 	enum { READY = 1, GO };
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	int n = crew_size();
+	int n = ranks_count();
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, reattach_rank, NULL);
 	hear_all(ranks, n, READY);
@@ -178,7 +178,7 @@ static void test_reattach(void)
 	stage("restarting the daemon");
 	daemon_restart(&d, "--device", "cuda", "--log-level", "debug", NULL);
 	say_all(ranks, n, GO);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }
 

@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-#include "crew.h"
+#include "ranks.h"
 #include "watch.h"
 
 #define MIB ((size_t)1 << 20)
@@ -72,7 +72,7 @@ static void kill_daemon(void *inside)
 	struct client ranks[RANKS_MAX];
 	struct worker_fds workers;
 	uint64_t told = 0, released = 0;
-	int n = crew_size();
+	int n = ranks_count();
 	gpu_daemon_start(&d);
 	worker_fds_note(&d, &workers);
 	clients_start(ranks, n, &d, lost_rank, inside);
@@ -90,7 +90,7 @@ static void kill_daemon(void *inside)
 	daemon_restart(&d, "--device", "cuda", "--log-level", "debug", NULL);
 	watch_daemon(&d);
 	say_all(ranks, n, GO);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 	report("%s: told after %llu ms, streams released after %llu ms",
 	       inside ? "inside collectives" : "waiting", (unsigned long long)told / 1000000,

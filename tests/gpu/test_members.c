@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "crew.h"
+#include "ranks.h"
 
 #define WORDS 1000
 
@@ -70,7 +70,7 @@ void mismatch_rank(struct client *c)
 
 static void test_mismatch(void)
 {
-	crew_run(crew_size(), mismatch_rank, NULL);
+	ranks_run(ranks_count(), mismatch_rank, NULL);
 }
 
 /* ---- Circles ---- */
@@ -119,7 +119,7 @@ void circle_rank(struct client *c)
 
 static void test_circle(void)
 {
-	crew_run(crew_size() / 2 * 2, circle_rank, NULL);
+	ranks_run(ranks_count() / 2 * 2, circle_rank, NULL);
 }
 
 /* ---- Time-outs ---- */
@@ -158,13 +158,13 @@ static void test_timeout(void)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	int n = crew_size();
+	int n = ranks_count();
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, timeout_rank, NULL);
 	hear_all(ranks, n - 1, READY);
 	say(&ranks[n - 1], GO);
 	CHECK_EQ(hear(&ranks[n - 1]), READY);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }
 
@@ -226,7 +226,7 @@ static void run_clash(client_main *main)
 	say(&ranks[1], GO);
 	CHECK_EQ(hear(&ranks[1]), READY);
 	client_kill(&ranks[0]); /* it may go on waiting for another one */
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	gpu_daemon_stop(&d);
 }
 
@@ -292,12 +292,12 @@ static void test_reversed(void)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	int n = crew_size();
+	int n = ranks_count();
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, reversed_rank, NULL);
 	hear_all(ranks, n, READY);
 	say_all(ranks, n, GO);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }
 
@@ -340,7 +340,7 @@ static void split_rank(struct client *c)
 
 static void test_split(void)
 {
-	crew_run(crew_size(), split_rank, NULL);
+	ranks_run(ranks_count(), split_rank, NULL);
 }
 
 /* ---- The pool ---- */
@@ -372,7 +372,7 @@ static void test_pool(void)
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
 	double ms[4] = {0};
-	int n = crew_size();
+	int n = ranks_count();
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, pool_rank, NULL);
 	for (int round = 0; round < 4; round++) {
@@ -383,7 +383,7 @@ static void test_pool(void)
 			ms[round] = ms[round] > took ? ms[round] : took;
 		}
 	}
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 	report("first join %.1f ms, then from the pool %.1f, %.1f and %.1f ms (limit %u)", ms[0],
 	       ms[1], ms[2], ms[3], limit_ms(50));
@@ -431,7 +431,7 @@ static void test_slots(void)
 {
 	if (!setup.fake)
 		skip_test("real ones take 0.3 s and 100 MiB each");
-	crew_run(2, slots_rank, NULL);
+	ranks_run(2, slots_rank, NULL);
 }
 
 const struct gpu_test member_tests[] = {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "crew.h"
+#include "ranks.h"
 
 #define MIB    ((size_t)1 << 20)
 #define WORDS  10000
@@ -52,7 +52,7 @@ static void parts_rank(struct client *c)
 
 static void test_parts(void)
 {
-	crew_run(crew_size(), parts_rank, NULL);
+	ranks_run(ranks_count(), parts_rank, NULL);
 }
 
 /* ---- The same address again ---- */
@@ -89,7 +89,7 @@ static void again_rank(struct client *c)
 
 static void test_again(void)
 {
-	crew_run(crew_size(), again_rank, NULL);
+	ranks_run(ranks_count(), again_rank, NULL);
 }
 
 /* ---- Nothing stays ---- */
@@ -137,7 +137,7 @@ static void test_churn(void)
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
 	struct worker_fds fds;
-	int n = crew_size();
+	int n = ranks_count();
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, churn_rank, NULL);
 	hear_all(ranks, n, 1);
@@ -152,7 +152,7 @@ static void test_churn(void)
 	     daemon_usage(&d).fds > before.fds + n * 2; sleep_ms(10))
 		CHECK(now_ns() < end);
 	say_all(ranks, n, 4);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }
 
@@ -183,7 +183,7 @@ static size_t unused_memory(const struct daemon *d)
 	struct client c;
 	clients_start(&c, 1, d, unused_rank, NULL);
 	size_t unused = hear(&c);
-	crew_end(&c, 1);
+	ranks_end(&c, 1);
 	return unused;
 }
 
@@ -193,14 +193,14 @@ static void test_leavers(void)
 	struct client ranks[RANKS_MAX];
 	struct worker_fds fds;
 	size_t unused = 0;
-	int n = crew_size();
+	int n = ranks_count();
 	gpu_daemon_start(&d);
 	for (int round = 0; round < 4; round++) {
 		stage("round %d", round);
 		clients_start(ranks, n, &d, leaver_rank, NULL);
 		hear_all(ranks, n, 1);
 		say_all(ranks, n, 2);
-		crew_end(ranks, n);
+		ranks_end(ranks, n);
 		daemon_settles(&d);
 		workers_settle(&d);
 		if (round)
@@ -257,7 +257,7 @@ static void two_sessions_rank(struct client *c)
 
 static void test_two_sessions(void)
 {
-	crew_run(crew_size(), two_sessions_rank, NULL);
+	ranks_run(ranks_count(), two_sessions_rank, NULL);
 }
 
 /* ---- Somebody is late ---- */
@@ -335,7 +335,7 @@ static void test_straggler(void)
 	say(&clients[2], GO);
 	sleep_ms(LATE_MS);
 	say_all(clients, 2, GO);
-	crew_end(clients, 3);
+	ranks_end(clients, 3);
 	gpu_daemon_stop(&d);
 }
 

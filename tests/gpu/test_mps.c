@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "crew.h"
+#include "ranks.h"
 #include "watch.h"
 
 #define WORDS 1024
@@ -93,13 +93,13 @@ static void test_by_itself(void)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	const int n = crew_size();
+	const int n = ranks_count();
 	const pid_t control = start(&d);
 	clients_start(ranks, n, &d, usable_rank, NULL);
 	hear_all(ranks, n, READY);
 	check_sessions(&d, (size_t)n);
 	say_all(ranks, n, GO);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	const uint64_t since = now_ns();
 	gpu_daemon_stop(&d);
 	report("the daemon's end, with that of MPS: %d ms", (int)((now_ns() - since) / 1000000));
@@ -136,13 +136,13 @@ static void test_mixed(void)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	const int n = crew_size();
+	const int n = ranks_count();
 	start(&d);
 	clients_start(ranks, n, &d, mixed_rank, NULL);
 	hear_all(ranks, n, READY);
 	check_sessions(&d, (size_t)n - 1);
 	say_all(ranks, n, GO);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }
 
@@ -177,7 +177,7 @@ static void test_daemon_killed(void)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	const int n = crew_size();
+	const int n = ranks_count();
 	int yes;
 	const pid_t control = start(&d);
 	clients_start(ranks, n, &d, surviving_rank, &yes);
@@ -191,7 +191,7 @@ static void test_daemon_killed(void)
 	hear_all(ranks, n, READY);
 	check_sessions(&d, (size_t)n);
 	say_all(ranks, n, GO);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 	CHECK(!lives(control));
 }
@@ -200,7 +200,7 @@ static void test_daemon_ended(void)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	const int n = crew_size();
+	const int n = ranks_count();
 	const pid_t control = start(&d);
 	clients_start(ranks, n, &d, surviving_rank, NULL);
 	hear_all(ranks, n, READY);
@@ -210,7 +210,7 @@ static void test_daemon_ended(void)
 	say_all(ranks, n, GO);
 	hear_all(ranks, n, READY);
 	say_all(ranks, n, GO);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	const uint64_t since = now_ns();
 	await_end(control);
 	report("MPS ended %d ms after its last client", (int)((now_ns() - since) / 1000000));
@@ -239,7 +239,7 @@ static void test_control_killed(void)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	const int n = crew_size();
+	const int n = ranks_count();
 	const pid_t control = start(&d);
 	clients_start(ranks, n, &d, losing_rank, NULL);
 	hear_all(ranks, n, READY);
@@ -265,7 +265,7 @@ static void test_control_killed(void)
 	CHECK(info.mps_losses >= (uint32_t)n);
 	CHECK(info.mps_pid != control);
 	say_all(ranks, n, GO);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }
 

@@ -138,8 +138,8 @@ static void one_process(struct client *c)
 
 static void test_one_process(void)
 {
-	int n = crew_size();
-	crew_run(1, one_process, &n);
+	int n = ranks_count();
+	ranks_run(1, one_process, &n);
 }
 
 /* ---- Several processes ---- */
@@ -204,7 +204,7 @@ static void processes_rank(struct client *c)
 
 static void test_processes(void)
 {
-	crew_run(crew_size(), processes_rank, NULL);
+	ranks_run(ranks_count(), processes_rank, NULL);
 }
 
 /* ---- Groups over streams and communicators ---- */
@@ -276,7 +276,7 @@ static void mixed_rank(struct client *c)
 
 static void test_mixed(void)
 {
-	crew_run(crew_size(), mixed_rank, NULL);
+	ranks_run(ranks_count(), mixed_rank, NULL);
 }
 
 /* One process has them all, and each is in two communicators. */
@@ -331,8 +331,8 @@ static void mixed_process(struct client *c)
 
 static void test_mixed_process(void)
 {
-	int n = crew_size();
-	crew_run(1, mixed_process, &n);
+	int n = ranks_count();
+	ranks_run(1, mixed_process, &n);
 }
 
 /* More pairs of streams and communicators than a session has timelines for. */
@@ -369,7 +369,7 @@ static void streams_rank(struct client *c)
 
 static void test_streams(void)
 {
-	crew_run(2, streams_rank, NULL);
+	ranks_run(2, streams_rank, NULL);
 }
 
 /* ---- What NCCL takes ---- */
@@ -462,7 +462,7 @@ static void accepted_rank(struct client *c)
 
 static void test_accepted(void)
 {
-	crew_run(crew_size(), accepted_rank, NULL);
+	ranks_run(ranks_count(), accepted_rank, NULL);
 }
 
 const struct gpu_test nccl_tests[] = {

@@ -111,7 +111,7 @@ static void test_abort(void)
 		CHECK_EQ(hear(&ranks[0]), READY);
 		say(&ranks[1], GO);
 	}
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	gpu_daemon_stop(&d);
 }
 
@@ -191,7 +191,7 @@ static void test_killed(void)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	int n = crew_size();
+	int n = ranks_count();
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, killed_rank, NULL);
 	struct client *last = &ranks[n - 1];
@@ -202,7 +202,7 @@ static void test_killed(void)
 	client_kill(last);
 	say_all(ranks, n - 1, (uint64_t)pid);
 	client_start(last, again_rank);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	CHECK_EQ(kill(survivor, SIGKILL), 0); /* it has been there all along */
 	gpu_daemon_stop(&d);
 }
@@ -243,7 +243,7 @@ static void test_lost(void)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	int n = crew_size();
+	int n = ranks_count();
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, lost_rank, NULL);
 	hear_all(ranks, n, READY);
@@ -254,7 +254,7 @@ static void test_lost(void)
 	hear_all(ranks, n, READY);
 	daemon_restart(&d, "--device", "cuda", NULL);
 	say_all(ranks, n, GO);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }
 const struct gpu_test nccl_gone_tests[] = {

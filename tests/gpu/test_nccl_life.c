@@ -132,7 +132,7 @@ static void refused_rank(struct client *c)
 
 static void test_refused(void)
 {
-	crew_run(2, refused_rank, NULL);
+	ranks_run(2, refused_rank, NULL);
 }
 
 /* ---- Memory ---- */
@@ -195,7 +195,7 @@ static void memory_rank(struct client *c)
 
 static void test_memory(void)
 {
-	crew_run(2, memory_rank, NULL);
+	ranks_run(2, memory_rank, NULL);
 }
 
 /* Its parent's session is not the child's: its fds may be others there by now. */
@@ -271,7 +271,7 @@ static void forked_rank(struct client *c)
 
 static void test_forked(void)
 {
-	crew_run(2, forked_rank, NULL);
+	ranks_run(2, forked_rank, NULL);
 }
 
 /* ---- Without blocking ---- */
@@ -362,13 +362,13 @@ static void test_nonblocking(void)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	int n = crew_size();
+	int n = ranks_count();
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, nonblocking_rank, NULL);
 	CHECK_EQ(hear(&ranks[0]), READY);
 	for (int i = 1; i < n; i++)
 		say(&ranks[i], GO);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }
 

@@ -92,7 +92,7 @@ static void grow_rank(struct client *c)
 
 static void test_grow(void)
 {
-	crew_run(crew_size(), grow_rank, NULL);
+	ranks_run(ranks_count(), grow_rank, NULL);
 }
 
 /* ---- Suspending ---- */
@@ -142,7 +142,7 @@ static void suspend_rank(struct client *c)
 
 static void test_suspend(void)
 {
-	crew_run(2, suspend_rank, NULL);
+	ranks_run(2, suspend_rank, NULL);
 }
 
 /* ---- Structs of other releases ---- */
@@ -239,12 +239,12 @@ static void properties_rank(struct client *c)
 
 static void test_configs(void)
 {
-	crew_run(2, configs_rank, NULL);
+	ranks_run(2, configs_rank, NULL);
 }
 
 static void test_properties(void)
 {
-	crew_run(2, properties_rank, NULL);
+	ranks_run(2, properties_rank, NULL);
 }
 
 /* ---- The configuration of one collective ---- */
@@ -311,7 +311,7 @@ static void coll_configs_rank(struct client *c)
 
 static void test_coll_configs(void)
 {
-	crew_run(2, coll_configs_rank, NULL);
+	ranks_run(2, coll_configs_rank, NULL);
 }
 
 /* ---- What is refused ---- */
@@ -378,7 +378,7 @@ static void refused_rank(struct client *c)
 
 static void test_refused(void)
 {
-	crew_run(2, refused_rank, NULL);
+	ranks_run(2, refused_rank, NULL);
 }
 
 const struct gpu_test nccl_newer_tests[] = {

@@ -66,7 +66,7 @@ static void parts_rank(struct client *c)
 
 static void test_parts(void)
 {
-	crew_run(crew_size(), parts_rank, NULL);
+	ranks_run(ranks_count(), parts_rank, NULL);
 }
 
 /* ---- Several splits of one communicator that do not block ---- */
@@ -135,7 +135,7 @@ static void splits_rank(struct client *c)
 
 static void test_splits(void)
 {
-	crew_run(crew_size(), splits_rank, NULL);
+	ranks_run(ranks_count(), splits_rank, NULL);
 }
 
 const struct gpu_test nccl_part_tests[] = {

@@ -136,7 +136,7 @@ static void scaled_rank(struct client *c)
 
 static void test_scaled(void)
 {
-	crew_run(crew_size(), scaled_rank, NULL);
+	ranks_run(ranks_count(), scaled_rank, NULL);
 }
 
 const struct gpu_test nccl_redop_tests[] = {

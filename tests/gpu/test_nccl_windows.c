@@ -80,7 +80,7 @@ static void windows_rank(struct client *c)
 
 static void test_windows(void)
 {
-	crew_run(crew_size(), windows_rank, NULL);
+	ranks_run(ranks_count(), windows_rank, NULL);
 }
 
 const struct gpu_test nccl_window_tests[] = {

@@ -63,7 +63,7 @@ static void run_timeout(int n, int each)
 	hear_all(ranks, last, READY);
 	say(&ranks[last], GO);
 	CHECK_EQ(hear(&ranks[last]), READY);
-	crew_end(ranks, n * each);
+	ranks_end(ranks, n * each);
 	nodes_stop(&w);
 }
 
@@ -284,7 +284,7 @@ static void run_pool(int n, int each)
 			ms[round] = ms[round] > took ? ms[round] : took;
 		}
 	}
-	crew_end(ranks, all);
+	ranks_end(ranks, all);
 	for (int i = 0; i < all; i++) {
 		ncclsvc_session *s = session_open(node_of(&w, i));
 		CHECK_EQ(device_info(s, i % each).nccl_comms, 1);
@@ -382,7 +382,7 @@ static void run_leave(int n, int each)
 	nodes_clients(&w, ranks, leave_rank, NULL);
 	hear_all(ranks, last, READY);
 	say(&ranks[last], GO);
-	crew_end(ranks, last + 1);
+	ranks_end(ranks, last + 1);
 	CHECK_EQ(nodes_inits(&w, last + 1), last + 1);
 	nodes_stop(&w);
 }
@@ -438,7 +438,7 @@ static void test_early(void)
 	say(&ranks[1], GO);
 	CHECK_EQ(hear(&ranks[1]), READY);
 	say_all(ranks, 2, GO);
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	CHECK_EQ(nodes_inits(&w, 2), 2);
 	nodes_stop(&w);
 }
@@ -490,7 +490,7 @@ static void test_shown(void)
 	ctl_says(&w.c.nodes[1], "comms", "0 of node 0, 0");
 	ctl_says(&w.c.nodes[0], "why", "of rank 1 on node 1 (");
 	say(&ranks[1], GO);
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	nodes_stop(&w);
 }
 

@@ -180,7 +180,7 @@ static void kill_daemon(void *inside)
 	uint64_t killed = now_ns();
 	cluster_kill(&w.c, 1);
 	take_time(ranks, 1, killed, inside ? "inside" : "waiting");
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	nodes_stop(&w);
 }
 
@@ -251,7 +251,7 @@ static void lose_sequencer(void *busy)
 		sleep_ms(100);
 		say(&ranks[2], GO);
 	}
-	crew_end(ranks, 3);
+	ranks_end(ranks, 3);
 	nodes_stop(&w);
 }
 
@@ -314,7 +314,7 @@ static void stop_node(int stopped)
 	ranks[victim].arg = NULL;
 	client_start(&ranks[victim], patient_rank);
 	CHECK_EQ(hear(&ranks[victim]), READY);
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	CHECK_EQ(nodes_inits(&w, 2), 4); /* NCCL has begun anew, on both */
 	nodes_stop(&w);
 }
@@ -375,7 +375,7 @@ static void test_init_fails(void)
 	hear_all(ranks, 2, READY);
 	set_fault("init-fail", 0);
 	say_all(ranks, 2, GO);
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	nodes_stop(&w);
 }
 
@@ -406,7 +406,7 @@ static void test_late(void)
 	nodes_clients(&w, ranks, late_rank, NULL);
 	CHECK_EQ(hear(&ranks[0]), READY);
 	say(&ranks[1], GO);
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	nodes_stop(&w);
 }
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "crew.h"
+#include "ranks.h"
 #include "values.h"
 
 #define WORDS	   100000
@@ -87,7 +87,7 @@ static void same_stream_rank(struct client *c)
 
 static void test_same_stream(void)
 {
-	crew_run(crew_size(), same_stream_rank, NULL);
+	ranks_run(ranks_count(), same_stream_rank, NULL);
 }
 
 static void default_streams_rank(struct client *c)
@@ -104,7 +104,7 @@ static void default_streams_rank(struct client *c)
 
 static void test_default_streams(void)
 {
-	crew_run(crew_size(), default_streams_rank, NULL);
+	ranks_run(ranks_count(), default_streams_rank, NULL);
 }
 
 /* What the legacy default stream has to do comes before what is put on such a stream later. */
@@ -130,7 +130,7 @@ static void blocking_stream_rank(struct client *c)
 
 static void test_blocking_stream(void)
 {
-	crew_run(crew_size(), blocking_stream_rank, NULL);
+	ranks_run(ranks_count(), blocking_stream_rank, NULL);
 }
 
 static void other_stream_rank(struct client *c)
@@ -161,7 +161,7 @@ static void other_stream_rank(struct client *c)
 
 static void test_other_stream(void)
 {
-	crew_run(crew_size(), other_stream_rank, NULL);
+	ranks_run(ranks_count(), other_stream_rank, NULL);
 }
 
 /* A stream waits for its task, but not if that is detached: rank 0 submits long before the others.
@@ -203,12 +203,12 @@ static void test_detached(void)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	int n = crew_size();
+	int n = ranks_count();
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, detached_rank, NULL);
 	CHECK_EQ(hear(&ranks[0]), 1);
 	say_all(ranks + 1, n - 1, 1);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }
 
@@ -241,7 +241,7 @@ static void many_rank(struct client *c)
 
 static void test_many(void)
 {
-	crew_run(crew_size(), many_rank, NULL);
+	ranks_run(ranks_count(), many_rank, NULL);
 }
 
 /* Each one's result is the next one's input: any disorder shows. */
@@ -271,7 +271,7 @@ static void chain_rank(struct client *c)
 
 static void test_chain(void)
 {
-	crew_run(crew_size(), chain_rank, NULL);
+	ranks_run(ranks_count(), chain_rank, NULL);
 }
 
 enum word { READY = 1, GO };
@@ -316,7 +316,7 @@ static void test_full(void)
 	clients_start(ranks, 2, &d, full_rank, NULL);
 	hear_all(ranks, 2, READY);
 	say_all(ranks, 2, GO);
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	gpu_daemon_stop(&d);
 }
 
@@ -375,7 +375,7 @@ static void held_rank(struct client *c)
 static void test_held(void)
 {
 	setenv("NCCLSVC_FAKE_CONNECTIONS", "2", 1);
-	crew_run(2, held_rank, NULL);
+	ranks_run(2, held_rank, NULL);
 }
 
 /* ---- Groups ---- */
@@ -437,7 +437,7 @@ static void exchange_rank(struct client *client)
 
 static void test_exchange(void)
 {
-	crew_run(crew_size(), exchange_rank, NULL);
+	ranks_run(ranks_count(), exchange_rank, NULL);
 }
 
 /* Outside of any group: one way each time. */
@@ -468,7 +468,7 @@ static void send_recv_rank(struct client *client)
 
 static void test_send_recv(void)
 {
-	crew_run(crew_size(), send_recv_rank, NULL);
+	ranks_run(ranks_count(), send_recv_rank, NULL);
 }
 
 /* Two communicators, two streams, collectives and an exchange, all in one group. */
@@ -522,7 +522,7 @@ static void mixed_rank(struct client *client)
 
 static void test_mixed(void)
 {
-	crew_run(crew_size(), mixed_rank, NULL);
+	ranks_run(ranks_count(), mixed_rank, NULL);
 }
 
 const struct gpu_test order_tests[] = {

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "crew.h"
 #include "proto/abi/peer.h"
+#include "ranks.h"
 #include "tests/integration/harness_raw.h"
 
 /* A rank whose GPU has its number. */
@@ -241,7 +241,7 @@ static void staging_rank(struct client *c)
 
 static void test_staging(void)
 {
-	crew_run(1, staging_rank, NULL);
+	ranks_run(1, staging_rank, NULL);
 }
 
 const struct gpu_test peer_tests[] = {

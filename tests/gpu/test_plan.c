@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "crew.h"
 #include "ncclsvc_plan.h"
+#include "ranks.h"
 
 #define WORDS ((size_t)50000)
 #define BYTES (WORDS * sizeof(uint32_t))
@@ -95,7 +95,7 @@ static void stream_rank(struct client *c)
 
 static void test_streams(void)
 {
-	crew_run(crew_size(), stream_rank, NULL);
+	ranks_run(ranks_count(), stream_rank, NULL);
 }
 
 /* ---- Several streams, in any order among them ---- */
@@ -151,7 +151,7 @@ static void order_rank(struct client *c)
 
 static void test_any_order(void)
 {
-	crew_run(crew_size(), order_rank, NULL);
+	ranks_run(ranks_count(), order_rank, NULL);
 }
 
 /* ---- One thread that blocks ---- */
@@ -181,7 +181,7 @@ static void blocking_rank(struct client *c)
 
 static void test_blocking(void)
 {
-	crew_run(crew_size(), blocking_rank, NULL);
+	ranks_run(ranks_count(), blocking_rank, NULL);
 }
 
 /* ---- Blocking Sends beside a stream that waits for a peer ---- */
@@ -281,12 +281,12 @@ static void run_beside(void (*rank)(struct client *c))
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	int n = crew_size();
+	int n = ranks_count();
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, rank, NULL);
 	CHECK_EQ(hear(&ranks[0]), READY);
 	say_all(&ranks[1], n - 1, GO);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }
 
@@ -355,7 +355,7 @@ static void failing_rank(struct client *c)
 
 static void test_failing(void)
 {
-	crew_run(crew_size(), failing_rank, NULL);
+	ranks_run(ranks_count(), failing_rank, NULL);
 }
 
 /* ---- A member dies ---- */
@@ -406,7 +406,7 @@ static void test_death(void)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	int n = crew_size();
+	int n = ranks_count();
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, mourning_rank, NULL);
 	hear_all(ranks, n, READY);
@@ -418,7 +418,7 @@ static void test_death(void)
 	for (int i = 0; i < n - 1; i++)
 		CHECK(hear(&ranks[i]) - then < limit_ms(100) * UINT64_C(1000000));
 	client_start(&ranks[n - 1], restarted_rank);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }
 

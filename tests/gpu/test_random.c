@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "crew.h"
+#include "ranks.h"
 
 #define COMMS	3
 #define STREAMS 4
@@ -307,12 +307,12 @@ void random_rank(struct client *c)
 
 static void test_random_2(void)
 {
-	crew_run(2, random_rank, NULL);
+	ranks_run(2, random_rank, NULL);
 }
 
 static void test_random_4(void)
 {
-	crew_run(4, random_rank, NULL);
+	ranks_run(4, random_rank, NULL);
 }
 
 const struct gpu_test random_tests[] = {

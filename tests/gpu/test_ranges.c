@@ -3,7 +3,7 @@
  */
 #include <signal.h>
 
-#include "crew.h"
+#include "ranks.h"
 
 #define MIB	 ((size_t)1 << 20)
 #define CHUNK	 (2 * MIB)
@@ -119,7 +119,7 @@ static void ranges_rank(struct client *c)
 
 static void test_ranges(void)
 {
-	crew_run(crew_size(), ranges_rank, NULL);
+	ranks_run(ranks_count(), ranges_rank, NULL);
 }
 
 /* The daemon puts a range together again for the next worker. */
@@ -155,7 +155,7 @@ static void test_restored(void)
 	ncclsvc_session *s = session_open(&d);
 	CHECK_EQ(kill(device_info(s, 0).pid, SIGKILL), 0);
 	ncclsvc_close(s);
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	gpu_daemon_stop(&d);
 }
 

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "crew.h"
+#include "ranks.h"
 #include "tests/integration/harness_raw.h"
 
 #define MIB   ((size_t)1 << 20)
@@ -139,7 +139,7 @@ static void memory_rank(struct client *c)
 
 static void test_memory(void)
 {
-	crew_run(1, memory_rank, NULL);
+	ranks_run(1, memory_rank, NULL);
 }
 
 /* ---- Past the client library ---- */
@@ -469,7 +469,7 @@ static void raw_rank(struct client *c)
 
 static void test_raw(void)
 {
-	crew_run(1, raw_rank, NULL);
+	ranks_run(1, raw_rank, NULL);
 }
 
 /* ---- Streams ---- */
@@ -494,7 +494,7 @@ static void capture_rank(struct client *c)
 
 static void test_capture(void)
 {
-	crew_run(1, capture_rank, NULL);
+	ranks_run(1, capture_rank, NULL);
 }
 
 const struct gpu_test refused_tests[] = {

@@ -140,10 +140,10 @@ static void run(client_main *rank)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	const int n = crew_size();
+	const int n = ranks_count();
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, rank, NULL);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	CHECK(daemon_logged(&d, "are launched without NCCL's call"));
 	gpu_daemon_stop(&d);
 	if (!setup.fake)
@@ -211,7 +211,7 @@ static void test_many(void)
 static void test_off(void)
 {
 	setenv("NCCLSVCD_REPLAY", "off", 1);
-	crew_run(crew_size(), chain_rank, NULL);
+	ranks_run(ranks_count(), chain_rank, NULL);
 	unsetenv("NCCLSVCD_REPLAY");
 	if (setup.fake)
 		CHECK_EQ(replays(), 0);
@@ -240,7 +240,7 @@ static int replays_with(const char *faults)
 	const int before = replays();
 	stage("faults: %s", faults);
 	setenv("NCCLSVC_FAKE_FAULTS", faults, 1);
-	crew_run(crew_size(), steady_rank, NULL);
+	ranks_run(ranks_count(), steady_rank, NULL);
 	unsetenv("NCCLSVC_FAKE_FAULTS");
 	return replays() - before;
 }
@@ -260,8 +260,8 @@ static void test_steady(void)
 	if (!setup.fake)
 		skip_test("needs a stand-in that counts");
 	const int n = replays_with("");
-	report("%d of %d", n, STEADY * crew_size());
-	CHECK(n >= (STEADY - 2 * CALLED) * crew_size());
+	report("%d of %d", n, STEADY * ranks_count());
+	CHECK(n >= (STEADY - 2 * CALLED) * ranks_count());
 }
 
 const struct gpu_test replay_tests[] = {

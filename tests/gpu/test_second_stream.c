@@ -85,7 +85,7 @@ static void choose(unsigned burst)
 {
 	const pid_t mps = setup.fake ? pretend_mps() : 0;
 	setenv("NCCLSVC_FAKE_FAULTS", "far-late", 1);
-	crew_run(crew_size(), two_streams, &burst);
+	ranks_run(ranks_count(), two_streams, &burst);
 	unsetenv("NCCLSVC_FAKE_FAULTS");
 	if (!setup.fake)
 		return;

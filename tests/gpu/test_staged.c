@@ -16,7 +16,7 @@ static void nodes_run(client_main *main)
 	int n = setup.gpus < 4 ? 2 : 4;
 	staged_nodes_start(&c, n / 2);
 	cluster_clients(ranks, n, &c, IN_BLOCKS, main, NULL);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	stage("stopping the daemons");
 	cluster_stop(&c);
 }
@@ -110,7 +110,7 @@ static void chunks_rank(struct client *client)
 static void test_chunks(void)
 {
 	stage_memory(NULL);
-	crew_run(crew_size(), chunks_rank, NULL);
+	ranks_run(ranks_count(), chunks_rank, NULL);
 }
 
 static void test_chunks_across(void)
@@ -197,7 +197,7 @@ static void scarce_rank(struct client *c)
 static void test_scarce(void)
 {
 	stage_memory("8M");
-	crew_run(crew_size(), scarce_rank, NULL);
+	ranks_run(ranks_count(), scarce_rank, NULL);
 }
 
 static void test_scarce_across(void)
@@ -241,7 +241,7 @@ static void ends_rank(struct client *c)
 static void test_ends(void)
 {
 	stage_memory(NULL);
-	crew_run(2, ends_rank, NULL);
+	ranks_run(2, ends_rank, NULL);
 }
 
 /* ---- Inputs that come in another order ---- */
@@ -288,7 +288,7 @@ static void held_rank(struct client *c)
 static void test_held(void)
 {
 	stage_memory(NULL);
-	crew_run(crew_size(), held_rank, NULL);
+	ranks_run(ranks_count(), held_rank, NULL);
 }
 
 /* ---- More than 2 GiB ---- */
@@ -340,7 +340,7 @@ static void big_run(struct client *ranks)
 	for (int i = 0; i < 2; i++)
 		enough = hear(&ranks[i]) && enough;
 	say_all(ranks, 2, enough ? GO : READY);
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	if (!enough)
 		skip_test("less than 2 GiB of GPU memory are free");
 }
@@ -391,7 +391,7 @@ static void refused_rank(struct client *c)
 static void test_refused(void)
 {
 	stage_memory(NULL);
-	crew_run(1, refused_rank, NULL);
+	ranks_run(1, refused_rank, NULL);
 }
 
 const struct gpu_test staged_tests[] = {

@@ -101,7 +101,7 @@ static void kill_one(enum victim victim)
 		client_start(&ranks[1], restarted);
 	for (int i = 0; i < (victim == TRAINER ? 1 : 2); i++)
 		say(&ranks[i], victim == DAEMON ? READY : GO);
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	cluster_stop(&c);
 }
 
@@ -148,7 +148,7 @@ static void test_differing(void)
 	cluster_start_staged(&c, 2, 0, transports, NULL);
 	cluster_clients(ranks, 2, &c, IN_BLOCKS, differing_rank, NULL);
 	CHECK_EQ(hear(&ranks[0]) + hear(&ranks[1]), 1);
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	cluster_stop(&c);
 }
 

@@ -165,17 +165,17 @@ void values_rank(struct client *client)
 
 static void test_values_1(void)
 {
-	crew_run(1, values_rank, NULL);
+	ranks_run(1, values_rank, NULL);
 }
 
 static void test_values_2(void)
 {
-	crew_run(2, values_rank, NULL);
+	ranks_run(2, values_rank, NULL);
 }
 
 static void test_values_4(void)
 {
-	crew_run(4, values_rank, NULL);
+	ranks_run(4, values_rank, NULL);
 }
 
 /* ---- AllToAll in place ---- */
@@ -248,7 +248,7 @@ static void in_place_rank(struct client *client)
 
 static void test_all_to_all_in_place(void)
 {
-	crew_run(crew_size(), in_place_rank, NULL);
+	ranks_run(ranks_count(), in_place_rank, NULL);
 }
 
 /* ---- More than 2^31 elements ---- */
@@ -304,7 +304,7 @@ static void test_big(void)
 	for (int i = 0; i < 2; i++)
 		enough = hear(&ranks[i]) && enough;
 	say_all(ranks, 2, enough);
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	gpu_daemon_stop(&d);
 	if (!enough)
 		skip_test("less than 16 GiB of GPU memory are free");

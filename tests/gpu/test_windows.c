@@ -91,7 +91,7 @@ static void coming_rank(struct client *c)
 
 static void test_coming(void)
 {
-	crew_run(crew_size(), coming_rank, NULL);
+	ranks_run(ranks_count(), coming_rank, NULL);
 }
 
 /* Many are under way when the window comes, and more behind it. */
@@ -120,7 +120,7 @@ static void pipelined_rank(struct client *c)
 
 static void test_pipelined(void)
 {
-	crew_run(crew_size(), pipelined_rank, NULL);
+	ranks_run(ranks_count(), pipelined_rank, NULL);
 }
 
 /* ---- Memory that goes ---- */
@@ -152,7 +152,7 @@ static void again_rank(struct client *c)
 
 static void test_again(void)
 {
-	crew_run(crew_size(), again_rank, NULL);
+	ranks_run(ranks_count(), again_rank, NULL);
 }
 
 static void many_rank(struct client *c)
@@ -188,7 +188,7 @@ static void many_rank(struct client *c)
 
 static void test_many(void)
 {
-	crew_run(crew_size(), many_rank, NULL);
+	ranks_run(ranks_count(), many_rank, NULL);
 }
 
 /* ---- Communicators ---- */
@@ -216,7 +216,7 @@ static void pooled_rank(struct client *c)
 
 static void test_pooled(void)
 {
-	crew_run(crew_size(), pooled_rank, NULL);
+	ranks_run(ranks_count(), pooled_rank, NULL);
 }
 
 /* Two communicators, each with windows in the same memory. */
@@ -245,7 +245,7 @@ static void two_rank(struct client *c)
 
 static void test_two(void)
 {
-	crew_run(crew_size(), two_rank, NULL);
+	ranks_run(ranks_count(), two_rank, NULL);
 }
 
 /* ---- Without windows ---- */
@@ -268,11 +268,11 @@ static void test_off(void)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	int n = crew_size();
+	int n = ranks_count();
 	unsetenv("NCCLSVCD_WINDOWS");
 	daemon_start(&d, "--device", "cuda", "--windows", "off", NULL);
 	clients_start(ranks, n, &d, without_rank, NULL);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }
 
@@ -284,7 +284,7 @@ static void test_refused(void)
 		skip_test("needs a stand-in that refuses");
 	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
 		setenv("NCCLSVC_FAKE_FAULTS", faults[i], 1);
-		crew_run(crew_size(), without_rank, NULL);
+		ranks_run(ranks_count(), without_rank, NULL);
 	}
 	unsetenv("NCCLSVC_FAKE_FAULTS");
 }

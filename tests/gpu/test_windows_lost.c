@@ -73,7 +73,7 @@ static void deaths(bool worker)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
-	int n = crew_size(), rounds = setup.repeat ? setup.repeat : 4;
+	int n = ranks_count(), rounds = setup.repeat ? setup.repeat : 4;
 	uint64_t random = setup.seed, worst = 0;
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, mortal_rank, NULL);
@@ -111,7 +111,7 @@ static void deaths(bool worker)
 	}
 	hear_all(ranks, n, READY);
 	say_all(ranks, n, GO);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 	report("%d rounds; at worst joined again %llu ms after the death", rounds,
 	       (unsigned long long)worst / 1000000);
@@ -186,7 +186,7 @@ static void test_slow_trainer(void)
 	client_kill(&ranks[0]);
 	CHECK_EQ(hear(&ranks[1]), GO);
 	client_start(&ranks[0], again_rank);
-	crew_end(ranks, 2);
+	ranks_end(ranks, 2);
 	gpu_daemon_stop(&d);
 }
 
@@ -229,13 +229,13 @@ static void test_joins(void)
 {
 	struct daemon d;
 	struct client churners[RANKS_MAX], joiners[RANKS_MAX];
-	int n = crew_size();
+	int n = ranks_count();
 	/* Nothing is kept in the pool: every JOIN has NCCL make another one. */
 	daemon_start(&d, "--device", "cuda", "--comm-idle-seconds", "0", NULL);
 	clients_start(churners, n, &d, churner_rank, NULL);
 	clients_start(joiners, n, &d, joiner_rank, NULL);
-	crew_end(joiners, n);
-	crew_end(churners, n);
+	ranks_end(joiners, n);
+	ranks_end(churners, n);
 	gpu_daemon_stop(&d);
 }
 
@@ -362,9 +362,9 @@ static void test_turns(void)
 	say_all(held, 2, GO);
 	sleep_ms(50);
 	slow_worker(&d, false);
-	crew_end(held, 2);
-	crew_end(late, 2);
-	crew_end(busy, 2);
+	ranks_end(held, 2);
+	ranks_end(late, 2);
+	ranks_end(busy, 2);
 	gpu_daemon_stop(&d);
 }
 
@@ -400,14 +400,14 @@ static void test_beside(void)
 {
 	struct daemon d;
 	struct client waiting[RANKS_MAX], churners[RANKS_MAX];
-	int n = crew_size();
+	int n = ranks_count();
 	gpu_daemon_start(&d);
 	clients_start(waiting, n, &d, waiting_rank, NULL);
 	hear_all(waiting, n, READY);
 	clients_start(churners, n, &d, churner_rank, NULL);
-	crew_end(churners, n);
+	ranks_end(churners, n);
 	say_all(waiting, n, GO);
-	crew_end(waiting, n);
+	ranks_end(waiting, n);
 	gpu_daemon_stop(&d);
 }
 

@@ -3,7 +3,7 @@
 #ifndef TESTS_GPU_VALUES_H
 #define TESTS_GPU_VALUES_H
 
-#include "crew.h"
+#include "ranks.h"
 
 #define TYPES  12
 #define REDOPS 5

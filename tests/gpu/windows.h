@@ -3,7 +3,7 @@
 #ifndef TESTS_GPU_WINDOWS_H
 #define TESTS_GPU_WINDOWS_H
 
-#include "crew.h"
+#include "ranks.h"
 
 #define MIB   ((size_t)1 << 20)
 #define BYTES (4 * MIB) /* of an allocation */

@@ -18,16 +18,16 @@
 #define CANCEL_EACH_US 5000
 
 /* What the ranks learn, for the test to compare. */
-struct board {
+struct shared {
 	_Atomic uint32_t ended; /* ranks */
 	_Atomic uint64_t comm_uid;
 	_Atomic uint32_t batches[RANKS]; /* that are over */
 	ncclsvc_status statuses[RANKS][COLLECTIVES];
 };
 
-static struct board *board_new(void)
+static struct shared *shared_new(void)
 {
-	void *p = mmap(NULL, sizeof(struct board), PROT_READ | PROT_WRITE,
+	void *p = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE,
 		       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	CHECK(p != MAP_FAILED);
 	return p;
@@ -39,7 +39,7 @@ static void sleep_us(unsigned us)
 	nanosleep(&t, NULL);
 }
 
-static struct svc_record join(struct raw *r, struct client *me, struct board *b)
+static struct svc_record join(struct raw *r, struct client *me, struct shared *b)
 {
 	struct raw_reply reply;
 	const struct svc_join j = raw_join_request(&me->id, me->nranks, me->rank);
@@ -64,7 +64,7 @@ static ncclsvc_status common_part(ncclsvc_status st)
 
 /* No rank is too many batches before another: tasks that have failed wait for their peers, and only
  * so many may. */
-static void keep_pace(const struct board *b, uint32_t batches)
+static void keep_pace(const struct shared *b, uint32_t batches)
 {
 	for (int k = 0; k < RANKS; k++)
 		while (b->batches[k] + AHEAD < batches)
@@ -74,7 +74,7 @@ static void keep_pace(const struct board *b, uint32_t batches)
 /* The deadlines of each rank are its own: some pass while a collective waits behind others. */
 static void submit_barriers(struct client *me)
 {
-	struct board *b = me->arg;
+	struct shared *b = me->arg;
 	struct raw r;
 	unsigned seed = (unsigned)me->rank + 1;
 	struct svc_record barrier = join(&r, me, b);
@@ -107,7 +107,7 @@ static void cancel(struct raw *r, enum svc_cancel_kind kind, uint64_t id)
 	CHECK_EQ(reply.header.result, 0);
 }
 
-static void compare(const struct board *b)
+static void compare(const struct shared *b)
 {
 	unsigned results[64] = {0}, differing = 0;
 	for (int i = 0; i < COLLECTIVES; i++) {
@@ -140,7 +140,7 @@ static void a_cancellation_races_deadlines(void **state)
 {
 	struct daemon d;
 	struct client clients[RANKS];
-	struct board *b = board_new();
+	struct shared *b = shared_new();
 	struct raw r;
 	(void)state;
 	daemon_start(&d, NULL);

@@ -8,14 +8,14 @@
 #define BOTH  3u
 #define WORDS 100000
 
-static void says(const struct crew *c, int i, const char *part)
+static void says(const struct rank_group *c, int i, const char *part)
 {
 	if (!strstr(c->pages[i].text, part))
 		check_failed(__FILE__, __LINE__, "rank %d: \"%s\" does not say \"%s\"", i,
 			     c->pages[i].text, part);
 }
 
-static void physicals(const struct crew *c, int gpu, unsigned all, unsigned idle)
+static void physicals(const struct rank_group *c, int gpu, unsigned all, unsigned idle)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(2)) {
 		ncclsvc_device_info d = device_of(c, gpu);
@@ -33,318 +33,318 @@ static void physicals(const struct crew *c, int gpu, unsigned all, unsigned idle
 
 static void mismatch(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
-	crew_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
-	crew_must(&c, 1, ORDER_GATHER, NCCLSVC_OK, 0, WORDS, 1);
+	ranks_start(&c, 2, NULL);
+	ranks_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
+	ranks_must(&c, 1, ORDER_GATHER, NCCLSVC_OK, 0, WORDS, 1);
 	for (int i = 0; i < 2; i++) {
-		crew_must(&c, i, ORDER_WAIT, NCCLSVC_MISMATCH, WAIT_MS);
+		ranks_must(&c, i, ORDER_WAIT, NCCLSVC_MISMATCH, WAIT_MS);
 		CHECK_EQ(c.pages[i].status.field, NCCLSVC_FIELD_OP);
 		CHECK_EQ(c.pages[i].status.started_ns, 0);
-		crew_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+		ranks_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
 	}
-	crew_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
-	crew_must(&c, 1, ORDER_SUM, NCCLSVC_OK, 0, WORDS + 1, 1);
+	ranks_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
+	ranks_must(&c, 1, ORDER_SUM, NCCLSVC_OK, 0, WORDS + 1, 1);
 	for (int i = 0; i < 2; i++) {
-		crew_must(&c, i, ORDER_WAIT, NCCLSVC_MISMATCH, WAIT_MS);
+		ranks_must(&c, i, ORDER_WAIT, NCCLSVC_MISMATCH, WAIT_MS);
 		CHECK_EQ(c.pages[i].status.field, NCCLSVC_FIELD_COUNT);
-		crew_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+		ranks_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
 	}
-	crew_try(&c, BOTH, 0);
+	ranks_try(&c, BOTH, 0);
 	physicals(&c, 0, 1, 0);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void deadline(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 3, NULL);
-	crew_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1, 100);
-	crew_must(&c, 0, ORDER_WAIT, NCCLSVC_TIMEOUT, WAIT_MS);
+	ranks_start(&c, 3, NULL);
+	ranks_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1, 100);
+	ranks_must(&c, 0, ORDER_WAIT, NCCLSVC_TIMEOUT, WAIT_MS);
 	CHECK_EQ(c.pages[0].status.result, NCCLSVC_TIMEOUT);
 	CHECK_EQ(c.pages[0].status.missing_count, 2);
 	CHECK_EQ(c.pages[0].status.missing[0], 1);
 	CHECK_EQ(c.pages[0].status.missing[1], 2);
-	crew_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
+	ranks_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
 	for (int i = 1; i < 3; i++) {
-		crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
-		crew_must(&c, i, ORDER_WAIT, NCCLSVC_TIMEOUT, WAIT_MS);
-		crew_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+		ranks_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
+		ranks_must(&c, i, ORDER_WAIT, NCCLSVC_TIMEOUT, WAIT_MS);
+		ranks_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
 	}
-	crew_try(&c, 7, 0);
+	ranks_try(&c, 7, 0);
 	physicals(&c, 0, 1, 0);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void cancel(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	uint64_t n;
 	(void)state;
-	crew_start(&c, 2, NULL);
-	crew_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
+	ranks_start(&c, 2, NULL);
+	ranks_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
 	ncclsvc_session *s = session_open(&c.d);
 	ncclsvc_task_info task = tasks_reach(s, NCCLSVC_WAITING_PEERS, 1);
-	crew_begin(&c, 0, ORDER_SLEEP, 0);
+	ranks_begin(&c, 0, ORDER_SLEEP, 0);
 	CHECK_OK(ncclsvc_cancel_task(s, task.task, &n));
 	CHECK_EQ(n, 1);
-	crew_ended(&c, 0, NCCLSVC_OK);
-	crew_must(&c, 0, ORDER_WAIT, NCCLSVC_CANCELLED, WAIT_MS);
-	crew_must(&c, 1, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
-	crew_must(&c, 1, ORDER_WAIT, NCCLSVC_CANCELLED, WAIT_MS);
-	crew_must(&c, 1, ORDER_SYNC, NCCLSVC_OK, 0);
-	crew_try(&c, BOTH, 0);
+	ranks_ended(&c, 0, NCCLSVC_OK);
+	ranks_must(&c, 0, ORDER_WAIT, NCCLSVC_CANCELLED, WAIT_MS);
+	ranks_must(&c, 1, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
+	ranks_must(&c, 1, ORDER_WAIT, NCCLSVC_CANCELLED, WAIT_MS);
+	ranks_must(&c, 1, ORDER_SYNC, NCCLSVC_OK, 0);
+	ranks_try(&c, BOTH, 0);
 	/* What is launched is let finish. */
-	crew_must(&c, 1, ORDER_BLOCK, NCCLSVC_OK, 0);
+	ranks_must(&c, 1, ORDER_BLOCK, NCCLSVC_OK, 0);
 	for (int i = 0; i < 2; i++)
-		crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, i + 1);
+		ranks_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, i + 1);
 	tasks_come(&c, NCCLSVC_LAUNCHED, 2);
 	CHECK_OK(ncclsvc_cancel_comm(s, task.comm, &n));
 	CHECK_EQ(n, 0);
-	crew_must(&c, 1, ORDER_UNBLOCK, NCCLSVC_OK, 0);
+	ranks_must(&c, 1, ORDER_UNBLOCK, NCCLSVC_OK, 0);
 	for (int i = 0; i < 2; i++) {
-		crew_must(&c, i, ORDER_WAIT, NCCLSVC_OK, WAIT_MS);
-		crew_begin(&c, i, ORDER_VALUE, 0);
-		CHECK_EQ(crew_hear(&c, i), 3);
+		ranks_must(&c, i, ORDER_WAIT, NCCLSVC_OK, WAIT_MS);
+		ranks_begin(&c, i, ORDER_VALUE, 0);
+		CHECK_EQ(ranks_reply(&c, i), 3);
 	}
 	ncclsvc_close(s);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 /* Of three ranks, two exchange; the third is killed, and what it would have sent never comes. */
 static void point_to_point(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 3, NULL);
-	crew_must(&c, 0, ORDER_SEND, NCCLSVC_OK, 0, WORDS, 77, 1);
-	crew_must(&c, 1, ORDER_RECV, NCCLSVC_OK, 0, WORDS, 0);
+	ranks_start(&c, 3, NULL);
+	ranks_must(&c, 0, ORDER_SEND, NCCLSVC_OK, 0, WORDS, 77, 1);
+	ranks_must(&c, 1, ORDER_RECV, NCCLSVC_OK, 0, WORDS, 0);
 	for (int i = 0; i < 2; i++) {
-		crew_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
-		crew_must(&c, i, ORDER_WAIT, NCCLSVC_OK, WAIT_MS);
-		crew_begin(&c, i, ORDER_VALUE, 0);
-		CHECK_EQ(crew_hear(&c, i), 77);
+		ranks_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+		ranks_must(&c, i, ORDER_WAIT, NCCLSVC_OK, WAIT_MS);
+		ranks_begin(&c, i, ORDER_VALUE, 0);
+		CHECK_EQ(ranks_reply(&c, i), 77);
 	}
 	/* They differ. */
-	crew_must(&c, 0, ORDER_SEND, NCCLSVC_OK, 0, WORDS, 77, 1);
-	crew_must(&c, 1, ORDER_RECV, NCCLSVC_OK, 0, WORDS / 2, 0);
+	ranks_must(&c, 0, ORDER_SEND, NCCLSVC_OK, 0, WORDS, 77, 1);
+	ranks_must(&c, 1, ORDER_RECV, NCCLSVC_OK, 0, WORDS / 2, 0);
 	for (int i = 0; i < 2; i++) {
-		crew_must(&c, i, ORDER_WAIT, NCCLSVC_MISMATCH, WAIT_MS);
-		crew_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+		ranks_must(&c, i, ORDER_WAIT, NCCLSVC_MISMATCH, WAIT_MS);
+		ranks_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
 	}
-	crew_must(&c, 1, ORDER_RECV, NCCLSVC_OK, 0, WORDS, 2);
+	ranks_must(&c, 1, ORDER_RECV, NCCLSVC_OK, 0, WORDS, 2);
 	tasks_come(&c, NCCLSVC_WAITING_PEERS, 1);
-	crew_begin(&c, 1, ORDER_WAIT, WAIT_MS);
-	uint64_t killed = crew_kill(&c, 2);
-	crew_ended(&c, 1, NCCLSVC_PEER_GONE);
+	ranks_begin(&c, 1, ORDER_WAIT, WAIT_MS);
+	uint64_t killed = ranks_kill(&c, 2);
+	ranks_ended(&c, 1, NCCLSVC_PEER_GONE);
 	CHECK_EQ(c.pages[1].status.rank_a, 2);
-	crew_in_time(&c, 1, killed);
-	crew_must(&c, 1, ORDER_SYNC, NCCLSVC_OK, 0);
+	ranks_in_time(&c, 1, killed);
+	ranks_must(&c, 1, ORDER_SYNC, NCCLSVC_OK, 0);
 	physicals(&c, 0, 1, 1);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 /* ---- Leaving ---- */
 
 static void leaves_with_tasks_in_flight(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
-	crew_must(&c, 1, ORDER_BLOCK, NCCLSVC_OK, 0);
+	ranks_start(&c, 2, NULL);
+	ranks_must(&c, 1, ORDER_BLOCK, NCCLSVC_OK, 0);
 	for (int i = 0; i < 2; i++)
-		crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, i + 1);
+		ranks_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, i + 1);
 	tasks_come(&c, NCCLSVC_LAUNCHED, 2);
 	/* One more that nobody matches any more. */
-	crew_must(&c, 1, ORDER_LEAVE, NCCLSVC_OK, 0);
-	crew_must(&c, 1, ORDER_UNBLOCK, NCCLSVC_OK, 0);
+	ranks_must(&c, 1, ORDER_LEAVE, NCCLSVC_OK, 0);
+	ranks_must(&c, 1, ORDER_UNBLOCK, NCCLSVC_OK, 0);
 	for (int i = 0; i < 2; i++) {
-		crew_must(&c, i, ORDER_WAIT, NCCLSVC_OK, WAIT_MS);
-		crew_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
-		crew_begin(&c, i, ORDER_VALUE, 0);
-		CHECK_EQ(crew_hear(&c, i), 3);
+		ranks_must(&c, i, ORDER_WAIT, NCCLSVC_OK, WAIT_MS);
+		ranks_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+		ranks_begin(&c, i, ORDER_VALUE, 0);
+		CHECK_EQ(ranks_reply(&c, i), 3);
 	}
 	/* Here or there, as it has been heard of. */
-	ncclsvc_result r = crew_ask(&c, 0, ORDER_SUM, 0, WORDS, 1);
+	ncclsvc_result r = ranks_ask(&c, 0, ORDER_SUM, 0, WORDS, 1);
 	if (r != NCCLSVC_STALE_EPOCH) {
 		CHECK_EQ(r, NCCLSVC_OK);
-		crew_must(&c, 0, ORDER_WAIT, NCCLSVC_PEER_GONE, WAIT_MS);
+		ranks_must(&c, 0, ORDER_WAIT, NCCLSVC_PEER_GONE, WAIT_MS);
 	}
-	crew_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
-	crew_begin(&c, 1, ORDER_JOIN, 1, 2, 1, 1, WAIT_MS, 0);
-	crew_begin(&c, 0, ORDER_REJOIN, 0, WAIT_MS);
+	ranks_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
+	ranks_begin(&c, 1, ORDER_JOIN, 1, 2, 1, 1, WAIT_MS, 0);
+	ranks_begin(&c, 0, ORDER_REJOIN, 0, WAIT_MS);
 	for (int i = 0; i < 2; i++)
-		crew_ended(&c, i, NCCLSVC_OK);
-	crew_try(&c, BOTH, 0);
+		ranks_ended(&c, i, NCCLSVC_OK);
+	ranks_try(&c, BOTH, 0);
 	physicals(&c, 0, 1, 0);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
-static void leave_all(struct crew *c, int place)
+static void leave_all(struct rank_group *c, int place)
 {
 	for (int i = 0; i < c->n; i++)
-		crew_must(c, i, ORDER_LEAVE, NCCLSVC_OK, place);
+		ranks_must(c, i, ORDER_LEAVE, NCCLSVC_OK, place);
 }
 
 /* What is left is used again, on the same GPUs in the same order; else another is made. */
 static void used_again(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
+	ranks_start(&c, 2, NULL);
 	leave_all(&c, 0);
 	physicals(&c, 0, 1, 1);
-	crew_join(&c, 1, BOTH, 0);
-	crew_try(&c, BOTH, 0);
+	ranks_join(&c, 1, BOTH, 0);
+	ranks_try(&c, BOTH, 0);
 	physicals(&c, 0, 1, 0);
 	/* Another communicator, the same GPUs. */
 	leave_all(&c, 0);
 	physicals(&c, 0, 1, 1);
-	crew_join(&c, 2, BOTH, 0);
-	crew_try(&c, BOTH, 0);
+	ranks_join(&c, 2, BOTH, 0);
+	ranks_try(&c, BOTH, 0);
 	physicals(&c, 0, 1, 0);
 	/* One more beside it. */
-	crew_join(&c, 3, BOTH, 1);
-	crew_try(&c, BOTH, 1);
+	ranks_join(&c, 3, BOTH, 1);
+	ranks_try(&c, BOTH, 1);
 	physicals(&c, 0, 2, 0);
 	leave_all(&c, 1);
 	physicals(&c, 0, 2, 1);
 	/* The GPUs in another order. */
 	for (int i = 0; i < 2; i++)
-		crew_begin(&c, i, ORDER_JOIN, 4, 2, 1 - i, i, WAIT_MS, 1);
+		ranks_begin(&c, i, ORDER_JOIN, 4, 2, 1 - i, i, WAIT_MS, 1);
 	for (int i = 0; i < 2; i++)
-		crew_ended(&c, i, NCCLSVC_OK);
-	crew_try(&c, BOTH, 1);
+		ranks_ended(&c, i, NCCLSVC_OK);
+	ranks_try(&c, BOTH, 1);
 	physicals(&c, 0, 3, 1);
 	physicals(&c, 1, 3, 1);
 	/* Only one of them. */
-	crew_must(&c, 1, ORDER_JOIN, NCCLSVC_OK, 5, 1, 0, 1, WAIT_MS, 2);
+	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_OK, 5, 1, 0, 1, WAIT_MS, 2);
 	physicals(&c, 1, 4, 1);
 	physicals(&c, 0, 3, 1);
-	crew_try(&c, BOTH, 0);
-	crew_stop(&c);
+	ranks_try(&c, BOTH, 0);
+	ranks_stop(&c);
 }
 
 static void idle_ones_go(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, "--comm-idle-seconds", "1", NULL);
-	crew_join(&c, 2, BOTH, 1);
+	ranks_start(&c, 2, "--comm-idle-seconds", "1", NULL);
+	ranks_join(&c, 2, BOTH, 1);
 	leave_all(&c, 1);
 	physicals(&c, 0, 2, 1);
 	physicals(&c, 0, 1, 0);
 	physicals(&c, 1, 1, 0);
-	crew_try(&c, BOTH, 0);
-	crew_join(&c, 2, BOTH, 1);
-	crew_try(&c, BOTH, 1);
-	crew_stop(&c);
+	ranks_try(&c, BOTH, 0);
+	ranks_join(&c, 2, BOTH, 1);
+	ranks_try(&c, BOTH, 1);
+	ranks_stop(&c);
 }
 
 /* ---- Joining ---- */
 
 static void refused_joins(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_prepare(&c, 2);
-	crew_daemon(&c, NULL);
-	crew_ranks(&c, 2);
-	crew_begin(&c, 0, ORDER_JOIN, 1, 2, 0, 0, WAIT_MS, 0);
+	ranks_prepare(&c, 2);
+	ranks_start_daemon(&c, NULL);
+	ranks_create(&c, 2);
+	ranks_begin(&c, 0, ORDER_JOIN, 1, 2, 0, 0, WAIT_MS, 0);
 	clients_ask(c.ranks, 1);
-	crew_must(&c, 1, ORDER_JOIN, NCCLSVC_INVALID_ARGUMENT, 1, 2, 1, 0, WAIT_MS, 0);
+	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_INVALID_ARGUMENT, 1, 2, 1, 0, WAIT_MS, 0);
 	says(&c, 1, "device 0");
-	crew_must(&c, 1, ORDER_JOIN, NCCLSVC_MISMATCH, 1, 2, 1, NCCLSVC_DEVICE_HOST, WAIT_MS, 0);
+	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_MISMATCH, 1, 2, 1, NCCLSVC_DEVICE_HOST, WAIT_MS, 0);
 	says(&c, 1, "host memory");
-	crew_must(&c, 1, ORDER_JOIN, NCCLSVC_OK, 1, 2, 1, 1, WAIT_MS, 0);
-	crew_ended(&c, 0, NCCLSVC_OK);
-	crew_try(&c, BOTH, 0);
+	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_OK, 1, 2, 1, 1, WAIT_MS, 0);
+	ranks_ended(&c, 0, NCCLSVC_OK);
+	ranks_try(&c, BOTH, 0);
 	/* The other way round. */
-	crew_begin(&c, 0, ORDER_JOIN, 2, 2, 0, NCCLSVC_DEVICE_HOST, WAIT_MS, 1);
+	ranks_begin(&c, 0, ORDER_JOIN, 2, 2, 0, NCCLSVC_DEVICE_HOST, WAIT_MS, 1);
 	clients_ask(c.ranks, 1);
-	crew_must(&c, 1, ORDER_JOIN, NCCLSVC_MISMATCH, 2, 2, 1, 1, WAIT_MS, 1);
+	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_MISMATCH, 2, 2, 1, 1, WAIT_MS, 1);
 	says(&c, 1, "a GPU");
-	crew_must(&c, 1, ORDER_JOIN, NCCLSVC_OK, 2, 2, 1, NCCLSVC_DEVICE_HOST, WAIT_MS, 1);
-	crew_ended(&c, 0, NCCLSVC_OK);
+	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_OK, 2, 2, 1, NCCLSVC_DEVICE_HOST, WAIT_MS, 1);
+	ranks_ended(&c, 0, NCCLSVC_OK);
 	/* More ranks than GPUs. */
-	crew_must(&c, 1, ORDER_JOIN, NCCLSVC_INVALID_ARGUMENT, 3, 3, 1, 1, WAIT_MS, 2);
+	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_INVALID_ARGUMENT, 3, 3, 1, 1, WAIT_MS, 2);
 	/* Alone, and in time. */
-	crew_must(&c, 1, ORDER_JOIN, NCCLSVC_TIMEOUT, 3, 2, 1, 1, 100, 2);
+	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_TIMEOUT, 3, 2, 1, 1, 100, 2);
 	says(&c, 1, "0");
 	/* Who waits for a rank hears why that was refused. */
-	crew_begin(&c, 0, ORDER_JOIN, 4, 2, 0, 0, 500, 2);
+	ranks_begin(&c, 0, ORDER_JOIN, 4, 2, 0, 0, 500, 2);
 	clients_ask(c.ranks, 1);
-	crew_must(&c, 1, ORDER_JOIN, NCCLSVC_INVALID_ARGUMENT, 4, 2, 1, 0, WAIT_MS, 2);
-	crew_ended(&c, 0, NCCLSVC_TIMEOUT);
+	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_INVALID_ARGUMENT, 4, 2, 1, 0, WAIT_MS, 2);
+	ranks_ended(&c, 0, NCCLSVC_TIMEOUT);
 	says(&c, 0, "deadline: 1; rank 1 (pid ");
 	says(&c, 0, "was refused: ranks 0 (pid ");
 	says(&c, 0, "have both taken device 0");
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void split(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 4, NULL);
+	ranks_start(&c, 4, NULL);
 	for (int i = 0; i < 4; i++)
-		crew_begin(&c, i, ORDER_SPLIT, 0, i & 1, i, WAIT_MS, 1);
+		ranks_begin(&c, i, ORDER_SPLIT, 0, i & 1, i, WAIT_MS, 1);
 	for (int i = 0; i < 4; i++)
-		crew_ended(&c, i, NCCLSVC_OK);
-	crew_try(&c, 5, 1);
-	crew_try(&c, 10, 1);
-	crew_try(&c, 15, 0);
+		ranks_ended(&c, i, NCCLSVC_OK);
+	ranks_try(&c, 5, 1);
+	ranks_try(&c, 10, 1);
+	ranks_try(&c, 15, 0);
 	/* One dies: its part and the parent end, the other part goes on. */
-	crew_kill(&c, 2);
-	crew_try(&c, 10, 1);
+	ranks_kill(&c, 2);
+	ranks_try(&c, 10, 1);
 	ncclsvc_result r = NCCLSVC_OK;
 	for (int k = 0; !r && k < 1000; k++, sleep_ms(1))
-		r = crew_ask(&c, 0, ORDER_ERROR, 1);
+		r = ranks_ask(&c, 0, ORDER_ERROR, 1);
 	CHECK_EQ(r, NCCLSVC_PEER_GONE);
-	crew_replace(&c, 2);
-	crew_begin(&c, 2, ORDER_JOIN, 1, 4, 2, 2, WAIT_MS, 0);
+	ranks_replace(&c, 2);
+	ranks_begin(&c, 2, ORDER_JOIN, 1, 4, 2, 2, WAIT_MS, 0);
 	for (int i = 0; i < 4; i++)
 		if (i != 2)
-			crew_begin(&c, i, ORDER_REJOIN, 0, WAIT_MS);
+			ranks_begin(&c, i, ORDER_REJOIN, 0, WAIT_MS);
 	for (int i = 0; i < 4; i++)
-		crew_ended(&c, i, NCCLSVC_OK);
-	crew_try(&c, 15, 0);
-	crew_try(&c, 10, 1);
-	crew_stop(&c);
+		ranks_ended(&c, i, NCCLSVC_OK);
+	ranks_try(&c, 15, 0);
+	ranks_try(&c, 10, 1);
+	ranks_stop(&c);
 }
 
 /* The new communicators take time to be made, and a member dies meanwhile. */
 static void split_without_end(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
+	ranks_start(&c, 2, NULL);
 	int pid = device_of(&c, 0).pid;
 	worker_pause(pid);
 	for (int i = 0; i < 2; i++)
-		crew_begin(&c, i, ORDER_SPLIT, 0, 0, i, WAIT_MS, 1);
+		ranks_begin(&c, i, ORDER_SPLIT, 0, 0, i, WAIT_MS, 1);
 	clients_ask(c.ranks, 2);
-	uint64_t killed = crew_kill(&c, 1);
-	crew_ended(&c, 0, NCCLSVC_PEER_GONE);
-	crew_in_time(&c, 0, killed);
+	uint64_t killed = ranks_kill(&c, 1);
+	ranks_ended(&c, 0, NCCLSVC_PEER_GONE);
+	ranks_in_time(&c, 0, killed);
 	worker_continue(pid);
 	/* And one that is out of time. */
-	crew_replace(&c, 1);
-	crew_begin(&c, 1, ORDER_JOIN, 1, 2, 1, 1, WAIT_MS, 0);
-	crew_begin(&c, 0, ORDER_REJOIN, 0, WAIT_MS);
+	ranks_replace(&c, 1);
+	ranks_begin(&c, 1, ORDER_JOIN, 1, 2, 1, 1, WAIT_MS, 0);
+	ranks_begin(&c, 0, ORDER_REJOIN, 0, WAIT_MS);
 	for (int i = 0; i < 2; i++)
-		crew_ended(&c, i, NCCLSVC_OK);
-	crew_join(&c, 2, BOTH, 2); /* takes what is in the pool */
+		ranks_ended(&c, i, NCCLSVC_OK);
+	ranks_join(&c, 2, BOTH, 2); /* takes what is in the pool */
 	worker_pause(pid);
 	for (int i = 0; i < 2; i++)
-		crew_begin(&c, i, ORDER_SPLIT, 0, 0, i, 300, 1);
+		ranks_begin(&c, i, ORDER_SPLIT, 0, 0, i, 300, 1);
 	for (int i = 0; i < 2; i++)
-		crew_ended(&c, i, NCCLSVC_TIMEOUT);
+		ranks_ended(&c, i, NCCLSVC_TIMEOUT);
 	worker_continue(pid);
-	crew_try(&c, BOTH, 0);
-	crew_stop(&c);
+	ranks_try(&c, BOTH, 0);
+	ranks_stop(&c);
 }
 
 /* ---- Much at once ---- */
@@ -352,68 +352,68 @@ static void split_without_end(void **state)
 /* Four trainers on each GPU submit all they can while the workers are away. */
 static void thousands_while_workers_are_away(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	const int tasks = sanitized() ? 300 : 512; /* as many as a stream takes */
 	(void)state;
 	time_limit(120);
-	crew_prepare(&c, 2);
-	crew_daemon(&c, NULL);
-	crew_ranks(&c, 8);
+	ranks_prepare(&c, 2);
+	ranks_start_daemon(&c, NULL);
+	ranks_create(&c, 8);
 	for (int k = 0; k < 4; k++)
-		crew_join(&c, k + 1, BOTH << 2 * k, 0);
+		ranks_join(&c, k + 1, BOTH << 2 * k, 0);
 	for (int k = 0; k < 4; k++)
-		crew_try(&c, BOTH << 2 * k, 0);
+		ranks_try(&c, BOTH << 2 * k, 0);
 	int pids[2] = {device_of(&c, 0).pid, device_of(&c, 1).pid};
 	for (int i = 0; i < 2; i++)
 		worker_pause(pids[i]);
 	for (int i = 0; i < 8; i++)
-		crew_begin(&c, i, ORDER_FLOOD, 0, tasks);
+		ranks_begin(&c, i, ORDER_FLOOD, 0, tasks);
 	for (int i = 0; i < 8; i++)
-		crew_ended(&c, i, NCCLSVC_OK);
+		ranks_ended(&c, i, NCCLSVC_OK);
 	for (int i = 0; i < 2; i++)
 		worker_continue(pids[i]);
 	for (int i = 0; i < 8; i++)
-		crew_begin(&c, i, ORDER_WAIT, WAIT_MS);
+		ranks_begin(&c, i, ORDER_WAIT, WAIT_MS);
 	for (int i = 0; i < 8; i++)
-		crew_ended(&c, i, NCCLSVC_OK);
+		ranks_ended(&c, i, NCCLSVC_OK);
 	for (int k = 0; k < 4; k++)
-		crew_try(&c, BOTH << 2 * k, 0);
-	crew_stop(&c);
+		ranks_try(&c, BOTH << 2 * k, 0);
+	ranks_stop(&c);
 }
 
 /* Task groups over three communicators of four ranks, in all forms. */
 static void mixed_groups(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
 	time_limit(120);
-	crew_start(&c, 4, NULL);
-	crew_join(&c, 2, 15, 1);
-	crew_join(&c, 3, 15, 2);
+	ranks_start(&c, 4, NULL);
+	ranks_join(&c, 2, 15, 1);
+	ranks_join(&c, 3, 15, 2);
 	for (int round = 0; round < 3; round++) {
 		for (int i = 0; i < 4; i++)
-			crew_begin(&c, i, ORDER_MIX, sanitized() ? 50 : 600, 4711 + round);
+			ranks_begin(&c, i, ORDER_MIX, sanitized() ? 50 : 600, 4711 + round);
 		for (int i = 0; i < 4; i++)
-			crew_ended(&c, i, NCCLSVC_OK);
+			ranks_ended(&c, i, NCCLSVC_OK);
 	}
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CREW_TEST(mismatch),
-		CREW_TEST(deadline),
-		CREW_TEST(cancel),
-		CREW_TEST(point_to_point),
-		CREW_TEST(leaves_with_tasks_in_flight),
-		CREW_TEST(used_again),
-		CREW_TEST(idle_ones_go),
-		CREW_TEST(refused_joins),
-		CREW_TEST(split),
-		CREW_TEST(split_without_end),
-		CREW_TEST(thousands_while_workers_are_away),
-		CREW_TEST(mixed_groups),
+		RANKS_TEST(mismatch),
+		RANKS_TEST(deadline),
+		RANKS_TEST(cancel),
+		RANKS_TEST(point_to_point),
+		RANKS_TEST(leaves_with_tasks_in_flight),
+		RANKS_TEST(used_again),
+		RANKS_TEST(idle_ones_go),
+		RANKS_TEST(refused_joins),
+		RANKS_TEST(split),
+		RANKS_TEST(split_without_end),
+		RANKS_TEST(thousands_while_workers_are_away),
+		RANKS_TEST(mixed_groups),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,19 +11,19 @@
 /* Before a worker is started again, less what a timer may be early; doubles */
 #define FIRST_PAUSE_NS UINT64_C(90000000)
 
-static void submit_and_wait(struct crew *c)
+static void submit_and_wait(struct rank_group *c)
 {
 	for (int i = 0; i < c->n; i++) {
-		crew_must(c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, i + 1);
-		crew_begin(c, i, ORDER_WAIT, WAIT_MS);
+		ranks_must(c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, i + 1);
+		ranks_begin(c, i, ORDER_WAIT, WAIT_MS);
 	}
 }
 
-static void all_end(struct crew *c, int result)
+static void all_end(struct rank_group *c, int result)
 {
 	for (int i = 0; i < c->n; i++) {
-		crew_ended(c, i, result);
-		crew_must(c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+		ranks_ended(c, i, result);
+		ranks_must(c, i, ORDER_SYNC, NCCLSVC_OK, 0);
 	}
 }
 
@@ -37,8 +37,8 @@ static void says(const char *text, const char *part)
 
 static void fails_at_work(const char *fault, const char *error)
 {
-	struct crew c;
-	crew_start(&c, 2, NULL);
+	struct rank_group c;
+	ranks_start(&c, 2, NULL);
 	int pid = device_of(&c, 1).pid;
 	fault_on(&c, fault, pid);
 	submit_and_wait(&c);
@@ -48,9 +48,9 @@ static void fails_at_work(const char *fault, const char *error)
 	CHECK_EQ(d.restarts, 1);
 	says(d.text, error);
 	CHECK_EQ(device_of(&c, 0).restarts, 0);
-	crew_rejoin(&c, 3, 0);
-	crew_try(&c, 3, 0);
-	crew_stop(&c);
+	ranks_rejoin(&c, 3, 0);
+	ranks_try(&c, 3, 0);
+	ranks_stop(&c);
 }
 
 static void sticky_error(void **state)
@@ -69,20 +69,20 @@ static void unheard_of_error(void **state)
 /* Nobody uses it: it is found out all the same. */
 static void error_of_an_idle_gpu(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, "--worker-seconds", "1", NULL);
+	ranks_start(&c, 2, "--worker-seconds", "1", NULL);
 	int pid = device_of(&c, 1).pid;
 	fault_on(&c, "contained", pid);
 	worker_replaced(&c, 1, pid);
 	fault_off(&c, "contained");
-	crew_rejoin(&c, 3, 0);
-	crew_try(&c, 3, 0);
-	crew_stop(&c);
+	ranks_rejoin(&c, 3, 0);
+	ranks_try(&c, 3, 0);
+	ranks_stop(&c);
 }
 
 /* When its worker has ended at least n times. */
-static ncclsvc_device_info restarted(const struct crew *c, int device, uint32_t n)
+static ncclsvc_device_info restarted(const struct rank_group *c, int device, uint32_t n)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(5)) {
 		ncclsvc_device_info d = device_of(c, device);
@@ -94,9 +94,9 @@ static ncclsvc_device_info restarted(const struct crew *c, int device, uint32_t 
 
 static void again_and_again(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
+	ranks_start(&c, 2, NULL);
 	int pid = device_of(&c, 1).pid;
 	fault_on(&c, "driver-old", 0);
 	uint64_t killed = worker_kill(&c, 1);
@@ -104,9 +104,9 @@ static void again_and_again(void **state)
 	/* A JOIN waits for the worker, and not longer than it may. */
 	uint64_t before = now_ns();
 	for (int i = 0; i < 2; i++)
-		crew_begin(&c, i, ORDER_REJOIN, 0, 700);
+		ranks_begin(&c, i, ORDER_REJOIN, 0, 700);
 	for (int i = 0; i < 2; i++) {
-		crew_ended(&c, i, NCCLSVC_TIMEOUT);
+		ranks_ended(&c, i, NCCLSVC_TIMEOUT);
 		says(c.pages[i].text, "gpu1");
 		says(c.pages[i].text, "11.4");
 	}
@@ -117,32 +117,32 @@ static void again_and_again(void **state)
 	/* At once, as it had done its work, and then later and later. */
 	CHECK(now_ns() - killed >= ((UINT64_C(1) << (d.restarts - 2)) - 1) * FIRST_PAUSE_NS);
 	fault_off(&c, "driver-old");
-	crew_rejoin(&c, 3, 0);
-	crew_try(&c, 3, 0);
+	ranks_rejoin(&c, 3, 0);
+	ranks_try(&c, 3, 0);
 	worker_replaced(&c, 1, pid);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 /* The pauses are for workers that are of no use. With them the last one here would last 6.4 s. */
 static void killed_often(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
+	ranks_start(&c, 2, NULL);
 	for (int i = 0; i < 7; i++) {
 		int pid = device_of(&c, 1).pid;
 		uint64_t killed = worker_kill(&c, 1);
 		worker_replaced(&c, 1, pid);
 		CHECK(in_time(killed, now_ns(), 5 * SECOND));
-		crew_rejoin(&c, 3, 0);
-		crew_try(&c, 3, 0);
+		ranks_rejoin(&c, 3, 0);
+		ranks_try(&c, 3, 0);
 	}
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 /* ---- Calls that do not return ---- */
 
-static void ctl_answers(const struct crew *c, const char *command, const char *option,
+static void ctl_answers(const struct rank_group *c, const char *command, const char *option,
 			const char *argument, const char *part)
 {
 	static char out[1 << 16];
@@ -161,9 +161,9 @@ static void ctl_answers(const struct crew *c, const char *command, const char *o
 
 static void wedged_worker(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, "--worker-seconds", sanitized() ? "8" : "4", NULL);
+	ranks_start(&c, 2, "--worker-seconds", sanitized() ? "8" : "4", NULL);
 	int pid = device_of(&c, 1).pid;
 	fault_on(&c, "wedge", pid);
 	submit_and_wait(&c);
@@ -177,21 +177,21 @@ static void wedged_worker(void **state)
 	ncclsvc_device_info d = worker_replaced(&c, 1, pid);
 	says(d.text, "does not answer");
 	CHECK_EQ(device_of(&c, 0).restarts, 0);
-	crew_rejoin(&c, 3, 0);
-	crew_try(&c, 3, 0);
-	crew_stop(&c);
+	ranks_rejoin(&c, 3, 0);
+	ranks_try(&c, 3, 0);
+	ranks_stop(&c);
 }
 
 /* The machine stood still, the daemon too: no reason to end a worker that has not answered. */
 static void nobody_was_let_run(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, "--worker-seconds", "2", NULL);
+	ranks_start(&c, 2, "--worker-seconds", "2", NULL);
 	int pid = device_of(&c, 1).pid;
 	worker_pause(pid);
 	for (int i = 0; i < 2; i++)
-		crew_begin(&c, i, ORDER_JOIN, 2, 2, i, i, WAIT_MS, 1);
+		ranks_begin(&c, i, ORDER_JOIN, 2, 2, i, i, WAIT_MS, 1);
 	clients_ask(c.ranks, 2);
 	CHECK_EQ(kill(c.d.pid, SIGSTOP), 0);
 	sleep_ms(2700);
@@ -199,41 +199,41 @@ static void nobody_was_let_run(void **state)
 	sleep_ms(50); /* it is the first to look */
 	worker_continue(pid);
 	for (int i = 0; i < 2; i++)
-		crew_ended(&c, i, NCCLSVC_OK);
+		ranks_ended(&c, i, NCCLSVC_OK);
 	CHECK_EQ(device_of(&c, 1).restarts, 0);
-	crew_try(&c, 3, 1);
-	crew_stop(&c);
+	ranks_try(&c, 3, 1);
+	ranks_stop(&c);
 }
 
 /* ---- NCCL ---- */
 
 static void async_error(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
+	ranks_start(&c, 2, NULL);
 	fault_on(&c, "async-error", 0);
 	submit_and_wait(&c);
 	all_end(&c, NCCLSVC_NCCL_ERROR);
 	fault_off(&c, "async-error");
 	ncclsvc_device_info d = device_of(&c, 0), e = device_of(&c, 1);
 	says(d.text[0] ? d.text : e.text, "asynchronous error");
-	crew_rejoin(&c, 3, 0);
-	crew_try(&c, 3, 0);
+	ranks_rejoin(&c, 3, 0);
+	ranks_try(&c, 3, 0);
 	for (int i = 0; i < 2; i++) {
 		CHECK_EQ(device_of(&c, i).restarts, 0);
 		CHECK_EQ(device_of(&c, i).nccl_comms, 1);
 	}
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 /* A kernel that hears of no abort: only the end of its process ends it. */
 static void hang_after_abort(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	int pids[2];
 	(void)state;
-	crew_start(&c, 2, "--worker-seconds", sanitized() ? "4" : "1", NULL);
+	ranks_start(&c, 2, "--worker-seconds", sanitized() ? "4" : "1", NULL);
 	for (int i = 0; i < 2; i++)
 		pids[i] = device_of(&c, i).pid;
 	fault_on(&c, "kernel-hang", 0);
@@ -241,68 +241,68 @@ static void hang_after_abort(void **state)
 	kernels_hang(&c, 2);
 	uint64_t killed = worker_kill(&c, 1);
 	for (int i = 0; i < 2; i++) {
-		crew_ended(&c, i, NCCLSVC_WORKER_LOST);
-		crew_in_time(&c, i, killed);
+		ranks_ended(&c, i, NCCLSVC_WORKER_LOST);
+		ranks_in_time(&c, i, killed);
 	}
 	/* Their streams wait for what may still write; but not for ever. */
 	for (int i = 0; i < 2; i++)
-		crew_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+		ranks_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
 	CHECK(now_ns() - killed < UINT64_C(1000000000) * (sanitized() ? 10 : 2));
 	for (int i = 0; i < 2; i++)
 		worker_replaced(&c, i, pids[i]);
 	fault_off(&c, "kernel-hang");
-	crew_rejoin(&c, 3, 0);
-	crew_try(&c, 3, 0);
-	crew_stop(&c);
+	ranks_rejoin(&c, 3, 0);
+	ranks_try(&c, 3, 0);
+	ranks_stop(&c);
 }
 
 /* A trainer dies while the others' kernels hang: they are broken off when they do not end. */
 static void hang_of_a_dead_trainer(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, "--worker-seconds", sanitized() ? "4" : "1", NULL);
+	ranks_start(&c, 2, "--worker-seconds", sanitized() ? "4" : "1", NULL);
 	fault_on(&c, "kernel-hang", 0);
 	submit_and_wait(&c);
 	kernels_hang(&c, 2);
 	fault_off(&c, "kernel-hang");
-	uint64_t killed = crew_kill(&c, 1);
-	crew_ended(&c, 0, NCCLSVC_PEER_GONE);
-	crew_in_time(&c, 0, killed);
-	crew_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
-	crew_replace(&c, 1);
-	crew_begin(&c, 1, ORDER_JOIN, 1, 2, 1, 1, WAIT_MS, 0);
-	crew_begin(&c, 0, ORDER_REJOIN, 0, WAIT_MS);
+	uint64_t killed = ranks_kill(&c, 1);
+	ranks_ended(&c, 0, NCCLSVC_PEER_GONE);
+	ranks_in_time(&c, 0, killed);
+	ranks_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
+	ranks_replace(&c, 1);
+	ranks_begin(&c, 1, ORDER_JOIN, 1, 2, 1, 1, WAIT_MS, 0);
+	ranks_begin(&c, 0, ORDER_REJOIN, 0, WAIT_MS);
 	for (int i = 0; i < 2; i++)
-		crew_ended(&c, i, NCCLSVC_OK);
-	crew_try(&c, 3, 0);
+		ranks_ended(&c, i, NCCLSVC_OK);
+	ranks_try(&c, 3, 0);
 	CHECK(daemon_says(&c.d, "gpu0, gpu1: NCCL communicator 0 is aborted"));
 	for (int i = 0; i < 2; i++)
 		CHECK_EQ(device_of(&c, i).restarts, 0);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void init_fails(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_prepare(&c, 2);
-	crew_daemon(&c, NULL);
-	crew_ranks(&c, 2);
+	ranks_prepare(&c, 2);
+	ranks_start_daemon(&c, NULL);
+	ranks_create(&c, 2);
 	fault_on(&c, "init-fail", 0);
 	for (int round = 0; round < 3; round++) {
 		for (int i = 0; i < 2; i++)
-			crew_begin(&c, i, ORDER_JOIN, 1, 2, i, i, WAIT_MS, 0);
+			ranks_begin(&c, i, ORDER_JOIN, 1, 2, i, i, WAIT_MS, 0);
 		for (int i = 0; i < 2; i++) {
-			crew_ended(&c, i, NCCLSVC_NCCL_ERROR);
+			ranks_ended(&c, i, NCCLSVC_NCCL_ERROR);
 			says(c.pages[i].text, "the fault init-fail is on");
 		}
 	}
 	fault_off(&c, "init-fail");
-	crew_join(&c, 1, 3, 0);
-	crew_try(&c, 3, 0);
+	ranks_join(&c, 1, 3, 0);
+	ranks_try(&c, 3, 0);
 	CHECK_EQ(device_of(&c, 0).nccl_comms, 1);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 /* ---- Memory ---- */
@@ -310,59 +310,59 @@ static void init_fails(void **state)
 static void import_fails(void **state)
 {
 	static const char *const faults[] = {"ipc-open", "memory"};
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
+	ranks_start(&c, 2, NULL);
 	for (int k = 0; k < 2; k++) {
-		crew_must(&c, 0, ORDER_NEW, NCCLSVC_OK, 0);
+		ranks_must(&c, 0, ORDER_NEW, NCCLSVC_OK, 0);
 		fault_on(&c, faults[k], device_of(&c, 0).pid);
-		ncclsvc_result r = crew_ask(&c, 0, ORDER_SUM, 0, WORDS, 1);
+		ncclsvc_result r = ranks_ask(&c, 0, ORDER_SUM, 0, WORDS, 1);
 		CHECK_EQ(r, k ? NCCLSVC_NO_MEMORY : NCCLSVC_SYSTEM);
 		says(c.pages[0].text, "gpu0");
 		says(c.pages[0].text, "CUDA");
 		fault_off(&c, faults[k]);
 		/* Nothing was submitted, and nothing is broken. */
-		crew_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
-		crew_try(&c, 3, 0);
+		ranks_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
+		ranks_try(&c, 3, 0);
 	}
 	CHECK_EQ(device_of(&c, 0).restarts, 0);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void lending_fails(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
+	ranks_start(&c, 2, NULL);
 	fault_on(&c, "memory", device_of(&c, 0).pid);
-	crew_must(&c, 0, ORDER_LEND, NCCLSVC_NO_MEMORY, 1 << 20);
+	ranks_must(&c, 0, ORDER_LEND, NCCLSVC_NO_MEMORY, 1 << 20);
 	says(c.pages[0].text, "gpu0");
 	fault_off(&c, "memory");
 	/* More than there is. */
-	crew_must(&c, 0, ORDER_LEND, NCCLSVC_NO_MEMORY, INT64_C(1) << 29);
+	ranks_must(&c, 0, ORDER_LEND, NCCLSVC_NO_MEMORY, INT64_C(1) << 29);
 	CHECK_EQ(device_of(&c, 0).lent, 0);
-	crew_must(&c, 0, ORDER_LEND, NCCLSVC_OK, 1 << 20);
-	crew_try(&c, 3, 0);
+	ranks_must(&c, 0, ORDER_LEND, NCCLSVC_OK, 1 << 20);
+	ranks_try(&c, 3, 0);
 	CHECK_EQ(device_of(&c, 0).lent, 1);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CREW_TEST(sticky_error),
-		CREW_TEST(unheard_of_error),
-		CREW_TEST(error_of_an_idle_gpu),
-		CREW_TEST(again_and_again),
-		CREW_TEST(wedged_worker),
-		CREW_TEST(nobody_was_let_run),
-		CREW_TEST(async_error),
-		CREW_TEST(hang_after_abort),
-		CREW_TEST(hang_of_a_dead_trainer),
-		CREW_TEST(init_fails),
-		CREW_TEST(import_fails),
-		CREW_TEST(lending_fails),
-		CREW_TEST(killed_often),
+		RANKS_TEST(sticky_error),
+		RANKS_TEST(unheard_of_error),
+		RANKS_TEST(error_of_an_idle_gpu),
+		RANKS_TEST(again_and_again),
+		RANKS_TEST(wedged_worker),
+		RANKS_TEST(nobody_was_let_run),
+		RANKS_TEST(async_error),
+		RANKS_TEST(hang_after_abort),
+		RANKS_TEST(hang_of_a_dead_trainer),
+		RANKS_TEST(init_fails),
+		RANKS_TEST(import_fails),
+		RANKS_TEST(lending_fails),
+		RANKS_TEST(killed_often),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,7 @@
 /* ---- The scene ---- */
 
 /* The stand-in is found in PATH, and nowhere else. */
-static void prepare(struct crew *c, bool installed)
+static void prepare(struct rank_group *c, bool installed)
 {
 	char path[1024];
 	snprintf(path, sizeof(path), "%s%s/usr/bin:/bin",
@@ -27,10 +27,10 @@ static void prepare(struct crew *c, bool installed)
 	setenv("PATH", path, 1);
 	unsetenv("NCCLSVCD_MPS");
 	unsetenv("CUDA_MPS_PIPE_DIRECTORY");
-	crew_prepare(c, 1);
+	ranks_prepare(c, 1);
 }
 
-static ncclsvc_daemon_info info_of(const struct crew *c)
+static ncclsvc_daemon_info info_of(const struct rank_group *c)
 {
 	ncclsvc_daemon_info info;
 	ncclsvc_session *session = session_open(&c->d);
@@ -40,7 +40,7 @@ static ncclsvc_daemon_info info_of(const struct crew *c)
 }
 
 /* Until its daemon says that it has started so many. */
-static ncclsvc_daemon_info started(const struct crew *c, uint32_t times)
+static ncclsvc_daemon_info started(const struct rank_group *c, uint32_t times)
 {
 	ncclsvc_daemon_info info = info_of(c);
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;
@@ -58,13 +58,13 @@ static void says(const char *text, const char *part)
 		check_failed(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", text, part);
 }
 
-static void directory_of(const struct crew *c, char *path, size_t size)
+static void directory_of(const struct rank_group *c, char *path, size_t size)
 {
 	snprintf(path, size, "%s.mps", c->d.socket);
 }
 
 /* Ends the daemon, and keeps its directory for the next one. */
-static void end_daemon(struct crew *c, bool last)
+static void end_daemon(struct rank_group *c, bool last)
 {
 	char path[128];
 	snprintf(path, sizeof(path), "%s/kept", c->d.dir);
@@ -142,13 +142,13 @@ static int become_client(const char *directory)
 /* It outlives the daemon, and must hold nothing that somebody waits for. */
 static void it_inherits_nothing(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	int ends[2];
 	char byte;
 	(void)state;
 	prepare(&c, true);
 	CHECK(!pipe(ends));
-	crew_daemon(&c, NULL);
+	ranks_start_daemon(&c, NULL);
 	close(ends[1]);
 	const pid_t control = started(&c, 1).mps_pid;
 	daemon_kill(&c.d);
@@ -160,17 +160,17 @@ static void it_inherits_nothing(void **state)
 	await_gone(control);
 	daemon_restart(&c.d, "--device", "cuda", NULL);
 	end_daemon(&c, true); /* without the pipe that the first had */
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void one_of_its_own(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	struct stat st;
 	char directory[128];
 	(void)state;
 	prepare(&c, true);
-	crew_daemon(&c, NULL);
+	ranks_start_daemon(&c, NULL);
 	ncclsvc_daemon_info info = started(&c, 1);
 	directory_of(&c, directory, sizeof(directory));
 	says(info.mps_text, directory);
@@ -178,86 +178,86 @@ static void one_of_its_own(void **state)
 	CHECK_EQ(st.st_mode & 07777, 0700);
 	CHECK(daemon_says(&c.d, "shares the GPU through MPS"));
 	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_ACTIVE);
-	crew_stop(&c);
+	ranks_stop(&c);
 	await_gone(info.mps_pid);
 	CHECK(!exists(directory));
 }
 
 static void two_daemons_share_nothing(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	struct daemon other;
 	(void)state;
 	prepare(&c, true);
-	crew_daemon(&c, NULL);
+	ranks_start_daemon(&c, NULL);
 	daemon_start(&other, "--device", "cuda", NULL);
-	struct crew view = {.d = other};
+	struct rank_group view = {.d = other};
 	CHECK(info_of(&view).mps_pid != info_of(&c).mps_pid);
 	CHECK_EQ(info_of(&view).mps, NCCLSVC_MPS_OWN);
 	daemon_stop(&other);
 	started(&c, 1);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 /* Who has opened a session has its daemon's MPS in the environment, and so has what he starts. */
 static void another_daemons_is_not_found(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	struct daemon other;
 	char directory[128];
 	(void)state;
 	prepare(&c, true);
-	crew_daemon(&c, NULL);
+	ranks_start_daemon(&c, NULL);
 	directory_of(&c, directory, sizeof(directory));
 	ncclsvc_session *session = session_open(&c.d);
 	CHECK(!strcmp(getenv("CUDA_MPS_PIPE_DIRECTORY"), directory));
 	ncclsvc_close(session);
 	daemon_start(&other, "--device", "cuda", NULL);
-	struct crew view = {.d = other};
+	struct rank_group view = {.d = other};
 	CHECK_EQ(info_of(&view).mps, NCCLSVC_MPS_OWN);
 	CHECK(info_of(&view).mps_pid != info_of(&c).mps_pid);
 	daemon_stop(&other);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void none_is_installed(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
 	if (exists("/usr/bin/nvidia-cuda-mps-control"))
 		skip();
 	prepare(&c, false);
-	crew_daemon(&c, NULL);
+	ranks_start_daemon(&c, NULL);
 	CHECK(daemon_says(&c.d, "no MPS: nvidia-cuda-mps-control is not installed"));
 	ncclsvc_daemon_info info = info_of(&c);
 	CHECK_EQ(info.mps, NCCLSVC_MPS_NOBODY);
 	says(info.mps_text, "not installed");
 	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_NONE);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void none_is_wanted(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	char directory[128];
 	(void)state;
 	prepare(&c, true);
-	crew_daemon(&c, "--mps", "off", NULL);
+	ranks_start_daemon(&c, "--mps", "off", NULL);
 	ncclsvc_daemon_info info = info_of(&c);
 	directory_of(&c, directory, sizeof(directory));
 	CHECK_EQ(info.mps, NCCLSVC_MPS_NOBODY);
 	says(info.mps_text, "mps = off");
 	CHECK(!exists(directory));
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void a_killed_daemons_is_taken_over(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	char directory[128];
 	(void)state;
 	prepare(&c, true);
-	crew_daemon(&c, NULL);
+	ranks_start_daemon(&c, NULL);
 	directory_of(&c, directory, sizeof(directory));
 	const pid_t control = started(&c, 1).mps_pid;
 	const int client = become_client(directory);
@@ -269,17 +269,17 @@ static void a_killed_daemons_is_taken_over(void **state)
 	CHECK_EQ(info.mps_pid, control);
 	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_ACTIVE);
 	close(client);
-	crew_stop(&c);
+	ranks_stop(&c);
 	await_gone(control);
 	CHECK(!exists(directory));
 }
 
 static void a_killed_one_is_started_again(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
 	prepare(&c, true);
-	crew_daemon(&c, NULL);
+	ranks_start_daemon(&c, NULL);
 	ncclsvc_daemon_info info = started(&c, 1);
 	const int worker = device_of(&c, 0).pid;
 	kill(info.mps_pid, SIGKILL);
@@ -292,12 +292,12 @@ static void a_killed_one_is_started_again(void **state)
 	kill(info.mps_pid, SIGKILL);
 	info = started(&c, 3);
 	CHECK((now_ns() - since) / 1000000 >= 900);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void it_ends_at_once(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	char directory[128], path[1024];
 	(void)state;
 	prepare(&c, true);
@@ -311,7 +311,7 @@ static void it_ends_at_once(void **state)
 	CHECK(!fclose(f) && !chmod(path, 0700));
 	snprintf(path, sizeof(path), "%s:/usr/bin:/bin", directory);
 	setenv("PATH", path, 1);
-	crew_daemon(&c, NULL);
+	ranks_start_daemon(&c, NULL);
 	CHECK(daemon_logged(&c.d, "exited with code 3: no GPU for you"));
 	ncclsvc_daemon_info info = info_of(&c);
 	CHECK_EQ(info.mps, NCCLSVC_MPS_NOBODY);
@@ -329,18 +329,18 @@ static void it_ends_at_once(void **state)
 		info = info_of(&c);
 	}
 	end_daemon(&c, true); /* with one fd more than it had at first */
-	crew_stop(&c);
+	ranks_stop(&c);
 	unlink(path);
 	rmdir(directory);
 }
 
 static void who_has_other_clients_ends_with_them(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	char directory[128], left[160];
 	(void)state;
 	prepare(&c, true);
-	crew_daemon(&c, NULL);
+	ranks_start_daemon(&c, NULL);
 	directory_of(&c, directory, sizeof(directory));
 	const pid_t control = started(&c, 1).mps_pid;
 	const int client = become_client(directory);
@@ -368,19 +368,19 @@ static void who_has_other_clients_ends_with_them(void **state)
 	daemon_restart(&c.d, "--device", "cuda", NULL);
 	started(&c, 1);
 	CHECK(!exists(left));
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void one_that_is_found(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	char directory[96];
 	(void)state;
 	prepare(&c, true);
 	snprintf(directory, sizeof(directory), "%s/pipes", c.fake);
 	const pid_t control = control_start(directory);
 	setenv("CUDA_MPS_PIPE_DIRECTORY", directory, 1);
-	crew_daemon(&c, NULL);
+	ranks_start_daemon(&c, NULL);
 	ncclsvc_daemon_info info = info_of(&c);
 	CHECK_EQ(info.mps, NCCLSVC_MPS_FOUND);
 	CHECK_EQ(info.mps_pid, 0);
@@ -393,17 +393,17 @@ static void one_that_is_found(void **state)
 	daemon_restart(&c.d, "--device", "cuda", NULL);
 	started(&c, 1);
 	end_daemon(&c, true);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void one_that_is_given(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	char directory[96];
 	(void)state;
 	prepare(&c, true);
 	snprintf(directory, sizeof(directory), "%s/pipes", c.fake);
-	crew_daemon(&c, "--mps", directory, NULL);
+	ranks_start_daemon(&c, "--mps", directory, NULL);
 	CHECK(daemon_says(&c.d, "no control daemon answers in"));
 	ncclsvc_daemon_info info = info_of(&c);
 	CHECK_EQ(info.mps, NCCLSVC_MPS_NOBODY);
@@ -416,18 +416,18 @@ static void one_that_is_given(void **state)
 	worker_kill(&c, 0);
 	CHECK_EQ(worker_replaced(&c, 0, before).mps, NCCLSVC_MPS_ACTIVE);
 	end_daemon(&c, true); /* that worker has one fd more than the first */
-	crew_stop(&c);
+	ranks_stop(&c);
 	control_end(control);
 }
 
 /* In a directory like /tmp anybody may be there first. */
 static void a_directory_that_others_may_write(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	char directory[128];
 	(void)state;
 	prepare(&c, true);
-	crew_daemon(&c, NULL);
+	ranks_start_daemon(&c, NULL);
 	directory_of(&c, directory, sizeof(directory));
 	end_daemon(&c, false);
 	CHECK(!mkdir(directory, 0700) && !chmod(directory, 0770));
@@ -441,25 +441,25 @@ static void a_directory_that_others_may_write(void **state)
 	CHECK(exists(directory));
 	unlink(directory);
 	end_daemon(&c, true);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CREW_TEST(one_of_its_own),
-		CREW_TEST(it_inherits_nothing),
-		CREW_TEST(two_daemons_share_nothing),
-		CREW_TEST(another_daemons_is_not_found),
-		CREW_TEST(none_is_installed),
-		CREW_TEST(none_is_wanted),
-		CREW_TEST(a_killed_daemons_is_taken_over),
-		CREW_TEST(a_killed_one_is_started_again),
-		CREW_TEST(it_ends_at_once),
-		CREW_TEST(who_has_other_clients_ends_with_them),
-		CREW_TEST(one_that_is_found),
-		CREW_TEST(one_that_is_given),
-		CREW_TEST(a_directory_that_others_may_write),
+		RANKS_TEST(one_of_its_own),
+		RANKS_TEST(it_inherits_nothing),
+		RANKS_TEST(two_daemons_share_nothing),
+		RANKS_TEST(another_daemons_is_not_found),
+		RANKS_TEST(none_is_installed),
+		RANKS_TEST(none_is_wanted),
+		RANKS_TEST(a_killed_daemons_is_taken_over),
+		RANKS_TEST(a_killed_one_is_started_again),
+		RANKS_TEST(it_ends_at_once),
+		RANKS_TEST(who_has_other_clients_ends_with_them),
+		RANKS_TEST(one_that_is_found),
+		RANKS_TEST(one_that_is_given),
+		RANKS_TEST(a_directory_that_others_may_write),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

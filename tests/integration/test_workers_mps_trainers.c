@@ -9,7 +9,7 @@
 #include "tests/gpu/gpu.h"
 #include "workers.h"
 
-static ncclsvc_daemon_info daemon_info(const struct crew *c)
+static ncclsvc_daemon_info daemon_info(const struct rank_group *c)
 {
 	ncclsvc_daemon_info info;
 	ncclsvc_session *s = session_open(&c->d);
@@ -18,7 +18,7 @@ static ncclsvc_daemon_info daemon_info(const struct crew *c)
 	return info;
 }
 
-static unsigned mps_of(const struct crew *c, int rank)
+static unsigned mps_of(const struct rank_group *c, int rank)
 {
 	ncclsvc_session_info *list;
 	size_t n;
@@ -33,7 +33,7 @@ static unsigned mps_of(const struct crew *c, int rank)
 	return mps;
 }
 
-static void status_says(const struct crew *c, const char *format, int number)
+static void status_says(const struct rank_group *c, const char *format, int number)
 {
 	char out[4096], part[128];
 	char *const argv[] = {(char *)program("NCCLSVC_CTL"), "--socket", (char *)c->d.socket,
@@ -46,9 +46,9 @@ static void status_says(const struct crew *c, const char *format, int number)
 
 static void trainers_use_it(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
+	ranks_start(&c, 2, NULL);
 	for (int i = 0; i < 2; i++) {
 		CHECK_EQ(device_of(&c, i).mps, NCCLSVC_MPS_ACTIVE);
 		CHECK_EQ(mps_of(&c, i), NCCLSVC_MPS_ACTIVE);
@@ -56,37 +56,37 @@ static void trainers_use_it(void **state)
 	CHECK_EQ(daemon_info(&c).mps, NCCLSVC_MPS_OWN);
 	CHECK(!daemon_says(&c.d, "take turns there"));
 	status_says(&c, "started once; 0 workers lost with it; trainers: %d with it\n", 2);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 /* It has initialized CUDA before anybody could tell. */
 static void who_is_without_is_named(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_prepare(&c, 2);
-	crew_daemon(&c, NULL);
+	ranks_prepare(&c, 2);
+	ranks_start_daemon(&c, NULL);
 	c.pages[1].early = true;
-	crew_ranks(&c, 2);
-	crew_join(&c, 1, 3, 0);
-	crew_try(&c, 3, 0);
+	ranks_create(&c, 2);
+	ranks_join(&c, 1, 3, 0);
+	ranks_try(&c, 3, 0);
 	CHECK_EQ(mps_of(&c, 0), NCCLSVC_MPS_ACTIVE);
 	CHECK_EQ(mps_of(&c, 1), NCCLSVC_MPS_NONE);
 	CHECK(daemon_says(&c.d, "uses gpu1 without MPS, and the worker through it"));
 	status_says(&c, "trainers: 1 with it, 1 without (pid %d)\n", c.ranks[1].pid);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void off_is_off(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, "--mps", "off", NULL);
+	ranks_start(&c, 2, "--mps", "off", NULL);
 	CHECK_EQ(device_of(&c, 0).mps, NCCLSVC_MPS_NONE);
 	CHECK_EQ(mps_of(&c, 0), NCCLSVC_MPS_NONE);
 	CHECK(!daemon_says(&c.d, "take turns there"));
 	status_says(&c, "none: mps = off; trainers: %d with it, 2 without (pid ", 0);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 /* A trainer whose context ends with the control daemon: CUDA and the library tell it. */
@@ -119,10 +119,10 @@ static void forsaken(struct client *client)
 
 static void its_control_daemon_dies(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	struct client trainer;
 	(void)state;
-	crew_start(&c, 2, NULL);
+	ranks_start(&c, 2, NULL);
 	clients_start(&trainer, 1, &c.d, forsaken, NULL);
 	CHECK_EQ(hear(&trainer), 1);
 	const ncclsvc_daemon_info before = daemon_info(&c);
@@ -134,7 +134,7 @@ static void its_control_daemon_dies(void **state)
 	/* Idle as they are, the workers go; the others go on with the next one. */
 	for (int i = 0; i < 2; i++) {
 		CHECK_EQ(worker_replaced(&c, i, workers[i]).mps, NCCLSVC_MPS_ACTIVE);
-		crew_kill(&c, i);
+		ranks_kill(&c, i);
 	}
 	const ncclsvc_daemon_info after = daemon_info(&c);
 	CHECK(after.mps_pid > 0 && after.mps_pid != before.mps_pid);
@@ -144,12 +144,12 @@ static void its_control_daemon_dies(void **state)
 	CHECK_EQ(hear(&trainer), 3);
 	clients_end(&trainer, 1);
 	for (int i = 0; i < 2; i++)
-		crew_replace(&c, i);
-	crew_join(&c, 2, 3, 0);
-	crew_try(&c, 3, 0);
+		ranks_replace(&c, i);
+	ranks_join(&c, 2, 3, 0);
+	ranks_try(&c, 3, 0);
 	CHECK_EQ(mps_of(&c, 0), NCCLSVC_MPS_ACTIVE);
 	status_says(&c, "started 2 times; 2 workers lost with it; trainers: %d with it\n", 2);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 /* The stand-in for the control daemon is found in PATH. */
@@ -165,10 +165,10 @@ static void provide_mps(void)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CREW_TEST(trainers_use_it),
-		CREW_TEST(who_is_without_is_named),
-		CREW_TEST(off_is_off),
-		CREW_TEST(its_control_daemon_dies),
+		RANKS_TEST(trainers_use_it),
+		RANKS_TEST(who_is_without_is_named),
+		RANKS_TEST(off_is_off),
+		RANKS_TEST(its_control_daemon_dies),
 	};
 	provide_mps();
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,7 +17,7 @@ static void says(const char *text, const char *part)
 
 /* With device = cuda the daemon exits, and says why; with auto it runs, and says why it has no GPU.
  */
-static void refuses(const struct crew *c, const char *why, const char *more)
+static void refuses(const struct rank_group *c, const char *why, const char *more)
 {
 	static char out[1 << 16];
 	struct daemon d;
@@ -44,14 +44,14 @@ static void refuses(const struct crew *c, const char *why, const char *more)
 }
 
 /* Without NCCL it goes on, and says so everywhere. */
-static void goes_without(struct crew *c, const char *why, const char *more)
+static void goes_without(struct rank_group *c, const char *why, const char *more)
 {
 	static char out[1 << 16];
 	char *doctor[] = {(char *)(uintptr_t)program("NCCLSVC_CTL"), "doctor", "--socket", NULL,
 			  NULL};
-	crew_daemon(c, NULL);
-	crew_ranks(c, 2);
-	crew_join(c, 1, 3, 0);
+	ranks_start_daemon(c, NULL);
+	ranks_create(c, 2);
+	ranks_join(c, 1, 3, 0);
 	CHECK(daemon_says(&c->d, "NCCL cannot be used"));
 	CHECK(daemon_says(&c->d, why));
 	CHECK(daemon_says(&c->d, more));
@@ -63,14 +63,14 @@ static void goes_without(struct crew *c, const char *why, const char *more)
 	says(out, "The daemon has no NCCL that it can use");
 	/* Memory that the daemon lends is not NCCL's, either. */
 	for (int i = 0; i < 2; i++)
-		crew_must(c, i, ORDER_LEND, NCCLSVC_OK, 1 << 20);
-	crew_try(c, 3, 0);
-	crew_kill(c, 1);
-	crew_replace(c, 1);
-	crew_begin(c, 1, ORDER_JOIN, 1, 2, 1, 1, WAIT_MS, 0);
-	crew_rejoin(c, 1, 0);
-	crew_ended(c, 1, NCCLSVC_OK);
-	crew_try(c, 3, 0);
+		ranks_must(c, i, ORDER_LEND, NCCLSVC_OK, 1 << 20);
+	ranks_try(c, 3, 0);
+	ranks_kill(c, 1);
+	ranks_replace(c, 1);
+	ranks_begin(c, 1, ORDER_JOIN, 1, 2, 1, 1, WAIT_MS, 0);
+	ranks_rejoin(c, 1, 0);
+	ranks_ended(c, 1, NCCLSVC_OK);
+	ranks_try(c, 3, 0);
 }
 
 static void host_ignores_it(void)
@@ -83,24 +83,24 @@ static void host_ignores_it(void)
 
 static void old_driver(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_prepare(&c, 2);
+	ranks_prepare(&c, 2);
 	fault_on(&c, "driver-old", 0);
 	refuses(&c, "11.4", "12.0 is needed");
 	host_ignores_it();
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void old_nccl(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_prepare(&c, 2);
+	ranks_prepare(&c, 2);
 	fault_on(&c, "nccl-old", 0);
 	host_ignores_it();
 	goes_without(&c, "2.15.0", "is needed");
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 /* Where a search path has the library. */
@@ -120,10 +120,10 @@ static void find_in(const char *search, const char *name, char *to, size_t size)
 static void with_libraries(const char *cuda, const char *nccl, const char *why, const char *more,
 			   bool staged)
 {
-	struct crew c;
+	struct rank_group c;
 	char dir[64], path[256], old[1024];
 	const char *libraries[][2] = {{"libcuda.so.1", cuda}, {"libnccl.so.2", nccl}};
-	crew_prepare(&c, 2);
+	ranks_prepare(&c, 2);
 	snprintf(old, sizeof(old), "%s", getenv("LD_LIBRARY_PATH"));
 	memcpy(dir, c.fake, sizeof(dir));
 	for (int i = 0; i < 2; i++) {
@@ -147,7 +147,7 @@ static void with_libraries(const char *cuda, const char *nccl, const char *why, 
 	else
 		refuses(&c, why, more);
 	setenv("LD_LIBRARY_PATH", old, 1);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void no_driver(void **state)
@@ -171,24 +171,24 @@ static bool system_has(const char *library)
 
 static void nothing_at_all(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	char old[1024];
 	(void)state;
 	if (system_has("libcuda.so.1"))
 		skip_because("this machine has a driver");
-	crew_prepare(&c, 2);
+	ranks_prepare(&c, 2);
 	snprintf(old, sizeof(old), "%s", getenv("LD_LIBRARY_PATH"));
 	setenv("LD_LIBRARY_PATH", c.fake, 1);
 	refuses(&c, "libcuda.so.1", "");
 	setenv("LD_LIBRARY_PATH", old, 1);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CREW_TEST(old_driver), CREW_TEST(old_nccl),	  CREW_TEST(no_driver),
-		CREW_TEST(no_nccl),    CREW_TEST(nothing_at_all),
+		RANKS_TEST(old_driver), RANKS_TEST(old_nccl),	    RANKS_TEST(no_driver),
+		RANKS_TEST(no_nccl),	RANKS_TEST(nothing_at_all),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

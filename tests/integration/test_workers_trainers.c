@@ -7,33 +7,33 @@
 #define WORDS 100000
 
 /* The others know, within the time that is due, whose death it was. */
-static void heard_of_death(struct crew *c, int i, int dead_rank, uint64_t since)
+static void heard_of_death(struct rank_group *c, int i, int dead_rank, uint64_t since)
 {
 	CHECK_EQ(c->pages[i].status.result, NCCLSVC_PEER_GONE);
 	CHECK_EQ(c->pages[i].status.rank_a, dead_rank);
-	crew_in_time(c, i, since);
+	ranks_in_time(c, i, since);
 }
 
 /* A new process takes the dead one's place, and all is as before: on the same physical
  * communicator, since nothing was at fault with that. */
-static void come_back(struct crew *c, int dead)
+static void come_back(struct rank_group *c, int dead)
 {
-	crew_replace(c, dead);
-	crew_begin(c, dead, ORDER_JOIN, 1, c->n, dead, dead, WAIT_MS, 0);
+	ranks_replace(c, dead);
+	ranks_begin(c, dead, ORDER_JOIN, 1, c->n, dead, dead, WAIT_MS, 0);
 	for (int i = 0; i < c->n; i++)
 		if (i != dead)
-			crew_begin(c, i, ORDER_REJOIN, 0, WAIT_MS);
+			ranks_begin(c, i, ORDER_REJOIN, 0, WAIT_MS);
 	for (int i = 0; i < c->n; i++)
-		crew_ended(c, i, NCCLSVC_OK);
+		ranks_ended(c, i, NCCLSVC_OK);
 }
 
-static void come_back_and_try(struct crew *c, int dead)
+static void come_back_and_try(struct rank_group *c, int dead)
 {
 	come_back(c, dead);
-	crew_try(c, (1u << c->n) - 1, 0);
+	ranks_try(c, (1u << c->n) - 1, 0);
 }
 
-static void check_kept(struct crew *c)
+static void check_kept(struct rank_group *c)
 {
 	for (int i = 0; i < c->n; i++) {
 		ncclsvc_device_info d = device_of(c, i);
@@ -46,60 +46,60 @@ static void check_kept(struct crew *c)
 
 static void killed_while_idle(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
-	crew_kill(&c, 1);
-	for (int i = 0; crew_ask(&c, 0, ORDER_ERROR, 0) == NCCLSVC_OK && i < 1000; i++)
+	ranks_start(&c, 2, NULL);
+	ranks_kill(&c, 1);
+	for (int i = 0; ranks_ask(&c, 0, ORDER_ERROR, 0) == NCCLSVC_OK && i < 1000; i++)
 		sleep_ms(1);
-	crew_must(&c, 0, ORDER_SUM, NCCLSVC_STALE_EPOCH, 0, WORDS, 1);
+	ranks_must(&c, 0, ORDER_SUM, NCCLSVC_STALE_EPOCH, 0, WORDS, 1);
 	come_back_and_try(&c, 1);
 	check_kept(&c);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void killed_between_submissions(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
+	ranks_start(&c, 2, NULL);
 	for (int k = 0; k < 3; k++)
-		crew_try(&c, BOTH, 0);
+		ranks_try(&c, BOTH, 0);
 	/* Its peer has submitted the next; it has not, and never will. */
-	crew_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
+	ranks_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
 	tasks_come(&c, NCCLSVC_WAITING_PEERS, 1);
-	crew_begin(&c, 0, ORDER_WAIT, WAIT_MS);
-	uint64_t killed = crew_kill(&c, 1);
-	crew_ended(&c, 0, NCCLSVC_PEER_GONE);
+	ranks_begin(&c, 0, ORDER_WAIT, WAIT_MS);
+	uint64_t killed = ranks_kill(&c, 1);
+	ranks_ended(&c, 0, NCCLSVC_PEER_GONE);
 	heard_of_death(&c, 0, 1, killed);
-	crew_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
+	ranks_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
 	come_back_and_try(&c, 1);
 	check_kept(&c);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 static void killed_with_a_task_that_waits_for_peers(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
-	crew_must(&c, 1, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
+	ranks_start(&c, 2, NULL);
+	ranks_must(&c, 1, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
 	tasks_come(&c, NCCLSVC_WAITING_PEERS, 1);
-	crew_kill(&c, 1);
+	ranks_kill(&c, 1);
 	tasks_come(&c, NCCLSVC_WAITING_PEERS, 0);
 	/* The dead one's task must not be matched. */
-	ncclsvc_result r = crew_ask(&c, 0, ORDER_SUM, 0, WORDS, 1);
+	ncclsvc_result r = ranks_ask(&c, 0, ORDER_SUM, 0, WORDS, 1);
 	if (r == NCCLSVC_OK)
-		r = crew_ask(&c, 0, ORDER_WAIT, WAIT_MS);
+		r = ranks_ask(&c, 0, ORDER_WAIT, WAIT_MS);
 	CHECK(r == NCCLSVC_STALE_EPOCH || r == NCCLSVC_PEER_GONE);
-	crew_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
+	ranks_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
 	come_back_and_try(&c, 1);
 	check_kept(&c);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 /* Tasks that the engine has taken so far. */
-static uint64_t submissions(const struct crew *c)
+static uint64_t submissions(const struct rank_group *c)
 {
 	ncclsvc_session *s = session_open(&c->d);
 	ncclsvc_session_info *list;
@@ -114,7 +114,7 @@ static uint64_t submissions(const struct crew *c)
 }
 
 /* What it takes only after an epoch's end is stale. */
-static void submissions_reach(const struct crew *c, uint64_t n)
+static void submissions_reach(const struct rank_group *c, uint64_t n)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; submissions(c) < n; sleep_ms(2))
 		CHECK(now_ns() < end);
@@ -123,148 +123,148 @@ static void submissions_reach(const struct crew *c, uint64_t n)
 /* Launched on both GPUs, and the victim's part waits for input that will never come. */
 static void killed_before_its_input_came(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
-	crew_must(&c, 1, ORDER_BLOCK, NCCLSVC_OK, 0);
-	crew_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
-	crew_must(&c, 1, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 2);
+	ranks_start(&c, 2, NULL);
+	ranks_must(&c, 1, ORDER_BLOCK, NCCLSVC_OK, 0);
+	ranks_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
+	ranks_must(&c, 1, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 2);
 	tasks_come(&c, NCCLSVC_LAUNCHED, 2);
-	crew_begin(&c, 0, ORDER_WAIT, WAIT_MS);
-	uint64_t killed = crew_kill(&c, 1);
-	crew_ended(&c, 0, NCCLSVC_PEER_GONE);
+	ranks_begin(&c, 0, ORDER_WAIT, WAIT_MS);
+	uint64_t killed = ranks_kill(&c, 1);
+	ranks_ended(&c, 0, NCCLSVC_PEER_GONE);
 	heard_of_death(&c, 0, 1, killed);
-	crew_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
-	crew_in_time(&c, 0, killed);
+	ranks_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
+	ranks_in_time(&c, 0, killed);
 	come_back_and_try(&c, 1);
 	check_kept(&c);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 /* The survivor's own input comes late, after the victim is long dead. */
 static void killed_before_the_others_input_came(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
-	crew_must(&c, 0, ORDER_BLOCK, NCCLSVC_OK, 0);
-	crew_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
-	crew_must(&c, 1, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 2);
+	ranks_start(&c, 2, NULL);
+	ranks_must(&c, 0, ORDER_BLOCK, NCCLSVC_OK, 0);
+	ranks_must(&c, 0, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
+	ranks_must(&c, 1, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 2);
 	tasks_come(&c, NCCLSVC_LAUNCHED, 2);
-	crew_begin(&c, 0, ORDER_WAIT, WAIT_MS);
-	uint64_t killed = crew_kill(&c, 1);
-	crew_ended(&c, 0, NCCLSVC_PEER_GONE);
+	ranks_begin(&c, 0, ORDER_WAIT, WAIT_MS);
+	uint64_t killed = ranks_kill(&c, 1);
+	ranks_ended(&c, 0, NCCLSVC_PEER_GONE);
 	heard_of_death(&c, 0, 1, killed);
 	sleep_ms(100);
-	crew_must(&c, 0, ORDER_UNBLOCK, NCCLSVC_OK, 0);
-	crew_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
+	ranks_must(&c, 0, ORDER_UNBLOCK, NCCLSVC_OK, 0);
+	ranks_must(&c, 0, ORDER_SYNC, NCCLSVC_OK, 0);
 	come_back_and_try(&c, 1);
 	check_kept(&c);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 /* Inside a running collective: the GPUs finish it. */
 static void killed_inside_a_collective(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 3, NULL);
+	ranks_start(&c, 3, NULL);
 	uint64_t before = submissions(&c);
 	for (int i = 0; i < 3; i++)
-		crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, 500000, i);
+		ranks_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, 500000, i);
 	submissions_reach(&c, before + 3);
 	for (int i = 0; i < 3; i++)
-		crew_begin(&c, i, ORDER_WAIT, WAIT_MS);
-	uint64_t killed = crew_kill(&c, 2);
+		ranks_begin(&c, i, ORDER_WAIT, WAIT_MS);
+	uint64_t killed = ranks_kill(&c, 2);
 	for (int i = 0; i < 2; i++) {
 		/* It may just have ended. */
-		ncclsvc_result r = (ncclsvc_result)(int64_t)crew_hear(&c, i);
+		ncclsvc_result r = (ncclsvc_result)(int64_t)ranks_reply(&c, i);
 		if (r != NCCLSVC_OK) {
 			CHECK_EQ(r, NCCLSVC_PEER_GONE);
 			heard_of_death(&c, i, 2, killed);
 		}
-		crew_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+		ranks_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
 	}
 	come_back_and_try(&c, 2);
 	check_kept(&c);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 /* Many at once: tasks in every state, on two communicators of every rank. */
 static void killed_with_much_in_flight(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 3, NULL);
-	crew_join(&c, 2, 7, 1);
+	ranks_start(&c, 3, NULL);
+	ranks_join(&c, 2, 7, 1);
 	uint64_t before = submissions(&c);
 	for (int i = 0; i < 3; i++) {
-		crew_must(&c, i, ORDER_DETACHED, NCCLSVC_OK, 1);
+		ranks_must(&c, i, ORDER_DETACHED, NCCLSVC_OK, 1);
 		for (int k = 0; k < 20; k++)
-			crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, k & 1, 1000, i);
+			ranks_must(&c, i, ORDER_SUM, NCCLSVC_OK, k & 1, 1000, i);
 		if (i == 1)
-			crew_must(&c, i, ORDER_BLOCK, NCCLSVC_OK, 0);
+			ranks_must(&c, i, ORDER_BLOCK, NCCLSVC_OK, 0);
 		for (int k = 0; k < 20; k++)
-			crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, k & 1, 1000, i);
+			ranks_must(&c, i, ORDER_SUM, NCCLSVC_OK, k & 1, 1000, i);
 		for (int k = 0; k < 10 && i != 2; k++)
-			crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, k & 1, 1000, i);
+			ranks_must(&c, i, ORDER_SUM, NCCLSVC_OK, k & 1, 1000, i);
 	}
 	submissions_reach(&c, before + 50 + 50 + 40);
-	crew_begin(&c, 0, ORDER_WAIT, WAIT_MS);
-	uint64_t killed = crew_kill(&c, 2);
-	crew_ended(&c, 0, NCCLSVC_PEER_GONE);
+	ranks_begin(&c, 0, ORDER_WAIT, WAIT_MS);
+	uint64_t killed = ranks_kill(&c, 2);
+	ranks_ended(&c, 0, NCCLSVC_PEER_GONE);
 	heard_of_death(&c, 0, 2, killed);
-	crew_must(&c, 1, ORDER_WAIT, NCCLSVC_PEER_GONE, WAIT_MS);
-	crew_must(&c, 1, ORDER_UNBLOCK, NCCLSVC_OK, 0);
+	ranks_must(&c, 1, ORDER_WAIT, NCCLSVC_PEER_GONE, WAIT_MS);
+	ranks_must(&c, 1, ORDER_UNBLOCK, NCCLSVC_OK, 0);
 	for (int i = 0; i < 2; i++) {
-		crew_must(&c, i, ORDER_DETACHED, NCCLSVC_OK, 0);
-		crew_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+		ranks_must(&c, i, ORDER_DETACHED, NCCLSVC_OK, 0);
+		ranks_must(&c, i, ORDER_SYNC, NCCLSVC_OK, 0);
 	}
 	come_back(&c, 2);
-	crew_begin(&c, 2, ORDER_JOIN, 2, 3, 2, 2, WAIT_MS, 1);
+	ranks_begin(&c, 2, ORDER_JOIN, 2, 3, 2, 2, WAIT_MS, 1);
 	for (int i = 0; i < 2; i++)
-		crew_begin(&c, i, ORDER_REJOIN, 1, WAIT_MS);
+		ranks_begin(&c, i, ORDER_REJOIN, 1, WAIT_MS);
 	for (int i = 0; i < 3; i++)
-		crew_ended(&c, i, NCCLSVC_OK);
+		ranks_ended(&c, i, NCCLSVC_OK);
 	/* Not before: what flew on either wrote to the same buffer. */
-	crew_try(&c, 7, 1);
-	crew_try(&c, 7, 0);
-	crew_stop(&c);
+	ranks_try(&c, 7, 1);
+	ranks_try(&c, 7, 0);
+	ranks_stop(&c);
 }
 
-/* A whole crew is killed, again and again, at any time. */
+/* A whole group of ranks is killed, again and again, at any time. */
 static void all_killed_at_once(void **state)
 {
-	struct crew c;
+	struct rank_group c;
 	(void)state;
-	crew_start(&c, 2, NULL);
+	ranks_start(&c, 2, NULL);
 	for (int round = 0; round < 5; round++) {
 		for (int i = 0; i < 2; i++) {
-			crew_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
-			crew_begin(&c, i, ORDER_WAIT, WAIT_MS);
+			ranks_must(&c, i, ORDER_SUM, NCCLSVC_OK, 0, WORDS, 1);
+			ranks_begin(&c, i, ORDER_WAIT, WAIT_MS);
 		}
 		for (int i = 0; i < 2; i++)
-			crew_kill(&c, i);
+			ranks_kill(&c, i);
 		for (int i = 0; i < 2; i++)
-			crew_replace(&c, i);
-		crew_join(&c, 1, BOTH, 0);
-		crew_try(&c, BOTH, 0);
+			ranks_replace(&c, i);
+		ranks_join(&c, 1, BOTH, 0);
+		ranks_try(&c, BOTH, 0);
 	}
 	check_kept(&c);
-	crew_stop(&c);
+	ranks_stop(&c);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CREW_TEST(killed_while_idle),
-		CREW_TEST(killed_between_submissions),
-		CREW_TEST(killed_with_a_task_that_waits_for_peers),
-		CREW_TEST(killed_before_its_input_came),
-		CREW_TEST(killed_before_the_others_input_came),
-		CREW_TEST(killed_inside_a_collective),
-		CREW_TEST(killed_with_much_in_flight),
-		CREW_TEST(all_killed_at_once),
+		RANKS_TEST(killed_while_idle),
+		RANKS_TEST(killed_between_submissions),
+		RANKS_TEST(killed_with_a_task_that_waits_for_peers),
+		RANKS_TEST(killed_before_its_input_came),
+		RANKS_TEST(killed_before_the_others_input_came),
+		RANKS_TEST(killed_inside_a_collective),
+		RANKS_TEST(killed_with_much_in_flight),
+		RANKS_TEST(all_killed_at_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,19 +44,20 @@ static void fake_remove(void)
 	fake_dir[0] = '\0';
 }
 
-int crew_teardown(void **state)
+int ranks_teardown(void **state)
 {
 	int error = harness_teardown(state);
 	fake_remove();
 	return error;
 }
 
-static void fault_path(const struct crew *c, const char *kind, const char *name, char path[128])
+static void fault_path(const struct rank_group *c, const char *kind, const char *name,
+		       char path[128])
 {
 	snprintf(path, 128, "%s/%s.%s", c->fake, kind, name);
 }
 
-void fault_on(const struct crew *c, const char *name, int pid)
+void fault_on(const struct rank_group *c, const char *name, int pid)
 {
 	char path[128], other[128], text[16] = "";
 	fault_path(c, "fault", name, path);
@@ -69,14 +70,14 @@ void fault_on(const struct crew *c, const char *name, int pid)
 	CHECK_EQ(rename(other, path), 0); /* complete when it appears */
 }
 
-void fault_off(const struct crew *c, const char *name)
+void fault_off(const struct rank_group *c, const char *name)
 {
 	char path[128];
 	fault_path(c, "fault", name, path);
 	CHECK_EQ(unlink(path), 0);
 }
 
-void kernels_hang(const struct crew *c, int n)
+void kernels_hang(const struct rank_group *c, int n)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; files_in(c->fake, "hangs-", false) < n;
 	     sleep_ms(2))
@@ -86,7 +87,7 @@ void kernels_hang(const struct crew *c, int n)
 
 /* ---- GPUs ---- */
 
-ncclsvc_device_info device_of(const struct crew *c, int device)
+ncclsvc_device_info device_of(const struct rank_group *c, int device)
 {
 	ncclsvc_device_info *list, info;
 	size_t n;
@@ -100,7 +101,8 @@ ncclsvc_device_info device_of(const struct crew *c, int device)
 	return info;
 }
 
-ncclsvc_device_info device_reaches(const struct crew *c, int device, ncclsvc_device_state state)
+ncclsvc_device_info device_reaches(const struct rank_group *c, int device,
+				   ncclsvc_device_state state)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(2)) {
 		ncclsvc_device_info info = device_of(c, device);
@@ -112,7 +114,7 @@ ncclsvc_device_info device_reaches(const struct crew *c, int device, ncclsvc_dev
 	}
 }
 
-uint64_t worker_kill(const struct crew *c, int device)
+uint64_t worker_kill(const struct rank_group *c, int device)
 {
 	int pid = device_of(c, device).pid;
 	CHECK(pid > 0);
@@ -130,7 +132,7 @@ void worker_continue(int pid)
 	CHECK_EQ(kill(pid, SIGCONT), 0);
 }
 
-ncclsvc_device_info worker_replaced(const struct crew *c, int device, int pid)
+ncclsvc_device_info worker_replaced(const struct rank_group *c, int device, int pid)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(2)) {
 		ncclsvc_device_info info = device_of(c, device);
@@ -160,7 +162,7 @@ static bool in_state(const ncclsvc_task_info *t, ncclsvc_state state)
 	       (state == NCCLSVC_LAUNCHED && t->state == NCCLSVC_WAITING_INPUT);
 }
 
-void tasks_come(const struct crew *c, ncclsvc_state state, size_t n)
+void tasks_come(const struct rank_group *c, ncclsvc_state state, size_t n)
 {
 	ncclsvc_session *s = session_open(&c->d);
 	size_t found = 0;
@@ -179,7 +181,7 @@ void tasks_come(const struct crew *c, ncclsvc_state state, size_t n)
 	ncclsvc_close(s);
 }
 
-void sessions_reach(const struct crew *c, size_t n)
+void sessions_reach(const struct rank_group *c, size_t n)
 {
 	ncclsvc_session *s = session_open(&c->d);
 	ncclsvc_daemon_info info;
@@ -194,7 +196,7 @@ void sessions_reach(const struct crew *c, size_t n)
 	ncclsvc_close(s);
 }
 
-void tasks_reach_some(const struct crew *c, int rank, ncclsvc_state state)
+void tasks_reach_some(const struct rank_group *c, int rank, ncclsvc_state state)
 {
 	ncclsvc_session *s = session_open(&c->d);
 	bool there = false;
@@ -214,7 +216,7 @@ void tasks_reach_some(const struct crew *c, int rank, ncclsvc_state state)
 
 /* ---- What is held ---- */
 
-static size_t devices_count(const struct crew *c)
+static size_t devices_count(const struct rank_group *c)
 {
 	ncclsvc_device_info *list;
 	size_t n;
@@ -225,7 +227,7 @@ static size_t devices_count(const struct crew *c)
 	return n;
 }
 
-static unsigned long long unused_memory(const struct crew *c, int gpu)
+static unsigned long long unused_memory(const struct rank_group *c, int gpu)
 {
 	struct client one;
 	ncclsvc_unique_id id;
@@ -244,21 +246,21 @@ static int fds_of(int pid)
 	return files_in(path, "", false);
 }
 
-static void note_base(struct crew *c)
+static void note_base(struct rank_group *c)
 {
 	int n = (int)devices_count(c);
 	c->base.files = files_in(c->fake, "memory-", false);
-	for (int i = 0; i < n && i < CREW_GPUS; i++) {
+	for (int i = 0; i < n && i < RANK_GROUP_GPUS; i++) {
 		c->base.worker_fds[i] = fds_of(device_of(c, i).pid);
 		c->base.unused[i] = unused_memory(c, i);
 	}
 }
 
 /* Asked of the daemon and the system, until it is as it was. */
-static bool clean(const struct crew *c, char *text, size_t size)
+static bool clean(const struct rank_group *c, char *text, size_t size)
 {
 	int n = (int)devices_count(c);
-	for (int i = 0; i < n && i < CREW_GPUS; i++) {
+	for (int i = 0; i < n && i < RANK_GROUP_GPUS; i++) {
 		ncclsvc_device_info d = device_of(c, i);
 		snprintf(text, size, "gpu%d has %u imports, %u lent, %d fds for %d", i, d.imports,
 			 d.lent, fds_of(d.pid), c->base.worker_fds[i]);
@@ -276,7 +278,7 @@ static bool clean(const struct crew *c, char *text, size_t size)
 	return files == c->base.files;
 }
 
-static void check_clean(const struct crew *c)
+static void check_clean(const struct rank_group *c)
 {
 	char text[256];
 	uint64_t end = now_ns() + (sanitized() ? 5 : 1) * SETTLE_MS * 1000000ull;
@@ -287,7 +289,7 @@ static void check_clean(const struct crew *c)
 
 /* ---- Beginning and end ---- */
 
-void crew_prepare(struct crew *c, int gpus)
+void ranks_prepare(struct rank_group *c, int gpus)
 {
 	char number[16];
 	memset(c, 0, sizeof(*c));
@@ -300,12 +302,12 @@ void crew_prepare(struct crew *c, int gpus)
 	setenv("NCCLSVC_FAKE_DIR", c->fake, 1);
 	setenv("NCCLSVC_FAKE_GPUS", number, 1);
 	setenv("NCCLSVC_FAKE_MEMORY", "134217728", 1);
-	c->pages = mmap(NULL, CREW_MAX * sizeof(*c->pages), PROT_READ | PROT_WRITE,
+	c->pages = mmap(NULL, RANK_GROUP_MAX * sizeof(*c->pages), PROT_READ | PROT_WRITE,
 			MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(c->pages != MAP_FAILED);
 }
 
-static void start_daemon(struct crew *c, va_list options)
+static void start_daemon(struct rank_group *c, va_list options)
 {
 	char *o[OPTIONS_MAX] = {0};
 	for (int n = 0; (o[n] = va_arg(options, char *)); n++)
@@ -315,7 +317,7 @@ static void start_daemon(struct crew *c, va_list options)
 	note_base(c);
 }
 
-void crew_daemon(struct crew *c, ...)
+void ranks_start_daemon(struct rank_group *c, ...)
 {
 	va_list options;
 	va_start(options, c);
@@ -323,9 +325,9 @@ void crew_daemon(struct crew *c, ...)
 	va_end(options);
 }
 
-void crew_ranks(struct crew *c, int n)
+void ranks_create(struct rank_group *c, int n)
 {
-	CHECK(n <= CREW_MAX);
+	CHECK(n <= RANK_GROUP_MAX);
 	c->n = n;
 	for (int i = 0; i < n; i++)
 		c->pages[i].gpu = i % c->gpus;
@@ -333,83 +335,83 @@ void crew_ranks(struct crew *c, int n)
 	hear_all(c->ranks, n, NCCLSVC_OK);
 }
 
-void crew_start(struct crew *c, int n, ...)
+void ranks_start(struct rank_group *c, int n, ...)
 {
 	va_list options;
-	crew_prepare(c, n);
+	ranks_prepare(c, n);
 	va_start(options, n);
 	start_daemon(c, options);
 	va_end(options);
-	crew_ranks(c, n);
-	crew_join(c, 1, (1u << n) - 1, 0);
-	crew_try(c, (1u << n) - 1, 0);
+	ranks_create(c, n);
+	ranks_join(c, 1, (1u << n) - 1, 0);
+	ranks_try(c, (1u << n) - 1, 0);
 }
 
-void crew_replace(struct crew *c, int rank)
+void ranks_replace(struct rank_group *c, int rank)
 {
 	CHECK_EQ(c->ranks[rank].pid, 0);
 	client_start(&c->ranks[rank], rank_main);
 	CHECK_EQ(hear(&c->ranks[rank]), NCCLSVC_OK);
 }
 
-void crew_stop(struct crew *c)
+void ranks_stop(struct rank_group *c)
 {
 	for (int i = 0; i < c->n; i++)
 		if (c->ranks[i].pid)
-			crew_must(c, i, ORDER_CLOSE, NCCLSVC_OK, 0);
+			ranks_must(c, i, ORDER_CLOSE, NCCLSVC_OK, 0);
 	clients_end(c->ranks, c->n);
 	if (c->d.pid) {
 		check_clean(c);
 		daemon_stop(&c->d);
 	}
 	fake_remove();
-	munmap(c->pages, CREW_MAX * sizeof(*c->pages));
+	munmap(c->pages, RANK_GROUP_MAX * sizeof(*c->pages));
 }
 
 /* ---- Orders ---- */
 
-void crew_tell(struct crew *c, int i, enum order order, const int64_t args[6])
+void ranks_tell(struct rank_group *c, int i, enum order order, const int64_t args[6])
 {
 	memcpy(c->pages[i].args, args, sizeof(c->pages[i].args));
 	say(&c->ranks[i], order);
 }
 
-uint64_t crew_hear(struct crew *c, int i)
+uint64_t ranks_reply(struct rank_group *c, int i)
 {
 	return hear_within(&c->ranks[i], 2 * WAIT_MS);
 }
 
-void crew_expect(const struct crew *c, int i, ncclsvc_result is, ncclsvc_result due,
-		 const char *file, int line)
+void ranks_expect(const struct rank_group *c, int i, ncclsvc_result is, ncclsvc_result due,
+		  const char *file, int line)
 {
 	if (is != due)
 		check_failed(file, line, "rank %d has %s, not %s: %s", i, ncclsvc_result_name(is),
 			     ncclsvc_result_name(due), c->pages[i].text);
 }
 
-void crew_join(struct crew *c, int id, unsigned mask, int place)
+void ranks_join(struct rank_group *c, int id, unsigned mask, int place)
 {
 	int nranks = __builtin_popcount(mask), rank = 0;
 	for (int i = 0; i < c->n; i++)
 		if (mask & 1u << i)
-			crew_begin(c, i, ORDER_JOIN, id, nranks, rank++, c->pages[i].gpu, WAIT_MS,
-				   place);
+			ranks_begin(c, i, ORDER_JOIN, id, nranks, rank++, c->pages[i].gpu, WAIT_MS,
+				    place);
 	for (int i = 0; i < c->n; i++)
 		if (mask & 1u << i)
-			crew_ended(c, i, NCCLSVC_OK);
+			ranks_ended(c, i, NCCLSVC_OK);
 }
 
-void crew_rejoin(struct crew *c, unsigned mask, int place)
+void ranks_rejoin(struct rank_group *c, unsigned mask, int place)
 {
 	for (int i = 0; i < c->n; i++)
 		if (mask & 1u << i)
-			crew_begin(c, i, ORDER_REJOIN, place, WAIT_MS);
+			ranks_begin(c, i, ORDER_REJOIN, place, WAIT_MS);
 	for (int i = 0; i < c->n; i++)
 		if (mask & 1u << i)
-			crew_ended(c, i, NCCLSVC_OK);
+			ranks_ended(c, i, NCCLSVC_OK);
 }
 
-void crew_try(struct crew *c, unsigned mask, int place)
+void ranks_try(struct rank_group *c, unsigned mask, int place)
 {
 	static int64_t value;
 	uint32_t sum = 0;
@@ -418,25 +420,25 @@ void crew_try(struct crew *c, unsigned mask, int place)
 		if (!(mask & 1u << i))
 			continue;
 		sum += (uint32_t)(value + i);
-		crew_must(c, i, ORDER_SUM, NCCLSVC_OK, place, 1000, value + i);
+		ranks_must(c, i, ORDER_SUM, NCCLSVC_OK, place, 1000, value + i);
 	}
 	for (int i = 0; i < c->n; i++) {
 		if (!(mask & 1u << i))
 			continue;
-		crew_must(c, i, ORDER_SYNC, NCCLSVC_OK, 0);
-		crew_must(c, i, ORDER_WAIT, NCCLSVC_OK, WAIT_MS);
-		crew_begin(c, i, ORDER_VALUE, 0);
-		CHECK_EQ(crew_hear(c, i), sum);
+		ranks_must(c, i, ORDER_SYNC, NCCLSVC_OK, 0);
+		ranks_must(c, i, ORDER_WAIT, NCCLSVC_OK, WAIT_MS);
+		ranks_begin(c, i, ORDER_VALUE, 0);
+		CHECK_EQ(ranks_reply(c, i), sum);
 	}
 }
 
-uint64_t crew_kill(struct crew *c, int rank)
+uint64_t ranks_kill(struct rank_group *c, int rank)
 {
 	client_kill(&c->ranks[rank]);
 	return now_ns();
 }
 
-void crew_check_time(const struct crew *c, int i, uint64_t since, const char *file, int line)
+void ranks_check_time(const struct rank_group *c, int i, uint64_t since, const char *file, int line)
 {
 	uint64_t told = c->pages[i].told_ns;
 	if (!in_time(since, told, sanitized() ? DUE_SLOW_NS : DUE_NS))

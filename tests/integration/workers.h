@@ -8,9 +8,9 @@
 
 #include "harness.h"
 
-#define CREW_MAX   8
-#define CREW_GPUS  4
-#define CREW_COMMS 4 /* of one rank */
+#define RANK_GROUP_MAX	 8
+#define RANK_GROUP_GPUS	 4
+#define RANK_GROUP_COMMS 4 /* of one rank */
 
 /* What a rank can be told. Each is answered with an ncclsvc_result, or as said. */
 enum order {
@@ -49,83 +49,86 @@ struct page {
 	char text[512];	       /* its error */
 };
 
-struct crew {
+struct rank_group {
 	struct daemon d;
 	char fake[64];
-	struct client ranks[CREW_MAX];
+	struct client ranks[RANK_GROUP_MAX];
 	int n, gpus;
-	struct page *pages; /* [CREW_MAX] */
+	struct page *pages; /* [RANK_GROUP_MAX] */
 	/* What was there when nobody had joined. */
 	struct {
-		unsigned long long unused[CREW_GPUS];
-		int worker_fds[CREW_GPUS], files;
+		unsigned long long unused[RANK_GROUP_GPUS];
+		int worker_fds[RANK_GROUP_GPUS], files;
 	} base;
 };
 
-int crew_teardown(void **state);
-#define CREW_TEST(function) cmocka_unit_test_setup_teardown(function, harness_setup, crew_teardown)
+int ranks_teardown(void **state);
+#define RANKS_TEST(function)                                                                       \
+	cmocka_unit_test_setup_teardown(function, harness_setup, ranks_teardown)
 
 /* A directory for the stand-ins, with so many GPUs; faults may be set before the daemon starts. */
-void crew_prepare(struct crew *c, int gpus);
+void ranks_prepare(struct rank_group *c, int gpus);
 /* The daemon, with --device cuda and further options (NULL ends them). */
-void crew_daemon(struct crew *c, ...) __attribute__((sentinel));
+void ranks_start_daemon(struct rank_group *c, ...) __attribute__((sentinel));
 /* n ranks that do not belong to anything yet; rank i has GPU i, modulo the number of GPUs. */
-void crew_ranks(struct crew *c, int n);
+void ranks_create(struct rank_group *c, int n);
 /* All of it, every rank in communicator 1 at place 0, which is tried out. */
-void crew_start(struct crew *c, int n, ...) __attribute__((sentinel));
+void ranks_start(struct rank_group *c, int n, ...) __attribute__((sentinel));
 /* One more process in the place of one that was killed. */
-void crew_replace(struct crew *c, int rank);
+void ranks_replace(struct rank_group *c, int rank);
 /* Ends the ranks that are left; checks that nothing of them is left anywhere; ends the daemon. */
-void crew_stop(struct crew *c);
+void ranks_stop(struct rank_group *c);
 
 /* Orders to rank i: args are as the order has them. */
-void crew_tell(struct crew *c, int i, enum order order, const int64_t args[6]);
-uint64_t crew_hear(struct crew *c, int i);
-#define crew_begin(c, i, order, ...) crew_tell(c, i, order, (const int64_t[6]){__VA_ARGS__})
-#define crew_ask(c, i, order, ...)                                                                 \
-	(crew_begin(c, i, order, __VA_ARGS__), (ncclsvc_result)(int64_t)crew_hear(c, i))
-#define crew_must(c, i, order, result, ...)                                                        \
-	crew_expect(c, i, crew_ask(c, i, order, __VA_ARGS__), result, __FILE__, __LINE__)
-#define crew_ended(c, i, result)                                                                   \
-	crew_expect(c, i, (ncclsvc_result)(int64_t)crew_hear(c, i), result, __FILE__, __LINE__)
-void crew_expect(const struct crew *c, int i, ncclsvc_result is, ncclsvc_result due,
-		 const char *file, int line);
+void ranks_tell(struct rank_group *c, int i, enum order order, const int64_t args[6]);
+uint64_t ranks_reply(struct rank_group *c, int i);
+#define ranks_begin(c, i, order, ...) ranks_tell(c, i, order, (const int64_t[6]){__VA_ARGS__})
+#define ranks_ask(c, i, order, ...)                                                                \
+	(ranks_begin(c, i, order, __VA_ARGS__), (ncclsvc_result)(int64_t)ranks_reply(c, i))
+#define ranks_must(c, i, order, result, ...)                                                       \
+	ranks_expect(c, i, ranks_ask(c, i, order, __VA_ARGS__), result, __FILE__, __LINE__)
+#define ranks_ended(c, i, result)                                                                  \
+	ranks_expect(c, i, (ncclsvc_result)(int64_t)ranks_reply(c, i), result, __FILE__, __LINE__)
+void ranks_expect(const struct rank_group *c, int i, ncclsvc_result is, ncclsvc_result due,
+		  const char *file, int line);
 
 /* The ranks of the mask join communicator `id` in that order, each with its own GPU. */
-void crew_join(struct crew *c, int id, unsigned mask, int place);
-void crew_rejoin(struct crew *c, unsigned mask, int place);
+void ranks_join(struct rank_group *c, int id, unsigned mask, int place);
+void ranks_rejoin(struct rank_group *c, unsigned mask, int place);
 /* They sum there, and have the right result. */
-void crew_try(struct crew *c, unsigned mask, int place);
+void ranks_try(struct rank_group *c, unsigned mask, int place);
 
 /* Kills it and returns when it was gone. */
-uint64_t crew_kill(struct crew *c, int rank);
+uint64_t ranks_kill(struct rank_group *c, int rank);
 /* Rank i's last order was over in due time after that. */
-#define crew_in_time(c, i, since) crew_check_time(c, i, since, __FILE__, __LINE__)
-void crew_check_time(const struct crew *c, int i, uint64_t since, const char *file, int line);
+#define ranks_in_time(c, i, since) ranks_check_time(c, i, since, __FILE__, __LINE__)
+void ranks_check_time(const struct rank_group *c, int i, uint64_t since, const char *file,
+		      int line);
 
 /* ---- Faults and GPUs ---- */
 
-void fault_on(const struct crew *c, const char *name, int pid);
-void fault_off(const struct crew *c, const char *name);
+void fault_on(const struct rank_group *c, const char *name, int pid);
+void fault_off(const struct rank_group *c, const char *name);
 
-ncclsvc_device_info device_of(const struct crew *c, int device);
+ncclsvc_device_info device_of(const struct rank_group *c, int device);
 /* Waits until it is in that state, and says the same of it. */
-ncclsvc_device_info device_reaches(const struct crew *c, int device, ncclsvc_device_state state);
+ncclsvc_device_info device_reaches(const struct rank_group *c, int device,
+				   ncclsvc_device_state state);
 /* Kills the worker; returns when it was gone. */
-uint64_t worker_kill(const struct crew *c, int device);
+uint64_t worker_kill(const struct rank_group *c, int device);
 void worker_pause(int pid);
 void worker_continue(int pid);
 /* Waits until another worker than pid is ready. */
-ncclsvc_device_info worker_replaced(const struct crew *c, int device, int pid);
+ncclsvc_device_info worker_replaced(const struct rank_group *c, int device, int pid);
 /* Whether the text stands in the daemon's log by now. */
 bool daemon_says(const struct daemon *d, const char *text);
 /* Until the daemon lists n tasks in that state. */
-void tasks_come(const struct crew *c, ncclsvc_state state, size_t n);
+void tasks_come(const struct rank_group *c, ncclsvc_state state, size_t n);
 /* Until so many kernels of the fault kernel-hang hang, and on even if that is turned off. */
-void kernels_hang(const struct crew *c, int n);
+void kernels_hang(const struct rank_group *c, int n);
 /* Until the daemon has n sessions. */
-void sessions_reach(const struct crew *c, size_t n);
+void sessions_reach(const struct rank_group *c, size_t n);
 /* Until a task of that rank's process is in that state. */
-void tasks_reach_some(const struct crew *c, int rank, ncclsvc_state state);
+void tasks_reach_some(const struct rank_group *c, int rank, ncclsvc_state state);
 
 #endif

@@ -14,7 +14,7 @@ struct rank {
 	struct client *c;
 	struct page *page;
 	ncclsvc_session *session;
-	ncclsvc_comm *comms[CREW_COMMS];
+	ncclsvc_comm *comms[RANK_GROUP_COMMS];
 	CUstream stream, other;
 	CUdeviceptr gate, buffer, at; /* at: of the last task */
 	size_t words;		      /* of the last task */
@@ -25,7 +25,7 @@ struct rank {
 
 static ncclsvc_comm **place(struct rank *r, int64_t i)
 {
-	CHECK(i >= 0 && i < CREW_COMMS);
+	CHECK(i >= 0 && i < RANK_GROUP_COMMS);
 	return &r->comms[i];
 }
 
@@ -51,8 +51,8 @@ static ncclsvc_result leave(struct rank *r, const int64_t *a)
 static void fill(struct rank *r, int64_t i, int64_t words, int64_t value)
 {
 	r->words = (size_t)words;
-	r->at = r->buffer + (CUdeviceptr)i * (BUFFER_BYTES / CREW_COMMS);
-	CHECK(r->words * sizeof(uint32_t) <= BUFFER_BYTES / CREW_COMMS);
+	r->at = r->buffer + (CUdeviceptr)i * (BUFFER_BYTES / RANK_GROUP_COMMS);
+	CHECK(r->words * sizeof(uint32_t) <= BUFFER_BYTES / RANK_GROUP_COMMS);
 	CHECK_CU(cu.cuMemsetD32Async(r->at, (uint32_t)value, r->words, r->stream));
 }
 
@@ -68,8 +68,8 @@ static ncclsvc_result sum(struct rank *r, const int64_t *a)
 static ncclsvc_result gather(struct rank *r, const int64_t *a)
 {
 	fill(r, a[0], a[1], a[2]);
-	return ncclsvc_all_gather(at(r->at), at(r->at + BUFFER_BYTES / CREW_COMMS / 2), r->words,
-				  NCCLSVC_UINT32, *place(r, a[0]), &r->task);
+	return ncclsvc_all_gather(at(r->at), at(r->at + BUFFER_BYTES / RANK_GROUP_COMMS / 2),
+				  r->words, NCCLSVC_UINT32, *place(r, a[0]), &r->task);
 }
 
 static ncclsvc_result streak(struct rank *r, const int64_t *a)

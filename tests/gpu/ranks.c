@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "crew.h"
+#include "ranks.h"
 #include "nodes.h"
 
 #include <dirent.h>
@@ -10,7 +10,7 @@
 
 #define WORDS 1000
 
-int crew_size(void)
+int ranks_count(void)
 {
 	return setup.gpus < 4 ? setup.gpus : 4;
 }
@@ -188,13 +188,13 @@ void worker_fds_check(const struct daemon *d, const struct worker_fds *before)
 
 /* ---- Ranks ---- */
 
-void crew_end(struct client *clients, int n)
+void ranks_end(struct client *clients, int n)
 {
 	stage("waiting for the ranks to end");
 	clients_end_within(clients, n, 3600 * 1000);
 }
 
-void crew_run(int n, client_main *main, void *arg)
+void ranks_run(int n, client_main *main, void *arg)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
@@ -204,6 +204,6 @@ void crew_run(int n, client_main *main, void *arg)
 	}
 	gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, main, arg);
-	crew_end(ranks, n);
+	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks on GPUs, a process each, and the daemon they use. */
-#ifndef TESTS_GPU_CREW_H
-#define TESTS_GPU_CREW_H
+#ifndef TESTS_GPU_RANKS_H
+#define TESTS_GPU_RANKS_H
 
 #include "tests.h"
 
@@ -15,7 +15,7 @@ struct rank {
 };
 
 /* The GPUs that a test uses: all it may, 4 at most. */
-int crew_size(void);
+int ranks_count(void);
 
 /* Rank c->rank on GPU c->rank. The first alone: all but the communicator. */
 void rank_prepare(struct rank *r, struct client *c, int gpu);
@@ -33,9 +33,9 @@ void gpu_daemon_start(struct daemon *d);
 /* Also checks that no worker holds anything of a trainer's. */
 void gpu_daemon_stop(struct daemon *d);
 /* A daemon, n ranks to their end, the daemon's end. */
-void crew_run(int n, client_main *main, void *arg);
+void ranks_run(int n, client_main *main, void *arg);
 /* Waits for ranks until the test's time is up. */
-void crew_end(struct client *clients, int n);
+void ranks_end(struct client *clients, int n);
 
 ncclsvc_device_info device_info(ncclsvc_session *session, int device);
 /* Waits until the workers have let go all that trainers gave them. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Several processes that share the stand-ins' GPUs, for the tests of the stand-ins. */
-#ifndef FAKE_CREW_H
-#define FAKE_CREW_H
+#ifndef FAKE_RANKS_H
+#define FAKE_RANKS_H
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,14 +9,14 @@
 
 #include "fake_nccl.h"
 
-#define CREW_MAX 4
+#define PROCESSES_MAX 4
 
 /* What the processes of one test share. */
-struct crew {
-	atomic_int arrived[CREW_MAX + 1]; /* crew_meet */
-	_Atomic uint64_t step;		  /* the tests' own */
-	int pids[CREW_MAX];
-	int socks[CREW_MAX][2]; /* [i][0] is process i's, [i][1] for whoever talks to it */
+struct ranks {
+	atomic_int arrived[PROCESSES_MAX + 1]; /* ranks_barrier */
+	_Atomic uint64_t step;		       /* the tests' own */
+	int pids[PROCESSES_MAX];
+	int socks[PROCESSES_MAX][2]; /* [i][0] is process i's, [i][1] for whoever talks to it */
 	ncclUniqueId id;
 	CUipcMemHandle handle;
 	_Alignas(4096) char scratch[4096];
@@ -42,14 +42,14 @@ struct crew {
 
 #define OK(call) CHECK_EQ(call, 0)
 
-typedef void crew_part(struct crew *crew, int rank);
+typedef void ranks_part(struct ranks *ranks, int rank);
 
 /* Forks n processes that run the part, under a time limit; fails unless all end well. The one that
  * the test kills (-1: none) may. They get a fresh NCCLSVC_FAKE_DIR. */
-void crew_run(int n, crew_part *part, int killed);
+void ranks_run(int n, ranks_part *part, int killed);
 /* Waits until n have come here as often. */
-void crew_meet(struct crew *crew, int n);
-void crew_wait(struct crew *crew, uint64_t step);
+void ranks_barrier(struct ranks *ranks, int n);
+void ranks_wait(struct ranks *ranks, uint64_t step);
 /* Makes or removes $NCCLSVC_FAKE_DIR/fault.<name>. */
 void fault_on(const char *name, int pid);
 void fault_off(const char *name);
@@ -58,7 +58,7 @@ CUcontext gpu_open(int device);
 CUdeviceptr gpu_alloc(size_t bytes);
 CUstream stream_open(void);
 /* gpu_open, and a communicator of n processes; they all call it. */
-ncclComm_t comm_open(struct crew *crew, int rank, int n);
+ncclComm_t comm_open(struct ranks *ranks, int rank, int n);
 /* Asks until it is true; gives up after 20 s. */
 bool soon(bool (*test)(void *arg), void *arg);
 void snooze(int ms);

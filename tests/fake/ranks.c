@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "crew.h"
+#include "ranks.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -40,16 +40,16 @@ int files_named(const char *start)
 	return each_file(start, false);
 }
 
-void crew_run(int n, crew_part *part, int killed)
+void ranks_run(int n, ranks_part *part, int killed)
 {
 	strcpy(dir, access("/dev/shm", W_OK) ? "/tmp/fake-XXXXXX" : "/dev/shm/fake-XXXXXX");
 	assert_non_null(mkdtemp(dir));
 	setenv("NCCLSVC_FAKE_DIR", dir, 1);
-	struct crew *crew = mmap(NULL, sizeof(*crew), PROT_READ | PROT_WRITE,
-				 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	assert_ptr_not_equal(crew, MAP_FAILED);
+	struct ranks *ranks = mmap(NULL, sizeof(*ranks), PROT_READ | PROT_WRITE,
+				   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_not_equal(ranks, MAP_FAILED);
 	for (int i = 0; i < n; i++)
-		assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, crew->socks[i]), 0);
+		assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ranks->socks[i]), 0);
 	fflush(NULL);
 	for (int i = 0; i < n; i++) {
 		int pid = fork();
@@ -58,16 +58,16 @@ void crew_run(int n, crew_part *part, int killed)
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			alarm(LIMIT_SECONDS);
 			signal(SIGSEGV, SIG_DFL); /* cmocka's would go on with the tests here */
-			crew->pids[i] = getpid();
-			part(crew, i);
+			ranks->pids[i] = getpid();
+			part(ranks, i);
 			exit(0);
 		}
-		crew->pids[i] = pid;
+		ranks->pids[i] = pid;
 	}
 	int failed = 0;
 	for (int left = n; left > 0; left--) {
 		int status, i = 0, pid = wait(&status);
-		while (i < n && crew->pids[i] != pid)
+		while (i < n && ranks->pids[i] != pid)
 			i++;
 		assert_true(i < n);
 		bool good = i == killed ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL
@@ -75,14 +75,14 @@ void crew_run(int n, crew_part *part, int killed)
 		if (!good && !failed++) {
 			fprintf(stderr, "process %d: status %#x\n", i, (unsigned)status);
 			for (int j = 0; j < n; j++) /* of those that are left */
-				kill(crew->pids[j], SIGKILL);
+				kill(ranks->pids[j], SIGKILL);
 		}
 	}
 	for (int i = 0; i < n; i++) {
-		close(crew->socks[i][0]);
-		close(crew->socks[i][1]);
+		close(ranks->socks[i][0]);
+		close(ranks->socks[i][1]);
 	}
-	munmap(crew, sizeof(*crew));
+	munmap(ranks, sizeof(*ranks));
 	each_file("", true);
 	rmdir(dir);
 	assert_int_equal(failed, 0);
@@ -94,17 +94,17 @@ void snooze(int ms)
 	nanosleep(&t, NULL);
 }
 
-void crew_meet(struct crew *crew, int n)
+void ranks_barrier(struct ranks *ranks, int n)
 {
-	int ticket = atomic_fetch_add(&crew->arrived[n], 1);
+	int ticket = atomic_fetch_add(&ranks->arrived[n], 1);
 	int until = (ticket / n + 1) * n;
-	while (atomic_load(&crew->arrived[n]) < until)
+	while (atomic_load(&ranks->arrived[n]) < until)
 		snooze(1);
 }
 
-void crew_wait(struct crew *crew, uint64_t step)
+void ranks_wait(struct ranks *ranks, uint64_t step)
 {
-	while (atomic_load(&crew->step) < step)
+	while (atomic_load(&ranks->step) < step)
 		snooze(1);
 }
 
@@ -161,18 +161,18 @@ bool soon(bool (*test)(void *arg), void *arg)
 	return false;
 }
 
-ncclComm_t comm_open(struct crew *crew, int rank, int n)
+ncclComm_t comm_open(struct ranks *ranks, int rank, int n)
 {
 	ncclComm_t comm = NULL;
 	ncclConfig_t config = {.size = NCCL_CONFIG_NEEDED_BYTES,
 			       .magic = NCCL_MAGIC,
 			       .version = NCCL_VERSION_NEEDED};
 	gpu_open(rank);
-	crew_meet(crew, n);
+	ranks_barrier(ranks, n);
 	if (rank == 0)
-		OK(ncclGetUniqueId(&crew->id));
-	crew_meet(crew, n);
-	if (ncclCommInitRankConfig(&comm, n, crew->id, rank, &config)) {
+		OK(ncclGetUniqueId(&ranks->id));
+	ranks_barrier(ranks, n);
+	if (ncclCommInitRankConfig(&comm, n, ranks->id, rank, &config)) {
 		fprintf(stderr, "%s\n", ncclGetLastError(NULL));
 		_exit(1);
 	}
