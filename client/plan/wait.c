@@ -14,7 +14,7 @@
 #include "core/wait.h"
 #include "plan.h"
 
-#define LANDING_NS UINT64_C(5000000000) /* at the end, for what already runs */
+#define COMPLETION_NS UINT64_C(5000000000) /* at the end, for what already runs */
 
 /* ---- What lacks ---- */
 
@@ -238,7 +238,7 @@ static ncclsvc_result wait_whole_groups(ncclsvc_plan *p, uint64_t deadline)
 /* All of its tasks have ended, or soon will; their results are dropped. Locked; yields. */
 static void let_land(ncclsvc_plan *p)
 {
-	uint64_t deadline = now_ns() + LANDING_NS;
+	uint64_t deadline = now_ns() + COMPLETION_NS;
 	for (uint32_t i = 0; i < p->ntasks; i++) {
 		if (!is_task(p->numbers[i]))
 			continue;

@@ -273,7 +273,7 @@ static ncclsvc_result run(const struct call_of *c, int timeout_ms, ncclsvc_reque
 		return error_argument("%s of tensors: lists is NULL", svc_op_name(c->op));
 	ncclsvc_result result = thread_plain(c->lists->session);
 	if (!result)
-		result = requests_settled(c->lists, -1);
+		result = requests_finished(c->lists, -1);
 	if (result)
 		return result;
 	bool reduce = c->op == NCCLSVC_ALL_REDUCE;

@@ -334,7 +334,7 @@ static ncclsvc_result begin(ncclsvc_tensors *l, const ncclsvc_message *m, bool s
 	if (no_peer && !m->input_signal)
 		return check_message(m, send);
 	if (!no_peer)
-		no_peer = requests_settled(l, m->remote_rank);
+		no_peer = requests_finished(l, m->remote_rank);
 	if (no_peer)
 		return no_peer;
 	uint64_t range = nvtx_start(send ? "PreSend" : "PreRecv", m->tag, m->remote_rank);

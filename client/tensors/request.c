@@ -253,7 +253,7 @@ static ncclsvc_result go_on(struct ncclsvc_request *r)
 	return NCCLSVC_OK;
 }
 
-ncclsvc_result requests_settled(ncclsvc_tensors *l, int peer)
+ncclsvc_result requests_finished(ncclsvc_tensors *l, int peer)
 {
 	for (struct ncclsvc_request *r = l->requests; r; r = r->next)
 		if (r->undecided && (peer < 0 || r->peer == peer) && go_on(r) && r->undecided)

@@ -58,7 +58,7 @@ struct ncclsvc_request {
 struct ncclsvc_request *request_new(ncclsvc_tensors *lists, uint8_t op, int peer, int timeout_ms);
 /* BUSY if a request with this peer, or any (-1), has tasks to come that others must not overtake.
  */
-ncclsvc_result requests_settled(ncclsvc_tensors *lists, int peer);
+ncclsvc_result requests_finished(ncclsvc_tensors *lists, int peer);
 /* Adds an operation to be submitted next; count 0 needs no buffers. */
 void request_op(struct ncclsvc_request *r, ncclsvc_comm *comm, unsigned op, const void *src,
 		void *dst, uint64_t count, ncclsvc_type type, uint64_t word);

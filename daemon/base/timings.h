@@ -105,7 +105,7 @@
 #define ENGINE_SLEEP_MS_MAX 60000
 /* The scheduler looks for members that all wait for each other after this interval; those that wait
  * at two looks are reported to the other nodes. */
-#define STUCK_LOOK_NS	    UINT64_C(25000000)
+#define DEADLOCK_LOOK_NS    UINT64_C(25000000)
 
 /* ---- The supervisor waits for its workers ---- */
 

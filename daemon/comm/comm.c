@@ -524,7 +524,7 @@ struct communicator *comm_of_handle(struct client *c, uint32_t handle, int32_t *
 /* What still runs on GPUs may never end by itself. Returns the next deadline; 0: none. */
 static uint64_t expire_draining(struct communicator *m, uint64_t now)
 {
-	const uint64_t end = m->life.since_ns + comm_landing_ns(m->comms);
+	const uint64_t end = m->life.since_ns + comm_completion_ns(m->comms);
 	if (m->life.state != NCCLSVC_EPOCH_DRAINING || !m->nccl_comm || m->nccl_comm->aborting)
 		return 0;
 	if (end > now)

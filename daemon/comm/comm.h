@@ -81,7 +81,7 @@ void comm_name_epoch(struct comms *s, uint32_t slot, uint64_t internode_id);
 /* An epoch can begin: all ranks have joined. */
 bool comm_all_joined(const struct communicator *m);
 /* For launched tasks, once their epoch is over. */
-uint64_t comm_landing_ns(const struct comms *s);
+uint64_t comm_completion_ns(const struct comms *s);
 
 /* join.c: this rank's JOIN is overdue. */
 void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank);

@@ -42,7 +42,7 @@ static void discard(struct account *a, struct plan *p)
 
 /* ---- Commits of the members ---- */
 
-static void stop_gathering(struct communicator *m)
+static void stop_collecting(struct communicator *m)
 {
 	struct plan *p = m->forming;
 	free(m->commits);
@@ -54,7 +54,7 @@ static void stop_gathering(struct communicator *m)
 
 void plan_forget(struct communicator *m)
 {
-	stop_gathering(m);
+	stop_collecting(m);
 }
 
 /* Answers everybody who waits. */
@@ -65,7 +65,7 @@ static void fail_all(struct communicator *m, int result, const char *text)
 		return;
 	report_request(m, "plan", result, text);
 	m->commits = NULL; /* an answer may end a session, and come back here */
-	stop_gathering(m);
+	stop_collecting(m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct client *c = m->members[k].client;
 		if (commits[k].here && c)
@@ -173,7 +173,7 @@ void plan_result(struct communicator *m, const struct control_result *v)
 	if (v->result) {
 		fail_all(m, v->result, v->text);
 	} else if (!m->forming || m->committing != members_here(m)) {
-		stop_gathering(m);
+		stop_collecting(m);
 		leave_plan(s, m, number);
 	} else {
 		m->forming->number = number;
@@ -295,7 +295,7 @@ void plan_commit(struct comms *s, struct client *c, uint32_t serial,
 		plan_unset(m->forming, rank);
 		client_error(c, SVC_PLAN_COMMIT, serial, result, "%s", text);
 		if (!m->committing)
-			stop_gathering(m);
+			stop_collecting(m);
 		return;
 	}
 	m->commits[rank] = (struct commit){

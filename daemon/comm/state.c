@@ -12,7 +12,7 @@
 #include "peer.h"
 #include "remote.h"
 
-uint64_t comm_landing_ns(const struct comms *s)
+uint64_t comm_completion_ns(const struct comms *s)
 {
 	uint64_t patience = gpu_patience_ns(s->gpus);
 	return patience < EPOCH_LAND_NS ? patience : EPOCH_LAND_NS;
@@ -76,7 +76,7 @@ static void drain(struct communicator *m, const struct epoch_loss *loss)
 	m->plan = NULL; /* the executor gives it back */
 	peer_end(m);
 	if (m->cuda)
-		loop_deadline(s->loop, m->life.since_ns + comm_landing_ns(s));
+		loop_deadline(s->loop, m->life.since_ns + comm_completion_ns(s));
 	struct command cmd = {.kind = COMMAND_EPOCH_END};
 	cmd.epoch_end.comm = m->slot;
 	cmd.epoch_end.result = loss->result;

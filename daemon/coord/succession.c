@@ -68,7 +68,7 @@ static void fail_again(struct sequencer *q)
 }
 
 /* Ends or launches one operation of which all have spoken. False: there is none. */
-static bool settle_one(struct sequencer *q)
+static bool finish_one(struct sequencer *q)
 {
 	struct operation *o, *next;
 	HASH_ITER (hh, q->operations, o, next) {
@@ -92,7 +92,7 @@ static void go_on(struct sequencer *q)
 	for (uint32_t node = 0; node < q->nodes; node++)
 		if (!q->at[node].lost)
 			q->ops->goes_on(q->arg, node);
-	while (settle_one(q))
+	while (finish_one(q))
 		;
 	HASH_ITER (hh, q->operations, o, next)
 		if (o->withdrawn)

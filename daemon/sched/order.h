@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files that order tasks share: order.c, life.c, match.c; and release.h. */
+ * What the files that order tasks share: order.c, task_state.c, match.c; and release.h. */
 #ifndef ENGINE_ORDER_H
 #define ENGINE_ORDER_H
 
@@ -48,7 +48,7 @@ void order_free_comm(struct engine *e, struct comm *c);
 bool fast_path_may(const struct task *first, uint32_t n);
 void fast_path_post(struct engine *e, struct task *first, uint32_t n);
 
-/* ---- life.c ---- */
+/* ---- task_state.c ---- */
 
 /* Its queue may move: order_run_ready looks at it. */
 void order_make_ready(struct engine *e, struct member *m);

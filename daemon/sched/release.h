@@ -7,7 +7,7 @@
  *   - A task's deadline passes (release_overdue), or it is cancelled (commands.c). If it waits, it
  *     ends at once; of a collective, with all members. Once its node has said READY to others, it
  *     ends when they have answered, or NODE_ANSWER later, with its epoch.
- *   - Records disagree (match.c, node_match.c), or all members wait (order.c, stuck.c). What
+ *   - Records disagree (match.c, node_match.c), or all members wait (order.c, deadlock.c). What
  * matched ends before anything runs.
  *   - A member leaves (release_member), or leaves its plan (plan.c). Its own tasks end at once, and
  *     so do those that wait for them.

@@ -7,7 +7,7 @@
  *   engine.c    beginning and end, queues to and from the supervisor, the memory of tasks
  *   ingest.c    ring and socket records -> tasks
  *   order.c     whose turn it is on a communicator; match.c: which tasks match; release.h: those
- *               that fail; life.c: what these share; fast_path.c: past the queue
+ *               that fail; task_state.c: what these share; fast_path.c: past the queue
  *   plan.c      planned tasks, held until their group is whole
  *   set.c       what is launched as one, for transports that do so
  *   transport.h what moves the bytes
@@ -130,10 +130,10 @@ struct engine {
 	uint64_t lent;		   /* regions of that kind, ever */
 	uint64_t nmatched;	   /* so far: their order */
 	bool matched_new;	   /* something may be launched */
-	struct launch_request *requests, *orders; /* to the sequencer; and those that are due */
-	uint64_t nrequests;			  /* so far */
-	struct grant *granted;			  /* [tasks_max]: launched of late */
-	uint64_t ngranted;			  /* so far */
+	struct launch_request *requests, *due; /* to the sequencer; and those that are due */
+	uint64_t nrequests;		       /* so far */
+	struct grant *granted;		       /* [tasks_max]: launched of late */
+	uint64_t ngranted;		       /* so far */
 	uint32_t lost_sequencer;
 	uint64_t succession_due_ns;  /* when the next one is to go on; 0: it does */
 	struct sequencer *sequencer; /* this node's, if it has to be the one */
@@ -150,7 +150,7 @@ struct engine {
 	uint32_t committed;			/* tasks that wait for other nodes */
 	uint64_t nodes_ns;			/* when another node was last heard of */
 	uint64_t listened_ns;			/* when it was last listened for */
-	uint64_t stuck_ns; /* when to look for members that wait for each other */
+	uint64_t deadlock_ns; /* when to look for members that wait for each other */
 	struct node_match *asked;
 	struct internode_comm *endings, *ended; /* ended: on GPUs, for EPOCH_CLOSE_NS */
 	struct message *messages;

@@ -3,9 +3,9 @@
 #include "base/timings.h"
 #include "engine_cluster.h"
 
-#define LOOKS ((long)(8 * STUCK_LOOK_NS)) /* a deadlock would have been found by then */
-#define MANY  600			  /* more than one message has room for */
-#define TOO   MANY_MAX			  /* twice that is more than a node reports */
+#define LOOKS ((long)(8 * DEADLOCK_LOOK_NS)) /* a deadlock would have been found by then */
+#define MANY  600			     /* more than one message has room for */
+#define TOO   MANY_MAX			     /* twice that is more than a node reports */
 
 static int begin(void **state)
 {
@@ -228,7 +228,7 @@ static void a_report_is_old(void **state)
 {
 	(void)state;
 	const uint64_t old = recv_from(1, 0);
-	await_sent(INTERNODE_STUCK, 1);
+	await_sent(INTERNODE_DEADLOCK, 1);
 	const uint64_t sent = send_to(0, 1);
 	goes_well(1, old);
 	goes_well(0, sent);
@@ -246,10 +246,10 @@ static void a_question_is_old(void **state)
 {
 	(void)state;
 	uint64_t n[NODES];
-	hold_from(0, 1, INTERNODE_STUCK);
+	hold_from(0, 1, INTERNODE_DEADLOCK);
 	for (uint32_t k = 0; k < NODES; k++)
 		n[k] = recv_from(k, (int32_t)(k + 1) % NODES);
-	await_sent(INTERNODE_STUCK, 2 * (NODES - 1)); /* reports, and questions */
+	await_sent(INTERNODE_DEADLOCK, 2 * (NODES - 1)); /* reports, and questions */
 	command_node(1,
 		     (struct command){.kind = COMMAND_CANCEL, .cancel = {.kind = SVC_CANCEL_COMM}});
 	ends(1, n[1], NCCLSVC_CANCELLED);
@@ -267,7 +267,7 @@ static void a_failure_is_under_way(void **state)
 {
 	(void)state;
 	const uint64_t a = recv_from(0, 1), b = recv_from(1, 0), cancelled = sum(2);
-	await_sent(INTERNODE_STUCK, 1);
+	await_sent(INTERNODE_DEADLOCK, 1);
 	await_taken(2, 1);
 	pause_ns(LOOKS); /* node 0 has told itself */
 	hold(1, 2, true);
@@ -301,10 +301,10 @@ static void a_set_is_not_whole(void **state)
 	sum(1);
 	n[2] = sum(2);
 	none_is_found();
-	const unsigned sent = sent_of(INTERNODE_STUCK);
+	const unsigned sent = sent_of(INTERNODE_DEADLOCK);
 	assert_true(sent >= NODES - 1);
 	none_is_found();
-	assert_int_equal(sent_of(INTERNODE_STUCK), sent);
+	assert_int_equal(sent_of(INTERNODE_DEADLOCK), sent);
 	for (uint32_t k = 0; k < NODES; k++)
 		assert_false(over(k, n[k]));
 }

@@ -10,8 +10,8 @@
 #include "engine_cluster.h"
 
 #define OPERATIONS 60
-#define HOLD_NS	   ((long)(4 * STUCK_LOOK_NS)) /* at most */
-#define TIMEOUT_NS 50000000u		       /* at most */
+#define HOLD_NS	   ((long)(4 * DEADLOCK_LOOK_NS)) /* at most */
+#define TIMEOUT_NS 50000000u			  /* at most */
 
 static unsigned seed;
 

@@ -10,12 +10,12 @@
 #include "base/no_memory.h"
 #include "base/timings.h"
 #include "channel/mpi_api.h"
+#include "deadlock.h"
 #include "early.h"
 #include "node_match.h"
 #include "sched/release.h"
 #include "sched/set.h"
 #include "sequence.h"
-#include "stuck.h"
 
 #define MESSAGES_PER_TURN 64
 #define DONE_PER_TURN	  32
@@ -113,7 +113,7 @@ void internode_comm_free(struct engine *e, struct comm *c)
 	free(s->first);
 	free(s->ranks);
 	free(s->node_of);
-	stuck_free(s);
+	deadlock_free(s);
 	free(s->sent);
 	free(s->received);
 	c->internode = NULL;
@@ -391,8 +391,8 @@ void internode_comm_dispatch(struct engine *e, const struct internode_header *h,
 	}
 	if (h->kind == INTERNODE_OVER || s->comm->ended)
 		return;
-	if (h->kind == INTERNODE_STUCK)
-		stuck_take_message(e, s, place, body, h->bytes);
+	if (h->kind == INTERNODE_DEADLOCK)
+		deadlock_take_message(e, s, place, body, h->bytes);
 	else
 		node_match_take_message(e, s, place, h, body);
 }
@@ -454,7 +454,7 @@ bool internode_comm_poll(struct engine *e)
 	if (e->endings)
 		check_endings(e);
 	if (e->internode_comms)
-		stuck_look(e);
+		deadlock_look(e);
 	sequence_poll(e);
 	if (e->own)
 		any = true;

@@ -8,7 +8,7 @@
  *   transport/internode moves the bytes of what matched, in chunks, by MPI; small.c: what fits
  *                    into a message
  *   early.c          messages about a communicator before it has begun here
- *   stuck.c          deadlocks: members of several nodes that all wait for each other
+ *   deadlock.c       deadlocks: members of several nodes that all wait for each other
  *   sequence.c       on GPUs instead: what this node requests of the sequencer
  *                    (coord/sequencer.h), which launches in one order on all nodes
  *
@@ -51,7 +51,7 @@ struct failed_operation;
 struct mpi_api;
 struct node_match;
 struct op;
-struct stuck;
+struct deadlock;
 
 enum internode_kind {
 	/* Between nodes; on GPUs, the sequencer tells them READY, FAILED and ASK. */
@@ -60,7 +60,7 @@ enum internode_kind {
 	INTERNODE_ASK,	     /* a status: fail, if nothing has been said */
 	INTERNODE_CREDIT,    /* a struct credit_note */
 	INTERNODE_OVER,	     /* the sender has ended the epoch: it says READY no more */
-	INTERNODE_STUCK,     /* a node and the first: do all members wait? A struct stuck_note */
+	INTERNODE_DEADLOCK,  /* a node and the first: do all members wait? A struct deadlock_note */
 	/* Node -> sequencer */
 	INTERNODE_REQUEST,  /* request entries; key.seq is its number, key.a: more follow */
 	INTERNODE_WITHDRAW, /* of what key.part says: an operation, a creation, or all */
@@ -123,7 +123,7 @@ struct internode_comm {
 	struct node_match *matches;
 	struct op *ops;
 	struct credit *credits;
-	struct stuck *stuck; /* NULL: it never was */
+	struct deadlock *deadlock; /* NULL: it never was */
 	/* The epoch's end, from when the supervisor asks for it: */
 	bool over;   /* this node has said so */
 	bool *overs; /* [nnodes]: they have */

@@ -6,13 +6,13 @@
 #include <utlist.h>
 
 #include "base/timings.h"
+#include "deadlock.h"
 #include "names.h"
 #include "node_match.h"
 #include "sched/complete.h"
 #include "sched/order.h"
 #include "sched/set.h"
 #include "sequence.h"
-#include "stuck.h"
 #include "task.h"
 
 #define MATCHES_MAX 65536 /* in one communicator: others may be ahead by so much */
@@ -82,7 +82,7 @@ uint32_t node_match_part_of(const struct node_match *j, uint32_t place)
 /* Not because all wait for each other, nor between a Send and its Recv. */
 static bool differs_in_records(const struct node_match *j, const ncclsvc_status *st)
 {
-	return st->result == NCCLSVC_MISMATCH && j->key.a < 0 && !stuck_status(st);
+	return st->result == NCCLSVC_MISMATCH && j->key.a < 0 && !deadlock_is_cause(st);
 }
 
 /* What all are told, and what members have posted. */
@@ -138,7 +138,7 @@ void node_match_conclude_failed(struct engine *e, struct node_match *j)
 	}
 	ncclsvc_status st = j->status;
 	node_match_free(e, c->internode, j);
-	if (stuck_status(&st)) { /* who posts one now does not mean this */
+	if (deadlock_is_cause(&st)) { /* who posts one now does not mean this */
 		order_end_collective(e, c, &st);
 		return;
 	}

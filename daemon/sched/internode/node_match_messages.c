@@ -3,16 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "deadlock.h"
 #include "node_match.h"
 #include "sched/order.h"
 #include "sched/set.h"
 #include "sequence.h"
-#include "stuck.h"
 
 #define ANY_PLACE UINT32_MAX
 
 /* Others want to, or will, end it, and this node has not spoken: so it does. */
-static void doom(struct engine *e, struct node_match *j, const ncclsvc_status *why)
+static void agree_to_fail(struct engine *e, struct node_match *j, const ncclsvc_status *why)
 {
 	ncclsvc_status st = *why;
 	if (j->comm->internode->over)
@@ -151,7 +151,7 @@ static void take_failed(struct engine *e, struct node_match *j, uint32_t part,
 	j->parts[part].vote.kind = VOTE_FAILED;
 	j->votes++;
 	if (!mine->kind)
-		doom(e, j, st); /* and that may conclude it */
+		agree_to_fail(e, j, st); /* and that may conclude it */
 	else if (j->votes == j->nparts)
 		node_match_conclude(e, j);
 }
@@ -178,7 +178,7 @@ void node_match_take_message(struct engine *e, struct internode_comm *s, uint32_
 		learn_departure(e, c, &st);
 	}
 	if (h->kind != INTERNODE_READY)
-		stuck_break(e, s, body);
+		deadlock_break(e, s, body);
 	struct node_match *j = node_match_find(s, &key);
 	/* Who asks has spoken before: what is not known (any more) is over. */
 	if (!j && (h->kind == INTERNODE_ASK || is_past(c, &key)))
@@ -192,7 +192,7 @@ void node_match_take_message(struct engine *e, struct internode_comm *s, uint32_
 	uint32_t part = node_match_part_of(j, place);
 	if (h->kind == INTERNODE_ASK) {
 		if (!j->parts[j->mine].vote.kind)
-			doom(e, j, &st);
+			agree_to_fail(e, j, &st);
 	} else if (j->parts[part].vote.kind || part == j->mine) {
 		internode_comm_give_up(e, c, NCCLSVC_PROTOCOL, place);
 		return;
@@ -221,7 +221,7 @@ static void show_waiting(const struct node_match *j, const char *body, size_t by
 static void be_asked(struct engine *e, struct node_match *j, const ncclsvc_status *why)
 {
 	if (!j->parts[j->mine].vote.kind) {
-		doom(e, j, why);
+		agree_to_fail(e, j, why);
 	} else if (j->parts[j->mine].vote.kind == VOTE_READY && !j->asked) {
 		/* What is requested is under way. */
 		j->status = *why;
@@ -238,7 +238,7 @@ static void be_failed(struct engine *e, struct node_match *j, const struct faile
 	const bool pair = j->key.a >= 0;
 	if (j->votes == j->nparts)
 		return; /* a successor tells all nodes, as some do not know */
-	if (st.result == NCCLSVC_MISMATCH && !stuck_status(&st)) {
+	if (st.result == NCCLSVC_MISMATCH && !deadlock_is_cause(&st)) {
 		if (pair)
 			order_name_ranks(c, &st, st.rank_a, st.rank_b);
 		else
@@ -284,9 +284,9 @@ void node_match_take_decision(struct engine *e, struct internode_comm *s,
 	}
 	learn_departure(e, c, &failed.status);
 	if (h->kind != INTERNODE_READY)
-		stuck_break(e, s, body);
+		deadlock_break(e, s, body);
 	struct node_match *j = node_match_find(s, &h->key);
-	if (!j && h->kind == INTERNODE_ASK && h->key.seq != STUCK_ALL && !is_past(c, &h->key))
+	if (!j && h->kind == INTERNODE_ASK && h->key.seq != DEADLOCK_ALL && !is_past(c, &h->key))
 		j = node_match_get(s, &h->key);
 	if (!j)
 		return; /* it is over here */

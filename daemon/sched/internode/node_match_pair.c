@@ -6,12 +6,12 @@
 #include <utlist.h>
 
 #include "coord/plan.h"
+#include "deadlock.h"
 #include "names.h"
 #include "node_match.h"
 #include "sched/complete.h"
 #include "sched/order.h"
 #include "sched/plan.h"
-#include "stuck.h"
 #include "task.h"
 
 static int32_t local_rank(const struct node_match *j)
@@ -78,7 +78,7 @@ static ncclsvc_status kind_status(const struct node_match *j, bool sends, bool p
 static bool is_skipped(const struct node_match *j)
 {
 	return j->resolved && j->votes == j->nparts &&
-	       (stuck_status(&j->status) ||
+	       (deadlock_is_cause(&j->status) ||
 		(j->status.result == NCCLSVC_MISMATCH && j->status.field == NCCLSVC_FIELD_PLAN));
 }
 

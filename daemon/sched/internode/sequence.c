@@ -22,7 +22,7 @@
 /* To be launched together here. */
 struct launch_request {
 	struct launch_request *prev, *next;
-	struct launch_request *prev_order, *next_order;
+	struct launch_request *prev_due, *next_due;
 	uint64_t number;
 	struct set_match *any;	   /* or */
 	struct creation *creation; /* that */
@@ -78,7 +78,7 @@ static void say(struct engine *e, const struct internode_header *h, const void *
 static void request_forget(struct engine *e, struct launch_request *r)
 {
 	if (r->ordered)
-		DL_DELETE2(e->orders, r, prev_order, next_order);
+		DL_DELETE2(e->due, r, prev_due, next_due);
 	else
 		e->committed--;
 	DL_DELETE(e->requests, r);
@@ -259,20 +259,20 @@ void sequence_cancel_creation(struct engine *e, uint64_t number)
 
 bool sequence_next(const struct engine *e, struct set_match **m)
 {
-	*m = e->orders ? e->orders->any : NULL;
-	return e->orders;
+	*m = e->due ? e->due->any : NULL;
+	return e->due;
 }
 
 bool sequence_launch_creation(struct engine *e)
 {
-	return e->orders->launch(e, e->orders->creation);
+	return e->due->launch(e, e->due->creation);
 }
 
 /* A successor of the sequencer asks for what was launched here, and not yet on all nodes. Such a
  * task has not ended: there are never more of them than there is room for tasks. */
 void sequence_launched(struct engine *e)
 {
-	struct launch_request *r = e->orders;
+	struct launch_request *r = e->due;
 	for (uint32_t i = 0; i < r->n; i++)
 		e->granted[e->ngranted++ % e->config.tasks_max] =
 			(struct grant){r->grant, r->entries[i].internode_id, r->entries[i].key};
@@ -327,7 +327,7 @@ static void forget_ended(struct engine *e)
 bool sequence_closed(const struct engine *e, const struct internode_comm *s)
 {
 	const struct launch_request *r;
-	DL_FOREACH2 (e->orders, r, next_order)
+	DL_FOREACH2 (e->due, r, next_due)
 		if (names(r, s->id))
 			return false; /* others launch it, and so will this node */
 	return s->closed;
@@ -362,7 +362,7 @@ static void be_ordered(struct engine *e, uint64_t number, uint64_t grant)
 	e->committed--;
 	r->ordered = true;
 	r->grant = grant;
-	DL_APPEND2(e->orders, r, prev_order, next_order);
+	DL_APPEND2(e->due, r, prev_due, next_due);
 	e->matched_new = true;
 }
 
@@ -536,7 +536,7 @@ static void report(struct engine *e)
 		const uint64_t some = n - i < GRANTS_SENT ? n - i : GRANTS_SENT;
 		say_succession(e, SUCCESSION_GRANTS, e->granted + i, (uint32_t)some);
 	}
-	DL_FOREACH2 (e->orders, r, next_order)
+	DL_FOREACH2 (e->due, r, next_due)
 		for (uint32_t i = 0; i < r->n; i++)
 			say_succession(e, SUCCESSION_GRANTS,
 				       &(struct grant){r->grant, r->entries[i].internode_id,

@@ -35,19 +35,19 @@
 #include <utlist.h>
 
 #include "base/timings.h"
+#include "deadlock.h"
 #include "names.h"
 #include "node_match.h"
 #include "operation.h"
 #include "sched/complete.h"
 #include "sched/order.h"
-#include "stuck.h"
 
 #define KEYS_MAX   256	/* of one message */
 #define REPORT_MAX 4096 /* keys of one report: deadlines end what waits in more */
 
 /* From a node to the first: a part of its report (round 0), or yes to the question of that round.
  * From the first to a node: that question. */
-struct stuck_note {
+struct deadlock_note {
 	uint32_t round, nkeys;
 	/* Of a report: */
 	uint32_t at, total;   /* keys: the first of this part, and how many the report has */
@@ -60,7 +60,7 @@ struct stuck_note {
 	struct operation_key keys[KEYS_MAX];
 };
 
-_Static_assert(sizeof(struct stuck_note) <= INTERNODE_BODY_MAX, "a note fits into a message");
+_Static_assert(sizeof(struct deadlock_note) <= INTERNODE_BODY_MAX, "a note fits into a message");
 
 struct report {
 	bool whole;
@@ -71,7 +71,7 @@ struct report {
 	struct operation_key *keys;
 };
 
-struct stuck {
+struct deadlock {
 	/* States of waiting; 0: none. */
 	uint64_t seen;	    /* at the last look */
 	uint64_t reported;  /* to the first node */
@@ -135,19 +135,19 @@ static bool is_open(struct internode_comm *s, const struct operation_key *key)
 
 /* ---- What nodes tell each other ---- */
 
-static size_t note_bytes(const struct stuck_note *n)
+static size_t note_bytes(const struct deadlock_note *n)
 {
-	return offsetof(struct stuck_note, keys) + n->nkeys * sizeof(n->keys[0]);
+	return offsetof(struct deadlock_note, keys) + n->nkeys * sizeof(n->keys[0]);
 }
 
 static void send_note(struct engine *e, struct internode_comm *s, uint32_t place,
-		      const struct stuck_note *n)
+		      const struct deadlock_note *n)
 {
 	const struct operation_key none = {-1, -1, 0, 0};
-	internode_comm_send(e, s, place, INTERNODE_STUCK, &none, n, note_bytes(n), NULL, 0);
+	internode_comm_send(e, s, place, INTERNODE_DEADLOCK, &none, n, note_bytes(n), NULL, 0);
 }
 
-static bool note_valid(const struct internode_comm *s, const struct stuck_note *note)
+static bool note_valid(const struct internode_comm *s, const struct deadlock_note *note)
 {
 	const int32_t nranks = (int32_t)s->comm->nranks;
 	bool valid = note->rank >= 0 && note->rank < nranks && note->total <= REPORT_MAX;
@@ -159,11 +159,12 @@ static bool note_valid(const struct internode_comm *s, const struct stuck_note *
 	return valid;
 }
 
-static struct stuck *get(struct internode_comm *s)
+static struct deadlock *get(struct internode_comm *s)
 {
-	if (!s->stuck)
-		s->stuck = calloc(1, sizeof(*s->stuck) + s->nnodes * sizeof(s->stuck->reports[0]));
-	return s->stuck; /* without memory, deadlines tell */
+	if (!s->deadlock)
+		s->deadlock = calloc(1, sizeof(*s->deadlock) +
+						s->nnodes * sizeof(s->deadlock->reports[0]));
+	return s->deadlock; /* without memory, deadlines tell */
 }
 
 /* ---- The first node ---- */
@@ -172,7 +173,8 @@ static struct stuck *get(struct internode_comm *s)
  * how many collectives are over then, on all nodes alike. */
 static ncclsvc_status deadlock_status(const struct internode_comm *s)
 {
-	const struct report *reports = s->stuck->reports, *one = &reports[0], *other = &reports[1];
+	const struct report *reports = s->deadlock->reports, *one = &reports[0],
+			    *other = &reports[1];
 	ncclsvc_status st = status_of(NCCLSVC_MISMATCH);
 	for (uint32_t p = 2; p < s->nnodes && other->op == one->op; p++)
 		other = &reports[p];
@@ -189,13 +191,13 @@ static ncclsvc_status deadlock_status(const struct internode_comm *s)
 static void forget_reports(const struct internode_comm *s)
 {
 	for (uint32_t p = 0; p < s->nnodes; p++) {
-		free(s->stuck->reports[p].keys);
-		s->stuck->reports[p] = (struct report){0};
+		free(s->deadlock->reports[p].keys);
+		s->deadlock->reports[p] = (struct report){0};
 	}
 }
 
 /* Without memory it is never whole, and deadlines tell. */
-static void keep_report(struct report *r, const struct stuck_note *part)
+static void keep_report(struct report *r, const struct deadlock_note *part)
 {
 	if (!part->at) {
 		free(r->keys);
@@ -216,18 +218,18 @@ static void keep_report(struct report *r, const struct stuck_note *part)
 
 static void declare(struct engine *e, struct internode_comm *s)
 {
-	const struct operation_key all = {-1, -1, STUCK_ALL, 0};
+	const struct operation_key all = {-1, -1, DEADLOCK_ALL, 0};
 	const ncclsvc_status st = deadlock_status(s);
-	s->stuck->round++;
+	s->deadlock->round++;
 	forget_reports(s);
 	for (uint32_t p = 1; p < s->nnodes; p++)
 		internode_comm_send(e, s, p, INTERNODE_ASK, &all, &st, sizeof(st), NULL, 0);
-	stuck_break(e, s, &st);
+	deadlock_break(e, s, &st);
 }
 
 static void count_answer(struct engine *e, struct internode_comm *s)
 {
-	if (!--s->stuck->awaited)
+	if (!--s->deadlock->awaited)
 		declare(e, s);
 }
 
@@ -236,7 +238,7 @@ static bool waits_for(const struct internode_comm *s, const struct operation_key
 		      uint32_t from, uint32_t to)
 {
 	if (key->a < 0)
-		return key->seq >= s->stuck->reports[to].entered;
+		return key->seq >= s->deadlock->reports[to].entered;
 	return to != from && (s->node_of[key->a] == to || s->node_of[key->b] == to);
 }
 
@@ -252,7 +254,7 @@ static bool lacks_some(const struct internode_comm *s, const struct operation_ke
 
 static bool may_be_deadlock(const struct internode_comm *s)
 {
-	const struct report *reports = s->stuck->reports;
+	const struct report *reports = s->deadlock->reports;
 	for (uint32_t p = 0; p < s->nnodes; p++)
 		if (!reports[p].whole)
 			return false;
@@ -263,12 +265,13 @@ static bool may_be_deadlock(const struct internode_comm *s)
 	return true;
 }
 
-static void answer(struct engine *e, struct internode_comm *s, const struct stuck_note *question);
+static void answer(struct engine *e, struct internode_comm *s,
+		   const struct deadlock_note *question);
 
 static void ask(struct engine *e, struct internode_comm *s, uint32_t place,
-		const struct stuck_note *question)
+		const struct deadlock_note *question)
 {
-	s->stuck->awaited++;
+	s->deadlock->awaited++;
 	if (place == s->me)
 		answer(e, s, question);
 	else
@@ -278,9 +281,9 @@ static void ask(struct engine *e, struct internode_comm *s, uint32_t place,
 /* About all operations that wait for that node: in as many questions as it takes. */
 static void ask_node(struct engine *e, struct internode_comm *s, uint32_t place)
 {
-	struct stuck_note question = {.round = s->stuck->round};
+	struct deadlock_note question = {.round = s->deadlock->round};
 	for (uint32_t p = 0; p < s->nnodes; p++) {
-		const struct report *report = &s->stuck->reports[p];
+		const struct report *report = &s->deadlock->reports[p];
 		for (uint32_t i = 0; i < report->nkeys; i++) {
 			if (!waits_for(s, &report->keys[i], p, place))
 				continue;
@@ -296,9 +299,9 @@ static void ask_node(struct engine *e, struct internode_comm *s, uint32_t place)
 
 /* A node has reported, or says yes. */
 static void take_note(struct engine *e, struct internode_comm *s, uint32_t place,
-		      const struct stuck_note *note)
+		      const struct deadlock_note *note)
 {
-	struct stuck *k = get(s);
+	struct deadlock *k = get(s);
 	if (!k)
 		return;
 	if (note->round) {
@@ -319,7 +322,7 @@ static void take_note(struct engine *e, struct internode_comm *s, uint32_t place
 
 /* ---- Every node ---- */
 
-static void tell_first(struct engine *e, struct internode_comm *s, const struct stuck_note *note)
+static void tell_first(struct engine *e, struct internode_comm *s, const struct deadlock_note *note)
 {
 	if (s->me)
 		send_note(e, s, 0, note);
@@ -328,9 +331,9 @@ static void tell_first(struct engine *e, struct internode_comm *s, const struct 
 }
 
 /* A node that does not wait, or no longer as it did, reports again when it does. */
-static void answer(struct engine *e, struct internode_comm *s, const struct stuck_note *question)
+static void answer(struct engine *e, struct internode_comm *s, const struct deadlock_note *question)
 {
-	struct stuck *k = s->stuck;
+	struct deadlock *k = s->deadlock;
 	const uint64_t state = waits(s);
 	if (!k || !state || state != k->reported) {
 		if (k)
@@ -341,7 +344,7 @@ static void answer(struct engine *e, struct internode_comm *s, const struct stuc
 		if (!is_open(s, &question->keys[i]))
 			return; /* the node that waits there will hear of that, and report again */
 	k->confirmed = state;
-	tell_first(e, s, &(struct stuck_note){.round = question->round});
+	tell_first(e, s, &(struct deadlock_note){.round = question->round});
 }
 
 /* That some member here is in, and other nodes may have matched in part. */
@@ -377,7 +380,7 @@ static uint32_t count_posted(const struct internode_comm *s)
 }
 
 /* In as many parts as it takes. */
-static void send_report(struct engine *e, struct internode_comm *s, struct stuck_note *note)
+static void send_report(struct engine *e, struct internode_comm *s, struct deadlock_note *note)
 {
 	const struct node_match *j, *next;
 	HASH_ITER (hh, s->matches, j, next) {
@@ -400,7 +403,7 @@ static void report(struct engine *e, struct internode_comm *s, uint64_t state)
 	       s->comm->members[internode_comm_locals(s)[i]].gone)
 		i++;
 	const uint32_t rank = internode_comm_locals(s)[i];
-	struct stuck_note note = {
+	struct deadlock_note note = {
 		.total = count_posted(s),
 		.entered = s->comm->collectives,
 		.collectives = s->comm->collectives + collectives_begun(s),
@@ -409,7 +412,7 @@ static void report(struct engine *e, struct internode_comm *s, uint64_t state)
 	};
 	if (note.total > REPORT_MAX)
 		return;
-	s->stuck->reported = state;
+	s->deadlock->reported = state;
 	send_report(e, s, &note);
 }
 
@@ -433,19 +436,20 @@ static void break_deadlock(struct engine *e, struct internode_comm *s, const ncc
 	}
 }
 
-void stuck_break(struct engine *e, struct internode_comm *s, const void *body)
+void deadlock_break(struct engine *e, struct internode_comm *s, const void *body)
 {
 	ncclsvc_status st;
 	memcpy(&st, body, sizeof(st));
-	if (stuck_status(&st) && s->stuck && s->stuck->confirmed && s->stuck->confirmed == waits(s))
+	if (deadlock_is_cause(&st) && s->deadlock && s->deadlock->confirmed &&
+	    s->deadlock->confirmed == waits(s))
 		break_deadlock(e, s, &st);
 }
 
-void stuck_take_message(struct engine *e, struct internode_comm *s, uint32_t place,
-			const void *body, size_t bytes)
+void deadlock_take_message(struct engine *e, struct internode_comm *s, uint32_t place,
+			   const void *body, size_t bytes)
 {
-	struct stuck_note note;
-	if (s->over || bytes < offsetof(struct stuck_note, keys) || bytes > sizeof(note))
+	struct deadlock_note note;
+	if (s->over || bytes < offsetof(struct deadlock_note, keys) || bytes > sizeof(note))
 		return;
 	memcpy(&note, body, bytes);
 	if (note.nkeys > KEYS_MAX || bytes != note_bytes(&note) || !note_valid(s, &note))
@@ -459,7 +463,7 @@ void stuck_take_message(struct engine *e, struct internode_comm *s, uint32_t pla
 static void look(struct engine *e, struct internode_comm *s)
 {
 	const uint64_t state = waits(s);
-	struct stuck *k = state ? get(s) : s->stuck;
+	struct deadlock *k = state ? get(s) : s->deadlock;
 	if (!k)
 		return;
 	if (!state)
@@ -469,20 +473,20 @@ static void look(struct engine *e, struct internode_comm *s)
 	k->seen = state;
 }
 
-void stuck_look(struct engine *e)
+void deadlock_look(struct engine *e)
 {
 	struct internode_comm *s, *next;
-	if (e->now < e->stuck_ns)
+	if (e->now < e->deadlock_ns)
 		return;
-	e->stuck_ns = e->now + STUCK_LOOK_NS;
+	e->deadlock_ns = e->now + DEADLOCK_LOOK_NS;
 	HASH_ITER (hh, e->internode_comms, s, next)
 		if (s->comm->pending)
 			look(e, s);
 }
 
-void stuck_free(struct internode_comm *s)
+void deadlock_free(struct internode_comm *s)
 {
-	if (s->stuck)
+	if (s->deadlock)
 		forget_reports(s);
-	free(s->stuck);
+	free(s->deadlock);
 }

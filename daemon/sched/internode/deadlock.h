@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Deadlocks: members of several nodes that all wait for each other. deadlock.c tells how they are
+ * found.
+ */
+#ifndef SCHED_DEADLOCK_H
+#define SCHED_DEADLOCK_H
+
+#include "internode_comm.h"
+#include "names.h"
+
+#define DEADLOCK_ALL UINT64_MAX /* in an ASK: whatever waits */
+
+/* From time to time. */
+void deadlock_look(struct engine *e);
+/* Is that the status of what failed by a deadlock? */
+static inline bool deadlock_is_cause(const ncclsvc_status *st)
+{
+	return st->result == NCCLSVC_MISMATCH && st->field == NCCLSVC_FIELD_ORDER;
+}
+/* body: of an INTERNODE_FAILED or INTERNODE_ASK; it begins with a status. If that is of a deadlock
+ * which this node has confirmed, all fails that the members here wait for. */
+void deadlock_break(struct engine *e, struct internode_comm *s, const void *body);
+/* INTERNODE_DEADLOCK */
+void deadlock_take_message(struct engine *e, struct internode_comm *s, uint32_t place,
+			   const void *body, size_t bytes);
+void deadlock_free(struct internode_comm *s);
+
+#endif
