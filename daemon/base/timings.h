@@ -60,7 +60,7 @@
 #define WINDOW_LEAVE_NS		 UINT64_C(3000000000)
 /* The rendezvous of epochs across nodes was lost: what is said of those that are not announced here
  * is kept for so long, while other nodes may announce them. Then it is dropped. */
-#define EARLY_KEPT_NS		 UINT64_C(60000000000)
+#define UNEXPECTED_KEPT_NS	 UINT64_C(60000000000)
 
 /* ---- Everywhere ---- */
 

@@ -157,7 +157,7 @@ void comm_forget(struct comms *s, struct communicator *m)
 	free(m->progress);
 	free(m->starts[0]);
 	free(m->starts[1]);
-	remote_forget_early(m);
+	remote_forget_unexpected(m);
 	free(m);
 }
 
@@ -418,7 +418,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 		comm_break_epoch(m, NCCLSVC_CAUSE_MEMBER_DIED, vanished);
 	if (over)
 		comm_broken_elsewhere(m, &m->start_break);
-	remote_handle_early(m);
+	remote_handle_unexpected(m);
 }
 
 void comm_try_start(struct comms *s, struct communicator *m)

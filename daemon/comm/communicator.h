@@ -11,7 +11,7 @@
 #include "session/client.h"
 
 struct member_progress;
-struct early_message;
+struct unexpected_message;
 struct nccl_comm;
 struct peer_pages;
 struct plan;
@@ -92,9 +92,9 @@ struct communicator {
 	struct control_start *begun; /* of the epoch that runs, or was the last to; NULL: none */
 	enum barrier_state barrier;  /* of GPUs across nodes: what the NCCL pool knows of start */
 	bool start_is_over;	     /* it is to end as soon as it has begun */
-	struct control_break start_break; /* because of this */
-	struct early_message *early;	  /* of an epoch that has not begun here */
-	UT_hash_handle hh;		  /* by id */
+	struct control_break start_break;      /* because of this */
+	struct unexpected_message *unexpected; /* of an epoch that has not begun here */
+	UT_hash_handle hh;		       /* by id */
 };
 
 #endif

@@ -58,7 +58,7 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 				"a member went before the split was done");
 	else
 		comm_try_start(s, m);
-	remote_handle_early(m);
+	remote_handle_unexpected(m);
 }
 
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b)

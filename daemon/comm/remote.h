@@ -26,8 +26,8 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 		   size_t size);
 void remote_node_lost(struct comms *s, uint32_t node);
 /* Messages of other nodes about an epoch, kept until it is about to begin, or has begun, here. */
-void remote_handle_early(struct communicator *m);
-void remote_forget_early(struct communicator *m);
+void remote_handle_unexpected(struct communicator *m);
+void remote_forget_unexpected(struct communicator *m);
 /* The last that this node has heard of, also if it has not begun here. */
 uint32_t remote_last_epoch(const struct communicator *m);
 /* This node's part of that communicator; NULL: it has none. */

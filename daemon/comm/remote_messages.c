@@ -149,14 +149,14 @@ static void on_result(struct comms *s, const struct control_result *v)
 		on_split_result(s, m, v);
 	} else if (m && epoch_runs(&m->life)) {
 		plan_result(m, v);
-		remote_handle_early(m); /* members that are through with the plan */
+		remote_handle_unexpected(m); /* members that are through with the plan */
 	}
 }
 
 /* ---- Messages that overtake START, or a plan's RESULT, which another node sends ---- */
 
-struct early_message {
-	struct early_message *prev, *next;
+struct unexpected_message {
+	struct unexpected_message *prev, *next;
 	uint32_t from;
 	enum control_kind kind;
 	bool started; /* START had come */
@@ -201,49 +201,49 @@ static struct communicator *not_begun(const struct comms *s, enum control_kind k
 	}
 }
 
-static void forget_early(struct communicator *m, uint32_t before)
+static void forget_unexpected(struct communicator *m, uint32_t before)
 {
-	struct early_message *e, *next;
-	DL_FOREACH_SAFE (m->early, e, next)
+	struct unexpected_message *e, *next;
+	DL_FOREACH_SAFE (m->unexpected, e, next)
 		if (epoch_of(e->body) < before) {
-			DL_DELETE(m->early, e);
+			DL_DELETE(m->unexpected, e);
 			free(e);
 		}
 }
 
 uint32_t remote_last_epoch(const struct communicator *m)
 {
-	const struct early_message *e;
+	const struct unexpected_message *e;
 	uint32_t last = m->start && m->start->epoch > m->epoch ? m->start->epoch : m->epoch;
-	DL_FOREACH (m->early, e)
+	DL_FOREACH (m->unexpected, e)
 		if (epoch_of(e->body) > last)
 			last = epoch_of(e->body);
 	return last;
 }
 
-void remote_forget_early(struct communicator *m)
+void remote_forget_unexpected(struct communicator *m)
 {
-	forget_early(m, UINT32_MAX);
+	forget_unexpected(m, UINT32_MAX);
 }
 
-static void keep_early(struct communicator *m, uint32_t from, enum control_kind kind,
-		       const void *body, size_t size, bool started)
+static void keep_unexpected(struct communicator *m, uint32_t from, enum control_kind kind,
+			    const void *body, size_t size, bool started)
 {
-	struct early_message *e = malloc(sizeof(*e) + size);
+	struct unexpected_message *e = malloc(sizeof(*e) + size);
 	if (!e)
 		no_memory("a message about an epoch that has not begun");
 	e->from = from;
 	e->kind = kind;
 	e->started = started;
 	memcpy(e->body, body, size);
-	forget_early(m, epoch_of(body)); /* the START of those will not come any more */
-	DL_APPEND(m->early, e);
+	forget_unexpected(m, epoch_of(body)); /* the START of those will not come any more */
+	DL_APPEND(m->unexpected, e);
 }
 
 static void handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body);
 
 /* False: it is to be kept. BREAK ends what is about to begin; all else waits until it has. */
-static bool handle_early(struct communicator *m, struct early_message *e)
+static bool handle_unexpected(struct communicator *m, struct unexpected_message *e)
 {
 	struct comms *s = m->comms;
 	const uint32_t epoch = epoch_of(e->body);
@@ -259,22 +259,22 @@ static bool handle_early(struct communicator *m, struct early_message *e)
 	return true;
 }
 
-void remote_handle_early(struct communicator *m)
+void remote_handle_unexpected(struct communicator *m)
 {
-	struct early_message *list = m->early, *e, *next;
-	m->early = NULL;
+	struct unexpected_message *list = m->unexpected, *e, *next;
+	m->unexpected = NULL;
 	DL_FOREACH_SAFE (list, e, next) {
 		DL_DELETE(list, e);
-		if (handle_early(m, e))
+		if (handle_unexpected(m, e))
 			free(e);
 		else
-			DL_APPEND(m->early, e);
+			DL_APPEND(m->unexpected, e);
 	}
 }
 
-/* False: it is not early. */
-static bool take_early(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
-		       size_t size)
+/* False: it is not unexpected. */
+static bool take_unexpected(struct comms *s, uint32_t from, enum control_kind kind,
+			    const void *body, size_t size)
 {
 	struct communicator *m = not_begun(s, kind, body);
 	const bool started = m && m->start && m->start->epoch == epoch_of(body);
@@ -283,7 +283,7 @@ static bool take_early(struct comms *s, uint32_t from, enum control_kind kind, c
 	coord_handle_early(&s->coord, from, kind, body);
 	if (started)
 		coord_handle_started(&s->coord, kind, body);
-	keep_early(m, from, kind, body, size, started);
+	keep_unexpected(m, from, kind, body, size, started);
 	return true;
 }
 
@@ -300,7 +300,7 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 	}
 	if (kind == CONTROL_START && is_known(s, body))
 		return;
-	if (take_early(s, from, kind, body, size) || coord_handle(&s->coord, from, kind, body))
+	if (take_unexpected(s, from, kind, body, size) || coord_handle(&s->coord, from, kind, body))
 		return;
 	handle(s, from, kind, body);
 }

@@ -11,8 +11,8 @@
 #include "base/timings.h"
 #include "commands.h"
 #include "complete.h"
-#include "internode/early.h"
 #include "internode/internode_comm.h"
+#include "internode/unexpected.h"
 #include "plan.h"
 #include "release.h"
 #include "set.h"
@@ -342,7 +342,7 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 	e->comms[c->slot] = c;
 	if (c->transport->epoch_begin)
 		c->transport->epoch_begin(e, c);
-	early_deliver(e, c);
+	unexpected_deliver(e, c);
 	return 0;
 }
 
@@ -536,7 +536,7 @@ static bool run_command(struct engine *e, const struct command *c)
 		plan_drop(e, c);
 		break;
 	case COMMAND_EPOCH_NAMED:
-		early_announce(e, c->epoch_named.comm, c->epoch_named.internode_id);
+		unexpected_announce(e, c->epoch_named.comm, c->epoch_named.internode_id);
 		break;
 	case COMMAND_NODE_LOST:
 		internode_comm_node_lost(e, c->node.node);

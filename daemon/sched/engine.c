@@ -15,9 +15,9 @@
 
 #include "base/no_memory.h"
 #include "commands.h"
-#include "internode/early.h"
 #include "internode/internode_comm.h"
 #include "internode/sequence.h"
+#include "internode/unexpected.h"
 #include "set.h"
 
 static void write_eventfd(int fd)
@@ -320,7 +320,7 @@ struct executor *engine_create(const struct engine_config *config, executor_noti
 		sequencer_create(&sequence_ops, e, config->nodes + !config->nodes, !config->node);
 	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = ENGINE_WAKES};
 	if (!make_transport_states(e) || e->epoll_fd < 0 || e->wake_fd < 0 || !e->lost ||
-	    !early_init(e) || !e->sequencer || (config->mpi && !e->granted) || !e->sessions ||
+	    !unexpected_init(e) || !e->sequencer || (config->mpi && !e->granted) || !e->sessions ||
 	    !e->comms || !e->tasks || !e->visited || !e->published || !e->decided ||
 	    table_init(&e->table, config->tasks_max) ||
 	    epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, e->wake_fd, &ev) < 0 ||

@@ -37,7 +37,7 @@
 #define STEP_ROUND  16384 /* of all members before rings are polled again */
 
 struct announced;
-struct early;
+struct unexpected;
 struct giver;
 struct grant;
 struct launch_request;
@@ -154,10 +154,10 @@ struct engine {
 	struct node_match *asked;
 	struct internode_comm *endings, *ended; /* ended: on GPUs, for EPOCH_CLOSE_NS */
 	struct message *messages;
-	struct message *own; /* from this node's sequencer to this node, and back */
-	struct early *early; /* by time */
-	size_t early_bytes;
-	struct announced *announced; /* early.c */
+	struct message *own;	       /* from this node's sequencer to this node, and back */
+	struct unexpected *unexpected; /* by time */
+	size_t unexpected_bytes;
+	struct announced *announced; /* unexpected.c */
 	struct announced *expected;
 	struct giver *givers;
 	bool *lost; /* [nodes] */

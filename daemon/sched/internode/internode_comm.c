@@ -11,11 +11,11 @@
 #include "base/timings.h"
 #include "channel/mpi_api.h"
 #include "deadlock.h"
-#include "early.h"
 #include "node_match.h"
 #include "sched/release.h"
 #include "sched/set.h"
 #include "sequence.h"
+#include "unexpected.h"
 
 #define MESSAGES_PER_TURN 64
 #define DONE_PER_TURN	  32
@@ -362,8 +362,8 @@ void internode_comm_dispatch(struct engine *e, const struct internode_header *h,
 		if (note.tag < MPI_TAG_DATA)
 			return;
 	}
-	if (!s && early_is_expected(e, h->internode_id)) {
-		early_keep(e, h, body, node);
+	if (!s && unexpected_is_announced(e, h->internode_id)) {
+		unexpected_keep(e, h, body, node);
 		return;
 	}
 	uint32_t place = s ? internode_comm_place(s, node) : UINT32_MAX;
@@ -447,8 +447,8 @@ bool internode_comm_poll(struct engine *e)
 	bool any = receive(e);
 	any |= receive_own(e);
 	any |= collect(e);
-	if (e->early)
-		early_expire(e);
+	if (e->unexpected)
+		unexpected_expire(e);
 	if (e->asked)
 		node_match_expire(e);
 	if (e->endings)
@@ -509,14 +509,14 @@ void internode_comm_node_lost(struct engine *e, uint32_t node)
 		if (place != UINT32_MAX)
 			lose_flights(e, s, place);
 	}
-	early_node_lost(e, node);
+	unexpected_node_lost(e, node);
 	sequence_node_lost(e, node, led);
 }
 
 void internode_comm_finish_all(struct engine *e)
 {
 	struct message *m, *next;
-	early_finish(e);
+	unexpected_finish(e);
 	DL_FOREACH_SAFE (e->messages, m, next) {
 		DL_DELETE(e->messages, m);
 		free(m);

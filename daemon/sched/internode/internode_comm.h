@@ -7,7 +7,7 @@
  *                    votes; node_match_pair.c: a Send and its Recv
  *   transport/internode moves the bytes of what matched, in chunks, by MPI; small.c: what fits
  *                    into a message
- *   early.c          messages about a communicator before it has begun here
+ *   unexpected.c     messages about a communicator before it has begun here
  *   deadlock.c       deadlocks: members of several nodes that all wait for each other
  *   sequence.c       on GPUs instead: what this node requests of the sequencer
  *                    (coord/sequencer.h), which launches in one order on all nodes

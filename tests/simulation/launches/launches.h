@@ -164,8 +164,8 @@ struct local_comm {
 	bool overs[NODES_MAX];
 	uint64_t due_ns;
 	uint64_t ended_ns;
-	uint32_t nearly; /* messages that came before it began */
-	struct message *early[256];
+	uint32_t nunexpected; /* messages that came before it began */
+	struct message *unexpected[256];
 };
 
 /* The sequencer has failed it: a successor may have to tell others. */

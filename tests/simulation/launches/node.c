@@ -529,12 +529,12 @@ static void comm_receive(struct local_comm *s, const struct message *h)
 		be_asked(m, &h->note.status);
 }
 
-static void keep_early(struct local_comm *s, const struct message *h)
+static void keep_unexpected(struct local_comm *s, const struct message *h)
 {
-	if (s->nearly == sizeof(s->early) / sizeof(s->early[0]))
+	if (s->nunexpected == sizeof(s->unexpected) / sizeof(s->unexpected[0]))
 		abort();
-	s->early[s->nearly] = make(sizeof(*h));
-	*s->early[s->nearly++] = *h;
+	s->unexpected[s->nunexpected] = make(sizeof(*h));
+	*s->unexpected[s->nunexpected++] = *h;
 }
 
 void node_receive(const struct message *h)
@@ -555,7 +555,7 @@ void node_receive(const struct message *h)
 		for (uint32_t i = 0; i < ncomms; i++)
 			if (n->comms[i].plan->id == h->internode_id)
 				n->comms[i].begun ? comm_receive(&n->comms[i], h)
-						  : keep_early(&n->comms[i], h);
+						  : keep_unexpected(&n->comms[i], h);
 	}
 	node_launch(n);
 }
@@ -572,11 +572,11 @@ void node_comm_begin(uint32_t node, uint32_t comm)
 		s->me = s->plan->nodes[p] == node ? p : s->me;
 	for (uint32_t k = 0; k < s->plan->nranks; k++)
 		s->here += s->plan->place_of[k] == s->me;
-	for (uint32_t i = 0; i < s->nearly; i++) {
-		comm_receive(s, s->early[i]);
-		free(s->early[i]);
+	for (uint32_t i = 0; i < s->nunexpected; i++) {
+		comm_receive(s, s->unexpected[i]);
+		free(s->unexpected[i]);
 	}
-	s->nearly = 0;
+	s->nunexpected = 0;
 }
 
 static bool is_closed(const struct node *n, const struct local_comm *s)
@@ -797,8 +797,8 @@ void nodes_end(void)
 			struct local_comm *s = &nodes[k].comms[i];
 			while (s->matches)
 				match_forget(s->matches);
-			while (s->nearly)
-				free(s->early[--s->nearly]);
+			while (s->nunexpected)
+				free(s->unexpected[--s->nunexpected]);
 		}
 	}
 }

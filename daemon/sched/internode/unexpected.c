@@ -14,12 +14,12 @@
 
 #include "base/timings.h"
 #include "coord/messages.h"
-#include "early.h"
+#include "unexpected.h"
 
-#define EARLY_MAX (64 * 1024 * 1024) /* bytes */
+#define UNEXPECTED_MAX (64 * 1024 * 1024) /* bytes */
 
-struct early {
-	struct early *prev, *next;
+struct unexpected {
+	struct unexpected *prev, *next;
 	int node;
 	size_t bytes;
 	struct internode_header header;
@@ -60,10 +60,10 @@ static bool is_to_come(const struct engine *e, uint64_t id)
 {
 	const struct giver *giver = &e->givers[giver_of(e, id)];
 	return id > giver->announced &&
-	       (!giver->lost_ns || e->now - giver->lost_ns < EARLY_KEPT_NS);
+	       (!giver->lost_ns || e->now - giver->lost_ns < UNEXPECTED_KEPT_NS);
 }
 
-bool early_is_expected(const struct engine *e, uint64_t id)
+bool unexpected_is_announced(const struct engine *e, uint64_t id)
 {
 	return is_to_come(e, id) || announced_as(e, id);
 }
@@ -86,13 +86,13 @@ static void refuse(struct engine *e, const struct internode_header *h, const cha
 	internode_comm_refuse_credit(e, node, note.tag);
 }
 
-static void take(struct engine *e, struct early *m)
+static void take(struct engine *e, struct unexpected *m)
 {
-	DL_DELETE(e->early, m);
-	e->early_bytes -= m->bytes;
+	DL_DELETE(e->unexpected, m);
+	e->unexpected_bytes -= m->bytes;
 }
 
-static void drop(struct engine *e, struct early *m)
+static void drop(struct engine *e, struct unexpected *m)
 {
 	take(e, m);
 	refuse(e, &m->header, m->body, m->node);
@@ -101,8 +101,8 @@ static void drop(struct engine *e, struct early *m)
 
 static void drop_all(struct engine *e, uint64_t id)
 {
-	struct early *m, *next;
-	DL_FOREACH_SAFE (e->early, m, next)
+	struct unexpected *m, *next;
+	DL_FOREACH_SAFE (e->unexpected, m, next)
 		if (m->header.internode_id == id)
 			drop(e, m);
 }
@@ -120,23 +120,24 @@ static void lose(struct engine *e, uint64_t id)
 	drop_all(e, id);
 }
 
-void early_keep(struct engine *e, const struct internode_header *h, const char *body, int node)
+void unexpected_keep(struct engine *e, const struct internode_header *h, const char *body, int node)
 {
-	size_t size = sizeof(struct early) + h->bytes;
-	struct early *m = NULL;
+	size_t size = sizeof(struct unexpected) + h->bytes;
+	struct unexpected *m = NULL;
 	/* The oldest is the likeliest not to begin. */
-	while (e->early && e->early_bytes + size > EARLY_MAX && !is_lost(e, h->internode_id))
-		lose(e, e->early->header.internode_id);
+	while (e->unexpected && e->unexpected_bytes + size > UNEXPECTED_MAX &&
+	       !is_lost(e, h->internode_id))
+		lose(e, e->unexpected->header.internode_id);
 	if (!is_lost(e, h->internode_id) && !(m = malloc(size)))
 		lose(e, h->internode_id);
 	if (!m) {
 		refuse(e, h, body, node);
 		return;
 	}
-	*m = (struct early){.node = node, .bytes = size, .header = *h};
+	*m = (struct unexpected){.node = node, .bytes = size, .header = *h};
 	memcpy(m->body, body, h->bytes);
-	e->early_bytes += size;
-	DL_APPEND(e->early, m);
+	e->unexpected_bytes += size;
+	DL_APPEND(e->unexpected, m);
 }
 
 /* ---- Epochs ---- */
@@ -144,9 +145,9 @@ void early_keep(struct engine *e, const struct internode_header *h, const char *
 /* Those that are not to come any more go. */
 static void sweep(struct engine *e)
 {
-	struct early *m, *next;
-	DL_FOREACH_SAFE (e->early, m, next)
-		if (!early_is_expected(e, m->header.internode_id))
+	struct unexpected *m, *next;
+	DL_FOREACH_SAFE (e->unexpected, m, next)
+		if (!unexpected_is_announced(e, m->header.internode_id))
 			drop(e, m);
 }
 
@@ -178,7 +179,7 @@ static void expect(struct engine *e, struct announced *a, uint64_t id)
 	HASH_ADD(hh, e->expected, id, sizeof(a->id), a);
 }
 
-void early_announce(struct engine *e, uint32_t slot, uint64_t id)
+void unexpected_announce(struct engine *e, uint32_t slot, uint64_t id)
 {
 	if (slot < e->config.comms_max)
 		expect(e, &e->announced[slot], id);
@@ -186,9 +187,9 @@ void early_announce(struct engine *e, uint32_t slot, uint64_t id)
 		note_name(e, id);
 }
 
-void early_deliver(struct engine *e, struct comm *c)
+void unexpected_deliver(struct engine *e, struct comm *c)
 {
-	struct early *m, *next;
+	struct unexpected *m, *next;
 	const uint64_t id = c->internode ? c->internode->id : 0;
 	const bool lost = id && is_lost(e, id);
 	forget_name(e, &e->announced[c->slot]);
@@ -196,7 +197,7 @@ void early_deliver(struct engine *e, struct comm *c)
 		return;
 	if (lost)
 		internode_comm_give_up(e, c, NCCLSVC_LIMIT, UINT32_MAX);
-	DL_FOREACH_SAFE (e->early, m, next) {
+	DL_FOREACH_SAFE (e->unexpected, m, next) {
 		if (m->header.internode_id != id)
 			continue;
 		take(e, m);
@@ -206,33 +207,33 @@ void early_deliver(struct engine *e, struct comm *c)
 	note_name(e, id);
 }
 
-void early_node_lost(struct engine *e, uint32_t node)
+void unexpected_node_lost(struct engine *e, uint32_t node)
 {
 	e->givers[1 + node].lost_ns = e->now;
 }
 
-void early_expire(struct engine *e)
+void unexpected_expire(struct engine *e)
 {
-	const struct early *m = e->early; /* the oldest */
+	const struct unexpected *m = e->unexpected; /* the oldest */
 	const uint64_t lost_ns = e->givers[giver_of(e, m->header.internode_id)].lost_ns;
-	if (lost_ns && e->now - lost_ns >= EARLY_KEPT_NS)
+	if (lost_ns && e->now - lost_ns >= UNEXPECTED_KEPT_NS)
 		sweep(e);
 }
 
-bool early_init(struct engine *e)
+bool unexpected_init(struct engine *e)
 {
 	e->givers = calloc(1 + e->config.nodes, sizeof(*e->givers)); /* [0]: of names without one */
 	e->announced = calloc(e->config.comms_max, sizeof(*e->announced)); /* by slot */
 	return e->givers && e->announced;
 }
 
-void early_finish(struct engine *e)
+void unexpected_finish(struct engine *e)
 {
 	HASH_CLEAR(hh, e->expected);
 	free(e->announced);
 	free(e->givers);
-	while (e->early) {
-		struct early *m = e->early;
+	while (e->unexpected) {
+		struct unexpected *m = e->unexpected;
 		take(e, m);
 		free(m);
 	}
