@@ -20,9 +20,11 @@
 
 #if ON_GPU
 
-#define KERNEL extern "C" __attribute__((global)) void
-#define DEVICE static __attribute__((device)) inline __attribute__((always_inline))
-#define SHARED static __attribute__((shared))
+#define KERNEL		extern "C" __attribute__((global)) void
+/* After KERNEL: the most threads of a block, which limits their registers. */
+#define THREADS_MOST(n) __attribute__((launch_bounds(n)))
+#define DEVICE		static __attribute__((device)) inline __attribute__((always_inline))
+#define SHARED		static __attribute__((shared))
 
 #define SREG(name)                                                                                 \
 	({                                                                                         \
@@ -55,9 +57,22 @@ DEVICE void warp_sync(void)
 {
 	asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
 }
-#define WARP   32u
-/* Before a loop that would make too much code. */
-#define ROLLED _Pragma("unroll 1")
+#define WARP	 32u
+/* Before a loop: keep it, since it would make too much code, or unroll all of it. */
+#define ROLLED	 _Pragma("unroll 1")
+#define UNROLLED _Pragma("unroll")
+
+/* True if it is so for all threads of the warp, which wait for each other here. */
+DEVICE bool warp_all(bool so)
+{
+	uint32_t all;
+	asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %1, 0; vote.sync.all.pred q, p, "
+		     "0xffffffff; selp.u32 %0, 1, 0, q; }"
+		     : "=r"(all)
+		     : "r"((uint32_t)so)
+		     : "memory");
+	return all;
+}
 
 /* Between looks at what is not there yet. */
 DEVICE void rest(void)
@@ -102,6 +117,34 @@ DEVICE void store32(uint32_t *to, uint32_t v)
 DEVICE void store64(uint64_t *to, uint64_t v)
 {
 	asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory");
+}
+
+/* Counters: all that was stored before the release can be loaded after the acquire. */
+DEVICE uint64_t acquire64(const uint64_t *from)
+{
+	uint64_t v;
+	asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(from) : "memory");
+	return v;
+}
+
+DEVICE void release64(uint64_t *to, uint64_t v)
+{
+	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory");
+}
+
+/* 16 bytes of a buffer, or of staging memory. The compiler keeps their order, so several loads are
+ * issued before the first one's value is needed. */
+DEVICE void vector_load(uint64_t from, uint64_t *v)
+{
+	asm volatile("ld.global.v2.u64 {%0, %1}, [%2];"
+		     : "=l"(v[0]), "=l"(v[1])
+		     : "l"(from)
+		     : "memory");
+}
+
+DEVICE void vector_store(uint64_t to, const uint64_t *v)
+{
+	asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(v[0]), "l"(v[1]) : "memory");
 }
 
 /* Of this GPU alone; returns what was there. */

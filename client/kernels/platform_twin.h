@@ -4,6 +4,7 @@
 #define KERNELS_PLATFORM_TWIN_H
 
 #include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
@@ -12,10 +13,17 @@
 #include "twin.h"
 
 #define KERNEL void
+#define THREADS_MOST(n)
 #define DEVICE static inline
 #define SHARED
 #define WARP 1u
 #define ROLLED
+#define UNROLLED
+
+DEVICE bool warp_all(bool so)
+{
+	return so;
+}
 
 DEVICE uint32_t thread(void)
 {
@@ -79,6 +87,26 @@ DEVICE void store32(uint32_t *to, uint32_t v)
 DEVICE void store64(uint64_t *to, uint64_t v)
 {
 	__atomic_store_n(to, v, __ATOMIC_RELEASE);
+}
+
+DEVICE uint64_t acquire64(const uint64_t *from)
+{
+	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+}
+
+DEVICE void release64(uint64_t *to, uint64_t v)
+{
+	__atomic_store_n(to, v, __ATOMIC_RELEASE);
+}
+
+DEVICE void vector_load(uint64_t from, uint64_t *v)
+{
+	memcpy(v, (const void *)from, 16);
+}
+
+DEVICE void vector_store(uint64_t to, const uint64_t *v)
+{
+	memcpy((void *)to, v, 16);
 }
 
 DEVICE uint32_t add32(uint32_t *to, uint32_t v)

@@ -6,6 +6,7 @@
 #include "proto/abi/peer.h"
 
 void ncclsvc_peer_collective(struct peer_call call);
+void ncclsvc_peer_bulk(struct peer_call call);
 
 /* Called by a kernel of this thread that waits, now and then; it may leave the kernel by longjmp.
  * NULL: nothing is called. */

@@ -6,7 +6,10 @@
  *
  * Sequences count a communicator's operations, and are never 0. Two slots take turns, which needs
  * no acknowledgement: every kernel waits for the headers of all ranks. So who begins operation n +
- * 2 knows that all have begun n + 1, and with that ended n. */
+ * 2 knows that all have begun n + 1, and with that ended n.
+ *
+ * Known limit: sequences repeat after 2^32 - 2 operations. A line or counter that no operation has
+ * written since would then be taken for one of the new operation. */
 #ifndef PROTO_PEER_H
 #define PROTO_PEER_H
 
@@ -44,6 +47,40 @@ struct peer_state {
 /* How many lines one rank's data may have in another's slot. */
 #define PEER_SLOT_LINES(nranks)                                                                    \
 	((uint32_t)((PEER_STAGING - PEER_LINES) / sizeof(struct peer_line) / 2 / (nranks)))
+
+/* ---- Staging memory of ncclsvc_peer_bulk: behind the other, from PEER_STAGING on ----
+ *
+ * A channel is a warp that sends, and one that receives from it on each other rank. Each channel
+ * has a ring of slots for each pair of ranks, and two counters: of chunks that have arrived, which
+ * the sender writes, and of chunks consumed, which the receiver writes into the sender's memory.
+ * Counters carry the sequence, as lines do. All of it exists twice, for odd and even sequences.
+ *
+ * A block has a multiple of 32 threads: from 64 to PEER_BULK_THREADS + 32. The chunks follow from
+ * the blocks and threads, and the kernel does not compare these: all ranks must launch the same,
+ * so the caller puts them into the header. */
+
+#define PEER_BULK_SLOTS	   4
+#define PEER_BULK_CHUNK	   8192 /* bytes at most; a slot may be smaller */
+#define PEER_BULK_THREADS  768	/* of a block, that move data */
+#define PEER_BULK_CHANNELS 512
+#define PEER_BULK_SCRATCH  2048 /* bytes of each channel */
+
+/* In this order: bytes of the slots, the counters ([what][odd][ring][peer][channel]), and scratch
+ * memory. PEER_BULK is the bytes of all three. */
+#define PEER_BULK_DATA	   (UINT64_C(16) << 20)
+#define PEER_BULK_COUNTERS (8 * PEER_RANKS * PEER_BULK_CHANNELS)
+#define PEER_BULK	   (UINT64_C(18) << 20)
+
+/* From so many bytes, AllReduce of two ranks takes two steps: each rank reduces a segment, then all
+ * gather the segments. More ranks always take two. The twin in C has another limit, for tests. */
+#ifndef PEER_TWO_STEPS
+#define PEER_TWO_STEPS (UINT64_C(1) << 40)
+#endif
+
+struct peer_counter {
+	uint64_t value; /* the sequence above, chunks below */
+	uint64_t pad;
+};
 
 /* ---- The page of a member ---- */
 
@@ -85,7 +122,7 @@ struct peer_call {
 	uint64_t bytes;	   /* from one rank to another */
 	uint64_t src_each; /* from receiver to receiver; 0: all get the same */
 	uint64_t dst_each; /* from sender to sender */
-	uint64_t header;   /* what all ranks must agree on */
+	uint64_t header;   /* what all ranks must agree on, which the caller packs */
 	uint32_t record;   /* tells it apart for inspection */
 	uint8_t rank, nranks;
 	uint8_t sends_to, receives_from; /* masks of ranks, this one among them if it copies */

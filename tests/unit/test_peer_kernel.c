@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The collective kernel's twin: one thread for each rank, as many kernels run at a time. */
+ * The collective kernels' twins: one thread for each rank, as many kernels run at a time. Every
+ * test runs with both kernels: for few bytes, and for many. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -15,13 +17,21 @@
 #include "kernels/twin.h"
 #include "proto/ncclsvc_types.h"
 
-#define BYTES_MAX  700
+#define STAGING	   (PEER_STAGING + PEER_BULK)
+#define FEW	   704			/* bytes */
+#define MANY	   150000		/* more than the slots of a channel hold */
 #define NEAR_WRAP  UINT32_C(0xfffffffe) /* the second operation has sequence 2 */
-#define ROUNDS	   400
 #define ABOVE(v)   ((uint32_t)((v) >> 32))
 #define GUARD	   0xa5
-#define BUFFER	   (BYTES_MAX * PEER_RANKS + 64)
+#define BUFFER	   (MANY * PEER_RANKS + 64)
 #define ALL(ranks) ((uint8_t)((1u << (ranks)) - 1))
+
+static const struct kernel {
+	void (*run)(struct peer_call);
+	unsigned bytes, rounds, values; /* for the tests */
+} few = {ncclsvc_peer_collective, FEW, 400, 11}, many = {ncclsvc_peer_bulk, MANY, 200, 6007};
+
+static const struct kernel *kernel;
 
 struct rank {
 	unsigned number, nranks;
@@ -62,9 +72,9 @@ static struct world *world_run(unsigned nranks, void (*work)(struct rank *))
 	for (unsigned i = 0; i < nranks; i++) {
 		struct rank *r = &w->ranks[i];
 		*r = (struct rank){.number = i, .nranks = nranks, .world = w};
-		r->staging = aligned_alloc(4096, PEER_STAGING);
-		assert_non_null(r->staging);
-		memset(r->staging, 0, PEER_STAGING);
+		r->staging = mmap(NULL, STAGING, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		assert_ptr_not_equal(r->staging, MAP_FAILED);
 		state(r)->sequence = NEAR_WRAP;
 	}
 	for (unsigned i = 0; i < nranks; i++)
@@ -78,7 +88,7 @@ static struct world *world_run(unsigned nranks, void (*work)(struct rank *))
 static void world_free(struct world *w)
 {
 	for (unsigned i = 0; i < w->nranks; i++)
-		free(w->ranks[i].staging);
+		munmap(w->ranks[i].staging, STAGING);
 	pthread_barrier_destroy(&w->round);
 	free(w);
 }
@@ -105,25 +115,36 @@ static struct peer_call call_of(struct rank *r, uint64_t bytes)
 
 /* ---- Random collectives ---- */
 
-enum shape { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, ALL_TO_ALL, SHAPES };
+enum shape {
+	ALL_REDUCE,
+	ALL_GATHER,
+	REDUCE_SCATTER,
+	BROADCAST,
+	REDUCE,
+	ALL_TO_ALL,
+	GATHER,
+	SCATTER,
+	SHAPES,
+};
 
+/* Chunks that follow each other in a slot differ. */
 static uint8_t input(unsigned rank, uint64_t i, unsigned round)
 {
-	return (uint8_t)(rank * 31 + i * 7 + round);
+	return (uint8_t)(rank * 31 + i * 7 + i / 256 * 13 + round);
 }
 
 static void shape_call(struct peer_call *c, enum shape shape, unsigned root)
 {
 	const uint8_t self = (uint8_t)(1u << c->rank), all = ALL(c->nranks);
 	c->reduces = shape == ALL_REDUCE || shape == REDUCE_SCATTER || shape == REDUCE;
-	if (shape == REDUCE_SCATTER || shape == ALL_TO_ALL)
+	if (shape == REDUCE_SCATTER || shape == ALL_TO_ALL || shape == SCATTER)
 		c->src_each = c->bytes;
-	if (shape == ALL_GATHER || shape == ALL_TO_ALL)
+	if (shape == ALL_GATHER || shape == ALL_TO_ALL || shape == GATHER)
 		c->dst_each = c->bytes;
-	if (shape == BROADCAST) {
+	if (shape == BROADCAST || shape == SCATTER) {
 		c->sends_to = c->rank == root ? all : 0;
 		c->receives_from = (uint8_t)(1u << root);
-	} else if (shape == REDUCE) {
+	} else if (shape == REDUCE || shape == GATHER) {
 		c->sends_to = (uint8_t)(self | 1u << root);
 		c->receives_from = c->rank == root ? all : 0;
 	}
@@ -137,11 +158,14 @@ static uint8_t expected(const struct peer_call *c, enum shape shape, unsigned ro
 	uint8_t sum = 0;
 	switch (shape) {
 	case ALL_GATHER:
+	case GATHER:
 		return input((unsigned)(i / c->bytes), i % c->bytes, round);
 	case ALL_TO_ALL:
 		return input((unsigned)(i / c->bytes), mine + i % c->bytes, round);
 	case BROADCAST:
 		return input(root, i, round);
+	case SCATTER:
+		return input(root, mine + i, round);
 	default:
 		for (unsigned p = 0; p < c->nranks; p++)
 			sum = (uint8_t)(sum +
@@ -164,59 +188,118 @@ static void check(const struct peer_call *c, enum shape shape, unsigned root, un
 	assert_int_equal(dst[bytes], GUARD);
 }
 
+/* Half of the buffers have the alignment of vectors. */
+static unsigned random_offset(unsigned *seed)
+{
+	const unsigned n = (unsigned)rand_r(seed);
+	return n & 16 ? 0 : n % 16;
+}
+
+/* Few bytes may go by either kernel. */
+static void random_round(struct rank *r, unsigned *seed, unsigned round)
+{
+	const bool small = rand_r(seed) & 1;
+	const struct kernel *k = small && rand_r(seed) & 1 ? &few : kernel;
+	const unsigned most = small ? FEW : kernel->bytes;
+	struct peer_call c = call_of(r, 1 + (unsigned)rand_r(seed) % most);
+	const enum shape shape = (unsigned)rand_r(seed) % SHAPES;
+	const unsigned root = (unsigned)rand_r(seed) % r->nranks;
+	if (rand_r(seed) & 1)
+		c.bytes = (c.bytes + 15) / 16 * 16;
+	c.src += random_offset(seed);
+	c.dst += random_offset(seed);
+	shape_call(&c, shape, root);
+	for (uint64_t i = 0; i < c.bytes * (c.src_each ? r->nranks : 1); i++)
+		((uint8_t *)(uintptr_t)c.src)[i] = input(r->number, i, round);
+	memset((void *)(uintptr_t)c.dst, GUARD, c.bytes * (c.dst_each ? r->nranks : 1) + 1);
+	k->run(c);
+	assert_int_equal(r->page.failed, 0);
+	check(&c, shape, root, round);
+}
+
 static void random_work(struct rank *r)
 {
 	unsigned seed = r->nranks;
-	for (unsigned round = 0; round < ROUNDS; round++) {
-		struct peer_call c = call_of(r, 1 + (unsigned)rand_r(&seed) % BYTES_MAX);
-		const enum shape shape = (unsigned)rand_r(&seed) % SHAPES;
-		const unsigned root = (unsigned)rand_r(&seed) % r->nranks;
-		c.src += (unsigned)rand_r(&seed) % 16;
-		c.dst += (unsigned)rand_r(&seed) % 16;
-		shape_call(&c, shape, root);
-		for (uint64_t i = 0; i < c.bytes * r->nranks; i++)
-			((uint8_t *)(uintptr_t)c.src)[i] = input(r->number, i, round);
-		memset(r->dst, GUARD, sizeof(r->dst));
-		ncclsvc_peer_collective(c);
-		assert_int_equal(r->page.failed, 0);
-		check(&c, shape, root, round);
-	}
+	for (unsigned round = 0; round < kernel->rounds; round++)
+		random_round(r, &seed, round);
 }
 
 static void random_collectives(void **unused)
 {
 	(void)unused;
-	for (unsigned nranks = 1; nranks <= PEER_RANKS; nranks *= 2)
+	for (unsigned nranks = 1; nranks <= PEER_RANKS; nranks++)
 		world_free(world_run(nranks, random_work));
-	world_free(world_run(3, random_work));
+}
+
+/* ---- Two steps ---- */
+
+static void all_reduce(struct rank *r, uint64_t bytes, unsigned round)
+{
+	struct peer_call c = call_of(r, bytes);
+	shape_call(&c, ALL_REDUCE, 0);
+	for (uint64_t i = 0; i < bytes; i++)
+		r->src[i] = input(r->number, i, round);
+	memset(r->dst, GUARD, bytes + 1);
+	kernel->run(c);
+	assert_int_equal(r->page.failed, 0);
+	check(&c, ALL_REDUCE, 0, round);
+}
+
+/* The first counter of results that have arrived, for even sequences. */
+static uint64_t results_arrived(struct rank *r)
+{
+	const uint64_t at = PEER_STAGING + PEER_BULK_DATA;
+	const uint64_t ring = PEER_RANKS * PEER_BULK_CHANNELS * sizeof(struct peer_counter);
+	return ((struct peer_counter *)(r->staging + at + ring))->value;
+}
+
+/* Two ranks take two steps from PEER_TWO_STEPS on. */
+static void two_steps_work(struct rank *r)
+{
+	all_reduce(r, MANY, 0);
+	all_reduce(r, PEER_TWO_STEPS - 1, 1);
+	assert_int_equal(results_arrived(r), 0);
+	all_reduce(r, MANY - 5, 2);
+	all_reduce(r, PEER_TWO_STEPS, 3);
+	assert_true(results_arrived(r));
+}
+
+static void two_steps(void **unused)
+{
+	(void)unused;
+	assert_true(PEER_TWO_STEPS < MANY);
+	world_free(world_run(2, two_steps_work));
 }
 
 /* ---- In place ---- */
 
+static void in_place_round(struct rank *r, enum shape shape, uint64_t bytes, unsigned round)
+{
+	struct peer_call c = call_of(r, bytes);
+	shape_call(&c, shape, 0);
+	c.dst = c.src;
+	const uint64_t n = bytes * (c.src_each ? r->nranks : 1);
+	for (uint64_t i = 0; i < n; i++)
+		r->src[i] = input(r->number, i, round);
+	r->src[n] = GUARD;
+	kernel->run(c);
+	check(&c, shape, 0, round);
+}
+
+/* Often, since only a rank that waits for room can receive a chunk before it sends its own. */
 static void in_place_work(struct rank *r)
 {
-	struct peer_call c = call_of(r, 501);
-	c.header |= (uint64_t)ALL_TO_ALL << 32;
-	c.src_each = c.dst_each = c.bytes;
-	c.dst = c.src;
-	for (uint64_t i = 0; i < c.bytes * r->nranks; i++)
-		r->src[i] = input(r->number, i, 0);
-	r->src[c.bytes * r->nranks] = GUARD;
-	ncclsvc_peer_collective(c);
-	check(&c, ALL_TO_ALL, 0, 0);
-	c = call_of(r, 333);
-	c.reduces = 1;
-	c.dst = c.src;
-	for (uint64_t i = 0; i < c.bytes; i++)
-		r->src[i] = input(r->number, i, 1);
-	r->src[c.bytes] = GUARD;
-	ncclsvc_peer_collective(c);
-	check(&c, ALL_REDUCE, 0, 1);
+	for (unsigned round = 0; round < 300 / r->nranks; round++) {
+		in_place_round(r, ALL_TO_ALL, kernel->bytes - 3, round);
+		in_place_round(r, ALL_REDUCE, kernel->bytes - 9, round);
+		in_place_round(r, ALL_REDUCE, kernel->bytes / 3, round);
+	}
 }
 
 static void in_place(void **unused)
 {
 	(void)unused;
+	world_free(world_run(2, in_place_work));
 	world_free(world_run(4, in_place_work));
 }
 
@@ -248,7 +331,7 @@ static const struct {
 
 static void types_work(struct rank *r)
 {
-	const unsigned n = 11;
+	const unsigned n = kernel->values;
 	for (unsigned t = 0; t < sizeof(types) / sizeof(*types); t++) {
 		const unsigned size = types[t].size;
 		struct peer_call c = call_of(r, (uint64_t)n * size);
@@ -257,7 +340,7 @@ static void types_work(struct rank *r)
 		c.redop = (uint8_t)types[t].redop;
 		for (unsigned i = 0; i < n; i++)
 			memcpy(r->src + i * size, &types[t].in[r->number], size);
-		ncclsvc_peer_collective(c);
+		kernel->run(c);
 		for (unsigned i = 0; i < n; i++)
 			if (memcmp(r->dst + i * size, &types[t].out, size))
 				fail_msg("row %u, element %u of rank %u", t, i, r->number);
@@ -275,22 +358,23 @@ static void all_types(void **unused)
 /* The last rank sends less; afterwards all is well again. */
 static void mismatch_work(struct rank *r)
 {
-	struct peer_call c = call_of(r, r->number + 1 == r->nranks ? 8 : 640);
+	const unsigned n = kernel->bytes;
+	struct peer_call c = call_of(r, r->number + 1 == r->nranks ? 8 : n);
 	c.reduces = 1;
-	ncclsvc_peer_collective(c);
+	kernel->run(c);
 	assert_int_equal(ABOVE(r->page.failed), PEER_MISMATCH);
 	assert_int_equal((uint32_t)r->page.failed, NEAR_WRAP + 1);
-	assert_int_equal(r->page.other, r->number + 1 == r->nranks ? 640 : 8);
+	assert_int_equal(r->page.other, r->number + 1 == r->nranks ? n : 8);
 	if (r->number + 1 < r->nranks)
 		assert_int_equal(r->page.other_rank, r->nranks - 1);
 	pthread_barrier_wait(&r->world->round);
 	r->page.failed = 0;
-	memset(r->src, 1, 640);
-	c = call_of(r, 640);
+	memset(r->src, 1, n);
+	c = call_of(r, n);
 	c.reduces = 1;
-	ncclsvc_peer_collective(c);
+	kernel->run(c);
 	assert_int_equal(r->page.failed, 0);
-	assert_int_equal(r->dst[639], r->nranks);
+	assert_int_equal(r->dst[n - 1], r->nranks);
 }
 
 static void mismatch(void **unused)
@@ -308,7 +392,7 @@ static void late_work(struct rank *r)
 		usleep(20000);
 		__atomic_store_n(came, 1, __ATOMIC_RELEASE);
 	}
-	ncclsvc_peer_collective(c);
+	kernel->run(c);
 	assert_int_equal(ABOVE(r->page.failed), PEER_MISMATCH);
 	assert_int_equal(__atomic_load_n(came, __ATOMIC_ACQUIRE), 1);
 }
@@ -326,6 +410,19 @@ static void abort_soon(struct rank *r)
 	__atomic_store_n(&r->page.abort, 1, __ATOMIC_RELEASE);
 }
 
+/* The rank is dead: its next kernel ends although nothing aborts it, and sends nothing. */
+static void dead_work(struct rank *r, struct peer_call c)
+{
+	char *peer = r->world->ranks[1].staging, *before = malloc(STAGING);
+	assert_non_null(before);
+	memcpy(before, peer, STAGING);
+	kernel->run(c);
+	assert_int_equal((uint32_t)r->page.failed, 2);
+	assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+	assert_memory_equal(before, peer, STAGING);
+	free(before);
+}
+
 /* Rank 1 never comes, but aborts rank 0's kernel, which has said that it waits. */
 static void abort_work(struct rank *r)
 {
@@ -335,13 +432,11 @@ static void abort_work(struct rank *r)
 		abort_soon(&r->world->ranks[0]);
 		return;
 	}
-	ncclsvc_peer_collective(c);
+	kernel->run(c);
 	assert_int_equal(ABOVE(r->page.begun), 77);
 	assert_true(r->page.begun == r->page.ended);
 	assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
-	ncclsvc_peer_collective(c); /* nobody aborts this one: the rank is dead */
-	assert_int_equal((uint32_t)r->page.failed, 2);
-	assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+	dead_work(r, c);
 }
 
 static void aborted(void **unused)
@@ -356,12 +451,12 @@ static void overlap_work(struct rank *r)
 	struct rank *waits = &r->world->ranks[0];
 	struct peer_call c = call_of(waits, 64);
 	if (!r->number) {
-		ncclsvc_peer_collective(c);
+		kernel->run(c);
 		return;
 	}
 	while (!__atomic_load_n(&waits->page.begun, __ATOMIC_ACQUIRE))
 		usleep(100);
-	ncclsvc_peer_collective(c);
+	kernel->run(c);
 	assert_int_equal(ABOVE(__atomic_load_n(&waits->page.failed, __ATOMIC_ACQUIRE)),
 			 PEER_OVERLAP);
 }
@@ -374,9 +469,23 @@ static void overlap(void **unused)
 	world_free(w);
 }
 
+static int with_few(void **unused)
+{
+	(void)unused;
+	kernel = &few;
+	return 0;
+}
+
+static int with_many(void **unused)
+{
+	(void)unused;
+	kernel = &many;
+	return 0;
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
+	const struct CMUnitTest both[] = {
 		cmocka_unit_test(random_collectives),
 		cmocka_unit_test(in_place),
 		cmocka_unit_test(all_types),
@@ -385,5 +494,10 @@ int main(void)
 		cmocka_unit_test(aborted),
 		cmocka_unit_test(overlap),
 	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	const struct CMUnitTest only_many[] = {
+		cmocka_unit_test(two_steps),
+	};
+	return cmocka_run_group_tests_name("few bytes", both, with_few, NULL) +
+	       cmocka_run_group_tests_name("many bytes", both, with_many, NULL) +
+	       cmocka_run_group_tests_name("only many bytes", only_many, with_many, NULL);
 }
