@@ -21,7 +21,7 @@ enum control_kind {
 	CONTROL_BREAK,	   /* -> members' nodes, rendezvous, coordinator: the epoch is over */
 	CONTROL_LEFT,	   /* -> the same: one member has left it, or its plan alone */
 	CONTROL_SPLIT,	   /* -> coordinator, rank 0's node: a member's */
-	CONTROL_PLAN,	   /* -> coordinator: a member's, in pieces */
+	CONTROL_PLAN,	   /* -> coordinator: a member's, in chunks */
 	CONTROL_RESULT, /* coordinator -> members' nodes: what came of all members' SPLIT or plan */
 	CONTROL_NCCL_READY, /* -> rank 0's node: an epoch may begin here, or cannot */
 	CONTROL_NCCL_USE,   /* rank 0's node -> members' nodes: this communicator, or none */

@@ -380,7 +380,7 @@ static void give_part_up(struct comms *s, struct communicator *m)
  * one had given an epoch. */
 static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lost)
 {
-	uint32_t node = rendezvous_home(&s->coord, m->id);
+	uint32_t node = rendezvous_node(&s->coord, m->id);
 	while (coord_is_gone(&s->coord, node) && node != lost)
 		node = (node + 1) % s->coord.n;
 	if (node != lost)

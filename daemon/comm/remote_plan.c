@@ -16,7 +16,7 @@ bool remote_plan(struct communicator *m, uint32_t rank, uint32_t serial)
 	struct control_plan *p =
 		node != s->coord.me && link_is_full(s->cluster, node)
 			? NULL
-			: calloc(1, sizeof(*p) + CONTROL_PLAN_PIECE * sizeof(p->piece[0]));
+			: calloc(1, sizeof(*p) + CONTROL_PLAN_CHUNK * sizeof(p->chunk[0]));
 	if (!p)
 		return false;
 	remote_fill_epoch(&p->of, m);
@@ -28,9 +28,9 @@ bool remote_plan(struct communicator *m, uint32_t rank, uint32_t serial)
 	p->tasks = pm->ntasks;
 	do {
 		const uint32_t left = p->tasks - p->at;
-		p->count = left < CONTROL_PLAN_PIECE ? left : CONTROL_PLAN_PIECE;
-		memcpy(p->piece, pm->tasks + p->at, p->count * sizeof(p->piece[0]));
-		remote_send(s, node, CONTROL_PLAN, p, sizeof(*p) + p->count * sizeof(p->piece[0]));
+		p->count = left < CONTROL_PLAN_CHUNK ? left : CONTROL_PLAN_CHUNK;
+		memcpy(p->chunk, pm->tasks + p->at, p->count * sizeof(p->chunk[0]));
+		remote_send(s, node, CONTROL_PLAN, p, sizeof(*p) + p->count * sizeof(p->chunk[0]));
 		p->at += p->count;
 	} while (p->at < p->tasks);
 	free(p);

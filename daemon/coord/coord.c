@@ -114,8 +114,8 @@ static bool split_fits(const struct control_split *m)
 static bool plan_fits(const struct control_plan *m, size_t size)
 {
 	return epoch_fits(&m->of, m->rank) && m->groups <= SVC_PLAN_TASKS &&
-	       m->tasks <= SVC_PLAN_TASKS && m->at <= m->tasks && m->count <= CONTROL_PLAN_PIECE &&
-	       size == sizeof(*m) + m->count * sizeof(m->piece[0]);
+	       m->tasks <= SVC_PLAN_TASKS && m->at <= m->tasks && m->count <= CONTROL_PLAN_CHUNK &&
+	       size == sizeof(*m) + m->count * sizeof(m->chunk[0]);
 }
 
 bool coord_fits(const struct coord *c, enum control_kind kind, const void *body, size_t size)

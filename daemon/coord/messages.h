@@ -150,12 +150,12 @@ struct control_plan {
 	struct control_epoch of;
 	uint32_t round;
 	uint32_t rank, serial, groups, tasks;
-	uint32_t at, count; /* of this piece */
+	uint32_t at, count; /* of this chunk */
 	uint32_t cuda;	    /* of GPUs, a group starts when all that hangs together with it can */
-	struct svc_plan_task piece[];
+	struct svc_plan_task chunk[];
 };
 
-#define CONTROL_PLAN_PIECE 4096 /* tasks */
+#define CONTROL_PLAN_CHUNK 4096 /* tasks */
 
 _Static_assert(sizeof(struct control_result) +
 			       SVC_HOST_RANKS_MAX * sizeof(struct control_part_of) <=

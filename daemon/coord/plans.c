@@ -63,17 +63,17 @@ static struct planning *begin(const struct coordinator *r, bool cuda)
 }
 
 /* False: it is not what follows, or there is no memory. */
-static bool add_piece(struct planning_member *pm, const struct control_plan *m)
+static bool add_chunk(struct planning_member *pm, const struct control_plan *m)
 {
 	if (!m->at && !pm->tasks && !pm->whole) {
-		pm->tasks = malloc(m->tasks ? m->tasks * sizeof(m->piece[0]) : 1);
+		pm->tasks = malloc(m->tasks ? m->tasks * sizeof(m->chunk[0]) : 1);
 		pm->ntasks = m->tasks;
 		pm->serial = m->serial;
 	}
 	if (!pm->tasks || m->tasks != pm->ntasks || m->at != pm->here ||
 	    m->count > m->tasks - m->at)
 		return false;
-	memcpy(pm->tasks + m->at, m->piece, m->count * sizeof(m->piece[0]));
+	memcpy(pm->tasks + m->at, m->chunk, m->count * sizeof(m->chunk[0]));
 	pm->here += m->count;
 	pm->whole = pm->here == pm->ntasks;
 	return true;
@@ -113,7 +113,7 @@ void plans_take(struct coord *c, uint32_t from, const struct control_plan *m)
 		tell_plan_result(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for the plans");
 	else if (r->nleft || r->plan_round >= PLAN_NUMBER_MAX)
 		tell_plan_result(c, r, NCCLSVC_STALE_EPOCH, STALE_TEXT);
-	else if (!add_piece(&r->planning->members[m->rank], m))
+	else if (!add_chunk(&r->planning->members[m->rank], m))
 		tell_plan_result(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for the plans");
 	else if (r->planning->members[m->rank].whole)
 		member_is_whole(c, r, m);

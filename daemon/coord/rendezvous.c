@@ -14,7 +14,7 @@
 
 #define RENDEZVOUS_MAX SVC_COMMS_MAX
 
-uint32_t rendezvous_home(const struct coord *c, const uint8_t *id)
+uint32_t rendezvous_node(const struct coord *c, const uint8_t *id)
 {
 	uint64_t word;
 	memcpy(&word, id, sizeof(word));
@@ -23,7 +23,7 @@ uint32_t rendezvous_home(const struct coord *c, const uint8_t *id)
 
 uint32_t rendezvous_of(const struct coord *c, const uint8_t *id)
 {
-	uint32_t node = rendezvous_home(c, id);
+	uint32_t node = rendezvous_node(c, id);
 	while (coord_is_gone(c, node))
 		node = (node + 1) % c->n;
 	return node;

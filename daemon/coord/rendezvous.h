@@ -41,7 +41,7 @@ struct rendezvous {
 };
 
 /* The id's own. */
-uint32_t rendezvous_home(const struct coord *c, const uint8_t *id);
+uint32_t rendezvous_node(const struct coord *c, const uint8_t *id);
 /* Any node that lives: the next one, if the id's own is gone. */
 uint32_t rendezvous_of(const struct coord *c, const uint8_t *id);
 /* NULL: none. */

@@ -55,7 +55,7 @@ static bool lacks_registrations(struct coord *c, uint32_t node)
 /* This node is the rendezvous once all nodes before it are lost; others may hear that sooner. */
 static bool is_being_taken_over(struct coord *c, const uint8_t *id)
 {
-	for (uint32_t node = rendezvous_home(c, id); node != c->me; node = (node + 1) % c->n)
+	for (uint32_t node = rendezvous_node(c, id); node != c->me; node = (node + 1) % c->n)
 		if (!coord_is_gone(c, node) || lacks_registrations(c, node))
 			return true;
 	return false;

@@ -15,7 +15,7 @@ static bool all_at(struct launch *l, uint64_t round, bool taken)
 	struct shared *b = l->comm->shared;
 	unsigned n = 0;
 	for (int r = 0; r < l->comm->nranks; r++) {
-		_Atomic uint64_t *at = taken ? &b->seats[r].taken : &b->seats[r].posted;
+		_Atomic uint64_t *at = taken ? &b->slots[r].taken : &b->slots[r].posted;
 		while (atomic_load_explicit(at, memory_order_acquire) < round) {
 			if (!launch_on(l))
 				return false;
@@ -28,9 +28,9 @@ static bool all_at(struct launch *l, uint64_t round, bool taken)
 static bool agree(const struct launch *l, uint64_t round)
 {
 	const struct shared *b = l->comm->shared;
-	const struct call *mine = &b->seats[l->comm->rank].calls[round % 2];
+	const struct call *mine = &b->slots[l->comm->rank].calls[round % 2];
 	for (int r = 0; r < l->comm->nranks; r++) {
-		if (memcmp(&b->seats[r].calls[round % 2], mine, sizeof(*mine)) != 0)
+		if (memcmp(&b->slots[r].calls[round % 2], mine, sizeof(*mine)) != 0)
 			return false;
 	}
 	return true;
@@ -108,7 +108,7 @@ static void take(struct launch *l, const struct work *w, const struct chunk *p, 
 bool collective_run(struct launch *l, struct work *w)
 {
 	struct ncclComm *c = l->comm;
-	struct seat *self = &c->shared->seats[c->rank];
+	struct member_slot *self = &c->shared->slots[c->rank];
 	struct chunk p = {.block = w->call.count * nccl_width(w->call.type)};
 	p.room = splits(w->call.kind) ? BOX / (size_t)c->nranks / 64 * 64 : BOX;
 	for (; p.at < p.block; p.at += p.bytes) {

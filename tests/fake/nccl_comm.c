@@ -131,8 +131,8 @@ struct join {
 	ncclResult_t result;
 };
 
-/* Takes the seat. The file is locked. */
-static ncclResult_t seat_take(const struct join *j, struct shared *b, int fd)
+/* Takes the slot. The file is locked. */
+static ncclResult_t slot_take(const struct join *j, struct shared *b, int fd)
 {
 	if (b->magic != SHARED_MAGIC)
 		return nccl_error(ncclInvalidArgument, "this is no unique id");
@@ -144,10 +144,10 @@ static ncclResult_t seat_take(const struct join *j, struct shared *b, int fd)
 	if (b->nranks && b->nranks != j->nranks)
 		return nccl_error(ncclInvalidArgument, "%d ranks here, %d elsewhere", j->nranks,
 				  b->nranks);
-	if (b->seats[j->rank].pid)
+	if (b->slots[j->rank].pid)
 		return nccl_error(ncclInvalidUsage, "rank %d is there twice", j->rank);
 	for (int r = 0; r < j->nranks; r++) {
-		if (!b->seats[r].pid || b->seats[r].gpu != j->gpu)
+		if (!b->slots[r].pid || b->slots[r].gpu != j->gpu)
 			continue;
 		atomic_store(&b->left, 1); /* NCCL tells all ranks of it */
 		return nccl_error(ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d",
@@ -156,9 +156,9 @@ static ncclResult_t seat_take(const struct join *j, struct shared *b, int fd)
 	if (!b->nranks && ftruncate(fd, (off_t)shared_size(j->nranks)))
 		return nccl_error(ncclSystemError, "ftruncate: %s", strerror(errno));
 	b->nranks = j->nranks;
-	b->seats[j->rank].gpu = j->gpu;
-	b->seats[j->rank].start = fake_process_start(getpid());
-	b->seats[j->rank].pid = getpid();
+	b->slots[j->rank].gpu = j->gpu;
+	b->slots[j->rank].start = fake_process_start(getpid());
+	b->slots[j->rank].pid = getpid();
 	atomic_fetch_add(&b->joined, 1);
 	return ncclSuccess;
 }
@@ -171,7 +171,7 @@ static double seconds(void)
 }
 
 /* Until all ranks are there. */
-static ncclResult_t seats_wait(struct shared *b, int nranks)
+static ncclResult_t slots_wait(struct shared *b, int nranks)
 {
 	double end = seconds() + JOIN_SECONDS, look = 0;
 	unsigned round = 0;
@@ -183,7 +183,7 @@ static ncclResult_t seats_wait(struct shared *b, int nranks)
 			return nccl_error(ncclSystemError, "%d of %d ranks came within %d s",
 					  atomic_load(&b->joined), nranks, JOIN_SECONDS);
 		for (int r = 0; now > look && r < nranks; r++) {
-			const struct seat *s = &b->seats[r];
+			const struct member_slot *s = &b->slots[r];
 			if (s->pid && fake_process_start(s->pid) != s->start)
 				return nccl_error(ncclRemoteError, "rank %d closed the connection",
 						  r);
@@ -204,10 +204,10 @@ static ncclResult_t join_shared(const struct join *j, int fd, struct shared **sh
 		flock(fd, LOCK_UN);
 		return nccl_error(ncclSystemError, "mmap: %s", strerror(errno));
 	}
-	ncclResult_t error = seat_take(j, b, fd);
+	ncclResult_t error = slot_take(j, b, fd);
 	flock(fd, LOCK_UN);
 	if (!error) {
-		error = seats_wait(b, j->nranks);
+		error = slots_wait(b, j->nranks);
 		if (error)
 			atomic_store(&b->left, 1);
 	}
@@ -326,20 +326,20 @@ static void await_graphs(struct ncclComm *c)
  * whether it ends or aborts. */
 static void await_others(const struct ncclComm *c)
 {
-	const struct seat *seats = c->shared->seats;
+	const struct member_slot *slots = c->shared->slots;
 	unsigned round = 0;
 	for (int r = 0; r < c->nranks; r++)
-		if (seats[r].pid == getpid() && !atomic_load(&seats[r].gone))
+		if (slots[r].pid == getpid() && !atomic_load(&slots[r].gone))
 			return;
 	for (int r = 0; r < c->nranks; r++)
-		while (!atomic_load(&seats[r].gone) &&
-		       fake_process_start(seats[r].pid) == seats[r].start)
+		while (!atomic_load(&slots[r].gone) &&
+		       fake_process_start(slots[r].pid) == slots[r].start)
 			fake_pause(&round);
 }
 
 static void comm_free(struct ncclComm *c)
 {
-	atomic_store(&c->shared->seats[c->rank].gone, 1);
+	atomic_store(&c->shared->slots[c->rank].gone, 1);
 	await_others(c);
 	munmap(c->shared, c->size);
 	redops_forget(c);

@@ -33,7 +33,7 @@ struct window_call {
 	uint64_t history;     /* of windows that came and went */
 };
 
-struct seat {
+struct member_slot {
 	int pid;
 	int gpu; /* physical */
 	unsigned long long start;
@@ -63,7 +63,7 @@ struct shared {
 	atomic_int joined, left;
 	atomic_int error; /* ncclResult_t that all ranks see */
 	int reserved;
-	struct seat seats[RANKS_MAX];
+	struct member_slot slots[RANKS_MAX];
 	/* then nranks * nranks pipes, 2 * nranks boxes, and the pipes' bytes */
 };
 

@@ -105,7 +105,7 @@ ncclResult_t p2p_connected(const struct launch *l)
 	int mine;
 	for (const struct work *w = l->works; w; w = w->next) {
 		const struct pipe *p = pipe_of(l, w, &mine);
-		const struct seat *peer = &l->comm->shared->seats[w->call.root];
+		const struct member_slot *peer = &l->comm->shared->slots[w->call.root];
 		for (unsigned round = 0;
 		     p && atomic_load(&p->connected) != (PIPE_SENDER | PIPE_RECEIVER);) {
 			if (atomic_load(&peer->gone) ||

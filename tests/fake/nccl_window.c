@@ -55,7 +55,7 @@ static ncclResult_t check_memory(void *p, size_t bytes, uint64_t *base_offset)
 				   : ncclSuccess;
 }
 
-static bool alive(const struct seat *s)
+static bool alive(const struct member_slot *s)
 {
 	return !atomic_load(&s->gone) && fake_process_start(s->pid) == s->start;
 }
@@ -65,7 +65,7 @@ static ncclResult_t barrier(struct ncclComm *c)
 {
 	unsigned round = 0, looks = 0;
 	for (int r = 0; r < c->nranks; r++) {
-		const struct seat *s = &c->shared->seats[r];
+		const struct member_slot *s = &c->shared->slots[r];
 		while (atomic_load(&s->windows) < c->registrations) {
 			if (atomic_load(&c->aborted) || (++looks % LOOK_ROUNDS == 0 && !alive(s)))
 				return nccl_error(ncclRemoteError, "rank %d closed the connection",
@@ -78,10 +78,10 @@ static ncclResult_t barrier(struct ncclComm *c)
 
 static bool agree(const struct ncclComm *c)
 {
-	const struct window_call *first = &c->shared->seats[0].window_calls[c->registrations % 2];
+	const struct window_call *first = &c->shared->slots[0].window_calls[c->registrations % 2];
 	for (int r = 1; r < c->nranks; r++) {
 		const struct window_call *w =
-			&c->shared->seats[r].window_calls[c->registrations % 2];
+			&c->shared->slots[r].window_calls[c->registrations % 2];
 		if (w->bytes != first->bytes || w->base_offset != first->base_offset ||
 		    w->collectives != first->collectives || w->history != first->history)
 			return false;
@@ -104,7 +104,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t c, void *p, size_t bytes, ncclWin
 	struct ncclWindow_vidmem *w = calloc(1, sizeof(*w));
 	if (!w)
 		return nccl_error(ncclSystemError, "out of memory");
-	struct seat *self = &c->shared->seats[c->rank];
+	struct member_slot *self = &c->shared->slots[c->rank];
 	self->window_calls[++c->registrations % 2] = call;
 	atomic_store(&self->windows, c->registrations);
 	error = barrier(c);

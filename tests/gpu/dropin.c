@@ -136,23 +136,23 @@ ncclResult_t dropin_settles(ncclComm_t comm)
 	}
 }
 
-void seat_open(struct seat *s, int gpu)
+void member_open(struct member *s, int gpu)
 {
 	s->gpu = gpu;
 	gpu_use(gpu);
 	s->stream = gpu_stream();
-	CHECK_CU(cu.cuMemAlloc(&s->send, SEAT_BYTES));
-	CHECK_CU(cu.cuMemAlloc(&s->recv, SEAT_BYTES));
+	CHECK_CU(cu.cuMemAlloc(&s->send, MEMBER_BYTES));
+	CHECK_CU(cu.cuMemAlloc(&s->recv, MEMBER_BYTES));
 }
 
-void seat_join(struct seat *s, struct client *c)
+void member_join(struct member *s, struct client *c)
 {
-	seat_open(s, c->rank);
+	member_open(s, c->rank);
 	stage("ncclCommInitRank");
 	CHECK_NC(nc.ncclCommInitRank(&s->comm, c->nranks, dropin_id(c), c->rank));
 }
 
-void seat_close(struct seat *s)
+void member_close(struct member *s)
 {
 	gpu_use(s->gpu);
 	CHECK_NC(nc.ncclCommDestroy(s->comm));

@@ -49,22 +49,22 @@ ncclResult_t dropin_fails(ncclComm_t comm, unsigned ms);
 /* The same for the end of ncclInProgress. */
 ncclResult_t dropin_settles(ncclComm_t comm);
 
-#define SEAT_COUNT 3001 /* elements of 8 bytes, for each rank */
-#define SEAT_BYTES ((size_t)SEAT_COUNT * 8 * RANKS_MAX)
+#define MEMBER_COUNT 3001 /* elements of 8 bytes, for each rank */
+#define MEMBER_BYTES ((size_t)MEMBER_COUNT * 8 * RANKS_MAX)
 
 /* A GPU's rank, and what it works with. */
-struct seat {
+struct member {
 	int gpu;
 	ncclComm_t comm;
 	CUstream stream;
-	CUdeviceptr send, recv; /* SEAT_BYTES */
+	CUdeviceptr send, recv; /* MEMBER_BYTES */
 	struct call call;
 };
 /* All but the communicator. */
-void seat_open(struct seat *s, int gpu);
+void member_open(struct member *s, int gpu);
 /* The same, and the communicator of all ranks. */
-void seat_join(struct seat *s, struct client *c);
+void member_join(struct member *s, struct client *c);
 /* The communicator, too. */
-void seat_close(struct seat *s);
+void member_close(struct member *s);
 
 #endif

@@ -9,11 +9,11 @@
 
 /* ---- Values ---- */
 
-static void fill(const struct seat *s)
+static void fill(const struct member *s)
 {
 	const struct call *c = &s->call;
 	size_t size = ncclsvc_type_size(c->type), n = call_sends(c);
-	char *host = malloc(SEAT_BYTES);
+	char *host = malloc(MEMBER_BYTES);
 	CHECK(host);
 	for (size_t i = 0; i < n; i++)
 		value_store(host, i, c->type, value_input(c, c->rank, i));
@@ -21,11 +21,11 @@ static void fill(const struct seat *s)
 	free(host);
 }
 
-static void verify(const struct seat *s)
+static void verify(const struct member *s)
 {
 	const struct call *c = &s->call;
 	size_t size = ncclsvc_type_size(c->type), n = call_receives(c);
-	char *host = malloc(SEAT_BYTES);
+	char *host = malloc(MEMBER_BYTES);
 	CHECK(host);
 	gpu_get(host, s->recv, n * size);
 	for (size_t i = 0; i < n; i++) {
@@ -40,52 +40,53 @@ static void verify(const struct seat *s)
 	free(host);
 }
 
-typedef void each_call(struct seat *seats, int n, const struct call *call);
+typedef void each_call(struct member *members, int n, const struct call *call);
 
-static void each_of(each_call *run, struct seat *seats, int n, int ranks, ncclsvc_op op)
+static void each_of(each_call *run, struct member *members, int n, int ranks, ncclsvc_op op)
 {
 	for (int type = 0; type < TYPES; type++)
 		for (int redop = 0; redop < (op_reduces(op) ? REDOPS : 1); redop++) {
 			struct call c = {.op = op,
 					 .type = (ncclsvc_type)type,
 					 .redop = (ncclsvc_redop)redop,
-					 .count = 1 + (size_t)(type * 977 + redop) % SEAT_COUNT,
+					 .count = 1 + (size_t)(type * 977 + redop) % MEMBER_COUNT,
 					 .n = ranks,
 					 .root = (type + redop) % ranks};
 			if (setup.quick && (type + redop + op) % 4)
 				continue;
 			stage("%s of %s, %s", ncclsvc_op_name(op), ncclsvc_type_name(c.type),
 			      ncclsvc_redop_name(c.redop));
-			run(seats, n, &c);
+			run(members, n, &c);
 		}
 }
 
-static void every_call(each_call *run, struct seat *seats, int n, int ranks)
+static void every_call(each_call *run, struct member *members, int n, int ranks)
 {
 	for (int op = NCCLSVC_ALL_REDUCE; op <= NCCLSVC_SCATTER; op++)
-		each_of(run, seats, n, ranks, (ncclsvc_op)op);
+		each_of(run, members, n, ranks, (ncclsvc_op)op);
 }
 
-/* As a thread that drives all its GPUs has to: in a group. seats are ranks first, first + 1, ... */
-static void run_call(struct seat *seats, int n, const struct call *call)
+/* As a thread that drives all its GPUs has to: in a group. members are ranks first, first + 1, ...
+ */
+static void run_call(struct member *members, int n, const struct call *call)
 {
 	int first;
-	CHECK_NC(nc.ncclCommUserRank(seats[0].comm, &first));
+	CHECK_NC(nc.ncclCommUserRank(members[0].comm, &first));
 	for (int i = 0; i < n; i++) {
-		seats[i].call = *call;
-		seats[i].call.rank = first + i;
-		gpu_use(seats[i].gpu);
-		fill(&seats[i]);
+		members[i].call = *call;
+		members[i].call.rank = first + i;
+		gpu_use(members[i].gpu);
+		fill(&members[i]);
 	}
 	CHECK_NC(nc.ncclGroupStart());
 	for (int i = 0; i < n; i++)
-		CHECK_NC(dropin_call(&seats[i].call, seats[i].send, seats[i].recv, seats[i].comm,
-				     seats[i].stream));
+		CHECK_NC(dropin_call(&members[i].call, members[i].send, members[i].recv,
+				     members[i].comm, members[i].stream));
 	CHECK_NC(nc.ncclGroupEnd());
 	for (int i = 0; i < n; i++) {
-		gpu_use(seats[i].gpu);
-		CHECK(gpu_stream_ends(seats[i].stream, WAIT_MS));
-		verify(&seats[i]);
+		gpu_use(members[i].gpu);
+		CHECK(gpu_stream_ends(members[i].stream, WAIT_MS));
+		verify(&members[i]);
 	}
 }
 
@@ -93,13 +94,13 @@ static void run_call(struct seat *seats, int n, const struct call *call)
 
 static void one_process(struct client *c)
 {
-	struct seat seats[RANKS_MAX];
+	struct member members[RANKS_MAX];
 	ncclComm_t comms[RANKS_MAX];
 	const int n = *(const int *)c->arg;
 	int devices[RANKS_MAX], is, version = 0;
 	dropin_open(c->daemon);
 	for (int i = 0; i < n; i++) {
-		seat_open(&seats[i], i);
+		member_open(&members[i], i);
 		devices[i] = n - 1 - i;
 	}
 	CHECK_NC(nc.ncclGetVersion(&version));
@@ -110,7 +111,7 @@ static void one_process(struct client *c)
 		CHECK_NC_IS(nc.ncclCommInitAll(comms, n, devices), ncclInvalidUsage);
 	CHECK_NC(nc.ncclCommInitAll(comms, n, NULL));
 	for (int i = 0; i < n; i++) {
-		seats[i].comm = comms[i];
+		members[i].comm = comms[i];
 		CHECK_NC(nc.ncclCommUserRank(comms[i], &is));
 		CHECK_EQ(is, i);
 		CHECK_NC(nc.ncclCommCount(comms[i], &is));
@@ -118,22 +119,23 @@ static void one_process(struct client *c)
 		CHECK_NC(nc.ncclCommCuDevice(comms[i], &is));
 		CHECK_EQ(is, i);
 	}
-	every_call(run_call, seats, n, n);
+	every_call(run_call, members, n, n);
 	stage("without a group, one after the other");
 	for (int i = 0; i < n; i++) {
 		gpu_use(i);
-		CHECK_CU(cu.cuMemsetD32Async(seats[i].send, (unsigned)i + 1, SEAT_COUNT,
-					     seats[i].stream));
-		CHECK_NC(nc.ncclAllReduce(at(seats[i].send), at(seats[i].recv), SEAT_COUNT,
-					  NCCLSVC_UINT32, NCCLSVC_SUM, comms[i], seats[i].stream));
+		CHECK_CU(cu.cuMemsetD32Async(members[i].send, (unsigned)i + 1, MEMBER_COUNT,
+					     members[i].stream));
+		CHECK_NC(nc.ncclAllReduce(at(members[i].send), at(members[i].recv), MEMBER_COUNT,
+					  NCCLSVC_UINT32, NCCLSVC_SUM, comms[i],
+					  members[i].stream));
 	}
 	for (int i = 0; i < n; i++) {
 		gpu_use(i);
-		CHECK(gpu_stream_ends(seats[i].stream, WAIT_MS));
-		gpu_check(seats[i].recv, (uint32_t)(n * (n + 1) / 2), SEAT_COUNT, "the sum");
+		CHECK(gpu_stream_ends(members[i].stream, WAIT_MS));
+		gpu_check(members[i].recv, (uint32_t)(n * (n + 1) / 2), MEMBER_COUNT, "the sum");
 	}
 	for (int i = 0; i < n; i++)
-		seat_close(&seats[i]);
+		member_close(&members[i]);
 }
 
 static void test_one_process(void)
@@ -145,43 +147,43 @@ static void test_one_process(void)
 /* ---- Several processes ---- */
 
 /* The next one's data, and one's own. */
-static void exchange(struct seat *s, int rank, int n)
+static void exchange(struct member *s, int rank, int n)
 {
 	const int next = (rank + 1) % n, before = (rank + n - 1) % n;
-	CHECK_CU(cu.cuMemsetD32Async(s->send, (unsigned)rank + 50, SEAT_COUNT, s->stream));
+	CHECK_CU(cu.cuMemsetD32Async(s->send, (unsigned)rank + 50, MEMBER_COUNT, s->stream));
 	CHECK_NC(nc.ncclGroupStart());
 	CHECK_NC(nc.ncclGroupStart());
-	CHECK_NC(nc.ncclSend(at(s->send), SEAT_COUNT, NCCLSVC_INT32, next, s->comm, s->stream));
-	CHECK_NC(nc.ncclRecv(at(s->recv), SEAT_COUNT, NCCLSVC_INT32, before, s->comm, s->stream));
+	CHECK_NC(nc.ncclSend(at(s->send), MEMBER_COUNT, NCCLSVC_INT32, next, s->comm, s->stream));
+	CHECK_NC(nc.ncclRecv(at(s->recv), MEMBER_COUNT, NCCLSVC_INT32, before, s->comm, s->stream));
 	CHECK_NC(nc.ncclGroupEnd());
-	CHECK_NC(nc.ncclSend(at(s->send), SEAT_COUNT, NCCLSVC_INT32, rank, s->comm, s->stream));
-	CHECK_NC(nc.ncclRecv(at(s->recv + SEAT_COUNT * 4), SEAT_COUNT, NCCLSVC_INT32, rank, s->comm,
-			     s->stream));
+	CHECK_NC(nc.ncclSend(at(s->send), MEMBER_COUNT, NCCLSVC_INT32, rank, s->comm, s->stream));
+	CHECK_NC(nc.ncclRecv(at(s->recv + MEMBER_COUNT * 4), MEMBER_COUNT, NCCLSVC_INT32, rank,
+			     s->comm, s->stream));
 	CHECK_NC(nc.ncclGroupEnd());
 	CHECK(gpu_stream_ends(s->stream, WAIT_MS));
-	gpu_check(s->recv, (uint32_t)before + 50, SEAT_COUNT, "what the rank before has sent");
-	gpu_check(s->recv + SEAT_COUNT * 4, (uint32_t)rank + 50, SEAT_COUNT,
+	gpu_check(s->recv, (uint32_t)before + 50, MEMBER_COUNT, "what the rank before has sent");
+	gpu_check(s->recv + MEMBER_COUNT * 4, (uint32_t)rank + 50, MEMBER_COUNT,
 		  "what this rank sent itself");
 }
 
 /* More than any queue holds, and nobody waits. */
-static void flood(struct seat *s, int n)
+static void flood(struct member *s, int n)
 {
 	const int rounds = setup.fake ? 1200 : 20000;
-	CHECK_CU(cu.cuMemsetD32Async(s->send, 1, SEAT_COUNT, s->stream));
+	CHECK_CU(cu.cuMemsetD32Async(s->send, 1, MEMBER_COUNT, s->stream));
 	for (int i = 0; i < rounds; i++)
-		CHECK_NC(nc.ncclAllReduce(at(s->send), at(s->recv), SEAT_COUNT, NCCLSVC_UINT32,
+		CHECK_NC(nc.ncclAllReduce(at(s->send), at(s->recv), MEMBER_COUNT, NCCLSVC_UINT32,
 					  NCCLSVC_SUM, s->comm, s->stream));
 	CHECK(gpu_stream_ends(s->stream, 3 * WAIT_MS));
-	gpu_check(s->recv, (uint32_t)n, SEAT_COUNT, "the last of many");
+	gpu_check(s->recv, (uint32_t)n, MEMBER_COUNT, "the last of many");
 }
 
 static void processes_rank(struct client *c)
 {
-	struct seat s;
+	struct member s;
 	ncclResult_t error;
 	dropin_open(c->daemon);
-	seat_join(&s, c);
+	member_join(&s, c);
 	every_call(run_call, &s, 1, c->nranks);
 	stage("Send and Recv");
 	for (int i = 0; i < 10; i++)
@@ -191,15 +193,15 @@ static void processes_rank(struct client *c)
 	CHECK_NC(nc.ncclCommGetAsyncError(s.comm, &error));
 	CHECK_EQ(error, ncclSuccess);
 	stage("ncclCommFinalize");
-	CHECK_NC(nc.ncclAllReduce(at(s.send), at(s.recv), SEAT_COUNT, NCCLSVC_UINT32, NCCLSVC_SUM,
+	CHECK_NC(nc.ncclAllReduce(at(s.send), at(s.recv), MEMBER_COUNT, NCCLSVC_UINT32, NCCLSVC_SUM,
 				  s.comm, s.stream));
 	CHECK_NC(nc.ncclCommFinalize(s.comm));
 	CHECK_CU(cu.cuStreamSynchronize(s.stream));
-	CHECK_NC_IS(nc.ncclAllReduce(at(s.send), at(s.recv), SEAT_COUNT, NCCLSVC_UINT32,
+	CHECK_NC_IS(nc.ncclAllReduce(at(s.send), at(s.recv), MEMBER_COUNT, NCCLSVC_UINT32,
 				     NCCLSVC_SUM, s.comm, s.stream),
 		    ncclInvalidUsage);
 	CHECK_SAYS(NULL, "finalized");
-	seat_close(&s);
+	member_close(&s);
 }
 
 static void test_processes(void)
@@ -215,7 +217,7 @@ static void test_processes(void)
 
 static CUdeviceptr part(CUdeviceptr base, int i)
 {
-	return base + (CUdeviceptr)i * SEAT_COUNT * 4;
+	return base + (CUdeviceptr)i * MEMBER_COUNT * 4;
 }
 
 /* A communicator's tasks are in one order on all ranks: those of each are shuffled among others. */
@@ -231,13 +233,13 @@ static void shuffled(uint64_t *state, int order[PARTS])
 
 static void mixed_rank(struct client *c)
 {
-	struct seat s;
+	struct member s;
 	ncclComm_t comms[COMMS];
 	CUstream streams[STREAMS];
 	const unsigned n = (unsigned)c->nranks, sum = n * (n + 1) / 2;
 	uint64_t state = setup.seed + (unsigned)c->rank;
 	dropin_open(c->daemon);
-	seat_join(&s, c);
+	member_join(&s, c);
 	stage("inits and splits in one group");
 	comms[0] = s.comm;
 	ncclUniqueId id = dropin_id(c);
@@ -255,23 +257,23 @@ static void mixed_rank(struct client *c)
 		for (int i = 0; i < PARTS; i++)
 			CHECK_CU(cu.cuMemsetD32Async(part(s.send, i),
 						     (unsigned)((c->rank + 1) * (i + 1)),
-						     SEAT_COUNT, streams[i % STREAMS]));
+						     MEMBER_COUNT, streams[i % STREAMS]));
 		CHECK_NC(nc.ncclGroupStart());
 		for (int i = 0; i < PARTS; i++) {
 			const int k = order[i];
 			CHECK_NC(nc.ncclAllReduce(at(part(s.send, k)), at(part(s.recv, k)),
-						  SEAT_COUNT, NCCLSVC_UINT32, NCCLSVC_SUM,
+						  MEMBER_COUNT, NCCLSVC_UINT32, NCCLSVC_SUM,
 						  comms[k / STREAMS], streams[k % STREAMS]));
 		}
 		CHECK_NC(nc.ncclGroupEnd());
 		for (int i = 0; i < STREAMS; i++)
 			CHECK(gpu_stream_ends(streams[i], WAIT_MS));
 		for (int i = 0; i < PARTS; i++)
-			gpu_check(part(s.recv, i), sum * (unsigned)(i + 1), SEAT_COUNT, "a sum");
+			gpu_check(part(s.recv, i), sum * (unsigned)(i + 1), MEMBER_COUNT, "a sum");
 	}
 	CHECK_NC(nc.ncclCommDestroy(comms[1]));
 	CHECK_NC(nc.ncclCommDestroy(comms[2]));
-	seat_close(&s);
+	member_close(&s);
 }
 
 static void test_mixed(void)
@@ -282,13 +284,13 @@ static void test_mixed(void)
 /* One process has them all, and each is in two communicators. */
 static void mixed_process(struct client *c)
 {
-	struct seat seats[RANKS_MAX];
+	struct member members[RANKS_MAX];
 	ncclComm_t first[RANKS_MAX], second[RANKS_MAX];
 	const int n = *(const int *)c->arg;
 	const unsigned sum = (unsigned)(n * (n + 1) / 2);
 	dropin_open(c->daemon);
 	for (int i = 0; i < n; i++)
-		seat_open(&seats[i], i);
+		member_open(&members[i], i);
 	CHECK_NC(nc.ncclCommInitAll(first, n, NULL));
 	CHECK_NC(nc.ncclGroupStart());
 	for (int i = 0; i < n; i++)
@@ -298,35 +300,37 @@ static void mixed_process(struct client *c)
 		stage("group %d", round);
 		for (int i = 0; i < n; i++) {
 			gpu_use(i);
-			CHECK_CU(cu.cuMemsetD32Async(seats[i].send, (unsigned)i + 1, 2 * SEAT_COUNT,
-						     seats[i].stream));
+			CHECK_CU(cu.cuMemsetD32Async(members[i].send, (unsigned)i + 1,
+						     2 * MEMBER_COUNT, members[i].stream));
 		}
 		CHECK_NC(nc.ncclGroupStart());
 		for (int i = 0; i < n; i++) {
-			CHECK_NC(nc.ncclAllReduce(at(seats[i].send), at(seats[i].recv), SEAT_COUNT,
-						  NCCLSVC_UINT32, NCCLSVC_SUM, first[i],
-						  seats[i].stream));
-			CHECK_NC(nc.ncclSend(at(part(seats[i].send, 1)), SEAT_COUNT, NCCLSVC_UINT32,
-					     (n - 1 - i + 1) % n, second[i], seats[i].stream));
-			CHECK_NC(nc.ncclRecv(at(part(seats[i].recv, 1)), SEAT_COUNT, NCCLSVC_UINT32,
-					     (n - 1 - i + n - 1) % n, second[i], seats[i].stream));
+			CHECK_NC(nc.ncclAllReduce(at(members[i].send), at(members[i].recv),
+						  MEMBER_COUNT, NCCLSVC_UINT32, NCCLSVC_SUM,
+						  first[i], members[i].stream));
+			CHECK_NC(nc.ncclSend(at(part(members[i].send, 1)), MEMBER_COUNT,
+					     NCCLSVC_UINT32, (n - 1 - i + 1) % n, second[i],
+					     members[i].stream));
+			CHECK_NC(nc.ncclRecv(at(part(members[i].recv, 1)), MEMBER_COUNT,
+					     NCCLSVC_UINT32, (n - 1 - i + n - 1) % n, second[i],
+					     members[i].stream));
 		}
 		CHECK_NC(nc.ncclGroupEnd());
 		for (int i = 0; i < n; i++) {
 			gpu_use(i);
-			CHECK(gpu_stream_ends(seats[i].stream, WAIT_MS));
-			gpu_check(seats[i].recv, sum, SEAT_COUNT, "the sum");
+			CHECK(gpu_stream_ends(members[i].stream, WAIT_MS));
+			gpu_check(members[i].recv, sum, MEMBER_COUNT, "the sum");
 			/* In the second, ranks are the other way round. */
-			gpu_check(part(seats[i].recv, 1), (uint32_t)((i + 1) % n) + 1, SEAT_COUNT,
-				  "what the neighbour has sent");
+			gpu_check(part(members[i].recv, 1), (uint32_t)((i + 1) % n) + 1,
+				  MEMBER_COUNT, "what the neighbour has sent");
 		}
 	}
 	for (int i = 0; i < n; i++) {
-		seats[i].comm = first[i];
+		members[i].comm = first[i];
 		CHECK_NC(nc.ncclCommDestroy(second[i]));
 	}
 	for (int i = 0; i < n; i++)
-		seat_close(&seats[i]);
+		member_close(&members[i]);
 }
 
 static void test_mixed_process(void)
@@ -340,31 +344,31 @@ static void test_mixed_process(void)
 
 static void streams_rank(struct client *c)
 {
-	struct seat s;
+	struct member s;
 	CUstream streams[MANY];
 	dropin_open(c->daemon);
-	seat_join(&s, c);
+	member_join(&s, c);
 	for (int i = 0; i < MANY; i++)
 		streams[i] = gpu_stream();
-	CHECK_CU(cu.cuMemsetD32Async(s.send, 1, SEAT_COUNT, s.stream));
+	CHECK_CU(cu.cuMemsetD32Async(s.send, 1, MEMBER_COUNT, s.stream));
 	CHECK_CU(cu.cuStreamSynchronize(s.stream));
 	for (int round = 0; round < 2; round++)
 		for (int i = 0; i < MANY; i++)
-			CHECK_NC(nc.ncclAllReduce(at(s.send), at(part(s.recv, i % 8)), SEAT_COUNT,
+			CHECK_NC(nc.ncclAllReduce(at(s.send), at(part(s.recv, i % 8)), MEMBER_COUNT,
 						  NCCLSVC_UINT32, NCCLSVC_SUM, s.comm, streams[i]));
 	for (int i = 0; i < MANY; i++)
 		CHECK(gpu_stream_ends(streams[i], WAIT_MS));
 	for (int i = 0; i < 8; i++)
-		gpu_check(part(s.recv, i), (uint32_t)c->nranks, SEAT_COUNT, "a sum");
+		gpu_check(part(s.recv, i), (uint32_t)c->nranks, MEMBER_COUNT, "a sum");
 	CHECK_NC(nc.ncclGroupStart());
 	for (int i = 0; i < MANY; i++)
-		CHECK_NC(nc.ncclAllReduce(at(s.send), at(s.recv), SEAT_COUNT, NCCLSVC_UINT32,
+		CHECK_NC(nc.ncclAllReduce(at(s.send), at(s.recv), MEMBER_COUNT, NCCLSVC_UINT32,
 					  NCCLSVC_SUM, s.comm, streams[i]));
 	CHECK_NC_IS(nc.ncclGroupEnd(), ncclInvalidUsage);
 	CHECK_SAYS(NULL, "pairs");
 	for (int i = 0; i < MANY; i++)
 		CHECK_CU(cu.cuStreamDestroy(streams[i]));
-	seat_close(&s);
+	member_close(&s);
 }
 
 static void test_streams(void)
@@ -375,9 +379,9 @@ static void test_streams(void)
 /* ---- What NCCL takes ---- */
 
 /* Source and destination in one buffer, where each operation has them in place. */
-static void in_place(const struct seat *s, const struct call *call)
+static void in_place(const struct member *s, const struct call *call)
 {
-	struct seat is = *s;
+	struct member is = *s;
 	is.call = *call;
 	const size_t shift = call_shift(call) * ncclsvc_type_size(call->type);
 	const bool send_larger = call_sends(call) >= call_receives(call);
@@ -390,9 +394,9 @@ static void in_place(const struct seat *s, const struct call *call)
 }
 
 /* Buffers that a rank does not use may be anything. */
-static void unused(const struct seat *s, const struct call *call)
+static void unused(const struct member *s, const struct call *call)
 {
-	struct seat is = *s;
+	struct member is = *s;
 	is.call = *call;
 	if (!call_sends(call))
 		is.send = 8;
@@ -406,7 +410,7 @@ static void unused(const struct seat *s, const struct call *call)
 		verify(&is);
 }
 
-static void empty(const struct seat *s, const struct call *call)
+static void empty(const struct member *s, const struct call *call)
 {
 	struct call c = *call;
 	c.count = 0;
@@ -421,12 +425,12 @@ static void empty(const struct seat *s, const struct call *call)
 }
 
 /* The result is undefined, as in NCCL: but the call is taken, and ends. */
-static void exchange_in_place(const struct seat *s, int rank, int n)
+static void exchange_in_place(const struct member *s, int rank, int n)
 {
 	CHECK_NC(nc.ncclGroupStart());
-	CHECK_NC(nc.ncclSend(at(s->send), SEAT_COUNT, NCCLSVC_INT32, (rank + 1) % n, s->comm,
+	CHECK_NC(nc.ncclSend(at(s->send), MEMBER_COUNT, NCCLSVC_INT32, (rank + 1) % n, s->comm,
 			     s->stream));
-	CHECK_NC(nc.ncclRecv(at(s->send), SEAT_COUNT, NCCLSVC_INT32, (rank + n - 1) % n, s->comm,
+	CHECK_NC(nc.ncclRecv(at(s->send), MEMBER_COUNT, NCCLSVC_INT32, (rank + n - 1) % n, s->comm,
 			     s->stream));
 	CHECK_NC(nc.ncclGroupEnd());
 	CHECK(gpu_stream_ends(s->stream, WAIT_MS));
@@ -434,9 +438,9 @@ static void exchange_in_place(const struct seat *s, int rank, int n)
 
 static void accepted_rank(struct client *c)
 {
-	struct seat s;
+	struct member s;
 	dropin_open(c->daemon);
-	seat_join(&s, c);
+	member_join(&s, c);
 	for (int op = NCCLSVC_ALL_REDUCE; op <= NCCLSVC_SCATTER; op++) {
 		for (int root = 0; root < c->nranks; root++) {
 			struct call call = {.op = (ncclsvc_op)op,
@@ -457,7 +461,7 @@ static void accepted_rank(struct client *c)
 	exchange_in_place(&s, c->rank, c->nranks);
 	CHECK_NC(nc.ncclGroupStart());
 	CHECK_NC(nc.ncclGroupEnd());
-	seat_close(&s);
+	member_close(&s);
 }
 
 static void test_accepted(void)

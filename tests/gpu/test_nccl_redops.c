@@ -33,32 +33,32 @@ static void verify_all(CUdeviceptr p, int type, double value, size_t n)
 }
 
 /* Every rank has a scalar of its own; the reduction is gone before the task is done. */
-static void scaled(struct seat *s, int rank, int n, int type, bool on_device, double by)
+static void scaled(struct member *s, int rank, int n, int type, bool on_device, double by)
 {
 	char scalar[8] = {0};
 	ncclRedOp_t op;
-	CUdeviceptr where = s->recv + 2 * SEAT_COUNT * 8;
+	CUdeviceptr where = s->recv + 2 * MEMBER_COUNT * 8;
 	value_store(scalar, 0, (ncclsvc_type)type, by * (rank + 1));
 	gpu_put(where, scalar, sizeof(scalar));
-	fill_with(s->send, type, 2, SEAT_COUNT);
+	fill_with(s->send, type, 2, MEMBER_COUNT);
 	CHECK_NC(nc.ncclRedOpCreatePreMulSum(&op, on_device ? at(where) : scalar, type,
 					     on_device ? ncclScalarDevice : ncclScalarHostImmediate,
 					     s->comm));
-	CHECK_NC(nc.ncclAllReduce(at(s->send), at(s->recv), SEAT_COUNT, type, op, s->comm,
+	CHECK_NC(nc.ncclAllReduce(at(s->send), at(s->recv), MEMBER_COUNT, type, op, s->comm,
 				  s->stream));
-	CHECK_NC(nc.ncclReduceScatter(at(s->send), at(s->recv + SEAT_COUNT * 8),
-				      SEAT_COUNT / (size_t)n, type, op, s->comm, s->stream));
+	CHECK_NC(nc.ncclReduceScatter(at(s->send), at(s->recv + MEMBER_COUNT * 8),
+				      MEMBER_COUNT / (size_t)n, type, op, s->comm, s->stream));
 	CHECK_NC(nc.ncclRedOpDestroy(op, s->comm));
 	CHECK(gpu_stream_ends(s->stream, WAIT_MS));
-	verify_all(s->recv, type, by * n * (n + 1), SEAT_COUNT);
-	verify_all(s->recv + SEAT_COUNT * 8, type, by * n * (n + 1), SEAT_COUNT / (size_t)n);
+	verify_all(s->recv, type, by * n * (n + 1), MEMBER_COUNT);
+	verify_all(s->recv + MEMBER_COUNT * 8, type, by * n * (n + 1), MEMBER_COUNT / (size_t)n);
 }
 
 /* Reductions that are gone before their group is submitted: new ones do not take their places. */
-static void scaled_in_group(struct seat *s, int rank, int n)
+static void scaled_in_group(struct member *s, int rank, int n)
 {
 	enum { OPS = 3 };
-	fill_with(s->send, NCCLSVC_FLOAT32, 2, SEAT_COUNT);
+	fill_with(s->send, NCCLSVC_FLOAT32, 2, MEMBER_COUNT);
 	CHECK_NC(nc.ncclGroupStart());
 	for (int i = 0; i < OPS; i++) {
 		ncclRedOp_t op;
@@ -66,25 +66,25 @@ static void scaled_in_group(struct seat *s, int rank, int n)
 		CHECK_NC(nc.ncclRedOpCreatePreMulSum(&op, &by, NCCLSVC_FLOAT32,
 						     ncclScalarHostImmediate, s->comm));
 		CHECK_NC(nc.ncclAllReduce(at(s->send),
-					  at(s->recv + (CUdeviceptr)i * SEAT_COUNT * 4), SEAT_COUNT,
-					  NCCLSVC_FLOAT32, op, s->comm, s->stream));
+					  at(s->recv + (CUdeviceptr)i * MEMBER_COUNT * 4),
+					  MEMBER_COUNT, NCCLSVC_FLOAT32, op, s->comm, s->stream));
 		CHECK_NC(nc.ncclRedOpDestroy(op, s->comm));
 	}
 	CHECK_NC(nc.ncclGroupEnd());
 	CHECK(gpu_stream_ends(s->stream, WAIT_MS));
 	for (int i = 0; i < OPS; i++)
-		verify_all(s->recv + (CUdeviceptr)i * SEAT_COUNT * 4, NCCLSVC_FLOAT32,
-			   (2000 + i) * n * (n + 1), SEAT_COUNT);
+		verify_all(s->recv + (CUdeviceptr)i * MEMBER_COUNT * 4, NCCLSVC_FLOAT32,
+			   (2000 + i) * n * (n + 1), MEMBER_COUNT);
 }
 
 static void scaled_rank(struct client *c)
 {
-	struct seat s;
+	struct member s;
 	ncclComm_t alone;
 	ncclRedOp_t ops[48], more;
 	float one = 1;
 	dropin_open(c->daemon);
-	seat_join(&s, c);
+	member_join(&s, c);
 	for (int type = 0; type < TYPES; type++)
 		for (int k = 0; k < 2 && scaled_types & BIT(type); k++) {
 			stage("%s, on the %s", ncclsvc_type_name((unsigned)type),
@@ -120,7 +120,7 @@ static void scaled_rank(struct client *c)
 		    ncclInvalidArgument);
 	stage("one rank");
 	CHECK_NC(nc.ncclCommSplit(s.comm, c->rank, 0, &alone, NULL));
-	struct seat self = s;
+	struct member self = s;
 	self.comm = alone;
 	scaled(&self, 0, 1, NCCLSVC_FLOAT32, false, 3);
 	CHECK_NC(nc.ncclCommDestroy(alone));
@@ -131,7 +131,7 @@ static void scaled_rank(struct client *c)
 				  c->rank ? more : NCCLSVC_SUM, s.comm, s.stream));
 	CHECK_EQ(dropin_fails(s.comm, WAIT_MS), ncclInvalidUsage);
 	CHECK_SAYS(s.comm, "premulsum");
-	seat_close(&s);
+	member_close(&s);
 }
 
 static void test_scaled(void)

@@ -18,7 +18,7 @@ static uint32_t windows_of(ncclsvc_session *s)
 }
 
 /* The pauses are for windows to come. */
-static void sum_often(const struct seat *s, ncclComm_t comm, void *p)
+static void sum_often(const struct member *s, ncclComm_t comm, void *p)
 {
 	for (unsigned k = 1; k <= 100; k++) {
 		sleep_ms(k > 16);
@@ -29,7 +29,7 @@ static void sum_often(const struct seat *s, ncclComm_t comm, void *p)
 }
 
 /* The ranks go on alike. */
-static bool all_have_windows(const struct seat *s, ncclsvc_session *look, int n)
+static bool all_have_windows(const struct member *s, ncclsvc_session *look, int n)
 {
 	uint32_t have;
 	CHECK_CU(cu.cuMemsetD32Async(s->send, windows_of(look) > 0, 1, s->stream));
@@ -44,20 +44,20 @@ static bool all_have_windows(const struct seat *s, ncclsvc_session *look, int n)
  * in other bits than plain NCCL's. */
 static void windows_rank(struct client *c)
 {
-	struct seat s;
+	struct member s;
 	ncclComm_t other;
 	ncclWindow_t window;
 	void *p;
 	dropin_open(c->daemon);
-	seat_join(&s, c);
+	member_join(&s, c);
 	ncclsvc_session *look = session_open(c->daemon);
 	CHECK_NC(nc.ncclCommSplit(s.comm, 0, c->rank, &other, NULL));
-	CHECK_NC(nc.ncclMemAlloc(&p, SEAT_BYTES));
+	CHECK_NC(nc.ncclMemAlloc(&p, MEMBER_BYTES));
 	stage("lent memory that is no window");
 	sum_often(&s, s.comm, p);
 	CHECK_EQ(windows_of(look), 0);
 	stage("a window of another communicator");
-	CHECK_NC(nc.ncclCommWindowRegister(other, p, SEAT_BYTES, &window, 1));
+	CHECK_NC(nc.ncclCommWindowRegister(other, p, MEMBER_BYTES, &window, 1));
 	sum_often(&s, s.comm, p);
 	CHECK_EQ(windows_of(look), 0);
 	stage("a window");
@@ -75,7 +75,7 @@ static void windows_rank(struct client *c)
 	CHECK_NC(nc.ncclCommDestroy(other));
 	dropin_check_usable(s.comm);
 	ncclsvc_close(look);
-	seat_close(&s);
+	member_close(&s);
 }
 
 static void test_windows(void)

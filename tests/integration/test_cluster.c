@@ -124,7 +124,7 @@ static void check_wanted(const struct wanted *w, int nranks)
 }
 
 /* Many tasks at a time, none of them waited for: collectives on two communicators, and exchanges
- * in groups, some of many pieces. */
+ * in groups, some of many chunks. */
 static void burst(struct client *me, struct dice *d, ncclsvc_session *s, ncclsvc_comm *comms[2],
 		  int32_t **in, int32_t **out, int step)
 {

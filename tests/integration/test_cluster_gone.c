@@ -281,7 +281,7 @@ static void disagree(struct client *me)
 	int32_t *v = shared(s, 8192 * 4);
 	ncclsvc_task task;
 	size_t count = me->rank == 3 ? 5 : 4;
-	/* Small ones travel with the vote, large ones in pieces: both compare first. */
+	/* Small ones travel with the vote, large ones in chunks: both compare first. */
 	for (size_t scale = 1; scale <= 1024; scale *= 1024) {
 		CHECK_OK(ncclsvc_all_reduce(v, v, count * scale, NCCLSVC_INT32, NCCLSVC_SUM, comm,
 					    &task));

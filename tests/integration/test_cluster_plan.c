@@ -18,7 +18,7 @@ static void run_on(int nodes, int ranks, client_main *main)
 	cluster_stop(&c);
 }
 
-/* ---- Of many pieces ---- */
+/* ---- Of many chunks ---- */
 
 #define MANY 10000 /* tasks of each rank: more than one message takes */
 

@@ -320,11 +320,11 @@ static void who_has_joined_on_other_nodes_is_known_where_they_gather(void **stat
 }
 
 /* The node where the members gather has none of them. */
-static void nobody_of_the_home_joins(struct client *me)
+static void no_member_of_the_coordinators_node_joins(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
 	ncclsvc_comm *comm;
-	me->id.bytes[0] = 2; /* that is node 2's to gather: see home_of */
+	me->id.bytes[0] = 2; /* that is node 2's to gather: see rendezvous_node */
 	memset(me->id.bytes + 1, 0, 7);
 	if (me->rank == 1)
 		CHECK_EQ(hear(me), GO);
@@ -334,18 +334,18 @@ static void nobody_of_the_home_joins(struct client *me)
 	ncclsvc_close(s);
 }
 
-static void a_home_without_members_shows_them(void **state)
+static void a_coordinator_without_members_shows_them(void **state)
 {
 	struct cluster c;
 	struct client clients[3];
 	(void)state;
 	cluster_start(&c, NODES, NULL);
-	cluster_clients(clients, 3, &c, IN_BLOCKS, nobody_of_the_home_joins, NULL);
+	cluster_clients(clients, 3, &c, IN_BLOCKS, no_member_of_the_coordinators_node_joins, NULL);
 	/* Rank 2 is on node 2: it leaves, and joins on node 0. */
 	join_here(&c.nodes[0], 1);
 	client_kill(&clients[2]);
 	clients[2].daemon = &c.nodes[0];
-	client_start(&clients[2], nobody_of_the_home_joins);
+	client_start(&clients[2], no_member_of_the_coordinators_node_joins);
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;; sleep_ms(20)) {
 		int code = CTL(&c.nodes[2], "why", "--after", "0");
 		if (code == 3 && strstr(out, "ranks 0 and 2 have joined; rank 1 has not."))
@@ -400,11 +400,11 @@ static void a_late_task_names_no_rank_of_another_node(void **state)
 }
 
 /* The node where the members gather stands still: none of them is said to be missing. */
-static void home_is_stopped(struct client *me)
+static void coordinator_is_stopped(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
 	ncclsvc_comm *comm;
-	me->id.bytes[0] = 2; /* that is node 2's to gather: see home_of */
+	me->id.bytes[0] = 2; /* that is node 2's to gather: see rendezvous_node */
 	memset(me->id.bytes + 1, 0, 7);
 	CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 2, me->rank, 200, &comm), NCCLSVC_TIMEOUT);
 	if (!strstr(ncclsvc_last_error(), "node 2 (") ||
@@ -417,14 +417,14 @@ static void home_is_stopped(struct client *me)
 	ncclsvc_close(s);
 }
 
-static void a_join_names_the_home_that_does_not_answer(void **state)
+static void a_join_names_the_coordinator_that_does_not_answer(void **state)
 {
 	struct cluster c;
 	struct client clients[2];
 	(void)state;
 	cluster_start(&c, NODES, NULL);
 	CHECK_EQ(kill(c.nodes[2].pid, SIGSTOP), 0);
-	cluster_clients(clients, 2, &c, IN_TURN, home_is_stopped, NULL);
+	cluster_clients(clients, 2, &c, IN_TURN, coordinator_is_stopped, NULL);
 	hear_all(clients, 2, READY);
 	CHECK_EQ(kill(c.nodes[2].pid, SIGCONT), 0);
 	/* It reads what has been taken back since. */
@@ -441,9 +441,9 @@ int main(void)
 		TEST(a_stopped_rank_is_blamed_where_it_is_known),
 		TEST(a_stopped_daemon_is_the_first_suspect),
 		TEST(who_has_joined_on_other_nodes_is_known_where_they_gather),
-		TEST(a_home_without_members_shows_them),
+		TEST(a_coordinator_without_members_shows_them),
 		TEST(a_late_task_names_no_rank_of_another_node),
-		TEST(a_join_names_the_home_that_does_not_answer),
+		TEST(a_join_names_the_coordinator_that_does_not_answer),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

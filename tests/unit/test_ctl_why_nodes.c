@@ -146,7 +146,7 @@ static void test_joining(void **state)
 	never_says(f, "have not");
 }
 
-static void test_silent_home(void **state)
+static void test_silent_coordinator(void **state)
 {
 	(void)state;
 	forming();
@@ -190,10 +190,11 @@ static void test_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(test_asks_the_node),     TEST(test_silent_node), TEST(test_not_silent_yet),
-		TEST(test_known_and_unknown), TEST(test_chain),	      TEST(test_running),
-		TEST(test_joining),	      TEST(test_silent_home), TEST(test_rejoining),
-		TEST(test_refused),
+		TEST(test_asks_the_node),  TEST(test_silent_node),
+		TEST(test_not_silent_yet), TEST(test_known_and_unknown),
+		TEST(test_chain),	   TEST(test_running),
+		TEST(test_joining),	   TEST(test_silent_coordinator),
+		TEST(test_rejoining),	   TEST(test_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,7 +90,7 @@ struct internode_header {
 };
 
 struct credit_note {
-	uint64_t piece;
+	uint64_t chunk;
 	uint32_t phase;
 	int32_t tag;
 };

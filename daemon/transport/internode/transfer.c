@@ -111,7 +111,7 @@ void transfer_offer(struct engine *e, struct transfer *f)
 	struct internode_comm *s = op->comm->internode;
 	struct credit *k;
 	DL_FOREACH (s->credits, k) {
-		if (k->node != f->node || k->note.piece != f->chunk->index ||
+		if (k->node != f->node || k->note.chunk != f->chunk->index ||
 		    k->note.phase != f->phase || !same(&k->key, &op->key))
 			continue;
 		int32_t tag = k->note.tag;
@@ -144,7 +144,7 @@ void transfer_credit(struct engine *e, struct internode_comm *s, uint32_t place,
 	}
 	struct block_chunk *p = NULL;
 	if (op)
-		DL_SEARCH_SCALAR(op->chunks, p, index, note->piece);
+		DL_SEARCH_SCALAR(op->chunks, p, index, note->chunk);
 	for (uint32_t i = 0; p && i < p->ntransfers; i++) {
 		struct transfer *f = &p->transfers[i];
 		if (f->send && !f->begun && f->node == place && (uint32_t)f->phase == note->phase &&
