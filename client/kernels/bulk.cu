@@ -12,9 +12,6 @@
 #include "transfer.h"
 
 #include "proto/abi/peer.h"
-#if !ON_GPU
-#include "twin.h"
-#endif
 
 /* ---- Steps: false if there is nothing to do yet ---- */
 
