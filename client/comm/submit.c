@@ -162,12 +162,12 @@ static void publish_all(ncclsvc_session *s, struct op *ops, unsigned n)
 
 ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 {
-	bool staged = false, settled = true;
+	bool staged = false, finished = true;
 	uint64_t since = 0;
 	ncclsvc_result r = ready(s, ops, n);
 	for (unsigned i = 0; !r && i < n; i++) {
 		if (ops[i].comm->device >= 0) {
-			settled = false;
+			finished = false;
 			continue;
 		}
 		r = op_place(s, &ops[i]);
@@ -175,10 +175,10 @@ ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 	}
 	if (!r && staged)
 		r = stage(s, ops, n);
-	bool on_gpu = !settled;
-	while (!r && !settled) {
-		r = gpu_prepare(s, ops, n, &since, &settled);
-		if (!r && !settled)
+	bool on_gpu = !finished;
+	while (!r && !finished) {
+		r = gpu_prepare(s, ops, n, &since, &finished);
+		if (!r && !finished)
 			r = ready(s, ops, n);
 	}
 	for (unsigned i = 0; !r && i < n; i++)

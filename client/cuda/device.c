@@ -171,7 +171,7 @@ static ncclsvc_result place_all(ncclsvc_session *s, struct gpu *g, struct op *op
 }
 
 ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
-			   bool *settled)
+			   bool *finished)
 {
 	struct gpu *g = s->gpu;
 	ncclsvc_result r = NCCLSVC_OK;
@@ -186,11 +186,11 @@ ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint6
 		r = place_all(s, g, ops, n, *since, &yielded);
 	if (!r && !yielded)
 		r = checkpoint_look(s, g, &yielded);
-	*settled = !r && !yielded;
+	*finished = !r && !yielded;
 	for (unsigned i = 0; i < n; i++) {
 		if (ops[i].comm->device < 0)
 			continue;
-		if (*settled)
+		if (*finished)
 			streams_number(g, &ops[i]);
 		else
 			ops[i].record.timeline = 0;

@@ -18,10 +18,10 @@ ncclsvc_result device_match(ncclsvc_session *s, int device, int32_t *number);
 ncclsvc_result devices_rematch(ncclsvc_session *s);
 /* The stream that the thread has set. Locked. */
 ncclsvc_result stream_choose(struct op *op, const struct thread_state *t);
-/* Finds streams and buffers of the operations that are on GPUs. Not settled, though OK: it yielded,
- * and everything is to be checked again. *since is 0 at first. Locked; yields. */
+/* Finds streams and buffers of the operations that are on GPUs. Not finished, though OK: it
+ * yielded, and everything is to be checked again. *since is 0 at first. Locked; yields. */
 ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
-			   bool *settled);
+			   bool *finished);
 /* The n newest tasks are the operations: puts them on their streams. Locked. */
 ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned n);
 /* OK, or a refusal of device memory on a communicator of the host. Locked. */

@@ -119,7 +119,7 @@ struct account *account_get(struct accounts *all, uint32_t uid)
 	return a;
 }
 
-static void settle_closed(struct account *a)
+static void finish_closed(struct account *a)
 {
 	account_give(a, SHARE_FDS, closer_closed(a->closer));
 }
@@ -128,12 +128,12 @@ void account_close(struct account *a, const int *fds, unsigned n)
 {
 	account_add(a, SHARE_FDS, n);
 	closer_add(a->closer, fds, n);
-	settle_closed(a);
+	finish_closed(a);
 }
 
 void account_put(struct account *a)
 {
-	settle_closed(a);
+	finish_closed(a);
 	for (unsigned i = 0; i < SHARES; i++)
 		if (a->held[i])
 			return;
@@ -190,7 +190,7 @@ bool account_take(struct account *a, enum share share, uint64_t n, char text[SVC
 {
 	const struct limit l = limit_of(a->all, share);
 	if (share == SHARE_FDS)
-		settle_closed(a);
+		finish_closed(a);
 	/* A reload may have lowered a limit below what is held. */
 	if (a->held[share] > l.user || n > l.user - a->held[share]) {
 		tell_user_limit(a, share, &l, n, text);

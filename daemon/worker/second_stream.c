@@ -17,7 +17,7 @@
 #define ROW 8 /* tasks in a row on a timeline, before it is tried */
 
 /* CUDA chooses a stream's queue when it is first used. */
-static CUresult settle(const struct worker *w, CUstream stream)
+static CUresult finish(const struct worker *w, CUstream stream)
 {
 	CUresult error = cu.cuMemsetD8Async(w->scratch, 0, 1, stream);
 	return error ? error : cu.cuStreamSynchronize(stream);
@@ -29,12 +29,12 @@ CUresult second_stream_make(const struct worker *w, struct comm_slot *l, int pri
 		cu.cuStreamCreateWithPriority(&l->stream, CU_STREAM_NON_BLOCKING, priority);
 	if (error || !w->mps)
 		return error;
-	error = settle(w, l->stream);
+	error = finish(w, l->stream);
 	if (!error)
 		error = cu.cuStreamCreateWithPriority(&l->second_stream, CU_STREAM_NON_BLOCKING,
 						      priority);
 	if (!error)
-		error = settle(w, l->second_stream);
+		error = finish(w, l->second_stream);
 	if (error)
 		second_stream_destroy(l->stream, l->second_stream);
 	return error;

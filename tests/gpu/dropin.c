@@ -124,7 +124,7 @@ ncclResult_t dropin_fails(ncclComm_t comm, unsigned ms)
 	}
 }
 
-ncclResult_t dropin_settles(ncclComm_t comm)
+ncclResult_t dropin_finishes(ncclComm_t comm)
 {
 	ncclResult_t error = ncclSuccess;
 	for (uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);; sleep_ms(1)) {

@@ -47,7 +47,7 @@ void dropin_check_usable(ncclComm_t comm);
 /* Waits for ncclCommGetAsyncError to say something else than ncclInProgress or ncclSuccess. */
 ncclResult_t dropin_fails(ncclComm_t comm, unsigned ms);
 /* The same for the end of ncclInProgress. */
-ncclResult_t dropin_settles(ncclComm_t comm);
+ncclResult_t dropin_finishes(ncclComm_t comm);
 
 #define MEMBER_COUNT 3001 /* elements of 8 bytes, for each rank */
 #define MEMBER_BYTES ((size_t)MEMBER_COUNT * 8 * RANKS_MAX)

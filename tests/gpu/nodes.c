@@ -65,7 +65,7 @@ void nodes_stop(struct nodes *w)
 	stage("stopping the daemons");
 	for (int i = 0; i < w->n; i++)
 		if (w->c.nodes[i].pid)
-			workers_settle(&w->c.nodes[i]);
+			workers_finish(&w->c.nodes[i]);
 	cluster_stop(&w->c);
 }
 

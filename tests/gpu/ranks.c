@@ -108,10 +108,10 @@ static bool workers_hold(const struct daemon *d, char *text, size_t size)
 	return some;
 }
 
-void workers_settle(const struct daemon *d)
+void workers_finish(const struct daemon *d)
 {
 	char text[128];
-	uint64_t end = now_ns() + limit_ms(SETTLE_MS) * 1000000ull;
+	uint64_t end = now_ns() + limit_ms(FINISH_MS) * 1000000ull;
 	while (workers_hold(d, text, sizeof(text))) {
 		if (now_ns() > end)
 			check_failed(__FILE__, __LINE__, "%s", text);
@@ -122,7 +122,7 @@ void workers_settle(const struct daemon *d)
 void gpu_daemon_stop(struct daemon *d)
 {
 	stage("stopping the daemon");
-	workers_settle(d);
+	workers_finish(d);
 	daemon_stop(d);
 }
 
@@ -169,7 +169,7 @@ void worker_fds_note(const struct daemon *d, struct worker_fds *w)
 
 void worker_fds_check(const struct daemon *d, const struct worker_fds *before)
 {
-	uint64_t end = now_ns() + limit_ms(SETTLE_MS) * 1000000ull;
+	uint64_t end = now_ns() + limit_ms(FINISH_MS) * 1000000ull;
 	for (;;) {
 		struct worker_fds now;
 		int worst = -1;

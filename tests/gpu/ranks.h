@@ -39,7 +39,7 @@ void ranks_end(struct client *clients, int n);
 
 ncclsvc_device_info device_info(ncclsvc_session *session, int device);
 /* Waits until the workers have let go all that trainers gave them. */
-void workers_settle(const struct daemon *d);
+void workers_finish(const struct daemon *d);
 
 /* Ranks that work on one node or several. */
 client_main random_rank, values_rank, mismatch_rank, circle_rank, timeout_rank;

@@ -280,8 +280,8 @@ static void end_ranks(struct scene *s)
 	say_all(s->ranks, s->n, END);
 	ranks_end(s->ranks, s->n);
 	for (int i = 0; i < (s->w.n ? s->w.n : 1); i++) {
-		workers_settle(s->w.n ? &s->w.c.nodes[i] : &s->d);
-		daemon_settles(s->w.n ? &s->w.c.nodes[i] : &s->d);
+		workers_finish(s->w.n ? &s->w.c.nodes[i] : &s->d);
+		daemon_finishes(s->w.n ? &s->w.c.nodes[i] : &s->d);
 	}
 }
 

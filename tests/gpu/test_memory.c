@@ -201,8 +201,8 @@ static void test_leavers(void)
 		hear_all(ranks, n, 1);
 		say_all(ranks, n, 2);
 		ranks_end(ranks, n);
-		daemon_settles(&d);
-		workers_settle(&d);
+		daemon_finishes(&d);
+		workers_finish(&d);
 		if (round)
 			worker_fds_check(&d, &fds);
 		else

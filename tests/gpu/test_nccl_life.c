@@ -292,7 +292,7 @@ static void join_again(struct client *c, ncclConfig_t *config)
 			CHECK_NC(nc.ncclCommAbort(comm));
 		}
 		CHECK_NC_IS(nc.ncclCommInitRankConfig(&comm, 1, id, 0, config), ncclInProgress);
-		CHECK_EQ(dropin_settles(comm), ncclSuccess);
+		CHECK_EQ(dropin_finishes(comm), ncclSuccess);
 		dropin_check_usable(comm);
 		CHECK_NC(nc.ncclCommDestroy(comm));
 	}
@@ -327,22 +327,22 @@ static void nonblocking_rank(struct client *c)
 						   &config));
 		CHECK_NC_IS(nc.ncclGroupEnd(), ncclInProgress);
 	}
-	CHECK_EQ(dropin_settles(comm), ncclSuccess);
+	CHECK_EQ(dropin_finishes(comm), ncclSuccess);
 	dropin_check_usable(comm);
 	stage("splitting");
 	CHECK_NC_IS(nc.ncclCommSplit(comm, c->rank ? 1 : NCCL_SPLIT_NOCOLOR, 0, &part, NULL),
 		    ncclInProgress);
-	CHECK_EQ(dropin_settles(comm), ncclSuccess);
+	CHECK_EQ(dropin_finishes(comm), ncclSuccess);
 	CHECK_EQ(part != NULL, c->rank != 0);
 	if (part) {
-		CHECK_EQ(dropin_settles(part), ncclSuccess);
+		CHECK_EQ(dropin_finishes(part), ncclSuccess);
 		dropin_check_usable(part);
 		CHECK_NC(nc.ncclCommDestroy(part));
 	}
 	stage("finalizing");
 	ncclResult_t r = nc.ncclCommFinalize(comm);
 	CHECK(r == ncclInProgress || r == ncclSuccess);
-	CHECK_EQ(dropin_settles(comm), ncclSuccess);
+	CHECK_EQ(dropin_finishes(comm), ncclSuccess);
 	CHECK_NC(nc.ncclCommDestroy(comm));
 	stage("a join that is given up");
 	CHECK_NC_IS(
@@ -353,7 +353,7 @@ static void nonblocking_rank(struct client *c)
 	stage("a join that cannot be");
 	CHECK_NC_IS(nc.ncclCommInitRankConfig(&comm, 1000, dropin_id_number(c, 3), 0, &config),
 		    ncclInProgress);
-	CHECK_EQ(dropin_settles(comm), ncclInvalidArgument);
+	CHECK_EQ(dropin_finishes(comm), ncclInvalidArgument);
 	CHECK_SAYS(comm, "1000");
 	CHECK_NC(nc.ncclCommAbort(comm));
 }

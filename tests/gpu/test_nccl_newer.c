@@ -46,7 +46,7 @@ static void grow(const struct client *c, ncclComm_t parent, const ncclUniqueId *
 	ncclResult_t r =
 		nc.ncclCommGrow(parent, c->nranks, id, parent ? -1 : c->rank, &grown, config);
 	CHECK(r == (config ? ncclInProgress : ncclSuccess));
-	CHECK_EQ(dropin_settles(grown), ncclSuccess);
+	CHECK_EQ(dropin_finishes(grown), ncclSuccess);
 	CHECK_NC(nc.ncclCommCount(grown, &n));
 	CHECK_EQ(n, c->nranks);
 	CHECK_NC(nc.ncclCommUserRank(grown, &rank));

@@ -89,13 +89,13 @@ static void split_many(struct client *c, ncclComm_t comm, bool grouped, ncclConf
 			    begun);
 	if (grouped)
 		CHECK_NC_IS(nc.ncclGroupEnd(), ncclInProgress);
-	CHECK_EQ(dropin_settles(comm), ncclSuccess);
+	CHECK_EQ(dropin_finishes(comm), ncclSuccess);
 	for (int i = 0; i < SPLITS; i++) {
 		if (colours[i] == NCCL_SPLIT_NOCOLOR) {
 			CHECK(!parts[i]);
 			continue;
 		}
-		CHECK_EQ(dropin_settles(parts[i]), ncclSuccess);
+		CHECK_EQ(dropin_finishes(parts[i]), ncclSuccess);
 		CHECK_NC(nc.ncclCommUserRank(parts[i], &rank));
 		CHECK_EQ(rank, ranks[i]);
 		CHECK_NC(nc.ncclCommCount(parts[i], &n));
@@ -117,7 +117,7 @@ static void splits_rank(struct client *c)
 	stage("one that blocks behind one that does not");
 	CHECK_NC_IS(nc.ncclCommSplit(comm, c->rank, 0, &part, &config), ncclInProgress);
 	CHECK_NC(nc.ncclCommSplit(comm, 0, c->rank, &last, NULL));
-	CHECK_EQ(dropin_settles(part), ncclSuccess);
+	CHECK_EQ(dropin_finishes(part), ncclSuccess);
 	dropin_check_usable(last);
 	CHECK_NC(nc.ncclCommDestroy(last));
 	CHECK_NC(nc.ncclCommDestroy(part));

@@ -139,7 +139,7 @@ static void again_rank(struct client *c)
 		buffer_free(&b);
 		wait_windows(&r, 0);
 		/* The worker lets it go when nothing flies. */
-		for (uint64_t end = now_ns() + limit_ms(SETTLE_MS) * 1000000ull; round;
+		for (uint64_t end = now_ns() + limit_ms(FINISH_MS) * 1000000ull; round;
 		     sleep_ms(5)) {
 			if (gpu_unused_memory() + LEEWAY >= unused)
 				break;

@@ -68,7 +68,7 @@ bool all_say(struct rank *r, bool yes)
 
 void wait_windows(struct rank *r, uint32_t windows)
 {
-	for (uint64_t end = now_ns() + limit_ms(SETTLE_MS) * 1000000ull; windows_of(r) != windows;
+	for (uint64_t end = now_ns() + limit_ms(FINISH_MS) * 1000000ull; windows_of(r) != windows;
 	     sleep_ms(5))
 		CHECK(now_ns() < end);
 	CHECK(all_say(r, true));

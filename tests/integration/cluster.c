@@ -76,7 +76,7 @@ static void note_usage(struct daemon *d)
 	}
 	ncclsvc_close(session);
 	d->base.fds--;
-	daemon_settles(d);
+	daemon_finishes(d);
 }
 
 struct arguments {
@@ -273,7 +273,7 @@ void cluster_stop(struct cluster *c)
 		all &= c->nodes[i].pid != 0;
 	/* Nothing leaks. (With a node, connections go.) */
 	for (int i = 0; all && i < c->n; i++)
-		daemon_settles(&c->nodes[i]);
+		daemon_finishes(&c->nodes[i]);
 	for (int i = 0; i < c->n; i++)
 		if (c->nodes[i].pid)
 			CHECK_EQ(kill(c->nodes[i].pid, SIGTERM), 0);

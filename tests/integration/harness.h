@@ -25,7 +25,7 @@
 #include "ncclsvc.h"
 
 #define WAIT_MS	  20000 /* for what has to happen: long enough for valgrind */
-#define SETTLE_MS 10000 /* for the daemon to give back what a client left */
+#define FINISH_MS 10000 /* for the daemon to give back what a client left */
 
 /* ---- Checks ---- */
 
@@ -109,7 +109,7 @@ void daemon_kill(struct daemon *d);
 /* What it holds now. */
 struct usage daemon_usage(const struct daemon *d);
 /* Waits until it holds no more fds and mapped memfds than at the base. */
-void daemon_settles(const struct daemon *d);
+void daemon_finishes(const struct daemon *d);
 /* True once the text stands in its log; waits up to WAIT_MS. */
 bool daemon_logged(const struct daemon *d, const char *text);
 /* Runs a program to its end, its output and errors in out; returns the exit code. */

@@ -110,10 +110,10 @@ struct usage daemon_usage(const struct daemon *d)
 	return u;
 }
 
-void daemon_settles(const struct daemon *d)
+void daemon_finishes(const struct daemon *d)
 {
 	struct usage u;
-	for (uint64_t end = now_ns() + SETTLE_MS * 1000000ull, now = 0; now < end; sleep_ms(5)) {
+	for (uint64_t end = now_ns() + FINISH_MS * 1000000ull, now = 0; now < end; sleep_ms(5)) {
 		now = now_ns();
 		u = daemon_usage(d);
 		if (u.fds == d->base.fds && u.memfds == d->base.memfds)
@@ -283,7 +283,7 @@ void daemon_stop(struct daemon *d)
 		cluster_stop(cluster_of(d));
 		return;
 	}
-	daemon_settles(d);
+	daemon_finishes(d);
 	CHECK_EQ(kill(d->pid, SIGTERM), 0);
 	daemon_wait_exit(d, 0);
 }

@@ -49,7 +49,7 @@ static void a_child_does_not_keep_its_parent_alive(void **state)
 	client_kill(&clients[1]);
 	CHECK(in_time(killed, hear_within(&clients[0], 5000), UINT64_C(1000000000)));
 	clients_end(clients, 2);
-	daemon_settles(&d); /* the child lives */
+	daemon_finishes(&d); /* the child lives */
 	close(pipe[0]);
 	close(pipe[1]);
 	daemon_stop(&d);

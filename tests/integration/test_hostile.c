@@ -358,7 +358,7 @@ static void a_daemon_out_of_fds_goes_on(void **state)
 	CHECK_EQ(reply.list.count, (uint32_t)open);
 	for (int i = 0; i <= open; i++)
 		raw_close(&r[i]);
-	daemon_settles(&d);
+	daemon_finishes(&d);
 	raw_open(&r[0], &d);
 	raw_attach(&r[0], 16);
 	raw_close(&r[0]);

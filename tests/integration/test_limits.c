@@ -403,10 +403,10 @@ static void a_thousand_sessions_leave_no_trace(void **state)
 	time_limit(240);
 	daemon_start(&d, "--comm-idle-seconds", "0", NULL);
 	come_and_go(&d, 100);
-	daemon_settles(&d);
+	daemon_finishes(&d);
 	long before = daemon_usage(&d).rss_kib;
 	come_and_go(&d, 1000);
-	daemon_settles(&d);
+	daemon_finishes(&d);
 	long after = daemon_usage(&d).rss_kib;
 	print_message("resident: %ld KiB after 100 sessions, %ld KiB after 1100\n", before, after);
 	/* Sanitizers keep freed memory in quarantine. */

@@ -161,7 +161,7 @@ static void what_is_in_order_is_no_failure(void **state)
 	say_all(clients, RANKS, GO);
 	clients_end(clients, RANKS);
 	CHECK(daemon_logged(&d, "has ended, and no task was pending"));
-	daemon_settles(&d);
+	daemon_finishes(&d);
 	no_line(&d, "warning:");
 	no_line(&d, "error:");
 	no_line(&d, "ncclsvc-ctl");

@@ -281,7 +281,7 @@ static bool clean(const struct rank_group *c, char *text, size_t size)
 static void check_clean(const struct rank_group *c)
 {
 	char text[256];
-	uint64_t end = now_ns() + (sanitized() ? 5 : 1) * SETTLE_MS * 1000000ull;
+	uint64_t end = now_ns() + (sanitized() ? 5 : 1) * FINISH_MS * 1000000ull;
 	for (; !clean(c, text, sizeof(text)); sleep_ms(10))
 		if (now_ns() > end)
 			check_failed(__FILE__, __LINE__, "%s", text);
