@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a node requests, withdraws and launches: as daemon/sched/sequence.c, set.c, node_match.c,
+ * What a node requests, withdraws and launches: as daemon/sched/internode/sequence.c, set.c, node_match.c,
  * node_match_messages.c and internode_comm.c do. */
 #include <stdlib.h>
 #include <string.h>
