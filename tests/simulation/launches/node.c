@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a node requests, withdraws and launches: as daemon/sched/internode/sequence.c, set.c, node_match.c,
- * node_match_messages.c and internode_comm.c do. */
+ * What a node requests, withdraws and launches: as daemon/sched/internode/sequence.c, set.c,
+ * node_match.c, node_match_messages.c and internode_comm.c do. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
