@@ -111,8 +111,8 @@ DEVICE void look(struct work *w)
 		post(&w->page->begun, w, w->call->record);
 	if (!w->heard || heartbeat != w->heartbeat)
 		w->heard = now;
-	else if (now - w->heard > PEER_ORPHAN_NS)
-		w->words->stop = PEER_ORPHANED;
+	else if (now - w->heard > PEER_HEARTBEAT_NS)
+		w->words->stop = PEER_DAEMON_LOST;
 	w->heartbeat = heartbeat;
 }
 

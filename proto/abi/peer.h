@@ -88,10 +88,10 @@ struct peer_counter {
 
 enum peer_end {
 	PEER_GOOD,
-	PEER_MISMATCH, /* another rank's header differs */
-	PEER_ABORTED,  /* the page's abort word is set */
-	PEER_ORPHANED, /* the daemon is gone */
-	PEER_OVERLAP,  /* the communicator's former kernel was still running */
+	PEER_MISMATCH,	  /* another rank's header differs */
+	PEER_ABORTED,	  /* the page's abort word is set */
+	PEER_DAEMON_LOST, /* the daemon is gone */
+	PEER_OVERLAP,	  /* the communicator's former kernel was still running */
 };
 
 struct peer_page {
@@ -110,8 +110,8 @@ struct peer_page {
 
 /* How often a kernel that waits looks at its page; and after how long without a heartbeat it takes
  * the daemon for dead. */
-#define PEER_LOOK_NS   50000
-#define PEER_ORPHAN_NS UINT64_C(10000000000)
+#define PEER_LOOK_NS	  50000
+#define PEER_HEARTBEAT_NS UINT64_C(10000000000)
 
 /* ---- One operation, as a kernel's argument: nothing of it changes from call to call ---- */
 
