@@ -82,7 +82,8 @@ void comm_split(struct comms *s, struct client *c, uint32_t serial, const struct
 	}
 	if (!peer_staging_fits(c, SVC_SPLIT, serial, m->members[rank].device, r->staging))
 		return;
-	if (!comm_is_whole(m)) {
+	/* The rank may be another node's in the epoch that runs. */
+	if (!comm_is_whole(m) || !comm_takes_part(&m->members[rank])) {
 		client_error(c, SVC_SPLIT, serial, NCCLSVC_STALE_EPOCH,
 			     "communicator %s lacks members: rejoin it first", m->label);
 		return;

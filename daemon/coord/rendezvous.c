@@ -254,6 +254,20 @@ static void begin_attempt(struct rendezvous *r)
 		r->members[k].late = false;
 }
 
+/* Each node that may be the rendezvous has a range of numbers of its own, above those of the nodes
+ * before it. So after their loss no number is given again that messages under way may still name.
+ */
+static uint32_t next_epoch(const struct coord *c, const struct rendezvous *r)
+{
+	const uint32_t lost = (c->me + c->n - rendezvous_node(c, r->id)) % c->n;
+	uint32_t last = lost * (UINT32_MAX / c->n);
+	if (last < r->epoch)
+		last = r->epoch;
+	if (last < r->known)
+		last = r->known;
+	return last + 1;
+}
+
 static void start(struct coord *c, struct rendezvous *r)
 {
 	size_t size = sizeof(struct control_start) + r->nranks * sizeof(struct control_member);
@@ -265,7 +279,7 @@ static void start(struct coord *c, struct rendezvous *r)
 	}
 	memcpy(m->id, r->id, sizeof(m->id));
 	memcpy(m->label, r->label, sizeof(m->label));
-	m->epoch = r->epoch = (r->epoch > r->known ? r->epoch : r->known) + 1;
+	m->epoch = r->epoch = next_epoch(c, r);
 	m->nranks = r->nranks;
 	m->internode_id = ((uint64_t)c->me + 1) << EPOCH_GIVER_SHIFT | ++c->internode_comms;
 	for (uint32_t k = 0; k < r->nranks; k++) {

@@ -81,6 +81,19 @@ static void rank_of_another_node_during_a_start(void)
 		fail("the members have lost their epoch");
 }
 
+/* A client asks for a rank that another node's member holds, and at once for a SPLIT. */
+static void split_by_who_is_no_member(void)
+{
+	struct trainer *a = trainer_start(0, 0), *b = trainer_start(1, 0);
+	struct trainer *stray = trainer_start(0, 1);
+	join_two(a, b);
+	trainer_join(stray, id, 2, 1, false, 0);
+	trainer_split(stray, 1, 0, 0, 0);
+	run(S);
+	if (waits(stray, ASK_SPLIT))
+		fail("who is no member waits in SPLIT");
+}
+
 /* A plan's deadline passes before the coordinator has heard that the epoch has begun. */
 static void plan_before_the_coordinator_starts(void)
 {
@@ -335,6 +348,7 @@ static const struct scenario {
 	 rank_of_another_node_during_a_plan},
 	{"a rank of another node is asked for during a start", 2,
 	 rank_of_another_node_during_a_start},
+	{"a SPLIT is asked for by who is no member", 2, split_by_who_is_no_member},
 	{"a plan's deadline passes before the coordinator starts", 3,
 	 plan_before_the_coordinator_starts},
 	{"a member goes during a SPLIT", 3, member_goes_during_a_split},
