@@ -148,7 +148,8 @@ static void join(struct peer *p, const struct svc_header *h, const struct svc_jo
 	memcpy(reply.id, j->id, sizeof(reply.id));
 	if (p->fault == JOIN_RANGE)
 		reply.rank = reply.nranks;
-	put(p, h, 0, &reply, sizeof(reply), NULL, 0);
+	put(p, h, 0, &reply, svc_shape_cut(svc_shape_of(p->version, SVC_JOIN), sizeof(reply)), NULL,
+	    0);
 }
 
 static void put_list(struct peer *p, const struct svc_header *h, const struct svc_list_reply *head,
