@@ -27,7 +27,8 @@ struct member {
 	int32_t pid;	       /* the last holder's */
 	int32_t device;
 	int staging_fd; /* that came with its JOIN; -1: none */
-	int32_t node;	/* of the epoch's member, if that is another one; else -1 */
+	uint64_t staging_bytes;
+	int32_t node; /* of the epoch's member, if that is another one; else -1 */
 	int32_t far_pid;
 	uint64_t redops; /* bits: its worker may have made them, and not been told to let them go */
 	bool fresh;	 /* this JOIN made the handle: it goes if the JOIN fails */

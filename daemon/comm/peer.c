@@ -48,8 +48,20 @@ void peer_staging_drop(struct member *member)
 	if (member->staging_fd < 0)
 		return;
 	account_give(member->client->account, SHARE_FDS, 1);
+	account_give(member->client->account, SHARE_REGION_BYTES, member->staging_bytes);
 	account_close(member->client->account, &member->staging_fd, 1);
 	member->staging_fd = -1;
+}
+
+/* The memory counts for the member beside the region, which may go while the member holds it. */
+static bool take_shares(const struct client *c, uint64_t bytes, char text[SVC_TEXT_BYTES])
+{
+	if (!account_take(c->account, SHARE_FDS, 1, text))
+		return false;
+	if (account_take(c->account, SHARE_REGION_BYTES, bytes, text))
+		return true;
+	account_give(c->account, SHARE_FDS, 1);
+	return false;
 }
 
 void peer_staging_take(struct member *member, uint32_t region)
@@ -60,14 +72,17 @@ void peer_staging_take(struct member *member, uint32_t region)
 	peer_staging_drop(member);
 	if (!r)
 		return;
-	if (!account_take(c->account, SHARE_FDS, 1, text)) {
+	if (!take_shares(c, r->bytes, text)) {
 		log_info("session %u (%s, pid %d): its staging memory is not used: %s", c->id,
 			 c->name, c->pid, text);
 		return;
 	}
+	member->staging_bytes = r->bytes;
 	member->staging_fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
-	if (member->staging_fd < 0)
+	if (member->staging_fd < 0) {
 		account_give(c->account, SHARE_FDS, 1);
+		account_give(c->account, SHARE_REGION_BYTES, r->bytes);
+	}
 }
 
 /* ---- Pages ---- */

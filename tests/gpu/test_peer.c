@@ -143,14 +143,36 @@ static void handed_out(struct member m[2])
 	staging_refused(&m[0], 1000, 0, NCCLSVC_NOT_FOUND, "no communicator 1000");
 }
 
-/* The member's region may go: the daemon holds the memory itself. */
+/* Bytes that the daemon counts for its users. */
+static uint64_t held_bytes(struct raw *raw)
+{
+	struct raw_reply reply;
+	struct svc_daemon_info_request request = {0};
+	raw_call(raw, SVC_DAEMON_INFO, &request, sizeof(request), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	return reply.info.info.region_bytes;
+}
+
+/* The member's region may go: the daemon holds the memory itself, and counts it for the member. */
 static void region_goes(struct member *m)
 {
 	struct raw_reply reply;
 	struct svc_region_del del = {.region = m->staging};
+	CHECK_EQ(held_bytes(&m->raw), 4 * PEER_STAGING); /* two regions, two members */
 	raw_call(&m->raw, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
+	CHECK_EQ(held_bytes(&m->raw), 3 * PEER_STAGING);
 	close(staging_fd(m, 0));
+}
+
+static void nothing_is_held(struct client *c)
+{
+	struct raw raw;
+	stage("what is still held");
+	raw_open(&raw, c->daemon);
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; held_bytes(&raw); sleep_ms(1))
+		CHECK(now_ns() < end);
+	raw_close(&raw);
 }
 
 static void wait_aborted(const struct peer_page *pages)
@@ -237,6 +259,7 @@ static void staging_rank(struct client *c)
 	member_leaves(m);
 	raw_close(&m[0].raw);
 	raw_close(&m[1].raw);
+	nothing_is_held(c);
 }
 
 static void test_staging(void)
