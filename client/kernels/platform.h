@@ -147,7 +147,7 @@ DEVICE void vector_store(uint64_t to, const uint64_t *v)
 	asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(v[0]), "l"(v[1]) : "memory");
 }
 
-/* Of this GPU alone; returns what was there. */
+/* Adds to a word that only this GPU uses, and returns its former value. */
 DEVICE uint32_t add32(uint32_t *to, uint32_t v)
 {
 	uint32_t old;

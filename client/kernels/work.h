@@ -82,7 +82,7 @@ DEVICE void header_compare(struct work *w, unsigned rank, uint64_t header)
 	store32(&w->page->other_rank, rank);
 }
 
-/* Of who has sent less than is waited for, the header is there. */
+/* A rank that has sent less data than this one waits for has sent its header all the same. */
 DEVICE void headers_look(struct work *w)
 {
 	uint64_t header;

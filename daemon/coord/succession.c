@@ -36,8 +36,9 @@ static void add_requests(struct sequencer *q, struct request **all, const struct
 	}
 }
 
-/* Those that were not told to launch what some were, and must, with all that hangs together with it
- * on nodes that none of those know of. Returns how many grants these are, of one number. */
+/* Some nodes were told to launch these operations, others were not. All must, with everything that
+ * hangs together with the operations on nodes that have no grant. Returns how many grants have the
+ * first one's number. */
 static size_t grant_again(struct sequencer *q, const struct grant *g, size_t n)
 {
 	struct request *all = NULL;
@@ -54,7 +55,7 @@ static size_t grant_again(struct sequencer *q, const struct grant *g, size_t n)
 	return k;
 }
 
-/* Those that were not told that it has failed, and wait for it. */
+/* Operations that have failed are failed again for nodes that still wait for them. */
 static void fail_again(struct sequencer *q)
 {
 	struct failure *f, *next;

@@ -16,7 +16,7 @@ struct vote {
 	struct failed_note *failed; /* of FAILED; owned by whoever keeps the vote */
 };
 
-/* What comes of the votes that were added to it. It begins as zero. */
+/* The outcome of the votes that were added to it. It begins as zero. */
 struct outcome {
 	bool failed;
 	ncclsvc_status status;	/* of the first that failed, and everybody that any has missed */

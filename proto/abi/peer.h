@@ -97,7 +97,7 @@ enum peer_end {
 struct peer_page {
 	/* The daemon, and the library for its own member, write these. */
 	uint32_t abort;
-	uint32_t heartbeat; /* counts on while kernels run */
+	uint32_t heartbeat; /* to count on while kernels run; the daemon does not write it yet */
 	uint32_t pad0[14];
 	/* Kernels write these. begun and ended: a sequence, and above it the operation's record. */
 	uint64_t begun; /* only by one that waits for longer than PEER_LOOK_NS */

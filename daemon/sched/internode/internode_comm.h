@@ -179,14 +179,14 @@ void internode_comm_give_up_for(struct engine *e, struct comm *c, int result, in
 void internode_comm_send(struct engine *e, struct internode_comm *s, uint32_t place,
 			 enum internode_kind kind, const struct operation_key *key,
 			 const void *body, size_t bytes, const void *more, size_t more_bytes);
-/* What that node says, of a communicator that may not have begun here. */
+/* Handles a message of that node. Its epoch may not have begun here. */
 void internode_comm_dispatch(struct engine *e, const struct internode_header *h, const char *body,
 			     int node);
 /* An empty message for a credit that is not used. */
 void internode_comm_refuse_credit(struct engine *e, int node, int32_t tag);
 /* Moves everything on. True if anything happened. */
 bool internode_comm_poll(struct engine *e);
-/* What is sent to or received from that node never ends. */
+/* The node is lost: sends to it, and receives from it, never end. */
 void internode_comm_node_lost(struct engine *e, uint32_t node);
 /* A loop that has nothing to do may sleep that long. */
 uint64_t internode_comm_sleep_ns(struct engine *e);

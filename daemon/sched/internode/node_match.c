@@ -85,7 +85,7 @@ static bool differs_in_records(const struct node_match *j, const ncclsvc_status 
 	return st->result == NCCLSVC_MISMATCH && j->key.a < 0 && !deadlock_is_cause(st);
 }
 
-/* What all are told, and what members have posted. */
+/* The outcome for all nodes, and the records that members have posted. */
 static struct outcome sum_up(const struct node_match *j)
 {
 	struct outcome all = {0};
@@ -271,7 +271,7 @@ void node_match_name_missing(const struct comm *c, const struct node_match *j, n
 	}
 	for (uint32_t i = 0; i < internode_comm_local_count(s); i++) {
 		uint32_t rank = internode_comm_locals(s)[i];
-		/* Of a later collective, nobody here has. */
+		/* No rank of this node has posted a later collective. */
 		if (j->key.seq == c->collectives && c->collective[rank])
 			continue;
 		if (st->missing_count < NCCLSVC_MISSING_SHOWN)
@@ -384,7 +384,8 @@ bool node_match_post_collective(struct engine *e, struct comm *c)
 	return true;
 }
 
-/* Who does not answer does not keep the others waiting. The sequencer waits for nodes, too. */
+/* Sets the deadline for the other nodes' answers. The sequencer waits for nodes, too, so its answer
+ * may take twice as long. */
 static void await_answers(struct engine *e, struct node_match *j)
 {
 	const unsigned steps = internode_comm_is_sequenced(j->comm->internode) ? 2 : 1;
