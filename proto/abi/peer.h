@@ -5,8 +5,8 @@
  * GPUs, hence no includes but these.
  *
  * Sequences count a communicator's operations, and are never 0. Two slots take turns, which needs
- * no acknowledgement: every kernel waits for the headers of all ranks. So who begins operation n +
- * 2 knows that all have begun n + 1, and with that ended n.
+ * no acknowledgement: every kernel waits for the headers of all ranks. So when a rank begins
+ * operation n + 2, all ranks have begun n + 1, and with that ended n.
  *
  * Known limit: sequences repeat after 2^32 - 2 operations. A line or counter that no operation has
  * written since would then be taken for one of the new operation. */

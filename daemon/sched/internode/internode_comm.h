@@ -16,16 +16,17 @@
  * other one its vote: READY, with the record (and the bytes, if they are few), or FAILED, with
  * the status. A node that has said READY can take nothing back: its tasks run. A collective
  * happens if all nodes have said READY and the records agree; if any has said FAILED, it fails on
- * all nodes, with the same status. Who wants to give up (a deadline, say) after READY asks those
- * who have not spoken: they answer FAILED, or have said READY meanwhile. So all nodes come to the
- * same end, without anybody who decides. A Send and its Recv do the same, between two nodes.
+ * all nodes, with the same status. A node that wants to give up after READY (for a deadline, say)
+ * asks the nodes that have not voted: they answer FAILED, or have said READY meanwhile. So all
+ * nodes come to the same end, and no node decides. A Send and its Recv do the same, between two
+ * nodes.
  *
  * The end of an epoch is told in the same order: what all nodes were READY for before their OVERs
  * still happens, on all of them. So nobody loses what others have got, because a process ended.
  *
- * Bytes that do not fit into the vote go in chunks. Who receives one posts the receive, and
- * then gives credit for it to the sender, who answers every credit with exactly one message: the
- * bytes, or none if it has given up. So nothing is ever sent that nobody waits for.
+ * Bytes that do not fit into the vote go in chunks. The receiver of a chunk posts the receive, and
+ * then gives credit for it to the sender, which answers every credit with exactly one message: the
+ * bytes, or none if it has given up. So no message is sent that no receive waits for.
  *
  * On GPUs, NCCL moves the bytes, and nodes do not tell each other: what has matched here is
  * requested, with all that hangs together with it through task groups, and the sequencer matches it

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What other nodes say of a communicator before its epoch has begun here.
+ * Messages of other nodes about an epoch that has not begun here.
  *
  * The names of epochs across nodes are given by their rendezvous, which counts them, and announces
  * them in that order to each node. So a name beyond the last that it has announced here is to come;
  * one that was announced is about to begin, or runs, or is over. When the rendezvous is lost, other
- * nodes announce what they know of it, in any order, but soon.
+ * nodes announce the names that they know, in any order, but soon.
  *
- * There is not room for everything: that something was let go is remembered, because an epoch that
- * began without it would wait for ever. */
+ * The memory for such messages is limited. When some are dropped, their epoch fails with LIMIT as
+ * soon as it begins: without them it would wait for ever. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -31,15 +31,15 @@ struct unexpected {
 /* The epoch that a communicator across nodes is about to begin. */
 struct announced {
 	uint64_t id; /* 0: none */
-	bool lost;   /* something said of it is */
+	bool lost;   /* messages about it were dropped */
 	UT_hash_handle hh;
 };
 
 /* A rendezvous, by the names that it gives to epochs, in their order. */
 struct giver {
 	uint64_t announced; /* the last here, while the node lives */
-	uint64_t lost;	    /* up to this one, something said of those not announced is */
-	uint64_t lost_ns;   /* when the node was; 0: it lives */
+	uint64_t lost;	  /* messages about names up to this one, not announced yet, were dropped */
+	uint64_t lost_ns; /* when the node was lost; 0: it lives */
 };
 
 /* The place of the rendezvous that has given it: 1 + the node; 0: none, in tests. */
