@@ -157,10 +157,16 @@ void buffer_free(struct buffer *b)
 	b->p = 0;
 }
 
+/* cuMemcpyHtoD from pageable memory returns before the data is there, and only the legacy stream is
+   behind it; the tests' streams are not. */
 void gpu_put(CUdeviceptr to, const void *from, size_t bytes)
 {
-	if (bytes)
-		CHECK_CU(cu.cuMemcpyHtoD(to, from, bytes));
+	if (!bytes)
+		return;
+	CUstream stream = gpu_stream();
+	CHECK_CU(cu.cuMemcpyHtoDAsync(to, from, bytes, stream));
+	CHECK_CU(cu.cuStreamSynchronize(stream));
+	CHECK_CU(cu.cuStreamDestroy(stream));
 }
 
 void gpu_get(void *to, CUdeviceptr from, size_t bytes)
