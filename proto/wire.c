@@ -14,7 +14,7 @@ struct svc_empty {
 	[SVC_##op] = {#op,     sizeof(struct request), sizeof(struct reply), fds_in,               \
 		      fds_out, ##__VA_ARGS__,	       .since = first}
 
-#define JOINED_1 offsetof(struct svc_join_reply, peer)
+#define JOINED_1 offsetof(struct svc_join_reply, peer_bytes)
 
 static const struct svc_shape join_1 = {
 	.name = "JOIN", .request = sizeof(struct svc_join), .reply = JOINED_1, .since = 1};

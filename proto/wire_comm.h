@@ -39,7 +39,9 @@ struct svc_join_reply {
 	int32_t nranks, rank;
 	uint8_t id[NCCLSVC_ID_BYTES];
 	/* From version 2: */
-	uint32_t peer; /* 1: all members have staging memory, and STAGING hands it out */
+	/* Operations of so many bytes at most (svc_task_bytes) run in the members' kernels, all
+	 * others on NCCL. 0: all run there. Else STAGING hands out the staging memory. */
+	uint32_t peer_bytes;
 	uint32_t reserved;
 };
 

@@ -36,7 +36,7 @@ static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 		.rank = (int32_t)rank,
 	};
 	memcpy(r.id, m->id, sizeof(r.id));
-	r.peer = m->peer != NULL;
+	r.peer_bytes = peer_bytes(m);
 	client_reply(member->client, opcode, member->serial, &r, sizeof(r), NULL, 0);
 }
 

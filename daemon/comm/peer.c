@@ -148,6 +148,19 @@ void peer_end(struct communicator *m)
 	m->peer = NULL;
 }
 
+/* NCCL moves more of these as fast or faster. */
+#define BULK_BYTES (UINT32_C(8) << 20)
+
+uint32_t peer_bytes(const struct communicator *m)
+{
+	if (!m->peer)
+		return 0;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (m->members[k].staging_bytes < PEER_STAGING + PEER_BULK)
+			return PEER_LINES_MOST;
+	return BULK_BYTES;
+}
+
 void peer_staging_give(struct client *c, uint32_t serial, const struct svc_staging *r)
 {
 	int32_t rank;

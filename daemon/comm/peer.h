@@ -21,6 +21,9 @@ void peer_begin(struct communicator *m);
 /* It is over: kernels that wait break off. */
 void peer_end(struct communicator *m);
 
+/* Of JOIN's reply: the most bytes of an operation that runs in the members' kernels; 0: none. */
+uint32_t peer_bytes(const struct communicator *m);
+
 /* ---- For the layers above ---- */
 
 /* STAGING. */

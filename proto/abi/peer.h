@@ -44,6 +44,9 @@ struct peer_state {
 #define PEER_LINES   4096		 /* of the slots: [2][nranks][lines] */
 #define PEER_STAGING (UINT64_C(4) << 20) /* bytes of it all */
 
+/* Larger operations have ncclsvc_peer_bulk, if all members' staging memory has room for that. */
+#define PEER_LINES_MOST (UINT64_C(256) << 10)
+
 /* How many lines one rank's data may have in another's slot. */
 #define PEER_SLOT_LINES(nranks)                                                                    \
 	((uint32_t)((PEER_STAGING - PEER_LINES) / sizeof(struct peer_line) / 2 / (nranks)))
@@ -94,6 +97,19 @@ enum peer_end {
 	PEER_OVERLAP,	  /* the communicator's former kernel was still running */
 };
 
+/* An operation that a kernel was launched for. It is written before `launched`, and one that is
+ * behind by PEER_HISTORY is overwritten. */
+#define PEER_HISTORY 64
+
+struct peer_record {
+	uint64_t operation;   /* how many the member had submitted before, on all transports */
+	uint64_t header;      /* of its kernel: peer_header */
+	uint64_t launched_ns; /* CLOCK_MONOTONIC */
+	uint64_t timeout_ns;  /* 0: none */
+	uint32_t sequence;
+	uint32_t reserved;
+};
+
 struct peer_page {
 	/* The daemon, and the library for its own member, write these. */
 	uint32_t abort;
@@ -106,6 +122,11 @@ struct peer_page {
 	uint64_t other;	 /* after a mismatch: the other's header */
 	uint32_t other_rank;
 	uint32_t pad1[7];
+	/* The library writes these, for the daemon. */
+	uint64_t submitted; /* operations of the member in this epoch, on all transports */
+	uint32_t launched;  /* sequence of the newest kernel; 0: none */
+	uint32_t pad2[13];
+	struct peer_record history[PEER_HISTORY]; /* the newest: by sequence % PEER_HISTORY */
 };
 
 /* How often a kernel that waits looks at its page; and after how long without a heartbeat it takes
@@ -128,7 +149,21 @@ struct peer_call {
 	uint8_t sends_to, receives_from; /* masks of ranks, this one among them if it copies */
 	uint8_t reduces;		 /* what is received becomes one result */
 	uint8_t type, redop;
-	uint8_t pad;
+	uint8_t posts; /* 1: posts its end, after all blocks; 0: only if it has waited for long */
 };
+
+/* What the ranks must agree on, in 64 bits: what moves so little data has a small count. */
+static inline uint64_t peer_header(uint8_t op, uint8_t type, uint8_t redop, uint8_t root,
+				   uint32_t count)
+{
+	return (uint64_t)op << 56 | (uint64_t)type << 48 | (uint64_t)redop << 40 |
+	       (uint64_t)root << 32 | count;
+}
+
+/* The sequence of the next kernel. */
+static inline uint32_t peer_sequence_after(uint32_t sequence)
+{
+	return sequence + 1 ? sequence + 1 : 2; /* 0 is none, and the slots go on taking turns */
+}
 
 #endif

@@ -22,7 +22,7 @@
 #define BYTES_MAX 700
 #define BUFFER	  (BYTES_MAX * PROCESSES_MAX + 64)
 #define GUARD	  0xa5
-#define PAGE_EACH 512 /* of the ranks' page, by communicator and rank */
+#define PAGE_EACH 4096 /* of the ranks' page, by communicator and rank */
 #define THREADS	  64
 #define ALL(n)	  ((uint8_t)((1u << (n)) - 1))
 #define ABOVE(v)  ((uint32_t)((v) >> 32))

@@ -125,8 +125,8 @@ static void bad_staging(struct member m[2])
 static void handed_out(struct member m[2])
 {
 	stage("what is handed out");
-	CHECK_EQ(m[0].joined.peer, 1);
-	CHECK_EQ(m[1].joined.peer, 1);
+	CHECK_EQ(m[0].joined.peer_bytes, PEER_LINES_MOST);
+	CHECK_EQ(m[1].joined.peer_bytes, PEER_LINES_MOST);
 	int fds[2][2];
 	for (int i = 0; i < 2; i++)
 		for (int rank = 0; rank < 2; rank++)
@@ -197,8 +197,8 @@ static void peer_dies(struct client *c, struct member m[2], const ncclsvc_unique
 	m[1].staging = lend(&m[1].raw, 1, PEER_STAGING);
 	m[0].staging = lend(&m[0].raw, 0, PEER_STAGING);
 	join(m, id, false);
-	CHECK_EQ(m[0].joined.peer, 0);
-	CHECK_EQ(m[1].joined.peer, 0);
+	CHECK_EQ(m[0].joined.peer_bytes, 0);
+	CHECK_EQ(m[1].joined.peer_bytes, 0);
 	staging_refused(&m[0], m[0].joined.comm, 0, NCCLSVC_STALE_EPOCH, "staging memory");
 }
 
@@ -214,8 +214,8 @@ static void split(struct member m[2])
 	join_end(&m[0]);
 	join_end(&m[1]);
 	CHECK(m[0].joined.comm != whole[0]);
-	CHECK_EQ(m[0].joined.peer, 1);
-	CHECK_EQ(m[1].joined.peer, 1);
+	CHECK_EQ(m[0].joined.peer_bytes, PEER_LINES_MOST);
+	CHECK_EQ(m[1].joined.peer_bytes, PEER_LINES_MOST);
 	close(staging_fd(&m[0], 1));
 	m[0].joined.comm = whole[0];
 	m[1].joined.comm = whole[1];
