@@ -118,7 +118,11 @@ enum {
 };
 enum { CU_STREAM_WAIT_VALUE_GEQ = 0 };
 enum { CU_STREAM_WRITE_VALUE_DEFAULT = 0 };
-enum { CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4, CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5 };
+enum {
+	CU_STREAM_MEM_OP_WAIT_VALUE_32 = 1,
+	CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4,
+	CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5,
+};
 
 typedef struct CUDA_KERNEL_NODE_PARAMS_v2_st {
 	CUfunction func;
@@ -151,7 +155,10 @@ typedef union CUstreamBatchMemOpParams_union {
 	struct {
 		int operation;
 		CUdeviceptr address;
-		uint64_t value64;
+		union {
+			uint32_t value;
+			uint64_t value64;
+		};
 		unsigned flags;
 		CUdeviceptr alias;
 	} waitValue, writeValue;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What streams write and wait for: 64-bit words in device memory or registered host memory. */
+ * What streams write and wait for: words in device memory or registered host memory. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,12 +16,13 @@ struct memops {
 };
 
 /* The word is looked at anew each time: it may be unregistered meanwhile. */
-static bool word_load(CUdeviceptr p, uint64_t *value)
+static bool word_load(CUdeviceptr p, unsigned bytes, uint64_t *value)
 {
 	struct fake_pin pin;
-	if (!fake_pin(&pin, p, 8))
+	if (!fake_pin(&pin, p, bytes))
 		return false;
-	*value = __atomic_load_n((uint64_t *)(void *)pin.at, __ATOMIC_ACQUIRE);
+	*value = bytes == 4 ? __atomic_load_n((uint32_t *)(void *)pin.at, __ATOMIC_ACQUIRE)
+			    : __atomic_load_n((uint64_t *)(void *)pin.at, __ATOMIC_ACQUIRE);
 	fake_unpin(&pin);
 	return true;
 }
@@ -45,15 +46,31 @@ static void look_far(const struct memops *m)
 	fake_note("far");
 }
 
-static bool word_wait(const struct memops *m, CUdeviceptr p, uint64_t value, const atomic_int *stop)
+static unsigned word_bytes(const CUstreamBatchMemOpParams *op)
+{
+	return op->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ? 4 : 8;
+}
+
+/* *reached: the word is not cyclically behind. False: there is no such word. */
+static bool word_look(const CUstreamBatchMemOpParams *wait, bool *reached)
+{
+	uint64_t now;
+	if (!word_load(wait->waitValue.address, word_bytes(wait), &now))
+		return false;
+	*reached = word_bytes(wait) == 4 ? (int32_t)((uint32_t)now - wait->waitValue.value) >= 0
+					 : (int64_t)(now - wait->waitValue.value64) >= 0;
+	return true;
+}
+
+static bool word_wait(const struct memops *m, const CUstreamBatchMemOpParams *wait,
+		      const atomic_int *stop)
 {
 	unsigned round = 0;
-	uint64_t now;
-	bool good = word_load(p, &now);
-	if (!good || (int64_t)(now - value) >= 0)
+	bool reached, good = word_look(wait, &reached);
+	if (!good || reached)
 		return good;
 	connection_hold();
-	while (!atomic_load(stop) && (good = word_load(p, &now)) && (int64_t)(now - value) < 0)
+	while (!atomic_load(stop) && (good = word_look(wait, &reached)) && !reached)
 		fake_pause(&round);
 	look_far(m);
 	connection_give_back();
@@ -65,10 +82,10 @@ static void memops_run(void *arg, const atomic_int *stop)
 	struct memops *m = arg;
 	for (unsigned i = 0; i < m->n && !atomic_load(stop); i++) {
 		const CUstreamBatchMemOpParams *op = &m->ops[i];
-		const bool waits = op->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+		const bool waits = op->operation != CU_STREAM_MEM_OP_WRITE_VALUE_64;
 		if (!waits)
 			shared_set_queue(fake_physical(m->context->device), m->queue);
-		bool good = waits ? word_wait(m, op->waitValue.address, op->waitValue.value64, stop)
+		bool good = waits ? word_wait(m, op, stop)
 				  : word_store(op->writeValue.address, op->writeValue.value64);
 		if (!good)
 			fake_context_fault(m->context);
@@ -79,11 +96,12 @@ static void memops_run(void *arg, const atomic_int *stop)
 static CUresult memops_check(const CUstreamBatchMemOpParams *op)
 {
 	uint64_t unused;
-	if (op->operation != CU_STREAM_MEM_OP_WAIT_VALUE_64 &&
+	if (op->operation != CU_STREAM_MEM_OP_WAIT_VALUE_32 &&
+	    op->operation != CU_STREAM_MEM_OP_WAIT_VALUE_64 &&
 	    op->operation != CU_STREAM_MEM_OP_WRITE_VALUE_64)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (op->waitValue.flags || op->waitValue.address % 8 ||
-	    !word_load(op->waitValue.address, &unused))
+	if (op->waitValue.flags || op->waitValue.address % word_bytes(op) ||
+	    !word_load(op->waitValue.address, word_bytes(op), &unused))
 		return CUDA_ERROR_INVALID_VALUE;
 	return CUDA_SUCCESS;
 }
@@ -121,14 +139,18 @@ CUresult cuStreamBatchMemOp(CUstream stream, unsigned n, CUstreamBatchMemOpParam
 
 CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr p, uint64_t value, unsigned flags)
 {
-	CUstreamBatchMemOpParams op = {
-		.waitValue = {CU_STREAM_MEM_OP_WAIT_VALUE_64, p, value, flags, 0}};
+	CUstreamBatchMemOpParams op = {.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
+						     .address = p,
+						     .value64 = value,
+						     .flags = flags}};
 	return memops_put(stream, 1, &op);
 }
 
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr p, uint64_t value, unsigned flags)
 {
-	CUstreamBatchMemOpParams op = {
-		.writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_64, p, value, flags, 0}};
+	CUstreamBatchMemOpParams op = {.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
+						      .address = p,
+						      .value64 = value,
+						      .flags = flags}};
 	return memops_put(stream, 1, &op);
 }

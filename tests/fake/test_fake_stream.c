@@ -57,6 +57,21 @@ static void host_memory_test(void **state)
 	ranks_run(1, host_memory, -1);
 }
 
+static CUstreamBatchMemOpParams wait_value(CUdeviceptr p, uint64_t value)
+{
+	return (CUstreamBatchMemOpParams){.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
+							.address = p,
+							.value64 = value}};
+}
+
+static CUstreamBatchMemOpParams write_value(CUdeviceptr p, uint64_t value)
+{
+	return (CUstreamBatchMemOpParams){
+		.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
+			       .address = p,
+			       .value64 = value}};
+}
+
 static void timelines(struct ranks *ranks, int rank)
 {
 	/* As ncclsvc: one process's stream waits for the other's, through words in shared memory.
@@ -69,12 +84,8 @@ static void timelines(struct ranks *ranks, int rank)
 	CUstream s;
 	OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
 	for (uint64_t n = 1; n <= 200; n++) {
-		CUstreamBatchMemOpParams client[2] = {
-			{.writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_64, r, n, 0, 0}},
-			{.waitValue = {CU_STREAM_MEM_OP_WAIT_VALUE_64, d, n, 0, 0}}};
-		CUstreamBatchMemOpParams worker[2] = {
-			{.waitValue = {CU_STREAM_MEM_OP_WAIT_VALUE_64, r, n, 0, 0}},
-			{.writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_64, d, n, 0, 0}}};
+		CUstreamBatchMemOpParams client[2] = {write_value(r, n), wait_value(d, n)};
+		CUstreamBatchMemOpParams worker[2] = {wait_value(r, n), write_value(d, n)};
 		OK(cuStreamBatchMemOp(s, 2, rank ? worker : client, 0));
 	}
 	OK(cuStreamSynchronize(s));
@@ -99,6 +110,59 @@ static void timelines_test(void **state)
 {
 	(void)state;
 	ranks_run(2, timelines, -1);
+}
+
+/* Of 32 bits, with other words beside it. */
+static void short_word_waits(uint32_t *word, CUdeviceptr p)
+{
+	CUstreamBatchMemOpParams op = {.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+						     .address = p + 4,
+						     .value = 3}};
+	CUstream s;
+	OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+	memset(word, 0xff, 12);
+	__atomic_store_n(&word[1], UINT32_MAX - 1, __ATOMIC_RELEASE);
+	OK(cuStreamBatchMemOp(s, 1, &op, 0));
+	snooze(20);
+	CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+	__atomic_store_n(&word[1], 2, __ATOMIC_RELEASE);
+	snooze(20);
+	CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+	__atomic_store_n(&word[1], 3, __ATOMIC_RELEASE);
+	OK(cuStreamSynchronize(s));
+	op.waitValue.value = UINT32_MAX;
+	OK(cuStreamBatchMemOp(s, 1, &op, 0));
+	OK(cuStreamSynchronize(s));
+	op.waitValue.address = p + 2;
+	CHECK_EQ(cuStreamBatchMemOp(s, 1, &op, 0), CUDA_ERROR_INVALID_VALUE);
+	OK(cuStreamDestroy(s));
+}
+
+static void short_words(struct ranks *ranks, int rank)
+{
+	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0},
+				  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr p;
+	char *page = (char *)((uintptr_t)ranks->scratch / 4096 * 4096);
+	(void)rank;
+	gpu_open(0);
+	OK(cuMemHostRegister(page, 4096, 0));
+	OK(cuMemHostGetDevicePointer(&p, page, 0));
+	short_word_waits((uint32_t *)(void *)page, p);
+	OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+	OK(cuMemAddressReserve(&p, 2 * MIB, 0, 0, 0));
+	OK(cuMemMap(p, 2 * MIB, 0, handle, 0));
+	OK(cuMemSetAccess(p, 2 * MIB, &access, 1));
+	short_word_waits(host(p), p);
+}
+
+static void short_words_test(void **state)
+{
+	(void)state;
+	ranks_run(1, short_words, -1);
 }
 
 static void streams(struct ranks *ranks, int rank)
@@ -231,8 +295,7 @@ static void faults(struct ranks *ranks, int rank)
 	OK(cuDriverGetVersion(&version));
 	CHECK_EQ(version, 11040);
 	fault_off("driver-old");
-	CUstreamBatchMemOpParams op = {
-		.writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_64, word, 1, 0, 0}};
+	CUstreamBatchMemOpParams op = write_value(word, 1);
 	fault_on("batch-fail", 0);
 	CHECK_EQ(cuStreamBatchMemOp(NULL, 1, &op, 0), CUDA_ERROR_NOT_SUPPORTED);
 	fault_off("batch-fail");
@@ -302,8 +365,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(host_memory_test), cmocka_unit_test(timelines_test),
-		cmocka_unit_test(streams_test),	    cmocka_unit_test(faults_test),
-		cmocka_unit_test(listed_test),	    cmocka_unit_test(forked_test),
+		cmocka_unit_test(short_words_test), cmocka_unit_test(streams_test),
+		cmocka_unit_test(faults_test),	    cmocka_unit_test(listed_test),
+		cmocka_unit_test(forked_test),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
