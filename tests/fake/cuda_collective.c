@@ -1,10 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The collective kernel of client/kernels, as its twin in C. All memory that the call names stays
- * mapped while the twin runs. */
+ * The kernels of client/kernels, as their twins in C. All memory that the call names stays mapped
+ * while the twin runs. */
 #include <setjmp.h>
+#include <string.h>
 
 #include "fake.h"
 #include "kernels/twin.h"
+
+#define WARP 32
+
+static const struct peer_kernel {
+	const char *name;
+	void (*run)(struct peer_call);
+	unsigned threads;
+	uint64_t staging; /* bytes */
+} kernels[] = {
+	{"ncclsvc_peer_collective", ncclsvc_peer_collective, PEER_THREADS, PEER_STAGING},
+	{"ncclsvc_peer_bulk", ncclsvc_peer_bulk, PEER_BULK_THREADS, PEER_STAGING + PEER_BULK},
+};
+
+const struct peer_kernel *peer_kernel_find(const char *name)
+{
+	for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++)
+		if (strcmp(kernels[i].name, name) == 0)
+			return &kernels[i];
+	return NULL;
+}
+
+void peer_kernel_check(const struct peer_kernel *kernel, unsigned blocks, unsigned threads,
+		       const struct peer_call *call)
+{
+	if (blocks > PEER_BLOCKS || threads % WARP || threads < 2 * WARP ||
+	    threads > kernel->threads + WARP)
+		fake_die("a peer kernel of more blocks or threads than it has");
+	if (!call->nranks || call->nranks > PEER_RANKS || call->rank >= call->nranks)
+		fake_die("a peer kernel of a rank that there is not");
+	if (kernel->run == ncclsvc_peer_collective &&
+	    call->bytes > (uint64_t)PEER_SLOT_LINES(call->nranks) * PEER_LINE_DATA)
+		fake_die("a peer kernel of more bytes than its slots have");
+}
 
 struct reached {
 	struct fake_pin pins[PEER_RANKS + 3];
@@ -36,15 +70,14 @@ static bool reach_parts(struct reached *r, uint64_t *p, uint64_t bytes, uint64_t
 	return true;
 }
 
-static bool reach_all(struct reached *r, struct peer_call *c)
+static bool reach_all(struct reached *r, struct peer_call *c, uint64_t staging)
 {
 	bool good =
-		c->nranks <= PEER_RANKS && c->rank < c->nranks &&
 		reach(r, &c->page, sizeof(struct peer_page)) &&
 		reach_parts(r, &c->src, c->bytes, c->src_each, c->sends_to) &&
 		reach_parts(r, &c->dst, c->bytes, c->reduces ? 0 : c->dst_each, c->receives_from);
 	for (unsigned p = 0; good && p < c->nranks; p++)
-		good = reach(r, &c->staging[p], PEER_STAGING);
+		good = reach(r, &c->staging[p], staging);
 	return good;
 }
 
@@ -58,22 +91,24 @@ static void rest(void)
 		longjmp(over, 1);
 }
 
-static void twin_run(const struct peer_call *call, const atomic_int *stop)
+static void twin_run(const struct peer_kernel *kernel, const struct peer_call *call,
+		     const atomic_int *stop)
 {
 	stopping = stop;
 	ncclsvc_peer_rest = rest;
 	if (!setjmp(over))
-		ncclsvc_peer_collective(*call);
+		kernel->run(*call);
 }
 
-void collective_run(struct CUctx_st *context, const struct peer_call *call, const atomic_int *stop)
+void peer_kernel_run(struct CUctx_st *context, const struct peer_kernel *kernel,
+		     const struct peer_call *call, const atomic_int *stop)
 {
 	struct reached reached = {.n = 0};
 	struct peer_call here = *call;
 	if (atomic_load(stop))
 		return;
-	if (reach_all(&reached, &here))
-		twin_run(&here, stop);
+	if (reach_all(&reached, &here, kernel->staging))
+		twin_run(kernel, &here, stop);
 	else
 		fake_context_fault(context);
 	while (reached.n)

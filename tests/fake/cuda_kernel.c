@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Kernels: the collective one runs as its twin; all others, whatever their code is, take time on
- * their stream, and do nothing else. */
+ * Kernels: those of client/kernels run as their twins; all others, whatever their code is, take
+ * time on their stream, and do nothing else. */
 #include <ctype.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,9 +10,7 @@
 #include "fake.h"
 #include "proto/abi/peer.h"
 
-#define NS_EACH	   UINT64_C(20) /* of what the kernel's second parameter counts */
-#define COLLECTIVE "ncclsvc_peer_collective"
-#define WARP	   32
+#define NS_EACH UINT64_C(20) /* of what the kernel's second parameter counts */
 
 #pragma GCC visibility push(default)
 #define DECLARE(function, exported, parameters) CUresult function parameters __asm__(exported);
@@ -24,8 +22,8 @@ CUDA_OPTIONAL_FUNCTIONS(DECLARE)
 /* ---- Modules ---- */
 
 struct CUfunc_st {
-	struct CUfunc_st *next; /* of the module */
-	bool collective;
+	struct CUfunc_st *next;		/* of the module */
+	const struct peer_kernel *peer; /* NULL: another one */
 };
 
 struct CUmod_st {
@@ -110,7 +108,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 	if (!f)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&lock);
-	*f = (struct CUfunc_st){module->functions, strcmp(name, COLLECTIVE) == 0};
+	*f = (struct CUfunc_st){module->functions, peer_kernel_find(name)};
 	module->functions = f;
 	pthread_mutex_unlock(&lock);
 	*function = f;
@@ -127,7 +125,7 @@ CUresult cuFuncLoad(CUfunction function)
 
 struct kernel {
 	struct CUctx_st *context;
-	bool collective;
+	const struct peer_kernel *peer; /* NULL: another one */
 	struct peer_call call;
 	uint64_t ns; /* of another one */
 };
@@ -143,8 +141,8 @@ static void take_time(uint64_t ns, const atomic_int *stop)
 static void kernel_run(void *arg, const atomic_int *stop)
 {
 	struct kernel *k = arg;
-	if (k->collective)
-		collective_run(k->context, &k->call, stop);
+	if (k->peer)
+		peer_kernel_run(k->context, k->peer, &k->call, stop);
 	else
 		take_time(k->ns, stop);
 	free(k);
@@ -194,12 +192,11 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 	if (!function || !grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z ||
 	    shared_bytes > 48 << 10 || !parameters || extra)
 		return CUDA_ERROR_INVALID_VALUE;
-	struct kernel k = {.collective = function->collective};
-	if (k.collective) {
-		if (grid_x > PEER_BLOCKS || grid_y * grid_z * block_y * block_z > 1 ||
-		    block_x % WARP || block_x < 2 * WARP || block_x > PEER_THREADS + WARP)
-			fake_die("a collective kernel of more blocks or threads than it has");
+	struct kernel k = {.peer = function->peer};
+	if (k.peer) {
 		memcpy(&k.call, parameters[0], sizeof(k.call));
+		peer_kernel_check(k.peer, grid_x * grid_y * grid_z, block_x * block_y * block_z,
+				  &k.call);
 	} else {
 		memcpy(&n, parameters[1], sizeof(n));
 		k.ns = n * NS_EACH;

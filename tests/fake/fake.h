@@ -160,10 +160,17 @@ CUresult graph_add(struct CUgraph_st *graph, const struct fake_node *node);
 /* ---- cuda_collective.c --------------------------------------------------------------------- */
 
 struct peer_call;
+struct peer_kernel;
 
-/* Runs the collective kernel's twin. An address that is not mapped fails the context, and *stop
- * ends a kernel that waits. */
-void collective_run(struct CUctx_st *context, const struct peer_call *call, const atomic_int *stop);
+/* NULL: no kernel of client/kernels has that name. */
+const struct peer_kernel *peer_kernel_find(const char *name);
+/* Dies if the kernel has fewer blocks or threads, or no room for so many bytes. */
+void peer_kernel_check(const struct peer_kernel *kernel, unsigned blocks, unsigned threads,
+		       const struct peer_call *call);
+/* Runs the kernel's twin. An address that is not mapped fails the context, and *stop ends a kernel
+ * that waits. */
+void peer_kernel_run(struct CUctx_st *context, const struct peer_kernel *kernel,
+		     const struct peer_call *call, const atomic_int *stop);
 
 /* ---- cuda_memory.c ------------------------------------------------------------------------- */
 

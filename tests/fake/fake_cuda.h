@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The stand-in for libcuda.so.1, for tests alone: GPUs made of shared memory, whose only
- * kernel is the collective one.
+ * kernels are those of client/kernels.
  * Processes that share NCCLSVC_FAKE_DIR share the GPUs. A device pointer can be read and written by
  * the CPU. Environment, read at cuInit:
  *   NCCLSVC_FAKE_DIR     a directory for its files (required; the test removes it)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The stand-in for libcuda runs the collective kernel. The first argument is the file of its PTX.
- */
+ * The stand-in for libcuda runs the kernels of the peer transport. The arguments are the files of
+ * their PTX: for few bytes, and for many. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -22,6 +22,7 @@
 #define BYTES_MAX 700
 #define BUFFER	  (BYTES_MAX * PROCESSES_MAX + 64)
 #define GUARD	  0xa5
+#define STAGING	  (PEER_STAGING + PEER_BULK)
 #define PAGE_EACH 4096 /* of the ranks' page, by communicator and rank */
 #define THREADS	  64
 #define ALL(n)	  ((uint8_t)((1u << (n)) - 1))
@@ -35,7 +36,11 @@ static struct graphs {
 	CUDA_GRAPH_FUNCTIONS(POINTER)
 } graphs;
 
-static const char *ptx_path;
+/* One for few bytes, and one for many. */
+enum which { FEW, MANY, KERNELS };
+static const char *const names[KERNELS] = {"ncclsvc_peer_collective", "ncclsvc_peer_bulk"};
+static const char *ptx_paths[KERNELS];
+static CUfunction kernels[KERNELS];
 
 /* ---- A communicator ---- */
 
@@ -44,7 +49,6 @@ struct comm {
 	unsigned rank, n;
 	uint64_t staging[PROCESSES_MAX];
 	CUstream stream;
-	CUfunction kernel;
 	CUdeviceptr src, dst;
 	uint8_t in[BUFFER], out[BUFFER];
 };
@@ -60,9 +64,9 @@ static struct peer_page *page_of(struct ranks *ranks, unsigned comm, unsigned ra
 					    (comm * PROCESSES_MAX + rank) * PAGE_EACH);
 }
 
-static char *ptx_read(void)
+static char *ptx_read(const char *path)
 {
-	FILE *file = fopen(ptx_path, "r");
+	FILE *file = fopen(path, "r");
 	CHECK(file);
 	const size_t room = (size_t)16 << 20;
 	char *text = calloc(1, room);
@@ -73,16 +77,14 @@ static char *ptx_read(void)
 	return text;
 }
 
-static CUfunction kernel_load(void)
+static CUfunction kernel_load(enum which i)
 {
 	CUmodule module;
 	CUfunction kernel, other;
-	char *text = ptx_read(), why[256];
-	int version;
-	CHECK(cuda_driver_load(&cuda, &version, why, sizeof(why)));
+	char *text = ptx_read(ptx_paths[i]);
 	OK(cuda.cuModuleLoadData(&module, text));
 	free(text);
-	OK(cuda.cuModuleGetFunction(&kernel, module, "ncclsvc_peer_collective"));
+	OK(cuda.cuModuleGetFunction(&kernel, module, names[i]));
 	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, "ncclsvc_peer"), CUDA_ERROR_NOT_FOUND);
 	CHECK_EQ(cuda.cuModuleLoadData(&module, ".entry without a version"),
 		 CUDA_ERROR_INVALID_VALUE);
@@ -95,9 +97,9 @@ static uint64_t staging_map(CUmemGenericAllocationHandle handle, unsigned device
 	CUdeviceptr p;
 	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, (int)device},
 				  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	OK(cuMemAddressReserve(&p, PEER_STAGING, 0, 0, 0));
-	OK(cuMemMap(p, PEER_STAGING, 0, handle, 0));
-	OK(cuMemSetAccess(p, PEER_STAGING, &access, 1));
+	OK(cuMemAddressReserve(&p, STAGING, 0, 0, 0));
+	OK(cuMemMap(p, STAGING, 0, handle, 0));
+	OK(cuMemSetAccess(p, STAGING, &access, 1));
 	OK(cuMemRelease(handle));
 	return p;
 }
@@ -111,7 +113,7 @@ static void staging_exchange(struct ranks *ranks, struct comm *c)
 					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)c->rank}};
 	CUmemGenericAllocationHandle handle;
 	int fd;
-	OK(cuMemCreate(&handle, PEER_STAGING, &prop, 0));
+	OK(cuMemCreate(&handle, STAGING, &prop, 0));
 	OK(cuMemExportToShareableHandle(&fd, handle, 1, 0));
 	c->staging[c->rank] = staging_map(handle, c->rank);
 	const uint8_t own = (uint8_t)c->rank;
@@ -130,15 +132,13 @@ static void staging_exchange(struct ranks *ranks, struct comm *c)
 	ranks_barrier(ranks, (int)c->n);
 }
 
-static struct comm *comm_make(struct ranks *ranks, unsigned number, unsigned rank, unsigned n,
-			      CUfunction kernel)
+static struct comm *comm_make(struct ranks *ranks, unsigned number, unsigned rank, unsigned n)
 {
 	static struct comm comms[2];
 	struct comm *c = &comms[number];
 	c->page = page_of(ranks, number, rank);
 	c->rank = rank;
 	c->n = n;
-	c->kernel = kernel;
 	c->stream = stream_open();
 	c->src = gpu_alloc(BUFFER);
 	c->dst = gpu_alloc(BUFFER);
@@ -146,11 +146,15 @@ static struct comm *comm_make(struct ranks *ranks, unsigned number, unsigned ran
 	return c;
 }
 
-static CUfunction process_open(struct ranks *ranks, int rank)
+static void process_open(struct ranks *ranks, int rank)
 {
+	char why[256];
+	int version;
 	gpu_open(rank);
 	OK(cuMemHostRegister(ranks->scratch, sizeof(ranks->scratch), CU_MEMHOSTREGISTER_DEVICEMAP));
-	return kernel_load();
+	CHECK(cuda_driver_load(&cuda, &version, why, sizeof(why)));
+	for (unsigned i = 0; i < KERNELS; i++)
+		kernels[i] = kernel_load(i);
 }
 
 /* ---- Operations ---- */
@@ -187,10 +191,10 @@ static struct peer_call shape(struct peer_call call, unsigned shape, unsigned ro
 	return call;
 }
 
-static CUresult launch(const struct comm *c, struct peer_call *call)
+static CUresult launch(const struct comm *c, enum which kernel, struct peer_call *call)
 {
 	void *parameters[] = {call};
-	CUresult error = cuda.cuLaunchKernel(c->kernel, 1, 1, 1, THREADS, 1, 1, 0, c->stream,
+	CUresult error = cuda.cuLaunchKernel(kernels[kernel], 1, 1, 1, THREADS, 1, 1, 0, c->stream,
 					     parameters, NULL);
 	memset(call, 0xff, sizeof(*call)); /* it is the launch that reads it */
 	return error;
@@ -238,9 +242,11 @@ static void output_check(struct comm *c, const struct peer_call *call, unsigned 
 
 static void eager(struct ranks *ranks, int rank, unsigned n)
 {
-	struct comm *c = comm_make(ranks, 0, (unsigned)rank, n, process_open(ranks, rank));
+	process_open(ranks, rank);
+	struct comm *c = comm_make(ranks, 0, (unsigned)rank, n);
 	unsigned seed = n;
 	for (unsigned round = 0; round < ROUNDS; round++) {
+		const enum which kernel = (unsigned)rand_r(&seed) % KERNELS;
 		struct peer_call call = call_of(c, 1 + (unsigned)rand_r(&seed) % BYTES_MAX);
 		const unsigned root = (unsigned)rand_r(&seed) % n;
 		call.src += (unsigned)rand_r(&seed) % 16;
@@ -248,7 +254,7 @@ static void eager(struct ranks *ranks, int rank, unsigned n)
 		const unsigned shift = (unsigned)(call.src - c->src);
 		input_fill(c, round);
 		struct peer_call given = call;
-		OK(launch(c, &given));
+		OK(launch(c, kernel, &given));
 		output_check(c, &call, root, round + 7 * shift);
 	}
 	ranks_barrier(ranks, (int)n);
@@ -279,7 +285,8 @@ static void captured(struct ranks *ranks, int rank)
 	char why[256];
 	CHECK(dynlib_open(CUDA_DRIVER_SONAME, symbols, sizeof(symbols) / sizeof(symbols[0]),
 			  &graphs, why, sizeof(why)));
-	struct comm *c = comm_make(ranks, 0, (unsigned)rank, 2, process_open(ranks, rank));
+	process_open(ranks, rank);
+	struct comm *c = comm_make(ranks, 0, (unsigned)rank, 2);
 	struct peer_call calls[SHAPES];
 	CUgraph graph;
 	CUgraphExec exec;
@@ -288,7 +295,7 @@ static void captured(struct ranks *ranks, int rank)
 		calls[i] = shape(call_of(c, 100 + i), i, 1);
 		calls[i].dst += i * 500;
 		struct peer_call given = calls[i];
-		OK(launch(c, &given));
+		OK(launch(c, i % KERNELS, &given));
 	}
 	OK(cuStreamEndCapture(c->stream, &graph));
 	OK(graphs.cuGraphInstantiateWithFlags(&exec, graph, 0));
@@ -317,20 +324,20 @@ static void captured_test(void **state)
  * the other runs. */
 static void two_communicators(struct ranks *ranks, int rank)
 {
-	CUfunction kernel = process_open(ranks, rank);
+	process_open(ranks, rank);
 	struct comm *comms[2];
 	for (unsigned i = 0; i < 2; i++)
-		comms[i] = comm_make(ranks, i, (unsigned)rank, 2, kernel);
+		comms[i] = comm_make(ranks, i, (unsigned)rank, 2);
 	struct peer_call a = call_of(comms[0], 64), b = call_of(comms[1], 64);
 	if (rank == 0)
-		OK(launch(comms[0], &a));
-	OK(launch(comms[1], &b));
+		OK(launch(comms[0], FEW, &a));
+	OK(launch(comms[1], MANY, &b));
 	OK(cuStreamSynchronize(comms[1]->stream));
 	if (rank == 0)
 		CHECK_EQ(cuStreamQuery(comms[0]->stream), CUDA_ERROR_NOT_READY);
 	ranks_barrier(ranks, 2);
 	if (rank == 1)
-		OK(launch(comms[0], &a));
+		OK(launch(comms[0], FEW, &a));
 	OK(cuStreamSynchronize(comms[0]->stream));
 	CHECK_EQ(comms[0]->page->failed | comms[1]->page->failed, 0);
 	ranks_barrier(ranks, 2);
@@ -353,7 +360,8 @@ static bool waits(void *page)
 
 static void peer_killed(struct ranks *ranks, int rank)
 {
-	struct comm *c = comm_make(ranks, 0, (unsigned)rank, MORTALS, process_open(ranks, rank));
+	process_open(ranks, rank);
+	struct comm *c = comm_make(ranks, 0, (unsigned)rank, MORTALS);
 	struct peer_call call = call_of(c, 640);
 	call.reduces = 1;
 	call.record = 7;
@@ -363,7 +371,7 @@ static void peer_killed(struct ranks *ranks, int rank)
 		atomic_store(&ranks->step, 1);
 		raise(SIGKILL);
 	}
-	OK(launch(c, &call));
+	OK(launch(c, FEW, &call));
 	ranks_wait(ranks, 1);
 	snooze(20);
 	CHECK_EQ(cuStreamQuery(c->stream), CUDA_ERROR_NOT_READY);
@@ -386,19 +394,18 @@ static void peer_killed_test(void **state)
 static void wrong_address(struct ranks *ranks, int rank)
 {
 	char stack[64] = "";
-	CUfunction kernel = process_open(ranks, rank);
+	process_open(ranks, rank);
 	ranks_barrier(ranks, PROCESSES_MAX);
 	static struct comm comm;
 	struct comm *c = &comm;
 	comm = (struct comm){.page = page_of(ranks, 0, (unsigned)rank),
 			     .n = 1,
-			     .kernel = kernel,
 			     .stream = stream_open(),
 			     .src = gpu_alloc(64),
 			     .dst = gpu_alloc(64)};
-	c->staging[0] = gpu_alloc(PEER_STAGING);
+	c->staging[0] = gpu_alloc(PEER_STAGING); /* enough for few bytes */
 	struct peer_call call = call_of(c, 64);
-	OK(launch(c, &call));
+	OK(launch(c, FEW, &call));
 	OK(cuStreamSynchronize(c->stream));
 	call = call_of(c, 64);
 	if (rank == 0)
@@ -407,12 +414,10 @@ static void wrong_address(struct ranks *ranks, int rank)
 		call.dst += 8192;
 	else if (rank == 2)
 		call.page = (uintptr_t)stack;
-	else
-		OK(cuMemFree(call.staging[0]));
-	OK(launch(c, &call));
+	OK(launch(c, rank < 3 ? FEW : MANY, &call));
 	CHECK_EQ(cuStreamSynchronize(c->stream), CUDA_ERROR_ILLEGAL_ADDRESS);
 	call = call_of(c, 64);
-	CHECK_EQ(launch(c, &call), CUDA_ERROR_ILLEGAL_ADDRESS);
+	CHECK_EQ(launch(c, FEW, &call), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 static void wrong_address_test(void **state)
@@ -442,17 +447,16 @@ static bool fewer_tasks(void *busy)
 /* Its kernel, which waits for nobody, ends, and has said nothing. */
 static void torn_down(struct ranks *ranks, int rank)
 {
-	CUfunction kernel = process_open(ranks, rank);
+	process_open(ranks, rank);
 	struct comm c = {.page = page_of(ranks, 0, 0),
 			 .n = 2,
-			 .kernel = kernel,
 			 .stream = stream_open(),
 			 .src = gpu_alloc(64),
 			 .dst = gpu_alloc(64)};
-	c.staging[0] = gpu_alloc(PEER_STAGING);
-	c.staging[1] = gpu_alloc(PEER_STAGING);
+	c.staging[0] = gpu_alloc(STAGING);
+	c.staging[1] = gpu_alloc(STAGING);
 	struct peer_call call = call_of(&c, 64);
-	OK(launch(&c, &call));
+	OK(launch(&c, FEW, &call));
 	CHECK(soon(waits, c.page));
 	int busy = tasks();
 	CUcontext context;
@@ -480,9 +484,10 @@ int main(int argc, char **argv)
 		cmocka_unit_test(wrong_address_test),
 		cmocka_unit_test(torn_down_test),
 	};
-	if (argc != 2)
+	if (argc != 1 + KERNELS)
 		return 1;
-	ptx_path = argv[1];
+	for (unsigned i = 0; i < KERNELS; i++)
+		ptx_paths[i] = argv[1 + i];
 	setenv("NCCLSVC_FAKE_GPUS", "4", 1);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

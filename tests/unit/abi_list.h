@@ -57,8 +57,8 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	C(CU_STREAM_CAPTURE_STATUS_NONE) C(CU_STREAM_CAPTURE_STATUS_ACTIVE)                        \
 	C(CU_STREAM_CAPTURE_MODE_GLOBAL) C(CU_STREAM_CAPTURE_MODE_RELAXED)                         \
 	C(CU_STREAM_WAIT_VALUE_GEQ) C(CU_STREAM_WRITE_VALUE_DEFAULT)                               \
-	C(CU_STREAM_MEM_OP_WAIT_VALUE_32) C(CU_STREAM_MEM_OP_WAIT_VALUE_64)                         \
-	C(CU_STREAM_MEM_OP_WRITE_VALUE_64)                                                          \
+	C(CU_STREAM_MEM_OP_WAIT_VALUE_32) C(CU_STREAM_MEM_OP_WAIT_VALUE_64)                        \
+	C(CU_STREAM_MEM_OP_WRITE_VALUE_64)                                                         \
 	C(CU_MEM_ALLOCATION_TYPE_PINNED) C(CU_MEM_LOCATION_TYPE_DEVICE)                            \
 	C(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) C(CU_MEM_ACCESS_FLAGS_PROT_READWRITE)          \
 	C(CU_MEM_ALLOC_GRANULARITY_MINIMUM) C(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) S(CUresult)    \
@@ -84,8 +84,8 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	O(CUlaunchConfig, numAttrs)                                                                \
 	O(CUstreamBatchMemOpParams, operation) O(CUstreamBatchMemOpParams, waitValue.operation)    \
 	O(CUstreamBatchMemOpParams, waitValue .address)                                            \
-	O(CUstreamBatchMemOpParams, waitValue.value)                                                \
-	O(CUstreamBatchMemOpParams, waitValue.value64)                                              \
+	O(CUstreamBatchMemOpParams, waitValue.value)                                               \
+	O(CUstreamBatchMemOpParams, waitValue.value64)                                             \
 	O(CUstreamBatchMemOpParams, waitValue .flags)                                              \
 	O(CUstreamBatchMemOpParams, waitValue.alias)                                               \
 	O(CUstreamBatchMemOpParams, writeValue .operation)                                         \
