@@ -47,7 +47,7 @@ static const struct svc_shape requests[SVC_OPCODE_END] = {
 };
 
 static const struct svc_shape event_comm_1 = {
-	.name = "EVENT_COMM", .reply = offsetof(struct svc_event_comm, lost_node), .since = 1};
+	.name = "EVENT_COMM", .reply = offsetof(struct svc_event_comm, status), .since = 1};
 
 static const struct svc_shape events[SVC_EVENT_END - SVC_EVENT_COMM] = {
 	{"EVENT_COMM", .reply = sizeof(struct svc_event_comm), .since = 2, .before = &event_comm_1},

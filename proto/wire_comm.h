@@ -154,8 +154,7 @@ struct svc_event_comm {
 	int32_t rank, pid;
 	uint32_t reserved;
 	/* From version 2: */
-	uint32_t lost_node; /* 1 + the node whose daemon is gone, and rank with it; 0: none */
-	uint32_t reserved2;
+	ncclsvc_status status; /* as pending tasks have it; without number and times */
 };
 
 #endif

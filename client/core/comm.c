@@ -90,9 +90,12 @@ void comm_event(ncclsvc_session *s, const struct svc_event_comm *event)
 	if (!comm || comm->epoch != event->epoch)
 		return;
 	comm->broken = event->reason < 0 ? (ncclsvc_result)event->reason : NCCLSVC_PEER_GONE;
-	comm->broken_rank = event->rank;
-	comm->broken_pid = event->pid;
-	comm->broken_node = event->lost_node;
+	comm->end = event->status;
+	if (comm->end.result != (int)comm->broken) /* the daemon is too old to say more */
+		comm->end = (ncclsvc_status){.result = comm->broken,
+					     .rank_a = event->rank,
+					     .pid_a = event->pid,
+					     .rank_b = -1};
 	comm->broken_told = false;
 	dispatch_kick(s);
 }
@@ -112,16 +115,8 @@ static ncclsvc_result broken_error(const ncclsvc_comm *comm, ncclsvc_result resu
 		return error_set(result, "communicator %s ended with its daemon: %s", comm->label,
 				 comm->split ? "reattach, then split again"
 					     : "reattach, or rejoin it");
-	ncclsvc_status st = {
-		.result = comm->broken,
-		.rank_a = comm->broken_rank,
-		.pid_a = comm->broken_pid,
-		.rank_b = -1,
-		.field = comm->broken_node ? NCCLSVC_FIELD_NODE : NCCLSVC_FIELD_NONE,
-		.value_a = comm->broken_node ? comm->broken_node - 1 : 0,
-	};
 	char sentence[SVC_TEXT_BYTES];
-	svc_status_sentence(&st, sentence, sizeof(sentence));
+	svc_status_sentence(&comm->end, sentence, sizeof(sentence));
 	return error_set(result, "communicator %s: epoch %u is over: %s%s", comm->label,
 			 comm->epoch, sentence,
 			 comm->broken == NCCLSVC_PEER_GONE ? "" : "; rejoin the communicator");

@@ -25,8 +25,7 @@ struct ncclsvc_comm {
 	uint64_t seq;  /* of the next task in this epoch */
 	/* Not OK: the epoch is over and why. */
 	ncclsvc_result broken;
-	int32_t broken_rank, broken_pid;
-	uint32_t broken_node; /* 1 + the node whose daemon is the reason; 0: none */
+	ncclsvc_status end;
 	bool broken_told;
 	char label[NCCLSVC_NAME_BYTES];
 };

@@ -448,51 +448,70 @@ void comm_close_all(struct comms *s, int reason)
 	struct communicator *m, *tmp;
 	HASH_ITER (hh, s->comms, m, tmp) {
 		comm_event_for(m, NCCLSVC_CAUSE_DAEMON_ENDS,
-			       &(struct epoch_loss){.result = reason, .rank = -1, .node = -1});
+			       &(ncclsvc_status){.result = reason, .rank_a = -1, .rank_b = -1});
 		if (m->nccl_comm && epoch_held(&m->life)) /* nothing may be left that never ends */
 			nccl_comm_abort(m->nccl_comm, NULL);
+	}
+}
+
+/* 1 + the node that it is about; 0: about none. */
+static uint32_t lost_node(const ncclsvc_status *st)
+{
+	return st->field == NCCLSVC_FIELD_NODE ? (uint32_t)st->value_a + 1 : 0;
+}
+
+static void tell_end(struct communicator *m, uint32_t k, const ncclsvc_status *why, int32_t rank)
+{
+	struct member *member = &m->members[k];
+	struct svc_event_comm ev = {
+		.comm = member->handle,
+		.epoch = m->epoch,
+		.reason = why->result,
+		.rank = rank,
+		.pid = rank >= 0 ? m->members[rank].pid : 0,
+		.status = *why,
+	};
+	member->state = NCCLSVC_MEMBER_BROKEN;
+	ev.status.epoch = m->epoch;
+	client_comm_event(member->client, &ev);
+}
+
+void comm_end_epoch(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why,
+		    int32_t rank)
+{
+	const uint32_t node = lost_node(why);
+	comm_event_for(m, cause, why);
+	comm_split_failed(m, why->result, rank);
+	plan_commit_failed(m, why->result, rank);
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct member *member = &m->members[k];
+		bool gone = (int32_t)k == rank && why->result == NCCLSVC_PEER_GONE && !node;
+		if (!comm_alive(member) && member->node >= 0) { /* on another node */
+			bool dead = gone || (uint32_t)member->node + 1 == node;
+			member->state = dead ? NCCLSVC_MEMBER_DEAD : NCCLSVC_MEMBER_BROKEN;
+		}
+		if (comm_takes_part(member))
+			tell_end(m, k, why, rank);
 	}
 }
 
 void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
 		    int32_t node)
 {
-	int32_t pid = rank >= 0 ? m->members[rank].pid : 0;
-	const struct epoch_loss loss = {.result = reason, .rank = rank, .pid = pid, .node = node};
+	const ncclsvc_status why = {
+		.result = reason,
+		.field = node >= 0 ? NCCLSVC_FIELD_NODE : NCCLSVC_FIELD_NONE,
+		.value_a = node >= 0 ? (uint64_t)node : 0,
+		.rank_a = rank,
+		.pid_a = rank >= 0 ? m->members[rank].pid : 0,
+		.rank_b = -1,
+	};
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)
-		comm_event_for(m, cause, &loss);
+		comm_event_for(m, cause, &why);
 	if (!epoch_runs(&m->life))
 		return;
-	const ncclsvc_status st = {.result = reason,
-				   .field = node >= 0 ? NCCLSVC_FIELD_NODE : NCCLSVC_FIELD_NONE,
-				   .value_a = node >= 0 ? (uint64_t)node : 0,
-				   .rank_a = rank,
-				   .pid_a = pid,
-				   .rank_b = -1};
-	report_epoch(m, &st);
-	comm_event_for(m, cause, &loss);
-	comm_split_failed(m, reason, rank);
-	plan_commit_failed(m, reason, rank);
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct member *member = &m->members[k];
-		bool gone = (int32_t)k == rank && reason == NCCLSVC_PEER_GONE && node < 0;
-		if (!comm_alive(member) && member->node >= 0) { /* on another node */
-			bool dead = gone || member->node == node;
-			member->state = dead ? NCCLSVC_MEMBER_DEAD : NCCLSVC_MEMBER_BROKEN;
-		}
-		if (!comm_takes_part(member))
-			continue;
-		member->state = NCCLSVC_MEMBER_BROKEN;
-		struct svc_event_comm ev = {
-			.comm = member->handle,
-			.epoch = m->epoch,
-			.reason = reason,
-			.rank = rank,
-			.pid = pid,
-			.lost_node = (uint32_t)(node + 1),
-		};
-		client_comm_event(member->client, &ev);
-	}
+	report_epoch(m, &why);
+	comm_end_epoch(m, cause, &why, rank);
 }
 
 void comm_break_epoch(struct communicator *m, ncclsvc_epoch_cause cause, int32_t rank)

@@ -59,20 +59,18 @@ void comm_vacate(struct communicator *m, struct member *member, uint32_t state);
 void comm_forget(struct comms *s, struct communicator *m);
 /* Ends the epoch, on all nodes, because of one member; the others are told to rejoin. */
 void comm_break_epoch(struct communicator *m, ncclsvc_epoch_cause cause, int32_t rank);
-/* Ends the epoch here because of one member (-1: none), of its GPU, or of a node (-1: none); the
- * others are told to rejoin. */
+/* Ends the epoch here; pending tasks and the members, who are to rejoin, are told why. rank: whose
+ * fault it is, or -1. What comes of it in the log is the caller's. */
+void comm_end_epoch(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why,
+		    int32_t rank);
+/* The same because of one member (-1: none), of its GPU, or of a node (-1: none), with a line in
+ * the log. */
 void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
 		    int32_t node);
 
-/* state.c: what pending tasks are told of the end of their epoch. rank, node: whose fault it is;
- * -1: nobody's. */
-struct epoch_loss {
-	int32_t result, rank, pid, node;
-};
-/* This has happened to the communicator, and its members are as they are since: makes the
- * transition of epoch.h. loss: for an epoch that ends by it. */
-void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause,
-		    const struct epoch_loss *loss);
+/* state.c: this has happened to the communicator, and its members are as they are since: makes the
+ * transition of epoch.h. why: what pending tasks are told, if an epoch ends by it. */
+void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why);
 /* The same of what is nobody's fault. */
 void comm_event(struct communicator *m, ncclsvc_epoch_cause cause);
 /* The scheduler expects the epoch across nodes with this name in that slot (UINT32_MAX: in none);

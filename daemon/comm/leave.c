@@ -40,7 +40,10 @@ static void leave(struct client *c, struct communicator *m, int32_t rank)
 	plan_member_gone(m, (uint32_t)rank);
 	comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
 	comm_event_for(m, NCCLSVC_CAUSE_LEFT,
-		       &(struct epoch_loss){NCCLSVC_CANCELLED, rank, c->pid, -1});
+		       &(ncclsvc_status){.result = NCCLSVC_CANCELLED,
+					 .rank_a = rank,
+					 .pid_a = c->pid,
+					 .rank_b = -1});
 	if (starts)
 		comm_left_while_joining(s, m, rank);
 }

@@ -82,7 +82,10 @@ void comm_left_elsewhere(struct communicator *m, int32_t rank)
 								.left = {m->slot, rank}});
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)
 		comm_event_for(m, NCCLSVC_CAUSE_LEFT,
-			       &(struct epoch_loss){NCCLSVC_CANCELLED, rank, member->pid, -1});
+			       &(ncclsvc_status){.result = NCCLSVC_CANCELLED,
+						 .rank_a = rank,
+						 .pid_a = member->pid,
+						 .rank_b = -1});
 	comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
 }
 

@@ -70,7 +70,7 @@ uint32_t comm_state(const struct communicator *m)
 }
 
 /* Tells the scheduler, once for each epoch. */
-static void drain(struct communicator *m, const struct epoch_loss *loss)
+static void drain(struct communicator *m, const ncclsvc_status *why)
 {
 	struct comms *s = m->comms;
 	m->plan = NULL; /* the executor gives it back */
@@ -79,10 +79,7 @@ static void drain(struct communicator *m, const struct epoch_loss *loss)
 		loop_deadline(s->loop, m->life.since_ns + comm_completion_ns(s));
 	struct command cmd = {.kind = COMMAND_EPOCH_END};
 	cmd.epoch_end.comm = m->slot;
-	cmd.epoch_end.result = loss->result;
-	cmd.epoch_end.rank = loss->rank;
-	cmd.epoch_end.pid = loss->pid;
-	cmd.epoch_end.node = loss->node;
+	cmd.epoch_end.status = *why;
 	executor_command(s->executor, &cmd);
 }
 
@@ -126,8 +123,7 @@ static void not_in_table(struct communicator *m, ncclsvc_epoch_cause cause,
 		remote_break(m, NCCLSVC_STALE_EPOCH, -1, -1);
 }
 
-void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause,
-		    const struct epoch_loss *loss)
+void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why)
 {
 	struct comms *s = m->comms;
 	const enum members_here members = members_here_of(m);
@@ -148,11 +144,11 @@ void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause,
 				      now + (uint64_t)s->config->comm_idle_seconds * 1000000000);
 	}
 	if (was != m->life.state && m->life.state == NCCLSVC_EPOCH_DRAINING)
-		drain(m, loss);
+		drain(m, why);
 }
 
 void comm_event(struct communicator *m, ncclsvc_epoch_cause cause)
 {
 	comm_event_for(m, cause,
-		       &(struct epoch_loss){.result = NCCLSVC_CANCELLED, .rank = -1, .node = -1});
+		       &(ncclsvc_status){.result = NCCLSVC_CANCELLED, .rank_a = -1, .rank_b = -1});
 }

@@ -128,8 +128,7 @@ struct command {
 		} staging;
 		struct {
 			uint32_t comm;
-			int32_t result, rank, pid; /* what the pending tasks are told */
-			int32_t node;		   /* that is gone, or does not answer; -1: none */
+			ncclsvc_status status; /* what the pending tasks are told */
 		} epoch_end;
 		struct {
 			uint32_t comm;

@@ -448,9 +448,8 @@ static bool cancel(struct engine *e, const struct command *c)
 static bool end_epoch(struct engine *e, const struct command *cmd)
 {
 	struct comm *c = e->comms[cmd->epoch_end.comm];
-	struct epoch_end end = {cmd->epoch_end.result, cmd->epoch_end.rank, cmd->epoch_end.pid,
-				cmd->epoch_end.node};
-	return internode_comm_begin_end(e, c, &end) || release_epoch(e, c, &end);
+	const ncclsvc_status *end = &cmd->epoch_end.status;
+	return internode_comm_begin_end(e, c, end) || release_epoch(e, c, end);
 }
 
 /* c is NULL: all of it has ended already. */

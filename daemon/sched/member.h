@@ -96,11 +96,6 @@ struct member {
 	uint32_t plan_left;  /* with other nodes: it has left all plans up to this number */
 };
 
-/* Why an epoch ends. */
-struct epoch_end {
-	int32_t result, rank, pid, node;
-};
-
 struct comm {
 	uint32_t slot, nranks, epoch;
 	uint32_t here;			  /* members on this node */

@@ -199,32 +199,20 @@ static void spoil_group(struct session *s, const struct comm *c, int32_t rank,
 	}
 }
 
-ncclsvc_status release_epoch_status(const struct epoch_end *end)
-{
-	ncclsvc_status st = status_of(end->result);
-	st.rank_a = end->rank;
-	st.pid_a = end->pid;
-	if (end->node >= 0) {
-		st.field = NCCLSVC_FIELD_NODE;
-		st.value_a = (uint64_t)end->node;
-	}
-	return st;
-}
-
 /* A member is not told that it has gone itself, but it is told that its GPU's worker has. */
-static ncclsvc_status end_of(const struct comm *c, const struct epoch_end *end, uint32_t rank)
+static ncclsvc_status end_of(const struct comm *c, const ncclsvc_status *end, uint32_t rank)
 {
-	const bool self =
-		(int32_t)rank == end->rank && end->result == NCCLSVC_PEER_GONE && end->node < 0;
+	const bool self = (int32_t)rank == end->rank_a && end->result == NCCLSVC_PEER_GONE &&
+			  end->field != NCCLSVC_FIELD_NODE;
 	return self ? status_of(NCCLSVC_CANCELLED) : c->end;
 }
 
 /* From here on nothing more is taken in, or has its turn. */
-static void close_epoch(struct engine *e, struct comm *c, const struct epoch_end *end)
+static void close_epoch(struct engine *e, struct comm *c, const ncclsvc_status *end)
 {
 	e->ends++;
 	c->ended = true;
-	c->end = release_epoch_status(end);
+	c->end = *end;
 	c->moved_ns = e->now;
 	c->pending++; /* so that it outlives its end */
 	c->poisoned = false;
@@ -247,7 +235,7 @@ static void close_epoch(struct engine *e, struct comm *c, const struct epoch_end
 		c->transport->epoch_end(e, c);
 }
 
-bool release_epoch(struct engine *e, struct comm *c, const struct epoch_end *end)
+bool release_epoch(struct engine *e, struct comm *c, const ncclsvc_status *end)
 {
 	const uint64_t enough = e->steps + STEP_SLICE;
 	if (!c->ended)

@@ -54,10 +54,9 @@ void release_fail(struct engine *e, struct task *t, const ncclsvc_status *why);
 void release_collective(struct engine *e, struct comm *c, const ncclsvc_status *st);
 /* Tasks whose deadline has passed fail: some of them. */
 void release_overdue(struct engine *e);
-/* What the tasks of an epoch are told. */
-ncclsvc_status release_epoch_status(const struct epoch_end *end);
-/* The epoch, or one member of it, is over. False: there is more to do; to be called again. */
-bool release_epoch(struct engine *e, struct comm *c, const struct epoch_end *end);
+/* The epoch, or one member of it, is over; end: what its tasks are told. False: there is more to
+ * do; to be called again. */
+bool release_epoch(struct engine *e, struct comm *c, const ncclsvc_status *end);
 bool release_member(struct engine *e, struct comm *c, int32_t rank);
 
 /* ---- decision.c ---- */

@@ -150,7 +150,7 @@ static void tasks_run_between_all_versions(void **state)
 
 static void the_end_of_an_epoch_is_longer_in_version_2(void **state)
 {
-	static const size_t lengths[] = {0, 24, 32};
+	static const size_t lengths[] = {0, 24, 152};
 	struct daemon d;
 	(void)state;
 	daemon_start(&d, NULL);
@@ -164,7 +164,11 @@ static void the_end_of_an_epoch_is_longer_in_version_2(void **state)
 		CHECK_EQ(reply.body, lengths[v]);
 		CHECK_EQ(reply.event.reason, NCCLSVC_PEER_GONE);
 		CHECK_EQ(reply.event.rank, 1);
-		CHECK_EQ(reply.event.lost_node, 0);
+		if (v > 1) {
+			CHECK_EQ(reply.event.status.result, NCCLSVC_PEER_GONE);
+			CHECK_EQ(reply.event.status.rank_a, 1);
+			CHECK_EQ(reply.event.status.field, NCCLSVC_FIELD_NONE);
+		}
 		close_rank(&k[0]);
 	}
 	daemon_stop(&d);

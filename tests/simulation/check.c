@@ -314,12 +314,13 @@ static void check_blame(void *arg)
 
 void check_event(const struct trainer *t, const struct belief *b, const struct svc_event_comm *ev)
 {
-	if (ev->lost_node && nodes[ev->lost_node - 1].alive)
+	const bool node = ev->status.field == NCCLSVC_FIELD_NODE;
+	if (node && nodes[ev->status.value_a].alive)
 		fail("pid %d hears that node %u is gone, which lives", t->client.pid,
-		     ev->lost_node - 1);
+		     (unsigned)ev->status.value_a);
 	if (ev->rank >= (int32_t)b->nranks)
 		fail("pid %d hears of rank %d of %u", t->client.pid, ev->rank, b->nranks);
-	if (ev->rank < 0 || ev->rank >= (int32_t)b->nranks || ev->lost_node)
+	if (ev->rank < 0 || ev->rank >= (int32_t)b->nranks || node)
 		return;
 	struct blame *blame = make(sizeof(*blame));
 	*blame = (struct blame){.epoch = b->epoch,

@@ -240,7 +240,7 @@ void client_comm_event(struct client *c, const struct svc_event_comm *event)
 	}
 	trace((int)t->node, "pid %d: epoch %u of %02x%02x is over: %s, rank %d, node %d", c->pid,
 	      event->epoch, b->id[0], b->id[1], svc_result_name(event->reason), event->rank,
-	      (int)event->lost_node - 1);
+	      event->status.field == NCCLSVC_FIELD_NODE ? (int)event->status.value_a : -1);
 	b->broken = true;
 	b->plan = 0;
 	check_event(t, b, event);

@@ -460,7 +460,7 @@ void peer_answer_submit(struct peer *p, unsigned i, int result, bool as_error)
 
 static void put_event(struct peer *p, const struct svc_event_comm *e)
 {
-	put(p, &(struct svc_header){.opcode = SVC_EVENT_COMM}, 0, e, p->version == 1 ? 24 : 32,
+	put(p, &(struct svc_header){.opcode = SVC_EVENT_COMM}, 0, e, p->version == 1 ? 24 : 152,
 	    NULL, 0);
 }
 
@@ -479,7 +479,11 @@ void peer_event_node_lost(struct peer *p, uint32_t comm, uint32_t node)
 					      .reason = NCCLSVC_PEER_GONE,
 					      .rank = 1,
 					      .pid = 77,
-					      .lost_node = node + 1});
+					      .status = {.result = NCCLSVC_PEER_GONE,
+							 .field = NCCLSVC_FIELD_NODE,
+							 .value_a = node,
+							 .rank_a = 1,
+							 .pid_a = 77}});
 }
 
 void peer_hang_up(struct peer *p)

@@ -54,7 +54,7 @@ static const struct lengths version_2[] = {{5, 168, 0, 160, 0},
 					   {7, 24, 0, 160, 0},
 					   {27, 8, 0, 0, 0},
 					   {28, 8, 0, 0, 1},
-					   {0x4001, 0, 0, 32, 0}};
+					   {0x4001, 0, 0, 152, 0}};
 
 static const struct {
 	const struct lengths *rows;
@@ -118,9 +118,9 @@ static void a_changed_message_begins_as_before(void **state)
 				assert_int_equal(shape->since, 1);
 		}
 	}
-	assert_int_equal(offsetof(struct svc_event_comm, lost_node), 24);
-	assert_int_equal(svc_shape_cut(svc_event_of(1, SVC_EVENT_COMM), 32), 24);
-	assert_int_equal(svc_shape_cut(svc_event_of(2, SVC_EVENT_COMM), 32), 32);
+	assert_int_equal(offsetof(struct svc_event_comm, status), 24);
+	assert_int_equal(svc_shape_cut(svc_event_of(1, SVC_EVENT_COMM), 152), 24);
+	assert_int_equal(svc_shape_cut(svc_event_of(2, SVC_EVENT_COMM), 152), 152);
 	assert_int_equal(svc_shape_cut(svc_shape_of(1, SVC_LIST), 32 + 5 * 128), 32 + 5 * 128);
 }
 

@@ -184,7 +184,7 @@ static bool try_end(struct engine *e, struct internode_comm *s)
 	return true;
 }
 
-bool internode_comm_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end)
+bool internode_comm_begin_end(struct engine *e, struct comm *c, const ncclsvc_status *end)
 {
 	struct internode_comm *s = c->internode;
 	if (!s)
@@ -203,7 +203,7 @@ bool internode_comm_begin_end(struct engine *e, struct comm *c, const struct epo
 	}
 	s->over = s->overs[s->me] = true;
 	s->end = *end;
-	c->end = release_epoch_status(end);
+	c->end = *end;
 	c->ending = true;
 	s->due_ns = e->now + (internode_comm_is_sequenced(s) ? EPOCH_CLOSE_NS : EPOCH_OVER_NS);
 	DL_APPEND2(e->endings, s, prev_ending, next_ending);

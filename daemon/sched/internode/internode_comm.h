@@ -128,7 +128,7 @@ struct internode_comm {
 	/* The epoch's end, from when the supervisor asks for it: */
 	bool over;   /* this node has said so */
 	bool *overs; /* [nnodes]: they have */
-	struct epoch_end end;
+	ncclsvc_status end;
 	uint64_t due_ns; /* for the others to say so, then for ops to end */
 	/* In the engine's endings, then in ended. */
 	struct internode_comm *prev_ending, *next_ending;
@@ -166,7 +166,7 @@ bool internode_comm_is_here(const struct comm *c, int32_t rank);
 bool internode_comm_is_sequenced(const struct internode_comm *s);
 /* Tells the other nodes. release_epoch follows, when they have said so too, or soon. False: there
  * are none. */
-bool internode_comm_begin_end(struct engine *e, struct comm *c, const struct epoch_end *end);
+bool internode_comm_begin_end(struct engine *e, struct comm *c, const ncclsvc_status *end);
 /* Lets go of what waits; ops end later. */
 void internode_comm_end_epoch(struct engine *e, struct comm *c);
 /* The place of a cluster's node; UINT32_MAX: none of it. */
