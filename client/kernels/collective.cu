@@ -4,8 +4,8 @@
  * staging memory of those that need it, and takes what the others have written into its own. The
  * stores carry the operation's sequence (proto/abi/peer.h), so nothing else is waited for.
  *
- * The kernel is right as one thread of one block, too: so runs its twin in C, whose one thread is
- * mover and keeper (work.h). */
+ * The kernel is right with blocks of one thread, too: so runs its twin in C, whose thread is mover
+ * and keeper (work.h). */
 #include "keeper.h"
 #include "values.h"
 

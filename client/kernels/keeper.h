@@ -67,18 +67,35 @@ DEVICE void former_look(struct work *w)
 	}
 }
 
+/* Is this block the last of the kernel to come here? The former kernel's blocks may still count
+ * while this one's do. */
+DEVICE bool ends_last(struct work *w)
+{
+	if (blocks() == 1)
+		return true;
+	if (count_around(&w->state->ending[w->sequence & 1], blocks()))
+		return false;
+	fence_system();
+	return true;
+}
+
 DEVICE void end(struct work *w)
 {
+	const struct peer_call *c = w->call;
 	const uint32_t stop = w->words->stop;
+	if (c->posts)
+		fence_system();
 	if (stop == PEER_MISMATCH)
 		store32(&w->state->stopped, w->sequence);
 	else if (stop)
 		store32(&w->state->dead, stop);
 	if (stop)
 		post(&w->page->failed, w, stop);
-	if (w->heard && !block())
-		post(&w->page->ended, w, w->call->record);
+	if (!c->posts && w->heard && !block())
+		post(&w->page->ended, w, c->record);
 	store32(&w->state->ended[block()], w->sequence);
+	if (c->posts && ends_last(w))
+		post(&w->page->ended, w, c->record);
 }
 
 /* ---- The kernel's first and last steps ---- */
@@ -108,8 +125,11 @@ DEVICE void work_begin(struct work *w, const struct peer_call *call,
 DEVICE void work_moved(struct work *w)
 {
 	warp_sync();
-	if (thread() % WARP == 0)
-		add_shared(&w->words->finished);
+	if (thread() % WARP)
+		return;
+	if (w->call->posts)
+		fence_block();
+	add_shared(&w->words->finished);
 }
 
 DEVICE void work_end(struct work *w)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The few things that differ between a GPU and the kernels' twin in C, which is one thread that
- * does the work of all. For GPUs: what nvcc and clang both take without CUDA's headers. */
+ * The few things that differ between a GPU and the kernels' twin in C, where one thread does the
+ * work of a block. For GPUs: what nvcc and clang both take without CUDA's headers. */
 #ifndef KERNELS_PLATFORM_H
 #define KERNELS_PLATFORM_H
 
@@ -156,6 +156,30 @@ DEVICE uint32_t add32(uint32_t *to, uint32_t v)
 		     : "l"(to), "r"(v)
 		     : "memory");
 	return old;
+}
+
+/* Counts to n, and around; returns the new count. All that was stored before it by those that have
+ * counted can be loaded after it. */
+DEVICE uint32_t count_around(uint32_t *count, uint32_t n)
+{
+	uint32_t old;
+	asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+		     : "=r"(old)
+		     : "l"(count), "r"(n - 1)
+		     : "memory");
+	return old < n - 1 ? old + 1 : 0;
+}
+
+/* Between stores, of this thread or others whose stores it knows of, and a word that tells of them:
+ * to the block, or to all processors. Likewise between looking at that word and loading. */
+DEVICE void fence_block(void)
+{
+	asm volatile("fence.acq_rel.cta;" ::: "memory");
+}
+
+DEVICE void fence_system(void)
+{
+	asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
 /* The first words of this rank's state. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * platform.h for the twin: one thread of the CPU, which does the work of all. */
+ * platform.h for the twin: one thread of the CPU, which does the work of a block's. */
 #ifndef KERNELS_PLATFORM_TWIN_H
 #define KERNELS_PLATFORM_TWIN_H
 
@@ -35,11 +35,11 @@ DEVICE uint32_t threads(void)
 }
 DEVICE uint32_t block(void)
 {
-	return 0;
+	return ncclsvc_peer_block.number;
 }
 DEVICE uint32_t blocks(void)
 {
-	return 1;
+	return ncclsvc_peer_block.of;
 }
 DEVICE void block_sync(void)
 {
@@ -112,6 +112,24 @@ DEVICE void vector_store(uint64_t to, const uint64_t *v)
 DEVICE uint32_t add32(uint32_t *to, uint32_t v)
 {
 	return __atomic_fetch_add(to, v, __ATOMIC_ACQ_REL);
+}
+
+DEVICE uint32_t count_around(uint32_t *count, uint32_t n)
+{
+	uint32_t old = __atomic_load_n(count, __ATOMIC_RELAXED), next;
+	do
+		next = old < n - 1 ? old + 1 : 0;
+	while (!__atomic_compare_exchange_n(count, &old, next, true, __ATOMIC_ACQ_REL,
+					    __ATOMIC_RELAXED));
+	return next;
+}
+
+/* All words here are loaded and stored in order. */
+DEVICE void fence_block(void)
+{
+}
+DEVICE void fence_system(void)
+{
 }
 
 DEVICE void state_load(const struct peer_state *s, uint32_t *a, uint32_t *b, uint32_t *c,

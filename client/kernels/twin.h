@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A kernel's twin in C. It returns when the operation is over; its addresses are the process's. */
+ * The kernels' twins in C. A call runs one block, and returns when that has ended; addresses are
+ * the process's. */
 #ifndef KERNELS_TWIN_H
 #define KERNELS_TWIN_H
 
@@ -7,6 +8,13 @@
 
 void ncclsvc_peer_collective(struct peer_call call);
 void ncclsvc_peer_bulk(struct peer_call call);
+
+/* The block that this thread runs: by default the only one. A kernel's blocks may run in turn, or
+ * in threads. */
+struct peer_block {
+	uint32_t number, of;
+};
+extern _Thread_local struct peer_block ncclsvc_peer_block;
 
 /* Called by a kernel of this thread that waits, now and then; it may leave the kernel by longjmp.
  * NULL: nothing is called. */

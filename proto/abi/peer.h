@@ -36,7 +36,8 @@ struct peer_state {
 	uint32_t blocks;   /* of that kernel */
 	uint32_t arrived;  /* blocks of the next one */
 	uint32_t stopped;  /* the sequence of one that failed */
-	uint32_t pad[3];
+	uint32_t ending[2]; /* blocks of kernels that post their end, for even and odd sequences */
+	uint32_t pad;
 	uint32_t ended[PEER_BLOCKS]; /* by block: the sequence of the last kernel that it ended */
 };
 
@@ -117,7 +118,7 @@ struct peer_page {
 	uint32_t pad0[14];
 	/* Kernels write these. begun and ended: a sequence, and above it the operation's record. */
 	uint64_t begun; /* only by one that waits for longer than PEER_LOOK_NS */
-	uint64_t ended;
+	uint64_t ended; /* by one that posts: all that it has stored is there for everybody */
 	uint64_t failed; /* a sequence, and above it enum peer_end */
 	uint64_t other;	 /* after a mismatch: the other's header */
 	uint32_t other_rank;
@@ -149,7 +150,8 @@ struct peer_call {
 	uint8_t sends_to, receives_from; /* masks of ranks, this one among them if it copies */
 	uint8_t reduces;		 /* what is received becomes one result */
 	uint8_t type, redop;
-	uint8_t posts; /* 1: posts its end, after all blocks; 0: only if it has waited for long */
+	uint8_t posts; /* 1: posts its end, once all blocks have ended; 0: block 0 posts its own, if
+			  it has posted its begin */
 };
 
 /* What the ranks must agree on, in 64 bits: what moves so little data has a small count. */

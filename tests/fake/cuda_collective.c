@@ -91,16 +91,26 @@ static void rest(void)
 		longjmp(over, 1);
 }
 
-static void twin_run(const struct peer_kernel *kernel, const struct peer_call *call,
-		     const atomic_int *stop)
+/* A block depends on its like on the other ranks alone, so they may run in turn. */
+static void blocks_run(const struct peer_kernel *kernel, unsigned blocks,
+		       const struct peer_call *call)
+{
+	for (unsigned i = 0; i < blocks; i++) {
+		ncclsvc_peer_block = (struct peer_block){i, blocks};
+		kernel->run(*call);
+	}
+}
+
+static void twin_run(const struct peer_kernel *kernel, unsigned blocks,
+		     const struct peer_call *call, const atomic_int *stop)
 {
 	stopping = stop;
 	ncclsvc_peer_rest = rest;
 	if (!setjmp(over))
-		kernel->run(*call);
+		blocks_run(kernel, blocks, call);
 }
 
-void peer_kernel_run(struct CUctx_st *context, const struct peer_kernel *kernel,
+void peer_kernel_run(struct CUctx_st *context, const struct peer_kernel *kernel, unsigned blocks,
 		     const struct peer_call *call, const atomic_int *stop)
 {
 	struct reached reached = {.n = 0};
@@ -108,7 +118,7 @@ void peer_kernel_run(struct CUctx_st *context, const struct peer_kernel *kernel,
 	if (atomic_load(stop))
 		return;
 	if (reach_all(&reached, &here, kernel->staging))
-		twin_run(kernel, &here, stop);
+		twin_run(kernel, blocks, &here, stop);
 	else
 		fake_context_fault(context);
 	while (reached.n)

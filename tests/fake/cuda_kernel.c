@@ -126,6 +126,7 @@ CUresult cuFuncLoad(CUfunction function)
 struct kernel {
 	struct CUctx_st *context;
 	const struct peer_kernel *peer; /* NULL: another one */
+	unsigned blocks;
 	struct peer_call call;
 	uint64_t ns; /* of another one */
 };
@@ -142,7 +143,7 @@ static void kernel_run(void *arg, const atomic_int *stop)
 {
 	struct kernel *k = arg;
 	if (k->peer)
-		peer_kernel_run(k->context, k->peer, &k->call, stop);
+		peer_kernel_run(k->context, k->peer, k->blocks, &k->call, stop);
 	else
 		take_time(k->ns, stop);
 	free(k);
@@ -192,11 +193,10 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 	if (!function || !grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z ||
 	    shared_bytes > 48 << 10 || !parameters || extra)
 		return CUDA_ERROR_INVALID_VALUE;
-	struct kernel k = {.peer = function->peer};
+	struct kernel k = {.peer = function->peer, .blocks = grid_x * grid_y * grid_z};
 	if (k.peer) {
 		memcpy(&k.call, parameters[0], sizeof(k.call));
-		peer_kernel_check(k.peer, grid_x * grid_y * grid_z, block_x * block_y * block_z,
-				  &k.call);
+		peer_kernel_check(k.peer, k.blocks, block_x * block_y * block_z, &k.call);
 	} else {
 		memcpy(&n, parameters[1], sizeof(n));
 		k.ns = n * NS_EACH;

@@ -191,13 +191,19 @@ static struct peer_call shape(struct peer_call call, unsigned shape, unsigned ro
 	return call;
 }
 
-static CUresult launch(const struct comm *c, enum which kernel, struct peer_call *call)
+static CUresult launch_blocks(const struct comm *c, enum which kernel, unsigned blocks,
+			      struct peer_call *call)
 {
 	void *parameters[] = {call};
-	CUresult error = cuda.cuLaunchKernel(kernels[kernel], 1, 1, 1, THREADS, 1, 1, 0, c->stream,
-					     parameters, NULL);
+	CUresult error = cuda.cuLaunchKernel(kernels[kernel], blocks, 1, 1, THREADS, 1, 1, 0,
+					     c->stream, parameters, NULL);
 	memset(call, 0xff, sizeof(*call)); /* it is the launch that reads it */
 	return error;
+}
+
+static CUresult launch(const struct comm *c, enum which kernel, struct peer_call *call)
+{
+	return launch_blocks(c, kernel, 1, call);
 }
 
 static uint8_t input(unsigned rank, uint64_t i, unsigned round)
@@ -240,6 +246,16 @@ static void output_check(struct comm *c, const struct peer_call *call, unsigned 
 
 /* ---- Eager ---- */
 
+/* Of each block; and of the kernel, if it was to post that. */
+static void ended_check(struct comm *c, const struct peer_call *call, unsigned blocks)
+{
+	const struct peer_state *state = host(c->staging[c->rank]);
+	for (unsigned i = 0; i < blocks; i++)
+		CHECK_EQ(state->ended[i], state->sequence);
+	if (call->posts)
+		CHECK_EQ(c->page->ended, (uint64_t)call->record << 32 | state->sequence);
+}
+
 static void eager(struct ranks *ranks, int rank, unsigned n)
 {
 	process_open(ranks, rank);
@@ -251,11 +267,15 @@ static void eager(struct ranks *ranks, int rank, unsigned n)
 		const unsigned root = (unsigned)rand_r(&seed) % n;
 		call.src += (unsigned)rand_r(&seed) % 16;
 		call = shape(call, (unsigned)rand_r(&seed) % SHAPES, root);
+		call.posts = rand_r(&seed) & 1;
+		call.record = round;
+		const unsigned blocks = 1 + (unsigned)rand_r(&seed) % PEER_BLOCKS;
 		const unsigned shift = (unsigned)(call.src - c->src);
 		input_fill(c, round);
 		struct peer_call given = call;
-		OK(launch(c, kernel, &given));
+		OK(launch_blocks(c, kernel, blocks, &given));
 		output_check(c, &call, root, round + 7 * shift);
+		ended_check(c, &call, blocks);
 	}
 	ranks_barrier(ranks, (int)n);
 }

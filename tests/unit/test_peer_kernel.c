@@ -469,6 +469,133 @@ static void overlap(void **unused)
 	world_free(w);
 }
 
+/* ---- Posts ---- */
+
+#define RECORD 78
+
+struct block {
+	struct peer_call call;
+	uint32_t number;
+	pthread_t thread;
+};
+
+static void *block_main(void *arg)
+{
+	const struct block *b = arg;
+	ncclsvc_peer_block = (struct peer_block){b->number, 2};
+	kernel->run(b->call);
+	return NULL;
+}
+
+/* One of two blocks. */
+static void block_start(struct block *b, const struct peer_call *call, uint32_t number)
+{
+	*b = (struct block){.call = *call, .number = number};
+	assert_int_equal(pthread_create(&b->thread, NULL, block_main, b), 0);
+}
+
+static void block_run(const struct peer_call *call, uint32_t number)
+{
+	struct block b = {.call = *call, .number = number};
+	block_main(&b);
+	ncclsvc_peer_block = (struct peer_block){0, 1};
+}
+
+static uint32_t block_ended(struct rank *r, uint32_t number)
+{
+	return __atomic_load_n(&state(r)->ended[number], __ATOMIC_ACQUIRE);
+}
+
+static uint64_t page_ended(struct rank *r)
+{
+	return __atomic_load_n(&r->page.ended, __ATOMIC_ACQUIRE);
+}
+
+static uint64_t posted(uint32_t sequence)
+{
+	return (uint64_t)RECORD << 32 | sequence;
+}
+
+static struct peer_call posting_call(struct rank *r)
+{
+	struct peer_call c = call_of(r, kernel->bytes);
+	c.record = RECORD;
+	c.posts = 1;
+	return c;
+}
+
+/* Rank 1 runs its blocks one after the other, in either order, so that rank 0's other block waits.
+ */
+static void posts_round(struct rank *r, uint32_t first, uint32_t sequence)
+{
+	const uint64_t before = r->page.ended;
+	struct peer_call c = posting_call(r);
+	struct block blocks[2];
+	if (r->number) {
+		struct rank *other = &r->world->ranks[0];
+		block_run(&c, first);
+		assert_true(page_ended(r) == before);
+		while (block_ended(other, first) != sequence)
+			usleep(100);
+		usleep(2000);
+		assert_int_not_equal(block_ended(other, !first), sequence);
+		assert_int_not_equal((uint32_t)page_ended(other), sequence);
+		block_run(&c, !first);
+	} else {
+		for (uint32_t i = 0; i < 2; i++)
+			block_start(&blocks[i], &c, i);
+		for (uint32_t i = 0; i < 2; i++)
+			pthread_join(blocks[i].thread, NULL);
+	}
+	assert_int_equal(r->page.failed, 0);
+	assert_true(page_ended(r) == posted(sequence));
+}
+
+static void posts_work(struct rank *r)
+{
+	posts_round(r, 0, NEAR_WRAP + 1);
+	pthread_barrier_wait(&r->world->round);
+	posts_round(r, 1, 2);
+	struct peer_call c = posting_call(r);
+	kernel->run(c); /* of one block */
+	assert_true(page_ended(r) == posted(3));
+}
+
+static void posts_after_all_blocks(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, posts_work));
+}
+
+/* Rank 1 never comes, and aborts rank 0's. */
+static void failure_work(struct rank *r)
+{
+	struct peer_call c = posting_call(r);
+	struct block blocks[2];
+	if (r->number) {
+		struct rank *other = &r->world->ranks[0];
+		while (!__atomic_load_n(&other->page.begun, __ATOMIC_ACQUIRE))
+			usleep(100);
+		assert_int_equal(page_ended(other), 0);
+		abort_soon(other);
+		return;
+	}
+	for (uint32_t i = 0; i < 2; i++)
+		block_start(&blocks[i], &c, i);
+	for (uint32_t i = 0; i < 2; i++)
+		pthread_join(blocks[i].thread, NULL);
+	assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+	assert_true(page_ended(r) == posted(NEAR_WRAP + 1));
+	kernel->run(c); /* it is dead */
+	assert_true(page_ended(r) == posted(2));
+}
+
+static void posts_failure(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, failure_work));
+}
+
 static int with_few(void **unused)
 {
 	(void)unused;
@@ -493,6 +620,8 @@ int main(void)
 		cmocka_unit_test(mismatch_waits_for_all),
 		cmocka_unit_test(aborted),
 		cmocka_unit_test(overlap),
+		cmocka_unit_test(posts_after_all_blocks),
+		cmocka_unit_test(posts_failure),
 	};
 	const struct CMUnitTest only_many[] = {
 		cmocka_unit_test(two_steps),
