@@ -31,11 +31,11 @@ struct peer_line {
 
 /* Written by the rank's own kernels, which read the first four words at a time. */
 struct peer_state {
-	uint32_t sequence; /* of the newest kernel all of whose blocks have begun */
-	uint32_t dead;	   /* enum peer_end; but for PEER_GOOD all later operations fail, too */
-	uint32_t blocks;   /* of that kernel */
-	uint32_t arrived;  /* blocks of the next one */
-	uint32_t stopped;  /* the sequence of one that failed */
+	uint32_t sequence;  /* of the newest kernel all of whose blocks have begun */
+	uint32_t dead;	    /* enum peer_end; but for PEER_GOOD all later operations fail, too */
+	uint32_t blocks;    /* of that kernel */
+	uint32_t arrived;   /* blocks of the next one */
+	uint32_t stopped;   /* the sequence of one that failed */
 	uint32_t ending[2]; /* blocks of kernels that post their end, for even and odd sequences */
 	uint32_t pad;
 	uint32_t ended[PEER_BLOCKS]; /* by block: the sequence of the last kernel that it ended */
@@ -65,7 +65,7 @@ struct peer_state {
 
 #define PEER_BULK_SLOTS	   4
 #define PEER_BULK_CHUNK	   8192 /* bytes at most; a slot may be smaller */
-#define PEER_BULK_THREADS  768	/* of a block, that move data */
+#define PEER_BULK_THREADS  512	/* of a block, that move data; more have too few registers */
 #define PEER_BULK_CHANNELS 512
 #define PEER_BULK_SCRATCH  2048 /* bytes of each channel */
 
@@ -117,8 +117,8 @@ struct peer_page {
 	uint32_t heartbeat; /* to count on while kernels run; the daemon does not write it yet */
 	uint32_t pad0[14];
 	/* Kernels write these. begun and ended: a sequence, and above it the operation's record. */
-	uint64_t begun; /* only by one that waits for longer than PEER_LOOK_NS */
-	uint64_t ended; /* by one that posts: all that it has stored is there for everybody */
+	uint64_t begun;	 /* only by one that waits for longer than PEER_LOOK_NS */
+	uint64_t ended;	 /* by one that posts: all that it has stored is there for everybody */
 	uint64_t failed; /* a sequence, and above it enum peer_end */
 	uint64_t other;	 /* after a mismatch: the other's header */
 	uint32_t other_rank;
