@@ -15,6 +15,8 @@
 #endif
 
 #include "base/log.h"
+#include "base/loop.h"
+#include "base/nofail.h"
 #include "base/paths.h"
 #include "base/timings.h"
 #include "callbacks.h"
@@ -263,6 +265,10 @@ static int fill_node_in(struct daemon *d)
 static int start(struct daemon *d)
 {
 	raise_fd_limit();
+	if (!nofail_reserve_fill()) {
+		log_error("cannot start: there is no memory for the reserve");
+		return -1;
+	}
 	int several = cluster_wanted(&d->config, d->envp);
 	if (several < 0 ||
 	    (several && !(d->cluster = cluster_create(&d->loop, &d->config, d->envp))))
@@ -348,6 +354,7 @@ int main(int argc, char *argv[], char *envp[])
 	if (log_init((enum log_target)d.config.log_target, (enum log_level)d.config.log_level))
 		log_warning("this build has no journal support: logging to stderr");
 	signal(SIGPIPE, SIG_IGN);
+	loop_init_memory();
 	uv_loop_init(&d.loop);
 	uv_signal_init(&d.loop, &d.term);
 	uv_signal_init(&d.loop, &d.interrupt);

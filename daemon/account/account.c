@@ -9,10 +9,13 @@
 #include "base/closer.h"
 #include "base/config.h"
 #include "base/memory_left.h"
+#include "base/nofail.h"
 
 /* For the daemon's own needs: */
 #define MEMORY_RESERVE	 (UINT64_C(8) << 20)
 #define OTHERS_RESERVE	 (UINT64_C(16) << 20) /* and for the users who have less */
+#define SESSION_BYTES	 4096		      /* about what a session takes, without a ring */
+#define RANK_BYTES	 512		      /* and a rank of a communicator */
 #define MAPPINGS_RESERVE 8192
 #define FDS_RESERVE	 64
 #define MAX_MAP_COUNT	 65530 /* the kernel's default */
@@ -218,7 +221,9 @@ void account_give(struct account *a, enum share share, uint64_t n)
 
 static uint64_t memory_of(const struct account *a)
 {
-	return a->held[SHARE_REGION_BYTES] + a->held[SHARE_RING_BYTES];
+	return a->held[SHARE_REGION_BYTES] + a->held[SHARE_RING_BYTES] +
+	       a->held[SHARE_QUEUE_BYTES] + a->held[SHARE_SESSIONS] * SESSION_BYTES +
+	       a->held[SHARE_RANKS] * RANK_BYTES;
 }
 
 bool account_memory_left(const struct account *a, uint64_t bytes)
@@ -227,5 +232,6 @@ bool account_memory_left(const struct account *a, uint64_t bytes)
 	for (const struct account *b = a->all->by_uid; b; b = b->hh.next)
 		if (memory_of(b) > memory_of(a))
 			reserve = MEMORY_RESERVE;
-	return bytes < UINT64_MAX - reserve && memory_left(bytes + reserve);
+	return bytes < UINT64_MAX - reserve && nofail_reserve_fill() &&
+	       memory_left(bytes + reserve);
 }

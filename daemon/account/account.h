@@ -10,8 +10,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <uthash.h>
 
+#include "base/hash.h"
 #include "svc_limits.h"
 
 struct config;

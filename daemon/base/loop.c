@@ -1,8 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "loop.h"
 
-#include "base/loop.h"
+#include <stdlib.h>
+
 #include "clock.h"
+#include "nofail.h"
+
+static void *uv_malloc(size_t bytes)
+{
+	return nofail_malloc(bytes, "the event loop");
+}
+
+static void *uv_realloc(void *p, size_t bytes)
+{
+	return nofail_realloc(p, bytes, "the event loop");
+}
+
+static void *uv_calloc(size_t n, size_t bytes)
+{
+	return nofail_calloc(n, bytes, "the event loop");
+}
+
+void loop_init_memory(void)
+{
+	uv_replace_allocator(uv_malloc, uv_realloc, uv_calloc, free);
+}
 
 static void on_timer(uv_timer_t *timer)
 {

@@ -19,6 +19,10 @@ struct loop {
 	void *arg;
 };
 
+/* libuv ends the process when it gets no memory: it gets it from the reserve, too. To be called
+ * before anything else of libuv. */
+void loop_init_memory(void);
+
 void loop_open(struct loop *l, uv_loop_t *uv, uint64_t (*expire)(void *arg, uint64_t now),
 	       void *arg);
 /* Has expire called by then. */

@@ -3,8 +3,7 @@
 #ifndef COMM_COMMUNICATOR_H
 #define COMM_COMMUNICATOR_H
 
-#include <uthash.h>
-
+#include "base/hash.h"
 #include "coord/messages.h"
 #include "coord/missing.h"
 #include "epoch.h"

@@ -6,7 +6,6 @@
 
 #include "base/config.h"
 #include "base/loop.h"
-#include "base/no_memory.h"
 #include "base/timings.h"
 #include "comm.h"
 #include "comms.h"

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "base/no_memory.h"
 #include "comm.h"
 #include "comms.h"
 #include "coord/nccl_pool.h"

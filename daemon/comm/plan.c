@@ -255,7 +255,8 @@ static int take_plan(struct communicator *m, uint32_t rank, const struct svc_pla
 		return NCCLSVC_INVALID_ARGUMENT;
 	if (!charge(m, m->forming, r->groups + r->tasks + 1, text))
 		return NCCLSVC_LIMIT;
-	struct svc_plan_task *tasks = malloc(bytes ? bytes : 1);
+	struct svc_plan_task *tasks =
+		account_memory_left(m->account, bytes) ? malloc(bytes ? bytes : 1) : NULL;
 	if (!tasks || !read_whole(fd, (char *)tasks, bytes)) {
 		snprintf(text, PLAN_TEXT, tasks ? "the plan cannot be read" : "out of memory");
 		int result = tasks ? NCCLSVC_SYSTEM : NCCLSVC_NO_MEMORY;

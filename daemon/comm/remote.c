@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
-#include "base/no_memory.h"
+#include "base/nofail.h"
 #include "comm.h"
 #include "comms.h"
 #include "coord/rendezvous.h"
@@ -43,9 +43,8 @@ static void on_own(uv_async_t *async)
 /* To this node: handled soon, not at once, since the sender may be in the middle of something. */
 static void send_own(struct comms *s, enum control_kind kind, const void *body, size_t size)
 {
-	struct own_message *m = malloc(sizeof(*m) + size);
-	if (!m)
-		no_memory("a message of this node to itself");
+	struct own_message *m =
+		nofail_malloc(sizeof(*m) + size, "a message of this node to itself");
 	m->kind = kind;
 	m->size = size;
 	memcpy(m->body, body, size);

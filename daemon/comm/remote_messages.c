@@ -8,7 +8,7 @@
 #include <utlist.h>
 
 #include "base/log.h"
-#include "base/no_memory.h"
+#include "base/nofail.h"
 #include "comm.h"
 #include "comms.h"
 #include "coord/rendezvous.h"
@@ -229,9 +229,8 @@ void remote_forget_unexpected(struct communicator *m)
 static void keep_unexpected(struct communicator *m, uint32_t from, enum control_kind kind,
 			    const void *body, size_t size, bool started)
 {
-	struct unexpected_message *e = malloc(sizeof(*e) + size);
-	if (!e)
-		no_memory("a message about an epoch that has not begun");
+	struct unexpected_message *e =
+		nofail_malloc(sizeof(*e) + size, "a message about an epoch that has not begun");
 	e->from = from;
 	e->kind = kind;
 	e->started = started;

@@ -4,8 +4,7 @@
 #ifndef COORD_COORDINATOR_H
 #define COORD_COORDINATOR_H
 
-#include <uthash.h>
-
+#include "base/hash.h"
 #include "coord.h"
 #include "missing.h"
 

@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <uthash.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/log.h"
 
 #define SERIAL_NODE_SHIFT 40

@@ -4,8 +4,7 @@
 #ifndef COORD_RENDEZVOUS_H
 #define COORD_RENDEZVOUS_H
 
-#include <uthash.h>
-
+#include "base/hash.h"
 #include "coord.h"
 #include "missing.h"
 

@@ -3,8 +3,7 @@
 #ifndef COORD_SEQUENCER_STATE_H
 #define COORD_SEQUENCER_STATE_H
 
-#include <uthash.h>
-
+#include "base/hash.h"
 #include "sequencer.h"
 #include "vote.h"
 

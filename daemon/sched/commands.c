@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the supervisor asks of the engine: sessions, regions, epochs, cancellations. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <utlist.h>
 
 #include "base/clock.h"
-#include "base/no_memory.h"
+#include "base/nofail.h"
 #include "base/timings.h"
 #include "commands.h"
 #include "complete.h"
@@ -87,25 +86,18 @@ static struct user *get_user(struct engine *e, uint32_t uid)
 	DL_FOREACH (e->users, u)
 		if (u->uid == uid)
 			return u;
-	u = calloc(1, sizeof(*u));
-	if (!u)
-		return NULL;
+	u = nofail_calloc(1, sizeof(*u), "a user");
 	u->uid = uid;
 	u->ready_end = &u->ready;
 	DL_APPEND(e->users, u);
 	return u;
 }
 
-static int add_session(struct engine *e, const struct command *c)
+static void add_session(struct engine *e, const struct command *c)
 {
-	struct session *s = calloc(1, sizeof(*s));
-	struct user *u = s ? get_user(e, c->session_add.uid) : NULL;
-	if (!u) {
-		free(s);
-		return -ENOMEM;
-	}
-	s->user = u;
-	u->sessions++;
+	struct session *s = nofail_calloc(1, sizeof(*s), "a session");
+	s->user = get_user(e, c->session_add.uid);
+	s->user->sessions++;
 	s->slot = c->session;
 	s->id = c->session_add.id;
 	s->pid = c->session_add.pid;
@@ -114,27 +106,23 @@ static int add_session(struct engine *e, const struct command *c)
 	s->doorbell = s->completion = -1;
 	s->next = 1;
 	e->sessions[s->slot] = s;
-	return 0;
 }
 
-static int add_ring(struct engine *e, struct session *s, const struct command *c)
+static void add_ring(struct engine *e, struct session *s, const struct command *c)
 {
 	/* Each write to the doorbell is an edge. The engine never reads it: the client can make
 	 * it empty, and a read of it block. */
 	struct epoll_event ev = {.events = EPOLLIN | EPOLLET, .data.u64 = s->slot};
-	s->busy = calloc(c->ring.entries, 1);
-	if (!s->busy)
-		return -ENOMEM;
-	if (epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, c->ring.doorbell, &ev) < 0)
-		return -errno;
+	s->busy = nofail_calloc(c->ring.entries, 1, "a ring");
 	s->entries = c->ring.entries;
 	s->doorbell = c->ring.doorbell;
 	s->completion = c->ring.completion;
 	atomic_store(&c->ring.ring->asleep, 1);
 	s->ring = c->ring.ring;
+	if (epoll_ctl(e->epoll_fd, EPOLL_CTL_ADD, c->ring.doorbell, &ev) < 0)
+		complete_break_session(e, s, NCCLSVC_LIMIT, "its doorbell cannot be watched");
 	/* The client may have been quicker than this command. */
 	engine_session_active(e, s);
-	return 0;
 }
 
 static void drop_departures(struct session *s)
@@ -197,14 +185,12 @@ static void remove_session(struct engine *e, struct session *s)
 	e->leaving = s;
 }
 
-static int add_region(struct engine *e, struct session *s, const struct command *c)
+static void add_region(struct engine *e, struct session *s, const struct command *c)
 {
 	uint32_t i = c->region.region;
 	if (i >= s->nregions) {
 		uint32_t n = i + 16;
-		struct region *r = realloc(s->regions, n * sizeof(*r));
-		if (!r)
-			return -ENOMEM;
+		struct region *r = nofail_realloc(s->regions, n * sizeof(*r), "a region");
 		memset(r + s->nregions, 0, (n - s->nregions) * sizeof(*r));
 		s->regions = r;
 		s->nregions = n;
@@ -217,7 +203,6 @@ static int add_region(struct engine *e, struct session *s, const struct command 
 			     .pins = r->pins,
 			     .device = c->region.device,
 			     .lent = c->region.lent ? ++e->lent : 0};
-	return 0;
 }
 
 static void answer_region(struct engine *e, struct session *s, enum event_kind kind,
@@ -276,33 +261,25 @@ void engine_regions_depart(struct engine *e, struct session *s)
 
 /* ---- Communicators ---- */
 
-static int set_handle(struct session *s, uint32_t handle, struct comm *c, int32_t rank)
+static void set_handle(struct session *s, uint32_t handle, struct comm *c, int32_t rank)
 {
 	if (handle >= s->nhandles) {
 		uint32_t n = handle + 4;
-		struct handle *h = realloc(s->handles, n * sizeof(*h));
-		if (!h)
-			return -ENOMEM;
+		struct handle *h = nofail_realloc(s->handles, n * sizeof(*h), "a member");
 		memset(h + s->nhandles, 0, (n - s->nhandles) * sizeof(*h));
 		s->handles = h;
 		s->nhandles = n;
 	}
 	s->handles[handle] = (struct handle){.comm = c, .rank = rank, .known = true};
 	s->members++;
-	return 0;
 }
 
-/* What streams wait for. */
-static int start_epoch(struct engine *e, const struct command *cmd)
+static void start_epoch(struct engine *e, const struct command *cmd)
 {
 	uint32_t n = cmd->epoch_start.nranks;
-	struct comm *c = calloc(1, sizeof(*c));
-	if (!c)
-		return -ENOMEM;
-	c->members = calloc(n, sizeof(*c->members));
-	c->collective = calloc(n, sizeof(*c->collective));
-	if (!c->members || !c->collective)
-		return -ENOMEM;
+	struct comm *c = nofail_calloc(1, sizeof(*c), "an epoch");
+	c->members = nofail_calloc(n, sizeof(*c->members), "an epoch's members");
+	c->collective = nofail_calloc(n, sizeof(*c->collective), "an epoch's members");
 	c->slot = cmd->epoch_start.comm;
 	c->nranks = n;
 	c->epoch = cmd->epoch_start.epoch;
@@ -331,19 +308,17 @@ static int start_epoch(struct engine *e, const struct command *cmd)
 		m->handle = em->handle;
 		m->pid = m->session->pid;
 		m->device = em->device;
-		if (set_handle(m->session, em->handle, c, (int32_t)k))
-			return -ENOMEM;
-		if (m->device >= 0 && timeline_reserve(m->session))
-			return -ENOMEM;
+		set_handle(m->session, em->handle, c, (int32_t)k);
+		if (m->device >= 0)
+			timeline_reserve(m->session);
 	}
-	if (cmd->epoch_start.internode_id && internode_comm_create(e, c, cmd))
-		return -ENOMEM;
+	if (cmd->epoch_start.internode_id)
+		internode_comm_create(e, c, cmd);
 	free(cmd->epoch_start.members);
 	e->comms[c->slot] = c;
 	if (c->transport->epoch_begin)
 		c->transport->epoch_begin(e, c);
 	unexpected_deliver(e, c);
-	return 0;
 }
 
 /* ---- Cancellations ---- */
@@ -465,13 +440,11 @@ static void epoch_dead(struct engine *e, struct comm *c)
 		c->transport->dead(e, c);
 }
 
-static int tell_transports(struct engine *e, const struct command *c)
+static void tell_transports(struct engine *e, const struct command *c)
 {
-	int error = 0;
-	for (unsigned i = 0; i < TRANSPORTS && !error; i++)
+	for (unsigned i = 0; i < TRANSPORTS; i++)
 		if (e->config.transports[i]->command)
-			error = e->config.transports[i]->command(e, c);
-	return error;
+			e->config.transports[i]->command(e, c);
 }
 
 /* False: there is more to do. It goes on in the next round, before any other command. */
@@ -479,25 +452,24 @@ static bool run_command(struct engine *e, const struct command *c)
 {
 	struct session *s = c->session < e->config.sessions_max ? e->sessions[c->session] : NULL;
 	bool over = true;
-	int error = 0;
 	switch (c->kind) {
 	case COMMAND_SESSION_ADD:
-		error = add_session(e, c);
+		add_session(e, c);
 		break;
 	case COMMAND_SESSION_RING:
-		error = add_ring(e, s, c);
+		add_ring(e, s, c);
 		break;
 	case COMMAND_SESSION_DEL:
 		remove_session(e, s);
 		break;
 	case COMMAND_REGION_ADD:
-		error = add_region(e, s, c);
+		add_region(e, s, c);
 		break;
 	case COMMAND_REGION_DEL:
 		remove_region_later(e, s, c);
 		break;
 	case COMMAND_EPOCH_START:
-		error = start_epoch(e, c);
+		start_epoch(e, c);
 		break;
 	case COMMAND_EPOCH_END:
 		over = end_epoch(e, c);
@@ -526,7 +498,7 @@ static bool run_command(struct engine *e, const struct command *c)
 	case COMMAND_STAGING:
 	case COMMAND_MAKE:
 	case COMMAND_MAKE_NOT:
-		error = tell_transports(e, c);
+		tell_transports(e, c);
 		break;
 	case COMMAND_PLAN_ADD:
 		plan_add(e, e->comms[c->plan.comm], c->plan.plan);
@@ -551,9 +523,6 @@ static bool run_command(struct engine *e, const struct command *c)
 		epoch_dead(e, e->comms[c->epoch_end.comm]);
 		break;
 	}
-	/* Small allocations only: without them nothing can be kept consistent. */
-	if (error)
-		no_memory("what the engine knows of sessions and communicators");
 	return over;
 }
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
-#include "base/no_memory.h"
+#include "base/nofail.h"
 #include "commands.h"
 #include "internode/internode_comm.h"
 #include "internode/sequence.h"
@@ -36,39 +36,24 @@ static void wake_engine(void *arg)
 
 /* ---- Queues to and from the supervisor ---- */
 
-static bool grow(void **array, uint32_t *room, uint32_t used, size_t size)
-{
-	if (used < *room)
-		return true;
-	uint32_t more = *room ? *room * 2 : 64;
-	void *p = realloc(*array, more * size);
-	if (!p)
-		return false;
-	*array = p;
-	*room = more;
-	return true;
-}
+struct queued_command {
+	struct queued_command *prev, *next;
+	struct command command;
+};
 
-/* Commands that have run give their places back. Lock held. */
-static void close_gap(struct engine *e)
-{
-	if (!e->commands_read || e->commands_read < e->commands_room / 2)
-		return;
-	e->ncommands -= e->commands_read;
-	memmove(e->commands, e->commands + e->commands_read, e->ncommands * sizeof(*e->commands));
-	e->commands_read = 0;
-}
+struct queued_event {
+	struct queued_event *prev, *next;
+	struct event event;
+};
 
+/* A lost command, or event, would leave both sides in disagreement for good. */
 static void engine_command(struct executor *x, const struct command *c)
 {
 	struct engine *e = (struct engine *)x;
+	struct queued_command *q = nofail_malloc(sizeof(*q), "a command to the engine");
+	q->command = *c;
 	pthread_mutex_lock(&e->lock);
-	if (e->ncommands == e->commands_room)
-		close_gap(e);
-	/* A lost command would leave both sides in disagreement for good. */
-	if (!grow((void **)&e->commands, &e->commands_room, e->ncommands, sizeof(*c)))
-		no_memory("a command to the engine");
-	e->commands[e->ncommands++] = *c;
+	DL_APPEND(e->commands, q);
 	atomic_fetch_add(&e->commands_queued, 1);
 	pthread_mutex_unlock(&e->lock);
 	wake_engine(e);
@@ -77,28 +62,29 @@ static void engine_command(struct executor *x, const struct command *c)
 bool engine_next_command(struct engine *e, struct command *c)
 {
 	pthread_mutex_lock(&e->lock);
-	bool any = e->commands_read < e->ncommands;
-	if (any)
-		*c = e->commands[e->commands_read];
+	const struct queued_command *first = e->commands;
 	pthread_mutex_unlock(&e->lock);
-	return any;
+	if (first)
+		*c = first->command;
+	return first;
 }
 
 void engine_command_done(struct engine *e)
 {
 	pthread_mutex_lock(&e->lock);
-	if (++e->commands_read == e->ncommands)
-		e->commands_read = e->ncommands = 0;
+	struct queued_command *first = e->commands;
+	DL_DELETE(e->commands, first);
 	pthread_mutex_unlock(&e->lock);
+	free(first);
 	e->commands_run++;
 }
 
 void engine_event(struct engine *e, const struct event *event)
 {
+	struct queued_event *q = nofail_malloc(sizeof(*q), "an event of the engine");
+	q->event = *event;
 	pthread_mutex_lock(&e->lock);
-	if (!grow((void **)&e->events, &e->events_room, e->nevents, sizeof(*event)))
-		no_memory("an event of the engine");
-	e->events[e->nevents++] = *event;
+	DL_APPEND(e->events, q);
 	pthread_mutex_unlock(&e->lock);
 	e->notify(e->notify_arg);
 }
@@ -106,16 +92,25 @@ void engine_event(struct engine *e, const struct event *event)
 static bool engine_next_event(struct executor *x, struct event *event)
 {
 	struct engine *e = (struct engine *)x;
-	bool any = false;
 	pthread_mutex_lock(&e->lock);
-	if (e->events_read < e->nevents) {
-		*event = e->events[e->events_read++];
-		any = true;
-	}
-	if (e->events_read == e->nevents)
-		e->events_read = e->nevents = 0;
+	struct queued_event *first = e->events;
+	if (first)
+		DL_DELETE(e->events, first);
 	pthread_mutex_unlock(&e->lock);
-	return any;
+	if (first)
+		*event = first->event;
+	free(first);
+	return first;
+}
+
+static void free_queues(struct engine *e)
+{
+	struct queued_command *c, *next_command;
+	struct queued_event *event, *next_event;
+	DL_FOREACH_SAFE (e->commands, c, next_command)
+		free(c);
+	DL_FOREACH_SAFE (e->events, event, next_event)
+		free(event);
 }
 
 static struct failure engine_last_failure(struct executor *x)
@@ -257,8 +252,7 @@ static void engine_free(struct engine *e)
 	free(e->visited);
 	free(e->published);
 	free(e->decided);
-	free(e->commands);
-	free(e->events);
+	free_queues(e);
 	free(e);
 }
 

@@ -75,11 +75,9 @@ struct engine {
 
 	/* Shared with the supervisor's thread. */
 	pthread_mutex_t lock;
-	struct command *commands;
-	uint32_t ncommands, commands_room, commands_read;
+	struct queued_command *commands;
 	_Atomic uint64_t commands_queued; /* so far */
-	struct event *events;
-	uint32_t nevents, events_room, events_read;
+	struct queued_event *events;
 	struct failure failure; /* the last */
 	_Atomic bool asleep;	/* the command eventfd must be written */
 	int wake_fd;

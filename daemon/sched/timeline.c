@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "timeline.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <utlist.h>
 
-int timeline_reserve(struct session *s)
+#include "base/nofail.h"
+
+void timeline_reserve(struct session *s)
 {
 	if (!s->lines)
-		s->lines = calloc(SVC_TIMELINES, sizeof(*s->lines));
-	return s->lines ? 0 : -ENOMEM;
+		s->lines = nofail_calloc(SVC_TIMELINES, sizeof(*s->lines), "timelines");
 }
 
 static void raise(_Atomic uint64_t *word, uint64_t value)

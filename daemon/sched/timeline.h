@@ -14,8 +14,8 @@
 
 #include "state.h"
 
-/* What the timelines of a session need from now on is reserved. Returns 0 or -ENOMEM. */
-int timeline_reserve(struct session *s);
+/* What the timelines of a session need from now on is reserved. */
+void timeline_reserve(struct session *s);
 /* The task has a timeline, and ... */
 /* ... is launched on a GPU; */
 void timeline_flies(const struct task *t);

@@ -109,8 +109,8 @@ struct transport {
 	 * when it has something to look after, and clears it. */
 	bool (*poll)(struct engine *e);
 	/* A command about GPUs or their workers: all transports get it, and each does its part.
-	 * Returns 0 or -ENOMEM. */
-	int (*command)(struct engine *e, const struct command *cmd);
+	 */
+	void (*command)(struct engine *e, const struct command *cmd);
 	/* The region is about to be forgotten; no pending task names it, unless its session ends.
 	 */
 	void (*region_gone)(struct engine *e, const struct region *r);

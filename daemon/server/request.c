@@ -8,6 +8,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "base/nofail.h"
 #include "build_config.h"
 #include "comm/comm.h"
 #include "comm/gpus.h"
@@ -19,6 +20,36 @@
 #include "memory/memory.h"
 #include "names.h"
 #include "server_state.h"
+
+/* True, and the session is told: the reserve for what was admitted before is not whole. */
+static bool refused_memory(struct client *c, unsigned opcode, uint32_t serial)
+{
+	if (nofail_reserve_fill())
+		return false;
+	client_error(
+		c, opcode, serial, NCCLSVC_NO_MEMORY,
+		"the daemon has run out of memory: it takes requests again when there is some");
+	return true;
+}
+
+/* Requests that ask, or give something back, are taken also then. */
+static bool takes_memory(unsigned opcode)
+{
+	switch (opcode) {
+	case SVC_REGION_DEL:
+	case SVC_REDOP_DEL:
+	case SVC_JOIN_CANCEL:
+	case SVC_LEAVE:
+	case SVC_PLAN_DROP:
+	case SVC_LIST:
+	case SVC_DAEMON_INFO:
+	case SVC_WORLD:
+	case SVC_CANCEL: /* of a session; those of tasks are refused there */
+		return false;
+	default:
+		return true;
+	}
+}
 
 static void hello(struct server *s, struct client *c, uint32_t serial, const struct svc_hello *m)
 {
@@ -109,6 +140,8 @@ static void cancel(struct server *s, struct client *c, uint32_t serial, const st
 		cancel_session(s, c, serial, id);
 		return;
 	}
+	if (refused_memory(c, SVC_CANCEL, serial))
+		return;
 	if (c->cancels >= SVC_CANCELS) {
 		client_error(c, SVC_CANCEL, serial, NCCLSVC_BUSY,
 			     "%d cancellations of this session are under way", SVC_CANCELS);
@@ -175,6 +208,8 @@ void request_handle(struct server *s, struct client *c, const struct svc_header 
 	server_handle_events(s);
 	remote_handle_own(&s->comms);
 	if (c->state == CLIENT_CLOSING)
+		return;
+	if (takes_memory(h->opcode) && refused_memory(c, h->opcode, h->serial))
 		return;
 	switch (h->opcode) {
 	case SVC_HELLO:

@@ -122,7 +122,9 @@ static void queue_message(struct client *c, const void *message, size_t length, 
 		lose(c, NCCLSVC_LIMIT, "it does not read its socket");
 		return;
 	}
-	struct outgoing *o = calloc(1, sizeof(*o) + length);
+	struct outgoing *o = account_memory_left(c->account, sizeof(*o) + length)
+				     ? calloc(1, sizeof(*o) + length)
+				     : NULL;
 	if (!o) {
 		account_give(c->account, SHARE_QUEUE_BYTES, length);
 		account_give(c->account, SHARE_FDS, nfds);

@@ -82,6 +82,24 @@ static void rings(struct attacker *a)
 			conn_ring_bell(&c[i]);
 }
 
+/* Each session that does not read its answers has one of 32 KiB waiting, which takes all memory
+ * that there is. Other sessions have the daemon queue commands: those cannot be refused any more.
+ */
+static void memory_used_up(struct attacker *a)
+{
+	enum { UNREAD = 1500 };
+	static struct conn c[UNREAD];
+	const struct svc_list list = {.what = SVC_LIST_MEMBERS};
+	const struct svc_record record = {.comm = 77, .op = NCCLSVC_BARRIER, .peer = -1};
+	const bool submits = attack_fork();
+	const unsigned n = open_many(a, c, submits ? UNREAD / 4 : UNREAD);
+	if (submits)
+		flood(a, c, n, SVC_SOCKET_TASKS, SVC_SUBMIT, &record, sizeof(record));
+	join_unmet(a, &c[0], 1, 4096, 0);
+	attack_ready(a, "%u sessions that read no answer", n);
+	flood(a, c, n, 0, SVC_LIST, &list, sizeof(list));
+}
+
 const struct attack memory_attacks[] = {
 	{"regions", "16 sessions register 4,095 regions of 4 KiB each", .run = regions},
 	{"regions-address", "the same, where the daemon's address space may grow by 60 MiB",
@@ -92,4 +110,6 @@ const struct attack memory_attacks[] = {
 	 .run = rings},
 	{"rings-address", "the same, where the daemon's address space may grow by 60 MiB",
 	 .run = rings, .address_mib = 60},
+	{"memory-used-up", "unread replies use up an address space that may grow by 40 MiB",
+	 .run = memory_used_up, .address_mib = 40},
 	{0}};

@@ -7,7 +7,7 @@
 #include <utlist.h>
 
 #include "base/clock.h"
-#include "base/no_memory.h"
+#include "base/nofail.h"
 #include "base/timings.h"
 #include "channel/mpi_api.h"
 #include "deadlock.h"
@@ -19,6 +19,7 @@
 
 #define MESSAGES_PER_TURN 64
 #define DONE_PER_TURN	  32
+#define MESSAGE		  "a message to another node" /* without it the nodes would disagree for good */
 
 struct message {
 	struct flight flight; /* first */
@@ -32,14 +33,13 @@ struct message {
 /* ---- Beginning and end ---- */
 
 /* Fills nodes (in the order of their first ranks), node_of, counts, first and ranks. */
-static bool lay_out(struct internode_comm *s, const struct epoch_member *members, uint32_t nranks,
+static void lay_out(struct internode_comm *s, const struct epoch_member *members, uint32_t nranks,
 		    uint32_t nodes_max)
 {
-	uint32_t *place = malloc(nodes_max * sizeof(*place));
-	bool good = place;
-	for (uint32_t i = 0; good && i < nodes_max; i++)
+	uint32_t *place = nofail_malloc(nodes_max * sizeof(*place), "an epoch's nodes");
+	for (uint32_t i = 0; i < nodes_max; i++)
 		place[i] = UINT32_MAX;
-	for (uint32_t k = 0; good && k < nranks; k++) {
+	for (uint32_t k = 0; k < nranks; k++) {
 		uint32_t node = members[k].node;
 		if (place[node] == UINT32_MAX) {
 			place[node] = s->nnodes++;
@@ -48,42 +48,34 @@ static bool lay_out(struct internode_comm *s, const struct epoch_member *members
 		s->node_of[k] = place[node];
 		s->counts[place[node]]++;
 	}
-	for (uint32_t p = 0, at = 0; good && p < s->nnodes; at += s->counts[p++]) {
+	for (uint32_t p = 0, at = 0; p < s->nnodes; at += s->counts[p++]) {
 		s->first[p] = at;
 		if (s->counts[p] > s->most)
 			s->most = s->counts[p];
 	}
-	for (uint32_t p = 0, at = 0; good && p < s->nnodes; p++)
+	for (uint32_t p = 0, at = 0; p < s->nnodes; p++)
 		for (uint32_t k = 0; k < nranks; k++)
 			if (s->node_of[k] == p)
 				s->ranks[at++] = k;
 	free(place);
-	return good;
 }
 
-int internode_comm_create(struct engine *e, struct comm *c, const struct command *cmd)
+void internode_comm_create(struct engine *e, struct comm *c, const struct command *cmd)
 {
 	const uint32_t n = c->nranks;
-	struct internode_comm *s = calloc(1, sizeof(*s));
-	if (!s)
-		return -1;
+	struct internode_comm *s = nofail_calloc(1, sizeof(*s), "an epoch's nodes");
 	c->internode = s;
 	s->comm = c;
 	s->id = cmd->epoch_start.internode_id;
-	s->nodes = calloc(n, sizeof(*s->nodes));
-	s->counts = calloc(n, sizeof(*s->counts));
-	s->first = calloc(n, sizeof(*s->first));
-	s->ranks = calloc(n, sizeof(*s->ranks));
-	s->node_of = calloc(n, sizeof(*s->node_of));
-	if (!s->nodes || !s->counts || !s->first || !s->ranks || !s->node_of ||
-	    !lay_out(s, cmd->epoch_start.members, n, e->config.nodes))
-		return -1;
-	s->overs = calloc(s->nnodes, sizeof(*s->overs));
-	if (!s->overs)
-		return -1;
+	s->nodes = nofail_calloc(n, sizeof(*s->nodes), "an epoch's nodes");
+	s->counts = nofail_calloc(n, sizeof(*s->counts), "an epoch's nodes");
+	s->first = nofail_calloc(n, sizeof(*s->first), "an epoch's nodes");
+	s->ranks = nofail_calloc(n, sizeof(*s->ranks), "an epoch's nodes");
+	s->node_of = nofail_calloc(n, sizeof(*s->node_of), "an epoch's nodes");
+	lay_out(s, cmd->epoch_start.members, n, e->config.nodes);
+	s->overs = nofail_calloc(s->nnodes, sizeof(*s->overs), "an epoch's nodes");
 	s->me = internode_comm_place(s, (int)e->config.node);
 	HASH_ADD(hh, e->internode_comms, id, sizeof(s->id), s);
-	return 0;
 }
 
 static void free_credits(struct engine *e, struct internode_comm *s)
@@ -286,9 +278,7 @@ void internode_comm_send(struct engine *e, struct internode_comm *s, uint32_t pl
 			 enum internode_kind kind, const struct operation_key *key,
 			 const void *body, size_t bytes, const void *more, size_t more_bytes)
 {
-	struct message *m = malloc(sizeof(*m) + bytes + more_bytes);
-	if (!m)
-		no_memory("a message to another node"); /* the nodes would disagree for good */
+	struct message *m = nofail_malloc(sizeof(*m) + bytes + more_bytes, MESSAGE);
 	m->flight.over = message_over;
 	m->node = (int)s->nodes[place];
 	m->bytes = sizeof(m->header) + bytes + more_bytes;
@@ -306,9 +296,7 @@ void internode_comm_send(struct engine *e, struct internode_comm *s, uint32_t pl
 void internode_comm_send_node(struct engine *e, uint32_t node, const struct internode_header *h,
 			      const void *body)
 {
-	struct message *m = malloc(sizeof(*m) + h->bytes);
-	if (!m)
-		no_memory("a message to another node");
+	struct message *m = nofail_malloc(sizeof(*m) + h->bytes, MESSAGE);
 	m->flight.over = message_over;
 	m->node = (int)node;
 	m->bytes = sizeof(m->header) + h->bytes;
@@ -324,9 +312,7 @@ void internode_comm_send_node(struct engine *e, uint32_t node, const struct inte
 
 void internode_comm_refuse_credit(struct engine *e, int node, int32_t tag)
 {
-	struct message *m = malloc(sizeof(*m));
-	if (!m)
-		no_memory("a message to another node");
+	struct message *m = nofail_malloc(sizeof(*m), MESSAGE);
 	m->flight.over = message_over;
 	m->node = node;
 	m->bytes = 0;

@@ -39,8 +39,7 @@
 #ifndef SCHED_INTERNODE_COMM_H
 #define SCHED_INTERNODE_COMM_H
 
-#include <uthash.h>
-
+#include "base/hash.h"
 #include "coord/vote.h"
 #include "sched/state.h"
 
@@ -157,8 +156,7 @@ static inline const uint32_t *internode_comm_locals(const struct internode_comm 
 
 /* ---- internode_comm.c ---- */
 
-/* Returns 0 or -ENOMEM. */
-int internode_comm_create(struct engine *e, struct comm *c, const struct command *cmd);
+void internode_comm_create(struct engine *e, struct comm *c, const struct command *cmd);
 void internode_comm_free(struct engine *e, struct comm *c);
 /* Is it a member of this node? */
 bool internode_comm_is_here(const struct comm *c, int32_t rank);

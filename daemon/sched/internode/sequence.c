@@ -5,7 +5,7 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "base/no_memory.h"
+#include "base/nofail.h"
 #include "base/timings.h"
 #include "channel/cluster.h"
 #include "node_match.h"
@@ -160,9 +160,8 @@ void sequence_request(struct engine *e, bool fits)
 
 void sequence_request_creation(struct engine *e, struct creation *k, creation_launch *launch)
 {
-	struct launch_request *r = calloc(1, sizeof(*r) + sizeof(r->entries[0]));
-	if (!r)
-		no_memory("a place in the order of launches");
+	struct launch_request *r = nofail_calloc(1, sizeof(*r) + sizeof(r->entries[0]),
+						 "a place in the order of launches");
 	r->creation = k;
 	r->launch = launch;
 	r->n = 1;

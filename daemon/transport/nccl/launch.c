@@ -164,7 +164,7 @@ static void launch(struct engine *e, struct task *const *tasks, uint32_t n)
 	device_ring(e);
 }
 
-static int command(struct engine *e, const struct command *cmd)
+static void command(struct engine *e, const struct command *cmd)
 {
 	if (cmd->kind == COMMAND_DEVICE_ADD)
 		device_add(e, cmd->device.device, cmd->device.queue, cmd->device.doorbell);
@@ -172,7 +172,6 @@ static int command(struct engine *e, const struct command *cmd)
 		creation_add(e, cmd->creation);
 	else if (cmd->kind == COMMAND_MAKE_NOT)
 		creation_cancel(e, cmd->creation_number);
-	return 0;
 }
 
 static void finish(struct engine *e)

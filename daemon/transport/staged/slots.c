@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Staging memory: slots of one size. Some are pinned; the others are ordinary shared memory, whose
  * pages are given back when they are. */
-#include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "base/nofail.h"
 #include "staged.h"
 
 static char *address(const struct engine *e, uint32_t slot)
@@ -12,15 +12,13 @@ static char *address(const struct engine *e, uint32_t slot)
 	return staging_of(e)->slots.base + (size_t)slot * STAGING_SLOT_BYTES;
 }
 
-int slots_add(struct engine *e, const struct command *c)
+void slots_add(struct engine *e, const struct command *c)
 {
 	struct slots *s = &staging_of(e)->slots;
 	const uint32_t pinned = c->staging.pinned, all = c->staging.slots;
 	*s = (struct slots){.base = c->staging.base, .all_pinned = pinned};
-	s->pinned = calloc(pinned, sizeof(*s->pinned));
-	s->more = calloc(all - pinned + 1, sizeof(*s->more));
-	if (!s->pinned || !s->more)
-		return -ENOMEM;
+	s->pinned = nofail_calloc(pinned, sizeof(*s->pinned), "staging memory");
+	s->more = nofail_calloc(all - pinned + 1, sizeof(*s->more), "staging memory");
 	/* Stacks: the first are used first, and again, so the rest is seldom touched. */
 	while (s->npinned < pinned) {
 		s->pinned[s->npinned] = pinned - 1 - s->npinned;
@@ -30,7 +28,6 @@ int slots_add(struct engine *e, const struct command *c)
 		s->more[s->nmore] = all - 1 - s->nmore;
 		s->nmore++;
 	}
-	return 0;
 }
 
 bool slots_take(struct engine *e, uint32_t n, bool any, char **out)

@@ -350,15 +350,14 @@ static void set_worker(struct engine *e, uint32_t device, uint32_t generation)
 			op->aborted = true;
 }
 
-static int command(struct engine *e, const struct command *cmd)
+static void command(struct engine *e, const struct command *cmd)
 {
 	if (cmd->kind == COMMAND_DEVICE_ADD)
 		device_add(e, cmd->device.device, cmd->device.queue, cmd->device.doorbell);
 	if (cmd->kind == COMMAND_STAGING)
-		return slots_add(e, cmd);
+		slots_add(e, cmd);
 	if (cmd->kind == COMMAND_DEVICE_WORKER)
 		set_worker(e, cmd->worker.device, cmd->worker.generation);
-	return 0;
 }
 
 static void finish_all(struct engine *e)

@@ -97,8 +97,7 @@ void copy_make_shadows(struct chunk *k);
 
 /* ---- slots.c ---- */
 
-/* Returns 0 or -ENOMEM. */
-int slots_add(struct engine *e, const struct command *c);
+void slots_add(struct engine *e, const struct command *c);
 /* n slots; ordinary memory too, if any is true. False: there are not so many. */
 bool slots_take(struct engine *e, uint32_t n, bool any, char **out);
 void slots_give(struct engine *e, char *slot);
