@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * platform.h for the twin: one thread of the CPU, which does the work of a block's. */
+ * platform.h for the twin: one thread of the CPU, which does the work of a block. */
 #ifndef KERNELS_PLATFORM_TWIN_H
 #define KERNELS_PLATFORM_TWIN_H
 

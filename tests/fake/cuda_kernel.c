@@ -29,26 +29,52 @@ struct CUfunc_st {
 struct CUmod_st {
 	struct CUmod_st *next;
 	struct CUfunc_st *functions;
+	bool fat;
+	size_t bytes;
 	char image[];
 };
+
+#define FAT_MAGIC 0xba55ed50
+
+/* What a fat binary begins with. */
+struct fat_header {
+	uint32_t magic;
+	uint16_t version, header_bytes;
+	uint64_t bytes; /* that follow */
+};
+
+/* Its bytes, if it is PTX or a fat binary; otherwise 0. */
+static size_t image_bytes(const char *image, bool *fat)
+{
+	struct fat_header h = {0};
+	if (strnlen(image, sizeof(h.magic)) == sizeof(h.magic))
+		memcpy(&h.magic, image, sizeof(h.magic));
+	*fat = h.magic == FAT_MAGIC;
+	if (!*fat)
+		return strstr(image, ".version") && strstr(image, ".entry") ? strlen(image) + 1 : 0;
+	memcpy(&h, image, sizeof(h));
+	return h.header_bytes + h.bytes;
+}
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUmod_st *modules;
 
-/* Only PTX is known. */
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
 	if (error)
 		return error;
-	if (!image || !strstr(image, ".version") || !strstr(image, ".entry"))
+	bool fat;
+	const size_t bytes = image ? image_bytes(image, &fat) : 0;
+	if (!bytes)
 		return CUDA_ERROR_INVALID_VALUE;
-	const size_t bytes = strlen(image) + 1;
 	*module = malloc(sizeof(**module) + bytes);
 	if (!*module)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	(*module)->functions = NULL;
+	(*module)->fat = fat;
+	(*module)->bytes = bytes;
 	memcpy((*module)->image, image, bytes);
 	pthread_mutex_lock(&lock);
 	(*module)->next = modules;
@@ -95,6 +121,19 @@ static bool has_entry(const char *image, const char *name)
 	return false;
 }
 
+/* The code is compressed, but the name that it was given is not. */
+static bool has_name(const struct CUmod_st *module, const char *name)
+{
+	const size_t length = strlen(name) + 1;
+	const char *at = module->image, *end = at + module->bytes;
+	while (length > 1 && (at = memmem(at, (size_t)(end - at), name, length))) {
+		if (!at[-1])
+			return true;
+		at++;
+	}
+	return false;
+}
+
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
 	CUresult error = enter();
@@ -102,7 +141,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 		return error;
 	if (!module || !name)
 		return CUDA_ERROR_INVALID_HANDLE;
-	if (!has_entry(module->image, name))
+	if (module->fat ? !has_name(module, name) : !has_entry(module->image, name))
 		return CUDA_ERROR_NOT_FOUND;
 	struct CUfunc_st *f = malloc(sizeof(*f));
 	if (!f)

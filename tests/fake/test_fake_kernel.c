@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The stand-in for libcuda runs the kernels of the peer transport. The arguments are the files of
- * their PTX: for few bytes, and for many. */
+ * The stand-in for libcuda runs the kernels of the peer transport, from the data in the library.
+ * The arguments are the files of their PTX: for few bytes, and for many. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -13,6 +13,7 @@
 #include "cuda_driver.h"
 #include "dynlib.h"
 #include "fdio.h"
+#include "kernels/image.h"
 #include "ncclsvc_types.h"
 #include "proto/abi/peer.h"
 #include "ranks.h"
@@ -77,17 +78,16 @@ static char *ptx_read(const char *path)
 	return text;
 }
 
-static CUfunction kernel_load(enum which i)
+static CUfunction kernel_load(const void *image, enum which i)
 {
 	CUmodule module;
 	CUfunction kernel, other;
-	char *text = ptx_read(ptx_paths[i]);
-	OK(cuda.cuModuleLoadData(&module, text));
-	free(text);
+	OK(cuda.cuModuleLoadData(&module, image));
 	OK(cuda.cuModuleGetFunction(&kernel, module, names[i]));
+	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, names[!i]), CUDA_ERROR_NOT_FOUND);
 	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, "ncclsvc_peer"), CUDA_ERROR_NOT_FOUND);
-	CHECK_EQ(cuda.cuModuleLoadData(&module, ".entry without a version"),
-		 CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, "peer_bulk"), CUDA_ERROR_NOT_FOUND);
+	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, ""), CUDA_ERROR_NOT_FOUND);
 	OK(cuda.cuFuncLoad(kernel));
 	return kernel;
 }
@@ -153,8 +153,32 @@ static void process_open(struct ranks *ranks, int rank)
 	gpu_open(rank);
 	OK(cuMemHostRegister(ranks->scratch, sizeof(ranks->scratch), CU_MEMHOSTREGISTER_DEVICEMAP));
 	CHECK(cuda_driver_load(&cuda, &version, why, sizeof(why)));
-	for (unsigned i = 0; i < KERNELS; i++)
-		kernels[i] = kernel_load(i);
+	kernels[FEW] = kernel_load(ncclsvc_peer_collective_image, FEW);
+	kernels[MANY] = kernel_load(ncclsvc_peer_bulk_image, MANY);
+}
+
+/* ---- Modules ---- */
+
+static void modules(struct ranks *ranks, int rank)
+{
+	CUmodule module;
+	process_open(ranks, rank);
+	for (unsigned i = 0; i < KERNELS; i++) {
+		char *text = ptx_read(ptx_paths[i]);
+		kernel_load(text, i);
+		free(text);
+	}
+	CHECK(ncclsvc_peer_collective_image_size > 1000 && ncclsvc_peer_bulk_image_size > 1000);
+	CHECK_EQ(ncclsvc_peer_collective_image[ncclsvc_peer_collective_image_size], 0);
+	CHECK_EQ(cuda.cuModuleLoadData(&module, ".entry without a version"),
+		 CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuda.cuModuleLoadData(&module, ""), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void modules_test(void **state)
+{
+	(void)state;
+	ranks_run(1, modules, -1);
 }
 
 /* ---- Operations ---- */
@@ -497,11 +521,9 @@ static void torn_down_test(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(eager_test),
-		cmocka_unit_test(captured_test),
-		cmocka_unit_test(two_communicators_test),
-		cmocka_unit_test(peer_killed_test),
-		cmocka_unit_test(wrong_address_test),
+		cmocka_unit_test(modules_test),	    cmocka_unit_test(eager_test),
+		cmocka_unit_test(captured_test),    cmocka_unit_test(two_communicators_test),
+		cmocka_unit_test(peer_killed_test), cmocka_unit_test(wrong_address_test),
 		cmocka_unit_test(torn_down_test),
 	};
 	if (argc != 1 + KERNELS)

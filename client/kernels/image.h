@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The kernels as data for cuModuleLoadData: a fat binary, or PTX where only clang was there to make
+ * it. Without a compiler for GPUs, the sizes are 0. */
+#ifndef KERNELS_IMAGE_H
+#define KERNELS_IMAGE_H
+
+#include <stddef.h>
+
+extern const unsigned char ncclsvc_peer_collective_image[], ncclsvc_peer_bulk_image[];
+extern const size_t ncclsvc_peer_collective_image_size, ncclsvc_peer_bulk_image_size;
+
+#endif
