@@ -12,6 +12,7 @@
 #include "core/session.h"
 #include "cuda/gpu.h"
 #include "cuda/mps.h"
+#include "cuda/peer.h"
 #include "join.h"
 
 /* The daemon answers a JOIN by its deadline; this is for the answer's way. */
@@ -40,6 +41,14 @@ static ncclsvc_comm *comm_new(ncclsvc_session *s)
 		comm->daemon_device = SVC_DEVICE_HOST;
 	}
 	return comm;
+}
+
+/* One that never became a communicator. Not locked. */
+static void comm_discard(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	if (comm && comm->peer)
+		peer_discard(s, comm->peer);
+	free(comm);
 }
 
 static void label(ncclsvc_comm *comm, const ncclsvc_comm *parent)
@@ -124,7 +133,7 @@ struct ncclsvc_joining {
 	uint64_t deadline; /* of the answer */
 };
 
-/* Takes comm over. On OK, j has to stay where it is until joining_wait. Locked. */
+/* On OK, takes comm over, and j has to stay where it is until joining_wait. Locked. */
 static ncclsvc_result joining_begin(ncclsvc_session *s, ncclsvc_comm *comm, unsigned opcode,
 				    const void *body, int timeout_ms, struct ncclsvc_joining *j)
 {
@@ -134,10 +143,7 @@ static ncclsvc_result joining_begin(ncclsvc_session *s, ncclsvc_comm *comm, unsi
 		.call = {.on_reply = joined, .arg = comm},
 		.deadline = answer_deadline(timeout_ms),
 	};
-	ncclsvc_result r = call_begin(s, &j->call, opcode, body, -1, j->deadline);
-	if (r)
-		free(comm);
-	return r;
+	return call_begin(s, &j->call, opcode, body, -1, j->deadline);
 }
 
 static ncclsvc_result joining_wait(struct ncclsvc_joining *j, ncclsvc_comm **out)
@@ -148,8 +154,16 @@ static ncclsvc_result joining_wait(struct ncclsvc_joining *j, ncclsvc_comm **out
 	ncclsvc_comm *comm = j->comm;
 	j->comm = NULL;
 	if (r || !comm->key) { /* refused; or a split that this member has no part in */
-		free(comm);
+		comm_discard(j->session, comm);
 		comm = NULL;
+	}
+	if (!r && comm)
+		r = peer_open(j->session, comm);
+	if (r && comm) {
+		char why[LOST_TEXT];
+		snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
+		ncclsvc_comm_leave(comm);
+		return error_set(r, "%s", why);
 	}
 	if (!r)
 		*out = comm;
@@ -163,12 +177,15 @@ static void joining_cancel(struct ncclsvc_joining *j)
 	session_unlock(j->session);
 }
 
-static ncclsvc_result begin_join(ncclsvc_session *s, const struct svc_join *request, int device,
+static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, int device,
 				 int timeout_ms, struct ncclsvc_joining *j)
 {
 	ncclsvc_comm *comm = comm_new(s);
 	if (!comm)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	if (device != NCCLSVC_DEVICE_HOST)
+		comm->peer = peer_new(s, device, request->device, request->nranks);
+	request->staging = peer_region(comm->peer);
 	comm->world = request->flags & SVC_JOIN_WORLD;
 	comm->device = device;
 	comm->daemon_device = request->device;
@@ -177,6 +194,8 @@ static ncclsvc_result begin_join(ncclsvc_session *s, const struct svc_join *requ
 	session_lock(s);
 	ncclsvc_result r = joining_begin(s, comm, SVC_JOIN, request, timeout_ms, j);
 	session_unlock(s);
+	if (r)
+		comm_discard(s, comm);
 	return r;
 }
 
@@ -259,23 +278,28 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	comm->split = true;
 	comm->device = parent->device;
-	session_lock(s);
 	comm->daemon_device = parent->daemon_device;
+	/* How many ranks its part has, the member learns with the answer. */
+	if (comm->device != NCCLSVC_DEVICE_HOST && colour >= 0)
+		comm->peer = peer_new(s, comm->device, comm->daemon_device,
+				      parent->nranks < PEER_RANKS ? parent->nranks : PEER_RANKS);
+	session_lock(s);
 	label(comm, parent);
 	ncclsvc_result r = session_check(s);
 	if (!r)
 		r = comm_check(parent);
-	if (r)
-		free(comm);
 	struct svc_split request = {
 		.comm = parent->handle,
 		.colour = colour,
 		.key = key,
+		.staging = peer_region(comm->peer),
 		.timeout_ns = timeout_on_wire(timeout_ms),
 	};
 	if (!r)
 		r = joining_begin(s, comm, SVC_SPLIT, &request, timeout_ms, j);
 	session_unlock(s);
+	if (r)
+		comm_discard(s, comm);
 	return r;
 }
 
@@ -369,6 +393,7 @@ static struct svc_join rejoin_request(const ncclsvc_comm *comm, uint64_t timeout
 		.rank = comm->rank,
 		.device = comm->daemon_device,
 		.flags = comm->world ? SVC_JOIN_WORLD : 0,
+		.staging = peer_region(comm->peer),
 		.timeout_ns = timeout_ns,
 	};
 	if (!comm->world)
@@ -389,12 +414,13 @@ ncclsvc_result ncclsvc_comm_rejoin(ncclsvc_comm *comm, int timeout_ms)
 		r = device_match(s, comm->device, &number);
 	if (r)
 		return r;
+	peer_renew(s, comm, number);
 	session_lock(s);
 	comm->daemon_device = number;
 	struct svc_join request = rejoin_request(comm, timeout_on_wire(timeout_ms));
 	r = call_run(s, &call, SVC_JOIN, &request, -1, answer_deadline(timeout_ms));
 	session_unlock(s);
-	return r;
+	return r ? r : peer_open(s, comm);
 }
 
 ncclsvc_result comm_renew(ncclsvc_comm *comm, int timeout_ms)
@@ -424,6 +450,29 @@ static struct call *rejoin_calls(const ncclsvc_session *s, size_t *n)
 	return calls;
 }
 
+static ncclsvc_result renew(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	peer_renew(s, comm, comm->daemon_device);
+	return NCCLSVC_OK;
+}
+
+/* Calls it, without the lock, for those of GPUs. Locked; yields. */
+static ncclsvc_result each_gpu_comm(ncclsvc_session *s, const struct call *calls, size_t n,
+				    ncclsvc_result (*what)(ncclsvc_session *s, ncclsvc_comm *comm))
+{
+	ncclsvc_result first = NCCLSVC_OK;
+	for (size_t i = 0; i < n; i++) {
+		ncclsvc_comm *c = comm_by_key(s, calls[i].comm_key);
+		if (!c || c->device == NCCLSVC_DEVICE_HOST)
+			continue;
+		session_unlock(s);
+		const ncclsvc_result r = what(s, c);
+		session_lock(s);
+		first = first ? first : r;
+	}
+	return first;
+}
+
 ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline)
 {
 	ncclsvc_result first = NCCLSVC_OK;
@@ -436,6 +485,7 @@ ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	if (deadline != NO_DEADLINE)
 		deadline += GRACE_NS;
+	each_gpu_comm(s, calls, n, renew);
 	/* All at once: members may have joined their communicators in different orders. */
 	for (; begun < n; begun++) {
 		const ncclsvc_comm *c = comm_by_key(s, calls[begun].comm_key);
@@ -457,6 +507,10 @@ ncclsvc_result comms_rejoin(ncclsvc_session *s, uint64_t deadline)
 			snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
 		}
 	}
+	if (!first)
+		first = each_gpu_comm(s, calls, begun, peer_open);
+	if (first && !why[0])
+		snprintf(why, sizeof(why), "%s", ncclsvc_last_error());
 	free(calls);
 	return first ? error_set(first, "%s", why) : NCCLSVC_OK;
 }
@@ -468,6 +522,7 @@ ncclsvc_result ncclsvc_comm_leave(ncclsvc_comm *comm)
 	ncclsvc_session *s = comm->session;
 	struct call call = {0};
 	ncclsvc_result r = NCCLSVC_OK;
+	peer_close(s, comm);
 	session_lock(s);
 	if (!s->lost && comm->handle)
 		r = call_run(s, &call, SVC_LEAVE, &(struct svc_leave){.comm = comm->handle}, -1,

@@ -14,6 +14,7 @@
 #include "core/socket.h"
 #include "core/timeline.h"
 #include "cuda/gpu.h"
+#include "cuda/peer.h"
 #include "submit.h"
 
 #define SEND_MS 5000
@@ -35,6 +36,12 @@ static ncclsvc_result ready(ncclsvc_session *s, const struct op *ops, unsigned n
 			r = error_argument("the timeline has been destroyed");
 		else
 			r = comm_check(ops[i].comm);
+		if (!r && ops[i].comm->peer && !peer_is_open(ops[i].comm->peer))
+			r = error_set(NCCLSVC_STALE_EPOCH, "communicator %s is being joined",
+				      ops[i].comm->label);
+		if (!r && ops[i].kernel && !ops[i].comm->peer)
+			r = error_set(NCCLSVC_STALE_EPOCH, "communicator %s has a new epoch",
+				      ops[i].comm->label);
 	}
 	return r;
 }
@@ -85,14 +92,16 @@ static void finish_record(struct op *op, bool more)
 	}
 }
 
-/* The slot takes over the chunk. */
-static void enter(ncclsvc_session *s, struct op *op)
+/* The slot takes over the chunk. entry: the task's place in the ring, or 0. */
+static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 {
 	struct tasks *t = &s->tasks;
 	uint64_t number = t->next++;
 	const struct svc_record *r = &op->record;
 	struct slot *slot = &t->slots[number & (t->entries - 1)];
 	slot->number = number;
+	slot->entry = entry;
+	slot->peer = NULL;
 	slot->state = SLOT_PENDING;
 	slot->called_back = op->quiet;
 	slot->quiet = op->quiet;
@@ -102,8 +111,8 @@ static void enter(ncclsvc_session *s, struct op *op)
 	slot->timeline = (uint8_t)r->timeline;
 	slot->timeline_value = r->value;
 	slot->comm_key = op->comm->key;
-	slot->epoch = r->epoch;
-	slot->seq = op->comm->seq++;
+	slot->epoch = op->comm->epoch;
+	op->operation = slot->seq = op->comm->seq++;
 	slot->chunk = op->chunk;
 	slot->out = op->dst;
 	slot->out_at = op->dst_at;
@@ -111,6 +120,8 @@ static void enter(ncclsvc_session *s, struct op *op)
 	slot->place = 0;
 	op->chunk = NULL;
 	op->entered = true;
+	if (op->comm->peer)
+		peer_enter(op, slot);
 	if (r->timeline)
 		s->timelines[r->timeline]->pending++;
 	if (s->options.no_ring)
@@ -144,27 +155,80 @@ static ncclsvc_result send_all(ncclsvc_session *s, struct op *ops, unsigned n)
 				     strerrordesc_np(-sent));
 			return session_check(s);
 		}
-		enter(s, &ops[i]);
+		enter(s, &ops[i], 0);
 	}
 	return NCCLSVC_OK;
 }
 
 static void publish_all(ncclsvc_session *s, struct op *ops, unsigned n)
 {
-	const uint64_t number = s->tasks.next - s->tasks.base;
+	const uint64_t first = s->tasks.entered + 1;
 	for (unsigned i = 0; i < n; i++)
-		ring_publish(s->connection, number + i, &ops[i].record);
+		ring_publish(s->connection, first + i, &ops[i].record);
 	ring_doorbell(s->connection);
 	/* While the daemon works already; nobody looks for their ends without the lock. */
 	for (unsigned i = 0; i < n; i++)
-		enter(s, &ops[i]);
+		enter(s, &ops[i], first + i);
+	s->tasks.entered += n;
 }
 
-ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
+/* ---- Kernels ---- */
+
+/* Chooses each operation's transport, and brings those of the ring to the front. Returns their
+ * number. The others are brought into an order that is the same on all ranks: kernels of several
+ * communicators on one stream would else wait for each other. */
+static unsigned choose(struct op *ops, unsigned n)
+{
+	unsigned in_ring = 0;
+	for (unsigned i = 0; i < n; i++) {
+		const enum kernel kernel = peer_choose(&ops[i]);
+		unsigned to = i;
+		ops[i].kernel = (uint8_t)kernel;
+		while (to > in_ring && (!kernel || ops[to - 1].comm->uid > ops[i].comm->uid))
+			to--;
+		if (to < i) {
+			const struct op op = ops[i];
+			memmove(&ops[to + 1], &ops[to], (i - to) * sizeof(op));
+			ops[to] = op;
+		}
+		in_ring += !kernel;
+	}
+	return in_ring;
+}
+
+static ncclsvc_result prepare_kernels(ncclsvc_session *s, struct op *ops, unsigned n)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	for (unsigned i = 0; !r && i < n; i++)
+		r = peer_prepare(s->gpu, &ops[i]);
+	return r;
+}
+
+/* CUDA blocks whoever launches more than a stream has room for: hence without the lock. */
+static ncclsvc_result launch_kernels(ncclsvc_session *s, struct op *ops, unsigned n)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	for (unsigned i = 0; i < n; i++) {
+		enter(s, &ops[i], 0);
+		ops[i].peer->refs++;
+	}
+	session_unlock(s);
+	for (unsigned i = 0; i < n; i++) {
+		const ncclsvc_result launched = peer_launch(&ops[i]);
+		r = r ? r : launched;
+	}
+	session_lock(s);
+	for (unsigned i = 0; i < n; i++)
+		peer_unref(ops[i].peer);
+	return r;
+}
+
+/* Those of the ring, the first n of all. */
+static ncclsvc_result submit_tasks(ncclsvc_session *s, struct op *ops, unsigned n, unsigned all)
 {
 	bool staged = false, finished = true;
 	uint64_t since = 0;
-	ncclsvc_result r = ready(s, ops, n);
+	ncclsvc_result r = NCCLSVC_OK;
 	for (unsigned i = 0; !r && i < n; i++) {
 		if (ops[i].comm->device >= 0) {
 			finished = false;
@@ -179,7 +243,7 @@ ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 	while (!r && !finished) {
 		r = gpu_prepare(s, ops, n, &since, &finished);
 		if (!r && !finished)
-			r = ready(s, ops, n);
+			r = ready(s, ops, all);
 	}
 	for (unsigned i = 0; !r && i < n; i++)
 		finish_record(&ops[i], i + 1 < n);
@@ -191,5 +255,18 @@ ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 		r = gpu_submitted(s, ops, n);
 	if (staged)
 		release(s, ops, n);
+	return r;
+}
+
+ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
+{
+	const unsigned in_ring = choose(ops, n), kernels = n - in_ring;
+	ncclsvc_result r = ready(s, ops, n);
+	if (!r && kernels)
+		r = prepare_kernels(s, ops + in_ring, kernels);
+	if (!r && in_ring)
+		r = submit_tasks(s, ops, in_ring, n);
+	if (!r && kernels)
+		r = launch_kernels(s, ops + in_ring, kernels);
 	return r;
 }

@@ -63,6 +63,7 @@ void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_re
 	comm->uid = reply->comm_uid;
 	comm->epoch = reply->epoch;
 	comm->seq = 0;
+	comm->peer_bytes = reply->peer_bytes;
 	comm->broken = NCCLSVC_OK;
 	comm->broken_told = true;
 	if (comm->key)
@@ -106,6 +107,8 @@ void comms_break(ncclsvc_session *s)
 		c->handle = 0;
 		c->broken = NCCLSVC_DAEMON_LOST;
 		c->broken_told = false;
+		if (c->peer && s->kernel_hooks)
+			s->kernel_hooks->abort(c->peer);
 	}
 }
 

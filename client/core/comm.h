@@ -23,6 +23,10 @@ struct ncclsvc_comm {
 	uint64_t timeout_ns;
 	uint8_t flags; /* of its tasks: SVC_TASK_NO_WINDOW */
 	uint64_t seq;  /* of the next task in this epoch */
+	/* What its kernels share (cuda/peer.h), and the most bytes of an operation that is theirs.
+	 */
+	struct peer *peer;
+	uint32_t peer_bytes;
 	/* Not OK: the epoch is over and why. */
 	ncclsvc_result broken;
 	ncclsvc_status end;

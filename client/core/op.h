@@ -26,6 +26,15 @@ struct op {
 	bool detached;	    /* the stream does not wait for it */
 	uint64_t planned;   /* 0: not; else it grows with the order of groups */
 	uint16_t places[2]; /* of its regions, from 1; 0: none */
+	/* If it is a kernel: which, and its place among the communicator's. */
+	uint8_t kernel; /* enum kernel */
+	struct peer *peer;
+	uint32_t sequence;
+	uint64_t operation; /* how many the member had submitted before, on all transports */
+	bool posts;
+	struct CUctx_st *push; /* to be current when it is launched, or NULL */
+	unsigned long long stream_id;
+	struct CUctx_st *stream_context; /* of a default stream */
 };
 
 #endif

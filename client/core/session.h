@@ -45,8 +45,9 @@ struct ncclsvc_session {
 	ncclsvc_comm *comms;
 	uint32_t comm_keys;
 	struct ncclsvc_plan *plans;
-	const struct plan_hooks *plan_hooks; /* NULL: there never was a plan */
-	uint64_t planned_groups;	     /* ever, of all plans' iterations */
+	const struct plan_hooks *plan_hooks;	 /* NULL: there never was a plan */
+	const struct kernel_hooks *kernel_hooks; /* NULL: there never was a kernel */
+	uint64_t planned_groups;		 /* ever, of all plans' iterations */
 	struct regions regions;
 	struct staging staging;
 	ncclsvc_timeline *timelines[SVC_TIMELINES];

@@ -34,9 +34,8 @@ ncclsvc_result tasks_init(struct tasks *t, uint32_t entries)
 
 void tasks_restart(struct tasks *t)
 {
-	uint64_t last = t->next - 1;
-	t->base = (last + t->entries - 1) & ~(uint64_t)(t->entries - 1);
-	t->next = t->oldest = t->base + 1;
+	t->oldest = t->next;
+	t->entered = 0;
 	t->running = 0;
 }
 
@@ -126,7 +125,7 @@ bool task_answer(ncclsvc_session *s, uint32_t serial, const void *body, size_t l
 static void look_at_ring(ncclsvc_session *s, struct slot *slot)
 {
 	const struct connection *c = s->connection;
-	uint64_t n = slot->number - s->tasks.base;
+	const uint64_t n = slot->entry;
 	bool bad = false;
 	if (c->ring && ring_ended(c, n, &bad)) {
 		const ncclsvc_status *from = svc_status_slot(c->ring, c->entries, n);
@@ -175,18 +174,42 @@ static void end(ncclsvc_session *s, struct slot *slot)
 	s->tasks.ended++;
 }
 
-enum task_state task_look(ncclsvc_session *s, uint64_t task)
+static void look_at_kernel(ncclsvc_session *s, struct slot *slot, bool ask)
+{
+	if (s->kernel_hooks->over(s, slot, ask))
+		arrive(s, slot, "");
+}
+
+void kernel_task_cancel(ncclsvc_session *s, struct slot *slot)
+{
+	slot->peer = NULL;
+	arrive_failed(s, slot, NCCLSVC_CANCELLED, "");
+}
+
+static enum task_state look(ncclsvc_session *s, uint64_t task, bool ask)
 {
 	struct slot *slot = task_slot(&s->tasks, task);
 	if (slot->number != task || slot->state == SLOT_EMPTY) /* 0 is no task */
 		return TASK_FORGOTTEN;
-	if (slot->state == SLOT_PENDING)
+	if (slot->state == SLOT_PENDING && slot->peer)
+		look_at_kernel(s, slot, ask);
+	else if (slot->state == SLOT_PENDING)
 		look_at_ring(s, slot);
 	if (slot->state == SLOT_ARRIVED)
 		end(s, slot);
 	if (slot->state == SLOT_COPYING)
 		return TASK_COPYING;
 	return slot->state == SLOT_ENDED ? TASK_ENDED : TASK_PENDING;
+}
+
+enum task_state task_look(ncclsvc_session *s, uint64_t task)
+{
+	return look(s, task, false);
+}
+
+enum task_state task_ask(ncclsvc_session *s, uint64_t task)
+{
+	return look(s, task, true);
 }
 
 void tasks_look(ncclsvc_session *s)
@@ -218,7 +241,7 @@ static ncclsvc_result slot_vacate(ncclsvc_session *s, const struct slot *slot)
 {
 	if (slot->state == SLOT_EMPTY || (slot->state == SLOT_ENDED && slot->called_back))
 		return NCCLSVC_OK;
-	if (task_look(s, slot->number) != TASK_ENDED)
+	if (task_ask(s, slot->number) != TASK_ENDED)
 		return error_set(NCCLSVC_AGAIN, "the ring of %u tasks is full: wait for task %llu",
 				 s->tasks.entries, (unsigned long long)slot->number);
 	if (!slot->called_back && s->callback)

@@ -35,8 +35,14 @@ ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline)
 			socket_step(s, deadline);
 			continue;
 		}
+		struct slot *slot = task_slot(&s->tasks, task);
+		if (slot->peer) {
+			s->kernel_hooks->wait(s, slot, deadline);
+			socket_pump(s);
+			continue;
+		}
 		struct connection *c = connection_ref(s->connection);
-		uint64_t n = task - s->tasks.base;
+		const uint64_t n = slot->entry;
 		struct spin spin = s->spin;
 		session_unlock(s);
 		bool woken = ring_sleep(c, n, first ? &spin : NULL, deadline);
@@ -100,9 +106,8 @@ bool task_over(ncclsvc_session *s, uint64_t task)
 		if (s->connection->ring && now - s->looked_ns < TEST_LOOK_NS)
 			return false;
 		s->looked_ns = now;
-		if (!socket_pump(s))
-			return false;
-		state = task_look(s, task);
+		socket_pump(s);
+		state = task_ask(s, task);
 	}
 	return is_over(state);
 }

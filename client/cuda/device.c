@@ -9,6 +9,7 @@
 #include "core/comm.h"
 #include "core/op.h"
 #include "core/session.h"
+#include "peer.h"
 #include "state.h"
 
 /* The session's GPU part, made when first needed. NULL with the error set. Locked. */
@@ -264,6 +265,7 @@ void gpu_quiesce(ncclsvc_session *s)
 	struct gpu *g = s->gpu;
 	if (!g)
 		return;
+	peers_close(s);
 	gpu_drop_retired(s);
 	if (g->page.connection) {
 		/* The daemon gives up what is pending, and writes to the timelines no more. */
@@ -279,6 +281,7 @@ void gpu_close(ncclsvc_session *s)
 	struct gpu *g = s->gpu;
 	if (!g)
 		return;
+	peer_modules_unload(g);
 	device_lent_free(g);
 	checkpoint_close(g);
 	for (int d = 0; d < GPU_DEVICES; d++) {

@@ -23,14 +23,13 @@ static CUresult zero(const struct cuda *cuda, CUdeviceptr at, size_t bytes)
 	return e;
 }
 
-static void unmap(const struct cuda *cuda, CUdeviceptr at, size_t bytes)
+void shared_unmap(const struct cuda *cuda, CUdeviceptr at, size_t bytes)
 {
 	cuda->cuMemUnmap(at, bytes);
 	cuda->cuMemAddressFree(at, bytes);
 }
 
-/* Maps the daemon's allocation; the context is current. */
-static CUresult map(const struct cuda *cuda, int fd, CUdevice device, size_t bytes, CUdeviceptr *at)
+CUresult shared_map(const struct cuda *cuda, int fd, CUdevice device, size_t bytes, CUdeviceptr *at)
 {
 	CUmemGenericAllocationHandle handle;
 	CUmemAccessDesc access = {
@@ -51,10 +50,20 @@ static CUresult map(const struct cuda *cuda, int fd, CUdevice device, size_t byt
 	if (e)
 		return e;
 	e = cuda->cuMemSetAccess(*at, bytes, &access, 1);
-	if (!e)
-		e = zero(cuda, *at, bytes);
 	if (e)
-		unmap(cuda, *at, bytes);
+		shared_unmap(cuda, *at, bytes);
+	return e;
+}
+
+/* Maps the daemon's allocation, and zeroes it; the context is current. */
+static CUresult map(const struct cuda *cuda, int fd, CUdevice device, size_t bytes, CUdeviceptr *at)
+{
+	CUresult e = shared_map(cuda, fd, device, bytes, at);
+	if (e)
+		return e;
+	e = zero(cuda, *at, bytes);
+	if (e)
+		shared_unmap(cuda, *at, bytes);
 	return e;
 }
 
@@ -103,13 +112,34 @@ static ncclsvc_result ask(ncclsvc_session *s, int32_t number, size_t bytes, int 
 	return r;
 }
 
-ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *s, int device, size_t bytes, void **ptr)
+ncclsvc_result lent_map(ncclsvc_session *s, int32_t number, int device, size_t bytes,
+			struct lent *lent)
 {
 	struct svc_region_lend_reply reply;
-	int32_t number;
-	uint32_t generation;
-	CUdeviceptr at = 0;
 	int fd;
+	ncclsvc_result r = ask(s, number, bytes, &fd, &reply, &lent->generation);
+	if (r)
+		return r;
+	*lent = (struct lent){
+		.generation = lent->generation, .region = reply.region, .bytes = reply.bytes};
+	r = take(s, fd, device, reply.bytes, &lent->at);
+	if (r)
+		lent_forget(s, lent);
+	return r;
+}
+
+void lent_forget(ncclsvc_session *s, const struct lent *lent)
+{
+	session_lock(s);
+	if (lent->generation == s->generation)
+		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = lent->region});
+	session_unlock(s);
+}
+
+ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *s, int device, size_t bytes, void **ptr)
+{
+	struct lent lent;
+	int32_t number;
 	if (!s || !ptr)
 		return error_argument("ncclsvc_mem_alloc_device: the session or ptr is NULL");
 	if (!bytes || bytes > SVC_REGION_MAX)
@@ -119,33 +149,31 @@ ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *s, int device, size_t b
 	if (!r)
 		r = device_match(s, device, &number);
 	if (!r)
-		r = ask(s, number, bytes, &fd, &reply, &generation);
+		r = lent_map(s, number, device, bytes, &lent);
 	if (r)
 		return r;
-	r = take(s, fd, device, reply.bytes, &at);
-	bool mapped = !r;
 	struct device_region new = {
-		.base = at,
-		.bytes = reply.bytes,
-		.id = reply.region,
+		.base = lent.at,
+		.bytes = lent.bytes,
+		.id = lent.region,
 		.device = device,
 		.lent = true,
 	};
 	session_lock(s);
-	if (!r && generation != s->generation)
+	if (lent.generation != s->generation)
 		r = error_set(NCCLSVC_DAEMON_LOST, "the daemon was lost meanwhile");
 	if (!r) /* its addresses may be those of memory that was freed */
 		device_regions_sweep(s, s->gpu);
 	if (!r && !device_region_insert(s, s->gpu, ++s->gpu->clock, &new))
 		r = NCCLSVC_LIMIT;
-	if (r && generation == s->generation)
-		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = reply.region});
 	session_unlock(s);
-	if (r && mapped)
-		unmap(s->gpu->cuda, at, reply.bytes);
-	if (!r)
-		*ptr = (void *)(uintptr_t)at;
-	return r;
+	if (r) {
+		lent_forget(s, &lent);
+		shared_unmap(s->gpu->cuda, lent.at, lent.bytes);
+		return r;
+	}
+	*ptr = (void *)(uintptr_t)lent.at;
+	return NCCLSVC_OK;
 }
 
 /* Locked; yields. */
@@ -173,7 +201,7 @@ static ncclsvc_result give_back(ncclsvc_session *s, void *ptr)
 	region->lent = false;
 	device_region_drop(s, g, region);
 	session_unlock(s);
-	unmap(g->cuda, gone.base, gone.bytes);
+	shared_unmap(g->cuda, gone.base, gone.bytes);
 	session_lock(s);
 	return NCCLSVC_OK;
 }
@@ -196,5 +224,5 @@ void device_lent_free(struct gpu *g)
 {
 	for (unsigned i = 0; i < DEVICE_REGIONS; i++)
 		if (g->regions[i].lent)
-			unmap(g->cuda, g->regions[i].base, g->regions[i].bytes);
+			shared_unmap(g->cuda, g->regions[i].base, g->regions[i].bytes);
 }

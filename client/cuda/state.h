@@ -89,6 +89,7 @@ struct gpu {
 	uint16_t *sorted;	       /* by base; those that are gone are left out */
 	unsigned nsorted;
 	struct device_region *ranges; /* of these; they are not sorted, for they overlap */
+	struct peer_module *modules;  /* GPU_DEVICES; NULL: none yet */
 	uint16_t (*pins)[2]; /* for each slot of tasks: places of its regions, from 1; 0: none */
 };
 
@@ -115,7 +116,9 @@ ncclsvc_result checkpoint_prove(ncclsvc_session *s, struct gpu *g, unsigned n);
 /* Ends the watch. */
 void checkpoint_close(struct gpu *g);
 
-/* stream.c: finds the stream's timeline, or makes it. *yielded: find everything again. Locked. */
+/* stream.c: what the driver knows of a stream. UNSUPPORTED: it is being captured. */
+ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struct stream *st);
+/* Finds the stream's timeline, or makes it. *yielded: find everything again. Locked. */
 ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
 			   bool *yielded);
 /* Gives the operation the next value of its stream's timeline. */
@@ -175,7 +178,22 @@ ncclsvc_result device_introduce(ncclsvc_session *s, struct gpu *g, struct device
 ncclsvc_result device_place(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
 			    bool *yielded);
 
-/* lend.c: everything that is lent, when the session closes. */
+/* lend.c: memory that the daemon has lent, zeroed, mapped for the process's device. Not locked. */
+struct lent {
+	CUdeviceptr at;
+	size_t bytes;
+	uint32_t region;
+	uint32_t generation; /* of the connection */
+};
+ncclsvc_result lent_map(ncclsvc_session *s, int32_t number, int device, size_t bytes,
+			struct lent *lent);
+/* The daemon forgets the region; the memory stays mapped. */
+void lent_forget(ncclsvc_session *s, const struct lent *lent);
+/* Maps an allocation that came as a file descriptor; the context is current. */
+CUresult shared_map(const struct cuda *cuda, int fd, CUdevice device, size_t bytes,
+		    CUdeviceptr *at);
+void shared_unmap(const struct cuda *cuda, CUdeviceptr at, size_t bytes);
+/* Everything that is lent, when the session closes. */
 void device_lent_free(struct gpu *g);
 
 #endif

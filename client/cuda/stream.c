@@ -14,6 +14,7 @@
 #include "core/session.h"
 #include "core/thread.h"
 #include "core/timeline.h"
+#include "peer.h"
 #include "proto/names.h"
 #include "state.h"
 
@@ -53,7 +54,7 @@ ncclsvc_result stream_context(struct gpu *g, int device, CUstream handle, CUcont
 	return r;
 }
 
-static ncclsvc_result identify(struct gpu *g, int device, CUstream handle, struct stream *st)
+ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struct stream *st)
 {
 	int capture = CU_STREAM_CAPTURE_STATUS_NONE;
 	*st = (struct stream){.handle = handle};
@@ -170,7 +171,7 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 	CUdeviceptr address;
 	uint32_t index;
 	const ncclsvc_comm *comm = op->comm;
-	ncclsvc_result r = identify(g, comm->device, op->stream, &st);
+	ncclsvc_result r = stream_identify(g, comm->device, op->stream, &st);
 	if (r)
 		return r;
 	struct pair *p = pair_find(g, &st, op);
@@ -303,6 +304,8 @@ static ncclsvc_result wait_on(ncclsvc_session *s, CUstream handle, ncclsvc_task 
 	enum task_state state = task_look(s, task);
 	if (state == TASK_FORGOTTEN)
 		return NCCLSVC_OK;
+	if (!slot->entry) /* a kernel */
+		return state == TASK_ENDED ? NCCLSVC_OK : peer_stream_wait(g, handle, slot);
 	const ncclsvc_timeline *timeline = s->timelines[slot->timeline];
 	if (!slot->timeline || (timeline && !timeline->of_stream))
 		return error_argument(
@@ -315,7 +318,7 @@ static ncclsvc_result wait_on(ncclsvc_session *s, CUstream handle, ncclsvc_task 
 	struct stream st;
 	CUdevice device;
 	CUdeviceptr page;
-	ncclsvc_result r = identify(g, p->device, handle, &st);
+	ncclsvc_result r = stream_identify(g, p->device, handle, &st);
 	if (!r)
 		r = page_address(g, &st, &device, &page);
 	if (r)

@@ -39,7 +39,7 @@ DEVICE void begin(struct work *w)
 	words->former_blocks = blocks_before;
 	words->sequence =
 		former + 1 ? former + 1 : 2; /* 0 is none, and the slots go on taking turns */
-	words->stop = dead;
+	words->stop = words->dead = dead;
 	words->finished = 0;
 }
 
@@ -90,6 +90,8 @@ DEVICE void end(struct work *w)
 	else if (stop)
 		store32(&w->state->dead, stop);
 	if (stop)
+		post(&w->page->results[w->sequence % PEER_RESULTS], w, stop);
+	if (stop && stop != PEER_MISMATCH && !w->words->dead)
 		post(&w->page->failed, w, stop);
 	if (!c->posts && w->heard && !block())
 		post(&w->page->ended, w, c->record);

@@ -15,6 +15,7 @@ struct block_words {
 	uint32_t sequence;
 	uint32_t former, former_blocks; /* the kernel before: its sequence, and how many blocks */
 	uint32_t stop;			/* enum peer_end */
+	uint32_t dead;			/* enum peer_end: a kernel before failed for all */
 	uint32_t finished;		/* warps that moved their data, and headers that came */
 };
 

@@ -101,6 +101,7 @@ enum peer_end {
 /* An operation that a kernel was launched for. It is written before `launched`, and one that is
  * behind by PEER_HISTORY is overwritten. */
 #define PEER_HISTORY 64
+#define PEER_RESULTS 64
 
 struct peer_record {
 	uint64_t operation;   /* how many the member had submitted before, on all transports */
@@ -119,7 +120,7 @@ struct peer_page {
 	/* Kernels write these. begun and ended: a sequence, and above it the operation's record. */
 	uint64_t begun;	 /* only by one that waits for longer than PEER_LOOK_NS */
 	uint64_t ended;	 /* by one that posts: all that it has stored is there for everybody */
-	uint64_t failed; /* a sequence, and above it enum peer_end */
+	uint64_t failed; /* the first after which all fail; above it enum peer_end */
 	uint64_t other;	 /* after a mismatch: the other's header */
 	uint32_t other_rank;
 	uint32_t pad1[7];
@@ -128,6 +129,8 @@ struct peer_page {
 	uint32_t launched;  /* sequence of the newest kernel; 0: none */
 	uint32_t pad2[13];
 	struct peer_record history[PEER_HISTORY]; /* the newest: by sequence % PEER_HISTORY */
+	/* Of kernels that failed, and above it enum peer_end: by sequence % PEER_RESULTS. */
+	uint64_t results[PEER_RESULTS];
 };
 
 /* How often a kernel that waits looks at its page; and after how long without a heartbeat it takes

@@ -362,13 +362,15 @@ static void mismatch_work(struct rank *r)
 	struct peer_call c = call_of(r, r->number + 1 == r->nranks ? 8 : n);
 	c.reduces = 1;
 	kernel->run(c);
-	assert_int_equal(ABOVE(r->page.failed), PEER_MISMATCH);
-	assert_int_equal((uint32_t)r->page.failed, NEAR_WRAP + 1);
+	const uint32_t sequence = NEAR_WRAP + 1;
+	const uint64_t result = r->page.results[sequence % PEER_RESULTS];
+	assert_int_equal(ABOVE(result), PEER_MISMATCH);
+	assert_int_equal((uint32_t)result, sequence);
+	assert_int_equal(r->page.failed, 0);
 	assert_int_equal(r->page.other, r->number + 1 == r->nranks ? n : 8);
 	if (r->number + 1 < r->nranks)
 		assert_int_equal(r->page.other_rank, r->nranks - 1);
 	pthread_barrier_wait(&r->world->round);
-	r->page.failed = 0;
 	memset(r->src, 1, n);
 	c = call_of(r, n);
 	c.reduces = 1;
@@ -393,7 +395,7 @@ static void late_work(struct rank *r)
 		__atomic_store_n(came, 1, __ATOMIC_RELEASE);
 	}
 	kernel->run(c);
-	assert_int_equal(ABOVE(r->page.failed), PEER_MISMATCH);
+	assert_int_equal(ABOVE(r->page.results[(NEAR_WRAP + 1) % PEER_RESULTS]), PEER_MISMATCH);
 	assert_int_equal(__atomic_load_n(came, __ATOMIC_ACQUIRE), 1);
 }
 
@@ -416,9 +418,10 @@ static void dead_work(struct rank *r, struct peer_call c)
 	char *peer = r->world->ranks[1].staging, *before = malloc(STAGING);
 	assert_non_null(before);
 	memcpy(before, peer, STAGING);
+	const uint64_t first = r->page.failed;
 	kernel->run(c);
-	assert_int_equal((uint32_t)r->page.failed, 2);
-	assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
+	assert_int_equal(ABOVE(r->page.results[2]), PEER_ABORTED);
+	assert_true(r->page.failed == first);
 	assert_memory_equal(before, peer, STAGING);
 	free(before);
 }

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a member's kernels share with others, from JOIN to LEAVE. The kernels are loaded, and the
+ * staging memory is mapped and zeroed, before JOIN: nothing of that may be due while a peer's
+ * kernel waits. */
+#include "peer.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "core/call.h"
+#include "core/comm.h"
+#include "core/session.h"
+#include "kernels/image.h"
+
+#define WITHOUT                                                                                    \
+	"; to do without such kernels, set NCCLSVC_PEER=0 for all ranks, or peer_bytes = 0 in "    \
+	"ncclsvcd.conf"
+
+/* How long a member that leaves waits for kernels that it has broken off. */
+#define CLOSE_NS UINT64_C(2000000000)
+
+/* ---- Kernels ---- */
+
+static CUresult load(const struct cuda *cuda, const void *image, const char *name, CUmodule *module,
+		     CUfunction *function)
+{
+	CUresult e = cuda->cuModuleLoadData(module, image);
+	if (e)
+		return e;
+	e = cuda->cuModuleGetFunction(function, *module, name);
+	/* A function that is loaded when it is first launched waits for the GPU to be idle. */
+	if (!e && cuda->cuFuncLoad)
+		e = cuda->cuFuncLoad(*function);
+	if (e)
+		cuda->cuModuleUnload(*module);
+	return e;
+}
+
+static bool modules_load(const struct cuda *cuda, struct peer_module *m)
+{
+	if (load(cuda, ncclsvc_peer_collective_image, "ncclsvc_peer_collective", &m->modules[0],
+		 &m->functions[KERNEL_LINES]))
+		return false;
+	if (!load(cuda, ncclsvc_peer_bulk_image, "ncclsvc_peer_bulk", &m->modules[1],
+		  &m->functions[KERNEL_BULK]))
+		return true;
+	cuda->cuModuleUnload(m->modules[0]);
+	return false;
+}
+
+/* The kernels of the device, loaded when first asked for. The context is current. Locked. */
+static const struct peer_module *module_of(struct gpu *g, int device)
+{
+	if (!g->modules)
+		g->modules = calloc(GPU_DEVICES, sizeof(*g->modules));
+	if (!g->modules)
+		return NULL;
+	struct peer_module *m = &g->modules[device];
+	return m->functions[KERNEL_LINES] || modules_load(g->cuda, m) ? m : NULL;
+}
+
+void peer_modules_unload(struct gpu *g)
+{
+	for (int d = 0; g->modules && d < GPU_DEVICES; d++) {
+		const struct peer_module *m = &g->modules[d];
+		if (!m->functions[KERNEL_LINES] || cuda_push(g->cuda, g->primary[d]))
+			continue;
+		g->cuda->cuModuleUnload(m->modules[0]);
+		g->cuda->cuModuleUnload(m->modules[1]);
+		cuda_pop(g->cuda, g->primary[d]);
+	}
+	free(g->modules);
+	g->modules = NULL;
+}
+
+/* ---- Before JOIN ---- */
+
+static bool wanted(const ncclsvc_session *s, int nranks)
+{
+	const char *text = getenv("NCCLSVC_PEER");
+	return text && text[0] == '1' && !text[1] && nranks > 1 && nranks <= PEER_RANKS &&
+	       s->connection->version >= 2 && ncclsvc_peer_collective_image_size &&
+	       s->gpu->cuda->cuLaunchKernel;
+}
+
+/* Context, kernels, streams. Locked. */
+static bool prepare(ncclsvc_session *s, struct peer *p, int device)
+{
+	struct gpu *g = s->gpu;
+	p->cuda = g->cuda;
+	if (gpu_primary(g, device, &p->context) || cuda_push(g->cuda, p->context))
+		return false;
+	p->module = module_of(g, device);
+	const bool good = p->module &&
+			  !g->cuda->cuStreamCreate(&p->asking, CU_STREAM_NON_BLOCKING) &&
+			  !g->cuda->cuStreamCreate(&p->aside, CU_STREAM_NON_BLOCKING) &&
+			  !g->cuda->cuEventCreate(&p->input, CU_EVENT_DISABLE_TIMING);
+	cuda_pop(g->cuda, p->context);
+	return good;
+}
+
+static void destroy(struct peer *p)
+{
+	if (p->context && !cuda_push(p->cuda, p->context)) {
+		for (unsigned r = 0; r < PEER_RANKS; r++)
+			if (p->call.staging[r])
+				shared_unmap(p->cuda, p->call.staging[r], p->own.bytes);
+		if (p->pages)
+			p->cuda->cuMemHostUnregister(p->pages);
+		if (p->asking)
+			p->cuda->cuStreamDestroy(p->asking);
+		if (p->aside)
+			p->cuda->cuStreamDestroy(p->aside);
+		if (p->input)
+			p->cuda->cuEventDestroy(p->input);
+		cuda_pop(p->cuda, p->context);
+	}
+	if (p->pages)
+		munmap(p->pages, p->pages_bytes);
+}
+
+void peer_unref(struct peer *p)
+{
+	if (--p->refs)
+		return;
+	destroy(p);
+	pthread_mutex_destroy(&p->turn);
+	pthread_cond_destroy(&p->turned);
+	free(p);
+}
+
+struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks)
+{
+	if (!wanted(s, nranks))
+		return NULL;
+	struct peer *p = calloc(1, sizeof(*p));
+	if (!p)
+		return NULL;
+	pthread_mutex_init(&p->turn, NULL);
+	pthread_cond_init(&p->turned, NULL);
+	p->refs = 1;
+	p->session = s;
+	session_lock(s);
+	bool good = prepare(s, p, device);
+	session_unlock(s);
+	if (good)
+		good = !lent_map(s, number, device, PEER_STAGING + PEER_BULK, &p->own);
+	p->call.staging[0] = p->own.at; /* of no rank yet */
+	if (good)
+		return p;
+	session_lock(s);
+	peer_unref(p);
+	session_unlock(s);
+	return NULL;
+}
+
+void peer_discard(ncclsvc_session *s, struct peer *p)
+{
+	lent_forget(s, &p->own);
+	session_lock(s);
+	peer_unref(p);
+	session_unlock(s);
+}
+
+void peer_renew(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number)
+{
+	peer_close(s, comm);
+	if (comm->device == NCCLSVC_DEVICE_HOST)
+		return;
+	struct peer *p = peer_new(s, comm->device, number, comm->nranks);
+	session_lock(s);
+	comm->peer = p;
+	session_unlock(s);
+}
+
+/* ---- After JOIN ---- */
+
+static ncclsvc_result fetch(ncclsvc_session *s, const ncclsvc_comm *comm, int32_t rank, int *fd)
+{
+	struct call call = {.fd = -1};
+	session_lock(s);
+	const struct svc_staging request = {.comm = comm->handle, .rank = rank};
+	ncclsvc_result r = call_run(s, &call, SVC_STAGING, &request, -1, deadline_in(REQUEST_MS));
+	session_unlock(s);
+	*fd = call.fd;
+	return r;
+}
+
+/* Takes over the fd. The context is current. */
+static CUresult pages_map(struct peer *p, int fd, unsigned nranks)
+{
+	struct stat st;
+	const size_t bytes = (size_t)nranks * PEER_PAGE;
+	void *at = MAP_FAILED;
+	if (!fstat(fd, &st) && st.st_size >= (off_t)bytes)
+		at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (at == MAP_FAILED)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult e = p->cuda->cuMemHostRegister(
+		at, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+	CUdeviceptr address = 0;
+	if (!e) {
+		e = p->cuda->cuMemHostGetDevicePointer(&address, at, 0);
+		if (e)
+			p->cuda->cuMemHostUnregister(at);
+	}
+	if (e) {
+		munmap(at, bytes);
+		return e;
+	}
+	p->pages = at;
+	p->pages_bytes = bytes;
+	p->page = (struct peer_page *)((char *)at + (size_t)p->call.rank * PEER_PAGE);
+	p->call.page = address + (CUdeviceptr)p->call.rank * PEER_PAGE;
+	return CUDA_SUCCESS;
+}
+
+/* Takes over the fd. */
+static CUresult map(struct peer *p, const ncclsvc_comm *comm, int32_t rank, int fd)
+{
+	CUdevice device;
+	CUdeviceptr at = 0;
+	CUresult e = cuda_push(p->cuda, p->context);
+	if (e) {
+		close(fd);
+		return e;
+	}
+	if (rank < 0) {
+		e = pages_map(p, fd, (unsigned)comm->nranks);
+	} else {
+		e = p->cuda->cuCtxGetDevice(&device);
+		if (!e)
+			e = shared_map(p->cuda, fd, device, p->own.bytes, &at);
+		close(fd);
+		p->call.staging[rank] = e ? 0 : at;
+	}
+	cuda_pop(p->cuda, p->context);
+	return e;
+}
+
+static ncclsvc_result open_all(ncclsvc_session *s, ncclsvc_comm *comm, struct peer *p)
+{
+	for (int32_t rank = -1; rank < comm->nranks; rank++) {
+		int fd = -1;
+		if (rank == comm->rank)
+			continue;
+		ncclsvc_result r = fetch(s, comm, rank, &fd);
+		if (r)
+			return r;
+		CUresult e = map(p, comm, rank, fd);
+		if (e)
+			return cuda_error(
+				p->cuda, e,
+				"the memory that a communicator's kernels share cannot be "
+				"mapped" WITHOUT);
+	}
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	struct peer *p = comm->peer;
+	if (!p)
+		return NCCLSVC_OK;
+	lent_forget(s, &p->own); /* the daemon holds it for the member */
+	p->call.staging[0] = 0;
+	p->call.staging[comm->rank] = p->own.at;
+	p->call.rank = (uint8_t)comm->rank;
+	p->call.nranks = (uint8_t)comm->nranks;
+	ncclsvc_result r = NCCLSVC_OK;
+	const bool used = comm->peer_bytes;
+	if (used)
+		r = open_all(s, comm, p);
+	if (used && !r) {
+		session_lock(s);
+		s->kernel_hooks = &peer_hooks;
+		session_unlock(s);
+		return NCCLSVC_OK;
+	}
+	session_lock(s);
+	comm->peer = NULL;
+	comm->peer_bytes = 0;
+	peer_unref(p);
+	session_unlock(s);
+	/* A member has left: operations fail on NCCL's path, as they would in kernels. */
+	return r == NCCLSVC_PEER_GONE || r == NCCLSVC_STALE_EPOCH ? NCCLSVC_OK : r;
+}
+
+/* ---- The end ---- */
+
+static bool is_quiet(const struct peer *p)
+{
+	return p->over == p->sequence;
+}
+
+/* Locked; yields. */
+static bool quiesce(ncclsvc_session *s, struct peer *p)
+{
+	const uint64_t deadline = now_ns() + CLOSE_NS;
+	if (p->page && !is_quiet(p))
+		peer_ask(p);
+	if (p->page && !is_quiet(p))
+		peer_hooks.abort(p);
+	while (p->page && !is_quiet(p) && now_ns() < deadline) {
+		session_unlock(s);
+		nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+		session_lock(s);
+		peer_ask(p);
+	}
+	return !p->page || is_quiet(p);
+}
+
+/* Tasks of the kernels, which will not end otherwise. Locked. */
+static void cancel_tasks(ncclsvc_session *s, const struct peer *p)
+{
+	tasks_look(s);
+	for (uint32_t i = 0; i < s->tasks.entries; i++) {
+		struct slot *slot = &s->tasks.slots[i];
+		if (slot->state == SLOT_PENDING && slot->peer == p)
+			kernel_task_cancel(s, slot);
+	}
+}
+
+/* A stream that has not come to its kernel yet keeps the memory: that is never given back. */
+static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	struct peer *p = comm->peer;
+	const bool quiet = quiesce(s, p);
+	cancel_tasks(s, p);
+	comm->peer = NULL;
+	comm->peer_bytes = 0;
+	if (quiet)
+		peer_unref(p);
+}
+
+void peer_close(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	session_lock(s);
+	if (comm->peer)
+		close_one(s, comm);
+	session_unlock(s);
+}
+
+void peers_close(ncclsvc_session *s)
+{
+	session_lock(s);
+	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
+		if (c->peer)
+			peer_hooks.abort(c->peer);
+	for (ncclsvc_comm *c = s->comms; c; c = c->next)
+		if (c->peer)
+			close_one(s, c);
+	session_unlock(s);
+}

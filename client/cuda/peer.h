@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The peer transport in a session: operations that run as kernels on the trainer's own streams
+ * (proto/abi/peer.h), without the daemon's doing. It decides who takes part, holds the memory that
+ * the kernels share, and breaks them off. */
+#ifndef CLIENT_CUDA_PEER_H
+#define CLIENT_CUDA_PEER_H
+
+#include <pthread.h>
+
+#include "core/comm.h"
+#include "core/op.h"
+#include "core/task.h"
+#include "proto/abi/peer.h"
+#include "state.h"
+
+enum kernel { KERNEL_NONE, KERNEL_LINES, KERNEL_BULK };
+
+struct peer_module {
+	CUmodule modules[2];
+	CUfunction functions[KERNEL_BULK + 1]; /* by enum kernel */
+};
+
+/* What a member has of one epoch. */
+struct peer {
+	const ncclsvc_session *session;
+	const struct cuda *cuda;
+	const struct peer_module *module;
+	CUcontext context;
+	unsigned refs; /* its communicator's, and of threads that launch or wait; locked */
+	struct lent own;
+	struct peer_page *pages; /* all ranks'; NULL: not open yet */
+	struct peer_page *page;	 /* this rank's */
+	size_t pages_bytes;
+	struct peer_call call; /* what all kernels are told alike */
+	CUstream asking;       /* of questions to the GPU */
+	CUstream aside;	       /* of operations that the trainer's stream does not wait for */
+	CUevent input;	       /* of those */
+
+	/* With the session's lock. */
+	uint32_t sequence; /* of the newest operation */
+	uint32_t over;	   /* of the newest kernel that is known to have ended */
+	uint32_t posting;  /* so many kernels more post their ends: somebody waits for them */
+	uint64_t asked_ns; /* the GPU */
+
+	/* Launches keep to the order of sequences; no other lock is held meanwhile. */
+	pthread_mutex_t turn;
+	pthread_cond_t turned;
+	uint32_t launched;
+	/* The stream of the newest kernel, and of how many blocks that is. */
+	bool any;
+	unsigned long long stream_id;
+	CUcontext stream_context;
+	unsigned blocks;
+};
+
+static inline bool sequence_before(uint32_t a, uint32_t b)
+{
+	return (int32_t)(a - b) < 0;
+}
+
+static inline bool peer_is_open(const struct peer *p)
+{
+	return p->page;
+}
+
+/* ---- peer.c: from JOIN to LEAVE. None is called with the lock, and all but peer_close yield. ----
+ */
+
+/* Before JOIN or SPLIT: the member's staging memory. NULL: it has none, and the communicator does
+ * without kernels. */
+struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks);
+/* JOIN or SPLIT was refused. */
+void peer_discard(ncclsvc_session *s, struct peer *p);
+/* Before the communicator is joined again: other staging memory. */
+void peer_renew(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number);
+/* What JOIN and SPLIT name. */
+static inline uint32_t peer_region(const struct peer *p)
+{
+	return p ? p->own.region : 0;
+}
+/* After JOIN or SPLIT: maps what the others gave, or lets go what the epoch does without. */
+ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm);
+/* Kernels that still run are broken off. Tasks that are pending then end as cancelled. */
+void peer_close(ncclsvc_session *s, ncclsvc_comm *comm);
+/* Of all communicators, when the session closes. */
+void peers_close(ncclsvc_session *s);
+void peer_modules_unload(struct gpu *g);
+/* The last one lets it go: nothing of it runs. Locked. */
+void peer_unref(struct peer *p);
+
+/* ---- peer_submit.c ---- */
+
+/* The kernel that an operation is for: all members come to the same answer. */
+enum kernel peer_choose(const struct op *op);
+/* Refuses what cannot be launched. Locked. */
+ncclsvc_result peer_prepare(struct gpu *g, struct op *op);
+/* The operation is the next one of its communicator, which has kernels, whether it is one or not.
+ * Locked. */
+void peer_enter(struct op *op, struct slot *slot);
+/* Not locked. */
+ncclsvc_result peer_launch(struct op *op);
+/* Later work on the stream waits for the kernel's task, which is pending. Locked. */
+ncclsvc_result peer_stream_wait(struct gpu *g, CUstream handle, const struct slot *slot);
+
+/* ---- peer_task.c ---- */
+
+extern const struct kernel_hooks peer_hooks;
+/* Looks, or asks the GPU, how far the kernels are. Locked. */
+void peer_ask(struct peer *p);
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How kernels of the peer transport ended. Nobody tells the host, unless somebody waits: then the
+ * next kernels post their ends in the member's page, and the GPU is asked about those before. */
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "core/comm.h"
+#include "core/session.h"
+#include "core/socket.h"
+#include "peer.h"
+#include "proto/spin.h"
+#include "proto/task.h"
+
+#define POSTING	      1024	      /* kernels after the one that somebody waits for */
+#define ASK_NS	      UINT64_C(20000) /* between questions of one that waits */
+#define POLL_NS	      UINT64_C(200000)
+#define SLEEP_NS      UINT64_C(50000)
+#define LOOK_SLEEP_NS UINT64_C(1000000)
+
+/* ---- How far ---- */
+
+static void known(struct peer *p, uint32_t sequence)
+{
+	if (sequence && sequence_before(p->over, sequence))
+		p->over = sequence;
+}
+
+/* The kernel before `sequence`, whose number has been passed over at the wrap. */
+static uint32_t before(uint32_t sequence)
+{
+	return sequence - 1;
+}
+
+/* A kernel's block 0 may say that it has ended while others still run; those before are over. */
+static void look(struct peer *p, const struct slot *slot)
+{
+	const uint32_t ended = (uint32_t)__atomic_load_n(&p->page->ended, __ATOMIC_ACQUIRE);
+	if (ended)
+		known(p, ended == slot->sequence && slot->posted ? ended : before(ended));
+}
+
+void peer_ask(struct peer *p)
+{
+	struct peer_state state;
+	CUresult e = cuda_push(p->cuda, p->context);
+	if (e)
+		return;
+	e = p->cuda->cuMemcpyDtoHAsync(&state, p->own.at, sizeof(state), p->asking);
+	if (!e)
+		e = p->cuda->cuStreamSynchronize(p->asking);
+	cuda_pop(p->cuda, p->context);
+	p->asked_ns = now_ns();
+	if (e || !state.sequence || state.blocks > PEER_BLOCKS)
+		return;
+	bool all = true;
+	for (uint32_t i = 0; i < state.blocks; i++)
+		all = all && state.ended[i] == state.sequence;
+	known(p, all ? state.sequence : before(state.sequence));
+}
+
+/* ---- Statuses ---- */
+
+static bool aborted(const struct peer *p)
+{
+	return __atomic_load_n(&p->page->abort, __ATOMIC_RELAXED);
+}
+
+/* What the rank's header says, as a record. */
+static struct svc_record record_of(uint64_t header)
+{
+	return (struct svc_record){.op = (uint8_t)(header >> 56),
+				   .type = (uint8_t)(header >> 48),
+				   .redop = (uint8_t)(header >> 40),
+				   .peer = (uint8_t)(header >> 32),
+				   .count = (uint32_t)header};
+}
+
+static void mismatched(const struct peer *p, uint32_t sequence, ncclsvc_status *status)
+{
+	const struct peer_record *mine = &p->page->history[sequence % PEER_HISTORY];
+	const struct svc_record a = record_of(mine->header), b = record_of(p->page->other);
+	uint64_t value_a = 0, value_b = 0;
+	status->result = NCCLSVC_MISMATCH;
+	status->rank_a = p->call.rank;
+	status->rank_b = (int32_t)p->page->other_rank;
+	if (mine->sequence == sequence)
+		status->field = svc_record_differs(&a, &b, &value_a, &value_b);
+	status->value_a = value_a;
+	status->value_b = value_b;
+}
+
+static bool is_over(const struct peer *p, const struct slot *slot)
+{
+	return !sequence_before(p->over, slot->sequence);
+}
+
+/* The status of a kernel that is over, or whose epoch is. */
+static bool finish(ncclsvc_session *s, struct slot *slot)
+{
+	const struct peer *p = slot->peer;
+	const uint64_t result =
+		__atomic_load_n(&p->page->results[slot->sequence % PEER_RESULTS], __ATOMIC_ACQUIRE);
+	const uint64_t failed = __atomic_load_n(&p->page->failed, __ATOMIC_ACQUIRE);
+	ncclsvc_status *status = &slot->status;
+	*status = (ncclsvc_status){
+		.rank_a = -1, .rank_b = -1, .epoch = slot->epoch, .done_ns = now_ns()};
+	if (is_over(p, slot) && (uint32_t)result == slot->sequence &&
+	    result >> 32 == PEER_MISMATCH) {
+		mismatched(p, slot->sequence, status);
+		return true;
+	}
+	if (is_over(p, slot) && (!failed || sequence_before(slot->sequence, (uint32_t)failed)))
+		return true;
+	if (is_over(p, slot) && failed >> 32 == PEER_OVERLAP) {
+		status->result = NCCLSVC_SYSTEM;
+		return true;
+	}
+	const ncclsvc_comm *comm = comm_by_key(s, slot->comm_key);
+	if (!comm || !comm->broken) /* the daemon has not said why yet */
+		return false;
+	*status = comm->end;
+	status->epoch = slot->epoch;
+	status->done_ns = now_ns();
+	return true;
+}
+
+static bool over(ncclsvc_session *s, struct slot *slot, bool ask)
+{
+	struct peer *p = slot->peer;
+	if (!is_over(p, slot))
+		look(p, slot);
+	if (!is_over(p, slot) && (ask || aborted(p)))
+		peer_ask(p);
+	if (!is_over(p, slot) && !aborted(p))
+		return false;
+	if (!finish(s, slot)) {
+		socket_pump(s); /* the daemon says why */
+		return false;
+	}
+	slot->peer = NULL;
+	return true;
+}
+
+/* ---- Waiting ---- */
+
+static bool posted(const struct peer *p, uint32_t sequence)
+{
+	const uint32_t ended = (uint32_t)__atomic_load_n(&p->page->ended, __ATOMIC_ACQUIRE);
+	return (ended && !sequence_before(ended, sequence)) || aborted(p);
+}
+
+/* Without the lock. */
+static void poll_page(const struct peer *p, uint32_t sequence, uint64_t until)
+{
+	while (!posted(p, sequence) && now_ns() < until)
+		spin_pause();
+}
+
+static void wait(ncclsvc_session *s, struct slot *slot, uint64_t deadline)
+{
+	struct peer *p = slot->peer;
+	const uint32_t sequence = slot->sequence;
+	const bool posts = slot->posted;
+	const uint64_t now = now_ns();
+	p->posting = POSTING;
+	if (aborted(p)) { /* until the daemon has said why */
+		socket_step(s, deadline < now + LOOK_SLEEP_NS ? deadline : now + LOOK_SLEEP_NS);
+		return;
+	}
+	if (!posts && now - p->asked_ns > ASK_NS)
+		peer_ask(p);
+	if (is_over(p, slot))
+		return;
+	const uint64_t most = posts ? POLL_NS : ASK_NS;
+	p->refs++;
+	session_unlock(s);
+	poll_page(p, sequence, deadline < now + most ? deadline : now + most);
+	if (!posted(p, sequence) && now_ns() - now >= POLL_NS)
+		nanosleep(&(struct timespec){.tv_nsec = (long)SLEEP_NS}, NULL);
+	session_lock(s);
+	peer_unref(p);
+}
+
+static void abort_page(struct peer *p)
+{
+	if (p->page)
+		__atomic_store_n(&p->page->abort, 1, __ATOMIC_RELEASE);
+}
+
+const struct kernel_hooks peer_hooks = {.over = over, .wait = wait, .abort = abort_page};
