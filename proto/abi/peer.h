@@ -45,7 +45,8 @@ struct peer_state {
 #define PEER_LINES   4096		 /* of the slots: [2][nranks][lines] */
 #define PEER_STAGING (UINT64_C(4) << 20) /* bytes of it all */
 
-/* Larger operations have ncclsvc_peer_bulk, if all members' staging memory has room for that. */
+/* Larger operations have ncclsvc_peer_bulk, if all members' staging memory has room for that; and so
+ * have those of more lines from one rank to another than a slot has, which may be fewer. */
 #define PEER_LINES_MOST (UINT64_C(256) << 10)
 
 /* How many lines one rank's data may have in another's slot. */

@@ -18,12 +18,13 @@
 #include "proto/ncclsvc_types.h"
 
 #define STAGING	   (PEER_STAGING + PEER_BULK)
-#define FEW	   704			/* bytes */
-#define MANY	   150000		/* more than the slots of a channel hold */
-#define NEAR_WRAP  UINT32_C(0xfffffffe) /* the second operation has sequence 2 */
+#define FEW	   704			    /* bytes */
+#define MANY	   150000		    /* more than the slots of a channel hold */
+#define MOST	   (PEER_LINES_MOST + 1024) /* all tests */
+#define NEAR_WRAP  UINT32_C(0xfffffffe)	    /* the second operation has sequence 2 */
 #define ABOVE(v)   ((uint32_t)((v) >> 32))
 #define GUARD	   0xa5
-#define BUFFER	   (MANY * PEER_RANKS + 64)
+#define BUFFER	   (MOST * PEER_RANKS + 64)
 #define ALL(ranks) ((uint8_t)((1u << (ranks)) - 1))
 
 static const struct kernel {
@@ -71,7 +72,9 @@ static struct world *world_run(unsigned nranks, void (*work)(struct rank *))
 	pthread_barrier_init(&w->round, NULL, nranks);
 	for (unsigned i = 0; i < nranks; i++) {
 		struct rank *r = &w->ranks[i];
-		*r = (struct rank){.number = i, .nranks = nranks, .world = w};
+		r->number = i;
+		r->nranks = nranks;
+		r->world = w;
 		r->staging = mmap(NULL, STAGING, PROT_READ | PROT_WRITE,
 				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		assert_ptr_not_equal(r->staging, MAP_FAILED);
@@ -174,7 +177,9 @@ static uint8_t expected(const struct peer_call *c, enum shape shape, unsigned ro
 	}
 }
 
-static void check(const struct peer_call *c, enum shape shape, unsigned root, unsigned round)
+/* Behind the result there still lies what did. */
+static void check(const struct peer_call *c, enum shape shape, unsigned root, unsigned round,
+		  uint8_t behind)
 {
 	const uint8_t *dst = (const uint8_t *)(uintptr_t)c->dst;
 	const uint64_t bytes = c->dst_each ? c->bytes * c->nranks : c->bytes;
@@ -185,7 +190,7 @@ static void check(const struct peer_call *c, enum shape shape, unsigned root, un
 			fail_msg("shape %d, rank %u of %u, round %u, byte %d of %d: %u, due %u",
 				 shape, c->rank, c->nranks, round, (int)i, (int)bytes, dst[i], due);
 	}
-	assert_int_equal(dst[bytes], GUARD);
+	assert_int_equal(dst[bytes], behind);
 }
 
 /* Half of the buffers have the alignment of vectors. */
@@ -214,7 +219,7 @@ static void random_round(struct rank *r, unsigned *seed, unsigned round)
 	memset((void *)(uintptr_t)c.dst, GUARD, c.bytes * (c.dst_each ? r->nranks : 1) + 1);
 	k->run(c);
 	assert_int_equal(r->page.failed, 0);
-	check(&c, shape, root, round);
+	check(&c, shape, root, round, GUARD);
 }
 
 static void random_work(struct rank *r)
@@ -231,6 +236,122 @@ static void random_collectives(void **unused)
 		world_free(world_run(nranks, random_work));
 }
 
+/* ---- Both kernels in one communicator ---- */
+
+#define MIXED_ROUNDS 250
+#define MIXED_WRAP   UINT32_C(0xfffffff0)
+#define BLOCKS_MOST  3
+
+/* What a rank's kernels have posted last. */
+struct posts {
+	uint32_t sequence;
+	uint64_t ended;
+};
+
+static uint64_t lines_most(unsigned nranks)
+{
+	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * PEER_LINE_DATA;
+	return slot < PEER_LINES_MOST ? slot : PEER_LINES_MOST;
+}
+
+/* Few for most; some are around the limit of the kernel for few bytes. */
+static uint64_t random_bytes(unsigned *seed, unsigned nranks)
+{
+	const unsigned n = (unsigned)rand_r(seed);
+	if (n % 16 == 0)
+		return 0;
+	if (n % 16 < 3)
+		return lines_most(nranks) - 600 + n / 16 % 1200;
+	return 1 + n / 16 % 3000;
+}
+
+/* As NCCL has it: the rank's own part stays where it is. */
+static void in_place_call(struct peer_call *c)
+{
+	if (c->src_each)
+		c->dst = c->src + (c->dst_each ? 0 : c->rank * c->bytes);
+	else
+		c->src = c->dst + (c->dst_each ? c->rank * c->bytes : 0);
+}
+
+/* Returns what lies behind the result: in place, that may be the rank's own data. */
+static uint8_t buffers_fill(const struct peer_call *c, unsigned round)
+{
+	const uint64_t result = c->bytes * (c->dst_each ? c->nranks : 1);
+	uint8_t *src = (uint8_t *)(uintptr_t)c->src, *dst = (uint8_t *)(uintptr_t)c->dst;
+	memset(dst, GUARD, result + 1);
+	for (uint64_t i = 0; c->sends_to && i < c->bytes * (c->src_each ? c->nranks : 1); i++)
+		src[i] = input(c->rank, i, round);
+	return dst[result];
+}
+
+static void blocks_run(const struct kernel *k, const struct peer_call *c, unsigned blocks)
+{
+	for (unsigned i = 0; i < blocks; i++) {
+		ncclsvc_peer_block = (struct peer_block){i, blocks};
+		k->run(*c);
+	}
+	ncclsvc_peer_block = (struct peer_block){0, 1};
+}
+
+static void posts_check(struct rank *r, const struct peer_call *c, struct posts *posts,
+			unsigned blocks)
+{
+	posts->sequence = peer_sequence_after(posts->sequence);
+	assert_int_equal(r->page.failed, 0);
+	assert_int_equal(state(r)->sequence, posts->sequence);
+	for (unsigned i = 0; i < blocks; i++)
+		assert_int_equal(state(r)->ended[i], posts->sequence);
+	const uint64_t ended = (uint64_t)c->record << 32 | posts->sequence;
+	if (c->posts || r->page.ended != posts->ended)
+		assert_true(r->page.ended == ended);
+	posts->ended = r->page.ended;
+}
+
+static void mixed_round(struct rank *r, unsigned *seed, unsigned round, struct posts *posts)
+{
+	struct peer_call c = call_of(r, random_bytes(seed, r->nranks));
+	const struct kernel *k = c.bytes > lines_most(r->nranks) || rand_r(seed) & 1 ? &many : &few;
+	const enum shape shape = (unsigned)rand_r(seed) % SHAPES;
+	const unsigned root = (unsigned)rand_r(seed) % r->nranks;
+	const unsigned blocks = 1 + (unsigned)rand_r(seed) % BLOCKS_MOST;
+	const bool in_place = rand_r(seed) & 1;
+	c.posts = rand_r(seed) & 1;
+	c.record = round;
+	c.src += random_offset(seed);
+	c.dst += random_offset(seed);
+	shape_call(&c, shape, root);
+	if (in_place)
+		in_place_call(&c);
+	const uint8_t behind = buffers_fill(&c, round);
+	blocks_run(k, &c, blocks);
+	posts_check(r, &c, posts, blocks);
+	if (!in_place || c.receives_from)
+		check(&c, shape, root, round, behind);
+}
+
+/* Ranks differ in how late they are. */
+static void mixed_work(struct rank *r)
+{
+	unsigned seed = r->nranks, own = r->number;
+	struct posts posts = {.sequence = MIXED_WRAP};
+	state(r)->sequence = MIXED_WRAP;
+	pthread_barrier_wait(&r->world->round);
+	for (unsigned round = 0; round < MIXED_ROUNDS; round++) {
+		if ((unsigned)rand_r(&own) % 8 == 0)
+			usleep((unsigned)rand_r(&own) % 300);
+		mixed_round(r, &seed, round, &posts);
+	}
+}
+
+static void mixed(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, mixed_work));
+	world_free(world_run(3, mixed_work));
+	world_free(world_run(PEER_RANKS, mixed_work));
+}
+
 /* ---- Two steps ---- */
 
 static void all_reduce(struct rank *r, uint64_t bytes, unsigned round)
@@ -242,7 +363,7 @@ static void all_reduce(struct rank *r, uint64_t bytes, unsigned round)
 	memset(r->dst, GUARD, bytes + 1);
 	kernel->run(c);
 	assert_int_equal(r->page.failed, 0);
-	check(&c, ALL_REDUCE, 0, round);
+	check(&c, ALL_REDUCE, 0, round, GUARD);
 }
 
 /* The first counter of results that have arrived, for even sequences. */
@@ -283,7 +404,7 @@ static void in_place_round(struct rank *r, enum shape shape, uint64_t bytes, uns
 		r->src[i] = input(r->number, i, round);
 	r->src[n] = GUARD;
 	kernel->run(c);
-	check(&c, shape, 0, round);
+	check(&c, shape, 0, round, GUARD);
 }
 
 /* Often, since only a rank that waits for room can receive a chunk before it sends its own. */
@@ -629,7 +750,11 @@ int main(void)
 	const struct CMUnitTest only_many[] = {
 		cmocka_unit_test(two_steps),
 	};
+	const struct CMUnitTest in_turn[] = {
+		cmocka_unit_test(mixed),
+	};
 	return cmocka_run_group_tests_name("few bytes", both, with_few, NULL) +
 	       cmocka_run_group_tests_name("many bytes", both, with_many, NULL) +
-	       cmocka_run_group_tests_name("only many bytes", only_many, with_many, NULL);
+	       cmocka_run_group_tests_name("only many bytes", only_many, with_many, NULL) +
+	       cmocka_run_group_tests_name("both kernels in turn", in_turn, NULL, NULL);
 }
