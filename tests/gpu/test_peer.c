@@ -1,95 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the kernels of a communicator's members share: handed out by the daemon, and broken off by
  * it. By hand, without the library. */
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "proto/abi/peer.h"
-#include "ranks.h"
-#include "tests/integration/harness_raw.h"
-
-/* A rank whose GPU has its number. */
-struct member {
-	struct raw raw;
-	uint32_t staging; /* region */
-	uint32_t serial;  /* of the JOIN under way */
-	struct svc_join_reply joined;
-};
-
-static uint32_t lend(struct raw *raw, int device, uint64_t bytes)
-{
-	struct raw_reply reply;
-	struct svc_region_lend request = {.device = device, .bytes = bytes};
-	raw_call(raw, SVC_REGION_LEND, &request, sizeof(request), NULL, 0, &reply);
-	CHECK_EQ(reply.header.result, 0);
-	close(reply.fds[0]);
-	return reply.region.region;
-}
-
-static void join_begin(struct member *m, const ncclsvc_unique_id *id, int rank, uint32_t staging)
-{
-	struct svc_join join = raw_join_request(id, 2, rank);
-	join.device = rank;
-	join.staging = staging;
-	m->serial = raw_send(&m->raw, SVC_JOIN, &join, sizeof(join), NULL, 0);
-}
-
-static void join_end(struct member *m)
-{
-	struct raw_reply reply;
-	raw_reply_to(&m->raw, m->serial, &reply);
-	CHECK_EQ(reply.header.result, 0);
-	m->joined = reply.join;
-}
-
-/* Both join, with their staging memory or without. */
-static void join(struct member m[2], const ncclsvc_unique_id *id, bool second)
-{
-	join_begin(&m[0], id, 0, m[0].staging);
-	join_begin(&m[1], id, 1, second ? m[1].staging : 0);
-	join_end(&m[0]);
-	join_end(&m[1]);
-}
-
-static int staging_fd(struct member *m, int rank)
-{
-	struct raw_reply reply;
-	struct svc_staging request = {.comm = m->joined.comm, .rank = rank};
-	raw_call(&m->raw, SVC_STAGING, &request, sizeof(request), NULL, 0, &reply);
-	CHECK_EQ(reply.header.result, 0);
-	CHECK_EQ(reply.nfds, 1);
-	return reply.fds[0];
-}
+#include "peer.h"
 
 static void staging_refused(struct member *m, uint32_t comm, int rank, ncclsvc_result result,
 			    const char *why)
 {
 	struct svc_staging request = {.comm = comm, .rank = rank};
 	raw_refused(&m->raw, SVC_STAGING, &request, sizeof(request), NULL, 0, result, why);
-}
-
-static struct peer_page *pages_map(int fd)
-{
-	struct stat st;
-	CHECK(!fstat(fd, &st));
-	CHECK_EQ(st.st_size, 2 * PEER_PAGE);
-	CHECK(ftruncate(fd, PEER_PAGE) < 0);
-	void *p = mmap(NULL, 2 * PEER_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	CHECK(p != MAP_FAILED);
-	close(fd);
-	return p;
-}
-
-static const struct peer_page *page_of(const struct peer_page *pages, int rank)
-{
-	return (const struct peer_page *)((const char *)pages + (size_t)rank * PEER_PAGE);
-}
-
-static bool aborted(const struct peer_page *pages, int rank)
-{
-	return __atomic_load_n(&page_of(pages, rank)->abort, __ATOMIC_ACQUIRE);
 }
 
 /* ---- What is refused ---- */
@@ -108,7 +30,7 @@ static void join_refused(struct member *m, int device, uint32_t staging)
 static void bad_staging(struct member m[2])
 {
 	stage("staging memory that is none");
-	const uint32_t small = lend(&m[0].raw, 0, PEER_STAGING / 2);
+	const uint32_t small = peer_lend(&m[0].raw, 0, PEER_STAGING / 2);
 	join_refused(&m[0], 0, small);
 	join_refused(&m[0], 1, m[0].staging);
 	join_refused(&m[0], SVC_DEVICE_HOST, m[0].staging);
@@ -130,7 +52,7 @@ static void handed_out(struct member m[2])
 	int fds[2][2];
 	for (int i = 0; i < 2; i++)
 		for (int rank = 0; rank < 2; rank++)
-			fds[i][rank] = staging_fd(&m[i], rank);
+			fds[i][rank] = peer_staging_fd(&m[i], rank);
 	struct stat a, b;
 	for (int rank = 0; rank < 2; rank++) {
 		CHECK(!fstat(fds[0][rank], &a) && !fstat(fds[1][rank], &b));
@@ -162,7 +84,7 @@ static void region_goes(struct member *m)
 	raw_call(&m->raw, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	CHECK_EQ(held_bytes(&m->raw), 3 * PEER_STAGING);
-	close(staging_fd(m, 0));
+	close(peer_staging_fd(m, 0));
 }
 
 static void nothing_is_held(struct client *c)
@@ -175,28 +97,21 @@ static void nothing_is_held(struct client *c)
 	raw_close(&raw);
 }
 
-static void wait_aborted(const struct peer_page *pages)
-{
-	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;
-	     !aborted(pages, 0) || !aborted(pages, 1); sleep_ms(1))
-		CHECK(now_ns() < end);
-}
-
 static void peer_dies(struct client *c, struct member m[2], const ncclsvc_unique_id *id)
 {
 	stage("a peer that dies");
-	struct peer_page *pages = pages_map(staging_fd(&m[0], -1));
-	CHECK(!aborted(pages, 0) && !aborted(pages, 1));
+	struct peer_page *pages = peer_pages_map(peer_staging_fd(&m[0], -1));
+	CHECK(!peer_aborted(pages, 0) && !peer_aborted(pages, 1));
 	raw_close(&m[1].raw);
-	wait_aborted(pages);
+	peer_wait_aborted(pages);
 	munmap(pages, 2 * PEER_PAGE);
 	staging_refused(&m[0], m[0].joined.comm, 0, NCCLSVC_STALE_EPOCH, "staging memory");
 
 	stage("the next epoch, with one member's staging memory alone");
 	raw_open(&m[1].raw, c->daemon);
-	m[1].staging = lend(&m[1].raw, 1, PEER_STAGING);
-	m[0].staging = lend(&m[0].raw, 0, PEER_STAGING);
-	join(m, id, false);
+	m[1].staging = peer_lend(&m[1].raw, 1, PEER_STAGING);
+	m[0].staging = peer_lend(&m[0].raw, 0, PEER_STAGING);
+	peer_join(m, id, false);
 	CHECK_EQ(m[0].joined.peer_bytes, 0);
 	CHECK_EQ(m[1].joined.peer_bytes, 0);
 	staging_refused(&m[0], m[0].joined.comm, 0, NCCLSVC_STALE_EPOCH, "staging memory");
@@ -211,12 +126,12 @@ static void split(struct member m[2])
 		struct svc_split request = {.comm = whole[i], .staging = m[i].staging};
 		m[i].serial = raw_send(&m[i].raw, SVC_SPLIT, &request, sizeof(request), NULL, 0);
 	}
-	join_end(&m[0]);
-	join_end(&m[1]);
+	peer_join_end(&m[0]);
+	peer_join_end(&m[1]);
 	CHECK(m[0].joined.comm != whole[0]);
 	CHECK_EQ(m[0].joined.peer_bytes, PEER_LINES_MOST);
 	CHECK_EQ(m[1].joined.peer_bytes, PEER_LINES_MOST);
-	close(staging_fd(&m[0], 1));
+	close(peer_staging_fd(&m[0], 1));
 	m[0].joined.comm = whole[0];
 	m[1].joined.comm = whole[1];
 }
@@ -228,17 +143,17 @@ static void member_leaves(struct member m[2])
 	struct raw_reply reply;
 	stage("a member that leaves");
 	CHECK_OK(ncclsvc_unique_id_create(&id));
-	join(m, &id, true);
+	peer_join(m, &id, true);
 	split(m);
-	struct peer_page *pages = pages_map(staging_fd(&m[0], -1));
+	struct peer_page *pages = peer_pages_map(peer_staging_fd(&m[0], -1));
 	struct svc_leave leave = {.comm = m[1].joined.comm};
 	raw_call(&m[1].raw, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
-	CHECK(!aborted(pages, 0));
+	CHECK(!peer_aborted(pages, 0));
 	staging_refused(&m[0], m[0].joined.comm, 1, NCCLSVC_PEER_GONE, "rank 1");
 	leave.comm = m[0].joined.comm;
 	raw_call(&m[0].raw, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, &reply);
-	wait_aborted(pages);
+	peer_wait_aborted(pages);
 	munmap(pages, 2 * PEER_PAGE);
 }
 
@@ -249,10 +164,10 @@ static void staging_rank(struct client *c)
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	for (int i = 0; i < 2; i++) {
 		raw_open(&m[i].raw, c->daemon);
-		m[i].staging = lend(&m[i].raw, i, PEER_STAGING);
+		m[i].staging = peer_lend(&m[i].raw, i, PEER_STAGING);
 	}
 	bad_staging(m);
-	join(m, &id, true);
+	peer_join(m, &id, true);
 	handed_out(m);
 	region_goes(&m[0]);
 	peer_dies(c, m, &id);
