@@ -139,7 +139,8 @@ extern "C" {
 	X(NCCLSVC_CAUSE_RELEASED, 15, "released")   /* the scheduler has let it go */              \
 	X(NCCLSVC_CAUSE_FORGOTTEN, 16, "forgotten") /* for another communicator's sake */          \
 	X(NCCLSVC_CAUSE_DAEMON_ENDS, 17, "daemon-ends")                                            \
-	X(NCCLSVC_CAUSE_FAULT, 18, "fault") /* a transition that is not in the table */
+	X(NCCLSVC_CAUSE_FAULT, 18, "fault") /* a transition that is not in the table */            \
+	X(NCCLSVC_CAUSE_KERNEL_STUCK, 19, "kernel-stuck") /* a member's waits in vain */
 
 #define NCCLSVC_ENUM4(name, value, ...) name = (value),
 typedef enum ncclsvc_result { NCCLSVC_RESULTS(NCCLSVC_ENUM4) } ncclsvc_result;

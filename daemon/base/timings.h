@@ -62,6 +62,12 @@
  * is kept for so long, while other nodes may announce them. Then it is dropped. */
 #define UNEXPECTED_KEPT_NS	 UINT64_C(60000000000)
 
+/* The supervisor looks at the pages of a communicator whose members' kernels meet, and writes its
+ * sign of life, after this interval: QUIET when for so long no member has launched one, and none
+ * has waited. A kernel that at two looks waits for what will not come ends the epoch. */
+#define PEER_LOOK_AGAIN_NS UINT64_C(100000000)
+#define PEER_LOOK_QUIET_NS UINT64_C(1000000000)
+
 /* ---- Everywhere ---- */
 
 /* A thread that waits for something that nothing announces, and has nothing else to do, looks again

@@ -569,6 +569,7 @@ uint64_t comm_expire(struct comms *s, uint64_t now)
 		}
 		next = earlier(next, comm_split_expire(m, now));
 		next = earlier(next, plan_expire(m, now));
+		next = earlier(next, peer_watch(m, now));
 		if (m->cuda && m->start)
 			comm_try_start(s, m);
 		next = earlier(next, expire_draining(m, now));

@@ -6,18 +6,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "abi/peer.h"
 #include "account/account.h"
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "comm.h"
+#include "comms.h"
 #include "fdio.h"
 #include "memory/memory.h"
-
-struct peer_pages {
-	int fd;
-	char *base; /* [nranks][PEER_PAGE] */
-	size_t bytes;
-};
 
 _Static_assert(sizeof(struct peer_page) <= PEER_PAGE, "a page for each member");
 
@@ -121,8 +117,13 @@ void peer_begin(struct communicator *m)
 		return;
 	}
 	m->peer = calloc(1, sizeof(*m->peer));
-	if (m->peer && pages_make(m->peer, m->nranks))
+	if (m->peer && pages_make(m->peer, m->nranks)) {
+		for (uint32_t k = 0; k < m->nranks; k++)
+			m->peer->members[k].session = m->members[k].client->id;
+		m->peer->active_ns = clock_now();
+		loop_deadline(m->comms->loop, m->peer->active_ns);
 		return;
+	}
 	log_info("communicator %s: its members' staging memory is not used: the daemon has no "
 		 "memory "
 		 "for their pages",
@@ -138,8 +139,7 @@ void peer_end(struct communicator *m)
 	if (!p)
 		return;
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		struct peer_page *page = (struct peer_page *)(p->base + (size_t)k * PEER_PAGE);
-		__atomic_store_n(&page->abort, 1, __ATOMIC_RELEASE);
+		__atomic_store_n(&peer_page_of(p->base, k)->abort, 1, __ATOMIC_RELEASE);
 	}
 	munmap(p->base, p->bytes);
 	close(p->fd);

@@ -5,7 +5,34 @@
 #ifndef COMM_PEER_H
 #define COMM_PEER_H
 
+#include "abi/peer.h"
 #include "communicator.h"
+
+/* What the last look found out about a member. */
+struct peer_member {
+	uint32_t session; /* of the member that the epoch began with */
+	uint32_t launched;
+	uint32_t waits;	   /* the sequence of its kernel that waits; 0: none */
+	uint64_t waits_ns; /* since then */
+};
+
+/* A kernel waits in vain. */
+struct peer_stuck {
+	int32_t result; /* 0: none does */
+	uint32_t rank, sequence;
+	int32_t other; /* whose fault it is; -1: nobody's */
+};
+
+struct peer_pages {
+	int fd;
+	char *base; /* [nranks][PEER_PAGE] */
+	size_t bytes;
+	uint32_t heartbeat;
+	uint64_t due_ns;	 /* the next look */
+	uint64_t active_ns;	 /* when one launched or waited last */
+	struct peer_stuck stuck; /* at the last look */
+	struct peer_member members[PEER_RANKS];
+};
 
 /* A region for JOIN or SPLIT: is it lent, on that device, and large enough? 0, none, always fits.
  * False: an error was sent. */
@@ -20,6 +47,10 @@ void peer_staging_drop(struct member *member);
 void peer_begin(struct communicator *m);
 /* It is over: kernels that wait break off. */
 void peer_end(struct communicator *m);
+
+/* peer_watch.c: looks at the pages, if it is time: ends the epoch if a kernel waits in vain.
+ * Returns when to look again; 0: there are none. */
+uint64_t peer_watch(struct communicator *m, uint64_t now);
 
 /* Of JOIN's reply: the most bytes of an operation that runs in the members' kernels; 0: none. */
 uint32_t peer_bytes(const struct communicator *m);

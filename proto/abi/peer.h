@@ -99,13 +99,13 @@ enum peer_end {
 	PEER_OVERLAP,	  /* the communicator's former kernel was still running */
 };
 
-/* An operation that a kernel was launched for. It is written before `launched`, and one that is
+/* A collective that a kernel was launched for. It is written before `launched`, and one that is
  * behind by PEER_HISTORY is overwritten. */
 #define PEER_HISTORY 64
 #define PEER_RESULTS 64
 
 struct peer_record {
-	uint64_t operation;   /* how many the member had submitted before, on all transports */
+	uint64_t operation;   /* how many collectives the member had submitted before */
 	uint64_t header;      /* of its kernel: peer_header */
 	uint64_t launched_ns; /* CLOCK_MONOTONIC */
 	uint64_t timeout_ns;  /* 0: none */
@@ -116,7 +116,7 @@ struct peer_record {
 struct peer_page {
 	/* The daemon, and the library for its own member, write these. */
 	uint32_t abort;
-	uint32_t heartbeat; /* to count on while kernels run; the daemon does not write it yet */
+	uint32_t heartbeat; /* the daemon counts on */
 	uint32_t pad0[14];
 	/* Kernels write these. begun and ended: a sequence, and above it the operation's record. */
 	uint64_t begun;	 /* only by one that waits for longer than PEER_LOOK_NS */
@@ -125,8 +125,9 @@ struct peer_page {
 	uint64_t other;	 /* after a mismatch: the other's header */
 	uint32_t other_rank;
 	uint32_t pad1[7];
-	/* The library writes these, for the daemon. */
-	uint64_t submitted; /* operations of the member in this epoch, on all transports */
+	/* The library writes these, for the daemon: a record, then launched, then submitted. */
+	uint64_t submitted; /* collectives of the member in this epoch, on all transports; Sends and
+			       Recvs do not count: ranks have different numbers of them */
 	uint32_t launched;  /* sequence of the newest kernel; 0: none */
 	uint32_t pad2[13];
 	struct peer_record history[PEER_HISTORY]; /* the newest: by sequence % PEER_HISTORY */
@@ -164,6 +165,17 @@ static inline uint64_t peer_header(uint8_t op, uint8_t type, uint8_t redop, uint
 {
 	return (uint64_t)op << 56 | (uint64_t)type << 48 | (uint64_t)redop << 40 |
 	       (uint64_t)root << 32 | count;
+}
+
+static inline struct peer_page *peer_page_of(void *pages, uint32_t rank)
+{
+	return (struct peer_page *)((char *)pages + (uintptr_t)rank * PEER_PAGE);
+}
+
+/* Is what stands at the sequence `at` (0: at none yet) as far as s? */
+static inline int peer_reached(uint32_t at, uint32_t s)
+{
+	return at && (int32_t)(at - s) >= 0;
 }
 
 /* The sequence of the next kernel. */

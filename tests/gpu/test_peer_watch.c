@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the daemon makes of the pages of a communicator whose members' kernels meet. The test writes
+ * into them what the library and its kernels would. */
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "peer.h"
+#include "proto/names.h"
+#include "watch.h"
+
+#define MS		  1000000ull
+#define QUIET_MS	  1000 /* after that the daemon looks once a second */
+#define NOTHING_MS	  350  /* nothing happens for so long */
+#define HEADER(op, count) peer_header(op, NCCLSVC_UINT32, NCCLSVC_SUM, 0, count)
+
+struct scene {
+	struct client *c;
+	struct member m[2];
+	ncclsvc_unique_id id;
+	struct peer_page *pages;
+};
+
+static struct peer_page *page(struct scene *s, int rank)
+{
+	return peer_page_of(s->pages, (uint32_t)rank);
+}
+
+/* ---- What the library does ---- */
+
+static void submitted(struct scene *s, int rank, uint64_t n)
+{
+	__atomic_store_n(&page(s, rank)->submitted, n, __ATOMIC_RELEASE);
+}
+
+/* The collective of that number, from 0, which is AllReduce of 8 words. */
+static void launch(struct scene *s, int rank, uint32_t sequence, uint64_t number,
+		   uint64_t timeout_ns)
+{
+	struct peer_page *p = page(s, rank);
+	p->history[sequence % PEER_HISTORY] =
+		(struct peer_record){.operation = number,
+				     .header = HEADER(NCCLSVC_ALL_REDUCE, 8),
+				     .launched_ns = now_ns(),
+				     .timeout_ns = timeout_ns,
+				     .sequence = sequence};
+	__atomic_store_n(&p->launched, sequence, __ATOMIC_RELEASE);
+	submitted(s, rank, number + 1);
+}
+
+/* A kernel that waits, and one that has ended. */
+static void begin(struct scene *s, int rank, uint32_t sequence)
+{
+	__atomic_store_n(&page(s, rank)->begun, sequence, __ATOMIC_RELEASE);
+}
+
+static void end(struct scene *s, int rank, uint32_t sequence)
+{
+	__atomic_store_n(&page(s, rank)->ended, sequence, __ATOMIC_RELEASE);
+}
+
+/* ---- Epochs ---- */
+
+static void open_epoch(struct scene *s)
+{
+	peer_join(s->m, &s->id, true);
+	s->pages = peer_pages_map(peer_staging_fd(&s->m[0], -1));
+}
+
+static void close_epoch(struct scene *s)
+{
+	munmap(s->pages, 2 * PEER_PAGE);
+}
+
+static bool over(struct scene *s)
+{
+	return peer_aborted(s->pages, 0);
+}
+
+static void nothing_happens(struct scene *s)
+{
+	for (uint64_t until = now_ns() + NOTHING_MS * MS; now_ns() < until; sleep_ms(10))
+		CHECK(!over(s));
+}
+
+/* The status that the member hears. */
+static ncclsvc_status heard(struct scene *s, int rank)
+{
+	struct raw_reply reply;
+	do {
+		CHECK(raw_next(&s->m[rank].raw, &reply));
+	} while (reply.header.opcode != SVC_EVENT_COMM);
+	CHECK_EQ(reply.event.comm, s->m[rank].joined.comm);
+	CHECK_EQ(reply.event.epoch, s->m[rank].joined.epoch);
+	CHECK_EQ(reply.event.status.result, reply.event.reason);
+	return reply.event.status;
+}
+
+/* Both hear the same. */
+static ncclsvc_status ends(struct scene *s, ncclsvc_result result)
+{
+	peer_wait_aborted(s->pages);
+	const ncclsvc_status st = heard(s, 0), other = heard(s, 1);
+	CHECK_EQ(st.result, result);
+	CHECK(!memcmp(&st, &other, sizeof(st)));
+	close_epoch(s);
+	return st;
+}
+
+static void is_missing(const ncclsvc_status *st, int waits, int missing)
+{
+	CHECK_EQ(st->rank_a, waits);
+	CHECK_EQ(st->pid_a, (int)getpid());
+	CHECK_EQ(st->missing_count, 1);
+	CHECK_EQ(st->missing[0], missing);
+}
+
+/* Of the first ones: the daemon limits its lines about one user's failures. */
+static void logged(struct scene *s, const char *text)
+{
+	CHECK(daemon_logged(s->c->daemon, text));
+}
+
+/* ---- The heartbeat ---- */
+
+static uint32_t heartbeat(struct scene *s, int rank)
+{
+	return __atomic_load_n(&page(s, rank)->heartbeat, __ATOMIC_ACQUIRE);
+}
+
+static void beats(struct scene *s, uint32_t times)
+{
+	const uint32_t before[2] = {heartbeat(s, 0), heartbeat(s, 1)};
+	for (uint64_t until = now_ns() + WAIT_MS * MS;
+	     heartbeat(s, 0) - before[0] < times || heartbeat(s, 1) - before[1] < times;
+	     sleep_ms(1))
+		CHECK(now_ns() < until);
+}
+
+static void signs_of_life(struct scene *s)
+{
+	stage("signs of life");
+	open_epoch(s);
+	beats(s, 2);
+	sleep_ms(QUIET_MS + 200);
+	const uint32_t before = heartbeat(s, 0);
+	sleep_ms(1500);
+	CHECK(heartbeat(s, 0) - before <= 3); /* quiet */
+	launch(s, 0, 1, 0, 0);
+	begin(s, 0, 1);
+	beats(s, 2);
+	const uint64_t from = now_ns();
+	beats(s, 10);
+	CHECK(setup.fake || now_ns() - from < 3000 * MS);
+	end(s, 0, 1);
+	nothing_happens(s);
+}
+
+/* ---- Deadlines ---- */
+
+static void deadlines(struct scene *s)
+{
+	stage("a rank that has not launched it");
+	for (uint32_t k = 1; k < 100; k++)
+		launch(s, 0, k, k - 1, 200 * MS);
+	for (uint32_t k = 1; k < 99; k++)
+		launch(s, 1, k, k - 1, 0);
+	const uint64_t from = now_ns();
+	begin(s, 0, 99);
+	ncclsvc_status st = ends(s, NCCLSVC_TIMEOUT);
+	CHECK(now_ns() - from >= 200 * MS);
+	is_missing(&st, 0, 1);
+	logged(s, "AllReduce #98 of rank 0 waits on the GPU, and rank 1 has not submitted it: "
+		  "TIMEOUT: the deadline passed waiting for rank 1");
+
+	stage("a rank whose stream is busy");
+	open_epoch(s);
+	launch(s, 0, 1, 0, 0);
+	launch(s, 1, 1, 0, 200 * MS);
+	begin(s, 1, 1);
+	st = ends(s, NCCLSVC_TIMEOUT);
+	is_missing(&st, 1, 0);
+	logged(s, "rank 0 has submitted it, but its stream has not come to it");
+
+	stage("kernels that do not end");
+	open_epoch(s);
+	for (int k = 0; k < 2; k++) {
+		launch(s, k, 1, 0, 200 * MS);
+		begin(s, k, 1);
+	}
+	st = ends(s, NCCLSVC_TIMEOUT);
+	CHECK_EQ(st.missing_count, 0);
+	logged(s, "the kernels of all ranks have begun");
+
+	stage("a record that is overwritten");
+	open_epoch(s);
+	for (uint32_t k = 1; k < 3 * PEER_HISTORY; k++)
+		launch(s, 0, k, k - 1, 200 * MS);
+	begin(s, 0, 1);
+	st = ends(s, NCCLSVC_TIMEOUT);
+	is_missing(&st, 0, 1);
+
+	stage("sequences that begin anew");
+	open_epoch(s);
+	launch(s, 1, UINT32_MAX, 0, 0);
+	launch(s, 0, peer_sequence_after(UINT32_MAX), 1, 200 * MS);
+	begin(s, 1, UINT32_MAX);
+	begin(s, 0, peer_sequence_after(UINT32_MAX));
+	st = ends(s, NCCLSVC_TIMEOUT);
+	is_missing(&st, 0, 1);
+
+	stage("no deadline");
+	open_epoch(s);
+	launch(s, 0, 1, 0, 0);
+	begin(s, 0, 1);
+	nothing_happens(s);
+	stage("a deadline of a kernel that has ended");
+	end(s, 0, 1);
+	launch(s, 0, 2, 1, 200 * MS);
+	begin(s, 0, 2);
+	end(s, 0, 2);
+	nothing_happens(s);
+}
+
+/* ---- Ranks that go ---- */
+
+static void leave(struct scene *s, int rank)
+{
+	struct raw_reply reply;
+	struct svc_leave request = {.comm = s->m[rank].joined.comm};
+	raw_call(&s->m[rank].raw, SVC_LEAVE, &request, sizeof(request), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+}
+
+static void open_member(struct scene *s, int rank)
+{
+	raw_open(&s->m[rank].raw, s->c->daemon);
+	s->m[rank].staging = peer_lend(&s->m[rank].raw, rank, PEER_STAGING);
+}
+
+static void is_gone(struct scene *s)
+{
+	peer_wait_aborted(s->pages);
+	const ncclsvc_status st = heard(s, 0);
+	CHECK_EQ(st.result, NCCLSVC_PEER_GONE);
+	CHECK_EQ(st.rank_a, 1);
+	close_epoch(s);
+}
+
+static void ranks_that_go(struct scene *s)
+{
+	stage("a rank that leaves without it");
+	launch(s, 0, 3, 2, 0);
+	leave(s, 1);
+	nothing_happens(s);
+	begin(s, 0, 3);
+	is_gone(s);
+	logged(s, "and rank 1 has not submitted it: PEER_GONE");
+
+	stage("a rank that leaves after it");
+	open_epoch(s);
+	launch(s, 0, 1, 0, 0);
+	launch(s, 1, 1, 0, 0);
+	begin(s, 0, 1);
+	leave(s, 1);
+	nothing_happens(s);
+	stage("and dies");
+	raw_close(&s->m[1].raw);
+	is_gone(s);
+	logged(s, "rank 1's kernel has ended with its process: PEER_GONE");
+	open_member(s, 1);
+}
+
+/* ---- Ranks that disagree ---- */
+
+static uint32_t submit(struct scene *s, int rank, int op, uint64_t count)
+{
+	struct svc_record r = {.comm = s->m[rank].joined.comm,
+			       .epoch = s->m[rank].joined.epoch,
+			       .op = (uint8_t)op,
+			       .type = NCCLSVC_UINT32,
+			       .peer = -1,
+			       .count = count};
+	if (op != NCCLSVC_BARRIER)
+		r.src_region = r.dst_region = s->m[rank].staging;
+	return raw_send(&s->m[rank].raw, SVC_SUBMIT, &r, sizeof(r), NULL, 0);
+}
+
+/* Rank 0 has launched AllReduce of 8 words; what rank 1 has pending fails alike. */
+static void disagrees(struct scene *s, int op, uint64_t count, unsigned field, uint64_t a,
+		      uint64_t b)
+{
+	struct raw_reply reply;
+	open_epoch(s);
+	launch(s, 0, 1, 0, 0);
+	begin(s, 0, 1);
+	const uint32_t serial = submit(s, 1, op, count);
+	submitted(s, 1, 1);
+	peer_wait_aborted(s->pages);
+	raw_reply_to(&s->m[1].raw, serial, &reply);
+	const ncclsvc_status st = heard(s, 0), *task = &reply.submit.status;
+	CHECK_EQ(st.result, NCCLSVC_MISMATCH);
+	CHECK_EQ(st.rank_a, 0);
+	CHECK_EQ(st.rank_b, 1);
+	CHECK_EQ(st.pid_b, (int)getpid());
+	CHECK_EQ(st.field, field);
+	CHECK_EQ(st.value_a, a);
+	CHECK_EQ(st.value_b, b);
+	CHECK_EQ(task->result, NCCLSVC_MISMATCH);
+	CHECK_EQ(task->rank_b, 1);
+	CHECK_EQ(task->field, field);
+	CHECK_EQ(task->value_b, b);
+	close_epoch(s);
+}
+
+static void ranks_that_disagree(struct scene *s)
+{
+	stage("another operation");
+	disagrees(s, NCCLSVC_BARRIER, 0, NCCLSVC_FIELD_OP, NCCLSVC_ALL_REDUCE, NCCLSVC_BARRIER);
+	stage("another count");
+	disagrees(s, NCCLSVC_ALL_REDUCE, 1000, NCCLSVC_FIELD_COUNT, 8, 1000);
+	stage("the same one, by another transport");
+	disagrees(s, NCCLSVC_ALL_REDUCE, 8, NCCLSVC_FIELD_ORDER, NCCLSVC_ALL_REDUCE,
+		  NCCLSVC_ALL_REDUCE);
+
+	stage("an operation that is not pending");
+	open_epoch(s);
+	launch(s, 0, 1, 0, 0);
+	begin(s, 0, 1);
+	submitted(s, 1, 1);
+	const ncclsvc_status st = ends(s, NCCLSVC_MISMATCH);
+	CHECK_EQ(st.field, NCCLSVC_FIELD_OP);
+	CHECK_EQ(st.value_b, 0);
+	char sentence[SVC_TEXT_BYTES];
+	svc_status_sentence(&st, sentence, sizeof(sentence));
+	CHECK(strstr(sentence, "has another"));
+
+	stage("a rank that is behind");
+	open_epoch(s);
+	launch(s, 0, 1, 0, 0);
+	launch(s, 1, 1, 0, 0);
+	submitted(s, 1, 7); /* on NCCL */
+	launch(s, 0, 2, 7, 0);
+	begin(s, 0, 2);
+	nothing_happens(s);
+}
+
+/* ---- Pages full of anything ---- */
+
+/* But for what the daemon writes. */
+static void scribble(struct scene *s, uint64_t *state)
+{
+	for (int i = 0; i < 2000; i++) {
+		uint32_t *words = (uint32_t *)(void *)page(s, (int)(draw(state) % 2));
+		const uint32_t at = draw(state) % (PEER_PAGE / 4), value = draw(state);
+		if (at >= offsetof(struct peer_page, begun) / 4)
+			words[at] = value & 8 ? value : value & 6;
+	}
+}
+
+static void rubbish(struct scene *s)
+{
+	uint64_t state = setup.seed;
+	stage("rubbish in the pages");
+	for (uint64_t until = now_ns() + 1500 * MS; now_ns() < until; sleep_ms(1)) {
+		scribble(s, &state);
+		if (!over(s))
+			continue;
+		heard(s, 0);
+		heard(s, 1);
+		close_epoch(s);
+		open_epoch(s);
+	}
+	close_epoch(s);
+}
+
+static void watch_rank(struct client *c)
+{
+	struct scene s = {.c = c};
+	CHECK_OK(ncclsvc_unique_id_create(&s.id));
+	open_member(&s, 0);
+	open_member(&s, 1);
+	signs_of_life(&s);
+	deadlines(&s);
+	ranks_that_go(&s);
+	ranks_that_disagree(&s);
+	rubbish(&s);
+	raw_close(&s.m[0].raw);
+	raw_close(&s.m[1].raw);
+}
+
+static void test_watch(void)
+{
+	ranks_run(1, watch_rank, NULL);
+}
+
+const struct gpu_test peer_watch_tests[] = {
+	{"peer/watch", test_watch, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{0},
+};
