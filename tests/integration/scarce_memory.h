@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_SCARCE_MEMORY_H
+#define TESTS_SCARCE_MEMORY_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* In a file that the test and the daemon map. */
+struct scarce_memory {
+	_Atomic bool scarce;
+	_Atomic int64_t left;	  /* bytes */
+	_Atomic uint64_t refused; /* allocations */
+};
+
+#endif
