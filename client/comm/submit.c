@@ -113,6 +113,8 @@ static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 	slot->comm_key = op->comm->key;
 	slot->epoch = op->comm->epoch;
 	op->operation = slot->seq = op->comm->seq++;
+	op->collective = op->comm->collectives;
+	op->comm->collectives += !svc_op_is_p2p(r->op);
 	slot->chunk = op->chunk;
 	slot->out = op->dst;
 	slot->out_at = op->dst_at;

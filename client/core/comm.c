@@ -62,7 +62,7 @@ void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_re
 	comm->handle = reply->comm;
 	comm->uid = reply->comm_uid;
 	comm->epoch = reply->epoch;
-	comm->seq = 0;
+	comm->seq = comm->collectives = 0;
 	comm->peer_bytes = reply->peer_bytes;
 	comm->broken = NCCLSVC_OK;
 	comm->broken_told = true;

@@ -30,7 +30,7 @@ struct op {
 	uint8_t kernel; /* enum kernel */
 	struct peer *peer;
 	uint32_t sequence;
-	uint64_t operation; /* how many the member had submitted before, on all transports */
+	uint64_t operation, collective; /* how many, of all transports, were submitted before */
 	bool posts;
 	struct CUctx_st *push; /* to be current when it is launched, or NULL */
 	unsigned long long stream_id;

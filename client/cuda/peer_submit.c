@@ -140,10 +140,13 @@ ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 void peer_enter(struct op *op, struct slot *slot)
 {
 	struct peer *p = op->comm->peer;
-	__atomic_store_n(&p->page->submitted, op->operation + 1, __ATOMIC_RELEASE);
+	if (op->kernel != KERNEL_NONE) {
+		p->sequence = peer_sequence_after(p->sequence);
+		__atomic_store_n(&p->page->entered, p->sequence, __ATOMIC_RELEASE);
+	}
+	__atomic_store_n(&p->page->submitted, op->comm->collectives, __ATOMIC_RELEASE);
 	if (op->kernel == KERNEL_NONE)
 		return;
-	p->sequence = peer_sequence_after(p->sequence);
 	op->peer = p;
 	op->sequence = p->sequence;
 	op->posts = p->posting;
@@ -162,6 +165,7 @@ static void note(const struct op *op, const struct peer_call *call)
 	struct peer_record *record = &page->history[op->sequence % PEER_HISTORY];
 	__atomic_store_n(&record->sequence, 0, __ATOMIC_RELEASE);
 	record->operation = op->operation;
+	record->collective = (uint32_t)op->collective;
 	record->header = call->header;
 	record->launched_ns = now_ns();
 	record->timeout_ns = op->record.timeout_ns;

@@ -12,6 +12,7 @@
 #include "base/timings.h"
 #include "comm.h"
 #include "comms.h"
+#include "names.h"
 #include "peer.h"
 #include "report.h"
 #include "task.h"
@@ -19,8 +20,9 @@
 /* One look at a member's page. */
 struct look {
 	uint64_t submitted;
-	uint32_t launched;
+	uint32_t entered, launched;
 	uint32_t waits; /* as in struct peer_member */
+	bool broken;	/* it does not run kernels any more */
 };
 
 static uint64_t load64(const uint64_t *word)
@@ -38,13 +40,21 @@ static struct peer_page *page_of(const struct communicator *m, uint32_t rank)
 	return peer_page_of(m->peer->base, rank);
 }
 
-/* In the reverse order in which the member writes: what it has submitted, it has launched. */
+/* The member has broken its kernels off, or one has failed in a way after which all fail. */
+static bool is_broken(const struct peer_page *page)
+{
+	return load32(&page->abort) || load64(&page->failed);
+}
+
+/* In the reverse order in which the member writes: what it has submitted, it has entered. */
 static struct look look_at(const struct peer_page *page)
 {
 	const uint64_t submitted = load64(&page->submitted);
 	const uint32_t begun = (uint32_t)load64(&page->begun);
 	const uint32_t ended = (uint32_t)load64(&page->ended);
 	return (struct look){.submitted = submitted,
+			     .entered = load32(&page->entered),
+			     .broken = is_broken(page),
 			     .launched = load32(&page->launched),
 			     .waits = begun && !peer_reached(ended, begun) ? begun : 0};
 }
@@ -56,6 +66,7 @@ static bool record_of(const struct peer_page *page, uint32_t sequence, struct pe
 	r->operation = load64(&from->operation);
 	r->header = load64(&from->header);
 	r->timeout_ns = load64(&from->timeout_ns);
+	r->collective = load32(&from->collective);
 	r->sequence = load32(&from->sequence);
 	const uint32_t launched = load32(&page->launched);
 	return r->sequence == sequence && peer_reached(launched, sequence) &&
@@ -86,10 +97,14 @@ static bool runs_kernels(const struct communicator *m, uint32_t rank)
 static int absence(const struct communicator *m, uint32_t rank, const struct look *l,
 		   uint32_t sequence, const struct peer_record *r)
 {
+	if (l->broken)
+		return NCCLSVC_PEER_GONE;
 	const bool launched = peer_reached(l->launched, sequence);
 	if (!comm_takes_part(&m->members[rank]))
 		return launched && runs_kernels(m, rank) ? 0 : NCCLSVC_PEER_GONE;
-	return r && !launched && l->submitted > r->operation ? NCCLSVC_MISMATCH : 0;
+	if (!r || launched || peer_reached(l->entered, sequence))
+		return 0;
+	return (int32_t)((uint32_t)l->submitted - r->collective) > 0 ? NCCLSVC_MISMATCH : 0;
 }
 
 /* The rank that the others wait for: the first that has not launched it, else the first whose
@@ -131,6 +146,8 @@ static struct peer_stuck find_stuck(const struct communicator *m, const struct l
 				    uint64_t now)
 {
 	for (uint32_t k = 0; k < m->nranks; k++) {
+		if (looks[k].broken && comm_takes_part(&m->members[k]))
+			return (struct peer_stuck){NCCLSVC_PEER_GONE, k, 0, (int32_t)k};
 		if (!looks[k].waits || !runs_kernels(m, k))
 			continue;
 		const struct peer_stuck stuck = stuck_at(m, looks, k, now);
@@ -226,25 +243,36 @@ static ncclsvc_status status_of_stuck(const struct communicator *m, const struct
 	return st;
 }
 
+static const char *lack(const struct peer_stuck *stuck, const struct look *other)
+{
+	if (other->broken)
+		return "whose kernels are broken off";
+	if (stuck->result == NCCLSVC_MISMATCH)
+		return "which has submitted another";
+	if (!peer_reached(other->launched, stuck->sequence))
+		return "which has not submitted it";
+	return stuck->result == NCCLSVC_TIMEOUT ? "whose stream has not come to it"
+						: "whose process has ended";
+}
+
+/* "AllReduce #7 of rank 0 waits on the GPU for rank 1, which has not submitted it" */
 static void tell(struct communicator *m, const struct peer_stuck *stuck, const struct look *looks,
 		 const ncclsvc_status *st, const struct peer_record *r)
 {
-	char why[96];
-	const int32_t other = stuck->other;
-	if (other < 0)
-		snprintf(why, sizeof(why), "the kernels of all ranks have begun");
-	else if (peer_reached(looks[other].launched, stuck->sequence))
-		snprintf(why, sizeof(why),
-			 st->result == NCCLSVC_TIMEOUT
-				 ? "rank %d has submitted it, but its stream has not come to it"
-				 : "rank %d's kernel has ended with its process",
-			 other);
+	char text[160], what[64] = "an operation";
+	if (r->sequence)
+		snprintf(what, sizeof(what), "%s #%llu", svc_op_name((unsigned)(r->header >> 56)),
+			 (unsigned long long)r->operation);
+	if (stuck->other < 0)
+		snprintf(text, sizeof(text),
+			 "%s of rank %u has begun on all GPUs, and does not end", what,
+			 stuck->rank);
+	else if (stuck->other == (int32_t)stuck->rank)
+		snprintf(text, sizeof(text), "rank %u's kernels are broken off", stuck->rank);
 	else
-		snprintf(why, sizeof(why),
-			 st->result == NCCLSVC_MISMATCH ? "rank %d has submitted another"
-							: "rank %d has not submitted it",
-			 other);
-	report_kernel(m, st, (unsigned)(r->header >> 56), (int32_t)stuck->rank, r->operation, why);
+		snprintf(text, sizeof(text), "%s of rank %u waits on the GPU for rank %d, %s", what,
+			 stuck->rank, stuck->other, lack(stuck, &looks[stuck->other]));
+	report_kernels(m, st, text);
 }
 
 static void end_epoch(struct communicator *m, const struct peer_stuck *stuck,

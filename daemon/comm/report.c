@@ -149,18 +149,13 @@ void report_epoch(struct communicator *m, const ncclsvc_status *st)
 	log_warning("%s", l.text);
 }
 
-void report_kernel(struct communicator *m, const ncclsvc_status *st, unsigned op, int32_t rank,
-		   uint64_t seq, const char *why)
+void report_kernels(struct communicator *m, const ncclsvc_status *st, const char *sentence)
 {
 	struct line l = {.at = 0};
 	if (!may_write(m->account))
 		return;
 	begin(&l, m);
-	if (op)
-		add(&l, "%s #%llu of rank %d", svc_op_name(op), (unsigned long long)seq, rank);
-	else
-		add(&l, "an operation of rank %d", rank);
-	add(&l, " waits on the GPU, and %s: ", why);
+	add(&l, "%s: ", sentence);
 	add_status(&l, m, st);
 	if (st->result != NCCLSVC_PEER_GONE) /* it is in that one's advice */
 		add(&l, " The epoch is over: all members must join again.");

@@ -12,10 +12,8 @@ void report_tasks(struct communicator *m, const ncclsvc_status *st, unsigned op,
 		  uint64_t seq);
 /* The epoch ends with this status. */
 void report_epoch(struct communicator *m, const ncclsvc_status *st);
-/* The epoch ends with this status: the rank's kernel waits in vain. op 0: it is not known which
- * operation that is. why: what the other rank lacks. */
-void report_kernel(struct communicator *m, const ncclsvc_status *st, unsigned op, int32_t rank,
-		   uint64_t seq, const char *why);
+/* The epoch ends with this status, since members' kernels wait in vain, as the sentence says. */
+void report_kernels(struct communicator *m, const ncclsvc_status *st, const char *sentence);
 /* A request of the members ("JOIN") has failed. */
 void report_request(struct communicator *m, const char *request, int result, const char *text);
 

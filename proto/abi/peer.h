@@ -105,12 +105,12 @@ enum peer_end {
 #define PEER_RESULTS 64
 
 struct peer_record {
-	uint64_t operation;   /* how many collectives the member had submitted before */
+	uint64_t operation;   /* its number among the member's tasks in this epoch, from 0 */
 	uint64_t header;      /* of its kernel: peer_header */
 	uint64_t launched_ns; /* CLOCK_MONOTONIC */
 	uint64_t timeout_ns;  /* 0: none */
 	uint32_t sequence;
-	uint32_t reserved;
+	uint32_t collective; /* its number among the member's collectives, the low half */
 };
 
 struct peer_page {
@@ -125,11 +125,14 @@ struct peer_page {
 	uint64_t other;	 /* after a mismatch: the other's header */
 	uint32_t other_rank;
 	uint32_t pad1[7];
-	/* The library writes these, for the daemon: a record, then launched, then submitted. */
+	/* The library writes these, for the daemon. When a transport is chosen: entered, if it is a
+	 * kernel, then submitted. When a kernel is launched, which can be long after: a record,
+	 * then launched. */
 	uint64_t submitted; /* collectives of the member in this epoch, on all transports; Sends and
 			       Recvs do not count: ranks have different numbers of them */
 	uint32_t launched;  /* sequence of the newest kernel; 0: none */
-	uint32_t pad2[13];
+	uint32_t entered;   /* the same of the newest that is to be launched */
+	uint32_t pad2[12];
 	struct peer_record history[PEER_HISTORY]; /* the newest: by sequence % PEER_HISTORY */
 	/* Of kernels that failed, and above it enum peer_end: by sequence % PEER_RESULTS. */
 	uint64_t results[PEER_RESULTS];

@@ -38,8 +38,10 @@ static void launch(struct scene *s, int rank, uint32_t sequence, uint64_t number
 		   uint64_t timeout_ns)
 {
 	struct peer_page *p = page(s, rank);
+	p->entered = sequence;
 	p->history[sequence % PEER_HISTORY] =
 		(struct peer_record){.operation = number,
+				     .collective = (uint32_t)number,
 				     .header = HEADER(NCCLSVC_ALL_REDUCE, 8),
 				     .launched_ns = now_ns(),
 				     .timeout_ns = timeout_ns,
@@ -170,8 +172,9 @@ static void deadlines(struct scene *s)
 	ncclsvc_status st = ends(s, NCCLSVC_TIMEOUT);
 	CHECK(now_ns() - from >= 200 * MS);
 	is_missing(&st, 0, 1);
-	logged(s, "AllReduce #98 of rank 0 waits on the GPU, and rank 1 has not submitted it: "
-		  "TIMEOUT: the deadline passed waiting for rank 1");
+	logged(s,
+	       "AllReduce #98 of rank 0 waits on the GPU for rank 1, which has not submitted it: "
+	       "TIMEOUT: the deadline passed waiting for rank 1");
 
 	stage("a rank whose stream is busy");
 	open_epoch(s);
@@ -180,7 +183,7 @@ static void deadlines(struct scene *s)
 	begin(s, 1, 1);
 	st = ends(s, NCCLSVC_TIMEOUT);
 	is_missing(&st, 1, 0);
-	logged(s, "rank 0 has submitted it, but its stream has not come to it");
+	logged(s, "for rank 0, whose stream has not come to it");
 
 	stage("kernels that do not end");
 	open_epoch(s);
@@ -190,7 +193,7 @@ static void deadlines(struct scene *s)
 	}
 	st = ends(s, NCCLSVC_TIMEOUT);
 	CHECK_EQ(st.missing_count, 0);
-	logged(s, "the kernels of all ranks have begun");
+	logged(s, "has begun on all GPUs, and does not end");
 
 	stage("a record that is overwritten");
 	open_epoch(s);
@@ -255,7 +258,7 @@ static void ranks_that_go(struct scene *s)
 	nothing_happens(s);
 	begin(s, 0, 3);
 	is_gone(s);
-	logged(s, "and rank 1 has not submitted it: PEER_GONE");
+	logged(s, "for rank 1, which has not submitted it: PEER_GONE");
 
 	stage("a rank that leaves after it");
 	open_epoch(s);
@@ -267,7 +270,7 @@ static void ranks_that_go(struct scene *s)
 	stage("and dies");
 	raw_close(&s->m[1].raw);
 	is_gone(s);
-	logged(s, "rank 1's kernel has ended with its process: PEER_GONE");
+	logged(s, "for rank 1, whose process has ended: PEER_GONE");
 	open_member(s, 1);
 }
 
@@ -334,6 +337,18 @@ static void ranks_that_disagree(struct scene *s)
 	char sentence[SVC_TEXT_BYTES];
 	svc_status_sentence(&st, sentence, sizeof(sentence));
 	CHECK(strstr(sentence, "has another"));
+
+	stage("a rank that has chosen a kernel, and has yet to launch it");
+	open_epoch(s);
+	page(s, 1)->entered = 1;
+	submitted(s, 1, 3);
+	launch(s, 0, 1, 0, 0);
+	begin(s, 0, 1);
+	nothing_happens(s);
+	stage("a rank that breaks its kernels off");
+	page(s, 1)->abort = 1;
+	const ncclsvc_status gone = ends(s, NCCLSVC_PEER_GONE);
+	CHECK_EQ(gone.rank_a, 1);
 
 	stage("a rank that is behind");
 	open_epoch(s);
