@@ -153,6 +153,15 @@ static bool comes_along(const struct comm *c, const struct svc_record *r, bool p
 	return c->transport->eager && c->transport->eager(c->internode, r, p2p);
 }
 
+/* They wait for other nodes no more. */
+static void end_started(struct engine *e, struct task *const *tasks, uint32_t n,
+			const ncclsvc_status *st)
+{
+	for (uint32_t k = 0; k < n; k++)
+		if (tasks[k])
+			release_end(e, tasks[k], st);
+}
+
 static void start(struct engine *e, struct node_match *j)
 {
 	struct comm *c = j->comm;
@@ -173,7 +182,7 @@ static void start(struct engine *e, struct node_match *j)
 			st = status_of(NCCLSVC_PROTOCOL);
 			internode_comm_give_up(e, c, NCCLSVC_PROTOCOL, UINT32_MAX);
 		}
-		node_match_end_tasks(e, j, &st);
+		end_started(e, tasks, n, &st);
 		node_match_free(e, c->internode, j);
 		return;
 	}
@@ -184,9 +193,7 @@ static void start(struct engine *e, struct node_match *j)
 	if (c->transport->start(e, &match) == BEGUN_NO_MEMORY) {
 		/* The others have begun: what they wait for ends with the epoch. */
 		st = status_of(NCCLSVC_NO_MEMORY);
-		for (uint32_t k = 0; k < n; k++)
-			if (tasks[k])
-				release_end(e, tasks[k], &st);
+		end_started(e, tasks, n, &st);
 		internode_comm_give_up(e, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
 	}
 	free(tasks);
