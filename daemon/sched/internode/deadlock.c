@@ -24,10 +24,10 @@
  * have posted, and that waits on GPUs for the rest of its set, lacks no node: this is no deadlock
  * here, whatever the set waits for.
  *
- * The first node then sends all nodes a INTERNODE_ASK: they fail what their members wait for, as if
- * its deadline had passed, with one status. Another node's failure with such a status may come
- * before, and does the same. If two tasks have matched after all, because a third was cancelled,
- * say, those two go on.
+ * The first node then sends all nodes an INTERNODE_ASK: they fail what their members wait for, as
+ * if its deadline had passed, with one status. Another node's failure with such a status may
+ * come before, and does the same. If two tasks have matched after all, because a third was
+ * cancelled, say, those two go on.
  */
 #include <stddef.h>
 #include <stdlib.h>
@@ -84,7 +84,8 @@ struct deadlock {
 /* ---- Is this node? ---- */
 
 /* The member's head waits for others, and for nobody's memory or stream. Its tasks are mixed into
- * the state: a task's uid is never another's, and its place only rises. */
+ * the state: a task's uid is never another's, and its place only rises. A tombstone waits, too: for
+ * the other members of this node to post its collective. */
 static bool member_waits(const struct member *m, uint64_t *state)
 {
 	const struct task *t;
@@ -98,7 +99,8 @@ static bool member_waits(const struct member *m, uint64_t *state)
 		if (t->waits_input || (j && j->asked) || (t->place == RUNNING && !j))
 			return false;
 		any = any || t->place == POSTED || j;
-		*state = (*state ^ (t->uid << 3 | t->place)) * UINT64_C(0x100000001b3);
+		*state = (*state ^ (t->uid << 4 | t->tombstone << 3 | t->place)) *
+			 UINT64_C(0x100000001b3);
 	}
 	return any;
 }
@@ -108,7 +110,7 @@ static uint64_t waits(const struct internode_comm *s)
 {
 	uint64_t state = UINT64_C(0xcbf29ce484222325);
 	bool any = false;
-	if (s->ops || s->over || s->comm->ended || s->comm->poisoned || node_match_voted(s->comm))
+	if (s->ops || s->over || s->comm->ended || node_match_voted(s->comm))
 		return 0;
 	for (uint32_t i = 0; i < internode_comm_local_count(s); i++) {
 		const struct member *m = &s->comm->members[internode_comm_locals(s)[i]];
@@ -121,6 +123,12 @@ static uint64_t waits(const struct internode_comm *s)
 	return any ? state | 1 : 0;
 }
 
+/* The first collective that this node has not spoken of, as long as no vote of its is open. */
+static uint64_t next_collective(const struct comm *c)
+{
+	return c->collectives + c->poisoned;
+}
+
 /* Has this node said nothing about the operation, and will it not before its members go on? */
 static bool is_open(struct internode_comm *s, const struct operation_key *key)
 {
@@ -129,7 +137,7 @@ static bool is_open(struct internode_comm *s, const struct operation_key *key)
 	if (j && j->parts[j->mine].vote.kind)
 		return false;
 	if (key->a < 0)
-		return key->seq >= c->collectives && !c->gone;
+		return key->seq >= next_collective(c) && !c->gone;
 	return !node_match_pair_past(s, key);
 }
 
@@ -216,14 +224,20 @@ static void keep_report(struct report *r, const struct deadlock_note *part)
 	r->whole = r->nkeys == r->total;
 }
 
-static void declare(struct engine *e, struct internode_comm *s)
+static void tell_others(struct engine *e, struct internode_comm *s, const ncclsvc_status *st)
 {
 	const struct operation_key all = {-1, -1, DEADLOCK_ALL, 0};
+	for (uint32_t p = 1; p < s->nnodes; p++)
+		if (p != s->me)
+			internode_comm_send(e, s, p, INTERNODE_ASK, &all, st, sizeof(*st), NULL, 0);
+}
+
+static void declare(struct engine *e, struct internode_comm *s)
+{
 	const ncclsvc_status st = deadlock_status(s);
 	s->deadlock->round++;
 	forget_reports(s);
-	for (uint32_t p = 1; p < s->nnodes; p++)
-		internode_comm_send(e, s, p, INTERNODE_ASK, &all, &st, sizeof(st), NULL, 0);
+	tell_others(e, s, &st);
 	deadlock_break(e, s, &st);
 }
 
@@ -405,7 +419,7 @@ static void report(struct engine *e, struct internode_comm *s, uint64_t state)
 	const uint32_t rank = internode_comm_locals(s)[i];
 	struct deadlock_note note = {
 		.total = count_posted(s),
-		.entered = s->comm->collectives,
+		.entered = next_collective(s->comm),
 		.collectives = s->comm->collectives + collectives_begun(s),
 		.rank = (int32_t)rank,
 		.op = s->comm->members[rank].queue->record.op,
@@ -438,11 +452,14 @@ static void break_deadlock(struct engine *e, struct internode_comm *s, const ncc
 
 void deadlock_break(struct engine *e, struct internode_comm *s, const void *body)
 {
+	struct deadlock *k = s->deadlock;
 	ncclsvc_status st;
 	memcpy(&st, body, sizeof(st));
-	if (deadlock_is_cause(&st) && s->deadlock && s->deadlock->confirmed &&
-	    s->deadlock->confirmed == waits(s))
-		break_deadlock(e, s, &st);
+	if (!deadlock_is_cause(&st) || !k)
+		return;
+	if (!k->confirmed || k->confirmed != waits(s))
+		return;
+	break_deadlock(e, s, &st);
 }
 
 void deadlock_take_message(struct engine *e, struct internode_comm *s, uint32_t place,

@@ -423,11 +423,14 @@ bool node_match_fail_collective(struct engine *e, struct comm *c, const ncclsvc_
 	return true;
 }
 
-/* Those that have posted it, and those that have not: what they post next is another. */
+/* Those that have posted it, and those that have not: what they post next is another. One that is
+ * poisoned has failed on all nodes. */
 static void give_up_collective(struct engine *e, struct comm *c, const ncclsvc_status *st)
 {
 	const uint64_t seq = c->collectives;
-	node_match_fail_collective(e, c, st);
+	node_match_look(e, c);
+	if (!c->poisoned)
+		node_match_fail_collective(e, c, st);
 	if (c->collectives == seq)
 		order_end_collective(e, c, st);
 }
@@ -449,7 +452,7 @@ bool node_match_voted(struct comm *c)
 		return false;
 	const struct operation_key key = collective_key(c);
 	struct node_match *j = node_match_find(c->internode, &key);
-	return j && j->parts[j->mine].vote.kind;
+	return j && j->parts[j->mine].vote.kind && !j->resolved;
 }
 
 void node_match_look(struct engine *e, struct comm *c)

@@ -55,7 +55,7 @@ void node_match_give_up(struct engine *e, struct comm *c, const ncclsvc_status *
 			uint64_t collectives);
 /* The current collective is over already, as others have decided: poison it. */
 void node_match_look(struct engine *e, struct comm *c);
-/* True if this node has spoken about the current collective. */
+/* True if this node has spoken about the current collective, and not all others have. */
 bool node_match_voted(struct comm *c);
 /* A task that waits for other nodes is to fail: ask them. */
 void node_match_ask(struct engine *e, struct task *t, const ncclsvc_status *st);
