@@ -457,6 +457,7 @@ void deadlock_break(struct engine *e, struct internode_comm *s, const void *body
 	memcpy(&st, body, sizeof(st));
 	if (!deadlock_is_cause(&st) || !k)
 		return;
+	k->reported = 0; /* the first node has forgotten it: who still waits reports again */
 	if (!k->confirmed || k->confirmed != waits(s))
 		return;
 	break_deadlock(e, s, &st);
