@@ -165,6 +165,24 @@ static void the_word_comes_late(void **state)
 	usable();
 }
 
+/* Rank 1 sends to rank 2 as soon as it is told, and node 0's word comes to node 2 after that. */
+static void the_next_task_comes_early(void **state)
+{
+	(void)state;
+	hold_from(0, 2, INTERNODE_ASK);
+	const uint64_t n[] = {recv_from(0, 1), recv_from(1, 0), recv_from(2, 0)};
+	deadlock(0, n[0]);
+	deadlock(1, n[1]);
+	const uint64_t sent = send_to(1, 2);
+	pause_ns(LOOKS);
+	hold(0, 2, false);
+	all_told_alike(n);
+	const uint64_t received = recv_from(2, 1);
+	goes_well(1, sent);
+	goes_well(2, received);
+	usable();
+}
+
 /* ---- None ---- */
 
 static void who_waits_for_one_that_works(void **state)
@@ -346,6 +364,7 @@ int main(void)
 		CLUSTER_TEST(a_collective_is_under_way, begin_gpus),
 		CLUSTER_TEST(a_send_is_under_way, begin),
 		CLUSTER_TEST(a_send_is_under_way, begin_gpus),
+		CLUSTER_TEST(the_next_task_comes_early, begin),
 		CLUSTER_TEST(a_report_is_old, begin),
 		CLUSTER_TEST(a_report_is_old, begin_gpus),
 		CLUSTER_TEST(a_question_is_old, begin),

@@ -25,7 +25,9 @@
  * here, whatever the set waits for.
  *
  * The first node then sends all nodes an INTERNODE_ASK: they fail what their members wait for, as
- * if its deadline had passed, with one status. Another node's failure with such a status may
+ * if its deadline had passed, with one status. Each node sends the same to the others before its
+ * members go on: what they post next is no part of the deadlock, and must not come to a node that
+ * has not broken it. (On GPUs it comes to no node.) Another node's failure with such a status may
  * come before, and does the same. If two tasks have matched after all, because a third was
  * cancelled, say, those two go on.
  */
@@ -460,6 +462,8 @@ void deadlock_break(struct engine *e, struct internode_comm *s, const void *body
 	k->reported = 0; /* the first node has forgotten it: who still waits reports again */
 	if (!k->confirmed || k->confirmed != waits(s))
 		return;
+	if (s->me && !internode_comm_is_sequenced(s))
+		tell_others(e, s, &st);
 	break_deadlock(e, s, &st);
 }
 
