@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Instead of MPI: messages from one node to another arrive in order, and late; so do bytes, each at
+ * its own time. Some of what a lost node has sent still arrives. */
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "deadlocks.h"
+
+struct message {
+	struct message *prev, *next;
+	uint32_t from, to;
+	size_t bytes;
+	char body[];
+};
+
+/* A receive, or a send on its way. */
+struct transfer {
+	struct transfer *prev, *next;
+	uint32_t from, to;
+	int tag;
+	void *at;
+	const void *source;
+	size_t bytes;
+	void *cookie;
+	uint64_t serial;
+};
+
+static uint64_t last[NODES_MAX][NODES_MAX];  /* when the last one arrives */
+static uint64_t until[NODES_MAX][NODES_MAX]; /* of a lost node: what comes later is lost, too */
+static struct message *inbox[NODES_MAX], *given[NODES_MAX];
+static struct transfer *receives, *sends;
+static uint64_t serials;
+static struct {
+	struct mpi_done done[64];
+	uint32_t n;
+} over[NODES_MAX];
+
+static bool arrives(uint32_t from, uint32_t to)
+{
+	const uint64_t end = until[from][to];
+	return nodes[to].alive && (!end || now_ns <= end);
+}
+
+static uint64_t delay(void)
+{
+	return chance(70) ? between(1000, MS) : between(1000, profile.delay);
+}
+
+/* ---- Messages ---- */
+
+/* A happening frees its argument, and what has arrived is read later. */
+static void arrive(void *arg)
+{
+	struct message *m = *(struct message **)arg;
+	if (!arrives(m->from, m->to)) {
+		free(m);
+		return;
+	}
+	DL_APPEND(inbox[m->to], m);
+	node_turn(m->to);
+}
+
+static int say(const void *from, size_t bytes, int node, void *cookie)
+{
+	struct message *m = make(sizeof(*m) + bytes), **arg = make(sizeof(struct message *));
+	uint64_t *to = &last[node_now][node], when = now_ns + delay();
+	(void)cookie;
+	m->from = node_now;
+	m->to = (uint32_t)node;
+	m->bytes = bytes;
+	memcpy(m->body, from, bytes);
+	*to = when <= *to ? *to + 1 : when;
+	*arg = m;
+	at(*to, -1, arrive, arg);
+	return 1;
+}
+
+static const void *hear(size_t *bytes, int *node)
+{
+	struct message *m = inbox[node_now];
+	free(given[node_now]);
+	given[node_now] = m;
+	if (!m)
+		return NULL;
+	DL_DELETE(inbox[node_now], m);
+	*bytes = m->bytes;
+	*node = (int)m->from;
+	return m->body;
+}
+
+/* ---- Bytes ---- */
+
+static void is_over(uint32_t node, void *cookie, size_t bytes, bool failed)
+{
+	if (over[node].n == sizeof(over[node].done) / sizeof(over[node].done[0]))
+		abort();
+	over[node].done[over[node].n++] = (struct mpi_done){cookie, bytes, failed};
+}
+
+static void move_bytes(void *arg)
+{
+	struct transfer *f, *r;
+	DL_SEARCH_SCALAR(sends, f, serial, *(uint64_t *)arg);
+	if (!f || !arrives(f->from, f->to)) /* it was forgotten, or is lost */
+		return;
+	DL_FOREACH (receives, r)
+		if (r->from == f->from && r->to == f->to && r->tag == f->tag)
+			break;
+	if (!r) {
+		if (!profile.dies)
+			fail("node %u sends bytes that node %u does not wait for", f->from, f->to);
+		return;
+	}
+	if (f->bytes)
+		memcpy(r->at, f->source, f->bytes < r->bytes ? f->bytes : r->bytes);
+	is_over(r->to, r->cookie, f->bytes, false);
+	is_over(f->from, f->cookie, f->bytes, false);
+	const uint32_t from = f->from, to = f->to;
+	DL_DELETE(receives, r);
+	DL_DELETE(sends, f);
+	free(r);
+	free(f);
+	node_turn(to);
+	if (nodes[from].alive)
+		node_turn(from);
+}
+
+static int send_bytes(const void *from, size_t bytes, int node, int tag, void *cookie)
+{
+	struct transfer *f = make(sizeof(*f));
+	uint64_t *arg = make(sizeof(*arg));
+	*f = (struct transfer){.from = node_now,
+			       .to = (uint32_t)node,
+			       .tag = tag,
+			       .source = from,
+			       .bytes = bytes,
+			       .cookie = cookie,
+			       .serial = ++serials};
+	DL_APPEND(sends, f);
+	*arg = f->serial;
+	at(now_ns + delay(), -1, move_bytes, arg);
+	return 0;
+}
+
+static int receive_bytes(void *to, size_t bytes, int node, int tag, void *cookie)
+{
+	struct transfer *r = make(sizeof(*r));
+	*r = (struct transfer){.from = (uint32_t)node,
+			       .to = node_now,
+			       .tag = tag,
+			       .at = to,
+			       .bytes = bytes,
+			       .cookie = cookie};
+	DL_APPEND(receives, r);
+	return 0;
+}
+
+static unsigned poll_bytes(struct mpi_done *done, unsigned max)
+{
+	const uint32_t n = over[node_now].n < max ? over[node_now].n : max;
+	memcpy(done, over[node_now].done, n * sizeof(*done));
+	over[node_now].n -= n;
+	memmove(over[node_now].done, over[node_now].done + n, over[node_now].n * sizeof(*done));
+	return n;
+}
+
+static void drop(void *cookie)
+{
+	struct transfer *f;
+	DL_SEARCH_SCALAR(receives, f, cookie, cookie);
+	if (f) {
+		is_over(f->to, cookie, 0, true);
+		DL_DELETE(receives, f);
+		free(f);
+	}
+	DL_SEARCH_SCALAR(sends, f, cookie, cookie);
+	if (f) {
+		DL_DELETE(sends, f);
+		free(f);
+	}
+}
+
+const struct mpi_api channel_api = {
+	.version = MPI_API_VERSION,
+	.send = send_bytes,
+	.say = say,
+	.receive = receive_bytes,
+	.poll = poll_bytes,
+	.drop = drop,
+	.hear = hear,
+};
+
+/* ---- Beginning and end ---- */
+
+void channel_begin(void)
+{
+	memset(last, 0, sizeof(last));
+	memset(until, 0, sizeof(until));
+	memset(over, 0, sizeof(over));
+}
+
+void channel_lose(uint32_t node)
+{
+	for (uint32_t k = 0; k < nnodes; k++)
+		until[node][k] = now_ns + between(0, profile.delay);
+}
+
+static void free_all(struct transfer **list)
+{
+	while (*list) {
+		struct transfer *f = *list;
+		DL_DELETE(*list, f);
+		free(f);
+	}
+}
+
+void channel_end(void)
+{
+	for (uint32_t k = 0; k < NODES_MAX; k++) {
+		struct message *m, *next;
+		DL_FOREACH_SAFE (inbox[k], m, next)
+			free(m);
+		free(given[k]);
+		inbox[k] = given[k] = NULL;
+	}
+	free_all(&receives);
+	free_all(&sends);
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operations on host memory of several nodes, in one thread and virtual time: which orders of tasks
+ * are deadlocks, and which only look like it. The schedulers (daemon/sched, and the transports
+ * below them) are the daemon's own, with deadlock.c compiled in by detector.c, which can make it do
+ * wrong. Replaced are the clock, the engine's thread and its loop (node.c), MPI (channel.c) and the
+ * trainers (program.c). expect.c works out from the programs alone how each task must end; check.c
+ * compares.
+ */
+#ifndef DEADLOCKS_H
+#define DEADLOCKS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "channel/mpi_api.h"
+#include "sched/state.h"
+#include "schedules.h"
+
+#define NODES_MAX 4
+#define COMMS_MAX 2
+#define RANKS_MAX 6
+#define TASKS_MAX 2048
+
+/* ---- detector.c ---- */
+
+/* What deadlock detection does wrong on purpose. */
+enum plant {
+	PLANT_NONE,
+	PLANT_OLD_ROUND,
+	PLANT_NO_NUMBER,
+	PLANT_NO_QUESTION,
+	PLANT_ONE_NODE_LESS,
+	PLANT_NOT_WITHDRAWN,
+	PLANT_ANSWER_TWICE,
+	PLANT_STATUS,
+	PLANT_LOSE_REPORT,
+	PLANT_LOSE_ANSWER,
+	PLANTS,
+};
+
+/* After a round of that engine. */
+void detector_round(struct engine *e);
+
+/* ---- program.c ---- */
+
+struct comm_plan {
+	uint64_t id;
+	uint32_t nranks, node_of[RANKS_MAX];
+	bool ending, gone[RANKS_MAX];
+	bool broken; /* a deadlock was found */
+};
+
+enum expected { EXPECT_PENDING, EXPECT_OK, EXPECT_DEADLOCK };
+
+struct task_plan {
+	uint32_t comm, rank, group;
+	uint8_t op;
+	int32_t peer;	/* -1: a collective */
+	uint64_t count; /* of floats */
+	uint64_t timeout_ns;
+	bool posted, ended;
+	uint64_t posted_ns, ended_ns;
+	ncclsvc_status status;
+	/* expect.c: */
+	enum expected expected;
+	uint32_t deadlock; /* which of its communicator's, counted from 0 */
+	bool first;	   /* of what its rank waits in then */
+	/* Of what its rank has posted of this operation, whatever became of it. */
+	uint32_t nth;
+};
+
+struct profile {
+	uint64_t delay; /* of messages, at most */
+	bool strays;	/* programs leave out or swap tasks */
+	bool deadlines, cancels, ends, leaves, dies;
+};
+extern struct profile profile;
+extern struct comm_plan comms[COMMS_MAX];
+extern uint32_t ncomms, nnodes;
+extern struct task_plan tasks[TASKS_MAX]; /* by communicator, rank, and in order */
+extern uint32_t ntasks;
+
+/* Nothing but the programs decides how tasks end. */
+static inline bool profile_undisturbed(void)
+{
+	return !profile.deadlines && !profile.cancels && !profile.ends && !profile.leaves &&
+	       !profile.dies;
+}
+
+void *make(size_t size);
+void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void trace(uint32_t node, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Ends the communicator's epoch on all nodes, soon. */
+void program_end_comm(uint32_t comm);
+/* The session's task has ended. */
+void program_told(uint32_t session, uint32_t serial, const ncclsvc_status *st);
+
+/* ---- channel.c ---- */
+
+extern const struct mpi_api channel_api; /* of the node whose turn it is */
+
+void channel_begin(void);
+void channel_end(void);
+void channel_lose(uint32_t node);
+
+/* ---- node.c ---- */
+
+struct node {
+	bool alive, lost[NODES_MAX];
+	struct executor *executor;
+	struct engine *engine;
+	bool gone[COMMS_MAX]; /* the epoch is over here */
+	bool turn;	      /* it is its turn */
+};
+extern struct node nodes[NODES_MAX];
+extern uint32_t node_now; /* whose turn it is */
+
+void nodes_begin(void);
+void nodes_end(void);
+void node_command(uint32_t node, const struct command *c);
+/* All that there is to do there now. */
+void node_turn(uint32_t node);
+void node_comm_begin(uint32_t node, uint32_t comm);
+struct svc_record node_record(const struct task_plan *t);
+
+/* ---- expect.c ---- */
+
+/* Fills in what is expected of all tasks. */
+void expect_all(void);
+
+/* ---- check.c ---- */
+
+void check_told(const struct task_plan *t);
+/* At rest. */
+void check_rest(void);
+/* All communicators have ended. */
+void check_end(void);
+
+#endif

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A node's scheduler. Its thread never starts: node_turn does what daemon/sched/loop.c does in its
+ * rounds, until nothing is left to do now. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "account/task_table.h"
+#include "base/clock.h"
+#include "base/pool.h"
+#include "base/timings.h"
+#include "deadlocks.h"
+#include "fdio.h"
+#include "sched/commands.h"
+#include "sched/complete.h"
+#include "sched/internode/internode_comm.h"
+#include "sched/release.h"
+#include "sched/set.h"
+#include "transport/transports.h"
+
+#define TURN_ROUNDS   10000
+#define SESSIONS      (COMMS_MAX * RANKS_MAX)
+#define REGION	      1
+#define REGION_FLOATS 8192
+
+struct node nodes[NODES_MAX];
+uint32_t node_now;
+
+static struct engine *created;
+static struct member_progress progress[NODES_MAX][COMMS_MAX][RANKS_MAX];
+static struct session_counts counts[SESSIONS];
+static float memory[SESSIONS][2 * REGION_FLOATS];
+
+/* ---- Instead of the system ---- */
+
+uint64_t clock_now(void)
+{
+	return now_ns;
+}
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *arg),
+			  void *arg);
+int __wrap_pthread_join(pthread_t thread, void **result);
+int __wrap_svc_send(int sock, const void *message, size_t length, const int *fds, unsigned nfds,
+		    int flags);
+
+/* The engine's: engine_main is never run. */
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *arg),
+			  void *arg)
+{
+	(void)thread;
+	(void)attr;
+	(void)run;
+	created = arg;
+	return 0;
+}
+
+int __wrap_pthread_join(pthread_t thread, void **result)
+{
+	(void)thread;
+	(void)result;
+	return 0;
+}
+
+/* To a trainer, whose socket is its session's number. */
+int __wrap_svc_send(int sock, const void *message, size_t length, const int *fds, unsigned nfds,
+		    int flags)
+{
+	const struct svc_header *h = message;
+	ncclsvc_status st = {.result = h->result};
+	(void)fds;
+	(void)nfds;
+	(void)flags;
+	if (length == sizeof(*h) + sizeof(struct svc_submit_reply))
+		memcpy(&st, h + 1, sizeof(st));
+	program_told((uint32_t)sock, h->serial, &st);
+	return 0;
+}
+
+bool node_lives(int node)
+{
+	return nodes[node].alive;
+}
+
+/* ---- Turns ---- */
+
+static bool run_jobs(struct engine *e)
+{
+	struct job *job;
+	bool any = false;
+	while (e->jobs) {
+		while (e->jobs && (job = pool_collect(e->pool))) {
+			e->jobs--;
+			job->over(job, e);
+		}
+		any = true;
+		if (e->jobs && !pool_help(e->pool))
+			abort();
+	}
+	return any;
+}
+
+static bool go_round(struct engine *e)
+{
+	e->now = now_ns;
+	bool busy = engine_commands_wait(e);
+	if (busy)
+		engine_run_commands(e);
+	if (deadlines_first(&e->deadlines))
+		release_overdue(e);
+	order_run_ready(e);
+	busy |= e->ready;
+	if (e->matched_new)
+		set_launch(e);
+	for (unsigned i = 0; i < TRANSPORTS; i++)
+		if (e->polled & 1u << i)
+			busy |= e->config.transports[i]->poll(e);
+	busy |= internode_comm_poll(e);
+	complete_flush(e);
+	engine_publish(e);
+	busy |= run_jobs(e);
+	detector_round(e);
+	return busy || e->ready;
+}
+
+static void take_event(uint32_t node, const struct event *event)
+{
+	if (event->kind == EVENT_EPOCH_GONE)
+		nodes[node].gone[event->epoch.comm] = true;
+	if (event->kind != EVENT_INTERNODE_FAILED)
+		return;
+	trace(node, "gives communicator %u up: %d", event->internode.comm, event->internode.result);
+	if (profile_undisturbed() ||
+	    (!profile.dies && event->internode.result != NCCLSVC_CANCELLED))
+		fail("node %u gives communicator %u up with %d", node, event->internode.comm,
+		     event->internode.result);
+	program_end_comm(event->internode.comm);
+}
+
+void node_turn(uint32_t node)
+{
+	struct node *n = &nodes[node];
+	const uint32_t before = node_now;
+	struct event event;
+	uint32_t rounds = 0;
+	if (n->turn || !n->alive)
+		return;
+	n->turn = true;
+	node_now = node;
+	while (go_round(n->engine) && !failure[0])
+		if (++rounds == TURN_ROUNDS)
+			fail("node %u does not come to rest", node);
+	while (n->executor->next_event(n->executor, &event))
+		take_event(node, &event);
+	node_now = before;
+	n->turn = false;
+}
+
+void node_command(uint32_t node, const struct command *c)
+{
+	if (!nodes[node].alive)
+		return;
+	node_now = node;
+	executor_command(nodes[node].executor, c);
+	node_turn(node);
+}
+
+/* ---- Beginning and end ---- */
+
+static void notify(void *arg)
+{
+	(void)arg;
+}
+
+static void begin_node(uint32_t node)
+{
+	const struct engine_config config = {.threads = 1,
+					     .tasks_max = 1024,
+					     .user_tasks_max = 1024,
+					     .sessions_max = SESSIONS,
+					     .comms_max = COMMS_MAX,
+					     .mpi = &channel_api,
+					     .node = node,
+					     .nodes = nnodes,
+					     .transports = transports};
+	nodes[node] = (struct node){.executor = engine_create(&config, notify, NULL)};
+	if (!nodes[node].executor)
+		abort();
+	nodes[node].engine = created;
+	nodes[node].alive = true;
+}
+
+static void begin_session(uint32_t node, uint32_t session, int32_t pid)
+{
+	node_command(node, &(struct command){.kind = COMMAND_SESSION_ADD,
+					     .session = session,
+					     .session_add = {.id = session + 1,
+							     .pid = pid,
+							     .uid = 1,
+							     .fd = (int)session,
+							     .counts = &counts[session]}});
+	node_command(node, &(struct command){.kind = COMMAND_REGION_ADD,
+					     .session = session,
+					     .region = {.region = REGION,
+							.base = memory[session],
+							.bytes = sizeof(memory[session]),
+							.device = -1}});
+}
+
+void nodes_begin(void)
+{
+	memset(progress, 0, sizeof(progress));
+	for (uint32_t k = 0; k < nnodes; k++)
+		begin_node(k);
+	for (uint32_t i = 0; i < ncomms; i++)
+		for (uint32_t k = 0; k < comms[i].nranks; k++)
+			begin_session(comms[i].node_of[k], i * RANKS_MAX + k, (int32_t)k + 100);
+}
+
+/* The communicator's epoch begins there. */
+void node_comm_begin(uint32_t node, uint32_t comm)
+{
+	const struct comm_plan *p = &comms[comm];
+	struct epoch_member *members = make(p->nranks * sizeof(*members));
+	for (uint32_t k = 0; k < p->nranks; k++)
+		members[k] = (struct epoch_member){
+			.session = p->node_of[k] == node ? comm * RANKS_MAX + k : EPOCH_ELSEWHERE,
+			.handle = 1,
+			.device = -1,
+			.pid = (int32_t)k + 100,
+			.node = p->node_of[k]};
+	node_command(node, &(struct command){.kind = COMMAND_EPOCH_START,
+					     .epoch_start = {.comm = comm,
+							     .nranks = p->nranks,
+							     .epoch = 1,
+							     .uid = comm + 1,
+							     .members = members,
+							     .progress = progress[node][comm],
+							     .transport = TRANSPORT_INTERNODE,
+							     .internode_id = p->id}});
+}
+
+void nodes_end(void)
+{
+	for (uint32_t k = 0; k < nnodes; k++) {
+		node_now = k;
+		nodes[k].alive = false;
+		nodes[k].executor->destroy(nodes[k].executor);
+	}
+}
+
+/* The record of a task, of its own session. */
+struct svc_record node_record(const struct task_plan *t)
+{
+	const uint64_t bytes = t->count * sizeof(float);
+	return (struct svc_record){.comm = 1,
+				   .epoch = 1,
+				   .op = t->op,
+				   .type = NCCLSVC_FLOAT32,
+				   .peer = t->peer,
+				   .count = t->count,
+				   .src_region = t->op == NCCLSVC_RECV ? 0 : REGION,
+				   .dst_region = t->op == NCCLSVC_SEND ? 0 : REGION,
+				   .dst_offset = t->op == NCCLSVC_RECV ? 0 : bytes,
+				   .timeout_ns = t->timeout_ns};
+}

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What one seed makes: nodes, communicators, what their ranks post, and what goes wrong. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "base/timings.h"
+#include "deadlocks.h"
+
+#define STEPS_MAX 24
+#define POST_NS	  (20 * MS) /* from when epochs have begun */
+#define REST_NS	  (9 * S)
+#define END_NS	  (13 * S)
+
+struct profile profile;
+struct comm_plan comms[COMMS_MAX];
+uint32_t ncomms, nnodes;
+struct task_plan tasks[TASKS_MAX];
+uint32_t ntasks;
+
+static uint64_t begin_ns;
+static uint32_t ngroups;
+
+void *make(size_t size)
+{
+	void *p = calloc(1, size);
+	if (!p)
+		abort();
+	return p;
+}
+
+void trace(uint32_t node, const char *format, ...)
+{
+	va_list args;
+	if (!tracing)
+		return;
+	printf("%10.3f ms  node %u ", (double)(now_ns - begin_ns) / 1e6, node);
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+	putchar('\n');
+}
+
+static uint32_t node_of(const struct task_plan *t)
+{
+	return comms[t->comm].node_of[t->rank];
+}
+
+/* ---- Programs ---- */
+
+/* An operation of the program that all follow. */
+struct step {
+	uint32_t a, b; /* a == b: a collective */
+};
+
+static struct step choose_step(const struct comm_plan *p)
+{
+	struct step s = {0};
+	if (chance(60)) {
+		s.a = below(p->nranks);
+		s.b = (s.a + 1 + below(p->nranks - 1)) % p->nranks;
+	}
+	return s;
+}
+
+/* Some do not fit into a vote. Records of what may match agree, in whatever order. */
+static uint64_t count_of(uint32_t comm, const struct step *s)
+{
+	return (s->a + s->b + comm) % 4 ? 8 : 4000;
+}
+
+static void add_task(uint32_t comm, uint32_t rank, const struct step *s)
+{
+	const bool pair = s->a != s->b;
+	tasks[ntasks++] = (struct task_plan){
+		.comm = comm,
+		.rank = rank,
+		.group = ngroups,
+		.op = pair ? (rank == s->a ? NCCLSVC_SEND : NCCLSVC_RECV) : NCCLSVC_ALL_REDUCE,
+		.peer = pair ? (int32_t)(rank == s->a ? s->b : s->a) : -1,
+		.count = pair ? count_of(comm, s) : 8,
+		.timeout_ns = profile.deadlines && chance(80) ? between(MS, 300 * MS) : 0};
+}
+
+/* All send before they receive, or the reverse: round a ring. */
+static uint32_t choose_ring(const struct comm_plan *p, struct step *steps)
+{
+	for (uint32_t k = 0; k < p->nranks; k++)
+		steps[k] = (struct step){k, (k + 1) % p->nranks};
+	return p->nranks;
+}
+
+/* One rank's part of the steps from, ..., to - 1, as one group. */
+static void add_group(uint32_t comm, uint32_t rank, const struct step *steps, uint32_t n)
+{
+	ngroups++;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct step *s = &steps[i];
+		if (s->a != s->b && s->a != rank && s->b != rank)
+			continue;
+		if (profile.strays && chance(4))
+			continue;
+		add_task(comm, rank, s);
+		if (profile.strays && chance(1))
+			add_task(comm, rank, s);
+	}
+}
+
+static void swap(uint32_t *a, uint32_t *b)
+{
+	const uint32_t kept = *a;
+	*a = *b;
+	*b = kept;
+}
+
+/* Which operation of its kind it is to its rank. */
+static void number_tasks(uint32_t first)
+{
+	for (uint32_t i = first; i < ntasks; i++)
+		for (uint32_t k = first; k < i; k++)
+			tasks[i].nth +=
+				tasks[k].op == tasks[i].op && tasks[k].peer == tasks[i].peer;
+}
+
+static void make_program(uint32_t comm)
+{
+	const struct comm_plan *p = &comms[comm];
+	struct step steps[STEPS_MAX + RANKS_MAX];
+	uint32_t starts[STEPS_MAX + RANKS_MAX + 1], n = 1 + below(STEPS_MAX), ngroup = 0;
+	for (uint32_t i = 0; i < n; i++)
+		steps[i] = choose_step(p);
+	const bool ring = profile.strays && chance(50);
+	const uint32_t before = n;
+	if (ring)
+		n += choose_ring(p, steps + n);
+	const uint32_t largest = 1 + below(3);
+	for (uint32_t i = 0; i < n;) {
+		const uint32_t size = i < before ? 1 + below(largest) : 1;
+		starts[ngroup++] = i;
+		i = i < before && i + size > before ? before : i + size;
+	}
+	for (uint32_t k = 0; k < p->nranks; k++) {
+		const uint32_t first = ntasks;
+		uint32_t order[STEPS_MAX + RANKS_MAX];
+		for (uint32_t i = 0; i < ngroup; i++)
+			order[i] = i;
+		for (uint32_t i = 0; i + 1 < ngroup; i++)
+			if (profile.strays && chance(starts[i] >= before ? 30 : 3))
+				swap(&order[i], &order[i + 1]);
+		for (uint32_t i = 0; i < ngroup; i++) {
+			const uint32_t from = starts[order[i]];
+			const uint32_t to = order[i] + 1 < ngroup ? starts[order[i] + 1] : n;
+			add_group(comm, k, steps + from, to - from);
+		}
+		number_tasks(first);
+	}
+}
+
+/* ---- Posting ---- */
+
+static void at_number(uint64_t time, void (*f)(void *arg), uint32_t number, uint32_t other)
+{
+	uint32_t *arg = make(2 * sizeof(*arg));
+	arg[0] = number;
+	arg[1] = other;
+	at(time, -1, f, arg);
+}
+
+static void cancel(uint32_t node, enum svc_cancel_kind kind, uint64_t id)
+{
+	node_command(node, &(struct command){.kind = COMMAND_CANCEL,
+					     .cancel = {.kind = kind, .id = id, .pid = 9}});
+}
+
+static void on_cancel(void *arg)
+{
+	const uint32_t number = *(uint32_t *)arg;
+	const struct task_plan *plan = &tasks[number];
+	const struct node *n = &nodes[node_of(plan)];
+	if (!n->alive || n->gone[plan->comm] || comms[plan->comm].gone[plan->rank])
+		return;
+	if (chance(5)) {
+		cancel(node_of(plan), SVC_CANCEL_COMM, plan->comm);
+		return;
+	}
+	const struct comm *c = n->engine->comms[plan->comm];
+	const struct task *t;
+	if (!c)
+		return;
+	DL_FOREACH (c->members[plan->rank].queue, t)
+		if (t->serial == number) {
+			cancel(node_of(plan), SVC_CANCEL_TASK, t->uid);
+			return;
+		}
+}
+
+/* The group that begins with that task. */
+static void on_post(void *arg)
+{
+	const uint32_t first = *(uint32_t *)arg;
+	uint32_t end = first + 1;
+	const struct comm_plan *p = &comms[tasks[first].comm];
+	if (!nodes[node_of(&tasks[first])].alive || p->gone[tasks[first].rank])
+		return;
+	while (end < ntasks && tasks[end].group == tasks[first].group)
+		end++;
+	for (uint32_t i = first; i < end; i++) {
+		struct task_plan *t = &tasks[i];
+		struct command c = {.kind = COMMAND_TASK,
+				    .session = t->comm * RANKS_MAX + t->rank,
+				    .task = {.serial = i, .record = node_record(t)}};
+		c.task.record.flags = i + 1 < end ? SVC_TASK_MORE : 0;
+		t->posted = true;
+		t->posted_ns = now_ns;
+		trace(node_of(t), "rank %u of communicator %u posts task %u: %u, peer %d", t->rank,
+		      t->comm, i, t->op, t->peer);
+		node_command(node_of(t), &c);
+		if (profile.cancels && chance(6))
+			at_number(now_ns + between(0, 150 * MS), on_cancel, i, 0);
+	}
+}
+
+void program_told(uint32_t session, uint32_t serial, const ncclsvc_status *st)
+{
+	struct task_plan *t = &tasks[serial];
+	if (t->comm * RANKS_MAX + t->rank != session) {
+		fail("task %u ends in another session", serial);
+		return;
+	}
+	trace(node_of(t), "rank %u of communicator %u: task %u ends with %d, field %d", t->rank,
+	      t->comm, serial, st->result, st->field);
+	if (!nodes[node_of(t)].alive)
+		return;
+	t->status = *st;
+	t->ended_ns = now_ns;
+	check_told(t);
+	t->ended = true;
+}
+
+static void post_program(uint32_t comm)
+{
+	static const uint64_t gaps[] = {MS / 10, 5 * MS, 60 * MS};
+	const uint64_t gap = gaps[below(3)];
+	uint64_t time = 0;
+	for (uint32_t i = 0; i < ntasks; i++) {
+		if (tasks[i].comm != comm)
+			continue;
+		const bool another = !i || tasks[i].comm != tasks[i - 1].comm ||
+				     tasks[i].rank != tasks[i - 1].rank;
+		if (another)
+			time = begin_ns + POST_NS + between(0, 5 * MS);
+		if (another || tasks[i].group != tasks[i - 1].group)
+			at_number(time += between(0, gap), on_post, i, 0);
+	}
+}
+
+/* ---- Beginnings and ends ---- */
+
+static bool takes_part(uint32_t comm, uint32_t node)
+{
+	for (uint32_t k = 0; k < comms[comm].nranks; k++)
+		if (comms[comm].node_of[k] == node)
+			return true;
+	return false;
+}
+
+static void on_begin(void *arg)
+{
+	const uint32_t *a = arg;
+	node_comm_begin(a[0], a[1]);
+}
+
+static void on_end(void *arg)
+{
+	const uint32_t *a = arg;
+	if (nodes[a[0]].gone[a[1]])
+		return;
+	trace(a[0], "is to end communicator %u", a[1]);
+	const ncclsvc_status st = {.result = NCCLSVC_PEER_GONE, .rank_a = -1, .rank_b = -1};
+	node_command(a[0], &(struct command){.kind = COMMAND_EPOCH_END, .epoch_end = {a[1], st}});
+}
+
+void program_end_comm(uint32_t comm)
+{
+	if (comms[comm].ending)
+		return;
+	comms[comm].ending = true;
+	for (uint32_t k = 0; k < nnodes; k++)
+		if (takes_part(comm, k))
+			at_number(now_ns + between(0, 50 * MS), on_end, k, comm);
+}
+
+static void on_end_early(void *arg)
+{
+	program_end_comm(*(uint32_t *)arg);
+}
+
+static void on_leave(void *arg)
+{
+	const uint32_t *a = arg;
+	const uint32_t node = comms[a[0]].node_of[a[1]];
+	if (nodes[node].gone[a[0]])
+		return;
+	trace(node, "rank %u of communicator %u leaves", a[1], a[0]);
+	comms[a[0]].gone[a[1]] = true;
+	node_command(node,
+		     &(struct command){.kind = COMMAND_MEMBER_LEFT, .left = {a[0], (int32_t)a[1]}});
+}
+
+static void on_learn_loss(void *arg)
+{
+	const uint32_t *a = arg;
+	if (!nodes[a[0]].alive)
+		return;
+	node_command(a[0], &(struct command){.kind = COMMAND_NODE_LOST, .node = {a[1]}});
+	for (uint32_t i = 0; i < ncomms; i++)
+		if (takes_part(i, a[1]))
+			program_end_comm(i);
+}
+
+static void on_death(void *arg)
+{
+	const uint32_t lost = *(uint32_t *)arg;
+	trace(lost, "is lost");
+	nodes[lost].alive = false;
+	channel_lose(lost);
+	for (uint32_t k = 0; k < nnodes; k++)
+		if (k != lost)
+			at_number(now_ns + between(MS, 150 * MS), on_learn_loss, k, lost);
+}
+
+static void on_look(void *arg)
+{
+	const uint32_t node = *(uint32_t *)arg;
+	node_turn(node);
+	if (nodes[node].alive && now_ns < begin_ns + END_NS)
+		at_number(now_ns + DEADLOCK_LOOK_NS + between(0, 2 * MS), on_look, node, 0);
+}
+
+/* ---- Schedules ---- */
+
+static void choose_profile(void)
+{
+	static const uint64_t delays[] = {2 * MS, 20 * MS, 200 * MS};
+	profile = (struct profile){.delay = delays[below(3)],
+				   .strays = chance(60),
+				   .deadlines = chance(20),
+				   .cancels = chance(20),
+				   .ends = chance(10),
+				   .leaves = chance(10),
+				   .dies = chance(10)};
+}
+
+/* Its ranks are on two nodes at least. */
+static void choose_comm(uint32_t comm)
+{
+	struct comm_plan *p = &comms[comm];
+	*p = (struct comm_plan){.id = 100 + comm, .nranks = 2 + below(RANKS_MAX - 1)};
+	for (uint32_t k = 0; k < p->nranks; k++)
+		p->node_of[k] = below(nnodes);
+	if (!memcmp(p->node_of, p->node_of + 1, (p->nranks - 1) * sizeof(p->node_of[0])))
+		p->node_of[1] = (p->node_of[0] + 1) % nnodes;
+}
+
+static void plan_comm(uint32_t comm)
+{
+	for (uint32_t k = 0; k < nnodes; k++)
+		if (takes_part(comm, k))
+			at_number(begin_ns + between(0, POST_NS / 4), on_begin, k, comm);
+	make_program(comm);
+}
+
+static void plan_all(void)
+{
+	for (uint32_t i = 0; i < ncomms; i++)
+		plan_comm(i);
+	for (uint32_t i = 0; i < ncomms; i++)
+		post_program(i);
+	for (uint32_t k = 0; k < nnodes; k++)
+		at_number(begin_ns + between(0, DEADLOCK_LOOK_NS), on_look, k, 0);
+	const uint32_t comm = below(ncomms);
+	if (profile.ends)
+		at_number(begin_ns + between(POST_NS, 500 * MS), on_end_early, comm, 0);
+	if (profile.leaves)
+		at_number(begin_ns + between(POST_NS, 500 * MS), on_leave, comm,
+			  below(comms[comm].nranks));
+	if (profile.dies)
+		at_number(begin_ns + between(POST_NS, 500 * MS), on_death, below(nnodes), 0);
+}
+
+static void run_until(uint64_t time)
+{
+	if (!failure[0] && !time_run(time - now_ns))
+		fail("it does not come to rest");
+}
+
+bool schedule_run(uint64_t seed)
+{
+	time_begin(seed);
+	begin_ns = now_ns;
+	failure[0] = 0;
+	ntasks = ngroups = 0;
+	choose_profile();
+	nnodes = 2 + below(NODES_MAX - 1);
+	ncomms = 1 + below(COMMS_MAX);
+	for (uint32_t i = 0; i < ncomms; i++)
+		choose_comm(i);
+	channel_begin();
+	nodes_begin();
+	plan_all();
+	expect_all();
+	run_until(begin_ns + REST_NS);
+	if (!failure[0])
+		check_rest();
+	for (uint32_t i = 0; i < ncomms; i++)
+		program_end_comm(i);
+	run_until(begin_ns + END_NS);
+	if (!failure[0])
+		check_end();
+	nodes_end();
+	channel_end();
+	time_end();
+	return !failure[0];
+}
