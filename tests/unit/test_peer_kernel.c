@@ -236,11 +236,54 @@ static void random_collectives(void **unused)
 		world_free(world_run(nranks, random_work));
 }
 
+/* ---- Kernels of several blocks ---- */
+
+#define BLOCKS_MOST 3
+
+struct block {
+	const struct kernel *kernel;
+	const struct peer_call *call;
+	struct peer_block block;
+	pthread_t thread;
+};
+
+static void *block_main(void *arg)
+{
+	const struct block *b = arg;
+	ncclsvc_peer_block = b->block;
+	b->kernel->run(*b->call);
+	ncclsvc_peer_block = (struct peer_block){0, 1};
+	return NULL;
+}
+
+static void block_run(const struct kernel *k, const struct peer_call *c, uint32_t number,
+		      uint32_t blocks)
+{
+	struct block b = {.kernel = k, .call = c, .block = {number, blocks}};
+	block_main(&b);
+}
+
+static void blocks_in_turn(const struct kernel *k, const struct peer_call *c, uint32_t blocks)
+{
+	for (uint32_t i = 0; i < blocks; i++)
+		block_run(k, c, i, blocks);
+}
+
+static void blocks_at_once(const struct kernel *k, const struct peer_call *c, uint32_t blocks)
+{
+	struct block b[BLOCKS_MOST];
+	for (uint32_t i = 0; i < blocks; i++) {
+		b[i] = (struct block){.kernel = k, .call = c, .block = {i, blocks}};
+		assert_int_equal(pthread_create(&b[i].thread, NULL, block_main, &b[i]), 0);
+	}
+	for (uint32_t i = 0; i < blocks; i++)
+		pthread_join(b[i].thread, NULL);
+}
+
 /* ---- Both kernels in one communicator ---- */
 
-#define MIXED_ROUNDS 250
+#define MIXED_ROUNDS 200
 #define MIXED_WRAP   UINT32_C(0xfffffff0)
-#define BLOCKS_MOST  3
 
 /* What a rank's kernels have posted last. */
 struct posts {
@@ -285,15 +328,6 @@ static uint8_t buffers_fill(const struct peer_call *c, unsigned round)
 	return dst[result];
 }
 
-static void blocks_run(const struct kernel *k, const struct peer_call *c, unsigned blocks)
-{
-	for (unsigned i = 0; i < blocks; i++) {
-		ncclsvc_peer_block = (struct peer_block){i, blocks};
-		k->run(*c);
-	}
-	ncclsvc_peer_block = (struct peer_block){0, 1};
-}
-
 static void posts_check(struct rank *r, const struct peer_call *c, struct posts *posts,
 			unsigned blocks)
 {
@@ -324,7 +358,7 @@ static void mixed_round(struct rank *r, unsigned *seed, unsigned round, struct p
 	if (in_place)
 		in_place_call(&c);
 	const uint8_t behind = buffers_fill(&c, round);
-	blocks_run(k, &c, blocks);
+	(r->number & 1 ? blocks_at_once : blocks_in_turn)(k, &c, blocks);
 	posts_check(r, &c, posts, blocks);
 	if (!in_place || c.receives_from)
 		check(&c, shape, root, round, behind);
@@ -597,34 +631,6 @@ static void overlap(void **unused)
 
 #define RECORD 78
 
-struct block {
-	struct peer_call call;
-	uint32_t number;
-	pthread_t thread;
-};
-
-static void *block_main(void *arg)
-{
-	const struct block *b = arg;
-	ncclsvc_peer_block = (struct peer_block){b->number, 2};
-	kernel->run(b->call);
-	return NULL;
-}
-
-/* One of two blocks. */
-static void block_start(struct block *b, const struct peer_call *call, uint32_t number)
-{
-	*b = (struct block){.call = *call, .number = number};
-	assert_int_equal(pthread_create(&b->thread, NULL, block_main, b), 0);
-}
-
-static void block_run(const struct peer_call *call, uint32_t number)
-{
-	struct block b = {.call = *call, .number = number};
-	block_main(&b);
-	ncclsvc_peer_block = (struct peer_block){0, 1};
-}
-
 static uint32_t block_ended(struct rank *r, uint32_t number)
 {
 	return __atomic_load_n(&state(r)->ended[number], __ATOMIC_ACQUIRE);
@@ -654,22 +660,18 @@ static void posts_round(struct rank *r, uint32_t first, uint32_t sequence)
 {
 	const uint64_t before = r->page.ended;
 	struct peer_call c = posting_call(r);
-	struct block blocks[2];
 	if (r->number) {
 		struct rank *other = &r->world->ranks[0];
-		block_run(&c, first);
+		block_run(kernel, &c, first, 2);
 		assert_true(page_ended(r) == before);
 		while (block_ended(other, first) != sequence)
 			usleep(100);
 		usleep(2000);
 		assert_int_not_equal(block_ended(other, !first), sequence);
 		assert_int_not_equal((uint32_t)page_ended(other), sequence);
-		block_run(&c, !first);
+		block_run(kernel, &c, !first, 2);
 	} else {
-		for (uint32_t i = 0; i < 2; i++)
-			block_start(&blocks[i], &c, i);
-		for (uint32_t i = 0; i < 2; i++)
-			pthread_join(blocks[i].thread, NULL);
+		blocks_at_once(kernel, &c, 2);
 	}
 	assert_int_equal(r->page.failed, 0);
 	assert_true(page_ended(r) == posted(sequence));
@@ -695,7 +697,6 @@ static void posts_after_all_blocks(void **unused)
 static void failure_work(struct rank *r)
 {
 	struct peer_call c = posting_call(r);
-	struct block blocks[2];
 	if (r->number) {
 		struct rank *other = &r->world->ranks[0];
 		while (!__atomic_load_n(&other->page.begun, __ATOMIC_ACQUIRE))
@@ -704,10 +705,7 @@ static void failure_work(struct rank *r)
 		abort_soon(other);
 		return;
 	}
-	for (uint32_t i = 0; i < 2; i++)
-		block_start(&blocks[i], &c, i);
-	for (uint32_t i = 0; i < 2; i++)
-		pthread_join(blocks[i].thread, NULL);
+	blocks_at_once(kernel, &c, 2);
 	assert_int_equal(ABOVE(r->page.failed), PEER_ABORTED);
 	assert_true(page_ended(r) == posted(NEAR_WRAP + 1));
 	kernel->run(c); /* it is dead */
