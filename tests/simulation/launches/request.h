@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What node.c needs of request.c. */
+#ifndef REQUEST_H
+#define REQUEST_H
+
+#include "launches.h"
+
+/* When it still waits then, its answer is overdue. */
+struct waiting {
+	uint32_t node, comm;
+	struct operation_key key;
+};
+
+static inline struct node *node_of(const struct match *m)
+{
+	return &nodes[m->at->node];
+}
+
+struct message *to_sequencer(uint32_t node, enum message_kind kind, uint32_t nentries);
+void withdraw(const struct match *m, const struct launch_request *r,
+	      const struct failed_note *note);
+void name_missing(const struct match *m, ncclsvc_status *st);
+ncclsvc_status without_missing(const ncclsvc_status *why);
+void request_forget(struct node *n, struct launch_request *r);
+void request_void(struct node *n, struct launch_request *r);
+void give_up(struct local_comm *s);
+bool names(const struct launch_request *r, uint64_t internode_id);
+void request_give_up(struct node *n, struct launch_request *r);
+void call_off(struct match *m);
+void match_withdraw(struct match *m);
+void send_request(uint32_t node, const struct launch_request *r);
+void launch_ordered(struct node *n);
+void be_ordered(struct node *n, uint64_t number, uint64_t grant);
+
+#endif
