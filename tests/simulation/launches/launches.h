@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Launches on GPUs of several nodes, in one thread and virtual time. The sequencers
- * (daemon/coord/sequencer.c) are the daemon's own; node.c and order.c model what daemon/sched does
- * on each node: which operations it posts, requests, withdraws and launches. Random programs of
- * several processes on each node (program.c) run over channels that delay messages (channel.c).
+ * (daemon/coord/sequencer.c) are the daemon's own; node.c, request.c and order.c model what
+ * daemon/sched does on each node: which operations it posts, requests, withdraws and launches.
+ * Random programs of several processes on each node (program.c) run over channels that delay
+ * messages (channel.c).
  * check.c says whether what came of it is right.
  */
 #ifndef LAUNCHES_H
@@ -116,7 +117,7 @@ struct message *message_make(uint32_t from, uint32_t to, enum message_kind kind,
 void channel_send(struct message *m);
 void channel_lose(uint32_t node);
 
-/* ---- node.c ---- */
+/* ---- node.c and request.c ---- */
 
 struct launch_request {
 	struct launch_request *prev, *next;

@@ -33,7 +33,7 @@ static void be_closed(struct node *n, uint64_t internode_id)
 		if (n->comms[i].plan->id == internode_id)
 			n->comms[i].closed = true;
 	DL_FOREACH_SAFE (n->requests, r, next)
-		if (!r->ordered && names(r, internode_id))
+		if (!r->ordered && request_names(r, internode_id))
 			request_void(n, r);
 }
 
@@ -51,7 +51,7 @@ static void be_failed(struct match *m, const struct failed_note *note)
 		node_of(m)->failed[node_of(m)->nfailed++] =
 			(struct failed_operation){m->at->plan->id, m->key, *note};
 	if (m->ntasks) {
-		call_off(m);
+		match_call_off(m);
 		for (uint32_t k = 0; k < m->ntasks; k++)
 			order_end(m->tasks[k], &st, true);
 		match_forget(m);
@@ -66,7 +66,7 @@ static void be_asked(struct match *m, const ncclsvc_status *why)
 {
 	ncclsvc_status st = *why;
 	if (!m->vote) {
-		name_missing(m, &st);
+		match_name_missing(m, &st);
 		match_fail(m, &st);
 	} else if (m->vote == VOTE_READY && !m->asked) {
 		m->status = *why;
@@ -92,7 +92,7 @@ static void comm_receive(struct local_comm *s, const struct message *h)
 		if (!comm_is_lost(s->index))
 			fail("the sequencer ends communicator %d on node %u", (int)h->internode_id,
 			     s->node);
-		give_up(s);
+		comm_give_up(s);
 		return;
 	}
 	struct match *m = match_find(s, &h->key);
@@ -123,12 +123,12 @@ void node_receive(const struct message *h)
 		return;
 	}
 	if (h->kind == LAUNCH) {
-		be_ordered(n, h->number, h->grant);
+		request_ordered(n, h->number, h->grant);
 	} else if (h->kind == GOES_ON) {
 		n->succession = false;
 	} else if (h->kind == CLOSED) {
 		be_closed(n, h->internode_id);
-		launch_ordered(n);
+		node_launch_ordered(n);
 	} else {
 		for (uint32_t i = 0; i < ncomms; i++)
 			if (n->comms[i].plan->id == h->internode_id)
@@ -160,7 +160,7 @@ void node_comm_begin(uint32_t node, uint32_t comm)
 static bool is_closed(const struct node *n, const struct local_comm *s)
 {
 	for (uint32_t i = n->first_order; i < n->norders; i++)
-		if (names(n->orders[i], s->plan->id))
+		if (request_names(n->orders[i], s->plan->id))
 			return false;
 	return s->closed;
 }
@@ -256,7 +256,7 @@ static void end_those_on(struct node *n, uint32_t lost, bool all)
 		if (!s->begun || s->ended || !takes_part(s) || !concerned)
 			continue;
 		s->unled = true;
-		give_up(s);
+		comm_give_up(s);
 	}
 }
 
@@ -301,9 +301,9 @@ static void say_again(struct node *n)
 		DL_FOREACH (s->matches, m) {
 			const struct failed_note note = {.status = without_missing(&m->status)};
 			if (m->vote == VOTE_FAILED && !m->known_failed)
-				withdraw(m, NULL, &m->note);
+				send_withdraw(m, NULL, &m->note);
 			else if (m->asked && m->request)
-				withdraw(m, m->request, &note);
+				send_withdraw(m, m->request, &note);
 		}
 		if (s->over && (!s->ended || now_ns - s->ended_ns < EPOCH_CLOSE_NS))
 			leave(s);

@@ -24,7 +24,8 @@ struct message *to_sequencer(uint32_t node, enum message_kind kind, uint32_t nen
 	return message_make(node, sequencer_of(&nodes[node]), kind, nentries);
 }
 
-void withdraw(const struct match *m, const struct launch_request *r, const struct failed_note *note)
+void send_withdraw(const struct match *m, const struct launch_request *r,
+		   const struct failed_note *note)
 {
 	const struct comm_plan *p = m->at->plan;
 	struct message *w = to_sequencer(m->at->node, WITHDRAW, 0);
@@ -83,7 +84,7 @@ void match_ready(struct match *m)
 }
 
 /* The local ranks that have not posted it. */
-void name_missing(const struct match *m, ncclsvc_status *st)
+void match_name_missing(const struct match *m, ncclsvc_status *st)
 {
 	const struct local_comm *s = m->at;
 	if (st->result != NCCLSVC_TIMEOUT || st->done_ns)
@@ -123,7 +124,7 @@ void match_fail(struct match *m, const ncclsvc_status *st)
 	m->vote = VOTE_FAILED;
 	check_votes_failed(m, st->done_ns);
 	m->note = note;
-	withdraw(m, NULL, &note);
+	send_withdraw(m, NULL, &note);
 }
 
 /* ---- Requests ---- */
@@ -150,7 +151,7 @@ void request_void(struct node *n, struct launch_request *r)
 	request_forget(n, r);
 }
 
-void give_up(struct local_comm *s)
+void comm_give_up(struct local_comm *s)
 {
 	if (s->failed || s->ended)
 		return;
@@ -158,7 +159,7 @@ void give_up(struct local_comm *s)
 	program_end_comm(s->index);
 }
 
-bool names(const struct launch_request *r, uint64_t internode_id)
+bool request_names(const struct launch_request *r, uint64_t internode_id)
 {
 	for (uint32_t i = 0; i < r->n; i++)
 		if (r->entries[i].internode_id == internode_id)
@@ -170,14 +171,14 @@ bool names(const struct launch_request *r, uint64_t internode_id)
 void request_give_up(struct node *n, struct launch_request *r)
 {
 	for (uint32_t i = 0; i < ncomms; i++)
-		if (names(r, n->comms[i].plan->id)) {
+		if (request_names(r, n->comms[i].plan->id)) {
 			n->comms[i].unled = true;
-			give_up(&n->comms[i]);
+			comm_give_up(&n->comms[i]);
 		}
 	request_void(n, r);
 }
 
-void call_off(struct match *m)
+void match_call_off(struct match *m)
 {
 	if (m->request)
 		request_void(node_of(m), m->request);
@@ -188,7 +189,7 @@ void match_withdraw(struct match *m)
 {
 	const ncclsvc_status st = without_missing(&m->status);
 	m->asked = true;
-	call_off(m);
+	match_call_off(m);
 	match_fail(m, &st);
 }
 
@@ -202,7 +203,7 @@ static void on_overdue(void *arg)
 	if (!comm_is_lost(w->comm))
 		fail("node %u waits for the sequencer's answer on communicator %u", w->node,
 		     w->comm);
-	give_up(s);
+	comm_give_up(s);
 }
 
 static void await_answers(const struct match *m)
@@ -221,7 +222,7 @@ void order_fail_collective(struct local_comm *s, const ncclsvc_status *st)
 	if (m->vote)
 		return;
 	ncclsvc_status own = *st;
-	name_missing(m, &own);
+	match_name_missing(m, &own);
 	await_answers(m);
 	match_fail(m, &own);
 }
@@ -237,7 +238,7 @@ void match_ask(struct match *m, const ncclsvc_status *st)
 		match_withdraw(m);
 		return;
 	}
-	withdraw(m, m->request, &(struct failed_note){.status = without_missing(st)});
+	send_withdraw(m, m->request, &(struct failed_note){.status = without_missing(st)});
 }
 
 /* ---- What is launched together ---- */
@@ -358,7 +359,7 @@ static void launch_order(struct node *n, struct launch_request *r)
 	DL_APPEND(n->granted, r);
 }
 
-void launch_ordered(struct node *n)
+void node_launch_ordered(struct node *n)
 {
 	while (n->first_order < n->norders)
 		launch_order(n, n->orders[n->first_order++]);
@@ -400,12 +401,12 @@ void node_launch(struct node *n)
 static void on_launch(void *arg)
 {
 	struct node *n = &nodes[*(uint32_t *)arg];
-	launch_ordered(n);
+	node_launch_ordered(n);
 	node_launch(n);
 }
 
 /* Its GPUs may have no room at once. */
-void be_ordered(struct node *n, uint64_t number, uint64_t grant)
+void request_ordered(struct node *n, uint64_t number, uint64_t grant)
 {
 	struct launch_request *r;
 	DL_SEARCH_SCALAR(n->requests, r, number, number);

@@ -17,19 +17,19 @@ static inline struct node *node_of(const struct match *m)
 }
 
 struct message *to_sequencer(uint32_t node, enum message_kind kind, uint32_t nentries);
-void withdraw(const struct match *m, const struct launch_request *r,
-	      const struct failed_note *note);
-void name_missing(const struct match *m, ncclsvc_status *st);
+void send_withdraw(const struct match *m, const struct launch_request *r,
+		   const struct failed_note *note);
+void match_name_missing(const struct match *m, ncclsvc_status *st);
 ncclsvc_status without_missing(const ncclsvc_status *why);
 void request_forget(struct node *n, struct launch_request *r);
 void request_void(struct node *n, struct launch_request *r);
-void give_up(struct local_comm *s);
-bool names(const struct launch_request *r, uint64_t internode_id);
+void comm_give_up(struct local_comm *s);
+bool request_names(const struct launch_request *r, uint64_t internode_id);
 void request_give_up(struct node *n, struct launch_request *r);
-void call_off(struct match *m);
+void match_call_off(struct match *m);
 void match_withdraw(struct match *m);
 void send_request(uint32_t node, const struct launch_request *r);
-void launch_ordered(struct node *n);
-void be_ordered(struct node *n, uint64_t number, uint64_t grant);
+void node_launch_ordered(struct node *n);
+void request_ordered(struct node *n, uint64_t number, uint64_t grant);
 
 #endif
