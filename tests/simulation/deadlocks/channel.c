@@ -28,6 +28,7 @@ struct transfer {
 
 static uint64_t last[NODES_MAX][NODES_MAX];  /* when the last one arrives */
 static uint64_t until[NODES_MAX][NODES_MAX]; /* of a lost node: what comes later is lost, too */
+static uint64_t late[NODES_MAX][NODES_MAX];  /* of all messages, besides */
 static struct message *inbox[NODES_MAX], *given[NODES_MAX];
 static struct transfer *receives, *sends;
 static uint64_t serials;
@@ -64,7 +65,7 @@ static void arrive(void *arg)
 static int say(const void *from, size_t bytes, int node, void *cookie)
 {
 	struct message *m = make(sizeof(*m) + bytes), **arg = make(sizeof(struct message *));
-	uint64_t *to = &last[node_now][node], when = now_ns + delay();
+	uint64_t *to = &last[node_now][node], when = now_ns + late[node_now][node] + delay();
 	(void)cookie;
 	m->from = node_now;
 	m->to = (uint32_t)node;
@@ -206,6 +207,11 @@ void channel_lose(uint32_t node)
 		until[node][k] = now_ns + between(0, profile.delay);
 }
 
+void channel_delay(uint32_t from, uint32_t to, uint64_t by)
+{
+	late[from][to] = by;
+}
+
 static void free_all(struct transfer **list)
 {
 	while (*list) {
@@ -226,4 +232,5 @@ void channel_end(void)
 	}
 	free_all(&receives);
 	free_all(&sends);
+	memset(late, 0, sizeof(late));
 }

@@ -97,6 +97,16 @@ void program_end_comm(uint32_t comm);
 /* The session's task has ended. */
 void program_told(uint32_t session, uint32_t serial, const ncclsvc_status *st);
 
+/* All but what comes in between; and the end of all. */
+void schedule_begin(uint64_t seed);
+bool schedule_end(void);
+/* One communicator's tasks are all posted at once; up to when nothing happens any more. */
+void schedule_play(const struct comm_plan *comm, const struct task_plan *plans, uint32_t n);
+
+/* ---- scenarios.c ---- */
+
+int scenarios_run(scenario_failed *say);
+
 /* ---- channel.c ---- */
 
 extern const struct mpi_api channel_api; /* of the node whose turn it is */
@@ -104,6 +114,8 @@ extern const struct mpi_api channel_api; /* of the node whose turn it is */
 void channel_begin(void);
 void channel_end(void);
 void channel_lose(uint32_t node);
+/* All messages from there to there are later by so much. */
+void channel_delay(uint32_t from, uint32_t to, uint64_t by);
 
 /* ---- node.c ---- */
 

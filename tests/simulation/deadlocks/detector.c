@@ -105,4 +105,5 @@ const struct simulated simulated = {
 	.about = "Runs schedules of operations on several nodes, with deadlocks or without,",
 	.plants = PLANTS,
 	.plant_name = plant_name,
+	.scenarios_run = scenarios_run,
 };

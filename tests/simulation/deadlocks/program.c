@@ -364,11 +364,22 @@ static void choose_comm(uint32_t comm)
 		p->node_of[1] = (p->node_of[0] + 1) % nnodes;
 }
 
-static void plan_comm(uint32_t comm)
+static void begin_comm(uint32_t comm)
 {
 	for (uint32_t k = 0; k < nnodes; k++)
 		if (takes_part(comm, k))
 			at_number(begin_ns + between(0, POST_NS / 4), on_begin, k, comm);
+}
+
+static void begin_looks(void)
+{
+	for (uint32_t k = 0; k < nnodes; k++)
+		at_number(begin_ns + between(0, DEADLOCK_LOOK_NS), on_look, k, 0);
+}
+
+static void plan_comm(uint32_t comm)
+{
+	begin_comm(comm);
 	make_program(comm);
 }
 
@@ -378,8 +389,7 @@ static void plan_all(void)
 		plan_comm(i);
 	for (uint32_t i = 0; i < ncomms; i++)
 		post_program(i);
-	for (uint32_t k = 0; k < nnodes; k++)
-		at_number(begin_ns + between(0, DEADLOCK_LOOK_NS), on_look, k, 0);
+	begin_looks();
 	const uint32_t comm = below(ncomms);
 	if (profile.ends)
 		at_number(begin_ns + between(POST_NS, 500 * MS), on_end_early, comm, 0);
@@ -396,12 +406,50 @@ static void run_until(uint64_t time)
 		fail("it does not come to rest");
 }
 
-bool schedule_run(uint64_t seed)
+void schedule_begin(uint64_t seed)
 {
 	time_begin(seed);
 	begin_ns = now_ns;
 	failure[0] = 0;
 	ntasks = ngroups = 0;
+}
+
+bool schedule_end(void)
+{
+	for (uint32_t i = 0; i < ncomms; i++)
+		program_end_comm(i);
+	run_until(now_ns + END_NS - REST_NS);
+	if (!failure[0])
+		check_end();
+	nodes_end();
+	channel_end();
+	time_end();
+	return !failure[0];
+}
+
+void schedule_play(const struct comm_plan *comm, const struct task_plan *plans, uint32_t n)
+{
+	ncomms = 1;
+	comms[0] = *comm;
+	nnodes = 0;
+	for (uint32_t k = 0; k < comm->nranks; k++)
+		nnodes = comm->node_of[k] < nnodes ? nnodes : comm->node_of[k] + 1;
+	channel_begin();
+	nodes_begin();
+	for (uint32_t i = 0; i < n; i++) {
+		tasks[ntasks] = plans[i];
+		tasks[ntasks++].group = ++ngroups;
+	}
+	begin_comm(0);
+	begin_looks();
+	for (uint32_t i = 0; i < n; i++)
+		at_number(begin_ns + POST_NS, on_post, i, 0);
+	run_until(begin_ns + REST_NS);
+}
+
+bool schedule_run(uint64_t seed)
+{
+	schedule_begin(seed);
 	choose_profile();
 	nnodes = 2 + below(NODES_MAX - 1);
 	ncomms = 1 + below(COMMS_MAX);
@@ -414,13 +462,5 @@ bool schedule_run(uint64_t seed)
 	run_until(begin_ns + REST_NS);
 	if (!failure[0])
 		check_rest();
-	for (uint32_t i = 0; i < ncomms; i++)
-		program_end_comm(i);
-	run_until(begin_ns + END_NS);
-	if (!failure[0])
-		check_end();
-	nodes_end();
-	channel_end();
-	time_end();
-	return !failure[0];
+	return schedule_end();
 }

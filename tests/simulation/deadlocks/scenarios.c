@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What has gone wrong once, step by step: with many seeds, since times are chance. */
+#include "deadlocks.h"
+
+#define SEEDS 1000
+
+#define COLLECTIVE(r, t)                                                                           \
+	{                                                                                          \
+		.rank = (r), .op = NCCLSVC_ALL_REDUCE, .peer = -1, .count = 8, .timeout_ns = (t)   \
+	}
+#define PAIR(r, o, p)                                                                              \
+	{                                                                                          \
+		.rank = (r), .op = (o), .peer = (p), .count = 8, .expected = EXPECT_DEADLOCK       \
+	}
+#define RECV(r, p) PAIR(r, NCCLSVC_RECV, p)
+#define SEND(r, p) PAIR(r, NCCLSVC_SEND, p)
+#define COUNT(a)   (sizeof(a) / sizeof((a)[0]))
+
+/* Tasks of which it is expected have gone well, or been told of a deadlock. */
+static void all_told(void)
+{
+	for (uint32_t i = 0; i < ntasks && !failure[0]; i++) {
+		const struct task_plan *t = &tasks[i];
+		const int result = t->expected == EXPECT_OK ? NCCLSVC_OK : NCCLSVC_MISMATCH;
+		if (t->expected == EXPECT_PENDING)
+			continue;
+		if (!t->ended)
+			fail("task %u of rank %u waits for ever", i, t->rank);
+		else if (t->status.result != result)
+			fail("task %u of rank %u ends with %d", i, t->rank, t->status.result);
+	}
+}
+
+/* Rank 1's collective waits for rank 0, of the same node, when it has failed. */
+static void a_failed_collective_waits(void)
+{
+	const struct comm_plan comm = {.id = 100, .nranks = 3, .node_of = {0, 0, 1}};
+	const struct task_plan plans[] = {RECV(0, 2), COLLECTIVE(1, 50 * MS), RECV(2, 0)};
+	schedule_play(&comm, plans, COUNT(plans));
+	all_told();
+}
+
+/* Node 0 has failed a collective that its member has not come to when all wait. */
+static void a_collective_has_failed_before_its_turn(void)
+{
+	const struct comm_plan comm = {.id = 100, .nranks = 3, .node_of = {0, 1, 1}};
+	struct task_plan plans[] = {
+		RECV(0, 1),
+		COLLECTIVE(0, 900 * MS),
+		RECV(0, 1),
+		COLLECTIVE(1, 10 * MS),
+		COLLECTIVE(1, 15 * MS),
+		SEND(1, 0),
+		RECV(1, 0),
+		COLLECTIVE(2, 10 * MS),
+		COLLECTIVE(2, 15 * MS),
+		RECV(2, 0),
+	};
+	plans[0].expected = plans[5].expected = EXPECT_OK;
+	schedule_play(&comm, plans, COUNT(plans));
+	all_told();
+}
+
+/* The last answer comes to node 0 when that has failed a collective, and node 2's vote on it is
+ * still to come. So node 0 does not break the deadlock; nor do the others, of which members have
+ * failed. A little later all wait, and node 0 as before. */
+static void a_failure_is_voted_on_meanwhile(void)
+{
+	const struct comm_plan comm = {.id = 100, .nranks = 5, .node_of = {0, 1, 1, 2, 2}};
+	const struct task_plan plans[] = {RECV(0, 1), RECV(1, 0),
+					  COLLECTIVE(2, between(40, 120) * MS), RECV(3, 0),
+					  COLLECTIVE(4, 900 * MS)};
+	channel_delay(2, 0, between(5, 25) * MS);
+	schedule_play(&comm, plans, COUNT(plans));
+	all_told();
+}
+
+static const struct scenario {
+	const char *name;
+	void (*run)(void);
+} scenarios[] = {
+	{"a failed collective waits for members of its node", a_failed_collective_waits},
+	{"a collective has failed before its turn", a_collective_has_failed_before_its_turn},
+	{"a failure is voted on when a deadlock is found", a_failure_is_voted_on_meanwhile},
+};
+
+/* 0: it does not fail. */
+static uint64_t failing_seed(const struct scenario *s)
+{
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		schedule_begin(seed);
+		profile = (struct profile){.delay = MS, .strays = true, .deadlines = true};
+		s->run();
+		if (!schedule_end())
+			return seed;
+	}
+	return 0;
+}
+
+int scenarios_run(scenario_failed *say)
+{
+	int result = 0;
+	for (uint32_t i = 0; i < COUNT(scenarios); i++) {
+		const uint64_t seed = failing_seed(&scenarios[i]);
+		if (seed)
+			say(scenarios[i].name, seed);
+		result |= seed != 0;
+	}
+	return result;
+}
