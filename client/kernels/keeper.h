@@ -79,12 +79,18 @@ DEVICE bool ends_last(struct work *w)
 	return true;
 }
 
+/* For the blocks that this kernel does not have. */
+DEVICE void ended_refresh(struct work *w)
+{
+	for (uint32_t i = blocks(); i < PEER_BLOCKS; i++)
+		store32(&w->state->ended[i], w->sequence);
+}
+
+/* Words that say more than `ended` are there before it. */
 DEVICE void end(struct work *w)
 {
 	const struct peer_call *c = w->call;
 	const uint32_t stop = w->words->stop;
-	if (c->posts)
-		fence_system();
 	if (stop == PEER_MISMATCH)
 		store32(&w->state->stopped, w->sequence);
 	else if (stop)
@@ -93,10 +99,14 @@ DEVICE void end(struct work *w)
 		post(&w->page->results[w->sequence % PEER_RESULTS], w, stop);
 	if (stop && stop != PEER_MISMATCH && !w->words->dead)
 		post(&w->page->failed, w, stop);
-	if (!c->posts && w->heard && !block())
+	if (stop || posts(w))
+		fence_system();
+	if (!posts(w) && w->heard && !block())
 		post(&w->page->ended, w, c->record);
+	if (!block() && refreshes(w))
+		ended_refresh(w);
 	store32(&w->state->ended[block()], w->sequence);
-	if (c->posts && ends_last(w))
+	if (posts(w) && ends_last(w))
 		post(&w->page->ended, w, c->record);
 }
 
@@ -129,7 +139,7 @@ DEVICE void work_moved(struct work *w)
 	warp_sync();
 	if (thread() % WARP)
 		return;
-	if (w->call->posts)
+	if (posts(w))
 		fence_block();
 	add_shared(&w->words->finished);
 }

@@ -36,6 +36,16 @@ DEVICE void post(uint64_t *to, const struct work *w, uint32_t above)
 	store64(to, (uint64_t)above << 32 | w->sequence);
 }
 
+DEVICE bool refreshes(const struct work *w)
+{
+	return w->sequence % PEER_REFRESH == 0;
+}
+
+DEVICE bool posts(const struct work *w)
+{
+	return w->call->posts || refreshes(w);
+}
+
 /* ---- Who does what ---- */
 
 #define LOOKER (WARP - 1) /* the keeper's thread that speaks for the block */

@@ -138,6 +138,11 @@ struct peer_page {
 	uint64_t results[PEER_RESULTS];
 };
 
+/* A kernel whose sequence is a multiple of this posts its end, also with posts = 0, and writes
+ * `ended` for blocks that it does not have, too. Others compare these words cyclically, so none may
+ * stay behind for 2^31 kernels. */
+#define PEER_REFRESH (UINT32_C(1) << 28)
+
 /* How often a kernel that waits looks at its page; and after how long without a heartbeat it takes
  * the daemon for dead. */
 #define PEER_LOOK_NS	  50000

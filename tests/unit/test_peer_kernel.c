@@ -693,6 +693,32 @@ static void posts_after_all_blocks(void **unused)
 	world_free(world_run(2, posts_work));
 }
 
+/* A kernel of one block, after which no word is older than it. */
+static void refresh_work(struct rank *r)
+{
+	struct peer_call c = call_of(r, 8);
+	c.record = RECORD;
+	for (unsigned i = 0; i < PEER_BLOCKS; i++)
+		state(r)->ended[i] = 2 * PEER_REFRESH - 2;
+	state(r)->sequence = 2 * PEER_REFRESH - 2;
+	pthread_barrier_wait(&r->world->round);
+	kernel->run(c);
+	assert_int_equal(block_ended(r, 1), 2 * PEER_REFRESH - 2);
+	kernel->run(c);
+	for (uint32_t i = 0; i < PEER_BLOCKS; i++)
+		assert_int_equal(block_ended(r, i), 2 * PEER_REFRESH);
+	assert_true(page_ended(r) == posted(2 * PEER_REFRESH));
+	kernel->run(c);
+	assert_int_equal(block_ended(r, 1), 2 * PEER_REFRESH);
+	assert_int_equal(r->page.failed, 0);
+}
+
+static void refreshed(void **unused)
+{
+	(void)unused;
+	world_free(world_run(2, refresh_work));
+}
+
 /* Rank 1 never comes, and aborts rank 0's. */
 static void failure_work(struct rank *r)
 {
@@ -744,6 +770,7 @@ int main(void)
 		cmocka_unit_test(overlap),
 		cmocka_unit_test(posts_after_all_blocks),
 		cmocka_unit_test(posts_failure),
+		cmocka_unit_test(refreshed),
 	};
 	const struct CMUnitTest only_many[] = {
 		cmocka_unit_test(two_steps),
