@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -41,10 +42,26 @@ static uint64_t meminfo(const char *text, const char *row)
 	return kib << 10;
 }
 
+/* Each JOIN asks: the file stays open. */
+static bool commit_is_limited(void)
+{
+	static _Atomic int file = -1;
+	char mode = 0;
+	int fd = file, none = -1;
+	if (fd < 0) {
+		fd = open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);
+		if (fd >= 0 && !atomic_compare_exchange_strong(&file, &none, fd)) {
+			close(fd);
+			fd = none;
+		}
+	}
+	return fd >= 0 && pread(fd, &mode, sizeof(mode), 0) == sizeof(mode) && mode == '2';
+}
+
 static bool commit_left(uint64_t bytes)
 {
 	char text[4096];
-	if (*read_text("/proc/sys/vm/overcommit_memory", text, sizeof(text)) != '2')
+	if (!commit_is_limited())
 		return true;
 	read_text("/proc/meminfo", text, sizeof(text));
 	const uint64_t limit = meminfo(text, "CommitLimit"), held = meminfo(text, "Committed_AS");
