@@ -228,6 +228,9 @@ typedef struct ncclsvc_comm_info {
 	uint32_t epoch_faults;	 /* causes that its state did not allow: defects of the daemon */
 	uint32_t epoch_step_count;
 	ncclsvc_epoch_step epoch_steps[NCCLSVC_EPOCH_STEPS]; /* the latest first */
+	/* Operations of so many bytes at most run in the members' kernels; 0: all on NCCL. */
+	uint32_t peer_bytes;
+	uint32_t reserved;
 } ncclsvc_comm_info;
 
 /* What carries a GPU's memory. */

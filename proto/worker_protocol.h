@@ -55,6 +55,8 @@ struct worker_message {
 			uint64_t memory_bytes, worker_bytes, mps_server;
 			int32_t driver_version, nccl_version;
 			uint32_t mps;
+			uint32_t reach; /* from the probe, bits: GPUs, as it counts them, whose
+					   memory this one can access */
 			char name[NCCLSVC_NAME_BYTES];
 		} device;
 		struct {

@@ -28,7 +28,7 @@ enum config_replay { CONFIG_REPLAY_AUTO, CONFIG_REPLAY_OFF };
 /* AUTO: where no MPS server would go down with a worker. */
 enum config_windows { CONFIG_WINDOWS_AUTO, CONFIG_WINDOWS_ON, CONFIG_WINDOWS_OFF };
 
-#define CONFIG_KEYS_MAX 32
+#define CONFIG_KEYS_MAX 40
 
 struct config {
 	/* Empty only under socket activation, where the socket is inherited. */
@@ -58,6 +58,7 @@ struct config {
 	int replay;			       /* enum config_replay */
 	int transport;			       /* enum config_transport */
 	uint64_t staging_bytes;		       /* of each GPU */
+	uint64_t peer_bytes; /* of an operation in the members' kernels; 0: none */
 	int world_data;			       /* 0: what the other two leave of the ranks */
 	int world_horizontal, world_pipeline;
 	int cluster_bootstrap;	    /* enum config_bootstrap */

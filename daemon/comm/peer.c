@@ -8,11 +8,13 @@
 
 #include "account/account.h"
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "comm.h"
 #include "comms.h"
 #include "fdio.h"
+#include "gpu/gpu.h"
 #include "memory/memory.h"
 
 _Static_assert(sizeof(struct peer_page) <= PEER_PAGE, "a page for each member");
@@ -93,6 +95,30 @@ static bool all_have_staging(const struct communicator *m)
 	return true;
 }
 
+static bool all_reach(const struct communicator *m)
+{
+	for (uint32_t a = 0; a < m->nranks; a++)
+		for (uint32_t b = 0; b < m->nranks; b++) {
+			const int32_t from = m->members[a].device, to = m->members[b].device;
+			if (a == b || gpu_reaches(m->comms->gpus, from, to))
+				continue;
+			log_debug("communicator %s: its members' staging memory is not used: gpu%d "
+				  "cannot access gpu%d's memory",
+				  m->label, from, to);
+			return false;
+		}
+	return true;
+}
+
+/* What fits the staging memory of all members. */
+static uint32_t most_bytes(const struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (m->members[k].staging_bytes < PEER_STAGING + PEER_BULK)
+			return PEER_LINES_MOST;
+	return UINT32_MAX;
+}
+
 static bool pages_make(struct peer_pages *p, uint32_t nranks)
 {
 	p->bytes = (size_t)nranks * PEER_PAGE;
@@ -109,7 +135,7 @@ static bool pages_make(struct peer_pages *p, uint32_t nranks)
 void peer_begin(struct communicator *m)
 {
 	char text[SVC_TEXT_BYTES];
-	if (!all_have_staging(m))
+	if (!m->comms->config->peer_bytes || !all_have_staging(m) || !all_reach(m))
 		return;
 	if (!account_take(m->account, SHARE_FDS, 1, text)) {
 		log_info("communicator %s: its members' staging memory is not used: %s", m->label,
@@ -120,6 +146,8 @@ void peer_begin(struct communicator *m)
 	if (m->peer && pages_make(m->peer, m->nranks)) {
 		for (uint32_t k = 0; k < m->nranks; k++)
 			m->peer->members[k].session = m->members[k].client->id;
+		const uint64_t most = most_bytes(m), set = m->comms->config->peer_bytes;
+		m->peer->operation_bytes = (uint32_t)(set < most ? set : most);
 		m->peer->active_ns = clock_now();
 		loop_deadline(m->comms->loop, m->peer->active_ns);
 		return;
@@ -148,17 +176,9 @@ void peer_end(struct communicator *m)
 	m->peer = NULL;
 }
 
-/* NCCL moves more of these as fast or faster. */
-#define BULK_BYTES (UINT32_C(8) << 20)
-
 uint32_t peer_bytes(const struct communicator *m)
 {
-	if (!m->peer)
-		return 0;
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (m->members[k].staging_bytes < PEER_STAGING + PEER_BULK)
-			return PEER_LINES_MOST;
-	return BULK_BYTES;
+	return m->peer ? m->peer->operation_bytes : 0;
 }
 
 void peer_staging_give(struct client *c, uint32_t serial, const struct svc_staging *r)

@@ -27,6 +27,7 @@ struct peer_pages {
 	int fd;
 	char *base; /* [nranks][PEER_PAGE] */
 	size_t bytes;
+	uint32_t operation_bytes; /* that an operation in kernels may have */
 	uint32_t heartbeat;
 	uint64_t due_ns;	 /* the next look */
 	uint64_t active_ns;	 /* when one launched or waited last */

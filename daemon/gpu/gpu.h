@@ -83,6 +83,8 @@ struct gpu_message {
 struct gpu {
 	struct gpus *gpus;
 	int32_t index;
+	uint32_t number; /* as the probe counts */
+	uint32_t reach;	 /* bits, by number: GPUs whose memory it can access */
 	ncclsvc_device_info info;
 	uint64_t since_ns;
 	uint64_t backoff_ms;
@@ -105,6 +107,13 @@ struct gpu {
 	uint64_t ticked_ns, resumed_ns; /* the last look at it, and the last that came too late */
 	struct gpu_message *out;
 };
+
+/* Can one GPU access the other's memory? */
+static inline bool gpu_reaches(const struct gpus *s, int32_t from, int32_t to)
+{
+	const uint32_t number = s->gpu[to]->number;
+	return number < 32 && s->gpu[from]->reach >> number & 1;
+}
 
 /* Looks for GPUs and starts their workers; waits for that, up to a deadline. Returns 0, or -1 with
  * a message logged: GPUs were asked for and there is none. */

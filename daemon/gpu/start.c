@@ -64,6 +64,8 @@ static struct gpu *create(struct gpus *s, const struct worker_message *m)
 		return NULL;
 	g->gpus = s;
 	g->index = (int32_t)s->ngpus;
+	g->number = (uint32_t)m->key;
+	g->reach = m->device.reach;
 	g->sock = -1;
 	g->backoff_ms = WORKER_AGAIN_MS;
 	g->info.device = g->index;

@@ -90,6 +90,10 @@ const struct config_key config_keys[] = {
 	 INT64_C(1) << 40, INT64_C(64) << 20, NO_AUTO, NULL,
 	 "pinned host memory for each GPU, where the transport is mpi: bytes, with K, M, G or "
 	 "T, or a part of the RAM in %"},
+	{"peer_bytes", CONFIG_BYTES, true, AT(peer_bytes), 0, INT64_C(1) << 30, INT64_C(8) << 20,
+	 NO_AUTO, NULL,
+	 "the most bytes of an operation that the GPUs' processes run in kernels of their own; 0: "
+	 "all go to NCCL"},
 	{"world_data", CONFIG_INT, true, AT(world_data), 1, SVC_RANKS_MAX, 0, 0, NULL,
 	 "data parallelism of the world; auto: what the other two leave of its ranks"},
 	{"world_horizontal", CONFIG_INT, true, AT(world_horizontal), 1, SVC_RANKS_MAX, 1, NO_AUTO,

@@ -12,6 +12,7 @@
 #include "build_config.h"
 #include "channel/cluster.h"
 #include "comm/comm.h"
+#include "comm/peer.h"
 #include "comm/remote.h"
 #include "coord/plan.h"
 #include "coord/rendezvous.h"
@@ -205,6 +206,7 @@ static uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 			.uid = m->owner,
 			.age_ns = since(p->reply.time_ns, m->since_ns),
 			.ask_node = v.node != s->comms.coord.me ? v.node + 1 : 0,
+			.peer_bytes = peer_bytes(m),
 		};
 		for (uint32_t k = 0; k < m->nranks; k++) {
 			ncclsvc_member_info member = {.rank = (int32_t)k,

@@ -21,6 +21,20 @@ bool gpu_list_get(int i, struct gpu_entry *e)
 	return true;
 }
 
+uint32_t gpu_list_reach(int i)
+{
+	CUdevice own, other;
+	uint32_t reach = 0;
+	int n = 0, can;
+	if (cu.cuDeviceGetCount(&n) || cu.cuDeviceGet(&own, i))
+		return 0;
+	for (int k = 0; k < n && k < 32; k++)
+		if (k != i && !cu.cuDeviceGet(&other, k) &&
+		    !cu.cuDeviceCanAccessPeer(&can, own, other) && can)
+			reach |= UINT32_C(1) << k;
+	return reach;
+}
+
 uint32_t gpu_list_mps(CUdevice device, uint64_t *server)
 {
 	int enabled = 0;

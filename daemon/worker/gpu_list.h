@@ -19,6 +19,9 @@ struct gpu_entry {
 /* False: there is no GPU i, or the driver does not tell. The driver must be open. */
 bool gpu_list_get(int i, struct gpu_entry *e);
 
+/* Bits: the GPUs, by the same numbers, whose memory GPU i can access. */
+uint32_t gpu_list_reach(int i);
+
 /* Returns ncclsvc_mps; *server tells servers apart. After the context was made. */
 uint32_t gpu_list_mps(CUdevice device, uint64_t *server);
 

@@ -29,7 +29,8 @@ int probe_main(void)
 					    .key = (uint64_t)i,
 					    .device = {.memory_bytes = e.bytes,
 						       .driver_version = driver,
-						       .nccl_version = nccl_version}};
+						       .nccl_version = nccl_version,
+						       .reach = gpu_list_reach(i)}};
 		memcpy(m.text, no_nccl, sizeof(m.text)); /* why the version is 0 */
 		memcpy(m.device.uuid, e.uuid, sizeof(m.device.uuid));
 		memcpy(m.device.name, e.name, sizeof(m.device.name));

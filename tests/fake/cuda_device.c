@@ -304,13 +304,23 @@ CUresult cuDeviceGetPCIBusId(char *id, int size, CUdevice device)
 	return error;
 }
 
+/* NCCLSVC_FAKE_NO_PEER: pairs of GPUs that cannot access each other's memory: "0-1 2-3" */
+static bool out_of_reach(int a, int b)
+{
+	char one[32], other[32];
+	const char *pairs = getenv("NCCLSVC_FAKE_NO_PEER");
+	snprintf(one, sizeof(one), "%d-%d", a, b);
+	snprintf(other, sizeof(other), "%d-%d", b, a);
+	return pairs && (strstr(pairs, one) || strstr(pairs, other));
+}
+
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice from, CUdevice to)
 {
 	CUresult error = enter_device(from);
 	if (!error)
 		error = enter_device(to);
 	if (!error)
-		*can = from != to;
+		*can = from != to && !out_of_reach(visible[from], visible[to]);
 	return error;
 }
 

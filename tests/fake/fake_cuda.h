@@ -7,6 +7,7 @@
  *   NCCLSVC_FAKE_DIR     a directory for its files (required; the test removes it)
  *   NCCLSVC_FAKE_GPUS    how many (2)
  *   NCCLSVC_FAKE_MEMORY  bytes of each (1 GiB)
+ *   NCCLSVC_FAKE_NO_PEER pairs of them that cannot access each other's memory: "0-1 2-3"
  *   CUDA_VISIBLE_DEVICES as the driver reads it: numbers and GPU-<uuid>
  *   CUDA_MPS_PIPE_DIRECTORY  whose control daemon the process becomes a client of, if one answers
  * Faults on demand: faults.c.

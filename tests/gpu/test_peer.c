@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the kernels of a communicator's members share: handed out by the daemon, and broken off by
  * it. By hand, without the library. */
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -182,7 +183,48 @@ static void test_staging(void)
 	ranks_run(1, staging_rank, NULL);
 }
 
+/* The most bytes that operations of an epoch may have that run in kernels. arg: what is due. */
+static void bytes_rank(struct client *c)
+{
+	struct member m[2];
+	ncclsvc_unique_id id;
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	for (int i = 0; i < 2; i++) {
+		raw_open(&m[i].raw, c->daemon);
+		m[i].staging = peer_lend(&m[i].raw, i, PEER_STAGING + PEER_BULK);
+	}
+	peer_join(m, &id, true);
+	CHECK_EQ(m[0].joined.peer_bytes, *(const uint32_t *)c->arg);
+	CHECK_EQ(m[1].joined.peer_bytes, *(const uint32_t *)c->arg);
+	raw_close(&m[0].raw);
+	raw_close(&m[1].raw);
+}
+
+static void has_bytes(const char *key, const char *value, uint32_t due)
+{
+	setenv(key, value, 1);
+	ranks_run(1, bytes_rank, &due);
+	unsetenv(key);
+}
+
+static void test_bytes(void)
+{
+	has_bytes("NCCLSVCD_PEER_BYTES", "8M", 8 << 20);
+	has_bytes("NCCLSVCD_PEER_BYTES", "5000", 5000);
+	has_bytes("NCCLSVCD_PEER_BYTES", "0", 0);
+}
+
+static void test_reach(void)
+{
+	if (!setup.fake)
+		skip_test("only stand-ins can lack peer access");
+	has_bytes("NCCLSVC_FAKE_NO_PEER", "1-0", 0);
+	has_bytes("NCCLSVC_FAKE_NO_PEER", "0-2", 8 << 20);
+}
+
 const struct gpu_test peer_tests[] = {
 	{"peer/staging", test_staging, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"peer/bytes", test_bytes, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"peer/reach", test_reach, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

@@ -325,6 +325,9 @@ static void test_values(void **state)
 	takes_value("transport", "nccl", "nccl");
 	refuses_value("transport", "tcp");
 	refuses_value("staging_bytes", "8388607");
+	takes_value("peer_bytes", "0", "0");
+	takes_value("peer_bytes", "8M", "8388608");
+	refuses_value("peer_bytes", "2G");
 	takes_value("spin_us", "auto", "auto");
 	takes_value("spin_us", "0", "0");
 	takes_value("mps", "auto", "auto");

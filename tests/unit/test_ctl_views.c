@@ -53,6 +53,7 @@ static const ncclsvc_comm_info comms[] = {
 	 .epoch_step_count = 2,
 	 .epoch_steps = {{NCCLSVC_EPOCH_RUNNING, NCCLSVC_CAUSE_STARTED, 5},
 			 {NCCLSVC_EPOCH_ACQUIRING, NCCLSVC_CAUSE_GPUS_AWAITED, 6}},
+	 .peer_bytes = 8 << 20,
 	 .label = "gpus"},
 };
 static const ncclsvc_member_info members[] = {
@@ -377,6 +378,7 @@ static void test_comms(void **state)
 	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "transitions")));
 	assert_string_equal(str(json_array_get(list, 2), "epoch_state"), "running");
 	assert_int_equal(num(json_array_get(list, 2), "epoch_state_ns"), 5);
+	assert_int_equal(num(json_array_get(list, 2), "peer_bytes"), 8 << 20);
 	json_t *steps = json_object_get(json_array_get(list, 2), "transitions");
 	assert_int_equal(json_array_size(steps), 2);
 	assert_string_equal(str(json_array_get(steps, 1), "to"), "acquiring");

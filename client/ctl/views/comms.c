@@ -8,9 +8,9 @@
 #define NOT_KNOWN "?"
 
 static const struct table_column columns[] = {
-	{"COMM", true},	    {"LABEL", false},	   {"STATE", false}, {"EPOCH", true},
-	{"JOINED", false},  {"TASKS", true},	   {"UID", true},    {"AGE", true},
-	{"DEVICES", false}, {"NOT JOINED", false},
+	{"COMM", true},	    {"LABEL", false}, {"STATE", false},	     {"EPOCH", true},
+	{"JOINED", false},  {"TASKS", true},  {"UID", true},	     {"AGE", true},
+	{"DEVICES", false}, {"PEER", true},   {"NOT JOINED", false},
 };
 
 static const struct table_column member_columns[] = {
@@ -150,6 +150,11 @@ static void row(const struct view *v, struct table *t, const ncclsvc_comm_info *
 	table_end(t, TABLE_PLAIN);
 	devices(v->s, x, table_cell(t));
 	table_end(t, TABLE_PLAIN);
+	if (x->peer_bytes)
+		units_bytes(table_cell(t), x->peer_bytes);
+	else
+		text_char(table_cell(t), '-');
+	table_end(t, TABLE_PLAIN);
 	not_joined(v->s, x, table_cell(t));
 	table_end(t, TABLE_PLAIN);
 }
@@ -279,6 +284,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	put_u64(j, "age_ns", x->age_ns);
 	put_string(j, "memory", transport(v->s, x) ? "cuda" : "host", SIZE_MAX);
 	put_string(j, "transport", transport(v->s, x), SIZE_MAX);
+	put_u64(j, "peer_bytes", x->peer_bytes);
 	if (x->refused[0]) {
 		put_object(j, "refused");
 		put_i64(j, "rank", x->refused_rank);
