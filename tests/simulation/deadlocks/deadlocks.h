@@ -125,6 +125,7 @@ struct node {
 	struct engine *engine;
 	bool gone[COMMS_MAX]; /* the epoch is over here */
 	bool turn;	      /* it is its turn */
+	bool ends;	      /* it is lost, and its tasks' statuses come to nobody */
 };
 extern struct node nodes[NODES_MAX];
 extern uint32_t node_now; /* whose turn it is */
@@ -144,6 +145,7 @@ void expect_all(void);
 
 /* ---- check.c ---- */
 
+extern bool failures_ignored; /* the schedule has one, or is over */
 void check_told(const struct task_plan *t);
 /* At rest. */
 void check_rest(void);

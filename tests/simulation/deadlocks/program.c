@@ -231,7 +231,7 @@ void program_told(uint32_t session, uint32_t serial, const ncclsvc_status *st)
 	}
 	trace(node_of(t), "rank %u of communicator %u: task %u ends with %d, field %d", t->rank,
 	      t->comm, serial, st->result, st->field);
-	if (!nodes[node_of(t)].alive)
+	if (!nodes[node_of(t)].alive || nodes[node_of(t)].ends)
 		return;
 	t->status = *st;
 	t->ended_ns = now_ns;
@@ -411,19 +411,49 @@ void schedule_begin(uint64_t seed)
 	time_begin(seed);
 	begin_ns = now_ns;
 	failure[0] = 0;
+	failures_ignored = false;
 	ntasks = ngroups = 0;
 }
 
+/* A lost node has memory, too: it loses all others, and ends what it has. */
+static void end_lost(void)
+{
+	for (uint32_t k = 0; k < nnodes && !failure[0]; k++) {
+		if (nodes[k].alive)
+			continue;
+		nodes[k].alive = nodes[k].ends = true;
+		for (uint32_t i = 0; i < nnodes; i++)
+			if (i != k)
+				at_number(now_ns, on_learn_loss, k, i);
+		for (uint32_t i = 0; i < ncomms; i++)
+			if (takes_part(i, k))
+				at_number(now_ns + MS, on_end, k, i);
+		for (uint32_t i = 1; i < 100; i++)
+			at_number(now_ns + i * DEADLOCK_LOOK_NS, on_look, k, 0);
+		run_until(now_ns + 100 * DEADLOCK_LOOK_NS);
+	}
+}
+
+/* One that has failed goes on to its end, too, which frees all. */
 bool schedule_end(void)
 {
+	char first[sizeof(failure)];
+	memcpy(first, failure, sizeof(first));
+	failure[0] = 0;
+	failures_ignored = first[0];
 	for (uint32_t i = 0; i < ncomms; i++)
 		program_end_comm(i);
-	run_until(now_ns + END_NS - REST_NS);
-	if (!failure[0])
-		check_end();
+	run_until(begin_ns + END_NS);
+	check_end();
+	if (!first[0])
+		memcpy(first, failure, sizeof(first));
+	failure[0] = 0;
+	failures_ignored = true;
+	end_lost();
 	nodes_end();
 	channel_end();
 	time_end();
+	memcpy(failure, first, sizeof(first));
 	return !failure[0];
 }
 
