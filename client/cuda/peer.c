@@ -84,7 +84,7 @@ void peer_modules_unload(struct gpu *g)
 static bool wanted(const ncclsvc_session *s, int nranks)
 {
 	const char *text = getenv("NCCLSVC_PEER");
-	return text && text[0] == '1' && !text[1] && nranks > 1 && nranks <= PEER_RANKS &&
+	return !(text && text[0] == '0' && !text[1]) && nranks > 1 && nranks <= PEER_RANKS &&
 	       s->connection->version >= 2 && ncclsvc_peer_collective_image_size &&
 	       s->gpu->cuda->cuLaunchKernel;
 }

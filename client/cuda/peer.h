@@ -21,6 +21,10 @@ struct peer_module {
 	CUfunction functions[KERNEL_BULK + 1]; /* by enum kernel */
 };
 
+/* The driver is asked about a buffer when it is new: each question costs more than a tenth of a
+ * submission. */
+#define PEER_CHECKED 64
+
 /* What a member has of one epoch. */
 struct peer {
 	const ncclsvc_session *session;
@@ -42,6 +46,7 @@ struct peer {
 	uint32_t over;	   /* of the newest kernel that is known to have ended */
 	uint32_t posting;  /* so many kernels more post their ends: somebody waits for them */
 	uint64_t asked_ns; /* the GPU */
+	uint64_t checked[PEER_CHECKED]; /* buffers that were memory of the GPU, by a hash */
 
 	/* Launches keep to the order of sequences; no other lock is held meanwhile. */
 	pthread_mutex_t turn;

@@ -24,7 +24,8 @@ enum kernel peer_choose(const struct op *op)
 {
 	const struct svc_record *r = &op->record;
 	const ncclsvc_comm *comm = op->comm;
-	if (!comm->peer || svc_op_is_p2p(r->op) || !computes(r))
+	/* Lists agree on more than a header holds. */
+	if (!comm->peer || svc_op_is_p2p(r->op) || !computes(r) || r->agreement)
 		return KERNEL_NONE;
 	const uint32_t nranks = (uint32_t)comm->nranks;
 	const uint64_t bytes = svc_task_bytes(r, nranks);
@@ -102,6 +103,10 @@ static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 static ncclsvc_result buffer_check(struct gpu *g, const struct op *op, const char *name,
 				   const char *buffer)
 {
+	const uint64_t at = (uintptr_t)buffer;
+	uint64_t *known = &op->comm->peer->checked[(at >> 9 ^ at >> 21) % PEER_CHECKED];
+	if (*known == at)
+		return NCCLSVC_OK;
 	int what[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
 	int type = 0, device = -1;
 	void *to[] = {&type, &device};

@@ -96,6 +96,13 @@ static bool is_over(const struct peer *p, const struct slot *slot)
 	return !sequence_before(p->over, slot->sequence);
 }
 
+static bool has_failed(const struct peer *p, uint32_t sequence)
+{
+	const uint64_t result =
+		__atomic_load_n(&p->page->results[sequence % PEER_RESULTS], __ATOMIC_ACQUIRE);
+	return (uint32_t)result == sequence || __atomic_load_n(&p->page->failed, __ATOMIC_ACQUIRE);
+}
+
 /* The status of a kernel that is over, or whose epoch is. */
 static bool finish(ncclsvc_session *s, struct slot *slot)
 {
@@ -131,7 +138,7 @@ static bool over(ncclsvc_session *s, struct slot *slot, bool ask)
 	struct peer *p = slot->peer;
 	if (!is_over(p, slot))
 		look(p, slot);
-	if (!is_over(p, slot) && (ask || aborted(p)))
+	if (!is_over(p, slot) && (ask || aborted(p) || has_failed(p, slot->sequence)))
 		peer_ask(p);
 	if (!is_over(p, slot) && !aborted(p))
 		return false;

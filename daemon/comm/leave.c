@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "comm.h"
 #include "comms.h"
+#include "peer.h"
 #include "remote.h"
 
 void comm_left_while_joining(struct comms *s, struct communicator *m, int32_t rank)
@@ -38,7 +39,11 @@ static void leave(struct client *c, struct communicator *m, int32_t rank)
 		comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
 	plan_commit_failed(m, NCCLSVC_PEER_GONE, rank);
 	plan_member_gone(m, (uint32_t)rank);
+	const bool broken_off =
+		member->state == NCCLSVC_MEMBER_JOINED && peer_broken_off(m, (uint32_t)rank);
 	comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
+	if (broken_off) /* its kernels were to do something yet */
+		comm_break_epoch(m, NCCLSVC_CAUSE_LEFT, rank);
 	comm_event_for(m, NCCLSVC_CAUSE_LEFT,
 		       &(ncclsvc_status){.result = NCCLSVC_CANCELLED,
 					 .rank_a = rank,

@@ -53,6 +53,9 @@ void peer_end(struct communicator *m);
  * Returns when to look again; 0: there are none. */
 uint64_t peer_watch(struct communicator *m, uint64_t now);
 
+/* Has the member broken its kernels off, or has one failed for good? Then it takes no part in
+ * those to come. */
+bool peer_broken_off(const struct communicator *m, uint32_t rank);
 /* Of JOIN's reply: the most bytes of an operation that runs in the members' kernels; 0: none. */
 uint32_t peer_bytes(const struct communicator *m);
 

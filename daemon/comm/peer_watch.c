@@ -306,6 +306,11 @@ static void look_at_all(struct communicator *m, struct look looks[PEER_RANKS], u
 	}
 }
 
+bool peer_broken_off(const struct communicator *m, uint32_t rank)
+{
+	return m->peer && is_broken(page_of(m, rank));
+}
+
 uint64_t peer_watch(struct communicator *m, uint64_t now)
 {
 	struct look looks[PEER_RANKS];

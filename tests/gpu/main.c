@@ -169,6 +169,10 @@ static void run_one(const struct gpu_test *t, struct tally *tally)
 	else if (strncmp(t->name, "staged/", 7) == 0)
 		snprintf(why, sizeof(why), "another process orders the copies: not seen by tsan");
 #endif
+	if (t->flags & TEST_NCCL)
+		setenv("NCCLSVC_PEER", "0", 1);
+	else
+		unsetenv("NCCLSVC_PEER");
 	if (why[0])
 		runner_skip(t, why, tally);
 	else

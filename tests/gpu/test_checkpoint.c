@@ -103,6 +103,6 @@ static void test_restored(void)
 }
 
 const struct gpu_test checkpoint_tests[] = {
-	{"checkpoint/restored", test_restored, 1, 60, TEST_QUICK},
+	{"checkpoint/restored", test_restored, 1, 60, TEST_QUICK | TEST_NCCL},
 	{0},
 };

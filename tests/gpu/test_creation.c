@@ -317,7 +317,7 @@ static void test_left_nodes(void)
 const struct gpu_test creation_tests[] = {
 	{"creation/late", test_late, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"creation/late_nodes", test_late_nodes, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"creation/abandoned", test_abandoned, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"creation/abandoned", test_abandoned, 2, 60, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
 	{"creation/ends", test_ends, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"creation/many", test_many, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"creation/many_nodes/2", test_many_nodes_2, 2, 120, TEST_QUICK | TEST_ONE_NODE},

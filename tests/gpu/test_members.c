@@ -435,9 +435,9 @@ static void test_slots(void)
 }
 
 const struct gpu_test member_tests[] = {
-	{"members/mismatch", test_mismatch, 2, 60, TEST_QUICK},
-	{"members/circle", test_circle, 2, 60, TEST_QUICK},
-	{"members/timeout", test_timeout, 2, 60, TEST_QUICK},
+	{"members/mismatch", test_mismatch, 2, 60, TEST_QUICK | TEST_NCCL},
+	{"members/circle", test_circle, 2, 60, TEST_QUICK | TEST_NCCL},
+	{"members/timeout", test_timeout, 2, 60, TEST_QUICK | TEST_NCCL},
 	{"members/same_gpu", test_same_gpu, 2, 60, 0},
 	{"members/host_and_gpu", test_host_and_gpu, 2, 60, 0},
 	{"members/visible_devices", test_reversed, 2, 60, TEST_QUICK},

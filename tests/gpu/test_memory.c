@@ -340,7 +340,7 @@ static void test_straggler(void)
 }
 
 const struct gpu_test memory_tests[] = {
-	{"memory/parts", test_parts, 2, 60, TEST_QUICK},
+	{"memory/parts", test_parts, 2, 60, TEST_QUICK | TEST_NCCL},
 	{"memory/again", test_again, 2, 60, TEST_QUICK},
 	{"memory/churn", test_churn, 2, 240, TEST_QUICK},
 	{"memory/leavers", test_leavers, 2, 40, 0},

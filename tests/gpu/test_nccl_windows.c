@@ -84,6 +84,6 @@ static void test_windows(void)
 }
 
 const struct gpu_test nccl_window_tests[] = {
-	{"nccl/windows", test_windows, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"nccl/windows", test_windows, 2, 120, TEST_QUICK | TEST_NCCL | TEST_ONE_NODE},
 	{0},
 };

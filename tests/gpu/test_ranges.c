@@ -160,7 +160,7 @@ static void test_restored(void)
 }
 
 const struct gpu_test range_tests[] = {
-	{"memory/ranges", test_ranges, 1, 300, TEST_QUICK},
-	{"memory/ranges_restored", test_restored, 2, 120, TEST_QUICK},
+	{"memory/ranges", test_ranges, 1, 300, TEST_QUICK | TEST_NCCL},
+	{"memory/ranges_restored", test_restored, 2, 120, TEST_QUICK | TEST_NCCL},
 	{0},
 };

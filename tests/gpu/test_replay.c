@@ -265,12 +265,12 @@ static void test_steady(void)
 }
 
 const struct gpu_test replay_tests[] = {
-	{"replay/values", test_values, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"replay/chains", test_chains, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"replay/again", test_again, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"replay/many", test_many, 2, 60, TEST_ONE_NODE},
-	{"replay/off", test_off, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"replay/refused", test_refused, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"replay/steady", test_steady, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"replay/values", test_values, 2, 120, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
+	{"replay/chains", test_chains, 2, 60, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
+	{"replay/again", test_again, 2, 60, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
+	{"replay/many", test_many, 2, 60, TEST_ONE_NODE | TEST_NCCL},
+	{"replay/off", test_off, 2, 60, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
+	{"replay/refused", test_refused, 2, 60, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
+	{"replay/steady", test_steady, 2, 60, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
 	{0},
 };

@@ -106,7 +106,7 @@ static void test_ahead(void)
 }
 
 const struct gpu_test second_stream_tests[] = {
-	{"second_stream/chosen", test_chosen, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"second_stream/ahead", test_ahead, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"second_stream/chosen", test_chosen, 2, 60, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
+	{"second_stream/ahead", test_ahead, 2, 60, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
 	{0},
 };

@@ -290,13 +290,13 @@ static void test_refused(void)
 }
 
 const struct gpu_test window_tests[] = {
-	{"windows/values", test_coming, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"windows/pipelined", test_pipelined, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"windows/again", test_again, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"windows/many", test_many, 2, 120, TEST_ONE_NODE},
-	{"windows/pooled", test_pooled, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"windows/two_comms", test_two, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"windows/off", test_off, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"windows/refused", test_refused, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"windows/values", test_coming, 2, 120, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
+	{"windows/pipelined", test_pipelined, 2, 60, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
+	{"windows/again", test_again, 2, 120, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
+	{"windows/many", test_many, 2, 120, TEST_ONE_NODE | TEST_NCCL},
+	{"windows/pooled", test_pooled, 2, 60, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
+	{"windows/two_comms", test_two, 2, 60, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
+	{"windows/off", test_off, 2, 60, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
+	{"windows/refused", test_refused, 2, 60, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
 	{0},
 };

@@ -412,12 +412,12 @@ static void test_beside(void)
 }
 
 const struct gpu_test window_lost_tests[] = {
-	{"windows/trainer_killed", test_killed, 2, 180, TEST_QUICK | TEST_ONE_NODE},
+	{"windows/trainer_killed", test_killed, 2, 180, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
 	{"windows/worker_killed", test_worker_killed, 2, 240,
-	 TEST_QUICK | TEST_WITHOUT_MPS | TEST_ONE_NODE},
-	{"windows/slow_trainer", test_slow_trainer, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"windows/joins", test_joins, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"windows/turns", test_turns, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"windows/beside", test_beside, 2, 90, TEST_QUICK | TEST_ONE_NODE},
+	 TEST_QUICK | TEST_WITHOUT_MPS | TEST_ONE_NODE | TEST_NCCL},
+	{"windows/slow_trainer", test_slow_trainer, 2, 60, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
+	{"windows/joins", test_joins, 2, 120, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
+	{"windows/turns", test_turns, 2, 60, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
+	{"windows/beside", test_beside, 2, 90, TEST_QUICK | TEST_ONE_NODE | TEST_NCCL},
 	{0},
 };

@@ -26,6 +26,7 @@ enum test_flags {
 	TEST_QUICK = 1,	      /* runs with --quick, too */
 	TEST_REAL = 2,	      /* cannot run on the stand-ins */
 	TEST_WITHOUT_MPS = 4, /* would end the MPS server for everybody */
+	TEST_NCCL = 16,	      /* of what NCCL moves, whatever its size */
 	TEST_ONE_NODE = 8,    /* what several nodes do not do, or what starts its own */
 };
 
