@@ -282,6 +282,10 @@ typedef struct ncclsvc_task_info {
 	/* Nodes that have not said that their ranks have submitted: they know which have. */
 	uint32_t ask_count;
 	uint32_t ask_nodes[NCCLSVC_MISSING_SHOWN]; /* the first of them */
+	/* Not 0: it is a kernel of its process, with this number on its communicator, and no task
+	 * of the daemon's: task is 0, and cannot be cancelled. */
+	uint32_t kernel;
+	uint32_t reserved;
 } ncclsvc_task_info;
 
 typedef struct ncclsvc_region_info {

@@ -146,3 +146,12 @@ unsigned svc_record_differs(const struct svc_record *a, const struct svc_record 
 			     value_b);
 	return NCCLSVC_FIELD_NONE;
 }
+
+struct svc_record svc_header_record(uint64_t header)
+{
+	return (struct svc_record){.op = (uint8_t)(header >> 56),
+				   .type = (uint8_t)(header >> 48),
+				   .redop = (uint8_t)(header >> 40),
+				   .peer = (uint8_t)(header >> 32),
+				   .count = (uint32_t)header};
+}

@@ -42,4 +42,7 @@ static inline bool svc_record_refuses(const struct svc_record *r)
 unsigned svc_record_differs(const struct svc_record *a, const struct svc_record *b,
 			    uint64_t *value_a, uint64_t *value_b);
 
+/* What the header of a kernel says (abi/peer.h). */
+struct svc_record svc_header_record(uint64_t header);
+
 #endif

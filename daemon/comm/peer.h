@@ -61,6 +61,18 @@ uint32_t peer_bytes(const struct communicator *m);
 
 /* ---- For the layers above ---- */
 
+/* An operation of a member that is under way in a kernel. */
+struct peer_operation {
+	struct peer_record record;
+	uint32_t state;	   /* ncclsvc_state */
+	uint64_t waits_ns; /* when its kernel was first seen to wait; 0: it does not */
+	uint32_t missing;  /* bits: the ranks that have not launched it */
+};
+/* If a kernel of the communicator waits, the member's nth operation from that on. False: there are
+ * no more. */
+bool peer_operation(const struct communicator *m, uint32_t rank, uint32_t nth,
+		    struct peer_operation *op);
+
 /* STAGING. */
 void peer_staging_give(struct client *c, uint32_t serial, const struct svc_staging *r);
 

@@ -65,6 +65,7 @@ static bool record_of(const struct peer_page *page, uint32_t sequence, struct pe
 	const struct peer_record *from = &page->history[sequence % PEER_HISTORY];
 	r->operation = load64(&from->operation);
 	r->header = load64(&from->header);
+	r->launched_ns = load64(&from->launched_ns);
 	r->timeout_ns = load64(&from->timeout_ns);
 	r->collective = load32(&from->collective);
 	r->sequence = load32(&from->sequence);
@@ -165,15 +166,6 @@ static bool same(const struct peer_stuck *a, const struct peer_stuck *b)
 
 /* ---- Then the epoch is over ---- */
 
-static struct svc_record header_record(uint64_t header)
-{
-	return (struct svc_record){.op = (uint8_t)(header >> 56),
-				   .type = (uint8_t)(header >> 48),
-				   .redop = (uint8_t)(header >> 40),
-				   .peer = (uint8_t)(header >> 32),
-				   .count = (uint32_t)header};
-}
-
 /* The first collective of the rank that waits on NCCL. False: there is none. */
 static bool pending_record(const struct communicator *m, int32_t rank, struct svc_record *r)
 {
@@ -198,7 +190,7 @@ static bool pending_record(const struct communicator *m, int32_t rank, struct sv
 /* b has taken NCCL for what a has launched with that header: it is another collective there. */
 static void compare(const struct communicator *m, uint64_t header, ncclsvc_status *st)
 {
-	const struct svc_record a = header_record(header);
+	const struct svc_record a = svc_header_record(header);
 	struct svc_record b = {0};
 	if (pending_record(m, st->rank_b, &b))
 		st->field = svc_record_differs(&a, &b, &st->value_a, &st->value_b);
@@ -284,6 +276,56 @@ static void end_epoch(struct communicator *m, const struct peer_stuck *stuck,
 	const ncclsvc_status st = status_of_stuck(m, stuck, r.header);
 	tell(m, stuck, looks, &st, &r);
 	comm_end_epoch(m, NCCLSVC_CAUSE_KERNEL_STUCK, &st, stuck->other);
+}
+
+/* ---- Inspection ---- */
+
+/* The first operation that a kernel waits in; 0: none does. */
+static uint32_t first_waiting(const struct communicator *m)
+{
+	uint32_t first = 0;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const uint32_t waits = look_at(page_of(m, k)).waits;
+		if (waits && runs_kernels(m, k) && (!first || peer_reached(first, waits)))
+			first = waits;
+	}
+	return first;
+}
+
+/* As peer_sequence_after, nth times. */
+static uint32_t sequence_of(uint32_t first, uint32_t nth)
+{
+	const uint32_t sequence = first + nth;
+	return sequence < first ? sequence + 2 : sequence;
+}
+
+static uint32_t not_launched(const struct communicator *m, uint32_t sequence)
+{
+	uint32_t missing = 0;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (!peer_reached(load32(&page_of(m, k)->launched), sequence))
+			missing |= UINT32_C(1) << k;
+	return missing;
+}
+
+bool peer_operation(const struct communicator *m, uint32_t rank, uint32_t nth,
+		    struct peer_operation *op)
+{
+	const uint32_t first = m->peer && nth < PEER_HISTORY ? first_waiting(m) : 0;
+	if (!first || !runs_kernels(m, rank))
+		return false;
+	const uint32_t sequence = sequence_of(first, nth);
+	const struct look look = look_at(page_of(m, rank));
+	const struct peer_member *member = &m->peer->members[rank];
+	*op = (struct peer_operation){.missing = not_launched(m, sequence)};
+	if (!record_of(page_of(m, rank), sequence, &op->record))
+		return false;
+	if (look.waits == sequence)
+		op->state = op->missing ? NCCLSVC_WAITING_PEERS : NCCLSVC_LAUNCHED;
+	else /* its stream has not come to it, or to the one before */
+		op->state = nth ? NCCLSVC_QUEUED : NCCLSVC_WAITING_INPUT;
+	op->waits_ns = look.waits == sequence && member->waits == sequence ? member->waits_ns : 0;
+	return true;
 }
 
 /* ---- The look ---- */

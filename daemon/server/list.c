@@ -22,6 +22,7 @@
 #include "names.h"
 #include "operation.h"
 #include "server_state.h"
+#include "task.h"
 
 #define CHUNK_WORK 32768 /* entries of tables that are looked at for one chunk */
 
@@ -351,6 +352,66 @@ static void list_waits(const struct server *s, const struct table_entry *e, nccl
 			add_wait(m, k, asked, i);
 }
 
+static void kernel_waits(const struct peer_operation *op, ncclsvc_task_info *i)
+{
+	for (uint32_t rank = 0; rank < PEER_RANKS && i->state == NCCLSVC_WAITING_PEERS; rank++)
+		if (op->missing >> rank & 1)
+			i->waits_for[i->waits_count++] = (int32_t)rank;
+}
+
+static void describe_kernel(const struct communicator *m, uint32_t rank,
+			    const struct peer_operation *op, uint64_t now, ncclsvc_task_info *i)
+{
+	const struct svc_record r = svc_header_record(op->record.header);
+	const struct member *member = &m->members[rank];
+	*i = (ncclsvc_task_info){
+		.comm = m->uid,
+		.seq = op->record.operation,
+		.count = r.count,
+		.bytes = svc_task_bytes(&r, m->nranks),
+		.op = r.op,
+		.type = r.op == NCCLSVC_BARRIER ? UINT8_MAX : r.type,
+		.redop = svc_op_reduces(r.op) ? r.redop : UINT8_MAX,
+		.state = (uint8_t)op->state,
+		.rank = (int32_t)rank,
+		.peer = svc_op_has_root(r.op) ? r.peer : -1,
+		.pid = member->pid,
+		.session = member->client ? member->client->id : 0,
+		.epoch = m->epoch,
+		.nranks = m->nranks,
+		.age_ns = since(now, op->record.launched_ns),
+		.kernel = op->record.sequence,
+	};
+	i->state_ns = op->waits_ns ? since(now, op->waits_ns) : i->age_ns;
+	kernel_waits(op, i);
+}
+
+/* Behind the tasks: communicator, rank, and which of its operations. */
+#define KERNELS_FROM (UINT64_C(1) << 40)
+
+static uint64_t kernel_place(uint64_t slot, uint64_t rank, uint64_t nth)
+{
+	return KERNELS_FROM | slot << 20 | rank << 12 | nth;
+}
+
+static uint64_t list_kernels(struct server *s, struct chunk *p, uint64_t from)
+{
+	struct peer_operation op;
+	uint64_t nth = from & 4095, rank = from >> 12 & 255;
+	for (uint64_t slot = (from - KERNELS_FROM) >> 20; slot < SVC_COMMS_MAX; slot++) {
+		const struct communicator *m = s->comms.comm_by_slot[slot];
+		for (; m && m->peer && rank < m->nranks; rank++, nth = 0)
+			for (; peer_operation(m, (uint32_t)rank, (uint32_t)nth, &op); nth++) {
+				ncclsvc_task_info *i = chunk_next(p, m->nranks);
+				if (!i)
+					return kernel_place(slot, rank, nth);
+				describe_kernel(m, (uint32_t)rank, &op, p->reply.time_ns, i);
+			}
+		rank = nth = 0;
+	}
+	return 0;
+}
+
 static uint64_t list_tasks(struct server *s, struct chunk *p, uint64_t from)
 {
 	const struct task_table *t = s->executor->table(s->executor);
@@ -386,7 +447,7 @@ static uint64_t list_tasks(struct server *s, struct chunk *p, uint64_t from)
 		};
 		list_waits(s, &e, i);
 	}
-	return 0;
+	return list_kernels(s, p, from < KERNELS_FROM ? KERNELS_FROM : from);
 }
 
 static uint64_t list_regions(struct server *s, struct chunk *p, uint64_t from)

@@ -89,7 +89,7 @@ struct peer_counter {
 
 /* ---- The page of a member ---- */
 
-#define PEER_PAGE 4096
+#define PEER_PAGE 65536
 
 enum peer_end {
 	PEER_GOOD,
@@ -100,8 +100,9 @@ enum peer_end {
 };
 
 /* A collective that a kernel was launched for. It is written before `launched`, and one that is
- * behind by PEER_HISTORY is overwritten. */
-#define PEER_HISTORY 64
+ * behind by PEER_HISTORY is overwritten: CUDA lets a stream have about as many kernels that have
+ * not begun. */
+#define PEER_HISTORY 1024
 #define PEER_RESULTS 64
 
 struct peer_record {

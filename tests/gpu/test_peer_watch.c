@@ -316,6 +316,13 @@ static void disagrees(struct scene *s, int op, uint64_t count, unsigned field, u
 	close_epoch(s);
 }
 
+static void break_off(struct scene *s)
+{
+	page(s, 1)->abort = 1;
+	const ncclsvc_status st = ends(s, NCCLSVC_PEER_GONE);
+	CHECK_EQ(st.rank_a, 1);
+}
+
 static void ranks_that_disagree(struct scene *s)
 {
 	stage("another operation");
@@ -346,9 +353,7 @@ static void ranks_that_disagree(struct scene *s)
 	begin(s, 0, 1);
 	nothing_happens(s);
 	stage("a rank that breaks its kernels off");
-	page(s, 1)->abort = 1;
-	const ncclsvc_status gone = ends(s, NCCLSVC_PEER_GONE);
-	CHECK_EQ(gone.rank_a, 1);
+	break_off(s);
 
 	stage("a rank that is behind");
 	open_epoch(s);
@@ -357,6 +362,93 @@ static void ranks_that_disagree(struct scene *s)
 	submitted(s, 1, 7); /* on NCCL */
 	launch(s, 0, 2, 7, 0);
 	begin(s, 0, 2);
+	nothing_happens(s);
+	break_off(s);
+}
+
+/* ---- What inspection shows ---- */
+
+static void is_shown(const ncclsvc_task_info *t, int rank, uint64_t seq, unsigned state,
+		     int waits_for)
+{
+	CHECK_EQ(t->task, 0);
+	CHECK_EQ(t->rank, rank);
+	CHECK_EQ(t->seq, seq);
+	CHECK_EQ(t->kernel, seq + 1);
+	CHECK_EQ(t->state, state);
+	CHECK_EQ(t->op, NCCLSVC_ALL_REDUCE);
+	CHECK_EQ(t->count, 8);
+	CHECK_EQ(t->bytes, 32);
+	CHECK_EQ(t->waits_count, waits_for >= 0);
+	if (waits_for >= 0)
+		CHECK_EQ(t->waits_for[0], waits_for);
+}
+
+static ncclsvc_task_info *tasks(ncclsvc_session *session, size_t due)
+{
+	ncclsvc_task_info *list;
+	size_t n;
+	CHECK_OK(ncclsvc_list_tasks(session, &list, &n));
+	CHECK_EQ(n, due);
+	return list;
+}
+
+static void why_says(struct scene *s, const char *text)
+{
+	char out[4096];
+	char *argv[] = {(char *)program("NCCLSVC_CTL"),
+			"--socket",
+			(char *)s->c->daemon->socket,
+			"why",
+			"--after",
+			"0",
+			NULL};
+	run_program(argv, out, sizeof(out));
+	if (!strstr(out, text))
+		check_failed(__FILE__, __LINE__, "why says: %s", out);
+}
+
+static void inspection(struct scene *s)
+{
+	ncclsvc_session *session = session_open(s->c->daemon);
+	stage("operations that are over");
+	open_epoch(s);
+	for (uint32_t k = 1; k < 5; k++)
+		launch(s, 0, k, k - 1, 0);
+	launch(s, 1, 1, 0, 0);
+	ncclsvc_list_free(tasks(session, 0));
+
+	stage("a rank that has not launched it");
+	begin(s, 0, 2);
+	ncclsvc_task_info *list = tasks(session, 3);
+	is_shown(&list[0], 0, 1, NCCLSVC_WAITING_PEERS, 1);
+	is_shown(&list[1], 0, 2, NCCLSVC_QUEUED, -1);
+	is_shown(&list[2], 0, 3, NCCLSVC_QUEUED, -1);
+	ncclsvc_list_free(list);
+	why_says(s, "rank 1");
+
+	stage("a rank whose stream has not come to it");
+	launch(s, 1, 2, 1, 0);
+	list = tasks(session, 4);
+	is_shown(&list[0], 0, 1, NCCLSVC_LAUNCHED, -1);
+	is_shown(&list[3], 1, 1, NCCLSVC_WAITING_INPUT, -1);
+	ncclsvc_list_free(list);
+	why_says(s, "waits on the GPUs for the stream of rank 1");
+
+	stage("kernels that do not end");
+	begin(s, 1, 2);
+	why_says(s, "its kernels have begun on all GPUs, and do not end");
+
+	stage("more than a message holds");
+	for (uint32_t k = 5; k < 2 + PEER_HISTORY - 2; k++)
+		launch(s, 0, k, k - 1, 0);
+	list = tasks(session, PEER_HISTORY - 2 + 1);
+	is_shown(&list[PEER_HISTORY - 3], 0, PEER_HISTORY - 2, NCCLSVC_QUEUED, -1);
+	ncclsvc_list_free(list);
+	end(s, 0, 2);
+	end(s, 1, 2);
+	ncclsvc_list_free(tasks(session, 0));
+	ncclsvc_close(session);
 	nothing_happens(s);
 }
 
@@ -376,9 +468,14 @@ static void scribble(struct scene *s, uint64_t *state)
 static void rubbish(struct scene *s)
 {
 	uint64_t state = setup.seed;
+	ncclsvc_session *session = session_open(s->c->daemon);
 	stage("rubbish in the pages");
 	for (uint64_t until = now_ns() + 1500 * MS; now_ns() < until; sleep_ms(1)) {
+		ncclsvc_task_info *list;
+		size_t n;
 		scribble(s, &state);
+		CHECK_OK(ncclsvc_list_tasks(session, &list, &n));
+		ncclsvc_list_free(list);
 		if (!over(s))
 			continue;
 		heard(s, 0);
@@ -386,6 +483,7 @@ static void rubbish(struct scene *s)
 		close_epoch(s);
 		open_epoch(s);
 	}
+	ncclsvc_close(session);
 	close_epoch(s);
 }
 
@@ -399,6 +497,7 @@ static void watch_rank(struct client *c)
 	deadlines(&s);
 	ranks_that_go(&s);
 	ranks_that_disagree(&s);
+	inspection(&s);
 	rubbish(&s);
 	raw_close(&s.m[0].raw);
 	raw_close(&s.m[1].raw);

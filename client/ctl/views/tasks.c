@@ -91,7 +91,10 @@ static void row(const struct view *v, struct table *t, const ncclsvc_task_info *
 		const ncclsvc_comm_info *comm)
 {
 	bool moves = x->op != NCCLSVC_BARRIER;
-	table_u64(t, x->task);
+	if (x->kernel)
+		table_add(t, "kernel");
+	else
+		table_u64(t, x->task);
 	text_add(table_cell(t), ncclsvc_state_name(x->state));
 	table_end(t, style(x->state));
 	units_age(table_cell(t), x->age_ns);
@@ -118,6 +121,10 @@ static void element(struct json *j, const ncclsvc_task_info *x, const ncclsvc_co
 {
 	put_object(j, NULL);
 	put_u64(j, "task", x->task);
+	if (x->kernel)
+		put_u64(j, "kernel", x->kernel);
+	else
+		put_null(j, "kernel");
 	put_string(j, "state", ncclsvc_state_name(x->state), SIZE_MAX);
 	put_u64(j, "age_ns", x->age_ns);
 	put_u64(j, "state_ns", x->state_ns);

@@ -98,6 +98,12 @@ static void tell_launched(const struct why *w, const struct why_group *g, const 
 {
 	const ncclsvc_task_info *t = g->tasks[0];
 	why_add_head(w, g, "been", out);
+	if (t->kernel) {
+		text_add(out,
+			 "its kernels have begun on all GPUs, and do not end. Look at what these "
+			 "processes run there.");
+		return;
+	}
 	text_add(out, "the workers of the GPUs have launched it for ");
 	units_ranks(out, ranks, n, t->nranks);
 	text_add(out, ". NCCL runs it, or it waits there for a rank's stream, where the work that "
