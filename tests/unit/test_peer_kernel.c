@@ -342,10 +342,25 @@ static void posts_check(struct rank *r, const struct peer_call *c, struct posts 
 	posts->ended = r->page.ended;
 }
 
+/* The kernel was to fail, or not to. */
+static void result_check(struct rank *r, uint32_t sequence, bool fails)
+{
+	const uint64_t result = r->page.results[sequence % PEER_RESULTS];
+	if (fails)
+		assert_true(result == ((uint64_t)PEER_MISMATCH << 32 | sequence));
+	else
+		assert_int_not_equal((uint32_t)result, sequence);
+}
+
+/* In some rounds one rank has half of the bytes, and maybe the other kernel. */
 static void mixed_round(struct rank *r, unsigned *seed, unsigned round, struct posts *posts)
 {
-	struct peer_call c = call_of(r, random_bytes(seed, r->nranks));
-	const struct kernel *k = c.bytes > lines_most(r->nranks) || rand_r(seed) & 1 ? &many : &few;
+	const uint64_t most = random_bytes(seed, r->nranks);
+	const unsigned odd = (unsigned)rand_r(seed) % (12 * r->nranks);
+	const bool differs = odd < r->nranks && r->nranks > 1 && most;
+	struct peer_call c = call_of(r, differs && odd == r->number ? most / 2 : most);
+	const bool bulk = rand_r(seed) & 1;
+	const struct kernel *k = bulk || c.bytes > lines_most(r->nranks) ? &many : &few;
 	const enum shape shape = (unsigned)rand_r(seed) % SHAPES;
 	const unsigned root = (unsigned)rand_r(seed) % r->nranks;
 	const unsigned blocks = 1 + (unsigned)rand_r(seed) % BLOCKS_MOST;
@@ -360,7 +375,8 @@ static void mixed_round(struct rank *r, unsigned *seed, unsigned round, struct p
 	const uint8_t behind = buffers_fill(&c, round);
 	(r->number & 1 ? blocks_at_once : blocks_in_turn)(k, &c, blocks);
 	posts_check(r, &c, posts, blocks);
-	if (!in_place || c.receives_from)
+	result_check(r, posts->sequence, differs);
+	if (!differs && (!in_place || c.receives_from))
 		check(&c, shape, root, round, behind);
 }
 
