@@ -182,6 +182,16 @@ ncclsvc_result ncclsvc_comm_error(ncclsvc_comm *comm)
 	return r;
 }
 
+void ncclsvc_comm_abort(ncclsvc_comm *comm)
+{
+	if (!comm)
+		return;
+	session_lock(comm->session);
+	if (comm->peer && comm->session->kernel_hooks)
+		comm->session->kernel_hooks->abort(comm->peer);
+	session_unlock(comm->session);
+}
+
 ncclsvc_result ncclsvc_comm_set_timeout(ncclsvc_comm *comm, int timeout_ms)
 {
 	if (!comm)

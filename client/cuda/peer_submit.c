@@ -124,10 +124,26 @@ static ncclsvc_result buffer_check(struct gpu *g, const struct op *op, const cha
 	return NCCLSVC_OK;
 }
 
+/* CUDA blocks whoever puts more on a stream than it has room for, about a thousand. */
+#define PENDING_MAX 512
+
+static ncclsvc_result room_check(const struct op *op)
+{
+	struct peer *p = op->comm->peer;
+	if (p->sequence - p->over >= PENDING_MAX)
+		peer_ask(p);
+	if (p->sequence - p->over < PENDING_MAX)
+		return NCCLSVC_OK;
+	return error_set(NCCLSVC_AGAIN, "the stream has %d tasks pending on %s: wait for one",
+			 PENDING_MAX, op->comm->label);
+}
+
 ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 {
 	struct stream st;
-	ncclsvc_result r = stream_identify(g, op->comm->device, op->stream, &st);
+	ncclsvc_result r = room_check(op);
+	if (!r)
+		r = stream_identify(g, op->comm->device, op->stream, &st);
 	if (!r && op->src_bytes)
 		r = buffer_check(g, op, "sendbuf", op->src);
 	if (!r && op->dst_bytes && op->dst != op->src)

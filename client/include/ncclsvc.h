@@ -156,6 +156,12 @@ ncclsvc_result ncclsvc_comm_rejoin(ncclsvc_comm *comm, int timeout_ms);
  * it. NULL is allowed. */
 ncclsvc_result ncclsvc_comm_leave(ncclsvc_comm *comm);
 
+/* Breaks off what the member's operations still wait for inside GPUs, so that streams go on and a
+ * call of another thread that cannot put more on a full stream returns; then leave or rejoin it.
+ * The daemon ends the epoch, and the others' tasks fail with PEER_GONE. From any thread, also while
+ * others are inside calls with the communicator; does not block. NULL is allowed. */
+void ncclsvc_comm_abort(ncclsvc_comm *comm);
+
 int ncclsvc_comm_rank(const ncclsvc_comm *comm);
 int ncclsvc_comm_size(const ncclsvc_comm *comm);
 uint32_t ncclsvc_comm_epoch(const ncclsvc_comm *comm);

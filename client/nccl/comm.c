@@ -200,6 +200,13 @@ void handle_cancel_join(ncclComm_t comm)
 	pthread_mutex_unlock(&comm->lock);
 }
 
+void handle_break_off(ncclComm_t comm)
+{
+	pthread_mutex_lock(&comm->lock);
+	ncclsvc_comm_abort(comm->service);
+	pthread_mutex_unlock(&comm->lock);
+}
+
 ncclResult_t handle_leave(ncclComm_t comm)
 {
 	pthread_mutex_lock(&comm->lock);

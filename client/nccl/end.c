@@ -61,6 +61,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 	inform("communicator %p: aborted", (void *)comm);
 	/* If the communicator is being made, the thread that makes it does the rest. */
 	handle_cancel_join(comm);
+	handle_break_off(comm);
 	r = handle_leave(comm);
 	handle_unref(comm);
 	return r;
@@ -108,6 +109,7 @@ ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
 	if (!ready)
 		return fail(ncclInvalidUsage, "ncclCommRevoke: the communicator is not ready, or "
 					      "has been finalized or aborted");
+	handle_break_off(comm);
 	return handle_leave(comm);
 }
 NCCL_TWIN(ncclCommRevoke);

@@ -531,7 +531,7 @@ const struct gpu_test order_tests[] = {
 	{"order/default_streams", test_default_streams, 2, 60, TEST_QUICK},
 	{"order/other_stream", test_other_stream, 2, 60, TEST_QUICK},
 	{"order/detached", test_detached, 2, 60, TEST_QUICK},
-	{"order/full", test_full, 2, 60, TEST_QUICK | TEST_NCCL},
+	{"order/full", test_full, 2, 60, TEST_QUICK},
 	{"order/many", test_many, 2, 60, TEST_QUICK},
 	{"order/chain", test_chain, 2, 60, 0},
 	{"order/send_recv", test_send_recv, 2, 60, 0},
