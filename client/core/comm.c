@@ -108,7 +108,7 @@ void comms_break(ncclsvc_session *s)
 		c->broken = NCCLSVC_DAEMON_LOST;
 		c->broken_told = false;
 		if (c->peer && s->kernel_hooks)
-			s->kernel_hooks->abort(c->peer);
+			s->kernel_hooks->break_off(c->peer);
 	}
 }
 
@@ -188,7 +188,7 @@ void ncclsvc_comm_abort(ncclsvc_comm *comm)
 		return;
 	session_lock(comm->session);
 	if (comm->peer && comm->session->kernel_hooks)
-		comm->session->kernel_hooks->abort(comm->peer);
+		comm->session->kernel_hooks->break_off(comm->peer);
 	session_unlock(comm->session);
 }
 

@@ -92,7 +92,7 @@ struct kernel_hooks {
 	/* Waits for a while, or until it is over. Yields. */
 	void (*wait)(ncclsvc_session *s, struct slot *slot, uint64_t deadline);
 	/* The communicator's epoch is over for this member: kernels that wait break off. */
-	void (*abort)(struct peer *peer);
+	void (*break_off)(struct peer *peer);
 };
 
 /* Raises `done` of pending tasks' timelines, so that no stream waits for a lost daemon. Locked. */

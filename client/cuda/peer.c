@@ -307,7 +307,7 @@ static bool quiesce(ncclsvc_session *s, struct peer *p)
 	if (p->page && !is_quiet(p))
 		peer_ask(p);
 	if (p->page && !is_quiet(p))
-		peer_hooks.abort(p);
+		peer_hooks.break_off(p);
 	while (p->page && !is_quiet(p) && now_ns() < deadline) {
 		session_unlock(s);
 		nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
@@ -353,7 +353,7 @@ void peers_close(ncclsvc_session *s)
 	session_lock(s);
 	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
 		if (c->peer)
-			peer_hooks.abort(c->peer);
+			peer_hooks.break_off(c->peer);
 	for (ncclsvc_comm *c = s->comms; c; c = c->next)
 		if (c->peer)
 			close_one(s, c);

@@ -204,7 +204,7 @@ static CUresult wait_ended(const struct peer *p, CUstream stream, uint32_t seque
 		ops[i] = (CUstreamBatchMemOpParams){
 			.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
 				      .address = ended + i * sizeof(uint32_t),
-				      .value64 = sequence,
+				      .value = sequence,
 				      .flags = CU_STREAM_WAIT_VALUE_GEQ}};
 	return p->cuda->cuStreamBatchMemOp(stream, blocks, ops, 0);
 }
@@ -276,7 +276,7 @@ ncclsvc_result peer_launch(struct op *op)
 	if (!e)
 		return NCCLSVC_OK;
 	/* The others wait for what does not come: the daemon sees this, and ends the epoch. */
-	peer_hooks.abort(p);
+	peer_hooks.break_off(p);
 	return cuda_error(p->cuda, e,
 			  "the operation's kernel was not launched: its communicator ends");
 }

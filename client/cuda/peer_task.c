@@ -190,10 +190,10 @@ static void wait(ncclsvc_session *s, struct slot *slot, uint64_t deadline)
 	peer_unref(p);
 }
 
-static void abort_page(struct peer *p)
+static void break_off(struct peer *p)
 {
 	if (p->page)
 		__atomic_store_n(&p->page->abort, 1, __ATOMIC_RELEASE);
 }
 
-const struct kernel_hooks peer_hooks = {.over = over, .wait = wait, .abort = abort_page};
+const struct kernel_hooks peer_hooks = {.over = over, .wait = wait, .break_off = break_off};
