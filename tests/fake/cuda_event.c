@@ -5,12 +5,18 @@
 
 #include "fake.h"
 
+#define RECORDS 1024 /* more than can be under way */
+
 struct CUevent_st {
 	atomic_uint refs; /* its handle, and operations under way */
 	bool timing;
 	pthread_mutex_t lock;
-	uint64_t recorded, done; /* how often */
-	struct timespec when;	 /* of done */
+	uint64_t recorded; /* how often */
+	/* The records that streams have come to, by number % RECORDS: those of several streams are
+	 * done in any order. */
+	uint64_t done[RECORDS];
+	uint64_t newest;      /* of those */
+	struct timespec when; /* of the newest */
 };
 
 struct event_op {
@@ -29,7 +35,7 @@ static void event_unref(struct CUevent_st *e)
 static bool event_done(struct CUevent_st *e, uint64_t number)
 {
 	pthread_mutex_lock(&e->lock);
-	bool done = e->done >= number;
+	bool done = e->done[number % RECORDS] >= number;
 	pthread_mutex_unlock(&e->lock);
 	return done;
 }
@@ -47,8 +53,9 @@ static void record_run(void *arg, const atomic_int *stop)
 	struct event_op *op = arg;
 	if (!atomic_load(stop)) {
 		pthread_mutex_lock(&op->event->lock);
-		if (op->number > op->event->done) {
-			op->event->done = op->number;
+		op->event->done[op->number % RECORDS] = op->number;
+		if (op->number > op->event->newest) {
+			op->event->newest = op->number;
 			clock_gettime(CLOCK_MONOTONIC, &op->event->when);
 		}
 		pthread_mutex_unlock(&op->event->lock);

@@ -342,6 +342,39 @@ static void listed_test(void **state)
 	ranks_run(1, listed, -1);
 }
 
+/* A stream waits for the record that was the event's last when it was told to, and for no later
+ * one, of a stream that is ahead. */
+static void recorded_twice(struct ranks *ranks, int rank)
+{
+	CUdeviceptr gate;
+	CUstream late, ahead, waits;
+	CUevent event;
+	_Atomic uint64_t *word = (_Atomic uint64_t *)(void *)ranks->scratch;
+	(void)rank;
+	gpu_open(0);
+	OK(cuMemHostRegister(ranks->scratch, sizeof(ranks->scratch), 0));
+	OK(cuMemHostGetDevicePointer(&gate, ranks->scratch, 0));
+	OK(cuStreamCreate(&late, CU_STREAM_NON_BLOCKING));
+	OK(cuStreamCreate(&ahead, CU_STREAM_NON_BLOCKING));
+	OK(cuStreamCreate(&waits, CU_STREAM_NON_BLOCKING));
+	OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+	OK(cuStreamWaitValue64(late, gate, 1, CU_STREAM_WAIT_VALUE_GEQ));
+	OK(cuEventRecord(event, late));
+	OK(cuStreamWaitEvent(waits, event, 0));
+	OK(cuEventRecord(event, ahead));
+	OK(cuStreamSynchronize(ahead));
+	snooze(20);
+	CHECK_EQ(cuStreamQuery(waits), CUDA_ERROR_NOT_READY);
+	atomic_store(word, 1);
+	OK(cuStreamSynchronize(waits));
+}
+
+static void recorded_twice_test(void **state)
+{
+	(void)state;
+	ranks_run(1, recorded_twice, -1);
+}
+
 static void forked(struct ranks *ranks, int rank)
 {
 	(void)ranks;
@@ -364,10 +397,10 @@ static void forked_test(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(host_memory_test), cmocka_unit_test(timelines_test),
-		cmocka_unit_test(short_words_test), cmocka_unit_test(streams_test),
-		cmocka_unit_test(faults_test),	    cmocka_unit_test(listed_test),
-		cmocka_unit_test(forked_test),
+		cmocka_unit_test(host_memory_test),    cmocka_unit_test(timelines_test),
+		cmocka_unit_test(short_words_test),    cmocka_unit_test(streams_test),
+		cmocka_unit_test(faults_test),	       cmocka_unit_test(listed_test),
+		cmocka_unit_test(recorded_twice_test), cmocka_unit_test(forked_test),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
