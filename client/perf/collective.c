@@ -81,6 +81,31 @@ static bool run_rounds(struct bench *b, const struct command *command, unsigned 
 	return true;
 }
 
+static bool count_tasks(struct ranks *ranks)
+{
+	const struct command command = {.kind = COMMAND_TASKS};
+	return ranks_do(ranks, &command);
+}
+
+/* The rounds, and what carried the service's operations. */
+static bool run_rounds_and_tell(struct bench *b, const struct command *command, unsigned n)
+{
+	struct ranks *ranks = &b->subjects[SERVICE].ranks;
+	if (!b->options->cuda)
+		return run_rounds(b, command, n);
+	if (!count_tasks(ranks))
+		return false;
+	const double before = ranks_mean(ranks, REPLY(tasks));
+	if (!run_rounds(b, command, n) || !count_tasks(ranks))
+		return false;
+	/* Of kernels' operations, the daemon may have seen the barriers before the rounds alone. */
+	const double seen = ranks_mean(ranks, REPLY(tasks)) - before;
+	const bool all = seen >= (double)(b->options->rounds * (command->iters + command->warmup));
+	const bool mpi = ranks->members[0].reply.transport == NCCLSVC_TRANSPORT_MPI;
+	b->transport = !all ? TEXT("peer") : TEXT(mpi ? "mpi" : "nccl");
+	return true;
+}
+
 static bool check(struct bench *b, struct ranks *ranks, const struct work *w, uint64_t *wrong)
 {
 	*wrong = 0;
@@ -180,7 +205,7 @@ static bool measure(struct bench *b, const struct work *w, struct value *f)
 				  .kernels = b->spins ? KERNELS : 0,
 				  .spins = b->spins,
 				  .work = *w};
-	if (!run_rounds(b, &command, n))
+	if (!run_rounds_and_tell(b, &command, n))
 		return false;
 	fill_figures(b, w, n, f);
 	return check_all(b, w, n, &f[WRONG]);

@@ -29,6 +29,7 @@ struct bench {
 	uint64_t seed;
 	uint32_t spins; /* with --compute-ms: of a kernel */
 	uint64_t wrong;
+	struct value transport; /* of the service's operations in this row */
 	double busbw_sum;
 	unsigned busbw_n;
 };

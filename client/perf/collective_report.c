@@ -4,12 +4,13 @@
 
 #include "collective.h"
 
-enum { WITH_BASELINE = 1, WITH_CPU = 2, WITH_LATENCY = 4 };
+enum { WITH_BASELINE = 1, WITH_CPU = 2, WITH_LATENCY = 4, WITH_GPUS = 8 };
 
 static const struct column work_columns[] = {
 	{"size", "(B)", "bytes", 10, 0, 0}, {"count", "(elements)", "count", 14, 0, 0},
 	{"type", "", "type", 10, 0, 0},	    {"redop", "", "redop", 8, 0, 0},
-	{"root", "", "root", 8, 0, 0},	    {NULL, NULL, "op", 0, 0, 0},
+	{"root", "", "root", 8, 0, 0},	    {"transport", "", "transport", 11, 0, WITH_GPUS},
+	{NULL, NULL, "op", 0, 0, 0},
 };
 
 static const struct column figure_columns[FIGURES] = {
@@ -125,7 +126,7 @@ void collective_report_begin(struct bench *b)
 	snprintf(what, sizeof(what), "%s, %u ranks", perf_op_name(o->op), o->ranks);
 	report_begin(r, o, what);
 	r->shown = (b->n > BASELINE ? WITH_BASELINE : 0) | (o->with_cpu ? WITH_CPU : 0) |
-		   (o->latency ? WITH_LATENCY : 0);
+		   (o->latency ? WITH_LATENCY : 0) | (o->cuda ? WITH_GPUS : 0);
 	report_set(r, "ranks", json_integer(o->ranks));
 	report_set(r, "blocking", json_boolean(o->sync == SYNC_EACH));
 	report_set(r, "sync", json_string(sync_name(o)));
@@ -151,6 +152,7 @@ void collective_report_row(struct bench *b, const struct work *w, struct value f
 		TEXT(w->op == NCCLSVC_BARRIER ? "none" : ncclsvc_type_name(w->type)),
 		TEXT(work_reduces(w->op) ? ncclsvc_redop_name(w->redop) : "none"),
 		NUMBER(work_has_root(w->op) ? w->root : -1),
+		b->options->cuda ? b->transport : UNKNOWN,
 		TEXT(perf_op_name(w->op)),
 	};
 	json_t *row = r->rows ? json_object() : NULL;

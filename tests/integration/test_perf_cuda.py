@@ -105,7 +105,38 @@ class PerfCuda(unittest.TestCase):
                     self.assertGreater(row["time_us"], 0)
                     self.assertAlmostEqual(row["ratio"], row["time_us"] / row["baseline_us"])
 
+    @unittest.skipUnless("NCCLSVC_TEST_KERNELS" in os.environ, "no compiler for the kernels")
+    def test_the_table_has_the_transport(self):
+        done = subprocess.run([PERF, "all_reduce", "--device", "cuda", "--spawn-daemon", "-b", "8",
+                               "-e", "8", "-n", "20", "--rounds", "1"], env=self.env, text=True,
+                              capture_output=True, timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        titles, _, row = [line.lstrip("#").split() for line in done.stdout.splitlines()[-5:-2]]
+        self.assertEqual((titles[5], row[5]), ("transport", "peer"))
+
+    def transports(self, op, *arguments, **variables):
+        self.env.update(variables)
+        rows = self.report(op, "-n", "10", *arguments)["rows"]
+        return [row["transport"] for row in rows]
+
+    @unittest.skipUnless("NCCLSVC_TEST_KERNELS" in os.environ, "no compiler for the kernels")
+    def test_the_transport_of_each_row(self):
+        sizes = "-b", "512", "-e", "2K", "-f", "2"
+        self.assertEqual(self.transports("all_reduce", *sizes, NCCLSVCD_PEER_BYTES="1K"),
+                         ["peer", "peer", "nccl"])
+        self.assertEqual(self.transports("barrier"), ["peer"])
+        self.assertEqual(self.transports("sendrecv", "-b", "8", "-e", "8"), ["nccl"])
+        self.assertEqual(self.transports("all_reduce", "-b", "8", "-e", "8", "-d", "float8e4m3"),
+                         ["nccl"])
+
+    def test_the_transport_without_kernels(self):
+        self.assertEqual(self.transports("all_reduce", "-b", "512", "-e", "2K", "-f", "2",
+                                         NCCLSVC_PEER="0"), ["nccl"] * 3)
+        self.assertEqual(self.transports("all_reduce", "-b", "8", "-e", "8", NCCLSVC_PEER="0",
+                                         NCCLSVCD_TRANSPORT="mpi"), ["mpi"])
+
     def test_at_a_pace(self):
+        self.env["NCCLSVC_PEER"] = "0"  # so that workers have something to do
         for sync in "each", "stream":
             r = self.report("all_reduce", "-b", "64K", "-e", "64K", "-n", "40", "--every", "5000",
                             "--sync", sync, "--baseline", "nccl")

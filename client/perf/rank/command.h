@@ -18,6 +18,8 @@ enum command_kind {
 	COMMAND_QUIT,
 	/* Commands for the service's ranks on the host: */
 	COMMAND_JOIN_AND_PLAN, /* the first work.nranks ranks join others, and commit a plan */
+	/* A command for those on GPUs: */
+	COMMAND_TASKS, /* what the daemon has had to do with their operations */
 	/* A command for the process that queues tasks (queue.h): */
 	COMMAND_FIGURES, /* how long listing took */
 };
@@ -56,6 +58,8 @@ struct reply {
 	uint64_t commit_ns;  /* JOIN_AND_PLAN: to commit the plan */
 	uint64_t worst_ns;   /* FIGURES: of one list */
 	uint64_t listed;     /* FIGURES: tasks in the last list */
+	uint64_t tasks;	     /* TASKS: that the daemon has seen of this process in all */
+	uint64_t transport;  /* TASKS: ncclsvc_transport, of these */
 	uint64_t wrong;
 	int64_t gpu_bytes;	       /* JOIN: how much less is free of the GPU's memory */
 	char text[COMMAND_TEXT_BYTES]; /* why it failed */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A rank of the service on a GPU. */
+#include <unistd.h>
+
 #include "gpu_rank.h"
 #include "service.h"
 
@@ -152,6 +154,24 @@ static bool finish(struct rank *r)
 	return succeeded(r, result ? result : ncclsvc_comm_error(c->comm));
 }
 
+/* Operations in kernels pass the daemon by: it counts all others. */
+static bool count_tasks(struct rank *r, const struct command *command)
+{
+	ncclsvc_member_info *list = NULL;
+	size_t n = 0;
+	if (command->kind != COMMAND_TASKS)
+		return rank_fail(r, NCCLSVC_INVALID_ARGUMENT, "no command %u", command->kind);
+	ncclsvc_result result = ncclsvc_list_members(own(r)->session, &list, &n);
+	for (size_t i = 0; i < n; i++) {
+		if (list[i].pid != getpid())
+			continue;
+		r->reply.tasks += list[i].submitted;
+		r->reply.transport = list[i].transport;
+	}
+	ncclsvc_list_free(list);
+	return succeeded(r, result);
+}
+
 int service_cuda_main(const struct service_options *options, int fd)
 {
 	const struct backend backend = {
@@ -163,6 +183,7 @@ int service_cuda_main(const struct service_options *options, int fd)
 		.begin = begin,
 		.submit = submit,
 		.finish = finish,
+		.perform = count_tasks,
 	};
 	struct cuda_rank c = {.gpu = {.rank = {.backend = &backend,
 					       .rank = options->rank,
