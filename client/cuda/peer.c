@@ -27,6 +27,11 @@
 
 /* ---- Kernels ---- */
 
+int ncclsvc_has_kernels(void)
+{
+	return ncclsvc_peer_collective_image_size && ncclsvc_peer_bulk_image_size;
+}
+
 static CUresult load(const struct cuda *cuda, const void *image, const char *name, CUmodule *module,
 		     CUfunction *function)
 {
@@ -85,8 +90,7 @@ static bool wanted(const ncclsvc_session *s, int nranks)
 {
 	const char *text = getenv("NCCLSVC_PEER");
 	return !(text && text[0] == '0' && !text[1]) && nranks > 1 && nranks <= PEER_RANKS &&
-	       s->connection->version >= 2 && ncclsvc_peer_collective_image_size &&
-	       s->gpu->cuda->cuLaunchKernel;
+	       s->connection->version >= 2 && ncclsvc_has_kernels() && s->gpu->cuda->cuLaunchKernel;
 }
 
 /* Context, kernels, streams. Locked. */

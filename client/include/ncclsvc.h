@@ -48,6 +48,9 @@ const char *ncclsvc_result_meaning(ncclsvc_result result);
 const char *ncclsvc_last_error(void);
 /* The library's version, "1.2.3". Static. */
 const char *ncclsvc_version(void);
+/* 1 if the library has the kernels that small operations on GPUs run in; 0 if it was built without a
+ * compiler for them. */
+int ncclsvc_has_kernels(void);
 
 /* Names of the vocabulary ("AllReduce", "float32", "sum", "waiting-peers", "type"); "?" if unknown.
  * Static. */

@@ -52,6 +52,7 @@ static int set_up(void **state)
 	for (facts.nfiles = 0; facts.nfiles < 3; facts.nfiles++)
 		strcpy(facts.files[facts.nfiles].path, files[facts.nfiles]);
 	facts.memlock = facts.nofile = UINT64_MAX;
+	facts.kernels = true;
 	facts.shm_bytes = UINT64_C(1) << 34;
 	return 0;
 }
@@ -94,6 +95,7 @@ static void test_well(void **state)
 	says("nccl", DOCTOR_OK, "2.28.9");
 	says("devices", DOCTOR_OK, "Device 1 (G) is ready: this process's GPU 1.");
 	says("peers", DOCTOR_OK, "All 2 GPUs");
+	says("kernels", DOCTOR_OK, "has kernels");
 	says("mps", DOCTOR_NOTE, "28 to 29 ms");
 	says("mps", DOCTOR_NOTE, "Device 1, without MPS: as above.");
 }
@@ -235,6 +237,20 @@ static void test_peers(void **state)
 	     "GPUs 0 and 1 cannot reach each other's memory (of 1 pairs, 1)");
 }
 
+static void test_kernels(void **state)
+{
+	(void)state;
+	facts.peer = "1";
+	judge(DOCTOR_NOTE);
+	says("kernels", DOCTOR_OK, "has kernels");
+	facts.peer = "0";
+	judge(DOCTOR_NOTE);
+	says("kernels", DOCTOR_NOTE, "NCCLSVC_PEER is 0");
+	facts.kernels = false;
+	judge(DOCTOR_NOTE);
+	says("kernels", DOCTOR_NOTE, "neither nvcc nor clang");
+}
+
 static void test_connections(void **state)
 {
 	(void)state;
@@ -341,11 +357,11 @@ static void test_limits(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(test_well),	TEST(test_staged),  TEST(test_no_gpus),
-		TEST(test_socket),	TEST(test_daemon),  TEST(test_device_files),
-		TEST(test_driver),	TEST(test_devices), TEST(test_compute_mode),
-		TEST(test_peers),	TEST(test_mps),	    TEST(test_limits),
-		TEST(test_connections), TEST(test_no_mps),
+		TEST(test_well),   TEST(test_staged),	   TEST(test_no_gpus),
+		TEST(test_socket), TEST(test_daemon),	   TEST(test_device_files),
+		TEST(test_driver), TEST(test_devices),	   TEST(test_compute_mode),
+		TEST(test_peers),  TEST(test_kernels),	   TEST(test_mps),
+		TEST(test_limits), TEST(test_connections), TEST(test_no_mps),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

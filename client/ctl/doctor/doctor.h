@@ -64,6 +64,8 @@ struct doctor_facts {
 
 	const char *visible;	 /* CUDA_VISIBLE_DEVICES; NULL: not set */
 	const char *connections; /* CUDA_DEVICE_MAX_CONNECTIONS; NULL: not set */
+	const char *peer;	 /* NCCLSVC_PEER; NULL: not set */
+	bool kernels;		 /* the library has some */
 	struct doctor_file files[DOCTOR_FILES];
 	size_t nfiles;
 	struct mps mps; /* where this process's environment leads, once the daemon was asked */

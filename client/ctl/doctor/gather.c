@@ -208,6 +208,8 @@ void doctor_gather(struct doctor_facts *f, const char *path, int timeout_ms)
 {
 	memset(f, 0, sizeof(*f));
 	f->library = ncclsvc_version();
+	f->kernels = ncclsvc_has_kernels();
+	f->peer = getenv("NCCLSVC_PEER");
 	f->mps_chosen = mps_chosen();
 	gather_socket(f, path);
 	gather_daemon(f, path, timeout_ms);

@@ -279,12 +279,34 @@ static void judge_peers(const struct doctor_facts *f, struct doctor_report *r)
 		doctor_say(
 			r, "peers", DOCTOR_WARNING,
 			"GPUs %s%s cannot reach each other's memory (of %d pairs, %zu): NCCL goes "
-			"through host memory between them. See `nvidia-smi topo -p2p r`; IOMMU "
-			"and ACS settings forbid it, too.",
+			"through host memory between them, and takes their small operations, too, "
+			"which are faster in kernels of the trainers. See `nvidia-smi topo -p2p "
+			"r`; IOMMU and ACS settings forbid it, too.",
 			text, bad > 4 ? ", ..." : "", n * (n - 1) / 2, bad);
 	else if (n > 1)
 		doctor_say(r, "peers", DOCTOR_OK, "All %d GPUs reach each other's memory.", n);
 	free(text);
+}
+
+/* Small operations are faster in them than in the workers. */
+static void judge_kernels(const struct doctor_facts *f, struct doctor_report *r)
+{
+	if (!doctor_gpus_matter(f))
+		return;
+	if (!f->kernels)
+		doctor_say(r, "kernels", DOCTOR_NOTE,
+			   "This library has no kernels for GPUs, as neither nvcc nor clang was "
+			   "there when it was built: all operations go to the daemon's workers, "
+			   "which makes small ones slower. Install one of them, and set up a new "
+			   "build directory.");
+	else if (f->peer && !strcmp(f->peer, "0"))
+		doctor_say(r, "kernels", DOCTOR_NOTE,
+			   "NCCLSVC_PEER is 0 here: all operations go to the daemon's workers, "
+			   "which makes small ones slower, also those of other ranks of the same "
+			   "communicators.");
+	else
+		doctor_say(r, "kernels", DOCTOR_OK,
+			   "This library has kernels for small operations on GPUs.");
 }
 
 void doctor_judge_gpus(const struct doctor_facts *f, struct doctor_report *r)
@@ -294,6 +316,7 @@ void doctor_judge_gpus(const struct doctor_facts *f, struct doctor_report *r)
 	bool driver = judge_driver(f, r);
 	judge_nccl(f, r);
 	judge_daemons(f, r);
+	judge_kernels(f, r);
 	if (!driver)
 		return;
 	judge_own(f, r);
