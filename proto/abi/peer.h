@@ -119,9 +119,11 @@ struct peer_page {
 	uint32_t abort;
 	uint32_t heartbeat; /* the daemon counts on */
 	uint32_t pad0[14];
-	/* Kernels write these. begun and ended: a sequence, and above it the operation's record. */
+	/* Kernels write these. begun and ended: a sequence, and above it the call's record. */
 	uint64_t begun;	 /* only by one that waits for longer than PEER_LOOK_NS */
-	uint64_t ended;	 /* by one that posts: all that it has stored is there for everybody */
+	/* By one that posts: all that it has stored is there for everybody. By one that has posted
+	 * its begin: its first block has ended, and all kernels before it. */
+	uint64_t ended;
 	uint64_t failed; /* the first after which all fail; above it enum peer_end */
 	uint64_t other;	 /* after a mismatch: the other's header */
 	uint32_t other_rank;
@@ -149,7 +151,7 @@ struct peer_page {
 #define PEER_LOOK_NS	  50000
 #define PEER_HEARTBEAT_NS UINT64_C(10000000000)
 
-/* ---- One operation, as a kernel's argument: nothing of it changes from call to call ---- */
+/* ---- One operation, as a kernel's argument: only `posts` changes from call to call ---- */
 
 struct peer_call {
 	uint64_t staging[PEER_RANKS]; /* by rank, as this process maps them */
@@ -159,7 +161,7 @@ struct peer_call {
 	uint64_t src_each; /* from receiver to receiver; 0: all get the same */
 	uint64_t dst_each; /* from sender to sender */
 	uint64_t header;   /* what all ranks must agree on, which the caller packs */
-	uint32_t record;   /* tells it apart for inspection */
+	uint32_t record;   /* tells it apart where it posts; the library leaves it 0 */
 	uint8_t rank, nranks;
 	uint8_t sends_to, receives_from; /* masks of ranks, this one among them if it copies */
 	uint8_t reduces;		 /* what is received becomes one result */
