@@ -176,7 +176,12 @@ DEVICE void warps_assign(struct transfer *t, volatile uint32_t *sent)
 	t->sent = sent + warp % width;
 }
 
-/* Chunks are as long as the slots allow, but all channels have as many, or one more. */
+/* A chunk's fence waits for what all warps of the multiprocessor have stored, so a few long chunks
+ * are better than many; but the receiver is to begin before all is sent. */
+#define CHUNK_FEW 8192
+
+/* All channels have as many chunks, or one more: up to as many as there are slots, of CHUNK_FEW
+ * bytes or more; or more of them, as long as the slots allow. */
 DEVICE void chunks_cut(const struct peer_call *c, struct transfer *t)
 {
 	const uint32_t rings = (t->two_steps ? 2 : 1) * (c->nranks > 1 ? c->nranks - 1u : 1);
@@ -185,7 +190,10 @@ DEVICE void chunks_cut(const struct peer_call *c, struct transfer *t)
 		slot = PEER_BULK_CHUNK;
 	const uint32_t most = slot / UNIT;
 	const uint32_t units = (uint32_t)((t->segment + UNIT - 1) / UNIT);
-	const uint32_t rounds = quotient_up(units, t->channels * most);
+	uint32_t rounds = quotient_up(units, t->channels * most);
+	const uint32_t few = quotient_up(units, t->channels * (CHUNK_FEW / UNIT));
+	if (rounds < PEER_BULK_SLOTS)
+		rounds = few < PEER_BULK_SLOTS ? few : PEER_BULK_SLOTS;
 	const uint32_t length = rounds ? quotient_up(units, t->channels * rounds) : 1;
 	const uint32_t chunks = quotient_up(units, length);
 	t->slot = most * UNIT;

@@ -58,7 +58,7 @@ struct config {
 	int replay;			       /* enum config_replay */
 	int transport;			       /* enum config_transport */
 	uint64_t staging_bytes;		       /* of each GPU */
-	uint64_t peer_bytes; /* of an operation in the members' kernels; 0: none */
+	int64_t peer_bytes; /* of an operation in the members' kernels; 0: none, -1: auto */
 	int world_data;			       /* 0: what the other two leave of the ranks */
 	int world_horizontal, world_pipeline;
 	int cluster_bootstrap;	    /* enum config_bootstrap */

@@ -15,6 +15,7 @@
 #include "comms.h"
 #include "fdio.h"
 #include "gpu/gpu.h"
+#include "gpu/mps_service.h"
 #include "memory/memory.h"
 
 _Static_assert(sizeof(struct peer_page) <= PEER_PAGE, "a page for each member");
@@ -119,6 +120,23 @@ static uint32_t most_bytes(const struct communicator *m)
 	return UINT32_MAX;
 }
 
+/* From there on NCCL is faster where workers and trainers share their GPUs through MPS. */
+#define WITH_MPS_BYTES	  (UINT32_C(8) << 20)
+/* Without, a worker's kernel takes turns with what the trainer computes, and costs it much more
+ * than one of the trainer's own, even if that takes twice as long as NCCL's. */
+#define WITHOUT_MPS_BYTES (UINT32_C(64) << 20)
+
+static uint32_t bytes_set(const struct communicator *m)
+{
+	const int64_t set = m->comms->config->peer_bytes;
+	if (set >= 0)
+		return set < UINT32_MAX ? (uint32_t)set : UINT32_MAX;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (gpu_mps_of(m->comms->gpus, m->members[k].client) != NCCLSVC_MPS_ACTIVE)
+			return WITHOUT_MPS_BYTES;
+	return WITH_MPS_BYTES;
+}
+
 static bool pages_make(struct peer_pages *p, uint32_t nranks)
 {
 	p->bytes = (size_t)nranks * PEER_PAGE;
@@ -146,8 +164,8 @@ void peer_begin(struct communicator *m)
 	if (m->peer && pages_make(m->peer, m->nranks)) {
 		for (uint32_t k = 0; k < m->nranks; k++)
 			m->peer->members[k].session = m->members[k].client->id;
-		const uint64_t most = most_bytes(m), set = m->comms->config->peer_bytes;
-		m->peer->operation_bytes = (uint32_t)(set < most ? set : most);
+		const uint32_t most = most_bytes(m), set = bytes_set(m);
+		m->peer->operation_bytes = set < most ? set : most;
 		m->peer->active_ns = clock_now();
 		loop_deadline(m->comms->loop, m->peer->active_ns);
 		return;

@@ -90,10 +90,9 @@ const struct config_key config_keys[] = {
 	 INT64_C(1) << 40, INT64_C(64) << 20, NO_AUTO, NULL,
 	 "pinned host memory for each GPU, where the transport is mpi: bytes, with K, M, G or "
 	 "T, or a part of the RAM in %"},
-	{"peer_bytes", CONFIG_BYTES, true, AT(peer_bytes), 0, INT64_C(1) << 30, INT64_C(8) << 20,
-	 NO_AUTO, NULL,
+	{"peer_bytes", CONFIG_BYTES, true, AT(peer_bytes), 0, INT64_C(1) << 30, -1, -1, NULL,
 	 "the most bytes of an operation that the GPUs' processes run in kernels of their own; 0: "
-	 "all go to NCCL"},
+	 "all go to NCCL; auto: 8M with MPS, 64M without"},
 	{"world_data", CONFIG_INT, true, AT(world_data), 1, SVC_RANKS_MAX, 0, 0, NULL,
 	 "data parallelism of the world; auto: what the other two leave of its ranks"},
 	{"world_horizontal", CONFIG_INT, true, AT(world_horizontal), 1, SVC_RANKS_MAX, 1, NO_AUTO,
@@ -258,6 +257,10 @@ static bool parse_bytes(const struct config_key *k, const char *text, uint64_t *
 	static const char units[] = "KMGT";
 	uint64_t value;
 
+	if (has_auto(k) && !strcmp(text, "auto")) {
+		*bytes = (uint64_t)k->automatic;
+		return true;
+	}
 	if (!parse_digits(&text, &value))
 		return false;
 	if (*text == '%' && !text[1]) {
@@ -389,7 +392,10 @@ char *config_key_format(const struct config *c, unsigned key, char *buf, size_t 
 			 ((const char *)c)[k->offset] ? (const char *)c + k->offset : "auto");
 		break;
 	case CONFIG_BYTES:
-		snprintf(buf, size, "%" PRIu64, *bytes_at(c, key));
+		if (has_auto(k) && *bytes_at(c, key) == (uint64_t)k->automatic)
+			snprintf(buf, size, "auto");
+		else
+			snprintf(buf, size, "%" PRIu64, *bytes_at(c, key));
 		break;
 	case CONFIG_ENUM:
 		snprintf(buf, size, "%s", k->values[*int_at(c, key)]);

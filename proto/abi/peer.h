@@ -45,8 +45,8 @@ struct peer_state {
 #define PEER_LINES   4096		 /* of the slots: [2][nranks][lines] */
 #define PEER_STAGING (UINT64_C(4) << 20) /* bytes of it all */
 
-/* Larger operations have ncclsvc_peer_bulk, if all members' staging memory has room for that; and so
- * have those of more lines from one rank to another than a slot has, which may be fewer. */
+/* Larger operations have ncclsvc_peer_bulk, if all members' staging memory has room for that; and
+ * so have those of more lines from one rank to another than a slot has, which may be fewer. */
 #define PEER_LINES_MOST (UINT64_C(256) << 10)
 
 /* How many lines one rank's data may have in another's slot. */
@@ -65,16 +65,16 @@ struct peer_state {
  * so the caller puts them into the header. */
 
 #define PEER_BULK_SLOTS	   4
-#define PEER_BULK_CHUNK	   8192 /* bytes at most; a slot may be smaller */
-#define PEER_BULK_THREADS  512	/* of a block, that move data; more have too few registers */
+#define PEER_BULK_CHUNK	   32768 /* bytes at most; a slot may be smaller */
+#define PEER_BULK_THREADS  512	 /* of a block, that move data; more have too few registers */
 #define PEER_BULK_CHANNELS 512
 #define PEER_BULK_SCRATCH  2048 /* bytes of each channel */
 
 /* In this order: bytes of the slots, the counters ([what][odd][ring][peer][channel]), and scratch
  * memory. PEER_BULK is the bytes of all three. */
-#define PEER_BULK_DATA	   (UINT64_C(16) << 20)
+#define PEER_BULK_DATA	   (UINT64_C(64) << 20)
 #define PEER_BULK_COUNTERS (8 * PEER_RANKS * PEER_BULK_CHANNELS)
-#define PEER_BULK	   (UINT64_C(18) << 20)
+#define PEER_BULK	   (UINT64_C(66) << 20)
 
 /* From so many bytes, AllReduce of two ranks takes two steps: each rank reduces a segment, then all
  * gather the segments. More ranks always take two. The twin in C has another limit, for tests. */

@@ -211,6 +211,7 @@ static void test_bytes(void)
 {
 	has_bytes("NCCLSVCD_PEER_BYTES", "8M", 8 << 20);
 	has_bytes("NCCLSVCD_PEER_BYTES", "5000", 5000);
+	has_bytes("NCCLSVCD_PEER_BYTES", "auto", 64 << 20); /* without MPS */
 	has_bytes("NCCLSVCD_PEER_BYTES", "0", 0);
 }
 
@@ -219,7 +220,7 @@ static void test_reach(void)
 	if (!setup.fake)
 		skip_test("only stand-ins can lack peer access");
 	has_bytes("NCCLSVC_FAKE_NO_PEER", "1-0", 0);
-	has_bytes("NCCLSVC_FAKE_NO_PEER", "0-2", 8 << 20);
+	has_bytes("NCCLSVC_FAKE_NO_PEER", "0-2", 64 << 20);
 }
 
 const struct gpu_test peer_tests[] = {

@@ -325,6 +325,7 @@ static void test_values(void **state)
 	takes_value("transport", "nccl", "nccl");
 	refuses_value("transport", "tcp");
 	refuses_value("staging_bytes", "8388607");
+	takes_value("peer_bytes", "auto", "auto");
 	takes_value("peer_bytes", "0", "0");
 	takes_value("peer_bytes", "8M", "8388608");
 	refuses_value("peer_bytes", "2G");
