@@ -44,14 +44,9 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 }
 NCCL_TWIN(ncclCommFinalize);
 
-/* From any thread, whatever others do with the communicator: they are let go. */
-ncclResult_t ncclCommAbort(ncclComm_t comm)
+/* pending: what it has submitted may not be over, and breaks off. */
+static ncclResult_t end(ncclComm_t comm, bool pending)
 {
-	if (!comm || (comm->magic == COMM_MAGIC && comm->aborted))
-		return ncclSuccess;
-	ncclResult_t r = handle_check(comm, "ncclCommAbort");
-	if (r)
-		return r;
 	pthread_mutex_lock(&comm->lock);
 	bool before = atomic_exchange(&comm->aborted, true);
 	pthread_cond_broadcast(&comm->changed);
@@ -61,10 +56,20 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 	inform("communicator %p: aborted", (void *)comm);
 	/* If the communicator is being made, the thread that makes it does the rest. */
 	handle_cancel_join(comm);
-	handle_break_off(comm);
-	r = handle_leave(comm);
+	if (pending)
+		handle_break_off(comm);
+	ncclResult_t r = handle_leave(comm);
 	handle_unref(comm);
 	return r;
+}
+
+/* From any thread, whatever others do with the communicator: they are let go. */
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+	if (!comm || (comm->magic == COMM_MAGIC && comm->aborted))
+		return ncclSuccess;
+	ncclResult_t r = handle_check(comm, "ncclCommAbort");
+	return r ? r : end(comm, true);
 }
 NCCL_TWIN(ncclCommAbort);
 
@@ -84,7 +89,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 		handle_flush(comm);
 		handle_exit(comm);
 	}
-	return ncclCommAbort(comm);
+	return end(comm, !flush);
 }
 NCCL_TWIN(ncclCommDestroy);
 
