@@ -48,8 +48,8 @@ const char *ncclsvc_result_meaning(ncclsvc_result result);
 const char *ncclsvc_last_error(void);
 /* The library's version, "1.2.3". Static. */
 const char *ncclsvc_version(void);
-/* 1 if the library has the kernels that small operations on GPUs run in; 0 if it was built without a
- * compiler for them. */
+/* 1 if the library has the kernels that small operations on GPUs run in; 0 if it was built without
+ * a compiler for them. */
 int ncclsvc_has_kernels(void);
 
 /* Names of the vocabulary ("AllReduce", "float32", "sum", "waiting-peers", "type"); "?" if unknown.
@@ -215,8 +215,9 @@ ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
  * 64-bit sum and truncates towards zero; integer sums and products wrap.
  *
  * *task may be NULL if the task is not to be waited for (its error is then the communicator's).
- * Errors at submission: INVALID_ARGUMENT, AGAIN (the ring, or a stream with 512 pending tasks, is
- * full: nothing was submitted), STALE_EPOCH (rejoin first), DAEMON_LOST. Others are the task's. */
+ * Errors at submission: INVALID_ARGUMENT, AGAIN (the ring is full, or 512 tasks are pending on the
+ * stream, or in kernels on the communicator: nothing was submitted), STALE_EPOCH (rejoin first),
+ * DAEMON_LOST. Others are the task's. */
 
 /* sendbuf, recvbuf: count elements. */
 ncclsvc_result ncclsvc_all_reduce(const void *sendbuf, void *recvbuf, size_t count,
@@ -389,7 +390,8 @@ typedef void ncclsvc_callback(ncclsvc_task task, ncclsvc_result result, void *ar
  * none. */
 void ncclsvc_set_callback(ncclsvc_session *session, ncclsvc_callback *callback, void *arg);
 /* Handles what is there, waiting up to timeout_ms for something. Returns OK also when there was
- * nothing; DAEMON_LOST when the connection is over. */
+ * nothing; DAEMON_LOST when the connection is over. The end of an operation in a kernel wakes
+ * neither this nor the fd: ncclsvc_test asks for it. */
 ncclsvc_result ncclsvc_dispatch(ncclsvc_session *session, int timeout_ms);
 
 /* ---- Inspection: works while tasks hang ------------------------------------------------ */
