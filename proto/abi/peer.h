@@ -120,7 +120,7 @@ struct peer_page {
 	uint32_t heartbeat; /* the daemon counts on */
 	uint32_t pad0[14];
 	/* Kernels write these. begun and ended: a sequence, and above it the call's record. */
-	uint64_t begun;	 /* only by one that waits for longer than PEER_LOOK_NS */
+	uint64_t begun; /* only by one that waits for longer than PEER_LOOK_NS */
 	/* By one that posts: all that it has stored is there for everybody. By one that has posted
 	 * its begin: its first block has ended, and all kernels before it. */
 	uint64_t ended;
