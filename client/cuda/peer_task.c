@@ -67,26 +67,53 @@ static bool aborted(const struct peer *p)
 	return __atomic_load_n(&p->page->abort, __ATOMIC_RELAXED);
 }
 
-/* What the rank's header says, as a record. */
-static struct svc_record record_of(uint64_t header)
+/* What the rank has launched with that sequence. False: its record is overwritten. */
+static bool header_of(const struct peer *p, unsigned rank, uint32_t sequence, uint64_t *header)
 {
-	return (struct svc_record){.op = (uint8_t)(header >> 56),
-				   .type = (uint8_t)(header >> 48),
-				   .redop = (uint8_t)(header >> 40),
-				   .peer = (uint8_t)(header >> 32),
-				   .count = (uint32_t)header};
+	const struct peer_record *r =
+		&peer_page_of(p->pages, rank)->history[sequence % PEER_HISTORY];
+	*header = __atomic_load_n(&r->header, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&r->sequence, __ATOMIC_ACQUIRE) == sequence;
+}
+
+/* Of more than two, the one that differs from all others, which agree; n: there is none. */
+static unsigned odd_one(const uint64_t *headers, unsigned n)
+{
+	for (unsigned k = 0; n > 2 && k < n; k++) {
+		const uint64_t common = headers[!k];
+		bool odd = headers[k] != common;
+		for (unsigned i = 0; odd && i < n; i++)
+			odd = i == k || headers[i] == common;
+		if (odd)
+			return k;
+	}
+	return n;
 }
 
 static void mismatched(const struct peer *p, uint32_t sequence, ncclsvc_status *status)
 {
-	const struct peer_record *mine = &p->page->history[sequence % PEER_HISTORY];
-	const struct svc_record a = record_of(mine->header), b = record_of(p->page->other);
-	uint64_t value_a = 0, value_b = 0;
+	uint64_t headers[PEER_RANKS], value_a = 0, value_b = 0;
+	const unsigned n = p->call.nranks;
 	status->result = NCCLSVC_MISMATCH;
-	status->rank_a = p->call.rank;
-	status->rank_b = (int32_t)p->page->other_rank;
-	if (mine->sequence == sequence)
-		status->field = svc_record_differs(&a, &b, &value_a, &value_b);
+	for (unsigned k = 0; k < n; k++)
+		if (!header_of(p, k, sequence, &headers[k]))
+			return;
+	unsigned a = p->call.rank, b = odd_one(headers, n);
+	if (b < n) {
+		a = !b;
+		status->missing_count = 1;
+		status->missing[0] = (int32_t)b;
+	} else {
+		for (b = 0; b < n && headers[b] == headers[a];)
+			b++;
+	}
+	if (b == n) /* not what the kernel has seen */
+		return;
+	const struct svc_record mine = svc_header_record(headers[a]),
+				other = svc_header_record(headers[b]);
+	status->rank_a = (int32_t)a;
+	status->rank_b = (int32_t)b;
+	status->field = svc_record_differs(&mine, &other, &value_a, &value_b);
 	status->value_a = value_a;
 	status->value_b = value_b;
 }

@@ -25,7 +25,7 @@ DEVICE void headers_take(struct work *w)
 		while (p != c->rank && !line_there(w, from, &header))
 			if (waited(w) && w->words->stop != PEER_MISMATCH)
 				break;
-		header_compare(w, p, header);
+		header_compare(w, header);
 		add_shared(&w->words->finished);
 	}
 }

@@ -83,14 +83,12 @@ DEVICE bool line_there(const struct work *w, uint64_t from, uint64_t *data)
 
 /* ---- Waiting ---- */
 
-DEVICE void header_compare(struct work *w, unsigned rank, uint64_t header)
+DEVICE void header_compare(struct work *w, uint64_t header)
 {
 	if (header == w->call->header || w->words->stop)
 		return;
 	w->words->stop = PEER_MISMATCH;
 	store32(&w->state->stopped, w->sequence);
-	store64(&w->page->other, header);
-	store32(&w->page->other_rank, rank);
 }
 
 /* A rank that has sent less data than this one waits for has sent its header all the same. */
@@ -99,7 +97,7 @@ DEVICE void headers_look(struct work *w)
 	uint64_t header;
 	for (unsigned p = 0; p < w->call->nranks; p++)
 		if (p != w->call->rank && line_there(w, header_at(w, w->call->rank, p), &header))
-			header_compare(w, p, header);
+			header_compare(w, header);
 }
 
 DEVICE void look(struct work *w)

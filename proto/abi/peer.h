@@ -125,9 +125,7 @@ struct peer_page {
 	 * its begin: its first block has ended, and all kernels before it. */
 	uint64_t ended;
 	uint64_t failed; /* the first after which all fail; above it enum peer_end */
-	uint64_t other;	 /* after a mismatch: the other's header */
-	uint32_t other_rank;
-	uint32_t pad1[7];
+	uint32_t pad1[10];
 	/* The library writes these, for the daemon. When a transport is chosen: entered, if it is a
 	 * kernel, then submitted. When a kernel is launched, which can be long after: a record,
 	 * then launched. */
