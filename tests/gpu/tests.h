@@ -45,7 +45,8 @@ extern const struct gpu_test values_tests[], random_tests[], order_tests[], memo
 	nccl_window_tests[], nccl_newer_tests[], list_tests[], list_world_tests[], plan_tests[],
 	range_tests[], window_tests[], window_lost_tests[], replay_tests[], second_stream_tests[],
 	creation_tests[], node_tests[], node_gone_tests[], staged_tests[], staged_again_tests[],
-	staged_gone_tests[], checkpoint_tests[], mps_tests[], peer_tests[], peer_watch_tests[];
+	staged_gone_tests[], checkpoint_tests[], mps_tests[], peer_tests[], peer_watch_tests[],
+	kernel_tests[];
 
 /* ---- For tests, and the processes that they fork ---- */
 

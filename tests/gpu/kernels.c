@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels.h"
+
+/* Says the most bytes of an operation in kernels. */
+static void probe_rank(struct client *c)
+{
+	struct rank r;
+	ncclsvc_comm_info *list;
+	size_t n;
+	uint32_t bytes = 0;
+	rank_open(&r, c);
+	CHECK_OK(ncclsvc_list_comms(r.session, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		bytes = bytes > list[i].peer_bytes ? bytes : list[i].peer_bytes;
+	ncclsvc_list_free(list);
+	say(c, bytes);
+	CHECK_EQ(hear(c), 1);
+	rank_close(&r);
+}
+
+void kernels_daemon_start(struct daemon *d)
+{
+	struct client ranks[2];
+	gpu_daemon_start(d);
+	clients_start(ranks, 2, d, probe_rank, NULL);
+	const uint64_t bytes = hear(&ranks[0]);
+	CHECK_EQ(hear(&ranks[1]), bytes);
+	say_all(ranks, 2, 1);
+	ranks_end(ranks, 2);
+	if (!bytes)
+		skip_test("communicators have no kernels: see ncclsvc-ctl doctor");
+	CHECK(bytes < LARGE);
+}
+
+void kernels_run(int n, client_main *main, void *arg)
+{
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	kernels_daemon_start(&d);
+	clients_start(ranks, n, &d, main, arg);
+	ranks_end(ranks, n);
+	gpu_daemon_stop(&d);
+}
+
+ncclsvc_task kernels_sum(struct rank *r, CUdeviceptr p, size_t n)
+{
+	ncclsvc_task task;
+	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), n, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm, &task));
+	return task;
+}
+
+void kernels_rejoin(struct rank *r)
+{
+	stage("rejoining");
+	CHECK_OK(ncclsvc_comm_rejoin(r->comm, WAIT_MS));
+	stage("rejoined");
+	rank_check_usable(r);
+}

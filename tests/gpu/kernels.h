@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * For tests of operations that run in kernels, on the ranks' own streams. */
+#ifndef TESTS_GPU_KERNELS_H
+#define TESTS_GPU_KERNELS_H
+
+#include "ranks.h"
+
+#define SMALL	    64		      /* words of an operation in kernels */
+#define LARGE	    ((size_t)9 << 20) /* bytes of one that NCCL has */
+#define LARGE_WORDS (LARGE / sizeof(uint32_t))
+
+/* Skips the test if communicators have no kernels here. */
+void kernels_daemon_start(struct daemon *d);
+/* As ranks_run. */
+void kernels_run(int n, client_main *main, void *arg);
+
+/* A sum of n words over all ranks, in place; not in a group. */
+ncclsvc_task kernels_sum(struct rank *r, CUdeviceptr p, size_t n);
+/* After the epoch's end. */
+void kernels_rejoin(struct rank *r);
+
+#endif
