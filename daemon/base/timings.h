@@ -39,13 +39,10 @@
  * NCCL's communicator can be kept. Then it is aborted. (At most: worker_seconds may be shorter.) */
 #define EPOCH_LAND_NS		 UINT64_C(10000000000)
 /* Streams of an epoch that is over wait for the GPUs, which may still write to their memory. When
- * no task of it has ended for so long, the streams go on all the same. NCCL's abort takes half of
- * it. */
+ * no task of it has ended for so long, they go on all the same. NCCL's abort takes half of it. */
 #define STREAM_RELEASE_NS	 UINT64_C(1000000000)
 /* The scheduler raises the inputs of sessions that have ended again after this interval, while
- * tasks are in flight: a dying stream may write its own, smaller value over the one that released
- * the slot.
- */
+ * tasks are in flight: a dying stream may write its smaller value over the one that released it. */
 #define INPUTS_LOOK_NS		 UINT64_C(10000000)
 /* A worker that has lost its supervisor lets what is under way go on for so many seconds. */
 #define SUPERVISOR_LOST_SECONDS	 1
@@ -56,7 +53,7 @@
 /* A member has left: its slot is given to another communicator when the scheduler has had so long
  * to finish with it. */
 #define COMM_LEAVING_NS		 UINT64_C(100000000)
-/* A window of NCCL's that is to go waits for tasks in flight. Then it goes all the same. */
+/* A window of NCCL's that is to go waits for tasks in flight. Then it goes. */
 #define WINDOW_LEAVE_NS		 UINT64_C(3000000000)
 /* The rendezvous of epochs across nodes was lost: what is said of those that are not announced here
  * is kept for so long, while other nodes may announce them. Then it is dropped. */
@@ -173,9 +170,9 @@
 /* A control daemon that failed is started again after AGAIN, which doubles up to MAX. */
 #define MPS_AGAIN_MS	 1000
 #define MPS_AGAIN_MS_MAX 60000
-/* The control daemon is to say who uses it within. Then it counts as in use. */
+/* It is to say who uses it within ANSWER (else it is in use), and to end within END (else killed).
+ */
 #define MPS_ANSWER_MS	 2000
-/* The control daemon is to end within. Then it is killed. */
 #define MPS_END_MS	 1000
 
 /* ---- Several nodes ---- */
@@ -196,9 +193,7 @@
 #define NODES_NAP_IDLE_NS   UINT64_C(20000000)
 #define NODES_NAP_QUIET_NS  UINT64_C(200000000)
 #define NODES_QUIET_NS	    UINT64_C(5000000000)
-/* A receive whose sender is lost may still be written to for so long. Then its memory is given
- * back.
- */
+/* A receive whose sender is lost may be written to for so long; then its memory is given back. */
 #define MPI_DROP_SECONDS    0.05
 /* MPI_Finalize, which waits for daemons that go on, is to end within. Then the daemon exits. */
 #define MPI_FINISH_SECONDS  3

@@ -167,10 +167,10 @@ const struct peer_kernel *peer_kernel_find(const char *name);
 /* Dies if the kernel has fewer blocks or threads, or no room for so many bytes. */
 void peer_kernel_check(const struct peer_kernel *kernel, unsigned blocks, unsigned threads,
 		       const struct peer_call *call);
-/* Runs the kernel's blocks in turn, as its twin. An address that is not mapped fails the context, and *stop ends a kernel
- * that waits. */
-void peer_kernel_run(struct CUctx_st *context, const struct peer_kernel *kernel,
-		     unsigned blocks, const struct peer_call *call, const atomic_int *stop);
+/* Runs the kernel's blocks in turn, as its twin. An address that is not mapped fails the context,
+ * and *stop ends a kernel that waits. */
+void peer_kernel_run(struct CUctx_st *context, const struct peer_kernel *kernel, unsigned blocks,
+		     const struct peer_call *call, const atomic_int *stop);
 
 /* ---- cuda_memory.c ------------------------------------------------------------------------- */
 
