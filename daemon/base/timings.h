@@ -100,9 +100,7 @@
 #define HELPERS_WORTH_NS    UINT64_C(12000)
 /* A scheduler that polls without work yields its core after this interval. */
 #define ENGINE_YIELD_NS	    UINT64_C(25000)
-/* A scheduler that polls looks at the doorbells after this interval: a look costs as much as a
- * task.
- */
+/* A scheduler that polls looks at the doorbells after this interval: a look costs a task's time. */
 #define ENGINE_LOOK_NS	    UINT64_C(25000)
 /* A scheduler without a nearer deadline sleeps for so long at most: epoll takes an int. */
 #define ENGINE_SLEEP_MS_MAX 60000
@@ -143,8 +141,7 @@
 /* A launch polls for the trainer's input for so long: less than a wait of the GPU costs. Then the
  * GPU waits. */
 #define INPUT_POLL_NS	       UINT64_C(1500)
-/* Memory that trainers gave back waits until no task is in flight. Then it is closed all the same.
- */
+/* Memory that trainers gave back waits until no task is in flight. Then it is closed. */
 #define IMPORT_CLOSE_NS	       UINT64_C(10000000000)
 /* An abort in NCCL that takes longer is logged. */
 #define ABORT_LONG_NS	       UINT64_C(30000000000)
@@ -170,8 +167,7 @@
 /* A control daemon that failed is started again after AGAIN, which doubles up to MAX. */
 #define MPS_AGAIN_MS	 1000
 #define MPS_AGAIN_MS_MAX 60000
-/* It is to say who uses it within ANSWER (else it is in use), and to end within END (else killed).
- */
+/* It is to say who uses it within ANSWER, or is in use, and to end within END, or is killed. */
 #define MPS_ANSWER_MS	 2000
 #define MPS_END_MS	 1000
 
