@@ -96,7 +96,7 @@ ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **se
 	if (!s)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	s->id = ++sessions;
-	s->epoll = s->kick = -1;
+	s->epoll = s->kick = s->timer = -1;
 	make_lock(s);
 	ncclsvc_result r = take_options(options, &s->options, &timeout_ms);
 	if (!r)

@@ -9,6 +9,7 @@
 #include "base/frame.h"
 #include "base/ring.h"
 #include "core/comm.h"
+#include "core/dispatch.h"
 #include "core/op.h"
 #include "core/session.h"
 #include "core/socket.h"
@@ -214,6 +215,7 @@ static ncclsvc_result launch_kernels(ncclsvc_session *s, struct op *ops, unsigne
 		enter(s, &ops[i], 0);
 		ops[i].peer->refs++;
 	}
+	dispatch_tick(s);
 	session_unlock(s);
 	for (unsigned i = 0; i < n; i++) {
 		const ncclsvc_result launched = peer_launch(&ops[i]);

@@ -1,26 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For event loops. The epoll fd the user polls holds three: the socket, the daemon's completion
- * socket, and `kick`, an eventfd of our own for what a thread that is not dispatching found out.
- * Dispatch drains first, arms, and looks afterwards: what ends later is told again. */
+ * For event loops. The epoll fd the user polls holds four: the socket, the daemon's completion
+ * socket, `kick`, an eventfd of our own for what a thread that is not dispatching found out, and
+ * `timer`, since kernels' ends are told by nobody: it ticks while some are under way. Dispatch
+ * drains first, arms, and looks afterwards: what ends later is told again. */
 #include <errno.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/ring.h"
+#include "comm.h"
 #include "dispatch.h"
 #include "failure.h"
 #include "session.h"
 #include "socket.h"
 
+#define TICK_NS 1000000
+
 void dispatch_kick(ncclsvc_session *s)
 {
 	if (s->kick >= 0)
 		eventfd_write(s->kick, 1);
+}
+
+/* Locked. */
+static void tick(ncclsvc_session *s, bool on)
+{
+	const struct timespec each = {.tv_nsec = on ? TICK_NS : 0};
+	if (s->ticking == on)
+		return;
+	s->ticking = on;
+	timerfd_settime(s->timer, 0, &(struct itimerspec){each, each}, NULL);
+}
+
+void dispatch_tick(ncclsvc_session *s)
+{
+	if (s->epoll >= 0)
+		tick(s, true);
 }
 
 static bool watch(ncclsvc_session *s, int fd)
@@ -58,9 +79,11 @@ static ncclsvc_result prepare(ncclsvc_session *s)
 		return NCCLSVC_OK;
 	s->epoll = epoll_create1(EPOLL_CLOEXEC);
 	s->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	s->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	s->ticking = false;
 	ncclsvc_result r = NCCLSVC_OK;
-	if (s->epoll < 0 || s->kick < 0 || watch(s, s->kick))
-		r = error_set(NCCLSVC_SYSTEM, "cannot make an epoll and an event fd: %m");
+	if (s->epoll < 0 || s->kick < 0 || s->timer < 0 || watch(s, s->kick) || watch(s, s->timer))
+		r = error_set(NCCLSVC_SYSTEM, "cannot make an epoll, an event and a timer fd: %m");
 	if (!r)
 		r = dispatch_watch(s);
 	if (r)
@@ -74,7 +97,9 @@ void dispatch_close(ncclsvc_session *s)
 		close(s->epoll);
 	if (s->kick >= 0)
 		close(s->kick);
-	s->epoll = s->kick = -1;
+	if (s->timer >= 0)
+		close(s->timer);
+	s->epoll = s->kick = s->timer = -1;
 }
 
 int ncclsvc_get_fd(ncclsvc_session *s)
@@ -134,11 +159,23 @@ static unsigned call_back(ncclsvc_session *s)
 	return n;
 }
 
+/* Asks how far kernels are. Locked. */
+static void ask_kernels(ncclsvc_session *s)
+{
+	bool some = false;
+	for (const ncclsvc_comm *c = s->comms; c && s->kernel_hooks; c = c->next)
+		if (c->peer && s->kernel_hooks->ask(c->peer))
+			some = true;
+	if (s->epoll >= 0)
+		tick(s, some);
+}
+
 /* Handles what is there. Returns whether there was anything. Locked; yields. */
 static bool handle(ncclsvc_session *s)
 {
 	if (s->epoll >= 0) {
 		drain(s->kick);
+		drain(s->timer);
 		drain(s->connection->completion);
 		if (s->connection->ring)
 			atomic_store(&s->connection->ring->armed, 1);
@@ -146,6 +183,7 @@ static bool handle(ncclsvc_session *s)
 	}
 	unsigned found = socket_pump(s);
 	uint64_t before = s->tasks.ended;
+	ask_kernels(s);
 	tasks_look(s);
 	found += call_back(s);
 	return found || s->tasks.ended != before;

@@ -6,6 +6,8 @@
 
 /* Tells the event loop that something is there. Locked. */
 void dispatch_kick(ncclsvc_session *s);
+/* A kernel is under way, of whose end nobody tells. Locked. */
+void dispatch_tick(ncclsvc_session *s);
 /* The event loop's fd stays while the connection changes. Locked. */
 ncclsvc_result dispatch_watch(ncclsvc_session *s);
 void dispatch_unwatch(ncclsvc_session *s);

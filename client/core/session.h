@@ -55,7 +55,8 @@ struct ncclsvc_session {
 	unsigned nthreads;
 	struct gpu *gpu; /* NULL until a GPU is used */
 
-	int epoll, kick; /* -1 until get_fd or a blocking dispatch */
+	int epoll, kick, timer; /* -1 until get_fd or a blocking dispatch */
+	bool ticking;
 	ncclsvc_callback *callback;
 	void *callback_arg;
 };

@@ -91,6 +91,8 @@ struct kernel_hooks {
 	bool (*over)(ncclsvc_session *s, struct slot *slot, bool ask);
 	/* Waits for a while, or until it is over. Yields. */
 	void (*wait)(ncclsvc_session *s, struct slot *slot, uint64_t deadline);
+	/* Asks the GPU how far the kernels are. Returns whether some have not ended. */
+	bool (*ask)(struct peer *peer);
 	/* The communicator's epoch is over for this member: kernels that wait break off. */
 	void (*break_off)(struct peer *peer);
 };

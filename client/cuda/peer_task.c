@@ -217,10 +217,18 @@ static void wait(ncclsvc_session *s, struct slot *slot, uint64_t deadline)
 	peer_unref(p);
 }
 
+static bool ask(struct peer *p)
+{
+	if (p->page && p->over != p->sequence)
+		peer_ask(p);
+	return p->page && p->over != p->sequence;
+}
+
 static void break_off(struct peer *p)
 {
 	if (p->page)
 		__atomic_store_n(&p->page->abort, 1, __ATOMIC_RELEASE);
 }
 
-const struct kernel_hooks peer_hooks = {.over = over, .wait = wait, .break_off = break_off};
+const struct kernel_hooks peer_hooks = {
+	.over = over, .wait = wait, .ask = ask, .break_off = break_off};

@@ -390,8 +390,8 @@ typedef void ncclsvc_callback(ncclsvc_task task, ncclsvc_result result, void *ar
  * none. */
 void ncclsvc_set_callback(ncclsvc_session *session, ncclsvc_callback *callback, void *arg);
 /* Handles what is there, waiting up to timeout_ms for something. Returns OK also when there was
- * nothing; DAEMON_LOST when the connection is over. The end of an operation in a kernel wakes
- * neither this nor the fd: ncclsvc_test asks for it. */
+ * nothing; DAEMON_LOST when the connection is over. While operations in kernels are under way, the
+ * fd becomes readable every millisecond. */
 ncclsvc_result ncclsvc_dispatch(ncclsvc_session *session, int timeout_ms);
 
 /* ---- Inspection: works while tasks hang ------------------------------------------------ */
