@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How the host hears that a kernel has ended: nobody tells it by itself. */
+#include <poll.h>
+#include <string.h>
+
+#include "kernels.h"
+
+#define LATE_MS	 50 /* the last rank's operations come later */
+#define WHILE_MS 10
+#define MANY	 3000
+#define MS	 UINT64_C(1000000)
+
+struct waiter {
+	struct rank r;
+	CUdeviceptr p;
+	uint32_t value; /* of p's words */
+	bool late;
+};
+
+/* Its stream comes to the sum when the others wait for it already. */
+static ncclsvc_task begin(struct waiter *w)
+{
+	if (w->late)
+		sleep_ms(LATE_MS);
+	w->value *= (uint32_t)w->r.n;
+	return kernels_sum(&w->r, w->p, SMALL);
+}
+
+static void check_sum(struct waiter *w)
+{
+	CHECK(gpu_stream_ends(w->r.stream, WAIT_MS));
+	gpu_check(w->p, w->value, SMALL, "the sums");
+	w->value = 1;
+	gpu_fill(w->p, 1, SMALL);
+}
+
+/* No wait takes longer than what it waits for. */
+static void check_time(uint64_t since)
+{
+	CHECK(now_ns() - since < (LATE_MS + limit_ms(500)) * MS);
+}
+
+/* ---- Waits ---- */
+
+static void waits(struct waiter *w)
+{
+	ncclsvc_session *s = w->r.session;
+	stage("a wait that is too short");
+	ncclsvc_task task = begin(w);
+	uint64_t since = now_ns();
+	if (!w->late) {
+		CHECK_RESULT(ncclsvc_wait(s, task, WHILE_MS), NCCLSVC_TIMEOUT);
+		CHECK(now_ns() - since >= WHILE_MS * MS);
+		CHECK_RESULT(ncclsvc_wait(s, task, 0), NCCLSVC_TIMEOUT);
+	}
+	rank_wait(&w->r, task);
+	check_time(since);
+	CHECK_EQ(status_of(s, task).result, NCCLSVC_OK);
+
+	stage("tests");
+	task = begin(w);
+	since = now_ns();
+	if (!w->late)
+		CHECK_RESULT(ncclsvc_test(s, task), NCCLSVC_IN_PROGRESS);
+	while (ncclsvc_test(s, task) == NCCLSVC_IN_PROGRESS)
+		check_time(since);
+	CHECK_OK(ncclsvc_test(s, task));
+
+	stage("asking for a status");
+	task = begin(w);
+	since = now_ns();
+	ncclsvc_status st;
+	while (ncclsvc_task_status(s, task, &st) == NCCLSVC_IN_PROGRESS)
+		check_time(since);
+	CHECK_EQ(st.result, NCCLSVC_OK);
+	CHECK_EQ(st.number, task);
+
+	stage("a wait for all");
+	for (int i = 0; i < 5; i++)
+		task = begin(w);
+	if (!w->late)
+		CHECK_RESULT(ncclsvc_wait_all(s, WHILE_MS), NCCLSVC_TIMEOUT);
+	CHECK_OK(ncclsvc_wait_all(s, WAIT_MS));
+	CHECK_OK(ncclsvc_test(s, task));
+	check_sum(w);
+}
+
+static void waiter_open(struct waiter *w, struct client *c)
+{
+	rank_open(&w->r, c);
+	w->value = 1;
+	w->late = w->r.rank == w->r.n - 1;
+	CHECK_CU(cu.cuMemAlloc(&w->p, SMALL * sizeof(uint32_t)));
+	gpu_fill(w->p, 1, SMALL);
+	rank_check_usable(&w->r);
+}
+
+static void waiter_close(struct waiter *w)
+{
+	rank_check_usable(&w->r);
+	CHECK_CU(cu.cuMemFree(w->p));
+	rank_close(&w->r);
+}
+
+static void wait_rank(struct client *c)
+{
+	struct waiter w;
+	waiter_open(&w, c);
+	waits(&w);
+	waiter_close(&w);
+}
+
+static void test_wait(void)
+{
+	kernels_run(ranks_count(), wait_rank, NULL);
+}
+
+/* ---- Callbacks ---- */
+
+struct told {
+	unsigned n;
+	ncclsvc_task last;
+	ncclsvc_result result;
+};
+
+static void tell(ncclsvc_task task, ncclsvc_result result, void *arg)
+{
+	struct told *told = arg;
+	CHECK(task > told->last);
+	told->n++;
+	told->last = task;
+	told->result = result;
+}
+
+static void dispatch(struct waiter *w, struct told *told)
+{
+	stage("dispatching");
+	const ncclsvc_task task = begin(w);
+	const uint64_t since = now_ns();
+	const unsigned before = told->n;
+	while (told->last != task)
+		CHECK_OK(ncclsvc_dispatch(w->r.session, WAIT_MS));
+	check_time(since);
+	CHECK_EQ(told->n, before + 1);
+	CHECK_OK(told->result);
+}
+
+/* The loop sleeps until there is something to do. */
+static void poll_fd(struct waiter *w, struct told *told, unsigned n)
+{
+	stage("polling for %u", n);
+	struct pollfd fd = {.fd = ncclsvc_get_fd(w->r.session), .events = POLLIN};
+	CHECK(fd.fd >= 0);
+	const unsigned before = told->n;
+	ncclsvc_task task = 0;
+	for (unsigned i = 0; i < n; i++)
+		task = begin(w);
+	const uint64_t since = now_ns();
+	while (told->last != task) {
+		CHECK_EQ(poll(&fd, 1, WAIT_MS), 1);
+		CHECK_OK(ncclsvc_dispatch(w->r.session, 0));
+	}
+	check_time(since);
+	CHECK_EQ(told->n, before + n);
+}
+
+/* With nothing under way, nothing wakes the loop. */
+static void poll_quiet(struct waiter *w)
+{
+	struct pollfd fd = {.fd = ncclsvc_get_fd(w->r.session), .events = POLLIN};
+	unsigned woken = 0;
+	stage("polling for nothing");
+	CHECK_OK(ncclsvc_dispatch(w->r.session, 0));
+	for (uint64_t end = now_ns() + LATE_MS * MS; now_ns() < end;) {
+		if (poll(&fd, 1, LATE_MS) == 1)
+			woken++;
+		CHECK_OK(ncclsvc_dispatch(w->r.session, 0));
+	}
+	CHECK(woken <= 2);
+}
+
+/* A failure is told as all else. */
+static void dispatch_failure(struct waiter *w, struct told *told)
+{
+	ncclsvc_task task;
+	stage("dispatching a failure");
+	CHECK_OK(ncclsvc_all_reduce(at(w->p), at(w->p), w->late ? 1 : 2, NCCLSVC_UINT32,
+				    NCCLSVC_SUM, w->r.comm, &task));
+	while (told->last != task)
+		CHECK_OK(ncclsvc_dispatch(w->r.session, WAIT_MS));
+	CHECK_EQ(told->result, NCCLSVC_MISMATCH);
+	CHECK_RESULT(ncclsvc_test(w->r.session, task), NCCLSVC_MISMATCH);
+}
+
+static void dispatch_rank(struct client *c)
+{
+	struct waiter w;
+	struct told told = {0};
+	waiter_open(&w, c);
+	ncclsvc_set_callback(w.r.session, tell, &told);
+	for (int i = 0; i < 3; i++)
+		dispatch(&w, &told);
+	poll_quiet(&w);
+	poll_fd(&w, &told, 1);
+	poll_fd(&w, &told, 5);
+	poll_quiet(&w);
+	check_sum(&w);
+	dispatch_failure(&w, &told);
+	ncclsvc_set_callback(w.r.session, NULL, NULL);
+	waiter_close(&w);
+}
+
+static void test_dispatch(void)
+{
+	kernels_run(ranks_count(), dispatch_rank, NULL);
+}
+
+/* ---- Many that nobody waits for ---- */
+
+static void many_rank(struct client *c)
+{
+	struct waiter w;
+	ncclsvc_task first = 0, task = 0;
+	waiter_open(&w, c);
+	ncclsvc_result r = NCCLSVC_OK;
+	for (unsigned i = 0; i < MANY;) {
+		r = ncclsvc_all_reduce(at(w.p), at(w.p), SMALL, NCCLSVC_UINT32, NCCLSVC_SUM,
+				       w.r.comm, &task);
+		if (r == NCCLSVC_AGAIN) {
+			sleep_ms(1);
+			continue;
+		}
+		CHECK_OK(r);
+		first = first ? first : task;
+		w.value *= (uint32_t)w.r.n;
+		i++;
+	}
+	stage("the last one");
+	rank_wait(&w.r, task);
+	stage("the first one");
+	CHECK_EQ(task - first, MANY - 1);
+	CHECK_OK(ncclsvc_test(w.r.session, first));
+	rank_wait(&w.r, first);
+	const ncclsvc_status st = status_of(w.r.session, first);
+	CHECK_EQ(st.result, NCCLSVC_OK);
+	CHECK_EQ(st.number, first);
+	CHECK_OK(ncclsvc_wait_all(w.r.session, WAIT_MS));
+	check_sum(&w);
+	waiter_close(&w);
+}
+
+static void test_many(void)
+{
+	kernels_run(ranks_count(), many_rank, NULL);
+}
+
+const struct gpu_test kernel_wait_tests[] = {
+	{"kernels/wait", test_wait, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"kernels/dispatch", test_dispatch, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"kernels/many", test_many, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{0},
+};
