@@ -10,6 +10,7 @@
 #include "core/call.h"
 #include "core/comm.h"
 #include "core/session.h"
+#include "core/socket.h"
 #include "cuda/gpu.h"
 #include "cuda/mps.h"
 #include "cuda/peer.h"
@@ -414,12 +415,19 @@ ncclsvc_result ncclsvc_comm_rejoin(ncclsvc_comm *comm, int timeout_ms)
 		r = device_match(s, comm->device, &number);
 	if (r)
 		return r;
-	peer_renew(s, comm, number);
+	session_lock(s);
+	socket_pump(s);
+	const bool over = comm->broken;
+	session_unlock(s);
+	if (over) /* else the rank is taken: by this session itself */
+		peer_renew(s, comm, number);
 	session_lock(s);
 	comm->daemon_device = number;
 	struct svc_join request = rejoin_request(comm, timeout_on_wire(timeout_ms));
 	r = call_run(s, &call, SVC_JOIN, &request, -1, answer_deadline(timeout_ms));
 	session_unlock(s);
+	if (!r && !over) /* it was over, but this session had not heard of it */
+		peer_close(s, comm);
 	return r ? r : peer_open(s, comm);
 }
 
@@ -452,7 +460,8 @@ static struct call *rejoin_calls(const ncclsvc_session *s, size_t *n)
 
 static ncclsvc_result renew(ncclsvc_session *s, ncclsvc_comm *comm)
 {
-	peer_renew(s, comm, comm->daemon_device);
+	if (!comm->handle)
+		peer_renew(s, comm, comm->daemon_device);
 	return NCCLSVC_OK;
 }
 

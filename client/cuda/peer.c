@@ -271,9 +271,10 @@ static ncclsvc_result open_all(ncclsvc_session *s, ncclsvc_comm *comm, struct pe
 ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	struct peer *p = comm->peer;
-	if (!p)
+	if (!p || peer_is_open(p))
 		return NCCLSVC_OK;
 	lent_forget(s, &p->own); /* the daemon holds it for the member */
+	p->own.region = 0;
 	p->call.staging[0] = 0;
 	p->call.staging[comm->rank] = p->own.at;
 	p->call.rank = (uint8_t)comm->rank;
@@ -338,6 +339,8 @@ static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
 	struct peer *p = comm->peer;
 	const bool quiet = quiesce(s, p);
 	cancel_tasks(s, p);
+	if (p->own.region && p->own.generation == s->generation) /* it was never open */
+		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = p->own.region});
 	comm->peer = NULL;
 	comm->peer_bytes = 0;
 	if (quiet)

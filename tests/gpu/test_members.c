@@ -434,7 +434,25 @@ static void test_slots(void)
 	ranks_run(2, slots_rank, NULL);
 }
 
+/* ---- Rejoining what is not over ---- */
+
+static void whole_rank(struct client *c)
+{
+	struct rank r;
+	rank_open(&r, c);
+	rank_check_usable(&r);
+	CHECK_RESULT(ncclsvc_comm_rejoin(r.comm, WAIT_MS), NCCLSVC_RANK_TAKEN);
+	rank_check_usable(&r);
+	rank_close(&r);
+}
+
+static void test_whole(void)
+{
+	ranks_run(ranks_count(), whole_rank, NULL);
+}
+
 const struct gpu_test member_tests[] = {
+	{"members/whole", test_whole, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"members/mismatch", test_mismatch, 2, 60, TEST_QUICK | TEST_NCCL},
 	{"members/circle", test_circle, 2, 60, TEST_QUICK | TEST_NCCL},
 	{"members/timeout", test_timeout, 2, 60, TEST_QUICK | TEST_NCCL},
