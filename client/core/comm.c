@@ -107,6 +107,8 @@ void comms_break(ncclsvc_session *s)
 		c->handle = 0;
 		c->broken = NCCLSVC_DAEMON_LOST;
 		c->broken_told = false;
+		c->end =
+			(ncclsvc_status){.result = NCCLSVC_DAEMON_LOST, .rank_a = -1, .rank_b = -1};
 		if (c->peer && s->kernel_hooks)
 			s->kernel_hooks->break_off(c->peer);
 	}

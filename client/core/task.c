@@ -177,7 +177,7 @@ static void end(ncclsvc_session *s, struct slot *slot)
 static void look_at_kernel(ncclsvc_session *s, struct slot *slot, bool ask)
 {
 	if (s->kernel_hooks->over(s, slot, ask))
-		arrive(s, slot, "");
+		arrive(s, slot, slot->status.result == NCCLSVC_DAEMON_LOST ? s->lost_text : "");
 }
 
 void kernel_task_cancel(ncclsvc_session *s, struct slot *slot)
