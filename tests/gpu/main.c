@@ -20,7 +20,8 @@ static const struct gpu_test *const tables[] = {
 	window_lost_tests, replay_tests,     second_stream_tests, creation_tests,
 	node_tests,	   node_gone_tests,  staged_tests,	  staged_again_tests,
 	staged_gone_tests, checkpoint_tests, mps_tests,		  peer_tests,
-	peer_watch_tests,  kernel_tests,     kernel_wait_tests,
+	peer_watch_tests,  kernel_tests,     kernel_wait_tests,	  kernel_gone_tests,
+	kernel_leave_tests,
 };
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 
