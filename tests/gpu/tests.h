@@ -46,8 +46,8 @@ extern const struct gpu_test values_tests[], random_tests[], order_tests[], memo
 	range_tests[], window_tests[], window_lost_tests[], replay_tests[], second_stream_tests[],
 	creation_tests[], node_tests[], node_gone_tests[], staged_tests[], staged_again_tests[],
 	staged_gone_tests[], checkpoint_tests[], mps_tests[], peer_tests[], peer_watch_tests[],
-	kernel_tests[], kernel_wait_tests[], kernel_gone_tests[],
-	kernel_leave_tests[];
+	kernel_tests[], kernel_wait_tests[], kernel_gone_tests[], kernel_leave_tests[],
+	kernel_stream_tests[], kernel_random_tests[];
 
 /* ---- For tests, and the processes that they fork ---- */
 

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Kernels of one communicator on several streams, of several communicators, and of several GPUs in
+ * one process. */
+#include <pthread.h>
+
+#include "kernels.h"
+
+#define STREAMS	   4
+#define STEPS	   60
+#define SCRATCH	   ((size_t)1 << 20)
+#define LEGACY	   ((CUstream)0)
+#define PER_THREAD ((CUstream)2)
+#define SUM_BYTES  (SMALL * sizeof(uint32_t))
+
+/* ---- One communicator ---- */
+
+struct juggler {
+	struct rank r;
+	CUstream streams[STREAMS];
+	CUdeviceptr p, copies, scratch;
+	uint32_t value;
+	unsigned steps;
+};
+
+/* The next sum is on another stream, which waits for nothing of this one but the task. Now and then
+ * a stream has something else to do before. */
+static void juggle(struct juggler *j, CUstream stream, CUstream then, unsigned flags)
+{
+	struct rank *r = &j->r;
+	CHECK_OK(ncclsvc_stream_set(r->session, stream, flags));
+	if ((j->steps + (unsigned)r->rank) % 5 == 0)
+		gpu_delay(stream, j->scratch, SCRATCH, 5);
+	const ncclsvc_task task = kernels_sum(r, j->p, SMALL);
+	CHECK_OK(ncclsvc_stream_wait(r->session, then, task));
+	CHECK_CU(cu.cuMemcpyDtoDAsync(j->copies + j->steps++ * SUM_BYTES, j->p, SUM_BYTES, then));
+}
+
+static void check_copies(struct juggler *j, unsigned from)
+{
+	CHECK_OK(ncclsvc_wait_all(j->r.session, WAIT_MS));
+	for (int i = 0; i < STREAMS; i++)
+		CHECK(gpu_stream_ends(j->streams[i], WAIT_MS));
+	for (unsigned i = from; i < j->steps; i++) {
+		j->value *= (uint32_t)j->r.n;
+		gpu_check(j->copies + i * SUM_BYTES, j->value, SMALL, "a sum's copy");
+	}
+}
+
+static CUstream stream_of(const struct juggler *j, unsigned i)
+{
+	return j->streams[i % STREAMS];
+}
+
+static void in_turn(struct juggler *j, unsigned flags)
+{
+	const unsigned from = j->steps;
+	stage("streams in turn, flags %u", flags);
+	for (unsigned i = 0; i < STEPS; i++)
+		juggle(j, stream_of(j, i), stream_of(j, i + 1), flags);
+	check_copies(j, from);
+}
+
+/* Sums that depend on one another by nothing but their communicator. */
+static void unrelated(struct juggler *j)
+{
+	struct rank *r = &j->r;
+	stage("streams that do not wait for one another");
+	for (unsigned i = 0; i < STEPS; i++) {
+		CHECK_OK(ncclsvc_stream_set(r->session, stream_of(j, i),
+					    i % 3 ? 0 : NCCLSVC_STREAM_DETACHED));
+		if ((i + (unsigned)r->rank) % 7 == 0)
+			gpu_delay(stream_of(j, i), j->scratch, SCRATCH, 5);
+		kernels_sum(r, j->p, SMALL);
+		j->value *= (uint32_t)r->n;
+	}
+	CHECK_OK(ncclsvc_wait_all(r->session, WAIT_MS));
+	gpu_check(j->p, j->value, SMALL, "the sum of sums");
+}
+
+static void default_streams(struct juggler *j)
+{
+	const unsigned from = j->steps;
+	const CUstream other = setup.fake ? LEGACY : PER_THREAD; /* which the stand-in has not */
+	stage("default streams");
+	for (unsigned i = 0; i < 10; i++) {
+		juggle(j, LEGACY, other, 0);
+		juggle(j, other, j->streams[0], 0);
+		juggle(j, j->streams[0], LEGACY, 0);
+	}
+	CHECK_CU(cu.cuStreamSynchronize(LEGACY));
+	check_copies(j, from);
+}
+
+static void juggling_rank(struct client *c)
+{
+	struct juggler j = {.value = 1};
+	rank_open(&j.r, c);
+	CHECK_CU(cu.cuMemAlloc(&j.p, SUM_BYTES));
+	CHECK_CU(cu.cuMemAlloc(&j.copies, 4 * STEPS * SUM_BYTES));
+	CHECK_CU(cu.cuMemAlloc(&j.scratch, SCRATCH));
+	for (int i = 0; i < STREAMS; i++)
+		j.streams[i] = gpu_stream();
+	gpu_fill(j.p, 1, SMALL);
+	in_turn(&j, 0);
+	in_turn(&j, NCCLSVC_STREAM_DETACHED);
+	unrelated(&j);
+	default_streams(&j);
+	CHECK_OK(ncclsvc_stream_set(j.r.session, j.r.stream, 0));
+	rank_check_usable(&j.r);
+	for (int i = 0; i < STREAMS; i++)
+		CHECK_CU(cu.cuStreamDestroy(j.streams[i]));
+	CHECK_CU(cu.cuMemFree(j.p));
+	CHECK_CU(cu.cuMemFree(j.copies));
+	CHECK_CU(cu.cuMemFree(j.scratch));
+	rank_close(&j.r);
+}
+
+static void test_streams(void)
+{
+	kernels_run(ranks_count(), juggling_rank, NULL);
+}
+
+/* ---- Two communicators ---- */
+
+/* On a stream each. Every other rank begins with the second, and the kernels of both wait. */
+static void crossing_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p[2];
+	CUstream streams[2];
+	rank_open(&r, c);
+	ncclsvc_comm *comms[2] = {r.comm, NULL};
+	CHECK_OK(ncclsvc_comm_split(r.comm, 0, -r.rank, WAIT_MS, &comms[1]));
+	for (int i = 0; i < 2; i++) {
+		streams[i] = gpu_stream();
+		CHECK_CU(cu.cuMemAlloc(&p[i], SUM_BYTES));
+		gpu_fill(p[i], 1, SMALL);
+	}
+	uint32_t value = 1;
+	for (int k = 0; k < STEPS; k++) {
+		for (int i = 0; i < 2; i++) {
+			const int which = (r.rank + i) % 2;
+			if (i && k % 10 == 0)
+				sleep_ms(2);
+			r.comm = comms[which];
+			CHECK_OK(ncclsvc_stream_set(r.session, streams[which], 0));
+			kernels_sum(&r, p[which], SMALL);
+		}
+		value *= (uint32_t)r.n;
+	}
+	r.comm = comms[0];
+	CHECK_OK(ncclsvc_stream_set(r.session, r.stream, 0));
+	for (int i = 0; i < 2; i++) {
+		stage("waiting for communicator %d", i);
+		CHECK(gpu_stream_ends(streams[i], WAIT_MS));
+		gpu_check(p[i], value, SMALL, "the sum of sums");
+	}
+	CHECK_OK(ncclsvc_wait_all(r.session, WAIT_MS));
+	rank_check_usable(&r);
+	for (int i = 0; i < 2; i++) {
+		CHECK_CU(cu.cuStreamDestroy(streams[i]));
+		CHECK_CU(cu.cuMemFree(p[i]));
+	}
+	CHECK_OK(ncclsvc_comm_leave(comms[1]));
+	rank_close(&r);
+}
+
+static void test_crossing(void)
+{
+	kernels_run(ranks_count(), crossing_rank, NULL);
+}
+
+/* ---- Two GPUs in one process ---- */
+
+/* The rank's thread, and the process's other GPU beside it. */
+static void *thread_rank(void *arg)
+{
+	struct client *c = arg;
+	struct rank r;
+	CUdeviceptr p;
+	rank_open(&r, c);
+	CHECK_CU(cu.cuMemAlloc(&p, SUM_BYTES));
+	gpu_fill(p, 1, SMALL);
+	uint32_t value = 1;
+	for (int k = 0; k < STEPS; k++) {
+		const ncclsvc_task task = kernels_sum(&r, p, SMALL);
+		value *= (uint32_t)r.n;
+		if (k % 4 == r.rank)
+			rank_wait(&r, task);
+	}
+	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+	gpu_check(p, value, SMALL, "the sum of sums");
+	rank_check_usable(&r);
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+	return NULL;
+}
+
+static void threads_rank(struct client *c)
+{
+	struct client ranks[2] = {*c, *c};
+	pthread_t threads[2];
+	for (int i = 0; i < 2; i++) {
+		ranks[i].rank = i;
+		ranks[i].nranks = 2;
+		CHECK_EQ(pthread_create(&threads[i], NULL, thread_rank, &ranks[i]), 0);
+	}
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+}
+
+static void test_threads(void)
+{
+	kernels_run(1, threads_rank, NULL);
+}
+
+const struct gpu_test kernel_stream_tests[] = {
+	{"kernels/streams", test_streams, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"kernels/crossing", test_crossing, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"kernels/threads", test_threads, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{0},
+};
