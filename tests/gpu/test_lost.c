@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 
+#include "proto/abi/peer.h"
 #include "ranks.h"
 #include "watch.h"
 
@@ -95,6 +96,7 @@ static void kill_daemon(void *inside)
 	report("%s: told after %llu ms, streams released after %llu ms",
 	       inside ? "inside collectives" : "waiting", (unsigned long long)told / 1000000,
 	       (unsigned long long)released / 1000000);
+	CHECK(told < PEER_HEARTBEAT_NS / 2 && released < PEER_HEARTBEAT_NS / 2);
 	CHECK(told / 1000000 <= limit_ms(1000));
 	CHECK(released / 1000000 <= limit_ms(setup.mps ? 4000 : 2000));
 }
