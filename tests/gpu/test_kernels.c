@@ -228,7 +228,9 @@ static void test_mixed(void)
 
 const struct gpu_test kernel_tests[] = {
 	{"kernels/mismatch", test_mismatch, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"kernels/mismatch/4", test_mismatch, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/transports", test_transports, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"kernels/transports/4", test_transports, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/mixed", test_mixed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

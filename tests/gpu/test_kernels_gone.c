@@ -269,6 +269,7 @@ static void test_stopped(void)
 const struct gpu_test kernel_gone_tests[] = {
 	{"kernels/timeout", test_timeout, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/killed", test_killed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"kernels/killed/4", test_killed, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/stopped", test_stopped, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

@@ -8,9 +8,10 @@
 
 #define BYTES_MAX  ((size_t)3 << 20) /* from one rank to another, but in all: */
 #define TOTAL_MAX  ((size_t)9 << 20)
+#define KERNEL_MAX ((size_t)8 << 20)
 #define GUARD	   256
 #define GUARD_BYTE 0xa5
-#define BUFFER	   (TOTAL_MAX + 3 * GUARD)
+#define BUFFER	   (TOTAL_MAX + 3 * GUARD + 8)
 #define LOOKED_AT  2000 /* elements of a result, and as many bytes around it */
 #define AT_ONCE	   2
 #define FP8_FROM   NCCLSVC_FLOAT8E4M3
@@ -26,7 +27,8 @@ struct desk {
 	CUdeviceptr send, recv;
 	char *in, *out; /* images */
 	struct call call;
-	size_t send_at, recv_at, bytes;
+	size_t send_at, recv_at, bytes; /* in the images */
+	size_t send_odd, recv_odd;	/* bytes that the buffers' images are off by */
 	CUstream stream;
 	ncclsvc_task task;
 };
@@ -60,7 +62,7 @@ static struct call draw_call(const struct rank *r, uint64_t *random)
 	return c;
 }
 
-/* Each rank has other places. Elements are aligned, as NCCL wants it. */
+/* Each rank has other places. Kernels take elements at any address, NCCL takes aligned ones. */
 static void place(struct desk *d, uint64_t *own)
 {
 	const struct call *c = &d->call;
@@ -72,6 +74,9 @@ static void place(struct desk *d, uint64_t *own)
 		d->recv_at = d->send_at + shift;
 	else if (c->in_place)
 		d->send_at = d->recv_at + shift;
+	const bool kernel = c->count * size * (has_blocks(c) ? (size_t)c->n : 1) <= KERNEL_MAX;
+	d->send_odd = kernel ? draw(own) % size : 0;
+	d->recv_odd = kernel ? draw(own) % size : 0;
 	const size_t sends = call_sends(c) * size, receives = call_receives(c) * size;
 	d->bytes = 3 * GUARD + (sends > receives ? sends : receives);
 	CHECK(d->bytes <= BUFFER);
@@ -80,15 +85,16 @@ static void place(struct desk *d, uint64_t *own)
 static void submit(struct desk *d, struct rank *r)
 {
 	const struct call *c = &d->call;
-	const CUdeviceptr to = c->in_place ? d->send : d->recv;
+	const CUdeviceptr from = d->send + d->send_odd;
+	const CUdeviceptr to = c->in_place ? from : d->recv + d->recv_odd;
 	memset(d->in, GUARD_BYTE, d->bytes);
 	for (size_t i = 0; i < call_sends(c); i++)
 		value_store(d->in + d->send_at, i, c->type, value_input(c, c->rank, i));
-	CHECK_CU(cu.cuMemcpyHtoDAsync(d->send, d->in, d->bytes, d->stream));
+	CHECK_CU(cu.cuMemcpyHtoDAsync(from, d->in, d->bytes, d->stream));
 	if (!c->in_place)
 		CHECK_CU(cu.cuMemsetD8Async(to, GUARD_BYTE, d->bytes, d->stream));
 	CHECK_OK(ncclsvc_stream_set(r->session, d->stream, 0));
-	CHECK_OK(call_submit(c, r->comm, call_sends(c) || !c->count ? d->send + d->send_at : 0,
+	CHECK_OK(call_submit(c, r->comm, call_sends(c) || !c->count ? from + d->send_at : 0,
 			     call_receives(c) || !c->count ? to + d->recv_at : 0, &d->task));
 	CHECK_CU(cu.cuMemcpyDtoHAsync(d->out, to, d->bytes, d->stream));
 }

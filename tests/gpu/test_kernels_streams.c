@@ -216,6 +216,7 @@ static void test_threads(void)
 
 const struct gpu_test kernel_stream_tests[] = {
 	{"kernels/streams", test_streams, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"kernels/streams/4", test_streams, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/crossing", test_crossing, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/threads", test_threads, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
