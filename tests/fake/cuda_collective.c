@@ -84,11 +84,15 @@ static bool reach_all(struct reached *r, struct peer_call *c, uint64_t staging)
 /* Of the thread's kernel. */
 static _Thread_local const atomic_int *stopping;
 static _Thread_local jmp_buf over;
+static _Thread_local unsigned rests;
 
+/* Kernels that wait leave the processors, of which there may be fewer, to those that they wait for.
+ */
 static void rest(void)
 {
 	if (atomic_load(stopping))
 		longjmp(over, 1);
+	fake_pause(&rests);
 }
 
 /* A block depends on its like on the other ranks alone, so they may run in turn. */
@@ -105,6 +109,7 @@ static void twin_run(const struct peer_kernel *kernel, unsigned blocks,
 		     const struct peer_call *call, const atomic_int *stop)
 {
 	stopping = stop;
+	rests = 0;
 	ncclsvc_peer_rest = rest;
 	if (!setjmp(over))
 		blocks_run(kernel, blocks, call);
