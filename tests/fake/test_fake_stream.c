@@ -367,6 +367,10 @@ static void recorded_twice(struct ranks *ranks, int rank)
 	CHECK_EQ(cuStreamQuery(waits), CUDA_ERROR_NOT_READY);
 	atomic_store(word, 1);
 	OK(cuStreamSynchronize(waits));
+	OK(cuEventDestroy(event));
+	OK(cuStreamDestroy(late));
+	OK(cuStreamDestroy(ahead));
+	OK(cuStreamDestroy(waits));
 }
 
 static void recorded_twice_test(void **state)
