@@ -333,7 +333,7 @@ static void cancel_tasks(ncclsvc_session *s, const struct peer *p)
 	}
 }
 
-/* A stream that has not come to its kernel yet keeps the memory: that is never given back. */
+/* A stream that has not come to its kernel yet keeps the memory until the session closes. */
 static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	struct peer *p = comm->peer;
@@ -343,8 +343,12 @@ static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = p->own.region});
 	comm->peer = NULL;
 	comm->peer_bytes = 0;
-	if (quiet)
+	if (quiet) {
 		peer_unref(p);
+	} else {
+		p->next = s->gpu->unfinished;
+		s->gpu->unfinished = p;
+	}
 }
 
 void peer_close(ncclsvc_session *s, ncclsvc_comm *comm)
@@ -364,5 +368,13 @@ void peers_close(ncclsvc_session *s)
 	for (ncclsvc_comm *c = s->comms; c; c = c->next)
 		if (c->peer)
 			close_one(s, c);
+	/* Memory that a kernel may still be about to use stays mapped for good. */
+	for (struct peer *p = s->gpu->unfinished, *next; p; p = next) {
+		next = p->next;
+		peer_ask(p);
+		if (is_quiet(p))
+			peer_unref(p);
+	}
+	s->gpu->unfinished = NULL;
 	session_unlock(s);
 }

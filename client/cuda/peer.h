@@ -27,6 +27,7 @@ struct peer_module {
 
 /* What a member has of one epoch. */
 struct peer {
+	struct peer *next; /* in gpu.unfinished */
 	const ncclsvc_session *session;
 	const struct cuda *cuda;
 	const struct peer_module *module;
