@@ -19,7 +19,7 @@
 #include "kernels/image.h"
 
 #define WITHOUT                                                                                    \
-	"; to do without such kernels, set NCCLSVC_PEER=0 for all ranks, or peer_bytes = 0 in "    \
+	"; to do without such kernels, set NCCLSVC_PEER=0 for one rank, or peer_bytes = 0 in "     \
 	"ncclsvcd.conf"
 
 /* How long a member that leaves waits for kernels that it has broken off. */
@@ -149,15 +149,15 @@ struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks
 	pthread_mutex_init(&p->turn, NULL);
 	pthread_cond_init(&p->turned, NULL);
 	p->refs = 1;
-	p->session = s;
 	session_lock(s);
 	bool good = prepare(s, p, device);
 	session_unlock(s);
 	if (good)
 		good = !lent_map(s, number, device, PEER_STAGING + PEER_BULK, &p->own);
-	p->call.staging[0] = p->own.at; /* of no rank yet */
-	if (good)
+	if (good) {				/* else nothing is mapped there */
+		p->call.staging[0] = p->own.at; /* the member's own, until it knows its rank */
 		return p;
+	}
 	session_lock(s);
 	peer_unref(p);
 	session_unlock(s);

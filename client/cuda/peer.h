@@ -28,7 +28,6 @@ struct peer_module {
 /* What a member has of one epoch. */
 struct peer {
 	struct peer *next; /* in gpu.unfinished */
-	const ncclsvc_session *session;
 	const struct cuda *cuda;
 	const struct peer_module *module;
 	CUcontext context;
@@ -107,7 +106,7 @@ void peer_enter(struct op *op, struct slot *slot);
 /* Not locked. */
 ncclsvc_result peer_launch(struct op *op);
 /* Later work on the stream waits for the kernel's task, which is pending. Locked. */
-ncclsvc_result peer_stream_wait(struct gpu *g, CUstream handle, const struct slot *slot);
+ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot);
 
 /* ---- peer_task.c ---- */
 

@@ -209,10 +209,11 @@ static CUresult wait_ended(const struct peer *p, CUstream stream, uint32_t seque
 	return p->cuda->cuStreamBatchMemOp(stream, blocks, ops, 0);
 }
 
-ncclsvc_result peer_stream_wait(struct gpu *g, CUstream handle, const struct slot *slot)
+ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot)
 {
+	struct gpu *g = s->gpu;
 	struct stream st;
-	const ncclsvc_comm *comm = comm_by_key(slot->peer->session, slot->comm_key);
+	const ncclsvc_comm *comm = comm_by_key(s, slot->comm_key);
 	ncclsvc_result r = comm ? stream_identify(g, comm->device, handle, &st) : NCCLSVC_OK;
 	if (r || !comm)
 		return r;

@@ -305,7 +305,7 @@ static ncclsvc_result wait_on(ncclsvc_session *s, CUstream handle, ncclsvc_task 
 	if (state == TASK_FORGOTTEN)
 		return NCCLSVC_OK;
 	if (!slot->entry) /* a kernel */
-		return state == TASK_ENDED ? NCCLSVC_OK : peer_stream_wait(g, handle, slot);
+		return state == TASK_ENDED ? NCCLSVC_OK : peer_stream_wait(s, handle, slot);
 	const ncclsvc_timeline *timeline = s->timelines[slot->timeline];
 	if (!slot->timeline || (timeline && !timeline->of_stream))
 		return error_argument(
