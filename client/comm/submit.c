@@ -227,7 +227,7 @@ static ncclsvc_result launch_kernels(ncclsvc_session *s, struct op *ops, unsigne
 	return r;
 }
 
-/* Those of the ring, the first n of all. */
+/* Submits the operations of the ring, which are the first n of all. */
 static ncclsvc_result submit_tasks(ncclsvc_session *s, struct op *ops, unsigned n, unsigned all)
 {
 	bool staged = false, finished = true;

@@ -24,7 +24,8 @@ struct ncclsvc_comm {
 	uint8_t flags;	      /* of its tasks: SVC_TASK_NO_WINDOW */
 	uint64_t seq;	      /* of the next task in this epoch */
 	uint64_t collectives; /* in this epoch */
-	/* What its kernels share (cuda/peer.h), and the most bytes of an operation that is theirs.
+	/* The memory that its kernels share (cuda/peer.h), and the most bytes of an operation that
+	 * is theirs.
 	 */
 	struct peer *peer;
 	uint32_t peer_bytes;

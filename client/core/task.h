@@ -26,7 +26,7 @@ struct slot {
 	uint32_t place; /* in its plan, from 1; 0: none */
 	uint64_t seq;	/* on its communicator, from 0 */
 	uint64_t timeline_value;
-	/* Of a kernel of the peer transport, until it has ARRIVED: */
+	/* The kernel, if the task is one of the peer transport, until it has ARRIVED: */
 	struct peer *peer;
 	uint32_t sequence;
 	uint8_t blocks;

@@ -25,7 +25,7 @@ struct peer_module {
  * submission. */
 #define PEER_CHECKED 64
 
-/* What a member has of one epoch. */
+/* A member's part of one epoch. */
 struct peer {
 	struct peer *next; /* in gpu.unfinished */
 	const struct cuda *cuda;
@@ -79,7 +79,7 @@ struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks
 void peer_discard(ncclsvc_session *s, struct peer *p);
 /* Before the communicator is joined again: other staging memory. */
 void peer_renew(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number);
-/* What JOIN and SPLIT name. */
+/* The region that JOIN and SPLIT name. */
 static inline uint32_t peer_region(const struct peer *p)
 {
 	return p ? p->own.region : 0;
@@ -88,7 +88,7 @@ static inline uint32_t peer_region(const struct peer *p)
 ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm);
 /* Kernels that still run are broken off. Tasks that are pending then end as cancelled. */
 void peer_close(ncclsvc_session *s, ncclsvc_comm *comm);
-/* Of all communicators, when the session closes. */
+/* Closes the parts of all communicators, when the session closes. */
 void peers_close(ncclsvc_session *s);
 void peer_modules_unload(struct gpu *g);
 /* The last one lets it go: nothing of it runs. Locked. */

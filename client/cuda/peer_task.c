@@ -67,7 +67,8 @@ static bool aborted(const struct peer *p)
 	return __atomic_load_n(&p->page->abort, __ATOMIC_RELAXED);
 }
 
-/* What the rank has launched with that sequence. False: its record is overwritten. */
+/* The header of the kernel that the rank launched with that sequence. False: its record is
+ * overwritten. */
 static bool header_of(const struct peer *p, unsigned rank, uint32_t sequence, uint64_t *header)
 {
 	const struct peer_record *r =
@@ -76,7 +77,7 @@ static bool header_of(const struct peer *p, unsigned rank, uint32_t sequence, ui
 	return __atomic_load_n(&r->sequence, __ATOMIC_ACQUIRE) == sequence;
 }
 
-/* Of more than two, the one that differs from all others, which agree; n: there is none. */
+/* The rank, of more than two, whose header differs from all others, which agree; n: none. */
 static unsigned odd_one(const uint64_t *headers, unsigned n)
 {
 	for (unsigned k = 0; n > 2 && k < n; k++) {

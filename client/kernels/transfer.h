@@ -9,7 +9,8 @@
 
 #define UNIT 512u /* chunks are multiples of it: 16 bytes for each thread of a warp */
 
-/* What a warp does in a step. The gather phase is part of AllReduce in two steps alone. */
+/* The phases of an operation, which a warp does in steps. The gather phase is part of AllReduce in
+ * two steps alone. */
 enum phase { SEND = 1, RECEIVE = 2, GATHER = 4 };
 
 enum counter { ARRIVED, CONSUMED };

@@ -76,7 +76,7 @@ bool handle_over(ncclComm_t comm);
 /* Cancels its join, so that another one may have the rank. */
 void handle_cancel_join(ncclComm_t comm);
 /* Waits until everybody is outside, and leaves. The user's reference stays. */
-/* What its operations wait for inside GPUs ends, also for threads that are inside a call. */
+/* Operations that wait inside GPUs end, also for threads that are inside a call. */
 void handle_break_off(ncclComm_t comm);
 ncclResult_t handle_leave(ncclComm_t comm);
 

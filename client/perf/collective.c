@@ -98,7 +98,8 @@ static bool run_rounds_and_tell(struct bench *b, const struct command *command, 
 	const double before = ranks_mean(ranks, REPLY(tasks));
 	if (!run_rounds(b, command, n) || !count_tasks(ranks))
 		return false;
-	/* Of kernels' operations, the daemon may have seen the barriers before the rounds alone. */
+	/* The daemon may have seen, of operations in kernels, the barriers before the rounds alone.
+	 */
 	const double seen = ranks_mean(ranks, REPLY(tasks)) - before;
 	const bool all = seen >= (double)(b->options->rounds * (command->iters + command->warmup));
 	const bool mpi = ranks->members[0].reply.transport == NCCLSVC_TRANSPORT_MPI;

@@ -111,7 +111,7 @@ static bool all_reach(const struct communicator *m)
 	return true;
 }
 
-/* What fits the staging memory of all members. */
+/* The most bytes that the staging memory of all members has room for. */
 static uint32_t most_bytes(const struct communicator *m)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
