@@ -221,7 +221,7 @@ static CUresult pages_map(struct peer *p, int fd, unsigned nranks)
 	}
 	p->pages = at;
 	p->pages_bytes = bytes;
-	p->page = (struct peer_page *)((char *)at + (size_t)p->call.rank * PEER_PAGE);
+	p->page = peer_page_of(at, p->call.rank);
 	p->call.page = address + (CUdeviceptr)p->call.rank * PEER_PAGE;
 	return CUDA_SUCCESS;
 }

@@ -59,11 +59,6 @@ struct peer {
 	unsigned blocks;
 };
 
-static inline bool sequence_before(uint32_t a, uint32_t b)
-{
-	return (int32_t)(a - b) < 0;
-}
-
 static inline bool peer_is_open(const struct peer *p)
 {
 	return p->page;

@@ -23,7 +23,7 @@
 
 static void known(struct peer *p, uint32_t sequence)
 {
-	if (sequence && sequence_before(p->over, sequence))
+	if (sequence && !peer_reached(p->over, sequence))
 		p->over = sequence;
 }
 
@@ -121,7 +121,7 @@ static void mismatched(const struct peer *p, uint32_t sequence, ncclsvc_status *
 
 static bool is_over(const struct peer *p, const struct slot *slot)
 {
-	return !sequence_before(p->over, slot->sequence);
+	return peer_reached(p->over, slot->sequence);
 }
 
 static bool has_failed(const struct peer *p, uint32_t sequence)
@@ -146,7 +146,7 @@ static bool finish(ncclsvc_session *s, struct slot *slot)
 		mismatched(p, slot->sequence, status);
 		return true;
 	}
-	if (is_over(p, slot) && (!failed || sequence_before(slot->sequence, (uint32_t)failed)))
+	if (is_over(p, slot) && (!failed || !peer_reached(slot->sequence, (uint32_t)failed)))
 		return true;
 	if (is_over(p, slot) && failed >> 32 == PEER_OVERLAP) {
 		status->result = NCCLSVC_SYSTEM;
@@ -183,7 +183,7 @@ static bool over(ncclsvc_session *s, struct slot *slot, bool ask)
 static bool posted(const struct peer *p, uint32_t sequence)
 {
 	const uint32_t ended = (uint32_t)__atomic_load_n(&p->page->ended, __ATOMIC_ACQUIRE);
-	return (ended && !sequence_before(ended, sequence)) || aborted(p);
+	return peer_reached(ended, sequence) || aborted(p);
 }
 
 /* Without the lock. */
