@@ -17,8 +17,6 @@ typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
-typedef struct CUgraphNode_st *CUgraphNode;
-typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef unsigned long long CUmemGenericAllocationHandle;
@@ -67,6 +65,7 @@ enum {
 	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
 	CU_DEVICE_ATTRIBUTE_COMPUTE_MODE = 20,
 	CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
+	CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
 	CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133, /* of this process; old drivers do not know it */
 };
 
@@ -102,20 +101,6 @@ enum { CU_STREAM_DEFAULT = 0, CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_EVENT_DEFAULT = 0, CU_EVENT_BLOCKING_SYNC = 1, CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_STREAM_CAPTURE_STATUS_NONE = 0, CU_STREAM_CAPTURE_STATUS_ACTIVE = 1 };
 enum { CU_STREAM_CAPTURE_MODE_GLOBAL = 0, CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
-enum {
-	CU_GRAPH_NODE_TYPE_KERNEL = 0,
-	CU_GRAPH_NODE_TYPE_HOST = 3,
-	CU_GRAPH_NODE_TYPE_WAIT_EVENT = 6,
-	CU_GRAPH_NODE_TYPE_EVENT_RECORD = 7
-};
-enum {
-	CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
-	CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
-	CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 5,
-	CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN = 10,
-	CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION = 11,
-	CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING = 16
-};
 enum { CU_STREAM_WAIT_VALUE_GEQ = 0 };
 enum { CU_STREAM_WRITE_VALUE_DEFAULT = 0 };
 enum {
@@ -123,32 +108,6 @@ enum {
 	CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4,
 	CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5,
 };
-
-typedef struct CUDA_KERNEL_NODE_PARAMS_v2_st {
-	CUfunction func;
-	unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
-	void **kernelParams, **extra;
-	void *kern;
-	CUcontext ctx;
-} CUDA_KERNEL_NODE_PARAMS;
-
-typedef union CUlaunchAttributeValue_union {
-	char pad[64];
-	uint64_t aligned;
-} CUlaunchAttributeValue;
-
-typedef struct CUlaunchAttribute_st {
-	int id;
-	char pad[8 - sizeof(int)];
-	CUlaunchAttributeValue value;
-} CUlaunchAttribute;
-
-typedef struct CUlaunchConfig_st {
-	unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
-	CUstream hStream;
-	const CUlaunchAttribute *attrs;
-	unsigned numAttrs;
-} CUlaunchConfig;
 
 typedef union CUstreamBatchMemOpParams_union {
 	int operation;
@@ -287,14 +246,6 @@ typedef struct CUmemAccessDesc_st {
 	X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (CUstream stream, int mode))            \
 	X(cuStreamEndCapture, "cuStreamEndCapture", (CUstream stream, CUgraph * graph))            \
 	X(cuGraphDestroy, "cuGraphDestroy", (CUgraph graph))                                       \
-	X(cuGraphGetNodes, "cuGraphGetNodes", (CUgraph graph, CUgraphNode * nodes, size_t * n))    \
-	X(cuGraphNodeGetType, "cuGraphNodeGetType", (CUgraphNode node, int *type))                 \
-	X(cuGraphKernelNodeGetParams, "cuGraphKernelNodeGetParams_v2",                             \
-	  (CUgraphNode node, CUDA_KERNEL_NODE_PARAMS * params))                                    \
-	X(cuGraphKernelNodeGetAttribute, "cuGraphKernelNodeGetAttribute",                          \
-	  (CUgraphNode node, int id, CUlaunchAttributeValue *value))                               \
-	X(cuLaunchKernelEx, "cuLaunchKernelEx",                                                    \
-	  (const CUlaunchConfig *config, CUfunction function, void **params, void **extra))        \
 	X(cuStreamWaitValue64, "cuStreamWaitValue64_v2",                                           \
 	  (CUstream stream, CUdeviceptr p, uint64_t value, unsigned flags))                        \
 	X(cuStreamWriteValue64, "cuStreamWriteValue64_v2",                                         \
@@ -323,12 +274,5 @@ typedef struct CUmemAccessDesc_st {
 
 /* Drivers older than CUDA 12.4 do not have these. */
 #define CUDA_OPTIONAL_FUNCTIONS(X) X(cuFuncLoad, "cuFuncLoad", (CUfunction function))
-
-/* For programs that launch graphs. */
-#define CUDA_GRAPH_FUNCTIONS(X)                                                                    \
-	X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags",                              \
-	  (CUgraphExec * exec, CUgraph graph, unsigned long long flags))                           \
-	X(cuGraphLaunch, "cuGraphLaunch", (CUgraphExec exec, CUstream stream))                     \
-	X(cuGraphExecDestroy, "cuGraphExecDestroy", (CUgraphExec exec))
 
 #endif

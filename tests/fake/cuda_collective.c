@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The kernels of client/kernels, as their twins in C. All memory that the call names stays mapped
  * while the twin runs. */
+#include <limits.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <string.h>
 
@@ -9,14 +11,33 @@
 
 #define WARP 32
 
+static void run_collective(const struct peer_messages *m)
+{
+	ncclsvc_peer_collective(m->call);
+}
+
+static void run_bulk(const struct peer_messages *m)
+{
+	ncclsvc_peer_bulk(m->call);
+}
+
+static void run_messages(const struct peer_messages *m)
+{
+	ncclsvc_peer_messages(*m);
+}
+
 static const struct peer_kernel {
 	const char *name;
-	void (*run)(struct peer_call);
+	void (*run)(const struct peer_messages *);
+	size_t argument; /* bytes: all begin with a struct peer_call */
 	unsigned threads;
 	uint64_t staging; /* bytes */
 } kernels[] = {
-	{"ncclsvc_peer_collective", ncclsvc_peer_collective, PEER_THREADS, PEER_STAGING},
-	{"ncclsvc_peer_bulk", ncclsvc_peer_bulk, PEER_BULK_THREADS, PEER_STAGING + PEER_BULK},
+	{"ncclsvc_peer_collective", run_collective, sizeof(struct peer_call), PEER_THREADS,
+	 PEER_BULK},
+	{"ncclsvc_peer_bulk", run_bulk, sizeof(struct peer_call), PEER_BULK_THREADS, PEER_RINGS},
+	{"ncclsvc_peer_messages", run_messages, sizeof(struct peer_messages), PEER_THREADS,
+	 PEER_STAGING},
 };
 
 const struct peer_kernel *peer_kernel_find(const char *name)
@@ -27,21 +48,46 @@ const struct peer_kernel *peer_kernel_find(const char *name)
 	return NULL;
 }
 
-void peer_kernel_check(const struct peer_kernel *kernel, unsigned blocks, unsigned threads,
-		       const struct peer_call *call)
+static void messages_check(unsigned blocks, const struct peer_messages *m)
 {
+	unsigned parts = m->first[PEER_WAYS];
+	for (unsigned i = 0; i < PEER_WAYS; i++)
+		if (m->first[i] > m->first[i + 1])
+			parts = UINT_MAX;
+	if (m->first[0] || parts > PEER_PARTS)
+		fake_die("a peer kernel of messages whose parts are out of order");
+	for (unsigned i = 0; i < blocks; i++) {
+		const unsigned way = m->block[i] >> 4, channel = m->block[i] & 15;
+		const unsigned peer = way % PEER_RANKS;
+		const unsigned channels =
+			peer == m->call.rank ? 1 : PEER_CHANNELS_OF((unsigned)m->call.nranks);
+		if (peer >= m->call.nranks || channel >= channels)
+			fake_die("a block of a peer kernel whose ring there is not");
+		for (unsigned k = 0; k < i; k++)
+			if (m->block[k] == m->block[i])
+				fake_die("two blocks of a peer kernel have one ring");
+	}
+}
+
+void peer_kernel_launch(const struct peer_kernel *kernel, unsigned blocks, unsigned threads,
+			const void *argument, struct peer_messages *m)
+{
+	const struct peer_call *call = &m->call;
+	memcpy(m, argument, kernel->argument);
 	if (blocks > PEER_BLOCKS || threads % WARP || threads < 2 * WARP ||
 	    threads > kernel->threads + WARP)
 		fake_die("a peer kernel of more blocks or threads than it has");
 	if (!call->nranks || call->nranks > PEER_RANKS || call->rank >= call->nranks)
 		fake_die("a peer kernel of a rank that there is not");
-	if (kernel->run == ncclsvc_peer_collective &&
+	if (kernel->run == run_messages)
+		messages_check(blocks, m);
+	if (kernel->run == run_collective &&
 	    call->bytes > (uint64_t)PEER_SLOT_LINES(call->nranks) * PEER_LINE_DATA)
 		fake_die("a peer kernel of more bytes than its slots have");
 }
 
 struct reached {
-	struct fake_pin pins[PEER_RANKS + 3];
+	struct fake_pin pins[PEER_RANKS + 3 + PEER_PARTS];
 	unsigned n;
 };
 
@@ -70,14 +116,29 @@ static bool reach_parts(struct reached *r, uint64_t *p, uint64_t bytes, uint64_t
 	return true;
 }
 
-static bool reach_all(struct reached *r, struct peer_call *c, uint64_t staging)
+static bool reach_buffers(struct reached *r, struct peer_call *c)
 {
-	bool good =
-		reach(r, &c->page, sizeof(struct peer_page)) &&
-		reach_parts(r, &c->src, c->bytes, c->src_each, c->sends_to) &&
-		reach_parts(r, &c->dst, c->bytes, c->reduces ? 0 : c->dst_each, c->receives_from);
+	return reach_parts(r, &c->src, c->bytes, c->src_each, c->sends_to) &&
+	       reach_parts(r, &c->dst, c->bytes, c->reduces ? 0 : c->dst_each, c->receives_from);
+}
+
+static bool reach_messages(struct reached *r, struct peer_messages *m)
+{
+	bool good = true;
+	for (unsigned i = 0; good && i < m->first[PEER_WAYS]; i++) {
+		const uint64_t bytes = PEER_MESSAGE_BYTES(m->parts[i].header);
+		good = !bytes || reach(r, &m->parts[i].at, bytes);
+	}
+	return good;
+}
+
+static bool reach_all(struct reached *r, const struct peer_kernel *kernel, struct peer_messages *m)
+{
+	struct peer_call *c = &m->call;
+	bool good = reach(r, &c->page, sizeof(struct peer_page)) &&
+		    (kernel->run == run_messages ? reach_messages(r, m) : reach_buffers(r, c));
 	for (unsigned p = 0; good && p < c->nranks; p++)
-		good = reach(r, &c->staging[p], staging);
+		good = reach(r, &c->staging[p], kernel->staging);
 	return good;
 }
 
@@ -95,37 +156,75 @@ static void rest(void)
 	fake_pause(&rests);
 }
 
-/* A block depends on its like on the other ranks alone, so they may run in turn. */
-static void blocks_run(const struct peer_kernel *kernel, unsigned blocks,
-		       const struct peer_call *call)
+struct block {
+	const struct peer_kernel *kernel;
+	const struct peer_messages *argument;
+	const atomic_int *stop;
+	uint32_t number, of;
+	pthread_t thread;
+};
+
+static void block_run(const struct block *b)
 {
-	for (unsigned i = 0; i < blocks; i++) {
-		ncclsvc_peer_block = (struct peer_block){i, blocks};
-		kernel->run(*call);
-	}
+	ncclsvc_peer_block = (struct peer_block){b->number, b->of};
+	b->kernel->run(b->argument);
 }
 
-static void twin_run(const struct peer_kernel *kernel, unsigned blocks,
-		     const struct peer_call *call, const atomic_int *stop)
+static void *block_main(void *arg)
 {
-	stopping = stop;
+	const struct block *b = arg;
+	stopping = b->stop;
 	rests = 0;
 	ncclsvc_peer_rest = rest;
 	if (!setjmp(over))
-		blocks_run(kernel, blocks, call);
+		block_run(b);
+	return NULL;
+}
+
+/* A collective's block depends on its like on the other ranks alone, so they may run in turn. */
+static void blocks_in_turn(struct block *b)
+{
+	for (b->number = 0; b->number < b->of; b->number++)
+		block_run(b);
+}
+
+static void twin_run(struct block *b)
+{
+	stopping = b->stop;
+	rests = 0;
+	ncclsvc_peer_rest = rest;
+	if (!setjmp(over))
+		blocks_in_turn(b);
+}
+
+/* Those of messages all progress by themselves. */
+static void blocks_at_once(const struct block *first)
+{
+	struct block blocks[PEER_BLOCKS];
+	for (uint32_t i = 0; i < first->of; i++) {
+		blocks[i] = *first;
+		blocks[i].number = i;
+		if (pthread_create(&blocks[i].thread, NULL, block_main, &blocks[i]))
+			fake_die("no thread for a kernel's block");
+	}
+	for (uint32_t i = 0; i < first->of; i++)
+		pthread_join(blocks[i].thread, NULL);
 }
 
 void peer_kernel_run(struct CUctx_st *context, const struct peer_kernel *kernel, unsigned blocks,
-		     const struct peer_call *call, const atomic_int *stop)
+		     const struct peer_messages *argument, const atomic_int *stop)
 {
 	struct reached reached = {.n = 0};
-	struct peer_call here = *call;
+	struct peer_messages here = *argument;
+	struct block first = {kernel, &here, stop, 0, blocks, 0};
 	if (atomic_load(stop))
 		return;
-	if (reach_all(&reached, &here, kernel->staging))
-		twin_run(kernel, blocks, &here, stop);
-	else
+	if (!reach_all(&reached, kernel, &here))
 		fake_context_fault(context);
+	else if (kernel->run == run_messages && blocks > 1)
+		blocks_at_once(&first);
+	else
+		twin_run(&first);
 	while (reached.n)
 		fake_unpin(&reached.pins[--reached.n]);
 }

@@ -12,6 +12,7 @@ struct copy {
 	enum copy_kind kind;
 	CUdeviceptr to, from; /* of the device */
 	char *host;	      /* not the device's */
+	bool registered;      /* host, when this was captured */
 	unsigned value;
 	size_t bytes;
 	char pageable[]; /* COPY_IN: taken at once, as the driver does */
@@ -33,27 +34,35 @@ static void copy_do(const struct copy *c, char *to, const char *from)
 	}
 }
 
+/* NULL: it is not mapped. Of memory that is not the GPU's, the address itself. */
+static char *reach(const struct copy *c, struct fake_pin *pin, CUdeviceptr p)
+{
+	if (!p && !c->registered)
+		return c->host;
+	return fake_pin(pin, p ? p : (uintptr_t)c->host, c->bytes) ? pin->at : NULL;
+}
+
 static void copy_run(void *arg, const atomic_int *stop)
 {
-	struct copy *c = arg;
-	struct fake_pin to = {.at = c->host}, from = {.at = c->host};
-	bool to_device = c->kind != COPY_OUT;
-	bool from_device = c->kind == COPY_OUT || c->kind == COPY_WITHIN;
-	if (!atomic_load(stop)) {
-		bool good = !to_device || fake_pin(&to, c->to, c->bytes);
-		if (good && from_device)
-			good = fake_pin(&from, c->from, c->bytes);
-		if (good)
-			copy_do(c, to.at, from.at);
-		else
-			fake_context_fault(c->context);
-		if (to.range)
-			fake_unpin(&to);
-		if (from.range)
-			fake_unpin(&from);
-	}
-	free(c);
+	const struct copy *c = arg;
+	struct fake_pin to = {.range = NULL}, from = {.range = NULL};
+	if (atomic_load(stop))
+		return;
+	const bool fills = c->kind == FILL8 || c->kind == FILL32;
+	char *to_at = reach(c, &to, c->to);
+	const char *from_at = to_at && !fills ? reach(c, &from, c->from) : NULL;
+	if (to_at && (from_at || fills))
+		copy_do(c, to_at, from_at);
+	else
+		fake_context_fault(c->context);
+	if (to.range)
+		fake_unpin(&to);
+	if (from.range)
+		fake_unpin(&from);
 }
+
+static const struct fake_work copy_work = {CU_GRAPH_NODE_TYPE_MEMCPY, copy_run, free, NULL};
+static const struct fake_work fill_work = {CU_GRAPH_NODE_TYPE_MEMSET, copy_run, free, NULL};
 
 static bool is_device(CUdeviceptr p, size_t bytes)
 {
@@ -77,19 +86,28 @@ static CUresult copy_put(CUstream handle, const struct copy *what, bool wait)
 	if ((to_device && !is_device(what->to, what->bytes)) ||
 	    (from_device && !is_device(what->from, what->bytes)))
 		return CUDA_ERROR_INVALID_VALUE;
-	bool pageable = what->host && !is_device((uintptr_t)what->host, what->bytes);
-	bool taken = what->kind == COPY_IN && pageable && !wait;
+	const bool registered = what->host && is_device((uintptr_t)what->host, what->bytes);
+	const bool pageable = what->host && !registered;
+	/* What is captured is copied at each launch of the graph. */
+	const bool captured = capture_active(stream);
+	const bool taken = what->kind == COPY_IN && pageable && !wait && !captured;
+	if (wait)
+		error = capture_refuse(stream);
+	if (wait && !error)
+		error = capture_unsafe();
+	if (error)
+		return error;
 	struct copy *c = malloc(sizeof(*c) + (taken ? what->bytes : 0));
 	if (!c)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	memcpy(c, what, sizeof(*c));
 	c->context = stream_context(stream);
+	c->registered = registered && captured;
 	if (taken)
 		c->host = memcpy(c->pageable, what->host, what->bytes);
-	error = stream_put(stream, copy_run, c);
-	if (error)
-		free(c);
-	else if (wait || (what->kind == COPY_OUT && pageable))
+	const bool fills = what->kind == FILL8 || what->kind == FILL32;
+	error = stream_put(stream, fills ? &fill_work : &copy_work, c);
+	if (!error && !captured && (wait || (what->kind == COPY_OUT && pageable)))
 		error = stream_wait(stream);
 	return error;
 }

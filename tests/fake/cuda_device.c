@@ -157,6 +157,8 @@ static void wedge(void)
 CUresult enter(void)
 {
 	wedge();
+	if (host_calling())
+		fake_die("a host function, or the destructor of a user object, calls CUDA");
 	return atomic_load(&initialized) == 1 ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
@@ -281,6 +283,7 @@ CUresult cuDeviceGetAttribute(int *value, int what, CUdevice device)
 		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
+	case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
 		*value = 0;
 		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
@@ -412,5 +415,7 @@ CUresult cuCtxSynchronize(void)
 {
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
+	if (!error)
+		error = capture_refuse_context(context);
 	return error ? error : streams_wait(context);
 }

@@ -3,13 +3,15 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "fake.h"
+#include "graph.h"
 
 #define RECORDS 1024 /* more than can be under way */
 
 struct CUevent_st {
-	atomic_uint refs; /* its handle, and operations under way */
+	atomic_uint refs; /* its handle, operations under way, and nodes */
 	bool timing;
+	atomic_bool destroyed;
+	struct capture_point point; /* of its last record, if that was captured */
 	pthread_mutex_t lock;
 	uint64_t recorded; /* how often */
 	/* The records that streams have come to, by number % RECORDS: those of several streams are
@@ -21,7 +23,7 @@ struct CUevent_st {
 
 struct event_op {
 	struct CUevent_st *event;
-	uint64_t number;
+	uint64_t number; /* of a node: that of its launch */
 };
 
 static void event_unref(struct CUevent_st *e)
@@ -48,47 +50,86 @@ static uint64_t event_recorded(struct CUevent_st *e)
 	return number;
 }
 
-static void record_run(void *arg, const atomic_int *stop)
+static struct event_op *op_new(struct CUevent_st *e, uint64_t number)
+{
+	struct event_op *op = malloc(sizeof(*op));
+	if (!op)
+		return NULL;
+	*op = (struct event_op){e, number};
+	atomic_fetch_add(&e->refs, 1);
+	return op;
+}
+
+static void op_drop(void *arg)
 {
 	struct event_op *op = arg;
-	if (!atomic_load(stop)) {
-		pthread_mutex_lock(&op->event->lock);
-		op->event->done[op->number % RECORDS] = op->number;
-		if (op->number > op->event->newest) {
-			op->event->newest = op->number;
-			clock_gettime(CLOCK_MONOTONIC, &op->event->when);
-		}
-		pthread_mutex_unlock(&op->event->lock);
-	}
 	event_unref(op->event);
 	free(op);
+}
+
+static void record_run(void *arg, const atomic_int *stop)
+{
+	const struct event_op *op = arg;
+	if (atomic_load(stop))
+		return;
+	pthread_mutex_lock(&op->event->lock);
+	op->event->done[op->number % RECORDS] = op->number;
+	if (op->number > op->event->newest) {
+		op->event->newest = op->number;
+		clock_gettime(CLOCK_MONOTONIC, &op->event->when);
+	}
+	pthread_mutex_unlock(&op->event->lock);
 }
 
 static void wait_run(void *arg, const atomic_int *stop)
 {
-	struct event_op *op = arg;
+	const struct event_op *op = arg;
 	unsigned round = 0;
 	while (!atomic_load(stop) && !event_done(op->event, op->number))
 		fake_pause(&round);
-	event_unref(op->event);
-	free(op);
 }
 
-static CUresult event_put(struct CUstream_st *stream, struct CUevent_st *e, fake_op *run,
-			  uint64_t number)
+/* ---- Nodes: launches record and wait for it as calls do ---- */
+
+static struct CUevent_st *node_event(void *arg)
 {
-	struct event_op *op = malloc(sizeof(*op));
-	if (!op)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	*op = (struct event_op){e, number};
-	atomic_fetch_add(&e->refs, 1);
-	CUresult error = stream_put(stream, run, op);
-	if (error) {
-		event_unref(e);
-		free(op);
-	}
-	return error;
+	struct CUevent_st *e = ((struct event_op *)arg)->event;
+	if (atomic_load(&e->destroyed))
+		fake_die("a graph is launched that uses an event that was destroyed");
+	return e;
 }
+
+static void *record_again(void *arg)
+{
+	struct CUevent_st *e = node_event(arg);
+	capture_leave(&e->point);
+	pthread_mutex_lock(&e->lock);
+	const uint64_t number = ++e->recorded;
+	pthread_mutex_unlock(&e->lock);
+	return op_new(e, number);
+}
+
+static void *wait_again(void *arg)
+{
+	struct CUevent_st *e = node_event(arg);
+	return op_new(e, event_recorded(e));
+}
+
+static const struct fake_work record_work = {CU_GRAPH_NODE_TYPE_EVENT_RECORD, record_run, op_drop,
+					     record_again};
+static const struct fake_work wait_work = {CU_GRAPH_NODE_TYPE_WAIT_EVENT, wait_run, op_drop,
+					   wait_again};
+
+static CUresult node_put(struct CUstream_st *stream, struct CUevent_st *e,
+			 const struct fake_work *work)
+{
+	if (!capture_active(stream))
+		return CUDA_ERROR_INVALID_VALUE;
+	struct event_op *op = op_new(e, 0);
+	return op ? stream_put(stream, work, op) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* ---- Calls ---- */
 
 CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
@@ -108,55 +149,94 @@ CUresult cuEventCreate(CUevent *event, unsigned flags)
 	return CUDA_SUCCESS;
 }
 
-CUresult cuEventRecord(CUevent event, CUstream handle)
+static CUresult record_put(struct CUstream_st *stream, struct CUevent_st *e)
+{
+	struct event_op *op = op_new(e, 0);
+	if (!op)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	checkpoint_wait();
+	/* Under the lock, so that two threads' records run in the order of their numbers. */
+	pthread_mutex_lock(&e->lock);
+	op->number = e->recorded + 1;
+	CUresult error = stream_queue(stream, &record_work, op);
+	if (!error)
+		e->recorded++;
+	pthread_mutex_unlock(&e->lock);
+	if (error)
+		op_drop(op);
+	return error;
+}
+
+CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned flags)
 {
 	CUresult error;
+	bool captured;
 	struct CUstream_st *stream = stream_enter(handle, &error);
 	if (!stream)
 		return error;
 	if (!event)
 		return CUDA_ERROR_INVALID_HANDLE;
-	/* Under the lock, so that two threads' records run in the order of their numbers. */
-	pthread_mutex_lock(&event->lock);
-	error = event_put(stream, event, record_run, event->recorded + 1);
-	if (!error)
-		event->recorded++;
-	pthread_mutex_unlock(&event->lock);
-	return error;
+	if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (flags)
+		return node_put(stream, event, &record_work);
+	error = capture_record(stream, &event->point, &captured);
+	return error || captured ? error : record_put(stream, event);
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+	return cuEventRecordWithFlags(event, stream, CU_EVENT_RECORD_DEFAULT);
 }
 
 CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
 {
 	CUresult error;
+	bool captured;
 	struct CUstream_st *stream = stream_enter(handle, &error);
 	if (!stream)
 		return error;
 	if (!event)
 		return CUDA_ERROR_INVALID_HANDLE;
-	if (flags)
+	if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
 		return CUDA_ERROR_INVALID_VALUE;
-	return event_put(stream, event, wait_run, event_recorded(event));
+	if (flags)
+		return node_put(stream, event, &wait_work);
+	error = capture_wait(stream, &event->point, event_recorded(event), &captured);
+	if (error || captured)
+		return error;
+	struct event_op *op = op_new(event, event_recorded(event));
+	return op ? stream_put(stream, &wait_work, op) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Of a question that no event answers that was last recorded in a capture. */
+static CUresult enter_event(CUevent event, struct CUctx_st **context)
+{
+	CUresult error = enter_context(context);
+	if (!error && !event)
+		error = CUDA_ERROR_INVALID_HANDLE;
+	return error ? error : capture_asked(&event->point);
 }
 
 CUresult cuEventQuery(CUevent event)
 {
 	struct CUctx_st *context;
-	CUresult error = enter_context(&context);
+	CUresult error = enter_event(event, &context);
+	if (!error)
+		error = capture_unsafe();
 	if (error)
 		return error;
-	if (!event)
-		return CUDA_ERROR_INVALID_HANDLE;
 	return event_done(event, event_recorded(event)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent event)
 {
 	struct CUctx_st *context;
-	CUresult error = enter_context(&context);
+	CUresult error = enter_event(event, &context);
+	if (!error)
+		error = capture_unsafe();
 	if (error)
 		return error;
-	if (!event)
-		return CUDA_ERROR_INVALID_HANDLE;
 	uint64_t number = event_recorded(event);
 	unsigned round = 0;
 	while (!atomic_load(&context->error) && !event_done(event, number))
@@ -167,11 +247,12 @@ CUresult cuEventSynchronize(CUevent event)
 CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to)
 {
 	struct CUctx_st *context;
-	CUresult error = enter_context(&context);
+	CUresult error = enter_event(from, &context);
+	if (!error)
+		error = enter_event(to, &context);
 	if (error)
 		return error;
-	if (!from || !to || !from->timing || !to->timing || !event_recorded(from) ||
-	    !event_recorded(to))
+	if (!from->timing || !to->timing || !event_recorded(from) || !event_recorded(to))
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (!event_done(from, event_recorded(from)) || !event_done(to, event_recorded(to)))
 		return CUDA_ERROR_NOT_READY;
@@ -187,6 +268,10 @@ CUresult cuEventDestroy(CUevent event)
 		return error;
 	if (!event)
 		return CUDA_ERROR_INVALID_HANDLE;
+	pthread_mutex_lock(&graph_lock);
+	capture_leave(&event->point);
+	pthread_mutex_unlock(&graph_lock);
+	atomic_store(&event->destroyed, true);
 	event_unref(event);
 	return CUDA_SUCCESS;
 }

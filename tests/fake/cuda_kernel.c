@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "fake.h"
+#include "graph.h"
 #include "proto/abi/peer.h"
 
 #define NS_EACH UINT64_C(20) /* of what the kernel's second parameter counts */
@@ -22,7 +22,9 @@ CUDA_OPTIONAL_FUNCTIONS(DECLARE)
 /* ---- Modules ---- */
 
 struct CUfunc_st {
-	struct CUfunc_st *next;		/* of the module */
+	struct CUfunc_st *next; /* of the module */
+	atomic_uint users;	/* the module, and kernels that will run, or are in graphs */
+	atomic_bool unloaded;
 	const struct peer_kernel *peer; /* NULL: another one */
 };
 
@@ -63,6 +65,8 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
+	if (!error)
+		error = capture_unsafe();
 	if (error)
 		return error;
 	bool fat;
@@ -83,9 +87,17 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 	return CUDA_SUCCESS;
 }
 
+static void function_unref(struct CUfunc_st *f)
+{
+	if (atomic_fetch_sub(&f->users, 1) == 1)
+		free(f);
+}
+
 CUresult cuModuleUnload(CUmodule module)
 {
 	CUresult error = enter();
+	if (!error)
+		error = capture_unsafe();
 	if (error)
 		return error;
 	pthread_mutex_lock(&lock);
@@ -101,7 +113,8 @@ CUresult cuModuleUnload(CUmodule module)
 		return error;
 	for (struct CUfunc_st *f = module->functions, *next; f; f = next) {
 		next = f->next;
-		free(f);
+		atomic_store(&f->unloaded, true);
+		function_unref(f);
 	}
 	free(module);
 	return CUDA_SUCCESS;
@@ -147,7 +160,8 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 	if (!f)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&lock);
-	*f = (struct CUfunc_st){module->functions, peer_kernel_find(name)};
+	*f = (struct CUfunc_st){
+		.next = module->functions, .users = 1, .peer = peer_kernel_find(name)};
 	module->functions = f;
 	pthread_mutex_unlock(&lock);
 	*function = f;
@@ -164,11 +178,17 @@ CUresult cuFuncLoad(CUfunction function)
 
 struct kernel {
 	struct CUctx_st *context;
-	const struct peer_kernel *peer; /* NULL: another one */
-	unsigned blocks;
-	struct peer_call call;
-	uint64_t ns; /* of another one */
+	struct CUfunc_st *function;
+	unsigned grid[3], block[3], shared_bytes;
+	struct peer_messages argument; /* of one of client/kernels */
+	uint32_t n;		       /* of another one */
+	void *parameters[2];	       /* of whichever it is */
 };
+
+static unsigned product(const unsigned n[3])
+{
+	return n[0] * n[1] * n[2];
+}
 
 static void take_time(uint64_t ns, const atomic_int *stop)
 {
@@ -180,65 +200,138 @@ static void take_time(uint64_t ns, const atomic_int *stop)
 
 static void kernel_run(void *arg, const atomic_int *stop)
 {
-	struct kernel *k = arg;
-	if (k->peer)
-		peer_kernel_run(k->context, k->peer, k->blocks, &k->call, stop);
+	const struct kernel *k = arg;
+	if (atomic_load(&k->function->unloaded))
+		fake_die("a kernel runs whose module was unloaded");
+	if (k->function->peer)
+		peer_kernel_run(k->context, k->function->peer, product(k->grid), &k->argument,
+				stop);
 	else
-		take_time(k->ns, stop);
+		take_time(k->n * NS_EACH, stop);
+}
+
+static void kernel_drop(void *arg)
+{
+	struct kernel *k = arg;
+	function_unref(k->function);
 	free(k);
 }
 
-/* Puts a copy on the stream. */
-static CUresult kernel_fire(void *arg, CUstream handle)
+static const struct fake_work kernel_work = {CU_GRAPH_NODE_TYPE_KERNEL, kernel_run, kernel_drop,
+					     NULL};
+
+static bool launchable(const CUDA_KERNEL_NODE_PARAMS *p)
 {
-	CUresult error;
-	struct CUstream_st *stream = stream_enter(handle, &error);
-	if (!stream)
-		return error;
-	struct kernel *k = malloc(sizeof(*k));
-	if (!k)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	*k = *(const struct kernel *)arg;
-	k->context = stream_context(stream);
-	error = stream_put(stream, kernel_run, k);
-	if (error)
-		free(k);
-	return error;
+	return p->func && p->gridDimX && p->gridDimY && p->gridDimZ && p->blockDimX &&
+	       p->blockDimY && p->blockDimZ && p->sharedMemBytes <= 48 << 10 && p->kernelParams &&
+	       !p->extra;
 }
 
-static CUresult kernel_put(const struct kernel *kernel, CUstream stream)
+static struct kernel *kernel_new(struct CUctx_st *context, const CUDA_KERNEL_NODE_PARAMS *p)
 {
-	bool captured = false;
-	struct kernel *k = malloc(sizeof(*k));
+	struct kernel *k = calloc(1, sizeof(*k));
 	if (!k)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	*k = *kernel;
-	CUresult error = fake_stream_capture(
-		stream, &(struct fake_node){.fire = kernel_fire, .drop = free, .arg = k},
-		&captured);
-	if (!error && captured)
-		return CUDA_SUCCESS;
-	if (!error)
-		error = kernel_fire(k, stream);
-	free(k);
-	return error;
+		return NULL;
+	*k = (struct kernel){.context = context,
+			     .function = p->func,
+			     .grid = {p->gridDimX, p->gridDimY, p->gridDimZ},
+			     .block = {p->blockDimX, p->blockDimY, p->blockDimZ},
+			     .shared_bytes = p->sharedMemBytes};
+	if (p->func->peer) {
+		peer_kernel_launch(p->func->peer, product(k->grid), product(k->block),
+				   p->kernelParams[0], &k->argument);
+		k->parameters[0] = &k->argument;
+	} else {
+		memcpy(&k->n, p->kernelParams[1], sizeof(k->n));
+		k->parameters[1] = &k->n;
+	}
+	atomic_fetch_add(&p->func->users, 1);
+	return k;
 }
 
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
 			unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-			CUstream stream, void **parameters, void **extra)
+			CUstream handle, void **parameters, void **extra)
 {
-	uint32_t n;
-	if (!function || !grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z ||
-	    shared_bytes > 48 << 10 || !parameters || extra)
+	CUresult error;
+	const CUDA_KERNEL_NODE_PARAMS p = {.func = function,
+					   .gridDimX = grid_x,
+					   .gridDimY = grid_y,
+					   .gridDimZ = grid_z,
+					   .blockDimX = block_x,
+					   .blockDimY = block_y,
+					   .blockDimZ = block_z,
+					   .sharedMemBytes = shared_bytes,
+					   .kernelParams = parameters,
+					   .extra = extra};
+	if (!launchable(&p))
 		return CUDA_ERROR_INVALID_VALUE;
-	struct kernel k = {.peer = function->peer, .blocks = grid_x * grid_y * grid_z};
-	if (k.peer) {
-		memcpy(&k.call, parameters[0], sizeof(k.call));
-		peer_kernel_check(k.peer, k.blocks, block_x * block_y * block_z, &k.call);
-	} else {
-		memcpy(&n, parameters[1], sizeof(n));
-		k.ns = n * NS_EACH;
-	}
-	return kernel_put(&k, stream);
+	if (fake_fault("launch-fail"))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	struct CUstream_st *stream = stream_enter(handle, &error);
+	if (!stream)
+		return error;
+	struct kernel *k = kernel_new(stream_context(stream), &p);
+	return k ? stream_put(stream, &kernel_work, k) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* ---- Nodes ---- */
+
+/* The parameters are valid as long as the node has them. */
+CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *params)
+{
+	CUresult error = enter();
+	if (error)
+		return error;
+	if (!node || !params)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&graph_lock);
+	node_check(node);
+	if (!node->action || node->action->work != &kernel_work)
+		return graph_unlock(CUDA_ERROR_INVALID_VALUE);
+	struct kernel *k = node->action->arg;
+	*params = (CUDA_KERNEL_NODE_PARAMS){.func = k->function,
+					    .gridDimX = k->grid[0],
+					    .gridDimY = k->grid[1],
+					    .gridDimZ = k->grid[2],
+					    .blockDimX = k->block[0],
+					    .blockDimY = k->block[1],
+					    .blockDimZ = k->block[2],
+					    .sharedMemBytes = k->shared_bytes,
+					    .kernelParams = k->parameters,
+					    .ctx = k->context};
+	return graph_unlock(CUDA_SUCCESS);
+}
+
+static CUresult action_of(const CUDA_KERNEL_NODE_PARAMS *params, struct action **action)
+{
+	struct CUctx_st *context;
+	CUresult error = enter_context(&context);
+	if (error)
+		return error;
+	if (!params || !launchable(params))
+		return CUDA_ERROR_INVALID_VALUE;
+	struct kernel *k = kernel_new(params->ctx ? params->ctx : context, params);
+	if (!k)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*action = action_new(&kernel_work, k);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t n,
+			      const CUDA_KERNEL_NODE_PARAMS *params)
+{
+	struct action *action;
+	CUresult error = action_of(params, &action);
+	return error ? error
+		     : graph_add_node(node, graph, after, n, CU_GRAPH_NODE_TYPE_KERNEL, action,
+				      NULL);
+}
+
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
+					const CUDA_KERNEL_NODE_PARAMS *params)
+{
+	struct action *action;
+	CUresult error = action_of(params, &action);
+	return error ? error : exec_set_action(exec, node, action);
 }

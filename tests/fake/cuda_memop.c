@@ -2,15 +2,11 @@
  * What streams write and wait for: words in device memory or registered host memory. */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "fake.h"
 
-#define FAR_US 10000
-
 struct memops {
 	struct CUctx_st *context;
-	unsigned queue;
 	unsigned n;
 	CUstreamBatchMemOpParams ops[];
 };
@@ -27,28 +23,31 @@ static bool word_load(CUdeviceptr p, unsigned bytes, uint64_t *value)
 	return true;
 }
 
-static bool word_store(CUdeviceptr p, uint64_t value)
+static bool word_store(CUdeviceptr p, unsigned bytes, uint64_t value)
 {
 	struct fake_pin pin;
-	if (!fake_pin(&pin, p, 8))
+	if (!fake_pin(&pin, p, bytes))
 		return false;
-	__atomic_store_n((uint64_t *)(void *)pin.at, value, __ATOMIC_RELEASE);
+	if (bytes == 4)
+		__atomic_store_n((uint32_t *)(void *)pin.at, (uint32_t)value, __ATOMIC_RELEASE);
+	else
+		__atomic_store_n((uint64_t *)(void *)pin.at, value, __ATOMIC_RELEASE);
 	fake_unpin(&pin);
 	return true;
 }
 
-/* What a stream of the other queue wrote is seen later. */
-static void look_far(const struct memops *m)
-{
-	if (shared_queue(fake_physical(m->context->device)) == m->queue || !fake_fault("far-late"))
-		return;
-	usleep(FAR_US);
-	fake_note("far");
-}
-
 static unsigned word_bytes(const CUstreamBatchMemOpParams *op)
 {
-	return op->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ? 4 : 8;
+	return op->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+			       op->operation == CU_STREAM_MEM_OP_WRITE_VALUE_32
+		       ? 4
+		       : 8;
+}
+
+static bool waits(const CUstreamBatchMemOpParams *op)
+{
+	return op->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ||
+	       op->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
 }
 
 /* *reached: the word is not cyclically behind. False: there is no such word. */
@@ -62,8 +61,7 @@ static bool word_look(const CUstreamBatchMemOpParams *wait, bool *reached)
 	return true;
 }
 
-static bool word_wait(const struct memops *m, const CUstreamBatchMemOpParams *wait,
-		      const atomic_int *stop)
+static bool word_wait(const CUstreamBatchMemOpParams *wait, const atomic_int *stop)
 {
 	unsigned round = 0;
 	bool reached, good = word_look(wait, &reached);
@@ -72,7 +70,6 @@ static bool word_wait(const struct memops *m, const CUstreamBatchMemOpParams *wa
 	connection_hold();
 	while (!atomic_load(stop) && (good = word_look(wait, &reached)) && !reached)
 		fake_pause(&round);
-	look_far(m);
 	connection_give_back();
 	return good;
 }
@@ -82,22 +79,24 @@ static void memops_run(void *arg, const atomic_int *stop)
 	struct memops *m = arg;
 	for (unsigned i = 0; i < m->n && !atomic_load(stop); i++) {
 		const CUstreamBatchMemOpParams *op = &m->ops[i];
-		const bool waits = op->operation != CU_STREAM_MEM_OP_WRITE_VALUE_64;
-		if (!waits)
-			shared_set_queue(fake_physical(m->context->device), m->queue);
-		bool good = waits ? word_wait(m, op, stop)
-				  : word_store(op->writeValue.address, op->writeValue.value64);
+		bool good = waits(op) ? word_wait(op, stop)
+				      : word_store(op->writeValue.address, word_bytes(op),
+						   word_bytes(op) == 4 ? op->writeValue.value
+								       : op->writeValue.value64);
 		if (!good)
 			fake_context_fault(m->context);
 	}
-	free(m);
 }
+
+static const struct fake_work memops_work = {CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, memops_run, free,
+					     NULL};
 
 static CUresult memops_check(const CUstreamBatchMemOpParams *op)
 {
 	uint64_t unused;
 	if (op->operation != CU_STREAM_MEM_OP_WAIT_VALUE_32 &&
 	    op->operation != CU_STREAM_MEM_OP_WAIT_VALUE_64 &&
+	    op->operation != CU_STREAM_MEM_OP_WRITE_VALUE_32 &&
 	    op->operation != CU_STREAM_MEM_OP_WRITE_VALUE_64)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if (op->waitValue.flags || op->waitValue.address % word_bytes(op) ||
@@ -118,13 +117,9 @@ static CUresult memops_put(CUstream handle, unsigned n, const CUstreamBatchMemOp
 	if (!m)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	m->context = stream_context(stream);
-	m->queue = stream_queue(stream);
 	m->n = n;
 	memcpy(m->ops, ops, n * sizeof(*ops));
-	error = stream_put(stream, memops_run, m);
-	if (error)
-		free(m);
-	return error;
+	return stream_put(stream, &memops_work, m);
 }
 
 CUresult cuStreamBatchMemOp(CUstream stream, unsigned n, CUstreamBatchMemOpParams *ops,
@@ -137,20 +132,32 @@ CUresult cuStreamBatchMemOp(CUstream stream, unsigned n, CUstreamBatchMemOpParam
 	return memops_put(stream, n, ops);
 }
 
+/* Of 32 bits, the low half of value counts. */
+static CUresult one_put(CUstream stream, int operation, CUdeviceptr p, uint64_t value,
+			unsigned flags)
+{
+	const CUstreamBatchMemOpParams op = {
+		.waitValue = {
+			.operation = operation, .address = p, .value64 = value, .flags = flags}};
+	return memops_put(stream, 1, &op);
+}
+
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr p, uint32_t value, unsigned flags)
+{
+	return one_put(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, p, value, flags);
+}
+
 CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr p, uint64_t value, unsigned flags)
 {
-	CUstreamBatchMemOpParams op = {.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
-						     .address = p,
-						     .value64 = value,
-						     .flags = flags}};
-	return memops_put(stream, 1, &op);
+	return one_put(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, p, value, flags);
+}
+
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr p, uint32_t value, unsigned flags)
+{
+	return one_put(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, p, value, flags);
 }
 
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr p, uint64_t value, unsigned flags)
 {
-	CUstreamBatchMemOpParams op = {.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64,
-						      .address = p,
-						      .value64 = value,
-						      .flags = flags}};
-	return memops_put(stream, 1, &op);
+	return one_put(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, p, value, flags);
 }

@@ -137,6 +137,8 @@ CUresult cuMemAlloc(CUdeviceptr *p, size_t bytes)
 {
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
+	if (!error)
+		error = capture_unsafe();
 	return error ? error : memory_new(context, bytes, RANGE_ALLOC, p);
 }
 
@@ -145,6 +147,8 @@ CUresult cuMemFree(CUdeviceptr p)
 {
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
+	if (!error)
+		error = capture_unsafe();
 	if (error || !p)
 		return error;
 	error = streams_wait(context);
@@ -157,22 +161,28 @@ CUresult cuMemAllocAsync(CUdeviceptr *p, size_t bytes, CUstream handle)
 {
 	CUresult error;
 	struct CUstream_st *stream = stream_enter(handle, &error);
-	return stream ? memory_new(stream_context(stream), bytes, RANGE_POOL, p) : error;
+	if (!error)
+		error = capture_refuse(stream);
+	return error ? error : memory_new(stream_context(stream), bytes, RANGE_POOL, p);
 }
 
 static void free_run(void *arg, const atomic_int *stop)
 {
-	CUdeviceptr *p = arg;
+	const CUdeviceptr *p = arg;
 	if (!atomic_load(stop))
 		memory_free(*p, RANGE_POOL);
-	free(p);
 }
 
+static const struct fake_work free_work = {.run = free_run, .drop = free};
+
+/* Graphs' own memory is not there: neither this nor cuMemAllocAsync can be captured here. */
 CUresult cuMemFreeAsync(CUdeviceptr p, CUstream handle)
 {
 	CUresult error;
 	struct CUstream_st *stream = stream_enter(handle, &error);
-	if (!stream)
+	if (!error)
+		error = capture_refuse(stream);
+	if (error)
 		return error;
 	pthread_rwlock_rdlock(&table_lock);
 	struct range *r = table_find(p);
@@ -182,10 +192,7 @@ CUresult cuMemFreeAsync(CUdeviceptr p, CUstream handle)
 	if (!arg)
 		return pool ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
 	*arg = p;
-	error = stream_put(stream, free_run, arg);
-	if (error)
-		free(arg);
-	return error;
+	return stream_put(stream, &free_work, arg);
 }
 
 CUresult cuMemGetInfo(size_t *unused, size_t *total)
@@ -247,6 +254,8 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *p, CUipcMemHandle handle, unsigned flag
 {
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
+	if (!error)
+		error = capture_unsafe();
 	if (error)
 		return error;
 	struct handle h;
@@ -292,6 +301,8 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr p)
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
 	if (!error)
+		error = capture_unsafe();
+	if (!error)
 		error = streams_wait(context);
 	return error ? error : memory_free(p, RANGE_IMPORT);
 }
@@ -302,6 +313,8 @@ CUresult cuMemHostRegister(void *p, size_t bytes, unsigned flags)
 {
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
+	if (!error)
+		error = capture_unsafe();
 	if (error)
 		return error;
 	if (!p || !bytes || (uintptr_t)p % FAKE_PAGE ||
@@ -337,6 +350,8 @@ CUresult cuMemHostUnregister(void *p)
 {
 	struct CUctx_st *context;
 	CUresult error = enter_context(&context);
+	if (!error)
+		error = capture_unsafe();
 	if (error)
 		return error;
 	pthread_rwlock_wrlock(&table_lock);

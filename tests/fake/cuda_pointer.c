@@ -4,16 +4,6 @@
 
 #include "fake.h"
 
-bool fake_memory_imported(CUdeviceptr p)
-{
-	pthread_rwlock_rdlock(&table_lock);
-	const struct range *r = table_find(p);
-	bool imported =
-		r && (r->kind == RANGE_IMPORT || (r->kind == RANGE_VMM && vmm_imported(r->vmm)));
-	pthread_rwlock_unlock(&table_lock);
-	return imported;
-}
-
 CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *bytes, CUdeviceptr p)
 {
 	struct CUctx_st *context;

@@ -9,7 +9,7 @@
 
 struct item {
 	struct item *next;
-	fake_op *run;
+	const struct fake_work *work;
 	void *arg;
 };
 
@@ -23,8 +23,8 @@ struct CUstream_st {
 	pthread_cond_t changed;
 	pthread_t thread;
 	bool threaded, destroyed;
-	struct CUgraph_st *capturing; /* NULL: it is not captured */
-	unsigned users;		      /* calls that sleep on it */
+	struct capture_point point;
+	unsigned users; /* calls that sleep on it */
 	struct item *head, **tail;
 	uint64_t queued, ended;
 };
@@ -39,9 +39,19 @@ struct CUctx_st *stream_context(const struct CUstream_st *s)
 	return s->context;
 }
 
-unsigned stream_queue(const struct CUstream_st *s)
+bool stream_legacy(const struct CUstream_st *s)
 {
-	return s->id % 2;
+	return s == legacy[s->context->device];
+}
+
+bool stream_blocking(const struct CUstream_st *s)
+{
+	return !(s->flags & CU_STREAM_NON_BLOCKING) && !stream_legacy(s);
+}
+
+struct capture_point *stream_point(struct CUstream_st *s)
+{
+	return &s->point;
 }
 
 /* Handles are used again, the last first; ids are not. Under streams_lock. */
@@ -62,7 +72,6 @@ static struct CUstream_st *stream_new(struct CUctx_st *context)
 	s->context = context;
 	s->id = ++last_id;
 	s->threaded = s->destroyed = false;
-	s->capturing = NULL;
 	s->head = NULL;
 	s->tail = &s->head;
 	s->queued = s->ended = 0;
@@ -93,7 +102,9 @@ static void *stream_run(void *arg)
 			s->tail = &s->head;
 		pthread_mutex_unlock(&s->lock);
 		connection_await(&s->context->error);
-		item->run(item->arg, &s->context->error);
+		item->work->run(item->arg, &s->context->error);
+		if (item->work->drop)
+			item->work->drop(item->arg);
 		free(item);
 		pthread_mutex_lock(&s->lock);
 		s->ended++;
@@ -137,18 +148,15 @@ struct CUstream_st *stream_enter(CUstream handle, CUresult *error)
 	return *error ? NULL : s;
 }
 
-CUresult stream_put(struct CUstream_st *s, fake_op *op, void *arg)
+CUresult stream_queue(struct CUstream_st *s, const struct fake_work *work, void *arg)
 {
-	checkpoint_wait();
 	struct item *item = malloc(sizeof(*item));
 	if (!item)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*item = (struct item){.run = op, .arg = arg};
+	*item = (struct item){.work = work, .arg = arg};
 	CUresult error = CUDA_SUCCESS;
 	pthread_mutex_lock(&s->lock);
-	if (s->capturing)
-		error = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-	else if (!s->threaded && pthread_create(&s->thread, NULL, stream_run, s))
+	if (!s->threaded && pthread_create(&s->thread, NULL, stream_run, s))
 		error = CUDA_ERROR_OUT_OF_MEMORY;
 	if (!error) {
 		s->threaded = true;
@@ -163,11 +171,26 @@ CUresult stream_put(struct CUstream_st *s, fake_op *op, void *arg)
 	return error;
 }
 
-CUresult fake_stream_enqueue(CUstream handle, fake_op *op, void *arg)
+CUresult stream_put(struct CUstream_st *s, const struct fake_work *work, void *arg)
+{
+	checkpoint_wait();
+	bool captured;
+	CUresult error = capture_put(s, work, arg, &captured);
+	if (!error && !captured)
+		error = stream_queue(s, work, arg);
+	if (error)
+		work->drop(arg);
+	return error;
+}
+
+CUresult fake_stream_enqueue(CUstream handle, const struct fake_work *work, void *arg)
 {
 	CUresult error;
+	checkpoint_wait();
 	struct CUstream_st *s = stream_enter(handle, &error);
-	return s ? stream_put(s, op, arg) : error;
+	if (!error)
+		error = capture_refuse(s);
+	return error ? error : stream_queue(s, work, arg);
 }
 
 CUresult stream_wait(struct CUstream_st *s)
@@ -175,14 +198,13 @@ CUresult stream_wait(struct CUstream_st *s)
 	pthread_mutex_lock(&s->lock);
 	struct CUctx_st *context = s->context;
 	uint64_t until = s->queued;
-	CUresult error = s->capturing ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 	s->users++;
-	while (!error && s->ended < until)
+	while (s->ended < until)
 		pthread_cond_wait(&s->changed, &s->lock);
 	s->users--;
 	pthread_cond_broadcast(&s->changed);
 	pthread_mutex_unlock(&s->lock);
-	return error ? error : atomic_load(&context->error);
+	return atomic_load(&context->error);
 }
 
 CUresult streams_wait(struct CUctx_st *context)
@@ -191,11 +213,6 @@ CUresult streams_wait(struct CUctx_st *context)
 	pthread_mutex_lock(&streams_lock);
 	for (struct CUstream_st *s = all; s; s = s->next) {
 		if (s->context != context)
-			continue;
-		pthread_mutex_lock(&s->lock);
-		bool capturing = s->capturing;
-		pthread_mutex_unlock(&s->lock);
-		if (capturing)
 			continue;
 		pthread_mutex_unlock(&streams_lock);
 		stream_wait(s);
@@ -252,6 +269,8 @@ CUresult cuStreamDestroy(CUstream handle)
 		pthread_mutex_unlock(&streams_lock);
 		return CUDA_ERROR_INVALID_HANDLE;
 	}
+	if (capture_active(s))
+		fake_die("a stream is destroyed while it is captured");
 	pthread_mutex_lock(&s->lock);
 	s->destroyed = true;
 	pthread_mutex_unlock(&streams_lock);
@@ -277,7 +296,11 @@ CUresult cuStreamSynchronize(CUstream handle)
 {
 	CUresult error;
 	struct CUstream_st *s = stream_enter(handle, &error);
-	return s ? stream_wait(s) : error;
+	if (!error)
+		error = capture_refuse(s);
+	if (!error)
+		error = capture_unsafe();
+	return error ? error : stream_wait(s);
 }
 
 CUresult cuStreamQuery(CUstream handle)
@@ -285,12 +308,14 @@ CUresult cuStreamQuery(CUstream handle)
 	CUresult error;
 	checkpoint_wait();
 	struct CUstream_st *s = stream_enter(handle, &error);
-	if (!s)
+	if (!error)
+		error = capture_refuse(s);
+	if (!error)
+		error = capture_unsafe();
+	if (error)
 		return error;
 	pthread_mutex_lock(&s->lock);
-	if (s->capturing)
-		error = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-	else if (s->ended < s->queued)
+	if (s->ended < s->queued)
 		error = CUDA_ERROR_NOT_READY;
 	pthread_mutex_unlock(&s->lock);
 	return error ? error : atomic_load(&s->context->error);
@@ -320,65 +345,5 @@ CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
 	struct CUstream_st *s = stream_enter(handle, &error);
 	if (s)
 		*id = s->id;
-	return error;
-}
-
-CUresult cuStreamIsCapturing(CUstream handle, int *status)
-{
-	CUresult error;
-	struct CUstream_st *s = stream_enter(handle, &error);
-	if (!s)
-		return error;
-	pthread_mutex_lock(&s->lock);
-	*status = s->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-	pthread_mutex_unlock(&s->lock);
-	return CUDA_SUCCESS;
-}
-
-CUresult cuStreamBeginCapture(CUstream handle, int mode)
-{
-	CUresult error;
-	struct CUstream_st *s = stream_enter(handle, &error);
-	if (!s)
-		return error;
-	if (mode < 0 || mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (s == legacy[s->context->device])
-		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-	pthread_mutex_lock(&s->lock);
-	if (s->capturing)
-		error = CUDA_ERROR_INVALID_VALUE;
-	else if (!(s->capturing = graph_new()))
-		error = CUDA_ERROR_OUT_OF_MEMORY;
-	pthread_mutex_unlock(&s->lock);
-	return error;
-}
-
-CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph)
-{
-	CUresult error;
-	struct CUstream_st *s = stream_enter(handle, &error);
-	if (!s)
-		return error;
-	pthread_mutex_lock(&s->lock);
-	if (!s->capturing)
-		error = CUDA_ERROR_INVALID_VALUE;
-	*graph = s->capturing;
-	s->capturing = NULL;
-	pthread_mutex_unlock(&s->lock);
-	return error;
-}
-
-CUresult fake_stream_capture(CUstream handle, const struct fake_node *node, bool *captured)
-{
-	CUresult error;
-	struct CUstream_st *s = stream_enter(handle, &error);
-	if (!s)
-		return error;
-	pthread_mutex_lock(&s->lock);
-	*captured = s->capturing;
-	if (s->capturing)
-		error = graph_add(s->capturing, node);
-	pthread_mutex_unlock(&s->lock);
 	return error;
 }

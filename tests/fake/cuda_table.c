@@ -9,6 +9,7 @@ pthread_rwlock_t table_lock = PTHREAD_RWLOCK_INITIALIZER;
 static struct range **ranges; /* sorted by base */
 static size_t nranges, room;
 static uint64_t last_buffer_id;
+static _Thread_local uint64_t replayed; /* the newest buffer when it was captured, or 0 */
 
 /* The first range that ends above p. */
 static size_t lower(uintptr_t p)
@@ -108,10 +109,39 @@ static void pin_all(CUdeviceptr p, size_t bytes, int by)
 	}
 }
 
+uint64_t table_newest(void)
+{
+	pthread_rwlock_rdlock(&table_lock);
+	const uint64_t id = last_buffer_id;
+	pthread_rwlock_unlock(&table_lock);
+	return id;
+}
+
+void table_replay(uint64_t newest)
+{
+	replayed = newest;
+}
+
+/* A mapping of cuMemMap may well be newer. */
+static void replay_check(CUdeviceptr p, size_t bytes, bool good)
+{
+	if (!good)
+		fake_die("a graph uses memory that is not there: it was freed since the capture");
+	const CUdeviceptr end = p + bytes;
+	for (const struct range *r; p < end; p = (uintptr_t)r->base + r->bytes) {
+		r = table_find(p);
+		if (r->buffer_id > replayed && r->kind != RANGE_VMM)
+			fake_die("a graph uses memory that was freed since the capture: other "
+				 "memory is there");
+	}
+}
+
 bool fake_pin(struct fake_pin *pin, CUdeviceptr p, size_t bytes)
 {
 	pthread_rwlock_rdlock(&table_lock);
 	bool good = bytes <= UINTPTR_MAX - p && holds(p, bytes);
+	if (replayed)
+		replay_check(p, bytes, good);
 	if (good) {
 		struct range *r = table_find(p);
 		pin_all(p, bytes, 1);

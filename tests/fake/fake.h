@@ -42,8 +42,6 @@ void mps_forked(void);
 
 /* ---- cuda_checkpoint.c --------------------------------------------------------------------- */
 
-#define CUDA_ERROR_ILLEGAL_STATE 401
-
 /* Returns once the process is not locked. */
 void checkpoint_wait(void);
 
@@ -85,9 +83,6 @@ CUresult shared_hold(int fd, struct physical *physical, uint32_t kind);
 /* No longer. With unlink, it cannot be found by its name any more. */
 void shared_drop(const struct physical *physical, bool unlink);
 size_t shared_unused(int gpu);
-/* Of the GPU's two, that of the stream that wrote a word last. */
-void shared_set_queue(int gpu, unsigned queue);
-unsigned shared_queue(int gpu);
 bool trailer_read(int fd, struct trailer *trailer);
 
 /* ---- arena.c: addresses -------------------------------------------------------------------- */
@@ -139,38 +134,90 @@ struct range *table_add(const struct range *range);
  * Under the write lock, which it drops meanwhile. */
 struct range *table_remove(CUdeviceptr base, enum range_kind kind);
 struct range *table_next(size_t i); /* under the lock; NULL: no more */
+/* The id of the newest buffer. */
+uint64_t table_newest(void);
+/* From now on this thread replays what was captured when that was the newest buffer: what it pins
+ * must have been there. 0: it replays nothing. */
+void table_replay(uint64_t newest);
 
 /* ---- cuda_stream.c ------------------------------------------------------------------------- */
 
 /* NULL: no such stream, with *error set. */
 struct CUstream_st *stream_enter(CUstream handle, CUresult *error);
-CUresult stream_put(struct CUstream_st *stream, fake_op *op, void *arg);
+/* Puts it on the stream, or into the graph into which that is captured. Takes arg, also if it
+ * fails. */
+CUresult stream_put(struct CUstream_st *stream, const struct fake_work *work, void *arg);
+/* The same of a stream that is not captured, but arg remains the caller's if it fails. */
+CUresult stream_queue(struct CUstream_st *stream, const struct fake_work *work, void *arg);
+/* Waits for what is on it. */
 CUresult stream_wait(struct CUstream_st *stream);
 /* Waits for every stream of the context. */
 CUresult streams_wait(struct CUctx_st *context);
 struct CUctx_st *stream_context(const struct CUstream_st *stream);
-/* Of the GPU's two; a process's streams take turns. */
-unsigned stream_queue(const struct CUstream_st *stream);
+bool stream_legacy(const struct CUstream_st *stream);
+/* The legacy stream waits for it, and it for that. */
+bool stream_blocking(const struct CUstream_st *stream);
 
-/* ---- cuda_graph.c -------------------------------------------------------------------------- */
+/* ---- cuda_capture.c ------------------------------------------------------------------------ */
 
-struct CUgraph_st *graph_new(void);
-CUresult graph_add(struct CUgraph_st *graph, const struct fake_node *node);
+struct CUgraphNode_st;
+struct capture;
+
+struct nodes {
+	struct CUgraphNode_st **at;
+	size_t n;
+};
+
+/* Where a stream is in a capture, or what an event stands for that was recorded in it. */
+struct capture_point {
+	struct capture *capture; /* NULL: none */
+	struct nodes after;	 /* what the next node depends on */
+	struct CUstream_st *stream;
+	struct capture_point *next; /* of the capture's streams */
+};
+
+/* Of a stream; cuda_stream.c has it. */
+struct capture_point *stream_point(struct CUstream_st *stream);
+/* If the stream is captured, the work becomes a node's, which takes arg. */
+CUresult capture_put(struct CUstream_st *stream, const struct fake_work *work, void *arg,
+		     bool *captured);
+bool capture_active(struct CUstream_st *stream);
+/* Calls that ask a stream, or a context, for what a captured one does not have. They spoil the
+ * capture. */
+CUresult capture_refuse(struct CUstream_st *stream);
+CUresult capture_refuse_context(const struct CUctx_st *context);
+/* Calls that the driver holds to be unsafe while something is captured. They spoil it unless the
+ * modes of the thread and of the capture allow them. */
+CUresult capture_unsafe(void);
+/* An event is recorded or waited for, and there is no node for it. recorded: of one that is in no
+ * capture, that it was ever recorded. */
+CUresult capture_record(struct CUstream_st *stream, struct capture_point *event, bool *captured);
+CUresult capture_wait(struct CUstream_st *stream, struct capture_point *event, bool recorded,
+		      bool *captured);
+/* An event is asked whether it is done. */
+CUresult capture_asked(const struct capture_point *event);
+void capture_leave(struct capture_point *point);
+
+/* ---- cuda_host.c --------------------------------------------------------------------------- */
+
+/* Whether the thread runs a host function or the destructor of a user object. */
+bool host_calling(void);
 
 /* ---- cuda_collective.c --------------------------------------------------------------------- */
 
-struct peer_call;
+struct peer_messages;
 struct peer_kernel;
 
 /* NULL: no kernel of client/kernels has that name. */
 const struct peer_kernel *peer_kernel_find(const char *name);
-/* Dies if the kernel has fewer blocks or threads, or no room for so many bytes. */
-void peer_kernel_check(const struct peer_kernel *kernel, unsigned blocks, unsigned threads,
-		       const struct peer_call *call);
-/* Runs the kernel's blocks in turn, as its twin. An address that is not mapped fails the context,
+/* Copies the kernel's argument, which begins with a struct peer_call. Dies if the kernel has fewer
+ * blocks or threads, or the argument is not one that it takes. */
+void peer_kernel_launch(const struct peer_kernel *kernel, unsigned blocks, unsigned threads,
+			const void *argument, struct peer_messages *m);
+/* Runs the kernel's blocks, as its twin. An address that is not mapped fails the context,
  * and *stop ends a kernel that waits. */
 void peer_kernel_run(struct CUctx_st *context, const struct peer_kernel *kernel, unsigned blocks,
-		     const struct peer_call *call, const atomic_int *stop);
+		     const struct peer_messages *argument, const atomic_int *stop);
 
 /* ---- cuda_memory.c ------------------------------------------------------------------------- */
 

@@ -18,7 +18,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "abi/cuda_abi.h"
+#include "abi/cuda_graph_abi.h"
 
 #define FAKE_GPUS_MAX 16
 
@@ -27,6 +27,8 @@
 /* Under the names that the driver exports. */
 #define FAKE_DECLARE(function, exported, parameters) CUresult function parameters __asm__(exported);
 CUDA_FUNCTIONS(FAKE_DECLARE)
+CUDA_CAPTURE_FUNCTIONS(FAKE_DECLARE)
+CUDA_GRAPH_FUNCTIONS(FAKE_DECLARE)
 #undef FAKE_DECLARE
 
 /* Calls that not every driver has. They work on the calling process alone, and ignore args. */
@@ -37,19 +39,19 @@ CUresult cuCheckpointProcessUnlock(int pid, void *args);
 
 /* ---- What the stand-in for NCCL needs beside them ---- */
 
-/* Runs on the stream's thread, and frees arg. *stop is not 0 once the context has failed: then it
- * only frees, and what waits gives up. */
-typedef void fake_op(void *arg, const atomic_int *stop);
-CUresult fake_stream_enqueue(CUstream stream, fake_op *op, void *arg);
-
-/* What a captured kernel does at each launch, on its stream; drop comes when its graph goes. */
-struct fake_node {
-	CUresult (*fire)(void *arg, CUstream stream);
+/* What a stream does when its turn comes, and a graph that it was captured into at each launch. */
+struct fake_work {
+	int type; /* of its node */
+	/* On a thread of the stream's. *stop is not 0 once the context has failed: then it does
+	 * nothing, and what waits gives up. */
+	void (*run)(void *arg, const atomic_int *stop);
 	void (*drop)(void *arg);
-	void *arg;
+	/* What one launch of the graph runs, made when that is called: run and drop take it, too.
+	 * NULL: arg itself. */
+	void *(*again)(void *arg);
 };
-/* Adds it to the graph into which the stream is captured; *captured is false if it is not. */
-CUresult fake_stream_capture(CUstream stream, const struct fake_node *node, bool *captured);
+/* What cannot be captured. Takes arg, unless it fails. */
+CUresult fake_stream_enqueue(CUstream stream, const struct fake_work *work, void *arg);
 
 /* Device memory that an operation uses stays mapped while it is pinned. NULL: not all of it is
  * device memory or registered. Otherwise where to read and write it. */
@@ -63,8 +65,6 @@ bool fake_pin(struct fake_pin *pin, CUdeviceptr p, size_t bytes);
 void fake_unpin(struct fake_pin *pin);
 /* An operation touched what it may not: the context fails for good. */
 void fake_context_fault(CUcontext context);
-/* True if the memory came from another process. */
-bool fake_memory_imported(CUdeviceptr p);
 
 /* Sleeps a little longer each time, up to 50 us; *round starts at 0. */
 void fake_pause(unsigned *round);

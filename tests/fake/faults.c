@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Faults on demand. A file $NCCLSVC_FAKE_DIR/fault.<name> turns one on, for all processes or for
- * the pid that it contains; or NCCLSVC_FAKE_FAULTS, a list "name[:n[:word]],...": from the n-th
- * time it is asked for in a process on, in processes with that word in their command line. The
- * list is read once: streams' threads ask, too, and a program may change its environment meanwhile.
+ * Faults on demand. A file $NCCLSVC_FAKE_DIR/fault.<name> turns one on, for the process whose pid
+ * it contains, or with 0 for all; while it is empty, for none. Or NCCLSVC_FAKE_FAULTS, a list
+ * "name[:n[:word]],...": from the n-th time it is asked for in a process on, in processes with that
+ * word in their command line. The list is read once: streams' threads ask, too, and a program may
+ * change its environment meanwhile.
  *
  *   ipc-open     cuIpcOpenMemHandle fails
  *   memory       cuMemAlloc, cuMemCreate and imports are out of memory
@@ -16,18 +17,12 @@
  *   nccl-old     ncclGetVersion says 2.15
  *   init-fail    ncclCommInitRankConfig fails
  *   async-error  NCCL operations hang and ncclCommGetAsyncError says so
- *   window-fail  ncclCommWindowRegister fails, when all ranks are there
- *   window-none  ncclCommWindowRegister gives no window
  *   call-slow    every NCCL operation's call takes long
- *   far-late     a stream sees 10 ms later what a stream of the other queue wrote: a file
- *                far-<pid>-<n> each time
- *   graph-none   cuGraphKernelNodeGetParams is out of memory
- *   graph-host   in every graph the host has a part
+ *   launch-fail  cuLaunchKernel fails
  *   kernel-hang  NCCL operations never end, nor does ncclCommAbort, while it is on; each that has
  *                begun makes a file hangs-<pid>-<n>
  *
- * With any or none, every launch of a captured kernel makes a file replay-<pid>-<n>, and what the
- * real ones would suffer in silence makes misused-<pid>-<n>.
+ * With any or none, what the real ones would suffer in silence makes a file misused-<pid>-<n>.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -40,12 +35,12 @@
 
 #include "fake.h"
 
-#define FAULTS 18
+#define FAULTS 14
 
 static const char *const names[FAULTS] = {
-	"ipc-open",  "memory",	   "sticky",	  "batch-fail",	 "driver-old",	"wedge",
-	"nccl-old",  "init-fail",  "async-error", "kernel-hang", "window-fail", "window-none",
-	"call-slow", "graph-none", "graph-host",  "far-late",	 "contained",	"mps-unknown",
+	"ipc-open",  "memory",	  "sticky",	 "batch-fail",	"driver-old",
+	"wedge",     "nccl-old",  "init-fail",	 "async-error", "kernel-hang",
+	"call-slow", "contained", "mps-unknown", "launch-fail",
 };
 static atomic_uint asked[FAULTS];
 static const char *list;
@@ -61,8 +56,7 @@ static bool file_says(const char *name)
 		return false;
 	ssize_t got = read(fd, text, sizeof(text) - 1);
 	close(fd);
-	int pid = got > 0 ? atoi(text) : 0;
-	return pid == 0 || pid == getpid();
+	return got > 0 && (atoi(text) == 0 || atoi(text) == getpid());
 }
 
 static bool command_line_has(const char *word)

@@ -304,22 +304,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 
 /* ---- Parting ------------------------------------------------------------------------------- */
 
-/* Waits for what it has launched itself: as the real one, it knows nothing of captured kernels. */
 static void drain(struct ncclComm *c)
 {
 	unsigned round = 0;
-	while (atomic_load(&c->ended) < atomic_load(&c->known))
+	while (atomic_load(&c->ended) < atomic_load(&c->launched))
 		fake_pause(&round);
-}
-
-/* As the real one does, for ever if need be. */
-static void await_graphs(struct ncclComm *c)
-{
-	unsigned round = 0;
-	while (atomic_load(&c->graphs))
-		fake_pause(&round);
-	if (atomic_load(&c->ended) < atomic_load(&c->launched))
-		fake_die("a captured kernel runs while its communicator ends");
 }
 
 /* The last rank of a process waits for the other processes', as the real one does on one node,
@@ -343,7 +332,6 @@ static void comm_free(struct ncclComm *c)
 	await_others(c);
 	munmap(c->shared, c->size);
 	redops_forget(c);
-	windows_forget(c);
 	free(c);
 }
 
@@ -360,7 +348,6 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
 	if (!c)
 		return ncclSuccess;
 	drain(c);
-	await_graphs(c);
 	comm_free(c);
 	return ncclSuccess;
 }
@@ -371,7 +358,6 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
 		return ncclSuccess;
 	atomic_store(&c->aborted, 1);
 	drain(c);
-	await_graphs(c);
 	comm_free(c);
 	return ncclSuccess;
 }

@@ -22,15 +22,6 @@ struct call {
 	int32_t type;
 	int32_t redop;
 	int32_t root;
-	/* Of a symmetric kernel: 1 + the windows' numbers, and the places in them; else 0. */
-	uint64_t src_window, src_at, dst_window, dst_at;
-};
-
-/* What ranks that register a window must agree on. */
-struct window_call {
-	uint64_t bytes, base_offset;
-	uint64_t collectives; /* before */
-	uint64_t history;     /* of windows that came and went */
 };
 
 struct member_slot {
@@ -38,10 +29,8 @@ struct member_slot {
 	int gpu; /* physical */
 	unsigned long long start;
 	_Atomic uint64_t posted, taken; /* rounds */
-	_Atomic uint64_t windows;	/* registrations */
-	struct window_call window_calls[2];
-	atomic_int gone;      /* destroyed, or aborted */
-	struct call calls[2]; /* by the round's parity, as the boxes */
+	atomic_int gone;		/* destroyed, or aborted */
+	struct call calls[2];		/* by the round's parity, as the boxes */
 };
 
 /* From one rank to another. A message is announced, its bytes follow, and it is acknowledged. */
@@ -75,12 +64,8 @@ struct ncclComm {
 	int nranks, rank;
 	CUcontext context;
 	uint64_t round;
-	uint64_t collectives, registrations, window_history;
-	struct ncclWindow_vidmem *windows;
 	_Atomic uint64_t launched, ended; /* one runs after the other */
-	_Atomic uint64_t known;		  /* the last of them that NCCL launched itself */
 	atomic_int aborted;
-	atomic_uint graphs; /* that hold operations of it */
 	struct ncclComm *next_in_group;
 	struct launch *group; /* of the open group: a launch for each stream, works in the first */
 };
@@ -94,8 +79,7 @@ struct work {
 	char scalar[8]; /* of a PreMulSum */
 	/* While it runs: */
 	struct fake_pin src_pin, dst_pin;
-	struct ncclWindow_vidmem *windows[2]; /* that it uses */
-	uint64_t at;			      /* bytes of a p2p message that are done */
+	uint64_t at; /* bytes of a p2p message that are done */
 	bool begun, done;
 };
 
@@ -106,9 +90,7 @@ struct launch {
 	CUstream stream;
 	uint64_t ticket;
 	struct work *works, **tail;
-	uint64_t known; /* of the communicator, when this was captured */
 	const atomic_int *stop;
-	bool symmetric; /* some of it uses windows: no abort reaches it */
 };
 
 /* nccl_comm.c */
@@ -124,6 +106,8 @@ ncclResult_t joins_run(void);
 /* nccl_ops.c */
 size_t nccl_width(int type);
 void launch_run(void *arg, const atomic_int *stop);
+/* The communicator may go now, too. */
+void launch_free(void *arg);
 /* Whether to go on waiting: not after an abort or a fault of the context. */
 bool launch_on(const struct launch *l);
 /* For all ranks: it hangs until it is aborted, as the real one does. */
@@ -132,13 +116,6 @@ size_t src_bytes(const struct ncclComm *c, const struct call *call);
 size_t dst_bytes(const struct ncclComm *c, const struct call *call);
 
 void work_free(struct work *w);
-
-/* nccl_window.c: notes which windows it is in, if there are symmetric kernels for it. */
-void window_use(struct ncclComm *c, struct work *w);
-void window_unuse(struct work *w);
-/* A copy of captured work uses them, which the captured itself does not. */
-void window_again(const struct ncclComm *c, struct work *copy);
-void windows_forget(struct ncclComm *c);
 
 /* nccl_collective.c, nccl_p2p.c: false when the launch is over */
 bool collective_run(struct launch *l, struct work *w);

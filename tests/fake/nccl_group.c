@@ -37,19 +37,6 @@ static ncclResult_t streams_join(const struct launch *l, const struct launch *ot
 	return error ? nccl_error(ncclUnhandledCudaError, "CUDA error %d", error) : ncclSuccess;
 }
 
-static CUresult enqueue(struct launch *l, bool replayed)
-{
-	struct ncclComm *c = l->comm; /* l may be gone as soon as it is enqueued */
-	const uint64_t ticket = l->ticket = atomic_load(&c->launched) + 1;
-	CUresult error = fake_stream_enqueue(l->stream, launch_run, l);
-	if (error)
-		return error;
-	atomic_store(&c->launched, ticket);
-	if (!replayed)
-		atomic_store(&c->known, ticket);
-	return CUDA_SUCCESS;
-}
-
 static struct launch *launch_new(struct ncclComm *c, CUstream stream)
 {
 	struct launch *l = calloc(1, sizeof(*l));
@@ -58,55 +45,16 @@ static struct launch *launch_new(struct ncclComm *c, CUstream stream)
 	return l;
 }
 
-static uint64_t collectives(const struct launch *l)
+/* It cannot be captured. */
+static CUresult enqueue(struct launch *l)
 {
-	uint64_t n = 0;
-	for (const struct work *w = l->works; w; w = w->next)
-		n += w->call.kind != NCCLSVC_SEND && w->call.kind != NCCLSVC_RECV;
-	return n;
-}
-
-/* What was captured is done once more. The real one may not have uploaded its part of it before
- * the next call. */
-static CUresult graph_fire(void *arg, CUstream stream)
-{
-	struct launch *captured = arg;
-	if (atomic_load(&captured->comm->known) == captured->known)
-		fake_die("a captured kernel is launched before a call follows the capture");
-	struct launch *l = launch_new(captured->comm, stream);
-	CUresult error = l ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-	for (const struct work *w = captured->works; w && !error; w = w->next) {
-		struct work *copy = malloc(sizeof(*copy));
-		if (!copy) {
-			error = CUDA_ERROR_OUT_OF_MEMORY;
-			break;
-		}
-		memcpy(copy, w, sizeof(*copy));
-		copy->next = NULL;
-		window_again(captured->comm, copy);
-		*l->tail = copy;
-		l->tail = &copy->next;
-	}
+	static const struct fake_work work = {.run = launch_run, .drop = launch_free};
+	struct ncclComm *c = l->comm; /* l may be gone as soon as it is enqueued */
+	const uint64_t ticket = l->ticket = atomic_load(&c->launched) + 1;
+	CUresult error = fake_stream_enqueue(l->stream, &work, l);
 	if (!error)
-		error = enqueue(l, true);
-	if (error) {
-		if (l)
-			launch_drop(l);
-		return error;
-	}
-	captured->ticket = atomic_load(&captured->comm->launched);
-	captured->comm->collectives += collectives(captured);
-	return CUDA_SUCCESS;
-}
-
-static void graph_drop(void *arg)
-{
-	struct launch *l = arg;
-	struct ncclComm *c = l->comm;
-	if (atomic_load(&c->ended) < l->ticket)
-		fake_die("a graph goes while its kernel runs");
-	launch_drop(l);
-	atomic_fetch_sub(&c->graphs, 1);
+		atomic_store(&c->launched, ticket);
+	return error;
 }
 
 static ncclResult_t launch(struct launch *l)
@@ -118,20 +66,8 @@ static ncclResult_t launch(struct launch *l)
 		launch_drop(l);
 		return nccl_error(ncclInvalidArgument, "the stream is of another device");
 	}
-	bool captured = false;
-	const struct fake_node node = {graph_fire, graph_drop, l};
 	if (!error)
-		error = fake_stream_capture(l->stream, &node, &captured);
-	if (captured && !error) {
-		for (struct work *w = l->works; w; w = w->next)
-			window_unuse(w);
-		atomic_fetch_add(&c->graphs, 1);
-		l->known = atomic_load(&c->known);
-		c->collectives -= collectives(l); /* a launch counts */
-		return ncclSuccess;
-	}
-	if (!error)
-		error = enqueue(l, false);
+		error = enqueue(l);
 	if (error) {
 		launch_drop(l);
 		return nccl_error(ncclUnhandledCudaError, "CUDA error %d", error);

@@ -24,7 +24,7 @@ size_t nccl_width(int type)
 
 bool launch_on(const struct launch *l)
 {
-	return !atomic_load(l->stop) && (l->symmetric || !atomic_load(&l->comm->aborted));
+	return !atomic_load(l->stop) && !atomic_load(&l->comm->aborted);
 }
 
 void launch_fail(struct launch *l, ncclResult_t error)
@@ -94,12 +94,12 @@ void work_free(struct work *w)
 		fake_unpin(&w->src_pin);
 	if (w->dst_pin.range)
 		fake_unpin(&w->dst_pin);
-	window_unuse(w);
 	free(w);
 }
 
-static void launch_free(struct launch *l)
+void launch_free(void *arg)
 {
+	struct launch *l = arg;
 	for (struct work *w = l->works, *next; w; w = next) {
 		next = w->next;
 		work_free(w);
@@ -129,8 +129,6 @@ void launch_run(void *arg, const atomic_int *stop)
 {
 	struct launch *l = arg;
 	l->stop = stop;
-	for (const struct work *w = l->works; w; w = w->next)
-		l->symmetric = l->symmetric || w->windows[0];
 	/* One communicator's operations run in their order, on whatever streams. Also to end they
 	 * keep it, for `ended` counts. */
 	unsigned round = 0;
@@ -142,7 +140,6 @@ void launch_run(void *arg, const atomic_int *stop)
 		fake_context_fault(l->comm->context);
 	else if (!launch_works(l))
 		hang(l);
-	launch_free(l);
 }
 
 /* ---- Calling ------------------------------------------------------------------------------- */
@@ -178,8 +175,6 @@ static ncclResult_t call(int kind, const void *src, void *dst, size_t count, int
 		free(w);
 		return nccl_error(ncclInvalidArgument, "buffer argument is NULL");
 	}
-	c->collectives += kind != NCCLSVC_SEND && kind != NCCLSVC_RECV;
-	window_use(c, w);
 	return nccl_submit(c, stream, w);
 }
 

@@ -115,17 +115,11 @@ static void fault_path(const char *name, char path[128])
 
 void fault_on(const char *name, int pid)
 {
-	char path[128], text[16];
+	char path[128];
 	fault_path(name, path);
-	/* Complete when it appears. */
-	char other[140];
-	snprintf(other, sizeof(other), "%s/new.%s", dir, name);
-	int fd = open(other, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-	CHECK(fd >= 0);
-	int length = pid ? snprintf(text, sizeof(text), "%d", pid) : 0;
-	CHECK_EQ(write(fd, text, (size_t)length), length);
+	int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && dprintf(fd, "%d", pid) > 0);
 	close(fd);
-	OK(rename(other, path));
 }
 
 void fault_off(const char *name)

@@ -19,7 +19,7 @@ struct ranks {
 	int socks[PROCESSES_MAX][2]; /* [i][0] is process i's, [i][1] for whoever talks to it */
 	ncclUniqueId id;
 	CUipcMemHandle handle;
-	_Alignas(4096) char scratch[16 * 4096];
+	_Alignas(4096) char scratch[128 * 4096];
 };
 
 #define CHECK(condition)                                                                           \

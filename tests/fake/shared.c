@@ -40,7 +40,6 @@ struct state {
 	pthread_mutex_t lock;
 	uint64_t generation;
 	size_t used[FAKE_GPUS_MAX];
-	atomic_uint queue[FAKE_GPUS_MAX]; /* of the stream that wrote a word last */
 	struct process processes[PROCESSES];
 	struct entry entries[PHYSICALS];
 };
@@ -331,14 +330,4 @@ size_t shared_unused(int gpu)
 	size_t used = state->used[gpu];
 	state_unlock();
 	return device_memory() > used ? device_memory() - used : 0;
-}
-
-void shared_set_queue(int gpu, unsigned queue)
-{
-	atomic_store(&state->queue[gpu], queue);
-}
-
-unsigned shared_queue(int gpu)
-{
-	return atomic_load(&state->queue[gpu]);
 }

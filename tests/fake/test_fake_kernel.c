@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The stand-in for libcuda runs the kernels of the peer transport, from the data in the library.
- * The arguments are the files of their PTX: for few bytes, and for many. */
+ * The arguments are the files of their PTX: for few bytes, for many, and for messages. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -11,7 +11,6 @@
 #include <cmocka.h>
 
 #include "cuda_driver.h"
-#include "dynlib.h"
 #include "fdio.h"
 #include "kernels/image.h"
 #include "ncclsvc_types.h"
@@ -23,23 +22,16 @@
 #define BYTES_MAX 700
 #define BUFFER	  (BYTES_MAX * PROCESSES_MAX + 64)
 #define GUARD	  0xa5
-#define STAGING	  (PEER_STAGING + PEER_BULK)
-#define PAGE_EACH 4096 /* of the ranks' page, by communicator and rank */
 #define THREADS	  64
 #define ALL(n)	  ((uint8_t)((1u << (n)) - 1))
 #define ABOVE(v)  ((uint32_t)((v) >> 32))
 
-/* What the driver has beside CUDA_FUNCTIONS. */
-#define POINTER(function, exported, parameters) CUresult(*function) parameters;
-#define SYMBOL(function, exported, parameters)	{exported, offsetof(struct graphs, function)},
 static struct cuda cuda;
-static struct graphs {
-	CUDA_GRAPH_FUNCTIONS(POINTER)
-} graphs;
 
-/* One for few bytes, and one for many. */
-enum which { FEW, MANY, KERNELS };
-static const char *const names[KERNELS] = {"ncclsvc_peer_collective", "ncclsvc_peer_bulk"};
+/* Collectives have one for few bytes, and one for many. */
+enum which { FEW, MANY, COLLECTIVES, MESSAGES = COLLECTIVES, KERNELS };
+static const char *const names[KERNELS] = {"ncclsvc_peer_collective", "ncclsvc_peer_bulk",
+					   "ncclsvc_peer_messages"};
 static const char *ptx_paths[KERNELS];
 static CUfunction kernels[KERNELS];
 
@@ -62,7 +54,7 @@ static void *host(CUdeviceptr p)
 static struct peer_page *page_of(struct ranks *ranks, unsigned comm, unsigned rank)
 {
 	return (struct peer_page *)(void *)(ranks->scratch +
-					    (comm * PROCESSES_MAX + rank) * PAGE_EACH);
+					    (comm * PROCESSES_MAX + rank) * PEER_PAGE);
 }
 
 static char *ptx_read(const char *path)
@@ -97,9 +89,9 @@ static uint64_t staging_map(CUmemGenericAllocationHandle handle, unsigned device
 	CUdeviceptr p;
 	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, (int)device},
 				  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	OK(cuMemAddressReserve(&p, STAGING, 0, 0, 0));
-	OK(cuMemMap(p, STAGING, 0, handle, 0));
-	OK(cuMemSetAccess(p, STAGING, &access, 1));
+	OK(cuMemAddressReserve(&p, PEER_STAGING, 0, 0, 0));
+	OK(cuMemMap(p, PEER_STAGING, 0, handle, 0));
+	OK(cuMemSetAccess(p, PEER_STAGING, &access, 1));
 	OK(cuMemRelease(handle));
 	return p;
 }
@@ -113,7 +105,7 @@ static void staging_exchange(struct ranks *ranks, struct comm *c)
 					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)c->rank}};
 	CUmemGenericAllocationHandle handle;
 	int fd;
-	OK(cuMemCreate(&handle, STAGING, &prop, 0));
+	OK(cuMemCreate(&handle, PEER_STAGING, &prop, 0));
 	OK(cuMemExportToShareableHandle(&fd, handle, 1, 0));
 	c->staging[c->rank] = staging_map(handle, c->rank);
 	const uint8_t own = (uint8_t)c->rank;
@@ -155,6 +147,7 @@ static void process_open(struct ranks *ranks, int rank)
 	CHECK(cuda_driver_load(&cuda, &version, why, sizeof(why)));
 	kernels[FEW] = kernel_load(ncclsvc_peer_collective_image, FEW);
 	kernels[MANY] = kernel_load(ncclsvc_peer_bulk_image, MANY);
+	kernels[MESSAGES] = kernel_load(ncclsvc_peer_messages_image, MESSAGES);
 }
 
 /* ---- Modules ---- */
@@ -168,7 +161,8 @@ static void modules(struct ranks *ranks, int rank)
 		kernel_load(text, i);
 		free(text);
 	}
-	CHECK(ncclsvc_peer_collective_image_size > 1000 && ncclsvc_peer_bulk_image_size > 1000);
+	CHECK(ncclsvc_peer_collective_image_size > 1000 && ncclsvc_peer_bulk_image_size > 1000 &&
+	      ncclsvc_peer_messages_image_size > 1000);
 	CHECK_EQ(ncclsvc_peer_collective_image[ncclsvc_peer_collective_image_size], 0);
 	CHECK_EQ(cuda.cuModuleLoadData(&module, ".entry without a version"),
 		 CUDA_ERROR_INVALID_VALUE);
@@ -286,7 +280,7 @@ static void eager(struct ranks *ranks, int rank, unsigned n)
 	struct comm *c = comm_make(ranks, 0, (unsigned)rank, n);
 	unsigned seed = n;
 	for (unsigned round = 0; round < ROUNDS; round++) {
-		const enum which kernel = (unsigned)rand_r(&seed) % KERNELS;
+		const enum which kernel = (unsigned)rand_r(&seed) % COLLECTIVES;
 		struct peer_call call = call_of(c, 1 + (unsigned)rand_r(&seed) % BYTES_MAX);
 		const unsigned root = (unsigned)rand_r(&seed) % n;
 		call.src += (unsigned)rand_r(&seed) % 16;
@@ -323,36 +317,61 @@ static void eager_test(void **state)
 
 /* ---- Captured ---- */
 
-static void captured(struct ranks *ranks, int rank)
+#define CAPTURED      50
+#define CAPTURED_EACH 50 /* bytes, of all ranks' parts and a guard */
+
+/* One after the other, with outputs of their own. */
+static CUgraph capture(struct comm *c, struct peer_call *calls)
 {
-	static const struct dynlib_symbol symbols[] = {CUDA_GRAPH_FUNCTIONS(SYMBOL)};
-	char why[256];
-	CHECK(dynlib_open(CUDA_DRIVER_SONAME, symbols, sizeof(symbols) / sizeof(symbols[0]),
-			  &graphs, why, sizeof(why)));
-	process_open(ranks, rank);
-	struct comm *c = comm_make(ranks, 0, (unsigned)rank, 2);
-	struct peer_call calls[SHAPES];
 	CUgraph graph;
-	CUgraphExec exec;
 	OK(cuStreamBeginCapture(c->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-	for (unsigned i = 0; i < SHAPES; i++) {
-		calls[i] = shape(call_of(c, 100 + i), i, 1);
-		calls[i].dst += i * 500;
+	for (unsigned i = 0; i < CAPTURED; i++) {
+		calls[i] = shape(call_of(c, 20 + i % 5), i % SHAPES, 1);
+		calls[i].dst += i * CAPTURED_EACH;
 		struct peer_call given = calls[i];
-		OK(launch(c, i % KERNELS, &given));
+		OK(launch(c, i % COLLECTIVES, &given));
 	}
 	OK(cuStreamEndCapture(c->stream, &graph));
-	OK(graphs.cuGraphInstantiateWithFlags(&exec, graph, 0));
+	return graph;
+}
+
+/* A launch with the first one's output; returns 1. */
+static unsigned eager_first(struct comm *c, unsigned round)
+{
+	struct peer_call call = call_of(c, 20);
+	call.reduces = 1;
+	const struct peer_call given = call;
+	OK(launch(c, round % COLLECTIVES, &call));
+	output_check(c, &given, 0, round);
+	return 1;
+}
+
+static void captured(struct ranks *ranks, int rank)
+{
+	process_open(ranks, rank);
+	struct comm *c = comm_make(ranks, 0, (unsigned)rank, 2);
+	struct peer_call calls[CAPTURED];
+	CUgraphExec execs[2];
+	CUgraph graph = capture(c, calls);
+	for (unsigned i = 0; i < 2; i++)
+		OK(cuGraphInstantiateWithFlags(&execs[i], graph, 0));
 	OK(cuGraphDestroy(graph));
 	CHECK_EQ(((struct peer_state *)host(c->staging[rank]))->sequence, 0);
+	unsigned launched = 0;
 	for (unsigned replay = 0; replay < REPLAYS; replay++) {
 		input_fill(c, replay);
-		OK(graphs.cuGraphLaunch(exec, c->stream));
-		for (unsigned i = 0; i < SHAPES; i++)
+		if (replay % 3 == 1)
+			launched += eager_first(c, replay);
+		OK(cuGraphLaunch(execs[replay % 2], c->stream));
+		launched += CAPTURED;
+		if (replay % 4 == 2)
+			launched += eager_first(c, replay);
+		for (unsigned i = 0; i < CAPTURED; i++)
 			output_check(c, &calls[i], 1, replay);
 	}
-	CHECK_EQ(((struct peer_state *)host(c->staging[rank]))->sequence, REPLAYS * SHAPES);
-	OK(graphs.cuGraphExecDestroy(exec));
+	CHECK_EQ(((struct peer_state *)host(c->staging[rank]))->sequence, launched);
+	OK(cuGraphExecDestroy(execs[0]));
+	OK(cuGraphExecDestroy(execs[1]));
 	ranks_barrier(ranks, 2);
 }
 
@@ -360,6 +379,133 @@ static void captured_test(void **state)
 {
 	(void)state;
 	ranks_run(2, captured, -1);
+}
+
+/* A Send to the other rank and a Recv from it, of as many bytes. */
+static void exchange(const struct comm *c, uint64_t from, uint64_t to, uint64_t bytes)
+{
+	const unsigned other = 1 - c->rank, ways[] = {PEER_WAY_TO(other), PEER_WAY_FROM(other)};
+	struct peer_messages m = {.call = call_of(c, 0)};
+	for (unsigned i = 0; i < 2; i++) {
+		m.block[i] = PEER_BLOCK_OF(ways[i], 0);
+		m.parts[i].at = i ? c->dst + to : c->src + from;
+		m.parts[i].header = peer_message(NCCLSVC_UINT8, bytes);
+	}
+	for (unsigned way = 0; way <= PEER_WAYS; way++)
+		m.first[way] = (uint8_t)((way > ways[0]) + (way > ways[1]));
+	void *parameters[] = {&m};
+	OK(cuda.cuLaunchKernel(kernels[MESSAGES], 2, 1, 1, THREADS, 1, 1, 0, c->stream, parameters,
+			       NULL));
+}
+
+/* Messages of i + 1 bytes, from i on, one behind the other. */
+#define EXCHANGES 20
+
+static void exchanges(const struct comm *c)
+{
+	for (uint64_t i = 0, to = 0; i < EXCHANGES; to += ++i)
+		exchange(c, i, to, i + 1);
+}
+
+static void exchanges_check(struct comm *c, unsigned round)
+{
+	OK(cuMemcpyDtoHAsync(c->out, c->dst, BUFFER, c->stream));
+	OK(cuStreamSynchronize(c->stream));
+	CHECK_EQ(c->page->failed, 0);
+	const uint8_t *at = c->out;
+	for (uint64_t i = 0; i < EXCHANGES; i++)
+		for (uint64_t k = 0; k <= i; k++)
+			CHECK_EQ(*at++, input(1 - c->rank, i + k, round));
+	CHECK_EQ(*at, GUARD);
+}
+
+/* Replays, and the same without a graph, with a collective before each. */
+static void captured_messages(struct ranks *ranks, int rank)
+{
+	process_open(ranks, rank);
+	struct comm *c = comm_make(ranks, 0, (unsigned)rank, 2);
+	CUgraph graph;
+	CUgraphExec exec;
+	OK(cuStreamBeginCapture(c->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+	exchanges(c);
+	OK(cuStreamEndCapture(c->stream, &graph));
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	for (unsigned round = 0; round < REPLAYS; round++) {
+		input_fill(c, round);
+		eager_first(c, round);
+		if (round % 3)
+			OK(cuGraphLaunch(exec, c->stream));
+		else
+			exchanges(c);
+		exchanges_check(c, round);
+	}
+	ranks_barrier(ranks, 2);
+}
+
+static void captured_messages_test(void **state)
+{
+	(void)state;
+	ranks_run(2, captured_messages, -1);
+}
+
+/* ---- Graphs made by hand ---- */
+
+static void call_is(CUgraphNode node, const struct peer_call *call)
+{
+	CUDA_KERNEL_NODE_PARAMS params;
+	OK(cuGraphKernelNodeGetParams(node, &params));
+	CHECK(params.func == kernels[FEW] && params.gridDimX == 1 && params.blockDimX == THREADS);
+	CHECK(memcmp(params.kernelParams[0], call, sizeof(*call)) == 0);
+}
+
+/* A node has the parameters of a captured one, with another output. Then the executable graph gets
+ * still another. */
+static void by_hand(struct ranks *ranks, int rank)
+{
+	process_open(ranks, rank);
+	struct comm *c = comm_make(ranks, 0, (unsigned)rank, 2);
+	struct peer_call calls[3] = {shape(call_of(c, 40), ALL_REDUCE, 0)};
+	CUgraph captured, graph;
+	CUgraphNode node;
+	CUgraphExec exec;
+	CUDA_KERNEL_NODE_PARAMS params;
+	size_t n = 1;
+	struct peer_call given = calls[0];
+	OK(cuStreamBeginCapture(c->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+	OK(launch(c, FEW, &given));
+	OK(cuStreamEndCapture(c->stream, &captured));
+	OK(cuGraphGetNodes(captured, &node, &n));
+	call_is(node, &calls[0]);
+	OK(cuGraphKernelNodeSetAttribute(node, CU_LAUNCH_ATTRIBUTE_PRIORITY,
+					 &(CUlaunchAttributeValue){.pad = {0}}));
+	OK(cuGraphKernelNodeGetParams(node, &params));
+	params.kernelParams = (void *[]){&given};
+	given = calls[1] = calls[0];
+	given.dst = calls[1].dst += 100;
+	OK(cuGraphCreate(&graph, 0));
+	OK(cuGraphAddKernelNode(&node, graph, NULL, 0, &params));
+	call_is(node, &calls[1]);
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	input_fill(c, 1);
+	OK(cuGraphLaunch(exec, c->stream));
+	output_check(c, &calls[1], 0, 1);
+	given = calls[2] = calls[0];
+	given.dst = calls[2].dst += 200;
+	OK(cuGraphExecKernelNodeSetParams(exec, node, &params));
+	call_is(node, &calls[1]);
+	input_fill(c, 2);
+	OK(cuGraphLaunch(exec, c->stream));
+	output_check(c, &calls[2], 0, 2);
+	params.gridDimX = 0;
+	CHECK_EQ(cuGraphExecKernelNodeSetParams(exec, node, &params), CUDA_ERROR_INVALID_VALUE);
+	CHECK_EQ(cuGraphAddKernelNode(&node, graph, NULL, 0, &params), CUDA_ERROR_INVALID_VALUE);
+	ranks_barrier(ranks, 2);
+}
+
+static void by_hand_test(void **state)
+{
+	(void)state;
+	ranks_run(2, by_hand, -1);
 }
 
 /* ---- Two communicators ---- */
@@ -447,7 +593,7 @@ static void wrong_address(struct ranks *ranks, int rank)
 			     .stream = stream_open(),
 			     .src = gpu_alloc(64),
 			     .dst = gpu_alloc(64)};
-	c->staging[0] = gpu_alloc(PEER_STAGING); /* enough for few bytes */
+	c->staging[0] = gpu_alloc(PEER_BULK); /* enough for few bytes */
 	struct peer_call call = call_of(c, 64);
 	OK(launch(c, FEW, &call));
 	OK(cuStreamSynchronize(c->stream));
@@ -497,8 +643,8 @@ static void torn_down(struct ranks *ranks, int rank)
 			 .stream = stream_open(),
 			 .src = gpu_alloc(64),
 			 .dst = gpu_alloc(64)};
-	c.staging[0] = gpu_alloc(STAGING);
-	c.staging[1] = gpu_alloc(STAGING);
+	c.staging[0] = gpu_alloc(PEER_STAGING);
+	c.staging[1] = gpu_alloc(PEER_STAGING);
 	struct peer_call call = call_of(&c, 64);
 	OK(launch(&c, FEW, &call));
 	CHECK(soon(waits, c.page));
@@ -521,9 +667,10 @@ static void torn_down_test(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(modules_test),	    cmocka_unit_test(eager_test),
-		cmocka_unit_test(captured_test),    cmocka_unit_test(two_communicators_test),
-		cmocka_unit_test(peer_killed_test), cmocka_unit_test(wrong_address_test),
+		cmocka_unit_test(modules_test),		  cmocka_unit_test(eager_test),
+		cmocka_unit_test(captured_test),	  cmocka_unit_test(by_hand_test),
+		cmocka_unit_test(captured_messages_test), cmocka_unit_test(two_communicators_test),
+		cmocka_unit_test(peer_killed_test),	  cmocka_unit_test(wrong_address_test),
 		cmocka_unit_test(torn_down_test),
 	};
 	if (argc != 1 + KERNELS)

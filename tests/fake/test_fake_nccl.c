@@ -353,118 +353,6 @@ static void illegal_test(void **state)
 	ranks_run(2, illegal, -1);
 }
 
-/* ---- Memory -------------------------------------------------------------------------------- */
-
-static void windows(struct ranks *ranks, int rank)
-{
-	ncclComm_t comm = comm_open(ranks, rank, 2);
-	ncclWindow_t window;
-	CUmemGenericAllocationHandle handle;
-	CUdeviceptr imported;
-	void *p;
-	int fd;
-	OK(ncclMemAlloc(&p, 100000));
-	OK(cuMemRetainAllocationHandle(&handle, p));
-	OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-	OK(cuMemRelease(handle));
-	close(fd);
-	OK(ncclCommWindowRegister(comm, p, 100000, &window, NCCL_WIN_COLL_SYMMETRIC));
-	CUstream s = stream_open();
-	memset(p, 1, 4000);
-	OK(ncclAllReduce(p, p, 1000, NCCLSVC_UINT32, NCCLSVC_SUM, comm, s));
-	OK(cuStreamSynchronize(s));
-	CHECK_EQ(*(uint32_t *)p, 0x02020202);
-	OK(ncclCommWindowDeregister(comm, window));
-	OK(ncclMemFree(p));
-	if (rank == 0)
-		OK(cuIpcGetMemHandle(&ranks->handle, gpu_alloc(4096)));
-	ranks_barrier(ranks, 2);
-	if (rank == 1) {
-		OK(cuIpcOpenMemHandle(&imported, ranks->handle, 1));
-		CHECK_EQ(ncclCommWindowRegister(comm, host(imported), 4096, &window, 0),
-			 ncclUnhandledCudaError);
-		OK(cuIpcCloseMemHandle(imported));
-	}
-	ranks_barrier(ranks, 2);
-	OK(ncclCommDestroy(comm));
-}
-
-static void windows_test(void **state)
-{
-	(void)state;
-	ranks_run(2, windows, -1);
-}
-
-static void *window_open(ncclComm_t comm, ncclWindow_t *window)
-{
-	void *p;
-	OK(ncclMemAlloc(&p, 100000));
-	OK(ncclCommWindowRegister(comm, p, 100000, window, NCCL_WIN_COLL_SYMMETRIC));
-	return p;
-}
-
-static void await_error(ncclComm_t comm)
-{
-	ncclResult_t error = ncclSuccess;
-	for (unsigned round = 0; !error; fake_pause(&round))
-		OK(ncclCommGetAsyncError(comm, &error));
-	CHECK_EQ(error, ncclInvalidUsage);
-}
-
-/* What the real library does not notice, and computes with other memory or hangs. */
-static void unlike_windows(struct ranks *ranks, int rank)
-{
-	ncclComm_t comm = comm_open(ranks, rank, 2), other = comm_open(ranks, rank, 2);
-	ncclWindow_t window, second;
-	CUstream s = stream_open();
-	float *p = window_open(comm, &window);
-	void *q;
-	/* Integers have no such kernel. */
-	OK(ncclAllReduce(p + rank, p + rank, 1000, NCCLSVC_INT32, NCCLSVC_SUM, comm, s));
-	OK(ncclAllReduce(p, p, 1000, NCCLSVC_FLOAT32, NCCLSVC_SUM, comm, s));
-	OK(cuStreamSynchronize(s));
-	OK(ncclMemAlloc(&q, 100000));
-	CHECK_EQ(ncclCommWindowRegister(other, q, rank ? 4096 : 8192, &second,
-					NCCL_WIN_COLL_SYMMETRIC),
-		 ncclInvalidUsage);
-	await_error(other);
-	OK(ncclAllReduce(p + rank, p + rank, 1000, NCCLSVC_FLOAT32, NCCLSVC_SUM, comm, s));
-	await_error(comm);
-	CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
-	ranks_barrier(ranks, 2);
-}
-
-static void used_windows(struct ranks *ranks, int rank)
-{
-	ncclComm_t comm = comm_open(ranks, rank, 2);
-	ncclWindow_t window;
-	CUstream s = stream_open();
-	float *p = window_open(comm, &window);
-	if (rank == 0) {
-		OK(ncclAllReduce(p, p, 1000, NCCLSVC_FLOAT32, NCCLSVC_SUM, comm, s));
-		CHECK_EQ(ncclCommWindowDeregister(comm, window), ncclInvalidUsage);
-	}
-	await_error(comm);
-	ranks_barrier(ranks, 2);
-}
-
-static void unmapped_windows(struct ranks *ranks, int rank)
-{
-	ncclComm_t comm = comm_open(ranks, rank, 2);
-	ncclWindow_t window;
-	OK(ncclMemFree(window_open(comm, &window)));
-	CHECK_EQ(ncclCommWindowDeregister(comm, window), ncclInvalidUsage);
-	ranks_barrier(ranks, 2);
-}
-
-static void bad_windows_test(void **state)
-{
-	(void)state;
-	ranks_run(2, unlike_windows, -1);
-	ranks_run(2, used_windows, -1);
-	ranks_run(2, unmapped_windows, -1);
-}
-
 int main(void)
 {
 	setenv("NCCLSVC_FAKE_GPUS", "4", 1);
@@ -472,8 +360,7 @@ int main(void)
 		cmocka_unit_test(collectives_test), cmocka_unit_test(exchange_test),
 		cmocka_unit_test(killed_peer_test), cmocka_unit_test(mismatch_test),
 		cmocka_unit_test(bad_joins_test),   cmocka_unit_test(faults_test),
-		cmocka_unit_test(illegal_test),	    cmocka_unit_test(windows_test),
-		cmocka_unit_test(bad_windows_test),
+		cmocka_unit_test(illegal_test),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -171,9 +171,7 @@ static void streams(struct ranks *ranks, int rank)
 	(void)rank;
 	CUstream s, t, u;
 	CUevent never, event, start;
-	CUgraph graph;
 	unsigned long long ids[3];
-	int status;
 	float ms;
 	char out[16] = "";
 	CUcontext context = gpu_open(0), of;
@@ -223,19 +221,6 @@ static void streams(struct ranks *ranks, int rank)
 	CHECK(u == s);
 	OK(cuStreamGetId(u, &ids[2]));
 	CHECK(ids[2] > ids[1] && ids[1] > ids[0]);
-	/* Capture. */
-	OK(cuStreamBeginCapture(u, CU_STREAM_CAPTURE_MODE_RELAXED));
-	OK(cuStreamIsCapturing(u, &status));
-	CHECK_EQ(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
-	CHECK_EQ(cuStreamWriteValue64(u, word, 2, 0), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-	OK(cuStreamEndCapture(u, &graph));
-	size_t nodes = 1;
-	OK(cuGraphGetNodes(graph, NULL, &nodes));
-	CHECK_EQ(nodes, 0);
-	OK(cuGraphDestroy(graph));
-	OK(cuStreamSynchronize(u));
-	OK(cuStreamIsCapturing(u, &status));
-	CHECK_EQ(status, CU_STREAM_CAPTURE_STATUS_NONE);
 	/* One that is destroyed with work under way still does it. */
 	OK(cuStreamWaitValue64(u, word, 5, 0));
 	OK(cuStreamWriteValue64(u, word + 8, 6, 0));

@@ -333,15 +333,14 @@ static void test_stopped_leader(void)
 
 static void set_fault(const char *name, int pid)
 {
-	char path[300], text[16];
+	char path[300];
 	snprintf(path, sizeof(path), "%s/fault.%s", getenv("NCCLSVC_FAKE_DIR"), name);
 	if (!pid) {
 		unlink(path);
 		return;
 	}
-	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-	int n = snprintf(text, sizeof(text), "%d", pid);
-	CHECK(fd >= 0 && write(fd, text, (size_t)n) == n);
+	const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0 && dprintf(fd, "%d", pid) > 0);
 	close(fd);
 }
 

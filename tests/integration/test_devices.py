@@ -49,8 +49,8 @@ class Devices(unittest.TestCase):
             self.assertNotIn(complaint, log)
 
     def fault(self, name):
-        with open(os.path.join(self.fake.name, f"fault.{name}"), "w", encoding="ascii"):
-            pass
+        with open(os.path.join(self.fake.name, f"fault.{name}"), "w", encoding="ascii") as f:
+            f.write("0")
 
     def mps(self, pipes=None):
         """A control daemon: the stand-in."""

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What test_abi.c compares: everything of proto/abi/cuda_abi.h and proto/abi/nccl_abi.h that has a
- * number. Compiled twice, in abi_ours.c and in abi_real.c, against either world's headers. */
+ * What test_abi.c compares: everything of proto/abi's headers of CUDA and NCCL that has a number.
+ * Compiled twice, in abi_ours.c and in abi_real.c, against either world's headers. */
 #ifndef TESTS_ABI_LIST_H
 #define TESTS_ABI_LIST_H
 
@@ -37,7 +37,8 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	C(CUDA_ERROR_HARDWARE_STACK_ERROR) C(CUDA_ERROR_LAUNCH_FAILED)                             \
 	C(CUDA_ERROR_NOT_PERMITTED) C(CUDA_ERROR_NOT_SUPPORTED) C(CUDA_ERROR_SYSTEM_NOT_READY)     \
 	C(CUDA_ERROR_MPS_CONNECTION_FAILED) C(CUDA_ERROR_MPS_SERVER_NOT_READY)                     \
-	C(CUDA_ERROR_MPS_RPC_FAILURE) C(CU_DEVICE_ATTRIBUTE_MPS_ENABLED)                           \
+	C(CUDA_ERROR_MPS_RPC_FAILURE) C(CU_DEVICE_ATTRIBUTE_MPS_ENABLED) \
+	C(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)                           \
 	C(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) C(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)             \
 	C(CUDA_ERROR_UNKNOWN) C(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)                      \
 	C(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) C(CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)        \
@@ -63,25 +64,8 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	C(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) C(CU_MEM_ACCESS_FLAGS_PROT_READWRITE)          \
 	C(CU_MEM_ALLOC_GRANULARITY_MINIMUM) C(CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) S(CUresult)    \
 	S(CUdevice) S(CUdeviceptr) S(CUcontext) S(CUstream) S(CUevent) S(CUgraph)                  \
-	S(CUgraphNode) C(CU_GRAPH_NODE_TYPE_KERNEL) C(CU_GRAPH_NODE_TYPE_HOST)                     \
-	C(CU_GRAPH_NODE_TYPE_WAIT_EVENT) C(CU_GRAPH_NODE_TYPE_EVENT_RECORD)                        \
 	S(CUmemGenericAllocationHandle) S(CUuuid) S(CUipcMemHandle) S(CUstreamBatchMemOpParams)    \
-	S(CUmemLocation) S(CUmemAllocationProp) S(CUmemAccessDesc) S(CUDA_KERNEL_NODE_PARAMS)      \
-	S(CUlaunchAttribute) S(CUlaunchConfig) C(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)            \
-	C(CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE)                                \
-	C(CU_LAUNCH_ATTRIBUTE_COOPERATIVE) C(CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION)      \
-	C(CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN)                                                     \
-	C(CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING) O(CUDA_KERNEL_NODE_PARAMS, func)     \
-	O(CUDA_KERNEL_NODE_PARAMS, gridDimX) O(CUDA_KERNEL_NODE_PARAMS, gridDimY)                  \
-	O(CUDA_KERNEL_NODE_PARAMS, gridDimZ) O(CUDA_KERNEL_NODE_PARAMS, blockDimX)                 \
-	O(CUDA_KERNEL_NODE_PARAMS, blockDimY) O(CUDA_KERNEL_NODE_PARAMS, blockDimZ)                \
-	O(CUDA_KERNEL_NODE_PARAMS, sharedMemBytes) O(CUDA_KERNEL_NODE_PARAMS, kernelParams)        \
-	O(CUDA_KERNEL_NODE_PARAMS, extra) O(CUDA_KERNEL_NODE_PARAMS, kern)                         \
-	O(CUDA_KERNEL_NODE_PARAMS, ctx) O(CUlaunchAttribute, id) O(CUlaunchAttribute, value)       \
-	O(CUlaunchConfig, gridDimX) O(CUlaunchConfig, gridDimY) O(CUlaunchConfig, gridDimZ)        \
-	O(CUlaunchConfig, blockDimX) O(CUlaunchConfig, blockDimY) O(CUlaunchConfig, blockDimZ)     \
-	O(CUlaunchConfig, sharedMemBytes) O(CUlaunchConfig, hStream) O(CUlaunchConfig, attrs)      \
-	O(CUlaunchConfig, numAttrs)                                                                \
+	S(CUmemLocation) S(CUmemAllocationProp) S(CUmemAccessDesc)                                 \
 	O(CUstreamBatchMemOpParams, operation) O(CUstreamBatchMemOpParams, waitValue.operation)    \
 	O(CUstreamBatchMemOpParams, waitValue .address)                                            \
 	O(CUstreamBatchMemOpParams, waitValue.value)                                               \
@@ -99,7 +83,39 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	O(CUmemAllocationProp, allocFlags .compressionType)                                        \
 	O(CUmemAllocationProp, allocFlags .gpuDirectRDMACapable)                                   \
 	O(CUmemAllocationProp, allocFlags .usage) O(CUmemAccessDesc, location)                     \
-	O(CUmemAccessDesc, flags)
+	O(CUmemAccessDesc, flags) ABI_CUDA_GRAPHS(C, S, O)
+#define ABI_CUDA_GRAPHS(C, S, O)                                                                   \
+	C(CUDA_ERROR_ILLEGAL_STATE) C(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)                       \
+	C(CUDA_ERROR_STREAM_CAPTURE_MERGE) C(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)                  \
+	C(CUDA_ERROR_STREAM_CAPTURE_UNJOINED) C(CUDA_ERROR_STREAM_CAPTURE_ISOLATION)               \
+	C(CUDA_ERROR_CAPTURED_EVENT) C(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)                     \
+	C(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE) C(CU_STREAM_CAPTURE_STATUS_INVALIDATED)            \
+	C(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) C(CU_STREAM_ADD_CAPTURE_DEPENDENCIES)               \
+	C(CU_STREAM_SET_CAPTURE_DEPENDENCIES) C(CU_EVENT_RECORD_DEFAULT)                           \
+	C(CU_EVENT_RECORD_EXTERNAL) C(CU_EVENT_WAIT_DEFAULT) C(CU_EVENT_WAIT_EXTERNAL)             \
+	C(CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) C(CU_GRAPH_USER_OBJECT_MOVE)                          \
+	C(CU_STREAM_MEM_OP_WRITE_VALUE_32) C(CU_GRAPH_NODE_TYPE_KERNEL)                            \
+	C(CU_GRAPH_NODE_TYPE_MEMCPY) C(CU_GRAPH_NODE_TYPE_MEMSET) C(CU_GRAPH_NODE_TYPE_HOST)       \
+	C(CU_GRAPH_NODE_TYPE_GRAPH) C(CU_GRAPH_NODE_TYPE_EMPTY) C(CU_GRAPH_NODE_TYPE_WAIT_EVENT)   \
+	C(CU_GRAPH_NODE_TYPE_EVENT_RECORD) C(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)                      \
+	C(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) C(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)   \
+	C(CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) C(CU_LAUNCH_ATTRIBUTE_PRIORITY)           \
+	C(CUDA_GRAPH_INSTANTIATE_SUCCESS) C(CUDA_GRAPH_INSTANTIATE_ERROR)                          \
+	C(CU_GRAPH_EXEC_UPDATE_SUCCESS) C(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED)             \
+	C(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED) S(CUgraphNode) S(CUgraphExec)              \
+	S(CUuserObject) S(CUhostFn) S(CUDA_KERNEL_NODE_PARAMS) S(CUlaunchAttributeValue)           \
+	S(CUgraphEdgeData) S(CUDA_GRAPH_INSTANTIATE_PARAMS) S(CUgraphExecUpdateResultInfo)         \
+	O(CUDA_KERNEL_NODE_PARAMS, func) O(CUDA_KERNEL_NODE_PARAMS, gridDimX)                      \
+	O(CUDA_KERNEL_NODE_PARAMS, gridDimY) O(CUDA_KERNEL_NODE_PARAMS, gridDimZ)                  \
+	O(CUDA_KERNEL_NODE_PARAMS, blockDimX) O(CUDA_KERNEL_NODE_PARAMS, blockDimY)                \
+	O(CUDA_KERNEL_NODE_PARAMS, blockDimZ) O(CUDA_KERNEL_NODE_PARAMS, sharedMemBytes)           \
+	O(CUDA_KERNEL_NODE_PARAMS, kernelParams) O(CUDA_KERNEL_NODE_PARAMS, extra)                 \
+	O(CUDA_KERNEL_NODE_PARAMS, kern) O(CUDA_KERNEL_NODE_PARAMS, ctx)                           \
+	O(CUgraphEdgeData, from_port) O(CUgraphEdgeData, to_port) O(CUgraphEdgeData, type)         \
+	O(CUDA_GRAPH_INSTANTIATE_PARAMS, flags) O(CUDA_GRAPH_INSTANTIATE_PARAMS, hUploadStream)    \
+	O(CUDA_GRAPH_INSTANTIATE_PARAMS, hErrNode_out)                                             \
+	O(CUDA_GRAPH_INSTANTIATE_PARAMS, result_out) O(CUgraphExecUpdateResultInfo, result)        \
+	O(CUgraphExecUpdateResultInfo, errorNode) O(CUgraphExecUpdateResultInfo, errorFromNode)
 #define ABI_NCCL(C, S, O, P)                                                                       \
 	C(ncclSuccess) C(ncclUnhandledCudaError) C(ncclSystemError) C(ncclInternalError)           \
 	C(ncclInvalidArgument) C(ncclInvalidUsage) C(ncclRemoteError) C(ncclInProgress)            \
@@ -161,13 +177,23 @@ extern const size_t n_ours_symbols, n_real_symbols;
 	F(cuStreamSynchronize) F(cuStreamQuery) F(cuStreamGetFlags) F(cuStreamGetCtx)              \
 	F(cuStreamGetId) F(cuStreamIsCapturing) F(cuStreamBeginCapture) F(cuStreamEndCapture)      \
 	F(cuGraphDestroy)                                                                          \
-	F(cuGraphGetNodes) F(cuGraphNodeGetType) F(cuGraphKernelNodeGetParams)                     \
-	F(cuGraphKernelNodeGetAttribute) F(cuLaunchKernelEx)                                       \
 	F(cuStreamWaitValue64) F(cuStreamWriteValue64) F(cuStreamBatchMemOp)                       \
 	F(cuStreamWaitEvent) F(cuEventCreate) F(cuEventRecord) F(cuEventQuery)                     \
 	F(cuEventSynchronize) F(cuEventElapsedTime) F(cuEventDestroy)                              \
 	F(cuModuleLoadData) F(cuModuleUnload) F(cuModuleGetFunction) F(cuLaunchKernel)        \
-	F(cuFuncLoad) F(cuGraphInstantiateWithFlags) F(cuGraphLaunch) F(cuGraphExecDestroy)
+	F(cuFuncLoad)                                                                              \
+	F(cuThreadExchangeStreamCaptureMode) F(cuStreamGetCaptureInfo_v2)                          \
+	F(cuStreamGetCaptureInfo_v3) F(cuStreamUpdateCaptureDependencies)                          \
+	F(cuStreamUpdateCaptureDependencies_v2) F(cuEventRecordWithFlags) F(cuStreamWaitValue32)   \
+	F(cuStreamWriteValue32) F(cuLaunchHostFunc) F(cuUserObjectCreate) F(cuUserObjectRetain)    \
+	F(cuUserObjectRelease) F(cuGraphRetainUserObject) F(cuGraphReleaseUserObject)              \
+	F(cuGraphInstantiateWithFlags) F(cuGraphInstantiateWithParams) F(cuGraphUpload)            \
+	F(cuGraphLaunch) F(cuGraphExecUpdate) F(cuGraphExecKernelNodeSetParams)                    \
+	F(cuGraphExecChildGraphNodeSetParams) F(cuGraphExecDestroy) F(cuGraphGetNodes)             \
+	F(cuGraphNodeGetType) F(cuGraphKernelNodeGetParams) F(cuGraphGetRootNodes)                 \
+	F(cuGraphKernelNodeSetAttribute) F(cuGraphCreate) F(cuGraphClone) F(cuGraphAddKernelNode)  \
+	F(cuGraphAddEmptyNode) F(cuGraphAddChildGraphNode) F(cuGraphChildGraphNodeGetGraph)        \
+	F(cuStreamBeginCaptureToGraph)
 
 #define ABI_C(name) {#name, (long long)(name)},
 #define ABI_S(type) {"sizeof " #type, sizeof(type)},

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "abi/cuda_graph_abi.h"
 #include "abi/nccl_abi.h"
 #include "abi_list.h"
 #include "ncclsvc_types.h"
@@ -12,6 +13,7 @@ const struct abi_value ours_nccl[] = {ABI_NCCL(ABI_C, ABI_S, ABI_O, OURS)};
 const size_t n_ours_nccl = sizeof(ours_nccl) / sizeof(ours_nccl[0]);
 const struct abi_value ours_nccl_new[] = {ABI_NCCL_NEW(ABI_C, ABI_S, ABI_O)};
 const size_t n_ours_nccl_new = sizeof(ours_nccl_new) / sizeof(ours_nccl_new[0]);
-const struct abi_symbol ours_symbols[] = {CUDA_FUNCTIONS(SYMBOL) CUDA_KERNEL_FUNCTIONS(
-	SYMBOL) CUDA_OPTIONAL_FUNCTIONS(SYMBOL) CUDA_GRAPH_FUNCTIONS(SYMBOL)};
+const struct abi_symbol ours_symbols[] = {
+	CUDA_FUNCTIONS(SYMBOL) CUDA_KERNEL_FUNCTIONS(SYMBOL) CUDA_OPTIONAL_FUNCTIONS(SYMBOL)
+		CUDA_CAPTURE_FUNCTIONS(SYMBOL) CUDA_GRAPH_FUNCTIONS(SYMBOL)};
 const size_t n_ours_symbols = sizeof(ours_symbols) / sizeof(ours_symbols[0]);

@@ -59,10 +59,14 @@ void gpus_fault(const char *name, bool on)
 {
 	char path[64];
 	snprintf(path, sizeof(path), "%s/fault.%s", dir, name);
-	if (on)
-		close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-	else
+	if (!on) {
 		unlink(path);
+		return;
+	}
+	const int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+	if (fd < 0 || dprintf(fd, "0") < 0)
+		perror(path);
+	close(fd);
 }
 
 int gpu_setup(void **state)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * proto/abi/cuda_abi.h and proto/abi/nccl_abi.h say what NVIDIA's own headers say, where those are
+ * The headers of CUDA and NCCL in proto/abi say what NVIDIA's own headers say, where those are
  * installed. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -52,11 +52,12 @@ static void nccl_new_values(void **state)
 	values_agree(ours_nccl_new, n_ours_nccl_new, real_nccl_new, n_real_nccl_new);
 }
 
-/* A function whose newer version has the same parameters is looked up by its older name, so that
- * older drivers will do. */
+/* A function whose newer version can do no more, for those who use it here, is looked up by its
+ * older name, so that older drivers will do. */
 static bool older_will_do(const char *function)
 {
-	static const char *const names[] = {"cuEventElapsedTime"};
+	static const char *const names[] = {"cuEventElapsedTime",
+					    "cuStreamUpdateCaptureDependencies"};
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		if (strcmp(function, names[i]) == 0)
 			return true;

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The stand-in for libcuda: what the real driver suffers in silence, of captures, graphs and user
+ * objects, ends the process with a sentence; and other things that a real driver is not asked. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "cuda_driver.h"
+#include "scene.h"
+
+#define RELAXED CU_STREAM_CAPTURE_MODE_RELAXED
+#define A	streams[0]
+#define B	streams[1]
+
+/* ---- What is not there ---- */
+
+/* Graphs that allocate. */
+static void allocations(struct ranks *ranks, int rank)
+{
+	CUdeviceptr p, pool;
+	(void)rank;
+	scene_open(ranks);
+	OK(cuMemAllocAsync(&pool, 64, A));
+	begin(A, RELAXED);
+	CHECK_EQ(cuMemAllocAsync(&p, 64, A), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	CHECK_EQ(end_error(A), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	begin(A, RELAXED);
+	CHECK_EQ(cuMemFreeAsync(pool, A), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	CHECK_EQ(end_error(A), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	OK(cuMemFreeAsync(pool, A));
+}
+
+/* ---- Misuse ---- */
+
+static struct ranks *scene_ranks;
+static CUdeviceptr memory;
+
+static CUgraphExec filler(void)
+{
+	scene_open(scene_ranks);
+	memory = gpu_alloc(4096);
+	begin(A, RELAXED);
+	OK(cuMemsetD8Async(memory, 7, 64, A));
+	return end_exec(A);
+}
+
+static void replay(CUgraphExec exec)
+{
+	cuGraphLaunch(exec, A);
+	cuStreamSynchronize(A);
+}
+
+static void memory_freed(void)
+{
+	CUgraphExec exec = filler();
+	OK(cuMemFree(memory));
+	replay(exec);
+}
+
+static void memory_other(void)
+{
+	CUgraphExec exec = filler();
+	const CUdeviceptr former = memory;
+	OK(cuMemFree(memory));
+	CHECK_EQ(gpu_alloc(4096), former);
+	replay(exec);
+}
+
+static void memory_unregistered(void)
+{
+	CUdeviceptr p;
+	scene_open(scene_ranks);
+	char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	OK(cuMemHostRegister(page, 4096, 0));
+	p = gpu_alloc(64);
+	begin(A, RELAXED);
+	OK(cuMemcpyHtoDAsync(p, page, 64, A));
+	CUgraphExec exec = end_exec(A);
+	OK(cuMemHostUnregister(page));
+	replay(exec);
+}
+
+static void exec_gone(void)
+{
+	CUgraphExec exec = filler();
+	OK(cuGraphExecDestroy(exec));
+	replay(exec);
+}
+
+static void graph_gone(void)
+{
+	CUgraph graph;
+	scene_open(scene_ranks);
+	OK(cuGraphCreate(&graph, 0));
+	OK(cuGraphDestroy(graph));
+	cuGraphDestroy(graph);
+}
+
+static void graph_captured(void)
+{
+	CUgraph graph;
+	int status;
+	scene_open(scene_ranks);
+	begin(A, RELAXED);
+	OK(cuStreamGetCaptureInfo_v2(A, &status, NULL, &graph, NULL, NULL));
+	cuGraphDestroy(graph);
+}
+
+static void graph_child(void)
+{
+	CUgraph graph, child;
+	CUgraphNode node;
+	scene_open(scene_ranks);
+	OK(cuGraphCreate(&graph, 0));
+	OK(cuGraphAddChildGraphNode(&node, graph, NULL, 0, graph));
+	OK(cuGraphChildGraphNodeGetGraph(node, &child));
+	cuGraphDestroy(child);
+}
+
+static void child_empty(void)
+{
+	CUgraph graph;
+	CUgraphExec exec;
+	CUgraphNode node;
+	scene_open(scene_ranks);
+	OK(cuGraphCreate(&graph, 0));
+	OK(cuGraphAddChildGraphNode(&node, graph, NULL, 0, graph));
+	cuGraphInstantiateWithFlags(&exec, graph, 0);
+}
+
+static void node_gone(void)
+{
+	CUgraph graph;
+	CUgraphNode node;
+	int type;
+	scene_open(scene_ranks);
+	OK(cuGraphCreate(&graph, 0));
+	OK(cuGraphAddEmptyNode(&node, graph, NULL, 0));
+	OK(cuGraphDestroy(graph));
+	cuGraphNodeGetType(node, &type);
+}
+
+static void stream_gone(void)
+{
+	scene_open(scene_ranks);
+	begin(A, RELAXED);
+	joins(B, A);
+	cuStreamDestroy(B);
+}
+
+static void event_gone(void)
+{
+	scene_open(scene_ranks);
+	CUevent event = event_open();
+	begin(A, RELAXED);
+	OK(cuEventRecordWithFlags(event, A, CU_EVENT_RECORD_EXTERNAL));
+	CUgraphExec exec = end_exec(A);
+	OK(cuEventDestroy(event));
+	cuGraphLaunch(exec, A);
+}
+
+static void module_gone(void)
+{
+	struct cuda cuda;
+	char why[256];
+	int version;
+	CUmodule module;
+	CUfunction function;
+	uint32_t n = 1;
+	void *parameters[] = {NULL, &n};
+	scene_open(scene_ranks);
+	CHECK(cuda_driver_load(&cuda, &version, why, sizeof(why)));
+	OK(cuda.cuModuleLoadData(&module, ".version 7.0 .entry some_kernel()"));
+	OK(cuda.cuModuleGetFunction(&function, module, "some_kernel"));
+	begin(A, RELAXED);
+	OK(cuda.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, A, parameters, NULL));
+	CUgraphExec exec = end_exec(A);
+	launch(exec, A);
+	OK(cuStreamSynchronize(A));
+	OK(cuda.cuModuleUnload(module));
+	replay(exec);
+}
+
+static void calls_cuda(void *arg)
+{
+	CUdevice device;
+	(void)arg;
+	cuCtxGetDevice(&device);
+}
+
+static void host_calls(void)
+{
+	scene_open(scene_ranks);
+	OK(cuLaunchHostFunc(A, calls_cuda, NULL));
+	cuStreamSynchronize(A);
+}
+
+static void destructor_calls(void)
+{
+	CUuserObject object;
+	scene_open(scene_ranks);
+	OK(cuUserObjectCreate(&object, NULL, calls_cuda, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+	OK(cuUserObjectRelease(object, 1));
+	snooze(10000);
+}
+
+static void nothing(void *arg)
+{
+	(void)arg;
+}
+
+static CUuserObject object_open(void)
+{
+	CUuserObject object;
+	OK(cuUserObjectCreate(&object, NULL, nothing, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+	return object;
+}
+
+static void object_gone(void)
+{
+	scene_open(scene_ranks);
+	CUuserObject object = object_open();
+	OK(cuUserObjectRelease(object, 1));
+	cuUserObjectRelease(object, 1);
+}
+
+static void object_of_others(void)
+{
+	scene_open(scene_ranks);
+	CUuserObject object = object_open();
+	CUgraph graph;
+	OK(cuGraphCreate(&graph, 0));
+	OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+	cuUserObjectRelease(object, 1);
+}
+
+static void object_of_no_graph(void)
+{
+	scene_open(scene_ranks);
+	CUuserObject object = object_open();
+	CUgraph graph;
+	OK(cuGraphCreate(&graph, 0));
+	cuGraphReleaseUserObject(graph, object, 1);
+}
+
+static const struct {
+	void (*misuse)(void);
+	const char *sentence;
+} misuses[] = {
+	{memory_freed, "uses memory that is not there: it was freed since the capture"},
+	{memory_other, "uses memory that was freed since the capture"},
+	{memory_unregistered, "it was freed since the capture"},
+	{exec_gone, "an executable graph is used that does not exist"},
+	{graph_gone, "a graph is used that does not exist"},
+	{graph_captured, "a graph is destroyed while a stream is captured into it"},
+	{graph_child, "a graph is destroyed that is a node's"},
+	{child_empty, "made of a node with an empty graph"},
+	{node_gone, "a node is used whose graph does not exist"},
+	{stream_gone, "a stream is destroyed while it is captured"},
+	{event_gone, "uses an event that was destroyed"},
+	{module_gone, "a kernel runs whose module was unloaded"},
+	{host_calls, "a host function, or the destructor of a user object, calls CUDA"},
+	{destructor_calls, "a host function, or the destructor of a user object, calls CUDA"},
+	{object_gone, "a user object is used that does not exist"},
+	{object_of_others, "released that the program does not have"},
+	{object_of_no_graph, "released that the graph does not have"},
+};
+
+/* It ends with the sentence. */
+static void dies(void (*misuse)(void), const char *sentence)
+{
+	char text[1024];
+	int ends[2], status;
+	size_t got = 0;
+	OK(pipe(ends));
+	const int pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		alarm(20);
+		CHECK(dup2(ends[1], 2) == 2);
+		misuse();
+		_exit(0);
+	}
+	close(ends[1]);
+	for (ssize_t n; (n = read(ends[0], text + got, sizeof(text) - 1 - got)) > 0;)
+		got += (size_t)n;
+	text[got] = '\0';
+	close(ends[0]);
+	CHECK_EQ(waitpid(pid, &status, 0), pid);
+	if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT || !strstr(text, sentence))
+		fprintf(stderr, "status %#x, not with \"%s\":\n%s", (unsigned)status, sentence,
+			text);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT && strstr(text, sentence));
+}
+
+static void misused(struct ranks *ranks, int rank)
+{
+	(void)rank;
+	scene_ranks = ranks;
+	for (size_t i = 0; i < sizeof(misuses) / sizeof(misuses[0]); i++)
+		dies(misuses[i].misuse, misuses[i].sentence);
+	CHECK_EQ(files_named("misused"), sizeof(misuses) / sizeof(misuses[0]));
+}
+
+/* ---- A context that fails ---- */
+
+/* A replay ends then, with all its branches. */
+static void context_fails(struct ranks *ranks, int rank)
+{
+	CUcontext context;
+	(void)rank;
+	scene_open(ranks);
+	OK(cuCtxGetCurrent(&context));
+	begin(A, RELAXED);
+	joins(B, A);
+	waits(A, 0, 1);
+	waits(B, 0, 1);
+	writes(B, 1, 1);
+	joins(A, B);
+	CUgraphExec exec = end_exec(A);
+	launch(exec, A);
+	launch(exec, B);
+	snooze(20);
+	fake_context_fault(context);
+	CHECK_EQ(cuStreamSynchronize(A), CUDA_ERROR_ILLEGAL_ADDRESS);
+	CHECK_EQ(cuGraphLaunch(exec, A), CUDA_ERROR_ILLEGAL_ADDRESS);
+	CHECK_EQ(cuStreamDestroy(A), CUDA_ERROR_ILLEGAL_ADDRESS);
+	CHECK_EQ(cuStreamDestroy(B), CUDA_ERROR_ILLEGAL_ADDRESS);
+	OK(cuGraphExecDestroy(exec));
+	CHECK_EQ(atomic_load(word(1)), 0);
+}
+
+static void context_fails_test(void **state)
+{
+	(void)state;
+	ranks_run(1, context_fails, -1);
+}
+
+static void misused_test(void **state)
+{
+	(void)state;
+	ranks_run(1, misused, -1);
+}
+
+static void allocations_test(void **state)
+{
+	(void)state;
+	ranks_run(1, allocations, -1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(allocations_test),
+		cmocka_unit_test(context_fails_test),
+		cmocka_unit_test(misused_test),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
